@@ -1,0 +1,58 @@
+// From a fused op to machine code on the CPU.
+//
+//   fused op --recipe--> kir::Kernel --emit_llvm.cpp--> llvm::Module --jit.cpp (ORC)--> CompiledKernel
+#pragma once
+
+#include "ir/graph.h"
+#include "ir/kernel.h"
+#include "ir/schedule.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+/// A kernel for one fused op. Its parameters are, in order: the op's operands, its results, its workspaces.
+struct LoweredGroup {
+  kir::Kernel kernel;
+  std::vector<int64_t> workspaceBytes;
+};
+
+/// The recipe's default for this group on this target: needs no measurement.
+Schedule defaultSchedule(const Op &fused, const Target &target);
+/// Builds the kernel. `compute` f64 builds it in double precision over f64 buffers (tests). Throws InternalError for a group that no
+/// recipe covers: the fuse pass must not make one.
+LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target &target, DType compute = DType::f32);
+
+/// The machine we run on. Honours GPTC_CPU_FEATURES ("-avx512f" and the like) and `threads` (0: hardware threads, or GPTC_THREADS).
+Target hostTarget(unsigned threads = 0);
+
+struct CompiledPhase {
+  /// Runs tasks [begin, end); params as in Kernel::params.
+  void (*run)(void *const *params, int64_t begin, int64_t end);
+  int64_t tasks;
+};
+struct CompiledKernel {
+  std::vector<CompiledPhase> phases;  // with a barrier between one and the next
+};
+
+/// Compiles kernels in parallel and keeps their code alive. Equal kernels are compiled once. Object code is cached in
+/// `cacheDir` (0700; "" for none) under a hash of the emitted IR and the target.
+class Jit {
+public:
+  Jit(const Target &target, std::string cacheDir);
+  ~Jit();
+  /// Same order as `kernels`.
+  std::vector<CompiledKernel> compile(llvm::ArrayRef<const kir::Kernel *> kernels);
+  struct Stats { int compiled = 0, reused = 0; double seconds = 0; } stats;
+
+private:
+  struct Impl;
+  std::unique_ptr<Impl> impl;
+};
+
+/// LLVM IR as text, optimised or as emitted; for gptc-opt --emit=llvm and tests.
+std::string emitLLVM(const kir::Kernel &k, const Target &target, bool optimise);
+
+}  // namespace gptc

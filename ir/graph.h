@@ -1,0 +1,246 @@
+// The graph IR: modules of straight-line SSA functions over tensors.
+//
+//   module {
+//     state @wte : f32[50257,768] {kind="param", init="normal", std=0.02, decay=true}
+//     func @train_step(%x: i32[8,1024], %y: i32[8,1024]) -> (f32[]) {
+//       %0 = read @wte : f32[50257,768]
+//       %1 = embedding %0, %x : f32[8,1024,768] loc("wte")
+//       %7, %8, %9 = layernorm %6, %g, %b {eps=1e-05} : f32[8,1024,768], f32[8,1024], f32[8,1024] layer=3 loc("h3.ln1")
+//       write @wte, %12
+//       return %13
+//     }
+//   }
+//
+// Meaning. Ops of a function happen in the order in which they stand. A value is defined once and is immutable. State is
+// the only thing that lives between calls: `read` yields its content at that point, `write` replaces it. A `fused` op
+// has a body, which sees only its block arguments; its meaning is that of the body, op by op.
+#pragma once
+
+#include "ir/type.h"
+
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/StringMap.h"
+
+#include <list>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace gptc {
+
+class Op;
+class Block;
+class Function;
+class Module;
+struct OpDef;
+
+/// Every op there is; the list is ops.def.
+enum class OpKind : uint16_t {
+#define GPTC_OP(name) name,
+#include "ir/ops.def"
+#undef GPTC_OP
+};
+
+/// Attribute values. Doubles print so that they parse back to the same bits.
+using Attr = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
+
+/// A small map that keeps its keys sorted, so that text is canonical.
+class AttrMap {
+public:
+  const Attr *find(llvm::StringRef name) const;
+  void set(llvm::StringRef name, Attr value);
+  void erase(llvm::StringRef name);
+  bool has(llvm::StringRef name) const { return find(name); }
+  bool empty() const { return items.empty(); }
+  auto begin() const { return items.begin(); }
+  auto end() const { return items.end(); }
+  bool operator==(const AttrMap &) const = default;
+
+  // Typed look-ups with a default for an absent key. A present key of another kind is an InternalError; the verifier
+  // rejects it first. getFloat accepts an integer.
+  int64_t getInt(llvm::StringRef name, int64_t otherwise = 0) const;
+  double getFloat(llvm::StringRef name, double otherwise = 0) const;
+  bool getBool(llvm::StringRef name, bool otherwise = false) const;
+  std::string getString(llvm::StringRef name, llvm::StringRef otherwise = "") const;
+  std::vector<int64_t> getInts(llvm::StringRef name) const;
+
+private:
+  std::vector<std::pair<std::string, Attr>> items;
+};
+
+/// An SSA value: result `index` of `def`, or argument `index` of block `owner` when `def` is null.
+class Value {
+public:
+  Type type;
+  std::string name;  // a hint for printing, without '%'; may be empty
+  Op *def = nullptr;
+  Block *owner = nullptr;
+  unsigned index = 0;
+
+  /// One entry per operand slot that uses this value.
+  llvm::ArrayRef<Op *> users() const { return uses; }
+  bool unused() const { return uses.empty(); }
+  bool hasOneUse() const { return uses.size() == 1; }
+  /// Makes every user use `other` instead.
+  void replaceAllUsesWith(Value *other);
+
+private:
+  friend class Op;
+  llvm::SmallVector<Op *, 4> uses;
+};
+
+/// One operation. Created by Block::insert or Builder; owned by its block.
+class Op {
+public:
+  ~Op();
+  OpKind kind;
+  AttrMap attrs;
+  std::string loc;         // what the user wrote, e.g. "h3.ln1"; may be empty
+  int layer = -1;          // transformer layer, or -1
+  std::string state;       // for read and write: the state's name, without '@'
+  std::unique_ptr<Block> body;  // for fused, else null
+
+  const OpDef &def() const;
+  llvm::StringRef name() const;
+  bool is(OpKind k) const { return kind == k; }
+  template <typename... K> bool isOneOf(K... k) const { return ((kind == k) || ...); }
+
+  unsigned numOperands() const { return ops.size(); }
+  Value *operand(unsigned i) const { return ops[i]; }
+  llvm::ArrayRef<Value *> operands() const { return ops; }
+  void setOperand(unsigned i, Value *v);
+  void addOperand(Value *v);
+  void dropOperands();
+
+  unsigned numResults() const { return res.size(); }
+  Value *result(unsigned i = 0) const { return res[i].get(); }
+  Value *addResult(Type type, llvm::StringRef name = "");
+
+  Block *parent() const { return block; }
+  /// Removes the op from its block and destroys it. Its results must be unused.
+  void erase();
+  /// Moves the op to stand just before `other` (which may be in the same block only).
+  void moveBefore(Op *other);
+  Op *next() const;  // null at the end
+  Op *prev() const;
+
+private:
+  friend class Block;
+  Op(OpKind kind) : kind(kind) {}
+  Block *block = nullptr;
+  std::list<std::unique_ptr<Op>>::iterator where;
+  llvm::SmallVector<Value *, 4> ops;
+  llvm::SmallVector<std::unique_ptr<Value>, 1> res;
+};
+
+/// A list of ops with arguments: the body of a function or of a fused op. The last op is `return` (in a function)
+/// or `yield` (in a fused op).
+class Block {
+public:
+  ~Block();
+  std::vector<std::unique_ptr<Value>> args;
+  Value *addArg(Type type, llvm::StringRef name = "");
+
+  /// A new op of `kind` with no operands and no results, before `before` (at the end when null).
+  Op *insert(OpKind kind, Op *before = nullptr);
+
+  struct iterator {
+    std::list<std::unique_ptr<Op>>::const_iterator it;
+    Op &operator*() const { return **it; }
+    Op *operator->() const { return it->get(); }
+    iterator &operator++() { ++it; return *this; }
+    bool operator==(const iterator &o) const { return it == o.it; }
+  };
+  iterator begin() const { return {ops.begin()}; }
+  iterator end() const { return {ops.end()}; }
+  bool empty() const { return ops.empty(); }
+  size_t size() const { return ops.size(); }
+  Op *front() const { return ops.empty() ? nullptr : ops.front().get(); }
+  Op *back() const { return ops.empty() ? nullptr : ops.back().get(); }
+
+private:
+  friend class Op;
+  std::list<std::unique_ptr<Op>> ops;
+};
+
+/// State that outlives a call: parameters, moments, step, KV cache. Attributes used:
+///   kind   "param" | "moment" | "grad" | "counter" | "cache"
+///   init   "zeros" | "ones" | "normal" | "const";  std, value
+///   stream random stream of the initial value (and of nothing else)
+///   decay  weight decay applies;   hf   Hugging Face name, and hf_transpose
+struct State {
+  std::string name;
+  Type type;
+  AttrMap attrs;
+};
+
+class Function {
+public:
+  std::string name;
+  AttrMap attrs;
+  Block body;
+  Module *module = nullptr;
+  /// Types of what it returns.
+  std::vector<Type> results() const;
+};
+
+class Module {
+public:
+  AttrMap attrs;
+  std::vector<std::unique_ptr<State>> states;
+  std::vector<std::unique_ptr<Function>> functions;
+
+  State *state(llvm::StringRef name) const;
+  State *addState(llvm::StringRef name, Type type);
+  Function *function(llvm::StringRef name) const;
+  Function *addFunction(llvm::StringRef name);
+  void removeFunction(llvm::StringRef name);
+  std::unique_ptr<Module> clone() const;
+  /// A copy of `f` in this module under a new name.
+  Function *cloneFunction(const Function &f, llvm::StringRef name);
+};
+
+/// Copies all ops of `from` to `to` before `before`, mapping operands through `map` (values not in the map must already
+/// be visible there) and recording the new values in it.
+void cloneOps(const Block &from, Block &to, Op *before, llvm::DenseMap<const Value *, Value *> &map);
+
+/// Creates ops at a point, inferring result types with the op's own rule. A wrong use is an InternalError.
+class Builder {
+public:
+  explicit Builder(Block &block, Op *before = nullptr) : block(&block), before(before) {}
+  Block *block;
+  Op *before;  // null: at the end
+  std::string loc;
+  int layer = -1;
+
+  /// The op itself, for ops with several results. Null operands at the end are dropped (optional operands).
+  Op *op(OpKind kind, llvm::ArrayRef<Value *> operands, AttrMap attrs = {});
+  /// As `op`, with the result types given rather than inferred (ops whose type is not determined by operands).
+  Op *op(OpKind kind, llvm::ArrayRef<Value *> operands, llvm::ArrayRef<Type> types, AttrMap attrs = {});
+  /// Result 0 of `op`.
+  Value *value(OpKind kind, llvm::ArrayRef<Value *> operands, AttrMap attrs = {}) { return op(kind, operands, std::move(attrs))->result(); }
+  Value *read(const State &s);
+  Op *write(const State &s, Value *v);
+  Value *constant(double v, Type type = Type::scalar(DType::f32));
+  Op *ret(llvm::ArrayRef<Value *> values);
+};
+
+/// Convenience for attribute lists: attrs({{"eps", 1e-5}, {"bias", true}}).
+AttrMap attrs(std::initializer_list<std::pair<const char *, Attr>> items);
+
+// ---- text.cpp -------------------------------------------------------------------------------------------------------
+/// The whole module as text. parse(print(m)) == m, bit for bit.
+std::string print(const Module &m);
+std::string print(const Function &f);
+std::string print(const Op &op);
+/// Parses a module (the `module { }` wrapper may be left out). Throws UserError with file:line:column on bad text.
+/// The result is not yet verified.
+std::unique_ptr<Module> parseModule(llvm::StringRef text, llvm::StringRef filename);
+
+// ---- verify.cpp -----------------------------------------------------------------------------------------------------
+/// Every violation found, one line each, empty when the module is valid: dominance, known state, operand counts,
+/// attribute names and kinds, result types equal to those inferred, return last, read/write types, fused bodies.
+std::vector<std::string> verify(const Module &m);
+
+}  // namespace gptc

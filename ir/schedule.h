@@ -1,0 +1,42 @@
+// What a kernel is built for (Target) and with which sizes (Schedule). Both are plain data, so that a plan can hold them.
+// A schedule never changes the order of a sum: orders are attributes of ops (`fold`, `block`) or fixed by a recipe.
+#pragma once
+
+#include "ir/type.h"
+
+#include <string>
+
+namespace gptc {
+
+/// What recipes may ask of a machine. Filled by codegen/cpu_target.cpp on the CPU.
+struct Target {
+  std::string name = "cpu";   // "cpu"
+  std::string cpu;            // LLVM's name, e.g. "znver5"; "generic" is allowed
+  std::string features;       // LLVM feature string
+  unsigned vectorBytes = 32;  // widest efficient vector
+  unsigned vectorRegisters = 16;
+  int64_t l1Bytes = 32 << 10;   // data, per core
+  int64_t l2Bytes = 512 << 10;  // per core
+  int64_t l3Bytes = 8 << 20;    // shared
+  unsigned threads = 1;         // for load balance only: never for the order of a sum
+  /// Lanes of one vector of the dtype.
+  int lanes(DType t) const { return vectorBytes / sizeOf(t); }
+};
+
+/// Sizes chosen for one kernel; zero means "the recipe's default". One flat struct for all recipes, as tuning records hold it.
+struct Schedule {
+  std::string recipe;   // "pointwise", "row", "fold", "reduce_all", "matmul", "attention", "attention_grad", "attention_cached", "scatter"
+  int vec = 0;          // lanes of vector loops
+  int unroll = 0;
+  int64_t task = 0;     // rows or elements per parallel task
+  int mr = 0, nr = 0;   // register tile
+  int64_t mc = 0, nc = 0, kc = 0;  // cache blocks
+  int64_t qb = 0, kb = 0;          // attention blocks: queries, keys
+  bool packA = false, packB = false;
+  bool operator==(const Schedule &) const = default;
+  /// `matmul mr=14 nr=32 kc=256`: the recipe and every non-zero field; parse reverses it (false on unknown text).
+  std::string str() const;
+  static bool parse(llvm::StringRef text, Schedule &out);
+};
+
+}  // namespace gptc

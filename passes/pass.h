@@ -1,0 +1,48 @@
+// Passes and the pipeline. One pass, one file, one entry `bool NAME(Module &, const PassOptions &)`, listed in passes.def with
+// one line of summary. A pass returns whether it changed the module. `gptc-opt --passes='autodiff,fuse{max=8}'` runs any list.
+#pragma once
+
+#include "ir/graph.h"
+#include "ir/schedule.h"
+
+#include <functional>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+/// Options of one pass use, as written: `fuse{max=8}`. Unknown options are a UserError(Usage).
+struct PassOptions {
+  AttrMap values;
+  const Target *target = nullptr;
+};
+
+struct PassInfo {
+  const char *name;
+  const char *summary;
+  bool (*run)(Module &, const PassOptions &);
+  std::vector<std::string> options;  // names that `values` may hold
+};
+
+llvm::ArrayRef<PassInfo> allPasses();
+/// Adds a pass from another library (select-recipes lives in codegen and needs it).
+void registerPass(PassInfo info);
+
+struct PipelineOptions {
+  bool verifyEach = true;
+  bool printChanged = false;        // module text to stderr after each pass that changed it
+  bool timePasses = false;
+  std::string dumpDir;              // one .gir per pass
+  std::string reproFile = "repro.gir";  // written when a pass fails or leaves an invalid module
+};
+
+/// Parses `a,b{k=v,k2="s"},c`. Throws UserError(Usage) naming an unknown pass or option.
+struct PassUse { const PassInfo *pass; PassOptions options; };
+std::vector<PassUse> parsePipeline(llvm::StringRef text, const Target *target);
+void runPipeline(Module &m, llvm::ArrayRef<PassUse> passes, const PipelineOptions &options);
+
+/// The default pipeline from import to planned, one line per pass with the reason for its place. pipeline.cpp
+std::string defaultPipeline();
+
+}  // namespace gptc
