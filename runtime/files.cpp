@@ -1,0 +1,195 @@
+#include "runtime/files.h"
+
+#include "ir/diagnostics.h"
+
+#include "llvm/Support/BLAKE3.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace gptc {
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void throwWrite(const std::string &path, int error) {
+  bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  throw UserError(full ? ErrorCode::DiskFull : ErrorCode::Unwritable, fmt::format("cannot write {}: {}", path, strerror(error)),
+                  full ? "free some space, or choose another folder"
+                       : "check that the folder exists and may be written by this user, or choose another one");
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string &path, llvm::StringRef wantedAs) {
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat st {};
+  if (fd >= 0 && ::fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
+    ::close(fd);
+    fd = -1;
+    errno = EISDIR;
+  }
+  if (fd < 0)
+    throw UserError(ErrorCode::FileMissing, fmt::format("cannot open {} ({}): {}", path, wantedAs.str(), strerror(errno)));
+  length = st.st_size;
+  if (length) {
+    void *p = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd, 0);
+    int error = errno;
+    ::close(fd);
+    if (p == MAP_FAILED)
+      throw UserError(ErrorCode::FileMissing, fmt::format("cannot map {} ({}): {}", path, wantedAs.str(), strerror(error)));
+    bytes = static_cast<const uint8_t *>(p);
+  } else {
+    ::close(fd);
+  }
+}
+
+MappedFile::~MappedFile() {
+  if (bytes) ::munmap(const_cast<uint8_t *>(bytes), length);
+}
+
+MappedFile &MappedFile::operator=(MappedFile &&o) noexcept {
+  std::swap(bytes, o.bytes);
+  std::swap(length, o.length);
+  return *this;
+}
+
+FileText readTextFile(const std::string &path, size_t limit) {
+  FileText r;
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    r.why = strerror(errno);
+    return r;
+  }
+  char buffer[1 << 16];
+  for (;;) {
+    ssize_t n = ::read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      r.why = strerror(errno);
+      break;
+    }
+    if (n == 0) {
+      r.ok = true;
+      break;
+    }
+    if (r.text.size() + n > limit) {
+      r.why = fmt::format("longer than {} bytes", limit);
+      break;
+    }
+    r.text.append(buffer, n);
+  }
+  ::close(fd);
+  return r;
+}
+
+SyncedFile::SyncedFile(const std::string &path) : path(path) {
+  fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) throwWrite(path, errno);
+}
+
+SyncedFile::~SyncedFile() {
+  if (fd >= 0) ::close(fd);
+}
+
+void SyncedFile::write(const void *data, size_t bytes) {
+  const char *p = static_cast<const char *>(data);
+  while (bytes) {
+    ssize_t n = ::write(fd, p, std::min(bytes, size_t(1) << 26));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throwWrite(path, errno);
+    p += n;
+    bytes -= n;
+  }
+}
+
+void SyncedFile::finish() {
+  if (::fsync(fd) != 0) throwWrite(path, errno);
+  int closing = fd;
+  fd = -1;
+  // Network file systems report a full disk here.
+  if (::close(closing) != 0 && errno != EINTR) throwWrite(path, errno);
+}
+
+void makeDirs(const std::string &path) {
+  std::error_code e;
+  fs::create_directories(path, e);
+  if (e) throwWrite(path, e.value());
+}
+
+void syncDir(const std::string &path) {
+  int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) throwWrite(path, errno);
+  int r = ::fsync(fd), error = errno;
+  ::close(fd);
+  // Some file systems cannot sync a folder; there is nothing more that we could do.
+  if (r != 0 && error != EINVAL && error != EROFS) throwWrite(path, error);
+}
+
+void removeTree(const std::string &path) noexcept {
+  std::error_code e;
+  fs::remove_all(path, e);
+}
+
+AtomicDir::AtomicDir(std::string finalPath) : final(std::move(finalPath)) {
+  while (final.size() > 1 && final.back() == '/') final.pop_back();
+  fs::path p(final);
+  temporary = (p.parent_path() / ("." + p.filename().string() + ".tmp")).string();
+  if (!p.parent_path().empty()) makeDirs(p.parent_path().string());
+  removeTree(temporary);
+  if (::mkdir(temporary.c_str(), 0755) != 0) throwWrite(temporary, errno);
+}
+
+AtomicDir::~AtomicDir() {
+  if (!temporary.empty()) removeTree(temporary);
+}
+
+void AtomicDir::commit() {
+  syncDir(temporary);
+  bool exchanged = false;
+  if (::rename(temporary.c_str(), final.c_str()) != 0) {
+    if (errno != ENOTEMPTY && errno != EEXIST) throwWrite(final, errno);
+    if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE) == 0) {
+      exchanged = true;
+    } else {
+      // A file system without exchange: there is a moment without the folder, but never half of one.
+      std::string old = temporary + ".old";
+      removeTree(old);
+      if (::rename(final.c_str(), old.c_str()) != 0 || ::rename(temporary.c_str(), final.c_str()) != 0) throwWrite(final, errno);
+      removeTree(old);
+    }
+  }
+  std::string parent = fs::path(final).parent_path().string();
+  syncDir(parent.empty() ? "." : parent);
+  if (exchanged) removeTree(temporary);
+  temporary.clear();
+}
+
+struct Hasher::Impl { llvm::BLAKE3 b; };
+Hasher::Hasher() : impl(new Impl) {}
+Hasher::~Hasher() { delete impl; }
+void Hasher::update(const void *data, size_t bytes) { impl->b.update({static_cast<const uint8_t *>(data), bytes}); }
+std::string Hasher::finish() {
+  std::string s;
+  for (uint8_t byte : impl->b.final<32>()) s += fmt::format("{:02x}", byte);
+  return s;
+}
+
+std::string blake3(const void *data, size_t bytes) {
+  Hasher h;
+  h.update(data, bytes);
+  return h.finish();
+}
+
+std::string absolutePath(const std::string &path) {
+  std::error_code e;
+  fs::path p = fs::absolute(path, e);
+  return (e ? fs::path(path) : p).lexically_normal().string();
+}
+
+}  // namespace gptc

@@ -1,0 +1,92 @@
+// Files as the runtime needs them: whole or not at all. Errors are UserErrors: FileMissing for what cannot be opened, DiskFull
+// for ENOSPC, EDQUOT and EFBIG, Unwritable for every other failed write.
+#pragma once
+
+#include "llvm/ADT/StringRef.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+/// A read-only mapping of a whole file. Empty files have size 0 and a null pointer.
+class MappedFile {
+public:
+  MappedFile() = default;
+  /// Throws UserError(FileMissing), saying what a missing file was wanted for.
+  MappedFile(const std::string &path, llvm::StringRef wantedAs);
+  ~MappedFile();
+  MappedFile(MappedFile &&o) noexcept { *this = std::move(o); }
+  MappedFile &operator=(MappedFile &&o) noexcept;
+  const uint8_t *data() const { return bytes; }
+  size_t size() const { return length; }
+
+private:
+  const uint8_t *bytes = nullptr;
+  size_t length = 0;
+};
+
+/// The whole file; nullopt-like empty `ok` where it cannot be read or is longer than `limit`.
+struct FileText { bool ok = false; std::string text; std::string why; };
+FileText readTextFile(const std::string &path, size_t limit);
+
+/// A file being written: buffered by the caller, fsynced on close. An unfinished one is left to whoever removes its folder.
+class SyncedFile {
+public:
+  explicit SyncedFile(const std::string &path);
+  ~SyncedFile();
+  SyncedFile(const SyncedFile &) = delete;
+  void write(const void *data, size_t bytes);
+  /// fsync and close.
+  void finish();
+
+private:
+  std::string path;
+  int fd = -1;
+};
+
+/// Makes a folder and those above it.
+void makeDirs(const std::string &path);
+void syncDir(const std::string &path);
+/// Removes a folder and what is in it; errors are ignored (used to clean up).
+void removeTree(const std::string &path) noexcept;
+
+/// A folder that appears under its final name complete, or not at all: files are written into a temporary sibling, each
+/// fsynced, then the folder is fsynced, renamed and its parent fsynced. Unless commit() was reached, the destructor removes it.
+class AtomicDir {
+public:
+  /// Removes what a killed earlier attempt left behind.
+  explicit AtomicDir(std::string finalPath);
+  ~AtomicDir();
+  AtomicDir(const AtomicDir &) = delete;
+  const std::string &path() const { return temporary; }
+  std::string file(llvm::StringRef name) const { return temporary + "/" + name.str(); }
+  /// An existing folder of that name is exchanged for the new one in one step and then removed.
+  void commit();
+
+private:
+  std::string final, temporary;
+};
+
+/// BLAKE3 as 64 hexadecimal digits.
+std::string blake3(const void *data, size_t bytes);
+inline std::string blake3(llvm::StringRef text) { return blake3(text.data(), text.size()); }
+
+/// BLAKE3 of pieces.
+class Hasher {
+public:
+  Hasher();
+  ~Hasher();
+  void update(const void *data, size_t bytes);
+  std::string finish();
+
+private:
+  struct Impl;
+  Impl *impl;
+};
+
+/// Path made absolute against the current folder and cleaned of "." and "..".
+std::string absolutePath(const std::string &path);
+
+}  // namespace gptc
