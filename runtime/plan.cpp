@@ -135,7 +135,9 @@ std::string moduleProblem(const Module &m) {
                              {"n_head", big}, {"n_embd", big}, {"arena_bytes", kArenaLimit}})
     if (std::string p = in(name, 1, high); !p.empty()) return p;
   bool accumulates = m.attrs.getInt("accumulate") > 1;
-  for (const char *name : accumulates ? std::initializer_list<const char *>{"accumulate", "update"} : std::initializer_list<const char *>{"train_step"})
+  std::vector<const char *> needed = {"train_step"};
+  if (accumulates) needed = {"accumulate", "update"};
+  for (const char *name : needed)
     if (!m.function(name)) return fmt::format("function @{} is missing", name);
   return "";
 }
