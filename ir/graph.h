@@ -41,6 +41,8 @@ enum class OpKind : uint16_t {
 #include "ir/ops.def"
 #undef GPTC_OP
 };
+/// The name used in text: that of the enumerator, but `return` for ret.
+llvm::StringRef nameOf(OpKind kind);
 
 /// Attribute values. Doubles print so that they parse back to the same bits.
 using Attr = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
@@ -127,7 +129,9 @@ public:
 
 private:
   friend class Block;
+  friend class Value;
   Op(OpKind kind) : kind(kind) {}
+  void forgetUse(Value *v);
   Block *block = nullptr;
   std::list<std::unique_ptr<Op>>::iterator where;
   llvm::SmallVector<Value *, 4> ops;

@@ -142,6 +142,9 @@ const OpDef &opDef(OpKind kind);
 /// Null when there is no such op.
 const OpDef *findOpDef(llvm::StringRef name);
 llvm::ArrayRef<const OpDef *> allOpDefs();
+/// What is wrong with the number of operands or with the names and kinds of the attributes of an op; "" when nothing is.
+/// `infer`, `check` and everything after them may rely on it.
+std::string checkSignature(const Op &op);
 
 // ---- interpreter (interp.cpp) ---------------------------------------------------------------------------------------
 /// State contents by name.

@@ -45,6 +45,10 @@ struct Shard {
   bool operator==(const Shard &) const = default;
 };
 
+/// Bounds that every type of a valid module keeps, so that no size computed from it overflows.
+inline constexpr unsigned maxRank = 8;
+inline constexpr int64_t maxElements = int64_t(1) << 46;  // padding included
+
 struct Type {
   DType dtype = DType::f32;
   llvm::SmallVector<Dim, 4> dims;
@@ -75,6 +79,8 @@ struct Type {
 
   bool operator==(const Type &) const = default;
   std::string str() const;
+  /// Which invariant (of Dim, of sharding, or of the bounds above) is broken; "" when none is.
+  std::string invalid() const;
 };
 
 /// Parses a type at the front of `text` and removes it; nullopt (text untouched) where none stands.

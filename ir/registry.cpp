@@ -1,0 +1,121 @@
+#include "ir/diagnostics.h"
+#include "ir/opdef.h"
+
+#include <array>
+#include <memory>
+
+namespace gptc {
+
+// Weak while definitions are still arriving: an op without one fails when it is used, not when the program is linked.
+#define GPTC_OP(name) OpDef define_##name() __attribute__((weak));
+#include "ir/ops.def"
+#undef GPTC_OP
+
+namespace {
+
+constexpr const char *kindNames[] = {
+#define GPTC_OP(name) #name,
+#include "ir/ops.def"
+#undef GPTC_OP
+};
+constexpr size_t numKinds = std::size(kindNames);
+
+class Registry {
+public:
+  static const Registry &get() {
+    static const Registry registry;
+    return registry;
+  }
+  std::array<std::unique_ptr<const OpDef>, numKinds> byKind;
+  llvm::StringMap<const OpDef *> byName;
+  std::vector<const OpDef *> all;
+
+private:
+  Registry() {
+#define GPTC_OP(name)                                                                                                  \
+  if (define_##name)                                                                                                   \
+    add(OpKind::name, define_##name());
+#include "ir/ops.def"
+#undef GPTC_OP
+  }
+  void add(OpKind kind, OpDef def) {
+    GPTC_CHECK(def.kind == kind, "define_{} is about another op", kindNames[size_t(kind)]);
+    auto owned = std::make_unique<const OpDef>(std::move(def));
+    bool fresh = byName.insert({owned->name, owned.get()}).second;
+    GPTC_CHECK(fresh, "two ops are called '{}'", owned->name);
+    all.push_back(owned.get());
+    byKind[size_t(kind)] = std::move(owned);
+  }
+};
+
+bool matches(const Attr &value, AttrSpec::Kind kind) {
+  switch (kind) {
+  case AttrSpec::Bool: return std::holds_alternative<bool>(value);
+  case AttrSpec::Int: return std::holds_alternative<int64_t>(value);
+  case AttrSpec::Float: return std::holds_alternative<double>(value) || std::holds_alternative<int64_t>(value);
+  case AttrSpec::String: return std::holds_alternative<std::string>(value);
+  case AttrSpec::Ints: return std::holds_alternative<std::vector<int64_t>>(value);
+  }
+  return false;
+}
+
+const char *describe(AttrSpec::Kind kind) {
+  switch (kind) {
+  case AttrSpec::Bool: return "true or false";
+  case AttrSpec::Int: return "an integer";
+  case AttrSpec::Float: return "a number";
+  case AttrSpec::String: return "a string";
+  case AttrSpec::Ints: return "a list of integers";
+  }
+  return "";
+}
+
+}  // namespace
+
+llvm::StringRef nameOf(OpKind kind) { return kind == OpKind::ret ? "return" : kindNames[size_t(kind)]; }
+
+const OpDef &opDef(OpKind kind) {
+  const auto &def = Registry::get().byKind[size_t(kind)];
+  GPTC_CHECK(def, "op '{}' has no definition", kindNames[size_t(kind)]);
+  return *def;
+}
+
+const OpDef *findOpDef(llvm::StringRef name) { return Registry::get().byName.lookup(name); }
+
+llvm::ArrayRef<const OpDef *> allOpDefs() { return Registry::get().all; }
+
+std::string checkSignature(const Op &op) {
+  const OpDef &def = op.def();
+  size_t required = 0;
+  size_t most = def.operands.size();
+  for (const OperandSpec &spec : def.operands) {
+    if (spec.name == "...")
+      most = SIZE_MAX;
+    else if (!spec.optional)
+      ++required;
+  }
+  size_t n = op.numOperands();
+  if (n < required || n > most) {
+    if (required == most)
+      return fmt::format("takes {} operands, not {}", required, n);
+    if (most == SIZE_MAX)
+      return fmt::format("takes at least {} operands, not {}", required, n);
+    return fmt::format("takes {} to {} operands, not {}", required, most, n);
+  }
+  for (const auto &[name, value] : op.attrs) {
+    const AttrSpec *spec = nullptr;
+    for (const AttrSpec &s : def.attrs)
+      if (s.name == name)
+        spec = &s;
+    if (!spec)
+      return fmt::format("has no attribute '{}'", name);
+    if (!matches(value, spec->kind))
+      return fmt::format("attribute '{}' must be {}", name, describe(spec->kind));
+  }
+  for (const AttrSpec &spec : def.attrs)
+    if (spec.required && !op.attrs.has(spec.name))
+      return fmt::format("attribute '{}' is missing", spec.name);
+  return "";
+}
+
+}  // namespace gptc
