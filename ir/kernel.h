@@ -53,7 +53,8 @@ enum class UnaryOp : uint8_t { neg, abs, sqrt, rsqrt, exp, log, tanh, floor, not
 enum class BinaryOp : uint8_t { add, sub, mul, div, rem, min, max, and_, or_, xor_, shl, shr, eq, ne, lt, le, gt, ge };
 
 /// What a symbolic Reduce sums over. Row: the last dimension of the domain. Fold: all leading dimensions, in blocks of
-/// `fold` rows in order (DESIGN "the order of every sum"). All: every element, in fixed blocks of `fold` elements.
+/// `fold` rows in order (DESIGN "the order of every sum"): acc = init (args[1], or +0 when absent); for each block: p = +0,
+/// p += e(row) in order, then acc += p. fold 0 means one block. All: every element, in fixed blocks of `fold` elements.
 enum class ReduceAxis : uint8_t { row, fold, all };
 
 struct VarNode { std::string name; DType dtype = DType::i64; };
@@ -92,7 +93,7 @@ Expr select(Expr cond, Expr a, Expr b);
 Expr cast(DType t, Expr a);
 Expr bitcast(DType t, Expr a);
 Expr hreduce(const Buffer &reg, BinaryOp op);
-Expr reduce(BinaryOp op, ReduceAxis axis, Expr e, int64_t fold = 0);
+Expr reduce(BinaryOp op, ReduceAxis axis, Expr e, int64_t fold = 0, Expr init = nullptr);
 inline Expr operator+(Expr a, Expr b) { return binary(BinaryOp::add, a, b); }
 inline Expr operator-(Expr a, Expr b) { return binary(BinaryOp::sub, a, b); }
 inline Expr operator*(Expr a, Expr b) { return binary(BinaryOp::mul, a, b); }

@@ -103,6 +103,10 @@ public:
   /// Sum or max over the last dimension; uniform over it.
   kir::Expr rowSum(kir::Expr e) { return kir::reduce(kir::BinaryOp::add, kir::ReduceAxis::row, std::move(e)); }
   kir::Expr rowMax(kir::Expr e) { return kir::reduce(kir::BinaryOp::max, kir::ReduceAxis::row, std::move(e)); }
+  /// Sum over the leading dimensions in blocks of `fold` rows, continuing `init` when given (see kir::ReduceAxis::fold).
+  kir::Expr foldSum(kir::Expr e, int64_t fold, kir::Expr init = nullptr) { return kir::reduce(kir::BinaryOp::add, kir::ReduceAxis::fold, std::move(e), fold, std::move(init)); }
+  /// Sum of every element, in blocks of `block` elements of the flattened logical tensor.
+  kir::Expr allSum(kir::Expr e, int64_t block) { return kir::reduce(kir::BinaryOp::add, kir::ReduceAxis::all, std::move(e), block); }
   kir::Expr f(double v) { return kir::fimm(v, compute()); }
 };
 
