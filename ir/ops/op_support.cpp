@@ -1,0 +1,161 @@
+#include "ir/ops/op_support.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <array>
+#include <cmath>
+
+namespace gptc::ops {
+
+bool isSuffix(const Type &small, const Type &big) {
+  return small.rank() <= big.rank() && llvm::equal(small.dims, llvm::ArrayRef<Dim>(big.dims).take_back(small.rank()));
+}
+
+bool broadcastTypes(const Type &a, const Type &b, Type &result, std::string &error) {
+  if (a.dtype != b.dtype)
+    return fail(error, "operands have different dtypes: {} and {}", a.str(), b.str());
+  if (isSuffix(b, a))
+    result = a;
+  else if (isSuffix(a, b))
+    result = b;
+  else
+    return fail(error, "neither shape is a suffix of the other: {} and {}", a.str(), b.str());
+  return true;
+}
+
+bool expectSame(const Type &a, const Type &b, const char *what, std::string &error) {
+  return (a.dtype == b.dtype && a.sameShape(b)) || fail(error, "{} differ: {} and {}", what, a.str(), b.str());
+}
+
+bool expectFloat(const Op &op, unsigned i, std::string &error) {
+  const Type &t = op.operand(i)->type;
+  return isFloat(t.dtype) || fail(error, "operand {} must be of a float type, not {}", i, t.str());
+}
+
+bool expectInt(const Op &op, unsigned i, std::string &error) {
+  const Type &t = op.operand(i)->type;
+  return isInt(t.dtype) || fail(error, "operand {} must be of an integer type, not {}", i, t.str());
+}
+
+bool expectScalar(const Op &op, unsigned i, DType dtype, std::string &error) {
+  const Type &t = op.operand(i)->type;
+  return (t.isScalar() && t.dtype == dtype) || fail(error, "operand {} must be {}[], not {}", i, nameOf(dtype).str(), t.str());
+}
+
+bool expectRank(const Op &op, unsigned i, unsigned atLeast, std::string &error) {
+  const Type &t = op.operand(i)->type;
+  return t.rank() >= atLeast || fail(error, "operand {} must have at least {} dimensions: {}", i, atLeast, t.str());
+}
+
+Type rowsOf(const Type &t) { return t.slice(0, t.rank() ? t.rank() - 1 : 0); }
+
+std::vector<int64_t> stridesOf(const Type &t) {
+  std::vector<int64_t> strides(t.rank(), 1);
+  for (int i = int(t.rank()) - 2; i >= 0; --i)
+    strides[i] = strides[i + 1] * t.dim(i + 1);
+  return strides;
+}
+
+void forEachIndex(const Type &t, const std::function<void(llvm::ArrayRef<int64_t>, int64_t)> &f) {
+  std::vector<int64_t> index(t.rank(), 0);
+  int64_t n = t.elements();
+  for (int64_t position = 0; position < n; ++position) {
+    f(index, position);
+    for (int d = int(t.rank()) - 1; d >= 0; --d) {
+      if (++index[d] < t.dim(d))
+        break;
+      index[d] = 0;
+    }
+  }
+}
+
+double convert(double v, DType t) {
+  auto wrap = [](double x, double period, double low) {
+    double r = std::fmod(std::trunc(x) - low, period);
+    return (r < 0 ? r + period : r) + low;
+  };
+  switch (t) {
+  case DType::f32:
+  case DType::f64:
+  case DType::bf16:
+  case DType::f16: return v;
+  case DType::i32: return wrap(v, 0x1p32, -0x1p31);
+  case DType::u32: return wrap(v, 0x1p32, 0);
+  case DType::i64: return std::trunc(v);
+  case DType::pred: return v != 0;
+  }
+  return v;
+}
+
+Cost streamCost(const Op &op, double flopsPerElement) {
+  Cost c;
+  int64_t largest = 1;
+  for (Value *v : op.operands()) {
+    c.bytesRead += double(v->type.bytes());
+    largest = std::max(largest, v->type.elements());
+  }
+  for (unsigned i = 0; i < op.numResults(); ++i) {
+    c.bytesWritten += double(op.result(i)->type.bytes());
+    largest = std::max(largest, op.result(i)->type.elements());
+  }
+  c.flops = flopsPerElement * double(largest);
+  return c;
+}
+
+Value *sumTo(Builder &b, Value *g, const Type &like) {
+  GPTC_CHECK(isSuffix(like, g->type), "gradient {} of a value {}", g->type.str(), like.str());
+  if (g->type.rank() == like.rank())
+    return g;
+  return b.value(OpKind::reduce_sum, {g}, attrs({{"lead", int64_t(g->type.rank() - like.rank())}}));
+}
+
+// ---- samples --------------------------------------------------------------------------------------------------------
+
+uint64_t SampleSource::bits() {
+  // SplitMix64, Steele et al. 2014.
+  uint64_t z = state += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+int64_t SampleSource::between(int64_t lo, int64_t hi) { return lo + int64_t(bits() % uint64_t(hi - lo + 1)); }
+
+int64_t SampleSource::extent(int64_t limit) {
+  static constexpr std::array<int64_t, 20> liked = {1,  2,  3,  4,  5,  7,  8,  9,   13,  15,
+                                                    16, 17, 31, 32, 33, 64, 65, 127, 128, 129};
+  size_t n = 0;
+  while (n < liked.size() && liked[n] <= limit)
+    ++n;
+  return liked[bits() % n];
+}
+
+double SampleSource::uniform(double lo, double hi) { return lo + (hi - lo) * (double(bits() >> 11) * 0x1p-53); }
+
+double SampleSource::normal() {
+  double u = 1 - uniform(0, 1);
+  return std::sqrt(-2 * std::log(u)) * std::cos(6.283185307179586 * uniform(0, 1));
+}
+
+Tensor SampleSource::normals(Type t) {
+  Tensor r(std::move(t));
+  for (double &x : r.data)
+    x = normal();
+  return r;
+}
+
+Tensor SampleSource::uniforms(Type t, double lo, double hi) {
+  Tensor r(std::move(t));
+  for (double &x : r.data)
+    x = uniform(lo, hi);
+  return r;
+}
+
+Tensor SampleSource::integers(Type t, int64_t lo, int64_t hi) {
+  Tensor r(std::move(t));
+  for (double &x : r.data)
+    x = double(between(lo, hi));
+  return r;
+}
+
+}  // namespace gptc::ops

@@ -1,0 +1,85 @@
+// What the files of op definitions share: shape rules, row-major indexing, costs, gradients of broadcasting, sample values.
+#pragma once
+
+#include "ir/diagnostics.h"
+#include "ir/opdef.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gptc::ops {
+
+// ---- shape and dtype rules ------------------------------------------------------------------------------------------
+
+/// Sets `error` and returns false, for use in infer rules: `return fail(error, "...", ...)`.
+template <typename... A> bool fail(std::string &error, fmt::format_string<A...> text, A &&...args) {
+  error = fmt::format(text, std::forward<A>(args)...);
+  return false;
+}
+
+/// The dims of `small` are the last dims of `big` (padding included). A scalar is a suffix of everything.
+bool isSuffix(const Type &small, const Type &big);
+
+/// Result type of a pointwise op of two operands: same dtype, and one of the shapes is a suffix of the other.
+bool broadcastTypes(const Type &a, const Type &b, Type &result, std::string &error);
+
+/// Same dtype, dims and padding; sharding may differ. `what` names the pair in the message, e.g. "dy and x".
+bool expectSame(const Type &a, const Type &b, const char *what, std::string &error);
+/// Operand i has a float (integer) dtype.
+bool expectFloat(const Op &op, unsigned i, std::string &error);
+bool expectInt(const Op &op, unsigned i, std::string &error);
+/// Operand i is a scalar of that dtype.
+bool expectScalar(const Op &op, unsigned i, DType dtype, std::string &error);
+bool expectRank(const Op &op, unsigned i, unsigned atLeast, std::string &error);
+
+/// `t` without its last dimension: one element per row.
+Type rowsOf(const Type &t);
+
+// ---- reference rules ------------------------------------------------------------------------------------------------
+
+/// Row-major strides over logical extents, as Tensor::data is laid out.
+std::vector<int64_t> stridesOf(const Type &t);
+/// Calls f(index, position) for every element of `t` in row-major order.
+void forEachIndex(const Type &t, const std::function<void(llvm::ArrayRef<int64_t>, int64_t)> &f);
+/// Element of `t` that stands at flat position `i` of a value of which t's shape is a suffix.
+inline double at(const Tensor &t, int64_t i) { return t.data[size_t(i) % t.data.size()]; }
+/// What a value becomes when stored as `t`: integers wrap, pred is 0 or 1, floats stay as they are: the reference knows
+/// no rounding.
+double convert(double v, DType t);
+
+// ---- cost rules -----------------------------------------------------------------------------------------------------
+
+/// Reads every operand and writes every result once, with `flops` operations per element of the largest of them.
+Cost streamCost(const Op &op, double flopsPerElement);
+
+// ---- gradient rules -------------------------------------------------------------------------------------------------
+
+/// Sums `g` over the dimensions by which `like` was broadcast (reduce_sum over the leading ones); g itself when there are none.
+/// The caller of the gradient rules chooses `fold`.
+Value *sumTo(Builder &b, Value *g, const Type &like);
+
+// ---- samples --------------------------------------------------------------------------------------------------------
+
+/// A small generator for sample shapes and values. Not for anything that training sees: that is ir/random.h.
+class SampleSource {
+public:
+  explicit SampleSource(unsigned seed) : state(0x9e3779b97f4a7c15u * (seed + 1)) {}
+  uint64_t bits();
+  /// Uniform in [lo, hi], integers.
+  int64_t between(int64_t lo, int64_t hi);
+  /// An extent that likes edges: 1, powers of two and their neighbours, primes; at most `limit`.
+  int64_t extent(int64_t limit = 33);
+  double uniform(double lo, double hi);
+  double normal();
+  Tensor normals(Type t);
+  /// Uniform in [lo, hi).
+  Tensor uniforms(Type t, double lo, double hi);
+  /// Uniform integers in [lo, hi].
+  Tensor integers(Type t, int64_t lo, int64_t hi);
+
+private:
+  uint64_t state;
+};
+
+}  // namespace gptc::ops
