@@ -1,0 +1,255 @@
+#include "frontends/config_reader.h"
+
+#include "llvm/ADT/StringRef.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gptc {
+
+std::string quotedList(const std::vector<std::string> &words, const char *last) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (i)
+      text += i + 1 == words.size() ? fmt::format(" {} ", last) : ", ";
+    text += fmt::format("\"{}\"", words[i]);
+  }
+  return text;
+}
+
+std::string nearestWord(const std::string &word, const std::vector<std::string> &known) {
+  std::string best;
+  unsigned bestDistance = std::max<unsigned>(2, word.size() / 3) + 1;
+  for (const std::string &k : known) {
+    unsigned d = llvm::StringRef(word).edit_distance(k, true, bestDistance);
+    if (d < bestDistance) {
+      bestDistance = d;
+      best = k;
+    }
+  }
+  return best;
+}
+
+const TomlValue *ConfigReader::get(const char *key) {
+  known.push_back(key);
+  auto it = values.find(key);
+  return it == values.end() ? nullptr : &it->second;
+}
+
+SourceLoc ConfigReader::where(const std::string &key) const {
+  auto it = values.find(key);
+  if (it != values.end())
+    return it->second.where;
+  SourceLoc whole;
+  whole.file = file;
+  return whole;
+}
+
+void ConfigReader::complain(const char *key, ErrorCode code, std::string message, std::string label,
+                            std::vector<std::string> help) {
+  bad.insert(key);
+  diagnostics.push_back({code, std::move(message), where(key), std::move(label), std::move(help)});
+}
+
+void ConfigReader::notBuilt(const char *key, const std::string &written, const std::vector<std::string> &built) {
+  complain(key, ErrorCode::NotBuiltYet, fmt::format("{} = {} is not built yet", key, written), "",
+           {built.size() == 1 ? fmt::format("leave the key out or write {}", built[0])
+                              : fmt::format("{} work today", fmt::join(built, ", "))});
+}
+
+void ConfigReader::missing(const char *key, std::string help) {
+  bad.insert(key);
+  SourceLoc whole;
+  whole.file = file;
+  diagnostics.push_back({ErrorCode::MissingKey, fmt::format("{} is missing", key), whole, "", {std::move(help)}});
+}
+
+void ConfigReader::wrongType(const char *key, const TomlValue &v, const char *wanted, std::vector<std::string> help) {
+  complain(key, ErrorCode::WrongType, fmt::format("{} must be {}", key, wanted), fmt::format("this is {}", v.kind()),
+           std::move(help));
+}
+
+void ConfigReader::integer(const char *key, int64_t &out, int64_t least, int64_t most) {
+  integerOr(key, out, least, most, {});
+}
+
+void ConfigReader::integerOr(const char *key, int64_t &out, int64_t least, int64_t most,
+                             std::vector<std::string> words) {
+  const TomlValue *v = get(key);
+  if (!v)
+    return;
+  if (auto *s = std::get_if<std::string>(&v->value); s && llvm::is_contained(words, *s))
+    return;
+  auto *i = std::get_if<int64_t>(&v->value);
+  if (!i) {
+    std::string wanted = words.empty() ? "an integer" : fmt::format("an integer or {}", quotedList(words, "or"));
+    std::vector<std::string> help;
+    if (auto *d = std::get_if<double>(&v->value); d && std::abs(*d) < 1e15 && std::floor(*d) == *d)
+      help.push_back(fmt::format("write {}", int64_t(*d)));
+    return wrongType(key, *v, wanted.c_str(), help);
+  }
+  if (*i < least || *i > most)
+    return complain(key, ErrorCode::OutOfRange, fmt::format("{} = {} is out of range", key, *i),
+                    fmt::format("must be {} to {}", least, most));
+  out = *i;
+}
+
+void ConfigReader::number(const char *key, double &out, double least, double most, bool openLeast, bool openMost) {
+  const TomlValue *v = get(key);
+  if (!v)
+    return;
+  double x;
+  if (auto *d = std::get_if<double>(&v->value))
+    x = *d;
+  else if (auto *i = std::get_if<int64_t>(&v->value))
+    x = double(*i);
+  else
+    return wrongType(key, *v, "a number");
+  bool inside = (openLeast ? x > least : x >= least) && (openMost ? x < most : x <= most);
+  if (!inside)  // NaN ends here too
+    return complain(key, ErrorCode::OutOfRange, fmt::format("{} = {} is out of range", key, x),
+                    fmt::format("must be {} {} and {} {}", openLeast ? "above" : "at least", least,
+                                openMost ? "below" : "at most", most));
+  out = x;
+}
+
+void ConfigReader::boolean(const char *key, bool &out) {
+  const TomlValue *v = get(key);
+  if (!v)
+    return;
+  auto *b = std::get_if<bool>(&v->value);
+  if (!b)
+    return wrongType(key, *v, "true or false");
+  out = *b;
+}
+
+void ConfigReader::onlyBoolean(const char *key, bool built) {
+  bool written = built;
+  boolean(key, written);
+  if (written != built)
+    notBuilt(key, written ? "true" : "false", {built ? "true" : "false"});
+}
+
+void ConfigReader::string(const char *key, std::string &out) {
+  const TomlValue *v = get(key);
+  if (!v)
+    return;
+  auto *s = std::get_if<std::string>(&v->value);
+  if (!s)
+    return wrongType(key, *v, "a string");
+  out = *s;
+}
+
+void ConfigReader::choice(const char *key, std::string &out, std::vector<std::string> built,
+                          std::vector<std::string> later) {
+  const TomlValue *v = get(key);
+  if (!v)
+    return;
+  auto *s = std::get_if<std::string>(&v->value);
+  if (!s)
+    return wrongType(key, *v, "a string", {fmt::format("one of {}", quotedList(built, "or"))});
+  if (llvm::is_contained(later, *s)) {
+    std::vector<std::string> quoted;
+    for (auto &b : built)
+      quoted.push_back(fmt::format("\"{}\"", b));
+    return notBuilt(key, fmt::format("\"{}\"", *s), quoted);
+  }
+  if (llvm::is_contained(built, *s)) {
+    out = *s;
+    return;
+  }
+  std::vector<std::string> all = built;
+  all.insert(all.end(), later.begin(), later.end());
+  std::string near = nearestWord(*s, all);
+  complain(key, ErrorCode::UnknownValue, fmt::format("{} = \"{}\" is not known", key, *s),
+           near.empty() ? "" : fmt::format("did you mean \"{}\"?", near),
+           {fmt::format("{} work today", quotedList(built))});
+}
+
+void ConfigReader::numbers(const char *key, std::vector<double> &out, unsigned count, double least, double most) {
+  const TomlValue *v = get(key);
+  if (!v)
+    return;
+  auto *items = std::get_if<std::vector<TomlValue>>(&v->value);
+  std::vector<double> xs;
+  if (items)
+    for (const TomlValue &item : *items) {
+      if (auto *d = std::get_if<double>(&item.value))
+        xs.push_back(*d);
+      else if (auto *i = std::get_if<int64_t>(&item.value))
+        xs.push_back(double(*i));
+    }
+  if (!items || xs.size() != items->size() || xs.size() != count)
+    return wrongType(key, *v, fmt::format("a list of {} numbers", count).c_str());
+  for (double x : xs)
+    if (!(x >= least && x < most))
+      return complain(key, ErrorCode::OutOfRange, fmt::format("{} holds {}", key, x),
+                      fmt::format("must be at least {} and below {}", least, most));
+  out = xs;
+}
+
+void ConfigReader::unknownKeys() {
+  auto leafOf = [](const std::string &key) { return key.substr(key.rfind('.') + 1); };
+  std::set<std::string> sections;
+  std::vector<std::string> sectionNames;
+  for (const std::string &k : known)
+    if (size_t dot = k.find('.'); dot != std::string::npos && sections.insert(k.substr(0, dot)).second)
+      sectionNames.push_back(k.substr(0, dot));
+
+  std::set<std::string> strange;  // tables reported as a whole: their keys are not reported again
+  for (auto &[name, at] : tables) {
+    if (sections.count(name))
+      continue;
+    strange.insert(name);
+    if (name.find('.') != std::string::npos && strange.count(name.substr(0, name.find('.'))))
+      continue;
+    if (llvm::is_contained(known, name)) {
+      diagnostics.push_back({ErrorCode::WrongType, fmt::format("{} is a value, not a table", name), at, ""});
+      continue;
+    }
+    std::string near = nearestWord(name, sectionNames);
+    diagnostics.push_back({ErrorCode::UnknownKey, fmt::format("unknown table [{}]", name), at,
+                           near.empty() ? "" : fmt::format("did you mean [{}]?", near)});
+  }
+  for (auto &[key, v] : values) {
+    if (llvm::is_contained(known, key))
+      continue;
+    size_t dot = key.rfind('.');
+    if (dot != std::string::npos && strange.count(key.substr(0, dot)))
+      continue;
+    if (sections.count(key)) {
+      diagnostics.push_back({ErrorCode::WrongType, fmt::format("{} is a table", key), v.key, "",
+                             {fmt::format("write [{}] on a line of its own", key)}});
+      continue;
+    }
+    // A right name in the wrong table is the likelier slip than a misspelt one.
+    std::string near;
+    for (const std::string &k : known)
+      if (leafOf(k) == leafOf(key))
+        near = k;
+    if (near.empty())
+      near = nearestWord(key, known);
+    if (near.empty()) {
+      std::vector<std::string> leaves;
+      for (const std::string &k : known)
+        leaves.push_back(leafOf(k));
+      std::string leaf = nearestWord(leafOf(key), leaves);
+      for (const std::string &k : known)
+        if (!leaf.empty() && leafOf(k) == leaf)
+          near = k;
+    }
+    diagnostics.push_back({ErrorCode::UnknownKey, fmt::format("unknown key {}", key), v.key,
+                           near.empty() ? "" : fmt::format("did you mean {}?", near)});
+  }
+}
+
+void ConfigReader::finish() {
+  if (diagnostics.empty())
+    return;
+  std::stable_sort(diagnostics.begin(), diagnostics.end(), [](const Diagnostic &a, const Diagnostic &b) {
+    return std::tie(a.where.file, a.where.line, a.where.column) < std::tie(b.where.file, b.where.line, b.where.column);
+  });
+  throw UserError(diagnostics);
+}
+
+}  // namespace gptc

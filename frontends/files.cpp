@@ -1,0 +1,100 @@
+#include "frontends/files.h"
+
+#include "ir/diagnostics.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace gptc {
+
+namespace {
+
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0)
+      ::close(fd);
+  }
+};
+
+[[noreturn]] void failWrite(const std::string &file, int error) {
+  if (error == ENOSPC || error == EDQUOT)
+    throw UserError(ErrorCode::DiskFull, fmt::format("no space left for {}", file),
+                    "free some space or write elsewhere; nothing was replaced");
+  throw UserError(ErrorCode::Unwritable, fmt::format("cannot write {}: {}", file, std::strerror(error)),
+                  "choose a folder you may write to");
+}
+
+}  // namespace
+
+std::string readTextFile(const std::string &file, const std::string &what) {
+  Descriptor in{::open(file.c_str(), O_RDONLY | O_CLOEXEC)};
+  struct stat info {};
+  if (in.fd < 0 || ::fstat(in.fd, &info) != 0)
+    throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {} {}: {}", what, file, std::strerror(errno)));
+  if (S_ISDIR(info.st_mode))
+    throw UserError(ErrorCode::FileMissing, fmt::format("{} {} is a folder", what, file));
+  std::string content;
+  content.resize(info.st_size > 0 ? info.st_size : 1 << 16);  // pipes report no size
+  size_t filled = 0;
+  for (;;) {
+    if (filled == content.size())
+      content.resize(content.size() + (1 << 16));
+    ssize_t n = ::read(in.fd, content.data() + filled, content.size() - filled);
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {} {}: {}", what, file, std::strerror(errno)));
+    if (n == 0)
+      break;
+    filled += n;
+  }
+  content.resize(filled);
+  return content;
+}
+
+void writeFileAtomically(const std::string &file, std::string_view content) {
+  std::string temporary = fmt::format("{}.tmp{}", file, ::getpid());
+  {
+    Descriptor out{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    int error = out.fd < 0 ? errno : 0;
+    while (!error && !content.empty()) {
+      ssize_t n = ::write(out.fd, content.data(), content.size());
+      if (n >= 0)
+        content.remove_prefix(n);
+      else if (errno != EINTR)
+        error = errno;
+    }
+    if (!error && ::fsync(out.fd) != 0)
+      error = errno;
+    if (error) {
+      ::unlink(temporary.c_str());
+      failWrite(file, error);
+    }
+  }
+  if (::rename(temporary.c_str(), file.c_str()) != 0) {
+    int error = errno;
+    ::unlink(temporary.c_str());
+    failWrite(file, error);
+  }
+}
+
+void makeFolder(const std::string &folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error || !std::filesystem::is_directory(folder))
+    failWrite(folder, error ? error.value() : ENOTDIR);
+}
+
+std::string resolveBeside(const std::string &path, const std::string &from) {
+  namespace fs = std::filesystem;
+  if (path.empty() || fs::path(path).is_absolute())
+    return path;
+  return (fs::path(from).parent_path() / path).lexically_normal().string();
+}
+
+}  // namespace gptc

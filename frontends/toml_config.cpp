@@ -1,0 +1,361 @@
+// The schema, one call per key, and the rules between keys.
+#include "frontends/toml_config.h"
+
+#include "frontends/config_reader.h"
+#include "frontends/files.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringRef.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+
+namespace gptc {
+
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int64_t big = std::numeric_limits<int64_t>::max();
+
+struct Layers {
+  std::map<std::string, TomlValue> values;
+  std::map<std::string, SourceLoc> tables;
+};
+
+/// Loads `file` over its bases, the deepest base first.
+void loadLayers(const std::string &file, Layers &out, std::vector<std::string> &chain, const TomlValue *named) {
+  std::string identity = fs::weakly_canonical(file).string();
+  if (llvm::is_contained(chain, identity))
+    throw UserError(Diagnostic{ErrorCode::ShapeMismatch, fmt::format("extends goes in a circle: {} is its own base", file),
+                               named->where, "this closes the circle"});
+  chain.push_back(identity);
+  TomlDocument doc;
+  try {
+    doc = parseTomlFile(file);
+  } catch (UserError &e) {
+    if (!named || e.diagnostics[0].code != ErrorCode::FileMissing)
+      throw;
+    e.diagnostics[0].where = named->where;
+    throw UserError(e.diagnostics);
+  }
+  if (auto it = doc.values.find("extends"); it != doc.values.end()) {
+    auto *base = std::get_if<std::string>(&it->second.value);
+    if (!base)
+      throw UserError(Diagnostic{ErrorCode::WrongType, "extends must be a string", it->second.where,
+                                 fmt::format("this is {}", it->second.kind())});
+    loadLayers(resolveBeside(*base, file), out, chain, &it->second);
+  }
+  for (auto &[key, value] : doc.values)
+    out.values[key] = value;
+  for (auto &[name, at] : doc.tables)
+    out.tables[name] = at;
+}
+
+/// A key of which only one integer is built so far, within a range of values that will be.
+void onlyInteger(ConfigReader &r, const char *key, int64_t built, int64_t least, int64_t most, bool hasAuto = true) {
+  int64_t written = built;
+  r.integerOr(key, written, least, most, hasAuto ? std::vector<std::string>{"auto"} : std::vector<std::string>{});
+  if (written != built)
+    r.notBuilt(key, fmt::format("{}", written), {fmt::format("{}", built)});
+}
+
+void path(ConfigReader &r, const char *key, std::string &out) {
+  r.string(key, out);
+  if (const TomlValue *v = r.get(key); v && r.good(key)) {
+    if (out.empty())
+      r.complain(key, ErrorCode::OutOfRange, fmt::format("{} is empty", key), "a path is needed");
+    out = resolveBeside(out, v->where.file);
+  }
+}
+
+void readModel(ConfigReader &r, ModelConfig &m) {
+  r.choice("model.preset", m.preset, {"gpt2", "none"}, {"llama", "bloom", "encoder"});
+  if (m.preset == "gpt2") {
+    m.nLayer = m.nHead = 12;
+    m.nEmbd = 768;
+    m.blockSize = 1024;
+    m.vocabSize = 50257;
+  }
+  r.integer("model.n_layer", m.nLayer, 1, 1000);
+  r.integer("model.n_head", m.nHead, 1, 1024);
+  r.integer("model.n_embd", m.nEmbd, 1, 1 << 16);
+  r.integer("model.n_kv_head", m.nKvHead, 1, 1024);
+  r.integer("model.ffn_dim", m.ffnDim, 1, 1 << 20);
+  r.integer("model.vocab_size", m.vocabSize, 2, 1 << 24);
+  r.integer("model.block_size", m.blockSize, 1, 1 << 20);
+  r.choice("model.norm", m.norm, {"layernorm", "rmsnorm"});
+  // "gelu" is the exact form with erf; what is built is the tanh form, under its own name.
+  r.choice("model.activation", m.activation, {"gelu_tanh", "relu", "silu"}, {"gelu", "relu2", "swiglu", "geglu"});
+  r.choice("model.position", m.position, {"learned", "none"}, {"rope", "alibi"});
+  r.onlyBoolean("model.causal", true);
+  r.boolean("model.bias", m.bias);
+  r.boolean("model.tie_embeddings", m.tieEmbeddings);
+  r.onlyBoolean("model.embedding_norm", false);
+  r.number("model.dropout", m.dropout, 0, 1, false, true);
+
+  std::string init = "scratch";
+  r.string("model.init_from", init);
+  if (llvm::StringRef(init).starts_with("hf:") || llvm::StringRef(init).starts_with("ckpt:"))
+    r.notBuilt("model.init_from", fmt::format("\"{}\"", init), {"\"scratch\""});
+  else if (init != "scratch")
+    r.complain("model.init_from", ErrorCode::UnknownValue, fmt::format("model.init_from = \"{}\" is not known", init),
+               "", {"\"scratch\" works today"});
+}
+
+void readTraining(ConfigReader &r, TrainConfig &t, OptimizerConfig &o) {
+  r.integer("train.steps", t.steps, 1, 1'000'000'000);
+  r.integer("train.global_batch_tokens", t.globalBatchTokens, 1, int64_t(1) << 40);
+  r.integerOr("train.micro_batch", t.microBatch, 1, 1 << 20, {"auto"});
+  r.integer("train.seed", t.seed, 0, big);
+  r.number("train.grad_clip", t.gradClip, 0, 1e9);
+  r.choice("train.on_nonfinite", t.onNonfinite, {"halt", "skip"}, {"explain"});
+
+  std::string name;
+  r.choice("optimizer.name", name, {"adamw"}, {"adafactor", "lamb", "sgd"});
+  r.number("optimizer.lr", o.lr, 0, 1000);
+  std::vector<double> betas{o.beta1, o.beta2};
+  r.numbers("optimizer.betas", betas, 2, 0, 1);
+  o.beta1 = betas[0];
+  o.beta2 = betas[1];
+  r.number("optimizer.eps", o.eps, 0, 1, true);
+  r.number("optimizer.weight_decay", o.weightDecay, 0, 1000);
+  r.choice("optimizer.schedule", o.schedule, {"cosine", "wsd", "linear", "constant"});
+  r.integer("optimizer.warmup_steps", o.warmupSteps, 0, 1'000'000'000);
+  r.number("optimizer.min_lr_ratio", o.minLrRatio, 0, 1);
+}
+
+void readLaterWork(ConfigReader &r, CompileConfig &c) {
+  onlyInteger(r, "parallel.data", 1, 1, 1 << 20);
+  onlyInteger(r, "parallel.zero_stage", 0, 0, 3);
+  onlyInteger(r, "parallel.tensor", 1, 1, 1 << 20, false);
+  onlyInteger(r, "parallel.logical_shards", 1, 1, 1 << 20);
+  std::string ignored;
+  r.choice("parallel.reduce_order", ignored, {"tree"}, {"fast"});
+  r.choice("parallel.offload", ignored, {"none"}, {"optimizer"});
+  r.choice("parallel.compression", ignored, {"none"}, {"powersgd", "onebit"});
+
+  r.choice("precision.compute", ignored, {"fp32", "auto"}, {"bf16", "tf32", "fp16"});
+  r.choice("precision.params", ignored, {"fp32"});
+  r.choice("precision.optimizer_state", ignored, {"fp32"}, {"bf16"});
+
+  std::string target = "auto";
+  r.string("compile.target", target);
+  if (target == "cuda" || llvm::StringRef(target).starts_with("cuda:"))
+    r.notBuilt("compile.target", fmt::format("\"{}\"", target), {"\"auto\"", "\"cpu\""});
+  else if (target != "auto" && target != "cpu")
+    r.complain("compile.target", ErrorCode::UnknownValue, fmt::format("compile.target = \"{}\" is not known", target),
+               "", {"\"auto\" and \"cpu\" work today"});
+  std::string remat = "auto";
+  r.string("compile.remat", remat);
+  bool budget = !remat.empty() && llvm::isDigit(remat[0]) && llvm::StringRef(remat).ends_with("B");
+  if (remat == "full" || budget)
+    r.notBuilt("compile.remat", fmt::format("\"{}\"", remat), {"\"auto\"", "\"none\""});
+  else if (remat != "auto" && remat != "none")
+    r.complain("compile.remat", ErrorCode::UnknownValue, fmt::format("compile.remat = \"{}\" is not known", remat), "",
+               {"\"auto\" and \"none\" work today"});
+  r.choice("compile.autotune", c.autotune, {"off", "cached"}, {"search"});
+  double budgetSeconds = 0;
+  r.number("compile.autotune_budget_s", budgetSeconds, 0, 1e9);
+}
+
+void readRun(ConfigReader &r, Config &c) {
+  path(r, "data.train", c.data.train);
+  path(r, "data.val", c.data.val);
+  path(r, "data.tokenizer", c.data.tokenizer);
+
+  r.integer("eval.every", c.eval.every, 0, 1'000'000'000);
+  r.integer("eval.steps", c.eval.steps, 0, 1'000'000'000);
+  r.integer("eval.sample_every", c.eval.sampleEvery, 0, 1'000'000'000);
+  r.string("eval.sample_prompt", c.eval.samplePrompt);
+  r.integer("eval.sample_tokens", c.eval.sampleTokens, 1, 1 << 20);
+
+  r.integer("checkpoint.every", c.checkpoint.every, 0, 1'000'000'000);
+  r.integer("checkpoint.keep", c.checkpoint.keep, 1, 1'000'000);
+
+  r.integer("log.every", c.log.every, 1, 1'000'000'000);
+  r.onlyBoolean("log.tensorboard", false);
+  if (const TomlValue *v = r.get("log.trace_steps")) {
+    auto *items = std::get_if<std::vector<TomlValue>>(&v->value);
+    if (!items)
+      r.complain("log.trace_steps", ErrorCode::WrongType, "log.trace_steps must be a list of steps",
+                 fmt::format("this is {}", v->kind()));
+    else if (!items->empty())
+      r.notBuilt("log.trace_steps", "[...]", {"[]"});
+  }
+  if (const TomlValue *v = r.get("log.mfu_peak"); !v || v->value != decltype(v->value)("measured"))
+    r.number("log.mfu_peak", c.log.mfuPeak, 0, 1e21, true);
+}
+
+void readAll(ConfigReader &r, Config &c) {
+  int64_t schema = 1;
+  r.integer("schema", schema, 1, 1);
+  r.get("extends");
+  r.string("name", c.name);
+  path(r, "out_dir", c.outDir);
+  readModel(r, c.model);
+  readTraining(r, c.train, c.optimizer);
+  readLaterWork(r, c.compile);
+  readRun(r, c);
+}
+
+std::string divisors(int64_t n, int64_t most) {
+  std::vector<std::string> found;
+  for (int64_t d = 1; d <= n && found.size() < 12; ++d)
+    if (n % d == 0 && d <= most)
+      found.push_back(fmt::format("{}", d));
+  return fmt::format("{}", fmt::join(found, ", "));
+}
+
+/// "(line 6)" where the key was written in a file.
+std::string lineOf(const ConfigReader &r, const char *key) {
+  SourceLoc at = r.where(key);
+  return at.line && at.file != "--set" ? fmt::format(" (line {})", at.line) : "";
+}
+
+void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
+                const std::function<int64_t(const std::string &)> &tokenizerVocab) {
+  const std::pair<const char *, int64_t> needed[] = {{"model.n_layer", m.nLayer},
+                                                     {"model.n_head", m.nHead},
+                                                     {"model.n_embd", m.nEmbd},
+                                                     {"model.block_size", m.blockSize}};
+  for (auto &[key, value] : needed)
+    if (!value && r.good(key) && r.good("model.preset"))
+      r.missing(key, "write it, or take preset = \"gpt2\" in [model]");
+
+  bool heads = m.nHead && m.nEmbd && r.good("model.n_head") && r.good("model.n_embd");
+  if (heads && m.nEmbd % m.nHead) {
+    const char *key = r.where("model.n_head").line ? "model.n_head" : "model.n_embd";
+    r.complain(key, ErrorCode::ShapeMismatch,
+               fmt::format("{} heads cannot share a width of {}", m.nHead, m.nEmbd),
+               fmt::format("n_head must divide n_embd = {}{}", m.nEmbd, lineOf(r, "model.n_embd")),
+               {fmt::format("n_head = {} work", divisors(m.nEmbd, 1024)),
+                fmt::format("n_embd = {} or {} works with {} heads", std::max<int64_t>(1, m.nEmbd / m.nHead) * m.nHead,
+                            (m.nEmbd / m.nHead + 1) * m.nHead, m.nHead)});
+  }
+  if (!m.nKvHead)
+    m.nKvHead = m.nHead;
+  else if (m.nHead && r.good("model.n_kv_head") && r.good("model.n_head") && m.nHead % m.nKvHead)
+    r.complain("model.n_kv_head", ErrorCode::ShapeMismatch,
+               fmt::format("{} heads cannot share {} key and value heads", m.nHead, m.nKvHead),
+               fmt::format("n_kv_head must divide n_head = {}{}", m.nHead, lineOf(r, "model.n_head")),
+               {fmt::format("{} work", divisors(m.nHead, m.nHead))});
+  if (!m.ffnDim)
+    m.ffnDim = 4 * m.nEmbd;
+
+  bool written = r.where("model.vocab_size").line != 0;
+  bool readable = !data.tokenizer.empty() && (!written || fs::exists(data.tokenizer));
+  if (readable) {
+    try {
+      int64_t vocab = tokenizerVocab(data.tokenizer);
+      if (!written)
+        m.vocabSize = vocab;
+      else if (r.good("model.vocab_size") && vocab > m.vocabSize)
+        r.complain("model.vocab_size", ErrorCode::ShapeMismatch,
+                   fmt::format("a vocabulary of {} cannot hold the tokenizer's {} tokens", m.vocabSize, vocab),
+                   fmt::format("must be at least {}", vocab), {"leave vocab_size out to take the tokenizer's"});
+    } catch (const UserError &e) {
+      for (const Diagnostic &d : e.diagnostics)
+        r.complain("data.tokenizer", d.code, d.message, d.label,
+                   d.code == ErrorCode::FileMissing
+                       ? std::vector<std::string>{"`gptc data prepare` makes it; or write model.vocab_size"}
+                       : d.help);
+    }
+  } else if (!m.vocabSize && r.good("model.vocab_size") && r.good("data.tokenizer")) {
+    r.missing("model.vocab_size", "write it, or name a tokenizer file as tokenizer in [data]");
+  }
+}
+
+void checkBatch(ConfigReader &r, const ModelConfig &m, TrainConfig &t) {
+  if (!m.blockSize || !m.nEmbd || !r.good("model.block_size") || !r.good("train.global_batch_tokens") ||
+      !r.good("train.micro_batch"))
+    return;
+  const int64_t block = m.blockSize;
+  if (!t.globalBatchTokens)
+    t.globalBatchTokens = block * (t.microBatch ? t.microBatch : std::max<int64_t>(1, 16384 / block));
+  const int64_t unit = block * (t.microBatch ? t.microBatch : 1);
+  if (t.globalBatchTokens % unit) {
+    const bool written = r.where("train.global_batch_tokens").line != 0;
+    int64_t below = t.globalBatchTokens / unit * unit, above = below + unit;
+    std::string product = t.microBatch ? fmt::format("ranks x micro_batch x block_size = 1 x {} x {} = {}",
+                                                     t.microBatch, block, unit)
+                                       : fmt::format("block_size = {}", block);
+    r.complain(written ? "train.global_batch_tokens" : "train.micro_batch", ErrorCode::ShapeMismatch,
+               fmt::format("a global batch of {} tokens is no whole multiple of {}", t.globalBatchTokens, product),
+               "must be a whole number of passes",
+               {below ? fmt::format("global_batch_tokens = {} or {} works", below, above)
+                      : fmt::format("global_batch_tokens = {} works", above)});
+    return;
+  }
+  if (!t.microBatch)
+    t.microBatch = autoMicroBatch(m, t.globalBatchTokens / block);
+  t.accumulate = t.globalBatchTokens / (t.microBatch * block);
+}
+
+}  // namespace
+
+int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep) {
+  const double bytesPerToken = 4.0 * (24.0 * m.nLayer * m.nEmbd + 2.0 * m.vocabSize);
+  int64_t most = std::min<int64_t>(8192, int64_t((4LL << 30) / bytesPerToken)) / m.blockSize;
+  int64_t best = 1;
+  for (int64_t d = 1; d <= std::min(most, sequencesPerStep); ++d)
+    if (sequencesPerStep % d == 0)
+      best = d;
+  return best;
+}
+
+SourceLoc Config::where(const std::string &key) const {
+  auto it = written.find(key);
+  if (it != written.end())
+    return it->second.where;
+  SourceLoc whole;
+  whole.file = file;
+  return whole;
+}
+
+Config loadConfig(const std::string &file, const std::vector<std::string> &settings,
+                  const std::function<int64_t(const std::string &tokenizer)> &tokenizerVocab) {
+  Layers layers;
+  std::vector<std::string> chain;
+  loadLayers(file, layers, chain, nullptr);
+  for (const std::string &s : settings) {
+    auto [key, value] = parseSetting(s);
+    layers.values[key] = value;
+  }
+
+  Config c;
+  c.file = file;
+  ConfigReader r(file, layers.values, layers.tables);
+  readAll(r, c);
+  r.unknownKeys();
+  if (c.name.empty())
+    c.name = fs::path(file).stem().string();
+  if (c.outDir.empty())
+    c.outDir = resolveBeside("out/" + c.name, file);
+  if (c.data.train.empty() && r.good("data.train"))
+    r.missing("data.train", "name a token file; `gptc data prepare` makes one from text");
+  if (c.eval.sampleEvery && c.data.tokenizer.empty())
+    r.missing("data.tokenizer", "eval.sample_every needs it to turn tokens into text");
+  checkModel(r, c.model, c.data, tokenizerVocab);
+  checkBatch(r, c.model, c.train);
+  r.finish();
+  c.written = std::move(layers.values);
+  return c;
+}
+
+const std::vector<std::string> &configKeys() {
+  static const std::vector<std::string> keys = [] {
+    std::map<std::string, TomlValue> none;
+    std::map<std::string, SourceLoc> noTables;
+    ConfigReader r("", none, noTables);
+    Config c;
+    readAll(r, c);
+    std::vector<std::string> all = r.keys();
+    llvm::sort(all);
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+  }();
+  return keys;
+}
+
+}  // namespace gptc

@@ -1,0 +1,111 @@
+// model.toml: what a user says about a model and its training. examples/gpt2-124m.toml holds every key.
+//
+// A value comes from, in rising order: the default below, the preset, the file named by `extends`, the file itself, --set.
+// "auto" and "cached" mean what is built today, and are replaced by it here; an explicit value of later work is an error
+// (NotBuiltYet). All errors that do not depend on each other are reported in one run.
+#pragma once
+
+#include "frontends/toml_document.h"
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+struct ModelConfig {
+  std::string preset = "none";  // "gpt2": the sizes of GPT-2 124M, and its architecture
+  int64_t nLayer = 0, nHead = 0, nEmbd = 0;  // no default outside a preset
+  int64_t nKvHead = 0;          // default n_head
+  int64_t ffnDim = 0;           // default 4 n_embd
+  int64_t vocabSize = 0;        // default: that of data.tokenizer, else the preset's
+  int64_t blockSize = 0;
+  std::string norm = "layernorm";
+  std::string activation = "gelu_tanh";
+  std::string position = "learned";
+  bool bias = true;
+  bool tieEmbeddings = true;
+  double dropout = 0;
+};
+
+struct TrainConfig {
+  int64_t steps = 1000;
+  int64_t globalBatchTokens = 0;  // default: 16384, rounded to whole sequences
+  int64_t microBatch = 0;         // sequences; "auto": see autoMicroBatch
+  int64_t accumulate = 1;         // passes per step; follows from the two above
+  int64_t seed = 1337;
+  double gradClip = 1.0;          // 0: no clipping
+  std::string onNonfinite = "halt";  // "skip": the step changes nothing and training goes on
+};
+
+struct OptimizerConfig {
+  double lr = 6e-4;
+  double beta1 = 0.9, beta2 = 0.95;
+  double eps = 1e-8;
+  double weightDecay = 0.1;
+  std::string schedule = "cosine";  // wsd | linear | constant
+  int64_t warmupSteps = 0;
+  double minLrRatio = 0;
+};
+
+struct CompileConfig {
+  std::string target = "cpu";
+  std::string autotune = "cached";
+};
+
+struct DataConfig {
+  std::string train, val, tokenizer;  // paths, resolved; train and val may be globs
+};
+
+struct EvalConfig {
+  int64_t every = 250;        // 0: only after the last step
+  int64_t steps = 20;         // 0: the whole split
+  int64_t sampleEvery = 0;    // 0: never
+  std::string samplePrompt = "\n";
+  int64_t sampleTokens = 64;
+};
+
+struct CheckpointConfig {
+  int64_t every = 1000;       // 0: only after the last step
+  int64_t keep = 3;
+};
+
+struct LogConfig {
+  int64_t every = 10;
+  double mfuPeak = 0;         // FLOP/s; 0: measured
+};
+
+struct Config {
+  std::string file;
+  std::string name;           // default: the file's name without .toml
+  std::string outDir;         // default: out/NAME beside the file
+  ModelConfig model;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  CompileConfig compile;
+  DataConfig data;
+  EvalConfig eval;
+  CheckpointConfig checkpoint;
+  LogConfig log;
+  /// Where each written key stands, for later messages.
+  std::map<std::string, TomlValue> written;
+  /// Place of a key's value; "the file as a whole" where the key was not written.
+  SourceLoc where(const std::string &key) const;
+};
+
+/// Reads a model file with its bases and applies `settings` (key=value, paths relative to the working directory).
+/// `tokenizerVocab` tells the vocabulary of a tokenizer file; it is asked only when model.vocab_size is not written or to compare with
+/// it. Throws UserError with every problem found.
+Config loadConfig(const std::string &file, const std::vector<std::string> &settings,
+                  const std::function<int64_t(const std::string &tokenizer)> &tokenizerVocab);
+
+/// "auto" micro-batch: the largest divisor of the global batch of at most 8192 tokens whose activations, estimated as 24 values of width
+/// n_embd per token and layer and twice the logits, stay under 4 GiB; at least one sequence.
+int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep);
+
+/// Every key there is, for messages and completion.
+const std::vector<std::string> &configKeys();
+
+}  // namespace gptc

@@ -1,0 +1,123 @@
+#include "frontends/toml_document.h"
+
+#include "frontends/files.h"
+
+#include "llvm/ADT/StringRef.h"
+
+#include <toml++/toml.h>
+
+namespace gptc {
+
+const char *TomlValue::kind() const {
+  constexpr const char *names[] = {"a date or a table", "a boolean", "an integer", "a number", "a string", "an array"};
+  return names[value.index()];
+}
+
+namespace {
+
+class Flattener {
+public:
+  Flattener(TomlDocument &doc, const std::string &text) : doc(doc) { llvm::StringRef(text).split(lines, '\n'); }
+
+  SourceLoc locate(const toml::source_region &region) const {
+    SourceLoc loc;
+    loc.file = doc.file;
+    loc.line = region.begin.line;
+    loc.column = region.begin.column;
+    loc.length = region.end.line == region.begin.line && region.end.column > region.begin.column
+                     ? region.end.column - region.begin.column
+                     : 1;
+    if (loc.line >= 1 && loc.line <= lines.size())
+      loc.sourceLine = lines[loc.line - 1].rtrim('\r').str();
+    return loc;
+  }
+
+  void table(const toml::table &t, const std::string &prefix) {
+    for (auto &&[key, node] : t) {
+      std::string name = prefix + std::string(key.str());
+      SourceLoc at = locate(key.source());
+      if (const toml::table *inner = node.as_table()) {
+        doc.tables[name] = at;
+        table(*inner, name + ".");
+        continue;
+      }
+      TomlValue v = value(node);
+      v.key = at;
+      doc.values[name] = std::move(v);
+    }
+  }
+
+  TomlValue value(const toml::node &node) const {
+    TomlValue v;
+    v.where = locate(node.source());
+    if (auto *b = node.as_boolean())
+      v.value = b->get();
+    else if (auto *i = node.as_integer())
+      v.value = i->get();
+    else if (auto *f = node.as_floating_point())
+      v.value = f->get();
+    else if (auto *s = node.as_string())
+      v.value = s->get();
+    else if (auto *a = node.as_array(); a && !a->is_array_of_tables()) {
+      std::vector<TomlValue> items;
+      for (auto &item : *a)
+        items.push_back(value(item));
+      v.value = std::move(items);
+    }
+    return v;
+  }
+
+private:
+  TomlDocument &doc;
+  llvm::SmallVector<llvm::StringRef, 0> lines;
+};
+
+}  // namespace
+
+TomlDocument parseToml(const std::string &text, const std::string &file) {
+  TomlDocument doc;
+  doc.file = file;
+  Flattener flat(doc, text);
+  try {
+    flat.table(toml::parse(text, file), "");
+  } catch (const toml::parse_error &e) {
+    Diagnostic d{ErrorCode::TomlSyntax, fmt::format("{} is not valid TOML", file), flat.locate(e.source()),
+                 std::string(e.description())};
+    throw UserError(d);
+  }
+  return doc;
+}
+
+TomlDocument parseTomlFile(const std::string &file) { return parseToml(readTextFile(file, "model file"), file); }
+
+std::pair<std::string, TomlValue> parseSetting(const std::string &setting) {
+  size_t eq = setting.find('=');
+  llvm::StringRef key = llvm::StringRef(setting).substr(0, eq).trim();
+  auto isKeyChar = [](char c) { return llvm::isAlnum(c) || c == '_' || c == '-' || c == '.'; };
+  if (eq == std::string::npos || key.empty() || !llvm::all_of(key, isKeyChar))
+    throw UserError(ErrorCode::Usage, fmt::format("--set {} is not of the form key=value", setting),
+                    "for example --set train.steps=100");
+  std::string text = llvm::StringRef(setting).substr(eq + 1).trim().str();
+
+  // The value is parsed as `v = TEXT`; the places are then those of the whole setting.
+  TomlValue v;
+  try {
+    TomlDocument doc = parseToml("v = " + text, "--set");
+    if (doc.values.size() == 1 && doc.values.begin()->first == "v")
+      v = doc.values.begin()->second;
+  } catch (const UserError &) {
+    v.value = text;
+  }
+  SourceLoc at;
+  at.file = "--set";
+  at.line = 1;
+  at.sourceLine = setting;
+  v.key = v.where = at;
+  v.key.column = setting.find(key.str()) + 1;
+  v.key.length = key.size();
+  v.where.column = text.empty() ? eq + 2 : setting.find(text, eq) + 1;
+  v.where.length = text.empty() ? 1 : text.size();
+  return {key.str(), v};
+}
+
+}  // namespace gptc
