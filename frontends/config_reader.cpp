@@ -1,5 +1,6 @@
 #include "frontends/config_reader.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"
 
 #include <algorithm>

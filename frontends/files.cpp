@@ -22,7 +22,7 @@ struct Descriptor {
 };
 
 [[noreturn]] void failWrite(const std::string &file, int error) {
-  if (error == ENOSPC || error == EDQUOT)
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG)
     throw UserError(ErrorCode::DiskFull, fmt::format("no space left for {}", file),
                     "free some space or write elsewhere; nothing was replaced");
   throw UserError(ErrorCode::Unwritable, fmt::format("cannot write {}: {}", file, std::strerror(error)),
@@ -31,7 +31,7 @@ struct Descriptor {
 
 }  // namespace
 
-std::string readTextFile(const std::string &file, const std::string &what) {
+std::string readInput(const std::string &file, const std::string &what) {
   Descriptor in{::open(file.c_str(), O_RDONLY | O_CLOEXEC)};
   struct stat info {};
   if (in.fd < 0 || ::fstat(in.fd, &info) != 0)

@@ -5,7 +5,7 @@
 #include "frontends/files.h"
 
 #include "llvm/ADT/STLExtras.h"
-#include "llvm/ADT/StringRef.h"
+#include "llvm/ADT/StringExtras.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -183,8 +183,11 @@ void readRun(ConfigReader &r, Config &c) {
     else if (!items->empty())
       r.notBuilt("log.trace_steps", "[...]", {"[]"});
   }
-  if (const TomlValue *v = r.get("log.mfu_peak"); !v || v->value != decltype(v->value)("measured"))
-    r.number("log.mfu_peak", c.log.mfuPeak, 0, 1e21, true);
+  if (const TomlValue *v = r.get("log.mfu_peak")) {
+    auto *word = std::get_if<std::string>(&v->value);
+    if (!word || *word != "measured")
+      r.number("log.mfu_peak", c.log.mfuPeak, 0, 1e21, true);
+  }
 }
 
 void readAll(ConfigReader &r, Config &c) {

@@ -2,7 +2,7 @@
 
 #include "frontends/files.h"
 
-#include "llvm/ADT/StringRef.h"
+#include "llvm/ADT/StringExtras.h"
 
 #include <toml++/toml.h>
 
@@ -23,13 +23,22 @@ public:
     SourceLoc loc;
     loc.file = doc.file;
     loc.line = region.begin.line;
-    loc.column = region.begin.column;
-    loc.length = region.end.line == region.begin.line && region.end.column > region.begin.column
-                     ? region.end.column - region.begin.column
-                     : 1;
     if (loc.line >= 1 && loc.line <= lines.size())
       loc.sourceLine = lines[loc.line - 1].rtrim('\r').str();
+    // toml++ counts characters, a SourceLoc counts bytes.
+    loc.column = byteColumn(loc.sourceLine, region.begin.column);
+    unsigned end = region.end.line == region.begin.line ? byteColumn(loc.sourceLine, region.end.column) : 0;
+    loc.length = end > loc.column ? end - loc.column : 1;
     return loc;
+  }
+
+  static unsigned byteColumn(const std::string &line, unsigned characterColumn) {
+    unsigned byte = 0;
+    for (unsigned c = 1; c < characterColumn && byte < line.size(); ++c)
+      do
+        ++byte;
+      while (byte < line.size() && (uint8_t(line[byte]) & 0xc0) == 0x80);
+    return byte + 1;
   }
 
   void table(const toml::table &t, const std::string &prefix) {
@@ -88,7 +97,7 @@ TomlDocument parseToml(const std::string &text, const std::string &file) {
   return doc;
 }
 
-TomlDocument parseTomlFile(const std::string &file) { return parseToml(readTextFile(file, "model file"), file); }
+TomlDocument parseTomlFile(const std::string &file) { return parseToml(readInput(file, "model file"), file); }
 
 std::pair<std::string, TomlValue> parseSetting(const std::string &setting) {
   size_t eq = setting.find('=');

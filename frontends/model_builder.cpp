@@ -1,0 +1,336 @@
+#include "frontends/model_builder.h"
+
+#include "ir/diagnostics.h"
+
+#include "llvm/ADT/StringMap.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gptc {
+
+int64_t foldOf(int64_t blockSize) {
+  int64_t d = std::min<int64_t>(blockSize, 256);
+  while (blockSize % d)
+    --d;
+  return d;
+}
+
+namespace {
+
+// Streams of initial values count from 0 in the order of the states; those of dropout stand far above them.
+constexpr int64_t dropoutStreams = 1 << 20;
+enum DropoutSite { attentionSite, residualSite, mlpSite, sitesPerLayer };
+
+/// Layer `l` is -1 for what stands outside the layers.
+int64_t dropoutStream(int layer, DropoutSite site) { return dropoutStreams + (layer + 1) * sitesPerLayer + site; }
+
+/// Declares the states; the functions below read them by name.
+class Parameters {
+public:
+  Parameters(Module &m, const ModelConfig &c) : m(m), c(c) {}
+
+  void declare() {
+    const double projection = 0.02 / std::sqrt(2.0 * c.nLayer);
+    const int64_t head = c.nEmbd / c.nHead;
+    const int64_t qkv = (c.nHead + 2 * c.nKvHead) * head;
+    matrix("wte.weight", c.vocabSize, c.nEmbd, 0.02);
+    if (c.position == "learned")
+      matrix("wpe.weight", c.blockSize, c.nEmbd, 0.02);
+    for (int64_t l = 0; l < c.nLayer; ++l) {
+      const std::string h = fmt::format("h.{}.", l);
+      norm(h + "ln_1");
+      linear(h + "attn.c_attn", c.nEmbd, qkv, 0.02);
+      linear(h + "attn.c_proj", c.nEmbd, c.nEmbd, projection);
+      norm(h + "ln_2");
+      linear(h + "mlp.c_fc", c.nEmbd, c.ffnDim, 0.02);
+      linear(h + "mlp.c_proj", c.ffnDim, c.nEmbd, projection);
+    }
+    norm("ln_f");
+    if (!c.tieEmbeddings)
+      matrix("lm_head.weight", c.vocabSize, c.nEmbd, 0.02, "lm_head.weight");
+    counter("rng_seed");
+    counter("step");
+  }
+
+  void declareCaches() {
+    for (int64_t l = 0; l < c.nLayer; ++l)
+      for (const char *which : {"k", "v"}) {
+        State *s = m.addState(fmt::format("h.{}.attn.{}_cache", l, which),
+                              Type(DType::f32, {c.nKvHead, c.blockSize, c.nEmbd / c.nHead}));
+        s->attrs = attrs({{"kind", std::string("cache")}, {"init", std::string("zeros")}});
+      }
+  }
+
+private:
+  State *parameter(const std::string &name, Type type, const std::string &init, const std::string &hf = "") {
+    State *s = m.addState(name, std::move(type));
+    s->attrs = attrs({{"kind", std::string("param")},
+                      {"init", init},
+                      {"hf", hf.empty() ? "transformer." + name : hf}});
+    return s;
+  }
+  void matrix(const std::string &name, int64_t rows, int64_t columns, double std, const std::string &hf = "") {
+    State *s = parameter(name, Type(DType::f32, {rows, columns}), "normal", hf);
+    s->attrs.set("std", std);
+    s->attrs.set("stream", nextStream++);
+    s->attrs.set("decay", true);
+  }
+  void linear(const std::string &name, int64_t in, int64_t out, double std) {
+    matrix(name + ".weight", in, out, std);
+    if (c.bias)
+      parameter(name + ".bias", Type(DType::f32, {out}), "zeros");
+  }
+  void norm(const std::string &name) {
+    parameter(name + ".weight", Type(DType::f32, {c.nEmbd}), "ones");
+    if (c.bias && c.norm == "layernorm")
+      parameter(name + ".bias", Type(DType::f32, {c.nEmbd}), "zeros");
+  }
+  void counter(const std::string &name) {
+    m.addState(name, Type::scalar(DType::i64))->attrs =
+        attrs({{"kind", std::string("counter")}, {"init", std::string("zeros")}});
+  }
+
+  Module &m;
+  const ModelConfig &c;
+  int64_t nextStream = 0;
+};
+
+/// Builds one function. Every state is read once, where it is first needed.
+class FunctionBuilder {
+public:
+  FunctionBuilder(Module &m, const Config &config, const BuildOptions &options, const char *name)
+      : m(m), c(config.model), options(options), f(m.addFunction(name)), b(f->body), fold(foldOf(c.blockSize)) {}
+
+  /// With targets: the sum of their negative log likelihoods.
+  void buildLoss(int64_t batch, bool training) {
+    const Type tokens(DType::i32, {batch, c.blockSize});
+    Value *x = f->body.addArg(tokens, "x");
+    Value *y = f->body.addArg(tokens, "y");
+    if (training)
+      seq0 = f->body.addArg(Type::scalar(DType::i64), "seq0");
+    dropping = training && c.dropout > 0;
+
+    Value *h = embed(x, nullptr);
+    for (int l = 0; l < c.nLayer; ++l)
+      h = block(h, l, nullptr);
+    h = finalNorm(h);
+    Value *scores = head(h);
+    at("loss");
+    Value *nll = b.value(OpKind::cross_entropy, {scores, y});
+    b.ret({b.value(OpKind::reduce_sum, {nll}, attrs({{"lead", int64_t(2)}, {"fold", fold}}))});
+  }
+
+  /// `count` tokens through the KV cache; with `chooses`, an argument says which of them the logits follow.
+  void buildCached(int64_t count, bool chooses) {
+    Value *tok = f->body.addArg(Type(DType::i32, {1, count}), "tok");
+    Value *pos = f->body.addArg(Type::scalar(DType::i64), "pos");
+    Value *last = chooses ? f->body.addArg(Type::scalar(DType::i64), "last") : nullptr;
+    Value *h = embed(tok, pos);
+    for (int l = 0; l < c.nLayer; ++l)
+      h = block(h, l, pos);
+    at("last");
+    h = reshape(h, {count, c.nEmbd});
+    if (last)  // before the final norm: nothing after it mixes tokens
+      h = b.value(OpKind::dynamic_slice, {h, last}, attrs({{"size", int64_t(1)}}));
+    h = finalNorm(h);
+    Value *logits = head(h);
+    at("");
+    b.ret({logits});
+  }
+
+private:
+  void at(const std::string &loc, int layer = -1) {
+    b.loc = layer < 0 ? loc : fmt::format("h{}.{}", layer, loc);
+    b.layer = layer;
+  }
+
+  Value *read(const std::string &name) {
+    Value *&v = readings[name];
+    if (!v) {
+      State *s = m.state(name);
+      GPTC_CHECK(s, "no state {}", name);
+      v = b.read(*s);
+    }
+    return v;
+  }
+
+  Value *reshape(Value *x, llvm::ArrayRef<int64_t> shape) {
+    Type t(x->type.dtype);
+    t.dims.append(shape.begin(), shape.end());
+    return b.op(OpKind::reshape, {x}, llvm::ArrayRef<Type>(t))->result();
+  }
+  Value *transpose(Value *x, std::vector<int64_t> perm) {
+    return b.value(OpKind::transpose, {x}, attrs({{"perm", std::move(perm)}}));
+  }
+  Value *add(Value *x, Value *y) { return b.value(OpKind::add, {x, y}); }
+
+  Value *dropout(Value *x, int layer, DropoutSite site) {
+    if (!dropping)
+      return x;
+    return b.value(OpKind::dropout, {x, read("rng_seed"), read("step"), seq0},
+                   attrs({{"p", c.dropout}, {"stream", dropoutStream(layer, site)}}));
+  }
+
+  Value *norm(Value *x, const std::string &name) {
+    const AttrMap eps = attrs({{"eps", 1e-5}});
+    if (c.norm == "rmsnorm")
+      return b.value(OpKind::rmsnorm, {x, read(name + ".weight")}, eps);
+    return b.value(OpKind::layernorm, {x, read(name + ".weight"), c.bias ? read(name + ".bias") : nullptr}, eps);
+  }
+
+  Value *linear(Value *x, const std::string &name) {
+    Value *y = b.value(OpKind::matmul, {x, read(name + ".weight")});
+    return c.bias ? add(y, read(name + ".bias")) : y;
+  }
+
+  /// Position embeddings of rows pos.. (all of them where pos is null).
+  Value *embed(Value *tokens, Value *pos) {
+    at("wte");
+    Value *h = b.value(OpKind::embedding, {read("wte.weight"), tokens});
+    if (c.position == "learned") {
+      at("wpe");
+      Value *table = read("wpe.weight");
+      if (pos)
+        table = b.value(OpKind::dynamic_slice, {table, pos}, attrs({{"size", tokens->type.dim(1)}}));
+      h = add(h, table);
+    }
+    at("drop");
+    return dropout(h, -1, residualSite);
+  }
+
+  Value *block(Value *x, int l, Value *pos) {
+    const std::string h = fmt::format("h.{}.", l);
+    at("ln_1", l);
+    Value *y = norm(x, h + "ln_1");
+    at("attn.c_attn", l);
+    Value *qkv = linear(y, h + "attn.c_attn");
+    at("attn", l);
+    y = pos ? cachedAttention(qkv, h, pos) : options.decomposedAttention ? decomposed(qkv, l) : attention(qkv, l);
+    at("attn.c_proj", l);
+    y = linear(y, h + "attn.c_proj");
+    at("attn.drop", l);
+    y = dropout(y, l, residualSite);
+    at("attn.add", l);
+    x = add(x, y);
+
+    at("ln_2", l);
+    y = norm(x, h + "ln_2");
+    at("mlp.c_fc", l);
+    y = linear(y, h + "mlp.c_fc");
+    at("mlp.act", l);
+    y = b.value(c.activation == "gelu_tanh" ? OpKind::gelu : c.activation == "relu" ? OpKind::relu : OpKind::silu, {y});
+    at("mlp.c_proj", l);
+    y = linear(y, h + "mlp.c_proj");
+    at("mlp.drop", l);
+    y = dropout(y, l, mlpSite);
+    at("mlp.add", l);
+    return add(x, y);
+  }
+
+  Value *attention(Value *qkv, int l) {
+    AttrMap a = attrs({{"n_head", c.nHead}, {"n_kv_head", c.nKvHead}, {"causal", true}});
+    if (!dropping)
+      return b.value(OpKind::attention, {qkv}, a);
+    a.set("p", c.dropout);
+    a.set("stream", dropoutStream(l, attentionSite));
+    return b.value(OpKind::attention, {qkv, read("rng_seed"), read("step"), seq0}, a);
+  }
+
+  Value *cachedAttention(Value *qkv, const std::string &h, Value *pos) {
+    const std::string k = h + "attn.k_cache", v = h + "attn.v_cache";
+    Op *op = b.op(OpKind::attention_cached, {qkv, read(k), read(v), pos},
+                  attrs({{"n_head", c.nHead}, {"n_kv_head", c.nKvHead}}));
+    b.write(*m.state(k), op->result(1));
+    b.write(*m.state(v), op->result(2));
+    return op->result(0);
+  }
+
+  /// The same attention from simple ops. With G query heads for each of K key heads, queries are laid out as [B,K,G*T,D].
+  Value *decomposed(Value *qkv, int l) {
+    const int64_t batch = qkv->type.dim(0), T = c.blockSize, H = c.nHead, K = c.nKvHead, G = H / K, D = c.nEmbd / H;
+    auto part = [&](int64_t start, int64_t size) {
+      return b.value(OpKind::slice, {qkv}, attrs({{"dim", int64_t(2)}, {"start", start}, {"size", size}}));
+    };
+    auto heads = [&](Value *x) { return transpose(reshape(x, {batch, T, K, D}), {0, 2, 1, 3}); };
+    Value *q = transpose(reshape(part(0, H * D), {batch, T, H, D}), {0, 2, 1, 3});
+    Value *k = heads(part(H * D, K * D));
+    Value *v = heads(part((H + K) * D, K * D));
+    Value *s = b.value(OpKind::matmul, {reshape(q, {batch, K, G * T, D}), k},
+                       attrs({{"batch", int64_t(2)}, {"tb", true}}));
+    s = b.value(OpKind::mul, {s, b.constant(1 / std::sqrt(double(D)))});
+    s = b.value(OpKind::causal_mask, {reshape(s, {batch, H, T, T})});
+    Value *p = dropout(b.value(OpKind::softmax, {s}), l, attentionSite);
+    Value *o = b.value(OpKind::matmul, {reshape(p, {batch, K, G * T, T}), v}, attrs({{"batch", int64_t(2)}}));
+    o = transpose(reshape(o, {batch, H, T, D}), {0, 2, 1, 3});
+    return reshape(o, {batch, T, H * D});
+  }
+
+  Value *finalNorm(Value *h) {
+    at("ln_f");
+    return norm(h, "ln_f");
+  }
+
+  Value *head(Value *h) {
+    at("lm_head");
+    return b.value(OpKind::matmul, {h, read(c.tieEmbeddings ? "wte.weight" : "lm_head.weight")},
+                   attrs({{"tb", true}}));
+  }
+
+  Module &m;
+  const ModelConfig &c;
+  const BuildOptions &options;
+  Function *f;
+  Builder b;
+  int64_t fold;
+  Value *seq0 = nullptr;
+  bool dropping = false;
+  llvm::StringMap<Value *> readings;
+};
+
+}  // namespace
+
+std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &options) {
+  const ModelConfig &c = config.model;
+  const double parameters = double(c.nLayer) * c.nEmbd * (2.0 * c.nEmbd + 2.0 * c.nEmbd * c.nKvHead / c.nHead + 2.0 * c.ffnDim) +
+                            double(c.vocabSize) * c.nEmbd;
+  if (parameters > 1e12)
+    throw UserError(ErrorCode::TooLarge, fmt::format("a model of {:.3g} parameters", parameters),
+                    "10^12 is the most; make n_layer, n_embd or vocab_size smaller");
+
+  auto m = std::make_unique<Module>();
+  const int64_t prefill = std::min<int64_t>(64, c.blockSize);
+  m->attrs = attrs({{"name", config.name},
+                    {"block_size", c.blockSize},
+                    {"micro_batch", config.train.microBatch},
+                    {"accumulate", config.train.accumulate},
+                    {"fold", foldOf(c.blockSize)},
+                    {"n_layer", c.nLayer},
+                    {"n_head", c.nHead},
+                    {"n_kv_head", c.nKvHead},
+                    {"n_embd", c.nEmbd},
+                    {"vocab_size", c.vocabSize},
+                    {"steps", config.train.steps},
+                    {"warmup", config.optimizer.warmupSteps},
+                    {"schedule", config.optimizer.schedule},
+                    {"lr", config.optimizer.lr},
+                    {"min_lr_ratio", config.optimizer.minLrRatio},
+                    {"beta1", config.optimizer.beta1},
+                    {"beta2", config.optimizer.beta2},
+                    {"eps", config.optimizer.eps},
+                    {"weight_decay", config.optimizer.weightDecay},
+                    {"grad_clip", config.train.gradClip}});
+  Parameters declarations(*m, c);
+  declarations.declare();
+  FunctionBuilder(*m, config, options, "forward").buildLoss(config.train.microBatch, true);
+  FunctionBuilder(*m, config, options, "eval").buildLoss(config.train.microBatch, false);
+  if (options.sampling) {
+    m->attrs.set("prefill", prefill);
+    declarations.declareCaches();
+    FunctionBuilder(*m, config, options, "decode").buildCached(1, false);
+    FunctionBuilder(*m, config, options, "prefill").buildCached(prefill, true);
+  }
+  return m;
+}
+
+}  // namespace gptc
