@@ -1,0 +1,38 @@
+// What a recipe is: from a fused op to a kernel, by one method for a whole class of groups.
+//
+// A recipe reads the group's body through GroupEval (group_ctx.h), which gives each output as one symbolic expression
+// of the loop indices, chooses loops, and places the expressions in them (place.h). It asks the target for sizes; the
+// order of its sums depends only on attributes of the ops and on Schedule::vec, whose default therefore never depends
+// on the target.
+//
+// Sharing memory. A result may share the buffer of an operand when both have the same shape and stored width and every
+// use of the operand in the body is element by element (FusionKind pointwise, row and fold; not operands that an op
+// reads at computed positions). All recipes load an element before they store to it, and write small results after the
+// loops that read their operands.
+#pragma once
+
+#include "codegen/codegen.h"
+
+namespace gptc {
+
+struct Recipe {
+  const char *name;
+  /// Whether `build` can handle this group.
+  bool (*matches)(const Op &fused);
+  /// Sizes that are good without measurement. Never throws on a group that matches.
+  Schedule (*defaultSchedule)(const Op &fused, const Target &target);
+  /// Parameters of the kernel: operands, results, then one per entry of workspaceBytes. With compute f64 every float
+  /// buffer holds f64, workspaces included.
+  LoweredGroup (*build)(const Op &fused, const Schedule &schedule, const Target &target, DType compute);
+};
+
+#define GPTC_RECIPE(name) const Recipe &name##Recipe();
+#include "codegen/recipes/recipes.def"
+#undef GPTC_RECIPE
+
+/// Null when there is none of that name.
+const Recipe *findRecipe(llvm::StringRef name);
+/// The recipe of a fused op's `kind`; InternalError when there is none or when it does not match.
+const Recipe &recipeOf(const Op &fused);
+
+}  // namespace gptc
