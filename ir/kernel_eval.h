@@ -1,0 +1,199 @@
+// What the operators of the kernel IR mean on values. Constant folding and the interpreter share these functions, so
+// that an expression has one meaning wherever it is evaluated before code exists.
+//
+// Integers travel as int64_t in the canonical form of their dtype: i32 sign-extended, u32 zero-extended, pred 0 or 1.
+#pragma once
+
+#include "ir/diagnostics.h"
+#include "ir/kernel.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace gptc::kir {
+
+inline int bitsOf(DType t) { return t == DType::pred ? 1 : int(sizeOf(t)) * 8; }
+
+/// The canonical form of the low bits of `v`.
+inline int64_t wrapInt(DType t, int64_t v) {
+  switch (t) {
+  case DType::i32:
+    return int32_t(uint32_t(v));
+  case DType::u32:
+    return int64_t(uint32_t(v));
+  case DType::pred:
+    return v & 1;
+  default:
+    return v;
+  }
+}
+
+inline bool isComparison(BinaryOp op) { return op >= BinaryOp::eq; }
+
+/// Canonical operands in, canonical result out (0 or 1 for comparisons). Division truncates; by zero it throws.
+inline int64_t evalInt(BinaryOp op, DType t, int64_t a, int64_t b) {
+  auto ua = uint64_t(a), ub = uint64_t(b);
+  switch (op) {
+  case BinaryOp::add:
+    return wrapInt(t, int64_t(ua + ub));
+  case BinaryOp::sub:
+    return wrapInt(t, int64_t(ua - ub));
+  case BinaryOp::mul:
+    return wrapInt(t, int64_t(ua * ub));
+  case BinaryOp::div:
+    GPTC_CHECK(b != 0, "integer division by zero");
+    return b == -1 ? wrapInt(t, int64_t(0 - ua)) : a / b;
+  case BinaryOp::rem:
+    GPTC_CHECK(b != 0, "integer remainder by zero");
+    return b == -1 ? 0 : a % b;
+  case BinaryOp::min:
+    return a < b ? a : b;
+  case BinaryOp::max:
+    return a > b ? a : b;
+  case BinaryOp::and_:
+    return a & b;
+  case BinaryOp::or_:
+    return a | b;
+  case BinaryOp::xor_:
+    return a ^ b;
+  case BinaryOp::shl:
+  case BinaryOp::shr: {
+    GPTC_CHECK(b >= 0 && b < bitsOf(t), "shift by {} of {} bits", b, bitsOf(t));
+    if (op == BinaryOp::shl)
+      return wrapInt(t, int64_t(ua << ub));
+    uint64_t low = bitsOf(t) == 64 ? ua : ua & ((uint64_t(1) << bitsOf(t)) - 1);
+    return wrapInt(t, int64_t(low >> ub));
+  }
+  case BinaryOp::eq:
+    return a == b;
+  case BinaryOp::ne:
+    return a != b;
+  case BinaryOp::lt:
+    return a < b;
+  case BinaryOp::le:
+    return a <= b;
+  case BinaryOp::gt:
+    return a > b;
+  case BinaryOp::ge:
+    return a >= b;
+  }
+  GPTC_UNREACHABLE("binary operator");
+}
+
+/// Arithmetic of F, which is float or double. min and max are a < b ? a : b and a > b ? a : b: the second operand where
+/// one is NaN.
+template <typename F> F evalFloat(BinaryOp op, F a, F b) {
+  switch (op) {
+  case BinaryOp::add:
+    return a + b;
+  case BinaryOp::sub:
+    return a - b;
+  case BinaryOp::mul:
+    return a * b;
+  case BinaryOp::div:
+    return a / b;
+  case BinaryOp::min:
+    return a < b ? a : b;
+  case BinaryOp::max:
+    return a > b ? a : b;
+  default:
+    GPTC_UNREACHABLE("no such operator on floats");
+  }
+}
+inline bool compareFloat(BinaryOp op, double a, double b) {
+  switch (op) {
+  case BinaryOp::eq:
+    return a == b;
+  case BinaryOp::ne:
+    return a != b;
+  case BinaryOp::lt:
+    return a < b;
+  case BinaryOp::le:
+    return a <= b;
+  case BinaryOp::gt:
+    return a > b;
+  case BinaryOp::ge:
+    return a >= b;
+  default:
+    GPTC_UNREACHABLE("not a comparison");
+  }
+}
+
+/// Rounds to bf16 (nearest even) and back; NaN stays a quiet NaN.
+inline float roundBF16(float x) {
+  uint32_t u;
+  std::memcpy(&u, &x, 4);
+  if (x != x)
+    u = (u | 0x00400000u) & 0xffff0000u;
+  else
+    u = (u + 0x7fffu + ((u >> 16) & 1)) & 0xffff0000u;
+  std::memcpy(&x, &u, 4);
+  return x;
+}
+/// Rounds to f16 (nearest even, overflow to infinity) and back.
+inline float roundF16(float x) {
+  float a = std::fabs(x);
+  if (!(a < 65520.0f))  // NaN, or what rounds past the largest f16 (65504)
+    return x != x ? x : std::copysign(std::numeric_limits<float>::infinity(), x);
+  // Adding and removing a power of two rounds at its last place; below 2^-14 that place is 2^-24 for all.
+  int e = a < 0x1p-14f ? -14 : std::ilogb(a);
+  float magic = std::ldexp(1.5f, e + 13);
+  return std::copysign((a + magic) - magic, x);
+}
+
+template <typename F> F evalUnaryFloat(UnaryOp op, F a) {
+  switch (op) {
+  case UnaryOp::neg:
+    return -a;
+  case UnaryOp::abs:
+    return std::fabs(a);
+  case UnaryOp::sqrt:
+    return std::sqrt(a);
+  case UnaryOp::rsqrt:
+    return F(1) / std::sqrt(a);
+  case UnaryOp::exp:
+    return std::exp(a);
+  case UnaryOp::log:
+    return std::log(a);
+  case UnaryOp::tanh:
+    return std::tanh(a);
+  case UnaryOp::floor:
+    return std::floor(a);
+  case UnaryOp::sin:
+    return std::sin(a);
+  case UnaryOp::cos:
+    return std::cos(a);
+  case UnaryOp::round_bf16:
+    return roundBF16(float(a));
+  case UnaryOp::round_f16:
+    return roundF16(float(a));
+  default:
+    GPTC_UNREACHABLE("no such operator on floats");
+  }
+}
+inline int64_t evalUnaryInt(UnaryOp op, DType t, int64_t a) {
+  switch (op) {
+  case UnaryOp::neg:
+    return wrapInt(t, int64_t(0 - uint64_t(a)));
+  case UnaryOp::abs:
+    return a < 0 ? wrapInt(t, int64_t(0 - uint64_t(a))) : a;
+  case UnaryOp::not_:
+    return wrapInt(t, ~a);
+  default:
+    GPTC_UNREACHABLE("no such operator on integers");
+  }
+}
+
+/// Float to integer truncates. Out of range the result is unspecified in code; here it is 0, so that nothing traps.
+inline int64_t floatToInt(DType t, double v) {
+  if (t == DType::pred)
+    return v != 0;
+  double bound = t == DType::i64 ? 9223372036854775808.0 : t == DType::u32 ? 4294967296.0 : 2147483648.0;
+  double low = t == DType::u32 ? -1.0 : -bound - 1.0;
+  if (!(v < bound && v > low))
+    return 0;
+  return wrapInt(t, int64_t(v));
+}
+
+}  // namespace gptc::kir

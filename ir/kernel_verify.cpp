@@ -1,0 +1,285 @@
+// The rules above kir in kernel.h, checked on a whole kernel. Types of operands are checked where nodes are built; here
+// stands what needs the surroundings: scopes, where loops may stand, what may depend on a lane, and indices into
+// registers.
+#include "ir/diagnostics.h"
+#include "ir/kernel.h"
+
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/DenseSet.h"
+
+#include <utility>
+
+namespace gptc::kir {
+
+namespace {
+
+constexpr int64_t maxStackBytes = 2 << 20;
+constexpr int maxLanes = 64;
+
+/// What is known of an i64 expression as an index into registers.
+struct Form {
+  bool fixed = false;  // constant after unrolling, plus stride * lane
+  int64_t stride = 0;
+};
+
+struct VarInfo {
+  bool varying = false;  // differs between lanes of the vector loop it stands in
+  Form form;
+};
+
+class Verifier {
+public:
+  std::vector<std::string> errors;
+
+  void kernel(const Kernel &k) {
+    llvm::DenseSet<const BufferNode *> seen;
+    for (const Buffer &b : k.params) {
+      if (b->storage != Storage::global)
+        error("parameter {} is not global", b->name);
+      if (!seen.insert(b.get()).second)
+        error("parameter {} stands twice", b->name);
+      buffers.insert(b.get());
+    }
+    for (const Stmt &s : k.body) {
+      stack.clear();
+      stackBytes = 0;
+      statement(*s, true);
+    }
+  }
+
+private:
+  llvm::DenseSet<const BufferNode *> buffers, stack;  // in scope; stack buffers counted already
+  llvm::DenseMap<const VarNode *, VarInfo> vars;
+  int64_t stackBytes = 0;
+  const StmtNode *vector = nullptr;  // the vector loop we stand in
+  std::string where;
+  struct Info {
+    bool varying;
+    Form form;
+  };
+  llvm::DenseMap<const ExprNode *, Info> known;  // per statement
+
+  template <typename... A> void error(fmt::format_string<A...> f, A &&...a) {
+    std::string text = fmt::format(f, std::forward<A>(a)...);
+    errors.push_back(where.empty() ? text : fmt::format("{}: {}", where, text));
+  }
+
+  static bool constant(const Expr &e) { return isImm(e); }
+
+  void checkReg(const Buffer &b, const Expr &index, const Info &i) {
+    if (b->storage != Storage::reg)
+      return;
+    if (!i.form.fixed || i.form.stride < 0 || i.form.stride > 1)
+      error("index {} into reg {} is no constant plus the lane", print(index), b->name);
+  }
+
+  void checkBuffer(const Buffer &b) {
+    if (!buffers.contains(b.get()))
+      error("buffer {} is not in scope", b->name);
+  }
+
+  Info info(const Expr &e) {
+    if (auto it = known.find(e.get()); it != known.end())
+      return it->second;
+    Info r = compute(e);
+    known[e.get()] = r;
+    return r;
+  }
+
+  Info compute(const Expr &e) {
+    llvm::SmallVector<Info, 3> a;
+    Info r{false, {}};
+    for (const Expr &arg : e->args) {
+      a.push_back(info(arg));
+      r.varying |= a.back().varying;
+    }
+    switch (e->kind) {
+    case ExprKind::IntImm:
+      r.form.fixed = true;
+      break;
+    case ExprKind::FloatImm:
+      break;
+    case ExprKind::Var: {
+      auto it = vars.find(e->var.get());
+      if (it == vars.end()) {
+        error("variable {} is not in scope", e->var->name);
+        break;
+      }
+      if (e->dtype != e->var->dtype)
+        error("reference to {} of another type", e->var->name);
+      r = {it->second.varying, it->second.form};
+      break;
+    }
+    case ExprKind::Lane:
+      if (!vector)
+        error("lane outside a vector loop");
+      r = {true, {true, 1}};
+      break;
+    case ExprKind::Load: {
+      checkBuffer(e->buffer);
+      checkReg(e->buffer, e->args[0], a[0]);
+      int64_t at;
+      if (isImm(e->args[0], &at) && (at < 0 || at >= e->buffer->size))
+        error("load of element {} of {}, which has {}", at, e->buffer->name, e->buffer->size);
+      break;
+    }
+    case ExprKind::Binary:
+      if (e->dtype != DType::i64)
+        break;
+      r.form = combine(e->bop, e->args, a);
+      break;
+    case ExprKind::HReduce:
+      checkBuffer(e->buffer);
+      if (e->buffer->storage != Storage::reg)
+        error("hreduce of {}, which is not reg", e->buffer->name);
+      if (!a[0].form.fixed || a[0].form.stride)
+        error("hreduce of {} at {}, which is no constant", e->buffer->name, print(e->args[0]));
+      if (e->ival > e->buffer->size)
+        error("hreduce of {} lanes of {}, which has {}", e->ival, e->buffer->name, e->buffer->size);
+      break;
+    case ExprKind::Reduce:
+      error("symbolic reduce left in a kernel");
+      break;
+    default:
+      break;
+    }
+    return r;
+  }
+
+  static Form combine(BinaryOp op, const std::vector<Expr> &args, llvm::ArrayRef<Info> a) {
+    const Form &x = a[0].form, &y = a[1].form;
+    if (!x.fixed || !y.fixed)
+      return {};
+    switch (op) {
+    case BinaryOp::add:
+      return {true, x.stride + y.stride};
+    case BinaryOp::sub:
+      return {true, x.stride - y.stride};
+    case BinaryOp::mul: {
+      int64_t c;
+      if (x.stride && !isImm(args[1], &c))
+        return {};
+      if (y.stride)  // constants stand to the right
+        return {};
+      return {true, x.stride ? x.stride * c : 0};
+    }
+    default:
+      return x.stride || y.stride ? Form{} : Form{true, 0};
+    }
+  }
+
+  void body(const std::vector<Stmt> &stmts) {
+    for (const Stmt &s : stmts)
+      statement(*s, false);
+  }
+
+  void statement(const StmtNode &s, bool top) {
+    known.clear();
+    switch (s.kind) {
+    case StmtKind::For:
+      return loop(s, top);
+    case StmtKind::Store: {
+      where = fmt::format("store to {}", s.buffer->name);
+      checkBuffer(s.buffer);
+      Info at = info(s.index), v = info(s.value);
+      checkReg(s.buffer, s.index, at);
+      if (s.buffer->storage == Storage::global && !s.buffer->written)
+        error("the parameter is not marked as written");
+      if (vector && v.varying && !at.varying)
+        error("all lanes store to element {}", print(s.index));
+      int64_t c;
+      if (isImm(s.index, &c) && (c < 0 || c >= s.buffer->size))
+        error("element {} of {}", c, s.buffer->size);
+      return;
+    }
+    case StmtKind::Let: {
+      where = fmt::format("let {}", s.var->name);
+      Info v = info(s.value);
+      return scope(s, {v.varying, v.form});
+    }
+    case StmtKind::If:
+      where = "if";
+      info(s.value);
+      body(s.body);
+      return body(s.orelse);
+    case StmtKind::Block:
+      return body(s.body);
+    case StmtKind::Alloc: {
+      where = fmt::format("alloc {}", s.buffer->name);
+      if (s.buffer->storage == Storage::global)
+        error("a global buffer is a parameter");
+      if (s.buffer->storage == Storage::stack && stack.insert(s.buffer.get()).second) {
+        stackBytes += s.buffer->size * sizeOf(s.buffer->dtype);
+        if (stackBytes > maxStackBytes)
+          error("more than {} bytes of stack buffers", maxStackBytes);
+      }
+      if (!buffers.insert(s.buffer.get()).second) {
+        error("the buffer is in scope already");
+        return body(s.body);
+      }
+      body(s.body);
+      buffers.erase(s.buffer.get());
+      return;
+    }
+    }
+  }
+
+  void scope(const StmtNode &s, VarInfo v) {
+    if (!vars.try_emplace(s.var.get(), v).second) {
+      error("variable {} is in scope already", s.var->name);
+      return;
+    }
+    body(s.body);
+    vars.erase(s.var.get());
+  }
+
+  void loop(const StmtNode &s, bool top) {
+    where = fmt::format("loop {}", s.var->name);
+    if (s.var->dtype != DType::i64 || s.begin->dtype != DType::i64 || s.extent->dtype != DType::i64)
+      error("variable, begin and extent must be i64");
+    Info begin = info(s.begin), extent = info(s.extent);
+    if (begin.varying || extent.varying)
+      error("bounds differ between lanes");
+    VarInfo v{false, {}};
+    switch (s.loop) {
+    case LoopKind::serial:
+    case LoopKind::grid:
+    case LoopKind::block_thread:
+      break;
+    case LoopKind::parallel:
+      if (!top)
+        error("a parallel loop below the top level");
+      if (!constant(s.extent) || !constant(s.begin))
+        error("a parallel loop without constant bounds");
+      break;
+    case LoopKind::unroll:
+      if (!constant(s.extent))
+        error("an unroll loop without constant extent");
+      v.form = begin.form;
+      break;
+    case LoopKind::vector: {
+      if (vector)
+        error("a vector loop inside another");
+      if (s.width < 1 || s.width > maxLanes || (s.width & (s.width - 1)))
+        error("{} lanes", s.width);
+      v.varying = true;
+      v.form = {begin.form.fixed && !begin.form.stride && extent.form.fixed && !extent.form.stride, 1};
+      const StmtNode *outer = std::exchange(vector, &s);
+      scope(s, v);
+      vector = outer;
+      return;
+    }
+    }
+    scope(s, v);
+  }
+};
+
+}  // namespace
+
+std::vector<std::string> verify(const Kernel &k) {
+  Verifier v;
+  v.kernel(k);
+  return std::move(v.errors);
+}
+
+}  // namespace gptc::kir
