@@ -78,11 +78,11 @@ int exitCodeOf(ErrorCode code) {
 std::string Diagnostic::str(bool color) const {
   const Palette &p = color ? coloured : plain;
   std::string s = fmt::format("{}error[GPTC{:04}]{}{}: {}{}\n", p.error, numberOf(code), p.off, p.bold, message, p.off);
-  std::string margin = "  ";
+  std::string margin = " ";
   bool labelShown = label.empty();
   if (!where.file.empty()) {
     std::string number = where.line ? std::to_string(where.line) : "";
-    margin = std::string(std::max<size_t>(number.size(), 2), ' ');
+    margin = std::string(std::max<size_t>(number.size(), 1), ' ');
     s += fmt::format("{}{}-->{} {}", margin, p.frame, p.off, where.file);
     if (where.line) {
       s += ":" + number;

@@ -296,7 +296,7 @@ Op *Builder::op(OpKind kind, llvm::ArrayRef<Value *> operands, AttrMap attrs) {
   Op *o = op(kind, operands, llvm::ArrayRef<Type>(), std::move(attrs));
   std::vector<Type> types;
   std::string error;
-  GPTC_CHECK(def.infer(*o, types, error), "'{}': {}", def.name, error);
+  GPTC_CHECK(def.infer(*o, types, error), "'{}': {}\n{}", def.name, error, print(*o));
   for (size_t i = 0; i < types.size(); ++i)
     o->addResult(std::move(types[i]));
   return o;

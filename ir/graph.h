@@ -43,6 +43,7 @@ enum class OpKind : uint16_t {
 };
 /// The name used in text: that of the enumerator, but `return` for ret.
 llvm::StringRef nameOf(OpKind kind);
+std::optional<OpKind> parseOpKind(llvm::StringRef name);
 
 /// Attribute values. Doubles print so that they parse back to the same bits.
 using Attr = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
@@ -233,8 +234,22 @@ public:
 /// Convenience for attribute lists: attrs({{"eps", 1e-5}, {"bias", true}}).
 AttrMap attrs(std::initializer_list<std::pair<const char *, Attr>> items);
 
-// ---- text.cpp -------------------------------------------------------------------------------------------------------
-/// The whole module as text. parse(print(m)) == m, bit for bit.
+// ---- text.cpp, parser.cpp -------------------------------------------------------------------------------------------
+//
+//   module   := "module" [attrs] "{" item* "}" | item*            item := state | func
+//   state    := "state" "@"name ":" type [attrs]
+//   func     := "func" "@"name "(" [arg ("," arg)*] ")" ["->" "(" types ")"] [attrs] "{" op* "}"        arg := value ":" type
+//   op       := [value ("," value)* "="] opname ["@"name [","]] [value ("," value)*] [attrs] [":" types]
+//               ["layer" "=" int] ["loc" "(" string ")"] [body]
+//   body     := "{" "^" "(" args ")" op* "}"
+//   attrs    := "{" key "=" attr ("," key "=" attr)* "}"
+//   attr     := "true" | "false" | int | double | string | "[" ints "]"
+//   value    := "%" name          name := [A-Za-z0-9_.$]+ | string        comments run from // to the end of the line
+//
+// A double has a point or an exponent, or is inf, -inf, nan or nan(0xBITS); a string has the escapes \" \\ \n \t \xHH. A value whose
+// name starts with a digit has no name of its own: such values are numbered in order. A body is a scope of its own.
+
+/// The whole module as text. parse(print(m)) == m, bit for bit; names of values may change to become unique.
 std::string print(const Module &m);
 std::string print(const Function &f);
 std::string print(const Op &op);

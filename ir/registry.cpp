@@ -74,6 +74,17 @@ const char *describe(AttrSpec::Kind kind) {
 
 llvm::StringRef nameOf(OpKind kind) { return kind == OpKind::ret ? "return" : kindNames[size_t(kind)]; }
 
+std::optional<OpKind> parseOpKind(llvm::StringRef name) {
+  static const llvm::StringMap<OpKind> kinds = [] {
+    llvm::StringMap<OpKind> map;
+    for (size_t i = 0; i < numKinds; ++i)
+      map[nameOf(OpKind(i))] = OpKind(i);
+    return map;
+  }();
+  auto it = kinds.find(name);
+  return it == kinds.end() ? std::nullopt : std::optional(it->second);
+}
+
 const OpDef &opDef(OpKind kind) {
   const auto &def = Registry::get().byKind[size_t(kind)];
   GPTC_CHECK(def, "op '{}' has no definition", kindNames[size_t(kind)]);
