@@ -70,7 +70,7 @@ std::pair<Axis, Axis> GroupEval::split(const Axis &a, unsigned at) {
   Split &s = splitMemo[{a.index.get(), inside}];
   if (!s.left.index) {
     s.whole = a;
-    s.left.index = left.extent() == 1 ? imm(0) : a.index / imm(inside);
+    s.left.index = left.extent() == 1 ? imm(0) : inside == 1 ? a.index : a.index / imm(inside);
     s.right.index = inside == 1 ? imm(0) : left.extent() == 1 ? a.index : a.index % imm(inside);
   }
   left.index = s.left.index, right.index = s.right.index;
@@ -84,10 +84,12 @@ std::set<int64_t> GroupEval::splitsOf(const Expr &index) const {
       continue;
     // A cut of the right part has as many elements inside as in the whole; one of the left part, times those on the
     // right.
-    sizes.insert(key.second);
+    if (key.second > 1)
+      sizes.insert(key.second);
     sizes.merge(splitsOf(s.right.index));
-    for (int64_t inner : splitsOf(s.left.index))
-      sizes.insert(inner * key.second);
+    if (s.left.index != s.whole.index)
+      for (int64_t inner : splitsOf(s.left.index))
+        sizes.insert(inner * key.second);
   }
   return sizes;
 }

@@ -50,7 +50,6 @@ public:
 private:
   struct Scope {
     Seq *seq;
-    std::vector<kir::Var> vars;
     std::map<const kir::ExprNode *, kir::Expr> placed;
   };
   std::vector<Scope> scopes;

@@ -1,0 +1,163 @@
+// The pointwise recipe: every result element by itself.
+//
+//   1. A trial evaluation with one index over all elements shows where that index would have to be divided (a suffix
+//      broadcast, padding, an op that asks for indices).
+//   2. The innermost such place cuts the domain into rows x inner; with none the loop is flat. Only the rows' index is divided,
+//      once per row.
+//   3. Tasks take several rows, or a part of one, and the vector loop runs over the inner elements.
+//   4. Results of different shapes (a scalar beside full tensors) have loops of their own, largest first: what a small
+//      result overwrites has then been read.
+#include "codegen/recipes/pointwise.h"
+
+#include "codegen/recipes/place.h"
+#include "codegen/recipes/recipe.h"
+#include "ir/diagnostics.h"
+
+#include <algorithm>
+
+namespace gptc {
+
+using namespace kir;
+
+int64_t elementsPerTask(int64_t elements, double bytes, const Target &target) {
+  double total = double(elements) * bytes;
+  if (total < 96 << 10)
+    return elements;
+  double each = std::clamp(total / (16.0 * std::max(1u, target.threads)), double(32 << 10), double(256 << 10));
+  return std::max<int64_t>(64, roundUp(int64_t(each / bytes), 64));
+}
+
+Stmt tasksLoop(const Var &t, int64_t tasks, std::vector<Stmt> body) {
+  if (tasks == 1)
+    return let(t, imm(0), std::move(body));
+  return loop(LoopKind::parallel, t, imm(tasks), std::move(body));
+}
+
+/// Elements inside the innermost cut of `dims` that the results need, or all of them; and how many dimensions stand outside.
+static std::pair<int64_t, unsigned> innerElements(GroupEval &g, llvm::ArrayRef<unsigned> results, llvm::ArrayRef<Dim> dims) {
+  Point flat;
+  Expr index = kir::ref(makeVar("flat"));
+  flat.add(index, dims);
+  g.setDomain(flat);
+  for (unsigned r : results)
+    g.storeOutput(r, flat, g.at(g.output(r), flat));
+  std::set<int64_t> cuts = g.splitsOf(index);
+  int64_t inner = 1;
+  for (unsigned d = dims.size(); d-- > 0;) {
+    inner *= dims[d].logical;
+    if (cuts.count(inner))
+      return {inner, d};
+  }
+  return {inner, 0};
+}
+
+Stmt pointwiseLoops(GroupEval &g, llvm::ArrayRef<unsigned> results, const Schedule &s) {
+  const Type type = g.fused.result(results[0])->type;
+  llvm::ArrayRef<Dim> dims = type.dims;
+  auto [inner, outside] = innerElements(g, results, dims);
+  const int64_t rows = type.elements() / inner;
+  const int64_t perTask = s.task > 0 ? s.task : type.elements();
+
+  Placer placer;
+  Var t = makeVar("t"), r = makeVar("r"), c = makeVar("c");
+  Seq task, row, element;
+  placer.push(task, {t});
+  Expr rowIndex, columnBase, columns = imm(inner), rowsHere;
+  int64_t tasks;
+  if (inner >= perTask || rows == 1) {
+    // Each task has a part of one row.
+    int64_t parts = ceilDiv(inner, perTask), each = std::min(inner, roundUp(ceilDiv(inner, parts), 64));
+    parts = ceilDiv(inner, each);
+    tasks = rows * parts;
+    rowIndex = parts == 1 ? kir::ref(t) : rows == 1 ? imm(0) : placer.let("row", kir::ref(t) / imm(parts));
+    if (parts > 1) {
+      columnBase = placer.let("base", (rows == 1 ? kir::ref(t) : kir::ref(t) % imm(parts)) * imm(each));
+      columns = inner % each ? placer.let("n", min(imm(each), imm(inner) - columnBase)) : imm(each);
+    }
+  } else {
+    // Each task has several rows.
+    int64_t each = std::max<int64_t>(1, perTask / inner);
+    tasks = ceilDiv(rows, each);
+    each = ceilDiv(rows, tasks), tasks = ceilDiv(rows, each);
+    Expr first = placer.let("first", kir::ref(t) * imm(each));
+    rowsHere = rows % each ? placer.let("n", min(imm(each), imm(rows) - first)) : imm(each);
+    placer.push(row, {r});
+    rowIndex = placer.let("row", first + kir::ref(r));
+  }
+  placer.push(element, {c});
+
+  Point p;
+  p.add(rowIndex, dims.take_front(outside));
+  p.add(columnBase ? columnBase + kir::ref(c) : kir::ref(c), dims.drop_front(outside));
+  g.setDomain(p);
+  std::vector<Expr> values;
+  for (unsigned i : results)
+    values.push_back(g.at(g.output(i), p));
+  values = placer.place(values);
+  for (auto [i, value] : llvm::zip(results, values)) {
+    Stmt st = g.storeOutput(i, p, value);
+    element.add(store(st->buffer, placer.place(st->index), st->value));
+  }
+  const int width = powerOfTwo(inner, s.vec > 0 ? s.vec : 16);
+  Stmt body = inner == 1 ? block(element.take()) : loop(LoopKind::vector, c, columns, element.take(), width);
+  if (inner == 1)
+    body = let(c, imm(0), {body});
+  if (rowsHere) {
+    row.add(body);
+    task.add(loop(LoopKind::serial, r, rowsHere, row.take()));
+  } else {
+    task.add(body);
+  }
+  return tasksLoop(t, tasks, task.take());
+}
+
+static bool matches(const Op &fused) {
+  for (const Op &op : *fused.body) {
+    FusionKind f = op.def().fusion;
+    if (f != FusionKind::pointwise && f != FusionKind::gather && !op.isOneOf(OpKind::constant, OpKind::yield, OpKind::reshape))
+      return false;
+  }
+  return true;
+}
+
+static Schedule defaults(const Op &fused, const Target &target) {
+  Schedule s;
+  Type domain = groupDomain(fused);
+  double bytes = 0;
+  for (const Value *v : fused.operands())
+    if (v->type.elements() == domain.elements())
+      bytes += sizeOf(v->type.dtype);
+  for (unsigned i = 0; i < fused.numResults(); ++i)
+    if (fused.result(i)->type.elements() == domain.elements())
+      bytes += sizeOf(fused.result(i)->type.dtype);
+  s.vec = 2 * target.lanes(DType::f32);
+  s.task = elementsPerTask(domain.elements(), std::max(bytes, 4.0), target);
+  return s;
+}
+
+static LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
+  GroupEval g(fused, compute);
+  LoweredGroup out;
+  out.kernel.name = g.kernelName();
+  out.kernel.params = g.params();
+  std::vector<unsigned> order(fused.numResults());
+  for (unsigned i = 0; i < order.size(); ++i)
+    order[i] = i;
+  auto typeOf = [&](unsigned i) -> const Type & { return fused.result(i)->type; };
+  std::stable_sort(order.begin(), order.end(), [&](unsigned a, unsigned b) { return typeOf(a).elements() > typeOf(b).elements(); });
+  while (!order.empty()) {
+    std::vector<unsigned> same, rest;
+    for (unsigned i : order)
+      (typeOf(i).sameShape(typeOf(order[0])) ? same : rest).push_back(i);
+    out.kernel.body.push_back(pointwiseLoops(g, same, s));
+    order = rest;
+  }
+  return out;
+}
+
+const Recipe &pointwiseRecipe() {
+  static const Recipe recipe = {"pointwise", matches, defaults, build};
+  return recipe;
+}
+
+}  // namespace gptc
