@@ -64,8 +64,8 @@ Expr Placer::intern(const Expr &e) {
   if (auto it = canonical.find(e.get()); it != canonical.end())
     return it->second;
   auto bits = [](const void *p) { return reinterpret_cast<uint64_t>(p); };
-  std::vector<uint64_t> key = {uint64_t(e->kind) | uint64_t(e->dtype) << 8 | uint64_t(e->uop) << 16 | uint64_t(e->bop) << 24 |
-                                   uint64_t(e->axis) << 32,
+  std::vector<uint64_t> key = {uint64_t(e->kind) | uint64_t(e->dtype) << 8 | uint64_t(e->uop) << 16 |
+                                   uint64_t(e->bop) << 24 | uint64_t(e->axis) << 32,
                                uint64_t(e->ival),
                                llvm::bit_cast<uint64_t>(e->fval),
                                uint64_t(e->fold),
@@ -91,7 +91,8 @@ Expr Placer::intern(const Expr &e) {
 }
 
 static bool isLeaf(const Expr &e) {
-  return e->kind == ExprKind::IntImm || e->kind == ExprKind::FloatImm || e->kind == ExprKind::Var || e->kind == ExprKind::Lane;
+  return e->kind == ExprKind::IntImm || e->kind == ExprKind::FloatImm || e->kind == ExprKind::Var ||
+         e->kind == ExprKind::Lane;
 }
 
 /// What registers and stack buffers hold changes from statement to statement.

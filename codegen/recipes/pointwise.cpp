@@ -2,7 +2,8 @@
 //
 //   1. A trial evaluation with one index over all elements shows where that index would have to be divided (a suffix
 //      broadcast, padding, an op that asks for indices).
-//   2. The innermost such place cuts the domain into rows x inner; with none the loop is flat. Only the rows' index is divided,
+//   2. The innermost such place cuts the domain into rows x inner; with none the loop is flat. Only the rows' index is
+//   divided,
 //      once per row.
 //   3. Tasks take several rows, or a part of one, and the vector loop runs over the inner elements.
 //   4. Results of different shapes (a scalar beside full tensors) have loops of their own, largest first: what a small
@@ -33,8 +34,10 @@ Stmt tasksLoop(const Var &t, int64_t tasks, std::vector<Stmt> body) {
   return loop(LoopKind::parallel, t, imm(tasks), std::move(body));
 }
 
-/// Elements inside the innermost cut of `dims` that the results need, or all of them; and how many dimensions stand outside.
-static std::pair<int64_t, unsigned> innerElements(GroupEval &g, llvm::ArrayRef<unsigned> results, llvm::ArrayRef<Dim> dims) {
+/// Elements inside the innermost cut of `dims` that the results need, or all of them; and how many dimensions stand
+/// outside.
+static std::pair<int64_t, unsigned> innerElements(GroupEval &g, llvm::ArrayRef<unsigned> results,
+                                                  llvm::ArrayRef<Dim> dims) {
   Point flat;
   Expr index = kir::ref(makeVar("flat"));
   flat.add(index, dims);
@@ -114,7 +117,8 @@ Stmt pointwiseLoops(GroupEval &g, llvm::ArrayRef<unsigned> results, const Schedu
 static bool matches(const Op &fused) {
   for (const Op &op : *fused.body) {
     FusionKind f = op.def().fusion;
-    if (f != FusionKind::pointwise && f != FusionKind::gather && !op.isOneOf(OpKind::constant, OpKind::yield, OpKind::reshape))
+    if (f != FusionKind::pointwise && f != FusionKind::gather &&
+        !op.isOneOf(OpKind::constant, OpKind::yield, OpKind::reshape))
       return false;
   }
   return true;
@@ -144,7 +148,8 @@ static LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DT
   for (unsigned i = 0; i < order.size(); ++i)
     order[i] = i;
   auto typeOf = [&](unsigned i) -> const Type & { return fused.result(i)->type; };
-  std::stable_sort(order.begin(), order.end(), [&](unsigned a, unsigned b) { return typeOf(a).elements() > typeOf(b).elements(); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](unsigned a, unsigned b) { return typeOf(a).elements() > typeOf(b).elements(); });
   while (!order.empty()) {
     std::vector<unsigned> same, rest;
     for (unsigned i : order)

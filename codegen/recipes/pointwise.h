@@ -1,4 +1,5 @@
-// Loops over elements, as the pointwise recipe makes them; other recipes use them for what their own loops do not cover.
+// Loops over elements, as the pointwise recipe makes them; other recipes use them for what their own loops do not
+// cover.
 #pragma once
 
 #include "codegen/recipes/group_ctx.h"
@@ -6,8 +7,8 @@
 
 namespace gptc {
 
-/// One top-level statement that computes these results (all of one shape) element by element. Uses `vec` (lanes) and `task`
-/// (elements per task) of the schedule.
+/// One top-level statement that computes these results (all of one shape) element by element. Uses `vec` (lanes) and
+/// `task` (elements per task) of the schedule.
 kir::Stmt pointwiseLoops(GroupEval &g, llvm::ArrayRef<unsigned> results, const Schedule &s);
 
 /// Elements per task so that a task moves 32 to 256 KiB, and one task where all is done in a few microseconds.
