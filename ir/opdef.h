@@ -153,9 +153,15 @@ std::string checkSignature(const Op &op);
 // ---- interpreter (interp.cpp) ---------------------------------------------------------------------------------------
 /// State contents by name.
 using StateMap = llvm::StringMap<Tensor>;
+/// Called after each op, those of fused bodies included, with its results.
+using InterpretObserver = std::function<void(const Op &, llvm::ArrayRef<Tensor>)>;
 /// Runs a function in float64, op by op, `fused` bodies included. Updates `state` on write.
-std::vector<Tensor> interpret(const Function &f, std::span<const Tensor> args, StateMap &state);
-/// Initial content of a state by its init attributes: a pure function of (seed, stream, logical index).
+std::vector<Tensor> interpret(const Function &f, std::span<const Tensor> args, StateMap &state,
+                              const InterpretObserver &observe = nullptr);
+/// Runs the body of one fused op.
+std::vector<Tensor> interpretFused(const Op &fused, std::span<const Tensor> operands);
+/// Initial content of a state by its init attributes (default zeros), rounded to its dtype: a pure function of (seed, stream, logical index).
+/// "normal" is std * randomNormal(randomKey(seed, 0, stream, 0), index).
 Tensor initialValue(const State &s, uint64_t seed);
 
 }  // namespace gptc

@@ -1,0 +1,145 @@
+// The interpreter: every op by its reference rule, in float64, in order.
+#include "ir/diagnostics.h"
+#include "ir/opdef.h"
+#include "ir/random.h"
+
+#include "llvm/ADT/DenseMap.h"
+
+#include <bit>
+#include <cmath>
+
+namespace gptc {
+
+namespace {
+
+bool sameData(const Type &a, const Type &b) { return a.dtype == b.dtype && a.sameShape(b); }
+
+/// Runs one block. Tensors are freed after their last use: a training step has many.
+class Run {
+public:
+  Run(const Block &block, StateMap *state, const InterpretObserver &observe)
+      : block(block), state(state), observe(observe) {}
+
+  void bind(const Value *v, Tensor t) {
+    GPTC_CHECK(int64_t(t.data.size()) == v->type.elements() && sameData(t.type, v->type), "a tensor {} with {} elements for a value {}",
+               t.type.str(), t.data.size(), v->type.str());
+    if (!v->unused())
+      live[v] = {std::move(t), v->users().size()};
+  }
+
+  std::vector<Tensor> run() {
+    for (const Op &op : block) {
+      std::vector<const Tensor *> operands;
+      for (const Value *v : op.operands()) {
+        auto it = live.find(v);
+        GPTC_CHECK(it != live.end(), "a value is used that is not there: {}", print(op));
+        operands.push_back(&it->second.tensor);
+      }
+      if (op.isOneOf(OpKind::ret, OpKind::yield))
+        return copies(operands);
+      std::vector<Tensor> results = execute(op, operands);
+      GPTC_CHECK(results.size() == op.numResults(), "{} results of {}", results.size(), print(op));
+      if (observe)
+        observe(op, results);
+      for (unsigned i = 0; i < op.numResults(); ++i)
+        bind(op.result(i), std::move(results[i]));
+      for (const Value *v : op.operands())
+        if (auto it = live.find(v); --it->second.usesLeft == 0)
+          live.erase(it);
+    }
+    GPTC_UNREACHABLE("a block without an end");
+  }
+
+private:
+  struct Live {
+    Tensor tensor;
+    size_t usesLeft = 0;
+  };
+  const Block &block;
+  StateMap *state;  // null in a fused body
+  const InterpretObserver &observe;
+  llvm::DenseMap<const Value *, Live> live;
+
+  static std::vector<Tensor> copies(llvm::ArrayRef<const Tensor *> tensors) {
+    std::vector<Tensor> r;
+    for (const Tensor *t : tensors)
+      r.push_back(*t);
+    return r;
+  }
+
+  std::vector<Tensor> execute(const Op &op, llvm::ArrayRef<const Tensor *> operands) {
+    if (op.is(OpKind::read)) {
+      auto it = state->find(op.state);
+      GPTC_CHECK(it != state->end(), "state @{} has no content", op.state);
+      return {it->second};
+    }
+    if (op.is(OpKind::write)) {
+      (*state)[op.state] = *operands[0];
+      return {};
+    }
+    if (op.is(OpKind::fused)) {
+      Run inner(*op.body, nullptr, observe);
+      for (size_t i = 0; i < operands.size(); ++i)
+        inner.bind(op.body->args[i].get(), *operands[i]);
+      return inner.run();
+    }
+    std::vector<Tensor> results = op.def().reference(op, std::span(operands.data(), operands.size()));
+    for (unsigned i = 0; i < std::min<size_t>(results.size(), op.numResults()); ++i)
+      results[i].type.sharding = op.result(i)->type.sharding;  // not an op's business
+    return results;
+  }
+};
+
+/// The nearest value that the dtype can hold, ties to even.
+double rounded(double v, DType t) {
+  if (t == DType::f32)
+    return float(v);
+  if (t == DType::bf16) {
+    auto bits = std::bit_cast<uint32_t>(float(v));
+    return std::bit_cast<float>((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u);
+  }
+  if (t == DType::f16) {
+    double unit = std::ldexp(1.0, std::max(std::ilogb(v == 0 ? 1.0 : v), -14) - 10);
+    return std::nearbyint(v / unit) * unit;
+  }
+  return v;
+}
+
+}  // namespace
+
+std::vector<Tensor> interpret(const Function &f, std::span<const Tensor> args, StateMap &state, const InterpretObserver &observe) {
+  GPTC_CHECK(args.size() == f.body.args.size(), "@{} takes {} arguments, not {}", f.name, f.body.args.size(), args.size());
+  Run run(f.body, &state, observe);
+  for (size_t i = 0; i < args.size(); ++i)
+    run.bind(f.body.args[i].get(), args[i]);
+  return run.run();
+}
+
+std::vector<Tensor> interpretFused(const Op &fused, std::span<const Tensor> operands) {
+  GPTC_CHECK(fused.body && operands.size() == fused.body->args.size(), "{} operands for {}", operands.size(), print(fused));
+  InterpretObserver nobody;
+  Run run(*fused.body, nullptr, nobody);
+  for (size_t i = 0; i < operands.size(); ++i)
+    run.bind(fused.body->args[i].get(), operands[i]);
+  return run.run();
+}
+
+Tensor initialValue(const State &s, uint64_t seed) {
+  Tensor t(s.type);
+  std::string init = s.attrs.getString("init", "zeros");
+  if (init == "zeros")
+    return t;
+  if (init == "ones" || init == "const") {
+    double value = init == "ones" ? 1.0 : s.attrs.getFloat("value");
+    std::fill(t.data.begin(), t.data.end(), rounded(value, s.type.dtype));
+    return t;
+  }
+  GPTC_CHECK(init == "normal" && isFloat(s.type.dtype), "state @{} : {} cannot be initialised as '{}'", s.name, s.type.str(), init);
+  RandomKey key = randomKey(seed, 0, uint32_t(s.attrs.getInt("stream")), 0);
+  double deviation = s.attrs.getFloat("std", 1.0);
+  for (size_t i = 0; i < t.data.size(); ++i)
+    t.data[i] = rounded(deviation * randomNormal(key, i), s.type.dtype);
+  return t;
+}
+
+}  // namespace gptc

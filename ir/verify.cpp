@@ -1,0 +1,239 @@
+// The verifier. It reads modules from untrusted plans: it relies on nothing that it has not checked before.
+#include "ir/diagnostics.h"
+#include "ir/opdef.h"
+
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSet.h"
+
+namespace gptc {
+
+namespace {
+
+// A damaged module may break every line; what comes after the first few helps nobody.
+constexpr size_t maxViolations = 50;
+
+/// The first line of an op's text: bodies are long.
+std::string headline(const Op &op) {
+  std::string text = print(op);
+  text.resize(std::min(text.find('\n'), text.size()));
+  return text;
+}
+
+std::string typeList(llvm::ArrayRef<Type> types) {
+  std::string s;
+  for (const Type &t : types)
+    s += (s.empty() ? "" : ", ") + t.str();
+  return s.empty() ? "nothing" : s;
+}
+
+class Verifier {
+public:
+  explicit Verifier(const Module &m) : module(m) {}
+
+  std::vector<std::string> run() {
+    for (const auto &s : module.states)
+      verifyState(*s);
+    llvm::StringSet<> names;
+    for (const auto &f : module.functions) {
+      where = "@" + f->name;
+      if (f->name.empty())
+        add("a function needs a name");
+      if (!names.insert(f->name).second)
+        add("two functions have this name");
+      verifyBlock(f->body, OpKind::ret);
+    }
+    return std::move(violations);
+  }
+
+private:
+  const Module &module;
+  std::string where;
+  llvm::StringMap<const State *> states;
+  std::vector<std::string> violations;
+
+  void add(std::string message) {
+    if (violations.size() < maxViolations)
+      violations.push_back(where + ": " + std::move(message));
+  }
+  void add(const Op &op, const std::string &message) {
+    if (violations.size() < maxViolations)  // the text of an op takes time
+      add(fmt::format("'{}' {}: {}", op.name().str(), message, headline(op)));
+  }
+
+  void verifyState(const State &s) {
+    where = "@" + s.name;
+    if (s.name.empty())
+      add("a state needs a name");
+    if (!states.insert({s.name, &s}).second)
+      add("two states have this name");
+    if (std::string why = s.type.invalid(); !why.empty())
+      add("type " + s.type.str() + ": " + why);
+    for (const auto &[name, value] : s.attrs)
+      verifyStateAttr(name, value);
+  }
+
+  void verifyStateAttr(const std::string &name, const Attr &value) {
+    bool known = true, good = false;
+    if (name == "init") {
+      const std::string *init = std::get_if<std::string>(&value);
+      good = init && (*init == "zeros" || *init == "ones" || *init == "normal" || *init == "const");
+    } else if (name == "kind" || name == "hf") {
+      good = std::holds_alternative<std::string>(value);
+    } else if (name == "std" || name == "value") {
+      good = std::holds_alternative<double>(value) || std::holds_alternative<int64_t>(value);
+    } else if (name == "stream") {
+      const int64_t *stream = std::get_if<int64_t>(&value);
+      good = stream && *stream >= 0 && *stream <= UINT32_MAX;
+    } else if (name == "decay" || name == "hf_transpose") {
+      good = std::holds_alternative<bool>(value);
+    } else if (name == "at") {
+      const int64_t *at = std::get_if<int64_t>(&value);
+      good = at && *at >= 0;
+    } else {
+      known = false;
+    }
+    if (!known)
+      add(fmt::format("a state has no attribute '{}'", name));
+    else if (!good)
+      add(fmt::format("attribute '{}' of a state has an impossible value", name));
+  }
+
+  /// A block whose last op, and only that, is `terminator`.
+  void verifyBlock(const Block &block, OpKind terminator) {
+    llvm::DenseSet<const Value *> visible;
+    for (const auto &a : block.args) {
+      if (std::string why = a->type.invalid(); !why.empty())
+        add(fmt::format("argument {} : {}: {}", a->index, a->type.str(), why));
+      visible.insert(a.get());
+    }
+    if (block.empty() || !block.back()->is(terminator))
+      add(fmt::format("the last op must be '{}'", nameOf(terminator).str()));
+    for (const Op &op : block) {
+      verifyOp(op, visible, terminator);
+      for (unsigned i = 0; i < op.numResults(); ++i)
+        visible.insert(op.result(i));
+    }
+  }
+
+  void verifyOp(const Op &op, const llvm::DenseSet<const Value *> &visible, OpKind terminator) {
+    bool usable = true;  // for the op's own rules
+    for (unsigned i = 0; i < op.numOperands(); ++i)
+      if (!visible.contains(op.operand(i))) {
+        add(op, fmt::format("uses operand {} before it is defined", i));
+        usable = false;
+      }
+    for (unsigned i = 0; i < op.numResults(); ++i)
+      if (std::string why = op.result(i)->type.invalid(); !why.empty()) {
+        add(op, fmt::format("result {}: {}", i, why));
+        usable = false;
+      }
+    if (op.layer < -1)
+      add(op, "has a negative layer");
+    if (std::string error = checkSignature(op); !error.empty()) {
+      add(op, error);
+      usable = false;
+    }
+    verifyPlace(op, terminator);
+    verifyStateUse(op);
+    if (usable && verifyTypes(op) && op.def().check)
+      if (std::string error = op.def().check(op); !error.empty())
+        add(op, error);
+    if (op.is(OpKind::fused))
+      verifyFused(op);
+    else if (op.body)
+      add(op, "has a body, which only 'fused' may have");
+  }
+
+  void verifyPlace(const Op &op, OpKind terminator) {
+    if (op.isOneOf(OpKind::ret, OpKind::yield)) {
+      if (!op.is(terminator) || op.next())
+        add(op, op.is(terminator) ? "stands before the end" : "does not belong here");
+    } else if (terminator == OpKind::yield && op.isOneOf(OpKind::read, OpKind::write, OpKind::fused)) {
+      add(op, "may not stand in a fused body");
+    }
+  }
+
+  void verifyStateUse(const Op &op) {
+    if (!op.isOneOf(OpKind::read, OpKind::write)) {
+      if (!op.state.empty())
+        add(op, "names a state, which only 'read' and 'write' may do");
+      return;
+    }
+    const State *s = states.lookup(op.state);
+    if (!s)
+      return add(op, fmt::format("names an unknown state @{}", op.state));
+    const Value *v = nullptr;
+    if (op.is(OpKind::read))
+      v = op.numResults() == 1 ? op.result() : nullptr;
+    else
+      v = op.numOperands() == 1 ? op.operand(0) : nullptr;
+    if (v && v->type != s->type)
+      add(op, fmt::format("is of type {}, but @{} is of type {}", v->type.str(), s->name, s->type.str()));
+  }
+
+  /// Number and types of the results. False where they are wrong.
+  bool verifyTypes(const Op &op) {
+    const OpDef &def = op.def();
+    if (!def.infer) {
+      bool any = !def.results.empty() && def.results.back() == "...";
+      if (any || op.numResults() == def.results.size())
+        return true;
+      add(op, fmt::format("has {} results, not {}", def.results.size(), op.numResults()));
+      return false;
+    }
+    std::vector<Type> types;
+    std::string error;
+    if (!def.infer(op, types, error)) {
+      add(op, "does not fit its operands: " + error);
+      return false;
+    }
+    bool same = types.size() == op.numResults();
+    std::vector<Type> given;
+    for (unsigned i = 0; i < op.numResults(); ++i) {
+      given.push_back(op.result(i)->type);
+      // Sharding is decided by passes, not by the op.
+      same = same && types[i].dtype == given[i].dtype && types[i].sameShape(given[i]);
+    }
+    if (!same)
+      add(op, fmt::format("yields {}, not {}", typeList(types), typeList(given)));
+    return same;
+  }
+
+  void verifyFused(const Op &op) {
+    auto countIs = [&](const char *attr, size_t n) {
+      if (const Attr *a = op.attrs.find(attr))
+        if (const auto *list = std::get_if<std::vector<int64_t>>(a); list && list->size() != n)
+          add(op, fmt::format("attribute '{}' has {} entries, not {}", attr, list->size(), n));
+    };
+    countIs("at", op.numResults());
+    if (const Attr *ws = op.attrs.find("ws"); ws && std::holds_alternative<std::vector<int64_t>>(*ws))
+      countIs("ws_at", std::get<std::vector<int64_t>>(*ws).size());
+    if (!op.body)
+      return add(op, "has no body");
+    const Block &body = *op.body;
+    bool same = body.args.size() == op.numOperands();
+    for (unsigned i = 0; same && i < op.numOperands(); ++i)
+      same = body.args[i]->type == op.operand(i)->type;
+    if (!same)
+      add(op, "has a body whose arguments differ from its operands");
+    std::string outer = where;
+    where += fmt::format(", body of '{}'", headline(op));
+    verifyBlock(body, OpKind::yield);
+    where = outer;
+    const Op *last = body.back();
+    if (!last || !last->is(OpKind::yield))
+      return;
+    same = last->numOperands() == op.numResults();
+    for (unsigned i = 0; same && i < op.numResults(); ++i)
+      same = last->operand(i)->type == op.result(i)->type;
+    if (!same)
+      add(op, "has a body that yields other types than it has results");
+  }
+};
+
+}  // namespace
+
+std::vector<std::string> verify(const Module &m) { return Verifier(m).run(); }
+
+}  // namespace gptc
