@@ -24,6 +24,7 @@ double randomNormal(RandomKey key, uint64_t index);
 /// The same as kernel expressions; seed, step, sequence are i64. Equal bit for bit to the functions above.
 struct RandomKeyExpr { kir::Expr k0, k1; };  // u32
 RandomKeyExpr randomKeyExpr(kir::Expr seed, kir::Expr step, uint32_t stream, kir::Expr sequence);
+/// `index` is i64, or u32 where it is known to be below 2^32 (half the work in a vector loop).
 kir::Expr randomBitsExpr(const RandomKeyExpr &key, kir::Expr index);
 
 }  // namespace gptc

@@ -1,0 +1,395 @@
+// Arithmetic and activations, element by element.
+#include "ir/ops/rules.h"
+
+#include <cmath>
+#include <numbers>
+
+namespace gptc {
+using namespace ops;
+using kir::BinaryOp;
+using kir::Expr;
+using kir::UnaryOp;
+
+namespace {
+
+// ---- binary ---------------------------------------------------------------------------------------------------------
+
+/// The type of a (op) b: that of the operand to whose shape the other broadcasts.
+bool inferBinary(const Op &op, std::vector<Type> &types, std::string &error) {
+  const Type &a = op.operand(0)->type, &b = op.operand(1)->type;
+  if (a.dtype != b.dtype)
+    return fail(error, fmt::format("{} and {} differ in dtype", operandName(op, 0), operandName(op, 1)));
+  if (a.dtype == DType::pred || (op.is(OpKind::div) && !isFloat(a.dtype)))
+    return fail(error, fmt::format("{} has a dtype for which {} is not defined", operandName(op, 0), op.name().str()));
+  if (broadcastsTo(b, a))
+    types = {a};
+  else if (broadcastsTo(a, b))
+    types = {b};
+  else
+    return fail(error, fmt::format("{} and {}: one must have the last dimensions of the other", operandName(op, 0),
+                                   operandName(op, 1)));
+  return true;
+}
+
+/// The value of the exact integer result in a type that wraps.
+double wrap(__int128 v, DType t) {
+  switch (t) {
+  case DType::i32: return double(int32_t(uint32_t(v)));
+  case DType::u32: return double(uint32_t(v));
+  default: return double(int64_t(uint64_t(v)));
+  }
+}
+
+double applyBinary(OpKind kind, DType t, double a, double b) {
+  if (isFloat(t)) {
+    switch (kind) {
+    case OpKind::add: return a + b;
+    case OpKind::sub: return a - b;
+    case OpKind::mul: return a * b;
+    default: return a / b;
+    }
+  }
+  // Integers in a Tensor are exact and far from the limits of int64, so that the conversion is defined.
+  __int128 x = int64_t(a), y = int64_t(b);
+  switch (kind) {
+  case OpKind::add: return wrap(x + y, t);
+  case OpKind::sub: return wrap(x - y, t);
+  default: return wrap(x * y, t);
+  }
+}
+
+std::vector<Tensor> referenceBinary(const Op &op, std::span<const Tensor *const> in) {
+  Tensor y(op.result()->type);
+  size_t na = in[0]->data.size(), nb = in[1]->data.size();
+  for (size_t i = 0; i < y.data.size(); ++i)  // a suffix of the shape repeats with its size as period
+    y.data[i] = applyBinary(op.kind, y.type.dtype, in[0]->data[i % na], in[1]->data[i % nb]);
+  return {std::move(y)};
+}
+
+std::vector<Value *> gradBinary(GradCtx &c) {
+  Value *a = c.op.operand(0), *b = c.op.operand(1), *dy = c.dresults[0];
+  if (!isFloat(a->type.dtype))
+    return {nullptr, nullptr};
+  Value *da = dy, *db = dy;
+  switch (c.op.kind) {
+  case OpKind::sub: db = c.b.value(OpKind::neg, {dy}); break;
+  case OpKind::mul:
+    da = c.b.value(OpKind::mul, {dy, b});
+    db = c.b.value(OpKind::mul, {dy, a});
+    break;
+  case OpKind::div:  // d(a/b)/db = -(a/b)/b
+    da = c.b.value(OpKind::div, {dy, b});
+    db = c.b.value(OpKind::neg, {c.b.value(OpKind::mul, {da, c.op.result()})});
+    break;
+  default: break;
+  }
+  return {sumToShape(c.b, da, a->type), sumToShape(c.b, db, b->type)};
+}
+
+std::vector<OpDef::Sample> samplesBinary(bool divides, unsigned seed) {
+  Type full = sampleType(seed, {smallExtent(seed, 0), smallExtent(seed, 1), edgeExtent(seed, 2)});
+  Type last = full.slice(2, 3), suffix = full.slice(1, 3);
+  auto sample = [&](const Type &a, const Type &b) {
+    OpDef::Sample s{{a, b}, {}, {}, {}};
+    if (divides)
+      s.operandValues = {uniformTensor(a, -2.0, 2.0, seed), uniformTensor(b, 0.5, 2.0, seed + 1)};
+    return s;
+  };
+  std::vector<OpDef::Sample> all = {sample(full, full), sample(full, last), sample(suffix, full),
+                                    sample(full, Type::scalar(DType::f32)), sample(Type::scalar(DType::f32), last)};
+  if (!divides) {  // division is of floats only
+    Type t = full.withDType(DType::i32);
+    all.push_back({{t, t}, {}, {}, {integerTensor(t, -50000, 50000, seed), integerTensor(t, -90000, 90000, seed + 1)}});
+    Type w = last.withDType(DType::i64);
+    all.push_back({{w, w}, {}, {}, {integerTensor(w, -1000, 1 << 30, seed), integerTensor(w, -1000, 1000, seed + 1)}});
+  }
+  return all;
+}
+
+OpDef binaryOp(OpKind kind, const char *name, const char *summary, BinaryOp bop) {
+  return {
+      .kind = kind,
+      .name = name,
+      .summary = summary,
+      .operands = {{"a"}, {"b"}},
+      .attrs = {},
+      .results = {"y"},
+      .fusion = FusionKind::pointwise,
+      .infer = inferBinary,
+      .check = NotApplicable{"types say all"},
+      .grad = gradBinary,
+      .cost = [](const Op &op) { return streamingCost(op, 1); },
+      .reference = referenceBinary,
+      .lower = [bop](LowerCtx &c) -> std::vector<Expr> { return {kir::binary(bop, c.operand(0), c.operand(1))}; },
+      .samples = [kind](unsigned seed) { return samplesBinary(kind == OpKind::div, seed); },
+  };
+}
+
+// ---- unary ----------------------------------------------------------------------------------------------------------
+
+bool inferUnary(const Op &op, std::vector<Type> &types, std::string &error) {
+  if (!op.is(OpKind::neg) && !needFloat(op, 0, 0, error))
+    return false;
+  const Type &x = op.operand(0)->type;
+  if (x.dtype == DType::pred || x.dtype == DType::u32)
+    return fail(error, fmt::format("{} must hold floats or signed integers", operandName(op, 0)));
+  types = {x};
+  return true;
+}
+
+struct UnarySpec {
+  OpKind kind;
+  const char *name;
+  const char *summary;
+  double flops;
+  double (*reference)(double x);
+  Expr (*lower)(LowerCtx &c, Expr x);
+  Value *(*grad)(GradCtx &c, Value *x, Value *y, Value *dy);
+  double lo = -3.0, hi = 3.0;  // where samples lie
+};
+
+OpDef unaryOp(UnarySpec spec) {
+  return {
+      .kind = spec.kind,
+      .name = spec.name,
+      .summary = spec.summary,
+      .operands = {{"x"}},
+      .attrs = {},
+      .results = {"y"},
+      .fusion = FusionKind::pointwise,
+      .infer = inferUnary,
+      .check = NotApplicable{"types say all"},
+      .grad = [spec](GradCtx &c) -> std::vector<Value *> {
+        if (!isFloat(c.op.operand(0)->type.dtype))
+          return {nullptr};
+        return {spec.grad(c, c.op.operand(0), c.op.result(), c.dresults[0])};
+      },
+      .cost = [spec](const Op &op) { return streamingCost(op, spec.flops); },
+      .reference = [spec](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
+        Tensor y(op.result()->type);
+        for (size_t i = 0; i < y.data.size(); ++i)
+          y.data[i] = spec.reference(in[0]->data[i]);
+        if (isInt(y.type.dtype))
+          for (double &v : y.data)
+            v = wrap(__int128(v), y.type.dtype);
+        return {std::move(y)};
+      },
+      .lower = [spec](LowerCtx &c) -> std::vector<Expr> { return {spec.lower(c, c.operand(0))}; },
+      .samples = [spec](unsigned seed) -> std::vector<OpDef::Sample> {
+        Type t = sampleType(seed, {smallExtent(seed, 0), edgeExtent(seed, 1)});
+        Type scalar = Type::scalar(DType::f32);
+        return {{{t}, {}, {}, {uniformTensor(t, spec.lo, spec.hi, seed)}},
+                {{scalar}, {}, {}, {uniformTensor(scalar, spec.lo, spec.hi, seed)}}};
+      },
+  };
+}
+
+/// dx of an activation: dy * f'(x), as an op of its own so that one expression yields it.
+struct ActivationGradSpec {
+  OpKind kind;
+  const char *name;
+  const char *summary;
+  double flops;
+  double (*derivative)(double x);
+  Expr (*lower)(LowerCtx &c, Expr dy, Expr x);
+};
+
+OpDef activationGradOp(ActivationGradSpec spec) {
+  return {
+      .kind = spec.kind,
+      .name = spec.name,
+      .summary = spec.summary,
+      .operands = {{"dy"}, {"x"}},
+      .attrs = {},
+      .results = {"dx"},
+      .fusion = FusionKind::pointwise,
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            if (!needFloat(op, 1, 0, error) || !needSame(op, 0, 1, error))
+              return false;
+            types = {op.operand(1)->type};
+            return true;
+          },
+      .check = NotApplicable{"types say all"},
+      .grad = NotApplicable{"a gradient itself; second derivatives are not taken"},
+      .cost = [spec](const Op &op) { return streamingCost(op, spec.flops); },
+      .reference = [spec](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
+        Tensor dx(op.result()->type);
+        for (size_t i = 0; i < dx.data.size(); ++i)
+          dx.data[i] = in[0]->data[i] * spec.derivative(in[1]->data[i]);
+        return {std::move(dx)};
+      },
+      .lower = [spec](LowerCtx &c) -> std::vector<Expr> { return {spec.lower(c, c.operand(0), c.operand(1))}; },
+      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+        Type t = sampleType(seed, {smallExtent(seed, 0), edgeExtent(seed, 1)});
+        return {{{t, t}, {}, {}, {}}};
+      },
+  };
+}
+
+// gelu(x) = x/2 (1 + tanh u) = x sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3): one exp and one division.
+constexpr double geluCubic = 0.044715;
+const double geluScale = std::sqrt(2.0 / std::numbers::pi);
+
+double geluReference(double x) { return 0.5 * x * (1.0 + std::tanh(geluScale * (x + geluCubic * x * x * x))); }
+
+double geluDerivative(double x) {
+  double t = std::tanh(geluScale * (x + geluCubic * x * x * x));
+  return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * geluScale * (1.0 + 3.0 * geluCubic * x * x);
+}
+
+/// exp(-2u)
+Expr geluExp(LowerCtx &c, const Expr &x, const Expr &xx) {
+  return kir::unary(UnaryOp::exp, x * kir::fma(xx, c.f(-2.0 * geluScale * geluCubic), c.f(-2.0 * geluScale)));
+}
+
+Expr sigmoid(LowerCtx &c, const Expr &x) { return c.f(1) / (c.f(1) + kir::unary(UnaryOp::exp, -x)); }
+
+double sigmoidOf(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+Value *one(GradCtx &c) { return c.b.constant(1.0, Type::scalar(c.dresults[0]->type.dtype)); }
+
+}  // namespace
+
+OpDef define_add() { return binaryOp(OpKind::add, "add", "a + b", BinaryOp::add); }
+OpDef define_sub() { return binaryOp(OpKind::sub, "sub", "a - b", BinaryOp::sub); }
+OpDef define_mul() { return binaryOp(OpKind::mul, "mul", "a * b", BinaryOp::mul); }
+OpDef define_div() { return binaryOp(OpKind::div, "div", "a / b, of floats", BinaryOp::div); }
+
+OpDef define_neg() {
+  return unaryOp({.kind = OpKind::neg,
+                  .name = "neg",
+                  .summary = "-x",
+                  .flops = 1,
+                  .reference = [](double x) { return -x; },
+                  .lower = [](LowerCtx &, Expr x) { return -x; },
+                  .grad = [](GradCtx &c, Value *, Value *, Value *dy) { return c.b.value(OpKind::neg, {dy}); }});
+}
+
+OpDef define_exp() {
+  return unaryOp({.kind = OpKind::exp,
+                  .name = "exp",
+                  .summary = "e to the power of x",
+                  .flops = 10,
+                  .reference = [](double x) { return std::exp(x); },
+                  .lower = [](LowerCtx &, Expr x) { return kir::unary(UnaryOp::exp, x); },
+                  .grad = [](GradCtx &c, Value *, Value *y, Value *dy) { return c.b.value(OpKind::mul, {dy, y}); }});
+}
+
+OpDef define_log() {
+  return unaryOp({.kind = OpKind::log,
+                  .name = "log",
+                  .summary = "natural logarithm",
+                  .flops = 10,
+                  .reference = [](double x) { return std::log(x); },
+                  .lower = [](LowerCtx &, Expr x) { return kir::unary(UnaryOp::log, x); },
+                  .grad = [](GradCtx &c, Value *x, Value *, Value *dy) { return c.b.value(OpKind::div, {dy, x}); },
+                  .lo = 0.1,
+                  .hi = 5.0});
+}
+
+OpDef define_tanh() {
+  return unaryOp({.kind = OpKind::tanh,
+                  .name = "tanh",
+                  .summary = "hyperbolic tangent",
+                  .flops = 12,
+                  .reference = [](double x) { return std::tanh(x); },
+                  .lower = [](LowerCtx &, Expr x) { return kir::unary(UnaryOp::tanh, x); },
+                  .grad =
+                      [](GradCtx &c, Value *, Value *y, Value *dy) {
+                        Value *yy = c.b.value(OpKind::mul, {y, y});
+                        return c.b.value(OpKind::mul, {dy, c.b.value(OpKind::sub, {one(c), yy})});
+                      }});
+}
+
+OpDef define_sqrt() {
+  return unaryOp({.kind = OpKind::sqrt,
+                  .name = "sqrt",
+                  .summary = "square root",
+                  .flops = 4,
+                  .reference = [](double x) { return std::sqrt(x); },
+                  .lower = [](LowerCtx &, Expr x) { return kir::unary(UnaryOp::sqrt, x); },
+                  .grad =
+                      [](GradCtx &c, Value *, Value *y, Value *dy) {
+                        return c.b.value(OpKind::div, {dy, c.b.value(OpKind::add, {y, y})});
+                      },
+                  .lo = 0.1,
+                  .hi = 5.0});
+}
+
+OpDef define_relu() {
+  return unaryOp({.kind = OpKind::relu,
+                  .name = "relu",
+                  .summary = "x where positive, else 0",
+                  .flops = 1,
+                  .reference = [](double x) { return x < 0 ? 0 : x; },  // NaN stays NaN
+                  .lower = [](LowerCtx &c, Expr x) { return kir::max(c.f(0), x); },
+                  .grad = [](GradCtx &c, Value *x, Value *,
+                             Value *dy) { return c.b.value(OpKind::relu_grad, {dy, x}); }});
+}
+
+OpDef define_relu_grad() {
+  return activationGradOp({.kind = OpKind::relu_grad,
+                           .name = "relu_grad",
+                           .summary = "dy where x is positive, else 0",
+                           .flops = 1,
+                           .derivative = [](double x) { return x > 0 ? 1.0 : 0.0; },
+                           .lower = [](LowerCtx &c, Expr dy,
+                                       Expr x) { return kir::select(kir::lt(c.f(0), x), dy, c.f(0)); }});
+}
+
+OpDef define_gelu() {
+  return unaryOp({.kind = OpKind::gelu,
+                  .name = "gelu",
+                  .summary = "Gaussian error linear unit, tanh approximation (Hendrycks & Gimpel 2016)",
+                  .flops = 16,
+                  .reference = geluReference,
+                  .lower = [](LowerCtx &c, Expr x) { return x / (c.f(1) + geluExp(c, x, x * x)); },
+                  .grad = [](GradCtx &c, Value *x, Value *,
+                             Value *dy) { return c.b.value(OpKind::gelu_grad, {dy, x}); }});
+}
+
+OpDef define_gelu_grad() {
+  // With s = sigmoid(2u): d(x s)/dx = s + x s (1-s) 2u'.
+  return activationGradOp(
+      {.kind = OpKind::gelu_grad,
+       .name = "gelu_grad",
+       .summary = "dy times the derivative of gelu at x",
+       .flops = 24,
+       .derivative = geluDerivative,
+       .lower = [](LowerCtx &c, Expr dy, Expr x) {
+         Expr xx = x * x;
+         Expr s = c.f(1) / (c.f(1) + geluExp(c, x, xx));
+         Expr slope = kir::fma(xx, c.f(6.0 * geluScale * geluCubic), c.f(2.0 * geluScale));
+         return dy * kir::fma(x * slope, s * (c.f(1) - s), s);
+       }});
+}
+
+OpDef define_silu() {
+  return unaryOp({.kind = OpKind::silu,
+                  .name = "silu",
+                  .summary = "x sigmoid(x)",
+                  .flops = 12,
+                  .reference = [](double x) { return x * sigmoidOf(x); },
+                  .lower = [](LowerCtx &c, Expr x) { return x / (c.f(1) + kir::unary(UnaryOp::exp, -x)); },
+                  .grad = [](GradCtx &c, Value *x, Value *,
+                             Value *dy) { return c.b.value(OpKind::silu_grad, {dy, x}); }});
+}
+
+OpDef define_silu_grad() {
+  return activationGradOp({.kind = OpKind::silu_grad,
+                           .name = "silu_grad",
+                           .summary = "dy times the derivative of silu at x",
+                           .flops = 16,
+                           .derivative =
+                               [](double x) {
+                                 double s = sigmoidOf(x);
+                                 return s + x * s * (1.0 - s);
+                               },
+                           .lower = [](LowerCtx &c, Expr dy, Expr x) {
+                             Expr s = sigmoid(c, x);
+                             return dy * kir::fma(x * s, c.f(1) - s, s);
+                           }});
+}
+
+}  // namespace gptc
