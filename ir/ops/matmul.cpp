@@ -1,0 +1,188 @@
+// Matrix products, batched or not.
+#include "ir/ops/rules.h"
+
+namespace gptc {
+using namespace ops;
+
+namespace {
+
+/// A matmul read as batch x ([M,K] times [K,N]), with the strides that its operands' order implies.
+struct Product {
+  int64_t batch = 1, m = 1, n = 1, k = 1;
+  // Element (i, x) of a is at i * aM + x * aK, of b at x * bK + j * bN, in logical row-major order, batches apart.
+  int64_t aM, aK, bK, bN;
+
+  explicit Product(const Op &op) {
+    const Type &a = op.operand(0)->type, &b = op.operand(1)->type;
+    unsigned nb = unsigned(op.attrs.getInt("batch"));
+    bool ta = op.attrs.getBool("ta"), tb = op.attrs.getBool("tb");
+    batch = a.slice(0, nb).elements();
+    int64_t aRows = a.slice(nb, a.rank() - 1).elements(), aLast = a.dim(-1);
+    int64_t bRows = b.slice(nb, b.rank() - 1).elements(), bLast = b.dim(-1);
+    m = ta ? aLast : aRows, k = ta ? aRows : aLast, n = tb ? bRows : bLast;
+    aM = ta ? 1 : aLast, aK = ta ? aLast : 1;
+    bK = tb ? 1 : bLast, bN = tb ? bLast : 1;
+  }
+};
+
+/// The dimensions that are merged into one must not be padded, but for the first: rows would not be evenly spaced.
+bool needEvenRows(const Op &op, unsigned i, unsigned batch, std::string &error) {
+  const Type &t = op.operand(i)->type;
+  for (unsigned d = batch + 1; d + 1 < t.rank(); ++d)
+    if (t.dims[d].logical != t.dims[d].padded)
+      return fail(error, fmt::format("{}: dimension {} is merged into rows and may not be padded", operandName(op, i), d));
+  return true;
+}
+
+bool inferMatmul(const Op &op, std::vector<Type> &types, std::string &error) {
+  const Type &a = op.operand(0)->type, &b = op.operand(1)->type;
+  int64_t batch = op.attrs.getInt("batch");
+  if (batch < 0 || batch > int64_t(a.rank()))
+    return fail(error, fmt::format("batch = {} does not fit {}", batch, operandName(op, 0)));
+  unsigned nb = unsigned(batch);
+  if (!needFloat(op, 0, nb + 2, error) || !needFloat(op, 1, nb + 2, error))
+    return false;
+  if (a.dtype != b.dtype)
+    return fail(error, fmt::format("{} and {} differ in dtype", operandName(op, 0), operandName(op, 1)));
+  if (llvm::ArrayRef<Dim>(a.dims).take_front(nb) != llvm::ArrayRef<Dim>(b.dims).take_front(nb))
+    return fail(error, fmt::format("{} and {} differ in the first {} dimensions, which batch = {} says they share",
+                                   operandName(op, 0), operandName(op, 1), nb, nb));
+  if (!needEvenRows(op, 0, nb, error) || !needEvenRows(op, 1, nb, error))
+    return false;
+  bool ta = op.attrs.getBool("ta"), tb = op.attrs.getBool("tb");
+  if (tb && b.rank() != nb + 2)
+    return fail(error, fmt::format("{} must have {} dimensions, as tb is set", operandName(op, 1), nb + 2));
+  Product p(op);
+  int64_t bRows = b.slice(nb, b.rank() - 1).elements();
+  int64_t bK = tb ? b.dim(-1) : bRows;
+  if (p.k != bK)
+    return fail(error, fmt::format("{} and {} do not fit: the sum runs over {} elements of the one and {} of the other",
+                                   operandName(op, 0), operandName(op, 1), p.k, bK));
+  if (op.attrs.getInt("fold") < 0)
+    return fail(error, "fold must not be negative");
+
+  Type y = ta ? a.slice(0, nb) : a.slice(0, a.rank() - 1);
+  if (ta)
+    y.dims.push_back(a.dims.back());
+  y.dims.push_back(tb ? b.dims[nb] : b.dims.back());
+  if (std::string why = y.invalid(); !why.empty())
+    return fail(error, "the result would have " + why);
+  if (op.numOperands() > 2) {
+    const Type &init = op.operand(2)->type;
+    if (init.dtype != y.dtype || !init.sameShape(y))
+      return fail(error, fmt::format("{} must have the type of the result, {}", operandName(op, 2), y.str()));
+  }
+  types = {y};
+  return true;
+}
+
+std::vector<Tensor> referenceMatmul(const Op &op, std::span<const Tensor *const> in) {
+  Product p(op);
+  const double *a = in[0]->data.data(), *b = in[1]->data.data();
+  Tensor y(op.result()->type);
+  for (int64_t s = 0; s < p.batch; ++s)
+    for (int64_t i = 0; i < p.m; ++i)
+      for (int64_t j = 0; j < p.n; ++j) {
+        double sum = 0;
+        for (int64_t x = 0; x < p.k; ++x)
+          sum += a[s * p.m * p.k + i * p.aM + x * p.aK] * b[s * p.k * p.n + x * p.bK + j * p.bN];
+        int64_t at = (s * p.m + i) * p.n + j;
+        y.data[at] = (in.size() > 2 ? in[2]->data[at] : 0.0) + sum;
+      }
+  return {std::move(y)};
+}
+
+Value *reshapeTo(Builder &b, Value *v, const Type &t) {
+  return v->type.sameShape(t) ? v : b.op(OpKind::reshape, {v}, {t})->result();
+}
+
+/// `v` with the dimensions between the batch and the last one merged, so that it can stand as a b with tb.
+Value *mergeRows(Builder &b, Value *v, unsigned batch) {
+  if (v->type.rank() == batch + 2)
+    return v;
+  Type t = v->type.slice(0, batch);
+  Type rows = v->type.slice(batch, v->type.rank() - 1);
+  t.dims.push_back(Dim(rows.elements(), rows.paddedElements()));
+  t.dims.push_back(v->type.dims.back());
+  return reshapeTo(b, v, t);
+}
+
+std::vector<Value *> gradMatmul(GradCtx &c) {
+  Value *a = c.op.operand(0), *b = c.op.operand(1), *dy = c.dresults[0];
+  int64_t batch = c.op.attrs.getInt("batch");
+  bool ta = c.op.attrs.getBool("ta"), tb = c.op.attrs.getBool("tb");
+  auto product = [&](Value *x, Value *y, bool tx, bool ty, const Type &type) {
+    if (ty)
+      y = mergeRows(c.b, y, unsigned(batch));
+    AttrMap at;
+    if (batch)
+      at.set("batch", batch);
+    if (tx)
+      at.set("ta", true);
+    if (ty)
+      at.set("tb", true);
+    return reshapeTo(c.b, c.b.value(OpKind::matmul, {x, y}, std::move(at)), type);
+  };
+  // With A = a or its transpose and B likewise: dA = dY B^T, dB = A^T dY, each written in the order its operand is stored.
+  Value *da = ta ? product(b, dy, tb, true, a->type) : product(dy, b, false, !tb, a->type);
+  Value *db = tb ? product(dy, a, true, ta, b->type) : product(a, dy, !ta, false, b->type);
+  std::vector<Value *> grads = {da, db};
+  if (c.op.numOperands() > 2)
+    grads.push_back(dy);
+  return grads;
+}
+
+Cost costMatmul(const Op &op) {
+  Product p(op);
+  Cost c = streamingCost(op, 0);
+  c.flops = 2.0 * double(p.batch) * double(p.m) * double(p.n) * double(p.k);
+  return c;
+}
+
+std::vector<OpDef::Sample> samplesMatmul(unsigned seed) {
+  int64_t m = edgeExtent(seed, 0), n = smallExtent(seed, 1), k = smallExtent(seed, 2), b = 1 + int64_t(seed % 3);
+  if (seed % 3 == 1)
+    std::swap(m, n);
+  else if (seed % 3 == 2)
+    std::swap(m, k);
+  auto f32 = [](std::initializer_list<Dim> dims) { return Type(DType::f32, llvm::ArrayRef<Dim>(dims.begin(), dims.size())); };
+  Dim padK = seed % 2 ? Dim(k, k + 3) : Dim(k), padN = seed % 2 ? Dim(n, n + 5) : Dim(n);
+  auto sample = [](std::vector<Type> types, AttrMap at) { return OpDef::Sample{std::move(types), std::move(at), {}, {}}; };
+  return {
+      sample({f32({m, padK}), f32({padK, padN})}, {}),
+      sample({f32({m, padK}), f32({padN, padK})}, attrs({{"tb", true}})),
+      sample({f32({k, m}), f32({k, padN})}, attrs({{"ta", true}, {"fold", int64_t(2)}})),
+      sample({f32({k, m}), f32({padN, k})}, attrs({{"ta", true}, {"tb", true}})),
+      // Weight gradient continuing a sum over tokens; activations with leading dimensions; attention's batches.
+      sample({f32({b, k, m}), f32({b, k, padN}), f32({m, padN})}, attrs({{"ta", true}, {"fold", k}})),
+      sample({f32({b, m, padK}), f32({padK, padN}), f32({b, m, padN})}, {}),
+      sample({f32({b, 2, m, padK}), f32({b, 2, padN, padK})}, attrs({{"batch", int64_t(2)}, {"tb", true}})),
+      sample({f32({b, 2, k, m}), f32({b, 2, k, n})}, attrs({{"batch", int64_t(2)}, {"ta", true}})),
+  };
+}
+
+}  // namespace
+
+OpDef define_matmul() {
+  return {
+      .kind = OpKind::matmul,
+      .name = "matmul",
+      .summary = "matrix product, with either operand transposed, batched, or continuing a sum",
+      .operands = {{"a"}, {"b"}, {"init", true}},
+      .attrs = {{AttrSpec::Bool, "ta", false, false},
+                {AttrSpec::Bool, "tb", false, false},
+                {AttrSpec::Int, "batch", false, int64_t(0)},
+                {AttrSpec::Int, "fold", false, int64_t(0)}},
+      .results = {"y"},
+      .fusion = FusionKind::matmul,
+      .infer = inferMatmul,
+      .check = NotApplicable{"types and attributes are checked when the result type is inferred"},
+      .grad = gradMatmul,
+      .cost = costMatmul,
+      .reference = referenceMatmul,
+      .lower = NotApplicable{"the matmul recipe builds the loops around it"},
+      .samples = samplesMatmul,
+  };
+}
+
+}  // namespace gptc

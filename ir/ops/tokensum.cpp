@@ -1,0 +1,126 @@
+// Sums over leading dimensions (tokens), in the order that `fold` fixes, and the sum of squares.
+#include "ir/ops/rules.h"
+
+namespace gptc {
+using namespace ops;
+using kir::Expr;
+
+namespace {
+
+bool inferReduceSum(const Op &op, std::vector<Type> &types, std::string &error) {
+  if (!needFloat(op, 0, 1, error))
+    return false;
+  const Type &x = op.operand(0)->type;
+  int64_t lead = op.attrs.getInt("lead");
+  if (lead < 1 || lead > int64_t(x.rank()))
+    return fail(error, fmt::format("lead = {} must be between 1 and the {} dimensions of x", lead, x.rank()));
+  if (op.attrs.getInt("fold") < 0)
+    return fail(error, "fold must not be negative");
+  Type y = x.slice(unsigned(lead), x.rank()).withDType(statDType(x.dtype));
+  if (op.numOperands() > 1 && (op.operand(1)->type.dtype != y.dtype || !op.operand(1)->type.sameShape(y)))
+    return fail(error, fmt::format("{} must have the type of the result, {}", operandName(op, 1), y.str()));
+  types = {y};
+  return true;
+}
+
+std::vector<Tensor> referenceReduceSum(const Op &op, std::span<const Tensor *const> in) {
+  Tensor y(op.result()->type);
+  if (in.size() > 1)
+    y.data = in[1]->data;
+  for (size_t i = 0; i < in[0]->data.size(); ++i)
+    y.data[i % y.data.size()] += in[0]->data[i];
+  return {std::move(y)};
+}
+
+}  // namespace
+
+OpDef define_reduce_sum() {
+  return {
+      .kind = OpKind::reduce_sum,
+      .name = "reduce_sum",
+      .summary = "sum over the first `lead` dimensions, optionally continuing an earlier sum",
+      .operands = {{"x"}, {"init", true}},
+      .attrs = {{AttrSpec::Int, "lead", true, int64_t(1)}, {AttrSpec::Int, "fold", false, int64_t(0)}},
+      .results = {"y"},
+      .fusion = FusionKind::fold,
+      .infer = inferReduceSum,
+      .check = NotApplicable{"types and attributes are checked when the result type is inferred"},
+      .grad = [](GradCtx &c) -> std::vector<Value *> {
+        Value *dy = c.dresults[0];
+        const Type &x = c.op.operand(0)->type;
+        Value *dx = dy;
+        if (x.dtype != dy->type.dtype)
+          dx = c.b.value(OpKind::cast, {dx}, attrs({{"dtype", nameOf(x.dtype).str()}}));
+        dx = c.b.op(OpKind::broadcast, {dx}, {x})->result();
+        if (c.op.numOperands() > 1)
+          return {dx, dy};
+        return {dx};
+      },
+      .cost = [](const Op &op) { return streamingCost(op, 1); },
+      .reference = referenceReduceSum,
+      .lower = [](LowerCtx &c) -> std::vector<Expr> {
+        Expr init = c.op.numOperands() > 1 ? c.operand(1) : nullptr;
+        return {c.foldSum(c.operand(0), c.op.attrs.getInt("fold"), init)};
+      },
+      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+        Type x = sampleType(seed, {smallExtent(seed, 0), smallExtent(seed, 1), edgeExtent(seed, 2)});
+        int64_t fold = smallExtent(seed, 3);
+        auto at = [](int64_t lead, int64_t fold) { return attrs({{"lead", lead}, {"fold", fold}}); };
+        return {{{x}, at(1, 0), {}, {}},
+                {{x}, at(2, fold), {}, {}},
+                {{x, x.slice(2, 3)}, at(2, x.dim(1)), {}, {}},
+                {{x, x.slice(1, 3)}, at(1, 1), {}, {}},
+                {{x, Type::scalar(DType::f32)}, at(3, fold), {}, {}}};
+      },
+  };
+}
+
+OpDef define_sum_squares() {
+  return {
+      .kind = OpKind::sum_squares,
+      .name = "sum_squares",
+      .summary = "sum of the squares of all elements",
+      .operands = {{"x"}},
+      .attrs = {{AttrSpec::Int, "block", false, int64_t(4096)}},
+      .results = {"y"},
+      .fusion = FusionKind::reduce_all,
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            if (!needFloat(op, 0, 0, error))
+              return false;
+            types = {Type::scalar(statDType(op.operand(0)->type.dtype))};
+            return true;
+          },
+      .check = [](const Op &op) -> std::string {
+        int64_t block = op.attrs.getInt("block", 4096);
+        return block >= 1 ? "" : fmt::format("block = {} must be at least 1", block);
+      },
+      .grad = [](GradCtx &c) -> std::vector<Value *> {
+        Value *x = c.op.operand(0), *dy = c.dresults[0];
+        if (x->type.dtype != dy->type.dtype)
+          dy = c.b.value(OpKind::cast, {dy}, attrs({{"dtype", nameOf(x->type.dtype).str()}}));
+        return {c.b.value(OpKind::mul, {x, c.b.value(OpKind::add, {dy, dy})})};
+      },
+      .cost = [](const Op &op) { return streamingCost(op, 2); },
+      .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
+        Tensor y(op.result()->type);
+        for (double v : in[0]->data)
+          y.data[0] += v * v;
+        return {std::move(y)};
+      },
+      .lower = [](LowerCtx &c) -> std::vector<Expr> {
+        Expr x = c.operand(0);
+        return {c.allSum(x * x, c.op.attrs.getInt("block", 4096))};
+      },
+      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+        Type x = sampleType(seed, {smallExtent(seed, 0), edgeExtent(seed, 1)});
+        Type row = sampleType(seed, {edgeExtent(seed, 2)});
+        return {{{x}, {}, {}, {}},
+                {{x}, attrs({{"block", smallExtent(seed, 3)}}), {}, {}},
+                {{row}, attrs({{"block", int64_t(1)}}), {}, {}},
+                {{Type::scalar(DType::f32)}, {}, {}, {}}};
+      },
+  };
+}
+
+}  // namespace gptc
