@@ -1,5 +1,5 @@
 // Matrix products, batched or not.
-#include "ir/ops/rules.h"
+#include "ir/ops/op_support.h"
 
 namespace gptc {
 using namespace ops;
@@ -30,7 +30,7 @@ bool needEvenRows(const Op &op, unsigned i, unsigned batch, std::string &error) 
   const Type &t = op.operand(i)->type;
   for (unsigned d = batch + 1; d + 1 < t.rank(); ++d)
     if (t.dims[d].logical != t.dims[d].padded)
-      return fail(error, fmt::format("{}: dimension {} is merged into rows and may not be padded", operandName(op, i), d));
+      return fail(error, "dimension {} of {} is merged into rows and may not be padded", d, t.str());
   return true;
 }
 
@@ -38,26 +38,27 @@ bool inferMatmul(const Op &op, std::vector<Type> &types, std::string &error) {
   const Type &a = op.operand(0)->type, &b = op.operand(1)->type;
   int64_t batch = op.attrs.getInt("batch");
   if (batch < 0 || batch > int64_t(a.rank()))
-    return fail(error, fmt::format("batch = {} does not fit {}", batch, operandName(op, 0)));
+    return fail(error, "batch = {} does not fit {}", batch, a.str());
   unsigned nb = unsigned(batch);
-  if (!needFloat(op, 0, nb + 2, error) || !needFloat(op, 1, nb + 2, error))
-    return false;
+  for (unsigned i : {0u, 1u})
+    if (!expectFloat(op, i, error) || !expectRank(op, i, nb + 2, error))
+      return false;
   if (a.dtype != b.dtype)
-    return fail(error, fmt::format("{} and {} differ in dtype", operandName(op, 0), operandName(op, 1)));
+    return fail(error, "{} and {} differ in dtype", a.str(), b.str());
   if (llvm::ArrayRef<Dim>(a.dims).take_front(nb) != llvm::ArrayRef<Dim>(b.dims).take_front(nb))
-    return fail(error, fmt::format("{} and {} differ in the first {} dimensions, which batch = {} says they share",
-                                   operandName(op, 0), operandName(op, 1), nb, nb));
+    return fail(error, "{} and {} differ in the first {} dimensions, which batch = {} says they share",
+                                   a.str(), b.str(), nb, nb);
   if (!needEvenRows(op, 0, nb, error) || !needEvenRows(op, 1, nb, error))
     return false;
   bool ta = op.attrs.getBool("ta"), tb = op.attrs.getBool("tb");
   if (tb && b.rank() != nb + 2)
-    return fail(error, fmt::format("{} must have {} dimensions, as tb is set", operandName(op, 1), nb + 2));
+    return fail(error, "{} must have {} dimensions, as tb is set", b.str(), nb + 2);
   Product p(op);
   int64_t bRows = b.slice(nb, b.rank() - 1).elements();
   int64_t bK = tb ? b.dim(-1) : bRows;
   if (p.k != bK)
-    return fail(error, fmt::format("{} and {} do not fit: the sum runs over {} elements of the one and {} of the other",
-                                   operandName(op, 0), operandName(op, 1), p.k, bK));
+    return fail(error, "{} and {} do not fit: the sum runs over {} elements of the one and {} of the other",
+                                   a.str(), b.str(), p.k, bK);
   if (op.attrs.getInt("fold") < 0)
     return fail(error, "fold must not be negative");
 
@@ -66,12 +67,9 @@ bool inferMatmul(const Op &op, std::vector<Type> &types, std::string &error) {
     y.dims.push_back(a.dims.back());
   y.dims.push_back(tb ? b.dims[nb] : b.dims.back());
   if (std::string why = y.invalid(); !why.empty())
-    return fail(error, "the result would have " + why);
-  if (op.numOperands() > 2) {
-    const Type &init = op.operand(2)->type;
-    if (init.dtype != y.dtype || !init.sameShape(y))
-      return fail(error, fmt::format("{} must have the type of the result, {}", operandName(op, 2), y.str()));
-  }
+    return fail(error, "the result would have {}", why);
+  if (op.numOperands() > 2 && !expectType(op, 2, y, "the type of the result", error))
+    return false;
   types = {y};
   return true;
 }
@@ -134,31 +132,33 @@ std::vector<Value *> gradMatmul(GradCtx &c) {
 
 Cost costMatmul(const Op &op) {
   Product p(op);
-  Cost c = streamingCost(op, 0);
+  Cost c = streamCost(op, 0);
   c.flops = 2.0 * double(p.batch) * double(p.m) * double(p.n) * double(p.k);
   return c;
 }
 
 std::vector<OpDef::Sample> samplesMatmul(unsigned seed) {
-  int64_t m = edgeExtent(seed, 0), n = smallExtent(seed, 1), k = smallExtent(seed, 2), b = 1 + int64_t(seed % 3);
-  if (seed % 3 == 1)
-    std::swap(m, n);
-  else if (seed % 3 == 2)
-    std::swap(m, k);
-  auto f32 = [](std::initializer_list<Dim> dims) { return Type(DType::f32, llvm::ArrayRef<Dim>(dims.begin(), dims.size())); };
-  Dim padK = seed % 2 ? Dim(k, k + 3) : Dim(k), padN = seed % 2 ? Dim(n, n + 5) : Dim(n);
-  auto sample = [](std::vector<Type> types, AttrMap at) { return OpDef::Sample{std::move(types), std::move(at), {}, {}}; };
-  return {
-      sample({f32({m, padK}), f32({padK, padN})}, {}),
-      sample({f32({m, padK}), f32({padN, padK})}, attrs({{"tb", true}})),
-      sample({f32({k, m}), f32({k, padN})}, attrs({{"ta", true}, {"fold", int64_t(2)}})),
-      sample({f32({k, m}), f32({padN, k})}, attrs({{"ta", true}, {"tb", true}})),
-      // Weight gradient continuing a sum over tokens; activations with leading dimensions; attention's batches.
-      sample({f32({b, k, m}), f32({b, k, padN}), f32({m, padN})}, attrs({{"ta", true}, {"fold", k}})),
-      sample({f32({b, m, padK}), f32({padK, padN}), f32({b, m, padN})}, {}),
-      sample({f32({b, 2, m, padK}), f32({b, 2, padN, padK})}, attrs({{"batch", int64_t(2)}, {"tb", true}})),
-      sample({f32({b, 2, k, m}), f32({b, 2, k, n})}, attrs({{"batch", int64_t(2)}, {"ta", true}})),
+  SampleSource source(seed);
+  int64_t sizes[] = {source.extent(129), source.extent(17), source.extent(17)}, b = source.between(1, 3);
+  int64_t m = sizes[seed % 3], n = sizes[(seed + 1) % 3], k = sizes[(seed + 2) % 3];  // each may be the long one
+  Dim pk = source.maybePadded(k), pn = source.maybePadded(n);
+  std::vector<OpDef::Sample> samples;
+  auto add = [&](std::vector<std::vector<Dim>> shapes, AttrMap at) {
+    OpDef::Sample s{.attrs = std::move(at)};
+    for (const auto &dims : shapes)
+      s.operandTypes.push_back(Type(DType::f32, dims));
+    samples.push_back(std::move(s));
   };
+  add({{m, pk}, {pk, pn}}, {});
+  add({{m, pk}, {pn, pk}}, attrs({{"tb", true}}));
+  add({{k, m}, {k, pn}}, attrs({{"ta", true}, {"fold", int64_t(2)}}));
+  add({{k, m}, {pn, k}}, attrs({{"ta", true}, {"tb", true}}));
+  // Weight gradients continuing a sum over tokens; activations with leading dimensions; attention's batches.
+  add({{b, k, m}, {b, k, pn}, {m, pn}}, attrs({{"ta", true}, {"fold", k}}));
+  add({{b, m, pk}, {pk, pn}, {b, m, pn}}, {});
+  add({{b, 2, m, pk}, {b, 2, pn, pk}}, attrs({{"batch", int64_t(2)}, {"tb", true}}));
+  add({{b, 2, k, m}, {b, 2, k, n}}, attrs({{"batch", int64_t(2)}, {"ta", true}}));
+  return samples;
 }
 
 }  // namespace

@@ -47,6 +47,20 @@ bool expectRank(const Op &op, unsigned i, unsigned atLeast, std::string &error) 
   return t.rank() >= atLeast || fail(error, "operand {} must have at least {} dimensions: {}", i, atLeast, t.str());
 }
 
+bool expectType(const Op &op, unsigned i, const Type &t, const char *what, std::string &error) {
+  const Type &is = op.operand(i)->type;
+  return (is.dtype == t.dtype && is.sameShape(t)) ||
+         fail(error, "operand {} must have {}, {}, not {}", i, what, t.str(), is.str());
+}
+
+bool expectIndices(const Op &op, unsigned i, std::string &error) {
+  const Type &t = op.operand(i)->type;
+  return t.dtype == DType::i32 || t.dtype == DType::i64 ||
+         fail(error, "operand {} must hold i32 or i64, not {}", i, t.str());
+}
+
+DType statDType(DType t) { return t == DType::bf16 || t == DType::f16 ? DType::f32 : t; }
+
 Type rowsOf(const Type &t) { return t.slice(0, t.rank() ? t.rank() - 1 : 0); }
 
 std::vector<int64_t> stridesOf(const Type &t) {
@@ -106,7 +120,17 @@ Value *sumTo(Builder &b, Value *g, const Type &like) {
   GPTC_CHECK(isSuffix(like, g->type), "gradient {} of a value {}", g->type.str(), like.str());
   if (g->type.rank() == like.rank())
     return g;
-  return b.value(OpKind::reduce_sum, {g}, attrs({{"lead", int64_t(g->type.rank() - like.rank())}}));
+  AttrMap at = attrs({{"lead", int64_t(g->type.rank() - like.rank())}});
+  if (like.rank() > 1)
+    at.set("fold", int64_t(1));
+  return b.value(OpKind::reduce_sum, {g}, std::move(at));
+}
+
+void expectNoGradient(const GradCtx &c, unsigned i) {
+  if (c.dresults[i])
+    throw UserError(ErrorCode::GirInvalid,
+                    fmt::format("result {} of '{}'{} has no gradient, but the loss depends on it", i, c.op.name().str(),
+                                c.op.loc.empty() ? "" : " (" + c.op.loc + ")"));
 }
 
 // ---- samples --------------------------------------------------------------------------------------------------------
@@ -150,6 +174,8 @@ Tensor SampleSource::uniforms(Type t, double lo, double hi) {
     x = uniform(lo, hi);
   return r;
 }
+
+Dim SampleSource::maybePadded(int64_t n) { return Dim(n, bits() % 2 ? n : n + between(1, 9)); }
 
 Tensor SampleSource::integers(Type t, int64_t lo, int64_t hi) {
   Tensor r(std::move(t));

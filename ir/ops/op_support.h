@@ -33,8 +33,15 @@ bool expectInt(const Op &op, unsigned i, std::string &error);
 bool expectScalar(const Op &op, unsigned i, DType dtype, std::string &error);
 bool expectRank(const Op &op, unsigned i, unsigned atLeast, std::string &error);
 
+/// Operand i has dtype and dims (padding included) of `t`; `what` says what that is, e.g. "one element per row of x".
+bool expectType(const Op &op, unsigned i, const Type &t, const char *what, std::string &error);
+/// Operand i holds indices or targets: i32 or i64.
+bool expectIndices(const Op &op, unsigned i, std::string &error);
+
 /// `t` without its last dimension: one element per row.
 Type rowsOf(const Type &t);
+/// The dtype in which sums and row statistics of a `t` are held: f32 for bf16 and f16, else t itself.
+DType statDType(DType t);
 
 // ---- reference rules ------------------------------------------------------------------------------------------------
 
@@ -56,8 +63,12 @@ Cost streamCost(const Op &op, double flopsPerElement);
 // ---- gradient rules -------------------------------------------------------------------------------------------------
 
 /// Sums `g` over the dimensions by which `like` was broadcast (reduce_sum over the leading ones); g itself when there are none.
-/// The caller of the gradient rules chooses `fold`.
+/// A row of that sum is what one index of the summed dimensions selects. Where it is a token, `fold` stays 0 and the caller of the
+/// gradient rules sets it; where it is a whole sequence (a [T,C] table added to [B,T,C]) it is 1: each sequence its own
+/// block, so that the order does not depend on the micro-batch.
 Value *sumTo(Builder &b, Value *g, const Type &like);
+/// UserError when something depends on result `i`, a statistic that has no gradient.
+void expectNoGradient(const GradCtx &c, unsigned i);
 
 // ---- samples --------------------------------------------------------------------------------------------------------
 
@@ -77,6 +88,8 @@ public:
   Tensor uniforms(Type t, double lo, double hi);
   /// Uniform integers in [lo, hi].
   Tensor integers(Type t, int64_t lo, int64_t hi);
+  /// n, or n with some padding.
+  Dim maybePadded(int64_t n);
 
 private:
   uint64_t state;

@@ -1,5 +1,5 @@
 // Arithmetic and activations, element by element.
-#include "ir/ops/rules.h"
+#include "ir/ops/op_support.h"
 
 #include <cmath>
 #include <numbers>
@@ -14,55 +14,39 @@ namespace {
 
 // ---- binary ---------------------------------------------------------------------------------------------------------
 
-/// The type of a (op) b: that of the operand to whose shape the other broadcasts.
 bool inferBinary(const Op &op, std::vector<Type> &types, std::string &error) {
   const Type &a = op.operand(0)->type, &b = op.operand(1)->type;
-  if (a.dtype != b.dtype)
-    return fail(error, fmt::format("{} and {} differ in dtype", operandName(op, 0), operandName(op, 1)));
   if (a.dtype == DType::pred || (op.is(OpKind::div) && !isFloat(a.dtype)))
-    return fail(error, fmt::format("{} has a dtype for which {} is not defined", operandName(op, 0), op.name().str()));
-  if (broadcastsTo(b, a))
-    types = {a};
-  else if (broadcastsTo(a, b))
-    types = {b};
-  else
-    return fail(error, fmt::format("{} and {}: one must have the last dimensions of the other", operandName(op, 0),
-                                   operandName(op, 1)));
+    return fail(error, "{} is not defined for {}", op.name().str(), a.str());
+  Type y;
+  if (!broadcastTypes(a, b, y, error))
+    return false;
+  types = {y};
   return true;
 }
 
-/// The value of the exact integer result in a type that wraps.
-double wrap(__int128 v, DType t) {
-  switch (t) {
-  case DType::i32: return double(int32_t(uint32_t(v)));
-  case DType::u32: return double(uint32_t(v));
-  default: return double(int64_t(uint64_t(v)));
-  }
+/// Integer results wrap. What a Tensor holds is exact and far from the limits of int64, so that it converts.
+double applyInteger(OpKind kind, DType t, double a, double b) {
+  uint64_t x = uint64_t(int64_t(a)), y = uint64_t(int64_t(b));
+  uint64_t r = kind == OpKind::add ? x + y : kind == OpKind::sub ? x - y : x * y;
+  return t == DType::i32 ? double(int32_t(r)) : t == DType::u32 ? double(uint32_t(r)) : double(int64_t(r));
 }
 
 double applyBinary(OpKind kind, DType t, double a, double b) {
-  if (isFloat(t)) {
-    switch (kind) {
-    case OpKind::add: return a + b;
-    case OpKind::sub: return a - b;
-    case OpKind::mul: return a * b;
-    default: return a / b;
-    }
-  }
-  // Integers in a Tensor are exact and far from the limits of int64, so that the conversion is defined.
-  __int128 x = int64_t(a), y = int64_t(b);
+  if (isInt(t))
+    return applyInteger(kind, t, a, b);
   switch (kind) {
-  case OpKind::add: return wrap(x + y, t);
-  case OpKind::sub: return wrap(x - y, t);
-  default: return wrap(x * y, t);
+  case OpKind::add: return a + b;
+  case OpKind::sub: return a - b;
+  case OpKind::mul: return a * b;
+  default: return a / b;
   }
 }
 
 std::vector<Tensor> referenceBinary(const Op &op, std::span<const Tensor *const> in) {
   Tensor y(op.result()->type);
-  size_t na = in[0]->data.size(), nb = in[1]->data.size();
-  for (size_t i = 0; i < y.data.size(); ++i)  // a suffix of the shape repeats with its size as period
-    y.data[i] = applyBinary(op.kind, y.type.dtype, in[0]->data[i % na], in[1]->data[i % nb]);
+  for (size_t i = 0; i < y.data.size(); ++i)
+    y.data[i] = applyBinary(op.kind, y.type.dtype, at(*in[0], int64_t(i)), at(*in[1], int64_t(i)));
   return {std::move(y)};
 }
 
@@ -83,27 +67,30 @@ std::vector<Value *> gradBinary(GradCtx &c) {
     break;
   default: break;
   }
-  return {sumToShape(c.b, da, a->type), sumToShape(c.b, db, b->type)};
+  return {sumTo(c.b, da, a->type), sumTo(c.b, db, b->type)};
 }
 
-std::vector<OpDef::Sample> samplesBinary(bool divides, unsigned seed) {
-  Type full = sampleType(seed, {smallExtent(seed, 0), smallExtent(seed, 1), edgeExtent(seed, 2)});
-  Type last = full.slice(2, 3), suffix = full.slice(1, 3);
-  auto sample = [&](const Type &a, const Type &b) {
-    OpDef::Sample s{{a, b}, {}, {}, {}};
-    if (divides)
-      s.operandValues = {uniformTensor(a, -2.0, 2.0, seed), uniformTensor(b, 0.5, 2.0, seed + 1)};
-    return s;
+std::vector<OpDef::Sample> samplesBinary(OpKind kind, unsigned seed) {
+  SampleSource source(seed);
+  Type full(DType::f32, {source.extent(9), source.extent(9), source.maybePadded(source.extent(129))});
+  Type last = full.slice(2, 3), suffix = full.slice(1, 3), scalar = Type::scalar(DType::f32);
+  std::vector<OpDef::Sample> samples;
+  auto add = [&](const Type &a, const Type &b) {
+    OpDef::Sample s{.operandTypes = {a, b}};
+    if (kind == OpKind::div)  // away from the pole
+      s.operandValues = {source.normals(a), source.uniforms(b, 0.5, 2.0)};
+    samples.push_back(std::move(s));
   };
-  std::vector<OpDef::Sample> all = {sample(full, full), sample(full, last), sample(suffix, full),
-                                    sample(full, Type::scalar(DType::f32)), sample(Type::scalar(DType::f32), last)};
-  if (!divides) {  // division is of floats only
-    Type t = full.withDType(DType::i32);
-    all.push_back({{t, t}, {}, {}, {integerTensor(t, -50000, 50000, seed), integerTensor(t, -90000, 90000, seed + 1)}});
-    Type w = last.withDType(DType::i64);
-    all.push_back({{w, w}, {}, {}, {integerTensor(w, -1000, 1 << 30, seed), integerTensor(w, -1000, 1000, seed + 1)}});
-  }
-  return all;
+  add(full, full), add(full, last), add(suffix, full), add(full, scalar), add(scalar, last), add(scalar, scalar);
+  if (kind == OpKind::div)
+    return samples;
+  auto integers = [&](const Type &t, int64_t bound) {
+    samples.push_back({.operandTypes = {t, t},
+                       .operandValues = {source.integers(t, -bound, bound), source.integers(t, -bound, bound)}});
+  };
+  integers(full.withDType(DType::i32), 90000);  // products wrap
+  integers(last.withDType(DType::i64), 1 << 20);
+  return samples;
 }
 
 OpDef binaryOp(OpKind kind, const char *name, const char *summary, BinaryOp bop) {
@@ -118,21 +105,19 @@ OpDef binaryOp(OpKind kind, const char *name, const char *summary, BinaryOp bop)
       .infer = inferBinary,
       .check = NotApplicable{"types say all"},
       .grad = gradBinary,
-      .cost = [](const Op &op) { return streamingCost(op, 1); },
+      .cost = [](const Op &op) { return streamCost(op, 1); },
       .reference = referenceBinary,
       .lower = [bop](LowerCtx &c) -> std::vector<Expr> { return {kir::binary(bop, c.operand(0), c.operand(1))}; },
-      .samples = [kind](unsigned seed) { return samplesBinary(kind == OpKind::div, seed); },
+      .samples = [kind](unsigned seed) { return samplesBinary(kind, seed); },
   };
 }
 
 // ---- unary ----------------------------------------------------------------------------------------------------------
 
 bool inferUnary(const Op &op, std::vector<Type> &types, std::string &error) {
-  if (!op.is(OpKind::neg) && !needFloat(op, 0, 0, error))
-    return false;
   const Type &x = op.operand(0)->type;
-  if (x.dtype == DType::pred || x.dtype == DType::u32)
-    return fail(error, fmt::format("{} must hold floats or signed integers", operandName(op, 0)));
+  if (!isFloat(x.dtype) && !(op.is(OpKind::neg) && x.dtype != DType::pred))
+    return fail(error, "{} is not defined for {}", op.name().str(), x.str());
   types = {x};
   return true;
 }
@@ -164,22 +149,20 @@ OpDef unaryOp(UnarySpec spec) {
           return {nullptr};
         return {spec.grad(c, c.op.operand(0), c.op.result(), c.dresults[0])};
       },
-      .cost = [spec](const Op &op) { return streamingCost(op, spec.flops); },
+      .cost = [spec](const Op &op) { return streamCost(op, spec.flops); },
       .reference = [spec](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
         Tensor y(op.result()->type);
         for (size_t i = 0; i < y.data.size(); ++i)
-          y.data[i] = spec.reference(in[0]->data[i]);
-        if (isInt(y.type.dtype))
-          for (double &v : y.data)
-            v = wrap(__int128(v), y.type.dtype);
+          y.data[i] = convert(spec.reference(in[0]->data[i]), y.type.dtype);
         return {std::move(y)};
       },
       .lower = [spec](LowerCtx &c) -> std::vector<Expr> { return {spec.lower(c, c.operand(0))}; },
       .samples = [spec](unsigned seed) -> std::vector<OpDef::Sample> {
-        Type t = sampleType(seed, {smallExtent(seed, 0), edgeExtent(seed, 1)});
+        SampleSource s(seed);
+        Type t(DType::f32, {s.extent(9), s.maybePadded(s.extent(129))});
         Type scalar = Type::scalar(DType::f32);
-        return {{{t}, {}, {}, {uniformTensor(t, spec.lo, spec.hi, seed)}},
-                {{scalar}, {}, {}, {uniformTensor(scalar, spec.lo, spec.hi, seed)}}};
+        return {{.operandTypes = {t}, .operandValues = {s.uniforms(t, spec.lo, spec.hi)}},
+                {.operandTypes = {scalar}, .operandValues = {s.uniforms(scalar, spec.lo, spec.hi)}}};
       },
   };
 }
@@ -205,14 +188,14 @@ OpDef activationGradOp(ActivationGradSpec spec) {
       .fusion = FusionKind::pointwise,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
-            if (!needFloat(op, 1, 0, error) || !needSame(op, 0, 1, error))
+            if (!expectFloat(op, 1, error) || !expectSame(op.operand(0)->type, op.operand(1)->type, "dy and x", error))
               return false;
             types = {op.operand(1)->type};
             return true;
           },
       .check = NotApplicable{"types say all"},
       .grad = NotApplicable{"a gradient itself; second derivatives are not taken"},
-      .cost = [spec](const Op &op) { return streamingCost(op, spec.flops); },
+      .cost = [spec](const Op &op) { return streamCost(op, spec.flops); },
       .reference = [spec](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
         Tensor dx(op.result()->type);
         for (size_t i = 0; i < dx.data.size(); ++i)
@@ -221,8 +204,9 @@ OpDef activationGradOp(ActivationGradSpec spec) {
       },
       .lower = [spec](LowerCtx &c) -> std::vector<Expr> { return {spec.lower(c, c.operand(0), c.operand(1))}; },
       .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
-        Type t = sampleType(seed, {smallExtent(seed, 0), edgeExtent(seed, 1)});
-        return {{{t, t}, {}, {}, {}}};
+        SampleSource s(seed);
+        Type t(DType::f32, {s.extent(9), s.maybePadded(s.extent(129))});
+        return {{.operandTypes = {t, t}}};
       },
   };
 }

@@ -1,5 +1,5 @@
 // Sums over leading dimensions (tokens), in the order that `fold` fixes, and the sum of squares.
-#include "ir/ops/rules.h"
+#include "ir/ops/op_support.h"
 
 namespace gptc {
 using namespace ops;
@@ -8,17 +8,17 @@ using kir::Expr;
 namespace {
 
 bool inferReduceSum(const Op &op, std::vector<Type> &types, std::string &error) {
-  if (!needFloat(op, 0, 1, error))
+  if (!expectFloat(op, 0, error) || !expectRank(op, 0, 1, error))
     return false;
   const Type &x = op.operand(0)->type;
   int64_t lead = op.attrs.getInt("lead");
   if (lead < 1 || lead > int64_t(x.rank()))
-    return fail(error, fmt::format("lead = {} must be between 1 and the {} dimensions of x", lead, x.rank()));
+    return fail(error, "lead = {} must be between 1 and the {} dimensions of x", lead, x.rank());
   if (op.attrs.getInt("fold") < 0)
     return fail(error, "fold must not be negative");
   Type y = x.slice(unsigned(lead), x.rank()).withDType(statDType(x.dtype));
-  if (op.numOperands() > 1 && (op.operand(1)->type.dtype != y.dtype || !op.operand(1)->type.sameShape(y)))
-    return fail(error, fmt::format("{} must have the type of the result, {}", operandName(op, 1), y.str()));
+  if (op.numOperands() > 1 && !expectType(op, 1, y, "the type of the result", error))
+    return false;
   types = {y};
   return true;
 }
@@ -56,21 +56,22 @@ OpDef define_reduce_sum() {
           return {dx, dy};
         return {dx};
       },
-      .cost = [](const Op &op) { return streamingCost(op, 1); },
+      .cost = [](const Op &op) { return streamCost(op, 1); },
       .reference = referenceReduceSum,
       .lower = [](LowerCtx &c) -> std::vector<Expr> {
         Expr init = c.op.numOperands() > 1 ? c.operand(1) : nullptr;
         return {c.foldSum(c.operand(0), c.op.attrs.getInt("fold"), init)};
       },
       .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
-        Type x = sampleType(seed, {smallExtent(seed, 0), smallExtent(seed, 1), edgeExtent(seed, 2)});
-        int64_t fold = smallExtent(seed, 3);
+        SampleSource s(seed);
+        Type x(DType::f32, {s.extent(9), s.extent(17), s.maybePadded(s.extent(129))});
         auto at = [](int64_t lead, int64_t fold) { return attrs({{"lead", lead}, {"fold", fold}}); };
-        return {{{x}, at(1, 0), {}, {}},
-                {{x}, at(2, fold), {}, {}},
-                {{x, x.slice(2, 3)}, at(2, x.dim(1)), {}, {}},
-                {{x, x.slice(1, 3)}, at(1, 1), {}, {}},
-                {{x, Type::scalar(DType::f32)}, at(3, fold), {}, {}}};
+        return {{.operandTypes = {x}, .attrs = at(1, 0)},
+                {.operandTypes = {x}, .attrs = at(2, s.extent(17))},
+                {.operandTypes = {x, x.slice(2, 3)}, .attrs = at(2, x.dim(1))},
+                {.operandTypes = {x, x.slice(1, 3)}, .attrs = at(1, 1)},
+                {.operandTypes = {x, Type::scalar(DType::f32)}, .attrs = at(3, s.extent(9))},
+                {.operandTypes = {x.slice(1, 2)}, .attrs = at(1, 4)}};
       },
   };
 }
@@ -86,7 +87,7 @@ OpDef define_sum_squares() {
       .fusion = FusionKind::reduce_all,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
-            if (!needFloat(op, 0, 0, error))
+            if (!expectFloat(op, 0, error))
               return false;
             types = {Type::scalar(statDType(op.operand(0)->type.dtype))};
             return true;
@@ -101,7 +102,7 @@ OpDef define_sum_squares() {
           dy = c.b.value(OpKind::cast, {dy}, attrs({{"dtype", nameOf(x->type.dtype).str()}}));
         return {c.b.value(OpKind::mul, {x, c.b.value(OpKind::add, {dy, dy})})};
       },
-      .cost = [](const Op &op) { return streamingCost(op, 2); },
+      .cost = [](const Op &op) { return streamCost(op, 2); },
       .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
         Tensor y(op.result()->type);
         for (double v : in[0]->data)
@@ -113,12 +114,13 @@ OpDef define_sum_squares() {
         return {c.allSum(x * x, c.op.attrs.getInt("block", 4096))};
       },
       .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
-        Type x = sampleType(seed, {smallExtent(seed, 0), edgeExtent(seed, 1)});
-        Type row = sampleType(seed, {edgeExtent(seed, 2)});
-        return {{{x}, {}, {}, {}},
-                {{x}, attrs({{"block", smallExtent(seed, 3)}}), {}, {}},
-                {{row}, attrs({{"block", int64_t(1)}}), {}, {}},
-                {{Type::scalar(DType::f32)}, {}, {}, {}}};
+        SampleSource s(seed);
+        Type x(DType::f32, {s.extent(9), s.maybePadded(s.extent(129))});
+        Type row(DType::f32, {s.extent(129)});
+        return {{.operandTypes = {x}},
+                {.operandTypes = {x}, .attrs = attrs({{"block", s.extent(129)}})},
+                {.operandTypes = {row}, .attrs = attrs({{"block", int64_t(1)}})},
+                {.operandTypes = {Type::scalar(DType::f32)}}};
       },
   };
 }
