@@ -24,9 +24,7 @@ namespace {
                        : "check that the folder exists and may be written by this user, or choose another one");
 }
 
-}  // namespace
-
-MappedFile::MappedFile(const std::string &path, llvm::StringRef wantedAs) {
+int openForReading(const std::string &path, llvm::StringRef wantedAs, size_t &length) {
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat st {};
   if (fd >= 0 && ::fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
@@ -37,6 +35,13 @@ MappedFile::MappedFile(const std::string &path, llvm::StringRef wantedAs) {
   if (fd < 0)
     throw UserError(ErrorCode::FileMissing, fmt::format("cannot open {} ({}): {}", path, wantedAs.str(), strerror(errno)));
   length = st.st_size;
+  return fd;
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string &path, llvm::StringRef wantedAs) {
+  int fd = openForReading(path, wantedAs, length);
   if (length) {
     void *p = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd, 0);
     int error = errno;
@@ -57,6 +62,33 @@ MappedFile &MappedFile::operator=(MappedFile &&o) noexcept {
   std::swap(bytes, o.bytes);
   std::swap(length, o.length);
   return *this;
+}
+
+InputFile::InputFile(const std::string &path, llvm::StringRef wantedAs) { fd = openForReading(path, wantedAs, length); }
+InputFile::~InputFile() { ::close(fd); }
+
+bool InputFile::read(size_t offset, void *to, size_t bytes) const {
+  char *p = static_cast<char *>(to);
+  while (bytes) {
+    ssize_t n = ::pread(fd, p, std::min(bytes, size_t(1) << 26), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    p += n;
+    offset += n;
+    bytes -= n;
+  }
+  return true;
+}
+
+std::string InputFile::hash() const {
+  Hasher h;
+  std::vector<char> buffer(std::min(length, size_t(4) << 20));
+  for (size_t at = 0; at < length; at += buffer.size()) {
+    size_t n = std::min(buffer.size(), length - at);
+    if (!read(at, buffer.data(), n)) return "";  // equals no hash
+    h.update(buffer.data(), n);
+  }
+  return h.finish();
 }
 
 FileText readTextFile(const std::string &path, size_t limit) {

@@ -27,6 +27,24 @@ private:
   size_t length = 0;
 };
 
+/// A file read in pieces at any place, for data that passes through once and should not count as resident memory.
+class InputFile {
+public:
+  /// Throws UserError(FileMissing).
+  InputFile(const std::string &path, llvm::StringRef wantedAs);
+  ~InputFile();
+  InputFile(const InputFile &) = delete;
+  size_t size() const { return length; }
+  /// False where the file ends before, or cannot be read.
+  bool read(size_t offset, void *to, size_t bytes) const;
+  /// BLAKE3 of the whole content.
+  std::string hash() const;
+
+private:
+  int fd;
+  size_t length = 0;
+};
+
 /// The whole file; nullopt-like empty `ok` where it cannot be read or is longer than `limit`.
 struct FileText { bool ok = false; std::string text; std::string why; };
 FileText readTextFile(const std::string &path, size_t limit);

@@ -1,0 +1,224 @@
+#include "runtime/checkpoint.h"
+
+#include "ir/diagnostics.h"
+#include "runtime/executor.h"
+#include "runtime/files.h"
+#include "runtime/safetensors.h"
+#include "runtime/state.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <dirent.h>
+#include <filesystem>
+#include <sys/statvfs.h>
+
+namespace gptc {
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;
+
+namespace {
+
+constexpr int kSchema = 1;
+constexpr const char *kModelFile = "model.safetensors", *kOptimizerFile = "optimizer.safetensors";
+
+bool isParameter(const State &s) { return s.attrs.getString("kind") == "param"; }
+bool isSaved(const State &s) {
+  std::string kind = s.attrs.getString("kind");
+  // Gradients are zero between steps, and a cache belongs to one sample.
+  return kind != "grad" && kind != "cache";
+}
+
+TensorInfo infoOf(const State &s) {
+  TensorInfo t{s.name, s.type.dtype, {}};
+  for (const Dim &d : s.type.dims) t.shape.push_back(d.logical);
+  return t;
+}
+
+std::vector<const State *> selectStates(const Module &m, bool parameters) {
+  std::vector<const State *> r;
+  for (const auto &s : m.states)
+    if (isSaved(*s) && isParameter(*s) == parameters) r.push_back(s.get());
+  return r;
+}
+
+std::string writeStates(const Executor &executor, const std::string &path, bool parameters) {
+  std::vector<const State *> states = selectStates(executor.planned(), parameters);
+  std::vector<TensorInfo> infos;
+  for (const State *s : states) infos.push_back(infoOf(*s));
+  SafetensorsWriter writer(path, infos, {{"format", "pt"}});
+  std::vector<char> dense;
+  for (const State *s : states) {
+    const void *data = executor.state(s->name);
+    if (s->type.elements() != s->type.paddedElements()) {
+      dense.resize(s->type.elements() * sizeOf(s->type.dtype));
+      copyFromPadded(s->type, data, dense.data());
+      data = dense.data();
+    }
+    writer.write(data, s->type.elements() * sizeOf(s->type.dtype));
+  }
+  return writer.finish();
+}
+
+/// What keeps `t` from being the content of state `s`, or "".
+std::string mismatch(const State &s, const TensorInfo *t) {
+  if (!t) return fmt::format("tensor {} is missing", s.name);
+  TensorInfo want = infoOf(s);
+  if (t->dtype == want.dtype && t->shape == want.shape) return "";
+  return fmt::format("tensor {} is {}[{}] where the model has {}", s.name, nameOf(t->dtype).str(), fmt::join(t->shape, ","), s.type.str());
+}
+
+void readState(Executor &executor, const State &s, const SafetensorsFile &file, const TensorInfo &t) {
+  void *data = executor.state(s.name);
+  if (s.type.elements() == s.type.paddedElements()) return file.read(t, data);
+  std::vector<char> dense(t.bytes());
+  file.read(t, dense.data());
+  copyToPadded(s.type, dense.data(), data);
+}
+
+std::string manifestChecksum(json j) {
+  j.erase("blake3");
+  return blake3(j.dump());
+}
+
+std::string nameOfStep(int64_t step) { return fmt::format("step-{:08}", step); }
+
+std::optional<int64_t> stepOf(llvm::StringRef name) {
+  int64_t step;
+  if (!name.consume_front("step-") || name.empty() || name.getAsInteger(10, step) || step < 0) return std::nullopt;
+  return step;
+}
+
+void requireSpace(const std::string &folder, int64_t bytes) {
+  struct statvfs v {};
+  if (::statvfs(folder.c_str(), &v) != 0) return;
+  int64_t room = int64_t(v.f_bavail) * int64_t(v.f_frsize);
+  if (room < bytes)
+    throw UserError(ErrorCode::DiskFull, fmt::format("a checkpoint needs {:.2f} GB and {:.2f} GB are free under {}", bytes / 1e9, room / 1e9, folder),
+                    "free some space, or lower checkpoint.keep; older checkpoints are untouched and the run can be resumed from them");
+}
+
+}  // namespace
+
+CheckpointStore::CheckpointStore(const std::string &outDir) : folder(outDir + "/checkpoints") {}
+
+std::vector<int64_t> CheckpointStore::steps() const {
+  std::vector<int64_t> r;
+  std::error_code e;
+  for (const auto &entry : fs::directory_iterator(folder, e))
+    if (auto s = stepOf(entry.path().filename().string())) r.push_back(*s);
+  std::sort(r.rbegin(), r.rend());
+  return r;
+}
+
+void CheckpointStore::cleanUp() const {
+  std::error_code e;
+  std::vector<fs::path> stale;
+  for (const auto &entry : fs::directory_iterator(folder, e))
+    if (llvm::StringRef name = entry.path().filename().native(); name.starts_with(".step-")) stale.push_back(entry.path());
+  for (const fs::path &p : stale) removeTree(p.string());
+}
+
+void CheckpointStore::save(const Executor &executor, const CheckpointInfo &info, int64_t keep) const {
+  makeDirs(folder);
+  int64_t bytes = 0;
+  for (const auto &s : executor.planned().states)
+    if (isSaved(*s)) bytes += s->type.elements() * sizeOf(s->type.dtype);
+  requireSpace(folder, bytes);
+
+  AtomicDir dir(folder + "/" + nameOfStep(info.step));
+  std::string model = writeStates(executor, dir.file(kModelFile), true);
+  std::string optimizer = writeStates(executor, dir.file(kOptimizerFile), false);
+  json manifest = {{"schema", kSchema},
+                   {"step", info.step},
+                   {"plan", info.planHash},
+                   {"model", info.modelHash},
+                   {"data", info.dataFingerprint},
+                   {"files", {{kModelFile, model}, {kOptimizerFile, optimizer}}}};
+  manifest["blake3"] = manifestChecksum(manifest);
+  std::string text = manifest.dump(2) + "\n";
+  SyncedFile file(dir.file("manifest.json"));
+  file.write(text.data(), text.size());
+  file.finish();
+  dir.commit();
+
+  std::vector<int64_t> all = steps();
+  for (size_t i = keep; i < all.size(); ++i) {
+    // Renamed first, so that a removal that is cut short leaves nothing that looks like a checkpoint.
+    std::string old = folder + "/" + nameOfStep(all[i]), gone = folder + "/." + nameOfStep(all[i]) + ".removed";
+    removeTree(gone);
+    if (::rename(old.c_str(), gone.c_str()) == 0) removeTree(gone);
+  }
+}
+
+std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, const std::string &modelHash, bool parametersOnly,
+                                                          const std::function<void(const std::string &)> &warn) const {
+  const std::vector<int64_t> all = steps();
+  for (int64_t step : all) {
+    CheckpointInfo info;
+    info.dir = folder + "/" + nameOfStep(step);
+    auto damaged = [&](const std::string &what) { throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", info.dir, what)); };
+    try {
+      FileText text = readTextFile(info.dir + "/manifest.json", 1 << 20);
+      if (!text.ok) damaged("manifest.json: " + text.why);
+      json manifest;
+      std::string hashes[2];
+      try {
+        manifest = json::parse(text.text);
+        if (manifest.at("blake3") != manifestChecksum(manifest)) damaged("manifest.json does not match its own checksum");
+        if (manifest.at("schema") != kSchema)
+          throw UserError(ErrorCode::NotBuiltYet, fmt::format("{} has schema {}, this version reads {}", info.dir, manifest.at("schema").dump(), kSchema));
+        info.step = manifest.at("step");
+        info.planHash = manifest.at("plan");
+        info.modelHash = manifest.at("model");
+        info.dataFingerprint = manifest.at("data");
+        hashes[0] = manifest.at("files").at(kModelFile);
+        hashes[1] = manifest.at("files").at(kOptimizerFile);
+      } catch (const json::exception &e) {
+        damaged(fmt::format("manifest.json: {}", e.what()));
+      }
+      if (info.step != step) damaged(fmt::format("its manifest speaks of step {}", info.step));
+      if (info.modelHash != modelHash)
+        throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of another model", info.dir),
+                        "choose another out_dir, or start over with --resume never (the old files are kept aside)");
+      SafetensorsFile model(info.dir + "/" + kModelFile), optimizer(info.dir + "/" + kOptimizerFile);
+      if (model.hash() != hashes[0]) damaged(fmt::format("{} does not match its checksum", kModelFile));
+      if (!parametersOnly && optimizer.hash() != hashes[1]) damaged(fmt::format("{} does not match its checksum", kOptimizerFile));
+      for (const State *s : selectStates(executor.planned(), true)) {
+        if (std::string problem = mismatch(*s, model.find(s->name)); !problem.empty()) damaged(problem);
+        readState(executor, *s, model, *model.find(s->name));
+      }
+      if (parametersOnly) return info;
+      for (const State *s : selectStates(executor.planned(), false)) {
+        if (std::string problem = mismatch(*s, optimizer.find(s->name)); !problem.empty()) damaged(problem);
+        readState(executor, *s, optimizer, *optimizer.find(s->name));
+      }
+      return info;
+    } catch (const UserError &e) {
+      ErrorCode code = e.diagnostics[0].code;
+      if (code != ErrorCode::CheckpointDamaged && code != ErrorCode::FileMissing) throw;
+      warn(fmt::format("passing over a damaged checkpoint: {}", e.diagnostics[0].message));
+    }
+  }
+  if (!all.empty())
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("none of the {} checkpoints under {} is whole", all.size(), folder),
+                    "restore one from a copy, or start over with --resume never (the old files are kept aside)");
+  return std::nullopt;
+}
+
+void loadWeights(Executor &executor, const std::string &path) {
+  std::error_code e;
+  SafetensorsFile file(fs::is_directory(path, e) ? path + "/" + kModelFile : path);
+  for (const State *s : selectStates(executor.planned(), true)) {
+    const TensorInfo *t = file.find(s->name);
+    if (!t) t = file.find("transformer." + s->name);
+    if (std::string problem = mismatch(*s, t); !problem.empty())
+      throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model: {}", path, problem),
+                      "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
+    readState(executor, *s, file, *t);
+  }
+}
+
+}  // namespace gptc

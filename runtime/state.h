@@ -1,0 +1,36 @@
+// What lives between calls: initial values, and copies between the plan's padded layout and dense logical tensors.
+#pragma once
+
+#include "ir/graph.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace gptc {
+
+class Executor;
+
+/// Fills every state: by its `init` attributes, in parallel, each value a pure function of (seed, stream, logical index) as
+/// initialValue() of the interpreter defines it (normal values agree with that to f32 rounding, not bit for bit). State @rng_seed is set to the seed.
+void initializeStates(Executor &executor, uint64_t seed);
+
+/// Dense logical elements from padded storage, and back (padding becomes zero).
+void copyFromPadded(const Type &type, const void *padded, void *dense);
+void copyToPadded(const Type &type, const void *dense, void *padded);
+
+/// One scalar state of type i64 or f32.
+int64_t readCounter(const Executor &executor, llvm::StringRef name);
+void writeCounter(Executor &executor, llvm::StringRef name, int64_t value);
+
+/// The small states (counters, accumulators of the loss) as bytes: what has to be put back to run a step again after an update
+/// that changed no parameter.
+class SmallStates {
+public:
+  explicit SmallStates(const Executor &executor);
+  void restore() const;
+
+private:
+  std::vector<std::pair<void *, std::vector<char>>> saved;
+};
+
+}  // namespace gptc
