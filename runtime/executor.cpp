@@ -87,6 +87,8 @@ void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
     for (BoundKernel &k : p.bound->kernels) k.code = std::move(code[next++]);
 }
 
+CompiledKernel Executor::compile(const kir::Kernel &kernel) { return std::move(jit.compile(&kernel)[0]); }
+
 const Executor::Bound &Executor::bound(llvm::StringRef function) const {
   auto it = functions.find(function);
   GPTC_CHECK(it != functions.end(), "@{} is not prepared", function.str());

@@ -47,6 +47,9 @@ public:
   const Type &argType(llvm::StringRef function, unsigned i) const;
   /// Address of a state's elements, row-major over padded extents; null where there is no such state.
   void *state(llvm::StringRef name) const;
+  /// A kernel that belongs to no function (initial values).
+  CompiledKernel compile(const kir::Kernel &kernel);
+  int lanes(DType t) const { return planTarget.lanes(t); }
   const Module &planned() const { return module; }
   ThreadPool &threads() const { return pool; }
   const Jit::Stats &compileStats() const { return jit.stats; }

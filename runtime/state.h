@@ -10,7 +10,7 @@ namespace gptc {
 
 class Executor;
 
-/// Fills every state: by its `init` attributes, in parallel, each value a pure function of (seed, stream, logical index) as
+/// Fills every state of a fresh arena (zeros are there already): by its `init` attributes, in parallel, each value a pure function of (seed, stream, logical index) as
 /// initialValue() of the interpreter defines it (normal values agree with that to f32 rounding, not bit for bit). State @rng_seed is set to the seed.
 void initializeStates(Executor &executor, uint64_t seed);
 
