@@ -6,8 +6,8 @@
 
 namespace gptc {
 
-// Every formula stands here once, as a template over the "word" it computes with: uint32_t on the host, kir::Expr (u32) in
-// kernels. The two can then not drift apart.
+// Every formula stands here once, as a template over the "word" it computes with: uint32_t on the host, kir::Expr (u32)
+// in kernels. The two can then not drift apart.
 namespace {
 
 uint32_t constantLike(uint32_t c, uint32_t) { return c; }
@@ -42,8 +42,8 @@ template <typename Word> std::pair<Word, Word> philox(std::array<Word, 4> c, Wor
   return {c[0], c[1]};
 }
 
-/// Two rounds of multiply-xorshift with the constants of the "lowbias32" hash, keyed before each round. `high` is the upper
-/// word of the index; the multiplication spreads it, so that rows 2^32 apart do not share values.
+/// Two rounds of multiply-xorshift with the constants of the "lowbias32" hash, keyed before each round. `high` is the
+/// upper word of the index; the multiplication spreads it, so that rows 2^32 apart do not share values.
 template <typename Word> Word mix(Word low, Word high, Word k0, Word k1) {
   Word h = xorOf(low + high * constantLike(0x9E3779B1, low), k0);
   h = xorOf(h, shiftRight(h, 16)) * constantLike(0x7FEB352D, low);

@@ -1,5 +1,5 @@
-// Table look-up and its gradient. An id outside [0, V) is clamped: ids are checked where data enters, and no id may reach
-// memory outside the table.
+// Table look-up and its gradient. An id outside [0, V) is clamped: ids are checked where data enters, and no id may
+// reach memory outside the table.
 #include "ir/ops/op_support.h"
 
 #include <algorithm>
@@ -52,11 +52,12 @@ OpDef define_embedding() {
           at.set("padded", v.padded);
         return {c.b.value(OpKind::embedding_grad, {c.dresults[0], c.op.operand(1)}, std::move(at)), nullptr};
       },
-      .cost = [](const Op &op) {
-        Cost c = streamCost(op, 0);
-        c.bytesRead = c.bytesWritten + double(op.operand(1)->type.bytes());
-        return c;
-      },
+      .cost =
+          [](const Op &op) {
+            Cost c = streamCost(op, 0);
+            c.bytesRead = c.bytesWritten + double(op.operand(1)->type.bytes());
+            return c;
+          },
       .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
         Tensor y(op.result()->type);
         int64_t v = in[0]->type.dim(0), n = in[0]->type.dim(1);
@@ -112,11 +113,12 @@ OpDef define_embedding_grad() {
           },
       .check = NotApplicable{"types and attributes are checked when the result type is inferred"},
       .grad = NotApplicable{"a gradient itself; second derivatives are not taken"},
-      .cost = [](const Op &op) {
-        Cost c = streamCost(op, 0);
-        c.flops = double(op.operand(0)->type.elements());
-        return c;
-      },
+      .cost =
+          [](const Op &op) {
+            Cost c = streamCost(op, 0);
+            c.flops = double(op.operand(0)->type.elements());
+            return c;
+          },
       .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
         Tensor d = in.size() > 2 ? *in[2] : Tensor(op.result()->type);
         int64_t v = d.type.dim(0), n = d.type.dim(1);

@@ -1,4 +1,5 @@
-// Cross-entropy over the last dimension, forward and backward. A target outside [0, V) carries no loss: -1 means so on purpose.
+// Cross-entropy over the last dimension, forward and backward. A target outside [0, V) carries no loss: -1 means so on
+// purpose.
 #include "ir/ops/op_support.h"
 
 #include <algorithm>
@@ -15,7 +16,8 @@ namespace {
 bool expectLogits(const Op &op, std::string &error) {
   const Type &logits = op.operand(0)->type;
   return expectFloat(op, 0, error) && expectRank(op, 0, 1, error) && expectIndices(op, 1, error) &&
-         expectType(op, 1, rowsOf(logits).withDType(op.operand(1)->type.dtype), "one target per row of the logits", error);
+         expectType(op, 1, rowsOf(logits).withDType(op.operand(1)->type.dtype), "one target per row of the logits",
+                    error);
 }
 
 Type perRow(const Type &logits) { return rowsOf(logits).withDType(statDType(logits.dtype)); }
@@ -69,9 +71,9 @@ OpDef define_cross_entropy() {
       .check = NotApplicable{"types say all; what a target may be is seen only when it is read"},
       .grad = [](GradCtx &c) -> std::vector<Value *> {
         expectNoGradient(c, 1);
-        return {c.b.value(OpKind::cross_entropy_grad,
-                          {c.op.operand(0), c.op.operand(1), c.op.result(1), c.dresults[0]}),
-                nullptr};
+        return {
+            c.b.value(OpKind::cross_entropy_grad, {c.op.operand(0), c.op.operand(1), c.op.result(1), c.dresults[0]}),
+            nullptr};
       },
       .cost = [](const Op &op) { return streamCost(op, 13); },
       .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {

@@ -46,8 +46,8 @@ bool inferMatmul(const Op &op, std::vector<Type> &types, std::string &error) {
   if (a.dtype != b.dtype)
     return fail(error, "{} and {} differ in dtype", a.str(), b.str());
   if (llvm::ArrayRef<Dim>(a.dims).take_front(nb) != llvm::ArrayRef<Dim>(b.dims).take_front(nb))
-    return fail(error, "{} and {} differ in the first {} dimensions, which batch = {} says they share",
-                                   a.str(), b.str(), nb, nb);
+    return fail(error, "{} and {} differ in the first {} dimensions, which batch = {} says they share", a.str(),
+                b.str(), nb, nb);
   if (!needEvenRows(op, 0, nb, error) || !needEvenRows(op, 1, nb, error))
     return false;
   bool ta = op.attrs.getBool("ta"), tb = op.attrs.getBool("tb");
@@ -57,8 +57,8 @@ bool inferMatmul(const Op &op, std::vector<Type> &types, std::string &error) {
   int64_t bRows = b.slice(nb, b.rank() - 1).elements();
   int64_t bK = tb ? b.dim(-1) : bRows;
   if (p.k != bK)
-    return fail(error, "{} and {} do not fit: the sum runs over {} elements of the one and {} of the other",
-                                   a.str(), b.str(), p.k, bK);
+    return fail(error, "{} and {} do not fit: the sum runs over {} elements of the one and {} of the other", a.str(),
+                b.str(), p.k, bK);
   if (op.attrs.getInt("fold") < 0)
     return fail(error, "fold must not be negative");
 
@@ -121,7 +121,8 @@ std::vector<Value *> gradMatmul(GradCtx &c) {
       at.set("tb", true);
     return reshapeTo(c.b, c.b.value(OpKind::matmul, {x, y}, std::move(at)), type);
   };
-  // With A = a or its transpose and B likewise: dA = dY B^T, dB = A^T dY, each written in the order its operand is stored.
+  // With A = a or its transpose and B likewise: dA = dY B^T, dB = A^T dY, each written in the order its operand is
+  // stored.
   Value *da = ta ? product(b, dy, tb, true, a->type) : product(dy, b, false, !tb, a->type);
   Value *db = tb ? product(dy, a, true, ta, b->type) : product(a, dy, !ta, false, b->type);
   std::vector<Value *> grads = {da, db};

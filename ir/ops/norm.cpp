@@ -238,7 +238,8 @@ OpDef define_layernorm() {
   return {
       .kind = OpKind::layernorm,
       .name = "layernorm",
-      .summary = "(x - mean) / sqrt(variance + eps) * g + b over the last dimension; mean and rstd are kept for the gradient",
+      .summary =
+          "(x - mean) / sqrt(variance + eps) * g + b over the last dimension; mean and rstd are kept for the gradient",
       .operands = {{"x"}, {"g"}, {"b", true}},
       .attrs = {{AttrSpec::Float, "eps", false, defaultEps}},
       .results = {"y", "mean", "rstd"},

@@ -133,6 +133,30 @@ void expectNoGradient(const GradCtx &c, unsigned i) {
                                 c.op.loc.empty() ? "" : " (" + c.op.loc + ")"));
 }
 
+// ---- dropout --------------------------------------------------------------------------------------------------------
+
+std::string checkDropoutAttrs(const Op &op) {
+  double p = op.attrs.getFloat("p");
+  if (!(p >= 0 && p < 1))
+    return fmt::format("p = {} must be at least 0 and below 1", p);
+  int64_t stream = op.attrs.getInt("stream");
+  if (stream < 0 || stream > int64_t(UINT32_MAX))
+    return fmt::format("stream = {} must be between 0 and {}", stream, UINT32_MAX);
+  return "";
+}
+
+RandomKey dropoutKey(const Op &op, const Tensor &seed, const Tensor &step, const Tensor &seq0, int64_t s) {
+  auto word = [](const Tensor &t) { return uint64_t(int64_t(t.data[0])); };
+  return randomKey(word(seed), word(step), uint32_t(op.attrs.getInt("stream")), word(seq0) + uint64_t(s));
+}
+
+kir::Expr dropoutKeeps(kir::Expr bits, double p) {
+  // The upper 24 bits times 2^-24 are compared as integers.
+  int64_t bound = int64_t(std::ceil(p * 0x1p24));
+  kir::Expr upper = kir::binary(kir::BinaryOp::shr, std::move(bits), kir::imm(8, DType::u32));
+  return kir::binary(kir::BinaryOp::ge, std::move(upper), kir::imm(bound, DType::u32));
+}
+
 // ---- samples --------------------------------------------------------------------------------------------------------
 
 uint64_t SampleSource::bits() {

@@ -3,6 +3,7 @@
 
 #include "ir/diagnostics.h"
 #include "ir/opdef.h"
+#include "ir/random.h"
 
 #include <string>
 #include <utility>
@@ -69,6 +70,15 @@ Cost streamCost(const Op &op, double flopsPerElement);
 Value *sumTo(Builder &b, Value *g, const Type &like);
 /// UserError when something depends on result `i`, a statistic that has no gradient.
 void expectNoGradient(const GradCtx &c, unsigned i);
+
+// ---- dropout, as an op and inside attention -------------------------------------------------------------------------
+
+/// Check rule: attribute `p` in [0, 1) and `stream` a u32.
+std::string checkDropoutAttrs(const Op &op);
+/// The key of sequence seq0 + s.
+RandomKey dropoutKey(const Op &op, const Tensor &seed, const Tensor &step, const Tensor &seq0, int64_t s);
+/// Whether an element is kept, from its random bits: exactly where randomUniform of them is at least p.
+kir::Expr dropoutKeeps(kir::Expr bits, double p);
 
 // ---- samples --------------------------------------------------------------------------------------------------------
 

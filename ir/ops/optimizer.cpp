@@ -1,7 +1,7 @@
 // The optimizer: learning rate, clipping, AdamW. All of it runs in the graph; none of it is differentiated.
 //
-// What depends on the step alone (learning rate, bias corrections) is computed in f64 even in f32 kernels: 1 - beta^t loses half
-// of f32's digits at small t. It is uniform, so that it is computed once per kernel task, not per element.
+// What depends on the step alone (learning rate, bias corrections) is computed in f64 even in f32 kernels: 1 - beta^t
+// loses half of f32's digits at small t. It is uniform, so that it is computed once per kernel task, not per element.
 #include "ir/ops/op_support.h"
 
 #include <algorithm>
@@ -76,8 +76,8 @@ std::vector<Expr> lowerLrSchedule(LowerCtx &c) {
   if (s.kind != "constant") {
     Expr ratio = kir::cast(DType::f64, step - kir::imm(s.decayFrom)) * d(1.0 / s.decaySteps());
     ratio = kir::min(kir::max(ratio, d(0)), d(1));
-    Expr left = s.kind == "cosine" ? d(0.5) * (d(1) + kir::unary(UnaryOp::cos, d(std::numbers::pi) * ratio))
-                                   : d(1) - ratio;
+    Expr left =
+        s.kind == "cosine" ? d(0.5) * (d(1) + kir::unary(UnaryOp::cos, d(std::numbers::pi) * ratio)) : d(1) - ratio;
     rate = d(s.least) + left * d(s.lr - s.least);
   }
   Expr rising = (it + d(1)) * d(s.lr / double(s.warmup + 1));
@@ -162,7 +162,8 @@ OpDef define_lr_schedule() {
         SampleSource s(seed);
         std::vector<OpDef::Sample> samples;
         for (const char *kind : {"constant", "linear", "cosine", "wsd"})
-          for (int64_t step : {int64_t(0), s.between(0, 9), s.between(10, 80), s.between(80, 99), int64_t(100), int64_t(250)})
+          for (int64_t step :
+               {int64_t(0), s.between(0, 9), s.between(10, 80), s.between(80, 99), int64_t(100), int64_t(250)})
             samples.push_back({.operandTypes = {Type::scalar(DType::i64)},
                                .attrs = attrs({{"kind", kind},
                                                {"lr", 1e-3},
@@ -179,7 +180,8 @@ OpDef define_clip_scale() {
   return {
       .kind = OpKind::clip_scale,
       .name = "clip_scale",
-      .summary = "factor that clips gradients of that norm: min(1, max / (norm + 1e-6)), 1 where max <= 0, -1 where norm is not finite",
+      .summary = "factor that clips gradients of that norm: min(1, max / (norm + 1e-6)), 1 where max <= 0, -1 where "
+                 "norm is not finite",
       .operands = {{"norm"}},
       .attrs = {{AttrSpec::Float, "max", true, 1.0}},
       .results = {"scale"},
@@ -227,7 +229,8 @@ OpDef define_adamw() {
   return {
       .kind = OpKind::adamw,
       .name = "adamw",
-      .summary = "one step of AdamW with gradient g * scale (Loshchilov & Hutter 2019); nothing changes where scale < 0",
+      .summary =
+          "one step of AdamW with gradient g * scale (Loshchilov & Hutter 2019); nothing changes where scale < 0",
       .operands = {{"p"}, {"g"}, {"m"}, {"v"}, {"lr"}, {"step"}, {"scale"}},
       .attrs = {{AttrSpec::Float, "beta1", false, 0.9},
                 {AttrSpec::Float, "beta2", false, 0.999},
@@ -272,11 +275,12 @@ OpDef define_adamw() {
           Type p(DType::f32, {s.extent(9), s.maybePadded(s.extent(129))}), scalar = Type::scalar(DType::f32);
           if (scale == 0.3)
             p = scalar;
-          samples.push_back({.operandTypes = {p, p, p, p, scalar, Type::scalar(DType::i64), scalar},
-                             .attrs = attrs({{"beta1", seed % 4 ? 0.9 : 0.0}, {"beta2", 0.99}, {"eps", 1e-8}, {"weight_decay", 0.1}}),
-                             .operandValues = {s.normals(p), s.normals(p), s.normals(p), s.uniforms(p, 0.1, 2.0),
-                                               Tensor::scalar(1e-3), Tensor::scalar(double(s.between(0, 5000)), DType::i64),
-                                               Tensor::scalar(scale)}});
+          samples.push_back(
+              {.operandTypes = {p, p, p, p, scalar, Type::scalar(DType::i64), scalar},
+               .attrs = attrs({{"beta1", seed % 4 ? 0.9 : 0.0}, {"beta2", 0.99}, {"eps", 1e-8}, {"weight_decay", 0.1}}),
+               .operandValues = {s.normals(p), s.normals(p), s.normals(p), s.uniforms(p, 0.1, 2.0),
+                                 Tensor::scalar(1e-3), Tensor::scalar(double(s.between(0, 5000)), DType::i64),
+                                 Tensor::scalar(scale)}});
         }
         return samples;
       },

@@ -36,10 +36,14 @@ double applyBinary(OpKind kind, DType t, double a, double b) {
   if (isInt(t))
     return applyInteger(kind, t, a, b);
   switch (kind) {
-  case OpKind::add: return a + b;
-  case OpKind::sub: return a - b;
-  case OpKind::mul: return a * b;
-  default: return a / b;
+  case OpKind::add:
+    return a + b;
+  case OpKind::sub:
+    return a - b;
+  case OpKind::mul:
+    return a * b;
+  default:
+    return a / b;
   }
 }
 
@@ -56,7 +60,9 @@ std::vector<Value *> gradBinary(GradCtx &c) {
     return {nullptr, nullptr};
   Value *da = dy, *db = dy;
   switch (c.op.kind) {
-  case OpKind::sub: db = c.b.value(OpKind::neg, {dy}); break;
+  case OpKind::sub:
+    db = c.b.value(OpKind::neg, {dy});
+    break;
   case OpKind::mul:
     da = c.b.value(OpKind::mul, {dy, b});
     db = c.b.value(OpKind::mul, {dy, a});
@@ -65,7 +71,8 @@ std::vector<Value *> gradBinary(GradCtx &c) {
     da = c.b.value(OpKind::div, {dy, b});
     db = c.b.value(OpKind::neg, {c.b.value(OpKind::mul, {da, c.op.result()})});
     break;
-  default: break;
+  default:
+    break;
   }
   return {sumTo(c.b, da, a->type), sumTo(c.b, db, b->type)};
 }
@@ -257,7 +264,10 @@ OpDef define_exp() {
                   .flops = 10,
                   .reference = [](double x) { return std::exp(x); },
                   .lower = [](LowerCtx &, Expr x) { return kir::unary(UnaryOp::exp, x); },
-                  .grad = [](GradCtx &c, Value *, Value *y, Value *dy) { return c.b.value(OpKind::mul, {dy, y}); }});
+                  .grad =
+                      [](GradCtx &c, Value *, Value *y, Value *dy) {
+                        return c.b.value(OpKind::mul, {dy, y});
+                      }});
 }
 
 OpDef define_log() {
@@ -267,7 +277,10 @@ OpDef define_log() {
                   .flops = 10,
                   .reference = [](double x) { return std::log(x); },
                   .lower = [](LowerCtx &, Expr x) { return kir::unary(UnaryOp::log, x); },
-                  .grad = [](GradCtx &c, Value *x, Value *, Value *dy) { return c.b.value(OpKind::div, {dy, x}); },
+                  .grad =
+                      [](GradCtx &c, Value *x, Value *, Value *dy) {
+                        return c.b.value(OpKind::div, {dy, x});
+                      },
                   .lo = 0.1,
                   .hi = 5.0});
 }
@@ -308,18 +321,20 @@ OpDef define_relu() {
                   .flops = 1,
                   .reference = [](double x) { return x < 0 ? 0 : x; },  // NaN stays NaN
                   .lower = [](LowerCtx &c, Expr x) { return kir::max(c.f(0), x); },
-                  .grad = [](GradCtx &c, Value *x, Value *,
-                             Value *dy) { return c.b.value(OpKind::relu_grad, {dy, x}); }});
+                  .grad =
+                      [](GradCtx &c, Value *x, Value *, Value *dy) {
+                        return c.b.value(OpKind::relu_grad, {dy, x});
+                      }});
 }
 
 OpDef define_relu_grad() {
-  return activationGradOp({.kind = OpKind::relu_grad,
-                           .name = "relu_grad",
-                           .summary = "dy where x is positive, else 0",
-                           .flops = 1,
-                           .derivative = [](double x) { return x > 0 ? 1.0 : 0.0; },
-                           .lower = [](LowerCtx &c, Expr dy,
-                                       Expr x) { return kir::select(kir::lt(c.f(0), x), dy, c.f(0)); }});
+  return activationGradOp(
+      {.kind = OpKind::relu_grad,
+       .name = "relu_grad",
+       .summary = "dy where x is positive, else 0",
+       .flops = 1,
+       .derivative = [](double x) { return x > 0 ? 1.0 : 0.0; },
+       .lower = [](LowerCtx &c, Expr dy, Expr x) { return kir::select(kir::lt(c.f(0), x), dy, c.f(0)); }});
 }
 
 OpDef define_gelu() {
@@ -329,24 +344,25 @@ OpDef define_gelu() {
                   .flops = 16,
                   .reference = geluReference,
                   .lower = [](LowerCtx &c, Expr x) { return x / (c.f(1) + geluExp(c, x, x * x)); },
-                  .grad = [](GradCtx &c, Value *x, Value *,
-                             Value *dy) { return c.b.value(OpKind::gelu_grad, {dy, x}); }});
+                  .grad =
+                      [](GradCtx &c, Value *x, Value *, Value *dy) {
+                        return c.b.value(OpKind::gelu_grad, {dy, x});
+                      }});
 }
 
 OpDef define_gelu_grad() {
   // With s = sigmoid(2u): d(x s)/dx = s + x s (1-s) 2u'.
-  return activationGradOp(
-      {.kind = OpKind::gelu_grad,
-       .name = "gelu_grad",
-       .summary = "dy times the derivative of gelu at x",
-       .flops = 24,
-       .derivative = geluDerivative,
-       .lower = [](LowerCtx &c, Expr dy, Expr x) {
-         Expr xx = x * x;
-         Expr s = c.f(1) / (c.f(1) + geluExp(c, x, xx));
-         Expr slope = kir::fma(xx, c.f(6.0 * geluScale * geluCubic), c.f(2.0 * geluScale));
-         return dy * kir::fma(x * slope, s * (c.f(1) - s), s);
-       }});
+  return activationGradOp({.kind = OpKind::gelu_grad,
+                           .name = "gelu_grad",
+                           .summary = "dy times the derivative of gelu at x",
+                           .flops = 24,
+                           .derivative = geluDerivative,
+                           .lower = [](LowerCtx &c, Expr dy, Expr x) {
+                             Expr xx = x * x;
+                             Expr s = c.f(1) / (c.f(1) + geluExp(c, x, xx));
+                             Expr slope = kir::fma(xx, c.f(6.0 * geluScale * geluCubic), c.f(2.0 * geluScale));
+                             return dy * kir::fma(x * slope, s * (c.f(1) - s), s);
+                           }});
 }
 
 OpDef define_silu() {
@@ -356,8 +372,10 @@ OpDef define_silu() {
                   .flops = 12,
                   .reference = [](double x) { return x * sigmoidOf(x); },
                   .lower = [](LowerCtx &c, Expr x) { return x / (c.f(1) + kir::unary(UnaryOp::exp, -x)); },
-                  .grad = [](GradCtx &c, Value *x, Value *,
-                             Value *dy) { return c.b.value(OpKind::silu_grad, {dy, x}); }});
+                  .grad =
+                      [](GradCtx &c, Value *x, Value *, Value *dy) {
+                        return c.b.value(OpKind::silu_grad, {dy, x});
+                      }});
 }
 
 OpDef define_silu_grad() {
@@ -370,10 +388,11 @@ OpDef define_silu_grad() {
                                  double s = sigmoidOf(x);
                                  return s + x * s * (1.0 - s);
                                },
-                           .lower = [](LowerCtx &c, Expr dy, Expr x) {
-                             Expr s = sigmoid(c, x);
-                             return dy * kir::fma(x * s, c.f(1) - s, s);
-                           }});
+                           .lower =
+                               [](LowerCtx &c, Expr dy, Expr x) {
+                                 Expr s = sigmoid(c, x);
+                                 return dy * kir::fma(x * s, c.f(1) - s, s);
+                               }});
 }
 
 }  // namespace gptc

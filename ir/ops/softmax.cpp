@@ -24,7 +24,8 @@ std::vector<OpDef::Sample> samplesRow(unsigned seed) {
   return {{.operandTypes = {x}}, {.operandTypes = {x.slice(2, 3)}}};
 }
 
-/// A row statistic repeated along the last dimension: broadcast adds leading dimensions only, so the new one is turned to the back.
+/// A row statistic repeated along the last dimension: broadcast adds leading dimensions only, so the new one is turned
+/// to the back.
 Value *repeatAlongRow(Builder &b, Value *rows, const Type &x) {
   Type turned(x.dtype, {x.dims.back()});
   std::vector<int64_t> perm;

@@ -1,0 +1,387 @@
+// Attention over packed queries, keys and values, forward, backward, and with a cache for sampling.
+//
+// A row of qkv holds H query heads, then Hkv key heads, then Hkv value heads, each of D elements: what GPT-2's c_attn
+// yields. Query head h uses key and value head h / (H / Hkv) (grouped queries, Ainslie et al. 2023). With scale =
+// 1/sqrt(D):
+//   s_ij = scale * q_i . k_j,   j <= i where causal
+//   lse_i = log sum_j exp(s_ij),   p_ij = exp(s_ij - lse_i),   o_i = sum_j m_ij p_ij v_j
+// where m_ij is 0 or 1/(1-p) by dropout, drawn at index (h*T + i)*T + j of the sequence: what the dropout op would draw
+// for [B,H,T,T]. Backward, as in Dao et al. 2022, with delta_i = do_i . o_i:
+//   dv_j = sum_i m_ij p_ij do_i,   ds_ij = p_ij (m_ij do_i . v_j - delta_i),   dq_i = scale sum_j ds_ij k_j,   dk_j =
+//   scale sum_i ds_ij q_i
+#include "ir/ops/op_support.h"
+#include "ir/random.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gptc {
+using namespace ops;
+
+namespace {
+
+/// Sizes of an attention op, from the type of qkv and the attributes.
+struct Heads {
+  int64_t batch, rows, queries, keyValues, size;
+
+  static bool from(const Op &op, const Type &qkv, Heads &h, std::string &error) {
+    h.queries = op.attrs.getInt("n_head");
+    h.keyValues = op.attrs.getInt("n_kv_head", h.queries);
+    if (!isFloat(qkv.dtype) || qkv.rank() != 3)
+      return fail(error, "qkv must be a float tensor of three dimensions, not {}", qkv.str());
+    int64_t width = qkv.dim(2);
+    if (h.queries < 1 || h.queries > width || h.keyValues < 1 || h.queries % h.keyValues != 0)
+      return fail(error,
+                  "n_head = {} and n_kv_head = {}: the first must be a positive multiple of the second, within {}",
+                  h.queries, h.keyValues, qkv.str());
+    int64_t all = h.queries + 2 * h.keyValues;
+    if (width % all != 0)
+      return fail(error, "the {} elements of a row of qkv do not split into {} heads", width, all);
+    for (const Dim &d : qkv.dims)
+      if (d.logical != d.padded)
+        return fail(error, "qkv may not be padded: {}", qkv.str());
+    h.batch = qkv.dim(0), h.rows = qkv.dim(1), h.size = width / all;
+    return true;
+  }
+  /// Of an op already checked.
+  Heads(const Op &op, const Type &qkv) {
+    std::string error;
+    GPTC_CHECK(from(op, qkv, *this, error), "{}", error);
+  }
+  Heads() = default;
+
+  int64_t width() const { return (queries + 2 * keyValues) * size; }
+  int64_t keyHead(int64_t h) const { return h / (queries / keyValues); }
+  // Where the elements of row t of sequence b stand in qkv.
+  int64_t q(int64_t b, int64_t t, int64_t h) const { return (b * rows + t) * width() + h * size; }
+  int64_t k(int64_t b, int64_t t, int64_t h) const { return q(b, t, queries + keyHead(h)); }
+  int64_t v(int64_t b, int64_t t, int64_t h) const { return q(b, t, queries + keyValues + keyHead(h)); }
+  int64_t o(int64_t b, int64_t t, int64_t h) const { return ((b * rows + t) * queries + h) * size; }
+  int64_t lse(int64_t b, int64_t t, int64_t h) const { return (b * queries + h) * rows + t; }
+  double scale() const { return 1.0 / std::sqrt(double(size)); }
+
+  Type outType(const Type &qkv) const { return Type(qkv.dtype, {qkv.dims[0], qkv.dims[1], Dim(queries * size)}); }
+  Type lseType(const Type &qkv) const { return Type(statDType(qkv.dtype), {qkv.dims[0], Dim(queries), qkv.dims[1]}); }
+};
+
+double dot(const double *a, const double *b, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i)
+    sum += a[i] * b[i];
+  return sum;
+}
+
+bool causal(const Op &op) { return op.attrs.getBool("causal", true); }
+
+/// Factors m_ij of one sequence; all 1 without dropout.
+class DropoutFactors {
+public:
+  DropoutFactors(const Op &op, std::span<const Tensor *const> in, unsigned first, int64_t sequence)
+      : p(op.attrs.getFloat("p")), drops(in.size() > first) {
+    if (drops)
+      key = dropoutKey(op, *in[first], *in[first + 1], *in[first + 2], sequence);
+  }
+  double at(const Heads &h, int64_t head, int64_t i, int64_t j) const {
+    if (!drops)
+      return 1;
+    return randomUniform(key, uint64_t((head * h.rows + i) * h.rows + j)) < p ? 0 : 1 / (1 - p);
+  }
+
+private:
+  double p;
+  bool drops;
+  RandomKey key{};
+};
+
+/// Optional operands from `first` on are seed, step and seq0: all three or none.
+bool expectDropoutOperands(const Op &op, unsigned first, std::string &error) {
+  unsigned n = op.numOperands() - first;
+  if (n != 0 && n != 3)
+    return fail(error, "seed, step and seq0 must be given together");
+  for (unsigned i = first; i < op.numOperands(); ++i)
+    if (!expectScalar(op, i, DType::i64, error))
+      return false;
+  if (n == 0 && op.attrs.getFloat("p") != 0)
+    return fail(error, "p = {} needs the operands seed, step and seq0", op.attrs.getFloat("p"));
+  return true;
+}
+
+std::vector<AttrSpec> attentionAttrs() {
+  return {{AttrSpec::Int, "n_head", true, int64_t(1)},
+          {AttrSpec::Int, "n_kv_head", false, int64_t(0)},
+          {AttrSpec::Bool, "causal", false, true},
+          {AttrSpec::Float, "p", false, 0.0},
+          {AttrSpec::Int, "stream", false, int64_t(0)}};
+}
+
+std::vector<Tensor> referenceAttention(const Op &op, std::span<const Tensor *const> in) {
+  Heads n(op, op.operand(0)->type);
+  const double *x = in[0]->data.data();
+  Tensor o(op.result(0)->type), lse(op.result(1)->type);
+  std::vector<double> s(n.rows);
+  for (int64_t b = 0; b < n.batch; ++b) {
+    DropoutFactors factor(op, in, 1, b);
+    for (int64_t h = 0; h < n.queries; ++h)
+      for (int64_t i = 0; i < n.rows; ++i) {
+        int64_t end = causal(op) ? i + 1 : n.rows;
+        for (int64_t j = 0; j < end; ++j)
+          s[j] = n.scale() * dot(x + n.q(b, i, h), x + n.k(b, j, h), n.size);
+        double most = *std::max_element(s.begin(), s.begin() + end), sum = 0;
+        for (int64_t j = 0; j < end; ++j)
+          sum += std::exp(s[j] - most);
+        double l = lse.data[n.lse(b, i, h)] = most + std::log(sum);
+        for (int64_t j = 0; j < end; ++j)
+          for (int64_t c = 0; c < n.size; ++c)
+            o.data[n.o(b, i, h) + c] += factor.at(n, h, i, j) * std::exp(s[j] - l) * x[n.v(b, j, h) + c];
+      }
+  }
+  return {std::move(o), std::move(lse)};
+}
+
+std::vector<Tensor> referenceAttentionGrad(const Op &op, std::span<const Tensor *const> in) {
+  Heads n(op, op.operand(1)->type);
+  const double *dout = in[0]->data.data(), *x = in[1]->data.data(), *out = in[2]->data.data();
+  Tensor result(op.result()->type);
+  double *d = result.data.data();
+  for (int64_t b = 0; b < n.batch; ++b) {
+    DropoutFactors factor(op, in, 4, b);
+    for (int64_t h = 0; h < n.queries; ++h)
+      for (int64_t i = 0; i < n.rows; ++i) {
+        const double *di = dout + n.o(b, i, h);
+        double delta = dot(di, out + n.o(b, i, h), n.size);
+        for (int64_t j = 0; j < (causal(op) ? i + 1 : n.rows); ++j) {
+          double p =
+              std::exp(n.scale() * dot(x + n.q(b, i, h), x + n.k(b, j, h), n.size) - in[3]->data[n.lse(b, i, h)]);
+          double m = factor.at(n, h, i, j);
+          double ds = n.scale() * p * (m * dot(di, x + n.v(b, j, h), n.size) - delta);
+          for (int64_t c = 0; c < n.size; ++c) {
+            d[n.q(b, i, h) + c] += ds * x[n.k(b, j, h) + c];
+            d[n.k(b, j, h) + c] += ds * x[n.q(b, i, h) + c];
+            d[n.v(b, j, h) + c] += m * p * di[c];
+          }
+        }
+      }
+  }
+  return {std::move(result)};
+}
+
+/// `products` matrix products over all pairs (query, key) that are computed, and the exponentials.
+Cost attentionCost(const Op &op, const Type &qkv, double products) {
+  Heads n(op, qkv);
+  double pairs = double(n.batch) * double(n.queries) * double(n.rows) * double(n.rows) / (causal(op) ? 2 : 1);
+  Cost c = streamCost(op, 0);
+  c.flops = pairs * (2 * products * double(n.size) + 10);
+  return c;
+}
+
+/// Samples of attention and, with `backward`, of its gradient: there o and lse are those that the forward op would
+/// yield.
+std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
+  SampleSource s(seed);
+  struct Shape {
+    int64_t heads, keyHeads;
+    bool causal;
+    double p;
+  };
+  std::vector<OpDef::Sample> samples;
+  for (Shape shape :
+       {Shape{2, 2, true, 0.0}, Shape{4, 2, true, 0.25}, Shape{3, 1, false, 0.0}, Shape{1, 1, false, 0.5}}) {
+    // Backward is quadratic in rows for each element of a finite difference; long rows come with the forward samples.
+    int64_t rows = s.extent(backward ? 33 : 17), size = s.extent(9);
+    Type qkv(DType::f32, {s.between(1, 2), rows, (shape.heads + 2 * shape.keyHeads) * size});
+    AttrMap at = attrs({{"n_head", shape.heads}, {"causal", shape.causal}});
+    if (shape.keyHeads != shape.heads)
+      at.set("n_kv_head", shape.keyHeads);
+    std::vector<Tensor> inputs = {s.normals(qkv)};
+    if (shape.p > 0) {
+      at.set("p", shape.p);
+      at.set("stream", s.between(0, 100));
+      for (int i = 0; i < 3; ++i)
+        inputs.push_back(Tensor::scalar(double(s.between(0, 1000)), DType::i64));
+    }
+    if (backward) {
+      Module m;
+      Function *f = m.addFunction("forward");
+      std::vector<Value *> args;
+      for (const Tensor &t : inputs)
+        args.push_back(f->body.addArg(t.type));
+      Builder b(f->body);
+      Op *forward = b.op(OpKind::attention, args, at);
+      std::vector<const Tensor *> in;
+      for (const Tensor &t : inputs)
+        in.push_back(&t);
+      std::vector<Tensor> results = referenceAttention(*forward, in);
+      Tensor dout = s.normals(results[0].type);
+      std::vector<Tensor> all = {std::move(dout), inputs[0], std::move(results[0]), std::move(results[1])};
+      all.insert(all.end(), inputs.begin() + 1, inputs.end());
+      inputs = std::move(all);
+    }
+    OpDef::Sample sample{.attrs = std::move(at)};
+    for (const Tensor &t : inputs)
+      sample.operandTypes.push_back(t.type);
+    sample.operandValues = std::move(inputs);
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+// ---- with a cache ---------------------------------------------------------------------------------------------------
+
+bool inferCached(const Op &op, std::vector<Type> &types, std::string &error) {
+  const Type &qkv = op.operand(0)->type;
+  Heads n;
+  if (!Heads::from(op, qkv, n, error))
+    return false;
+  if (n.batch != 1)
+    return fail(error, "a cache holds one sequence, but qkv has {}", n.batch);
+  const Type &k = op.operand(1)->type;
+  if (k.rank() != 3 || k.dtype != qkv.dtype || k.dims[0] != Dim(n.keyValues) || k.dims[2] != Dim(n.size) ||
+      k.dim(1) != k.padded(1) || k.dim(1) < n.rows)
+    return fail(error, "the cache must be {}[{},S,{}] with S at least {}, not {}", nameOf(qkv.dtype).str(), n.keyValues,
+                n.size, n.rows, k.str());
+  if (!expectSame(k, op.operand(2)->type, "the caches of keys and values", error) ||
+      !expectScalar(op, 3, DType::i64, error))
+    return false;
+  types = {n.outType(qkv), k, k};
+  return true;
+}
+
+std::vector<Tensor> referenceCached(const Op &op, std::span<const Tensor *const> in) {
+  Heads n(op, op.operand(0)->type);
+  const double *x = in[0]->data.data();
+  Tensor o(op.result(0)->type), k = *in[1], v = *in[2];
+  int64_t capacity = k.type.dim(1);
+  int64_t pos = int64_t(std::clamp(in[3]->data[0], 0.0, double(capacity - n.rows)));
+  auto at = [&](int64_t head, int64_t row) { return (head * capacity + row) * n.size; };
+  for (int64_t h = 0; h < n.queries; ++h)
+    for (int64_t t = 0; t < n.rows; ++t) {
+      std::copy_n(x + n.k(0, t, h), n.size, &k.data[at(n.keyHead(h), pos + t)]);
+      std::copy_n(x + n.v(0, t, h), n.size, &v.data[at(n.keyHead(h), pos + t)]);
+    }
+  for (int64_t h = 0; h < n.queries; ++h)
+    for (int64_t i = 0; i < n.rows; ++i) {
+      std::vector<double> s(pos + i + 1);
+      for (int64_t j = 0; j < int64_t(s.size()); ++j)
+        s[j] = n.scale() * dot(x + n.q(0, i, h), &k.data[at(n.keyHead(h), j)], n.size);
+      double most = *std::max_element(s.begin(), s.end()), sum = 0;
+      for (double e : s)
+        sum += std::exp(e - most);
+      for (int64_t j = 0; j < int64_t(s.size()); ++j)
+        for (int64_t c = 0; c < n.size; ++c)
+          o.data[n.o(0, i, h) + c] += std::exp(s[j] - most) / sum * v.data[at(n.keyHead(h), j) + c];
+    }
+  return {std::move(o), std::move(k), std::move(v)};
+}
+
+}  // namespace
+
+OpDef define_attention() {
+  return {
+      .kind = OpKind::attention,
+      .name = "attention",
+      .summary = "softmax(q k^T / sqrt(D)) v per head over packed qkv, with dropout on the probabilities",
+      .operands = {{"qkv"}, {"seed", true}, {"step", true}, {"seq0", true}},
+      .attrs = attentionAttrs(),
+      .results = {"o", "lse"},
+      .fusion = FusionKind::attention,
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            const Type &qkv = op.operand(0)->type;
+            Heads n;
+            if (!Heads::from(op, qkv, n, error) || !expectDropoutOperands(op, 1, error))
+              return false;
+            types = {n.outType(qkv), n.lseType(qkv)};
+            return true;
+          },
+      .check = checkDropoutAttrs,
+      .grad = [](GradCtx &c) -> std::vector<Value *> {
+        expectNoGradient(c, 1);
+        std::vector<Value *> operands = {c.dresults[0], c.op.operand(0), c.op.result(0), c.op.result(1)};
+        for (unsigned i = 1; i < c.op.numOperands(); ++i)
+          operands.push_back(c.op.operand(i));
+        std::vector<Value *> grads(c.op.numOperands(), nullptr);
+        grads[0] = c.b.value(OpKind::attention_grad, operands, c.op.attrs);
+        return grads;
+      },
+      .cost = [](const Op &op) { return attentionCost(op, op.operand(0)->type, 2); },
+      .reference = referenceAttention,
+      .lower = NotApplicable{"the attention recipe builds the loops around it"},
+      .samples = [](unsigned seed) { return samplesAttention(false, seed); },
+  };
+}
+
+OpDef define_attention_grad() {
+  return {
+      .kind = OpKind::attention_grad,
+      .name = "attention_grad",
+      .summary = "gradient of attention with respect to qkv; probabilities are recomputed from lse",
+      .operands = {{"do"}, {"qkv"}, {"o"}, {"lse"}, {"seed", true}, {"step", true}, {"seq0", true}},
+      .attrs = attentionAttrs(),
+      .results = {"dqkv"},
+      .fusion = FusionKind::attention,
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            const Type &qkv = op.operand(1)->type;
+            Heads n;
+            if (!Heads::from(op, qkv, n, error) ||
+                !expectType(op, 0, n.outType(qkv), "the type of attention's result", error) ||
+                !expectType(op, 2, n.outType(qkv), "the type of attention's result", error) ||
+                !expectType(op, 3, n.lseType(qkv), "one element per head and row", error) ||
+                !expectDropoutOperands(op, 4, error))
+              return false;
+            types = {qkv};
+            return true;
+          },
+      .check = checkDropoutAttrs,
+      .grad = NotApplicable{"a gradient itself; second derivatives are not taken"},
+      .cost = [](const Op &op) { return attentionCost(op, op.operand(1)->type, 5); },
+      .reference = referenceAttentionGrad,
+      .lower = NotApplicable{"the attention recipe builds the loops around it"},
+      .samples = [](unsigned seed) { return samplesAttention(true, seed); },
+  };
+}
+
+OpDef define_attention_cached() {
+  return {
+      .kind = OpKind::attention_cached,
+      .name = "attention_cached",
+      .summary = "attention of new tokens to a cache of keys and values, which they join at rows pos..; token i sees "
+                 "rows <= pos+i",
+      .operands = {{"qkv"}, {"k"}, {"v"}, {"pos"}},
+      .attrs = {{AttrSpec::Int, "n_head", true, int64_t(1)}, {AttrSpec::Int, "n_kv_head", false, int64_t(0)}},
+      .results = {"o", "k", "v"},
+      .fusion = FusionKind::attention,
+      .infer = inferCached,
+      .check =
+          NotApplicable{
+              "types and attributes are checked when the result types are inferred; pos is clamped so that rows exist"},
+      .grad = NotApplicable{"sampling only"},
+      .cost =
+          [](const Op &op) {
+            Heads n(op, op.operand(0)->type);
+            Cost c = streamCost(op, 0);
+            c.flops = 4.0 * double(n.rows) * double(op.operand(1)->type.dim(1)) * double(n.queries * n.size);
+            return c;
+          },
+      .reference = referenceCached,
+      .lower = NotApplicable{"the attention recipe builds the loops around it"},
+      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+        SampleSource s(seed);
+        std::vector<OpDef::Sample> samples;
+        for (auto [heads, keyHeads] : {std::pair<int64_t, int64_t>{2, 2}, {4, 1}}) {
+          int64_t rows = s.extent(9), size = s.extent(33), capacity = rows + s.between(0, 40);
+          Type cache(DType::f32, {keyHeads, capacity, size});
+          // At the start, anywhere, and beyond the end.
+          for (int64_t pos : {int64_t(0), s.between(0, capacity - rows), capacity + 7})
+            samples.push_back(
+                {.operandTypes = {Type(DType::f32, {1, rows, (heads + 2 * keyHeads) * size}), cache, cache,
+                                  Type::scalar(DType::i64)},
+                 .attrs = attrs({{"n_head", heads}, {"n_kv_head", keyHeads}}),
+                 .operandValues = {Tensor(), Tensor(), Tensor(), Tensor::scalar(double(pos), DType::i64)}});
+        }
+        return samples;
+      },
+  };
+}
+
+}  // namespace gptc

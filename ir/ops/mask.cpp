@@ -1,0 +1,138 @@
+// Ops that blank out elements by position: dropout and the causal mask.
+#include "ir/ops/op_support.h"
+#include "ir/random.h"
+
+#include <cmath>
+#include <limits>
+
+namespace gptc {
+using namespace ops;
+using kir::BinaryOp;
+using kir::Expr;
+
+namespace {
+
+bool inferDropout(const Op &op, std::vector<Type> &types, std::string &error) {
+  if (!expectFloat(op, 0, error) || !expectRank(op, 0, 1, error))
+    return false;
+  for (unsigned i : {1u, 2u, 3u})
+    if (!expectScalar(op, i, DType::i64, error))
+      return false;
+  types = {op.operand(0)->type};
+  return true;
+}
+
+std::vector<Tensor> referenceDropout(const Op &op, std::span<const Tensor *const> in) {
+  Tensor y(op.result()->type);
+  double p = op.attrs.getFloat("p");
+  int64_t each = y.type.slice(1, y.type.rank()).elements();
+  for (int64_t s = 0; s < y.type.dim(0); ++s) {
+    RandomKey key = dropoutKey(op, *in[1], *in[2], *in[3], s);
+    for (int64_t i = 0; i < each; ++i)
+      y.data[s * each + i] = randomUniform(key, uint64_t(i)) < p ? 0.0 : in[0]->data[s * each + i] / (1 - p);
+  }
+  return {std::move(y)};
+}
+
+double maskValue(const Op &op) { return op.attrs.getFloat("value", -std::numeric_limits<double>::infinity()); }
+
+}  // namespace
+
+OpDef define_dropout() {
+  return {
+      .kind = OpKind::dropout,
+      .name = "dropout",
+      .summary = "x / (1-p) with probability 1-p, else 0; a function of (seed, step, stream, sequence, index) alone",
+      .operands = {{"x"}, {"seed"}, {"step"}, {"seq0"}},
+      .attrs = {{AttrSpec::Float, "p", true, 0.0}, {AttrSpec::Int, "stream", true, int64_t(0)}},
+      .results = {"y"},
+      .fusion = FusionKind::pointwise,
+      .infer = inferDropout,
+      .check = checkDropoutAttrs,
+      .grad = [](GradCtx &c) -> std::vector<Value *> {
+        // The same mask falls on the gradient.
+        Value *dx =
+            c.b.value(OpKind::dropout, {c.dresults[0], c.op.operand(1), c.op.operand(2), c.op.operand(3)}, c.op.attrs);
+        return {dx, nullptr, nullptr, nullptr};
+      },
+      .cost = [](const Op &op) { return streamCost(op, 10); },
+      .reference = referenceDropout,
+      .lower = [](LowerCtx &c) -> std::vector<Expr> {
+        const Type &x = c.op.operand(0)->type;
+        std::vector<Expr> at = c.index();
+        Expr i = kir::imm(0);
+        for (unsigned d = 1; d < x.rank(); ++d)
+          i = i * x.dim(int(d)) + at[d];
+        if (x.slice(1, x.rank()).elements() <= int64_t(1) << 32)
+          i = kir::cast(DType::u32, i);
+        RandomKeyExpr key =
+            randomKeyExpr(c.operand(1), c.operand(2), uint32_t(c.op.attrs.getInt("stream")), c.operand(3) + at[0]);
+        double p = c.op.attrs.getFloat("p");
+        return {kir::select(dropoutKeeps(randomBitsExpr(key, i), p), c.operand(0) * c.f(1 / (1 - p)), c.f(0))};
+      },
+      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+        SampleSource s(seed);
+        std::vector<OpDef::Sample> samples;
+        Type whole(DType::f32, {s.extent(5), s.extent(9), s.maybePadded(s.extent(129))}),
+            i64 = Type::scalar(DType::i64);
+        for (const Type &t : {whole, whole.slice(1, 3), whole.slice(2, 3)}) {
+          double p = samples.empty() ? 0.2 : samples.size() == 1 ? 0.5 : 0.0;
+          samples.push_back({.operandTypes = {t, i64, i64, i64},
+                             .attrs = attrs({{"p", p}, {"stream", s.between(0, 1000)}}),
+                             .operandValues = {Tensor(), Tensor::scalar(double(s.between(0, 1 << 30)), DType::i64),
+                                               Tensor::scalar(double(s.between(0, 100000)), DType::i64),
+                                               Tensor::scalar(double(s.between(0, int64_t(1) << 40)), DType::i64)}});
+        }
+        return samples;
+      },
+  };
+}
+
+OpDef define_causal_mask() {
+  return {
+      .kind = OpKind::causal_mask,
+      .name = "causal_mask",
+      .summary = "s where column <= row + (S-T), else `value`: each query sees the keys up to its own position",
+      .operands = {{"s"}},
+      .attrs = {{AttrSpec::Float, "value", false, -std::numeric_limits<double>::infinity()}},
+      .results = {"y"},
+      .fusion = FusionKind::pointwise,
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            const Type &s = op.operand(0)->type;
+            if (!expectFloat(op, 0, error) || !expectRank(op, 0, 2, error))
+              return false;
+            if (s.dim(-2) > s.dim(-1))
+              return fail(error, "{} has more rows than columns: a row would see nothing", s.str());
+            types = {s};
+            return true;
+          },
+      .check = NotApplicable{"types say all"},
+      .grad = [](GradCtx &c) -> std::vector<Value *> {
+        return {c.b.value(OpKind::causal_mask, {c.dresults[0]}, attrs({{"value", 0.0}}))};
+      },
+      .cost = [](const Op &op) { return streamCost(op, 0); },
+      .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
+        Tensor y = *in[0];
+        int64_t columns = y.type.dim(-1), rows = y.type.dim(-2);
+        for (int64_t i = 0; i < int64_t(y.data.size()); ++i)
+          if (i % columns > i / columns % rows + columns - rows)
+            y.data[i] = maskValue(op);
+        return {std::move(y)};
+      },
+      .lower = [](LowerCtx &c) -> std::vector<Expr> {
+        const Type &s = c.op.operand(0)->type;
+        std::vector<Expr> at = c.index();
+        Expr last = at[at.size() - 2] + (s.dim(-1) - s.dim(-2));
+        return {kir::select(kir::binary(BinaryOp::le, at.back(), last), c.operand(0), c.f(maskValue(c.op)))};
+      },
+      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+        SampleSource s(seed);
+        int64_t rows = s.extent(33), columns = rows + s.between(0, 3) * s.extent(33);
+        Type t(DType::f32, {s.extent(3), s.extent(3), rows, s.maybePadded(columns)});
+        return {{.operandTypes = {t}, .attrs = attrs({{"value", -2.5}})}, {.operandTypes = {t.slice(2, 4)}}};
+      },
+  };
+}
+
+}  // namespace gptc
