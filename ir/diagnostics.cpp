@@ -126,7 +126,11 @@ UserError::UserError(ErrorCode code, std::string message, std::string help) {
   diagnostics.push_back(std::move(d));
 }
 
-InternalError::InternalError(const char *file, int line, std::string message)
-    : text(fmt::format("internal error at {}:{}: {}", file, line, message)) {}
+InternalError::InternalError(const char *file, int line, std::string message) {
+  llvm::StringRef path = file;
+  while (path.consume_front("../")) {  // the compiler may have been called from the build folder
+  }
+  text = fmt::format("internal error at {}:{}: {}", path.str(), line, message);
+}
 
 }  // namespace gptc

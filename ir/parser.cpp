@@ -311,7 +311,7 @@ private:
     s->name = parseSymbol(stateNames, "state");
     expect(':');
     s->type = parseOneType();
-    if (attrsFollow())
+    if (peek('{'))
       s->attrs = parseAttrs();
     module->states.push_back(std::move(s));
   }
@@ -441,7 +441,7 @@ private:
       do
         op->addOperand(parseUse(scope));
       while (accept(','));
-    if (attrsFollow())
+    if (peek('{') && !rest.drop_front().ltrim(" \t\r\n").starts_with("^"))
       op->attrs = parseAttrs();
     std::vector<Type> types;
     if (accept(':'))
