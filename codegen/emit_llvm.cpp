@@ -1,0 +1,919 @@
+// Kernel IR to LLVM IR.
+//
+// Vector loops become explicit vectors here: LLVM's vectorisers do not run, so the shape of the code is what the recipe
+// said. Inside a vector loop each value is
+//   uniform   one scalar, the same for all lanes;
+//   linear    i64 base + stride * lane: stays scalar until somebody needs it as a vector, and gives contiguous loads
+//   and stores; varying   a vector.
+// The last, partial group is emitted once more under a mask. Unroll loops are expanded with constant indices, so that
+// SROA turns reg buffers into registers.
+#include "codegen/codegen.h"
+#include "codegen/llvm_internal.h"
+#include "codegen/math.h"
+#include "ir/diagnostics.h"
+
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/IR/IRBuilder.h"
+#include "llvm/IR/Intrinsics.h"
+#include "llvm/IR/LLVMContext.h"
+#include "llvm/IR/Module.h"
+#include "llvm/IR/Verifier.h"
+#include "llvm/MC/TargetRegistry.h"
+#include "llvm/Passes/PassBuilder.h"
+#include "llvm/Support/TargetSelect.h"
+#include "llvm/Support/raw_ostream.h"
+#include "llvm/Target/TargetMachine.h"
+#include "llvm/TargetParser/Triple.h"
+
+#include <mutex>
+#include <numeric>
+
+namespace gptc {
+
+using namespace kir;
+
+namespace {
+
+using LValue = llvm::Value;
+
+/// A value of the current point; see the head of this file.
+struct Val {
+  LValue *scalar = nullptr;  // uniform, or lane 0 of a linear value
+  LValue *vector = nullptr;  // varying
+  int64_t stride = 0;        // of a linear value; else 0
+  // Facts about an i64 `scalar`, for division and narrow comparisons:
+  int64_t multiple = 1;  // it is a multiple of this; 0: it is 0
+  int64_t bound = -1;    // it lies in [0, bound]; -1: nothing known
+
+  bool uniform() const { return scalar && stride == 0; }
+  bool linear() const { return scalar && stride != 0; }
+};
+
+Val uniform(LValue *v) { return {v}; }
+Val varying(LValue *v) { return {nullptr, v}; }
+
+/// The group of lanes that is being emitted.
+struct Group {
+  int width = 1;
+  LValue *mask = nullptr;  // null: all lanes are active
+};
+
+int64_t checkedBound(int64_t a, int64_t b, bool multiply) {
+  int64_t r;
+  if (a < 0 || b < 0 || (multiply ? __builtin_mul_overflow(a, b, &r) : __builtin_add_overflow(a, b, &r)))
+    return -1;
+  return r;
+}
+
+class FunctionEmitter {
+public:
+  FunctionEmitter(const Kernel &k, llvm::Module &module)
+      : kernel(k), module(module), ctx(module.getContext()), b(ctx) {}
+
+  void run(const std::string &name, const StmtNode &phase, const Target &target) {
+    llvm::Type *ptr = b.getPtrTy();
+    auto *type = llvm::FunctionType::get(b.getVoidTy(), {ptr, b.getInt64Ty(), b.getInt64Ty()}, false);
+    fn = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
+    fn->addFnAttr(llvm::Attribute::NoUnwind);
+    fn->addFnAttr("target-cpu", target.cpu);
+    fn->addFnAttr("target-features", target.features);
+    // Or else LLVM splits 512-bit vectors on CPUs whose tuning asks for 256.
+    std::string bits = std::to_string(target.vectorBytes * 8);
+    fn->addFnAttr("prefer-vector-width", bits);
+    fn->addFnAttr("min-legal-vector-width", bits);
+    entry = llvm::BasicBlock::Create(ctx, "entry", fn);
+    auto *start = llvm::BasicBlock::Create(ctx, "start", fn);
+    b.SetInsertPoint(entry);
+    for (unsigned i = 0; i < kernel.params.size(); ++i) {
+      LValue *slot = b.CreateConstInBoundsGEP1_64(ptr, fn->getArg(0), i);
+      memory[kernel.params[i].get()] = b.CreateLoad(ptr, slot, kernel.params[i]->name);
+    }
+    b.SetInsertPoint(start);
+    if (phase.kind == StmtKind::For && phase.loop == LoopKind::parallel)
+      tasks(phase);
+    else
+      statement(phase);
+    b.CreateRetVoid();
+    b.SetInsertPoint(entry);
+    b.CreateBr(start);
+  }
+
+private:
+  const Kernel &kernel;
+  llvm::Module &module;
+  llvm::LLVMContext &ctx;
+  llvm::IRBuilder<> b;
+  llvm::Function *fn = nullptr;
+  llvm::BasicBlock *entry = nullptr;
+  llvm::DenseMap<const BufferNode *, LValue *> memory;
+  llvm::DenseMap<const VarNode *, Val> vars;
+  llvm::DenseMap<const ExprNode *, Val> done;  // of the current statement: shared nodes are emitted once
+  Group *group = nullptr;
+
+  // ---- types and small helpers -------------------------------------------------------------------------------------
+
+  llvm::Type *scalarType(DType t) {
+    switch (t) {
+    case DType::f32:
+    case DType::bf16:
+    case DType::f16:
+      return b.getFloatTy();
+    case DType::f64:
+      return b.getDoubleTy();
+    case DType::i32:
+    case DType::u32:
+      return b.getInt32Ty();
+    case DType::i64:
+      return b.getInt64Ty();
+    case DType::pred:
+      return b.getInt1Ty();
+    }
+    return nullptr;
+  }
+  llvm::Type *memoryType(DType t) {
+    switch (t) {
+    case DType::bf16:
+      return b.getInt16Ty();
+    case DType::f16:
+      return b.getHalfTy();
+    case DType::pred:
+      return b.getInt8Ty();
+    default:
+      return scalarType(t);
+    }
+  }
+  llvm::Type *widen(llvm::Type *t) { return llvm::FixedVectorType::get(t, group->width); }
+  /// `t`, or a vector of it like `shape`.
+  static llvm::Type *like(llvm::Type *t, LValue *shape) {
+    if (auto *v = llvm::dyn_cast<llvm::FixedVectorType>(shape->getType()))
+      return llvm::FixedVectorType::get(t, v->getNumElements());
+    return t;
+  }
+
+  static std::optional<int64_t> constant(const Val &v) {
+    if (v.uniform())
+      if (auto *c = llvm::dyn_cast<llvm::ConstantInt>(v.scalar))
+        return c->getSExtValue();
+    return std::nullopt;
+  }
+
+  Val index(int64_t v) {
+    Val r = uniform(b.getInt64(v));
+    r.multiple = v < 0 ? -v : v;
+    r.bound = v < 0 ? -1 : v;
+    return r;
+  }
+
+  llvm::Constant *iota(unsigned bits, int64_t stride) {
+    llvm::SmallVector<llvm::Constant *, 16> lanes;
+    for (int i = 0; i < group->width; ++i)
+      lanes.push_back(llvm::ConstantInt::get(b.getIntNTy(bits), uint64_t(stride * i)));
+    return llvm::ConstantVector::get(lanes);
+  }
+
+  LValue *asVector(const Val &v) {
+    if (v.vector)
+      return v.vector;
+    LValue *s = b.CreateVectorSplat(group->width, v.scalar);
+    return v.stride ? b.CreateAdd(s, iota(64, v.stride)) : s;
+  }
+  /// The low 32 bits of an i64 value.
+  LValue *asVector32(const Val &v) {
+    if (v.vector)
+      return b.CreateTrunc(v.vector, widen(b.getInt32Ty()));
+    LValue *s = b.CreateVectorSplat(group->width, b.CreateTrunc(v.scalar, b.getInt32Ty()));
+    return v.stride ? b.CreateAdd(s, iota(32, v.stride)) : s;
+  }
+  /// True when every lane of an i64 value fits a non-negative i32.
+  bool fits32(const Val &v) const {
+    if (!v.scalar || v.bound < 0 || v.stride < 0)
+      return false;
+    int64_t top = checkedBound(v.bound, checkedBound(v.stride, group ? group->width : 1, true), false);
+    return top >= 0 && top < (int64_t(1) << 31);
+  }
+
+  LValue *gep(const Buffer &buffer, LValue *index) {
+    return b.CreateGEP(memoryType(buffer->dtype), memory.lookup(buffer.get()), index);
+  }
+  llvm::Align alignOf(const Buffer &buffer) { return llvm::Align(sizeOf(buffer->dtype)); }
+  LValue *mask() { return group->mask ? group->mask : llvm::ConstantInt::getTrue(widen(b.getInt1Ty())); }
+
+  // ---- storage formats ---------------------------------------------------------------------------------------------
+
+  /// From the representation in memory to that in registers; scalar or vector.
+  LValue *unpack(DType t, LValue *v) {
+    if (t == DType::bf16) {
+      LValue *wide = b.CreateShl(b.CreateZExt(v, like(b.getInt32Ty(), v)), 16);
+      return b.CreateBitCast(wide, like(b.getFloatTy(), v));
+    }
+    if (t == DType::f16)
+      return b.CreateFPExt(v, like(b.getFloatTy(), v));
+    if (t == DType::pred)
+      return b.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
+    return v;
+  }
+  LValue *pack(DType t, LValue *v) {
+    if (t == DType::bf16)
+      return b.CreateTrunc(b.CreateLShr(bf16Bits(v), 16), like(b.getInt16Ty(), v));
+    if (t == DType::f16)
+      return b.CreateFPTrunc(v, like(b.getHalfTy(), v));
+    if (t == DType::pred)
+      return b.CreateZExt(v, like(b.getInt8Ty(), v));
+    return v;
+  }
+  /// The bits of `v` with the nearest bf16 in the upper half. By integers, not by the CPU's conversion: VCVTNEPS2BF16
+  /// flushes denormals, and every ISA must give the same bits.
+  LValue *bf16Bits(LValue *v) {
+    llvm::Type *i32 = like(b.getInt32Ty(), v);
+    auto k = [&](uint64_t c) { return llvm::ConstantInt::get(i32, c); };
+    LValue *u = b.CreateBitCast(v, i32);
+    LValue *odd = b.CreateAnd(b.CreateLShr(u, 16), k(1));
+    LValue *rounded = b.CreateAdd(b.CreateAdd(u, k(0x7fff)), odd);
+    return b.CreateSelect(b.CreateFCmpUNO(v, v), b.CreateOr(u, k(0x400000)), rounded);
+  }
+
+  // ---- expressions -------------------------------------------------------------------------------------------------
+
+  Val emit(const Expr &e) {
+    if (e->kind == ExprKind::IntImm)
+      return e->dtype == DType::i64 ? index(e->ival)
+                                    : uniform(llvm::ConstantInt::get(scalarType(e->dtype), uint64_t(e->ival)));
+    if (e->kind == ExprKind::FloatImm)
+      return uniform(llvm::ConstantFP::get(scalarType(e->dtype), e->fval));
+    if (auto it = done.find(e.get()); it != done.end())
+      return it->second;
+    Val v = compute(e);
+    done[e.get()] = v;
+    return v;
+  }
+
+  /// Calls `f` with the operands as scalars where all are uniform, else as vectors.
+  template <typename F> Val lift(std::initializer_list<Val> vals, F f) {
+    bool scalar = true;
+    for (const Val &v : vals)
+      scalar &= v.uniform();
+    llvm::SmallVector<LValue *, 3> args;
+    for (const Val &v : vals)
+      args.push_back(scalar ? v.scalar : asVector(v));
+    return scalar ? uniform(f(args)) : varying(f(args));
+  }
+
+  Val compute(const Expr &e) {
+    using Args = llvm::ArrayRef<LValue *>;
+    switch (e->kind) {
+    case ExprKind::Var: {
+      auto it = vars.find(e->var.get());
+      GPTC_CHECK(it != vars.end(), "variable {} is not in scope", e->var->name);
+      return it->second;
+    }
+    case ExprKind::Lane: {
+      GPTC_CHECK(group, "lane outside a vector loop");
+      Val v = index(0);
+      v.stride = group->width > 1;
+      return v;
+    }
+    case ExprKind::Load:
+      return load(e->buffer, emit(e->args[0]));
+    case ExprKind::Unary:
+      return unary(e->uop, e->dtype, emit(e->args[0]));
+    case ExprKind::Binary: {
+      Val x = emit(e->args[0]), y = emit(e->args[1]);
+      return binary(e->bop, e->args[0]->dtype, x, y);
+    }
+    case ExprKind::Fma: {
+      Val x = emit(e->args[0]), y = emit(e->args[1]), z = emit(e->args[2]);
+      return lift({x, y, z}, [&](Args a) { return b.CreateIntrinsic(a[0]->getType(), llvm::Intrinsic::fma, a); });
+    }
+    case ExprKind::Select: {
+      Val c = emit(e->args[0]), x = emit(e->args[1]), y = emit(e->args[2]);
+      Val r;
+      if (c.uniform() && x.scalar && y.scalar && x.stride == y.stride) {  // a linear value stays linear
+        r = {b.CreateSelect(c.scalar, x.scalar, y.scalar), nullptr, x.stride};
+        r.multiple = std::gcd(x.multiple, y.multiple);
+        r.bound = x.bound < 0 || y.bound < 0 ? -1 : std::max(x.bound, y.bound);
+        return r;
+      }
+      return lift({c, x, y}, [&](Args a) { return b.CreateSelect(a[0], a[1], a[2]); });
+    }
+    case ExprKind::Cast:
+      return cast(e->args[0]->dtype, e->dtype, emit(e->args[0]));
+    case ExprKind::Bitcast:
+      return lift({emit(e->args[0])}, [&](Args a) { return b.CreateBitCast(a[0], like(scalarType(e->dtype), a[0])); });
+    case ExprKind::HReduce:
+      return hreduce(*e, emit(e->args[0]));
+    default:
+      GPTC_UNREACHABLE("expression {} in a kernel", print(e));
+    }
+  }
+
+  Val load(const Buffer &buffer, const Val &at) {
+    llvm::Type *t = memoryType(buffer->dtype);
+    llvm::Align align = alignOf(buffer);
+    checkReg(buffer, at);
+    if (at.uniform())
+      return uniform(unpack(buffer->dtype, b.CreateAlignedLoad(t, gep(buffer, at.scalar), align)));
+    LValue *v;
+    if (at.linear() && at.stride == 1) {
+      LValue *p = gep(buffer, at.scalar);
+      // Reg buffers are padded: reading past what is active is harmless there and keeps them in registers.
+      if (group->mask && buffer->storage != Storage::reg)
+        v = b.CreateMaskedLoad(widen(t), p, align, group->mask, llvm::Constant::getNullValue(widen(t)));
+      else
+        v = b.CreateAlignedLoad(widen(t), p, align);
+    } else {
+      v = b.CreateMaskedGather(widen(t), gep(buffer, asVector(at)), align, mask(),
+                               llvm::Constant::getNullValue(widen(t)));
+    }
+    return varying(unpack(buffer->dtype, v));
+  }
+
+  void storeTo(const Buffer &buffer, const Val &at, const Val &value) {
+    llvm::Align align = alignOf(buffer);
+    checkReg(buffer, at);
+    if (at.uniform()) {
+      GPTC_CHECK(value.uniform(), "all lanes store to one element of {}", buffer->name);
+      b.CreateAlignedStore(pack(buffer->dtype, value.scalar), gep(buffer, at.scalar), align);
+      return;
+    }
+    LValue *v = pack(buffer->dtype, asVector(value));
+    if (at.linear() && at.stride == 1) {
+      LValue *p = gep(buffer, at.scalar);
+      if (!group->mask) {
+        b.CreateAlignedStore(v, p, align);
+      } else if (buffer->storage == Storage::reg) {
+        LValue *old = b.CreateAlignedLoad(v->getType(), p, align);
+        b.CreateAlignedStore(b.CreateSelect(group->mask, v, old), p, align);
+      } else {
+        b.CreateMaskedStore(v, p, align, group->mask);
+      }
+    } else {
+      b.CreateMaskedScatter(v, gep(buffer, asVector(at)), align, mask());
+    }
+  }
+
+  /// Registers have no addresses: an index that is not constant here would silently put the buffer into memory.
+  void checkReg(const Buffer &buffer, const Val &at) {
+    if (buffer->storage != Storage::reg)
+      return;
+    auto *c = at.scalar ? llvm::dyn_cast<llvm::ConstantInt>(at.scalar) : nullptr;
+    GPTC_CHECK(c && (at.stride == 0 || at.stride == 1), "an index into reg {} is not constant", buffer->name);
+    GPTC_CHECK(c->getSExtValue() >= 0 && c->getSExtValue() < buffer->size, "element {} of reg {}, which has {}",
+               c->getSExtValue(), buffer->name, buffer->size);
+  }
+
+  Val unary(UnaryOp op, DType t, const Val &x) {
+    bool isF32 = t == DType::f32;
+    if (isF32)
+      if (const MathExpansion &m = expandMath(op); m.result) {
+        auto outer = std::exchange(done, llvm::DenseMap<const ExprNode *, Val>());
+        vars[m.x.get()] = x;
+        Val r = emit(m.result);
+        done = std::move(outer);
+        return r;
+      }
+    return lift({x}, [&](llvm::ArrayRef<LValue *> a) -> LValue * {
+      LValue *v = a[0];
+      auto call = [&](llvm::Intrinsic::ID id) { return b.CreateUnaryIntrinsic(id, v); };
+      switch (op) {
+      case UnaryOp::neg:
+        return isFloat(t) ? b.CreateFNeg(v) : b.CreateNeg(v);
+      case UnaryOp::abs:
+        return isFloat(t) ? call(llvm::Intrinsic::fabs)
+                          : b.CreateBinaryIntrinsic(llvm::Intrinsic::abs, v, b.getFalse());
+      case UnaryOp::not_:
+        return b.CreateNot(v);
+      case UnaryOp::sqrt:
+        return call(llvm::Intrinsic::sqrt);
+      case UnaryOp::rsqrt:
+        return b.CreateFDiv(llvm::ConstantFP::get(v->getType(), 1.0), call(llvm::Intrinsic::sqrt));
+      case UnaryOp::floor:
+        return call(llvm::Intrinsic::floor);
+      // f64 is for tests: libm, element by element.
+      case UnaryOp::exp:
+        return call(llvm::Intrinsic::exp);
+      case UnaryOp::log:
+        return call(llvm::Intrinsic::log);
+      case UnaryOp::sin:
+        return call(llvm::Intrinsic::sin);
+      case UnaryOp::cos:
+        return call(llvm::Intrinsic::cos);
+      case UnaryOp::tanh:
+        return perLane("tanh", v);  // LLVM 19 does not lower the intrinsic on x86
+      case UnaryOp::round_bf16: {
+        LValue *u = bf16Bits(v);
+        return b.CreateBitCast(b.CreateAnd(u, llvm::ConstantInt::get(u->getType(), 0xffff0000u)), v->getType());
+      }
+      case UnaryOp::round_f16:
+        return b.CreateFPExt(b.CreateFPTrunc(v, like(b.getHalfTy(), v)), v->getType());
+      }
+      GPTC_UNREACHABLE("unary operator");
+    });
+  }
+
+  LValue *perLane(const char *name, LValue *v) {
+    llvm::Type *d = b.getDoubleTy();
+    llvm::FunctionCallee f = module.getOrInsertFunction(name, d, d);
+    auto *callee = llvm::cast<llvm::Function>(f.getCallee());
+    callee->setDoesNotAccessMemory();
+    callee->setDoesNotThrow();
+    auto *t = llvm::dyn_cast<llvm::FixedVectorType>(v->getType());
+    if (!t)
+      return b.CreateCall(f, v);
+    LValue *r = llvm::PoisonValue::get(t);
+    for (unsigned i = 0; i < t->getNumElements(); ++i)
+      r = b.CreateInsertElement(r, b.CreateCall(f, b.CreateExtractElement(v, i)), i);
+    return r;
+  }
+
+  Val binary(BinaryOp op, DType t, const Val &x, const Val &y) {
+    if (t == DType::i64) {
+      if (std::optional<Val> r = indexArithmetic(op, x, y))
+        return *r;
+      if (op >= BinaryOp::eq && !(x.uniform() && y.uniform()) && fits32(x) && fits32(y))
+        return varying(arithmetic(op, DType::i32, asVector32(x), asVector32(y)));
+    }
+    return lift({x, y}, [&](llvm::ArrayRef<LValue *> a) { return arithmetic(op, t, a[0], a[1]); });
+  }
+
+  /// i64 operations on uniform and linear values, with what is known about them. None where the result varies.
+  std::optional<Val> indexArithmetic(BinaryOp op, const Val &x, const Val &y) {
+    if (!x.scalar || !y.scalar)
+      return std::nullopt;
+    Val r;
+    std::optional<int64_t> c = constant(y);
+    switch (op) {
+    case BinaryOp::add:
+      r = {b.CreateAdd(x.scalar, y.scalar), nullptr, x.stride + y.stride};
+      r.multiple = std::gcd(x.multiple, y.multiple);
+      r.bound = checkedBound(x.bound, y.bound, false);
+      return r;
+    case BinaryOp::sub:
+      r = {b.CreateSub(x.scalar, y.scalar), nullptr, x.stride - y.stride};
+      r.multiple = std::gcd(x.multiple, y.multiple);
+      return r;
+    case BinaryOp::mul: {
+      if (y.stride || (x.stride && !c))
+        return std::nullopt;
+      r = {b.CreateMul(x.scalar, y.scalar), nullptr, x.stride ? x.stride * *c : 0};
+      r.bound = checkedBound(x.bound, y.bound, true);
+      if (__builtin_mul_overflow(x.multiple, y.multiple, &r.multiple))
+        r.multiple = 1;
+      return r;
+    }
+    case BinaryOp::div:
+    case BinaryOp::rem: {
+      if (y.stride || (x.stride && !c))
+        return std::nullopt;
+      bool natural = x.bound >= 0 && y.bound >= 0;
+      // All lanes share one quotient when a group never crosses a multiple of the divisor.
+      if (x.stride && !(natural && *c > 0 && x.stride == 1 && *c % group->width == 0 && x.multiple % group->width == 0))
+        return std::nullopt;
+      if (op == BinaryOp::div) {
+        r = uniform(natural ? b.CreateUDiv(x.scalar, y.scalar) : b.CreateSDiv(x.scalar, y.scalar));
+        if (c && *c > 0) {
+          r.multiple = x.multiple % *c == 0 ? x.multiple / *c : 1;
+          r.bound = x.bound < 0 ? -1 : x.bound / *c;
+        } else {
+          r.bound = natural ? x.bound : -1;
+        }
+      } else {
+        r = {natural ? b.CreateURem(x.scalar, y.scalar) : b.CreateSRem(x.scalar, y.scalar), nullptr, x.stride};
+        r.multiple = std::gcd(x.multiple, y.multiple);
+        r.bound = natural && c && *c > 0 ? std::min(x.bound, *c - 1) : natural ? x.bound : -1;
+      }
+      return r;
+    }
+    case BinaryOp::min:
+    case BinaryOp::max:
+      if (x.stride || y.stride)
+        return std::nullopt;
+      r = uniform(arithmetic(op, DType::i64, x.scalar, y.scalar));
+      r.multiple = std::gcd(x.multiple, y.multiple);
+      if (op == BinaryOp::min)
+        r.bound = x.bound < 0 || y.bound < 0 ? -1 : std::min(x.bound, y.bound);
+      else
+        r.bound = x.bound < 0 || y.bound < 0 ? -1 : std::max(x.bound, y.bound);
+      return r;
+    default:
+      return std::nullopt;
+    }
+  }
+
+  LValue *arithmetic(BinaryOp op, DType t, LValue *x, LValue *y) {
+    using P = llvm::CmpInst::Predicate;
+    bool f = isFloat(t), u = t == DType::u32 || t == DType::pred;
+    auto compare = [&](P fp, P sp, P up) { return f ? b.CreateFCmp(fp, x, y) : b.CreateICmp(u ? up : sp, x, y); };
+    switch (op) {
+    case BinaryOp::add:
+      return f ? b.CreateFAdd(x, y) : b.CreateAdd(x, y);
+    case BinaryOp::sub:
+      return f ? b.CreateFSub(x, y) : b.CreateSub(x, y);
+    case BinaryOp::mul:
+      return f ? b.CreateFMul(x, y) : b.CreateMul(x, y);
+    case BinaryOp::div:
+      return f ? b.CreateFDiv(x, y) : u ? b.CreateUDiv(x, divisor(y)) : b.CreateSDiv(x, divisor(y));
+    case BinaryOp::rem:
+      return u ? b.CreateURem(x, divisor(y)) : b.CreateSRem(x, divisor(y));
+    // The second operand where one is NaN, as x86's own instructions.
+    case BinaryOp::min:
+      return b.CreateSelect(compare(P::FCMP_OLT, P::ICMP_SLT, P::ICMP_ULT), x, y);
+    case BinaryOp::max:
+      return b.CreateSelect(compare(P::FCMP_OGT, P::ICMP_SGT, P::ICMP_UGT), x, y);
+    case BinaryOp::and_:
+      return b.CreateAnd(x, y);
+    case BinaryOp::or_:
+      return b.CreateOr(x, y);
+    case BinaryOp::xor_:
+      return b.CreateXor(x, y);
+    case BinaryOp::shl:
+      return b.CreateShl(x, y);
+    case BinaryOp::shr:
+      return b.CreateLShr(x, y);
+    case BinaryOp::eq:
+      return compare(P::FCMP_OEQ, P::ICMP_EQ, P::ICMP_EQ);
+    case BinaryOp::ne:
+      return compare(P::FCMP_UNE, P::ICMP_NE, P::ICMP_NE);
+    case BinaryOp::lt:
+      return compare(P::FCMP_OLT, P::ICMP_SLT, P::ICMP_ULT);
+    case BinaryOp::le:
+      return compare(P::FCMP_OLE, P::ICMP_SLE, P::ICMP_ULE);
+    case BinaryOp::gt:
+      return compare(P::FCMP_OGT, P::ICMP_SGT, P::ICMP_UGT);
+    case BinaryOp::ge:
+      return compare(P::FCMP_OGE, P::ICMP_SGE, P::ICMP_UGE);
+    }
+    GPTC_UNREACHABLE("binary operator");
+  }
+  /// Inactive lanes hold anything, and an integer division by zero traps.
+  LValue *divisor(LValue *y) {
+    if (!group || !group->mask || !y->getType()->isVectorTy() || llvm::isa<llvm::Constant>(y))
+      return y;
+    return b.CreateSelect(group->mask, y, llvm::ConstantInt::get(y->getType(), 1));
+  }
+
+  Val cast(DType from, DType to, const Val &x) {
+    if (from == DType::i64 && !x.uniform()) {
+      if (to == DType::i32 || to == DType::u32)
+        return varying(asVector32(x));
+      if (isFloat(to) && fits32(x))
+        return varying(b.CreateSIToFP(asVector32(x), widen(scalarType(to))));
+    }
+    return lift({x}, [&](llvm::ArrayRef<LValue *> a) -> LValue * {
+      LValue *v = a[0];
+      llvm::Type *t = like(scalarType(to), v);
+      if (to == DType::pred)
+        return isFloat(from) ? b.CreateFCmpUNE(v, llvm::Constant::getNullValue(v->getType()))
+                             : b.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
+      bool u = from == DType::u32 || from == DType::pred;
+      if (isFloat(from)) {
+        if (isFloat(to))
+          return b.CreateFPCast(v, t);
+        // Out of range is poison; frozen it is merely unspecified.
+        return b.CreateFreeze(to == DType::u32 ? b.CreateFPToUI(v, t) : b.CreateFPToSI(v, t));
+      }
+      if (isFloat(to))
+        return u ? b.CreateUIToFP(v, t) : b.CreateSIToFP(v, t);
+      return b.CreateIntCast(v, t, !u);
+    });
+  }
+
+  Val hreduce(const ExprNode &e, const Val &at) {
+    checkReg(e.buffer, at);
+    int n = int(e.ival);
+    llvm::Type *t = llvm::FixedVectorType::get(memoryType(e.buffer->dtype), n);
+    LValue *v = unpack(e.buffer->dtype, b.CreateAlignedLoad(t, gep(e.buffer, at.scalar), alignOf(e.buffer)));
+    for (n /= 2; n >= 1; n /= 2) {
+      llvm::SmallVector<int, 32> low(n), high(n);
+      std::iota(low.begin(), low.end(), 0);
+      std::iota(high.begin(), high.end(), n);
+      v = arithmetic(e.bop, e.dtype, b.CreateShuffleVector(v, low), b.CreateShuffleVector(v, high));
+    }
+    return uniform(b.CreateExtractElement(v, uint64_t(0)));
+  }
+
+  // ---- statements --------------------------------------------------------------------------------------------------
+
+  Val root(const Expr &e) {
+    done.clear();
+    return emit(e);
+  }
+
+  void body(const std::vector<Stmt> &stmts) {
+    for (const Stmt &s : stmts)
+      statement(*s);
+  }
+
+  void statement(const StmtNode &s) {
+    done.clear();
+    switch (s.kind) {
+    case StmtKind::Store: {
+      Val at = emit(s.index), v = emit(s.value);
+      return storeTo(s.buffer, at, v);
+    }
+    case StmtKind::Let: {
+      vars[s.var.get()] = emit(s.value);
+      return body(s.body);
+    }
+    case StmtKind::Block:
+      return body(s.body);
+    case StmtKind::Alloc:
+      allocate(s.buffer);
+      return body(s.body);
+    case StmtKind::If:
+      return branch(s);
+    case StmtKind::For:
+      switch (s.loop) {
+      case LoopKind::unroll: {
+        Val begin = emit(s.begin);
+        int64_t n = constant(emit(s.extent)).value();
+        for (int64_t i = 0; i < n; ++i) {
+          vars[s.var.get()] = *indexArithmetic(BinaryOp::add, begin, index(i));
+          body(s.body);
+        }
+        return;
+      }
+      case LoopKind::vector:
+        return vectorLoop(s);
+      case LoopKind::parallel:
+        GPTC_UNREACHABLE("parallel loop {} below the top level", s.var->name);
+      default:
+        return serialLoop(s);
+      }
+    }
+  }
+
+  /// All allocas stand in the entry block, one per buffer however often its scope is entered.
+  void allocate(const Buffer &buffer) {
+    if (memory.count(buffer.get()))
+      return;
+    // Masked groups of a reg buffer touch whole vectors.
+    int64_t size = buffer->size + (buffer->storage == Storage::reg ? 64 : 0);
+    llvm::IRBuilder<>::InsertPointGuard guard(b);
+    b.SetInsertPoint(entry);
+    auto *a = b.CreateAlloca(llvm::ArrayType::get(memoryType(buffer->dtype), size), nullptr, buffer->name);
+    a->setAlignment(llvm::Align(64));
+    memory[buffer.get()] = a;
+  }
+
+  /// A rotated loop of `iv` from `from` below `to`, in steps of `step`; `emitBody` gets the induction variable. Guarded
+  /// unless known to run at least once.
+  template <typename F> void countedLoop(LValue *from, LValue *to, int64_t step, bool runs, F emitBody) {
+    auto *head = llvm::BasicBlock::Create(ctx, "loop", fn);
+    auto *exit = llvm::BasicBlock::Create(ctx, "done", fn);
+    auto *before = b.GetInsertBlock();
+    if (runs)
+      b.CreateBr(head);
+    else
+      b.CreateCondBr(b.CreateICmpSLT(from, to), head, exit);
+    b.SetInsertPoint(head);
+    auto *iv = b.CreatePHI(b.getInt64Ty(), 2);
+    iv->addIncoming(from, before);
+    emitBody(iv);
+    LValue *next = b.CreateAdd(iv, b.getInt64(step), "", /*NUW=*/false, /*NSW=*/true);
+    iv->addIncoming(next, b.GetInsertBlock());
+    b.CreateCondBr(b.CreateICmpSLT(next, to), head, exit);
+    b.SetInsertPoint(exit);
+  }
+
+  void tasks(const StmtNode &s) {
+    int64_t first = constant(emit(s.begin)).value(), n = constant(emit(s.extent)).value();
+    countedLoop(fn->getArg(1), fn->getArg(2), 1, false, [&](LValue *iv) {
+      Val t = uniform(iv);
+      t.bound = n - 1;
+      vars[s.var.get()] = *indexArithmetic(BinaryOp::add, t, index(first));
+      body(s.body);
+    });
+  }
+
+  void serialLoop(const StmtNode &s) {
+    Val from = emit(s.begin), extent = emit(s.extent);
+    std::optional<int64_t> n = constant(extent);
+    if (n && *n <= 0)
+      return;
+    if (n && *n == 1) {
+      vars[s.var.get()] = from;
+      return body(s.body);
+    }
+    Val to = *indexArithmetic(BinaryOp::add, from, extent);
+    countedLoop(from.scalar, to.scalar, 1, n.has_value(), [&](LValue *iv) {
+      Val v = uniform(iv);
+      v.bound = to.bound;
+      vars[s.var.get()] = v;
+      body(s.body);
+    });
+  }
+
+  void runGroup(const StmtNode &s, Val base, LValue *mask) {
+    Group g{s.width, mask};
+    group = &g;
+    base.stride = s.width > 1;
+    vars[s.var.get()] = base;
+    body(s.body);
+    group = nullptr;
+  }
+
+  void vectorLoop(const StmtNode &s) {
+    GPTC_CHECK(!group, "vector loop {} inside another", s.var->name);
+    const int w = s.width;
+    Val from = emit(s.begin), extent = emit(s.extent);
+    auto at = [&](int64_t offset) { return *indexArithmetic(BinaryOp::add, from, index(offset)); };
+    auto groups = [&](LValue *to, int64_t bound, bool runs) {
+      countedLoop(from.scalar, to, w, runs, [&](LValue *iv) {
+        Val base = uniform(iv);
+        base.multiple = std::gcd(from.multiple, int64_t(w));
+        base.bound = bound;
+        runGroup(s, base, nullptr);
+      });
+    };
+    Group g{w};  // for the types of the mask
+    if (std::optional<int64_t> n = constant(extent)) {
+      int64_t full = *n / w, rest = *n % w;
+      if (full == 1 || (full > 1 && indexesRegisters(s))) {
+        for (int64_t i = 0; i < full; ++i)
+          runGroup(s, at(i * w), nullptr);
+      } else if (full > 1) {
+        Val to = at(full * w);
+        groups(to.scalar, to.bound, true);
+      }
+      if (rest) {
+        llvm::SmallVector<llvm::Constant *, 16> lanes;
+        for (int i = 0; i < w; ++i)
+          lanes.push_back(b.getInt1(i < rest));
+        runGroup(s, at(full * w), llvm::ConstantVector::get(lanes));
+      }
+      return;
+    }
+    LValue *n = arithmetic(BinaryOp::max, DType::i64, extent.scalar, b.getInt64(0));
+    LValue *whole = b.CreateAnd(n, b.getInt64(-int64_t(w)));
+    LValue *to = b.CreateAdd(from.scalar, whole);
+    groups(to, checkedBound(from.bound, extent.bound, false), false);
+    if (w == 1)
+      return;
+    LValue *rest = b.CreateSub(n, whole);
+    auto *tail = llvm::BasicBlock::Create(ctx, "tail", fn);
+    auto *exit = llvm::BasicBlock::Create(ctx, "done", fn);
+    b.CreateCondBr(b.CreateICmpNE(rest, b.getInt64(0)), tail, exit);
+    b.SetInsertPoint(tail);
+    group = &g;
+    LValue *mask = b.CreateICmpULT(iota(32, 1), b.CreateVectorSplat(w, b.CreateTrunc(rest, b.getInt32Ty())));
+    group = nullptr;
+    Val base = uniform(to);
+    base.multiple = std::gcd(from.multiple, int64_t(w));
+    base.bound = checkedBound(from.bound, extent.bound, false);
+    runGroup(s, base, mask);
+    b.CreateBr(exit);
+    b.SetInsertPoint(exit);
+  }
+
+  /// Does the body index a reg buffer with the loop's variable? Then the loop must be expanded.
+  static bool indexesRegisters(const StmtNode &s) {
+    llvm::DenseMap<const VarNode *, bool> depends{{s.var.get(), true}};
+    llvm::DenseMap<const ExprNode *, bool> seen;
+    bool found = false;
+    std::function<bool(const Expr &)> visit = [&](const Expr &e) {
+      if (auto it = seen.find(e.get()); it != seen.end())
+        return it->second;
+      bool d = e->kind == ExprKind::Var && depends.lookup(e->var.get());
+      for (const Expr &a : e->args)
+        d |= visit(a);
+      if (d && (e->kind == ExprKind::Load || e->kind == ExprKind::HReduce) && e->buffer->storage == Storage::reg &&
+          visit(e->args[0]))
+        found = true;
+      seen[e.get()] = d;
+      return d;
+    };
+    std::function<void(const StmtNode &)> walk = [&](const StmtNode &t) {
+      for (const Expr &e : {t.begin, t.extent, t.index, t.value})
+        if (e)
+          visit(e);
+      if (t.kind == StmtKind::Store && t.buffer->storage == Storage::reg && visit(t.index))
+        found = true;
+      if (t.kind == StmtKind::Let)
+        depends[t.var.get()] = visit(t.value);
+      for (const Stmt &u : t.body)
+        walk(*u);
+      for (const Stmt &u : t.orelse)
+        walk(*u);
+    };
+    for (const Stmt &t : s.body)
+      walk(*t);
+    return found;
+  }
+
+  void branch(const StmtNode &s) {
+    Val cond = emit(s.value);
+    auto arm = [&](LValue *taken, LValue *mask, const std::vector<Stmt> &stmts) {
+      auto *in = llvm::BasicBlock::Create(ctx, "then", fn);
+      auto *out = llvm::BasicBlock::Create(ctx, "endif", fn);
+      b.CreateCondBr(taken, in, out);
+      b.SetInsertPoint(in);
+      LValue *outer = group ? std::exchange(group->mask, mask) : nullptr;
+      body(stmts);
+      if (group)
+        group->mask = outer;
+      b.CreateBr(out);
+      b.SetInsertPoint(out);
+    };
+    if (cond.uniform()) {
+      LValue *m = group ? group->mask : nullptr;
+      arm(cond.scalar, m, s.body);
+      if (!s.orelse.empty())
+        arm(b.CreateNot(cond.scalar), m, s.orelse);
+      return;
+    }
+    // Lanes that do not take part may hold poison, which `and` would pass on.
+    auto lanes = [&](LValue *c) {
+      return group->mask ? b.CreateSelect(group->mask, c, llvm::ConstantInt::getFalse(c->getType())) : c;
+    };
+    auto vectorArm = [&](LValue *mask, const std::vector<Stmt> &stmts) { arm(b.CreateOrReduce(mask), mask, stmts); };
+    vectorArm(lanes(cond.vector), s.body);
+    if (!s.orelse.empty())
+      vectorArm(lanes(b.CreateNot(cond.vector)), s.orelse);
+  }
+};
+
+void initialiseTarget() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    LLVMInitializeX86TargetInfo();
+    LLVMInitializeX86Target();
+    LLVMInitializeX86TargetMC();
+    LLVMInitializeX86AsmPrinter();
+  });
+}
+
+}  // namespace
+
+int64_t taskCount(const StmtNode &phase) {
+  int64_t n = 1;
+  if (phase.kind == StmtKind::For && phase.loop == LoopKind::parallel)
+    GPTC_CHECK(isImm(phase.extent, &n), "a parallel loop without constant extent");
+  return n;
+}
+
+std::unique_ptr<llvm::TargetMachine> makeTargetMachine(const Target &target) {
+  initialiseTarget();
+  const std::string triple = "x86_64-unknown-linux-gnu";
+  std::string error;
+  const llvm::Target *t = llvm::TargetRegistry::lookupTarget(triple, error);
+  GPTC_CHECK(t, "{}", error);
+  llvm::TargetOptions options;
+  options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
+  std::unique_ptr<llvm::TargetMachine> m(t->createTargetMachine(triple, target.cpu, target.features, options,
+                                                                llvm::Reloc::PIC_, llvm::CodeModel::Small,
+                                                                llvm::CodeGenOptLevel::Aggressive, /*JIT=*/true));
+  GPTC_CHECK(m, "no code generator for {}", target.cpu);
+  return m;
+}
+
+std::unique_ptr<llvm::Module> emitModule(const Kernel &k, const std::string &symbol, const Target &target,
+                                         llvm::TargetMachine &machine, llvm::LLVMContext &context) {
+  auto module = std::make_unique<llvm::Module>(symbol, context);
+  module->setTargetTriple(machine.getTargetTriple().str());
+  module->setDataLayout(machine.createDataLayout());
+  for (size_t i = 0; i < k.body.size(); ++i)
+    FunctionEmitter(k, *module).run(fmt::format("{}_p{}", symbol, i), *k.body[i], target);
+  return module;
+}
+
+const char *optimiserPipeline() {
+  return "sroa<preserve-cfg>,"  // reg buffers become registers
+         "early-cse<memssa>,instcombine<no-verify-fixpoint>,simplifycfg,"
+         "loop-mssa(licm),"  // uniform subexpressions leave their loops
+         "gvn,instcombine<no-verify-fixpoint>,dce";
+}
+
+void optimiseModule(llvm::Module &module, llvm::TargetMachine &machine) {
+  llvm::LoopAnalysisManager loops;
+  llvm::FunctionAnalysisManager functions;
+  llvm::CGSCCAnalysisManager sccs;
+  llvm::ModuleAnalysisManager modules;
+  llvm::PassBuilder builder(&machine);
+  builder.registerModuleAnalyses(modules);
+  builder.registerCGSCCAnalyses(sccs);
+  builder.registerFunctionAnalyses(functions);
+  builder.registerLoopAnalyses(loops);
+  builder.crossRegisterProxies(loops, functions, sccs, modules);
+  llvm::FunctionPassManager p;
+  if (llvm::Error e = builder.parsePassPipeline(p, optimiserPipeline()))
+    GPTC_UNREACHABLE("pass pipeline: {}", llvm::toString(std::move(e)));
+  for (llvm::Function &f : module)
+    if (!f.isDeclaration())
+      p.run(f, functions);
+}
+
+std::string emitLLVM(const Kernel &k, const Target &target, bool optimise) {
+  llvm::LLVMContext context;
+  auto machine = makeTargetMachine(target);
+  auto module = emitModule(k, k.name, target, *machine, context);
+  std::string text;
+  llvm::raw_string_ostream out(text);
+  if (llvm::verifyModule(*module, &out))
+    GPTC_UNREACHABLE("emitted IR of {} is invalid: {}", k.name, out.str());
+  if (optimise)
+    optimiseModule(*module, *machine);
+  module->print(out, nullptr);
+  return out.str();
+}
+
+}  // namespace gptc

@@ -1,0 +1,199 @@
+// Compiles kernels on several threads, one object each, and links them with ORC's linking layer. LLJIT itself is not
+// used: it would bring a platform, an IR layer and the process's symbols, of which kernels may see only the few below.
+#include "codegen/codegen.h"
+#include "codegen/llvm_internal.h"
+#include "codegen/object_cache.h"
+#include "ir/diagnostics.h"
+
+#include "llvm/ADT/StringMap.h"
+#include "llvm/Bitcode/BitcodeWriter.h"
+#include "llvm/Config/llvm-config.h"
+#include "llvm/ExecutionEngine/JITLink/JITLinkMemoryManager.h"
+#include "llvm/ExecutionEngine/Orc/Core.h"
+#include "llvm/ExecutionEngine/Orc/ExecutorProcessControl.h"
+#include "llvm/ExecutionEngine/Orc/ObjectLinkingLayer.h"
+#include "llvm/IR/LLVMContext.h"
+#include "llvm/IR/LegacyPassManager.h"
+#include "llvm/IR/Module.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Target/TargetMachine.h"
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+namespace gptc {
+
+namespace orc = llvm::orc;
+
+namespace {
+
+template <typename T> T valueOf(llvm::Expected<T> e) {
+  if (!e)
+    GPTC_UNREACHABLE("LLVM: {}", llvm::toString(e.takeError()));
+  return std::move(*e);
+}
+void check(llvm::Error e) {
+  if (e)
+    GPTC_UNREACHABLE("LLVM: {}", llvm::toString(std::move(e)));
+}
+
+llvm::ArrayRef<char> bytes(llvm::StringRef s) { return {s.data(), s.size()}; }
+
+llvm::SmallVector<char, 0> objectCode(llvm::Module &module, llvm::TargetMachine &machine) {
+  llvm::SmallVector<char, 0> out;
+  llvm::raw_svector_ostream stream(out);
+  llvm::legacy::PassManager passes;
+  llvm::MCContext *mc = nullptr;
+  GPTC_CHECK(!machine.addPassesToEmitMC(passes, mc, stream), "no object code for this target");
+  passes.run(module);
+  return out;
+}
+
+/// One distinct kernel of a batch.
+struct Job {
+  const kir::Kernel *kernel;
+  std::string symbol;
+  llvm::SmallVector<char, 0> object;
+  bool reused = false;
+  std::exception_ptr error;
+};
+
+}  // namespace
+
+struct Jit::Impl {
+  Target target;
+  ObjectCache cache;
+  orc::ExecutionSession session;
+  orc::ObjectLinkingLayer linker;
+  orc::JITDylib &dylib;
+  llvm::StringMap<CompiledKernel> known;  // by canonical text
+
+  Impl(const Target &t, const std::string &dir)
+      : target(t), cache(dir), session(valueOf(orc::SelfExecutorProcessControl::Create())),
+        linker(session, valueOf(llvm::jitlink::InProcessMemoryManager::Create())),
+        dylib(session.createBareJITDylib("kernels")) {
+    // All that generated code may call. f64 kernels use libm; the rest is what LLVM itself makes of loops and
+    // intrinsics.
+    orc::SymbolMap symbols;
+    auto add = [&](const char *name, auto *f) {
+      symbols[session.intern(name)] = {orc::ExecutorAddr::fromPtr(f), llvm::JITSymbolFlags::Exported};
+    };
+    using D = double(double);
+    add("exp", static_cast<D *>(std::exp));
+    add("log", static_cast<D *>(std::log));
+    add("tanh", static_cast<D *>(std::tanh));
+    add("sin", static_cast<D *>(std::sin));
+    add("cos", static_cast<D *>(std::cos));
+    add("floor", static_cast<D *>(std::floor));
+    add("floorf", static_cast<float (*)(float)>(std::floor));
+    add("fma", static_cast<double (*)(double, double, double)>(std::fma));
+    add("fmaf", static_cast<float (*)(float, float, float)>(std::fma));
+    add("memset", static_cast<void *(*)(void *, int, size_t)>(std::memset));
+    add("memcpy", static_cast<void *(*)(void *, const void *, size_t)>(std::memcpy));
+    add("memmove", static_cast<void *(*)(void *, const void *, size_t)>(std::memmove));
+    check(dylib.define(orc::absoluteSymbols(std::move(symbols))));
+  }
+  ~Impl() { check(session.endSession()); }
+
+  void build(Job &job, llvm::TargetMachine &machine) {
+    std::vector<std::string> errors = kir::verify(*job.kernel);
+    GPTC_CHECK(errors.empty(), "kernel {}: {}", job.kernel->name, errors[0]);
+    llvm::LLVMContext context;
+    auto module = emitModule(*job.kernel, job.symbol, target, machine, context);
+    std::string key;
+    if (cache.enabled()) {
+      llvm::SmallVector<char, 0> bitcode;
+      llvm::raw_svector_ostream stream(bitcode);
+      llvm::WriteBitcodeToFile(*module, stream);
+      key = contentHash({bitcode, bytes(target.cpu), bytes(target.features), bytes(LLVM_VERSION_STRING),
+                         bytes(optimiserPipeline())}) +
+            ".o";
+      if (auto object = cache.read(key)) {
+        job.object.assign(object->begin(), object->end());
+        job.reused = true;
+        return;
+      }
+    }
+    optimiseModule(*module, machine);
+    job.object = objectCode(*module, machine);
+    if (cache.enabled())
+      cache.write(key, job.object);
+  }
+
+  void buildAll(std::vector<Job> &jobs) {
+    std::atomic<size_t> next = 0;
+    auto work = [&] {
+      std::unique_ptr<llvm::TargetMachine> machine;  // one per thread: it is not thread-safe
+      for (size_t i; (i = next++) < jobs.size();) {
+        try {
+          if (!machine)
+            machine = makeTargetMachine(target);
+          build(jobs[i], *machine);
+        } catch (...) {
+          jobs[i].error = std::current_exception();
+        }
+      }
+    };
+    std::vector<std::thread> threads;
+    for (size_t i = 1; i < std::min<size_t>(target.threads, jobs.size()); ++i)
+      threads.emplace_back(work);
+    work();
+    for (std::thread &t : threads)
+      t.join();
+    for (Job &job : jobs)
+      if (job.error)
+        std::rethrow_exception(job.error);
+  }
+
+  void link(std::vector<Job> &jobs) {
+    orc::SymbolLookupSet names;
+    for (Job &job : jobs) {
+      for (size_t i = 0; i < job.kernel->body.size(); ++i)
+        names.add(session.intern(fmt::format("{}_p{}", job.symbol, i)));
+      if (!job.kernel->body.empty())
+        check(linker.add(dylib, llvm::MemoryBuffer::getMemBufferCopy(
+                                    llvm::StringRef(job.object.data(), job.object.size()), job.symbol)));
+    }
+    orc::SymbolMap found = valueOf(session.lookup(orc::makeJITDylibSearchOrder(&dylib), std::move(names)));
+    for (Job &job : jobs) {
+      CompiledKernel c;
+      for (size_t i = 0; i < job.kernel->body.size(); ++i) {
+        auto address = found.lookup(session.intern(fmt::format("{}_p{}", job.symbol, i))).getAddress();
+        c.phases.push_back(
+            {address.toPtr<void (*)(void *const *, int64_t, int64_t)>(), taskCount(*job.kernel->body[i])});
+      }
+      known[kir::print(*job.kernel)] = std::move(c);
+    }
+  }
+};
+
+Jit::Jit(const Target &target, std::string cacheDir) : impl(std::make_unique<Impl>(target, cacheDir)) {}
+Jit::~Jit() = default;
+
+std::vector<CompiledKernel> Jit::compile(llvm::ArrayRef<const kir::Kernel *> kernels) {
+  auto start = std::chrono::steady_clock::now();
+  std::vector<std::string> texts;
+  std::vector<Job> jobs;
+  llvm::StringMap<bool> planned;
+  for (const kir::Kernel *k : kernels) {
+    const std::string &text = texts.emplace_back(kir::print(*k));
+    if (!impl->known.count(text) && planned.try_emplace(text, true).second)
+      jobs.push_back({k, "k" + contentHash({bytes(text)}).substr(0, 16)});
+  }
+  impl->buildAll(jobs);
+  impl->link(jobs);
+  for (const Job &job : jobs)
+    ++(job.reused ? stats.reused : stats.compiled);
+  stats.reused += int(kernels.size() - jobs.size());
+  std::vector<CompiledKernel> result;
+  for (const std::string &text : texts)
+    result.push_back(impl->known[text]);
+  stats.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace gptc

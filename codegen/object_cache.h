@@ -1,0 +1,35 @@
+// Object code of kernels on disk, private to the user: what is in there runs, so nobody else may have written it. Loss
+// or damage of an entry costs a recompilation and nothing else.
+#pragma once
+
+#include "llvm/ADT/ArrayRef.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+class ObjectCache {
+public:
+  /// Opens or makes the folder (0700). "" means no cache. A folder that others own or may enter is refused with a
+  /// warning on stderr, and so is one that cannot be made; then the cache is off.
+  explicit ObjectCache(const std::string &dir);
+  ~ObjectCache();
+  ObjectCache(const ObjectCache &) = delete;
+  bool enabled() const { return fd >= 0; }
+
+  /// The entry stored under `key` (a file name), if it is there and its checksum holds.
+  std::optional<std::vector<char>> read(const std::string &key) const;
+  /// Best effort, atomic: readers see a whole entry or none. Safe to call from several threads and processes.
+  void write(const std::string &key, llvm::ArrayRef<char> data) const;
+
+private:
+  int fd = -1;
+};
+
+/// BLAKE3 of the pieces, each preceded by its length, in hex.
+std::string contentHash(llvm::ArrayRef<llvm::ArrayRef<char>> pieces);
+
+}  // namespace gptc
