@@ -1,12 +1,10 @@
 // The interpreter: every op by its reference rule, in float64, in order.
 #include "ir/diagnostics.h"
+#include "ir/kernel_eval.h"
 #include "ir/opdef.h"
 #include "ir/random.h"
 
 #include "llvm/ADT/DenseMap.h"
-
-#include <bit>
-#include <cmath>
 
 namespace gptc {
 
@@ -90,19 +88,14 @@ private:
   }
 };
 
-/// The nearest value that the dtype can hold, ties to even.
+/// The nearest value that the dtype can hold.
 double rounded(double v, DType t) {
-  if (t == DType::f32)
-    return float(v);
-  if (t == DType::bf16) {
-    auto bits = std::bit_cast<uint32_t>(float(v));
-    return std::bit_cast<float>((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u);
+  switch (t) {
+  case DType::f32: return float(v);
+  case DType::bf16: return kir::roundBF16(float(v));
+  case DType::f16: return kir::roundF16(float(v));
+  default: return v;
   }
-  if (t == DType::f16) {
-    double unit = std::ldexp(1.0, std::max(std::ilogb(v == 0 ? 1.0 : v), -14) - 10);
-    return std::nearbyint(v / unit) * unit;
-  }
-  return v;
 }
 
 }  // namespace

@@ -6,8 +6,7 @@
 
 namespace gptc {
 
-// Weak while definitions are still arriving: an op without one fails when it is used, not when the program is linked.
-#define GPTC_OP(name) OpDef define_##name() __attribute__((weak));
+#define GPTC_OP(name) OpDef define_##name();
 #include "ir/ops.def"
 #undef GPTC_OP
 
@@ -27,22 +26,17 @@ public:
     return registry;
   }
   std::array<std::unique_ptr<const OpDef>, numKinds> byKind;
-  llvm::StringMap<const OpDef *> byName;
   std::vector<const OpDef *> all;
 
 private:
   Registry() {
-#define GPTC_OP(name)                                                                                                  \
-  if (define_##name)                                                                                                   \
-    add(OpKind::name, define_##name());
+#define GPTC_OP(name) add(OpKind::name, define_##name());
 #include "ir/ops.def"
 #undef GPTC_OP
   }
   void add(OpKind kind, OpDef def) {
-    GPTC_CHECK(def.kind == kind, "define_{} is about another op", kindNames[size_t(kind)]);
+    GPTC_CHECK(def.kind == kind && def.name == nameOf(kind), "define_{} is about another op", kindNames[size_t(kind)]);
     auto owned = std::make_unique<const OpDef>(std::move(def));
-    bool fresh = byName.insert({owned->name, owned.get()}).second;
-    GPTC_CHECK(fresh, "two ops are called '{}'", owned->name);
     all.push_back(owned.get());
     byKind[size_t(kind)] = std::move(owned);
   }
@@ -85,13 +79,12 @@ std::optional<OpKind> parseOpKind(llvm::StringRef name) {
   return it == kinds.end() ? std::nullopt : std::optional(it->second);
 }
 
-const OpDef &opDef(OpKind kind) {
-  const auto &def = Registry::get().byKind[size_t(kind)];
-  GPTC_CHECK(def, "op '{}' has no definition", kindNames[size_t(kind)]);
-  return *def;
-}
+const OpDef &opDef(OpKind kind) { return *Registry::get().byKind[size_t(kind)]; }
 
-const OpDef *findOpDef(llvm::StringRef name) { return Registry::get().byName.lookup(name); }
+const OpDef *findOpDef(llvm::StringRef name) {
+  std::optional<OpKind> kind = parseOpKind(name);
+  return kind ? &opDef(*kind) : nullptr;
+}
 
 llvm::ArrayRef<const OpDef *> allOpDefs() { return Registry::get().all; }
 
