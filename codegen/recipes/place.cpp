@@ -20,9 +20,11 @@ void Seq::add(const std::vector<Stmt> &s) {
 
 Expr Seq::let(const std::string &name, Expr value) {
   Var v = makeVar(name, value->dtype);
-  items.push_back({nullptr, v, std::move(value), nullptr});
+  let(v, std::move(value));
   return kir::ref(v);
 }
+
+void Seq::let(const Var &v, Expr value) { items.push_back({nullptr, v, std::move(value), nullptr}); }
 
 void Seq::alloc(Buffer b) { items.push_back({nullptr, nullptr, nullptr, std::move(b)}); }
 
@@ -54,10 +56,15 @@ void Placer::push(Seq &seq, llvm::ArrayRef<Var> vars) {
 void Placer::pop() { scopes.pop_back(); }
 
 Expr Placer::let(const std::string &name, Expr value) {
-  Expr e = scopes.back().seq->let(name, std::move(value));
-  depthOfVar[e->var.get()] = scopes.size() - 1;
-  keepAlive.push_back(e);
-  return e;
+  Var v = makeVar(name, value->dtype);
+  let(v, std::move(value));
+  return kir::ref(v);
+}
+
+void Placer::let(const Var &v, Expr value) {
+  scopes.back().seq->let(v, std::move(value));
+  depthOfVar[v.get()] = scopes.size() - 1;
+  keepAlive.push_back(kir::ref(v));
 }
 
 Expr Placer::intern(const Expr &e) {
@@ -107,7 +114,7 @@ static bool isIndex(const Expr &e) {
          llvm::all_of(e->args, [](const Expr &a) { return isLeaf(a) || isIndex(a); });
 }
 
-std::vector<Expr> Placer::place(llvm::ArrayRef<Expr> given) {
+std::vector<Expr> Placer::place(llvm::ArrayRef<Expr> given, bool bind) {
   GPTC_CHECK(!scopes.empty(), "no scope");
   const unsigned top = scopes.size() - 1;
   std::vector<Expr> roots;
@@ -177,7 +184,7 @@ std::vector<Expr> Placer::place(llvm::ArrayRef<Expr> given) {
   std::vector<Expr> out;
   for (const Expr &e : roots) {
     Info &n = info[e.get()];
-    if (roots.size() > 1 && !isLeaf(n.placed))
+    if (bind && !isLeaf(n.placed))
       n.placed = let("r", n.placed);
     out.push_back(n.placed);
   }

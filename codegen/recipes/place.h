@@ -14,6 +14,7 @@ public:
   void add(kir::Stmt s);
   void add(const std::vector<kir::Stmt> &s);
   kir::Expr let(const std::string &name, kir::Expr value);
+  void let(const kir::Var &v, kir::Expr value);
   void alloc(kir::Buffer b);
   /// The finished statements; empties this.
   std::vector<kir::Stmt> take();
@@ -41,9 +42,10 @@ public:
   void pop();
   /// A Let in the innermost scope, known to later `place` calls.
   kir::Expr let(const std::string &name, kir::Expr value);
-  /// All roots are needed together; with more than one root each is in a Let, so that stores may follow in any order.
-  std::vector<kir::Expr> place(llvm::ArrayRef<kir::Expr> roots);
-  kir::Expr place(const kir::Expr &root) { return place(llvm::ArrayRef<kir::Expr>(root))[0]; }
+  void let(const kir::Var &v, kir::Expr value);
+  /// All roots are needed together. With `bind` each is in a Let, so that stores may follow in any order.
+  std::vector<kir::Expr> place(llvm::ArrayRef<kir::Expr> roots, bool bind = true);
+  kir::Expr place(const kir::Expr &root) { return place(llvm::ArrayRef<kir::Expr>(root), false)[0]; }
   /// One node for all equal expressions, so that they can be compared by address.
   kir::Expr intern(const kir::Expr &e);
 

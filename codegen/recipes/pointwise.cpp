@@ -96,7 +96,7 @@ Stmt pointwiseLoops(GroupEval &g, llvm::ArrayRef<unsigned> results, const Schedu
   std::vector<Expr> values;
   for (unsigned i : results)
     values.push_back(g.at(g.output(i), p));
-  values = placer.place(values);
+  values = placer.place(values, values.size() > 1);
   for (auto [i, value] : llvm::zip(results, values)) {
     Stmt st = g.storeOutput(i, p, value);
     element.add(store(st->buffer, placer.place(st->index), st->value));

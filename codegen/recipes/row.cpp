@@ -1,0 +1,286 @@
+// The row recipe: groups that sum (or take the maximum) over the last dimension: layernorm, softmax, cross entropy, their
+// gradients, and what is pointwise around them.
+//
+//   1. The outputs at (row, column) are one expression DAG in which Reduce nodes stand for row sums. A Reduce whose argument
+//      holds Reduces of level n has level n+1.
+//   2. Tasks take blocks of rows. Per row, level by level: one sweep over the columns adds to `vec` lanes in registers, which
+//      are then folded by halves; the result is a scalar.
+//   3. A last sweep stores the full outputs; row outputs are stored after it. All that is read per row is read before.
+//   4. A costly function (exp, tanh, ...) that two sweeps need is kept for the row on the stack, if the row is not too long.
+//
+// The order of a row's sum is given by `vec` alone: element c goes to lane c mod vec, in order. Its default depends on the
+// row's length and on nothing else, so that no machine changes the bits.
+#include "codegen/recipes/place.h"
+#include "codegen/recipes/pointwise.h"
+#include "codegen/recipes/recipe.h"
+#include "ir/diagnostics.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace gptc {
+
+using namespace kir;
+
+namespace {
+
+constexpr int64_t keptBytes = 64 << 10;  // of a row, on the stack
+
+bool isCostly(const Expr &e) {
+  return e->kind == ExprKind::Unary && (e->uop == UnaryOp::exp || e->uop == UnaryOp::log || e->uop == UnaryOp::tanh ||
+                                        e->uop == UnaryOp::sin || e->uop == UnaryOp::cos);
+}
+
+bool sameExtents(llvm::ArrayRef<Dim> a, llvm::ArrayRef<Dim> b) {
+  return a.size() == b.size() && llvm::equal(a, b, [](const Dim &x, const Dim &y) { return x.logical == y.logical; });
+}
+
+class RowBuilder {
+public:
+  RowBuilder(const Op &fused, const Schedule &s, const Target &target, DType compute)
+      : g(fused, compute), s(s), target(target), domain(groupDomain(fused)), columns(domain.dim(-1)), lanes(s.vec) {
+    GPTC_CHECK(lanes > 0, "row schedule without vec");
+  }
+
+  LoweredGroup build() {
+    std::vector<unsigned> others;
+    Point rowPoint, point;
+    rowPoint.add(kir::ref(rowVar), domainRows());
+    point.add(kir::ref(rowVar), domainRows()).add(kir::ref(c), llvm::ArrayRef<Dim>(domain.dims).take_back());
+    g.setDomain(point);
+    for (unsigned i = 0; i < g.fused.numResults(); ++i) {
+      llvm::ArrayRef<Dim> dims = g.fused.result(i)->type.dims;
+      if (sameExtents(dims, domain.dims))
+        full.push_back({i, placer.intern(g.at(g.output(i), point))});
+      else if (sameExtents(dims, domainRows()))
+        perRow.push_back({i, placer.intern(g.at(g.output(i), rowPoint))});
+      else
+        others.push_back(i);
+    }
+    findSweeps();
+    keepCostly();
+
+    LoweredGroup out;
+    out.kernel.name = g.kernelName();
+    out.kernel.params = g.params();
+    out.kernel.body.push_back(emit(point, rowPoint));
+    for (unsigned i : others)
+      out.kernel.body.push_back(pointwiseLoops(g, {i}, s));
+    return out;
+  }
+
+private:
+  struct Output { unsigned result; Expr value; };
+  struct Sum { Expr node; Var result; BinaryOp op; Expr element; };
+  struct Kept { Buffer buffer; Expr value; };
+  struct Sweep {
+    std::vector<Sum> sums;
+    std::vector<Output> stores;
+    std::vector<Kept> keeps;
+  };
+
+  llvm::ArrayRef<Dim> domainRows() const { return llvm::ArrayRef<Dim>(domain.dims).drop_back(); }
+
+  /// Groups Reduce nodes by level and replaces them by the variables that will hold their results.
+  void findSweeps() {
+    std::vector<Expr> roots;
+    for (const auto *list : {&full, &perRow})
+      for (const Output &o : *list)
+        roots.push_back(o.value);
+    std::map<const ExprNode *, unsigned> level;
+    std::map<const ExprNode *, Expr> result;
+    for (const Expr &e : collect(roots, [](const Expr &) { return true; })) {
+      unsigned l = 0;
+      for (const Expr &a : e->args)
+        l = std::max(l, level[a.get()]);
+      if (e->kind == ExprKind::Reduce) {
+        GPTC_CHECK(e->axis == ReduceAxis::row, "the row recipe cannot sum over other dimensions");
+        if (sweeps.size() <= l)
+          sweeps.resize(l + 1);
+        Var v = makeVar(e->bop == BinaryOp::max ? "rowmax" : "rowsum", e->dtype);
+        sweeps[l].sums.push_back({e, v, e->bop, e->args[0]});
+        result[e.get()] = kir::ref(v);
+        ++l;
+      }
+      level[e.get()] = l;
+    }
+    auto resolve = [&](Expr &e) {
+      e = placer.intern(substitute(e, resolved, [&](const Expr &n) -> Expr {
+        auto it = result.find(n.get());
+        return it == result.end() ? nullptr : it->second;
+      }));
+    };
+    for (Sweep &w : sweeps)
+      for (Sum &sum : w.sums)
+        resolve(sum.element);
+    for (auto *list : {&full, &perRow})
+      for (Output &o : *list)
+        resolve(o.value);
+    if (!full.empty())
+      sweeps.push_back({{}, full, {}});
+  }
+
+  static std::vector<Expr *> rootsOf(Sweep &w) {
+    std::vector<Expr *> roots;
+    for (Kept &k : w.keeps)
+      roots.push_back(&k.value);
+    for (Sum &sum : w.sums)
+      roots.push_back(&sum.element);
+    for (Output &o : w.stores)
+      roots.push_back(&o.value);
+    return roots;
+  }
+
+  void keepCostly() {
+    std::map<const ExprNode *, std::pair<Expr, unsigned>> firstSweep;
+    std::vector<std::pair<Expr, unsigned>> wanted;  // node and the sweep that computes it
+    for (unsigned i = 0; i < sweeps.size(); ++i) {
+      std::vector<Expr> roots;
+      for (Expr *e : rootsOf(sweeps[i]))
+        roots.push_back(*e);
+      for (const Expr &e : collect(roots, isCostly)) {
+        bool ofColumn = !collect({e}, [&](const Expr &n) { return n->kind == ExprKind::Var && n->var == c; }).empty();
+        if (!ofColumn)
+          continue;
+        auto [it, isNew] = firstSweep.try_emplace(e.get(), std::pair{e, i});
+        if (!isNew && it->second.second != i && !llvm::is_contained(wanted, it->second))
+          wanted.push_back(it->second);
+      }
+    }
+    int64_t room = keptBytes / int64_t(sizeOf(g.compute) * columns);
+    if (int64_t(wanted.size()) > room)
+      wanted.resize(std::max<int64_t>(room, 0));
+    for (auto &[node, first] : wanted) {
+      Buffer b = makeBuffer("kept", node->dtype, Storage::stack, roundUp(columns, lanes));
+      Expr again = load(b, kir::ref(c));
+      const ExprNode *what = node.get();
+      for (unsigned i = first + 1; i < sweeps.size(); ++i)
+        for (Expr *e : rootsOf(sweeps[i])) {
+          std::map<const ExprNode *, Expr> memo;
+          *e = placer.intern(substitute(*e, memo, [&](const Expr &n) { return n.get() == what ? again : nullptr; }));
+        }
+      sweeps[first].keeps.push_back({b, node});
+    }
+  }
+
+  void emitSweep(const Sweep &w, const Point &point, Seq &row) {
+    std::vector<Buffer> accs;
+    for (const Sum &sum : w.sums) {
+      Buffer acc = makeBuffer("acc", sum.node->dtype, Storage::reg, lanes);
+      row.alloc(acc);
+      Var i = makeVar("i");
+      double start = sum.op == BinaryOp::add ? 0 : -std::numeric_limits<double>::infinity();
+      row.add(loop(LoopKind::vector, i, imm(lanes), {store(acc, lane(), fimm(start, sum.node->dtype))}, lanes));
+      accs.push_back(acc);
+    }
+    for (const Kept &k : w.keeps)
+      row.alloc(k.buffer);
+
+    Seq element;
+    placer.push(element, {c});
+    std::vector<Expr> roots;
+    Sweep copy = w;
+    for (Expr *e : rootsOf(copy))
+      roots.push_back(*e);
+    roots = placer.place(roots, roots.size() > 1);
+    unsigned at = 0;
+    for (const Kept &k : w.keeps)
+      element.add(store(k.buffer, kir::ref(c), roots[at++]));
+    for (unsigned i = 0; i < w.sums.size(); ++i)
+      element.add(store(accs[i], lane(), binary(w.sums[i].op, load(accs[i], lane()), roots[at++])));
+    for (const Output &o : w.stores) {
+      Stmt st = g.storeOutput(o.result, point, roots[at++]);
+      element.add(store(st->buffer, placer.place(st->index), st->value));
+    }
+    placer.pop();
+    int width = w.sums.empty() ? powerOfTwo(columns, 2 * target.lanes(DType::f32)) : lanes;
+    row.add(loop(LoopKind::vector, c, imm(columns), element.take(), width));
+    for (unsigned i = 0; i < w.sums.size(); ++i)
+      placer.let(w.sums[i].result, hreduce(accs[i], w.sums[i].op));
+  }
+
+  Stmt emit(const Point &point, const Point &rowPoint) {
+    const int64_t rows = domain.rows();
+    int64_t each = std::clamp<int64_t>(s.task, 1, rows), tasks = ceilDiv(rows, each);
+    each = ceilDiv(rows, tasks), tasks = ceilDiv(rows, each);
+    Var t = makeVar("t"), r = makeVar("r");
+    Seq task, row;
+    placer.push(task, {t});
+    Expr first = placer.let("first", kir::ref(t) * imm(each));
+    Expr n = rows % each ? placer.let("n", min(imm(each), imm(rows) - first)) : imm(each);
+    placer.push(row, {r});
+    placer.let(rowVar, first + kir::ref(r));
+    for (const Sweep &w : sweeps)
+      if (w.stores.empty())
+        emitSweep(w, point, row);
+    std::vector<Expr> values;
+    for (const Output &o : perRow)
+      values.push_back(o.value);
+    values = placer.place(values);
+    if (!full.empty())
+      emitSweep(sweeps.back(), point, row);
+    for (auto [o, value] : llvm::zip(perRow, values)) {
+      Stmt st = g.storeOutput(o.result, rowPoint, value);
+      row.add(store(st->buffer, placer.place(st->index), st->value));
+    }
+    placer.pop();
+    task.add(loop(LoopKind::serial, r, n, row.take()));
+    placer.pop();
+    return tasksLoop(t, tasks, task.take());
+  }
+
+  GroupEval g;
+  const Schedule &s;
+  const Target &target;
+  const Type domain;
+  const int64_t columns;
+  const int lanes;
+  const Var rowVar = makeVar("row"), c = makeVar("c");
+  Placer placer;
+  std::vector<Output> full, perRow;
+  std::vector<Sweep> sweeps;
+  std::map<const ExprNode *, Expr> resolved;
+};
+
+bool matches(const Op &fused) {
+  Type domain = groupDomain(fused);
+  for (const Op &op : *fused.body) {
+    if (op.isOneOf(OpKind::constant, OpKind::yield, OpKind::reshape))
+      continue;
+    FusionKind f = op.def().fusion;
+    if (f == FusionKind::row ? op.operand(0)->type.dim(-1) != domain.dim(-1) : f != FusionKind::pointwise && f != FusionKind::gather)
+      return false;
+  }
+  return domain.rank() > 0;
+}
+
+Schedule defaults(const Op &fused, const Target &target) {
+  Schedule s;
+  Type domain = groupDomain(fused);
+  int64_t columns = domain.dim(-1);
+  s.vec = 64;
+  while (s.vec > columns)
+    s.vec /= 2;
+  double bytes = 0;
+  for (const Value *v : fused.operands())
+    if (v->type.elements() == domain.elements())
+      bytes += sizeOf(v->type.dtype);
+  for (unsigned i = 0; i < fused.numResults(); ++i)
+    if (fused.result(i)->type.elements() == domain.elements())
+      bytes += sizeOf(fused.result(i)->type.dtype);
+  s.task = std::max<int64_t>(1, elementsPerTask(domain.elements(), std::max(bytes, 4.0), target) / columns);
+  return s;
+}
+
+LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DType compute) {
+  return RowBuilder(fused, s, target, compute).build();
+}
+
+}  // namespace
+
+const Recipe &rowRecipe() {
+  static const Recipe recipe = {"row", matches, defaults, build};
+  return recipe;
+}
+
+}  // namespace gptc
