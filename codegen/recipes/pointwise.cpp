@@ -28,6 +28,23 @@ int64_t elementsPerTask(int64_t elements, double bytes, const Target &target) {
   return std::max<int64_t>(64, roundUp(int64_t(each / bytes), 64));
 }
 
+double trafficPerElement(const Op &fused, const Type &domain) {
+  double bytes = 0;
+  auto count = [&](const Type &t) {
+    if (t.elements() == domain.elements())
+      bytes += sizeOf(t.dtype);
+  };
+  for (const Value *v : fused.operands())
+    count(v->type);
+  for (unsigned i = 0; i < fused.numResults(); ++i)
+    count(fused.result(i)->type);
+  return std::max(bytes, 4.0);
+}
+
+bool sameExtents(llvm::ArrayRef<Dim> a, llvm::ArrayRef<Dim> b) {
+  return a.size() == b.size() && llvm::equal(a, b, [](const Dim &x, const Dim &y) { return x.logical == y.logical; });
+}
+
 Stmt tasksLoop(const Var &t, int64_t tasks, std::vector<Stmt> body) {
   if (tasks == 1)
     return let(t, imm(0), std::move(body));
@@ -127,15 +144,8 @@ static bool matches(const Op &fused) {
 static Schedule defaults(const Op &fused, const Target &target) {
   Schedule s;
   Type domain = groupDomain(fused);
-  double bytes = 0;
-  for (const Value *v : fused.operands())
-    if (v->type.elements() == domain.elements())
-      bytes += sizeOf(v->type.dtype);
-  for (unsigned i = 0; i < fused.numResults(); ++i)
-    if (fused.result(i)->type.elements() == domain.elements())
-      bytes += sizeOf(fused.result(i)->type.dtype);
   s.vec = 2 * target.lanes(DType::f32);
-  s.task = elementsPerTask(domain.elements(), std::max(bytes, 4.0), target);
+  s.task = elementsPerTask(domain.elements(), trafficPerElement(fused, domain), target);
   return s;
 }
 

@@ -15,6 +15,11 @@ kir::Stmt pointwiseLoops(GroupEval &g, llvm::ArrayRef<unsigned> results, const S
 /// `bytes` is the traffic per element.
 int64_t elementsPerTask(int64_t elements, double bytes, const Target &target);
 
+/// Bytes that operands and results of the domain's size move per element, at least 4.
+double trafficPerElement(const Op &fused, const Type &domain);
+/// Equal logical extents; padding may differ.
+bool sameExtents(llvm::ArrayRef<Dim> a, llvm::ArrayRef<Dim> b);
+
 /// n rounded up to whole steps.
 inline int64_t roundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 inline int64_t ceilDiv(int64_t n, int64_t d) { return (n + d - 1) / d; }

@@ -1,15 +1,18 @@
-// The row recipe: groups that sum (or take the maximum) over the last dimension: layernorm, softmax, cross entropy, their
-// gradients, and what is pointwise around them.
+// The row recipe: groups that sum (or take the maximum) over the last dimension: layernorm, softmax, cross entropy,
+// their gradients, and what is pointwise around them.
 //
-//   1. The outputs at (row, column) are one expression DAG in which Reduce nodes stand for row sums. A Reduce whose argument
+//   1. The outputs at (row, column) are one expression DAG in which Reduce nodes stand for row sums. A Reduce whose
+//   argument
 //      holds Reduces of level n has level n+1.
-//   2. Tasks take blocks of rows. Per row, level by level: one sweep over the columns adds to `vec` lanes in registers, which
+//   2. Tasks take blocks of rows. Per row, level by level: one sweep over the columns adds to `vec` lanes in registers,
+//   which
 //      are then folded by halves; the result is a scalar.
 //   3. A last sweep stores the full outputs; row outputs are stored after it. All that is read per row is read before.
-//   4. A costly function (exp, tanh, ...) that two sweeps need is kept for the row on the stack, if the row is not too long.
+//   4. A costly function (exp, tanh, ...) that two sweeps need is kept for the row on the stack, if the row is not too
+//   long.
 //
-// The order of a row's sum is given by `vec` alone: element c goes to lane c mod vec, in order. Its default depends on the
-// row's length and on nothing else, so that no machine changes the bits.
+// The order of a row's sum is given by `vec` alone: element c goes to lane c mod vec, in order. Its default depends on
+// the row's length and on nothing else, so that no machine changes the bits.
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
@@ -29,10 +32,6 @@ constexpr int64_t keptBytes = 64 << 10;  // of a row, on the stack
 bool isCostly(const Expr &e) {
   return e->kind == ExprKind::Unary && (e->uop == UnaryOp::exp || e->uop == UnaryOp::log || e->uop == UnaryOp::tanh ||
                                         e->uop == UnaryOp::sin || e->uop == UnaryOp::cos);
-}
-
-bool sameExtents(llvm::ArrayRef<Dim> a, llvm::ArrayRef<Dim> b) {
-  return a.size() == b.size() && llvm::equal(a, b, [](const Dim &x, const Dim &y) { return x.logical == y.logical; });
 }
 
 class RowBuilder {
@@ -70,9 +69,20 @@ public:
   }
 
 private:
-  struct Output { unsigned result; Expr value; };
-  struct Sum { Expr node; Var result; BinaryOp op; Expr element; };
-  struct Kept { Buffer buffer; Expr value; };
+  struct Output {
+    unsigned result;
+    Expr value;
+  };
+  struct Sum {
+    Expr node;
+    Var result;
+    BinaryOp op;
+    Expr element;
+  };
+  struct Kept {
+    Buffer buffer;
+    Expr value;
+  };
   struct Sweep {
     std::vector<Sum> sums;
     std::vector<Output> stores;
@@ -248,7 +258,8 @@ bool matches(const Op &fused) {
     if (op.isOneOf(OpKind::constant, OpKind::yield, OpKind::reshape))
       continue;
     FusionKind f = op.def().fusion;
-    if (f == FusionKind::row ? op.operand(0)->type.dim(-1) != domain.dim(-1) : f != FusionKind::pointwise && f != FusionKind::gather)
+    if (f == FusionKind::row ? op.operand(0)->type.dim(-1) != domain.dim(-1)
+                             : f != FusionKind::pointwise && f != FusionKind::gather)
       return false;
   }
   return domain.rank() > 0;
@@ -261,14 +272,7 @@ Schedule defaults(const Op &fused, const Target &target) {
   s.vec = 64;
   while (s.vec > columns)
     s.vec /= 2;
-  double bytes = 0;
-  for (const Value *v : fused.operands())
-    if (v->type.elements() == domain.elements())
-      bytes += sizeOf(v->type.dtype);
-  for (unsigned i = 0; i < fused.numResults(); ++i)
-    if (fused.result(i)->type.elements() == domain.elements())
-      bytes += sizeOf(fused.result(i)->type.dtype);
-  s.task = std::max<int64_t>(1, elementsPerTask(domain.elements(), std::max(bytes, 4.0), target) / columns);
+  s.task = std::max<int64_t>(1, elementsPerTask(domain.elements(), trafficPerElement(fused, domain), target) / columns);
   return s;
 }
 

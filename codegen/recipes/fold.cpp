@@ -1,0 +1,490 @@
+// The fold recipe: sums over the leading dimensions (tokens) for each column: bias gradients, the parameters' gradients
+// of norms, the loss. Several such sums over one domain, and what is pointwise before and after them, make one kernel.
+//
+//   acc = init or +0;  for each block of `fold` rows: { p = +0; for each row: p = p + e(row);  acc = acc + p }
+//
+// That order is kept to the bit by three ways to run it, so that a schedule is free to choose:
+//   one phase    tasks take columns and walk all rows.                                  (mc = 0)
+//   two phases   tasks take a block of rows and a part of the columns and leave p in a workspace; tasks of the
+//                second phase take columns and add the blocks in order.                 (mc = 1)
+//   few columns  as two phases, but the lanes of a vector are blocks: a chain of additions per block is slow, 16 at a
+//   time are not.
+// In the first two, `unroll` rows are added per visit of the partial sums, which stand in a stack buffer of `nc`
+// columns.
+#include "codegen/recipes/place.h"
+#include "codegen/recipes/pointwise.h"
+#include "codegen/recipes/recipe.h"
+#include "ir/diagnostics.h"
+
+#include <algorithm>
+
+namespace gptc {
+
+using namespace kir;
+
+namespace {
+
+constexpr int64_t fewColumns = 16;
+constexpr int blockLanes = 16;
+
+/// The dimensions that the folds of a group sum over, all alike; 0 when there is no fold or they differ.
+unsigned leadOf(const Op &fused) {
+  unsigned lead = 0;
+  const Type *domain = nullptr;
+  for (const Op &op : *fused.body) {
+    if (op.def().fusion != FusionKind::fold)
+      continue;
+    const Type &in = op.operand(0)->type;
+    unsigned n = in.rank() - op.result(0)->type.rank();
+    if (domain && (n != lead || !sameExtents(in.dims, domain->dims)))
+      return 0;
+    lead = n, domain = &in;
+  }
+  return lead;
+}
+
+class FoldBuilder {
+public:
+  FoldBuilder(const Op &fused, const Schedule &s, DType compute) : g(fused, compute), s(s), domain(groupDomain(fused)) {
+    unsigned lead = leadOf(fused);
+    llvm::ArrayRef<Dim> dims = domain.dims;
+    rowDims = dims.take_front(lead), columnDims = dims.drop_front(lead);
+    for (const Dim &d : rowDims)
+      rows *= d.logical;
+    for (const Dim &d : columnDims)
+      columns *= d.logical;
+    point.add(kir::ref(rowVar), rowDims).add(kir::ref(colVar), columnDims);
+    columnPoint.add(kir::ref(colVar), columnDims);
+    g.setDomain(point);
+  }
+
+  LoweredGroup build() {
+    std::vector<unsigned> others;
+    for (unsigned i = 0; i < g.fused.numResults(); ++i) {
+      llvm::ArrayRef<Dim> d = g.fused.result(i)->type.dims;
+      if (sameExtents(d, columnDims))
+        results.push_back({i, placer.intern(g.at(g.output(i), columnPoint))});
+      else if (sameExtents(d, domain.dims))
+        full.push_back({i, placer.intern(g.at(g.output(i), point))});
+      else
+        others.push_back(i);
+    }
+    findSums();
+    blocks = ceilDiv(rows, fold);
+    if (columns < fewColumns)
+      fewColumnsPhases();
+    else if (s.mc == 0 || blocks == 1)
+      onePhase();
+    else
+      twoPhases();
+    for (unsigned i : others)
+      body.push_back(pointwiseLoops(g, {i}, s));
+
+    LoweredGroup out;
+    out.kernel.name = g.kernelName();
+    out.kernel.params = g.params(workspaces);
+    out.kernel.body = body;
+    for (const Buffer &w : workspaces)
+      out.workspaceBytes.push_back(w->size * sizeOf(w->dtype));
+    return out;
+  }
+
+private:
+  struct Output {
+    unsigned result;
+    Expr value;
+  };
+  struct Sum {
+    Expr node, element, init;
+  };
+
+  void findSums() {
+    std::vector<Expr> roots;
+    for (const Output &o : results)
+      roots.push_back(o.value);
+    for (const Expr &e : collect(roots, [](const Expr &e) { return e->kind == ExprKind::Reduce; })) {
+      GPTC_CHECK(e->axis == ReduceAxis::fold && e->bop == BinaryOp::add, "the fold recipe only sums over rows");
+      bool nested = !collect(e->args, [](const Expr &a) { return a->kind == ExprKind::Reduce; }).empty();
+      GPTC_CHECK(!nested, "a sum of sums in a fold group");
+      int64_t f = e->fold <= 0 ? rows : std::min(e->fold, rows);
+      GPTC_CHECK(sums.empty() || f == fold, "sums over blocks of {} and {} rows in one group", f, fold);
+      fold = f;
+      sums.push_back({e, e->args[0], e->args.size() > 1 ? e->args[1] : fimm(0, e->dtype)});
+    }
+    GPTC_CHECK(!sums.empty(), "no sum in a fold group");
+  }
+
+  Buffer perSum(const char *name, unsigned k, Storage storage, int64_t size) {
+    return makeBuffer(fmt::format("{}{}", name, k), sums[k].node->dtype, storage, size);
+  }
+  void makeWorkspaces() {
+    for (unsigned k = 0; k < sums.size(); ++k)
+      workspaces.push_back(
+          makeBuffer(fmt::format("ws{}", k), sums[k].node->dtype, Storage::global, blocks * columns, true));
+  }
+  /// `e` with another row and column in place of the symbolic ones.
+  Expr at(const Expr &e, const Expr &row, const Expr &col) {
+    std::map<const ExprNode *, Expr> memo;
+    return substitute(e, memo, [&](const Expr &n) -> Expr {
+      return n->kind != ExprKind::Var ? nullptr : n->var == rowVar ? row : n->var == colVar ? col : nullptr;
+    });
+  }
+  Stmt storeAt(const Output &o, const Point &p, const Expr &value, const Expr &row, const Expr &col) {
+    Stmt st = g.storeOutput(o.result, p, value);
+    return store(st->buffer, placer.place(at(st->index, row, col)), st->value);
+  }
+
+  // ---- many columns -------------------------------------------------------------------------------------------------
+
+  struct Columns {
+    Expr base, count;
+    int64_t most;
+    int64_t tasks;
+  };
+  /// Cuts the columns for the tasks numbered `task`, whose count is first asked for with null.
+  Columns cut(int64_t most) const {
+    Columns c;
+    most = std::clamp<int64_t>(most > 0 ? most : 1024, 1, columns);
+    c.tasks = ceilDiv(columns, most);
+    c.most = std::min(columns, roundUp(ceilDiv(columns, c.tasks), 16));
+    c.tasks = ceilDiv(columns, c.most);
+    return c;
+  }
+  void open(Columns &c, const Expr &task) {
+    c.base = c.tasks == 1 ? imm(0) : placer.let("base", task * imm(c.most));
+    c.count = columns % c.most == 0 ? imm(c.most) : placer.let("n", min(imm(c.most), imm(columns) - c.base));
+  }
+  Stmt columnLoop(const Columns &c, Seq &element) const {
+    return loop(LoopKind::vector, cVar, c.count, element.take(), powerOfTwo(c.most, s.vec > 0 ? s.vec : 16));
+  }
+
+  /// Adds `n` rows from `first` on to each sum, starting from `part` (or from +0), and hands the sums to `finish`.
+  void rowGroup(Seq &out, const Expr &first, int64_t n, const Columns &c, bool fromZero,
+                const std::function<void(Seq &, llvm::ArrayRef<Expr>)> &finish) {
+    Seq element;
+    placer.push(element, {cVar});
+    Expr col = c.base + kir::ref(cVar);
+    std::vector<Expr> roots;
+    for (unsigned k = 0; k < sums.size(); ++k) {
+      Expr p = fromZero ? fimm(0, sums[k].node->dtype) : load(part[k], kir::ref(cVar));
+      for (int64_t u = 0; u < n; ++u)
+        p = p + at(sums[k].element, first + u, col);
+      roots.push_back(p);
+    }
+    for (const Output &o : full)
+      for (int64_t u = 0; u < n; ++u)
+        roots.push_back(at(o.value, first + u, col));
+    roots = placer.place(roots, roots.size() > 1);
+    finish(element, llvm::ArrayRef<Expr>(roots).take_front(sums.size()));
+    unsigned next = sums.size();
+    for (const Output &o : full)
+      for (int64_t u = 0; u < n; ++u)
+        element.add(storeAt(o, point, roots[next++], first + u, col));
+    placer.pop();
+    out.add(columnLoop(c, element));
+  }
+
+  /// One block of `n` rows from `first` on.
+  void blockRows(Seq &out, const Expr &first, int64_t n, const Columns &c,
+                 const std::function<void(Seq &, llvm::ArrayRef<Expr>)> &finish) {
+    const int64_t step = std::max(1, s.unroll);
+    if (n <= step)
+      return rowGroup(out, first, n, c, true, finish);
+    auto keep = [&](Seq &element, llvm::ArrayRef<Expr> p) {
+      for (unsigned k = 0; k < sums.size(); ++k)
+        element.add(store(part[k], kir::ref(cVar), p[k]));
+    };
+    const int64_t last = n % step ? n % step : step;
+    rowGroup(out, first, step, c, true, keep);
+    if (int64_t between = (n - step - last) / step) {
+      Seq group;
+      Var q = makeVar("q");
+      placer.push(group, {q});
+      rowGroup(group, placer.let("r", first + step + kir::ref(q) * imm(step)), step, c, false, keep);
+      placer.pop();
+      out.add(loop(LoopKind::serial, q, imm(between), group.take()));
+    }
+    rowGroup(out, placer.let("r", first + (n - last)), last, c, false, finish);
+  }
+
+  void allocate(Seq &seq, const char *name, std::vector<Buffer> &list, int64_t size) {
+    list.clear();
+    for (unsigned k = 0; k < sums.size(); ++k) {
+      list.push_back(perSum(name, k, Storage::stack, size));
+      seq.alloc(list.back());
+    }
+  }
+  void startTotals(Seq &seq, const Columns &c) {
+    Seq element;
+    placer.push(element, {cVar});
+    for (unsigned k = 0; k < sums.size(); ++k)
+      element.add(store(total[k], kir::ref(cVar), placer.place(at(sums[k].init, nullptr, c.base + kir::ref(cVar)))));
+    placer.pop();
+    seq.add(columnLoop(c, element));
+  }
+  /// Stores the results, given the value of each sum.
+  void finishResults(Seq &element, llvm::ArrayRef<Expr> totals, const Expr &col) {
+    std::vector<Expr> values;
+    std::map<const ExprNode *, Expr> memo;
+    for (const Output &o : results) {
+      Expr e = substitute(o.value, memo, [&](const Expr &n) -> Expr {
+        for (unsigned k = 0; k < sums.size(); ++k)
+          if (n == sums[k].node)
+            return totals[k];
+        return nullptr;
+      });
+      values.push_back(at(e, nullptr, col));
+    }
+    values = placer.place(values, values.size() > 1);
+    for (auto [o, value] : llvm::zip(results, values))
+      element.add(storeAt(o, columnPoint, value, nullptr, col));
+  }
+  void storeTotals(Seq &seq, const Columns &c) {
+    Seq element;
+    placer.push(element, {cVar});
+    std::vector<Expr> totals;
+    for (unsigned k = 0; k < sums.size(); ++k)
+      totals.push_back(load(total[k], kir::ref(cVar)));
+    finishResults(element, totals, c.base + kir::ref(cVar));
+    placer.pop();
+    seq.add(columnLoop(c, element));
+  }
+
+  void onePhase() {
+    Columns c = cut(s.nc);
+    Var t = makeVar("t");
+    Seq task;
+    placer.push(task, {t});
+    open(c, kir::ref(t));
+    allocate(task, "part", part, c.most);
+    allocate(task, "total", total, c.most);
+    startTotals(task, c);
+    auto add = [&](Seq &element, llvm::ArrayRef<Expr> p) {
+      for (unsigned k = 0; k < sums.size(); ++k)
+        element.add(store(total[k], kir::ref(cVar), load(total[k], kir::ref(cVar)) + p[k]));
+    };
+    const int64_t whole = rows / fold;
+    {
+      Seq block;
+      Var b = makeVar("b");
+      placer.push(block, {b});
+      blockRows(block, placer.let("first", kir::ref(b) * imm(fold)), fold, c, add);
+      placer.pop();
+      task.add(loop(LoopKind::serial, b, imm(whole), block.take()));
+    }
+    if (rows % fold) {
+      Seq block;
+      placer.push(block, {});
+      blockRows(block, imm(whole * fold), rows % fold, c, add);
+      placer.pop();
+      task.add(kir::block(block.take()));
+    }
+    storeTotals(task, c);
+    placer.pop();
+    body.push_back(tasksLoop(t, c.tasks, task.take()));
+  }
+
+  void twoPhases() {
+    makeWorkspaces();
+    const int64_t whole = rows / fold;
+    Columns c = cut(s.nc);
+    Var t = makeVar("t");
+    Seq task;
+    placer.push(task, {t});
+    Expr b = placer.let("b", kir::ref(t) / imm(c.tasks));
+    open(c, kir::ref(t) % imm(c.tasks));
+    allocate(task, "part", part, c.most);
+    auto leave = [&](Seq &element, llvm::ArrayRef<Expr> p) {
+      for (unsigned k = 0; k < sums.size(); ++k)
+        element.add(store(workspaces[k], placer.place(b * imm(columns) + c.base + kir::ref(cVar)), p[k]));
+    };
+    auto rowsOf = [&](int64_t n) {
+      Seq block;
+      placer.push(block, {});
+      blockRows(block, placer.let("first", b * imm(fold)), n, c, leave);
+      placer.pop();
+      return block.take();
+    };
+    if (rows % fold)
+      task.add(ifThen(lt(b, imm(whole)), rowsOf(fold), rowsOf(rows % fold)));
+    else
+      task.add(rowsOf(fold));
+    placer.pop();
+    body.push_back(tasksLoop(t, blocks * c.tasks, task.take()));
+
+    c = cut(blocks * columns > 1 << 16 ? 256 : columns);
+    t = makeVar("t");
+    placer.push(task, {t});
+    open(c, kir::ref(t));
+    allocate(task, "total", total, c.most);
+    startTotals(task, c);
+    Var block = makeVar("b");
+    Seq walk, element;
+    placer.push(walk, {block});
+    Expr at = placer.let("at", kir::ref(block) * imm(columns) + c.base);
+    for (unsigned k = 0; k < sums.size(); ++k)
+      element.add(
+          store(total[k], kir::ref(cVar), load(total[k], kir::ref(cVar)) + load(workspaces[k], at + kir::ref(cVar))));
+    walk.add(columnLoop(c, element));
+    placer.pop();
+    task.add(loop(LoopKind::serial, block, imm(blocks), walk.take()));
+    storeTotals(task, c);
+    placer.pop();
+    body.push_back(tasksLoop(t, c.tasks, task.take()));
+  }
+
+  // ---- few columns --------------------------------------------------------------------------------------------------
+
+  /// Chains of `rowsEach` additions for `lanesWanted` blocks at a time (a runtime number), left in the workspaces.
+  Stmt chains(const Expr &firstBlock, const Expr &blocksHere, int width, int64_t rowsEach) {
+    Var col = makeVar("col"), q = makeVar("q"), v = makeVar("v");
+    Seq perColumn;
+    placer.push(perColumn, {col});
+    std::vector<Buffer> p;
+    Seq zero, add, leave, walk;
+    for (unsigned k = 0; k < sums.size(); ++k) {
+      p.push_back(perSum("p", k, Storage::reg, width));
+      perColumn.alloc(p[k]);
+      zero.add(store(p[k], lane(), fimm(0, sums[k].node->dtype)));
+      leave.add(store(workspaces[k], kir::ref(col) * imm(blocks) + firstBlock + kir::ref(v), load(p[k], lane())));
+    }
+    perColumn.add(loop(LoopKind::vector, v, imm(width), zero.take(), width));
+    placer.push(walk, {q});
+    placer.push(add, {v});
+    std::vector<Expr> elements;
+    for (const Sum &sum : sums)
+      elements.push_back(at(sum.element, (firstBlock + kir::ref(v)) * imm(fold) + kir::ref(q), kir::ref(col)));
+    elements = placer.place(elements, elements.size() > 1);
+    for (unsigned k = 0; k < sums.size(); ++k)
+      add.add(store(p[k], lane(), load(p[k], lane()) + elements[k]));
+    placer.pop();
+    walk.add(loop(LoopKind::vector, v, blocksHere, add.take(), width));
+    placer.pop();
+    perColumn.add(loop(LoopKind::serial, q, imm(rowsEach), walk.take()));
+    perColumn.add(loop(LoopKind::vector, v, blocksHere, leave.take(), width));
+    placer.pop();
+    return loop(LoopKind::serial, col, imm(columns), perColumn.take());
+  }
+
+  void fewColumnsPhases() {
+    makeWorkspaces();
+    const int64_t whole = rows / fold;
+    {
+      Var t = makeVar("t");
+      Seq task;
+      placer.push(task, {t});
+      int64_t tasks = ceilDiv(whole, blockLanes);
+      Expr first = placer.let("first", kir::ref(t) * imm(blockLanes));
+      Expr here = whole % blockLanes ? placer.let("n", min(imm(blockLanes), imm(whole) - first)) : imm(blockLanes);
+      task.add(chains(first, here, blockLanes, fold));
+      placer.pop();
+      body.push_back(tasksLoop(t, tasks, task.take()));
+    }
+    if (rows % fold) {
+      Seq task;
+      placer.push(task, {});
+      task.add(chains(imm(whole), imm(1), 1, rows % fold));
+      placer.pop();
+      body.push_back(kir::block(task.take()));
+    }
+    // Full results come before the sums' results, as those may overwrite what full results read.
+    if (!full.empty()) {
+      std::vector<unsigned> list;
+      for (const Output &o : full)
+        list.push_back(o.result);
+      body.push_back(pointwiseLoops(g, list, s));
+      g.setDomain(point);
+    }
+    Seq task;
+    placer.push(task, {});
+    Var col = makeVar("col"), b = makeVar("b");
+    Seq perColumn, add;
+    placer.push(perColumn, {col});
+    std::vector<Expr> inits, totals;
+    for (const Sum &sum : sums)
+      inits.push_back(at(sum.init, nullptr, kir::ref(col)));
+    inits = placer.place(inits);
+    for (unsigned k = 0; k < sums.size(); ++k) {
+      Buffer acc = perSum("acc", k, Storage::reg, 1);
+      perColumn.alloc(acc);
+      perColumn.add(store(acc, imm(0), inits[k]));
+      add.add(store(acc, imm(0), load(acc, imm(0)) + load(workspaces[k], kir::ref(col) * imm(blocks) + kir::ref(b))));
+      totals.push_back(load(acc, imm(0)));
+    }
+    perColumn.add(loop(LoopKind::serial, b, imm(blocks), add.take()));
+    finishResults(perColumn, totals, kir::ref(col));
+    placer.pop();
+    task.add(loop(LoopKind::serial, col, imm(columns), perColumn.take()));
+    placer.pop();
+    body.push_back(kir::block(task.take()));
+  }
+
+  GroupEval g;
+  const Schedule &s;
+  const Type domain;
+  llvm::ArrayRef<Dim> rowDims, columnDims;
+  int64_t rows = 1, columns = 1, fold = 0, blocks = 0;
+  const Var rowVar = makeVar("row"), colVar = makeVar("col"), cVar = makeVar("c");
+  Point point, columnPoint;
+  Placer placer;
+  std::vector<Output> results, full;
+  std::vector<Sum> sums;
+  std::vector<Buffer> part, total, workspaces;
+  std::vector<Stmt> body;
+};
+
+bool matches(const Op &fused) {
+  unsigned lead = leadOf(fused);
+  if (lead == 0)
+    return false;
+  Type domain = groupDomain(fused);
+  int64_t fold = -1;
+  for (const Op &op : *fused.body) {
+    if (op.isOneOf(OpKind::constant, OpKind::yield, OpKind::reshape))
+      continue;
+    FusionKind f = op.def().fusion;
+    if (f == FusionKind::fold) {
+      int64_t n = op.attrs.getInt("fold");
+      if (!sameExtents(op.operand(0)->type.dims, domain.dims) || (fold >= 0 && n != fold))
+        return false;
+      fold = n;
+    } else if (f != FusionKind::pointwise && f != FusionKind::gather) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Schedule defaults(const Op &fused, const Target &target) {
+  Schedule s;
+  const Type domain = groupDomain(fused);
+  const unsigned lead = leadOf(fused);
+  int64_t rows = domain.slice(0, lead).elements(), columns = domain.elements() / rows, fold = 0;
+  for (const Op &op : *fused.body)
+    if (op.def().fusion == FusionKind::fold)
+      fold = op.attrs.getInt("fold");
+  s.vec = 2 * target.lanes(DType::f32);
+  s.unroll = 4;
+  s.task = elementsPerTask(domain.elements(), trafficPerElement(fused, domain), target);
+  s.nc = std::min<int64_t>(columns, 1024);
+  if (s.task < domain.elements()) {
+    int64_t blocks = fold > 0 ? ceilDiv(rows, fold) : 1;
+    s.mc = blocks > 1;
+    while (s.nc > 64 && ceilDiv(columns, s.nc) * blocks < 4 * int64_t(target.threads))
+      s.nc = roundUp(s.nc / 2, 16);
+  }
+  return s;
+}
+
+LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
+  return FoldBuilder(fused, s, compute).build();
+}
+
+}  // namespace
+
+const Recipe &foldRecipe() {
+  static const Recipe recipe = {"fold", matches, defaults, build};
+  return recipe;
+}
+
+}  // namespace gptc

@@ -1,0 +1,170 @@
+// The reduce_all recipe: sums of every element, such as the squares for a gradient norm.
+//
+//   1. The flattened logical tensor is cut into blocks of the op's `block` elements. Element i of a block goes to lane
+//   i mod 64, in
+//      order; the lanes are folded by halves and the block's sum goes to a workspace. Tasks take several blocks.
+//   2. One task adds the blocks in order from +0 and stores what follows from the sums.
+#include "codegen/recipes/place.h"
+#include "codegen/recipes/pointwise.h"
+#include "codegen/recipes/recipe.h"
+#include "ir/diagnostics.h"
+
+#include <algorithm>
+
+namespace gptc {
+
+using namespace kir;
+
+namespace {
+
+constexpr int lanes = 64;
+
+bool matches(const Op &fused) {
+  Type domain = groupDomain(fused);
+  bool any = false;
+  int64_t block = 0;
+  for (const Op &op : *fused.body) {
+    if (op.isOneOf(OpKind::constant, OpKind::yield, OpKind::reshape))
+      continue;
+    FusionKind f = op.def().fusion;
+    if (f == FusionKind::reduce_all) {
+      int64_t n = op.attrs.getInt("block", 4096);
+      if (!sameExtents(op.operand(0)->type.dims, domain.dims) || (any && n != block))
+        return false;
+      block = n, any = true;
+    } else if (f != FusionKind::pointwise && f != FusionKind::gather) {
+      return false;
+    }
+  }
+  return any;
+}
+
+Schedule defaults(const Op &fused, const Target &target) {
+  Schedule s;
+  Type domain = groupDomain(fused);
+  s.task = elementsPerTask(domain.elements(), trafficPerElement(fused, domain), target);
+  s.vec = 2 * target.lanes(DType::f32);  // of the loops that hold no sum
+  return s;
+}
+
+LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
+  GroupEval g(fused, compute);
+  Placer placer;
+  const Type domain = groupDomain(fused);
+  const int64_t elements = domain.elements();
+  Var t = makeVar("t"), b = makeVar("b"), c = makeVar("c");
+  Expr base = kir::ref(makeVar("base"));
+  Point point;
+  point.add(base + kir::ref(c), domain.dims);
+  g.setDomain(point);
+
+  struct Output {
+    unsigned result;
+    Expr value;
+  };
+  std::vector<Output> full, scalars;
+  std::vector<unsigned> others;
+  std::vector<Expr> roots;
+  for (unsigned i = 0; i < fused.numResults(); ++i) {
+    const Type &type = fused.result(i)->type;
+    if (type.isScalar())
+      roots.push_back(scalars.emplace_back(i, placer.intern(g.at(g.output(i), Point()))).value);
+    else if (sameExtents(type.dims, domain.dims))
+      full.push_back({i, g.at(g.output(i), point)});
+    else
+      others.push_back(i);
+  }
+  std::vector<Expr> sums = collect(roots, [](const Expr &e) { return e->kind == ExprKind::Reduce; });
+  GPTC_CHECK(!sums.empty(), "no sum in a reduce_all group");
+  const int64_t block = std::min(sums[0]->fold, roundUp(elements, lanes)), blocks = ceilDiv(elements, block);
+  for (const Expr &e : sums)
+    GPTC_CHECK(e->axis == ReduceAxis::all && e->bop == BinaryOp::add && e->fold == sums[0]->fold,
+               "sums of different kinds in a group");
+
+  LoweredGroup out;
+  std::vector<Buffer> workspaces;
+  for (const Expr &e : sums) {
+    workspaces.push_back(makeBuffer("ws", e->dtype, Storage::global, blocks, true));
+    out.workspaceBytes.push_back(blocks * sizeOf(e->dtype));
+  }
+  out.kernel.name = g.kernelName();
+  out.kernel.params = g.params(workspaces);
+
+  // Blocks.
+  {
+    int64_t each = std::clamp<int64_t>(s.task / block, 1, blocks), tasks = ceilDiv(blocks, each);
+    each = ceilDiv(blocks, tasks), tasks = ceilDiv(blocks, each);
+    Seq task, one, element;
+    placer.push(task, {t});
+    Expr first = placer.let("first", kir::ref(t) * imm(each));
+    Expr here = blocks % each ? placer.let("n", min(imm(each), imm(blocks) - first)) : imm(each);
+    placer.push(one, {b});
+    Expr number = placer.let("block", first + kir::ref(b));
+    placer.let(base->var, number * imm(block));
+    Expr count = elements % block ? placer.let("count", min(imm(block), imm(elements) - base)) : imm(block);
+    std::vector<Buffer> accs;
+    for (const Expr &e : sums) {
+      Buffer acc = makeBuffer("acc", e->dtype, Storage::reg, lanes);
+      one.alloc(acc);
+      one.add(loop(LoopKind::vector, makeVar("i"), imm(lanes), {store(acc, lane(), fimm(0, e->dtype))}, lanes));
+      accs.push_back(acc);
+    }
+    placer.push(element, {c});
+    std::vector<Expr> values;
+    for (const Expr &e : sums)
+      values.push_back(e->args[0]);
+    for (const Output &o : full)
+      values.push_back(o.value);
+    values = placer.place(values, values.size() > 1);
+    for (unsigned k = 0; k < sums.size(); ++k)
+      element.add(store(accs[k], lane(), load(accs[k], lane()) + values[k]));
+    for (unsigned k = 0; k < full.size(); ++k) {
+      Stmt st = g.storeOutput(full[k].result, point, values[sums.size() + k]);
+      element.add(store(st->buffer, placer.place(st->index), st->value));
+    }
+    placer.pop();
+    one.add(loop(LoopKind::vector, c, count, element.take(), lanes));
+    for (unsigned k = 0; k < sums.size(); ++k)
+      one.add(store(workspaces[k], number, hreduce(accs[k], BinaryOp::add)));
+    placer.pop();
+    task.add(loop(LoopKind::serial, b, here, one.take()));
+    placer.pop();
+    out.kernel.body.push_back(tasksLoop(t, tasks, task.take()));
+  }
+
+  for (unsigned i : others)
+    out.kernel.body.push_back(pointwiseLoops(g, {i}, s));
+
+  // Sums of the blocks, and what is computed from them.
+  {
+    Seq task, add;
+    placer.push(task, {});
+    std::map<const ExprNode *, Expr> memo;
+    for (unsigned k = 0; k < sums.size(); ++k) {
+      Buffer acc = makeBuffer("acc", sums[k]->dtype, Storage::reg, 1);
+      task.alloc(acc);
+      task.add(store(acc, imm(0), fimm(0, sums[k]->dtype)));
+      add.add(store(acc, imm(0), load(acc, imm(0)) + load(workspaces[k], kir::ref(b))));
+      memo[sums[k].get()] = load(acc, imm(0));
+    }
+    task.add(loop(LoopKind::serial, b, imm(blocks), add.take()));
+    std::vector<Expr> values;
+    for (const Output &o : scalars)
+      values.push_back(substitute(o.value, memo, [](const Expr &) { return nullptr; }));
+    values = placer.place(values);
+    for (auto [o, value] : llvm::zip(scalars, values))
+      task.add(g.storeOutput(o.result, Point(), value));
+    placer.pop();
+    out.kernel.body.push_back(kir::block(task.take()));
+  }
+  return out;
+}
+
+}  // namespace
+
+const Recipe &reduce_allRecipe() {
+  static const Recipe recipe = {"reduce_all", matches, defaults, build};
+  return recipe;
+}
+
+}  // namespace gptc
