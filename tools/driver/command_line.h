@@ -1,0 +1,40 @@
+// CLI11 with our errors: a wrong command line is UserError(Usage).
+#pragma once
+
+#include "ir/diagnostics.h"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <optional>
+
+namespace gptc {
+
+/// Parses and runs callbacks. Returns an exit code where there is nothing more to do (--help, --version).
+inline std::optional<int> parseCommandLine(CLI::App &app, int argc, char **argv) {
+  try {
+    app.parse(argc, argv);
+    return std::nullopt;
+  } catch (const CLI::CallForHelp &) {
+    std::fputs(app.help().c_str(), stdout);
+  } catch (const CLI::CallForAllHelp &) {
+    std::fputs(app.help("", CLI::AppFormatMode::All).c_str(), stdout);
+  } catch (const CLI::CallForVersion &e) {
+    std::fprintf(stdout, "%s\n", e.what());
+  } catch (const CLI::ParseError &e) {
+    // The innermost command that was named tells what may be written.
+    std::string command = app.get_name();
+    const CLI::App *at = &app;
+    while (!at->get_subcommands().empty()) {
+      at = at->get_subcommands().front();
+      command += " " + at->get_name();
+    }
+    std::string message = e.what();
+    if (size_t line = message.find('\n'); line != std::string::npos)
+      message.resize(line);
+    throw UserError(ErrorCode::Usage, message, "see " + command + " --help");
+  }
+  return 0;
+}
+
+}  // namespace gptc

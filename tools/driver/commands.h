@@ -1,0 +1,14 @@
+// The commands of gptc, one file each. A command's work is its callback: it runs while the command line is parsed.
+#pragma once
+
+namespace CLI { class App; }
+
+namespace gptc {
+
+void addCompileCommand(CLI::App &app);
+void addDataCommand(CLI::App &app);
+void addDoctorCommand(CLI::App &app);
+/// Commands of the design that are not built yet: each says so.
+void addLaterCommands(CLI::App &app);
+
+}  // namespace gptc

@@ -1,0 +1,64 @@
+#include "tools/driver/main_guard.h"
+
+#include "ir/diagnostics.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <unistd.h>
+
+namespace gptc {
+
+namespace {
+
+int report(const UserError &e) {
+  std::fflush(stdout);
+  const bool color = ::isatty(STDERR_FILENO) && !std::getenv("NO_COLOR");
+  std::string text;
+  for (const Diagnostic &d : e.diagnostics)
+    text += (text.empty() ? "" : "\n") + d.str(color);
+  if (e.diagnostics.size() > 1)
+    text += fmt::format("\n{} errors\n", e.diagnostics.size());
+  std::fputs(text.c_str(), stderr);
+  return e.exitCode();
+}
+
+int reportBug(const char *what) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "error[GPTC%d]: a bug in gptc: %s\n   = help: please report it with the command line and the files it read\n",
+               int(ErrorCode::Internal), what);
+  return exitCodeOf(ErrorCode::Internal);
+}
+
+void flushOutput() {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout))
+    return;
+  if (errno == EPIPE)
+    return;
+  const bool full = errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
+  throw UserError(full ? ErrorCode::DiskFull : ErrorCode::Unwritable,
+                  fmt::format("cannot write to standard output: {}", std::strerror(errno)));
+}
+
+}  // namespace
+
+int guardedMain(const std::function<int()> &work) {
+  try {
+    const int code = work();
+    flushOutput();
+    return code;
+  } catch (const UserError &e) {
+    return report(e);
+  } catch (const InternalError &e) {
+    return reportBug(e.what());
+  } catch (const std::bad_alloc &) {
+    return report(UserError(ErrorCode::OutOfMemory, "out of memory", "close other programs, or use a smaller model or batch"));
+  } catch (const std::exception &e) {
+    return reportBug(e.what());
+  }
+}
+
+}  // namespace gptc
