@@ -137,3 +137,87 @@ TEST(Kernel, VerifierNamesEachViolation) {
                          store(y, imm(0), hreduce(acc, BinaryOp::add, imm(8), 8))})}),
       "");
 }
+
+// ---- interpreter ----------------------------------------------------------------------------------------------------
+
+TEST(KernelInterpreter, RunsVectorLoopsInLockStep) {
+  // x[i] = x[i + 1] within a group of four: all lanes load before one stores.
+  Buffer x = makeBuffer("x", DType::f64, Storage::global, 8, true);
+  Var i = makeVar("i");
+  Kernel k{"shift", {x}, {loop(LoopKind::vector, i, imm(7), {store(x, ref(i), load(x, ref(i) + 1))}, 4)}};
+  std::vector<std::vector<double>> b{{0, 1, 2, 3, 4, 5, 6, 7}};
+  interpret(k, b);
+  EXPECT_EQ(b[0], (std::vector<double>{1, 2, 3, 4, 5, 6, 7, 7}));
+}
+
+TEST(KernelInterpreter, FoldsByHalves) {
+  Buffer x = makeBuffer("x", DType::f32, Storage::global, 4), y = makeBuffer("y", DType::f32, Storage::global, 1, true);
+  Buffer acc = makeBuffer("acc", DType::f32, Storage::reg, 4);
+  Var i = makeVar("i");
+  Kernel k{"sum",
+           {x, y},
+           {alloc(acc, {loop(LoopKind::vector, i, imm(4), {store(acc, lane(), load(x, ref(i)))}, 4),
+                        store(y, imm(0), hreduce(acc, BinaryOp::add))})}};
+  // (1e8 + -1e8) + (1 + 1) = 2; in order, in f32, it would be 1.
+  std::vector<std::vector<double>> b{{1e8, 1, -1e8, 1}, {0}};
+  interpret(k, b, true);
+  EXPECT_EQ(b[1][0], 2);
+}
+
+TEST(KernelInterpreter, MasksLanesAndBranches) {
+  Buffer x = makeBuffer("x", DType::i32, Storage::global, 6), y = makeBuffer("y", DType::i32, Storage::global, 6, true);
+  Var i = makeVar("i");
+  Expr odd = binary(BinaryOp::eq, load(x, ref(i)) % imm(2, DType::i32), imm(1, DType::i32));
+  Kernel k{"branch",
+           {x, y},
+           {loop(LoopKind::vector, i, imm(6),
+                 {ifThen(odd, {store(y, ref(i), load(x, ref(i)) * imm(10, DType::i32))},
+                         {store(y, ref(i), imm(-1, DType::i32))})},
+                 4)}};
+  std::vector<std::vector<double>> b{{1, 2, 3, 4, 5, 6}, {0, 0, 0, 0, 0, 0}};
+  interpret(k, b);
+  EXPECT_EQ(b[1], (std::vector<double>{10, -1, 30, -1, 50, -1}));
+}
+
+TEST(KernelInterpreter, RoundsOnRequest) {
+  Buffer x = makeBuffer("x", DType::f32, Storage::global, 2),
+         y = makeBuffer("y", DType::bf16, Storage::global, 2, true);
+  Kernel k{"round",
+           {x, y},
+           {store(y, imm(0), load(x, imm(0)) + load(x, imm(1))),
+            store(y, imm(1), fma(load(x, imm(0)), load(x, imm(0)), -(load(x, imm(0)) * load(x, imm(0)))))}};
+  std::vector<std::vector<double>> b{{1 + 0x1p-23, 0x1p-30}, {0, 0}};
+  interpret(k, b);
+  EXPECT_EQ(b[1][0], 1 + 0x1p-23 + 0x1p-30);
+  EXPECT_EQ(b[1][1], 0);
+  interpret(k, b, true);
+  EXPECT_EQ(b[1][0], 1);
+  EXPECT_EQ(b[1][1], 0x1p-46);  // what the product's rounding to f32 lost
+}
+
+TEST(KernelInterpreter, NamesTheStatementAtFault) {
+  Buffer x = makeBuffer("x", DType::f32, Storage::global, 4), y = makeBuffer("y", DType::f32, Storage::global, 4, true);
+  Buffer acc = makeBuffer("acc", DType::f32, Storage::stack, 4);
+  Var i = makeVar("i");
+  auto fault = [&](std::vector<Stmt> body) -> std::string {
+    std::vector<std::vector<double>> b{{0, 0, 0, 0}, {0, 0, 0, 0}};
+    try {
+      interpret({"k", {x, y}, std::move(body)}, b);
+    } catch (const InternalError &e) {
+      return e.what();
+    }
+    return "none";
+  };
+  auto in = [](const std::string &text, const std::string &part) { return text.find(part) != std::string::npos; };
+  std::string e = fault({loop(LoopKind::serial, i, imm(5), {store(y, imm(0), load(x, ref(i)))})});
+  EXPECT_TRUE(in(e, "store y[0]") && in(e, "element 4 of x, which has 4")) << e;
+  e = fault({alloc(acc, {store(acc, imm(0), fimm(1)), store(y, imm(1), load(acc, imm(2)))})});
+  EXPECT_TRUE(in(e, "store y[1]") && in(e, "element 2 of acc is read before it is stored to")) << e;
+  e = fault({loop(LoopKind::vector, i, imm(4), {store(y, ref(i) / imm(2), cast(DType::f32, ref(i)))}, 4)});
+  EXPECT_TRUE(in(e, "two lanes store to element 0 of y")) << e;
+  // A new entry of the scope forgets what the last one stored.
+  e = fault({loop(LoopKind::serial, i, imm(2),
+                  {alloc(acc, {ifThen(binary(BinaryOp::eq, ref(i), imm(0)), {store(acc, imm(0), fimm(1))}),
+                               store(y, ref(i), load(acc, imm(0)))})})});
+  EXPECT_TRUE(in(e, "store y[i]") && in(e, "element 0 of acc is read before")) << e;
+}
