@@ -42,6 +42,11 @@ struct PassUse { const PassInfo *pass; PassOptions options; };
 std::vector<PassUse> parsePipeline(llvm::StringRef text, const Target *target);
 void runPipeline(Module &m, llvm::ArrayRef<PassUse> passes, const PipelineOptions &options);
 
+/// Each pass of passes.def; its file holds its algorithm as a numbered comment.
+#define GPTC_PASS(name, function, ...) bool function(Module &m, const PassOptions &options);
+#include "passes/passes.def"
+#undef GPTC_PASS
+
 /// The default pipeline from import to planned, one line per pass with the reason for its place. pipeline.cpp
 std::string defaultPipeline();
 

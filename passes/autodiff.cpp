@@ -1,0 +1,349 @@
+// Reverse-mode differentiation of @forward (Griewank & Walther 2008, chapter 3).
+//
+// In:   @forward(%x, %y, %seq0) -> the summed loss of all tokens (a float scalar, from reduce_sum).
+// Out:  module attribute accumulate <= 1:
+//         @train_step(%x, %y, %seq0, %n_valid) -> (loss, gradient of each parameter in state order)
+//       accumulate > 1:
+//         @accumulate(%x, %y, %seq0, %n_valid) -> ()   once per micro-batch
+//         @update(%n_valid) -> (loss, gradients)       once per step
+//       The function that returns gradients carries the attribute grads = their number; the optimizer pass turns it into an
+//       update. loss = sum / n_valid, where n_valid counts the targets of the whole global batch. @forward is removed.
+//
+// Algorithm
+//   1. A value is active when it is a float and depends on a state of kind "param".
+//   2. The gradient of the sum is 1 / n_valid. Ops are visited from last to first; OpDef::grad gives the contributions to
+//      the active operands.
+//   3. Contributions to one value are added in the order in which they arise, the use nearest to the loss first:
+//      ((g_last + g_before) + ...). For a parameter this holds over all its reads.
+//   4. Sums over tokens among the new ops get `fold`, the rows of one partial sum (DESIGN.md section 8): the largest common
+//      divisor of the module's fold and the rows of one sequence, so that no partial sum spans two sequences.
+//   5. When gradients accumulate, values fall into three classes: `fixed` (parameters, constants, n_valid), `token` (they depend on
+//      the batch), and `summed`: a sum over tokens, and what follows from sums and fixed values alone. The sums over tokens
+//      nearest to the outputs' inputs form the border. Each result on it gets an accumulator, a state of kind "grad": grad.NAME,
+//      or grad.NAME.0, .1, ... when several reach parameter NAME, in order of 3. @accumulate continues each sum through
+//      the op's own `init` operand; what lies beyond the border (adding the uses, views) happens once, in @update, in the
+//      same order as in @train_step. So the bits do not depend on how the batch was cut.
+//   6. Accumulators must start from +0. They are created with init = "zeros" and @update writes zeros back after reading
+//      them: one more store of each gradient per step, and no special first micro-step. The sum is exact: a sum without
+//      `init` starts from +0 too.
+#include "passes/pass.h"
+
+#include "ir/diagnostics.h"
+#include "ir/opdef.h"
+
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/MapVector.h"
+
+#include <numeric>
+
+namespace gptc {
+
+namespace {
+
+[[noreturn]] void fail(const Op &op, const std::string &what, const std::string &help = "") {
+  throw UserError(ErrorCode::GirInvalid,
+                  fmt::format("'{}'{}: {}", op.name().str(), op.loc.empty() ? "" : " at " + op.loc, what), help);
+}
+
+/// Rows of one partial sum of an op that sums `lead` leading dimensions of `t`.
+int64_t foldFor(const Type &t, unsigned lead, int64_t fold) {
+  if (lead == 1)  // [tokens, C] counts tokens; [B, T, C] counts sequences, each a block of its own
+    return t.rank() <= 2 ? std::gcd(fold, t.dim(0)) : 1;
+  int64_t rows = 1;
+  for (unsigned i = 1; i < lead; ++i)
+    rows *= t.dim(i);
+  return std::gcd(fold, rows);
+}
+
+/// Whether a new op sums over tokens; sets its `fold`.
+bool isTokenSum(Op &op, int64_t fold) {
+  const Type *t = op.numOperands() ? &op.operand(0)->type : nullptr;
+  unsigned lead = 0;
+  switch (op.kind) {
+  case OpKind::matmul:
+    if (op.attrs.getBool("ta") && op.attrs.getInt("batch") == 0)
+      lead = t->rank() - 1;
+    break;
+  case OpKind::reduce_sum: lead = op.attrs.getInt("lead"); break;
+  case OpKind::layernorm_grad_params:
+  case OpKind::rmsnorm_grad_params: lead = t->rank() - 1; break;
+  case OpKind::embedding_grad: return true;  // one chain in token order
+  default: return false;
+  }
+  if (lead && fold && op.attrs.getInt("fold") == 0)
+    op.attrs.set("fold", foldFor(*t, lead, fold));
+  return lead > 0;
+}
+
+class Differentiator {
+public:
+  Differentiator(Module &m, Function &f, int64_t fold) : m(m), f(f), fold(fold) {}
+
+  /// Appends the backward graph and returns (loss, gradients).
+  void run() {
+    Op *ret = f.body.back();
+    Value *sum = ret->operand(0);
+    Value *nValid = f.body.addArg(sum->type, "n_valid");
+    markActive();
+    if (!active.contains(sum))
+      throw UserError(ErrorCode::GirInvalid, "the result of @forward depends on no parameter",
+                      "parameters are states with kind=\"param\" that the function reads");
+    if (Op *def = sum->def)
+      if (isTokenSum(*def, 0))
+        tokenSums.insert(def);
+
+    Builder b(f.body, ret);
+    Value *loss = b.value(OpKind::div, {sum, nValid});
+    contributions[sum] = b.value(OpKind::div, {b.constant(1, sum->type), nValid});
+    for (Op *op = loss->def->prev(); op; op = op->prev())
+      visit(*op, ret);
+
+    std::vector<Value *> results = {loss};
+    for (const auto &s : m.states)
+      if (s->attrs.getString("kind") == "param") {
+        Value *g = gradients.lookup(s->name);
+        results.push_back(g ? g : b.constant(0, s->type));
+      }
+    ret->erase();
+    Builder(f.body).ret(results);
+    f.attrs.set("grads", int64_t(results.size() - 1));
+  }
+
+  llvm::DenseSet<Op *> tokenSums;
+
+private:
+  Module &m;
+  Function &f;
+  int64_t fold;
+  llvm::DenseSet<const Value *> active;
+  llvm::DenseMap<const Value *, Value *> contributions;
+  llvm::StringMap<Value *> gradients;  // by state
+
+  void markActive() {
+    for (Op &op : f.body) {
+      bool depends = false;
+      if (op.is(OpKind::read)) {
+        const State *s = m.state(op.state);
+        depends = s && s->attrs.getString("kind") == "param";
+      }
+      for (Value *v : op.operands())
+        depends |= active.contains(v);
+      for (unsigned i = 0; depends && i < op.numResults(); ++i)
+        if (isFloat(op.result(i)->type.dtype))
+          active.insert(op.result(i));
+      if (op.is(OpKind::write))
+        fail(op, "@forward may not write state", "it is differentiated and run once per micro-batch");
+    }
+  }
+
+  Value *plus(Builder &b, Value *sum, Value *g) { return sum ? b.value(OpKind::add, {sum, g}) : g; }
+
+  void visit(Op &op, Op *end) {
+    if (op.is(OpKind::ret))
+      return;
+    std::vector<Value *> dresults;
+    bool any = false;
+    for (unsigned i = 0; i < op.numResults(); ++i) {
+      dresults.push_back(contributions.lookup(op.result(i)));
+      any |= dresults.back() != nullptr;
+    }
+    if (!any)
+      return;
+    Builder b(f.body, end);
+    b.loc = op.loc;
+    b.layer = op.layer;
+    if (op.is(OpKind::read)) {
+      Value *&g = gradients[op.state];
+      g = plus(b, g, dresults[0]);
+      return;
+    }
+    const OpDef &def = op.def();
+    if (!def.grad)
+      fail(op, fmt::format("has no gradient: {}", def.grad.why()));
+    Op *last = end->prev();
+    GradCtx ctx{b, op, dresults};
+    std::vector<Value *> grads = def.grad(ctx);
+    GPTC_CHECK(grads.size() <= op.numOperands(), "gradient of '{}' has {} entries", def.name, grads.size());
+    for (Op *n = last->next(); n != end; n = n->next())
+      if (isTokenSum(*n, fold))
+        tokenSums.insert(n);
+    for (unsigned i = 0; i < grads.size(); ++i) {
+      Value *to = op.operand(i), *g = grads[i];
+      if (!g || !active.contains(to))
+        continue;
+      GPTC_CHECK(g->type.sameShape(to->type), "gradient {} of '{}' is {}, its operand {}", i, def.name, g->type.str(),
+                 to->type.str());
+      Value *&sum = contributions[to];
+      sum = plus(b, sum, g);
+    }
+  }
+};
+
+/// Step 5: cuts a function that returns (loss, gradients) at its sums over tokens.
+class Splitter {
+public:
+  Splitter(Module &m, Function &f, const llvm::DenseSet<Op *> &tokenSums) : m(m), f(f), tokenSums(tokenSums) {}
+
+  void run() {
+    classify();
+    Op *ret = f.body.back();
+    std::vector<std::string> names = {"nll_acc"};
+    for (const auto &s : m.states)
+      if (s->attrs.getString("kind") == "param")
+        names.push_back("grad." + s->name);
+    for (unsigned i = 0; i < ret->numOperands(); ++i) {
+      llvm::SmallVector<Value *, 2> reached;
+      reach(ret->operand(i), reached);
+      std::sort(reached.begin(), reached.end(), [&](Value *a, Value *b) {
+        return std::pair(position[a->def], a->index) < std::pair(position[b->def], b->index);
+      });
+      for (unsigned k = 0; k < reached.size(); ++k)
+        if (!accumulators.count(reached[k])) {
+          State *s = m.addState(reached.size() == 1 ? names[i] : fmt::format("{}.{}", names[i], k), reached[k]->type);
+          s->attrs = attrs({{"kind", std::string("grad")}, {"init", std::string("zeros")}});
+          accumulators[reached[k]] = s->name;
+        }
+    }
+    buildUpdate();
+    turnIntoAccumulate();
+  }
+
+private:
+  enum Class : char { fixed, token, summed };
+  Module &m;
+  Function &f;
+  const llvm::DenseSet<Op *> &tokenSums;
+  llvm::DenseMap<const Value *, Class> classes;
+  llvm::DenseMap<const Op *, unsigned> position;
+  llvm::DenseSet<Value *> visited;
+  llvm::MapVector<Value *, std::string> accumulators;  // result on the border -> state
+
+  Value *nValid() const { return f.body.args.back().get(); }
+
+  void classify() {
+    for (const auto &a : f.body.args)
+      classes[a.get()] = a.get() == nValid() ? fixed : token;
+    unsigned n = 0;
+    for (Op &op : f.body) {
+      position[&op] = n++;
+      bool anyToken = false, anySummed = false;
+      for (Value *v : op.operands()) {
+        anyToken |= classes[v] == token;
+        anySummed |= classes[v] == summed;
+      }
+      Class c = anyToken ? (tokenSums.contains(&op) ? summed : token) : anySummed ? summed : fixed;
+      for (unsigned i = 0; i < op.numResults(); ++i)
+        classes[op.result(i)] = c;
+    }
+  }
+
+  bool onBorder(const Value *v) {
+    return v->def && tokenSums.contains(v->def) &&
+           llvm::any_of(v->def->operands(), [&](Value *o) { return classes[o] == token; });
+  }
+
+  /// The border values from which an output is computed, without those that an earlier output already reached.
+  void reach(Value *output, llvm::SmallVectorImpl<Value *> &out) {
+    llvm::SmallVector<Value *, 16> todo = {output};
+    while (!todo.empty()) {
+      Value *v = todo.pop_back_val();
+      if (!visited.insert(v).second)
+        continue;
+      if (classes[v] == token) {
+        if (v->def)
+          fail(*v->def, "reaches a gradient without a sum over tokens",
+               "such a graph cannot accumulate gradients: use a global batch of one micro-batch");
+        throw UserError(ErrorCode::GirInvalid, fmt::format("argument %{} reaches a gradient without a sum over tokens", v->name));
+      }
+      if (onBorder(v))
+        out.push_back(v);
+      else if (v->def)
+        todo.append(v->def->operands().begin(), v->def->operands().end());
+    }
+  }
+
+  void buildUpdate() {
+    Function *update = m.addFunction("update");
+    update->attrs.set("grads", f.attrs.getInt("grads"));
+    f.attrs.erase("grads");
+    llvm::DenseMap<const Value *, Value *> map;
+    map[nValid()] = update->body.addArg(nValid()->type, nValid()->name);
+    Builder b(update->body);
+    for (auto &[v, name] : accumulators)
+      map[v] = b.read(*m.state(name));
+    for (Op &op : f.body) {
+      bool needed = op.is(OpKind::ret);
+      for (unsigned i = 0; i < op.numResults(); ++i)
+        needed |= visited.contains(op.result(i)) && !onBorder(op.result(i));
+      if (!needed)
+        continue;
+      if (op.is(OpKind::ret))
+        for (auto &[v, name] : accumulators)
+          b.write(*m.state(name), b.constant(0, v->type));
+      Op *copy = update->body.insert(op.kind);
+      copy->attrs = op.attrs;
+      copy->loc = op.loc;
+      copy->layer = op.layer;
+      copy->state = op.state;
+      for (Value *v : op.operands())
+        copy->addOperand(map.lookup(v));
+      for (unsigned i = 0; i < op.numResults(); ++i)
+        map[op.result(i)] = copy->addResult(op.result(i)->type, op.result(i)->name);
+    }
+  }
+
+  void turnIntoAccumulate() {
+    f.body.back()->erase();
+    llvm::DenseSet<Op *> done;
+    for (auto &[v, name] : accumulators) {
+      Op *op = v->def;
+      if (done.insert(op).second) {
+        if (op->numOperands() > numInputs(*op))
+          fail(*op, "already continues a sum");
+        Builder b(f.body, op);
+        b.loc = op->loc;
+        b.layer = op->layer;
+        for (unsigned i = 0; i < op->numResults(); ++i) {
+          auto it = accumulators.find(op->result(i));
+          op->addOperand(it != accumulators.end() ? b.read(*m.state(it->second)) : b.constant(0, op->result(i)->type));
+        }
+      }
+      Builder(f.body, op->next()).write(*m.state(name), v);
+    }
+    Builder(f.body).ret({});
+  }
+
+  /// Operands before the optional `init` ones.
+  static unsigned numInputs(const Op &op) {
+    unsigned n = 0;
+    for (const OperandSpec &s : op.def().operands)
+      n += !s.optional;
+    return n;
+  }
+};
+
+}  // namespace
+
+bool autodiff(Module &m, const PassOptions &) {
+  Function *forward = m.function("forward");
+  if (!forward)
+    return false;
+  std::vector<Type> results = forward->results();
+  if (results.size() != 1 || !results[0].isScalar() || !isFloat(results[0].dtype))
+    throw UserError(ErrorCode::GirInvalid, "@forward must return one float scalar, the summed loss");
+  bool accumulate = m.attrs.getInt("accumulate", 1) > 1;
+  for (const char *name : {"train_step", "accumulate", "update"})
+    if (m.function(name))
+      throw UserError(ErrorCode::GirInvalid, fmt::format("the module has both @forward and @{}", name),
+                      "autodiff makes the latter from the former");
+
+  Function *f = m.cloneFunction(*forward, accumulate ? "accumulate" : "train_step");
+  m.removeFunction("forward");
+  Differentiator d(m, *f, m.attrs.getInt("fold"));
+  d.run();
+  if (accumulate)
+    Splitter(m, *f, d.tokenSums).run();
+  return true;
+}
+
+}  // namespace gptc

@@ -1,0 +1,26 @@
+#include "passes/pass.h"
+
+namespace gptc {
+
+std::string defaultPipeline() {
+  static const char *const passes[] = {
+      "canonicalize",    // first: autodiff should not differentiate what an identity removes
+      "cse",             // one read per parameter, so that its uses are counted right
+      "dce",             //
+      "autodiff",        // before fusion: one graph of both directions to optimise
+      "optimizer",       // needs the gradients as results; its ops fuse like any others
+      "canonicalize",    // gradients leave views of views, and sums with one term
+      "cse",             // statistics that forward and backward both ask for
+      "dce",             // gradients that no parameter needed
+      "fuse",            // on the whole graph, when every use of a value is known
+      "order",           // after fusion: groups, not ops, hold memory
+      "select-recipes",  // memory must know the workspaces
+      "plan-memory",     // last: exact
+  };
+  std::string text;
+  for (const char *p : passes)
+    text += (text.empty() ? "" : ",") + std::string(p);
+  return text;
+}
+
+}  // namespace gptc
