@@ -30,7 +30,7 @@ static void appendOptimizer(Module &m, Function &f) {
   for (const auto &s : m.states)
     if (s->attrs.getString("kind") == "param")
       params.push_back(s.get());
-  if (outputs.size() != params.size() + 1)
+  if (params.empty() || outputs.size() != params.size() + 1)
     throw UserError(ErrorCode::GirInvalid,
                     fmt::format("@{} returns {} values; a loss and {} gradients were expected", f.name, outputs.size(), params.size()));
   State *step = m.state("step");

@@ -1,0 +1,97 @@
+#include "ir/access.h"
+
+#include "ir/opdef.h"
+
+namespace gptc {
+
+namespace {
+
+/// Notes which accessor the lowering rule calls; what it returns is only of the right dtype.
+class Probe : public LowerCtx {
+public:
+  explicit Probe(const Op &op) : LowerCtx(op), seen(op.numOperands(), Access::none) {}
+  std::vector<Access> seen;
+
+  std::vector<kir::Expr> index() override {
+    std::vector<kir::Expr> v;
+    for (unsigned i = 0; i < domainOf(op).rank(); ++i)
+      v.push_back(kir::ref(kir::makeVar("i")));
+    return v;
+  }
+  kir::Expr operand(unsigned i) override { return note(i, Access::point); }
+  kir::Expr rowOperand(unsigned i) override { return note(i, Access::row); }
+  kir::Expr operandAt(unsigned i, llvm::ArrayRef<kir::Expr>) override { return note(i, Access::anywhere); }
+  DType compute() override { return DType::f32; }
+
+private:
+  kir::Expr note(unsigned i, Access a) {
+    seen[i] = std::max(seen[i], a);
+    DType t = op.operand(i)->type.dtype;
+    return kir::ref(kir::makeVar("x", isFloat(t) ? DType::f32 : t));
+  }
+};
+
+/// The first operand of an op that only continues a sum.
+unsigned firstInit(const Op &op) {
+  unsigned n = 0;
+  for (const OperandSpec &s : op.def().operands)
+    n += !s.optional;
+  return n;
+}
+
+}  // namespace
+
+std::vector<Access> operandAccess(const Op &op) {
+  if (!op.def().lower)
+    return std::vector<Access>(op.numOperands(), Access::anywhere);
+  Probe p(op);
+  op.def().lower(p);
+  return p.seen;
+}
+
+const Type &domainOf(const Op &op) {
+  switch (op.def().fusion) {
+  case FusionKind::row:
+  case FusionKind::fold:
+  case FusionKind::reduce_all: return op.operand(0)->type;
+  default: return op.result()->type;
+  }
+}
+
+bool mayShare(const Op &fused, unsigned result, unsigned operand) {
+  const Value *out = fused.body->back()->operand(result), *in = fused.body->args[operand].get();
+  if (!out->def || out->type.dtype != in->type.dtype || !out->type.sameShape(in->type))
+    return false;
+  const Op &maker = *out->def;
+  switch (maker.def().fusion) {
+  case FusionKind::fold:
+  case FusionKind::matmul:
+  case FusionKind::scatter: {
+    // The one use is as the beginning of this very sum.
+    unsigned i = firstInit(maker) + out->index;
+    return in->hasOneUse() && i < maker.numOperands() && maker.operand(i) == in;
+  }
+  case FusionKind::attention:
+    return maker.is(OpKind::attention_cached) && out->index > 0 && in->hasOneUse() && maker.operand(out->index) == in;
+  case FusionKind::pointwise:
+  case FusionKind::gather:
+  case FusionKind::row: break;
+  default: return false;
+  }
+  for (const Op &op : *fused.body) {
+    FusionKind kind = op.def().fusion;
+    if (op.is(OpKind::yield) || op.is(OpKind::constant))
+      continue;
+    if (kind != FusionKind::pointwise && kind != FusionKind::gather && kind != FusionKind::row)
+      return false;  // an anchor may use the result's memory before it has read all operands
+    if (!domainOf(op).sameShape(out->type))
+      return false;
+    std::vector<Access> access = operandAccess(op);
+    for (unsigned i = 0; i < op.numOperands(); ++i)
+      if (op.operand(i) == in && access[i] > Access::point)
+        return false;
+  }
+  return true;
+}
+
+}  // namespace gptc

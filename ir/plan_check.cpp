@@ -1,0 +1,255 @@
+#include "ir/plan_check.h"
+
+#include "ir/access.h"
+#include "ir/diagnostics.h"
+
+#include <map>
+
+namespace gptc {
+
+namespace {
+
+template <typename T> const T *attr(const AttrMap &attrs, llvm::StringRef name) {
+  const Attr *a = attrs.find(name);
+  return a ? std::get_if<T>(a) : nullptr;
+}
+
+/// An entry of an attribute that lists offsets.
+std::optional<int64_t> entry(const AttrMap &attrs, llvm::StringRef name, size_t i) {
+  const auto *list = attr<std::vector<int64_t>>(attrs, name);
+  if (!list || i >= list->size())
+    return std::nullopt;
+  return (*list)[i];
+}
+
+/// Bytes of a tensor, or nullopt when they do not fit an i64.
+std::optional<int64_t> bytesOf(const Type &t) {
+  int64_t n = sizeOf(t.dtype);
+  for (const Dim &d : t.dims)
+    if (d.padded <= 0 || __builtin_mul_overflow(n, d.padded, &n))
+      return std::nullopt;
+  return n;
+}
+
+/// Who wrote which bytes last. Owners are content numbers; 0 is "nobody".
+class ByteOwners {
+public:
+  void set(int64_t begin, int64_t end, unsigned owner) {
+    if (begin >= end)
+      return;
+    splitAt(begin);
+    splitAt(end);
+    spans.erase(spans.lower_bound(begin), spans.lower_bound(end));
+    spans[begin] = owner;
+  }
+  bool ownedBy(int64_t begin, int64_t end, unsigned owner) const {
+    if (begin >= end)
+      return true;
+    for (auto it = std::prev(spans.upper_bound(begin)); it != spans.end() && it->first < end; ++it)
+      if (it->second != owner)
+        return false;
+    return true;
+  }
+
+private:
+  void splitAt(int64_t at) {
+    auto it = std::prev(spans.upper_bound(at));
+    if (it->first != at)
+      spans.emplace(at, it->second);
+  }
+  std::map<int64_t, unsigned> spans = {{INT64_MIN, 0}};  // owner of [key, next key)
+};
+
+struct Range {
+  int64_t begin = 0, end = 0;
+  bool overlaps(const Range &o) const { return begin < o.end && o.begin < end; }
+  bool operator==(const Range &) const = default;
+};
+
+class Checker {
+public:
+  explicit Checker(const Module &m) : m(m) {}
+  std::vector<std::string> errors;
+
+  void run() {
+    const int64_t *bytes = attr<int64_t>(m.attrs, "arena_bytes");
+    if (!bytes || *bytes < 0) {
+      errors.push_back("the module has no valid arena_bytes");
+      return;
+    }
+    arena = *bytes;
+    for (const auto &s : m.states) {
+      const int64_t *at = attr<int64_t>(s->attrs, "at");
+      placeState(*s, at ? std::optional(*at) : std::nullopt);
+    }
+    if (errors.empty())
+      for (const auto &f : m.functions)
+        function(*f);
+  }
+
+private:
+  const Module &m;
+  int64_t arena = 0;
+  llvm::StringMap<Range> states;
+  std::map<int64_t, std::pair<int64_t, std::string>> statesByBegin;
+  static constexpr size_t maxErrors = 20;
+
+  template <typename... A> void fail(fmt::format_string<A...> f, A &&...args) {
+    if (errors.size() < maxErrors)
+      errors.push_back(fmt::format(f, std::forward<A>(args)...));
+  }
+
+  /// The range of a thing of `bytes` bytes at `at`, when it is one inside the arena.
+  std::optional<Range> range(std::optional<int64_t> at, std::optional<int64_t> bytes, const std::string &what) {
+    if (!at) {
+      fail("{} has no offset", what);
+    } else if (!bytes || *bytes < 0) {
+      fail("{} has an impossible size", what);
+    } else if (*at < 0 || *at % planAlignment) {
+      fail("{} is at {}, no multiple of {}", what, *at, planAlignment);
+    } else if (*bytes > arena || *at > arena - *bytes) {
+      fail("{} takes {} bytes at {}, outside of an arena of {}", what, *bytes, *at, arena);
+    } else {
+      return Range{*at, *at + *bytes};
+    }
+    return std::nullopt;
+  }
+
+  void placeState(const State &s, std::optional<int64_t> at) {
+    auto r = range(at, bytesOf(s.type), "state @" + s.name);
+    if (!r)
+      return;
+    auto next = statesByBegin.lower_bound(r->begin);
+    if (next != statesByBegin.end() && next->first < r->end)
+      fail("states @{} and @{} overlap", s.name, next->second.second);
+    if (next != statesByBegin.begin() && std::prev(next)->second.first > r->begin)
+      fail("states @{} and @{} overlap", std::prev(next)->second.second, s.name);
+    statesByBegin[r->begin] = {r->end, s.name};
+    states[s.name] = *r;
+  }
+
+  struct Content {
+    Range where;
+    unsigned owner = 0;
+  };
+
+  void function(const Function &f) {
+    ByteOwners owners;
+    llvm::DenseMap<const Value *, Content> contents;
+    llvm::StringMap<unsigned> stateOwner;
+    unsigned next = 1;
+    for (const auto &s : m.states) {
+      Range r = states[s->name];
+      stateOwner[s->name] = next;
+      owners.set(r.begin, r.end, next++);
+    }
+    for (size_t i = 0; i < f.body.args.size(); ++i) {
+      const Value &a = *f.body.args[i];
+      auto r = range(entry(f.attrs, "args_at", i), bytesOf(a.type), fmt::format("argument {} of @{}", i, f.name));
+      if (!r)
+        return;
+      owners.set(r->begin, r->end, next);
+      contents[&a] = {*r, next++};
+    }
+
+    unsigned number = 0;
+    for (const Op &op : f.body) {
+      std::string where = fmt::format("@{}, op {} ({}{}{})", f.name, number++, op.name().str(), op.loc.empty() ? "" : " ", op.loc);
+      std::vector<Content> in;
+      for (unsigned i = 0; i < op.numOperands(); ++i) {
+        in.push_back(contents.lookup(op.operand(i)));
+        if (!in.back().owner || !owners.ownedBy(in.back().where.begin, in.back().where.end, in.back().owner))
+          fail("{}: operand {} was overwritten before its last use", where, i);
+      }
+      switch (op.kind) {
+      case OpKind::read: {
+        Range r = states.lookup(op.state);
+        contents[op.result()] = {r, stateOwner.lookup(op.state)};
+        break;
+      }
+      case OpKind::write:
+        if (in[0].where != states.lookup(op.state))
+          fail("{}: the value was not computed in place of @{}", where, op.state);
+        stateOwner[op.state] = in[0].owner;
+        break;
+      case OpKind::reshape: {
+        auto r = range(entry(op.attrs, "at", 0), bytesOf(op.result()->type), where);
+        if (!r)
+          return;
+        if (*r != in[0].where)
+          fail("{}: a view does not lie where its operand lies", where);
+        contents[op.result()] = {*r, in[0].owner};
+        break;
+      }
+      case OpKind::ret: break;
+      case OpKind::fused:
+        if (!group(op, in, owners, contents, next, where))
+          return;
+        break;
+      default: fail("{}: stands outside of a group", where); return;
+      }
+      if (errors.size() >= maxErrors)
+        return;
+    }
+    for (const auto &s : m.states) {
+      Range r = states[s->name];
+      if (!owners.ownedBy(r.begin, r.end, stateOwner[s->name]))
+        fail("@{}: state @{} does not hold its content at the end", f.name, s->name);
+    }
+  }
+
+  bool group(const Op &op, llvm::ArrayRef<Content> in, ByteOwners &owners, llvm::DenseMap<const Value *, Content> &contents,
+             unsigned &next, const std::string &where) {
+    std::vector<Range> taken;  // workspaces and results so far
+    auto take = [&](Range r, const char *what, size_t i) {
+      for (const Range &t : taken)
+        if (t.overlaps(r))
+          fail("{}: {} {} overlaps another result or workspace", where, what, i);
+      taken.push_back(r);
+    };
+    const auto *sizes = attr<std::vector<int64_t>>(op.attrs, "ws");
+    for (size_t i = 0; sizes && i < sizes->size(); ++i) {
+      auto r = range(entry(op.attrs, "ws_at", i), (*sizes)[i], fmt::format("{}: workspace {}", where, i));
+      if (!r)
+        return false;
+      take(*r, "workspace", i);
+      for (size_t j = 0; j < in.size(); ++j)
+        if (r->overlaps(in[j].where))
+          fail("{}: workspace {} overlaps operand {}", where, i, j);
+      owners.set(r->begin, r->end, 0);
+    }
+    for (unsigned i = 0; i < op.numResults(); ++i) {
+      auto r = range(entry(op.attrs, "at", i), bytesOf(op.result(i)->type), fmt::format("{}: result {}", where, i));
+      if (!r)
+        return false;
+      take(*r, "result", i);
+      for (unsigned j = 0; j < in.size(); ++j)
+        if (r->overlaps(in[j].where) && !(*r == in[j].where && mayShare(op, i, j)))
+          fail("{}: result {} overlaps operand {}", where, i, j);
+      owners.set(r->begin, r->end, next);
+      contents[op.result(i)] = {*r, next++};
+    }
+    return true;
+  }
+};
+
+}  // namespace
+
+std::optional<int64_t> plannedOffset(const Module &m, const Function &f, const Value &v) {
+  if (!v.def)
+    return entry(f.attrs, "args_at", v.index);
+  if (v.def->is(OpKind::read)) {
+    const State *s = m.state(v.def->state);
+    const int64_t *at = s ? attr<int64_t>(s->attrs, "at") : nullptr;
+    return at ? std::optional(*at) : std::nullopt;
+  }
+  return entry(v.def->attrs, "at", v.index);
+}
+
+std::vector<std::string> checkPlan(const Module &m) {
+  Checker c(m);
+  c.run();
+  return std::move(c.errors);
+}
+
+}  // namespace gptc

@@ -1,0 +1,79 @@
+#include "passes/analysis/liveness.h"
+
+#include "ir/diagnostics.h"
+#include "ir/plan_check.h"
+
+#include <algorithm>
+
+namespace gptc {
+
+Value *rootOf(Value *v) {
+  while (v->def && v->def->is(OpKind::reshape))
+    v = v->def->operand(0);
+  return v;
+}
+
+static int64_t aligned(int64_t bytes) { return std::max<int64_t>((bytes + planAlignment - 1) / planAlignment, 1) * planAlignment; }
+
+int64_t alignedBytes(const Type &t) {
+  int64_t n = sizeOf(t.dtype);
+  for (const Dim &d : t.dims)
+    if (__builtin_mul_overflow(n, d.padded, &n) || n > (int64_t(1) << 56))
+      throw UserError(ErrorCode::TooLarge, fmt::format("a tensor {} has more bytes than can be addressed", t.str()),
+                      "use a smaller batch or model");
+  return aligned(n);
+}
+
+std::vector<LiveRange> liveRanges(const Function &f) {
+  std::vector<LiveRange> ranges;
+  llvm::DenseMap<const Value *, size_t> of;
+  llvm::DenseMap<const Value *, bool> inState;
+  for (const Op &op : f.body)
+    if (op.is(OpKind::write))
+      inState[rootOf(op.operand(0))] = true;
+
+  auto add = [&](const Value *v, const Op *op, int begin) {
+    if (inState.lookup(v))
+      return;
+    of[v] = ranges.size();
+    ranges.push_back({v, op, 0, alignedBytes(v->type), begin, begin});
+  };
+  for (const auto &a : f.body.args)
+    add(a.get(), nullptr, -1);
+  int position = 0;
+  for (const Op &op : f.body) {
+    for (const Value *v : op.operands())
+      if (auto it = of.find(rootOf(v)); it != of.end())
+        ranges[it->second].end = position + op.is(OpKind::ret);
+    if (!op.isOneOf(OpKind::read, OpKind::reshape))
+      for (unsigned i = 0; i < op.numResults(); ++i)
+        add(op.result(i), &op, position);
+    if (op.is(OpKind::fused)) {
+      std::vector<int64_t> ws = op.attrs.getInts("ws");
+      for (unsigned i = 0; i < ws.size(); ++i) {
+        if (ws[i] < 0 || ws[i] > (int64_t(1) << 56))
+          throw UserError(ErrorCode::TooLarge, fmt::format("a workspace of {} bytes", ws[i]));
+        ranges.push_back({nullptr, &op, i, aligned(ws[i]), position, position});
+      }
+    }
+    ++position;
+  }
+  return ranges;
+}
+
+int64_t peakBytes(llvm::ArrayRef<LiveRange> ranges) {
+  int last = 0;
+  for (const LiveRange &r : ranges)
+    last = std::max(last, r.end);
+  std::vector<int64_t> change(last + 3, 0);  // position p at index p + 1
+  for (const LiveRange &r : ranges) {
+    change[r.begin + 1] += r.bytes;
+    change[r.end + 2] -= r.bytes;
+  }
+  int64_t live = 0, peak = 0;
+  for (int64_t c : change)
+    peak = std::max(peak, live += c);
+  return peak;
+}
+
+}  // namespace gptc
