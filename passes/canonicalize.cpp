@@ -1,0 +1,2 @@
+#include "passes/pass.h"
+namespace gptc { bool canonicalize(Module &, const PassOptions &) { return false; } }

@@ -1,0 +1,155 @@
+// An order of ops that needs less memory at its peak.
+//
+// The order of import and autodiff is already good for activations: backward visits them in reverse. What is left to gain are ops
+// that stand far before their first use.
+//   1. An op is light when its results take at least as many bytes as the operands that it is the only one to use: doing it
+//      later can only make less live meanwhile. Reads are light, writes are not.
+//   2. The ops are taken in the given order, light ones left out; before an op is placed, all that it needs is placed, in
+//      the given order. So a light op comes to stand just before its first user, and the rest keeps its order.
+//   3. The new order is kept if its peak of live bytes is lower than that of the given one.
+// What an op needs: its operands; for a read, the last write of its state before it; for a write, the last write before it and all
+// users of the content that it replaces, so that the new content can be computed in the old one's place.
+#include "passes/pass.h"
+
+#include "ir/opdef.h"
+#include "passes/analysis/liveness.h"
+
+#include <algorithm>
+
+namespace gptc {
+
+namespace {
+
+class Sinker {
+public:
+  explicit Sinker(Function &f) : f(f) {}
+
+  /// The ops but `return`, in their new order.
+  std::vector<Op *> run() {
+    collect();
+    for (size_t i = 0; i < ops.size(); ++i)
+      if (!light(*ops[i]))
+        place(i);
+    for (size_t i = 0; i < ops.size(); ++i)
+      place(i);
+    return result;
+  }
+
+private:
+  Function &f;
+  std::vector<Op *> ops;
+  std::vector<std::vector<int>> needs;
+  std::vector<bool> placed;
+  std::vector<Op *> result;
+  llvm::DenseMap<const Value *, llvm::SmallVector<const Op *, 2>> usersOf;  // of memory, through views
+
+  void collect() {
+    llvm::DenseMap<const Op *, int> index;
+    llvm::StringMap<int> lastWrite;
+    llvm::StringMap<std::vector<int>> usersOfContent;
+    for (Op &op : f.body) {
+      int i = ops.size();
+      for (Value *v : op.operands())
+        if (auto &users = usersOf[rootOf(v)]; users.empty() || users.back() != &op)
+          users.push_back(&op);
+      if (op.is(OpKind::ret))
+        break;
+      index[&op] = i;
+      ops.push_back(&op);
+      std::vector<int> &need = needs.emplace_back();
+      for (Value *v : op.operands()) {
+        if (v->def)
+          need.push_back(index[v->def]);
+        if (Value *root = rootOf(v); root->def && root->def->is(OpKind::read))
+          usersOfContent[root->def->state].push_back(i);
+      }
+      if (op.isOneOf(OpKind::read, OpKind::write))
+        if (auto it = lastWrite.find(op.state); it != lastWrite.end())
+          need.push_back(it->second);
+      if (op.is(OpKind::read))
+        usersOfContent[op.state].push_back(i);
+      if (op.is(OpKind::write)) {
+        std::vector<int> &users = usersOfContent[op.state];
+        for (int u : users)
+          if (u != i)
+            need.push_back(u);
+        users.clear();
+        lastWrite[op.state] = i;
+      }
+      std::sort(need.begin(), need.end());
+    }
+    placed.assign(ops.size(), false);
+  }
+
+  bool light(const Op &op) const {
+    if (!op.numResults())
+      return false;
+    if (op.isOneOf(OpKind::read, OpKind::reshape))
+      return true;
+    int64_t made = 0, freed = 0;
+    for (unsigned i = 0; i < op.numResults(); ++i)
+      made += alignedBytes(op.result(i)->type);
+    llvm::SmallVector<const Value *, 8> seen;
+    for (Value *v : op.operands()) {
+      const Value *root = rootOf(v);
+      if (llvm::is_contained(seen, root) || (root->def && root->def->is(OpKind::read)))
+        continue;
+      seen.push_back(root);
+      bool onlyUser = true;
+      for (const Op *u : usersOf.find(root)->second)
+        onlyUser &= u == &op || u->is(OpKind::reshape);
+      if (onlyUser)
+        freed += alignedBytes(root->type);
+    }
+    return made >= freed;
+  }
+
+  /// Places op i behind all that it needs.
+  void place(int i) {
+    std::vector<int> todo = {i};
+    while (!todo.empty()) {
+      int at = todo.back();
+      bool ready = true;
+      for (int p : llvm::reverse(needs[at]))
+        if (!placed[p]) {
+          todo.push_back(p);
+          ready = false;
+        }
+      if (!ready)
+        continue;
+      todo.pop_back();
+      if (!placed[at])
+        result.push_back(ops[at]);
+      placed[at] = true;
+    }
+  }
+};
+
+}  // namespace
+
+bool order(Module &m, const PassOptions &) {
+  bool changed = false;
+  for (auto &f : m.functions) {
+    std::vector<Op *> before;
+    for (Op &op : f->body)
+      before.push_back(&op);
+    Op *ret = before.back();
+    before.pop_back();
+    std::vector<Op *> after = Sinker(*f).run();
+    if (after == before)
+      continue;
+    auto arrange = [&](const std::vector<Op *> &ops) {
+      for (Op *op : ops)
+        op->moveBefore(ret);
+    };
+    int64_t peak = peakBytes(liveRanges(*f));
+    arrange(after);
+    if (peakBytes(liveRanges(*f)) < peak)
+      changed = true;
+    else
+      arrange(before);
+  }
+  return changed;
+}
+
+}  // namespace gptc
