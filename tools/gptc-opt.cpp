@@ -1,0 +1,145 @@
+// gptc-opt: runs passes on a module in text form. The tool for tests, for looking at what a pass does, and for repeating failures.
+#include "codegen/codegen.h"
+#include "ir/diagnostics.h"
+#include "ir/graph.h"
+#include "ir/opdef.h"
+#include "passes/pass.h"
+#include "tools/driver/pass_registry.h"
+
+#include <CLI/CLI.hpp>
+
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+
+using namespace gptc;
+
+static std::string readInput(const std::string &path) {
+  std::stringstream text;
+  if (path == "-") {
+    text << std::cin.rdbuf();
+    return text.str();
+  }
+  std::ifstream in(path, std::ios::binary);
+  if (!in || !(text << in.rdbuf() || in.peek() == EOF))
+    throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {}", path), "give a .gir file, or - for standard input");
+  return text.str();
+}
+
+static std::unique_ptr<Module> load(const std::string &path) {
+  std::unique_ptr<Module> m = parseModule(readInput(path), path == "-" ? "<stdin>" : path);
+  std::vector<std::string> errors = verify(*m);
+  if (errors.empty())
+    return m;
+  Diagnostic d;
+  d.code = ErrorCode::GirInvalid;
+  d.message = errors[0];
+  d.where.file = path;
+  for (size_t i = 1; i < errors.size() && i < 10; ++i)
+    d.notes.push_back(errors[i]);
+  throw UserError(d);
+}
+
+/// Graphviz text: one cluster per function, one node per op, an edge per operand.
+static std::string dot(const Module &m) {
+  std::string out = "digraph module {\n  node [shape=box, fontname=monospace];\n";
+  for (const auto &f : m.functions) {
+    llvm::DenseMap<const Op *, unsigned> number;
+    auto node = [&](const Op *op) { return fmt::format("{}_{}", f->name, number[op]); };
+    out += fmt::format("  subgraph \"cluster_{0}\" {{\n    label=\"@{0}\";\n", f->name);
+    for (const auto &a : f->body.args)
+      out += fmt::format("    \"{}_arg{}\" [label=\"%{}: {}\", style=rounded];\n", f->name, a->index, a->name, a->type.str());
+    for (const Op &op : f->body) {
+      number[&op] = number.size();
+      std::string label = op.name().str();
+      if (op.is(OpKind::fused)) {
+        label = op.attrs.getString("kind") + ":";
+        for (const Op &inner : *op.body)
+          if (!inner.isOneOf(OpKind::yield, OpKind::constant))
+            label += " " + inner.name().str();
+      }
+      if (!op.state.empty())
+        label += " @" + op.state;
+      for (unsigned i = 0; i < op.numResults(); ++i)
+        label += "\\n" + op.result(i)->type.str();
+      out += fmt::format("    \"{}\" [label=\"{}\"];\n", node(&op), label);
+      for (const Value *v : op.operands())
+        out += fmt::format("    \"{}\" -> \"{}\";\n", v->def ? node(v->def) : fmt::format("{}_arg{}", f->name, v->index), node(&op));
+    }
+    out += "  }\n";
+  }
+  return out + "}\n";
+}
+
+/// The kernel of every group, once for equal text, as kernel IR or LLVM IR.
+static std::string kernels(const Module &m, const Target &target, bool llvmText) {
+  std::string out;
+  for (const auto &f : m.functions)
+    for (const Op &op : f->body) {
+      if (!op.is(OpKind::fused))
+        continue;
+      Schedule s;
+      if (!op.attrs.has("schedule") || !Schedule::parse(op.attrs.getString("schedule"), s))
+        s = defaultSchedule(op, target);
+      LoweredGroup g = lowerGroup(op, s, target);
+      out += fmt::format("{} @{} {}\n{}\n", llvmText ? ";" : "//", f->name, op.loc, llvmText ? emitLLVM(g.kernel, target, true) : kir::print(g.kernel));
+    }
+  return out;
+}
+
+static int run(int argc, char **argv) {
+  std::string input = "-", passes, emit = "gir";
+  bool verifyEach = true, listPasses = false;
+  PipelineOptions options;
+  CLI::App app{"Runs passes on a module of the graph IR and prints the result."};
+  app.add_option("input", input, "a .gir file, or - for standard input");
+  app.add_option("--passes", passes, "e.g. 'autodiff,optimizer,fuse{max=8}'; 'default' for the whole pipeline");
+  app.add_flag("--verify-each,!--no-verify-each", verifyEach, "run the verifier after each pass (default)");
+  app.add_flag("--print-changed", options.printChanged, "print the module after each pass that changed it, to stderr");
+  app.add_flag("--time-passes", options.timePasses, "print a table of times to stderr");
+  app.add_option("--dump-dir", options.dumpDir, "write the module after each pass into this folder");
+  app.add_option("--emit", emit, "gir, dot, kernel, llvm or none")->check(CLI::IsMember({"gir", "dot", "kernel", "llvm", "none"}));
+  app.add_flag("--list-passes", listPasses, "print the passes and their options");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError &e) {
+    if (e.get_exit_code() == 0)
+      return app.exit(e);
+    throw UserError(ErrorCode::Usage, e.what(), "gptc-opt --help shows the options");
+  }
+  options.verifyEach = verifyEach;
+  registerCodegenPasses();
+  if (listPasses) {
+    for (const PassInfo &p : allPasses())
+      fmt::print("{:16} {}{}\n", p.name, p.summary, p.options.empty() ? "" : fmt::format(" {{{}}}", fmt::join(p.options, ",")));
+    return 0;
+  }
+
+  Target target = hostTarget();
+  std::vector<PassUse> uses = parsePipeline(passes == "default" ? defaultPipeline() : passes, &target);
+  std::unique_ptr<Module> m = load(input);
+  runPipeline(*m, uses, options);
+  if (emit == "gir")
+    std::cout << print(*m);
+  else if (emit == "dot")
+    std::cout << dot(*m);
+  else if (emit != "none")
+    std::cout << kernels(*m, target, emit == "llvm");
+  std::cout.flush();
+  if (!std::cout)
+    throw UserError(ErrorCode::Unwritable, "cannot write to standard output");
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  try {
+    return run(argc, argv);
+  } catch (const UserError &e) {
+    std::cerr << e.what();
+    return e.exitCode();
+  } catch (const std::exception &e) {
+    std::cerr << "internal error: " << e.what() << "\n";
+    return exitCodeOf(ErrorCode::Internal);
+  }
+}
