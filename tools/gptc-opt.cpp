@@ -4,7 +4,6 @@
 #include "ir/graph.h"
 #include "ir/opdef.h"
 #include "passes/pass.h"
-#include "tools/driver/pass_registry.h"
 
 #include <CLI/CLI.hpp>
 
@@ -109,7 +108,6 @@ static int run(int argc, char **argv) {
     throw UserError(ErrorCode::Usage, e.what(), "gptc-opt --help shows the options");
   }
   options.verifyEach = verifyEach;
-  registerCodegenPasses();
   if (listPasses) {
     for (const PassInfo &p : allPasses())
       fmt::print("{:16} {}{}\n", p.name, p.summary, p.options.empty() ? "" : fmt::format(" {{{}}}", fmt::join(p.options, ",")));
