@@ -53,8 +53,10 @@ const Type &domainOf(const Op &op) {
   switch (op.def().fusion) {
   case FusionKind::row:
   case FusionKind::fold:
-  case FusionKind::reduce_all: return op.operand(0)->type;
-  default: return op.result()->type;
+  case FusionKind::reduce_all:
+    return op.operand(0)->type;
+  default:
+    return op.result()->type;
   }
 }
 
@@ -75,8 +77,10 @@ bool mayShare(const Op &fused, unsigned result, unsigned operand) {
     return maker.is(OpKind::attention_cached) && out->index > 0 && in->hasOneUse() && maker.operand(out->index) == in;
   case FusionKind::pointwise:
   case FusionKind::gather:
-  case FusionKind::row: break;
-  default: return false;
+  case FusionKind::row:
+    break;
+  default:
+    return false;
   }
   for (const Op &op : *fused.body) {
     FusionKind kind = op.def().fusion;

@@ -21,8 +21,8 @@ std::vector<Access> operandAccess(const Op &op);
 /// The shape over which an op is defined: that of operand 0 for rows and sums, else that of its result.
 const Type &domainOf(const Op &op);
 
-/// Whether result `result` of a fused op may lie exactly where operand `operand` lies: every element of the operand is read
-/// before the same element of the result is written, in every recipe. That holds
+/// Whether result `result` of a fused op may lie exactly where operand `operand` lies: every element of the operand is
+/// read before the same element of the result is written, in every recipe. That holds
 ///   - in pointwise and row groups for operands read at the current point, of the domain's shape;
 ///   - for the operand with which a sum begins (`init` of fold, matmul and scatter ops) and the result of that sum;
 ///   - for the caches of attention_cached.

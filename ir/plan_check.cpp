@@ -154,7 +154,8 @@ private:
 
     unsigned number = 0;
     for (const Op &op : f.body) {
-      std::string where = fmt::format("@{}, op {} ({}{}{})", f.name, number++, op.name().str(), op.loc.empty() ? "" : " ", op.loc);
+      std::string where =
+          fmt::format("@{}, op {} ({}{}{})", f.name, number++, op.name().str(), op.loc.empty() ? "" : " ", op.loc);
       std::vector<Content> in;
       for (unsigned i = 0; i < op.numOperands(); ++i) {
         in.push_back(contents.lookup(op.operand(i)));
@@ -181,12 +182,15 @@ private:
         contents[op.result()] = {*r, in[0].owner};
         break;
       }
-      case OpKind::ret: break;
+      case OpKind::ret:
+        break;
       case OpKind::fused:
         if (!group(op, in, owners, contents, next, where))
           return;
         break;
-      default: fail("{}: stands outside of a group", where); return;
+      default:
+        fail("{}: stands outside of a group", where);
+        return;
       }
       if (errors.size() >= maxErrors)
         return;
@@ -198,8 +202,8 @@ private:
     }
   }
 
-  bool group(const Op &op, llvm::ArrayRef<Content> in, ByteOwners &owners, llvm::DenseMap<const Value *, Content> &contents,
-             unsigned &next, const std::string &where) {
+  bool group(const Op &op, llvm::ArrayRef<Content> in, ByteOwners &owners,
+             llvm::DenseMap<const Value *, Content> &contents, unsigned &next, const std::string &where) {
     std::vector<Range> taken;  // workspaces and results so far
     auto take = [&](Range r, const char *what, size_t i) {
       for (const Range &t : taken)

@@ -1,9 +1,9 @@
 // What a planned module promises about memory, and the check of that promise.
 //
-// A planned module has the attribute arena_bytes; every state has `at`; a function has `args_at`, one offset per argument; fused ops
-// and reshapes have `at`, one per result; fused ops with workspaces have `ws_at`. Offsets are bytes from the start of one arena,
-// multiples of planAlignment. Arguments hold their values from the call on, results until the next call; all else in
-// the arena but the states is free between calls.
+// A planned module has the attribute arena_bytes; every state has `at`; a function has `args_at`, one offset per
+// argument; fused ops and reshapes have `at`, one per result; fused ops with workspaces have `ws_at`. Offsets are bytes
+// from the start of one arena, multiples of planAlignment. Arguments hold their values from the call on, results until
+// the next call; all else in the arena but the states is free between calls.
 #pragma once
 
 #include "ir/graph.h"
@@ -19,10 +19,11 @@ constexpr int64_t planAlignment = 64;
 /// Where a value of a planned module lies. nullopt when the plan does not say.
 std::optional<int64_t> plannedOffset(const Module &m, const Function &f, const Value &v);
 
-/// Every way in which the plan fails, one line each, empty when it holds: an offset that is missing, misaligned or outside of
-/// the arena; an operand, a written state or a returned value of which a byte was overwritten since it was computed; a result on top
-/// of something that the same op still reads. The module must have passed verify(); it may come from anyone. Works by
-/// running each function on a map of bytes to owners, so that it shares no reasoning with the pass that made the plan.
+/// Every way in which the plan fails, one line each, empty when it holds: an offset that is missing, misaligned or
+/// outside of the arena; an operand, a written state or a returned value of which a byte was overwritten since it was
+/// computed; a result on top of something that the same op still reads. The module must have passed verify(); it may
+/// come from anyone. Works by running each function on a map of bytes to owners, so that it shares no reasoning with
+/// the pass that made the plan.
 std::vector<std::string> checkPlan(const Module &m);
 
 }  // namespace gptc

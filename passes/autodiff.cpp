@@ -6,24 +6,30 @@
 //       accumulate > 1:
 //         @accumulate(%x, %y, %seq0, %n_valid) -> ()   once per micro-batch
 //         @update(%n_valid) -> (loss, gradients)       once per step
-//       The function that returns gradients carries the attribute grads = their number; the optimizer pass turns it into an
-//       update. loss = sum / n_valid, where n_valid counts the targets of the whole global batch. @forward is removed.
+//       The function that returns gradients carries the attribute grads = their number; the optimizer pass turns it
+//       into an update. loss = sum / n_valid, where n_valid counts the targets of the whole global batch. @forward is
+//       removed.
 //
 // Algorithm
 //   1. A value is active when it is a float and depends on a state of kind "param".
-//   2. The gradient of the sum is 1 / n_valid. Ops are visited from last to first; OpDef::grad gives the contributions to
+//   2. The gradient of the sum is 1 / n_valid. Ops are visited from last to first; OpDef::grad gives the contributions
+//   to
 //      the active operands.
 //   3. Contributions to one value are added in the order in which they arise, the use nearest to the loss first:
 //      ((g_last + g_before) + ...). For a parameter this holds over all its reads.
-//   4. Sums over tokens among the new ops get `fold`, the rows of one partial sum (DESIGN.md section 8): the largest common
+//   4. Sums over tokens among the new ops get `fold`, the rows of one partial sum (DESIGN.md section 8): the largest
+//   common
 //      divisor of the module's fold and the rows of one sequence, so that no partial sum spans two sequences.
-//   5. When gradients accumulate, values fall into three classes: `fixed` (parameters, constants, n_valid), `token` (they depend on
-//      the batch), and `summed`: a sum over tokens, and what follows from sums and fixed values alone. The sums over tokens
-//      nearest to the outputs' inputs form the border. Each result on it gets an accumulator, a state of kind "grad": grad.NAME,
-//      or grad.NAME.0, .1, ... when several reach parameter NAME, in order of 3. @accumulate continues each sum through
-//      the op's own `init` operand; what lies beyond the border (adding the uses, views) happens once, in @update, in the
-//      same order as in @train_step. So the bits do not depend on how the batch was cut.
-//   6. Accumulators must start from +0. They are created with init = "zeros" and @update writes zeros back after reading
+//   5. When gradients accumulate, values fall into three classes: `fixed` (parameters, constants, n_valid), `token`
+//   (they depend on
+//      the batch), and `summed`: a sum over tokens, and what follows from sums and fixed values alone. The sums over
+//      tokens nearest to the outputs' inputs form the border. Each result on it gets an accumulator, a state of kind
+//      "grad": grad.NAME, or grad.NAME.0, .1, ... when several reach parameter NAME, in order of 3. @accumulate
+//      continues each sum through the op's own `init` operand; what lies beyond the border (adding the uses, views)
+//      happens once, in @update, in the same order as in @train_step. So the bits do not depend on how the batch was
+//      cut.
+//   6. Accumulators must start from +0. They are created with init = "zeros" and @update writes zeros back after
+//   reading
 //      them: one more store of each gradient per step, and no special first micro-step. The sum is exact: a sum without
 //      `init` starts from +0 too.
 #include "passes/pass.h"
@@ -64,11 +70,17 @@ bool isTokenSum(Op &op, int64_t fold) {
     if (op.attrs.getBool("ta") && op.attrs.getInt("batch") == 0)
       lead = t->rank() - 1;
     break;
-  case OpKind::reduce_sum: lead = op.attrs.getInt("lead"); break;
+  case OpKind::reduce_sum:
+    lead = op.attrs.getInt("lead");
+    break;
   case OpKind::layernorm_grad_params:
-  case OpKind::rmsnorm_grad_params: lead = t->rank() - 1; break;
-  case OpKind::embedding_grad: return true;  // one chain in token order
-  default: return false;
+  case OpKind::rmsnorm_grad_params:
+    lead = t->rank() - 1;
+    break;
+  case OpKind::embedding_grad:
+    return true;  // one chain in token order
+  default:
+    return false;
   }
   if (lead && fold && op.attrs.getInt("fold") == 0)
     op.attrs.set("fold", foldFor(*t, lead, fold));
@@ -253,7 +265,8 @@ private:
         if (v->def)
           fail(*v->def, "reaches a gradient without a sum over tokens",
                "such a graph cannot accumulate gradients: use a global batch of one micro-batch");
-        throw UserError(ErrorCode::GirInvalid, fmt::format("argument %{} reaches a gradient without a sum over tokens", v->name));
+        throw UserError(ErrorCode::GirInvalid,
+                        fmt::format("argument %{} reaches a gradient without a sum over tokens", v->name));
       }
       if (onBorder(v))
         out.push_back(v);

@@ -1,2 +1,4 @@
 #include "passes/pass.h"
-namespace gptc { bool canonicalize(Module &, const PassOptions &) { return false; } }
+namespace gptc {
+bool canonicalize(Module &, const PassOptions &) { return false; }
+}  // namespace gptc

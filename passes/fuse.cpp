@@ -1,27 +1,32 @@
-// Fusion: afterwards every op that runs code stands in a `fused` op, whose attribute `kind` names the recipe that makes one
-// kernel of it. Constants are copied into the groups that use them; reads, writes, reshapes and `return` stay outside.
+// Fusion: afterwards every op that runs code stands in a `fused` op, whose attribute `kind` names the recipe that makes
+// one kernel of it. Constants are copied into the groups that use them; reads, writes, reshapes and `return` stay
+// outside.
 //
 // Groups
-//   matmul     a matmul and pointwise ops on its result (bias, activation or its gradient, dropout, residual). Not behind a sum
+//   matmul     a matmul and pointwise ops on its result (bias, activation or its gradient, dropout, residual). Not
+//   behind a sum
 //              over tokens (`fold` or `init`): such a result is only complete after the last block.
-//   row        row ops and pointwise ops on one domain: residual + norm, with the sum as another result; loss and its gradient
-//   pointwise  pointwise and gather ops on one domain. adamw stays alone: its working set is seven arrays already
-//   fold       sums over the same leading dimensions, in the same blocks, that share an operand
-//   all other ops form groups of their own
+//   row        row ops and pointwise ops on one domain: residual + norm, with the sum as another result; loss and its
+//   gradient pointwise  pointwise and gather ops on one domain. adamw stays alone: its working set is seven arrays
+//   already fold       sums over the same leading dimensions, in the same blocks, that share an operand all other ops
+//   form groups of their own
 //
 // Algorithm
-//   1. The function is a sequence of units, at first one per op. Units of one group are kept contiguous, so the sequence is always
+//   1. The function is a sequence of units, at first one per op. Units of one group are kept contiguous, so the
+//   sequence is always
 //      an order in which the program may run.
-//   2. Greedily, for each unit in order and kind by kind as listed: a unit grows by ops that use its results, and (row, pointwise) by
-//      pointwise ops that compute its operands. An edge may lie inside a group when both ops have the same domain and the
-//      user reads the operand at the current point or row (ir/access.h): operands that an op reads at computed
+//   2. Greedily, for each unit in order and kind by kind as listed: a unit grows by ops that use its results, and (row,
+//   pointwise) by
+//      pointwise ops that compute its operands. An edge may lie inside a group when both ops have the same domain and
+//      the user reads the operand at the current point or row (ir/access.h): operands that an op reads at computed
 //      positions, those of gather ops, must come from outside.
-//   3. Units A and B (A first) may merge when no op between them both depends on A and is needed by B. Then what does not depend
+//   3. Units A and B (A first) may merge when no op between them both depends on A and is needed by B. Then what does
+//   not depend
 //      on A moves before it and the rest behind B. Writes count as depending on the reads whose content they replace.
 //   4. A group's results are the values used outside; its operands are in order of first use.
 //
-// Options: epilogue, row, pointwise, fold (default true) switch a kind of growth off, for ablation. max (default 32): ops per
-// group; scalar groups are not bounded, as their kernels are one task.
+// Options: epilogue, row, pointwise, fold (default true) switch a kind of growth off, for ablation. max (default 32):
+// ops per group; scalar groups are not bounded, as their kernels are one task.
 #include "passes/pass.h"
 
 #include "ir/access.h"
@@ -48,15 +53,23 @@ struct Unit {
 const char *kindOf(const Op &op) {
   switch (op.def().fusion) {
   case FusionKind::pointwise:
-  case FusionKind::gather: return "pointwise";
-  case FusionKind::row: return "row";
-  case FusionKind::fold: return "fold";
-  case FusionKind::reduce_all: return "reduce_all";
-  case FusionKind::matmul: return "matmul";
-  case FusionKind::scatter: return "scatter";
-  case FusionKind::attention: return nameOf(op.kind).data();  // attention, attention_grad, attention_cached
+  case FusionKind::gather:
+    return "pointwise";
+  case FusionKind::row:
+    return "row";
+  case FusionKind::fold:
+    return "fold";
+  case FusionKind::reduce_all:
+    return "reduce_all";
+  case FusionKind::matmul:
+    return "matmul";
+  case FusionKind::scatter:
+    return "scatter";
+  case FusionKind::attention:
+    return nameOf(op.kind).data();  // attention, attention_grad, attention_cached
   case FusionKind::view:
-  case FusionKind::structure: return nullptr;
+  case FusionKind::structure:
+    return nullptr;
   }
   return nullptr;
 }
@@ -214,9 +227,9 @@ private:
     if (u == other || !other->kind || op.is(OpKind::adamw) || u->anchor->is(OpKind::adamw))
       return false;
     bool pointwise = is(other, "pointwise");
-    bool fits = is(u, "matmul")  ? pointwise && other->ops.size() == 1 && op.def().fusion == FusionKind::pointwise
-                : is(u, "row") ? pointwise || is(other, "row")
-                               : pointwise;
+    bool fits = is(u, "matmul") ? pointwise && other->ops.size() == 1 && op.def().fusion == FusionKind::pointwise
+                : is(u, "row")  ? pointwise || is(other, "row")
+                                : pointwise;
     if (!fits || (!domainOf(op).isScalar() && int64_t(u->ops.size() + other->ops.size()) > maxOps))
       return false;
     return domainOf(op).sameShape(domainOf(*u->anchor));
@@ -241,7 +254,8 @@ private:
       Op *op = u->ops[n];
       for (unsigned i = 0; i < op->numResults(); ++i) {
         llvm::SmallVector<Op *, 8> users(op->result(i)->users());
-        std::stable_sort(users.begin(), users.end(), [&](Op *a, Op *b) { return unitOf[a]->position < unitOf[b]->position; });
+        std::stable_sort(users.begin(), users.end(),
+                         [&](Op *a, Op *b) { return unitOf[a]->position < unitOf[b]->position; });
         for (Op *user : users)
           if (absorb(u, unitOf[user]))
             return true;
@@ -280,8 +294,9 @@ private:
         for (Value *v : llvm::SmallVector<Value *, 4>(u->ops[n]->operands()))
           for (Op *user : llvm::SmallVector<Op *, 8>(v->users())) {
             Unit *other = unitOf.lookup(user);
-            if (!other || other == u || !is(other, "fold") || other->position < u->position || !sameSum(*u->anchor, *other->anchor) ||
-                int64_t(u->ops.size() + other->ops.size()) > maxOps || !edgesFit(u, other))
+            if (!other || other == u || !is(other, "fold") || other->position < u->position ||
+                !sameSum(*u->anchor, *other->anchor) || int64_t(u->ops.size() + other->ops.size()) > maxOps ||
+                !edgesFit(u, other))
               continue;
             tryMerge(u, other);
           }

@@ -1,12 +1,13 @@
-// Appends the optimizer to the function that returns (loss, gradients), which autodiff marks with the attribute `grads`. Result:
-// (loss, grad_norm, lr), and parameters, moments and step written.
+// Appends the optimizer to the function that returns (loss, gradients), which autodiff marks with the attribute
+// `grads`. Result: (loss, grad_norm, lr), and parameters, moments and step written.
 //
 //   1. sum_squares of each gradient, in state order; added in that order; square root: the global norm.
 //   2. clip_scale: min(1, grad_clip / norm), or -1 when the norm is not finite, on which adamw changes nothing.
 //   3. lr_schedule from @step and the module attributes lr, schedule, warmup, steps, min_lr_ratio.
 //   4. adamw for each parameter, with moments m.NAME and v.NAME; weight decay only where the state says decay=true.
 //   5. @step = @step + 1.
-//   6. Writes that were there before (zeros into accumulators) move to the end, after the last use of what they replace.
+//   6. Writes that were there before (zeros into accumulators) move to the end, after the last use of what they
+//   replace.
 #include "passes/pass.h"
 
 #include "ir/diagnostics.h"
@@ -31,11 +32,12 @@ static void appendOptimizer(Module &m, Function &f) {
     if (s->attrs.getString("kind") == "param")
       params.push_back(s.get());
   if (params.empty() || outputs.size() != params.size() + 1)
-    throw UserError(ErrorCode::GirInvalid,
-                    fmt::format("@{} returns {} values; a loss and {} gradients were expected", f.name, outputs.size(), params.size()));
+    throw UserError(ErrorCode::GirInvalid, fmt::format("@{} returns {} values; a loss and {} gradients were expected",
+                                                       f.name, outputs.size(), params.size()));
   State *step = m.state("step");
   if (!step)
-    throw UserError(ErrorCode::GirInvalid, "the module has no state @step", "add: state @step : i64[] {kind=\"counter\"}");
+    throw UserError(ErrorCode::GirInvalid, "the module has no state @step",
+                    "add: state @step : i64[] {kind=\"counter\"}");
 
   Builder b(f.body, ret);
   b.loc = "optimizer";

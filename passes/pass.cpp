@@ -111,8 +111,7 @@ struct PipelineParser {
         distance = d;
         best = &k;
       }
-    return best ? fmt::format("did you mean '{}'?", *best)
-                : fmt::format("known: {}", fmt::join(known, ", "));
+    return best ? fmt::format("did you mean '{}'?", *best) : fmt::format("known: {}", fmt::join(known, ", "));
   }
 
   PassUse pass() {
@@ -192,7 +191,8 @@ void writeFile(const std::string &path, const std::string &text) {
   out << text;
   out.flush();
   if (!out)
-    throw UserError(ErrorCode::Unwritable, fmt::format("cannot write {}", path), "give another folder, or free space there");
+    throw UserError(ErrorCode::Unwritable, fmt::format("cannot write {}", path),
+                    "give another folder, or free space there");
 }
 
 }  // namespace
@@ -212,7 +212,9 @@ void runPipeline(Module &m, llvm::ArrayRef<PassUse> passes, const PipelineOption
     double pass, verifier;
   };
   std::vector<Time> times;
-  auto seconds = [](auto since) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count(); };
+  auto seconds = [](auto since) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
+  };
   if (!options.dumpDir.empty()) {
     std::error_code ec;
     std::filesystem::create_directories(options.dumpDir, ec);

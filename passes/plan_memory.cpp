@@ -1,16 +1,21 @@
 // Offsets for everything that a module keeps in memory, in one arena: states first, then one region that all functions
 // share for arguments, temporaries and workspaces. ir/plan_check.h says what the result promises.
 //
-//   1. In each function, a read behind a write of the same state becomes the value written, and of several writes of a state only the
+//   1. In each function, a read behind a write of the same state becomes the value written, and of several writes of a
+//   state only the
 //      last stays: afterwards a state is written at most once, behind all its reads.
-//   2. A written value should be computed where the state lies. That is legal when it is a result of a group, goes to no other state,
-//      and no later op uses the old content; the group itself may use it where mayShare (ir/access.h) allows. Where it is
-//      not legal, a group that copies the value goes just before the write; and where the old content is used behind that,
-//      those uses get a copy made before the write.
-//   3. Other results of groups, arguments and workspaces live from their op to the last use (through views), results of the function to
+//   2. A written value should be computed where the state lies. That is legal when it is a result of a group, goes to
+//   no other state,
+//      and no later op uses the old content; the group itself may use it where mayShare (ir/access.h) allows. Where it
+//      is not legal, a group that copies the value goes just before the write; and where the old content is used behind
+//      that, those uses get a copy made before the write.
+//   3. Other results of groups, arguments and workspaces live from their op to the last use (through views), results of
+//   the function to
 //      its end; workspaces during one op.
-//   4. They are placed by decreasing size, ties by first position: each at the lowest offset in whose bytes nothing lies that lives
-//      at the same time (greedy by size, Pisarchyk & Lee 2020, "Efficient memory management for deep neural net inference").
+//   4. They are placed by decreasing size, ties by first position: each at the lowest offset in whose bytes nothing
+//   lies that lives
+//      at the same time (greedy by size, Pisarchyk & Lee 2020, "Efficient memory management for deep neural net
+//      inference").
 //   5. arena_bytes is the end of the largest function's region.
 #include "passes/pass.h"
 
@@ -77,7 +82,8 @@ public:
         writes.push_back(&op);
       else if (!op.isOneOf(OpKind::read, OpKind::ret, OpKind::reshape, OpKind::fused))
         throw UserError(ErrorCode::GirInvalid,
-                        fmt::format("@{}: '{}' stands outside of a group", f.name, op.name().str()), "run the pass 'fuse' before plan-memory");
+                        fmt::format("@{}: '{}' stands outside of a group", f.name, op.name().str()),
+                        "run the pass 'fuse' before plan-memory");
     }
     bool changed = false;
     number();
@@ -145,7 +151,8 @@ public:
       if (end > (int64_t(1) << 60))
         throw UserError(ErrorCode::TooLarge, fmt::format("@{} needs more bytes than can be addressed", f.name),
                         "use a smaller batch or model");
-      placed.insert(std::upper_bound(placed.begin(), placed.end(), at, [&](int64_t a, size_t j) { return a < offset[j]; }), i);
+      placed.insert(
+          std::upper_bound(placed.begin(), placed.end(), at, [&](int64_t a, size_t j) { return a < offset[j]; }), i);
     }
     record(ranges, offset);
     return end;

@@ -1,4 +1,5 @@
-// gptc-opt: runs passes on a module in text form. The tool for tests, for looking at what a pass does, and for repeating failures.
+// gptc-opt: runs passes on a module in text form. The tool for tests, for looking at what a pass does, and for
+// repeating failures.
 #include "codegen/codegen.h"
 #include "ir/diagnostics.h"
 #include "ir/graph.h"
@@ -22,7 +23,8 @@ static std::string readInput(const std::string &path) {
   }
   std::ifstream in(path, std::ios::binary);
   if (!in || !(text << in.rdbuf() || in.peek() == EOF))
-    throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {}", path), "give a .gir file, or - for standard input");
+    throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {}", path),
+                    "give a .gir file, or - for standard input");
   return text.str();
 }
 
@@ -48,7 +50,8 @@ static std::string dot(const Module &m) {
     auto node = [&](const Op *op) { return fmt::format("{}_{}", f->name, number[op]); };
     out += fmt::format("  subgraph \"cluster_{0}\" {{\n    label=\"@{0}\";\n", f->name);
     for (const auto &a : f->body.args)
-      out += fmt::format("    \"{}_arg{}\" [label=\"%{}: {}\", style=rounded];\n", f->name, a->index, a->name, a->type.str());
+      out += fmt::format("    \"{}_arg{}\" [label=\"%{}: {}\", style=rounded];\n", f->name, a->index, a->name,
+                         a->type.str());
     for (const Op &op : f->body) {
       number[&op] = number.size();
       std::string label = op.name().str();
@@ -64,7 +67,8 @@ static std::string dot(const Module &m) {
         label += "\\n" + op.result(i)->type.str();
       out += fmt::format("    \"{}\" [label=\"{}\"];\n", node(&op), label);
       for (const Value *v : op.operands())
-        out += fmt::format("    \"{}\" -> \"{}\";\n", v->def ? node(v->def) : fmt::format("{}_arg{}", f->name, v->index), node(&op));
+        out += fmt::format("    \"{}\" -> \"{}\";\n",
+                           v->def ? node(v->def) : fmt::format("{}_arg{}", f->name, v->index), node(&op));
     }
     out += "  }\n";
   }
@@ -82,7 +86,8 @@ static std::string kernels(const Module &m, const Target &target, bool llvmText)
       if (!op.attrs.has("schedule") || !Schedule::parse(op.attrs.getString("schedule"), s))
         s = defaultSchedule(op, target);
       LoweredGroup g = lowerGroup(op, s, target);
-      out += fmt::format("{} @{} {}\n{}\n", llvmText ? ";" : "//", f->name, op.loc, llvmText ? emitLLVM(g.kernel, target, true) : kir::print(g.kernel));
+      out += fmt::format("{} @{} {}\n{}\n", llvmText ? ";" : "//", f->name, op.loc,
+                         llvmText ? emitLLVM(g.kernel, target, true) : kir::print(g.kernel));
     }
   return out;
 }
@@ -98,7 +103,8 @@ static int run(int argc, char **argv) {
   app.add_flag("--print-changed", options.printChanged, "print the module after each pass that changed it, to stderr");
   app.add_flag("--time-passes", options.timePasses, "print a table of times to stderr");
   app.add_option("--dump-dir", options.dumpDir, "write the module after each pass into this folder");
-  app.add_option("--emit", emit, "gir, dot, kernel, llvm or none")->check(CLI::IsMember({"gir", "dot", "kernel", "llvm", "none"}));
+  app.add_option("--emit", emit, "gir, dot, kernel, llvm or none")
+      ->check(CLI::IsMember({"gir", "dot", "kernel", "llvm", "none"}));
   app.add_flag("--list-passes", listPasses, "print the passes and their options");
   try {
     app.parse(argc, argv);
@@ -110,7 +116,8 @@ static int run(int argc, char **argv) {
   options.verifyEach = verifyEach;
   if (listPasses) {
     for (const PassInfo &p : allPasses())
-      fmt::print("{:16} {}{}\n", p.name, p.summary, p.options.empty() ? "" : fmt::format(" {{{}}}", fmt::join(p.options, ",")));
+      fmt::print("{:16} {}{}\n", p.name, p.summary,
+                 p.options.empty() ? "" : fmt::format(" {{{}}}", fmt::join(p.options, ",")));
     return 0;
   }
 

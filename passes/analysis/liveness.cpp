@@ -13,7 +13,9 @@ Value *rootOf(Value *v) {
   return v;
 }
 
-static int64_t aligned(int64_t bytes) { return std::max<int64_t>((bytes + planAlignment - 1) / planAlignment, 1) * planAlignment; }
+static int64_t aligned(int64_t bytes) {
+  return std::max<int64_t>((bytes + planAlignment - 1) / planAlignment, 1) * planAlignment;
+}
 
 int64_t alignedBytes(const Type &t) {
   int64_t n = sizeOf(t.dtype);

@@ -17,11 +17,11 @@ struct LiveRange {
   const Op *op = nullptr;        // null for an argument
   unsigned index = 0;            // of the workspace
   int64_t bytes = 0;             // a multiple of planAlignment, at least one
-  int begin = 0, end = 0;        // both included; an argument begins at -1, a result of the function ends at the op count
+  int begin = 0, end = 0;  // both included; an argument begins at -1, a result of the function ends at the op count
 };
 
-/// Live ranges of a function, by begin. A value that is written to a state is left out: it is meant to lie there. Throws
-/// UserError(TooLarge) for a tensor whose bytes do not fit.
+/// Live ranges of a function, by begin. A value that is written to a state is left out: it is meant to lie there.
+/// Throws UserError(TooLarge) for a tensor whose bytes do not fit.
 std::vector<LiveRange> liveRanges(const Function &f);
 
 /// The most bytes that are live at one position.
