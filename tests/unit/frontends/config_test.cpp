@@ -1,0 +1,243 @@
+#include "frontends/toml_config.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+using namespace gptc;
+
+namespace {
+
+const char *small = R"([model]
+n_layer = 2
+n_head = 4
+n_embd = 32
+vocab_size = 65
+block_size = 16
+[data]
+train = "data/train.bin"
+)";
+
+class ConfigTest : public testing::Test {
+protected:
+  std::filesystem::path dir;
+  void SetUp() override {
+    dir = std::filesystem::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(dir);
+    std::filesystem::create_directories(dir);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir); }
+
+  std::string write(const std::string &name, const std::string &text) {
+    std::ofstream(dir / name) << text;
+    return (dir / name).string();
+  }
+  static int64_t noTokenizer(const std::string &) { throw UserError(ErrorCode::FileMissing, "no tokenizer"); }
+  Config load(const std::string &text, const std::vector<std::string> &settings = {}) {
+    return loadConfig(write("model.toml", text), settings, noTokenizer);
+  }
+  std::vector<Diagnostic> errors(const std::string &text, const std::vector<std::string> &settings = {}) {
+    try {
+      load(text, settings);
+    } catch (const UserError &e) {
+      return e.diagnostics;
+    }
+    return {};
+  }
+  /// "code line column" of each error.
+  std::vector<std::string> places(const std::string &text, const std::vector<std::string> &settings = {}) {
+    std::vector<std::string> out;
+    for (const Diagnostic &d : errors(text, settings))
+      out.push_back(fmt::format("{} {}:{}", int(d.code), d.where.line, d.where.column));
+    return out;
+  }
+  using Places = std::vector<std::string>;
+};
+
+TEST_F(ConfigTest, FillsDefaults) {
+  Config c = load(small);
+  EXPECT_EQ(c.name, "model");
+  EXPECT_EQ(c.outDir, (dir / "out/model").string());
+  EXPECT_EQ(c.data.train, (dir / "data/train.bin").string());
+  EXPECT_EQ(c.model.nKvHead, 4);
+  EXPECT_EQ(c.model.ffnDim, 128);
+  EXPECT_EQ(c.model.norm, "layernorm");
+  EXPECT_EQ(c.train.globalBatchTokens, 16384);
+  EXPECT_EQ(c.train.microBatch * c.train.accumulate * 16, 16384);
+  EXPECT_EQ(c.train.microBatch, 512);  // 8192 tokens
+}
+
+TEST_F(ConfigTest, TakesThePreset) {
+  Config c = load("[model]\npreset = \"gpt2\"\nn_layer = 6\n[data]\ntrain = \"/t.bin\"\n");
+  EXPECT_EQ(c.model.nLayer, 6);
+  EXPECT_EQ(c.model.nEmbd, 768);
+  EXPECT_EQ(c.model.vocabSize, 50257);
+  EXPECT_EQ(c.data.train, "/t.bin");
+}
+
+TEST_F(ConfigTest, ExtendsOverridesAndPathsStayWithTheirFile) {
+  std::filesystem::create_directories(dir / "base");
+  write("base/base.toml", std::string(small) + "val = \"val.bin\"\n[train]\nsteps = 5\nseed = 7\n");
+  Config c = load("extends = \"base/base.toml\"\n[train]\nsteps = 9\n", {"train.seed=8", "data.tokenizer=tok.json"});
+  EXPECT_EQ(c.train.steps, 9);
+  EXPECT_EQ(c.train.seed, 8);
+  EXPECT_EQ(c.data.val, (dir / "base/val.bin").string());
+  EXPECT_EQ(c.data.tokenizer, "tok.json");
+}
+
+TEST_F(ConfigTest, ExtendsInACircle) {
+  write("a.toml", "extends = \"model.toml\"\n");
+  EXPECT_EQ(places("extends = \"a.toml\"\n"), (Places{"206 1:11"}));
+  EXPECT_EQ(places("extends = \"model.toml\"\n"), (Places{"206 1:11"}));
+  EXPECT_EQ(places("\nextends = \"none.toml\"\n"), (Places{"301 2:11"}));
+  EXPECT_EQ(places("extends = 3\n"), (Places{"203 1:11"}));
+}
+
+TEST_F(ConfigTest, SettingsAreTomlOrBareWords) {
+  Config c = load(small, {"name=my-run", "optimizer.betas=[0.8, 0.99]", "optimizer.lr=1e-3", "model.bias=false",
+                          "eval.sample_prompt=It is a truth", "eval.sample_prompt = \"quoted\""});
+  EXPECT_EQ(c.name, "my-run");
+  EXPECT_EQ(c.optimizer.beta1, 0.8);
+  EXPECT_EQ(c.optimizer.beta2, 0.99);
+  EXPECT_EQ(c.optimizer.lr, 1e-3);
+  EXPECT_FALSE(c.model.bias);
+  EXPECT_EQ(c.eval.samplePrompt, "quoted");
+  EXPECT_EQ(places(small, {"train.steps=0"}), (Places{"204 1:13"}));
+  EXPECT_EQ(places(small, {"train.stepz=1"}), (Places{"202 1:1"}));
+  EXPECT_EQ(places(small, {"train.steps"}), (Places{"101 0:0"}));
+  EXPECT_EQ(places(small, {"=3"}), (Places{"101 0:0"}));
+}
+
+TEST_F(ConfigTest, ReportsEveryErrorAtItsPlace) {
+  EXPECT_EQ(places(R"([model]
+n_layer = "two"
+n_head = 3
+n_embd = 32
+vocab_size = 1
+block_size = 16
+dropout = nan
+activation = "gleu_tanh"
+position = "rope"
+n_layers = 3
+[data]
+train = "t.bin"
+[train]
+steps = 1.5
+seed = -1
+[optimizer]
+betas = [0.9]
+eps = 0
+[parallell]
+tensor = 2
+)"),
+            (Places{"203 2:11", "206 3:10", "204 5:14", "204 7:11", "205 8:14", "208 9:12", "202 10:1", "203 14:9", "204 15:8",
+                    "203 17:9", "204 18:7", "202 19:2"}));
+}
+
+TEST_F(ConfigTest, SyntaxErrorsHaveAPlace) {
+  EXPECT_EQ(places("[model]\nn_layer = = 2\n")[0].substr(0, 5), "201 2");
+  EXPECT_EQ(places("[model]\nn_layer = 1\nn_layer = 2\n")[0].substr(0, 5), "201 3");
+}
+
+TEST_F(ConfigTest, NearestNames) {
+  auto labelOf = [&](const std::string &line) { return errors(std::string(small) + line).at(0).label; };
+  EXPECT_EQ(labelOf("[train]\nstep = 1\n"), "did you mean train.steps?");
+  EXPECT_EQ(labelOf("[train]\nlr = 1\n"), "did you mean optimizer.lr?");
+  EXPECT_EQ(labelOf("[train]\nlearning_rate = 1\n"), "");
+  EXPECT_EQ(labelOf("[optimiser]\nlr = 1\n"), "did you mean [optimizer]?");
+  EXPECT_EQ(labelOf("[model.heads]\nx = 1\n"), "");
+}
+
+TEST_F(ConfigTest, SaysWhatIsMissing) {
+  EXPECT_EQ(places("[model]\nn_layer = 2\n"), (Places{"207 0:0", "207 0:0", "207 0:0", "207 0:0", "207 0:0"}));
+  EXPECT_EQ(places(""), (Places{"207 0:0", "207 0:0", "207 0:0", "207 0:0", "207 0:0", "207 0:0"}));
+  // The name of what is missing is not complained about twice when it is there but wrong.
+  EXPECT_EQ(places("[model]\npreset = \"gpt2\"\nn_head = 0\n[data]\ntrain = 3\n"), (Places{"204 3:10", "203 5:9"}));
+}
+
+TEST_F(ConfigTest, BatchMustBeWholePasses) {
+  std::string text = std::string(small) + "[train]\nglobal_batch_tokens = 100\n";
+  std::vector<Diagnostic> e = errors(text);
+  ASSERT_EQ(e.size(), 1u);
+  EXPECT_EQ(e[0].code, ErrorCode::ShapeMismatch);
+  EXPECT_EQ(e[0].help.at(0), "global_batch_tokens = 96 or 112 works");
+  e = errors(text, {"train.micro_batch=4"});
+  EXPECT_EQ(e.at(0).help.at(0), "global_batch_tokens = 64 or 128 works");
+  Config c = load(text, {"train.micro_batch=4", "train.global_batch_tokens=128"});
+  EXPECT_EQ(c.train.accumulate, 2);
+  EXPECT_EQ(load(small, {"train.micro_batch=3"}).train.globalBatchTokens, 48);
+}
+
+TEST_F(ConfigTest, ExplicitValuesOfLaterWorkAreErrors) {
+  for (const char *setting :
+       {"model.preset=llama", "model.activation=gelu", "model.activation=swiglu", "model.position=rope", "model.causal=false",
+        "model.embedding_norm=true", "model.init_from=hf:x", "model.init_from=ckpt:x", "train.on_nonfinite=explain",
+        "optimizer.name=lamb", "parallel.data=2", "parallel.zero_stage=1", "parallel.tensor=2", "parallel.logical_shards=4",
+        "parallel.reduce_order=fast", "parallel.offload=optimizer", "parallel.compression=onebit", "precision.compute=bf16",
+        "precision.optimizer_state=bf16", "compile.target=cuda", "compile.target=cuda:sm_90a", "compile.remat=full",
+        "compile.remat=8GiB", "compile.autotune=search", "log.tensorboard=true", "log.trace_steps=[1, 2]"}) {
+    std::vector<Diagnostic> e = errors(small, {setting});
+    ASSERT_EQ(e.size(), 1u) << setting;
+    EXPECT_EQ(e[0].code, ErrorCode::NotBuiltYet) << setting;
+    EXPECT_FALSE(e[0].help.empty()) << setting;
+  }
+  for (const char *setting : {"parallel.data=auto", "parallel.zero_stage=auto", "parallel.logical_shards=1", "compile.target=auto",
+                              "compile.remat=auto", "precision.compute=auto", "train.micro_batch=auto", "log.mfu_peak=measured",
+                              "log.mfu_peak=1e12", "log.trace_steps=[]", "model.init_from=scratch"})
+    EXPECT_TRUE(errors(small, {setting}).empty()) << setting;
+}
+
+TEST_F(ConfigTest, VocabularyComesFromTheTokenizer) {
+  std::string text = R"([model]
+n_layer = 1
+n_head = 1
+n_embd = 8
+block_size = 8
+[data]
+train = "t.bin"
+tokenizer = "tok.json"
+)";
+  const std::string file = write("model.toml", text);
+  std::string asked;
+  auto tokenizer = [&](const std::string &path) {
+    asked = path;
+    return int64_t(300);
+  };
+  EXPECT_EQ(loadConfig(file, {}, tokenizer).model.vocabSize, 300);
+  EXPECT_EQ(asked, (dir / "tok.json").string());
+  write("tok.json", "");
+  EXPECT_EQ(loadConfig(file, {"model.vocab_size=400"}, tokenizer).model.vocabSize, 400);
+  try {
+    loadConfig(file, {"model.vocab_size=200"}, tokenizer);
+    FAIL();
+  } catch (const UserError &e) {
+    EXPECT_EQ(e.diagnostics[0].code, ErrorCode::ShapeMismatch);
+  }
+  EXPECT_EQ(places(text), (Places{"301 8:13"}));
+}
+
+TEST_F(ConfigTest, ExamplesLoad) {
+  for (auto &entry : std::filesystem::directory_iterator(GPTC_SOURCE_DIR "/examples"))
+    EXPECT_NO_THROW(loadConfig(entry.path().string(), {}, [](const std::string &) { return int64_t(4096); })) << entry.path();
+}
+
+TEST_F(ConfigTest, TheFullExampleHoldsEveryKey) {
+  Config c = loadConfig(GPTC_SOURCE_DIR "/examples/gpt2-124m.toml", {}, [](const std::string &) { return int64_t(50257); });
+  for (const std::string &key : configKeys())
+    EXPECT_TRUE(c.written.count(key) || key == "extends") << key;
+}
+
+TEST(AutoMicroBatch, IsBounded) {
+  ModelConfig m;
+  m.nLayer = 12;
+  m.nEmbd = 768;
+  m.vocabSize = 50257;
+  m.blockSize = 1024;
+  EXPECT_EQ(autoMicroBatch(m, 512), 2);
+  EXPECT_EQ(autoMicroBatch(m, 511), 1);
+  m.blockSize = 1 << 20;
+  EXPECT_EQ(autoMicroBatch(m, 8), 1);
+}
+
+}  // namespace
