@@ -1,0 +1,229 @@
+#include "frontends/model_builder.h"
+
+#include "ir/diagnostics.h"
+#include "ir/opdef.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+using namespace gptc;
+
+namespace {
+
+Config smallConfig() {
+  Config c;
+  c.name = "small";
+  c.model.nLayer = 2;
+  c.model.nHead = c.model.nKvHead = 2;
+  c.model.nEmbd = 8;
+  c.model.ffnDim = 16;
+  c.model.vocabSize = 11;
+  c.model.blockSize = 6;
+  c.train.microBatch = 2;
+  c.train.globalBatchTokens = 24;
+  c.train.accumulate = 2;
+  return c;
+}
+
+StateMap initialStates(const Module &m, uint64_t seed) {
+  StateMap states;
+  for (auto &s : m.states)
+    states[s->name] = initialValue(*s, seed);
+  return states;
+}
+
+Tensor integers(Type type, std::vector<double> values) { return Tensor(std::move(type), std::move(values)); }
+
+std::vector<std::string> variants() {
+  return {"plain", "nobias", "untied", "rmsnorm", "nopos", "gqa", "mqa", "silu", "relu"};
+}
+
+Config variant(const std::string &name) {
+  Config c = smallConfig();
+  if (name == "nobias") c.model.bias = false;
+  if (name == "untied") c.model.tieEmbeddings = false;
+  if (name == "rmsnorm") c.model.norm = "rmsnorm";
+  if (name == "nopos") c.model.position = "none";
+  if (name == "gqa") { c.model.nEmbd = 16; c.model.nHead = 4; c.model.nKvHead = 2; }
+  if (name == "mqa") c.model.nKvHead = 1;
+  if (name == "silu" || name == "relu") c.model.activation = name;
+  return c;
+}
+
+class Variants : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(ModelBuilder, Variants, testing::ValuesIn(variants()), [](auto &info) { return info.param; });
+
+TEST_P(Variants, AreValidAndPrintable) {
+  for (bool decomposed : {false, true})
+    for (double dropout : {0.0, 0.25}) {
+      Config c = variant(GetParam());
+      c.model.dropout = dropout;
+      BuildOptions options;
+      options.decomposedAttention = decomposed;
+      auto m = buildModel(c, options);
+      EXPECT_EQ(verify(*m), std::vector<std::string>{});
+      const std::string text = print(*m);
+      EXPECT_EQ(print(*parseModule(text, "m.gir")), text);
+    }
+}
+
+/// nll of x -> y for every position by single tokens through the cache: sum over log softmax.
+double nllByDecoding(const Module &m, StateMap &states, const std::vector<double> &x, const std::vector<double> &y) {
+  double sum = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const Tensor args[] = {integers(Type(DType::i32, {1, 1}), {x[i]}), Tensor::scalar(double(i), DType::i64)};
+    const std::vector<Tensor> out = interpret(*m.function("decode"), args, states);
+    double total = 0;
+    for (double l : out[0].data)
+      total += std::exp(l);
+    sum += std::log(total) - out[0].data[size_t(y[i])];
+  }
+  return sum;
+}
+
+TEST_P(Variants, DecodingAgreesWithEvaluation) {
+  const Config c = variant(GetParam());
+  const std::vector<double> x = {1, 5, 2, 10, 0, 3}, y = {5, 2, 10, 0, 3, 7};
+  for (bool decomposed : {false, true}) {
+    BuildOptions options;
+    options.decomposedAttention = decomposed;
+    auto m = buildModel(c, options);
+    StateMap states = initialStates(*m, 3);
+    // Larger weights than at the start of training, so that attention is not nearly uniform.
+    for (auto &s : m->states)
+      if (s->attrs.getString("kind") == "param")
+        for (double &v : states[s->name].data)
+          v = v * 20 + (s->attrs.getString("init") == "zeros" ? 0.1 : 0);
+    const Type tokens(DType::i32, {2, 6});
+    std::vector<double> xx = x, yy = y;
+    xx.insert(xx.end(), x.begin(), x.end());
+    yy.insert(yy.end(), 6, -1);  // the second sequence carries no loss
+    const Tensor args[] = {integers(tokens, xx), integers(tokens, yy)};
+    const double expected = interpret(*m->function("eval"), args, states)[0].data[0];
+    EXPECT_GT(expected, 1);
+    EXPECT_NEAR(nllByDecoding(*m, states, x, y), expected, 1e-9 * expected);
+
+    // Without dropout @forward is @eval.
+    const Tensor trainArgs[] = {args[0], args[1], Tensor::scalar(0, DType::i64)};
+    EXPECT_NEAR(interpret(*m->function("forward"), trainArgs, states)[0].data[0], expected, 1e-12 * expected);
+  }
+}
+
+TEST_P(Variants, PrefillAgreesWithDecoding) {
+  Config c = variant(GetParam());
+  auto m = buildModel(c);
+  StateMap states = initialStates(*m, 3), other = initialStates(*m, 3);
+  const std::vector<double> prompt = {4, 9, 1};
+  std::vector<double> decoded;
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    const Tensor args[] = {integers(Type(DType::i32, {1, 1}), {prompt[i]}), Tensor::scalar(double(i), DType::i64)};
+    decoded = interpret(*m->function("decode"), args, states)[0].data;
+  }
+  // A prompt shorter than the prefill length, padded with anything.
+  const Tensor args[] = {integers(Type(DType::i32, {1, 6}), {4, 9, 1, 7, 7, 7}), Tensor::scalar(0, DType::i64),
+                         Tensor::scalar(2, DType::i64)};
+  std::vector<double> prefilled = interpret(*m->function("prefill"), args, other)[0].data;
+  ASSERT_EQ(prefilled.size(), decoded.size());
+  for (size_t i = 0; i < decoded.size(); ++i)
+    EXPECT_NEAR(prefilled[i], decoded[i], 1e-9);
+  // What was written past the prompt is overwritten before it is seen.
+  const Tensor next[] = {integers(Type(DType::i32, {1, 1}), {2}), Tensor::scalar(3, DType::i64)};
+  decoded = interpret(*m->function("decode"), next, states)[0].data;
+  prefilled = interpret(*m->function("decode"), next, other)[0].data;
+  for (size_t i = 0; i < decoded.size(); ++i)
+    EXPECT_NEAR(prefilled[i], decoded[i], 1e-9);
+}
+
+TEST(ModelBuilder, StatesHaveNamesShapesAndDecay) {
+  Config c = smallConfig();
+  c.model.tieEmbeddings = false;
+  auto m = buildModel(c);
+  struct Expected { const char *name, *type; bool decay; };
+  for (const Expected &e : {Expected{"wte.weight", "f32[11,8]", true}, {"wpe.weight", "f32[6,8]", true},
+                            {"h.1.ln_1.weight", "f32[8]", false}, {"h.1.ln_1.bias", "f32[8]", false},
+                            {"h.0.attn.c_attn.weight", "f32[8,24]", true}, {"h.0.attn.c_attn.bias", "f32[24]", false},
+                            {"h.1.attn.c_proj.weight", "f32[8,8]", true}, {"h.1.mlp.c_fc.weight", "f32[8,16]", true},
+                            {"h.1.mlp.c_proj.weight", "f32[16,8]", true}, {"ln_f.bias", "f32[8]", false},
+                            {"lm_head.weight", "f32[11,8]", true}, {"h.1.attn.k_cache", "f32[2,6,4]", false}}) {
+    State *s = m->state(e.name);
+    ASSERT_TRUE(s) << e.name;
+    EXPECT_EQ(s->type.str(), e.type) << e.name;
+    EXPECT_EQ(s->attrs.getBool("decay"), e.decay) << e.name;
+  }
+  EXPECT_EQ(m->state("h.0.attn.c_attn.weight")->attrs.getString("hf"), "transformer.h.0.attn.c_attn.weight");
+  EXPECT_EQ(m->state("lm_head.weight")->attrs.getString("hf"), "lm_head.weight");
+  EXPECT_EQ(m->state("h.0.attn.c_proj.weight")->attrs.getFloat("std"), 0.02 / std::sqrt(4.0));
+  EXPECT_EQ(m->state("h.0.attn.c_attn.weight")->attrs.getFloat("std"), 0.02);
+
+  std::set<int64_t> streams;
+  int normal = 0;
+  for (auto &s : m->states)
+    if (s->attrs.getString("init") == "normal") {
+      ++normal;
+      streams.insert(s->attrs.getInt("stream"));
+    }
+  EXPECT_EQ(streams.size(), size_t(normal));
+  EXPECT_EQ(m->attrs.getInt("accumulate"), 2);
+  EXPECT_EQ(m->attrs.getInt("fold"), 6);
+}
+
+TEST(ModelBuilder, EveryDropoutSiteHasItsStream) {
+  Config c = smallConfig();
+  c.model.dropout = 0.1;
+  auto m = buildModel(c);
+  std::set<int64_t> streams;
+  int sites = 0;
+  for (const Op &op : m->function("forward")->body)
+    if (op.isOneOf(OpKind::dropout, OpKind::attention)) {
+      ++sites;
+      streams.insert(op.attrs.getInt("stream"));
+      EXPECT_EQ(op.attrs.getFloat("p"), 0.1);
+      EXPECT_EQ(op.numOperands(), 4u);
+    }
+  EXPECT_EQ(sites, 1 + 3 * 2);
+  EXPECT_EQ(streams.size(), 7u);
+  for (auto &s : m->states)
+    EXPECT_FALSE(s->attrs.has("stream") && streams.count(s->attrs.getInt("stream")));
+  for (const Op &op : m->function("eval")->body)
+    EXPECT_FALSE(op.is(OpKind::dropout) || (op.is(OpKind::attention) && op.numOperands() > 1));
+}
+
+TEST(ModelBuilder, OpsSayWhereTheyCameFrom) {
+  auto m = buildModel(smallConfig());
+  for (const Op &op : m->function("forward")->body)
+    EXPECT_TRUE(op.loc != "" || op.is(OpKind::ret)) << print(op);
+  const std::string text = print(*m->function("forward"));
+  EXPECT_NE(text.find("layer=1 loc(\"h1.mlp.c_fc\")"), std::string::npos) << text;
+}
+
+TEST(ModelBuilder, FoldDividesTheBlock) {
+  EXPECT_EQ(foldOf(1024), 256);
+  EXPECT_EQ(foldOf(64), 64);
+  EXPECT_EQ(foldOf(257), 1);
+  EXPECT_EQ(foldOf(300), 150);
+}
+
+TEST(ModelBuilder, RefusesAbsurdSizes) {
+  Config c = smallConfig();
+  c.model.nLayer = 1000;
+  c.model.nEmbd = 65536;
+  c.model.ffnDim = 4 * 65536;
+  try {
+    buildModel(c);
+    FAIL();
+  } catch (const UserError &e) {
+    EXPECT_EQ(e.diagnostics[0].code, ErrorCode::TooLarge);
+  }
+}
+
+TEST(ModelBuilder, BlockOfOneToken) {
+  Config c = smallConfig();
+  c.model.blockSize = 1;
+  auto m = buildModel(c);
+  EXPECT_EQ(verify(*m), std::vector<std::string>{});
+  EXPECT_EQ(m->function("prefill")->body.args.size(), 3u);
+}
+
+}  // namespace

@@ -1,0 +1,16 @@
+// gptc: compiles model descriptions into plans, and prepares data for them.
+#include "tools/driver/command_line.h"
+#include "tools/driver/commands.h"
+#include "tools/driver/main_guard.h"
+
+int main(int argc, char **argv) {
+  return gptc::guardedMain([&] {
+    CLI::App app("Compiles a GPT and its training recipe into a plan that gptrun runs.", "gptc");
+    app.set_version_flag("--version", "gptc " GPTC_VERSION);
+    app.require_subcommand(1);
+    app.set_help_all_flag("--help-all", "Help of every command");
+    gptc::addDataCommand(app);
+    gptc::addLaterCommands(app);
+    return gptc::parseCommandLine(app, argc, argv).value_or(0);
+  });
+}
