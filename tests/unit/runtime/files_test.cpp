@@ -57,7 +57,8 @@ TEST(Safetensors, RoundTrip) {
   const float a[6] = {1, 2, 3, 4, 5, 6};
   const int64_t step = 42;
   {
-    SafetensorsWriter w(dir / "t.safetensors", {{"a", DType::f32, {2, 3}}, {"step", DType::i64, {}}}, {{"format", "pt"}});
+    SafetensorsWriter w(dir / "t.safetensors", {{"a", DType::f32, {2, 3}}, {"step", DType::i64, {}}},
+                        {{"format", "pt"}});
     w.write(a, sizeof a);
     w.write(&step, sizeof step);
     EXPECT_EQ(w.finish(), blake3(readFile(dir / "t.safetensors")));
@@ -88,9 +89,14 @@ TEST(Safetensors, DamageIsRefused) {
   EXPECT_EQ(open(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7), damaged);
   EXPECT_EQ(open(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8), damaged);
   EXPECT_EQ(open(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8), damaged);
-  EXPECT_EQ(open(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4611686018427387904],"data_offsets":[0,0]}})", 8), damaged);
+  EXPECT_EQ(open(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4611686018427387904],"data_offsets":[0,0]}})", 8),
+            damaged);
   EXPECT_EQ(open(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[-8,0]}})", 8), damaged);
-  EXPECT_EQ(open(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8), damaged);
+  EXPECT_EQ(
+      open(
+          R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+          8),
+      damaged);
   EXPECT_EQ(open("{]", 8), damaged);
   EXPECT_EQ(open("[1]", 8), damaged);
   EXPECT_EQ(open(R"({"a":3})", 8), damaged);
@@ -108,8 +114,9 @@ TEST(MetricsLog, KeepsWhatIsBeforeTheCheckpoint) {
     log.evaluation(4, 1.25);
   }
   std::string text = readFile(dir / "log.jsonl");
-  EXPECT_EQ(text.substr(0, text.find('\n')),
-            R"({"step": 1, "loss": 0.1, "lr": 0.001, "grad_norm": null, "ms": 12.346, "tokens_per_s": 100, "mfu": 0.5})");
+  EXPECT_EQ(
+      text.substr(0, text.find('\n')),
+      R"({"step": 1, "loss": 0.1, "lr": 0.001, "grad_norm": null, "ms": 12.346, "tokens_per_s": 100, "mfu": 0.5})");
   writeFile(dir / "log.jsonl", text + R"({"step": 5, "lo)");
   {
     MetricsLog log(dir.path, 4);

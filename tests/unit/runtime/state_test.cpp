@@ -200,7 +200,8 @@ TEST_F(CheckpointTest, WeightsLoadFromOtherFolders) {
   EXPECT_EQ(std::memcmp(f.data("wte.weight"), g.data("wte.weight"), 37 * 129 * 4), 0);
   Fixture other(R"(module { state @wte.weight : f32[37,128] {kind="param", init="zeros"} })");
   std::string message;
-  EXPECT_EQ(codeThrown([&] { loadWeights(*other.executor, stepDir(1)); }, &message), int(ErrorCode::CheckpointMismatch));
+  EXPECT_EQ(codeThrown([&] { loadWeights(*other.executor, stepDir(1)); }, &message),
+            int(ErrorCode::CheckpointMismatch));
   EXPECT_NE(message.find("wte.weight is f32[37,129] where the model has f32[37,128]"), std::string::npos) << message;
   EXPECT_EQ(codeThrown([&] { loadWeights(*other.executor, dir / "nothing"); }), int(ErrorCode::FileMissing));
 }
