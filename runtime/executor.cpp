@@ -1,6 +1,7 @@
 #include "runtime/executor.h"
 
 #include "ir/diagnostics.h"
+#include "ir/plan_check.h"
 #include "runtime/plan.h"
 
 #include <chrono>
@@ -45,15 +46,10 @@ Executor::Executor(const Module &planned, const Target &planTarget, const Target
 
 Executor::~Executor() = default;
 
-/// Where a value of a function lies. checkPlan has verified that every such place exists and fits.
-int64_t Executor::offsetOf(const Function &f, const Value *v) const {
-  if (!v->def)
-    return f.attrs.getInts("args_at").at(v->index);
-  if (v->def->is(OpKind::read))
-    return module.state(v->def->state)->attrs.getInt("at");
-  if (v->def->isOneOf(OpKind::fused, OpKind::reshape))
-    return v->def->attrs.getInts("at").at(v->index);
-  damaged(fmt::format("{} in @{} has no place in memory", v->def->name().str(), f.name));
+std::byte *Executor::place(const Function &f, const Value *v) const {
+  std::optional<int64_t> at = plannedOffset(module, f, *v);
+  GPTC_CHECK(at && *at >= 0 && *at + v->type.bytes() <= arena.bytes(), "a value of @{} has no place", f.name);
+  return arena.at(*at);
 }
 
 void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
@@ -70,9 +66,9 @@ void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
     auto bound = std::make_unique<Bound>();
     bound->function = f;
     for (const auto &a : f->body.args)
-      bound->args.push_back(arena.at(offsetOf(*f, a.get())));
+      bound->args.push_back(place(*f, a.get()));
     for (Value *v : f->body.back()->operands())
-      bound->results.push_back(arena.at(offsetOf(*f, v)));
+      bound->results.push_back(place(*f, v));
     Pending p{bound.get(), {}};
     for (const PlannedKernel &k : all) {
       if (k.op->parent() != &f->body)
@@ -85,9 +81,9 @@ void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
         damaged(fmt::format("kernel {} was planned with other workspaces than this version needs", k.name));
       BoundKernel b{k.name, k.op, {}, {}};
       for (Value *v : k.op->operands())
-        b.params.push_back(arena.at(offsetOf(*f, v)));
+        b.params.push_back(place(*f, v));
       for (unsigned i = 0; i < k.op->numResults(); ++i)
-        b.params.push_back(arena.at(offsetOf(*f, k.op->result(i))));
+        b.params.push_back(place(*f, k.op->result(i)));
       for (int64_t at : k.op->attrs.getInts("ws_at"))
         b.params.push_back(arena.at(at));
       if (b.params.size() != g.kernel.params.size())

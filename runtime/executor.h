@@ -61,7 +61,7 @@ public:
 private:
   struct Bound;
   const Bound &bound(llvm::StringRef function) const;
-  int64_t offsetOf(const Function &f, const Value *v) const;
+  std::byte *place(const Function &f, const Value *v) const;
 
   const Module &module;
   Target planTarget;

@@ -1,12 +1,8 @@
 #include "runtime/plan.h"
 
 #include "ir/diagnostics.h"
-#include "runtime/files.h"
-
-#if __has_include("ir/plan_check.h")
 #include "ir/plan_check.h"
-#define GPTC_HAVE_PLAN_CHECK 1
-#endif
+#include "runtime/files.h"
 
 #include <nlohmann/json.hpp>
 
@@ -160,13 +156,45 @@ std::string moduleProblem(const Module &m) {
                              {"arena_bytes", kArenaLimit}})
     if (std::string p = in(name, 1, high); !p.empty())
       return p;
-  bool accumulates = m.attrs.getInt("accumulate") > 1;
-  std::vector<const char *> needed = {"train_step"};
-  if (accumulates)
-    needed = {"accumulate", "update"};
-  for (const char *name : needed)
-    if (!m.function(name))
-      return fmt::format("function @{} is missing", name);
+  // The runtime hands over buffers of exactly these types, so a function may take no others.
+  const int64_t T = m.attrs.getInt("block_size"), P = m.attrs.getInt("prefill");
+  const Type tokens(DType::i32, {m.attrs.getInt("micro_batch"), T}), scalar(DType::f32), count(DType::i64),
+      logits(DType::f32, {1, m.attrs.getInt("vocab_size")});
+  struct Signature {
+    const char *name;
+    bool needed;
+    std::vector<Type> args, results;
+  };
+  const bool accumulates = m.attrs.getInt("accumulate") > 1;
+  std::vector<Signature> signatures = {
+      {"train_step", !accumulates, {tokens, tokens, count, scalar}, {scalar, scalar, scalar}},
+      {"accumulate", accumulates, {tokens, tokens, count, scalar}, {}},
+      {"update", accumulates, {scalar}, {scalar, scalar, scalar}},
+      {"eval", false, {tokens, tokens}, {scalar}},
+      {"decode", false, {Type(DType::i32, {1, 1}), count}, {logits}},
+      {"prefill", false, {Type(DType::i32, {1, std::max<int64_t>(1, P)}), count}, {logits}}};
+  if (P > 1)
+    signatures.back().args.push_back(count);
+  for (const Signature &s : signatures) {
+    const Function *f = m.function(s.name);
+    if (!f) {
+      if (s.needed)
+        return fmt::format("function @{} is missing", s.name);
+      continue;
+    }
+    auto plain = [](const Type &t, const Type &want) { return t.dtype == want.dtype && t.sameShape(want); };
+    bool fits = f->body.args.size() == s.args.size();
+    for (size_t i = 0; fits && i < s.args.size(); ++i)
+      fits = plain(f->body.args[i]->type, s.args[i]);
+    std::vector<Type> results = f->results();
+    fits = fits && results.size() == s.results.size();
+    // Logits may be padded: only their logical part is read.
+    for (size_t i = 0; fits && i < results.size(); ++i)
+      fits = results[i].dtype == s.results[i].dtype && results[i].rank() == s.results[i].rank() &&
+             results[i].elements() == s.results[i].elements();
+    if (!fits)
+      return fmt::format("function @{} has another signature than the runtime calls", s.name);
+  }
   return "";
 }
 
@@ -317,10 +345,8 @@ Plan loadPlan(const std::string &dir) {
   }
   if (std::string p = moduleProblem(*plan.planned); !p.empty())
     damaged(dir, p);
-#ifdef GPTC_HAVE_PLAN_CHECK
   if (auto problems = checkPlan(*plan.planned); !problems.empty())
     damaged(dir, problems[0]);
-#endif
   for (const PlannedKernel &k : kernelsOf(*plan.planned))
     if (Schedule s; !Schedule::parse(k.schedule, s))
       damaged(dir, fmt::format("kernel {} has no valid schedule", k.name));
