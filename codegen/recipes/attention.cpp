@@ -1,0 +1,266 @@
+// attention, forward: softmax(q k^T / sqrt(D)) v without a T x T matrix in memory.
+//
+//   1. Keys are packed transposed, in panels [T/nr][D][nr], and values by rows: by each task for its head when they are
+//   small,
+//      else once per head of keys into a workspace.
+//   2. A task takes tiles of mr queries. Scores of a tile against all keys that it may see fit in the second-level
+//   cache (mr x T), so
+//      the softmax is the plain one: no rescaling.
+//   3. Row by row: maximum, exponentials and their sum in 16 lanes, log-sum-exp for the backward pass; dropout after
+//   the sum.
+//   4. o = (P V) / sum, with P read as the broadcast operand of the micro-kernel.
+//
+// Every score and output element is one chain of FMAs, over d and over keys from 0; rows do not know of each other. The
+// last tile of queries is moved up until it fits, and stores only its own rows.
+#include "codegen/recipes/attention.h"
+#include "ir/diagnostics.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gptc {
+
+using namespace kir;
+
+namespace {
+
+using namespace attention;
+
+class Forward {
+public:
+  Forward(GroupEval &group, const Op &op, const Schedule &s)
+      : group(group), shape(shapeOf(op, 0)), qkv{group.inputs[op.operand(0)->index], shape},
+        dropout(group, op, 1, shape) {
+    tile = {.rows = int(std::min<int64_t>(s.mr, shape.tokens)),
+            .vecs = s.nr / s.vec,
+            .lanes = s.vec,
+            .dtype = group.compute};
+    keyPanels = ceilDiv(shape.tokens, nr());
+    keysSize = keyPanels * shape.size * nr();
+    sizePadded = roundUp(shape.size, tile.lanes);
+    valuesSize = shape.tokens * sizePadded;
+    tiles = ceilDiv(shape.tokens, tile.rows);
+    tilesPerTask = s.qb ? std::clamp<int64_t>(s.qb / tile.rows, 1, tiles) : tiles;
+    shared = s.packB;
+    scoresStride = oddLines(keyPanels * nr(), dtype());
+    queriesStride = oddLines(shape.size, dtype());
+  }
+
+  std::vector<Stmt> body() {
+    std::vector<Stmt> out;
+    if (shared) {
+      keys = makeBuffer("keys", dtype(), Storage::global, shape.batch * shape.kvHeads * keysSize, true);
+      values = makeBuffer("values", dtype(), Storage::global, shape.batch * shape.kvHeads * valuesSize, true);
+      out.push_back(parallel("t", shape.batch * shape.kvHeads, [&](const Expr &t) {
+        return pack(t / imm(shape.kvHeads), t % imm(shape.kvHeads), t * keysSize, t * valuesSize);
+      }));
+    }
+    const int64_t chunks = ceilDiv(tiles, tilesPerTask);
+    out.push_back(parallel("t", shape.batch * shape.heads * chunks, [&](const Expr &t) {
+      Expr head = t / imm(chunks);
+      return std::vector<Stmt>{bindTo("b", head / imm(shape.heads), [&](const Expr &b) {
+        return std::vector<Stmt>{bindTo("h", head % imm(shape.heads), [&](const Expr &h) {
+          // Later queries see more keys: the long tasks go first.
+          Expr first = (imm(chunks - 1) - t % imm(chunks)) * tilesPerTask;
+          return std::vector<Stmt>{dropout.withKey(b, [&] { return task(b, h, first); })};
+        })};
+      })};
+    }));
+    return out;
+  }
+
+  std::vector<Buffer> workspaces() const { return shared ? std::vector<Buffer>{keys, values} : std::vector<Buffer>{}; }
+
+private:
+  DType dtype() const { return group.compute; }
+  int64_t nr() const { return tile.cols(); }
+
+  std::vector<Stmt> pack(const Expr &b, const Expr &kvHead, const Expr &keysBase, const Expr &valuesBase) {
+    PanelPack p;
+    p.from = qkv.buffer;
+    p.to = keys;
+    p.base = qkv.key(b, imm(0), kvHead);
+    p.stepStride = 1;
+    p.colStride = shape.width();
+    p.steps = imm(shape.size);
+    p.fullPanels = imm(shape.tokens / nr());
+    p.tailCols = shape.tokens % nr();
+    p.width = int(nr());
+    p.lanes = tile.lanes;
+    p.panelSteps = shape.size;
+    p.toBase = keysBase;
+    std::vector<Stmt> out = packPanels(p);
+    out.push_back(copyRows(
+        qkv.buffer, [&](const Expr &i) { return qkv.value(b, i, kvHead); }, values, valuesBase, sizePadded,
+        imm(shape.tokens), shape.size, sizePadded, tile.lanes, 1));
+    return out;
+  }
+
+  std::vector<Stmt> task(const Expr &b, const Expr &h, const Expr &firstTile) {
+    Expr kvHead = h / imm(shape.group());
+    Expr keysBase = imm(0), valuesBase = imm(0);
+    std::vector<Stmt> body;
+    if (shared) {
+      keysBase = (b * shape.kvHeads + kvHead) * keysSize;
+      valuesBase = (b * shape.kvHeads + kvHead) * valuesSize;
+    } else {
+      keys = makeBuffer("keys", dtype(), Storage::stack, keysSize);
+      values = makeBuffer("values", dtype(), Storage::stack, valuesSize);
+      body = pack(b, kvHead, keysBase, valuesBase);
+    }
+    queries = makeBuffer("q", dtype(), Storage::stack, tile.rows * queriesStride);
+    scores = makeBuffer("s", dtype(), Storage::stack, tile.rows * scoresStride);
+    inverse = makeBuffer("inv", dtype(), Storage::stack, tile.rows);
+    result = makeBuffer("c", dtype(), Storage::stack, tile.rows * nr());
+    Expr count = tiles % tilesPerTask ? min(imm(tilesPerTask), imm(tiles) - firstTile) : imm(tilesPerTask);
+    body.push_back(serial("tile", count, [&](const Expr &t) {
+      Expr wanted = (firstTile + t) * int64_t(tile.rows);
+      return std::vector<Stmt>{bindTo("i0", min(wanted, imm(shape.tokens - tile.rows)), [&](const Expr &i0) {
+        return std::vector<Stmt>{
+            bindTo("own", wanted - i0, [&](const Expr &own) { return tileBody(b, h, i0, own, keysBase, valuesBase); })};
+      })};
+    }));
+    for (const Buffer &s : {queries, scores, inverse, result})
+      body = {alloc(s, std::move(body))};
+    if (!shared)
+      body = {alloc(keys, {alloc(values, std::move(body))})};
+    return body;
+  }
+
+  /// Queries i0 .. i0+mr; rows before `own` belong to the tile before this one.
+  std::vector<Stmt> tileBody(const Expr &b, const Expr &h, const Expr &i0, const Expr &own, const Expr &keysBase,
+                             const Expr &valuesBase) {
+    const int64_t rows = tile.rows;
+    Expr seen = shape.causal ? i0 + rows : imm(shape.tokens);
+    Expr panels = shape.causal ? (i0 + (rows + nr() - 1)) / imm(nr()) : imm(keyPanels);
+    std::vector<Stmt> out;
+    out.push_back(copyRows(
+        qkv.buffer, [&](const Expr &i) { return qkv.query(b, i0 + i, h); }, queries, imm(0), queriesStride, imm(rows),
+        shape.size, shape.size, tile.lanes, shape.scale()));
+    out.push_back(serial("p", panels, [&](const Expr &p) {
+      TileLoop t;
+      t.tile = tile;
+      t.steps = imm(shape.size);
+      t.a = [&](int row, const Expr &k) { return load(queries, k + row * queriesStride); };
+      t.b = [&](int vec, const Expr &k, const Expr &j) {
+        return load(keys, keysBase + p * (shape.size * nr()) + k * nr() + int64_t(vec * tile.lanes) + j);
+      };
+      t.finish = [&](int row, int vec, const Expr &j, const Expr &acc) {
+        return store(scores, p * nr() + (row * scoresStride + vec * tile.lanes) + j, acc);
+      };
+      return std::vector<Stmt>{tileLoop(t)};
+    }));
+    out.push_back(serial("i", imm(rows), [&](const Expr &i) { return softmaxRow(b, h, i0, i, own, seen); }));
+    for (const Stmt &s : forPanels(tile, sizePadded, [&](const Expr &d0, const Tile &narrow) {
+           return outputs(b, h, i0, own, seen, valuesBase, d0, narrow);
+         }))
+      out.push_back(s);
+    return out;
+  }
+
+  std::vector<Stmt> softmaxRow(const Expr &b, const Expr &h, const Expr &i0, const Expr &i, const Expr &own,
+                               const Expr &seen) {
+    Expr query = i0 + i, base = i * scoresStride;
+    Expr extent = shape.causal ? query + 1 : imm(shape.tokens);
+    return {foldRow(
+        "max", dtype(), BinaryOp::max, -HUGE_VAL, extent,
+        [&](const Expr &j, const std::function<Stmt(Expr)> &fold) {
+          return std::vector<Stmt>{fold(load(scores, base + j))};
+        },
+        [&](const Expr &most) {
+          std::vector<Stmt> out = {foldRow(
+              "sum", dtype(), BinaryOp::add, 0, extent,
+              [&](const Expr &j, const std::function<Stmt(Expr)> &fold) {
+                return std::vector<Stmt>{
+                    bindTo("e", unary(UnaryOp::exp, load(scores, base + j) - most), [&](const Expr &e) {
+                      Expr kept = dropout.active() ? select(dropout.keep(h, query, j), e, fimm(0, dtype())) : e;
+                      return std::vector<Stmt>{fold(e), store(scores, base + j, kept)};
+                    })};
+              },
+              [&](const Expr &sum) {
+                Expr one = fimm(dropout.active() ? dropout.keptScale() : 1.0, dtype());
+                Stmt lse = store(group.outputs[1], (b * shape.heads + h) * shape.tokens + query,
+                                 most + unary(UnaryOp::log, sum));
+                return std::vector<Stmt>{store(inverse, i, one / sum), ifThen(binary(BinaryOp::le, own, i), {lse})};
+              })};
+          if (shape.causal)  // keys that only later rows of the tile see
+            out.push_back(vectorLoop("j", seen - extent, rowLanes, [&](const Expr &j) {
+              return std::vector<Stmt>{store(scores, base + extent + j, fimm(0, dtype()))};
+            }));
+          return out;
+        })};
+  }
+
+  std::vector<Stmt> outputs(const Expr &b, const Expr &h, const Expr &i0, const Expr &own, const Expr &seen,
+                            const Expr &valuesBase, const Expr &d0, const Tile &narrow) {
+    TileLoop t;
+    t.tile = narrow;
+    t.steps = seen;
+    t.a = [&](int row, const Expr &k) { return load(scores, k + row * scoresStride); };
+    t.b = [&](int vec, const Expr &k, const Expr &j) {
+      return load(values, valuesBase + k * sizePadded + d0 + int64_t(vec * tile.lanes) + j);
+    };
+    t.finish = [&](int row, int vec, const Expr &j, const Expr &acc) {
+      return store(result, j + int64_t(row * nr() + vec * tile.lanes), acc);
+    };
+    Expr cols = shape.size % nr() ? min(imm(nr()), imm(shape.size) - d0) : imm(nr());
+    return {tileLoop(t), serial("i", imm(tile.rows) - own, [&](const Expr &i) {
+              return std::vector<Stmt>{vectorLoop("j", cols, tile.lanes, [&](const Expr &j) {
+                Expr to = ((b * shape.tokens + i0 + own + i) * shape.heads + h) * shape.size + d0 + j;
+                Expr v = load(result, (own + i) * nr() + j) * load(inverse, own + i);
+                return std::vector<Stmt>{store(group.outputs[0], to, v)};
+              })};
+            })};
+  }
+
+  GroupEval &group;
+  const Shape shape;
+  Packed qkv;
+  Dropout dropout;
+  Tile tile;
+  int64_t keyPanels, keysSize, sizePadded, valuesSize, tiles, tilesPerTask, scoresStride, queriesStride;
+  bool shared;  // keys and values are packed once per head of keys, into workspaces
+  Buffer keys, values, queries, scores, inverse, result;
+};
+
+bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention); }
+
+Schedule defaults(const Op &fused, const Target &target) {
+  Shape shape = shapeOf(*onlyOp(fused, OpKind::attention), 0);
+  Tile tile = tileForRows(registerTile(target, DType::f32), shape.tokens);
+  Schedule s;
+  s.recipe = "attention";
+  s.vec = tile.lanes;
+  s.mr = tile.rows;
+  s.nr = tile.cols();
+  const int64_t heads = shape.batch * shape.heads, perHead = 2 * shape.tokens * roundUp(shape.size, tile.lanes) * 4;
+  if (heads < 4 * int64_t(target.threads) || perHead > target.l2Bytes) {
+    const int64_t chunks = ceilDiv(8 * int64_t(target.threads), heads);
+    s.qb = roundUp(std::max<int64_t>(ceilDiv(shape.tokens, chunks), 4 * tile.rows), tile.rows);
+    s.packB = ceilDiv(shape.tokens, s.qb) > 1 || perHead > target.l2Bytes;
+  }
+  return s;
+}
+
+LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
+  const Op *op = onlyOp(fused, OpKind::attention);
+  GPTC_CHECK(op && s.vec > 0 && s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0, "{}", s.str());
+  GroupEval group(fused, compute);
+  Forward forward(group, *op, s);
+  LoweredGroup out;
+  out.kernel.name = group.kernelName();
+  out.kernel.body = forward.body();
+  out.kernel.params = group.params(forward.workspaces());
+  for (const Buffer &w : forward.workspaces())
+    out.workspaceBytes.push_back(w->size * sizeOf(w->dtype));
+  return out;
+}
+
+}  // namespace
+
+const Recipe &attentionRecipe() {
+  static const Recipe recipe{"attention", matches, defaults, build};
+  return recipe;
+}
+
+}  // namespace gptc

@@ -1,0 +1,83 @@
+// What the attention recipes share: the shape of the problem and its loops.
+#pragma once
+
+#include "codegen/recipes/group_ctx.h"
+#include "codegen/recipes/recipe.h"
+#include "codegen/recipes/tile.h"
+#include "ir/random.h"
+
+namespace gptc::attention {
+
+/// Row sums and maxima use this many lanes on every target, so that their order is the recipe's.
+constexpr int rowLanes = 16;
+
+struct Shape {
+  int64_t batch, tokens, heads, kvHeads, size;  // B, T, H, Hkv, D
+  bool causal;
+  double p;  // dropout
+  uint32_t stream;
+  int64_t width() const { return (heads + 2 * kvHeads) * size; }  // of a row of qkv
+  int64_t group() const { return heads / kvHeads; }               // heads per head of keys
+  double scale() const;
+};
+/// From an attention or attention_grad op whose operand `qkv` is packed.
+Shape shapeOf(const Op &op, unsigned qkv);
+/// The group's one op besides constants and the yield, when it is of this kind and takes inputs of the group only.
+const Op *onlyOp(const Op &fused, OpKind kind);
+
+/// Loads and places in packed rows of queries, keys and values: token i of sequence b.
+struct Packed {
+  kir::Buffer buffer;
+  Shape shape;
+  kir::Expr row(const kir::Expr &b, const kir::Expr &i) const { return (b * shape.tokens + i) * shape.width(); }
+  kir::Expr query(const kir::Expr &b, const kir::Expr &i, const kir::Expr &head) const {
+    return row(b, i) + head * shape.size;
+  }
+  kir::Expr key(const kir::Expr &b, const kir::Expr &i, const kir::Expr &kvHead) const {
+    return row(b, i) + (kvHead + shape.heads) * shape.size;
+  }
+  kir::Expr value(const kir::Expr &b, const kir::Expr &i, const kir::Expr &kvHead) const {
+    return row(b, i) + (kvHead + (shape.heads + shape.kvHeads)) * shape.size;
+  }
+};
+
+/// Dropout on probabilities: element (i, j) of head h of sequence b is random(seed, step, stream, seq0 + b, (h*T + i)*T
+/// + j).
+class Dropout {
+public:
+  /// Operands seed, step, seq0 of the fused op's anchor begin at `first`; without them nothing is dropped.
+  Dropout(GroupEval &group, const Op &anchor, unsigned first, const Shape &shape);
+  bool active() const { return on; }
+  /// Binds the key of sequence b around `body`; keep() may be used inside.
+  kir::Stmt withKey(const kir::Expr &b, const std::function<std::vector<kir::Stmt>()> &body);
+  /// pred: whether the probability stays.
+  kir::Expr keep(const kir::Expr &head, const kir::Expr &i, const kir::Expr &j) const;
+  double keptScale() const { return 1.0 / (1.0 - shape.p); }
+
+private:
+  const Shape shape;
+  bool on;
+  kir::Expr seed, step, seq0;
+  RandomKeyExpr key;
+};
+
+/// Copies `cols` elements of each row: to[i*toStride + x] = from[fromBase(i) + x] * scale (1: as they are), zeros from
+/// cols to paddedCols.
+kir::Stmt copyRows(const kir::Buffer &from, const std::function<kir::Expr(const kir::Expr &)> &fromBase,
+                   const kir::Buffer &to, const kir::Expr &toBase, int64_t toStride, const kir::Expr &rows,
+                   int64_t cols, int64_t paddedCols, int lanes, double scale);
+
+/// Fold of one row into `rowLanes` lanes and then by halves: body(result) runs with the scalar bound.
+/// `element` gives the value at j and may store beside it.
+kir::Stmt
+foldRow(const char *name, DType dtype, kir::BinaryOp op, double start, const kir::Expr &extent,
+        const std::function<std::vector<kir::Stmt>(const kir::Expr &j,
+                                                   const std::function<kir::Stmt(kir::Expr)> &accumulate)> &element,
+        const std::function<std::vector<kir::Stmt>(const kir::Expr &result)> &body);
+
+/// body(first column, tile) for each panel of `columns` columns: full ones in a loop, then a narrower one when needed.
+std::vector<kir::Stmt>
+forPanels(const Tile &tile, int64_t columns,
+          const std::function<std::vector<kir::Stmt>(const kir::Expr &col0, const Tile &tile)> &body);
+
+}  // namespace gptc::attention

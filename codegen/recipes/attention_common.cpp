@@ -1,0 +1,121 @@
+#include "codegen/recipes/attention.h"
+#include "ir/ops/op_support.h"
+
+#include <cmath>
+
+namespace gptc::attention {
+
+using namespace kir;
+
+double Shape::scale() const { return 1.0 / std::sqrt(double(size)); }
+
+Shape shapeOf(const Op &op, unsigned qkv) {
+  Shape s;
+  const Type &t = op.operand(qkv)->type;
+  s.batch = t.dim(0);
+  s.tokens = t.dim(1);
+  s.heads = op.attrs.getInt("n_head");
+  s.kvHeads = op.attrs.getInt("n_kv_head", s.heads);
+  if (s.kvHeads == 0)
+    s.kvHeads = s.heads;
+  s.size = t.dim(2) / (s.heads + 2 * s.kvHeads);
+  s.causal = op.attrs.getBool("causal", true);
+  s.p = op.attrs.getFloat("p");
+  s.stream = uint32_t(op.attrs.getInt("stream"));
+  return s;
+}
+
+const Op *onlyOp(const Op &fused, OpKind kind) {
+  const Op *found = nullptr;
+  for (const Op &op : *fused.body) {
+    if (op.isOneOf(OpKind::constant, OpKind::yield))
+      continue;
+    if (found || !op.is(kind))
+      return nullptr;
+    found = &op;
+  }
+  if (!found)
+    return nullptr;
+  for (const Value *v : found->operands())
+    if (v->def)
+      return nullptr;
+  // Each result is yielded once, in order.
+  const Op *yield = fused.body->back();
+  if (yield->numOperands() != found->numResults())
+    return nullptr;
+  for (unsigned i = 0; i < found->numResults(); ++i)
+    if (yield->operand(i) != found->result(i))
+      return nullptr;
+  return found;
+}
+
+Dropout::Dropout(GroupEval &group, const Op &anchor, unsigned first, const Shape &shape) : shape(shape) {
+  on = shape.p > 0 && anchor.numOperands() > first;
+  if (!on)
+    return;
+  auto scalar = [&](unsigned i) { return load(group.inputs[anchor.operand(first + i)->index], imm(0)); };
+  seed = scalar(0), step = scalar(1), seq0 = scalar(2);
+}
+
+Stmt Dropout::withKey(const Expr &b, const std::function<std::vector<Stmt>()> &body) {
+  if (!on)
+    return block(body());
+  RandomKeyExpr e = randomKeyExpr(seed, step, shape.stream, seq0 + b);
+  return bindTo("key0", e.k0, [&](const Expr &k0) {
+    return std::vector<Stmt>{bindTo("key1", e.k1, [&](const Expr &k1) {
+      key = {k0, k1};
+      return body();
+    })};
+  });
+}
+
+Expr Dropout::keep(const Expr &head, const Expr &i, const Expr &j) const {
+  Expr index = (head * shape.tokens + i) * shape.tokens + j;
+  return ops::dropoutKeeps(randomBitsExpr(key, index), shape.p);
+}
+
+Stmt copyRows(const Buffer &from, const std::function<Expr(const Expr &)> &fromBase, const Buffer &to,
+              const Expr &toBase, int64_t toStride, const Expr &rows, int64_t cols, int64_t paddedCols, int lanes,
+              double scale) {
+  return serial("i", rows, [&](const Expr &i) {
+    std::vector<Stmt> out;
+    if (paddedCols > cols)
+      out.push_back(vectorLoop("x", imm(paddedCols), lanes, [&](const Expr &x) {
+        return std::vector<Stmt>{store(to, toBase + i * toStride + x, fimm(0, to->dtype))};
+      }));
+    out.push_back(vectorLoop("x", imm(cols), lanes, [&](const Expr &x) {
+      Expr v = load(from, fromBase(i) + x);
+      return std::vector<Stmt>{store(to, toBase + i * toStride + x, scale == 1 ? v : v * fimm(scale, v->dtype))};
+    }));
+    return out;
+  });
+}
+
+Stmt foldRow(const char *name, DType dtype, BinaryOp op, double start, const Expr &extent,
+             const std::function<std::vector<Stmt>(const Expr &, const std::function<Stmt(Expr)> &)> &element,
+             const std::function<std::vector<Stmt>(const Expr &)> &body) {
+  Buffer acc = makeBuffer(name, dtype, Storage::reg, rowLanes);
+  Stmt clear = vectorLoop("j", imm(rowLanes), rowLanes,
+                          [&](const Expr &) { return std::vector<Stmt>{store(acc, lane(), fimm(start, dtype))}; });
+  Stmt fold = vectorLoop("j", extent, rowLanes, [&](const Expr &j) {
+    return element(j, [&](Expr v) { return store(acc, lane(), binary(op, load(acc, lane()), std::move(v))); });
+  });
+  return alloc(acc, {clear, fold, bindTo(name, hreduce(acc, op), body)});
+}
+
+std::vector<Stmt> forPanels(const Tile &tile, int64_t columns,
+                            const std::function<std::vector<Stmt>(const Expr &, const Tile &)> &body) {
+  std::vector<Stmt> out;
+  if (columns >= tile.cols())
+    out.push_back(
+        serial("d", imm(columns / tile.cols()), [&](const Expr &d) { return body(d * int64_t(tile.cols()), tile); }));
+  if (int64_t left = columns % tile.cols()) {
+    Tile narrow = tile;
+    narrow.vecs = int(ceilDiv(left, tile.lanes));
+    for (const Stmt &s : body(imm(columns - left), narrow))
+      out.push_back(s);
+  }
+  return out;
+}
+
+}  // namespace gptc::attention

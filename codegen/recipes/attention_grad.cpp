@@ -1,0 +1,353 @@
+// attention_grad: probabilities are recomputed from the log-sum-exp, block by block (Dao et al. 2022, "FlashAttention",
+// algorithm 4).
+//
+//   A task owns one head of keys of one sequence, so that every sum has one owner.
+//   1. delta_i = do_i . o_i for its heads; dq starts at zero.
+//   2. For each block of kb keys: k and v are packed transposed, dk and dv start at zero. For each head of queries of
+//   the group, then for each
+//      block of qb queries that sees a key of the block:
+//        S = q k^T, P = exp(S - lse);  dP = do v^T, dS = P (dP - delta)      [qb x kb], by tiles, in the second-level
+//        cache dv += P^T do;  dk += dS^T q;  dq += dS k
+//   3. dk and dv of the block are stored.
+//
+// Every element of dq is one chain over keys, every element of dk and dv one chain over heads and queries, in order:
+// the sizes of the blocks do not show. q is scaled by 1/sqrt(D) when it is copied, so dk comes out scaled; k is scaled
+// for dq.
+#include "codegen/recipes/attention.h"
+#include "ir/diagnostics.h"
+
+#include <algorithm>
+
+namespace gptc {
+
+using namespace kir;
+
+namespace {
+
+using namespace attention;
+
+using Body = std::vector<Stmt>;
+
+class Backward {
+public:
+  Backward(GroupEval &group, const Op &op, const Schedule &s)
+      : group(group),
+        shape(shapeOf(op, 1)), qkv{group.inputs[op.operand(1)->index], shape}, dqkv{group.outputs[0], shape},
+        dropout(group, op, 4, shape), dout(input(op, 0)), out(input(op, 2)), lse(input(op, 3)) {
+    tile = {.rows = int(std::min<int64_t>(s.mr, shape.tokens)),
+            .vecs = s.nr / s.vec,
+            .lanes = s.vec,
+            .dtype = group.compute};
+    keysPerBlock = std::min(roundUp(s.kb, nr()), roundUp(shape.tokens, nr()));
+    keyBlocks = ceilDiv(shape.tokens, keysPerBlock);
+    queriesPerBlock = std::min(roundUp(s.qb, tile.rows), roundUp(shape.tokens, tile.rows));
+    queryBlocks = ceilDiv(shape.tokens, queriesPerBlock);
+    sizePadded = roundUp(shape.size, tile.lanes);
+    // Tiles of keys may reach past the block; what they find there goes to rows that nobody stores.
+    keyRows = roundUp(keysPerBlock, tile.rows);
+    stride = oddLines(std::max(keysPerBlock, keyRows), dtype());
+  }
+
+  Stmt kernel() {
+    return parallel("t", shape.batch * shape.kvHeads, [&](const Expr &t) {
+      return Body{bindTo("b", t / imm(shape.kvHeads), [&](const Expr &b) {
+        return Body{bindTo("kv", t % imm(shape.kvHeads),
+                           [&](const Expr &kv) { return Body{dropout.withKey(b, [&] { return task(b, kv); })}; })};
+      })};
+    });
+  }
+
+private:
+  Buffer input(const Op &op, unsigned i) const { return group.inputs[op.operand(i)->index]; }
+  DType dtype() const { return group.compute; }
+  int64_t nr() const { return tile.cols(); }
+  Buffer stack(const char *name, int64_t size) {
+    locals.push_back(makeBuffer(name, dtype(), Storage::stack, size));
+    return locals.back();
+  }
+  Expr outAt(const Expr &b, const Expr &i, const Expr &h) const {
+    return ((b * shape.tokens + i) * shape.heads + h) * shape.size;
+  }
+  Stmt fill(const Buffer &to, const Expr &base, const Expr &count) {
+    return vectorLoop("x", count, tile.lanes,
+                      [&](const Expr &x) { return Body{store(to, base + x, fimm(0, to->dtype))}; });
+  }
+
+  Body task(const Expr &b, const Expr &kv) {
+    keysT = stack("kt", keysPerBlock * shape.size);
+    valuesT = stack("vt", keysPerBlock * shape.size);
+    keys = stack("k", keysPerBlock * sizePadded);
+    dKeys = stack("dk", keyRows * sizePadded);
+    dValues = stack("dv", keyRows * sizePadded);
+    queries = stack("q", queriesPerBlock * sizePadded);
+    douts = stack("do", queriesPerBlock * sizePadded);
+    probs = stack("p", queriesPerBlock * stride);
+    dScores = stack("ds", queriesPerBlock * stride);
+    score = stack("s", tile.rows * nr());
+    dProb = stack("dp", tile.rows * nr());
+    delta = stack("delta", shape.group() * shape.tokens);
+
+    Body body = {serial("g", imm(shape.group()), [&](const Expr &g) { return prepare(b, kv * shape.group() + g, g); }),
+                 fill(probs, imm(0), imm(probs->size)), fill(dScores, imm(0), imm(dScores->size))};
+    body.push_back(serial("jb", imm(keyBlocks), [&](const Expr &jb) {
+      Expr j0 = jb * keysPerBlock;
+      Expr count = shape.tokens % keysPerBlock ? min(imm(keysPerBlock), imm(shape.tokens) - j0) : imm(keysPerBlock);
+      return Body{bindTo("keys", count, [&](const Expr &count) { return keyBlock(b, kv, jb, j0, count); })};
+    }));
+    for (const Buffer &s : locals)
+      body = {alloc(s, std::move(body))};
+    return body;
+  }
+
+  /// delta of a head, and its dq set to zero.
+  Body prepare(const Expr &b, const Expr &h, const Expr &g) {
+    return {serial("i", imm(shape.tokens), [&](const Expr &i) {
+      Expr at = outAt(b, i, h);
+      return Body{foldRow(
+                      "delta", dtype(), BinaryOp::add, 0, imm(shape.size),
+                      [&](const Expr &x, const std::function<Stmt(Expr)> &fold) {
+                        return Body{fold(load(dout, at + x) * load(out, at + x))};
+                      },
+                      [&](const Expr &sum) { return Body{store(delta, g * shape.tokens + i, sum)}; }),
+                  fill(dqkv.buffer, dqkv.query(b, i, h), imm(shape.size))};
+    })};
+  }
+
+  Body keyBlock(const Expr &b, const Expr &kv, const Expr &jb, const Expr &j0, const Expr &count) {
+    Body out;
+    auto pack = [&](const Expr &base, const Buffer &to) {
+      PanelPack p;
+      p.from = qkv.buffer;
+      p.to = to;
+      p.base = base;
+      p.colStride = shape.width();
+      p.steps = imm(shape.size);
+      p.fullPanels = count / imm(nr());
+      p.tailCols = shape.tokens % nr();
+      p.hasTail = keyBlocks > 1 ? binary(BinaryOp::eq, jb, imm(keyBlocks - 1)) : nullptr;
+      p.width = int(nr());
+      p.lanes = tile.lanes;
+      p.panelSteps = shape.size;
+      for (const Stmt &s : packPanels(p))
+        out.push_back(s);
+    };
+    pack(qkv.key(b, j0, kv), keysT);
+    pack(qkv.value(b, j0, kv), valuesT);
+    out.push_back(copyRows(
+        qkv.buffer, [&](const Expr &j) { return qkv.key(b, j0 + j, kv); }, keys, imm(0), sizePadded, count, shape.size,
+        sizePadded, tile.lanes, shape.scale()));
+    out.push_back(fill(dKeys, imm(0), imm(dKeys->size)));
+    out.push_back(fill(dValues, imm(0), imm(dValues->size)));
+    Expr firstBlock = shape.causal ? j0 / imm(queriesPerBlock) : imm(0);
+    out.push_back(serial("g", imm(shape.group()), [&](const Expr &g) {
+      return Body{serial("ib", imm(queryBlocks) - firstBlock, [&](const Expr &ib) {
+        return Body{bindTo("i0", (firstBlock + ib) * queriesPerBlock, [&](const Expr &i0) {
+          Expr rows =
+              shape.tokens % queriesPerBlock ? min(imm(queriesPerBlock), imm(shape.tokens) - i0) : imm(queriesPerBlock);
+          return Body{
+              bindTo("queries", rows, [&](const Expr &rows) { return queryBlock(b, kv, g, j0, count, i0, rows); })};
+        })};
+      })};
+    }));
+    out.push_back(serial("j", count, [&](const Expr &j) {
+      auto give = [&](const Buffer &from, const Expr &to) {
+        return vectorLoop("x", imm(shape.size), tile.lanes, [&](const Expr &x) {
+          return Body{store(dqkv.buffer, to + x, load(from, j * sizePadded + x))};
+        });
+      };
+      return Body{give(dKeys, dqkv.key(b, j0 + j, kv)), give(dValues, dqkv.value(b, j0 + j, kv))};
+    }));
+    return out;
+  }
+
+  Body queryBlock(const Expr &b, const Expr &kv, const Expr &g, const Expr &j0, const Expr &count, const Expr &i0,
+                  const Expr &rows) {
+    Expr h = kv * shape.group() + g;
+    Expr tiles = (rows + (tile.rows - 1)) / imm(tile.rows);
+    Expr panels = (count + (nr() - 1)) / imm(nr());
+    Body out = {copyRows(
+                    qkv.buffer, [&](const Expr &i) { return qkv.query(b, i0 + i, h); }, queries, imm(0), sizePadded,
+                    rows, shape.size, sizePadded, tile.lanes, shape.scale()),
+                copyRows(
+                    dout, [&](const Expr &i) { return outAt(b, i0 + i, h); }, douts, imm(0), sizePadded, rows,
+                    shape.size, sizePadded, tile.lanes, 1)};
+    if (shape.tokens % tile.rows)  // rows past the last query: they add nothing to dk and dv
+      for (const Buffer &to : {queries, douts})
+        out.push_back(fill(to, rows * sizePadded, (tiles * int64_t(tile.rows) - rows) * sizePadded));
+
+    out.push_back(serial("tile", tiles, [&](const Expr &t) {
+      Expr first = t * int64_t(tile.rows);  // in the block
+      // Panels that the last row of the tile sees.
+      Expr seen = panels;
+      if (shape.causal)
+        seen = max(imm(0), min(panels, (i0 + first + (tile.rows - 1 + nr()) - j0) / imm(nr())));
+      return Body{bindTo("seen", seen, [&](const Expr &seen) {
+        Body body = {serial("p", seen, [&](const Expr &p) { return scores(h, g, b, j0, i0, first, p); })};
+        if (shape.causal)
+          body.push_back(serial("r", imm(tile.rows), [&](const Expr &r) {
+            Expr base = (first + r) * stride + seen * nr(), left = (panels - seen) * nr();
+            return Body{fill(probs, base, left), fill(dScores, base, left)};
+          }));
+        return body;
+      })};
+    }));
+
+    // dv += P^T do and dk += dS^T q, over all queries of the block.
+    Expr keyTiles = (count + (tile.rows - 1)) / imm(tile.rows);
+    out.push_back(serial("kt", keyTiles, [&](const Expr &kt) {
+      Body body;
+      auto product = [&](const Buffer &left, const Buffer &right, const Buffer &sum) {
+        return forPanels(tile, sizePadded, [&](const Expr &d0, const Tile &narrow) {
+          TileLoop t;
+          t.tile = narrow;
+          t.steps = tiles * int64_t(tile.rows);
+          t.a = [&](int row, const Expr &k) { return load(left, k * stride + kt * int64_t(tile.rows) + int64_t(row)); };
+          t.b = [&](int vec, const Expr &k, const Expr &j) {
+            return load(right, k * sizePadded + d0 + int64_t(vec * tile.lanes) + j);
+          };
+          auto at = [&](int row, int vec, const Expr &j) {
+            return (kt * int64_t(tile.rows) + int64_t(row)) * sizePadded + d0 + int64_t(vec * tile.lanes) + j;
+          };
+          t.start = [&](int row, int vec, const Expr &j) { return load(sum, at(row, vec, j)); };
+          t.finish = [&](int row, int vec, const Expr &j, const Expr &acc) { return store(sum, at(row, vec, j), acc); };
+          return Body{tileLoop(t)};
+        });
+      };
+      for (const Stmt &s : product(probs, douts, dValues))
+        body.push_back(s);
+      for (const Stmt &s : product(dScores, queries, dKeys))
+        body.push_back(s);
+      return body;
+    }));
+
+    // dq += dS k, tile by tile, through the first-level cache: the rows in memory are neither padded nor contiguous.
+    out.push_back(serial("tile", tiles, [&](const Expr &tileOfBlock) {
+      Expr first = tileOfBlock * int64_t(tile.rows);
+      Expr valid = shape.tokens % tile.rows ? min(imm(tile.rows), rows - first) : imm(tile.rows);
+      Expr steps = shape.causal ? max(imm(0), min(count, i0 + first + int64_t(tile.rows) - j0)) : count;
+      return Body{bindTo("steps", steps, [&](const Expr &steps) {
+        return forPanels(tile, sizePadded, [&](const Expr &d0, const Tile &narrow) {
+          Expr cols = shape.size % nr() ? min(imm(nr()), imm(shape.size) - d0) : imm(nr());
+          auto rowsLoop = [&](bool in) {
+            return serial("r", valid, [&](const Expr &r) {
+              return Body{vectorLoop("x", cols, tile.lanes, [&](const Expr &x) {
+                Expr far = dqkv.query(b, i0 + first + r, h) + d0 + x, near = r * nr() + x;
+                return Body{in ? store(score, near, load(dqkv.buffer, far))
+                               : store(dqkv.buffer, far, load(score, near))};
+              })};
+            });
+          };
+          TileLoop t;
+          t.tile = narrow;
+          t.steps = steps;
+          t.a = [&](int row, const Expr &k) { return load(dScores, (first + row) * stride + k); };
+          t.b = [&](int vec, const Expr &k, const Expr &j) {
+            return load(keys, k * sizePadded + d0 + int64_t(vec * tile.lanes) + j);
+          };
+          auto at = [&](int row, int vec, const Expr &j) { return j + int64_t(row * nr() + vec * tile.lanes); };
+          t.start = [&](int row, int vec, const Expr &j) { return load(score, at(row, vec, j)); };
+          t.finish = [&](int row, int vec, const Expr &j, const Expr &acc) {
+            return store(score, at(row, vec, j), acc);
+          };
+          return Body{rowsLoop(true), tileLoop(t), rowsLoop(false)};
+        });
+      })};
+    }));
+    return out;
+  }
+
+  /// P and dS of one tile of queries and one panel of keys.
+  Body scores(const Expr &h, const Expr &g, const Expr &b, const Expr &j0, const Expr &i0, const Expr &first,
+              const Expr &p) {
+    auto product = [&](const Buffer &left, const Buffer &right, const Buffer &to) {
+      TileLoop t;
+      t.tile = tile;
+      t.steps = imm(shape.size);
+      t.a = [&](int row, const Expr &k) { return load(left, (first + row) * sizePadded + k); };
+      t.b = [&](int vec, const Expr &k, const Expr &j) {
+        return load(right, p * (shape.size * nr()) + k * nr() + int64_t(vec * tile.lanes) + j);
+      };
+      t.finish = [&](int row, int vec, const Expr &j, const Expr &acc) {
+        return store(to, j + int64_t(row * nr() + vec * tile.lanes), acc);
+      };
+      return tileLoop(t);
+    };
+    Stmt rows = serial("r", imm(tile.rows), [&](const Expr &r) {
+      Expr row = i0 + first + r;
+      const bool ragged = shape.tokens % tile.rows;
+      return Body{bindTo("i", ragged ? min(row, imm(shape.tokens - 1)) : row, [&](const Expr &i) {
+        Expr lseAt = load(lse, (b * shape.heads + h) * shape.tokens + i);
+        Expr deltaAt = load(delta, g * shape.tokens + i);
+        Expr end = shape.causal ? i + 1 : imm(shape.tokens);
+        if (ragged)  // rows past the last query see nothing
+          end = select(lt(row, imm(shape.tokens)), end, imm(0));
+        return Body{bindTo("lse", lseAt, [&](const Expr &lseAt) {
+          return Body{bindTo("delta", deltaAt, [&](const Expr &deltaAt) {
+            return Body{vectorLoop("x", imm(nr()), tile.lanes, [&](const Expr &x) {
+              Expr j = j0 + p * nr() + x, near = r * nr() + x, to = (first + r) * stride + p * nr() + x;
+              Expr zero = fimm(0, dtype());
+              Expr prob = select(lt(j, end), unary(UnaryOp::exp, load(score, near) - lseAt), zero);
+              return Body{bindTo("prob", prob, [&](const Expr &prob) {
+                Expr dp = load(dProb, near);
+                if (!dropout.active())
+                  return Body{store(probs, to, prob), store(dScores, to, prob * (dp - deltaAt))};
+                Expr factor = select(dropout.keep(h, i, j), fimm(dropout.keptScale(), dtype()), zero);
+                return Body{bindTo("factor", factor, [&](const Expr &factor) {
+                  return Body{store(probs, to, prob * factor), store(dScores, to, prob * (dp * factor - deltaAt))};
+                })};
+              })};
+            })};
+          })};
+        })};
+      })};
+    });
+    return {product(queries, keysT, score), product(douts, valuesT, dProb), rows};
+  }
+
+  GroupEval &group;
+  const Shape shape;
+  Packed qkv, dqkv;
+  Dropout dropout;
+  Buffer dout, out, lse;
+  Tile tile;
+  int64_t keysPerBlock, keyBlocks, queriesPerBlock, queryBlocks, sizePadded, keyRows;
+  int64_t stride;  // of P and dS
+  std::vector<Buffer> locals;
+  Buffer keysT, valuesT, keys, dKeys, dValues, queries, douts, probs, dScores, score, dProb, delta;
+};
+
+bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention_grad); }
+
+Schedule defaults(const Op &fused, const Target &target) {
+  Shape shape = shapeOf(*onlyOp(fused, OpKind::attention_grad), 1);
+  Tile tile = tileForRows(registerTile(target, DType::f32), shape.tokens);
+  Schedule s;
+  s.recipe = "attention_grad";
+  s.vec = tile.lanes;
+  s.mr = tile.rows;
+  s.nr = tile.cols();
+  s.kb = 128;
+  s.qb = roundUp(96, tile.rows);
+  return s;
+}
+
+LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
+  const Op *op = onlyOp(fused, OpKind::attention_grad);
+  GPTC_CHECK(op && s.vec > 0 && s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0 && s.kb > 0 && s.qb > 0, "{}", s.str());
+  GroupEval group(fused, compute);
+  Backward backward(group, *op, s);
+  LoweredGroup out;
+  out.kernel.name = group.kernelName();
+  out.kernel.params = group.params();
+  out.kernel.body = {backward.kernel()};
+  return out;
+}
+
+}  // namespace
+
+const Recipe &attention_gradRecipe() {
+  static const Recipe recipe{"attention_grad", matches, defaults, build};
+  return recipe;
+}
+
+}  // namespace gptc

@@ -1,0 +1,424 @@
+// matmul: packed, register-tiled matrix multiplication with an epilogue (Goto & van de Geijn 2008).
+//
+//   1. A task owns a block of mc rows and nc columns of the result. For each block of kc steps:
+//   2. it copies its part of B into panels [nc/nr][kc][nr], transposing when B comes as [N,K];
+//   3. for each tile of mr rows it copies A next to each other, so that rows whose distance is a multiple of the
+//   cache's way size do
+//      not evict one another, and
+//   4. runs the micro-kernel over the panels: mr x nr accumulators, one chain of FMAs each.
+//   5. After the last block of k the epilogue reads the finished tile from the first-level cache and stores the group's
+//   outputs.
+//
+// Order of sums. fold=0: one chain over all k from init or +0; a later block of k loads the accumulators that the
+// earlier one stored. fold=R: R steps from +0, added to init or +0, in order. Neither depends on any size in the
+// schedule.
+//
+// Ragged shapes. The last tile of rows is moved up until it fits, and stores only its own rows; the last panel of
+// columns is filled with zeros. Both compute elements nobody stores, by the same chains.
+#include "codegen/recipes/matmul.h"
+#include "codegen/recipes/place.h"
+#include "ir/diagnostics.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gptc {
+
+using namespace kir;
+
+namespace matmul {
+
+std::string Problem::read(const Op &fused, Problem &p) {
+  if (!fused.body)
+    return "no body";
+  for (const Op &op : *fused.body) {
+    if (op.is(OpKind::matmul)) {
+      if (p.anchor)
+        return "two matmuls";
+      p.anchor = &op;
+    } else if (!op.isOneOf(OpKind::yield, OpKind::constant) && op.def().fusion != FusionKind::pointwise) {
+      return fmt::format("{} is not pointwise", op.name());
+    }
+  }
+  if (!p.anchor)
+    return "no matmul";
+  const Op &op = *p.anchor;
+  for (unsigned i = 0; i < op.numOperands(); ++i)
+    if (op.operand(i)->def)
+      return "the matmul's operands are not inputs of the group";
+  p.a = op.operand(0)->index;
+  p.b = op.operand(1)->index;
+  p.init = op.numOperands() > 2 ? int(op.operand(2)->index) : -1;
+  p.ta = op.attrs.getBool("ta");
+  p.tb = op.attrs.getBool("tb");
+  p.fold = op.attrs.getInt("fold");
+  p.batchDims = unsigned(op.attrs.getInt("batch"));
+
+  for (const Value *v : fused.body->back()->operands())
+    if (!v->type.sameShape(op.result()->type))
+      return "a result of another shape than the matmul's";
+
+  const Type &a = op.operand(0)->type, &b = op.operand(1)->type, &c = op.result()->type;
+  // Dimensions that are walked by one index must follow each other in memory without gaps.
+  for (const Type *t : {&a, &b, &c})
+    for (unsigned i = 1; i + 1 < t->rank(); ++i)
+      if (i != p.batchDims && t->dims[i].logical != t->dims[i].padded)
+        return "padding inside merged dimensions";
+  p.batch = 1;
+  for (unsigned i = 0; i < p.batchDims; ++i)
+    p.batch *= a.dim(int(i));
+  const int64_t bRows = b.elements() / p.batch / b.dim(-1);
+  p.n = p.tb ? bRows : b.dim(-1);
+  p.k = p.tb ? b.dim(-1) : bRows;
+  p.m = a.elements() / p.batch / p.k;
+  p.lda = a.padded(-1);
+  p.ldb = b.padded(-1);
+  p.aBatch = a.paddedElements() / p.batch;
+  p.bBatch = b.paddedElements() / p.batch;
+  return "";
+}
+
+Point Epilogue::point(const Expr &batch, const Expr &row, const Expr &col) {
+  const Type &t = problem.anchor->result()->type;
+  llvm::ArrayRef<Dim> dims = t.dims;
+  Point p;
+  if (problem.batchDims)
+    p.add(batch, dims.take_front(problem.batchDims));
+  if (t.rank() - 1 > problem.batchDims)
+    p.add(row, dims.slice(problem.batchDims, t.rank() - 1 - problem.batchDims));
+  p.add(col, dims.take_back(1));
+  return p;
+}
+
+Expr Epilogue::init(const Expr &batch, const Expr &row, const Expr &col) {
+  return group.at(group.body.args[unsigned(problem.init)].get(), point(batch, row, col));
+}
+
+Stmt Epilogue::emit(const Expr &batch, const Expr &firstRow, const Expr &rows, const Expr &firstCol, const Expr &cols,
+                    int lanes, const std::function<Expr(const Expr &, const Expr &)> &sum) {
+  Var i = makeVar("i"), j = makeVar("j");
+  Expr element = sum(kir::ref(i), kir::ref(j));
+  // The variables of the loops around this one are known outside it.
+  std::vector<Var> around;
+  for (const Expr &e :
+       collect({batch, firstRow, firstCol, element}, [](const Expr &e) { return e->kind == ExprKind::Var; }))
+    if (e->var != i && e->var != j && !llvm::is_contained(around, e->var))
+      around.push_back(e->var);
+  Seq outer, inRow, inCol;
+  Placer placer;
+  placer.push(outer, around);
+  placer.push(inRow, {i});
+  placer.push(inCol, {j});
+  Point p = point(batch, firstRow + kir::ref(i), firstCol + kir::ref(j));
+  group.setDomain(p);
+  group.bind(problem.anchor->result(), [element](const Point &) { return element; });
+  std::vector<Expr> roots;
+  for (unsigned r = 0; r < group.outputs.size(); ++r)
+    roots.push_back(group.at(group.output(r), p));
+  roots = placer.place(roots);
+  for (unsigned r = 0; r < group.outputs.size(); ++r) {
+    Stmt st = group.storeOutput(r, p, roots[r]);
+    inCol.add(store(st->buffer, placer.place(st->index), st->value));
+  }
+  inRow.add(loop(LoopKind::vector, j, cols, inCol.take(), lanes));
+  outer.add(loop(LoopKind::serial, i, rows, inRow.take()));
+  return block(outer.take());
+}
+
+}  // namespace matmul
+
+namespace {
+
+using matmul::Epilogue;
+using matmul::Problem;
+
+/// The schedule with everything worked out.
+struct Blocks {
+  Tile tile;
+  int64_t tiles, tilesPerTask, rowTasks;
+  int64_t panels, panelsPerTask, colTasks;
+  int64_t tailCols;  // columns of the last panel when it is not full
+  int64_t kc, kBlocks;
+  int64_t tasks(const Problem &p) const { return p.batch * rowTasks * colTasks; }
+};
+
+Blocks blocksOf(const Problem &p, const Schedule &s, DType dtype) {
+  Blocks b;
+  b.tile.dtype = dtype;
+  b.tile.lanes = s.vec;
+  b.tile.vecs = s.nr / s.vec;
+  b.tile.rows = int(std::min<int64_t>(s.mr, p.m));
+  b.tiles = ceilDiv(p.m, b.tile.rows);
+  b.tilesPerTask = std::clamp<int64_t>(s.mc / b.tile.rows, 1, b.tiles);
+  b.rowTasks = ceilDiv(b.tiles, b.tilesPerTask);
+  b.panels = ceilDiv(p.n, b.tile.cols());
+  b.panelsPerTask = std::clamp<int64_t>(s.nc / b.tile.cols(), 1, b.panels);
+  b.colTasks = ceilDiv(b.panels, b.panelsPerTask);
+  b.tailCols = p.n % b.tile.cols();
+  b.kc = std::min(s.kc, p.k);
+  if (p.fold)  // whole folds, so that a block of k ends where a partial sum does
+    b.kc = std::min(p.k, std::max<int64_t>(1, b.kc / p.fold) * p.fold);
+  b.kBlocks = ceilDiv(p.k, b.kc);
+  return b;
+}
+
+class Builder {
+public:
+  Builder(GroupEval &group, const Problem &p, const Blocks &b) : group(group), p(p), b(b), epilogue(group, p) {
+    needsStart = p.fold || p.init >= 0 || b.kBlocks > 1;
+    aStride = p.ta ? roundUp(b.tile.rows, b.tile.lanes) : oddLines(b.kc, dtype());
+  }
+
+  Stmt task(const Expr &t) {
+    Expr perBatch = imm(b.rowTasks * b.colTasks);
+    batch = p.batch > 1 ? t / perBatch : imm(0);
+    Expr inBatch = p.batch > 1 ? t % perBatch : t;
+    Expr rowTask = inBatch % imm(b.rowTasks), colTask = inBatch / imm(b.rowTasks);
+    return bindTo("tile0", rowTask * b.tilesPerTask, [&](const Expr &tile0) {
+      return std::vector<Stmt>{bindTo("panel0", colTask * b.panelsPerTask, [&](const Expr &panel0) {
+        return std::vector<Stmt>{taskBody(tile0, panel0, colTask)};
+      })};
+    });
+  }
+
+private:
+  DType dtype() const { return b.tile.dtype; }
+  int64_t nr() const { return b.tile.cols(); }
+  int64_t tileSize() const { return b.tile.rows * nr(); }
+  /// min(per, total - first), constant where it can be.
+  static Expr part(int64_t total, int64_t per, const Expr &first) {
+    return total % per == 0 ? imm(per) : min(imm(per), imm(total) - first);
+  }
+
+  Stmt taskBody(const Expr &tile0, const Expr &panel0, const Expr &colTask) {
+    packedB = makeBuffer("bp", dtype(), Storage::stack, b.panelsPerTask * b.kc * nr());
+    packedA = makeBuffer("ap", dtype(), Storage::stack, p.ta ? b.kc * aStride : b.tile.rows * aStride);
+    sums =
+        makeBuffer("c", dtype(), Storage::stack, tileSize() * (b.kBlocks > 1 ? b.tilesPerTask * b.panelsPerTask : 1));
+    Expr panels = part(b.panels, b.panelsPerTask, panel0), tiles = part(b.tiles, b.tilesPerTask, tile0);
+    Expr last = eq(colTask, imm(b.colTasks - 1));
+    // The panel with fewer columns is the last of the last task. It has a micro-kernel of its own if it needs fewer
+    // vectors.
+    Expr fullPanels = b.tailCols ? panels - select(last, imm(1), imm(0)) : panels;
+    bool ownTail = b.tailCols && ceilDiv(b.tailCols, b.tile.lanes) < b.tile.vecs;
+
+    Stmt body = serial("kb", imm(b.kBlocks), [&](const Expr &kb) {
+      Expr k0 = kb * b.kc;
+      return std::vector<Stmt>{bindTo("kl", part(p.k, b.kc, k0), [&](const Expr &kl) {
+        std::vector<Stmt> out = packB(panel0, fullPanels, last, k0, kl);
+        out.push_back(serial("tile", tiles, [&](const Expr &tile) {
+          Expr wanted = (tile0 + tile) * int64_t(b.tile.rows);
+          return std::vector<Stmt>{bindTo("i0", min(wanted, imm(p.m - b.tile.rows)), [&](const Expr &i0) {
+            std::vector<Stmt> out = packA(i0, k0, kl);
+            auto onPanel = [&](const Tile &t, const Expr &panel) {
+              return panelBody(t, kb, kl, tile, i0, wanted - i0, panel, panel0 + panel);
+            };
+            out.push_back(serial("panel", ownTail ? fullPanels : panels,
+                                 [&](const Expr &panel) { return onPanel(b.tile, panel); }));
+            if (ownTail) {
+              Tile t = b.tile;
+              t.vecs = int(ceilDiv(b.tailCols, t.lanes));
+              out.push_back(ifThen(last, onPanel(t, fullPanels)));
+            }
+            return out;
+          })};
+        }));
+        return out;
+      })};
+    });
+    return alloc(packedB, {alloc(packedA, {alloc(sums, {body})})});
+  }
+
+  static Expr eq(const Expr &x, const Expr &y) { return binary(BinaryOp::eq, x, y); }
+
+  std::vector<Stmt> packB(const Expr &panel0, const Expr &fullPanels, const Expr &last, const Expr &k0,
+                          const Expr &kl) {
+    PanelPack pack;
+    pack.from = group.inputs[p.b];
+    pack.to = packedB;
+    pack.stepStride = p.tb ? 1 : p.ldb;
+    pack.colStride = p.tb ? p.ldb : 1;
+    pack.base = batch * p.bBatch + k0 * pack.stepStride + panel0 * (nr() * pack.colStride);
+    pack.steps = kl;
+    pack.fullPanels = fullPanels;
+    pack.tailCols = b.tailCols;
+    pack.hasTail = b.colTasks > 1 ? last : nullptr;
+    pack.width = int(nr());
+    pack.lanes = b.tile.lanes;
+    pack.panelSteps = b.kc;
+    return packPanels(pack);
+  }
+
+  std::vector<Stmt> packA(const Expr &i0, const Expr &k0, const Expr &kl) {
+    Buffer a = group.inputs[p.a];
+    Expr base = batch * p.aBatch + (p.ta ? k0 * p.lda + i0 : i0 * p.lda + k0);
+    auto copy = [&](const Expr &row, const Expr &extent) {
+      return std::vector<Stmt>{vectorLoop("x", extent, b.tile.lanes, [&](const Expr &x) {
+        return std::vector<Stmt>{store(packedA, row * aStride + x, load(a, base + row * p.lda + x))};
+      })};
+    };
+    if (p.ta)
+      return {serial("k", kl, [&](const Expr &k) { return copy(k, imm(b.tile.rows)); })};
+    return {serial("i", imm(b.tile.rows), [&](const Expr &i) { return copy(i, kl); })};
+  }
+
+  Expr elementA(int row, const Expr &k) const {
+    return load(packedA, p.ta ? k * aStride + int64_t(row) : k + int64_t(row * aStride));
+  }
+
+  /// The micro-kernel of one tile and panel, and the epilogue after the last block of k.
+  std::vector<Stmt> panelBody(const Tile &t, const Expr &kb, const Expr &kl, const Expr &tile, const Expr &i0,
+                              const Expr &ownRow, const Expr &panel, const Expr &panelOfN) {
+    Expr c0 = b.kBlocks > 1 ? (tile * b.panelsPerTask + panel) * tileSize() : imm(0);
+    Expr col0 = panelOfN * nr();
+    Expr cols = b.tailCols ? min(imm(nr()), imm(p.n) - col0) : imm(nr());
+    auto sumAt = [&](int row, int vec, const Expr &j) { return c0 + int64_t(row * nr() + vec * t.lanes) + j; };
+    std::vector<Stmt> out;
+
+    if (needsStart) {
+      std::vector<Stmt> start = {serial("i", imm(t.rows), [&](const Expr &i) {
+        std::vector<Stmt> row;
+        if (p.init < 0 || b.tailCols)
+          row.push_back(vectorLoop("j", imm(t.cols()), t.lanes, [&](const Expr &j) {
+            return std::vector<Stmt>{store(sums, c0 + i * nr() + j, fimm(0, dtype()))};
+          }));
+        if (p.init >= 0)
+          row.push_back(vectorLoop("j", cols, t.lanes, [&](const Expr &j) {
+            return std::vector<Stmt>{store(sums, c0 + i * nr() + j, epilogue.init(batch, i0 + i, col0 + j))};
+          }));
+        return row;
+      })};
+      out.push_back(b.kBlocks > 1 ? ifThen(eq(kb, imm(0)), start) : block(start));
+    }
+
+    auto micro = [&](const Expr &first, const Expr &steps) {
+      TileLoop loop;
+      loop.tile = t;
+      loop.steps = steps;
+      loop.a = [&, first](int row, const Expr &k) { return elementA(row, first + k); };
+      Expr b0 = panel * (b.kc * nr()) + first * nr();
+      loop.b = [&, b0](int vec, const Expr &k, const Expr &j) {
+        return load(packedB, b0 + k * nr() + int64_t(vec * t.lanes) + j);
+      };
+      if (needsStart && !p.fold)
+        loop.start = [&](int row, int vec, const Expr &j) { return load(sums, sumAt(row, vec, j)); };
+      loop.finish = [&](int row, int vec, const Expr &j, const Expr &acc) {
+        Expr at = sumAt(row, vec, j);
+        return store(sums, at, p.fold ? load(sums, at) + acc : acc);
+      };
+      return tileLoop(loop);
+    };
+    if (p.fold)
+      out.push_back(serial("f", (kl + (p.fold - 1)) / imm(p.fold), [&](const Expr &f) {
+        Expr first = f * p.fold;
+        Expr steps = p.k % p.fold == 0 ? imm(p.fold) : min(imm(p.fold), kl - first);
+        return std::vector<Stmt>{micro(first, steps)};
+      }));
+    else
+      out.push_back(micro(imm(0), kl));
+
+    Stmt finish =
+        epilogue.emit(batch, i0 + ownRow, imm(t.rows) - ownRow, col0, cols, t.lanes,
+                      [&](const Expr &row, const Expr &col) { return load(sums, c0 + (ownRow + row) * nr() + col); });
+    out.push_back(b.kBlocks > 1 ? ifThen(eq(kb, imm(b.kBlocks - 1)), {finish}) : finish);
+    return out;
+  }
+
+  GroupEval &group;
+  const Problem &p;
+  const Blocks &b;
+  Epilogue epilogue;
+  Buffer packedA, packedB, sums;
+  Expr batch;
+  int64_t aStride;
+  bool needsStart;  // sums begin in memory rather than at +0 in registers
+};
+
+Schedule schedule(const Problem &p, const Target &target) {
+  if (matmul::isFewRows(p))
+    return matmul::fewRowsSchedule(p, target);
+  const DType dtype = DType::f32;
+  Schedule best;
+  best.recipe = "matmul";
+  Tile tile = tileForRows(registerTile(target, dtype), p.m);
+  const int64_t bytes = sizeOf(dtype), nr = tile.cols();
+  best.vec = tile.lanes;
+  best.mr = tile.rows;
+  best.nr = int(nr);
+  // Long blocks of k, so that the trips of the accumulators to memory cost little; a tile of A stays close to the first
+  // level.
+  const int64_t longest = std::max<int64_t>(64, target.l1Bytes / bytes / std::max(tile.rows, 8));
+  int64_t unit = p.fold ? p.fold : 16;
+  int64_t blocks = ceilDiv(p.k, std::max(unit, longest));
+  best.kc = std::min(p.k, roundUp(ceilDiv(p.k, blocks), unit));
+  const int64_t kBlocks = ceilDiv(p.k, best.kc);
+
+  // How the result is cut into tasks: least estimated time of the busiest thread, in cycles of one core.
+  const int64_t tiles = ceilDiv(p.m, tile.rows), panels = ceilDiv(p.n, nr);
+  double least = HUGE_VAL;
+  for (int64_t rowTasks = 1; rowTasks <= tiles; ++rowTasks) {
+    const int64_t tilesPerTask = ceilDiv(tiles, rowTasks);
+    if (ceilDiv(tiles, tilesPerTask) != rowTasks)
+      continue;
+    for (int64_t perTask = 1; perTask <= panels; ++perTask) {
+      const bool fits = best.kc * perTask * nr * bytes <= target.l2Bytes / 2 &&
+                        (kBlocks == 1 || tilesPerTask * perTask * tile.rows * nr * bytes <= target.l2Bytes / 2);
+      if (!fits && (perTask > 1 || (kBlocks > 1 && tilesPerTask > 1)))
+        continue;
+      const double tasks = double(p.batch * rowTasks * ceilDiv(panels, perTask));
+      const double packB = double(p.k) * double(perTask * nr) * (p.tb ? 1.0 : 0.25);
+      const double packA = double(tilesPerTask * tile.rows) * double(p.k) * 0.15;
+      const double micro = double(tilesPerTask * perTask) * (double(p.k) * tile.rows * tile.vecs / 2 + 100);
+      // Threads are never equally fast: the last round is partly idle, so many small tasks beat a few large ones.
+      const double time = (std::ceil(tasks / target.threads) + 0.3) * (packB + packA + micro + 2000);
+      if (time < least) {
+        least = time;
+        best.mc = tilesPerTask * tile.rows;
+        best.nc = perTask * nr;
+      }
+    }
+  }
+  return best;
+}
+
+Problem problemOf(const Op &fused) {
+  Problem p;
+  std::string why = Problem::read(fused, p);
+  GPTC_CHECK(why.empty(), "{}", why);
+  return p;
+}
+
+bool matches(const Op &fused) {
+  Problem p;
+  return Problem::read(fused, p).empty();
+}
+
+Schedule defaults(const Op &fused, const Target &target) { return schedule(problemOf(fused), target); }
+
+LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
+  Problem p = problemOf(fused);
+  GroupEval group(fused, compute);
+  LoweredGroup out;
+  out.kernel.name = group.kernelName();
+  out.kernel.params = group.params();
+  if (matmul::isFewRows(p)) {
+    out.kernel.body = matmul::buildFewRows(group, p, s);
+    return out;
+  }
+  GPTC_CHECK(s.vec > 0 && s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0 && s.mc > 0 && s.nc > 0 && s.kc > 0, "{}", s.str());
+  Blocks b = blocksOf(p, s, compute);
+  Builder builder(group, p, b);
+  out.kernel.body = {parallel("task", b.tasks(p), [&](const Expr &t) { return std::vector<Stmt>{builder.task(t)}; })};
+  return out;
+}
+
+}  // namespace
+
+const Recipe &matmulRecipe() {
+  static const Recipe recipe{"matmul", matches, defaults, build};
+  return recipe;
+}
+
+}  // namespace gptc

@@ -1,0 +1,48 @@
+// What the parts of the matmul recipe share.
+#pragma once
+
+#include "codegen/recipes/group_ctx.h"
+#include "codegen/recipes/recipe.h"
+#include "codegen/recipes/tile.h"
+
+namespace gptc::matmul {
+
+/// A group around one matmul as a plain problem: batch x (m x k) * (k x n).
+struct Problem {
+  const Op *anchor = nullptr;
+  unsigned a = 0, b = 0;  // operands of the fused op
+  int init = -1;          // likewise, or -1
+  unsigned batchDims = 0;
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  bool ta = false, tb = false;
+  int64_t fold = 0;
+  int64_t lda = 0, ldb = 0;        // elements between rows in memory
+  int64_t aBatch = 0, bBatch = 0;  // elements between matrices of a batch
+  /// "" when the recipe covers the group, else why it does not.
+  static std::string read(const Op &fused, Problem &out);
+};
+
+/// The group's outputs for elements (batch, row, col), once the sums are known.
+class Epilogue {
+public:
+  Epilogue(GroupEval &group, const Problem &problem) : group(group), problem(problem) {}
+  /// for row in firstRow..firstRow+rows: for col in firstCol..firstCol+cols (in vectors of `lanes`): evaluates and
+  /// stores every output, where the sum of (row, col) is sum(row - firstRow, col - firstCol).
+  kir::Stmt emit(const kir::Expr &batch, const kir::Expr &firstRow, const kir::Expr &rows, const kir::Expr &firstCol,
+                 const kir::Expr &cols, int lanes,
+                 const std::function<kir::Expr(const kir::Expr &row, const kir::Expr &col)> &sum);
+  /// The initial value of an element; only when the matmul has one.
+  kir::Expr init(const kir::Expr &batch, const kir::Expr &row, const kir::Expr &col);
+
+private:
+  Point point(const kir::Expr &batch, const kir::Expr &row, const kir::Expr &col);
+  GroupEval &group;
+  const Problem &problem;
+};
+
+/// Few rows (decoding): B is streamed once, without packing.
+bool isFewRows(const Problem &p);
+Schedule fewRowsSchedule(const Problem &p, const Target &target);
+std::vector<kir::Stmt> buildFewRows(GroupEval &group, const Problem &p, const Schedule &s);
+
+}  // namespace gptc::matmul

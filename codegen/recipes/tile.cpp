@@ -1,0 +1,170 @@
+#include "codegen/recipes/tile.h"
+
+#include "ir/diagnostics.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace gptc {
+
+using namespace kir;
+
+namespace {
+Expr at(int64_t v) { return imm(v); }
+}  // namespace
+
+Tile registerTile(const Target &target, DType dtype) {
+  Tile t;
+  t.dtype = dtype;
+  t.lanes = target.lanes(dtype);
+  t.vecs = 2;
+  t.rows = std::max<int>(1, (int(target.vectorRegisters) - 4) / 2);
+  return t;
+}
+
+Tile tileForRows(const Tile &largest, int64_t rows) {
+  Tile best = largest;
+  if (rows <= largest.rows) {
+    best.rows = int(rows);
+    return best;
+  }
+  // One step of a tile costs its rows, plus the two loads of B and the loop, which a tall tile shares better.
+  auto cost = [&](int r) { return double(ceilDiv(rows, r)) * (r + 0.5); };
+  for (int r = largest.rows; r >= std::max(1, largest.rows / 2); --r)
+    if (cost(r) < cost(best.rows))
+      best.rows = r;
+  return best;
+}
+
+int64_t oddLines(int64_t n, DType dtype) {
+  const int64_t line = 64 / sizeOf(dtype);
+  return (ceilDiv(n, line) | 1) * line;
+}
+
+Stmt serial(const char *name, Expr extent, const std::function<std::vector<Stmt>(const Expr &)> &body) {
+  Var v = makeVar(name);
+  return loop(LoopKind::serial, v, std::move(extent), body(kir::ref(v)));
+}
+
+Stmt vectorLoop(const char *name, Expr extent, int lanes, const std::function<std::vector<Stmt>(const Expr &)> &body) {
+  Var v = makeVar(name);
+  return loop(LoopKind::vector, v, std::move(extent), body(kir::ref(v)), lanes);
+}
+
+Stmt parallel(const char *name, int64_t extent, const std::function<std::vector<Stmt>(const Expr &)> &body) {
+  Var v = makeVar(name);
+  return loop(LoopKind::parallel, v, at(extent), body(kir::ref(v)));
+}
+
+Stmt bindTo(const char *name, const Expr &value, const std::function<std::vector<Stmt>(const Expr &)> &body) {
+  Var v = makeVar(name, value->dtype);
+  return let(v, value, body(kir::ref(v)));
+}
+
+Stmt tileLoop(const TileLoop &t) {
+  const Tile &tile = t.tile;
+  Buffer acc = makeBuffer("acc", tile.dtype, Storage::reg, int64_t(tile.rows) * tile.cols());
+  auto slot = [&](int row, int vec, const Expr &j) { return j + int64_t(row * tile.cols() + vec * tile.lanes); };
+  auto everySlot = [&](const std::function<Stmt(int, int, const Expr &)> &make) {
+    return vectorLoop("j", at(tile.lanes), tile.lanes, [&](const Expr &j) {
+      std::vector<Stmt> out;
+      for (int i = 0; i < tile.rows; ++i)
+        for (int v = 0; v < tile.vecs; ++v)
+          out.push_back(make(i, v, j));
+      return out;
+    });
+  };
+
+  Stmt zero = everySlot([&](int i, int v, const Expr &j) {
+    return store(acc, slot(i, v, j), t.start ? t.start(i, v, j) : fimm(0, tile.dtype));
+  });
+  Stmt steps = serial("k", t.steps, [&](const Expr &k) {
+    // The vectors of B are bound around all rows, so that each is loaded once per step.
+    return std::vector<Stmt>{vectorLoop("j", at(tile.lanes), tile.lanes, [&](const Expr &j) {
+      std::vector<Expr> bs;
+      std::vector<Var> vars;
+      for (int v = 0; v < tile.vecs; ++v) {
+        vars.push_back(makeVar("b", tile.dtype));
+        bs.push_back(t.b(v, k, j));
+      }
+      std::vector<Stmt> body;
+      for (int i = 0; i < tile.rows; ++i)
+        body.push_back(bindTo("a", t.a(i, k), [&](const Expr &a) {
+          std::vector<Stmt> fmas;
+          for (int v = 0; v < tile.vecs; ++v)
+            fmas.push_back(store(acc, slot(i, v, j), kir::fma(a, kir::ref(vars[v]), load(acc, slot(i, v, j)))));
+          return fmas;
+        }));
+      for (int v = tile.vecs; v-- > 0;)
+        body = {let(vars[v], bs[v], std::move(body))};
+      return body;
+    })};
+  });
+  Stmt finish = everySlot([&](int i, int v, const Expr &j) { return t.finish(i, v, j, load(acc, slot(i, v, j))); });
+  return alloc(acc, {zero, steps, finish});
+}
+
+std::vector<Stmt> packPanels(const PanelPack &p) {
+  GPTC_CHECK(p.stepStride == 1 || p.colStride == 1, "strides {} {}", p.stepStride, p.colStride);
+  const int64_t panelSize = p.panelSteps * p.width;
+  Expr toBase = p.toBase ? p.toBase : at(0);
+  std::vector<Stmt> out;
+  auto zeros = [&](const Expr &panelBase) {
+    return serial("k", p.steps, [&](const Expr &k) {
+      return std::vector<Stmt>{vectorLoop("j", at(p.width), p.lanes, [&](const Expr &j) {
+        return std::vector<Stmt>{store(p.to, panelBase + k * int64_t(p.width) + j, fimm(0, p.to->dtype))};
+      })};
+    });
+  };
+  if (p.colStride == 1) {
+    // Rows of the source are read in order, a piece of `width` elements for each panel.
+    auto copyRow = [&](const Expr &k, const Expr &panel, int64_t cols) {
+      Expr src = p.base + k * p.stepStride + panel * int64_t(p.width);
+      Expr dst = toBase + panel * panelSize + k * int64_t(p.width);
+      return vectorLoop("j", at(cols), p.lanes,
+                        [&](const Expr &j) { return std::vector<Stmt>{store(p.to, dst + j, load(p.from, src + j))}; });
+    };
+    out.push_back(serial("k", p.steps, [&](const Expr &k) {
+      return std::vector<Stmt>{
+          serial("p", p.fullPanels, [&](const Expr &panel) { return std::vector<Stmt>{copyRow(k, panel, p.width)}; })};
+    }));
+    if (p.tailCols) {
+      std::vector<Stmt> tail = {zeros(toBase + p.fullPanels * panelSize), serial("k", p.steps, [&](const Expr &k) {
+                                  return std::vector<Stmt>{copyRow(k, p.fullPanels, p.tailCols)};
+                                })};
+      out.push_back(p.hasTail ? ifThen(p.hasTail, tail) : block(tail));
+    }
+    return out;
+  }
+  // Transposing: a few columns of the panel at a time, each a contiguous stream of the source, few enough to stay in
+  // the ways of one set of the first-level cache when their distance is a multiple of its size.
+  const int64_t group = std::gcd(8, p.width);
+  auto copyCols = [&](const Expr &panel, const Expr &first, int64_t cols) {
+    return serial("k", p.steps, [&](const Expr &k) {
+      std::vector<Stmt> body;
+      for (int64_t c = 0; c < cols; ++c) {
+        Expr col = first + c;
+        Expr src = p.base + (panel * int64_t(p.width) + col) * p.colStride + k;
+        body.push_back(store(p.to, toBase + panel * panelSize + k * int64_t(p.width) + col, load(p.from, src)));
+      }
+      return body;
+    });
+  };
+  out.push_back(serial("p", p.fullPanels, [&](const Expr &panel) {
+    return std::vector<Stmt>{serial(
+        "g", at(p.width / group), [&](const Expr &g) { return std::vector<Stmt>{copyCols(panel, g * group, group)}; })};
+  }));
+  if (p.tailCols) {
+    std::vector<Stmt> tail = {zeros(toBase + p.fullPanels * panelSize)};
+    if (p.tailCols >= group)
+      tail.push_back(serial("g", at(p.tailCols / group), [&](const Expr &g) {
+        return std::vector<Stmt>{copyCols(p.fullPanels, g * group, group)};
+      }));
+    if (p.tailCols % group)
+      tail.push_back(copyCols(p.fullPanels, at(p.tailCols / group * group), p.tailCols % group));
+    out.push_back(p.hasTail ? ifThen(p.hasTail, tail) : block(tail));
+  }
+  return out;
+}
+
+}  // namespace gptc

@@ -1,0 +1,75 @@
+// Register-tiled micro-kernels as loop trees: what matmul and attention are made of.
+//
+// A tile is `rows` x `vecs` vectors of accumulators. Each accumulator is one chain of fused multiply-adds over k, so
+// that its bits depend on neither the tile's size nor its place (Goto & van de Geijn 2008, "Anatomy of high-performance
+// matrix multiplication", for the blocking around it).
+#pragma once
+
+#include "codegen/recipes/pointwise.h"
+#include "ir/kernel.h"
+#include "ir/schedule.h"
+
+#include <functional>
+
+namespace gptc {
+
+struct Tile {
+  int rows = 0;   // scalars of A broadcast per step
+  int vecs = 0;   // vectors of B loaded per step
+  int lanes = 0;  // elements of a vector
+  DType dtype = DType::f32;
+  int cols() const { return vecs * lanes; }
+};
+
+/// The largest tile that leaves registers for two vectors of B and a broadcast: 14 x 2 of 32 registers, 6 x 2 of 16.
+Tile registerTile(const Target &target, DType dtype);
+/// As `largest`, with the number of rows (at most largest.rows, at least half of it) that wastes least when `rows` rows
+/// are cut into equal tiles, the last of which may overlap the one before it.
+Tile tileForRows(const Tile &largest, int64_t rows);
+
+/// One tile's worth of work. Expressions are built once per accumulator; the vector position is base + lane.
+struct TileLoop {
+  Tile tile;
+  kir::Expr steps;                                          // extent of k
+  std::function<kir::Expr(int row, const kir::Expr &k)> a;  // uniform
+  std::function<kir::Expr(int vec, const kir::Expr &k, const kir::Expr &lane)> b;
+  std::function<kir::Expr(int row, int vec, const kir::Expr &lane)> start;  // null: +0
+  /// Consumes a finished accumulator.
+  std::function<kir::Stmt(int row, int vec, const kir::Expr &lane, const kir::Expr &acc)> finish;
+};
+kir::Stmt tileLoop(const TileLoop &t);
+
+// ---- building blocks
+// -------------------------------------------------------------------------------------------------
+/// for (var in 0..extent) body(var)
+kir::Stmt serial(const char *name, kir::Expr extent,
+                 const std::function<std::vector<kir::Stmt>(const kir::Expr &)> &body);
+kir::Stmt vectorLoop(const char *name, kir::Expr extent, int lanes,
+                     const std::function<std::vector<kir::Stmt>(const kir::Expr &)> &body);
+kir::Stmt parallel(const char *name, int64_t extent,
+                   const std::function<std::vector<kir::Stmt>(const kir::Expr &)> &body);
+/// Binds a value that several statements use.
+kir::Stmt bindTo(const char *name, const kir::Expr &value,
+                 const std::function<std::vector<kir::Stmt>(const kir::Expr &)> &body);
+
+/// At least n elements, and an odd number of cache lines: rows at this distance fall into different sets of a cache.
+int64_t oddLines(int64_t n, DType dtype);
+
+/// Copies a matrix into panels [ceil(cols/width)][steps][width], zeros past `cols`, so that a tile of `width` columns
+/// streams through memory. Element (k, n) of the source is at base + k*stepStride + n*colStride; one of the strides
+/// is 1. `panelSteps` is the number of steps for which each panel has room (>= steps).
+struct PanelPack {
+  kir::Buffer from, to;
+  kir::Expr base;  // i64
+  int64_t stepStride = 1, colStride = 1;
+  kir::Expr steps;       // i64, may be a runtime value
+  kir::Expr fullPanels;  // runtime number of full panels to copy
+  int64_t tailCols = 0;  // static: columns of one more panel, 0 for none
+  kir::Expr hasTail;     // pred; null means always (when tailCols > 0)
+  int width = 0, lanes = 0;
+  int64_t panelSteps = 0;
+  kir::Expr toBase;  // where panel 0 stands in `to`; null: 0
+};
+std::vector<kir::Stmt> packPanels(const PanelPack &p);
+
+}  // namespace gptc
