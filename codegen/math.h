@@ -3,7 +3,7 @@
 //
 // Errors, in units in the last place of the correctly rounded result, over all f32 inputs
 // (tests/unit/codegen/math_test.cpp):
-//   exp < 1, log < 1, tanh < 2, sin and cos < 1 for |x| <= 2^40 (NaN beyond).
+//   exp < 1, log < 1, tanh < 2.5, sin and cos < 1 for |x| <= 2^40 (NaN beyond).
 // Overflow gives infinity, underflow goes through the denormals to zero, NaN stays NaN.
 #pragma once
 
