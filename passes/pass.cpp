@@ -224,6 +224,8 @@ void runPipeline(Module &m, llvm::ArrayRef<PassUse> passes, const PipelineOption
 
   for (size_t i = 0; i < passes.size(); ++i) {
     const PassUse &use = passes[i];
+    if (options.beforePass)
+      options.beforePass(use, m);
     std::unique_ptr<Module> before = options.reproFile.empty() ? nullptr : m.clone();
     auto fail = [&](const std::string &what) {
       std::string where;

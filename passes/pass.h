@@ -29,12 +29,14 @@ llvm::ArrayRef<PassInfo> allPasses();
 /// Adds a pass from another library (select-recipes lives in codegen and needs it).
 void registerPass(PassInfo info);
 
+struct PassUse;
 struct PipelineOptions {
   bool verifyEach = true;
   bool printChanged = false;        // module text to stderr after each pass that changed it
   bool timePasses = false;
   std::string dumpDir;              // one .gir per pass
   std::string reproFile = "repro.gir";  // written when a pass fails or leaves an invalid module
+  std::function<void(const PassUse &next, const Module &m)> beforePass;  // sees the module between passes; may be empty
 };
 
 /// Parses `a,b{k=v,k2="s"},c`. Throws UserError(Usage) naming an unknown pass or option.

@@ -33,21 +33,24 @@ bool isSaved(const State &s) {
 
 TensorInfo infoOf(const State &s) {
   TensorInfo t{s.name, s.type.dtype, {}};
-  for (const Dim &d : s.type.dims) t.shape.push_back(d.logical);
+  for (const Dim &d : s.type.dims)
+    t.shape.push_back(d.logical);
   return t;
 }
 
 std::vector<const State *> selectStates(const Module &m, bool parameters) {
   std::vector<const State *> r;
   for (const auto &s : m.states)
-    if (isSaved(*s) && isParameter(*s) == parameters) r.push_back(s.get());
+    if (isSaved(*s) && isParameter(*s) == parameters)
+      r.push_back(s.get());
   return r;
 }
 
 std::string writeStates(const Executor &executor, const std::string &path, bool parameters) {
   std::vector<const State *> states = selectStates(executor.planned(), parameters);
   std::vector<TensorInfo> infos;
-  for (const State *s : states) infos.push_back(infoOf(*s));
+  for (const State *s : states)
+    infos.push_back(infoOf(*s));
   SafetensorsWriter writer(path, infos, {{"format", "pt"}});
   std::vector<char> dense;
   for (const State *s : states) {
@@ -64,15 +67,19 @@ std::string writeStates(const Executor &executor, const std::string &path, bool 
 
 /// What keeps `t` from being the content of state `s`, or "".
 std::string mismatch(const State &s, const TensorInfo *t) {
-  if (!t) return fmt::format("tensor {} is missing", s.name);
+  if (!t)
+    return fmt::format("tensor {} is missing", s.name);
   TensorInfo want = infoOf(s);
-  if (t->dtype == want.dtype && t->shape == want.shape) return "";
-  return fmt::format("tensor {} is {}[{}] where the model has {}", s.name, nameOf(t->dtype).str(), fmt::join(t->shape, ","), s.type.str());
+  if (t->dtype == want.dtype && t->shape == want.shape)
+    return "";
+  return fmt::format("tensor {} is {}[{}] where the model has {}", s.name, nameOf(t->dtype).str(),
+                     fmt::join(t->shape, ","), s.type.str());
 }
 
 void readState(Executor &executor, const State &s, const SafetensorsFile &file, const TensorInfo &t) {
   void *data = executor.state(s.name);
-  if (s.type.elements() == s.type.paddedElements()) return file.read(t, data);
+  if (s.type.elements() == s.type.paddedElements())
+    return file.read(t, data);
   std::vector<char> dense(t.bytes());
   file.read(t, dense.data());
   copyToPadded(s.type, dense.data(), data);
@@ -87,17 +94,22 @@ std::string nameOfStep(int64_t step) { return fmt::format("step-{:08}", step); }
 
 std::optional<int64_t> stepOf(llvm::StringRef name) {
   int64_t step;
-  if (!name.consume_front("step-") || name.empty() || name.getAsInteger(10, step) || step < 0) return std::nullopt;
+  if (!name.consume_front("step-") || name.empty() || name.getAsInteger(10, step) || step < 0)
+    return std::nullopt;
   return step;
 }
 
 void requireSpace(const std::string &folder, int64_t bytes) {
   struct statvfs v {};
-  if (::statvfs(folder.c_str(), &v) != 0) return;
+  if (::statvfs(folder.c_str(), &v) != 0)
+    return;
   int64_t room = int64_t(v.f_bavail) * int64_t(v.f_frsize);
   if (room < bytes)
-    throw UserError(ErrorCode::DiskFull, fmt::format("a checkpoint needs {:.2f} GB and {:.2f} GB are free under {}", bytes / 1e9, room / 1e9, folder),
-                    "free some space, or lower checkpoint.keep; older checkpoints are untouched and the run can be resumed from them");
+    throw UserError(
+        ErrorCode::DiskFull,
+        fmt::format("a checkpoint needs {:.2f} GB and {:.2f} GB are free under {}", bytes / 1e9, room / 1e9, folder),
+        "free some space, or lower checkpoint.keep; older checkpoints are untouched and the run can be resumed from "
+        "them");
 }
 
 }  // namespace
@@ -108,7 +120,8 @@ std::vector<int64_t> CheckpointStore::steps() const {
   std::vector<int64_t> r;
   std::error_code e;
   for (const auto &entry : fs::directory_iterator(folder, e))
-    if (auto s = stepOf(entry.path().filename().string())) r.push_back(*s);
+    if (auto s = stepOf(entry.path().filename().string()))
+      r.push_back(*s);
   std::sort(r.rbegin(), r.rend());
   return r;
 }
@@ -117,15 +130,18 @@ void CheckpointStore::cleanUp() const {
   std::error_code e;
   std::vector<fs::path> stale;
   for (const auto &entry : fs::directory_iterator(folder, e))
-    if (llvm::StringRef name = entry.path().filename().native(); name.starts_with(".step-")) stale.push_back(entry.path());
-  for (const fs::path &p : stale) removeTree(p.string());
+    if (llvm::StringRef name = entry.path().filename().native(); name.starts_with(".step-"))
+      stale.push_back(entry.path());
+  for (const fs::path &p : stale)
+    removeTree(p.string());
 }
 
 void CheckpointStore::save(const Executor &executor, const CheckpointInfo &info, int64_t keep) const {
   makeDirs(folder);
   int64_t bytes = 0;
   for (const auto &s : executor.planned().states)
-    if (isSaved(*s)) bytes += s->type.elements() * sizeOf(s->type.dtype);
+    if (isSaved(*s))
+      bytes += s->type.elements() * sizeOf(s->type.dtype);
   requireSpace(folder, bytes);
 
   AtomicDir dir(folder + "/" + nameOfStep(info.step));
@@ -149,27 +165,34 @@ void CheckpointStore::save(const Executor &executor, const CheckpointInfo &info,
     // Renamed first, so that a removal that is cut short leaves nothing that looks like a checkpoint.
     std::string old = folder + "/" + nameOfStep(all[i]), gone = folder + "/." + nameOfStep(all[i]) + ".removed";
     removeTree(gone);
-    if (::rename(old.c_str(), gone.c_str()) == 0) removeTree(gone);
+    if (::rename(old.c_str(), gone.c_str()) == 0)
+      removeTree(gone);
   }
 }
 
-std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, const std::string &modelHash, bool parametersOnly,
+std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, const std::string &modelHash,
+                                                          bool parametersOnly,
                                                           const std::function<void(const std::string &)> &warn) const {
   const std::vector<int64_t> all = steps();
   for (int64_t step : all) {
     CheckpointInfo info;
     info.dir = folder + "/" + nameOfStep(step);
-    auto damaged = [&](const std::string &what) { throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", info.dir, what)); };
+    auto damaged = [&](const std::string &what) {
+      throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", info.dir, what));
+    };
     try {
       FileText text = readTextFile(info.dir + "/manifest.json", 1 << 20);
-      if (!text.ok) damaged("manifest.json: " + text.why);
+      if (!text.ok)
+        damaged("manifest.json: " + text.why);
       json manifest;
       std::string hashes[2];
       try {
         manifest = json::parse(text.text);
-        if (manifest.at("blake3") != manifestChecksum(manifest)) damaged("manifest.json does not match its own checksum");
+        if (manifest.at("blake3") != manifestChecksum(manifest))
+          damaged("manifest.json does not match its own checksum");
         if (manifest.at("schema") != kSchema)
-          throw UserError(ErrorCode::NotBuiltYet, fmt::format("{} has schema {}, this version reads {}", info.dir, manifest.at("schema").dump(), kSchema));
+          throw UserError(ErrorCode::NotBuiltYet, fmt::format("{} has schema {}, this version reads {}", info.dir,
+                                                              manifest.at("schema").dump(), kSchema));
         info.step = manifest.at("step");
         info.planHash = manifest.at("plan");
         info.modelHash = manifest.at("model");
@@ -179,31 +202,39 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
       } catch (const json::exception &e) {
         damaged(fmt::format("manifest.json: {}", e.what()));
       }
-      if (info.step != step) damaged(fmt::format("its manifest speaks of step {}", info.step));
+      if (info.step != step)
+        damaged(fmt::format("its manifest speaks of step {}", info.step));
       if (info.modelHash != modelHash)
         throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of another model", info.dir),
                         "choose another out_dir, or start over with --resume never (the old files are kept aside)");
       SafetensorsFile model(info.dir + "/" + kModelFile), optimizer(info.dir + "/" + kOptimizerFile);
-      if (model.hash() != hashes[0]) damaged(fmt::format("{} does not match its checksum", kModelFile));
-      if (!parametersOnly && optimizer.hash() != hashes[1]) damaged(fmt::format("{} does not match its checksum", kOptimizerFile));
+      if (model.hash() != hashes[0])
+        damaged(fmt::format("{} does not match its checksum", kModelFile));
+      if (!parametersOnly && optimizer.hash() != hashes[1])
+        damaged(fmt::format("{} does not match its checksum", kOptimizerFile));
       for (const State *s : selectStates(executor.planned(), true)) {
-        if (std::string problem = mismatch(*s, model.find(s->name)); !problem.empty()) damaged(problem);
+        if (std::string problem = mismatch(*s, model.find(s->name)); !problem.empty())
+          damaged(problem);
         readState(executor, *s, model, *model.find(s->name));
       }
-      if (parametersOnly) return info;
+      if (parametersOnly)
+        return info;
       for (const State *s : selectStates(executor.planned(), false)) {
-        if (std::string problem = mismatch(*s, optimizer.find(s->name)); !problem.empty()) damaged(problem);
+        if (std::string problem = mismatch(*s, optimizer.find(s->name)); !problem.empty())
+          damaged(problem);
         readState(executor, *s, optimizer, *optimizer.find(s->name));
       }
       return info;
     } catch (const UserError &e) {
       ErrorCode code = e.diagnostics[0].code;
-      if (code != ErrorCode::CheckpointDamaged && code != ErrorCode::FileMissing) throw;
+      if (code != ErrorCode::CheckpointDamaged && code != ErrorCode::FileMissing)
+        throw;
       warn(fmt::format("passing over a damaged checkpoint: {}", e.diagnostics[0].message));
     }
   }
   if (!all.empty())
-    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("none of the {} checkpoints under {} is whole", all.size(), folder),
+    throw UserError(ErrorCode::CheckpointDamaged,
+                    fmt::format("none of the {} checkpoints under {} is whole", all.size(), folder),
                     "restore one from a copy, or start over with --resume never (the old files are kept aside)");
   return std::nullopt;
 }
@@ -213,7 +244,8 @@ void loadWeights(Executor &executor, const std::string &path) {
   SafetensorsFile file(fs::is_directory(path, e) ? path + "/" + kModelFile : path);
   for (const State *s : selectStates(executor.planned(), true)) {
     const TensorInfo *t = file.find(s->name);
-    if (!t) t = file.find("transformer." + s->name);
+    if (!t)
+      t = file.find("transformer." + s->name);
     if (std::string problem = mismatch(*s, t); !problem.empty())
       throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model: {}", path, problem),
                       "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");

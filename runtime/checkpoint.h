@@ -4,8 +4,8 @@
 //   optimizer.safetensors  moments (m.NAME, v.NAME), step and other counters
 //   manifest.json          step, BLAKE3 of both files and of itself, hashes of plan, model and training data
 //
-// A checkpoint appears whole or not at all: written to a temporary folder, every file and folder fsynced, renamed. A failed save
-// throws (DiskFull, Unwritable), leaves no temporary folder and touches no older checkpoint.
+// A checkpoint appears whole or not at all: written to a temporary folder, every file and folder fsynced, renamed. A
+// failed save throws (DiskFull, Unwritable), leaves no temporary folder and touches no older checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,9 @@ public:
   /// Saves all states but caches and gradients, then removes all but the `keep` newest.
   void save(const Executor &executor, const CheckpointInfo &info, int64_t keep) const;
 
-  /// Loads the newest checkpoint that is whole into the executor's states, telling `warn` of each damaged one passed over; nullopt
-  /// where there is none at all. `parametersOnly` leaves other states alone. UserErrors: CheckpointMismatch for one of another model,
-  /// CheckpointDamaged when there are checkpoints and none is whole.
+  /// Loads the newest checkpoint that is whole into the executor's states, telling `warn` of each damaged one passed
+  /// over; nullopt where there is none at all. `parametersOnly` leaves other states alone. UserErrors:
+  /// CheckpointMismatch for one of another model, CheckpointDamaged when there are checkpoints and none is whole.
   std::optional<CheckpointInfo> loadNewest(Executor &executor, const std::string &modelHash, bool parametersOnly,
                                            const std::function<void(const std::string &)> &warn) const;
 

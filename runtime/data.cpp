@@ -20,13 +20,16 @@ constexpr int32_t kLlmcMagic = 20240520, kLlmcWideMagic = 20240801;
 
 std::vector<std::string> matches(const std::string &pattern, const std::string &key) {
   struct stat st {};
-  if (::stat(pattern.c_str(), &st) == 0) return {pattern};  // a name may hold [ or *
+  if (::stat(pattern.c_str(), &st) == 0)
+    return {pattern};  // a name may hold [ or *
   glob_t g{};
   std::vector<std::string> r;
-  if (::glob(pattern.c_str(), 0, nullptr, &g) == 0) r.assign(g.gl_pathv, g.gl_pathv + g.gl_pathc);
+  if (::glob(pattern.c_str(), 0, nullptr, &g) == 0)
+    r.assign(g.gl_pathv, g.gl_pathv + g.gl_pathc);
   ::globfree(&g);
   if (r.empty())
-    throw UserError(ErrorCode::FileMissing, fmt::format("{}: no file {}", key, pattern), "make token files with `gptc data prepare FILES.. --out DIR`");
+    throw UserError(ErrorCode::FileMissing, fmt::format("{}: no file {}", key, pattern),
+                    "make token files with `gptc data prepare FILES.. --out DIR`");
   return r;
 }
 
@@ -57,28 +60,41 @@ int64_t Permutation::operator()(int64_t index) const {
   return v;
 }
 
-TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t vocab, int64_t blockSize, int64_t minTokens) : vocab(vocab), T(blockSize) {
+TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t vocab, int64_t blockSize,
+                     int64_t minTokens)
+    : vocab(vocab), T(blockSize) {
   const std::string again = "make it again with `gptc data prepare`";
   for (const std::string &path : matches(pattern, key)) {
     File f{path, MappedFile(path, key), nullptr, 0, epochWindows, allWindows, 0, 0, 0};
     const size_t size = f.map.size();
-    if (size == 0) invalid(path, "the file is empty", again);
+    if (size == 0)
+      invalid(path, "the file is empty", again);
     int32_t header[3] = {};
-    if (size >= sizeof header) std::memcpy(header, f.map.data(), sizeof header);
+    if (size >= sizeof header)
+      std::memcpy(header, f.map.data(), sizeof header);
     if (header[0] == kLlmcMagic || header[0] == kLlmcWideMagic) {
       if (header[0] != kLlmcMagic || header[1] != 1)
-        invalid(path, fmt::format("an llm.c file of magic {} and version {}; 20240520 version 1 (uint16 tokens) is known", header[0], header[1]), again);
+        invalid(path,
+                fmt::format("an llm.c file of magic {} and version {}; 20240520 version 1 (uint16 tokens) is known",
+                            header[0], header[1]),
+                again);
       if (size < kHeaderBytes || header[2] < 0 || size != kHeaderBytes + size_t(header[2]) * 2)
-        invalid(path, fmt::format("truncated: its header promises {} tokens ({} bytes), it has {} bytes", header[2], kHeaderBytes + int64_t(header[2]) * 2, size), again);
+        invalid(path,
+                fmt::format("truncated: its header promises {} tokens ({} bytes), it has {} bytes", header[2],
+                            kHeaderBytes + int64_t(header[2]) * 2, size),
+                again);
       f.tokens = reinterpret_cast<const uint16_t *>(f.map.data() + kHeaderBytes);
       f.count = header[2];
     } else {
-      if (size % 2) invalid(path, fmt::format("{} bytes, an odd number: truncated, or no file of 16-bit tokens", size), again);
+      if (size % 2)
+        invalid(path, fmt::format("{} bytes, an odd number: truncated, or no file of 16-bit tokens", size), again);
       f.tokens = reinterpret_cast<const uint16_t *>(f.map.data());
       f.count = size / 2;
     }
     if (f.count < minTokens)
-      invalid(path, fmt::format("{} tokens, and {} are needed ({})", f.count, minTokens, minTokens == T + 1 ? "block_size + 1" : "for one target"),
+      invalid(path,
+              fmt::format("{} tokens, and {} are needed ({})", f.count, minTokens,
+                          minTokens == T + 1 ? "block_size + 1" : "for one target"),
               "use more text, or a smaller model.block_size");
     // One window less than fit leaves room for any offset below T; a file too short for that keeps one window.
     f.windows = std::max<int64_t>(1, (f.count - T) / T);
@@ -92,7 +108,8 @@ TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t
 
 int64_t TokenData::tokens() const {
   int64_t n = 0;
-  for (const File &f : files) n += f.count;
+  for (const File &f : files)
+    n += f.count;
   return n;
 }
 
@@ -104,18 +121,21 @@ void TokenData::copy(const File &f, int64_t start, int64_t targets, int32_t *x, 
     y[i] = t[i + 1];
     highest = std::max<int32_t>(highest, t[i]);
   }
-  if (highest < vocab) return;
+  if (highest < vocab)
+    return;
   const uint16_t *bad = std::find_if(t, t + targets + 1, [&](uint16_t v) { return v >= vocab; });
-  throw UserError(ErrorCode::TokenOutOfRange,
-                  fmt::format("{}: token {} at position {} is beyond the vocabulary of {}", f.path, *bad, bad - f.tokens, vocab),
-                  fmt::format("set model.vocab_size to at least {}, or prepare the data with the model's own tokenizer", *bad + 1));
+  throw UserError(
+      ErrorCode::TokenOutOfRange,
+      fmt::format("{}: token {} at position {} is beyond the vocabulary of {}", f.path, *bad, bad - f.tokens, vocab),
+      fmt::format("set model.vocab_size to at least {}, or prepare the data with the model's own tokenizer", *bad + 1));
 }
 
 void TokenData::window(uint64_t seed, int64_t g, int32_t *x, int32_t *y) const {
   const uint64_t epoch = g / epochWindows;
   int64_t w = Permutation(epochWindows, seed, epoch)(g % epochWindows);
   size_t i = files.size() - 1;
-  while (files[i].firstWindow > w) --i;
+  while (files[i].firstWindow > w)
+    --i;
   const File &f = files[i];
   uint64_t offset = randomBits(randomKey(seed, epoch, kOffsetStream, i), 0) % f.offsets;
   copy(f, offset + (w - f.firstWindow) * T, T, x, y);
@@ -123,7 +143,8 @@ void TokenData::window(uint64_t seed, int64_t g, int32_t *x, int32_t *y) const {
 
 int64_t TokenData::evalWindow(int64_t w, int32_t *x, int32_t *y) const {
   size_t i = files.size() - 1;
-  while (files[i].firstEvalWindow > w) --i;
+  while (files[i].firstEvalWindow > w)
+    --i;
   const File &f = files[i];
   int64_t start = (w - f.firstEvalWindow) * T, targets = std::min(T, f.count - 1 - start);
   copy(f, start, targets, x, y);

@@ -1,9 +1,10 @@
-// Token files: memory-mapped, in nanoGPT's format (raw little-endian uint16) and llm.c's (1024-byte header, magic 20240520,
-// version 1, then uint16). One data set may be many files; a window never crosses from one into the next.
+// Token files: memory-mapped, in nanoGPT's format (raw little-endian uint16) and llm.c's (1024-byte header, magic
+// 20240520, version 1, then uint16). One data set may be many files; a window never crosses from one into the next.
 //
-// Training order. In every epoch each file is cut into windows of T tokens (plus one for the last target) from an offset that is
-// random per epoch and file; a random permutation of all windows gives their order. The window of global sequence number g is a
-// pure function of (seed, g): nothing is remembered, so that a resumed run goes on with the data it would have seen.
+// Training order. In every epoch each file is cut into windows of T tokens (plus one for the last target) from an
+// offset that is random per epoch and file; a random permutation of all windows gives their order. The window of global
+// sequence number g is a pure function of (seed, g): nothing is remembered, so that a resumed run goes on with the data
+// it would have seen.
 #pragma once
 
 #include "runtime/files.h"
@@ -14,8 +15,8 @@
 
 namespace gptc {
 
-/// A permutation of [0, n): `index` -> permuted, a balanced Feistel network with cycle walking (Black & Rogaway 2002, "Ciphers
-/// with arbitrary finite domains"), keyed by two words.
+/// A permutation of [0, n): `index` -> permuted, a balanced Feistel network with cycle walking (Black & Rogaway 2002,
+/// "Ciphers with arbitrary finite domains"), keyed by two words.
 class Permutation {
 public:
   Permutation(int64_t n, uint64_t seed, uint64_t epoch);
@@ -30,12 +31,14 @@ private:
 class TokenData {
 public:
   /// Opens every file that `pattern` (a path, or a glob) names. `key` is the key of model.toml, for messages.
-  /// UserErrors: FileMissing; DataInvalid for empty, truncated or odd-sized files, unknown headers, and files of fewer than `minTokens` tokens.
+  /// UserErrors: FileMissing; DataInvalid for empty, truncated or odd-sized files, unknown headers, and files of fewer
+  /// than `minTokens` tokens.
   TokenData(const std::string &pattern, const std::string &key, int64_t vocab, int64_t blockSize, int64_t minTokens);
 
   int64_t tokens() const;
   int64_t windowsPerEpoch() const { return epochWindows; }
-  /// Training window g: x[T] and y[T], the tokens that follow. Throws UserError(TokenOutOfRange) naming file and position.
+  /// Training window g: x[T] and y[T], the tokens that follow. Throws UserError(TokenOutOfRange) naming file and
+  /// position.
   void window(uint64_t seed, int64_t g, int32_t *x, int32_t *y) const;
 
   /// Windows of the whole set in order and without overlap, the last of a file included where it is partial.

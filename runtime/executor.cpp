@@ -1,6 +1,7 @@
 #include "runtime/executor.h"
 
 #include "ir/diagnostics.h"
+#include "ir/plan_check.h"
 #include "runtime/plan.h"
 
 #include <chrono>
@@ -9,7 +10,10 @@
 namespace gptc {
 namespace {
 
-int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
 
 struct PhaseCall {
   const CompiledPhase *phase;
@@ -33,45 +37,58 @@ struct Executor::Bound {
   std::vector<std::byte *> args, results;
 };
 
-Executor::Executor(const Module &planned, const Target &planTarget, const Target &host, Arena &arena, ThreadPool &pool, const std::string &cacheDir)
+Executor::Executor(const Module &planned, const Target &planTarget, const Target &host, Arena &arena, ThreadPool &pool,
+                   const std::string &cacheDir)
     : module(planned), planTarget(planTarget), arena(arena), pool(pool), jit(host, cacheDir) {
-  GPTC_CHECK(arena.bytes() == module.attrs.getInt("arena_bytes"), "arena of {} bytes for a plan of {}", arena.bytes(), module.attrs.getInt("arena_bytes"));
+  GPTC_CHECK(arena.bytes() == module.attrs.getInt("arena_bytes"), "arena of {} bytes for a plan of {}", arena.bytes(),
+             module.attrs.getInt("arena_bytes"));
 }
 
 Executor::~Executor() = default;
 
-/// Where a value of a function lies. checkPlan has verified that every such place exists and fits.
-int64_t Executor::offsetOf(const Function &f, const Value *v) const {
-  if (!v->def) return f.attrs.getInts("args_at").at(v->index);
-  if (v->def->is(OpKind::read)) return module.state(v->def->state)->attrs.getInt("at");
-  if (v->def->isOneOf(OpKind::fused, OpKind::reshape)) return v->def->attrs.getInts("at").at(v->index);
-  damaged(fmt::format("{} in @{} has no place in memory", v->def->name().str(), f.name));
+std::byte *Executor::place(const Function &f, const Value *v) const {
+  std::optional<int64_t> at = plannedOffset(module, f, *v);
+  GPTC_CHECK(at && *at >= 0 && *at + v->type.bytes() <= arena.bytes(), "a value of @{} has no place", f.name);
+  return arena.at(*at);
 }
 
 void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
-  struct Pending { Bound *bound; std::vector<LoweredGroup> groups; };
+  struct Pending {
+    Bound *bound;
+    std::vector<LoweredGroup> groups;
+  };
   std::vector<Pending> pending;
   const std::vector<PlannedKernel> all = kernelsOf(module);
   for (llvm::StringRef name : names) {
     const Function *f = module.function(name);
-    if (!f || functions.count(name)) continue;
+    if (!f || functions.count(name))
+      continue;
     auto bound = std::make_unique<Bound>();
     bound->function = f;
-    for (const auto &a : f->body.args) bound->args.push_back(arena.at(offsetOf(*f, a.get())));
-    for (Value *v : f->body.back()->operands()) bound->results.push_back(arena.at(offsetOf(*f, v)));
+    for (const auto &a : f->body.args)
+      bound->args.push_back(place(*f, a.get()));
+    for (Value *v : f->body.back()->operands())
+      bound->results.push_back(place(*f, v));
     Pending p{bound.get(), {}};
     for (const PlannedKernel &k : all) {
-      if (k.op->parent() != &f->body) continue;
+      if (k.op->parent() != &f->body)
+        continue;
       Schedule schedule;
-      if (!Schedule::parse(k.schedule, schedule)) damaged(fmt::format("kernel {} has no valid schedule: {}", k.name, k.schedule));
+      if (!Schedule::parse(k.schedule, schedule))
+        damaged(fmt::format("kernel {} has no valid schedule: {}", k.name, k.schedule));
       LoweredGroup g = lowerGroup(*k.op, schedule, planTarget);
       if (g.workspaceBytes != k.op->attrs.getInts("ws"))
         damaged(fmt::format("kernel {} was planned with other workspaces than this version needs", k.name));
       BoundKernel b{k.name, k.op, {}, {}};
-      for (Value *v : k.op->operands()) b.params.push_back(arena.at(offsetOf(*f, v)));
-      for (unsigned i = 0; i < k.op->numResults(); ++i) b.params.push_back(arena.at(offsetOf(*f, k.op->result(i))));
-      for (int64_t at : k.op->attrs.getInts("ws_at")) b.params.push_back(arena.at(at));
-      if (b.params.size() != g.kernel.params.size()) damaged(fmt::format("kernel {} has {} places for {} parameters", k.name, b.params.size(), g.kernel.params.size()));
+      for (Value *v : k.op->operands())
+        b.params.push_back(place(*f, v));
+      for (unsigned i = 0; i < k.op->numResults(); ++i)
+        b.params.push_back(place(*f, k.op->result(i)));
+      for (int64_t at : k.op->attrs.getInts("ws_at"))
+        b.params.push_back(arena.at(at));
+      if (b.params.size() != g.kernel.params.size())
+        damaged(
+            fmt::format("kernel {} has {} places for {} parameters", k.name, b.params.size(), g.kernel.params.size()));
       bound->kernels.push_back(std::move(b));
       p.groups.push_back(std::move(g));
     }
@@ -80,11 +97,13 @@ void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
   }
   std::vector<const kir::Kernel *> kernels;
   for (const Pending &p : pending)
-    for (const LoweredGroup &g : p.groups) kernels.push_back(&g.kernel);
+    for (const LoweredGroup &g : p.groups)
+      kernels.push_back(&g.kernel);
   std::vector<CompiledKernel> code = jit.compile(kernels);
   size_t next = 0;
   for (Pending &p : pending)
-    for (BoundKernel &k : p.bound->kernels) k.code = std::move(code[next++]);
+    for (BoundKernel &k : p.bound->kernels)
+      k.code = std::move(code[next++]);
 }
 
 CompiledKernel Executor::compile(const kir::Kernel &kernel) { return std::move(jit.compile(&kernel)[0]); }
@@ -96,10 +115,13 @@ const Executor::Bound &Executor::bound(llvm::StringRef function) const {
 }
 
 void Executor::run(llvm::StringRef function, llvm::ArrayRef<const void *> args) {
-  if (!functions.count(function)) prepare(function);
+  if (!functions.count(function))
+    prepare(function);
   const Bound &f = bound(function);
-  GPTC_CHECK(args.size() == f.args.size(), "@{} takes {} arguments, given {}", function.str(), f.args.size(), args.size());
-  for (size_t i = 0; i < args.size(); ++i) std::memcpy(f.args[i], args[i], f.function->body.args[i]->type.bytes());
+  GPTC_CHECK(args.size() == f.args.size(), "@{} takes {} arguments, given {}", function.str(), f.args.size(),
+             args.size());
+  for (size_t i = 0; i < args.size(); ++i)
+    std::memcpy(f.args[i], args[i], f.function->body.args[i]->type.bytes());
   for (const BoundKernel &k : f.kernels) {
     int64_t begin = observer ? now() : 0;
     for (const CompiledPhase &phase : k.code.phases) {
@@ -111,12 +133,15 @@ void Executor::run(llvm::StringRef function, llvm::ArrayRef<const void *> args) 
         pool.run(phase.tasks, runTasks, &call);
       }
     }
-    if (observer) observer->ran(k, begin, now());
+    if (observer)
+      observer->ran(k, begin, now());
   }
 }
 
 const void *Executor::result(llvm::StringRef function, unsigned i) const { return bound(function).results.at(i); }
-const Type &Executor::argType(llvm::StringRef function, unsigned i) const { return module.function(function)->body.args.at(i)->type; }
+const Type &Executor::argType(llvm::StringRef function, unsigned i) const {
+  return module.function(function)->body.args.at(i)->type;
+}
 
 void *Executor::state(llvm::StringRef name) const {
   const State *s = module.state(name);

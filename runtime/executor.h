@@ -15,10 +15,10 @@ namespace gptc {
 
 /// One kernel of a function, bound to its memory.
 struct BoundKernel {
-  std::string name;             // as in kernelsOf(): "train_step.17"
-  const Op *op;                 // the fused op
+  std::string name;  // as in kernelsOf(): "train_step.17"
+  const Op *op;      // the fused op
   CompiledKernel code;
-  std::vector<void *> params;   // operands, results, workspaces
+  std::vector<void *> params;  // operands, results, workspaces
   void *result(unsigned i) const { return params[op->numOperands() + i]; }
 };
 
@@ -31,16 +31,18 @@ public:
 
 class Executor {
 public:
-  /// `planned` (verified, checked) and the arena must outlive the executor. Kernels are lowered for `planTarget`, which their
-  /// schedules were chosen for, and compiled for `host`; object code is cached in `cacheDir` ("" for none).
-  Executor(const Module &planned, const Target &planTarget, const Target &host, Arena &arena, ThreadPool &pool, const std::string &cacheDir);
+  /// `planned` (verified, checked) and the arena must outlive the executor. Kernels are lowered for `planTarget`, which
+  /// their schedules were chosen for, and compiled for `host`; object code is cached in `cacheDir` ("" for none).
+  Executor(const Module &planned, const Target &planTarget, const Target &host, Arena &arena, ThreadPool &pool,
+           const std::string &cacheDir);
   ~Executor();
 
-  /// Compiles the kernels of these functions, all at once; functions already prepared, or not in the module, are skipped.
-  /// UserError(PlanDamaged) where the plan asks for a kernel that this version builds otherwise.
+  /// Compiles the kernels of these functions, all at once; functions already prepared, or not in the module, are
+  /// skipped. UserError(PlanDamaged) where the plan asks for a kernel that this version builds otherwise.
   void prepare(llvm::ArrayRef<llvm::StringRef> functions);
   bool has(llvm::StringRef function) const { return module.function(function); }
-  /// Copies the arguments to their planned places (each as its type says, padding included) and runs. Prepares where needed.
+  /// Copies the arguments to their planned places (each as its type says, padding included) and runs. Prepares where
+  /// needed.
   void run(llvm::StringRef function, llvm::ArrayRef<const void *> args);
   /// Where result i of a function lies; valid until another function runs.
   const void *result(llvm::StringRef function, unsigned i) const;
@@ -59,7 +61,7 @@ public:
 private:
   struct Bound;
   const Bound &bound(llvm::StringRef function) const;
-  int64_t offsetOf(const Function &f, const Value *v) const;
+  std::byte *place(const Function &f, const Value *v) const;
 
   const Module &module;
   Target planTarget;

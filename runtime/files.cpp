@@ -19,7 +19,8 @@ namespace {
 
 [[noreturn]] void throwWrite(const std::string &path, int error) {
   bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  throw UserError(full ? ErrorCode::DiskFull : ErrorCode::Unwritable, fmt::format("cannot write {}: {}", path, strerror(error)),
+  throw UserError(full ? ErrorCode::DiskFull : ErrorCode::Unwritable,
+                  fmt::format("cannot write {}: {}", path, strerror(error)),
                   full ? "free some space, or choose another folder"
                        : "check that the folder exists and may be written by this user, or choose another one");
 }
@@ -33,7 +34,8 @@ int openForReading(const std::string &path, llvm::StringRef wantedAs, size_t &le
     errno = EISDIR;
   }
   if (fd < 0)
-    throw UserError(ErrorCode::FileMissing, fmt::format("cannot open {} ({}): {}", path, wantedAs.str(), strerror(errno)));
+    throw UserError(ErrorCode::FileMissing,
+                    fmt::format("cannot open {} ({}): {}", path, wantedAs.str(), strerror(errno)));
   length = st.st_size;
   return fd;
 }
@@ -47,7 +49,8 @@ MappedFile::MappedFile(const std::string &path, llvm::StringRef wantedAs) {
     int error = errno;
     ::close(fd);
     if (p == MAP_FAILED)
-      throw UserError(ErrorCode::FileMissing, fmt::format("cannot map {} ({}): {}", path, wantedAs.str(), strerror(error)));
+      throw UserError(ErrorCode::FileMissing,
+                      fmt::format("cannot map {} ({}): {}", path, wantedAs.str(), strerror(error)));
     bytes = static_cast<const uint8_t *>(p);
   } else {
     ::close(fd);
@@ -55,7 +58,8 @@ MappedFile::MappedFile(const std::string &path, llvm::StringRef wantedAs) {
 }
 
 MappedFile::~MappedFile() {
-  if (bytes) ::munmap(const_cast<uint8_t *>(bytes), length);
+  if (bytes)
+    ::munmap(const_cast<uint8_t *>(bytes), length);
 }
 
 MappedFile &MappedFile::operator=(MappedFile &&o) noexcept {
@@ -71,8 +75,10 @@ bool InputFile::read(size_t offset, void *to, size_t bytes) const {
   char *p = static_cast<char *>(to);
   while (bytes) {
     ssize_t n = ::pread(fd, p, std::min(bytes, size_t(1) << 26), offset);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n <= 0)
+      return false;
     p += n;
     offset += n;
     bytes -= n;
@@ -85,7 +91,8 @@ std::string InputFile::hash() const {
   std::vector<char> buffer(std::min(length, size_t(4) << 20));
   for (size_t at = 0; at < length; at += buffer.size()) {
     size_t n = std::min(buffer.size(), length - at);
-    if (!read(at, buffer.data(), n)) return "";  // equals no hash
+    if (!read(at, buffer.data(), n))
+      return "";  // equals no hash
     h.update(buffer.data(), n);
   }
   return h.finish();
@@ -101,7 +108,8 @@ FileText readTextFile(const std::string &path, size_t limit) {
   char buffer[1 << 16];
   for (;;) {
     ssize_t n = ::read(fd, buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EINTR)
+      continue;
     if (n < 0) {
       r.why = strerror(errno);
       break;
@@ -122,45 +130,54 @@ FileText readTextFile(const std::string &path, size_t limit) {
 
 SyncedFile::SyncedFile(const std::string &path) : path(path) {
   fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) throwWrite(path, errno);
+  if (fd < 0)
+    throwWrite(path, errno);
 }
 
 SyncedFile::~SyncedFile() {
-  if (fd >= 0) ::close(fd);
+  if (fd >= 0)
+    ::close(fd);
 }
 
 void SyncedFile::write(const void *data, size_t bytes) {
   const char *p = static_cast<const char *>(data);
   while (bytes) {
     ssize_t n = ::write(fd, p, std::min(bytes, size_t(1) << 26));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throwWrite(path, errno);
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      throwWrite(path, errno);
     p += n;
     bytes -= n;
   }
 }
 
 void SyncedFile::finish() {
-  if (::fsync(fd) != 0) throwWrite(path, errno);
+  if (::fsync(fd) != 0)
+    throwWrite(path, errno);
   int closing = fd;
   fd = -1;
   // Network file systems report a full disk here.
-  if (::close(closing) != 0 && errno != EINTR) throwWrite(path, errno);
+  if (::close(closing) != 0 && errno != EINTR)
+    throwWrite(path, errno);
 }
 
 void makeDirs(const std::string &path) {
   std::error_code e;
   fs::create_directories(path, e);
-  if (e) throwWrite(path, e.value());
+  if (e)
+    throwWrite(path, e.value());
 }
 
 void syncDir(const std::string &path) {
   int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) throwWrite(path, errno);
+  if (fd < 0)
+    throwWrite(path, errno);
   int r = ::fsync(fd), error = errno;
   ::close(fd);
   // Some file systems cannot sync a folder; there is nothing more that we could do.
-  if (r != 0 && error != EINVAL && error != EROFS) throwWrite(path, error);
+  if (r != 0 && error != EINVAL && error != EROFS)
+    throwWrite(path, error);
 }
 
 void removeTree(const std::string &path) noexcept {
@@ -169,46 +186,56 @@ void removeTree(const std::string &path) noexcept {
 }
 
 AtomicDir::AtomicDir(std::string finalPath) : final(std::move(finalPath)) {
-  while (final.size() > 1 && final.back() == '/') final.pop_back();
+  while (final.size() > 1 && final.back() == '/')
+    final.pop_back();
   fs::path p(final);
   temporary = (p.parent_path() / ("." + p.filename().string() + ".tmp")).string();
-  if (!p.parent_path().empty()) makeDirs(p.parent_path().string());
+  if (!p.parent_path().empty())
+    makeDirs(p.parent_path().string());
   removeTree(temporary);
-  if (::mkdir(temporary.c_str(), 0755) != 0) throwWrite(temporary, errno);
+  if (::mkdir(temporary.c_str(), 0755) != 0)
+    throwWrite(temporary, errno);
 }
 
 AtomicDir::~AtomicDir() {
-  if (!temporary.empty()) removeTree(temporary);
+  if (!temporary.empty())
+    removeTree(temporary);
 }
 
 void AtomicDir::commit() {
   syncDir(temporary);
   bool exchanged = false;
   if (::rename(temporary.c_str(), final.c_str()) != 0) {
-    if (errno != ENOTEMPTY && errno != EEXIST) throwWrite(final, errno);
+    if (errno != ENOTEMPTY && errno != EEXIST)
+      throwWrite(final, errno);
     if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE) == 0) {
       exchanged = true;
     } else {
       // A file system without exchange: there is a moment without the folder, but never half of one.
       std::string old = temporary + ".old";
       removeTree(old);
-      if (::rename(final.c_str(), old.c_str()) != 0 || ::rename(temporary.c_str(), final.c_str()) != 0) throwWrite(final, errno);
+      if (::rename(final.c_str(), old.c_str()) != 0 || ::rename(temporary.c_str(), final.c_str()) != 0)
+        throwWrite(final, errno);
       removeTree(old);
     }
   }
   std::string parent = fs::path(final).parent_path().string();
   syncDir(parent.empty() ? "." : parent);
-  if (exchanged) removeTree(temporary);
+  if (exchanged)
+    removeTree(temporary);
   temporary.clear();
 }
 
-struct Hasher::Impl { llvm::BLAKE3 b; };
+struct Hasher::Impl {
+  llvm::BLAKE3 b;
+};
 Hasher::Hasher() : impl(new Impl) {}
 Hasher::~Hasher() { delete impl; }
 void Hasher::update(const void *data, size_t bytes) { impl->b.update({static_cast<const uint8_t *>(data), bytes}); }
 std::string Hasher::finish() {
   std::string s;
-  for (uint8_t byte : impl->b.final<32>()) s += fmt::format("{:02x}", byte);
+  for (uint8_t byte : impl->b.final<32>())
+    s += fmt::format("{:02x}", byte);
   return s;
 }
 

@@ -1,5 +1,5 @@
-// Files as the runtime needs them: whole or not at all. Errors are UserErrors: FileMissing for what cannot be opened, DiskFull
-// for ENOSPC, EDQUOT and EFBIG, Unwritable for every other failed write.
+// Files as the runtime needs them: whole or not at all. Errors are UserErrors: FileMissing for what cannot be opened,
+// DiskFull for ENOSPC, EDQUOT and EFBIG, Unwritable for every other failed write.
 #pragma once
 
 #include "llvm/ADT/StringRef.h"
@@ -46,10 +46,15 @@ private:
 };
 
 /// The whole file; nullopt-like empty `ok` where it cannot be read or is longer than `limit`.
-struct FileText { bool ok = false; std::string text; std::string why; };
+struct FileText {
+  bool ok = false;
+  std::string text;
+  std::string why;
+};
 FileText readTextFile(const std::string &path, size_t limit);
 
-/// A file being written: buffered by the caller, fsynced on close. An unfinished one is left to whoever removes its folder.
+/// A file being written: buffered by the caller, fsynced on close. An unfinished one is left to whoever removes its
+/// folder.
 class SyncedFile {
 public:
   explicit SyncedFile(const std::string &path);
@@ -71,7 +76,8 @@ void syncDir(const std::string &path);
 void removeTree(const std::string &path) noexcept;
 
 /// A folder that appears under its final name complete, or not at all: files are written into a temporary sibling, each
-/// fsynced, then the folder is fsynced, renamed and its parent fsynced. Unless commit() was reached, the destructor removes it.
+/// fsynced, then the folder is fsynced, renamed and its parent fsynced. Unless commit() was reached, the destructor
+/// removes it.
 class AtomicDir {
 public:
   /// Removes what a killed earlier attempt left behind.

@@ -20,7 +20,8 @@ template <typename T> std::string number(T v) { return std::isfinite(v) ? fmt::f
 
 [[noreturn]] void failed(const std::string &path, int error) {
   bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  throw UserError(full ? ErrorCode::DiskFull : ErrorCode::Unwritable, fmt::format("cannot write {}: {}", path, strerror(error)),
+  throw UserError(full ? ErrorCode::DiskFull : ErrorCode::Unwritable,
+                  fmt::format("cannot write {}: {}", path, strerror(error)),
                   "free some space or choose another out_dir; the run can be resumed from its last checkpoint");
 }
 
@@ -32,8 +33,10 @@ MetricsLog::MetricsLog(const std::string &outDir, int64_t step) : path(outDir + 
   llvm::StringRef rest = old.text;
   for (size_t end; (end = rest.find('\n')) != llvm::StringRef::npos; rest = rest.drop_front(end + 1)) {
     nlohmann::json j = nlohmann::json::parse(rest.begin(), rest.begin() + end, nullptr, false);
-    if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer() || j["step"] > step) continue;
-    if (j.contains("val_loss")) evaluated = j["step"];
+    if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer() || j["step"] > step)
+      continue;
+    if (j.contains("val_loss"))
+      evaluated = j["step"];
     kept.append(rest.data(), end + 1);
   }
   if (old.ok && kept != old.text) {
@@ -41,21 +44,26 @@ MetricsLog::MetricsLog(const std::string &outDir, int64_t step) : path(outDir + 
     SyncedFile f(temporary);
     f.write(kept.data(), kept.size());
     f.finish();
-    if (::rename(temporary.c_str(), path.c_str()) != 0) failed(path, errno);
+    if (::rename(temporary.c_str(), path.c_str()) != 0)
+      failed(path, errno);
   }
   fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) failed(path, errno);
+  if (fd < 0)
+    failed(path, errno);
 }
 
 MetricsLog::~MetricsLog() {
-  if (fd >= 0) ::close(fd);
+  if (fd >= 0)
+    ::close(fd);
 }
 
 void MetricsLog::line(const std::string &text) {
   for (size_t at = 0; at < text.size();) {
     ssize_t n = ::write(fd, text.data() + at, text.size() - at);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) failed(path, errno);
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      failed(path, errno);
     at += n;
   }
 }
@@ -75,10 +83,17 @@ void MetricsLog::evaluation(int64_t step, double valLoss) {
 ProgressLine::ProgressLine(FILE *out, int64_t steps) : out(out), steps(steps), terminal(::isatty(::fileno(out))) {}
 
 void ProgressLine::show(const StepMetrics &m, double msLeft, int64_t memoryBytes, bool logged) {
-  if (!terminal && !logged) return;
-  auto scaled = [](double v) { return v >= 1e6 ? fmt::format("{:.2f}M", v / 1e6) : v >= 1e3 ? fmt::format("{:.1f}k", v / 1e3) : fmt::format("{:.0f}", v); };
-  std::string text = fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {:.1f} ms  {} tok/s  MFU {:.1f}%  {:.2f} GB  {} left", m.step, steps,
-                                 m.loss, m.lr, m.gradNorm, m.ms, scaled(m.tokensPerSecond), m.mfu * 100, memoryBytes / 1e9, formatDuration(msLeft / 1000));
+  if (!terminal && !logged)
+    return;
+  auto scaled = [](double v) {
+    return v >= 1e6   ? fmt::format("{:.2f}M", v / 1e6)
+           : v >= 1e3 ? fmt::format("{:.1f}k", v / 1e3)
+                      : fmt::format("{:.0f}", v);
+  };
+  std::string text = fmt::format(
+      "step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {:.1f} ms  {} tok/s  MFU {:.1f}%  {:.2f} GB  {} left", m.step,
+      steps, m.loss, m.lr, m.gradNorm, m.ms, scaled(m.tokensPerSecond), m.mfu * 100, memoryBytes / 1e9,
+      formatDuration(msLeft / 1000));
   if (terminal) {
     // Blanks cover the rest of a longer line before.
     fmt::print(out, "\r{:<{}}", text, shown);
@@ -90,23 +105,28 @@ void ProgressLine::show(const StepMetrics &m, double msLeft, int64_t memoryBytes
 }
 
 void ProgressLine::say(const std::string &text) {
-  if (shown) fmt::print(out, "\r{:<{}}\r", "", shown);
+  if (shown)
+    fmt::print(out, "\r{:<{}}\r", "", shown);
   shown = 0;
   fmt::print(out, "{}\n", text);
   std::fflush(out);
 }
 
 void ProgressLine::end() {
-  if (shown) fmt::print(out, "\n");
+  if (shown)
+    fmt::print(out, "\n");
   shown = 0;
   std::fflush(out);
 }
 
 std::string formatDuration(double seconds) {
-  if (!(seconds >= 0 && seconds < 1e10)) return "?";
+  if (!(seconds >= 0 && seconds < 1e10))
+    return "?";
   int64_t s = std::llround(seconds);
-  if (s >= 86400) return fmt::format("{} d {}:{:02}:{:02}", s / 86400, s / 3600 % 24, s / 60 % 60, s % 60);
-  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60) : fmt::format("{}:{:02}", s / 60, s % 60);
+  if (s >= 86400)
+    return fmt::format("{} d {}:{:02}:{:02}", s / 86400, s / 3600 % 24, s / 60 % 60, s % 60);
+  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+                   : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
 }  // namespace gptc

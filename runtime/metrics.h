@@ -8,15 +8,17 @@
 
 namespace gptc {
 
-/// One logged training step. `step` counts optimizer steps from 1; times are means over the steps since the line before.
+/// One logged training step. `step` counts optimizer steps from 1; times are means over the steps since the line
+/// before.
 struct StepMetrics {
   int64_t step = 0;
   float loss = 0, lr = 0, gradNorm = 0;
   double ms = 0, tokensPerSecond = 0, mfu = 0;
 };
 
-/// OUT_DIR/log.jsonl: one object per line, written in one piece. Steps: `step, loss, lr, grad_norm, ms, tokens_per_s, mfu`;
-/// evaluations: `step, val_loss`. Numbers print so that they read back to the same value; what is not finite is null.
+/// OUT_DIR/log.jsonl: one object per line, written in one piece. Steps: `step, loss, lr, grad_norm, ms, tokens_per_s,
+/// mfu`; evaluations: `step, val_loss`. Numbers print so that they read back to the same value; what is not finite is
+/// null.
 class MetricsLog {
 public:
   /// Opens the log for a run that stands at `step`: later lines, and a half-written last one, are dropped.

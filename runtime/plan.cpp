@@ -1,12 +1,8 @@
 #include "runtime/plan.h"
 
 #include "ir/diagnostics.h"
-#include "runtime/files.h"
-
-#if __has_include("ir/plan_check.h")
 #include "ir/plan_check.h"
-#define GPTC_HAVE_PLAN_CHECK 1
-#endif
+#include "runtime/files.h"
 
 #include <nlohmann/json.hpp>
 
@@ -25,7 +21,8 @@ constexpr size_t kTextLimit = size_t(256) << 20;
 constexpr int64_t kArenaLimit = int64_t(1) << 46;
 
 [[noreturn]] void damaged(const std::string &dir, const std::string &what) {
-  throw UserError(ErrorCode::PlanDamaged, fmt::format("the plan {} is damaged: {}", dir, what), "compile it again with `gptc compile`");
+  throw UserError(ErrorCode::PlanDamaged, fmt::format("the plan {} is damaged: {}", dir, what),
+                  "compile it again with `gptc compile`");
 }
 
 json settingsToJson(const RunSettings &r) {
@@ -75,18 +72,33 @@ RunSettings settingsFromJson(const json &j) {
 }
 
 std::string settingsProblem(const RunSettings &r) {
-  for (auto [name, n] : {std::pair{"steps", r.steps}, {"eval_every", r.evalEvery}, {"eval_steps", r.evalSteps},
-                         {"sample_every", r.sampleEvery}, {"sample_tokens", r.sampleTokens}, {"checkpoint_every", r.checkpointEvery}})
-    if (n < 0 || n > (int64_t(1) << 40)) return fmt::format("{} is {}", name, n);
-  if (r.checkpointKeep < 1 || r.logEvery < 1) return "checkpoint_keep and log_every must be at least 1";
-  if (r.onNonfinite != "skip" && r.onNonfinite != "halt" && r.onNonfinite != "explain") return "on_nonfinite is " + r.onNonfinite;
-  if (!(r.mfuPeak >= 0)) return "mfu_peak is negative";
+  for (auto [name, n] : {std::pair{"steps", r.steps},
+                         {"eval_every", r.evalEvery},
+                         {"eval_steps", r.evalSteps},
+                         {"sample_every", r.sampleEvery},
+                         {"sample_tokens", r.sampleTokens},
+                         {"checkpoint_every", r.checkpointEvery}})
+    if (n < 0 || n > (int64_t(1) << 40))
+      return fmt::format("{} is {}", name, n);
+  if (r.checkpointKeep < 1 || r.logEvery < 1)
+    return "checkpoint_keep and log_every must be at least 1";
+  if (r.onNonfinite != "skip" && r.onNonfinite != "halt" && r.onNonfinite != "explain")
+    return "on_nonfinite is " + r.onNonfinite;
+  if (!(r.mfuPeak >= 0))
+    return "mfu_peak is negative";
   return "";
 }
 
 json targetToJson(const Target &t) {
-  return {{"name", t.name}, {"cpu", t.cpu}, {"features", t.features}, {"vector_bytes", t.vectorBytes}, {"vector_registers", t.vectorRegisters},
-          {"l1_bytes", t.l1Bytes}, {"l2_bytes", t.l2Bytes}, {"l3_bytes", t.l3Bytes}, {"threads", t.threads}};
+  return {{"name", t.name},
+          {"cpu", t.cpu},
+          {"features", t.features},
+          {"vector_bytes", t.vectorBytes},
+          {"vector_registers", t.vectorRegisters},
+          {"l1_bytes", t.l1Bytes},
+          {"l2_bytes", t.l2Bytes},
+          {"l3_bytes", t.l3Bytes},
+          {"threads", t.threads}};
 }
 
 Target targetFromJson(const json &j) {
@@ -105,15 +117,17 @@ Target targetFromJson(const json &j) {
 
 std::string targetProblem(const Target &t) {
   unsigned v = t.vectorBytes;
-  if (v < 8 || v > 256 || (v & (v - 1)) || t.vectorRegisters < 8 || t.vectorRegisters > 1024 || t.l1Bytes < 1024 || t.l2Bytes < 1024 ||
-      t.l3Bytes < 1024 || t.l1Bytes > kArenaLimit || t.l2Bytes > kArenaLimit || t.l3Bytes > kArenaLimit || t.threads < 1 || t.threads > 65536)
+  if (v < 8 || v > 256 || (v & (v - 1)) || t.vectorRegisters < 8 || t.vectorRegisters > 1024 || t.l1Bytes < 1024 ||
+      t.l2Bytes < 1024 || t.l3Bytes < 1024 || t.l1Bytes > kArenaLimit || t.l2Bytes > kArenaLimit ||
+      t.l3Bytes > kArenaLimit || t.threads < 1 || t.threads > 65536)
     return "the target's sizes are out of range";
   return "";
 }
 
 std::string schedulesText(const Module &planned) {
   json j = json::object();
-  for (const PlannedKernel &k : kernelsOf(planned)) j[k.name] = k.schedule;
+  for (const PlannedKernel &k : kernelsOf(planned))
+    j[k.name] = k.schedule;
   return j.dump(1) + "\n";
 }
 
@@ -128,17 +142,59 @@ std::string moduleProblem(const Module &m) {
   auto in = [&](const char *name, int64_t low, int64_t high) {
     const Attr *a = m.attrs.find(name);
     const int64_t *n = a ? std::get_if<int64_t>(a) : nullptr;
-    return n && *n >= low && *n <= high ? std::string() : fmt::format("module attribute {} is missing or out of range", name);
+    return n && *n >= low && *n <= high ? std::string()
+                                        : fmt::format("module attribute {} is missing or out of range", name);
   };
   const int64_t big = int64_t(1) << 31;
-  for (auto &[name, high] : {std::pair{"block_size", big}, {"micro_batch", big}, {"accumulate", big}, {"vocab_size", big}, {"n_layer", big},
-                             {"n_head", big}, {"n_embd", big}, {"arena_bytes", kArenaLimit}})
-    if (std::string p = in(name, 1, high); !p.empty()) return p;
-  bool accumulates = m.attrs.getInt("accumulate") > 1;
-  std::vector<const char *> needed = {"train_step"};
-  if (accumulates) needed = {"accumulate", "update"};
-  for (const char *name : needed)
-    if (!m.function(name)) return fmt::format("function @{} is missing", name);
+  for (auto &[name, high] : {std::pair{"block_size", big},
+                             {"micro_batch", big},
+                             {"accumulate", big},
+                             {"vocab_size", big},
+                             {"n_layer", big},
+                             {"n_head", big},
+                             {"n_embd", big},
+                             {"arena_bytes", kArenaLimit}})
+    if (std::string p = in(name, 1, high); !p.empty())
+      return p;
+  // The runtime hands over buffers of exactly these types, so a function may take no others.
+  const int64_t T = m.attrs.getInt("block_size"), P = m.attrs.getInt("prefill");
+  const Type tokens(DType::i32, {m.attrs.getInt("micro_batch"), T}), scalar(DType::f32), count(DType::i64),
+      logits(DType::f32, {1, m.attrs.getInt("vocab_size")});
+  struct Signature {
+    const char *name;
+    bool needed;
+    std::vector<Type> args, results;
+  };
+  const bool accumulates = m.attrs.getInt("accumulate") > 1;
+  std::vector<Signature> signatures = {
+      {"train_step", !accumulates, {tokens, tokens, count, scalar}, {scalar, scalar, scalar}},
+      {"accumulate", accumulates, {tokens, tokens, count, scalar}, {}},
+      {"update", accumulates, {scalar}, {scalar, scalar, scalar}},
+      {"eval", false, {tokens, tokens}, {scalar}},
+      {"decode", false, {Type(DType::i32, {1, 1}), count}, {logits}},
+      {"prefill", false, {Type(DType::i32, {1, std::max<int64_t>(1, P)}), count}, {logits}}};
+  if (P > 1)
+    signatures.back().args.push_back(count);
+  for (const Signature &s : signatures) {
+    const Function *f = m.function(s.name);
+    if (!f) {
+      if (s.needed)
+        return fmt::format("function @{} is missing", s.name);
+      continue;
+    }
+    auto plain = [](const Type &t, const Type &want) { return t.dtype == want.dtype && t.sameShape(want); };
+    bool fits = f->body.args.size() == s.args.size();
+    for (size_t i = 0; fits && i < s.args.size(); ++i)
+      fits = plain(f->body.args[i]->type, s.args[i]);
+    std::vector<Type> results = f->results();
+    fits = fits && results.size() == s.results.size();
+    // Logits may be padded: only their logical part is read.
+    for (size_t i = 0; fits && i < results.size(); ++i)
+      fits = results[i].dtype == s.results[i].dtype && results[i].rank() == s.results[i].rank() &&
+             results[i].elements() == s.results[i].elements();
+    if (!fits)
+      return fmt::format("function @{} has another signature than the runtime calls", s.name);
+  }
   return "";
 }
 
@@ -149,7 +205,8 @@ std::unique_ptr<Module> readModule(const std::string &dir, const std::string &na
   } catch (const UserError &e) {
     damaged(dir, fmt::format("{} does not parse: {}", name, e.diagnostics[0].message));
   }
-  if (auto problems = verify(*m); !problems.empty()) damaged(dir, fmt::format("{} is invalid: {}", name, problems[0]));
+  if (auto problems = verify(*m); !problems.empty())
+    damaged(dir, fmt::format("{} is invalid: {}", name, problems[0]));
   return m;
 }
 
@@ -160,7 +217,8 @@ std::vector<PlannedKernel> kernelsOf(const Module &planned) {
   for (const auto &f : planned.functions) {
     int n = 0;
     for (const Op &op : f->body)
-      if (op.is(OpKind::fused)) r.push_back({fmt::format("{}.{}", f->name, n++), &op, op.attrs.getString("schedule")});
+      if (op.is(OpKind::fused))
+        r.push_back({fmt::format("{}.{}", f->name, n++), &op, op.attrs.getString("schedule")});
   }
   return r;
 }
@@ -168,13 +226,15 @@ std::vector<PlannedKernel> kernelsOf(const Module &planned) {
 int64_t parameterCount(const Module &m, bool withoutPositions) {
   int64_t n = 0;
   for (const auto &s : m.states)
-    if (s->attrs.getString("kind") == "param" && !(withoutPositions && s->name == "wpe.weight")) n += s->type.elements();
+    if (s->attrs.getString("kind") == "param" && !(withoutPositions && s->name == "wpe.weight"))
+      n += s->type.elements();
   return n;
 }
 
 double flopsPerToken(const Module &m) {
   // H heads of size Q: H Q = n_embd.
-  return 6.0 * parameterCount(m, true) + 12.0 * m.attrs.getInt("n_layer") * m.attrs.getInt("n_embd") * m.attrs.getInt("block_size");
+  return 6.0 * parameterCount(m, true) +
+         12.0 * m.attrs.getInt("n_layer") * m.attrs.getInt("n_embd") * m.attrs.getInt("block_size");
 }
 
 std::string modelHash(const Module &m) {
@@ -183,7 +243,8 @@ std::string modelHash(const Module &m) {
     if (s->attrs.getString("kind") == "param") {
       // Padding is the plan's business, not the model's.
       text += s->name + ":" + nameOf(s->type.dtype).str();
-      for (const Dim &d : s->type.dims) text += fmt::format(",{}", d.logical);
+      for (const Dim &d : s->type.dims)
+        text += fmt::format(",{}", d.logical);
       text += "\n";
     }
   return blake3(text);
@@ -192,29 +253,36 @@ std::string modelHash(const Module &m) {
 void writePlan(const std::string &dir, Plan &plan) {
   GPTC_CHECK(plan.joint && plan.planned, "a plan needs both modules");
   for (const Module *m : {plan.joint.get(), plan.planned.get()})
-    for (const std::string &problem : verify(*m)) GPTC_UNREACHABLE("writing an invalid plan: {}", problem);
+    for (const std::string &problem : verify(*m))
+      GPTC_UNREACHABLE("writing an invalid plan: {}", problem);
   GPTC_CHECK(moduleProblem(*plan.planned).empty(), "{}", moduleProblem(*plan.planned));
   GPTC_CHECK(settingsProblem(plan.run).empty(), "{}", settingsProblem(plan.run));
 
   plan.dir = absolutePath(dir);
-  while (plan.dir.size() > 1 && plan.dir.back() == '/') plan.dir.pop_back();
+  while (plan.dir.size() > 1 && plan.dir.back() == '/')
+    plan.dir.pop_back();
   std::error_code e;
-  if (fs::exists(plan.dir, e) && !(fs::is_directory(plan.dir, e) && (fs::is_empty(plan.dir, e) || fs::exists(plan.dir + "/manifest.json", e))))
-    throw UserError(ErrorCode::Unwritable, fmt::format("{} exists and is no plan", plan.dir), "remove it, or choose another name with -o");
+  if (fs::exists(plan.dir, e) &&
+      !(fs::is_directory(plan.dir, e) && (fs::is_empty(plan.dir, e) || fs::exists(plan.dir + "/manifest.json", e))))
+    throw UserError(ErrorCode::Unwritable, fmt::format("{} exists and is no plan", plan.dir),
+                    "remove it, or choose another name with -o");
 
   std::string joint = print(*plan.joint), planned = print(*plan.planned), schedules = schedulesText(*plan.planned);
   plan.hash = blake3(planned);
-  json manifest = {{"schema", kSchema},
-                   {"name", plan.planned->attrs.getString("name")},
-                   {"target", targetToJson(plan.target)},
-                   {"run", settingsToJson(plan.run)},
-                   {"files", {{"joint.gir", blake3(joint)}, {"planned.gir", plan.hash}, {"schedules.json", blake3(schedules)}}}};
+  json manifest = {
+      {"schema", kSchema},
+      {"name", plan.planned->attrs.getString("name")},
+      {"target", targetToJson(plan.target)},
+      {"run", settingsToJson(plan.run)},
+      {"files", {{"joint.gir", blake3(joint)}, {"planned.gir", plan.hash}, {"schedules.json", blake3(schedules)}}}};
   manifest["blake3"] = manifestChecksum(manifest);
 
   AtomicDir out(plan.dir);
   std::string text = manifest.dump(2) + "\n";
-  for (auto &[name, content] : {std::pair<const char *, std::string &>{"joint.gir", joint}, {"planned.gir", planned},
-                                {"schedules.json", schedules}, {"manifest.json", text}}) {
+  for (auto &[name, content] : {std::pair<const char *, std::string &>{"joint.gir", joint},
+                                {"planned.gir", planned},
+                                {"schedules.json", schedules},
+                                {"manifest.json", text}}) {
     SyncedFile f(out.file(name));
     f.write(content.data(), content.size());
     f.finish();
@@ -225,55 +293,70 @@ void writePlan(const std::string &dir, Plan &plan) {
 Plan loadPlan(const std::string &dir) {
   Plan plan;
   plan.dir = absolutePath(dir);
-  while (plan.dir.size() > 1 && plan.dir.back() == '/') plan.dir.pop_back();
+  while (plan.dir.size() > 1 && plan.dir.back() == '/')
+    plan.dir.pop_back();
   std::error_code e;
   if (!fs::is_directory(plan.dir, e))
-    throw UserError(ErrorCode::FileMissing, fmt::format("there is no plan {}", dir), "make one: `gptc compile model.toml -o PLAN`");
+    throw UserError(ErrorCode::FileMissing, fmt::format("there is no plan {}", dir),
+                    "make one: `gptc compile model.toml -o PLAN`");
 
   FileText text = readTextFile(plan.dir + "/manifest.json", kManifestLimit);
   if (!text.ok) {
     if (!fs::exists(plan.dir + "/manifest.json", e))
-      throw UserError(ErrorCode::FileMissing, fmt::format("{} is no plan: it has no manifest.json", dir), "make one: `gptc compile model.toml -o PLAN`");
+      throw UserError(ErrorCode::FileMissing, fmt::format("{} is no plan: it has no manifest.json", dir),
+                      "make one: `gptc compile model.toml -o PLAN`");
     damaged(dir, "manifest.json: " + text.why);
   }
   try {
     json manifest = json::parse(text.text);
     if (manifest.at("schema") != kSchema)
-      throw UserError(ErrorCode::NotBuiltYet, fmt::format("the plan {} has schema {}, this gptrun reads schema {}", dir, manifest.at("schema").dump(), kSchema),
+      throw UserError(ErrorCode::NotBuiltYet,
+                      fmt::format("the plan {} has schema {}, this gptrun reads schema {}", dir,
+                                  manifest.at("schema").dump(), kSchema),
                       "compile it again with this version's `gptc compile`");
-    if (manifest.at("blake3") != manifestChecksum(manifest)) damaged(dir, "manifest.json does not match its own checksum");
+    if (manifest.at("blake3") != manifestChecksum(manifest))
+      damaged(dir, "manifest.json does not match its own checksum");
     plan.target = targetFromJson(manifest.at("target"));
     if (plan.target.name != "cpu")
-      throw UserError(ErrorCode::NotBuiltYet, fmt::format("plans for {} cannot be run yet", plan.target.name), "compile with --target cpu");
-    if (std::string p = targetProblem(plan.target); !p.empty()) damaged(dir, p);
+      throw UserError(ErrorCode::NotBuiltYet, fmt::format("plans for {} cannot be run yet", plan.target.name),
+                      "compile with --target cpu");
+    if (std::string p = targetProblem(plan.target); !p.empty())
+      damaged(dir, p);
     plan.run = settingsFromJson(manifest.at("run"));
-    if (std::string p = settingsProblem(plan.run); !p.empty()) damaged(dir, p);
+    if (std::string p = settingsProblem(plan.run); !p.empty())
+      damaged(dir, p);
 
     auto checked = [&](const char *name) {
       FileText f = readTextFile(plan.dir + "/" + name, kTextLimit);
-      if (!f.ok) damaged(dir, fmt::format("{}: {}", name, f.why));
-      if (blake3(f.text) != manifest.at("files").at(name)) damaged(dir, fmt::format("{} does not match its checksum", name));
+      if (!f.ok)
+        damaged(dir, fmt::format("{}: {}", name, f.why));
+      if (blake3(f.text) != manifest.at("files").at(name))
+        damaged(dir, fmt::format("{} does not match its checksum", name));
       return std::move(f.text);
     };
     std::string planned = checked("planned.gir");
     plan.hash = blake3(planned);
     plan.joint = readModule(dir, "joint.gir", checked("joint.gir"));
     plan.planned = readModule(dir, "planned.gir", planned);
-    if (checked("schedules.json") != schedulesText(*plan.planned)) damaged(dir, "schedules.json does not agree with planned.gir");
+    if (checked("schedules.json") != schedulesText(*plan.planned))
+      damaged(dir, "schedules.json does not agree with planned.gir");
   } catch (const json::exception &x) {
     damaged(dir, fmt::format("manifest.json: {}", x.what()));
   }
-  if (std::string p = moduleProblem(*plan.planned); !p.empty()) damaged(dir, p);
-#ifdef GPTC_HAVE_PLAN_CHECK
-  if (auto problems = checkPlan(*plan.planned); !problems.empty()) damaged(dir, problems[0]);
-#endif
+  if (std::string p = moduleProblem(*plan.planned); !p.empty())
+    damaged(dir, p);
+  if (auto problems = checkPlan(*plan.planned); !problems.empty())
+    damaged(dir, problems[0]);
   for (const PlannedKernel &k : kernelsOf(*plan.planned))
-    if (Schedule s; !Schedule::parse(k.schedule, s)) damaged(dir, fmt::format("kernel {} has no valid schedule", k.name));
+    if (Schedule s; !Schedule::parse(k.schedule, s))
+      damaged(dir, fmt::format("kernel {} has no valid schedule", k.name));
 
   auto resolve = [&](std::string &p) {
-    if (!p.empty() && p[0] != '/') p = absolutePath(plan.dir + "/" + p);
+    if (!p.empty() && p[0] != '/')
+      p = absolutePath(plan.dir + "/" + p);
   };
-  for (std::string *p : {&plan.run.outDir, &plan.run.trainData, &plan.run.valData, &plan.run.tokenizer}) resolve(*p);
+  for (std::string *p : {&plan.run.outDir, &plan.run.trainData, &plan.run.valData, &plan.run.tokenizer})
+    resolve(*p);
   return plan;
 }
 

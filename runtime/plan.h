@@ -5,8 +5,8 @@
 //   planned.gir      fused, scheduled, laid out in memory: this is what runs
 //   schedules.json   kernel -> schedule, for people; must agree with planned.gir
 //
-// Facts of the model (block_size, micro_batch, accumulate, vocab_size, n_layer, n_head, n_embd, ...) are module attributes and
-// stand only there; RunSettings holds what is not in the graph.
+// Facts of the model (block_size, micro_batch, accumulate, vocab_size, n_layer, n_head, n_embd, ...) are module
+// attributes and stand only there; RunSettings holds what is not in the graph.
 #pragma once
 
 #include "ir/graph.h"
@@ -21,44 +21,44 @@ namespace gptc {
 
 /// How to run a plan. All paths are absolute in memory (a relative one in a file is taken from the plan's folder).
 struct RunSettings {
-  std::string outDir;            // log.jsonl, checkpoints, traces
-  int64_t steps = 0;             // optimizer steps of the whole run
-  uint64_t seed = 1337;          // initial values, data order, dropout (state @rng_seed is set to it)
+  std::string outDir;                   // log.jsonl, checkpoints, traces
+  int64_t steps = 0;                    // optimizer steps of the whole run
+  uint64_t seed = 1337;                 // initial values, data order, dropout (state @rng_seed is set to it)
   std::string onNonfinite = "explain";  // skip | halt | explain
   std::string initFrom = "scratch";     // scratch | hf:DIR | ckpt:DIR: a folder with model.safetensors
-  std::string trainData;         // token file, globs allowed
-  std::string valData;           // likewise; empty: no evaluation
-  std::string tokenizer;         // tokenizer.json; empty: no samples
-  int64_t evalEvery = 0;         // steps between evaluations; 0: only at the end
-  int64_t evalSteps = 0;         // batches per evaluation; 0: the whole split
-  int64_t sampleEvery = 0;       // 0: never
+  std::string trainData;                // token file, globs allowed
+  std::string valData;                  // likewise; empty: no evaluation
+  std::string tokenizer;                // tokenizer.json; empty: no samples
+  int64_t evalEvery = 0;                // steps between evaluations; 0: only at the end
+  int64_t evalSteps = 0;                // batches per evaluation; 0: the whole split
+  int64_t sampleEvery = 0;              // 0: never
   std::string samplePrompt;
   int64_t sampleTokens = 64;
-  int64_t checkpointEvery = 0;   // 0: only at the end
+  int64_t checkpointEvery = 0;  // 0: only at the end
   int64_t checkpointKeep = 3;
   int64_t logEvery = 10;
   bool tensorboard = false;
   std::vector<int64_t> traceSteps;
-  double mfuPeak = 0;            // FLOP/s; 0: measured on this machine
+  double mfuPeak = 0;  // FLOP/s; 0: measured on this machine
   bool operator==(const RunSettings &) const = default;
 };
 
 struct Plan {
   std::unique_ptr<Module> joint;
   std::unique_ptr<Module> planned;
-  Target target;                 // that the schedules were chosen for
+  Target target;  // that the schedules were chosen for
   RunSettings run;
-  std::string hash;              // BLAKE3 of planned.gir; set by writePlan and loadPlan
-  std::string dir;               // absolute; set by writePlan and loadPlan
+  std::string hash;  // BLAKE3 of planned.gir; set by writePlan and loadPlan
+  std::string dir;   // absolute; set by writePlan and loadPlan
 };
 
-/// Writes the folder whole or not at all, replacing an older plan of that name (a non-empty folder that is no plan is left alone:
-/// UserError(Unwritable)). The modules must be valid: a violation is an InternalError.
+/// Writes the folder whole or not at all, replacing an older plan of that name (a non-empty folder that is no plan is
+/// left alone: UserError(Unwritable)). The modules must be valid: a violation is an InternalError.
 void writePlan(const std::string &dir, Plan &plan);
 
-/// Reads and verifies everything: schema, hashes, both modules (verifier), the memory plan (independent checker), schedules,
-/// sizes and settings. Throws UserError: FileMissing where there is no plan, PlanDamaged for all else, NotBuiltYet for a plan of a newer
-/// schema or a target other than the CPU.
+/// Reads and verifies everything: schema, hashes, both modules (verifier), the memory plan (independent checker),
+/// schedules, sizes and settings. Throws UserError: FileMissing where there is no plan, PlanDamaged for all else,
+/// NotBuiltYet for a plan of a newer schema or a target other than the CPU.
 Plan loadPlan(const std::string &dir);
 
 /// One op that runs code: its name (`train_step.17`, the 17th fused op of that function) and schedule as text.
@@ -71,8 +71,8 @@ std::vector<PlannedKernel> kernelsOf(const Module &planned);
 
 /// Logical elements of all states of kind "param", but for the position table when `withoutPositions`.
 int64_t parameterCount(const Module &m, bool withoutPositions);
-/// FLOPs of one training token by nanoGPT's formula: 6 N + 12 L H Q T, N = parameters without wpe (Karpathy's estimate_mfu,
-/// after PaLM, appendix B).
+/// FLOPs of one training token by nanoGPT's formula: 6 N + 12 L H Q T, N = parameters without wpe (Karpathy's
+/// estimate_mfu, after PaLM, appendix B).
 double flopsPerToken(const Module &m);
 /// BLAKE3 of the names and types of all parameters: equal for models whose checkpoints fit each other.
 std::string modelHash(const Module &m);

@@ -17,27 +17,34 @@ namespace {
 Cost costOf(const Op &fused) {
   Cost total;
   for (const Op &op : *fused.body)
-    if (op.def().cost) total.flops += op.def().cost(op).flops;
+    if (op.def().cost)
+      total.flops += op.def().cost(op).flops;
   // Only what enters and leaves a group moves.
-  for (const Value *v : fused.operands()) total.bytesRead += v->type.bytes();
-  for (unsigned i = 0; i < fused.numResults(); ++i) total.bytesWritten += fused.result(i)->type.bytes();
+  for (const Value *v : fused.operands())
+    total.bytesRead += v->type.bytes();
+  for (unsigned i = 0; i < fused.numResults(); ++i)
+    total.bytesWritten += fused.result(i)->type.bytes();
   return total;
 }
 
 /// "h3.mlp.c_fc" -> "h*.mlp.c_fc": one row of the table for all layers.
 std::string mergeLayers(const std::string &loc) {
-  if (loc.size() < 2 || loc[0] != 'h' || !std::isdigit(loc[1])) return loc;
+  if (loc.size() < 2 || loc[0] != 'h' || !std::isdigit(loc[1]))
+    return loc;
   size_t i = 1;
-  while (i < loc.size() && std::isdigit(loc[i])) ++i;
+  while (i < loc.size() && std::isdigit(loc[i]))
+    ++i;
   return i < loc.size() && loc[i] == '.' ? "h*" + loc.substr(i) : loc;
 }
 
-template <typename T, typename Bits> int64_t findNonFinite(const void *data, int64_t n, Bits exponent, bool allowMinusInf) {
+template <typename T, typename Bits>
+int64_t findNonFinite(const void *data, int64_t n, Bits exponent, bool allowMinusInf) {
   const T *p = static_cast<const T *>(data);
   for (int64_t i = 0; i < n; ++i) {
     Bits b;
     std::memcpy(&b, p + i, sizeof b);
-    if ((b & exponent) == exponent && !(allowMinusInf && p[i] == -INFINITY)) return i;
+    if ((b & exponent) == exponent && !(allowMinusInf && p[i] == -INFINITY))
+      return i;
   }
   return -1;
 }
@@ -48,7 +55,8 @@ std::string describe(const Op &fused) {
   std::string inside;
   int count = 0;
   for (const Op &op : *fused.body) {
-    if (op.isOneOf(OpKind::yield, OpKind::constant, OpKind::cast)) continue;
+    if (op.isOneOf(OpKind::yield, OpKind::constant, OpKind::cast))
+      continue;
     if (++count > 5) {
       inside += "+...";
       break;
@@ -66,7 +74,10 @@ void Profile::ran(const BoundKernel &kernel, int64_t begin, int64_t end) {
 }
 
 std::string Profile::table(int64_t steps) const {
-  struct Row { int64_t ns = 0, calls = 0, kernels = 0; double flops = 0, bytes = 0; };
+  struct Row {
+    int64_t ns = 0, calls = 0, kernels = 0;
+    double flops = 0, bytes = 0;
+  };
   std::map<std::pair<std::string, std::string>, Row> rows;
   int64_t total = 0;
   for (const auto &entry : entries) {
@@ -83,26 +94,37 @@ std::string Profile::table(int64_t steps) const {
   }
   std::vector<std::pair<std::pair<std::string, std::string>, Row>> sorted(rows.begin(), rows.end());
   std::stable_sort(sorted.begin(), sorted.end(), [](auto &a, auto &b) { return a.second.ns > b.second.ns; });
-  std::string text = fmt::format("{:>9} {:>6} {:>7} {:>9} {:>8}  {:<16} {}\n", "ms/step", "share", "kernels", "GFLOP/s", "GB/s", "recipe", "what");
+  std::string text = fmt::format("{:>9} {:>6} {:>7} {:>9} {:>8}  {:<16} {}\n", "ms/step", "share", "kernels", "GFLOP/s",
+                                 "GB/s", "recipe", "what");
   for (auto &[key, r] : sorted)
-    text += fmt::format("{:9.3f} {:5.1f}% {:7} {:9.1f} {:8.1f}  {:<16} {}\n", r.ns / 1e6 / steps, 100.0 * r.ns / std::max<int64_t>(1, total), r.kernels,
-                        r.flops / std::max<int64_t>(1, r.ns), r.bytes / std::max<int64_t>(1, r.ns), key.second, key.first);
-  return text + fmt::format("{:9.3f} 100.0% {:7}                     all kernels\n", total / 1e6 / steps, entries.size());
+    text += fmt::format("{:9.3f} {:5.1f}% {:7} {:9.1f} {:8.1f}  {:<16} {}\n", r.ns / 1e6 / steps,
+                        100.0 * r.ns / std::max<int64_t>(1, total), r.kernels, r.flops / std::max<int64_t>(1, r.ns),
+                        r.bytes / std::max<int64_t>(1, r.ns), key.second, key.first);
+  return text +
+         fmt::format("{:9.3f} 100.0% {:7}                     all kernels\n", total / 1e6 / steps, entries.size());
 }
 
 void Trace::ran(const BoundKernel &kernel, int64_t begin, int64_t end) {
   events.push_back({describe(*kernel.op), kernel.op->attrs.getString("kind"), begin, end, true});
 }
 
-void Trace::span(const std::string &name, int64_t begin, int64_t end) { events.push_back({name, "", begin, end, false}); }
+void Trace::span(const std::string &name, int64_t begin, int64_t end) {
+  events.push_back({name, "", begin, end, false});
+}
 
 void Trace::write(const std::string &path) const {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   int64_t origin = events.empty() ? 0 : events[0].begin;
-  for (const Event &e : events) origin = std::min(origin, e.begin);
   for (const Event &e : events)
-    list.push_back({{"name", e.name}, {"cat", e.kernel ? e.recipe : "step"}, {"ph", "X"}, {"pid", 1}, {"tid", e.kernel ? 2 : 1},
-                    {"ts", (e.begin - origin) / 1e3}, {"dur", (e.end - e.begin) / 1e3}});
+    origin = std::min(origin, e.begin);
+  for (const Event &e : events)
+    list.push_back({{"name", e.name},
+                    {"cat", e.kernel ? e.recipe : "step"},
+                    {"ph", "X"},
+                    {"pid", 1},
+                    {"tid", e.kernel ? 2 : 1},
+                    {"ts", (e.begin - origin) / 1e3},
+                    {"dur", (e.end - e.begin) / 1e3}});
   std::string text = nlohmann::ordered_json{{"traceEvents", list}, {"displayTimeUnit", "ms"}}.dump() + "\n";
   SyncedFile f(path);
   f.write(text.data(), text.size());
@@ -110,34 +132,42 @@ void Trace::write(const std::string &path) const {
 }
 
 std::string firstNonFinite(const Type &type, const void *data, bool allowMinusInf) {
-  if (type.dtype != DType::f32 && type.dtype != DType::f64) return "";
+  if (type.dtype != DType::f32 && type.dtype != DType::f64)
+    return "";
   const unsigned size = sizeOf(type.dtype);
   // Row by row: what lies in the padding does not count.
   const int64_t row = type.isScalar() ? 1 : type.dim(-1), rows = type.rows();
   std::vector<int64_t> at(std::max(1u, type.rank()), 0);
   for (int64_t r = 0; r < rows; ++r) {
     int64_t padded = 0;
-    for (unsigned d = 0; d < type.rank(); ++d) padded = padded * type.padded(d) + at[d];
+    for (unsigned d = 0; d < type.rank(); ++d)
+      padded = padded * type.padded(d) + at[d];
     const char *p = static_cast<const char *>(data) + padded * size;
     int64_t i = type.dtype == DType::f32 ? findNonFinite<float, uint32_t>(p, row, 0x7f800000u, allowMinusInf)
                                          : findNonFinite<double, uint64_t>(p, row, 0x7ff0000000000000u, allowMinusInf);
     if (i >= 0) {
       double v;
-      if (type.dtype == DType::f32) v = reinterpret_cast<const float *>(p)[i];
-      else v = reinterpret_cast<const double *>(p)[i];
-      if (type.isScalar()) return fmt::format("= {}", v);
+      if (type.dtype == DType::f32)
+        v = reinterpret_cast<const float *>(p)[i];
+      else
+        v = reinterpret_cast<const double *>(p)[i];
+      if (type.isScalar())
+        return fmt::format("= {}", v);
       at.back() = i;
       return fmt::format("[{}] = {}", fmt::join(at, ","), v);
     }
-    for (int d = int(type.rank()) - 2; d >= 0 && ++at[d] == type.dim(d); --d) at[d] = 0;
+    for (int d = int(type.rank()) - 2; d >= 0 && ++at[d] == type.dim(d); --d)
+      at[d] = 0;
   }
   return "";
 }
 
 void NonFiniteScan::ran(const BoundKernel &kernel, int64_t, int64_t) {
-  if (!first.empty()) return;
+  if (!first.empty())
+    return;
   bool masks = false;
-  for (const Op &op : *kernel.op->body) masks |= op.is(OpKind::causal_mask);
+  for (const Op &op : *kernel.op->body)
+    masks |= op.is(OpKind::causal_mask);
   for (unsigned i = 0; i < kernel.op->numResults(); ++i)
     if (std::string where = firstNonFinite(kernel.op->result(i)->type, kernel.result(i), masks); !where.empty()) {
       first = fmt::format("{}, kernel {}, result {}, element {}", describe(*kernel.op), kernel.name, i, where);

@@ -12,12 +12,15 @@ namespace gptc {
 class Profile : public KernelObserver {
 public:
   void ran(const BoundKernel &kernel, int64_t begin, int64_t end) override;
-  /// A table by place in the model (layers merged) and recipe, most expensive first: share, ms per call of the function, GFLOP/s,
-  /// GB/s. `steps` divides the times.
+  /// A table by place in the model (layers merged) and recipe, most expensive first: share, ms per call of the
+  /// function, GFLOP/s, GB/s. `steps` divides the times.
   std::string table(int64_t steps) const;
 
 private:
-  struct Entry { const Op *op = nullptr; int64_t ns = 0, calls = 0; };
+  struct Entry {
+    const Op *op = nullptr;
+    int64_t ns = 0, calls = 0;
+  };
   llvm::StringMap<Entry> entries;
 };
 
@@ -31,11 +34,16 @@ public:
   void write(const std::string &path) const;
 
 private:
-  struct Event { std::string name, recipe; int64_t begin, end; bool kernel; };
+  struct Event {
+    std::string name, recipe;
+    int64_t begin, end;
+    bool kernel;
+  };
   std::vector<Event> events;
 };
 
-/// Scans every result and keeps the first kernel with a value that is NaN or infinite (-inf written by a causal mask is meant).
+/// Scans every result and keeps the first kernel with a value that is NaN or infinite (-inf written by a causal mask is
+/// meant).
 class NonFiniteScan : public KernelObserver {
 public:
   void ran(const BoundKernel &kernel, int64_t begin, int64_t end) override;

@@ -1,5 +1,6 @@
-// The safetensors format: 8 bytes little-endian header length, a JSON header {"name": {"dtype", "shape", "data_offsets"}}, the
-// tensors' bytes back to back. Hugging Face's tools read what is written here, and the other way round.
+// The safetensors format: 8 bytes little-endian header length, a JSON header {"name": {"dtype", "shape",
+// "data_offsets"}}, the tensors' bytes back to back. Hugging Face's tools read what is written here, and the other way
+// round.
 #pragma once
 
 #include "ir/type.h"
@@ -20,10 +21,12 @@ struct TensorInfo {
   int64_t bytes() const;
 };
 
-/// Writes one file: all tensors are announced first, then their bytes follow in the same order, in any number of pieces.
+/// Writes one file: all tensors are announced first, then their bytes follow in the same order, in any number of
+/// pieces.
 class SafetensorsWriter {
 public:
-  SafetensorsWriter(const std::string &path, const std::vector<TensorInfo> &tensors, const std::map<std::string, std::string> &metadata);
+  SafetensorsWriter(const std::string &path, const std::vector<TensorInfo> &tensors,
+                    const std::map<std::string, std::string> &metadata);
   void write(const void *data, size_t bytes);
   /// fsyncs and closes; returns the BLAKE3 of the whole file.
   std::string finish();
@@ -37,7 +40,8 @@ private:
 /// A file with a verified header: offsets lie inside the file, do not overlap and fit shape and dtype.
 class SafetensorsFile {
 public:
-  /// Throws UserError: FileMissing, or CheckpointDamaged for everything else. Tensors of a dtype unknown here are left out.
+  /// Throws UserError: FileMissing, or CheckpointDamaged for everything else. Tensors of a dtype unknown here are left
+  /// out.
   explicit SafetensorsFile(const std::string &path);
   const TensorInfo *find(llvm::StringRef name) const;
   /// Reads the dense bytes of a tensor found above. Throws UserError(CheckpointDamaged).

@@ -26,12 +26,15 @@ kir::Kernel normalKernel(int lanes) {
   Expr index = (load(base, imm(0)) + ref(i)) * 2;
   RandomKeyExpr k{load(key, imm(0)), load(key, imm(1))};
   auto uniform = [&](Expr at) {
-    return cast(DType::f32, binary(BinaryOp::shr, randomBitsExpr(k, std::move(at)), imm(8, DType::u32))) * fimm(0x1p-24);
+    return cast(DType::f32, binary(BinaryOp::shr, randomBitsExpr(k, std::move(at)), imm(8, DType::u32))) *
+           fimm(0x1p-24);
   };
   Expr radius = unary(UnaryOp::sqrt, fimm(-2) * unary(UnaryOp::log, fimm(1) - uniform(index)));
   Expr angle = fimm(2 * std::numbers::pi) * uniform(index + 1);
   Expr value = load(deviation, imm(0)) * (radius * unary(UnaryOp::cos, angle));
-  return {"initial_normal", {out, key, base, deviation}, {loop(LoopKind::vector, i, imm(kChunk), {store(out, ref(i), value)}, lanes)}};
+  return {"initial_normal",
+          {out, key, base, deviation},
+          {loop(LoopKind::vector, i, imm(kChunk), {store(out, ref(i), value)}, lanes)}};
 }
 
 struct NormalFill {
@@ -50,33 +53,45 @@ void fillNormal(void *arg, int64_t begin, int64_t end) {
     bool whole = base + kChunk <= f.elements;
     void *params[] = {whole ? f.data + base : last, f.key, &base, &f.deviation};
     f.phase->run(params, 0, 1);
-    if (!whole) std::copy_n(last, f.elements - base, f.data + base);
+    if (!whole)
+      std::copy_n(last, f.elements - base, f.data + base);
   }
 }
 
-template <typename T> void fillConstant(void *data, int64_t n, double value) { std::fill_n(static_cast<T *>(data), n, T(value)); }
+template <typename T> void fillConstant(void *data, int64_t n, double value) {
+  std::fill_n(static_cast<T *>(data), n, T(value));
+}
 
 void fillConstant(DType t, void *data, int64_t n, double value) {
   switch (t) {
-  case DType::f32: return fillConstant<float>(data, n, value);
-  case DType::f64: return fillConstant<double>(data, n, value);
-  case DType::i32: return fillConstant<int32_t>(data, n, value);
-  case DType::u32: return fillConstant<uint32_t>(data, n, value);
-  case DType::i64: return fillConstant<int64_t>(data, n, value);
-  default: GPTC_UNREACHABLE("a constant initial value of {}", nameOf(t).str());
+  case DType::f32:
+    return fillConstant<float>(data, n, value);
+  case DType::f64:
+    return fillConstant<double>(data, n, value);
+  case DType::i32:
+    return fillConstant<int32_t>(data, n, value);
+  case DType::u32:
+    return fillConstant<uint32_t>(data, n, value);
+  case DType::i64:
+    return fillConstant<int64_t>(data, n, value);
+  default:
+    GPTC_UNREACHABLE("a constant initial value of {}", nameOf(t).str());
   }
 }
 
 /// Calls fn(dense offset, padded offset, elements) for each run of contiguous logical elements.
 template <typename F> void forRows(const Type &t, F fn) {
-  if (t.elements() == t.paddedElements()) return fn(int64_t(0), int64_t(0), t.elements());
+  if (t.elements() == t.paddedElements())
+    return fn(int64_t(0), int64_t(0), t.elements());
   const int64_t row = t.dim(-1), rows = t.rows();
   std::vector<int64_t> at(t.rank(), 0);
   for (int64_t r = 0; r < rows; ++r) {
     int64_t padded = 0;
-    for (unsigned d = 0; d < t.rank(); ++d) padded = padded * t.padded(d) + at[d];
+    for (unsigned d = 0; d < t.rank(); ++d)
+      padded = padded * t.padded(d) + at[d];
     fn(r * row, padded, row);
-    for (int d = int(t.rank()) - 2; d >= 0 && ++at[d] == t.dim(d); --d) at[d] = 0;
+    for (int d = int(t.rank()) - 2; d >= 0 && ++at[d] == t.dim(d); --d)
+      at[d] = 0;
   }
 }
 
@@ -91,7 +106,8 @@ void copyFromPadded(const Type &type, const void *padded, void *dense) {
 
 void copyToPadded(const Type &type, const void *dense, void *padded) {
   const unsigned size = sizeOf(type.dtype);
-  if (type.elements() != type.paddedElements()) std::memset(padded, 0, type.bytes());
+  if (type.elements() != type.paddedElements())
+    std::memset(padded, 0, type.bytes());
   forRows(type, [&](int64_t from, int64_t to, int64_t n) {
     std::memcpy(static_cast<char *>(padded) + to * size, static_cast<const char *>(dense) + from * size, n * size);
   });
@@ -112,17 +128,25 @@ void initializeStates(Executor &executor, uint64_t seed) {
       });
     } else if (init == "normal") {
       GPTC_CHECK(s->type.dtype == DType::f32, "normal initial values of {}", s->type.str());
-      if (normal.phases.empty()) normal = executor.compile(normalKernel(executor.lanes(DType::f32)));
+      if (normal.phases.empty())
+        normal = executor.compile(normalKernel(executor.lanes(DType::f32)));
       const RandomKey key = randomKey(seed, 0, s->attrs.getInt("stream"), 0);
-      if (padded) dense.resize(n);
-      NormalFill fill{&normal.phases[0], padded ? dense.data() : static_cast<float *>(data), n, {key.k0, key.k1}, float(s->attrs.getFloat("std", 1))};
+      if (padded)
+        dense.resize(n);
+      NormalFill fill{&normal.phases[0],
+                      padded ? dense.data() : static_cast<float *>(data),
+                      n,
+                      {key.k0, key.k1},
+                      float(s->attrs.getFloat("std", 1))};
       executor.threads().run((n + kChunk - 1) / kChunk, fillNormal, &fill);
-      if (padded) copyToPadded(s->type, dense.data(), data);
+      if (padded)
+        copyToPadded(s->type, dense.data(), data);
     } else if (init != "zeros") {
       throw UserError(ErrorCode::PlanDamaged, fmt::format("state {} has an unknown initial value: {}", s->name, init));
     }
   }
-  if (executor.state("rng_seed")) writeCounter(executor, "rng_seed", int64_t(seed));
+  if (executor.state("rng_seed"))
+    writeCounter(executor, "rng_seed", int64_t(seed));
 }
 
 int64_t readCounter(const Executor &executor, llvm::StringRef name) {
@@ -148,7 +172,8 @@ SmallStates::SmallStates(const Executor &executor) {
 }
 
 void SmallStates::restore() const {
-  for (auto &[data, bytes] : saved) std::memcpy(data, bytes.data(), bytes.size());
+  for (auto &[data, bytes] : saved)
+    std::memcpy(data, bytes.data(), bytes.size());
 }
 
 }  // namespace gptc

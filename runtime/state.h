@@ -10,8 +10,9 @@ namespace gptc {
 
 class Executor;
 
-/// Fills every state of a fresh arena (zeros are there already): by its `init` attributes, in parallel, each value a pure function of (seed, stream, logical index) as
-/// initialValue() of the interpreter defines it (normal values agree with that to f32 rounding, not bit for bit). State @rng_seed is set to the seed.
+/// Fills every state of a fresh arena (zeros are there already): by its `init` attributes, in parallel, each value a
+/// pure function of (seed, stream, logical index) as initialValue() of the interpreter defines it (normal values agree
+/// with that to f32 rounding, not bit for bit). State @rng_seed is set to the seed.
 void initializeStates(Executor &executor, uint64_t seed);
 
 /// Dense logical elements from padded storage, and back (padding becomes zero).
@@ -22,8 +23,8 @@ void copyToPadded(const Type &type, const void *dense, void *padded);
 int64_t readCounter(const Executor &executor, llvm::StringRef name);
 void writeCounter(Executor &executor, llvm::StringRef name, int64_t value);
 
-/// The small states (counters, accumulators of the loss) as bytes: what has to be put back to run a step again after an update
-/// that changed no parameter.
+/// The small states (counters, accumulators of the loss) as bytes: what has to be put back to run a step again after an
+/// update that changed no parameter.
 class SmallStates {
 public:
   explicit SmallStates(const Executor &executor);

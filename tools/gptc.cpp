@@ -9,7 +9,9 @@ int main(int argc, char **argv) {
     app.set_version_flag("--version", "gptc " GPTC_VERSION);
     app.require_subcommand(1);
     app.set_help_all_flag("--help-all", "Help of every command");
+    gptc::addCompileCommand(app);
     gptc::addDataCommand(app);
+    gptc::addDoctorCommand(app);
     gptc::addLaterCommands(app);
     return gptc::parseCommandLine(app, argc, argv).value_or(0);
   });

@@ -243,6 +243,8 @@ OpDef define_unslice() {
         if (full > maxElements || !inRange(start, y.dim(dim), full))
           return fail(error, "dimension {} of {} does not fit at {} into {}", dim, y.str(), start, full);
         y.dims[dim] = Dim(full);
+        if (std::string why = y.invalid(); !why.empty())
+          return fail(error, "the result would have {}", why);
         types = {std::move(y)};
         return true;
       },
@@ -396,7 +398,7 @@ OpDef define_cast() {
         std::string name = op.attrs.getString("dtype");
         std::optional<DType> t = parseDType(name);
         if (!t)
-          return fail(error, "'{}' is no dtype", name);
+          return fail(error, "{:?} is no dtype", name);
         types = {op.operand(0)->type.withDType(*t)};
         return true;
       },

@@ -47,7 +47,7 @@ std::string checkLrSchedule(const Op &op) {
   constexpr int64_t most = int64_t(1) << 40;
   double ratio = op.attrs.getFloat("min_ratio");
   if (s.kind != "constant" && s.kind != "linear" && s.kind != "cosine" && s.kind != "wsd")
-    return fmt::format("kind \"{}\" is none of constant, linear, cosine, wsd", s.kind);
+    return fmt::format("kind {:?} is none of constant, linear, cosine, wsd", s.kind);
   if (!std::isfinite(s.lr) || s.lr < 0)
     return fmt::format("lr = {} must be finite and not negative", s.lr);
   if (!(ratio >= 0 && ratio <= 1))

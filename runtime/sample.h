@@ -1,0 +1,30 @@
+// Sampling text from a model with a KV cache.
+#pragma once
+
+#include "llvm/ADT/ArrayRef.h"
+
+#include <cstdint>
+#include <functional>
+
+namespace gptc {
+
+class Executor;
+
+struct SampleOptions {
+  int64_t maxTokens = 256;
+  double temperature = 0.8;  // 0: always the most likely token
+  int64_t topK = 0;          // only the k most likely; 0: all
+  double topP = 1;           // only the most likely that together reach this probability (Holtzman et al. 2020)
+  uint64_t seed = 1337;
+};
+
+/// Chooses a token: `u` uniform in [0,1). Equal logits are taken in order of their ids.
+int32_t chooseToken(llvm::ArrayRef<float> logits, const SampleOptions &options, double u);
+
+/// Continues `prompt` (not empty) token by token until maxTokens or until `emit` returns false. The prompt goes through
+/// @prefill in pieces, each new token through @decode. When the context is full the last half of it is read again from
+/// position 0, and sampling goes on. The tokens are a pure function of state, prompt and options.
+void sampleTokens(Executor &executor, llvm::ArrayRef<int32_t> prompt, const SampleOptions &options,
+                  const std::function<bool(int32_t)> &emit);
+
+}  // namespace gptc

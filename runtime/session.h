@@ -1,0 +1,34 @@
+// A plan, ready to run: memory, threads and kernels in one object.
+#pragma once
+
+#include "runtime/executor.h"
+#include "runtime/plan.h"
+
+namespace gptc {
+
+/// Text to tokens and back, as the programs hand it to the runtime (tokenizers belong to the front end).
+class TextCodec {
+public:
+  virtual ~TextCodec() = default;
+  virtual std::vector<int32_t> encode(const std::string &text) = 0;
+  /// The text that became complete with this token.
+  virtual std::string push(int32_t token) = 0;
+  /// The rest of an incomplete character; ready for another text afterwards.
+  virtual std::string finish() = 0;
+  /// Token that ends a text, or -1.
+  virtual int32_t endOfText() const = 0;
+};
+
+struct Session {
+  /// Allocates the arena; compiles nothing yet. Object code is cached in `cacheDir` ("" for nowhere); `threads` 0: as
+  /// hostTarget() decides.
+  Session(Plan plan, const std::string &cacheDir, unsigned threads = 0);
+
+  Plan plan;
+  Target host;
+  ThreadPool pool;
+  Arena arena;
+  Executor executor;
+};
+
+}  // namespace gptc

@@ -1,0 +1,390 @@
+#include "runtime/trainer.h"
+
+#include "ir/diagnostics.h"
+#include "runtime/checkpoint.h"
+#include "runtime/metrics.h"
+#include "runtime/profile.h"
+#include "runtime/sample.h"
+#include "runtime/state.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <sys/file.h>
+#include <unistd.h>
+
+namespace gptc {
+namespace fs = std::filesystem;
+
+namespace {
+
+int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// ---- signals --------------------------------------------------------------------------------------------------------
+
+volatile std::sig_atomic_t gStop = 0;
+
+void onSignal(int) {
+  if (gStop)
+    ::_exit(130);
+  gStop = 1;
+}
+
+/// Catches SIGTERM and SIGINT for as long as it lives.
+class StopSignals {
+public:
+  StopSignals() {
+    gStop = 0;
+    struct sigaction a {};
+    a.sa_handler = onSignal;
+    ::sigaction(SIGTERM, &a, &oldTerm);
+    ::sigaction(SIGINT, &a, &oldInt);
+  }
+  ~StopSignals() {
+    ::sigaction(SIGTERM, &oldTerm, nullptr);
+    ::sigaction(SIGINT, &oldInt, nullptr);
+  }
+
+private:
+  struct sigaction oldTerm {
+  }, oldInt{};
+};
+
+// ---- the run's folder -----------------------------------------------------------------------------------------------
+
+/// Holds OUT_DIR for this process.
+class RunLock {
+public:
+  explicit RunLock(const std::string &outDir) {
+    makeDirs(outDir);
+    const std::string path = outDir + "/.lock";
+    fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0)
+      throw UserError(ErrorCode::Unwritable, fmt::format("cannot write in {}: {}", outDir, strerror(errno)),
+                      "choose another out_dir, or --out-dir");
+    if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+      ::close(fd);
+      throw UserError(ErrorCode::Unwritable, fmt::format("another run is writing in {}", outDir),
+                      "wait for it, or choose another --out-dir");
+    }
+  }
+  ~RunLock() { ::close(fd); }
+  RunLock(const RunLock &) = delete;
+
+private:
+  int fd;
+};
+
+/// Moves what an earlier run left out of the way, so that nothing is lost and nothing is mistaken for this run's.
+void setAside(const std::string &outDir, ProgressLine &progress) {
+  std::vector<std::string> found;
+  std::error_code e;
+  for (const char *name : {"checkpoints", "log.jsonl", "trace.json", "events"})
+    if (fs::exists(outDir + "/" + name, e))
+      found.push_back(name);
+  if (found.empty())
+    return;
+  int n = 1;
+  while (fs::exists(fmt::format("{}/old-{}", outDir, n), e))
+    ++n;
+  const std::string old = fmt::format("{}/old-{}", outDir, n);
+  makeDirs(old);
+  for (const std::string &name : found)
+    fs::rename(outDir + "/" + name, old + "/" + name, e);
+  progress.say(fmt::format("kept the earlier run in {}", old));
+}
+
+// ---- the loop -------------------------------------------------------------------------------------------------------
+
+/// Tokens of one global batch.
+struct Batch {
+  std::vector<int32_t> x, y;
+  float valid = 0;  // targets that count
+};
+
+struct StepResult {
+  float loss = 0, gradNorm = 0, lr = 0;
+  bool finite() const { return std::isfinite(loss) && std::isfinite(gradNorm); }
+};
+
+class Trainer {
+public:
+  Trainer(Session &s, const TrainOptions &o)
+      : s(s), run(s.plan.run), options(o), m(*s.plan.planned), B(m.attrs.getInt("micro_batch")),
+        T(m.attrs.getInt("block_size")), accumulate(m.attrs.getInt("accumulate")),
+        target(o.steps >= 0 ? o.steps : run.steps), progress(o.out, target), lock(run.outDir), store(run.outDir),
+        data(run.trainData, "data.train", m.attrs.getInt("vocab_size"), T, T + 1) {
+    if (!run.valData.empty())
+      val.emplace(run.valData, "data.val", m.attrs.getInt("vocab_size"), T, 2);
+    batch.x.resize(accumulate * B * T);
+    batch.y.resize(accumulate * B * T);
+    fingerprint = data.fingerprint();
+  }
+
+  void go() {
+    begin();
+    if (step < target || needsEvaluation())
+      loop();
+    else
+      progress.say(fmt::format("the run in {} is complete: {} steps", run.outDir, step));
+    progress.end();
+  }
+
+private:
+  Session &s;
+  const RunSettings &run;
+  const TrainOptions &options;
+  const Module &m;
+  const int64_t B, T, accumulate, target;
+  ProgressLine progress;
+  RunLock lock;
+  CheckpointStore store;
+  TokenData data;
+  std::optional<TokenData> val;
+  std::optional<MetricsLog> log;
+  StopSignals signals;
+  Batch batch;
+  std::string fingerprint;
+  int64_t step = 0;    // optimizer steps done
+  int64_t saved = -1;  // step of the last checkpoint
+  Profile profile;
+  Trace trace;
+  double peak = 0;
+
+  /// Scratch or checkpoint; afterwards state, step and log agree.
+  void begin() {
+    store.cleanUp();
+    if (options.resume == Resume::never)
+      setAside(run.outDir, progress);
+    std::optional<CheckpointInfo> info;
+    if (options.resume != Resume::never)
+      info = store.loadNewest(s.executor, modelHash(m), false,
+                              [&](const std::string &w) { progress.say("warning: " + w); });
+    if (!info && options.resume == Resume::must)
+      throw UserError(ErrorCode::FileMissing, fmt::format("there is no checkpoint under {}", run.outDir),
+                      "start the run without --resume must");
+    if (info) {
+      step = saved = info->step;
+      progress.say(fmt::format("resumed from {}", info->dir));
+      if (info->planHash != s.plan.hash)
+        progress.say("warning: the checkpoint is from another plan of this model; from here on the bits may differ");
+      if (info->dataFingerprint != fingerprint)
+        progress.say("warning: the training data is not that of the checkpoint");
+    } else {
+      initializeStates(s.executor, run.seed);
+      if (run.initFrom != "scratch")
+        loadWeights(s.executor, llvm::StringRef(run.initFrom).split(':').second.str());
+    }
+    log.emplace(run.outDir, step);
+    std::vector<llvm::StringRef> needed = {"train_step", "accumulate", "update"};
+    if (val)
+      needed.push_back("eval");
+    s.executor.prepare(needed);
+  }
+
+  bool due(int64_t every) const { return step == target || (every > 0 && step % every == 0); }
+  /// An evaluation that a stop or a kill prevented is made up for.
+  bool needsEvaluation() const { return val && step > 0 && due(run.evalEvery) && log->lastEvaluation() < step; }
+
+  void loop() {
+    int64_t start = now(), startStep = step, shown = 0;
+    double trainNs = 0;
+    int64_t trainSteps = 0;
+    int skipped = 0;
+    for (;;) {
+      if (needsEvaluation() && !gStop) {
+        if (auto loss = evaluate(s.executor, *val, run.evalSteps, [] { return gStop != 0; })) {
+          log->evaluation(step, *loss);
+          progress.say(fmt::format("step {}  val loss {:.4f}", step, *loss));
+        }
+      }
+      if (options.codec && run.sampleEvery > 0 && step > startStep && step % run.sampleEvery == 0 && !gStop)
+        printSample();
+      if (step != saved && (due(run.checkpointEvery) || gStop))
+        save();
+      if (step >= target || gStop)
+        break;
+
+      load();
+      const int64_t t0 = now();
+      SmallStates before(s.executor);
+      StepResult r = runStep();
+      const int64_t t1 = now();
+      ++step;
+      trainNs += t1 - t0;
+      ++trainSteps;
+      if (!r.finite()) {
+        diverged(r, before, ++skipped);
+      } else {
+        skipped = 0;
+      }
+      const bool logged = step == 1 || due(run.logEvery);
+      if (logged || (progress.live() && t1 - shown > 100'000'000)) {
+        StepMetrics metrics{step, r.loss, r.lr, r.gradNorm, trainNs / trainSteps / 1e6, 0, 0};
+        metrics.tokensPerSecond = double(accumulate * B * T) / (metrics.ms / 1e3);
+        metrics.mfu = peak > 0 ? flopsPerToken(m) * metrics.tokensPerSecond / peak : 0;
+        if (logged) {
+          log->step(metrics);
+          trainNs = trainSteps = 0;
+        }
+        progress.show(metrics, (t1 - start) / 1e6 / (step - startStep) * (target - step), residentMemory(), logged);
+        shown = t1;
+      }
+    }
+    progress.end();
+    if (gStop && step < target)
+      progress.say(fmt::format("stopped at step {}; run again to go on", step));
+    if (options.profile && step > startStep)
+      fmt::print(options.out, "{}", profile.table(step - startStep));
+    GPTC_CHECK(s.arena.intact(), "something wrote past the end of the arena");
+  }
+
+  /// Windows of the global batch after `step` steps.
+  void load() {
+    const int64_t n = accumulate * B;
+    for (int64_t i = 0; i < n; ++i)
+      data.window(run.seed, step * n + i, &batch.x[i * T], &batch.y[i * T]);
+    batch.valid = std::count_if(batch.y.begin(), batch.y.end(), [](int32_t t) { return t >= 0; });
+  }
+
+  StepResult runStep() {
+    const bool traced =
+        !run.traceSteps.empty() && step + 1 >= run.traceSteps.front() && step + 1 <= run.traceSteps.back();
+    if (!s.executor.observer)
+      s.executor.observer = traced ? static_cast<KernelObserver *>(&trace) : options.profile ? &profile : nullptr;
+    const int64_t t0 = now();
+    const char *last = accumulate > 1 ? "update" : "train_step";
+    for (int64_t k = 0; k < accumulate; ++k) {
+      int64_t sequence = k * B;
+      s.executor.run(accumulate > 1 ? "accumulate" : last,
+                     {&batch.x[sequence * T], &batch.y[sequence * T], &sequence, &batch.valid});
+    }
+    if (accumulate > 1)
+      s.executor.run(last, {&batch.valid});
+    StepResult r;
+    float *to[] = {&r.loss, &r.gradNorm, &r.lr};
+    for (int i = 0; i < 3; ++i)
+      std::memcpy(to[i], s.executor.result(last, i), sizeof(float));
+    if (traced && s.executor.observer == &trace) {
+      trace.span(fmt::format("step {}", step + 1), t0, now());
+      if (step + 1 == run.traceSteps.back() || step + 1 == target)
+        trace.write(run.outDir + "/trace.json");
+    }
+    s.executor.observer = nullptr;
+    return r;
+  }
+
+  /// A step whose loss or gradient is not finite: adamw has left parameters and moments as they were.
+  void diverged(const StepResult &r, const SmallStates &before, int inARow) {
+    constexpr int kMostInARow = 100;
+    std::string what = fmt::format("step {}: loss {}, gradient norm {}", step, r.loss, r.gradNorm);
+    if (run.onNonfinite == "skip" && inARow < kMostInARow) {
+      progress.say(what + "; skipped");
+      return;
+    }
+    if (run.onNonfinite == "skip")
+      what += fmt::format("; {} steps in a row", inARow);
+    before.restore();
+    --step;
+    if (run.onNonfinite == "explain") {
+      std::string first = explain();
+      before.restore();
+      what += first.empty() ? "; replayed, every result is finite" : "; the first value that is not finite: " + first;
+    }
+    // Nothing is lost: what was learned up to here can be saved and looked at.
+    if (step > 0 && step != saved)
+      save();
+    throw UserError(ErrorCode::NonFinite, what,
+                    "lower optimizer.lr, raise warmup_steps, set train.grad_clip; or go on from an earlier checkpoint "
+                    "by removing the newest");
+  }
+
+  /// Runs the step again from the same state, looking at every result.
+  std::string explain() {
+    for (const auto &state : m.states)
+      if (std::string at = firstNonFinite(state->type, s.executor.state(state->name));
+          !at.empty() && state->attrs.getString("kind") == "param")
+        return fmt::format("parameter {} {} (before the step)", state->name, at);
+    NonFiniteScan scan;
+    s.executor.observer = &scan;
+    runStep();
+    s.executor.observer = nullptr;
+    return scan.first;
+  }
+
+  void save() {
+    CheckpointInfo info{step, s.plan.hash, modelHash(m), fingerprint, ""};
+    store.save(s.executor, info, run.checkpointKeep);
+    saved = step;
+  }
+
+  void printSample() {
+    progress.end();
+    std::vector<int32_t> prompt = options.codec->encode(run.samplePrompt);
+    if (prompt.empty())
+      return;
+    SampleOptions o;
+    o.maxTokens = run.sampleTokens;
+    o.seed = run.seed;
+    std::string text = run.samplePrompt;
+    sampleTokens(s.executor, prompt, o, [&](int32_t t) {
+      text += options.codec->push(t);
+      return t != options.codec->endOfText() && !gStop;
+    });
+    progress.say(fmt::format("step {}  sample: {}", step, text + options.codec->finish()));
+  }
+};
+
+}  // namespace
+
+std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_t batches,
+                               const std::function<bool()> &stop) {
+  const Type &t = executor.argType("eval", 0);
+  const int64_t B = t.dim(0), T = t.dim(1), all = data.evalWindows();
+  const int64_t windows = batches > 0 ? std::min(all, batches * B) : all;
+  std::vector<int32_t> x(B * T), y(B * T);
+  double sum = 0, targets = 0;
+  for (int64_t w = 0; w < windows; w += B) {
+    for (int64_t b = 0; b < B; ++b) {
+      if (w + b < windows) {
+        // Evenly spread: floor(i all / windows) without overflow.
+        int64_t i = w + b, at = all / windows * i + all % windows * i / windows;
+        targets += data.evalWindow(at, &x[b * T], &y[b * T]);
+      } else {
+        std::fill_n(&x[b * T], T, 0);
+        std::fill_n(&y[b * T], T, -1);
+      }
+    }
+    executor.run("eval", {x.data(), y.data()});
+    float nll;
+    std::memcpy(&nll, executor.result("eval", 0), sizeof nll);
+    sum += nll;
+    if (stop && stop())
+      return std::nullopt;
+  }
+  return sum / targets;
+}
+
+std::string loadForInference(Session &s, const std::function<void(const std::string &)> &warn) {
+  const RunSettings &run = s.plan.run;
+  if (auto info = CheckpointStore(run.outDir).loadNewest(s.executor, modelHash(*s.plan.planned), true, warn))
+    return info->dir;
+  if (run.initFrom == "scratch")
+    throw UserError(ErrorCode::FileMissing, fmt::format("there is no checkpoint under {}", run.outDir),
+                    "train first: `gptrun PLAN`");
+  initializeStates(s.executor, run.seed);
+  std::string path = llvm::StringRef(run.initFrom).split(':').second.str();
+  loadWeights(s.executor, path);
+  return path;
+}
+
+void train(Session &session, const TrainOptions &options) { Trainer(session, options).go(); }
+
+}  // namespace gptc

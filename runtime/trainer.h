@@ -1,0 +1,38 @@
+// The training loop and evaluation.
+#pragma once
+
+#include "runtime/data.h"
+#include "runtime/session.h"
+
+#include <cstdio>
+#include <functional>
+#include <optional>
+
+namespace gptc {
+
+enum class Resume { automatic, never, must };
+
+struct TrainOptions {
+  int64_t steps = -1;  // stop once this many steps are done in all; -1: those of the plan
+  Resume resume = Resume::automatic;
+  bool profile = false;        // print a table of kernels at the end
+  TextCodec *codec = nullptr;  // for samples during training; null: none
+  FILE *out = stdout;
+};
+
+/// Trains until done, or until SIGTERM or SIGINT, which end the current step and save (a second one exits at once,
+/// 130). Writes only under run.outDir, which it locks against a second run. After an error the older checkpoints are as
+/// they were. UserErrors: those of data and checkpoints, Unwritable (also: another run holds the folder), DiskFull,
+/// NonFinite.
+void train(Session &session, const TrainOptions &options);
+
+/// Mean loss per target over `batches` batches spread evenly over the set (0: every window). Runs @eval. nullopt when
+/// `stop` said so.
+std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_t batches,
+                               const std::function<bool()> &stop = {});
+
+/// Gives the executor's parameters the newest checkpoint of the run, or init_from's weights; for sampling and
+/// evaluation. Returns a line that says which. UserError(FileMissing) where there is neither.
+std::string loadForInference(Session &session, const std::function<void(const std::string &)> &warn);
+
+}  // namespace gptc

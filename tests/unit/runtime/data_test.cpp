@@ -1,0 +1,180 @@
+#include "runtime/data.h"
+
+#include "ir/diagnostics.h"
+#include "temp_dir.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+using namespace gptc;
+
+namespace {
+
+std::string tokens(int n, int first = 0) {
+  std::vector<uint16_t> t(n);
+  for (int i = 0; i < n; ++i)
+    t[i] = first + i;
+  return {reinterpret_cast<char *>(t.data()), t.size() * 2};
+}
+
+std::string llmc(const std::string &body, int32_t magic = 20240520, int32_t version = 1, int32_t count = -1) {
+  std::vector<int32_t> header(256, 0);
+  header[0] = magic;
+  header[1] = version;
+  header[2] = count >= 0 ? count : int32_t(body.size() / 2);
+  return std::string(reinterpret_cast<char *>(header.data()), 1024) + body;
+}
+
+TEST(Permutation, IsABijectionForEverySizeAndDiffersByEpochAndSeed) {
+  for (int64_t n : {1, 2, 3, 4, 5, 16, 17, 100, 1000, 4097}) {
+    Permutation p(n, 7, 0), q(n, 7, 1), r(n, 8, 0);
+    std::set<int64_t> seen;
+    int same = 0, sameSeed = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      int64_t v = p(i);
+      ASSERT_TRUE(v >= 0 && v < n);
+      seen.insert(v);
+      same += v == q(i);
+      sameSeed += v == r(i);
+    }
+    EXPECT_EQ(int64_t(seen.size()), n);
+    if (n >= 100) {
+      EXPECT_LT(same, 10);
+      EXPECT_LT(sameSeed, 10);
+    }
+  }
+}
+
+TEST(TokenData, WindowsOfAnEpochDoNotOverlapAndTargetsFollow) {
+  TempDir dir;
+  const int T = 8, n = 103;
+  writeFile(dir / "a.bin", tokens(n));
+  TokenData d(dir / "a.bin", "data.train", 1000, T, T + 1);
+  EXPECT_EQ(d.tokens(), n);
+  const int64_t W = d.windowsPerEpoch();
+  EXPECT_EQ(W, (n - T) / T);
+  std::set<int> offsets;
+  for (int epoch = 0; epoch < 20; ++epoch) {
+    std::set<int> seen;
+    for (int64_t i = 0; i < W; ++i) {
+      int32_t x[T], y[T];
+      d.window(3, epoch * W + i, x, y);
+      for (int k = 0; k < T; ++k) {
+        EXPECT_EQ(y[k], x[k] + 1);
+        EXPECT_TRUE(seen.insert(x[k]).second) << "token seen twice in one epoch";
+      }
+      offsets.insert(x[0] % T);
+    }
+    EXPECT_EQ(seen.size(), size_t(W * T));
+  }
+  EXPECT_GT(offsets.size(), 4u) << "epochs should start at different offsets";
+}
+
+TEST(TokenData, AWindowIsAFunctionOfSeedAndNumber) {
+  TempDir dir;
+  writeFile(dir / "a.bin", tokens(500));
+  TokenData d(dir / "a.bin", "data.train", 1000, 4, 5), again(dir / "a.bin", "data.train", 1000, 4, 5);
+  int32_t x[4], y[4], u[4], v[4];
+  int differs = 0;
+  for (int64_t g : {0, 1, 50, 123, 1000, 123456}) {
+    d.window(1, g, x, y);
+    again.window(1, g, u, v);
+    EXPECT_TRUE(std::equal(x, x + 4, u));
+    again.window(2, g, u, v);
+    differs += !std::equal(x, x + 4, u);
+  }
+  EXPECT_GT(differs, 3);
+}
+
+TEST(TokenData, ManyFilesAndTheShortest) {
+  TempDir dir;
+  const int T = 4;
+  writeFile(dir / "s1.bin", tokens(T + 1, 100));  // exactly one window
+  writeFile(dir / "s2.bin", llmc(tokens(21, 200)));
+  TokenData d(dir / "s*.bin", "data.train", 1000, T, T + 1);
+  EXPECT_EQ(d.tokens(), T + 1 + 21);
+  EXPECT_EQ(d.windowsPerEpoch(), 1 + 4);
+  std::set<int> from;
+  for (int64_t g = 0; g < d.windowsPerEpoch(); ++g) {
+    int32_t x[T], y[T];
+    d.window(5, g, x, y);
+    EXPECT_EQ(x[0] / 100, y[T - 1] / 100) << "a window crosses files";
+    from.insert(x[0] / 100);
+  }
+  EXPECT_EQ(from.size(), 2u);
+}
+
+TEST(TokenData, EvaluationSeesEveryTargetOnce) {
+  TempDir dir;
+  const int T = 8;
+  for (int n : {2, 8, 9, 10, 16, 17, 18, 41}) {
+    writeFile(dir / "v.bin", tokens(n));
+    TokenData d(dir / "v.bin", "data.val", 1000, T, 2);
+    std::vector<int> targets;
+    for (int64_t i = 0; i < d.evalWindows(); ++i) {
+      int32_t x[T], y[T];
+      int64_t count = d.evalWindow(i, x, y);
+      for (int k = 0; k < T; ++k) {
+        EXPECT_EQ(y[k], k < count ? x[k] + 1 : -1);
+        if (k >= count) {
+          EXPECT_EQ(x[k], 0);
+        } else {
+          targets.push_back(y[k]);
+        }
+      }
+    }
+    ASSERT_EQ(int(targets.size()), n - 1);
+    for (int i = 0; i < n - 1; ++i)
+      EXPECT_EQ(targets[i], i + 1);
+  }
+}
+
+TEST(TokenData, BadFilesAreNamed) {
+  TempDir dir;
+  auto open = [&](const std::string &content) {
+    writeFile(dir / "x.bin", content);
+    std::string message;
+    int code = codeThrown([&] { TokenData(dir / "x.bin", "data.train", 50, 8, 9); }, &message);
+    EXPECT_TRUE(code == 0 || message.find("x.bin") != std::string::npos) << message;
+    return code;
+  };
+  EXPECT_EQ(codeThrown([&] { TokenData(dir / "none.bin", "data.train", 50, 8, 9); }), int(ErrorCode::FileMissing));
+  EXPECT_EQ(codeThrown([&] { TokenData(dir / "none-*.bin", "data.train", 50, 8, 9); }), int(ErrorCode::FileMissing));
+  EXPECT_EQ(codeThrown([&] { TokenData(dir.path, "data.train", 50, 8, 9); }), int(ErrorCode::FileMissing));
+  EXPECT_EQ(open(""), int(ErrorCode::DataInvalid));
+  EXPECT_EQ(open(tokens(40) + "x"), int(ErrorCode::DataInvalid));
+  EXPECT_EQ(open(tokens(8)), int(ErrorCode::DataInvalid));
+  EXPECT_EQ(open(tokens(9)), 0);
+  EXPECT_EQ(open(llmc(tokens(20))), 0);
+  EXPECT_EQ(open(llmc(tokens(20), 20240520, 1, 30)), int(ErrorCode::DataInvalid));
+  EXPECT_EQ(open(llmc(tokens(20), 20240520, 2)), int(ErrorCode::DataInvalid));
+  EXPECT_EQ(open(llmc(tokens(20), 20240801, 7)), int(ErrorCode::DataInvalid));
+  EXPECT_EQ(open(llmc(tokens(20)).substr(0, 900)), int(ErrorCode::DataInvalid));
+}
+
+TEST(TokenData, TokensBeyondTheVocabularyAreNamedWithTheirPlace) {
+  TempDir dir;
+  std::string t = tokens(9);
+  uint16_t big = 50;
+  std::memcpy(&t[8 * 2], &big, 2);  // the last token: a target only
+  writeFile(dir / "x.bin", t);
+  TokenData d(dir / "x.bin", "data.train", 50, 8, 9);
+  int32_t x[8], y[8];
+  std::string message;
+  EXPECT_EQ(codeThrown([&] { d.window(0, 0, x, y); }, &message), int(ErrorCode::TokenOutOfRange));
+  EXPECT_NE(message.find("token 50 at position 8"), std::string::npos) << message;
+  EXPECT_EQ(codeThrown([&] { d.evalWindow(0, x, y); }), int(ErrorCode::TokenOutOfRange));
+}
+
+TEST(TokenData, FingerprintFollowsContentNotPath) {
+  TempDir dir;
+  writeFile(dir / "a.bin", tokens(5000));
+  writeFile(dir / "b.bin", tokens(5000));
+  writeFile(dir / "c.bin", tokens(5000, 1));
+  auto print = [&](const char *name) { return TokenData(dir / name, "k", 60000, 8, 9).fingerprint(); };
+  EXPECT_EQ(print("a.bin"), print("b.bin"));
+  EXPECT_NE(print("a.bin"), print("c.bin"));
+}
+
+}  // namespace

@@ -1,0 +1,183 @@
+#include "runtime/plan.h"
+
+#include "ir/diagnostics.h"
+#include "runtime/files.h"
+#include "temp_dir.h"
+
+#include <nlohmann/json.hpp>
+
+#include <functional>
+
+using namespace gptc;
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;
+
+namespace {
+
+// A plan that runs no code: its step hands back three counters.
+const char *kPlanned =
+    R"(module {accumulate=1, arena_bytes=576, block_size=8, micro_batch=1, n_embd=4, n_head=2, n_layer=3, name="tiny", vocab_size=5} {
+  state @wte.weight : f32[5,4] {at=0, init="normal", kind="param", std=0.02, stream=1}
+  state @wpe.weight : f32[8,4] {at=128, init="zeros", kind="param"}
+  state @loss : f32[] {at=256, kind="counter"}
+  func @train_step(%x: i32[1,8], %y: i32[1,8], %seq0: i64[], %n_valid: f32[]) -> (f32[], f32[], f32[]) {args_at=[320, 384, 448, 512]} {
+    %0 = read @loss : f32[]
+    return %0, %0, %0
+  }
+}
+)";
+
+struct PlanTest : ::testing::Test {
+  PlanTest() {
+    plan.joint = parseModule(kPlanned, "joint");
+    plan.planned = parseModule(kPlanned, "planned");
+    plan.target.cpu = "generic";
+    plan.run.outDir = "/somewhere/out";
+    plan.run.trainData = "/somewhere/train.bin";
+    plan.run.steps = 100;
+    plan.run.traceSteps = {10, 12};
+    writePlan(dir / "plan", plan);
+  }
+  int load(std::string *message = nullptr) {
+    return codeThrown([&] { loadPlan(dir / "plan"); }, message);
+  }
+  /// Changes the manifest and gives it a right checksum again, as somebody with bad intent would.
+  void forge(const std::function<void(json &)> &change) {
+    writePlan(dir / "plan", plan);
+    json j = json::parse(readFile(dir / "plan/manifest.json"));
+    change(j);
+    j.erase("blake3");
+    j["blake3"] = blake3(j.dump());
+    writeFile(dir / "plan/manifest.json", j.dump(2));
+  }
+  TempDir dir;
+  Plan plan;
+};
+
+TEST_F(PlanTest, RoundTrip) {
+  Plan got = loadPlan(dir / "plan");
+  EXPECT_EQ(print(*got.planned), print(*plan.planned));
+  EXPECT_EQ(print(*got.joint), print(*plan.joint));
+  EXPECT_EQ(got.run, plan.run);
+  EXPECT_EQ(got.hash, plan.hash);
+  EXPECT_EQ(got.hash, blake3(readFile(dir / "plan/planned.gir")));
+  EXPECT_EQ(got.target.cpu, "generic");
+  EXPECT_EQ(got.dir, dir / "plan");
+  // From anywhere: a relative path in the manifest counts from the plan.
+  plan.run.trainData = "data/train.bin";
+  writePlan(dir / "plan", plan);
+  EXPECT_EQ(loadPlan(dir / "plan").run.trainData, dir / "plan/data/train.bin");
+}
+
+TEST_F(PlanTest, FormulaOfNanoGpt) {
+  EXPECT_EQ(parameterCount(*plan.planned, false), 20 + 32);
+  EXPECT_EQ(parameterCount(*plan.planned, true), 20);
+  EXPECT_EQ(flopsPerToken(*plan.planned), 6.0 * 20 + 12.0 * 3 * 2 * 2 * 8);
+}
+
+TEST_F(PlanTest, ReplacesPlansOnly) {
+  plan.run.steps = 7;
+  writePlan(dir / "plan", plan);
+  EXPECT_EQ(loadPlan(dir / "plan").run.steps, 7);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path), fs::directory_iterator()), 1);
+  fs::create_directories(dir / "other");
+  writeFile(dir / "other/precious.txt", "x");
+  EXPECT_EQ(codeThrown([&] { writePlan(dir / "other", plan); }), int(ErrorCode::Unwritable));
+  EXPECT_EQ(codeThrown([&] { writePlan(dir / "other/precious.txt", plan); }), int(ErrorCode::Unwritable));
+  EXPECT_EQ(readFile(dir / "other/precious.txt"), "x");
+}
+
+TEST_F(PlanTest, MissingIsNotDamaged) {
+  EXPECT_EQ(codeThrown([&] { loadPlan(dir / "nothing"); }), int(ErrorCode::FileMissing));
+  fs::create_directories(dir / "empty");
+  EXPECT_EQ(codeThrown([&] { loadPlan(dir / "empty"); }), int(ErrorCode::FileMissing));
+}
+
+TEST_F(PlanTest, EveryFlippedBitIsFound) {
+  for (const char *name : {"manifest.json", "joint.gir", "planned.gir", "schedules.json"}) {
+    std::string path = dir / "plan" + "/" + name, text = readFile(path);
+    for (size_t at = 0; at < text.size(); at += std::max<size_t>(1, text.size() / 60)) {
+      damageFile(path, at);
+      std::string message;
+      int code = load(&message);
+      // Blanks of the manifest may change without changing anything.
+      bool blank = std::string(name) == "manifest.json" && std::isspace(text[at]) && std::isspace(readFile(path)[at]);
+      EXPECT_TRUE(code == int(ErrorCode::PlanDamaged) || code == int(ErrorCode::NotBuiltYet) || (blank && code == 0))
+          << name << " byte " << at << ": " << code << " " << message;
+      writeFile(path, text);
+    }
+    fs::resize_file(path, text.size() / 2);
+    EXPECT_EQ(load(), int(ErrorCode::PlanDamaged)) << name;
+    fs::remove(path);
+    EXPECT_EQ(load(), std::string(name) == "manifest.json" ? int(ErrorCode::FileMissing) : int(ErrorCode::PlanDamaged))
+        << name;
+    writeFile(path, text);
+  }
+  EXPECT_EQ(load(), 0);
+}
+
+TEST_F(PlanTest, ForgedManifestsAreRefused) {
+  const int damaged = int(ErrorCode::PlanDamaged);
+  forge([](json &) {});
+  EXPECT_EQ(load(), 0);
+  forge([](json &j) { j["schema"] = 2; });
+  EXPECT_EQ(load(), int(ErrorCode::NotBuiltYet));
+  forge([](json &j) { j["target"]["name"] = "cuda:sm_90a"; });
+  EXPECT_EQ(load(), int(ErrorCode::NotBuiltYet));
+  forge([](json &j) { j["target"]["vector_bytes"] = 12; });
+  EXPECT_EQ(load(), damaged);
+  forge([](json &j) { j["run"]["steps"] = -1; });
+  EXPECT_EQ(load(), damaged);
+  forge([](json &j) { j["run"]["steps"] = "many"; });
+  EXPECT_EQ(load(), damaged);
+  forge([](json &j) { j["run"].erase("seed"); });
+  EXPECT_EQ(load(), damaged);
+  forge([](json &j) { j["run"]["on_nonfinite"] = "panic"; });
+  EXPECT_EQ(load(), damaged);
+  forge([](json &j) { j["run"]["checkpoint_keep"] = 0; });
+  EXPECT_EQ(load(), damaged);
+  forge([](json &j) {
+    j = json::array({1});
+    j = json{{"schema", 1}};
+  });
+  EXPECT_EQ(load(), damaged);
+  writeFile(dir / "plan/manifest.json", std::string(2 << 20, ' '));
+  EXPECT_EQ(load(), damaged);
+}
+
+TEST_F(PlanTest, ForgedModulesAreRefused) {
+  auto with = [&](const std::string &from, const std::string &to) {
+    std::string text = kPlanned;
+    size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    text.replace(at, from.size(), to);
+    forge([&](json &j) {
+      writeFile(dir / "plan/planned.gir", text);
+      j["files"]["planned.gir"] = blake3(text);
+    });
+    std::string message;
+    int code = load(&message);
+    EXPECT_EQ(code, int(ErrorCode::PlanDamaged)) << from << " -> " << to << ": " << message;
+  };
+  with("block_size=8", "block_size=0");
+  with("vocab_size=5", "vocab_size=\"5\"");
+  with("arena_bytes=576", "arena_bytes=-448");
+  with("arena_bytes=576", "arena_bytes=9007199254740993");
+  with("@train_step", "@other");
+  with("return %0, %0, %0", "return %0, %0, %0, %0");
+  // Signatures: the trainer would hand over less memory than the function takes.
+  with("%x: i32[1,8]", "%x: i32[2,8]");
+  with("%seq0: i64[]", "%seq0: i32[]");
+  with(", %n_valid: f32[])", ")");
+  with("(f32[], f32[], f32[])", "(f32[], f32[])");
+  // The memory plan: outside the arena, overlapping, missing, odd.
+  with("at=128", "at=576");
+  with("at=128", "at=64");
+  with("at=256", "at=-64");
+  with("at=256, ", "");
+  with("at=256", "at=260");
+  with("args_at=[320, 384, 448, 512]", "args_at=[320, 384, 448, 576]");
+  with("args_at=[320, 384, 448, 512]", "args_at=[320, 384, 448]");
+}
+
+}  // namespace

@@ -1,0 +1,54 @@
+#include "runtime/sample.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+using namespace gptc;
+
+namespace {
+
+std::map<int, double> frequencies(std::vector<float> logits, SampleOptions o) {
+  std::map<int, double> f;
+  const int n = 10000;
+  for (int i = 0; i < n; ++i)
+    f[chooseToken(logits, o, (i + 0.5) / n)] += 1.0 / n;
+  return f;
+}
+
+const std::vector<float> kLogits = {std::log(0.1f), std::log(0.4f), std::log(0.2f), std::log(0.3f)};
+
+TEST(ChooseToken, FollowsTheDistribution) {
+  auto f = frequencies(kLogits, {.temperature = 1});
+  for (int i = 0; i < 4; ++i)
+    EXPECT_NEAR(f[i], std::exp(kLogits[i]), 1e-3);
+}
+
+TEST(ChooseToken, TemperatureSharpensAndZeroIsGreedy) {
+  auto f = frequencies(kLogits, {.temperature = 0.5});
+  EXPECT_NEAR(f[1], 0.16 / 0.30, 1e-3);
+  f = frequencies(kLogits, {.temperature = 0});
+  EXPECT_EQ(f.size(), 1u);
+  EXPECT_NEAR(f[1], 1, 1e-9);
+}
+
+TEST(ChooseToken, TopKAndTopP) {
+  auto f = frequencies(kLogits, {.temperature = 1, .topK = 2});
+  EXPECT_EQ(f.size(), 2u);
+  EXPECT_NEAR(f[1], 4.0 / 7, 1e-3);
+  f = frequencies(kLogits, {.temperature = 1, .topP = 0.65});
+  EXPECT_EQ(f.size(), 2u);
+  f = frequencies(kLogits, {.temperature = 1, .topP = 0.75});
+  EXPECT_EQ(f.size(), 3u);
+  f = frequencies(kLogits, {.temperature = 1, .topK = 3, .topP = 1e-6});
+  EXPECT_EQ(f.size(), 1u);
+}
+
+TEST(ChooseToken, EqualLogitsGoByNumber) {
+  std::vector<float> same(5, 1.0f);
+  EXPECT_EQ(chooseToken(same, {.temperature = 0}, 0.9), 0);
+  EXPECT_EQ(chooseToken(same, {.temperature = 1, .topK = 2}, 0.9), 1);
+}
+
+}  // namespace

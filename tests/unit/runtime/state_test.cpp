@@ -1,0 +1,209 @@
+// Initial values, checkpoints and weights on a module that has states only.
+#include "runtime/checkpoint.h"
+#include "runtime/executor.h"
+#include "runtime/plan.h"
+#include "runtime/state.h"
+
+#include "ir/diagnostics.h"
+#include "ir/opdef.h"
+#include "temp_dir.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+using namespace gptc;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Puts every state at its place and gives the arena its size, as plan-memory does.
+struct Fixture {
+  explicit Fixture(const char *text, unsigned threads = 2) : module(parseModule(text, "test")) {
+    int64_t at = 0;
+    for (auto &s : module->states) {
+      s->attrs.set("at", at);
+      at += (s->type.bytes() + 63) / 64 * 64;
+    }
+    module->attrs.set("arena_bytes", at);
+    pool = std::make_unique<ThreadPool>(threads);
+    arena = std::make_unique<Arena>(at, pool.get());
+    Target host = hostTarget(threads);
+    executor = std::make_unique<Executor>(*module, host, host, *arena, *pool, "");
+  }
+  template <typename T = float> T *data(const char *name) { return static_cast<T *>(executor->state(name)); }
+  std::unique_ptr<Module> module;
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<Executor> executor;
+};
+
+const char *kStates = R"(module {
+  state @wte.weight : f32[37->40,129] {kind="param", init="normal", std=0.02, stream=3, decay=true}
+  state @ln_f.weight : f32[129] {kind="param", init="ones"}
+  state @ln_f.bias : f32[129] {kind="param", init="zeros"}
+  state @m.wte.weight : f32[37->40,129] {kind="moment", init="zeros"}
+  state @grad.wte.weight : f32[37->40,129] {kind="grad", init="zeros"}
+  state @step : i64[] {kind="counter", init="zeros"}
+  state @rng_seed : i64[] {kind="counter", init="zeros"}
+  state @c : f32[] {kind="counter", init="const", value=0.25}
+})";
+
+TEST(InitialValues, AgreeWithTheInterpreter) {
+  Fixture f(kStates);
+  initializeStates(*f.executor, 99);
+  for (const auto &s : f.module->states) {
+    if (s->name == "rng_seed")
+      continue;
+    Tensor want = initialValue(*s, 99);
+    if (s->type.dtype != DType::f32)
+      continue;
+    std::vector<float> got(s->type.elements());
+    copyFromPadded(s->type, f.executor->state(s->name), got.data());
+    for (size_t i = 0; i < got.size(); ++i)
+      ASSERT_NEAR(got[i], want.data[i], 1e-6 * std::abs(want.data[i]) + 1e-8) << s->name << " " << i;
+  }
+  EXPECT_EQ(readCounter(*f.executor, "rng_seed"), 99);
+  for (int i = 37 * 129; i < 40 * 129; ++i)
+    ASSERT_EQ(f.data("wte.weight")[i], 0) << "padding";
+}
+
+TEST(InitialValues, AreNormalAndIndependentOfThreads) {
+  const char *text = R"(module {
+    state @a : f32[1000,1001] {kind="param", init="normal", std=2.0, stream=1}
+    state @b : f32[1000,1001] {kind="param", init="normal", std=2.0, stream=2}
+  })";
+  Fixture one(text, 1), two(text, 2);
+  initializeStates(*one.executor, 5);
+  initializeStates(*two.executor, 5);
+  const int n = 1000 * 1001;
+  EXPECT_EQ(std::memcmp(one.data("a"), two.data("a"), n * 4), 0);
+  double sum = 0, squares = 0, product = 0, fourth = 0;
+  for (int i = 0; i < n; ++i) {
+    double a = one.data("a")[i] / 2, b = one.data("b")[i] / 2;
+    sum += a;
+    squares += a * a;
+    fourth += a * a * a * a;
+    product += a * b;
+  }
+  EXPECT_NEAR(sum / n, 0, 4e-3);
+  EXPECT_NEAR(squares / n, 1, 6e-3);
+  EXPECT_NEAR(fourth / n, 3, 5e-2);
+  EXPECT_NEAR(product / n, 0, 4e-3);
+}
+
+struct CheckpointTest : ::testing::Test {
+  CheckpointTest() : f(kStates), store(dir.path) {
+    initializeStates(*f.executor, 1);
+    for (int i = 0; i < 100; ++i)
+      f.data("m.wte.weight")[i] = i;
+    hash = modelHash(*f.module);
+  }
+  void save(int64_t step, int64_t keep = 10) {
+    writeCounter(*f.executor, "step", step);
+    store.save(*f.executor, {step, "plan", hash, "data", ""}, keep);
+  }
+  std::optional<CheckpointInfo> load(Fixture &into, bool parametersOnly = false) {
+    warnings.clear();
+    return store.loadNewest(*into.executor, hash, parametersOnly, [&](const std::string &w) { warnings.push_back(w); });
+  }
+  std::string stepDir(int step) { return dir / fmt::format("checkpoints/step-{:08}", step); }
+  TempDir dir;
+  Fixture f;
+  CheckpointStore store;
+  std::string hash;
+  std::vector<std::string> warnings;
+};
+
+TEST_F(CheckpointTest, RoundTrip) {
+  save(7);
+  Fixture g(kStates);
+  auto info = load(g);
+  ASSERT_TRUE(info);
+  EXPECT_EQ(info->step, 7);
+  EXPECT_EQ(info->planHash, "plan");
+  EXPECT_EQ(info->dataFingerprint, "data");
+  EXPECT_EQ(std::memcmp(f.arena->data(), g.arena->data(), f.arena->bytes()), 0);
+  Fixture h(kStates);
+  ASSERT_TRUE(load(h, true));
+  EXPECT_EQ(std::memcmp(f.data("wte.weight"), h.data("wte.weight"), 37 * 129 * 4), 0);
+  EXPECT_EQ(h.data("m.wte.weight")[5], 0);
+}
+
+TEST_F(CheckpointTest, KeepsTheNewest) {
+  for (int s : {1, 2, 3, 4, 5})
+    save(s, 2);
+  EXPECT_EQ(store.steps(), (std::vector<int64_t>{5, 4}));
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir / "checkpoints"), fs::directory_iterator()), 2);
+  save(5, 2);  // the same step again replaces it
+  EXPECT_EQ(store.steps(), (std::vector<int64_t>{5, 4}));
+}
+
+TEST_F(CheckpointTest, FallsBackFromEveryKindOfDamage) {
+  save(1);
+  for (const char *name : {"manifest.json", "model.safetensors", "optimizer.safetensors"})
+    for (const char *how : {"flip", "truncate", "remove"}) {
+      save(2);
+      std::string path = stepDir(2) + "/" + name;
+      size_t size = fs::file_size(path);
+      if (*how == 'f')
+        damageFile(path, size - 3);
+      else if (*how == 't')
+        fs::resize_file(path, size / 2);
+      else
+        fs::remove(path);
+      Fixture g(kStates);
+      auto info = load(g);
+      ASSERT_TRUE(info) << name << how;
+      EXPECT_EQ(info->step, 1);
+      EXPECT_EQ(readCounter(*g.executor, "step"), 1);
+      EXPECT_EQ(warnings.size(), 1u);
+    }
+  damageFile(stepDir(1) + "/manifest.json", 20);
+  Fixture g(kStates);
+  EXPECT_EQ(codeThrown([&] { load(g); }), int(ErrorCode::CheckpointDamaged));
+}
+
+TEST_F(CheckpointTest, OfAnotherModelIsRefused) {
+  save(1);
+  hash = "other";
+  EXPECT_EQ(codeThrown([&] { load(f); }), int(ErrorCode::CheckpointMismatch));
+}
+
+TEST_F(CheckpointTest, NoneIsNoError) { EXPECT_FALSE(load(f)); }
+
+TEST_F(CheckpointTest, LeftoversAreCleanedUp) {
+  save(1);
+  fs::create_directories(dir / "checkpoints/.step-00000002.tmp");
+  fs::create_directories(dir / "checkpoints/.step-00000000.removed/x");
+  store.cleanUp();
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir / "checkpoints"), fs::directory_iterator()), 1);
+}
+
+TEST_F(CheckpointTest, FailedSaveLeavesNothingAndKeepsOlder) {
+  save(1);
+  writeFile(dir / "file", "");
+  CheckpointStore nowhere(dir / "file");
+  EXPECT_EQ(codeThrown([&] { nowhere.save(*f.executor, {2, "", hash, "", ""}, 1); }), int(ErrorCode::Unwritable));
+  if (::geteuid() != 0) {
+    fs::permissions(dir / "checkpoints", fs::perms::owner_read | fs::perms::owner_exec);
+    EXPECT_EQ(codeThrown([&] { save(2); }), int(ErrorCode::Unwritable));
+    fs::permissions(dir / "checkpoints", fs::perms::owner_all);
+  }
+  EXPECT_EQ(store.steps(), (std::vector<int64_t>{1}));
+}
+
+TEST_F(CheckpointTest, WeightsLoadFromOtherFolders) {
+  save(1);
+  Fixture g(kStates);
+  loadWeights(*g.executor, stepDir(1));
+  EXPECT_EQ(std::memcmp(f.data("wte.weight"), g.data("wte.weight"), 37 * 129 * 4), 0);
+  Fixture other(R"(module { state @wte.weight : f32[37,128] {kind="param", init="zeros"} })");
+  std::string message;
+  EXPECT_EQ(codeThrown([&] { loadWeights(*other.executor, stepDir(1)); }, &message),
+            int(ErrorCode::CheckpointMismatch));
+  EXPECT_NE(message.find("wte.weight is f32[37,129] where the model has f32[37,128]"), std::string::npos) << message;
+  EXPECT_EQ(codeThrown([&] { loadWeights(*other.executor, dir / "nothing"); }), int(ErrorCode::FileMissing));
+}
+
+}  // namespace

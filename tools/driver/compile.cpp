@@ -1,0 +1,101 @@
+#include "tools/driver/compile.h"
+
+#include "codegen/codegen.h"
+#include "frontends/model_builder.h"
+#include "frontends/tokenizer.h"
+#include "frontends/toml_config.h"
+#include "ir/diagnostics.h"
+#include "runtime/files.h"
+
+#include <chrono>
+
+namespace gptc {
+
+namespace {
+
+class Stopwatch {
+public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+
+private:
+  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+};
+
+std::string absoluteOrEmpty(const std::string &path) { return path.empty() ? path : absolutePath(path); }
+
+}  // namespace
+
+Config readConfig(const std::string &modelFile, const std::vector<std::string> &settings) {
+  return loadConfig(modelFile, settings, [](const std::string &tokenizer) { return Tokenizer::load(tokenizer).vocabSize(); });
+}
+
+RunSettings runSettings(const Config &c) {
+  RunSettings r;
+  r.outDir = absolutePath(c.outDir);
+  r.steps = c.train.steps;
+  r.seed = uint64_t(c.train.seed);
+  r.onNonfinite = c.train.onNonfinite;
+  r.trainData = absoluteOrEmpty(c.data.train);
+  r.valData = absoluteOrEmpty(c.data.val);
+  r.tokenizer = absoluteOrEmpty(c.data.tokenizer);
+  r.evalEvery = c.eval.every;
+  r.evalSteps = c.eval.steps;
+  r.sampleEvery = c.eval.sampleEvery;
+  r.samplePrompt = c.eval.samplePrompt;
+  r.sampleTokens = c.eval.sampleTokens;
+  r.checkpointEvery = c.checkpoint.every;
+  r.checkpointKeep = c.checkpoint.keep;
+  r.logEvery = c.log.every;
+  r.mfuPeak = c.log.mfuPeak;
+  return r;
+}
+
+// 1. Configuration -> graph -> the default pipeline. The module is copied where fusion begins: that is the joint graph.
+// 2. Every group becomes a kernel and is compiled into the cache.
+// 3. The plan is written last: a plan that exists has kernels that compile.
+CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &plan) {
+  CompileReport report;
+  const Stopwatch total;
+  config = readConfig(request.modelFile, request.settings);
+  plan.target = hostTarget();
+  plan.run = runSettings(config);
+
+  const Stopwatch passes;
+  plan.planned = buildModel(config);
+  PipelineOptions options = request.pipeline;
+  options.beforePass = [&](const PassUse &next, const Module &m) {
+    if (!plan.joint && next.pass->name == llvm::StringRef("fuse"))
+      plan.joint = m.clone();
+  };
+  runPipeline(*plan.planned, parsePipeline(defaultPipeline(), &plan.target), options);
+  GPTC_CHECK(plan.joint, "the default pipeline does not fuse");
+  report.passSeconds = passes.seconds();
+  report.arenaBytes = plan.planned->attrs.getInt("arena_bytes");
+
+  const Stopwatch kernels;
+  std::vector<LoweredGroup> groups;
+  for (const auto &f : plan.planned->functions)
+    for (const Op &op : f->body) {
+      if (!op.is(OpKind::fused))
+        continue;
+      Schedule schedule;
+      GPTC_CHECK(Schedule::parse(op.attrs.getString("schedule"), schedule), "schedule of {}", op.loc);
+      groups.push_back(lowerGroup(op, schedule, plan.target));
+    }
+  std::vector<const kir::Kernel *> pointers;
+  for (const LoweredGroup &g : groups)
+    pointers.push_back(&g.kernel);
+  Jit jit(plan.target, request.cacheDir);
+  jit.compile(pointers);
+  report.groups = int(groups.size());
+  report.compiled = jit.stats.compiled;
+  report.reused = jit.stats.reused;
+  report.kernelSeconds = kernels.seconds();
+
+  report.planDir = request.planDir.empty() ? config.name + ".plan" : request.planDir;
+  writePlan(report.planDir, plan);
+  report.totalSeconds = total.seconds();
+  return report;
+}
+
+}  // namespace gptc

@@ -1,0 +1,40 @@
+// From a model file to a plan folder: what `gptc compile` does, for tests and programs.
+#pragma once
+
+#include "passes/pass.h"
+#include "runtime/plan.h"
+
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+struct Config;
+
+struct CompileRequest {
+  std::string modelFile;
+  std::vector<std::string> settings;  // key=value
+  std::string planDir;                // "": NAME.plan in the working folder
+  std::string cacheDir;               // compiled kernels; "": none
+  PipelineOptions pipeline;
+};
+
+struct CompileReport {
+  std::string planDir;
+  int64_t arenaBytes = 0;
+  int groups = 0;            // fused ops of all functions
+  int compiled = 0, reused = 0;  // distinct kernels, by whether the cache had them
+  double passSeconds = 0, kernelSeconds = 0, totalSeconds = 0;
+};
+
+/// Reads the configuration as loadConfig does, with the vocabulary of its tokenizer file.
+Config readConfig(const std::string &modelFile, const std::vector<std::string> &settings);
+
+/// What a plan holds beside the graph; paths absolute.
+RunSettings runSettings(const Config &config);
+
+/// Compiles and writes the plan. Kernels are compiled as well, so that mistakes show now and the cache is warm.
+/// `config` receives what was read. Throws UserError.
+CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &plan);
+
+}  // namespace gptc

@@ -1,0 +1,86 @@
+// gptc compile: a model file becomes a plan, and a short account of it.
+#include "codegen/codegen.h"
+#include "frontends/toml_config.h"
+#include "tools/driver/cache_dir.h"
+#include "tools/driver/command_line.h"
+#include "tools/driver/commands.h"
+#include "tools/driver/compile.h"
+
+#include <locale>
+#include <unistd.h>
+
+namespace gptc {
+
+namespace {
+
+/// 1234567 -> "1,234,567".
+std::string grouped(int64_t n) {
+  std::string digits = fmt::format("{}", n);
+  for (int at = int(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(size_t(at), ",");
+  return digits;
+}
+
+std::string bytes(int64_t n) {
+  return n < 10 << 20 ? fmt::format("{:.1f} KiB", double(n) / 1024)
+         : n < 10LL << 30 ? fmt::format("{:.1f} MiB", double(n) / (1 << 20))
+                          : fmt::format("{:.1f} GiB", double(n) / (1 << 30));
+}
+
+void row(const char *name, const std::string &text) { fmt::print("{:<11} {}\n", name, text); }
+
+void account(const Config &c, const Plan &plan, const CompileReport &r) {
+  const ModelConfig &m = c.model;
+  row("model", fmt::format("{}: {} layers, {} heads{}, width {}, context {}, vocabulary {}", c.name, m.nLayer, m.nHead,
+                           m.nKvHead == m.nHead ? "" : fmt::format(" on {}", m.nKvHead), m.nEmbd, m.blockSize,
+                           grouped(m.vocabSize)));
+  row("parameters", grouped(parameterCount(*plan.planned, false)));
+  const bool automatic = !c.written.count("train.micro_batch") ||
+                         std::holds_alternative<std::string>(c.written.at("train.micro_batch").value);
+  row("step", fmt::format("{} tokens = {} x {} sequences x {}{}, {:.4g} GFLOP", grouped(c.train.globalBatchTokens),
+                          c.train.accumulate, c.train.microBatch, m.blockSize, automatic ? " (micro_batch auto)" : "",
+                          flopsPerToken(*plan.planned) * double(c.train.globalBatchTokens) * 1e-9));
+  row("steps", fmt::format("{}, {} tokens", grouped(c.train.steps), grouped(c.train.steps * c.train.globalBatchTokens)));
+  row("target", fmt::format("cpu {}, {}-bit vectors, fp32, {} thread{}", plan.target.cpu, 8 * plan.target.vectorBytes,
+                            plan.target.threads, plan.target.threads == 1 ? "" : "s"));
+  row("kernels", fmt::format("{} for {} groups: {} compiled, {} from the cache", r.compiled + r.reused, r.groups, r.compiled,
+                             r.reused));
+  const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  row("memory", bytes(r.arenaBytes) +
+                    (r.arenaBytes > memory ? fmt::format(": more than the {} of this machine", bytes(memory)) : ""));
+  row("plan", fmt::format("{}  {}", r.planDir, plan.hash.substr(0, 12)));
+  row("time", fmt::format("{:.2f} s: passes {:.2f}, kernels {:.2f}", r.totalSeconds, r.passSeconds, r.kernelSeconds));
+}
+
+}  // namespace
+
+void addCompileCommand(CLI::App &app) {
+  CLI::App *c = app.add_subcommand("compile", "Compiles a model file into a plan");
+  struct Options {
+    CompileRequest request;
+    std::string target;
+  };
+  auto o = std::make_shared<Options>();
+  o->request.cacheDir = defaultCacheDir();
+  c->add_option("model", o->request.modelFile, "model.toml; examples/gpt2-124m.toml shows every key")
+      ->required()
+      ->type_name("MODEL.toml");
+  c->add_option("-o,--out", o->request.planDir, "Folder of the plan [NAME.plan]")->type_name("PLAN");
+  c->add_option("--set", o->request.settings, "Overrides a key, for example train.steps=100; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all();
+  c->add_option("--target", o->target, "cpu or auto; the same as --set compile.target=...")->type_name("T");
+  c->add_option("--dump-dir", o->request.pipeline.dumpDir, "Writes the graph after every pass into this folder")->type_name("DIR");
+  c->add_flag("--time-passes", o->request.pipeline.timePasses, "Prints the time of every pass to stderr");
+  c->callback([o] {
+    if (!o->target.empty())
+      o->request.settings.push_back("compile.target=" + o->target);
+    Config config;
+    Plan plan;
+    CompileReport report = compilePlan(o->request, config, plan);
+    account(config, plan, report);
+  });
+}
+
+}  // namespace gptc

@@ -1,0 +1,73 @@
+// gptc doctor: what this machine offers, and what is in the way.
+#include "codegen/codegen.h"
+#include "tools/driver/cache_dir.h"
+#include "tools/driver/command_line.h"
+#include "tools/driver/commands.h"
+
+#include <cerrno>
+#include <cstring>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace gptc {
+
+namespace {
+
+int problems;
+
+void row(const char *name, const std::string &text) { fmt::print("{:<10} {}\n", name, text); }
+
+void problem(const char *name, const std::string &text, const std::string &remedy) {
+  ++problems;
+  fmt::print("{:<10} problem: {}\n{:<10} remedy:  {}\n", name, text, "", remedy);
+}
+
+/// The cache must be ours alone; it is made on first use.
+void cache() {
+  const std::string dir = defaultCacheDir();
+  struct stat info {};
+  if (dir.empty())
+    problem("cache", "none: neither HOME nor XDG_CACHE_HOME nor GPTC_CACHE names a folder",
+            "set GPTC_CACHE, or kernels are compiled anew in every run");
+  else if (::stat(dir.c_str(), &info) != 0)
+    row("cache", errno == ENOENT ? dir + " (made on first use)" : fmt::format("{}: {}", dir, std::strerror(errno)));
+  else if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid())
+    problem("cache", dir + " is not a folder of yours", "set GPTC_CACHE to one that is");
+  else if (info.st_mode & 077)
+    problem("cache", dir + " may be entered by others, so that gptc does not use it", "chmod 700 " + dir);
+  else if (::access(dir.c_str(), W_OK) != 0)
+    problem("cache", dir + " is not writable", "chmod 700 " + dir);
+  else
+    row("cache", dir);
+}
+
+void doctor() {
+  const Target t = hostTarget();
+  auto has = [&](const char *f) { return (t.features + ",").find(fmt::format("+{},", f)) != std::string::npos; };
+  std::string found;
+  for (const char *f : {"avx2", "fma", "avx512f", "avx512bf16", "amx-bf16"})
+    if (has(f))
+      found += fmt::format(" {}", f);
+  row("gptc", GPTC_VERSION);
+  row("cpu", fmt::format("{},{}", t.cpu, found));
+  row("vectors", fmt::format("{} of {} bits", t.vectorRegisters, 8 * t.vectorBytes));
+  row("threads", fmt::format("{}", t.threads));
+  row("caches", fmt::format("{} KiB, {} KiB, {} KiB", t.l1Bytes >> 10, t.l2Bytes >> 10, t.l3Bytes >> 10));
+  row("memory", fmt::format("{:.1f} GiB", double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE)) / (1 << 30)));
+  if (!has("fma"))
+    problem("cpu", "no fused multiply-add: kernels are many times slower", "use a CPU of 2013 or later");
+  cache();
+  if (!problems)
+    row("result", "no problem found");
+}
+
+}  // namespace
+
+void addDoctorCommand(CLI::App &app) {
+  app.add_subcommand("doctor", "Says what this machine offers, and names what is missing")->callback([] {
+    problems = 0;
+    doctor();
+  });
+}
+
+}  // namespace gptc

@@ -1,0 +1,156 @@
+// gptrun: runs a plan. Training by default; `gptrun sample PLAN` and `gptrun eval PLAN` use what was trained.
+#include "frontends/tokenizer.h"
+#include "ir/diagnostics.h"
+#include "runtime/sample.h"
+#include "runtime/trainer.h"
+#include "tools/driver/cache_dir.h"
+#include "tools/driver/command_line.h"
+#include "tools/driver/main_guard.h"
+
+#include <chrono>
+#include <cmath>
+
+using namespace gptc;
+
+namespace {
+
+/// The front end's tokenizer, as the runtime wants to see it.
+class TokenizerCodec : public TextCodec {
+public:
+  explicit TokenizerCodec(const std::string &file) : tokenizer(Tokenizer::load(file)), stream(tokenizer) {}
+  std::vector<int32_t> encode(const std::string &text) override { return tokenizer.encode(text); }
+  std::string push(int32_t token) override { return stream.push(token); }
+  std::string finish() override { return stream.finish(); }
+  int32_t endOfText() const override { return tokenizer.endOfText(); }
+
+private:
+  Tokenizer tokenizer;
+  TextStream stream;
+};
+
+struct Options {
+  std::string plan, outDir, resume = "auto", prompt = "\n";
+  int64_t nodes = 1, ranksPerNode = 1, steps = -1;
+  unsigned threads = 0;
+  bool profile = false;
+  SampleOptions sample;
+};
+
+void warn(const std::string &text) { fmt::print(stderr, "warning: {}\n", text); }
+
+Session open(const Options &o) {
+  Plan plan = loadPlan(o.plan);
+  if (!o.outDir.empty())
+    plan.run.outDir = absolutePath(o.outDir);
+  return Session(std::move(plan), defaultCacheDir(), o.threads);
+}
+
+void runTraining(const Options &o) {
+  if (o.nodes != 1 || o.ranksPerNode != 1)
+    throw UserError(ErrorCode::NotBuiltYet,
+                    fmt::format("{} nodes x {} ranks: only one process can train yet", o.nodes, o.ranksPerNode),
+                    "leave out --nodes and --ranks-per-node");
+  Session session = open(o);
+  std::optional<TokenizerCodec> codec;
+  if (!session.plan.run.tokenizer.empty() && session.plan.run.sampleEvery > 0)
+    codec.emplace(session.plan.run.tokenizer);
+  TrainOptions t;
+  t.steps = o.steps;
+  t.resume = o.resume == "never" ? Resume::never : o.resume == "must" ? Resume::must : Resume::automatic;
+  t.profile = o.profile;
+  t.codec = codec ? &*codec : nullptr;
+  train(session, t);
+}
+
+void runSample(const Options &o) {
+  Session session = open(o);
+  const std::string &file = session.plan.run.tokenizer;
+  if (file.empty())
+    throw UserError(ErrorCode::FileMissing, "the plan names no tokenizer",
+                    "set data.tokenizer in model.toml and compile again");
+  TokenizerCodec codec(file);
+  std::vector<int32_t> prompt = codec.encode(o.prompt);
+  if (prompt.empty())
+    throw UserError(ErrorCode::Usage, "the prompt is empty", "give --prompt TEXT");
+  loadForInference(session, warn);
+  auto print = [](const std::string &text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  };
+  print(o.prompt);
+  sampleTokens(session.executor, prompt, o.sample, [&](int32_t token) {
+    print(codec.push(token));
+    return token != codec.endOfText();
+  });
+  print(codec.finish() + "\n");
+}
+
+void runEval(const Options &o) {
+  Session session = open(o);
+  const RunSettings &run = session.plan.run;
+  const Module &m = *session.plan.planned;
+  if (run.valData.empty())
+    throw UserError(ErrorCode::FileMissing, "the plan names no validation data",
+                    "set data.val in model.toml and compile again");
+  TokenData data(run.valData, "data.val", m.attrs.getInt("vocab_size"), m.attrs.getInt("block_size"), 2);
+  std::string from = loadForInference(session, warn);
+  auto start = std::chrono::steady_clock::now();
+  double loss = *evaluate(session.executor, data, o.steps >= 0 ? o.steps : run.evalSteps);
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  fmt::print("val loss {:.4f}  perplexity {:.2f}  ({}, {:.1f} s)\n", loss, std::exp(loss), from, seconds);
+}
+
+int run(int argc, char **argv) {
+  Options o;
+  CLI::App app{"gptrun: trains, samples and evaluates a plan made by `gptc compile`", "gptrun"};
+  auto common = [&](CLI::App *a) {
+    a->add_option("PLAN", o.plan, "folder written by `gptc compile`");
+    a->add_option("--threads", o.threads, "threads (0: all cores); never changes results")->check(CLI::Range(0, 4096));
+    a->add_option("--out-dir", o.outDir, "where the run writes; default: out_dir of model.toml");
+  };
+  common(&app);
+  app.add_option("--nodes", o.nodes, "machines")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--ranks-per-node", o.ranksPerNode, "processes per machine")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--steps", o.steps, "stop once this many steps are done in all; default: the plan's")
+      ->check(CLI::Range(int64_t(0), int64_t(1) << 40));
+  app.add_option(
+         "--resume", o.resume,
+         "auto: from the newest checkpoint if there is one | never: start over, keeping the earlier run aside | must")
+      ->check(CLI::IsMember({"auto", "never", "must"}));
+  app.add_flag("--profile", o.profile, "print time, GFLOP/s and GB/s per kernel at the end");
+
+  CLI::App *sample = app.add_subcommand("sample", "continue a prompt with the newest checkpoint");
+  common(sample);
+  sample->add_option("--prompt", o.prompt, "text to continue");
+  sample->add_option("--max-tokens", o.sample.maxTokens, "tokens to generate")
+      ->check(CLI::Range(int64_t(1), int64_t(1) << 40));
+  sample->add_option("--temperature", o.sample.temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0));
+  sample->add_option("--top-k", o.sample.topK, "choose among the k likeliest; 0: all")
+      ->check(CLI::Range(int64_t(0), int64_t(1) << 31));
+  sample->add_option("--top-p", o.sample.topP, "choose among the likeliest that together reach this probability")
+      ->check(CLI::Range(1e-9, 1.0));
+  sample->add_option("--seed", o.sample.seed, "seed of the choice");
+  CLI::App *eval = app.add_subcommand("eval", "validation loss of the newest checkpoint");
+  common(eval);
+  eval->add_option("--steps", o.steps, "batches; 0: the whole split; default: eval.steps")
+      ->check(CLI::Range(int64_t(0), int64_t(1) << 40));
+
+  if (std::optional<int> code = parseCommandLine(app, argc, argv))
+    return *code;
+  if (o.plan.empty())
+    throw UserError(ErrorCode::Usage, "which plan?", "gptrun PLAN; make one with `gptc compile model.toml -o PLAN`");
+  if (sample->parsed())
+    runSample(o);
+  else if (eval->parsed())
+    runEval(o);
+  else
+    runTraining(o);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+  return guardedMain([&] { return run(argc, argv); });
+}
