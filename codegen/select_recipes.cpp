@@ -1,0 +1,86 @@
+// select-recipes: gives every fused op its schedule and the bytes of its workspaces.
+//
+//   1. A fused op whose schedule text already names its recipe keeps it (a plan, or a tuner, chose it); any other gets the
+//      recipe's default for the target.
+//   2. The kernel is built once, for the workspaces that it asks for: memory planning needs them.
+//   Groups with equal keys get the same answer without being built again.
+#include "codegen/codegen.h"
+#include "codegen/recipes/recipe.h"
+
+#include "ir/diagnostics.h"
+
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/bit.h"
+
+#include <map>
+
+namespace gptc {
+
+std::string groupKey(const Op &fused) {
+  std::string key;
+  auto put = [&](const auto &v) { fmt::format_to(std::back_inserter(key), "{} ", v); };
+  auto putAttr = [&](const Attr &attr) {
+    put(attr.index());  // 1 and 1.0 are two values
+    if (auto *v = std::get_if<double>(&attr))
+      put(llvm::bit_cast<uint64_t>(*v));
+    else if (auto *v = std::get_if<std::string>(&attr))
+      put(fmt::format("{}:{}", v->size(), *v));
+    else if (auto *v = std::get_if<std::vector<int64_t>>(&attr))
+      put(fmt::format("{}", fmt::join(*v, ",")));
+    else if (auto *v = std::get_if<bool>(&attr))
+      put(*v);
+    else
+      put(std::get<int64_t>(attr));
+  };
+  put(fused.attrs.getString("kind"));
+  put(fused.attrs.getString("schedule"));
+  llvm::DenseMap<const Value *, unsigned> number;
+  for (const auto &a : fused.body->args) {
+    number.try_emplace(a.get(), number.size());
+    put(a->type.str());
+  }
+  for (const Op &op : *fused.body) {
+    put(unsigned(op.kind));
+    for (const Value *v : op.operands())
+      put(number.lookup(v));
+    for (const auto &[name, value] : op.attrs) {
+      put(name);
+      putAttr(value);
+    }
+    for (unsigned i = 0; i < op.numResults(); ++i) {
+      number.try_emplace(op.result(i), number.size());
+      put(op.result(i)->type.str());
+    }
+    key += '\n';
+  }
+  return key;
+}
+
+bool selectRecipes(Module &m, const Target &target) {
+  struct Choice { std::string schedule; std::vector<int64_t> ws; };
+  std::map<std::string, Choice> known;
+  bool changed = false;
+  for (auto &f : m.functions) {
+    for (Op &op : f->body) {
+      if (!op.is(OpKind::fused))
+        continue;
+      std::string key = groupKey(op);
+      auto [it, isNew] = known.try_emplace(key);
+      if (isNew) {
+        Schedule s;
+        std::string text = op.attrs.getString("schedule");
+        if (text.empty() || !Schedule::parse(text, s) || s.recipe != op.attrs.getString("kind"))
+          s = defaultSchedule(op, target);
+        it->second = {s.str(), lowerGroup(op, s, target).workspaceBytes};
+      }
+      if (op.attrs.getString("schedule") == it->second.schedule && op.attrs.getInts("ws") == it->second.ws)
+        continue;
+      op.attrs.set("schedule", it->second.schedule);
+      op.attrs.set("ws", it->second.ws);
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+}  // namespace gptc

@@ -1,0 +1,327 @@
+#include "recipe_harness.h"
+
+#include "ir/diagnostics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+namespace gptc::test {
+
+Group group(const std::string &kind, const std::string &args, const std::string &body) {
+  std::string names;
+  llvm::SmallVector<llvm::StringRef> parts;
+  llvm::StringRef(args).split(parts, ';');
+  std::string list;
+  for (llvm::StringRef p : parts) {
+    if (p.trim().empty())
+      continue;
+    names += (names.empty() ? "" : ", ") + p.trim().split(':').first.trim().str();
+    list += (list.empty() ? "" : ", ") + p.trim().str();
+  }
+  // The types of what is yielded are found by parsing the body as a function first.
+  std::string plain = body;
+  size_t at = plain.find("yield");
+  GPTC_CHECK(at != std::string::npos, "{}", body);
+  plain.replace(at, 5, "return");
+  auto probe = parseModule(fmt::format("func @f({}) -> () {{\n{}\n}}", list, plain), "test");
+  std::string types, results;
+  unsigned n = 0;
+  for (const Value *v : probe->functions[0]->body.back()->operands()) {
+    types += (types.empty() ? "" : ", ") + v->type.str();
+    results += fmt::format("{}%result{}", results.empty() ? "" : ", ", n++);
+  }
+  Group g;
+  g.module = parseModule(fmt::format("func @f({}) -> ({}) {{\n{} = fused {} {{kind=\"{}\"}} : {} {{\n^({})\n{}\n}}\nreturn {}\n}}", list,
+                                     types, results, names, kind, types, list, body, results),
+                         "test");
+  std::vector<std::string> errors = verify(*g.module);
+  EXPECT_TRUE(errors.empty()) << errors[0] << "\n" << print(*g.module);
+  g.fused = g.module->functions[0]->body.front();
+  return g;
+}
+
+Group groupOf(OpKind kind, llvm::ArrayRef<Type> operands, const AttrMap &attributes, llvm::ArrayRef<Type> results) {
+  Group g;
+  g.module = std::make_unique<Module>();
+  Function *f = g.module->addFunction("f");
+  auto body = std::make_unique<Block>();
+  std::vector<Value *> outer, inner;
+  for (const Type &t : operands) {
+    outer.push_back(f->body.addArg(t));
+    inner.push_back(body->addArg(t));
+  }
+  Builder in(*body);
+  Op *member = results.empty() ? in.op(kind, inner, attributes) : in.op(kind, inner, results, attributes);
+  std::vector<Value *> yielded;
+  std::vector<Type> types;
+  for (unsigned i = 0; i < member->numResults(); ++i) {
+    yielded.push_back(member->result(i));
+    types.push_back(member->result(i)->type);
+  }
+  in.op(OpKind::yield, yielded, llvm::ArrayRef<Type>());
+  Builder out(f->body);
+  g.fused = out.op(OpKind::fused, outer, types, attrs({{"kind", recipeFor(opDef(kind).fusion).value_or("none")}}));
+  g.fused->body = std::move(body);
+  std::vector<Value *> returned;
+  for (unsigned i = 0; i < g.fused->numResults(); ++i)
+    returned.push_back(g.fused->result(i));
+  out.ret(returned);
+  return g;
+}
+
+std::optional<std::string> recipeFor(FusionKind f) {
+  switch (f) {
+  case FusionKind::pointwise:
+  case FusionKind::gather:
+    return "pointwise";
+  case FusionKind::row:
+    return "row";
+  case FusionKind::fold:
+    return "fold";
+  case FusionKind::reduce_all:
+    return "reduce_all";
+  case FusionKind::scatter:
+    return "scatter";
+  default:
+    return std::nullopt;
+  }
+}
+
+namespace {
+
+constexpr double untouched = 7;  // in padding of results
+
+DType storageOf(DType t, DType compute) { return isFloat(t) && compute == DType::f64 ? DType::f64 : t; }
+
+/// Padded elements, `fill` in the padding.
+std::vector<double> spread(const Tensor &t, double fill) {
+  std::vector<double> out(t.type.paddedElements(), fill);
+  for (int64_t i = 0; i < t.type.elements(); ++i) {
+    int64_t rest = i, at = 0, stride = 1;
+    for (int d = int(t.type.rank()) - 1; d >= 0; --d) {
+      at += rest % t.type.dim(d) * stride;
+      stride *= t.type.padded(d);
+      rest /= t.type.dim(d);
+    }
+    out[at] = t.data[i];
+  }
+  return out;
+}
+
+/// The reverse; padding must hold `fill`.
+Tensor gather(const Type &type, const std::vector<double> &padded, double fill, bool checkPadding) {
+  Tensor t(type), expected(type);
+  std::vector<double> mark = spread(Tensor(type, std::vector<double>(type.elements(), 1)), 0);
+  int64_t next = 0;
+  for (size_t i = 0; i < padded.size(); ++i) {
+    if (mark[i] == 1) {
+      t.data[next++] = padded[i];
+    } else if (checkPadding) {
+      EXPECT_EQ(padded[i], fill) << "padding of a result changed";
+    }
+  }
+  return t;
+}
+
+void write(DType t, char *to, double v) {
+  auto put = [&](auto x) { std::memcpy(to, &x, sizeof x); };
+  switch (t) {
+  case DType::f32:
+    return put(float(v));
+  case DType::f64:
+    return put(v);
+  case DType::bf16: {
+    float f = float(v);
+    uint32_t u;
+    std::memcpy(&u, &f, 4);
+    return put(uint16_t(std::isnan(v) ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16));
+  }
+  case DType::i32:
+    return put(int32_t(v));
+  case DType::i64:
+    return put(int64_t(v));
+  case DType::u32:
+    return put(uint32_t(v));
+  case DType::pred:
+    return put(uint8_t(v != 0));
+  case DType::f16:
+    break;
+  }
+  GPTC_UNREACHABLE("{}", nameOf(t).str());
+}
+
+double read(DType t, const char *from) {
+  auto get = [&](auto x) {
+    std::memcpy(&x, from, sizeof x);
+    return x;
+  };
+  switch (t) {
+  case DType::f32:
+    return get(0.f);
+  case DType::f64:
+    return get(0.0);
+  case DType::bf16: {
+    uint32_t u = uint32_t(get(uint16_t())) << 16;
+    float f;
+    std::memcpy(&f, &u, 4);
+    return f;
+  }
+  case DType::i32:
+    return get(int32_t());
+  case DType::i64:
+    return double(get(int64_t()));
+  case DType::u32:
+    return get(uint32_t());
+  case DType::pred:
+    return get(uint8_t());
+  case DType::f16:
+    break;
+  }
+  GPTC_UNREACHABLE("{}", nameOf(t).str());
+}
+
+/// Bytes with a zone around them that must stay as it is.
+class Guarded {
+public:
+  Guarded(const kir::Buffer &b, const std::vector<double> &content) : dtype(b->dtype), n(b->size), bytes(2 * zone + 64 + n * sizeOf(dtype), '\x5a') {
+    base = bytes.data() + zone;
+    base += (64 - reinterpret_cast<uintptr_t>(base) % 64) % 64;
+    for (int64_t i = 0; i < n; ++i)
+      write(dtype, base + i * sizeOf(dtype), content[i]);
+  }
+  void *data() const { return base; }
+  std::vector<double> content() const {
+    std::vector<double> out;
+    for (int64_t i = 0; i < n; ++i)
+      out.push_back(read(dtype, base + i * sizeOf(dtype)));
+    return out;
+  }
+  void expectIntact() const {
+    for (const char *p = bytes.data(); p < bytes.data() + bytes.size(); ++p)
+      if (p < base || p >= base + n * sizeOf(dtype)) {
+        ASSERT_EQ(*p, '\x5a') << "a byte outside a buffer changed";
+      }
+  }
+
+private:
+  static constexpr int64_t zone = 256;
+  DType dtype;
+  int64_t n;
+  std::vector<char> bytes;
+  char *base;
+};
+
+}  // namespace
+
+std::vector<Tensor> run(const Group &g, const std::vector<Tensor> &operands, const Options &o) {
+  const Op &fused = *g.fused;
+  static const Target host = hostTarget();
+  const Target &target = o.target ? *o.target : host;
+  Schedule s = o.schedule ? *o.schedule : defaultSchedule(fused, target);
+  LoweredGroup low = lowerGroup(fused, s, target, o.compute);
+  std::vector<std::string> errors = kir::verify(low.kernel);
+  EXPECT_TRUE(errors.empty()) << errors[0] << "\n" << print(fused) << "\n" << kir::print(low.kernel);
+  if (!errors.empty())
+    return {};
+  const unsigned ins = fused.numOperands(), outs = fused.numResults();
+  EXPECT_EQ(low.kernel.params.size(), ins + outs + low.workspaceBytes.size());
+
+  std::vector<std::vector<double>> content;
+  for (unsigned i = 0; i < low.kernel.params.size(); ++i) {
+    const kir::Buffer &b = low.kernel.params[i];
+    if (i < ins) {
+      EXPECT_EQ(b->dtype, storageOf(operands[i].type.dtype, o.compute));
+      content.push_back(spread(operands[i], isFloat(b->dtype) ? NAN : 99999));
+    } else if (i < ins + outs) {
+      content.push_back(spread(Tensor(fused.result(i - ins)->type, std::vector<double>(fused.result(i - ins)->type.elements(), NAN)), untouched));
+      if (isInt(b->dtype))
+        for (double &v : content.back())
+          v = std::isnan(v) ? -1 : v;
+    } else {
+      EXPECT_EQ(low.workspaceBytes[i - ins - outs], b->size * int64_t(sizeOf(b->dtype)));
+      content.push_back(std::vector<double>(b->size, isFloat(b->dtype) ? NAN : -1));
+    }
+  }
+  if (o.compiled) {
+    std::vector<std::unique_ptr<Guarded>> memory;
+    std::vector<void *> pointers;
+    for (unsigned i = 0; i < content.size(); ++i) {
+      memory.push_back(std::make_unique<Guarded>(low.kernel.params[i], content[i]));
+      pointers.push_back(memory.back()->data());
+    }
+    for (auto [result, operand] : o.inPlace)
+      pointers[ins + result] = pointers[operand];
+    Jit jit(target, "");
+    CompiledKernel k = jit.compile({&low.kernel})[0];
+    for (const CompiledPhase &p : k.phases)
+      for (int64_t t = p.tasks; t-- > 0;)  // any order will do
+        p.run(pointers.data(), t, t + 1);
+    for (unsigned i = 0; i < content.size(); ++i) {
+      memory[i]->expectIntact();
+      content[i] = memory[i]->content();
+    }
+    for (auto [result, operand] : o.inPlace)
+      content[ins + result] = content[operand];
+  } else {
+    kir::interpret(low.kernel, content, o.compute == DType::f32);
+  }
+  std::vector<Tensor> results;
+  for (unsigned i = 0; i < outs; ++i) {
+    bool shared = llvm::any_of(o.inPlace, [&](auto p) { return p.first == i; });
+    results.push_back(gather(fused.result(i)->type, content[ins + i], untouched, !shared));
+  }
+  return results;
+}
+
+std::vector<Tensor> randomOperands(const Group &g, unsigned seed, int64_t below) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  std::vector<Tensor> out;
+  for (const Value *v : g.fused->operands()) {
+    Tensor t(v->type);
+    for (double &x : t.data)
+      x = isInt(v->type.dtype) ? double(random() % uint64_t(below)) : double(float(normal(random)));
+    out.push_back(std::move(t));
+  }
+  return out;
+}
+
+void expectNear(const std::vector<Tensor> &got, const std::vector<Tensor> &want, double tolerance, const std::string &what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  for (size_t r = 0; r < got.size(); ++r) {
+    ASSERT_EQ(got[r].data.size(), want[r].data.size()) << what;
+    double scale = 1;
+    for (double v : want[r].data)
+      if (std::isfinite(v))
+        scale = std::max(scale, std::abs(v));
+    for (size_t i = 0; i < got[r].data.size(); ++i) {
+      double a = got[r].data[i], b = want[r].data[i];
+      bool same = a == b || (std::isnan(a) && std::isnan(b)) || std::abs(a - b) <= tolerance * scale;
+      ASSERT_TRUE(same) << what << ": result " << r << " element " << i << " is " << a << ", not " << b;
+    }
+  }
+}
+
+void expectSame(const std::vector<Tensor> &a, const std::vector<Tensor> &b, const std::string &what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  for (size_t r = 0; r < a.size(); ++r)
+    for (size_t i = 0; i < a[r].data.size(); ++i)
+      ASSERT_EQ(std::memcmp(&a[r].data[i], &b[r].data[i], sizeof(double)), 0)
+          << what << ": result " << r << " element " << i << ": " << a[r].data[i] << " and " << b[r].data[i];
+}
+
+void check(const Group &g, const std::vector<Tensor> &operands, double tolerance32, double tolerance64) {
+  std::vector<Tensor> want = interpretFused(*g.fused, operands);
+  for (DType compute : {DType::f64, DType::f32})
+    for (bool compiled : {false, true}) {
+      std::string what = fmt::format("{} {}\n{}", compiled ? "compiled" : "interpreted", nameOf(compute).str(), print(*g.fused));
+      expectNear(run(g, operands, {.compute = compute, .compiled = compiled}), want, compute == DType::f32 ? tolerance32 : tolerance64, what);
+      if (testing::Test::HasFatalFailure())
+        return;
+    }
+}
+
+}  // namespace gptc::test
