@@ -1,6 +1,7 @@
 // select-recipes: gives every fused op its schedule and the bytes of its workspaces.
 //
-//   1. A fused op whose schedule text already names its recipe keeps it (a plan, or a tuner, chose it); any other gets the
+//   1. A fused op whose schedule text already names its recipe keeps it (a plan, or a tuner, chose it); any other gets
+//   the
 //      recipe's default for the target.
 //   2. The kernel is built once, for the workspaces that it asks for: memory planning needs them.
 //   Groups with equal keys get the same answer without being built again.
@@ -57,7 +58,10 @@ std::string groupKey(const Op &fused) {
 }
 
 bool selectRecipes(Module &m, const Target &target) {
-  struct Choice { std::string schedule; std::vector<int64_t> ws; };
+  struct Choice {
+    std::string schedule;
+    std::vector<int64_t> ws;
+  };
   std::map<std::string, Choice> known;
   bool changed = false;
   for (auto &f : m.functions) {

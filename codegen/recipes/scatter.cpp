@@ -41,7 +41,8 @@ bool matches(const Op &fused) {
     FusionKind f = op.def().fusion;
     bool other = f == FusionKind::pointwise || f == FusionKind::gather ||
                  op.isOneOf(OpKind::constant, OpKind::yield, OpKind::reshape);
-    if (&op != scatter && (!other || llvm::is_contained(op.operands(), scatter->result(0))))
+    bool reads = !op.is(OpKind::yield) && llvm::is_contained(op.operands(), scatter->result(0));
+    if (&op != scatter && (!other || reads))
       return false;
   }
   return true;

@@ -1,6 +1,6 @@
-// Runs one fused group three ways and compares: OpDef::reference in float64, the kernel in the kernel interpreter, and the
-// kernel compiled. Padding of inputs is NaN and must never reach a result; padding of results and the bytes around every
-// buffer must stay as they were.
+// Runs one fused group three ways and compares: OpDef::reference in float64, the kernel in the kernel interpreter, and
+// the kernel compiled. Padding of inputs is NaN and must never reach a result; padding of results and the bytes around
+// every buffer must stay as they were.
 #pragma once
 
 #include "codegen/codegen.h"
@@ -25,20 +25,22 @@ std::optional<std::string> recipeFor(FusionKind f);
 
 struct Options {
   DType compute = DType::f32;
-  std::optional<Schedule> schedule;          // default: the recipe's
-  std::optional<Target> target;              // default: this machine
+  std::optional<Schedule> schedule;                    // default: the recipe's
+  std::optional<Target> target;                        // default: this machine
   std::vector<std::pair<unsigned, unsigned>> inPlace;  // (result, operand) that share memory
-  bool compiled = true;                      // else interpreted
+  bool compiled = true;                                // else interpreted
 };
 
-/// Results of the kernel on these operands. A broken rule of the kernel IR, a changed byte around a buffer or in padding is a
-/// test failure.
+/// Results of the kernel on these operands. A broken rule of the kernel IR, a changed byte around a buffer or in
+/// padding is a test failure.
 std::vector<Tensor> run(const Group &g, const std::vector<Tensor> &operands, const Options &o = {});
 /// Random operands: standard normal, rounded to f32; integers in [0, below).
 std::vector<Tensor> randomOperands(const Group &g, unsigned seed, int64_t below = 4);
 
-/// Expects every result within `tolerance` of the reference, relative to the largest element of that result (at least 1).
-void expectNear(const std::vector<Tensor> &got, const std::vector<Tensor> &want, double tolerance, const std::string &what);
+/// Expects every result within `tolerance` of the reference, relative to the largest element of that result (at least
+/// 1).
+void expectNear(const std::vector<Tensor> &got, const std::vector<Tensor> &want, double tolerance,
+                const std::string &what);
 /// Expects equal bits.
 void expectSame(const std::vector<Tensor> &a, const std::vector<Tensor> &b, const std::string &what);
 /// Interpreted and compiled, f64 and f32, default schedule, on random operands.
