@@ -1,0 +1,182 @@
+// The attention recipes: values against the reference, and sums that neither blocks nor tasks may reorder.
+#include "recipe_harness.h"
+
+#include "ir/diagnostics.h"
+
+#include <gtest/gtest.h>
+
+namespace gptc::test {
+namespace {
+
+constexpr OpKind kinds[] = {OpKind::attention, OpKind::attention_grad, OpKind::attention_cached};
+
+Group attentionOf(OpKind kind, llvm::ArrayRef<Type> operands, const AttrMap &attributes) {
+  Group g = groupOf(kind, operands, attributes, {});
+  g.fused->attrs.set("kind", opDef(kind).name);
+  return g;
+}
+Type f32(std::initializer_list<int64_t> dims) {
+  return Type(DType::f32, llvm::SmallVector<Dim>(dims.begin(), dims.end()));
+}
+
+TEST(Attention, Samples) {
+  for (OpKind kind : kinds)
+    for (unsigned seed = 0; seed < 6; ++seed)
+      for (const OpDef::Sample &s : opDef(kind).samples(seed)) {
+        Group g = attentionOf(kind, s.operandTypes, s.attrs);
+        std::vector<Tensor> operands = randomOperands(g, seed);
+        for (unsigned i = 0; i < operands.size(); ++i)
+          if (i < s.operandValues.size() && !s.operandValues[i].data.empty())
+            operands[i] = s.operandValues[i];
+        for (Tensor &t : operands)
+          if (t.type.dtype == DType::f32)
+            for (double &v : t.data)
+              v = float(v);
+        check(g, operands, 1e-4);
+        if (HasFailure())
+          return;
+      }
+}
+
+struct Case {
+  int64_t batch, tokens, heads, kvHeads, size;
+  bool causal;
+  double p;
+};
+
+/// A forward group and a backward one, with operands that belong together.
+struct Both {
+  Group forward, backward;
+  std::vector<Tensor> in, out, gradIn;
+};
+Both both(const Case &c, unsigned seed) {
+  AttrMap at =
+      attrs({{"n_head", c.heads}, {"n_kv_head", c.kvHeads}, {"causal", c.causal}, {"p", c.p}, {"stream", int64_t(5)}});
+  std::vector<Type> types = {f32({c.batch, c.tokens, (c.heads + 2 * c.kvHeads) * c.size})};
+  for (int i = 0; c.p > 0 && i < 3; ++i)
+    types.push_back(Type::scalar(DType::i64));
+  Both b;
+  b.forward = attentionOf(OpKind::attention, types, at);
+  b.in = randomOperands(b.forward, seed, 1000);
+  b.out = interpretFused(*b.forward.fused, b.in);
+  std::vector<Type> gradTypes = {b.out[0].type, types[0], b.out[0].type, b.out[1].type};
+  gradTypes.insert(gradTypes.end(), types.begin() + 1, types.end());
+  b.backward = attentionOf(OpKind::attention_grad, gradTypes, at);
+  b.gradIn = randomOperands(b.backward, seed + 1, 1000);
+  b.gradIn[1] = b.in[0];
+  for (int i = 0; i < 2; ++i) {
+    b.gradIn[2 + i] = b.out[i];
+    for (double &v : b.gradIn[2 + i].data)
+      v = float(v);
+  }
+  for (size_t i = 1; i < b.in.size(); ++i)
+    b.gradIn[3 + i] = b.in[i];
+  return b;
+}
+
+void compare(const Case &c, bool interpreted = false) {
+  Both b = both(c, unsigned(c.tokens));
+  std::vector<Tensor> dqkv = interpretFused(*b.backward.fused, b.gradIn);
+  std::string what =
+      fmt::format("B{} T{} H{}/{} D{} causal {} p {}", c.batch, c.tokens, c.heads, c.kvHeads, c.size, c.causal, c.p);
+  for (DType compute : {DType::f64, DType::f32}) {
+    // o is a mean of values; a gradient of q sums T products of D terms, each with the error of an exponential.
+    double forward = compute == DType::f32 ? 1e-5 : 1e-11, backward = compute == DType::f32 ? 1e-4 : 1e-6;
+    expectNear(run(b.forward, b.in, {.compute = compute, .compiled = !interpreted}), b.out, forward, what);
+    expectNear(run(b.backward, b.gradIn, {.compute = compute, .compiled = !interpreted}), dqkv, backward,
+               what + " backward");
+  }
+}
+
+TEST(Attention, EdgeShapes) {
+  for (int64_t tokens : {1, 2, 13, 14, 15, 31, 32, 33, 64, 97, 127, 128, 129})
+    for (bool causal : {true, false}) {
+      compare({1, tokens, 2, 2, 8, causal, 0});
+      if (HasFailure())
+        return;
+    }
+}
+
+TEST(Attention, HeadSizes) {
+  for (int64_t size : {1, 7, 8, 16, 17, 32, 64, 80, 128})
+    for (int64_t tokens : {5, 45}) {
+      compare({2, tokens, 2, 1, size, true, 0});
+      if (HasFailure())
+        return;
+    }
+}
+
+TEST(Attention, GroupedQueriesAndDropout) {
+  for (int64_t tokens : {9, 130, 211})
+    for (auto [heads, kvHeads] : {std::pair<int64_t, int64_t>{6, 2}, {4, 1}, {3, 3}})
+      for (double p : {0.0, 0.3}) {
+        compare({2, tokens, heads, kvHeads, 16, true, p});
+        if (HasFailure())
+          return;
+      }
+}
+
+TEST(Attention, Interpreted) { compare({2, 40, 4, 2, 8, true, 0.25}, true); }
+
+// Blocks, tasks and where keys are packed are the schedule's; the sums are the op's.
+TEST(Attention, SizesNeverChangeBits) {
+  for (double p : {0.0, 0.2}) {
+    Both b = both({2, 150, 4, 2, 24, true, p}, 1);
+    std::vector<Tensor> forward = run(b.forward, b.in, {}), backward = run(b.backward, b.gradIn, {});
+    for (const char *text : {"attention vec=16 mr=14 nr=32", "attention vec=8 mr=6 nr=16 qb=12",
+                             "attention vec=16 mr=5 nr=32 qb=50 packB=1", "attention vec=4 mr=1 nr=8 packB=1"}) {
+      Schedule s;
+      ASSERT_TRUE(Schedule::parse(text, s)) << text;
+      expectSame(run(b.forward, b.in, {.schedule = s}), forward, text);
+    }
+    for (const char *text :
+         {"attention_grad vec=16 mr=14 nr=32 qb=14 kb=32", "attention_grad vec=8 mr=6 nr=16 qb=60 kb=48",
+          "attention_grad vec=16 mr=9 nr=32 qb=1000 kb=1000"}) {
+      Schedule s;
+      ASSERT_TRUE(Schedule::parse(text, s)) << text;
+      expectSame(run(b.backward, b.gradIn, {.schedule = s}), backward, text);
+    }
+  }
+}
+
+// A sequence does not know its batch.
+TEST(Attention, BatchNeverChangesBits) {
+  Both two = both({2, 50, 2, 2, 16, true, 0.2}, 3), one = both({1, 50, 2, 2, 16, true, 0.2}, 3);
+  auto half = [](const Tensor &t, int i) {
+    Type type = t.type;
+    type.dims[0] = Dim(1);
+    int64_t n = type.elements();
+    return Tensor(type, std::vector<double>(t.data.begin() + i * n, t.data.begin() + (i + 1) * n));
+  };
+  std::vector<Tensor> out = run(two.forward, two.in, {}), grad = run(two.backward, two.gradIn, {});
+  for (int i = 0; i < 2; ++i) {
+    std::vector<Tensor> in = {half(two.in[0], i), two.in[1], two.in[2], two.in[3]};
+    in[3].data[0] += i;
+    expectSame(run(one.forward, in, {}), {half(out[0], i), half(out[1], i)}, "forward");
+    std::vector<Tensor> gradIn;
+    for (int k = 0; k < 4; ++k)
+      gradIn.push_back(half(two.gradIn[k], i));
+    gradIn.insert(gradIn.end(), in.begin() + 1, in.end());
+    expectSame(run(one.backward, gradIn, {}), {half(grad[0], i)}, "backward");
+  }
+}
+
+// Long sequences: workspaces instead of the stack.
+TEST(Attention, LongSequences) {
+  Both b = both({1, 2500, 1, 1, 64, true, 0}, 2);
+  EXPECT_FALSE(lowerGroup(*b.forward.fused, defaultSchedule(*b.forward.fused, hostTarget()), hostTarget())
+                   .workspaceBytes.empty());
+  expectNear(run(b.forward, b.in, {}), b.out, 1e-5, "forward");
+  expectNear(run(b.backward, b.gradIn, {}), interpretFused(*b.backward.fused, b.gradIn), 1e-4, "backward");
+}
+
+// Large scores: the maximum is taken out before the exponential.
+TEST(Attention, LargeScores) {
+  Both b = both({1, 40, 1, 1, 16, true, 0}, 4);
+  for (double &v : b.in[0].data)
+    v *= 64;
+  expectNear(run(b.forward, b.in, {}), interpretFused(*b.forward.fused, b.in), 2e-3, "forward");
+}
+
+}  // namespace
+}  // namespace gptc::test

@@ -1,0 +1,196 @@
+// The matmul recipe: values against the reference, and sums whose bits no size, place or cut may change.
+#include "recipe_harness.h"
+
+#include "ir/diagnostics.h"
+
+#include <gtest/gtest.h>
+
+namespace gptc::test {
+namespace {
+
+Group matmulOf(llvm::ArrayRef<Type> operands, const AttrMap &attributes) {
+  Group g = groupOf(OpKind::matmul, operands, attributes, {});
+  g.fused->attrs.set("kind", "matmul");
+  return g;
+}
+Type f32(std::initializer_list<int64_t> dims) {
+  return Type(DType::f32, llvm::SmallVector<Dim>(dims.begin(), dims.end()));
+}
+
+Schedule schedule(const char *text) {
+  Schedule s;
+  EXPECT_TRUE(Schedule::parse(text, s)) << text;
+  return s;
+}
+
+/// Sizes that cut everything differently.
+std::vector<Schedule> schedules() {
+  return {schedule("matmul vec=16 mr=14 nr=32 mc=28 nc=64 kc=64"), schedule("matmul vec=8 mr=6 nr=16 mc=6 nc=16 kc=5"),
+          schedule("matmul vec=4 mr=3 nr=12 mc=1000 nc=24 kc=1000"),
+          schedule("matmul vec=16 mr=1 nr=16 mc=3 nc=1000 kc=17")};
+}
+
+TEST(Matmul, Samples) {
+  for (unsigned seed = 0; seed < 6; ++seed)
+    for (const OpDef::Sample &s : opDef(OpKind::matmul).samples(seed)) {
+      Group g = matmulOf(s.operandTypes, s.attrs);
+      check(g, randomOperands(g, seed));
+      if (HasFailure())
+        return;
+    }
+}
+
+struct Form {
+  const char *name;
+  bool ta, tb, init;
+  int64_t fold;
+};
+constexpr Form forms[] = {{"plain", false, false, false, 0},   {"tb", false, true, false, 0},
+                          {"ta", true, false, false, 0},       {"fold", true, false, false, 8},
+                          {"fold init", true, false, true, 8}, {"init", false, false, true, 0},
+                          {"both", true, true, false, 0}};
+
+Group formOf(const Form &f, int64_t m, int64_t n, int64_t k) {
+  std::vector<Type> types = {f.ta ? f32({k, m}) : f32({m, k}), f.tb ? f32({n, k}) : f32({k, n})};
+  if (f.init)
+    types.push_back(f32({m, n}));
+  return matmulOf(types, attrs({{"ta", f.ta}, {"tb", f.tb}, {"fold", f.fold}}));
+}
+
+// One element less and one more than tiles, vectors and blocks of k, and primes.
+TEST(Matmul, EdgeShapes) {
+  for (const Form &f : forms)
+    for (auto [m, n, k] : {std::array<int64_t, 3>{1, 1, 1},
+                           {5, 31, 7},
+                           {13, 32, 16},
+                           {14, 33, 15},
+                           {15, 65, 17},
+                           {29, 97, 64},
+                           {43, 16, 127}}) {
+      Group g = formOf(f, m, n, k);
+      check(g, randomOperands(g, unsigned(m * n)));
+      if (HasFailure()) {
+        ADD_FAILURE() << f.name << " " << m << " " << n << " " << k;
+        return;
+      }
+    }
+}
+
+// The order of a sum belongs to the op: neither tiles nor blocks nor the target's registers change a bit.
+TEST(Matmul, SizesNeverChangeBits) {
+  for (const Form &f : forms)
+    for (auto [m, n, k] : {std::array<int64_t, 3>{29, 75, 83}, {7, 17, 64}}) {
+      Group g = formOf(f, m, n, k);
+      std::vector<Tensor> operands = randomOperands(g, 1);
+      std::vector<Tensor> want = run(g, operands, {});
+      expectNear(want, interpretFused(*g.fused, operands), 2e-5, f.name);
+      for (const Schedule &s : schedules())
+        expectSame(run(g, operands, {.schedule = s}), want, fmt::format("{} {}", f.name, s.str()));
+      if (HasFailure())
+        return;
+    }
+}
+
+Tensor part(const Tensor &t, int64_t from, int64_t rows) {
+  int64_t row = t.type.elements() / t.type.dim(0);
+  Type type = t.type;
+  type.dims[0] = Dim(rows);
+  return Tensor(type, std::vector<double>(t.data.begin() + from * row, t.data.begin() + (from + rows) * row));
+}
+
+// A micro-batch is a cut of the rows; a weight gradient goes on where the one before it ended.
+TEST(Matmul, CutsNeverChangeBits) {
+  const int64_t m = 37, n = 50, k = 40;
+  Group whole = formOf(forms[0], m, n, k);
+  std::vector<Tensor> operands = randomOperands(whole, 3);
+  Tensor want = run(whole, operands, {})[0];
+  for (int64_t cut : {1, 2, 13, 36}) {
+    Tensor top = run(formOf(forms[0], cut, n, k), {part(operands[0], 0, cut), operands[1]}, {})[0];
+    Tensor rest = run(formOf(forms[0], m - cut, n, k), {part(operands[0], cut, m - cut), operands[1]}, {})[0];
+    expectSame({top, rest}, {part(want, 0, cut), part(want, cut, m - cut)}, fmt::format("rows cut at {}", cut));
+  }
+
+  Form start = forms[3], next = forms[4];  // fold=8
+  Group all = formOf(start, m, n, k);
+  operands = randomOperands(all, 4);
+  std::vector<Tensor> sum = run(all, operands, {});
+  for (int64_t cut : {8, 16, 32}) {
+    Tensor first = run(formOf(start, m, n, cut), {part(operands[0], 0, cut), part(operands[1], 0, cut)}, {})[0];
+    expectSame(
+        run(formOf(next, m, n, k - cut), {part(operands[0], cut, k - cut), part(operands[1], cut, k - cut), first}, {}),
+        sum, fmt::format("sum continued at {}", cut));
+  }
+}
+
+TEST(Matmul, Epilogue) {
+  for (int64_t m : {2, 26})
+    for (int64_t n : {33, 64}) {
+      Group g = group(
+          "matmul",
+          fmt::format("%x: f32[2,{0},19]; %w: f32[19,{1}]; %b: f32[{1}]; %r: f32[2,{0},{1}]; %s: f32[]", m, n),
+          fmt::format(
+              "%y = matmul %x, %w : f32[2,{0},{1}]\n%z = add %y, %b : f32[2,{0},{1}]\n"
+              "%g = gelu %z : f32[2,{0},{1}]\n%h = add %g, %r : f32[2,{0},{1}]\n%i = mul %h, %s : f32[2,{0},{1}]\n"
+              "yield %z, %i, %y",
+              m, n));
+      std::vector<Tensor> operands = randomOperands(g, 5);
+      check(g, operands);
+      // A block of k that is not the last must not touch results, which may stand where operands do.
+      std::vector<Tensor> want = run(g, operands, {});
+      for (const Schedule &s : schedules())
+        if (2 * m > 4)
+          expectSame(run(g, operands, {.schedule = s, .inPlace = {{1, 3}}}), want, s.str());
+    }
+}
+
+TEST(Matmul, DropoutInTheEpilogue) {
+  Group g = group("matmul", "%x: f32[3,11,19]; %w: f32[19,40]; %seed: i64[]; %step: i64[]; %seq: i64[]",
+                  "%y = matmul %x, %w : f32[3,11,40]\n%z = dropout %y, %seed, %step, %seq {p=0.3, stream=4} : "
+                  "f32[3,11,40]\nyield %z");
+  check(g, randomOperands(g, 6, 1000));
+}
+
+TEST(Matmul, InitInPlace) {
+  Group g = formOf(forms[4], 29, 75, 40);
+  std::vector<Tensor> operands = randomOperands(g, 7);
+  std::vector<Tensor> want = run(g, operands, {});
+  for (const Schedule &s : schedules())
+    expectSame(run(g, operands, {.schedule = s, .inPlace = {{0, 2}}}), want, s.str());
+}
+
+TEST(Matmul, FewRows) {
+  for (int64_t m : {1, 2, 3, 4})
+    for (auto [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {16, 3}, {37, 64}, {129, 18}})
+      for (bool tb : {false, true})
+        for (bool init : {false, true}) {
+          Group g = formOf({"", false, tb, init, 0}, m, n, k);
+          std::vector<Tensor> operands = randomOperands(g, unsigned(n));
+          check(g, operands);
+          // The same chain as for many rows.
+          std::vector<Tensor> few = run(g, operands, {});
+          Group big = formOf({"", false, tb, init, 0}, 9, n, k);
+          std::vector<Tensor> more = randomOperands(big, 8);
+          std::copy(operands[0].data.begin(), operands[0].data.end(), more[0].data.begin());
+          more[1] = operands[1];
+          if (init)
+            std::copy(operands[2].data.begin(), operands[2].data.end(), more[2].data.begin());
+          expectSame({part(run(big, more, {})[0], 0, m)}, few, "among more rows");
+          if (HasFailure())
+            return;
+        }
+}
+
+TEST(Matmul, TargetWithoutAvx512) {
+  Target narrow = hostTarget();
+  narrow.vectorBytes = 32;
+  narrow.vectorRegisters = 16;
+  Group g = formOf(forms[0], 50, 70, 33);
+  std::vector<Tensor> operands = randomOperands(g, 9);
+  Schedule s = defaultSchedule(*g.fused, narrow);
+  EXPECT_EQ(s.vec, 8);
+  EXPECT_LE(s.mr * s.nr / s.vec, 12);
+  expectSame(run(g, operands, {.target = narrow}), run(g, operands, {}), "narrow");
+}
+
+}  // namespace
+}  // namespace gptc::test
