@@ -50,7 +50,7 @@ Wanted parseTokenizer(const std::string &text) {
 std::string readText(const std::string &file, bool anyBytes) {
   std::string text = readInput(file, "text file");
   if (text.empty())
-    throw UserError(ErrorCode::DataInvalid, fmt::format("text file {} is empty", file));
+    throw UserError(ErrorCode::DataInvalid, fmt::format("text file {} is empty", file), "leave it out, or fill it");
   if (anyBytes)
     return text;
   if (size_t at = findInvalidUtf8(text); at != std::string::npos)
@@ -97,14 +97,18 @@ void split(Texts &train, Texts &val, double fraction, bool bytes) {
   train = std::move(kept);
 }
 
-int64_t writeTokens(const std::string &file, const Texts &texts, const Tokenizer &tokenizer, bool llmc) {
-  static_assert(std::endian::native == std::endian::little, "token files are little-endian");
+std::vector<int32_t> encodeAll(const Texts &texts, const Tokenizer &tokenizer) {
   std::vector<int32_t> tokens;
   for (std::string_view text : texts) {
     if (!tokens.empty() && tokenizer.endOfText() >= 0)
       tokens.push_back(tokenizer.endOfText());
     tokenizer.encode(text, tokens);
   }
+  return tokens;
+}
+
+void writeTokens(const std::string &file, const std::vector<int32_t> &tokens, bool llmc) {
+  static_assert(std::endian::native == std::endian::little, "token files are little-endian");
   std::string content;
   if (llmc) {
     int32_t header[256] = {20240520, 1, int32_t(tokens.size())};
@@ -117,7 +121,6 @@ int64_t writeTokens(const std::string &file, const Texts &texts, const Tokenizer
     std::memcpy(content.data() + start + 2 * i, &t, 2);
   }
   writeFileAtomically(file, content);
-  return int64_t(tokens.size());
 }
 
 int64_t bytesOf(const Texts &texts) {
@@ -157,18 +160,18 @@ PrepareResult prepareData(const PrepareOptions &options) {
     throw UserError(ErrorCode::TooLarge, fmt::format("a vocabulary of {} does not fit the 16 bits of a token file", tokenizer.vocabSize()),
                     "use bpe:N with N up to 65536, or byte");
 
-  PrepareResult result;
-  result.tokenizer = tokenizer.describe();
-  result.vocab = tokenizer.vocabSize();
-  result.trainBytes = bytesOf(train);
-  result.valBytes = bytesOf(val);
+  // Everything that can go wrong with the text has gone wrong before the first file is replaced.
+  const std::vector<int32_t> trainTokens = encodeAll(train, tokenizer), valTokens = encodeAll(val, tokenizer);
+  const PrepareResult result{tokenizer.describe(),       tokenizer.vocabSize(), int64_t(trainTokens.size()),
+                             int64_t(valTokens.size()), bytesOf(train),        bytesOf(val)};
   makeFolder(options.outDir);
   const bool llmc = options.format == "llmc";
-  result.trainTokens = writeTokens(options.outDir + "/train.bin", train, tokenizer, llmc);
+  writeTokens(options.outDir + "/train.bin", trainTokens, llmc);
+  std::error_code ignored;  // a val.bin of an earlier run would not fit this tokenizer
   if (!val.empty())
-    result.valTokens = writeTokens(options.outDir + "/val.bin", val, tokenizer, llmc);
+    writeTokens(options.outDir + "/val.bin", valTokens, llmc);
   else
-    std::filesystem::remove(options.outDir + "/val.bin");  // of an earlier run: it would not fit this tokenizer
+    std::filesystem::remove(options.outDir + "/val.bin", ignored);
   writeFileAtomically(options.outDir + "/tokenizer.json", tokenizer.json());
   return result;
 }

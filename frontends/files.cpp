@@ -1,7 +1,9 @@
 #include "frontends/files.h"
 
+#include "frontends/words.h"
 #include "ir/diagnostics.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -21,6 +23,25 @@ struct Descriptor {
   }
 };
 
+/// "did you mean NAME?" where the same folder holds a file of nearly that name.
+std::string nearName(const std::string &file) {
+  namespace fs = std::filesystem;
+  const fs::path path(file);
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(path.has_parent_path() ? path.parent_path() : fs::path("."), error), end; !error && it != end;
+       it.increment(error))
+    names.push_back(it->path().filename().string());
+  std::sort(names.begin(), names.end());
+  const std::string near = nearestWord(path.filename().string(), names);
+  return near.empty() ? "check the path" : fmt::format("did you mean {}?", (path.parent_path() / near).string());
+}
+
+[[noreturn]] void failRead(const std::string &file, const std::string &what, int error) {
+  throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {} {}: {}", what, file, std::strerror(error)),
+                  error == ENOENT ? nearName(file) : "check the path and its permissions");
+}
+
 [[noreturn]] void failWrite(const std::string &file, int error) {
   if (error == ENOSPC || error == EDQUOT || error == EFBIG)
     throw UserError(ErrorCode::DiskFull, fmt::format("no space left for {}", file),
@@ -35,9 +56,9 @@ std::string readInput(const std::string &file, const std::string &what) {
   Descriptor in{::open(file.c_str(), O_RDONLY | O_CLOEXEC)};
   struct stat info {};
   if (in.fd < 0 || ::fstat(in.fd, &info) != 0)
-    throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {} {}: {}", what, file, std::strerror(errno)));
+    failRead(file, what, errno);
   if (S_ISDIR(info.st_mode))
-    throw UserError(ErrorCode::FileMissing, fmt::format("{} {} is a folder", what, file));
+    failRead(file, what, EISDIR);
   std::string content;
   content.resize(info.st_size > 0 ? info.st_size : 1 << 16);  // pipes report no size
   size_t filled = 0;
@@ -48,7 +69,7 @@ std::string readInput(const std::string &file, const std::string &what) {
     if (n < 0 && errno == EINTR)
       continue;
     if (n < 0)
-      throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {} {}: {}", what, file, std::strerror(errno)));
+      failRead(file, what, errno);
     if (n == 0)
       break;
     filled += n;

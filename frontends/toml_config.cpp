@@ -264,7 +264,7 @@ void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
                        ? std::vector<std::string>{"`gptc data prepare` makes it; or write model.vocab_size"}
                        : d.help);
     }
-  } else if (!m.vocabSize && r.good("model.vocab_size") && r.good("data.tokenizer")) {
+  } else if (!m.vocabSize && r.good("model.vocab_size") && r.good("data.tokenizer") && r.good("model.preset")) {
     r.missing("model.vocab_size", "write it, or name a tokenizer file as tokenizer in [data]");
   }
 }

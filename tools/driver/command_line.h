@@ -1,6 +1,7 @@
 // CLI11 with our errors: a wrong command line is UserError(Usage).
 #pragma once
 
+#include "frontends/words.h"
 #include "ir/diagnostics.h"
 
 #include <CLI/CLI.hpp>
@@ -32,7 +33,17 @@ inline std::optional<int> parseCommandLine(CLI::App &app, int argc, char **argv)
     std::string message = e.what();
     if (size_t line = message.find('\n'); line != std::string::npos)
       message.resize(line);
-    throw UserError(ErrorCode::Usage, message, "see " + command + " --help");
+    std::string near;
+    for (const std::string &word : at->remaining())
+      if (word.size() > 2 && word.compare(0, 2, "--") == 0 && near.empty()) {
+        std::vector<std::string> known;
+        for (const CLI::Option *o : at->get_options())
+          for (const std::string &name : o->get_lnames())
+            known.push_back("--" + name);
+        near = nearestWord(word.substr(0, word.find('=')), known);
+        message = fmt::format("{} knows no option {}", command, word);
+      }
+    throw UserError(ErrorCode::Usage, message, (near.empty() ? "see " : fmt::format("did you mean {}? See ", near)) + command + " --help");
   }
   return 0;
 }

@@ -1,0 +1,127 @@
+// Runs golden/*.txt; README.md here describes their form.
+#include "ir/diagnostics.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <sys/wait.h>
+
+using namespace gptc;
+namespace fs = std::filesystem;
+
+namespace {
+
+const fs::path goldenDir = GPTC_SOURCE_DIR "/tests/errors/golden";
+
+std::string readAll(const fs::path &file) {
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+struct Case {
+  std::string commands;  // as written
+  std::string script;
+  int exitCode = -1;
+  std::string expected;
+};
+
+Case parseCase(const std::string &text) {
+  Case c;
+  std::istringstream in(text);
+  std::string line;
+  while (std::getline(in, line)) {
+    if (line.rfind("exit ", 0) == 0) {
+      c.exitCode = std::atoi(line.c_str() + 5);
+      break;
+    }
+    c.commands += line + "\n";
+    if (line.rfind("$ ", 0) == 0 || line.rfind("> ", 0) == 0)
+      c.script += line.substr(2) + "\n";
+    else if (line == ">")
+      c.script += "\n";
+  }
+  std::ostringstream rest;
+  rest << in.rdbuf();
+  c.expected = rest.str();
+  return c;
+}
+
+void replaceAll(std::string &text, const std::string &from, const std::string &to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+}
+
+std::vector<std::string> names() {
+  std::vector<std::string> all;
+  for (auto &entry : fs::directory_iterator(goldenDir))
+    if (entry.path().extension() == ".txt")
+      all.push_back(entry.path().stem().string());
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+class Golden : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Errors, Golden, testing::ValuesIn(names()), [](auto &info) {
+  std::string name = info.param;
+  std::replace_if(name.begin(), name.end(), [](char ch) { return !std::isalnum((unsigned char)ch); }, '_');
+  return name;
+});
+
+TEST_P(Golden, TextAndExitCode) {
+  const fs::path file = goldenDir / (GetParam() + ".txt");
+  const Case c = parseCase(readAll(file));
+  ASSERT_NE(c.script, "") << file;
+
+  const fs::path dir = fs::canonical(testing::TempDir()) / fmt::format("gptc-errors-{}-{}", ::getpid(), GetParam());
+  fs::remove_all(dir);
+  fs::create_directories(dir / "work");
+  std::ofstream(dir / "script") << "set -e\n" << c.script;
+  const std::string command =
+      fmt::format("cd '{0}/work' && env -i PATH='{1}':/usr/bin:/bin HOME='{0}' LANG=C.UTF-8 GPTC_CACHE='{0}/cache' "
+                  "ASAN_OPTIONS=\"$ASAN_OPTIONS\" bash ../script >'{0}/out' 2>'{0}/err' </dev/null",
+                  dir.string(), GPTC_BIN_DIR);
+  const int status = std::system(command.c_str());
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  std::string text = readAll(dir / "err");
+  replaceAll(text, (dir / "work").string(), "$DIR");
+  fs::remove_all(dir);
+
+  if (std::getenv("GPTC_UPDATE_GOLDEN")) {
+    std::ofstream(file) << c.commands << fmt::format("exit {}\n", code) << text;
+    return;
+  }
+  EXPECT_EQ(code, c.exitCode) << c.script << text;
+  EXPECT_EQ(text, c.expected) << "from " << file << "\nGPTC_UPDATE_GOLDEN=1 writes it anew";
+}
+
+TEST(Errors, EveryCodeHasAGoldenTextAndTheExitCodeOfItsClass) {
+  if (std::getenv("GPTC_UPDATE_GOLDEN"))
+    GTEST_SKIP();
+  // Codes that cannot be provoked by a short script, and where they are tested instead.
+  const std::map<int, const char *> elsewhere = {
+      {7001, "a bug cannot be provoked at will: tests/unit/ir/diagnostics_test.cpp"},
+      {403, "needs a machine without memory: tests/unit/runtime"},
+  };
+  std::map<int, int> exitCodes;
+  for (const std::string &name : names()) {
+    const Case c = parseCase(readAll(goldenDir / (name + ".txt")));
+    size_t at = c.expected.find("[GPTC");
+    ASSERT_NE(at, std::string::npos) << name;
+    exitCodes[std::atoi(c.expected.c_str() + at + 5)] = c.exitCode;
+  }
+#define GPTC_ERROR(name, number, exit_code, title)                                                                     \
+  if (exitCodes.count(number))                                                                                         \
+    EXPECT_EQ(exitCodes[number], exit_code) << #name;                                                                  \
+  else                                                                                                                 \
+    EXPECT_TRUE(elsewhere.count(number)) << #name << " (" << number << ") has no golden text";
+#include "ir/errors.def"
+#undef GPTC_ERROR
+}
+
+}  // namespace
