@@ -130,7 +130,7 @@ void CheckpointStore::cleanUp() const {
   std::error_code e;
   std::vector<fs::path> stale;
   for (const auto &entry : fs::directory_iterator(folder, e))
-    if (llvm::StringRef name = entry.path().filename().native(); name.starts_with(".step-"))
+    if (entry.path().filename().string().rfind(".step-", 0) == 0)
       stale.push_back(entry.path());
   for (const fs::path &p : stale)
     removeTree(p.string());

@@ -1,0 +1,113 @@
+// Killed at any moment and resumed, a run ends with the same bits; a failed save loses nothing.
+#include "harness.h"
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <sstream>
+#include <thread>
+
+using namespace e2e;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kShim = std::string(GPTC_BIN_DIR) + "/../lib/libkill_shim.so";
+
+struct KillTest : ::testing::Test {
+  void SetUp() override {
+#ifdef __SANITIZE_ADDRESS__
+    GTEST_SKIP() << "the preloaded shim and the address sanitizer exclude each other";
+#endif
+    plan = w.compile("plan");
+    auto start = std::chrono::steady_clock::now();
+    Result r = run("whole", {{"LD_PRELOAD", kShim}, {"GPTC_TEST_COUNTS", w.path("counts")}});
+    wholeSeconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    ASSERT_EQ(r.code, 0) << r.output;
+    whole = w.finalState(w.path("whole"));
+    ASSERT_EQ(w.checkpoints(w.path("whole")), (std::vector<std::string>{"step-00000009", "step-00000012"}));
+    std::istringstream counts(readFile(w.path("counts")));
+    counts >> writes >> fsyncs >> renames;
+  }
+  Result run(const std::string &out, const std::map<std::string, std::string> &env = {}) { return w.gptrun({plan, "--out-dir", w.path(out)}, env); }
+
+  /// Resumes and compares with the run that nobody disturbed.
+  void finish(const std::string &out, const std::string &when) {
+    Result r = run(out);
+    EXPECT_EQ(r.code, 0) << when << "\n" << r.output;
+    EXPECT_EQ(r.output.find("damaged"), std::string::npos) << when << ": a kill must not leave a damaged checkpoint\n" << r.output;
+    EXPECT_TRUE(w.finalState(w.path(out)) == whole) << when << ": other bits";
+    EXPECT_EQ(logLines(w.path(out)), logLines(w.path("whole"))) << when;
+    EXPECT_EQ(w.checkpoints(w.path(out)), w.checkpoints(w.path("whole"))) << when << ": leftovers";
+    fs::remove_all(w.path(out));
+  }
+
+  Workplace w;
+  std::string plan, whole;
+  double wholeSeconds = 0;
+  int writes = 0, fsyncs = 0, renames = 0;
+};
+
+TEST_F(KillTest, FortyMoments) {
+  // Four checkpoints of 3 files: a fifth of the moments of each kind, spread over the run.
+  ASSERT_GE(writes, 4 * 20);
+  ASSERT_EQ(fsyncs, 4 * 5);   // three files, the folder, the one above
+  ASSERT_EQ(renames, 4 + 2);  // each checkpoint, and each that is removed
+  std::vector<std::string> moments;
+  for (int i = 0; i < 8; ++i)
+    moments.push_back("write:" + std::to_string(1 + i * (writes - 1) / 7));
+  for (int i = 0; i < 10; ++i)
+    moments.push_back("fsync:" + std::to_string(1 + i * (fsyncs - 1) / 9));
+  for (int i = 1; i <= renames; ++i)
+    moments.push_back("rename:" + std::to_string(i));
+  for (const std::string &at : moments) {
+    Result r = run("out", {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", at}});
+    EXPECT_EQ(r.signal, SIGKILL) << at << "\n" << r.output;
+    finish("out", at);
+  }
+  // And anywhere: while starting, compiling, computing, evaluating.
+  for (int i = 0; moments.size() + i < 40; ++i) {
+    Process p = w.start("gptrun", {plan, "--out-dir", w.path("out")});
+    std::this_thread::sleep_for(std::chrono::duration<double>(wholeSeconds * (i + 0.5) / (40 - moments.size())));
+    ::kill(p.pid(), SIGKILL);
+    p.wait();
+    finish("out", "moment " + std::to_string(i));
+  }
+}
+
+TEST_F(KillTest, KilledAgainAndAgain) {
+  for (const char *at : {"write:30", "fsync:4", "write:2", "rename:1", "fsync:5", "write:40"})
+    run("out", {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", at}});
+  finish("out", "six kills in one run");
+}
+
+TEST_F(KillTest, AFullDiskStopsTrainingAndLosesNothing) {
+  for (const char *at : {"write:50", "fsync:12", "rename:2"}) {
+    Result r = run("out", {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", at}, {"GPTC_TEST_DO", "enospc"}});
+    EXPECT_EQ(r.code, 4) << at << "\n" << r.output;
+    EXPECT_NE(r.output.find("error[GPTC0402]"), std::string::npos) << r.output;
+    std::vector<std::string> left = w.checkpoints(w.path("out"));
+    EXPECT_FALSE(left.empty());
+    for (const std::string &name : left)
+      EXPECT_EQ(name.rfind("step-", 0), 0u) << "half a checkpoint stayed: " << name;
+    finish("out", at);
+  }
+}
+
+TEST_F(KillTest, DamagedNewestCheckpointFallsBack) {
+  for (const char *name : {"model.safetensors", "optimizer.safetensors", "manifest.json"}) {
+    ASSERT_EQ(w.gptrun({plan, "--out-dir", w.path("out"), "--steps", "9"}).code, 0);
+    std::string file = w.path("out/checkpoints/step-00000009/") + name, text = readFile(file);
+    text[text.size() / 2] ^= 4;
+    writeFile(file, text);
+    Result r = run("out");
+    EXPECT_EQ(r.code, 0) << r.output;
+    EXPECT_NE(r.output.find("step-00000009"), std::string::npos) << r.output;
+    EXPECT_NE(r.output.find("resumed from " + w.path("out/checkpoints/step-00000006")), std::string::npos) << r.output;
+    EXPECT_TRUE(w.finalState(w.path("out")) == whole);
+    EXPECT_EQ(logLines(w.path("out")), logLines(w.path("whole")));
+    fs::remove_all(w.path("out"));
+  }
+}
+
+}  // namespace

@@ -1,0 +1,105 @@
+// Same plan, same bits: whatever the number of threads, the cut of the global batch, or interruptions.
+#include "harness.h"
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+using namespace e2e;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct SameBits : ::testing::Test {
+  /// Trains from scratch into a folder of its own; returns the final state.
+  std::string train(const std::string &plan, const std::string &out, std::vector<std::string> more = {}, const std::map<std::string, std::string> &env = {}) {
+    std::vector<std::string> args = {plan, "--out-dir", w.path(out)};
+    args.insert(args.end(), more.begin(), more.end());
+    Result r = w.gptrun(args, env);
+    EXPECT_EQ(r.code, 0) << r.output;
+    std::string state = w.finalState(w.path(out));
+    EXPECT_FALSE(state.empty());
+    return state;
+  }
+  Workplace w;
+};
+
+TEST_F(SameBits, TwoRunsAndAnyNumberOfThreads) {
+  std::string plan = w.compile("plan");
+  std::string first = train(plan, "a", {"--threads", "1"});
+  EXPECT_TRUE(first == train(plan, "b", {"--threads", "1"})) << "two runs differ";
+  EXPECT_TRUE(first == train(plan, "c", {"--threads", "2"})) << "1 and 2 threads differ";
+  EXPECT_TRUE(first == train(plan, "d", {"--threads", "3"})) << "1 and 3 threads differ";
+  EXPECT_EQ(logLines(w.path("a")), logLines(w.path("c")));
+  EXPECT_EQ(logLines(w.path("a")).size(), 12u + 2u);
+}
+
+TEST_F(SameBits, TheSeedMatters) {
+  std::string one = train(w.compile("plan", {"train.seed=1"}), "a"), two = train(w.compile("plan", {"train.seed=2"}), "b");
+  EXPECT_FALSE(one == two);
+}
+
+TEST_F(SameBits, AnyMicroBatch) {
+  std::string whole = train(w.compile("plan4", {"train.micro_batch=4"}), "out4");
+  for (const char *micro : {"1", "2"}) {
+    std::string name = std::string("out") + micro;
+    std::string cut = train(w.compile(std::string("plan") + micro, {std::string("train.micro_batch=") + micro}), name);
+    EXPECT_TRUE(whole == cut) << "micro-batch " << micro << " differs from 4";
+    // Losses and norms too, not only what they lead to. (Validation sums by batch, so that one is left out.)
+    std::vector<std::string> a = logLines(w.path("out4")), b = logLines(w.path(name));
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i)
+      if (a[i].find("val_loss") == std::string::npos) {
+        EXPECT_EQ(a[i], b[i]);
+      }
+  }
+}
+
+TEST_F(SameBits, StoppingAndGoingOn) {
+  std::string plan = w.compile("plan");
+  std::string whole = train(plan, "whole");
+  train(plan, "parts", {"--steps", "2"});
+  train(plan, "parts", {"--steps", "7", "--resume", "must"});
+  EXPECT_TRUE(whole == train(plan, "parts"));
+  EXPECT_EQ(logLines(w.path("whole")), logLines(w.path("parts")));
+  // Once more: nothing is left to do.
+  Result again = w.gptrun({plan, "--out-dir", w.path("parts")});
+  EXPECT_EQ(again.code, 0);
+  EXPECT_NE(again.output.find("complete"), std::string::npos) << again.output;
+}
+
+TEST_F(SameBits, SignalsSaveAndExit) {
+  std::string plan = w.compile("plan", {"train.steps=100000", "checkpoint.every=0", "eval.every=0", "log.every=1"});
+  for (int signal : {SIGTERM, SIGINT}) {
+    std::string out = w.path(std::string("out") + std::to_string(signal));
+    Process p = w.start("gptrun", {plan, "--out-dir", out});
+    for (int i = 0; i < 1000 && logLines(out).size() < 3; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ::kill(p.pid(), signal);
+    Result r = p.wait();
+    EXPECT_EQ(r.code, 0) << r.output;
+    std::vector<std::string> saved = w.checkpoints(out);
+    ASSERT_EQ(saved.size(), 1u) << r.output;
+    // Going on for three steps equals a run without the interruption.
+    int64_t step = std::stoll(saved[0].substr(5));
+    std::string steps = std::to_string(step + 3), other = out + "-whole";
+    ASSERT_EQ(w.gptrun({plan, "--out-dir", out, "--steps", steps}).code, 0);
+    ASSERT_EQ(w.gptrun({plan, "--out-dir", other, "--steps", steps}).code, 0);
+    EXPECT_TRUE(w.finalState(out) == w.finalState(other));
+  }
+}
+
+TEST_F(SameBits, OneRunPerFolder) {
+  std::string plan = w.compile("plan", {"train.steps=100000", "checkpoint.every=0", "eval.every=0"});
+  Process p = w.start("gptrun", {plan});
+  for (int i = 0; i < 1000 && logLines(w.path("out")).empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  Result second = w.gptrun({plan});
+  EXPECT_EQ(second.code, 4);
+  EXPECT_NE(second.output.find("another run"), std::string::npos) << second.output;
+  ::kill(p.pid(), SIGTERM);
+  EXPECT_EQ(p.wait().code, 0);
+}
+
+}  // namespace

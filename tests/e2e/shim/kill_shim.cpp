@@ -1,0 +1,88 @@
+// Loaded with LD_PRELOAD by the kill tests: ends the process, or makes a call fail, inside the Nth write, fsync or rename that
+// concerns a checkpoint.
+//   GPTC_TEST_AT      "write:3", "fsync:2", "rename:1": which call, counted from 1; a write is cut in half first
+//   GPTC_TEST_DO      "kill" (default) | "enospc"
+//   GPTC_TEST_COUNTS  a file that receives the three totals on exit
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <string>
+#include <unistd.h>
+
+namespace {
+
+enum Call { writeCall, fsyncCall, renameCall, calls };
+const char *const names[calls] = {"write", "fsync", "rename"};
+std::atomic<int> counts[calls];
+
+template <typename F> F next(const char *name) { return reinterpret_cast<F>(::dlsym(RTLD_NEXT, name)); }
+
+bool concerns(const char *path) { return path && std::strstr(path, "/checkpoints"); }
+
+bool concerns(int fd) {
+  char path[4096];
+  ssize_t n = ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path, sizeof path - 1);
+  if (n < 0)
+    return false;
+  path[n] = 0;
+  return concerns(path);
+}
+
+bool isMoment(Call call) {
+  int n = ++counts[call];
+  const char *at = std::getenv("GPTC_TEST_AT");
+  size_t length = std::strlen(names[call]);
+  return at && std::strncmp(at, names[call], length) == 0 && at[length] == ':' && std::atoi(at + length + 1) == n;
+}
+
+int act() {
+  const char *what = std::getenv("GPTC_TEST_DO");
+  if (what && std::strcmp(what, "enospc") == 0) {
+    errno = ENOSPC;
+    return -1;
+  }
+  ::kill(::getpid(), SIGKILL);
+  for (;;)
+    ::pause();
+}
+
+struct Report {
+  ~Report() {
+    const char *file = std::getenv("GPTC_TEST_COUNTS");
+    FILE *f = file ? std::fopen(file, "w") : nullptr;
+    if (!f)
+      return;
+    for (auto &n : counts)
+      std::fprintf(f, "%d\n", n.load());
+    std::fclose(f);
+  }
+} report;
+
+}  // namespace
+
+extern "C" {
+
+ssize_t write(int fd, const void *data, size_t bytes) {
+  static auto real = next<ssize_t (*)(int, const void *, size_t)>("write");
+  if (concerns(fd) && isMoment(writeCall)) {
+    (void)!real(fd, data, bytes / 2);
+    return act();
+  }
+  return real(fd, data, bytes);
+}
+
+int fsync(int fd) {
+  static auto real = next<int (*)(int)>("fsync");
+  return concerns(fd) && isMoment(fsyncCall) ? act() : real(fd);
+}
+
+int rename(const char *from, const char *to) {
+  static auto real = next<int (*)(const char *, const char *)>("rename");
+  return concerns(to) && isMoment(renameCall) ? act() : real(from, to);
+}
+
+}  // extern "C"
