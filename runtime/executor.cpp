@@ -53,9 +53,11 @@ std::byte *Executor::place(const Function &f, const Value *v) const {
 }
 
 void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
+  // Layers differ in names only: equal groups are lowered once.
+  llvm::StringMap<LoweredGroup> lowered;
   struct Pending {
     Bound *bound;
-    std::vector<LoweredGroup> groups;
+    std::vector<const LoweredGroup *> groups;
   };
   std::vector<Pending> pending;
   const std::vector<PlannedKernel> all = kernelsOf(module);
@@ -76,7 +78,16 @@ void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       Schedule schedule;
       if (!Schedule::parse(k.schedule, schedule))
         damaged(fmt::format("kernel {} has no valid schedule: {}", k.name, k.schedule));
-      LoweredGroup g = lowerGroup(*k.op, schedule, planTarget);
+      auto [known, isNew] = lowered.try_emplace(groupKey(*k.op));
+      LoweredGroup &g = known->second;
+      if (isNew) {
+        try {
+          g = lowerGroup(*k.op, schedule, planTarget);
+        } catch (const InternalError &e) {
+          // A plan comes from outside: what it asks for may be nonsense without our being wrong.
+          damaged(fmt::format("kernel {} cannot be built: {}", k.name, e.what()));
+        }
+      }
       if (g.workspaceBytes != k.op->attrs.getInts("ws"))
         damaged(fmt::format("kernel {} was planned with other workspaces than this version needs", k.name));
       BoundKernel b{k.name, k.op, {}, {}};
@@ -90,15 +101,15 @@ void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
         damaged(
             fmt::format("kernel {} has {} places for {} parameters", k.name, b.params.size(), g.kernel.params.size()));
       bound->kernels.push_back(std::move(b));
-      p.groups.push_back(std::move(g));
+      p.groups.push_back(&g);
     }
     pending.push_back(std::move(p));
     functions[name] = std::move(bound);
   }
   std::vector<const kir::Kernel *> kernels;
   for (const Pending &p : pending)
-    for (const LoweredGroup &g : p.groups)
-      kernels.push_back(&g.kernel);
+    for (const LoweredGroup *g : p.groups)
+      kernels.push_back(&g->kernel);
   std::vector<CompiledKernel> code = jit.compile(kernels);
   size_t next = 0;
   for (Pending &p : pending)

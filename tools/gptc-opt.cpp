@@ -5,6 +5,7 @@
 #include "ir/graph.h"
 #include "ir/opdef.h"
 #include "passes/pass.h"
+#include "tools/driver/codegen_passes.h"
 
 #include <CLI/CLI.hpp>
 
@@ -114,6 +115,7 @@ static int run(int argc, char **argv) {
     throw UserError(ErrorCode::Usage, e.what(), "gptc-opt --help shows the options");
   }
   options.verifyEach = verifyEach;
+  registerCodegenPasses();
   if (listPasses) {
     for (const PassInfo &p : allPasses())
       fmt::print("{:16} {}{}\n", p.name, p.summary,

@@ -6,6 +6,7 @@
 #include "frontends/toml_config.h"
 #include "ir/diagnostics.h"
 #include "runtime/files.h"
+#include "tools/driver/codegen_passes.h"
 
 #include <chrono>
 
@@ -67,6 +68,7 @@ CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &p
     if (!plan.joint && next.pass->name == llvm::StringRef("fuse"))
       plan.joint = m.clone();
   };
+  registerCodegenPasses();
   runPipeline(*plan.planned, parsePipeline(defaultPipeline(), &plan.target), options);
   GPTC_CHECK(plan.joint, "the default pipeline does not fuse");
   report.passSeconds = passes.seconds();

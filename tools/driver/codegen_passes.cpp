@@ -1,0 +1,14 @@
+#include "tools/driver/codegen_passes.h"
+
+#include "codegen/codegen.h"
+#include "passes/pass.h"
+
+namespace gptc {
+
+void registerCodegenPasses() {
+  registerPass({"select-recipes", "a schedule and the bytes of workspaces for every group",
+                [](Module &m, const PassOptions &o) { return selectRecipes(m, o.target ? *o.target : hostTarget()); },
+                {}});
+}
+
+}  // namespace gptc
