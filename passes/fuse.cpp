@@ -339,7 +339,9 @@ private:
       for (unsigned i = 0; i < op->numResults(); ++i) {
         Value *v = op->result(i);
         map[v] = copy->addResult(v->type, v->name);
-        if (llvm::any_of(v->users(), [&](Op *user) { return !inside.contains(user); }))
+        // Attention recipes store every result, whether somebody reads it (@eval does not need lse) or not.
+        if (op->def().fusion == FusionKind::attention ||
+            llvm::any_of(v->users(), [&](Op *user) { return !inside.contains(user); }))
           escaping.push_back(v);
       }
     }
