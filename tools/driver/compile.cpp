@@ -9,6 +9,7 @@
 #include "tools/driver/codegen_passes.h"
 
 #include <chrono>
+#include <set>
 
 namespace gptc {
 
@@ -75,21 +76,24 @@ CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &p
   report.arenaBytes = plan.planned->attrs.getInt("arena_bytes");
 
   const Stopwatch kernels;
-  std::vector<LoweredGroup> groups;
+  std::vector<LoweredGroup> distinct;
+  std::set<std::string> keys;  // equal groups have equal kernels
   for (const auto &f : plan.planned->functions)
     for (const Op &op : f->body) {
       if (!op.is(OpKind::fused))
         continue;
+      ++report.groups;
+      if (!keys.insert(groupKey(op)).second)
+        continue;
       Schedule schedule;
       GPTC_CHECK(Schedule::parse(op.attrs.getString("schedule"), schedule), "schedule of {}", op.loc);
-      groups.push_back(lowerGroup(op, schedule, plan.target));
+      distinct.push_back(lowerGroup(op, schedule, plan.target));
     }
   std::vector<const kir::Kernel *> pointers;
-  for (const LoweredGroup &g : groups)
+  for (const LoweredGroup &g : distinct)
     pointers.push_back(&g.kernel);
   Jit jit(plan.target, request.cacheDir);
   jit.compile(pointers);
-  report.groups = int(groups.size());
   report.compiled = jit.stats.compiled;
   report.reused = jit.stats.reused;
   report.kernelSeconds = kernels.seconds();
