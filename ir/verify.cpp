@@ -49,12 +49,15 @@ public:
 private:
   const Module &module;
   std::string where;
+  const Op *group = nullptr;  // whose body is being verified; its text is made only when something is wrong
   llvm::StringMap<const State *> states;
   std::vector<std::string> violations;
 
   void add(std::string message) {
-    if (violations.size() < maxViolations)
-      violations.push_back(where + ": " + std::move(message));
+    if (violations.size() >= maxViolations)
+      return;
+    std::string inBody = group ? fmt::format(", body of '{}'", headline(*group)) : "";
+    violations.push_back(where + inBody + ": " + std::move(message));
   }
   void add(const Op &op, const std::string &message) {
     if (violations.size() < maxViolations)  // the text of an op takes time
@@ -217,10 +220,9 @@ private:
       same = body.args[i]->type == op.operand(i)->type;
     if (!same)
       add(op, "has a body whose arguments differ from its operands");
-    std::string outer = where;
-    where += fmt::format(", body of '{}'", headline(op));
+    const Op *outer = std::exchange(group, &op);
     verifyBlock(body, OpKind::yield);
-    where = outer;
+    group = outer;
     const Op *last = body.back();
     if (!last || !last->is(OpKind::yield))
       return;

@@ -102,12 +102,9 @@ public:
       changed = true;
       // Uses of the old content behind the write come to use a copy; then the new content is copied in.
       llvm::SmallVector<std::pair<Op *, unsigned>, 4> late;
-      Value *old = nullptr;
-      forUsesOf(w->state, [&](Op *user, unsigned operand, Value *value) {
-        if (position[user] > position[w]) {
+      forUsesOf(w->state, [&](Op *user, unsigned operand, Value *) {
+        if (position[user] > position[w])
           late.push_back({user, operand});
-          old = value;
-        }
       });
       llvm::DenseMap<Value *, Value *> copies;
       for (auto [user, operand] : late) {
@@ -162,32 +159,36 @@ private:
   Module &m;
   Function &f;
   llvm::DenseMap<const Op *, int> position;
+  llvm::StringMap<std::vector<Op *>> reads;  // by state
 
   void number() {
     int n = 0;
-    for (Op &op : f.body)
+    reads.clear();
+    for (Op &op : f.body) {
       position[&op] = n++;
+      if (op.is(OpKind::read))
+        reads[op.state].push_back(&op);
+    }
   }
 
   /// Every operand slot that shows the content which a state has at the start, views included.
   template <typename F> void forUsesOf(llvm::StringRef state, F visit) {
-    for (Op &op : f.body)
-      if (op.is(OpKind::read) && op.state == state) {
-        llvm::SmallVector<Value *, 4> todo = {op.result()};
-        while (!todo.empty()) {
-          Value *v = todo.pop_back_val();
-          llvm::SmallVector<Op *, 8> users(v->users());
-          std::sort(users.begin(), users.end(), [&](Op *a, Op *b) { return position[a] < position[b]; });
-          users.erase(std::unique(users.begin(), users.end()), users.end());
-          for (Op *user : users)
-            if (user->is(OpKind::reshape))
-              todo.push_back(user->result());
-            else
-              for (unsigned i = 0; i < user->numOperands(); ++i)
-                if (user->operand(i) == v)
-                  visit(user, i, v);
-        }
+    for (Op *read : reads.lookup(state)) {
+      llvm::SmallVector<Value *, 4> todo = {read->result()};
+      while (!todo.empty()) {
+        Value *v = todo.pop_back_val();
+        llvm::SmallVector<Op *, 8> users(v->users());
+        std::sort(users.begin(), users.end(), [&](Op *a, Op *b) { return position[a] < position[b]; });
+        users.erase(std::unique(users.begin(), users.end()), users.end());
+        for (Op *user : users)
+          if (user->is(OpKind::reshape))
+            todo.push_back(user->result());
+          else
+            for (unsigned i = 0; i < user->numOperands(); ++i)
+              if (user->operand(i) == v)
+                visit(user, i, v);
       }
+    }
   }
 
   bool mayReplace(const Op &write, const Op &group, unsigned result) {
