@@ -32,8 +32,7 @@ namespace gptc {
 namespace {
 
 /// Step 1.
-bool forwardWrites(Function &f) {
-  bool changed = false;
+void forwardWrites(Function &f) {
   llvm::StringMap<Op *> written;
   for (Op *op = f.body.front(), *next; op; op = next) {
     next = op->next();
@@ -41,17 +40,14 @@ bool forwardWrites(Function &f) {
       if (Op *w = written.lookup(op->state)) {
         op->result()->replaceAllUsesWith(w->operand(0));
         op->erase();
-        changed = true;
       }
     } else if (op->is(OpKind::write)) {
       Op *&w = written[op->state];
       if (w)
         w->erase();
-      changed |= w != nullptr;
       w = op;
     }
   }
-  return changed;
 }
 
 /// A group of its own that copies `v`, before `before`.
@@ -74,8 +70,8 @@ class FunctionPlanner {
 public:
   FunctionPlanner(Module &m, Function &f) : m(m), f(f) {}
 
-  /// Returns whether ops were added.
-  bool settleWrites() {
+  /// Step 2.
+  void settleWrites() {
     std::vector<Op *> writes;
     for (Op &op : f.body) {
       if (op.is(OpKind::write))
@@ -85,21 +81,18 @@ public:
                         fmt::format("@{}: '{}' stands outside of a group", f.name, op.name().str()),
                         "run the pass 'fuse' before plan-memory");
     }
-    bool changed = false;
     number();
     llvm::DenseMap<const Value *, const Op *> home;  // value -> the write that gives it its place
     for (Op *w : writes) {
       Value *v = w->operand(0), *root = rootOf(v);
       if (root->def && root->def->is(OpKind::read) && root->def->state == w->state) {
         w->erase();  // it holds that already
-        changed = true;
         continue;
       }
       if (root->def && root->def->is(OpKind::fused) && !home.count(root) && mayReplace(*w, *root->def, root->index)) {
         home[root] = w;
         continue;
       }
-      changed = true;
       // Uses of the old content behind the write come to use a copy; then the new content is copied in.
       llvm::SmallVector<std::pair<Op *, unsigned>, 4> late;
       forUsesOf(w->state, [&](Op *user, unsigned operand, Value *) {
@@ -108,17 +101,25 @@ public:
       });
       llvm::DenseMap<Value *, Value *> copies;
       for (auto [user, operand] : late) {
-        Value *&c = copies[user->operand(operand)];
-        if (!c)
-          c = copyOf(user->operand(operand), w);
-        user->setOperand(operand, c);
+        Value *use = user->operand(operand), *root = rootOf(use);
+        if (!copies.lookup(root))
+          copies[root] = copyOf(root, w);
+        Value *copy = copies[root];
+        if (use != root)
+          copy = Builder(f.body, w).op(OpKind::reshape, {copy}, {use->type})->result();
+        user->setOperand(operand, copy);
       }
       Value *copy = copyOf(v, w);
       w->setOperand(0, copy);
       home[copy] = w;
       number();
     }
-    return changed;
+    // Reads and views that nobody uses would seem to need content that is gone.
+    for (Op *op = f.body.back(), *before; op; op = before) {
+      before = op->prev();
+      if (op->isOneOf(OpKind::read, OpKind::reshape) && op->result()->unused())
+        op->erase();
+    }
   }
 
   /// Places everything from `base` on; returns where it ends.

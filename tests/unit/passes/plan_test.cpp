@@ -1,0 +1,306 @@
+// The memory plan and its checker. The checker must reject every plan that would lose a byte; so offsets are corrupted
+// one by one.
+#include "small_gpt.h"
+
+#include "ir/access.h"
+#include "ir/plan_check.h"
+#include "passes/analysis/liveness.h"
+
+#include <random>
+
+namespace gptc::test {
+namespace {
+
+std::unique_ptr<Module> planned(const SmallGpt &o) {
+  auto m = smallGpt(o);
+  runPasses(*m, "canonicalize,cse,dce,autodiff,optimizer,cse,dce,fuse");
+  // A workspace on every third group, as a recipe would ask for.
+  int n = 0;
+  for (auto &f : m->functions)
+    for (Op &op : f->body)
+      if (op.is(OpKind::fused) && n++ % 3 == 0)
+        op.attrs.set("ws", std::vector<int64_t>{100, 64});
+  runPasses(*m, "order,plan-memory");
+  return m;
+}
+
+/// Every list of offsets and every single offset in a planned module.
+struct Slot {
+  AttrMap *attrs;
+  std::string name;
+  int index;  // -1: not a list
+};
+std::vector<Slot> slots(Module &m) {
+  std::vector<Slot> all;
+  for (auto &s : m.states)
+    all.push_back({&s->attrs, "at", -1});
+  auto list = [&](AttrMap &attrs, const char *name) {
+    for (size_t i = 0; i < attrs.getInts(name).size(); ++i)
+      all.push_back({&attrs, name, int(i)});
+  };
+  for (auto &f : m.functions) {
+    list(f->attrs, "args_at");
+    for (Op &op : f->body) {
+      list(op.attrs, "at");
+      list(op.attrs, "ws_at");
+    }
+  }
+  return all;
+}
+int64_t get(const Slot &s) { return s.index < 0 ? s.attrs->getInt(s.name) : s.attrs->getInts(s.name)[s.index]; }
+void set(const Slot &s, int64_t v) {
+  if (s.index < 0)
+    return s.attrs->set(s.name, v);
+  std::vector<int64_t> list = s.attrs->getInts(s.name);
+  list[s.index] = v;
+  s.attrs->set(s.name, list);
+}
+
+class Plan : public testing::TestWithParam<SmallGpt> {};
+
+TEST_P(Plan, HoldsAndIsTight) {
+  auto m = planned(GetParam());
+  EXPECT_EQ(checkPlan(*m), std::vector<std::string>());
+  int64_t states = 0, peak = 0;
+  for (auto &s : m->states)
+    states += alignedBytes(s->type);
+  for (auto &f : m->functions)
+    peak = std::max(peak, peakBytes(liveRanges(*f)));
+  int64_t arena = m->attrs.getInt("arena_bytes");
+  EXPECT_GE(arena, states + peak);
+  EXPECT_LE(arena, states + peak * 11 / 10);
+}
+
+TEST_P(Plan, CheckerRejectsImpossibleOffsets) {
+  auto m = planned(GetParam());
+  int64_t arena = m->attrs.getInt("arena_bytes");
+  for (const Slot &s : slots(*m)) {
+    int64_t kept = get(s);
+    for (int64_t bad : {int64_t(-64), kept + 1, kept + 32, arena, arena + 64, INT64_MAX, INT64_MIN, INT64_MAX - 63}) {
+      set(s, bad);
+      EXPECT_FALSE(checkPlan(*m).empty()) << s.name << " = " << bad;
+    }
+    set(s, kept);
+  }
+  for (int64_t bytes : {arena - 64, int64_t(0), int64_t(-1), INT64_MIN}) {
+    m->attrs.set("arena_bytes", bytes);
+    EXPECT_FALSE(checkPlan(*m).empty()) << bytes;
+  }
+  m->attrs.erase("arena_bytes");
+  EXPECT_FALSE(checkPlan(*m).empty());
+}
+
+// An independent judge of a moved offset: runs the plan in a byte-exact arena, op by op, and compares with the
+// interpreter. A plan that computes the same may still be rejected (garbage may happen not to matter), but none that
+// computes something else may pass.
+class Arena {
+public:
+  Arena(const Module &m) : m(m), cells(m.attrs.getInt("arena_bytes") / 4, -777.0) {}
+  const Module &m;
+  std::vector<double> cells;  // one per 4 bytes; i64 takes the first of its two
+
+  void put(int64_t at, const Tensor &t) {
+    int64_t step = sizeOf(t.type.dtype) / 4;
+    for (size_t i = 0; i < t.data.size(); ++i)
+      cells[at / 4 + i * step] = t.data[i];
+  }
+  Tensor get(int64_t at, const Type &type) {
+    Tensor t(type);
+    int64_t step = sizeOf(type.dtype) / 4;
+    for (size_t i = 0; i < t.data.size(); ++i)
+      t.data[i] = cells[at / 4 + i * step];
+    return t;
+  }
+  std::vector<Tensor> run(const Function &f, std::span<const Tensor> args) {
+    for (size_t i = 0; i < args.size(); ++i)
+      put(f.attrs.getInts("args_at")[i], args[i]);
+    auto offset = [&](const Value *v) { return *plannedOffset(m, f, *v); };
+    std::vector<Tensor> results;
+    for (const Op &op : f.body) {
+      if (op.is(OpKind::ret))
+        for (const Value *v : op.operands())
+          results.push_back(get(offset(v), v->type));
+      if (!op.is(OpKind::fused))
+        continue;
+      Module one;  // the group as a function of its own, so that the interpreter runs it
+      Function *g = one.addFunction("group");
+      llvm::DenseMap<const Value *, Value *> map;
+      for (const auto &a : op.body->args)
+        map[a.get()] = g->body.addArg(a->type);
+      cloneOps(*op.body, g->body, nullptr, map);
+      Op *yield = g->body.back();
+      llvm::SmallVector<Value *, 4> out(yield->operands());
+      yield->erase();
+      Builder(g->body).ret(out);
+      std::vector<Tensor> in;
+      for (const Value *v : op.operands())
+        in.push_back(get(offset(v), v->type));
+      std::vector<int64_t> ws = op.attrs.getInts("ws"), wsAt = op.attrs.getInts("ws_at");
+      for (size_t i = 0; i < wsAt.size(); ++i)
+        for (int64_t b = 0; b < ws[i]; b += 4)
+          cells[(wsAt[i] + b) / 4] = 555;
+      StateMap none;
+      std::vector<Tensor> made = interpret(*g, in, none);
+      for (size_t i = 0; i < made.size(); ++i)
+        put(op.attrs.getInts("at")[i], made[i]);
+    }
+    return results;
+  }
+};
+
+/// Two steps in the arena; everything that is returned and every state.
+std::vector<std::vector<double>> inArena(const Module &m, const SmallGpt &o) {
+  Arena arena(m);
+  StateMap init = initialState(m);
+  for (const auto &s : m.states)
+    arena.put(s->attrs.getInt("at"), init[s->name]);
+  std::vector<std::vector<double>> all;
+  Tensor valid = scalar(validTokens(o, o.batch * o.accumulate), DType::f32);
+  for (int step = 0; step < 2; ++step) {
+    std::vector<Tensor> results;
+    if (const Function *f = m.function("train_step"))
+      results = arena.run(*f, std::vector<Tensor>{tokens(o, 0, o.batch, false), tokens(o, 0, o.batch, true),
+                                                  scalar(0, DType::i64), valid});
+    else {
+      for (int64_t s = 0; s < o.batch * o.accumulate; s += o.batch)
+        arena.run(*m.function("accumulate"),
+                  std::vector<Tensor>{tokens(o, s, o.batch, false), tokens(o, s, o.batch, true),
+                                      scalar(double(s), DType::i64), valid});
+      results = arena.run(*m.function("update"), std::vector<Tensor>{valid});
+    }
+    for (const Tensor &t : results)
+      all.push_back(t.data);
+  }
+  for (const auto &s : m.states)
+    all.push_back(arena.get(s->attrs.getInt("at"), s->type).data);
+  return all;
+}
+
+TEST_P(Plan, RunsInTheArenaAsInTheInterpreter) {
+  SmallGpt o = GetParam();
+  auto m = planned(o);
+  std::vector<std::vector<double>> expected;
+  StateMap state = initialState(*m);
+  for (int step = 0; step < 2; ++step)
+    for (const Tensor &t : trainStep(*m, o, o.batch * o.accumulate, state))
+      expected.push_back(t.data);
+  for (const auto &s : m->states)
+    expected.push_back(state[s->name].data);
+  EXPECT_EQ(inArena(*m, o), expected);
+}
+
+TEST_P(Plan, CheckerAcceptsNoWrongPlan) {
+  SmallGpt o = GetParam();
+  auto m = planned(o);
+  auto expected = inArena(*m, o);
+  std::vector<Slot> all = slots(*m);
+  std::mt19937 random(1);
+  int64_t arena = m->attrs.getInt("arena_bytes");
+  int rejected = 0, tried = 0;
+  for (int i = 0; i < 300; ++i) {
+    const Slot &s = all[random() % all.size()];
+    int64_t kept = get(s);
+    // Either anywhere, or on top of something else.
+    set(s, random() % 2 ? int64_t(random() % (arena / 64)) * 64 : get(all[random() % all.size()]));
+    if (get(s) != kept) {
+      ++tried;
+      if (!checkPlan(*m).empty())
+        ++rejected;
+      else
+        EXPECT_EQ(inArena(*m, o), expected) << s.name << " moved from " << kept << " to " << get(s) << " and accepted";
+    }
+    set(s, kept);
+  }
+  EXPECT_GT(rejected, tried / 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Plan,
+                         testing::Values(SmallGpt{}, SmallGpt{.accumulate = 2, .dropout = 0.25},
+                                         SmallGpt{.tied = false, .decomposed = true}));
+
+std::unique_ptr<Module> parse(const std::string &text) {
+  auto m = parseModule(text, "test.gir");
+  EXPECT_EQ(verify(*m), std::vector<std::string>());
+  return m;
+}
+
+/// Runs @f before and after planning, and in the arena, and expects the same states each time.
+void expectSameStates(const std::string &text) {
+  auto m = parse(text);
+  auto fill = [&] {
+    StateMap state;
+    double next = 1;
+    for (const auto &s : m->states) {
+      state[s->name] = Tensor(s->type);
+      for (double &x : state[s->name].data)
+        x = next++;
+    }
+    return state;
+  };
+  auto contents = [&](StateMap &state, const std::vector<Tensor> &results) {
+    std::vector<std::vector<double>> all;
+    for (const Tensor &t : results)
+      all.push_back(t.data);
+    for (const auto &s : m->states)
+      all.push_back(state[s->name].data);
+    return all;
+  };
+  Function *f = m->function("f");
+  std::vector<Tensor> args;
+  for (const auto &a : f->body.args)
+    args.push_back(Tensor(a->type, std::vector<double>(a->type.elements(), 50)));
+  StateMap state = fill();
+  auto expected = contents(state, interpret(*f, args, state));
+  runPasses(*m, "fuse,plan-memory");
+  f = m->function("f");
+  EXPECT_EQ(checkPlan(*m), std::vector<std::string>()) << print(*m);
+  Arena arena(*m);
+  state = fill();
+  for (const auto &s : m->states)
+    arena.put(s->attrs.getInt("at"), state[s->name]);
+  auto results = arena.run(*f, args);
+  for (const auto &s : m->states)
+    state[s->name] = arena.get(s->attrs.getInt("at"), s->type);
+  EXPECT_EQ(contents(state, results), expected) << print(*m);
+}
+
+TEST(PlanWrites, SwapArgumentOldContentAndRepeatedWrites) {
+  expectSameStates(R"(
+    state @a : f32[3]
+    state @b : f32[3]
+    state @c : f32[3]
+    func @f(%x: f32[3]) -> (f32[3], f32[3]) {
+      %0 = read @a : f32[3]
+      %1 = read @b : f32[3]
+      write @a, %1
+      write @b, %0
+      write @c, %x
+      return %0, %1
+    })");
+  expectSameStates(R"(
+    state @a : f32[3]
+    state @b : f32[3]
+    func @f(%x: f32[3]) -> (f32[3], f32[3], f32[3]) {
+      %0 = read @a : f32[3]
+      %1 = add %0, %x : f32[3]
+      write @a, %1
+      write @b, %1
+      %2 = read @a : f32[3]
+      %3 = mul %2, %0 : f32[3]
+      write @a, %3
+      %4 = reshape %0 : f32[3]
+      return %2, %4, %3
+    })");
+  expectSameStates(R"(
+    state @a : f32[2,3]
+    func @f(%x: f32[2,3]) -> () {
+      %0 = read @a : f32[2,3]
+      %1 = transpose %0 {perm=[1,0]} : f32[3,2]
+      %2 = reshape %1 : f32[2,3]
+      write @a, %2
+      return
+    })");
+}
+
+}  // namespace
+}  // namespace gptc::test
