@@ -23,7 +23,7 @@
 //   3. Units A and B (A first) may merge when no op between them both depends on A and is needed by B. Then what does
 //   not depend
 //      on A moves before it and the rest behind B. Writes count as depending on the reads whose content they replace.
-//   4. A group's results are the values used outside; its operands are in order of first use.
+//   4. A group's results are the values used outside (of attention ops all); its operands are in order of first use.
 //
 // Options: epilogue, row, pointwise, fold (default true) switch a kind of growth off, for ablation. max (default 32):
 // ops per group; scalar groups are not bounded, as their kernels are one task.
@@ -320,6 +320,7 @@ private:
     llvm::DenseSet<const Op *> inside(u.ops.begin(), u.ops.end());
     llvm::MapVector<Value *, Value *> arguments;
     std::vector<Value *> escaping;
+    bool used = false;
     auto body = std::make_unique<Block>();
     llvm::DenseMap<const Value *, Value *> map;
     for (Op *op : u.ops) {
@@ -339,13 +340,15 @@ private:
       for (unsigned i = 0; i < op->numResults(); ++i) {
         Value *v = op->result(i);
         map[v] = copy->addResult(v->type, v->name);
-        // Attention recipes store every result, whether somebody reads it (@eval does not need lse) or not.
-        if (op->def().fusion == FusionKind::attention ||
-            llvm::any_of(v->users(), [&](Op *user) { return !inside.contains(user); }))
+        if (llvm::any_of(v->users(), [&](Op *user) { return !inside.contains(user); })) {
+          used = true;
           escaping.push_back(v);
+        } else if (op->def().fusion == FusionKind::attention) {
+          escaping.push_back(v);  // the recipe makes them all
+        }
       }
     }
-    if (escaping.empty())
+    if (!used)
       return;  // dead
     Op *group = f.body.insert(OpKind::fused, before);
     group->attrs = attrs({{"kind", std::string(u.kind)}});
