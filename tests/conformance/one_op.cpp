@@ -2,6 +2,7 @@
 
 #include "ir/random.h"
 
+#include <cmath>
 #include <cstdlib>
 
 namespace gptc::conformance {
@@ -37,6 +38,9 @@ OneOp makeOneOp(const OpDef &def, const OpDef::Sample &sample, unsigned seed) {
     operands.push_back(one.f->body.addArg(t, "x" + std::to_string(i)));
     bool given = i < sample.operandValues.size() && !sample.operandValues[i].data.empty();
     Tensor value = given ? sample.operandValues[i] : normals(t, 100 * seed + unsigned(i));
+    if (isInt(t.dtype))
+      for (double &v : value.data)
+        v = given ? v : std::floor(10 * v);
     EXPECT_TRUE(value.type.dtype == t.dtype && value.type.sameShape(t)) << value.type.str() << " for " << t.str();
     one.inputs.push_back(std::move(value));
   }

@@ -1,0 +1,261 @@
+#include "error_bound.h"
+
+#include "ir/diagnostics.h"
+#include "ir/kernel_eval.h"
+
+#include "llvm/ADT/DenseMap.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace gptc::conformance {
+
+using namespace kir;
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// Half a unit in the last place of numbers in [1, 2).
+double unitOf(DType t) {
+  switch (t) {
+  case DType::f64: return 0x1p-53;
+  case DType::bf16: return 0x1p-8;
+  case DType::f16: return 0x1p-11;
+  default: return 0x1p-24;
+  }
+}
+
+/// What rounding adds when results below the normal numbers are spaced evenly.
+double smallestOf(DType t) {
+  switch (t) {
+  case DType::f64: return 0x1p-1074;
+  case DType::f16: return 0x1p-24;
+  default: return 0x1p-133;  // bf16's; f32's is smaller
+  }
+}
+
+double largestOf(DType t) {
+  switch (t) {
+  case DType::f64: return std::numeric_limits<double>::max();
+  case DType::f16: return 65504;
+  default: return 0x1.fep127;
+  }
+}
+
+struct Value {
+  double v = 0, e = 0;  // floats: value and error bound
+  int64_t i = 0;        // integers
+  bool unsure = false;  // a pred that rounding might have turned
+};
+
+Value rounded(DType t, Value x, double units = 1) {
+  if (!std::isfinite(x.v))
+    return {x.v, std::isnan(x.e) ? infinity : x.e};
+  double magnitude = std::fabs(x.v) + x.e;
+  if (!(magnitude < largestOf(t)))
+    return {x.v, infinity};
+  return {x.v, x.e + units * unitOf(t) * magnitude + smallestOf(t)};
+}
+
+Value addValues(Value a, Value b, double sign) { return {a.v + sign * b.v, a.e + b.e}; }
+Value mulValues(Value a, Value b) {
+  double e = a.e * b.e;
+  if (b.e != 0)
+    e += std::fabs(a.v) * b.e;
+  if (a.e != 0)
+    e += std::fabs(b.v) * a.e;
+  return {a.v * b.v, e};
+}
+Value divValues(Value a, Value b) {
+  double q = a.v / b.v, least = std::fabs(b.v) - b.e;
+  if (a.e == 0 && b.e == 0)
+    return {q, 0};
+  if (!(least > 0))
+    return {q, infinity};
+  return {q, (a.e + std::fabs(q) * b.e) / least};
+}
+
+/// Errors of the functions as codegen/math.h states them, and half a unit for the rounding of the exact result, in units (a
+/// unit in the last place is at most two of `unitOf`).
+double unitsOf(UnaryOp op) {
+  switch (op) {
+  case UnaryOp::exp:
+  case UnaryOp::log:
+  case UnaryOp::sin:
+  case UnaryOp::cos: return 3;
+  case UnaryOp::tanh: return 5;
+  case UnaryOp::rsqrt: return 3;  // a square root and a division
+  default: return 1;
+  }
+}
+
+Value unaryValue(UnaryOp op, DType t, Value a) {
+  if (isInt(t))
+    return {.i = evalUnaryInt(op, t, a.i), .unsure = a.unsure};
+  double r = op == UnaryOp::round_bf16 || op == UnaryOp::round_f16 ? a.v : evalUnaryFloat<double>(op, a.v);
+  double below = a.v - a.e;
+  switch (op) {
+  case UnaryOp::neg:
+  case UnaryOp::abs: return {r, a.e};
+  case UnaryOp::round_bf16: return rounded(DType::bf16, a);
+  case UnaryOp::round_f16: return rounded(DType::f16, a);
+  case UnaryOp::floor: return {r, a.e == 0 ? 0 : a.e + 1};
+  case UnaryOp::exp: return rounded(t, {r, a.e == 0 ? 0 : r * std::expm1(a.e)}, unitsOf(op));
+  case UnaryOp::log: return rounded(t, {r, a.e == 0 ? 0 : below > 0 ? a.e / below : infinity}, unitsOf(op));
+  case UnaryOp::sqrt: return rounded(t, {r, a.e == 0 ? 0 : below > 0 ? a.e / (2 * std::sqrt(below)) : std::sqrt(a.v + a.e)});
+  case UnaryOp::rsqrt:
+    return rounded(t, {r, a.e == 0 ? 0 : below > 0 ? a.e / (2 * below * std::sqrt(below)) : infinity}, unitsOf(op));
+  default: return rounded(t, {r, a.e}, unitsOf(op));  // tanh, sin, cos: slopes of at most 1
+  }
+}
+
+Value binaryValue(BinaryOp op, DType t, Value a, Value b) {
+  if (isInt(t))
+    return {.i = evalInt(op, t, a.i, b.i), .unsure = a.unsure || b.unsure};
+  if (isComparison(op))
+    return {.i = compareFloat(op, a.v, b.v), .unsure = std::fabs(a.v - b.v) <= a.e + b.e && a.e + b.e > 0};
+  switch (op) {
+  case BinaryOp::add: return rounded(t, addValues(a, b, 1));
+  case BinaryOp::sub: return rounded(t, addValues(a, b, -1));
+  case BinaryOp::mul: return rounded(t, mulValues(a, b));
+  case BinaryOp::div: return rounded(t, divValues(a, b));
+  default: return {evalFloat<double>(op, a.v, b.v), std::max(a.e, b.e)};  // min, max
+  }
+}
+
+Value selectValue(DType t, Value c, Value a, Value b) {
+  Value r = c.i ? a : b, other = c.i ? b : a;
+  if (c.unsure) {
+    GPTC_CHECK(isFloat(t), "an integer depends on a comparison that rounding may turn");
+    r.e = std::max(r.e, std::fabs(a.v - b.v) + other.e);
+  }
+  return r;
+}
+
+Value castValue(DType to, DType from, Value a) {
+  if (isFloat(from) && isFloat(to))
+    return sizeOf(to) < sizeOf(from) ? rounded(to, a) : a;
+  if (isFloat(from)) {
+    GPTC_CHECK(a.e == 0, "an integer depends on rounding");
+    return {.i = floatToInt(to, a.v)};
+  }
+  if (isFloat(to))
+    return rounded(to, {double(a.i), 0});
+  return {.i = to == DType::pred ? a.i != 0 : wrapInt(to, a.i), .unsure = a.unsure};
+}
+
+class Machine {
+public:
+  llvm::DenseMap<const BufferNode *, std::vector<Value>> memory;
+
+  void run(const std::vector<Stmt> &stmts) {
+    for (const Stmt &s : stmts)
+      run(*s);
+  }
+
+private:
+  llvm::DenseMap<const VarNode *, Value> vars;
+  int64_t laneIndex = 0;
+
+  Value &element(const Buffer &b, int64_t at) {
+    auto it = memory.find(b.get());
+    GPTC_CHECK(it != memory.end(), "buffer {} is not in scope", b->name);
+    GPTC_CHECK(at >= 0 && at < int64_t(it->second.size()), "element {} of {}", at, b->name);
+    return it->second[at];
+  }
+
+  void run(const StmtNode &s) {
+    switch (s.kind) {
+    case StmtKind::For: {
+      int64_t begin = eval(s.begin).i, extent = eval(s.extent).i;
+      for (int64_t i = 0; i < extent; ++i) {
+        // Lanes of a vector loop do not see each other's values, so that one after the other is as good as in lock step.
+        if (s.loop == LoopKind::vector)
+          laneIndex = i % s.width;
+        vars[s.var.get()] = {.i = begin + i};
+        run(s.body);
+      }
+      return;
+    }
+    case StmtKind::Store: {
+      Value v = eval(s.value);
+      DType t = s.buffer->dtype;
+      if (t == DType::bf16 || t == DType::f16)
+        v = rounded(t, v);
+      element(s.buffer, eval(s.index).i) = v;
+      return;
+    }
+    case StmtKind::Let:
+      vars[s.var.get()] = eval(s.value);
+      return run(s.body);
+    case StmtKind::If: {
+      Value c = eval(s.value);
+      GPTC_CHECK(!c.unsure, "control flow depends on rounding");
+      return run(c.i ? s.body : s.orelse);
+    }
+    case StmtKind::Alloc: memory[s.buffer.get()].assign(s.buffer->size, {0, infinity}); return run(s.body);
+    case StmtKind::Block: return run(s.body);
+    }
+  }
+
+  Value eval(const Expr &e) {
+    auto arg = [&](unsigned i) { return eval(e->args[i]); };
+    switch (e->kind) {
+    case ExprKind::IntImm: return {.i = e->ival};
+    case ExprKind::FloatImm:  // stands for a number that it may have been rounded from, unless that is whole
+      return e->fval == std::floor(e->fval) ? Value{e->fval} : rounded(e->dtype, {e->fval});
+    case ExprKind::Var: return vars.lookup(e->var.get());
+    case ExprKind::Lane: return {.i = laneIndex};
+    case ExprKind::Load: return element(e->buffer, arg(0).i);
+    case ExprKind::Unary: return unaryValue(e->uop, e->args[0]->dtype, arg(0));
+    case ExprKind::Binary: return binaryValue(e->bop, e->args[0]->dtype, arg(0), arg(1));
+    case ExprKind::Fma: {
+      Value product = mulValues(arg(0), arg(1)), c = arg(2);
+      return rounded(e->dtype, addValues(product, c, 1));
+    }
+    case ExprKind::Select: return selectValue(e->dtype, arg(0), arg(1), arg(2));
+    case ExprKind::Cast: return castValue(e->dtype, e->args[0]->dtype, arg(0));
+    case ExprKind::HReduce: {
+      std::vector<Value> v;
+      for (int64_t i = 0, at = arg(0).i; i < e->ival; ++i)
+        v.push_back(element(e->buffer, at + i));
+      for (int64_t n = e->ival / 2; n >= 1; n /= 2)
+        for (int64_t i = 0; i < n; ++i)
+          v[i] = binaryValue(e->bop, e->dtype, v[i], v[i + n]);
+      return v[0];
+    }
+    default: GPTC_UNREACHABLE("no bound for {}", print(e));
+    }
+  }
+};
+
+}  // namespace
+
+void boundErrors(const Kernel &k, std::vector<std::vector<Bounded>> &buffers) {
+  Machine machine;
+  for (size_t i = 0; i < k.params.size(); ++i) {
+    std::vector<Value> &m = machine.memory[k.params[i].get()];
+    for (const Bounded &b : buffers[i]) {
+      bool integer = isInt(k.params[i]->dtype);
+      m.push_back({integer ? 0 : b.value, b.error, integer ? int64_t(b.value) : 0});
+    }
+  }
+  machine.run(k.body);
+  for (size_t i = 0; i < k.params.size(); ++i) {
+    const std::vector<Value> &m = machine.memory[k.params[i].get()];
+    for (size_t j = 0; j < m.size(); ++j)
+      buffers[i][j] = isInt(k.params[i]->dtype) ? Bounded{double(m[j].i), 0} : Bounded{m[j].v, m[j].e};
+  }
+}
+
+bool usesApproximations(const Kernel &k) {
+  std::string text = print(k);
+  for (const char *f : {"exp(", "log(", "tanh(", "sin(", "cos("})
+    if (text.find(f) != std::string::npos)
+      return true;
+  return false;
+}
+
+}  // namespace gptc::conformance
