@@ -20,27 +20,37 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 /// Half a unit in the last place of numbers in [1, 2).
 double unitOf(DType t) {
   switch (t) {
-  case DType::f64: return 0x1p-53;
-  case DType::bf16: return 0x1p-8;
-  case DType::f16: return 0x1p-11;
-  default: return 0x1p-24;
+  case DType::f64:
+    return 0x1p-53;
+  case DType::bf16:
+    return 0x1p-8;
+  case DType::f16:
+    return 0x1p-11;
+  default:
+    return 0x1p-24;
   }
 }
 
 /// What rounding adds when results below the normal numbers are spaced evenly.
 double smallestOf(DType t) {
   switch (t) {
-  case DType::f64: return 0x1p-1074;
-  case DType::f16: return 0x1p-24;
-  default: return 0x1p-133;  // bf16's; f32's is smaller
+  case DType::f64:
+    return 0x1p-1074;
+  case DType::f16:
+    return 0x1p-24;
+  default:
+    return 0x1p-133;  // bf16's; f32's is smaller
   }
 }
 
 double largestOf(DType t) {
   switch (t) {
-  case DType::f64: return std::numeric_limits<double>::max();
-  case DType::f16: return 65504;
-  default: return 0x1.fep127;
+  case DType::f64:
+    return std::numeric_limits<double>::max();
+  case DType::f16:
+    return 65504;
+  default:
+    return 0x1.fep127;
   }
 }
 
@@ -77,17 +87,21 @@ Value divValues(Value a, Value b) {
   return {q, (a.e + std::fabs(q) * b.e) / least};
 }
 
-/// Errors of the functions as codegen/math.h states them, and half a unit for the rounding of the exact result, in units (a
-/// unit in the last place is at most two of `unitOf`).
+/// Errors of the functions as codegen/math.h states them, and half a unit for the rounding of the exact result, in
+/// units (a unit in the last place is at most two of `unitOf`).
 double unitsOf(UnaryOp op) {
   switch (op) {
   case UnaryOp::exp:
   case UnaryOp::log:
   case UnaryOp::sin:
-  case UnaryOp::cos: return 3;
-  case UnaryOp::tanh: return 5;
-  case UnaryOp::rsqrt: return 3;  // a square root and a division
-  default: return 1;
+  case UnaryOp::cos:
+    return 3;
+  case UnaryOp::tanh:
+    return 5;
+  case UnaryOp::rsqrt:
+    return 3;  // a square root and a division
+  default:
+    return 1;
   }
 }
 
@@ -98,16 +112,24 @@ Value unaryValue(UnaryOp op, DType t, Value a) {
   double below = a.v - a.e;
   switch (op) {
   case UnaryOp::neg:
-  case UnaryOp::abs: return {r, a.e};
-  case UnaryOp::round_bf16: return rounded(DType::bf16, a);
-  case UnaryOp::round_f16: return rounded(DType::f16, a);
-  case UnaryOp::floor: return {r, a.e == 0 ? 0 : a.e + 1};
-  case UnaryOp::exp: return rounded(t, {r, a.e == 0 ? 0 : r * std::expm1(a.e)}, unitsOf(op));
-  case UnaryOp::log: return rounded(t, {r, a.e == 0 ? 0 : below > 0 ? a.e / below : infinity}, unitsOf(op));
-  case UnaryOp::sqrt: return rounded(t, {r, a.e == 0 ? 0 : below > 0 ? a.e / (2 * std::sqrt(below)) : std::sqrt(a.v + a.e)});
+  case UnaryOp::abs:
+    return {r, a.e};
+  case UnaryOp::round_bf16:
+    return rounded(DType::bf16, a);
+  case UnaryOp::round_f16:
+    return rounded(DType::f16, a);
+  case UnaryOp::floor:
+    return {r, a.e == 0 ? 0 : a.e + 1};
+  case UnaryOp::exp:
+    return rounded(t, {r, a.e == 0 ? 0 : r * std::expm1(a.e)}, unitsOf(op));
+  case UnaryOp::log:
+    return rounded(t, {r, a.e == 0 ? 0 : below > 0 ? a.e / below : infinity}, unitsOf(op));
+  case UnaryOp::sqrt:
+    return rounded(t, {r, a.e == 0 ? 0 : below > 0 ? a.e / (2 * std::sqrt(below)) : std::sqrt(a.v + a.e)});
   case UnaryOp::rsqrt:
     return rounded(t, {r, a.e == 0 ? 0 : below > 0 ? a.e / (2 * below * std::sqrt(below)) : infinity}, unitsOf(op));
-  default: return rounded(t, {r, a.e}, unitsOf(op));  // tanh, sin, cos: slopes of at most 1
+  default:
+    return rounded(t, {r, a.e}, unitsOf(op));  // tanh, sin, cos: slopes of at most 1
   }
 }
 
@@ -117,11 +139,19 @@ Value binaryValue(BinaryOp op, DType t, Value a, Value b) {
   if (isComparison(op))
     return {.i = compareFloat(op, a.v, b.v), .unsure = std::fabs(a.v - b.v) <= a.e + b.e && a.e + b.e > 0};
   switch (op) {
-  case BinaryOp::add: return rounded(t, addValues(a, b, 1));
-  case BinaryOp::sub: return rounded(t, addValues(a, b, -1));
-  case BinaryOp::mul: return rounded(t, mulValues(a, b));
-  case BinaryOp::div: return rounded(t, divValues(a, b));
-  default: return {evalFloat<double>(op, a.v, b.v), std::max(a.e, b.e)};  // min, max
+  case BinaryOp::add:
+    return rounded(t, addValues(a, b, 1));
+  case BinaryOp::sub:
+    return rounded(t, addValues(a, b, -1));
+  case BinaryOp::mul:
+    return rounded(t, mulValues(a, b));
+  case BinaryOp::div:
+    return rounded(t, divValues(a, b));
+  default: {  // min, max
+    double r = evalFloat<double>(op, a.v, b.v);
+    bool apart = std::fabs(a.v - b.v) > a.e + b.e;  // then the same one is chosen in any case
+    return {r, apart ? (r == a.v ? a.e : b.e) : std::max(a.e, b.e)};
+  }
   }
 }
 
@@ -171,7 +201,8 @@ private:
     case StmtKind::For: {
       int64_t begin = eval(s.begin).i, extent = eval(s.extent).i;
       for (int64_t i = 0; i < extent; ++i) {
-        // Lanes of a vector loop do not see each other's values, so that one after the other is as good as in lock step.
+        // Lanes of a vector loop do not see each other's values, so that one after the other is as good as in lock
+        // step.
         if (s.loop == LoopKind::vector)
           laneIndex = i % s.width;
         vars[s.var.get()] = {.i = begin + i};
@@ -195,28 +226,39 @@ private:
       GPTC_CHECK(!c.unsure, "control flow depends on rounding");
       return run(c.i ? s.body : s.orelse);
     }
-    case StmtKind::Alloc: memory[s.buffer.get()].assign(s.buffer->size, {0, infinity}); return run(s.body);
-    case StmtKind::Block: return run(s.body);
+    case StmtKind::Alloc:
+      memory[s.buffer.get()].assign(s.buffer->size, {0, infinity});
+      return run(s.body);
+    case StmtKind::Block:
+      return run(s.body);
     }
   }
 
   Value eval(const Expr &e) {
     auto arg = [&](unsigned i) { return eval(e->args[i]); };
     switch (e->kind) {
-    case ExprKind::IntImm: return {.i = e->ival};
+    case ExprKind::IntImm:
+      return {.i = e->ival};
     case ExprKind::FloatImm:  // stands for a number that it may have been rounded from, unless that is whole
       return e->fval == std::floor(e->fval) ? Value{e->fval} : rounded(e->dtype, {e->fval});
-    case ExprKind::Var: return vars.lookup(e->var.get());
-    case ExprKind::Lane: return {.i = laneIndex};
-    case ExprKind::Load: return element(e->buffer, arg(0).i);
-    case ExprKind::Unary: return unaryValue(e->uop, e->args[0]->dtype, arg(0));
-    case ExprKind::Binary: return binaryValue(e->bop, e->args[0]->dtype, arg(0), arg(1));
+    case ExprKind::Var:
+      return vars.lookup(e->var.get());
+    case ExprKind::Lane:
+      return {.i = laneIndex};
+    case ExprKind::Load:
+      return element(e->buffer, arg(0).i);
+    case ExprKind::Unary:
+      return unaryValue(e->uop, e->args[0]->dtype, arg(0));
+    case ExprKind::Binary:
+      return binaryValue(e->bop, e->args[0]->dtype, arg(0), arg(1));
     case ExprKind::Fma: {
       Value product = mulValues(arg(0), arg(1)), c = arg(2);
       return rounded(e->dtype, addValues(product, c, 1));
     }
-    case ExprKind::Select: return selectValue(e->dtype, arg(0), arg(1), arg(2));
-    case ExprKind::Cast: return castValue(e->dtype, e->args[0]->dtype, arg(0));
+    case ExprKind::Select:
+      return selectValue(e->dtype, arg(0), arg(1), arg(2));
+    case ExprKind::Cast:
+      return castValue(e->dtype, e->args[0]->dtype, arg(0));
     case ExprKind::HReduce: {
       std::vector<Value> v;
       for (int64_t i = 0, at = arg(0).i; i < e->ival; ++i)
@@ -226,7 +268,8 @@ private:
           v[i] = binaryValue(e->bop, e->dtype, v[i], v[i + n]);
       return v[0];
     }
-    default: GPTC_UNREACHABLE("no bound for {}", print(e));
+    default:
+      GPTC_UNREACHABLE("no bound for {}", print(e));
     }
   }
 };

@@ -1,6 +1,6 @@
-// A second, simple interpreter of kernels that carries, with each value, a bound of how far the same computation in the kernel's own
-// dtypes may be from it: running error analysis (Wilkinson 1986, "Error analysis revisited"). So the tolerance of a comparison
-// between emitted code and float64 follows from the operations that the kernel does.
+// A second, simple interpreter of kernels that carries, with each value, a bound of how far the same computation in the
+// kernel's own dtypes may be from it: running error analysis (Wilkinson 1986, "Error analysis revisited"). So the
+// tolerance of a comparison between emitted code and float64 follows from the operations that the kernel does.
 #pragma once
 
 #include "ir/kernel.h"
@@ -9,8 +9,8 @@
 
 namespace gptc::conformance {
 
-/// A value computed in float64 (integers exactly), and a bound of |value in the kernel's dtypes - value|. Infinite where
-/// nothing can be said.
+/// A value computed in float64 (integers exactly), and a bound of |value in the kernel's dtypes - value|. Infinite
+/// where nothing can be said.
 struct Bounded {
   double value = 0;
   double error = 0;
@@ -19,7 +19,8 @@ struct Bounded {
 /// Runs the kernel on buffers whose float elements are exact in their stored dtype. buffers[i] holds params[i].
 void boundErrors(const kir::Kernel &k, std::vector<std::vector<Bounded>> &buffers);
 
-/// Whether the kernel uses a function that code computes by its own approximation: then bits differ from those of the host's library.
+/// Whether the kernel uses a function that code computes by its own approximation: then bits differ from those of the
+/// host's library.
 bool usesApproximations(const kir::Kernel &k);
 
 }  // namespace gptc::conformance

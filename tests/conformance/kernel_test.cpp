@@ -1,309 +1,34 @@
-// Every op as the kernel that its recipe builds: in the kernel interpreter and as machine code, in f64 and f32, against the
-// op's reference meaning. An op whose group no recipe covers fails here.
-#include "error_bound.h"
-#include "one_op.h"
-
-#include "codegen/codegen.h"
-#include "ir/ops/op_support.h"
-#include "passes/pass.h"
-
-#include <bit>
-#include <cmath>
-#include <cstring>
-#include <limits>
+// Every op as the kernel that its recipe builds: in the kernel interpreter and as machine code, in f64 and f32, against
+// the op's reference meaning. An op whose group no recipe covers fails here.
+#include "kernel_case.h"
 
 namespace gptc::conformance {
 namespace {
 
-constexpr double poison = std::numeric_limits<double>::quiet_NaN();
-constexpr double intPoison = -2004318072;  // an index far out of every table
-
-/// The fused op that the fuse pass makes of the program's only op.
-Op *fuse(OneOp &one) {
-  Target target = hostTarget(1);
-  PipelineOptions options;
-  options.reproFile.clear();
-  runPipeline(*one.module, parsePipeline("fuse", &target), options);
-  one.f = one.module->function("f");
-  for (Op &op : one.f->body)
-    if (op.is(OpKind::fused))
-      return &op;
-  return nullptr;
-}
-
-/// Places in memory of the logical elements, in row-major order.
-std::vector<int64_t> places(const Type &t) {
-  std::vector<int64_t> all;
-  ops::forEachIndex(t, [&](llvm::ArrayRef<int64_t> index, int64_t) {
-    int64_t at = 0;
-    for (unsigned d = 0; d < t.rank(); ++d)
-      at = at * t.padded(int(d)) + index[d];
-    all.push_back(at);
-  });
-  return all;
-}
-
-/// Logical elements at their padded places; what lies between must not matter.
-std::vector<double> scatter(const Tensor &t, int64_t size) {
-  std::vector<double> memory(size, isFloat(t.type.dtype) ? poison : intPoison);
-  std::vector<int64_t> at = places(t.type);
-  for (size_t i = 0; i < at.size(); ++i)
-    memory[at[i]] = t.data[i];
-  return memory;
-}
-
-/// Memory of one parameter in its own dtype, with a red zone on either side.
-class RawBuffer {
-public:
-  RawBuffer(const kir::Buffer &b, const std::vector<double> &values) : dtype(b->dtype), size(b->size) {
-    bytes.assign((size + 2 * zone) * sizeOf(dtype) + 64, std::byte(0xA5));
-    // Aligned as the arena aligns.
-    offset = (64 - reinterpret_cast<uintptr_t>(bytes.data()) % 64) % 64 + zone * sizeOf(dtype);
-    for (int64_t i = 0; i < size; ++i)
-      set(i, values[i]);
-  }
-  void *data() { return bytes.data() + offset; }
-  double get(int64_t i) const {
-    switch (dtype) {
-    case DType::f32: return read<float>(i);
-    case DType::f64: return read<double>(i);
-    case DType::i32: return read<int32_t>(i);
-    case DType::u32: return read<uint32_t>(i);
-    case DType::i64: return double(read<int64_t>(i));
-    case DType::pred: return read<uint8_t>(i);
-    case DType::bf16: return std::bit_cast<float>(uint32_t(read<uint16_t>(i)) << 16);
-    case DType::f16: break;
-    }
-    GPTC_UNREACHABLE("no {} here", nameOf(dtype).str());
-  }
-  bool zonesIntact() const {
-    for (size_t i = 0; i < bytes.size(); ++i)
-      if ((i < offset || i >= offset + size_t(size) * sizeOf(dtype)) && bytes[i] != std::byte(0xA5))
-        return false;
-    return true;
-  }
-  bool operator==(const RawBuffer &o) const {
-    return std::equal(bytes.begin() + offset, bytes.begin() + offset + size * sizeOf(dtype), o.bytes.begin() + o.offset);
-  }
-
-private:
-  static constexpr int64_t zone = 64;
-  DType dtype;
-  int64_t size;
-  size_t offset = 0;
-  std::vector<std::byte> bytes;
-
-  template <typename T> T read(int64_t i) const {
-    T v;
-    std::memcpy(&v, bytes.data() + offset + i * sizeof(T), sizeof(T));
-    return v;
-  }
-  template <typename T> void write(int64_t i, T v) { std::memcpy(bytes.data() + offset + i * sizeof(T), &v, sizeof(T)); }
-  void set(int64_t i, double v) {
-    switch (dtype) {
-    case DType::f32: return write(i, float(v));
-    case DType::f64: return write(i, v);
-    case DType::i32: return write(i, int32_t(v));
-    case DType::u32: return write(i, uint32_t(v));
-    case DType::i64: return write(i, int64_t(v));
-    case DType::pred: return write(i, uint8_t(v));
-    case DType::bf16: return write(i, uint16_t(std::bit_cast<uint32_t>(float(v)) >> 16));
-    case DType::f16: break;
-    }
-    GPTC_UNREACHABLE("no {} here", nameOf(dtype).str());
-  }
-};
-
-/// One sample made into a kernel.
-struct Case {
-  OneOp one;
-  std::vector<Tensor> expected;  // of the fused op
-  LoweredGroup group;
-  std::vector<std::vector<double>> memory;  // initial content of the parameters
-  std::vector<Type> outputs;
-  size_t firstOutput = 0;
-  std::string name;
-};
-
-/// Inputs as `dtype` holds them: f32 code and the reference then start from the same numbers.
-void roundInputs(OneOp &one, DType dtype) {
-  if (dtype != DType::f32)
-    return;
-  for (Tensor &t : one.inputs)
-    if (isFloat(t.type.dtype))
-      for (double &v : t.data)
-        v = float(v);
-}
-
-std::unique_ptr<Case> makeCase(const OpDef &def, const OpDef::Sample &sample, unsigned seed, DType compute) {
-  auto c = std::make_unique<Case>();
-  c->one = makeOneOp(def, sample, seed);
-  roundInputs(c->one, compute);
-  c->name = fmt::format("{} seed {}: {}", nameOf(compute).str(), seed, print(*c->one.f));
-  c->expected = c->one.reference();
-  Op *fused = fuse(c->one);
-  if (def.fusion == FusionKind::view) {
-    EXPECT_EQ(fused, nullptr) << "a view runs no code";
-    return nullptr;
-  }
-  GPTC_CHECK(fused, "nothing was fused:\n{}", print(*c->one.f));
-  GPTC_CHECK(fused->numResults() == c->expected.size(), "results are missing:\n{}", print(*fused));
-  Target target = hostTarget(1);
-  c->group = lowerGroup(*fused, defaultSchedule(*fused, target), target, compute);
-  const kir::Kernel &k = c->group.kernel;
-  EXPECT_EQ(kir::verify(k), std::vector<std::string>()) << kir::print(k);
-  EXPECT_EQ(k.params.size(), fused->numOperands() + fused->numResults() + c->group.workspaceBytes.size());
-  c->firstOutput = fused->numOperands();
-  for (size_t i = 0; i < k.params.size(); ++i) {
-    const kir::Buffer &b = k.params[i];
-    if (i < c->firstOutput) {
-      unsigned arg = fused->operand(unsigned(i))->index;  // the function's argument of that number
-      c->memory.push_back(scatter(c->one.inputs[arg], b->size));
-    } else {
-      c->memory.push_back(std::vector<double>(b->size, isFloat(b->dtype) ? poison : intPoison));
-    }
-  }
-  for (unsigned r = 0; r < fused->numResults(); ++r)
-    c->outputs.push_back(fused->result(r)->type);
-  return c;
-}
-
-/// Tensors from the memory of the results.
-std::vector<std::vector<double>> outputsOf(const Case &c, const std::function<double(size_t param, int64_t at)> &get) {
-  std::vector<std::vector<double>> r;
-  for (size_t i = 0; i < c.outputs.size(); ++i) {
-    r.emplace_back();
-    for (int64_t at : places(c.outputs[i]))
-      r.back().push_back(get(c.firstOutput + i, at));
-  }
-  return r;
-}
-
-/// Equal up to `tolerance(result, element)`; infinities and NaN must be the same.
-void compare(const Case &c, const std::vector<std::vector<double>> &actual, const std::string &what,
-             const std::function<double(size_t, size_t)> &tolerance) {
-  for (size_t r = 0; r < actual.size(); ++r)
-    for (size_t i = 0; i < actual[r].size(); ++i) {
-      double want = c.expected[r].data[i], is = actual[r][i];
-      if (std::isnan(want) ? std::isnan(is) : want == is)
-        continue;
-      ASSERT_LE(std::fabs(is - want), tolerance(r, i))
-          << what << ", result " << r << ", element " << i << ": " << is << " instead of " << want << "\n"
-          << c.name << "\n"
-          << kir::print(c.group.kernel);
-    }
-}
-
-/// 1e-12 of the element, or of the largest one of its tensor where that cancels.
-std::function<double(size_t, size_t)> relative(const Case &c) {
-  std::vector<double> largest;
-  for (const Tensor &t : c.expected) {
-    largest.push_back(0);
-    for (double v : t.data)
-      if (std::isfinite(v))
-        largest.back() = std::max(largest.back(), std::fabs(v));
-  }
-  return [largest](size_t r, size_t) { return 1e-12 * largest[r]; };
-}
-
-struct RunResult {
-  std::vector<RawBuffer> buffers;
-  bool zonesIntact = true;
-};
-
-/// Runs compiled code, tasks in ascending order all at once, or one by one from the last.
-RunResult execute(const Case &c, const CompiledKernel &code, bool backwards) {
-  RunResult r;
-  for (size_t i = 0; i < c.memory.size(); ++i)
-    r.buffers.emplace_back(c.group.kernel.params[i], c.memory[i]);
-  std::vector<void *> params;
-  for (RawBuffer &b : r.buffers)
-    params.push_back(b.data());
-  for (const CompiledPhase &phase : code.phases) {
-    if (!backwards)
-      phase.run(params.data(), 0, phase.tasks);
-    for (int64_t t = phase.tasks; backwards && t-- > 0;)
-      phase.run(params.data(), t, t + 1);
-  }
-  for (const RawBuffer &b : r.buffers)
-    r.zonesIntact &= b.zonesIntact();
-  return r;
-}
-
-std::vector<std::unique_ptr<Case>> casesOf(const OpDef &def, DType compute, unsigned seeds) {
+std::vector<std::unique_ptr<Case>> casesOf(const OpDef &def, DType compute) {
   std::vector<std::unique_ptr<Case>> cases;
   if (!def.samples)
     return cases;
-  for (unsigned seed = 0; seed < seeds; ++seed)
+  for (unsigned seed = 0; seed < numSeeds(); ++seed)
     for (const OpDef::Sample &s : def.samples(seed))
       if (auto c = makeCase(def, s, seed, compute))
         cases.push_back(std::move(c));
   return cases;
 }
 
-/// Emitted code of an op in `compute`, against its reference within the bound of the kernel's own operations, and against the rounding
-/// interpreter bit for bit where no approximation of a function stands between.
-void checkEmitted(const OpDef &def, DType compute) {
-  std::vector<std::unique_ptr<Case>> cases = casesOf(def, compute, (numSeeds() + 2) / 3);
-  Jit jit(hostTarget(1), "");
-  std::vector<const kir::Kernel *> kernels;
-  for (const auto &c : cases)
-    kernels.push_back(&c->group.kernel);
-  std::vector<CompiledKernel> code = jit.compile(kernels);
-  ASSERT_EQ(code.size(), cases.size());
-  for (size_t n = 0; n < cases.size(); ++n) {
-    const Case &c = *cases[n];
-    std::vector<std::vector<Bounded>> bounds;
-    for (const auto &m : c.memory) {
-      bounds.emplace_back();
-      for (double v : m)
-        bounds.back().push_back({v, 0});
-    }
-    boundErrors(c.group.kernel, bounds);
-    std::vector<std::vector<double>> bound =
-        outputsOf(c, [&](size_t p, int64_t at) { return bounds[p][at].error; });
-
-    RunResult forwards = execute(c, code[n], false);
-    ASSERT_TRUE(forwards.zonesIntact) << c.name << " writes outside its buffers";
-    auto values = outputsOf(c, [&](size_t p, int64_t at) { return forwards.buffers[p].get(at); });
-    // The reference itself rounds in f64, by far less than f32 does.
-    auto slack = relative(c);
-    compare(c, values, "machine code", [&](size_t r, size_t i) { return bound[r][i] + slack(r, i); });
-    if (::testing::Test::HasFatalFailure())
-      return;
-
-    RunResult again = execute(c, code[n], true);
-    for (size_t i = 0; i < c.memory.size(); ++i)
-      ASSERT_TRUE(forwards.buffers[i] == again.buffers[i]) << c.name << ": the order of tasks matters";
-
-    if (usesApproximations(c.group.kernel))
-      continue;
-    auto memory = c.memory;
-    kir::interpret(c.group.kernel, memory, true);
-    auto exact = outputsOf(c, [&](size_t p, int64_t at) { return memory[p][at]; });
-    for (size_t r = 0; r < exact.size(); ++r)
-      for (size_t i = 0; i < exact[r].size(); ++i)
-        ASSERT_TRUE(exact[r][i] == values[r][i] || (std::isnan(exact[r][i]) && std::isnan(values[r][i])))
-            << c.name << "\nresult " << r << ", element " << i << ": code gives " << values[r][i] << ", the interpreter "
-            << exact[r][i] << "\n" << kir::print(c.group.kernel);
-  }
-}
-
 using KernelOf = EachOp;
 INSTANTIATE_TEST_SUITE_P(Ops, KernelOf, ::testing::ValuesIn(allKinds()), kindName);
 
 TEST_P(KernelOf, InterpretedEqualsReference) {
-  for (const auto &c : casesOf(def(), DType::f64, numSeeds())) {
-    auto memory = c->memory;
-    kir::interpret(c->group.kernel, memory);
-    compare(*c, outputsOf(*c, [&](size_t p, int64_t at) { return memory[p][at]; }), "interpreted kernel", relative(*c));
+  for (const auto &c : casesOf(def(), DType::f64)) {
+    checkInterpreted(*c);
     if (HasFatalFailure())
       return;
   }
 }
 
-TEST_P(KernelOf, EmittedF64EqualsReference) { checkEmitted(def(), DType::f64); }
-TEST_P(KernelOf, EmittedF32StaysWithinItsBound) { checkEmitted(def(), DType::f32); }
+TEST_P(KernelOf, EmittedF64StaysWithinItsBound) { checkEmitted(casesOf(def(), DType::f64)); }
+TEST_P(KernelOf, EmittedF32StaysWithinItsBound) { checkEmitted(casesOf(def(), DType::f32)); }
 
 }  // namespace
 }  // namespace gptc::conformance

@@ -1,0 +1,152 @@
+// Shapes at and around the sizes of vectors, register tiles and cache blocks, and primes, for the ops whose recipes
+// have such sizes. Samples of the definitions are smaller: gradients are checked element by element there.
+#include "kernel_case.h"
+
+#include "ir/ops/op_support.h"
+
+#include <array>
+
+namespace gptc::conformance {
+namespace {
+
+using Sample = OpDef::Sample;
+
+constexpr int64_t edges[] = {1, 2, 15, 16, 17, 127, 128, 129, 251, 384};
+
+void check(OpKind kind, llvm::ArrayRef<Sample> samples) {
+  for (DType compute : {DType::f64, DType::f32}) {
+    std::vector<std::unique_ptr<Case>> cases;
+    for (const Sample &s : samples)
+      cases.push_back(makeCase(opDef(kind), s, unsigned(cases.size()), compute));
+    checkEmitted(cases);
+    if (::testing::Test::HasFatalFailure())
+      return;
+  }
+}
+
+Type f32(std::initializer_list<Dim> dims) { return Type(DType::f32, llvm::ArrayRef<Dim>(dims.begin(), dims.size())); }
+
+TEST(Edges, MatmulInEachDimension) {
+  std::vector<Sample> samples;
+  for (int64_t n : edges)
+    for (auto [ta, tb] : {std::pair(false, false), {false, true}, {true, false}}) {
+      for (auto [m, k, c] : {std::array<int64_t, 3>{n, 19, 33}, {13, n, 35}, {7, 21, n}}) {
+        AttrMap at;
+        if (ta)
+          at = attrs({{"ta", true}, {"fold", std::max<int64_t>(1, k / 3)}});
+        if (tb)
+          at.set("tb", true);
+        samples.push_back(
+            {.operandTypes = {ta ? f32({k, m}) : f32({m, k}), tb ? f32({c, k}) : f32({k, c})}, .attrs = at});
+      }
+    }
+  check(OpKind::matmul, samples);
+}
+
+TEST(Edges, MatmulBeyondEveryBlock) {
+  // Large enough that each cache block has a neighbour and a rest.
+  check(OpKind::matmul,
+        {{.operandTypes = {f32({131, 521}), f32({521, 67})}},
+         {.operandTypes = {f32({37, 300}), f32({Dim(1031, 1088), 300})}, .attrs = attrs({{"tb", true}})},
+         {.operandTypes = {f32({2, 128, 97}), f32({2, 128, 301})},
+          .attrs = attrs({{"ta", true}, {"fold", int64_t(128)}})},
+         {.operandTypes = {f32({3, 64, 257}), f32({3, 64, 40}), f32({257, 40})},
+          .attrs = attrs({{"ta", true}, {"fold", int64_t(64)}})}});
+}
+
+TEST(Edges, AttentionRowsAndHeads) {
+  std::vector<Sample> forward, backward;
+  for (int64_t rows : {1, 2, 15, 17, 64, 65, 127, 129})
+    for (auto [heads, keyHeads, size] : {std::array<int64_t, 3>{1, 1, 64}, {2, 1, 17}, {2, 2, 1}}) {
+      Type qkv = f32({1, rows, (heads + 2 * keyHeads) * size}), o = f32({1, rows, heads * size}),
+           lse = f32({1, heads, rows});
+      AttrMap at = attrs({{"n_head", heads}, {"n_kv_head", keyHeads}, {"causal", rows != 65}});
+      forward.push_back({.operandTypes = {qkv}, .attrs = at});
+      // The statistics of the forward pass, as the reference has them.
+      OneOp one = makeOneOp(opDef(OpKind::attention), forward.back(), unsigned(rows));
+      std::vector<Tensor> results = one.reference();
+      backward.push_back({.operandTypes = {o, qkv, o, lse},
+                          .attrs = at,
+                          .operandValues = {Tensor(), one.inputs[0], results[0], results[1]}});
+    }
+  check(OpKind::attention, forward);
+  check(OpKind::attention_grad, backward);
+}
+
+TEST(Edges, AttentionOverACache) {
+  std::vector<Sample> samples;
+  for (int64_t capacity : {1, 17, 128, 300})
+    for (int64_t pos : {int64_t(0), capacity / 2, capacity - 1}) {
+      Type cache = f32({2, capacity, 64});
+      samples.push_back({.operandTypes = {f32({1, 1, 6 * 64}), cache, cache, Type::scalar(DType::i64)},
+                         .attrs = attrs({{"n_head", int64_t(2)}}),
+                         .operandValues = {Tensor(), Tensor(), Tensor(), Tensor::scalar(double(pos), DType::i64)}});
+    }
+  check(OpKind::attention_cached, samples);
+}
+
+TEST(Edges, Rows) {
+  for (OpKind kind : {OpKind::softmax, OpKind::layernorm, OpKind::row_max}) {
+    std::vector<Sample> samples;
+    for (int64_t n : edges) {
+      Sample s{.operandTypes = {f32({3, n})}};
+      if (kind == OpKind::layernorm)
+        s.operandTypes.push_back(f32({n}));
+      samples.push_back(std::move(s));
+      // One row, and many short ones.
+      if (kind != OpKind::layernorm)
+        samples.push_back({.operandTypes = {f32({n, 5})}});
+    }
+    check(kind, samples);
+  }
+}
+
+TEST(Edges, CrossEntropyOverAPaddedVocabulary) {
+  std::vector<Sample> samples;
+  ops::SampleSource source(1);
+  for (int64_t v : edges) {
+    Type rows(DType::i32, {5});
+    samples.push_back({.operandTypes = {f32({5, Dim(v, (v + 127) / 128 * 128)}), rows},
+                       .operandValues = {Tensor(), source.integers(rows, -1, v - 1)}});
+  }
+  check(OpKind::cross_entropy, samples);
+}
+
+TEST(Edges, SumsOverTokens) {
+  std::vector<Sample> sums, squares;
+  for (int64_t n : edges)
+    for (int64_t fold : {int64_t(0), int64_t(1), int64_t(64)}) {
+      AttrMap at = attrs({{"lead", int64_t(1)}, {"fold", fold}});
+      sums.push_back({.operandTypes = {f32({n, 3})}, .attrs = at});
+      sums.push_back({.operandTypes = {f32({7, n})}, .attrs = at});
+      squares.push_back({.operandTypes = {f32({n, 35})}, .attrs = attrs({{"block", fold ? fold : 4096}})});
+    }
+  check(OpKind::reduce_sum, sums);
+  check(OpKind::sum_squares, squares);
+}
+
+TEST(Edges, EmbeddingGradient) {
+  std::vector<Sample> samples;
+  ops::SampleSource source(2);
+  for (int64_t n : edges)
+    for (auto [tokens, vocab, columns] : {std::array<int64_t, 3>{n, 7, 9}, {64, n, 9}, {31, 5, n}}) {
+      Type ids(DType::i32, {tokens});
+      samples.push_back({.operandTypes = {f32({tokens, columns}), ids},
+                         .attrs = attrs({{"vocab", vocab}}),
+                         .operandValues = {Tensor(), source.integers(ids, 0, vocab - 1)}});
+    }
+  check(OpKind::embedding_grad, samples);
+}
+
+TEST(Edges, Pointwise) {
+  std::vector<Sample> samples;
+  for (int64_t n : edges) {
+    samples.push_back({.operandTypes = {f32({n, 3}), f32({3})}});
+    samples.push_back({.operandTypes = {f32({3, n}), f32({n})}});
+    samples.push_back({.operandTypes = {f32({2, Dim(n, n + 1)}), f32({2, Dim(n, n + 1)})}});
+  }
+  check(OpKind::mul, samples);
+}
+
+}  // namespace
+}  // namespace gptc::conformance
