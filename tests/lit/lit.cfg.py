@@ -11,3 +11,4 @@ config.test_exec_root = os.path.join(lit_config.params["build"], "tests", "lit")
 config.environment["PATH"] = os.pathsep.join(
     [os.path.join(lit_config.params["build"], "bin"), lit_config.params["llvm"], os.environ["PATH"]])
 config.substitutions.append(("%opt", "gptc-opt"))
+config.substitutions.append(("%exit", os.path.join(os.path.dirname(__file__), "exit-code")))
