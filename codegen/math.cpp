@@ -1,5 +1,6 @@
-// Method throughout: exact range reduction, a minimax polynomial (Remez, weighted for relative error; degrees chosen so that the
-// approximation error stays below 2^-30), exact reconstruction by exponent bits. Muller, "Elementary Functions", 2016.
+// Method throughout: exact range reduction, a minimax polynomial (Remez, weighted for relative error; degrees chosen so
+// that the approximation error stays below 2^-30), exact reconstruction by exponent bits. Muller, "Elementary
+// Functions", 2016.
 #include "codegen/math.h"
 
 #include "ir/diagnostics.h"
@@ -31,15 +32,17 @@ Expr polynomial(const Expr &x, std::initializer_list<double> c) {
 }
 
 /// x = n ln 2 + r with |r| <= ln 2 / 2; n as float and, plus 0x4b400000, as bits. |n| < 2^22.
-struct ExpReduced { Expr n, nBits, r, expm1; };
+struct ExpReduced {
+  Expr n, nBits, r, expm1;
+};
 ExpReduced reduceExp(const Expr &x) {
   // Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum.
   Expr shifted = fma(x, fimm(0x1.715476p+0), fimm(0x1.8p23));
   Expr n = shifted - fimm(0x1.8p23);
-  Expr r = fma(n, fimm(-0x1.62e43p-1), x);       // exact, as |n| < 2^8
-  r = fma(n, fimm(0x1.05c61p-29), r);            // what ln 2 has beyond its first 24 bits
-  Expr p = polynomial(r, {0x1.0000000000000p-1, 0x1.555554p-3, 0x1.5554b0p-5, 0x1.11118ap-7, 0x1.6d72e6p-10,
-                          0x1.a032d0p-13});
+  Expr r = fma(n, fimm(-0x1.62e43p-1), x);  // exact, as |n| < 2^8
+  r = fma(n, fimm(0x1.05c61p-29), r);       // what ln 2 has beyond its first 24 bits
+  Expr p = polynomial(
+      r, {0x1.0000000000000p-1, 0x1.555554p-3, 0x1.5554b0p-5, 0x1.11118ap-7, 0x1.6d72e6p-10, 0x1.a032d0p-13});
   return {n, bits(shifted), r, fma(r * r, p, r)};
 }
 
@@ -95,19 +98,21 @@ Expr expansionOfSin(const Expr &x, int quarters) {
   Expr r = fma(k, d(-0x1.921fb54442d18p+0), wide);
   r = fma(k, d(-0x1.1a62633145c07p-54), r);
   Expr z = r * r;
-  Expr sine = fma(r * z, polynomial(z, {-0x1.5555554ca456bp-3, 0x1.1111088663182p-7, -0x1.a00f90afa505cp-13,
-                                        0x1.6cd538e9549d1p-19}),
-                  r);
-  Expr cosine = fma(z * z, polynomial(z, {0x1.5555554f3f29bp-5, -0x1.6c16b8883ba9fp-10, 0x1.a011151148f3bp-16,
-                                          -0x1.2428845e4d15ap-22}),
-                    fma(z, d(-0.5), d(1)));
+  Expr sine = fma(
+      r * z,
+      polynomial(z, {-0x1.5555554ca456bp-3, 0x1.1111088663182p-7, -0x1.a00f90afa505cp-13, 0x1.6cd538e9549d1p-19}), r);
+  Expr cosine =
+      fma(z * z,
+          polynomial(z, {0x1.5555554f3f29bp-5, -0x1.6c16b8883ba9fp-10, 0x1.a011151148f3bp-16, -0x1.2428845e4d15ap-22}),
+          fma(z, d(-0.5), d(1)));
   Expr q = k + d(quarters);
   q = q - unary(UnaryOp::floor, q * d(0.25)) * d(4);  // 0, 1, 2 or 3
   Expr odd = binary(BinaryOp::or_, compare(BinaryOp::eq, q, d(1)), compare(BinaryOp::eq, q, d(3)));
   Expr y = select(odd, cosine, sine);
   y = select(compare(BinaryOp::ge, q, d(2)), -y, y);
   // The reduction holds up to 2^40; sin(-0) is -0.
-  y = select(compare(BinaryOp::le, unary(UnaryOp::abs, x), fimm(0x1p40)), y, d(std::numeric_limits<double>::quiet_NaN()));
+  y = select(compare(BinaryOp::le, unary(UnaryOp::abs, x), fimm(0x1p40)), y,
+             d(std::numeric_limits<double>::quiet_NaN()));
   Expr f = cast(DType::f32, y);
   return quarters ? f : select(compare(BinaryOp::eq, x, fimm(0)), x, f);
 }
@@ -116,12 +121,18 @@ MathExpansion expand(UnaryOp op) {
   Var v = makeVar("x", DType::f32);
   Expr x = ref(v);
   switch (op) {
-  case UnaryOp::exp: return {v, expansionOfExp(x)};
-  case UnaryOp::log: return {v, expansionOfLog(x)};
-  case UnaryOp::tanh: return {v, expansionOfTanh(x)};
-  case UnaryOp::sin: return {v, expansionOfSin(x, 0)};
-  case UnaryOp::cos: return {v, expansionOfSin(x, 1)};
-  default: return {};
+  case UnaryOp::exp:
+    return {v, expansionOfExp(x)};
+  case UnaryOp::log:
+    return {v, expansionOfLog(x)};
+  case UnaryOp::tanh:
+    return {v, expansionOfTanh(x)};
+  case UnaryOp::sin:
+    return {v, expansionOfSin(x, 0)};
+  case UnaryOp::cos:
+    return {v, expansionOfSin(x, 1)};
+  default:
+    return {};
   }
 }
 

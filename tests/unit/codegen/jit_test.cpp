@@ -1,0 +1,188 @@
+#include "codegen/codegen.h"
+#include "codegen/object_cache.h"
+#include "codegen/peak.h"
+#include "ir/diagnostics.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sys/stat.h>
+#include <unistd.h>
+
+using namespace gptc;
+using namespace gptc::kir;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// y = x * factor over 64 elements.
+Kernel scale(const std::string &name, double factor) {
+  Buffer x = makeBuffer("x", DType::f32, Storage::global, 64),
+         y = makeBuffer("y", DType::f32, Storage::global, 64, true);
+  Var i = makeVar(name);
+  return {name, {x, y}, {loop(LoopKind::vector, i, imm(64), {store(y, ref(i), load(x, ref(i)) * fimm(factor))}, 16)}};
+}
+
+float result(const CompiledKernel &c) {
+  std::vector<float> x(64, 3), y(64, 0);
+  void *params[] = {x.data(), y.data()};
+  c.phases[0].run(params, 0, 1);
+  return y[63];
+}
+
+class Cached : public testing::Test {
+protected:
+  fs::path dir = fs::temp_directory_path() / ("gptc-jit-test-" + std::to_string(getpid()));
+  void SetUp() override { fs::remove_all(dir); }
+  void TearDown() override { fs::remove_all(dir); }
+  std::vector<fs::path> entries() const {
+    std::vector<fs::path> r;
+    for (const auto &e : fs::directory_iterator(dir))
+      r.push_back(e.path());
+    return r;
+  }
+};
+
+}  // namespace
+
+TEST(Jit, EqualKernelsCompileOnce) {
+  Jit jit(hostTarget(2), "");
+  Kernel a = scale("a", 2), b = scale("b", 2), c = scale("c", 5);
+  auto r = jit.compile({&a, &b, &c});
+  EXPECT_EQ(r[0].phases[0].run, r[1].phases[0].run);
+  EXPECT_NE(r[0].phases[0].run, r[2].phases[0].run);
+  EXPECT_EQ(result(r[1]), 6);
+  EXPECT_EQ(result(r[2]), 15);
+  EXPECT_EQ(jit.stats.compiled, 2);
+  EXPECT_EQ(jit.stats.reused, 1);
+  Kernel d = scale("d", 5);
+  EXPECT_EQ(jit.compile({&d})[0].phases[0].run, r[2].phases[0].run);
+  EXPECT_EQ(jit.stats.compiled, 2);
+}
+
+TEST(Jit, CompilesNothing) {
+  Jit jit(hostTarget(2), "");
+  EXPECT_TRUE(jit.compile({}).empty());
+  Kernel empty{"empty", {}, {}};
+  EXPECT_TRUE(jit.compile({&empty})[0].phases.empty());
+}
+
+TEST(Jit, AFaultyKernelLeavesTheOthersUsable) {
+  Jit jit(hostTarget(2), "");
+  Buffer x = makeBuffer("x", DType::f32, Storage::global, 4);
+  Kernel bad{"bad", {x}, {store(x, imm(0), fimm(1))}}, good = scale("g", 2);
+  EXPECT_THROW(jit.compile({&bad, &good}), InternalError);
+  EXPECT_EQ(result(jit.compile({&good})[0]), 6);
+}
+
+TEST_F(Cached, ASecondProcessReusesObjects) {
+  Kernel k = scale("k", 7);
+  {
+    Jit jit(hostTarget(1), dir.string());
+    EXPECT_EQ(result(jit.compile({&k})[0]), 21);
+    EXPECT_EQ(jit.stats.compiled, 1);
+  }
+  struct stat s;
+  ASSERT_EQ(stat(dir.c_str(), &s), 0);
+  EXPECT_EQ(s.st_mode & 0777, 0700u);
+  ASSERT_EQ(entries().size(), 1u);
+  Jit jit(hostTarget(1), dir.string());
+  EXPECT_EQ(result(jit.compile({&k})[0]), 21);
+  EXPECT_EQ(jit.stats.compiled, 0);
+  EXPECT_EQ(jit.stats.reused, 1);
+  // Another target is another key.
+  Target other = hostTarget(1);
+  other.cpu = "x86-64-v3";
+  other.features = "";
+  other.vectorBytes = 32;
+  Jit second(other, dir.string());
+  second.compile({&k});
+  EXPECT_EQ(second.stats.compiled, 1);
+}
+
+TEST_F(Cached, DamagedEntriesAreCompiledAgain) {
+  Kernel k = scale("k", 7);
+  { Jit(hostTarget(1), dir.string()).compile({&k}); }
+  const fs::path entry = entries().at(0);
+  const auto size = fs::file_size(entry);
+  for (auto damage : {uintmax_t(0), uintmax_t(20), size / 2, size - 1}) {
+    // Once by truncation, once by a changed byte; each time the entry is written anew.
+    fs::resize_file(entry, damage);
+    {
+      Jit jit(hostTarget(1), dir.string());
+      EXPECT_EQ(result(jit.compile({&k})[0]), 21);
+      EXPECT_EQ(jit.stats.compiled, 1);
+    }
+    ASSERT_EQ(fs::file_size(entry), size);
+    {
+      std::fstream f(entry, std::ios::in | std::ios::out | std::ios::binary);
+      f.seekg(damage);
+      char c = char(f.get() ^ 0x40);
+      f.seekp(damage);
+      f.put(c);
+    }
+    Jit jit(hostTarget(1), dir.string());
+    EXPECT_EQ(result(jit.compile({&k})[0]), 21);
+    EXPECT_EQ(jit.stats.compiled, 1);
+  }
+  EXPECT_EQ(entries().size(), 1u);
+}
+
+TEST_F(Cached, FoldersOpenToOthersAreRefused) {
+  Kernel k = scale("k", 7);
+  fs::create_directory(dir);
+  chmod(dir.c_str(), 0750);
+  testing::internal::CaptureStderr();
+  Jit jit(hostTarget(1), dir.string());
+  std::string warning = testing::internal::GetCapturedStderr();
+  EXPECT_NE(warning.find("open to others (mode 750)"), std::string::npos) << warning;
+  EXPECT_EQ(result(jit.compile({&k})[0]), 21);
+  EXPECT_TRUE(entries().empty());
+  // A link is no folder of ours either.
+  fs::path link = dir.string() + "-link";
+  chmod(dir.c_str(), 0700);
+  fs::create_directory_symlink(dir, link);
+  testing::internal::CaptureStderr();
+  ObjectCache cache(link.string());
+  EXPECT_NE(testing::internal::GetCapturedStderr(), "");
+  EXPECT_FALSE(cache.enabled());
+  fs::remove(link);
+}
+
+TEST(Target, MaskedFeaturesAreGone) {
+  setenv("GPTC_CPU_FEATURES", "-avx512f", 1);
+  Target t = hostTarget(1);
+  unsetenv("GPTC_CPU_FEATURES");
+  EXPECT_EQ(t.features.find("+avx512"), std::string::npos) << t.features;
+  EXPECT_LE(t.vectorBytes, 32u);
+  EXPECT_EQ(t.vectorRegisters, 16u);
+  Kernel k = scale("k", 7);
+  EXPECT_EQ(emitLLVM(k, t, true).find("\"prefer-vector-width\"=\"512\""), std::string::npos);
+  for (const char *bad : {"avx2", "-nosuchthing"}) {
+    setenv("GPTC_CPU_FEATURES", bad, 1);
+    EXPECT_THROW(hostTarget(1), UserError);
+  }
+  unsetenv("GPTC_CPU_FEATURES");
+}
+
+TEST(Target, CountsThreads) {
+  EXPECT_EQ(hostTarget(3).threads, 3u);
+  setenv("GPTC_THREADS", "5", 1);
+  EXPECT_EQ(hostTarget().threads, 5u);
+  EXPECT_EQ(hostTarget(2).threads, 2u);
+  for (const char *bad : {"0", "-1", "many", "3x", ""}) {
+    setenv("GPTC_THREADS", bad, 1);
+    EXPECT_THROW(hostTarget(), UserError) << bad;
+  }
+  unsetenv("GPTC_THREADS");
+  EXPECT_GE(hostTarget().threads, 1u);
+}
+
+TEST(Peak, IsPlausible) {
+  Target t = hostTarget(1);
+  ThreadPool pool(1);
+  double flops = measurePeakFlops(pool, t);
+  EXPECT_GT(flops, 1e9);
+  EXPECT_LT(flops, 2.0 * 4 * 16 * 10e9);  // four pipes of sixteen lanes at 10 GHz
+}
