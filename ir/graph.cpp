@@ -86,6 +86,14 @@ AttrMap attrs(std::initializer_list<std::pair<const char *, Attr>> items) {
 
 // ---- values and ops -------------------------------------------------------------------------------------------------
 
+Value::~Value() {
+  // Users are gone by now, but in a module that a pass left invalid: then they must not follow this pointer any more.
+  for (Op *user : uses)
+    for (Value *&slot : user->ops)
+      if (slot == this)
+        slot = nullptr;
+}
+
 void Value::replaceAllUsesWith(Value *other) {
   GPTC_CHECK(other, "replacing by nothing");
   if (other == this)
@@ -127,6 +135,8 @@ void Op::dropOperands() {
 }
 
 void Op::forgetUse(Value *v) {
+  if (!v)
+    return;
   // From the back: blocks are taken apart from the back, where a value's latest user is.
   for (size_t i = v->uses.size(); i-- > 0;)
     if (v->uses[i] == this) {
@@ -167,27 +177,9 @@ Op *Op::prev() const { return where == block->ops.begin() ? nullptr : std::prev(
 
 // ---- blocks ---------------------------------------------------------------------------------------------------------
 
-namespace {
-
-void dropAllOperands(const Block &b) {
-  for (Op &op : b) {
-    op.dropOperands();
-    if (op.body)
-      dropAllOperands(*op.body);
-  }
-}
-
-}  // namespace
-
 Block::~Block() {
-  // Operands first, from the back: then no order of destruction leaves a use of a value that is gone, even where a pass
-  // left the block invalid.
-  for (auto it = ops.rbegin(); it != ops.rend(); ++it) {
-    (*it)->dropOperands();
-    if ((*it)->body)
-      dropAllOperands(*(*it)->body);
-  }
-  ops.clear();
+  while (!ops.empty())
+    ops.pop_back();  // users before what they use
 }
 
 Value *Block::addArg(Type type, llvm::StringRef name) {

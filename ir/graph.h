@@ -75,6 +75,10 @@ private:
 /// An SSA value: result `index` of `def`, or argument `index` of block `owner` when `def` is null.
 class Value {
 public:
+  Value() = default;
+  ~Value();
+  Value(const Value &) = delete;
+  Value &operator=(const Value &) = delete;
   Type type;
   std::string name;  // a hint for printing, without '%'; may be empty
   Op *def = nullptr;

@@ -138,7 +138,8 @@ TEST(Text, DoublesKeepTheirBits) {
     Module m;
     double v = std::bit_cast<double>(random());
     m.attrs.set("v", v);
-    const Attr *back = parseModule(print(m), "t")->attrs.find("v");
+    std::unique_ptr<Module> parsed = parseModule(print(m), "t");
+    const Attr *back = parsed->attrs.find("v");
     ASSERT_TRUE(back && std::holds_alternative<double>(*back)) << print(m);
     ASSERT_EQ(std::bit_cast<uint64_t>(std::get<double>(*back)), std::bit_cast<uint64_t>(v)) << print(m);
   }
