@@ -48,6 +48,20 @@ struct Unit {
   const char *kind = nullptr;  // null: no code
   Op *anchor = nullptr;        // gives the group its name in listings
   int position = 0;            // in the sequence; positions only grow, some are empty
+  Unit *into = nullptr;        // the unit that this one was merged into
+
+  // What step 3 asks for, by number rather than by name: it looks at many units.
+  llvm::SmallVector<Unit *, 4> sources;     // units of the operands, as they were; current() finds what they are now
+  llvm::SmallVector<unsigned, 2> contents;  // states whose content at a read is an operand
+  int state = -1;                           // of a read or write
+  unsigned mark = 0;                        // the number of the last merge for which this unit had to stay behind
+
+  Unit *current() {
+    Unit *u = this;
+    while (u->into)
+      u = u->into;
+    return u;
+  }
 };
 
 const char *kindOf(const Op &op) {
@@ -90,6 +104,14 @@ public:
       u->position = sequence.size();
       sequence.push_back(u);
       unitOf[&op] = u;
+      if (op.isOneOf(OpKind::read, OpKind::write))
+        u->state = stateNumber(op.state);
+      for (const Value *v : op.operands()) {
+        if (Unit *source = unitOfValue(v))
+          u->sources.push_back(source);
+        if (v->def && v->def->is(OpKind::read))
+          u->contents.push_back(stateNumber(v->def->state));
+      }
     }
     if (options.values.getBool("epilogue", true))
       growAll("matmul");
@@ -111,10 +133,27 @@ private:
   std::vector<Unit *> sequence;  // null where a unit was merged away
   llvm::DenseMap<const Op *, Unit *> unitOf;
   llvm::DenseMap<const Op *, std::vector<Access>> accessMemo;
+  llvm::StringMap<unsigned> stateNumbers;
+  std::vector<unsigned> touched,
+      written;  // by state: the last merge for which a read, use or write of it had to stay behind
+  unsigned merges = 0;
 
   static bool is(const Unit *u, const char *kind) { return u->kind && llvm::StringRef(u->kind) == kind; }
+  Unit *unitOfOp(const Op *op) const {
+    Unit *u = unitOf.lookup(op);
+    return u ? u->current() : nullptr;
+  }
   /// Where a value is computed; null for arguments and constants.
-  Unit *unitOfValue(const Value *v) const { return v->def ? unitOf.lookup(v->def) : nullptr; }
+  Unit *unitOfValue(const Value *v) const { return v->def ? unitOfOp(v->def) : nullptr; }
+
+  unsigned stateNumber(llvm::StringRef name) {
+    auto [it, isNew] = stateNumbers.try_emplace(name, stateNumbers.size());
+    if (isNew) {
+      touched.push_back(0);
+      written.push_back(0);
+    }
+    return it->second;
+  }
 
   const std::vector<Access> &accessOf(const Op &op) {
     auto [it, isNew] = accessMemo.try_emplace(&op);
@@ -129,51 +168,36 @@ private:
   Unit *tryMerge(Unit *a, Unit *b) {
     if (a->position > b->position)
       std::swap(a, b);
-    llvm::DenseSet<const Unit *> after = {a};  // what must stay behind A
-    llvm::StringMap<bool> touched;             // states read or written by those: true when written
-    auto dependsOnState = [&](const Op &op) {
-      if (op.is(OpKind::read))
-        return touched.lookup(op.state);
-      return op.is(OpKind::write) && touched.count(op.state);
-    };
-    auto note = [&](const Unit *u) {
-      for (const Op *op : u->ops) {
-        if (op->isOneOf(OpKind::read, OpKind::write))
-          touched[op->state] |= op->is(OpKind::write);
-        for (const Value *v : op->operands())  // it uses content that a later write replaces
-          if (v->def && v->def->is(OpKind::read))
-            touched.try_emplace(v->def->state, false);
+    const unsigned now = ++merges;
+    auto stayBehind = [&](Unit *u) {
+      u->mark = now;
+      for (unsigned s : u->contents)  // a later write replaces what it uses
+        touched[s] = now;
+      if (u->state >= 0) {
+        touched[u->state] = now;
+        if (u->ops[0]->is(OpKind::write))
+          written[u->state] = now;
       }
     };
-    auto mustFollow = [&](const Unit *u) {
-      for (const Op *op : u->ops) {
-        if (dependsOnState(*op))
-          return true;
-        for (const Value *v : op->operands())
-          if (Unit *d = unitOfValue(v); d && after.contains(d))
-            return true;
-      }
-      return false;
+    auto mustStayBehind = [&](const Unit *u) {
+      if (u->state >= 0 && (u->ops[0]->is(OpKind::write) ? touched : written)[u->state] == now)
+        return true;
+      return llvm::any_of(u->sources, [&](Unit *source) { return source->current()->mark == now; });
     };
-    note(a);
-    for (const Op *op : b->ops)
-      for (const Value *v : op->operands())
-        if (v->def && v->def->is(OpKind::read))
-          touched.try_emplace(v->def->state, false);
+    stayBehind(a);
+    for (unsigned s : b->contents)
+      touched[s] = now;
     for (int p = a->position + 1; p < b->position; ++p)
-      if (Unit *u = sequence[p]; u && mustFollow(u)) {
-        after.insert(u);
-        note(u);
-      }
-    for (const Op *op : b->ops)
-      for (const Value *v : op->operands())
-        if (Unit *d = unitOfValue(v); d && d != a && after.contains(d))
-          return nullptr;
+      if (Unit *u = sequence[p]; u && mustStayBehind(u))
+        stayBehind(u);
+    for (Unit *source : b->sources)
+      if (Unit *u = source->current(); u != a && u->mark == now)
+        return nullptr;
 
     std::vector<Unit *> before, behind;
     for (int p = a->position + 1; p < b->position; ++p)
       if (Unit *u = sequence[p])
-        (after.contains(u) ? behind : before).push_back(u);
+        (u->mark == now ? behind : before).push_back(u);
     int p = a->position, last = b->position;
     auto put = [&](Unit *u) {
       sequence[p] = u;
@@ -186,10 +210,11 @@ private:
       put(u);
     while (p <= last)
       sequence[p++] = nullptr;
-    for (Op *op : b->ops)
-      unitOf[op] = a;
     a->ops.insert(a->ops.end(), b->ops.begin(), b->ops.end());
+    a->sources.append(b->sources.begin(), b->sources.end());
+    a->contents.append(b->contents.begin(), b->contents.end());
     b->ops.clear();
+    b->into = a;
     return a;
   }
 
@@ -224,7 +249,7 @@ private:
 
   bool mayGrow(const Unit *u, const Unit *other) {
     const Op &op = *other->anchor;
-    if (u == other || !other->kind || op.is(OpKind::adamw) || u->anchor->is(OpKind::adamw))
+    if (!other->kind || op.is(OpKind::adamw) || u->anchor->is(OpKind::adamw))
       return false;
     bool pointwise = is(other, "pointwise");
     bool fits = is(u, "matmul") ? pointwise && other->ops.size() == 1 && op.def().fusion == FusionKind::pointwise
@@ -236,7 +261,7 @@ private:
   }
 
   bool absorb(Unit *&u, Unit *other) {
-    if (!other || !mayGrow(u, other) || !edgesFit(u, other) || !edgesFit(other, u))
+    if (!other || other == u || !mayGrow(u, other) || !edgesFit(u, other) || !edgesFit(other, u))
       return false;
     const char *kind = u->kind;
     Op *anchor = u->anchor;
@@ -249,24 +274,23 @@ private:
     return true;
   }
 
-  bool growOnce(Unit *&u) {
+  /// Tries every edge of the unit once; whether it grew.
+  bool grow(Unit *&u) {
+    bool grew = false;
     for (size_t n = 0; n < u->ops.size(); ++n) {
       Op *op = u->ops[n];
       for (unsigned i = 0; i < op->numResults(); ++i) {
         llvm::SmallVector<Op *, 8> users(op->result(i)->users());
         std::stable_sort(users.begin(), users.end(),
-                         [&](Op *a, Op *b) { return unitOf[a]->position < unitOf[b]->position; });
+                         [&](Op *a, Op *b) { return unitOfOp(a)->position < unitOfOp(b)->position; });
         for (Op *user : users)
-          if (absorb(u, unitOf[user]))
-            return true;
+          grew |= absorb(u, unitOfOp(user));
       }
-      if (is(u, "matmul"))
-        continue;
-      for (Value *v : op->operands())
-        if (absorb(u, unitOfValue(v)))
-          return true;
+      if (!is(u, "matmul"))
+        for (Value *v : op->operands())
+          grew |= absorb(u, unitOfValue(v));
     }
-    return false;
+    return grew;
   }
 
   static bool canAnchor(const Op &op) {
@@ -278,7 +302,7 @@ private:
       Unit *u = owned.get();
       if (u->ops.empty() || !is(u, kind) || !canAnchor(*u->anchor))
         continue;
-      while (growOnce(u)) {
+      while (grow(u)) {
       }
     }
   }
@@ -293,7 +317,7 @@ private:
       for (size_t n = 0; n < u->ops.size() && is(u, "fold"); ++n)
         for (Value *v : llvm::SmallVector<Value *, 4>(u->ops[n]->operands()))
           for (Op *user : llvm::SmallVector<Op *, 8>(v->users())) {
-            Unit *other = unitOf.lookup(user);
+            Unit *other = unitOfOp(user);
             if (!other || other == u || !is(other, "fold") || other->position < u->position ||
                 !sameSum(*u->anchor, *other->anchor) || int64_t(u->ops.size() + other->ops.size()) > maxOps ||
                 !edgesFit(u, other))
