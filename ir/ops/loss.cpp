@@ -36,11 +36,13 @@ bool carriesLoss(double target, int64_t v) { return target >= 0 && target < doub
 
 OpDef::Sample sampleOf(SampleSource &s, const Type &logits, DType targets) {
   Type rows = rowsOf(logits).withDType(targets);
-  OpDef::Sample p{.operandTypes = {logits, rows},
-                  .operandValues = {s.normals(logits), s.integers(rows, -1, logits.dim(-1) - 1)}};
-  p.operandValues[1].data[0] = double(logits.dim(-1) - 1);
-  if (rows.elements() > 1)
-    p.operandValues[1].data[1] = -1;
+  int64_t v = logits.dim(-1);
+  OpDef::Sample p{.operandTypes = {logits, rows}, .operandValues = {s.normals(logits), s.integers(rows, -1, v - 1)}};
+  // Without a loss in the first row, out of range in the last, where an unguarded load would leave the buffer.
+  std::vector<double> &t = p.operandValues[1].data;
+  t.back() = double(t.size() > 2 ? v : v - 1);
+  if (t.size() > 1)
+    t.front() = -1;
   return p;
 }
 

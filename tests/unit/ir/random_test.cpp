@@ -1,3 +1,4 @@
+#include "ir/ops/op_support.h"
 #include "ir/random.h"
 
 #include <gtest/gtest.h>
@@ -31,6 +32,59 @@ TEST(Random, EachInputMatters) {
   }
   RandomKey k = randomKey(1, 2, 3, 4);
   EXPECT_NE(randomBits(k, 5), randomBits(k, 5 + (uint64_t(1) << 32)));
+}
+
+// A plan pins its random numbers: a resumed run must draw what the first one would have.
+TEST(Random, ValuesStayAsTheyAre) {
+  RandomKey k = randomKey(1337, 10, 3, 42);
+  EXPECT_EQ(k.k0, 0x5c443254u);
+  EXPECT_EQ(k.k1, 0xa478dcaau);
+  EXPECT_EQ(randomBits(k, 0), 0x2eb7cb7eu);
+  EXPECT_EQ(randomBits(k, 1), 0x8c262ea6u);
+  EXPECT_EQ(randomBits(k, 12345), 0x3ec6dc57u);
+  EXPECT_EQ(randomBits(k, 0xffffffff), 0x24db2734u);
+  EXPECT_EQ(randomBits(k, uint64_t(1) << 32), 0x6a660cfcu);
+  EXPECT_NEAR(randomNormal(k, 0), -0.6068007200050205, 1e-14);
+  EXPECT_NEAR(randomNormal(k, 7), -1.1090505226570315, 1e-14);
+}
+
+// Expressions of immediates fold, so that they can be compared without running anything.
+TEST(Random, ExpressionsEqualTheFunctions) {
+  auto value = [](const kir::Expr &e) {
+    EXPECT_EQ(e->kind, kir::ExprKind::IntImm);
+    EXPECT_EQ(e->dtype, DType::u32);
+    return uint32_t(e->ival);
+  };
+  std::vector<uint64_t> words = {0, 1, 1337, 0xffffffff, uint64_t(1) << 32, 0x123456789abcdef0, ~uint64_t(0)};
+  for (uint64_t seed : words)
+    for (uint64_t step : words)
+      for (uint64_t sequence : words)
+        for (uint32_t stream : {0u, 77u, 0xffffffffu}) {
+          auto word = [](uint64_t v) { return kir::imm(int64_t(v)); };
+          RandomKey k = randomKey(seed, step, stream, sequence);
+          RandomKeyExpr e = randomKeyExpr(word(seed), word(step), stream, word(sequence));
+          ASSERT_EQ(value(e.k0), k.k0);
+          ASSERT_EQ(value(e.k1), k.k1);
+          for (uint64_t index : words) {
+            ASSERT_EQ(value(randomBitsExpr(e, word(index))), randomBits(k, index));
+            if (index <= 0xffffffff) {
+              ASSERT_EQ(value(randomBitsExpr(e, kir::imm(int64_t(index), DType::u32))), randomBits(k, index));
+            }
+          }
+        }
+}
+
+TEST(Random, DropoutKeepsExactlyWhereUniformIsAtLeastP) {
+  for (double p : {0.0, 0x1p-24, 0.1, 0.25, 0.2 + 1e-9, 0.999999, 1 - 0x1p-25})
+    for (int64_t upper : {int64_t(0), int64_t(1), int64_t(std::floor(p * 0x1p24)) - 1, int64_t(std::floor(p * 0x1p24)),
+                          int64_t(std::ceil(p * 0x1p24)), int64_t(std::ceil(p * 0x1p24)) + 1, int64_t(0xffffff)})
+      for (int64_t low : {0, 255}) {
+        if (upper < 0 || upper > 0xffffff)
+          continue;
+        kir::Expr keeps = ops::dropoutKeeps(kir::imm(upper << 8 | low, DType::u32), p);
+        ASSERT_EQ(keeps->kind, kir::ExprKind::IntImm);
+        EXPECT_EQ(bool(keeps->ival), double(upper) * 0x1p-24 >= p) << p << " " << upper;
+      }
 }
 
 TEST(Random, UniformHasItsMoments) {

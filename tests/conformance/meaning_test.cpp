@@ -1,0 +1,223 @@
+// What ops mean, against values from elsewhere: the reference rules are the truth for all else, so they need a witness
+// of their own.
+#include "one_op.h"
+
+#include "ir/ops/op_support.h"
+
+#include <cmath>
+
+namespace gptc::conformance {
+namespace {
+
+std::vector<Tensor> evaluate(OpKind kind, std::vector<Tensor> inputs, AttrMap at = {}) {
+  OpDef::Sample s{.attrs = std::move(at)};
+  for (const Tensor &t : inputs)
+    s.operandTypes.push_back(t.type);
+  s.operandValues = std::move(inputs);
+  return makeOneOp(opDef(kind), s, 0).reference();
+}
+
+Tensor row(std::vector<double> v) {
+  int64_t n = int64_t(v.size());
+  return Tensor(Type(DType::f32, {n}), std::move(v));
+}
+Tensor step(int64_t v) { return Tensor::scalar(double(v), DType::i64); }
+
+TEST(Meaning, GeluIsTheTanhApproximation) {
+  Tensor y = evaluate(OpKind::gelu, {row({1, -2, 0.3, 0})})[0];  // torch.nn.functional.gelu(x, approximate="tanh")
+  EXPECT_NEAR(y.data[0], 0.8411919906082768, 1e-15);
+  EXPECT_NEAR(y.data[1], -0.04540230591222494, 1e-15);
+  EXPECT_NEAR(y.data[2], 0.18537092354275922, 1e-15);
+  EXPECT_EQ(y.data[3], 0);
+}
+
+TEST(Meaning, LayernormAndCrossEntropyByHand) {
+  // Mean 2, variance 2/3.
+  auto y = evaluate(OpKind::layernorm, {row({1, 2, 3}), row({1, 10, 2}), row({0, 5, 1})}, attrs({{"eps", 0.0}}));
+  double s = 1 / std::sqrt(2.0 / 3);
+  EXPECT_NEAR(y[0].data[0], -s, 1e-15);
+  EXPECT_NEAR(y[0].data[1], 5, 1e-15);
+  EXPECT_NEAR(y[0].data[2], 2 * s + 1, 1e-15);
+  EXPECT_EQ(y[1].data[0], 2);
+  EXPECT_NEAR(y[2].data[0], s, 1e-15);
+
+  Tensor logits(Type(DType::f32, {3, 2}), {0, 0, 1, 3, 5, 5});
+  Tensor targets(Type(DType::i32, {3}), {0, 0, -1});
+  auto nll = evaluate(OpKind::cross_entropy, {logits, targets});
+  EXPECT_NEAR(nll[0].data[0], std::log(2.0), 1e-15);
+  EXPECT_NEAR(nll[0].data[1], 2 + std::log1p(std::exp(-2.0)), 1e-15);
+  EXPECT_EQ(nll[0].data[2], 0);
+}
+
+TEST(Meaning, LearningRateFollowsNanoGPT) {
+  auto rate = [](const char *kind, int64_t at, int64_t warmup = 100) {
+    return evaluate(
+               OpKind::lr_schedule, {step(at)},
+               attrs(
+                   {{"kind", kind}, {"lr", 1e-3}, {"warmup", warmup}, {"steps", int64_t(2000)}, {"min_ratio", 0.1}}))[0]
+        .data[0];
+  };
+  // get_lr of nanoGPT's train.py with warmup_iters 100, lr_decay_iters 2000, min_lr 1e-4.
+  EXPECT_NEAR(rate("cosine", 0), 9.900990099009901e-06, 1e-18);
+  EXPECT_NEAR(rate("cosine", 50), 0.000504950495049505, 1e-18);
+  EXPECT_NEAR(rate("cosine", 99), 0.0009900990099009901, 1e-18);
+  EXPECT_NEAR(rate("cosine", 100), 0.001, 1e-18);
+  EXPECT_NEAR(rate("cosine", 1000), 0.0005871607054625496, 1e-18);
+  EXPECT_NEAR(rate("cosine", 1500), 0.0002452232927684166, 1e-18);
+  EXPECT_NEAR(rate("cosine", 2000), 1e-4, 1e-18);
+  EXPECT_NEAR(rate("cosine", 3000), 1e-4, 1e-18);
+  EXPECT_NEAR(rate("constant", 50), 0.000504950495049505, 1e-18);
+  EXPECT_NEAR(rate("constant", 3000), 1e-3, 1e-18);
+  EXPECT_NEAR(rate("linear", 1050), 0.55e-3, 1e-18);
+  EXPECT_NEAR(rate("linear", 0, 0), 1e-3, 1e-18);
+  // The last fifth of the steps: 1600 .. 2000.
+  EXPECT_NEAR(rate("wsd", 1600), 1e-3, 1e-18);
+  EXPECT_NEAR(rate("wsd", 1800), 0.55e-3, 1e-18);
+  EXPECT_NEAR(rate("wsd", 2000), 1e-4, 1e-18);
+}
+
+TEST(Meaning, AdamWFollowsPyTorch) {
+  // torch.optim.AdamW([0.5], lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1), gradients 0.3 and -0.7.
+  AttrMap at = attrs({{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}});
+  auto run = [&](Tensor p, double g, Tensor m, Tensor v, int64_t t, double scale = 1) {
+    return evaluate(
+        OpKind::adamw,
+        {std::move(p), row({g}), std::move(m), std::move(v), Tensor::scalar(1e-2), step(t), Tensor::scalar(scale)}, at);
+  };
+  auto one = run(row({0.5}), 0.3, row({0}), row({0}), 0);
+  EXPECT_NEAR(one[0].data[0], 0.4895000003333333, 1e-15);
+  auto two = run(one[0], -0.7, one[1], one[2], 1);
+  EXPECT_NEAR(two[0].data[0], 0.49317640654480926, 1e-15);
+  EXPECT_NEAR(two[1].data[0], -0.04299999999999998, 1e-15);
+  EXPECT_NEAR(two[2].data[0], 0.028775000000000026, 1e-15);
+  // Clipping multiplies the gradient; a negative scale leaves all as it was, even where the gradient is not a number.
+  EXPECT_EQ(run(row({0.5}), 0.6, row({0}), row({0}), 0, 0.5)[0].data[0], one[0].data[0]);
+  auto skipped = run(one[0], NAN, one[1], one[2], 1, -1);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(skipped[i].data[0], one[i].data[0]);
+}
+
+TEST(Meaning, ClipScale) {
+  auto scale = [](double norm, double max) {
+    return evaluate(OpKind::clip_scale, {Tensor::scalar(norm)}, attrs({{"max", max}}))[0].data[0];
+  };
+  EXPECT_NEAR(scale(4, 1), 1 / 4.000001, 1e-15);
+  EXPECT_EQ(scale(0.5, 1), 1);
+  EXPECT_EQ(scale(4, 0), 1);
+  EXPECT_EQ(scale(INFINITY, 1), -1);
+  EXPECT_EQ(scale(NAN, 0), -1);
+}
+
+TEST(Meaning, DropoutDrawsAsItSays) {
+  constexpr int64_t n = 20000;
+  Tensor x(Type(DType::f32, {2, n}));
+  std::fill(x.data.begin(), x.data.end(), 1.0);
+  AttrMap at = attrs({{"p", 0.2}, {"stream", int64_t(7)}});
+  auto run = [&](int64_t seed, int64_t step0, int64_t seq0) {
+    return evaluate(OpKind::dropout, {x, step(seed), step(step0), step(seq0)}, at)[0].data;
+  };
+  std::vector<double> y = run(1, 2, 3);
+  double sum = 0;
+  for (double v : y) {
+    ASSERT_TRUE(v == 0 || v == 1.25);
+    sum += v;
+  }
+  EXPECT_NEAR(sum / double(2 * n), 1, 5 * 0.5 / std::sqrt(2.0 * n));
+  // Sequence 4 looks the same whether it comes second in this batch or first in the next.
+  std::vector<double> next = run(1, 2, 4);
+  EXPECT_TRUE(std::equal(y.begin() + n, y.end(), next.begin()));
+  EXPECT_NE(y, next);
+  EXPECT_NE(y, run(1, 3, 3));
+  EXPECT_NE(y, run(2, 2, 3));
+}
+
+/// Attention as a model without the op would write it.
+std::string decomposition(bool causal) {
+  return fmt::format(R"(
+    func @f(%qkv: f32[2,5,54], %seed: i64[], %step: i64[], %seq0: i64[]) -> (f32[2,5,18], f32[2,5,18]) {{
+      %o, %lse = attention %qkv, %seed, %step, %seq0 {{n_head=3, p=0.3, stream=5, causal={}}} : f32[2,5,18], f32[2,3,5]
+      %q = slice %qkv {{dim=2, start=0, size=18}} : f32[2,5,18]
+      %k = slice %qkv {{dim=2, start=18, size=18}} : f32[2,5,18]
+      %v = slice %qkv {{dim=2, start=36, size=18}} : f32[2,5,18]
+      %q4 = reshape %q : f32[2,5,3,6]
+      %k4 = reshape %k : f32[2,5,3,6]
+      %v4 = reshape %v : f32[2,5,3,6]
+      %qt = transpose %q4 {{perm=[0,2,1,3]}} : f32[2,3,5,6]
+      %kt = transpose %k4 {{perm=[0,2,1,3]}} : f32[2,3,5,6]
+      %vt = transpose %v4 {{perm=[0,2,1,3]}} : f32[2,3,5,6]
+      %raw = matmul %qt, %kt {{batch=2, tb=true}} : f32[2,3,5,5]
+      %scale = constant {{value=0.40824829046386302}} : f32[]
+      %scaled = mul %raw, %scale : f32[2,3,5,5]
+      %masked = causal_mask %scaled : f32[2,3,5,5]
+      %p = softmax {} : f32[2,3,5,5]
+      %d = dropout %p, %seed, %step, %seq0 {{p=0.3, stream=5}} : f32[2,3,5,5]
+      %ot = matmul %d, %vt {{batch=2}} : f32[2,3,5,6]
+      %o4 = transpose %ot {{perm=[0,2,1,3]}} : f32[2,5,3,6]
+      %o3 = reshape %o4 : f32[2,5,18]
+      return %o, %o3
+    }})",
+                     causal, causal ? "%masked" : "%scaled");
+}
+
+TEST(Meaning, AttentionEqualsItsDecomposition) {
+  for (bool causal : {true, false}) {
+    auto m = parseModule(decomposition(causal), "attention.gir");
+    ASSERT_EQ(verify(*m), std::vector<std::string>());
+    StateMap none;
+    std::vector<Tensor> args = {normals(Type(DType::f32, {2, 5, 54}), 3), step(11), step(12), step(13)};
+    std::vector<Tensor> r = interpret(*m->function("f"), args, none);
+    for (size_t i = 0; i < r[0].data.size(); ++i)
+      ASSERT_NEAR(r[0].data[i], r[1].data[i], 1e-14) << i;
+  }
+}
+
+TEST(Meaning, GroupedQueriesRepeatKeysAndValues) {
+  // Two query heads on one key head, as if that head stood there twice.
+  Tensor grouped = normals(Type(DType::f32, {1, 4, 4 * 3}), 1);
+  Tensor repeated(Type(DType::f32, {1, 4, 6 * 3}));
+  for (int t = 0; t < 4; ++t)
+    for (int h = 0; h < 6; ++h)
+      for (int c = 0; c < 3; ++c)
+        repeated.data[(t * 6 + h) * 3 + c] = grouped.data[(t * 4 + (h < 2 ? h : h < 4 ? 2 : 3)) * 3 + c];
+  auto a = evaluate(OpKind::attention, {grouped}, attrs({{"n_head", int64_t(2)}, {"n_kv_head", int64_t(1)}}));
+  auto b = evaluate(OpKind::attention, {repeated}, attrs({{"n_head", int64_t(2)}}));
+  EXPECT_EQ(a[0].data, b[0].data);
+  EXPECT_EQ(a[1].data, b[1].data);
+}
+
+TEST(Meaning, CacheContinuesWhatAttentionDoesAtOnce) {
+  int64_t n = 6, width = 3 * 2 * 4;
+  Tensor qkv = normals(Type(DType::f32, {1, n, width}), 2);
+  AttrMap at = attrs({{"n_head", int64_t(2)}});
+  Tensor whole = evaluate(OpKind::attention, {qkv}, at)[0];
+  Tensor k(Type(DType::f32, {2, 8, 4})), v = k;
+  // Three tokens, then one at a time.
+  for (auto [from, count] : {std::pair<int64_t, int64_t>{0, 3}, {3, 1}, {4, 1}, {5, 1}}) {
+    Tensor part(Type(DType::f32, {1, count, width}),
+                {qkv.data.begin() + from * width, qkv.data.begin() + (from + count) * width});
+    auto r = evaluate(OpKind::attention_cached, {part, k, v, step(from)}, at);
+    for (size_t i = 0; i < r[0].data.size(); ++i)
+      ASSERT_NEAR(r[0].data[i], whole.data[size_t(from) * 8 + i], 1e-14);
+    k = r[1], v = r[2];
+  }
+}
+
+TEST(Meaning, IntegersWrap) {
+  Type i32(DType::i32, {2});
+  EXPECT_EQ(evaluate(OpKind::add, {Tensor(i32, {2147483647, -5}), Tensor(i32, {1, 3})})[0].data,
+            (std::vector<double>{-2147483648.0, -2}));
+  EXPECT_EQ(evaluate(OpKind::mul, {Tensor(i32, {65536, 3}), Tensor(i32, {65537, -4})})[0].data,
+            (std::vector<double>{65536, -12}));
+}
+
+TEST(Meaning, EmbeddingGradientKeepsThePaddingOfItsTable) {
+  Type table(DType::f32, {Dim(5, 8), 3}), ids(DType::i32, {4});
+  OneOp one = makeOneOp(opDef(OpKind::embedding), {.operandTypes = {table, ids}}, 1);
+  Builder b(one.f->body, one.f->body.back());
+  Value *dy[] = {b.constant(1, one.op->result()->type)};
+  GradCtx c{b, *one.op, dy};
+  EXPECT_EQ(opDef(OpKind::embedding).grad(c)[0]->type.str(), table.str());
+}
+
+}  // namespace
+}  // namespace gptc::conformance
