@@ -189,7 +189,11 @@ private:
     s.executor.prepare(needed);
   }
 
-  bool due(int64_t every) const { return step == target || (every > 0 && step % every == 0); }
+  /// Whether something with this period is due. It always is at the end of the run, but not where --steps makes a pause: the log of a run
+  /// in parts is that of a whole one.
+  bool due(int64_t every) const {
+    return (step == target && target >= run.steps) || (every > 0 && step > 0 && step % every == 0);
+  }
   /// An evaluation that a stop or a kill prevented is made up for.
   bool needsEvaluation() const { return val && step > 0 && due(run.evalEvery) && log->lastEvaluation() < step; }
 
@@ -207,7 +211,7 @@ private:
       }
       if (options.codec && run.sampleEvery > 0 && step > startStep && step % run.sampleEvery == 0 && !gStop)
         printSample();
-      if (step != saved && (due(run.checkpointEvery) || gStop))
+      if (step != saved && (due(run.checkpointEvery) || step == target || gStop))
         save();
       if (step >= target || gStop)
         break;
@@ -226,7 +230,8 @@ private:
         skipped = 0;
       }
       const bool logged = step == 1 || due(run.logEvery);
-      if (logged || (progress.live() && t1 - shown > 100'000'000)) {
+      const bool visible = logged || step == target;
+      if (visible || (progress.live() && t1 - shown > 100'000'000)) {
         StepMetrics metrics{step, r.loss, r.lr, r.gradNorm, trainNs / trainSteps / 1e6, 0, 0};
         metrics.tokensPerSecond = double(accumulate * B * T) / (metrics.ms / 1e3);
         metrics.mfu = peak > 0 ? flopsPerToken(m) * metrics.tokensPerSecond / peak : 0;
@@ -234,7 +239,7 @@ private:
           log->step(metrics);
           trainNs = trainSteps = 0;
         }
-        progress.show(metrics, (t1 - start) / 1e6 / (step - startStep) * (target - step), residentMemory(), logged);
+        progress.show(metrics, (t1 - start) / 1e6 / (step - startStep) * (target - step), residentMemory(), visible);
         shown = t1;
       }
     }

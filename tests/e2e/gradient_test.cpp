@@ -1,0 +1,210 @@
+// The first step of compiled plans against the float64 interpreter on the same weights and tokens.
+#include "harness.h"
+
+#include "frontends/toml_config.h"
+#include "ir/opdef.h"
+#include "runtime/sample.h"
+#include "runtime/session.h"
+#include "runtime/state.h"
+#include "tools/driver/compile.h"
+
+#include <cmath>
+#include <cstring>
+
+using namespace gptc;
+
+namespace {
+
+struct Case {
+  const char *name;
+  std::vector<std::string> settings;
+};
+
+void PrintTo(const Case &c, std::ostream *out) { *out << c.name; }
+
+Tensor fromMemory(const Type &t, const void *data) {
+  Tensor r(Type(t.dtype, t.dims));
+  std::vector<char> dense(t.elements() * sizeOf(t.dtype));
+  copyFromPadded(t, data, dense.data());
+  for (size_t i = 0; i < r.data.size(); ++i)
+    switch (t.dtype) {
+    case DType::f32: r.data[i] = reinterpret_cast<const float *>(dense.data())[i]; break;
+    case DType::i32: r.data[i] = reinterpret_cast<const int32_t *>(dense.data())[i]; break;
+    case DType::i64: r.data[i] = double(reinterpret_cast<const int64_t *>(dense.data())[i]); break;
+    default: ADD_FAILURE() << t.str();
+    }
+  return r;
+}
+
+double relativeL2(const std::vector<double> &got, const std::vector<double> &want) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    difference += (got[i] - want[i]) * (got[i] - want[i]);
+    norm += want[i] * want[i];
+  }
+  return norm == 0 ? std::sqrt(difference) : std::sqrt(difference / norm);
+}
+
+struct StepZero : ::testing::TestWithParam<Case> {
+  /// The plan of the tiny model with further settings, ready to run with initial values.
+  std::unique_ptr<Session> open(const std::vector<std::string> &settings) {
+    Config config;
+    Plan plan;
+    compilePlan({w.modelFile(), settings, w.path("plan"), w.path("cache"), {}}, config, plan);
+    auto s = std::make_unique<Session>(loadPlan(w.path("plan")), w.path("cache"), 2);
+    initializeStates(s->executor, s->plan.run.seed);
+    return s;
+  }
+  StateMap states(const Session &s) {
+    StateMap m;
+    for (const auto &state : s.plan.planned->states)
+      m[state->name] = fromMemory(state->type, s.executor.state(state->name));
+    return m;
+  }
+  e2e::Workplace w;
+};
+
+TEST_P(StepZero, LossAndEveryGradientEqualTheInterpreters) {
+  std::vector<std::string> settings = GetParam().settings;
+  // No clipping and no decay: the moments then are the gradients times constants.
+  settings.insert(settings.end(), {"train.grad_clip=0", "optimizer.weight_decay=0"});
+  std::unique_ptr<Session> s = open(settings);
+  const Module &joint = *s->plan.joint;
+  const int64_t B = joint.attrs.getInt("micro_batch"), T = joint.attrs.getInt("block_size"), N = joint.attrs.getInt("accumulate");
+  // Biases and gains away from 0 and 1, so that every term counts.
+  for (const auto &state : joint.states)
+    if (state->attrs.getString("kind") == "param" && state->type.rank() == 1) {
+      float *p = static_cast<float *>(s->executor.state(state->name));
+      for (int64_t i = 0; i < state->type.elements(); ++i)
+        p[i] += 0.1f * std::sin(float(i + state->name.size()));
+    }
+  StateMap want = states(*s);
+
+  std::vector<int32_t> x(N * B * T), y(x.size());
+  uint32_t random = 1;
+  float valid = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    random = random * 1664525u + 1013904223u;
+    x[i] = (random >> 10) % 64;
+    y[i] = i % 7 == 3 ? -1 : (random >> 20) % 64;
+    valid += y[i] >= 0;
+  }
+  float loss = 0;
+  double wantLoss = 0, wantNorm = 0;
+  for (int64_t k = 0; k < N; ++k) {
+    int64_t seq0 = k * B;
+    const void *args[] = {&x[k * B * T], &y[k * B * T], &seq0, &valid};
+    s->executor.run(N > 1 ? "accumulate" : "train_step", args);
+    Tensor tokens(Type(DType::i32, {B, T}), std::vector<double>(&x[k * B * T], &x[k * B * T] + B * T));
+    Tensor targets(Type(DType::i32, {B, T}), std::vector<double>(&y[k * B * T], &y[k * B * T] + B * T));
+    std::vector<Tensor> given = {tokens, targets, Tensor::scalar(double(seq0), DType::i64), Tensor::scalar(valid)};
+    std::vector<Tensor> results = interpret(*joint.function(N > 1 ? "accumulate" : "train_step"), given, want);
+    if (N == 1)
+      wantLoss = results[0].data[0], wantNorm = results[1].data[0];
+  }
+  float norm = 0;
+  const char *last = N > 1 ? "update" : "train_step";
+  if (N > 1) {
+    s->executor.run("update", {&valid});
+    std::vector<Tensor> given = {Tensor::scalar(valid)};
+    std::vector<Tensor> results = interpret(*joint.function("update"), given, want);
+    wantLoss = results[0].data[0], wantNorm = results[1].data[0];
+  }
+  std::memcpy(&loss, s->executor.result(last, 0), sizeof loss);
+  std::memcpy(&norm, s->executor.result(last, 1), sizeof norm);
+  EXPECT_NEAR(loss, wantLoss, 1e-5 * wantLoss);
+  EXPECT_NEAR(norm, wantNorm, 1e-5 * wantNorm);
+  EXPECT_GT(wantNorm, 0.01);
+
+  int moments = 0, zero = 0;
+  for (const auto &state : s->plan.planned->states) {
+    Tensor got = fromMemory(state->type, s->executor.state(state->name));
+    const Tensor &expected = want[state->name];
+    // m = (1 - beta1) g, v = (1 - beta2) g^2: the relative error of the square may be twice that of the gradient.
+    double limit = llvm::StringRef(state->name).starts_with("v.") ? 2e-5 : 1e-5;
+    EXPECT_LE(relativeL2(got.data, expected.data), limit) << state->name;
+    if (llvm::StringRef(state->name).starts_with("m.")) {
+      ++moments;
+      double sum = 0;
+      for (double v : expected.data)
+        sum += std::abs(v);
+      zero += sum == 0;
+    }
+  }
+  EXPECT_GT(moments, 10);
+  EXPECT_EQ(zero, 0) << "a gradient that is zero says nothing";
+  EXPECT_TRUE(s->arena.intact());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, StepZero,
+                         ::testing::Values(Case{"tied_bias", {"model.dropout=0"}},
+                                           Case{"untied_bias_dropout", {"model.tie_embeddings=false", "model.dropout=0.2"}},
+                                           Case{"tied_nobias_dropout", {"model.bias=false", "model.dropout=0.2"}},
+                                           Case{"untied_nobias", {"model.tie_embeddings=false", "model.bias=false", "model.dropout=0"}},
+                                           Case{"accumulate4_tied", {"train.micro_batch=1", "model.dropout=0.2"}},
+                                           Case{"accumulate4_untied_nobias", {"train.micro_batch=1", "model.tie_embeddings=false", "model.bias=false"}},
+                                           Case{"rmsnorm_silu_gqa", {"model.norm=\"rmsnorm\"", "model.activation=\"silu\"", "model.n_head=4", "model.n_kv_head=2"}},
+                                           Case{"relu_odd_sizes", {"model.activation=\"relu\"", "model.n_embd=36", "model.n_head=3", "model.block_size=13", "model.vocab_size=67", "train.global_batch_tokens=52"}}),
+                         [](const auto &info) { return info.param.name; });
+
+using Cache = StepZero;
+
+TEST_F(Cache, PrefillAndDecodeAgreeWithEachOtherAndTheInterpreter) {
+  std::unique_ptr<Session> s = open({"model.block_size=80", "train.global_batch_tokens=80", "train.micro_batch=1"});
+  const Module &m = *s->plan.planned;
+  const int64_t P = m.attrs.getInt("prefill"), V = m.attrs.getInt("vocab_size");
+  ASSERT_EQ(P, 64);
+  std::vector<int32_t> tokens(80);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = int32_t(i * i * 7 + 3) % 64;
+  auto logits = [&](const char *f) {
+    const float *p = static_cast<const float *>(s->executor.result(f, 0));
+    return std::vector<double>(p, p + V);
+  };
+  // All by decode, and what the interpreter says.
+  StateMap state = states(*s);
+  std::vector<std::vector<double>> byDecode;
+  for (int64_t pos = 0; pos < 80; ++pos) {
+    s->executor.run("decode", {&tokens[pos], &pos});
+    byDecode.push_back(logits("decode"));
+    if (pos > 4)
+      continue;
+    std::vector<Tensor> args = {Tensor(Type(DType::i32, {1, 1}), {double(tokens[pos])}), Tensor::scalar(double(pos), DType::i64)};
+    std::vector<Tensor> want = interpret(*s->plan.joint->function("decode"), args, state);
+    EXPECT_LE(relativeL2(byDecode.back(), want[0].data), 1e-5) << pos;
+  }
+  // Pieces: short and padded, exactly one, and two that overlap.
+  for (int64_t n : {int64_t(1), int64_t(5), P, int64_t(75), int64_t(80)}) {
+    std::vector<int32_t> part(P, 0);
+    for (int64_t pos = 0; pos < n; pos += P) {
+      int64_t start = std::min(pos, std::max<int64_t>(0, n - P)), count = std::min(P, n - start), last = count - 1;
+      std::copy_n(tokens.begin() + start, count, part.begin());
+      s->executor.run("prefill", {part.data(), &start, &last});
+    }
+    EXPECT_LE(relativeL2(logits("prefill"), byDecode[n - 1]), 1e-5) << n;
+    if (n < 80) {
+      s->executor.run("decode", {&tokens[n], &n});
+      EXPECT_LE(relativeL2(logits("decode"), byDecode[n]), 1e-5) << n;
+    }
+  }
+}
+
+TEST_F(Cache, SamplingGoesOnPastTheContext) {
+  std::unique_ptr<Session> s = open({});
+  auto draw = [&](uint64_t seed, int64_t n, std::vector<int32_t> prompt = {1, 2, 3}) {
+    std::vector<int32_t> out;
+    sampleTokens(s->executor, prompt, {.maxTokens = n, .temperature = 1, .seed = seed}, [&](int32_t t) {
+      out.push_back(t);
+      return true;
+    });
+    return out;
+  };
+  std::vector<int32_t> a = draw(1, 100), b = draw(1, 100), c = draw(2, 100);
+  EXPECT_EQ(a.size(), 100u);
+  EXPECT_EQ(a, b);
+  EXPECT_NE(a, c);
+  EXPECT_EQ(draw(1, 30), std::vector<int32_t>(a.begin(), a.begin() + 30));
+  EXPECT_EQ(draw(3, 5, std::vector<int32_t>(50, 7)).size(), 5u) << "a prompt longer than the context keeps its end";
+}
+
+}  // namespace
