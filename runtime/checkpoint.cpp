@@ -136,7 +136,7 @@ void CheckpointStore::cleanUp() const {
     removeTree(p.string());
 }
 
-void CheckpointStore::save(const Executor &executor, const CheckpointInfo &info, int64_t keep) const {
+void CheckpointStore::save(const Executor &executor, const CheckpointInfo &info) const {
   makeDirs(folder);
   int64_t bytes = 0;
   for (const auto &s : executor.planned().states)
@@ -159,7 +159,9 @@ void CheckpointStore::save(const Executor &executor, const CheckpointInfo &info,
   file.write(text.data(), text.size());
   file.finish();
   dir.commit();
+}
 
+void CheckpointStore::prune(int64_t keep) const {
   std::vector<int64_t> all = steps();
   for (size_t i = keep; i < all.size(); ++i) {
     // Renamed first, so that a removal that is cut short leaves nothing that looks like a checkpoint.

@@ -28,8 +28,10 @@ class CheckpointStore {
 public:
   explicit CheckpointStore(const std::string &outDir);
 
-  /// Saves all states but caches and gradients, then removes all but the `keep` newest.
-  void save(const Executor &executor, const CheckpointInfo &info, int64_t keep) const;
+  /// Saves all states but caches and gradients.
+  void save(const Executor &executor, const CheckpointInfo &info) const;
+  /// Removes all but the `keep` newest.
+  void prune(int64_t keep) const;
 
   /// Loads the newest checkpoint that is whole into the executor's states, telling `warn` of each damaged one passed
   /// over; nullopt where there is none at all. `parametersOnly` leaves other states alone. UserErrors:

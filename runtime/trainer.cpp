@@ -172,6 +172,7 @@ private:
                       "start the run without --resume must");
     if (info) {
       step = saved = info->step;
+      store.prune(run.checkpointKeep);  // a kill may have come between the last save and this
       progress.say(fmt::format("resumed from {}", info->dir));
       if (info->planHash != s.plan.hash)
         progress.say("warning: the checkpoint is from another plan of this model; from here on the bits may differ");
@@ -326,7 +327,8 @@ private:
 
   void save() {
     CheckpointInfo info{step, s.plan.hash, modelHash(m), fingerprint, ""};
-    store.save(s.executor, info, run.checkpointKeep);
+    store.save(s.executor, info);
+    store.prune(run.checkpointKeep);
     saved = step;
   }
 

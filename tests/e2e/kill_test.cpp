@@ -83,7 +83,7 @@ TEST_F(KillTest, KilledAgainAndAgain) {
 
 TEST_F(KillTest, AFullDiskStopsTrainingAndLosesNothing) {
   // Each in the second checkpoint or later: the first must stay.
-  for (const std::string at : {"write:" + std::to_string(writes / 4 + 30), std::string("fsync:12"), std::string("rename:2")}) {
+  for (const std::string &at : {"write:" + std::to_string(writes / 4 + 30), std::string("fsync:12"), std::string("rename:2")}) {
     Result r = run("out", {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", at}, {"GPTC_TEST_DO", "enospc"}});
     EXPECT_EQ(r.code, 4) << at << "\n" << r.output;
     EXPECT_NE(r.output.find("error[GPTC0402]"), std::string::npos) << r.output;

@@ -101,7 +101,8 @@ struct CheckpointTest : ::testing::Test {
   }
   void save(int64_t step, int64_t keep = 10) {
     writeCounter(*f.executor, "step", step);
-    store.save(*f.executor, {step, "plan", hash, "data", ""}, keep);
+    store.save(*f.executor, {step, "plan", hash, "data", ""});
+    store.prune(keep);
   }
   std::optional<CheckpointInfo> load(Fixture &into, bool parametersOnly = false) {
     warnings.clear();
@@ -184,7 +185,7 @@ TEST_F(CheckpointTest, FailedSaveLeavesNothingAndKeepsOlder) {
   save(1);
   writeFile(dir / "file", "");
   CheckpointStore nowhere(dir / "file");
-  EXPECT_EQ(codeThrown([&] { nowhere.save(*f.executor, {2, "", hash, "", ""}, 1); }), int(ErrorCode::Unwritable));
+  EXPECT_EQ(codeThrown([&] { nowhere.save(*f.executor, {2, "", hash, "", ""}); }), int(ErrorCode::Unwritable));
   if (::geteuid() != 0) {
     fs::permissions(dir / "checkpoints", fs::perms::owner_read | fs::perms::owner_exec);
     EXPECT_EQ(codeThrown([&] { save(2); }), int(ErrorCode::Unwritable));
