@@ -140,16 +140,7 @@ SyncedFile::~SyncedFile() {
 }
 
 void SyncedFile::write(const void *data, size_t bytes) {
-  const char *p = static_cast<const char *>(data);
-  while (bytes) {
-    ssize_t n = ::write(fd, p, std::min(bytes, size_t(1) << 26));
-    if (n < 0 && errno == EINTR)
-      continue;
-    if (n < 0)
-      throwWrite(path, errno);
-    p += n;
-    bytes -= n;
-  }
+  appendAll(fd, path, {static_cast<const char *>(data), bytes});
 }
 
 void SyncedFile::finish() {
@@ -160,6 +151,29 @@ void SyncedFile::finish() {
   // Network file systems report a full disk here.
   if (::close(closing) != 0 && errno != EINTR)
     throwWrite(path, errno);
+}
+
+int openAppending(const std::string &path) {
+  int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0)
+    throwWrite(path, errno);
+  return fd;
+}
+
+void appendAll(int fd, const std::string &path, llvm::StringRef text) {
+  while (!text.empty()) {
+    ssize_t n = ::write(fd, text.data(), std::min(text.size(), size_t(1) << 26));
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      throwWrite(path, errno);
+    text = text.drop_front(n);
+  }
+}
+
+void replaceFile(const std::string &from, const std::string &to) {
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    throwWrite(to, errno);
 }
 
 void makeDirs(const std::string &path) {

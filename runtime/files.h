@@ -69,6 +69,13 @@ private:
   int fd = -1;
 };
 
+/// For logs, which grow line by line: opens at the end, creating the file; and writes a piece at once.
+int openAppending(const std::string &path);
+void appendAll(int fd, const std::string &path, llvm::StringRef text);
+
+/// Renames a file over another.
+void replaceFile(const std::string &from, const std::string &to);
+
 /// Makes a folder and those above it.
 void makeDirs(const std::string &path);
 void syncDir(const std::string &path);

@@ -5,10 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fcntl.h>
 #include <unistd.h>
 
 namespace gptc {
@@ -17,13 +14,6 @@ namespace {
 constexpr size_t kLogLimit = size_t(1) << 30;
 
 template <typename T> std::string number(T v) { return std::isfinite(v) ? fmt::format("{}", v) : "null"; }
-
-[[noreturn]] void failed(const std::string &path, int error) {
-  bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  throw UserError(full ? ErrorCode::DiskFull : ErrorCode::Unwritable,
-                  fmt::format("cannot write {}: {}", path, strerror(error)),
-                  "free some space or choose another out_dir; the run can be resumed from its last checkpoint");
-}
 
 }  // namespace
 
@@ -44,12 +34,9 @@ MetricsLog::MetricsLog(const std::string &outDir, int64_t step) : path(outDir + 
     SyncedFile f(temporary);
     f.write(kept.data(), kept.size());
     f.finish();
-    if (::rename(temporary.c_str(), path.c_str()) != 0)
-      failed(path, errno);
+    replaceFile(temporary, path);
   }
-  fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0)
-    failed(path, errno);
+  fd = openAppending(path);
 }
 
 MetricsLog::~MetricsLog() {
@@ -57,16 +44,7 @@ MetricsLog::~MetricsLog() {
     ::close(fd);
 }
 
-void MetricsLog::line(const std::string &text) {
-  for (size_t at = 0; at < text.size();) {
-    ssize_t n = ::write(fd, text.data() + at, text.size() - at);
-    if (n < 0 && errno == EINTR)
-      continue;
-    if (n < 0)
-      failed(path, errno);
-    at += n;
-  }
-}
+void MetricsLog::line(const std::string &text) { appendAll(fd, path, text); }
 
 void MetricsLog::step(const StepMetrics &m) {
   line(fmt::format(R"({{"step": {}, "loss": {}, "lr": {}, "grad_norm": {}, "ms": {}, "tokens_per_s": {}, "mfu": {}}})"

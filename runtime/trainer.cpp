@@ -6,6 +6,7 @@
 #include "runtime/profile.h"
 #include "runtime/sample.h"
 #include "runtime/state.h"
+#include "runtime/tensorboard.h"
 
 #include <algorithm>
 #include <chrono>
@@ -149,6 +150,7 @@ private:
   TokenData data;
   std::optional<TokenData> val;
   std::optional<MetricsLog> log;
+  std::optional<EventFile> events;
   StopSignals signals;
   Batch batch;
   std::string fingerprint;
@@ -184,14 +186,16 @@ private:
         loadWeights(s.executor, llvm::StringRef(run.initFrom).split(':').second.str());
     }
     log.emplace(run.outDir, step);
+    if (run.tensorboard)
+      events.emplace(run.outDir + "/events");
     std::vector<llvm::StringRef> needed = {"train_step", "accumulate", "update"};
     if (val)
       needed.push_back("eval");
     s.executor.prepare(needed);
   }
 
-  /// Whether something with this period is due. It always is at the end of the run, but not where --steps makes a pause: the log of a run
-  /// in parts is that of a whole one.
+  /// Whether something with this period is due. It always is at the end of the run, but not where --steps makes a
+  /// pause: the log of a run in parts is that of a whole one.
   bool due(int64_t every) const {
     return (step == target && target >= run.steps) || (every > 0 && step > 0 && step % every == 0);
   }
@@ -207,6 +211,8 @@ private:
       if (needsEvaluation() && !gStop) {
         if (auto loss = evaluate(s.executor, *val, run.evalSteps, [] { return gStop != 0; })) {
           log->evaluation(step, *loss);
+          if (events)
+            events->scalars(step, {{"val_loss", float(*loss)}});
           progress.say(fmt::format("step {}  val loss {:.4f}", step, *loss));
         }
       }
@@ -238,6 +244,12 @@ private:
         metrics.mfu = peak > 0 ? flopsPerToken(m) * metrics.tokensPerSecond / peak : 0;
         if (logged) {
           log->step(metrics);
+          if (events)
+            events->scalars(step, {{"loss", r.loss},
+                                   {"lr", r.lr},
+                                   {"grad_norm", r.gradNorm},
+                                   {"tokens_per_s", float(metrics.tokensPerSecond)},
+                                   {"mfu", float(metrics.mfu)}});
           trainNs = trainSteps = 0;
         }
         progress.show(metrics, (t1 - start) / 1e6 / (step - startStep) * (target - step), residentMemory(), visible);

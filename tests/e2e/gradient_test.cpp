@@ -28,10 +28,17 @@ Tensor fromMemory(const Type &t, const void *data) {
   copyFromPadded(t, data, dense.data());
   for (size_t i = 0; i < r.data.size(); ++i)
     switch (t.dtype) {
-    case DType::f32: r.data[i] = reinterpret_cast<const float *>(dense.data())[i]; break;
-    case DType::i32: r.data[i] = reinterpret_cast<const int32_t *>(dense.data())[i]; break;
-    case DType::i64: r.data[i] = double(reinterpret_cast<const int64_t *>(dense.data())[i]); break;
-    default: ADD_FAILURE() << t.str();
+    case DType::f32:
+      r.data[i] = reinterpret_cast<const float *>(dense.data())[i];
+      break;
+    case DType::i32:
+      r.data[i] = reinterpret_cast<const int32_t *>(dense.data())[i];
+      break;
+    case DType::i64:
+      r.data[i] = double(reinterpret_cast<const int64_t *>(dense.data())[i]);
+      break;
+    default:
+      ADD_FAILURE() << t.str();
     }
   return r;
 }
@@ -70,7 +77,8 @@ TEST_P(StepZero, LossAndEveryGradientEqualTheInterpreters) {
   settings.insert(settings.end(), {"train.grad_clip=0", "optimizer.weight_decay=0"});
   std::unique_ptr<Session> s = open(settings);
   const Module &joint = *s->plan.joint;
-  const int64_t B = joint.attrs.getInt("micro_batch"), T = joint.attrs.getInt("block_size"), N = joint.attrs.getInt("accumulate");
+  const int64_t B = joint.attrs.getInt("micro_batch"), T = joint.attrs.getInt("block_size"),
+                N = joint.attrs.getInt("accumulate");
   // Biases and gains away from 0 and 1, so that every term counts.
   for (const auto &state : joint.states)
     if (state->attrs.getString("kind") == "param" && state->type.rank() == 1) {
@@ -136,16 +144,21 @@ TEST_P(StepZero, LossAndEveryGradientEqualTheInterpreters) {
   EXPECT_TRUE(s->arena.intact());
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, StepZero,
-                         ::testing::Values(Case{"tied_bias", {"model.dropout=0"}},
-                                           Case{"untied_bias_dropout", {"model.tie_embeddings=false", "model.dropout=0.2"}},
-                                           Case{"tied_nobias_dropout", {"model.bias=false", "model.dropout=0.2"}},
-                                           Case{"untied_nobias", {"model.tie_embeddings=false", "model.bias=false", "model.dropout=0"}},
-                                           Case{"accumulate4_tied", {"train.micro_batch=1", "model.dropout=0.2"}},
-                                           Case{"accumulate4_untied_nobias", {"train.micro_batch=1", "model.tie_embeddings=false", "model.bias=false"}},
-                                           Case{"rmsnorm_silu_gqa", {"model.norm=\"rmsnorm\"", "model.activation=\"silu\"", "model.n_head=4", "model.n_kv_head=2"}},
-                                           Case{"relu_odd_sizes", {"model.activation=\"relu\"", "model.n_embd=36", "model.n_head=3", "model.block_size=13", "model.vocab_size=67", "train.global_batch_tokens=52"}}),
-                         [](const auto &info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Models, StepZero,
+    ::testing::Values(
+        Case{"tied_bias", {"model.dropout=0"}},
+        Case{"untied_bias_dropout", {"model.tie_embeddings=false", "model.dropout=0.2"}},
+        Case{"tied_nobias_dropout", {"model.bias=false", "model.dropout=0.2"}},
+        Case{"untied_nobias", {"model.tie_embeddings=false", "model.bias=false", "model.dropout=0"}},
+        Case{"accumulate4_tied", {"train.micro_batch=1", "model.dropout=0.2"}},
+        Case{"accumulate4_untied_nobias", {"train.micro_batch=1", "model.tie_embeddings=false", "model.bias=false"}},
+        Case{"rmsnorm_silu_gqa",
+             {"model.norm=\"rmsnorm\"", "model.activation=\"silu\"", "model.n_head=4", "model.n_kv_head=2"}},
+        Case{"relu_odd_sizes",
+             {"model.activation=\"relu\"", "model.n_embd=36", "model.n_head=3", "model.block_size=13",
+              "model.vocab_size=67", "train.global_batch_tokens=52"}}),
+    [](const auto &info) { return info.param.name; });
 
 using Cache = StepZero;
 
@@ -169,7 +182,8 @@ TEST_F(Cache, PrefillAndDecodeAgreeWithEachOtherAndTheInterpreter) {
     byDecode.push_back(logits("decode"));
     if (pos > 4)
       continue;
-    std::vector<Tensor> args = {Tensor(Type(DType::i32, {1, 1}), {double(tokens[pos])}), Tensor::scalar(double(pos), DType::i64)};
+    std::vector<Tensor> args = {Tensor(Type(DType::i32, {1, 1}), {double(tokens[pos])}),
+                                Tensor::scalar(double(pos), DType::i64)};
     std::vector<Tensor> want = interpret(*s->plan.joint->function("decode"), args, state);
     EXPECT_LE(relativeL2(byDecode.back(), want[0].data), 1e-5) << pos;
   }

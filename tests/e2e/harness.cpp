@@ -66,9 +66,13 @@ std::string readFile(const std::string &path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-void writeFile(const std::string &path, const std::string &content) { std::ofstream(path, std::ios::binary) << content; }
+void writeFile(const std::string &path, const std::string &content) {
+  std::ofstream(path, std::ios::binary) << content;
+}
 
-Process::Process(std::vector<std::string> args, const std::map<std::string, std::string> &env, const std::string &outputFile) : outputFile(outputFile) {
+Process::Process(std::vector<std::string> args, const std::map<std::string, std::string> &env,
+                 const std::string &outputFile)
+    : outputFile(outputFile) {
   std::vector<char *> argv;
   for (std::string &a : args)
     argv.push_back(a.data());
@@ -119,7 +123,8 @@ Workplace::~Workplace() {
     fs::remove_all(dir, e);
 }
 
-Process Workplace::start(const std::string &program, std::vector<std::string> args, const std::map<std::string, std::string> &env) {
+Process Workplace::start(const std::string &program, std::vector<std::string> args,
+                         const std::map<std::string, std::string> &env) {
   args.insert(args.begin(), std::string(GPTC_BIN_DIR) + "/" + program);
   // One cache for all runs of a test, and none outside it.
   std::map<std::string, std::string> all = {{"GPTC_CACHE", path("cache")}};
@@ -127,7 +132,8 @@ Process Workplace::start(const std::string &program, std::vector<std::string> ar
   return Process(std::move(args), all, path("output-" + std::to_string(runs++)));
 }
 
-Result Workplace::run(const std::string &program, std::vector<std::string> args, const std::map<std::string, std::string> &env) {
+Result Workplace::run(const std::string &program, std::vector<std::string> args,
+                      const std::map<std::string, std::string> &env) {
   return start(program, std::move(args), env).wait();
 }
 

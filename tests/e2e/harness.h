@@ -11,9 +11,9 @@
 namespace e2e {
 
 struct Result {
-  int code = -1;      // exit code, -1 when a signal ended it
+  int code = -1;  // exit code, -1 when a signal ended it
   int signal = 0;
-  std::string output; // stdout and stderr
+  std::string output;  // stdout and stderr
 };
 
 /// A child process; output goes to a file.
@@ -38,9 +38,13 @@ public:
   std::string path(const std::string &name) const { return dir + "/" + name; }
 
   Result gptc(std::vector<std::string> args) { return run("gptc", std::move(args)); }
-  Result gptrun(std::vector<std::string> args, const std::map<std::string, std::string> &env = {}) { return run("gptrun", std::move(args), env); }
-  Process start(const std::string &program, std::vector<std::string> args, const std::map<std::string, std::string> &env = {});
-  Result run(const std::string &program, std::vector<std::string> args, const std::map<std::string, std::string> &env = {});
+  Result gptrun(std::vector<std::string> args, const std::map<std::string, std::string> &env = {}) {
+    return run("gptrun", std::move(args), env);
+  }
+  Process start(const std::string &program, std::vector<std::string> args,
+                const std::map<std::string, std::string> &env = {});
+  Result run(const std::string &program, std::vector<std::string> args,
+             const std::map<std::string, std::string> &env = {});
 
   /// Compiles the tiny model with further settings ("train.steps=5") into path(name); fails the test when that fails.
   std::string compile(const std::string &name, const std::vector<std::string> &settings = {});

@@ -29,13 +29,16 @@ struct KillTest : ::testing::Test {
     std::istringstream counts(readFile(w.path("counts")));
     counts >> writes >> fsyncs >> renames;
   }
-  Result run(const std::string &out, const std::map<std::string, std::string> &env = {}) { return w.gptrun({plan, "--out-dir", w.path(out)}, env); }
+  Result run(const std::string &out, const std::map<std::string, std::string> &env = {}) {
+    return w.gptrun({plan, "--out-dir", w.path(out)}, env);
+  }
 
   /// Resumes and compares with the run that nobody disturbed.
   void finish(const std::string &out, const std::string &when) {
     Result r = run(out);
     EXPECT_EQ(r.code, 0) << when << "\n" << r.output;
-    EXPECT_EQ(r.output.find("damaged"), std::string::npos) << when << ": a kill must not leave a damaged checkpoint\n" << r.output;
+    EXPECT_EQ(r.output.find("damaged"), std::string::npos) << when << ": a kill must not leave a damaged checkpoint\n"
+                                                           << r.output;
     EXPECT_TRUE(w.finalState(w.path(out)) == whole) << when << ": other bits";
     EXPECT_EQ(logLines(w.path(out)), logLines(w.path("whole"))) << when;
     EXPECT_EQ(w.checkpoints(w.path(out)), w.checkpoints(w.path("whole"))) << when << ": leftovers";
@@ -83,7 +86,8 @@ TEST_F(KillTest, KilledAgainAndAgain) {
 
 TEST_F(KillTest, AFullDiskStopsTrainingAndLosesNothing) {
   // Each in the second checkpoint or later: the first must stay.
-  for (const std::string &at : {"write:" + std::to_string(writes / 4 + 30), std::string("fsync:12"), std::string("rename:2")}) {
+  for (const std::string &at :
+       {"write:" + std::to_string(writes / 4 + 30), std::string("fsync:12"), std::string("rename:2")}) {
     Result r = run("out", {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", at}, {"GPTC_TEST_DO", "enospc"}});
     EXPECT_EQ(r.code, 4) << at << "\n" << r.output;
     EXPECT_NE(r.output.find("error[GPTC0402]"), std::string::npos) << r.output;

@@ -13,7 +13,8 @@ namespace {
 
 struct SameBits : ::testing::Test {
   /// Trains from scratch into a folder of its own; returns the final state.
-  std::string train(const std::string &plan, const std::string &out, std::vector<std::string> more = {}, const std::map<std::string, std::string> &env = {}) {
+  std::string train(const std::string &plan, const std::string &out, std::vector<std::string> more = {},
+                    const std::map<std::string, std::string> &env = {}) {
     std::vector<std::string> args = {plan, "--out-dir", w.path(out)};
     args.insert(args.end(), more.begin(), more.end());
     Result r = w.gptrun(args, env);
@@ -36,7 +37,8 @@ TEST_F(SameBits, TwoRunsAndAnyNumberOfThreads) {
 }
 
 TEST_F(SameBits, TheSeedMatters) {
-  std::string one = train(w.compile("plan", {"train.seed=1"}), "a"), two = train(w.compile("plan", {"train.seed=2"}), "b");
+  std::string one = train(w.compile("plan", {"train.seed=1"}), "a"),
+              two = train(w.compile("plan", {"train.seed=2"}), "b");
   EXPECT_FALSE(one == two);
 }
 

@@ -1,5 +1,5 @@
-// Loaded with LD_PRELOAD by the kill tests: ends the process, or makes a call fail, inside the Nth write, fsync or rename that
-// concerns a checkpoint.
+// Loaded with LD_PRELOAD by the kill tests: ends the process, or makes a call fail, inside the Nth write, fsync or
+// rename that concerns a checkpoint.
 //   GPTC_TEST_AT      "write:3", "fsync:2", "rename:1": which call, counted from 1; a write is cut in half first
 //   GPTC_TEST_DO      "kill" (default) | "enospc"
 //   GPTC_TEST_COUNTS  a file that receives the three totals on exit
