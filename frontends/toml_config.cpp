@@ -8,6 +8,7 @@
 #include "llvm/ADT/StringExtras.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 
@@ -94,13 +95,15 @@ void readModel(ConfigReader &r, ModelConfig &m) {
   r.onlyBoolean("model.embedding_norm", false);
   r.number("model.dropout", m.dropout, 0, 1, false, true);
 
-  std::string init = "scratch";
-  r.string("model.init_from", init);
-  if (llvm::StringRef(init).starts_with("hf:") || llvm::StringRef(init).starts_with("ckpt:"))
-    r.notBuilt("model.init_from", fmt::format("\"{}\"", init), {"\"scratch\""});
-  else if (init != "scratch")
-    r.complain("model.init_from", ErrorCode::UnknownValue, fmt::format("model.init_from = \"{}\" is not known", init),
-               "", {"\"scratch\" works today"});
+  if (const TomlValue *v = r.get("model.init_from")) {
+    r.string("model.init_from", m.initFrom);
+    auto [kind, dir] = llvm::StringRef(m.initFrom).split(':');
+    if ((kind == "hf" || kind == "ckpt") && !dir.empty())
+      m.initFrom = kind.str() + ":" + resolveBeside(dir.str(), v->where.file);
+    else if (r.good("model.init_from") && m.initFrom != "scratch")
+      r.complain("model.init_from", ErrorCode::UnknownValue, fmt::format("model.init_from = \"{}\" is not known", m.initFrom),
+                 "", {"\"scratch\", \"hf:DIR\" and \"ckpt:DIR\" work today"});
+  }
 }
 
 void readTraining(ConfigReader &r, TrainConfig &t, OptimizerConfig &o) {
@@ -109,7 +112,7 @@ void readTraining(ConfigReader &r, TrainConfig &t, OptimizerConfig &o) {
   r.integerOr("train.micro_batch", t.microBatch, 1, 1 << 20, {"auto"});
   r.integer("train.seed", t.seed, 0, big);
   r.number("train.grad_clip", t.gradClip, 0, 1e9);
-  r.choice("train.on_nonfinite", t.onNonfinite, {"halt", "skip"}, {"explain"});
+  r.choice("train.on_nonfinite", t.onNonfinite, {"explain", "halt", "skip"});
 
   std::string name;
   r.choice("optimizer.name", name, {"adamw"}, {"adafactor", "lamb", "sgd"});
@@ -159,6 +162,24 @@ void readLaterWork(ConfigReader &r, CompileConfig &c) {
   r.number("compile.autotune_budget_s", budgetSeconds, 0, 1e9);
 }
 
+/// [] or [first, last].
+void traceSteps(ConfigReader &r, std::vector<int64_t> &out) {
+  const TomlValue *v = r.get("log.trace_steps");
+  if (!v)
+    return;
+  auto *items = std::get_if<std::vector<TomlValue>>(&v->value);
+  if (items && items->empty())
+    return;
+  std::vector<double> steps;
+  r.numbers("log.trace_steps", steps, 2, 1, 1e9);
+  if (!r.good("log.trace_steps"))
+    return;
+  if (steps[0] > steps[1] || std::floor(steps[0]) != steps[0] || std::floor(steps[1]) != steps[1])
+    return r.complain("log.trace_steps", ErrorCode::OutOfRange, "log.trace_steps must be the first and the last step",
+                      "for example [10, 12]");
+  out = {int64_t(steps[0]), int64_t(steps[1])};
+}
+
 void readRun(ConfigReader &r, Config &c) {
   path(r, "data.train", c.data.train);
   path(r, "data.val", c.data.val);
@@ -174,15 +195,8 @@ void readRun(ConfigReader &r, Config &c) {
   r.integer("checkpoint.keep", c.checkpoint.keep, 1, 1'000'000);
 
   r.integer("log.every", c.log.every, 1, 1'000'000'000);
-  r.onlyBoolean("log.tensorboard", false);
-  if (const TomlValue *v = r.get("log.trace_steps")) {
-    auto *items = std::get_if<std::vector<TomlValue>>(&v->value);
-    if (!items)
-      r.complain("log.trace_steps", ErrorCode::WrongType, "log.trace_steps must be a list of steps",
-                 fmt::format("this is {}", v->kind()));
-    else if (!items->empty())
-      r.notBuilt("log.trace_steps", "[...]", {"[]"});
-  }
+  r.boolean("log.tensorboard", c.log.tensorboard);
+  traceSteps(r, c.log.traceSteps);
   if (const TomlValue *v = r.get("log.mfu_peak")) {
     auto *word = std::get_if<std::string>(&v->value);
     if (!word || *word != "measured")

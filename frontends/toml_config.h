@@ -28,6 +28,7 @@ struct ModelConfig {
   bool bias = true;
   bool tieEmbeddings = true;
   double dropout = 0;
+  std::string initFrom = "scratch";  // "hf:DIR" or "ckpt:DIR", DIR resolved: a folder with model.safetensors of these sizes
 };
 
 struct TrainConfig {
@@ -37,7 +38,7 @@ struct TrainConfig {
   int64_t accumulate = 1;         // passes per step; follows from the two above
   int64_t seed = 1337;
   double gradClip = 1.0;          // 0: no clipping
-  std::string onNonfinite = "halt";  // "skip": the step changes nothing and training goes on
+  std::string onNonfinite = "explain";  // the step is replayed to name the first bad op; "halt"; "skip": the step changes nothing
 };
 
 struct OptimizerConfig {
@@ -74,6 +75,8 @@ struct CheckpointConfig {
 
 struct LogConfig {
   int64_t every = 10;
+  bool tensorboard = false;
+  std::vector<int64_t> traceSteps;  // empty, or the first and last step to trace
   double mfuPeak = 0;         // FLOP/s; 0: measured
 };
 

@@ -12,7 +12,7 @@ n_layer = 1
 n_head = 2
 n_embd = 16
 block_size = 16
-vocab_size = 20
+vocab_size = 32
 [train]
 steps = 20
 global_batch_tokens = 64

@@ -37,6 +37,8 @@ RunSettings runSettings(const Config &c) {
   r.steps = c.train.steps;
   r.seed = uint64_t(c.train.seed);
   r.onNonfinite = c.train.onNonfinite;
+  auto [kind, dir] = llvm::StringRef(c.model.initFrom).split(':');
+  r.initFrom = dir.empty() ? kind.str() : kind.str() + ":" + absolutePath(dir.str());
   r.trainData = absoluteOrEmpty(c.data.train);
   r.valData = absoluteOrEmpty(c.data.val);
   r.tokenizer = absoluteOrEmpty(c.data.tokenizer);
@@ -48,6 +50,8 @@ RunSettings runSettings(const Config &c) {
   r.checkpointEvery = c.checkpoint.every;
   r.checkpointKeep = c.checkpoint.keep;
   r.logEvery = c.log.every;
+  r.tensorboard = c.log.tensorboard;
+  r.traceSteps = c.log.traceSteps;
   r.mfuPeak = c.log.mfuPeak;
   return r;
 }

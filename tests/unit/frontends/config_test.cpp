@@ -84,6 +84,8 @@ TEST_F(ConfigTest, ExtendsOverridesAndPathsStayWithTheirFile) {
   EXPECT_EQ(c.train.seed, 8);
   EXPECT_EQ(c.data.val, (dir / "base/val.bin").string());
   EXPECT_EQ(c.data.tokenizer, "tok.json");
+  EXPECT_EQ(load(small, {"model.init_from=hf:gpt2"}).model.initFrom, "hf:gpt2");
+  EXPECT_EQ(load("extends = \"base/base.toml\"\n[model]\ninit_from = \"ckpt:run\"\n").model.initFrom, "ckpt:" + (dir / "run").string());
 }
 
 TEST_F(ConfigTest, ExtendsInACircle) {
@@ -106,6 +108,8 @@ TEST_F(ConfigTest, SettingsAreTomlOrBareWords) {
   EXPECT_EQ(places(small, {"train.steps=0"}), (Places{"204 1:13"}));
   EXPECT_EQ(places(small, {"train.stepz=1"}), (Places{"202 1:1"}));
   EXPECT_EQ(places(small, {"train.steps"}), (Places{"101 0:0"}));
+  EXPECT_EQ(places(small, {"log.trace_steps=[3, 2]"}), (Places{"204 1:17"}));
+  EXPECT_EQ(places(small, {"model.init_from=hf:"}), (Places{"205 1:17"}));
   EXPECT_EQ(places(small, {"=3"}), (Places{"101 0:0"}));
 }
 
@@ -172,11 +176,11 @@ TEST_F(ConfigTest, BatchMustBeWholePasses) {
 TEST_F(ConfigTest, ExplicitValuesOfLaterWorkAreErrors) {
   for (const char *setting :
        {"model.preset=llama", "model.activation=gelu", "model.activation=swiglu", "model.position=rope", "model.causal=false",
-        "model.embedding_norm=true", "model.init_from=hf:x", "model.init_from=ckpt:x", "train.on_nonfinite=explain",
+        "model.embedding_norm=true",
         "optimizer.name=lamb", "parallel.data=2", "parallel.zero_stage=1", "parallel.tensor=2", "parallel.logical_shards=4",
         "parallel.reduce_order=fast", "parallel.offload=optimizer", "parallel.compression=onebit", "precision.compute=bf16",
         "precision.optimizer_state=bf16", "compile.target=cuda", "compile.target=cuda:sm_90a", "compile.remat=full",
-        "compile.remat=8GiB", "compile.autotune=search", "log.tensorboard=true", "log.trace_steps=[1, 2]"}) {
+        "compile.remat=8GiB", "compile.autotune=search"}) {
     std::vector<Diagnostic> e = errors(small, {setting});
     ASSERT_EQ(e.size(), 1u) << setting;
     EXPECT_EQ(e[0].code, ErrorCode::NotBuiltYet) << setting;
@@ -184,7 +188,8 @@ TEST_F(ConfigTest, ExplicitValuesOfLaterWorkAreErrors) {
   }
   for (const char *setting : {"parallel.data=auto", "parallel.zero_stage=auto", "parallel.logical_shards=1", "compile.target=auto",
                               "compile.remat=auto", "precision.compute=auto", "train.micro_batch=auto", "log.mfu_peak=measured",
-                              "log.mfu_peak=1e12", "log.trace_steps=[]", "model.init_from=scratch"})
+                              "log.mfu_peak=1e12", "log.trace_steps=[]", "log.trace_steps=[1, 2]",
+                              "model.init_from=scratch", "model.init_from=hf:x", "train.on_nonfinite=explain"})
     EXPECT_TRUE(errors(small, {setting}).empty()) << setting;
 }
 
