@@ -143,6 +143,7 @@ int main(int argc, char **argv) {
             reinterpret_cast<int64_t *>(p)[e] = int64_t(v);
         }
     }
+    const std::vector<void *> owned = params;
     if (llvm::StringRef(c.name).contains("in_place"))
       params[fused.numOperands()] = params[0];
     const size_t half = size_t(bytes / 2);
@@ -183,7 +184,7 @@ int main(int argc, char **argv) {
     for (const CompiledPhase &p : k.phases)
       std::printf(" %ld", long(p.tasks));
     std::printf("\n");
-    for (void *p : params)
+    for (void *p : owned)
       std::free(p);
   }
 }
