@@ -22,7 +22,7 @@ using namespace kir;
 
 int64_t elementsPerTask(int64_t elements, double bytes, const Target &target) {
   double total = double(elements) * bytes;
-  if (total < 96 << 10)
+  if (total < 160 << 10)
     return elements;
   double each = std::clamp(total / (16.0 * std::max(1u, target.threads)), double(32 << 10), double(256 << 10));
   return std::max<int64_t>(64, roundUp(int64_t(each / bytes), 64));

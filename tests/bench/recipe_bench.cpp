@@ -1,8 +1,9 @@
-// recipe_bench [FILTER] [--threads N] [--schedule "row vec=.. .."] [--emit] [--cached]: bandwidth of the generated pointwise, row, fold,
-// reduce_all and scatter kernels, against memcpy of as many bytes in the same moment. Traffic counts every operand and result once.
+// recipe_bench [FILTER] [--threads N] [--schedule "row vec=.. .."] [--emit] [--cached]: bandwidth of the generated
+// pointwise, row, fold, reduce_all and scatter kernels, against memcpy of as many bytes in the same moment. Traffic
+// counts every operand and result once.
 //
-// Default sizes are those of GPT-2 124M with 4096 tokens, beyond the last-level cache where the op allows; --cached takes
-// few rows, so that all stays in L2. One thread counts CPU time, several count wall time on the pool.
+// Default sizes are those of GPT-2 124M with 4096 tokens, beyond the last-level cache where the op allows; --cached
+// takes few rows, so that all stays in L2. One thread counts CPU time, several count wall time on the pool.
 #include "../unit/codegen/recipe_harness.h"
 #include "codegen/thread_pool.h"
 #include "ir/diagnostics.h"
@@ -40,8 +41,10 @@ std::string sized(const char *text, int64_t n) {
 std::vector<Case> cases(bool cached) {
   const int64_t n = cached ? 32 : 16384;
   std::vector<Case> list;
-  auto add = [&](const char *name, const char *kind, const char *args, const char *body, int64_t below = 4, int64_t divide = 1) {
-    list.push_back({name, kind, sized(args, std::max<int64_t>(1, n / divide)), sized(body, std::max<int64_t>(1, n / divide)), below});
+  auto add = [&](const char *name, const char *kind, const char *args, const char *body, int64_t below = 4,
+                 int64_t divide = 1) {
+    list.push_back({name, kind, sized(args, std::max<int64_t>(1, n / divide)),
+                    sized(body, std::max<int64_t>(1, n / divide)), below});
   };
   add("add", "pointwise", "%x: f32[N,768]; %y: f32[N,768]", "%0 = add %x, %y : f32[N,768]\nyield %0");
   add("bias", "pointwise", "%x: f32[N,768]; %b: f32[768]", "%0 = add %x, %b : f32[N,768]\nyield %0");
@@ -52,20 +55,25 @@ std::vector<Case> cases(bool cached) {
       "%0 = dropout %x, %seed, %step, %seq {p=0.2, stream=3} : f32[4,N,768]\nyield %0", 4, 4);
   add("embedding", "pointwise", "%t: f32[50257,768]; %p: f32[N,768]; %ids: i32[4,N]",
       "%0 = embedding %t, %ids : f32[4,N,768]\n%1 = add %0, %p : f32[4,N,768]\nyield %1", 50257, 4);
-  add("adamw", "pointwise", "%p: f32[N,768]; %g: f32[N,768]; %m: f32[N,768]; %v: f32[N,768]; %lr: f32[]; %step: i64[]; %scale: f32[]",
-      "%a, %b, %c = adamw %p, %g, %m, %v, %lr, %step, %scale {beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.1} : f32[N,768], "
+  add("adamw", "pointwise",
+      "%p: f32[N,768]; %g: f32[N,768]; %m: f32[N,768]; %v: f32[N,768]; %lr: f32[]; %step: i64[]; %scale: f32[]",
+      "%a, %b, %c = adamw %p, %g, %m, %v, %lr, %step, %scale {beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.1} : "
+      "f32[N,768], "
       "f32[N,768], f32[N,768]\nyield %a, %b, %c");
-  add("transpose", "pointwise", "%x: f32[4,N,12,64]", "%0 = transpose %x {perm=[0,2,1,3]} : f32[4,12,N,64]\nyield %0", 4, 4);
+  add("transpose", "pointwise", "%x: f32[4,N,12,64]", "%0 = transpose %x {perm=[0,2,1,3]} : f32[4,12,N,64]\nyield %0",
+      4, 4);
   add("layernorm", "row", "%x: f32[N,768]; %g: f32[768]; %b: f32[768]",
       "%y, %m, %r = layernorm %x, %g, %b {eps=1e-5} : f32[N,768], f32[N], f32[N]\nyield %y, %m, %r");
   add("layernorm128", "row", "%x: f32[N,128]; %g: f32[128]; %b: f32[128]",
       "%y, %m, %r = layernorm %x, %g, %b {eps=1e-5} : f32[N,128], f32[N], f32[N]\nyield %y, %m, %r");
   add("add_layernorm", "row", "%a: f32[N,768]; %c: f32[N,768]; %g: f32[768]; %b: f32[768]",
-      "%x = add %a, %c : f32[N,768]\n%y, %m, %r = layernorm %x, %g, %b {eps=1e-5} : f32[N,768], f32[N], f32[N]\nyield %x, %y, %m, %r");
+      "%x = add %a, %c : f32[N,768]\n%y, %m, %r = layernorm %x, %g, %b {eps=1e-5} : f32[N,768], f32[N], f32[N]\nyield "
+      "%x, %y, %m, %r");
   add("layernorm_grad", "row", "%dy: f32[N,768]; %x: f32[N,768]; %g: f32[768]; %m: f32[N]; %r: f32[N]; %d: f32[N,768]",
       "%0 = layernorm_grad %dy, %x, %g, %m, %r : f32[N,768]\n%1 = add %0, %d : f32[N,768]\nyield %1");
   add("softmax", "row", "%x: f32[N,1024]", "%0 = softmax %x : f32[N,1024]\nyield %0");
-  add("cross_entropy", "row", "%x: f32[N,50257]; %t: i32[N]", "%a, %b = cross_entropy %x, %t : f32[N], f32[N]\nyield %a, %b", 50257, 64);
+  add("cross_entropy", "row", "%x: f32[N,50257]; %t: i32[N]",
+      "%a, %b = cross_entropy %x, %t : f32[N], f32[N]\nyield %a, %b", 50257, 64);
   add("cross_entropy_grad", "row", "%x: f32[N,50257]; %t: i32[N]; %l: f32[N]; %d: f32[N]",
       "%0 = cross_entropy_grad %x, %t, %l, %d : f32[N,50257]\nyield %0", 50257, 64);
   add("bias_grad", "fold", "%x: f32[N,768]", "%0 = reduce_sum %x {fold=64, lead=1} : f32[768]\nyield %0");
@@ -149,7 +157,11 @@ int main(int argc, char **argv) {
     const size_t half = size_t(bytes / 2);
     std::vector<char> from(half, 1), to(half, 2);
     auto copy = [&] {
-      struct Call { char *to; const char *from; size_t n; } call{to.data(), from.data(), half};
+      struct Call {
+        char *to;
+        const char *from;
+        size_t n;
+      } call{to.data(), from.data(), half};
       auto part = [](void *a, int64_t b, int64_t e) {
         auto *c = static_cast<Call *>(a);
         size_t begin = c->n / 64 * size_t(b), end = e == 64 ? c->n : c->n / 64 * size_t(e);
@@ -159,8 +171,13 @@ int main(int argc, char **argv) {
     };
     auto kernel = [&] {
       for (const CompiledPhase &p : k.phases) {
-        struct Call { const CompiledPhase &p; void *const *params; } call{p, params.data()};
-        auto part = [](void *a, int64_t b, int64_t e) { static_cast<Call *>(a)->p.run(static_cast<Call *>(a)->params, b, e); };
+        struct Call {
+          const CompiledPhase &p;
+          void *const *params;
+        } call{p, params.data()};
+        auto part = [](void *a, int64_t b, int64_t e) {
+          static_cast<Call *>(a)->p.run(static_cast<Call *>(a)->params, b, e);
+        };
         pool ? pool->run(p.tasks, part, &call) : part(&call, 0, p.tasks);
       }
     };
@@ -179,8 +196,8 @@ int main(int argc, char **argv) {
       bestKernel = std::min(bestKernel, (mid - t) / inner), bestCopy = std::min(bestCopy, (end - mid) / inner);
       spent += end - t;
     }
-    std::printf("%-20s %10.2f %9.1f %9.1f %9.1f %7.2f  %s tasks", c.name, bytes * 1e-6, bestKernel * 1e6, bytes / bestKernel * 1e-9,
-                bytes / bestCopy * 1e-9, bestCopy / bestKernel, s.str().c_str());
+    std::printf("%-20s %10.2f %9.1f %9.1f %9.1f %7.2f  %s tasks", c.name, bytes * 1e-6, bestKernel * 1e6,
+                bytes / bestKernel * 1e-9, bytes / bestCopy * 1e-9, bestCopy / bestKernel, s.str().c_str());
     for (const CompiledPhase &p : k.phases)
       std::printf(" %ld", long(p.tasks));
     std::printf("\n");
