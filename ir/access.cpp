@@ -13,17 +13,29 @@ public:
   std::vector<Access> seen;
 
   std::vector<kir::Expr> index() override {
-    std::vector<kir::Expr> v;
-    for (unsigned i = 0; i < domainOf(op).rank(); ++i)
-      v.push_back(kir::ref(kir::makeVar("i")));
-    return v;
+    while (here.size() < domainOf(op).rank())
+      here.push_back(kir::ref(kir::makeVar("i")));
+    return here;
   }
   kir::Expr operand(unsigned i) override { return note(i, Access::point); }
   kir::Expr rowOperand(unsigned i) override { return note(i, Access::row); }
-  kir::Expr operandAt(unsigned i, llvm::ArrayRef<kir::Expr>) override { return note(i, Access::anywhere); }
+  kir::Expr operandAt(unsigned i, llvm::ArrayRef<kir::Expr> at) override {
+    bool sameRow = onePerRow() && at.size() == here.size() && at.drop_back() == llvm::ArrayRef(here).drop_back();
+    return note(i, sameRow ? Access::inRow : Access::anywhere);
+  }
   DType compute() override { return DType::f32; }
 
 private:
+  std::vector<kir::Expr> here;
+
+  bool onePerRow() const {
+    if (op.def().fusion != FusionKind::row)
+      return false;
+    for (unsigned i = 0; i < op.numResults(); ++i)
+      if (op.result(i)->type.rank() >= domainOf(op).rank())
+        return false;
+    return true;
+  }
   kir::Expr note(unsigned i, Access a) {
     seen[i] = std::max(seen[i], a);
     DType t = op.operand(i)->type.dtype;
@@ -92,7 +104,7 @@ bool mayShare(const Op &fused, unsigned result, unsigned operand) {
       return false;
     std::vector<Access> access = operandAccess(op);
     for (unsigned i = 0; i < op.numOperands(); ++i)
-      if (op.operand(i) == in && access[i] > Access::point)
+      if (op.operand(i) == in && access[i] != Access::none && access[i] != Access::point && access[i] != Access::inRow)
         return false;
   }
   return true;

@@ -12,6 +12,7 @@ enum class Access : uint8_t {
   none,      // not at all
   point,     // the element at the current point of the domain (or its suffix, or the scalar)
   row,       // the element of the current row
+  inRow,     // elements of the current row at computed columns, for results that are one per row
   anywhere,  // elements at computed positions, or by an anchor with a method of its own
 };
 
@@ -23,7 +24,9 @@ const Type &domainOf(const Op &op);
 
 /// Whether result `result` of a fused op may lie exactly where operand `operand` lies: every element of the operand is
 /// read before the same element of the result is written, in every recipe. That holds
-///   - in pointwise and row groups for operands read at the current point, of the domain's shape;
+///   - in pointwise and row groups for operands of the domain's shape, read at the current point or for a result per
+///   row:
+///     such results are computed before the row's last sweep, which alone stores full rows;
 ///   - for the operand with which a sum begins (`init` of fold, matmul and scatter ops) and the result of that sum;
 ///   - for the caches of attention_cached.
 bool mayShare(const Op &fused, unsigned result, unsigned operand);

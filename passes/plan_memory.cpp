@@ -12,11 +12,14 @@
 //   3. Other results of groups, arguments and workspaces live from their op to the last use (through views), results of
 //   the function to
 //      its end; workspaces during one op.
-//   4. They are placed by decreasing size, ties by first position: each at the lowest offset in whose bytes nothing
+//   4. A result takes the place of an operand of equal size that nobody uses afterwards, where mayShare allows: less
+//   memory,
+//      and the store hits the cache line that was just loaded.
+//   5. The rest is placed by decreasing size, ties by first position: each at the lowest offset in whose bytes nothing
 //   lies that lives
 //      at the same time (greedy by size, Pisarchyk & Lee 2020, "Efficient memory management for deep neural net
 //      inference").
-//   5. arena_bytes is the end of the largest function's region.
+//   6. arena_bytes is the end of the largest function's region.
 #include "passes/pass.h"
 
 #include "ir/access.h"
@@ -65,7 +68,7 @@ Value *copyOf(Value *v, Op *before) {
   return group->addResult(v->type, v->name);
 }
 
-/// Steps 2 to 4 for one function.
+/// Steps 2 to 5 for one function.
 class FunctionPlanner {
 public:
   FunctionPlanner(Module &m, Function &f) : m(m), f(f) {}
@@ -125,6 +128,7 @@ public:
   /// Places everything from `base` on; returns where it ends.
   int64_t place(int64_t base) {
     std::vector<LiveRange> ranges = liveRanges(f);
+    std::vector<size_t> host = shareDying(ranges);
     std::vector<size_t> order(ranges.size());
     for (size_t i = 0; i < order.size(); ++i)
       order[i] = i;
@@ -134,6 +138,8 @@ public:
     std::vector<size_t> placed;  // by offset
     int64_t end = base;
     for (size_t i : order) {
+      if (host[i] != i)
+        continue;
       const LiveRange &r = ranges[i];
       int64_t at = base;
       for (size_t j : placed) {
@@ -152,6 +158,8 @@ public:
       placed.insert(
           std::upper_bound(placed.begin(), placed.end(), at, [&](int64_t a, size_t j) { return a < offset[j]; }), i);
     }
+    for (size_t i = 0; i < ranges.size(); ++i)
+      offset[i] = offset[host[i]];
     record(ranges, offset);
     return end;
   }
@@ -190,6 +198,44 @@ private:
                 visit(user, i, v);
       }
     }
+  }
+
+  /// Step 4: for each range the one in whose place it lies (often itself), which is extended to live as long.
+  std::vector<size_t> shareDying(std::vector<LiveRange> &ranges) {
+    std::vector<size_t> host(ranges.size());
+    llvm::DenseMap<const Value *, size_t> of;
+    number();
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      host[i] = i;
+      const LiveRange &r = ranges[i];
+      if (!r.value)
+        continue;
+      of[r.value] = i;
+      if (!r.op || !r.op->is(OpKind::fused))
+        continue;
+      for (const Value *v : r.op->operands()) {
+        auto dying = of.find(rootOf(v));
+        if (dying == of.end())
+          continue;
+        size_t h = host[dying->second];
+        if (ranges[h].end != position[r.op] || ranges[h].bytes != r.bytes ||
+            !mayTakeOver(*r.op, r.value->index, rootOf(v)))
+          continue;
+        host[i] = h;
+        ranges[h].end = r.end;
+        break;
+      }
+    }
+    return host;
+  }
+
+  /// Whether a result may lie where `root` lies, which the group may use as several operands.
+  bool mayTakeOver(const Op &group, unsigned result, const Value *root) {
+    bool legal = true;
+    for (unsigned i = 0; legal && i < group.numOperands(); ++i)
+      if (rootOf(group.operand(i)) == root)
+        legal = mayShare(group, result, i);
+    return legal;
   }
 
   bool mayReplace(const Op &write, const Op &group, unsigned result) {
