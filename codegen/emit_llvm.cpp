@@ -159,7 +159,7 @@ private:
 
   Val index(int64_t v) {
     Val r = uniform(b.getInt64(v));
-    r.multiple = v < 0 ? -v : v;
+    r.multiple = v == INT64_MIN ? 1 : std::abs(v);
     r.bound = v < 0 ? -1 : v;
     return r;
   }
@@ -452,9 +452,10 @@ private:
       r.multiple = std::gcd(x.multiple, y.multiple);
       return r;
     case BinaryOp::mul: {
-      if (y.stride || (x.stride && !c))
+      int64_t stride = 0;
+      if (y.stride || (x.stride && (!c || __builtin_mul_overflow(x.stride, *c, &stride))))
         return std::nullopt;
-      r = {b.CreateMul(x.scalar, y.scalar), nullptr, x.stride ? x.stride * *c : 0};
+      r = {b.CreateMul(x.scalar, y.scalar), nullptr, stride};
       r.bound = checkedBound(x.bound, y.bound, true);
       if (__builtin_mul_overflow(x.multiple, y.multiple, &r.multiple))
         r.multiple = 1;

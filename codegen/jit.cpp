@@ -25,6 +25,10 @@
 #include <exception>
 #include <thread>
 
+// libgcc's conversions of f16, for CPUs without F16C. Only their addresses are needed; C++ has no name for the type in GCC 12.
+extern "C" void __extendhfsf2();
+extern "C" void __truncsfhf2();
+
 namespace gptc {
 
 namespace orc = llvm::orc;
@@ -95,6 +99,8 @@ struct Jit::Impl {
     add("memset", static_cast<void *(*)(void *, int, size_t)>(std::memset));
     add("memcpy", static_cast<void *(*)(void *, const void *, size_t)>(std::memcpy));
     add("memmove", static_cast<void *(*)(void *, const void *, size_t)>(std::memmove));
+    add("__extendhfsf2", &__extendhfsf2);
+    add("__truncsfhf2", &__truncsfhf2);
     check(dylib.define(orc::absoluteSymbols(std::move(symbols))));
   }
   ~Impl() { check(session.endSession()); }

@@ -17,7 +17,7 @@
 //   - A `reg` buffer is private to the current task and lives in registers: all indices into it must be constants after unrolling,
 //     plus Lane() or a vector loop's variable with stride 1 (then begin and extent of that loop are constants, and the
 //     emitter expands it).
-//   - A `stack` buffer is private to the current task, 64-byte aligned, at any index; together at most 2 MiB in a phase.
+//   - A `stack` buffer is private to the current task, 64-byte aligned, at any index; together at most 1 MiB in a phase.
 //   - `unroll` loops have constant extents and are expanded by the emitter.
 //   - `parallel` loops stand only at the top level of a kernel and have constant begin and extent. Their iterations are independent
 //     tasks and may run in any order on any thread; top-level statements are separated by barriers. A top-level

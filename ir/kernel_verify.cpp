@@ -13,7 +13,7 @@ namespace gptc::kir {
 
 namespace {
 
-constexpr int64_t maxStackBytes = 2 << 20;
+constexpr int64_t maxStackBytes = 1 << 20;
 constexpr int maxLanes = 64;
 
 /// What is known of an i64 expression as an index into registers.
