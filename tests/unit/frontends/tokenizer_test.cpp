@@ -168,6 +168,17 @@ TEST_F(Merges, NameTheBadLine) {
   EXPECT_EQ(badLine(), 2u);
 }
 
+TEST(Gpt2, FirstThousandMerges) {
+  // The head of GPT-2's own merges file; the tokens are those that Hugging Face's tokenizers 0.23 makes of it.
+  Tokenizer t = Tokenizer::fromMerges(GPTC_SOURCE_DIR "/tests/unit/frontends/gpt2-merges-1000.txt");
+  const std::string text = "It is a truth universally acknowledged, that we'll see 1812's naïve “prejudice”:\n\n  中文 and   more!!\t ";
+  EXPECT_EQ(t.encode(text),
+            (Ids{1026, 318, 257, 491, 1071, 555, 1191, 453, 257, 694, 77,  322, 992, 70,  276, 11,  326, 356, 1183,
+                 766,  1248, 1065, 338, 299, 64,  127, 107, 303, 564, 250, 79, 260, 73,  463, 501, 447, 251, 25,
+                 628,  220, 220, 160, 116, 255, 162, 244, 229, 290, 220, 220, 517, 0,   0,   197, 220}));
+  EXPECT_EQ(t.decode(t.encode(text)), text);
+}
+
 TEST(Gpt2, KnownTokens) {
   const char *file = std::getenv("GPTC_GPT2_MERGES");
   if (!file)
