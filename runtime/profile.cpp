@@ -170,7 +170,7 @@ void NonFiniteScan::ran(const BoundKernel &kernel, int64_t, int64_t) {
     masks |= op.is(OpKind::causal_mask);
   for (unsigned i = 0; i < kernel.op->numResults(); ++i)
     if (std::string where = firstNonFinite(kernel.op->result(i)->type, kernel.result(i), masks); !where.empty()) {
-      first = fmt::format("{}, kernel {}, result {}, element {}", describe(*kernel.op), kernel.name, i, where);
+      first = fmt::format("{}, kernel {}, result {} {}", describe(*kernel.op), kernel.name, i, where);
       return;
     }
 }

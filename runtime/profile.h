@@ -47,7 +47,7 @@ private:
 class NonFiniteScan : public KernelObserver {
 public:
   void ran(const BoundKernel &kernel, int64_t begin, int64_t end) override;
-  /// "attention h3.attn (train_step.41), result 0, element [1,5,7] = nan", or "" when everything was finite.
+  /// "h3.attn (attention), kernel train_step.41, result 0 [1,5,7] = nan", or "" when everything was finite.
   std::string first;
 };
 

@@ -1,0 +1,142 @@
+// What gptrun says to bad input: a coded error with the fix, the right exit code, nothing lost.
+#include "harness.h"
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <functional>
+
+using namespace e2e;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct BadInput : ::testing::Test {
+  void expect(const Result &r, int exitCode, const std::string &code, const std::string &says) {
+    EXPECT_EQ(r.code, exitCode) << r.output;
+    EXPECT_NE(r.output.find("error[" + code + "]"), std::string::npos) << r.output;
+    EXPECT_NE(r.output.find(says), std::string::npos) << r.output;
+    EXPECT_NE(r.output.find("help: "), std::string::npos) << "no fix is named\n" << r.output;
+  }
+  Workplace w;
+};
+
+TEST_F(BadInput, CommandLines) {
+  expect(w.gptrun({}), 2, "GPTC0101", "which plan?");
+  expect(w.gptrun({"plan", "--steps", "-1"}), 2, "GPTC0101", "--steps");
+  expect(w.gptrun({"plan", "--resume", "perhaps"}), 2, "GPTC0101", "--resume");
+  expect(w.gptrun({"plan", "--unknown"}), 2, "GPTC0101", "--unknown");
+  expect(w.gptrun({"sample", "plan", "--top-p", "2"}), 2, "GPTC0101", "--top-p");
+  expect(w.gptrun({"plan", "--nodes", "2"}), 3, "GPTC0208", "one process");
+  expect(w.gptrun({w.path("nothing")}), 3, "GPTC0301", "no plan");
+  EXPECT_EQ(w.gptrun({"--help"}).code, 0);
+}
+
+TEST_F(BadInput, TokenFiles) {
+  std::string plan = w.compile("plan"), train = w.path("train.bin"), good = readFile(train);
+  fs::remove(train);
+  expect(w.gptrun({plan}), 3, "GPTC0301", "train.bin");
+  writeFile(train, "");
+  expect(w.gptrun({plan}), 3, "GPTC0302", "train.bin: the file is empty");
+  writeFile(train, good.substr(0, 999));
+  expect(w.gptrun({plan}), 3, "GPTC0302", "odd number");
+  writeFile(train, good.substr(0, 20));
+  expect(w.gptrun({plan}), 3, "GPTC0302", "10 tokens, and 17 are needed");
+  std::string bad = good;
+  for (size_t i = 1001; i < bad.size(); i += 100)
+    bad[i] = 1;  // the upper byte: tokens from 256 on
+  writeFile(train, bad);
+  expect(w.gptrun({plan}), 3, "GPTC0303", "beyond the vocabulary of 64");
+  writeFile(train, good);
+  std::string val = w.path("val.bin");
+  writeFile(val, readFile(val) + std::string("\x40\x00", 2));
+  expect(w.gptrun({plan}), 3, "GPTC0303", "token 64 at position 301");
+  fs::remove(val);
+  expect(w.gptrun({plan}), 3, "GPTC0301", "val.bin");
+}
+
+TEST_F(BadInput, Plans) {
+  std::string plan = w.compile("plan"), file = plan + "/planned.gir", good = readFile(file);
+  // A corrupted offset, with and without a checksum that hides it.
+  std::string bad = good;
+  size_t at = bad.find("at=[", bad.find("fused"));
+  ASSERT_NE(at, std::string::npos);
+  bad.insert(at + 4, "9");
+  writeFile(file, bad);
+  expect(w.gptrun({plan}), 5, "GPTC0503", "checksum");
+  writeFile(file, good.substr(0, good.size() / 2));
+  expect(w.gptrun({plan}), 5, "GPTC0503", "checksum");
+  fs::remove(file);
+  expect(w.gptrun({plan}), 5, "GPTC0503", "planned.gir");
+  writeFile(file, good);
+  writeFile(plan + "/manifest.json", "{}");
+  expect(w.gptrun({plan}), 5, "GPTC0503", "manifest.json");
+  fs::remove(plan + "/manifest.json");
+  expect(w.gptrun({plan}), 3, "GPTC0301", "no manifest.json");
+}
+
+TEST_F(BadInput, Folders) {
+  std::string plan = w.compile("plan");
+  writeFile(w.path("file"), "");
+  expect(w.gptrun({plan, "--out-dir", w.path("file/out")}), 4, "GPTC0401", "file/out");
+  expect(w.gptrun({plan, "--out-dir", w.path("file")}), 4, "GPTC0401", "file");
+  expect(w.gptrun({plan, "--out-dir", "/proc/nothing"}), 4, "GPTC0401", "/proc/nothing");
+  expect(w.gptrun({plan, "--resume", "must"}), 3, "GPTC0301", "no checkpoint");
+  expect(w.gptrun({"eval", plan}), 3, "GPTC0301", "no checkpoint");
+}
+
+TEST_F(BadInput, Checkpoints) {
+  std::string plan = w.compile("plan");
+  ASSERT_EQ(w.gptrun({plan}).code, 0);
+  std::string other = w.compile("other", {"model.n_embd=64"});
+  expect(w.gptrun({other}), 5, "GPTC0505", "another model");
+  for (const std::string &name : w.checkpoints(w.path("out")))
+    writeFile(w.path("out/checkpoints/" + name + "/manifest.json"), "nonsense");
+  std::string log = readFile(w.path("out/log.jsonl"));
+  expect(w.gptrun({plan}), 5, "GPTC0504", "none of the 2 checkpoints");
+  EXPECT_EQ(readFile(w.path("out/log.jsonl")), log) << "a refused run must not touch the log";
+  // Starting over keeps what was there.
+  ASSERT_EQ(w.gptrun({plan, "--resume", "never"}).code, 0);
+  EXPECT_EQ(readFile(w.path("out/old-1/log.jsonl")), log);
+  EXPECT_EQ(w.checkpoints(w.path("out")).size(), 2u);
+}
+
+TEST_F(BadInput, DivergenceIsExplained) {
+  std::vector<std::string> wild = {"optimizer.lr=900", "train.grad_clip=0", "train.steps=100", "eval.every=0"};
+  std::string plan = w.compile("plan", wild);
+  Result r = w.gptrun({plan});
+  expect(r, 4, "GPTC0406", "first value that is not finite");
+  std::vector<std::string> saved = w.checkpoints(w.path("out"));
+  ASSERT_FALSE(saved.empty()) << "the last good state is kept";
+  // The error names the step after the saved one, and running again comes to the same end.
+  EXPECT_NE(r.output.find("step " + std::to_string(std::stoi(saved.back().substr(5)) + 1) + ":"), std::string::npos) << r.output;
+  expect(w.gptrun({plan}), 4, "GPTC0406", "first value that is not finite");
+  wild.push_back("train.on_nonfinite=halt");
+  wild.push_back("out_dir=" + w.path("halt"));
+  expect(w.gptrun({w.compile("halt-plan", wild)}), 4, "GPTC0406", "gradient norm");
+  EXPECT_TRUE(w.finalState(w.path("halt")) == w.finalState(w.path("out")));
+  wild[wild.size() - 2] = "train.on_nonfinite=skip";
+  wild.back() = "out_dir=" + w.path("skip");
+  Result skip = w.gptrun({w.compile("skip-plan", wild)});
+  EXPECT_NE(skip.output.find("skipped"), std::string::npos) << skip.output;
+}
+
+TEST_F(BadInput, TracesAndEvents) {
+  std::string plan = w.compile("plan", {"log.trace_steps=[2, 3]", "log.tensorboard=true"});
+  Result r = w.gptrun({plan, "--profile"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("GFLOP/s"), std::string::npos);
+  EXPECT_NE(r.output.find("attention"), std::string::npos);
+  nlohmann::json trace = nlohmann::json::parse(readFile(w.path("out/trace.json")));
+  int steps = 0, kernels = 0;
+  for (auto &e : trace["traceEvents"]) {
+    steps += e["cat"] == "step";
+    kernels += e["cat"] == "attention";
+    EXPECT_GE(e["dur"], 0);
+  }
+  EXPECT_EQ(steps, 2);
+  EXPECT_EQ(kernels, 2 * 2);  // two steps, two layers
+  EXPECT_EQ(std::distance(fs::directory_iterator(w.path("out/events")), fs::directory_iterator()), 1);
+}
+
+}  // namespace
