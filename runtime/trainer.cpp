@@ -1,5 +1,6 @@
 #include "runtime/trainer.h"
 
+#include "codegen/peak.h"
 #include "ir/diagnostics.h"
 #include "runtime/checkpoint.h"
 #include "runtime/metrics.h"
@@ -131,11 +132,23 @@ public:
 
   void go() {
     begin();
-    if (step < target || needsEvaluation())
-      loop();
-    else
+    if (step >= target && !needsEvaluation()) {
       progress.say(fmt::format("the run in {} is complete: {} steps", run.outDir, step));
-    progress.end();
+      return;
+    }
+    try {
+      loop();
+    } catch (const UserError &) {
+      progress.end();
+      // Between two steps the state is good, whatever went wrong with data or log.
+      if (step > 0 && step != saved && !saveFailed)
+        try {
+          save();
+        } catch (const UserError &) {
+        }
+      throw;
+    }
+    GPTC_CHECK(s.arena.intact(), "something wrote past the end of the arena");
   }
 
 private:
@@ -158,7 +171,12 @@ private:
   int64_t saved = -1;  // step of the last checkpoint
   Profile profile;
   Trace trace;
-  double peak = 0;
+  double peak = 0;  // FLOP/s
+  bool saveFailed = false;
+  // Since the line before in the log.
+  double trainNs = 0;
+  int64_t trainSteps = 0;
+  int64_t startedAt = 0, startStep = 0, shownAt = 0;
 
   /// Scratch or checkpoint; afterwards state, step and log agree.
   void begin() {
@@ -192,6 +210,7 @@ private:
     if (val)
       needed.push_back("eval");
     s.executor.prepare(needed);
+    peak = run.mfuPeak > 0 ? run.mfuPeak : measurePeakFlops(s.pool, s.host);
   }
 
   /// Whether something with this period is due. It always is at the end of the run, but not where --steps makes a
@@ -203,65 +222,70 @@ private:
   bool needsEvaluation() const { return val && step > 0 && due(run.evalEvery) && log->lastEvaluation() < step; }
 
   void loop() {
-    int64_t start = now(), startStep = step, shown = 0;
-    double trainNs = 0;
-    int64_t trainSteps = 0;
+    startedAt = now();
+    startStep = step;
     int skipped = 0;
     for (;;) {
-      if (needsEvaluation() && !gStop) {
-        if (auto loss = evaluate(s.executor, *val, run.evalSteps, [] { return gStop != 0; })) {
-          log->evaluation(step, *loss);
-          if (events)
-            events->scalars(step, {{"val_loss", float(*loss)}});
-          progress.say(fmt::format("step {}  val loss {:.4f}", step, *loss));
-        }
-      }
+      if (needsEvaluation() && !gStop)
+        evaluateNow();
       if (options.codec && run.sampleEvery > 0 && step > startStep && step % run.sampleEvery == 0 && !gStop)
         printSample();
       if (step != saved && (due(run.checkpointEvery) || step == target || gStop))
         save();
       if (step >= target || gStop)
         break;
-
       load();
-      const int64_t t0 = now();
       SmallStates before(s.executor);
+      const int64_t begin = now();
       StepResult r = runStep();
-      const int64_t t1 = now();
-      ++step;
-      trainNs += t1 - t0;
+      trainNs += now() - begin;
       ++trainSteps;
-      if (!r.finite()) {
-        diverged(r, before, ++skipped);
-      } else {
+      ++step;
+      if (r.finite())
         skipped = 0;
-      }
-      const bool logged = step == 1 || due(run.logEvery);
-      const bool visible = logged || step == target;
-      if (visible || (progress.live() && t1 - shown > 100'000'000)) {
-        StepMetrics metrics{step, r.loss, r.lr, r.gradNorm, trainNs / trainSteps / 1e6, 0, 0};
-        metrics.tokensPerSecond = double(accumulate * B * T) / (metrics.ms / 1e3);
-        metrics.mfu = peak > 0 ? flopsPerToken(m) * metrics.tokensPerSecond / peak : 0;
-        if (logged) {
-          log->step(metrics);
-          if (events)
-            events->scalars(step, {{"loss", r.loss},
-                                   {"lr", r.lr},
-                                   {"grad_norm", r.gradNorm},
-                                   {"tokens_per_s", float(metrics.tokensPerSecond)},
-                                   {"mfu", float(metrics.mfu)}});
-          trainNs = trainSteps = 0;
-        }
-        progress.show(metrics, (t1 - start) / 1e6 / (step - startStep) * (target - step), residentMemory(), visible);
-        shown = t1;
-      }
+      else
+        diverged(r, before, ++skipped);
+      report(r);
     }
     progress.end();
     if (gStop && step < target)
       progress.say(fmt::format("stopped at step {}; run again to go on", step));
     if (options.profile && step > startStep)
       fmt::print(options.out, "{}", profile.table(step - startStep));
-    GPTC_CHECK(s.arena.intact(), "something wrote past the end of the arena");
+  }
+
+  void evaluateNow() {
+    std::optional<double> loss = evaluate(s.executor, *val, run.evalSteps, [] { return gStop != 0; });
+    if (!loss)
+      return;
+    log->evaluation(step, *loss);
+    if (events)
+      events->scalars(step, {{"val_loss", float(*loss)}});
+    progress.say(fmt::format("step {}  val loss {:.4f}", step, *loss));
+  }
+
+  void report(const StepResult &r) {
+    constexpr int64_t kRefresh = 100'000'000;  // ns between two states of the live line
+    const bool logged = step == 1 || due(run.logEvery), visible = logged || step == target;
+    const int64_t at = now();
+    if (!visible && !(progress.live() && at - shownAt > kRefresh))
+      return;
+    StepMetrics metrics{step, r.loss, r.lr, r.gradNorm, trainNs / trainSteps / 1e6, 0, 0};
+    metrics.tokensPerSecond = double(accumulate * B * T) / (metrics.ms / 1e3);
+    metrics.mfu = flopsPerToken(m) * metrics.tokensPerSecond / peak;
+    if (logged) {
+      log->step(metrics);
+      if (events)
+        events->scalars(step, {{"loss", r.loss},
+                               {"lr", r.lr},
+                               {"grad_norm", r.gradNorm},
+                               {"tokens_per_s", float(metrics.tokensPerSecond)},
+                               {"mfu", float(metrics.mfu)}});
+      trainNs = trainSteps = 0;
+    }
+    const double msPerStep = (at - startedAt) / 1e6 / (step - startStep);  // evaluations and checkpoints included
+    progress.show(metrics, msPerStep * (target - step), residentMemory(), visible);
+    shownAt = at;
   }
 
   /// Windows of the global batch after `step` steps.
@@ -316,9 +340,6 @@ private:
       before.restore();
       what += first.empty() ? "; replayed, every result is finite" : "; the first value that is not finite: " + first;
     }
-    // Nothing is lost: what was learned up to here can be saved and looked at.
-    if (step > 0 && step != saved)
-      save();
     throw UserError(ErrorCode::NonFinite, what,
                     "lower optimizer.lr, raise warmup_steps, set train.grad_clip; or go on from an earlier checkpoint "
                     "by removing the newest");
@@ -339,7 +360,9 @@ private:
 
   void save() {
     CheckpointInfo info{step, s.plan.hash, modelHash(m), fingerprint, ""};
+    saveFailed = true;
     store.save(s.executor, info);
+    saveFailed = false;
     store.prune(run.checkpointKeep);
     saved = step;
   }

@@ -51,6 +51,7 @@ TEST_F(BadInput, TokenFiles) {
   std::string val = w.path("val.bin");
   writeFile(val, readFile(val) + std::string("\x40\x00", 2));
   expect(w.gptrun({plan}), 3, "GPTC0303", "token 64 at position 301");
+  EXPECT_EQ(w.checkpoints(w.path("out")).back(), "step-00000006") << "what was learned before is kept";
   fs::remove(val);
   expect(w.gptrun({plan}), 3, "GPTC0301", "val.bin");
 }
@@ -109,7 +110,8 @@ TEST_F(BadInput, DivergenceIsExplained) {
   std::vector<std::string> saved = w.checkpoints(w.path("out"));
   ASSERT_FALSE(saved.empty()) << "the last good state is kept";
   // The error names the step after the saved one, and running again comes to the same end.
-  EXPECT_NE(r.output.find("step " + std::to_string(std::stoi(saved.back().substr(5)) + 1) + ":"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("step " + std::to_string(std::stoi(saved.back().substr(5)) + 1) + ":"), std::string::npos)
+      << r.output;
   expect(w.gptrun({plan}), 4, "GPTC0406", "first value that is not finite");
   wild.push_back("train.on_nonfinite=halt");
   wild.push_back("out_dir=" + w.path("halt"));
