@@ -1,37 +1,33 @@
 // Reverse-mode differentiation of @forward (Griewank & Walther 2008, chapter 3).
 //
 // In:   @forward(%x, %y, %seq0) -> the summed loss of all tokens (a float scalar, from reduce_sum).
-// Out:  module attribute accumulate <= 1:
+// Out:  with the module attribute accumulate <= 1:
 //         @train_step(%x, %y, %seq0, %n_valid) -> (loss, gradient of each parameter in state order)
-//       accumulate > 1:
+//       with accumulate > 1:
 //         @accumulate(%x, %y, %seq0, %n_valid) -> ()   once per micro-batch
 //         @update(%n_valid) -> (loss, gradients)       once per step
 //       The function that returns gradients carries the attribute grads = their number; the optimizer pass turns it
 //       into an update. loss = sum / n_valid, where n_valid counts the targets of the whole global batch. @forward is
-//       removed.
+//       removed; a module without one is left alone.
 //
 // Algorithm
 //   1. A value is active when it is a float and depends on a state of kind "param".
-//   2. The gradient of the sum is 1 / n_valid. Ops are visited from last to first; OpDef::grad gives the contributions
-//   to
-//      the active operands.
+//   2. The gradient of the sum is 1 / n_valid. Ops are visited from last to first; OpDef::grad gives the
+//      contributions to the active operands.
 //   3. Contributions to one value are added in the order in which they arise, the use nearest to the loss first:
 //      ((g_last + g_before) + ...). For a parameter this holds over all its reads.
-//   4. Sums over tokens among the new ops get `fold`, the rows of one partial sum (DESIGN.md section 8): the largest
-//   common
-//      divisor of the module's fold and the rows of one sequence, so that no partial sum spans two sequences.
+//   4. Sums over tokens among the new ops get `fold`, the rows of one partial sum: the largest common divisor of the
+//      module's fold and the rows of one sequence, so that no partial sum spans two sequences.
 //   5. When gradients accumulate, values fall into three classes: `fixed` (parameters, constants, n_valid), `token`
-//   (they depend on
-//      the batch), and `summed`: a sum over tokens, and what follows from sums and fixed values alone. The sums over
-//      tokens nearest to the outputs' inputs form the border. Each result on it gets an accumulator, a state of kind
-//      "grad": grad.NAME, or grad.NAME.0, .1, ... when several reach parameter NAME, in order of 3. @accumulate
-//      continues each sum through the op's own `init` operand; what lies beyond the border (adding the uses, views)
-//      happens once, in @update, in the same order as in @train_step. So the bits do not depend on how the batch was
-//      cut.
+//      (they depend on the batch), and `summed`: a sum over tokens of `token` values, and what follows from
+//      such sums and fixed values alone. The sums that take `token` values form the border. Each of their results gets
+//      an accumulator, a state of kind "grad": grad.NAME, or grad.NAME.0, .1, ... when several reach parameter NAME, in
+//      the order of 3. @accumulate continues each sum through the op's own `init` operand; what lies beyond the
+//      border (adding the uses, views) happens once, in @update, in the same order as in @train_step. So the bits do
+//      not depend on how the batch was cut.
 //   6. Accumulators must start from +0. They are created with init = "zeros" and @update writes zeros back after
-//   reading
-//      them: one more store of each gradient per step, and no special first micro-step. The sum is exact: a sum without
-//      `init` starts from +0 too.
+//      reading them: one more store of each gradient per step, and no special first micro-step. Nothing is lost in
+//      bits: a sum without `init` starts from +0 too.
 #include "passes/pass.h"
 
 #include "ir/diagnostics.h"

@@ -1,16 +1,14 @@
-// Simpler ops with the same bits. One function per op kind; each is tried on every op, in order, until a sweep changes
-// nothing (what stands before an op is simple already, so two sweeps are the rule).
+// Simpler ops with the same bits. One function per op kind; each is tried on every op, in order, until a sweep
+// changes nothing (what stands before an op is simple already, so two sweeps are the rule).
 //
 //   1. Constant folding of add, sub, mul, div, neg, sqrt, cast in f32, f64 and integers: those round correctly, so
-//   kernels give the
-//      same bits. exp, log and tanh are polynomials in kernels and stay. A constant seen through reshape, transpose,
-//      slice or broadcast is a constant.
-//   2. Identities that are exact in IEEE arithmetic: x + -0, x - 0, x * 1, x / 1 are x (but x + 0 is not: -0 + 0 = 0);
-//      x * -1 is -x; x / 2^k is x * 2^-k; x + -y is x - y; x - -y is x + y; --x is x. For integers x + 0, x - 0, x * 1
-//      are x, x * 0 is 0.
+//      kernels give the same bits. exp, log and tanh are polynomials in kernels and stay. A constant seen through
+//      reshape, transpose, slice or broadcast is a constant.
+//   2. Identities that are exact in IEEE arithmetic: x + -0, x - 0, x * 1, x / 1 are x (but x + 0 is not: -0 + 0 =
+//      0); x * -1 is -x; x / 2^k is x * 2^-k; x + -y is x - y; x - -y is x + y; --x is x. For integers x + 0, x - 0,
+//      x * 1 are x, x * 0 is 0.
 //   3. Views of views: reshape of reshape, transpose of transpose, slice of slice, broadcast of broadcast; those that
-//   change nothing go.
-//      A transpose that only moves dimensions of extent 1 is a reshape.
+//      change nothing go. A transpose that only moves dimensions of extent 1 is a reshape.
 //   4. cast to the same dtype; cast to a wider dtype and back.
 //   5. An operand that is broadcast to the shape of the other one: arithmetic does that by itself.
 //   6. matmul of a matrix transposed in its last two dimensions: flips ta or tb.

@@ -1,9 +1,9 @@
 // Common subexpression elimination.
 //
-// 1. Walk each function in order and give every op a key: its kind, attributes, operands, result types and, for a read,
-// the
-//    state with the number of writes to it so far. So two reads are equal only where no write stands between them.
-// 2. An op whose key was seen before is replaced by the first one. It stood earlier, so dominance holds.
+//   1. Walk each function in order and give every op a key: its kind, attributes, operands, result types and, for a
+//      read, the state with the number of writes to it so far. So two reads are equal only where no write stands
+//      between them.
+//   2. An op whose key was seen before is replaced by the first one. It stood earlier, so dominance holds.
 // Every op is a pure function of its key (random numbers too: seed, step and stream are in it), except writes and
 // terminators, and fused ops, which this pass leaves alone: it runs before fusion.
 #include "passes/pass.h"

@@ -1,9 +1,8 @@
 // Dead code elimination.
 //
-// 1. Walk each function from its last op to its first.
-// 2. An op without a user, that is no write and no terminator, goes; its operands may thereby lose their last user, and
-// as
-//    definitions stand before uses, one walk finds them all.
+//   1. Walk each function from its last op to its first.
+//   2. An op without a user, that is no write and no terminator, goes; its operands may thereby lose their last user,
+//      and as definitions stand before uses, one walk finds them all.
 // States stay: they are what a user saves and loads.
 #include "passes/pass.h"
 

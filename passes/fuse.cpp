@@ -1,28 +1,26 @@
-// Fusion: afterwards every op that runs code stands in a `fused` op, whose attribute `kind` names the recipe that makes
-// one kernel of it. Constants are copied into the groups that use them; reads, writes, reshapes and `return` stay
-// outside.
+// Fusion: afterwards every op that runs code stands in a `fused` op, whose attribute `kind` names the recipe that
+// makes one kernel of it. Constants are copied into the groups that use them; reads, writes, reshapes and `return`
+// stay outside.
 //
 // Groups
 //   matmul     a matmul and pointwise ops on its result (bias, activation or its gradient, dropout, residual). Not
-//   behind a sum
-//              over tokens (`fold` or `init`): such a result is only complete after the last block.
+//              behind a sum over tokens (`fold` or `init`): such a result is only complete after the last block.
 //   row        row ops and pointwise ops on one domain: residual + norm, with the sum as another result; loss and its
-//   gradient pointwise  pointwise and gather ops on one domain. adamw stays alone: its working set is seven arrays
-//   already fold       sums over the same leading dimensions, in the same blocks, that share an operand all other ops
-//   form groups of their own
+//              gradient
+//   pointwise  pointwise and gather ops on one domain. adamw stays alone: its working set is seven arrays already
+//   fold       sums over the same leading dimensions, in the same blocks, that share an operand
+// All other ops form groups of their own.
 //
 // Algorithm
 //   1. The function is a sequence of units, at first one per op. Units of one group are kept contiguous, so the
-//   sequence is always
-//      an order in which the program may run.
-//   2. Greedily, for each unit in order and kind by kind as listed: a unit grows by ops that use its results, and (row,
-//   pointwise) by
-//      pointwise ops that compute its operands. An edge may lie inside a group when both ops have the same domain and
-//      the user reads the operand at the current point or row (ir/access.h): operands that an op reads at computed
-//      positions, those of gather ops, must come from outside.
+//      sequence is always an order in which the program may run.
+//   2. Greedily, for each unit in order and kind by kind as listed: a unit grows by ops that use its results, and
+//      (row, pointwise) by pointwise ops that compute its operands. An edge may lie inside a group when both ops have
+//      the same domain and the user reads the operand at the current point or row (ir/access.h): operands that an op
+//      reads at computed positions, those of gather ops, must come from outside.
 //   3. Units A and B (A first) may merge when no op between them both depends on A and is needed by B. Then what does
-//   not depend
-//      on A moves before it and the rest behind B. Writes count as depending on the reads whose content they replace.
+//      not depend on A moves before it and the rest behind B. Writes count as depending on the reads whose content
+//      they replace.
 //   4. A group's results are the values used outside (of attention ops all); its operands are in order of first use.
 //
 // Options: epilogue, row, pointwise, fold (default true) switch a kind of growth off, for ablation. max (default 32):

@@ -7,7 +7,7 @@
 //   4. adamw for each parameter, with moments m.NAME and v.NAME; weight decay only where the state says decay=true.
 //   5. @step = @step + 1.
 //   6. Writes that were there before (zeros into accumulators) move to the end, after the last use of what they
-//   replace.
+//      replace.
 #include "passes/pass.h"
 
 #include "ir/diagnostics.h"

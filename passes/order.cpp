@@ -3,14 +3,14 @@
 // The order of import and autodiff is already good for activations: backward visits them in reverse. What is left to
 // gain are ops that stand far before their first use.
 //   1. An op is light when its results take at least as many bytes as the operands that it is the only one to use:
-//   doing it
-//      later can only make less live meanwhile. Reads are light, writes are not.
-//   2. The ops are taken in the given order, light ones left out; before an op is placed, all that it needs is placed,
-//   in
-//      the given order. So a light op comes to stand just before its first user, and the rest keeps its order.
+//      doing it later can only make less live meanwhile. Reads are light, writes are not.
+//   2. The ops are taken in the given order, light ones left out; before an op is placed, all that it needs is
+//      placed, in the given order. So a light op comes to stand just before its first user, and the rest keeps its
+//      order.
 //   3. The new order is kept if its peak of live bytes is lower than that of the given one.
-// What an op needs: its operands; for a read, the last write of its state before it; for a write, the last write before
-// it and all users of the content that it replaces, so that the new content can be computed in the old one's place.
+// What an op needs: its operands; for a read, the last write of its state before it; for a write, the last write
+// before it and all users of the content that it replaces, so that the new content can be computed in the old one's
+// place.
 #include "passes/pass.h"
 
 #include "ir/opdef.h"

@@ -1,24 +1,19 @@
-// Offsets for everything that a module keeps in memory, in one arena: states first, then one region that all functions
-// share for arguments, temporaries and workspaces. ir/plan_check.h says what the result promises.
+// Offsets for everything that a module keeps in memory, in one arena: states first, then one region that all
+// functions share for arguments, temporaries and workspaces. ir/plan_check.h says what the result promises.
 //
-//   1. In each function, a read behind a write of the same state becomes the value written, and of several writes of a
-//   state only the
-//      last stays: afterwards a state is written at most once, behind all its reads.
+//   1. In each function, a read behind a write of the same state becomes the value written, and of several writes of
+//      a state only the last stays: afterwards a state is written at most once, behind all its reads.
 //   2. A written value should be computed where the state lies. That is legal when it is a result of a group, goes to
-//   no other state,
-//      and no later op uses the old content; the group itself may use it where mayShare (ir/access.h) allows. Where it
-//      is not legal, a group that copies the value goes just before the write; and where the old content is used behind
-//      that, those uses get a copy made before the write.
-//   3. Other results of groups, arguments and workspaces live from their op to the last use (through views), results of
-//   the function to
-//      its end; workspaces during one op.
+//      no other state, and no later op uses the old content; the group itself may use it where mayShare (ir/access.h)
+//      allows. Where it is not legal, a group that copies the value goes just before the write; and where the old
+//      content is used behind that, those uses get a copy made before the write.
+//   3. Other results of groups, arguments and workspaces live from their op to the last use (through views), results
+//      of the function to its end; workspaces during one op.
 //   4. A result takes the place of an operand of equal size that nobody uses afterwards, where mayShare allows: less
-//   memory,
-//      and the store hits the cache line that was just loaded.
-//   5. The rest is placed by decreasing size, ties by first position: each at the lowest offset in whose bytes nothing
-//   lies that lives
-//      at the same time (greedy by size, Pisarchyk & Lee 2020, "Efficient memory management for deep neural net
-//      inference").
+//      memory, and the store hits the cache line that was just loaded.
+//   5. The rest is placed by decreasing size, ties by first position: each at the lowest offset in whose bytes
+//      nothing lies that lives at the same time (greedy by size, Pisarchyk & Lee 2020, "Efficient memory management
+//      for deep neural net inference").
 //   6. arena_bytes is the end of the largest function's region.
 #include "passes/pass.h"
 
