@@ -164,11 +164,12 @@ Blocks blocksOf(const Problem &p, const Schedule &s, DType dtype) {
   return b;
 }
 
+using Body = std::vector<Stmt>;
+
 class Builder {
 public:
   Builder(GroupEval &group, const Problem &p, const Blocks &b) : group(group), p(p), b(b), epilogue(group, p) {
     needsStart = p.fold || p.init >= 0 || b.kBlocks > 1;
-    aStride = p.ta ? roundUp(b.tile.rows, b.tile.lanes) : oddLines(b.kc, dtype());
   }
 
   Stmt task(const Expr &t) {
@@ -177,9 +178,8 @@ public:
     Expr inBatch = p.batch > 1 ? t % perBatch : t;
     Expr rowTask = inBatch % imm(b.rowTasks), colTask = inBatch / imm(b.rowTasks);
     return bindTo("tile0", rowTask * b.tilesPerTask, [&](const Expr &tile0) {
-      return std::vector<Stmt>{bindTo("panel0", colTask * b.panelsPerTask, [&](const Expr &panel0) {
-        return std::vector<Stmt>{taskBody(tile0, panel0, colTask)};
-      })};
+      return Body{bindTo("panel0", colTask * b.panelsPerTask,
+                         [&](const Expr &panel0) { return Body{taskBody(tile0, panel0, colTask)}; })};
     });
   }
 
@@ -194,7 +194,6 @@ private:
 
   Stmt taskBody(const Expr &tile0, const Expr &panel0, const Expr &colTask) {
     packedB = makeBuffer("bp", dtype(), Storage::stack, b.panelsPerTask * b.kc * nr());
-    packedA = makeBuffer("ap", dtype(), Storage::stack, p.ta ? b.kc * aStride : b.tile.rows * aStride);
     sums =
         makeBuffer("c", dtype(), Storage::stack, tileSize() * (b.kBlocks > 1 ? b.tilesPerTask * b.panelsPerTask : 1));
     Expr panels = part(b.panels, b.panelsPerTask, panel0), tiles = part(b.tiles, b.tilesPerTask, tile0);
@@ -206,35 +205,36 @@ private:
 
     Stmt body = serial("kb", imm(b.kBlocks), [&](const Expr &kb) {
       Expr k0 = kb * b.kc;
-      return std::vector<Stmt>{bindTo("kl", part(p.k, b.kc, k0), [&](const Expr &kl) {
-        std::vector<Stmt> out = packB(panel0, fullPanels, last, k0, kl);
-        out.push_back(serial("tile", tiles, [&](const Expr &tile) {
-          Expr wanted = (tile0 + tile) * int64_t(b.tile.rows);
-          return std::vector<Stmt>{bindTo("i0", min(wanted, imm(p.m - b.tile.rows)), [&](const Expr &i0) {
-            std::vector<Stmt> out = packA(i0, k0, kl);
-            auto onPanel = [&](const Tile &t, const Expr &panel) {
-              return panelBody(t, kb, kl, tile, i0, wanted - i0, panel, panel0 + panel);
-            };
-            out.push_back(serial("panel", ownTail ? fullPanels : panels,
-                                 [&](const Expr &panel) { return onPanel(b.tile, panel); }));
-            if (ownTail) {
-              Tile t = b.tile;
-              t.vecs = int(ceilDiv(b.tailCols, t.lanes));
-              out.push_back(ifThen(last, onPanel(t, fullPanels)));
-            }
-            return out;
+      return Body{bindTo("kl", part(p.k, b.kc, k0), [&](const Expr &kl) {
+        auto onTile = [&](const Expr &tile, const Expr &a0) {
+          Body out = {serial("panel", ownTail ? fullPanels : panels, [&](const Expr &panel) {
+            return panelBody(b.tile, kb, kl, tile0, tile, a0, panel, panel0 + panel);
           })};
+          if (ownTail) {
+            Tile t = b.tile;
+            t.vecs = int(ceilDiv(b.tailCols, t.lanes));
+            out.push_back(ifThen(last, panelBody(t, kb, kl, tile0, tile, a0, fullPanels, panel0 + fullPanels)));
+          }
+          return out;
+        };
+        Body out = packB(panel0, fullPanels, last, k0, kl);
+        out.push_back(serial("tile", tiles, [&](const Expr &tile) {
+          Expr i0 = firstRow(tile0 + tile);
+          Expr base = batch * p.aBatch + (p.ta ? k0 * p.lda + i0 : i0 * p.lda + k0);
+          return Body{bindTo("a0", base, [&](const Expr &a0) { return onTile(tile, a0); })};
         }));
         return out;
       })};
     });
-    return alloc(packedB, {alloc(packedA, {alloc(sums, {body})})});
+    return alloc(packedB, {alloc(sums, {body})});
   }
+
+  /// The first row of a tile: the last one is moved up until it fits.
+  Expr firstRow(const Expr &tile) const { return min(tile * int64_t(b.tile.rows), imm(p.m - b.tile.rows)); }
 
   static Expr eq(const Expr &x, const Expr &y) { return binary(BinaryOp::eq, x, y); }
 
-  std::vector<Stmt> packB(const Expr &panel0, const Expr &fullPanels, const Expr &last, const Expr &k0,
-                          const Expr &kl) {
+  Body packB(const Expr &panel0, const Expr &fullPanels, const Expr &last, const Expr &k0, const Expr &kl) {
     PanelPack pack;
     pack.from = group.inputs[p.b];
     pack.to = packedB;
@@ -251,42 +251,30 @@ private:
     return packPanels(pack);
   }
 
-  std::vector<Stmt> packA(const Expr &i0, const Expr &k0, const Expr &kl) {
-    Buffer a = group.inputs[p.a];
-    Expr base = batch * p.aBatch + (p.ta ? k0 * p.lda + i0 : i0 * p.lda + k0);
-    auto copy = [&](const Expr &row, const Expr &extent) {
-      return std::vector<Stmt>{vectorLoop("x", extent, b.tile.lanes, [&](const Expr &x) {
-        return std::vector<Stmt>{store(packedA, row * aStride + x, load(a, base + row * p.lda + x))};
-      })};
-    };
-    if (p.ta)
-      return {serial("k", kl, [&](const Expr &k) { return copy(k, imm(b.tile.rows)); })};
-    return {serial("i", imm(b.tile.rows), [&](const Expr &i) { return copy(i, kl); })};
-  }
-
-  Expr elementA(int row, const Expr &k) const {
-    return load(packedA, p.ta ? k * aStride + int64_t(row) : k + int64_t(row * aStride));
+  Expr elementA(const Expr &a0, int row, const Expr &k) const {
+    return load(group.inputs[p.a], a0 + (p.ta ? k * p.lda + int64_t(row) : k + row * p.lda));
   }
 
   /// The micro-kernel of one tile and panel, and the epilogue after the last block of k.
-  std::vector<Stmt> panelBody(const Tile &t, const Expr &kb, const Expr &kl, const Expr &tile, const Expr &i0,
-                              const Expr &ownRow, const Expr &panel, const Expr &panelOfN) {
+  Body panelBody(const Tile &t, const Expr &kb, const Expr &kl, const Expr &tile0, const Expr &tile, const Expr &a0,
+                 const Expr &panel, const Expr &panelOfN) {
+    Expr i0 = firstRow(tile0 + tile), ownRow = (tile0 + tile) * int64_t(b.tile.rows) - i0;
     Expr c0 = b.kBlocks > 1 ? (tile * b.panelsPerTask + panel) * tileSize() : imm(0);
     Expr col0 = panelOfN * nr();
     Expr cols = b.tailCols ? min(imm(nr()), imm(p.n) - col0) : imm(nr());
     auto sumAt = [&](int row, int vec, const Expr &j) { return c0 + int64_t(row * nr() + vec * t.lanes) + j; };
-    std::vector<Stmt> out;
+    Body out;
 
     if (needsStart) {
-      std::vector<Stmt> start = {serial("i", imm(t.rows), [&](const Expr &i) {
-        std::vector<Stmt> row;
+      Body start = {serial("i", imm(t.rows), [&](const Expr &i) {
+        Body row;
         if (p.init < 0 || b.tailCols)
           row.push_back(vectorLoop("j", imm(t.cols()), t.lanes, [&](const Expr &j) {
-            return std::vector<Stmt>{store(sums, c0 + i * nr() + j, fimm(0, dtype()))};
+            return Body{store(sums, c0 + i * nr() + j, fimm(0, dtype()))};
           }));
         if (p.init >= 0)
           row.push_back(vectorLoop("j", cols, t.lanes, [&](const Expr &j) {
-            return std::vector<Stmt>{store(sums, c0 + i * nr() + j, epilogue.init(batch, i0 + i, col0 + j))};
+            return Body{store(sums, c0 + i * nr() + j, epilogue.init(batch, i0 + i, col0 + j))};
           }));
         return row;
       })};
@@ -297,7 +285,7 @@ private:
       TileLoop loop;
       loop.tile = t;
       loop.steps = steps;
-      loop.a = [&, first](int row, const Expr &k) { return elementA(row, first + k); };
+      loop.a = [&, first](int row, const Expr &k) { return elementA(a0, row, first + k); };
       Expr b0 = panel * (b.kc * nr()) + first * nr();
       loop.b = [&, b0](int vec, const Expr &k, const Expr &j) {
         return load(packedB, b0 + k * nr() + int64_t(vec * t.lanes) + j);
@@ -314,7 +302,7 @@ private:
       out.push_back(serial("f", (kl + (p.fold - 1)) / imm(p.fold), [&](const Expr &f) {
         Expr first = f * p.fold;
         Expr steps = p.k % p.fold == 0 ? imm(p.fold) : min(imm(p.fold), kl - first);
-        return std::vector<Stmt>{micro(first, steps)};
+        return Body{micro(first, steps)};
       }));
     else
       out.push_back(micro(imm(0), kl));
@@ -330,56 +318,80 @@ private:
   const Problem &p;
   const Blocks &b;
   Epilogue epilogue;
-  Buffer packedA, packedB, sums;
+  Buffer packedB, sums;
   Expr batch;
-  int64_t aStride;
   bool needsStart;  // sums begin in memory rather than at +0 in registers
 };
+
+/// Estimated cycles of one core for one task; coarse, but in the right order. Fitted to the shapes of GPT-2
+/// (kernel_bench).
+double taskCycles(const Problem &p, const Tile &tile, const Target &target, int64_t kc, int64_t tiles, int64_t panels) {
+  const double bytes = sizeOf(tile.dtype), cols = double(panels * tile.cols()), rows = double(tiles * tile.rows),
+               k = double(p.k);
+  // Cycles per byte that the prefetchers do not hide: A is read along its rows, B in pieces of a panel's width.
+  auto far = [&](double total, double near, double memory) {
+    return total > double(target.l3Bytes) / 2 ? memory : total > double(target.l2Bytes) / 2 ? near : 0.0;
+  };
+  const double readA = rows * k * bytes * far(double(p.m) * k * bytes, p.ta ? 0.05 : 0.02, p.ta ? 0.3 : 0.03);
+  const double packB = k * cols * ((p.tb ? 1.0 : 0.25) + bytes * far(double(p.n) * k * bytes, 0.1, p.tb ? 0.1 : 0.35));
+  const double blocks = double(ceilDiv(p.k, kc)), folds = p.fold ? double(ceilDiv(p.k, p.fold)) : 1;
+  const double sums = double(tile.rows * tile.vecs);  // vectors of accumulators
+  const double perPanel = k * sums / 2 + blocks * 40 + (folds + (blocks > 1 ? 2 * blocks : 0)) * sums;
+  return readA + packB + double(tiles * panels) * perPanel + 2000;
+}
 
 Schedule schedule(const Problem &p, const Target &target) {
   if (matmul::isFewRows(p))
     return matmul::fewRowsSchedule(p, target);
-  const DType dtype = DType::f32;
   Schedule best;
   best.recipe = "matmul";
-  Tile tile = tileForRows(registerTile(target, dtype), p.m);
-  const int64_t bytes = sizeOf(dtype), nr = tile.cols();
+  const Tile tile = tileForRows(registerTile(target, DType::f32), p.m);
+  const int64_t bytes = sizeOf(tile.dtype), nr = tile.cols();
   best.vec = tile.lanes;
   best.mr = tile.rows;
   best.nr = int(nr);
-  // Long blocks of k, so that the trips of the accumulators to memory cost little; a tile of A stays close to the first
-  // level.
-  const int64_t longest = std::max<int64_t>(64, target.l1Bytes / bytes / std::max(tile.rows, 8));
-  int64_t unit = p.fold ? p.fold : 16;
-  int64_t blocks = ceilDiv(p.k, std::max(unit, longest));
-  best.kc = std::min(p.k, roundUp(ceilDiv(p.k, blocks), unit));
-  const int64_t kBlocks = ceilDiv(p.k, best.kc);
 
-  // How the result is cut into tasks: least estimated time of the busiest thread, in cycles of one core.
+  // Blocks of k: long ones spare trips of the accumulators to memory, short ones leave room for more columns, for which
+  // A is read once.
+  std::vector<int64_t> steps;
+  const int64_t unit = p.fold ? p.fold : 16;
+  for (int64_t most : {1024, 800, 512, 256}) {
+    int64_t blocks = ceilDiv(p.k, std::max(unit, most));
+    steps.push_back(std::min(p.k, roundUp(ceilDiv(p.k, blocks), unit)));
+  }
+  // Panels of B and the sums of a task should stay in the second-level cache. A transposed A needs room there too: a
+  // tile of it is a short piece of each of kc rows, and where those lie in pages of their own they fall into few sets.
+  auto fits = [&](int64_t kc, int64_t tiles, int64_t panels) {
+    if (p.ta && kc > (p.lda * bytes > 4096 ? 256 : panels > 1 ? 512 : 1024))
+      return false;
+    const double b = double(kc * panels * nr * bytes),
+                 sums = kc < p.k ? double(tiles * tile.rows * panels * nr * bytes) : 0;
+    const double l2 = double(target.l2Bytes);
+    return b <= l2 * (p.ta ? 0.27 : 0.5) && b + sums <= l2 * (p.ta ? 0.7 : 0.92);
+  };
+  // How the result is cut into tasks: least estimated time of the busiest thread.
   const int64_t tiles = ceilDiv(p.m, tile.rows), panels = ceilDiv(p.n, nr);
   double least = HUGE_VAL;
-  for (int64_t rowTasks = 1; rowTasks <= tiles; ++rowTasks) {
-    const int64_t tilesPerTask = ceilDiv(tiles, rowTasks);
-    if (ceilDiv(tiles, tilesPerTask) != rowTasks)
-      continue;
-    for (int64_t perTask = 1; perTask <= panels; ++perTask) {
-      const bool fits = best.kc * perTask * nr * bytes <= target.l2Bytes / 2 &&
-                        (kBlocks == 1 || tilesPerTask * perTask * tile.rows * nr * bytes <= target.l2Bytes / 2);
-      if (!fits && (perTask > 1 || (kBlocks > 1 && tilesPerTask > 1)))
+  for (int64_t kc : steps)
+    for (int64_t rowTasks = 1; rowTasks <= tiles; ++rowTasks) {
+      const int64_t tilesPerTask = ceilDiv(tiles, rowTasks);
+      if (ceilDiv(tiles, tilesPerTask) != rowTasks)
         continue;
-      const double tasks = double(p.batch * rowTasks * ceilDiv(panels, perTask));
-      const double packB = double(p.k) * double(perTask * nr) * (p.tb ? 1.0 : 0.25);
-      const double packA = double(tilesPerTask * tile.rows) * double(p.k) * 0.15;
-      const double micro = double(tilesPerTask * perTask) * (double(p.k) * tile.rows * tile.vecs / 2 + 100);
-      // Threads are never equally fast: the last round is partly idle, so many small tasks beat a few large ones.
-      const double time = (std::ceil(tasks / target.threads) + 0.3) * (packB + packA + micro + 2000);
-      if (time < least) {
-        least = time;
-        best.mc = tilesPerTask * tile.rows;
-        best.nc = perTask * nr;
+      for (int64_t perTask = 1; perTask <= panels; ++perTask) {
+        if (best.kc && !fits(kc, tilesPerTask, perTask))
+          break;
+        // Threads are never equally fast: the last round is partly idle, so many small tasks beat a few large ones.
+        const double tasks = double(p.batch * rowTasks * ceilDiv(panels, perTask));
+        const double time =
+            (std::ceil(tasks / target.threads) + 0.3) * taskCycles(p, tile, target, kc, tilesPerTask, perTask);
+        if (time < least) {
+          least = time;
+          best.kc = kc;
+          best.mc = tilesPerTask * tile.rows;
+          best.nc = perTask * nr;
+        }
       }
     }
-  }
   return best;
 }
 
@@ -410,7 +422,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
   GPTC_CHECK(s.vec > 0 && s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0 && s.mc > 0 && s.nc > 0 && s.kc > 0, "{}", s.str());
   Blocks b = blocksOf(p, s, compute);
   Builder builder(group, p, b);
-  out.kernel.body = {parallel("task", b.tasks(p), [&](const Expr &t) { return std::vector<Stmt>{builder.task(t)}; })};
+  out.kernel.body = {parallel("task", b.tasks(p), [&](const Expr &t) { return Body{builder.task(t)}; })};
   return out;
 }
 

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <sys/mman.h>
 
 using namespace gptc;
 
@@ -255,8 +256,10 @@ int main(int argc, char **argv) {
     std::vector<std::unique_ptr<char, decltype(&std::free)>> memory;
     std::vector<void *> params;
     for (const kir::Buffer &b : low.kernel.params) {
-      size_t bytes = size_t(roundUp(b->size * sizeOf(b->dtype), 4096));
-      memory.emplace_back(static_cast<char *>(std::aligned_alloc(4096, bytes)), &std::free);
+      // Large pages, as the runtime's arena has.
+      size_t bytes = size_t(roundUp(b->size * sizeOf(b->dtype), 2 << 20));
+      memory.emplace_back(static_cast<char *>(std::aligned_alloc(2 << 20, bytes)), &std::free);
+      (void)madvise(memory.back().get(), bytes, MADV_HUGEPAGE);
       params.push_back(memory.back().get());
       if (b->dtype == DType::f32)
         for (int64_t i = 0; i < b->size; ++i)
