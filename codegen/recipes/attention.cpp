@@ -46,8 +46,8 @@ public:
     queriesStride = oddLines(shape.size, dtype());
   }
 
-  std::vector<Stmt> body() {
-    std::vector<Stmt> out;
+  Body body() {
+    Body out;
     if (shared) {
       keys = makeBuffer("keys", dtype(), Storage::global, shape.batch * shape.kvHeads * keysSize, true);
       values = makeBuffer("values", dtype(), Storage::global, shape.batch * shape.kvHeads * valuesSize, true);
@@ -58,11 +58,11 @@ public:
     const int64_t chunks = ceilDiv(tiles, tilesPerTask);
     out.push_back(parallel("t", shape.batch * shape.heads * chunks, [&](const Expr &t) {
       Expr head = t / imm(chunks);
-      return std::vector<Stmt>{bindTo("b", head / imm(shape.heads), [&](const Expr &b) {
-        return std::vector<Stmt>{bindTo("h", head % imm(shape.heads), [&](const Expr &h) {
+      return Body{bindTo("b", head / imm(shape.heads), [&](const Expr &b) {
+        return Body{bindTo("h", head % imm(shape.heads), [&](const Expr &h) {
           // Later queries see more keys: the long tasks go first.
           Expr first = (imm(chunks - 1) - t % imm(chunks)) * tilesPerTask;
-          return std::vector<Stmt>{dropout.withKey(b, [&] { return task(b, h, first); })};
+          return Body{dropout.withKey(b, [&] { return task(b, h, first); })};
         })};
       })};
     }));
@@ -75,7 +75,7 @@ private:
   DType dtype() const { return group.compute; }
   int64_t nr() const { return tile.cols(); }
 
-  std::vector<Stmt> pack(const Expr &b, const Expr &kvHead, const Expr &keysBase, const Expr &valuesBase) {
+  Body pack(const Expr &b, const Expr &kvHead, const Expr &keysBase, const Expr &valuesBase) {
     PanelPack p;
     p.from = qkv.buffer;
     p.to = keys;
@@ -89,17 +89,17 @@ private:
     p.lanes = tile.lanes;
     p.panelSteps = shape.size;
     p.toBase = keysBase;
-    std::vector<Stmt> out = packPanels(p);
+    Body out = packPanels(p);
     out.push_back(copyRows(
         qkv.buffer, [&](const Expr &i) { return qkv.value(b, i, kvHead); }, values, valuesBase, sizePadded,
         imm(shape.tokens), shape.size, sizePadded, tile.lanes, 1));
     return out;
   }
 
-  std::vector<Stmt> task(const Expr &b, const Expr &h, const Expr &firstTile) {
+  Body task(const Expr &b, const Expr &h, const Expr &firstTile) {
     Expr kvHead = h / imm(shape.group());
     Expr keysBase = imm(0), valuesBase = imm(0);
-    std::vector<Stmt> body;
+    Body body;
     if (shared) {
       keysBase = (b * shape.kvHeads + kvHead) * keysSize;
       valuesBase = (b * shape.kvHeads + kvHead) * valuesSize;
@@ -110,17 +110,18 @@ private:
     }
     queries = makeBuffer("q", dtype(), Storage::stack, tile.rows * queriesStride);
     scores = makeBuffer("s", dtype(), Storage::stack, tile.rows * scoresStride);
-    inverse = makeBuffer("inv", dtype(), Storage::stack, tile.rows);
+    maxima = makeBuffer("max", dtype(), Storage::stack, tile.rows);
+    sums = makeBuffer("sum", dtype(), Storage::stack, tile.rows);
     result = makeBuffer("c", dtype(), Storage::stack, tile.rows * nr());
     Expr count = tiles % tilesPerTask ? min(imm(tilesPerTask), imm(tiles) - firstTile) : imm(tilesPerTask);
     body.push_back(serial("tile", count, [&](const Expr &t) {
       Expr wanted = (firstTile + t) * int64_t(tile.rows);
-      return std::vector<Stmt>{bindTo("i0", min(wanted, imm(shape.tokens - tile.rows)), [&](const Expr &i0) {
-        return std::vector<Stmt>{
+      return Body{bindTo("i0", min(wanted, imm(shape.tokens - tile.rows)), [&](const Expr &i0) {
+        return Body{
             bindTo("own", wanted - i0, [&](const Expr &own) { return tileBody(b, h, i0, own, keysBase, valuesBase); })};
       })};
     }));
-    for (const Buffer &s : {queries, scores, inverse, result})
+    for (const Buffer &s : {queries, scores, maxima, sums, result})
       body = {alloc(s, std::move(body))};
     if (!shared)
       body = {alloc(keys, {alloc(values, std::move(body))})};
@@ -128,12 +129,12 @@ private:
   }
 
   /// Queries i0 .. i0+mr; rows before `own` belong to the tile before this one.
-  std::vector<Stmt> tileBody(const Expr &b, const Expr &h, const Expr &i0, const Expr &own, const Expr &keysBase,
-                             const Expr &valuesBase) {
+  Body tileBody(const Expr &b, const Expr &h, const Expr &i0, const Expr &own, const Expr &keysBase,
+                const Expr &valuesBase) {
     const int64_t rows = tile.rows;
     Expr seen = shape.causal ? i0 + rows : imm(shape.tokens);
     Expr panels = shape.causal ? (i0 + (rows + nr() - 1)) / imm(nr()) : imm(keyPanels);
-    std::vector<Stmt> out;
+    Body out;
     out.push_back(copyRows(
         qkv.buffer, [&](const Expr &i) { return qkv.query(b, i0 + i, h); }, queries, imm(0), queriesStride, imm(rows),
         shape.size, shape.size, tile.lanes, shape.scale()));
@@ -148,9 +149,11 @@ private:
       t.finish = [&](int row, int vec, const Expr &j, const Expr &acc) {
         return store(scores, p * nr() + (row * scoresStride + vec * tile.lanes) + j, acc);
       };
-      return std::vector<Stmt>{tileLoop(t)};
+      return Body{tileLoop(t)};
     }));
-    out.push_back(serial("i", imm(rows), [&](const Expr &i) { return softmaxRow(b, h, i0, i, own, seen); }));
+    out.push_back(serial("i", imm(rows), [&](const Expr &i) { return softmaxRow(h, i0 + i, i, panels); }));
+    for (const Stmt &s : statistics(b, h, i0, own))
+      out.push_back(s);
     for (const Stmt &s : forPanels(tile, sizePadded, [&](const Expr &d0, const Tile &narrow) {
            return outputs(b, h, i0, own, seen, valuesBase, d0, narrow);
          }))
@@ -158,41 +161,48 @@ private:
     return out;
   }
 
-  std::vector<Stmt> softmaxRow(const Expr &b, const Expr &h, const Expr &i0, const Expr &i, const Expr &own,
-                               const Expr &seen) {
-    Expr query = i0 + i, base = i * scoresStride;
-    Expr extent = shape.causal ? query + 1 : imm(shape.tokens);
+  /// One row of scores becomes unnormalised probabilities, 0 where the query does not look. Rows end with a panel, so
+  /// that all rows of a tile run the same vectors.
+  Body softmaxRow(const Expr &h, const Expr &query, const Expr &i, const Expr &panels) {
+    Expr base = i * scoresStride, extent = panels * nr();
+    const bool masked = shape.causal || shape.tokens % nr();
+    Expr end = shape.causal ? query + 1 : imm(shape.tokens);
+    auto visible = [&](const Expr &j, const Expr &v, double otherwise) {
+      return masked ? select(lt(j, end), v, fimm(otherwise, dtype())) : v;
+    };
     return {foldRow(
-        "max", dtype(), BinaryOp::max, -HUGE_VAL, extent,
-        [&](const Expr &j, const std::function<Stmt(Expr)> &fold) {
-          return std::vector<Stmt>{fold(load(scores, base + j))};
-        },
+        "max", dtype(), BinaryOp::max, -HUGE_VAL, extent, 2 * rowLanes,
+        [&](const Expr &j, const Fold &fold) { return Body{fold(visible(j, load(scores, base + j), -HUGE_VAL))}; },
         [&](const Expr &most) {
-          std::vector<Stmt> out = {foldRow(
-              "sum", dtype(), BinaryOp::add, 0, extent,
-              [&](const Expr &j, const std::function<Stmt(Expr)> &fold) {
-                return std::vector<Stmt>{
-                    bindTo("e", unary(UnaryOp::exp, load(scores, base + j) - most), [&](const Expr &e) {
-                      Expr kept = dropout.active() ? select(dropout.keep(h, query, j), e, fimm(0, dtype())) : e;
-                      return std::vector<Stmt>{fold(e), store(scores, base + j, kept)};
-                    })};
+          Stmt sum = foldRow(
+              "sum", dtype(), BinaryOp::add, 0, extent, rowLanes,
+              [&](const Expr &j, const Fold &fold) {
+                Expr e = visible(j, unary(UnaryOp::exp, load(scores, base + j) - most), 0);
+                return Body{bindTo("e", e, [&](const Expr &e) {
+                  Expr kept = dropout.active() ? select(dropout.keep(h, query, j), e, fimm(0, dtype())) : e;
+                  return Body{fold(e), store(scores, base + j, kept)};
+                })};
               },
-              [&](const Expr &sum) {
-                Expr one = fimm(dropout.active() ? dropout.keptScale() : 1.0, dtype());
-                Stmt lse = store(group.outputs[1], (b * shape.heads + h) * shape.tokens + query,
-                                 most + unary(UnaryOp::log, sum));
-                return std::vector<Stmt>{store(inverse, i, one / sum), ifThen(binary(BinaryOp::le, own, i), {lse})};
-              })};
-          if (shape.causal)  // keys that only later rows of the tile see
-            out.push_back(vectorLoop("j", seen - extent, rowLanes, [&](const Expr &j) {
-              return std::vector<Stmt>{store(scores, base + extent + j, fimm(0, dtype()))};
-            }));
-          return out;
+              [&](const Expr &sum) { return Body{store(sums, i, sum)}; });
+          return Body{store(maxima, i, most), sum};
         })};
   }
 
-  std::vector<Stmt> outputs(const Expr &b, const Expr &h, const Expr &i0, const Expr &own, const Expr &seen,
-                            const Expr &valuesBase, const Expr &d0, const Tile &narrow) {
+  /// For all rows of a tile at once: log-sum-exp of its own rows, and the factors of the outputs.
+  Body statistics(const Expr &b, const Expr &h, const Expr &i0, const Expr &own) {
+    Expr lseAt = (b * shape.heads + h) * shape.tokens + i0 + own;
+    Stmt lse = vectorLoop("i", imm(tile.rows) - own, rowLanes, [&](const Expr &i) {
+      return Body{store(group.outputs[1], lseAt + i, load(maxima, own + i) + unary(UnaryOp::log, load(sums, own + i)))};
+    });
+    Stmt inverse = vectorLoop("i", imm(tile.rows), rowLanes, [&](const Expr &i) {
+      Expr one = fimm(dropout.active() ? dropout.keptScale() : 1.0, dtype());
+      return Body{store(sums, i, one / load(sums, i))};
+    });
+    return {lse, inverse};
+  }
+
+  Body outputs(const Expr &b, const Expr &h, const Expr &i0, const Expr &own, const Expr &seen, const Expr &valuesBase,
+               const Expr &d0, const Tile &narrow) {
     TileLoop t;
     t.tile = narrow;
     t.steps = seen;
@@ -205,10 +215,10 @@ private:
     };
     Expr cols = shape.size % nr() ? min(imm(nr()), imm(shape.size) - d0) : imm(nr());
     return {tileLoop(t), serial("i", imm(tile.rows) - own, [&](const Expr &i) {
-              return std::vector<Stmt>{vectorLoop("j", cols, tile.lanes, [&](const Expr &j) {
+              return Body{vectorLoop("j", cols, tile.lanes, [&](const Expr &j) {
                 Expr to = ((b * shape.tokens + i0 + own + i) * shape.heads + h) * shape.size + d0 + j;
-                Expr v = load(result, (own + i) * nr() + j) * load(inverse, own + i);
-                return std::vector<Stmt>{store(group.outputs[0], to, v)};
+                Expr v = load(result, (own + i) * nr() + j) * load(sums, own + i);
+                return Body{store(group.outputs[0], to, v)};
               })};
             })};
   }
@@ -220,7 +230,8 @@ private:
   Tile tile;
   int64_t keyPanels, keysSize, sizePadded, valuesSize, tiles, tilesPerTask, scoresStride, queriesStride;
   bool shared;  // keys and values are packed once per head of keys, into workspaces
-  Buffer keys, values, queries, scores, inverse, result;
+  Buffer keys, values, queries, scores, result;
+  Buffer maxima, sums;  // of the rows of a tile; sums become the factors of the outputs
 };
 
 bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention); }

@@ -49,7 +49,7 @@ public:
   Dropout(GroupEval &group, const Op &anchor, unsigned first, const Shape &shape);
   bool active() const { return on; }
   /// Binds the key of sequence b around `body`; keep() may be used inside.
-  kir::Stmt withKey(const kir::Expr &b, const std::function<std::vector<kir::Stmt>()> &body);
+  kir::Stmt withKey(const kir::Expr &b, const std::function<Body()> &body);
   /// pred: whether the probability stays.
   kir::Expr keep(const kir::Expr &head, const kir::Expr &i, const kir::Expr &j) const;
   double keptScale() const { return 1.0 / (1.0 - shape.p); }
@@ -67,17 +67,15 @@ kir::Stmt copyRows(const kir::Buffer &from, const std::function<kir::Expr(const 
                    const kir::Buffer &to, const kir::Expr &toBase, int64_t toStride, const kir::Expr &rows,
                    int64_t cols, int64_t paddedCols, int lanes, double scale);
 
-/// Fold of one row into `rowLanes` lanes and then by halves: body(result) runs with the scalar bound.
-/// `element` gives the value at j and may store beside it.
-kir::Stmt
-foldRow(const char *name, DType dtype, kir::BinaryOp op, double start, const kir::Expr &extent,
-        const std::function<std::vector<kir::Stmt>(const kir::Expr &j,
-                                                   const std::function<kir::Stmt(kir::Expr)> &accumulate)> &element,
-        const std::function<std::vector<kir::Stmt>(const kir::Expr &result)> &body);
+/// Folds element j of a row, for j in 0..extent, into `lanes` lanes and those by halves: body(result) runs with the
+/// scalar bound. `element(j, fold)` calls fold(value) for the statement that takes a value, and may store beside it.
+using Fold = std::function<kir::Stmt(kir::Expr)>;
+kir::Stmt foldRow(const char *name, DType dtype, kir::BinaryOp op, double start, const kir::Expr &extent, int lanes,
+                  const std::function<Body(const kir::Expr &j, const Fold &fold)> &element,
+                  const std::function<Body(const kir::Expr &result)> &body);
 
 /// body(first column, tile) for each panel of `columns` columns: full ones in a loop, then a narrower one when needed.
-std::vector<kir::Stmt>
-forPanels(const Tile &tile, int64_t columns,
-          const std::function<std::vector<kir::Stmt>(const kir::Expr &col0, const Tile &tile)> &body);
+Body forPanels(const Tile &tile, int64_t columns,
+               const std::function<Body(const kir::Expr &col0, const Tile &tile)> &body);
 
 }  // namespace gptc::attention

@@ -18,8 +18,6 @@ namespace {
 
 using namespace attention;
 
-using Body = std::vector<Stmt>;
-
 class Cached {
 public:
   Cached(GroupEval &group, const Op &op, const Schedule &s)
@@ -85,12 +83,12 @@ private:
       return Body{alloc(acc, {clear, sum, keep})};
     });
     Stmt rest = foldRow(
-        "max", t, BinaryOp::max, -HUGE_VAL, seen,
-        [&](const Expr &j, const std::function<Stmt(Expr)> &fold) { return Body{fold(load(scores, j))}; },
+        "max", t, BinaryOp::max, -HUGE_VAL, seen, rowLanes,
+        [&](const Expr &j, const Fold &fold) { return Body{fold(load(scores, j))}; },
         [&](const Expr &most) {
           return Body{foldRow(
-              "sum", t, BinaryOp::add, 0, seen,
-              [&](const Expr &j, const std::function<Stmt(Expr)> &fold) {
+              "sum", t, BinaryOp::add, 0, seen, rowLanes,
+              [&](const Expr &j, const Fold &fold) {
                 return Body{bindTo("e", unary(UnaryOp::exp, load(scores, j) - most), [&](const Expr &e) {
                   return Body{fold(e), kir::store(scores, j, e)};
                 })};

@@ -57,12 +57,12 @@ Dropout::Dropout(GroupEval &group, const Op &anchor, unsigned first, const Shape
   seed = scalar(0), step = scalar(1), seq0 = scalar(2);
 }
 
-Stmt Dropout::withKey(const Expr &b, const std::function<std::vector<Stmt>()> &body) {
+Stmt Dropout::withKey(const Expr &b, const std::function<Body()> &body) {
   if (!on)
     return block(body());
   RandomKeyExpr e = randomKeyExpr(seed, step, shape.stream, seq0 + b);
   return bindTo("key0", e.k0, [&](const Expr &k0) {
-    return std::vector<Stmt>{bindTo("key1", e.k1, [&](const Expr &k1) {
+    return Body{bindTo("key1", e.k1, [&](const Expr &k1) {
       key = {k0, k1};
       return body();
     })};
@@ -78,34 +78,33 @@ Stmt copyRows(const Buffer &from, const std::function<Expr(const Expr &)> &fromB
               const Expr &toBase, int64_t toStride, const Expr &rows, int64_t cols, int64_t paddedCols, int lanes,
               double scale) {
   return serial("i", rows, [&](const Expr &i) {
-    std::vector<Stmt> out;
+    Body out;
     if (paddedCols > cols)
       out.push_back(vectorLoop("x", imm(paddedCols), lanes, [&](const Expr &x) {
-        return std::vector<Stmt>{store(to, toBase + i * toStride + x, fimm(0, to->dtype))};
+        return Body{store(to, toBase + i * toStride + x, fimm(0, to->dtype))};
       }));
     out.push_back(vectorLoop("x", imm(cols), lanes, [&](const Expr &x) {
       Expr v = load(from, fromBase(i) + x);
-      return std::vector<Stmt>{store(to, toBase + i * toStride + x, scale == 1 ? v : v * fimm(scale, v->dtype))};
+      return Body{store(to, toBase + i * toStride + x, scale == 1 ? v : v * fimm(scale, v->dtype))};
     }));
     return out;
   });
 }
 
-Stmt foldRow(const char *name, DType dtype, BinaryOp op, double start, const Expr &extent,
-             const std::function<std::vector<Stmt>(const Expr &, const std::function<Stmt(Expr)> &)> &element,
-             const std::function<std::vector<Stmt>(const Expr &)> &body) {
-  Buffer acc = makeBuffer(name, dtype, Storage::reg, rowLanes);
-  Stmt clear = vectorLoop("j", imm(rowLanes), rowLanes,
-                          [&](const Expr &) { return std::vector<Stmt>{store(acc, lane(), fimm(start, dtype))}; });
-  Stmt fold = vectorLoop("j", extent, rowLanes, [&](const Expr &j) {
+Stmt foldRow(const char *name, DType dtype, BinaryOp op, double start, const Expr &extent, int lanes,
+             const std::function<Body(const Expr &, const Fold &)> &element,
+             const std::function<Body(const Expr &)> &body) {
+  Buffer acc = makeBuffer(name, dtype, Storage::reg, lanes);
+  Stmt clear =
+      vectorLoop("j", imm(lanes), lanes, [&](const Expr &) { return Body{store(acc, lane(), fimm(start, dtype))}; });
+  Stmt fold = vectorLoop("j", extent, lanes, [&](const Expr &j) {
     return element(j, [&](Expr v) { return store(acc, lane(), binary(op, load(acc, lane()), std::move(v))); });
   });
   return alloc(acc, {clear, fold, bindTo(name, hreduce(acc, op), body)});
 }
 
-std::vector<Stmt> forPanels(const Tile &tile, int64_t columns,
-                            const std::function<std::vector<Stmt>(const Expr &, const Tile &)> &body) {
-  std::vector<Stmt> out;
+Body forPanels(const Tile &tile, int64_t columns, const std::function<Body(const Expr &, const Tile &)> &body) {
+  Body out;
   if (columns >= tile.cols())
     out.push_back(
         serial("d", imm(columns / tile.cols()), [&](const Expr &d) { return body(d * int64_t(tile.cols()), tile); }));

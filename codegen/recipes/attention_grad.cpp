@@ -26,8 +26,6 @@ namespace {
 
 using namespace attention;
 
-using Body = std::vector<Stmt>;
-
 class Backward {
 public:
   Backward(GroupEval &group, const Op &op, const Schedule &s)
@@ -103,13 +101,12 @@ private:
   Body prepare(const Expr &b, const Expr &h, const Expr &g) {
     return {serial("i", imm(shape.tokens), [&](const Expr &i) {
       Expr at = outAt(b, i, h);
-      return Body{foldRow(
-                      "delta", dtype(), BinaryOp::add, 0, imm(shape.size),
-                      [&](const Expr &x, const std::function<Stmt(Expr)> &fold) {
-                        return Body{fold(load(dout, at + x) * load(out, at + x))};
-                      },
-                      [&](const Expr &sum) { return Body{store(delta, g * shape.tokens + i, sum)}; }),
-                  fill(dqkv.buffer, dqkv.query(b, i, h), imm(shape.size))};
+      return Body{
+          foldRow(
+              "delta", dtype(), BinaryOp::add, 0, imm(shape.size), rowLanes,
+              [&](const Expr &x, const Fold &fold) { return Body{fold(load(dout, at + x) * load(out, at + x))}; },
+              [&](const Expr &sum) { return Body{store(delta, g * shape.tokens + i, sum)}; }),
+          fill(dqkv.buffer, dqkv.query(b, i, h), imm(shape.size))};
     })};
   }
 

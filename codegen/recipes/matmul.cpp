@@ -164,8 +164,6 @@ Blocks blocksOf(const Problem &p, const Schedule &s, DType dtype) {
   return b;
 }
 
-using Body = std::vector<Stmt>;
-
 class Builder {
 public:
   Builder(GroupEval &group, const Problem &p, const Blocks &b) : group(group), p(p), b(b), epilogue(group, p) {

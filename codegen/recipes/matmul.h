@@ -43,6 +43,6 @@ private:
 /// Few rows (decoding): B is streamed once, without packing.
 bool isFewRows(const Problem &p);
 Schedule fewRowsSchedule(const Problem &p, const Target &target);
-std::vector<kir::Stmt> buildFewRows(GroupEval &group, const Problem &p, const Schedule &s);
+Body buildFewRows(GroupEval &group, const Problem &p, const Schedule &s);
 
 }  // namespace gptc::matmul

@@ -33,10 +33,10 @@ public:
     sums = makeBuffer("c", group.compute, Storage::stack, p.m * s.nc);
     Expr first = t * s.nc;
     Expr cols = p.n % s.nc ? min(imm(s.nc), imm(p.n) - first) : imm(s.nc);
-    std::vector<Stmt> body = {serial("i", imm(p.m), [&](const Expr &i) {
-      return std::vector<Stmt>{vectorLoop("j", cols, s.vec, [&](const Expr &j) {
+    Body body = {serial("i", imm(p.m), [&](const Expr &i) {
+      return Body{vectorLoop("j", cols, s.vec, [&](const Expr &j) {
         Expr start = p.init >= 0 ? epilogue.init(imm(0), i, first + j) : fimm(0, group.compute);
-        return std::vector<Stmt>{store(sums, i * s.nc + j, start)};
+        return Body{store(sums, i * s.nc + j, start)};
       })};
     })};
     if (p.tb)
@@ -54,13 +54,13 @@ private:
     return load(group.inputs[p.b], p.tb ? col * p.ldb + k : k * p.ldb + col);
   }
 
-  void columnsOfB(std::vector<Stmt> &out, const Expr &first, const Expr &cols) {
+  void columnsOfB(Body &out, const Expr &first, const Expr &cols) {
     auto steps = [&](const Expr &k, int64_t count) {
       std::vector<Var> as, bs;
-      std::vector<Stmt> body = {vectorLoop("j", cols, s.vec, [&](const Expr &j) {
+      Body body = {vectorLoop("j", cols, s.vec, [&](const Expr &j) {
         for (int64_t u = 0; u < count; ++u)
           bs.push_back(makeVar("b", group.compute));
-        std::vector<Stmt> fmas;
+        Body fmas;
         for (int64_t i = 0; i < p.m; ++i) {
           Expr sum = load(sums, j + i * s.nc);
           for (int64_t u = 0; u < count; ++u) {
@@ -85,13 +85,13 @@ private:
         out.push_back(st);
   }
 
-  void rowsOfB(std::vector<Stmt> &out, const Expr &t, const Expr &first, const Expr &cols) {
+  void rowsOfB(Body &out, const Expr &t, const Expr &first, const Expr &cols) {
     const int64_t rows = rowsAtOnce(p);
     auto group = [&](const Expr &col, int64_t count) {
       Buffer acc = makeBuffer("acc", this->group.compute, Storage::reg, p.m * count);
-      std::vector<Stmt> body;
+      Body body;
       auto every = [&](const std::function<Stmt(int64_t, int64_t)> &make) {
-        std::vector<Stmt> all;
+        Body all;
         for (int64_t r = 0; r < count; ++r)
           for (int64_t i = 0; i < p.m; ++i)
             all.push_back(make(r, i));
@@ -101,13 +101,13 @@ private:
       auto place = [&](int64_t r, int64_t i) { return col + (i * s.nc + r); };
       body = every([&](int64_t r, int64_t i) { return store(acc, slot(r, i), load(sums, place(r, i))); });
       body.push_back(serial("k", imm(p.k), [&](const Expr &k) {
-        std::vector<Stmt> fmas;
+        Body fmas;
         std::vector<Var> as;
         for (int64_t i = 0; i < p.m; ++i)
           as.push_back(makeVar("a", this->group.compute));
         for (int64_t r = 0; r < count; ++r)
           fmas.push_back(bindTo("b", b(k, first + col + r), [&](const Expr &value) {
-            std::vector<Stmt> row;
+            Body row;
             for (int64_t i = 0; i < p.m; ++i)
               row.push_back(store(acc, slot(r, i), kir::fma(kir::ref(as[i]), value, load(acc, slot(r, i)))));
             return row;
@@ -121,8 +121,7 @@ private:
         body.push_back(st);
       return alloc(acc, std::move(body));
     };
-    out.push_back(
-        serial("g", cols / imm(rows), [&](const Expr &g) { return std::vector<Stmt>{group(g * rows, rows)}; }));
+    out.push_back(serial("g", cols / imm(rows), [&](const Expr &g) { return Body{group(g * rows, rows)}; }));
     // Task sizes are multiples of `rows`, so only the last task has rows left over.
     if (int64_t left = p.n % rows) {
       Stmt last = group(cols / imm(rows) * rows, left);
@@ -153,10 +152,10 @@ Schedule fewRowsSchedule(const Problem &p, const Target &target) {
   return s;
 }
 
-std::vector<Stmt> buildFewRows(GroupEval &group, const Problem &p, const Schedule &s) {
+Body buildFewRows(GroupEval &group, const Problem &p, const Schedule &s) {
   GPTC_CHECK(s.vec > 0 && s.nc > 0 && s.nc % rowsAtOnce(p) == 0, "{}", s.str());
   FewRows rows(group, p, s);
-  return {parallel("task", ceilDiv(p.n, s.nc), [&](const Expr &t) { return std::vector<Stmt>{rows.task(t)}; })};
+  return {parallel("task", ceilDiv(p.n, s.nc), [&](const Expr &t) { return Body{rows.task(t)}; })};
 }
 
 }  // namespace gptc::matmul

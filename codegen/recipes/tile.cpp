@@ -41,22 +41,22 @@ int64_t oddLines(int64_t n, DType dtype) {
   return (ceilDiv(n, line) | 1) * line;
 }
 
-Stmt serial(const char *name, Expr extent, const std::function<std::vector<Stmt>(const Expr &)> &body) {
+Stmt serial(const char *name, Expr extent, const std::function<Body(const Expr &)> &body) {
   Var v = makeVar(name);
   return loop(LoopKind::serial, v, std::move(extent), body(kir::ref(v)));
 }
 
-Stmt vectorLoop(const char *name, Expr extent, int lanes, const std::function<std::vector<Stmt>(const Expr &)> &body) {
+Stmt vectorLoop(const char *name, Expr extent, int lanes, const std::function<Body(const Expr &)> &body) {
   Var v = makeVar(name);
   return loop(LoopKind::vector, v, std::move(extent), body(kir::ref(v)), lanes);
 }
 
-Stmt parallel(const char *name, int64_t extent, const std::function<std::vector<Stmt>(const Expr &)> &body) {
+Stmt parallel(const char *name, int64_t extent, const std::function<Body(const Expr &)> &body) {
   Var v = makeVar(name);
   return loop(LoopKind::parallel, v, at(extent), body(kir::ref(v)));
 }
 
-Stmt bindTo(const char *name, const Expr &value, const std::function<std::vector<Stmt>(const Expr &)> &body) {
+Stmt bindTo(const char *name, const Expr &value, const std::function<Body(const Expr &)> &body) {
   Var v = makeVar(name, value->dtype);
   return let(v, value, body(kir::ref(v)));
 }
@@ -67,7 +67,7 @@ Stmt tileLoop(const TileLoop &t) {
   auto slot = [&](int row, int vec, const Expr &j) { return j + int64_t(row * tile.cols() + vec * tile.lanes); };
   auto everySlot = [&](const std::function<Stmt(int, int, const Expr &)> &make) {
     return vectorLoop("j", at(tile.lanes), tile.lanes, [&](const Expr &j) {
-      std::vector<Stmt> out;
+      Body out;
       for (int i = 0; i < tile.rows; ++i)
         for (int v = 0; v < tile.vecs; ++v)
           out.push_back(make(i, v, j));
@@ -80,17 +80,17 @@ Stmt tileLoop(const TileLoop &t) {
   });
   Stmt steps = serial("k", t.steps, [&](const Expr &k) {
     // The vectors of B are bound around all rows, so that each is loaded once per step.
-    return std::vector<Stmt>{vectorLoop("j", at(tile.lanes), tile.lanes, [&](const Expr &j) {
+    return Body{vectorLoop("j", at(tile.lanes), tile.lanes, [&](const Expr &j) {
       std::vector<Expr> bs;
       std::vector<Var> vars;
       for (int v = 0; v < tile.vecs; ++v) {
         vars.push_back(makeVar("b", tile.dtype));
         bs.push_back(t.b(v, k, j));
       }
-      std::vector<Stmt> body;
+      Body body;
       for (int i = 0; i < tile.rows; ++i)
         body.push_back(bindTo("a", t.a(i, k), [&](const Expr &a) {
-          std::vector<Stmt> fmas;
+          Body fmas;
           for (int v = 0; v < tile.vecs; ++v)
             fmas.push_back(store(acc, slot(i, v, j), kir::fma(a, kir::ref(vars[v]), load(acc, slot(i, v, j)))));
           return fmas;
@@ -104,15 +104,15 @@ Stmt tileLoop(const TileLoop &t) {
   return alloc(acc, {zero, steps, finish});
 }
 
-std::vector<Stmt> packPanels(const PanelPack &p) {
+Body packPanels(const PanelPack &p) {
   GPTC_CHECK(p.stepStride == 1 || p.colStride == 1, "strides {} {}", p.stepStride, p.colStride);
   const int64_t panelSize = p.panelSteps * p.width;
   Expr toBase = p.toBase ? p.toBase : at(0);
-  std::vector<Stmt> out;
+  Body out;
   auto zeros = [&](const Expr &panelBase) {
     return serial("k", p.steps, [&](const Expr &k) {
-      return std::vector<Stmt>{vectorLoop("j", at(p.width), p.lanes, [&](const Expr &j) {
-        return std::vector<Stmt>{store(p.to, panelBase + k * int64_t(p.width) + j, fimm(0, p.to->dtype))};
+      return Body{vectorLoop("j", at(p.width), p.lanes, [&](const Expr &j) {
+        return Body{store(p.to, panelBase + k * int64_t(p.width) + j, fimm(0, p.to->dtype))};
       })};
     });
   };
@@ -122,16 +122,14 @@ std::vector<Stmt> packPanels(const PanelPack &p) {
       Expr src = p.base + k * p.stepStride + panel * int64_t(p.width);
       Expr dst = toBase + panel * panelSize + k * int64_t(p.width);
       return vectorLoop("j", at(cols), p.lanes,
-                        [&](const Expr &j) { return std::vector<Stmt>{store(p.to, dst + j, load(p.from, src + j))}; });
+                        [&](const Expr &j) { return Body{store(p.to, dst + j, load(p.from, src + j))}; });
     };
     out.push_back(serial("k", p.steps, [&](const Expr &k) {
-      return std::vector<Stmt>{
-          serial("p", p.fullPanels, [&](const Expr &panel) { return std::vector<Stmt>{copyRow(k, panel, p.width)}; })};
+      return Body{serial("p", p.fullPanels, [&](const Expr &panel) { return Body{copyRow(k, panel, p.width)}; })};
     }));
     if (p.tailCols) {
-      std::vector<Stmt> tail = {zeros(toBase + p.fullPanels * panelSize), serial("k", p.steps, [&](const Expr &k) {
-                                  return std::vector<Stmt>{copyRow(k, p.fullPanels, p.tailCols)};
-                                })};
+      Body tail = {zeros(toBase + p.fullPanels * panelSize),
+                   serial("k", p.steps, [&](const Expr &k) { return Body{copyRow(k, p.fullPanels, p.tailCols)}; })};
       out.push_back(p.hasTail ? ifThen(p.hasTail, tail) : block(tail));
     }
     return out;
@@ -141,7 +139,7 @@ std::vector<Stmt> packPanels(const PanelPack &p) {
   const int64_t group = std::gcd(8, p.width);
   auto copyCols = [&](const Expr &panel, const Expr &first, int64_t cols) {
     return serial("k", p.steps, [&](const Expr &k) {
-      std::vector<Stmt> body;
+      Body body;
       for (int64_t c = 0; c < cols; ++c) {
         Expr col = first + c;
         Expr src = p.base + (panel * int64_t(p.width) + col) * p.colStride + k;
@@ -151,15 +149,14 @@ std::vector<Stmt> packPanels(const PanelPack &p) {
     });
   };
   out.push_back(serial("p", p.fullPanels, [&](const Expr &panel) {
-    return std::vector<Stmt>{serial(
-        "g", at(p.width / group), [&](const Expr &g) { return std::vector<Stmt>{copyCols(panel, g * group, group)}; })};
+    return Body{
+        serial("g", at(p.width / group), [&](const Expr &g) { return Body{copyCols(panel, g * group, group)}; })};
   }));
   if (p.tailCols) {
-    std::vector<Stmt> tail = {zeros(toBase + p.fullPanels * panelSize)};
+    Body tail = {zeros(toBase + p.fullPanels * panelSize)};
     if (p.tailCols >= group)
-      tail.push_back(serial("g", at(p.tailCols / group), [&](const Expr &g) {
-        return std::vector<Stmt>{copyCols(p.fullPanels, g * group, group)};
-      }));
+      tail.push_back(serial("g", at(p.tailCols / group),
+                            [&](const Expr &g) { return Body{copyCols(p.fullPanels, g * group, group)}; }));
     if (p.tailCols % group)
       tail.push_back(copyCols(p.fullPanels, at(p.tailCols / group * group), p.tailCols % group));
     out.push_back(p.hasTail ? ifThen(p.hasTail, tail) : block(tail));

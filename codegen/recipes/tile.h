@@ -13,6 +13,9 @@
 
 namespace gptc {
 
+/// Statements in order.
+using Body = std::vector<kir::Stmt>;
+
 struct Tile {
   int rows = 0;   // scalars of A broadcast per step
   int vecs = 0;   // vectors of B loaded per step
@@ -42,15 +45,11 @@ kir::Stmt tileLoop(const TileLoop &t);
 // ---- building blocks
 // -------------------------------------------------------------------------------------------------
 /// for (var in 0..extent) body(var)
-kir::Stmt serial(const char *name, kir::Expr extent,
-                 const std::function<std::vector<kir::Stmt>(const kir::Expr &)> &body);
-kir::Stmt vectorLoop(const char *name, kir::Expr extent, int lanes,
-                     const std::function<std::vector<kir::Stmt>(const kir::Expr &)> &body);
-kir::Stmt parallel(const char *name, int64_t extent,
-                   const std::function<std::vector<kir::Stmt>(const kir::Expr &)> &body);
+kir::Stmt serial(const char *name, kir::Expr extent, const std::function<Body(const kir::Expr &)> &body);
+kir::Stmt vectorLoop(const char *name, kir::Expr extent, int lanes, const std::function<Body(const kir::Expr &)> &body);
+kir::Stmt parallel(const char *name, int64_t extent, const std::function<Body(const kir::Expr &)> &body);
 /// Binds a value that several statements use.
-kir::Stmt bindTo(const char *name, const kir::Expr &value,
-                 const std::function<std::vector<kir::Stmt>(const kir::Expr &)> &body);
+kir::Stmt bindTo(const char *name, const kir::Expr &value, const std::function<Body(const kir::Expr &)> &body);
 
 /// At least n elements, and an odd number of cache lines: rows at this distance fall into different sets of a cache.
 int64_t oddLines(int64_t n, DType dtype);
@@ -70,6 +69,6 @@ struct PanelPack {
   int64_t panelSteps = 0;
   kir::Expr toBase;  // where panel 0 stands in `to`; null: 0
 };
-std::vector<kir::Stmt> packPanels(const PanelPack &p);
+Body packPanels(const PanelPack &p);
 
 }  // namespace gptc
