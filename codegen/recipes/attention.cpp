@@ -238,7 +238,7 @@ bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention); }
 
 Schedule defaults(const Op &fused, const Target &target) {
   Shape shape = shapeOf(*onlyOp(fused, OpKind::attention), 0);
-  Tile tile = tileForRows(registerTile(target, DType::f32), shape.tokens);
+  Tile tile = queryTile(target, shape);
   Schedule s;
   s.recipe = "attention";
   s.vec = tile.lanes;

@@ -22,6 +22,8 @@ struct Shape {
 };
 /// From an attention or attention_grad op whose operand `qkv` is packed.
 Shape shapeOf(const Op &op, unsigned qkv);
+/// A register tile for rows of queries: shorter for short sequences, where tiles at the diagonal are many.
+Tile queryTile(const Target &target, const Shape &shape);
 /// The group's one op besides constants and the yield, when it is of this kind and takes inputs of the group only.
 const Op *onlyOp(const Op &fused, OpKind kind);
 

@@ -1,6 +1,7 @@
 #include "codegen/recipes/attention.h"
 #include "ir/ops/op_support.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace gptc::attention {
@@ -23,6 +24,13 @@ Shape shapeOf(const Op &op, unsigned qkv) {
   s.p = op.attrs.getFloat("p");
   s.stream = uint32_t(op.attrs.getInt("stream"));
   return s;
+}
+
+Tile queryTile(const Target &target, const Shape &shape) {
+  Tile largest = registerTile(target, DType::f32);
+  if (shape.causal && shape.tokens <= 128)
+    largest.rows = std::min(largest.rows, 8);
+  return tileForRows(largest, shape.tokens);
 }
 
 const Op *onlyOp(const Op &fused, OpKind kind) {

@@ -317,14 +317,15 @@ bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention_grad); }
 
 Schedule defaults(const Op &fused, const Target &target) {
   Shape shape = shapeOf(*onlyOp(fused, OpKind::attention_grad), 1);
-  Tile tile = tileForRows(registerTile(target, DType::f32), shape.tokens);
+  Tile tile = queryTile(target, shape);
   Schedule s;
   s.recipe = "attention_grad";
   s.vec = tile.lanes;
   s.mr = tile.rows;
   s.nr = tile.cols();
-  s.kb = 128;
-  s.qb = roundUp(96, tile.rows);
+  // Larger blocks compute more above the diagonal, smaller ones load and store sums more often.
+  s.kb = shape.tokens <= 128 ? 32 : 128;
+  s.qb = shape.tokens <= 128 ? roundUp(32, tile.rows) : 4 * tile.rows;
   return s;
 }
 
