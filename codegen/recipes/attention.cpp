@@ -36,14 +36,17 @@ public:
             .lanes = s.vec,
             .dtype = group.compute};
     keyPanels = ceilDiv(shape.tokens, nr());
+    scoresStride = oddLines(keyPanels * nr(), dtype());
+    queriesStride = oddLines(shape.size, dtype());
+    auto tileBytes = [&] { return tile.rows * (scoresStride + queriesStride + nr() + 2) * int64_t(sizeOf(dtype())); };
+    while (tile.rows > 1 && tileBytes() > stackBudget)
+      --tile.rows;
     keysSize = keyPanels * shape.size * nr();
     sizePadded = roundUp(shape.size, tile.lanes);
     valuesSize = shape.tokens * sizePadded;
     tiles = ceilDiv(shape.tokens, tile.rows);
     tilesPerTask = s.qb ? std::clamp<int64_t>(s.qb / tile.rows, 1, tiles) : tiles;
-    shared = s.packB;
-    scoresStride = oddLines(keyPanels * nr(), dtype());
-    queriesStride = oddLines(shape.size, dtype());
+    shared = s.packB || tileBytes() + (keysSize + valuesSize) * int64_t(sizeOf(dtype())) > stackBudget;
   }
 
   Body body() {
@@ -245,10 +248,11 @@ Schedule defaults(const Op &fused, const Target &target) {
   s.mr = tile.rows;
   s.nr = tile.cols();
   const int64_t heads = shape.batch * shape.heads, perHead = 2 * shape.tokens * roundUp(shape.size, tile.lanes) * 4;
-  if (heads < 4 * int64_t(target.threads) || perHead > target.l2Bytes) {
+  const int64_t room = std::min(target.l2Bytes, stackBudget);
+  if (heads < 4 * int64_t(target.threads) || perHead > room) {
     const int64_t chunks = ceilDiv(8 * int64_t(target.threads), heads);
     s.qb = roundUp(std::max<int64_t>(ceilDiv(shape.tokens, chunks), 4 * tile.rows), tile.rows);
-    s.packB = ceilDiv(shape.tokens, s.qb) > 1 || perHead > target.l2Bytes;
+    s.packB = ceilDiv(shape.tokens, s.qb) > 1 || perHead > room;
   }
   return s;
 }

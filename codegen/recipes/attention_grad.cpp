@@ -36,14 +36,17 @@ public:
             .vecs = s.nr / s.vec,
             .lanes = s.vec,
             .dtype = group.compute};
-    keysPerBlock = std::min(roundUp(s.kb, nr()), roundUp(shape.tokens, nr()));
-    keyBlocks = ceilDiv(shape.tokens, keysPerBlock);
-    queriesPerBlock = std::min(roundUp(s.qb, tile.rows), roundUp(shape.tokens, tile.rows));
-    queryBlocks = ceilDiv(shape.tokens, queriesPerBlock);
     sizePadded = roundUp(shape.size, tile.lanes);
-    // Tiles of keys may reach past the block; what they find there goes to rows that nobody stores.
-    keyRows = roundUp(keysPerBlock, tile.rows);
-    stride = oddLines(std::max(keysPerBlock, keyRows), dtype());
+    keysPerBlock = std::min(roundUp(s.kb, nr()), roundUp(shape.tokens, nr()));
+    queriesPerBlock = std::min(roundUp(s.qb, tile.rows), roundUp(shape.tokens, tile.rows));
+    while (stackElements() * sizeOf(dtype()) > stackBudget && (keysPerBlock > nr() || queriesPerBlock > tile.rows))
+      if (keysPerBlock > nr())
+        keysPerBlock = roundUp(keysPerBlock / 2, nr());
+      else
+        queriesPerBlock = roundUp(queriesPerBlock / 2, tile.rows);
+    keyBlocks = ceilDiv(shape.tokens, keysPerBlock);
+    queryBlocks = ceilDiv(shape.tokens, queriesPerBlock);
+    delta = makeBuffer("delta", dtype(), Storage::global, shape.batch * shape.heads * shape.tokens, true);
   }
 
   Stmt kernel() {
@@ -55,7 +58,19 @@ public:
     });
   }
 
+  Buffer workspace() const { return delta; }
+
 private:
+  /// Tiles of keys may reach past the block; what they find there goes to rows that nobody stores.
+  int64_t keyRows() const { return roundUp(keysPerBlock, tile.rows); }
+  /// Of P and dS.
+  int64_t stride() const { return oddLines(keyRows(), dtype()); }
+  int64_t stackElements() const {
+    return 2 * keysPerBlock * shape.size + (keysPerBlock + 2 * keyRows() + 2 * queriesPerBlock) * sizePadded +
+           2 * queriesPerBlock * stride() + 2 * tile.rows * nr();
+  }
+  Expr perRow(const Expr &b, const Expr &h, const Expr &i) const { return (b * shape.heads + h) * shape.tokens + i; }
+
   Buffer input(const Op &op, unsigned i) const { return group.inputs[op.operand(i)->index]; }
   DType dtype() const { return group.compute; }
   int64_t nr() const { return tile.cols(); }
@@ -75,17 +90,16 @@ private:
     keysT = stack("kt", keysPerBlock * shape.size);
     valuesT = stack("vt", keysPerBlock * shape.size);
     keys = stack("k", keysPerBlock * sizePadded);
-    dKeys = stack("dk", keyRows * sizePadded);
-    dValues = stack("dv", keyRows * sizePadded);
+    dKeys = stack("dk", keyRows() * sizePadded);
+    dValues = stack("dv", keyRows() * sizePadded);
     queries = stack("q", queriesPerBlock * sizePadded);
     douts = stack("do", queriesPerBlock * sizePadded);
-    probs = stack("p", queriesPerBlock * stride);
-    dScores = stack("ds", queriesPerBlock * stride);
+    probs = stack("p", queriesPerBlock * stride());
+    dScores = stack("ds", queriesPerBlock * stride());
     score = stack("s", tile.rows * nr());
     dProb = stack("dp", tile.rows * nr());
-    delta = stack("delta", shape.group() * shape.tokens);
 
-    Body body = {serial("g", imm(shape.group()), [&](const Expr &g) { return prepare(b, kv * shape.group() + g, g); }),
+    Body body = {serial("g", imm(shape.group()), [&](const Expr &g) { return prepare(b, kv * shape.group() + g); }),
                  fill(probs, imm(0), imm(probs->size)), fill(dScores, imm(0), imm(dScores->size))};
     body.push_back(serial("jb", imm(keyBlocks), [&](const Expr &jb) {
       Expr j0 = jb * keysPerBlock;
@@ -98,14 +112,14 @@ private:
   }
 
   /// delta of a head, and its dq set to zero.
-  Body prepare(const Expr &b, const Expr &h, const Expr &g) {
+  Body prepare(const Expr &b, const Expr &h) {
     return {serial("i", imm(shape.tokens), [&](const Expr &i) {
       Expr at = outAt(b, i, h);
       return Body{
           foldRow(
               "delta", dtype(), BinaryOp::add, 0, imm(shape.size), rowLanes,
               [&](const Expr &x, const Fold &fold) { return Body{fold(load(dout, at + x) * load(out, at + x))}; },
-              [&](const Expr &sum) { return Body{store(delta, g * shape.tokens + i, sum)}; }),
+              [&](const Expr &sum) { return Body{store(delta, perRow(b, h, i), sum)}; }),
           fill(dqkv.buffer, dqkv.query(b, i, h), imm(shape.size))};
     })};
   }
@@ -182,7 +196,7 @@ private:
         Body body = {serial("p", seen, [&](const Expr &p) { return scores(h, g, b, j0, i0, first, p); })};
         if (shape.causal)
           body.push_back(serial("r", imm(tile.rows), [&](const Expr &r) {
-            Expr base = (first + r) * stride + seen * nr(), left = (panels - seen) * nr();
+            Expr base = (first + r) * stride() + seen * nr(), left = (panels - seen) * nr();
             return Body{fill(probs, base, left), fill(dScores, base, left)};
           }));
         return body;
@@ -198,7 +212,9 @@ private:
           TileLoop t;
           t.tile = narrow;
           t.steps = tiles * int64_t(tile.rows);
-          t.a = [&](int row, const Expr &k) { return load(left, k * stride + kt * int64_t(tile.rows) + int64_t(row)); };
+          t.a = [&](int row, const Expr &k) {
+            return load(left, k * stride() + kt * int64_t(tile.rows) + int64_t(row));
+          };
           t.b = [&](int vec, const Expr &k, const Expr &j) {
             return load(right, k * sizePadded + d0 + int64_t(vec * tile.lanes) + j);
           };
@@ -237,7 +253,7 @@ private:
           TileLoop t;
           t.tile = narrow;
           t.steps = steps;
-          t.a = [&](int row, const Expr &k) { return load(dScores, (first + row) * stride + k); };
+          t.a = [&](int row, const Expr &k) { return load(dScores, (first + row) * stride() + k); };
           t.b = [&](int vec, const Expr &k, const Expr &j) {
             return load(keys, k * sizePadded + d0 + int64_t(vec * tile.lanes) + j);
           };
@@ -273,24 +289,24 @@ private:
       Expr row = i0 + first + r;
       const bool ragged = shape.tokens % tile.rows;
       return Body{bindTo("i", ragged ? min(row, imm(shape.tokens - 1)) : row, [&](const Expr &i) {
-        Expr lseAt = load(lse, (b * shape.heads + h) * shape.tokens + i);
-        Expr deltaAt = load(delta, g * shape.tokens + i);
+        Expr lseAt = load(lse, perRow(b, h, i));
+        Expr deltaOfRow = load(delta, perRow(b, h, i));
         Expr end = shape.causal ? i + 1 : imm(shape.tokens);
         if (ragged)  // rows past the last query see nothing
           end = select(lt(row, imm(shape.tokens)), end, imm(0));
         return Body{bindTo("lse", lseAt, [&](const Expr &lseAt) {
-          return Body{bindTo("delta", deltaAt, [&](const Expr &deltaAt) {
+          return Body{bindTo("delta", deltaOfRow, [&](const Expr &deltaOfRow) {
             return Body{vectorLoop("x", imm(nr()), tile.lanes, [&](const Expr &x) {
-              Expr j = j0 + p * nr() + x, near = r * nr() + x, to = (first + r) * stride + p * nr() + x;
+              Expr j = j0 + p * nr() + x, near = r * nr() + x, to = (first + r) * stride() + p * nr() + x;
               Expr zero = fimm(0, dtype());
               Expr prob = select(lt(j, end), unary(UnaryOp::exp, load(score, near) - lseAt), zero);
               return Body{bindTo("prob", prob, [&](const Expr &prob) {
                 Expr dp = load(dProb, near);
                 if (!dropout.active())
-                  return Body{store(probs, to, prob), store(dScores, to, prob * (dp - deltaAt))};
+                  return Body{store(probs, to, prob), store(dScores, to, prob * (dp - deltaOfRow))};
                 Expr factor = select(dropout.keep(h, i, j), fimm(dropout.keptScale(), dtype()), zero);
                 return Body{bindTo("factor", factor, [&](const Expr &factor) {
-                  return Body{store(probs, to, prob * factor), store(dScores, to, prob * (dp * factor - deltaAt))};
+                  return Body{store(probs, to, prob * factor), store(dScores, to, prob * (dp * factor - deltaOfRow))};
                 })};
               })};
             })};
@@ -307,8 +323,7 @@ private:
   Dropout dropout;
   Buffer dout, out, lse;
   Tile tile;
-  int64_t keysPerBlock, keyBlocks, queriesPerBlock, queryBlocks, sizePadded, keyRows;
-  int64_t stride;  // of P and dS
+  int64_t keysPerBlock, keyBlocks, queriesPerBlock, queryBlocks, sizePadded;
   std::vector<Buffer> locals;
   Buffer keysT, valuesT, keys, dKeys, dValues, queries, douts, probs, dScores, score, dProb, delta;
 };
@@ -336,8 +351,9 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
   Backward backward(group, *op, s);
   LoweredGroup out;
   out.kernel.name = group.kernelName();
-  out.kernel.params = group.params();
+  out.kernel.params = group.params({backward.workspace()});
   out.kernel.body = {backward.kernel()};
+  out.workspaceBytes = {backward.workspace()->size * int64_t(sizeOf(compute))};
   return out;
 }
 

@@ -141,6 +141,10 @@ struct Blocks {
   int64_t panels, panelsPerTask, colTasks;
   int64_t tailCols;  // columns of the last panel when it is not full
   int64_t kc, kBlocks;
+  /// Panels of B, and the sums of one tile or, between blocks of k, of all.
+  int64_t stackElements(const Problem &p) const {
+    return panelsPerTask * kc * tile.cols() + tile.rows * tile.cols() * (kc < p.k ? tilesPerTask * panelsPerTask : 1);
+  }
   int64_t tasks(const Problem &p) const { return p.batch * rowTasks * colTasks; }
 };
 
@@ -152,14 +156,24 @@ Blocks blocksOf(const Problem &p, const Schedule &s, DType dtype) {
   b.tile.rows = int(std::min<int64_t>(s.mr, p.m));
   b.tiles = ceilDiv(p.m, b.tile.rows);
   b.tilesPerTask = std::clamp<int64_t>(s.mc / b.tile.rows, 1, b.tiles);
-  b.rowTasks = ceilDiv(b.tiles, b.tilesPerTask);
   b.panels = ceilDiv(p.n, b.tile.cols());
   b.panelsPerTask = std::clamp<int64_t>(s.nc / b.tile.cols(), 1, b.panels);
-  b.colTasks = ceilDiv(b.panels, b.panelsPerTask);
   b.tailCols = p.n % b.tile.cols();
-  b.kc = std::min(s.kc, p.k);
-  if (p.fold)  // whole folds, so that a block of k ends where a partial sum does
-    b.kc = std::min(p.k, std::max<int64_t>(1, b.kc / p.fold) * p.fold);
+  // Blocks of k consist of whole folds, so that one ends where a partial sum does.
+  const int64_t unit = p.fold ? p.fold : 1;
+  b.kc = std::min(p.k, std::max<int64_t>(1, s.kc / unit) * unit);
+  while (b.stackElements(p) * int64_t(sizeOf(dtype)) > stackBudget) {  // f64 takes twice the room
+    if (b.panelsPerTask > 1)
+      b.panelsPerTask = ceilDiv(b.panelsPerTask, 2);
+    else if (b.kc < p.k && b.tilesPerTask > 1)
+      b.tilesPerTask = ceilDiv(b.tilesPerTask, 2);
+    else if (b.kc > unit)
+      b.kc = ceilDiv(b.kc, 2 * unit) * unit;
+    else
+      break;
+  }
+  b.rowTasks = ceilDiv(b.tiles, b.tilesPerTask);
+  b.colTasks = ceilDiv(b.panels, b.panelsPerTask);
   b.kBlocks = ceilDiv(p.k, b.kc);
   return b;
 }
@@ -364,7 +378,7 @@ Schedule schedule(const Problem &p, const Target &target) {
       return false;
     const double b = double(kc * panels * nr * bytes),
                  sums = kc < p.k ? double(tiles * tile.rows * panels * nr * bytes) : 0;
-    const double l2 = double(target.l2Bytes);
+    const double l2 = double(std::min(target.l2Bytes, stackBudget * 16 / 15));
     return b <= l2 * (p.ta ? 0.27 : 0.5) && b + sums <= l2 * (p.ta ? 0.7 : 0.92);
   };
   // How the result is cut into tasks: least estimated time of the busiest thread.

@@ -51,6 +51,9 @@ kir::Stmt parallel(const char *name, int64_t extent, const std::function<Body(co
 /// Binds a value that several statements use.
 kir::Stmt bindTo(const char *name, const kir::Expr &value, const std::function<Body(const kir::Expr &)> &body);
 
+/// Bytes of stack buffers that a recipe may use; a little less than the kernel IR allows.
+constexpr int64_t stackBudget = 992 << 10;
+
 /// At least n elements, and an odd number of cache lines: rows at this distance fall into different sets of a cache.
 int64_t oddLines(int64_t n, DType dtype);
 

@@ -180,6 +180,26 @@ TEST(Matmul, FewRows) {
         }
 }
 
+// Stack buffers fit whatever the shape, the caches and the type.
+TEST(Matmul, LargeShapesFitTheStack) {
+  for (int64_t l2 : {256 << 10, 1 << 20, 8 << 20}) {
+    Target target = hostTarget();
+    target.l2Bytes = l2;
+    for (const Form &f : forms)
+      for (auto [m, n, k] :
+           {std::array<int64_t, 3>{4096, 50257, 768}, {50257, 1600, 4096}, {8192, 768, 50257}, {100000, 64, 100000}}) {
+        Form form = f;
+        form.fold = f.fold ? 256 : 0;
+        Group g = formOf(form, m, n, k);
+        for (DType compute : {DType::f32, DType::f64}) {
+          std::vector<std::string> errors =
+              kir::verify(lowerGroup(*g.fused, defaultSchedule(*g.fused, target), target, compute).kernel);
+          EXPECT_TRUE(errors.empty()) << errors[0] << " " << f.name << " " << m << " " << n << " " << k;
+        }
+      }
+  }
+}
+
 TEST(Matmul, TargetWithoutAvx512) {
   Target narrow = hostTarget();
   narrow.vectorBytes = 32;
