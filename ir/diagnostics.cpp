@@ -18,8 +18,8 @@ constexpr size_t maxShown = 160;
 
 bool continuesCharacter(char c) { return (uint8_t(c) & 0xc0) == 0x80; }
 
-/// The quoted line and its underline. Columns are bytes from 1; a character of several bytes takes one place, and tabs stay
-/// tabs so that the underline stands below the text in any terminal.
+/// The quoted line and its underline. Columns are bytes from 1; a character of several bytes takes one place, and tabs
+/// stay tabs so that the underline stands below the text in any terminal.
 struct Excerpt {
   std::string text;
   std::string underline;
@@ -94,8 +94,8 @@ std::string Diagnostic::str(bool color) const {
       Excerpt e(where);
       s += fmt::format("{} {}|{}\n", margin, p.frame, p.off);
       s += fmt::format("{}{:>{}} |{} {}\n", p.frame, number, margin.size(), p.off, e.text);
-      s += fmt::format("{} {}|{} {}{}{}{}{}\n", margin, p.frame, p.off, e.underline.substr(0, e.underline.find('^')), p.error,
-                       e.underline.substr(std::min(e.underline.find('^'), e.underline.size())),
+      s += fmt::format("{} {}|{} {}{}{}{}{}\n", margin, p.frame, p.off, e.underline.substr(0, e.underline.find('^')),
+                       p.error, e.underline.substr(std::min(e.underline.find('^'), e.underline.size())),
                        label.empty() ? "" : " " + label, p.off);
       labelShown = true;
     }

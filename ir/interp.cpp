@@ -19,8 +19,8 @@ public:
       : block(block), state(state), observe(observe) {}
 
   void bind(const Value *v, Tensor t) {
-    GPTC_CHECK(int64_t(t.data.size()) == v->type.elements() && sameData(t.type, v->type), "a tensor {} with {} elements for a value {}",
-               t.type.str(), t.data.size(), v->type.str());
+    GPTC_CHECK(int64_t(t.data.size()) == v->type.elements() && sameData(t.type, v->type),
+               "a tensor {} with {} elements for a value {}", t.type.str(), t.data.size(), v->type.str());
     if (!v->unused())
       live[v] = {std::move(t), v->users().size()};
   }
@@ -46,6 +46,16 @@ public:
           live.erase(it);
     }
     GPTC_UNREACHABLE("a block without an end");
+  }
+
+  /// Runs the body of a fused op.
+  static std::vector<Tensor> fused(const Op &op, llvm::ArrayRef<const Tensor *> operands,
+                                   const InterpretObserver &observe) {
+    GPTC_CHECK(op.body && operands.size() == op.body->args.size(), "{} operands for {}", operands.size(), print(op));
+    Run inner(*op.body, nullptr, observe);
+    for (size_t i = 0; i < operands.size(); ++i)
+      inner.bind(op.body->args[i].get(), *operands[i]);
+    return inner.run();
   }
 
 private:
@@ -75,12 +85,8 @@ private:
       (*state)[op.state] = *operands[0];
       return {};
     }
-    if (op.is(OpKind::fused)) {
-      Run inner(*op.body, nullptr, observe);
-      for (size_t i = 0; i < operands.size(); ++i)
-        inner.bind(op.body->args[i].get(), *operands[i]);
-      return inner.run();
-    }
+    if (op.is(OpKind::fused))
+      return fused(op, operands, observe);
     std::vector<Tensor> results = op.def().reference(op, std::span(operands.data(), operands.size()));
     for (unsigned i = 0; i < std::min<size_t>(results.size(), op.numResults()); ++i)
       results[i].type.sharding = op.result(i)->type.sharding;  // not an op's business
@@ -91,17 +97,23 @@ private:
 /// The nearest value that the dtype can hold.
 double rounded(double v, DType t) {
   switch (t) {
-  case DType::f32: return float(v);
-  case DType::bf16: return kir::roundBF16(float(v));
-  case DType::f16: return kir::roundF16(float(v));
-  default: return v;
+  case DType::f32:
+    return float(v);
+  case DType::bf16:
+    return kir::roundBF16(float(v));
+  case DType::f16:
+    return kir::roundF16(float(v));
+  default:
+    return v;
   }
 }
 
 }  // namespace
 
-std::vector<Tensor> interpret(const Function &f, std::span<const Tensor> args, StateMap &state, const InterpretObserver &observe) {
-  GPTC_CHECK(args.size() == f.body.args.size(), "@{} takes {} arguments, not {}", f.name, f.body.args.size(), args.size());
+std::vector<Tensor> interpret(const Function &f, std::span<const Tensor> args, StateMap &state,
+                              const InterpretObserver &observe) {
+  GPTC_CHECK(args.size() == f.body.args.size(), "@{} takes {} arguments, not {}", f.name, f.body.args.size(),
+             args.size());
   Run run(f.body, &state, observe);
   for (size_t i = 0; i < args.size(); ++i)
     run.bind(f.body.args[i].get(), args[i]);
@@ -109,12 +121,10 @@ std::vector<Tensor> interpret(const Function &f, std::span<const Tensor> args, S
 }
 
 std::vector<Tensor> interpretFused(const Op &fused, std::span<const Tensor> operands) {
-  GPTC_CHECK(fused.body && operands.size() == fused.body->args.size(), "{} operands for {}", operands.size(), print(fused));
-  InterpretObserver nobody;
-  Run run(*fused.body, nullptr, nobody);
-  for (size_t i = 0; i < operands.size(); ++i)
-    run.bind(fused.body->args[i].get(), operands[i]);
-  return run.run();
+  std::vector<const Tensor *> pointers;
+  for (const Tensor &t : operands)
+    pointers.push_back(&t);
+  return Run::fused(fused, pointers, nullptr);
 }
 
 Tensor initialValue(const State &s, uint64_t seed) {
@@ -127,7 +137,8 @@ Tensor initialValue(const State &s, uint64_t seed) {
     std::fill(t.data.begin(), t.data.end(), rounded(value, s.type.dtype));
     return t;
   }
-  GPTC_CHECK(init == "normal" && isFloat(s.type.dtype), "state @{} : {} cannot be initialised as '{}'", s.name, s.type.str(), init);
+  GPTC_CHECK(init == "normal" && isFloat(s.type.dtype), "state @{} : {} cannot be initialised as '{}'", s.name,
+             s.type.str(), init);
   RandomKey key = randomKey(seed, 0, uint32_t(s.attrs.getInt("stream")), 0);
   double deviation = s.attrs.getFloat("std", 1.0);
   for (size_t i = 0; i < t.data.size(); ++i)

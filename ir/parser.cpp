@@ -1,5 +1,5 @@
-// The parser of the grammar in graph.h. Its input is untrusted: it bounds depth and sizes, checks every number, and says no to
-// everything that it does not know, with the place.
+// The parser of the grammar in graph.h. Its input is untrusted: it bounds depth and sizes, checks every number, and
+// says no to everything that it does not know, with the place.
 #include "ir/diagnostics.h"
 #include "ir/graph.h"
 
@@ -57,7 +57,8 @@ private:
 
   [[noreturn]] void failAt(llvm::StringRef place, std::string message, std::string help = "") {
     size_t offset = place.data() - whole.data();
-    size_t start = whole.rfind('\n', offset) == llvm::StringRef::npos || offset == 0 ? 0 : whole.rfind('\n', offset) + 1;
+    size_t start =
+        whole.rfind('\n', offset) == llvm::StringRef::npos || offset == 0 ? 0 : whole.rfind('\n', offset) + 1;
     Diagnostic d{ErrorCode::GirSyntax, std::move(message), {}, "", {}, {}};
     d.where.file = filename.str();
     d.where.line = unsigned(1 + whole.take_front(start).count('\n'));
@@ -143,9 +144,12 @@ private:
     rest = rest.drop_front(rest.empty() ? 0 : 1);
     switch (c) {
     case '"':
-    case '\\': return c;
-    case 'n': return '\n';
-    case 't': return '\t';
+    case '\\':
+      return c;
+    case 'n':
+      return '\n';
+    case 't':
+      return '\t';
     case 'x': {
       unsigned value;
       if (rest.size() < 2 || rest.take_front(2).getAsInteger(16, value))
@@ -153,7 +157,8 @@ private:
       rest = rest.drop_front(2);
       return char(value);
     }
-    default: break;
+    default:
+      break;
     }
     failAt(place.take_front(1), "unknown escape in a string", "\\\" \\\\ \\n \\t and \\xHH are known");
   }
@@ -266,7 +271,8 @@ private:
       rest = digits.drop_front(3);
       return -std::numeric_limits<double>::infinity();
     }
-    llvm::StringRef number = rest.take_while([](char c) { return isDigit(c) || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E'; });
+    llvm::StringRef number =
+        rest.take_while([](char c) { return isDigit(c) || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E'; });
     if (digits.empty() || !isDigit(digits.front()))
       fail("expected true, false, a number, a string or a list of integers");
     if (number.find_first_of(".eE") == llvm::StringRef::npos)
@@ -478,6 +484,8 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Module> parseModule(llvm::StringRef text, llvm::StringRef filename) { return Parser(text, filename).run(); }
+std::unique_ptr<Module> parseModule(llvm::StringRef text, llvm::StringRef filename) {
+  return Parser(text, filename).run();
+}
 
 }  // namespace gptc

@@ -44,22 +44,32 @@ private:
 
 bool matches(const Attr &value, AttrSpec::Kind kind) {
   switch (kind) {
-  case AttrSpec::Bool: return std::holds_alternative<bool>(value);
-  case AttrSpec::Int: return std::holds_alternative<int64_t>(value);
-  case AttrSpec::Float: return std::holds_alternative<double>(value) || std::holds_alternative<int64_t>(value);
-  case AttrSpec::String: return std::holds_alternative<std::string>(value);
-  case AttrSpec::Ints: return std::holds_alternative<std::vector<int64_t>>(value);
+  case AttrSpec::Bool:
+    return std::holds_alternative<bool>(value);
+  case AttrSpec::Int:
+    return std::holds_alternative<int64_t>(value);
+  case AttrSpec::Float:
+    return std::holds_alternative<double>(value) || std::holds_alternative<int64_t>(value);
+  case AttrSpec::String:
+    return std::holds_alternative<std::string>(value);
+  case AttrSpec::Ints:
+    return std::holds_alternative<std::vector<int64_t>>(value);
   }
   return false;
 }
 
 const char *describe(AttrSpec::Kind kind) {
   switch (kind) {
-  case AttrSpec::Bool: return "true or false";
-  case AttrSpec::Int: return "an integer";
-  case AttrSpec::Float: return "a number";
-  case AttrSpec::String: return "a string";
-  case AttrSpec::Ints: return "a list of integers";
+  case AttrSpec::Bool:
+    return "true or false";
+  case AttrSpec::Int:
+    return "an integer";
+  case AttrSpec::Float:
+    return "a number";
+  case AttrSpec::String:
+    return "a string";
+  case AttrSpec::Ints:
+    return "a list of integers";
   }
   return "";
 }

@@ -26,7 +26,8 @@ template <typename S, typename F> void forEachField(S &s, F f) {
 }
 
 bool isRecipeName(llvm::StringRef s) {
-  return !s.empty() && llvm::all_of(s, [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; });
+  return !s.empty() &&
+         llvm::all_of(s, [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; });
 }
 
 }  // namespace
@@ -57,7 +58,8 @@ bool Schedule::parse(llvm::StringRef text, Schedule &out) {
       known = true;
       using T = std::remove_reference_t<decltype(value)>;
       int64_t parsed = 0;
-      good = !value && !digits.getAsInteger(10, parsed) && parsed > 0 && parsed <= int64_t(std::numeric_limits<T>::max());
+      good =
+          !value && !digits.getAsInteger(10, parsed) && parsed > 0 && parsed <= int64_t(std::numeric_limits<T>::max());
       value = T(parsed);
     });
     if (!known || !good)

@@ -16,7 +16,8 @@ struct DTypeInfo {
 constexpr std::array<DTypeInfo, 8> dtypes = {
     {{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"f16", 2}, {"i32", 4}, {"i64", 8}, {"u32", 4}, {"pred", 1}}};
 
-// Products saturate here, so that bytes() of a nonsensical type cannot wrap around; verify() rejects such a type long before.
+// Products saturate here, so that bytes() of a nonsensical type cannot wrap around; verify() rejects such a type long
+// before.
 constexpr int64_t saturated = int64_t(1) << 59;
 
 int64_t multiply(int64_t a, int64_t b) {

@@ -9,8 +9,8 @@ using namespace ops;
 
 namespace {
 
-/// Row-major positions of all logical elements are the same in both: what follows the first padded dimension on is equal,
-/// and what stands before has as many elements.
+/// Row-major positions of all logical elements are the same in both: what follows the first padded dimension on is
+/// equal, and what stands before has as many elements.
 bool sameLayout(const Type &a, const Type &b) {
   llvm::ArrayRef<Dim> x = a.dims, y = b.dims;
   while (!x.empty() && !y.empty() && x.back() == y.back()) {
@@ -36,7 +36,9 @@ bool cutDimension(const Op &op, int64_t &dim, std::string &error) {
 }
 
 /// [start, start + size) lies within [0, full).
-bool inRange(int64_t start, int64_t size, int64_t full) { return size > 0 && start >= 0 && size <= full && start <= full - size; }
+bool inRange(int64_t start, int64_t size, int64_t full) {
+  return size > 0 && start >= 0 && size <= full && start <= full - size;
+}
 
 std::vector<int64_t> inverse(llvm::ArrayRef<int64_t> perm) {
   std::vector<int64_t> r(perm.size());
@@ -45,10 +47,12 @@ std::vector<int64_t> inverse(llvm::ArrayRef<int64_t> perm) {
   return r;
 }
 
-kir::Expr clampIndex(kir::Expr i, int64_t last) { return kir::min(kir::max(std::move(i), kir::imm(0)), kir::imm(last)); }
+kir::Expr clampIndex(kir::Expr i, int64_t last) {
+  return kir::min(kir::max(std::move(i), kir::imm(0)), kir::imm(last));
+}
 
-/// A result gathered from operand 0: from(index, source) turns the index of a result element into that of the source; false
-/// where there is none, and the element is zero.
+/// A result gathered from operand 0: from(index, source) turns the index of a result element into that of the source;
+/// false where there is none, and the element is zero.
 template <typename F> std::vector<Tensor> gatherReference(const Op &op, const Tensor &x, F from) {
   Tensor r(op.result()->type);
   std::vector<int64_t> strides = stridesOf(x.type);
@@ -112,39 +116,41 @@ OpDef define_transpose() {
       .attrs = {{AttrSpec::Ints, "perm", true, std::vector<int64_t>()}},
       .results = {"y"},
       .fusion = FusionKind::gather,
-      .infer = [](const Op &op, std::vector<Type> &types, std::string &error) {
-        const Type &x = op.operand(0)->type;
-        std::vector<int64_t> perm = op.attrs.getInts("perm");
-        std::vector<int64_t> sorted = perm;
-        llvm::sort(sorted);
-        bool good = perm.size() == x.rank();
-        for (size_t i = 0; good && i < sorted.size(); ++i)
-          good = sorted[i] == int64_t(i);
-        if (!good)
-          return fail(error, "perm is no permutation of the dimensions of {}", x.str());
-        Type y(x.dtype);
-        for (size_t i = 0; i < perm.size(); ++i) {
-          y.dims.push_back(x.dims[perm[i]]);
-          for (const Shard &s : x.sharding)
-            if (s.dim == perm[i])
-              y.sharding.push_back({unsigned(i), s.axis});
-        }
-        types = {std::move(y)};
-        return true;
-      },
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            const Type &x = op.operand(0)->type;
+            std::vector<int64_t> perm = op.attrs.getInts("perm");
+            std::vector<int64_t> sorted = perm;
+            llvm::sort(sorted);
+            bool good = perm.size() == x.rank();
+            for (size_t i = 0; good && i < sorted.size(); ++i)
+              good = sorted[i] == int64_t(i);
+            if (!good)
+              return fail(error, "perm is no permutation of the dimensions of {}", x.str());
+            Type y(x.dtype);
+            for (size_t i = 0; i < perm.size(); ++i) {
+              y.dims.push_back(x.dims[perm[i]]);
+              for (const Shard &s : x.sharding)
+                if (s.dim == perm[i])
+                  y.sharding.push_back({unsigned(i), s.axis});
+            }
+            types = {std::move(y)};
+            return true;
+          },
       .check = NotApplicable{"infer says it all"},
       .grad = [](GradCtx &c) -> std::vector<Value *> {
         return {c.b.value(OpKind::transpose, {c.dresults[0]}, attrs({{"perm", inverse(c.op.attrs.getInts("perm"))}}))};
       },
       .cost = [](const Op &op) { return streamCost(op, 0); },
-      .reference = [](const Op &op, std::span<const Tensor *const> x) {
-        std::vector<int64_t> perm = op.attrs.getInts("perm");
-        return gatherReference(op, *x[0], [&](llvm::ArrayRef<int64_t> index, std::vector<int64_t> &source) {
-          for (size_t i = 0; i < perm.size(); ++i)
-            source[perm[i]] = index[i];
-          return true;
-        });
-      },
+      .reference =
+          [](const Op &op, std::span<const Tensor *const> x) {
+            std::vector<int64_t> perm = op.attrs.getInts("perm");
+            return gatherReference(op, *x[0], [&](llvm::ArrayRef<int64_t> index, std::vector<int64_t> &source) {
+              for (size_t i = 0; i < perm.size(); ++i)
+                source[perm[i]] = index[i];
+              return true;
+            });
+          },
       .lower = [](LowerCtx &c) -> std::vector<kir::Expr> {
         std::vector<int64_t> perm = c.op.attrs.getInts("perm");
         std::vector<kir::Expr> index = c.index();
@@ -175,36 +181,41 @@ OpDef define_slice() {
       .attrs = {{AttrSpec::Int, "dim", true}, {AttrSpec::Int, "start", true}, {AttrSpec::Int, "size", true}},
       .results = {"y"},
       .fusion = FusionKind::gather,
-      .infer = [](const Op &op, std::vector<Type> &types, std::string &error) {
-        int64_t dim;
-        if (!cutDimension(op, dim, error))
-          return false;
-        Type y = op.operand(0)->type;
-        int64_t start = op.attrs.getInt("start"), size = op.attrs.getInt("size");
-        if (!inRange(start, size, y.dim(dim)))
-          return fail(error, "{} positions from {} do not lie within dimension {} of {}", size, start, dim, y.str());
-        y.dims[dim] = Dim(size);
-        types = {std::move(y)};
-        return true;
-      },
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            int64_t dim;
+            if (!cutDimension(op, dim, error))
+              return false;
+            Type y = op.operand(0)->type;
+            int64_t start = op.attrs.getInt("start"), size = op.attrs.getInt("size");
+            if (!inRange(start, size, y.dim(dim)))
+              return fail(error, "{} positions from {} do not lie within dimension {} of {}", size, start, dim,
+                          y.str());
+            y.dims[dim] = Dim(size);
+            types = {std::move(y)};
+            return true;
+          },
       .check = NotApplicable{"infer says it all"},
       .grad = [](GradCtx &c) -> std::vector<Value *> {
         int64_t dim = c.op.attrs.getInt("dim");
-        return {c.b.value(OpKind::unslice, {c.dresults[0]},
-                          attrs({{"dim", dim}, {"start", c.op.attrs.getInt("start")}, {"full", c.op.operand(0)->type.dim(dim)}}))};
+        return {c.b.value(
+            OpKind::unslice, {c.dresults[0]},
+            attrs({{"dim", dim}, {"start", c.op.attrs.getInt("start")}, {"full", c.op.operand(0)->type.dim(dim)}}))};
       },
-      .cost = [](const Op &op) {
-        Cost c = streamCost(op, 0);
-        c.bytesRead = c.bytesWritten;
-        return c;
-      },
-      .reference = [](const Op &op, std::span<const Tensor *const> x) {
-        int64_t dim = op.attrs.getInt("dim"), start = op.attrs.getInt("start");
-        return gatherReference(op, *x[0], [&](llvm::ArrayRef<int64_t>, std::vector<int64_t> &source) {
-          source[dim] += start;
-          return true;
-        });
-      },
+      .cost =
+          [](const Op &op) {
+            Cost c = streamCost(op, 0);
+            c.bytesRead = c.bytesWritten;
+            return c;
+          },
+      .reference =
+          [](const Op &op, std::span<const Tensor *const> x) {
+            int64_t dim = op.attrs.getInt("dim"), start = op.attrs.getInt("start");
+            return gatherReference(op, *x[0], [&](llvm::ArrayRef<int64_t>, std::vector<int64_t> &source) {
+              source[dim] += start;
+              return true;
+            });
+          },
       .lower = [](LowerCtx &c) -> std::vector<kir::Expr> {
         std::vector<kir::Expr> index = c.index();
         kir::Expr &i = index[c.op.attrs.getInt("dim")];
@@ -234,34 +245,37 @@ OpDef define_unslice() {
       .attrs = {{AttrSpec::Int, "dim", true}, {AttrSpec::Int, "start", true}, {AttrSpec::Int, "full", true}},
       .results = {"y"},
       .fusion = FusionKind::gather,
-      .infer = [](const Op &op, std::vector<Type> &types, std::string &error) {
-        int64_t dim;
-        if (!cutDimension(op, dim, error))
-          return false;
-        Type y = op.operand(0)->type;
-        int64_t start = op.attrs.getInt("start"), full = op.attrs.getInt("full");
-        if (full > maxElements || !inRange(start, y.dim(dim), full))
-          return fail(error, "dimension {} of {} does not fit at {} into {}", dim, y.str(), start, full);
-        y.dims[dim] = Dim(full);
-        if (std::string why = y.invalid(); !why.empty())
-          return fail(error, "the result would have {}", why);
-        types = {std::move(y)};
-        return true;
-      },
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            int64_t dim;
+            if (!cutDimension(op, dim, error))
+              return false;
+            Type y = op.operand(0)->type;
+            int64_t start = op.attrs.getInt("start"), full = op.attrs.getInt("full");
+            if (full > maxElements || !inRange(start, y.dim(dim), full))
+              return fail(error, "dimension {} of {} does not fit at {} into {}", dim, y.str(), start, full);
+            y.dims[dim] = Dim(full);
+            if (std::string why = y.invalid(); !why.empty())
+              return fail(error, "the result would have {}", why);
+            types = {std::move(y)};
+            return true;
+          },
       .check = NotApplicable{"infer says it all"},
       .grad = [](GradCtx &c) -> std::vector<Value *> {
         int64_t dim = c.op.attrs.getInt("dim");
-        return {c.b.value(OpKind::slice, {c.dresults[0]},
-                          attrs({{"dim", dim}, {"start", c.op.attrs.getInt("start")}, {"size", c.op.operand(0)->type.dim(dim)}}))};
+        return {c.b.value(
+            OpKind::slice, {c.dresults[0]},
+            attrs({{"dim", dim}, {"start", c.op.attrs.getInt("start")}, {"size", c.op.operand(0)->type.dim(dim)}}))};
       },
       .cost = [](const Op &op) { return streamCost(op, 0); },
-      .reference = [](const Op &op, std::span<const Tensor *const> x) {
-        int64_t dim = op.attrs.getInt("dim"), start = op.attrs.getInt("start"), size = x[0]->type.dim(dim);
-        return gatherReference(op, *x[0], [&](llvm::ArrayRef<int64_t> index, std::vector<int64_t> &source) {
-          source[dim] = index[dim] - start;
-          return source[dim] >= 0 && source[dim] < size;
-        });
-      },
+      .reference =
+          [](const Op &op, std::span<const Tensor *const> x) {
+            int64_t dim = op.attrs.getInt("dim"), start = op.attrs.getInt("start"), size = x[0]->type.dim(dim);
+            return gatherReference(op, *x[0], [&](llvm::ArrayRef<int64_t> index, std::vector<int64_t> &source) {
+              source[dim] = index[dim] - start;
+              return source[dim] >= 0 && source[dim] < size;
+            });
+          },
       .lower = [](LowerCtx &c) -> std::vector<kir::Expr> {
         const Type &x = c.op.operand(0)->type;
         int64_t dim = c.op.attrs.getInt("dim"), size = x.dim(dim);
@@ -296,36 +310,40 @@ OpDef define_dynamic_slice() {
       .attrs = {{AttrSpec::Int, "size", true}},
       .results = {"y"},
       .fusion = FusionKind::gather,
-      .infer = [](const Op &op, std::vector<Type> &types, std::string &error) {
-        const Type &x = op.operand(0)->type;
-        const Type &pos = op.operand(1)->type;
-        if (!pos.isScalar() || (pos.dtype != DType::i32 && pos.dtype != DType::i64))
-          return fail(error, "pos must be i32[] or i64[], not {}", pos.str());
-        int64_t size = op.attrs.getInt("size");
-        if (!expectRank(op, 0, 1, error))
-          return false;
-        if (x.dim(0) != x.padded(0) || !inRange(0, size, x.dim(0)))
-          return fail(error, "{} rows do not lie within {}", size, x.str());
-        Type y = x;
-        y.dims[0] = Dim(size);
-        types = {std::move(y)};
-        return true;
-      },
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            const Type &x = op.operand(0)->type;
+            const Type &pos = op.operand(1)->type;
+            if (!pos.isScalar() || (pos.dtype != DType::i32 && pos.dtype != DType::i64))
+              return fail(error, "pos must be i32[] or i64[], not {}", pos.str());
+            int64_t size = op.attrs.getInt("size");
+            if (!expectRank(op, 0, 1, error))
+              return false;
+            if (x.dim(0) != x.padded(0) || !inRange(0, size, x.dim(0)))
+              return fail(error, "{} rows do not lie within {}", size, x.str());
+            Type y = x;
+            y.dims[0] = Dim(size);
+            types = {std::move(y)};
+            return true;
+          },
       .check = NotApplicable{"infer says it all"},
-      .grad = NotApplicable{"reads tables at a run-time position in @prefill and @decode, which are not differentiated"},
-      .cost = [](const Op &op) {
-        Cost c = streamCost(op, 0);
-        c.bytesRead = c.bytesWritten;
-        return c;
-      },
-      .reference = [](const Op &op, std::span<const Tensor *const> x) {
-        int64_t last = x[0]->type.dim(0) - op.attrs.getInt("size");
-        int64_t pos = int64_t(std::min(std::max(x[1]->data[0], 0.0), double(last)));
-        return gatherReference(op, *x[0], [&](llvm::ArrayRef<int64_t>, std::vector<int64_t> &source) {
-          source[0] += pos;
-          return true;
-        });
-      },
+      .grad =
+          NotApplicable{"reads tables at a run-time position in @prefill and @decode, which are not differentiated"},
+      .cost =
+          [](const Op &op) {
+            Cost c = streamCost(op, 0);
+            c.bytesRead = c.bytesWritten;
+            return c;
+          },
+      .reference =
+          [](const Op &op, std::span<const Tensor *const> x) {
+            int64_t last = x[0]->type.dim(0) - op.attrs.getInt("size");
+            int64_t pos = int64_t(std::min(std::max(x[1]->data[0], 0.0), double(last)));
+            return gatherReference(op, *x[0], [&](llvm::ArrayRef<int64_t>, std::vector<int64_t> &source) {
+              source[0] += pos;
+              return true;
+            });
+          },
       .lower = [](LowerCtx &c) -> std::vector<kir::Expr> {
         int64_t last = c.op.operand(0)->type.dim(0) - c.op.attrs.getInt("size");
         std::vector<kir::Expr> index = c.index();
@@ -394,14 +412,15 @@ OpDef define_cast() {
       .attrs = {{AttrSpec::String, "dtype", true, ""}},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
-      .infer = [](const Op &op, std::vector<Type> &types, std::string &error) {
-        std::string name = op.attrs.getString("dtype");
-        std::optional<DType> t = parseDType(name);
-        if (!t)
-          return fail(error, "{:?} is no dtype", name);
-        types = {op.operand(0)->type.withDType(*t)};
-        return true;
-      },
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            std::string name = op.attrs.getString("dtype");
+            std::optional<DType> t = parseDType(name);
+            if (!t)
+              return fail(error, "{:?} is no dtype", name);
+            types = {op.operand(0)->type.withDType(*t)};
+            return true;
+          },
       .check = NotApplicable{"infer says it all"},
       .grad = [](GradCtx &c) -> std::vector<Value *> {
         DType from = c.op.operand(0)->type.dtype;

@@ -46,7 +46,8 @@ OpDef define_write() {
 }
 
 OpDef define_ret() {
-  return structural(OpKind::ret, "the results of a function", {{"..."}}, {}, {}, NotApplicable{"any values may be returned"});
+  return structural(OpKind::ret, "the results of a function", {{"..."}}, {}, {},
+                    NotApplicable{"any values may be returned"});
 }
 
 OpDef define_yield() {
@@ -55,7 +56,8 @@ OpDef define_yield() {
 }
 
 OpDef define_fused() {
-  return structural(OpKind::fused, "a group of ops that becomes one kernel; its body sees only its arguments", {{"..."}},
+  return structural(OpKind::fused, "a group of ops that becomes one kernel; its body sees only its arguments",
+                    {{"..."}},
                     {
                         {AttrSpec::String, "kind", true, ""},
                         {AttrSpec::String, "schedule", false, ""},
@@ -98,8 +100,12 @@ OpDef define_constant() {
       .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
         SampleSource s(seed);
         return {
-            {.operandTypes = {}, .attrs = attrs({{"value", s.normal()}}), .resultTypes = {Type(DType::f32, {s.extent(), s.extent()})}},
-            {.operandTypes = {}, .attrs = attrs({{"value", s.between(-9, 9)}}), .resultTypes = {Type(DType::i32, {s.extent()})}},
+            {.operandTypes = {},
+             .attrs = attrs({{"value", s.normal()}}),
+             .resultTypes = {Type(DType::f32, {s.extent(), s.extent()})}},
+            {.operandTypes = {},
+             .attrs = attrs({{"value", s.between(-9, 9)}}),
+             .resultTypes = {Type(DType::i32, {s.extent()})}},
             {.operandTypes = {}, .attrs = attrs({{"value", s.normal()}}), .resultTypes = {Type::scalar(DType::f32)}},
         };
       },

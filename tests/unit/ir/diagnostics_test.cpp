@@ -52,7 +52,9 @@ std::string shown(std::string line, unsigned column, unsigned length = 1) {
 
 TEST(Diagnostics, TabsStayTabs) { EXPECT_EQ(shown("\tx = 1", 4), "1 | \tx = 1\n  | \t  ^\n"); }
 
-TEST(Diagnostics, UnderlineCountsCharacters) { EXPECT_EQ(shown("\"\xc3\xa4\" = 12", 8, 2), "1 | \"\xc3\xa4\" = 12\n  |       ^^\n"); }
+TEST(Diagnostics, UnderlineCountsCharacters) {
+  EXPECT_EQ(shown("\"\xc3\xa4\" = 12", 8, 2), "1 | \"\xc3\xa4\" = 12\n  |       ^^\n");
+}
 
 TEST(Diagnostics, EndOfLine) {
   EXPECT_EQ(shown("x = ", 5), "1 | x = \n  |     ^\n");

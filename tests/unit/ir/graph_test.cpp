@@ -197,10 +197,12 @@ TEST(Registry, EveryOpIsComplete) {
     EXPECT_FALSE(def->summary.empty()) << def->name;
     for (size_t i = 0; i + 1 < def->operands.size(); ++i) {
       EXPECT_NE(def->operands[i].name, "...") << def->name;
-      EXPECT_LE(def->operands[i].optional, def->operands[i + 1].optional) << def->name << ": optional operands come last";
+      EXPECT_LE(def->operands[i].optional, def->operands[i + 1].optional)
+          << def->name << ": optional operands come last";
     }
     auto given = [&](const auto &rule, const char *what) {
-      EXPECT_TRUE(bool(rule) || (rule.why() && *rule.why())) << def->name << ": " << what << " says neither what nor why not";
+      EXPECT_TRUE(bool(rule) || (rule.why() && *rule.why()))
+          << def->name << ": " << what << " says neither what nor why not";
     };
     given(def->infer, "infer");
     given(def->check, "check");

@@ -1,5 +1,5 @@
-// The arrows of the architecture, read from the sources: who may include whom, where LLVM's heavy headers may stand, and how
-// long a file may grow.
+// The arrows of the architecture, read from the sources: who may include whom, where LLVM's heavy headers may stand,
+// and how long a file may grow.
 #include <gtest/gtest.h>
 
 #include <filesystem>

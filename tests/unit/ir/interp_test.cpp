@@ -124,7 +124,8 @@ TEST(Movement, RulesRejectWhatDoesNotFit) {
 // These ops are linear: <op(x), dy> = <x, grad(dy)>.
 TEST(Movement, GradientsAreAdjoint) {
   int checked = 0;
-  for (OpKind kind : {OpKind::reshape, OpKind::transpose, OpKind::slice, OpKind::unslice, OpKind::broadcast, OpKind::cast}) {
+  for (OpKind kind :
+       {OpKind::reshape, OpKind::transpose, OpKind::slice, OpKind::unslice, OpKind::broadcast, OpKind::cast}) {
     const OpDef &def = opDef(kind);
     for (unsigned seed = 0; seed < 10; ++seed)
       for (const OpDef::Sample &s : def.samples(seed)) {
@@ -214,8 +215,10 @@ TEST(InitialValue, Constants) {
   EXPECT_EQ(initialValue(stateOf(t, {}), 1).data, (V{0, 0, 0, 0}));
   EXPECT_EQ(initialValue(stateOf(t, attrs({{"init", "ones"}})), 1).data, (V{1, 1, 1, 1}));
   EXPECT_EQ(initialValue(stateOf(t, attrs({{"init", "const"}, {"value", 0.1}})), 1).data[3], double(0.1f));
-  EXPECT_EQ(initialValue(stateOf(Type::scalar(DType::f64), attrs({{"init", "const"}, {"value", 0.1}})), 1).data[0], 0.1);
-  EXPECT_EQ(initialValue(stateOf(Type::scalar(DType::bf16), attrs({{"init", "const"}, {"value", 0.1}})), 1).data[0], 0.10009765625);
+  EXPECT_EQ(initialValue(stateOf(Type::scalar(DType::f64), attrs({{"init", "const"}, {"value", 0.1}})), 1).data[0],
+            0.1);
+  EXPECT_EQ(initialValue(stateOf(Type::scalar(DType::bf16), attrs({{"init", "const"}, {"value", 0.1}})), 1).data[0],
+            0.10009765625);
   EXPECT_EQ(initialValue(stateOf(Type::scalar(DType::i64), attrs({{"init", "const"}, {"value", 3}})), 1).data[0], 3);
 }
 
@@ -238,7 +241,8 @@ TEST(InitialValue, Normal) {
   a.set("stream", int64_t(6));
   EXPECT_NE(initialValue(stateOf(t, a), 42).data, v.data);
   a.set("stream", int64_t(5));
-  EXPECT_EQ(initialValue(stateOf(Type(DType::f32, {100, Dim(1000, 1024)}), a), 42).data, v.data) << "padding changes nothing";
+  EXPECT_EQ(initialValue(stateOf(Type(DType::f32, {100, Dim(1000, 1024)}), a), 42).data, v.data)
+      << "padding changes nothing";
 }
 
 }  // namespace

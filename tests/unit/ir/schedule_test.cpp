@@ -7,8 +7,19 @@ using namespace gptc;
 namespace {
 
 TEST(Schedule, RoundTrip) {
-  Schedule s{.recipe = "matmul", .vec = 16, .unroll = 2, .task = 64, .mr = 14, .nr = 32, .mc = 140, .nc = 4096, .kc = 256,
-             .qb = 64, .kb = 128, .packA = true, .packB = true};
+  Schedule s{.recipe = "matmul",
+             .vec = 16,
+             .unroll = 2,
+             .task = 64,
+             .mr = 14,
+             .nr = 32,
+             .mc = 140,
+             .nc = 4096,
+             .kc = 256,
+             .qb = 64,
+             .kb = 128,
+             .packA = true,
+             .packB = true};
   EXPECT_EQ(s.str(), "matmul vec=16 unroll=2 task=64 mr=14 nr=32 mc=140 nc=4096 kc=256 qb=64 kb=128 packA=1 packB=1");
   Schedule back;
   ASSERT_TRUE(Schedule::parse(s.str(), back));
@@ -25,9 +36,9 @@ TEST(Schedule, ZerosAreLeftOut) {
 
 TEST(Schedule, Rejects) {
   Schedule s{.recipe = "untouched"};
-  for (const char *text : {"", "  ", "mr=4", "Matmul", "matmul mr", "matmul mr=", "matmul mr=0", "matmul mr=-4", "matmul mr=4x",
-                           "matmul mr=4 mr=5", "matmul what=4", "matmul mr=2147483648", "matmul mc=9223372036854775808",
-                           "matmul packA=2", "matmul packA=true", "../matmul"})
+  for (const char *text : {"", "  ", "mr=4", "Matmul", "matmul mr", "matmul mr=", "matmul mr=0", "matmul mr=-4",
+                           "matmul mr=4x", "matmul mr=4 mr=5", "matmul what=4", "matmul mr=2147483648",
+                           "matmul mc=9223372036854775808", "matmul packA=2", "matmul packA=true", "../matmul"})
     EXPECT_FALSE(Schedule::parse(text, s)) << text;
   EXPECT_EQ(s.recipe, "untouched");
 }

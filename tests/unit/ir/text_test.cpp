@@ -170,7 +170,8 @@ TEST(Text, NamesBecomeUnique) {
     body.addArg(Type::scalar(DType::f32), name);
   body.insert(OpKind::ret);
   std::string text = print(m);
-  EXPECT_NE(text.find("(%x: f32[], %x_1: f32[], %x_1_1: f32[], %_7: f32[], %a_b: f32[], %0: f32[])"), std::string::npos) << text;
+  EXPECT_NE(text.find("(%x: f32[], %x_1: f32[], %x_1_1: f32[], %_7: f32[], %a_b: f32[], %0: f32[])"), std::string::npos)
+      << text;
   EXPECT_EQ(reprint(text), text);
 }
 
@@ -206,30 +207,42 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Bad{"nonsense", "expected 'module', 'state' or 'func'"}, Bad{"module {", "expected 'state', 'func' or '}'"},
         Bad{"module { } x", "expected the end"}, Bad{"module { nonsense }", "expected 'state', 'func' or '}'"},
-        Bad{"state a : f32[]", "expected '@'"}, Bad{"state @ : f32[]", "expected a name"}, Bad{"state @\"\" : f32[]", "needs a name"},
-        Bad{"state @a f32[]", "expected ':'"}, Bad{"state @a : g32[]", "expected a type"}, Bad{"state @a : f32[0]", "below 1"},
+        Bad{"state a : f32[]", "expected '@'"}, Bad{"state @ : f32[]", "expected a name"},
+        Bad{"state @\"\" : f32[]", "needs a name"}, Bad{"state @a f32[]", "expected ':'"},
+        Bad{"state @a : g32[]", "expected a type"}, Bad{"state @a : f32[0]", "below 1"},
         Bad{"state @a : f32[]\nstate @a : f32[]", "two states are called 'a'"},
         Bad{"func @f() { return }\nfunc @f() { return }", "two functions are called 'f'"},
-        Bad{"func @f(%x f32[]) { return }", "expected ':'"}, Bad{"func @f(%x: f32[], %x: f32[]) { return }", "%x is defined twice"},
+        Bad{"func @f(%x f32[]) { return }", "expected ':'"},
+        Bad{"func @f(%x: f32[], %x: f32[]) { return }", "%x is defined twice"},
         Bad{"func @f(%: f32[]) { return }", "expected the name of a value"},
         Bad{"func @f(%x: f32[]) -> (f32[2]) { return %x }", "returns other types than it declares"},
         Bad{"func @f() -> f32[] { return }", "expected '('"}, Bad{"func @f() {", "expected the name of an op"},
-        Bad{IN_F("%y = frobnicate %x : f32[2]\nreturn"), "unknown op 'frobnicate'"}, Bad{IN_F("ret"), "unknown op 'ret'"},
-        Bad{IN_F("%y = neg %z : f32[2]"), "%z is not defined before this use"},
+        Bad{IN_F("%y = frobnicate %x : f32[2]\nreturn"), "unknown op 'frobnicate'"},
+        Bad{IN_F("ret"), "unknown op 'ret'"}, Bad{IN_F("%y = neg %z : f32[2]"), "%z is not defined before this use"},
         Bad{IN_F("%y = neg %y : f32[2]"), "%y is not defined before this use"},
         Bad{IN_F("%x = neg %x : f32[2]"), "%x is defined twice"}, Bad{IN_F("%y = neg %x"), "1 results and 0 types"},
-        Bad{IN_F("neg %x : f32[2]"), "0 results and 1 types"}, Bad{IN_F("%y, %z = neg %x : f32[2]"), "2 results and 1 types"},
+        Bad{IN_F("neg %x : f32[2]"), "0 results and 1 types"},
+        Bad{IN_F("%y, %z = neg %x : f32[2]"), "2 results and 1 types"},
         Bad{IN_F("%y = neg %x, : f32[2]"), "expected '%'"}, Bad{IN_F("%y neg %x : f32[2]"), "expected '='"},
         Bad{IN_F("%y = neg %x {a} : f32[2]"), "expected '='"}, Bad{IN_F("%y = neg %x {a=} : f32[2]"), "expected true"},
-        Bad{IN_F("%y = neg %x {a=1, a=2} : f32[2]"), "given twice"}, Bad{IN_F("%y = neg %x {a=1,} : f32[2]"), "name of an attribute"},
-        Bad{IN_F("%y = neg %x {a=1 b=2} : f32[2]"), "expected '}'"}, Bad{IN_F("%y = neg %x {a=word} : f32[2]"), "expected true"},
-        Bad{IN_F("%y = neg %x {a=9223372036854775808} : f32[2]"), "out of range"}, Bad{IN_F("%y = neg %x {a=1e999} : f32[2]"), "out of range"},
-        Bad{IN_F("%y = neg %x {a=1.2.3} : f32[2]"), "malformed"}, Bad{IN_F("%y = neg %x {a=1-2} : f32[2]"), "expected '}'"},
-        Bad{IN_F("%y = neg %x {a=[1 2]} : f32[2]"), "expected ']'"}, Bad{IN_F("%y = neg %x {a=[1.5]} : f32[2]"), "expected ']'"},
-        Bad{IN_F("%y = neg %x {a=nan(0x7)} : f32[2]"), "bits of a nan"}, Bad{IN_F("%y = neg %x {a=\"b\n\"} : f32[2]"), "does not end"},
-        Bad{IN_F("%y = neg %x {a=\"\\q\"} : f32[2]"), "unknown escape"}, Bad{IN_F("%y = neg %x {a=\"\\x1\"} : f32[2]"), "unknown escape"},
-        Bad{IN_F("%y = neg %x : f32[2] layer 3"), "expected '='"}, Bad{IN_F("%y = neg %x : f32[2] layer=-1"), "out of range"},
-        Bad{IN_F("%y = neg %x : f32[2] layer=2147483648"), "out of range"}, Bad{IN_F("%y = neg %x : f32[2] loc(3)"), "expected '\"'"},
+        Bad{IN_F("%y = neg %x {a=1, a=2} : f32[2]"), "given twice"},
+        Bad{IN_F("%y = neg %x {a=1,} : f32[2]"), "name of an attribute"},
+        Bad{IN_F("%y = neg %x {a=1 b=2} : f32[2]"), "expected '}'"},
+        Bad{IN_F("%y = neg %x {a=word} : f32[2]"), "expected true"},
+        Bad{IN_F("%y = neg %x {a=9223372036854775808} : f32[2]"), "out of range"},
+        Bad{IN_F("%y = neg %x {a=1e999} : f32[2]"), "out of range"},
+        Bad{IN_F("%y = neg %x {a=1.2.3} : f32[2]"), "malformed"},
+        Bad{IN_F("%y = neg %x {a=1-2} : f32[2]"), "expected '}'"},
+        Bad{IN_F("%y = neg %x {a=[1 2]} : f32[2]"), "expected ']'"},
+        Bad{IN_F("%y = neg %x {a=[1.5]} : f32[2]"), "expected ']'"},
+        Bad{IN_F("%y = neg %x {a=nan(0x7)} : f32[2]"), "bits of a nan"},
+        Bad{IN_F("%y = neg %x {a=\"b\n\"} : f32[2]"), "does not end"},
+        Bad{IN_F("%y = neg %x {a=\"\\q\"} : f32[2]"), "unknown escape"},
+        Bad{IN_F("%y = neg %x {a=\"\\x1\"} : f32[2]"), "unknown escape"},
+        Bad{IN_F("%y = neg %x : f32[2] layer 3"), "expected '='"},
+        Bad{IN_F("%y = neg %x : f32[2] layer=-1"), "out of range"},
+        Bad{IN_F("%y = neg %x : f32[2] layer=2147483648"), "out of range"},
+        Bad{IN_F("%y = neg %x : f32[2] loc(3)"), "expected '\"'"},
         Bad{IN_F("%y = fused %x : f32[2] {\n(%a: f32[2])\nyield %a\n}"), "expected '^'"},
         Bad{IN_F("%y = fused %x : f32[2] {\n^(%a: f32[2])\nyield %x\n}"), "%x is not defined before this use"},
         Bad{IN_F("%y = fused %x : f32[2] {\n^(%a: f32[2])\nyield %a\n"), "expected the name of an op"}));
@@ -241,8 +254,8 @@ TEST(TextErrors, DepthIsBounded) {
   EXPECT_NE(rejected(deep).find("nested"), std::string::npos);
 }
 
-// Random edits of a valid text: the parser either accepts the result, and what it accepts prints and parses again, or says
-// GirSyntax. Anything else fails (run under asan too).
+// Random edits of a valid text: the parser either accepts the result, and what it accepts prints and parses again, or
+// says GirSyntax. Anything else fails (run under asan too).
 TEST(TextErrors, MutationsNeverCrash) {
   std::mt19937 random(20240501);
   const std::string original = everything;
@@ -255,12 +268,24 @@ TEST(TextErrors, MutationsNeverCrash) {
       size_t at = random() % text.size();
       size_t length = std::min<size_t>(1 + random() % 12, text.size() - at);
       switch (random() % 6) {
-      case 0: text[at] = alphabet[random() % alphabet.size()]; break;
-      case 1: text[at] = char(random()); break;
-      case 2: text.erase(at, length); break;
-      case 3: text.insert(at, 1, alphabet[random() % alphabet.size()]); break;
-      case 4: text.insert(random() % text.size(), text.substr(at, length)); break;
-      case 5: text.resize(at + 1); break;
+      case 0:
+        text[at] = alphabet[random() % alphabet.size()];
+        break;
+      case 1:
+        text[at] = char(random());
+        break;
+      case 2:
+        text.erase(at, length);
+        break;
+      case 3:
+        text.insert(at, 1, alphabet[random() % alphabet.size()]);
+        break;
+      case 4:
+        text.insert(random() % text.size(), text.substr(at, length));
+        break;
+      case 5:
+        text.resize(at + 1);
+        break;
       }
     }
     try {

@@ -23,8 +23,8 @@ std::string rejected(llvm::StringRef text) {
 }
 
 TEST(Type, TextRoundTrip) {
-  for (const char *text : {"f32[]", "f64[1]", "bf16[8,1024,50257->50304]", "i32[8,1024]{0:dp}", "f16[2,3]{0:dp,1:tp}", "i64[]",
-                           "u32[7]", "pred[2,2]", "f32[1,1,1,1,1,1,1,1]", "f32[70368744177664]"})
+  for (const char *text : {"f32[]", "f64[1]", "bf16[8,1024,50257->50304]", "i32[8,1024]{0:dp}", "f16[2,3]{0:dp,1:tp}",
+                           "i64[]", "u32[7]", "pred[2,2]", "f32[1,1,1,1,1,1,1,1]", "f32[70368744177664]"})
     EXPECT_EQ(parsed(text).str(), text);
 }
 

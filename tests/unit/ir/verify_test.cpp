@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <random>
 
 using namespace gptc;
@@ -71,13 +72,15 @@ INSTANTIATE_TEST_SUITE_P(
         // state
         Slip{"decay=true", "decay=1", "attribute 'decay' of a state has an impossible value"},
         Slip{"decay=true", "dekay=true", "a state has no attribute 'dekay'"},
-        Slip{"init=\"normal\"", "init=\"uniform\"", "attribute 'init'"}, Slip{"stream=1", "stream=4294967296", "attribute 'stream'"},
+        Slip{"init=\"normal\"", "init=\"uniform\"", "attribute 'init'"},
+        Slip{"stream=1", "stream=4294967296", "attribute 'stream'"},
         Slip{"stream=1", "stream=-1", "attribute 'stream'"}, Slip{"std=0.02", "std=\"x\"", "attribute 'std'"},
         Slip{"kind=\"param\"", "kind=3", "attribute 'kind'"}, Slip{"value=3", "at=-64", "attribute 'at'"},
         // read and write
         Slip{"read @w", "read @v", "unknown state @v"}, Slip{"write @w", "write @v", "unknown state @v"},
         Slip{"write @w, %m", "write @w, %x", "is of type f32[2,4], but @w is of type f32[4,8]"},
-        Slip{"write @w, %m", "write @w", "takes 1 operands, not 0"}, Slip{"read @w : f32[4,8]", "read @w, %x : f32[4,8]", "takes 0 operands, not 1"},
+        Slip{"write @w, %m", "write @w", "takes 1 operands, not 0"},
+        Slip{"read @w : f32[4,8]", "read @w, %x : f32[4,8]", "takes 0 operands, not 1"},
         Slip{"write @w, %m", "write %m", "unknown state @"},
         Slip{"%y = matmul %x", "%y = matmul @w, %x", "names a state, which only 'read' and 'write' may do"},
         // operands, attributes, results
@@ -88,7 +91,8 @@ INSTANTIATE_TEST_SUITE_P(
         Slip{"matmul %x, %w", "matmul %x, %w {fold=1.5}", "attribute 'fold' must be an integer"},
         Slip{"%z, %m = fused %y, %w {kind=\"pointwise\"}", "%z, %m = fused %y, %w", "attribute 'kind' is missing"},
         Slip{"matmul %x, %w", "matmul %w, %w", "does not fit its operands"},
-        Slip{"relu %a : f32[2,8]", "relu %a : f32[2,8]\n %e, %f = relu %a : f32[2,8], f32[2,8]", "yields f32[2,8], not f32[2,8], f32[2,8]"},
+        Slip{"relu %a : f32[2,8]", "relu %a : f32[2,8]\n %e, %f = relu %a : f32[2,8], f32[2,8]",
+             "yields f32[2,8], not f32[2,8], f32[2,8]"},
         Slip{"relu %a : f32[2,8]", "relu %a : f32[2,8]\n %e = relu %a : f32[2,9]", "yields f32[2,8], not f32[2,9]"},
         Slip{"relu %a : f32[2,8]", "relu %a : f32[2,8]\n %e = relu %a : f32[2,8->16]", "not f32[2,8->16]"},
         Slip{"relu %a : f32[2,8]", "relu %a : f32[2,8]\n %e = relu %a : f64[2,8]", "not f64[2,8]"},
@@ -104,21 +108,26 @@ INSTANTIATE_TEST_SUITE_P(
         Slip{"%c = relu", "write @w, %b\n %c = relu", "'write' may not stand in a fused body"},
         Slip{"%c = relu", "fused {kind=\"x\"} {\n^()\nyield\n}\n %c = relu", "'fused' may not stand in a fused body"},
         // fused
-        Slip{"^(%a: f32[2,8], %b: f32[4,8])", "^(%a: f32[2,8], %b: f32[4,8], %q: f32[])", "arguments differ from its operands"},
+        Slip{"^(%a: f32[2,8], %b: f32[4,8])", "^(%a: f32[2,8], %b: f32[4,8], %q: f32[])",
+             "arguments differ from its operands"},
         Slip{"fused %y, %w {", "fused %y, %y {", "arguments differ from its operands"},
         Slip{"yield %c, %d", "yield %d, %c", "yields other types than it has results"},
         Slip{"yield %c, %d", "yield %c", "yields other types than it has results"},
         Slip{"kind=\"pointwise\"}", "kind=\"pointwise\", at=[0]}", "attribute 'at' has 1 entries, not 2"},
-        Slip{"kind=\"pointwise\"}", "kind=\"pointwise\", ws=[64], ws_at=[0, 64]}", "attribute 'ws_at' has 2 entries, not 1"},
-        Slip{"%y = matmul %x, %w : f32[2,8]", "%y = matmul %x, %w : f32[2,8] {\n^()\nyield\n}", "has a body, which only 'fused' may have"}));
+        Slip{"kind=\"pointwise\"}", "kind=\"pointwise\", ws=[64], ws_at=[0, 64]}",
+             "attribute 'ws_at' has 2 entries, not 1"},
+        Slip{"%y = matmul %x, %w : f32[2,8]", "%y = matmul %x, %w : f32[2,8] {\n^()\nyield\n}",
+             "has a body, which only 'fused' may have"}));
 
 TEST(Verify, MissingEnds) {
   EXPECT_EQ(joined(violations("func @f() {\n}")), "@f: the last op must be 'return'\n");
-  EXPECT_NE(joined(violations("func @f(%x: f32[2]) {\n%y = fused %x {kind=\"k\"} : f32[2] {\n^(%a: f32[2])\n}\nreturn\n}"))
-                .find("the last op must be 'yield'"),
-            std::string::npos);
-  EXPECT_NE(joined(violations("func @f(%x: f32[2]) {\n%y = fused %x {kind=\"k\"} : f32[2]\nreturn\n}")).find("has no body"),
-            std::string::npos);
+  EXPECT_NE(
+      joined(violations("func @f(%x: f32[2]) {\n%y = fused %x {kind=\"k\"} : f32[2] {\n^(%a: f32[2])\n}\nreturn\n}"))
+          .find("the last op must be 'yield'"),
+      std::string::npos);
+  EXPECT_NE(
+      joined(violations("func @f(%x: f32[2]) {\n%y = fused %x {kind=\"k\"} : f32[2]\nreturn\n}")).find("has no body"),
+      std::string::npos);
 }
 
 // What no text can say.
@@ -197,8 +206,8 @@ TEST(Verify, AcceptsEverySample) {
   }
 }
 
-// Rules of ops see whatever a damaged plan holds: numbers and types are exchanged at random, and neither infer, check nor cost may
-// throw or trap (run under asan and ubsan too).
+// Rules of ops see whatever a damaged plan holds: numbers and types are exchanged at random, and neither infer, check
+// nor cost may throw or trap (run under asan and ubsan too).
 TEST(Verify, DamagedOpsNeverCrash) {
   std::mt19937_64 random(11);
   const std::string original = allSamples(3);
@@ -213,8 +222,27 @@ TEST(Verify, DamagedOpsNeverCrash) {
     i = std::max(end, i + 1);
   }
   ASSERT_GT(numbers.size(), 500u);
-  const char *const replacements[] = {"0", "1", "2", "3", "4", "7", "8", "16", "64", "65537", "4294967296", "70368744177664",
-                                      "9223372036854775807", "-1", "-9223372036854775808", "0.5", "inf", "nan", "\"x\"", "true", "[1, 0]"};
+  const char *const replacements[] = {"0",
+                                      "1",
+                                      "2",
+                                      "3",
+                                      "4",
+                                      "7",
+                                      "8",
+                                      "16",
+                                      "64",
+                                      "65537",
+                                      "4294967296",
+                                      "70368744177664",
+                                      "9223372036854775807",
+                                      "-1",
+                                      "-9223372036854775808",
+                                      "0.5",
+                                      "inf",
+                                      "nan",
+                                      "\"x\"",
+                                      "true",
+                                      "[1, 0]"};
   const char *const types[] = {"f32[", "i32[", "i64[", "u32[", "pred[", "bf16[", "f64["};
   int good = 0, bad = 0;
   for (int round = 0; round < 400; ++round) {
@@ -257,6 +285,28 @@ TEST(Verify, DamagedOpsNeverCrash) {
   }
   EXPECT_GT(good, 1000);
   EXPECT_GT(bad, 1000);
+}
+
+// 14,000 ops take milliseconds. The bound is for what grows with their square.
+TEST(Verify, BigModulesAreQuick) {
+  Module m;
+  Function *f = m.addFunction("f");
+  Builder b(f->body);
+  Type t(DType::f32, {768, 768});
+  Value *x = f->body.addArg(t);
+  for (int i = 0; i < 3456; ++i) {
+    State *s = m.addState("h." + std::to_string(i), t);
+    Value *w = b.read(*s);
+    x = b.value(OpKind::gelu, {b.value(OpKind::matmul, {x, w})});
+    b.write(*s, w);
+  }
+  b.ret({x});
+  auto start = std::chrono::steady_clock::now();
+  std::string text = print(m);
+  std::unique_ptr<Module> parsed = parseModule(text, "t");
+  EXPECT_EQ(joined(verify(*parsed)), "");
+  EXPECT_EQ(print(*parsed->clone()), text);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
 }
 
 }  // namespace
