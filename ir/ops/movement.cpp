@@ -166,7 +166,8 @@ OpDef define_transpose() {
         return {
             {.operandTypes = {Type(DType::f32, {b, d})}, .attrs = attrs({{"perm", V{1, 0}}})},
             {.operandTypes = {Type(DType::f32, {a, b, c, d})}, .attrs = attrs({{"perm", V{0, 2, 1, 3}}})},
-            {.operandTypes = {Type(DType::i32, {a, b, c})}, .attrs = attrs({{"perm", V{2, 0, 1}}})},
+            {.operandTypes = {Type(DType::f32, {a, b, c})}, .attrs = attrs({{"perm", V{2, 0, 1}}})},
+            {.operandTypes = {Type(DType::i32, {b, c})}, .attrs = attrs({{"perm", V{1, 0}}})},
         };
       },
   };
