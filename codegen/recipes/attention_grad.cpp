@@ -83,7 +83,7 @@ private:
   }
   Stmt fill(const Buffer &to, const Expr &base, const Expr &count) {
     return vectorLoop("x", count, tile.lanes,
-                      [&](const Expr &x) { return Body{store(to, base + x, fimm(0, to->dtype))}; });
+                      [&](const Expr &x) { return Body{store(to, base + x, fimm(0, dtype()))}; });
   }
 
   Body task(const Expr &b, const Expr &kv) {

@@ -2,6 +2,7 @@
 
 #include "error_bound.h"
 
+#include "ir/kernel_eval.h"
 #include "ir/ops/op_support.h"
 #include "passes/pass.h"
 
@@ -131,16 +132,6 @@ private:
   }
 };
 
-/// Inputs as `dtype` holds them: f32 code and the reference then start from the same numbers.
-void roundInputs(OneOp &one, DType dtype) {
-  if (dtype != DType::f32)
-    return;
-  for (Tensor &t : one.inputs)
-    if (isFloat(t.type.dtype))
-      for (double &v : t.data)
-        v = float(v);
-}
-
 /// Tensors from the memory of the results.
 std::vector<std::vector<double>> outputsOf(const Case &c, const std::function<double(size_t param, int64_t at)> &get) {
   std::vector<std::vector<double>> r;
@@ -201,6 +192,18 @@ RunResult execute(const Case &c, const CompiledKernel &code, bool backwards) {
   for (const RawBuffer &b : r.buffers)
     r.zonesIntact &= b.zonesIntact();
   return r;
+}
+
+/// Inputs as memory holds them, so that code and reference start from the same numbers.
+void roundInputs(OneOp &one, DType compute) {
+  for (Tensor &t : one.inputs)
+    for (double &v : t.data) {
+      if (isInt(t.type.dtype) || compute == DType::f64)
+        continue;
+      v = float(v);
+      if (t.type.dtype == DType::bf16)
+        v = kir::roundBF16(float(v));
+    }
 }
 
 }  // namespace

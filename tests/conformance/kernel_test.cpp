@@ -2,6 +2,10 @@
 // the op's reference meaning. An op whose group no recipe covers fails here.
 #include "kernel_case.h"
 
+#include "llvm/ADT/STLExtras.h"
+
+#include <bit>
+
 namespace gptc::conformance {
 namespace {
 
@@ -16,6 +20,42 @@ std::vector<std::unique_ptr<Case>> casesOf(const OpDef &def, DType compute) {
   return cases;
 }
 
+/// The sample with as many float tensors as the op allows stored as bf16 (scalars and statistics often must be f32);
+/// false where it allows none.
+bool storeAsBF16(const OpDef &def, OpDef::Sample &s) {
+  std::vector<Type *> candidates;
+  for (std::vector<Type> *types : {&s.operandTypes, &s.resultTypes})
+    for (Type &t : *types)
+      if (t.dtype == DType::f32 && !t.isScalar())
+        candidates.push_back(&t);
+  std::vector<unsigned> subsets;
+  for (unsigned set = 1; set < 1u << candidates.size(); ++set)
+    subsets.push_back(set);
+  llvm::stable_sort(subsets, [](unsigned a, unsigned b) { return std::popcount(a) > std::popcount(b); });
+  for (unsigned set : subsets) {
+    for (size_t i = 0; i < candidates.size(); ++i)
+      candidates[i]->dtype = set >> i & 1 ? DType::bf16 : DType::f32;
+    Module m;
+    Function *f = m.addFunction("f");
+    Op *op = f->body.insert(def.kind);
+    op->attrs = s.attrs;
+    for (const Type &t : s.operandTypes)
+      op->addOperand(f->body.addArg(t));
+    std::vector<Type> types = s.resultTypes;
+    std::string error;
+    if (def.infer && !def.infer(*op, types, error))
+      continue;
+    for (const Type &t : types)
+      op->addResult(t);
+    if (def.check && !def.check(*op).empty())
+      continue;
+    for (size_t i = 0; i < s.operandValues.size(); ++i)
+      s.operandValues[i].type.dtype = s.operandTypes[i].dtype;
+    return true;
+  }
+  return false;
+}
+
 using KernelOf = EachOp;
 INSTANTIATE_TEST_SUITE_P(Ops, KernelOf, ::testing::ValuesIn(allKinds()), kindName);
 
@@ -28,6 +68,17 @@ TEST_P(KernelOf, InterpretedEqualsReference) {
 }
 
 TEST_P(KernelOf, EmittedF64StaysWithinItsBound) { checkEmitted(casesOf(def(), DType::f64)); }
+TEST_P(KernelOf, BF16StorageStaysWithinItsBound) {
+  if (!def().samples)
+    return;
+  std::vector<std::unique_ptr<Case>> cases;
+  for (OpDef::Sample &s : def().samples(1))
+    if (storeAsBF16(def(), s))
+      if (auto c = makeCase(def(), s, 1, DType::f32))
+        cases.push_back(std::move(c));
+  checkEmitted(cases);
+}
+
 TEST_P(KernelOf, EmittedF32StaysWithinItsBound) { checkEmitted(casesOf(def(), DType::f32)); }
 
 }  // namespace
