@@ -26,6 +26,7 @@ namespace {
 
 constexpr int64_t fewColumns = 16;
 constexpr int blockLanes = 16;
+constexpr int64_t stackBytes = 512 << 10;
 
 /// The dimensions that the folds of a group sum over, all alike; 0 when there is no fold or they differ.
 unsigned leadOf(const Op &fused) {
@@ -141,10 +142,12 @@ private:
     int64_t most;
     int64_t tasks;
   };
-  /// Cuts the columns for the tasks numbered `task`, whose count is first asked for with null.
+  /// Columns in parts of at most `most` (0: 1024), and few enough for partial and total sums on the stack. `open` then
+  /// says where the part of one task is.
   Columns cut(int64_t most) const {
     Columns c;
-    most = std::clamp<int64_t>(most > 0 ? most : 1024, 1, columns);
+    const int64_t room = stackBytes / int64_t(2 * sums.size() * sizeOf(g.compute)) / 16 * 16;
+    most = std::clamp<int64_t>(most > 0 ? most : 1024, 1, std::min(columns, std::max<int64_t>(room, 16)));
     c.tasks = ceilDiv(columns, most);
     c.most = std::min(columns, roundUp(ceilDiv(columns, c.tasks), 16));
     c.tasks = ceilDiv(columns, c.most);
