@@ -5,10 +5,9 @@
 // order of its sums depends only on attributes of the ops and on Schedule::vec, whose default therefore never depends
 // on the target.
 //
-// Sharing memory. A result may share the buffer of an operand when both have the same shape and stored width and every
-// use of the operand in the body is element by element (FusionKind pointwise, row and fold; not operands that an op
-// reads at computed positions). All recipes load an element before they store to it, and write small results after the
-// loops that read their operands.
+// Sharing memory. mayShare (ir/access.h) says which results may take an operand's buffer. Every recipe keeps to it: an
+// element is loaded before the same element is stored to, whichever result it belongs to, and results smaller than the
+// domain are stored after the loops that read operands of their size.
 #pragma once
 
 #include "codegen/codegen.h"

@@ -84,6 +84,23 @@ TEST(PointwiseGroups, ResultsOfSeveralShapes) {
   expectSame(shared, apart, "in place");
 }
 
+TEST(Groups, AResultMayOverwriteWhatOnlyAnotherReads) {
+  Group p = group("pointwise", "%x: f32[40]; %y: f32[40]; %z: f32[40]",
+                  "%0 = neg %x : f32[40]\n%1 = mul %y, %z : f32[40]\nyield %0, %1");
+  std::vector<Tensor> in = randomOperands(p, 40);
+  expectSame(run(p, in, {.inPlace = {{0, 1}, {1, 0}}}), run(p, in), "pointwise");
+  Group r = group("row", "%x: f32[4,40]; %y: f32[4,40]; %m: f32[4]",
+                  "%0 = softmax %x : f32[4,40]\n%1 = neg %y : f32[4,40]\n%2 = row_sum %y : f32[4]\n%3 = exp %m : "
+                  "f32[4]\nyield %0, %1, %2, %3");
+  in = randomOperands(r, 41);
+  expectSame(run(r, in, {.inPlace = {{0, 1}, {1, 0}, {2, 2}}}), run(r, in), "row");
+  Group f = group("fold", "%x: f32[9,40]; %y: f32[9,40]",
+                  "%0 = neg %x : f32[9,40]\n%1 = exp %y : f32[9,40]\n%2 = reduce_sum %1 {fold=4, lead=1} : f32[40]\n%3 "
+                  "= neg %1 : f32[9,40]\nyield %0, %3, %2");
+  in = randomOperands(f, 42);
+  expectSame(run(f, in, {.inPlace = {{0, 1}, {1, 0}}}), run(f, in), "fold");
+}
+
 TEST(PointwiseGroups, OptimizerInPlace) {
   Group g =
       group("pointwise",

@@ -15,7 +15,9 @@ class Source {
 public:
   explicit Source(unsigned seed) : random(seed) {}
   int64_t between(int64_t lo, int64_t hi) { return lo + int64_t(random() % uint64_t(hi - lo + 1)); }
-  template <typename T> const T &pick(const std::vector<T> &from) { return from[size_t(between(0, int64_t(from.size()) - 1))]; }
+  template <typename T> const T &pick(const std::vector<T> &from) {
+    return from[size_t(between(0, int64_t(from.size()) - 1))];
+  }
   int64_t extent() { return pick(std::vector<int64_t>{1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 64, 65, 127, 128, 129}); }
 
 private:
@@ -33,7 +35,10 @@ std::string shapeText(const std::vector<Dim> &dims, size_t from) {
 }
 
 /// Values of a body under construction: name and number of leading dimensions that it lacks (the rank: a scalar).
-struct Value { std::string name; size_t from; };
+struct Value {
+  std::string name;
+  size_t from;
+};
 
 /// A random body of pointwise ops over `dims` and its suffixes; with `rows`, also row ops.
 Group randomGroup(Source &s, bool rows) {
@@ -100,7 +105,8 @@ Group randomGroup(Source &s, bool rows) {
       if (a.from == 0) {
         std::string n = std::to_string(values.size());
         std::vector<Dim> leading(dims.begin(), dims.end() - 1);
-        body += "%v" + n + ", %r" + n + " = rmsnorm " + a.name + ", " + gain + " {eps=0.1} : " + type(0) + ", " + shapeText(leading, 0) + "\n";
+        body += "%v" + n + ", %r" + n + " = rmsnorm " + a.name + ", " + gain + " {eps=0.1} : " + type(0) + ", " +
+                shapeText(leading, 0) + "\n";
         values.push_back({"%v" + n, 0});
       }
       break;
@@ -127,9 +133,10 @@ TEST(RandomGroups, Pointwise) {
     schedule.recipe = "pointwise";
     schedule.vec = 1 << s.between(0, 6);
     schedule.task = s.between(0, 3) ? s.between(1, 700) : 0;
-    expectNear(run(g, operands, {.compute = DType::f64, .schedule = schedule}), interpretFused(*g.fused, operands), 1e-9,
-               fmt::format("seed {} {}\n{}", seed, schedule.str(), print(*g.fused)));
-    expectSame(run(g, operands, {.schedule = schedule}), run(g, operands), fmt::format("seed {} {}", seed, schedule.str()));
+    expectNear(run(g, operands, {.compute = DType::f64, .schedule = schedule}), interpretFused(*g.fused, operands),
+               1e-9, fmt::format("seed {} {}\n{}", seed, schedule.str(), print(*g.fused)));
+    expectSame(run(g, operands, {.schedule = schedule}), run(g, operands),
+               fmt::format("seed {} {}", seed, schedule.str()));
     ASSERT_FALSE(HasFailure()) << seed;
   }
 }
@@ -141,9 +148,10 @@ TEST(RandomGroups, Rows) {
     std::vector<Tensor> operands = randomOperands(g, seed);
     Schedule schedule = defaultSchedule(*g.fused, hostTarget());
     schedule.task = s.between(1, 9);
-    expectNear(run(g, operands, {.compute = DType::f64, .schedule = schedule}), interpretFused(*g.fused, operands), 1e-9,
-               fmt::format("seed {} {}\n{}", seed, schedule.str(), print(*g.fused)));
-    expectSame(run(g, operands, {.schedule = schedule}), run(g, operands), fmt::format("seed {} {}", seed, schedule.str()));
+    expectNear(run(g, operands, {.compute = DType::f64, .schedule = schedule}), interpretFused(*g.fused, operands),
+               1e-9, fmt::format("seed {} {}\n{}", seed, schedule.str(), print(*g.fused)));
+    expectSame(run(g, operands, {.schedule = schedule}), run(g, operands),
+               fmt::format("seed {} {}", seed, schedule.str()));
     ASSERT_FALSE(HasFailure()) << seed;
   }
 }
@@ -163,9 +171,12 @@ TEST(RandomGroups, SameBitsWithoutAvx512) {
     compare(randomGroup(a, false), seed);
     compare(randomGroup(b, true), seed);
   }
-  compare(group("row", "%x: f32[3,1001]; %t: i32[3]", "%a, %b = cross_entropy %x, %t : f32[3], f32[3]\nyield %a, %b"), 1);
+  compare(group("row", "%x: f32[3,1001]; %t: i32[3]", "%a, %b = cross_entropy %x, %t : f32[3], f32[3]\nyield %a, %b"),
+          1);
   compare(group("reduce_all", "%x: f32[9,1001]", "%0 = sum_squares %x : f32[]\nyield %0"), 2);
-  compare(group("fold", "%x: f32[99,101]; %y: f32[99,101]", "%h = gelu_grad %x, %y : f32[99,101]\n%0 = reduce_sum %h {fold=16, lead=1} : f32[101]\nyield %0"), 3);
+  compare(group("fold", "%x: f32[99,101]; %y: f32[99,101]",
+                "%h = gelu_grad %x, %y : f32[99,101]\n%0 = reduce_sum %h {fold=16, lead=1} : f32[101]\nyield %0"),
+          3);
   compare(group("fold", "%x: f32[999]", "%0 = reduce_sum %x {fold=16, lead=1} : f32[]\nyield %0"), 4);
 }
 
