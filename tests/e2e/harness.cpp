@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -98,9 +99,11 @@ Process::~Process() {
 
 Result Process::wait() {
   int status = 0;
-  ::waitpid(child, &status, 0);
+  struct rusage usage {};
+  ::wait4(child, &status, 0, &usage);
   child = 0;
   Result r;
+  r.peakMemory = usage.ru_maxrss * 1024;
   if (WIFEXITED(status))
     r.code = WEXITSTATUS(status);
   else

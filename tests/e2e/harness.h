@@ -13,7 +13,8 @@ namespace e2e {
 struct Result {
   int code = -1;  // exit code, -1 when a signal ended it
   int signal = 0;
-  std::string output;  // stdout and stderr
+  std::string output;      // stdout and stderr
+  int64_t peakMemory = 0;  // bytes resident at most
 };
 
 /// A child process; output goes to a file.
