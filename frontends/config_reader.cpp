@@ -198,7 +198,10 @@ void ConfigReader::unknownKeys() {
     if (dot != std::string::npos && strange.count(key.substr(0, dot)))
       continue;
     if (sections.count(key)) {
-      diagnostics.push_back({ErrorCode::WrongType, fmt::format("{} is a table", key), v.key, "",
+      diagnostics.push_back({ErrorCode::WrongType,
+                             fmt::format("{} is a table", key),
+                             v.key,
+                             "",
                              {fmt::format("write [{}] on a line of its own", key)}});
       continue;
     }

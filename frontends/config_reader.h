@@ -1,5 +1,5 @@
-// Takes typed values out of the merged keys of a model file and collects every complaint. One call per key of the schema; a key that no
-// call asked for is unknown.
+// Takes typed values out of the merged keys of a model file and collects every complaint. One call per key of the
+// schema; a key that no call asked for is unknown.
 #pragma once
 
 #include "frontends/toml_document.h"

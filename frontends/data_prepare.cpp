@@ -39,8 +39,10 @@ Wanted parseTokenizer(const std::string &text) {
   int64_t vocab;
   if (name == "bpe" && !rest.getAsInteger(10, vocab)) {
     if (vocab < 257 || vocab > largestVocab)
-      throw UserError(ErrorCode::Usage, fmt::format("--tokenizer bpe:{}: the vocabulary must be 257 to {}", vocab, largestVocab),
-                      "256 bytes, the merges, and <|endoftext|>; tokens are stored in 16 bits. bpe:4096 suits a few megabytes of text");
+      throw UserError(ErrorCode::Usage,
+                      fmt::format("--tokenizer bpe:{}: the vocabulary must be 257 to {}", vocab, largestVocab),
+                      "256 bytes, the merges, and <|endoftext|>; tokens are stored in 16 bits. bpe:4096 suits a few "
+                      "megabytes of text");
     return {Wanted::bpe, vocab};
   }
   throw UserError(ErrorCode::Usage, fmt::format("--tokenizer {} is not known", text),
@@ -151,18 +153,20 @@ PrepareResult prepareData(const PrepareOptions &options) {
   if (val.empty() && options.valFraction > 0)
     split(train, val, options.valFraction, bytes);
   if (train.empty())
-    throw UserError(ErrorCode::DataInvalid, "no text is left to train on", "give more text or a smaller --val-fraction");
+    throw UserError(ErrorCode::DataInvalid, "no text is left to train on",
+                    "give more text or a smaller --val-fraction");
 
   Texts all = train;
   all.insert(all.end(), val.begin(), val.end());
   const Tokenizer tokenizer = makeTokenizer(wanted, train, all);
   if (tokenizer.vocabSize() > largestVocab)
-    throw UserError(ErrorCode::TooLarge, fmt::format("a vocabulary of {} does not fit the 16 bits of a token file", tokenizer.vocabSize()),
+    throw UserError(ErrorCode::TooLarge,
+                    fmt::format("a vocabulary of {} does not fit the 16 bits of a token file", tokenizer.vocabSize()),
                     "use bpe:N with N up to 65536, or byte");
 
   // Everything that can go wrong with the text has gone wrong before the first file is replaced.
   const std::vector<int32_t> trainTokens = encodeAll(train, tokenizer), valTokens = encodeAll(val, tokenizer);
-  const PrepareResult result{tokenizer.describe(),       tokenizer.vocabSize(), int64_t(trainTokens.size()),
+  const PrepareResult result{tokenizer.describe(),      tokenizer.vocabSize(), int64_t(trainTokens.size()),
                              int64_t(valTokens.size()), bytesOf(train),        bytesOf(val)};
   makeFolder(options.outDir);
   const bool llmc = options.format == "llmc";

@@ -10,7 +10,7 @@ namespace gptc {
 struct PrepareOptions {
   std::vector<std::string> files;     // text to train on
   std::vector<std::string> valFiles;  // text to validate on; empty: the end of `files`
-  double valFraction = 0.1;           // of the characters (bytes for byte), when valFiles is empty; 0: no validation split
+  double valFraction = 0.1;  // of the characters (bytes for byte), when valFiles is empty; 0: no validation split
   /// "char", "byte", "bpe:N", "gpt2:MERGES_FILE", or a tokenizer.json.
   std::string tokenizer;
   std::string outDir;
@@ -25,11 +25,11 @@ struct PrepareResult {
   int64_t trainBytes = 0, valBytes = 0;  // of text
 };
 
-/// Writes train.bin, val.bin (when there is a validation split) and tokenizer.json into outDir, each whole or not at all. Every
-/// file is one document: where the tokenizer has <|endoftext|>, it stands between documents. A tokenizer is trained on the
-/// training text alone, but char takes the characters of all.
-/// Throws UserError: Usage for a wrong tokenizer or format, FileMissing, DataInvalid (empty, not UTF-8), TooLarge (vocabulary beyond
-/// uint16), Unwritable, DiskFull.
+/// Writes train.bin, val.bin (when there is a validation split) and tokenizer.json into outDir, each whole or not at
+/// all. Every file is one document: where the tokenizer has <|endoftext|>, it stands between documents. A tokenizer is
+/// trained on the training text alone, but char takes the characters of all. Throws UserError: Usage for a wrong
+/// tokenizer or format, FileMissing, DataInvalid (empty, not UTF-8), TooLarge (vocabulary beyond uint16), Unwritable,
+/// DiskFull.
 PrepareResult prepareData(const PrepareOptions &options);
 
 }  // namespace gptc

@@ -29,8 +29,8 @@ std::string nearName(const std::string &file) {
   const fs::path path(file);
   std::vector<std::string> names;
   std::error_code error;
-  for (fs::directory_iterator it(path.has_parent_path() ? path.parent_path() : fs::path("."), error), end; !error && it != end;
-       it.increment(error))
+  for (fs::directory_iterator it(path.has_parent_path() ? path.parent_path() : fs::path("."), error), end;
+       !error && it != end; it.increment(error))
     names.push_back(it->path().filename().string());
   std::sort(names.begin(), names.end());
   const std::string near = nearestWord(path.filename().string(), names);

@@ -6,8 +6,8 @@
 
 namespace gptc {
 
-/// Whole content of a file. Throws UserError(FileMissing) naming `what` ("token file", "corpus", ...) where it is missing, a folder
-/// or unreadable.
+/// Whole content of a file. Throws UserError(FileMissing) naming `what` ("token file", "corpus", ...) where it is
+/// missing, a folder or unreadable.
 std::string readInput(const std::string &file, const std::string &what);
 
 /// Writes to a temporary name in the same folder, syncs and renames. Throws UserError(Unwritable or DiskFull).

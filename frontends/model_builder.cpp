@@ -65,9 +65,7 @@ public:
 private:
   State *parameter(const std::string &name, Type type, const std::string &init, const std::string &hf = "") {
     State *s = m.addState(name, std::move(type));
-    s->attrs = attrs({{"kind", std::string("param")},
-                      {"init", init},
-                      {"hf", hf.empty() ? "transformer." + name : hf}});
+    s->attrs = attrs({{"kind", std::string("param")}, {"init", init}, {"hf", hf.empty() ? "transformer." + name : hf}});
     return s;
   }
   void matrix(const std::string &name, int64_t rows, int64_t columns, double std, const std::string &hf = "") {
@@ -246,7 +244,8 @@ private:
     return op->result(0);
   }
 
-  /// The same attention from simple ops. With G query heads for each of K key heads, queries are laid out as [B,K,G*T,D].
+  /// The same attention from simple ops. With G query heads for each of K key heads, queries are laid out as
+  /// [B,K,G*T,D].
   Value *decomposed(Value *qkv, int l) {
     const int64_t batch = qkv->type.dim(0), T = c.blockSize, H = c.nHead, K = c.nKvHead, G = H / K, D = c.nEmbd / H;
     auto part = [&](int64_t start, int64_t size) {
@@ -256,8 +255,8 @@ private:
     Value *q = transpose(reshape(part(0, H * D), {batch, T, H, D}), {0, 2, 1, 3});
     Value *k = heads(part(H * D, K * D));
     Value *v = heads(part((H + K) * D, K * D));
-    Value *s = b.value(OpKind::matmul, {reshape(q, {batch, K, G * T, D}), k},
-                       attrs({{"batch", int64_t(2)}, {"tb", true}}));
+    Value *s =
+        b.value(OpKind::matmul, {reshape(q, {batch, K, G * T, D}), k}, attrs({{"batch", int64_t(2)}, {"tb", true}}));
     s = b.value(OpKind::mul, {s, b.constant(1 / std::sqrt(double(D)))});
     s = b.value(OpKind::causal_mask, {reshape(s, {batch, H, T, T})});
     Value *p = dropout(b.value(OpKind::softmax, {s}), l, attentionSite);
@@ -273,8 +272,7 @@ private:
 
   Value *head(Value *h) {
     at("lm_head");
-    return b.value(OpKind::matmul, {h, read(c.tieEmbeddings ? "wte.weight" : "lm_head.weight")},
-                   attrs({{"tb", true}}));
+    return b.value(OpKind::matmul, {h, read(c.tieEmbeddings ? "wte.weight" : "lm_head.weight")}, attrs({{"tb", true}}));
   }
 
   Module &m;
@@ -292,8 +290,9 @@ private:
 
 std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &options) {
   const ModelConfig &c = config.model;
-  const double parameters = double(c.nLayer) * c.nEmbd * (2.0 * c.nEmbd + 2.0 * c.nEmbd * c.nKvHead / c.nHead + 2.0 * c.ffnDim) +
-                            double(c.vocabSize) * c.nEmbd;
+  const double parameters =
+      double(c.nLayer) * c.nEmbd * (2.0 * c.nEmbd + 2.0 * c.nEmbd * c.nKvHead / c.nHead + 2.0 * c.ffnDim) +
+      double(c.vocabSize) * c.nEmbd;
   if (parameters > 1e12)
     throw UserError(ErrorCode::TooLarge, fmt::format("a model of {:.3g} parameters", parameters),
                     "10^12 is the most; make n_layer, n_embd or vocab_size smaller");

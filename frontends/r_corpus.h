@@ -8,9 +8,10 @@
 
 namespace gptc {
 
-/// An .rdb file is a sequence of records: length of the content (u32 big-endian), then a zlib stream of an object in R's
-/// XDR serialization (R Internals, section 1.8). Each record that is a character vector becomes a file of lines in `outDir`, named after its
-/// first line that is not empty: "EMMA" -> emma.txt. Returns the files' names and sizes. Throws UserError: FileMissing, DataInvalid.
+/// An .rdb file is a sequence of records: length of the content (u32 big-endian), then a zlib stream of an object in
+/// R's XDR serialization (R Internals, section 1.8). Each record that is a character vector becomes a file of lines in
+/// `outDir`, named after its first line that is not empty: "EMMA" -> emma.txt. Returns the files' names and sizes.
+/// Throws UserError: FileMissing, DataInvalid.
 std::vector<std::pair<std::string, int64_t>> extractRTexts(const std::string &rdb, const std::string &outDir);
 
 }  // namespace gptc

@@ -22,7 +22,10 @@ Class classAt(std::string_view text, size_t at, unsigned &length) {
     return Class::end;
   CodePoint c = firstCodePoint(text.substr(at));
   length = c.length;
-  return isLetter(c.value) ? Class::letter : isNumber(c.value) ? Class::number : isSpace(c.value) ? Class::space : Class::other;
+  return isLetter(c.value)   ? Class::letter
+         : isNumber(c.value) ? Class::number
+         : isSpace(c.value)  ? Class::space
+                             : Class::other;
 }
 
 }  // namespace
@@ -173,14 +176,16 @@ void Tokenizer::symbolsOf(std::string_view word, std::vector<int32_t> &out) cons
                                     ? fmt::format("byte {:#04x}", uint8_t(word[0]))
                                     : fmt::format("\"{}\" (U+{:04X})", word.substr(0, c.length), c.value);
       throw UserError(ErrorCode::DataInvalid, fmt::format("the tokenizer's vocabulary does not hold {}", shown),
-                      "it holds the characters of the text it was made from; prepare the data with this text too, or use byte or bpe");
+                      "it holds the characters of the text it was made from; prepare the data with this text too, or "
+                      "use byte or bpe");
     }
     out.push_back(id);
     word.remove_prefix(c.length);
   }
 }
 
-/// Applies merges in the order of their ranks, leftmost first, over a linked list of symbols: n log n even for one long word.
+/// Applies merges in the order of their ranks, leftmost first, over a linked list of symbols: n log n even for one long
+/// word.
 void Tokenizer::encodeWord(std::string_view word, std::vector<int32_t> &out) const {
   std::vector<int32_t> ids;
   symbolsOf(word, ids);

@@ -1,10 +1,11 @@
-// Text to tokens and back. One kind of tokenizer serves all: byte-pair encoding (Sennrich et al. 2016) over an alphabet.
+// Text to tokens and back. One kind of tokenizer serves all: byte-pair encoding (Sennrich et al. 2016) over an
+// alphabet.
 //   char          the alphabet is the sorted set of the text's characters, no merges (as nanoGPT's character data)
 //   byte          the 256 bytes, no merges; token = byte
 //   bpe:N         the 256 bytes in GPT-2's order, trained merges, and <|endoftext|> as the last of N tokens
 //   gpt2:FILE     GPT-2's merges file: exactly GPT-2's tokens
-// tokenizer.json is the format of Hugging Face's `tokenizers`, model type BPE, so that other tools read it too; other files of
-// that type are read as well.
+// tokenizer.json is the format of Hugging Face's `tokenizers`, model type BPE, so that other tools read it too; other
+// files of that type are read as well.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ public:
   /// The sorted set of characters of the texts, which must be valid UTF-8.
   static Tokenizer characters(const std::vector<std::string_view> &texts);
   static Tokenizer bytes();
-  /// Learns merges until there are `vocab` tokens or no pair occurs twice. Deterministic: among pairs of equal count the one with
-  /// the smaller ids wins. vocab >= 257.
+  /// Learns merges until there are `vocab` tokens or no pair occurs twice. Deterministic: among pairs of equal count
+  /// the one with the smaller ids wins. vocab >= 257.
   static Tokenizer train(const std::vector<std::string_view> &texts, int64_t vocab);
   /// GPT-2's merges file (a "#version" line, then one merge a line). Throws UserError(FileMissing, DataInvalid).
   static Tokenizer fromMerges(const std::string &file);
@@ -29,8 +30,8 @@ public:
   static Tokenizer load(const std::string &file);
   static Tokenizer fromJson(const std::string &text, const std::string &file);
 
-  /// Appends the tokens of a text; special tokens are not looked for. A character outside the vocabulary: UserError(DataInvalid).
-  /// Not for several threads at once: words seen are remembered.
+  /// Appends the tokens of a text; special tokens are not looked for. A character outside the vocabulary:
+  /// UserError(DataInvalid). Not for several threads at once: words seen are remembered.
   void encode(std::string_view text, std::vector<int32_t> &out) const;
   std::vector<int32_t> encode(std::string_view text) const;
   /// Bytes of one token; "" for ids that do not exist. A token may end in the middle of a character: see TextStream.
@@ -45,7 +46,9 @@ public:
   std::string json() const;
 
 private:
-  struct Merge { int32_t left, right; };
+  struct Merge {
+    int32_t left, right;
+  };
 
   void addByteAlphabet(bool gpt2Order);
   void addMerge(int32_t left, int32_t right, int32_t into);
@@ -61,8 +64,8 @@ private:
   std::vector<Merge> merges;        // by rank
   std::vector<int32_t> mergedInto;  // rank -> token
   int32_t eot = -1;
-  std::vector<int32_t> symbols;     // byte or character -> token, -1 for none
-  std::unordered_map<uint64_t, int32_t> ranks;  // left << 32 | right -> rank
+  std::vector<int32_t> symbols;                                        // byte or character -> token, -1 for none
+  std::unordered_map<uint64_t, int32_t> ranks;                         // left << 32 | right -> rank
   mutable std::unordered_map<std::string, std::vector<int32_t>> seen;  // word -> tokens
 };
 
@@ -76,8 +79,8 @@ std::string printableBytes(std::string_view bytes);
 /// False where `text` holds a character that stands for no byte.
 bool bytesOfPrintable(std::string_view text, std::string &bytes);
 
-/// Turns tokens into text that always ends on a whole character, for printing while sampling. Bytes that are no UTF-8 become
-/// U+FFFD.
+/// Turns tokens into text that always ends on a whole character, for printing while sampling. Bytes that are no UTF-8
+/// become U+FFFD.
 class TextStream {
 public:
   explicit TextStream(const Tokenizer &t) : tokenizer(t) {}

@@ -1,5 +1,5 @@
-// Files: GPT-2's merges, and tokenizer.json in the format of Hugging Face's `tokenizers` (model type BPE). Our four kinds fit into it: byte and
-// char are BPE without merges, char without the ByteLevel step.
+// Files: GPT-2's merges, and tokenizer.json in the format of Hugging Face's `tokenizers` (model type BPE). Our four
+// kinds fit into it: byte and char are BPE without merges, char without the ByteLevel step.
 #include "frontends/files.h"
 #include "frontends/tokenizer.h"
 #include "frontends/utf8.h"
@@ -31,8 +31,12 @@ Tokenizer Tokenizer::fromMerges(const std::string &file) {
       continue;
     auto bad = [&](const std::string &why) {
       SourceLoc at{file, unsigned(n + 1), 1, unsigned(std::max<size_t>(1, line.size())), line.str()};
-      throw UserError(Diagnostic{ErrorCode::DataInvalid, "this is no merges file of GPT-2", at, why,
-                                 {"each line holds two pieces with one space between them, in the order of the merges"}});
+      throw UserError(
+          Diagnostic{ErrorCode::DataInvalid,
+                     "this is no merges file of GPT-2",
+                     at,
+                     why,
+                     {"each line holds two pieces with one space between them, in the order of the merges"}});
     };
     auto [left, right] = line.split(' ');
     std::string a, b;
@@ -55,7 +59,8 @@ Tokenizer Tokenizer::fromMerges(const std::string &file) {
 
 std::string Tokenizer::json() const {
   using Json = nlohmann::ordered_json;
-  const Json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", splitWords}};
+  const Json level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", splitWords}};
   auto written = [&](int32_t id) { return byteLevel ? printableBytes(pieces[id]) : pieces[id]; };
   Json vocab = Json::object(), pairs = Json::array();
   for (int32_t id = 0; id < vocabSize(); ++id)
@@ -65,8 +70,13 @@ std::string Tokenizer::json() const {
     pairs.push_back(written(m.left) + " " + written(m.right));
   Json added = Json::array();
   if (eot >= 0)
-    added.push_back({{"id", eot}, {"content", pieces[eot]}, {"single_word", false}, {"lstrip", false},
-                     {"rstrip", false}, {"normalized", false}, {"special", true}});
+    added.push_back({{"id", eot},
+                     {"content", pieces[eot]},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
   Json file = {{"version", "1.0"},
                {"truncation", nullptr},
                {"padding", nullptr},
@@ -76,8 +86,14 @@ std::string Tokenizer::json() const {
                {"post_processor", nullptr},
                {"decoder", byteLevel ? level : Json{{"type", "Fuse"}}},
                {"model",
-                {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"continuing_subword_prefix", nullptr},
-                 {"end_of_word_suffix", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"vocab", vocab},
+                {{"type", "BPE"},
+                 {"dropout", nullptr},
+                 {"unk_token", nullptr},
+                 {"continuing_subword_prefix", nullptr},
+                 {"end_of_word_suffix", nullptr},
+                 {"fuse_unk", false},
+                 {"byte_fallback", false},
+                 {"vocab", vocab},
                  {"merges", pairs}}}};
   return file.dump(1) + "\n";
 }
@@ -139,9 +155,8 @@ Tokenizer Tokenizer::fromJson(const std::string &text, const std::string &file) 
   for (auto &[written, id] : vocab.items()) {
     std::string piece = written;
     // Special tokens may stand in the vocabulary as plain text.
-    const bool special = added.is_array() && std::any_of(added.begin(), added.end(), [&](const Json &a) {
-                           return part(a, "content") == written;
-                         });
+    const bool special = added.is_array() && std::any_of(added.begin(), added.end(),
+                                                         [&](const Json &a) { return part(a, "content") == written; });
     if (t.byteLevel && !special && !bytesOfPrintable(written, piece))
       bad(fmt::format("\"{}\" is not written in byte-level characters", written));
     ids[written] = place(id, piece);

@@ -28,8 +28,9 @@ struct Layers {
 void loadLayers(const std::string &file, Layers &out, std::vector<std::string> &chain, const TomlValue *named) {
   std::string identity = fs::weakly_canonical(file).string();
   if (llvm::is_contained(chain, identity))
-    throw UserError(Diagnostic{ErrorCode::ShapeMismatch, fmt::format("extends goes in a circle: {} is its own base", file),
-                               named->where, "this closes the circle"});
+    throw UserError(Diagnostic{ErrorCode::ShapeMismatch,
+                               fmt::format("extends goes in a circle: {} is its own base", file), named->where,
+                               "this closes the circle"});
   chain.push_back(identity);
   TomlDocument doc;
   try {
@@ -101,8 +102,9 @@ void readModel(ConfigReader &r, ModelConfig &m) {
     if ((kind == "hf" || kind == "ckpt") && !dir.empty())
       m.initFrom = kind.str() + ":" + resolveBeside(dir.str(), v->where.file);
     else if (r.good("model.init_from") && m.initFrom != "scratch")
-      r.complain("model.init_from", ErrorCode::UnknownValue, fmt::format("model.init_from = \"{}\" is not known", m.initFrom),
-                 "", {"\"scratch\", \"hf:DIR\" and \"ckpt:DIR\" work today"});
+      r.complain("model.init_from", ErrorCode::UnknownValue,
+                 fmt::format("model.init_from = \"{}\" is not known", m.initFrom), "",
+                 {"\"scratch\", \"hf:DIR\" and \"ckpt:DIR\" work today"});
   }
 }
 
@@ -243,8 +245,7 @@ void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
   bool heads = m.nHead && m.nEmbd && r.good("model.n_head") && r.good("model.n_embd");
   if (heads && m.nEmbd % m.nHead) {
     const char *key = r.where("model.n_head").line ? "model.n_head" : "model.n_embd";
-    r.complain(key, ErrorCode::ShapeMismatch,
-               fmt::format("{} heads cannot share a width of {}", m.nHead, m.nEmbd),
+    r.complain(key, ErrorCode::ShapeMismatch, fmt::format("{} heads cannot share a width of {}", m.nHead, m.nEmbd),
                fmt::format("n_head must divide n_embd = {}{}", m.nEmbd, lineOf(r, "model.n_embd")),
                {fmt::format("n_head = {} work", divisors(m.nEmbd, 1024)),
                 fmt::format("n_embd = {} or {} works with {} heads", std::max<int64_t>(1, m.nEmbd / m.nHead) * m.nHead,
@@ -294,9 +295,9 @@ void checkBatch(ConfigReader &r, const ModelConfig &m, TrainConfig &t) {
   if (t.globalBatchTokens % unit) {
     const bool written = r.where("train.global_batch_tokens").line != 0;
     int64_t below = t.globalBatchTokens / unit * unit, above = below + unit;
-    std::string product = t.microBatch ? fmt::format("ranks x micro_batch x block_size = 1 x {} x {} = {}",
-                                                     t.microBatch, block, unit)
-                                       : fmt::format("block_size = {}", block);
+    std::string product =
+        t.microBatch ? fmt::format("ranks x micro_batch x block_size = 1 x {} x {} = {}", t.microBatch, block, unit)
+                     : fmt::format("block_size = {}", block);
     r.complain(written ? "train.global_batch_tokens" : "train.micro_batch", ErrorCode::ShapeMismatch,
                fmt::format("a global batch of {} tokens is no whole multiple of {}", t.globalBatchTokens, product),
                "must be a whole number of passes",

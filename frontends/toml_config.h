@@ -1,8 +1,8 @@
 // model.toml: what a user says about a model and its training. examples/gpt2-124m.toml holds every key.
 //
-// A value comes from, in rising order: the default below, the preset, the file named by `extends`, the file itself, --set.
-// "auto" and "cached" mean what is built today, and are replaced by it here; an explicit value of later work is an error
-// (NotBuiltYet). All errors that do not depend on each other are reported in one run.
+// A value comes from, in rising order: the default below, the preset, the file named by `extends`, the file itself,
+// --set. "auto" and "cached" mean what is built today, and are replaced by it here; an explicit value of later work is
+// an error (NotBuiltYet). All errors that do not depend on each other are reported in one run.
 #pragma once
 
 #include "frontends/toml_document.h"
@@ -16,11 +16,11 @@
 namespace gptc {
 
 struct ModelConfig {
-  std::string preset = "none";  // "gpt2": the sizes of GPT-2 124M, and its architecture
+  std::string preset = "none";               // "gpt2": the sizes of GPT-2 124M, and its architecture
   int64_t nLayer = 0, nHead = 0, nEmbd = 0;  // no default outside a preset
-  int64_t nKvHead = 0;          // default n_head
-  int64_t ffnDim = 0;           // default 4 n_embd
-  int64_t vocabSize = 0;        // default: that of data.tokenizer, else the preset's
+  int64_t nKvHead = 0;                       // default n_head
+  int64_t ffnDim = 0;                        // default 4 n_embd
+  int64_t vocabSize = 0;                     // default: that of data.tokenizer, else the preset's
   int64_t blockSize = 0;
   std::string norm = "layernorm";
   std::string activation = "gelu_tanh";
@@ -28,7 +28,8 @@ struct ModelConfig {
   bool bias = true;
   bool tieEmbeddings = true;
   double dropout = 0;
-  std::string initFrom = "scratch";  // "hf:DIR" or "ckpt:DIR", DIR resolved: a folder with model.safetensors of these sizes
+  std::string initFrom =
+      "scratch";  // "hf:DIR" or "ckpt:DIR", DIR resolved: a folder with model.safetensors of these sizes
 };
 
 struct TrainConfig {
@@ -37,8 +38,9 @@ struct TrainConfig {
   int64_t microBatch = 0;         // sequences; "auto": see autoMicroBatch
   int64_t accumulate = 1;         // passes per step; follows from the two above
   int64_t seed = 1337;
-  double gradClip = 1.0;          // 0: no clipping
-  std::string onNonfinite = "explain";  // the step is replayed to name the first bad op; "halt"; "skip": the step changes nothing
+  double gradClip = 1.0;  // 0: no clipping
+  std::string onNonfinite =
+      "explain";  // the step is replayed to name the first bad op; "halt"; "skip": the step changes nothing
 };
 
 struct OptimizerConfig {
@@ -61,15 +63,15 @@ struct DataConfig {
 };
 
 struct EvalConfig {
-  int64_t every = 250;        // 0: only after the last step
-  int64_t steps = 20;         // 0: the whole split
-  int64_t sampleEvery = 0;    // 0: never
+  int64_t every = 250;      // 0: only after the last step
+  int64_t steps = 20;       // 0: the whole split
+  int64_t sampleEvery = 0;  // 0: never
   std::string samplePrompt = "\n";
   int64_t sampleTokens = 64;
 };
 
 struct CheckpointConfig {
-  int64_t every = 1000;       // 0: only after the last step
+  int64_t every = 1000;  // 0: only after the last step
   int64_t keep = 3;
 };
 
@@ -77,13 +79,13 @@ struct LogConfig {
   int64_t every = 10;
   bool tensorboard = false;
   std::vector<int64_t> traceSteps;  // empty, or the first and last step to trace
-  double mfuPeak = 0;         // FLOP/s; 0: measured
+  double mfuPeak = 0;               // FLOP/s; 0: measured
 };
 
 struct Config {
   std::string file;
-  std::string name;           // default: the file's name without .toml
-  std::string outDir;         // default: out/NAME beside the file
+  std::string name;    // default: the file's name without .toml
+  std::string outDir;  // default: out/NAME beside the file
   ModelConfig model;
   TrainConfig train;
   OptimizerConfig optimizer;
@@ -99,13 +101,13 @@ struct Config {
 };
 
 /// Reads a model file with its bases and applies `settings` (key=value, paths relative to the working directory).
-/// `tokenizerVocab` tells the vocabulary of a tokenizer file; it is asked only when model.vocab_size is not written or to compare with
-/// it. Throws UserError with every problem found.
+/// `tokenizerVocab` tells the vocabulary of a tokenizer file; it is asked only when model.vocab_size is not written or
+/// to compare with it. Throws UserError with every problem found.
 Config loadConfig(const std::string &file, const std::vector<std::string> &settings,
                   const std::function<int64_t(const std::string &tokenizer)> &tokenizerVocab);
 
-/// "auto" micro-batch: the largest divisor of the global batch of at most 8192 tokens whose activations, estimated as 24 values of width
-/// n_embd per token and layer and twice the logits, stay under 4 GiB; at least one sequence.
+/// "auto" micro-batch: the largest divisor of the global batch of at most 8192 tokens whose activations, estimated as
+/// 24 values of width n_embd per token and layer and twice the logits, stay under 4 GiB; at least one sequence.
 int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep);
 
 /// Every key there is, for messages and completion.

@@ -1,5 +1,5 @@
-// A TOML file as a flat list of dotted keys, each with the place where it stands. This is all that the rest of gptc sees of TOML;
-// toml++ itself stays inside toml_document.cpp, because it takes seconds to compile.
+// A TOML file as a flat list of dotted keys, each with the place where it stands. This is all that the rest of gptc
+// sees of TOML; toml++ itself stays inside toml_document.cpp, because it takes seconds to compile.
 #pragma once
 
 #include "ir/diagnostics.h"
@@ -22,9 +22,9 @@ struct TomlValue {
 };
 
 struct TomlDocument {
-  std::string file;                        // as given
-  std::map<std::string, TomlValue> values; // by dotted key, e.g. "model.n_layer"
-  std::map<std::string, SourceLoc> tables; // every [table] that was written, by dotted name
+  std::string file;                         // as given
+  std::map<std::string, TomlValue> values;  // by dotted key, e.g. "model.n_layer"
+  std::map<std::string, SourceLoc> tables;  // every [table] that was written, by dotted name
 };
 
 /// Reads and parses a file. Throws UserError(FileMissing) or UserError(TomlSyntax).

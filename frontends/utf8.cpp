@@ -8,7 +8,11 @@ bool continues(char c) { return (uint8_t(c) & 0xc0) == 0x80; }
 
 /// Bytes that a lead byte announces; 0 for a byte that leads nothing.
 unsigned announced(uint8_t lead) {
-  return lead < 0x80 ? 1 : lead >= 0xc2 && lead < 0xe0 ? 2 : lead >= 0xe0 && lead < 0xf0 ? 3 : lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
+  return lead < 0x80                   ? 1
+         : lead >= 0xc2 && lead < 0xe0 ? 2
+         : lead >= 0xe0 && lead < 0xf0 ? 3
+         : lead >= 0xf0 && lead < 0xf5 ? 4
+                                       : 0;
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 namespace gptc {
 
 struct CodePoint {
-  uint32_t value;     // U+FFFD where the bytes are no UTF-8
-  unsigned length;    // bytes used; 1 where they are no UTF-8
+  uint32_t value;   // U+FFFD where the bytes are no UTF-8
+  unsigned length;  // bytes used; 1 where they are no UTF-8
   bool valid;
 };
 /// The character at the front of a non-empty text. Overlong forms, surrogates and values past U+10FFFF are not valid.

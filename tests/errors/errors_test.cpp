@@ -69,7 +69,8 @@ std::vector<std::string> names() {
 class Golden : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Errors, Golden, testing::ValuesIn(names()), [](auto &info) {
   std::string name = info.param;
-  std::replace_if(name.begin(), name.end(), [](char ch) { return !std::isalnum((unsigned char)ch); }, '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char ch) { return !std::isalnum((unsigned char)ch); }, '_');
   return name;
 });
 
@@ -82,10 +83,10 @@ TEST_P(Golden, TextAndExitCode) {
   fs::remove_all(dir);
   fs::create_directories(dir / "work");
   std::ofstream(dir / "script") << "set -e\n" << c.script;
-  const std::string command =
-      fmt::format("cd '{0}/work' && env -i PATH='{1}':/usr/bin:/bin HOME='{0}' LANG=C.UTF-8 GPTC_CACHE='{0}/../gptc-errors-cache' "
-                  "ASAN_OPTIONS=\"$ASAN_OPTIONS\" LIB='{2}' bash ../script >'{0}/out' 2>'{0}/err' </dev/null",
-                  dir.string(), GPTC_BIN_DIR, goldenDir.parent_path().string());
+  const std::string command = fmt::format(
+      "cd '{0}/work' && env -i PATH='{1}':/usr/bin:/bin HOME='{0}' LANG=C.UTF-8 GPTC_CACHE='{0}/../gptc-errors-cache' "
+      "ASAN_OPTIONS=\"$ASAN_OPTIONS\" LIB='{2}' bash ../script >'{0}/out' 2>'{0}/err' </dev/null",
+      dir.string(), GPTC_BIN_DIR, goldenDir.parent_path().string());
   const int status = std::system(command.c_str());
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
   std::string text = readAll(dir / "err");

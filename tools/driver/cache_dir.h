@@ -5,8 +5,8 @@
 
 namespace gptc {
 
-/// $GPTC_CACHE, else $XDG_CACHE_HOME/gptc, else ~/.cache/gptc; "" (no cache) where none of them is set or GPTC_CACHE is empty. The
-/// folder need not exist.
+/// $GPTC_CACHE, else $XDG_CACHE_HOME/gptc, else ~/.cache/gptc; "" (no cache) where none of them is set or GPTC_CACHE is
+/// empty. The folder need not exist.
 std::string defaultCacheDir();
 
 }  // namespace gptc

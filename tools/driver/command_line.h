@@ -43,7 +43,8 @@ inline std::optional<int> parseCommandLine(CLI::App &app, int argc, char **argv)
         near = nearestWord(word.substr(0, word.find('=')), known);
         message = fmt::format("{} knows no option {}", command, word);
       }
-    throw UserError(ErrorCode::Usage, message, (near.empty() ? "see " : fmt::format("did you mean {}? See ", near)) + command + " --help");
+    throw UserError(ErrorCode::Usage, message,
+                    (near.empty() ? "see " : fmt::format("did you mean {}? See ", near)) + command + " --help");
   }
   return 0;
 }

@@ -1,7 +1,9 @@
 // The commands of gptc, one file each. A command's work is its callback: it runs while the command line is parsed.
 #pragma once
 
-namespace CLI { class App; }
+namespace CLI {
+class App;
+}
 
 namespace gptc {
 

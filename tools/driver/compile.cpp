@@ -28,7 +28,8 @@ std::string absoluteOrEmpty(const std::string &path) { return path.empty() ? pat
 }  // namespace
 
 Config readConfig(const std::string &modelFile, const std::vector<std::string> &settings) {
-  return loadConfig(modelFile, settings, [](const std::string &tokenizer) { return Tokenizer::load(tokenizer).vocabSize(); });
+  return loadConfig(modelFile, settings,
+                    [](const std::string &tokenizer) { return Tokenizer::load(tokenizer).vocabSize(); });
 }
 
 RunSettings runSettings(const Config &c) {

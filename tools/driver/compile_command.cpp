@@ -22,7 +22,7 @@ std::string grouped(int64_t n) {
 }
 
 std::string bytes(int64_t n) {
-  return n < 10 << 20 ? fmt::format("{:.1f} KiB", double(n) / 1024)
+  return n < 10 << 20     ? fmt::format("{:.1f} KiB", double(n) / 1024)
          : n < 10LL << 30 ? fmt::format("{:.1f} MiB", double(n) / (1 << 20))
                           : fmt::format("{:.1f} GiB", double(n) / (1 << 30));
 }
@@ -40,11 +40,12 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
   row("step", fmt::format("{} tokens = {} x {} sequences x {}{}, {:.4g} GFLOP", grouped(c.train.globalBatchTokens),
                           c.train.accumulate, c.train.microBatch, m.blockSize, automatic ? " (micro_batch auto)" : "",
                           flopsPerToken(*plan.planned) * double(c.train.globalBatchTokens) * 1e-9));
-  row("steps", fmt::format("{}, {} tokens", grouped(c.train.steps), grouped(c.train.steps * c.train.globalBatchTokens)));
+  row("steps",
+      fmt::format("{}, {} tokens", grouped(c.train.steps), grouped(c.train.steps * c.train.globalBatchTokens)));
   row("target", fmt::format("cpu {}, {}-bit vectors, fp32, {} thread{}", plan.target.cpu, 8 * plan.target.vectorBytes,
                             plan.target.threads, plan.target.threads == 1 ? "" : "s"));
-  row("kernels", fmt::format("{} for {} groups: {} compiled, {} from the cache", r.compiled + r.reused, r.groups, r.compiled,
-                             r.reused));
+  row("kernels", fmt::format("{} for {} groups: {} compiled, {} from the cache", r.compiled + r.reused, r.groups,
+                             r.compiled, r.reused));
   const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   row("memory", bytes(r.arenaBytes) +
                     (r.arenaBytes > memory ? fmt::format(": more than the {} of this machine", bytes(memory)) : ""));
@@ -71,7 +72,8 @@ void addCompileCommand(CLI::App &app) {
       ->expected(1)
       ->take_all();
   c->add_option("--target", o->target, "cpu or auto; the same as --set compile.target=...")->type_name("T");
-  c->add_option("--dump-dir", o->request.pipeline.dumpDir, "Writes the graph after every pass into this folder")->type_name("DIR");
+  c->add_option("--dump-dir", o->request.pipeline.dumpDir, "Writes the graph after every pass into this folder")
+      ->type_name("DIR");
   c->add_flag("--time-passes", o->request.pipeline.timePasses, "Prints the time of every pass to stderr");
   c->callback([o] {
     if (!o->target.empty())

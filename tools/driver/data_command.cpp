@@ -44,7 +44,8 @@ void addDataCommand(CLI::App &app) {
       ->excludes(val)
       ->type_name("F");
   c->add_option("--out", options->outDir, "Folder to write into")->required()->type_name("DIR");
-  c->add_option("--format", options->format, "nanogpt (16-bit tokens) or llmc (with llm.c's header) [nanogpt]")->type_name("F");
+  c->add_option("--format", options->format, "nanogpt (16-bit tokens) or llmc (with llm.c's header) [nanogpt]")
+      ->type_name("F");
   c->callback([options] { prepare(*options); });
 
   // For tools/quickstart.

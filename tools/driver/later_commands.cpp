@@ -18,7 +18,8 @@ void addLaterCommands(CLI::App &app) {
     c->group("Later");
     c->allow_extras();
     c->callback([name = std::string(name)] {
-      throw UserError(ErrorCode::NotBuiltYet, fmt::format("gptc {} is not built yet", name), "compile, data and doctor work today");
+      throw UserError(ErrorCode::NotBuiltYet, fmt::format("gptc {} is not built yet", name),
+                      "compile, data and doctor work today");
     });
   }
 }

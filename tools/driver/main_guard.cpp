@@ -27,8 +27,10 @@ int report(const UserError &e) {
 
 int reportBug(const char *what) {
   std::fflush(stdout);
-  std::fprintf(stderr, "error[GPTC%d]: a bug in gptc: %s\n   = help: please report it with the command line and the files it read\n",
-               int(ErrorCode::Internal), what);
+  std::fprintf(
+      stderr,
+      "error[GPTC%d]: a bug in gptc: %s\n   = help: please report it with the command line and the files it read\n",
+      int(ErrorCode::Internal), what);
   return exitCodeOf(ErrorCode::Internal);
 }
 
@@ -55,7 +57,8 @@ int guardedMain(const std::function<int()> &work) {
   } catch (const InternalError &e) {
     return reportBug(e.what());
   } catch (const std::bad_alloc &) {
-    return report(UserError(ErrorCode::OutOfMemory, "out of memory", "close other programs, or use a smaller model or batch"));
+    return report(
+        UserError(ErrorCode::OutOfMemory, "out of memory", "close other programs, or use a smaller model or batch"));
   } catch (const std::exception &e) {
     return reportBug(e.what());
   }

@@ -4,6 +4,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <random>
+#include <sstream>
 
 using namespace gptc;
 
@@ -85,7 +87,8 @@ TEST_F(ConfigTest, ExtendsOverridesAndPathsStayWithTheirFile) {
   EXPECT_EQ(c.data.val, (dir / "base/val.bin").string());
   EXPECT_EQ(c.data.tokenizer, "tok.json");
   EXPECT_EQ(load(small, {"model.init_from=hf:gpt2"}).model.initFrom, "hf:gpt2");
-  EXPECT_EQ(load("extends = \"base/base.toml\"\n[model]\ninit_from = \"ckpt:run\"\n").model.initFrom, "ckpt:" + (dir / "run").string());
+  EXPECT_EQ(load("extends = \"base/base.toml\"\n[model]\ninit_from = \"ckpt:run\"\n").model.initFrom,
+            "ckpt:" + (dir / "run").string());
 }
 
 TEST_F(ConfigTest, ExtendsInACircle) {
@@ -135,8 +138,8 @@ eps = 0
 [parallell]
 tensor = 2
 )"),
-            (Places{"203 2:11", "206 3:10", "204 5:14", "204 7:11", "205 8:14", "208 9:12", "202 10:1", "203 14:9", "204 15:8",
-                    "203 17:9", "204 18:7", "202 19:2"}));
+            (Places{"203 2:11", "206 3:10", "204 5:14", "204 7:11", "205 8:14", "208 9:12", "202 10:1", "203 14:9",
+                    "204 15:8", "203 17:9", "204 18:7", "202 19:2"}));
 }
 
 TEST_F(ConfigTest, SyntaxErrorsHaveAPlace) {
@@ -174,22 +177,27 @@ TEST_F(ConfigTest, BatchMustBeWholePasses) {
 }
 
 TEST_F(ConfigTest, ExplicitValuesOfLaterWorkAreErrors) {
-  for (const char *setting :
-       {"model.preset=llama", "model.activation=gelu", "model.activation=swiglu", "model.position=rope", "model.causal=false",
-        "model.embedding_norm=true",
-        "optimizer.name=lamb", "parallel.data=2", "parallel.zero_stage=1", "parallel.tensor=2", "parallel.logical_shards=4",
-        "parallel.reduce_order=fast", "parallel.offload=optimizer", "parallel.compression=onebit", "precision.compute=bf16",
-        "precision.optimizer_state=bf16", "compile.target=cuda", "compile.target=cuda:sm_90a", "compile.remat=full",
-        "compile.remat=8GiB", "compile.autotune=search"}) {
+  for (const char *setting : {"model.preset=llama",         "model.activation=gelu",
+                              "model.activation=swiglu",    "model.position=rope",
+                              "model.causal=false",         "model.embedding_norm=true",
+                              "optimizer.name=lamb",        "parallel.data=2",
+                              "parallel.zero_stage=1",      "parallel.tensor=2",
+                              "parallel.logical_shards=4",  "parallel.reduce_order=fast",
+                              "parallel.offload=optimizer", "parallel.compression=onebit",
+                              "precision.compute=bf16",     "precision.optimizer_state=bf16",
+                              "compile.target=cuda",        "compile.target=cuda:sm_90a",
+                              "compile.remat=full",         "compile.remat=8GiB",
+                              "compile.autotune=search"}) {
     std::vector<Diagnostic> e = errors(small, {setting});
     ASSERT_EQ(e.size(), 1u) << setting;
     EXPECT_EQ(e[0].code, ErrorCode::NotBuiltYet) << setting;
     EXPECT_FALSE(e[0].help.empty()) << setting;
   }
-  for (const char *setting : {"parallel.data=auto", "parallel.zero_stage=auto", "parallel.logical_shards=1", "compile.target=auto",
-                              "compile.remat=auto", "precision.compute=auto", "train.micro_batch=auto", "log.mfu_peak=measured",
-                              "log.mfu_peak=1e12", "log.trace_steps=[]", "log.trace_steps=[1, 2]",
-                              "model.init_from=scratch", "model.init_from=hf:x", "train.on_nonfinite=explain"})
+  for (const char *setting :
+       {"parallel.data=auto", "parallel.zero_stage=auto", "parallel.logical_shards=1", "compile.target=auto",
+        "compile.remat=auto", "precision.compute=auto", "train.micro_batch=auto", "log.mfu_peak=measured",
+        "log.mfu_peak=1e12", "log.trace_steps=[]", "log.trace_steps=[1, 2]", "model.init_from=scratch",
+        "model.init_from=hf:x", "train.on_nonfinite=explain"})
     EXPECT_TRUE(errors(small, {setting}).empty()) << setting;
 }
 
@@ -224,13 +232,82 @@ tokenizer = "tok.json"
 
 TEST_F(ConfigTest, ExamplesLoad) {
   for (auto &entry : std::filesystem::directory_iterator(GPTC_SOURCE_DIR "/examples"))
-    EXPECT_NO_THROW(loadConfig(entry.path().string(), {}, [](const std::string &) { return int64_t(4096); })) << entry.path();
+    EXPECT_NO_THROW(loadConfig(entry.path().string(), {}, [](const std::string &) { return int64_t(4096); }))
+        << entry.path();
 }
 
 TEST_F(ConfigTest, TheFullExampleHoldsEveryKey) {
-  Config c = loadConfig(GPTC_SOURCE_DIR "/examples/gpt2-124m.toml", {}, [](const std::string &) { return int64_t(50257); });
+  Config c =
+      loadConfig(GPTC_SOURCE_DIR "/examples/gpt2-124m.toml", {}, [](const std::string &) { return int64_t(50257); });
   for (const std::string &key : configKeys())
     EXPECT_TRUE(c.written.count(key) || key == "extends") << key;
+}
+
+// Whatever stands in the file, the answer is a configuration or a UserError.
+TEST(ConfigFuzz, DamagedFilesAreUserErrors) {
+  std::ostringstream whole;
+  whole << std::ifstream(GPTC_SOURCE_DIR "/examples/gpt2-124m.toml").rdbuf();
+  std::mt19937 random(1);
+  auto below = [&](size_t n) { return size_t(random() % n); };
+  const std::string file = testing::TempDir() + "/fuzz.toml";
+  const char *pieces[] = {"\"",
+                          "'",
+                          "[",
+                          "]",
+                          "[[",
+                          "=",
+                          ".",
+                          "\n",
+                          "#",
+                          "-",
+                          "1e999",
+                          "nan",
+                          "inf",
+                          "0x",
+                          "true",
+                          "1979-05-27",
+                          "\xff",
+                          "{",
+                          "}",
+                          "99999999999999999999",
+                          "-9223372036854775808",
+                          "\\u",
+                          "\"\"\"",
+                          "extends",
+                          "model",
+                          ","};
+  int accepted = 0;
+  for (int round = 0; round < 1500; ++round) {
+    std::string text = whole.str();
+    for (size_t edits = 1 + below(3); edits; --edits) {
+      const size_t at = below(text.size());
+      switch (below(3)) {
+      case 0:
+        text.erase(at, 1 + below(20));
+        break;
+      case 1:
+        text.insert(at, pieces[below(std::size(pieces))]);
+        break;
+      default:
+        text[at] = char(random());
+        break;
+      }
+    }
+    std::ofstream(file, std::ios::binary) << text;
+    try {
+      Config c = loadConfig(file, {}, [](const std::string &) { return int64_t(50257); });
+      EXPECT_GT(c.model.nLayer, 0);
+      EXPECT_EQ(c.model.nEmbd % c.model.nHead, 0);
+      EXPECT_EQ(c.train.microBatch * c.model.blockSize * c.train.accumulate, c.train.globalBatchTokens);
+      ++accepted;
+    } catch (const UserError &e) {
+      EXPECT_FALSE(e.diagnostics.empty());
+      for (const Diagnostic &d : e.diagnostics)
+        EXPECT_FALSE(d.str().empty());
+    }
+  }
+  EXPECT_GT(accepted, 100);  // edits of comments
+  std::filesystem::remove(file);
 }
 
 TEST(AutoMicroBatch, IsBounded) {

@@ -178,8 +178,8 @@ TEST_F(RCorpus, WritesEveryTextUnderItsTitle) {
   std::string other = "X\n";
   for (uint32_t v : {2u, 0u, 0u, 254u})
     integer(other, v);  // NULL: no text
-  const std::string file = write("Rdata.rdb", record(characterVector({"", "PRIDE & PREJUDICE", "one"})) + record(other) +
-                                                  record(characterVector({"Emma", "caf\xe9"}, 0x4009)));
+  const std::string file = write("Rdata.rdb", record(characterVector({"", "PRIDE & PREJUDICE", "one"})) +
+                                                  record(other) + record(characterVector({"Emma", "caf\xe9"}, 0x4009)));
   auto written = extractRTexts(file, path("out"));
   ASSERT_EQ(written.size(), 2u);
   EXPECT_EQ(written[0].first, path("out/pride-prejudice.txt"));

@@ -42,13 +42,23 @@ std::vector<std::string> variants() {
 
 Config variant(const std::string &name) {
   Config c = smallConfig();
-  if (name == "nobias") c.model.bias = false;
-  if (name == "untied") c.model.tieEmbeddings = false;
-  if (name == "rmsnorm") c.model.norm = "rmsnorm";
-  if (name == "nopos") c.model.position = "none";
-  if (name == "gqa") { c.model.nEmbd = 16; c.model.nHead = 4; c.model.nKvHead = 2; }
-  if (name == "mqa") c.model.nKvHead = 1;
-  if (name == "silu" || name == "relu") c.model.activation = name;
+  if (name == "nobias")
+    c.model.bias = false;
+  if (name == "untied")
+    c.model.tieEmbeddings = false;
+  if (name == "rmsnorm")
+    c.model.norm = "rmsnorm";
+  if (name == "nopos")
+    c.model.position = "none";
+  if (name == "gqa") {
+    c.model.nEmbd = 16;
+    c.model.nHead = 4;
+    c.model.nKvHead = 2;
+  }
+  if (name == "mqa")
+    c.model.nKvHead = 1;
+  if (name == "silu" || name == "relu")
+    c.model.activation = name;
   return c;
 }
 
@@ -140,13 +150,22 @@ TEST(ModelBuilder, StatesHaveNamesShapesAndDecay) {
   Config c = smallConfig();
   c.model.tieEmbeddings = false;
   auto m = buildModel(c);
-  struct Expected { const char *name, *type; bool decay; };
-  for (const Expected &e : {Expected{"wte.weight", "f32[11,8]", true}, {"wpe.weight", "f32[6,8]", true},
-                            {"h.1.ln_1.weight", "f32[8]", false}, {"h.1.ln_1.bias", "f32[8]", false},
-                            {"h.0.attn.c_attn.weight", "f32[8,24]", true}, {"h.0.attn.c_attn.bias", "f32[24]", false},
-                            {"h.1.attn.c_proj.weight", "f32[8,8]", true}, {"h.1.mlp.c_fc.weight", "f32[8,16]", true},
-                            {"h.1.mlp.c_proj.weight", "f32[16,8]", true}, {"ln_f.bias", "f32[8]", false},
-                            {"lm_head.weight", "f32[11,8]", true}, {"h.1.attn.k_cache", "f32[2,6,4]", false}}) {
+  struct Expected {
+    const char *name, *type;
+    bool decay;
+  };
+  for (const Expected &e : {Expected{"wte.weight", "f32[11,8]", true},
+                            {"wpe.weight", "f32[6,8]", true},
+                            {"h.1.ln_1.weight", "f32[8]", false},
+                            {"h.1.ln_1.bias", "f32[8]", false},
+                            {"h.0.attn.c_attn.weight", "f32[8,24]", true},
+                            {"h.0.attn.c_attn.bias", "f32[24]", false},
+                            {"h.1.attn.c_proj.weight", "f32[8,8]", true},
+                            {"h.1.mlp.c_fc.weight", "f32[8,16]", true},
+                            {"h.1.mlp.c_proj.weight", "f32[16,8]", true},
+                            {"ln_f.bias", "f32[8]", false},
+                            {"lm_head.weight", "f32[11,8]", true},
+                            {"h.1.attn.k_cache", "f32[2,6,4]", false}}) {
     State *s = m->state(e.name);
     ASSERT_TRUE(s) << e.name;
     EXPECT_EQ(s->type.str(), e.type) << e.name;

@@ -32,11 +32,14 @@ TEST(Words, FollowGpt2sPattern) {
   EXPECT_EQ(words("abc123?! 45"), (Words{"abc", "123", "?!", " 45"}));
   EXPECT_EQ(words("\tx"), (Words{"\t", "x"}));
   EXPECT_EQ(words("né中文½Ⅷ٣"), (Words{"né中文", "½Ⅷ٣"}));
-  EXPECT_EQ(words("\xff\xfe" "a"), (Words{"\xff\xfe", "a"}));  // bytes that are no UTF-8 count as punctuation
+  EXPECT_EQ(words("\xff\xfe"
+                  "a"),
+            (Words{"\xff\xfe", "a"}));  // bytes that are no UTF-8 count as punctuation
 }
 
 TEST(Utf8, RejectsWhatIsNot) {
-  for (const char *bad : {"\x80", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "a\xe4\xb8"})
+  for (const char *bad :
+       {"\x80", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "a\xe4\xb8"})
     EXPECT_NE(findInvalidUtf8(bad), std::string::npos) << bad;
   EXPECT_EQ(findInvalidUtf8("aé中😀\xed\x9f\xbf\xef\xbf\xbf\xf4\x8f\xbf\xbf"), std::string::npos);
   for (uint32_t c : {0x7fu, 0x80u, 0x7ffu, 0x800u, 0xffffu, 0x10000u, 0x10ffffu}) {
@@ -99,7 +102,8 @@ TEST(Tokenizer, EncodesAHugeWordInTime) {
 
 TEST(Tokenizer, JsonComesBack) {
   const std::string text = "It's 12 o'clock.\n\nNaïve “quotes” — 中文 ½";
-  for (const Tokenizer &t : {Tokenizer::bytes(), Tokenizer::characters({text}), Tokenizer::train({text, text, text}, 290)}) {
+  for (const Tokenizer &t :
+       {Tokenizer::bytes(), Tokenizer::characters({text}), Tokenizer::train({text, text, text}, 290)}) {
     Tokenizer back = Tokenizer::fromJson(t.json(), "t.json");
     EXPECT_EQ(back.vocabSize(), t.vocabSize());
     EXPECT_EQ(back.encode(text), t.encode(text));
@@ -128,7 +132,8 @@ TEST(Tokenizer, RefusesDamagedJson) {
   EXPECT_EQ(codeOf(R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 0}, "merges": []}})"), 302);
   EXPECT_EQ(codeOf(R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]}})"), 302);
   EXPECT_EQ(codeOf(R"({"model": {"type": "BPE", "vocab": {}, "merges": []}})"), 302);
-  EXPECT_EQ(codeOf(R"({"normalizer": {"type": "NFC"}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})"), 208);
+  EXPECT_EQ(codeOf(R"({"normalizer": {"type": "NFC"}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})"),
+            208);
   EXPECT_EQ(codeOf(R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}})"), 0);
 }
 
@@ -171,11 +176,12 @@ TEST_F(Merges, NameTheBadLine) {
 TEST(Gpt2, FirstThousandMerges) {
   // The head of GPT-2's own merges file; the tokens are those that Hugging Face's tokenizers 0.23 makes of it.
   Tokenizer t = Tokenizer::fromMerges(GPTC_SOURCE_DIR "/tests/unit/frontends/gpt2-merges-1000.txt");
-  const std::string text = "It is a truth universally acknowledged, that we'll see 1812's naïve “prejudice”:\n\n  中文 and   more!!\t ";
+  const std::string text =
+      "It is a truth universally acknowledged, that we'll see 1812's naïve “prejudice”:\n\n  中文 and   more!!\t ";
   EXPECT_EQ(t.encode(text),
-            (Ids{1026, 318, 257, 491, 1071, 555, 1191, 453, 257, 694, 77,  322, 992, 70,  276, 11,  326, 356, 1183,
-                 766,  1248, 1065, 338, 299, 64,  127, 107, 303, 564, 250, 79, 260, 73,  463, 501, 447, 251, 25,
-                 628,  220, 220, 160, 116, 255, 162, 244, 229, 290, 220, 220, 517, 0,   0,   197, 220}));
+            (Ids{1026, 318,  257,  491, 1071, 555, 1191, 453, 257, 694, 77,  322, 992, 70, 276, 11,  326, 356, 1183,
+                 766,  1248, 1065, 338, 299,  64,  127,  107, 303, 564, 250, 79,  260, 73, 463, 501, 447, 251, 25,
+                 628,  220,  220,  160, 116,  255, 162,  244, 229, 290, 220, 220, 517, 0,  0,   197, 220}));
   EXPECT_EQ(t.decode(t.encode(text)), text);
 }
 
@@ -199,7 +205,8 @@ TEST(TextStream, PrintsWholeCharacters) {
   EXPECT_EQ(stream.push(0xad), "中");
   EXPECT_EQ(stream.push(0xff), "\xef\xbf\xbd");
   EXPECT_EQ(stream.push(0xe4), "");
-  EXPECT_EQ(stream.push('b'), "\xef\xbf\xbd" "b");
+  EXPECT_EQ(stream.push('b'), "\xef\xbf\xbd"
+                              "b");
   EXPECT_EQ(stream.push(0xf0), "");
   EXPECT_EQ(stream.finish(), "\xef\xbf\xbd");
   EXPECT_EQ(stream.finish(), "");
