@@ -91,15 +91,24 @@ void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       if (g.workspaceBytes != k.op->attrs.getInts("ws"))
         damaged(fmt::format("kernel {} was planned with other workspaces than this version needs", k.name));
       BoundKernel b{k.name, k.op, {}, {}};
+      std::vector<int64_t> bytes;
+      auto bind = [&](std::byte *at, int64_t size) {
+        b.params.push_back(at);
+        bytes.push_back(size);
+      };
       for (Value *v : k.op->operands())
-        b.params.push_back(place(*f, v));
+        bind(place(*f, v), v->type.bytes());
       for (unsigned i = 0; i < k.op->numResults(); ++i)
-        b.params.push_back(place(*f, k.op->result(i)));
-      for (int64_t at : k.op->attrs.getInts("ws_at"))
-        b.params.push_back(arena.at(at));
-      if (b.params.size() != g.kernel.params.size())
-        damaged(
-            fmt::format("kernel {} has {} places for {} parameters", k.name, b.params.size(), g.kernel.params.size()));
+        bind(place(*f, k.op->result(i)), k.op->result(i)->type.bytes());
+      std::vector<int64_t> wsAt = k.op->attrs.getInts("ws_at");
+      for (size_t i = 0; i < wsAt.size(); ++i)
+        bind(arena.at(wsAt[i]), i < g.workspaceBytes.size() ? g.workspaceBytes[i] : 0);
+      // What the kernel may touch must be what the plan set aside for it.
+      bool fits = bytes.size() == g.kernel.params.size();
+      for (size_t i = 0; fits && i < bytes.size(); ++i)
+        fits = g.kernel.params[i]->size * sizeOf(g.kernel.params[i]->dtype) <= bytes[i];
+      if (!fits)
+        damaged(fmt::format("the places of kernel {} do not fit its parameters", k.name));
       bound->kernels.push_back(std::move(b));
       p.groups.push_back(&g);
     }
