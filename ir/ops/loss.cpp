@@ -142,7 +142,9 @@ OpDef define_cross_entropy_grad() {
       .lower = [](LowerCtx &c) -> std::vector<Expr> {
         Target t(c);
         Expr p = kir::unary(UnaryOp::exp, c.operand(0) - c.rowOperand(2));
-        Expr hit = kir::binary(BinaryOp::eq, c.index().back(), t.index);
+        // Columns are compared as i32 where they fit: twice the lanes.
+        DType narrow = c.op.operand(0)->type.dim(-1) <= INT32_MAX ? DType::i32 : DType::i64;
+        Expr hit = kir::binary(BinaryOp::eq, kir::cast(narrow, c.index().back()), kir::cast(narrow, t.index));
         Expr d = (p - kir::select(hit, c.f(1), c.f(0))) * c.rowOperand(3);
         return {kir::select(t.valid, d, c.f(0))};
       },

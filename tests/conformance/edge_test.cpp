@@ -44,31 +44,37 @@ TEST(Edges, MatmulInEachDimension) {
 }
 
 TEST(Edges, MatmulBeyondEveryBlock) {
-  // Large enough that each cache block has a neighbour and a rest.
-  check(OpKind::matmul,
-        {{.operandTypes = {f32({131, 521}), f32({521, 67})}},
-         {.operandTypes = {f32({37, 300}), f32({Dim(1031, 1088), 300})}, .attrs = attrs({{"tb", true}})},
-         {.operandTypes = {f32({2, 128, 97}), f32({2, 128, 301})},
-          .attrs = attrs({{"ta", true}, {"fold", int64_t(128)}})},
-         {.operandTypes = {f32({3, 64, 257}), f32({3, 64, 40}), f32({257, 40})},
-          .attrs = attrs({{"ta", true}, {"fold", int64_t(64)}})}});
+  // Large enough that each cache block has a neighbour and a rest, in two dimensions at a time.
+  check(OpKind::matmul, {{.operandTypes = {f32({47, 521}), f32({521, 67})}},
+                         {.operandTypes = {f32({301, 23}), f32({23, 97})}},
+                         {.operandTypes = {f32({9, 60}), f32({Dim(1031, 1088), 60})}, .attrs = attrs({{"tb", true}})},
+                         {.operandTypes = {f32({2, 128, 45}), f32({2, 128, 71})},
+                          .attrs = attrs({{"ta", true}, {"fold", int64_t(128)}})},
+                         {.operandTypes = {f32({3, 64, 130}), f32({3, 64, 20}), f32({130, 20})},
+                          .attrs = attrs({{"ta", true}, {"fold", int64_t(64)}})}});
 }
 
 TEST(Edges, AttentionRowsAndHeads) {
   std::vector<Sample> forward, backward;
-  for (int64_t rows : {1, 2, 15, 17, 64, 65, 127, 129})
-    for (auto [heads, keyHeads, size] : {std::array<int64_t, 3>{1, 1, 64}, {2, 1, 17}, {2, 2, 1}}) {
-      Type qkv = f32({1, rows, (heads + 2 * keyHeads) * size}), o = f32({1, rows, heads * size}),
-           lse = f32({1, heads, rows});
-      AttrMap at = attrs({{"n_head", heads}, {"n_kv_head", keyHeads}, {"causal", rows != 65}});
-      forward.push_back({.operandTypes = {qkv}, .attrs = at});
-      // The statistics of the forward pass, as the reference has them.
-      OneOp one = makeOneOp(opDef(OpKind::attention), forward.back(), unsigned(rows));
-      std::vector<Tensor> results = one.reference();
-      backward.push_back({.operandTypes = {o, qkv, o, lse},
-                          .attrs = at,
-                          .operandValues = {Tensor(), one.inputs[0], results[0], results[1]}});
-    }
+  auto add = [&](int64_t rows, int64_t heads, int64_t keyHeads, int64_t size, bool causal) {
+    Type qkv = f32({1, rows, (heads + 2 * keyHeads) * size}), o = f32({1, rows, heads * size}),
+         lse = f32({1, heads, rows});
+    AttrMap at = attrs({{"n_head", heads}, {"n_kv_head", keyHeads}, {"causal", causal}});
+    forward.push_back({.operandTypes = {qkv}, .attrs = at});
+    // What the backward pass needs of the forward pass, as the reference has it.
+    OneOp one = makeOneOp(opDef(OpKind::attention), forward.back(), unsigned(rows));
+    std::vector<Tensor> results = one.reference();
+    backward.push_back({.operandTypes = {o, qkv, o, lse},
+                        .attrs = at,
+                        .operandValues = {Tensor(), one.inputs[0], results[0], results[1]}});
+  };
+  for (int64_t rows : {1, 2, 15, 17, 64, 65, 127, 129}) {
+    add(rows, 2, 1, 5, true);
+    add(rows, 1, 1, 16, rows % 2 == 0);
+  }
+  add(65, 1, 1, 64, true);
+  add(33, 1, 1, 127, true);
+  add(129, 1, 1, 1, false);
   check(OpKind::attention, forward);
   check(OpKind::attention_grad, backward);
 }
