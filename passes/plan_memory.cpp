@@ -198,6 +198,7 @@ private:
   /// Step 4: for each range the one in whose place it lies (often itself), which is extended to live as long.
   std::vector<size_t> shareDying(std::vector<LiveRange> &ranges) {
     std::vector<size_t> host(ranges.size());
+    std::vector<const Op *> takenBy(ranges.size());  // a result that nobody uses does not extend what it takes over
     llvm::DenseMap<const Value *, size_t> of;
     number();
     for (size_t i = 0; i < ranges.size(); ++i) {
@@ -213,10 +214,11 @@ private:
         if (dying == of.end())
           continue;
         size_t h = host[dying->second];
-        if (ranges[h].end != position[r.op] || ranges[h].bytes != r.bytes ||
+        if (ranges[h].end != position[r.op] || takenBy[h] == r.op || ranges[h].bytes != r.bytes ||
             !mayTakeOver(*r.op, r.value->index, rootOf(v)))
           continue;
         host[i] = h;
+        takenBy[h] = r.op;
         ranges[h].end = r.end;
         break;
       }

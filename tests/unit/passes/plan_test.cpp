@@ -1,5 +1,6 @@
 // The memory plan and its checker. The checker must reject every plan that would lose a byte; so offsets are corrupted
 // one by one.
+#include "arena_run.h"
 #include "small_gpt.h"
 
 #include "ir/access.h"
@@ -91,67 +92,9 @@ TEST_P(Plan, CheckerRejectsImpossibleOffsets) {
   EXPECT_FALSE(checkPlan(*m).empty());
 }
 
-// An independent judge of a moved offset: runs the plan in a byte-exact arena, op by op, and compares with the
-// interpreter. A plan that computes the same may still be rejected (garbage may happen not to matter), but none that
-// computes something else may pass.
-class Arena {
-public:
-  Arena(const Module &m) : m(m), cells(m.attrs.getInt("arena_bytes") / 4, -777.0) {}
-  const Module &m;
-  std::vector<double> cells;  // one per 4 bytes; i64 takes the first of its two
-
-  void put(int64_t at, const Tensor &t) {
-    int64_t step = sizeOf(t.type.dtype) / 4;
-    for (size_t i = 0; i < t.data.size(); ++i)
-      cells[at / 4 + i * step] = t.data[i];
-  }
-  Tensor get(int64_t at, const Type &type) {
-    Tensor t(type);
-    int64_t step = sizeOf(type.dtype) / 4;
-    for (size_t i = 0; i < t.data.size(); ++i)
-      t.data[i] = cells[at / 4 + i * step];
-    return t;
-  }
-  std::vector<Tensor> run(const Function &f, std::span<const Tensor> args) {
-    for (size_t i = 0; i < args.size(); ++i)
-      put(f.attrs.getInts("args_at")[i], args[i]);
-    auto offset = [&](const Value *v) { return *plannedOffset(m, f, *v); };
-    std::vector<Tensor> results;
-    for (const Op &op : f.body) {
-      if (op.is(OpKind::ret))
-        for (const Value *v : op.operands())
-          results.push_back(get(offset(v), v->type));
-      if (!op.is(OpKind::fused))
-        continue;
-      Module one;  // the group as a function of its own, so that the interpreter runs it
-      Function *g = one.addFunction("group");
-      llvm::DenseMap<const Value *, Value *> map;
-      for (const auto &a : op.body->args)
-        map[a.get()] = g->body.addArg(a->type);
-      cloneOps(*op.body, g->body, nullptr, map);
-      Op *yield = g->body.back();
-      llvm::SmallVector<Value *, 4> out(yield->operands());
-      yield->erase();
-      Builder(g->body).ret(out);
-      std::vector<Tensor> in;
-      for (const Value *v : op.operands())
-        in.push_back(get(offset(v), v->type));
-      std::vector<int64_t> ws = op.attrs.getInts("ws"), wsAt = op.attrs.getInts("ws_at");
-      for (size_t i = 0; i < wsAt.size(); ++i)
-        for (int64_t b = 0; b < ws[i]; b += 4)
-          cells[(wsAt[i] + b) / 4] = 555;
-      StateMap none;
-      std::vector<Tensor> made = interpret(*g, in, none);
-      for (size_t i = 0; i < made.size(); ++i)
-        put(op.attrs.getInts("at")[i], made[i]);
-    }
-    return results;
-  }
-};
-
 /// Two steps in the arena; everything that is returned and every state.
 std::vector<std::vector<double>> inArena(const Module &m, const SmallGpt &o) {
-  Arena arena(m);
+  PlanRun arena(m);
   StateMap init = initialState(m);
   for (const auto &s : m.states)
     arena.put(s->attrs.getInt("at"), init[s->name]);
@@ -190,6 +133,8 @@ TEST_P(Plan, RunsInTheArenaAsInTheInterpreter) {
   EXPECT_EQ(inArena(*m, o), expected);
 }
 
+// A plan that computes the same may still be rejected (garbage may happen not to matter), but none that computes something else
+// may pass.
 TEST_P(Plan, CheckerAcceptsNoWrongPlan) {
   SmallGpt o = GetParam();
   auto m = planned(o);
@@ -255,7 +200,7 @@ void expectSameStates(const std::string &text) {
   runPasses(*m, "fuse,plan-memory");
   f = m->function("f");
   EXPECT_EQ(checkPlan(*m), std::vector<std::string>()) << print(*m);
-  Arena arena(*m);
+  PlanRun arena(*m);
   state = fill();
   for (const auto &s : m->states)
     arena.put(s->attrs.getInt("at"), state[s->name]);
