@@ -14,6 +14,7 @@ std::string defaultPipeline() {
       "dce",             // gradients that no parameter needed
       "fuse",            // on the whole graph, when every use of a value is known
       "order",           // after fusion: groups, not ops, hold memory
+      "settle-writes",   // on the final order; the copies that it adds need recipes too
       "select-recipes",  // memory must know the workspaces
       "plan-memory",     // last: exact
   };

@@ -27,7 +27,7 @@ TEST_P(Passes, KeepTheMeaningOfTwoSteps) {
   };
   std::vector<std::vector<double>> expected;
   twoSteps(expected);
-  for (const char *pass : {"canonicalize", "cse", "dce", "canonicalize", "fuse", "order", "plan-memory"}) {
+  for (const char *pass : {"canonicalize", "cse", "dce", "canonicalize", "fuse", "order", "settle-writes", "plan-memory"}) {
     runPasses(*m, pass);
     std::vector<std::vector<double>> now;
     twoSteps(now);
@@ -39,7 +39,7 @@ TEST_P(Passes, KeepTheMeaningOfTwoSteps) {
       EXPECT_TRUE(op.isOneOf(OpKind::fused, OpKind::read, OpKind::write, OpKind::reshape, OpKind::ret)) << print(op);
   // Once done, a pass finds nothing more to do.
   std::string text = print(*m);
-  runPasses(*m, "canonicalize,cse,dce,fuse,plan-memory");
+  runPasses(*m, "canonicalize,cse,dce,fuse,settle-writes,plan-memory");
   EXPECT_EQ(print(*m), text);
 }
 
@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Passes,
 TEST(Passes, DefaultPipelineParses) {
   registerPass(
       {"select-recipes", "stands in for the one of codegen", [](Module &, const PassOptions &) { return false; }, {}});
-  EXPECT_EQ(parsePipeline(defaultPipeline(), nullptr).size(), 12u);
+  EXPECT_EQ(parsePipeline(defaultPipeline(), nullptr).size(), 13u);
 }
 
 TEST(Pipeline, ReadsOptions) {

@@ -21,7 +21,7 @@ std::unique_ptr<Module> planned(const SmallGpt &o) {
     for (Op &op : f->body)
       if (op.is(OpKind::fused) && n++ % 3 == 0)
         op.attrs.set("ws", std::vector<int64_t>{100, 64});
-  runPasses(*m, "order,plan-memory");
+  runPasses(*m, "order,settle-writes,plan-memory");
   return m;
 }
 
@@ -197,7 +197,7 @@ void expectSameStates(const std::string &text) {
     args.push_back(Tensor(a->type, std::vector<double>(a->type.elements(), 50)));
   StateMap state = fill();
   auto expected = contents(state, interpret(*f, args, state));
-  runPasses(*m, "fuse,plan-memory");
+  runPasses(*m, "fuse,settle-writes,plan-memory");
   f = m->function("f");
   EXPECT_EQ(checkPlan(*m), std::vector<std::string>()) << print(*m);
   PlanRun arena(*m);

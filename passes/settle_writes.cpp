@@ -1,0 +1,124 @@
+// Makes every state be computed where it lies, so that writes run no code. Afterwards a function writes a state at
+// most once, behind all its reads, and each written value is a result of a group that may lie in the state's place
+// (StateUses::inPlace).
+//
+//   1. A read behind a write of the same state becomes the value written; of several writes of a state only the last
+//      stays.
+//   2. Writes are taken in order. One that writes back what the state holds goes. One whose value may be computed in
+//      place, and was not placed in another state already, is settled.
+//   3. For any other, a group that copies the value is put just before the write; that group's result may lie in
+//      place.
+//   4. Uses of the old content behind such a write come to use a copy, made just before.
+//   5. Reads and views that nobody uses any more go: they would seem to need content that is gone.
+//
+// Between fuse, as it needs groups, and select-recipes, which gives the copies their schedule.
+#include "passes/pass.h"
+
+#include "ir/diagnostics.h"
+#include "ir/opdef.h"
+#include "passes/analysis/liveness.h"
+#include "passes/analysis/state_uses.h"
+
+#include "llvm/ADT/DenseSet.h"
+
+namespace gptc {
+
+namespace {
+
+/// Step 1.
+bool forwardWrites(Function &f) {
+  bool changed = false;
+  llvm::StringMap<Op *> written;
+  for (Op *op = f.body.front(), *next; op; op = next) {
+    next = op->next();
+    if (op->is(OpKind::read)) {
+      if (Op *w = written.lookup(op->state)) {
+        op->result()->replaceAllUsesWith(w->operand(0));
+        op->erase();
+        changed = true;
+      }
+    } else if (op->is(OpKind::write)) {
+      Op *&w = written[op->state];
+      if (w)
+        w->erase();
+      changed |= w != nullptr;
+      w = op;
+    }
+  }
+  return changed;
+}
+
+/// A group of its own that copies `v`, before `before`.
+Value *copyOf(Value *v, Op *before) {
+  Block &block = *before->parent();
+  Op *group = block.insert(OpKind::fused, before);
+  group->attrs = attrs({{"kind", std::string("pointwise")}});
+  group->loc = "copy";
+  group->addOperand(v);
+  group->body = std::make_unique<Block>();
+  Builder b(*group->body);
+  Value *x = group->body->addArg(v->type, "x");
+  Value *y = b.value(OpKind::cast, {x}, attrs({{"dtype", nameOf(v->type.dtype).str()}}));
+  b.op(OpKind::yield, {y}, llvm::ArrayRef<Type>());
+  return group->addResult(v->type, v->name);
+}
+
+/// Steps 3 and 4: copies before a write whose value cannot be computed in place.
+void copyAround(Op &write, const StateUses &uses) {
+  llvm::DenseMap<Value *, Value *> copies;
+  for (auto [user, operand] : uses.usesOf(write.state)) {
+    if (uses.position(user) <= uses.position(&write))
+      continue;
+    Value *use = user->operand(operand), *root = rootOf(use);
+    if (!copies.lookup(root))
+      copies[root] = copyOf(root, &write);
+    Value *copy = copies[root];
+    if (use != root)
+      copy = Builder(*write.parent(), &write).op(OpKind::reshape, {copy}, {use->type})->result();
+    user->setOperand(operand, copy);
+  }
+  write.setOperand(0, copyOf(write.operand(0), &write));
+}
+
+bool settle(Function &f) {
+  bool changed = forwardWrites(f);
+  std::vector<Op *> writes;
+  for (Op &op : f.body)
+    if (op.is(OpKind::write))
+      writes.push_back(&op);
+  auto uses = std::make_unique<StateUses>(f);
+  llvm::DenseSet<const Value *> placed;
+  for (Op *w : writes) {
+    const Value *root = rootOf(w->operand(0));
+    if (root->def && root->def->is(OpKind::read) && root->def->state == w->state) {
+      w->erase();
+      changed = true;
+    } else if (!uses->inPlace(*w) || placed.contains(root)) {
+      copyAround(*w, *uses);
+      uses = std::make_unique<StateUses>(f);
+      changed = true;
+      placed.insert(w->operand(0));
+    } else {
+      placed.insert(root);
+    }
+  }
+  for (Op *op = f.body.back(), *before; op; op = before) {
+    before = op->prev();
+    if (op->isOneOf(OpKind::read, OpKind::reshape) && op->result()->unused()) {
+      op->erase();
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+}  // namespace
+
+bool settleWrites(Module &m, const PassOptions &) {
+  bool changed = false;
+  for (auto &f : m.functions)
+    changed |= settle(*f);
+  return changed;
+}
+
+}  // namespace gptc
