@@ -349,7 +349,9 @@ private:
       for (Value *v : op->operands()) {
         if (map.count(v))
           continue;
-        if (isConstant(v)) {
+        if (isConstant(v) && !op->def().lower) {  // an anchor's recipe loads from memory
+          map[v] = arguments[constantGroup(*v->def, before)] = body->addArg(v->type, v->name);
+        } else if (isConstant(v)) {
           Op *c = copyInto(*body, *v->def);
           map[v] = c->addResult(v->type, v->name);
         } else {
@@ -422,19 +424,21 @@ private:
 
   /// Constants that are written, viewed or returned: each such use gets a group of its own.
   void giveConstantsGroups(Op *user) {
-    for (unsigned i = 0; i < user->numOperands(); ++i) {
-      Value *v = user->operand(i);
-      if (!isConstant(v))
-        continue;
-      Op *group = f.body.insert(OpKind::fused, user);
-      group->attrs = attrs({{"kind", std::string("pointwise")}});
-      group->loc = v->def->loc;
-      group->layer = v->def->layer;
-      group->body = std::make_unique<Block>();
-      Value *inner = copyInto(*group->body, *v->def)->addResult(v->type, v->name);
-      group->body->insert(OpKind::yield)->addOperand(inner);
-      user->setOperand(i, group->addResult(v->type, v->name));
-    }
+    for (unsigned i = 0; i < user->numOperands(); ++i)
+      if (Value *v = user->operand(i); isConstant(v))
+        user->setOperand(i, constantGroup(*v->def, user));
+  }
+
+  Value *constantGroup(const Op &constant, Op *before) {
+    const Value *v = constant.result();
+    Op *group = f.body.insert(OpKind::fused, before);
+    group->attrs = attrs({{"kind", std::string("pointwise")}});
+    group->loc = constant.loc;
+    group->layer = constant.layer;
+    group->body = std::make_unique<Block>();
+    Value *inner = copyInto(*group->body, constant)->addResult(v->type, v->name);
+    group->body->insert(OpKind::yield)->addOperand(inner);
+    return group->addResult(v->type, v->name);
   }
 };
 
