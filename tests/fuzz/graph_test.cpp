@@ -1,5 +1,5 @@
-// Random functions through the whole pipeline: compiled kernels in the planned arena against the interpreter. Here a result that
-// shares memory with an operand that is still read, or a group that no recipe covers, comes to light.
+// Random functions through the whole pipeline: compiled kernels in the planned arena against the interpreter. Here a
+// result that shares memory with an operand that is still read, or a group that no recipe covers, comes to light.
 #include "../unit/passes/random_graph.h"
 
 #include "codegen/codegen.h"
@@ -74,7 +74,9 @@ void runOne(unsigned seed, ThreadPool &pool, const Target &target, int &compared
 
   PipelineOptions options;
   options.reproFile = "";
-  runPipeline(*graph.m, parsePipeline("canonicalize,cse,dce,fuse,order,settle-writes,select-recipes,plan-memory", &target), options);
+  runPipeline(*graph.m,
+              parsePipeline("canonicalize,cse,dce,fuse,order,settle-writes,select-recipes,plan-memory", &target),
+              options);
   Arena arena(graph.m->attrs.getInt("arena_bytes"));
   std::memset(arena.data(), 0x7f, arena.bytes());  // 3e38: what nobody wrote is noticed
   Executor executor(*graph.m, target, target, arena, pool, "");

@@ -133,8 +133,8 @@ TEST_P(Plan, RunsInTheArenaAsInTheInterpreter) {
   EXPECT_EQ(inArena(*m, o), expected);
 }
 
-// A plan that computes the same may still be rejected (garbage may happen not to matter), but none that computes something else
-// may pass.
+// A plan that computes the same may still be rejected (garbage may happen not to matter), but none that computes
+// something else may pass.
 TEST_P(Plan, CheckerAcceptsNoWrongPlan) {
   SmallGpt o = GetParam();
   auto m = planned(o);

@@ -1,5 +1,5 @@
-// Random functions over small tensors whose shapes are easy to confuse: every op kind that fusion and planning treat in a way of
-// its own, states read and written in any order. Values stay small, so that results can be compared.
+// Random functions over small tensors whose shapes are easy to confuse: every op kind that fusion and planning treat in
+// a way of its own, states read and written in any order. Values stay small, so that results can be compared.
 #pragma once
 
 #include "ir/graph.h"
@@ -94,8 +94,12 @@ private:
       if (isFloat(op->result(i)->type.dtype))
         values.push_back(op->result(i));
   }
-  void add(OpKind kind, std::vector<Value *> operands, AttrMap at = {}) { add(builder->op(kind, operands, std::move(at))); }
-  void addTyped(OpKind kind, Value *x, const Type &t, AttrMap at = {}) { add(builder->op(kind, {x}, llvm::ArrayRef<Type>(t), std::move(at))); }
+  void add(OpKind kind, std::vector<Value *> operands, AttrMap at = {}) {
+    add(builder->op(kind, operands, std::move(at)));
+  }
+  void addTyped(OpKind kind, Value *x, const Type &t, AttrMap at = {}) {
+    add(builder->op(kind, {x}, llvm::ArrayRef<Type>(t), std::move(at)));
+  }
 
   void step() {
     const Type full = shape(3);
@@ -104,31 +108,43 @@ private:
     Value *g = of(shape(1)), *ids = arg(4), *n = arg(5);
     auto i = [](int64_t v) { return Attr(v); };
     switch (pick(26)) {
-    case 0: case 1: case 2: {
+    case 0:
+    case 1:
+    case 2: {
       // Any pair that broadcasts.
       Value *z = values[pick(values.size())];
-      if (!isFloat(z->type.dtype) || z->type.rank() > x->type.rank() || x->type.slice(x->type.rank() - z->type.rank(), x->type.rank()).dims != z->type.dims)
+      if (!isFloat(z->type.dtype) || z->type.rank() > x->type.rank() ||
+          x->type.slice(x->type.rank() - z->type.rank(), x->type.rank()).dims != z->type.dims)
         z = x;
       OpKind kinds[] = {OpKind::add, OpKind::sub, OpKind::mul};
       return add(kinds[pick(3)], pick(2) ? std::vector<Value *>{x, z} : std::vector<Value *>{z, x});
     }
-    case 3: case 4: case 5: {
+    case 3:
+    case 4:
+    case 5: {
       OpKind kinds[] = {OpKind::tanh, OpKind::tanh, OpKind::neg, OpKind::relu, OpKind::gelu};
       return add(kinds[pick(5)], {x});
     }
-    case 6: return add(OpKind::gelu_grad, {y, of(full)});
-    case 7: return add(OpKind::dropout, {y, n, n, n}, attrs({{"p", 0.5}, {"stream", i(pick(3))}}));
-    case 8: return add(OpKind::softmax, {y});
-    case 9: return add(OpKind::layernorm, {y, g}, attrs({{"eps", 0.5}}));
-    case 10: return add(pick(2) ? OpKind::row_sum : OpKind::row_max, {y});
+    case 6:
+      return add(OpKind::gelu_grad, {y, of(full)});
+    case 7:
+      return add(OpKind::dropout, {y, n, n, n}, attrs({{"p", 0.5}, {"stream", i(pick(3))}}));
+    case 8:
+      return add(OpKind::softmax, {y});
+    case 9:
+      return add(OpKind::layernorm, {y, g}, attrs({{"eps", 0.5}}));
+    case 10:
+      return add(pick(2) ? OpKind::row_sum : OpKind::row_max, {y});
     case 11:
       if (row)
         return add(OpKind::layernorm_grad, {y, of(full), g, row, of(row->type)});
       return;
-    case 12: return add(OpKind::cross_entropy, {y, pick(2) ? ids : ids});
+    case 12:
+      return add(OpKind::cross_entropy, {y, pick(2) ? ids : ids});
     case 13:
       if (row)
-        return add(OpKind::cross_entropy_grad, {builder->value(OpKind::tanh, {y}), ids, builder->value(OpKind::cross_entropy, {y, ids}), of(row->type)});
+        return add(OpKind::cross_entropy_grad, {builder->value(OpKind::tanh, {y}), ids,
+                                                builder->value(OpKind::cross_entropy, {y, ids}), of(row->type)});
       return;
     case 14: {
       int64_t lead = 1 + pick(2);
@@ -139,9 +155,11 @@ private:
     }
     case 15:
       if (row)
-        return add(OpKind::layernorm_grad_params, {y, of(full), row, of(row->type)}, attrs({{"bias", true}, {"fold", i(pick(3))}}));
+        return add(OpKind::layernorm_grad_params, {y, of(full), row, of(row->type)},
+                   attrs({{"bias", true}, {"fold", i(pick(3))}}));
       return;
-    case 16: return add(OpKind::sum_squares, {builder->value(OpKind::tanh, {x})}, attrs({{"block", i(1 + pick(9))}}));
+    case 16:
+      return add(OpKind::sum_squares, {builder->value(OpKind::tanh, {x})}, attrs({{"block", i(1 + pick(9))}}));
     case 17: {
       Value *w = builder->read(*m->state("w"));
       return add(OpKind::matmul, {builder->value(OpKind::tanh, {y}), w}, attrs({{"tb", pick(2) == 0}}));
@@ -152,7 +170,8 @@ private:
         in.push_back(init);
       return add(OpKind::matmul, in, attrs({{"ta", true}, {"fold", i(pick(4))}}));
     }
-    case 19: return add(OpKind::embedding, {builder->read(*m->state("table")), ids});
+    case 19:
+      return add(OpKind::embedding, {builder->read(*m->state("table")), ids});
     case 20: {
       std::vector<int64_t> perm = {0, 1, 2};
       std::shuffle(perm.begin(), perm.end(), random);
@@ -169,10 +188,14 @@ private:
       if (x->type.rank() == 0)
         return;
       int64_t dim = pick(x->type.rank()), all = x->type.dim(dim), size = 1 + pick(all), start = pick(all - size + 1);
-      Value *part = builder->value(OpKind::slice, {x}, attrs({{"dim", i(dim)}, {"start", i(start)}, {"size", i(size)}}));
-      return add(OpKind::unslice, {part}, attrs({{"dim", i(dim)}, {"start", i(pick(all - size + 1))}, {"full", i(all)}}));
+      Value *part =
+          builder->value(OpKind::slice, {x}, attrs({{"dim", i(dim)}, {"start", i(start)}, {"size", i(size)}}));
+      return add(OpKind::unslice, {part},
+                 attrs({{"dim", i(dim)}, {"start", i(pick(all - size + 1))}, {"full", i(all)}}));
     }
-    case 23: return add(builder->op(OpKind::constant, {}, llvm::ArrayRef<Type>(shape(pick(4))), attrs({{"value", double(pick(5)) - 2}})));
+    case 23:
+      return add(builder->op(OpKind::constant, {}, llvm::ArrayRef<Type>(shape(pick(4))),
+                             attrs({{"value", double(pick(5)) - 2}})));
     case 24: {
       State &s = *m->states[pick(m->states.size())];
       values.push_back(builder->read(s));

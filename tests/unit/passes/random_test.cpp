@@ -41,10 +41,12 @@ TEST_P(RandomPasses, KeepEveryBit) {
     std::vector<Tensor> results = interpret(*m.function("f"), args, state);
     const auto expected = outcome(m, results, state);
 
-    static const char *const fusions[] = {"fuse", "fuse{max=3}", "fuse{epilogue=false}", "fuse{row=false}", "fuse{pointwise=false}"};
+    static const char *const fusions[] = {"fuse", "fuse{max=3}", "fuse{epilogue=false}", "fuse{row=false}",
+                                          "fuse{pointwise=false}"};
     PipelineOptions options;
     options.reproFile = "";
-    for (const char *pass : {"cse", "canonicalize", "dce", fusions[seed % std::size(fusions)], "order", "settle-writes", "plan-memory"}) {
+    for (const char *pass :
+         {"cse", "canonicalize", "dce", fusions[seed % std::size(fusions)], "order", "settle-writes", "plan-memory"}) {
       ASSERT_NO_THROW(runPipeline(m, parsePipeline(pass, nullptr), options)) << pass << "\n" << original;
       state = graph.states();
       results = interpret(*m.function("f"), args, state);
