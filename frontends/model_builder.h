@@ -19,8 +19,9 @@
 //
 // States: parameters under Hugging Face's names and layouts without the leading "transformer." (attribute hf holds the
 // full name): a linear layer is [in,out], y = x W + b. @rng_seed and @step are i64[] counters. h.I.attn.k_cache and
-// v_cache, [n_kv_head,T,D], kind "cache". Matrices have decay=true. Initial values as nanoGPT: normal(0.02),
-// projections into the residual stream normal(0.02 / sqrt(2 n_layer)), biases 0, gains 1. Every parameter and every
+// v_cache, [n_kv_head,T,D], kind "cache". Matrices have decay=true. Initial values: embeddings normal(0.02);
+// linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at its own width; projections into the residual stream
+// s / sqrt(2 n_layer); biases 0, gains 1. Every parameter and every
 // dropout site has its own random stream.
 //
 // Module attributes, for autodiff, the optimizer and the runtime:

@@ -173,8 +173,10 @@ TEST(ModelBuilder, StatesHaveNamesShapesAndDecay) {
   }
   EXPECT_EQ(m->state("h.0.attn.c_attn.weight")->attrs.getString("hf"), "transformer.h.0.attn.c_attn.weight");
   EXPECT_EQ(m->state("lm_head.weight")->attrs.getString("hf"), "lm_head.weight");
-  EXPECT_EQ(m->state("h.0.attn.c_proj.weight")->attrs.getFloat("std"), 0.02 / std::sqrt(4.0));
-  EXPECT_EQ(m->state("h.0.attn.c_attn.weight")->attrs.getFloat("std"), 0.02);
+  const double linear = 0.02 * std::sqrt(768.0 / 8);  // the model's width is 8
+  EXPECT_EQ(m->state("wte.weight")->attrs.getFloat("std"), 0.02);
+  EXPECT_EQ(m->state("h.0.attn.c_attn.weight")->attrs.getFloat("std"), linear);
+  EXPECT_EQ(m->state("h.0.attn.c_proj.weight")->attrs.getFloat("std"), linear / std::sqrt(4.0));
 
   std::set<int64_t> streams;
   int normal = 0;
