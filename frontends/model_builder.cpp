@@ -330,7 +330,7 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
     m->attrs.set("prefill", prefill);
     declarations.declareCaches();
     FunctionBuilder(*m, config, options, "decode").buildCached(1, false);
-    FunctionBuilder(*m, config, options, "prefill").buildCached(prefill, true);
+    FunctionBuilder(*m, config, options, "prefill").buildCached(prefill, prefill > 1);
   }
   return m;
 }

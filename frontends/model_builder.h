@@ -15,7 +15,8 @@
 //   `last` of them.
 //       P = min(64, T), and pos + P <= T is needed. A prompt of n >= P tokens is cut at 0, P, 2P, ... with the last
 //       piece at n - P: tokens given twice leave equal caches. One of n < P tokens is padded with any tokens and last =
-//       n - 1: what is written past the end is overwritten by @decode before any token may attend to it.
+//       n - 1: what is written past the end is overwritten by @decode before any token may attend to it. Without %last
+//       where P = 1.
 //
 // States: parameters under Hugging Face's names and layouts without the leading "transformer." (attribute hf holds the
 // full name): a linear layer is [in,out], y = x W + b. @rng_seed and @step are i64[] counters. h.I.attn.k_cache and

@@ -251,6 +251,12 @@ void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
                 fmt::format("n_embd = {} or {} works with {} heads", std::max<int64_t>(1, m.nEmbd / m.nHead) * m.nHead,
                             (m.nEmbd / m.nHead + 1) * m.nHead, m.nHead)});
   }
+  // Attention keeps a few rows of a head on the stack of a thread.
+  constexpr int64_t widestHead = 1024;
+  if (heads && m.nEmbd % m.nHead == 0 && m.nEmbd / m.nHead > widestHead)
+    r.complain("model.n_head", ErrorCode::OutOfRange, fmt::format("heads of width {} are too wide", m.nEmbd / m.nHead),
+               fmt::format("n_embd / n_head must be at most {}", widestHead),
+               {fmt::format("n_head = {} or more works", (m.nEmbd + widestHead - 1) / widestHead)});
   if (!m.nKvHead)
     m.nKvHead = m.nHead;
   else if (m.nHead && r.good("model.n_kv_head") && r.good("model.n_head") && m.nHead % m.nKvHead)

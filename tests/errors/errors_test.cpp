@@ -108,7 +108,6 @@ TEST(Errors, EveryCodeHasAGoldenTextAndTheExitCodeOfItsClass) {
   const std::map<int, const char *> elsewhere = {
       {7001, "a bug cannot be provoked at will: tests/unit/ir/diagnostics_test.cpp"},
       {405, "nothing raises it while the CPU is the only target"},
-      {403, "needs a machine without memory: tests/unit/runtime"},
   };
   std::map<int, int> exitCodes;
   for (const std::string &name : names()) {

@@ -163,6 +163,11 @@ TEST_F(ConfigTest, SaysWhatIsMissing) {
   EXPECT_EQ(places("[model]\npreset = \"gpt2\"\nn_head = 0\n[data]\ntrain = 3\n"), (Places{"204 3:10", "203 5:9"}));
 }
 
+TEST_F(ConfigTest, HeadsHaveALimit) {
+  EXPECT_EQ(places(small, {"model.n_head=1", "model.n_embd=1025"}), (Places{"204 1:14"}));
+  EXPECT_EQ(places(small, {"model.n_head=1", "model.n_embd=1024"}), (Places{}));
+}
+
 TEST_F(ConfigTest, BatchMustBeWholePasses) {
   std::string text = std::string(small) + "[train]\nglobal_batch_tokens = 100\n";
   std::vector<Diagnostic> e = errors(text);
