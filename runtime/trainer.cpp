@@ -180,6 +180,11 @@ private:
 
   /// Scratch or checkpoint; afterwards state, step and log agree.
   void begin() {
+    // First what may show that the plan is no good, then what changes files.
+    std::vector<llvm::StringRef> needed = {"train_step", "accumulate", "update"};
+    if (val)
+      needed.push_back("eval");
+    s.executor.prepare(needed);
     store.cleanUp();
     if (options.resume == Resume::never)
       setAside(run.outDir, progress);
@@ -206,10 +211,6 @@ private:
     log.emplace(run.outDir, step);
     if (run.tensorboard)
       events.emplace(run.outDir + "/events");
-    std::vector<llvm::StringRef> needed = {"train_step", "accumulate", "update"};
-    if (val)
-      needed.push_back("eval");
-    s.executor.prepare(needed);
     peak = run.mfuPeak > 0 ? run.mfuPeak : measurePeakFlops(s.pool, s.host);
   }
 
