@@ -161,6 +161,15 @@ void CheckpointStore::save(const Executor &executor, const CheckpointInfo &info)
   dir.commit();
 }
 
+void CheckpointStore::setAsideBeyond(int64_t step) const {
+  for (int64_t s : steps())
+    if (s > step) {
+      const std::string aside = folder + "/damaged-" + nameOfStep(s);
+      removeTree(aside);
+      replaceFile(folder + "/" + nameOfStep(s), aside);
+    }
+}
+
 void CheckpointStore::prune(int64_t keep) const {
   std::vector<int64_t> all = steps();
   for (size_t i = keep; i < all.size(); ++i) {

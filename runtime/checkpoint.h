@@ -30,6 +30,9 @@ public:
 
   /// Saves all states but caches and gradients.
   void save(const Executor &executor, const CheckpointInfo &info) const;
+  /// Renames checkpoints beyond `step`, which loading passed over, to damaged-step-N: they are not to be counted among
+  /// the newest, nor tried again.
+  void setAsideBeyond(int64_t step) const;
   /// Removes all but the `keep` newest.
   void prune(int64_t keep) const;
 

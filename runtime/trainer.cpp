@@ -197,6 +197,7 @@ private:
                       "start the run without --resume must");
     if (info) {
       step = saved = info->step;
+      store.setAsideBeyond(step);
       store.prune(run.checkpointKeep);  // a kill may have come between the last save and this
       progress.say(fmt::format("resumed from {}", info->dir));
       if (info->planHash != s.plan.hash)

@@ -57,8 +57,8 @@ struct StepZero : ::testing::TestWithParam<Case> {
   std::unique_ptr<Session> open(const std::vector<std::string> &settings) {
     Config config;
     Plan plan;
-    compilePlan({w.modelFile(), settings, w.path("plan"), w.path("cache"), {}}, config, plan);
-    auto s = std::make_unique<Session>(loadPlan(w.path("plan")), w.path("cache"), 2);
+    compilePlan({w.modelFile(), settings, w.path("plan"), e2e::cacheDir(), {}}, config, plan);
+    auto s = std::make_unique<Session>(loadPlan(w.path("plan")), e2e::cacheDir(), 2);
     initializeStates(s->executor, s->plan.run.seed);
     return s;
   }

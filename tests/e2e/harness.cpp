@@ -60,7 +60,22 @@ std::string makeTokens(int n, uint32_t seed) {
   return {reinterpret_cast<const char *>(t.data()), t.size() * 2};
 }
 
+/// One cache of compiled kernels for all tests of this process, and none outside it.
+struct Cache {
+  Cache() : dir(::testing::TempDir() + "gptc-e2e-cache-" + std::to_string(::getpid())) {}
+  ~Cache() {
+    std::error_code e;
+    fs::remove_all(dir, e);
+  }
+  std::string dir;
+};
+
 }  // namespace
+
+const std::string &cacheDir() {
+  static Cache cache;
+  return cache.dir;
+}
 
 std::string readFile(const std::string &path) {
   std::ifstream in(path, std::ios::binary);
@@ -129,8 +144,7 @@ Workplace::~Workplace() {
 Process Workplace::start(const std::string &program, std::vector<std::string> args,
                          const std::map<std::string, std::string> &env) {
   args.insert(args.begin(), std::string(GPTC_BIN_DIR) + "/" + program);
-  // One cache for all runs of a test, and none outside it.
-  std::map<std::string, std::string> all = {{"GPTC_CACHE", path("cache")}};
+  std::map<std::string, std::string> all = {{"GPTC_CACHE", cacheDir()}};
   all.insert(env.begin(), env.end());
   return Process(std::move(args), all, path("output-" + std::to_string(runs++)));
 }

@@ -61,6 +61,8 @@ private:
   int runs = 0;
 };
 
+/// Where the programs keep compiled kernels during the tests.
+const std::string &cacheDir();
 std::string readFile(const std::string &path);
 void writeFile(const std::string &path, const std::string &content);
 /// `step loss lr grad_norm` or `step val_loss` of each line of a log, without what depends on time.

@@ -99,6 +99,21 @@ TEST_F(KillTest, AFullDiskStopsTrainingAndLosesNothing) {
   }
 }
 
+TEST_F(KillTest, TheOnlyGoodCheckpointIsNeverRemoved) {
+  // With keep = 1, killed between a save and the removal of the one before; then the newer one is damaged.
+  plan = w.compile("keep1", {"checkpoint.keep=1"});
+  Result r = run("out", {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", "rename:3"}});
+  EXPECT_EQ(r.signal, SIGKILL);
+  ASSERT_EQ(w.checkpoints(w.path("out")), (std::vector<std::string>{"step-00000003", "step-00000006"}));
+  writeFile(w.path("out/checkpoints/step-00000006/model.safetensors"), "gone");
+  r = run("out", {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", "write:1"}});  // killed before it saves again
+  EXPECT_EQ(r.signal, SIGKILL);
+  r = run("out");
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("resumed from " + w.path("out/checkpoints/step-00000003")), std::string::npos) << r.output;
+  EXPECT_TRUE(w.finalState(w.path("out")) == whole);
+}
+
 TEST_F(KillTest, DamagedNewestCheckpointFallsBack) {
   for (const char *name : {"model.safetensors", "optimizer.safetensors", "manifest.json"}) {
     ASSERT_EQ(w.gptrun({plan, "--out-dir", w.path("out"), "--steps", "9"}).code, 0);
@@ -109,6 +124,9 @@ TEST_F(KillTest, DamagedNewestCheckpointFallsBack) {
     EXPECT_EQ(r.code, 0) << r.output;
     EXPECT_NE(r.output.find("step-00000009"), std::string::npos) << r.output;
     EXPECT_NE(r.output.find("resumed from " + w.path("out/checkpoints/step-00000006")), std::string::npos) << r.output;
+    EXPECT_TRUE(fs::exists(w.path("out/checkpoints/damaged-step-00000009")))
+        << "kept for inspection, but out of the way";
+    fs::remove_all(w.path("out/checkpoints/damaged-step-00000009"));
     EXPECT_TRUE(w.finalState(w.path("out")) == whole);
     EXPECT_EQ(logLines(w.path("out")), logLines(w.path("whole")));
     fs::remove_all(w.path("out"));
