@@ -11,6 +11,14 @@
 
 namespace gptc {
 
+/// Whether a command takes words that are neither options nor commands.
+inline bool takesWords(const CLI::App &app) {
+  for (const CLI::Option *o : app.get_options())
+    if (o->get_positional())
+      return true;
+  return false;
+}
+
 /// Parses and runs callbacks. Returns an exit code where there is nothing more to do (--help, --version).
 inline std::optional<int> parseCommandLine(CLI::App &app, int argc, char **argv) {
   try {
@@ -34,15 +42,24 @@ inline std::optional<int> parseCommandLine(CLI::App &app, int argc, char **argv)
     if (size_t line = message.find('\n'); line != std::string::npos)
       message.resize(line);
     std::string near;
-    for (const std::string &word : at->remaining())
-      if (word.size() > 2 && word.compare(0, 2, "--") == 0 && near.empty()) {
-        std::vector<std::string> known;
+    for (const std::string &word : at->remaining()) {
+      std::vector<std::string> known;
+      const bool option = word.size() > 2 && word.compare(0, 2, "--") == 0;
+      if (option)
         for (const CLI::Option *o : at->get_options())
           for (const std::string &name : o->get_lnames())
             known.push_back("--" + name);
-        near = nearestWord(word.substr(0, word.find('=')), known);
-        message = fmt::format("{} knows no option {}", command, word);
-      }
+      else if (takesWords(*at))
+        continue;  // a word too many, rather than a wrong command
+      else
+        for (const CLI::App *c : at->get_subcommands([](const CLI::App *) { return true; }))
+          known.push_back(c->get_name());
+      if (known.empty())
+        continue;
+      near = nearestWord(word.substr(0, word.find('=')), known);
+      message = fmt::format("{} knows no {} {}", command, option ? "option" : "command", word);
+      break;
+    }
     throw UserError(ErrorCode::Usage, message,
                     (near.empty() ? "see " : fmt::format("did you mean {}? See ", near)) + command + " --help");
   }
