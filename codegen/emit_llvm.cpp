@@ -309,6 +309,8 @@ private:
   Val load(const Buffer &buffer, const Val &at) {
     llvm::Type *t = memoryType(buffer->dtype);
     llvm::Align align = alignOf(buffer);
+    if (buffer->storage == Storage::reg && at.vector)
+      return varying(unpack(buffer->dtype, permuted(buffer, at.vector)));
     checkReg(buffer, at);
     if (at.uniform())
       return uniform(unpack(buffer->dtype, b.CreateAlignedLoad(t, gep(buffer, at.scalar), align)));
@@ -349,6 +351,30 @@ private:
     } else {
       b.CreateMaskedScatter(v, gep(buffer, asVector(at)), align, mask());
     }
+  }
+
+  /// A load from registers with a constant index for each lane: two groups of lanes at most, and one shuffle.
+  LValue *permuted(const Buffer &buffer, LValue *index) {
+    const int64_t w = group->width;
+    auto *lanes = llvm::dyn_cast<llvm::Constant>(index);
+    GPTC_CHECK(lanes, "an index into reg {} is not constant", buffer->name);
+    llvm::SmallVector<int64_t, 2> groups;
+    llvm::SmallVector<int, 16> shuffle;
+    for (int64_t i = 0; i < w; ++i) {
+      auto *c = llvm::dyn_cast<llvm::ConstantInt>(lanes->getAggregateElement(unsigned(i)));
+      GPTC_CHECK(c && c->getSExtValue() >= 0 && c->getSExtValue() < buffer->size, "lane {} into reg {}", i, buffer->name);
+      const int64_t from = c->getSExtValue() / w * w;
+      auto *known = llvm::find(groups, from);
+      shuffle.push_back(int((known - groups.begin()) * w + c->getSExtValue() % w));
+      if (known == groups.end())
+        groups.push_back(from);
+    }
+    GPTC_CHECK(groups.size() <= 2, "a load from {} groups of lanes of reg {}", groups.size(), buffer->name);
+    auto whole = [&](int64_t from) {
+      return b.CreateAlignedLoad(widen(memoryType(buffer->dtype)), gep(buffer, b.getInt64(from)), alignOf(buffer));
+    };
+    LValue *first = whole(groups.front());
+    return b.CreateShuffleVector(first, groups.size() > 1 ? whole(groups.back()) : first, shuffle);
   }
 
   /// Registers have no addresses: an index that is not constant here would silently put the buffer into memory.

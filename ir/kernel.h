@@ -16,7 +16,8 @@
 //     inside one have bounds that are equal for all lanes. If may depend on the lane.
 //   - A `reg` buffer is private to the current task and lives in registers: all indices into it must be constants after unrolling,
 //     plus Lane() or a vector loop's variable with stride 1 (then begin and extent of that loop are constants, and the
-//     emitter expands it).
+//     emitter expands it). A load may also permute: its index may be any constant function of Lane(), when the W elements come from at
+//     most two W-aligned groups of the buffer.
 //   - A `stack` buffer is private to the current task, 64-byte aligned, at any index; together at most 1 MiB in a phase.
 //   - `unroll` loops have constant extents and are expanded by the emitter.
 //   - `parallel` loops stand only at the top level of a kernel and have constant begin and extent. Their iterations are independent

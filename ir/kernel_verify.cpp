@@ -20,6 +20,7 @@ constexpr int maxLanes = 64;
 struct Form {
   bool fixed = false;  // constant after unrolling, plus stride * lane
   int64_t stride = 0;
+  bool perLane = false;  // not so, but a constant for each lane
 };
 
 struct VarInfo {
@@ -66,8 +67,8 @@ private:
 
   static bool constant(const Expr &e) { return isImm(e); }
 
-  void checkReg(const Buffer &b, const Expr &index, const Info &i) {
-    if (b->storage != Storage::reg)
+  void checkReg(const Buffer &b, const Expr &index, const Info &i, bool isLoad) {
+    if (b->storage != Storage::reg || (isLoad && i.form.perLane))
       return;
     if (!i.form.fixed || i.form.stride < 0 || i.form.stride > 1)
       error("index {} into reg {} is no constant plus the lane", print(index), b->name);
@@ -117,7 +118,7 @@ private:
       break;
     case ExprKind::Load: {
       checkBuffer(e->buffer);
-      checkReg(e->buffer, e->args[0], a[0]);
+      checkReg(e->buffer, e->args[0], a[0], true);
       int64_t at;
       if (isImm(e->args[0], &at) && (at < 0 || at >= e->buffer->size))
         error("load of element {} of {}, which has {}", at, e->buffer->name, e->buffer->size);
@@ -148,8 +149,9 @@ private:
 
   static Form combine(BinaryOp op, const std::vector<Expr> &args, llvm::ArrayRef<Info> a) {
     const Form &x = a[0].form, &y = a[1].form;
+    const Form perLane{false, 0, true};
     if (!x.fixed || !y.fixed)
-      return {};
+      return (x.fixed || x.perLane) && (y.fixed || y.perLane) ? perLane : Form{};
     switch (op) {
     case BinaryOp::add:
       return {true, x.stride + y.stride};
@@ -157,14 +159,12 @@ private:
       return {true, x.stride - y.stride};
     case BinaryOp::mul: {
       int64_t c;
-      if (x.stride && !isImm(args[1], &c))
-        return {};
-      if (y.stride)  // constants stand to the right
-        return {};
+      if ((x.stride && !isImm(args[1], &c)) || y.stride)  // constants stand to the right
+        return perLane;
       return {true, x.stride ? x.stride * c : 0};
     }
     default:
-      return x.stride || y.stride ? Form{} : Form{true, 0};
+      return x.stride || y.stride ? perLane : Form{true, 0};
     }
   }
 
@@ -182,7 +182,7 @@ private:
       where = fmt::format("store to {}", s.buffer->name);
       checkBuffer(s.buffer);
       Info at = info(s.index), v = info(s.value);
-      checkReg(s.buffer, s.index, at);
+      checkReg(s.buffer, s.index, at, false);
       if (s.buffer->storage == Storage::global && !s.buffer->written)
         error("the parameter is not marked as written");
       if (vector && v.varying && !at.varying)

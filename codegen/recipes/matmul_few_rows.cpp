@@ -3,16 +3,15 @@
 //   B [K,N]: lanes walk over columns. The sums of a task's columns stand in the first-level cache; four rows of B at a
 //   time are
 //            added to them, so that one load and store of a sum pays for four steps.
-//   B [N,K]: each result is a chain along a row of B. Rows are read side by side with one scalar accumulator each,
-//   enough of them to
-//            hide the latency of the FMAs; that keeps up with memory.
+//   B [N,K]: each result is a chain along a row of B. Squares of B are transposed in registers, so that lanes are rows
+//   of B
+//            and a step takes one FMA; that keeps up with memory.
 //
 // The sums are the same chains as in matmul.cpp.
 #include "codegen/recipes/matmul.h"
 #include "ir/diagnostics.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace gptc::matmul {
 
@@ -22,8 +21,8 @@ namespace {
 
 constexpr int64_t stepsAtOnce = 4;  // rows of B per pass over the sums
 
-/// Rows of B read side by side: 16 scalar accumulators (12 where m = 3), always a divisor of 16.
-int64_t rowsAtOnce(const Problem &p) { return 16 / int64_t(std::bit_ceil(uint64_t(p.m))); }
+/// Squares of B transposed side by side: as many chains of FMAs, whose latency shuffles then hide.
+constexpr int64_t squares = 2;
 
 class FewRows {
 public:
@@ -86,48 +85,82 @@ private:
   }
 
   void rowsOfB(Body &out, const Expr &t, const Expr &first, const Expr &cols) {
-    const int64_t rows = rowsAtOnce(p);
-    auto group = [&](const Expr &col, int64_t count) {
-      Buffer acc = makeBuffer("acc", this->group.compute, Storage::reg, p.m * count);
-      Body body;
-      auto every = [&](const std::function<Stmt(int64_t, int64_t)> &make) {
-        Body all;
-        for (int64_t r = 0; r < count; ++r)
-          for (int64_t i = 0; i < p.m; ++i)
-            all.push_back(make(r, i));
-        return all;
-      };
-      auto slot = [&](int64_t r, int64_t i) { return imm(r * p.m + i); };
-      auto place = [&](int64_t r, int64_t i) { return col + (i * s.nc + r); };
-      body = every([&](int64_t r, int64_t i) { return store(acc, slot(r, i), load(sums, place(r, i))); });
-      body.push_back(serial("k", imm(p.k), [&](const Expr &k) {
-        Body fmas;
-        std::vector<Var> as;
-        for (int64_t i = 0; i < p.m; ++i)
-          as.push_back(makeVar("a", this->group.compute));
-        for (int64_t r = 0; r < count; ++r)
-          fmas.push_back(bindTo("b", b(k, first + col + r), [&](const Expr &value) {
-            Body row;
-            for (int64_t i = 0; i < p.m; ++i)
-              row.push_back(store(acc, slot(r, i), kir::fma(kir::ref(as[i]), value, load(acc, slot(r, i)))));
-            return row;
-          }));
-        for (int64_t i = p.m; i-- > 0;)
-          fmas = {let(as[i], a(i, k), std::move(fmas))};
-        return fmas;
+    const int64_t lanes = s.vec, at = squares * lanes;
+    out.push_back(serial("g", cols / imm(at), [&](const Expr &g) { return Body{rowGroup(first, g * at, squares)}; }));
+    // Task sizes are multiples of `at`, so only the last task has rows left over.
+    const int64_t left = p.n % at, full = left / lanes;
+    if (!left)
+      return;
+    Expr done = cols / imm(at) * at;
+    Body rest;
+    if (full)
+      rest.push_back(rowGroup(first, done, full));
+    if (left % lanes)
+      rest.push_back(serial("k", imm(p.k), [&](const Expr &k) {
+        return Body{vectorLoop("j", imm(left % lanes), s.vec, [&](const Expr &j) {
+          Expr col = done + full * lanes + j;
+          return addStep(k, b(k, first + col), [&](int64_t i) { return std::pair(sums, col + i * s.nc); });
+        })};
       }));
-      for (const Stmt &st :
-           every([&](int64_t r, int64_t i) { return store(sums, place(r, i), load(acc, slot(r, i))); }))
-        body.push_back(st);
-      return alloc(acc, std::move(body));
+    const int64_t tasks = ceilDiv(p.n, s.nc);
+    out.push_back(tasks > 1 ? ifThen(binary(BinaryOp::eq, t, imm(tasks - 1)), rest) : block(rest));
+  }
+
+  /// sum(i) = a(i, k) * value + sum(i) for every row of A.
+  Body addStep(const Expr &k, const Expr &value, const std::function<std::pair<Buffer, Expr>(int64_t)> &sum) {
+    return {bindTo("b", value, [&](const Expr &value) {
+      Body body;
+      for (int64_t i = 0; i < p.m; ++i) {
+        auto [buffer, at] = sum(i);
+        body.push_back(store(buffer, at, kir::fma(a(i, k), value, load(buffer, at))));
+      }
+      return body;
+    })};
+  }
+
+  /// `count` vectors of rows of B, from column `col` of the task on.
+  Stmt rowGroup(const Expr &first, const Expr &col, int64_t count) {
+    const int64_t lanes = s.vec;
+    Buffer acc = makeBuffer("acc", group.compute, Storage::reg, p.m * count * lanes);
+    auto move = [&](bool in) {
+      return vectorLoop("j", imm(lanes), s.vec, [&](const Expr &j) {
+        Body all;
+        for (int64_t i = 0; i < p.m; ++i)
+          for (int64_t g = 0; g < count; ++g) {
+            Expr near = j + (i * count + g) * lanes, far = col + (i * s.nc + g * lanes) + j;
+            all.push_back(in ? store(acc, near, load(sums, far)) : store(sums, far, load(acc, near)));
+          }
+        return all;
+      });
     };
-    out.push_back(serial("g", cols / imm(rows), [&](const Expr &g) { return Body{group(g * rows, rows)}; }));
-    // Task sizes are multiples of `rows`, so only the last task has rows left over.
-    if (int64_t left = p.n % rows) {
-      Stmt last = group(cols / imm(rows) * rows, left);
-      const int64_t tasks = ceilDiv(p.n, s.nc);
-      out.push_back(tasks > 1 ? ifThen(binary(BinaryOp::eq, t, imm(tasks - 1)), {last}) : last);
-    }
+    auto sumAt = [&](int64_t g, const Expr &lane) {
+      return [=, this](int64_t i) { return std::pair(acc, lane + (i * count + g) * lanes); };
+    };
+    const int64_t whole = p.k / lanes;
+    Body body = {move(true)};
+    body.push_back(serial("s", imm(whole), [&](const Expr &square) {
+      Expr k0 = square * lanes;
+      Body both;
+      for (int64_t g = 0; g < count; ++g)
+        both.push_back(transposed(
+            s.vec, group.compute, [&](int row, const Expr &k) { return b(k0 + k, first + col + (g * lanes + row)); },
+            [&](int step, const Expr &lane, const Expr &v) {
+              return block(addStep(k0 + int64_t(step), v, sumAt(g, lane)));
+            }));
+      return both;
+    }));
+    body.push_back(serial("k", imm(p.k - whole * lanes), [&](const Expr &k) {
+      return Body{vectorLoop("j", imm(lanes), s.vec, [&](const Expr &j) {
+        Body all;
+        for (int64_t g = 0; g < count; ++g)
+          for (const Stmt &st :
+               addStep(k + whole * lanes, b(k + whole * lanes, first + col + g * lanes + j), sumAt(g, j)))
+            all.push_back(st);
+        return all;
+      })};
+    }));
+    body.push_back(move(false));
+    return alloc(acc, std::move(body));
   }
 
   GroupEval &group;
@@ -153,7 +186,7 @@ Schedule fewRowsSchedule(const Problem &p, const Target &target) {
 }
 
 Body buildFewRows(GroupEval &group, const Problem &p, const Schedule &s) {
-  GPTC_CHECK(s.vec > 0 && s.nc > 0 && s.nc % rowsAtOnce(p) == 0, "{}", s.str());
+  GPTC_CHECK(s.vec > 0 && s.nc > 0 && (!p.tb || s.nc % (squares * s.vec) == 0), "{}", s.str());
   FewRows rows(group, p, s);
   return {parallel("task", ceilDiv(p.n, s.nc), [&](const Expr &t) { return Body{rows.task(t)}; })};
 }

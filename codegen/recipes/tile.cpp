@@ -3,7 +3,6 @@
 #include "ir/diagnostics.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace gptc {
 
@@ -104,6 +103,31 @@ Stmt tileLoop(const TileLoop &t) {
   return alloc(acc, {zero, steps, finish});
 }
 
+Stmt transposed(int lanes, DType dtype, const std::function<Expr(int, const Expr &)> &row,
+                const std::function<Stmt(int, const Expr &, const Expr &)> &column) {
+  Buffer t = makeBuffer("t", dtype, Storage::reg, int64_t(lanes) * lanes);
+  Body out;
+  for (int i = 0; i < lanes; ++i)
+    out.push_back(store(t, lane() + int64_t(i * lanes), row(i, lane())));
+  // Each stage swaps the off-diagonal quarters of blocks of 2m x 2m: element l of row i is then element l of row i or,
+  // where l has the bit m, element l - m of row i + m.
+  for (int m = lanes / 2; m >= 1; m /= 2)
+    for (int i = 0; i < lanes; ++i) {
+      if (i & m)
+        continue;
+      Expr low = lane() + binary(BinaryOp::and_, lane(), at(m)) * int64_t(lanes - 1) + int64_t(i * lanes);
+      Var upper = makeVar("u", dtype), lower = makeVar("v", dtype);
+      out.push_back(let(upper, load(t, low),
+                        {let(lower, load(t, low + int64_t(m)),
+                             {store(t, lane() + int64_t(i * lanes), kir::ref(upper)),
+                              store(t, lane() + int64_t((i + m) * lanes), kir::ref(lower))})}));
+    }
+  for (int i = 0; i < lanes; ++i)
+    out.push_back(column(i, lane(), load(t, lane() + int64_t(i * lanes))));
+  Stmt all = vectorLoop("j", at(lanes), lanes, [&](const Expr &) { return out; });
+  return alloc(t, {all});
+}
+
 Body packPanels(const PanelPack &p) {
   GPTC_CHECK(p.stepStride == 1 || p.colStride == 1, "strides {} {}", p.stepStride, p.colStride);
   const int64_t panelSize = p.panelSteps * p.width;
@@ -134,31 +158,47 @@ Body packPanels(const PanelPack &p) {
     }
     return out;
   }
-  // Transposing: a few columns of the panel at a time, each a contiguous stream of the source, few enough to stay in
-  // the ways of one set of the first-level cache when their distance is a multiple of its size.
-  const int64_t group = std::gcd(8, p.width);
-  auto copyCols = [&](const Expr &panel, const Expr &first, int64_t cols) {
-    return serial("k", p.steps, [&](const Expr &k) {
-      Body body;
-      for (int64_t c = 0; c < cols; ++c) {
-        Expr col = first + c;
-        Expr src = p.base + (panel * int64_t(p.width) + col) * p.colStride + k;
-        body.push_back(store(p.to, toBase + panel * panelSize + k * int64_t(p.width) + col, load(p.from, src)));
-      }
-      return body;
+  // Transposing: squares of lanes x lanes in registers, what is left over element by element.
+  const int64_t lanes = p.lanes;
+  auto source = [&](const Expr &panel, const Expr &col) {
+    return p.base + (panel * int64_t(p.width) + col) * p.colStride;
+  };
+  auto target = [&](const Expr &panel, const Expr &k) { return toBase + panel * panelSize + k * int64_t(p.width); };
+  auto rest = [&](const Expr &panel, const Expr &firstCol, const Expr &cols, const Expr &firstStep, const Expr &steps) {
+    return serial("c", cols, [&](const Expr &c) {
+      return Body{serial("k", steps, [&](const Expr &k) {
+        Expr col = firstCol + c, step = firstStep + k;
+        return Body{store(p.to, target(panel, step) + col, load(p.from, source(panel, col) + step))};
+      })};
     });
   };
-  out.push_back(serial("p", p.fullPanels, [&](const Expr &panel) {
-    return Body{
-        serial("g", at(p.width / group), [&](const Expr &g) { return Body{copyCols(panel, g * group, group)}; })};
-  }));
+  Expr squares = p.steps / at(lanes), done = squares * lanes;
+  auto columns = [&](const Expr &panel, int64_t cols) {
+    Body out;
+    if (cols >= lanes)
+      out.push_back(serial("g", at(cols / lanes), [&](const Expr &g) {
+        Expr col0 = g * lanes;
+        return Body{serial("s", squares,
+                           [&](const Expr &s) {
+                             return Body{transposed(
+                                 p.lanes, p.to->dtype,
+                                 [&](int col, const Expr &k) {
+                                   return load(p.from, source(panel, col0 + int64_t(col)) + s * lanes + k);
+                                 },
+                                 [&](int step, const Expr &lane, const Expr &v) {
+                                   return store(p.to, target(panel, s * lanes + int64_t(step)) + col0 + lane, v);
+                                 })};
+                           }),
+                    rest(panel, col0, at(lanes), done, p.steps - done)};
+      }));
+    if (cols % lanes)
+      out.push_back(rest(panel, at(cols / lanes * lanes), at(cols % lanes), at(0), p.steps));
+    return out;
+  };
+  out.push_back(serial("p", p.fullPanels, [&](const Expr &panel) { return columns(panel, p.width); }));
   if (p.tailCols) {
-    Body tail = {zeros(toBase + p.fullPanels * panelSize)};
-    if (p.tailCols >= group)
-      tail.push_back(serial("g", at(p.tailCols / group),
-                            [&](const Expr &g) { return Body{copyCols(p.fullPanels, g * group, group)}; }));
-    if (p.tailCols % group)
-      tail.push_back(copyCols(p.fullPanels, at(p.tailCols / group * group), p.tailCols % group));
+    Body tail = columns(p.fullPanels, p.tailCols);
+    tail.insert(tail.begin(), zeros(toBase + p.fullPanels * panelSize));
     out.push_back(p.hasTail ? ifThen(p.hasTail, tail) : block(tail));
   }
   return out;

@@ -57,6 +57,11 @@ constexpr int64_t stackBudget = 992 << 10;
 /// At least n elements, and an odd number of cache lines: rows at this distance fall into different sets of a cache.
 int64_t oddLines(int64_t n, DType dtype);
 
+/// A square of lanes x lanes elements, transposed in registers: row(i, lane) loads element `lane` of row i, column(i,
+/// lane, value) takes element i of row `lane`. `lanes` is a power of two.
+kir::Stmt transposed(int lanes, DType dtype, const std::function<kir::Expr(int, const kir::Expr &)> &row,
+                     const std::function<kir::Stmt(int, const kir::Expr &, const kir::Expr &)> &column);
+
 /// Copies a matrix into panels [ceil(cols/width)][steps][width], zeros past `cols`, so that a tile of `width` columns
 /// streams through memory. Element (k, n) of the source is at base + k*stepStride + n*colStride; one of the strides
 /// is 1. `panelSteps` is the number of steps for which each panel has room (>= steps).
