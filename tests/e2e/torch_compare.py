@@ -72,7 +72,7 @@ def main():
     loss.backward()
 
     step = int(json.load(open(before + "/manifest.json"))["step"])
-    ours = next(r["loss"] for r in map(json.loads, open(log)) if r.get("step") == step and "loss" in r)
+    ours = next(r["loss"] for r in map(json.loads, open(log)) if r.get("step") == step + 1 and "loss" in r)
     worst = [("loss", abs(ours - loss.item()) / abs(loss.item()), loss_bound)]
     norm = sum(t.grad.square().sum() for t in p.values()).sqrt().item()
     scale = min(1.0, clip / (norm + 1e-6)) if clip > 0 else 1.0
