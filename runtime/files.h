@@ -45,7 +45,7 @@ private:
   size_t length = 0;
 };
 
-/// The whole file; nullopt-like empty `ok` where it cannot be read or is longer than `limit`.
+/// The whole content of a file, or why it cannot be had: unreadable, or longer than `limit`.
 struct FileText {
   bool ok = false;
   std::string text;
