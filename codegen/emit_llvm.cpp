@@ -7,7 +7,7 @@
 //   and stores; varying   a vector.
 // The last, partial group is emitted once more under a mask. Unroll loops are expanded with constant indices, so that
 // SROA turns reg buffers into registers.
-#include "codegen/codegen.h"
+#include "codegen/emit_index.h"
 #include "codegen/llvm_internal.h"
 #include "codegen/math.h"
 #include "ir/diagnostics.h"
@@ -17,15 +17,8 @@
 #include "llvm/IR/Intrinsics.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/IR/Module.h"
-#include "llvm/IR/Verifier.h"
-#include "llvm/MC/TargetRegistry.h"
-#include "llvm/Passes/PassBuilder.h"
-#include "llvm/Support/TargetSelect.h"
-#include "llvm/Support/raw_ostream.h"
 #include "llvm/Target/TargetMachine.h"
-#include "llvm/TargetParser/Triple.h"
 
-#include <mutex>
 #include <numeric>
 
 namespace gptc {
@@ -36,34 +29,23 @@ namespace {
 
 using LValue = llvm::Value;
 
-/// A value of the current point; see the head of this file.
-struct Val {
+/// A value of the current point; see the head of this file. The facts hold for i64 values.
+struct Val : IndexFacts {
   LValue *scalar = nullptr;  // uniform, or lane 0 of a linear value
   LValue *vector = nullptr;  // varying
-  int64_t stride = 0;        // of a linear value; else 0
-  // Facts about an i64 `scalar`, for division and narrow comparisons:
-  int64_t multiple = 1;  // it is a multiple of this; 0: it is 0
-  int64_t bound = -1;    // it lies in [0, bound]; -1: nothing known
 
   bool uniform() const { return scalar && stride == 0; }
   bool linear() const { return scalar && stride != 0; }
 };
 
-Val uniform(LValue *v) { return {v}; }
-Val varying(LValue *v) { return {nullptr, v}; }
+Val uniform(LValue *v) { return {{}, v}; }
+Val varying(LValue *v) { return {{}, nullptr, v}; }
 
 /// The group of lanes that is being emitted.
 struct Group {
   int width = 1;
   LValue *mask = nullptr;  // null: all lanes are active
 };
-
-int64_t checkedBound(int64_t a, int64_t b, bool multiply) {
-  int64_t r;
-  if (a < 0 || b < 0 || (multiply ? __builtin_mul_overflow(a, b, &r) : __builtin_add_overflow(a, b, &r)))
-    return -1;
-  return r;
-}
 
 class FunctionEmitter {
 public:
@@ -157,12 +139,7 @@ private:
     return std::nullopt;
   }
 
-  Val index(int64_t v) {
-    Val r = uniform(b.getInt64(v));
-    r.multiple = v == INT64_MIN ? 1 : std::abs(v);
-    r.bound = v < 0 ? -1 : v;
-    return r;
-  }
+  Val index(int64_t v) { return {IndexFacts::ofConstant(v), b.getInt64(v)}; }
 
   llvm::Constant *iota(unsigned bits, int64_t stride) {
     llvm::SmallVector<llvm::Constant *, 16> lanes;
@@ -185,12 +162,7 @@ private:
     return v.stride ? b.CreateAdd(s, iota(32, v.stride)) : s;
   }
   /// True when every lane of an i64 value fits a non-negative i32.
-  bool fits32(const Val &v) const {
-    if (!v.scalar || v.bound < 0 || v.stride < 0)
-      return false;
-    int64_t top = checkedBound(v.bound, checkedBound(v.stride, group ? group->width : 1, true), false);
-    return top >= 0 && top < (int64_t(1) << 31);
-  }
+  bool fits32(const Val &v) const { return v.scalar && v.IndexFacts::fits32(group ? group->width : 1); }
 
   LValue *gep(const Buffer &buffer, LValue *index) {
     return b.CreateGEP(memoryType(buffer->dtype), memory.lookup(buffer.get()), index);
@@ -288,9 +260,10 @@ private:
       Val c = emit(e->args[0]), x = emit(e->args[1]), y = emit(e->args[2]);
       Val r;
       if (c.uniform() && x.scalar && y.scalar && x.stride == y.stride) {  // a linear value stays linear
-        r = {b.CreateSelect(c.scalar, x.scalar, y.scalar), nullptr, x.stride};
+        r.scalar = b.CreateSelect(c.scalar, x.scalar, y.scalar);
+        r.stride = x.stride;
         r.multiple = std::gcd(x.multiple, y.multiple);
-        r.bound = x.bound < 0 || y.bound < 0 ? -1 : std::max(x.bound, y.bound);
+        r.bound = x.natural(y) ? std::max(x.bound, y.bound) : -1;
         return r;
       }
       return lift({c, x, y}, [&](Args a) { return b.CreateSelect(a[0], a[1], a[2]); });
@@ -465,65 +438,20 @@ private:
   std::optional<Val> indexArithmetic(BinaryOp op, const Val &x, const Val &y) {
     if (!x.scalar || !y.scalar)
       return std::nullopt;
-    Val r;
-    std::optional<int64_t> c = constant(y);
-    switch (op) {
-    case BinaryOp::add:
-      r = {b.CreateAdd(x.scalar, y.scalar), nullptr, x.stride + y.stride};
-      r.multiple = std::gcd(x.multiple, y.multiple);
-      r.bound = checkedBound(x.bound, y.bound, false);
-      return r;
-    case BinaryOp::sub:
-      r = {b.CreateSub(x.scalar, y.scalar), nullptr, x.stride - y.stride};
-      r.multiple = std::gcd(x.multiple, y.multiple);
-      return r;
-    case BinaryOp::mul: {
-      int64_t stride = 0;
-      if (y.stride || (x.stride && (!c || __builtin_mul_overflow(x.stride, *c, &stride))))
-        return std::nullopt;
-      r = {b.CreateMul(x.scalar, y.scalar), nullptr, stride};
-      r.bound = checkedBound(x.bound, y.bound, true);
-      if (__builtin_mul_overflow(x.multiple, y.multiple, &r.multiple))
-        r.multiple = 1;
-      return r;
-    }
-    case BinaryOp::div:
-    case BinaryOp::rem: {
-      if (y.stride || (x.stride && !c))
-        return std::nullopt;
-      bool natural = x.bound >= 0 && y.bound >= 0;
-      // All lanes share one quotient when a group never crosses a multiple of the divisor.
-      if (x.stride && !(natural && *c > 0 && x.stride == 1 && *c % group->width == 0 && x.multiple % group->width == 0))
-        return std::nullopt;
-      if (op == BinaryOp::div) {
-        r = uniform(natural ? b.CreateUDiv(x.scalar, y.scalar) : b.CreateSDiv(x.scalar, y.scalar));
-        if (c && *c > 0) {
-          r.multiple = x.multiple % *c == 0 ? x.multiple / *c : 1;
-          r.bound = x.bound < 0 ? -1 : x.bound / *c;
-        } else {
-          r.bound = natural ? x.bound : -1;
-        }
-      } else {
-        r = {natural ? b.CreateURem(x.scalar, y.scalar) : b.CreateSRem(x.scalar, y.scalar), nullptr, x.stride};
-        r.multiple = std::gcd(x.multiple, y.multiple);
-        r.bound = natural && c && *c > 0 ? std::min(x.bound, *c - 1) : natural ? x.bound : -1;
-      }
-      return r;
-    }
-    case BinaryOp::min:
-    case BinaryOp::max:
-      if (x.stride || y.stride)
-        return std::nullopt;
-      r = uniform(arithmetic(op, DType::i64, x.scalar, y.scalar));
-      r.multiple = std::gcd(x.multiple, y.multiple);
-      if (op == BinaryOp::min)
-        r.bound = x.bound < 0 || y.bound < 0 ? -1 : std::min(x.bound, y.bound);
-      else
-        r.bound = x.bound < 0 || y.bound < 0 ? -1 : std::max(x.bound, y.bound);
-      return r;
-    default:
+    std::optional<IndexFacts> facts = combineFacts(op, x, y, constant(y), group ? group->width : 1);
+    if (!facts)
       return std::nullopt;
-    }
+    auto value = [&] {
+      switch (op) {
+      case BinaryOp::div:
+        return x.natural(y) ? b.CreateUDiv(x.scalar, y.scalar) : b.CreateSDiv(x.scalar, y.scalar);
+      case BinaryOp::rem:
+        return x.natural(y) ? b.CreateURem(x.scalar, y.scalar) : b.CreateSRem(x.scalar, y.scalar);
+      default:
+        return arithmetic(op, DType::i64, x.scalar, y.scalar);
+      }
+    };
+    return Val{*facts, value()};
   }
 
   LValue *arithmetic(BinaryOp op, DType t, LValue *x, LValue *y) {
@@ -773,7 +701,7 @@ private:
     LValue *n = arithmetic(BinaryOp::max, DType::i64, extent.scalar, b.getInt64(0));
     LValue *whole = b.CreateAnd(n, b.getInt64(-int64_t(w)));
     LValue *to = b.CreateAdd(from.scalar, whole);
-    groups(to, checkedBound(from.bound, extent.bound, false), false);
+    groups(to, sumOfBounds(from.bound, extent.bound), false);
     if (w == 1)
       return;
     LValue *rest = b.CreateSub(n, whole);
@@ -786,45 +714,10 @@ private:
     group = nullptr;
     Val base = uniform(to);
     base.multiple = std::gcd(from.multiple, int64_t(w));
-    base.bound = checkedBound(from.bound, extent.bound, false);
+    base.bound = sumOfBounds(from.bound, extent.bound);
     runGroup(s, base, mask);
     b.CreateBr(exit);
     b.SetInsertPoint(exit);
-  }
-
-  /// Does the body index a reg buffer with the loop's variable? Then the loop must be expanded.
-  static bool indexesRegisters(const StmtNode &s) {
-    llvm::DenseMap<const VarNode *, bool> depends{{s.var.get(), true}};
-    llvm::DenseMap<const ExprNode *, bool> seen;
-    bool found = false;
-    std::function<bool(const Expr &)> visit = [&](const Expr &e) {
-      if (auto it = seen.find(e.get()); it != seen.end())
-        return it->second;
-      bool d = e->kind == ExprKind::Var && depends.lookup(e->var.get());
-      for (const Expr &a : e->args)
-        d |= visit(a);
-      if (d && (e->kind == ExprKind::Load || e->kind == ExprKind::HReduce) && e->buffer->storage == Storage::reg &&
-          visit(e->args[0]))
-        found = true;
-      seen[e.get()] = d;
-      return d;
-    };
-    std::function<void(const StmtNode &)> walk = [&](const StmtNode &t) {
-      for (const Expr &e : {t.begin, t.extent, t.index, t.value})
-        if (e)
-          visit(e);
-      if (t.kind == StmtKind::Store && t.buffer->storage == Storage::reg && visit(t.index))
-        found = true;
-      if (t.kind == StmtKind::Let)
-        depends[t.var.get()] = visit(t.value);
-      for (const Stmt &u : t.body)
-        walk(*u);
-      for (const Stmt &u : t.orelse)
-        walk(*u);
-    };
-    for (const Stmt &t : s.body)
-      walk(*t);
-    return found;
   }
 
   void branch(const StmtNode &s) {
@@ -859,39 +752,7 @@ private:
   }
 };
 
-void initialiseTarget() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    LLVMInitializeX86TargetInfo();
-    LLVMInitializeX86Target();
-    LLVMInitializeX86TargetMC();
-    LLVMInitializeX86AsmPrinter();
-  });
-}
-
 }  // namespace
-
-int64_t taskCount(const StmtNode &phase) {
-  int64_t n = 1;
-  if (phase.kind == StmtKind::For && phase.loop == LoopKind::parallel)
-    GPTC_CHECK(isImm(phase.extent, &n), "a parallel loop without constant extent");
-  return n;
-}
-
-std::unique_ptr<llvm::TargetMachine> makeTargetMachine(const Target &target) {
-  initialiseTarget();
-  const std::string triple = "x86_64-unknown-linux-gnu";
-  std::string error;
-  const llvm::Target *t = llvm::TargetRegistry::lookupTarget(triple, error);
-  GPTC_CHECK(t, "{}", error);
-  llvm::TargetOptions options;
-  options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
-  std::unique_ptr<llvm::TargetMachine> m(t->createTargetMachine(triple, target.cpu, target.features, options,
-                                                                llvm::Reloc::PIC_, llvm::CodeModel::Small,
-                                                                llvm::CodeGenOptLevel::Aggressive, /*JIT=*/true));
-  GPTC_CHECK(m, "no code generator for {}", target.cpu);
-  return m;
-}
 
 std::unique_ptr<llvm::Module> emitModule(const Kernel &k, const std::string &symbol, const Target &target,
                                          llvm::TargetMachine &machine, llvm::LLVMContext &context) {
@@ -901,46 +762,6 @@ std::unique_ptr<llvm::Module> emitModule(const Kernel &k, const std::string &sym
   for (size_t i = 0; i < k.body.size(); ++i)
     FunctionEmitter(k, *module).run(fmt::format("{}_p{}", symbol, i), *k.body[i], target);
   return module;
-}
-
-const char *optimiserPipeline() {
-  return "sroa<preserve-cfg>,"  // reg buffers become registers
-         "early-cse<memssa>,instcombine<no-verify-fixpoint>,simplifycfg,"
-         "loop-mssa(licm),"  // uniform subexpressions leave their loops
-         "gvn,instcombine<no-verify-fixpoint>,dce";
-}
-
-void optimiseModule(llvm::Module &module, llvm::TargetMachine &machine) {
-  llvm::LoopAnalysisManager loops;
-  llvm::FunctionAnalysisManager functions;
-  llvm::CGSCCAnalysisManager sccs;
-  llvm::ModuleAnalysisManager modules;
-  llvm::PassBuilder builder(&machine);
-  builder.registerModuleAnalyses(modules);
-  builder.registerCGSCCAnalyses(sccs);
-  builder.registerFunctionAnalyses(functions);
-  builder.registerLoopAnalyses(loops);
-  builder.crossRegisterProxies(loops, functions, sccs, modules);
-  llvm::FunctionPassManager p;
-  if (llvm::Error e = builder.parsePassPipeline(p, optimiserPipeline()))
-    GPTC_UNREACHABLE("pass pipeline: {}", llvm::toString(std::move(e)));
-  for (llvm::Function &f : module)
-    if (!f.isDeclaration())
-      p.run(f, functions);
-}
-
-std::string emitLLVM(const Kernel &k, const Target &target, bool optimise) {
-  llvm::LLVMContext context;
-  auto machine = makeTargetMachine(target);
-  auto module = emitModule(k, k.name, target, *machine, context);
-  std::string text;
-  llvm::raw_string_ostream out(text);
-  if (llvm::verifyModule(*module, &out))
-    GPTC_UNREACHABLE("emitted IR of {} is invalid: {}", k.name, out.str());
-  if (optimise)
-    optimiseModule(*module, *machine);
-  module->print(out, nullptr);
-  return out.str();
 }
 
 }  // namespace gptc

@@ -1,3 +1,5 @@
+// From LLVM IR on: the passes, the code generator and the linker.
+//
 // Compiles kernels on several threads, one object each, and links them with ORC's linking layer. LLJIT itself is not
 // used: it would bring a platform, an IR layer and the process's symbols, of which kernels may see only the few below.
 #include "codegen/codegen.h"
@@ -15,7 +17,12 @@
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Module.h"
+#include "llvm/IR/Verifier.h"
+#include "llvm/MC/TargetRegistry.h"
+#include "llvm/Passes/PassBuilder.h"
 #include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/TargetSelect.h"
+#include "llvm/Support/raw_ostream.h"
 #include "llvm/Target/TargetMachine.h"
 
 #include <atomic>
@@ -23,6 +30,7 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <thread>
 
 // libgcc's conversions of f16, for CPUs without F16C. Only their addresses are needed; C++ has no name for the type in GCC 12.
@@ -57,6 +65,16 @@ llvm::SmallVector<char, 0> objectCode(llvm::Module &module, llvm::TargetMachine 
   return out;
 }
 
+void initialiseTarget() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    LLVMInitializeX86TargetInfo();
+    LLVMInitializeX86Target();
+    LLVMInitializeX86TargetMC();
+    LLVMInitializeX86AsmPrinter();
+  });
+}
+
 /// One distinct kernel of a batch.
 struct Job {
   const kir::Kernel *kernel;
@@ -67,6 +85,68 @@ struct Job {
 };
 
 }  // namespace
+
+int64_t taskCount(const kir::StmtNode &phase) {
+  int64_t n = 1;
+  if (phase.kind == kir::StmtKind::For && phase.loop == kir::LoopKind::parallel)
+    GPTC_CHECK(kir::isImm(phase.extent, &n), "a parallel loop without constant extent");
+  return n;
+}
+
+std::unique_ptr<llvm::TargetMachine> makeTargetMachine(const Target &target) {
+  initialiseTarget();
+  const std::string triple = "x86_64-unknown-linux-gnu";
+  std::string error;
+  const llvm::Target *t = llvm::TargetRegistry::lookupTarget(triple, error);
+  GPTC_CHECK(t, "{}", error);
+  llvm::TargetOptions options;
+  options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
+  std::unique_ptr<llvm::TargetMachine> m(t->createTargetMachine(triple, target.cpu, target.features, options,
+                                                                llvm::Reloc::PIC_, llvm::CodeModel::Small,
+                                                                llvm::CodeGenOptLevel::Aggressive, /*JIT=*/true));
+  GPTC_CHECK(m, "no code generator for {}", target.cpu);
+  return m;
+}
+
+const char *optimiserPipeline() {
+  return "sroa<preserve-cfg>,"  // reg buffers become registers
+         "early-cse<memssa>,instcombine<no-verify-fixpoint>,simplifycfg,"
+         "loop-mssa(licm),"  // uniform subexpressions leave their loops
+         "gvn,instcombine<no-verify-fixpoint>,dce";
+}
+
+void optimiseModule(llvm::Module &module, llvm::TargetMachine &machine) {
+  llvm::LoopAnalysisManager loops;
+  llvm::FunctionAnalysisManager functions;
+  llvm::CGSCCAnalysisManager sccs;
+  llvm::ModuleAnalysisManager modules;
+  llvm::PassBuilder builder(&machine);
+  builder.registerModuleAnalyses(modules);
+  builder.registerCGSCCAnalyses(sccs);
+  builder.registerFunctionAnalyses(functions);
+  builder.registerLoopAnalyses(loops);
+  builder.crossRegisterProxies(loops, functions, sccs, modules);
+  llvm::FunctionPassManager p;
+  if (llvm::Error e = builder.parsePassPipeline(p, optimiserPipeline()))
+    GPTC_UNREACHABLE("pass pipeline: {}", llvm::toString(std::move(e)));
+  for (llvm::Function &f : module)
+    if (!f.isDeclaration())
+      p.run(f, functions);
+}
+
+std::string emitLLVM(const kir::Kernel &k, const Target &target, bool optimise) {
+  llvm::LLVMContext context;
+  auto machine = makeTargetMachine(target);
+  auto module = emitModule(k, k.name, target, *machine, context);
+  std::string text;
+  llvm::raw_string_ostream out(text);
+  if (llvm::verifyModule(*module, &out))
+    GPTC_UNREACHABLE("emitted IR of {} is invalid: {}", k.name, out.str());
+  if (optimise)
+    optimiseModule(*module, *machine);
+  module->print(out, nullptr);
+  return out.str();
+}
 
 struct Jit::Impl {
   Target target;
