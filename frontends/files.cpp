@@ -59,6 +59,8 @@ std::string readInput(const std::string &file, const std::string &what) {
     failRead(file, what, errno);
   if (S_ISDIR(info.st_mode))
     failRead(file, what, EISDIR);
+  if (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode))  // /dev/zero never ends
+    failRead(file, what, EINVAL);
   std::string content;
   content.resize(info.st_size > 0 ? info.st_size : 1 << 16);  // pipes report no size
   size_t filled = 0;

@@ -85,7 +85,7 @@ void readModel(ConfigReader &r, ModelConfig &m) {
   r.integer("model.n_kv_head", m.nKvHead, 1, 1024);
   r.integer("model.ffn_dim", m.ffnDim, 1, 1 << 20);
   r.integer("model.vocab_size", m.vocabSize, 2, 1 << 24);
-  r.integer("model.block_size", m.blockSize, 1, 1 << 20);
+  r.integer("model.block_size", m.blockSize, 1, 1 << 17);  // rows of attention scores stand on the stack
   r.choice("model.norm", m.norm, {"layernorm", "rmsnorm"});
   // "gelu" is the exact form with erf; what is built is the tanh form, under its own name.
   r.choice("model.activation", m.activation, {"gelu_tanh", "relu", "silu"}, {"gelu", "relu2", "swiglu", "geglu"});

@@ -87,6 +87,19 @@ TomlDocument parseToml(const std::string &text, const std::string &file) {
   TomlDocument doc;
   doc.file = file;
   Flattener flat(doc, text);
+  // Dotted keys nest, and the TOML library recurses once per level: a line of a hundred thousand dots would end its
+  // stack.
+  constexpr size_t longestLine = 16384;
+  unsigned number = 0;
+  for (llvm::StringRef rest = text; !rest.empty();) {
+    auto [line, after] = rest.split('\n');
+    ++number;
+    if (line.size() > longestLine)
+      throw UserError(Diagnostic{
+          ErrorCode::TomlSyntax, fmt::format("{} has a line of {} characters", file, line.size()),
+          SourceLoc{file, number, 1, 1, line.take_front(40).str() + "..."}, fmt::format("at most {}", longestLine)});
+    rest = after;
+  }
   try {
     flat.table(toml::parse(text, file), "");
   } catch (const toml::parse_error &e) {

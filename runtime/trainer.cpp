@@ -39,7 +39,7 @@ void onSignal(int) {
   gStop = 1;
 }
 
-/// Catches SIGTERM and SIGINT for as long as it lives.
+/// Catches SIGTERM, SIGINT and SIGHUP (a closed terminal) for as long as it lives.
 class StopSignals {
 public:
   StopSignals() {
@@ -48,15 +48,19 @@ public:
     a.sa_handler = onSignal;
     ::sigaction(SIGTERM, &a, &oldTerm);
     ::sigaction(SIGINT, &a, &oldInt);
+    ::sigaction(SIGHUP, nullptr, &oldHup);
+    if (oldHup.sa_handler != SIG_IGN)  // nohup stays nohup
+      ::sigaction(SIGHUP, &a, nullptr);
   }
   ~StopSignals() {
     ::sigaction(SIGTERM, &oldTerm, nullptr);
     ::sigaction(SIGINT, &oldInt, nullptr);
+    ::sigaction(SIGHUP, &oldHup, nullptr);
   }
 
 private:
   struct sigaction oldTerm {
-  }, oldInt{};
+  }, oldInt{}, oldHup{};
 };
 
 // ---- the run's folder -----------------------------------------------------------------------------------------------

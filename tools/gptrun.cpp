@@ -140,6 +140,9 @@ int run(int argc, char **argv) {
     return *code;
   if (o.plan.empty())
     throw UserError(ErrorCode::Usage, "which plan?", "gptrun PLAN; make one with `gptc compile model.toml -o PLAN`");
+  if (std::isnan(o.sample.temperature) || std::isnan(o.sample.topP))  // a range check lets it pass
+    throw UserError(ErrorCode::Usage, "--temperature and --top-p want numbers",
+                    "for example --temperature 0.8 --top-p 0.95");
   if (sample->parsed())
     runSample(o);
   else if (eval->parsed())

@@ -3,9 +3,11 @@
 #include "ir/diagnostics.h"
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <new>
 #include <unistd.h>
 
@@ -48,12 +50,15 @@ void flushOutput() {
 }  // namespace
 
 int guardedMain(const std::function<int()> &work) {
+  ::signal(SIGXFSZ, SIG_IGN);  // a file past `ulimit -f` then is a write error like any other
   try {
     const int code = work();
     flushOutput();
     return code;
   } catch (const UserError &e) {
     return report(e);
+  } catch (const std::filesystem::filesystem_error &e) {
+    return report(UserError(ErrorCode::FileMissing, fmt::format("{}: {}", e.path1().string(), e.code().message())));
   } catch (const InternalError &e) {
     return reportBug(e.what());
   } catch (const std::bad_alloc &) {
