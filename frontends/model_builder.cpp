@@ -103,7 +103,7 @@ public:
   FunctionBuilder(Module &m, const Config &config, const BuildOptions &options, const char *name)
       : m(m), c(config.model), options(options), f(m.addFunction(name)), b(f->body), fold(foldOf(c.blockSize)) {}
 
-  /// With targets: the sum of their negative log likelihoods.
+  /// With targets: their negative log likelihoods, in training the sum of them.
   void buildLoss(int64_t batch, bool training) {
     const Type tokens(DType::i32, {batch, c.blockSize});
     Value *x = f->body.addArg(tokens, "x");
@@ -119,7 +119,10 @@ public:
     Value *scores = head(h);
     at("loss");
     Value *nll = b.value(OpKind::cross_entropy, {scores, y});
-    b.ret({b.value(OpKind::reduce_sum, {nll}, attrs({{"lead", int64_t(2)}, {"fold", fold}}))});
+    // @eval hands out one value per target, which the caller adds up in an order that no batch size changes.
+    if (training)
+      nll = b.value(OpKind::reduce_sum, {nll}, attrs({{"lead", int64_t(2)}, {"fold", fold}}));
+    b.ret({nll});
   }
 
   /// `count` tokens through the KV cache; with `chooses`, an argument says which of them the logits follow.

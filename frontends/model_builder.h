@@ -9,7 +9,7 @@
 //   targets of -1
 //                                                                     count nothing. seq0: number of the first sequence
 //                                                                     in its step
-//   @eval(%x: i32[B,T], %y: i32[B,T]) -> f32[]                        the same without dropout
+//   @eval(%x: i32[B,T], %y: i32[B,T]) -> f32[B,T]                     one by one, not summed, without dropout
 //   @decode(%tok: i32[1,1], %pos: i64[]) -> f32[1,V]                  logits after one more token at position pos < T
 //   @prefill(%tok: i32[1,P], %pos: i64[], %last: i64[]) -> f32[1,V]   P tokens at positions pos.., logits after token
 //   `last` of them.

@@ -110,7 +110,8 @@ void readModel(ConfigReader &r, ModelConfig &m) {
 
 void readTraining(ConfigReader &r, TrainConfig &t, OptimizerConfig &o) {
   r.integer("train.steps", t.steps, 1, 1'000'000'000);
-  r.integer("train.global_batch_tokens", t.globalBatchTokens, 1, int64_t(1) << 40);
+  // With 10^9 steps, the tokens of a run still fit 63 bits.
+  r.integer("train.global_batch_tokens", t.globalBatchTokens, 1, int64_t(1) << 32);
   r.integerOr("train.micro_batch", t.microBatch, 1, 1 << 20, {"auto"});
   r.integer("train.seed", t.seed, 0, big);
   r.number("train.grad_clip", t.gradClip, 0, 1e9);

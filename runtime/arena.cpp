@@ -148,9 +148,4 @@ bool Arena::intact() const {
   return std::all_of(base + planned, base + mapped, [](std::byte b) { return b == std::byte(kCanary); });
 }
 
-bool Arena::inGuard(const void *address) const {
-  auto p = static_cast<const std::byte *>(address);
-  return p >= reserved && p < reserved + reservedBytes && !(p >= base && p < base + mapped);
-}
-
 }  // namespace gptc

@@ -30,8 +30,6 @@ public:
   int64_t mappedBytes() const { return mapped; }
   /// Whether nobody wrote into the rest of the last page.
   bool intact() const;
-  /// Whether an address lies in one of the guard pages (for a fault handler).
-  bool inGuard(const void *address) const;
 
 private:
   std::byte *reserved = nullptr;

@@ -65,13 +65,13 @@ TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t
     : vocab(vocab), T(blockSize) {
   const std::string again = "make it again with `gptc data prepare`";
   for (const std::string &path : matches(pattern, key)) {
-    File f{path, MappedFile(path, key), nullptr, 0, epochWindows, allWindows, 0, 0, 0};
-    const size_t size = f.map.size();
+    File f{path, std::make_unique<InputFile>(path, key), 0, 0, epochWindows, allWindows, 0, 0, 0};
+    const size_t size = f.file->size();
     if (size == 0)
       invalid(path, "the file is empty", again);
     int32_t header[3] = {};
-    if (size >= sizeof header)
-      std::memcpy(header, f.map.data(), sizeof header);
+    if (size >= sizeof header && !f.file->read(0, header, sizeof header))
+      invalid(path, "its header cannot be read", again);
     if (header[0] == kLlmcMagic || header[0] == kLlmcWideMagic) {
       if (header[0] != kLlmcMagic || header[1] != 1)
         invalid(path,
@@ -83,12 +83,11 @@ TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t
                 fmt::format("truncated: its header promises {} tokens ({} bytes), it has {} bytes", header[2],
                             kHeaderBytes + int64_t(header[2]) * 2, size),
                 again);
-      f.tokens = reinterpret_cast<const uint16_t *>(f.map.data() + kHeaderBytes);
+      f.start = kHeaderBytes;
       f.count = header[2];
     } else {
       if (size % 2)
         invalid(path, fmt::format("{} bytes, an odd number: truncated, or no file of 16-bit tokens", size), again);
-      f.tokens = reinterpret_cast<const uint16_t *>(f.map.data());
       f.count = size / 2;
     }
     if (f.count < minTokens)
@@ -113,8 +112,17 @@ int64_t TokenData::tokens() const {
   return n;
 }
 
+// Reading, not mapping: a mapped file that somebody cuts short ends the program by a signal.
+void TokenData::read(const File &f, int64_t start, int64_t count, uint16_t *to) {
+  if (!f.file->read(f.start + size_t(start) * 2, to, size_t(count) * 2))
+    invalid(f.path, fmt::format("tokens {} to {} cannot be read any more", start, start + count - 1),
+            "do not change token files while they are in use; run again with the file whole");
+}
+
 void TokenData::copy(const File &f, int64_t start, int64_t targets, int32_t *x, int32_t *y) const {
-  const uint16_t *t = f.tokens + start;
+  std::vector<uint16_t> tokens(targets + 1);
+  read(f, start, targets + 1, tokens.data());
+  const uint16_t *t = tokens.data();
   int32_t highest = t[targets];
   for (int64_t i = 0; i < targets; ++i) {
     x[i] = t[i];
@@ -126,7 +134,8 @@ void TokenData::copy(const File &f, int64_t start, int64_t targets, int32_t *x, 
   const uint16_t *bad = std::find_if(t, t + targets + 1, [&](uint16_t v) { return v >= vocab; });
   throw UserError(
       ErrorCode::TokenOutOfRange,
-      fmt::format("{}: token {} at position {} is beyond the vocabulary of {}", f.path, *bad, bad - f.tokens, vocab),
+      fmt::format("{}: token {} at position {} is beyond the vocabulary of {}", f.path, *bad, start + (bad - t),
+                  vocab),
       fmt::format("set model.vocab_size to at least {}, or prepare the data with the model's own tokenizer", *bad + 1));
 }
 
@@ -157,11 +166,13 @@ std::string TokenData::fingerprint() const {
   constexpr int kSamples = 16;
   constexpr int64_t kSampleTokens = 2048;
   Hasher h;
+  std::vector<uint16_t> sample(kSampleTokens);
   for (const File &f : files) {
     h.update(&f.count, sizeof f.count);
     for (int s = 0; s < kSamples; ++s) {
       int64_t span = std::min(kSampleTokens, f.count), start = (f.count - span) / (kSamples - 1) * s;
-      h.update(f.tokens + start, span * 2);
+      read(f, start, span, sample.data());
+      h.update(sample.data(), span * 2);
     }
   }
   return h.finish();

@@ -10,6 +10,7 @@
 #include "runtime/files.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,7 @@ public:
   int64_t tokens() const;
   int64_t windowsPerEpoch() const { return epochWindows; }
   /// Training window g: x[T] and y[T], the tokens that follow. Throws UserError(TokenOutOfRange) naming file and
-  /// position.
+  /// position, or DataInvalid where a file has become shorter.
   void window(uint64_t seed, int64_t g, int32_t *x, int32_t *y) const;
 
   /// Windows of the whole set in order and without overlap, the last of a file included where it is partial.
@@ -52,13 +53,15 @@ public:
 private:
   struct File {
     std::string path;
-    MappedFile map;
-    const uint16_t *tokens;
+    std::unique_ptr<InputFile> file;
+    size_t start;  // byte of the first token
     int64_t count;
     int64_t firstWindow, firstEvalWindow;  // counts of the files before
     int64_t windows, evalWindows;
     int64_t offsets;  // number of possible epoch offsets
   };
+  /// Tokens start.., of which the file had enough when it was opened. UserError(DataInvalid) where it has no more.
+  static void read(const File &f, int64_t start, int64_t count, uint16_t *to);
   void copy(const File &f, int64_t start, int64_t targets, int32_t *x, int32_t *y) const;
   std::vector<File> files;
   int64_t vocab, T, epochWindows = 0, allWindows = 0;

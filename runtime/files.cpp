@@ -8,7 +8,6 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,32 +40,6 @@ int openForReading(const std::string &path, llvm::StringRef wantedAs, size_t &le
 }
 
 }  // namespace
-
-MappedFile::MappedFile(const std::string &path, llvm::StringRef wantedAs) {
-  int fd = openForReading(path, wantedAs, length);
-  if (length) {
-    void *p = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd, 0);
-    int error = errno;
-    ::close(fd);
-    if (p == MAP_FAILED)
-      throw UserError(ErrorCode::FileMissing,
-                      fmt::format("cannot map {} ({}): {}", path, wantedAs.str(), strerror(error)));
-    bytes = static_cast<const uint8_t *>(p);
-  } else {
-    ::close(fd);
-  }
-}
-
-MappedFile::~MappedFile() {
-  if (bytes)
-    ::munmap(const_cast<uint8_t *>(bytes), length);
-}
-
-MappedFile &MappedFile::operator=(MappedFile &&o) noexcept {
-  std::swap(bytes, o.bytes);
-  std::swap(length, o.length);
-  return *this;
-}
 
 InputFile::InputFile(const std::string &path, llvm::StringRef wantedAs) { fd = openForReading(path, wantedAs, length); }
 InputFile::~InputFile() { ::close(fd); }

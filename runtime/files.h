@@ -10,27 +10,10 @@
 
 namespace gptc {
 
-/// A read-only mapping of a whole file. Empty files have size 0 and a null pointer.
-class MappedFile {
-public:
-  MappedFile() = default;
-  /// Throws UserError(FileMissing), saying what a missing file was wanted for.
-  MappedFile(const std::string &path, llvm::StringRef wantedAs);
-  ~MappedFile();
-  MappedFile(MappedFile &&o) noexcept { *this = std::move(o); }
-  MappedFile &operator=(MappedFile &&o) noexcept;
-  const uint8_t *data() const { return bytes; }
-  size_t size() const { return length; }
-
-private:
-  const uint8_t *bytes = nullptr;
-  size_t length = 0;
-};
-
 /// A file read in pieces at any place, for data that passes through once and should not count as resident memory.
 class InputFile {
 public:
-  /// Throws UserError(FileMissing).
+  /// Throws UserError(FileMissing), saying what a missing file was wanted for.
   InputFile(const std::string &path, llvm::StringRef wantedAs);
   ~InputFile();
   InputFile(const InputFile &) = delete;

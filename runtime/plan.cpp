@@ -156,6 +156,9 @@ std::string moduleProblem(const Module &m) {
                              {"arena_bytes", kArenaLimit}})
     if (std::string p = in(name, 1, high); !p.empty())
       return p;
+  // As in model.toml: sequences and tokens of a whole run can be counted.
+  if (double(m.attrs.getInt("accumulate")) * m.attrs.getInt("micro_batch") * m.attrs.getInt("block_size") > 0x1p32)
+    return "the global batch is out of range";
   // The runtime hands over buffers of exactly these types, so a function may take no others.
   const int64_t T = m.attrs.getInt("block_size"), P = m.attrs.getInt("prefill");
   const Type tokens(DType::i32, {m.attrs.getInt("micro_batch"), T}), scalar(DType::f32), count(DType::i64),
@@ -170,7 +173,7 @@ std::string moduleProblem(const Module &m) {
       {"train_step", !accumulates, {tokens, tokens, count, scalar}, {scalar, scalar, scalar}},
       {"accumulate", accumulates, {tokens, tokens, count, scalar}, {}},
       {"update", accumulates, {scalar}, {scalar, scalar, scalar}},
-      {"eval", false, {tokens, tokens}, {scalar}},
+      {"eval", false, {tokens, tokens}, {Type(DType::f32, {m.attrs.getInt("micro_batch"), T})}},
       {"decode", false, {Type(DType::i32, {1, 1}), count}, {logits}},
       {"prefill", false, {Type(DType::i32, {1, std::max<int64_t>(1, P)}), count}, {logits}}};
   if (P > 1)
@@ -357,6 +360,11 @@ Plan loadPlan(const std::string &dir) {
   };
   for (std::string *p : {&plan.run.outDir, &plan.run.trainData, &plan.run.valData, &plan.run.tokenizer})
     resolve(*p);
+  if (size_t colon = plan.run.initFrom.find(':'); colon != std::string::npos) {
+    std::string path = plan.run.initFrom.substr(colon + 1);
+    resolve(path);
+    plan.run.initFrom = plan.run.initFrom.substr(0, colon + 1) + path;
+  }
   return plan;
 }
 

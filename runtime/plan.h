@@ -30,7 +30,7 @@ struct RunSettings {
   std::string valData;                  // likewise; empty: no evaluation
   std::string tokenizer;                // tokenizer.json; empty: no samples
   int64_t evalEvery = 0;                // steps between evaluations; 0: only at the end
-  int64_t evalSteps = 0;                // batches per evaluation; 0: the whole split
+  int64_t evalSteps = 0;                // global batches per evaluation; 0: the whole split
   int64_t sampleEvery = 0;              // 0: never
   std::string samplePrompt;
   int64_t sampleTokens = 64;

@@ -109,10 +109,9 @@ void setAside(const std::string &outDir, ProgressLine &progress) {
 
 // ---- the loop -------------------------------------------------------------------------------------------------------
 
-/// Tokens of one global batch.
+/// Tokens of one micro-batch.
 struct Batch {
   std::vector<int32_t> x, y;
-  float valid = 0;  // targets that count
 };
 
 struct StepResult {
@@ -129,8 +128,8 @@ public:
         data(run.trainData, "data.train", m.attrs.getInt("vocab_size"), T, T + 1) {
     if (!run.valData.empty())
       val.emplace(run.valData, "data.val", m.attrs.getInt("vocab_size"), T, 2);
-    batch.x.resize(accumulate * B * T);
-    batch.y.resize(accumulate * B * T);
+    batch.x.resize(B * T);
+    batch.y.resize(B * T);
     fingerprint = data.fingerprint();
   }
 
@@ -147,7 +146,7 @@ public:
       // Between two steps the state is good, whatever went wrong with data or log.
       if (step > 0 && step != saved && !saveFailed)
         try {
-          save();
+          save();  // without pruning: who looks into the error may want an older one
         } catch (const UserError &) {
         }
       throw;
@@ -174,6 +173,7 @@ private:
   int64_t step = 0;    // optimizer steps done
   int64_t saved = -1;  // step of the last checkpoint
   Profile profile;
+  int64_t profiledSteps = 0;
   Trace trace;
   double peak = 0;  // FLOP/s
   bool saveFailed = false;
@@ -202,7 +202,8 @@ private:
     if (info) {
       step = saved = info->step;
       store.setAsideBeyond(step);
-      store.prune(run.checkpointKeep);  // a kill may have come between the last save and this
+      if (step >= target)
+        store.prune(run.checkpointKeep);  // a kill may have come between the last save and this
       progress.say(fmt::format("resumed from {}", info->dir));
       if (info->planHash != s.plan.hash)
         progress.say("warning: the checkpoint is from another plan of this model; from here on the bits may differ");
@@ -236,11 +237,12 @@ private:
         evaluateNow();
       if (options.codec && run.sampleEvery > 0 && step > startStep && step % run.sampleEvery == 0 && !gStop)
         printSample();
-      if (step != saved && (due(run.checkpointEvery) || step == target || gStop))
+      if (step != saved && (due(run.checkpointEvery) || step == target || gStop)) {
         save();
+        store.prune(run.checkpointKeep);
+      }
       if (step >= target || gStop)
         break;
-      load();
       SmallStates before(s.executor);
       const int64_t begin = now();
       StepResult r = runStep();
@@ -252,12 +254,19 @@ private:
       else
         diverged(r, before, ++skipped);
       report(r);
+      // Not before the step counts: what fails here must find states and step in agreement.
+      if (isTraced(step) && (!isTraced(step + 1) || step == target || gStop))
+        trace.write(run.outDir + "/trace.json");
     }
     progress.end();
     if (gStop && step < target)
       progress.say(fmt::format("stopped at step {}; run again to go on", step));
-    if (options.profile && step > startStep)
-      fmt::print(options.out, "{}", profile.table(step - startStep));
+    if (profiledSteps > 0)
+      fmt::print(options.out, "{}", profile.table(profiledSteps));
+  }
+
+  bool isTraced(int64_t number) const {
+    return !run.traceSteps.empty() && number >= run.traceSteps.front() && number <= run.traceSteps.back();
   }
 
   void evaluateNow() {
@@ -294,37 +303,35 @@ private:
     shownAt = at;
   }
 
-  /// Windows of the global batch after `step` steps.
-  void load() {
-    const int64_t n = accumulate * B;
-    for (int64_t i = 0; i < n; ++i)
-      data.window(run.seed, step * n + i, &batch.x[i * T], &batch.y[i * T]);
-    batch.valid = std::count_if(batch.y.begin(), batch.y.end(), [](int32_t t) { return t >= 0; });
+  /// Windows of a micro-batch, whose first sequence has this number in its step, after `step` steps.
+  void load(int64_t sequence) {
+    const int64_t first = step * accumulate * B + sequence;
+    for (int64_t i = 0; i < B; ++i)
+      data.window(run.seed, first + i, &batch.x[i * T], &batch.y[i * T]);
   }
 
   StepResult runStep() {
-    const bool traced =
-        !run.traceSteps.empty() && step + 1 >= run.traceSteps.front() && step + 1 <= run.traceSteps.back();
+    // A traced step is left out of the profile.
+    const bool traced = isTraced(step + 1);
     if (!s.executor.observer)
       s.executor.observer = traced ? static_cast<KernelObserver *>(&trace) : options.profile ? &profile : nullptr;
+    profiledSteps += s.executor.observer == &profile;
     const int64_t t0 = now();
     const char *last = accumulate > 1 ? "update" : "train_step";
+    const float targets = float(accumulate * B * T);  // windows of training have no gaps
     for (int64_t k = 0; k < accumulate; ++k) {
-      int64_t sequence = k * B;
-      s.executor.run(accumulate > 1 ? "accumulate" : last,
-                     {&batch.x[sequence * T], &batch.y[sequence * T], &sequence, &batch.valid});
+      const int64_t sequence = k * B;
+      load(sequence);
+      s.executor.run(accumulate > 1 ? "accumulate" : last, {batch.x.data(), batch.y.data(), &sequence, &targets});
     }
     if (accumulate > 1)
-      s.executor.run(last, {&batch.valid});
+      s.executor.run(last, {&targets});
     StepResult r;
     float *to[] = {&r.loss, &r.gradNorm, &r.lr};
     for (int i = 0; i < 3; ++i)
       std::memcpy(to[i], s.executor.result(last, i), sizeof(float));
-    if (traced && s.executor.observer == &trace) {
+    if (s.executor.observer == &trace)
       trace.span(fmt::format("step {}", step + 1), t0, now());
-      if (step + 1 == run.traceSteps.back() || step + 1 == target)
-        trace.write(run.outDir + "/trace.json");
-    }
     s.executor.observer = nullptr;
     return r;
   }
@@ -369,7 +376,6 @@ private:
     saveFailed = true;
     store.save(s.executor, info);
     saveFailed = false;
-    store.prune(run.checkpointKeep);
     saved = step;
   }
 
@@ -396,7 +402,10 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
                                const std::function<bool()> &stop) {
   const Type &t = executor.argType("eval", 0);
   const int64_t B = t.dim(0), T = t.dim(1), all = data.evalWindows();
-  const int64_t windows = batches > 0 ? std::min(all, batches * B) : all;
+  // Batches are global ones and losses are added target by target, so the cut into micro-batches changes no bit.
+  const int64_t global = executor.planned().attrs.getInt("accumulate") * B;
+  const int64_t windows = batches > 0 && batches <= all / global ? batches * global : all;
+  const Type losses = executor.planned().function("eval")->results()[0];
   std::vector<int32_t> x(B * T), y(B * T);
   double sum = 0, targets = 0;
   for (int64_t w = 0; w < windows; w += B) {
@@ -411,9 +420,10 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
       }
     }
     executor.run("eval", {x.data(), y.data()});
-    float nll;
-    std::memcpy(&nll, executor.result("eval", 0), sizeof nll);
-    sum += nll;
+    const float *nll = static_cast<const float *>(executor.result("eval", 0));
+    for (int64_t b = 0; b < std::min(B, windows - w); ++b)
+      for (int64_t i = 0; i < T; ++i)
+        sum += nll[b * losses.padded(1) + i];
     if (stop && stop())
       return std::nullopt;
   }

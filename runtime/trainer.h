@@ -21,13 +21,13 @@ struct TrainOptions {
 };
 
 /// Trains until done, or until SIGTERM or SIGINT, which end the current step and save (a second one exits at once,
-/// 130). Writes only under run.outDir, which it locks against a second run. After an error the older checkpoints are as
-/// they were. UserErrors: those of data and checkpoints, Unwritable (also: another run holds the folder), DiskFull,
-/// NonFinite.
+/// 130). Writes only under run.outDir, which it locks against a second run. After an error the older checkpoints are
+/// all there, whatever checkpoint.keep says. UserErrors: those of data and checkpoints, Unwritable (also: another run
+/// holds the folder), DiskFull, NonFinite.
 void train(Session &session, const TrainOptions &options);
 
-/// Mean loss per target over `batches` batches spread evenly over the set (0: every window). Runs @eval. nullopt when
-/// `stop` said so.
+/// Mean loss per target over `batches` global batches spread evenly over the set (0: every window), the same whatever
+/// the micro-batch. Runs @eval. nullopt when `stop` said so.
 std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_t batches,
                                const std::function<bool()> &stop = {});
 

@@ -133,7 +133,7 @@ int run(int argc, char **argv) {
   sample->add_option("--seed", o.sample.seed, "seed of the choice");
   CLI::App *eval = app.add_subcommand("eval", "validation loss of the newest checkpoint");
   common(eval);
-  eval->add_option("--steps", o.steps, "batches; 0: the whole split; default: eval.steps")
+  eval->add_option("--steps", o.steps, "global batches; 0: the whole split; default: eval.steps")
       ->check(CLI::Range(int64_t(0), int64_t(1) << 40));
 
   if (std::optional<int> code = parseCommandLine(app, argc, argv))

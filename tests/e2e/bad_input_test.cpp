@@ -3,7 +3,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 #include <functional>
 
 using namespace e2e;
@@ -121,6 +123,61 @@ TEST_F(BadInput, DivergenceIsExplained) {
   wild.back() = "out_dir=" + w.path("skip");
   Result skip = w.gptrun({w.compile("skip-plan", wild)});
   EXPECT_NE(skip.output.find("skipped"), std::string::npos) << skip.output;
+}
+
+TEST_F(BadInput, AnErrorKeepsTheOlderCheckpoints) {
+  // Trains normally at first; then a checkpoint is kept, and the learning rate of another plan of the model is wild.
+  std::string plan = w.compile("plan", {"checkpoint.keep=1", "train.steps=6"});
+  ASSERT_EQ(w.gptrun({plan}).code, 0);
+  std::string wild = w.compile("wild", {"checkpoint.keep=1", "checkpoint.every=0", "optimizer.lr=1e30",
+                                        "optimizer.schedule=constant", "train.grad_clip=0", "eval.every=0",
+                                        "train.steps=100", "train.on_nonfinite=halt"});
+  expect(w.gptrun({wild}), 4, "GPTC0406", "gradient norm");
+  std::vector<std::string> saved = w.checkpoints(w.path("out"));
+  ASSERT_EQ(saved.size(), 2u);
+  EXPECT_EQ(saved[0], "step-00000006");
+  // Running into it again does no harm either.
+  expect(w.gptrun({wild}), 4, "GPTC0406", "gradient norm");
+  EXPECT_EQ(w.checkpoints(w.path("out")), saved);
+}
+
+TEST_F(BadInput, ATraceThatCannotBeWrittenSpoilsNoCheckpoint) {
+  std::string plan = w.compile("plan", {"checkpoint.every=0"});
+  ASSERT_EQ(w.gptrun({plan, "--out-dir", w.path("whole")}).code, 0);
+  std::string traced = w.compile("traced", {"checkpoint.every=0", "log.trace_steps=[2, 3]"});
+  fs::create_directories(w.path("out/trace.json"));
+  expect(w.gptrun({traced}), 4, "GPTC0401", "trace.json");
+  ASSERT_EQ(w.checkpoints(w.path("out")), std::vector<std::string>{"step-00000003"});
+  ASSERT_EQ(w.gptrun({plan}).code, 0);
+  EXPECT_TRUE(w.finalState(w.path("out")) == w.finalState(w.path("whole"))) << "other bits after the error";
+  EXPECT_EQ(logLines(w.path("out")), logLines(w.path("whole")));
+}
+
+TEST_F(BadInput, DataCutShortDuringARun) {
+  std::string plan = w.compile("plan", {"train.steps=1000000", "checkpoint.every=0", "eval.every=0"});
+  Process p = w.start("gptrun", {plan});
+  for (int i = 0; i < 1000 && logLines(w.path("out")).size() < 3; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  fs::resize_file(w.path("train.bin"), 10);
+  expect(p.wait(), 3, "GPTC0302", "train.bin");
+  EXPECT_EQ(w.checkpoints(w.path("out")).size(), 1u) << "what was trained is kept";
+}
+
+TEST_F(BadInput, TheLargestBatchesAreCounted) {
+  Result r = w.gptc({"compile", w.modelFile(), "-o", w.path("plan"), "--set", "train.steps=1000000000", "--set",
+                     "train.global_batch_tokens=4294967296"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("4,294,967,296,000,000,000 tokens"), std::string::npos) << r.output;
+  r = w.gptc({"compile", w.modelFile(), "-o", w.path("plan"), "--set", "train.global_batch_tokens=4294967360"});
+  expect(r, 3, "GPTC0204", "global_batch_tokens");
+}
+
+TEST_F(BadInput, ProfilesCountTheirOwnSteps) {
+  // A traced step is in no profile: where all are traced there is nothing to print.
+  std::string plan = w.compile("plan", {"log.trace_steps=[1, 12]"});
+  Result r = w.gptrun({plan, "--profile"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(r.output.find("all kernels"), std::string::npos) << "no step was profiled\n" << r.output;
 }
 
 TEST_F(BadInput, TracesAndEvents) {

@@ -47,10 +47,37 @@ void flushOutput() {
                   fmt::format("cannot write to standard output: {}", std::strerror(errno)));
 }
 
+/// Only what a signal handler may do.
+void onFault(int) {
+  const char text[] =
+      "error[GPTC7001]: a bug in gptc: a fault of memory\n   = help: please report it with the command line and the files "
+      "it read\n";
+  static_assert(int(ErrorCode::Internal) == 7001);
+  (void)!::write(STDERR_FILENO, text, sizeof text - 1);
+  ::_exit(70);
+}
+
+void catchFaults() {
+#ifndef __SANITIZE_ADDRESS__  // which says more about them
+  // A stack of its own, for the fault may be that the stack is used up.
+  static char stack[1 << 16];
+  stack_t s{};
+  s.ss_sp = stack;
+  s.ss_size = sizeof stack;
+  ::sigaltstack(&s, nullptr);
+  struct sigaction a {};
+  a.sa_handler = onFault;
+  a.sa_flags = SA_ONSTACK;
+  ::sigaction(SIGSEGV, &a, nullptr);
+  ::sigaction(SIGBUS, &a, nullptr);
+#endif
+}
+
 }  // namespace
 
 int guardedMain(const std::function<int()> &work) {
   ::signal(SIGXFSZ, SIG_IGN);  // a file past `ulimit -f` then is a write error like any other
+  catchFaults();
   try {
     const int code = work();
     flushOutput();

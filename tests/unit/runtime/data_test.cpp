@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <set>
 
 using namespace gptc;
@@ -165,6 +166,18 @@ TEST(TokenData, TokensBeyondTheVocabularyAreNamedWithTheirPlace) {
   EXPECT_EQ(codeThrown([&] { d.window(0, 0, x, y); }, &message), int(ErrorCode::TokenOutOfRange));
   EXPECT_NE(message.find("token 50 at position 8"), std::string::npos) << message;
   EXPECT_EQ(codeThrown([&] { d.evalWindow(0, x, y); }), int(ErrorCode::TokenOutOfRange));
+}
+
+TEST(TokenData, AFileCutShortWhileInUseIsNamed) {
+  TempDir dir;
+  writeFile(dir / "x.bin", tokens(5000));
+  TokenData d(dir / "x.bin", "data.train", 60000, 8, 9);
+  std::filesystem::resize_file(dir / "x.bin", 100);
+  int32_t x[8], y[8];
+  std::string message;
+  EXPECT_EQ(codeThrown([&] { d.evalWindow(0, x, y); }), 0);
+  EXPECT_EQ(codeThrown([&] { d.evalWindow(600, x, y); }, &message), int(ErrorCode::DataInvalid));
+  EXPECT_NE(message.find("x.bin"), std::string::npos) << message;
 }
 
 TEST(TokenData, FingerprintFollowsContentNotPath) {

@@ -65,8 +65,10 @@ TEST_F(PlanTest, RoundTrip) {
   EXPECT_EQ(got.dir, dir / "plan");
   // From anywhere: a relative path in the manifest counts from the plan.
   plan.run.trainData = "data/train.bin";
+  plan.run.initFrom = "hf:weights";
   writePlan(dir / "plan", plan);
   EXPECT_EQ(loadPlan(dir / "plan").run.trainData, dir / "plan/data/train.bin");
+  EXPECT_EQ(loadPlan(dir / "plan").run.initFrom, "hf:" + (dir / "plan/weights"));
 }
 
 TEST_F(PlanTest, FormulaOfNanoGpt) {
