@@ -134,8 +134,7 @@ void TokenData::copy(const File &f, int64_t start, int64_t targets, int32_t *x, 
   const uint16_t *bad = std::find_if(t, t + targets + 1, [&](uint16_t v) { return v >= vocab; });
   throw UserError(
       ErrorCode::TokenOutOfRange,
-      fmt::format("{}: token {} at position {} is beyond the vocabulary of {}", f.path, *bad, start + (bad - t),
-                  vocab),
+      fmt::format("{}: token {} at position {} is beyond the vocabulary of {}", f.path, *bad, start + (bad - t), vocab),
       fmt::format("set model.vocab_size to at least {}, or prepare the data with the model's own tokenizer", *bad + 1));
 }
 

@@ -5,8 +5,8 @@
 
 #include <chrono>
 #include <filesystem>
-#include <thread>
 #include <functional>
+#include <thread>
 
 using namespace e2e;
 namespace fs = std::filesystem;
@@ -129,9 +129,9 @@ TEST_F(BadInput, AnErrorKeepsTheOlderCheckpoints) {
   // Trains normally at first; then a checkpoint is kept, and the learning rate of another plan of the model is wild.
   std::string plan = w.compile("plan", {"checkpoint.keep=1", "train.steps=6"});
   ASSERT_EQ(w.gptrun({plan}).code, 0);
-  std::string wild = w.compile("wild", {"checkpoint.keep=1", "checkpoint.every=0", "optimizer.lr=1e30",
-                                        "optimizer.schedule=constant", "train.grad_clip=0", "eval.every=0",
-                                        "train.steps=100", "train.on_nonfinite=halt"});
+  std::string wild =
+      w.compile("wild", {"checkpoint.keep=1", "checkpoint.every=0", "optimizer.lr=900", "train.grad_clip=0",
+                         "eval.every=0", "train.steps=100", "train.on_nonfinite=halt"});
   expect(w.gptrun({wild}), 4, "GPTC0406", "gradient norm");
   std::vector<std::string> saved = w.checkpoints(w.path("out"));
   ASSERT_EQ(saved.size(), 2u);
@@ -169,7 +169,8 @@ TEST_F(BadInput, TheLargestBatchesAreCounted) {
   EXPECT_EQ(r.code, 0) << r.output;
   EXPECT_NE(r.output.find("4,294,967,296,000,000,000 tokens"), std::string::npos) << r.output;
   r = w.gptc({"compile", w.modelFile(), "-o", w.path("plan"), "--set", "train.global_batch_tokens=4294967360"});
-  expect(r, 3, "GPTC0204", "global_batch_tokens");
+  EXPECT_EQ(r.code, 3) << r.output;
+  EXPECT_NE(r.output.find("must be 1 to 4294967296"), std::string::npos) << r.output;
 }
 
 TEST_F(BadInput, ProfilesCountTheirOwnSteps) {
