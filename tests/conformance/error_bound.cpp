@@ -180,13 +180,13 @@ class Machine {
 public:
   llvm::DenseMap<const BufferNode *, std::vector<Value>> memory;
 
-  void run(const std::vector<Stmt> &stmts) {
-    for (const Stmt &s : stmts)
-      run(*s);
-  }
+  void run(const std::vector<Stmt> &stmts) { run(stmts, {0}); }
 
 private:
-  llvm::DenseMap<const VarNode *, Value> vars;
+  // Lanes of a vector loop go in lock step, statement by statement, since a load from registers may take what another
+  // lane stored. Outside of one there is lane 0 alone.
+  using Lanes = std::vector<int64_t>;
+  std::vector<llvm::DenseMap<const VarNode *, Value>> vars{1};  // by lane
   int64_t laneIndex = 0;
 
   Value &element(const Buffer &b, int64_t at) {
@@ -196,41 +196,74 @@ private:
     return it->second[at];
   }
 
-  void run(const StmtNode &s) {
+  void run(const std::vector<Stmt> &body, const Lanes &lanes) {
+    for (const Stmt &s : body)
+      run(*s, lanes);
+  }
+
+  Value evalIn(int64_t lane, const Expr &e) {
+    laneIndex = lane;
+    return eval(e);
+  }
+
+  void run(const StmtNode &s, const Lanes &lanes) {
+    if (lanes.empty())
+      return;
     switch (s.kind) {
     case StmtKind::For: {
-      int64_t begin = eval(s.begin).i, extent = eval(s.extent).i;
+      const int64_t begin = evalIn(lanes[0], s.begin).i, extent = evalIn(lanes[0], s.extent).i;
+      if (s.loop == LoopKind::vector) {
+        vars.resize(s.width, vars[0]);
+        for (int64_t first = 0; first < extent; first += s.width) {
+          Lanes active;
+          for (int64_t lane = 0; lane < std::min<int64_t>(s.width, extent - first); ++lane) {
+            vars[lane][s.var.get()] = {.i = begin + first + lane};
+            active.push_back(lane);
+          }
+          run(s.body, active);
+        }
+        vars.resize(1);
+        return;
+      }
       for (int64_t i = 0; i < extent; ++i) {
-        // Lanes of a vector loop do not see each other's values, so that one after the other is as good as in lock
-        // step.
-        if (s.loop == LoopKind::vector)
-          laneIndex = i % s.width;
-        vars[s.var.get()] = {.i = begin + i};
-        run(s.body);
+        for (int64_t lane : lanes)
+          vars[lane][s.var.get()] = {.i = begin + i};
+        run(s.body, lanes);
       }
       return;
     }
     case StmtKind::Store: {
-      Value v = eval(s.value);
-      DType t = s.buffer->dtype;
-      if (t == DType::bf16 || t == DType::f16)
-        v = rounded(t, v);
-      element(s.buffer, eval(s.index).i) = v;
+      std::vector<std::pair<int64_t, Value>> stores;
+      for (int64_t lane : lanes) {
+        Value v = evalIn(lane, s.value);
+        DType t = s.buffer->dtype;
+        if (t == DType::bf16 || t == DType::f16)
+          v = rounded(t, v);
+        stores.emplace_back(evalIn(lane, s.index).i, v);
+      }
+      for (auto &[at, v] : stores)
+        element(s.buffer, at) = v;
       return;
     }
     case StmtKind::Let:
-      vars[s.var.get()] = eval(s.value);
-      return run(s.body);
+      for (int64_t lane : lanes)
+        vars[lane][s.var.get()] = evalIn(lane, s.value);
+      return run(s.body, lanes);
     case StmtKind::If: {
-      Value c = eval(s.value);
-      GPTC_CHECK(!c.unsure, "control flow depends on rounding");
-      return run(c.i ? s.body : s.orelse);
+      Lanes yes, no;
+      for (int64_t lane : lanes) {
+        Value c = evalIn(lane, s.value);
+        GPTC_CHECK(!c.unsure, "control flow depends on rounding");
+        (c.i ? yes : no).push_back(lane);
+      }
+      run(s.body, yes);
+      return run(s.orelse, no);
     }
     case StmtKind::Alloc:
       memory[s.buffer.get()].assign(s.buffer->size, {0, infinity});
-      return run(s.body);
+      return run(s.body, lanes);
     case StmtKind::Block:
-      return run(s.body);
+      return run(s.body, lanes);
     }
   }
 
@@ -242,7 +275,7 @@ private:
     case ExprKind::FloatImm:  // stands for a number that it may have been rounded from, unless that is whole
       return e->fval == std::floor(e->fval) ? Value{e->fval} : rounded(e->dtype, {e->fval});
     case ExprKind::Var:
-      return vars.lookup(e->var.get());
+      return vars[laneIndex].lookup(e->var.get());
     case ExprKind::Lane:
       return {.i = laneIndex};
     case ExprKind::Load:
