@@ -209,8 +209,9 @@ private:
       if (s.buffer->storage == Storage::global)
         error("a global buffer is a parameter");
       if (s.buffer->storage == Storage::stack && stack.insert(s.buffer.get()).second) {
-        stackBytes += s.buffer->size * sizeOf(s.buffer->dtype);
-        if (stackBytes > maxStackBytes)
+        int64_t bytes;
+        if (__builtin_mul_overflow(s.buffer->size, int64_t(sizeOf(s.buffer->dtype)), &bytes) ||
+            __builtin_add_overflow(stackBytes, bytes, &stackBytes) || stackBytes > maxStackBytes)
           error("more than {} bytes of stack buffers", maxStackBytes);
       }
       if (!buffers.insert(s.buffer.get()).second) {

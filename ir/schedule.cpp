@@ -3,26 +3,32 @@
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
 
-#include <limits>
+#include <type_traits>
 
 namespace gptc {
 
 namespace {
 
-/// Calls f(name, field) for each size of a schedule, in the order of its text.
+// Far above what any recipe chooses, and small enough that no product of a size with an extent overflows, nor the code
+// that a recipe unrolls fills the memory.
+constexpr int64_t maxVec = 64;
+constexpr int64_t maxUnrolled = 1024;
+constexpr int64_t maxTileVectors = 128;
+
+/// Calls f(name, field, limit) for each size of a schedule, in the order of its text.
 template <typename S, typename F> void forEachField(S &s, F f) {
-  f("vec", s.vec);
-  f("unroll", s.unroll);
-  f("task", s.task);
-  f("mr", s.mr);
-  f("nr", s.nr);
-  f("mc", s.mc);
-  f("nc", s.nc);
-  f("kc", s.kc);
-  f("qb", s.qb);
-  f("kb", s.kb);
-  f("packA", s.packA);
-  f("packB", s.packB);
+  f("vec", s.vec, maxVec);
+  f("unroll", s.unroll, maxUnrolled);
+  f("task", s.task, maxElements);
+  f("mr", s.mr, maxUnrolled);
+  f("nr", s.nr, maxUnrolled);
+  f("mc", s.mc, maxElements);
+  f("nc", s.nc, maxElements);
+  f("kc", s.kc, maxElements);
+  f("qb", s.qb, maxElements);
+  f("kb", s.kb, maxElements);
+  f("packA", s.packA, 1);
+  f("packB", s.packB, 1);
 }
 
 bool isRecipeName(llvm::StringRef s) {
@@ -34,7 +40,7 @@ bool isRecipeName(llvm::StringRef s) {
 
 std::string Schedule::str() const {
   std::string s = recipe;
-  forEachField(*this, [&](const char *name, auto value) {
+  forEachField(*this, [&](const char *name, auto value, int64_t) {
     if (value)
       s += std::string(" ") + name + "=" + std::to_string(int64_t(value));
   });
@@ -52,19 +58,20 @@ bool Schedule::parse(llvm::StringRef text, Schedule &out) {
     auto [name, digits] = word.split('=');
     bool known = false;
     bool good = true;
-    forEachField(s, [&, name = name, digits = digits](const char *field, auto &value) {
+    forEachField(s, [&, name = name, digits = digits](const char *field, auto &value, int64_t limit) {
       if (name != field)
         return;
       known = true;
-      using T = std::remove_reference_t<decltype(value)>;
       int64_t parsed = 0;
-      good =
-          !value && !digits.getAsInteger(10, parsed) && parsed > 0 && parsed <= int64_t(std::numeric_limits<T>::max());
-      value = T(parsed);
+      good = !value && !digits.getAsInteger(10, parsed) && parsed > 0 && parsed <= limit;
+      value = std::remove_reference_t<decltype(value)>(parsed);
     });
     if (!known || !good)
       return false;
   }
+  const int64_t tile = int64_t(s.mr) * s.nr;  // elements, held in vectors that are all unrolled
+  if ((s.vec & (s.vec - 1)) || (s.vec && tile > maxTileVectors * s.vec))
+    return false;
   out = std::move(s);
   return true;
 }

@@ -34,7 +34,8 @@ struct Schedule {
   int64_t qb = 0, kb = 0;          // attention blocks: queries, keys
   bool packA = false, packB = false;
   bool operator==(const Schedule &) const = default;
-  /// `matmul mr=14 nr=32 kc=256`: the recipe and every non-zero field; parse reverses it (false on unknown text).
+  /// `matmul mr=14 nr=32 kc=256`: the recipe and every non-zero field; parse reverses it. False on unknown text and
+  /// on sizes that no kernel can have: a plan comes from outside.
   std::string str() const;
   static bool parse(llvm::StringRef text, Schedule &out);
 };

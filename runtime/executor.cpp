@@ -87,6 +87,8 @@ void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
           // A plan comes from outside: what it asks for may be nonsense without our being wrong.
           damaged(fmt::format("kernel {} cannot be built: {}", k.name, e.what()));
         }
+        if (auto problems = kir::verify(g.kernel); !problems.empty())
+          damaged(fmt::format("kernel {} cannot be built: {}", k.name, problems[0]));
       }
       if (g.workspaceBytes != k.op->attrs.getInts("ws"))
         damaged(fmt::format("kernel {} was planned with other workspaces than this version needs", k.name));

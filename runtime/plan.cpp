@@ -4,6 +4,8 @@
 #include "ir/plan_check.h"
 #include "runtime/files.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
@@ -137,6 +139,21 @@ std::string manifestChecksum(json j) {
   return blake3(j.dump());
 }
 
+/// What the runtime cannot do to a state: it makes the initial values, and counts in counters.
+std::string stateProblem(const State &s) {
+  auto is = [&](std::initializer_list<DType> types) { return llvm::is_contained(types, s.type.dtype); };
+  const std::string init = s.attrs.getString("init", "zeros");
+  const bool constant = init == "ones" || init == "const";
+  if (!constant && init != "normal" && init != "zeros")
+    return fmt::format("state {} has an unknown initial value: {}", s.name, init);
+  if ((init == "normal" && !is({DType::f32})) ||
+      (constant && !is({DType::f32, DType::f64, DType::i32, DType::u32, DType::i64})))
+    return fmt::format("state {} of type {} cannot start as {}", s.name, s.type.str(), init);
+  if ((s.name == "rng_seed" || s.name == "step") && s.type != Type::scalar(DType::i64))
+    return fmt::format("state {} is a {}", s.name, s.type.str());
+  return "";
+}
+
 /// Attributes of the module that the runtime relies on.
 std::string moduleProblem(const Module &m) {
   auto in = [&](const char *name, int64_t low, int64_t high) {
@@ -155,6 +172,9 @@ std::string moduleProblem(const Module &m) {
                              {"n_embd", big},
                              {"arena_bytes", kArenaLimit}})
     if (std::string p = in(name, 1, high); !p.empty())
+      return p;
+  for (const auto &s : m.states)
+    if (std::string p = stateProblem(*s); !p.empty())
       return p;
   // As in model.toml: sequences and tokens of a whole run can be counted.
   if (double(m.attrs.getInt("accumulate")) * m.attrs.getInt("micro_batch") * m.attrs.getInt("block_size") > 0x1p32)

@@ -141,8 +141,8 @@ void initializeStates(Executor &executor, uint64_t seed) {
       executor.threads().run((n + kChunk - 1) / kChunk, fillNormal, &fill);
       if (padded)
         copyToPadded(s->type, dense.data(), data);
-    } else if (init != "zeros") {
-      throw UserError(ErrorCode::PlanDamaged, fmt::format("state {} has an unknown initial value: {}", s->name, init));
+    } else {
+      GPTC_CHECK(init == "zeros", "state {} has an unknown initial value: {}", s->name, init);
     }
   }
   if (executor.state("rng_seed"))

@@ -11,11 +11,43 @@ using namespace e2e;
 
 namespace {
 
+/// A compiled plan whose planned.gir can be replaced, with all that must agree with it.
+class Forger {
+public:
+  Forger(Workplace &w, const std::vector<std::string> &settings)
+      : w(w), plan(w.compile("plan", settings)), good(readFile(plan + "/planned.gir")),
+        manifest(readFile(plan + "/manifest.json")), schedules(readFile(plan + "/schedules.json")) {}
+
+  const std::string &planned() const { return good; }
+
+  Result run(const std::string &bad) {
+    writeFile(plan + "/planned.gir", bad);
+    nlohmann::ordered_json j = nlohmann::ordered_json::parse(manifest), s = nlohmann::ordered_json::parse(schedules);
+    // Schedules are listed in the order of the kernels.
+    size_t from = bad.find("func @");  // the module has an attribute of that name too
+    for (auto &[name, text] : s.items()) {
+      from = bad.find("schedule=\"", from) + 10;
+      text = bad.substr(from, bad.find('"', from) - from);
+    }
+    std::string list = s.dump(1) + "\n";
+    writeFile(plan + "/schedules.json", list);
+    j["files"]["planned.gir"] = gptc::blake3(bad);
+    j["files"]["schedules.json"] = gptc::blake3(list);
+    j.erase("blake3");
+    j["blake3"] = gptc::blake3(j.dump());
+    writeFile(plan + "/manifest.json", j.dump(2));
+    return w.gptrun({plan, "--resume", "never"});
+  }
+
+private:
+  Workplace &w;
+  std::string plan, good, manifest, schedules;
+};
+
 TEST(ForgedPlan, ChangedNumbersDoNoHarm) {
   Workplace w;
-  std::string plan = w.compile("plan", {"train.steps=1", "eval.every=0"});
-  const std::string good = readFile(plan + "/planned.gir"), manifest = readFile(plan + "/manifest.json"),
-                    schedules = readFile(plan + "/schedules.json");
+  Forger forger(w, {"train.steps=1", "eval.every=0"});
+  const std::string &good = forger.planned();
   uint32_t random = 1;
   int refused = 0, ran = 0;
   for (int i = 0; i < 40; ++i) {
@@ -32,22 +64,7 @@ TEST(ForgedPlan, ChangedNumbersDoNoHarm) {
       bad[at] = bad[at] == '9' ? '1' : bad[at] + 1;
     else
       bad.insert(at, "9");
-    writeFile(plan + "/planned.gir", bad);
-    nlohmann::ordered_json j = nlohmann::ordered_json::parse(manifest), s = nlohmann::ordered_json::parse(schedules);
-    // Schedules are listed in the order of the kernels.
-    size_t from = bad.find("func @");  // the module has an attribute of that name too
-    for (auto &[name, text] : s.items()) {
-      from = bad.find("schedule=\"", from) + 10;
-      text = bad.substr(from, bad.find('"', from) - from);
-    }
-    std::string list = s.dump(1) + "\n";
-    writeFile(plan + "/schedules.json", list);
-    j["files"]["planned.gir"] = gptc::blake3(bad);
-    j["files"]["schedules.json"] = gptc::blake3(list);
-    j.erase("blake3");
-    j["blake3"] = gptc::blake3(j.dump());
-    writeFile(plan + "/manifest.json", j.dump(2));
-    Result r = w.gptrun({plan, "--resume", "never"});
+    Result r = forger.run(bad);
     std::string line = bad.substr(bad.rfind('\n', at) + 1, bad.find('\n', at) - bad.rfind('\n', at) - 1);
     EXPECT_EQ(r.signal, 0) << line << "\n" << r.output;
     EXPECT_TRUE(r.signal || r.code == 0 || r.code == 3 || r.code == 4 || r.code == 5) << line << "\n"
@@ -57,6 +74,44 @@ TEST(ForgedPlan, ChangedNumbersDoNoHarm) {
   }
   EXPECT_GT(refused, 10);
   EXPECT_GT(ran, 2) << "all refused: the forgery itself is at fault";
+}
+
+/// `text` with the digits after each ` name=` replaced.
+std::string withField(std::string text, const std::string &name, const std::string &value) {
+  for (size_t at = 0; (at = text.find(" " + name + "=", at)) != std::string::npos;) {
+    at += name.size() + 2;
+    text.replace(at, text.find_first_not_of("0123456789", at) - at, value);
+  }
+  return text;
+}
+
+TEST(ForgedPlan, AbsurdSchedulesAreRefused) {
+  Workplace w;
+  // Four rows: the recipe that keeps a whole block of columns on the stack.
+  Forger forger(
+      w, {"train.steps=1", "eval.every=0", "model.block_size=4", "train.micro_batch=1", "train.global_batch_tokens=4"});
+  for (auto [field, value, why] : {std::tuple{"nc", "4611686018427387904", "no valid schedule"},
+                                   {"nr", "1073741824", "no valid schedule"},
+                                   {"vec", "128", "no valid schedule"},
+                                   {"nc", "1073741824", "bytes of stack buffers"}}) {
+    std::string bad = withField(forger.planned(), field, value);
+    ASSERT_NE(bad, forger.planned());
+    Result r = forger.run(bad);
+    EXPECT_EQ(r.code, 5) << field << "=" << value << " signal " << r.signal << "\n" << r.output;
+    EXPECT_NE(r.output.find(why), std::string::npos) << r.output;
+  }
+}
+
+TEST(ForgedPlan, StatesTheRuntimeCannotFillAreRefused) {
+  Workplace w;
+  Forger forger(w, {"train.steps=1", "eval.every=0"});
+  std::string bad = forger.planned();
+  size_t at = bad.find("init=\"zeros\"", bad.find("@rng_seed"));
+  ASSERT_LT(at, bad.find("func @"));
+  bad.replace(at, 12, "init=\"normal\"");
+  Result r = forger.run(bad);
+  EXPECT_EQ(r.code, 5) << r.output;
+  EXPECT_NE(r.output.find("cannot start as normal"), std::string::npos) << r.output;
 }
 
 }  // namespace

@@ -195,6 +195,15 @@ TEST(KernelInterpreter, RoundsOnRequest) {
   EXPECT_EQ(b[1][1], 0x1p-46);  // what the product's rounding to f32 lost
 }
 
+TEST(KernelVerify, StackBuffersWhoseBytesOverflow) {
+  for (int64_t size : {int64_t(1) << 62, int64_t(1) << 61, int64_t(1) << 18}) {
+    Buffer c = makeBuffer("c", DType::f32, Storage::stack, size), d = makeBuffer("d", DType::f32, Storage::stack, size);
+    std::vector<std::string> errors = verify({"k", {}, {alloc(c, {alloc(d, {})})}});
+    ASSERT_FALSE(errors.empty()) << size;
+    EXPECT_NE(errors[0].find("stack buffers"), std::string::npos) << errors[0];
+  }
+}
+
 TEST(KernelInterpreter, NamesTheStatementAtFault) {
   Buffer x = makeBuffer("x", DType::f32, Storage::global, 4), y = makeBuffer("y", DType::f32, Storage::global, 4, true);
   Buffer acc = makeBuffer("acc", DType::f32, Storage::stack, 4);

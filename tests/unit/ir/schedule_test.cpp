@@ -38,7 +38,9 @@ TEST(Schedule, Rejects) {
   Schedule s{.recipe = "untouched"};
   for (const char *text : {"", "  ", "mr=4", "Matmul", "matmul mr", "matmul mr=", "matmul mr=0", "matmul mr=-4",
                            "matmul mr=4x", "matmul mr=4 mr=5", "matmul what=4", "matmul mr=2147483648",
-                           "matmul mc=9223372036854775808", "matmul packA=2", "matmul packA=true", "../matmul"})
+                           "matmul mc=9223372036854775808", "matmul packA=2", "matmul packA=true", "../matmul",
+                           "row vec=128", "row vec=48", "fold unroll=1025", "matmul nr=1073741824 vec=1", "matmul mr=1025",
+                           "matmul nc=4611686018427387904", "pointwise task=70368744177665", "matmul vec=1 mr=12 nr=12"})
     EXPECT_FALSE(Schedule::parse(text, s)) << text;
   EXPECT_EQ(s.recipe, "untouched");
 }
