@@ -31,6 +31,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 // libgcc's conversions of f16, for CPUs without F16C. Only their addresses are needed; C++ has no name for the type in GCC 12.
@@ -225,8 +226,13 @@ struct Jit::Impl {
       }
     };
     std::vector<std::thread> threads;
+    threads.reserve(jobs.size());
     for (size_t i = 1; i < std::min<size_t>(target.threads, jobs.size()); ++i)
-      threads.emplace_back(work);
+      try {
+        threads.emplace_back(work);
+      } catch (const std::system_error &) {
+        break;  // those that run do all the work
+      }
     work();
     for (std::thread &t : threads)
       t.join();

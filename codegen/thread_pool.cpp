@@ -1,5 +1,7 @@
 #include "codegen/thread_pool.h"
 
+#include "ir/diagnostics.h"
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -8,6 +10,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
+#include <system_error>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -97,6 +100,14 @@ struct ThreadPool::Impl {
     }
   }
 
+  void finish() {
+    stop.store(true, std::memory_order_seq_cst);
+    ring();
+    for (std::thread &t : workers)
+      t.join();
+    workers.clear();
+  }
+
   void ring() {
     bell.fetch_add(1, std::memory_order_seq_cst);
     if (sleepers.load(std::memory_order_seq_cst))
@@ -119,16 +130,20 @@ struct ThreadPool::Impl {
 ThreadPool::ThreadPool(unsigned threads) : impl(std::make_unique<Impl>()) {
   std::vector<int> cpus = allowedCpus();
   bool pin = threads <= cpus.size();
-  for (unsigned i = 1; i < threads; ++i)
-    impl->workers.emplace_back([p = impl.get(), cpu = pin ? cpus[i] : -1] { p->worker(cpu); });
+  impl->workers.reserve(threads);
+  try {
+    for (unsigned i = 1; i < threads; ++i)
+      impl->workers.emplace_back([p = impl.get(), cpu = pin ? cpus[i] : -1] { p->worker(cpu); });
+  } catch (const std::system_error &e) {
+    const unsigned started = size();
+    impl->finish();  // frees what the message may need
+    throw UserError(ErrorCode::OutOfMemory,
+                    fmt::format("the system runs {} of {} threads: {}", started, threads, e.code().message()),
+                    "give a smaller number of --threads");
+  }
 }
 
-ThreadPool::~ThreadPool() {
-  impl->stop.store(true, std::memory_order_seq_cst);
-  impl->ring();
-  for (std::thread &t : impl->workers)
-    t.join();
-}
+ThreadPool::~ThreadPool() { impl->finish(); }
 
 unsigned ThreadPool::size() const { return impl->workers.size() + 1; }
 

@@ -9,6 +9,7 @@ namespace gptc {
 class ThreadPool {
 public:
   /// Starts threads - 1 workers, each pinned to a CPU of the process's affinity mask where there is one for each.
+  /// UserError(OutOfMemory) when the system refuses one.
   explicit ThreadPool(unsigned threads);
   ~ThreadPool();
   unsigned size() const;

@@ -303,6 +303,14 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
     throw UserError(ErrorCode::TooLarge, fmt::format("a model of {:.3g} parameters", parameters),
                     "10^12 is the most; make n_layer, n_embd or vocab_size smaller");
 
+  const double widest =
+      std::max({double(c.nEmbd) * (1 + 2.0 * c.nKvHead / c.nHead), double(c.ffnDim), double(c.vocabSize)});
+  const double elements = widest * c.blockSize * config.train.microBatch;
+  if (elements > double(maxElements))
+    throw UserError(ErrorCode::TooLarge, fmt::format("a tensor of {:.3g} elements in every step", elements),
+                    fmt::format("{:.3g} is the most; make train.micro_batch, model.block_size or the model smaller",
+                                double(maxElements)));
+
   auto m = std::make_unique<Module>();
   const int64_t prefill = std::min<int64_t>(64, c.blockSize);
   m->attrs = attrs({{"name", config.name},

@@ -50,7 +50,8 @@ struct BuildOptions {
   bool sampling = true;
 };
 
-/// Needs a configuration from loadConfig (all sizes known). Throws UserError(TooLarge) beyond 10^12 parameters.
+/// Needs a configuration from loadConfig (all sizes known). Throws UserError(TooLarge) beyond 10^12 parameters
+/// or maxElements in one tensor.
 std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &options = {});
 
 /// Largest divisor of `blockSize` that is at most 256.

@@ -15,6 +15,8 @@
 namespace gptc {
 
 constexpr int64_t planAlignment = 64;
+/// No machine that could run a larger plan exists; beyond it, 64-bit offsets would need care everywhere.
+constexpr int64_t maxArenaBytes = int64_t(1) << 46;
 
 /// Where a value of a planned module lies. nullopt when the plan does not say.
 std::optional<int64_t> plannedOffset(const Module &m, const Function &f, const Value &v);

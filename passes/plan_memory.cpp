@@ -28,6 +28,12 @@ namespace gptc {
 
 namespace {
 
+[[noreturn]] void tooLarge(const std::string &what) {
+  throw UserError(ErrorCode::TooLarge,
+                  fmt::format("{} needs more than {} TiB, which no machine has", what, maxArenaBytes >> 40),
+                  "make train.micro_batch, model.block_size or the model smaller");
+}
+
 /// Steps 1 to 4 for one function.
 class FunctionPlanner {
 public:
@@ -84,9 +90,8 @@ public:
       }
       offset[i] = at;
       end = std::max(end, at + r.bytes);
-      if (end > (int64_t(1) << 60))
-        throw UserError(ErrorCode::TooLarge, fmt::format("@{} needs more bytes than can be addressed", f.name),
-                        "use a smaller batch or model");
+      if (end > maxArenaBytes)
+        tooLarge("@" + f.name);
       placed.insert(
           std::upper_bound(placed.begin(), placed.end(), at, [&](int64_t a, size_t j) { return a < offset[j]; }), i);
     }
@@ -179,8 +184,8 @@ bool planMemory(Module &m, const PassOptions &) {
   for (auto &s : m.states) {
     s->attrs.set("at", base);
     base += alignedBytes(s->type);
-    if (base > (int64_t(1) << 60))
-      throw UserError(ErrorCode::TooLarge, "the states need more bytes than can be addressed", "use a smaller model");
+    if (base > maxArenaBytes)
+      tooLarge("the model's state");
   }
   int64_t end = base;
   for (auto &f : m.functions) {

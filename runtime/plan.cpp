@@ -19,8 +19,6 @@ namespace {
 constexpr int kSchema = 1;
 constexpr size_t kManifestLimit = 1 << 20;
 constexpr size_t kTextLimit = size_t(256) << 20;
-// No machine that could run such a plan exists; beyond it, 64-bit offsets would need care everywhere.
-constexpr int64_t kArenaLimit = int64_t(1) << 46;
 
 [[noreturn]] void damaged(const std::string &dir, const std::string &what) {
   throw UserError(ErrorCode::PlanDamaged, fmt::format("the plan {} is damaged: {}", dir, what),
@@ -120,8 +118,8 @@ Target targetFromJson(const json &j) {
 std::string targetProblem(const Target &t) {
   unsigned v = t.vectorBytes;
   if (v < 8 || v > 256 || (v & (v - 1)) || t.vectorRegisters < 8 || t.vectorRegisters > 1024 || t.l1Bytes < 1024 ||
-      t.l2Bytes < 1024 || t.l3Bytes < 1024 || t.l1Bytes > kArenaLimit || t.l2Bytes > kArenaLimit ||
-      t.l3Bytes > kArenaLimit || t.threads < 1 || t.threads > 65536)
+      t.l2Bytes < 1024 || t.l3Bytes < 1024 || t.l1Bytes > maxArenaBytes || t.l2Bytes > maxArenaBytes ||
+      t.l3Bytes > maxArenaBytes || t.threads < 1 || t.threads > 65536)
     return "the target's sizes are out of range";
   return "";
 }
@@ -170,7 +168,7 @@ std::string moduleProblem(const Module &m) {
                              {"n_layer", big},
                              {"n_head", big},
                              {"n_embd", big},
-                             {"arena_bytes", kArenaLimit}})
+                             {"arena_bytes", maxArenaBytes}})
     if (std::string p = in(name, 1, high); !p.empty())
       return p;
   for (const auto &s : m.states)

@@ -105,7 +105,7 @@ static int run(int argc, char **argv) {
   app.add_flag("--time-passes", options.timePasses, "print a table of times to stderr");
   app.add_option("--dump-dir", options.dumpDir, "write the module after each pass into this folder");
   app.add_option("--emit", emit, "gir, dot, kernel, llvm or none")
-      ->check(CLI::IsMember({"gir", "dot", "kernel", "llvm", "none"}));
+      ->check(CLI::IsMember({"gir", "dot", "kernel", "llvm", "cuda", "none"}));
   app.add_flag("--list-passes", listPasses, "print the passes and their options");
   try {
     app.parse(argc, argv);
@@ -114,6 +114,8 @@ static int run(int argc, char **argv) {
       return app.exit(e);
     throw UserError(ErrorCode::Usage, e.what(), "gptc-opt --help shows the options");
   }
+  if (emit == "cuda")
+    throw UserError(ErrorCode::NotBuiltYet, "--emit=cuda is not built yet", "gir, dot, kernel and llvm work today");
   options.verifyEach = verifyEach;
   registerCodegenPasses();
   if (listPasses) {

@@ -29,7 +29,7 @@ private:
 };
 
 struct Options {
-  std::string plan, outDir, resume = "auto", prompt = "\n";
+  std::string plan, outDir, hosts, resume = "auto", prompt = "\n";
   int64_t nodes = 1, ranksPerNode = 1, steps = -1;
   unsigned threads = 0;
   bool profile = false;
@@ -46,6 +46,9 @@ Session open(const Options &o) {
 }
 
 void runTraining(const Options &o) {
+  if (!o.hosts.empty())
+    throw UserError(ErrorCode::NotBuiltYet, fmt::format("--hosts {}: only one process can train yet", o.hosts),
+                    "leave out --hosts");
   if (o.nodes != 1 || o.ranksPerNode != 1)
     throw UserError(ErrorCode::NotBuiltYet,
                     fmt::format("{} nodes x {} ranks: only one process can train yet", o.nodes, o.ranksPerNode),
@@ -110,6 +113,7 @@ int run(int argc, char **argv) {
   };
   common(&app);
   app.add_option("--nodes", o.nodes, "machines")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--hosts", o.hosts, "names of the machines, with commas between them");
   app.add_option("--ranks-per-node", o.ranksPerNode, "processes per machine")->check(CLI::Range(1, 1 << 20));
   app.add_option("--steps", o.steps, "stop once this many steps are done in all; default: the plan's")
       ->check(CLI::Range(int64_t(0), int64_t(1) << 40));

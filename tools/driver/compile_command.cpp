@@ -60,6 +60,7 @@ void addCompileCommand(CLI::App &app) {
   struct Options {
     CompileRequest request;
     std::string target;
+    int64_t nodes = 1, ranksPerNode = 1;
   };
   auto o = std::make_shared<Options>();
   o->request.cacheDir = defaultCacheDir();
@@ -75,7 +76,14 @@ void addCompileCommand(CLI::App &app) {
   c->add_option("--dump-dir", o->request.pipeline.dumpDir, "Writes the graph after every pass into this folder")
       ->type_name("DIR");
   c->add_flag("--time-passes", o->request.pipeline.timePasses, "Prints the time of every pass to stderr");
+  c->add_option("--nodes", o->nodes, "Machines to train on; only 1 yet")->check(CLI::Range(1, 1 << 20));
+  c->add_option("--ranks-per-node", o->ranksPerNode, "Processes per machine; only 1 yet")
+      ->check(CLI::Range(1, 1 << 20));
   c->callback([o] {
+    if (o->nodes != 1 || o->ranksPerNode != 1)
+      throw UserError(ErrorCode::NotBuiltYet,
+                      fmt::format("{} nodes x {} ranks: plans are for one process yet", o->nodes, o->ranksPerNode),
+                      "leave out --nodes and --ranks-per-node");
     if (!o->target.empty())
       o->request.settings.push_back("compile.target=" + o->target);
     Config config;

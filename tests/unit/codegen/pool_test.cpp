@@ -1,4 +1,5 @@
 #include "codegen/thread_pool.h"
+#include "ir/diagnostics.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +7,9 @@
 #include <chrono>
 #include <numeric>
 #include <sched.h>
+#include <sys/resource.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 using namespace gptc;
@@ -111,3 +114,20 @@ TEST(ThreadPool, StartsAndStopsQuickly) {
     }
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need address space themselves
+TEST(ThreadPool, ThreadsThatDoNotStart) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  auto attempt = [] {
+    rlimit limit{size_t(1) << 30, size_t(1) << 30};  // room for some stacks, not for all
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+      ThreadPool pool(4096);
+    } catch (const UserError &e) {
+      _exit(e.exitCode());
+    }
+    _exit(0);
+  };
+  EXPECT_EXIT(attempt(), testing::ExitedWithCode(4), "");
+}
+#endif

@@ -242,6 +242,23 @@ TEST(ModelBuilder, RefusesAbsurdSizes) {
   }
 }
 
+TEST(ModelBuilder, RefusesAbsurdBatches) {
+  for (int which = 0; which < 3; ++which) {  // the widest: queries, keys and values; the feed-forward; the vocabulary
+    Config c = smallConfig();
+    c.model.blockSize = c.train.microBatch = 1 << 20;
+    c.model.ffnDim = which == 1 ? 65 : 1;
+    c.model.vocabSize = which == 2 ? 65 : 1;
+    c.model.nEmbd = which == 0 ? 22 : 1;
+    c.model.nHead = c.model.nKvHead = 1;
+    try {
+      buildModel(c);
+      FAIL() << which;
+    } catch (const UserError &e) {
+      EXPECT_EQ(e.diagnostics[0].code, ErrorCode::TooLarge);
+    }
+  }
+}
+
 TEST(ModelBuilder, BlockOfOneToken) {
   Config c = smallConfig();
   c.model.blockSize = 1;
