@@ -385,10 +385,10 @@ Schedule schedule(const Problem &p, const Target &target) {
   const int64_t tiles = ceilDiv(p.m, tile.rows), panels = ceilDiv(p.n, nr);
   double least = HUGE_VAL;
   for (int64_t kc : steps)
-    for (int64_t rowTasks = 1; rowTasks <= tiles; ++rowTasks) {
-      const int64_t tilesPerTask = ceilDiv(tiles, rowTasks);
-      if (ceilDiv(tiles, tilesPerTask) != rowTasks)
-        continue;
+    // The least tiles per task for each number of tasks that can be had: about 2 sqrt(tiles) of them.
+    for (int64_t most = tiles; most >= 1;) {
+      const int64_t rowTasks = ceilDiv(tiles, most), tilesPerTask = ceilDiv(tiles, rowTasks);
+      most = tilesPerTask - 1;
       for (int64_t perTask = 1; perTask <= panels; ++perTask) {
         if (best.kc && !fits(kc, tilesPerTask, perTask))
           break;
