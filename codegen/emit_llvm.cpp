@@ -144,7 +144,7 @@ private:
   llvm::Constant *iota(unsigned bits, int64_t stride) {
     llvm::SmallVector<llvm::Constant *, 16> lanes;
     for (int i = 0; i < group->width; ++i)
-      lanes.push_back(llvm::ConstantInt::get(b.getIntNTy(bits), uint64_t(stride * i)));
+      lanes.push_back(llvm::ConstantInt::get(b.getIntNTy(bits), uint64_t(stride) * i));
     return llvm::ConstantVector::get(lanes);
   }
 
