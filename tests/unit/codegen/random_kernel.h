@@ -174,7 +174,7 @@ private:
       if (!lanes.empty()) {
         auto [b, w] = lanes[pick(0, lanes.size() - 1)];
         if (width == w && chance(50))
-          return load(b, lane());
+          return load(b, chance(70) ? lane() : binary(BinaryOp::xor_, lane(), imm(pick(0, w - 1))));
         return chance(50) ? hreduce(b, chance(50) ? BinaryOp::add : BinaryOp::max) : load(b, imm(pick(0, w - 1)));
       }
       return load(x, index(size));
