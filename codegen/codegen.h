@@ -21,16 +21,18 @@ struct LoweredGroup {
 
 /// The recipe's default for this group on this target: needs no measurement.
 Schedule defaultSchedule(const Op &fused, const Target &target);
-/// Builds the kernel. `compute` f64 builds it in double precision over f64 buffers (tests). Throws InternalError for a group that no
-/// recipe covers: the fuse pass must not make one.
+/// Builds the kernel. `compute` f64 builds it in double precision over f64 buffers (tests). Throws InternalError for a
+/// group that no recipe covers: the fuse pass must not make one.
 LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target &target, DType compute = DType::f32);
-/// A text that is equal for groups that lower to equal kernels (same kind, schedule, types and members; names and places do
-/// not count), so that the layers of a model need lowering once.
+/// A text that is equal for groups that lower to equal kernels (same kind, schedule, types and members; names and
+/// places do not count), so that the layers of a model need lowering once.
 std::string groupKey(const Op &fused);
-/// Sets `schedule` and `ws` of every fused op; keeps a schedule that is already there. Returns whether anything changed.
+/// Sets `schedule` and `ws` of every fused op; keeps a schedule that is already there. Returns whether anything
+/// changed.
 bool selectRecipes(Module &m, const Target &target);
 
-/// The machine we run on. Honours GPTC_CPU_FEATURES ("-avx512f" and the like) and `threads` (0: hardware threads, or GPTC_THREADS).
+/// The machine we run on. Honours GPTC_CPU_FEATURES ("-avx512f" and the like) and `threads` (0: hardware threads, or
+/// GPTC_THREADS).
 Target hostTarget(unsigned threads = 0);
 
 struct CompiledPhase {
@@ -50,7 +52,10 @@ public:
   ~Jit();
   /// Same order as `kernels`.
   std::vector<CompiledKernel> compile(llvm::ArrayRef<const kir::Kernel *> kernels);
-  struct Stats { int compiled = 0, reused = 0; double seconds = 0; } stats;
+  struct Stats {
+    int compiled = 0, reused = 0;
+    double seconds = 0;
+  } stats;
 
 private:
   struct Impl;

@@ -1,10 +1,9 @@
 // select-recipes: gives every fused op its schedule and the bytes of its workspaces.
 //
 //   1. A fused op whose schedule text already names its recipe keeps it (a plan, or a tuner, chose it); any other gets
-//   the
-//      recipe's default for the target.
+//      the recipe's default for the target.
 //   2. The kernel is built once, for the workspaces that it asks for: memory planning needs them.
-//   Groups with equal keys get the same answer without being built again.
+//      Groups with equal keys get the same answer without being built again.
 #include "codegen/codegen.h"
 #include "codegen/recipes/recipe.h"
 

@@ -1,6 +1,6 @@
 #include "frontends/config_reader.h"
 
-#include "frontends/words.h"
+#include "ir/words.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"

@@ -1,7 +1,7 @@
 #include "frontends/files.h"
 
-#include "frontends/words.h"
 #include "ir/diagnostics.h"
+#include "ir/words.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,18 +1,20 @@
 // From a configuration to the graph of a GPT-2 style decoder (Radford et al. 2019), before any pass: phase "import".
 //
-//   x = drop(wte[tok] + wpe[pos]);  per layer  x = x + drop(c_proj(attention(c_attn(ln_1 x)))),
-//                                              x = x + drop(mlp.c_proj(act(mlp.c_fc(ln_2 x))));  logits = lm_head(ln_f
-//                                              x)
+//   x = drop(wte[tok] + wpe[pos])
+//   per layer  x = x + drop(c_proj(attention(c_attn(ln_1 x))))
+//              x = x + drop(mlp.c_proj(act(mlp.c_fc(ln_2 x))))
+//   logits = lm_head(ln_f x)
 //
 // Functions (B = micro_batch, T = block_size, V = vocab_size, P = prefill length, all static):
-//   @forward(%x: i32[B,T], %y: i32[B,T], %seq0: i64[]) -> f32[]      sum of the negative log likelihoods, with dropout;
-//   targets of -1
-//                                                                     count nothing. seq0: number of the first sequence
-//                                                                     in its step
-//   @eval(%x: i32[B,T], %y: i32[B,T]) -> f32[B,T]                     one by one, not summed, without dropout
-//   @decode(%tok: i32[1,1], %pos: i64[]) -> f32[1,V]                  logits after one more token at position pos < T
-//   @prefill(%tok: i32[1,P], %pos: i64[], %last: i64[]) -> f32[1,V]   P tokens at positions pos.., logits after token
-//   `last` of them.
+//   @forward(%x: i32[B,T], %y: i32[B,T], %seq0: i64[]) -> f32[]
+//       Sum of the negative log likelihoods, with dropout; targets of -1 count nothing. seq0: number of the first
+//       sequence in its step.
+//   @eval(%x: i32[B,T], %y: i32[B,T]) -> f32[B,T]
+//       The negative log likelihoods one by one, not summed, without dropout.
+//   @decode(%tok: i32[1,1], %pos: i64[]) -> f32[1,V]
+//       Logits after one more token at position pos < T.
+//   @prefill(%tok: i32[1,P], %pos: i64[], %last: i64[]) -> f32[1,V]
+//       P tokens at positions pos.., logits after token `last` of them.
 //       P = min(64, T), and pos + P <= T is needed. A prompt of n >= P tokens is cut at 0, P, 2P, ... with the last
 //       piece at n - P: tokens given twice leave equal caches. One of n < P tokens is padded with any tokens and last =
 //       n - 1: what is written past the end is overwritten by @decode before any token may attend to it. Without %last
@@ -21,18 +23,16 @@
 // States: parameters under Hugging Face's names and layouts without the leading "transformer." (attribute hf holds the
 // full name): a linear layer is [in,out], y = x W + b. @rng_seed and @step are i64[] counters. h.I.attn.k_cache and
 // v_cache, [n_kv_head,T,D], kind "cache". Matrices have decay=true. Initial values: embeddings normal(0.02);
-// linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at its own width; projections into the residual stream
-// s / sqrt(2 n_layer); biases 0, gains 1. Every parameter and every
-// dropout site has its own random stream.
+// linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at its own width; projections into the
+// residual stream s / sqrt(2 n_layer); biases 0, gains 1. Every parameter and every dropout site has its own random
+// stream.
 //
 // Module attributes, for autodiff, the optimizer and the runtime:
-//   name                          string
-//   block_size micro_batch accumulate fold n_layer n_head n_kv_head n_embd vocab_size prefill      ints; fold = rows
-//   per
-//                                 block of sums over tokens: the largest divisor of block_size up to 256
-//   steps warmup, schedule ("cosine" | "wsd" | "linear" | "constant"), lr min_lr_ratio             learning rate
-//   beta1 beta2 eps weight_decay grad_clip                                                         AdamW; grad_clip 0:
-//   none
+//   string  name
+//   ints    block_size micro_batch accumulate fold n_layer n_head n_kv_head n_embd vocab_size prefill; fold = rows per
+//           block of sums over tokens: the largest divisor of block_size up to 256
+//   steps warmup, schedule ("cosine" | "wsd" | "linear" | "constant"), lr min_lr_ratio: the learning rate
+//   beta1 beta2 eps weight_decay grad_clip: AdamW; grad_clip 0: none
 #pragma once
 
 #include "frontends/toml_config.h"

@@ -131,7 +131,8 @@ void readTraining(ConfigReader &r, TrainConfig &t, OptimizerConfig &o) {
   r.number("optimizer.min_lr_ratio", o.minLrRatio, 0, 1);
 }
 
-void readLaterWork(ConfigReader &r, CompileConfig &c) {
+/// Keys whose other values are later work: only those that mean what is done today are taken.
+void readLaterWork(ConfigReader &r) {
   onlyInteger(r, "parallel.data", 1, 1, 1 << 20);
   onlyInteger(r, "parallel.zero_stage", 0, 0, 3);
   onlyInteger(r, "parallel.tensor", 1, 1, 1 << 20, false);
@@ -160,7 +161,7 @@ void readLaterWork(ConfigReader &r, CompileConfig &c) {
   else if (remat != "auto" && remat != "none")
     r.complain("compile.remat", ErrorCode::UnknownValue, fmt::format("compile.remat = \"{}\" is not known", remat), "",
                {"\"auto\" and \"none\" work today"});
-  r.choice("compile.autotune", c.autotune, {"off", "cached"}, {"search"});
+  r.choice("compile.autotune", ignored, {"off", "cached"}, {"search"});
   double budgetSeconds = 0;
   r.number("compile.autotune_budget_s", budgetSeconds, 0, 1e9);
 }
@@ -215,7 +216,7 @@ void readAll(ConfigReader &r, Config &c) {
   path(r, "out_dir", c.outDir);
   readModel(r, c.model);
   readTraining(r, c.train, c.optimizer);
-  readLaterWork(r, c.compile);
+  readLaterWork(r);
   readRun(r, c);
 }
 

@@ -53,11 +53,6 @@ struct OptimizerConfig {
   double minLrRatio = 0;
 };
 
-struct CompileConfig {
-  std::string target = "cpu";
-  std::string autotune = "cached";
-};
-
 struct DataConfig {
   std::string train, val, tokenizer;  // paths, resolved; train and val may be globs
 };
@@ -89,7 +84,6 @@ struct Config {
   ModelConfig model;
   TrainConfig train;
   OptimizerConfig optimizer;
-  CompileConfig compile;
   DataConfig data;
   EvalConfig eval;
   CheckpointConfig checkpoint;
@@ -110,7 +104,7 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
 /// 24 values of width n_embd per token and layer and twice the logits, stay under 4 GiB; at least one sequence.
 int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep);
 
-/// Every key there is, for messages and completion.
+/// Every key there is.
 const std::vector<std::string> &configKeys();
 
 }  // namespace gptc

@@ -25,8 +25,7 @@ const Type &domainOf(const Op &op);
 /// Whether result `result` of a fused op may lie exactly where operand `operand` lies: every element of the operand is
 /// read before the same element of the result is written, in every recipe. That holds
 ///   - in pointwise and row groups for operands of the domain's shape, read at the current point, or anywhere in the
-///   row
-///     for a result per row: those are computed before the row's last sweep, which alone stores full rows;
+///     row for a result per row: those are computed before the row's last sweep, which alone stores full rows;
 ///   - for the operand with which a sum begins (`init` of fold, matmul and scatter ops) and the result of that sum;
 ///   - for the caches of attention_cached.
 bool mayShare(const Op &fused, unsigned result, unsigned operand);

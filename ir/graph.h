@@ -11,9 +11,9 @@
 //     }
 //   }
 //
-// Meaning. Ops of a function happen in the order in which they stand. A value is defined once and is immutable. State is
-// the only thing that lives between calls: `read` yields its content at that point, `write` replaces it. A `fused` op
-// has a body, which sees only its block arguments; its meaning is that of the body, op by op.
+// Meaning. Ops of a function happen in the order in which they stand. A value is defined once and is immutable. State
+// is the only thing that lives between calls: `read` yields its content at that point, `write` replaces it. A `fused`
+// op has a body, which sees only its block arguments; its meaning is that of the body, op by op.
 #pragma once
 
 #include "ir/type.h"
@@ -103,9 +103,9 @@ public:
   ~Op();
   OpKind kind;
   AttrMap attrs;
-  std::string loc;         // what the user wrote, e.g. "h3.ln1"; may be empty
-  int layer = -1;          // transformer layer, or -1
-  std::string state;       // for read and write: the state's name, without '@'
+  std::string loc;              // what the user wrote, e.g. "h3.ln1"; may be empty
+  int layer = -1;               // transformer layer, or -1
+  std::string state;            // for read and write: the state's name, without '@'
   std::unique_ptr<Block> body;  // for fused, else null
 
   const OpDef &def() const;
@@ -158,7 +158,10 @@ public:
     std::list<std::unique_ptr<Op>>::const_iterator it;
     Op &operator*() const { return **it; }
     Op *operator->() const { return it->get(); }
-    iterator &operator++() { ++it; return *this; }
+    iterator &operator++() {
+      ++it;
+      return *this;
+    }
     bool operator==(const iterator &o) const { return it == o.it; }
   };
   iterator begin() const { return {ops.begin()}; }
@@ -228,7 +231,9 @@ public:
   /// As `op`, with the result types given rather than inferred (ops whose type is not determined by operands).
   Op *op(OpKind kind, llvm::ArrayRef<Value *> operands, llvm::ArrayRef<Type> types, AttrMap attrs = {});
   /// Result 0 of `op`.
-  Value *value(OpKind kind, llvm::ArrayRef<Value *> operands, AttrMap attrs = {}) { return op(kind, operands, std::move(attrs))->result(); }
+  Value *value(OpKind kind, llvm::ArrayRef<Value *> operands, AttrMap attrs = {}) {
+    return op(kind, operands, std::move(attrs))->result();
+  }
   Value *read(const State &s);
   Op *write(const State &s, Value *v);
   Value *constant(double v, Type type = Type::scalar(DType::f32));
@@ -242,7 +247,8 @@ AttrMap attrs(std::initializer_list<std::pair<const char *, Attr>> items);
 //
 //   module   := "module" [attrs] "{" item* "}" | item*            item := state | func
 //   state    := "state" "@"name ":" type [attrs]
-//   func     := "func" "@"name "(" [arg ("," arg)*] ")" ["->" "(" types ")"] [attrs] "{" op* "}"        arg := value ":" type
+//   func     := "func" "@"name "(" [arg ("," arg)*] ")" ["->" "(" types ")"] [attrs] "{" op* "}"
+//   arg      := value ":" type
 //   op       := [value ("," value)* "="] opname ["@"name [","]] [value ("," value)*] [attrs] [":" types]
 //               ["layer" "=" int] ["loc" "(" string ")"] [body]
 //   body     := "{" "^" "(" args ")" op* "}"
@@ -250,8 +256,9 @@ AttrMap attrs(std::initializer_list<std::pair<const char *, Attr>> items);
 //   attr     := "true" | "false" | int | double | string | "[" ints "]"
 //   value    := "%" name          name := [A-Za-z0-9_.$]+ | string        comments run from // to the end of the line
 //
-// A double has a point or an exponent, or is inf, -inf, nan or nan(0xBITS); a string has the escapes \" \\ \n \t \xHH. A value whose
-// name starts with a digit has no name of its own: such values are numbered in order. A body is a scope of its own.
+// A double has a point or an exponent, or is inf, -inf, nan or nan(0xBITS); a string has the escapes \" \\ \n \t \xHH.
+// A value whose name starts with a digit has no name of its own: such values are numbered in order. A body is a scope
+// of its own.
 
 /// The whole module as text. parse(print(m)) == m, bit for bit; names of values may change to become unique.
 std::string print(const Module &m);

@@ -2,8 +2,6 @@
 
 #include "ir/kernel_eval.h"
 
-#include <unordered_map>
-
 namespace gptc::kir {
 
 namespace {
@@ -340,71 +338,5 @@ Buffer makeBuffer(const std::string &name, DType t, Storage s, int64_t size, boo
   b->written = written;
   return b;
 }
-
-namespace {
-
-/// The same node over other operands; builders fold again.
-Expr rebuild(const Expr &e, std::vector<Expr> args) {
-  switch (e->kind) {
-  case ExprKind::Load:
-    return load(e->buffer, args[0]);
-  case ExprKind::Unary:
-    return unary(e->uop, args[0]);
-  case ExprKind::Binary:
-    return binary(e->bop, args[0], args[1]);
-  case ExprKind::Fma:
-    return fma(args[0], args[1], args[2]);
-  case ExprKind::Select:
-    return select(args[0], args[1], args[2]);
-  case ExprKind::Cast:
-    return cast(e->dtype, args[0]);
-  case ExprKind::Bitcast:
-    return bitcast(e->dtype, args[0]);
-  case ExprKind::HReduce:
-    return hreduce(e->buffer, e->bop, args[0], int(e->ival));
-  case ExprKind::Reduce:
-    return reduce(e->bop, e->axis, args[0], e->fold, args.size() > 1 ? args[1] : nullptr);
-  case ExprKind::IntImm:
-  case ExprKind::FloatImm:
-  case ExprKind::Var:
-  case ExprKind::Lane:
-    return e;
-  }
-  GPTC_UNREACHABLE("expression kind");
-}
-
-class Rewriter {
-public:
-  explicit Rewriter(const std::function<Expr(const Expr &)> &f) : f(f) {}
-
-  Expr run(const Expr &e) {
-    if (auto it = done.find(e.get()); it != done.end())
-      return it->second;
-    Expr r = e;
-    if (!e->args.empty()) {
-      std::vector<Expr> args;
-      args.reserve(e->args.size());
-      bool changed = false;
-      for (const Expr &a : e->args) {
-        args.push_back(run(a));
-        changed |= args.back() != a;
-      }
-      if (changed)
-        r = rebuild(e, std::move(args));
-    }
-    if (Expr n = f(r))
-      r = std::move(n);
-    done.emplace(e.get(), r);
-    return r;
-  }
-
-private:
-  const std::function<Expr(const Expr &)> &f;
-  std::unordered_map<const ExprNode *, Expr> done;  // nodes stay alive: they hang below the root
-};
-
-}  // namespace
-
-Expr rewrite(const Expr &e, const std::function<Expr(const Expr &)> &f) { return Rewriter(f).run(e); }
 
 }  // namespace gptc::kir

@@ -1,41 +1,45 @@
-// The kernel IR: immutable loop trees over flat buffers. Recipes build them, emitters print them as LLVM IR or CUDA C++,
-// the interpreter (kernel_interp.cpp) runs them in float64.
+// The kernel IR: immutable loop trees over flat buffers. Recipes build them, emitters print them as LLVM IR or CUDA
+// C++, the interpreter (kernel_interp.cpp) runs them in float64.
 //
 // Meaning
-//   - Indices are i64 and count elements; a buffer is one-dimensional. Integers wrap; their division truncates. Shifts are
-//     logical, by less than the width of the dtype.
-//   - Float arithmetic is IEEE in the expression's type, never reassociated and never contracted: only Fma fuses.
-//     min and max return the second operand when either is NaN. Conversions to bf16 and f16 round to nearest even. A float that
-//     does not fit the integer it is cast to gives an unspecified value.
+//   - Indices are i64 and count elements; a buffer is one-dimensional. Integers wrap; their division truncates. Shifts
+//     are logical, by less than the width of the dtype.
+//   - Float arithmetic is IEEE in the expression's type, never reassociated and never contracted: only Fma fuses. min
+//     and max return the second operand when either is NaN. Conversions to bf16 and f16 round to nearest even. A float
+//     that does not fit the integer it is cast to gives an unspecified value.
 //   - Buffers of dtype bf16/f16 are storage: a Load yields f32 and a Store takes f32. No expression has these dtypes:
 //     cast(bf16, e) rounds e and stays f32.
 //   - Select evaluates both sides: a load in either must be in bounds, so clamp its index. If evaluates one side only.
 //   - `vector(W)` runs W iterations at a time, in lock step, each statement for all lanes before the next; the last,
-//     partial group runs masked (inactive lanes neither load nor store). Lane() is (i - begin) mod W. A body must not carry a value
-//     from lane to lane but through `reg`; no two lanes of a group store to one element. Vector loops do not nest; loops
-//     inside one have bounds that are equal for all lanes. If may depend on the lane.
-//   - A `reg` buffer is private to the current task and lives in registers: all indices into it must be constants after unrolling,
-//     plus Lane() or a vector loop's variable with stride 1 (then begin and extent of that loop are constants, and the
-//     emitter expands it). A load may also permute: its index may be any constant function of Lane(), when the W elements come from at
-//     most two W-aligned groups of the buffer.
-//   - A `stack` buffer is private to the current task, 64-byte aligned, at any index; together at most 1 MiB in a phase.
+//     partial group runs masked (inactive lanes neither load nor store). Lane() is (i - begin) mod W. A body must not
+//     carry a value from lane to lane but through `reg`; no two lanes of a group store to one element. Vector loops do
+//     not nest; loops inside one have bounds that are equal for all lanes. If may depend on the lane.
+//   - A `reg` buffer is private to the current task and lives in registers: all indices into it must be constants after
+//     unrolling, plus Lane() or a vector loop's variable with stride 1 (then begin and extent of that loop are
+//     constants, and the emitter expands it). A load may also permute: its index may be any constant function of
+//     Lane(), when the W elements come from at most two W-aligned groups of the buffer.
+//   - A `stack` buffer is private to the current task, 64-byte aligned, at any index; together at most 1 MiB in a
+//     phase.
 //   - `unroll` loops have constant extents and are expanded by the emitter.
-//   - `parallel` loops stand only at the top level of a kernel and have constant begin and extent. Their iterations are independent
-//     tasks and may run in any order on any thread; top-level statements are separated by barriers. A top-level
-//     statement that is no parallel loop is one task.
-//   - `grid`, `block_thread` bind a loop to a CUDA grid or thread index (x,y,z by nesting order); CPU emitters run them serially.
-//   - HReduce folds W lanes of a reg buffer by halves (lane i with lane i+W/2, and so on): one fixed tree on every ISA. The
-//     first operand is the lower lane.
-//   - Two parameters may be given the same memory (in-place groups). Then each element is loaded before it is stored to in statement
-//     order and within one task, and code keeps that order: it never moves a load across a store.
+//   - `parallel` loops stand only at the top level of a kernel and have constant begin and extent. Their iterations are
+//     independent tasks and may run in any order on any thread; top-level statements are separated by barriers. A
+//     top-level statement that is no parallel loop is one task.
+//   - `grid`, `block_thread` bind a loop to a CUDA grid or thread index (x,y,z by nesting order); CPU emitters run them
+//     serially.
+//   - HReduce folds W lanes of a reg buffer by halves (lane i with lane i+W/2, and so on): one fixed tree on every ISA.
+//     The first operand is the lower lane.
+//   - Two parameters may be given the same memory (in-place groups). Then each element is loaded before it is stored to
+//     in statement order and within one task, and code keeps that order: it never moves a load across a store.
 //
 // For speed, on the CPU
-//   - An index inside a vector loop is cheap when it is uniform (scalar load, broadcast) or has stride 1 in the loop's variable
-//     (vector load); anything else gathers or goes element by element. The analysis sees through Let, +, -, * by constants,
-//     and through i / c and i % c where W divides c and all else in i (so that flat loops may broadcast rows).
-//   - Whatever is uniform and loaded from memory inside a loop that also stores to memory is loaded again each time, as the store may
-//     alias: bind it with Let outside. Arithmetic on loop-invariant values is hoisted by itself.
-//   - Vector loops of constant extent that W divides have no tail; one of constant extent <= W is a single group without a loop.
+//   - An index inside a vector loop is cheap when it is uniform (scalar load, broadcast) or has stride 1 in the loop's
+//     variable (vector load); anything else gathers or goes element by element. The analysis sees through Let, +, -, *
+//     by constants, and through i / c and i % c where W divides c and all else in i (so that flat loops may broadcast
+//     rows).
+//   - Whatever is uniform and loaded from memory inside a loop that also stores to memory is loaded again each time, as
+//     the store may alias: bind it with Let outside. Arithmetic on loop-invariant values is hoisted by itself.
+//   - Vector loops of constant extent that W divides have no tail; one of constant extent <= W is a single group
+//     without a loop.
 //   - Rows of a reg buffer are best W-aligned (round their length up to W): SROA then keeps each group in one register.
 //   - Denormals are kept, as IEEE says; on many CPUs an operation on one costs some hundred cycles.
 //   - Shared subexpressions (one ExprNode used twice in a statement) are computed once; across statements use Let.
@@ -58,7 +62,7 @@ struct BufferNode {
   std::string name;
   DType dtype;
   Storage storage;
-  int64_t size;      // elements; for global: the number that may be accessed
+  int64_t size;          // elements; for global: the number that may be accessed
   bool written = false;  // global only: the kernel stores to it
 };
 using Buffer = std::shared_ptr<BufferNode>;
@@ -69,19 +73,28 @@ enum class ExprKind : uint8_t {
   Var,       // loop variable or Let, identity = the VarNode
   Lane,      // lane of the innermost vector loop, i64
   Load,      // buffer[args[0]]
-  Unary, Binary, Fma, Select, Cast, Bitcast,
-  HReduce,   // fold of elements args[0] .. args[0] + ival of reg `buffer` with `bop` (add, max or min); uniform
-  Reduce,    // only between OpDef::lower and a recipe: see ReduceAxis. Recipes replace it.
+  Unary,
+  Binary,
+  Fma,
+  Select,
+  Cast,
+  Bitcast,
+  HReduce,  // fold of elements args[0] .. args[0] + ival of reg `buffer` with `bop` (add, max or min); uniform
+  Reduce,   // only between OpDef::lower and a recipe: see ReduceAxis. Recipes replace it.
 };
 enum class UnaryOp : uint8_t { neg, abs, sqrt, rsqrt, exp, log, tanh, floor, not_, sin, cos, round_bf16, round_f16 };
 enum class BinaryOp : uint8_t { add, sub, mul, div, rem, min, max, and_, or_, xor_, shl, shr, eq, ne, lt, le, gt, ge };
 
 /// What a symbolic Reduce sums over. Row: the last dimension of the domain. Fold: all leading dimensions, in blocks of
-/// `fold` rows in order (DESIGN "the order of every sum"): acc = init (args[1], or +0 when absent); for each block: p = +0,
-/// p += e(row) in order, then acc += p. fold 0 means one block. All: every element, in fixed blocks of `fold` elements.
+/// `fold` rows in order (DESIGN "the order of every sum"): acc = init (args[1], or +0 when absent); for each block: p =
+/// +0, p += e(row) in order, then acc += p. fold 0 means one block. All: every element, in fixed blocks of `fold`
+/// elements.
 enum class ReduceAxis : uint8_t { row, fold, all };
 
-struct VarNode { std::string name; DType dtype = DType::i64; };
+struct VarNode {
+  std::string name;
+  DType dtype = DType::i64;
+};
 using Var = std::shared_ptr<const VarNode>;
 
 struct ExprNode;
@@ -100,14 +113,14 @@ struct ExprNode {
   std::vector<Expr> args;
 };
 
-// Construction. Both operands of a binary expression have the same dtype (InternalError otherwise); immediate operands fold; x+0, x*1
-// and x*0 of integers simplify. Comparisons yield pred.
+// Construction. Both operands of a binary expression have the same dtype (InternalError otherwise); immediate operands
+// fold; x+0, x*1 and x*0 of integers simplify. Comparisons yield pred.
 Expr imm(int64_t v, DType t = DType::i64);
 Expr fimm(double v, DType t = DType::f32);
 /// An immediate of `like`'s dtype, integer or float.
 Expr immLike(double v, const Expr &like);
 Expr ref(const Var &v);
-inline Expr ref(Var &v) { return ref(std::as_const(v)); }   // or else argument-dependent lookup prefers std::ref
+inline Expr ref(Var &v) { return ref(std::as_const(v)); }  // or else argument-dependent lookup prefers std::ref
 inline Expr ref(Var &&v) { return ref(std::as_const(v)); }
 Var makeVar(const std::string &name, DType t = DType::i64);
 Expr lane();
@@ -138,16 +151,16 @@ struct StmtNode;
 using Stmt = std::shared_ptr<const StmtNode>;
 struct StmtNode {
   StmtKind kind;
-  Var var;                  // For, Let
-  Expr begin;               // For: first value (imm 0 by default)
-  Expr extent;              // For: number of iterations, i64; may be a runtime value (not for unroll, reg indices)
-  LoopKind loop{};          // For
-  int width = 1;            // For vector: lanes, a power of two
-  Buffer buffer;            // Store, Alloc
-  Expr index;               // Store
-  Expr value;               // Store, Let; If: condition
-  std::vector<Stmt> body;   // For, If, Block; Let and Alloc: the scope
-  std::vector<Stmt> orelse; // If
+  Var var;                   // For, Let
+  Expr begin;                // For: first value (imm 0 by default)
+  Expr extent;               // For: number of iterations, i64; may be a runtime value (not for unroll, reg indices)
+  LoopKind loop{};           // For
+  int width = 1;             // For vector: lanes, a power of two
+  Buffer buffer;             // Store, Alloc
+  Expr index;                // Store
+  Expr value;                // Store, Let; If: condition
+  std::vector<Stmt> body;    // For, If, Block; Let and Alloc: the scope
+  std::vector<Stmt> orelse;  // If
 };
 Stmt loop(LoopKind kind, const Var &v, Expr extent, std::vector<Stmt> body, int width = 1, Expr begin = nullptr);
 Stmt store(const Buffer &b, Expr index, Expr value);
@@ -164,23 +177,21 @@ struct Kernel {
   std::vector<Stmt> body;      // top-level statements, with a barrier between one and the next
 };
 
-/// Rewrites bottom-up: each distinct node once, its operands first, then f on the result (null: leave it). Shares what does not
-/// change, and folds what f made constant.
-Expr rewrite(const Expr &e, const std::function<Expr(const Expr &)> &f);
 /// The dtype a Load of the buffer yields and a Store takes: f32 for bf16 and f16, else the buffer's own.
 DType valueType(const Buffer &b);
 /// True for an immediate integer; `v` is its value.
 bool isImm(const Expr &e, int64_t *v = nullptr);
-/// Canonical text of a kernel; its name is left out and buffers and variables are numbered, so that equal kernels have equal
-/// text. Nodes used more than once in a statement stand before it as `%n = ...`.
+/// Canonical text of a kernel; its name is left out and buffers and variables are numbered, so that equal kernels have
+/// equal text. Nodes used more than once in a statement stand before it as `%n = ...`.
 std::string print(const Kernel &k);
 std::string print(const Expr &e);
 /// Violations of the rules above, one line each.
 std::vector<std::string> verify(const Kernel &k);
-/// Runs the kernel in float64 (integers exactly; those stored to a parameter up to 2^53). `buffers[i]` holds params[i], at least size elements each.
-/// An index out of bounds, a store of two lanes to one element, or a read of an undefined stack or reg element throws
-/// InternalError naming the statement. With `rounded`, every float operation rounds to its dtype, and stores to theirs: then emitted code
-/// gives the same bits, up to the last places of f32 exp, log, tanh, sin and cos.
+/// Runs the kernel in float64 (integers exactly; those stored to a parameter up to 2^53). `buffers[i]` holds params[i],
+/// at least size elements each. An index out of bounds, a store of two lanes to one element, or a read of an undefined
+/// stack or reg element throws InternalError naming the statement. With `rounded`, every float operation rounds to its
+/// dtype, and stores to theirs: then emitted code gives the same bits, up to the last places of f32 exp, log, tanh, sin
+/// and cos.
 void interpret(const Kernel &k, std::vector<std::vector<double>> &buffers, bool rounded = false);
 
 }  // namespace gptc::kir

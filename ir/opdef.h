@@ -1,9 +1,9 @@
-// An op is defined once, completely: what it takes, what it yields, how it is differentiated, what it costs, how it fuses,
-// what it means (in float64) and the expression it lowers to. Ops are listed in ops.def; each is one function
+// An op is defined once, completely: what it takes, what it yields, how it is differentiated, what it costs, how it
+// fuses, what it means (in float64) and the expression it lowers to. Ops are listed in ops.def; each is one function
 // `OpDef define_NAME()` under ir/ops/. The conformance suite (tests/conformance) covers every op in the list by itself.
 //
-// Every field of OpDef must be given: Rule has no default, so that leaving one out does not compile. An op to which a field
-// does not apply says why: NotApplicable{"reason"}.
+// Every field of OpDef must be given: Rule has no default, so that leaving one out does not compile. An op to which a
+// field does not apply says why: NotApplicable{"reason"}.
 #pragma once
 
 #include "ir/graph.h"
@@ -14,14 +14,19 @@
 
 namespace gptc {
 
-struct NotApplicable { const char *why; };
+struct NotApplicable {
+  const char *why;
+};
+
+/// What a std::function<F> can hold.
+template <typename L, typename F>
+concept HeldBy = std::is_invocable_v<L> || std::is_constructible_v<std::function<F>, L>;
 
 /// A function, or the reason why there is none.
 template <typename F> class Rule {
 public:
   Rule(std::function<F> f) : fn(std::move(f)) {}
-  template <typename L> requires std::is_invocable_v<L> || std::is_constructible_v<std::function<F>, L>
-  Rule(L f) : fn(std::move(f)) {}
+  template <HeldBy<F> L> Rule(L f) : fn(std::move(f)) {}
   Rule(NotApplicable n) : reason(n.why) {}
   explicit operator bool() const { return bool(fn); }
   template <typename... A> auto operator()(A &&...a) const { return fn(std::forward<A>(a)...); }
@@ -34,7 +39,7 @@ private:
 
 struct OperandSpec {
   std::string name;
-  bool optional = false;   // optional operands come last
+  bool optional = false;  // optional operands come last
 };
 struct AttrSpec {
   enum Kind { Bool, Int, Float, String, Ints } kind;
@@ -68,20 +73,21 @@ struct Cost {
 
 /// How an op may take part in a fused group.
 enum class FusionKind {
-  pointwise,  // each result element depends on one element of each full-shape operand; suffix- or scalar-broadcast others
-  gather,     // pointwise over its result, with loads at computed indices
-  row,        // may also reduce over the last dimension of its domain; results are full-shape or one per row
-  fold,       // sums over leading dimensions, in order (see `fold` attribute); optional `init` operands continue a sum
-  reduce_all, // sums every element into a scalar, in fixed blocks
-  matmul,     // anchor with prologue and epilogue
-  attention,  // anchor with a recipe of its own
-  scatter,    // embedding gradient
-  view,       // no code: the result aliases operand 0 (reshape)
-  structure,  // read, write, return, yield, fused: not fusable
+  /// Each result element depends on one element of each full-shape operand; others are suffix- or scalar-broadcast.
+  pointwise,
+  gather,      // pointwise over its result, with loads at computed indices
+  row,         // may also reduce over the last dimension of its domain; results are full-shape or one per row
+  fold,        // sums over leading dimensions, in order (see `fold` attribute); optional `init` operands continue a sum
+  reduce_all,  // sums every element into a scalar, in fixed blocks
+  matmul,      // anchor with prologue and epilogue
+  attention,   // anchor with a recipe of its own
+  scatter,     // embedding gradient
+  view,        // no code: the result aliases operand 0 (reshape)
+  structure,   // read, write, return, yield, fused: not fusable
 };
 
-/// What OpDef::lower sees: symbolic elements at the current point of the group's domain. The domain of a group is the shape of its
-/// full-shape values; Index expressions are i64 and logical.
+/// What OpDef::lower sees: symbolic elements at the current point of the group's domain. The domain of a group is the
+/// shape of its full-shape values; Index expressions are i64 and logical.
 class LowerCtx {
 public:
   virtual ~LowerCtx() = default;
@@ -90,8 +96,8 @@ public:
 
   /// One index per dimension of the domain of this op.
   virtual std::vector<kir::Expr> index() = 0;
-  /// Element of operand i at this point: scalar, suffix-broadcast or full shape, found from its type's rank. f32 (f64 in
-  /// f64 kernels) for float operands whatever their storage; the stored dtype for integers.
+  /// Element of operand i at this point: scalar, suffix-broadcast or full shape, found from its type's rank. f32 (f64
+  /// in f64 kernels) for float operands whatever their storage; the stored dtype for integers.
   virtual kir::Expr operand(unsigned i) = 0;
   /// Element of operand i that has one element per row of the domain (shape = domain without its last dimension).
   virtual kir::Expr rowOperand(unsigned i) = 0;
@@ -103,24 +109,29 @@ public:
   /// Sum or max over the last dimension; uniform over it.
   kir::Expr rowSum(kir::Expr e) { return kir::reduce(kir::BinaryOp::add, kir::ReduceAxis::row, std::move(e)); }
   kir::Expr rowMax(kir::Expr e) { return kir::reduce(kir::BinaryOp::max, kir::ReduceAxis::row, std::move(e)); }
-  /// Sum over the leading dimensions in blocks of `fold` rows, continuing `init` when given (see kir::ReduceAxis::fold).
-  kir::Expr foldSum(kir::Expr e, int64_t fold, kir::Expr init = nullptr) { return kir::reduce(kir::BinaryOp::add, kir::ReduceAxis::fold, std::move(e), fold, std::move(init)); }
+  /// Sum over the leading dimensions in blocks of `fold` rows, continuing `init` when given (see
+  /// kir::ReduceAxis::fold).
+  kir::Expr foldSum(kir::Expr e, int64_t fold, kir::Expr init = nullptr) {
+    return kir::reduce(kir::BinaryOp::add, kir::ReduceAxis::fold, std::move(e), fold, std::move(init));
+  }
   /// Sum of every element, in blocks of `block` elements of the flattened logical tensor.
-  kir::Expr allSum(kir::Expr e, int64_t block) { return kir::reduce(kir::BinaryOp::add, kir::ReduceAxis::all, std::move(e), block); }
+  kir::Expr allSum(kir::Expr e, int64_t block) {
+    return kir::reduce(kir::BinaryOp::add, kir::ReduceAxis::all, std::move(e), block);
+  }
   kir::Expr f(double v) { return kir::fimm(v, compute()); }
 };
 
 struct OpDef {
   OpKind kind;
   std::string name;
-  std::string summary;                 // one line, for docs/ops.md and error messages
-  std::vector<OperandSpec> operands;   // a last operand named "...": any number
-  std::vector<AttrSpec> attrs;         // attributes not listed are rejected
-  std::vector<std::string> results;    // names; empty for write/return
+  std::string summary;                // one line, for docs/ops.md and error messages
+  std::vector<OperandSpec> operands;  // a last operand named "...": any number
+  std::vector<AttrSpec> attrs;        // attributes not listed are rejected
+  std::vector<std::string> results;   // names; empty for write/return
   FusionKind fusion;
 
-  /// Result types from operands and attributes, or an error message when they do not fit together. Not applicable to ops whose
-  /// type is given (const, read, reshape, ...): those give `check` its work.
+  /// Result types from operands and attributes, or an error message when they do not fit together. Not applicable to
+  /// ops whose type is given (const, read, reshape, ...): those give `check` its work.
   Rule<bool(const Op &, std::vector<Type> &types, std::string &error)> infer;
   /// Further rules on a complete op; returns an error message or "".
   Rule<std::string(const Op &)> check;
@@ -130,24 +141,27 @@ struct OpDef {
   Rule<Cost(const Op &)> cost;
   /// What the op means, in float64. Results in order.
   Rule<std::vector<Tensor>(const Op &, std::span<const Tensor *const> operands)> reference;
-  /// Element expression of each result at a point of the domain (for fold and reduce_all: the expression holds Reduce nodes).
+  /// Element expression of each result at a point of the domain (for fold and reduce_all: the expression holds Reduce
+  /// nodes).
   Rule<std::vector<kir::Expr>(LowerCtx &)> lower;
   /// Small random instances for the conformance suite, as functions of one op; `seed` varies shapes and values.
   struct Sample {
     std::vector<Type> operandTypes;
     AttrMap attrs;
-    std::vector<Type> resultTypes;       // only for ops without `infer`
-    std::vector<Tensor> operandValues;   // empty entries: standard normal values
+    std::vector<Type> resultTypes;      // only for ops without `infer`
+    std::vector<Tensor> operandValues;  // empty entries: standard normal values
   };
   Rule<std::vector<Sample>(unsigned seed)> samples;
 };
 
 const OpDef &opDef(OpKind kind);
+/// The recipe of a group made of this one op, which its attribute `kind` names; null for ops that are never in a group.
+const char *recipeOf(OpKind kind);
 /// Null when there is no such op.
 const OpDef *findOpDef(llvm::StringRef name);
 llvm::ArrayRef<const OpDef *> allOpDefs();
-/// What is wrong with the number of operands or with the names and kinds of the attributes of an op; "" when nothing is.
-/// `infer`, `check` and everything after them may rely on it.
+/// What is wrong with the number of operands or with the names and kinds of the attributes of an op; "" when nothing
+/// is. `infer`, `check` and everything after them may rely on it.
 std::string checkSignature(const Op &op);
 
 // ---- interpreter (interp.cpp) ---------------------------------------------------------------------------------------
@@ -160,8 +174,8 @@ std::vector<Tensor> interpret(const Function &f, std::span<const Tensor> args, S
                               const InterpretObserver &observe = nullptr);
 /// Runs the body of one fused op.
 std::vector<Tensor> interpretFused(const Op &fused, std::span<const Tensor> operands);
-/// Initial content of a state by its init attributes (default zeros), rounded to its dtype: a pure function of (seed, stream, logical index).
-/// "normal" is std * randomNormal(randomKey(seed, 0, stream, 0), index).
+/// Initial content of a state by its init attributes (default zeros), rounded to its dtype: a pure function of (seed,
+/// stream, logical index). "normal" is std * randomNormal(randomKey(seed, 0, stream, 0), index).
 Tensor initialValue(const State &s, uint64_t seed);
 
 }  // namespace gptc

@@ -2,6 +2,7 @@
 // says no to everything that it does not know, with the place.
 #include "ir/diagnostics.h"
 #include "ir/graph.h"
+#include "ir/words.h"
 
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
@@ -414,16 +415,12 @@ private:
   }
 
   static std::string nearest(llvm::StringRef word) {
-    llvm::StringRef best;
-    unsigned distance = 3;
-#define GPTC_OP(name)                                                                                                  \
-  if (unsigned d = word.take_front(80).edit_distance(nameOf(OpKind::name), true, distance); d < distance) {            \
-    distance = d;                                                                                                      \
-    best = nameOf(OpKind::name);                                                                                       \
-  }
+    std::vector<std::string> known;
+#define GPTC_OP(name) known.push_back(nameOf(OpKind::name).str());
 #include "ir/ops.def"
 #undef GPTC_OP
-    return best.empty() ? "" : fmt::format("did you mean '{}'?", best.str());
+    const std::string near = nearestWord(word.take_front(80).str(), known);
+    return near.empty() ? "" : fmt::format("did you mean '{}'?", near);
   }
 
   void parseOp(Block &block, Scope &scope, unsigned depth) {

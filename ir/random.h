@@ -1,8 +1,11 @@
-// Random numbers as a pure function of (seed, step, stream, sequence, index): never of rank, micro-step, offset or padding.
+// Random numbers as a pure function of (seed, step, stream, sequence, index): never of rank, micro-step, offset or
+// padding.
 //
-//   key   = philox4x32-10(counter = {step lo, step hi, stream, sequence lo}, key = {seed lo, seed hi ^ sequence hi}), words 0 and 1
-//           (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3")
-//   value = mix32(index, key): two multiply-xorshift rounds keyed by the two words; cheap enough to recompute in kernels
+//   key     = words 0 and 1 of philox4x32-10(counter = {step lo, step hi, stream, sequence lo},
+//             key = {seed lo, seed hi ^ sequence hi}) (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
+//             3")
+//   value   = mix32(index, key): two multiply-xorshift rounds keyed by the two words; cheap enough to recompute in
+//             kernels
 //   uniform in [0,1): value * 2^-32 (top 24 bits, exact in f32)
 #pragma once
 
@@ -13,7 +16,9 @@
 
 namespace gptc {
 
-struct RandomKey { uint32_t k0, k1; };
+struct RandomKey {
+  uint32_t k0, k1;
+};
 RandomKey randomKey(uint64_t seed, uint64_t step, uint32_t stream, uint64_t sequence);
 uint32_t randomBits(RandomKey key, uint64_t index);
 /// Uniform in [0,1), a multiple of 2^-24.
@@ -22,7 +27,10 @@ double randomUniform(RandomKey key, uint64_t index);
 double randomNormal(RandomKey key, uint64_t index);
 
 /// The same as kernel expressions; seed, step, sequence are i64. Equal bit for bit to the functions above.
-struct RandomKeyExpr { kir::Expr k0, k1; };  // u32
+/// u32 each.
+struct RandomKeyExpr {
+  kir::Expr k0, k1;
+};
 RandomKeyExpr randomKeyExpr(kir::Expr seed, kir::Expr step, uint32_t stream, kir::Expr sequence);
 /// `index` is i64, or u32 where it is known to be below 2^32 (half the work in a vector loop).
 kir::Expr randomBitsExpr(const RandomKeyExpr &key, kir::Expr index);

@@ -132,4 +132,28 @@ std::string checkSignature(const Op &op) {
   return "";
 }
 
+const char *recipeOf(OpKind kind) {
+  switch (opDef(kind).fusion) {
+  case FusionKind::pointwise:
+  case FusionKind::gather:
+    return "pointwise";
+  case FusionKind::row:
+    return "row";
+  case FusionKind::fold:
+    return "fold";
+  case FusionKind::reduce_all:
+    return "reduce_all";
+  case FusionKind::matmul:
+    return "matmul";
+  case FusionKind::scatter:
+    return "scatter";
+  case FusionKind::attention:
+    return nameOf(kind).data();  // attention, attention_grad, attention_cached
+  case FusionKind::view:
+  case FusionKind::structure:
+    return nullptr;
+  }
+  return nullptr;
+}
+
 }  // namespace gptc

@@ -1,5 +1,8 @@
-// What a kernel is built for (Target) and with which sizes (Schedule). Both are plain data, so that a plan can hold them.
-// A schedule never changes the order of a sum: orders are attributes of ops (`fold`, `block`) or fixed by a recipe.
+// What a kernel is built for (Target) and with which sizes (Schedule). Both are plain data, so that a plan can hold
+// them. The order of a sum is an attribute of its op (`fold`, `block`) or fixed by a recipe, and no size in a schedule
+// changes it, with one exception: `vec` is the number of lanes in which sums within a row are added (recipes row and
+// attention_cached). Its default does not depend on the machine and the plan states it, so that a plan gives the same
+// bits everywhere; whoever chooses sizes by measurement must leave it alone.
 #pragma once
 
 #include "ir/type.h"
@@ -23,13 +26,15 @@ struct Target {
   int lanes(DType t) const { return vectorBytes / sizeOf(t); }
 };
 
-/// Sizes chosen for one kernel; zero means "the recipe's default". One flat struct for all recipes, as tuning records hold it.
+/// Sizes chosen for one kernel; zero means "the recipe's default". One flat struct for all recipes, as tuning records
+/// hold it.
 struct Schedule {
-  std::string recipe;   // "pointwise", "row", "fold", "reduce_all", "matmul", "attention", "attention_grad", "attention_cached", "scatter"
-  int vec = 0;          // lanes of vector loops
+  /// "pointwise", "row", "fold", "reduce_all", "matmul", "attention", "attention_grad", "attention_cached", "scatter"
+  std::string recipe;
+  int vec = 0;  // lanes of vector loops; the lanes of row sums
   int unroll = 0;
-  int64_t task = 0;     // rows or elements per parallel task
-  int mr = 0, nr = 0;   // register tile
+  int64_t task = 0;                // rows or elements per parallel task
+  int mr = 0, nr = 0;              // register tile
   int64_t mc = 0, nc = 0, kc = 0;  // cache blocks
   int64_t qb = 0, kb = 0;          // attention blocks: queries, keys
   bool packA = false, packB = false;

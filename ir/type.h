@@ -4,8 +4,7 @@
 //   - `50257->50304` is the logical and the padded extent of a dimension; they are equal where only one number stands.
 //     Memory is laid out row-major over padded extents. Elements past the logical extent are never observable.
 //   - `{2:tp}` says that dimension 2 is split over mesh axis `tp`. A dimension number is used rather than an axis
-//   letter,
-//     because a type names no axes.
+//     letter, because a type names no axes.
 //   - `f32[]` is a scalar.
 #pragma once
 

@@ -62,30 +62,6 @@ struct Unit {
   }
 };
 
-const char *kindOf(const Op &op) {
-  switch (op.def().fusion) {
-  case FusionKind::pointwise:
-  case FusionKind::gather:
-    return "pointwise";
-  case FusionKind::row:
-    return "row";
-  case FusionKind::fold:
-    return "fold";
-  case FusionKind::reduce_all:
-    return "reduce_all";
-  case FusionKind::matmul:
-    return "matmul";
-  case FusionKind::scatter:
-    return "scatter";
-  case FusionKind::attention:
-    return nameOf(op.kind).data();  // attention, attention_grad, attention_cached
-  case FusionKind::view:
-  case FusionKind::structure:
-    return nullptr;
-  }
-  return nullptr;
-}
-
 class Fuser {
 public:
   Fuser(Module &m, Function &f, const PassOptions &o) : m(m), f(f), options(o), maxOps(o.values.getInt("max", 32)) {}
@@ -98,7 +74,7 @@ public:
       Unit *u = units.back().get();
       u->ops = {&op};
       u->anchor = &op;
-      u->kind = kindOf(op);
+      u->kind = recipeOf(op.kind);
       u->position = sequence.size();
       sequence.push_back(u);
       unitOf[&op] = u;
@@ -449,7 +425,7 @@ bool fuse(Module &m, const PassOptions &options) {
   for (auto &f : m.functions) {
     bool open = false;
     for (Op &op : f->body)
-      open |= kindOf(op) != nullptr;
+      open |= recipeOf(op.kind) != nullptr;
     if (!open)
       continue;
     Fuser(m, *f, options).run();

@@ -1,6 +1,7 @@
 #include "passes/pass.h"
 
 #include "ir/diagnostics.h"
+#include "ir/words.h"
 
 #include <algorithm>
 #include <chrono>
@@ -104,14 +105,8 @@ struct PipelineParser {
   }
 
   std::string nearest(llvm::StringRef name, const std::vector<std::string> &known) {
-    const std::string *best = nullptr;
-    unsigned distance = 4;
-    for (const std::string &k : known)
-      if (unsigned d = name.edit_distance(k); d < distance) {
-        distance = d;
-        best = &k;
-      }
-    return best ? fmt::format("did you mean '{}'?", *best) : fmt::format("known: {}", fmt::join(known, ", "));
+    const std::string near = nearestWord(name.str(), known);
+    return near.empty() ? fmt::format("known: {}", fmt::join(known, ", ")) : fmt::format("did you mean '{}'?", near);
   }
 
   PassUse pass() {

@@ -1,5 +1,6 @@
-// Passes and the pipeline. One pass, one file, one entry `bool NAME(Module &, const PassOptions &)`, listed in passes.def with
-// one line of summary. A pass returns whether it changed the module. `gptc-opt --passes='autodiff,fuse{max=8}'` runs any list.
+// Passes and the pipeline. One pass, one file, one entry `bool NAME(Module &, const PassOptions &)`, listed in
+// passes.def with one line of summary. A pass returns whether it changed the module. `gptc-opt
+// --passes='autodiff,fuse{max=8}'` runs any list.
 #pragma once
 
 #include "ir/graph.h"
@@ -32,15 +33,18 @@ void registerPass(PassInfo info);
 struct PassUse;
 struct PipelineOptions {
   bool verifyEach = true;
-  bool printChanged = false;        // module text to stderr after each pass that changed it
+  bool printChanged = false;  // module text to stderr after each pass that changed it
   bool timePasses = false;
-  std::string dumpDir;              // one .gir per pass
+  std::string dumpDir;                  // one .gir per pass
   std::string reproFile = "repro.gir";  // written when a pass fails or leaves an invalid module
   std::function<void(const PassUse &next, const Module &m)> beforePass;  // sees the module between passes; may be empty
 };
 
 /// Parses `a,b{k=v,k2="s"},c`. Throws UserError(Usage) naming an unknown pass or option.
-struct PassUse { const PassInfo *pass; PassOptions options; };
+struct PassUse {
+  const PassInfo *pass;
+  PassOptions options;
+};
 std::vector<PassUse> parsePipeline(llvm::StringRef text, const Target *target);
 void runPipeline(Module &m, llvm::ArrayRef<PassUse> passes, const PipelineOptions &options);
 

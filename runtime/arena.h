@@ -27,7 +27,6 @@ public:
   std::byte *at(int64_t offset) const { return base + offset; }
   /// Planned bytes, which are those allocated but for the rounding to a page.
   int64_t bytes() const { return planned; }
-  int64_t mappedBytes() const { return mapped; }
   /// Whether nobody wrote into the rest of the last page.
   bool intact() const;
 

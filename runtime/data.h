@@ -37,7 +37,6 @@ public:
   TokenData(const std::string &pattern, const std::string &key, int64_t vocab, int64_t blockSize, int64_t minTokens);
 
   int64_t tokens() const;
-  int64_t windowsPerEpoch() const { return epochWindows; }
   /// Training window g: x[T] and y[T], the tokens that follow. Throws UserError(TokenOutOfRange) naming file and
   /// position, or DataInvalid where a file has become shorter.
   void window(uint64_t seed, int64_t g, int32_t *x, int32_t *y) const;

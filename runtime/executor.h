@@ -54,7 +54,6 @@ public:
   int lanes(DType t) const { return planTarget.lanes(t); }
   const Module &planned() const { return module; }
   ThreadPool &threads() const { return pool; }
-  const Jit::Stats &compileStats() const { return jit.stats; }
 
   KernelObserver *observer = nullptr;
 

@@ -149,14 +149,6 @@ void initializeStates(Executor &executor, uint64_t seed) {
     writeCounter(executor, "rng_seed", int64_t(seed));
 }
 
-int64_t readCounter(const Executor &executor, llvm::StringRef name) {
-  const void *data = executor.state(name);
-  GPTC_CHECK(data && executor.planned().state(name)->type == Type::scalar(DType::i64), "no counter {}", name.str());
-  int64_t value;
-  std::memcpy(&value, data, sizeof value);
-  return value;
-}
-
 void writeCounter(Executor &executor, llvm::StringRef name, int64_t value) {
   void *data = executor.state(name);
   GPTC_CHECK(data && executor.planned().state(name)->type == Type::scalar(DType::i64), "no counter {}", name.str());

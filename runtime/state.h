@@ -19,8 +19,7 @@ void initializeStates(Executor &executor, uint64_t seed);
 void copyFromPadded(const Type &type, const void *padded, void *dense);
 void copyToPadded(const Type &type, const void *dense, void *padded);
 
-/// One scalar state of type i64 or f32.
-int64_t readCounter(const Executor &executor, llvm::StringRef name);
+/// Sets a scalar state of type i64.
 void writeCounter(Executor &executor, llvm::StringRef name, int64_t value);
 
 /// The small states (counters, accumulators of the loss) as bytes: what has to be put back to run a step again after an

@@ -1,13 +1,11 @@
 // attention, forward: softmax(q k^T / sqrt(D)) v without a T x T matrix in memory.
 //
 //   1. Keys are packed transposed, in panels [T/nr][D][nr], and values by rows: by each task for its head when they are
-//   small,
-//      else once per head of keys into a workspace.
+//      small, else once per head of keys into a workspace.
 //   2. A task takes tiles of mr queries. Scores of a tile against all keys that it may see fit in the second-level
-//   cache (mr x T), so
-//      the softmax is the plain one: no rescaling.
+//      cache (mr x T), so the softmax is the plain one: no rescaling.
 //   3. Row by row: maximum, exponentials and their sum in 16 lanes, log-sum-exp for the backward pass; dropout after
-//   the sum.
+//      the sum.
 //   4. o = (P V) / sum, with P read as the broadcast operand of the micro-kernel.
 //
 // Every score and output element is one chain of FMAs, over d and over keys from 0; rows do not know of each other. The

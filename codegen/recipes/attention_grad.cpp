@@ -4,9 +4,8 @@
 //   A task owns one head of keys of one sequence, so that every sum has one owner.
 //   1. delta_i = do_i . o_i for its heads; dq starts at zero.
 //   2. For each block of kb keys: k and v are packed transposed, dk and dv start at zero. For each head of queries of
-//   the group, then for each
-//      block of qb queries that sees a key of the block:
-//        S = q k^T, P = exp(S - lse);  dP = do v^T, dS = P (dP - delta)      [qb x kb], by tiles, in the second-level
+//      the group, then for each block of qb queries that sees a key of the block:
+//        S = q k^T, P = exp(S - lse);  dP = do v^T, dS = P (dP - delta)    [qb x kb] by tiles, in the second-level
 //        cache dv += P^T do;  dk += dS^T q;  dq += dS k
 //   3. dk and dv of the block are stored.
 //

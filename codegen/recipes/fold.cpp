@@ -8,7 +8,7 @@
 //   two phases   tasks take a block of rows and a part of the columns and leave p in a workspace; tasks of the
 //                second phase take columns and add the blocks in order.                 (mc = 1)
 //   few columns  as two phases, but the lanes of a vector are blocks: a chain of additions per block is slow, 16 at a
-//   time are not.
+//                time are not.
 // In the first two, `unroll` rows are added per visit of the partial sums, which stand in a stack buffer of `nc`
 // columns.
 #include "codegen/recipes/place.h"

@@ -3,11 +3,10 @@
 //   1. A task owns a block of mc rows and nc columns of the result. For each block of kc steps:
 //   2. it copies its part of B into panels [nc/nr][kc][nr], transposing when B comes as [N,K];
 //   3. for each tile of mr rows it copies A next to each other, so that rows whose distance is a multiple of the
-//   cache's way size do
-//      not evict one another, and
+//      cache's way size do not evict one another, and
 //   4. runs the micro-kernel over the panels: mr x nr accumulators, one chain of FMAs each.
 //   5. After the last block of k the epilogue reads the finished tile from the first-level cache and stores the group's
-//   outputs.
+//      outputs.
 //
 // Order of sums. fold=0: one chain over all k from init or +0; a later block of k loads the accumulators that the
 // earlier one stored. fold=R: R steps from +0, added to init or +0, in order. Neither depends on any size in the

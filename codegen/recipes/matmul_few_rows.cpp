@@ -1,11 +1,9 @@
 // matmul with up to four rows of A (decoding): as fast as B can be read, so B is read once, in order, and never copied.
 //
 //   B [K,N]: lanes walk over columns. The sums of a task's columns stand in the first-level cache; four rows of B at a
-//   time are
-//            added to them, so that one load and store of a sum pays for four steps.
+//            time are added to them, so that one load and store of a sum pays for four steps.
 //   B [N,K]: each result is a chain along a row of B. Squares of B are transposed in registers, so that lanes are rows
-//   of B
-//            and a step takes one FMA; that keeps up with memory.
+//            of B and a step takes one FMA; that keeps up with memory.
 //
 // The sums are the same chains as in matmul.cpp.
 #include "codegen/recipes/matmul.h"

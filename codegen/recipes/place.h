@@ -32,8 +32,7 @@ private:
 /// Places expressions in nested loops. Open a scope per loop, outermost first, each with the variables that it makes
 /// visible and the sequence of its body; `place` then returns what to write in the innermost scope, after adding Lets
 ///   - to an outer scope for whatever does not depend on the variables inside it (so it must be loadable there: buffers
-///   that
-///     the kernel writes are only read at the element that is written), and
+///     that the kernel writes are only read at the element that is written), and
 ///   - to the innermost scope for whatever is used twice.
 /// Equal expressions become one.
 class Placer {

@@ -3,8 +3,7 @@
 //   1. A trial evaluation with one index over all elements shows where that index would have to be divided (a suffix
 //      broadcast, padding, an op that asks for indices).
 //   2. The innermost such place cuts the domain into rows x inner; with none the loop is flat. Only the rows' index is
-//   divided,
-//      once per row.
+//      divided, once per row.
 //   3. Tasks take several rows, or a part of one, and the vector loop runs over the inner elements.
 //   4. Results of different shapes (a scalar beside full tensors) have loops of their own, largest first: what a small
 //      result overwrites has then been read.

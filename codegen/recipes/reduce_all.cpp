@@ -1,8 +1,8 @@
 // The reduce_all recipe: sums of every element, such as the squares for a gradient norm.
 //
 //   1. The flattened logical tensor is cut into blocks of the op's `block` elements. Element i of a block goes to lane
-//   i mod 64, in
-//      order; the lanes are folded by halves and the block's sum goes to a workspace. Tasks take several blocks.
+//      i mod 64, in order; the lanes are folded by halves and the block's sum goes to a workspace. Tasks take several
+//      blocks.
 //   2. One task adds the blocks in order from +0 and stores what follows from the sums.
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"

@@ -2,14 +2,12 @@
 // their gradients, and what is pointwise around them.
 //
 //   1. The outputs at (row, column) are one expression DAG in which Reduce nodes stand for row sums. A Reduce whose
-//   argument
-//      holds Reduces of level n has level n+1.
+//      argument holds Reduces of level n has level n+1.
 //   2. Tasks take blocks of rows. Per row, level by level: one sweep over the columns adds to `vec` lanes in registers,
-//   which
-//      are then folded by halves; the result is a scalar.
+//      which are then folded by halves; the result is a scalar.
 //   3. A last sweep stores the full outputs; row outputs are stored after it. All that is read per row is read before.
 //   4. A costly function (exp, tanh, ...) that two sweeps need is kept for the row on the stack, if the row is not too
-//   long.
+//      long.
 //
 // The order of a row's sum is given by `vec` alone: element c goes to lane c mod vec, in order. Its default depends on
 // the row's length and on nothing else, so that no machine changes the bits.

@@ -7,7 +7,7 @@
 //
 //   1. The table is copied from init or zeroed, by tasks of rows.
 //   2. Tasks take columns and walk the tokens in order, so that no two tasks touch one element. Ids are clamped to the
-//   table.
+//      table.
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"

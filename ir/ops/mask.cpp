@@ -68,8 +68,8 @@ OpDef define_dropout() {
         RandomKeyExpr key =
             randomKeyExpr(c.operand(1), c.operand(2), uint32_t(c.op.attrs.getInt("stream")), c.operand(3) + at[0]);
         double p = c.op.attrs.getFloat("p");
-        // A product with 0 rather than a select of the product: LLVM would make the load of x wait for the mask, which costs a
-        // streaming kernel 2.4x on Zen 5. Where x is not finite, so is the result.
+        // A product with 0 rather than a select of the product: LLVM would make the load of x wait for the mask, which
+        // costs a streaming kernel 2.4x on Zen 5. Where x is not finite, so is the result.
         return {c.operand(0) * kir::select(dropoutKeeps(randomBitsExpr(key, i), p), c.f(1 / (1 - p)), c.f(0))};
       },
       .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {

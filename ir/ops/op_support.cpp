@@ -39,7 +39,8 @@ bool expectInt(const Op &op, unsigned i, std::string &error) {
 
 bool expectScalar(const Op &op, unsigned i, DType dtype, std::string &error) {
   const Type &t = op.operand(i)->type;
-  return (t.isScalar() && t.dtype == dtype) || fail(error, "operand {} must be {}[], not {}", i, nameOf(dtype).str(), t.str());
+  return (t.isScalar() && t.dtype == dtype) ||
+         fail(error, "operand {} must be {}[], not {}", i, nameOf(dtype).str(), t.str());
 }
 
 bool expectRank(const Op &op, unsigned i, unsigned atLeast, std::string &error) {
@@ -92,11 +93,16 @@ double convert(double v, DType t) {
   case DType::f32:
   case DType::f64:
   case DType::bf16:
-  case DType::f16: return v;
-  case DType::i32: return wrap(v, 0x1p32, -0x1p31);
-  case DType::u32: return wrap(v, 0x1p32, 0);
-  case DType::i64: return std::trunc(v);
-  case DType::pred: return v != 0;
+  case DType::f16:
+    return v;
+  case DType::i32:
+    return wrap(v, 0x1p32, -0x1p31);
+  case DType::u32:
+    return wrap(v, 0x1p32, 0);
+  case DType::i64:
+    return std::trunc(v);
+  case DType::pred:
+    return v != 0;
   }
   return v;
 }

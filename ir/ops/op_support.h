@@ -1,4 +1,5 @@
-// What the files of op definitions share: shape rules, row-major indexing, costs, gradients of broadcasting, sample values.
+// What the files of op definitions share: shape rules, row-major indexing, costs, gradients of broadcasting, sample
+// values.
 #pragma once
 
 #include "ir/diagnostics.h"
@@ -63,10 +64,10 @@ Cost streamCost(const Op &op, double flopsPerElement);
 
 // ---- gradient rules -------------------------------------------------------------------------------------------------
 
-/// Sums `g` over the dimensions by which `like` was broadcast (reduce_sum over the leading ones); g itself when there are none.
-/// A row of that sum is what one index of the summed dimensions selects. Where it is a token, `fold` stays 0 and the caller of the
-/// gradient rules sets it; where it is a whole sequence (a [T,C] table added to [B,T,C]) it is 1: each sequence its own
-/// block, so that the order does not depend on the micro-batch.
+/// Sums `g` over the dimensions by which `like` was broadcast (reduce_sum over the leading ones); g itself when there
+/// are none. A row of that sum is what one index of the summed dimensions selects. Where it is a token, `fold` stays 0
+/// and the caller of the gradient rules sets it; where it is a whole sequence (a [T,C] table added to [B,T,C]) it is 1:
+/// each sequence its own block, so that the order does not depend on the micro-batch.
 Value *sumTo(Builder &b, Value *g, const Type &like);
 /// UserError when something depends on result `i`, a statistic that has no gradient.
 void expectNoGradient(const GradCtx &c, unsigned i);

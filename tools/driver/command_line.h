@@ -1,8 +1,8 @@
 // CLI11 with our errors: a wrong command line is UserError(Usage).
 #pragma once
 
-#include "frontends/words.h"
 #include "ir/diagnostics.h"
+#include "ir/words.h"
 
 #include <CLI/CLI.hpp>
 

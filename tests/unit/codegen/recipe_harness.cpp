@@ -60,31 +60,13 @@ Group groupOf(OpKind kind, llvm::ArrayRef<Type> operands, const AttrMap &attribu
   }
   in.op(OpKind::yield, yielded, llvm::ArrayRef<Type>());
   Builder out(f->body);
-  g.fused = out.op(OpKind::fused, outer, types, attrs({{"kind", recipeFor(opDef(kind).fusion).value_or("none")}}));
+  g.fused = out.op(OpKind::fused, outer, types, attrs({{"kind", recipeOf(kind)}}));
   g.fused->body = std::move(body);
   std::vector<Value *> returned;
   for (unsigned i = 0; i < g.fused->numResults(); ++i)
     returned.push_back(g.fused->result(i));
   out.ret(returned);
   return g;
-}
-
-std::optional<std::string> recipeFor(FusionKind f) {
-  switch (f) {
-  case FusionKind::pointwise:
-  case FusionKind::gather:
-    return "pointwise";
-  case FusionKind::row:
-    return "row";
-  case FusionKind::fold:
-    return "fold";
-  case FusionKind::reduce_all:
-    return "reduce_all";
-  case FusionKind::scatter:
-    return "scatter";
-  default:
-    return std::nullopt;
-  }
 }
 
 namespace {

@@ -20,8 +20,6 @@ struct Group {
 Group group(const std::string &kind, const std::string &args, const std::string &body);
 /// One op by itself.
 Group groupOf(OpKind op, llvm::ArrayRef<Type> operands, const AttrMap &attrs, llvm::ArrayRef<Type> results);
-/// The recipe that takes a lone op of this fusion kind; nullopt where another part of codegen does.
-std::optional<std::string> recipeFor(FusionKind f);
 
 struct Options {
   DType compute = DType::f32;

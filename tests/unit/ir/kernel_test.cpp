@@ -85,17 +85,6 @@ TEST(Kernel, SharedNodesPrintOnce) {
   EXPECT_EQ(print(x * x), "%0 = x[1]; (%0 * %0)");
 }
 
-TEST(Kernel, RewriteFoldsAndShares) {
-  Var i = makeVar("i"), j = makeVar("j");
-  Expr keep = ref(j) * 5;
-  Expr e = (ref(i) * 3) + keep;
-  Expr r =
-      rewrite(e, [&](const Expr &n) -> Expr { return n->kind == ExprKind::Var && n->var == i ? imm(2) : nullptr; });
-  EXPECT_EQ(print(r), "((j * 5) + 6)");
-  EXPECT_EQ(r->args[0], keep);
-  EXPECT_EQ(rewrite(e, [](const Expr &n) { return n; }), e);
-}
-
 TEST(Kernel, VerifierNamesEachViolation) {
   EXPECT_EQ(firstError(scaleKernel("k", "i")), "");
   Buffer x = makeBuffer("x", DType::f32, Storage::global, 64);

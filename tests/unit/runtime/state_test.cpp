@@ -49,6 +49,8 @@ const char *kStates = R"(module {
   state @c : f32[] {kind="counter", init="const", value=0.25}
 })";
 
+int64_t counter(const Fixture &f, const char *name) { return *static_cast<const int64_t *>(f.executor->state(name)); }
+
 TEST(InitialValues, AgreeWithTheInterpreter) {
   Fixture f(kStates);
   initializeStates(*f.executor, 99);
@@ -63,7 +65,7 @@ TEST(InitialValues, AgreeWithTheInterpreter) {
     for (size_t i = 0; i < got.size(); ++i)
       ASSERT_NEAR(got[i], want.data[i], 4e-6 * s->attrs.getFloat("std", 1)) << s->name << " " << i;
   }
-  EXPECT_EQ(readCounter(*f.executor, "rng_seed"), 99);
+  EXPECT_EQ(counter(f, "rng_seed"), 99);
   for (int i = 37 * 129; i < 40 * 129; ++i)
     ASSERT_EQ(f.data("wte.weight")[i], 0) << "padding";
 }
@@ -157,7 +159,7 @@ TEST_F(CheckpointTest, FallsBackFromEveryKindOfDamage) {
       auto info = load(g);
       ASSERT_TRUE(info) << name << how;
       EXPECT_EQ(info->step, 1);
-      EXPECT_EQ(readCounter(*g.executor, "step"), 1);
+      EXPECT_EQ(counter(g, "step"), 1);
       EXPECT_EQ(warnings.size(), 1u);
     }
   damageFile(stepDir(1) + "/manifest.json", 20);

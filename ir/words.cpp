@@ -1,4 +1,4 @@
-#include "frontends/words.h"
+#include "ir/words.h"
 
 #include "llvm/ADT/StringRef.h"
 
