@@ -76,31 +76,39 @@ std::string contentHash(llvm::ArrayRef<llvm::ArrayRef<char>> pieces) {
   return llvm::toHex(h.final(), /*LowerCase=*/true);
 }
 
+int openPrivateFolder(const std::string &dir, std::string &why) {
+  int fd = open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  int error = fd < 0 ? errno : 0;
+  struct stat s;
+  if (!error && fstat(fd, &s) != 0)
+    error = errno;
+  if (error) {
+    why = fmt::format("cannot open {}: {}", dir, std::strerror(error));
+  } else if (!ours(s)) {
+    error = EACCES;
+    why = fmt::format("{} belongs to another user or is open to others (mode {:o}); make it yours with `chmod 700`, or "
+                      "remove it",
+                      dir, s.st_mode & 07777);
+  }
+  if (error) {
+    if (fd >= 0)
+      close(fd);
+    errno = error;
+    return -1;
+  }
+  return fd;
+}
+
 ObjectCache::ObjectCache(const std::string &dir) {
   if (dir.empty())
     return;
   std::error_code ec;
   std::filesystem::create_directories(std::filesystem::path(dir).parent_path(), ec);
   mkdir(dir.c_str(), 0700);
-  // Ownership is asked of the opened folder, not of its name: that may be exchanged in between.
-  int f = open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  struct stat s;
-  if (f < 0 || fstat(f, &s) != 0) {
-    fmt::print(stderr, "warning: no kernel cache: cannot open {}: {}\n", dir, std::strerror(errno));
-    if (f >= 0)
-      close(f);
-    return;
-  }
-  if (!ours(s)) {
-    fmt::print(
-        stderr,
-        "warning: no kernel cache: {} belongs to another user or is open to others (mode {:o}); make it yours with "
-        "`chmod 700`, or remove it\n",
-        dir, s.st_mode & 07777);
-    close(f);
-    return;
-  }
-  fd = f;
+  std::string why;
+  fd = openPrivateFolder(dir, why);
+  if (fd < 0)
+    fmt::print(stderr, "warning: no kernel cache: {}\n", why);
 }
 
 ObjectCache::~ObjectCache() {

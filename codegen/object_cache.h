@@ -11,6 +11,11 @@
 
 namespace gptc {
 
+/// Opens a folder whose content may be run: no link, of this user, closed to all others. Or -1, with the reason in
+/// `why` and in errno: ENOENT where there is none, EACCES where it is not private. It is the opened folder that is
+/// looked at: its name may stand for another one a moment later.
+int openPrivateFolder(const std::string &dir, std::string &why);
+
 class ObjectCache {
 public:
   /// Opens or makes the folder (0700). "" means no cache. A folder that others own or may enter is refused with a

@@ -80,6 +80,14 @@ std::string readInput(const std::string &file, const std::string &what) {
   return content;
 }
 
+/// Makes a renaming in the folder of `file` last. Best effort: the content is safe, and some file systems cannot.
+static void syncFolderOf(const std::string &file) {
+  const std::string folder = std::filesystem::path(file).parent_path().string();
+  Descriptor in{::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (in.fd >= 0)
+    ::fsync(in.fd);
+}
+
 void writeFileAtomically(const std::string &file, std::string_view content) {
   std::string temporary = fmt::format("{}.tmp{}", file, ::getpid());
   {
@@ -104,6 +112,7 @@ void writeFileAtomically(const std::string &file, std::string_view content) {
     ::unlink(temporary.c_str());
     failWrite(file, error);
   }
+  syncFolderOf(file);
 }
 
 void makeFolder(const std::string &folder) {

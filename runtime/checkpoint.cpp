@@ -3,6 +3,7 @@
 #include "ir/diagnostics.h"
 #include "runtime/executor.h"
 #include "runtime/files.h"
+#include "runtime/manifest.h"
 #include "runtime/safetensors.h"
 #include "runtime/state.h"
 
@@ -83,11 +84,6 @@ void readState(Executor &executor, const State &s, const SafetensorsFile &file, 
   std::vector<char> dense(t.bytes());
   file.read(t, dense.data());
   copyToPadded(s.type, dense.data(), data);
-}
-
-std::string manifestChecksum(json j) {
-  j.erase("blake3");
-  return blake3(j.dump());
 }
 
 std::string nameOfStep(int64_t step) { return fmt::format("step-{:08}", step); }

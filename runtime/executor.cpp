@@ -8,12 +8,13 @@
 #include <cstring>
 
 namespace gptc {
-namespace {
 
-int64_t now() {
+int64_t monotonicNow() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
+
+namespace {
 
 struct PhaseCall {
   const CompiledPhase *phase;
@@ -145,7 +146,7 @@ void Executor::run(llvm::StringRef function, llvm::ArrayRef<const void *> args) 
   for (size_t i = 0; i < args.size(); ++i)
     std::memcpy(f.args[i], args[i], f.function->body.args[i]->type.bytes());
   for (const BoundKernel &k : f.kernels) {
-    int64_t begin = observer ? now() : 0;
+    int64_t begin = observer ? monotonicNow() : 0;
     for (const CompiledPhase &phase : k.code.phases) {
       // A single task is not worth waking anybody.
       if (phase.tasks == 1) {
@@ -156,7 +157,7 @@ void Executor::run(llvm::StringRef function, llvm::ArrayRef<const void *> args) 
       }
     }
     if (observer)
-      observer->ran(k, begin, now());
+      observer->ran(k, begin, monotonicNow());
   }
 }
 

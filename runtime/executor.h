@@ -22,6 +22,9 @@ struct BoundKernel {
   void *result(unsigned i) const { return params[op->numOperands() + i]; }
 };
 
+/// Nanoseconds of a monotonic clock.
+int64_t monotonicNow();
+
 /// Told about every kernel that has run; times are nanoseconds of a monotonic clock. Throwing stops the function.
 class KernelObserver {
 public:

@@ -150,10 +150,16 @@ void replaceFile(const std::string &from, const std::string &to) {
 }
 
 void makeDirs(const std::string &path) {
+  // A new folder lasts once the folder that holds it is synced.
+  std::vector<std::string> parents;
   std::error_code e;
+  for (fs::path p = fs::path(path).lexically_normal(); !p.empty() && !fs::exists(p, e); p = p.parent_path())
+    parents.push_back(p.has_parent_path() ? p.parent_path().string() : ".");
   fs::create_directories(path, e);
   if (e)
     throwWrite(path, e.value());
+  for (const std::string &parent : llvm::reverse(parents))
+    syncDir(parent);
 }
 
 void syncDir(const std::string &path) {

@@ -59,7 +59,7 @@ void appendAll(int fd, const std::string &path, llvm::StringRef text);
 /// Renames a file over another.
 void replaceFile(const std::string &from, const std::string &to);
 
-/// Makes a folder and those above it.
+/// Makes a folder and those above it, and syncs the folders that hold new ones.
 void makeDirs(const std::string &path);
 void syncDir(const std::string &path);
 /// Removes a folder and what is in it; errors are ignored (used to clean up).

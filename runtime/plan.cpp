@@ -3,6 +3,7 @@
 #include "ir/diagnostics.h"
 #include "ir/plan_check.h"
 #include "runtime/files.h"
+#include "runtime/manifest.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -129,12 +130,6 @@ std::string schedulesText(const Module &planned) {
   for (const PlannedKernel &k : kernelsOf(planned))
     j[k.name] = k.schedule;
   return j.dump(1) + "\n";
-}
-
-/// The checksum a manifest must carry: that of its text without the field.
-std::string manifestChecksum(json j) {
-  j.erase("blake3");
-  return blake3(j.dump());
 }
 
 /// What the runtime cannot do to a state: it makes the initial values, and counts in counters.

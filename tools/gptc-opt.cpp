@@ -6,8 +6,8 @@
 #include "ir/opdef.h"
 #include "passes/pass.h"
 #include "tools/driver/codegen_passes.h"
-
-#include <CLI/CLI.hpp>
+#include "tools/driver/command_line.h"
+#include "tools/driver/main_guard.h"
 
 #include <fstream>
 #include <iostream>
@@ -97,7 +97,7 @@ static int run(int argc, char **argv) {
   std::string input = "-", passes, emit = "gir";
   bool verifyEach = true, listPasses = false;
   PipelineOptions options;
-  CLI::App app{"Runs passes on a module of the graph IR and prints the result."};
+  CLI::App app{"Runs passes on a module of the graph IR and prints the result.", "gptc-opt"};
   app.add_option("input", input, "a .gir file, or - for standard input");
   app.add_option("--passes", passes, "e.g. 'autodiff,optimizer,fuse{max=8}'; 'default' for the whole pipeline");
   app.add_flag("--verify-each,!--no-verify-each", verifyEach, "run the verifier after each pass (default)");
@@ -107,13 +107,8 @@ static int run(int argc, char **argv) {
   app.add_option("--emit", emit, "gir, dot, kernel, llvm or none")
       ->check(CLI::IsMember({"gir", "dot", "kernel", "llvm", "cuda", "none"}));
   app.add_flag("--list-passes", listPasses, "print the passes and their options");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError &e) {
-    if (e.get_exit_code() == 0)
-      return app.exit(e);
-    throw UserError(ErrorCode::Usage, e.what(), "gptc-opt --help shows the options");
-  }
+  if (std::optional<int> done = parseCommandLine(app, argc, argv))
+    return *done;
   if (emit == "cuda")
     throw UserError(ErrorCode::NotBuiltYet, "--emit=cuda is not built yet", "gir, dot, kernel and llvm work today");
   options.verifyEach = verifyEach;
@@ -129,26 +124,17 @@ static int run(int argc, char **argv) {
   std::vector<PassUse> uses = parsePipeline(passes == "default" ? defaultPipeline() : passes, &target);
   std::unique_ptr<Module> m = load(input);
   runPipeline(*m, uses, options);
+  std::string text;
   if (emit == "gir")
-    std::cout << print(*m);
+    text = print(*m);
   else if (emit == "dot")
-    std::cout << dot(*m);
+    text = dot(*m);
   else if (emit != "none")
-    std::cout << kernels(*m, target, emit == "llvm");
-  std::cout.flush();
-  if (!std::cout)
-    throw UserError(ErrorCode::Unwritable, "cannot write to standard output");
+    text = kernels(*m, target, emit == "llvm");
+  std::fwrite(text.data(), 1, text.size(), stdout);
   return 0;
 }
 
 int main(int argc, char **argv) {
-  try {
-    return run(argc, argv);
-  } catch (const UserError &e) {
-    std::cerr << e.what();
-    return e.exitCode();
-  } catch (const std::exception &e) {
-    std::cerr << "internal error: " << e.what() << "\n";
-    return exitCodeOf(ErrorCode::Internal);
-  }
+  return guardedMain([&] { return run(argc, argv); });
 }

@@ -60,7 +60,7 @@ TEST_F(BadInput, TokenFiles) {
 
 TEST_F(BadInput, Plans) {
   std::string plan = w.compile("plan"), file = plan + "/planned.gir", good = readFile(file);
-  // A corrupted offset, with and without a checksum that hides it.
+  // Checksums find an accident; forged_plan_test has damage that a checksum hides.
   std::string bad = good;
   size_t at = bad.find("at=[", bad.find("fused"));
   ASSERT_NE(at, std::string::npos);

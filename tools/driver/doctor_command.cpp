@@ -1,12 +1,11 @@
 // gptc doctor: what this machine offers, and what is in the way.
 #include "codegen/codegen.h"
+#include "codegen/object_cache.h"
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
 #include "tools/driver/commands.h"
 
 #include <cerrno>
-#include <cstring>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace gptc {
@@ -22,23 +21,23 @@ void problem(const char *name, const std::string &text, const std::string &remed
   fmt::print("{:<10} problem: {}\n{:<10} remedy:  {}\n", name, text, "", remedy);
 }
 
-/// The cache must be ours alone; it is made on first use.
+/// Says of the cache what the runtime will think of it.
 void cache() {
   const std::string dir = defaultCacheDir();
-  struct stat info {};
   if (dir.empty())
-    problem("cache", "none: neither HOME nor XDG_CACHE_HOME nor GPTC_CACHE names a folder",
-            "set GPTC_CACHE, or kernels are compiled anew in every run");
-  else if (::stat(dir.c_str(), &info) != 0)
-    row("cache", errno == ENOENT ? dir + " (made on first use)" : fmt::format("{}: {}", dir, std::strerror(errno)));
-  else if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid())
-    problem("cache", dir + " is not a folder of yours", "set GPTC_CACHE to one that is");
-  else if (info.st_mode & 077)
-    problem("cache", dir + " may be entered by others, so that gptc does not use it", "chmod 700 " + dir);
-  else if (::access(dir.c_str(), W_OK) != 0)
-    problem("cache", dir + " is not writable", "chmod 700 " + dir);
-  else
-    row("cache", dir);
+    return problem("cache", "none: neither HOME nor XDG_CACHE_HOME nor GPTC_CACHE names a folder",
+                   "set GPTC_CACHE, or kernels are compiled anew in every run");
+  std::string why;
+  const int fd = openPrivateFolder(dir, why);
+  if (fd < 0 && errno == ENOENT)
+    return row("cache", dir + " (made on first use)");
+  if (fd < 0)
+    return problem("cache", why + "; kernels are compiled anew in every run",
+                   "chmod 700 " + dir + ", or set GPTC_CACHE to a folder of yours that is no link");
+  ::close(fd);
+  if (::access(dir.c_str(), W_OK) != 0)
+    return problem("cache", dir + " is not writable", "chmod 700 " + dir);
+  row("cache", dir);
 }
 
 void doctor() {

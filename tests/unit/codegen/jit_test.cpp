@@ -147,6 +147,9 @@ TEST_F(Cached, FoldersOpenToOthersAreRefused) {
   ObjectCache cache(link.string());
   EXPECT_NE(testing::internal::GetCapturedStderr(), "");
   EXPECT_FALSE(cache.enabled());
+  std::string why;
+  EXPECT_EQ(openPrivateFolder(link.string(), why), -1);
+  EXPECT_NE(why.find("cannot open"), std::string::npos) << why;
   fs::remove(link);
 }
 
