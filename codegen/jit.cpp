@@ -34,7 +34,8 @@
 #include <system_error>
 #include <thread>
 
-// libgcc's conversions of f16, for CPUs without F16C. Only their addresses are needed; C++ has no name for the type in GCC 12.
+// libgcc's conversions of f16, for CPUs without F16C. Only their addresses are needed; C++ has no name for the type in
+// GCC 12.
 extern "C" void __extendhfsf2();
 extern "C" void __truncsfhf2();
 
@@ -161,8 +162,8 @@ struct Jit::Impl {
       : target(t), cache(dir), session(valueOf(orc::SelfExecutorProcessControl::Create())),
         linker(session, valueOf(llvm::jitlink::InProcessMemoryManager::Create())),
         dylib(session.createBareJITDylib("kernels")) {
-    // All that generated code may call. f64 kernels use libm; the rest is what LLVM itself makes of loops and
-    // intrinsics.
+    // All that generated code may call: libm for functions in f64, which the optimizer's scalars use in every step, so
+    // that those follow the C library of the machine; and what LLVM itself makes of loops and intrinsics.
     orc::SymbolMap symbols;
     auto add = [&](const char *name, auto *f) {
       symbols[session.intern(name)] = {orc::ExecutorAddr::fromPtr(f), llvm::JITSymbolFlags::Exported};
