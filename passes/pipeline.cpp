@@ -7,6 +7,7 @@ std::string defaultPipeline() {
       "canonicalize",    // first: autodiff should not differentiate what an identity removes
       "cse",             // one read per parameter, so that its uses are counted right
       "dce",             //
+      "pad-vocab",       // before autodiff: gradients and moments take their parameters' types
       "autodiff",        // before fusion: one graph of both directions to optimise
       "optimizer",       // needs the gradients as results; its ops fuse like any others
       "canonicalize",    // gradients leave views of views, and sums with one term

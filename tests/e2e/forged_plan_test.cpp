@@ -3,6 +3,7 @@
 #include "harness.h"
 
 #include "runtime/files.h"
+#include "runtime/manifest.h"
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -33,8 +34,7 @@ public:
     writeFile(plan + "/schedules.json", list);
     j["files"]["planned.gir"] = gptc::blake3(bad);
     j["files"]["schedules.json"] = gptc::blake3(list);
-    j.erase("blake3");
-    j["blake3"] = gptc::blake3(j.dump());
+    j["blake3"] = gptc::manifestChecksum(j);
     writeFile(plan + "/manifest.json", j.dump(2));
     return w.gptrun({plan, "--resume", "never"});
   }

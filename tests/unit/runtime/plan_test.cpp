@@ -2,6 +2,7 @@
 
 #include "ir/diagnostics.h"
 #include "runtime/files.h"
+#include "runtime/manifest.h"
 #include "temp_dir.h"
 
 #include <nlohmann/json.hpp>
@@ -46,8 +47,7 @@ struct PlanTest : ::testing::Test {
     writePlan(dir / "plan", plan);
     json j = json::parse(readFile(dir / "plan/manifest.json"));
     change(j);
-    j.erase("blake3");
-    j["blake3"] = blake3(j.dump());
+    j["blake3"] = manifestChecksum(j);
     writeFile(dir / "plan/manifest.json", j.dump(2));
   }
   TempDir dir;

@@ -1,0 +1,122 @@
+// pad-vocab: the vocabulary takes a multiple of `multiple` (default 128) places in memory: 50257 -> 50304. Rows of
+// logits then start on cache lines, tiles of the classifier have no ragged edge, and any power of two of ranks can
+// share it (Narayanan et al. 2021, section 5.6, pads for the last of these; nanoGPT for the first two).
+//
+// What is padded is memory alone. The type says both extents, `f32[50257->50304,768]`; every op ranges over the logical
+// one, so padded logits never take part in a softmax, and padded rows are never written: parameters, and with them
+// gradients and moments, which follow their type, are 0 there from the start and stay so. Checkpoints hold logical
+// extents.
+//
+// Algorithm
+//   1. The vocabulary is the extent V of the logits of a cross_entropy. Its states are the parameters from which those
+//      logits come by a matmul (dimension 0 where the weight is transposed, else 1), and the tables of embedding ops
+//      with V rows.
+//   2. That dimension of those states is padded.
+//   3. The results of all ops get their types anew, by the ops' own rules; a reshape hands on the padding of its last
+//      dimension.
+//   4. Where some op has no rule for the padded type, or keeps what must not be padded (a dimension that it merges or
+//      cuts), nothing is padded at all.
+// Runs on imported graphs, before autodiff: both directions then agree. Modules that hold moments or gradients already
+// are left alone.
+#include "passes/pass.h"
+
+#include "ir/opdef.h"
+
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/STLExtras.h"
+
+namespace gptc {
+
+namespace {
+
+using PaddedDims = llvm::MapVector<State *, unsigned>;  // which dimension of which state
+
+/// The parameter that an operand reads, if it is one.
+State *parameterOf(const Module &m, const Value *v) {
+  if (!v->def || !v->def->is(OpKind::read))
+    return nullptr;
+  State *s = m.state(v->def->state);
+  return s && s->attrs.getString("kind") == "param" ? s : nullptr;
+}
+
+PaddedDims vocabularyStates(const Module &m) {
+  PaddedDims found;
+  llvm::SmallVector<int64_t, 1> extents;
+  for (const auto &f : m.functions)
+    for (const Op &op : f->body) {
+      if (!op.is(OpKind::cross_entropy))
+        continue;
+      const Value *logits = op.operand(0);
+      while (logits->def && logits->def->is(OpKind::reshape) &&
+             logits->def->operand(0)->type.dim(-1) == logits->type.dim(-1))
+        logits = logits->def->operand(0);
+      const Op *product = logits->def;
+      if (!product || !product->is(OpKind::matmul))
+        continue;
+      if (State *weight = parameterOf(m, product->operand(1)); weight && weight->type.rank() == 2) {
+        found[weight] = product->attrs.getBool("tb") ? 0 : 1;
+        extents.push_back(logits->type.dim(-1));
+      }
+    }
+  for (const auto &f : m.functions)
+    for (const Op &op : f->body)
+      if (op.is(OpKind::embedding))
+        if (State *table = parameterOf(m, op.operand(0)); table && llvm::is_contained(extents, table->type.dim(0)))
+          found.try_emplace(table, 0);
+  return found;
+}
+
+/// Step 3; false when an op has no rule for what its operands have become.
+bool retype(Module &m) {
+  for (auto &f : m.functions)
+    for (Op &op : f->body) {
+      if (op.is(OpKind::read)) {
+        op.result()->type = m.state(op.state)->type;
+      } else if (op.is(OpKind::reshape)) {
+        const Dim &from = op.operand(0)->type.dims.back();
+        Dim &to = op.result()->type.dims.back();
+        if (from.logical != from.padded && to.logical == from.logical)
+          to = from;
+      } else if (op.def().infer) {
+        std::vector<Type> types;
+        std::string error;
+        if (!op.def().infer(op, types, error))
+          return false;
+        for (unsigned i = 0; i < op.numResults(); ++i)
+          op.result(i)->type = types[i];
+      }
+      if (op.def().check && !op.def().check(op).empty())
+        return false;
+      if (op.is(OpKind::write) && op.operand(0)->type != m.state(op.state)->type)
+        return false;
+    }
+  return true;
+}
+
+}  // namespace
+
+bool padVocab(Module &m, const PassOptions &options) {
+  const int64_t multiple = std::max<int64_t>(1, options.values.getInt("multiple", 128));
+  for (const auto &s : m.states)
+    if (std::string kind = s->attrs.getString("kind"); kind == "moment" || kind == "grad")
+      return false;
+  std::unique_ptr<Module> padded = m.clone();
+  bool changed = false;
+  for (auto [state, dim] : vocabularyStates(*padded)) {
+    Dim &d = state->type.dims[dim];
+    const int64_t extent = (d.logical + multiple - 1) / multiple * multiple;
+    changed |= extent > d.padded;
+    d.padded = std::max(d.padded, extent);
+  }
+  if (!changed || !retype(*padded))
+    return false;
+  m.states.swap(padded->states);
+  m.functions.swap(padded->functions);
+  for (auto &f : m.functions)
+    f->module = &m;
+  for (auto &f : padded->functions)
+    f->module = padded.get();
+  return true;
+}
+
+}  // namespace gptc
