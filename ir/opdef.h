@@ -10,6 +10,7 @@
 #include "ir/kernel.h"
 
 #include <functional>
+#include <optional>
 #include <span>
 
 namespace gptc {
@@ -34,6 +35,27 @@ public:
 
 private:
   std::function<F> fn;
+  const char *reason = nullptr;
+};
+
+/// Which precision an op asks of its float operands when a model computes in bf16 or fp16 (passes/precision.cpp).
+enum class AutocastClass {
+  low,   // reads low precision at full worth: products are exact and sums are held in f32 (contractions, attention)
+  keep,  // as precise as what it is given: elementwise ops, movement
+  high,  // computes in f32 and yields f32: exponentials, statistics, sums over many elements, the optimizer
+};
+/// A class, or the reason why there is none.
+class Autocast {
+public:
+  Autocast(AutocastClass c) : given(c) {}
+  Autocast(NotApplicable n) : reason(n.why) {}
+  explicit operator bool() const { return given.has_value(); }
+  AutocastClass operator*() const { return *given; }
+  bool operator==(AutocastClass c) const { return given == c; }
+  const char *why() const { return reason; }
+
+private:
+  std::optional<AutocastClass> given;
   const char *reason = nullptr;
 };
 
@@ -129,6 +151,7 @@ struct OpDef {
   std::vector<AttrSpec> attrs;        // attributes not listed are rejected
   std::vector<std::string> results;   // names; empty for write/return
   FusionKind fusion;
+  Autocast autocast;
 
   /// Result types from operands and attributes, or an error message when they do not fit together. Not applicable to
   /// ops whose type is given (const, read, reshape, ...): those give `check` its work.

@@ -284,6 +284,7 @@ OpDef define_attention() {
       .attrs = attentionAttrs(),
       .results = {"o", "lse"},
       .fusion = FusionKind::attention,
+      .autocast = AutocastClass::low,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &qkv = op.operand(0)->type;
@@ -319,6 +320,7 @@ OpDef define_attention_grad() {
       .attrs = attentionAttrs(),
       .results = {"dqkv"},
       .fusion = FusionKind::attention,
+      .autocast = AutocastClass::low,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &qkv = op.operand(1)->type;
@@ -351,6 +353,7 @@ OpDef define_attention_cached() {
       .attrs = {{AttrSpec::Int, "n_head", true, int64_t(1)}, {AttrSpec::Int, "n_kv_head", false, int64_t(0)}},
       .results = {"o", "k", "v"},
       .fusion = FusionKind::attention,
+      .autocast = AutocastClass::high,
       .infer = inferCached,
       .check =
           NotApplicable{

@@ -30,6 +30,7 @@ OpDef define_embedding() {
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::gather,
+      .autocast = AutocastClass::keep,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &table = op.operand(0)->type, &ids = op.operand(1)->type;
@@ -94,6 +95,7 @@ OpDef define_embedding_grad() {
       .attrs = {{AttrSpec::Int, "vocab", true, int64_t(1)}, {AttrSpec::Int, "padded", false, int64_t(0)}},
       .results = {"dtable"},
       .fusion = FusionKind::scatter,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &dy = op.operand(0)->type, &ids = op.operand(1)->type;

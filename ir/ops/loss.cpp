@@ -63,6 +63,7 @@ OpDef define_cross_entropy() {
       .attrs = {},
       .results = {"nll", "lse"},
       .fusion = FusionKind::row,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectLogits(op, error))
@@ -113,6 +114,7 @@ OpDef define_cross_entropy_grad() {
       .attrs = {},
       .results = {"dlogits"},
       .fusion = FusionKind::row,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &logits = op.operand(0)->type;

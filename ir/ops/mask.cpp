@@ -47,6 +47,7 @@ OpDef define_dropout() {
       .attrs = {{AttrSpec::Float, "p", true, 0.0}, {AttrSpec::Int, "stream", true, int64_t(0)}},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
+      .autocast = AutocastClass::keep,
       .infer = inferDropout,
       .check = checkDropoutAttrs,
       .grad = [](GradCtx &c) -> std::vector<Value *> {
@@ -99,6 +100,7 @@ OpDef define_causal_mask() {
       .attrs = {{AttrSpec::Float, "value", false, -std::numeric_limits<double>::infinity()}},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
+      .autocast = AutocastClass::keep,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &s = op.operand(0)->type;

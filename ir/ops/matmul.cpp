@@ -176,6 +176,7 @@ OpDef define_matmul() {
                 {AttrSpec::Int, "fold", false, int64_t(0)}},
       .results = {"y"},
       .fusion = FusionKind::matmul,
+      .autocast = AutocastClass::low,
       .infer = inferMatmul,
       .check = NotApplicable{"types and attributes are checked when the result type is inferred"},
       .grad = gradMatmul,

@@ -80,6 +80,7 @@ OpDef define_reshape() {
       .attrs = {{AttrSpec::Ints, "at", false, std::vector<int64_t>()}},
       .results = {"y"},
       .fusion = FusionKind::view,
+      .autocast = AutocastClass::keep,
       .infer = NotApplicable{"the shape is what one asks for: it is given"},
       .check = [](const Op &op) -> std::string {
         const Type &x = op.operand(0)->type;
@@ -116,6 +117,7 @@ OpDef define_transpose() {
       .attrs = {{AttrSpec::Ints, "perm", true, std::vector<int64_t>()}},
       .results = {"y"},
       .fusion = FusionKind::gather,
+      .autocast = AutocastClass::keep,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &x = op.operand(0)->type;
@@ -182,6 +184,7 @@ OpDef define_slice() {
       .attrs = {{AttrSpec::Int, "dim", true}, {AttrSpec::Int, "start", true}, {AttrSpec::Int, "size", true}},
       .results = {"y"},
       .fusion = FusionKind::gather,
+      .autocast = AutocastClass::keep,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             int64_t dim;
@@ -246,6 +249,7 @@ OpDef define_unslice() {
       .attrs = {{AttrSpec::Int, "dim", true}, {AttrSpec::Int, "start", true}, {AttrSpec::Int, "full", true}},
       .results = {"y"},
       .fusion = FusionKind::gather,
+      .autocast = AutocastClass::keep,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             int64_t dim;
@@ -311,6 +315,7 @@ OpDef define_dynamic_slice() {
       .attrs = {{AttrSpec::Int, "size", true}},
       .results = {"y"},
       .fusion = FusionKind::gather,
+      .autocast = AutocastClass::keep,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &x = op.operand(0)->type;
@@ -376,6 +381,7 @@ OpDef define_broadcast() {
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
+      .autocast = AutocastClass::keep,
       .infer = NotApplicable{"the shape is what one asks for: it is given"},
       .check = [](const Op &op) -> std::string {
         const Type &x = op.operand(0)->type;
@@ -413,6 +419,7 @@ OpDef define_cast() {
       .attrs = {{AttrSpec::String, "dtype", true, ""}},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
+      .autocast = NotApplicable{"says itself what it makes"},
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             std::string name = op.attrs.getString("dtype");

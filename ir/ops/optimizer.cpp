@@ -146,6 +146,7 @@ OpDef define_lr_schedule() {
                 {AttrSpec::Float, "min_ratio", false, 0.0}},
       .results = {"lr"},
       .fusion = FusionKind::pointwise,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectScalar(op, 0, DType::i64, error))
@@ -186,6 +187,7 @@ OpDef define_clip_scale() {
       .attrs = {{AttrSpec::Float, "max", true, 1.0}},
       .results = {"scale"},
       .fusion = FusionKind::pointwise,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectScalar(op, 0, DType::f32, error))
@@ -238,6 +240,7 @@ OpDef define_adamw() {
                 {AttrSpec::Float, "weight_decay", false, 0.0}},
       .results = {"p", "m", "v"},
       .fusion = FusionKind::pointwise,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &p = op.operand(0)->type;

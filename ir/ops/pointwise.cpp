@@ -109,6 +109,7 @@ OpDef binaryOp(OpKind kind, const char *name, const char *summary, BinaryOp bop)
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
+      .autocast = AutocastClass::keep,
       .infer = inferBinary,
       .check = NotApplicable{"types say all"},
       .grad = gradBinary,
@@ -149,6 +150,7 @@ OpDef unaryOp(UnarySpec spec) {
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
+      .autocast = AutocastClass::keep,
       .infer = inferUnary,
       .check = NotApplicable{"types say all"},
       .grad = [spec](GradCtx &c) -> std::vector<Value *> {
@@ -193,6 +195,7 @@ OpDef activationGradOp(ActivationGradSpec spec) {
       .attrs = {},
       .results = {"dx"},
       .fusion = FusionKind::pointwise,
+      .autocast = AutocastClass::keep,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectFloat(op, 1, error) || !expectSame(op.operand(0)->type, op.operand(1)->type, "dy and x", error))

@@ -48,6 +48,7 @@ OpDef define_row_sum() {
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::row,
+      .autocast = AutocastClass::high,
       .infer = inferRow,
       .check = NotApplicable{"types say all"},
       .grad = [](GradCtx &c) -> std::vector<Value *> {
@@ -79,6 +80,7 @@ OpDef define_row_max() {
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::row,
+      .autocast = AutocastClass::high,
       .infer = inferRow,
       .check = NotApplicable{"types say all"},
       .grad = NotApplicable{"only subtracted for range, where it cancels; softmax has a gradient of its own"},
@@ -104,6 +106,7 @@ OpDef define_softmax() {
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::row,
+      .autocast = AutocastClass::high,
       .infer = inferRow,
       .check = NotApplicable{"types say all"},
       .grad = [](GradCtx &c) -> std::vector<Value *> {
@@ -140,6 +143,7 @@ OpDef define_softmax_grad() {
       .attrs = {},
       .results = {"dx"},
       .fusion = FusionKind::row,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &y = op.operand(1)->type;

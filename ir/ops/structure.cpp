@@ -23,6 +23,7 @@ OpDef structural(OpKind kind, std::string summary, std::vector<OperandSpec> oper
       .attrs = std::move(attrs),
       .results = std::move(results),
       .fusion = FusionKind::structure,
+      .autocast = NotApplicable{"computes nothing"},
       .infer = NotApplicable{"its types are given by what surrounds it"},
       .check = std::move(check),
       .grad = NotApplicable{"autodiff treats state and structure itself"},
@@ -77,6 +78,7 @@ OpDef define_constant() {
       .attrs = {{AttrSpec::Float, "value", true, 0.0}},
       .results = {"value"},
       .fusion = FusionKind::pointwise,
+      .autocast = AutocastClass::keep,
       .infer = NotApplicable{"nothing determines its type: it is given"},
       .check = [](const Op &op) -> std::string {
         DType t = op.result()->type.dtype;

@@ -43,6 +43,7 @@ OpDef define_reduce_sum() {
       .attrs = {{AttrSpec::Int, "lead", true, int64_t(1)}, {AttrSpec::Int, "fold", false, int64_t(0)}},
       .results = {"y"},
       .fusion = FusionKind::fold,
+      .autocast = AutocastClass::high,
       .infer = inferReduceSum,
       .check = NotApplicable{"types and attributes are checked when the result type is inferred"},
       .grad = [](GradCtx &c) -> std::vector<Value *> {
@@ -85,6 +86,7 @@ OpDef define_sum_squares() {
       .attrs = {{AttrSpec::Int, "block", false, int64_t(4096)}},
       .results = {"y"},
       .fusion = FusionKind::reduce_all,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectFloat(op, 0, error))
