@@ -1,7 +1,6 @@
 #include "kernel_case.h"
 
-#include "error_bound.h"
-
+#include "ir/kernel_bound.h"
 #include "ir/kernel_eval.h"
 #include "ir/ops/op_support.h"
 #include "passes/pass.h"
@@ -256,13 +255,13 @@ void checkEmitted(llvm::ArrayRef<std::unique_ptr<Case>> cases) {
   ASSERT_EQ(code.size(), cases.size());
   for (size_t n = 0; n < cases.size(); ++n) {
     const Case &c = *cases[n];
-    std::vector<std::vector<Bounded>> bounds;
+    std::vector<std::vector<kir::Bounded>> bounds;
     for (const auto &m : c.memory) {
       bounds.emplace_back();
       for (double v : m)
         bounds.back().push_back({v, 0});
     }
-    boundErrors(c.group.kernel, bounds);
+    kir::boundErrors(c.group.kernel, bounds);
     std::vector<std::vector<double>> bound = outputsOf(c, [&](size_t p, int64_t at) { return bounds[p][at].error; });
 
     RunResult forwards = execute(c, code[n], false);
@@ -281,7 +280,7 @@ void checkEmitted(llvm::ArrayRef<std::unique_ptr<Case>> cases) {
     for (size_t i = 0; i < c.memory.size(); ++i)
       ASSERT_TRUE(forwards.buffers[i] == again.buffers[i]) << c.name << ": the order of tasks matters";
 
-    if (usesApproximations(c.group.kernel))
+    if (kir::usesApproximations(c.group.kernel))
       continue;
     auto memory = c.memory;
     kir::interpret(c.group.kernel, memory, true);

@@ -1,4 +1,4 @@
-#include "error_bound.h"
+#include "ir/kernel_bound.h"
 
 #include "ir/diagnostics.h"
 #include "ir/kernel_eval.h"
@@ -9,9 +9,7 @@
 #include <cmath>
 #include <limits>
 
-namespace gptc::conformance {
-
-using namespace kir;
+namespace gptc::kir {
 
 namespace {
 
@@ -334,4 +332,4 @@ bool usesApproximations(const Kernel &k) {
   return false;
 }
 
-}  // namespace gptc::conformance
+}  // namespace gptc::kir

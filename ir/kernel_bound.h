@@ -7,7 +7,7 @@
 
 #include <vector>
 
-namespace gptc::conformance {
+namespace gptc::kir {
 
 /// A value computed in float64 (integers exactly), and a bound of |value in the kernel's dtypes - value|. Infinite
 /// where nothing can be said.
@@ -16,11 +16,12 @@ struct Bounded {
   double error = 0;
 };
 
-/// Runs the kernel on buffers whose float elements are exact in their stored dtype. buffers[i] holds params[i].
-void boundErrors(const kir::Kernel &k, std::vector<std::vector<Bounded>> &buffers);
+/// Runs the kernel. buffers[i] holds params[i]; what the kernel reads may carry errors of its own, so that the bounds of
+/// one kernel's results are those with which the next one starts.
+void boundErrors(const Kernel &k, std::vector<std::vector<Bounded>> &buffers);
 
 /// Whether the kernel uses a function that code computes by its own approximation: then bits differ from those of the
 /// host's library.
-bool usesApproximations(const kir::Kernel &k);
+bool usesApproximations(const Kernel &k);
 
-}  // namespace gptc::conformance
+}  // namespace gptc::kir
