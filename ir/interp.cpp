@@ -1,4 +1,5 @@
-// The interpreter: every op by its reference rule, in float64, in order.
+// The interpreter: every op by its reference rule, in float64, in order. A result in f32 stays as it is; one in bf16 or
+// f16 is rounded, as that is what such a type is asked for.
 #include "ir/diagnostics.h"
 #include "ir/kernel_eval.h"
 #include "ir/opdef.h"
@@ -11,6 +12,20 @@ namespace gptc {
 namespace {
 
 bool sameData(const Type &a, const Type &b) { return a.dtype == b.dtype && a.sameShape(b); }
+
+/// The nearest value that the dtype can hold.
+double rounded(double v, DType t) {
+  switch (t) {
+  case DType::f32:
+    return float(v);
+  case DType::bf16:
+    return kir::roundBF16(float(v));
+  case DType::f16:
+    return kir::roundF16(float(v));
+  default:
+    return v;
+  }
+}
 
 /// Runs one block. Tensors are freed after their last use: a training step has many.
 class Run {
@@ -88,25 +103,15 @@ private:
     if (op.is(OpKind::fused))
       return fused(op, operands, observe);
     std::vector<Tensor> results = op.def().reference(op, std::span(operands.data(), operands.size()));
-    for (unsigned i = 0; i < std::min<size_t>(results.size(), op.numResults()); ++i)
+    for (unsigned i = 0; i < std::min<size_t>(results.size(), op.numResults()); ++i) {
       results[i].type.sharding = op.result(i)->type.sharding;  // not an op's business
+      if (DType t = results[i].type.dtype; t == DType::bf16 || t == DType::f16)
+        for (double &v : results[i].data)
+          v = rounded(v, t);
+    }
     return results;
   }
 };
-
-/// The nearest value that the dtype can hold.
-double rounded(double v, DType t) {
-  switch (t) {
-  case DType::f32:
-    return float(v);
-  case DType::bf16:
-    return kir::roundBF16(float(v));
-  case DType::f16:
-    return kir::roundF16(float(v));
-  default:
-    return v;
-  }
-}
 
 }  // namespace
 

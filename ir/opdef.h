@@ -40,19 +40,22 @@ private:
 
 /// Which precision an op asks of its float operands when a model computes in bf16 or fp16 (passes/precision.cpp).
 enum class AutocastClass {
-  low,   // reads low precision at full worth: products are exact and sums are held in f32 (contractions, attention)
+  low,   // loses little by reading low precision: products are exact, sums held in f32 (contractions, attention)
   keep,  // as precise as what it is given: elementwise ops, movement
   high,  // computes in f32 and yields f32: exponentials, statistics, sums over many elements, the optimizer
 };
 /// A class, or the reason why there is none.
 class Autocast {
 public:
-  Autocast(AutocastClass c) : given(c) {}
+  Autocast(AutocastClass c, std::initializer_list<unsigned> lowOperands = {}) : lowOperands(lowOperands), given(c) {}
   Autocast(NotApplicable n) : reason(n.why) {}
   explicit operator bool() const { return given.has_value(); }
   AutocastClass operator*() const { return *given; }
   bool operator==(AutocastClass c) const { return given == c; }
   const char *why() const { return reason; }
+  /// Class low: the operands that may be of low precision, all together. The others (sums to continue, statistics) stay
+  /// f32.
+  std::vector<unsigned> lowOperands;
 
 private:
   std::optional<AutocastClass> given;
@@ -192,7 +195,8 @@ std::string checkSignature(const Op &op);
 using StateMap = llvm::StringMap<Tensor>;
 /// Called after each op, those of fused bodies included, with its results.
 using InterpretObserver = std::function<void(const Op &, llvm::ArrayRef<Tensor>)>;
-/// Runs a function in float64, op by op, `fused` bodies included. Updates `state` on write.
+/// Runs a function in float64, op by op, `fused` bodies included. Updates `state` on write. Results of dtype bf16 and
+/// f16 are rounded to it, to nearest even by way of f32: that is part of what an op means.
 std::vector<Tensor> interpret(const Function &f, std::span<const Tensor> args, StateMap &state,
                               const InterpretObserver &observe = nullptr);
 /// Runs the body of one fused op.

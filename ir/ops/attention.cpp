@@ -284,7 +284,7 @@ OpDef define_attention() {
       .attrs = attentionAttrs(),
       .results = {"o", "lse"},
       .fusion = FusionKind::attention,
-      .autocast = AutocastClass::low,
+      .autocast = {AutocastClass::low, {0}},
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &qkv = op.operand(0)->type;
@@ -320,7 +320,7 @@ OpDef define_attention_grad() {
       .attrs = attentionAttrs(),
       .results = {"dqkv"},
       .fusion = FusionKind::attention,
-      .autocast = AutocastClass::low,
+      .autocast = {AutocastClass::low, {0, 1, 2}},
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &qkv = op.operand(1)->type;

@@ -34,6 +34,13 @@ bool needEvenRows(const Op &op, unsigned i, unsigned batch, std::string &error) 
   return true;
 }
 
+/// The dtype of the result: attribute `out`, by default that of the operands. Sums are held in it, or in f32 where it
+/// is narrower.
+std::optional<DType> outDType(const Op &op) {
+  std::string name = op.attrs.getString("out");
+  return name.empty() ? op.operand(0)->type.dtype : parseDType(name);
+}
+
 bool inferMatmul(const Op &op, std::vector<Type> &types, std::string &error) {
   const Type &a = op.operand(0)->type, &b = op.operand(1)->type;
   int64_t batch = op.attrs.getInt("batch");
@@ -62,7 +69,11 @@ bool inferMatmul(const Op &op, std::vector<Type> &types, std::string &error) {
   if (op.attrs.getInt("fold") < 0)
     return fail(error, "fold must not be negative");
 
-  Type y = ta ? a.slice(0, nb) : a.slice(0, a.rank() - 1);
+  std::optional<DType> out = outDType(op);
+  if (!out || !isFloat(*out))
+    return fail(error, "out = {:?} is no float dtype", op.attrs.getString("out"));
+
+  Type y = (ta ? a.slice(0, nb) : a.slice(0, a.rank() - 1)).withDType(*out);
   if (ta)
     y.dims.push_back(a.dims.back());
   y.dims.push_back(tb ? b.dims[nb] : b.dims.back());
@@ -107,6 +118,8 @@ Value *mergeRows(Builder &b, Value *v, unsigned batch) {
 
 std::vector<Value *> gradMatmul(GradCtx &c) {
   Value *a = c.op.operand(0), *b = c.op.operand(1), *dy = c.dresults[0];
+  if (dy->type.dtype != a->type.dtype)
+    dy = c.b.value(OpKind::cast, {dy}, attrs({{"dtype", nameOf(a->type.dtype).str()}}));
   int64_t batch = c.op.attrs.getInt("batch");
   bool ta = c.op.attrs.getBool("ta"), tb = c.op.attrs.getBool("tb");
   auto product = [&](Value *x, Value *y, bool tx, bool ty, const Type &type) {
@@ -127,7 +140,7 @@ std::vector<Value *> gradMatmul(GradCtx &c) {
   Value *db = tb ? product(dy, a, true, ta, b->type) : product(a, dy, !ta, false, b->type);
   std::vector<Value *> grads = {da, db};
   if (c.op.numOperands() > 2)
-    grads.push_back(dy);
+    grads.push_back(c.dresults[0]);
   return grads;
 }
 
@@ -173,10 +186,11 @@ OpDef define_matmul() {
       .attrs = {{AttrSpec::Bool, "ta", false, false},
                 {AttrSpec::Bool, "tb", false, false},
                 {AttrSpec::Int, "batch", false, int64_t(0)},
-                {AttrSpec::Int, "fold", false, int64_t(0)}},
+                {AttrSpec::Int, "fold", false, int64_t(0)},
+                {AttrSpec::String, "out", false, std::string()}},
       .results = {"y"},
       .fusion = FusionKind::matmul,
-      .autocast = AutocastClass::low,
+      .autocast = {AutocastClass::low, {0, 1}},
       .infer = inferMatmul,
       .check = NotApplicable{"types and attributes are checked when the result type is inferred"},
       .grad = gradMatmul,

@@ -33,6 +33,9 @@ TEST_P(Definition, IsComplete) {
   excused(d.infer, "infer"), excused(d.check, "check"), excused(d.grad, "grad"), excused(d.cost, "cost");
   excused(d.reference, "reference"), excused(d.lower, "lower"), excused(d.samples, "samples");
   excused(d.autocast, "autocast");
+  EXPECT_EQ(d.autocast == AutocastClass::low, !d.autocast.lowOperands.empty()) << "which operands may be low";
+  for (unsigned i : d.autocast.lowOperands)
+    EXPECT_LT(i, d.operands.size());
   if (d.fusion != FusionKind::structure) {
     EXPECT_TRUE(d.cost && d.reference && d.samples) << "an op that computes has a cost, a meaning and samples";
     EXPECT_TRUE(d.infer || d.check) << "nothing says which types are right";

@@ -46,6 +46,17 @@ TEST(Movement, Values) {
   EXPECT_EQ(run("constant {value=-inf} : f32[]", {}), (V{-INFINITY}));
 }
 
+// 1 + 2^-8 is a tie in bf16 and goes to the even neighbour; 2^16 is beyond f16.
+TEST(LowPrecision, ResultsAreRoundedToTheirType) {
+  const Tensor x = tensor(Type(DType::f32, {3}), {1 + 0x1p-8, 1 + 0x3p-8, 0x1p16});
+  EXPECT_EQ(run("cast %a {dtype=\"bf16\"} : bf16[3]", {x}), (V{1, 1 + 0x1p-6, 0x1p16}));
+  EXPECT_EQ(run("cast %a {dtype=\"f16\"} : f16[3]", {x}), (V{1 + 0x1p-8, 1 + 0x3p-8, INFINITY}));
+  const Tensor a = tensor(Type(DType::bf16, {1, 2}), {1 + 0x1p-7, 1}),
+               b = tensor(Type(DType::bf16, {2, 1}), {1, 0x1p-9});
+  EXPECT_EQ(run("matmul %a, %b {out=\"f32\"} : f32[1,1]", {a, b}), (V{1 + 0x1p-7 + 0x1p-9}));
+  EXPECT_EQ(run("matmul %a, %b : bf16[1,1]", {a, b}), (V{1 + 0x1p-7}));
+}
+
 TEST(Movement, TransposeOfThree) {
   Tensor x(Type(DType::f32, {2, 3, 4}));
   for (size_t i = 0; i < 24; ++i)
