@@ -601,6 +601,7 @@ private:
   void allocate(const Buffer &buffer) {
     if (memory.count(buffer.get()))
       return;
+    GPTC_CHECK(buffer->storage != Storage::shared, "shared buffer {} on the CPU", buffer->name);
     // Masked groups of a reg buffer touch whole vectors.
     int64_t size = buffer->size + (buffer->storage == Storage::reg ? 64 : 0);
     llvm::IRBuilder<>::InsertPointGuard guard(b);

@@ -24,10 +24,16 @@
 //   - `parallel` loops stand only at the top level of a kernel and have constant begin and extent. Their iterations are
 //     independent tasks and may run in any order on any thread; top-level statements are separated by barriers. A
 //     top-level statement that is no parallel loop is one task.
-//   - `grid`, `block_thread` bind a loop to a CUDA grid or thread index (x,y,z by nesting order); CPU emitters run them
-//     serially.
+//   - `grid` loops stand only at the top level and have constant begin and extent: their iterations are the blocks of a
+//     CUDA launch, independent as those of `parallel`. `block_thread` loops stand in a grid loop and not in each other,
+//     begin at 0 and have a constant extent of at most 1024: their iterations are the threads of the block, independent
+//     of each other, and all of them end before what follows begins. Around them a grid loop holds what is the same for
+//     all threads: Let, If, serial loops and shared buffers, but no stores (a block_thread loop of extent 1 does
+//     those). stack and reg buffers live inside block_thread loops. CPU emitters run both serially and refuse shared
+//     buffers.
+//   - A `shared` buffer belongs to a block of a grid loop, at any index; together at most 48 KiB in a phase.
 //   - HReduce folds W lanes of a reg buffer by halves (lane i with lane i+W/2, and so on): one fixed tree on every ISA.
-//     The first operand is the lower lane.
+//     The first operand is the lower lane. Outside of block_thread loops it folds a shared buffer in the same way.
 //   - Two parameters may be given the same memory (in-place groups). Then each element is loaded before it is stored to
 //     in statement order and within one task, and code keeps that order: it never moves a load across a store.
 //
@@ -79,7 +85,7 @@ enum class ExprKind : uint8_t {
   Select,
   Cast,
   Bitcast,
-  HReduce,  // fold of elements args[0] .. args[0] + ival of reg `buffer` with `bop` (add, max or min); uniform
+  HReduce,  // fold of elements args[0] .. args[0] + ival of reg or shared `buffer` with `bop` (add, max, min); uniform
   Reduce,   // only between OpDef::lower and a recipe: see ReduceAxis. Recipes replace it.
 };
 enum class UnaryOp : uint8_t { neg, abs, sqrt, rsqrt, exp, log, tanh, floor, not_, sin, cos, round_bf16, round_f16 };

@@ -14,6 +14,8 @@ namespace gptc::kir {
 namespace {
 
 constexpr int64_t maxStackBytes = 1 << 20;
+constexpr int64_t maxSharedBytes = 48 << 10;
+constexpr int64_t maxBlockThreads = 1024;
 constexpr int maxLanes = 64;
 
 /// What is known of an i64 expression as an index into registers.
@@ -42,17 +44,18 @@ public:
       buffers.insert(b.get());
     }
     for (const Stmt &s : k.body) {
-      stack.clear();
-      stackBytes = 0;
+      counted.clear();
+      stackBytes = sharedBytes = 0;
       statement(*s, true);
     }
   }
 
 private:
-  llvm::DenseSet<const BufferNode *> buffers, stack;  // in scope; stack buffers counted already
+  llvm::DenseSet<const BufferNode *> buffers, counted;  // in scope; in the bytes below already
   llvm::DenseMap<const VarNode *, VarInfo> vars;
-  int64_t stackBytes = 0;
+  int64_t stackBytes = 0, sharedBytes = 0;
   const StmtNode *vector = nullptr;  // the vector loop we stand in
+  bool inGrid = false, inThread = false;
   std::string where;
   struct Info {
     bool varying;
@@ -131,8 +134,8 @@ private:
       break;
     case ExprKind::HReduce:
       checkBuffer(e->buffer);
-      if (e->buffer->storage != Storage::reg)
-        error("hreduce of {}, which is not reg", e->buffer->name);
+      if (e->buffer->storage == Storage::shared ? inThread : e->buffer->storage != Storage::reg)
+        error("hreduce of {}, which is not reg here", e->buffer->name);
       if (!a[0].form.fixed || a[0].form.stride)
         error("hreduce of {} at {}, which is no constant", e->buffer->name, print(e->args[0]));
       if (e->ival > e->buffer->size)
@@ -183,6 +186,8 @@ private:
       checkBuffer(s.buffer);
       Info at = info(s.index), v = info(s.value);
       checkReg(s.buffer, s.index, at, false);
+      if (inGrid && !inThread)
+        error("every thread of a block stores");
       if (s.buffer->storage == Storage::global && !s.buffer->written)
         error("the parameter is not marked as written");
       if (vector && v.varying && !at.varying)
@@ -208,12 +213,12 @@ private:
       where = fmt::format("alloc {}", s.buffer->name);
       if (s.buffer->storage == Storage::global)
         error("a global buffer is a parameter");
-      if (s.buffer->storage == Storage::stack && stack.insert(s.buffer.get()).second) {
-        int64_t bytes;
-        if (__builtin_mul_overflow(s.buffer->size, int64_t(sizeOf(s.buffer->dtype)), &bytes) ||
-            __builtin_add_overflow(stackBytes, bytes, &stackBytes) || stackBytes > maxStackBytes)
-          error("more than {} bytes of stack buffers", maxStackBytes);
-      }
+      if (s.buffer->storage == Storage::stack)
+        count(s.buffer, stackBytes, maxStackBytes, "stack");
+      if (s.buffer->storage == Storage::shared)
+        count(s.buffer, sharedBytes, maxSharedBytes, "shared");
+      if (s.buffer->storage == Storage::shared ? !inGrid || inThread : inGrid && !inThread)
+        error("no place for a buffer of that storage");
       if (!buffers.insert(s.buffer.get()).second) {
         error("the buffer is in scope already");
         return body(s.body);
@@ -223,6 +228,13 @@ private:
       return;
     }
     }
+  }
+
+  void count(const Buffer &b, int64_t &sum, int64_t most, const char *what) {
+    int64_t bytes;
+    if (counted.insert(b.get()).second && (__builtin_mul_overflow(b->size, int64_t(sizeOf(b->dtype)), &bytes) ||
+                                           __builtin_add_overflow(sum, bytes, &sum) || sum > most))
+      error("more than {} bytes of {} buffers", most, what);
   }
 
   void scope(const StmtNode &s, VarInfo v) {
@@ -244,9 +256,27 @@ private:
     VarInfo v{false, {}};
     switch (s.loop) {
     case LoopKind::serial:
-    case LoopKind::grid:
-    case LoopKind::block_thread:
       break;
+    case LoopKind::grid:
+      if (!top)
+        error("a grid loop below the top level");
+      if (!constant(s.extent) || !constant(s.begin))
+        error("a grid loop without constant bounds");
+      inGrid = true;
+      scope(s, v);
+      inGrid = false;
+      return;
+    case LoopKind::block_thread: {
+      int64_t n;
+      if (!inGrid || inThread || vector)
+        error("a block_thread loop outside of a grid loop, or inside another");
+      if (!isImm(s.extent, &n) || n < 1 || n > maxBlockThreads || !isImm(s.begin, &n) || n != 0)
+        error("{} threads from {}", print(s.extent), print(s.begin));
+      const bool outer = std::exchange(inThread, true);
+      scope(s, v);
+      inThread = outer;
+      return;
+    }
     case LoopKind::parallel:
       if (!top)
         error("a parallel loop below the top level");
@@ -261,6 +291,8 @@ private:
     case LoopKind::vector: {
       if (vector)
         error("a vector loop inside another");
+      if (inGrid && !inThread)
+        error("a vector loop around the threads of a block");
       if (s.width < 1 || s.width > maxLanes || (s.width & (s.width - 1)))
         error("{} lanes", s.width);
       v.varying = true;

@@ -127,6 +127,42 @@ TEST(Kernel, VerifierNamesEachViolation) {
       "");
 }
 
+TEST(Kernel, VerifierKnowsBlocksAndThreads) {
+  Buffer y = makeBuffer("y", DType::f32, Storage::global, 64, true);
+  Buffer part = makeBuffer("part", DType::f32, Storage::shared, 64),
+         acc = makeBuffer("acc", DType::f32, Storage::reg, 1);
+  Buffer large = makeBuffer("large", DType::f64, Storage::shared, 6 * 1024 + 1);
+  Var b = makeVar("b"), t = makeVar("t"), u = makeVar("u"), s = makeVar("s", DType::f32);
+  auto check = [&](std::vector<Stmt> body) { return firstError({"k", {y}, std::move(body)}); };
+  auto grid = [&](std::vector<Stmt> body) { return loop(LoopKind::grid, b, imm(4), std::move(body)); };
+  auto threads = [&](const Var &v, int64_t n, std::vector<Stmt> body) {
+    return loop(LoopKind::block_thread, v, imm(n), std::move(body));
+  };
+  Stmt put = store(y, ref(t), fimm(1)), fill = threads(t, 64, {store(part, ref(t), fimm(1))});
+
+  EXPECT_EQ(check({grid({alloc(
+                part, {fill, let(s, hreduce(part, BinaryOp::add), {threads(u, 1, {store(y, ref(b), ref(s))})})})})}),
+            "");
+  EXPECT_EQ(check({loop(LoopKind::serial, u, imm(4), {grid({threads(t, 64, {put})})})}),
+            "loop b: a grid loop below the top level");
+  EXPECT_EQ(check({loop(LoopKind::grid, b, load(makeBuffer("n", DType::i64, Storage::global, 1), imm(0)), {})}),
+            "loop b: buffer n is not in scope");
+  EXPECT_EQ(check({threads(t, 64, {put})}), "loop t: a block_thread loop outside of a grid loop, or inside another");
+  EXPECT_EQ(check({grid({threads(u, 8, {threads(t, 8, {put})})})}),
+            "loop t: a block_thread loop outside of a grid loop, or inside another");
+  EXPECT_EQ(check({grid({threads(t, 1025, {put})})}), "loop t: 1025 threads from 0");
+  EXPECT_EQ(check({grid({store(y, ref(b), fimm(1))})}), "store to y: every thread of a block stores");
+  EXPECT_EQ(check({alloc(part, {store(part, imm(0), fimm(1))})}), "alloc part: no place for a buffer of that storage");
+  EXPECT_EQ(check({grid({threads(t, 64, {alloc(part, {put})})})}), "alloc part: no place for a buffer of that storage");
+  EXPECT_EQ(check({grid({alloc(acc, {threads(t, 64, {put})})})}), "alloc acc: no place for a buffer of that storage");
+  EXPECT_EQ(check({grid({alloc(large, {threads(t, 64, {put})})})}),
+            "alloc large: more than 49152 bytes of shared buffers");
+  EXPECT_EQ(check({grid({alloc(part, {threads(t, 64, {store(y, ref(t), hreduce(part, BinaryOp::add))})})})}),
+            "store to y: hreduce of part, which is not reg here");
+  EXPECT_EQ(check({grid({loop(LoopKind::vector, u, imm(4), {}, 4)})}),
+            "loop u: a vector loop around the threads of a block");
+}
+
 // ---- interpreter ----------------------------------------------------------------------------------------------------
 
 TEST(KernelInterpreter, RunsVectorLoopsInLockStep) {
@@ -151,6 +187,27 @@ TEST(KernelInterpreter, FoldsByHalves) {
   std::vector<std::vector<double>> b{{1e8, 1, -1e8, 1}, {0}};
   interpret(k, b, true);
   EXPECT_EQ(b[1][0], 2);
+}
+
+TEST(KernelInterpreter, RunsBlocksOfThreads) {
+  // Each block sums a row of eight through a shared buffer, which no block inherits from another.
+  Buffer x = makeBuffer("x", DType::f32, Storage::global, 16),
+         y = makeBuffer("y", DType::f32, Storage::global, 2, true);
+  Buffer part = makeBuffer("part", DType::f32, Storage::shared, 4);
+  Var b = makeVar("b"), t = makeVar("t"), u = makeVar("u"), s = makeVar("s", DType::f32);
+  auto kernel = [&](int64_t threads) -> Kernel {
+    Expr at = ref(b) * 8 + ref(t);
+    Stmt fill = loop(LoopKind::block_thread, t, imm(threads), {store(part, ref(t), load(x, at) + load(x, at + 4))});
+    Stmt put = loop(LoopKind::block_thread, u, imm(1), {store(y, ref(b), ref(s))});
+    return {"rows",
+            {x, y},
+            {loop(LoopKind::grid, b, imm(2), {alloc(part, {fill, let(s, hreduce(part, BinaryOp::add), {put})})})}};
+  };
+  std::vector<std::vector<double>> m{{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, {0, 0}};
+  EXPECT_EQ(verify(kernel(4)), std::vector<std::string>());
+  interpret(kernel(4), m);
+  EXPECT_EQ(m[1], (std::vector<double>{36, 100}));
+  EXPECT_THROW(interpret(kernel(3), m), InternalError);
 }
 
 TEST(KernelInterpreter, MasksLanesAndBranches) {
