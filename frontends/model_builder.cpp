@@ -332,7 +332,8 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
                     {"beta2", config.optimizer.beta2},
                     {"eps", config.optimizer.eps},
                     {"weight_decay", config.optimizer.weightDecay},
-                    {"grad_clip", config.train.gradClip}});
+                    {"grad_clip", config.train.gradClip},
+                    {"remat", config.compile.remat}});
   Parameters declarations(*m, c);
   declarations.declare();
   FunctionBuilder(*m, config, options, "forward").buildLoss(config.train.microBatch, true);

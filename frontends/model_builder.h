@@ -32,6 +32,7 @@
 //   ints    block_size micro_batch accumulate fold n_layer n_head n_kv_head n_embd vocab_size prefill; fold = rows per
 //           block of sums over tokens: the largest divisor of block_size up to 256
 //   steps warmup, schedule ("cosine" | "wsd" | "linear" | "constant"), lr min_lr_ratio: the learning rate
+//   remat   compile.remat, for the pass of that name
 //   beta1 beta2 eps weight_decay grad_clip: AdamW; grad_clip 0: none
 #pragma once
 

@@ -3,6 +3,7 @@
 
 #include "frontends/config_reader.h"
 #include "frontends/files.h"
+#include "ir/words.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
@@ -153,14 +154,6 @@ void readLaterWork(ConfigReader &r) {
   else if (target != "auto" && target != "cpu")
     r.complain("compile.target", ErrorCode::UnknownValue, fmt::format("compile.target = \"{}\" is not known", target),
                "", {"\"auto\" and \"cpu\" work today"});
-  std::string remat = "auto";
-  r.string("compile.remat", remat);
-  bool budget = !remat.empty() && llvm::isDigit(remat[0]) && llvm::StringRef(remat).ends_with("B");
-  if (remat == "full" || budget)
-    r.notBuilt("compile.remat", fmt::format("\"{}\"", remat), {"\"auto\"", "\"none\""});
-  else if (remat != "auto" && remat != "none")
-    r.complain("compile.remat", ErrorCode::UnknownValue, fmt::format("compile.remat = \"{}\" is not known", remat), "",
-               {"\"auto\" and \"none\" work today"});
   r.choice("compile.autotune", ignored, {"off", "cached"}, {"search"});
   double budgetSeconds = 0;
   r.number("compile.autotune_budget_s", budgetSeconds, 0, 1e9);
@@ -208,6 +201,13 @@ void readRun(ConfigReader &r, Config &c) {
   }
 }
 
+void readRemat(ConfigReader &r, std::string &remat) {
+  r.string("compile.remat", remat);
+  if (r.good("compile.remat") && remat != "auto" && remat != "none" && remat != "full" && !parseBytes(remat))
+    r.complain("compile.remat", ErrorCode::UnknownValue, fmt::format("compile.remat = \"{}\" is not known", remat), "",
+               {"\"auto\", \"none\", \"full\" and a budget such as \"8GiB\" work"});
+}
+
 void readAll(ConfigReader &r, Config &c) {
   int64_t schema = 1;
   r.integer("schema", schema, 1, 1);
@@ -217,6 +217,7 @@ void readAll(ConfigReader &r, Config &c) {
   readModel(r, c.model);
   readTraining(r, c.train, c.optimizer);
   readLaterWork(r);
+  readRemat(r, c.compile.remat);
   readRun(r, c);
 }
 

@@ -77,6 +77,12 @@ struct LogConfig {
   double mfuPeak = 0;               // FLOP/s; 0: measured
 };
 
+struct CompileConfig {
+  /// What the backward part computes again rather than keeps: nothing, all but the layers' inputs ("full"), as much as a
+  /// budget of bytes asks for ("8GiB"), or as much as this machine's memory asks for.
+  std::string remat = "auto";
+};
+
 struct Config {
   std::string file;
   std::string name;    // default: the file's name without .toml
@@ -88,6 +94,7 @@ struct Config {
   EvalConfig eval;
   CheckpointConfig checkpoint;
   LogConfig log;
+  CompileConfig compile;
   /// Where each written key stands, for later messages.
   std::map<std::string, TomlValue> written;
   /// Place of a key's value; "the file as a whole" where the key was not written.

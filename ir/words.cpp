@@ -31,4 +31,20 @@ std::string nearestWord(const std::string &word, const std::vector<std::string> 
   return best;
 }
 
+std::optional<int64_t> parseBytes(llvm::StringRef text) {
+  text = text.trim();
+  size_t digits = text.find_first_not_of("0123456789.");
+  double n;
+  if (digits == 0 || text.take_front(digits).getAsDouble(n))
+    return std::nullopt;
+  static const std::pair<const char *, double> units[] = {
+      {"", 1},     {"B", 1},    {"KiB", 1024}, {"MiB", 1 << 20}, {"GiB", 1 << 30},
+      {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9},   {"TiB", 0x1p40},  {"TB", 1e12}};
+  llvm::StringRef unit = digits == llvm::StringRef::npos ? "" : text.drop_front(digits).ltrim();
+  for (auto &[name, bytes] : units)
+    if (unit == name && n * bytes >= 1 && n * bytes < 0x1p62)
+      return int64_t(n * bytes);
+  return std::nullopt;
+}
+
 }  // namespace gptc

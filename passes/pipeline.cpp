@@ -15,6 +15,7 @@ std::string defaultPipeline() {
       "dce",             // gradients that no parameter needed
       "fuse",            // on the whole graph, when every use of a value is known
       "order",           // after fusion: groups, not ops, hold memory
+      "remat",           // on the order that says what lives when; its copies are settled and get recipes like all else
       "settle-writes",   // on the final order; the copies that it adds need recipes too
       "select-recipes",  // memory must know the workspaces
       "plan-memory",     // last: exact

@@ -5,6 +5,8 @@
 #include "frontends/tokenizer.h"
 #include "frontends/toml_config.h"
 #include "ir/diagnostics.h"
+#include "passes/remat.h"
+#include "runtime/arena.h"
 #include "runtime/files.h"
 #include "tools/driver/codegen_passes.h"
 
@@ -24,6 +26,12 @@ private:
 };
 
 std::string absoluteOrEmpty(const std::string &path) { return path.empty() ? path : absolutePath(path); }
+
+/// What a plan may take of this machine's memory: the rest is for the process around it and for others.
+int64_t memoryForPlans() {
+  const int64_t available = availableMemory();
+  return available - std::max<int64_t>(256 << 20, available / 20);
+}
 
 }  // namespace
 
@@ -75,7 +83,16 @@ CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &p
       plan.joint = m.clone();
   };
   registerCodegenPasses();
-  runPipeline(*plan.planned, parsePipeline(defaultPipeline(), &plan.target), options);
+  std::vector<PassUse> uses = parsePipeline(defaultPipeline(), &plan.target);
+  for (PassUse &use : uses)
+    if (use.pass->name == llvm::StringRef("remat"))
+      use.options.values.set("available", memoryForPlans());
+  try {
+    runPipeline(*plan.planned, uses, options);
+  } catch (RematBudgetError &e) {
+    e.diagnostics[0].where = config.where("compile.remat");
+    throw UserError(e.diagnostics);
+  }
   GPTC_CHECK(plan.joint, "the default pipeline does not fuse");
   report.passSeconds = passes.seconds();
   report.arenaBytes = plan.planned->attrs.getInt("arena_bytes");

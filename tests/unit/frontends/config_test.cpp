@@ -191,7 +191,6 @@ TEST_F(ConfigTest, ExplicitValuesOfLaterWorkAreErrors) {
                               "parallel.offload=optimizer", "parallel.compression=onebit",
                               "precision.compute=bf16",     "precision.optimizer_state=bf16",
                               "compile.target=cuda",        "compile.target=cuda:sm_90a",
-                              "compile.remat=full",         "compile.remat=8GiB",
                               "compile.autotune=search"}) {
     std::vector<Diagnostic> e = errors(small, {setting});
     ASSERT_EQ(e.size(), 1u) << setting;
@@ -200,7 +199,7 @@ TEST_F(ConfigTest, ExplicitValuesOfLaterWorkAreErrors) {
   }
   for (const char *setting :
        {"parallel.data=auto", "parallel.zero_stage=auto", "parallel.logical_shards=1", "compile.target=auto",
-        "compile.remat=auto", "precision.compute=auto", "train.micro_batch=auto", "log.mfu_peak=measured",
+        "compile.remat=auto", "compile.remat=full", "compile.remat=8GiB", "compile.remat=2.5 MB", "precision.compute=auto", "train.micro_batch=auto", "log.mfu_peak=measured",
         "log.mfu_peak=1e12", "log.trace_steps=[]", "log.trace_steps=[1, 2]", "model.init_from=scratch",
         "model.init_from=hf:x", "train.on_nonfinite=explain"})
     EXPECT_TRUE(errors(small, {setting}).empty()) << setting;

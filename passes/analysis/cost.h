@@ -1,0 +1,46 @@
+// Predicted time and traffic of a kernel: the roofline (Williams, Waterman & Patterson 2009) over OpDef::cost,
+//   seconds = max(FLOPs / rate, bytes / bandwidth) + launch,
+// with a rate for each kind of work. Good for choosing between two ways to compute a thing and for a forecast of a
+// step; docs/performance.md says how far off it is.
+#pragma once
+
+#include "ir/graph.h"
+#include "ir/schedule.h"
+
+namespace gptc {
+
+/// What a machine can do. Data: a decision that depends on it depends on nothing else of the machine. All rates are
+/// those of all threads together.
+struct MachineRates {
+  double fp32 = 0, bf16 = 0;   // FLOP/s of fused multiply-adds at best, an FMA counting as two
+  double dram = 0, cache = 0;  // bytes/s of a kernel that streams, from memory and from the last-level cache
+  double cacheBytes = 0;       // working sets up to this are served by the cache
+  double launch = 0;           // seconds to start a kernel on all threads and to wait for the last of them
+  // Shares of the peak that kernels reach in practice.
+  double matmul = 0.84;  // contractions, register-tiled
+  double attention = 0.52, attentionGrad = 0.42;
+  double elementwise = 0.12;   // exponentials, divisions and dependent chains among them
+  double scatter = 1.0 / 256;  // rows added one by one, in order
+};
+
+/// The rates of a target, from cores, vector lanes and a typical clock. They do not depend on a measurement, so that
+/// two compilations make equal plans.
+MachineRates ratesOf(const Target &t);
+/// The same with a measured fp32 peak (codegen/peak.h), for forecasts; the other rates of arithmetic follow it.
+MachineRates ratesOf(const Target &t, double measuredFp32);
+
+struct KernelCost {
+  double flops = 0;
+  double bytes = 0;  // operands and results of the group; what stays inside moves nothing
+  double seconds = 0;
+  KernelCost &operator+=(const KernelCost &o);
+};
+
+/// One kernel: a fused op, or an op by itself. Ops that run no code cost nothing.
+KernelCost costOf(const Op &op, const MachineRates &rates);
+/// All kernels of a function.
+KernelCost costOf(const Function &f, const MachineRates &rates);
+/// One optimizer step: @train_step, or @accumulate as often as the module says and @update.
+KernelCost costOfStep(const Module &m, const MachineRates &rates);
+
+}  // namespace gptc

@@ -1,0 +1,407 @@
+// Rematerialisation: values that the backward part needs are computed a second time rather than kept, as far as a
+// budget of memory asks for it. analysis/recompute.h says what a second computation consists of, and why it gives the
+// same bits.
+//
+// Options: budget = none | full | auto | bytes ("8GiB"); without it the module attribute `remat`, else none.
+//          available = bytes that this machine can give to the plan, for auto.
+//   none   nothing is recomputed
+//   full   of every layer only the input is kept, as practitioners know it
+//   bytes  the arena, planned to the byte, is to be at most that large
+//   auto   a budget of `available` where the plan is larger than that, else none
+//
+// Algorithm for a budget
+//   1. The values that may be dropped form classes: the same result of the same group in all layers.
+//   2. Classes are put in order. Again and again that class comes next which, dropped in all layers on top of those
+//      before it, lowers the peak by the most bytes per second of recompute; one that does not lower it waits, and
+//      is left out when nothing after it changes that. Peaks here are sums of live bytes; seconds are predicted by
+//      analysis/cost.h. Within a class earlier layers come first: their values live longest.
+//   3. So there is one sequence of values, whatever the budget. The shortest beginning of it with which the module,
+//      planned for real, fits into the budget is found by bisection.
+//   4. Classes that turn out not to be needed, because later ones free more, are taken out again, the dearest first.
+//   5. If nothing fits, the error names the smallest budget that does, and what holds the memory then.
+//
+// After order, which says what lives when; before settle-writes, so that states whose content a copy needs once
+// more are settled with that in view.
+#include "passes/pass.h"
+
+#include "ir/diagnostics.h"
+#include "ir/opdef.h"
+#include "ir/plan_check.h"
+#include "ir/words.h"
+#include "passes/analysis/liveness.h"
+#include "passes/analysis/recompute.h"
+#include "passes/decisions.h"
+#include "passes/remat.h"
+
+#include "llvm/ADT/StringExtras.h"
+
+#include <algorithm>
+#include <map>
+
+namespace gptc {
+
+namespace {
+
+std::string mib(double bytes) { return fmt::format("{:.1f} MiB", bytes / (1 << 20)); }
+
+/// A class of values: one result of one kind of group, in several layers.
+struct Class {
+  std::string what;
+  std::vector<const Value *> values;  // in order of definition
+};
+
+std::vector<Class> classesOf(const Recompute &r, int64_t least) {
+  std::vector<Class> classes;
+  std::map<std::string, size_t> index;
+  for (const Recompute::Candidate &c : r.candidates()) {
+    if (c.value->type.bytes() < least)
+      continue;
+    auto [it, isNew] = index.try_emplace(c.what + " " + c.value->type.str(), classes.size());
+    if (isNew)
+      classes.push_back({c.what, {}});
+    classes[it->second].values.push_back(c.value);
+  }
+  return classes;
+}
+
+/// Step 2: the classes in order, as far as they lower the peak.
+std::vector<Class> inOrder(const Recompute &r) {
+  Recompute::Dropped dropped;
+  Recompute::Outcome now = r.outcome(dropped);
+  std::vector<Class> open = classesOf(r, now.peak / 10000), order;
+  while (!open.empty()) {
+    size_t best = open.size();
+    double bestRatio = 0;
+    Recompute::Outcome bestOutcome;
+    for (size_t i = 0; i < open.size(); ++i) {
+      Recompute::Dropped with = dropped;
+      with.insert(open[i].values.begin(), open[i].values.end());
+      Recompute::Outcome o = r.outcome(with);
+      if (o.peak >= now.peak)
+        continue;
+      // Dropping more may make recomputing cheaper, where a copy starts further up anyway.
+      double ratio = double(now.peak - o.peak) / std::max(1e-9, o.extra.seconds - now.extra.seconds);
+      if (ratio > bestRatio) {
+        best = i;
+        bestRatio = ratio;
+        bestOutcome = o;
+      }
+    }
+    if (best == open.size())
+      break;
+    now = bestOutcome;
+    dropped.insert(open[best].values.begin(), open[best].values.end());
+    order.push_back(std::move(open[best]));
+    open.erase(open.begin() + best);
+  }
+  return order;
+}
+
+Recompute::Dropped fullOf(const Recompute &r) {
+  Recompute::Dropped dropped;
+  for (const Recompute::Candidate &c : r.candidates())
+    if (c.layer >= 0 && !c.leavesLayer)
+      dropped.insert(c.value);
+  return dropped;
+}
+
+/// A function's values by number, so that they can be found in a copy of the module.
+struct Choice {
+  std::string function;
+  std::vector<std::pair<int, unsigned>> values;  // op, result
+};
+
+class Rematerialiser {
+public:
+  Rematerialiser(Module &m, const PassOptions &o) : m(m), o(o), rates(ratesOf(o.target ? *o.target : Target())) {}
+
+  bool run(const std::string &wish) {
+    if (wish == "none")
+      return false;
+    if (wish == "full") {
+      for (auto &f : m.functions) {
+        Recompute r(*f, rates);
+        if (!r.candidates().empty())
+          chosen.push_back(choiceOf(*f, fullOf(r)));
+      }
+      return finish("full", planned({}));
+    }
+    const int64_t plain = planned({});
+    int64_t budget = o.values.getInt("available", 0);
+    if (wish != "auto") {
+      std::optional<int64_t> n = parseBytes(wish);
+      if (!n)
+        throw UserError(ErrorCode::Usage, fmt::format("remat{{budget={}}}: no budget", wish),
+                        "none, full, auto or bytes such as 8GiB");
+      budget = *n;
+    }
+    if (budget <= 0 || plain <= budget)
+      return false;
+    if (wish == "auto" && stateBytes() > budget)
+      return false;  // no way to make it fit: a plan for another machine
+    return search(plain, budget, wish == "auto");
+  }
+
+private:
+  Module &m;
+  const PassOptions &o;
+  const MachineRates rates;
+  std::vector<Choice> chosen;
+  struct Step {
+    size_t function;
+    std::string what;
+    const Value *value;
+  };
+
+  int64_t stateBytes() const {
+    int64_t n = 0;
+    for (const auto &s : m.states)
+      n += alignedBytes(s->type);
+    return n;
+  }
+
+  static Choice choiceOf(const Function &f, const Recompute::Dropped &dropped) {
+    Choice c{f.name, {}};
+    int n = 0;
+    for (const Op &op : f.body) {
+      for (unsigned i = 0; i < op.numResults(); ++i)
+        if (dropped.contains(op.result(i)))
+          c.values.push_back({n, i});
+      ++n;
+    }
+    return c;
+  }
+
+  void applyTo(Module &to, const std::vector<Choice> &choices) const {
+    for (const Choice &c : choices) {
+      Function &f = *to.function(c.function);
+      std::vector<Op *> ops;
+      for (Op &op : f.body)
+        ops.push_back(&op);
+      Recompute::Dropped dropped;
+      for (auto [op, result] : c.values)
+        dropped.insert(ops[op]->result(result));
+      Recompute(f, rates).apply(dropped);
+    }
+  }
+
+  /// The module as it will be planned.
+  std::unique_ptr<Module> plannedModule(const std::vector<Choice> &choices) const {
+    std::unique_ptr<Module> copy = m.clone();
+    applyTo(*copy, choices);
+    PassOptions rest;
+    rest.target = o.target;
+    for (const char *name : {"settle-writes", "select-recipes", "plan-memory"})
+      for (const PassInfo &p : allPasses())
+        if (llvm::StringRef(p.name) == name)  // select-recipes may be missing in tests of passes alone
+          p.run(*copy, rest);
+    return copy;
+  }
+  int64_t planned(const std::vector<Choice> &choices) const {
+    return plannedModule(choices)->attrs.getInt("arena_bytes");
+  }
+
+  bool search(int64_t plain, int64_t budget, bool lenient) {
+    std::vector<std::unique_ptr<Recompute>> functions;
+    std::vector<std::string> names;
+    std::vector<Step> sequence;
+    for (auto &f : m.functions) {
+      auto r = std::make_unique<Recompute>(*f, rates);
+      if (r->candidates().empty())
+        continue;
+      for (Class &c : inOrder(*r))
+        for (const Value *v : c.values)
+          sequence.push_back({functions.size(), c.what, v});
+      functions.push_back(std::move(r));
+      names.push_back(f->name);
+    }
+    auto choices = [&](llvm::ArrayRef<Step> steps) {
+      std::vector<Choice> list;
+      for (size_t i = 0; i < functions.size(); ++i) {
+        Recompute::Dropped dropped;
+        for (const Step &s : steps)
+          if (s.function == i)
+            dropped.insert(s.value);
+        if (!dropped.empty())
+          list.push_back(choiceOf(*m.function(names[i]), dropped));
+      }
+      return list;
+    };
+    std::map<size_t, int64_t> known = {{0, plain}};
+    auto arena = [&](size_t n) {
+      auto [it, isNew] = known.try_emplace(n);
+      if (isNew)
+        it->second = planned(choices(llvm::ArrayRef(sequence).take_front(n)));
+      return it->second;
+    };
+    // Step 3.
+    size_t low = 0, high = sequence.size();
+    if (arena(high) > budget) {
+      // The sequence stops where no class by itself lowers the peak any more; dropping all at once may.
+      std::vector<Choice> full;
+      for (size_t i = 0; i < functions.size(); ++i)
+        full.push_back(choiceOf(*m.function(names[i]), fullOf(*functions[i])));
+      const int64_t least = planned(full);
+      if (least <= budget) {
+        chosen = std::move(full);
+        return finish(fmt::format("full, for a budget of {}", mib(double(budget))), plain);
+      }
+      if (lenient)
+        return false;
+      cannot(budget, least < arena(high) ? full : choices(sequence));
+    }
+    while (high - low > 1) {
+      size_t middle = (low + high) / 2;
+      (arena(middle) <= budget ? high : low) = middle;
+    }
+    sequence.resize(high);
+    // Step 4.
+    std::vector<std::string> order;
+    for (const Step &s : sequence)
+      if (order.empty() || order.back() != s.what)
+        order.push_back(s.what);
+    if (!order.empty())
+      order.pop_back();  // the last one is what made it fit
+    for (const std::string &what : llvm::reverse(order)) {
+      std::vector<Step> without;
+      for (const Step &s : sequence)
+        if (s.what != what)
+          without.push_back(s);
+      if (planned(choices(without)) <= budget)
+        sequence = without;
+    }
+    chosen = choices(sequence);
+    report(functions, sequence);
+    return finish(fmt::format("{} of {}", lenient ? "auto, a budget" : "a budget", mib(double(budget))), plain);
+  }
+
+  /// One decision per class, with what it adds to those before it.
+  void report(llvm::ArrayRef<std::unique_ptr<Recompute>> functions, llvm::ArrayRef<Step> sequence) {
+    std::vector<Recompute::Dropped> dropped(functions.size());
+    for (size_t i = 0, n = 0; i < sequence.size(); ++n) {
+      const Step &first = sequence[i];
+      const Recompute &r = *functions[first.function];
+      Recompute::Outcome before = r.outcome(dropped[first.function]);
+      int count = 0;
+      for (; i < sequence.size() && sequence[i].what == first.what && sequence[i].function == first.function; ++i) {
+        dropped[first.function].insert(sequence[i].value);
+        ++count;
+      }
+      Recompute::Outcome after = r.outcome(dropped[first.function]);
+      record(m, {"remat",
+                 fmt::format("step{:02}", n + 1),
+                 first.what,
+                 {double(after.peak - before.peak), after.extra.bytes - before.extra.bytes,
+                  1e3 * times(first.function) * (after.extra.seconds - before.extra.seconds)},
+                 fmt::format("{} value{} computed again in the backward part", count, count == 1 ? "" : "s"),
+                 {}});
+    }
+  }
+
+  /// Calls of a function in one step.
+  double times(size_t) const { return double(std::max<int64_t>(1, m.attrs.getInt("accumulate", 1))); }
+
+  bool finish(const std::string &what, int64_t plain) {
+    KernelCost extra;
+    for (const Choice &c : chosen) {
+      Function &f = *m.function(c.function);
+      Recompute r(f, rates);
+      Recompute::Dropped dropped;
+      std::vector<Op *> ops;
+      for (Op &op : f.body)
+        ops.push_back(&op);
+      for (auto [op, result] : c.values)
+        dropped.insert(ops[op]->result(result));
+      extra += r.outcome(dropped).extra;
+    }
+    const int64_t arena = planned(chosen);
+    const double n = times(0);
+    record(m, {"remat", "all", what, {double(arena - plain), n * extra.bytes, n * 1e3 * extra.seconds}, "", {}});
+    applyTo(m, chosen);
+    return !chosen.empty();
+  }
+
+  /// Step 5.
+  [[noreturn]] void cannot(int64_t budget, const std::vector<Choice> &best) const {
+    std::unique_ptr<Module> p = plannedModule(best);
+    const int64_t arena = p->attrs.getInt("arena_bytes");
+    // Whole MiB, rounded up, so that what is named works.
+    const int64_t smallest = (arena + (1 << 20) - 1) >> 20;
+    std::map<std::string, int64_t> states;
+    for (const auto &s : p->states)
+      states[s->attrs.getString("kind", "other")] += alignedBytes(s->type);
+    Diagnostic d;
+    d.code = ErrorCode::TooLarge;
+    d.message = fmt::format("no plan fits into {}: with everything recomputed that helps, it takes {}",
+                            mib(double(budget)), mib(double(arena)));
+    static const std::pair<const char *, const char *> kinds[] = {{"param", "parameters"},
+                                                                  {"moment", "optimizer moments"},
+                                                                  {"grad", "gradient accumulators"},
+                                                                  {"cache", "caches"}};
+    for (auto &[kind, text] : kinds)
+      if (states.count(kind))
+        d.notes.push_back(fmt::format("{:>10} {}", mib(double(states[kind])), text));
+    for (const auto &[what, bytes] : atPeak(*p))
+      d.notes.push_back(fmt::format("{:>10} {}", mib(double(bytes)), what));
+    d.help.push_back(
+        fmt::format("\"{}MiB\" is the smallest that works; or lower train.micro_batch or the model's size", smallest));
+    throw RematBudgetError(d);
+  }
+
+  /// What lives beside the states where most bytes are live, layers together, largest first. A result that lies in the
+  /// place of an operand counts once.
+  static std::vector<std::pair<std::string, int64_t>> atPeak(const Module &p) {
+    int64_t top = -1;
+    std::vector<LiveRange> most;
+    for (const auto &f : p.functions) {
+      std::vector<LiveRange> ranges = liveRanges(*f);
+      for (const LiveRange &r : ranges) {
+        std::map<int64_t, LiveRange> live;  // by place
+        int64_t bytes = 0, unplaced = -1;
+        for (const LiveRange &o : ranges)
+          if (o.begin <= r.begin && r.begin <= o.end)
+            live.try_emplace(o.value ? *plannedOffset(p, *f, *o.value) : unplaced--, o);
+        for (auto &[at, o] : live)
+          bytes += o.bytes;
+        if (bytes <= top)
+          continue;
+        top = bytes;
+        most.clear();
+        for (auto &[at, o] : live)
+          most.push_back(o);
+      }
+    }
+    std::map<std::string, std::pair<int64_t, int>> sums;
+    for (const LiveRange &r : most) {
+      std::string what = "an argument";
+      if (r.op && !r.value)
+        what = "workspace of " + withoutLayer(r.op->loc);
+      else if (r.op)
+        what = fmt::format("{} ({})", withoutLayer(r.op->loc),
+                           r.op->is(OpKind::fused) && r.op->body->back()->operand(r.value->index)->def
+                               ? r.op->body->back()->operand(r.value->index)->def->name()
+                               : r.op->name());
+      sums[what].first += r.bytes;
+      sums[what].second += 1;
+    }
+    std::vector<std::pair<std::string, int64_t>> list;
+    for (auto &[what, sum] : sums)
+      list.push_back({sum.second > 1 ? fmt::format("{} x {}", sum.second, what) : what, sum.first});
+    std::stable_sort(list.begin(), list.end(), [](auto &a, auto &b) { return a.second > b.second; });
+    if (list.size() > 6)
+      list.resize(6);
+    return list;
+  }
+};
+
+}  // namespace
+
+bool remat(Module &m, const PassOptions &options) {
+  std::string wish = m.attrs.getString("remat", "none");
+  if (const Attr *budget = options.values.find("budget"))
+    wish = std::holds_alternative<std::string>(*budget) ? std::get<std::string>(*budget)
+                                                        : std::to_string(options.values.getInt("budget"));
+  return Rematerialiser(m, options).run(wish);
+}
+
+}  // namespace gptc

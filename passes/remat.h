@@ -1,0 +1,14 @@
+// What others need of the pass `remat`.
+#pragma once
+
+#include "ir/diagnostics.h"
+
+namespace gptc {
+
+/// No plan fits into the budget. Has no place: who knows where the budget was written may add it.
+class RematBudgetError : public UserError {
+public:
+  using UserError::UserError;
+};
+
+}  // namespace gptc
