@@ -15,8 +15,8 @@ std::string quotedList(const std::vector<std::string> &words, const char *last =
 /// The word of `known` that is nearest to `word`, or "" where none is near enough to be a slip.
 std::string nearestWord(const std::string &word, const std::vector<std::string> &known);
 
-/// "8GiB", "500 MB" or "1000": a positive number with an optional unit, B, KB, MB, GB, TB, KiB, MiB, GiB or TiB. nullopt
-/// for anything else.
+/// "8GiB", "500 MB" or "1000": a positive number with an optional unit, B, KB, MB, GB, TB, KiB, MiB, GiB or TiB.
+/// nullopt for anything else.
 std::optional<int64_t> parseBytes(llvm::StringRef text);
 
 }  // namespace gptc

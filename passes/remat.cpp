@@ -42,7 +42,9 @@ namespace gptc {
 
 namespace {
 
-std::string mib(double bytes) { return fmt::format("{:.1f} MiB", bytes / (1 << 20)); }
+std::string text(double bytes) {
+  return bytes < 10 << 20 ? fmt::format("{:.1f} KiB", bytes / 1024) : fmt::format("{:.1f} MiB", bytes / (1 << 20));
+}
 
 /// A class of values: one result of one kind of group, in several layers.
 struct Class {
@@ -244,7 +246,7 @@ private:
       const int64_t least = planned(full);
       if (least <= budget) {
         chosen = std::move(full);
-        return finish(fmt::format("full, for a budget of {}", mib(double(budget))), plain);
+        return finish(fmt::format("full, for a budget of {}", text(double(budget))), plain);
       }
       if (lenient)
         return false;
@@ -272,7 +274,7 @@ private:
     }
     chosen = choices(sequence);
     report(functions, sequence);
-    return finish(fmt::format("{} of {}", lenient ? "auto, a budget" : "a budget", mib(double(budget))), plain);
+    return finish(fmt::format("{} of {}", lenient ? "auto, a budget" : "a budget", text(double(budget))), plain);
   }
 
   /// One decision per class, with what it adds to those before it.
@@ -325,26 +327,27 @@ private:
   [[noreturn]] void cannot(int64_t budget, const std::vector<Choice> &best) const {
     std::unique_ptr<Module> p = plannedModule(best);
     const int64_t arena = p->attrs.getInt("arena_bytes");
-    // Whole MiB, rounded up, so that what is named works.
-    const int64_t smallest = (arena + (1 << 20) - 1) >> 20;
+    // Whole units, rounded up, so that what is named works.
+    const bool small = arena < 10 << 20;
+    const int64_t unit = small ? 1 << 10 : 1 << 20, smallest = (arena + unit - 1) / unit;
     std::map<std::string, int64_t> states;
     for (const auto &s : p->states)
       states[s->attrs.getString("kind", "other")] += alignedBytes(s->type);
     Diagnostic d;
     d.code = ErrorCode::TooLarge;
     d.message = fmt::format("no plan fits into {}: with everything recomputed that helps, it takes {}",
-                            mib(double(budget)), mib(double(arena)));
+                            text(double(budget)), text(double(arena)));
     static const std::pair<const char *, const char *> kinds[] = {{"param", "parameters"},
                                                                   {"moment", "optimizer moments"},
                                                                   {"grad", "gradient accumulators"},
                                                                   {"cache", "caches"}};
-    for (auto &[kind, text] : kinds)
+    for (auto &[kind, name] : kinds)
       if (states.count(kind))
-        d.notes.push_back(fmt::format("{:>10} {}", mib(double(states[kind])), text));
+        d.notes.push_back(fmt::format("{:>10} {}", text(double(states[kind])), name));
     for (const auto &[what, bytes] : atPeak(*p))
-      d.notes.push_back(fmt::format("{:>10} {}", mib(double(bytes)), what));
-    d.help.push_back(
-        fmt::format("\"{}MiB\" is the smallest that works; or lower train.micro_batch or the model's size", smallest));
+      d.notes.push_back(fmt::format("{:>10} {}", text(double(bytes)), what));
+    d.help.push_back(fmt::format("\"{}{}\" is the smallest that works; or lower train.micro_batch or the model's size",
+                                 smallest, small ? "KiB" : "MiB"));
     throw RematBudgetError(d);
   }
 

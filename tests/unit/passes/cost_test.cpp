@@ -1,0 +1,65 @@
+// The cost model: what a kernel moves, and which of arithmetic and memory decides.
+#include "passes/analysis/cost.h"
+#include "passes/pass.h"
+
+#include <gtest/gtest.h>
+
+namespace gptc {
+namespace {
+
+MachineRates plain() {
+  MachineRates r;
+  r.fp32 = r.bf16 = 1e12;
+  r.dram = 1e10;
+  r.cache = 1e11;
+  r.cacheBytes = 1e6;
+  r.launch = 1e-6;
+  r.matmul = r.attention = r.attentionGrad = r.elementwise = r.scatter = 1;
+  return r;
+}
+
+std::unique_ptr<Module> fused(const char *text) {
+  auto m = parseModule(text, "t.gir");
+  fuse(*m, {});
+  return m;
+}
+
+TEST(Cost, AGroupMovesItsOperandsAndResultsOnly) {
+  auto m = fused("func @f(%x: f32[100,100], %b: f32[100]) -> (f32[100,100]) {\n"
+                 "%0 = add %x, %b : f32[100,100]\n%1 = neg %0 : f32[100,100]\n%2 = mul %1, %x : f32[100,100]\n"
+                 "return %2 }");
+  KernelCost c = costOf(*m->functions[0], plain());
+  EXPECT_EQ(c.bytes, 4 * (10000 + 100 + 10000));
+  EXPECT_EQ(c.flops, 30000);
+  EXPECT_DOUBLE_EQ(c.seconds, c.bytes / 1e11 + 1e-6);  // small enough for the cache
+}
+
+TEST(Cost, ArithmeticDecidesWhereItTakesLonger) {
+  auto m = fused("func @f(%x: f32[512,512], %w: f32[512,512]) -> (f32[512,512]) {\n"
+                 "%0 = matmul %x, %w : f32[512,512]\nreturn %0 }");
+  KernelCost c = costOf(*m->functions[0], plain());
+  EXPECT_EQ(c.flops, 2.0 * 512 * 512 * 512);
+  MachineRates quick = plain();
+  quick.fp32 = 1e15;
+  EXPECT_DOUBLE_EQ(costOf(*m->functions[0], quick).seconds, c.bytes / 1e10 + 1e-6);  // three MiB do not fit the cache
+  MachineRates slow = plain();
+  slow.fp32 = 1e10;
+  EXPECT_DOUBLE_EQ(costOf(*m->functions[0], slow).seconds, c.flops / 1e10 + 1e-6);
+}
+
+TEST(Cost, AGatherReadsTheRowsItTakes) {
+  auto m = fused("func @f(%t: f32[50000,64], %i: i32[8]) -> (f32[8,64]) {\n"
+                 "%0 = embedding %t, %i : f32[8,64]\nreturn %0 }");
+  EXPECT_EQ(costOf(*m->functions[0], plain()).bytes, 4 * (2 * 8 * 64 + 8));
+}
+
+TEST(Cost, AStepAccumulatesAsOftenAsTheModuleSays) {
+  auto m = fused("module {accumulate=3} {\n"
+                 "func @accumulate(%x: f32[10]) -> (f32[10]) { %0 = neg %x : f32[10] return %0 }\n"
+                 "func @update(%x: f32[10]) -> (f32[10]) { %0 = neg %x : f32[10] return %0 }\n"
+                 "func @eval(%x: f32[10]) -> (f32[10]) { %0 = neg %x : f32[10] return %0 }\n}");
+  EXPECT_EQ(costOfStep(*m, plain()).flops, 40);
+}
+
+}  // namespace
+}  // namespace gptc
