@@ -47,6 +47,9 @@ bool dependsOn(llvm::StringRef feature, llvm::StringRef missing) {
   bool wide = feature.starts_with("avx512") || feature.starts_with("avx10") || feature == "evex512";
   if (missing == "avx512f")
     return wide;
+  if (missing == "avx512bw" || missing == "avx512vl" || missing == "avx512dq")
+    return feature == "avx512bf16" || feature == "avx512fp16" || feature == "avx512vbmi" || feature == "avx512vbmi2" ||
+           feature == "avx512bitalg";
   if (missing == "avx2")
     return wide || feature == "avxvnni" || feature == "avxifma" || feature.starts_with("avxne") || feature == "vaes" ||
            feature == "vpclmulqdq";
@@ -86,6 +89,7 @@ Target hostTarget(unsigned threads) {
   t.features = fmt::format("{}", fmt::join(list, ","));
 
   bool avx512 = host.lookup("avx512f") && host.lookup("avx512vl") && host.lookup("avx512bw") && host.lookup("avx512dq");
+  t.bf16Dot = avx512 && host.lookup("avx512bf16");
   t.vectorBytes = avx512 ? 64 : host.lookup("avx") ? 32 : 16;
   t.vectorRegisters = avx512 ? 32 : 16;
   if (int64_t n = cacheBytes(1))

@@ -53,6 +53,7 @@ public:
       : kernel(k), module(module), ctx(module.getContext()), b(ctx) {}
 
   void run(const std::string &name, const StmtNode &phase, const Target &target) {
+    hasBF16 = target.bf16Dot;
     llvm::Type *ptr = b.getPtrTy();
     auto *type = llvm::FunctionType::get(b.getVoidTy(), {ptr, b.getInt64Ty(), b.getInt64Ty()}, false);
     fn = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
@@ -87,6 +88,7 @@ private:
   llvm::IRBuilder<> b;
   llvm::Function *fn = nullptr;
   llvm::BasicBlock *entry = nullptr;
+  bool hasBF16 = false;  // AVX512-BF16
   llvm::DenseMap<const BufferNode *, LValue *> memory;
   llvm::DenseMap<const VarNode *, Val> vars;
   llvm::DenseMap<const ExprNode *, Val> done;  // of the current statement: shared nodes are emitted once
@@ -186,22 +188,25 @@ private:
   }
   LValue *pack(DType t, LValue *v) {
     if (t == DType::bf16)
-      return b.CreateTrunc(b.CreateLShr(bf16Bits(v), 16), like(b.getInt16Ty(), v));
+      return hasBF16 ? b.CreateBitCast(b.CreateFPTrunc(v, like(b.getBFloatTy(), v)), like(b.getInt16Ty(), v))
+                     : b.CreateTrunc(b.CreateLShr(bf16Bits(v), 16), like(b.getInt16Ty(), v));
     if (t == DType::f16)
       return b.CreateFPTrunc(v, like(b.getHalfTy(), v));
     if (t == DType::pred)
       return b.CreateZExt(v, like(b.getInt8Ty(), v));
     return v;
   }
-  /// The bits of `v` with the nearest bf16 in the upper half. By integers, not by the CPU's conversion: VCVTNEPS2BF16
-  /// flushes denormals, and every ISA must give the same bits.
+  /// The bits of `v` with the nearest bf16 in the upper half, by integers: what VCVTNEPS2BF16 gives, denormals as
+  /// zeros.
   LValue *bf16Bits(LValue *v) {
     llvm::Type *i32 = like(b.getInt32Ty(), v);
     auto k = [&](uint64_t c) { return llvm::ConstantInt::get(i32, c); };
     LValue *u = b.CreateBitCast(v, i32);
     LValue *odd = b.CreateAnd(b.CreateLShr(u, 16), k(1));
     LValue *rounded = b.CreateAdd(b.CreateAdd(u, k(0x7fff)), odd);
-    return b.CreateSelect(b.CreateFCmpUNO(v, v), b.CreateOr(u, k(0x400000)), rounded);
+    LValue *denormal = b.CreateICmpEQ(b.CreateAnd(u, k(0x7f800000)), k(0));
+    LValue *number = b.CreateSelect(denormal, b.CreateAnd(u, k(0x80000000)), rounded);
+    return b.CreateSelect(b.CreateFCmpUNO(v, v), b.CreateOr(u, k(0x400000)), number);
   }
 
   // ---- expressions -------------------------------------------------------------------------------------------------
@@ -335,7 +340,8 @@ private:
     llvm::SmallVector<int, 16> shuffle;
     for (int64_t i = 0; i < w; ++i) {
       auto *c = llvm::dyn_cast<llvm::ConstantInt>(lanes->getAggregateElement(unsigned(i)));
-      GPTC_CHECK(c && c->getSExtValue() >= 0 && c->getSExtValue() < buffer->size, "lane {} into reg {}", i, buffer->name);
+      GPTC_CHECK(c && c->getSExtValue() >= 0 && c->getSExtValue() < buffer->size, "lane {} into reg {}", i,
+                 buffer->name);
       const int64_t from = c->getSExtValue() / w * w;
       auto *known = llvm::find(groups, from);
       shuffle.push_back(int((known - groups.begin()) * w + c->getSExtValue() % w));
@@ -399,6 +405,8 @@ private:
       case UnaryOp::tanh:
         return perLane("tanh", v);  // LLVM 19 does not lower the intrinsic on x86
       case UnaryOp::round_bf16: {
+        if (hasBF16)
+          return unpack(DType::bf16, pack(DType::bf16, v));
         LValue *u = bf16Bits(v);
         return b.CreateBitCast(b.CreateAnd(u, llvm::ConstantInt::get(u->getType(), 0xffff0000u)), v->getType());
       }

@@ -5,8 +5,9 @@
 //   - Indices are i64 and count elements; a buffer is one-dimensional. Integers wrap; their division truncates. Shifts
 //     are logical, by less than the width of the dtype.
 //   - Float arithmetic is IEEE in the expression's type, never reassociated and never contracted: only Fma fuses. min
-//     and max return the second operand when either is NaN. Conversions to bf16 and f16 round to nearest even. A float
-//     that does not fit the integer it is cast to gives an unspecified value.
+//     and max return the second operand when either is NaN. Conversions to bf16 and f16 round to nearest even;
+//     a denormal f32 becomes a bf16 zero of its sign, as x86's conversion has it. A float that does not fit the integer
+//     it is cast to gives an unspecified value.
 //   - Buffers of dtype bf16/f16 are storage: a Load yields f32 and a Store takes f32. No expression has these dtypes:
 //     cast(bf16, e) rounds e and stays f32.
 //   - Select evaluates both sides: a load in either must be in bounds, so clamp its index. If evaluates one side only.

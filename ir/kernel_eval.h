@@ -7,6 +7,7 @@
 #include "ir/diagnostics.h"
 #include "ir/kernel.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -120,12 +121,14 @@ inline bool compareFloat(BinaryOp op, double a, double b) {
   }
 }
 
-/// Rounds to bf16 (nearest even) and back; NaN stays a quiet NaN.
+/// Rounds to bf16 (nearest even) and back; NaN stays a quiet NaN, denormals become zeros of their sign.
 inline float roundBF16(float x) {
   uint32_t u;
   std::memcpy(&u, &x, 4);
   if (x != x)
     u = (u | 0x00400000u) & 0xffff0000u;
+  else if ((u & 0x7f800000u) == 0)
+    u &= 0x80000000u;
   else
     u = (u + 0x7fffu + ((u >> 16) & 1)) & 0xffff0000u;
   std::memcpy(&x, &u, 4);
@@ -140,6 +143,25 @@ inline float roundF16(float x) {
   int e = a < 0x1p-14f ? -14 : std::ilogb(a);
   float magic = std::ldexp(1.5f, e + 13);
   return std::copysign((a + magic) - magic, x);
+}
+
+/// The 16 bits of a float that bf16 or f16 holds exactly (as the rounding above gives it), and back.
+inline uint16_t bitsOfBF16(float x) { return uint16_t(std::bit_cast<uint32_t>(x) >> 16); }
+inline float floatOfBF16(uint16_t b) { return std::bit_cast<float>(uint32_t(b) << 16); }
+inline uint16_t bitsOfF16(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
+  if (magnitude >= 0x7f800000)  // infinity, NaN
+    return uint16_t(sign | 0x7c00 | (magnitude > 0x7f800000 ? 0x200 : 0) | (magnitude >> 13 & 0x3ff));
+  if (magnitude >= 0x38800000)  // normal there
+    return uint16_t(sign | (magnitude - 0x38000000) >> 13);
+  return uint16_t(sign | uint32_t(std::fabs(x) * 0x1p24f));
+}
+inline float floatOfF16(uint16_t b) {
+  const uint32_t exponent = b >> 10 & 31, fraction = b & 0x3ff;
+  const float a = exponent == 31 ? std::bit_cast<float>(0x7f800000 | fraction << 13)
+                  : exponent     ? std::bit_cast<float>((exponent + 112) << 23 | fraction << 13)
+                                 : float(fraction) * 0x1p-24f;
+  return b & 0x8000 ? -a : a;
 }
 
 template <typename F> F evalUnaryFloat(UnaryOp op, F a) {

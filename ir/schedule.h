@@ -18,6 +18,7 @@ struct Target {
   std::string features;       // LLVM feature string
   unsigned vectorBytes = 32;  // widest efficient vector
   unsigned vectorRegisters = 16;
+  bool bf16Dot = false;         // products of pairs of bf16 at twice the rate of f32 (AVX512-BF16)
   int64_t l1Bytes = 32 << 10;   // data, per core
   int64_t l2Bytes = 512 << 10;  // per core
   int64_t l3Bytes = 8 << 20;    // shared

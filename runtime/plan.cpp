@@ -96,6 +96,7 @@ json targetToJson(const Target &t) {
           {"features", t.features},
           {"vector_bytes", t.vectorBytes},
           {"vector_registers", t.vectorRegisters},
+          {"bf16_dot", t.bf16Dot},
           {"l1_bytes", t.l1Bytes},
           {"l2_bytes", t.l2Bytes},
           {"l3_bytes", t.l3Bytes},
@@ -109,6 +110,7 @@ Target targetFromJson(const json &j) {
   t.features = j.at("features");
   t.vectorBytes = j.at("vector_bytes");
   t.vectorRegisters = j.at("vector_registers");
+  t.bf16Dot = j.at("bf16_dot");
   t.l1Bytes = j.at("l1_bytes");
   t.l2Bytes = j.at("l2_bytes");
   t.l3Bytes = j.at("l3_bytes");

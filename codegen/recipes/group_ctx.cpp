@@ -252,8 +252,14 @@ static std::pair<const void *, std::vector<const void *>> keyOf(const void *what
 
 Expr GroupEval::at(const Value *v, const Point &p) {
   GPTC_CHECK(p.rank() == v->type.rank(), "a point of rank {} in a value of type {}", p.rank(), v->type.str());
+  // A value of a narrow type has been rounded, whether or not it was stored.
+  const DType narrow = v->type.dtype;
+  auto asStored = [&](Expr e) {
+    const bool rounds = compute != DType::f64 && (narrow == DType::bf16 || narrow == DType::f16);
+    return rounds ? cast(compute, cast(narrow, std::move(e))) : e;
+  };
   if (auto it = bound.find(v); it != bound.end())
-    return it->second(p);
+    return asStored(it->second(p));
   if (!v->def) {
     GPTC_CHECK(v->owner == &body && v->index < inputs.size(), "a value from outside the body");
     auto [it, isNew] = memo.try_emplace(keyOf(v, p));
@@ -273,12 +279,7 @@ Expr GroupEval::at(const Value *v, const Point &p) {
   }
   if (op.is(OpKind::reshape))
     return at(op.operand(0), reshaped(p, op.operand(0)->type));
-  Expr e = member(op, domainOf(op, v, p))[v->index];
-  // A value of a narrow type has been rounded, whether or not it was stored.
-  DType narrow = v->type.dtype;
-  if (compute != DType::f64 && (narrow == DType::bf16 || narrow == DType::f16))
-    e = cast(compute, cast(narrow, e));
-  return e;
+  return asStored(member(op, domainOf(op, v, p))[v->index]);
 }
 
 /// The domain of `op` at which its result `v` is wanted at `p`.

@@ -172,6 +172,8 @@ std::vector<OpDef::Sample> samplesMatmul(unsigned seed) {
   add({{b, m, pk}, {pk, pn}, {b, m, pn}}, {});
   add({{b, 2, m, pk}, {b, 2, pn, pk}}, attrs({{"batch", int64_t(2)}, {"tb", true}}));
   add({{b, 2, k, m}, {b, 2, k, n}}, attrs({{"batch", int64_t(2)}, {"ta", true}}));
+  // A product of narrow operands whose sums are kept, as weight gradients are.
+  add({{k, m}, {k, pn}, {m, pn}}, attrs({{"ta", true}, {"fold", int64_t(4)}, {"out", "f32"}}));
   return samples;
 }
 

@@ -76,9 +76,9 @@ public:
     case DType::pred:
       return read<uint8_t>(i);
     case DType::bf16:
-      return std::bit_cast<float>(uint32_t(read<uint16_t>(i)) << 16);
+      return kir::floatOfBF16(read<uint16_t>(i));
     case DType::f16:
-      break;
+      return kir::floatOfF16(read<uint16_t>(i));
     }
     GPTC_UNREACHABLE("no {} here", nameOf(dtype).str());
   }
@@ -123,9 +123,9 @@ private:
     case DType::pred:
       return write(i, uint8_t(v));
     case DType::bf16:
-      return write(i, uint16_t(std::bit_cast<uint32_t>(float(v)) >> 16));
+      return write(i, kir::bitsOfBF16(float(v)));
     case DType::f16:
-      break;
+      return write(i, kir::bitsOfF16(float(v)));
     }
     GPTC_UNREACHABLE("no {} here", nameOf(dtype).str());
   }
@@ -202,6 +202,8 @@ void roundInputs(OneOp &one, DType compute) {
       v = float(v);
       if (t.type.dtype == DType::bf16)
         v = kir::roundBF16(float(v));
+      if (t.type.dtype == DType::f16)
+        v = kir::roundF16(float(v));
     }
 }
 

@@ -20,9 +20,9 @@ std::vector<std::unique_ptr<Case>> casesOf(const OpDef &def, DType compute) {
   return cases;
 }
 
-/// The sample with as many float tensors as the op allows stored as bf16 (scalars and statistics often must be f32);
-/// false where it allows none.
-bool storeAsBF16(const OpDef &def, OpDef::Sample &s) {
+/// The sample with as many float tensors as the op allows stored in `narrow` (scalars and statistics often must be
+/// f32); false where it allows none.
+bool storeAs(DType narrow, const OpDef &def, OpDef::Sample &s) {
   std::vector<Type *> candidates;
   for (std::vector<Type> *types : {&s.operandTypes, &s.resultTypes})
     for (Type &t : *types)
@@ -34,7 +34,7 @@ bool storeAsBF16(const OpDef &def, OpDef::Sample &s) {
   llvm::stable_sort(subsets, [](unsigned a, unsigned b) { return std::popcount(a) > std::popcount(b); });
   for (unsigned set : subsets) {
     for (size_t i = 0; i < candidates.size(); ++i)
-      candidates[i]->dtype = set >> i & 1 ? DType::bf16 : DType::f32;
+      candidates[i]->dtype = set >> i & 1 ? narrow : DType::f32;
     Module m;
     Function *f = m.addFunction("f");
     Op *op = f->body.insert(def.kind);
@@ -68,14 +68,15 @@ TEST_P(KernelOf, InterpretedEqualsReference) {
 }
 
 TEST_P(KernelOf, EmittedF64StaysWithinItsBound) { checkEmitted(casesOf(def(), DType::f64)); }
-TEST_P(KernelOf, BF16StorageStaysWithinItsBound) {
+TEST_P(KernelOf, NarrowStorageStaysWithinItsBound) {
   if (!def().samples)
     return;
   std::vector<std::unique_ptr<Case>> cases;
-  for (OpDef::Sample &s : def().samples(1))
-    if (storeAsBF16(def(), s))
-      if (auto c = makeCase(def(), s, 1, DType::f32))
-        cases.push_back(std::move(c));
+  for (DType narrow : {DType::bf16, DType::f16})
+    for (OpDef::Sample &s : def().samples(1))
+      if (storeAs(narrow, def(), s))
+        if (auto c = makeCase(def(), s, 1, DType::f32))
+          cases.push_back(std::move(c));
   checkEmitted(cases);
 }
 

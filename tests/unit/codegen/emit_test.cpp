@@ -113,18 +113,21 @@ TEST(Emit, RoundsToBF16AndF16) {
            {loop(LoopKind::vector, i, imm(n),
                  {store(bf, ref(i), v), store(r, ref(i), cast(DType::bf16, v)), store(h, ref(i), cast(DType::f16, v))},
                  16)}};
-  Jit jit(hostTarget(1), "");
-  CompiledKernel c = compile(jit, k);
-  for (uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu, 0x1000u}) {
-    std::vector<std::vector<double>> b(4, std::vector<double>(n));
-    for (int64_t j = 0; j < n; ++j)
-      b[0][j] = uint32_t(j) << 16 | low;
-    runKernel(k, c, b);
-    for (int64_t j = 0; j < n; ++j) {
-      float f = std::bit_cast<float>(uint32_t(b[0][j]));
-      ASSERT_TRUE(sameNumber(b[1][j], roundBF16(f))) << f;
-      ASSERT_TRUE(sameNumber(b[2][j], roundBF16(f))) << f;
-      ASSERT_TRUE(sameNumber(b[3][j], roundF16(f))) << f << " gave " << b[3][j];
+  // By the CPU's conversions, and without them.
+  for (const char *mask : {"", "-avx512bf16", "-avx512f", "-avx"}) {
+    Jit jit(maskedTarget(mask), "");
+    CompiledKernel c = compile(jit, k);
+    for (uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu, 0x1000u}) {
+      std::vector<std::vector<double>> b(4, std::vector<double>(n));
+      for (int64_t j = 0; j < n; ++j)
+        b[0][j] = uint32_t(j) << 16 | low;
+      runKernel(k, c, b);
+      for (int64_t j = 0; j < n; ++j) {
+        float f = std::bit_cast<float>(uint32_t(b[0][j]));
+        ASSERT_TRUE(sameNumber(b[1][j], roundBF16(f))) << mask << f;
+        ASSERT_TRUE(sameNumber(b[2][j], roundBF16(f))) << mask << f;
+        ASSERT_TRUE(sameNumber(b[3][j], roundF16(f))) << mask << f << " gave " << b[3][j];
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "recipe_harness.h"
 
 #include "ir/diagnostics.h"
+#include "ir/kernel_eval.h"
 
 #include <gtest/gtest.h>
 
@@ -112,12 +113,10 @@ void write(DType t, char *to, double v) {
     return put(float(v));
   case DType::f64:
     return put(v);
-  case DType::bf16: {
-    float f = float(v);
-    uint32_t u;
-    std::memcpy(&u, &f, 4);
-    return put(uint16_t(std::isnan(v) ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16));
-  }
+  case DType::bf16:
+    return put(kir::bitsOfBF16(kir::roundBF16(float(v))));
+  case DType::f16:
+    return put(kir::bitsOfF16(kir::roundF16(float(v))));
   case DType::i32:
     return put(int32_t(v));
   case DType::i64:
@@ -126,8 +125,6 @@ void write(DType t, char *to, double v) {
     return put(uint32_t(v));
   case DType::pred:
     return put(uint8_t(v != 0));
-  case DType::f16:
-    break;
   }
   GPTC_UNREACHABLE("{}", nameOf(t).str());
 }
@@ -142,12 +139,10 @@ double read(DType t, const char *from) {
     return get(0.f);
   case DType::f64:
     return get(0.0);
-  case DType::bf16: {
-    uint32_t u = uint32_t(get(uint16_t())) << 16;
-    float f;
-    std::memcpy(&f, &u, 4);
-    return f;
-  }
+  case DType::bf16:
+    return kir::floatOfBF16(get(uint16_t()));
+  case DType::f16:
+    return kir::floatOfF16(get(uint16_t()));
   case DType::i32:
     return get(int32_t());
   case DType::i64:
@@ -156,8 +151,6 @@ double read(DType t, const char *from) {
     return get(uint32_t());
   case DType::pred:
     return get(uint8_t());
-  case DType::f16:
-    break;
   }
   GPTC_UNREACHABLE("{}", nameOf(t).str());
 }
@@ -258,6 +251,11 @@ std::vector<Tensor> run(const Group &g, const std::vector<Tensor> &operands, con
   return results;
 }
 
+/// As memory holds it; f64 buffers take what f32 does.
+static double rounded(DType t, double v) {
+  return t == DType::bf16 ? kir::roundBF16(float(v)) : t == DType::f16 ? kir::roundF16(float(v)) : float(v);
+}
+
 std::vector<Tensor> randomOperands(const Group &g, unsigned seed, int64_t below) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal;
@@ -265,7 +263,7 @@ std::vector<Tensor> randomOperands(const Group &g, unsigned seed, int64_t below)
   for (const Value *v : g.fused->operands()) {
     Tensor t(v->type);
     for (double &x : t.data)
-      x = isInt(v->type.dtype) ? double(random() % uint64_t(below)) : double(float(normal(random)));
+      x = isInt(v->type.dtype) ? double(random() % uint64_t(below)) : rounded(v->type.dtype, normal(random));
     out.push_back(std::move(t));
   }
   return out;

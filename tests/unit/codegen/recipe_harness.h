@@ -32,7 +32,7 @@ struct Options {
 /// Results of the kernel on these operands. A broken rule of the kernel IR, a changed byte around a buffer or in
 /// padding is a test failure.
 std::vector<Tensor> run(const Group &g, const std::vector<Tensor> &operands, const Options &o = {});
-/// Random operands: standard normal, rounded to f32; integers in [0, below).
+/// Random operands: standard normal, rounded to their dtype (f32 at most); integers in [0, below).
 std::vector<Tensor> randomOperands(const Group &g, unsigned seed, int64_t below = 4);
 
 /// Expects every result within `tolerance` of the reference, relative to the largest element of that result (at least

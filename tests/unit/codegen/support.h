@@ -53,7 +53,9 @@ private:
     case DType::f64:
       return as<double>(i, v);
     case DType::bf16:
-      return as<uint16_t>(i, std::bit_cast<uint32_t>(float(v)) >> 16);
+      return as<uint16_t>(i, kir::bitsOfBF16(float(v)));
+    case DType::f16:
+      return as<uint16_t>(i, kir::bitsOfF16(float(v)));
     case DType::i32:
       return as<int32_t>(i, v);
     case DType::u32:
@@ -73,7 +75,9 @@ private:
     case DType::f64:
       return as<double>(i);
     case DType::bf16:
-      return std::bit_cast<float>(uint32_t(as<uint16_t>(i)) << 16);
+      return kir::floatOfBF16(as<uint16_t>(i));
+    case DType::f16:
+      return kir::floatOfF16(as<uint16_t>(i));
     case DType::i32:
       return as<int32_t>(i);
     case DType::u32:
@@ -110,9 +114,10 @@ inline bool sameNumber(double a, double b) {
   return (a != a && b != b) || std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
 
-/// The machine we run on, as if its CPU lacked a feature.
+/// The machine we run on, as if its CPU lacked a feature ("": as it is).
 inline Target maskedTarget(const char *mask) {
-  setenv("GPTC_CPU_FEATURES", mask, 1);
+  if (*mask)
+    setenv("GPTC_CPU_FEATURES", mask, 1);
   Target t = hostTarget(1);
   unsetenv("GPTC_CPU_FEATURES");
   return t;

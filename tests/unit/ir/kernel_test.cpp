@@ -1,5 +1,6 @@
 #include "ir/diagnostics.h"
 #include "ir/kernel.h"
+#include "ir/kernel_eval.h"
 
 #include <gtest/gtest.h>
 
@@ -50,12 +51,26 @@ TEST(Kernel, FoldsImmediates) {
 TEST(Kernel, RoundsStorageTypes) {
   EXPECT_EQ(cast(DType::bf16, fimm(1.00390625))->fval, 1.0);       // tie to even
   EXPECT_EQ(cast(DType::bf16, fimm(1.01171875))->fval, 1.015625);  // tie to even, up
+  EXPECT_EQ(cast(DType::bf16, fimm(0x1p-126))->fval, 0x1p-126);
+  EXPECT_EQ(cast(DType::bf16, fimm(0x1p-127))->fval, 0);  // denormal
   EXPECT_EQ(cast(DType::f16, fimm(65519))->fval, 65504);
   EXPECT_TRUE(std::isinf(cast(DType::f16, fimm(65520))->fval));
   EXPECT_EQ(cast(DType::f16, fimm(0x1p-25))->fval, 0);
   EXPECT_EQ(cast(DType::f16, fimm(0x1.8p-25))->fval, 0x1p-24);
   EXPECT_EQ(cast(DType::f16, fimm(-1.0009765625 - 0x1p-11))->fval, -1.001953125);
   EXPECT_EQ(cast(DType::f16, fimm(1))->dtype, DType::f32);
+}
+
+TEST(Kernel, BitsOfStorageTypes) {
+  for (uint32_t b = 0; b < 1 << 16; ++b) {
+    float f = floatOfF16(uint16_t(b));
+    ASSERT_EQ(f != f ? bitsOfF16(f) | 0x200 : bitsOfF16(f), f != f ? b | 0x200 : b);
+    ASSERT_TRUE(f != f || roundF16(f) == f) << b;
+    ASSERT_EQ(bitsOfBF16(floatOfBF16(uint16_t(b))), b);
+  }
+  EXPECT_EQ(bitsOfF16(1.5f), 0x3e00);
+  EXPECT_EQ(floatOfF16(0x8001), -0x1p-24f);
+  EXPECT_EQ(bitsOfBF16(-2.0f), 0xc000);
 }
 
 TEST(Kernel, RejectsMixedTypes) {
