@@ -11,6 +11,7 @@ int main(int argc, char **argv) {
     app.set_help_all_flag("--help-all", "Help of every command");
     gptc::addCompileCommand(app);
     gptc::addDataCommand(app);
+    gptc::addExplainCommand(app);
     gptc::addDoctorCommand(app);
     gptc::addLaterCommands(app);
     return gptc::parseCommandLine(app, argc, argv).value_or(0);

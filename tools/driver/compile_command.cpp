@@ -5,6 +5,7 @@
 #include "tools/driver/command_line.h"
 #include "tools/driver/commands.h"
 #include "tools/driver/compile.h"
+#include "tools/driver/explain.h"
 
 #include <locale>
 #include <unistd.h>
@@ -49,6 +50,11 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
   const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   row("memory", bytes(r.arenaBytes) +
                     (r.arenaBytes > memory ? fmt::format(": more than the {} of this machine", bytes(memory)) : ""));
+  for (const Decision &d : decisionsOf(*plan.planned))
+    if (d.pass == "remat")
+      row(d.name == "all" ? "remat" : "",
+          fmt::format("{:<40} {:>12} {:>+9.2f} ms {:>14}", d.choice, signedBytes(d.effect.memory), d.effect.ms,
+                      d.effect.ms > 0 ? bytes(int64_t(-d.effect.memory / d.effect.ms)) + "/ms" : ""));
   row("plan", fmt::format("{}  {}", r.planDir, plan.hash.substr(0, 12)));
   row("time", fmt::format("{:.2f} s: passes {:.2f}, kernels {:.2f}", r.totalSeconds, r.passSeconds, r.kernelSeconds));
 }

@@ -4,22 +4,20 @@
 namespace gptc {
 
 void addLaterCommands(CLI::App &app) {
-  const std::pair<const char *, const char *> commands[] = {
-      {"estimate", "Forecasts memory, speed and days of a run"},
-      {"explain", "Says what each decision of the compiler costs and saves"},
-      {"tune", "Measures schedules and records them"},
-      {"cache", "Lists and merges tuning records"},
-      {"import", "Takes over Hugging Face weights"},
-      {"export", "Writes weights for other programs"},
-      {"bench", "Compares with other programs"},
-      {"report", "Summarises runs"}};
+  const std::pair<const char *, const char *> commands[] = {{"estimate", "Forecasts memory, speed and days of a run"},
+                                                            {"tune", "Measures schedules and records them"},
+                                                            {"cache", "Lists and merges tuning records"},
+                                                            {"import", "Takes over Hugging Face weights"},
+                                                            {"export", "Writes weights for other programs"},
+                                                            {"bench", "Compares with other programs"},
+                                                            {"report", "Summarises runs"}};
   for (auto &[name, what] : commands) {
     CLI::App *c = app.add_subcommand(name, std::string(what) + " (not built yet)");
     c->group("Later");
     c->allow_extras();
     c->callback([name = std::string(name)] {
       throw UserError(ErrorCode::NotBuiltYet, fmt::format("gptc {} is not built yet", name),
-                      "compile, data and doctor work today");
+                      "compile, explain, data and doctor work today");
     });
   }
 }

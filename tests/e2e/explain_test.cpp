@@ -1,0 +1,73 @@
+// gptc explain names the decisions of a plan, with numbers that hold.
+#include "harness.h"
+
+#include "runtime/plan.h"
+
+#include <nlohmann/json.hpp>
+
+using namespace e2e;
+using nlohmann::json;
+
+namespace {
+
+struct Explain : ::testing::Test {
+  json of(const std::string &plan) {
+    Result r = w.gptc({"explain", plan, "--json"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return json::parse(r.output);
+  }
+  static json decision(const json &all, const std::string &pass, const std::string &name) {
+    for (const json &d : all["decisions"])
+      if (d["pass"] == pass && d["name"] == name)
+        return d;
+    ADD_FAILURE() << "no decision " << pass << " " << name << " in\n" << all.dump(1);
+    return {};
+  }
+  static int64_t arena(const std::string &plan) { return gptc::loadPlan(plan).planned->attrs.getInt("arena_bytes"); }
+  Workplace w;
+};
+
+TEST_F(Explain, WhatRematWouldDoIsWhatItDoes) {
+  const std::vector<std::string> model = {"model.n_layer=3", "model.dropout=0.1"};
+  auto with = [&](const char *remat) {
+    std::vector<std::string> settings = model;
+    settings.push_back(std::string("compile.remat=") + remat);
+    return w.compile(std::string("plan-") + remat, settings);
+  };
+  const std::string none = with("none"), full = with("full");
+  json e = of(none);
+  EXPECT_EQ(e["arena_bytes"], arena(none));
+  EXPECT_GT(e["step"]["ms"], 0);
+  json remat = decision(e, "remat", "all");
+  EXPECT_EQ(remat["choice"], "none");
+  ASSERT_EQ(remat["rejected"].size(), 1u);
+  EXPECT_EQ(remat["rejected"][0]["choice"], "full");
+  EXPECT_EQ(remat["rejected"][0]["effect"]["arena_bytes"], double(arena(full) - arena(none)));
+  EXPECT_GT(remat["rejected"][0]["effect"]["ms"], 0);
+
+  remat = decision(of(full), "remat", "all");
+  EXPECT_EQ(remat["choice"], "full");
+  EXPECT_EQ(remat["effect"]["arena_bytes"], double(arena(full) - arena(none)));
+  EXPECT_EQ(remat["rejected"][0]["choice"], "none");
+  EXPECT_EQ(remat["rejected"][0]["effect"]["arena_bytes"], double(arena(none) - arena(full)));
+}
+
+TEST_F(Explain, EveryKindOfDecision) {
+  json e = of(w.compile("plan", {"model.dropout=0.1"}));
+  for (const char *name : {"epilogue", "row", "pointwise"}) {
+    json d = decision(e, "fuse", name);
+    EXPECT_LE(d["effect"]["traffic_bytes"], 0) << d;
+    EXPECT_NE(d["choice"].get<std::string>().find_first_of("123456789"), std::string::npos) << d;
+  }
+  EXPECT_LT(decision(e, "fuse", "attention")["effect"]["arena_bytes"], 0);
+  EXPECT_LT(decision(e, "fuse", "dropout")["effect"]["arena_bytes"], 0);
+  EXPECT_LT(decision(e, "settle-writes", "in_place")["effect"]["traffic_bytes"], 0);
+  EXPECT_FALSE(decision(e, "micro-batch", "size")["rejected"].empty());
+  // And as a table, with a line for each.
+  Result r = w.gptc({"explain", w.path("plan")});
+  EXPECT_EQ(r.code, 0);
+  for (const char *row : {"fuse epilogue", "remat all", "rejected: full", "order peak", "micro-batch size"})
+    EXPECT_NE(r.output.find(row), std::string::npos) << row << " is missing in\n" << r.output;
+}
+
+}  // namespace

@@ -1,0 +1,70 @@
+// gptc explain: what is in effect in a plan, what it is worth, and what was not chosen.
+#include "codegen/peak.h"
+#include "tools/driver/command_line.h"
+#include "tools/driver/commands.h"
+#include "tools/driver/explain.h"
+
+#include "codegen/codegen.h"
+
+#include <nlohmann/json.hpp>
+
+namespace gptc {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+
+json jsonOf(const Effect &e) { return {{"arena_bytes", e.memory}, {"traffic_bytes", e.traffic}, {"ms", e.ms}}; }
+
+json jsonOf(const Plan &plan, const Explanation &e) {
+  json list = json::array();
+  for (const Decision &d : e.decisions) {
+    json entry = {
+        {"pass", d.pass}, {"name", d.name}, {"choice", d.choice}, {"effect", jsonOf(d.effect)}, {"note", d.note}};
+    for (const Alternative &a : d.rejected)
+      entry["rejected"].push_back({{"choice", a.choice}, {"effect", jsonOf(a.effect)}, {"why", a.why}});
+    list.push_back(entry);
+  }
+  return {
+      {"plan", plan.hash},
+      {"arena_bytes", e.plan.arena},
+      {"step", {{"ms", 1e3 * e.plan.step.seconds}, {"flops", e.plan.step.flops}, {"traffic_bytes", e.plan.step.bytes}}},
+      {"fp32_peak", e.rates.fp32},
+      {"decisions", list}};
+}
+
+void run(const std::string &dir, bool asJson) {
+  const Plan plan = loadPlan(dir);
+  ThreadPool pool(plan.target.threads);
+  const Explanation e = explain(plan, measurePeakFlops(pool, hostTarget(plan.target.threads)));
+  if (asJson) {
+    fmt::print("{}\n", jsonOf(plan, e).dump(2));
+    return;
+  }
+  fmt::print("plan        {}  {}\n", dir, plan.hash.substr(0, 12));
+  fmt::print("machine     {} with {} thread{}, {:.0f} GFLOP/s fp32 measured\n", plan.target.cpu, plan.target.threads,
+             plan.target.threads == 1 ? "" : "s", e.rates.fp32 * 1e-9);
+  fmt::print("step        {:.4g} ms predicted: {:.4g} GFLOP, {:.3g} GB to and from memory\n", 1e3 * e.plan.step.seconds,
+             e.plan.step.flops * 1e-9, e.plan.step.bytes * 1e-9);
+  fmt::print("arena       {:.1f} MiB\n\n", double(e.plan.arena) / 0x1p20);
+  fmt::print(
+      "Each line: with the choice minus without it; negative numbers are savings. Below it, what an alternative\n"
+      "would have done instead. Times and traffic per step, predicted.\n\n{}",
+      tableOf(e.decisions));
+}
+
+}  // namespace
+
+void addExplainCommand(CLI::App &app) {
+  CLI::App *c = app.add_subcommand("explain", "Says what each decision of the compiler costs and saves");
+  struct Options {
+    std::string plan;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  c->add_option("plan", o->plan, "Folder written by `gptc compile`")->required()->type_name("PLAN");
+  c->add_flag("--json", o->json, "Prints JSON instead of a table");
+  c->callback([o] { run(o->plan, o->json); });
+}
+
+}  // namespace gptc
