@@ -1,6 +1,7 @@
-// From a fused op to machine code on the CPU.
+// From a fused op to machine code.
 //
-//   fused op --recipe--> kir::Kernel --emit_llvm.cpp--> llvm::Module --jit.cpp (ORC)--> CompiledKernel
+//   fused op --recipe--> kir::Kernel --emit_llvm.cpp--> llvm::Module --jit.cpp (ORC)--> CompiledKernel       CPU
+//                                    --emit_cuda.cpp--> CUDA C++     --nvrtc.cpp-----> cubin                 CUDA
 #pragma once
 
 #include "ir/graph.h"
@@ -21,6 +22,9 @@ struct LoweredGroup {
 
 /// The recipe's default for this group on this target: needs no measurement.
 Schedule defaultSchedule(const Op &fused, const Target &target);
+/// Whether the group's recipe builds kernels for CUDA too. Where it does not, the two functions around this one throw
+/// UserError(NotBuiltYet) for a CUDA target.
+bool hasCudaRecipe(const Op &fused);
 /// Builds the kernel. `compute` f64 builds it in double precision over f64 buffers (tests). Throws InternalError for a
 /// group that no recipe covers: the fuse pass must not make one.
 LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target &target, DType compute = DType::f32);
@@ -34,6 +38,9 @@ bool selectRecipes(Module &m, const Target &target);
 /// The machine we run on. Honours GPTC_CPU_FEATURES ("-avx512f" and the like) and `threads` (0: hardware threads, or
 /// GPTC_THREADS).
 Target hostTarget(unsigned threads = 0);
+
+/// "cuda:sm_80" and the like. UserError(UnknownValue) for an architecture that NVRTC 13 does not know.
+Target cudaTarget(llvm::StringRef name);
 
 struct CompiledPhase {
   /// Runs tasks [begin, end); params as in Kernel::params.

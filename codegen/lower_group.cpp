@@ -23,16 +23,27 @@ const Recipe &recipeOf(const Op &fused) {
   return *recipe;
 }
 
-Schedule defaultSchedule(const Op &fused, const Target &target) {
+bool hasCudaRecipe(const Op &fused) { return recipeOf(fused).cuda; }
+
+static const Recipe &recipeFor(const Op &fused, const Target &target) {
   const Recipe &recipe = recipeOf(fused);
+  if (target.isCuda() && !recipe.cuda)
+    throw UserError(ErrorCode::NotBuiltYet, fmt::format("recipe {} makes no CUDA kernels yet", recipe.name),
+                    "pointwise and row groups can be built for CUDA; --target cpu builds all");
+  return recipe;
+}
+
+Schedule defaultSchedule(const Op &fused, const Target &target) {
+  const Recipe &recipe = recipeFor(fused, target);
   Schedule s = recipe.defaultSchedule(fused, target);
   s.recipe = recipe.name;
   return s;
 }
 
 LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target &target, DType compute) {
-  const Recipe &recipe = recipeOf(fused);
+  const Recipe &recipe = recipeFor(fused, target);
   GPTC_CHECK(schedule.recipe == recipe.name, "a schedule for {} given to {}", schedule.recipe, recipe.name);
+  GPTC_CHECK((schedule.threads > 0) == target.isCuda(), "schedule '{}' for target {}", schedule.str(), target.name);
   return recipe.build(fused, schedule, target, compute);
 }
 

@@ -13,6 +13,7 @@ namespace {
 // that a recipe unrolls fills the memory.
 constexpr int64_t maxVec = 64;
 constexpr int64_t maxUnrolled = 1024;
+constexpr int64_t maxThreads = 1024;
 constexpr int64_t maxTileVectors = 128;
 
 /// Calls f(name, field, limit) for each size of a schedule, in the order of its text.
@@ -20,6 +21,7 @@ template <typename S, typename F> void forEachField(S &s, F f) {
   f("vec", s.vec, maxVec);
   f("unroll", s.unroll, maxUnrolled);
   f("task", s.task, maxElements);
+  f("threads", s.threads, maxThreads);
   f("mr", s.mr, maxUnrolled);
   f("nr", s.nr, maxUnrolled);
   f("mc", s.mc, maxElements);
@@ -70,7 +72,7 @@ bool Schedule::parse(llvm::StringRef text, Schedule &out) {
       return false;
   }
   const int64_t tile = int64_t(s.mr) * s.nr;  // elements, held in vectors that are all unrolled
-  if ((s.vec & (s.vec - 1)) || (s.vec && tile > maxTileVectors * s.vec))
+  if ((s.vec & (s.vec - 1)) || s.threads % 32 || (s.vec && tile > maxTileVectors * s.vec))
     return false;
   out = std::move(s);
   return true;

@@ -1,7 +1,7 @@
 // What a kernel is built for (Target) and with which sizes (Schedule). Both are plain data, so that a plan can hold
 // them. The order of a sum is an attribute of its op (`fold`, `block`) or fixed by a recipe, and no size in a schedule
 // changes it, with one exception: `vec` is the number of lanes in which sums within a row are added (recipes row and
-// attention_cached). Its default does not depend on the machine and the plan states it, so that a plan gives the same
+// attention_cached; on a GPU as on the CPU). Its default does not depend on the machine and the plan states it, so that a plan gives the same
 // bits everywhere; whoever chooses sizes by measurement must leave it alone.
 #pragma once
 
@@ -11,10 +11,10 @@
 
 namespace gptc {
 
-/// What recipes may ask of a machine. Filled by codegen/cpu_target.cpp on the CPU.
+/// What recipes may ask of a machine. Filled by codegen/cpu_target.cpp and codegen/cuda_target.cpp.
 struct Target {
-  std::string name = "cpu";   // "cpu"
-  std::string cpu;            // LLVM's name, e.g. "znver5"; "generic" is allowed
+  std::string name = "cpu";   // "cpu", or "cuda:sm_90a" and the like
+  std::string cpu;            // LLVM's name, e.g. "znver5"; "generic" is allowed; of a GPU its architecture: "sm_90a"
   std::string features;       // LLVM feature string
   unsigned vectorBytes = 32;  // widest efficient vector
   unsigned vectorRegisters = 16;
@@ -23,6 +23,11 @@ struct Target {
   int64_t l2Bytes = 512 << 10;  // per core
   int64_t l3Bytes = 8 << 20;    // shared
   unsigned threads = 1;         // for load balance only: never for the order of a sum
+  // CUDA only, else 0:
+  unsigned warp = 0;             // lanes that run together
+  unsigned maxBlockThreads = 0;  // per block
+  int64_t sharedBytes = 0;       // per block, static
+  bool isCuda() const { return warp != 0; }
   /// Lanes of one vector of the dtype.
   int lanes(DType t) const { return vectorBytes / sizeOf(t); }
 };
@@ -35,6 +40,7 @@ struct Schedule {
   int vec = 0;  // lanes of vector loops; the lanes of row sums
   int unroll = 0;
   int64_t task = 0;                // rows or elements per parallel task
+  int threads = 0;                 // per block, a multiple of the warp; on CUDA only, and there always
   int mr = 0, nr = 0;              // register tile
   int64_t mc = 0, nc = 0, kc = 0;  // cache blocks
   int64_t qb = 0, kb = 0;          // attention blocks: queries, keys

@@ -1,6 +1,7 @@
 // gptc-opt: runs passes on a module in text form. The tool for tests, for looking at what a pass does, and for
 // repeating failures.
 #include "codegen/codegen.h"
+#include "codegen/emit_cuda.h"
 #include "ir/diagnostics.h"
 #include "ir/graph.h"
 #include "ir/opdef.h"
@@ -76,25 +77,35 @@ static std::string dot(const Module &m) {
   return out + "}\n";
 }
 
-/// The kernel of every group, once for equal text, as kernel IR or LLVM IR.
-static std::string kernels(const Module &m, const Target &target, bool llvmText) {
+/// The kernel of every group, as kernel IR, LLVM IR or CUDA C++.
+static std::string kernels(const Module &m, const Target &target, const std::string &emit) {
   std::string out;
+  const char *comment = emit == "llvm" ? ";" : "//";
+  unsigned number = 0;
   for (const auto &f : m.functions)
     for (const Op &op : f->body) {
       if (!op.is(OpKind::fused))
         continue;
+      out += fmt::format("{} @{} {}\n", comment, f->name, op.loc);
+      if (target.isCuda() && !hasCudaRecipe(op)) {
+        out += fmt::format("{} recipe {} makes no CUDA kernels yet\n\n", comment, op.attrs.getString("kind"));
+        continue;
+      }
       Schedule s;
-      if (!op.attrs.has("schedule") || !Schedule::parse(op.attrs.getString("schedule"), s))
+      // A schedule for the other kind of target is none for this one.
+      if (!Schedule::parse(op.attrs.getString("schedule"), s) || (s.threads > 0) != target.isCuda())
         s = defaultSchedule(op, target);
-      LoweredGroup g = lowerGroup(op, s, target);
-      out += fmt::format("{} @{} {}\n{}\n", llvmText ? ";" : "//", f->name, op.loc,
-                         llvmText ? emitLLVM(g.kernel, target, true) : kir::print(g.kernel));
+      const kir::Kernel k = lowerGroup(op, s, target).kernel;
+      out += (emit == "llvm"   ? emitLLVM(k, target, true)
+              : emit == "cuda" ? emitCuda(k, fmt::format("k{}_{}", number++, k.name)).text
+                               : kir::print(k)) +
+             "\n";
     }
   return out;
 }
 
 static int run(int argc, char **argv) {
-  std::string input = "-", passes, emit = "gir";
+  std::string input = "-", passes, emit = "gir", targetName;
   bool verifyEach = true, listPasses = false;
   PipelineOptions options;
   CLI::App app{"Runs passes on a module of the graph IR and prints the result.", "gptc-opt"};
@@ -104,13 +115,18 @@ static int run(int argc, char **argv) {
   app.add_flag("--print-changed", options.printChanged, "print the module after each pass that changed it, to stderr");
   app.add_flag("--time-passes", options.timePasses, "print a table of times to stderr");
   app.add_option("--dump-dir", options.dumpDir, "write the module after each pass into this folder");
-  app.add_option("--emit", emit, "gir, dot, kernel, llvm or none")
+  app.add_option("--emit", emit, "gir, dot, kernel, llvm, cuda or none")
       ->check(CLI::IsMember({"gir", "dot", "kernel", "llvm", "cuda", "none"}));
+  app.add_option("--target", targetName, "cpu (default) or cuda:sm_80 and the like (default of --emit=cuda)");
   app.add_flag("--list-passes", listPasses, "print the passes and their options");
   if (std::optional<int> done = parseCommandLine(app, argc, argv))
     return *done;
-  if (emit == "cuda")
-    throw UserError(ErrorCode::NotBuiltYet, "--emit=cuda is not built yet", "gir, dot, kernel and llvm work today");
+  if (targetName.empty())
+    targetName = emit == "cuda" ? "cuda:sm_80" : "cpu";
+  const Target target = targetName == "cpu" ? hostTarget() : cudaTarget(targetName);
+  if (target.isCuda() ? emit == "llvm" : emit == "cuda")
+    throw UserError(ErrorCode::Usage, fmt::format("--emit={} is not for --target={}", emit, targetName),
+                    target.isCuda() ? "use --emit=cuda or --emit=kernel" : "use --target=cuda:sm_80 or the like");
   options.verifyEach = verifyEach;
   registerCodegenPasses();
   if (listPasses) {
@@ -120,7 +136,6 @@ static int run(int argc, char **argv) {
     return 0;
   }
 
-  Target target = hostTarget();
   std::vector<PassUse> uses = parsePipeline(passes == "default" ? defaultPipeline() : passes, &target);
   std::unique_ptr<Module> m = load(input);
   runPipeline(*m, uses, options);
@@ -130,7 +145,7 @@ static int run(int argc, char **argv) {
   else if (emit == "dot")
     text = dot(*m);
   else if (emit != "none")
-    text = kernels(*m, target, emit == "llvm");
+    text = kernels(*m, target, emit);
   std::fwrite(text.data(), 1, text.size(), stdout);
   return 0;
 }

@@ -4,7 +4,8 @@
 //      broadcast, padding, an op that asks for indices).
 //   2. The innermost such place cuts the domain into rows x inner; with none the loop is flat. Only the rows' index is
 //      divided, once per row.
-//   3. Tasks take several rows, or a part of one, and the vector loop runs over the inner elements.
+//   3. Tasks take several rows, or a part of one, and the vector loop runs over the inner elements. On CUDA a task is
+//      one thread, whose part is a few elements in one access.
 //   4. Results of different shapes (a scalar beside full tensors) have loops of their own, largest first: what a small
 //      result overwrites has then been read.
 #include "codegen/recipes/pointwise.h"
@@ -14,6 +15,7 @@
 #include "ir/diagnostics.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace gptc {
 
@@ -50,6 +52,16 @@ Stmt tasksLoop(const Var &t, int64_t tasks, std::vector<Stmt> body) {
   return loop(LoopKind::parallel, t, imm(tasks), std::move(body));
 }
 
+Stmt threadsLoop(const Var &t, int64_t tasks, int64_t threads, std::vector<Stmt> body) {
+  threads = std::min(threads, roundUp(tasks, 32));
+  Var b = makeVar("block"), i = makeVar("thread");
+  if (tasks % threads)
+    body = {ifThen(lt(kir::ref(t), imm(tasks)), std::move(body))};
+  Stmt numbered = let(t, kir::ref(b) * threads + kir::ref(i), std::move(body));
+  return loop(LoopKind::grid, b, imm(ceilDiv(tasks, threads)),
+              {loop(LoopKind::block_thread, i, imm(threads), {numbered})});
+}
+
 /// Elements inside the innermost cut of `dims` that the results need, or all of them; and how many dimensions stand
 /// outside.
 static std::pair<int64_t, unsigned> innerElements(GroupEval &g, llvm::ArrayRef<unsigned> results,
@@ -75,7 +87,9 @@ Stmt pointwiseLoops(GroupEval &g, llvm::ArrayRef<unsigned> results, const Schedu
   llvm::ArrayRef<Dim> dims = type.dims;
   auto [inner, outside] = innerElements(g, results, dims);
   const int64_t rows = type.elements() / inner;
-  const int64_t perTask = s.task > 0 ? s.task : type.elements();
+  const bool cuda = s.threads > 0;
+  const int width = cuda ? int(std::gcd(inner, std::max(1, s.vec))) : powerOfTwo(inner, s.vec > 0 ? s.vec : 16);
+  const int64_t perTask = cuda ? width : s.task > 0 ? s.task : type.elements();
 
   Placer placer;
   Var t = makeVar("t"), r = makeVar("r"), c = makeVar("c");
@@ -83,9 +97,10 @@ Stmt pointwiseLoops(GroupEval &g, llvm::ArrayRef<unsigned> results, const Schedu
   placer.push(task, {t});
   Expr rowIndex, columnBase, columns = imm(inner), rowsHere;
   int64_t tasks;
-  if (inner >= perTask || rows == 1) {
+  if (cuda || inner >= perTask || rows == 1) {
     // Each task has a part of one row.
-    int64_t parts = ceilDiv(inner, perTask), each = std::min(inner, roundUp(ceilDiv(inner, parts), 64));
+    int64_t parts = ceilDiv(inner, perTask);
+    int64_t each = cuda ? width : std::min(inner, roundUp(ceilDiv(inner, parts), 64));
     parts = ceilDiv(inner, each);
     tasks = rows * parts;
     rowIndex = parts == 1 ? kir::ref(t) : rows == 1 ? imm(0) : placer.let("row", kir::ref(t) / imm(parts));
@@ -117,17 +132,15 @@ Stmt pointwiseLoops(GroupEval &g, llvm::ArrayRef<unsigned> results, const Schedu
     Stmt st = g.storeOutput(i, p, value);
     element.add(store(st->buffer, placer.place(st->index), st->value));
   }
-  const int width = powerOfTwo(inner, s.vec > 0 ? s.vec : 16);
-  Stmt body = inner == 1 ? block(element.take()) : loop(LoopKind::vector, c, columns, element.take(), width);
-  if (inner == 1)
-    body = let(c, imm(0), {body});
+  const bool single = cuda ? width == 1 : inner == 1;
+  Stmt body = single ? let(c, imm(0), element.take()) : loop(LoopKind::vector, c, columns, element.take(), width);
   if (rowsHere) {
     row.add(body);
     task.add(loop(LoopKind::serial, r, rowsHere, row.take()));
   } else {
     task.add(body);
   }
-  return tasksLoop(t, tasks, task.take());
+  return cuda ? threadsLoop(t, tasks, s.threads, task.take()) : tasksLoop(t, tasks, task.take());
 }
 
 static bool matches(const Op &fused) {
@@ -143,6 +156,11 @@ static bool matches(const Op &fused) {
 static Schedule defaults(const Op &fused, const Target &target) {
   Schedule s;
   Type domain = groupDomain(fused);
+  if (target.isCuda()) {
+    s.threads = 256;
+    s.vec = domain.elements() < 1 << 16 ? 1 : target.lanes(DType::f32);  // small ones need their threads more
+    return s;
+  }
   s.vec = 2 * target.lanes(DType::f32);
   s.task = elementsPerTask(domain.elements(), trafficPerElement(fused, domain), target);
   return s;
@@ -170,7 +188,7 @@ static LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DT
 }
 
 const Recipe &pointwiseRecipe() {
-  static const Recipe recipe = {"pointwise", matches, defaults, build};
+  static const Recipe recipe = {"pointwise", matches, defaults, build, /*cuda=*/true};
   return recipe;
 }
 

@@ -8,7 +8,8 @@
 namespace gptc {
 
 /// One top-level statement that computes these results (all of one shape) element by element. Uses `vec` (lanes) and
-/// `task` (elements per task) of the schedule.
+/// `task` (elements per task) of the schedule; with `threads`, blocks of that many threads that take `vec` elements
+/// each.
 kir::Stmt pointwiseLoops(GroupEval &g, llvm::ArrayRef<unsigned> results, const Schedule &s);
 
 /// Elements per task so that a task moves 32 to 256 KiB, and one task where all is done in a few microseconds.
@@ -32,5 +33,7 @@ inline int powerOfTwo(int64_t n, int most) {
 }
 /// A top-level statement of `tasks` independent tasks; `t` counts them. A single task needs no loop.
 kir::Stmt tasksLoop(const kir::Var &t, int64_t tasks, std::vector<kir::Stmt> body);
+/// The same for CUDA: one task per thread, in blocks of at most `threads`.
+kir::Stmt threadsLoop(const kir::Var &t, int64_t tasks, int64_t threads, std::vector<kir::Stmt> body);
 
 }  // namespace gptc

@@ -23,6 +23,8 @@ struct Recipe {
   /// Parameters of the kernel: operands, results, then one per entry of workspaceBytes. With compute f64 every float
   /// buffer holds f64, workspaces included.
   LoweredGroup (*build)(const Op &fused, const Schedule &schedule, const Target &target, DType compute);
+  /// Whether the recipe has schedules for CUDA: those with `threads`, of which it makes grid loops.
+  bool cuda = false;
 };
 
 #define GPTC_RECIPE(name) const Recipe &name##Recipe();

@@ -11,6 +11,9 @@
 //
 // The order of a row's sum is given by `vec` alone: element c goes to lane c mod vec, in order. Its default depends on
 // the row's length and on nothing else, so that no machine changes the bits.
+//
+// On CUDA a row is one block, a lane one thread, and what is known per row is computed by every thread: the lanes meet
+// in a shared buffer, and the order of each sum is that of the CPU.
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
@@ -25,7 +28,8 @@ using namespace kir;
 
 namespace {
 
-constexpr int64_t keptBytes = 64 << 10;  // of a row, on the stack
+constexpr int64_t keptBytes = 64 << 10;       // of a row, on the stack
+constexpr int64_t keptSharedBytes = 8 << 10;  // on CUDA: more would leave too few blocks on a multiprocessor
 
 bool isCostly(const Expr &e) {
   return e->kind == ExprKind::Unary && (e->uop == UnaryOp::exp || e->uop == UnaryOp::log || e->uop == UnaryOp::tanh ||
@@ -35,8 +39,10 @@ bool isCostly(const Expr &e) {
 class RowBuilder {
 public:
   RowBuilder(const Op &fused, const Schedule &s, const Target &target, DType compute)
-      : g(fused, compute), s(s), target(target), domain(groupDomain(fused)), columns(domain.dim(-1)), lanes(s.vec) {
+      : g(fused, compute), s(s), target(target), domain(groupDomain(fused)), columns(domain.dim(-1)), lanes(s.vec),
+        cuda(s.threads > 0) {
     GPTC_CHECK(lanes > 0, "row schedule without vec");
+    GPTC_CHECK(!cuda || s.threads == std::max(lanes, 32), "a row schedule with {} threads", s.threads);
   }
 
   LoweredGroup build() {
@@ -60,9 +66,12 @@ public:
     LoweredGroup out;
     out.kernel.name = g.kernelName();
     out.kernel.params = g.params();
-    out.kernel.body.push_back(emit(point, rowPoint));
+    out.kernel.body.push_back(cuda ? emitBlocks(point, rowPoint) : emit(point, rowPoint));
+    Schedule flat = s;
+    if (cuda)
+      flat.vec = target.lanes(DType::f32);
     for (unsigned i : others)
-      out.kernel.body.push_back(pointwiseLoops(g, {i}, s));
+      out.kernel.body.push_back(pointwiseLoops(g, {i}, flat));
     return out;
   }
 
@@ -155,11 +164,11 @@ private:
           wanted.push_back(it->second);
       }
     }
-    int64_t room = keptBytes / int64_t(sizeOf(g.compute) * columns);
+    int64_t room = (cuda ? keptSharedBytes : keptBytes) / int64_t(sizeOf(g.compute) * columns);
     if (int64_t(wanted.size()) > room)
       wanted.resize(std::max<int64_t>(room, 0));
     for (auto &[node, first] : wanted) {
-      Buffer b = makeBuffer("kept", node->dtype, Storage::stack, roundUp(columns, lanes));
+      Buffer b = makeBuffer("kept", node->dtype, cuda ? Storage::shared : Storage::stack, roundUp(columns, lanes));
       Expr again = load(b, kir::ref(c));
       const ExprNode *what = node.get();
       for (unsigned i = first + 1; i < sweeps.size(); ++i)
@@ -171,21 +180,8 @@ private:
     }
   }
 
-  void emitSweep(const Sweep &w, const Point &point, Seq &row) {
-    std::vector<Buffer> accs;
-    for (const Sum &sum : w.sums) {
-      Buffer acc = makeBuffer("acc", sum.node->dtype, Storage::reg, lanes);
-      row.alloc(acc);
-      Var i = makeVar("i");
-      double start = sum.op == BinaryOp::add ? 0 : -std::numeric_limits<double>::infinity();
-      row.add(loop(LoopKind::vector, i, imm(lanes), {store(acc, lane(), fimm(start, sum.node->dtype))}, lanes));
-      accs.push_back(acc);
-    }
-    for (const Kept &k : w.keeps)
-      row.alloc(k.buffer);
-
-    Seq element;
-    placer.push(element, {c});
+  /// What a sweep does at (row, c): sums go to `accs` at `slot`.
+  void emitElement(const Sweep &w, const Point &point, Seq &element, llvm::ArrayRef<Buffer> accs, const Expr &slot) {
     std::vector<Expr> roots;
     Sweep copy = w;
     for (Expr *e : rootsOf(copy))
@@ -195,11 +191,32 @@ private:
     for (const Kept &k : w.keeps)
       element.add(store(k.buffer, kir::ref(c), roots[at++]));
     for (unsigned i = 0; i < w.sums.size(); ++i)
-      element.add(store(accs[i], lane(), binary(w.sums[i].op, load(accs[i], lane()), roots[at++])));
+      element.add(store(accs[i], slot, binary(w.sums[i].op, load(accs[i], slot), roots[at++])));
     for (const Output &o : w.stores) {
       Stmt st = g.storeOutput(o.result, point, roots[at++]);
       element.add(store(st->buffer, placer.place(st->index), st->value));
     }
+  }
+
+  static Expr startOf(const Sum &sum) {
+    return fimm(sum.op == BinaryOp::add ? 0 : -std::numeric_limits<double>::infinity(), sum.node->dtype);
+  }
+
+  void emitSweep(const Sweep &w, const Point &point, Seq &row) {
+    std::vector<Buffer> accs;
+    for (const Sum &sum : w.sums) {
+      Buffer acc = makeBuffer("acc", sum.node->dtype, Storage::reg, lanes);
+      row.alloc(acc);
+      Var i = makeVar("i");
+      row.add(loop(LoopKind::vector, i, imm(lanes), {store(acc, lane(), startOf(sum))}, lanes));
+      accs.push_back(acc);
+    }
+    for (const Kept &k : w.keeps)
+      row.alloc(k.buffer);
+
+    Seq element;
+    placer.push(element, {c});
+    emitElement(w, point, element, accs, lane());
     placer.pop();
     int width = w.sums.empty() ? powerOfTwo(columns, 2 * target.lanes(DType::f32)) : lanes;
     row.add(loop(LoopKind::vector, c, imm(columns), element.take(), width));
@@ -237,12 +254,67 @@ private:
     return tasksLoop(t, tasks, task.take());
   }
 
+  /// A sweep by the threads of a block: thread t takes columns t, t + lanes, ...
+  void emitBlockSweep(const Sweep &w, const Point &point, Seq &row) {
+    std::vector<Buffer> accs, parts;
+    Seq thread, element;
+    Var t = makeVar("t"), i = makeVar("i");
+    for (const Kept &k : w.keeps)
+      row.alloc(k.buffer);
+    placer.push(thread, {t});
+    for (const Sum &sum : w.sums) {
+      parts.push_back(makeBuffer("part", sum.node->dtype, Storage::shared, lanes));
+      row.alloc(parts.back());
+      accs.push_back(makeBuffer("acc", sum.node->dtype, Storage::reg, 1));
+      thread.alloc(accs.back());
+      thread.add(store(accs.back(), imm(0), startOf(sum)));
+    }
+    Expr steps = imm(columns / lanes);
+    if (int64_t rest = columns % lanes)
+      steps = steps + select(lt(kir::ref(t), imm(rest)), imm(1), imm(0));
+    placer.push(element, {i});
+    placer.let(c, kir::ref(i) * lanes + kir::ref(t));
+    emitElement(w, point, element, accs, imm(0));
+    placer.pop();
+    thread.add(loop(LoopKind::serial, i, steps, element.take()));
+    for (unsigned n = 0; n < accs.size(); ++n)
+      thread.add(store(parts[n], kir::ref(t), load(accs[n], imm(0))));
+    placer.pop();
+    row.add(loop(LoopKind::block_thread, t, imm(lanes), thread.take()));
+    for (unsigned n = 0; n < accs.size(); ++n)
+      placer.let(w.sums[n].result, hreduce(parts[n], w.sums[n].op));
+  }
+
+  /// One block per row; otherwise as `emit`.
+  Stmt emitBlocks(const Point &point, const Point &rowPoint) {
+    Seq row, last;
+    placer.push(row, {rowVar});
+    for (const Sweep &w : sweeps)
+      if (w.stores.empty())
+        emitBlockSweep(w, point, row);
+    std::vector<Expr> values;
+    for (const Output &o : perRow)
+      values.push_back(o.value);
+    values = placer.place(values);
+    if (!full.empty())
+      emitBlockSweep(sweeps.back(), point, row);
+    for (auto [o, value] : llvm::zip(perRow, values)) {
+      Stmt st = g.storeOutput(o.result, rowPoint, value);
+      last.add(store(st->buffer, placer.place(st->index), st->value));
+    }
+    if (!perRow.empty())
+      row.add(loop(LoopKind::block_thread, makeVar("t"), imm(1), last.take()));
+    placer.pop();
+    return loop(LoopKind::grid, rowVar, imm(domain.rows()), row.take());
+  }
+
   GroupEval g;
   const Schedule &s;
   const Target &target;
   const Type domain;
   const int64_t columns;
   const int lanes;
+  const bool cuda;
   const Var rowVar = makeVar("row"), c = makeVar("c");
   Placer placer;
   std::vector<Output> full, perRow;
@@ -270,6 +342,10 @@ Schedule defaults(const Op &fused, const Target &target) {
   s.vec = 64;
   while (s.vec > columns)
     s.vec /= 2;
+  if (target.isCuda()) {
+    s.threads = std::max(s.vec, 32);
+    return s;
+  }
   s.task = std::max<int64_t>(1, elementsPerTask(domain.elements(), trafficPerElement(fused, domain), target) / columns);
   return s;
 }
@@ -281,7 +357,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
 }  // namespace
 
 const Recipe &rowRecipe() {
-  static const Recipe recipe = {"row", matches, defaults, build};
+  static const Recipe recipe = {"row", matches, defaults, build, /*cuda=*/true};
   return recipe;
 }
 

@@ -1,0 +1,44 @@
+// How types, numbers and operators are written in CUDA C++, in terms of the device layer.
+#pragma once
+
+#include "ir/diagnostics.h"
+#include "ir/kernel.h"
+
+#include <set>
+#include <string>
+
+namespace gptc {
+
+/// The type of a buffer's elements, and of a value: an i64 that fits is an int.
+const char *storedType(DType t);
+const char *typeOf(DType t, bool narrow = false);
+std::string literal(double v, DType t);
+
+/// Variables keep their names, numbered where they would clash.
+class Names {
+public:
+  std::string fresh(const std::string &base) {
+    std::string name = base;
+    for (int n = 2; !used.insert(name).second; ++n)
+      name = fmt::format("{}_{}", base, n);
+    return name;
+  }
+
+private:
+  // Functions of the device layer, and what else recipes might hit upon.
+  std::set<std::string> used = {"load",   "store", "barrier", "divide",  "minimum",  "maximum", "magnitude", "exp",
+                                "log",    "tanh",  "sin",     "cos",     "floor",    "thread",  "int",       "float",
+                                "double", "bool",  "auto",    "for",     "if",       "do",      "f16",       "bf16",
+                                "Vector", "Pack",  "Value",   "Global",  "bitsOf",   "floatOf", "valueOf",   "char",
+                                "long",   "new",   "this",    "default", "register", "signed",  "static"};
+};
+
+/// exp, log, tanh, sin or cos; in f32 the text calls nameF32, which the emitter defines.
+const char *functionOf(kir::UnaryOp op);
+std::string unaryText(kir::UnaryOp op, DType t, const std::string &x);
+/// Not for i64, whose width is the emitter's choice, but for its comparisons.
+std::string binaryText(kir::BinaryOp op, DType t, const std::string &x, const std::string &y);
+/// i64 where nothing is known: it wraps.
+std::string wrapping64(kir::BinaryOp op, const std::string &x, const std::string &y);
+
+}  // namespace gptc
