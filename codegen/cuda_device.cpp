@@ -59,7 +59,9 @@ template <class T> struct Pack;
 template <> struct Pack<bf16> {
   static __device__ __forceinline__ bf16 of(float v) {
     unsigned u = bitsOf(v);
-    u = v != v ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u);
+    u = v != v                     ? u | 0x400000u
+        : (u & 0x7f800000u) == 0u ? u & 0x80000000u  // as kir says of denormals
+                                  : u + 0x7fffu + ((u >> 16) & 1u);
     return bf16{(unsigned short)(u >> 16)};
   }
 };
