@@ -267,6 +267,19 @@ private:
     }
   }
 
+  /// Whether both are surely one value.
+  static bool same(const ExprNode &a, const ExprNode &b) {
+    if (&a == &b)
+      return true;
+    if (a.kind != b.kind)
+      return false;
+    if (a.kind == ExprKind::Var)
+      return a.var == b.var;
+    if (a.kind == ExprKind::IntImm)
+      return a.ival == b.ival;
+    return a.kind == ExprKind::Load && a.buffer == b.buffer && same(*a.args[0], *b.args[0]);
+  }
+
   Value eval(const Expr &e) {
     auto arg = [&](unsigned i) { return eval(e->args[i]); };
     switch (e->kind) {
@@ -283,6 +296,10 @@ private:
     case ExprKind::Unary:
       return unaryValue(e->uop, e->args[0]->dtype, arg(0));
     case ExprKind::Binary:
+      if (e->bop == BinaryOp::sub && isFloat(e->dtype) && same(*e->args[0], *e->args[1])) {
+        Value x = arg(0);  // exactly 0, or NaN
+        return {x.v - x.v, std::isfinite(rounded(e->dtype, x).e) ? 0 : infinity};
+      }
       return binaryValue(e->bop, e->args[0]->dtype, arg(0), arg(1));
     case ExprKind::Fma: {
       Value product = mulValues(arg(0), arg(1)), c = arg(2);

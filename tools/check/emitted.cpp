@@ -1,0 +1,476 @@
+#include "tools/check/emitted.h"
+
+#include "tools/check/guarded_memory.h"
+
+#include "codegen/codegen.h"
+#include "ir/diagnostics.h"
+#include "ir/kernel_bound.h"
+#include "ir/kernel_eval.h"
+#include "ir/ops/op_support.h"
+#include "passes/analysis/liveness.h"
+#include "runtime/executor.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace gptc {
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// ---- elements in memory ---------------------------------------------------------------------------------------------
+
+double fromHalf(uint16_t h) {
+  const int exponent = h >> 10 & 31;
+  const double mantissa = h & 1023, sign = h >> 15 ? -1 : 1;
+  if (exponent == 31)
+    return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+  return sign * (exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24));
+}
+
+/// Of a value that is an f16.
+uint16_t toHalf(double v) {
+  const uint16_t sign = std::signbit(v) ? 0x8000 : 0;
+  v = std::fabs(v);
+  if (std::isnan(v))
+    return 0x7e00;
+  if (std::isinf(v))
+    return sign | 0x7c00;
+  if (v < 0x1p-14)
+    return sign | uint16_t(v * 0x1p24);
+  const int e = std::ilogb(v);
+  return sign | uint16_t((e + 15) << 10) | uint16_t(std::ldexp(v, 10 - e) - 1024);
+}
+
+template <typename T> double readAs(const std::byte *at) {
+  T v;
+  std::memcpy(&v, at, sizeof v);
+  return double(v);
+}
+
+double readElement(DType t, const std::byte *base, int64_t i) {
+  const std::byte *at = base + i * sizeOf(t);
+  switch (t) {
+  case DType::f32:
+    return readAs<float>(at);
+  case DType::f64:
+    return readAs<double>(at);
+  case DType::i32:
+    return readAs<int32_t>(at);
+  case DType::u32:
+    return readAs<uint32_t>(at);
+  case DType::i64:
+    return readAs<int64_t>(at);
+  case DType::pred:
+    return readAs<uint8_t>(at);
+  case DType::bf16:
+    return std::bit_cast<float>(uint32_t(uint16_t(readAs<uint16_t>(at))) << 16);
+  case DType::f16:
+    return fromHalf(uint16_t(readAs<uint16_t>(at)));
+  }
+  GPTC_UNREACHABLE("dtype");
+}
+
+void writeElement(DType t, std::byte *base, int64_t i, double v) {
+  auto put = [&](auto x) { std::memcpy(base + i * sizeof x, &x, sizeof x); };
+  switch (t) {
+  case DType::f32:
+    return put(float(v));
+  case DType::f64:
+    return put(v);
+  case DType::i32:
+    return put(int32_t(v));
+  case DType::u32:
+    return put(uint32_t(v));
+  case DType::i64:
+    return put(int64_t(v));
+  case DType::pred:
+    return put(uint8_t(v));
+  case DType::bf16:
+    return put(uint16_t(std::bit_cast<uint32_t>(kir::roundBF16(float(v))) >> 16));
+  case DType::f16:
+    return put(toHalf(kir::roundF16(float(v))));
+  }
+}
+
+/// Places of the logical elements, in row-major order, among the padded ones.
+std::vector<int64_t> placesOf(const Type &t) {
+  std::vector<int64_t> all;
+  all.reserve(t.elements());
+  ops::forEachIndex(t, [&](llvm::ArrayRef<int64_t> index, int64_t) {
+    int64_t at = 0;
+    for (unsigned d = 0; d < t.rank(); ++d)
+      at = at * t.padded(int(d)) + index[d];
+    all.push_back(at);
+  });
+  return all;
+}
+
+/// A tensor as the memory of a value of type `t`; padding holds NaN, which no logical element may show.
+Bytes bytesOf(const Tensor &x, const Type &t) {
+  Bytes bytes(t.bytes(), std::byte(0xff));
+  std::vector<int64_t> at = placesOf(t);
+  GPTC_CHECK(at.size() == x.data.size(), "{} elements for {}", x.data.size(), t.str());
+  for (size_t i = 0; i < at.size(); ++i)
+    writeElement(t.dtype, bytes.data(), at[i], x.data[i]);
+  return bytes;
+}
+
+Tensor tensorOf(const std::byte *bytes, const Type &t) {
+  Tensor x(t);
+  std::vector<int64_t> at = placesOf(t);
+  for (size_t i = 0; i < at.size(); ++i)
+    x.data[i] = readElement(t.dtype, bytes, at[i]);
+  return x;
+}
+
+// ---- a planned function as a list of kernels ------------------------------------------------------------------------
+
+/// Content of values, each in memory of its own, whatever the plan says; T is one content.
+template <typename T> struct Contents {
+  llvm::StringMap<T> states;
+  llvm::DenseMap<const Value *, T> values;  // by root: reshapes are views
+};
+
+/// Runs a function on contents: `kernel(op, operands, results)` fills the results of a group.
+template <typename T, typename F>
+std::vector<T> runOnContents(const Function &f, std::vector<T> args, Contents<T> &c, F kernel) {
+  c.values.clear();
+  for (size_t i = 0; i < args.size(); ++i)
+    c.values[f.body.args[i].get()] = std::move(args[i]);
+  for (const Op &op : f.body) {
+    std::vector<T> results;
+    switch (op.kind) {
+    case OpKind::read:
+      c.values[op.result()] = c.states[op.state];
+      break;
+    case OpKind::write:
+      c.states[op.state] = c.values[rootOf(op.operand(0))];
+      break;
+    case OpKind::reshape:
+      break;
+    case OpKind::ret:
+      for (const Value *v : op.operands())
+        results.push_back(c.values[rootOf(v)]);
+      return results;
+    default: {
+      std::vector<const T *> operands;
+      for (const Value *v : op.operands())
+        operands.push_back(&c.values.find(rootOf(v))->second);
+      kernel(op, operands, results);
+      for (unsigned i = 0; i < op.numResults(); ++i)
+        c.values[op.result(i)] = std::move(results[i]);
+    }
+    }
+  }
+  GPTC_UNREACHABLE("@{} has no end", f.name);
+}
+
+// ---- the runs of one call -------------------------------------------------------------------------------------------
+
+/// Collects the compiled kernels by op.
+struct Recorder : KernelObserver {
+  llvm::DenseMap<const Op *, const BoundKernel *> kernels;
+  void ran(const BoundKernel &k, int64_t, int64_t) override { kernels[k.op] = &k; }
+};
+
+using Bounds = std::vector<kir::Bounded>;
+
+Bounds boundsOf(const Tensor &x, const Type &t) {
+  constexpr double poison = std::numeric_limits<double>::quiet_NaN();
+  Bounds b(t.paddedElements(), {isFloat(t.dtype) ? poison : -1, 0});
+  std::vector<int64_t> at = placesOf(t);
+  for (size_t i = 0; i < at.size(); ++i)
+    b[at[i]].value = x.data[i];
+  return b;
+}
+
+/// Error bounds in the place of values.
+Tensor errorsOf(const Bounds &b, const Type &t) {
+  Tensor x(t);
+  std::vector<int64_t> at = placesOf(t);
+  for (size_t i = 0; i < at.size(); ++i)
+    x.data[i] = b[at[i]].error;
+  return x;
+}
+
+/// The bounds of a kernel's results.
+std::vector<Bounds> boundGroup(const Op &op, std::vector<Bounds> buffers, const Target &target) {
+  Schedule schedule;
+  GPTC_CHECK(Schedule::parse(op.attrs.getString("schedule"), schedule), "no schedule: {}", print(op));
+  LoweredGroup g = lowerGroup(op, schedule, target);
+  while (buffers.size() < g.kernel.params.size())
+    buffers.emplace_back(g.kernel.params[buffers.size()]->size,
+                         kir::Bounded{0, std::numeric_limits<double>::infinity()});
+  kir::boundErrors(g.kernel, buffers);
+  auto first = std::make_move_iterator(buffers.begin() + op.numOperands());
+  return {first, first + op.numResults()};
+}
+
+/// The largest finite magnitude, `so far` counted.
+double largestOf(const Tensor &t, double soFar) {
+  for (double v : t.data)
+    if (std::isfinite(v))
+      soFar = std::max(soFar, std::fabs(v));
+  return soFar;
+}
+
+/// What the reference itself may be off: it computes in float64, at times by another formula, which cancels where the
+/// kernel's does not (1 + tanh of a large negative number). A few thousand units of the largest number that it met.
+double referenceError(double largest) { return 0x1p-40 * largest; }
+
+/// The first element of `is` that is further than factor * its limit + slack from `want`, or another NaN or infinity.
+std::string outside(const Tensor &want, const Tensor &is, const Tensor &limit, double factor, double slack,
+                    int64_t &bounded, int64_t &unbounded) {
+  for (size_t i = 0; i < want.data.size(); ++i) {
+    const double a = want.data[i], b = is.data[i], e = limit.data[i] * factor + slack;
+    ++(std::isfinite(e) ? bounded : unbounded);
+    if (!std::isfinite(e) || a == b || (std::isnan(a) && std::isnan(b)) || std::fabs(a - b) <= e)
+      continue;
+    return fmt::format("element {} is {} instead of {}, further off than its bound of {}", i, b, a, e);
+  }
+  return "";
+}
+
+class Runner {
+public:
+  Runner(const Module &m, const Module &plain, const Module *again, const Inputs &in, ThreadPool &pool,
+         const Target &target, const std::string &cacheDir, BoundStats &stats)
+      : m(m), plain(plain), again(again), in(in), target(target), stats(stats), arena(m.attrs.getInt("arena_bytes")),
+        executor(m, target, target, arena, pool, cacheDir) {
+    executor.observer = &recorder;
+    std::memset(arena.data(), 0xff, arena.bytes());
+    StateMap initial = statesFor(m, in.seed);
+    for (const auto &s : m.states) {
+      Bytes bytes = bytesOf(initial[s->name], s->type);
+      std::memcpy(executor.state(s->name), bytes.data(), bytes.size());
+    }
+  }
+
+  std::string run() {
+    for (size_t i = 0; i < in.calls.size(); ++i)
+      if (std::string what = runCall(in.calls[i]); !what.empty())
+        return fmt::format("call {} of @{}: {}", i, in.calls[i].function, what);
+    stats.kernels += int64_t(recorder.kernels.size());
+    return "";
+  }
+
+private:
+  const Module &m, &plain;
+  const Module *again;
+  const Inputs &in;
+  const Target &target;
+  BoundStats &stats;
+  Arena arena;
+  Executor executor;
+  Recorder recorder;
+  std::string fault;
+
+  std::string runCall(const Call &call) {
+    const Function &f = *m.function(call.function);
+    Contents<Bytes> contents;
+    StateMap before;
+    for (const auto &s : m.states) {
+      const auto *at = static_cast<const std::byte *>(executor.state(s->name));
+      contents.states[s->name] = Bytes(at, at + s->type.bytes());
+      before[s->name] = tensorOf(at, s->type);
+    }
+    std::vector<Bytes> args;
+    for (size_t i = 0; i < call.args.size(); ++i)
+      args.push_back(bytesOf(call.args[i], f.body.args[i]->type));
+
+    Outcome shared = runInArena(call.function, args);
+    if (!arena.intact())
+      return "a kernel writes past the end of the arena";
+    Outcome apart = runGuarded(f, args, contents);
+    if (!fault.empty())
+      return fault;
+    if (std::string d = differenceOf(apart, shared); !d.empty())
+      return "in the arena, where tensors share memory: " + d;
+
+    double largest = 0;
+    const Outcome expected = interpretCall(plain, call, before, largest), bounds = boundErrors(f, call, before);
+    if (std::string d = compare(expected, shared, bounds, wide, largest, "machine code"); !d.empty() || !again)
+      return d;
+    // Both compute the same in f64, each off by 2^-29 of the bound or so; for sums in another order a few times that.
+    return compare(expected, interpretCall(*again, call, before, largest), bounds, 0x1p-24, largest,
+                   "another order of passes");
+  }
+
+  // The reference rounds too, in f64, by 2^-29 of what f32 does.
+  static constexpr double wide = 1 + 0x1p-20;
+
+  Outcome runInArena(const std::string &function, llvm::ArrayRef<Bytes> args) {
+    std::vector<const void *> pointers;
+    for (const Bytes &b : args)
+      pointers.push_back(b.data());
+    executor.run(function, pointers);
+    Outcome out;
+    out.results.emplace_back();
+    const Op &ret = *m.function(function)->body.back();
+    for (unsigned i = 0; i < ret.numOperands(); ++i)
+      out.results[0].push_back(
+          tensorOf(static_cast<const std::byte *>(executor.result(function, i)), ret.operand(i)->type));
+    for (const auto &s : m.states)
+      out.states[s->name] = tensorOf(static_cast<const std::byte *>(executor.state(s->name)), s->type);
+    return out;
+  }
+
+  /// One kernel on guarded memory, by itself.
+  void runKernel(const Op &op, llvm::ArrayRef<const Bytes *> operands, std::vector<Bytes> &results) {
+    thread_local GuardedMemory memory;
+    memory.clear();
+    // Most overruns are at the end; those at the beginning are looked for in every fourth module.
+    const auto edge = in.seed % 4 == 1 ? GuardedMemory::begin : GuardedMemory::end;
+    std::vector<void *> params;
+    auto take = [&](size_t bytes) { return static_cast<std::byte *>(params.emplace_back(memory.take(bytes, edge))); };
+    for (const Bytes *b : operands)
+      std::memcpy(take(b->size()), b->data(), b->size());
+    std::vector<std::byte *> made;
+    for (unsigned i = 0; i < op.numResults(); ++i)
+      made.push_back(take(op.result(i)->type.bytes()));
+    for (int64_t bytes : op.attrs.getInts("ws"))
+      take(bytes);
+    if (fault.empty())
+      fault = faultsOf(op, operands, params, memory);
+    for (unsigned i = 0; i < op.numResults(); ++i)
+      results.emplace_back(made[i], made[i] + op.result(i)->type.bytes());
+    if (fault.empty())
+      fault = compareKernel(op, operands, results);
+  }
+
+  std::string faultsOf(const Op &op, llvm::ArrayRef<const Bytes *> operands, const std::vector<void *> &params,
+                       const GuardedMemory &memory) {
+    auto found = recorder.kernels.find(&op);
+    GPTC_CHECK(found != recorder.kernels.end(), "a group that did not run: {}", print(op));
+    const BoundKernel &k = *found->second;
+    auto what = faultOf([&] {
+      for (const CompiledPhase &phase : k.code.phases)
+        phase.run(params.data(), 0, phase.tasks);
+    });
+    if (what)
+      return fmt::format("kernel {} {}, outside of its tensors\n{}", k.name, *what, print(op));
+    if (!memory.intact())
+      return fmt::format("kernel {} writes outside of its tensors\n{}", k.name, print(op));
+    for (size_t i = 0; i < operands.size(); ++i)
+      if (std::memcmp(params[i], operands[i]->data(), operands[i]->size()) != 0)
+        return fmt::format("kernel {} changes its operand {}\n{}", k.name, i, print(op));
+    return "";
+  }
+
+  /// A kernel's results against the meaning of its group, on the numbers that it met.
+  std::string compareKernel(const Op &op, llvm::ArrayRef<const Bytes *> operands, llvm::ArrayRef<Bytes> results) {
+    std::vector<Tensor> tensors;
+    std::vector<Bounds> buffers;
+    for (unsigned i = 0; i < op.numOperands(); ++i) {
+      tensors.push_back(tensorOf(operands[i]->data(), op.operand(i)->type));
+      buffers.push_back(boundsOf(tensors.back(), op.operand(i)->type));
+    }
+    std::vector<Tensor> expected = interpretFused(op, tensors);
+    double largest = 0;
+    for (const auto *all : {&tensors, &expected})
+      for (const Tensor &t : *all)
+        if (isFloat(t.type.dtype))
+          largest = largestOf(t, largest);
+    std::vector<Bounds> bounds = boundGroup(op, std::move(buffers), target);
+    for (unsigned i = 0; i < op.numResults(); ++i) {
+      const Type &t = op.result(i)->type;
+      if (std::string what = outside(expected[i], tensorOf(results[i].data(), t), errorsOf(bounds[i], t), wide,
+                                     referenceError(largest), stats.bounded, stats.unbounded);
+          !what.empty())
+        return fmt::format("result {} of a kernel: {}\n{}", i, what, print(op));
+    }
+    return "";
+  }
+
+  /// `fault` says what went wrong, and then the outcome is incomplete.
+  Outcome runGuarded(const Function &f, llvm::ArrayRef<Bytes> args, Contents<Bytes> &contents) {
+    std::vector<Bytes> results = runOnContents(f, args.vec(), contents,
+                                               [&](const Op &op, llvm::ArrayRef<const Bytes *> operands,
+                                                   std::vector<Bytes> &made) { runKernel(op, operands, made); });
+    Outcome out;
+    out.results.emplace_back();
+    for (unsigned i = 0; i < results.size(); ++i)
+      out.results[0].push_back(tensorOf(results[i].data(), f.body.back()->operand(i)->type));
+    for (const auto &s : m.states)
+      out.states[s->name] = tensorOf(contents.states[s->name].data(), s->type);
+    return out;
+  }
+
+  static Outcome interpretCall(const Module &module, const Call &call, const StateMap &before, double &largest) {
+    Outcome out;
+    for (const auto &s : module.states) {
+      auto found = before.find(s->name);
+      GPTC_CHECK(found != before.end(), "state @{} is gone", s->name);
+      out.states[s->name] = Tensor(s->type, found->second.data);
+    }
+    out.results.push_back(
+        interpret(*module.function(call.function), call.args, out.states, [&](const Op &, llvm::ArrayRef<Tensor> made) {
+          for (const Tensor &t : made)
+            if (isFloat(t.type.dtype))
+              largest = largestOf(t, largest);
+        }));
+    return out;
+  }
+
+  Outcome boundErrors(const Function &f, const Call &call, const StateMap &before) {
+    Contents<Bounds> contents;
+    for (const auto &s : m.states)
+      contents.states[s->name] = boundsOf(before.find(s->name)->second, s->type);
+    std::vector<Bounds> args;
+    for (size_t i = 0; i < call.args.size(); ++i)
+      args.push_back(boundsOf(call.args[i], f.body.args[i]->type));
+    std::vector<Bounds> results =
+        runOnContents(f, std::move(args), contents,
+                      [&](const Op &op, llvm::ArrayRef<const Bounds *> operands, std::vector<Bounds> &made) {
+                        std::vector<Bounds> buffers;
+                        for (const Bounds *b : operands)
+                          buffers.push_back(*b);
+                        made = boundGroup(op, std::move(buffers), target);
+                      });
+    Outcome out;
+    out.results.emplace_back();
+    for (unsigned i = 0; i < results.size(); ++i)
+      out.results[0].push_back(errorsOf(results[i], f.body.back()->operand(i)->type));
+    for (const auto &s : m.states)
+      out.states[s->name] = errorsOf(contents.states[s->name], s->type);
+    return out;
+  }
+
+  std::string compare(const Outcome &want, const Outcome &is, const Outcome &bounds, double factor, double largest,
+                      const char *what) {
+    std::vector<const Tensor *> limits;
+    std::string found;
+    std::string missing =
+        forEachPair(want, bounds, [&](const std::string &, const Tensor &, const Tensor &b) { limits.push_back(&b); });
+    size_t next = 0;
+    if (missing.empty())
+      missing = forEachPair(want, is, [&](const std::string &name, const Tensor &w, const Tensor &x) {
+        std::string d =
+            outside(w, x, *limits[next++], factor, referenceError(largest), stats.wholeBounded, stats.wholeUnbounded);
+        if (!d.empty() && found.empty())
+          found = fmt::format("{}, {}: {}", what, name, d);
+      });
+    return missing.empty() ? found : missing;
+  }
+};
+
+}  // namespace
+
+BoundStats &BoundStats::operator+=(const BoundStats &o) {
+  kernels += o.kernels;
+  bounded += o.bounded;
+  unbounded += o.unbounded;
+  wholeBounded += o.wholeBounded;
+  wholeUnbounded += o.wholeUnbounded;
+  return *this;
+}
+
+std::string emittedDifference(const Module &planned, const Module &plain, const Module *again, const Inputs &in,
+                              ThreadPool &pool, const Target &target, const std::string &cacheDir, BoundStats &stats) {
+  return Runner(planned, plain, again, in, pool, target, cacheDir, stats).run();
+}
+
+}  // namespace gptc

@@ -1,0 +1,125 @@
+#include "tools/check/inputs.h"
+
+#include "ir/kernel_eval.h"
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+namespace gptc {
+
+namespace {
+
+/// FNV-1a: equal on every machine, unlike std::hash.
+unsigned hashOf(const std::string &s, unsigned seed) {
+  unsigned h = 2166136261u ^ (seed * 2654435761u);
+  for (unsigned char c : s)
+    h = (h ^ c) * 16777619u;
+  return h;
+}
+
+/// The rows or classes that an integer argument chooses from.
+int64_t choicesOf(const Value &v) {
+  int64_t n = 5;
+  for (const Op *user : v.users())
+    for (unsigned i = 0; i < user->numOperands(); ++i) {
+      if (user->operand(i) != &v)
+        continue;
+      if (user->is(OpKind::embedding) && i == 1)
+        n = user->operand(0)->type.dim(0);
+      else if (user->isOneOf(OpKind::cross_entropy, OpKind::cross_entropy_grad) && i == 1)
+        n = user->operand(0)->type.dim(-1);
+      else if (user->is(OpKind::embedding_grad) && i == 1)
+        n = user->result()->type.dim(0);
+      else if (user->isOneOf(OpKind::dynamic_slice, OpKind::attention_cached))
+        n = user->operand(user->is(OpKind::dynamic_slice) ? 0 : 1)->type.dim(user->is(OpKind::dynamic_slice) ? 0 : 1);
+    }
+  return n;
+}
+
+bool mayHoldNonFinite(const Module &m) {
+  for (const auto &f : m.functions)
+    for (const Op &op : f->body)
+      if (op.is(OpKind::row_max) || op.attrs.getFloat("p") > 0)
+        return false;
+  return true;
+}
+
+}  // namespace
+
+double roundedTo(DType t, double v) {
+  switch (t) {
+  case DType::f32:
+    return float(v);
+  case DType::bf16:
+    return kir::roundBF16(float(v));
+  case DType::f16:
+    return kir::roundF16(float(v));
+  default:
+    return v;
+  }
+}
+
+Tensor inputTensor(const std::string &name, const Type &t, int64_t below, unsigned seed) {
+  std::mt19937 random(hashOf(name, seed));
+  Tensor x(t);
+  const bool square = llvm::StringRef(name).starts_with("v.");  // a second moment
+  const bool index = llvm::StringRef(name).starts_with("pos") || t.isScalar();
+  for (double &v : x.data) {
+    if (name == "n_valid") {
+      v = 3;
+    } else if (t.dtype == DType::pred) {
+      v = random() % 2;
+    } else if (isInt(t.dtype)) {
+      // Outside of the table now and then; scalars count or choose, and are not negative.
+      v = random() % 8 || index ? double(random() % below) : random() % 2 ? -1.0 : double(below);
+    } else {
+      v = roundedTo(t.dtype, double(int(random() % 2048) - 1024) / 512);
+      v = square ? std::fabs(v) : v;
+    }
+  }
+  return x;
+}
+
+Inputs inputsFor(const Module &m, unsigned seed) {
+  Inputs in;
+  in.seed = seed;
+  std::vector<const Function *> order;
+  for (const auto &f : m.functions)
+    for (int times = f->name == "train_step" || f->name == "accumulate" ? 2 : 1; times > 0; --times)
+      order.push_back(f.get());
+  const bool plant = seed % 16 == 6 && mayHoldNonFinite(m);
+  for (size_t n = 0; n < order.size(); ++n) {
+    Call call{order[n]->name, {}};
+    for (const auto &a : order[n]->body.args) {
+      call.args.push_back(inputTensor(a->name, a->type, choicesOf(*a), seed * 8 + unsigned(n)));
+      Tensor &t = call.args.back();
+      if (plant && n == 0 && isFloat(t.type.dtype) && t.data.size() > 2) {
+        t.data[seed / 16 % t.data.size()] = std::numeric_limits<double>::quiet_NaN();
+        t.data[seed / 8 % t.data.size()] = std::numeric_limits<double>::infinity();
+      }
+    }
+    in.calls.push_back(std::move(call));
+  }
+  return in;
+}
+
+StateMap statesFor(const Module &m, unsigned seed) {
+  StateMap all;
+  for (const auto &s : m.states) {
+    const std::string kind = s->attrs.getString("kind");
+    Tensor t(s->type);
+    if (kind != "grad")
+      t = inputTensor(s->name, s->type, 7, seed);
+    // Matrices are scaled to keep the size of what they multiply, by a power of two.
+    if (kind == "param" && s->type.rank() > 1 && isFloat(s->type.dtype)) {
+      const double scale = std::exp2(-std::ceil(std::log2(double(s->type.dim(-1))) / 2));
+      for (double &v : t.data)
+        v = roundedTo(s->type.dtype, v * scale);
+    }
+    all[s->name] = std::move(t);
+  }
+  return all;
+}
+
+}  // namespace gptc

@@ -1,0 +1,293 @@
+#include "tools/check/module_check.h"
+
+#include "codegen/codegen.h"
+#include "ir/diagnostics.h"
+#include "passes/pass.h"
+#include "tools/driver/codegen_passes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+namespace gptc {
+
+namespace {
+
+/// Where a pass may stand: before autodiff, behind it, on groups.
+struct Place {
+  const char *pass;
+  bool import = false, joint = false, groups = false;
+};
+constexpr Place free_[] = {
+    {"canonicalize", true, true, false}, {"cse", true, true, false},
+    {"dce", true, true, true},           {"order", true, true, true},
+    {"pad-vocab", true, false, false},   {"pad-vocab{multiple=8}", true, false, false},
+};
+/// Each at one place in the order, below.
+constexpr const char *fixed[] = {"autodiff", "optimizer", "fuse", "settle-writes", "select-recipes", "plan-memory"};
+
+constexpr const char *fusions[] = {"fuse",
+                                   "fuse",
+                                   "fuse{max=3}",
+                                   "fuse{epilogue=false}",
+                                   "fuse{row=false}",
+                                   "fuse{pointwise=false}",
+                                   "fuse{fold=false}"};
+
+std::vector<std::string> violations(const Module &m) {
+  std::vector<std::string> errors = verify(m);
+  if (!errors.empty())
+    return errors;
+  const std::string text = print(m);
+  std::unique_ptr<Module> again;
+  try {
+    again = parseModule(text, "printed");
+  } catch (const UserError &e) {
+    return {fmt::format("its text does not parse: {}", e.what())};
+  }
+  if (print(*again) != text)
+    return {"its text parses to another text"};
+  return {};
+}
+
+class Checker {
+public:
+  Checker(const Module &original, const CheckOptions &options, BoundStats &stats)
+      : original(original), options(options), stats(stats), random(options.seed), target(hostTarget(options.threads)) {}
+
+  std::string run() {
+    try {
+      if (auto errors = violations(original); !errors.empty())
+        return errors[0];
+      for (const auto &f : original.functions)
+        for (const Op &op : f->body)
+          grouped |= op.is(OpKind::fused);
+      if (original.attrs.has("arena_bytes"))
+        return checkPlanned();
+      training = original.function("forward") != nullptr;
+      if (training)
+        checkGradients();
+      if (failure.empty())
+        checkAlone();
+      if (failure.empty())
+        checkOrder();
+    } catch (const InternalError &e) {
+      return fmt::format("after '{}': {}", history, e.what());
+    }
+    return failure;
+  }
+
+private:
+  const Module &original;
+  const CheckOptions &options;
+  BoundStats &stats;
+  std::mt19937 random;
+  Target target;
+  bool training = false, grouped = false;
+  std::string history, failure;
+
+  unsigned pick(size_t n) { return random() % n; }
+
+  void fail(const std::string &what) {
+    if (failure.empty())
+      failure = history.empty() ? what : fmt::format("after '{}': {}", history, what);
+  }
+
+  /// One pass, the verifier, and the text.
+  void apply(Module &m, const std::string &pass) {
+    history += (history.empty() ? "" : ",") + pass;
+    PipelineOptions quiet;
+    quiet.reproFile.clear();
+    runPipeline(m, parsePipeline(pass, &target), quiet);
+    if (auto errors = violations(m); !errors.empty())
+      fail(errors[0]);
+  }
+
+  void applyAll(Module &m, std::initializer_list<const char *> passes) {
+    for (const char *p : passes)
+      apply(m, p);
+  }
+
+  void expectSame(const Module &m, const Inputs &in, const Outcome &expected) {
+    if (!failure.empty())
+      return;
+    if (std::string d = differenceOf(expected, interpretCalls(m, in)); !d.empty())
+      fail(d);
+  }
+
+  // ---- 2 ----
+
+  void checkGradients() {
+    auto whole = original.clone();
+    whole->attrs.set("accumulate", int64_t(1));
+    history.clear();
+    apply(*whole, "autodiff");
+    const Function &step = *whole->function("train_step");
+    Inputs in = inputsFor(*whole, options.seed);
+    StateMap states = statesFor(*whole, options.seed);
+    const std::vector<Tensor> &args = in.calls[0].args;
+    std::vector<Tensor> results = interpret(step, args, states);
+
+    std::vector<const State *> params;
+    for (const auto &s : whole->states)
+      if (s->attrs.getString("kind") == "param")
+        params.push_back(s.get());
+    // d(loss)/dt along a random direction, by central differences with two steps; what they differ by is about what
+    // the better one is off, and rounding of the loss comes on top.
+    StateMap direction;
+    double slope = 0;
+    for (size_t i = 0; i < params.size(); ++i) {
+      Tensor d = inputTensor("direction " + params[i]->name, params[i]->type, 2, options.seed);
+      for (size_t k = 0; k < d.data.size(); ++k)
+        slope += d.data[k] * results[i + 1].data[k];
+      direction[params[i]->name] = std::move(d);
+    }
+    auto lossAt = [&](double t) {
+      StateMap at = statesFor(*whole, options.seed);
+      for (const State *p : params)
+        for (size_t k = 0; k < at[p->name].data.size(); ++k)
+          at[p->name].data[k] += t * direction[p->name].data[k];
+      return interpret(step, args, at)[0].data[0];
+    };
+    auto quotient = [&](double h) { return (lossAt(h) - lossAt(-h)) / (2 * h); };
+    if (std::isfinite(slope)) {
+      const double coarse = quotient(0x1p-13), fine = quotient(0x1p-14);
+      const double loss = std::fabs(results[0].data[0]);
+      const double rounding = 0x1p-53 * 1e4 * (1 + loss) / 0x1p-14;
+      if (!(std::fabs(fine - slope) <= 2 * std::fabs(fine - coarse) + rounding + 1e-7 * std::fabs(slope)))
+        fail(fmt::format("the gradient has slope {} along a direction, the loss {}", slope, fine));
+    }
+
+    if (original.attrs.getInt("accumulate", 1) > 1 && failure.empty()) {
+      auto cut = original.clone();
+      history.clear();
+      apply(*cut, "autodiff");
+      StateMap state = statesFor(*cut, options.seed);
+      interpret(*cut->function("accumulate"), args, state);
+      const Tensor &count = args.back();
+      Outcome a{{results}, {}}, b{{interpret(*cut->function("update"), {&count, 1}, state)}, {}};
+      if (std::string d = differenceOf(a, b); !d.empty())
+        fail("accumulated gradients: " + d);
+    }
+  }
+
+  // ---- 3 ----
+
+  std::unique_ptr<Module> joint() {
+    auto m = original.clone();
+    history.clear();
+    if (training)
+      applyAll(*m, {"autodiff", "optimizer"});
+    return m;
+  }
+
+  void checkAlone() {
+    const Inputs in = inputsFor(original, options.seed);
+    const Outcome expected = interpretCalls(original, in);
+    for (const Place &p : free_) {
+      if (!(grouped ? p.groups : p.import))
+        continue;
+      auto m = original.clone();
+      history.clear();
+      apply(*m, p.pass);
+      expectSame(*m, in, expected);
+    }
+    if (grouped)
+      return;
+    auto m = original.clone();
+    history.clear();
+    apply(*m, fusions[pick(std::size(fusions))]);
+    expectSame(*m, in, expected);
+  }
+
+  /// Up to `most` passes that may stand at this place, in any order.
+  void shuffle(Module &m, bool Place::*place, unsigned most, const std::function<void()> &after) {
+    for (unsigned n = pick(most + 1); n > 0 && failure.empty(); --n) {
+      const Place &p = free_[pick(std::size(free_))];
+      if (!(p.*place))
+        continue;
+      apply(m, p.pass);
+      after();
+    }
+  }
+
+  void checkOrder() {
+    std::unique_ptr<Module> plain = joint();
+    const Inputs in = inputsFor(*plain, options.seed);
+    const Outcome expected = interpretCalls(*plain, in);
+
+    auto m = original.clone();
+    history.clear();
+    Outcome reordered;
+    std::unique_ptr<Module> again;
+    bool changed = false;
+    if (training) {
+      const Inputs forward = inputsFor(original, options.seed);
+      const Outcome loss = interpretCalls(original, forward);
+      shuffle(*m, &Place::import, 4, [&] {
+        changed = true;
+        expectSame(*m, forward, loss);
+      });
+      apply(*m, "autodiff");
+      shuffle(*m, &Place::joint, 2, [] {});
+      apply(*m, "optimizer");
+      reordered = interpretCalls(*m, in);
+      if (changed)
+        again = m->clone();
+      else if (std::string d = differenceOf(expected, reordered); !d.empty())
+        fail(d);
+    }
+    const Outcome &now = training ? reordered : expected;
+    auto same = [&] { expectSame(*m, in, now); };
+    if (!grouped) {
+      shuffle(*m, &Place::joint, 5, same);
+      apply(*m, fusions[pick(std::size(fusions))]);
+      same();
+    }
+    shuffle(*m, &Place::groups, 2, same);
+    apply(*m, "settle-writes");
+    same();
+    apply(*m, "select-recipes");
+    apply(*m, "plan-memory");
+    same();
+    if (!failure.empty() || !options.emit)
+      return;
+    ThreadPool pool(options.threads);
+    if (std::string d = emittedDifference(*m, *plain, again.get(), in, pool, target, options.cacheDir, stats);
+        !d.empty())
+      fail(d);
+  }
+
+  // ---- 4, of a module that comes planned ----
+
+  std::string checkPlanned() {
+    if (!options.emit)
+      return "";
+    const Inputs in = inputsFor(original, options.seed);
+    ThreadPool pool(options.threads);
+    return emittedDifference(original, original, nullptr, in, pool, target, options.cacheDir, stats);
+  }
+};
+
+}  // namespace
+
+std::string checkModule(const Module &m, const CheckOptions &options, BoundStats &stats) {
+  registerCodegenPasses();
+  return Checker(m, options, stats).run();
+}
+
+std::vector<std::string> passesWithoutPlace() {
+  registerCodegenPasses();
+  std::vector<std::string> names;
+  for (const PassInfo &p : allPasses()) {
+    const bool known =
+        std::any_of(std::begin(free_), std::end(free_),
+                    [&](const Place &f) { return llvm::StringRef(f.pass).split('{').first == p.name; }) ||
+        std::any_of(std::begin(fixed), std::end(fixed), [&](const char *f) { return llvm::StringRef(f) == p.name; });
+    if (!known)
+      names.push_back(p.name);
+  }
+  return names;
+}
+
+}  // namespace gptc
