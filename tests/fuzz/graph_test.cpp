@@ -89,8 +89,8 @@ TEST_P(RandomModules, HoldAtEveryPhase) {
   for (const Failure &f : failures)
     ADD_FAILURE() << "seed " << f.seed << ": " << f.what << "\n" << f.text;
   RecordProperty("kernels", int(all.kernels));
-  if (single)
-    return;
+  if (each < 50)
+    return;  // too few to judge the test by
   // What has no finite bound is not judged.
   EXPECT_GT(all.bounded, 99 * all.unbounded) << all.unbounded << " elements of kernels without a bound";
   EXPECT_GT(all.wholeBounded, all.wholeUnbounded)
