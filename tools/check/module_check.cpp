@@ -2,6 +2,7 @@
 
 #include "codegen/codegen.h"
 #include "ir/diagnostics.h"
+#include "passes/analysis/liveness.h"
 #include "passes/pass.h"
 #include "tools/driver/codegen_passes.h"
 
@@ -211,6 +212,16 @@ private:
     }
   }
 
+  /// The states and most of what else is live at the peak.
+  static int64_t smallBudget(const Module &m) {
+    int64_t states = 0, peak = 0;
+    for (const auto &s : m.states)
+      states += alignedBytes(s->type);
+    for (const auto &f : m.functions)
+      peak = std::max(peak, peakBytes(liveRanges(*f)));
+    return states + peak * 3 / 4 + 1;
+  }
+
   void checkOrder() {
     std::unique_ptr<Module> plain = joint();
     const Inputs in = inputsFor(*plain, options.seed);
@@ -244,7 +255,11 @@ private:
       apply(*m, fusions[pick(std::size(fusions))]);
       same();
     }
-    shuffle(*m, &Place::groups, 2, same);
+    shuffle(*m, &Place::groups, 3, same);
+    if (pick(3) == 0) {
+      apply(*m, fmt::format("remat{{budget=auto,available={}}}", smallBudget(*m)));
+      same();
+    }
     apply(*m, "settle-writes");
     same();
     apply(*m, "select-recipes");
