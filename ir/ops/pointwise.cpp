@@ -182,7 +182,7 @@ struct ActivationGradSpec {
   const char *name;
   const char *summary;
   double flops;
-  double (*derivative)(double x);
+  double (*reference)(double dy, double x);
   Expr (*lower)(LowerCtx &c, Expr dy, Expr x);
 };
 
@@ -209,7 +209,7 @@ OpDef activationGradOp(ActivationGradSpec spec) {
       .reference = [spec](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
         Tensor dx(op.result()->type);
         for (size_t i = 0; i < dx.data.size(); ++i)
-          dx.data[i] = in[0]->data[i] * spec.derivative(in[1]->data[i]);
+          dx.data[i] = spec.reference(in[0]->data[i], in[1]->data[i]);
         return {std::move(dx)};
       },
       .lower = [spec](LowerCtx &c) -> std::vector<Expr> { return {spec.lower(c, c.operand(0), c.operand(1))}; },
@@ -336,7 +336,7 @@ OpDef define_relu_grad() {
        .name = "relu_grad",
        .summary = "dy where x is positive, else 0",
        .flops = 1,
-       .derivative = [](double x) { return x > 0 ? 1.0 : 0.0; },
+       .reference = [](double dy, double x) { return x > 0 ? dy : 0.0; },  // also where dy is not finite
        .lower = [](LowerCtx &c, Expr dy, Expr x) { return kir::select(kir::lt(c.f(0), x), dy, c.f(0)); }});
 }
 
@@ -359,13 +359,14 @@ OpDef define_gelu_grad() {
                            .name = "gelu_grad",
                            .summary = "dy times the derivative of gelu at x",
                            .flops = 24,
-                           .derivative = geluDerivative,
-                           .lower = [](LowerCtx &c, Expr dy, Expr x) {
-                             Expr xx = x * x;
-                             Expr s = c.f(1) / (c.f(1) + geluExp(c, x, xx));
-                             Expr slope = kir::fma(xx, c.f(6.0 * geluScale * geluCubic), c.f(2.0 * geluScale));
-                             return dy * kir::fma(x * slope, s * (c.f(1) - s), s);
-                           }});
+                           .reference = [](double dy, double x) { return dy * geluDerivative(x); },
+                           .lower =
+                               [](LowerCtx &c, Expr dy, Expr x) {
+                                 Expr xx = x * x;
+                                 Expr s = c.f(1) / (c.f(1) + geluExp(c, x, xx));
+                                 Expr slope = kir::fma(xx, c.f(6.0 * geluScale * geluCubic), c.f(2.0 * geluScale));
+                                 return dy * kir::fma(x * slope, s * (c.f(1) - s), s);
+                               }});
 }
 
 OpDef define_silu() {
@@ -386,10 +387,10 @@ OpDef define_silu_grad() {
                            .name = "silu_grad",
                            .summary = "dy times the derivative of silu at x",
                            .flops = 16,
-                           .derivative =
-                               [](double x) {
+                           .reference =
+                               [](double dy, double x) {
                                  double s = sigmoidOf(x);
-                                 return s + x * s * (1.0 - s);
+                                 return dy * (s + x * s * (1.0 - s));
                                },
                            .lower =
                                [](LowerCtx &c, Expr dy, Expr x) {

@@ -66,6 +66,7 @@ TEST_P(RandomModules, HoldAtEveryPhase) {
   std::mutex mutex;
   std::vector<Failure> failures;
   BoundStats all;
+  unsigned modules = 0, judged = 0;  // as a whole: most of what they yield has a bound
   auto work = [&] {
     for (unsigned seed; (seed = next++) < first + each;) {
       BoundStats stats;
@@ -76,6 +77,8 @@ TEST_P(RandomModules, HoldAtEveryPhase) {
       std::string what = check(*m, seed, stats);
       std::lock_guard lock(mutex);
       all += stats;
+      ++modules;
+      judged += stats.wholeBounded > stats.wholeUnbounded;
       if (!what.empty())
         failures.push_back({seed, what, text});
     }
@@ -93,8 +96,7 @@ TEST_P(RandomModules, HoldAtEveryPhase) {
     return;  // too few to judge the test by
   // What has no finite bound is not judged.
   EXPECT_GT(all.bounded, 99 * all.unbounded) << all.unbounded << " elements of kernels without a bound";
-  EXPECT_GT(all.wholeBounded, all.wholeUnbounded)
-      << all.wholeBounded << " elements of results and states with a bound, " << all.wholeUnbounded << " without";
+  EXPECT_GT(2 * judged, modules);
 }
 
 INSTANTIATE_TEST_SUITE_P(Blocks, RandomModules, testing::Range(0u, blocks));
