@@ -20,9 +20,13 @@ struct Place {
   bool import = false, joint = false, groups = false;
 };
 constexpr Place free_[] = {
-    {"canonicalize", true, true, false}, {"cse", true, true, false},
-    {"dce", true, true, true},           {"order", true, true, true},
-    {"pad-vocab", true, false, false},   {"pad-vocab{multiple=8}", true, false, false},
+    {"canonicalize", true, true, false},
+    {"cse", true, true, false},
+    {"dce", true, true, true},
+    {"order", true, true, true},
+    {"pad-vocab", true, false, false},
+    {"pad-vocab{multiple=8}", true, false, false},
+    {"remat{budget=full}", false, false, true},
 };
 /// Each at one place in the order, below.
 constexpr const char *fixed[] = {"autodiff", "optimizer", "fuse", "settle-writes", "select-recipes", "plan-memory"};
