@@ -573,6 +573,15 @@ private:
       Val at = emit(s.index), v = emit(s.value);
       return storeTo(s.buffer, at, v);
     }
+    case StmtKind::Prefetch: {
+      Val at = emit(s.index);
+      GPTC_CHECK(at.uniform(), "prefetch of {} at indices that depend on the lane", s.buffer->name);
+      llvm::Value *p = gep(s.buffer, at.scalar);
+      constexpr int keepClose = 3, data = 1;
+      b.CreateIntrinsic(llvm::Intrinsic::prefetch, {p->getType()},
+                        {p, b.getInt32(s.buffer->written), b.getInt32(keepClose), b.getInt32(data)});
+      return;
+    }
     case StmtKind::Let: {
       vars[s.var.get()] = emit(s.value);
       return body(s.body);

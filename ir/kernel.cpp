@@ -292,6 +292,15 @@ Stmt store(const Buffer &b, Expr index, Expr value) {
   return s;
 }
 
+Stmt prefetch(const Buffer &b, Expr index) {
+  GPTC_CHECK(index->dtype == DType::i64, "index into {} is {}", b->name, nameOf(index->dtype).str());
+  auto s = std::make_shared<StmtNode>();
+  s->kind = StmtKind::Prefetch;
+  s->buffer = b;
+  s->index = std::move(index);
+  return s;
+}
+
 Stmt let(const Var &v, Expr value, std::vector<Stmt> body) {
   GPTC_CHECK(value->dtype == v->dtype, "let {} of {} is {}", v->name, nameOf(v->dtype).str(),
              nameOf(value->dtype).str());

@@ -153,7 +153,7 @@ Expr min(Expr a, Expr b);
 Expr max(Expr a, Expr b);
 Expr lt(Expr a, Expr b);
 
-enum class StmtKind : uint8_t { For, Store, Let, If, Block, Alloc };
+enum class StmtKind : uint8_t { For, Store, Prefetch, Let, If, Block, Alloc };
 struct StmtNode;
 using Stmt = std::shared_ptr<const StmtNode>;
 struct StmtNode {
@@ -163,14 +163,16 @@ struct StmtNode {
   Expr extent;               // For: number of iterations, i64; may be a runtime value (not for unroll, reg indices)
   LoopKind loop{};           // For
   int width = 1;             // For vector: lanes, a power of two
-  Buffer buffer;             // Store, Alloc
-  Expr index;                // Store
+  Buffer buffer;             // Store, Prefetch, Alloc
+  Expr index;                // Store, Prefetch
   Expr value;                // Store, Let; If: condition
   std::vector<Stmt> body;    // For, If, Block; Let and Alloc: the scope
   std::vector<Stmt> orelse;  // If
 };
 Stmt loop(LoopKind kind, const Var &v, Expr extent, std::vector<Stmt> body, int width = 1, Expr begin = nullptr);
 Stmt store(const Buffer &b, Expr index, Expr value);
+/// Asks early for the cache line of b[index], a uniform index in bounds, to be written if the buffer is. No meaning.
+Stmt prefetch(const Buffer &b, Expr index);
 Stmt let(const Var &v, Expr value, std::vector<Stmt> body);
 Stmt ifThen(Expr cond, std::vector<Stmt> then, std::vector<Stmt> orelse = {});
 Stmt block(std::vector<Stmt> body);

@@ -245,6 +245,8 @@ private:
         element(s.buffer, at) = v;
       return;
     }
+    case StmtKind::Prefetch:
+      return;
     case StmtKind::Let:
       for (int64_t lane : lanes)
         vars[lane][s.var.get()] = evalIn(lane, s.value);

@@ -77,6 +77,10 @@ public:
       n.second = expression(s.value, n.ops);
       n.memory = memoryOf(s.buffer);
       return n;
+    case StmtKind::Prefetch:
+      n.first = expression(s.index, n.ops);
+      n.memory = memoryOf(s.buffer);
+      return n;
     case StmtKind::Let:
       n.first = expression(s.value, n.ops);
       n.var = place(n.first.stride);
@@ -174,6 +178,8 @@ public:
         execute(op);
       if (n.stmt->kind == StmtKind::Store)
         return store(n);
+      if (n.stmt->kind == StmtKind::Prefetch)
+        return checkBounds(memory[n.memory], cell(n.first, 0).i);
     } catch (const InternalError &e) {
       throw InternalError(__FILE__, __LINE__, fmt::format("{}: {}", describe(*n.stmt), e.what()));
     }
@@ -208,6 +214,8 @@ private:
     switch (s.kind) {
     case StmtKind::Store:
       return fmt::format("store {}[{}]", s.buffer->name, print(s.index));
+    case StmtKind::Prefetch:
+      return fmt::format("prefetch {}[{}]", s.buffer->name, print(s.index));
     case StmtKind::Let:
       return fmt::format("let {} = {}", s.var->name, print(s.value));
     case StmtKind::For:

@@ -199,6 +199,10 @@ private:
       std::string index = text(s.index), value = text(s.value);
       return line(depth, fmt::format("{}[{}] = {}", buffer(s.buffer.get()), index, value));
     }
+    case StmtKind::Prefetch: {
+      std::string index = text(s.index);
+      return line(depth, fmt::format("prefetch {}[{}]", buffer(s.buffer.get()), index));
+    }
     case StmtKind::Let: {
       std::string value = text(s.value);
       return scope(fmt::format("let {}: {} = {}", variable(s.var.get()), gptc::nameOf(s.var->dtype).str(), value),

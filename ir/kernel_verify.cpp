@@ -197,6 +197,15 @@ private:
         error("element {} of {}", c, s.buffer->size);
       return;
     }
+    case StmtKind::Prefetch: {
+      where = fmt::format("prefetch of {}", s.buffer->name);
+      checkBuffer(s.buffer);
+      if (s.buffer->storage != Storage::global)
+        error("only parameters may be far away");
+      if (info(s.index).varying)
+        error("the index depends on the lane");
+      return;
+    }
     case StmtKind::Let: {
       where = fmt::format("let {}", s.var->name);
       Info v = info(s.value);

@@ -126,6 +126,34 @@ Stmt Epilogue::emit(const Expr &batch, const Expr &firstRow, const Expr &rows, c
   return block(outer.take());
 }
 
+Stmt Epilogue::prefetch(const Expr &batch, const Expr &firstRow, int64_t rows, const Expr &firstCol, int64_t cols) {
+  constexpr int64_t lineBytes = 64;
+  struct Full {
+    Buffer buffer;
+    const Type *type;
+  };
+  std::vector<Full> all;
+  const Type &shape = problem.anchor->result()->type;
+  for (unsigned i = 0; i < group.outputs.size(); ++i)
+    all.push_back({group.outputs[i], &group.output(i)->type});
+  for (unsigned i = 0; i < group.inputs.size(); ++i)
+    if (i != problem.a && i != problem.b && group.body.args[i]->type.sameShape(shape))
+      all.push_back({group.inputs[i], &group.body.args[i]->type});
+  return serial("i", imm(rows), [&](const Expr &i) {
+    Body body;
+    for (const Full &f : all) {
+      const int64_t line = lineBytes / sizeOf(f.buffer->dtype);
+      for (int64_t c = 0; c < cols; c += line) {
+        Expr col = firstCol + imm(c);
+        if (problem.n % cols)
+          col = min(col, imm(problem.n - 1));
+        body.push_back(kir::prefetch(f.buffer, group.offset(*f.type, point(batch, firstRow + i, col))));
+      }
+    }
+    return body;
+  });
+}
+
 }  // namespace matmul
 
 namespace {
@@ -291,6 +319,9 @@ private:
       })};
       out.push_back(b.kBlocks > 1 ? ifThen(eq(kb, imm(0)), start) : block(start));
     }
+
+    Stmt fetch = epilogue.prefetch(batch, i0, t.rows, col0, nr());
+    out.push_back(b.kBlocks > 1 ? ifThen(eq(kb, imm(b.kBlocks - 1)), {fetch}) : fetch);
 
     auto micro = [&](const Expr &first, const Expr &steps) {
       TileLoop loop;

@@ -31,6 +31,10 @@ public:
   kir::Stmt emit(const kir::Expr &batch, const kir::Expr &firstRow, const kir::Expr &rows, const kir::Expr &firstCol,
                  const kir::Expr &cols, int lanes,
                  const std::function<kir::Expr(const kir::Expr &row, const kir::Expr &col)> &sum);
+  /// Asks for the memory that emit() will read and write for a tile of `rows` x `cols` (constants): done before the sums
+  /// are computed, it has arrived by then. Results that nobody has touched for a while are otherwise waited for.
+  kir::Stmt prefetch(const kir::Expr &batch, const kir::Expr &firstRow, int64_t rows, const kir::Expr &firstCol,
+                     int64_t cols);
   /// The initial value of an element; only when the matmul has one.
   kir::Expr init(const kir::Expr &batch, const kir::Expr &row, const kir::Expr &col);
 
