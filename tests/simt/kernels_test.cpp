@@ -1,0 +1,321 @@
+// Emitted CUDA text on the host, for every op by itself, for random groups, and for all groups of a small GPT's
+// training step: no race and no access out of bounds, whatever order threads and blocks run in; within the error bound
+// of the kernel's own operations; and the same bits as the interpreter and as the machine code of the CPU, whose sums
+// have the same order.
+#include "simt.h"
+
+#include "codegen/codegen.h"
+#include "codegen/emit_cuda.h"
+#include "ir/access.h"
+#include "ir/kernel_bound.h"
+#include "tests/unit/codegen/random_group.h"
+#include "tests/unit/codegen/recipe_harness.h"
+#include "tests/unit/codegen/support.h"
+#include "tests/unit/passes/small_gpt.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+namespace gptc::test {
+namespace {
+
+constexpr double poison = std::numeric_limits<double>::quiet_NaN();
+
+struct Case {
+  Group g;
+  std::vector<Tensor> operands;
+  kir::Kernel gpu, cpu;
+  std::vector<std::vector<double>> content;            // of the parameters before
+  std::vector<std::pair<unsigned, unsigned>> inPlace;  // (result, operand)
+};
+
+/// Logical elements at their padded places, `fill` between.
+std::vector<double> spread(const Tensor &t, double fill) {
+  std::vector<double> out(t.type.paddedElements(), fill);
+  for (int64_t i = 0; i < t.type.elements(); ++i) {
+    int64_t rest = i, at = 0, stride = 1;
+    for (int d = int(t.type.rank()) - 1; d >= 0; --d) {
+      at += rest % t.type.dim(d) * stride;
+      stride *= t.type.padded(d);
+      rest /= t.type.dim(d);
+    }
+    out[at] = t.data[i];
+  }
+  return out;
+}
+
+Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> schedule = {}) {
+  static const Target cuda = cudaTarget("cuda:sm_90a"), host = hostTarget(1);
+  Case c{std::move(g), std::move(operands)};
+  const Op &fused = *c.g.fused;
+  LoweredGroup low = lowerGroup(fused, schedule ? *schedule : defaultSchedule(fused, cuda), cuda);
+  EXPECT_TRUE(low.workspaceBytes.empty());
+  c.gpu = std::move(low.kernel);
+  c.cpu = lowerGroup(fused, defaultSchedule(fused, host), host).kernel;
+  EXPECT_EQ(kir::verify(c.gpu), std::vector<std::string>()) << kir::print(c.gpu);
+  for (const Tensor &t : c.operands)
+    c.content.push_back(spread(t, isFloat(t.type.dtype) ? poison : 99999));
+  for (unsigned r = 0; r < fused.numResults(); ++r) {
+    const kir::Buffer &b = c.gpu.params[c.content.size()];
+    c.content.push_back(std::vector<double>(b->size, isFloat(b->dtype) ? poison : 1));
+  }
+  std::set<unsigned> taken;
+  for (unsigned r = 0; r < fused.numResults(); ++r)
+    for (unsigned o = 0; o < fused.numOperands(); ++o)
+      if (mayShare(fused, r, o) && taken.insert(o).second) {
+        c.inPlace.push_back({r, o});
+        break;
+      }
+  return c;
+}
+
+/// Runs all phases; empty when nothing was found.
+std::string runOnShim(const Case &c, const simt::HostModule &module, const CudaKernel &text, bool backwards,
+                      bool inPlace, std::vector<std::vector<double>> &content) {
+  content = c.content;
+  std::vector<DeviceBuffer> memory;
+  for (size_t i = 0; i < content.size(); ++i)
+    memory.emplace_back(c.gpu.params[i], content[i]);
+  std::vector<simt::Param> params;
+  for (size_t i = 0; i < content.size(); ++i) {
+    const kir::BufferNode &b = *c.gpu.params[i];
+    params.push_back({b.name, memory[i].data(), b.size * int64_t(sizeOf(b.dtype)), b.written});
+  }
+  const unsigned ins = c.g.fused->numOperands();
+  for (auto [r, o] : c.inPlace)
+    if (inPlace)
+      params[ins + r].data = params[o].data;
+  for (const CudaPhase &p : text.phases) {
+    std::string found = simt::launch(module.find(p.symbol), params, p.blocks, p.threads, backwards);
+    if (!found.empty())
+      return found;
+  }
+  for (size_t i = 0; i < content.size(); ++i)
+    content[i] = memory[i].values();
+  for (auto [r, o] : c.inPlace) {
+    const Type &type = c.g.fused->result(r)->type;
+    const std::vector<double> logical = spread(Tensor(type, std::vector<double>(type.elements(), 1)), 0);
+    for (size_t k = 0; inPlace && k < logical.size(); ++k)
+      if (logical[k] == 1)
+        content[ins + r][k] = content[o][k];
+  }
+  return "";
+}
+
+void expectSameBits(const Case &c, const std::vector<std::vector<double>> &got,
+                    const std::vector<std::vector<double>> &want, const char *what) {
+  for (size_t i = c.g.fused->numOperands(); i < got.size(); ++i)
+    for (size_t k = 0; k < got[i].size(); ++k)
+      ASSERT_TRUE(sameNumber(got[i][k], want[i][k])) << what << ": element " << k << " of " << c.gpu.params[i]->name
+                                                     << " is " << got[i][k] << ", not " << want[i][k] << "\n"
+                                                     << print(*c.g.fused) << kir::print(c.gpu);
+}
+
+void check(const std::vector<Case> &cases) {
+  if (!simt::HostModule::possible())
+    GTEST_SKIP() << "no C++ compiler: set CXX";
+  // Equal kernels have equal text.
+  std::string text;
+  std::vector<std::string> symbols;
+  std::map<std::string, CudaKernel> emitted;
+  std::vector<const CudaKernel *> kernels;
+  std::vector<const kir::Kernel *> cpu;
+  for (const Case &c : cases) {
+    auto [it, isNew] = emitted.try_emplace(kir::print(c.gpu));
+    if (isNew) {
+      it->second = emitCuda(c.gpu, fmt::format("k{}", emitted.size()));
+      text += it->second.text;
+      for (const CudaPhase &p : it->second.phases)
+        symbols.push_back(p.symbol);
+    }
+    kernels.push_back(&it->second);
+    cpu.push_back(&c.cpu);
+  }
+  const simt::HostModule module(text, symbols);
+  Jit jit(hostTarget(1), "");
+  const std::vector<CompiledKernel> code = jit.compile(cpu);
+  int exact = 0;
+  for (size_t n = 0; n < cases.size(); ++n) {
+    const Case &c = cases[n];
+    SCOPED_TRACE(kernels[n]->text);
+    std::vector<std::vector<double>> forwards, other;
+    ASSERT_EQ(runOnShim(c, module, *kernels[n], false, false, forwards), "");
+    ASSERT_EQ(runOnShim(c, module, *kernels[n], true, false, other), "");
+    expectSameBits(c, other, forwards, "backwards");
+    if (!c.inPlace.empty()) {
+      ASSERT_EQ(runOnShim(c, module, *kernels[n], false, true, other), "");
+      expectSameBits(c, other, forwards, "in place");
+    }
+
+    other = c.content;
+    runKernel(c.cpu, code[n], other);
+    expectSameBits(c, forwards, other, "CPU");
+
+    std::vector<std::vector<kir::Bounded>> bounds;
+    for (const auto &values : c.content) {
+      bounds.emplace_back();
+      for (double v : values)
+        bounds.back().push_back({v, 0});
+    }
+    kir::boundErrors(c.gpu, bounds);
+    for (size_t i = c.operands.size(); i < bounds.size(); ++i)
+      for (size_t k = 0; k < bounds[i].size(); ++k) {
+        const double want = bounds[i][k].value, got = forwards[i][k];
+        ASSERT_TRUE(sameNumber(got, want) || got == want || std::abs(got - want) <= bounds[i][k].error)
+            << "element " << k << " of " << c.gpu.params[i]->name << " is " << got << ", not " << want << " +- "
+            << bounds[i][k].error << "\n"
+            << print(*c.g.fused);
+      }
+    if (!kir::usesApproximations(c.gpu)) {
+      other = c.content;
+      kir::interpret(c.gpu, other, true);
+      expectSameBits(c, forwards, other, "interpreter");
+      ++exact;
+    }
+    if (testing::Test::HasFatalFailure())
+      return;
+  }
+  testing::Test::RecordProperty("cases", int(cases.size()));
+  testing::Test::RecordProperty("kernels", int(emitted.size()));
+  EXPECT_GT(exact, 0);
+}
+
+bool isForCuda(const Group &g) { return hasCudaRecipe(*g.fused); }
+
+TEST(CudaText, EveryOp) {
+  std::vector<Case> cases;
+  for (const OpDef *def : allOpDefs()) {
+    if (!def->samples || !recipeOf(def->kind))
+      continue;
+    for (unsigned seed = 0; seed < 2; ++seed)
+      for (const OpDef::Sample &s : def->samples(seed)) {
+        Group g = groupOf(def->kind, s.operandTypes, s.attrs, s.resultTypes);
+        if (!isForCuda(g))
+          break;
+        std::vector<Tensor> operands = randomOperands(g, seed);
+        for (unsigned i = 0; i < operands.size() && i < s.operandValues.size(); ++i)
+          if (!s.operandValues[i].data.empty()) {
+            operands[i] = s.operandValues[i];
+            for (double &v : operands[i].data)
+              v = isFloat(operands[i].type.dtype) ? float(v) : v;
+          }
+        cases.push_back(makeCase(std::move(g), std::move(operands)));
+      }
+  }
+  EXPECT_GT(cases.size(), 100u);
+  check(cases);
+}
+
+TEST(CudaText, RandomPointwiseGroups) {
+  std::vector<Case> cases;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    Source s(seed);
+    Group g = randomGroup(s, false);
+    std::vector<Tensor> operands = randomOperands(g, seed);
+    Schedule schedule{.recipe = "pointwise"};
+    schedule.vec = 1 << s.between(0, 3);
+    schedule.threads = int(32 * s.between(1, 9));
+    cases.push_back(makeCase(std::move(g), std::move(operands), schedule));
+  }
+  check(cases);
+}
+
+TEST(CudaText, RandomRowGroups) {
+  std::vector<Case> cases;
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    Source s(1000 + seed);
+    Group g = randomGroup(s, true);
+    std::vector<Tensor> operands = randomOperands(g, seed);
+    cases.push_back(makeCase(std::move(g), std::move(operands)));
+  }
+  check(cases);
+}
+
+/// The group in a module of its own.
+Group alone(const Op &op) {
+  Group g;
+  g.module = std::make_unique<Module>();
+  Function *f = g.module->addFunction("f");
+  g.fused = f->body.insert(OpKind::fused);
+  g.fused->attrs = op.attrs;
+  for (const Value *v : op.operands())
+    g.fused->addOperand(f->body.addArg(v->type));
+  for (unsigned i = 0; i < op.numResults(); ++i)
+    g.fused->addResult(op.result(i)->type);
+  g.fused->body = std::make_unique<Block>();
+  llvm::DenseMap<const Value *, Value *> map;
+  for (const auto &a : op.body->args)
+    map[a.get()] = g.fused->body->addArg(a->type);
+  cloneOps(*op.body, *g.fused->body, nullptr, map);
+  return g;
+}
+
+/// The pointwise and row groups of a model's training step, once each.
+void addGroups(const SmallGpt &o, const char *passes, std::vector<Case> &cases) {
+  std::unique_ptr<Module> m = smallGpt(o);
+  runPasses(*m, passes);
+  std::set<std::string> known;
+  unsigned seed = 0;
+  for (const auto &f : m->functions)
+    for (Op &op : f->body) {
+      if (!op.is(OpKind::fused) || !hasCudaRecipe(op) || !known.insert(groupKey(op)).second)
+        continue;
+      Group g = alone(op);
+      std::vector<Tensor> operands = randomOperands(g, ++seed, 3);
+      cases.push_back(makeCase(std::move(g), std::move(operands)));
+    }
+}
+
+TEST(CudaText, GroupsOfATrainingStep) {
+  std::vector<Case> cases;
+  const char *passes = "canonicalize,cse,dce,autodiff,optimizer,canonicalize,cse,dce,fuse";
+  addGroups({}, passes, cases);
+  addGroups({.dropout = 0.2, .rmsnorm = true}, passes, cases);
+  addGroups({.width = 128, .vocab = 65, .dropout = 0.1, .decomposed = true}, passes, cases);
+  EXPECT_GT(cases.size(), 20u);
+  check(cases);
+}
+
+TEST(CudaText, EveryBarrierIsNeeded) {
+  if (!simt::HostModule::possible())
+    GTEST_SKIP() << "no C++ compiler: set CXX";
+  // z lies where m does, so that it is stored after all threads have read m.
+  Group g = group("row", "%x: f32[3,100]; %g: f32[100]; %m: f32[3]",
+                  "%y, %r = rmsnorm %x, %g {eps=0.1} : f32[3,100], f32[3]\n%z = add %r, %m : f32[3]\n"
+                  "%s = softmax %y : f32[3,100]\nyield %s, %z");
+  std::vector<Tensor> operands = randomOperands(g, 1);
+  Case c = makeCase(std::move(g), std::move(operands));
+  const std::string whole = emitCuda(c.gpu, "whole").text, word = "barrier();";
+  std::vector<std::string> kernels = {"whole_p0"};
+  std::string text = whole;
+  for (size_t at = whole.find(word); at != std::string::npos; at = whole.find(word, at + 1)) {
+    std::string name = fmt::format("without{}", kernels.size());
+    CudaKernel other = emitCuda(c.gpu, name);
+    other.text.erase(other.text.find(word, at), word.size());
+    text += other.text;
+    kernels.push_back(name + "_p0");
+  }
+  ASSERT_GE(kernels.size(), 4u) << whole;
+  const simt::HostModule module(text, kernels);
+  for (const std::string &k : kernels) {
+    std::vector<std::vector<float>> memory;
+    std::vector<simt::Param> params;
+    for (const kir::Buffer &b : c.gpu.params) {
+      memory.emplace_back(b->size, 1.f);
+      params.push_back({b->name, memory.back().data(), b->size * 4, b->written});
+    }
+    params[4].data = params[2].data;
+    const std::string found = simt::launch(module.find(k), params, 3, 64);
+    if (k == "whole_p0")
+      EXPECT_EQ(found, "");
+    else
+      EXPECT_TRUE(found.find("race") != std::string::npos || found.find("nobody") != std::string::npos)
+          << k << ": " << found << "\n"
+          << whole;
+  }
+}
+
+}  // namespace
+}  // namespace gptc::test

@@ -1,0 +1,119 @@
+// The device layer on the host: primitives that go through simt_abi.h, then the common part (cudaDeviceCommon()),
+// which the test writes beside the text.
+#pragma once
+
+#include "simt_abi.h"
+
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#define GPTC_KERNEL(name, threads) static void name
+#define GPTC_FUNCTION [[maybe_unused]] static inline
+#define GPTC_METHOD inline
+#define GPTC_SHARED(type, name, size) const Shared<type> name(#name, size)
+#define GPTC_PRIVATE(type, name, size) Private<type, size> name(#name)
+
+template <class T> struct Global { SimtMemory *memory; };
+template <class T> struct Shared {
+  SimtMemory *memory;
+  Shared(const char *name, long long n) : memory(simtShared(name, n * (long long)sizeof(T))) {}
+};
+/// A thread's own array: what is read was stored before.
+template <class T, int N> struct Private {
+  const char *name;
+  T v[N];
+  bool stored[N] = {};
+  explicit Private(const char *name) : name(name) {}
+  T &at(long long i, bool writes) {
+    if (i < 0 || i >= N)
+      simtFail("a private array is left");
+    if (!writes && !stored[i])
+      simtFail("an element of a private array is read before it is stored to");
+    stored[i] = true;
+    return v[i];
+  }
+};
+
+GPTC_FUNCTION int blockIndex() { return simtBlock(); }
+GPTC_FUNCTION int threadIndex() { return simtThread(); }
+GPTC_FUNCTION void barrier(int line = __builtin_LINE()) { simtBarrier(line); }
+template <class T> GPTC_FUNCTION T shuffleXor(T v, int mask, int line = __builtin_LINE()) {
+  simtShuffleXor(&v, sizeof(T), mask, line);
+  return v;
+}
+
+template <class To, class From> GPTC_FUNCTION To bitCast(From v) {
+  static_assert(sizeof(To) == sizeof(From));
+  To r;
+  std::memcpy(&r, &v, sizeof r);
+  return r;
+}
+GPTC_FUNCTION unsigned bitsOf(float v) { return bitCast<unsigned>(v); }
+GPTC_FUNCTION long long bitsOf(double v) { return bitCast<long long>(v); }
+GPTC_FUNCTION float floatOf(unsigned v) { return bitCast<float>(v); }
+GPTC_FUNCTION double doubleOf(long long v) { return bitCast<double>(v); }
+
+GPTC_FUNCTION float fusedMultiplyAdd(float a, float b, float c) { return std::fma(a, b, c); }
+GPTC_FUNCTION double fusedMultiplyAdd(double a, double b, double c) { return std::fma(a, b, c); }
+GPTC_FUNCTION float divide(float a, float b) { return a / b; }
+GPTC_FUNCTION double divide(double a, double b) { return a / b; }
+GPTC_FUNCTION float squareRoot(float v) { return std::sqrt(v); }
+GPTC_FUNCTION double squareRoot(double v) { return std::sqrt(v); }
+GPTC_FUNCTION float roundDown(float v) { return std::floor(v); }
+GPTC_FUNCTION double roundDown(double v) { return std::floor(v); }
+GPTC_FUNCTION float magnitude(float v) { return std::fabs(v); }
+GPTC_FUNCTION double magnitude(double v) { return std::fabs(v); }
+GPTC_FUNCTION float floatOfF16(unsigned short bits) { return simtFloatOfF16(bits); }
+GPTC_FUNCTION unsigned short bitsOfF16(float v) { return simtBitsOfF16(v); }
+
+// Buffers, by what they are.
+template <class V> GPTC_FUNCTION V readBytes(SimtMemory *m, long long at) {
+  V v;
+  std::memcpy((void *)&v, simtAccess(m, at, sizeof(V), 0), sizeof(V));
+  return v;
+}
+template <class V> GPTC_FUNCTION void writeBytes(SimtMemory *m, long long at, const V &v) {
+  std::memcpy(simtAccess(m, at, sizeof(V), 1), (const void *)&v, sizeof(V));
+}
+template <class T> GPTC_FUNCTION std::remove_const_t<T> readRaw(const Global<T> &p, long long i) {
+  return readBytes<std::remove_const_t<T>>(p.memory, i * (long long)sizeof(T));
+}
+template <class T> GPTC_FUNCTION T readRaw(const Shared<T> &p, long long i) {
+  return readBytes<T>(p.memory, i * (long long)sizeof(T));
+}
+template <class T, int N> GPTC_FUNCTION T readRaw(Private<T, N> &p, long long i) { return p.at(i, false); }
+template <class T> GPTC_FUNCTION void writeRaw(const Global<T> &p, long long i, T v) {
+  static_assert(!std::is_const_v<T>);
+  writeBytes(p.memory, i * (long long)sizeof(T), v);
+}
+template <class T> GPTC_FUNCTION void writeRaw(const Shared<T> &p, long long i, T v) {
+  writeBytes(p.memory, i * (long long)sizeof(T), v);
+}
+template <class T, int N> GPTC_FUNCTION void writeRaw(Private<T, N> &p, long long i, T v) { p.at(i, true) = v; }
+template <class V, class T> GPTC_FUNCTION V readPack(const Global<T> &p, long long i) {
+  return readBytes<V>(p.memory, i * (long long)sizeof(T));
+}
+template <class V, class T> GPTC_FUNCTION void writePack(const Global<T> &p, long long i, const V &v) {
+  writeBytes(p.memory, i * (long long)sizeof(T), v);
+}
+
+template <class T> struct ElementOf;
+template <class T> struct ElementOf<Global<T>> { typedef std::remove_const_t<T> type; };
+template <class T> struct ElementOf<const Shared<T>> { typedef T type; };
+template <class T, int N> struct ElementOf<Private<T, N>> { typedef T type; };
+using std::exp, std::log, std::tanh, std::sin, std::cos;
+
+#include "gptc_common.h"
+
+/// extern "C" void NAME_host(SimtMemory *const *params): one thread of the kernel.
+#define GPTC_HOST_ENTRY(name)                                                                                          \
+  extern "C" void name##_host(SimtMemory *const *params) { callWith(name, params); }
+template <class... T, std::size_t... I>
+static void callEach(void (*kernel)(Global<T>...), SimtMemory *const *params, std::index_sequence<I...>) {
+  kernel(Global<T>{params[I]}...);
+}
+template <class... T> static void callWith(void (*kernel)(Global<T>...), SimtMemory *const *params) {
+  callEach(kernel, params, std::index_sequence_for<T...>());
+}

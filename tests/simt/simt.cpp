@@ -1,0 +1,323 @@
+#include "simt.h"
+
+#include "codegen/emit_cuda.h"
+#include "ir/kernel_eval.h"
+#include "shim/simt_abi.h"
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+#include <ucontext.h>
+#include <unistd.h>
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Failure {
+  std::string what;
+};
+template <typename... A> [[noreturn]] void fail(fmt::format_string<A...> f, A &&...a) {
+  throw Failure{fmt::format(f, std::forward<A>(a)...)};
+}
+
+/// Who touched a byte last.
+struct Touch {
+  int64_t block = -1;  // -1: nobody; `several`: threads of more than one block
+  int thread = -1;     // `several`: more than one of that block, since that epoch
+  int epoch = 0;       // barriers that the block had passed
+};
+constexpr int several = -2;
+
+}  // namespace
+
+struct SimtMemory {
+  std::string name;
+  std::byte *data;
+  int64_t bytes;
+  bool mayWrite, isShared;
+  struct Byte {
+    Touch writer, reader;
+  };
+  std::shared_ptr<std::vector<Byte>> seen;  // one for all that share memory
+};
+
+namespace {
+
+constexpr int warpSize = 32;
+constexpr size_t stackBytes = 128 << 10;
+
+enum class Wait : uint8_t { nothing, barrier, shuffle, done };
+
+struct Fiber {
+  ucontext_t context;
+  std::vector<char> stack;
+  Wait wait = Wait::nothing;
+  int line = 0;
+  int parity = 0;  // of shuffles
+};
+
+struct Block {
+  int64_t number;
+  int threads;
+  int epoch = 0;
+  int current = 0;  // thread that runs
+  ucontext_t scheduler;
+  std::vector<Fiber> &fibers;
+  std::map<std::string, std::unique_ptr<SimtMemory>> shared;
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<std::array<std::array<uint64_t, warpSize>, 2>> swapped;  // per warp
+  gptc::simt::HostModule::Thread kernel;
+  SimtMemory *const *params;
+  std::string failure;
+
+  Block(std::vector<Fiber> &fibers) : fibers(fibers) {}
+
+  void pause(Wait why, int line) {
+    Fiber &f = fibers[current];
+    f.wait = why;
+    f.line = line;
+    swapcontext(&f.context, &scheduler);
+  }
+};
+
+Block *running = nullptr;
+
+void fiberMain() {
+  Block &b = *running;
+  try {
+    b.kernel(b.params);
+  } catch (const Failure &f) {
+    b.failure = fmt::format("thread {} of block {}: {}", b.current, b.number, f.what);
+  }
+  b.fibers[b.current].wait = Wait::done;
+  swapcontext(&b.fibers[b.current].context, &b.scheduler);
+}
+
+std::string describe(const Touch &t) {
+  return t.block == several    ? "other blocks"
+         : t.thread == several ? fmt::format("other threads of block {}", t.block)
+                               : fmt::format("thread {} of block {}", t.thread, t.block);
+}
+
+void touch(SimtMemory &m, int64_t at, bool writes) {
+  Block &b = *running;
+  SimtMemory::Byte &s = (*m.seen)[at];
+  auto ordered = [&](const Touch &t) {
+    return t.block == -1 || (t.block == b.number && (t.thread == b.current || t.epoch < b.epoch));
+  };
+  if (m.isShared && !writes && s.writer.block == -1)
+    fail("reads byte {} of shared {}, to which nobody has stored", at, m.name);
+  if (!ordered(s.writer))
+    fail("race: {} byte {} of {}, to which {} stores", writes ? "stores to" : "reads", at, m.name, describe(s.writer));
+  if (writes && !ordered(s.reader))
+    fail("race: stores to byte {} of {}, which {} read", at, m.name, describe(s.reader));
+  const Touch now{b.number, b.current, b.epoch};
+  if (writes) {
+    s.writer = now;
+  } else if (s.reader.block == -1 || (s.reader.block == b.number && s.reader.epoch < b.epoch)) {
+    s.reader = now;
+  } else if (s.reader.block != b.number) {
+    s.reader.block = several;
+  } else if (s.reader.thread != b.current) {
+    s.reader.thread = several;
+  }
+}
+
+/// Lets every thread run until it waits; releases those whose companions are all there.
+void runBlock(Block &b, bool backwards) {
+  running = &b;
+  for (int t = 0; t < b.threads; ++t) {
+    Fiber &f = b.fibers[t];
+    f.wait = Wait::nothing;
+    f.parity = 0;
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = f.stack.data();
+    f.context.uc_stack.ss_size = f.stack.size();
+    f.context.uc_link = nullptr;
+    makecontext(&f.context, fiberMain, 0);
+  }
+  while (true) {
+    for (int i = 0; i < b.threads; ++i) {
+      b.current = backwards ? b.threads - 1 - i : i;
+      if (b.fibers[b.current].wait != Wait::nothing)
+        continue;
+      swapcontext(&b.scheduler, &b.fibers[b.current].context);
+      if (!b.failure.empty())
+        return;
+    }
+    // All wait or are done. Warps whose lanes are all at one shuffle go on, then the block where all are at one
+    // barrier.
+    auto together = [&](int from, int to, Wait what) {
+      for (int t = from; t < to; ++t)
+        if (b.fibers[t].wait != what || b.fibers[t].line != b.fibers[from].line)
+          return false;
+      for (int t = from; t < to && what != Wait::done; ++t)
+        b.fibers[t].wait = Wait::nothing;
+      return true;
+    };
+    bool any = false;
+    for (int w = 0; w < b.threads; w += warpSize)
+      any |= together(w, std::min(w + warpSize, b.threads), Wait::shuffle);
+    if (any)
+      continue;
+    if (together(0, b.threads, Wait::barrier)) {
+      ++b.epoch;
+      continue;
+    }
+    int waiting = 0, first = -1;
+    for (int t = 0; t < b.threads; ++t)
+      if (b.fibers[t].wait != Wait::done) {
+        ++waiting;
+        first = first < 0 ? t : first;
+      }
+    if (waiting)
+      b.failure = fmt::format("block {}: {} of {} threads wait for ever, thread {} at the {} of line {}", b.number,
+                              waiting, b.threads, first, b.fibers[first].wait == Wait::barrier ? "barrier" : "shuffle",
+                              b.fibers[first].line);
+    return;
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+int simtBlock() { return int(running->number); }
+int simtThread() { return running->current; }
+void simtBarrier(int line) { running->pause(Wait::barrier, line); }
+
+void simtShuffleXor(void *value, int bytes, int mask, int line) {
+  Block &b = *running;
+  const int thread = b.current, warp = thread / warpSize;
+  Fiber &f = b.fibers[thread];
+  // Lanes may be at the next shuffle while others still read this one's values, but not at the one after.
+  auto &slots = b.swapped[warp][f.parity];
+  f.parity ^= 1;
+  std::memcpy(&slots[thread % warpSize], value, bytes);
+  b.pause(Wait::shuffle, line);
+  std::memcpy(value, &slots[(thread % warpSize) ^ mask], bytes);
+}
+
+void *simtAccess(SimtMemory *m, long long offset, long long bytes, int writes) {
+  if (offset < 0 || offset + bytes > m->bytes)
+    fail("{} bytes {} to {} of {}, which has {}", writes ? "stores to" : "reads", offset, offset + bytes - 1, m->name,
+         m->bytes);
+  if (offset % std::min<long long>(bytes, 16))
+    fail("an access of {} bytes at byte {} of {} is not aligned", bytes, offset, m->name);
+  if (writes && !m->mayWrite)
+    fail("stores to {}, which is only read", m->name);
+  for (long long i = 0; i < bytes; ++i)
+    touch(*m, offset + i, writes);
+  return m->data + offset;
+}
+
+SimtMemory *simtShared(const char *name, long long bytes) {
+  Block &b = *running;
+  std::unique_ptr<SimtMemory> &m = b.shared[name];
+  if (!m) {
+    b.memory.emplace_back(bytes, std::byte(0xff));
+    m = std::make_unique<SimtMemory>(SimtMemory{name, b.memory.back().data(), bytes, true, true,
+                                                std::make_shared<std::vector<SimtMemory::Byte>>(bytes)});
+  }
+  return m.get();
+}
+
+void simtFail(const char *what) { fail("{}", what); }
+unsigned short simtBitsOfF16(float v) { return gptc::kir::bitsOfF16(gptc::kir::roundF16(v)); }
+float simtFloatOfF16(unsigned short v) { return gptc::kir::floatOfF16(v); }
+
+}  // extern "C"
+
+namespace gptc::simt {
+
+std::string launch(HostModule::Thread kernel, const std::vector<Param> &params, int64_t blocks, int threads,
+                   bool backwards) {
+  std::vector<std::unique_ptr<SimtMemory>> memory;
+  std::vector<SimtMemory *> pointers;
+  std::map<void *, std::shared_ptr<std::vector<SimtMemory::Byte>>> seen;
+  for (const Param &p : params) {
+    auto &s = seen[p.data];
+    if (!s)
+      s = std::make_shared<std::vector<SimtMemory::Byte>>();
+    s->resize(std::max<size_t>(s->size(), p.bytes));
+    memory.push_back(std::make_unique<SimtMemory>(
+        SimtMemory{p.name, static_cast<std::byte *>(p.data), p.bytes, p.written, false, s}));
+    pointers.push_back(memory.back().get());
+  }
+  static std::vector<Fiber> fibers;
+  while (int(fibers.size()) < threads)
+    fibers.emplace_back().stack.resize(stackBytes);
+  for (int64_t i = 0; i < blocks; ++i) {
+    Block b(fibers);
+    b.number = backwards ? blocks - 1 - i : i;
+    b.threads = threads;
+    b.kernel = kernel;
+    b.params = pointers.data();
+    b.swapped.resize((threads + warpSize - 1) / warpSize);
+    runBlock(b, backwards);
+    running = nullptr;
+    if (!b.failure.empty())
+      return b.failure;
+  }
+  return "";
+}
+
+// ---- compiling ------------------------------------------------------------------------------------------------------
+
+static std::string compiler() {
+  const char *cxx = std::getenv("CXX");
+  return cxx && *cxx ? cxx : "c++";
+}
+
+bool HostModule::possible() {
+  static const bool found = std::system((compiler() + " --version > /dev/null 2>&1").c_str()) == 0;
+  return found;
+}
+
+HostModule::HostModule(const std::string &text, const std::vector<std::string> &kernels) {
+  std::string pattern = (fs::temp_directory_path() / "gptc-simt-XXXXXX").string();
+  if (!mkdtemp(pattern.data()))
+    throw std::runtime_error("no folder for temporary files");
+  folder = pattern;
+  std::ofstream(folder + "/gptc_common.h") << cudaDeviceCommon();
+  std::ofstream source(folder + "/kernels.cpp");
+  source << text << "\n";
+  for (const std::string &k : kernels)
+    source << "GPTC_HOST_ENTRY(" << k << ")\n";
+  source.close();
+  const std::string command = compiler() +
+                              " -std=c++20 -O1 -w -fPIC -shared -ffp-contract=off -fno-strict-aliasing -I" + folder +
+                              " -I" GPTC_SOURCE_DIR "/tests/simt/shim -o " + folder + "/kernels.so " + folder +
+                              "/kernels.cpp > " + folder + "/log 2>&1";
+  if (std::system(command.c_str()) != 0) {
+    std::ostringstream log;
+    log << std::ifstream(folder + "/log").rdbuf();
+    throw std::runtime_error("the text does not compile:\n" + log.str().substr(0, 4000));
+  }
+  library = dlopen((folder + "/kernels.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library)
+    throw std::runtime_error(dlerror());
+}
+
+HostModule::~HostModule() {
+  if (library)
+    dlclose(library);
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
+}
+
+HostModule::Thread HostModule::find(const std::string &kernel) const {
+  void *f = dlsym(library, (kernel + "_host").c_str());
+  if (!f)
+    throw std::runtime_error("no kernel is called " + kernel);
+  return reinterpret_cast<Thread>(f);
+}
+
+}  // namespace gptc::simt
