@@ -42,9 +42,10 @@ Val uniformVal(std::string text) {
   return v;
 }
 
-/// What part of a block's work touches, for barriers. Parameters may share memory: they count as one.
+/// What part of a block's work touches, for barriers. Parameters of equal size may share memory: they count as one.
 struct Touched {
-  std::set<const BufferNode *> read, written;
+  using Memory = std::pair<const BufferNode *, int64_t>;  // a shared buffer, or null and the bytes of a parameter
+  std::set<Memory> read, written;
 
   void expression(const Expr &e, std::set<const ExprNode *> &seen) {
     if (!e || !seen.insert(e.get()).second)
@@ -72,17 +73,17 @@ struct Touched {
     written.insert(o.written.begin(), o.written.end());
   }
   bool clashes(const Touched &later) const {
-    auto meet = [](const auto &a, const auto &b) { return llvm::any_of(a, [&](auto *x) { return b.count(x) != 0; }); };
+    auto meet = [](const auto &a, const auto &b) { return llvm::any_of(a, [&](auto &x) { return b.count(x) != 0; }); };
     return meet(written, later.read) || meet(written, later.written) || meet(read, later.written);
   }
   bool empty() const { return read.empty() && written.empty(); }
 
 private:
-  static void add(std::set<const BufferNode *> &to, const Buffer &b) {
+  static void add(std::set<Memory> &to, const Buffer &b) {
     if (b->storage == Storage::global)
-      to.insert(nullptr);
+      to.insert({nullptr, b->size * int64_t(sizeOf(b->dtype))});
     else if (b->storage == Storage::shared)
-      to.insert(b.get());
+      to.insert({b.get(), 0});
   }
 };
 
