@@ -11,7 +11,9 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
+#include <sstream>
 #include <thread>
 
 namespace gptc::test {
@@ -100,6 +102,22 @@ TEST_P(RandomModules, HoldAtEveryPhase) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Blocks, RandomModules, testing::Range(0u, blocks));
+
+/// What failed once, reduced. The first line names the seed of its inputs.
+TEST(Regressions, Hold) {
+  int files = 0;
+  for (const auto &entry : std::filesystem::directory_iterator(GPTC_SOURCE_DIR "/tests/fuzz/regressions")) {
+    std::ifstream in(entry.path());
+    std::stringstream text;
+    text << in.rdbuf();
+    unsigned seed = 0;
+    ASSERT_EQ(std::sscanf(text.str().c_str(), "// seed=%u", &seed), 1) << entry.path();
+    BoundStats stats;
+    EXPECT_EQ(check(*parseModule(text.str(), entry.path().string()), seed, stats), "") << entry.path();
+    ++files;
+  }
+  EXPECT_GT(files, 0);
+}
 
 TEST(RandomModule, EveryPassHasAPlace) { EXPECT_EQ(passesWithoutPlace(), std::vector<std::string>()); }
 
