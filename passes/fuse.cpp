@@ -23,7 +23,8 @@
 //      they replace.
 //   4. A group's results are the values used outside (of attention ops all); its operands are in order of first use.
 //
-// Options: epilogue, row, pointwise, fold (default true) switch a kind of growth off, for ablation. max (default 32):
+// Options: epilogue, row, pointwise, fold (default true) switch a kind of growth off, for ablation; bias the growth of
+// matmuls by a bias. max (default 32):
 // ops per group; scalar groups are not bounded, as their kernels are one task.
 #include "passes/pass.h"
 
@@ -221,6 +222,10 @@ private:
     return true;
   }
 
+  static bool isBias(const Op &op) {
+    return op.is(OpKind::add) && llvm::any_of(op.operands(), [](const Value *v) { return v->type.rank() == 1; });
+  }
+
   bool mayGrow(const Unit *u, const Unit *other) {
     const Op &op = *other->anchor;
     if (!other->kind || op.is(OpKind::adamw) || u->anchor->is(OpKind::adamw))
@@ -229,6 +234,8 @@ private:
     bool fits = is(u, "matmul") ? pointwise && other->ops.size() == 1 && op.def().fusion == FusionKind::pointwise
                 : is(u, "row")  ? pointwise || is(other, "row")
                                 : pointwise;
+    if (is(u, "matmul") && isBias(op) && !options.values.getBool("bias", true))
+      return false;
     if (!fits || (!domainOf(op).isScalar() && int64_t(u->ops.size() + other->ops.size()) > maxOps))
       return false;
     return domainOf(op).sameShape(domainOf(*u->anchor));

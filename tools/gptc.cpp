@@ -12,6 +12,7 @@ int main(int argc, char **argv) {
     gptc::addCompileCommand(app);
     gptc::addDataCommand(app);
     gptc::addExplainCommand(app);
+    gptc::addBenchCommand(app);
     gptc::addDoctorCommand(app);
     gptc::addLaterCommands(app);
     return gptc::parseCommandLine(app, argc, argv).value_or(0);

@@ -70,4 +70,26 @@ TEST_F(Explain, EveryKindOfDecision) {
     EXPECT_NE(r.output.find(row), std::string::npos) << row << " is missing in\n" << r.output;
 }
 
+TEST_F(Explain, AblationMeasuresTheSameModel) {
+  Result r = w.gptc({"bench", "ablate", w.modelFile(), "--set", "model.dropout=0", "--steps", "3", "--json"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  int measured = 0;
+  for (const json &v : json::parse(r.output)) {
+    if (v.contains("skipped"))
+      continue;
+    ++measured;
+    EXPECT_NEAR(v["loss"].get<double>(), v["base_loss"].get<double>(), 1e-4) << v;
+    EXPECT_GT(v["slowdown"]["median"], 0) << v;
+    EXPECT_LE(v["ms"]["least"], v["ms"]["median"]) << v;
+    EXPECT_GT(v["predicted_ms"], 0) << v;
+  }
+  EXPECT_GE(measured, 5) << r.output;
+  // "all off" is there, and needs more memory: attention keeps its weights.
+  r = w.gptc({"bench", "ablate", w.modelFile(), "--steps", "1", "--only", "all off", "--json"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  json all = json::parse(r.output);
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_GT(all[0]["arena_bytes"], all[0]["base_arena_bytes"]);
+}
+
 }  // namespace

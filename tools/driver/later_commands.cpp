@@ -9,7 +9,6 @@ void addLaterCommands(CLI::App &app) {
                                                             {"cache", "Lists and merges tuning records"},
                                                             {"import", "Takes over Hugging Face weights"},
                                                             {"export", "Writes weights for other programs"},
-                                                            {"bench", "Compares with other programs"},
                                                             {"report", "Summarises runs"}};
   for (auto &[name, what] : commands) {
     CLI::App *c = app.add_subcommand(name, std::string(what) + " (not built yet)");
@@ -17,7 +16,7 @@ void addLaterCommands(CLI::App &app) {
     c->allow_extras();
     c->callback([name = std::string(name)] {
       throw UserError(ErrorCode::NotBuiltYet, fmt::format("gptc {} is not built yet", name),
-                      "compile, explain, data and doctor work today");
+                      "compile, explain, bench ablate, data and doctor work today");
     });
   }
 }

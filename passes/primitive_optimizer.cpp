@@ -1,0 +1,61 @@
+// AdamW as the pointwise ops of its formula, as a framework without a fused optimizer runs it. For `gptc bench ablate`,
+// which measures what the one op is worth; equal to it up to rounding (the bias corrections are computed in f32 here).
+//
+//   1. Once per function and pair of betas: c1 = 1 / (1 - beta1^t), c2 = 1 / (1 - beta2^t), t = step + 1.
+//   2. g' = g scale;  m' = beta1 m + (1 - beta1) g';  v' = beta2 v + (1 - beta2) g' g'
+//   3. p' = p - lr (c1 m' / (sqrt(c2 v') + eps) + decay p)
+// A step whose gradient is not finite (scale < 0) is not left out as adamw does.
+#include "passes/pass.h"
+
+#include "ir/diagnostics.h"
+#include "ir/opdef.h"
+
+#include <cmath>
+#include <map>
+
+namespace gptc {
+
+bool primitiveOptimizer(Module &m, const PassOptions &) {
+  bool changed = false;
+  for (auto &f : m.functions) {
+    std::map<std::pair<const Value *, double>, Value *> corrections;
+    for (Op *op = f->body.front(), *next; op; op = next) {
+      next = op->next();
+      if (!op->is(OpKind::adamw))
+        continue;
+      Builder b(f->body, op);
+      b.loc = op->loc;
+      auto mul = [&](Value *x, Value *y) { return b.value(OpKind::mul, {x, y}); };
+      auto scaled = [&](Value *x, double s) { return mul(x, b.constant(s, Type::scalar(x->type.dtype))); };
+      auto add = [&](Value *x, Value *y) { return b.value(OpKind::add, {x, y}); };
+      auto correction = [&](const char *name) {
+        const double beta = op->attrs.getFloat(name, name[4] == '1' ? 0.9 : 0.999);
+        Value *&c = corrections[{op->operand(5), beta}];
+        if (!c) {
+          Value *t = b.value(OpKind::cast, {op->operand(5)}, attrs({{"dtype", std::string("f32")}}));
+          Value *power = b.value(OpKind::exp, {scaled(add(t, b.constant(1)), beta > 0 ? std::log(beta) : -1e30)});
+          c = b.value(OpKind::div, {b.constant(1), b.value(OpKind::sub, {b.constant(1), power})});
+        }
+        return c;
+      };
+      Value *p = op->operand(0), *m1 = op->operand(2), *m2 = op->operand(3);
+      const double beta1 = op->attrs.getFloat("beta1", 0.9), beta2 = op->attrs.getFloat("beta2", 0.999);
+      Value *c1 = correction("beta1"), *c2 = correction("beta2");
+      Value *g = mul(op->operand(1), op->operand(6));
+      Value *m1New = add(scaled(m1, beta1), scaled(g, 1 - beta1));
+      Value *m2New = add(scaled(m2, beta2), scaled(mul(g, g), 1 - beta2));
+      Value *root = b.value(OpKind::sqrt, {mul(m2New, c2)});
+      Value *step = b.value(OpKind::div, {mul(m1New, c1), add(root, b.constant(op->attrs.getFloat("eps", 1e-8)))});
+      if (double decay = op->attrs.getFloat("weight_decay", 0); decay > 0)
+        step = add(step, scaled(p, decay));
+      Value *pNew = b.value(OpKind::sub, {p, mul(step, op->operand(4))});
+      for (auto [i, v] : {std::pair(0u, pNew), {1u, m1New}, {2u, m2New}})
+        op->result(i)->replaceAllUsesWith(v);
+      op->erase();
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+}  // namespace gptc

@@ -1,0 +1,200 @@
+// 1. The model is compiled once with all decisions as they are, and for each variant with one of them off. A variant
+//    whose plan is the same text is not measured: it does nothing for this model.
+// 2. Both are loaded into arenas of their own, with equal initial values, and run on the same random tokens: one step
+//    each to warm up, then one of each in turn. So whatever else the machine does falls on both, and the ratio of two
+//    neighbours is the figure to trust.
+// 3. The losses of the first steps must agree, or the comparison would be of two different things.
+#include "tools/driver/ablate.h"
+
+#include "codegen/peak.h"
+#include "frontends/model_builder.h"
+#include "ir/diagnostics.h"
+#include "ir/random.h"
+#include "ir/words.h"
+#include "runtime/session.h"
+#include "runtime/state.h"
+#include "tools/driver/compile.h"
+#include "tools/driver/variants.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+namespace gptc {
+
+namespace {
+
+struct Variant {
+  const char *name;
+  bool decomposedAttention = false;
+  bool primitiveOptimizer = false;
+  std::vector<const char *> fuseOff;  // options of fuse
+  std::vector<const char *> without;  // passes left out
+  const char *remat = nullptr;
+  const char *setting = nullptr;  // key=value
+};
+
+const std::vector<Variant> &variants() {
+  static const std::vector<Variant> list = {
+      {.name = "decomposed attention", .decomposedAttention = true},
+      {.name = "unfused pointwise", .fuseOff = {"epilogue", "row", "pointwise", "fold"}},
+      {.name = "separate bias", .fuseOff = {"bias"}},
+      {.name = "primitive optimizer", .primitiveOptimizer = true},
+      {.name = "all off",
+       .decomposedAttention = true,
+       .primitiveOptimizer = true,
+       .fuseOff = {"epilogue", "row", "pointwise", "fold", "bias"}},
+      {.name = "no epilogues", .fuseOff = {"epilogue"}},
+      {.name = "unpadded vocabulary", .without = {"pad-vocab"}},
+      {.name = "given order", .without = {"order"}},
+      {.name = "remat full", .remat = "full"},
+      {.name = "fp32", .setting = "precision.compute=fp32"},
+  };
+  return list;
+}
+
+std::unique_ptr<Module> compileVariant(const AblationRequest &request, const Variant *v, const Target &target) {
+  std::vector<std::string> settings = request.settings;
+  if (v && v->setting)
+    settings.push_back(v->setting);
+  Config config = readConfig(request.modelFile, settings);
+  std::unique_ptr<Module> m =
+      buildModel(config, {.decomposedAttention = v && v->decomposedAttention, .sampling = false});
+  return runFrom(*m, "canonicalize", target, [&](std::vector<PassUse> &uses) {
+    if (!v)
+      return;
+    for (const char *option : v->fuseOff)
+      setOption(uses, "fuse", option, false);
+    for (const char *pass : v->without)
+      removePass(uses, pass);
+    if (v->remat)
+      setOption(uses, "remat", "budget", std::string(v->remat));
+    if (v->primitiveOptimizer) {
+      auto at = llvm::find_if(uses, [](const PassUse &u) { return u.pass->name == llvm::StringRef("optimizer"); });
+      uses.insert(at + 1, parsePipeline("primitive-optimizer", &target)[0]);
+      setOption(uses, "fuse", "pointwise", false);  // each op its own kernel; little else is pointwise by itself
+    }
+  });
+}
+
+/// A compiled variant in an arena of its own, ready to take steps.
+class Runner {
+public:
+  Runner(std::unique_ptr<Module> m, const Target &target, const AblationRequest &request)
+      : session(planOf(std::move(m), target), request.cacheDir, request.threads) {
+    const Module &p = *session.plan.planned;
+    accumulate = p.attrs.getInt("accumulate", 1);
+    sequences = p.attrs.getInt("micro_batch");
+    const int64_t tokens = sequences * p.attrs.getInt("block_size"), vocab = p.attrs.getInt("vocab_size");
+    for (auto *list : {&x, &y})
+      for (int64_t i = 0; i < tokens; ++i)
+        list->push_back(int32_t(randomBits(randomKey(7, 0, list == &x, 0), i) % uint64_t(vocab)));
+    valid = float(accumulate * tokens);
+    session.executor.prepare({"train_step", "accumulate", "update"});
+    initializeStates(session.executor, 1337);
+  }
+
+  /// Seconds of one step.
+  double step() {
+    const auto start = std::chrono::steady_clock::now();
+    const char *last = accumulate > 1 ? "update" : "train_step";
+    for (int64_t k = 0; k < accumulate; ++k) {
+      const int64_t first = k * sequences;
+      session.executor.run(accumulate > 1 ? "accumulate" : last, {x.data(), y.data(), &first, &valid});
+    }
+    if (accumulate > 1)
+      session.executor.run(last, {&valid});
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    std::memcpy(&loss, session.executor.result(last, 0), sizeof loss);
+    return seconds;
+  }
+
+  float loss = 0;
+  Session session;
+
+private:
+  int64_t accumulate = 1, sequences = 1;
+  std::vector<int32_t> x, y;
+  float valid = 1;
+
+  static Plan planOf(std::unique_ptr<Module> m, const Target &target) {
+    Plan plan;
+    plan.planned = std::move(m);
+    plan.target = target;
+    return plan;
+  }
+};
+
+}  // namespace
+
+Spread spreadOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? Spread() : Spread{values[values.size() / 2], values.front(), values.back()};
+}
+
+std::vector<std::string> ablationNames() {
+  std::vector<std::string> names;
+  for (const Variant &v : variants())
+    names.push_back(v.name);
+  return names;
+}
+
+std::vector<Ablation> ablate(const AblationRequest &request, const std::function<void(const Ablation &)> &done) {
+  const std::vector<std::string> names = ablationNames();
+  for (const std::string &name : request.only)
+    if (!llvm::is_contained(names, name))
+      throw UserError(ErrorCode::Usage, fmt::format("nothing is called '{}'", name), "known: " + quotedList(names));
+  const Target target = hostTarget(request.threads);
+  std::unique_ptr<Module> base = compileVariant(request, nullptr, target);
+  const std::string baseText = print(*base);
+  auto runner = std::make_unique<Runner>(std::move(base), target, request);
+  const MachineRates rates = ratesOf(target, measurePeakFlops(runner->session.pool, target));
+  const Forecast baseForecast = forecast(*runner->session.plan.planned, rates);
+  runner->step();
+  const double baseLoss = runner->loss;
+
+  std::vector<Ablation> results;
+  for (const Variant &v : variants()) {
+    if (!request.only.empty() && !llvm::is_contained(request.only, v.name))
+      continue;
+    Ablation a;
+    a.name = v.name;
+    std::unique_ptr<Module> m = compileVariant(request, &v, target);
+    const Forecast f = forecast(*m, rates);
+    a.predictedMs = 1e3 * f.step.seconds;
+    a.predictedBaseMs = 1e3 * baseForecast.step.seconds;
+    a.arena = f.arena;
+    a.baseArena = baseForecast.arena;
+    a.baseLoss = baseLoss;
+    if (print(*m) == baseText)
+      a.skipped = "changes nothing in this model";
+    else if (f.arena > availableMemory() - (256 << 20))
+      a.skipped = fmt::format("needs {:.0f} MiB beside the other", double(f.arena) / 0x1p20);
+    if (a.skipped.empty()) {
+      Runner other(std::move(m), target, request);
+      other.step();
+      a.loss = other.loss;
+      // Another order of sums, another precision; not another model.
+      GPTC_CHECK(std::abs(a.loss - baseLoss) <= 0.02 * std::abs(baseLoss), "{}: loss {} instead of {}", v.name, a.loss,
+                 baseLoss);
+      std::vector<double> base, with, ratio;
+      for (int64_t i = 0; i < request.steps; ++i) {
+        base.push_back(1e3 * runner->step());
+        with.push_back(1e3 * other.step());
+        ratio.push_back(with.back() / base.back());
+      }
+      a.ms = spreadOf(with);
+      a.baseMs = spreadOf(base);
+      a.slowdown = spreadOf(ratio);
+    }
+    done(a);
+    results.push_back(a);
+  }
+  return results;
+}
+
+}  // namespace gptc

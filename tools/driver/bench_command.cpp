@@ -1,0 +1,89 @@
+// gptc bench: measures on this machine.
+#include "tools/driver/ablate.h"
+#include "tools/driver/cache_dir.h"
+#include "tools/driver/command_line.h"
+#include "tools/driver/commands.h"
+#include "tools/driver/explain.h"
+
+#include <nlohmann/json.hpp>
+
+namespace gptc {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+
+void printRow(const Ablation &a) {
+  if (!a.skipped.empty()) {
+    fmt::print("{:<22} {}\n", a.name, a.skipped);
+    return;
+  }
+  fmt::print("{:<22} {:>9.2f} {:>9.2f}..{:<9.2f} {:>9.2f} {:>7.3f}x ({:.3f}..{:.3f}) {:>7.3f}x {:>12}\n", a.name,
+             a.ms.median, a.ms.least, a.ms.most, a.baseMs.median, a.slowdown.median, a.slowdown.least, a.slowdown.most,
+             a.predictedMs / a.predictedBaseMs, signedBytes(double(a.arena - a.baseArena)));
+  std::fflush(stdout);
+}
+
+json jsonOf(const Spread &s) { return {{"median", s.median}, {"least", s.least}, {"most", s.most}}; }
+
+json jsonOf(const Ablation &a) {
+  json j = {{"name", a.name},
+            {"arena_bytes", a.arena},
+            {"base_arena_bytes", a.baseArena},
+            {"predicted_ms", a.predictedMs},
+            {"predicted_base_ms", a.predictedBaseMs}};
+  if (!a.skipped.empty()) {
+    j["skipped"] = a.skipped;
+    return j;
+  }
+  j["ms"] = jsonOf(a.ms);
+  j["base_ms"] = jsonOf(a.baseMs);
+  j["slowdown"] = jsonOf(a.slowdown);
+  j["loss"] = a.loss;
+  j["base_loss"] = a.baseLoss;
+  return j;
+}
+
+}  // namespace
+
+void addBenchCommand(CLI::App &app) {
+  CLI::App *bench = app.add_subcommand("bench", "Measures what optimisations are worth");
+  bench->require_subcommand(1);
+  CLI::App *c = bench->add_subcommand("ablate", "Measures the training step with each optimisation off");
+  struct Options {
+    AblationRequest request;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  o->request.cacheDir = defaultCacheDir();
+  c->add_option("model", o->request.modelFile, "model.toml; its data is not read")->required()->type_name("MODEL.toml");
+  c->add_option("--set", o->request.settings, "Overrides a key, for example train.micro_batch=4; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all();
+  c->add_option("--steps", o->request.steps, "Timed steps of each variant, in turn with the same number of base [5]")
+      ->check(CLI::Range(1, 100000));
+  c->add_option("--only", o->request.only, "Measures this variant; may be repeated")
+      ->type_name("NAME")
+      ->expected(1)
+      ->take_all();
+  c->add_option("--threads", o->request.threads, "Threads (0: all cores)")->check(CLI::Range(0, 4096));
+  c->add_flag("--json", o->json, "Prints JSON instead of a table");
+  c->callback([o] {
+    if (!o->json)
+      fmt::print("{:<22} {:>9} {:>20} {:>9} {:>8} {:^16} {:>8} {:>12}\n", "variant", "ms/step", "least..most", "all on",
+                 "slower", "least..most", "predicted", "arena");
+    std::vector<Ablation> all = ablate(o->request, [&](const Ablation &a) {
+      if (!o->json)
+        printRow(a);
+    });
+    if (!o->json)
+      return;
+    json list = json::array();
+    for (const Ablation &a : all)
+      list.push_back(jsonOf(a));
+    fmt::print("{}\n", list.dump(2));
+  });
+}
+
+}  // namespace gptc
