@@ -4,18 +4,18 @@ namespace gptc {
 
 std::string defaultPipeline() {
   static const char *const passes[] = {
-      "canonicalize",    // first: autodiff should not differentiate what an identity removes
-      "cse",             // one read per parameter, so that its uses are counted right
-      "dce",             //
-      "pad-vocab",       // before autodiff: gradients and moments take their parameters' types
-      "autodiff",        // before fusion: one graph of both directions to optimise
-      "optimizer",       // needs the gradients as results; its ops fuse like any others
-      "canonicalize",    // gradients leave views of views, and sums with one term
-      "cse",             // statistics that forward and backward both ask for
-      "dce",             // gradients that no parameter needed
-      "recompute-cheap", // before fusion, which folds the copies; after cse, which would undo them
-      "fuse",            // on the whole graph, when every use of a value is known
-      "order",           // after fusion: groups, not ops, hold memory
+      "canonicalize",     // first: autodiff should not differentiate what an identity removes
+      "cse",              // one read per parameter, so that its uses are counted right
+      "dce",              //
+      "pad-vocab",        // before autodiff: gradients and moments take their parameters' types
+      "autodiff",         // before fusion: one graph of both directions to optimise
+      "optimizer",        // needs the gradients as results; its ops fuse like any others
+      "canonicalize",     // gradients leave views of views, and sums with one term
+      "cse",              // statistics that forward and backward both ask for
+      "dce",              // gradients that no parameter needed
+      "recompute-cheap",  // before fusion, which folds the copies; after cse, which would undo them
+      "fuse",             // on the whole graph, when every use of a value is known
+      "order",            // after fusion: groups, not ops, hold memory
       "remat",           // on the order that says what lives when; its copies are settled and get recipes like all else
       "settle-writes",   // on the final order; the copies that it adds need recipes too
       "select-recipes",  // memory must know the workspaces

@@ -254,7 +254,13 @@ private:
     return false;
   }
 
-  bool hangsOnSource(const Value *v) const { return !v->def || !isCheap(*v->def) || inMemory(v); }
+  /// Statistics per row and scalars are no load worth a thought.
+  static constexpr int64_t leastBytes = 64 << 10;
+
+  bool hangsOnSource(const Value *v) const {
+    return !v->def || !isCheap(*v->def) || inMemory(v) ||
+           (v->type.bytes() < leastBytes && v->def->def().fusion != FusionKind::view);
+  }
 
   int nodeOf(const Value *v) {
     auto [it, isNew] = nodes.insert({v, 0});
