@@ -527,8 +527,6 @@ private:
       Val at = emit(s.index), v = emit(s.value);
       return storeTo(s.buffer, at, v);
     }
-    case StmtKind::Prefetch:
-      return;  // a hint
     case StmtKind::Let: {
       sync({s.value});
       begin({s.value});
