@@ -2,6 +2,7 @@
 // repeating failures.
 #include "codegen/codegen.h"
 #include "codegen/emit_cuda.h"
+#include "codegen/nvrtc.h"
 #include "ir/diagnostics.h"
 #include "ir/graph.h"
 #include "ir/opdef.h"
@@ -77,7 +78,12 @@ static std::string dot(const Module &m) {
   return out + "}\n";
 }
 
-/// The kernel of every group, as kernel IR, LLVM IR or CUDA C++.
+static std::string cuda(const kir::Kernel &k, unsigned number, const Target &target, bool ptx) {
+  const std::string text = emitCuda(k, fmt::format("k{}_{}", number, k.name)).text;
+  return ptx ? Nvrtc::get().compile(text, target).ptx : text;
+}
+
+/// The kernel of every group, as kernel IR, LLVM IR, CUDA C++ or PTX.
 static std::string kernels(const Module &m, const Target &target, const std::string &emit) {
   std::string out;
   const char *comment = emit == "llvm" ? ";" : "//";
@@ -96,9 +102,9 @@ static std::string kernels(const Module &m, const Target &target, const std::str
       if (!Schedule::parse(op.attrs.getString("schedule"), s) || (s.threads > 0) != target.isCuda())
         s = defaultSchedule(op, target);
       const kir::Kernel k = lowerGroup(op, s, target).kernel;
-      out += (emit == "llvm"   ? emitLLVM(k, target, true)
-              : emit == "cuda" ? emitCuda(k, fmt::format("k{}_{}", number++, k.name)).text
-                               : kir::print(k)) +
+      out += (emit == "llvm"     ? emitLLVM(k, target, true)
+              : emit == "kernel" ? kir::print(k)
+                                 : cuda(k, number++, target, emit == "ptx")) +
              "\n";
     }
   return out;
@@ -115,18 +121,19 @@ static int run(int argc, char **argv) {
   app.add_flag("--print-changed", options.printChanged, "print the module after each pass that changed it, to stderr");
   app.add_flag("--time-passes", options.timePasses, "print a table of times to stderr");
   app.add_option("--dump-dir", options.dumpDir, "write the module after each pass into this folder");
-  app.add_option("--emit", emit, "gir, dot, kernel, llvm, cuda or none")
-      ->check(CLI::IsMember({"gir", "dot", "kernel", "llvm", "cuda", "none"}));
-  app.add_option("--target", targetName, "cpu (default) or cuda:sm_80 and the like (default of --emit=cuda)");
+  app.add_option("--emit", emit, "gir, dot, kernel, llvm, cuda, ptx or none")
+      ->check(CLI::IsMember({"gir", "dot", "kernel", "llvm", "cuda", "ptx", "none"}));
+  app.add_option("--target", targetName, "cpu (default) or cuda:sm_80 and the like (default of --emit=cuda and ptx)");
   app.add_flag("--list-passes", listPasses, "print the passes and their options");
   if (std::optional<int> done = parseCommandLine(app, argc, argv))
     return *done;
+  const bool isCudaText = emit == "cuda" || emit == "ptx";
   if (targetName.empty())
-    targetName = emit == "cuda" ? "cuda:sm_80" : "cpu";
+    targetName = isCudaText ? "cuda:sm_80" : "cpu";
   const Target target = targetName == "cpu" ? hostTarget() : cudaTarget(targetName);
-  if (target.isCuda() ? emit == "llvm" : emit == "cuda")
+  if (target.isCuda() ? emit == "llvm" : isCudaText)
     throw UserError(ErrorCode::Usage, fmt::format("--emit={} is not for --target={}", emit, targetName),
-                    target.isCuda() ? "use --emit=cuda or --emit=kernel" : "use --target=cuda:sm_80 or the like");
+                    target.isCuda() ? "use --emit=cuda, ptx or kernel" : "use --target=cuda:sm_80 or the like");
   options.verifyEach = verifyEach;
   registerCodegenPasses();
   if (listPasses) {

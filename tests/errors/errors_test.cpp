@@ -107,7 +107,6 @@ TEST(Errors, EveryCodeHasAGoldenTextAndTheExitCodeOfItsClass) {
   // Codes that cannot be provoked by a short script, and where they are tested instead.
   const std::map<int, const char *> elsewhere = {
       {7001, "a bug cannot be provoked at will: tests/unit/ir/diagnostics_test.cpp"},
-      {405, "nothing raises it while the CPU is the only target"},
   };
   std::map<int, int> exitCodes;
   for (const std::string &name : names()) {

@@ -1,11 +1,13 @@
 // gptc doctor: what this machine offers, and what is in the way.
 #include "codegen/codegen.h"
+#include "codegen/nvrtc.h"
 #include "codegen/object_cache.h"
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
 #include "tools/driver/commands.h"
 
 #include <cerrno>
+#include <cstdlib>
 #include <unistd.h>
 
 namespace gptc {
@@ -40,6 +42,16 @@ void cache() {
   row("cache", dir);
 }
 
+/// What CUDA text needs to become code. Its absence is a problem only to who asked for it.
+void nvrtc() {
+  std::string why;
+  if (const Nvrtc *found = Nvrtc::find(why))
+    return row("nvrtc", fmt::format("{}.{}, {}", found->major(), found->minor(), found->path()));
+  if (std::getenv("GPTC_NVRTC"))
+    return problem("nvrtc", why, "set GPTC_NVRTC to the libnvrtc.so of a CUDA toolkit 13, or leave it unset");
+  row("nvrtc", "none; CUDA targets need that of the CUDA toolkit 13 (CUDA_HOME)");
+}
+
 void doctor() {
   const Target t = hostTarget();
   auto has = [&](const char *f) { return (t.features + ",").find(fmt::format("+{},", f)) != std::string::npos; };
@@ -56,6 +68,7 @@ void doctor() {
   if (!has("fma"))
     problem("cpu", "no fused multiply-add: kernels are many times slower", "use a CPU of 2013 or later");
   cache();
+  nvrtc();
   if (!problems)
     row("result", "no problem found");
 }

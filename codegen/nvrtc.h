@@ -1,0 +1,44 @@
+// Compiles CUDA text for a GPU by NVRTC, which is loaded with dlopen: nothing of CUDA is needed to build or to start,
+// and no GPU to compile.
+#pragma once
+
+#include "ir/schedule.h"
+
+#include <string>
+
+namespace gptc {
+
+struct CompiledCuda {
+  std::string cubin, ptx;
+  std::string log;           // what compiler and assembler said
+  int registers = 0;         // of the kernel with most
+  int64_t spilledBytes = 0;  // stores and loads of registers that did not fit, all kernels together
+  double seconds = 0;
+};
+
+/// The NVRTC library of this machine: GPTC_NVRTC when that is set; else libnvrtc.so.13 or libnvrtc.so as the loader
+/// finds them, in CUDA_HOME or CUDA_PATH, or in /usr/local/cuda. It must be version 13 or later.
+class Nvrtc {
+public:
+  /// Loaded once. UserError(TargetUnavailable) where there is none.
+  static const Nvrtc &get();
+  /// The same; null and the reason where there is none.
+  static const Nvrtc *find(std::string &why);
+
+  std::string path() const;
+  int major() const { return versionMajor; }
+  int minor() const { return versionMinor; }
+
+  /// Text as emitCuda gives it, for `target.cpu`; without contraction, denormals kept, correctly rounded division.
+  /// Callable from any thread. InternalError with the log when the text does not compile.
+  CompiledCuda compile(const std::string &text, const Target &target) const;
+
+private:
+  struct Api;
+  Nvrtc() = default;
+  const Api *api = nullptr;
+  int versionMajor = 0, versionMinor = 0;
+  static const Nvrtc *load(std::string &why);
+};
+
+}  // namespace gptc

@@ -1,0 +1,102 @@
+// Emitted CUDA text in the compiler for GPUs, without a GPU: it compiles, and no kernel spills registers.
+#include "pipeline.h"
+
+#include "codegen/codegen.h"
+#include "codegen/emit_cuda.h"
+#include "codegen/nvrtc.h"
+#include "frontends/model_builder.h"
+#include "ir/diagnostics.h"
+#include "tests/unit/codegen/recipe_harness.h"
+#include "tools/driver/compile.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace gptc::test {
+namespace {
+
+class NvrtcTest : public testing::Test {
+protected:
+  void SetUp() override {
+    std::string why;
+    nvrtc = Nvrtc::find(why);
+    if (!nvrtc)
+      GTEST_SKIP() << why;
+  }
+  const Nvrtc *nvrtc = nullptr;
+};
+
+/// The kernels of the pointwise and row groups of GPT-2 124M's training step, once each, by their text.
+std::map<std::string, kir::Kernel> kernelsOfGpt2(const Target &target, const std::vector<std::string> &settings) {
+  Config config = readConfig(GPTC_SOURCE_DIR "/examples/gpt2-124m.toml", settings);
+  std::unique_ptr<Module> m = buildModel(config);
+  PipelineOptions options;
+  options.reproFile = "";
+  options.verifyEach = false;
+  runPipeline(*m, parsePipeline(passesUntilFused(), nullptr), options);
+  std::map<std::string, kir::Kernel> kernels;
+  for (const auto &f : m->functions)
+    for (const Op &op : f->body)
+      if (op.is(OpKind::fused) && hasCudaRecipe(op)) {
+        kir::Kernel k = lowerGroup(op, defaultSchedule(op, target), target).kernel;
+        std::string text = kir::print(k);
+        kernels.emplace(std::move(text), std::move(k));
+      }
+  return kernels;
+}
+
+TEST_F(NvrtcTest, KernelsOfGpt2CompileWithoutSpills) {
+  for (const char *name : {"cuda:sm_80", "cuda:sm_90a"}) {
+    const Target target = cudaTarget(name);
+    std::map<std::string, kir::Kernel> kernels = kernelsOfGpt2(target, {"model.dropout=0.1"});
+    ASSERT_GT(kernels.size(), 10u);
+    int number = 0;
+    for (const auto &[text, k] : kernels) {
+      EXPECT_EQ(kir::verify(k), std::vector<std::string>()) << text;
+      const CudaKernel cuda = emitCuda(k, fmt::format("k{}_{}", number++, k.name));
+      const CompiledCuda c = nvrtc->compile(cuda.text, target);
+      EXPECT_FALSE(c.cubin.empty());
+      EXPECT_EQ(c.spilledBytes, 0) << name << "\n" << c.log << cuda.text;
+      EXPECT_GT(c.registers, 0) << c.log;
+      // Two blocks of 1024 threads, or four of 512, must find room on a multiprocessor of 65536 registers.
+      EXPECT_LE(c.registers, 64) << k.name << "\n" << c.log << cuda.text;
+    }
+  }
+}
+
+TEST_F(NvrtcTest, EveryStorageTypeCompiles) {
+  const Target target = cudaTarget("cuda:sm_80");
+  for (const char *type : {"f32", "bf16", "f16"})
+    for (const char *body : {"%y = gelu %x : {}[4,65536]\nyield %y", "%y = softmax %x : {}[4,65536]\nyield %y"}) {
+      std::string text = body, shape = fmt::format("%x: {}[4,65536]", type);
+      text.replace(text.find("{}"), 2, type);
+      Group g = group(text.find("gelu") != std::string::npos ? "pointwise" : "row", shape, text);
+      kir::Kernel k = lowerGroup(*g.fused, defaultSchedule(*g.fused, target), target).kernel;
+      EXPECT_EQ(nvrtc->compile(emitCuda(k, "k").text, target).spilledBytes, 0);
+    }
+}
+
+// The test above could not fail otherwise.
+TEST_F(NvrtcTest, SpillsAreSeen) {
+  std::string text = "#include \"gptc_device.h\"\nGPTC_KERNEL(k, 1024)(Global<const float> x, Global<float> y) {\n";
+  for (int i = 0; i < 100; ++i)
+    text += fmt::format("  const float v{0} = load(x, threadIndex() * 101 + {0});\n", i);
+  text += "  barrier();\n";
+  for (int i = 0; i < 100; ++i)
+    text += fmt::format("  store(y, {0} * 1024 + threadIndex(), v{0} * v{1});\n", i, (i + 31) % 100);
+  const CompiledCuda c = nvrtc->compile(text + "}\n", cudaTarget("cuda:sm_80"));
+  EXPECT_GT(c.spilledBytes, 100) << c.log;
+}
+
+TEST_F(NvrtcTest, TextThatDoesNotCompileIsOurMistake) {
+  try {
+    nvrtc->compile("this is no kernel", cudaTarget("cuda:sm_80"));
+    FAIL();
+  } catch (const InternalError &e) {
+    EXPECT_NE(std::string(e.what()).find("error:"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace gptc::test
