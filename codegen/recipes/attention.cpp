@@ -4,6 +4,7 @@
 //      small, else once per head of keys into a workspace.
 //   2. A task takes tiles of mr queries. Scores of a tile against all keys that it may see fit in the second-level
 //      cache (mr x T), so the softmax is the plain one: no rescaling.
+//      ALiBi's bias is added when a tile of scores is stored.
 //   3. Row by row: maximum, exponentials and their sum in 16 lanes, log-sum-exp for the backward pass; dropout after
 //      the sum.
 //   4. o = (P V) / sum, with P read as the broadcast operand of the micro-kernel.
@@ -28,7 +29,7 @@ class Forward {
 public:
   Forward(GroupEval &group, const Op &op, const Schedule &s)
       : group(group), shape(shapeOf(op, 0)), qkv{group.inputs[op.operand(0)->index], shape},
-        dropout(group, op, 1, shape) {
+        dropout(group, op, 1, shape), bias(shape, group.compute) {
     tile = {.rows = int(std::min<int64_t>(s.mr, shape.tokens)),
             .vecs = s.nr / s.vec,
             .lanes = s.vec,
@@ -63,7 +64,7 @@ public:
         return Body{bindTo("h", head % imm(shape.heads), [&](const Expr &h) {
           // Later queries see more keys: the long tasks go first.
           Expr first = (imm(chunks - 1) - t % imm(chunks)) * tilesPerTask;
-          return Body{dropout.withKey(b, [&] { return task(b, h, first); })};
+          return Body{dropout.withKey(b, [&] { return Body{bias.withSlope(h, [&] { return task(b, h, first); })}; })};
         })};
       })};
     }));
@@ -148,7 +149,8 @@ private:
         return load(keys, keysBase + p * (shape.size * nr()) + k * nr() + int64_t(vec * tile.lanes) + j);
       };
       t.finish = [&](int row, int vec, const Expr &j, const Expr &acc) {
-        return store(scores, p * nr() + (row * scoresStride + vec * tile.lanes) + j, acc);
+        Expr ahead = p * nr() - i0 + int64_t(vec * tile.lanes - row);
+        return store(scores, p * nr() + (row * scoresStride + vec * tile.lanes) + j, bias.add(acc, ahead, j));
       };
       return Body{tileLoop(t)};
     }));
@@ -228,6 +230,7 @@ private:
   const Shape shape;
   Packed qkv;
   Dropout dropout;
+  Bias bias;
   Tile tile;
   int64_t keyPanels, keysSize, sizePadded, valuesSize, tiles, tilesPerTask, scoresStride, queriesStride;
   bool shared;  // keys and values are packed once per head of keys, into workspaces

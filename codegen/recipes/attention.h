@@ -13,7 +13,7 @@ constexpr int rowLanes = 16;
 
 struct Shape {
   int64_t batch, tokens, heads, kvHeads, size;  // B, T, H, Hkv, D
-  bool causal;
+  bool causal, alibi;
   double p;  // dropout
   uint32_t stream;
   int64_t width() const { return (heads + 2 * kvHeads) * size; }  // of a row of qkv
@@ -61,6 +61,22 @@ private:
   bool on;
   kir::Expr seed, step, seq0;
   RandomKeyExpr key;
+};
+
+/// ALiBi: what is added to a score for the distance of query and key.
+class Bias {
+public:
+  explicit Bias(const Shape &shape, DType compute) : shape(shape), compute(compute) {}
+  /// Binds the slope of a head around `body`; add() may be used inside.
+  kir::Stmt withSlope(const kir::Expr &head, const std::function<Body()> &body);
+  /// score + bias of the key `uniform + lane` positions behind the query (before it where negative), in two operations:
+  /// integers up to 2^24 are exact in f32. `lane` is what varies within a vector.
+  kir::Expr add(const kir::Expr &score, const kir::Expr &uniform, const kir::Expr &lane) const;
+
+private:
+  const Shape shape;
+  const DType compute;
+  kir::Expr slope;
 };
 
 /// Copies `cols` elements of each row: to[i*toStride + x] = from[fromBase(i) + x] * scale (1: as they are), zeros from

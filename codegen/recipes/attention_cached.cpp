@@ -21,7 +21,8 @@ using namespace attention;
 class Cached {
 public:
   Cached(GroupEval &group, const Op &op, const Schedule &s)
-      : group(group), shape(shapeOf(op, 0)), qkv{group.inputs[op.operand(0)->index], shape}, lanes(s.vec) {
+      : group(group), shape(shapeOf(op, 0)), qkv{group.inputs[op.operand(0)->index], shape}, bias(shape, group.compute),
+        lanes(s.vec) {
     rows = op.operand(1)->type.dim(1);
     for (int i = 0; i < 2; ++i) {
       from[i] = group.inputs[op.operand(1 + i)->index];
@@ -36,8 +37,10 @@ public:
             parallel("h", shape.heads, [&](const Expr &h) {
               return withPos([&](const Expr &pos) {
                 scores = makeBuffer("s", group.compute, Storage::stack, rows);
-                return Body{
-                    alloc(scores, {serial("i", imm(shape.tokens), [&](const Expr &i) { return token(h, i, pos); })})};
+                return Body{alloc(scores, {bias.withSlope(h, [&] {
+                                    return Body{serial("i", imm(shape.tokens),
+                                                       [&](const Expr &i) { return token(h, i, pos); })};
+                                  })})};
               });
             })};
   }
@@ -79,7 +82,8 @@ private:
         Expr q = load(qkv.buffer, qkv.query(imm(0), i, h) + x), k = load(to[0], cache + j * shape.size + x);
         return Body{kir::store(acc, lane(), kir::fma(q, k, load(acc, lane())))};
       });
-      Stmt keep = kir::store(scores, j, hreduce(acc, BinaryOp::add) * fimm(shape.scale(), t));
+      Expr score = hreduce(acc, BinaryOp::add) * fimm(shape.scale(), t);
+      Stmt keep = kir::store(scores, j, bias.add(score, j - (pos + i), imm(0)));
       return Body{alloc(acc, {clear, sum, keep})};
     });
     Stmt rest = foldRow(
@@ -124,6 +128,7 @@ private:
   GroupEval &group;
   const Shape shape;
   Packed qkv;
+  Bias bias;
   const int lanes;
   int64_t rows;  // of the cache
   Buffer from[2], to[2], scores;

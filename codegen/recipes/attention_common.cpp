@@ -21,6 +21,7 @@ Shape shapeOf(const Op &op, unsigned qkv) {
     s.kvHeads = s.heads;
   s.size = t.dim(2) / (s.heads + 2 * s.kvHeads);
   s.causal = op.attrs.getBool("causal", true);
+  s.alibi = op.attrs.getBool("alibi");
   s.p = op.attrs.getFloat("p");
   s.stream = uint32_t(op.attrs.getInt("stream"));
   return s;
@@ -80,6 +81,23 @@ Stmt Dropout::withKey(const Expr &b, const std::function<Body()> &body) {
 Expr Dropout::keep(const Expr &head, const Expr &i, const Expr &j) const {
   Expr index = (head * shape.tokens + i) * shape.tokens + j;
   return ops::dropoutKeeps(randomBitsExpr(key, index), shape.p);
+}
+
+Stmt Bias::withSlope(const Expr &head, const std::function<Body()> &body) {
+  if (!shape.alibi)
+    return block(body());
+  return bindTo("slope", ops::alibiSlope(head, shape.heads, compute), [&](const Expr &e) {
+    slope = e;
+    return body();
+  });
+}
+
+Expr Bias::add(const Expr &score, const Expr &uniform, const Expr &lane) const {
+  if (!shape.alibi)
+    return score;
+  Expr distance = cast(compute, uniform) + cast(compute, lane);
+  // Where keys behind the query are masked, the distance is never positive.
+  return shape.causal ? fma(slope, distance, score) : fma(-slope, unary(UnaryOp::abs, distance), score);
 }
 
 Stmt copyRows(const Buffer &from, const std::function<Expr(const Expr &)> &fromBase, const Buffer &to,

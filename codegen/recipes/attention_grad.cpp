@@ -5,8 +5,8 @@
 //   1. delta_i = do_i . o_i for its heads; dq starts at zero.
 //   2. For each block of kb keys: k and v are packed transposed, dk and dv start at zero. For each head of queries of
 //      the group, then for each block of qb queries that sees a key of the block:
-//        S = q k^T, P = exp(S - lse);  dP = do v^T, dS = P (dP - delta)    [qb x kb] by tiles, in the second-level
-//        cache dv += P^T do;  dk += dS^T q;  dq += dS k
+//        S = q k^T (and ALiBi's bias), P = exp(S - lse);  dP = do v^T, dS = P (dP - delta)    [qb x kb] by tiles, in
+//        the second-level cache dv += P^T do;  dk += dS^T q;  dq += dS k
 //   3. dk and dv of the block are stored.
 //
 // Every element of dq is one chain over keys, every element of dk and dv one chain over heads and queries, in order:
@@ -30,7 +30,8 @@ public:
   Backward(GroupEval &group, const Op &op, const Schedule &s)
       : group(group),
         shape(shapeOf(op, 1)), qkv{group.inputs[op.operand(1)->index], shape}, dqkv{group.outputs[0], shape},
-        dropout(group, op, 4, shape), dout(input(op, 0)), out(input(op, 2)), lse(input(op, 3)) {
+        dropout(group, op, 4, shape), bias(shape, group.compute), dout(input(op, 0)), out(input(op, 2)),
+        lse(input(op, 3)) {
     tile = {.rows = int(std::min<int64_t>(s.mr, shape.tokens)),
             .vecs = s.nr / s.vec,
             .lanes = s.vec,
@@ -154,8 +155,10 @@ private:
         return Body{bindTo("i0", (firstBlock + ib) * queriesPerBlock, [&](const Expr &i0) {
           Expr rows =
               shape.tokens % queriesPerBlock ? min(imm(queriesPerBlock), imm(shape.tokens) - i0) : imm(queriesPerBlock);
-          return Body{
-              bindTo("queries", rows, [&](const Expr &rows) { return queryBlock(b, kv, g, j0, count, i0, rows); })};
+          return Body{bindTo("queries", rows, [&](const Expr &rows) {
+            return Body{
+                bias.withSlope(kv * shape.group() + g, [&] { return queryBlock(b, kv, g, j0, count, i0, rows); })};
+          })};
         })};
       })};
     }));
@@ -298,7 +301,8 @@ private:
             return Body{vectorLoop("x", imm(nr()), tile.lanes, [&](const Expr &x) {
               Expr j = j0 + p * nr() + x, near = r * nr() + x, to = (first + r) * stride() + p * nr() + x;
               Expr zero = fimm(0, dtype());
-              Expr prob = select(lt(j, end), unary(UnaryOp::exp, load(score, near) - lseAt), zero);
+              Expr s = bias.add(load(score, near), j0 + p * nr() - i, x);
+              Expr prob = select(lt(j, end), unary(UnaryOp::exp, s - lseAt), zero);
               return Body{bindTo("prob", prob, [&](const Expr &prob) {
                 Expr dp = load(dProb, near);
                 if (!dropout.active())
@@ -320,6 +324,7 @@ private:
   const Shape shape;
   Packed qkv, dqkv;
   Dropout dropout;
+  Bias bias;
   Buffer dout, out, lse;
   Tile tile;
   int64_t keysPerBlock, keyBlocks, queriesPerBlock, queryBlocks, sizePadded;

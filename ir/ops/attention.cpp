@@ -3,66 +3,25 @@
 // A row of qkv holds H query heads, then Hkv key heads, then Hkv value heads, each of D elements: what GPT-2's c_attn
 // yields. Query head h uses key and value head h / (H / Hkv) (grouped queries, Ainslie et al. 2023). With scale =
 // 1/sqrt(D):
-//   s_ij = scale * q_i . k_j,   j <= i where causal
+//   s_ij = scale * q_i . k_j,   j <= i where causal; with ALiBi less the head's slope times |i - j|
 //   lse_i = log sum_j exp(s_ij),   p_ij = exp(s_ij - lse_i),   o_i = sum_j m_ij p_ij v_j
 // where m_ij is 0 or 1/(1-p) by dropout, drawn at index (h*T + i)*T + j of the sequence: what the dropout op would draw
 // for [B,H,T,T]. Backward, as in Dao et al. 2022, with delta_i = do_i . o_i:
 //   dv_j = sum_i m_ij p_ij do_i,   ds_ij = p_ij (m_ij do_i . v_j - delta_i),   dq_i = scale sum_j ds_ij k_j,   dk_j =
 //   scale sum_i ds_ij q_i
+#include "ir/ops/heads.h"
 #include "ir/ops/op_support.h"
 #include "ir/random.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <tuple>
 
 namespace gptc {
 using namespace ops;
 
 namespace {
-
-/// Sizes of an attention op, from the type of qkv and the attributes.
-struct Heads {
-  int64_t batch, rows, queries, keyValues, size;
-
-  static bool from(const Op &op, const Type &qkv, Heads &h, std::string &error) {
-    h.queries = op.attrs.getInt("n_head");
-    h.keyValues = op.attrs.getInt("n_kv_head", h.queries);
-    if (!isFloat(qkv.dtype) || qkv.rank() != 3)
-      return fail(error, "qkv must be a float tensor of three dimensions, not {}", qkv.str());
-    int64_t width = qkv.dim(2);
-    if (h.queries < 1 || h.queries > width || h.keyValues < 1 || h.queries % h.keyValues != 0)
-      return fail(error,
-                  "n_head = {} and n_kv_head = {}: the first must be a positive multiple of the second, within {}",
-                  h.queries, h.keyValues, qkv.str());
-    int64_t all = h.queries + 2 * h.keyValues;
-    if (width % all != 0)
-      return fail(error, "the {} elements of a row of qkv do not split into {} heads", width, all);
-    for (const Dim &d : qkv.dims)
-      if (d.logical != d.padded)
-        return fail(error, "qkv may not be padded: {}", qkv.str());
-    h.batch = qkv.dim(0), h.rows = qkv.dim(1), h.size = width / all;
-    return true;
-  }
-  /// Of an op already checked.
-  Heads(const Op &op, const Type &qkv) {
-    std::string error;
-    GPTC_CHECK(from(op, qkv, *this, error), "{}", error);
-  }
-  Heads() = default;
-
-  int64_t width() const { return (queries + 2 * keyValues) * size; }
-  int64_t keyHead(int64_t h) const { return h / (queries / keyValues); }
-  // Where the elements of row t of sequence b stand in qkv.
-  int64_t q(int64_t b, int64_t t, int64_t h) const { return (b * rows + t) * width() + h * size; }
-  int64_t k(int64_t b, int64_t t, int64_t h) const { return q(b, t, queries + keyHead(h)); }
-  int64_t v(int64_t b, int64_t t, int64_t h) const { return q(b, t, queries + keyValues + keyHead(h)); }
-  int64_t o(int64_t b, int64_t t, int64_t h) const { return ((b * rows + t) * queries + h) * size; }
-  int64_t lse(int64_t b, int64_t t, int64_t h) const { return (b * queries + h) * rows + t; }
-  double scale() const { return 1.0 / std::sqrt(double(size)); }
-
-  Type outType(const Type &qkv) const { return Type(qkv.dtype, {qkv.dims[0], qkv.dims[1], Dim(queries * size)}); }
-  Type lseType(const Type &qkv) const { return Type(statDType(qkv.dtype), {qkv.dims[0], Dim(queries), qkv.dims[1]}); }
-};
 
 double dot(const double *a, const double *b, int64_t n) {
   double sum = 0;
@@ -72,6 +31,19 @@ double dot(const double *a, const double *b, int64_t n) {
 }
 
 bool causal(const Op &op) { return op.attrs.getBool("causal", true); }
+
+/// Scores s_ij of head h, of which q . k is given.
+class Scores {
+public:
+  Scores(const Op &op, const Heads &n, int64_t head)
+      : scale(n.scale()), slope(op.attrs.getBool("alibi") ? alibiSlope(head, n.queries) : 0) {}
+  double operator()(int64_t i, int64_t j, double product) const {
+    return scale * product - slope * double(std::abs(i - j));
+  }
+
+private:
+  double scale, slope;
+};
 
 /// Factors m_ij of one sequence; all 1 without dropout.
 class DropoutFactors {
@@ -107,11 +79,9 @@ bool expectDropoutOperands(const Op &op, unsigned first, std::string &error) {
 }
 
 std::vector<AttrSpec> attentionAttrs() {
-  return {{AttrSpec::Int, "n_head", true, int64_t(1)},
-          {AttrSpec::Int, "n_kv_head", false, int64_t(0)},
-          {AttrSpec::Bool, "causal", false, true},
-          {AttrSpec::Float, "p", false, 0.0},
-          {AttrSpec::Int, "stream", false, int64_t(0)}};
+  return {{AttrSpec::Int, "n_head", true, int64_t(1)}, {AttrSpec::Int, "n_kv_head", false, int64_t(0)},
+          {AttrSpec::Bool, "causal", false, true},     {AttrSpec::Bool, "alibi", false, false},
+          {AttrSpec::Float, "p", false, 0.0},          {AttrSpec::Int, "stream", false, int64_t(0)}};
 }
 
 std::vector<Tensor> referenceAttention(const Op &op, std::span<const Tensor *const> in) {
@@ -121,11 +91,12 @@ std::vector<Tensor> referenceAttention(const Op &op, std::span<const Tensor *con
   std::vector<double> s(n.rows);
   for (int64_t b = 0; b < n.batch; ++b) {
     DropoutFactors factor(op, in, 1, b);
-    for (int64_t h = 0; h < n.queries; ++h)
+    for (int64_t h = 0; h < n.queries; ++h) {
+      const Scores score(op, n, h);
       for (int64_t i = 0; i < n.rows; ++i) {
         int64_t end = causal(op) ? i + 1 : n.rows;
         for (int64_t j = 0; j < end; ++j)
-          s[j] = n.scale() * dot(x + n.q(b, i, h), x + n.k(b, j, h), n.size);
+          s[j] = score(i, j, dot(x + n.q(b, i, h), x + n.k(b, j, h), n.size));
         double most = *std::max_element(s.begin(), s.begin() + end), sum = 0;
         for (int64_t j = 0; j < end; ++j)
           sum += std::exp(s[j] - most);
@@ -134,6 +105,7 @@ std::vector<Tensor> referenceAttention(const Op &op, std::span<const Tensor *con
           for (int64_t c = 0; c < n.size; ++c)
             o.data[n.o(b, i, h) + c] += factor.at(n, h, i, j) * std::exp(s[j] - l) * x[n.v(b, j, h) + c];
       }
+    }
   }
   return {std::move(o), std::move(lse)};
 }
@@ -145,13 +117,14 @@ std::vector<Tensor> referenceAttentionGrad(const Op &op, std::span<const Tensor 
   double *d = result.data.data();
   for (int64_t b = 0; b < n.batch; ++b) {
     DropoutFactors factor(op, in, 4, b);
-    for (int64_t h = 0; h < n.queries; ++h)
+    for (int64_t h = 0; h < n.queries; ++h) {
+      const Scores score(op, n, h);
       for (int64_t i = 0; i < n.rows; ++i) {
         const double *di = dout + n.o(b, i, h);
         double delta = dot(di, out + n.o(b, i, h), n.size);
         for (int64_t j = 0; j < (causal(op) ? i + 1 : n.rows); ++j) {
           double p =
-              std::exp(n.scale() * dot(x + n.q(b, i, h), x + n.k(b, j, h), n.size) - in[3]->data[n.lse(b, i, h)]);
+              std::exp(score(i, j, dot(x + n.q(b, i, h), x + n.k(b, j, h), n.size)) - in[3]->data[n.lse(b, i, h)]);
           double m = factor.at(n, h, i, j);
           double ds = n.scale() * p * (m * dot(di, x + n.v(b, j, h), n.size) - delta);
           for (int64_t c = 0; c < n.size; ++c) {
@@ -161,6 +134,7 @@ std::vector<Tensor> referenceAttentionGrad(const Op &op, std::span<const Tensor 
           }
         }
       }
+    }
   }
   return {std::move(result)};
 }
@@ -170,7 +144,7 @@ Cost attentionCost(const Op &op, const Type &qkv, double products) {
   Heads n(op, qkv);
   double pairs = double(n.batch) * double(n.queries) * double(n.rows) * double(n.rows) / (causal(op) ? 2 : 1);
   Cost c = streamCost(op, 0);
-  c.flops = pairs * (2 * products * double(n.size) + 10);
+  c.flops = pairs * (2 * products * double(n.size) + (op.attrs.getBool("alibi") ? 12 : 10));
   return c;
 }
 
@@ -180,18 +154,21 @@ std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
   SampleSource s(seed);
   struct Shape {
     int64_t heads, keyHeads;
-    bool causal;
+    bool causal, alibi;
     double p;
   };
   std::vector<OpDef::Sample> samples;
-  for (Shape shape :
-       {Shape{2, 2, true, 0.0}, Shape{4, 2, true, 0.25}, Shape{3, 1, false, 0.0}, Shape{1, 1, false, 0.5}}) {
+  for (Shape shape : {Shape{2, 2, true, false, 0.0}, Shape{4, 2, true, false, 0.25}, Shape{3, 1, false, false, 0.0},
+                      Shape{1, 1, false, false, 0.5}, Shape{2, 1, true, true, 0.0}, Shape{6, 2, true, true, 0.3},
+                      Shape{4, 4, false, true, 0.25}, Shape{3, 1, false, true, 0.0}}) {
     // Backward is quadratic in rows for each element of a finite difference; long rows come with the forward samples.
     int64_t rows = s.extent(backward ? 33 : 17), size = s.extent(9);
     Type qkv(DType::f32, {s.between(1, 2), rows, (shape.heads + 2 * shape.keyHeads) * size});
     AttrMap at = attrs({{"n_head", shape.heads}, {"causal", shape.causal}});
     if (shape.keyHeads != shape.heads)
       at.set("n_kv_head", shape.keyHeads);
+    if (shape.alibi)
+      at.set("alibi", true);
     std::vector<Tensor> inputs = {s.normals(qkv)};
     if (shape.p > 0) {
       at.set("p", shape.p);
@@ -258,11 +235,12 @@ std::vector<Tensor> referenceCached(const Op &op, std::span<const Tensor *const>
       std::copy_n(x + n.k(0, t, h), n.size, &k.data[at(n.keyHead(h), pos + t)]);
       std::copy_n(x + n.v(0, t, h), n.size, &v.data[at(n.keyHead(h), pos + t)]);
     }
-  for (int64_t h = 0; h < n.queries; ++h)
+  for (int64_t h = 0; h < n.queries; ++h) {
+    const Scores score(op, n, h);
     for (int64_t i = 0; i < n.rows; ++i) {
       std::vector<double> s(pos + i + 1);
       for (int64_t j = 0; j < int64_t(s.size()); ++j)
-        s[j] = n.scale() * dot(x + n.q(0, i, h), &k.data[at(n.keyHead(h), j)], n.size);
+        s[j] = score(pos + i, j, dot(x + n.q(0, i, h), &k.data[at(n.keyHead(h), j)], n.size));
       double most = *std::max_element(s.begin(), s.end()), sum = 0;
       for (double e : s)
         sum += std::exp(e - most);
@@ -270,6 +248,7 @@ std::vector<Tensor> referenceCached(const Op &op, std::span<const Tensor *const>
         for (int64_t c = 0; c < n.size; ++c)
           o.data[n.o(0, i, h) + c] += std::exp(s[j] - most) / sum * v.data[at(n.keyHead(h), j) + c];
     }
+  }
   return {std::move(o), std::move(k), std::move(v)};
 }
 
@@ -350,7 +329,9 @@ OpDef define_attention_cached() {
       .summary = "attention of new tokens to a cache of keys and values, which they join at rows pos..; token i sees "
                  "rows <= pos+i",
       .operands = {{"qkv"}, {"k"}, {"v"}, {"pos"}},
-      .attrs = {{AttrSpec::Int, "n_head", true, int64_t(1)}, {AttrSpec::Int, "n_kv_head", false, int64_t(0)}},
+      .attrs = {{AttrSpec::Int, "n_head", true, int64_t(1)},
+                {AttrSpec::Int, "n_kv_head", false, int64_t(0)},
+                {AttrSpec::Bool, "alibi", false, false}},
       .results = {"o", "k", "v"},
       .fusion = FusionKind::attention,
       .autocast = AutocastClass::high,
@@ -371,7 +352,8 @@ OpDef define_attention_cached() {
       .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
         SampleSource s(seed);
         std::vector<OpDef::Sample> samples;
-        for (auto [heads, keyHeads] : {std::pair<int64_t, int64_t>{2, 2}, {4, 1}}) {
+        for (auto [heads, keyHeads, alibi] :
+             {std::tuple<int64_t, int64_t, bool>{2, 2, false}, {4, 1, false}, {3, 3, true}, {4, 2, true}}) {
           int64_t rows = s.extent(9), size = s.extent(33), capacity = rows + s.between(0, 40);
           Type cache(DType::f32, {keyHeads, capacity, size});
           // At the start, anywhere, and beyond the end.
@@ -379,7 +361,7 @@ OpDef define_attention_cached() {
             samples.push_back(
                 {.operandTypes = {Type(DType::f32, {1, rows, (heads + 2 * keyHeads) * size}), cache, cache,
                                   Type::scalar(DType::i64)},
-                 .attrs = attrs({{"n_head", heads}, {"n_kv_head", keyHeads}}),
+                 .attrs = attrs({{"n_head", heads}, {"n_kv_head", keyHeads}, {"alibi", alibi}}),
                  .operandValues = {Tensor(), Tensor(), Tensor(), Tensor::scalar(double(pos), DType::i64)}});
         }
         return samples;

@@ -1,14 +1,16 @@
-// Ops that blank out elements by position: dropout and the causal mask.
+// Ops that act on elements by their position: dropout, the causal mask, ALiBi.
 #include "ir/ops/op_support.h"
 #include "ir/random.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 namespace gptc {
 using namespace ops;
 using kir::BinaryOp;
 using kir::Expr;
+using kir::UnaryOp;
 
 namespace {
 
@@ -135,6 +137,58 @@ OpDef define_causal_mask() {
         int64_t rows = s.extent(33), columns = rows + s.between(0, 3) * s.extent(33);
         Type t(DType::f32, {s.extent(3), s.extent(3), rows, s.maybePadded(columns)});
         return {{.operandTypes = {t}, .attrs = attrs({{"value", -2.5}})}, {.operandTypes = {t.slice(2, 4)}}};
+      },
+  };
+}
+
+OpDef define_alibi() {
+  return {
+      .kind = OpKind::alibi,
+      .name = "alibi",
+      .summary = "s minus the head's slope times the distance of query and key (Press et al. 2022)",
+      .operands = {{"s"}},
+      .attrs = {},
+      .results = {"y"},
+      .fusion = FusionKind::pointwise,
+      .autocast = AutocastClass::high,
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            const Type &s = op.operand(0)->type;
+            if (!expectFloat(op, 0, error) || !expectRank(op, 0, 3, error))
+              return false;
+            if (s.dim(-2) > s.dim(-1))
+              return fail(error, "{} has more rows than columns: queries stand at the end of the keys", s.str());
+            types = {s};
+            return true;
+          },
+      .check = NotApplicable{"types say all"},
+      .grad = [](GradCtx &c) -> std::vector<Value *> { return {c.dresults[0]}; },
+      .cost = [](const Op &op) { return streamCost(op, 3); },
+      .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
+        Tensor y = *in[0];
+        const int64_t columns = y.type.dim(-1), rows = y.type.dim(-2), heads = y.type.dim(-3);
+        for (int64_t i = 0; i < int64_t(y.data.size()); ++i) {
+          const int64_t query = i / columns % rows + columns - rows, head = i / columns / rows % heads;
+          y.data[i] -= alibiSlope(head, heads) * double(std::abs(query - i % columns));
+        }
+        return {std::move(y)};
+      },
+      .lower = [](LowerCtx &c) -> std::vector<Expr> {
+        const Type &s = c.op.operand(0)->type;
+        std::vector<Expr> at = c.index();
+        const size_t n = at.size();
+        Expr distance = at[n - 1] - (at[n - 2] + (s.dim(-1) - s.dim(-2)));
+        distance = kir::unary(UnaryOp::abs, kir::cast(c.compute(), distance));
+        return {kir::fma(-alibiSlope(at[n - 3], s.dim(-3), c.compute()), distance, c.operand(0))};
+      },
+      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+        SampleSource s(seed);
+        std::vector<OpDef::Sample> samples;
+        for (int64_t heads : {int64_t(1), int64_t(8), s.extent(17)}) {
+          int64_t rows = s.extent(17), columns = rows + s.between(0, 1) * s.extent(17);
+          samples.push_back({.operandTypes = {Type(DType::f32, {s.extent(3), heads, rows, s.maybePadded(columns)})}});
+        }
+        return samples;
       },
   };
 }

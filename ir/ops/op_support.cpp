@@ -3,7 +3,9 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <array>
+#include <bit>
 #include <cmath>
+#include <numbers>
 
 namespace gptc::ops {
 
@@ -161,6 +163,28 @@ kir::Expr dropoutKeeps(kir::Expr bits, double p) {
   int64_t bound = int64_t(std::ceil(p * 0x1p24));
   kir::Expr upper = kir::binary(kir::BinaryOp::shr, std::move(bits), kir::imm(8, DType::u32));
   return kir::binary(kir::BinaryOp::ge, std::move(upper), kir::imm(bound, DType::u32));
+}
+
+// ---- ALiBi ----------------------------------------------------------------------------------------------------------
+
+double alibiSlope(int64_t head, int64_t heads) {
+  const int64_t m = int64_t(std::bit_floor(uint64_t(heads)));
+  return head < m ? std::exp2(-8.0 * double(head + 1) / double(m))
+                  : std::exp2(-4.0 * double(2 * (head - m) + 1) / double(m));
+}
+
+kir::Expr alibiSlope(const kir::Expr &head, int64_t heads, DType compute) {
+  const int64_t m = int64_t(std::bit_floor(uint64_t(heads)));
+  // In f64, so that powers of two come out as such.
+  auto slope = [&](kir::Expr n, double each) {
+    kir::Expr exponent = kir::cast(DType::f64, std::move(n)) * kir::fimm(-each * std::numbers::ln2, DType::f64);
+    return kir::cast(compute, kir::unary(kir::UnaryOp::exp, exponent));
+  };
+  kir::Expr first = slope(head + 1, 8.0 / double(m));
+  if (m == heads)
+    return first;
+  kir::Expr beyond = slope((head + -m) * 2 + 1, 4.0 / double(m));
+  return kir::select(kir::lt(head, kir::imm(m)), first, beyond);
 }
 
 // ---- samples --------------------------------------------------------------------------------------------------------

@@ -81,6 +81,14 @@ RandomKey dropoutKey(const Op &op, const Tensor &seed, const Tensor &step, const
 /// Whether an element is kept, from its random bits: exactly where randomUniform of them is at least p.
 kir::Expr dropoutKeeps(kir::Expr bits, double p);
 
+// ---- ALiBi, as an op and inside attention ---------------------------------------------------------------------------
+
+/// By how much a head's scores fall per position of distance (Press et al. 2022, "Train Short, Test Long"):
+/// 2^(-8(h+1)/n) where the number of heads n is a power of two; else the slopes of the largest power of two m below n,
+/// then every other one of those for 2m, from the first.
+double alibiSlope(int64_t head, int64_t heads);
+kir::Expr alibiSlope(const kir::Expr &head, int64_t heads, DType compute);
+
 // ---- samples --------------------------------------------------------------------------------------------------------
 
 /// A small generator for sample shapes and values. Not for anything that training sees: that is ir/random.h.

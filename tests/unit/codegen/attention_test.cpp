@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 namespace gptc::test {
 namespace {
 
@@ -42,6 +44,7 @@ struct Case {
   int64_t batch, tokens, heads, kvHeads, size;
   bool causal;
   double p;
+  bool alibi = false;
 };
 
 /// A forward group and a backward one, with operands that belong together.
@@ -50,8 +53,12 @@ struct Both {
   std::vector<Tensor> in, out, gradIn;
 };
 Both both(const Case &c, unsigned seed) {
-  AttrMap at =
-      attrs({{"n_head", c.heads}, {"n_kv_head", c.kvHeads}, {"causal", c.causal}, {"p", c.p}, {"stream", int64_t(5)}});
+  AttrMap at = attrs({{"n_head", c.heads},
+                      {"n_kv_head", c.kvHeads},
+                      {"causal", c.causal},
+                      {"alibi", c.alibi},
+                      {"p", c.p},
+                      {"stream", int64_t(5)}});
   std::vector<Type> types = {f32({c.batch, c.tokens, (c.heads + 2 * c.kvHeads) * c.size})};
   for (int i = 0; c.p > 0 && i < 3; ++i)
     types.push_back(Type::scalar(DType::i64));
@@ -77,8 +84,8 @@ Both both(const Case &c, unsigned seed) {
 void compare(const Case &c, bool interpreted = false) {
   Both b = both(c, unsigned(c.tokens));
   std::vector<Tensor> dqkv = interpretFused(*b.backward.fused, b.gradIn);
-  std::string what =
-      fmt::format("B{} T{} H{}/{} D{} causal {} p {}", c.batch, c.tokens, c.heads, c.kvHeads, c.size, c.causal, c.p);
+  std::string what = fmt::format("B{} T{} H{}/{} D{} causal {} p {} alibi {}", c.batch, c.tokens, c.heads, c.kvHeads,
+                                 c.size, c.causal, c.p, c.alibi);
   for (DType compute : {DType::f64, DType::f32}) {
     // o is a mean of values; a gradient of q sums T products of D terms, each with the error of an exponential.
     double forward = compute == DType::f32 ? 1e-5 : 1e-11, backward = compute == DType::f32 ? 1e-4 : 1e-6;
@@ -116,12 +123,24 @@ TEST(Attention, GroupedQueriesAndDropout) {
       }
 }
 
+// Every mix of what a model may ask for is one kernel each way.
+TEST(Attention, Alibi) {
+  for (int64_t tokens : {9, 33, 211})
+    for (auto [heads, kvHeads] : {std::pair<int64_t, int64_t>{6, 2}, {4, 1}, {3, 3}})
+      for (bool causal : {true, false}) {
+        compare({2, tokens, heads, kvHeads, 16, causal, heads == 4 ? 0.3 : 0.0, true});
+        if (HasFailure())
+          return;
+      }
+}
+
 TEST(Attention, Interpreted) { compare({2, 40, 4, 2, 8, true, 0.25}, true); }
 
 // Blocks, tasks and where keys are packed are the schedule's; the sums are the op's.
 TEST(Attention, SizesNeverChangeBits) {
-  for (double p : {0.0, 0.2}) {
-    Both b = both({2, 150, 4, 2, 24, true, p}, 1);
+  for (auto [causal, p, alibi] :
+       {std::tuple<bool, double, bool>{true, 0, false}, {true, 0.2, true}, {false, 0.2, true}}) {
+    Both b = both({2, 150, 4, 2, 24, causal, p, alibi}, 1);
     std::vector<Tensor> forward = run(b.forward, b.in, {}), backward = run(b.backward, b.gradIn, {});
     for (const char *text : {"attention vec=16 mr=14 nr=32", "attention vec=8 mr=6 nr=16 qb=12",
                              "attention vec=16 mr=5 nr=32 qb=50 packB=1", "attention vec=4 mr=1 nr=8 packB=1"}) {
