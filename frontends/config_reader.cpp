@@ -210,15 +210,17 @@ void ConfigReader::unknownKeys() {
     for (const std::string &k : known)
       if (leafOf(k) == leafOf(key))
         near = k;
-    if (near.empty())
-      near = nearestWord(key, known);
-    if (near.empty()) {
+    // Names are compared without their table, whose letters would make any two of them alike: first those of the same
+    // table, then all.
+    const std::string table = key.substr(0, key.size() - leafOf(key).size());
+    for (bool here : {true, false}) {
       std::vector<std::string> leaves;
       for (const std::string &k : known)
-        leaves.push_back(leafOf(k));
-      std::string leaf = nearestWord(leafOf(key), leaves);
+        if (!here || k == table + leafOf(k))
+          leaves.push_back(leafOf(k));
+      const std::string leaf = near.empty() ? nearestWord(leafOf(key), leaves) : "";
       for (const std::string &k : known)
-        if (!leaf.empty() && leafOf(k) == leaf)
+        if (!leaf.empty() && leafOf(k) == leaf && (!here || k == table + leaf))
           near = k;
     }
     diagnostics.push_back({ErrorCode::UnknownKey, fmt::format("unknown key {}", key), v.key,

@@ -3,6 +3,7 @@
 #include "ir/diagnostics.h"
 
 #include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSwitch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -25,6 +26,15 @@ enum DropoutSite { attentionSite, residualSite, mlpSite, sitesPerLayer };
 /// Layer `l` is -1 for what stands outside the layers.
 int64_t dropoutStream(int layer, DropoutSite site) { return dropoutStreams + (layer + 1) * sitesPerLayer + site; }
 
+OpKind activation(const std::string &name) {
+  return llvm::StringSwitch<OpKind>(name)
+      .Cases("gelu", "geglu", OpKind::gelu_erf)
+      .Case("gelu_tanh", OpKind::gelu)
+      .Case("relu", OpKind::relu)
+      .Case("relu2", OpKind::relu2)
+      .Cases("silu", "swiglu", OpKind::silu);
+}
+
 /// Declares the states; the functions below read them by name.
 class Parameters {
 public:
@@ -40,12 +50,16 @@ public:
     matrix("wte.weight", c.vocabSize, c.nEmbd, 0.02);
     if (c.position == "learned")
       matrix("wpe.weight", c.blockSize, c.nEmbd, 0.02);
+    if (c.embeddingNorm)
+      norm("word_embeddings_layernorm");
     for (int64_t l = 0; l < c.nLayer; ++l) {
       const std::string h = fmt::format("h.{}.", l);
       norm(h + "ln_1");
       linear(h + "attn.c_attn", c.nEmbd, qkv, linearStd);
       linear(h + "attn.c_proj", c.nEmbd, c.nEmbd, projection);
       norm(h + "ln_2");
+      if (c.gated())
+        linear(h + "mlp.c_gate", c.nEmbd, c.ffnDim, linearStd);
       linear(h + "mlp.c_fc", c.nEmbd, c.ffnDim, linearStd);
       linear(h + "mlp.c_proj", c.ffnDim, c.nEmbd, projection);
     }
@@ -113,6 +127,7 @@ public:
     dropping = training && c.dropout > 0;
 
     Value *h = embed(x, nullptr);
+    makeRopeTable(c.blockSize, nullptr);
     for (int l = 0; l < c.nLayer; ++l)
       h = block(h, l, nullptr);
     h = finalNorm(h);
@@ -131,6 +146,7 @@ public:
     Value *pos = f->body.addArg(Type::scalar(DType::i64), "pos");
     Value *last = chooses ? f->body.addArg(Type::scalar(DType::i64), "last") : nullptr;
     Value *h = embed(tok, pos);
+    makeRopeTable(count, pos);
     for (int l = 0; l < c.nLayer; ++l)
       h = block(h, l, pos);
     at("last");
@@ -199,8 +215,20 @@ private:
         table = b.value(OpKind::dynamic_slice, {table, pos}, attrs({{"size", tokens->type.dim(1)}}));
       h = add(h, table);
     }
+    if (c.embeddingNorm) {
+      at("word_embeddings_layernorm");
+      h = norm(h, "word_embeddings_layernorm");
+    }
     at("drop");
     return dropout(h, -1, residualSite);
+  }
+
+  /// Angles of `rows` positions from pos (0 where null) on, for all layers.
+  void makeRopeTable(int64_t rows, Value *pos) {
+    if (c.position != "rope")
+      return;
+    at("rope");
+    ropeTable = b.value(OpKind::rope_table, {pos}, attrs({{"rows", rows}, {"size", c.nEmbd / c.nHead}}));
   }
 
   Value *block(Value *x, int l, Value *pos) {
@@ -209,6 +237,10 @@ private:
     Value *y = norm(x, h + "ln_1");
     at("attn.c_attn", l);
     Value *qkv = linear(y, h + "attn.c_attn");
+    if (ropeTable) {
+      at("attn.rope", l);
+      qkv = b.value(OpKind::rope, {qkv, ropeTable}, headAttrs());
+    }
     at("attn", l);
     y = pos ? cachedAttention(qkv, h, pos) : options.decomposedAttention ? decomposed(qkv, l) : attention(qkv, l);
     at("attn.c_proj", l);
@@ -220,10 +252,7 @@ private:
 
     at("ln_2", l);
     y = norm(x, h + "ln_2");
-    at("mlp.c_fc", l);
-    y = linear(y, h + "mlp.c_fc");
-    at("mlp.act", l);
-    y = b.value(c.activation == "gelu_tanh" ? OpKind::gelu : c.activation == "relu" ? OpKind::relu : OpKind::silu, {y});
+    y = feedForward(y, h, l);
     at("mlp.c_proj", l);
     y = linear(y, h + "mlp.c_proj");
     at("mlp.drop", l);
@@ -232,8 +261,31 @@ private:
     return add(x, y);
   }
 
+  /// The hidden layer: act(x W), or act(x Wg) * (x W) where gated (Shazeer 2020, "GLU Variants Improve Transformer").
+  Value *feedForward(Value *x, const std::string &h, int l) {
+    Value *gate = nullptr;
+    if (c.gated()) {
+      at("mlp.c_gate", l);
+      gate = linear(x, h + "mlp.c_gate");
+    }
+    at("mlp.c_fc", l);
+    Value *y = linear(x, h + "mlp.c_fc");
+    at("mlp.act", l);
+    Value *activated = b.value(activation(c.activation), {gate ? gate : y});
+    return gate ? b.value(OpKind::mul, {activated, y}) : activated;
+  }
+
+  AttrMap headAttrs() const { return attrs({{"n_head", c.nHead}, {"n_kv_head", c.nKvHead}}); }
+  AttrMap attentionAttrs() const {
+    AttrMap a = headAttrs();
+    if (c.position == "alibi")
+      a.set("alibi", true);
+    return a;
+  }
+
   Value *attention(Value *qkv, int l) {
-    AttrMap a = attrs({{"n_head", c.nHead}, {"n_kv_head", c.nKvHead}, {"causal", true}});
+    AttrMap a = attentionAttrs();
+    a.set("causal", c.causal);
     if (!dropping)
       return b.value(OpKind::attention, {qkv}, a);
     a.set("p", c.dropout);
@@ -243,8 +295,7 @@ private:
 
   Value *cachedAttention(Value *qkv, const std::string &h, Value *pos) {
     const std::string k = h + "attn.k_cache", v = h + "attn.v_cache";
-    Op *op = b.op(OpKind::attention_cached, {qkv, read(k), read(v), pos},
-                  attrs({{"n_head", c.nHead}, {"n_kv_head", c.nKvHead}}));
+    Op *op = b.op(OpKind::attention_cached, {qkv, read(k), read(v), pos}, attentionAttrs());
     b.write(*m.state(k), op->result(1));
     b.write(*m.state(v), op->result(2));
     return op->result(0);
@@ -264,7 +315,11 @@ private:
     Value *s =
         b.value(OpKind::matmul, {reshape(q, {batch, K, G * T, D}), k}, attrs({{"batch", int64_t(2)}, {"tb", true}}));
     s = b.value(OpKind::mul, {s, b.constant(1 / std::sqrt(double(D)))});
-    s = b.value(OpKind::causal_mask, {reshape(s, {batch, H, T, T})});
+    s = reshape(s, {batch, H, T, T});
+    if (c.position == "alibi")
+      s = b.value(OpKind::alibi, {s});
+    if (c.causal)
+      s = b.value(OpKind::causal_mask, {s});
     Value *p = dropout(b.value(OpKind::softmax, {s}), l, attentionSite);
     Value *o = b.value(OpKind::matmul, {reshape(p, {batch, K, G * T, T}), v}, attrs({{"batch", int64_t(2)}}));
     o = transpose(reshape(o, {batch, H, T, D}), {0, 2, 1, 3});
@@ -288,6 +343,7 @@ private:
   Builder b;
   int64_t fold;
   Value *seq0 = nullptr;
+  Value *ropeTable = nullptr;
   bool dropping = false;
   llvm::StringMap<Value *> readings;
 };
@@ -297,7 +353,8 @@ private:
 std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &options) {
   const ModelConfig &c = config.model;
   const double parameters =
-      double(c.nLayer) * c.nEmbd * (2.0 * c.nEmbd + 2.0 * c.nEmbd * c.nKvHead / c.nHead + 2.0 * c.ffnDim) +
+      double(c.nLayer) * c.nEmbd *
+          (2.0 * c.nEmbd + 2.0 * c.nEmbd * c.nKvHead / c.nHead + (c.gated() ? 3.0 : 2.0) * c.ffnDim) +
       double(c.vocabSize) * c.nEmbd;
   if (parameters > 1e12)
     throw UserError(ErrorCode::TooLarge, fmt::format("a model of {:.3g} parameters", parameters),
@@ -338,7 +395,9 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   declarations.declare();
   FunctionBuilder(*m, config, options, "forward").buildLoss(config.train.microBatch, true);
   FunctionBuilder(*m, config, options, "eval").buildLoss(config.train.microBatch, false);
-  if (options.sampling) {
+  if (!c.causal)
+    m->attrs.set("mask_token", c.maskToken());
+  if (options.sampling && c.causal) {
     m->attrs.set("prefill", prefill);
     declarations.declareCaches();
     FunctionBuilder(*m, config, options, "decode").buildCached(1, false);

@@ -1,9 +1,14 @@
-// From a configuration to the graph of a GPT-2 style decoder (Radford et al. 2019), before any pass: phase "import".
+// From a configuration to the graph of a transformer that normalises before each block (GPT-2, Radford et al. 2019),
+// before any pass: phase "import". docs/model.md says what each key of [model] changes.
 //
-//   x = drop(wte[tok] + wpe[pos])
-//   per layer  x = x + drop(c_proj(attention(c_attn(ln_1 x))))
-//              x = x + drop(mlp.c_proj(act(mlp.c_fc(ln_2 x))))
+//   x = drop(norm?(wte[tok] + wpe[pos]))
+//   per layer  x = x + drop(c_proj(attention(rope?(c_attn(ln_1 x)))))
+//              x = x + drop(mlp.c_proj(h)),  h = act(mlp.c_fc(ln_2 x)), or act(mlp.c_gate(ln_2 x)) * mlp.c_fc(ln_2 x)
 //   logits = lm_head(ln_f x)
+//
+// Positions: the table wpe; or rotated queries and keys (rope: one table of angles per function, shared by the layers);
+// or a bias in attention (alibi); or none. An encoder (causal = false) has no cache and therefore no @decode and
+// @prefill; its targets are those of masked-token loss, which runtime/data.h makes.
 //
 // Functions (B = micro_batch, T = block_size, V = vocab_size, P = prefill length, all static):
 //   @forward(%x: i32[B,T], %y: i32[B,T], %seq0: i64[]) -> f32[]
@@ -33,6 +38,7 @@
 //           block of sums over tokens: the largest divisor of block_size up to 256
 //   steps warmup, schedule ("cosine" | "wsd" | "linear" | "constant"), lr min_lr_ratio: the learning rate
 //   remat   compile.remat, for the pass of that name
+//   mask_token: id of [MASK], encoders only
 //   beta1 beta2 eps weight_decay grad_clip: AdamW; grad_clip 0: none
 #pragma once
 

@@ -72,14 +72,35 @@ void path(ConfigReader &r, const char *key, std::string &out) {
   }
 }
 
-void readModel(ConfigReader &r, ModelConfig &m) {
-  r.choice("model.preset", m.preset, {"gpt2", "none"}, {"llama", "bloom", "encoder"});
-  if (m.preset == "gpt2") {
-    m.nLayer = m.nHead = 12;
-    m.nEmbd = 768;
-    m.blockSize = 1024;
-    m.vocabSize = 50257;
+/// What a preset stands for where the file says nothing. All have the sizes of GPT-2 124M and its vocabulary, so that
+/// families compare at one size.
+void takePreset(ModelConfig &m) {
+  if (m.preset == "none")
+    return;
+  m.nLayer = m.nHead = 12;
+  m.nEmbd = 768;
+  m.blockSize = 1024;
+  m.vocabSize = 50257;
+  if (m.preset == "llama") {  // Touvron et al. 2023
+    m.norm = "rmsnorm";
+    m.activation = "swiglu";
+    m.position = "rope";
+    m.bias = m.tieEmbeddings = false;
+  } else if (m.preset == "bloom") {  // Le Scao et al. 2022
+    m.position = "alibi";
+    m.embeddingNorm = true;
+  } else if (m.preset == "encoder") {  // Devlin et al. 2019, with norms before the blocks
+    m.causal = false;
+    m.activation = "gelu";
+    m.embeddingNorm = true;
+    m.blockSize = 512;
+    ++m.vocabSize;  // [MASK]
   }
+}
+
+void readModel(ConfigReader &r, ModelConfig &m) {
+  r.choice("model.preset", m.preset, {"gpt2", "llama", "bloom", "encoder", "none"});
+  takePreset(m);
   r.integer("model.n_layer", m.nLayer, 1, 1000);
   r.integer("model.n_head", m.nHead, 1, 1024);
   r.integer("model.n_embd", m.nEmbd, 1, 1 << 16);
@@ -88,13 +109,12 @@ void readModel(ConfigReader &r, ModelConfig &m) {
   r.integer("model.vocab_size", m.vocabSize, 2, 1 << 24);
   r.integer("model.block_size", m.blockSize, 1, 1 << 17);  // rows of attention scores stand on the stack
   r.choice("model.norm", m.norm, {"layernorm", "rmsnorm"});
-  // "gelu" is the exact form with erf; what is built is the tanh form, under its own name.
-  r.choice("model.activation", m.activation, {"gelu_tanh", "relu", "silu"}, {"gelu", "relu2", "swiglu", "geglu"});
-  r.choice("model.position", m.position, {"learned", "none"}, {"rope", "alibi"});
-  r.onlyBoolean("model.causal", true);
+  r.choice("model.activation", m.activation, {"gelu_tanh", "gelu", "relu", "relu2", "silu", "swiglu", "geglu"});
+  r.choice("model.position", m.position, {"learned", "rope", "alibi", "none"});
+  r.boolean("model.causal", m.causal);
   r.boolean("model.bias", m.bias);
   r.boolean("model.tie_embeddings", m.tieEmbeddings);
-  r.onlyBoolean("model.embedding_norm", false);
+  r.boolean("model.embedding_norm", m.embeddingNorm);
   r.number("model.dropout", m.dropout, 0, 1, false, true);
 
   if (const TomlValue *v = r.get("model.init_from")) {
@@ -267,19 +287,28 @@ void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
                fmt::format("{} heads cannot share {} key and value heads", m.nHead, m.nKvHead),
                fmt::format("n_kv_head must divide n_head = {}{}", m.nHead, lineOf(r, "model.n_head")),
                {fmt::format("{} work", divisors(m.nHead, m.nHead))});
+  if (heads && m.nEmbd % m.nHead == 0 && m.position == "rope" && m.nEmbd / m.nHead % 2) {
+    const int64_t size = m.nEmbd / m.nHead;
+    r.complain(r.where("model.n_head").line ? "model.n_head" : "model.n_embd", ErrorCode::ShapeMismatch,
+               fmt::format("heads of {} elements cannot be rotated: position = \"rope\" turns pairs", size),
+               fmt::format("n_embd / n_head = {} / {} must be even", m.nEmbd, m.nHead),
+               {fmt::format("n_embd = {} works with {} heads", (size + 1) * m.nHead, m.nHead)});
+  }
   if (!m.ffnDim)
-    m.ffnDim = 4 * m.nEmbd;
+    m.ffnDim = defaultFfnDim(m);
 
   bool written = r.where("model.vocab_size").line != 0;
   bool readable = !data.tokenizer.empty() && (!written || fs::exists(data.tokenizer));
   if (readable) {
     try {
-      int64_t vocab = tokenizerVocab(data.tokenizer);
+      // An encoder's [MASK] is a token that no text has.
+      const int64_t tokens = tokenizerVocab(data.tokenizer), vocab = tokens + !m.causal;
       if (!written)
         m.vocabSize = vocab;
       else if (r.good("model.vocab_size") && vocab > m.vocabSize)
         r.complain("model.vocab_size", ErrorCode::ShapeMismatch,
-                   fmt::format("a vocabulary of {} cannot hold the tokenizer's {} tokens", m.vocabSize, vocab),
+                   fmt::format("a vocabulary of {} cannot hold the tokenizer's {} tokens{}", m.vocabSize, tokens,
+                               m.causal ? "" : " and [MASK], which causal = false needs"),
                    fmt::format("must be at least {}", vocab), {"leave vocab_size out to take the tokenizer's"});
     } catch (const UserError &e) {
       for (const Diagnostic &d : e.diagnostics)
@@ -321,6 +350,13 @@ void checkBatch(ConfigReader &r, const ModelConfig &m, TrainConfig &t) {
 
 }  // namespace
 
+int64_t defaultFfnDim(const ModelConfig &m) {
+  if (!m.gated())
+    return 4 * m.nEmbd;
+  const int64_t step = m.nEmbd < 512 ? 32 : 256, exact = (8 * m.nEmbd + 2) / 3;
+  return (exact + step - 1) / step * step;
+}
+
 int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep) {
   const double bytesPerToken = 4.0 * (24.0 * m.nLayer * m.nEmbd + 2.0 * m.vocabSize);
   int64_t most = std::min<int64_t>(8192, int64_t((4LL << 30) / bytesPerToken)) / m.blockSize;
@@ -347,6 +383,12 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
   loadLayers(file, layers, chain, nullptr);
   for (const std::string &s : settings) {
     auto [key, value] = parseSetting(s);
+    if (key == "extends")
+      throw UserError(Diagnostic{ErrorCode::Usage,
+                                 "extends names the base of a file; it is no key to set",
+                                 value.key,
+                                 "",
+                                 {"write a file that extends it, or set the keys themselves"}});
     layers.values[key] = value;
   }
 
@@ -365,7 +407,14 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
     r.missing("data.tokenizer", "eval.sample_every needs it to turn tokens into text");
   checkModel(r, c.model, c.data, tokenizerVocab);
   checkBatch(r, c.model, c.train);
+  if (!c.model.causal && c.eval.sampleEvery)
+    r.complain("eval.sample_every", ErrorCode::Contradiction, "an encoder cannot continue a text",
+               "model.causal = false reads both ways", {"eval.sample_every = 0 works, or model.causal = true"});
   r.finish();
+  if (c.optimizer.warmupSteps >= c.train.steps)
+    c.warnings.push_back(
+        fmt::format("the learning rate never reaches {}: optimizer.warmup_steps = {}, train.steps = {}", c.optimizer.lr,
+                    c.optimizer.warmupSteps, c.train.steps));
   c.written = std::move(layers.values);
   return c;
 }

@@ -16,20 +16,27 @@
 namespace gptc {
 
 struct ModelConfig {
-  std::string preset = "none";               // "gpt2": the sizes of GPT-2 124M, and its architecture
+  std::string preset = "none";               // gpt2 | llama | bloom | encoder: an architecture, and GPT-2 124M's sizes
   int64_t nLayer = 0, nHead = 0, nEmbd = 0;  // no default outside a preset
   int64_t nKvHead = 0;                       // default n_head
-  int64_t ffnDim = 0;                        // default 4 n_embd
-  int64_t vocabSize = 0;                     // default: that of data.tokenizer, else the preset's
+  int64_t ffnDim = 0;                        // default: see defaultFfnDim
+  int64_t vocabSize = 0;                     // default: that of data.tokenizer ([MASK] added), else the preset's
   int64_t blockSize = 0;
-  std::string norm = "layernorm";
-  std::string activation = "gelu_tanh";
-  std::string position = "learned";
+  std::string norm = "layernorm";        // rmsnorm
+  std::string activation = "gelu_tanh";  // gelu | relu | relu2 | silu | swiglu | geglu
+  std::string position = "learned";      // rope | alibi | none
+  bool causal = true;                    // false: an encoder, trained to fill in masked tokens
   bool bias = true;
   bool tieEmbeddings = true;
+  bool embeddingNorm = false;
   double dropout = 0;
   std::string initFrom =
       "scratch";  // "hf:DIR" or "ckpt:DIR", DIR resolved: a folder with model.safetensors of these sizes
+
+  /// Whether the feed-forward layer has a second matrix, whose activated product is the gate of the first's.
+  bool gated() const { return activation == "swiglu" || activation == "geglu"; }
+  /// An encoder's [MASK]: the last token, which text never holds.
+  int64_t maskToken() const { return vocabSize - 1; }
 };
 
 struct TrainConfig {
@@ -95,6 +102,8 @@ struct Config {
   CheckpointConfig checkpoint;
   LogConfig log;
   CompileConfig compile;
+  /// What is allowed but hardly meant, one line each.
+  std::vector<std::string> warnings;
   /// Where each written key stands, for later messages.
   std::map<std::string, TomlValue> written;
   /// Place of a key's value; "the file as a whole" where the key was not written.
@@ -106,6 +115,10 @@ struct Config {
 /// to compare with it. Throws UserError with every problem found.
 Config loadConfig(const std::string &file, const std::vector<std::string> &settings,
                   const std::function<int64_t(const std::string &tokenizer)> &tokenizerVocab);
+
+/// 4 n_embd; where gated 8/3 n_embd, as many parameters, rounded up to a multiple of 256 (of 32 below a width of 512),
+/// as Llama does (Touvron et al. 2023).
+int64_t defaultFfnDim(const ModelConfig &m);
 
 /// "auto" micro-batch: the largest divisor of the global batch of at most 8192 tokens whose activations, estimated as
 /// 24 values of width n_embd per token and layer and twice the logits, stay under 4 GiB; at least one sequence.

@@ -114,6 +114,12 @@ TomlDocument parseToml(const std::string &text, const std::string &file) {
 
 TomlDocument parseTomlFile(const std::string &file) { return parseToml(readInput(file, "model file"), file); }
 
+/// Digits with signs, points and an exponent at most.
+static bool looksLikeNumber(llvm::StringRef text) {
+  text.consume_front("-") || text.consume_front("+");
+  return !text.empty() && llvm::isDigit(text[0]) && text.find_first_not_of("0123456789._eE+-") == llvm::StringRef::npos;
+}
+
 std::pair<std::string, TomlValue> parseSetting(const std::string &setting) {
   size_t eq = setting.find('=');
   llvm::StringRef key = llvm::StringRef(setting).substr(0, eq).trim();
@@ -130,6 +136,9 @@ std::pair<std::string, TomlValue> parseSetting(const std::string &setting) {
     if (doc.values.size() == 1 && doc.values.begin()->first == "v")
       v = doc.values.begin()->second;
   } catch (const UserError &) {
+    if (looksLikeNumber(text))
+      throw UserError(ErrorCode::OutOfRange, fmt::format("--set {}: {} is no number that can be held", setting, text),
+                      "integers go up to 9223372036854775807");
     v.value = text;
   }
   SourceLoc at;

@@ -19,10 +19,19 @@ std::string quotedList(const std::vector<std::string> &words, const char *last) 
 }
 
 std::string nearestWord(const std::string &word, const std::vector<std::string> &known) {
+  auto letters = [](std::string w) {
+    std::sort(w.begin(), w.end());
+    return w;
+  };
+  // In a short word two changes leave little of it, unless they swap two letters.
+  const bool brief = word.size() < 6;
+  const unsigned most = word.size() < 3 ? 0 : brief ? 1 : std::max<unsigned>(2, word.size() / 3);
   std::string best;
-  unsigned bestDistance = std::max<unsigned>(2, word.size() / 3) + 1;
+  unsigned bestDistance = most + 1;
   for (const std::string &k : known) {
-    unsigned d = llvm::StringRef(word).edit_distance(k, true, bestDistance);
+    unsigned d = llvm::StringRef(word).edit_distance(k, true, 2 + most);
+    if (brief && d == 2 && letters(word) == letters(k))
+      d = 1;
     if (d < bestDistance) {
       bestDistance = d;
       best = k;

@@ -12,7 +12,8 @@ namespace gptc {
 
 /// `"a", "b" and "c"`.
 std::string quotedList(const std::vector<std::string> &words, const char *last = "and");
-/// The word of `known` that is nearest to `word`, or "" where none is near enough to be a slip.
+/// The word of `known` that is nearest to `word`, or "" where none is near enough to be a slip: two changes, or one in
+/// three letters of a long word; one change, or two letters swapped, in a word of 3 to 5; none in a shorter one.
 std::string nearestWord(const std::string &word, const std::vector<std::string> &known);
 
 /// "8GiB", "500 MB" or "1000": a positive number with an optional unit, B, KB, MB, GB, TB, KiB, MiB, GiB or TiB.

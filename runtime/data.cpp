@@ -2,6 +2,7 @@
 
 #include "ir/diagnostics.h"
 #include "ir/random.h"
+#include "runtime/masking.h"
 
 #include <algorithm>
 #include <bit>
@@ -13,7 +14,8 @@ namespace gptc {
 namespace {
 
 // Streams of the data order, far from those that import gives to dropout and initial values.
-constexpr uint32_t kOrderStream = 0xDA7A0001, kOffsetStream = 0xDA7A0002;
+constexpr uint32_t kOrderStream = 0xDA7A0001, kOffsetStream = 0xDA7A0002, kMaskStream = 0xDA7A0004;
+constexpr uint64_t kEvalSeed = 0;
 constexpr int kRounds = 6;
 constexpr size_t kHeaderBytes = 1024;
 constexpr int32_t kLlmcMagic = 20240520, kLlmcWideMagic = 20240801;
@@ -61,8 +63,8 @@ int64_t Permutation::operator()(int64_t index) const {
 }
 
 TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t vocab, int64_t blockSize,
-                     int64_t minTokens)
-    : vocab(vocab), T(blockSize) {
+                     int64_t minTokens, int64_t maskToken)
+    : vocab(vocab), T(blockSize), maskToken(maskToken) {
   const std::string again = "make it again with `gptc data prepare`";
   for (const std::string &path : matches(pattern, key)) {
     File f{path, std::make_unique<InputFile>(path, key), 0, 0, epochWindows, allWindows, 0, 0, 0};
@@ -129,9 +131,15 @@ void TokenData::copy(const File &f, int64_t start, int64_t targets, int32_t *x, 
     y[i] = t[i + 1];
     highest = std::max<int32_t>(highest, t[i]);
   }
-  if (highest < vocab)
+  const int64_t limit = maskToken < 0 ? vocab : maskToken;
+  if (highest < limit)
     return;
-  const uint16_t *bad = std::find_if(t, t + targets + 1, [&](uint16_t v) { return v >= vocab; });
+  const uint16_t *bad = std::find_if(t, t + targets + 1, [&](uint16_t v) { return v >= limit; });
+  if (*bad < vocab)
+    throw UserError(ErrorCode::TokenOutOfRange,
+                    fmt::format("{}: token {} at position {} is the encoder's [MASK], the last of a vocabulary of {}",
+                                f.path, *bad, start + (bad - t), vocab),
+                    fmt::format("set model.vocab_size to {}, one more than the text has tokens", *bad + 2));
   throw UserError(
       ErrorCode::TokenOutOfRange,
       fmt::format("{}: token {} at position {} is beyond the vocabulary of {}", f.path, *bad, start + (bad - t), vocab),
@@ -147,6 +155,17 @@ void TokenData::window(uint64_t seed, int64_t g, int32_t *x, int32_t *y) const {
   const File &f = files[i];
   uint64_t offset = randomBits(randomKey(seed, epoch, kOffsetStream, i), 0) % f.offsets;
   copy(f, offset + (w - f.firstWindow) * T, T, x, y);
+  if (maskToken >= 0)
+    maskTokens(randomKey(seed, 0, kMaskStream, g), T, int32_t(maskToken), x, y);
+}
+
+int64_t TokenData::targets(uint64_t seed, int64_t first, int64_t count) const {
+  if (maskToken < 0)
+    return count * T;
+  int64_t n = 0;
+  for (int64_t g = first; g < first + count; ++g)
+    n += maskedTargets(randomKey(seed, 0, kMaskStream, g), T);
+  return n;
 }
 
 int64_t TokenData::evalWindow(int64_t w, int32_t *x, int32_t *y) const {
@@ -155,9 +174,16 @@ int64_t TokenData::evalWindow(int64_t w, int32_t *x, int32_t *y) const {
     --i;
   const File &f = files[i];
   int64_t start = (w - f.firstEvalWindow) * T, targets = std::min(T, f.count - 1 - start);
-  copy(f, start, targets, x, y);
-  std::fill(x + targets, x + T, 0);
-  std::fill(y + targets, y + T, -1);
+  // Where an encoder's last window is short, the text before it is context.
+  const int64_t before = maskToken < 0 ? 0 : std::min(start, T - targets), text = before + targets;
+  copy(f, start - before, text, x, y);
+  std::fill(x + text, x + T, maskToken < 0 ? 0 : int32_t(maskToken));
+  std::fill(y + text, y + T, -1);
+  if (maskToken >= 0) {
+    std::fill(y, y + before, -1);
+    const RandomKey key = randomKey(kEvalSeed, 1, kMaskStream, w);
+    targets = maskTokens(key, targets, int32_t(maskToken), x + before, y + before);
+  }
   return targets;
 }
 

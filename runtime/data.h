@@ -5,6 +5,10 @@
 // offset that is random per epoch and file; a random permutation of all windows gives their order. The window of global
 // sequence number g is a pure function of (seed, g): nothing is remembered, so that a resumed run goes on with the data
 // it would have seen.
+//
+// Objectives. A decoder's targets are the tokens that follow. An encoder's are masked tokens (runtime/masking.h), drawn
+// anew for every global sequence number, and the same at every evaluation. They are made here rather than in the graph,
+// since the loss divides by their number over all micro-batches of a step, which must be known before the first runs.
 #pragma once
 
 #include "runtime/files.h"
@@ -32,18 +36,22 @@ private:
 class TokenData {
 public:
   /// Opens every file that `pattern` (a path, or a glob) names. `key` is the key of model.toml, for messages.
-  /// UserErrors: FileMissing; DataInvalid for empty, truncated or odd-sized files, unknown headers, and files of fewer
-  /// than `minTokens` tokens.
-  TokenData(const std::string &pattern, const std::string &key, int64_t vocab, int64_t blockSize, int64_t minTokens);
+  /// `maskToken` is an encoder's [MASK], the last id of the vocabulary; -1 for a decoder. UserErrors: FileMissing;
+  /// DataInvalid for empty, truncated or odd-sized files, unknown headers, and files of fewer than `minTokens` tokens.
+  TokenData(const std::string &pattern, const std::string &key, int64_t vocab, int64_t blockSize, int64_t minTokens,
+            int64_t maskToken = -1);
 
   int64_t tokens() const;
-  /// Training window g: x[T] and y[T], the tokens that follow. Throws UserError(TokenOutOfRange) naming file and
+  /// Training window g: x[T] and y[T], the targets or -1. Throws UserError(TokenOutOfRange) naming file and
   /// position, or DataInvalid where a file has become shorter.
   void window(uint64_t seed, int64_t g, int32_t *x, int32_t *y) const;
+  /// Number of targets of windows first .. first + count.
+  int64_t targets(uint64_t seed, int64_t first, int64_t count) const;
 
   /// Windows of the whole set in order and without overlap, the last of a file included where it is partial.
   int64_t evalWindows() const { return allWindows; }
-  /// Window i of those; a partial one is filled up with token 0 and target -1. Returns the number of targets.
+  /// Window i of those. Returns the number of targets. A partial one is filled up with target -1, behind the text with
+  /// token 0, which a decoder does not see from there; an encoder's with the text before it instead.
   int64_t evalWindow(int64_t i, int32_t *x, int32_t *y) const;
 
   /// A hash of sizes and of samples of the content: equal for equal data, wherever it lies.
@@ -63,7 +71,7 @@ private:
   static void read(const File &f, int64_t start, int64_t count, uint16_t *to);
   void copy(const File &f, int64_t start, int64_t targets, int32_t *x, int32_t *y) const;
   std::vector<File> files;
-  int64_t vocab, T, epochWindows = 0, allWindows = 0;
+  int64_t vocab, T, maskToken, epochWindows = 0, allWindows = 0;
 };
 
 }  // namespace gptc

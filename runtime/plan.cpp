@@ -168,6 +168,9 @@ std::string moduleProblem(const Module &m) {
                              {"arena_bytes", maxArenaBytes}})
     if (std::string p = in(name, 1, high); !p.empty())
       return p;
+  if (m.attrs.has("mask_token"))
+    if (std::string p = in("mask_token", 1, m.attrs.getInt("vocab_size") - 1); !p.empty())
+      return p;
   for (const auto &s : m.states)
     if (std::string p = stateProblem(*s); !p.empty())
       return p;
@@ -240,6 +243,8 @@ std::vector<PlannedKernel> kernelsOf(const Module &planned) {
   }
   return r;
 }
+
+int64_t maskToken(const Module &m) { return m.attrs.getInt("mask_token", -1); }
 
 int64_t parameterCount(const Module &m, bool withoutPositions) {
   int64_t n = 0;

@@ -69,6 +69,8 @@ struct PlannedKernel {
 };
 std::vector<PlannedKernel> kernelsOf(const Module &planned);
 
+/// An encoder's [MASK], or -1 for a decoder.
+int64_t maskToken(const Module &m);
 /// Logical elements of all states of kind "param", but for the position table when `withoutPositions`.
 int64_t parameterCount(const Module &m, bool withoutPositions);
 /// FLOPs of one training token by nanoGPT's formula: 6 N + 12 L H Q T, N = parameters without wpe (Karpathy's

@@ -3,6 +3,7 @@
 #include "ir/diagnostics.h"
 #include "ir/random.h"
 #include "runtime/executor.h"
+#include "runtime/plan.h"
 
 #include <algorithm>
 #include <cmath>
@@ -60,6 +61,12 @@ private:
 };
 
 }  // namespace
+
+void requireGenerator(const Module &planned) {
+  if (maskToken(planned) >= 0)
+    throw UserError(ErrorCode::Contradiction, "an encoder cannot continue a text: it sees what comes after, too",
+                    "`gptrun eval` measures how well it fills gaps; to sample, train with model.causal = true");
+}
 
 int32_t chooseToken(llvm::ArrayRef<float> logits, const SampleOptions &o, double u) {
   std::vector<int32_t> order(logits.size());

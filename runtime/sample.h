@@ -9,6 +9,7 @@
 namespace gptc {
 
 class Executor;
+class Module;
 
 struct SampleOptions {
   int64_t maxTokens = 256;
@@ -17,6 +18,9 @@ struct SampleOptions {
   double topP = 1;           // only the most likely that together reach this probability (Holtzman et al. 2020)
   uint64_t seed = 1337;
 };
+
+/// Throws UserError(Contradiction) for an encoder: it fills gaps, and cannot continue a text.
+void requireGenerator(const Module &planned);
 
 /// Chooses a token: `u` uniform in [0,1). Equal logits are taken in order of their ids.
 int32_t chooseToken(llvm::ArrayRef<float> logits, const SampleOptions &options, double u);

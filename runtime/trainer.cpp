@@ -125,9 +125,9 @@ public:
       : s(s), run(s.plan.run), options(o), m(*s.plan.planned), B(m.attrs.getInt("micro_batch")),
         T(m.attrs.getInt("block_size")), accumulate(m.attrs.getInt("accumulate")),
         target(o.steps >= 0 ? o.steps : run.steps), progress(o.out, target), lock(run.outDir), store(run.outDir),
-        data(run.trainData, "data.train", m.attrs.getInt("vocab_size"), T, T + 1) {
+        data(run.trainData, "data.train", m.attrs.getInt("vocab_size"), T, T + 1, maskToken(m)) {
     if (!run.valData.empty())
-      val.emplace(run.valData, "data.val", m.attrs.getInt("vocab_size"), T, 2);
+      val.emplace(run.valData, "data.val", m.attrs.getInt("vocab_size"), T, 2, maskToken(m));
     batch.x.resize(B * T);
     batch.y.resize(B * T);
     fingerprint = data.fingerprint();
@@ -318,7 +318,7 @@ private:
     profiledSteps += s.executor.observer == &profile;
     const int64_t t0 = now();
     const char *last = accumulate > 1 ? "update" : "train_step";
-    const float targets = float(accumulate * B * T);  // windows of training have no gaps
+    const float targets = float(data.targets(run.seed, step * accumulate * B, accumulate * B));
     for (int64_t k = 0; k < accumulate; ++k) {
       const int64_t sequence = k * B;
       load(sequence);

@@ -67,6 +67,7 @@ void runTraining(const Options &o) {
 
 void runSample(const Options &o) {
   Session session = open(o);
+  requireGenerator(*session.plan.planned);
   const std::string &file = session.plan.run.tokenizer;
   if (file.empty())
     throw UserError(ErrorCode::FileMissing, "the plan names no tokenizer",
@@ -95,7 +96,7 @@ void runEval(const Options &o) {
   if (run.valData.empty())
     throw UserError(ErrorCode::FileMissing, "the plan names no validation data",
                     "set data.val in model.toml and compile again");
-  TokenData data(run.valData, "data.val", m.attrs.getInt("vocab_size"), m.attrs.getInt("block_size"), 2);
+  TokenData data(run.valData, "data.val", m.attrs.getInt("vocab_size"), m.attrs.getInt("block_size"), 2, maskToken(m));
   std::string from = loadForInference(session, warn);
   auto start = std::chrono::steady_clock::now();
   double loss = *evaluate(session.executor, data, o.steps >= 0 ? o.steps : run.evalSteps);

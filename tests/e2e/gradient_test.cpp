@@ -161,13 +161,37 @@ INSTANTIATE_TEST_SUITE_P(
              {"model.norm=\"rmsnorm\"", "model.activation=\"silu\"", "model.n_head=4", "model.n_kv_head=2"}},
         Case{"relu_odd_sizes",
              {"model.activation=\"relu\"", "model.n_embd=36", "model.n_head=3", "model.block_size=13",
-              "model.vocab_size=67", "train.global_batch_tokens=52"}}),
+              "model.vocab_size=67", "train.global_batch_tokens=52"}},
+        Case{"llama_gqa",
+             {"model.preset=llama", "model.norm=rmsnorm", "model.activation=swiglu", "model.position=rope",
+              "model.bias=false", "model.tie_embeddings=false", "model.n_head=4", "model.n_kv_head=2"}},
+        Case{"bloom_dropout_mqa",
+             {"model.position=alibi", "model.embedding_norm=true", "model.n_embd=36", "model.n_head=3",
+              "model.n_kv_head=1", "model.dropout=0.2"}},
+        Case{"encoder_dropout",
+             {"model.causal=false", "model.activation=gelu", "model.embedding_norm=true", "model.dropout=0.2"}},
+        Case{"encoder_alibi", {"model.causal=false", "model.position=alibi", "model.activation=geglu"}},
+        Case{"rope_relu2_accumulate",
+             {"model.position=rope", "model.activation=relu2", "model.dropout=0.2", "train.micro_batch=1"}}),
     [](const auto &info) { return info.param.name; });
 
-using Cache = StepZero;
+struct Cache : StepZero {
+  void expectAgreement(std::vector<std::string> settings);
+};
 
-TEST_F(Cache, PrefillAndDecodeAgreeWithEachOtherAndTheInterpreter) {
-  std::unique_ptr<Session> s = open({"model.block_size=80", "train.global_batch_tokens=80", "train.micro_batch=1"});
+TEST_F(Cache, PrefillAndDecodeAgreeWithEachOtherAndTheInterpreter) { expectAgreement({}); }
+TEST_F(Cache, WithRotatedGroupedKeys) {
+  expectAgreement(
+      {"model.position=rope", "model.norm=rmsnorm", "model.activation=swiglu", "model.n_head=4", "model.n_kv_head=2"});
+}
+TEST_F(Cache, WithAlibiAndOneHeadOfKeys) {
+  expectAgreement(
+      {"model.position=alibi", "model.embedding_norm=true", "model.n_embd=36", "model.n_head=3", "model.n_kv_head=1"});
+}
+
+void Cache::expectAgreement(std::vector<std::string> settings) {
+  settings.insert(settings.end(), {"model.block_size=80", "train.global_batch_tokens=80", "train.micro_batch=1"});
+  std::unique_ptr<Session> s = open(settings);
   const Module &m = *s->plan.planned;
   const int64_t P = m.attrs.getInt("prefill"), V = m.attrs.getInt("vocab_size");
   ASSERT_EQ(P, 64);
@@ -190,6 +214,21 @@ TEST_F(Cache, PrefillAndDecodeAgreeWithEachOtherAndTheInterpreter) {
                                 Tensor::scalar(double(pos), DType::i64)};
     std::vector<Tensor> want = interpret(*s->plan.joint->function("decode"), args, state);
     EXPECT_LE(relativeL2(byDecode.back(), want[0].data), 1e-5) << pos;
+  }
+  // All at once, without a cache: the loss of each next token.
+  {
+    std::vector<int32_t> next(tokens.begin() + 1, tokens.end());
+    next.push_back(-1);
+    s->executor.run("eval", {tokens.data(), next.data()});
+    const float *nll = static_cast<const float *>(s->executor.result("eval", 0));
+    std::vector<double> uncached(nll, nll + 79), cached;
+    for (int64_t i = 0; i < 79; ++i) {
+      double sum = 0;
+      for (double l : byDecode[i])
+        sum += std::exp(l);
+      cached.push_back(std::log(sum) - byDecode[i][next[i]]);
+    }
+    EXPECT_LE(relativeL2(cached, uncached), 1e-5);
   }
   // Pieces: short and padded, exactly one, and two that overlap.
   for (int64_t n : {int64_t(1), int64_t(5), P, int64_t(75), int64_t(80)}) {

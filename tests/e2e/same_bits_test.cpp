@@ -57,6 +57,20 @@ TEST_F(SameBits, AnyMicroBatch) {
   }
 }
 
+// Masked tokens are counted over the step and drawn by the sequence's number.
+TEST_F(SameBits, AnyMicroBatchOfAnEncoder) {
+  const std::vector<std::string> encoder = {"model.causal=false", "model.vocab_size=65", "eval.steps=0"};
+  auto with = [&](const char *micro) {
+    std::vector<std::string> s = encoder;
+    s.push_back(std::string("train.micro_batch=") + micro);
+    return s;
+  };
+  std::string whole = train(w.compile("plan4", with("4")), "out4"), cut = train(w.compile("plan1", with("1")), "out1");
+  EXPECT_TRUE(whole == cut);
+  EXPECT_EQ(logLines(w.path("out4")), logLines(w.path("out1")));
+  EXPECT_EQ(w.gptrun({w.path("plan4"), "--out-dir", w.path("out4")}).code, 0);
+}
+
 TEST_F(SameBits, StoppingAndGoingOn) {
   std::string plan = w.compile("plan");
   std::string whole = train(plan, "whole");

@@ -96,6 +96,8 @@ void addCompileCommand(CLI::App &app) {
     Plan plan;
     CompileReport report = compilePlan(o->request, config, plan);
     account(config, plan, report);
+    for (const std::string &w : config.warnings)
+      fmt::print(stderr, "warning: {}\n", w);
   });
 }
 

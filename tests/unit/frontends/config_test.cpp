@@ -78,6 +78,60 @@ TEST_F(ConfigTest, TakesThePreset) {
   EXPECT_EQ(c.data.train, "/t.bin");
 }
 
+TEST_F(ConfigTest, PresetsAreFamilies) {
+  auto preset = [&](const std::string &name, const std::string &more = "") {
+    return load("[model]\npreset = \"" + name + "\"\n" + more + "[data]\ntrain = \"/t.bin\"\n").model;
+  };
+  const ModelConfig llama = preset("llama"), bloom = preset("bloom"), encoder = preset("encoder");
+  EXPECT_EQ(llama.norm + llama.activation + llama.position, "rmsnormswiglurope");
+  EXPECT_FALSE(llama.bias || llama.tieEmbeddings || llama.embeddingNorm);
+  EXPECT_EQ(llama.ffnDim, 2048);
+  EXPECT_EQ(bloom.norm + bloom.activation + bloom.position, "layernormgelu_tanhalibi");
+  EXPECT_TRUE(bloom.bias && bloom.tieEmbeddings && bloom.embeddingNorm && bloom.causal);
+  EXPECT_EQ(encoder.norm + encoder.activation + encoder.position, "layernormgelulearned");
+  EXPECT_FALSE(encoder.causal);
+  EXPECT_EQ(encoder.vocabSize, 50258);
+  EXPECT_EQ(encoder.maskToken(), 50257);
+  EXPECT_EQ(preset("llama", "bias = true\nposition = \"alibi\"\n").position, "alibi");
+  EXPECT_TRUE(preset("llama", "bias = true\n").bias);
+}
+
+TEST_F(ConfigTest, GatedHiddenLayersKeepTheNumberOfParameters) {
+  ModelConfig m;
+  m.activation = "swiglu";
+  for (auto [width, hidden] : {std::pair<int64_t, int64_t>{4096, 11008}, {768, 2048}, {384, 1024}, {128, 352}}) {
+    m.nEmbd = width;
+    EXPECT_EQ(defaultFfnDim(m), hidden);
+  }
+  m.activation = "gelu";
+  EXPECT_EQ(defaultFfnDim(m), 512);
+}
+
+TEST_F(ConfigTest, ShapesThatFamiliesCannotHave) {
+  // 36 / 4 heads of 9 elements.
+  EXPECT_EQ(places(small, {"model.n_embd=36", "model.position=rope"}), (Places{"206 3:10"}));
+  EXPECT_EQ(places(small, {"model.n_embd=36", "model.position=alibi"}), (Places{}));
+  EXPECT_EQ(places(small, {"model.n_kv_head=8"}), (Places{"206 1:17"}));
+  EXPECT_EQ(places(small, {"model.n_kv_head=3"}), (Places{"206 1:17"}));
+  EXPECT_EQ(places(small, {"model.causal=false", "eval.sample_every=10", "data.tokenizer=t"}), (Places{"209 1:19"}));
+}
+
+TEST_F(ConfigTest, AnEncodersMaskIsOneTokenMore) {
+  auto vocab = [&](const std::string &text) {
+    return loadConfig(write("model.toml", text), {"model.causal=false"}, [](const std::string &) { return 65; })
+        .model.vocabSize;
+  };
+  std::string text = std::string(small) + "tokenizer = \"model.toml\"\n";
+  try {
+    vocab(text);  // vocab_size = 65 has no room for it
+    FAIL();
+  } catch (const UserError &e) {
+    EXPECT_EQ(int(e.diagnostics[0].code), 206);
+  }
+  text.erase(text.find("vocab_size = 65\n"), 16);
+  EXPECT_EQ(vocab(text), 66);
+}
+
 TEST_F(ConfigTest, ExtendsOverridesAndPathsStayWithTheirFile) {
   std::filesystem::create_directories(dir / "base");
   write("base/base.toml", std::string(small) + "val = \"val.bin\"\n[train]\nsteps = 5\nseed = 7\n");
@@ -114,6 +168,10 @@ TEST_F(ConfigTest, SettingsAreTomlOrBareWords) {
   EXPECT_EQ(places(small, {"log.trace_steps=[3, 2]"}), (Places{"204 1:17"}));
   EXPECT_EQ(places(small, {"model.init_from=hf:"}), (Places{"205 1:17"}));
   EXPECT_EQ(places(small, {"=3"}), (Places{"101 0:0"}));
+  EXPECT_EQ(places(small, {"extends=base.toml"}), (Places{"101 1:1"}));
+  for (const char *big : {"train.steps=99999999999999999999", "train.seed=-9223372036854775809"})
+    EXPECT_EQ(places(small, {big}), (Places{"204 0:0"})) << big;
+  EXPECT_EQ(places(small, {"train.steps=1e99"}), (Places{"203 1:13"}));
 }
 
 TEST_F(ConfigTest, ReportsEveryErrorAtItsPlace) {
@@ -125,7 +183,7 @@ vocab_size = 1
 block_size = 16
 dropout = nan
 activation = "gleu_tanh"
-position = "rope"
+position = "rotary"
 n_layers = 3
 [data]
 train = "t.bin"
@@ -138,7 +196,7 @@ eps = 0
 [parallell]
 tensor = 2
 )"),
-            (Places{"203 2:11", "206 3:10", "204 5:14", "204 7:11", "205 8:14", "208 9:12", "202 10:1", "203 14:9",
+            (Places{"203 2:11", "206 3:10", "204 5:14", "204 7:11", "205 8:14", "205 9:12", "202 10:1", "203 14:9",
                     "204 15:8", "203 17:9", "204 18:7", "202 19:2"}));
 }
 
@@ -154,6 +212,17 @@ TEST_F(ConfigTest, NearestNames) {
   EXPECT_EQ(labelOf("[train]\nlearning_rate = 1\n"), "");
   EXPECT_EQ(labelOf("[optimiser]\nlr = 1\n"), "did you mean [optimizer]?");
   EXPECT_EQ(labelOf("[model.heads]\nx = 1\n"), "");
+  // What short names share with others by chance is no hint.
+  EXPECT_EQ(labelOf("[train]\nbar = 1\n"), "");
+  EXPECT_EQ(labelOf("[optimizer]\nxr = 1\n"), "");
+  EXPECT_EQ(labelOf("[optimizer]\nesp = 1\n"), "did you mean optimizer.eps?");
+  EXPECT_EQ(errors(small, {"model.activation=rleu"}).at(0).label, "did you mean \"relu\"?");
+  EXPECT_EQ(errors(small, {"model.position=abc"}).at(0).label, "");
+}
+
+TEST_F(ConfigTest, WarnsOfAWarmUpWithoutEnd) {
+  EXPECT_TRUE(load(small, {"train.steps=10", "optimizer.warmup_steps=9"}).warnings.empty());
+  EXPECT_EQ(load(small, {"train.steps=10", "optimizer.warmup_steps=10"}).warnings.size(), 1u);
 }
 
 TEST_F(ConfigTest, SaysWhatIsMissing) {
@@ -182,16 +251,10 @@ TEST_F(ConfigTest, BatchMustBeWholePasses) {
 }
 
 TEST_F(ConfigTest, ExplicitValuesOfLaterWorkAreErrors) {
-  for (const char *setting : {"model.preset=llama",         "model.activation=gelu",
-                              "model.activation=swiglu",    "model.position=rope",
-                              "model.causal=false",         "model.embedding_norm=true",
-                              "optimizer.name=lamb",        "parallel.data=2",
-                              "parallel.zero_stage=1",      "parallel.tensor=2",
-                              "parallel.logical_shards=4",  "parallel.reduce_order=fast",
-                              "parallel.offload=optimizer", "parallel.compression=onebit",
-                              "precision.compute=bf16",     "precision.optimizer_state=bf16",
-                              "compile.target=cuda",        "compile.target=cuda:sm_90a",
-                              "compile.autotune=search"}) {
+  for (const char *setting : {"optimizer.name=lamb", "parallel.data=2", "parallel.zero_stage=1", "parallel.tensor=2",
+                              "parallel.logical_shards=4", "parallel.reduce_order=fast", "parallel.offload=optimizer",
+                              "parallel.compression=onebit", "precision.compute=bf16", "precision.optimizer_state=bf16",
+                              "compile.target=cuda", "compile.target=cuda:sm_90a", "compile.autotune=search"}) {
     std::vector<Diagnostic> e = errors(small, {setting});
     ASSERT_EQ(e.size(), 1u) << setting;
     EXPECT_EQ(e[0].code, ErrorCode::NotBuiltYet) << setting;

@@ -37,7 +37,8 @@ StateMap initialStates(const Module &m, uint64_t seed) {
 Tensor integers(Type type, std::vector<double> values) { return Tensor(std::move(type), std::move(values)); }
 
 std::vector<std::string> variants() {
-  return {"plain", "nobias", "untied", "rmsnorm", "nopos", "gqa", "mqa", "silu", "relu"};
+  return {"plain", "nobias", "untied", "rmsnorm", "nopos", "gqa",   "mqa",     "silu",  "relu",
+          "relu2", "gelu",   "swiglu", "geglu",   "rope",  "alibi", "embnorm", "llama", "bloom"};
 }
 
 Config variant(const std::string &name) {
@@ -57,8 +58,28 @@ Config variant(const std::string &name) {
   }
   if (name == "mqa")
     c.model.nKvHead = 1;
-  if (name == "silu" || name == "relu")
+  if (name == "silu" || name == "relu" || name == "relu2" || name == "gelu" || name == "swiglu" || name == "geglu")
     c.model.activation = name;
+  if (name == "rope" || name == "alibi")
+    c.model.position = name;
+  if (name == "embnorm")
+    c.model.embeddingNorm = true;
+  if (name == "llama") {
+    c.model.norm = "rmsnorm";
+    c.model.activation = "swiglu";
+    c.model.position = "rope";
+    c.model.bias = c.model.tieEmbeddings = false;
+    c.model.nEmbd = 24;
+    c.model.nHead = 6;
+    c.model.nKvHead = 2;
+  }
+  if (name == "bloom") {
+    c.model.position = "alibi";
+    c.model.embeddingNorm = true;
+    c.model.nEmbd = 12;
+    c.model.nHead = 3;  // not a power of two
+    c.model.nKvHead = 1;
+  }
   return c;
 }
 
@@ -147,6 +168,72 @@ TEST_P(Variants, PrefillAgreesWithDecoding) {
   prefilled = interpret(*m->function("decode"), next, other)[0].data;
   for (size_t i = 0; i < decoded.size(); ++i)
     EXPECT_NEAR(prefilled[i], decoded[i], 1e-9);
+}
+
+// One layer without positions sees its past as a set; rope and alibi tell its order.
+TEST(ModelBuilder, RopeAndAlibiTellTheOrder) {
+  for (const char *name : {"rope", "alibi", "nopos"}) {
+    Config c = variant(name);
+    c.model.nLayer = 1;
+    auto m = buildModel(c);
+    StateMap states = initialStates(*m, 3);
+    for (auto &s : m->states)
+      if (s->attrs.getString("kind") == "param" && s->attrs.getString("init") == "normal")
+        for (double &v : states[s->name].data)
+          v *= 2;
+    auto lastLogits = [&](const std::vector<double> &prompt) {
+      std::vector<double> logits;
+      for (size_t i = 0; i < prompt.size(); ++i) {
+        const Tensor args[] = {integers(Type(DType::i32, {1, 1}), {prompt[i]}), Tensor::scalar(double(i), DType::i64)};
+        logits = interpret(*m->function("decode"), args, states)[0].data;
+      }
+      return logits;
+    };
+    auto distance = [](const std::vector<double> &a, const std::vector<double> &b) {
+      double most = 0;
+      for (size_t i = 0; i < a.size(); ++i)
+        most = std::max(most, std::fabs(a[i] - b[i]));
+      return most;
+    };
+    const double order = distance(lastLogits({4, 9, 1}), lastLogits({9, 4, 1}));
+    if (name == std::string("nopos"))
+      EXPECT_LT(order, 1e-12);
+    else
+      EXPECT_GT(order, 1e-3) << name;
+  }
+}
+
+TEST(ModelBuilder, AnEncoderSeesBothWaysAndHasNoCache) {
+  for (const char *position : {"learned", "rope", "alibi"}) {
+    Config c = smallConfig();
+    c.model.causal = false;
+    c.model.position = position;
+    c.model.embeddingNorm = true;
+    auto m = buildModel(c);
+    EXPECT_EQ(verify(*m), std::vector<std::string>{});
+    EXPECT_FALSE(m->function("decode") || m->function("prefill") || m->state("h.0.attn.k_cache"));
+    EXPECT_EQ(m->attrs.getInt("mask_token"), c.model.vocabSize - 1);
+    BuildOptions options;
+    options.decomposedAttention = true;
+    auto simple = buildModel(c, options);
+    StateMap states = initialStates(*m, 3);
+    for (auto &s : m->states)
+      if (s->attrs.getString("kind") == "param" && s->attrs.getString("init") == "normal")
+        for (double &v : states[s->name].data)
+          v *= 20;
+    const Type tokens(DType::i32, {2, 6});
+    auto losses = [&](const Module &module, double last) {
+      const Tensor args[] = {integers(tokens, {1, 5, 2, 10, 0, last, 1, 1, 2, 3, 5, 8}),
+                             integers(tokens, {3, -1, -1, -1, -1, -1, -1, 4, -1, -1, -1, -1})};
+      return interpret(*module.function("eval"), args, states)[0].data;
+    };
+    const std::vector<double> fused = losses(*m, 3), apart = losses(*simple, 3), moved = losses(*m, 4);
+    for (size_t i = 0; i < fused.size(); ++i)
+      EXPECT_NEAR(fused[i], apart[i], 1e-9) << position;
+    EXPECT_EQ(fused[1], 0);
+    EXPECT_GT(std::fabs(fused[0] - moved[0]), 1e-3) << "the first token must see the last; " << position;
+    EXPECT_EQ(fused[7], moved[7]) << "but no other sequence";
+  }
 }
 
 TEST(ModelBuilder, StatesHaveNamesShapesAndDecay) {

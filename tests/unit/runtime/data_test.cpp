@@ -131,6 +131,74 @@ TEST(TokenData, EvaluationSeesEveryTargetOnce) {
   }
 }
 
+TEST(TokenData, AnEncodersTargetsAreMasked) {
+  TempDir dir;
+  const int T = 64, n = 5000, mask = 5000;
+  writeFile(dir / "a.bin", tokens(n));
+  TokenData d(dir / "a.bin", "data.train", mask + 1, T, T + 1, mask),
+      plain(dir / "a.bin", "data.train", mask, T, T + 1);
+  int targets = 0, hidden = 0, kept = 0, replaced = 0;
+  for (int64_t g = 0; g < 500; ++g) {
+    int32_t x[T], y[T], again[T], text[T], next[T];
+    d.window(3, g, x, y);
+    plain.window(3, g, text, next);
+    int here = 0;
+    for (int i = 0; i < T; ++i) {
+      if (y[i] < 0) {
+        EXPECT_EQ(x[i], text[i]);
+        continue;
+      }
+      ++here;
+      EXPECT_EQ(y[i], text[i]);
+      hidden += x[i] == mask;
+      kept += x[i] == y[i];
+      replaced += x[i] != mask && x[i] != y[i];
+    }
+    EXPECT_EQ(d.targets(3, g, 1), here);
+    EXPECT_GE(here, 1);
+    targets += here;
+    int32_t other[T];
+    d.window(3, g, again, other);
+    EXPECT_TRUE(std::equal(x, x + T, again) && std::equal(y, y + T, other));
+  }
+  EXPECT_EQ(d.targets(3, 0, 500), targets);
+  EXPECT_EQ(plain.targets(3, 0, 500), 500 * T);
+  // Five standard deviations of 32000 draws at 15%, and of 4800 at 80% and at 10%.
+  EXPECT_NEAR(targets / (500.0 * T), 0.15, 0.01);
+  EXPECT_NEAR(double(hidden) / targets, 0.8, 0.03);
+  EXPECT_NEAR(double(kept) / targets, 0.1, 0.022);
+  EXPECT_NEAR(double(replaced) / targets, 0.1, 0.022);
+}
+
+TEST(TokenData, AnEncodersEvaluationIsAlwaysTheSame) {
+  TempDir dir;
+  const int T = 8, mask = 100;
+  for (int n : {2, 7, 9, 40}) {
+    writeFile(dir / "v.bin", tokens(n, 1));
+    TokenData d(dir / "v.bin", "data.val", mask + 1, T, 2, mask);
+    std::set<int> seen;
+    for (int64_t w = 0; w < d.evalWindows(); ++w) {
+      int32_t x[T], y[T], x2[T], y2[T];
+      const int64_t targets = d.evalWindow(w, x, y);
+      EXPECT_EQ(d.evalWindow(w, x2, y2), targets);
+      EXPECT_TRUE(std::equal(x, x + T, x2) && std::equal(y, y + T, y2));
+      EXPECT_EQ(T - std::count(y, y + T, -1), targets);
+      EXPECT_GE(targets, 1);
+      for (int i = 0; i < T; ++i)
+        if (y[i] >= 0) {
+          EXPECT_TRUE(seen.insert(y[i]).second) << "a target seen twice";
+        }
+    }
+  }
+  // The vocabulary's last token is no text.
+  writeFile(dir / "x.bin", tokens(20, 90));
+  std::string message;
+  TokenData d(dir / "x.bin", "data.train", 101, 8, 9, 100);
+  int32_t x[8], y[8];
+  EXPECT_EQ(codeThrown([&] { d.evalWindow(1, x, y); }, &message), int(ErrorCode::TokenOutOfRange));
+  EXPECT_NE(message.find("[MASK]"), std::string::npos) << message;
+}
+
 TEST(TokenData, BadFilesAreNamed) {
   TempDir dir;
   auto open = [&](const std::string &content) {
