@@ -1,6 +1,7 @@
 // Arithmetic and activations, element by element.
 #include "ir/ops/op_support.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -240,24 +241,28 @@ Expr geluExp(LowerCtx &c, const Expr &x, const Expr &xx) {
 /// The normal distribution function.
 double normalBelow(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
 
-/// 1 minus it at a >= 0, as exp(-a^2/2) t R(t) with t = 1/(1 + a/4), and that exponential. R is the Chebyshev
+/// From here on the exponential of -x^2/2 is 0 in f64 too: x is cut off there, so that infinities stay what they are.
+constexpr double normalEnd = 64;
+
+/// 1 minus it at a = |x|, as exp(-a^2/2) t R(t) with t = 1/(1 + a/4). R is the Chebyshev
 /// approximation of 18 terms on 0 <= t <= 1, absolute error 6e-14: enough for f64 too, where nothing depends on it but
 /// tests. With one exponential and one division this costs half as much as rational forms by intervals.
 struct NormalTail {
-  Expr tail, exp;
+  Expr x, tail, exp;  // x cut off at normalEnd, and that exponential
 };
-NormalTail normalAbove(LowerCtx &c, const Expr &a) {
+NormalTail normalAbove(LowerCtx &c, Expr x) {
   static constexpr double coefficients[] = {0x1.9884533d43a20p-4,   0x1.9884533caa6b4p-4,  0x1.7efc0e46e17c0p-4,
                                             0x1.4beb7a446498cp-4,   0x1.041cf6b54a46cp-4,  0x1.62337a1ef30afp-5,
                                             0x1.8016ef63c43dap-6,   0x1.d0940bb606911p-8,  -0x1.d888ed822dd71p-9,
                                             -0x1.c5d94fc3b06d9p-11, -0x1.fcb01fe5b89bcp-6, 0x1.2d9a69befafffp-4,
                                             -0x1.21a79c6d6a57dp-3,  0x1.8d3c5d6675f30p-3,  -0x1.524e109b55451p-3,
                                             0x1.58f16d38c4f6ep-4,   -0x1.87378b11aee51p-6, 0x1.7f59b6ffb74c9p-9};
-  Expr t = c.f(1) / kir::fma(a, c.f(0.25), c.f(1)), r;
+  x = kir::max(c.f(-normalEnd), kir::min(c.f(normalEnd), x));
+  Expr a = kir::unary(UnaryOp::abs, x), t = c.f(1) / kir::fma(a, c.f(0.25), c.f(1)), r;
   for (auto it = std::rbegin(coefficients); it != std::rend(coefficients); ++it)
     r = r ? kir::fma(r, t, c.f(*it)) : c.f(*it);
   Expr e = kir::unary(UnaryOp::exp, a * a * c.f(-0.5));
-  return {t * r * e, e};
+  return {x, t * r * e, e};
 }
 
 Expr sigmoid(LowerCtx &c, const Expr &x) { return c.f(1) / (c.f(1) + kir::unary(UnaryOp::exp, -x)); }
@@ -385,7 +390,7 @@ OpDef define_relu2_grad() {
                            .name = "relu2_grad",
                            .summary = "2 dy x where x is positive, else 0",
                            .flops = 3,
-                           .derivative = [](double x) { return x > 0 ? 2 * x : 0.0; },
+                           .reference = [](double dy, double x) { return dy * (2 * (x < 0 ? 0 : x)); },
                            .lower = [](LowerCtx &c, Expr dy, Expr x) { return dy * (c.f(2) * kir::max(c.f(0), x)); }});
 }
 
@@ -423,12 +428,12 @@ OpDef define_gelu_erf() {
                   .name = "gelu_erf",
                   .summary = "Gaussian error linear unit, exact: x times the normal distribution function of x",
                   .flops = 36,
-                  .reference = [](double x) { return x * normalBelow(x); },
+                  .reference = [](double x) { return x < -normalEnd ? -0.0 : x * normalBelow(x); },
                   .lower =
                       [](LowerCtx &c, Expr x) {
                         // x - x Q(x) where positive, x Q(-x) where not.
-                        Expr a = kir::unary(UnaryOp::abs, x);
-                        return kir::fma(-a, normalAbove(c, a).tail, kir::max(c.f(0), x));
+                        NormalTail n = normalAbove(c, x);
+                        return kir::fma(-kir::unary(UnaryOp::abs, n.x), n.tail, kir::max(c.f(0), x));
                       },
                   .grad =
                       [](GradCtx &c, Value *x, Value *, Value *dy) {
@@ -437,19 +442,22 @@ OpDef define_gelu_erf() {
 }
 
 OpDef define_gelu_erf_grad() {
-  return activationGradOp(
-      {.kind = OpKind::gelu_erf_grad,
-       .name = "gelu_erf_grad",
-       .summary = "dy times the derivative of gelu_erf at x",
-       .flops = 40,
-       .derivative =
-           [](double x) { return normalBelow(x) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi); },
-       .lower =
-           [](LowerCtx &c, Expr dy, Expr x) {
-             NormalTail n = normalAbove(c, kir::unary(UnaryOp::abs, x));
-             Expr below = kir::select(kir::lt(x, c.f(0)), n.tail, c.f(1) - n.tail);
-             return dy * kir::fma(x * n.exp, c.f(1 / std::sqrt(2 * std::numbers::pi)), below);
-           }});
+  return activationGradOp({.kind = OpKind::gelu_erf_grad,
+                           .name = "gelu_erf_grad",
+                           .summary = "dy times the derivative of gelu_erf at x",
+                           .flops = 40,
+                           .reference =
+                               [](double dy, double x) {
+                                 x = std::clamp(x, -normalEnd, normalEnd);
+                                 return dy *
+                                        (normalBelow(x) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * std::numbers::pi));
+                               },
+                           .lower =
+                               [](LowerCtx &c, Expr dy, Expr x) {
+                                 NormalTail n = normalAbove(c, x);
+                                 Expr below = kir::select(kir::lt(x, c.f(0)), n.tail, c.f(1) - n.tail);
+                                 return dy * kir::fma(n.x * n.exp, c.f(1 / std::sqrt(2 * std::numbers::pi)), below);
+                               }});
 }
 
 OpDef define_silu() {
