@@ -7,6 +7,7 @@
 //   and stores; varying   a vector.
 // The last, partial group is emitted once more under a mask. Unroll loops are expanded with constant indices, so that
 // SROA turns reg buffers into registers.
+#include "codegen/emit_formats.h"
 #include "codegen/emit_index.h"
 #include "codegen/llvm_internal.h"
 #include "codegen/math.h"
@@ -33,6 +34,8 @@ using LValue = llvm::Value;
 struct Val : IndexFacts {
   LValue *scalar = nullptr;  // uniform, or lane 0 of a linear value
   LValue *vector = nullptr;  // varying
+  LValue *bf16 = nullptr;    // its 16 bits as bf16, where it was one before it became f32
+  bool rounded = false;      // and these are as rounding leaves them, without denormals
 
   bool uniform() const { return scalar && stride == 0; }
   bool linear() const { return scalar && stride != 0; }
@@ -50,10 +53,10 @@ struct Group {
 class FunctionEmitter {
 public:
   FunctionEmitter(const Kernel &k, llvm::Module &module)
-      : kernel(k), module(module), ctx(module.getContext()), b(ctx) {}
+      : kernel(k), module(module), ctx(module.getContext()), b(ctx), formats{b} {}
 
   void run(const std::string &name, const StmtNode &phase, const Target &target) {
-    hasBF16 = target.bf16Dot;
+    formats.hasBF16 = target.bf16Dot;
     llvm::Type *ptr = b.getPtrTy();
     auto *type = llvm::FunctionType::get(b.getVoidTy(), {ptr, b.getInt64Ty(), b.getInt64Ty()}, false);
     fn = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
@@ -88,7 +91,7 @@ private:
   llvm::IRBuilder<> b;
   llvm::Function *fn = nullptr;
   llvm::BasicBlock *entry = nullptr;
-  bool hasBF16 = false;  // AVX512-BF16
+  FormatEmitter formats;
   llvm::DenseMap<const BufferNode *, LValue *> memory;
   llvm::DenseMap<const VarNode *, Val> vars;
   llvm::DenseMap<const ExprNode *, Val> done;  // of the current statement: shared nodes are emitted once
@@ -127,12 +130,7 @@ private:
     }
   }
   llvm::Type *widen(llvm::Type *t) { return llvm::FixedVectorType::get(t, group->width); }
-  /// `t`, or a vector of it like `shape`.
-  static llvm::Type *like(llvm::Type *t, LValue *shape) {
-    if (auto *v = llvm::dyn_cast<llvm::FixedVectorType>(shape->getType()))
-      return llvm::FixedVectorType::get(t, v->getNumElements());
-    return t;
-  }
+  static llvm::Type *like(llvm::Type *t, LValue *shape) { return FormatEmitter::like(t, shape); }
 
   static std::optional<int64_t> constant(const Val &v) {
     if (v.uniform())
@@ -174,39 +172,19 @@ private:
 
   // ---- storage formats ---------------------------------------------------------------------------------------------
 
-  /// From the representation in memory to that in registers; scalar or vector.
-  LValue *unpack(DType t, LValue *v) {
-    if (t == DType::bf16) {
-      LValue *wide = b.CreateShl(b.CreateZExt(v, like(b.getInt32Ty(), v)), 16);
-      return b.CreateBitCast(wide, like(b.getFloatTy(), v));
-    }
-    if (t == DType::f16)
-      return b.CreateFPExt(v, like(b.getFloatTy(), v));
-    if (t == DType::pred)
-      return b.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
-    return v;
+  LValue *unpack(DType t, LValue *v) { return formats.unpack(t, v); }
+  LValue *pack(DType t, LValue *v) { return formats.pack(t, v); }
+  /// The bits of a float value rounded to bf16, or that it had as one; as a vector where `wide`.
+  LValue *bitsOf16(const Val &v, bool wide) {
+    LValue *bits = v.bf16 ? v.bf16 : pack(DType::bf16, v.vector ? v.vector : v.scalar);
+    return wide && !v.vector ? b.CreateVectorSplat(group->width, bits) : bits;
   }
-  LValue *pack(DType t, LValue *v) {
+  /// A value from its representation in memory, with this shape.
+  Val fromMemory(DType t, LValue *bits) {
+    Val v = bits->getType()->isVectorTy() ? varying(unpack(t, bits)) : uniform(unpack(t, bits));
     if (t == DType::bf16)
-      return hasBF16 ? b.CreateBitCast(b.CreateFPTrunc(v, like(b.getBFloatTy(), v)), like(b.getInt16Ty(), v))
-                     : b.CreateTrunc(b.CreateLShr(bf16Bits(v), 16), like(b.getInt16Ty(), v));
-    if (t == DType::f16)
-      return b.CreateFPTrunc(v, like(b.getHalfTy(), v));
-    if (t == DType::pred)
-      return b.CreateZExt(v, like(b.getInt8Ty(), v));
+      v.bf16 = bits;
     return v;
-  }
-  /// The bits of `v` with the nearest bf16 in the upper half, by integers: what VCVTNEPS2BF16 gives, denormals as
-  /// zeros.
-  LValue *bf16Bits(LValue *v) {
-    llvm::Type *i32 = like(b.getInt32Ty(), v);
-    auto k = [&](uint64_t c) { return llvm::ConstantInt::get(i32, c); };
-    LValue *u = b.CreateBitCast(v, i32);
-    LValue *odd = b.CreateAnd(b.CreateLShr(u, 16), k(1));
-    LValue *rounded = b.CreateAdd(b.CreateAdd(u, k(0x7fff)), odd);
-    LValue *denormal = b.CreateICmpEQ(b.CreateAnd(u, k(0x7f800000)), k(0));
-    LValue *number = b.CreateSelect(denormal, b.CreateAnd(u, k(0x80000000)), rounded);
-    return b.CreateSelect(b.CreateFCmpUNO(v, v), b.CreateOr(u, k(0x400000)), number);
   }
 
   // ---- expressions -------------------------------------------------------------------------------------------------
@@ -261,6 +239,16 @@ private:
       Val x = emit(e->args[0]), y = emit(e->args[1]), z = emit(e->args[2]);
       return lift({x, y, z}, [&](Args a) { return b.CreateIntrinsic(a[0]->getType(), llvm::Intrinsic::fma, a); });
     }
+    case ExprKind::Pair: {
+      Val low = emit(e->args[0]), high = emit(e->args[1]);
+      return pair(low, high);
+    }
+    case ExprKind::LoadPair:
+      return loadPair(e->buffer, emit(e->args[0]));
+    case ExprKind::Dot: {
+      Val acc = emit(e->args[0]), x = emit(e->args[1]), y = emit(e->args[2]);
+      return lift({acc, x, y}, [&](Args a) { return formats.dot(a[0], a[1], a[2]); });
+    }
     case ExprKind::Select: {
       Val c = emit(e->args[0]), x = emit(e->args[1]), y = emit(e->args[2]);
       Val r;
@@ -288,10 +276,10 @@ private:
     llvm::Type *t = memoryType(buffer->dtype);
     llvm::Align align = alignOf(buffer);
     if (buffer->storage == Storage::reg && at.vector)
-      return varying(unpack(buffer->dtype, permuted(buffer, at.vector)));
+      return fromMemory(buffer->dtype, permuted(buffer, at.vector));
     checkReg(buffer, at);
     if (at.uniform())
-      return uniform(unpack(buffer->dtype, b.CreateAlignedLoad(t, gep(buffer, at.scalar), align)));
+      return fromMemory(buffer->dtype, b.CreateAlignedLoad(t, gep(buffer, at.scalar), align));
     LValue *v;
     if (at.linear() && at.stride == 1) {
       LValue *p = gep(buffer, at.scalar);
@@ -304,7 +292,32 @@ private:
       v = b.CreateMaskedGather(widen(t), gep(buffer, asVector(at)), align, mask(),
                                llvm::Constant::getNullValue(widen(t)));
     }
-    return varying(unpack(buffer->dtype, v));
+    return fromMemory(buffer->dtype, v);
+  }
+
+  /// Two neighbours of a bf16 buffer at once.
+  Val loadPair(const Buffer &buffer, const Val &at) {
+    llvm::Type *t = b.getInt32Ty();
+    llvm::Align align = alignOf(buffer);
+    if (at.uniform())
+      return uniform(b.CreateAlignedLoad(t, gep(buffer, at.scalar), align));
+    LValue *none = llvm::Constant::getNullValue(widen(t));
+    if (!at.linear() || at.stride != 2)
+      return varying(b.CreateMaskedGather(widen(t), gep(buffer, asVector(at)), align, mask(), none));
+    LValue *p = gep(buffer, at.scalar);
+    if (group->mask)
+      return varying(b.CreateMaskedLoad(widen(t), p, align, group->mask, none));
+    return varying(b.CreateAlignedLoad(widen(t), p, align));
+  }
+
+  Val pair(const Val &low, const Val &high) {
+    const bool wide = !low.uniform() || !high.uniform();
+    auto bits = [&](const Val &v) {
+      LValue *x = bitsOf16(v, wide);
+      return b.CreateZExt(x, like(b.getInt32Ty(), x));
+    };
+    LValue *l = bits(low), *r = b.CreateOr(l, b.CreateShl(bits(high), 16));
+    return wide ? varying(r) : uniform(r);
   }
 
   void storeTo(const Buffer &buffer, const Val &at, const Val &value) {
@@ -312,10 +325,12 @@ private:
     checkReg(buffer, at);
     if (at.uniform()) {
       GPTC_CHECK(value.uniform(), "all lanes store to one element of {}", buffer->name);
-      b.CreateAlignedStore(pack(buffer->dtype, value.scalar), gep(buffer, at.scalar), align);
+      LValue *bits = buffer->dtype == DType::bf16 && value.rounded ? value.bf16 : pack(buffer->dtype, value.scalar);
+      b.CreateAlignedStore(bits, gep(buffer, at.scalar), align);
       return;
     }
-    LValue *v = pack(buffer->dtype, asVector(value));
+    LValue *v =
+        buffer->dtype == DType::bf16 && value.rounded ? bitsOf16(value, true) : pack(buffer->dtype, asVector(value));
     if (at.linear() && at.stride == 1) {
       LValue *p = gep(buffer, at.scalar);
       if (!group->mask) {
@@ -376,6 +391,11 @@ private:
         done = std::move(outer);
         return r;
       }
+    if (op == UnaryOp::round_bf16) {
+      Val r = fromMemory(DType::bf16, pack(DType::bf16, x.vector ? x.vector : x.scalar));
+      r.rounded = true;
+      return r;
+    }
     return lift({x}, [&](llvm::ArrayRef<LValue *> a) -> LValue * {
       LValue *v = a[0];
       auto call = [&](llvm::Intrinsic::ID id) { return b.CreateUnaryIntrinsic(id, v); };
@@ -404,12 +424,8 @@ private:
         return call(llvm::Intrinsic::cos);
       case UnaryOp::tanh:
         return perLane("tanh", v);  // LLVM 19 does not lower the intrinsic on x86
-      case UnaryOp::round_bf16: {
-        if (hasBF16)
-          return unpack(DType::bf16, pack(DType::bf16, v));
-        LValue *u = bf16Bits(v);
-        return b.CreateBitCast(b.CreateAnd(u, llvm::ConstantInt::get(u->getType(), 0xffff0000u)), v->getType());
-      }
+      case UnaryOp::round_bf16:
+        break;  // above
       case UnaryOp::round_f16:
         return b.CreateFPExt(b.CreateFPTrunc(v, like(b.getHalfTy(), v)), v->getType());
       }

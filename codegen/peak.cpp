@@ -10,7 +10,8 @@ namespace gptc {
 
 using namespace kir;
 
-double measurePeakFlops(ThreadPool &pool, const Target &target) {
+double measurePeakFlops(ThreadPool &pool, const Target &target, DType operands) {
+  const bool pairs = operands == DType::bf16 && target.bf16Dot;
   const int width = target.lanes(DType::f32);
   const int chains = target.vectorRegisters - 4;  // enough to hide the latency of an FMA, few enough not to spill
   const int64_t steps = 2000, tasks = 16 * pool.size();
@@ -25,11 +26,18 @@ double measurePeakFlops(ThreadPool &pool, const Target &target) {
     return loop(LoopKind::unroll, c, imm(chains), {loop(LoopKind::vector, l, imm(width), {statement(at)}, width)});
   };
   Stmt start = all([&](Expr at) { return store(acc, at, ref(b)); });
-  Stmt step = all([&](Expr at) { return store(acc, at, fma(load(acc, at), ref(a), ref(b))); });
+  // Chains of sums; a factor that is a sum itself would keep the pairs from being used.
+  Expr factor = pairs ? pair(ref(a), ref(a)) : ref(a);
+  Var x = makeVar("x", factor->dtype);
+  Stmt step = all([&](Expr at) {
+    Expr sum = load(acc, at);
+    return store(acc, at, pairs ? dot(sum, ref(x), ref(x)) : fma(ref(x), ref(x), sum));
+  });
   Stmt finish = all([&](Expr at) { return store(out, ref(t) * (chains * width) + at, load(acc, at)); });
   Stmt task =
       let(a, load(in, imm(0)),
-          {let(b, load(in, imm(1)), {alloc(acc, {start, loop(LoopKind::serial, s, imm(steps), {step}), finish})})});
+          {let(b, load(in, imm(1)),
+               {let(x, factor, {alloc(acc, {start, loop(LoopKind::serial, s, imm(steps), {step}), finish})})})});
   Kernel k{"peak", {in, out}, {loop(LoopKind::parallel, t, imm(tasks), {task})}};
 
   Jit jit(target, "");
@@ -45,7 +53,7 @@ double measurePeakFlops(ThreadPool &pool, const Target &target) {
     call->phase.run(call->params, begin, end);
   };
   using Clock = std::chrono::steady_clock;
-  const double flops = 2.0 * chains * width * steps * tasks;
+  const double flops = (pairs ? 4.0 : 2.0) * chains * width * steps * tasks;
   double best = 0;
   for (auto begin = Clock::now(); Clock::now() - begin < std::chrono::milliseconds(50);) {
     auto from = Clock::now();

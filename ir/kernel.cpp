@@ -198,6 +198,33 @@ Expr fma(Expr a, Expr b, Expr c) {
   return n;
 }
 
+Expr pair(Expr low, Expr high) {
+  GPTC_CHECK(low->dtype == DType::f32 && high->dtype == DType::f32, "a pair of {} and {}", nameOf(low->dtype).str(),
+             nameOf(high->dtype).str());
+  if (isFImm(low) && isFImm(high))
+    return imm(evalPair(float(low->fval), float(high->fval)), DType::u32);
+  auto n = node(ExprKind::Pair, DType::u32);
+  n->args = {std::move(low), std::move(high)};
+  return n;
+}
+
+Expr loadPair(const Buffer &b, Expr index) {
+  GPTC_CHECK(b->dtype == DType::bf16 && index->dtype == DType::i64, "a pair of {} at an index of {}",
+             nameOf(b->dtype).str(), nameOf(index->dtype).str());
+  auto n = node(ExprKind::LoadPair, DType::u32);
+  n->buffer = b;
+  n->args = {std::move(index)};
+  return n;
+}
+
+Expr dot(Expr acc, Expr a, Expr b) {
+  GPTC_CHECK(acc->dtype == DType::f32 && a->dtype == DType::u32 && b->dtype == DType::u32, "dot of {}, {}, {}",
+             nameOf(acc->dtype).str(), nameOf(a->dtype).str(), nameOf(b->dtype).str());
+  auto n = node(ExprKind::Dot, DType::f32);
+  n->args = {std::move(acc), std::move(a), std::move(b)};
+  return n;
+}
+
 Expr select(Expr cond, Expr a, Expr b) {
   GPTC_CHECK(cond->dtype == DType::pred && a->dtype == b->dtype, "select of {}, {}, {}", nameOf(cond->dtype).str(),
              nameOf(a->dtype).str(), nameOf(b->dtype).str());

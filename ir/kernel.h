@@ -10,6 +10,12 @@
 //     it is cast to gives an unspecified value.
 //   - Buffers of dtype bf16/f16 are storage: a Load yields f32 and a Store takes f32. No expression has these dtypes:
 //     cast(bf16, e) rounds e and stays f32.
+//   - A u32 may hold a pair of bf16, the first in its low half. Pair rounds two f32 to one; LoadPair reads elements
+//   index
+//     and index + 1 of a bf16 buffer that is not `reg`. Dot(acc, a, b), of an f32 and two pairs, is fma(low a, low b,
+//     fma(high a, high b, acc)) in f32, where denormals count as zeros of their sign among the operands and among the
+//     two results: x86's VDPBF16PS, and the same bits from FMAs on CPUs without it. In float64 a pair still holds bf16.
+//     The bits of a pair's denormals are unspecified; only Dot should look into pairs.
 //   - Select evaluates both sides: a load in either must be in bounds, so clamp its index. If evaluates one side only.
 //   - `vector(W)` runs W iterations at a time, in lock step, each statement for all lanes before the next; the last,
 //     partial group runs masked (inactive lanes neither load nor store). Lane() is (i - begin) mod W. A body must not
@@ -49,6 +55,7 @@
 //     without a loop.
 //   - Rows of a reg buffer are best W-aligned (round their length up to W): SROA then keeps each group in one register.
 //   - Denormals are kept, as IEEE says; on many CPUs an operation on one costs some hundred cycles.
+//   - LoadPair has stride 1 in the sense above when its index has stride 2.
 //   - Shared subexpressions (one ExprNode used twice in a statement) are computed once; across statements use Let.
 #pragma once
 
@@ -83,6 +90,9 @@ enum class ExprKind : uint8_t {
   Unary,
   Binary,
   Fma,
+  Pair,      // u32: args[0] in the low half, args[1] in the high one
+  LoadPair,  // u32: elements args[0] and args[0] + 1 of the bf16 `buffer`
+  Dot,       // f32: args[0] plus the products of the pairs args[1] and args[2]
   Select,
   Cast,
   Bitcast,
@@ -135,6 +145,9 @@ Expr load(const Buffer &b, Expr index);
 Expr unary(UnaryOp op, Expr a);
 Expr binary(BinaryOp op, Expr a, Expr b);
 Expr fma(Expr a, Expr b, Expr c);
+Expr pair(Expr low, Expr high);
+Expr loadPair(const Buffer &b, Expr index);
+Expr dot(Expr acc, Expr a, Expr b);
 Expr select(Expr cond, Expr a, Expr b);
 Expr cast(DType t, Expr a);
 Expr bitcast(DType t, Expr a);

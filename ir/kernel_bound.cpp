@@ -55,10 +55,17 @@ double largestOf(DType t) {
 }
 
 struct Value {
-  double v = 0, e = 0;  // floats: value and error bound
-  int64_t i = 0;        // integers
-  bool unsure = false;  // a pred that rounding might have turned
+  double v = 0, e = 0;             // floats: value and error bound
+  int64_t i = 0;                   // integers
+  bool unsure = false;             // a pred that rounding might have turned
+  double high = 0, highError = 0;  // pairs of bf16: v and e are of the low half
 };
+
+Value lowOf(const Value &pair) { return {pair.v, pair.e}; }
+Value highOf(const Value &pair) { return {pair.high, pair.highError}; }
+Value pairOf(const Value &low, const Value &high) {
+  return {.v = low.v, .e = low.e, .high = high.v, .highError = high.e};
+}
 
 Value rounded(DType t, Value x, double units = 1) {
   if (!std::isfinite(x.v))
@@ -154,6 +161,21 @@ Value binaryValue(BinaryOp op, DType t, Value a, Value b) {
   }
   }
 }
+
+/// As an operand or a result of Dot, where a denormal may become zero.
+Value flushed(Value x) {
+  if ((x.v != 0 || x.e != 0) && std::fabs(x.v) - x.e < 0x1p-126)
+    x.e += 0x1p-126;
+  return x;
+}
+Value dotValue(Value acc, const Value &a, const Value &b) {
+  auto step = [](Value x, Value y, Value sum) {
+    return flushed(rounded(DType::f32, addValues(mulValues(flushed(x), flushed(y)), sum, 1)));
+  };
+  return step(lowOf(a), lowOf(b), step(highOf(a), highOf(b), flushed(acc)));
+}
+/// Rounded to bf16, unless it is one.
+Value halfOfPair(Value x) { return x.e == 0 && roundBF16(float(x.v)) == x.v ? x : rounded(DType::bf16, x); }
 
 Value selectValue(DType t, Value c, Value a, Value b) {
   Value r = c.i ? a : b, other = c.i ? b : a;
@@ -285,8 +307,11 @@ private:
   Value eval(const Expr &e) {
     auto arg = [&](unsigned i) { return eval(e->args[i]); };
     switch (e->kind) {
-    case ExprKind::IntImm:
-      return {.i = e->ival};
+    case ExprKind::IntImm: {
+      Value v = pairOf({lowOfPair(uint32_t(e->ival))}, {highOfPair(uint32_t(e->ival))});  // if it is one
+      v.i = e->ival;
+      return v;
+    }
     case ExprKind::FloatImm:  // stands for a number that it may have been rounded from, unless that is whole
       return e->fval == std::floor(e->fval) ? Value{e->fval} : rounded(e->dtype, {e->fval});
     case ExprKind::Var:
@@ -307,6 +332,14 @@ private:
       Value product = mulValues(arg(0), arg(1)), c = arg(2);
       return rounded(e->dtype, addValues(product, c, 1));
     }
+    case ExprKind::Pair:
+      return pairOf(halfOfPair(arg(0)), halfOfPair(arg(1)));
+    case ExprKind::LoadPair: {
+      const int64_t at = arg(0).i;
+      return pairOf(halfOfPair(element(e->buffer, at)), halfOfPair(element(e->buffer, at + 1)));
+    }
+    case ExprKind::Dot:
+      return dotValue(arg(0), arg(1), arg(2));
     case ExprKind::Select:
       return selectValue(e->dtype, arg(0), arg(1), arg(2));
     case ExprKind::Cast:

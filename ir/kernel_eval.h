@@ -164,6 +164,18 @@ inline float floatOfF16(uint16_t b) {
   return b & 0x8000 ? -a : a;
 }
 
+/// Pairs of bf16, see kernel.h.
+inline uint32_t evalPair(float low, float high) {
+  return bitsOfBF16(roundBF16(low)) | uint32_t(bitsOfBF16(roundBF16(high))) << 16;
+}
+inline float lowOfPair(uint32_t p) { return floatOfBF16(uint16_t(p)); }
+inline float highOfPair(uint32_t p) { return floatOfBF16(uint16_t(p >> 16)); }
+inline float evalDot(float acc, uint32_t a, uint32_t b) {
+  auto flushed = [](float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; };
+  float step = flushed(std::fma(flushed(highOfPair(a)), flushed(highOfPair(b)), flushed(acc)));
+  return flushed(std::fma(flushed(lowOfPair(a)), flushed(lowOfPair(b)), step));
+}
+
 template <typename F> F evalUnaryFloat(UnaryOp op, F a) {
   switch (op) {
   case UnaryOp::neg:

@@ -157,7 +157,7 @@ private:
         *slots[i] = expression(e->args[i], ops);
         varies |= slots[i]->stride != 0;
       }
-      if (e->kind == ExprKind::Load || e->kind == ExprKind::HReduce)
+      if (e->kind == ExprKind::Load || e->kind == ExprKind::LoadPair || e->kind == ExprKind::HReduce)
         op.memory = memoryOf(e->buffer);
       op.to = r = place(varies);
       ops.push_back(op);
@@ -365,6 +365,19 @@ private:
       if (rounded && op.type == DType::f32)  // in double it would round twice
         return floats(op, [&](int l) { return std::fma(float(a(l).f), float(b(l).f), float(c(l).f)); });
       return floats(op, [&](int l) { return std::fma(a(l).f, b(l).f, c(l).f); });
+    case ExprKind::Pair:
+      return ints(op, [&](int l) { return int64_t(evalPair(float(a(l).f), float(b(l).f))); });
+    case ExprKind::LoadPair: {
+      const Memory &m = memory[op.memory];
+      return ints(op, [&](int l) { return int64_t(evalPair(float(get(m, a(l).i).f), float(get(m, a(l).i + 1).f))); });
+    }
+    case ExprKind::Dot:
+      if (rounded)
+        return floats(op, [&](int l) { return evalDot(float(a(l).f), uint32_t(b(l).i), uint32_t(c(l).i)); });
+      return floats(op, [&](int l) {
+        auto x = uint32_t(b(l).i), y = uint32_t(c(l).i);
+        return a(l).f + double(highOfPair(x)) * highOfPair(y) + double(lowOfPair(x)) * lowOfPair(y);
+      });
     case ExprKind::Select:
       for (int l : lanesOf(op.to))
         cell(op.to, l) = a(l).i ? b(l) : c(l);

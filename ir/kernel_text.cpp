@@ -146,10 +146,18 @@ private:
         return fmt::format("{}({}, {})", nameOf(e->bop), a, b);
       return fmt::format("({} {} {})", a, nameOf(e->bop), b);
     }
+    case ExprKind::LoadPair:
+      return fmt::format("{}[{}:2]", buffer(e->buffer.get()), arg(0));
+    case ExprKind::Pair: {
+      std::string a = arg(0), b = arg(1);
+      return fmt::format("pair({}, {})", a, b);
+    }
     case ExprKind::Fma:
+    case ExprKind::Dot:
     case ExprKind::Select: {
+      const char *name = e->kind == ExprKind::Fma ? "fma" : e->kind == ExprKind::Dot ? "dot" : "select";
       std::string a = arg(0), b = arg(1), c = arg(2);
-      return fmt::format("{}({}, {}, {})", e->kind == ExprKind::Fma ? "fma" : "select", a, b, c);
+      return fmt::format("{}({}, {}, {})", name, a, b, c);
     }
     case ExprKind::Cast:
       return fmt::format("{}({})", gptc::nameOf(e->dtype).str(), arg(0));

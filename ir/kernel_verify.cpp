@@ -127,6 +127,15 @@ private:
         error("load of element {} of {}, which has {}", at, e->buffer->name, e->buffer->size);
       break;
     }
+    case ExprKind::LoadPair: {
+      checkBuffer(e->buffer);
+      if (e->buffer->storage == Storage::reg)
+        error("a pair of reg {}", e->buffer->name);
+      int64_t at;
+      if (isImm(e->args[0], &at) && (at < 0 || at + 1 >= e->buffer->size))
+        error("load of elements {} and {} of {}, which has {}", at, at + 1, e->buffer->name, e->buffer->size);
+      break;
+    }
     case ExprKind::Binary:
       if (e->dtype != DType::i64)
         break;

@@ -31,6 +31,7 @@ template <typename S, typename F> void forEachField(S &s, F f) {
   f("kb", s.kb, maxElements);
   f("packA", s.packA, 1);
   f("packB", s.packB, 1);
+  f("pairs", s.pairs, 1);
 }
 
 bool isRecipeName(llvm::StringRef s) {

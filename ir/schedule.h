@@ -45,6 +45,7 @@ struct Schedule {
   int64_t mc = 0, nc = 0, kc = 0;  // cache blocks
   int64_t qb = 0, kb = 0;          // attention blocks: queries, keys
   bool packA = false, packB = false;
+  bool pairs = false;  // bf16 operands are multiplied in pairs (kir::dot), which orders the sum
   bool operator==(const Schedule &) const = default;
   /// `matmul mr=14 nr=32 kc=256`: the recipe and every non-zero field; parse reverses it. False on unknown text and
   /// on sizes that no kernel can have: a plan comes from outside.

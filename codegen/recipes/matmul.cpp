@@ -2,11 +2,14 @@
 //
 //   1. A task owns a block of mc rows and nc columns of the result. For each block of kc steps:
 //   2. it copies its part of B into panels [nc/nr][kc][nr], transposing when B comes as [N,K];
-//   3. for each tile of mr rows it copies A next to each other, so that rows whose distance is a multiple of the
-//      cache's way size do not evict one another, and
-//   4. runs the micro-kernel over the panels: mr x nr accumulators, one chain of FMAs each.
-//   5. After the last block of k the epilogue reads the finished tile from the first-level cache and stores the group's
+//   3. for each tile of mr rows it runs the micro-kernel over the panels: mr x nr accumulators, one chain of FMAs each.
+//   4. After the last block of k the epilogue reads the finished tile from the first-level cache and stores the group's
 //      outputs.
+//
+// bf16 and f16. Sums are f32 whatever is stored. Panels of B hold f32, and so does a copy of each tile of A, as
+// converting an element for each vector would cost more than the FMA. On CPUs that multiply pairs of bf16 (Schedule::
+// pairs) panels and copies hold pairs of neighbours in k instead, and a step of the chain is kir::dot: twice the speed.
+// Pairs begin at every fold, or at k = 0; the last one of an odd number of steps is filled with zero.
 //
 // Order of sums. fold=0: one chain over all k from init or +0; a later block of k loads the accumulators that the
 // earlier one stored. fold=R: R steps from +0, added to init or +0, in order. Neither depends on any size in the
@@ -72,6 +75,7 @@ std::string Problem::read(const Op &fused, Problem &p) {
   p.n = p.tb ? bRows : b.dim(-1);
   p.k = p.tb ? b.dim(-1) : bRows;
   p.m = a.elements() / p.batch / p.k;
+  p.stored = a.dtype;
   p.lda = a.padded(-1);
   p.ldb = b.padded(-1);
   p.aBatch = a.paddedElements() / p.batch;
@@ -164,16 +168,33 @@ using matmul::Problem;
 /// The schedule with everything worked out.
 struct Blocks {
   Tile tile;
+  bool pairs = false;  // of bf16; then a step takes two elements of k
+  bool copyA = false;  // tiles of A are converted into a buffer of their own
   int64_t tiles, tilesPerTask, rowTasks;
   int64_t panels, panelsPerTask, colTasks;
   int64_t tailCols;  // columns of the last panel when it is not full
   int64_t kc, kBlocks;
-  /// Panels of B, and the sums of one tile or, between blocks of k, of all.
+  /// Elements between rows (A as [M,K]) or steps (A as [K,M]) of the copy of A.
+  int64_t strideA(const Problem &p) const {
+    return p.ta ? roundUp(tile.rows, tile.lanes) : oddLines(stepsOf(p, kc), DType::f32);
+  }
+  /// Steps of the chain in so many elements of k, which begin a block.
+  int64_t stepsOf(const Problem &p, int64_t k) const {
+    if (!pairs)
+      return k;
+    return p.fold ? k / p.fold * ceilDiv(p.fold, 2) + ceilDiv(k % p.fold, 2) : ceilDiv(k, 2);
+  }
+  /// Panels of B, a tile of A, and the sums of one tile or, between blocks of k, of all.
   int64_t stackElements(const Problem &p) const {
-    return panelsPerTask * kc * tile.cols() + tile.rows * tile.cols() * (kc < p.k ? tilesPerTask * panelsPerTask : 1);
+    const int64_t steps = stepsOf(p, kc);
+    return panelsPerTask * steps * tile.cols() + (copyA ? (p.ta ? steps : tile.rows) * strideA(p) : 0) +
+           tile.rows * tile.cols() * (kc < p.k ? tilesPerTask * panelsPerTask : 1);
   }
   int64_t tasks(const Problem &p) const { return p.batch * rowTasks * colTasks; }
 };
+
+/// Steps of k that a block must be a multiple of, so that one ends where a partial sum and a pair do.
+int64_t unitOf(const Problem &p, bool pairs) { return p.fold ? p.fold : pairs ? 2 : 1; }
 
 Blocks blocksOf(const Problem &p, const Schedule &s, DType dtype) {
   Blocks b;
@@ -181,13 +202,14 @@ Blocks blocksOf(const Problem &p, const Schedule &s, DType dtype) {
   b.tile.lanes = s.vec;
   b.tile.vecs = s.nr / s.vec;
   b.tile.rows = int(std::min<int64_t>(s.mr, p.m));
+  b.pairs = s.pairs && dtype == DType::f32 && p.stored == DType::bf16;
+  b.copyA = dtype == DType::f32 && p.stored != DType::f32;
   b.tiles = ceilDiv(p.m, b.tile.rows);
   b.tilesPerTask = std::clamp<int64_t>(s.mc / b.tile.rows, 1, b.tiles);
   b.panels = ceilDiv(p.n, b.tile.cols());
   b.panelsPerTask = std::clamp<int64_t>(s.nc / b.tile.cols(), 1, b.panels);
   b.tailCols = p.n % b.tile.cols();
-  // Blocks of k consist of whole folds, so that one ends where a partial sum does.
-  const int64_t unit = p.fold ? p.fold : 1;
+  const int64_t unit = unitOf(p, b.pairs);
   b.kc = std::min(p.k, std::max<int64_t>(1, s.kc / unit) * unit);
   while (b.stackElements(p) * int64_t(sizeOf(dtype)) > stackBudget) {  // f64 takes twice the room
     if (b.panelsPerTask > 1)
@@ -224,6 +246,7 @@ public:
 
 private:
   DType dtype() const { return b.tile.dtype; }
+  DType packedType() const { return b.pairs ? DType::u32 : dtype(); }
   int64_t nr() const { return b.tile.cols(); }
   int64_t tileSize() const { return b.tile.rows * nr(); }
   /// min(per, total - first), constant where it can be.
@@ -232,7 +255,10 @@ private:
   }
 
   Stmt taskBody(const Expr &tile0, const Expr &panel0, const Expr &colTask) {
-    packedB = makeBuffer("bp", dtype(), Storage::stack, b.panelsPerTask * b.kc * nr());
+    const int64_t steps = b.stepsOf(p, b.kc);
+    packedB = makeBuffer("bp", packedType(), Storage::stack, b.panelsPerTask * steps * nr());
+    if (b.copyA)
+      copyOfA = makeBuffer("ap", packedType(), Storage::stack, (p.ta ? steps : b.tile.rows) * b.strideA(p));
     sums =
         makeBuffer("c", dtype(), Storage::stack, tileSize() * (b.kBlocks > 1 ? b.tilesPerTask * b.panelsPerTask : 1));
     Expr panels = part(b.panels, b.panelsPerTask, panel0), tiles = part(b.tiles, b.tilesPerTask, tile0);
@@ -246,9 +272,12 @@ private:
       Expr k0 = kb * b.kc;
       return Body{bindTo("kl", part(p.k, b.kc, k0), [&](const Expr &kl) {
         auto onTile = [&](const Expr &tile, const Expr &a0) {
-          Body out = {serial("panel", ownTail ? fullPanels : panels, [&](const Expr &panel) {
+          Body out;
+          if (b.copyA)
+            out = copyTile(a0, kl);
+          out.push_back(serial("panel", ownTail ? fullPanels : panels, [&](const Expr &panel) {
             return panelBody(b.tile, kb, kl, tile0, tile, a0, panel, panel0 + panel);
-          })};
+          }));
           if (ownTail) {
             Tile t = b.tile;
             t.vecs = int(ceilDiv(b.tailCols, t.lanes));
@@ -265,6 +294,8 @@ private:
         return out;
       })};
     });
+    if (b.copyA)
+      body = alloc(copyOfA, {body});
     return alloc(packedB, {alloc(sums, {body})});
   }
 
@@ -273,24 +304,92 @@ private:
 
   static Expr eq(const Expr &x, const Expr &y) { return binary(BinaryOp::eq, x, y); }
 
+  /// Packs a block of kl elements of k: body(first element, first step, steps, odd) for each run of elements that pairs
+  /// do not reach across. With `odd` there is one element in a pair of its own, after `steps` whole ones (or single
+  /// elements, where nothing is paired).
+  using Run = std::function<Body(const Expr &first, const Expr &step, const Expr &steps, bool odd)>;
+  Body runs(const Expr &kl, const Run &body) const {
+    if (!b.pairs)
+      return body(imm(0), imm(0), kl, false);
+    auto run = [&](const Expr &first, const Expr &step, const Expr &length, bool maybeOdd) {
+      Expr whole = length / imm(2);
+      Body out = body(first, step, whole, false);
+      if (maybeOdd)
+        out.push_back(ifThen(eq(length % imm(2), imm(1)), body(first + whole * 2, step + whole, imm(1), true)));
+      return out;
+    };
+    if (p.fold % 2 == 0)  // or no fold: blocks are even but for the last
+      return run(imm(0), imm(0), kl, p.k % 2 != 0);
+    return {serial("f", folds(kl),
+                   [&](const Expr &f) { return run(f * p.fold, f * ceilDiv(p.fold, 2), lengthOfFold(f, kl), true); })};
+  }
+  Expr folds(const Expr &kl) const { return (kl + (p.fold - 1)) / imm(p.fold); }
+  Expr lengthOfFold(const Expr &f, const Expr &kl) const {
+    return p.k % p.fold == 0 ? imm(p.fold) : min(imm(p.fold), kl - f * p.fold);
+  }
+  /// Steps of the chain in so many elements of k.
+  Expr stepsIn(const Expr &k) const { return b.pairs ? (k + 1) / imm(2) : k; }
+
+  /// What a step takes from an operand: the element at `at`, or the pair of it and the next one in k, `stride` away. An
+  /// odd one stands with a zero.
+  Expr stepOf(const Buffer &from, const Expr &at, int64_t stride, bool odd) const {
+    if (!b.pairs)
+      return load(from, at);
+    if (odd)
+      return pair(load(from, at), fimm(0));
+    return stride == 1 ? loadPair(from, at) : pair(load(from, at), load(from, at + stride));
+  }
+  int64_t perStep() const { return b.pairs ? 2 : 1; }
+
   Body packB(const Expr &panel0, const Expr &fullPanels, const Expr &last, const Expr &k0, const Expr &kl) {
     PanelPack pack;
     pack.from = group.inputs[p.b];
     pack.to = packedB;
     pack.stepStride = p.tb ? 1 : p.ldb;
     pack.colStride = p.tb ? p.ldb : 1;
-    pack.base = batch * p.bBatch + k0 * pack.stepStride + panel0 * (nr() * pack.colStride);
-    pack.steps = kl;
+    Expr base = batch * p.bBatch + k0 * pack.stepStride + panel0 * (nr() * pack.colStride);
     pack.fullPanels = fullPanels;
     pack.tailCols = b.tailCols;
     pack.hasTail = b.colTasks > 1 ? last : nullptr;
     pack.width = int(nr());
     pack.lanes = b.tile.lanes;
-    pack.panelSteps = b.kc;
-    return packPanels(pack);
+    pack.panelSteps = b.stepsOf(p, b.kc);
+    return runs(kl, [&](const Expr &first, const Expr &step, const Expr &steps, bool odd) {
+      pack.base = base + first * pack.stepStride;
+      pack.toBase = step * nr();
+      pack.steps = steps;
+      if (b.pairs)
+        pack.element = [&, odd, from = pack.base](const Expr &s, const Expr &col) {
+          return stepOf(pack.from, from + s * (2 * pack.stepStride) + col * pack.colStride, pack.stepStride, odd);
+        };
+      return packPanels(pack);
+    });
+  }
+
+  /// The tile of A from a0 on as f32 or as pairs: [rows][steps], or [steps][rows] where A comes as [K,M].
+  Body copyTile(const Expr &a0, const Expr &kl) {
+    const Buffer &from = group.inputs[p.a];
+    const int64_t stride = b.strideA(p);
+    return runs(kl, [&](const Expr &first, const Expr &step, const Expr &steps, bool odd) {
+      if (p.ta)
+        return Body{serial("s", steps, [&](const Expr &s) {
+          return Body{vectorLoop("i", imm(b.tile.rows), b.tile.lanes, [&](const Expr &i) {
+            Expr at = a0 + (first + s * perStep()) * p.lda + i;
+            return Body{store(copyOfA, (step + s) * stride + i, stepOf(from, at, p.lda, odd))};
+          })};
+        })};
+      return Body{serial("i", imm(b.tile.rows), [&](const Expr &i) {
+        return Body{vectorLoop("s", steps, b.tile.lanes, [&](const Expr &s) {
+          Expr at = a0 + i * p.lda + first + s * perStep();
+          return Body{store(copyOfA, i * stride + step + s, stepOf(from, at, 1, odd))};
+        })};
+      })};
+    });
   }
 
   Expr elementA(const Expr &a0, int row, const Expr &k) const {
+    if (b.copyA)
+      return load(copyOfA, p.ta ? k * b.strideA(p) + int64_t(row) : k + row * b.strideA(p));
     return load(group.inputs[p.a], a0 + (p.ta ? k * p.lda + int64_t(row) : k + row * p.lda));
   }
 
@@ -327,8 +426,9 @@ private:
       TileLoop loop;
       loop.tile = t;
       loop.steps = steps;
+      loop.pairs = b.pairs;
       loop.a = [&, first](int row, const Expr &k) { return elementA(a0, row, first + k); };
-      Expr b0 = panel * (b.kc * nr()) + first * nr();
+      Expr b0 = panel * (b.stepsOf(p, b.kc) * nr()) + first * nr();
       loop.b = [&, b0](int vec, const Expr &k, const Expr &j) {
         return load(packedB, b0 + k * nr() + int64_t(vec * t.lanes) + j);
       };
@@ -341,13 +441,11 @@ private:
       return tileLoop(loop);
     };
     if (p.fold)
-      out.push_back(serial("f", (kl + (p.fold - 1)) / imm(p.fold), [&](const Expr &f) {
-        Expr first = f * p.fold;
-        Expr steps = p.k % p.fold == 0 ? imm(p.fold) : min(imm(p.fold), kl - first);
-        return Body{micro(first, steps)};
+      out.push_back(serial("f", folds(kl), [&](const Expr &f) {
+        return Body{micro(f * b.stepsOf(p, p.fold), stepsIn(lengthOfFold(f, kl)))};
       }));
     else
-      out.push_back(micro(imm(0), kl));
+      out.push_back(micro(imm(0), stepsIn(kl)));
 
     Stmt finish =
         epilogue.emit(batch, i0 + ownRow, imm(t.rows) - ownRow, col0, cols, t.lanes,
@@ -360,25 +458,29 @@ private:
   const Problem &p;
   const Blocks &b;
   Epilogue epilogue;
-  Buffer packedB, sums;
+  Buffer packedB, copyOfA, sums;
   Expr batch;
   bool needsStart;  // sums begin in memory rather than at +0 in registers
 };
 
 /// Estimated cycles of one core for one task; coarse, but in the right order. Fitted to the shapes of GPT-2
 /// (kernel_bench).
-double taskCycles(const Problem &p, const Tile &tile, const Target &target, int64_t kc, int64_t tiles, int64_t panels) {
-  const double bytes = sizeOf(tile.dtype), cols = double(panels * tile.cols()), rows = double(tiles * tile.rows),
+double taskCycles(const Problem &p, const Tile &tile, const Target &target, bool pairs, int64_t kc, int64_t tiles,
+                  int64_t panels) {
+  const double bytes = sizeOf(p.stored), cols = double(panels * tile.cols()), rows = double(tiles * tile.rows),
                k = double(p.k);
   // Cycles per byte that the prefetchers do not hide: A is read along its rows, B in pieces of a panel's width.
   auto far = [&](double total, double near, double memory) {
     return total > double(target.l3Bytes) / 2 ? memory : total > double(target.l2Bytes) / 2 ? near : 0.0;
   };
-  const double readA = rows * k * bytes * far(double(p.m) * k * bytes, p.ta ? 0.05 : 0.02, p.ta ? 0.3 : 0.03);
-  const double packB = k * cols * ((p.tb ? 1.0 : 0.25) + bytes * far(double(p.n) * k * bytes, 0.1, p.tb ? 0.1 : 0.35));
+  const double copyA = p.stored == DType::f32 ? 0 : p.ta ? 0.15 : 0.1;
+  const double readA = rows * k * (copyA + bytes * far(double(p.m) * k * bytes, p.ta ? 0.05 : 0.02, p.ta ? 0.3 : 0.03));
+  const double packB =
+      k * cols *
+      ((p.tb ? 1.0 : 0.25) * (pairs ? 0.5 : 1) + bytes * far(double(p.n) * k * bytes, 0.1, p.tb ? 0.1 : 0.35));
   const double blocks = double(ceilDiv(p.k, kc)), folds = p.fold ? double(ceilDiv(p.k, p.fold)) : 1;
   const double sums = double(tile.rows * tile.vecs);  // vectors of accumulators
-  const double perPanel = k * sums / 2 + blocks * 40 + (folds + (blocks > 1 ? 2 * blocks : 0)) * sums;
+  const double perPanel = k * sums / (pairs ? 4 : 2) + blocks * 40 + (folds + (blocks > 1 ? 2 * blocks : 0)) * sums;
   return readA + packB + double(tiles * panels) * perPanel + 2000;
 }
 
@@ -388,6 +490,7 @@ Schedule schedule(const Problem &p, const Target &target) {
   Schedule best;
   best.recipe = "matmul";
   const Tile tile = tileForRows(registerTile(target, DType::f32), p.m);
+  best.pairs = target.bf16Dot && p.stored == DType::bf16;
   const int64_t bytes = sizeOf(tile.dtype), nr = tile.cols();
   best.vec = tile.lanes;
   best.mr = tile.rows;
@@ -396,7 +499,7 @@ Schedule schedule(const Problem &p, const Target &target) {
   // Blocks of k: long ones spare trips of the accumulators to memory, short ones leave room for more columns, for which
   // A is read once.
   std::vector<int64_t> steps;
-  const int64_t unit = p.fold ? p.fold : 16;
+  const int64_t unit = p.fold ? p.fold : best.pairs ? 32 : 16;
   for (int64_t most : {1024, 800, 512, 256}) {
     int64_t blocks = ceilDiv(p.k, std::max(unit, most));
     steps.push_back(std::min(p.k, roundUp(ceilDiv(p.k, blocks), unit)));
@@ -404,12 +507,13 @@ Schedule schedule(const Problem &p, const Target &target) {
   // Panels of B and the sums of a task should stay in the second-level cache. A transposed A needs room there too: a
   // tile of it is a short piece of each of kc rows, and where those lie in pages of their own they fall into few sets.
   auto fits = [&](int64_t kc, int64_t tiles, int64_t panels) {
-    if (p.ta && kc > (p.lda * bytes > 4096 ? 256 : panels > 1 ? 512 : 1024))
+    const bool direct = p.ta && p.stored == DType::f32;  // the micro-kernel reads A as it is
+    if (direct && kc > (p.lda * bytes > 4096 ? 256 : panels > 1 ? 512 : 1024))
       return false;
-    const double b = double(kc * panels * nr * bytes),
+    const double b = double(kc * panels * nr * bytes) / (best.pairs ? 2 : 1),
                  sums = kc < p.k ? double(tiles * tile.rows * panels * nr * bytes) : 0;
     const double l2 = double(std::min(target.l2Bytes, stackBudget * 16 / 15));
-    return b <= l2 * (p.ta ? 0.27 : 0.5) && b + sums <= l2 * (p.ta ? 0.7 : 0.92);
+    return b <= l2 * (direct ? 0.27 : 0.5) && b + sums <= l2 * (direct ? 0.7 : 0.92);
   };
   // How the result is cut into tasks: least estimated time of the busiest thread.
   const int64_t tiles = ceilDiv(p.m, tile.rows), panels = ceilDiv(p.n, nr);
@@ -424,8 +528,8 @@ Schedule schedule(const Problem &p, const Target &target) {
           break;
         // Threads are never equally fast: the last round is partly idle, so many small tasks beat a few large ones.
         const double tasks = double(p.batch * rowTasks * ceilDiv(panels, perTask));
-        const double time =
-            (std::ceil(tasks / target.threads) + 0.3) * taskCycles(p, tile, target, kc, tilesPerTask, perTask);
+        const double time = (std::ceil(tasks / target.threads) + 0.3) *
+                            taskCycles(p, tile, target, best.pairs, kc, tilesPerTask, perTask);
         if (time < least) {
           least = time;
           best.kc = kc;

@@ -18,6 +18,7 @@ struct Problem {
   int64_t fold = 0;
   int64_t lda = 0, ldb = 0;        // elements between rows in memory
   int64_t aBatch = 0, bBatch = 0;  // elements between matrices of a batch
+  DType stored = DType::f32;       // of both operands, in memory
   /// "" when the recipe covers the group, else why it does not.
   static std::string read(const Op &fused, Problem &out);
 };

@@ -104,7 +104,8 @@ static bool isLeaf(const Expr &e) {
 
 /// What registers and stack buffers hold changes from statement to statement.
 static bool isChanging(const Expr &e) {
-  return e->kind == ExprKind::HReduce || (e->kind == ExprKind::Load && e->buffer->storage != Storage::global);
+  return e->kind == ExprKind::HReduce ||
+         ((e->kind == ExprKind::Load || e->kind == ExprKind::LoadPair) && e->buffer->storage != Storage::global);
 }
 
 /// Index arithmetic such as base + lane: it stays inside the load or store, where the emitter sees a contiguous access.

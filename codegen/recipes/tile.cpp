@@ -83,15 +83,17 @@ Stmt tileLoop(const TileLoop &t) {
       std::vector<Expr> bs;
       std::vector<Var> vars;
       for (int v = 0; v < tile.vecs; ++v) {
-        vars.push_back(makeVar("b", tile.dtype));
         bs.push_back(t.b(v, k, j));
+        vars.push_back(makeVar("b", bs.back()->dtype));
       }
       Body body;
       for (int i = 0; i < tile.rows; ++i)
         body.push_back(bindTo("a", t.a(i, k), [&](const Expr &a) {
           Body fmas;
-          for (int v = 0; v < tile.vecs; ++v)
-            fmas.push_back(store(acc, slot(i, v, j), kir::fma(a, kir::ref(vars[v]), load(acc, slot(i, v, j)))));
+          for (int v = 0; v < tile.vecs; ++v) {
+            Expr sum = load(acc, slot(i, v, j)), b = kir::ref(vars[v]);
+            fmas.push_back(store(acc, slot(i, v, j), t.pairs ? dot(sum, b, a) : kir::fma(a, b, sum)));
+          }
           return fmas;
         }));
       for (int v = tile.vecs; v-- > 0;)
@@ -132,11 +134,12 @@ Body packPanels(const PanelPack &p) {
   GPTC_CHECK(p.stepStride == 1 || p.colStride == 1, "strides {} {}", p.stepStride, p.colStride);
   const int64_t panelSize = p.panelSteps * p.width;
   Expr toBase = p.toBase ? p.toBase : at(0);
+  Expr nothing = isFloat(p.to->dtype) ? fimm(0, p.to->dtype) : imm(0, p.to->dtype);
   Body out;
   auto zeros = [&](const Expr &panelBase) {
     return serial("k", p.steps, [&](const Expr &k) {
       return Body{vectorLoop("j", at(p.width), p.lanes, [&](const Expr &j) {
-        return Body{store(p.to, panelBase + k * int64_t(p.width) + j, fimm(0, p.to->dtype))};
+        return Body{store(p.to, panelBase + k * int64_t(p.width) + j, nothing)};
       })};
     });
   };
@@ -145,8 +148,10 @@ Body packPanels(const PanelPack &p) {
     auto copyRow = [&](const Expr &k, const Expr &panel, int64_t cols) {
       Expr src = p.base + k * p.stepStride + panel * int64_t(p.width);
       Expr dst = toBase + panel * panelSize + k * int64_t(p.width);
-      return vectorLoop("j", at(cols), p.lanes,
-                        [&](const Expr &j) { return Body{store(p.to, dst + j, load(p.from, src + j))}; });
+      return vectorLoop("j", at(cols), p.lanes, [&](const Expr &j) {
+        Expr value = p.element ? p.element(k, panel * int64_t(p.width) + j) : load(p.from, src + j);
+        return Body{store(p.to, dst + j, value)};
+      });
     };
     out.push_back(serial("k", p.steps, [&](const Expr &k) {
       return Body{serial("p", p.fullPanels, [&](const Expr &panel) { return Body{copyRow(k, panel, p.width)}; })};
@@ -160,15 +165,16 @@ Body packPanels(const PanelPack &p) {
   }
   // Transposing: squares of lanes x lanes in registers, what is left over element by element.
   const int64_t lanes = p.lanes;
-  auto source = [&](const Expr &panel, const Expr &col) {
-    return p.base + (panel * int64_t(p.width) + col) * p.colStride;
+  auto element = [&](const Expr &panel, const Expr &col, const Expr &step, const Expr &along) {
+    Expr n = panel * int64_t(p.width) + col;
+    return p.element ? p.element(step + along, n) : load(p.from, p.base + n * p.colStride + step + along);
   };
   auto target = [&](const Expr &panel, const Expr &k) { return toBase + panel * panelSize + k * int64_t(p.width); };
   auto rest = [&](const Expr &panel, const Expr &firstCol, const Expr &cols, const Expr &firstStep, const Expr &steps) {
     return serial("c", cols, [&](const Expr &c) {
       return Body{serial("k", steps, [&](const Expr &k) {
         Expr col = firstCol + c, step = firstStep + k;
-        return Body{store(p.to, target(panel, step) + col, load(p.from, source(panel, col) + step))};
+        return Body{store(p.to, target(panel, step) + col, element(panel, col, step, at(0)))};
       })};
     });
   };
@@ -178,18 +184,17 @@ Body packPanels(const PanelPack &p) {
     if (cols >= lanes)
       out.push_back(serial("g", at(cols / lanes), [&](const Expr &g) {
         Expr col0 = g * lanes;
-        return Body{serial("s", squares,
-                           [&](const Expr &s) {
-                             return Body{transposed(
-                                 p.lanes, p.to->dtype,
-                                 [&](int col, const Expr &k) {
-                                   return load(p.from, source(panel, col0 + int64_t(col)) + s * lanes + k);
-                                 },
-                                 [&](int step, const Expr &lane, const Expr &v) {
-                                   return store(p.to, target(panel, s * lanes + int64_t(step)) + col0 + lane, v);
-                                 })};
-                           }),
-                    rest(panel, col0, at(lanes), done, p.steps - done)};
+        return Body{
+            serial("s", squares,
+                   [&](const Expr &s) {
+                     return Body{transposed(
+                         p.lanes, p.to->dtype,
+                         [&](int col, const Expr &k) { return element(panel, col0 + int64_t(col), s * lanes, k); },
+                         [&](int step, const Expr &lane, const Expr &v) {
+                           return store(p.to, target(panel, s * lanes + int64_t(step)) + col0 + lane, v);
+                         })};
+                   }),
+            rest(panel, col0, at(lanes), done, p.steps - done)};
       }));
     if (cols % lanes)
       out.push_back(rest(panel, at(cols / lanes * lanes), at(cols % lanes), at(0), p.steps));

@@ -34,6 +34,7 @@ Tile tileForRows(const Tile &largest, int64_t rows);
 struct TileLoop {
   Tile tile;
   kir::Expr steps;                                          // extent of k
+  bool pairs = false;                                       // a and b yield pairs of bf16, a step takes kir::dot
   std::function<kir::Expr(int row, const kir::Expr &k)> a;  // uniform
   std::function<kir::Expr(int vec, const kir::Expr &k, const kir::Expr &lane)> b;
   std::function<kir::Expr(int row, int vec, const kir::Expr &lane)> start;  // null: +0
@@ -67,6 +68,9 @@ kir::Stmt transposed(int lanes, DType dtype, const std::function<kir::Expr(int, 
 /// is 1. `panelSteps` is the number of steps for which each panel has room (>= steps).
 struct PanelPack {
   kir::Buffer from, to;
+  /// What stands at (k, n) instead, where a plain load does not do: along colStride 1 it is asked for lanes of n, along
+  /// stepStride 1 for lanes of k.
+  std::function<kir::Expr(const kir::Expr &step, const kir::Expr &col)> element;
   kir::Expr base;  // i64
   int64_t stepStride = 1, colStride = 1;
   kir::Expr steps;       // i64, may be a runtime value

@@ -1,6 +1,8 @@
-// kernel_bench [FILTER] [--threads N] [--schedule "matmul mr=.. .."] [--emit]: speed of the generated matmul and
-// attention kernels at the shapes of GPT-2 124M (1024 tokens) and of the small character model, against the peak of the
-// same core in the same moment.
+// kernel_bench [FILTER] [--threads N] [--bf16] [--schedule "matmul mr=.. .."] [--emit]: speed of the generated matmul
+// and attention kernels at the shapes of GPT-2 124M (1024 tokens) and of the small character model, against the peak of
+// the same core in the same moment.
+//
+// --bf16 stores all but weight gradients in bf16; the peak is then that of dot products of pairs where there are any.
 //
 // With one thread it counts CPU time of the thread, so that other load on the machine disturbs little; with more it
 // counts wall time on the pool. Each measurement stands between two runs of a loop of independent FMAs on registers.
@@ -8,6 +10,7 @@
 #include "codegen/recipes/tile.h"
 #include "codegen/thread_pool.h"
 #include "ir/diagnostics.h"
+#include "ir/kernel_eval.h"
 #include "ir/opdef.h"
 
 #include <algorithm>
@@ -50,8 +53,8 @@ struct Runner {
   }
 };
 
-/// FMAs on registers: `tasks` tasks of `steps` steps.
-kir::Kernel peakKernel(const Target &target, int64_t tasks, int64_t steps) {
+/// FMAs, or dot products of pairs, on registers: `tasks` tasks of `steps` steps.
+kir::Kernel peakKernel(const Target &target, bool pairs, int64_t tasks, int64_t steps) {
   using namespace kir;
   const int lanes = target.lanes(DType::f32), chains = int(target.vectorRegisters) - 4;
   Buffer out = makeBuffer("out", DType::f32, Storage::global, tasks * lanes, true);
@@ -70,10 +73,11 @@ kir::Kernel peakKernel(const Target &target, int64_t tasks, int64_t steps) {
   k.body = {parallel("t", tasks, [&](const Expr &t) {
     Stmt zero = every([&](int i, const Expr &j) { return store(acc, j + int64_t(i * lanes), fimm(i)); });
     Stmt steps_ = serial("k", imm(steps), [&](const Expr &) {
-      return std::vector<Stmt>{bindTo("x", load(out, t * lanes), [&](const Expr &x) {
+      Expr factor = load(out, t * lanes);
+      return std::vector<Stmt>{bindTo("x", pairs ? pair(factor, factor) : factor, [&](const Expr &x) {
         return std::vector<Stmt>{every([&](int i, const Expr &j) {
           Expr at = j + int64_t(i * lanes);
-          return store(acc, at, kir::fma(load(acc, at), x, x));
+          return store(acc, at, pairs ? dot(load(acc, at), x, x) : kir::fma(x, x, load(acc, at)));
         })};
       })};
     });
@@ -93,8 +97,10 @@ struct Case {
   double flops = 0, bytes = 0;  // bytes: memory traffic that cannot be avoided, for cases that memory limits
 };
 
-std::string type(std::initializer_list<int64_t> dims) {
-  std::string s = "f32[";
+std::string stored = "f32";  // or bf16
+
+std::string type(std::initializer_list<int64_t> dims, const std::string &dtype = stored) {
+  std::string s = dtype + "[";
   for (int64_t d : dims)
     s += (s.back() == '[' ? "" : ",") + std::to_string(d);
   return s + "]";
@@ -106,12 +112,13 @@ Case product(const std::string &name, int64_t m, int64_t n, int64_t k, const std
   c.kind = "matmul";
   c.flops = 2.0 * double(m) * double(n) * double(k);
   if (m < 16)
-    c.bytes = 4.0 * double(n) * double(k);
+    c.bytes = (stored == "f32" ? 4.0 : 2.0) * double(n) * double(k);
   bool ta = kind == "dw", tb = kind == "dx";
   c.name =
       fmt::format("{} {}x{}x{}{}{}{}", name, m, n, k, ta ? " ta" : "", tb ? " tb" : "", epilogue ? " bias+gelu" : "");
-  std::string a = ta ? type({k, m}) : type({m, k}), b = tb ? type({n, k}) : type({k, n}), y = type({m, n});
-  std::string at = ta ? fmt::format(" {{fold={}, ta=true}}", fold) : tb ? " {tb=true}" : "";
+  std::string a = ta ? type({k, m}) : type({m, k}), b = tb ? type({n, k}) : type({k, n}),
+              y = type({m, n}, ta ? "f32" : stored);
+  std::string at = ta ? fmt::format(" {{fold={}, out=\"f32\", ta=true}}", fold) : tb ? " {tb=true}" : "";
   c.args = fmt::format("%a: {}, %b: {}", a, b);
   c.body = fmt::format("%y = matmul %a, %b{} : {}\n", at, y);
   if (epilogue) {
@@ -128,7 +135,7 @@ Case attention(const std::string &name, int64_t b, int64_t t, int64_t h, int64_t
   c.kind = grad ? "attention_grad" : "attention";
   c.name = fmt::format("{} B{} T{} H{} D{}{}", name, b, t, h, d, p > 0 ? " dropout" : "");
   c.flops = 2.0 * double(b) * double(h) * double(t) * double(t) * double(d) * (grad ? 2.5 : 1);
-  std::string qkv = type({b, t, 3 * h * d}), o = type({b, t, h * d}), lse = type({b, h, t});
+  std::string qkv = type({b, t, 3 * h * d}), o = type({b, t, h * d}), lse = type({b, h, t}, "f32");
   std::string at = fmt::format("{{n_head={}{}}}", h, p > 0 ? fmt::format(", p={}, stream=3", p) : "");
   std::string seeds = p > 0 ? ", %seed: i64[], %step: i64[], %seq: i64[]" : "",
               use = p > 0 ? ", %seed, %step, %seq" : "";
@@ -147,7 +154,7 @@ Case cached(int64_t s, int64_t h, int64_t d) {
   c.kind = "attention_cached";
   c.name = fmt::format("attention_cached S{} H{} D{}", s, h, d);
   c.flops = 4.0 * double(s) * double(h) * double(d);
-  c.bytes = 8.0 * double(s) * double(h) * double(d);
+  c.bytes = (stored == "f32" ? 8.0 : 4.0) * double(s) * double(h) * double(d);
   std::string cache = type({h, s, d});
   c.args = fmt::format("%x: {}, %k: {}, %v: {}, %pos: i64[]", type({1, 1, 3 * h * d}), cache, cache);
   c.body =
@@ -216,6 +223,8 @@ int main(int argc, char **argv) {
       threads = unsigned(std::atoi(argv[++i]));
     else if (a == "--schedule" && i + 1 < argc)
       given = argv[++i];
+    else if (a == "--bf16")
+      stored = "bf16";
     else if (a == "--emit")
       emit = true;
     else
@@ -229,12 +238,13 @@ int main(int argc, char **argv) {
   Runner runner{pool.get()};
 
   const int64_t peakTasks = threads, peakSteps = 40000;
-  kir::Kernel peak = peakKernel(target, peakTasks, peakSteps);
+  const bool pairs = stored == "bf16" && target.bf16Dot;
+  kir::Kernel peak = peakKernel(target, pairs, peakTasks, peakSteps);
   CompiledKernel peakCode = jit.compile({&peak})[0];
   std::vector<float> peakOut(size_t(peakTasks * target.lanes(DType::f32)), 1.0f);
   void *peakParams[] = {peakOut.data()};
   const double peakFlops =
-      2.0 * double(peakTasks * peakSteps) * target.lanes(DType::f32) * (target.vectorRegisters - 4);
+      (pairs ? 4.0 : 2.0) * double(peakTasks * peakSteps) * target.lanes(DType::f32) * (target.vectorRegisters - 4);
 
   std::printf("%-44s %8s %9s %7s %7s  %s\n", "case", "ms", "GFLOP/s", "% peak", "GB/s", "schedule");
   for (const Case &c : cases()) {
@@ -261,9 +271,13 @@ int main(int argc, char **argv) {
       memory.emplace_back(static_cast<char *>(std::aligned_alloc(2 << 20, bytes)), &std::free);
       (void)madvise(memory.back().get(), bytes, MADV_HUGEPAGE);
       params.push_back(memory.back().get());
+      auto value = [](int64_t i) { return float((i * 2654435761u >> 16 & 1023) - 511) / 1024.0f; };
       if (b->dtype == DType::f32)
         for (int64_t i = 0; i < b->size; ++i)
-          static_cast<float *>(params.back())[i] = float((i * 2654435761u >> 16 & 1023) - 511) / 1024.0f;
+          static_cast<float *>(params.back())[i] = value(i);
+      else if (b->dtype == DType::bf16)
+        for (int64_t i = 0; i < b->size; ++i)
+          static_cast<uint16_t *>(params.back())[i] = kir::bitsOfBF16(kir::roundBF16(value(i)));
       else
         std::memset(params.back(), 0, bytes);
       if (b->dtype == DType::i64)  // the position of a cached attention

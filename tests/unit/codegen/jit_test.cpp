@@ -187,5 +187,6 @@ TEST(Peak, IsPlausible) {
   ThreadPool pool(1);
   double flops = measurePeakFlops(pool, t);
   EXPECT_GT(flops, 1e9);
+  EXPECT_GT(measurePeakFlops(pool, t, DType::bf16), 0.5 * flops);
   EXPECT_LT(flops, 2.0 * 4 * 16 * 10e9);  // four pipes of sixteen lanes at 10 GHz
 }

@@ -47,4 +47,5 @@ TEST(RandomKernels, F32) { compare(hostTarget(1), DType::f32, 1, 100); }
 TEST(RandomKernels, F64) { compare(hostTarget(1), DType::f64, 10001, 80); }
 TEST(RandomKernels, F32WithoutAVX512) { compare(maskedTarget("-avx512f"), DType::f32, 20001, 80); }
 TEST(RandomKernels, F64WithoutAVX512) { compare(maskedTarget("-avx512f"), DType::f64, 30001, 40); }
+TEST(RandomKernels, F32WithoutBF16) { compare(maskedTarget("-avx512bf16"), DType::f32, 50001, 30); }
 TEST(RandomKernels, F32WithoutAVX) { compare(maskedTarget("-avx"), DType::f32, 40001, 30); }

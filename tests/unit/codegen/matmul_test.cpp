@@ -13,8 +13,8 @@ Group matmulOf(llvm::ArrayRef<Type> operands, const AttrMap &attributes) {
   g.fused->attrs.set("kind", "matmul");
   return g;
 }
-Type f32(std::initializer_list<int64_t> dims) {
-  return Type(DType::f32, llvm::SmallVector<Dim>(dims.begin(), dims.end()));
+Type typeOf(DType t, std::initializer_list<int64_t> dims) {
+  return Type(t, llvm::SmallVector<Dim>(dims.begin(), dims.end()));
 }
 
 Schedule schedule(const char *text) {
@@ -50,11 +50,13 @@ constexpr Form forms[] = {{"plain", false, false, false, 0},   {"tb", false, tru
                           {"fold init", true, false, true, 8}, {"init", false, false, true, 0},
                           {"both", true, true, false, 0}};
 
-Group formOf(const Form &f, int64_t m, int64_t n, int64_t k) {
-  std::vector<Type> types = {f.ta ? f32({k, m}) : f32({m, k}), f.tb ? f32({n, k}) : f32({k, n})};
+/// Operands in `stored`, init and result in f32.
+Group formOf(const Form &f, int64_t m, int64_t n, int64_t k, DType stored = DType::f32) {
+  std::vector<Type> types = {f.ta ? typeOf(stored, {k, m}) : typeOf(stored, {m, k}),
+                             f.tb ? typeOf(stored, {n, k}) : typeOf(stored, {k, n})};
   if (f.init)
-    types.push_back(f32({m, n}));
-  return matmulOf(types, attrs({{"ta", f.ta}, {"tb", f.tb}, {"fold", f.fold}}));
+    types.push_back(typeOf(DType::f32, {m, n}));
+  return matmulOf(types, attrs({{"ta", f.ta}, {"tb", f.tb}, {"fold", f.fold}, {"out", "f32"}}));
 }
 
 // One element less and one more than tiles, vectors and blocks of k, and primes.
@@ -120,6 +122,50 @@ TEST(Matmul, CutsNeverChangeBits) {
         run(formOf(next, m, n, k - cut), {part(operands[0], cut, k - cut), part(operands[1], cut, k - cut), first}, {}),
         sum, fmt::format("sum continued at {}", cut));
   }
+}
+
+/// What sums in f32 may be off by: a unit of 2^-24 of the sum of |a||b| for each of the k additions that a product goes
+/// through, one for its own rounding and one for the sum with init.
+void expectWithinBound(const Group &g, const std::vector<Tensor> &operands, const std::vector<Tensor> &got, int64_t k,
+                       const std::string &what) {
+  std::vector<Tensor> magnitudes = operands;
+  for (Tensor &t : magnitudes)
+    for (double &v : t.data)
+      v = std::fabs(v);
+  std::vector<Tensor> want = interpretFused(*g.fused, operands), sums = interpretFused(*g.fused, magnitudes);
+  for (size_t i = 0; i < want[0].data.size(); ++i)
+    ASSERT_LE(std::fabs(got[0].data[i] - want[0].data[i]), double(k + 2) * 0x1p-24 * sums[0].data[i] + 0x1p-120)
+        << what << ": element " << i << " is " << got[0].data[i] << ", not " << want[0].data[i];
+}
+
+// Narrow operands, in pairs and converted, odd extents and folds too: within the bound of sums in f32, and no size
+// changes a bit.
+TEST(Matmul, NarrowOperands) {
+  Target with = hostTarget(), without = hostTarget();
+  with.bf16Dot = true, without.bf16Dot = false;  // the emitter has FMAs where the CPU has no dot products
+  std::vector<Form> all(std::begin(forms), std::end(forms));
+  all.push_back({"odd fold", true, false, true, 7});
+  all.push_back({"odd fold tb", false, true, false, 5});
+  for (const Form &f : all)
+    for (auto [m, n, k] : {std::array<int64_t, 3>{29, 75, 83}, {5, 31, 7}, {1, 1, 1}, {15, 65, 17}, {14, 33, 64}})
+      for (DType stored : {DType::bf16, DType::f16})
+        for (const Target &target : {with, without}) {
+          Group g = formOf(f, m, n, k, stored);
+          std::vector<Tensor> operands = randomOperands(g, 1);
+          std::string what = fmt::format("{} {}x{}x{} {} {}", f.name, m, n, k, nameOf(stored).str(), target.bf16Dot);
+          Schedule own = defaultSchedule(*g.fused, target);
+          EXPECT_EQ(own.pairs, target.bf16Dot && stored == DType::bf16 && (m > 4 || f.fold)) << what;
+          std::vector<Tensor> want = run(g, operands, {.target = target});
+          expectWithinBound(g, operands, want, k, what);
+          expectSame(run(g, operands, {.target = target, .compiled = false}), want, what);
+          if (m > 4)
+            for (Schedule s : schedules()) {
+              s.pairs = own.pairs;
+              expectSame(run(g, operands, {.schedule = s}), want, what + " " + s.str());
+            }
+          if (HasFailure())
+            return;
+        }
 }
 
 TEST(Matmul, Epilogue) {
@@ -190,12 +236,13 @@ TEST(Matmul, LargeShapesFitTheStack) {
            {std::array<int64_t, 3>{4096, 50257, 768}, {50257, 1600, 4096}, {8192, 768, 50257}, {100000, 64, 100000}}) {
         Form form = f;
         form.fold = f.fold ? 256 : 0;
-        Group g = formOf(form, m, n, k);
-        for (DType compute : {DType::f32, DType::f64}) {
-          std::vector<std::string> errors =
-              kir::verify(lowerGroup(*g.fused, defaultSchedule(*g.fused, target), target, compute).kernel);
-          EXPECT_TRUE(errors.empty()) << errors[0] << " " << f.name << " " << m << " " << n << " " << k;
-        }
+        for (DType stored : {DType::f32, DType::bf16})
+          for (DType compute : {DType::f32, DType::f64}) {
+            Group g = formOf(form, m, n, k, stored);
+            std::vector<std::string> errors =
+                kir::verify(lowerGroup(*g.fused, defaultSchedule(*g.fused, target), target, compute).kernel);
+            EXPECT_TRUE(errors.empty()) << errors[0] << " " << f.name << " " << m << " " << n << " " << k;
+          }
       }
   }
 }

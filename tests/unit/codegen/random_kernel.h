@@ -187,7 +187,9 @@ private:
     if (levels == 0 || chance(20))
       return leaf();
     Expr a = real(levels - 1);
-    switch (pick(0, 14)) {
+    switch (pick(0, f == DType::f32 ? 15 : 14)) {
+    case 15:
+      return dot(a, pairs(levels - 1), pairs(levels - 1));
     case 0:
       return a + real(levels - 1);
     case 1:
@@ -219,6 +221,12 @@ private:
     default:
       return cast(f, cast(f == DType::f64 ? DType::f32 : DType::f64, a));
     }
+  }
+
+  Expr pairs(int levels) {
+    if (chance(40))
+      return loadPair(h, index(size - 1));
+    return chance(70) ? pair(real(levels), real(levels)) : integer(levels);
   }
 
   Expr condition(int levels) {

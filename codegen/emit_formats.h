@@ -1,0 +1,125 @@
+// Storage formats as LLVM IR: narrow floats and predicates in memory, and products of pairs of bf16. A part of
+// emit_llvm.cpp, which alone includes it.
+#pragma once
+
+#include "ir/type.h"
+
+#include "llvm/IR/IRBuilder.h"
+#include "llvm/IR/Intrinsics.h"
+#include "llvm/IR/IntrinsicsX86.h"
+
+#include <numeric>
+
+namespace gptc {
+
+/// Values are scalars or vectors of any power of two of lanes.
+struct FormatEmitter {
+  using LValue = llvm::Value;
+
+  llvm::IRBuilder<> &b;
+  bool hasBF16 = false;  // the CPU has AVX512-BF16
+
+  /// `t`, or a vector of it like `shape`.
+  static llvm::Type *like(llvm::Type *t, LValue *shape) {
+    if (auto *v = llvm::dyn_cast<llvm::FixedVectorType>(shape->getType()))
+      return llvm::FixedVectorType::get(t, v->getNumElements());
+    return t;
+  }
+
+  /// From the representation in memory to that in registers.
+  LValue *unpack(DType t, LValue *v) {
+    if (t == DType::bf16) {
+      LValue *wide = b.CreateShl(b.CreateZExt(v, like(b.getInt32Ty(), v)), 16);
+      return b.CreateBitCast(wide, like(b.getFloatTy(), v));
+    }
+    if (t == DType::f16)
+      return b.CreateFPExt(v, like(b.getFloatTy(), v));
+    if (t == DType::pred)
+      return b.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
+    return v;
+  }
+  LValue *pack(DType t, LValue *v) {
+    if (t == DType::bf16)
+      return round(v);
+    if (t == DType::f16)
+      return b.CreateFPTrunc(v, like(b.getHalfTy(), v));
+    if (t == DType::pred)
+      return b.CreateZExt(v, like(b.getInt8Ty(), v));
+    return v;
+  }
+  /// The i16 of the nearest bf16 of an f32. Without the CPU's conversion, by integers: the same bits, denormals as
+  /// zeros.
+  LValue *round(LValue *v) {
+    llvm::Type *i32 = like(b.getInt32Ty(), v), *i16 = like(b.getInt16Ty(), v);
+    if (hasBF16)
+      return b.CreateBitCast(b.CreateFPTrunc(v, like(b.getBFloatTy(), v)), i16);
+    auto k = [&](uint64_t c) { return llvm::ConstantInt::get(i32, c); };
+    LValue *u = b.CreateBitCast(v, i32);
+    LValue *odd = b.CreateAnd(b.CreateLShr(u, 16), k(1));
+    LValue *rounded = b.CreateAdd(b.CreateAdd(u, k(0x7fff)), odd);
+    LValue *number = b.CreateSelect(isDenormal(u), b.CreateAnd(u, k(0x80000000)), rounded);
+    LValue *bits = b.CreateSelect(b.CreateFCmpUNO(v, v), b.CreateOr(u, k(0x400000)), number);
+    return b.CreateTrunc(b.CreateLShr(bits, 16), i16);
+  }
+
+  /// kir's Dot: acc is f32, x and y are u32.
+  LValue *dot(LValue *acc, LValue *x, LValue *y) {
+    auto *t = llvm::dyn_cast<llvm::FixedVectorType>(acc->getType());
+    const unsigned n = t ? t->getNumElements() : 1;
+    if (!hasBF16)
+      return dotByFmas(acc, x, y);
+    auto elements = [&](LValue *v, unsigned from, unsigned count) {
+      llvm::SmallVector<int, 32> at(count);
+      std::iota(at.begin(), at.end(), int(from));
+      return b.CreateShuffleVector(v, at);
+    };
+    if (n > 16) {
+      auto half = [&](unsigned from) {
+        return dot(elements(acc, from, n / 2), elements(x, from, n / 2), elements(y, from, n / 2));
+      };
+      LValue *low = half(0), *high = half(n / 2);
+      llvm::SmallVector<int, 64> all(n);
+      std::iota(all.begin(), all.end(), 0);
+      return b.CreateShuffleVector(low, high, all);
+    }
+    if (n < 4) {  // the narrowest instruction, with zeros where nobody looks
+      auto four = [&](LValue *v) {
+        LValue *r = llvm::Constant::getNullValue(llvm::FixedVectorType::get(v->getType()->getScalarType(), 4));
+        for (unsigned i = 0; i < n; ++i)
+          r = b.CreateInsertElement(r, t ? b.CreateExtractElement(v, i) : v, i);
+        return r;
+      };
+      LValue *r = dot(four(acc), four(x), four(y));
+      return t ? elements(r, 0, n) : b.CreateExtractElement(r, uint64_t(0));
+    }
+    using namespace llvm::Intrinsic;
+    auto id = n == 16  ? x86_avx512bf16_dpbf16ps_512
+              : n == 8 ? x86_avx512bf16_dpbf16ps_256
+                       : x86_avx512bf16_dpbf16ps_128;
+    auto *pairs = llvm::FixedVectorType::get(b.getBFloatTy(), 2 * n);
+    return b.CreateIntrinsic(id, {}, {acc, b.CreateBitCast(x, pairs), b.CreateBitCast(y, pairs)});
+  }
+
+private:
+  LValue *isDenormal(LValue *bits) {
+    auto k = [&](uint64_t c) { return llvm::ConstantInt::get(bits->getType(), c); };
+    return b.CreateICmpEQ(b.CreateAnd(bits, k(0x7f800000)), k(0));
+  }
+
+  LValue *dotByFmas(LValue *acc, LValue *x, LValue *y) {
+    llvm::Type *f32 = acc->getType(), *i32 = x->getType();
+    auto k = [&](uint64_t c) { return llvm::ConstantInt::get(i32, c); };
+    auto flushed = [&](LValue *bits) {
+      return b.CreateBitCast(b.CreateSelect(isDenormal(bits), b.CreateAnd(bits, k(0x80000000)), bits), f32);
+    };
+    auto low = [&](LValue *p) { return flushed(b.CreateShl(p, 16)); };
+    auto high = [&](LValue *p) { return flushed(b.CreateAnd(p, k(0xffff0000))); };
+    auto step = [&](LValue *p, LValue *q, LValue *sum) {
+      return flushed(b.CreateBitCast(b.CreateIntrinsic(f32, llvm::Intrinsic::fma, {p, q, sum}), i32));
+    };
+    LValue *half = step(high(x), high(y), flushed(b.CreateBitCast(acc, i32)));
+    return step(low(x), low(y), half);
+  }
+};
+
+}  // namespace gptc
