@@ -535,6 +535,8 @@ private:
     }
     case StmtKind::Block:
       return body(s.body);
+    case StmtKind::Prefetch:  // other threads hide the latency
+      return;
     case StmtKind::Alloc: {
       std::string name = memory[s.buffer.get()] = names.fresh(s.buffer->name);
       line(fmt::format("GPTC_{}({}, {}, {});", s.buffer->storage == Storage::shared ? "SHARED" : "PRIVATE",
