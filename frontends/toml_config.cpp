@@ -380,7 +380,9 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
                   const std::function<int64_t(const std::string &tokenizer)> &tokenizerVocab) {
   Layers layers;
   std::vector<std::string> chain;
-  loadLayers(file, layers, chain, nullptr);
+  const bool settingsOnly = llvm::StringRef(file).ends_with(".gir");
+  if (!settingsOnly)
+    loadLayers(file, layers, chain, nullptr);
   for (const std::string &s : settings) {
     auto [key, value] = parseSetting(s);
     if (key == "extends")
@@ -401,7 +403,7 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
     c.name = fs::path(file).stem().string();
   if (c.outDir.empty())
     c.outDir = resolveBeside("out/" + c.name, file);
-  if (c.data.train.empty() && r.good("data.train"))
+  if (c.data.train.empty() && r.good("data.train") && !settingsOnly)
     r.missing("data.train", "name a token file; `gptc data prepare` makes one from text");
   if (c.eval.sampleEvery && c.data.tokenizer.empty())
     r.missing("data.tokenizer", "eval.sample_every needs it to turn tokens into text");

@@ -110,7 +110,8 @@ struct Config {
   SourceLoc where(const std::string &key) const;
 };
 
-/// Reads a model file with its bases and applies `settings` (key=value, paths relative to the working directory).
+/// For a .gir file, which says itself what a model file says of the model, the settings alone; data.train may be
+/// missing then. Else reads a model file with its bases and applies `settings` (key=value, paths relative to the working directory).
 /// `tokenizerVocab` tells the vocabulary of a tokenizer file; it is asked only when model.vocab_size is not written or
 /// to compare with it. Throws UserError with every problem found.
 Config loadConfig(const std::string &file, const std::vector<std::string> &settings,

@@ -111,6 +111,7 @@ Recompute::Dropped fullOf(const Recompute &r) {
 struct Choice {
   std::string function;
   std::vector<std::pair<int, unsigned>> values;  // op, result
+  bool operator<(const Choice &o) const { return std::tie(function, values) < std::tie(o.function, o.values); }
 };
 
 class Rematerialiser {
@@ -118,7 +119,7 @@ public:
   Rematerialiser(Module &m, const PassOptions &o) : m(m), o(o), rates(ratesOf(o.target ? *o.target : Target())) {}
 
   bool run(const std::string &wish) {
-    if (wish == "none")
+    if (wish == "none" || m.attrs.has("decision.remat.all"))  // nothing to do, or done
       return false;
     if (wish == "full") {
       for (auto &f : m.functions) {
@@ -149,6 +150,7 @@ private:
   const PassOptions &o;
   const MachineRates rates;
   std::vector<Choice> chosen;
+  std::map<std::vector<Choice>, int64_t> knownArenas;
   struct Step {
     size_t function;
     std::string what;
@@ -199,8 +201,11 @@ private:
           p.run(*copy, rest);
     return copy;
   }
-  int64_t planned(const std::vector<Choice> &choices) const {
-    return plannedModule(choices)->attrs.getInt("arena_bytes");
+  int64_t planned(const std::vector<Choice> &choices) {
+    auto [it, isNew] = knownArenas.try_emplace(choices);
+    if (isNew)
+      it->second = plannedModule(choices)->attrs.getInt("arena_bytes");
+    return it->second;
   }
 
   bool search(int64_t plain, int64_t budget, bool lenient) {
@@ -229,15 +234,50 @@ private:
       }
       return list;
     };
-    std::map<size_t, int64_t> known = {{0, plain}};
-    auto arena = [&](size_t n) {
-      auto [it, isNew] = known.try_emplace(n);
-      if (isNew)
-        it->second = planned(choices(llvm::ArrayRef(sequence).take_front(n)));
-      return it->second;
+    auto arena = [&](size_t n) { return planned(choices(llvm::ArrayRef(sequence).take_front(n))); };
+    // Step 3. Where to begin is told by the sums of live bytes, as if planning added to each what it adds to
+    // one nearby.
+    auto live = [&](llvm::ArrayRef<Step> steps) {
+      int64_t most = 0;
+      for (size_t i = 0; i < functions.size(); ++i) {
+        Recompute::Dropped dropped;
+        for (const Step &s : steps)
+          if (s.function == i)
+            dropped.insert(s.value);
+        most = std::max(most, functions[i]->outcome(dropped).peak);
+      }
+      return most;
     };
-    // Step 3.
-    size_t low = 0, high = sequence.size();
+    auto first = [&](size_t n) { return llvm::ArrayRef(sequence).take_front(n); };
+    int64_t added = plain - live({});
+    size_t low = 0, high = sequence.size(), guess = 0;
+    for (int round = 0; round < 3; ++round) {
+      size_t from = 0, to = high;
+      while (from < to) {
+        size_t middle = (from + to) / 2;
+        if (live(first(middle)) + added <= budget)
+          to = middle;
+        else
+          from = middle + 1;
+      }
+      if (round && guess == to)
+        break;
+      guess = to;
+      added = arena(guess) - live(first(guess));
+    }
+    // From the guess in growing steps to where it no longer fits below, or fits above.
+    size_t step = 1;
+    if (arena(guess) <= budget) {
+      high = guess;
+      for (; high > step && arena(high - step) <= budget; step *= 2)
+        high -= step;
+      low = high > step ? high - step : 0;
+    } else {
+      low = guess;
+      for (; low + step < high && arena(low + step) > budget; step *= 2)
+        low += step;
+      high = std::min(high, low + step);
+    }
     if (arena(high) > budget) {
       // The sequence stops where no class by itself lowers the peak any more; dropping all at once may.
       std::vector<Choice> full;
@@ -269,7 +309,8 @@ private:
       for (const Step &s : sequence)
         if (s.what != what)
           without.push_back(s);
-      if (planned(choices(without)) <= budget)
+      // Planning may differ from the sum of live bytes by a little.
+      if (live(without) + added <= budget + budget / 64 && planned(choices(without)) <= budget)
         sequence = without;
     }
     chosen = choices(sequence);

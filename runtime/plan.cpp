@@ -149,8 +149,21 @@ std::string stateProblem(const State &s) {
   return "";
 }
 
-/// Attributes of the module that the runtime relies on.
-std::string moduleProblem(const Module &m) {
+std::unique_ptr<Module> readModule(const std::string &dir, const std::string &name, const std::string &text) {
+  std::unique_ptr<Module> m;
+  try {
+    m = parseModule(text, dir + "/" + name);
+  } catch (const UserError &e) {
+    damaged(dir, fmt::format("{} does not parse: {}", name, e.diagnostics[0].message));
+  }
+  if (auto problems = verify(*m); !problems.empty())
+    damaged(dir, fmt::format("{} is invalid: {}", name, problems[0]));
+  return m;
+}
+
+}  // namespace
+
+std::string planProblem(const Module &m) {
   auto in = [&](const char *name, int64_t low, int64_t high) {
     const Attr *a = m.attrs.find(name);
     const int64_t *n = a ? std::get_if<int64_t>(a) : nullptr;
@@ -219,20 +232,6 @@ std::string moduleProblem(const Module &m) {
   return "";
 }
 
-std::unique_ptr<Module> readModule(const std::string &dir, const std::string &name, const std::string &text) {
-  std::unique_ptr<Module> m;
-  try {
-    m = parseModule(text, dir + "/" + name);
-  } catch (const UserError &e) {
-    damaged(dir, fmt::format("{} does not parse: {}", name, e.diagnostics[0].message));
-  }
-  if (auto problems = verify(*m); !problems.empty())
-    damaged(dir, fmt::format("{} is invalid: {}", name, problems[0]));
-  return m;
-}
-
-}  // namespace
-
 std::vector<PlannedKernel> kernelsOf(const Module &planned) {
   std::vector<PlannedKernel> r;
   for (const auto &f : planned.functions) {
@@ -278,7 +277,7 @@ void writePlan(const std::string &dir, Plan &plan) {
   for (const Module *m : {plan.joint.get(), plan.planned.get()})
     for (const std::string &problem : verify(*m))
       GPTC_UNREACHABLE("writing an invalid plan: {}", problem);
-  GPTC_CHECK(moduleProblem(*plan.planned).empty(), "{}", moduleProblem(*plan.planned));
+  GPTC_CHECK(planProblem(*plan.planned).empty(), "{}", planProblem(*plan.planned));
   GPTC_CHECK(settingsProblem(plan.run).empty(), "{}", settingsProblem(plan.run));
 
   plan.dir = absolutePath(dir);
@@ -366,7 +365,7 @@ Plan loadPlan(const std::string &dir) {
   } catch (const json::exception &x) {
     damaged(dir, fmt::format("manifest.json: {}", x.what()));
   }
-  if (std::string p = moduleProblem(*plan.planned); !p.empty())
+  if (std::string p = planProblem(*plan.planned); !p.empty())
     damaged(dir, p);
   if (auto problems = checkPlan(*plan.planned); !problems.empty())
     damaged(dir, problems[0]);

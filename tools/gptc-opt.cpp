@@ -9,41 +9,10 @@
 #include "passes/pass.h"
 #include "tools/driver/codegen_passes.h"
 #include "tools/driver/command_line.h"
+#include "tools/driver/gir_file.h"
 #include "tools/driver/main_guard.h"
 
-#include <fstream>
-#include <iostream>
-#include <iterator>
-#include <sstream>
-
 using namespace gptc;
-
-static std::string readInput(const std::string &path) {
-  std::stringstream text;
-  if (path == "-") {
-    text << std::cin.rdbuf();
-    return text.str();
-  }
-  std::ifstream in(path, std::ios::binary);
-  if (!in || !(text << in.rdbuf() || in.peek() == EOF))
-    throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {}", path),
-                    "give a .gir file, or - for standard input");
-  return text.str();
-}
-
-static std::unique_ptr<Module> load(const std::string &path) {
-  std::unique_ptr<Module> m = parseModule(readInput(path), path == "-" ? "<stdin>" : path);
-  std::vector<std::string> errors = verify(*m);
-  if (errors.empty())
-    return m;
-  Diagnostic d;
-  d.code = ErrorCode::GirInvalid;
-  d.message = errors[0];
-  d.where.file = path;
-  for (size_t i = 1; i < errors.size() && i < 10; ++i)
-    d.notes.push_back(errors[i]);
-  throw UserError(d);
-}
 
 /// Graphviz text: one cluster per function, one node per op, an edge per operand.
 static std::string dot(const Module &m) {
@@ -144,7 +113,7 @@ static int run(int argc, char **argv) {
   }
 
   std::vector<PassUse> uses = parsePipeline(passes == "default" ? defaultPipeline() : passes, &target);
-  std::unique_ptr<Module> m = load(input);
+  std::unique_ptr<Module> m = loadGir(input);
   runPipeline(*m, uses, options);
   std::string text;
   if (emit == "gir")

@@ -9,6 +9,9 @@
 #include "runtime/arena.h"
 #include "runtime/files.h"
 #include "tools/driver/codegen_passes.h"
+#include "tools/driver/gir_file.h"
+
+#include "llvm/ADT/STLExtras.h"
 
 #include <chrono>
 #include <set>
@@ -65,18 +68,30 @@ RunSettings runSettings(const Config &c) {
   return r;
 }
 
-// 1. Configuration -> graph -> the default pipeline. The module is copied where fusion begins: that is the joint graph.
+// 1. Configuration -> graph -> the default pipeline, or of a .gir file what it still needs of it. The module is copied
+//    where fusion begins: that is the joint graph.
 // 2. Every group becomes a kernel and is compiled into the cache.
 // 3. The plan is written last: a plan that exists has kernels that compile.
-CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &plan) {
+static CompileReport compileInto(const CompileRequest &request, Config &config, Plan &plan) {
   CompileReport report;
   const Stopwatch total;
-  config = readConfig(request.modelFile, request.settings);
+  const bool gir = isGirFile(request.modelFile);
+  const char *firstPass = "canonicalize";
+  if (gir) {
+    plan.planned = loadGir(request.modelFile);
+    firstPass = firstPassFor(*plan.planned, request.modelFile);
+    config = configOfGir(*plan.planned, request.modelFile, request.settings);
+    if (config.written.count("compile.remat"))
+      plan.planned->attrs.set("remat", config.compile.remat);
+  } else {
+    config = readConfig(request.modelFile, request.settings);
+  }
   plan.target = hostTarget();
   plan.run = runSettings(config);
 
   const Stopwatch passes;
-  plan.planned = buildModel(config);
+  if (!gir)
+    plan.planned = buildModel(config);
   PipelineOptions options = request.pipeline;
   options.beforePass = [&](const PassUse &next, const Module &m) {
     if (!plan.joint && next.pass->name == llvm::StringRef("fuse"))
@@ -84,6 +99,10 @@ CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &p
   };
   registerCodegenPasses();
   std::vector<PassUse> uses = parsePipeline(defaultPipeline(), &plan.target);
+  uses.erase(uses.begin(),
+             llvm::find_if(uses, [&](const PassUse &u) { return u.pass->name == llvm::StringRef(firstPass); }));
+  if (uses.front().pass->name == llvm::StringRef("order"))
+    plan.joint = plan.planned->clone();  // fused already
   for (PassUse &use : uses)
     if (use.pass->name == llvm::StringRef("remat"))
       use.options.values.set("available", memoryForPlans());
@@ -94,6 +113,9 @@ CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &p
     throw UserError(e.diagnostics);
   }
   GPTC_CHECK(plan.joint, "the default pipeline does not fuse");
+  if (std::string problem = gir ? planProblem(*plan.planned) : ""; !problem.empty())
+    throw UserError(ErrorCode::GirInvalid, fmt::format("{}: {}", request.modelFile, problem),
+                    "frontends/model_builder.h says what a training module consists of");
   report.passSeconds = passes.seconds();
   report.arenaBytes = plan.planned->attrs.getInt("arena_bytes");
 
@@ -124,6 +146,17 @@ CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &p
   writePlan(report.planDir, plan);
   report.totalSeconds = total.seconds();
   return report;
+}
+
+CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &plan) {
+  if (!isGirFile(request.modelFile))
+    return compileInto(request, config, plan);
+  try {
+    return compileInto(request, config, plan);
+  } catch (const InternalError &e) {
+    // A module comes from outside: it may be valid and yet ask for what no pass makes.
+    throw UserError(ErrorCode::GirInvalid, fmt::format("{} cannot be compiled: {}", request.modelFile, e.what()));
+  }
 }
 
 }  // namespace gptc

@@ -70,7 +70,8 @@ void addCompileCommand(CLI::App &app) {
   };
   auto o = std::make_shared<Options>();
   o->request.cacheDir = defaultCacheDir();
-  c->add_option("model", o->request.modelFile, "model.toml; examples/gpt2-124m.toml shows every key")
+  c->add_option("model", o->request.modelFile,
+                "model.toml (examples/gpt2-124m.toml shows every key), or a module x.gir of any phase")
       ->required()
       ->type_name("MODEL.toml");
   c->add_option("-o,--out", o->request.planDir, "Folder of the plan [NAME.plan]")->type_name("PLAN");
