@@ -519,8 +519,6 @@ private:
 
   void statement(const StmtNode &s) {
     switch (s.kind) {
-    case StmtKind::Prefetch:  // a hint to a CPU
-      return;
     case StmtKind::Store: {
       GPTC_CHECK(inThread, "every thread of a block stores to {}", s.buffer->name);
       begin({s.index, s.value});
