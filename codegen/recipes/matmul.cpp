@@ -83,6 +83,14 @@ std::string Problem::read(const Op &fused, Problem &p) {
   return "";
 }
 
+Expr stepOf(bool pairs, const Buffer &from, const Expr &at, int64_t stride, bool odd) {
+  if (!pairs)
+    return load(from, at);
+  if (odd)
+    return pair(load(from, at), fimm(0));
+  return stride == 1 ? loadPair(from, at) : pair(load(from, at), load(from, at + stride));
+}
+
 Point Epilogue::point(const Expr &batch, const Expr &row, const Expr &col) {
   const Type &t = problem.anchor->result()->type;
   llvm::ArrayRef<Dim> dims = t.dims;
@@ -330,15 +338,6 @@ private:
   /// Steps of the chain in so many elements of k.
   Expr stepsIn(const Expr &k) const { return b.pairs ? (k + 1) / imm(2) : k; }
 
-  /// What a step takes from an operand: the element at `at`, or the pair of it and the next one in k, `stride` away. An
-  /// odd one stands with a zero.
-  Expr stepOf(const Buffer &from, const Expr &at, int64_t stride, bool odd) const {
-    if (!b.pairs)
-      return load(from, at);
-    if (odd)
-      return pair(load(from, at), fimm(0));
-    return stride == 1 ? loadPair(from, at) : pair(load(from, at), load(from, at + stride));
-  }
   int64_t perStep() const { return b.pairs ? 2 : 1; }
 
   Body packB(const Expr &panel0, const Expr &fullPanels, const Expr &last, const Expr &k0, const Expr &kl) {
@@ -360,7 +359,8 @@ private:
       pack.steps = steps;
       if (b.pairs)
         pack.element = [&, odd, from = pack.base](const Expr &s, const Expr &col) {
-          return stepOf(pack.from, from + s * (2 * pack.stepStride) + col * pack.colStride, pack.stepStride, odd);
+          return matmul::stepOf(true, pack.from, from + s * (2 * pack.stepStride) + col * pack.colStride,
+                                pack.stepStride, odd);
         };
       return packPanels(pack);
     });
@@ -375,13 +375,13 @@ private:
         return Body{serial("s", steps, [&](const Expr &s) {
           return Body{vectorLoop("i", imm(b.tile.rows), b.tile.lanes, [&](const Expr &i) {
             Expr at = a0 + (first + s * perStep()) * p.lda + i;
-            return Body{store(copyOfA, (step + s) * stride + i, stepOf(from, at, p.lda, odd))};
+            return Body{store(copyOfA, (step + s) * stride + i, matmul::stepOf(b.pairs, from, at, p.lda, odd))};
           })};
         })};
       return Body{serial("i", imm(b.tile.rows), [&](const Expr &i) {
         return Body{vectorLoop("s", steps, b.tile.lanes, [&](const Expr &s) {
           Expr at = a0 + i * p.lda + first + s * perStep();
-          return Body{store(copyOfA, i * stride + step + s, stepOf(from, at, 1, odd))};
+          return Body{store(copyOfA, i * stride + step + s, matmul::stepOf(b.pairs, from, at, 1, odd))};
         })};
       })};
     });
@@ -473,11 +473,13 @@ double taskCycles(const Problem &p, const Tile &tile, const Target &target, bool
   auto far = [&](double total, double near, double memory) {
     return total > double(target.l3Bytes) / 2 ? memory : total > double(target.l2Bytes) / 2 ? near : 0.0;
   };
-  const double copyA = p.stored == DType::f32 ? 0 : p.ta ? 0.15 : 0.1;
+  const double copyA = p.stored == DType::f32 ? 0 : p.ta ? 0.22 : 0.16;
   const double readA = rows * k * (copyA + bytes * far(double(p.m) * k * bytes, p.ta ? 0.05 : 0.02, p.ta ? 0.3 : 0.03));
-  const double packB =
-      k * cols *
-      ((p.tb ? 1.0 : 0.25) * (pairs ? 0.5 : 1) + bytes * far(double(p.n) * k * bytes, 0.1, p.tb ? 0.1 : 0.35));
+  const double packB = k * cols *
+                       ((pairs  ? p.tb ? 0.29 : 0.19
+                         : p.tb ? 1.0
+                                : 0.25) +
+                        bytes * far(double(p.n) * k * bytes, 0.1, p.tb ? 0.1 : 0.35));
   const double blocks = double(ceilDiv(p.k, kc)), folds = p.fold ? double(ceilDiv(p.k, p.fold)) : 1;
   const double sums = double(tile.rows * tile.vecs);  // vectors of accumulators
   const double perPanel = k * sums / (pairs ? 4 : 2) + blocks * 40 + (folds + (blocks > 1 ? 2 * blocks : 0)) * sums;
@@ -489,8 +491,11 @@ Schedule schedule(const Problem &p, const Target &target) {
     return matmul::fewRowsSchedule(p, target);
   Schedule best;
   best.recipe = "matmul";
-  const Tile tile = tileForRows(registerTile(target, DType::f32), p.m);
-  best.pairs = target.bf16Dot && p.stored == DType::bf16;
+  best.pairs = matmul::usesPairs(p, target);
+  Tile largest = registerTile(target, DType::f32);
+  if (best.pairs)
+    --largest.rows;  // a broadcast pair is no memory operand when two dots use it
+  const Tile tile = tileForRows(largest, p.m);
   const int64_t bytes = sizeOf(tile.dtype), nr = tile.cols();
   best.vec = tile.lanes;
   best.mr = tile.rows;
@@ -513,7 +518,7 @@ Schedule schedule(const Problem &p, const Target &target) {
     const double b = double(kc * panels * nr * bytes) / (best.pairs ? 2 : 1),
                  sums = kc < p.k ? double(tiles * tile.rows * panels * nr * bytes) : 0;
     const double l2 = double(std::min(target.l2Bytes, stackBudget * 16 / 15));
-    return b <= l2 * (direct ? 0.27 : 0.5) && b + sums <= l2 * (direct ? 0.7 : 0.92);
+    return b <= l2 * (direct ? 0.27 : best.pairs ? 0.58 : 0.5) && b + sums <= l2 * (direct ? 0.7 : 0.92);
   };
   // How the result is cut into tasks: least estimated time of the busiest thread.
   const int64_t tiles = ceilDiv(p.m, tile.rows), panels = ceilDiv(p.n, nr);

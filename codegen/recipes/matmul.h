@@ -23,6 +23,12 @@ struct Problem {
   static std::string read(const Op &fused, Problem &out);
 };
 
+/// Whether a default schedule multiplies in pairs.
+inline bool usesPairs(const Problem &p, const Target &target) { return target.bf16Dot && p.stored == DType::bf16; }
+/// What a step of the chain takes from an operand: the element at `at` or, with `pairs`, the pair of it and the next
+/// one in k, `stride` away; where there is none (`odd`), zero stands for it.
+kir::Expr stepOf(bool pairs, const kir::Buffer &from, const kir::Expr &at, int64_t stride, bool odd);
+
 /// The group's outputs for elements (batch, row, col), once the sums are known.
 class Epilogue {
 public:
@@ -32,8 +38,8 @@ public:
   kir::Stmt emit(const kir::Expr &batch, const kir::Expr &firstRow, const kir::Expr &rows, const kir::Expr &firstCol,
                  const kir::Expr &cols, int lanes,
                  const std::function<kir::Expr(const kir::Expr &row, const kir::Expr &col)> &sum);
-  /// Asks for the memory that emit() will read and write for a tile of `rows` x `cols` (constants): done before the sums
-  /// are computed, it has arrived by then. Results that nobody has touched for a while are otherwise waited for.
+  /// Asks for the memory that emit() will read and write for a tile of `rows` x `cols` (constants): done before the
+  /// sums are computed, it has arrived by then. Results that nobody has touched for a while are otherwise waited for.
   kir::Stmt prefetch(const kir::Expr &batch, const kir::Expr &firstRow, int64_t rows, const kir::Expr &firstCol,
                      int64_t cols);
   /// The initial value of an element; only when the matmul has one.

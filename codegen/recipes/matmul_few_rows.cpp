@@ -24,7 +24,9 @@ constexpr int64_t squares = 2;
 
 class FewRows {
 public:
-  FewRows(GroupEval &group, const Problem &p, const Schedule &s) : group(group), p(p), s(s), epilogue(group, p) {}
+  FewRows(GroupEval &group, const Problem &p, const Schedule &s)
+      : group(group), p(p), s(s), epilogue(group, p),
+        pairs(s.pairs && p.stored == DType::bf16 && group.compute == DType::f32) {}
 
   Stmt task(const Expr &t) {
     sums = makeBuffer("c", group.compute, Storage::stack, p.m * s.nc);
@@ -46,40 +48,56 @@ public:
   }
 
 private:
-  Expr a(int64_t row, const Expr &k) const { return load(group.inputs[p.a], p.ta ? k * p.lda + row : k + row * p.lda); }
-  Expr b(const Expr &k, const Expr &col) const {
-    return load(group.inputs[p.b], p.tb ? col * p.ldb + k : k * p.ldb + col);
+  // A step of the chain takes one element of k, or a pair of bf16; an odd last one is a step of its own.
+  int64_t steps() const { return pairs ? p.k / 2 : p.k; }
+  bool hasOdd() const { return pairs && p.k % 2; }
+  DType stepType() const { return pairs ? DType::u32 : group.compute; }
+  Expr a(int64_t row, const Expr &step, bool odd = false) const {
+    return element(p.a, p.ta, p.lda, imm(row), step, odd);
+  }
+  Expr b(const Expr &step, const Expr &col, bool odd = false) const {
+    return element(p.b, !p.tb, p.ldb, col, step, odd);
+  }
+  /// Element `at` of the outer dimension and a step of k, which is the rows of the operand when `byRows`.
+  Expr element(unsigned operand, bool byRows, int64_t ld, const Expr &at, const Expr &step, bool odd) const {
+    Expr k = pairs ? step * 2 : step;
+    return stepOf(pairs, group.inputs[operand], byRows ? k * ld + at : at * ld + k, byRows ? ld : 1, odd);
+  }
+  Expr added(const Expr &a, const Expr &b, const Expr &sum) const {
+    return pairs ? dot(sum, b, a) : kir::fma(a, b, sum);
   }
 
   void columnsOfB(Body &out, const Expr &first, const Expr &cols) {
-    auto steps = [&](const Expr &k, int64_t count) {
+    auto some = [&](const Expr &k, int64_t count, bool odd) {
       std::vector<Var> as, bs;
       Body body = {vectorLoop("j", cols, s.vec, [&](const Expr &j) {
         for (int64_t u = 0; u < count; ++u)
-          bs.push_back(makeVar("b", group.compute));
+          bs.push_back(makeVar("b", stepType()));
         Body fmas;
         for (int64_t i = 0; i < p.m; ++i) {
           Expr sum = load(sums, j + i * s.nc);
           for (int64_t u = 0; u < count; ++u) {
-            as.push_back(makeVar("a", group.compute));
-            sum = kir::fma(kir::ref(as.back()), kir::ref(bs[u]), sum);
+            as.push_back(makeVar("a", stepType()));
+            sum = added(kir::ref(as.back()), kir::ref(bs[u]), sum);
           }
           fmas.push_back(store(sums, j + i * s.nc, sum));
         }
         for (int64_t u = count; u-- > 0;)
-          fmas = {let(bs[u], b(k + u, first + j), std::move(fmas))};
+          fmas = {let(bs[u], b(k + u, first + j, odd), std::move(fmas))};
         return fmas;
       })};
       for (size_t n = as.size(); n-- > 0;)
-        body = {let(as[n], a(int64_t(n) / count, k + int64_t(n) % count), std::move(body))};
+        body = {let(as[n], a(int64_t(n) / count, k + int64_t(n) % count, odd), std::move(body))};
       return body;
     };
-    if (p.k >= stepsAtOnce)
-      out.push_back(
-          serial("k", imm(p.k / stepsAtOnce), [&](const Expr &k) { return steps(k * stepsAtOnce, stepsAtOnce); }));
-    if (p.k % stepsAtOnce)
-      for (const Stmt &st : steps(imm(p.k / stepsAtOnce * stepsAtOnce), p.k % stepsAtOnce))
-        out.push_back(st);
+    const int64_t rounds = steps() / stepsAtOnce, left = steps() % stepsAtOnce;
+    if (rounds)
+      out.push_back(serial("k", imm(rounds), [&](const Expr &k) { return some(k * stepsAtOnce, stepsAtOnce, false); }));
+    auto append = [&](const Body &more) { out.insert(out.end(), more.begin(), more.end()); };
+    if (left)
+      append(some(imm(rounds * stepsAtOnce), left, false));
+    if (hasOdd())
+      append(some(imm(steps()), 1, true));
   }
 
   void rowsOfB(Body &out, const Expr &t, const Expr &first, const Expr &cols) {
@@ -94,23 +112,30 @@ private:
     if (full)
       rest.push_back(rowGroup(first, done, full));
     if (left % lanes)
-      rest.push_back(serial("k", imm(p.k), [&](const Expr &k) {
+      eachStep(rest, imm(0), [&](const Expr &k, bool odd) {
         return Body{vectorLoop("j", imm(left % lanes), s.vec, [&](const Expr &j) {
           Expr col = done + full * lanes + j;
-          return addStep(k, b(k, first + col), [&](int64_t i) { return std::pair(sums, col + i * s.nc); });
+          return addStep(k, b(k, first + col, odd), odd, [&](int64_t i) { return std::pair(sums, col + i * s.nc); });
         })};
-      }));
+      });
     const int64_t tasks = ceilDiv(p.n, s.nc);
     out.push_back(tasks > 1 ? ifThen(binary(BinaryOp::eq, t, imm(tasks - 1)), rest) : block(rest));
   }
 
+  /// The steps from `from` on, one by one.
+  void eachStep(Body &out, const Expr &from, const std::function<Body(const Expr &k, bool odd)> &body) {
+    out.push_back(serial("k", imm(steps()) - from, [&](const Expr &k) { return body(from + k, false); }));
+    if (hasOdd())
+      out.push_back(block(body(imm(steps()), true)));
+  }
+
   /// sum(i) = a(i, k) * value + sum(i) for every row of A.
-  Body addStep(const Expr &k, const Expr &value, const std::function<std::pair<Buffer, Expr>(int64_t)> &sum) {
+  Body addStep(const Expr &k, const Expr &value, bool odd, const std::function<std::pair<Buffer, Expr>(int64_t)> &sum) {
     return {bindTo("b", value, [&](const Expr &value) {
       Body body;
       for (int64_t i = 0; i < p.m; ++i) {
         auto [buffer, at] = sum(i);
-        body.push_back(store(buffer, at, kir::fma(a(i, k), value, load(buffer, at))));
+        body.push_back(store(buffer, at, added(a(i, k, odd), value, load(buffer, at))));
       }
       return body;
     })};
@@ -134,29 +159,28 @@ private:
     auto sumAt = [&](int64_t g, const Expr &lane) {
       return [=, this](int64_t i) { return std::pair(acc, lane + (i * count + g) * lanes); };
     };
-    const int64_t whole = p.k / lanes;
+    const int64_t whole = steps() / lanes;
     Body body = {move(true)};
     body.push_back(serial("s", imm(whole), [&](const Expr &square) {
       Expr k0 = square * lanes;
       Body both;
       for (int64_t g = 0; g < count; ++g)
         both.push_back(transposed(
-            s.vec, group.compute, [&](int row, const Expr &k) { return b(k0 + k, first + col + (g * lanes + row)); },
+            s.vec, stepType(), [&](int row, const Expr &k) { return b(k0 + k, first + col + (g * lanes + row)); },
             [&](int step, const Expr &lane, const Expr &v) {
-              return block(addStep(k0 + int64_t(step), v, sumAt(g, lane)));
+              return block(addStep(k0 + int64_t(step), v, false, sumAt(g, lane)));
             }));
       return both;
     }));
-    body.push_back(serial("k", imm(p.k - whole * lanes), [&](const Expr &k) {
+    eachStep(body, imm(whole * lanes), [&](const Expr &k, bool odd) {
       return Body{vectorLoop("j", imm(lanes), s.vec, [&](const Expr &j) {
         Body all;
         for (int64_t g = 0; g < count; ++g)
-          for (const Stmt &st :
-               addStep(k + whole * lanes, b(k + whole * lanes, first + col + g * lanes + j), sumAt(g, j)))
+          for (const Stmt &st : addStep(k, b(k, first + col + g * lanes + j, odd), odd, sumAt(g, j)))
             all.push_back(st);
         return all;
       })};
-    }));
+    });
     body.push_back(move(false));
     return alloc(acc, std::move(body));
   }
@@ -165,6 +189,7 @@ private:
   const Problem &p;
   const Schedule &s;
   Epilogue epilogue;
+  const bool pairs;
   Buffer sums;
 };
 
@@ -177,6 +202,7 @@ Schedule fewRowsSchedule(const Problem &p, const Target &target) {
   s.recipe = "matmul";
   s.vec = target.lanes(DType::f32);
   s.mr = int(p.m);
+  s.pairs = usesPairs(p, target);
   // Enough tasks for every thread to end at the same time, each long enough to stream; whole groups of rows of B.
   const int64_t unit = 32;
   s.nc = std::clamp<int64_t>(roundUp(ceilDiv(p.n, int64_t(target.threads) * 4), unit), unit, 64 * unit);
