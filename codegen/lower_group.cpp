@@ -29,7 +29,7 @@ static const Recipe &recipeFor(const Op &fused, const Target &target) {
   const Recipe &recipe = recipeOf(fused);
   if (target.isCuda() && !recipe.cuda)
     throw UserError(ErrorCode::NotBuiltYet, fmt::format("recipe {} makes no CUDA kernels yet", recipe.name),
-                    "pointwise and row groups can be built for CUDA; --target cpu builds all");
+                    "matmul and attention run on the CPU so far; --target=cpu builds all");
   return recipe;
 }
 

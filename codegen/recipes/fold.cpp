@@ -9,7 +9,8 @@
 //                second phase take columns and add the blocks in order.                 (mc = 1)
 //   few columns  as two phases, but the lanes of a vector are blocks: a chain of additions per block is slow, 16 at a
 //                time are not.
-// In the first two, `unroll` rows are added per visit of the partial sums, which stand in a stack buffer of `nc`
+// On CUDA there are two phases too, with a thread for each column of each block, and then one for each column. In the
+// first two above, `unroll` rows are added per visit of the partial sums, which stand in a stack buffer of `nc`
 // columns.
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"
@@ -72,7 +73,9 @@ public:
     }
     findSums();
     blocks = ceilDiv(rows, fold);
-    if (columns < fewColumns)
+    if (s.threads > 0)
+      threadPhases();
+    else if (columns < fewColumns)
       fewColumnsPhases();
     else if (s.mc == 0 || blocks == 1)
       onePhase();
@@ -422,6 +425,66 @@ private:
     body.push_back(kir::block(task.take()));
   }
 
+  // ---- CUDA ---------------------------------------------------------------------------------------------------------
+
+  void threadPhases() {
+    makeWorkspaces();
+    const int64_t whole = rows / fold, rest = rows % fold;
+    std::vector<Buffer> acc;
+    auto open = [&](Seq &task, const std::function<Expr(unsigned)> &start) {
+      for (unsigned k = 0; k < sums.size(); ++k) {
+        acc.push_back(perSum("acc", k, Storage::reg, 1));
+        task.alloc(acc[k]);
+        task.add(store(acc[k], imm(0), start(k)));
+      }
+    };
+    {
+      Var t = makeVar("t"), q = makeVar("q");
+      Seq task, walk;
+      placer.push(task, {t});
+      Expr b = placer.let("b", kir::ref(t) / imm(columns)), col = placer.let("col", kir::ref(t) % imm(columns));
+      Expr first = placer.let("first", b * imm(fold));
+      open(task, [&](unsigned k) { return fimm(0, sums[k].node->dtype); });
+      placer.push(walk, {q});
+      Expr row = placer.let("row", first + kir::ref(q));
+      std::vector<Expr> roots;
+      for (const Sum &sum : sums)
+        roots.push_back(at(sum.element, row, col));
+      for (const Output &o : full)
+        roots.push_back(at(o.value, row, col));
+      roots = placer.place(roots, roots.size() > 1);
+      for (unsigned k = 0; k < sums.size(); ++k)
+        walk.add(store(acc[k], imm(0), load(acc[k], imm(0)) + roots[k]));
+      for (unsigned i = 0; i < full.size(); ++i)
+        walk.add(storeAt(full[i], point, roots[sums.size() + i], row, col));
+      placer.pop();
+      Expr n = rest == 0 ? imm(fold) : select(lt(b, imm(whole)), imm(fold), imm(rest));
+      task.add(loop(LoopKind::serial, q, n, walk.take()));
+      for (unsigned k = 0; k < sums.size(); ++k)
+        task.add(store(workspaces[k], kir::ref(t), load(acc[k], imm(0))));
+      placer.pop();
+      body.push_back(threadsLoop(t, blocks * columns, s.threads, task.take()));
+    }
+    Var col = makeVar("col"), b = makeVar("b");
+    Seq task, add;
+    placer.push(task, {col});
+    std::vector<Expr> inits, totals;
+    for (const Sum &sum : sums)
+      inits.push_back(at(sum.init, nullptr, kir::ref(col)));
+    inits = placer.place(inits);
+    acc.clear();
+    open(task, [&](unsigned k) { return inits[k]; });
+    for (unsigned k = 0; k < sums.size(); ++k) {
+      Expr p = load(workspaces[k], kir::ref(b) * imm(columns) + kir::ref(col));
+      add.add(store(acc[k], imm(0), load(acc[k], imm(0)) + p));
+      totals.push_back(load(acc[k], imm(0)));
+    }
+    task.add(loop(LoopKind::serial, b, imm(blocks), add.take()));
+    finishResults(task, totals, kir::ref(col));
+    placer.pop();
+    body.push_back(threadsLoop(col, columns, s.threads, task.take()));
+  }
+
   GroupEval g;
   const Schedule &s;
   const Type domain;
@@ -466,6 +529,11 @@ Schedule defaults(const Op &fused, const Target &target) {
   for (const Op &op : *fused.body)
     if (op.def().fusion == FusionKind::fold)
       fold = op.attrs.getInt("fold");
+  if (target.isCuda()) {
+    s.threads = 64;  // small blocks, since there are few threads
+    s.vec = target.lanes(DType::f32);
+    return s;
+  }
   const double bytes = trafficPerElement(fused, domain);
   s.vec = 2 * target.lanes(DType::f32);
   s.task = elementsPerTask(domain.elements(), bytes, target);
@@ -491,7 +559,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &foldRecipe() {
-  static const Recipe recipe = {"fold", matches, defaults, build};
+  static const Recipe recipe = {"fold", matches, defaults, build, /*cuda=*/true};
   return recipe;
 }
 

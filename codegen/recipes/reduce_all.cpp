@@ -3,6 +3,7 @@
 //   1. The flattened logical tensor is cut into blocks of the op's `block` elements. Element i of a block goes to lane
 //      i mod 64, in order; the lanes are folded by halves and the block's sum goes to a workspace. Tasks take several
 //      blocks.
+//      On CUDA a block of 64 threads takes one, and a thread is a lane.
 //   2. One task adds the blocks in order from +0 and stores what follows from the sums.
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"
@@ -42,6 +43,11 @@ bool matches(const Op &fused) {
 Schedule defaults(const Op &fused, const Target &target) {
   Schedule s;
   Type domain = groupDomain(fused);
+  if (target.isCuda()) {
+    s.threads = lanes;
+    s.vec = target.lanes(DType::f32);
+    return s;
+  }
   s.task = elementsPerTask(domain.elements(), trafficPerElement(fused, domain), target);
   s.vec = 2 * target.lanes(DType::f32);  // of the loops that hold no sum
   return s;
@@ -91,7 +97,49 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
   out.kernel.params = g.params(workspaces);
 
   // Blocks.
-  {
+  const bool cuda = s.threads > 0;
+  if (cuda) {
+    Var number = makeVar("number"), i = makeVar("i");
+    Seq one, thread, element, last;
+    placer.push(one, {number});
+    placer.let(base->var, kir::ref(number) * imm(block));
+    Expr count = elements % block ? placer.let("count", min(imm(block), imm(elements) - base)) : imm(block);
+    std::vector<Buffer> accs, parts;
+    placer.push(thread, {t});
+    for (const Expr &e : sums) {
+      parts.push_back(makeBuffer("part", e->dtype, Storage::shared, lanes));
+      one.alloc(parts.back());
+      accs.push_back(makeBuffer("acc", e->dtype, Storage::reg, 1));
+      thread.alloc(accs.back());
+      thread.add(store(accs.back(), imm(0), fimm(0, e->dtype)));
+    }
+    placer.push(element, {i});
+    placer.let(c, kir::ref(i) * lanes + kir::ref(t));
+    std::vector<Expr> values;
+    for (const Expr &e : sums)
+      values.push_back(e->args[0]);
+    for (const Output &o : full)
+      values.push_back(o.value);
+    values = placer.place(values, values.size() > 1);
+    for (unsigned k = 0; k < sums.size(); ++k)
+      element.add(store(accs[k], imm(0), load(accs[k], imm(0)) + values[k]));
+    for (unsigned k = 0; k < full.size(); ++k) {
+      Stmt st = g.storeOutput(full[k].result, point, values[sums.size() + k]);
+      element.add(store(st->buffer, placer.place(st->index), st->value));
+    }
+    placer.pop();
+    Expr steps = count / imm(lanes) + select(lt(kir::ref(t), count % imm(lanes)), imm(1), imm(0));
+    thread.add(loop(LoopKind::serial, i, steps, element.take()));
+    for (unsigned k = 0; k < sums.size(); ++k)
+      thread.add(store(parts[k], kir::ref(t), load(accs[k], imm(0))));
+    placer.pop();
+    one.add(loop(LoopKind::block_thread, t, imm(lanes), thread.take()));
+    for (unsigned k = 0; k < sums.size(); ++k)
+      last.add(store(workspaces[k], kir::ref(number), placer.let("sum", hreduce(parts[k], BinaryOp::add))));
+    one.add(loop(LoopKind::block_thread, makeVar("t"), imm(1), last.take()));
+    placer.pop();
+    out.kernel.body.push_back(loop(LoopKind::grid, number, imm(blocks), one.take()));
+  } else {
     int64_t each = std::clamp<int64_t>(s.task / block, 1, blocks), tasks = ceilDiv(blocks, each);
     each = ceilDiv(blocks, tasks), tasks = ceilDiv(blocks, each);
     Seq task, one, element;
@@ -155,7 +203,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
     for (auto [o, value] : llvm::zip(scalars, values))
       task.add(g.storeOutput(o.result, Point(), value));
     placer.pop();
-    out.kernel.body.push_back(kir::block(task.take()));
+    out.kernel.body.push_back(cuda ? threadsLoop(makeVar("t"), 1, 32, task.take()) : kir::block(task.take()));
   }
   return out;
 }
@@ -163,7 +211,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &reduce_allRecipe() {
-  static const Recipe recipe = {"reduce_all", matches, defaults, build};
+  static const Recipe recipe = {"reduce_all", matches, defaults, build, /*cuda=*/true};
   return recipe;
 }
 

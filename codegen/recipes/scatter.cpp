@@ -7,7 +7,7 @@
 //
 //   1. The table is copied from init or zeroed, by tasks of rows.
 //   2. Tasks take columns and walk the tokens in order, so that no two tasks touch one element. Ids are clamped to the
-//      table.
+//      table. On CUDA a task is a thread, with one column.
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
@@ -52,6 +52,11 @@ Schedule defaults(const Op &fused, const Target &target) {
   Schedule s;
   const Type &table = scatterOf(fused)->result(0)->type;
   const int64_t columns = table.dim(-1);
+  if (target.isCuda()) {
+    s.threads = 256;
+    s.vec = target.lanes(DType::f32);
+    return s;
+  }
   s.vec = 2 * target.lanes(DType::f32);
   s.task = elementsPerTask(table.elements(), 8, target);
   s.nc = columns;
@@ -80,7 +85,9 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
   g.bind(op.result(0), [&](const Point &p) { return init ? g.at(init, p) : fimm(0, compute); });
   out.kernel.body.push_back(pointwiseLoops(g, tables, s));
 
-  const int64_t each = std::clamp<int64_t>(s.nc > 0 ? s.nc : columns, 1, columns), tasks = ceilDiv(columns, each);
+  const bool cuda = s.threads > 0;
+  const int64_t each = cuda ? 1 : std::clamp<int64_t>(s.nc > 0 ? s.nc : columns, 1, columns);
+  const int64_t tasks = ceilDiv(columns, each);
   Var t = makeVar("t"), n = makeVar("n"), c = makeVar("c");
   Seq task, token, element;
   placer.push(task, {t});
@@ -106,11 +113,13 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
     element.add(store(st->buffer, index, placer.place(st->value)));
   }
   placer.pop();
-  token.add(loop(LoopKind::vector, c, count, element.take(), powerOfTwo(each, s.vec > 0 ? s.vec : 16)));
+  token.add(cuda ? let(c, imm(0), element.take())
+                 : loop(LoopKind::vector, c, count, element.take(), powerOfTwo(each, s.vec > 0 ? s.vec : 16)));
   placer.pop();
   task.add(loop(LoopKind::serial, n, imm(tokens), token.take()));
   placer.pop();
-  out.kernel.body.push_back(tasksLoop(t, tasks, task.take()));
+  // On CUDA in blocks of one warp: there are no more threads than columns.
+  out.kernel.body.push_back(cuda ? threadsLoop(t, tasks, 32, task.take()) : tasksLoop(t, tasks, task.take()));
 
   for (unsigned i : others)
     out.kernel.body.push_back(pointwiseLoops(g, {i}, s));
@@ -120,7 +129,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &scatterRecipe() {
-  static const Recipe recipe = {"scatter", matches, defaults, build};
+  static const Recipe recipe = {"scatter", matches, defaults, build, /*cuda=*/true};
   return recipe;
 }
 

@@ -52,7 +52,6 @@ Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> sch
   Case c{std::move(g), std::move(operands)};
   const Op &fused = *c.g.fused;
   LoweredGroup low = lowerGroup(fused, schedule ? *schedule : defaultSchedule(fused, cuda), cuda);
-  EXPECT_TRUE(low.workspaceBytes.empty());
   c.gpu = std::move(low.kernel);
   c.cpu = lowerGroup(fused, defaultSchedule(fused, host), host).kernel;
   EXPECT_EQ(kir::verify(c.gpu), std::vector<std::string>()) << kir::print(c.gpu);
@@ -72,10 +71,18 @@ Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> sch
   return c;
 }
 
+/// The content of all parameters of a kernel before it runs.
+std::vector<std::vector<double>> withWorkspaces(const Case &c, const kir::Kernel &k) {
+  std::vector<std::vector<double>> all = c.content;
+  while (all.size() < k.params.size())
+    all.push_back(std::vector<double>(k.params[all.size()]->size, poison));
+  return all;
+}
+
 /// Runs all phases; empty when nothing was found.
 std::string runOnShim(const Case &c, const simt::HostModule &module, const CudaKernel &text, bool backwards,
                       bool inPlace, std::vector<std::vector<double>> &content) {
-  content = c.content;
+  content = withWorkspaces(c, c.gpu);
   std::vector<DeviceBuffer> memory;
   for (size_t i = 0; i < content.size(); ++i)
     memory.emplace_back(c.gpu.params[i], content[i]);
@@ -107,7 +114,7 @@ std::string runOnShim(const Case &c, const simt::HostModule &module, const CudaK
 
 void expectSameBits(const Case &c, const std::vector<std::vector<double>> &got,
                     const std::vector<std::vector<double>> &want, const char *what) {
-  for (size_t i = c.g.fused->numOperands(); i < got.size(); ++i)
+  for (size_t i = c.g.fused->numOperands(); i < c.content.size(); ++i)
     for (size_t k = 0; k < got[i].size(); ++k)
       ASSERT_TRUE(sameNumber(got[i][k], want[i][k])) << what << ": element " << k << " of " << c.gpu.params[i]->name
                                                      << " is " << got[i][k] << ", not " << want[i][k] << "\n"
@@ -150,18 +157,18 @@ void check(const std::vector<Case> &cases) {
       expectSameBits(c, other, forwards, "in place");
     }
 
-    other = c.content;
+    other = withWorkspaces(c, c.cpu);
     runKernel(c.cpu, code[n], other);
     expectSameBits(c, forwards, other, "CPU");
 
     std::vector<std::vector<kir::Bounded>> bounds;
-    for (const auto &values : c.content) {
+    for (const auto &values : withWorkspaces(c, c.gpu)) {
       bounds.emplace_back();
       for (double v : values)
         bounds.back().push_back({v, 0});
     }
     kir::boundErrors(c.gpu, bounds);
-    for (size_t i = c.operands.size(); i < bounds.size(); ++i)
+    for (size_t i = c.operands.size(); i < c.content.size(); ++i)
       for (size_t k = 0; k < bounds[i].size(); ++k) {
         const double want = bounds[i][k].value, got = forwards[i][k];
         ASSERT_TRUE(sameNumber(got, want) || got == want || std::abs(got - want) <= bounds[i][k].error)
@@ -170,7 +177,7 @@ void check(const std::vector<Case> &cases) {
             << print(*c.g.fused);
       }
     if (!kir::usesApproximations(c.gpu)) {
-      other = c.content;
+      other = withWorkspaces(c, c.gpu);
       kir::interpret(c.gpu, other, true);
       expectSameBits(c, forwards, other, "interpreter");
       ++exact;
@@ -231,6 +238,29 @@ TEST(CudaText, RandomRowGroups) {
     std::vector<Tensor> operands = randomOperands(g, seed);
     cases.push_back(makeCase(std::move(g), std::move(operands)));
   }
+  check(cases);
+}
+
+TEST(CudaText, SumsOverTokensAndTensors) {
+  std::vector<Case> cases;
+  auto add = [&](const char *kind, const char *args, const char *body) {
+    Group g = group(kind, args, body);
+    std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()), 7);
+    cases.push_back(makeCase(std::move(g), std::move(operands)));
+  };
+  // Few and many columns, a last block that is not full, sums that go on, full results beside them, padding.
+  add("fold", "%x: f32[37,5]; %y: f32[37,5]; %i: f32[5]",
+      "%h = mul %x, %y : f32[37,5]\n%s = reduce_sum %h, %i {fold=8, lead=1} : f32[5]\n"
+      "%t = reduce_sum %x {fold=8, lead=1} : f32[5]\nyield %h, %s, %t");
+  add("fold", "%x: f32[4,16,129->130]; %b: f32[129->130]",
+      "%h = add %x, %b : f32[4,16,129->130]\n%s = reduce_sum %h {fold=16, lead=2} : f32[129->130]\nyield %s");
+  add("fold", "%x: f32[1000]", "%s = reduce_sum %x {fold=16, lead=1} : f32[]\nyield %s");
+  add("fold", "%x: bf16[33,70]", "%s = reduce_sum %x {fold=64, lead=1} : bf16[70]\nyield %s");
+  add("reduce_all", "%x: f32[9,1001]", "%s = sum_squares %x : f32[]\nyield %s");
+  add("reduce_all", "%x: f32[4100]; %y: f32[7]",
+      "%s = sum_squares %x : f32[]\n%r = sqrt %s : f32[]\n%h = neg %x : f32[4100]\nyield %r, %h");
+  add("scatter", "%d: f32[40,66]; %i: i32[40]; %t: f32[7,66]",
+      "%e = embedding_grad %d, %i, %t {rows=7} : f32[7,66]\nyield %e");
   check(cases);
 }
 
