@@ -255,12 +255,41 @@ TEST(CudaText, SumsOverTokensAndTensors) {
   add("fold", "%x: f32[4,16,129->130]; %b: f32[129->130]",
       "%h = add %x, %b : f32[4,16,129->130]\n%s = reduce_sum %h {fold=16, lead=2} : f32[129->130]\nyield %s");
   add("fold", "%x: f32[1000]", "%s = reduce_sum %x {fold=16, lead=1} : f32[]\nyield %s");
-  add("fold", "%x: bf16[33,70]", "%s = reduce_sum %x {fold=64, lead=1} : bf16[70]\nyield %s");
+  add("fold", "%x: bf16[33,70]", "%s = reduce_sum %x {fold=64, lead=1} : f32[70]\nyield %s");
   add("reduce_all", "%x: f32[9,1001]", "%s = sum_squares %x : f32[]\nyield %s");
   add("reduce_all", "%x: f32[4100]; %y: f32[7]",
       "%s = sum_squares %x : f32[]\n%r = sqrt %s : f32[]\n%h = neg %x : f32[4100]\nyield %r, %h");
   add("scatter", "%d: f32[40,66]; %i: i32[40]; %t: f32[7,66]",
-      "%e = embedding_grad %d, %i, %t {rows=7} : f32[7,66]\nyield %e");
+      "%e = embedding_grad %d, %i, %t {vocab=7} : f32[7,66]\nyield %e");
+  check(cases);
+}
+
+TEST(CudaText, NarrowStorage) {
+  std::vector<Case> cases;
+  for (const char *type : {"bf16", "f16"}) {
+    auto add = [&](const char *kind, std::string args, std::string body) {
+      for (std::string *text : {&args, &body})
+        for (size_t at; (at = text->find("T[")) != std::string::npos;)
+          text->replace(at, 1, type);
+      Group g = group(kind, args, body);
+      std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()));
+      // Large, tiny and odd values, too.
+      for (size_t i = 0; const double v : {1e38, -65519.9, 65520.0, 1e-40, -3e-8, 6.1e-5, 0.1, -0.0})
+        operands[0].data[i++] = float(v);
+      for (Tensor &t : operands)
+        for (double &v : t.data)
+          v = t.type.dtype == DType::bf16  ? kir::roundBF16(float(v))
+              : t.type.dtype == DType::f16 ? kir::roundF16(float(v))
+                                           : v;
+      cases.push_back(makeCase(std::move(g), std::move(operands), {}));
+    };
+    add("pointwise", "%x: T[300,256]; %b: T[256]",
+        "%h = add %x, %b : T[300,256]\n%y = cast %h {dtype=\"f32\"} : f32[300,256]\nyield %h, %y");
+    add("pointwise", "%x: f32[33,7]", fmt::format("%y = cast %x {{dtype=\"{}\"}} : T[33,7]\nyield %y", type));
+    add("row", "%x: T[5,100]; %g: f32[100]; %b: f32[100]",
+        "%y, %m, %r = layernorm %x, %g, %b {eps=1e-5} : T[5,100], f32[5], f32[5]\nyield %y, %m, %r");
+    add("row", "%x: T[5,100]", "%y = softmax %x : T[5,100]\nyield %y");
+  }
   check(cases);
 }
 
@@ -283,7 +312,7 @@ Group alone(const Op &op) {
   return g;
 }
 
-/// The pointwise and row groups of a model's training step, once each.
+/// The groups of a model's training step that have a CUDA recipe, once each.
 void addGroups(const SmallGpt &o, std::vector<Case> &cases) {
   std::unique_ptr<Module> m = smallGpt(o);
   runPasses(*m, passesUntilFused());
