@@ -278,12 +278,14 @@ private:
       TileLoop t;
       t.tile = tile;
       t.steps = imm(shape.size);
+      const bool biased = to == score;
       t.a = [&](int row, const Expr &k) { return load(left, (first + row) * sizePadded + k); };
       t.b = [&](int vec, const Expr &k, const Expr &j) {
         return load(right, p * (shape.size * nr()) + k * nr() + int64_t(vec * tile.lanes) + j);
       };
       t.finish = [&](int row, int vec, const Expr &j, const Expr &acc) {
-        return store(to, j + int64_t(row * nr() + vec * tile.lanes), acc);
+        Expr ahead = j0 + p * nr() - (i0 + first) + int64_t(vec * tile.lanes - row);
+        return store(to, j + int64_t(row * nr() + vec * tile.lanes), biased ? bias.add(acc, ahead, j) : acc);
       };
       return tileLoop(t);
     };
@@ -301,8 +303,7 @@ private:
             return Body{vectorLoop("x", imm(nr()), tile.lanes, [&](const Expr &x) {
               Expr j = j0 + p * nr() + x, near = r * nr() + x, to = (first + r) * stride() + p * nr() + x;
               Expr zero = fimm(0, dtype());
-              Expr s = bias.add(load(score, near), j0 + p * nr() - i, x);
-              Expr prob = select(lt(j, end), unary(UnaryOp::exp, s - lseAt), zero);
+              Expr prob = select(lt(j, end), unary(UnaryOp::exp, load(score, near) - lseAt), zero);
               return Body{bindTo("prob", prob, [&](const Expr &prob) {
                 Expr dp = load(dProb, near);
                 if (!dropout.active())
