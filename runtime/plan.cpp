@@ -254,8 +254,10 @@ int64_t parameterCount(const Module &m, bool withoutPositions) {
 }
 
 double flopsPerToken(const Module &m) {
-  // H heads of size Q: H Q = n_embd.
-  return 6.0 * parameterCount(m, true) +
+  // H heads of size Q: H Q = n_embd. An embedding that is not the classifier too is looked up, not multiplied.
+  const State *embedding = m.state("wte.weight"), *classifier = m.state("lm_head.weight");
+  const double lookedUp = embedding && classifier ? double(embedding->type.elements()) : 0;
+  return 6.0 * (double(parameterCount(m, true)) - lookedUp) +
          12.0 * m.attrs.getInt("n_layer") * m.attrs.getInt("n_embd") * m.attrs.getInt("block_size");
 }
 

@@ -78,7 +78,7 @@ int64_t maskToken(const Module &m);
 /// Logical elements of all states of kind "param", but for the position table when `withoutPositions`.
 int64_t parameterCount(const Module &m, bool withoutPositions);
 /// FLOPs of one training token by nanoGPT's formula: 6 N + 12 L H Q T, N = parameters without wpe (Karpathy's
-/// estimate_mfu, after PaLM, appendix B).
+/// estimate_mfu, after PaLM, appendix B), nor wte where the classifier has a matrix of its own.
 double flopsPerToken(const Module &m);
 /// BLAKE3 of the names and types of all parameters: equal for models whose checkpoints fit each other.
 std::string modelHash(const Module &m);

@@ -82,13 +82,29 @@ static std::pair<int64_t, unsigned> innerElements(GroupEval &g, llvm::ArrayRef<u
   return {inner, 0};
 }
 
+/// At most `width` lanes, and fewer where the columns are divided: a vector that crosses no multiple of the divisor
+/// loads from consecutive places. Not below 8 lanes, where elements one by one are no slower.
+static int widthWithinDivisors(llvm::ArrayRef<Expr> values, const Var &column, int width) {
+  auto isColumn = [&](const Expr &e) { return e->kind == ExprKind::Var && e->var == column; };
+  for (const Expr &e : collect(values, [](const Expr &e) {
+         return e->kind == ExprKind::Binary && (e->bop == BinaryOp::div || e->bop == BinaryOp::rem) && isInt(e->dtype);
+       })) {
+    int64_t d = 0;
+    if (!isImm(e->args[1], &d) || collect({e->args[0]}, isColumn).empty())
+      continue;
+    if (const int64_t part = d & -d; part >= 8)
+      width = int(std::min<int64_t>(width, part));
+  }
+  return width;
+}
+
 Stmt pointwiseLoops(GroupEval &g, llvm::ArrayRef<unsigned> results, const Schedule &s) {
   const Type type = g.fused.result(results[0])->type;
   llvm::ArrayRef<Dim> dims = type.dims;
   auto [inner, outside] = innerElements(g, results, dims);
   const int64_t rows = type.elements() / inner;
   const bool cuda = s.threads > 0;
-  const int width = cuda ? int(std::gcd(inner, std::max(1, s.vec))) : powerOfTwo(inner, s.vec > 0 ? s.vec : 16);
+  int width = cuda ? int(std::gcd(inner, std::max(1, s.vec))) : powerOfTwo(inner, s.vec > 0 ? s.vec : 16);
   const int64_t perTask = cuda ? width : s.task > 0 ? s.task : type.elements();
 
   Placer placer;
@@ -127,6 +143,8 @@ Stmt pointwiseLoops(GroupEval &g, llvm::ArrayRef<unsigned> results, const Schedu
   std::vector<Expr> values;
   for (unsigned i : results)
     values.push_back(g.at(g.output(i), p));
+  if (!cuda)
+    width = widthWithinDivisors(values, c, width);
   values = placer.place(values, values.size() > 1);
   for (auto [i, value] : llvm::zip(results, values)) {
     Stmt st = g.storeOutput(i, p, value);

@@ -1,0 +1,57 @@
+// The examples of model families learn: each is trained for a few steps on Shakespeare. GPTC_SHAKESPEARE names the text
+// where it does not lie in ../shared/data.
+#include "harness.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+using namespace e2e;
+
+namespace {
+
+class Example : public ::testing::TestWithParam<const char *> {};
+INSTANTIATE_TEST_SUITE_P(Families, Example, ::testing::Values("llama-small", "bloom-small", "encoder-small"),
+                         [](auto &info) {
+                           std::string name = info.param;
+                           return name.substr(0, name.find('-'));
+                         });
+
+TEST_P(Example, Learns) {
+  const char *given = std::getenv("GPTC_SHAKESPEARE");
+  const std::string text = given ? given : GPTC_SOURCE_DIR "/../shared/data/tinyshakespeare.txt";
+  if (!std::filesystem::exists(text))
+    GTEST_SKIP() << "no " << text << "; GPTC_SHAKESPEARE can name it";
+  Workplace w;
+  Result r = w.gptc({"data", "prepare", text, "--tokenizer", "char", "--out", w.path("data")});
+  ASSERT_EQ(r.code, 0) << r.output;
+
+  std::vector<std::string> args = {"compile", std::string(GPTC_SOURCE_DIR "/examples/") + GetParam() + ".toml", "-o",
+                                   w.path("plan")};
+  for (const std::string &s :
+       {"data.train=" + w.path("data/train.bin"), "data.val=" + w.path("data/val.bin"),
+        "data.tokenizer=" + w.path("data/tokenizer.json"), "out_dir=" + w.path("run"), std::string("train.steps=60"),
+        std::string("optimizer.warmup_steps=5"), std::string("eval.steps=4"), std::string("log.mfu_peak=1e11")}) {
+    args.push_back("--set");
+    args.push_back(s);
+  }
+  r = w.gptc(args);
+  ASSERT_EQ(r.code, 0) << r.output;
+  r = w.gptrun({w.path("plan")});
+  ASSERT_EQ(r.code, 0) << r.output;
+
+  // A model that knows nothing has ln 65 = 4.17; one that knows how frequent characters are 3.3.
+  const std::string last = logLines(w.path("run")).back();
+  const std::string prefix = "step=60 val_loss=";
+  ASSERT_EQ(last.substr(0, prefix.size()), prefix);
+  EXPECT_LT(std::atof(last.c_str() + prefix.size()), 3.5) << last;
+
+  r = w.gptrun({"sample", w.path("plan"), "--prompt", "KING", "--max-tokens", "70"});
+  if (GetParam() == std::string("encoder-small")) {
+    EXPECT_EQ(r.code, 3) << r.output;
+  } else {
+    EXPECT_EQ(r.code, 0) << r.output;
+    EXPECT_GE(r.output.size(), 4u + 70u) << "the context is 64: sampling goes past it\n" << r.output;
+  }
+}
+
+}  // namespace
