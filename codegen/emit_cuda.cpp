@@ -3,6 +3,8 @@
 //   uniform   one text, the same for all lanes;
 //   linear    i64 base + stride * lane: the text of the base;
 //   varying   one text per lane.
+// Lanes that do not take part are left out where that is known now; else each has a guard, and what could do harm
+// (loads, stores, integer divisions) asks it.
 #include "codegen/emit_cuda.h"
 
 #include "codegen/emit_cuda_text.h"
@@ -151,9 +153,10 @@ private:
   llvm::DenseMap<const ExprNode *, Val> done;
   int threads = 0;
   bool inThread = false;
-  int width = 1;               // of the vector loop we stand in
-  std::vector<int> active{0};  // its lanes that take part
-  Touched pending;             // since the last barrier, by all threads
+  int width = 1;                        // of the vector loop we stand in
+  std::vector<int> active{0};           // its lanes that may take part
+  std::vector<std::string> guards{""};  // per lane: the condition under which it does; "": always
+  Touched pending;                      // since the last barrier, by all threads
 
   // ---- text --------------------------------------------------------------------------------------------------------
 
@@ -264,6 +267,14 @@ private:
     return r;
   }
 
+  /// Zero in lanes that do not take part.
+  Val guarded(Val v, const char *zero = "0") const {
+    for (int l : active)
+      if (!v.scalar() && !guards[l].empty())
+        v.lanes[l] = fmt::format("({} ? {} : {})", guards[l], v.lanes[l], zero);
+    return v;
+  }
+
   using Args = llvm::ArrayRef<std::string>;
 
   Val compute(const Expr &e) {
@@ -289,13 +300,16 @@ private:
       if (t == DType::f32 && expandMath(e->uop).result)
         functions.insert(e->uop);
       return lift(a, [&](Args x) { return unaryText(e->uop, t, x[0]); });
-    case ExprKind::Binary:
-      if (t == DType::i64 && !isComparison64(e->bop))
+    case ExprKind::Binary: {
+      const bool wide = t == DType::i64 && e->bop < BinaryOp::eq;
+      if (wide)
         if (std::optional<Val> r = arithmetic64(e->bop, a[0], a[1]))
           return *r;
-      if (t == DType::i64 && !isComparison64(e->bop))
-        return lift(a, [&](Args x) { return wrapping64(e->bop, x[0], x[1]); });
-      return lift(a, [&](Args x) { return binaryText(e->bop, t, x[0], x[1]); });
+      Val r =
+          lift(a, [&](Args x) { return wide ? wrapping64(e->bop, x[0], x[1]) : binaryText(e->bop, t, x[0], x[1]); });
+      const bool traps = isInt(t) && (e->bop == BinaryOp::div || e->bop == BinaryOp::rem) && !isImm(e->args[1]);
+      return traps ? guarded(r) : r;
+    }
     case ExprKind::Fma:
       return lift(a, [](Args x) { return fmt::format("fusedMultiplyAdd({}, {}, {})", x[0], x[1], x[2]); });
     case ExprKind::Select: {
@@ -327,8 +341,6 @@ private:
       GPTC_UNREACHABLE("symbolic expression in a kernel");
     }
   }
-
-  static bool isComparison64(BinaryOp op) { return op >= BinaryOp::eq; }
 
   /// i64 operations on uniform and linear values, with what is known about them. None where the result varies.
   std::optional<Val> arithmetic64(BinaryOp op, const Val &x, const Val &y) {
@@ -409,11 +421,15 @@ private:
     return it->second;
   }
 
+  bool isUnguarded() const {
+    return llvm::all_of(guards, [](const std::string &g) { return g.empty(); });
+  }
+
   /// Whether the lanes touch one aligned vector of memory.
   bool isVector(const Buffer &b, const Val &at) const {
     const int64_t bytes = width * int64_t(sizeOf(b->dtype));
-    return width > 1 && int(active.size()) == width && b->storage == Storage::global && at.scalar() && at.stride == 1 &&
-           at.multiple % width == 0 && (bytes <= 16 || bytes % 16 == 0);
+    return width > 1 && int(active.size()) == width && isUnguarded() && b->storage == Storage::global && at.scalar() &&
+           at.stride == 1 && at.multiple % width == 0 && (bytes <= 16 || bytes % 16 == 0);
   }
 
   Val load(const Buffer &b, const Val &at) {
@@ -427,7 +443,7 @@ private:
         r.lanes.push_back(value(fmt::format("{}.v[{}]", v, l)));
       return r;
     }
-    return lift({at}, [&](Args a) { return value(fmt::format("load({}, {})", nameOf(b), a[0])); });
+    return guarded(lift({at}, [&](Args a) { return value(fmt::format("load({}, {})", nameOf(b), a[0])); }));
   }
 
   void storeTo(const Buffer &b, const Val &at, const Val &value) {
@@ -446,9 +462,10 @@ private:
       return line(fmt::format("storeVector<{}>({}, {}, {{{{{}}}}});", width, nameOf(b), at.text, values));
     }
     // No lane stores before each has loaded.
-    Val v = value.scalar() ? value : define(value, "t", valueType(b));
+    const Val to = define(at, "at", DType::i64), v = define(value, "t", valueType(b));
     for (int l : active)
-      line(fmt::format("store({}, {}, {});", nameOf(b), laneOf(at, l), laneOf(v, l)));
+      line(fmt::format("{}store({}, {}, {});", guards[l].empty() ? "" : fmt::format("if ({}) ", guards[l]), nameOf(b),
+                       laneOf(to, l), laneOf(v, l)));
   }
 
   // ---- folds -------------------------------------------------------------------------------------------------------
@@ -562,31 +579,40 @@ private:
     }
   }
 
-  void branch(const StmtNode &s, const Val &cond) {
-    if (!cond.uniform()) {
-      const std::vector<int> all = active;
-      for (int l : all) {
-        active = {l};
-        arms(s, cond.lanes[l]);
+  void branch(const StmtNode &s, Val cond) {
+    if (cond.uniform()) {
+      const Touched before = pending;
+      open(fmt::format("if ({})", cond.text));
+      body(s.body);
+      Touched after = std::exchange(pending, before);
+      if (!s.orelse.empty()) {
+        indent.resize(indent.size() - 2);
+        open("} else");
+        body(s.orelse);
       }
-      active = all;
-      return;
+      pending.merge(after);
+      return close();
     }
-    arms(s, cond.text);
-  }
-
-  void arms(const StmtNode &s, const std::string &cond) {
-    const Touched before = pending;
-    open(fmt::format("if ({})", cond));
-    body(s.body);
-    Touched after = std::exchange(pending, before);
-    if (!s.orelse.empty()) {
-      indent.resize(indent.size() - 2);
-      open("} else");
-      body(s.orelse);
-    }
-    pending.merge(after);
-    close();
+    // Lanes go in lock step: both sides for those that take part in them.
+    const std::vector<std::string> outer = guards;
+    cond = define(cond, "on", DType::pred);  // what one side stores does not change it
+    auto arm = [&](const std::vector<Stmt> &stmts, const char *sign) {
+      std::string any;
+      for (int l : active) {
+        std::string own = fmt::format("{}({})", sign, cond.lanes[l]);
+        guards[l] =
+            define(uniformVal(outer[l].empty() ? own : fmt::format("({} && {})", outer[l], own)), "on", DType::pred)
+                .text;
+        any += (any.empty() ? "" : " || ") + guards[l];
+      }
+      open(fmt::format("if ({})", any));
+      body(stmts);
+      close();
+      guards = outer;
+    };
+    arm(s.body, "");
+    if (!s.orelse.empty())
+      arm(s.orelse, "!");
   }
 
   void serialLoop(const StmtNode &s) {
@@ -616,36 +642,53 @@ private:
     close();
   }
 
-  void vectorLoop(const StmtNode &s) {
-    int64_t n;
-    GPTC_CHECK(inThread && width == 1, "vector loop {} around threads, or in another", s.var->name);
-    GPTC_CHECK(isImm(s.extent, &n) && n % s.width == 0, "vector loop {} of {} in {} lanes", s.var->name,
-               print(s.extent), s.width);
-    if (n <= 0)
-      return;
-    begin({s.begin});
-    Val from = emit(s.begin), base = from;
-    if (n > s.width) {
-      Val to = define(*arithmetic64(BinaryOp::add, from, index(n)), "end", DType::i64);
-      base = uniformVal(names.fresh(s.var->name));
-      base.multiple = std::gcd(from.multiple, int64_t(s.width));
-      base.bound = to.bound;
-      base.narrow = to.narrow && to.bound >= 0;
-      open(fmt::format("for ({0} {1} = {2}; {1} < {3}; {1} += {4})", typeOf(DType::i64, base.narrow), base.text,
-                       from.text, to.text, s.width));
-    }
+  /// The body for the first `lanes` lanes from `base` on; with `end`, for those before it.
+  void group(const StmtNode &s, Val base, int lanes, const std::string &end = "") {
     width = s.width;
-    active.resize(width);
+    active.resize(lanes);
     std::iota(active.begin(), active.end(), 0);
-    base.stride = width > 1;
-    if (base.stride)
+    guards.assign(width, "");
+    if ((base.stride = width > 1))
       base.known.reset();
+    for (int l : active)
+      if (!end.empty())
+        guards[l] = fmt::format("({} < {})", laneOf(base, l), end);
     vars[s.var.get()] = base;
     body(s.body);
     width = 1;
     active = {0};
-    if (n > s.width)
+    guards = {""};
+  }
+
+  void vectorLoop(const StmtNode &s) {
+    GPTC_CHECK(inThread && width == 1, "vector loop {} around threads, or in another", s.var->name);
+    const int w = s.width;
+    begin({s.begin, s.extent});
+    const Val from = emit(s.begin), extent = emit(s.extent);
+    auto at = [&](int64_t offset) { return *arithmetic64(BinaryOp::add, from, index(offset)); };
+    const int64_t whole = extent.known ? *extent.known / w : -1, rest = extent.known ? *extent.known % w : -1;
+    if (whole == 1 || (whole > 1 && indexesRegisters(s))) {
+      for (int64_t i = 0; i < whole; ++i)
+        group(s, at(i * w), w);
+    } else if (whole != 0) {
+      const Val to = whole > 0 ? at(whole * w) : *arithmetic64(BinaryOp::add, from, extent);
+      const Val end = define(to, "end", DType::i64);
+      Val base = uniformVal(names.fresh(s.var->name));
+      base.multiple = std::gcd(from.multiple, int64_t(w));
+      base.bound = to.bound;
+      base.narrow = to.bound >= 0 && sumOfBounds(to.bound, w) <= INT32_MAX;
+      line(fmt::format("{} {} = {};", typeOf(DType::i64, base.narrow), base.text, from.text));
+      open(fmt::format("for (; {0} + {1} < {2}; {0} += {3})", base.text, w - 1, end.text, w));
+      group(s, base, w);
       close();
+      if (whole < 0 && w > 1) {
+        open(fmt::format("if ({} < {})", base.text, end.text));
+        group(s, base, w, end.text);
+        close();
+      }
+    }
+    if (rest > 0)
+      group(s, at(whole * w), int(rest));
   }
 
   /// The threads of a block, each with its own iteration.

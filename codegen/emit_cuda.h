@@ -9,8 +9,9 @@
 //     sizes are equal.
 //   - An HReduce of a shared buffer is done by every warp: lanes fold elements 32 apart first, then shuffle. That is
 //     the order that kir asks for, and all lanes get the same bits.
-//   - Vector loops need a constant extent that is a multiple of their width. Contiguous accesses of a group become one
-//     vector access where the index is a multiple of the width; so parameters must be aligned to 16 bytes.
+//   - Vector loops are expanded. Contiguous accesses of a whole group become one vector access where the index is a
+//     multiple of the width; so parameters must be aligned to 16 bytes.
+//   - Pairs of bf16 are the CPU's; there is no text for them.
 //   - Indices are 32 bits wide where they provably fit, else 64.
 #pragma once
 

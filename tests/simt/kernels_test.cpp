@@ -10,6 +10,7 @@
 #include "ir/access.h"
 #include "ir/kernel_bound.h"
 #include "tests/unit/codegen/random_group.h"
+#include "tests/unit/codegen/random_kernel.h"
 #include "tests/unit/codegen/recipe_harness.h"
 #include "tests/unit/codegen/support.h"
 #include "tests/unit/passes/small_gpt.h"
@@ -17,6 +18,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <functional>
 #include <map>
 
 namespace gptc::test {
@@ -335,6 +338,73 @@ TEST(CudaText, GroupsOfATrainingStep) {
   addGroups({.width = 128, .vocab = 65, .dropout = 0.1, .decomposed = true}, cases);
   EXPECT_GT(cases.size(), 20u);
   check(cases);
+}
+
+bool holdsPairs(const kir::StmtNode &s) {
+  std::function<bool(const kir::Expr &)> inExpr = [&](const kir::Expr &e) {
+    return e && (e->kind == kir::ExprKind::Pair || e->kind == kir::ExprKind::LoadPair ||
+                 e->kind == kir::ExprKind::Dot || llvm::any_of(e->args, inExpr));
+  };
+  auto inStmt = [](const kir::Stmt &t) { return holdsPairs(*t); };
+  return inExpr(s.begin) || inExpr(s.extent) || inExpr(s.index) || inExpr(s.value) || llvm::any_of(s.body, inStmt) ||
+         llvm::any_of(s.orelse, inStmt);
+}
+
+// Random kernels of every operator and statement, each in one thread: the interpreter's bits. GPTC_FUZZ_ROUNDS asks for
+// a longer run.
+TEST(CudaText, RandomKernels) {
+  if (!simt::HostModule::possible())
+    GTEST_SKIP() << "no C++ compiler: set CXX";
+  std::vector<kir::Kernel> kernels;
+  std::vector<CudaKernel> texts;
+  std::vector<std::vector<std::vector<double>>> inputs;
+  std::vector<std::string> symbols;
+  std::string text;
+  const char *more = std::getenv("GPTC_FUZZ_ROUNDS");
+  const size_t count = more ? size_t(std::atoi(more)) : 60;
+  for (unsigned seed = 0; kernels.size() < count; ++seed) {
+    RandomKernel r(seed + 777, seed % 2 ? DType::f64 : DType::f32);
+    kir::Kernel k = r.build();
+    if (llvm::any_of(k.body, [](const kir::Stmt &s) { return holdsPairs(*s); }))
+      continue;
+    for (kir::Stmt &s : k.body) {
+      // Its tasks may touch the same elements, so that one thread runs all.
+      if (s->kind == kir::StmtKind::For && s->loop == kir::LoopKind::parallel)
+        s = kir::loop(kir::LoopKind::serial, s->var, s->extent, s->body);
+      s = kir::loop(kir::LoopKind::block_thread, kir::makeVar("t"), kir::imm(1), {s});
+      s = kir::loop(kir::LoopKind::grid, kir::makeVar("b"), kir::imm(1), {s});
+    }
+    ASSERT_EQ(kir::verify(k), std::vector<std::string>()) << seed << kir::print(k);
+    texts.push_back(emitCuda(k, fmt::format("k{}", kernels.size())));
+    text += texts.back().text;
+    for (const CudaPhase &p : texts.back().phases)
+      symbols.push_back(p.symbol);
+    kernels.push_back(std::move(k));
+    inputs.push_back(r.inputs());
+  }
+  const simt::HostModule module(text, symbols);
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    auto want = inputs[i];
+    kir::interpret(kernels[i], want, true);
+    std::vector<DeviceBuffer> memory;
+    std::vector<simt::Param> params;
+    for (size_t p = 0; p < want.size(); ++p)
+      memory.emplace_back(kernels[i].params[p], inputs[i][p]);
+    for (size_t p = 0; p < want.size(); ++p) {
+      const kir::BufferNode &b = *kernels[i].params[p];
+      params.push_back({b.name, memory[p].data(), b.size * int64_t(sizeOf(b.dtype)), b.written});
+    }
+    for (const CudaPhase &p : texts[i].phases)
+      ASSERT_EQ(simt::launch(module.find(p.symbol), params, p.blocks, p.threads), "")
+          << texts[i].text << kir::print(kernels[i]);
+    for (size_t p = 0; p < want.size(); ++p) {
+      const std::vector<double> got = memory[p].values();
+      for (size_t k = 0; k < got.size(); ++k)
+        ASSERT_TRUE(sameNumber(got[k], want[p][k])) << "kernel " << i << ": element " << k << " of " << params[p].name
+                                                    << " is " << got[k] << ", not " << want[p][k] << "\n"
+                                                    << kir::print(kernels[i]) << texts[i].text;
+    }
+  }
 }
 
 TEST(CudaText, EveryBarrierIsNeeded) {
