@@ -70,6 +70,12 @@ public:
     counter("step");
   }
 
+  void declareLossScale() {
+    m.addState("loss_scale", Type::scalar(DType::f32))->attrs =
+        attrs({{"kind", std::string("counter")}, {"init", std::string("const")}, {"value", 0x1p16}});
+    counter("good_steps");
+  }
+
   void declareCaches() {
     for (int64_t l = 0; l < c.nLayer; ++l)
       for (const char *which : {"k", "v"}) {
@@ -390,9 +396,13 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
                     {"eps", config.optimizer.eps},
                     {"weight_decay", config.optimizer.weightDecay},
                     {"grad_clip", config.train.gradClip},
-                    {"remat", config.compile.remat}});
+                    {"remat", config.compile.remat},
+                    {"compute", config.precision.compute},
+                    {"optimizer_state", config.precision.optimizerState}});
   Parameters declarations(*m, c);
   declarations.declare();
+  if (config.precision.compute == "fp16")
+    declarations.declareLossScale();
   FunctionBuilder(*m, config, options, "forward").buildLoss(config.train.microBatch, true);
   FunctionBuilder(*m, config, options, "eval").buildLoss(config.train.microBatch, false);
   if (!c.causal)

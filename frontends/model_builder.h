@@ -40,6 +40,9 @@
 //   remat   compile.remat, for the pass of that name
 //   mask_token: id of [MASK], encoders only
 //   beta1 beta2 eps weight_decay grad_clip: AdamW; grad_clip 0: none
+//   compute ("fp32" | "bf16" | "fp16"), optimizer_state ("fp32" | "bf16"): for passes precision and optimizer. With fp16
+//           there are the states @loss_scale (f32[], from 2^16) and @good_steps (i64[]), of which autodiff and the
+//           optimizer make dynamic loss scaling
 #pragma once
 
 #include "frontends/toml_config.h"

@@ -152,6 +152,29 @@ void readTraining(ConfigReader &r, TrainConfig &t, OptimizerConfig &o) {
   r.number("optimizer.min_lr_ratio", o.minLrRatio, 0, 1);
 }
 
+void readPrecision(ConfigReader &r, PrecisionConfig &p) {
+  r.choice("precision.compute", p.compute, {"fp32", "bf16", "fp16", "tf32", "auto"});
+  if (p.compute == "tf32")
+    r.complain("precision.compute", ErrorCode::PrecisionConflict, "tf32 does not exist on the target, a CPU",
+               "a format of NVIDIA's tensor cores, for compile.target = \"cuda\"",
+               {"\"bf16\" is the fast one on a CPU with AVX512-BF16; \"fp32\" is exact everywhere"});
+  if (p.compute == "auto")
+    p.compute = "fp32";
+  std::string params = "fp32";
+  r.choice("precision.params", params, {"fp32", "bf16", "fp16"});
+  if (params != "fp32") {
+    if (p.compute == "fp32" && r.good("precision.compute"))
+      r.complain(
+          "precision.params", ErrorCode::PrecisionConflict,
+          fmt::format("parameters in {} leave nothing to compute in fp32", params),
+          fmt::format("contradicts compute = \"fp32\"{}", r.where("precision.compute").line ? "" : ", the default"),
+          {fmt::format("compute = \"{}\" reads {} copies of fp32 parameters", params, params)});
+    else
+      r.notBuilt("precision.params", fmt::format("\"{}\"", params), {"\"fp32\""});
+  }
+  r.choice("precision.optimizer_state", p.optimizerState, {"fp32", "bf16"});
+}
+
 /// Keys whose other values are later work: only those that mean what is done today are taken.
 void readLaterWork(ConfigReader &r) {
   onlyInteger(r, "parallel.data", 1, 1, 1 << 20);
@@ -162,10 +185,6 @@ void readLaterWork(ConfigReader &r) {
   r.choice("parallel.reduce_order", ignored, {"tree"}, {"fast"});
   r.choice("parallel.offload", ignored, {"none"}, {"optimizer"});
   r.choice("parallel.compression", ignored, {"none"}, {"powersgd", "onebit"});
-
-  r.choice("precision.compute", ignored, {"fp32", "auto"}, {"bf16", "tf32", "fp16"});
-  r.choice("precision.params", ignored, {"fp32"});
-  r.choice("precision.optimizer_state", ignored, {"fp32"}, {"bf16"});
 
   std::string target = "auto";
   r.string("compile.target", target);
@@ -236,6 +255,7 @@ void readAll(ConfigReader &r, Config &c) {
   path(r, "out_dir", c.outDir);
   readModel(r, c.model);
   readTraining(r, c.train, c.optimizer);
+  readPrecision(r, c.precision);
   readLaterWork(r);
   readRemat(r, c.compile.remat);
   readRun(r, c);

@@ -60,6 +60,11 @@ struct OptimizerConfig {
   double minLrRatio = 0;
 };
 
+struct PrecisionConfig {
+  std::string compute = "fp32";         // | bf16 | fp16: of contractions and of what is stored between kernels
+  std::string optimizerState = "fp32";  // | bf16: of moments, rounded stochastically
+};
+
 struct DataConfig {
   std::string train, val, tokenizer;  // paths, resolved; train and val may be globs
 };
@@ -97,6 +102,7 @@ struct Config {
   ModelConfig model;
   TrainConfig train;
   OptimizerConfig optimizer;
+  PrecisionConfig precision;
   DataConfig data;
   EvalConfig eval;
   CheckpointConfig checkpoint;

@@ -2,6 +2,8 @@
 
 #include "ir/opdef.h"
 
+#include "llvm/ADT/DenseSet.h"
+
 namespace gptc {
 
 namespace {
@@ -94,8 +96,11 @@ bool mayShare(const Op &fused, unsigned result, unsigned operand) {
   default:
     return false;
   }
+  llvm::DenseSet<const Value *> content = {in};  // and what is only another type of it
   for (const Op &op : *fused.body) {
     FusionKind kind = op.def().fusion;
+    if (op.is(OpKind::cast) && content.contains(op.operand(0)))
+      content.insert(op.result());
     if (op.is(OpKind::yield) || op.is(OpKind::constant))
       continue;
     if (kind != FusionKind::pointwise && kind != FusionKind::gather && kind != FusionKind::row)
@@ -104,7 +109,8 @@ bool mayShare(const Op &fused, unsigned result, unsigned operand) {
       return false;
     std::vector<Access> access = operandAccess(op);
     for (unsigned i = 0; i < op.numOperands(); ++i)
-      if (op.operand(i) == in && access[i] != Access::none && access[i] != Access::point && access[i] != Access::inRow)
+      if (content.contains(op.operand(i)) && access[i] != Access::none && access[i] != Access::point &&
+          access[i] != Access::inRow)
         return false;
   }
   return true;

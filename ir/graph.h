@@ -177,7 +177,9 @@ private:
 };
 
 /// State that outlives a call: parameters, moments, step, KV cache. Attributes used:
-///   kind   "param" | "moment" | "grad" | "counter" | "cache"
+///   kind   "param" | "moment" | "grad" | "counter" | "cache" | "low": a copy, in a narrower dtype, of the parameter
+///   `of`,
+///          which whoever writes the parameter writes too, and which no checkpoint holds
 ///   init   "zeros" | "ones" | "normal" | "const";  std, value
 ///   stream random stream of the initial value (and of nothing else)
 ///   decay  weight decay applies;   hf   Hugging Face name, and hf_transpose

@@ -74,6 +74,14 @@ private:
       add("type " + s.type.str() + ": " + why);
     for (const auto &[name, value] : s.attrs)
       verifyStateAttr(name, value);
+    const Attr *kind = s.attrs.find("kind"), *of = s.attrs.find("of");
+    if (!kind || !std::holds_alternative<std::string>(*kind) || std::get<std::string>(*kind) != "low")
+      return;
+    const State *p =
+        of && std::holds_alternative<std::string>(*of) ? module.state(std::get<std::string>(*of)) : nullptr;
+    if (!p || p->type.dtype != DType::f32 || !p->type.sameShape(s.type) ||
+        (s.type.dtype != DType::bf16 && s.type.dtype != DType::f16))
+      add("a state of kind low must be bf16 or f16, and `of` name one that is f32 and of the same shape");
   }
 
   void verifyStateAttr(const std::string &name, const Attr &value) {
@@ -81,7 +89,7 @@ private:
     if (name == "init") {
       const std::string *init = std::get_if<std::string>(&value);
       good = init && (*init == "zeros" || *init == "ones" || *init == "normal" || *init == "const");
-    } else if (name == "kind" || name == "hf") {
+    } else if (name == "kind" || name == "hf" || name == "of") {
       good = std::holds_alternative<std::string>(value);
     } else if (name == "std" || name == "value") {
       good = std::holds_alternative<double>(value) || std::holds_alternative<int64_t>(value);

@@ -102,7 +102,9 @@ public:
 
     Builder b(f.body, ret);
     Value *loss = b.value(OpKind::div, {sum, nValid});
-    contributions[sum] = b.value(OpKind::div, {b.constant(1, sum->type), nValid});
+    // With a state @loss_scale all gradients are multiplied by it, so that small ones do not vanish in fp16.
+    const State *scale = m.state("loss_scale");
+    contributions[sum] = b.value(OpKind::div, {scale ? b.read(*scale) : b.constant(1, sum->type), nValid});
     for (Op *op = loss->def->prev(); op; op = op->prev())
       visit(*op, ret);
 

@@ -1,6 +1,6 @@
 // Fusion: afterwards every op that runs code stands in a `fused` op, whose attribute `kind` names the recipe that
-// makes one kernel of it. Constants are copied into the groups that use them; reads, writes, reshapes and `return`
-// stay outside.
+// makes one kernel of it. Constants, and casts from bf16 or f16 to f32, are copied into the groups that use them;
+// reads, writes, reshapes and `return` stay outside.
 //
 // Groups
 //   matmul     a matmul and pointwise ops on its result (bias, activation or its gradient, dropout, residual). Not
@@ -31,6 +31,7 @@
 #include "ir/access.h"
 #include "ir/diagnostics.h"
 #include "ir/opdef.h"
+#include "passes/analysis/fusion_groups.h"
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/MapVector.h"
@@ -67,10 +68,15 @@ class Fuser {
 public:
   Fuser(Module &m, Function &f, const PassOptions &o) : m(m), f(f), options(o), maxOps(o.values.getInt("max", 32)) {}
 
-  void run() {
+  /// Steps 1 to 3.
+  void form() {
     for (Op &op : f.body) {
       if (op.is(OpKind::constant))
         continue;  // copied to its users
+      if (isFreeCast(op)) {
+        copied.insert(&op);
+        continue;
+      }
       units.push_back(std::make_unique<Unit>());
       Unit *u = units.back().get();
       u->ops = {&op};
@@ -81,9 +87,10 @@ public:
       unitOf[&op] = u;
       if (op.isOneOf(OpKind::read, OpKind::write))
         u->state = stateNumber(op.state);
-      for (const Value *v : op.operands()) {
-        if (Unit *source = unitOfValue(v))
-          u->sources.push_back(source);
+      for (const Value *operand : op.operands()) {
+        const Value *v = source(operand);
+        if (Unit *from = unitOfValue(v))
+          u->sources.push_back(from);
         if (v->def && v->def->is(OpKind::read))
           u->contents.push_back(stateNumber(v->def->state));
       }
@@ -96,7 +103,48 @@ public:
       growAll("pointwise");
     if (options.values.getBool("fold", true))
       joinSums();
-    emit();
+  }
+
+  /// Step 4.
+  void emit() {
+    Op *end = f.body.back();
+    std::vector<Op *> old;
+    for (Unit *u : sequence) {
+      if (!u)
+        continue;
+      Op *first = u->ops[0];
+      if (!u->kind) {
+        if (first == end)
+          continue;
+        first->moveBefore(end);
+        giveConstantsGroups(first);
+      } else {
+        makeGroup(*u, end);
+        old.insert(old.end(), u->ops.begin(), u->ops.end());
+      }
+    }
+    giveConstantsGroups(end);
+    for (const Op *op : copied)
+      old.push_back(const_cast<Op *>(op));
+    for (Op *op : old)
+      op->dropOperands();
+    for (Op *op : old)
+      op->erase();
+    for (Op *op = f.body.back(), *before; op; op = before) {
+      before = op->prev();
+      if (op->is(OpKind::constant))
+        op->erase();
+    }
+  }
+
+  /// After step 3: the group of each op that runs code.
+  llvm::DenseMap<const Op *, int> groups() const {
+    llvm::DenseMap<const Op *, int> numbers;
+    for (const Unit *u : sequence)
+      if (u && u->kind)
+        for (const Op *op : u->ops)
+          numbers[op] = u->position;
+    return numbers;
   }
 
 private:
@@ -107,6 +155,7 @@ private:
   std::vector<std::unique_ptr<Unit>> units;
   std::vector<Unit *> sequence;  // null where a unit was merged away
   llvm::DenseMap<const Op *, Unit *> unitOf;
+  llvm::DenseSet<const Op *> copied;  // casts that each group makes for itself
   llvm::DenseMap<const Op *, std::vector<Access>> accessMemo;
   llvm::StringMap<unsigned> stateNumbers;
   std::vector<unsigned> touched,
@@ -118,6 +167,16 @@ private:
     Unit *u = unitOf.lookup(op);
     return u ? u->current() : nullptr;
   }
+  /// Widening bf16 or f16 is exact and costs nothing beside the load, so that groups read what is stored. Anchors,
+  /// writes and views need the wide value in memory.
+  static bool isFreeCast(const Op &op) {
+    auto low = [](DType t) { return t == DType::bf16 || t == DType::f16; };
+    return op.is(OpKind::cast) && low(op.operand(0)->type.dtype) && op.result()->type.dtype == DType::f32 &&
+           !isConstant(op.operand(0)) &&
+           llvm::all_of(op.result()->users(), [](const Op *user) { return bool(user->def().lower); });
+  }
+  /// What a group that uses `v` reads.
+  const Value *source(const Value *v) const { return v->def && copied.contains(v->def) ? v->def->operand(0) : v; }
   /// Where a value is computed; null for arguments and constants.
   Unit *unitOfValue(const Value *v) const { return v->def ? unitOfOp(v->def) : nullptr; }
 
@@ -199,7 +258,7 @@ private:
   bool readableInside(const Op &user, const Value *v) {
     const std::vector<Access> &access = accessOf(user);
     const Type &domain = domainOf(user);
-    if (!domainOf(*v->def).sameShape(domain))
+    if (!domainOf(*source(v)->def).sameShape(domain))
       return false;
     for (unsigned i = 0; i < user.numOperands(); ++i) {
       if (user.operand(i) != v || access[i] == Access::none)
@@ -217,7 +276,7 @@ private:
   bool edgesFit(const Unit *from, const Unit *to) {
     for (const Op *op : to->ops)
       for (const Value *v : op->operands())
-        if (unitOfValue(v) == from && !readableInside(*op, v))
+        if (unitOfValue(source(v)) == from && !readableInside(*op, v))
           return false;
     return true;
   }
@@ -338,7 +397,14 @@ private:
           Op *c = copyInto(*body, *v->def);
           map[v] = c->addResult(v->type, v->name);
         } else {
-          map[v] = arguments[v] = body->addArg(v->type, v->name);
+          Value *stored = const_cast<Value *>(source(v));
+          if (!map.count(stored))
+            map[stored] = arguments[stored] = body->addArg(stored->type, stored->name);
+          if (stored != v) {
+            Op *c = copyInto(*body, *v->def);
+            c->addOperand(map.lookup(stored));
+            map[v] = c->addResult(v->type, v->name);
+          }
         }
       }
       Op *copy = copyInto(*body, *op);
@@ -347,7 +413,10 @@ private:
       for (unsigned i = 0; i < op->numResults(); ++i) {
         Value *v = op->result(i);
         map[v] = copy->addResult(v->type, v->name);
-        if (llvm::any_of(v->users(), [&](Op *user) { return !inside.contains(user); })) {
+        auto isInside = [&](const Op *user) { return inside.contains(user); };
+        if (llvm::any_of(v->users(), [&](const Op *user) {
+              return copied.contains(user) ? !llvm::all_of(user->result()->users(), isInside) : !isInside(user);
+            })) {
           used = true;
           escaping.push_back(v);
         } else if (op->def().fusion == FusionKind::attention) {
@@ -375,33 +444,6 @@ private:
           for (unsigned i = 0; i < user->numOperands(); ++i)
             if (user->operand(i) == v)
               user->setOperand(i, r);
-    }
-  }
-
-  void emit() {
-    Op *end = f.body.back();
-    std::vector<Op *> old;
-    for (Unit *u : sequence) {
-      if (!u)
-        continue;
-      Op *first = u->ops[0];
-      if (!u->kind) {
-        if (first == end)
-          continue;
-        first->moveBefore(end);
-        giveConstantsGroups(first);
-      } else {
-        makeGroup(*u, end);
-        old.insert(old.end(), u->ops.begin(), u->ops.end());
-      }
-    }
-    giveConstantsGroups(end);
-    for (Op *op : llvm::reverse(old))
-      op->erase();
-    for (Op *op = f.body.back(), *before; op; op = before) {
-      before = op->prev();
-      if (op->is(OpKind::constant))
-        op->erase();
     }
   }
 
@@ -435,10 +477,19 @@ bool fuse(Module &m, const PassOptions &options) {
       open |= recipeOf(op.kind) != nullptr;
     if (!open)
       continue;
-    Fuser(m, *f, options).run();
+    Fuser fuser(m, *f, options);
+    fuser.form();
+    fuser.emit();
     changed = true;
   }
   return changed;
+}
+
+llvm::DenseMap<const Op *, int> fusionGroups(Module &m, Function &f) {
+  const PassOptions defaults;
+  Fuser fuser(m, f, defaults);
+  fuser.form();
+  return fuser.groups();
 }
 
 }  // namespace gptc

@@ -13,6 +13,7 @@ std::string defaultPipeline() {
       "canonicalize",     // gradients leave views of views, and sums with one term
       "cse",              // statistics that forward and backward both ask for
       "dce",              // gradients that no parameter needed
+      "precision",        // on the joint graph: casts are ops that fuse like any others
       "recompute-cheap",  // before fusion, which folds the copies; after cse, which would undo them
       "fuse",             // on the whole graph, when every use of a value is known
       "order",            // after fusion: groups, not ops, hold memory

@@ -28,8 +28,8 @@ constexpr const char *kModelFile = "model.safetensors", *kOptimizerFile = "optim
 bool isParameter(const State &s) { return s.attrs.getString("kind") == "param"; }
 bool isSaved(const State &s) {
   std::string kind = s.attrs.getString("kind");
-  // Gradients are zero between steps, and a cache belongs to one sample.
-  return kind != "grad" && kind != "cache";
+  // Gradients are zero between steps, a cache belongs to one sample, and low copies follow from the parameters.
+  return kind != "grad" && kind != "cache" && kind != "low";
 }
 
 TensorInfo infoOf(const State &s) {
@@ -224,6 +224,7 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
           damaged(problem);
         readState(executor, *s, model, *model.find(s->name));
       }
+      fillLowCopies(executor);
       if (parametersOnly)
         return info;
       for (const State *s : selectStates(executor.planned(), false)) {
@@ -258,6 +259,7 @@ void loadWeights(Executor &executor, const std::string &path) {
                       "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
     readState(executor, *s, file, *t);
   }
+  fillLowCopies(executor);
 }
 
 }  // namespace gptc

@@ -28,7 +28,7 @@ class CheckpointStore {
 public:
   explicit CheckpointStore(const std::string &outDir);
 
-  /// Saves all states but caches and gradients.
+  /// Saves all states but caches, gradients and low copies.
   void save(const Executor &executor, const CheckpointInfo &info) const;
   /// Renames checkpoints beyond `step`, which loading passed over, to damaged-step-N: they are not to be counted among
   /// the newest, nor tried again.

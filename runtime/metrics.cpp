@@ -47,10 +47,11 @@ MetricsLog::~MetricsLog() {
 void MetricsLog::line(const std::string &text) { appendAll(fd, path, text); }
 
 void MetricsLog::step(const StepMetrics &m) {
-  line(fmt::format(R"({{"step": {}, "loss": {}, "lr": {}, "grad_norm": {}, "ms": {}, "tokens_per_s": {}, "mfu": {}}})"
+  line(fmt::format(R"({{"step": {}, "loss": {}, "lr": {}, "grad_norm": {}, "ms": {}, "tokens_per_s": {}, "mfu": {}{}}})"
                    "\n",
                    m.step, number(m.loss), number(m.lr), number(m.gradNorm), number(std::round(m.ms * 1000) / 1000),
-                   number(std::round(m.tokensPerSecond * 10) / 10), number(std::round(m.mfu * 1e5) / 1e5)));
+                   number(std::round(m.tokensPerSecond * 10) / 10), number(std::round(m.mfu * 1e5) / 1e5),
+                   m.lossScale > 0 ? fmt::format(", \"loss_scale\": {}", m.lossScale) : ""));
 }
 
 void MetricsLog::evaluation(int64_t step, double valLoss) {
@@ -69,9 +70,9 @@ void ProgressLine::show(const StepMetrics &m, double msLeft, int64_t memoryBytes
                       : fmt::format("{:.0f}", v);
   };
   std::string text = fmt::format(
-      "step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {:.1f} ms  {} tok/s  MFU {:.1f}%  {:.2f} GB  {} left", m.step,
-      steps, m.loss, m.lr, m.gradNorm, m.ms, scaled(m.tokensPerSecond), m.mfu * 100, memoryBytes / 1e9,
-      formatDuration(msLeft / 1000));
+      "step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {}{:.1f} ms  {} tok/s  MFU {:.1f}%  {:.2f} GB  {} left", m.step,
+      steps, m.loss, m.lr, m.gradNorm, m.lossScale > 0 ? fmt::format("scale 2^{}  ", std::ilogb(m.lossScale)) : "",
+      m.ms, scaled(m.tokensPerSecond), m.mfu * 100, memoryBytes / 1e9, formatDuration(msLeft / 1000));
   if (terminal) {
     // Blanks cover the rest of a longer line before.
     fmt::print(out, "\r{:<{}}", text, shown);

@@ -14,11 +14,12 @@ struct StepMetrics {
   int64_t step = 0;
   float loss = 0, lr = 0, gradNorm = 0;
   double ms = 0, tokensPerSecond = 0, mfu = 0;
+  float lossScale = 0;  // of the step; 0 where the loss is not scaled
 };
 
 /// OUT_DIR/log.jsonl: one object per line, written in one piece. Steps: `step, loss, lr, grad_norm, ms, tokens_per_s,
-/// mfu`; evaluations: `step, val_loss`. Numbers print so that they read back to the same value; what is not finite is
-/// null.
+/// mfu`, with fp16 `loss_scale`; evaluations: `step, val_loss`. Numbers print so that they read back to the same value;
+/// what is not finite is null.
 class MetricsLog {
 public:
   /// Opens the log for a run that stands at `step`: later lines, and a half-written last one, are dropped.

@@ -199,11 +199,13 @@ std::string planProblem(const Module &m) {
     bool needed;
     std::vector<Type> args, results;
   };
+  // Loss, gradient norm, learning rate; with fp16 the scale of the loss.
+  const std::vector<Type> step(m.state("loss_scale") ? 4 : 3, scalar);
   const bool accumulates = m.attrs.getInt("accumulate") > 1;
   std::vector<Signature> signatures = {
-      {"train_step", !accumulates, {tokens, tokens, count, scalar}, {scalar, scalar, scalar}},
+      {"train_step", !accumulates, {tokens, tokens, count, scalar}, step},
       {"accumulate", accumulates, {tokens, tokens, count, scalar}, {}},
-      {"update", accumulates, {scalar}, {scalar, scalar, scalar}},
+      {"update", accumulates, {scalar}, step},
       {"eval", false, {tokens, tokens}, {Type(DType::f32, {m.attrs.getInt("micro_batch"), T})}},
       {"decode", false, {Type(DType::i32, {1, 1}), count}, {logits}},
       {"prefill", false, {Type(DType::i32, {1, std::max<int64_t>(1, P)}), count}, {logits}}};

@@ -1,10 +1,12 @@
 #include "runtime/state.h"
 
 #include "ir/diagnostics.h"
+#include "ir/kernel_eval.h"
 #include "ir/random.h"
 #include "runtime/executor.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numbers>
 
@@ -147,6 +149,45 @@ void initializeStates(Executor &executor, uint64_t seed) {
   }
   if (executor.state("rng_seed"))
     writeCounter(executor, "rng_seed", int64_t(seed));
+  fillLowCopies(executor);
+}
+
+namespace {
+
+struct Narrowing {
+  const float *from;
+  char *to;
+  DType dtype;
+  int64_t elements;
+};
+
+void narrow(void *arg, int64_t begin, int64_t end) {
+  const auto &n = *static_cast<Narrowing *>(arg);
+  for (int64_t i = begin * kChunk, last = std::min(end * kChunk, n.elements); i < last; ++i) {
+    if (n.dtype == DType::bf16) {
+      const uint32_t bits = std::bit_cast<uint32_t>(kir::roundBF16(n.from[i]));
+      reinterpret_cast<uint16_t *>(n.to)[i] = uint16_t(bits >> 16);
+    } else {
+      reinterpret_cast<_Float16 *>(n.to)[i] = _Float16(n.from[i]);
+    }
+  }
+}
+
+}  // namespace
+
+void fillLowCopies(Executor &executor) {
+  const Module &m = executor.planned();
+  for (const auto &s : m.states) {
+    if (s->attrs.getString("kind") != "low")
+      continue;
+    const std::string of = s->attrs.getString("of");
+    const State *p = m.state(of);
+    GPTC_CHECK(p && p->type.dtype == DType::f32 && p->type.sameShape(s->type), "@{} is no copy of @{}", s->name, of);
+    GPTC_CHECK(s->type.dtype == DType::bf16 || s->type.dtype == DType::f16, "@{} : {}", s->name, s->type.str());
+    Narrowing n{static_cast<const float *>(executor.state(of)), static_cast<char *>(executor.state(s->name)),
+                s->type.dtype, s->type.paddedElements()};
+    executor.threads().run((n.elements + kChunk - 1) / kChunk, narrow, &n);
+  }
 }
 
 void writeCounter(Executor &executor, llvm::StringRef name, int64_t value) {

@@ -15,6 +15,10 @@ class Executor;
 /// with that to f32 rounding, not bit for bit). State @rng_seed is set to the seed.
 void initializeStates(Executor &executor, uint64_t seed);
 
+/// Fills the states of kind "low" from their parameters, rounded to nearest even: after anything but a step has changed
+/// parameters (initializeStates, loading).
+void fillLowCopies(Executor &executor);
+
 /// Dense logical elements from padded storage, and back (padding becomes zero).
 void copyFromPadded(const Type &type, const void *padded, void *dense);
 void copyToPadded(const Type &type, const void *dense, void *padded);

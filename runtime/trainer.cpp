@@ -116,7 +116,11 @@ struct Batch {
 
 struct StepResult {
   float loss = 0, gradNorm = 0, lr = 0;
+  float lossScale = 0;  // 0: not scaled
   bool finite() const { return std::isfinite(loss) && std::isfinite(gradNorm); }
+  /// Gradients beyond fp16 of a good loss: the optimizer has changed nothing but the scale, which it has halved. At 1
+  /// there is nothing left to halve.
+  bool overflowed() const { return std::isfinite(loss) && !std::isfinite(gradNorm) && lossScale > 1; }
 };
 
 class Trainer {
@@ -251,6 +255,9 @@ private:
       ++step;
       if (r.finite())
         skipped = 0;
+      else if (r.overflowed())
+        progress.say(fmt::format("step {}: gradients overflow at a loss scale of {}; halved, the step changes nothing",
+                                 step, r.lossScale));
       else
         diverged(r, before, ++skipped);
       report(r);
@@ -285,7 +292,7 @@ private:
     const int64_t at = now();
     if (!visible && !(progress.live() && at - shownAt > kRefresh))
       return;
-    StepMetrics metrics{step, r.loss, r.lr, r.gradNorm, trainNs / trainSteps / 1e6, 0, 0};
+    StepMetrics metrics{step, r.loss, r.lr, r.gradNorm, trainNs / trainSteps / 1e6, 0, 0, r.lossScale};
     metrics.tokensPerSecond = double(accumulate * B * T) / (metrics.ms / 1e3);
     metrics.mfu = flopsPerToken(m) * metrics.tokensPerSecond / peak;
     if (logged) {
@@ -327,8 +334,8 @@ private:
     if (accumulate > 1)
       s.executor.run(last, {&targets});
     StepResult r;
-    float *to[] = {&r.loss, &r.gradNorm, &r.lr};
-    for (int i = 0; i < 3; ++i)
+    float *to[] = {&r.loss, &r.gradNorm, &r.lr, &r.lossScale};
+    for (size_t i = 0; i < m.function(last)->results().size(); ++i)
       std::memcpy(to[i], s.executor.result(last, i), sizeof(float));
     if (s.executor.observer == &trace)
       trace.span(fmt::format("step {}", step + 1), t0, now());

@@ -5,6 +5,7 @@
 #include "ir/ops/op_support.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numbers>
 
@@ -15,6 +16,10 @@ using kir::Expr;
 using kir::UnaryOp;
 
 namespace {
+
+// Loss scaling as PyTorch's GradScaler does it; the bounds keep the factor a power of two that f32 holds with room.
+constexpr int64_t goodSteps = 2000;
+constexpr double leastLossScale = 1, mostLossScale = 0x1p24;
 
 constexpr NotApplicable notDifferentiated{"the optimizer runs after the gradients"};
 
@@ -93,6 +98,30 @@ struct Adam {
         eps(op.attrs.getFloat("eps", 1e-8)), decay(op.attrs.getFloat("weight_decay", 0)) {}
 };
 
+// Stochastic rounding to bf16 (Gupta et al. 2015, "Deep learning with limited numerical precision"): the 16 bits that
+// bf16 drops are a fraction f of its last place, and the magnitude grows by one place with probability f: 16 random
+// bits are added to the f32 and the lower half is cut off. On average nothing is lost, where rounding to nearest would
+// lose every change below half a place: at beta2 = 0.999 a second moment would never fall. The bits of element i are
+// those of random(seed, step, stream, sequence 0, i): the upper half for m, the lower for v.
+
+constexpr uint32_t keptHalf = 0xffff0000;
+
+Expr roundStochastically(const Expr &x, const Expr &bits16) {
+  Expr b = kir::bitcast(DType::u32, x) + bits16;
+  return kir::bitcast(DType::f32, kir::binary(BinaryOp::and_, b, kir::imm(keptHalf, DType::u32)));
+}
+
+double roundStochastically(double x, uint32_t bits16) {
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(float(x)) + bits16) & keptHalf);
+}
+
+bool roundsStochastically(const Op &op, unsigned moment) {
+  return op.numOperands() > 7 && op.operand(moment)->type.dtype == DType::bf16;
+}
+
+/// The dtype of the copy of p that an adamw also yields.
+std::optional<DType> lowCopy(const Op &op) { return parseDType(op.attrs.getString("low")); }
+
 /// 1 - beta^t; for beta 0 that is 1.
 Expr biasCorrection(double beta, const Expr &t) {
   return beta == 0 ? d(1) : d(1) - kir::unary(UnaryOp::exp, t * d(std::log(beta)));
@@ -113,8 +142,26 @@ std::vector<Expr> lowerAdamW(LowerCtx &c) {
   Expr v1 = kir::fma(v, c.f(a.beta2), grad * grad * c.f(1 - a.beta2));
   Expr update = size * m1 / kir::fma(kir::unary(UnaryOp::sqrt, v1), spread, c.f(a.eps));
   Expr p1 = kir::fma(p, keep, -update);
-  Expr skip = kir::lt(scale, c.f(0));
-  return {kir::select(skip, p, p1), kir::select(skip, m, m1), kir::select(skip, v, v1)};
+  if (c.compute() == DType::f32 && (roundsStochastically(c.op, 2) || roundsStochastically(c.op, 3))) {
+    const Type &type = c.op.operand(0)->type;
+    std::vector<Expr> at = c.index();
+    Expr i = kir::imm(0);
+    for (unsigned d = 0; d < type.rank(); ++d)
+      i = i * type.dim(int(d)) + at[d];
+    if (type.elements() <= int64_t(1) << 32)
+      i = kir::cast(DType::u32, i);
+    Expr bits =
+        randomBitsExpr(randomKeyExpr(c.operand(7), step, uint32_t(c.op.attrs.getInt("stream")), kir::imm(0)), i);
+    if (roundsStochastically(c.op, 2))
+      m1 = roundStochastically(m1, kir::binary(BinaryOp::shr, bits, kir::imm(16, DType::u32)));
+    if (roundsStochastically(c.op, 3))
+      v1 = roundStochastically(v1, kir::binary(BinaryOp::and_, bits, kir::imm(0xffff, DType::u32)));
+  }
+  Expr skip = kir::lt(scale, c.f(0)), next = kir::select(skip, p, p1);
+  std::vector<Expr> results = {next, kir::select(skip, m, m1), kir::select(skip, v, v1)};
+  if (lowCopy(c.op))
+    results.push_back(next);
+  return results;
 }
 
 std::vector<Tensor> referenceAdamW(const Op &op, std::span<const Tensor *const> in) {
@@ -127,8 +174,20 @@ std::vector<Tensor> referenceAdamW(const Op &op, std::span<const Tensor *const> 
     v.data[i] = a.beta2 * v.data[i] + (1 - a.beta2) * g * g;
     double mhat = m.data[i] / (1 - std::pow(a.beta1, t)), vhat = v.data[i] / (1 - std::pow(a.beta2, t));
     p.data[i] -= lr * a.decay * p.data[i] + lr * mhat / (std::sqrt(vhat) + a.eps);
+    if (in.size() > 7) {
+      auto word = [](const Tensor &x) { return uint64_t(int64_t(x.data[0])); };
+      RandomKey key = randomKey(word(*in[7]), word(*in[5]), uint32_t(op.attrs.getInt("stream")), 0);
+      uint32_t bits = randomBits(key, i);
+      if (roundsStochastically(op, 2))
+        m.data[i] = roundStochastically(m.data[i], bits >> 16);
+      if (roundsStochastically(op, 3))
+        v.data[i] = roundStochastically(v.data[i], bits & 0xffff);
+    }
   }
-  return {std::move(p), std::move(m), std::move(v)};
+  std::vector<Tensor> results = {p, std::move(m), std::move(v)};
+  if (std::optional<DType> low = lowCopy(op))
+    results.push_back(Tensor(p.type.withDType(*low), p.data));
+  return results;
 }
 
 }  // namespace
@@ -227,18 +286,77 @@ OpDef define_clip_scale() {
   };
 }
 
+OpDef define_next_loss_scale() {
+  return {
+      .kind = OpKind::next_loss_scale,
+      .name = "next_loss_scale",
+      .summary =
+          "the factor of the loss for the next step and the number of good steps with it: halved where norm is not "
+          "finite, doubled after 2000 good steps",
+      .operands = {{"scale"}, {"good"}, {"norm"}},
+      .attrs = {},
+      .results = {"scale", "good"},
+      .fusion = FusionKind::pointwise,
+      .autocast = AutocastClass::high,
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            if (!expectScalar(op, 0, DType::f32, error) || !expectScalar(op, 1, DType::i64, error) ||
+                !expectScalar(op, 2, DType::f32, error))
+              return false;
+            types = {Type::scalar(DType::f32), Type::scalar(DType::i64)};
+            return true;
+          },
+      .check = NotApplicable{"types say all"},
+      .grad = notDifferentiated,
+      .cost = [](const Op &op) { return streamCost(op, 4); },
+      .reference = [](const Op &, std::span<const Tensor *const> in) -> std::vector<Tensor> {
+        double scale = in[0]->data[0], good = in[1]->data[0] + 1;
+        if (!std::isfinite(in[2]->data[0]))
+          scale = std::max(scale / 2, leastLossScale), good = 0;
+        else if (good >= double(goodSteps))
+          scale = std::min(scale * 2, mostLossScale), good = 0;
+        return {Tensor::scalar(scale), Tensor::scalar(good, DType::i64)};
+      },
+      .lower = [](LowerCtx &c) -> std::vector<Expr> {
+        Expr scale = c.operand(0), good = c.operand(1) + 1, norm = c.operand(2);
+        Expr finite = kir::binary(BinaryOp::eq, norm - norm, c.f(0));
+        Expr grows = kir::binary(BinaryOp::ge, good, kir::imm(goodSteps));
+        Expr up = kir::select(grows, kir::min(scale * c.f(2), c.f(mostLossScale)), scale);
+        Expr next = kir::select(finite, up, kir::max(scale * c.f(0.5), c.f(leastLossScale)));
+        Expr keeps = kir::binary(BinaryOp::and_, finite, kir::lt(good, kir::imm(goodSteps)));
+        return {next, kir::select(keeps, good, kir::imm(0))};
+      },
+      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+        SampleSource s(seed);
+        std::vector<OpDef::Sample> samples;
+        for (double norm : {s.uniform(0, 10), double(INFINITY), double(NAN)})
+          for (int64_t good : {s.between(0, 1998), goodSteps - 1})
+            samples.push_back(
+                {.operandTypes = {Type::scalar(DType::f32), Type::scalar(DType::i64), Type::scalar(DType::f32)},
+                 .operandValues = {Tensor::scalar(seed % 2   ? 65536.0
+                                                  : seed % 4 ? leastLossScale
+                                                             : mostLossScale),
+                                   Tensor::scalar(double(good), DType::i64), Tensor::scalar(norm)}});
+        return samples;
+      },
+  };
+}
+
 OpDef define_adamw() {
   return {
       .kind = OpKind::adamw,
       .name = "adamw",
       .summary =
-          "one step of AdamW with gradient g * scale (Loshchilov & Hutter 2019); nothing changes where scale < 0",
-      .operands = {{"p"}, {"g"}, {"m"}, {"v"}, {"lr"}, {"step"}, {"scale"}},
+          "one step of AdamW with gradient g * scale (Loshchilov & Hutter 2019); nothing changes where scale < 0. bf16 "
+          "moments are rounded stochastically where a seed is given; with `low`, a copy of p in that dtype",
+      .operands = {{"p"}, {"g"}, {"m"}, {"v"}, {"lr"}, {"step"}, {"scale"}, {"seed", true}},
       .attrs = {{AttrSpec::Float, "beta1", false, 0.9},
                 {AttrSpec::Float, "beta2", false, 0.999},
                 {AttrSpec::Float, "eps", false, 1e-8},
-                {AttrSpec::Float, "weight_decay", false, 0.0}},
-      .results = {"p", "m", "v"},
+                {AttrSpec::Float, "weight_decay", false, 0.0},
+                {AttrSpec::Int, "stream", false, int64_t(0)},
+                {AttrSpec::String, "low", false, std::string()}},
+      .results = {"p", "m", "v", "low"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
       .infer =
@@ -251,9 +369,15 @@ OpDef define_adamw() {
                   !expectFloat(op, i, error))
                 return false;
             if (!expectScalar(op, 4, DType::f32, error) || !expectScalar(op, 5, DType::i64, error) ||
-                !expectScalar(op, 6, DType::f32, error))
+                !expectScalar(op, 6, DType::f32, error) ||
+                (op.numOperands() > 7 && !expectScalar(op, 7, DType::i64, error)))
               return false;
             types = {p, op.operand(2)->type, op.operand(3)->type};
+            if (std::string low = op.attrs.getString("low"); !low.empty()) {
+              if (!lowCopy(op) || !isFloat(*lowCopy(op)))
+                return fail(error, "low = {:?} is no float dtype", low);
+              types.push_back(p.withDType(*lowCopy(op)));
+            }
             return true;
           },
       .check = [](const Op &op) -> std::string {
@@ -265,6 +389,8 @@ OpDef define_adamw() {
           return fmt::format("eps = {} must be finite and not negative", a.eps);
         if (!(std::isfinite(a.decay) && a.decay >= 0))
           return fmt::format("weight_decay = {} must be finite and not negative", a.decay);
+        if (int64_t stream = op.attrs.getInt("stream"); stream < 0 || stream > UINT32_MAX)
+          return fmt::format("stream = {} must be a u32", stream);
         return "";
       },
       .grad = notDifferentiated,

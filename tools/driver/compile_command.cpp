@@ -43,8 +43,11 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
                           flopsPerToken(*plan.planned) * double(c.train.globalBatchTokens) * 1e-9));
   row("steps",
       fmt::format("{}, {} tokens", grouped(c.train.steps), grouped(c.train.steps * c.train.globalBatchTokens)));
-  row("target", fmt::format("cpu {}, {}-bit vectors, fp32, {} thread{}", plan.target.cpu, 8 * plan.target.vectorBytes,
+  row("target", fmt::format("cpu {}, {}-bit vectors, {} thread{}", plan.target.cpu, 8 * plan.target.vectorBytes,
                             plan.target.threads, plan.target.threads == 1 ? "" : "s"));
+  row("precision", c.precision.compute + (c.precision.compute == "fp32" ? "" : ", parameters fp32") +
+                       (c.precision.optimizerState == "fp32" ? "" : ", optimizer state bf16") +
+                       (c.precision.compute == "fp16" ? ", loss scaled" : ""));
   row("kernels", fmt::format("{} for {} groups: {} compiled, {} from the cache", r.compiled + r.reused, r.groups,
                              r.compiled, r.reused));
   const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
