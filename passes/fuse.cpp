@@ -320,7 +320,8 @@ private:
     for (size_t n = 0; n < u->ops.size(); ++n) {
       Op *op = u->ops[n];
       for (unsigned i = 0; i < op->numResults(); ++i) {
-        llvm::SmallVector<Op *, 8> users(op->result(i)->users());
+        llvm::SmallVector<Op *, 8> users;
+        llvm::copy_if(op->result(i)->users(), std::back_inserter(users), [&](Op *user) { return unitOfOp(user); });
         std::stable_sort(users.begin(), users.end(),
                          [&](Op *a, Op *b) { return unitOfOp(a)->position < unitOfOp(b)->position; });
         for (Op *user : users)

@@ -25,7 +25,8 @@
 //   5. Results of low ops take the types that follow; those of matmul stay f32 (attribute `out`), so that what is fused
 //      behind it starts from the exact sum.
 //
-// On the joint graph: autodiff has made the backward ops, which are lowered by the same rules, and fuse comes next.
+// The module attribute `lowered` says that all this has been done. On the joint graph: autodiff has made the backward
+// ops, which are lowered by the same rules, and fuse comes next.
 #include "passes/pass.h"
 
 #include "ir/diagnostics.h"
@@ -149,17 +150,20 @@ private:
     if (!activations.contains(v) || (v->type.dtype != DType::f32 && v->type.dtype != low))
       return;
     if (v->def && v->def->is(OpKind::cast) && v->def->operand(0)->type.dtype == low)
-      return;  // stored in low precision already
+      return;                                     // stored in low precision already
+    const bool storedLow = v->type.dtype == low;  // what a low op yields by itself
+    if (storedLow && !(v->def && isLowOp(*v->def)))
+      return;
     std::vector<Use> uses, lowUses, others;
     collectUses(v, uses);
-    const bool storedLow = v->type.dtype == low;  // what a low op yields by itself
     bool wideInMemory = !v->def;
     llvm::DenseSet<int> readers;
     for (const Use &u : uses) {
       if (readsLow(*u.user, u.operand)) {
         lowUses.push_back(u);
       } else if (storedLow) {
-        others.push_back(u);
+        if (!u.user->is(OpKind::cast))
+          others.push_back(u);
       } else if (!u.user->def().lower) {
         wideInMemory = true;
       } else if (v->def && u.alias == v && groupOf(u.user) == groupOf(v->def)) {
@@ -308,12 +312,13 @@ void writeCopies(Module &m, Function &f, DType low, Summary &summary) {
 
 bool precision(Module &m, const PassOptions &) {
   const std::string compute = m.attrs.getString("compute", "fp32");
-  if (compute == "fp32")
+  if (compute == "fp32" || m.attrs.getBool("lowered"))
     return false;
   if (compute != "bf16" && compute != "fp16")
     throw UserError(ErrorCode::GirInvalid, fmt::format("the module's attribute compute is {:?}", compute),
                     "\"fp32\", \"bf16\" and \"fp16\" work");
   const DType low = compute == "bf16" ? DType::bf16 : DType::f16;
+  m.attrs.set("lowered", true);
   Summary step;
   for (auto &f : m.functions) {
     Summary s = Lowering(m, *f, low).run();

@@ -332,6 +332,10 @@ Type groupDomain(const Op &fused) {
   for (const Op &op : *fused.body) {
     if (op.isOneOf(OpKind::constant, OpKind::yield))
       continue;
+    // A cast of an operand has the operand's shape, which may be that of a table.
+    if (op.is(OpKind::cast) && !op.operand(0)->def &&
+        llvm::none_of(op.result()->users(), [](const Op *user) { return user->is(OpKind::yield); }))
+      continue;
     FusionKind f = op.def().fusion;
     bool ofOperand = f == FusionKind::row || f == FusionKind::fold || f == FusionKind::reduce_all;
     const Type &t = ofOperand ? op.operand(0)->type : op.result(0)->type;
