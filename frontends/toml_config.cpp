@@ -155,7 +155,7 @@ void readTraining(ConfigReader &r, TrainConfig &t, OptimizerConfig &o) {
 void readPrecision(ConfigReader &r, PrecisionConfig &p) {
   r.choice("precision.compute", p.compute, {"fp32", "bf16", "fp16", "tf32", "auto"});
   if (p.compute == "tf32")
-    r.complain("precision.compute", ErrorCode::PrecisionConflict, "tf32 does not exist on the target, a CPU",
+    r.complain("precision.compute", ErrorCode::Contradiction, "tf32 does not exist on the target, a CPU",
                "a format of NVIDIA's tensor cores, for compile.target = \"cuda\"",
                {"\"bf16\" is the fast one on a CPU with AVX512-BF16; \"fp32\" is exact everywhere"});
   if (p.compute == "auto")
@@ -165,7 +165,7 @@ void readPrecision(ConfigReader &r, PrecisionConfig &p) {
   if (params != "fp32") {
     if (p.compute == "fp32" && r.good("precision.compute"))
       r.complain(
-          "precision.params", ErrorCode::PrecisionConflict,
+          "precision.params", ErrorCode::Contradiction,
           fmt::format("parameters in {} leave nothing to compute in fp32", params),
           fmt::format("contradicts compute = \"fp32\"{}", r.where("precision.compute").line ? "" : ", the default"),
           {fmt::format("compute = \"{}\" reads {} copies of fp32 parameters", params, params)});

@@ -1,0 +1,103 @@
+// Training in low precision: close to fp32, the same bits whatever the threads, micro-batches and interruptions, and
+// checkpoints that hold masters only.
+#include "harness.h"
+
+#include <cmath>
+#include <filesystem>
+#include <sstream>
+
+using namespace e2e;
+
+namespace {
+
+struct Setting {
+  const char *name;
+  std::vector<std::string> settings;
+};
+
+class Precision : public testing::TestWithParam<Setting> {
+protected:
+  std::string train(const std::string &plan, const std::string &out, std::vector<std::string> more = {}) {
+    std::vector<std::string> args = {plan, "--out-dir", w.path(out)};
+    args.insert(args.end(), more.begin(), more.end());
+    Result r = w.gptrun(args);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return w.finalState(w.path(out));
+  }
+  std::string compile(const std::string &name, std::vector<std::string> more = {}) {
+    more.insert(more.end(), GetParam().settings.begin(), GetParam().settings.end());
+    return w.compile(name, more);
+  }
+  Workplace w;
+};
+
+TEST_P(Precision, SameBitsOnAnyThreadsMicroBatchesAndAfterResuming) {
+  const std::string plan = compile("plan"), whole = train(plan, "whole", {"--threads", "2"});
+  ASSERT_FALSE(whole.empty());
+  EXPECT_TRUE(whole == train(plan, "one", {"--threads", "1"})) << "1 and 2 threads differ";
+  EXPECT_TRUE(whole == train(plan, "three", {"--threads", "3"})) << "2 and 3 threads differ";
+  train(plan, "parts", {"--steps", "5"});
+  EXPECT_TRUE(whole == train(plan, "parts", {"--resume", "must"})) << "resumed";
+  EXPECT_EQ(logLines(w.path("whole")), logLines(w.path("parts")));
+  EXPECT_TRUE(whole == train(compile("plan2", {"train.micro_batch=2"}), "micro")) << "micro-batch 2 differs from 4";
+  EXPECT_EQ(logLines(w.path("whole")), logLines(w.path("micro")));
+}
+
+/// Losses of the last logged evaluation.
+double lastEvaluation(const std::string &outDir) {
+  double last = NAN;
+  for (const std::string &line : logLines(outDir)) {
+    std::istringstream in(line);
+    double step, value, more;
+    in >> step >> value;
+    if (!(in >> more))
+      last = value;
+  }
+  return last;
+}
+
+// A value of bf16 is off by 2^-9 of itself at most; a loss of about 3 then by some hundredths at the very most, where
+// weights, activations and gradients each are.
+TEST_P(Precision, TrainsLikeFp32) {
+  train(compile("low"), "low");
+  Result r = w.gptrun({w.compile("plain"), "--out-dir", w.path("plain")});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const double low = lastEvaluation(w.path("low")), plain = lastEvaluation(w.path("plain"));
+  EXPECT_NEAR(low, plain, 0.02);
+  EXPECT_NE(low, plain);
+}
+
+TEST_P(Precision, CheckpointsHoldMasters) {
+  const std::string plan = compile("plan");
+  const std::string state = train(plan, "out");
+  EXPECT_EQ(state.find("low."), std::string::npos);
+  EXPECT_NE(state.find("wte.weight"), std::string::npos);
+  // Evaluation fills the copies from the masters: the loss is that of the end of training.
+  Result eval = w.gptrun({"eval", plan, "--out-dir", w.path("out")});
+  EXPECT_EQ(eval.code, 0) << eval.output;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4f", lastEvaluation(w.path("out")));
+  EXPECT_NE(eval.output.find(text), std::string::npos) << eval.output << text;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Precision,
+                         testing::Values(Setting{"bf16", {"precision.compute=bf16"}},
+                                         Setting{"bf16_moments",
+                                                 {"precision.compute=bf16", "precision.optimizer_state=bf16"}},
+                                         Setting{"fp32_moments_bf16", {"precision.optimizer_state=bf16"}},
+                                         Setting{"fp16", {"precision.compute=fp16"}}),
+                         [](auto &info) { return info.param.name; });
+
+// 2^16 is beyond what fp16 holds of some gradient, or not: whatever happens is in the log, and no step is called
+// divergence.
+TEST(LossScale, IsLogged) {
+  Workplace w;
+  const std::string plan = w.compile("plan", {"precision.compute=fp16", "log.every=1"});
+  Result r = w.gptrun({plan, "--out-dir", w.path("out")});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const std::string log = readFile(w.path("out") + "/log.jsonl");
+  EXPECT_NE(log.find("\"loss_scale\": "), std::string::npos) << log;
+  EXPECT_NE(r.output.find("scale 2^"), std::string::npos) << r.output;
+}
+
+}  // namespace
