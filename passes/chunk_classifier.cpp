@@ -185,6 +185,8 @@ private:
       for (const Value *v : op.operands())
         inner.push_back(map.lookup(v));
       if (op.is(OpKind::yield)) {
+        b.loc.clear();
+        b.layer = -1;
         b.op(OpKind::yield, inner, llvm::ArrayRef<Type>());
         for (Value *v : inner)
           copy->addResult(v->type);

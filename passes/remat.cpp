@@ -18,7 +18,9 @@
 //   3. So there is one sequence of values, whatever the budget. The shortest beginning of it with which the module,
 //      planned for real, fits into the budget is found by bisection.
 //   4. Classes that turn out not to be needed, because later ones free more, are taken out again, the dearest first.
-//   5. If nothing fits, the error names the smallest budget that does, and what holds the memory then.
+//   5. All this is done with the classifier whole and in 2, 4, 8 chunks (chunk_classifier.cpp), where the logits are
+//      large; the way that fits in the least time is taken.
+//   6. If nothing fits, the error names the smallest budget that does, and what holds the memory then.
 //
 // After order, which says what lives when; before settle-writes, so that states whose content a copy needs once
 // more are settled with that in view.
@@ -30,6 +32,7 @@
 #include "ir/words.h"
 #include "passes/analysis/liveness.h"
 #include "passes/analysis/recompute.h"
+#include "passes/chunk_classifier.h"
 #include "passes/decisions.h"
 #include "passes/remat.h"
 
@@ -118,51 +121,38 @@ class Rematerialiser {
 public:
   Rematerialiser(Module &m, const PassOptions &o) : m(m), o(o), rates(ratesOf(o.target ? *o.target : Target())) {}
 
-  bool run(const std::string &wish) {
-    if (wish == "none" || m.attrs.has("decision.remat.all"))  // nothing to do, or done
-      return false;
-    if (wish == "full") {
-      for (auto &f : m.functions) {
-        Recompute r(*f, rates);
-        if (!r.candidates().empty())
-          chosen.push_back(choiceOf(*f, fullOf(r)));
-      }
-      return finish("full", planned({}));
+  void full() {
+    for (auto &f : m.functions) {
+      Recompute r(*f, rates);
+      if (!r.candidates().empty())
+        chosen.push_back(choiceOf(*f, fullOf(r)));
     }
-    const int64_t plain = planned({});
-    int64_t budget = o.values.getInt("available", 0);
-    if (wish != "auto") {
-      std::optional<int64_t> n = parseBytes(wish);
-      if (!n)
-        throw UserError(ErrorCode::Usage, fmt::format("remat{{budget={}}}: no budget", wish),
-                        "none, full, auto or bytes such as 8GiB");
-      budget = *n;
-    }
-    if (budget <= 0 || plain <= budget)
-      return false;
-    if (wish == "auto" && stateBytes() > budget)
-      return false;  // no way to make it fit: a plan for another machine
-    return search(plain, budget, wish == "auto");
+    finish("full", planned({}));
   }
+
+  /// Brings the module within the budget. Otherwise it stays as it is, and `smallest` is what it could do with.
+  bool fit(int64_t budget) {
+    const int64_t plain = planned({});
+    return plain <= budget || search(plain, budget);
+  }
+
+  int64_t arena() { return planned({}); }
+  KernelCost step() const { return costOfStep(m, rates); }
+  /// After fit() failed.
+  int64_t smallest = 0;
+  [[noreturn]] void cannot(int64_t budget) const { explain(budget, best); }
 
 private:
   Module &m;
   const PassOptions &o;
   const MachineRates rates;
-  std::vector<Choice> chosen;
+  std::vector<Choice> chosen, best;
   std::map<std::vector<Choice>, int64_t> knownArenas;
   struct Step {
     size_t function;
     std::string what;
     const Value *value;
   };
-
-  int64_t stateBytes() const {
-    int64_t n = 0;
-    for (const auto &s : m.states)
-      n += alignedBytes(s->type);
-    return n;
-  }
 
   static Choice choiceOf(const Function &f, const Recompute::Dropped &dropped) {
     Choice c{f.name, {}};
@@ -208,7 +198,7 @@ private:
     return it->second;
   }
 
-  bool search(int64_t plain, int64_t budget, bool lenient) {
+  bool search(int64_t plain, int64_t budget) {
     std::vector<std::unique_ptr<Recompute>> functions;
     std::vector<std::string> names;
     std::vector<Step> sequence;
@@ -286,11 +276,12 @@ private:
       const int64_t least = planned(full);
       if (least <= budget) {
         chosen = std::move(full);
-        return finish(fmt::format("full, for a budget of {}", text(double(budget))), plain);
+        finish(fmt::format("full, for a budget of {}", text(double(budget))), plain);
+        return true;
       }
-      if (lenient)
-        return false;
-      cannot(budget, least < arena(high) ? full : choices(sequence));
+      best = least < arena(high) ? full : choices(sequence);
+      smallest = std::min(least, arena(high));
+      return false;
     }
     while (high - low > 1) {
       size_t middle = (low + high) / 2;
@@ -315,7 +306,8 @@ private:
     }
     chosen = choices(sequence);
     report(functions, sequence);
-    return finish(fmt::format("{} of {}", lenient ? "auto, a budget" : "a budget", text(double(budget))), plain);
+    finish(fmt::format("a budget of {}", text(double(budget))), plain);
+    return true;
   }
 
   /// One decision per class, with what it adds to those before it.
@@ -344,7 +336,7 @@ private:
   /// Calls of a function in one step.
   double times(size_t) const { return double(std::max<int64_t>(1, m.attrs.getInt("accumulate", 1))); }
 
-  bool finish(const std::string &what, int64_t plain) {
+  void finish(const std::string &what, int64_t plain) {
     KernelCost extra;
     for (const Choice &c : chosen) {
       Function &f = *m.function(c.function);
@@ -361,11 +353,11 @@ private:
     const double n = times(0);
     record(m, {"remat", "all", what, {double(arena - plain), n * extra.bytes, n * 1e3 * extra.seconds}, "", {}});
     applyTo(m, chosen);
-    return !chosen.empty();
+    knownArenas.clear();
   }
 
-  /// Step 5.
-  [[noreturn]] void cannot(int64_t budget, const std::vector<Choice> &best) const {
+  /// Step 6.
+  [[noreturn]] void explain(int64_t budget, const std::vector<Choice> &best) const {
     std::unique_ptr<Module> p = plannedModule(best);
     const int64_t arena = p->attrs.getInt("arena_bytes");
     // Whole units, rounded up, so that what is named works.
@@ -438,6 +430,70 @@ private:
   }
 };
 
+/// Bytes of the largest value that is no state's.
+int64_t largestValue(const Module &m) {
+  int64_t most = 0;
+  for (const auto &f : m.functions)
+    for (const LiveRange &r : liveRanges(*f))
+      most = std::max(most, r.bytes);
+  return most;
+}
+
+/// `m` becomes what `other` is.
+void replace(Module &m, Module &other) {
+  m.attrs = other.attrs;
+  m.states = std::move(other.states);
+  m.functions = std::move(other.functions);
+  for (auto &f : m.functions)
+    f->module = &m;
+}
+
+/// Step 5: with the classifier whole, in two chunks, in four ...; the quickest way that fits.
+bool withinBudget(Module &m, const PassOptions &o, int64_t budget, bool lenient) {
+  const int64_t plain = Rematerialiser(m, o).arena();
+  if (plain <= budget)
+    return false;
+  const KernelCost before = Rematerialiser(m, o).step();
+  const bool large = largestValue(m) >= plain / 32;
+  std::unique_ptr<Module> taken, nearest = m.clone();
+  std::unique_ptr<Rematerialiser> failed;
+  KernelCost after;
+  for (int64_t chunks = 1; chunks <= (large ? 8 : 1); chunks *= 2) {
+    std::unique_ptr<Module> trial = m.clone();
+    if (chunks > 1 && !chunkClassifier(*trial, chunks))
+      break;
+    auto r = std::make_unique<Rematerialiser>(*trial, o);
+    if (chunks > 1)
+      record(*trial,
+             {"remat",
+              "chunks",
+              fmt::format("classifier in {} chunks", chunks),
+              {double(r->arena() - plain), r->step().bytes - before.bytes, 1e3 * (r->step().seconds - before.seconds)},
+              "logits, loss and their gradients some sequences at a time",
+              {}});
+    if (r->fit(budget)) {
+      if (KernelCost step = r->step(); !taken || step.seconds < after.seconds) {
+        record(*trial, {"remat",
+                        "all",
+                        fmt::format("a budget of {}", text(double(budget))),
+                        {double(r->arena() - plain), step.bytes - before.bytes, 1e3 * (step.seconds - before.seconds)},
+                        "",
+                        {}});
+        after = step;
+        taken = std::move(trial);
+      }
+    } else if (!failed || r->smallest < failed->smallest) {
+      failed = std::move(r);
+      nearest = std::move(trial);
+    }
+  }
+  if (taken)
+    replace(m, *taken);
+  else if (!lenient)
+    failed->cannot(budget);
+  return taken != nullptr;
+}
+
 }  // namespace
 
 bool remat(Module &m, const PassOptions &options) {
@@ -445,7 +501,25 @@ bool remat(Module &m, const PassOptions &options) {
   if (const Attr *budget = options.values.find("budget"))
     wish = std::holds_alternative<std::string>(*budget) ? std::get<std::string>(*budget)
                                                         : std::to_string(options.values.getInt("budget"));
-  return Rematerialiser(m, options).run(wish);
+  if (wish == "none" || m.attrs.has("decision.remat.all"))  // nothing to do, or done
+    return false;
+  if (wish == "full") {
+    Rematerialiser(m, options).full();
+    return true;
+  }
+  if (wish == "auto") {
+    const int64_t available = options.values.getInt("available", 0);
+    int64_t states = 0;
+    for (const auto &s : m.states)
+      states += alignedBytes(s->type);
+    // Where the states alone do not fit, nothing helps: a plan for another machine.
+    return available > states && withinBudget(m, options, available, true);
+  }
+  std::optional<int64_t> budget = parseBytes(wish);
+  if (!budget)
+    throw UserError(ErrorCode::Usage, fmt::format("remat{{budget={}}}: no budget", wish),
+                    "none, full, auto or bytes such as 8GiB");
+  return withinBudget(m, options, *budget, false);
 }
 
 }  // namespace gptc

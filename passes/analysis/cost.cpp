@@ -77,6 +77,12 @@ KernelCost costOf(const Op &op, const MachineRates &rates) {
     double flops = inner.def().cost(inner).flops;
     c.flops += flops;
     compute += flops / rateFor(inner, rates);
+    // A contraction loads and stores its operands once to pack them, and a sum that it continues.
+    if (inner.is(OpKind::matmul))
+      for (const Value *v : inner.operands()) {
+        const double bytes = 2 * double(v->type.bytes());
+        compute += bytes / (bytes <= rates.cacheBytes ? rates.cache : rates.dram);
+      }
   };
   llvm::SmallPtrSet<const Value *, 8> seen;
   if (op.is(OpKind::fused)) {

@@ -3,6 +3,9 @@
 
 #include "runtime/plan.h"
 
+#include <algorithm>
+#include <filesystem>
+
 using namespace e2e;
 
 namespace {
@@ -41,6 +44,35 @@ TEST_P(Remat, SameBitsInLessMemory) {
     EXPECT_EQ(none.log, t.log);
     before = t.arena;
   }
+}
+
+/// The classifier in chunks, which a budget takes only where the logits are large.
+TEST_P(Remat, ChunksOfTheClassifier) {
+  Trained whole = train("none");
+  const std::string dump = w.path("dump");
+  std::vector<std::string> compile = {"compile", w.modelFile(), "-o", w.path("plan"), "--dump-dir", dump};
+  std::vector<std::string> settings = GetParam();
+  settings.insert(settings.end(), {"model.n_layer=3", "train.steps=3", "compile.remat=none"});
+  for (const std::string &s : settings)
+    compile.insert(compile.end(), {"--set", s});
+  ASSERT_EQ(w.gptc(compile).code, 0);
+  std::string ordered;
+  for (const auto &entry : std::filesystem::directory_iterator(dump))
+    if (entry.path().string().find("-order.gir") != std::string::npos)
+      ordered = entry.path().string();
+  const int chunks = std::find(settings.begin(), settings.end(), "train.micro_batch=2") != settings.end() ? 2 : 4;
+  Result r = w.run("gptc-opt", {ordered, "--passes=chunk-classifier{chunks=" + std::to_string(chunks) + "}"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  if (std::find(settings.begin(), settings.end(), "train.micro_batch=1") != settings.end())
+    return;  // nothing to cut
+  ASSERT_NE(r.output.find("unslice"), std::string::npos) << "nothing was cut";
+  writeFile(w.path("chunks.gir"), r.output);
+  r = w.gptc({"compile", w.path("chunks.gir"), "-o", w.path("chunks"), "--set", "data.train=" + w.path("train.bin"),
+              "--set", "data.val=" + w.path("val.bin")});
+  ASSERT_EQ(r.code, 0) << r.output;
+  r = w.gptrun({w.path("chunks"), "--out-dir", w.path("out-chunks"), "--steps", "3"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_TRUE(whole.state == w.finalState(w.path("out-chunks")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Remat,

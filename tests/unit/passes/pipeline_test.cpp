@@ -27,8 +27,8 @@ TEST_P(Passes, KeepTheMeaningOfTwoSteps) {
   };
   std::vector<std::vector<double>> expected;
   twoSteps(expected);
-  for (const char *pass : {"canonicalize", "cse", "dce", "canonicalize", "recompute-cheap", "fuse", "order", "remat{budget=full}",
-                           "settle-writes", "plan-memory"}) {
+  for (const char *pass : {"canonicalize", "cse", "dce", "canonicalize", "recompute-cheap", "fuse", "order",
+                           "remat{budget=full}", "settle-writes", "plan-memory"}) {
     runPasses(*m, pass);
     std::vector<std::vector<double>> now;
     twoSteps(now);
