@@ -74,6 +74,7 @@ std::string Problem::read(const Op &fused, Problem &p) {
   const int64_t bRows = b.elements() / p.batch / b.dim(-1);
   p.n = p.tb ? bRows : b.dim(-1);
   p.k = p.tb ? b.dim(-1) : bRows;
+  p.fold = std::min(p.fold, p.k);  // one block, and sums with it stay in range
   p.m = a.elements() / p.batch / p.k;
   p.stored = a.dtype;
   p.lda = a.padded(-1);
