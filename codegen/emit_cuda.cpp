@@ -165,9 +165,9 @@ private:
     line(s.empty() ? "{" : s + " {");
     indent += "  ";
   }
-  void close(const std::string &rest = "") {
+  void close() {
     indent.resize(indent.size() - 2);
-    line("}" + rest);
+    line("}");
   }
 
   std::string laneOf(const Val &v, int l) const {

@@ -47,9 +47,12 @@ std::map<std::string, kir::Kernel> kernelsOfGpt2(const Target &target, const std
 }
 
 TEST_F(NvrtcTest, KernelsOfGpt2CompileWithoutSpills) {
-  for (const char *name : {"cuda:sm_80", "cuda:sm_90a"}) {
+  const std::pair<const char *, std::vector<std::string>> runs[] = {
+      {"cuda:sm_80", {"model.dropout=0.1"}},
+      {"cuda:sm_90a", {"model.dropout=0.1", "precision.compute=bf16", "precision.optimizer_state=bf16"}}};
+  for (const auto &[name, settings] : runs) {
     const Target target = cudaTarget(name);
-    std::map<std::string, kir::Kernel> kernels = kernelsOfGpt2(target, {"model.dropout=0.1"});
+    std::map<std::string, kir::Kernel> kernels = kernelsOfGpt2(target, settings);
     ASSERT_GT(kernels.size(), 10u);
     int number = 0;
     for (const auto &[text, k] : kernels) {
