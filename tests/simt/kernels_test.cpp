@@ -8,6 +8,7 @@
 #include "codegen/codegen.h"
 #include "codegen/emit_cuda.h"
 #include "ir/access.h"
+#include "ir/diagnostics.h"
 #include "ir/kernel_bound.h"
 #include "tests/unit/codegen/random_group.h"
 #include "tests/unit/codegen/random_kernel.h"
@@ -147,7 +148,7 @@ void check(const std::vector<Case> &cases) {
   const simt::HostModule module(text, symbols);
   Jit jit(hostTarget(1), "");
   const std::vector<CompiledKernel> code = jit.compile(cpu);
-  int exact = 0;
+  size_t exact = 0, unbounded = 0;
   for (size_t n = 0; n < cases.size(); ++n) {
     const Case &c = cases[n];
     SCOPED_TRACE(kernels[n]->text);
@@ -170,8 +171,14 @@ void check(const std::vector<Case> &cases) {
       for (double v : values)
         bounds.back().push_back({v, 0});
     }
-    kir::boundErrors(c.gpu, bounds);
-    for (size_t i = c.operands.size(); i < c.content.size(); ++i)
+    bool bounded = true;
+    try {
+      kir::boundErrors(c.gpu, bounds);
+    } catch (const InternalError &e) {
+      ASSERT_NE(std::string(e.what()).find("no bound for"), std::string::npos) << e.what();
+      bounded = false, ++unbounded;  // stochastic rounding: bits of a rounded value, of which there is no bound
+    }
+    for (size_t i = c.operands.size(); bounded && i < c.content.size(); ++i)
       for (size_t k = 0; k < bounds[i].size(); ++k) {
         const double want = bounds[i][k].value, got = forwards[i][k];
         ASSERT_TRUE(sameNumber(got, want) || got == want || std::abs(got - want) <= bounds[i][k].error)
@@ -190,7 +197,8 @@ void check(const std::vector<Case> &cases) {
   }
   testing::Test::RecordProperty("cases", int(cases.size()));
   testing::Test::RecordProperty("kernels", int(emitted.size()));
-  EXPECT_GT(exact, 0);
+  EXPECT_GT(exact, 0u);
+  EXPECT_LE(unbounded, cases.size() / 10);
 }
 
 bool isForCuda(const Group &g) { return hasCudaRecipe(*g.fused); }
@@ -316,8 +324,11 @@ Group alone(const Op &op) {
 }
 
 /// The groups of a model's training step that have a CUDA recipe, once each.
-void addGroups(const SmallGpt &o, std::vector<Case> &cases) {
+void addGroups(const SmallGpt &o, std::vector<Case> &cases, const char *compute = "fp32",
+               const char *moments = "fp32") {
   std::unique_ptr<Module> m = smallGpt(o);
+  m->attrs.set("compute", std::string(compute));
+  m->attrs.set("optimizer_state", std::string(moments));
   runPasses(*m, passesUntilFused());
   std::set<std::string> known;
   unsigned seed = 0;
@@ -336,7 +347,9 @@ TEST(CudaText, GroupsOfATrainingStep) {
   addGroups({}, cases);
   addGroups({.dropout = 0.2, .rmsnorm = true}, cases);
   addGroups({.width = 128, .vocab = 65, .dropout = 0.1, .decomposed = true}, cases);
-  EXPECT_GT(cases.size(), 20u);
+  addGroups({.width = 32, .vocab = 65, .dropout = 0.1}, cases, "bf16", "bf16");
+  addGroups({.width = 32, .vocab = 65}, cases, "fp16");
+  EXPECT_GT(cases.size(), 40u);
   check(cases);
 }
 
