@@ -88,16 +88,21 @@ INSTANTIATE_TEST_SUITE_P(All, Precision,
                                          Setting{"fp16", {"precision.compute=fp16"}}),
                          [](auto &info) { return info.param.name; });
 
-// 2^16 is beyond what fp16 holds of some gradient, or not: whatever happens is in the log, and no step is called
-// divergence.
-TEST(LossScale, IsLogged) {
+// With one token a step and 8192 of them, the gradient of the loss is 2^16 (1 - 1/8192) at the first scale: beyond
+// fp16, which ends at 65520. That is no divergence.
+TEST(LossScale, AnOverflowHalvesItAndNothingElseHappens) {
   Workplace w;
-  const std::string plan = w.compile("plan", {"precision.compute=fp16", "log.every=1"});
+  const std::string plan = w.compile("plan", {"precision.compute=fp16", "model.block_size=1", "model.vocab_size=8192",
+                                              "train.global_batch_tokens=1", "train.micro_batch=1",
+                                              "train.on_nonfinite=halt", "eval.every=0", "train.steps=3"});
   Result r = w.gptrun({plan, "--out-dir", w.path("out")});
   ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("step 1: gradients overflow at a loss scale of 65536; halved"), std::string::npos)
+      << r.output;
+  EXPECT_NE(r.output.find("scale 2^15"), std::string::npos) << r.output;
   const std::string log = readFile(w.path("out") + "/log.jsonl");
-  EXPECT_NE(log.find("\"loss_scale\": "), std::string::npos) << log;
-  EXPECT_NE(r.output.find("scale 2^"), std::string::npos) << r.output;
+  EXPECT_NE(log.find("\"loss_scale\": 65536"), std::string::npos) << log;
+  EXPECT_NE(log.find("\"loss_scale\": 32768"), std::string::npos) << log;
 }
 
 }  // namespace

@@ -75,6 +75,8 @@ INSTANTIATE_TEST_SUITE_P(
         Slip{"init=\"normal\"", "init=\"uniform\"", "attribute 'init'"},
         Slip{"stream=1", "stream=4294967296", "attribute 'stream'"},
         Slip{"stream=1", "stream=-1", "attribute 'stream'"}, Slip{"std=0.02", "std=\"x\"", "attribute 'std'"},
+        Slip{"kind=\"counter\"", "kind=\"low\"", "a state of kind low must be"},
+        Slip{"kind=\"counter\"", "kind=\"low\", of=\"w\"", "a state of kind low must be"},
         Slip{"kind=\"param\"", "kind=3", "attribute 'kind'"}, Slip{"value=3", "at=-64", "attribute 'at'"},
         // read and write
         Slip{"read @w", "read @v", "unknown state @v"}, Slip{"write @w", "write @v", "unknown state @v"},

@@ -94,6 +94,31 @@ TEST(InitialValues, AreNormalAndIndependentOfThreads) {
   EXPECT_NEAR(product / n, 0, 4e-3);
 }
 
+TEST(LowCopies, AreTheParametersRoundedToNearest) {
+  Fixture f(R"(module {
+    state @w : f32[3->4,5000] {kind="param", init="normal", std=1.0, stream=1}
+    state @low.w : bf16[3->4,5000] {kind="low", of="w"}
+    state @half.w : f16[3->4,5000] {kind="low", of="w"}
+  })");
+  ASSERT_EQ(verify(*f.module), std::vector<std::string>());
+  initializeStates(*f.executor, 5);
+  f.data("w")[0] = 1 + 0x1p-8f, f.data("w")[1] = 1 + 0x3p-8f, f.data("w")[2] = 1e6f;  // ties, and beyond fp16
+  fillLowCopies(*f.executor);
+  const uint16_t *low = f.data<uint16_t>("low.w");
+  const _Float16 *half = f.data<_Float16>("half.w");
+  EXPECT_EQ(low[0], 0x3f80);
+  EXPECT_EQ(low[1], 0x3f82);
+  EXPECT_TRUE(std::isinf(float(half[2])));
+  for (int i = 3; i < 3 * 5000; ++i) {
+    const float w = f.data("w")[i];
+    const uint32_t bits = uint32_t(low[i]) << 16;
+    float back;
+    std::memcpy(&back, &bits, sizeof back);
+    ASSERT_LE(std::fabs(back - w), std::fabs(w) * 0x1p-8f) << i;
+    ASSERT_LE(std::fabs(float(half[i]) - w), std::fabs(w) * 0x1p-11f + 0x1p-25f) << i;
+  }
+}
+
 struct CheckpointTest : ::testing::Test {
   CheckpointTest() : f(kStates), store(dir.path) {
     initializeStates(*f.executor, 1);
