@@ -56,6 +56,9 @@ public:
       const std::string h = fmt::format("h.{}.", l);
       norm(h + "ln_1");
       linear(h + "attn.c_attn", c.nEmbd, qkv, linearStd);
+      if (llama)
+        m.state(h + "attn.c_attn.weight")
+            ->attrs.set("hf_split", std::vector<int64_t>{c.nHead * head, c.nKvHead * head, c.nKvHead * head});
       linear(h + "attn.c_proj", c.nEmbd, c.nEmbd, projection);
       norm(h + "ln_2");
       if (c.gated())
@@ -65,7 +68,7 @@ public:
     }
     norm("ln_f");
     if (!c.tieEmbeddings)
-      matrix("lm_head.weight", c.vocabSize, c.nEmbd, 0.02, "lm_head.weight");
+      matrix("lm_head.weight", c.vocabSize, c.nEmbd, 0.02);
     counter("rng_seed");
     counter("step");
   }
@@ -86,19 +89,22 @@ public:
   }
 
 private:
-  State *parameter(const std::string &name, Type type, const std::string &init, const std::string &hf = "") {
+  State *parameter(const std::string &name, Type type, const std::string &init) {
     State *s = m.addState(name, std::move(type));
-    s->attrs = attrs({{"kind", std::string("param")}, {"init", init}, {"hf", hf.empty() ? "transformer." + name : hf}});
+    s->attrs = attrs({{"kind", std::string("param")}, {"init", init}, {"hf", fileName(name)}});
     return s;
   }
-  void matrix(const std::string &name, int64_t rows, int64_t columns, double std, const std::string &hf = "") {
-    State *s = parameter(name, Type(DType::f32, {rows, columns}), "normal", hf);
+  State *matrix(const std::string &name, int64_t rows, int64_t columns, double std) {
+    State *s = parameter(name, Type(DType::f32, {rows, columns}), "normal");
     s->attrs.set("std", std);
     s->attrs.set("stream", nextStream++);
     s->attrs.set("decay", true);
+    return s;
   }
   void linear(const std::string &name, int64_t in, int64_t out, double std) {
-    matrix(name + ".weight", in, out, std);
+    State *s = matrix(name + ".weight", in, out, std);
+    if (llama)
+      s->attrs.set("hf_transpose", true);
     if (c.bias)
       parameter(name + ".bias", Type(DType::f32, {out}), "zeros");
   }
@@ -107,6 +113,31 @@ private:
     if (c.bias && c.norm == "layernorm")
       parameter(name + ".bias", Type(DType::f32, {c.nEmbd}), "zeros");
   }
+
+  /// The name in Hugging Face's GPT-2 or, where the model is one of its Llamas, there.
+  std::string fileName(const std::string &name) const {
+    if (name == "lm_head.weight")
+      return name;
+    if (!llama)
+      return "transformer." + name;
+    auto [layer, part] = llvm::StringRef(name).substr(2).split('.');
+    if (!llvm::StringRef(name).starts_with("h."))
+      return llvm::StringSwitch<std::string>(name)
+          .Case("wte.weight", "model.embed_tokens.weight")
+          .Case("ln_f.weight", "model.norm.weight");
+    const std::string in = "model.layers." + layer.str() + ".";
+    if (part == "attn.c_attn.weight")
+      return fmt::format("{0}self_attn.q_proj.weight,{0}self_attn.k_proj.weight,{0}self_attn.v_proj.weight", in);
+    const std::string theirs = llvm::StringSwitch<std::string>(part)
+                                   .Case("ln_1.weight", "input_layernorm.weight")
+                                   .Case("attn.c_proj.weight", "self_attn.o_proj.weight")
+                                   .Case("ln_2.weight", "post_attention_layernorm.weight")
+                                   .Case("mlp.c_gate.weight", "mlp.gate_proj.weight")
+                                   .Case("mlp.c_fc.weight", "mlp.up_proj.weight")
+                                   .Case("mlp.c_proj.weight", "mlp.down_proj.weight");
+    return in + theirs;
+  }
+
   void counter(const std::string &name) {
     m.addState(name, Type::scalar(DType::i64))->attrs =
         attrs({{"kind", std::string("counter")}, {"init", std::string("zeros")}});
@@ -114,6 +145,8 @@ private:
 
   Module &m;
   const ModelConfig &c;
+  const bool llama = c.causal && c.norm == "rmsnorm" && c.activation == "swiglu" && c.position == "rope" && !c.bias &&
+                     !c.embeddingNorm;
   int64_t nextStream = 0;
 };
 

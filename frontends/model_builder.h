@@ -25,8 +25,9 @@
 //       n - 1: what is written past the end is overwritten by @decode before any token may attend to it. Without %last
 //       where P = 1.
 //
-// States: parameters under Hugging Face's names and layouts without the leading "transformer." (attribute hf holds the
-// full name): a linear layer is [in,out], y = x W + b. @rng_seed and @step are i64[] counters. h.I.attn.k_cache and
+// States: parameters under the names of Hugging Face's GPT-2 without the leading "transformer."; a linear layer is
+// [in,out], y = x W + b. Attribute hf holds the name in files: the same or, for a model that Hugging Face's Llama can
+// hold (rmsnorm, swiglu, rope, no bias), that of Llama, with its layout (runtime/file_layout.h). @rng_seed and @step are i64[] counters. h.I.attn.k_cache and
 // v_cache, [n_kv_head,T,D], kind "cache". Matrices have decay=true. Initial values: embeddings normal(0.02);
 // linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at its own width; projections into the
 // residual stream s / sqrt(2 n_layer); biases 0, gains 1. Every parameter and every dropout site has its own random

@@ -74,6 +74,7 @@ private:
       add("type " + s.type.str() + ": " + why);
     for (const auto &[name, value] : s.attrs)
       verifyStateAttr(name, value);
+    verifyLayout(s);
     const Attr *kind = s.attrs.find("kind"), *of = s.attrs.find("of");
     if (!kind || !std::holds_alternative<std::string>(*kind) || std::get<std::string>(*kind) != "low")
       return;
@@ -82,6 +83,26 @@ private:
     if (!p || p->type.dtype != DType::f32 || !p->type.sameShape(s.type) ||
         (s.type.dtype != DType::bf16 && s.type.dtype != DType::f16))
       add("a state of kind low must be bf16 or f16, and `of` name one that is f32 and of the same shape");
+  }
+
+  /// Tensors side by side cover the columns, and only matrices can be turned round.
+  void verifyLayout(const State &s) {
+    const Attr *hf = s.attrs.find("hf"), *split = s.attrs.find("hf_split"), *turned = s.attrs.find("hf_transpose");
+    if (!split && !turned)
+      return;
+    if (s.type.rank() != 2)
+      return add("hf_split and hf_transpose are for matrices");
+    auto *columns = split ? std::get_if<std::vector<int64_t>>(split) : nullptr;
+    auto *names = hf ? std::get_if<std::string>(hf) : nullptr;
+    if (!columns)
+      return;
+    int64_t sum = 0;
+    bool good = names && !columns->empty() && llvm::StringRef(*names).count(',') + 1 == columns->size();
+    for (int64_t n : *columns)
+      if (n < 1 || n > s.type.dim(1) || (sum += n) > s.type.dim(1))
+        good = false;
+    if (!good || sum != s.type.dim(1))
+      add("hf_split must cut the columns into one part per name of hf");
   }
 
   void verifyStateAttr(const std::string &name, const Attr &value) {
@@ -96,6 +117,8 @@ private:
     } else if (name == "stream") {
       const int64_t *stream = std::get_if<int64_t>(&value);
       good = stream && *stream >= 0 && *stream <= UINT32_MAX;
+    } else if (name == "hf_split") {
+      good = std::holds_alternative<std::vector<int64_t>>(value);
     } else if (name == "decay" || name == "hf_transpose") {
       good = std::holds_alternative<bool>(value);
     } else if (name == "at") {

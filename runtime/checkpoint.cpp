@@ -2,6 +2,7 @@
 
 #include "ir/diagnostics.h"
 #include "runtime/executor.h"
+#include "runtime/file_layout.h"
 #include "runtime/files.h"
 #include "runtime/manifest.h"
 #include "runtime/safetensors.h"
@@ -32,13 +33,6 @@ bool isSaved(const State &s) {
   return kind != "grad" && kind != "cache" && kind != "low";
 }
 
-TensorInfo infoOf(const State &s) {
-  TensorInfo t{s.name, s.type.dtype, {}};
-  for (const Dim &d : s.type.dims)
-    t.shape.push_back(d.logical);
-  return t;
-}
-
 std::vector<const State *> selectStates(const Module &m, bool parameters) {
   std::vector<const State *> r;
   for (const auto &s : m.states)
@@ -51,9 +45,10 @@ std::string writeStates(const Executor &executor, const std::string &path, bool 
   std::vector<const State *> states = selectStates(executor.planned(), parameters);
   std::vector<TensorInfo> infos;
   for (const State *s : states)
-    infos.push_back(infoOf(*s));
+    for (const FileTensor &t : fileTensors(*s))
+      infos.push_back(t.info);
   SafetensorsWriter writer(path, infos, {{"format", "pt"}});
-  std::vector<char> dense;
+  std::vector<char> dense, tensor;
   for (const State *s : states) {
     const void *data = executor.state(s->name);
     if (s->type.elements() != s->type.paddedElements()) {
@@ -61,29 +56,49 @@ std::string writeStates(const Executor &executor, const std::string &path, bool 
       copyFromPadded(s->type, data, dense.data());
       data = dense.data();
     }
-    writer.write(data, s->type.elements() * sizeOf(s->type.dtype));
+    for (const FileTensor &t : fileTensors(*s)) {
+      if (isWhole(*s, t)) {
+        writer.write(data, t.info.bytes());
+        continue;
+      }
+      tensor.resize(t.info.bytes());
+      toFile(*s, t, data, tensor.data());
+      writer.write(tensor.data(), tensor.size());
+    }
   }
   return writer.finish();
 }
 
-/// What keeps `t` from being the content of state `s`, or "".
-std::string mismatch(const State &s, const TensorInfo *t) {
-  if (!t)
-    return fmt::format("tensor {} is missing", s.name);
-  TensorInfo want = infoOf(s);
-  if (t->dtype == want.dtype && t->shape == want.shape)
-    return "";
-  return fmt::format("tensor {} is {}[{}] where the model has {}", s.name, nameOf(t->dtype).str(),
-                     fmt::join(t->shape, ","), s.type.str());
-}
-
-void readState(Executor &executor, const State &s, const SafetensorsFile &file, const TensorInfo &t) {
+/// Reads state `s` from its tensors in `file`; what keeps them from being its content, or "". `foreign`: from another
+/// program, with names perhaps under "transformer." and floats perhaps narrower.
+std::string readState(Executor &executor, const State &s, const SafetensorsFile &file, bool foreign) {
   void *data = executor.state(s.name);
-  if (s.type.elements() == s.type.paddedElements())
-    return file.read(t, data);
-  std::vector<char> dense(t.bytes());
-  file.read(t, dense.data());
-  copyToPadded(s.type, dense.data(), data);
+  const bool padded = s.type.elements() != s.type.paddedElements();
+  std::vector<char> dense, tensor;
+  if (padded)
+    dense.resize(s.type.elements() * sizeOf(s.type.dtype));
+  void *to = padded ? dense.data() : data;
+  for (const FileTensor &want : fileTensors(s)) {
+    const TensorInfo *t = file.find(want.info.name);
+    if (!t && foreign)
+      t = file.find("transformer." + want.info.name);
+    if (!t)
+      return fmt::format("tensor {} is missing", want.info.name);
+    const bool narrower = foreign && s.type.dtype == DType::f32 && (t->dtype == DType::bf16 || t->dtype == DType::f16);
+    if (t->shape != want.info.shape || (t->dtype != want.info.dtype && !narrower))
+      return fmt::format("tensor {} is {}[{}] where the model has {}[{}]", want.info.name, nameOf(t->dtype).str(),
+                         fmt::join(t->shape, ","), nameOf(want.info.dtype).str(), fmt::join(want.info.shape, ","));
+    if (isWhole(s, want) && !narrower) {
+      file.read(*t, to);
+      continue;
+    }
+    tensor.resize(t->bytes());
+    file.read(*t, tensor.data());
+    fromFile(s, want, t->dtype, tensor.data(), to);
+  }
+  if (padded)
+    copyToPadded(s.type, dense.data(), data);
+  return "";
 }
 
 std::string nameOfStep(int64_t step) { return fmt::format("step-{:08}", step); }
@@ -220,17 +235,15 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
       if (!parametersOnly && optimizer.hash() != hashes[1])
         damaged(fmt::format("{} does not match its checksum", kOptimizerFile));
       for (const State *s : selectStates(executor.planned(), true)) {
-        if (std::string problem = mismatch(*s, model.find(s->name)); !problem.empty())
+        if (std::string problem = readState(executor, *s, model, false); !problem.empty())
           damaged(problem);
-        readState(executor, *s, model, *model.find(s->name));
       }
       fillLowCopies(executor);
       if (parametersOnly)
         return info;
       for (const State *s : selectStates(executor.planned(), false)) {
-        if (std::string problem = mismatch(*s, optimizer.find(s->name)); !problem.empty())
+        if (std::string problem = readState(executor, *s, optimizer, false); !problem.empty())
           damaged(problem);
-        readState(executor, *s, optimizer, *optimizer.find(s->name));
       }
       return info;
     } catch (const UserError &e) {
@@ -251,13 +264,9 @@ void loadWeights(Executor &executor, const std::string &path) {
   std::error_code e;
   SafetensorsFile file(fs::is_directory(path, e) ? path + "/" + kModelFile : path);
   for (const State *s : selectStates(executor.planned(), true)) {
-    const TensorInfo *t = file.find(s->name);
-    if (!t)
-      t = file.find("transformer." + s->name);
-    if (std::string problem = mismatch(*s, t); !problem.empty())
+    if (std::string problem = readState(executor, *s, file, true); !problem.empty())
       throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model: {}", path, problem),
                       "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
-    readState(executor, *s, file, *t);
   }
   fillLowCopies(executor);
 }

@@ -1,6 +1,6 @@
 // Checkpoints: OUT_DIR/checkpoints/step-00001000/ with
 //
-//   model.safetensors      parameters, under Hugging Face's GPT-2 names, logical shapes
+//   model.safetensors      parameters, under Hugging Face's names and in its layouts (runtime/file_layout.h)
 //   optimizer.safetensors  moments (m.NAME, v.NAME), step and other counters
 //   manifest.json          step, BLAKE3 of both files and of itself, hashes of plan, model and training data
 //
@@ -51,8 +51,8 @@ private:
   std::string folder;
 };
 
-/// Parameters from any folder or file of safetensors: names with or without a leading "transformer.". Throws UserErrors
-/// FileMissing, CheckpointDamaged and CheckpointMismatch (missing tensor, other shape).
+/// Parameters from any folder or file of safetensors: names with or without a leading "transformer.", f32, bf16 or f16.
+/// Throws UserErrors FileMissing, CheckpointDamaged and CheckpointMismatch (missing tensor, other shape).
 void loadWeights(Executor &executor, const std::string &path);
 
 }  // namespace gptc

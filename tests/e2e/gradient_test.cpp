@@ -3,6 +3,8 @@
 
 #include "frontends/toml_config.h"
 #include "ir/opdef.h"
+#include "runtime/checkpoint.h"
+#include "runtime/safetensors.h"
 #include "runtime/sample.h"
 #include "runtime/session.h"
 #include "runtime/state.h"
@@ -244,6 +246,33 @@ void Cache::expectAgreement(std::vector<std::string> settings) {
       EXPECT_LE(relativeL2(logits("decode"), byDecode[n]), 1e-5) << n;
     }
   }
+}
+
+// A Llama's weights go to files as Hugging Face has them, and come back.
+TEST_F(Cache, WeightsOfALlamaUnderItsNames) {
+  const std::vector<std::string> llama = {
+      "model.norm=rmsnorm", "model.activation=swiglu", "model.position=rope",  "model.bias=false",
+      "model.n_head=4",     "model.n_kv_head=2",       "model.vocab_size=100", "train.steps=1"};
+  w.compile("plan", llama);
+  ASSERT_EQ(w.gptrun({w.path("plan")}).code, 0);
+  const std::string saved = w.path("out/checkpoints/") + w.checkpoints(w.path("out")).back();
+  SafetensorsFile file(saved + "/model.safetensors");
+  EXPECT_TRUE(file.find("model.embed_tokens.weight") && file.find("model.norm.weight"));
+  EXPECT_FALSE(file.find("lm_head.weight")) << "tied";
+  const TensorInfo *v = file.find("model.layers.1.self_attn.v_proj.weight");
+  ASSERT_TRUE(v);
+  EXPECT_EQ(v->shape, (std::vector<int64_t>{16, 32}));
+  std::vector<float> x(16 * 32);
+  file.read(*v, x.data());
+
+  std::vector<std::string> again = llama;
+  again.push_back("model.init_from=ckpt:" + saved);
+  std::unique_ptr<Session> s = open(again);
+  loadWeights(s->executor, saved);
+  const float *packed = static_cast<const float *>(s->executor.state("h.1.attn.c_attn.weight"));
+  for (int out = 0; out < 16; ++out)
+    for (int in = 0; in < 32; ++in)
+      ASSERT_EQ(x[out * 32 + in], packed[in * 64 + 32 + 16 + out]);
 }
 
 TEST_F(Cache, SamplingGoesOnPastTheContext) {

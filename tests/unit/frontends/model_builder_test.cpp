@@ -280,6 +280,25 @@ TEST(ModelBuilder, StatesHaveNamesShapesAndDecay) {
   EXPECT_EQ(m->attrs.getInt("fold"), 6);
 }
 
+TEST(ModelBuilder, LlamasHaveTheirNamesInFiles) {
+  auto m = buildModel(variant("llama"));
+  auto hf = [&](const char *name) { return m->state(name)->attrs.getString("hf"); };
+  EXPECT_EQ(hf("wte.weight"), "model.embed_tokens.weight");
+  EXPECT_EQ(hf("h.1.ln_1.weight"), "model.layers.1.input_layernorm.weight");
+  EXPECT_EQ(hf("h.0.attn.c_attn.weight"), "model.layers.0.self_attn.q_proj.weight,model.layers.0.self_attn.k_proj."
+                                          "weight,model.layers.0.self_attn.v_proj.weight");
+  EXPECT_EQ(m->state("h.0.attn.c_attn.weight")->attrs.getInts("hf_split"), (std::vector<int64_t>{24, 8, 8}));
+  EXPECT_EQ(hf("h.0.attn.c_proj.weight"), "model.layers.0.self_attn.o_proj.weight");
+  EXPECT_EQ(hf("h.0.ln_2.weight"), "model.layers.0.post_attention_layernorm.weight");
+  EXPECT_EQ(hf("h.0.mlp.c_gate.weight"), "model.layers.0.mlp.gate_proj.weight");
+  EXPECT_EQ(hf("h.0.mlp.c_fc.weight"), "model.layers.0.mlp.up_proj.weight");
+  EXPECT_EQ(hf("h.0.mlp.c_proj.weight"), "model.layers.0.mlp.down_proj.weight");
+  EXPECT_TRUE(m->state("h.0.mlp.c_proj.weight")->attrs.getBool("hf_transpose"));
+  EXPECT_FALSE(m->state("wte.weight")->attrs.has("hf_transpose"));
+  EXPECT_EQ(hf("ln_f.weight"), "model.norm.weight");
+  EXPECT_EQ(hf("lm_head.weight"), "lm_head.weight");
+}
+
 TEST(ModelBuilder, EveryDropoutSiteHasItsStream) {
   Config c = smallConfig();
   c.model.dropout = 0.1;
