@@ -420,6 +420,48 @@ TEST(CudaText, RandomKernels) {
   }
 }
 
+/// Runs the kernel whole, which must be right, and without each of its barriers in turn, which must be found.
+/// `shared`: pairs of parameters that are one memory. Returns what is in memory after the whole kernel ran.
+std::vector<std::vector<float>> checkBarriers(const kir::Kernel &k, size_t atLeast,
+                                              std::vector<std::pair<unsigned, unsigned>> shared = {}) {
+  const CudaKernel whole = emitCuda(k, "whole");
+  const std::string word = "barrier();";
+  std::vector<std::string> kernels = {"whole_p0"};
+  std::string text = whole.text;
+  for (size_t at = whole.text.find(word); at != std::string::npos; at = whole.text.find(word, at + 1)) {
+    std::string name = fmt::format("without{}", kernels.size());
+    CudaKernel other = emitCuda(k, name);
+    other.text.erase(other.text.find(word, at), word.size());
+    text += other.text;
+    kernels.push_back(name + "_p0");
+  }
+  EXPECT_GT(kernels.size(), atLeast) << whole.text;
+  const simt::HostModule module(text, kernels);
+  std::vector<std::vector<float>> result;
+  for (const std::string &name : kernels) {
+    std::vector<std::vector<float>> memory;
+    std::vector<simt::Param> params;
+    for (const kir::Buffer &b : k.params) {
+      std::vector<float> &m = memory.emplace_back(b->size);
+      for (size_t i = 0; i < m.size(); ++i)
+        m[i] = float(i % 13) - 6;
+      params.push_back({b->name, m.data(), b->size * 4, b->written});
+    }
+    for (auto [one, other] : shared)
+      params[one].data = params[other].data;
+    const std::string found = simt::launch(module.find(name), params, whole.phases[0].blocks, whole.phases[0].threads);
+    if (result.empty()) {
+      EXPECT_EQ(found, "") << whole.text;
+      result = memory;
+    } else {
+      EXPECT_TRUE(found.find("race") != std::string::npos || found.find("nobody") != std::string::npos)
+          << name << ": " << found << "\n"
+          << whole.text;
+    }
+  }
+  return result;
+}
+
 TEST(CudaText, EveryBarrierIsNeeded) {
   if (!simt::HostModule::possible())
     GTEST_SKIP() << "no C++ compiler: set CXX";
@@ -428,35 +470,37 @@ TEST(CudaText, EveryBarrierIsNeeded) {
                   "%y, %r = rmsnorm %x, %g {eps=0.1} : f32[3,100], f32[3]\n%z = add %r, %m : f32[3]\n"
                   "%s = softmax %y : f32[3,100]\nyield %s, %z");
   std::vector<Tensor> operands = randomOperands(g, 1);
-  Case c = makeCase(std::move(g), std::move(operands));
-  const std::string whole = emitCuda(c.gpu, "whole").text, word = "barrier();";
-  std::vector<std::string> kernels = {"whole_p0"};
-  std::string text = whole;
-  for (size_t at = whole.find(word); at != std::string::npos; at = whole.find(word, at + 1)) {
-    std::string name = fmt::format("without{}", kernels.size());
-    CudaKernel other = emitCuda(c.gpu, name);
-    other.text.erase(other.text.find(word, at), word.size());
-    text += other.text;
-    kernels.push_back(name + "_p0");
-  }
-  ASSERT_GE(kernels.size(), 4u) << whole;
-  const simt::HostModule module(text, kernels);
-  for (const std::string &k : kernels) {
-    std::vector<std::vector<float>> memory;
-    std::vector<simt::Param> params;
-    for (const kir::Buffer &b : c.gpu.params) {
-      memory.emplace_back(b->size, 1.f);
-      params.push_back({b->name, memory.back().data(), b->size * 4, b->written});
-    }
-    params[4].data = params[2].data;
-    const std::string found = simt::launch(module.find(k), params, 3, 64);
-    if (k == "whole_p0")
-      EXPECT_EQ(found, "");
-    else
-      EXPECT_TRUE(found.find("race") != std::string::npos || found.find("nobody") != std::string::npos)
-          << k << ": " << found << "\n"
-          << whole;
-  }
+  checkBarriers(makeCase(std::move(g), std::move(operands)).gpu, 4, {{4, 2}});
+}
+
+// What no recipe writes yet: threads that meet again and again, and branches that a whole block takes.
+TEST(CudaText, BarriersInLoopsAndBranches) {
+  if (!simt::HostModule::possible())
+    GTEST_SKIP() << "no C++ compiler: set CXX";
+  using namespace kir;
+  Buffer x = makeBuffer("x", DType::f32, Storage::global, 256),
+         y = makeBuffer("y", DType::f32, Storage::global, 6, true);
+  Buffer part = makeBuffer("part", DType::f32, Storage::shared, 64);
+  Var b = makeVar("b"), i = makeVar("i"), t = makeVar("t"), s = makeVar("s", DType::f32);
+  Expr slot = kir::ref(b) * 3 + kir::ref(i);
+  auto once = [&](Expr value) { return loop(LoopKind::block_thread, makeVar("u"), imm(1), {store(y, slot, value)}); };
+  Stmt fill = loop(LoopKind::block_thread, t, imm(64),
+                   {store(part, kir::ref(t), load(x, kir::ref(b) * 64 + kir::ref(i) * 64 + kir::ref(t)))});
+  Stmt either =
+      ifThen(binary(BinaryOp::eq, kir::ref(i), imm(1)), {once(kir::ref(s))}, {once(kir::ref(s) * kir::ref(s))});
+  Kernel k{"loops",
+           {x, y},
+           {loop(LoopKind::grid, b, imm(2),
+                 {alloc(part, {loop(LoopKind::serial, i, imm(3),
+                                    {fill, let(s, hreduce(part, BinaryOp::add), {either})})})})}};
+  ASSERT_EQ(verify(k), std::vector<std::string>());
+  const std::vector<std::vector<float>> got = checkBarriers(k, 2);
+  std::vector<std::vector<double>> want = {{}, std::vector<double>(6)};
+  for (int n = 0; n < 256; ++n)
+    want[0].push_back(n % 13 - 6);
+  interpret(k, want, true);
+  for (size_t n = 0; n < 6; ++n)
+    EXPECT_EQ(got[1][n], want[1][n]) << n;
 }
 
 }  // namespace
