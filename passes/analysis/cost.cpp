@@ -23,10 +23,11 @@ MachineRates ratesOf(const Target &t) {
   r.fp32 = t.threads * clock * fmaPerCycle * 2 * t.lanes(DType::f32);
   // VDPBF16PS does two products per lane where one FMA does one.
   r.bf16 = llvm::StringRef(t.features).contains("+avx512bf16") ? 2 * r.fp32 : r.fp32;
-  // A core streams about 30 GB/s from memory and 80 from the last-level cache; memory is shared, and full at about ten.
+  // A core streams about 30 GB/s from memory and 55 from the last-level cache, where others are too; memory is shared, and
+  // full at about ten cores.
   r.dram = 30e9 * std::min(t.threads, 10u);
-  r.cache = 80e9 * t.threads;
-  r.cacheBytes = 0.75 * double(t.l3Bytes);
+  r.cache = 55e9 * t.threads;
+  r.cacheBytes = 0.5 * double(t.l3Bytes);
   r.launch = t.threads > 1 ? 1.5e-6 : 0.3e-6;
   return r;
 }
