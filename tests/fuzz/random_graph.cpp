@@ -128,6 +128,10 @@ protected:
     static constexpr double some[] = {0.0, -0.0, 1.0, -1.0, 4.0, -4.0, 0.25, 2.0, 0.5};
     return some[pick(std::size(some))];
   }
+  Value *cast(Value *x, DType t) {
+    return x ? tryValue(OpKind::cast, {x}, attrs({{"dtype", nameOf(t).str()}})) : nullptr;
+  }
+  DType lowType() { return chance(4) ? DType::f16 : DType::bf16; }
   Value *reshape(Value *x, llvm::ArrayRef<Dim> dims) {
     return x ? tryValue(OpKind::reshape, {x}, {}, {Type(x->type.dtype, dims)}) : nullptr;
   }
@@ -141,8 +145,8 @@ protected:
 
   /// Something pointwise on x, with a gradient.
   Value *activation(Value *x) {
-    static constexpr OpKind kinds[] = {OpKind::gelu, OpKind::gelu, OpKind::relu,
-                                       OpKind::silu, OpKind::tanh, OpKind::neg};
+    static constexpr OpKind kinds[] = {OpKind::gelu, OpKind::gelu_erf, OpKind::relu, OpKind::relu2,
+                                       OpKind::silu, OpKind::tanh,     OpKind::neg};
     switch (pick(9)) {
     case 6:  // away from the poles
       return tryValue(OpKind::exp, {tryValue(OpKind::tanh, {x})});
@@ -155,7 +159,7 @@ protected:
       return tryValue(OpKind::div, {x, tryValue(OpKind::add, {constant(1), square})});
     }
     default:
-      return tryValue(kinds[pick(6)], {x});
+      return tryValue(kinds[pick(std::size(kinds))], {x});
     }
   }
 };
@@ -205,6 +209,7 @@ public:
     state("rng_seed", Type::scalar(DType::i64), "counter");
     state("step", Type::scalar(DType::i64), "counter");
     drops = !chance(3);
+    lowered = chance(4);
 
     const bool tied = chance(2);
     parameter("wte", Type(DType::f32, {V, C}));
@@ -238,7 +243,7 @@ public:
 private:
   int64_t B, T, C, V, H, D, wide;
   Value *h = nullptr, *seq0 = nullptr;
-  bool drops = false;
+  bool drops = false, lowered = false;
   unsigned names = 0;
 
   int64_t divisorOf(int64_t n) {
@@ -283,7 +288,17 @@ private:
     const int64_t in = x->type.dim(-1);
     const bool tb = chance(4);
     Value *w = newParameter(tb ? Type(DType::f32, {out, in}) : Type(DType::f32, {in, out}));
-    Value *y = tryValue(OpKind::matmul, {x, w}, tb ? attrs({{"tb", true}}) : AttrMap());
+    AttrMap at = tb ? attrs({{"tb", true}}) : AttrMap();
+    const bool low = lowered && !chance(3);
+    if (low) {
+      const DType t = lowType();
+      x = cast(x, t), w = cast(w, t);
+      if (chance(2))
+        at.set("out", std::string("f32"));
+    }
+    Value *y = tryValue(OpKind::matmul, {x, w}, at);
+    if (low && y && y->type.dtype != DType::f32)
+      y = cast(y, DType::f32);
     if (y && !chance(3))
       if (Value *biased = tryValue(OpKind::add, {y, newParameter(Type(DType::f32, {out}))}))
         y = biased;
@@ -311,9 +326,19 @@ private:
     if (!qkv)
       return nullptr;
     const bool causal = !chance(3);
+    if (D % 2 == 0 && chance(2)) {
+      Value *table = tryValue(OpKind::rope_table, {}, attrs({{"rows", T}, {"size", D}, {"theta", 100.0}}));
+      qkv = tryValue(OpKind::rope, {qkv, table}, attrs({{"n_head", H}, {"n_kv_head", K}}));
+      if (!qkv)
+        return nullptr;
+    }
     if (chance(3))
       return linear(decomposed(qkv, K, causal), C);
     AttrMap at = attrs({{"n_head", H}, {"n_kv_head", K}, {"causal", causal}});
+    if (chance(3))
+      at.set("alibi", true);
+    if (lowered && chance(2))
+      return linear(cast(tryValue(OpKind::attention, {cast(qkv, lowType())}, at), DType::f32), C);
     if (!drops || chance(2))
       return linear(tryValue(OpKind::attention, {qkv}, at), C);
     at.set("p", 0.25);
@@ -330,8 +355,9 @@ private:
     Value *s =
         tryValue(OpKind::matmul, {reshape(q, {B, K, G * T, D}), k}, attrs({{"batch", integer(2)}, {"tb", true}}));
     s = reshape(tryValue(OpKind::mul, {s, constant(0.5)}), {B, H, T, T});
-    if (causal)
-      s = tryMasked(s);
+    if (chance(3))
+      s = tryValue(OpKind::alibi, {s});
+    s = causal ? tryMasked(s) : tryValue(OpKind::softmax, {s});
     Value *p = dropout(s);
     Value *o = tryValue(OpKind::matmul, {reshape(p, {B, K, G * T, T}), v}, attrs({{"batch", integer(2)}}));
     return reshape(transpose(reshape(o, {B, H, T, D}), {0, 2, 1, 3}), {B, T, H * D});
@@ -515,7 +541,7 @@ private:
     Value *x = of(chance(4) ? shape(pick(4)) : full), *y = of(full), *z = of(full), *row = of(rows), *g = of(columns);
     if (!x || !y)
       return;
-    switch (pick(38)) {
+    switch (pick(42)) {
     case 0:
     case 1:
     case 2: {
@@ -530,8 +556,9 @@ private:
     case 6:
       return add(activation(x));
     case 7: {
-      OpKind kinds[] = {OpKind::gelu_grad, OpKind::relu_grad, OpKind::silu_grad};
-      return add(tryOp(kinds[pick(3)], {y, z}));
+      OpKind kinds[] = {OpKind::gelu_grad, OpKind::gelu_erf_grad, OpKind::relu_grad, OpKind::relu2_grad,
+                        OpKind::silu_grad};
+      return add(tryOp(kinds[pick(std::size(kinds))], {y, z}));
     }
     case 8:
       return add(
@@ -636,6 +663,11 @@ private:
     }
     case 36:
       return attention();
+    case 37:
+    case 38:
+    case 39:
+    case 40:
+      return lowPrecision();
     default:
       return optimizer();
     }
@@ -675,6 +707,54 @@ private:
     for (unsigned i = 1; i < forward->numOperands(); ++i)
       in.push_back(forward->operand(i));
     add(tryOp(OpKind::attention_grad, in, forward->attrs));
+  }
+
+  /// A few ops on values stored in 16 bits, and back.
+  void lowPrecision() {
+    const DType t = lowType();
+    Value *x = cast(of(shape(3)), t), *y = cast(of(shape(3)), t);
+    if (!x || !y)
+      return;
+    for (unsigned n = 1 + pick(3); n > 0; --n) {
+      Value *z = nullptr;
+      switch (pick(8)) {
+      case 0:
+        z = tryValue(pick(2) ? OpKind::add : OpKind::mul, {x, y});
+        break;
+      case 1:
+        z = tryValue(OpKind::softmax, {x});
+        break;
+      case 2:
+        z = tryValue(OpKind::rmsnorm, {x, chance(2) ? of(shape(1)) : cast(of(shape(1)), t)}, attrs({{"eps", 0.5}}));
+        break;
+      case 3:
+        z = tryValue(OpKind::matmul, {small(x), cast(read("w"), t)}, chance(2) ? attrs({{"tb", true}}) : AttrMap());
+        break;
+      case 4: {
+        Value *sum =
+            tryValue(OpKind::reduce_sum, {small(x)}, attrs({{"lead", integer(2)}, {"fold", integer(pick(4))}}));
+        add(sum && sum->type.dtype == DType::f32 ? sum : cast(sum, DType::f32));
+        break;
+      }
+      case 5: {
+        AttrMap at = attrs({{"ta", true}, {"fold", integer(pick(4))}});
+        if (chance(2))
+          at.set("out", std::string("f32"));
+        Value *product = tryValue(OpKind::matmul, {small(x), small(y)}, at);
+        add(product && product->type.dtype == DType::f32 ? product : cast(product, DType::f32));
+        break;
+      }
+      case 6:
+        z = transpose(x, {0, 1, 2});
+        break;
+      default:
+        z = tryValue(pick(2) ? OpKind::gelu : OpKind::tanh, {x});
+        break;
+      }
+      if (z && z->type == x->type)
+        x = z;
+    }
+    add(cast(x, DType::f32));
   }
 
   void optimizer() {

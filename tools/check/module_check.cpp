@@ -160,7 +160,8 @@ private:
       return interpret(step, args, at)[0].data[0];
     };
     auto quotient = [&](double h) { return (lossAt(h) - lossAt(-h)) / (2 * h); };
-    if (std::isfinite(slope)) {
+    // What is rounded to 16 bits changes by steps, which have no slope.
+    if (std::isfinite(slope) && !holdsNarrow(*whole)) {
       const double coarse = quotient(0x1p-13), fine = quotient(0x1p-14);
       const double loss = std::fabs(results[0].data[0]);
       const double rounding = 0x1p-53 * 1e4 * (1 + loss) / 0x1p-14;

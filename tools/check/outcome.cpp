@@ -2,6 +2,8 @@
 
 #include "ir/diagnostics.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <cmath>
 
 namespace gptc {
@@ -15,6 +17,21 @@ Outcome interpretCalls(const Module &m, const Inputs &in) {
     out.results.push_back(interpret(*f, call.args, out.states));
   }
   return out;
+}
+
+bool holdsNarrow(const Module &m) {
+  auto narrow = [](const Type &t) { return t.dtype == DType::bf16 || t.dtype == DType::f16; };
+  std::function<bool(const Block &)> in = [&](const Block &b) {
+    for (const Op &op : b) {
+      for (unsigned i = 0; i < op.numResults(); ++i)
+        if (narrow(op.result(i)->type))
+          return true;
+      if (op.body && in(*op.body))
+        return true;
+    }
+    return false;
+  };
+  return llvm::any_of(m.functions, [&](const auto &f) { return in(f->body); });
 }
 
 std::string forEachPair(const Outcome &a, const Outcome &b,

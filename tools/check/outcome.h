@@ -16,6 +16,9 @@ Outcome interpretCalls(const Module &m, const Inputs &in);
 /// `b` has are left out, padding too.
 std::string differenceOf(const Outcome &a, const Outcome &b);
 
+/// Whether some value is stored in 16 bits. Ops round to that, also in the interpreter.
+bool holdsNarrow(const Module &m);
+
 /// Calls f(name, tensor of a, tensor of b) for everything that both must have; returns what is missing, or "".
 std::string forEachPair(const Outcome &a, const Outcome &b,
                         const std::function<void(const std::string &, const Tensor &, const Tensor &)> &f);
