@@ -9,6 +9,10 @@
 //      the sum.
 //   4. o = (P V) / sum, with P read as the broadcast operand of the micro-kernel.
 //
+// bf16 on CPUs that multiply pairs of it (Schedule::pairs): queries and keys stand in pairs along d, values in pairs of
+// rows, and probabilities are rounded to bf16 for the product with values, as in FlashAttention; their sum is of what
+// they were before. Scores are scaled in f32. An odd last one is paired with zero.
+//
 // Every score and output element is one chain of FMAs, over d and over keys from 0; rows do not know of each other. The
 // last tile of queries is moved up until it fits, and stores only its own rows.
 #include "codegen/recipes/attention.h"
@@ -34,15 +38,21 @@ public:
             .vecs = s.nr / s.vec,
             .lanes = s.vec,
             .dtype = group.compute};
+    pairs = s.pairs && group.compute == DType::f32 && qkv.buffer->dtype == DType::bf16;
+    depth = pairs ? ceilDiv(shape.size, 2) : shape.size;
     keyPanels = ceilDiv(shape.tokens, nr());
     scoresStride = oddLines(keyPanels * nr(), dtype());
-    queriesStride = oddLines(shape.size, dtype());
-    auto tileBytes = [&] { return tile.rows * (scoresStride + queriesStride + nr() + 2) * int64_t(sizeOf(dtype())); };
+    queriesStride = oddLines(depth, dtype());
+    probsStride = pairs ? oddLines(keyPanels * nr(), DType::bf16) : scoresStride;
+    auto tileBytes = [&] {
+      return tile.rows * ((scoresStride + queriesStride + nr() + 2) * int64_t(sizeOf(dtype())) +
+                          (pairs ? probsStride * int64_t(sizeOf(DType::bf16)) : 0));
+    };
     while (tile.rows > 1 && tileBytes() > stackBudget)
       --tile.rows;
-    keysSize = keyPanels * shape.size * nr();
+    keysSize = keyPanels * depth * nr();
     sizePadded = roundUp(shape.size, tile.lanes);
-    valuesSize = shape.tokens * sizePadded;
+    valuesSize = (pairs ? ceilDiv(shape.tokens, 2) : shape.tokens) * sizePadded;
     tiles = ceilDiv(shape.tokens, tile.rows);
     tilesPerTask = s.qb ? std::clamp<int64_t>(s.qb / tile.rows, 1, tiles) : tiles;
     shared = s.packB || tileBytes() + (keysSize + valuesSize) * int64_t(sizeOf(dtype())) > stackBudget;
@@ -51,8 +61,8 @@ public:
   Body body() {
     Body out;
     if (shared) {
-      keys = makeBuffer("keys", dtype(), Storage::global, shape.batch * shape.kvHeads * keysSize, true);
-      values = makeBuffer("values", dtype(), Storage::global, shape.batch * shape.kvHeads * valuesSize, true);
+      keys = makeBuffer("keys", packed(), Storage::global, shape.batch * shape.kvHeads * keysSize, true);
+      values = makeBuffer("values", packed(), Storage::global, shape.batch * shape.kvHeads * valuesSize, true);
       out.push_back(parallel("t", shape.batch * shape.kvHeads, [&](const Expr &t) {
         return pack(t / imm(shape.kvHeads), t % imm(shape.kvHeads), t * keysSize, t * valuesSize);
       }));
@@ -75,6 +85,7 @@ public:
 
 private:
   DType dtype() const { return group.compute; }
+  DType packed() const { return pairs ? DType::u32 : dtype(); }
   int64_t nr() const { return tile.cols(); }
 
   Body pack(const Expr &b, const Expr &kvHead, const Expr &keysBase, const Expr &valuesBase) {
@@ -84,17 +95,17 @@ private:
     p.base = qkv.key(b, imm(0), kvHead);
     p.stepStride = 1;
     p.colStride = shape.width();
-    p.steps = imm(shape.size);
     p.fullPanels = imm(shape.tokens / nr());
     p.tailCols = shape.tokens % nr();
     p.width = int(nr());
     p.lanes = tile.lanes;
-    p.panelSteps = shape.size;
     p.toBase = keysBase;
-    Body out = packPanels(p);
-    out.push_back(copyRows(
-        qkv.buffer, [&](const Expr &i) { return qkv.value(b, i, kvHead); }, values, valuesBase, sizePadded,
-        imm(shape.tokens), shape.size, sizePadded, tile.lanes, 1));
+    Body out = packTransposed(p, shape.size, pairs);
+    auto rowOf = [&](const Expr &i) { return qkv.value(b, i, kvHead); };
+    out.push_back(pairs ? copyRowPairs(qkv.buffer, rowOf, values, valuesBase, sizePadded, imm(shape.tokens), shape.size,
+                                       sizePadded, tile.lanes)
+                        : copyRows(qkv.buffer, rowOf, values, valuesBase, sizePadded, imm(shape.tokens), shape.size,
+                                   sizePadded, tile.lanes, 1));
     return out;
   }
 
@@ -106,12 +117,13 @@ private:
       keysBase = (b * shape.kvHeads + kvHead) * keysSize;
       valuesBase = (b * shape.kvHeads + kvHead) * valuesSize;
     } else {
-      keys = makeBuffer("keys", dtype(), Storage::stack, keysSize);
-      values = makeBuffer("values", dtype(), Storage::stack, valuesSize);
+      keys = makeBuffer("keys", packed(), Storage::stack, keysSize);
+      values = makeBuffer("values", packed(), Storage::stack, valuesSize);
       body = pack(b, kvHead, keysBase, valuesBase);
     }
-    queries = makeBuffer("q", dtype(), Storage::stack, tile.rows * queriesStride);
+    queries = makeBuffer("q", packed(), Storage::stack, tile.rows * queriesStride);
     scores = makeBuffer("s", dtype(), Storage::stack, tile.rows * scoresStride);
+    probs = pairs ? makeBuffer("p", DType::bf16, Storage::stack, tile.rows * probsStride) : scores;
     maxima = makeBuffer("max", dtype(), Storage::stack, tile.rows);
     sums = makeBuffer("sum", dtype(), Storage::stack, tile.rows);
     result = makeBuffer("c", dtype(), Storage::stack, tile.rows * nr());
@@ -125,6 +137,8 @@ private:
     }));
     for (const Buffer &s : {queries, scores, maxima, sums, result})
       body = {alloc(s, std::move(body))};
+    if (pairs)
+      body = {alloc(probs, std::move(body))};
     if (!shared)
       body = {alloc(keys, {alloc(values, std::move(body))})};
     return body;
@@ -137,20 +151,23 @@ private:
     Expr seen = shape.causal ? i0 + rows : imm(shape.tokens);
     Expr panels = shape.causal ? (i0 + (rows + nr() - 1)) / imm(nr()) : imm(keyPanels);
     Body out;
-    out.push_back(copyRows(
-        qkv.buffer, [&](const Expr &i) { return qkv.query(b, i0 + i, h); }, queries, imm(0), queriesStride, imm(rows),
-        shape.size, shape.size, tile.lanes, shape.scale()));
+    auto queryOf = [&](const Expr &i) { return qkv.query(b, i0 + i, h); };
+    out.push_back(pairs ? copyPairs(qkv.buffer, queryOf, queries, queriesStride, imm(rows), shape.size, tile.lanes)
+                        : copyRows(qkv.buffer, queryOf, queries, imm(0), queriesStride, imm(rows), shape.size,
+                                   shape.size, tile.lanes, shape.scale()));
     out.push_back(serial("p", panels, [&](const Expr &p) {
       TileLoop t;
       t.tile = tile;
-      t.steps = imm(shape.size);
+      t.steps = imm(depth);
+      t.pairs = pairs;
       t.a = [&](int row, const Expr &k) { return load(queries, k + row * queriesStride); };
       t.b = [&](int vec, const Expr &k, const Expr &j) {
-        return load(keys, keysBase + p * (shape.size * nr()) + k * nr() + int64_t(vec * tile.lanes) + j);
+        return load(keys, keysBase + p * (depth * nr()) + k * nr() + int64_t(vec * tile.lanes) + j);
       };
       t.finish = [&](int row, int vec, const Expr &j, const Expr &acc) {
         Expr ahead = p * nr() - i0 + int64_t(vec * tile.lanes - row);
-        return store(scores, p * nr() + (row * scoresStride + vec * tile.lanes) + j, bias.add(acc, ahead, j));
+        Expr score = pairs ? acc * fimm(shape.scale()) : acc;
+        return store(scores, p * nr() + (row * scoresStride + vec * tile.lanes) + j, bias.add(score, ahead, j));
       };
       return Body{tileLoop(t)};
     }));
@@ -183,7 +200,7 @@ private:
                 Expr e = visible(j, unary(UnaryOp::exp, load(scores, base + j) - most), 0);
                 return Body{bindTo("e", e, [&](const Expr &e) {
                   Expr kept = dropout.active() ? select(dropout.keep(h, query, j), e, fimm(0, dtype())) : e;
-                  return Body{fold(e), store(scores, base + j, kept)};
+                  return Body{fold(e), store(probs, i * probsStride + j, kept)};
                 })};
               },
               [&](const Expr &sum) { return Body{store(sums, i, sum)}; });
@@ -208,8 +225,12 @@ private:
                const Expr &d0, const Tile &narrow) {
     TileLoop t;
     t.tile = narrow;
-    t.steps = seen;
-    t.a = [&](int row, const Expr &k) { return load(scores, k + row * scoresStride); };
+    // An odd last key is paired with one that was given no probability.
+    t.steps = pairs ? (seen + 1) / imm(2) : seen;
+    t.pairs = pairs;
+    t.a = [&](int row, const Expr &k) {
+      return pairs ? loadPair(probs, k * 2 + row * probsStride) : load(probs, k + row * probsStride);
+    };
     t.b = [&](int vec, const Expr &k, const Expr &j) {
       return load(values, valuesBase + k * sizePadded + d0 + int64_t(vec * tile.lanes) + j);
     };
@@ -232,19 +253,24 @@ private:
   Dropout dropout;
   Bias bias;
   Tile tile;
-  int64_t keyPanels, keysSize, sizePadded, valuesSize, tiles, tilesPerTask, scoresStride, queriesStride;
+  bool pairs;
+  int64_t depth;  // steps of a score
+  int64_t keyPanels, keysSize, sizePadded, valuesSize, tiles, tilesPerTask, scoresStride, queriesStride, probsStride;
   bool shared;  // keys and values are packed once per head of keys, into workspaces
   Buffer keys, values, queries, scores, result;
+  Buffer probs;         // the same as scores where nothing is paired
   Buffer maxima, sums;  // of the rows of a tile; sums become the factors of the outputs
 };
 
 bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention); }
 
 Schedule defaults(const Op &fused, const Target &target) {
-  Shape shape = shapeOf(*onlyOp(fused, OpKind::attention), 0);
-  Tile tile = queryTile(target, shape);
+  const Op &op = *onlyOp(fused, OpKind::attention);
+  Shape shape = shapeOf(op, 0);
   Schedule s;
   s.recipe = "attention";
+  s.pairs = usesPairs(op, 0, target);
+  Tile tile = queryTile(target, shape, s.pairs);
   s.vec = tile.lanes;
   s.mr = tile.rows;
   s.nr = tile.cols();

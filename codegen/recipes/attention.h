@@ -23,7 +23,9 @@ struct Shape {
 /// From an attention or attention_grad op whose operand `qkv` is packed.
 Shape shapeOf(const Op &op, unsigned qkv);
 /// A register tile for rows of queries: shorter for short sequences, where tiles at the diagonal are many.
-Tile queryTile(const Target &target, const Shape &shape);
+Tile queryTile(const Target &target, const Shape &shape, bool pairs);
+/// Whether a default schedule multiplies queries, keys, values and probabilities as pairs of bf16.
+bool usesPairs(const Op &op, unsigned qkv, const Target &target);
 /// The group's one op besides constants and the yield, when it is of this kind and takes inputs of the group only.
 const Op *onlyOp(const Op &fused, OpKind kind);
 
@@ -84,6 +86,18 @@ private:
 kir::Stmt copyRows(const kir::Buffer &from, const std::function<kir::Expr(const kir::Expr &)> &fromBase,
                    const kir::Buffer &to, const kir::Expr &toBase, int64_t toStride, const kir::Expr &rows,
                    int64_t cols, int64_t paddedCols, int lanes, double scale);
+
+/// Packs rows of `size` elements from p.base on, p.colStride apart, into panels whose steps are the elements of a row
+/// or, with `pairs`, pairs of them, the last one filled with zero. Sets the steps of `p`.
+Body packTransposed(PanelPack p, int64_t size, bool pairs);
+/// to[i*toStride + x] = pair x of row i of `cols` bf16.
+kir::Stmt copyPairs(const kir::Buffer &from, const std::function<kir::Expr(const kir::Expr &)> &fromBase,
+                    const kir::Buffer &to, int64_t toStride, const kir::Expr &rows, int64_t cols, int lanes);
+/// to[toBase + i*toStride + x] = the pair of element x of rows 2i and 2i + 1, zeros from cols to paddedCols and for a
+/// row that is not there.
+kir::Stmt copyRowPairs(const kir::Buffer &from, const std::function<kir::Expr(const kir::Expr &)> &fromBase,
+                       const kir::Buffer &to, const kir::Expr &toBase, int64_t toStride, const kir::Expr &rows,
+                       int64_t cols, int64_t paddedCols, int lanes);
 
 /// Folds element j of a row, for j in 0..extent, into `lanes` lanes and those by halves: body(result) runs with the
 /// scalar bound. `element(j, fold)` calls fold(value) for the statement that takes a value, and may store beside it.

@@ -27,8 +27,14 @@ Shape shapeOf(const Op &op, unsigned qkv) {
   return s;
 }
 
-Tile queryTile(const Target &target, const Shape &shape) {
+bool usesPairs(const Op &op, unsigned qkv, const Target &target) {
+  return target.bf16Dot && op.operand(qkv)->type.dtype == DType::bf16;
+}
+
+Tile queryTile(const Target &target, const Shape &shape, bool pairs) {
   Tile largest = registerTile(target, DType::f32);
+  if (pairs)
+    --largest.rows;  // as in matmul
   if (shape.causal && shape.tokens <= 128)
     largest.rows = std::min(largest.rows, 8);
   return tileForRows(largest, shape.tokens);
@@ -115,6 +121,59 @@ Stmt copyRows(const Buffer &from, const std::function<Expr(const Expr &)> &fromB
     }));
     return out;
   });
+}
+
+Body packTransposed(PanelPack p, int64_t size, bool pairs) {
+  p.panelSteps = pairs ? ceilDiv(size, 2) : size;
+  p.steps = imm(pairs ? size / 2 : size);
+  if (!pairs)
+    return packPanels(p);
+  auto elements = [&p](const Expr &base, bool odd) {
+    return [from = p.from, stride = p.colStride, base, odd](const Expr &step, const Expr &col) {
+      return stepOf(true, from, base + col * stride + step * 2, 1, odd);
+    };
+  };
+  p.element = elements(p.base, false);
+  Body out = packPanels(p);
+  if (size % 2) {
+    p.element = elements(p.base + (size - 1), true);
+    p.toBase = (p.toBase ? p.toBase : imm(0)) + size / 2 * p.width;
+    p.steps = imm(1);
+    for (const Stmt &s : packPanels(p))
+      out.push_back(s);
+  }
+  return out;
+}
+
+Stmt copyPairs(const Buffer &from, const std::function<Expr(const Expr &)> &fromBase, const Buffer &to,
+               int64_t toStride, const Expr &rows, int64_t cols, int lanes) {
+  return serial("i", rows, [&](const Expr &i) {
+    Body out = {vectorLoop("x", imm(cols / 2), lanes, [&](const Expr &x) {
+      return Body{store(to, i * toStride + x, stepOf(true, from, fromBase(i) + x * 2, 1, false))};
+    })};
+    if (cols % 2)
+      out.push_back(store(to, i * toStride + cols / 2, stepOf(true, from, fromBase(i) + (cols - 1), 1, true)));
+    return out;
+  });
+}
+
+Stmt copyRowPairs(const Buffer &from, const std::function<Expr(const Expr &)> &fromBase, const Buffer &to,
+                  const Expr &toBase, int64_t toStride, const Expr &rows, int64_t cols, int64_t paddedCols, int lanes) {
+  auto row = [&](const Expr &i, bool odd) {
+    Expr at = toBase + i * toStride;
+    Body out;
+    if (paddedCols > cols)
+      out.push_back(vectorLoop("x", imm(paddedCols), lanes,
+                               [&](const Expr &x) { return Body{store(to, at + x, imm(0, DType::u32))}; }));
+    out.push_back(vectorLoop("x", imm(cols), lanes, [&](const Expr &x) {
+      Expr first = load(from, fromBase(i * 2) + x);
+      return Body{store(to, at + x, pair(first, odd ? fimm(0) : load(from, fromBase(i * 2 + 1) + x)))};
+    }));
+    return out;
+  };
+  Expr whole = rows / imm(2);
+  return block({serial("i", whole, [&](const Expr &i) { return row(i, false); }),
+                ifThen(binary(BinaryOp::eq, rows % imm(2), imm(1)), row(whole, true))});
 }
 
 Stmt foldRow(const char *name, DType dtype, BinaryOp op, double start, const Expr &extent, int lanes,

@@ -9,6 +9,13 @@
 //        the second-level cache dv += P^T do;  dk += dS^T q;  dq += dS k
 //   3. dk and dv of the block are stored.
 //
+// bf16 on CPUs that multiply pairs of it (Schedule::pairs): whatever a product runs over stands in pairs: q, do, k and
+// v along d for S and dP; rows of q, do, P and dS for dk and dv; rows of k, and dS along keys, for dq. P and dS are
+// rounded to bf16. Nothing is scaled before it is multiplied, but S, dk and dq after.
+//
+// Sums are f32 whatever the gradient is stored in; dq, which grows from block to block, does so in a workspace where
+// the gradient itself is narrower.
+//
 // Every element of dq is one chain over keys, every element of dk and dv one chain over heads and queries, in order:
 // the sizes of the blocks do not show. q is scaled by 1/sqrt(D) when it is copied, so dk comes out scaled; k is scaled
 // for dq.
@@ -36,6 +43,9 @@ public:
             .vecs = s.nr / s.vec,
             .lanes = s.vec,
             .dtype = group.compute};
+    pairs = s.pairs && group.compute == DType::f32 && qkv.buffer->dtype == DType::bf16 && dout->dtype == DType::bf16;
+    if (pairs)
+      tile.rows = int(roundUp(tile.rows, 2));
     sizePadded = roundUp(shape.size, tile.lanes);
     keysPerBlock = std::min(roundUp(s.kb, nr()), roundUp(shape.tokens, nr()));
     queriesPerBlock = std::min(roundUp(s.qb, tile.rows), roundUp(shape.tokens, tile.rows));
@@ -47,6 +57,8 @@ public:
     keyBlocks = ceilDiv(shape.tokens, keysPerBlock);
     queryBlocks = ceilDiv(shape.tokens, queriesPerBlock);
     delta = makeBuffer("delta", dtype(), Storage::global, shape.batch * shape.heads * shape.tokens, true);
+    if (dqkv.buffer->dtype != dtype())
+      dQueries = makeBuffer("dq", dtype(), Storage::global, delta->size * sizePadded, true);
   }
 
   Stmt kernel() {
@@ -58,14 +70,26 @@ public:
     });
   }
 
-  Buffer workspace() const { return delta; }
+  std::vector<Buffer> workspaces() const {
+    return dQueries ? std::vector<Buffer>{delta, dQueries} : std::vector<Buffer>{delta};
+  }
 
 private:
   /// Tiles of keys may reach past the block; what they find there goes to rows that nobody stores.
   int64_t keyRows() const { return roundUp(keysPerBlock, tile.rows); }
   /// Of P and dS.
   int64_t stride() const { return oddLines(keyRows(), dtype()); }
+  /// Of dS by rows of bf16, where P and dS stand in pairs of rows.
+  int64_t rowStride() const { return oddLines(keyRows(), DType::bf16); }
+  /// Steps of a product over d, and between rows of its left operand.
+  int64_t depth() const { return pairs ? ceilDiv(shape.size, 2) : shape.size; }
+  int64_t leftStride() const { return pairs ? sizePadded / 2 : sizePadded; }
+  int64_t perStep() const { return pairs ? 2 : 1; }
+  DType packed() const { return pairs ? DType::u32 : dtype(); }
   int64_t stackElements() const {
+    if (pairs)
+      return 2 * keysPerBlock * depth() + (keysPerBlock / 2 + 2 * keyRows() + 2 * queriesPerBlock) * sizePadded +
+             queriesPerBlock * stride() + queriesPerBlock * rowStride() / 2 + 2 * tile.rows * nr();
     return 2 * keysPerBlock * shape.size + (keysPerBlock + 2 * keyRows() + 2 * queriesPerBlock) * sizePadded +
            2 * queriesPerBlock * stride() + 2 * tile.rows * nr();
   }
@@ -74,38 +98,52 @@ private:
   Buffer input(const Op &op, unsigned i) const { return group.inputs[op.operand(i)->index]; }
   DType dtype() const { return group.compute; }
   int64_t nr() const { return tile.cols(); }
-  Buffer stack(const char *name, int64_t size) {
-    locals.push_back(makeBuffer(name, dtype(), Storage::stack, size));
+  Buffer stack(const char *name, int64_t size, DType type) {
+    locals.push_back(makeBuffer(name, type, Storage::stack, size));
     return locals.back();
   }
   Expr outAt(const Expr &b, const Expr &i, const Expr &h) const {
     return ((b * shape.tokens + i) * shape.heads + h) * shape.size;
   }
   Stmt fill(const Buffer &to, const Expr &base, const Expr &count) {
-    return vectorLoop("x", count, tile.lanes,
-                      [&](const Expr &x) { return Body{store(to, base + x, fimm(0, dtype()))}; });
+    Expr zero = to->dtype == DType::u32 ? imm(0, DType::u32) : fimm(0, valueType(to));
+    return vectorLoop("x", count, tile.lanes, [&](const Expr &x) { return Body{store(to, base + x, zero)}; });
+  }
+  /// Where dq of a row grows.
+  const Buffer &queryGrads() const { return dQueries ? dQueries : dqkv.buffer; }
+  Expr queryGrad(const Expr &b, const Expr &i, const Expr &h) const {
+    return dQueries ? perRow(b, h, i) * sizePadded : dqkv.query(b, i, h);
   }
 
   Body task(const Expr &b, const Expr &kv) {
-    keysT = stack("kt", keysPerBlock * shape.size);
-    valuesT = stack("vt", keysPerBlock * shape.size);
-    keys = stack("k", keysPerBlock * sizePadded);
-    dKeys = stack("dk", keyRows() * sizePadded);
-    dValues = stack("dv", keyRows() * sizePadded);
-    queries = stack("q", queriesPerBlock * sizePadded);
-    douts = stack("do", queriesPerBlock * sizePadded);
-    probs = stack("p", queriesPerBlock * stride());
-    dScores = stack("ds", queriesPerBlock * stride());
-    score = stack("s", tile.rows * nr());
-    dProb = stack("dp", tile.rows * nr());
+    keysT = stack("kt", keysPerBlock * depth(), packed());
+    valuesT = stack("vt", keysPerBlock * depth(), packed());
+    keys = stack("k", keysPerBlock / perStep() * sizePadded, packed());
+    dKeys = stack("dk", keyRows() * sizePadded, dtype());
+    dValues = stack("dv", keyRows() * sizePadded, dtype());
+    queries = leftQueries = stack("q", queriesPerBlock / perStep() * sizePadded, packed());
+    douts = leftDouts = stack("do", queriesPerBlock / perStep() * sizePadded, packed());
+    probs = stack("p", queriesPerBlock / perStep() * stride(), packed());
+    dScores = dScoreRows = stack("ds", queriesPerBlock / perStep() * stride(), packed());
+    if (pairs) {
+      leftQueries = stack("lq", queriesPerBlock * leftStride(), packed());
+      leftDouts = stack("ldo", queriesPerBlock * leftStride(), packed());
+      dScoreRows = stack("dsr", queriesPerBlock * rowStride(), DType::bf16);
+    }
+    score = stack("s", tile.rows * nr(), dtype());
+    dProb = stack("dp", tile.rows * nr(), dtype());
 
     Body body = {serial("g", imm(shape.group()), [&](const Expr &g) { return prepare(b, kv * shape.group() + g); }),
                  fill(probs, imm(0), imm(probs->size)), fill(dScores, imm(0), imm(dScores->size))};
+    if (pairs)
+      body.push_back(fill(dScoreRows, imm(0), imm(dScoreRows->size)));
     body.push_back(serial("jb", imm(keyBlocks), [&](const Expr &jb) {
       Expr j0 = jb * keysPerBlock;
       Expr count = shape.tokens % keysPerBlock ? min(imm(keysPerBlock), imm(shape.tokens) - j0) : imm(keysPerBlock);
       return Body{bindTo("keys", count, [&](const Expr &count) { return keyBlock(b, kv, jb, j0, count); })};
     }));
+    if (dQueries)
+      body.push_back(serial("g", imm(shape.group()), [&](const Expr &g) { return storeQueryGrads(b, kv, g); }));
     for (const Buffer &s : locals)
       body = {alloc(s, std::move(body))};
     return body;
@@ -120,9 +158,21 @@ private:
               "delta", dtype(), BinaryOp::add, 0, imm(shape.size), rowLanes,
               [&](const Expr &x, const Fold &fold) { return Body{fold(load(dout, at + x) * load(out, at + x))}; },
               [&](const Expr &sum) { return Body{store(delta, perRow(b, h, i), sum)}; }),
-          fill(dqkv.buffer, dqkv.query(b, i, h), imm(shape.size))};
+          fill(queryGrads(), queryGrad(b, i, h), imm(shape.size))};
     })};
   }
+
+  Body storeQueryGrads(const Expr &b, const Expr &kv, const Expr &g) {
+    return {bindTo("h", kv * shape.group() + g, [&](const Expr &h) {
+      return Body{serial("i", imm(shape.tokens), [&](const Expr &i) {
+        return Body{vectorLoop("x", imm(shape.size), tile.lanes, [&](const Expr &x) {
+          return Body{store(dqkv.buffer, dqkv.query(b, i, h) + x, scaledLate(load(dQueries, queryGrad(b, i, h) + x)))};
+        })};
+      })};
+    })};
+  }
+  /// 1/sqrt(D) on what was computed from unscaled pairs.
+  Expr scaledLate(const Expr &e) const { return pairs ? e * fimm(shape.scale()) : e; }
 
   Body keyBlock(const Expr &b, const Expr &kv, const Expr &jb, const Expr &j0, const Expr &count) {
     Body out;
@@ -132,21 +182,21 @@ private:
       p.to = to;
       p.base = base;
       p.colStride = shape.width();
-      p.steps = imm(shape.size);
       p.fullPanels = count / imm(nr());
       p.tailCols = shape.tokens % nr();
       p.hasTail = keyBlocks > 1 ? binary(BinaryOp::eq, jb, imm(keyBlocks - 1)) : nullptr;
       p.width = int(nr());
       p.lanes = tile.lanes;
-      p.panelSteps = shape.size;
-      for (const Stmt &s : packPanels(p))
+      for (const Stmt &s : packTransposed(p, shape.size, pairs))
         out.push_back(s);
     };
     pack(qkv.key(b, j0, kv), keysT);
     pack(qkv.value(b, j0, kv), valuesT);
-    out.push_back(copyRows(
-        qkv.buffer, [&](const Expr &j) { return qkv.key(b, j0 + j, kv); }, keys, imm(0), sizePadded, count, shape.size,
-        sizePadded, tile.lanes, shape.scale()));
+    auto keyOf = [&](const Expr &j) { return qkv.key(b, j0 + j, kv); };
+    out.push_back(
+        pairs ? copyRowPairs(qkv.buffer, keyOf, keys, imm(0), sizePadded, count, shape.size, sizePadded, tile.lanes)
+              : copyRows(qkv.buffer, keyOf, keys, imm(0), sizePadded, count, shape.size, sizePadded, tile.lanes,
+                         shape.scale()));
     out.push_back(fill(dKeys, imm(0), imm(dKeys->size)));
     out.push_back(fill(dValues, imm(0), imm(dValues->size)));
     Expr firstBlock = shape.causal ? j0 / imm(queriesPerBlock) : imm(0);
@@ -163,12 +213,13 @@ private:
       })};
     }));
     out.push_back(serial("j", count, [&](const Expr &j) {
-      auto give = [&](const Buffer &from, const Expr &to) {
+      auto give = [&](const Buffer &from, const Expr &to, bool scaled) {
         return vectorLoop("x", imm(shape.size), tile.lanes, [&](const Expr &x) {
-          return Body{store(dqkv.buffer, to + x, load(from, j * sizePadded + x))};
+          Expr sum = load(from, j * sizePadded + x);
+          return Body{store(dqkv.buffer, to + x, scaled ? scaledLate(sum) : sum)};
         });
       };
-      return Body{give(dKeys, dqkv.key(b, j0 + j, kv)), give(dValues, dqkv.value(b, j0 + j, kv))};
+      return Body{give(dKeys, dqkv.key(b, j0 + j, kv), true), give(dValues, dqkv.value(b, j0 + j, kv), false)};
     }));
     return out;
   }
@@ -178,15 +229,29 @@ private:
     Expr h = kv * shape.group() + g;
     Expr tiles = (rows + (tile.rows - 1)) / imm(tile.rows);
     Expr panels = (count + (nr() - 1)) / imm(nr());
-    Body out = {copyRows(
-                    qkv.buffer, [&](const Expr &i) { return qkv.query(b, i0 + i, h); }, queries, imm(0), sizePadded,
-                    rows, shape.size, sizePadded, tile.lanes, shape.scale()),
-                copyRows(
-                    dout, [&](const Expr &i) { return outAt(b, i0 + i, h); }, douts, imm(0), sizePadded, rows,
-                    shape.size, sizePadded, tile.lanes, 1)};
-    if (shape.tokens % tile.rows)  // rows past the last query: they add nothing to dk and dv
+    auto queryOf = [&](const Expr &i) { return qkv.query(b, i0 + i, h); };
+    auto doutOf = [&](const Expr &i) { return outAt(b, i0 + i, h); };
+    Body out;
+    if (pairs)
+      out = {copyPairs(qkv.buffer, queryOf, leftQueries, leftStride(), rows, shape.size, tile.lanes),
+             copyPairs(dout, doutOf, leftDouts, leftStride(), rows, shape.size, tile.lanes),
+             copyRowPairs(qkv.buffer, queryOf, queries, imm(0), sizePadded, rows, shape.size, sizePadded, tile.lanes),
+             copyRowPairs(dout, doutOf, douts, imm(0), sizePadded, rows, shape.size, sizePadded, tile.lanes)};
+    else
+      out = {copyRows(qkv.buffer, queryOf, queries, imm(0), sizePadded, rows, shape.size, sizePadded, tile.lanes,
+                      shape.scale()),
+             copyRows(dout, doutOf, douts, imm(0), sizePadded, rows, shape.size, sizePadded, tile.lanes, 1)};
+    if (shape.tokens % tile.rows) {  // rows past the last query: they add nothing to dk and dv
+      Expr all = tiles * int64_t(tile.rows);
+      auto fillRows = [&](const Buffer &to, const Expr &from, const Expr &end, int64_t rowSize) {
+        out.push_back(fill(to, from * rowSize, (end - from) * rowSize));
+      };
       for (const Buffer &to : {queries, douts})
-        out.push_back(fill(to, rows * sizePadded, (tiles * int64_t(tile.rows) - rows) * sizePadded));
+        fillRows(to, (rows + (perStep() - 1)) / imm(perStep()), all / imm(perStep()), sizePadded);
+      if (pairs)
+        for (const Buffer &to : {leftQueries, leftDouts})
+          fillRows(to, rows, all, leftStride());
+    }
 
     out.push_back(serial("tile", tiles, [&](const Expr &t) {
       Expr first = t * int64_t(tile.rows);  // in the block
@@ -196,11 +261,17 @@ private:
         seen = max(imm(0), min(panels, (i0 + first + (tile.rows - 1 + nr()) - j0) / imm(nr())));
       return Body{bindTo("seen", seen, [&](const Expr &seen) {
         Body body = {serial("p", seen, [&](const Expr &p) { return scores(h, g, b, j0, i0, first, p); })};
-        if (shape.causal)
-          body.push_back(serial("r", imm(tile.rows), [&](const Expr &r) {
-            Expr base = (first + r) * stride() + seen * nr(), left = (panels - seen) * nr();
-            return Body{fill(probs, base, left), fill(dScores, base, left)};
+        if (shape.causal) {
+          Expr unseen = (panels - seen) * nr();
+          body.push_back(serial("r", imm(tile.rows / perStep()), [&](const Expr &r) {
+            Expr base = (first / imm(perStep()) + r) * stride() + seen * nr();
+            return Body{fill(probs, base, unseen), fill(dScores, base, unseen)};
           }));
+          if (pairs)
+            body.push_back(serial("r", imm(tile.rows), [&](const Expr &r) {
+              return Body{fill(dScoreRows, (first + r) * rowStride() + seen * nr(), unseen)};
+            }));
+        }
         return body;
       })};
     }));
@@ -213,7 +284,8 @@ private:
         return forPanels(tile, sizePadded, [&](const Expr &d0, const Tile &narrow) {
           TileLoop t;
           t.tile = narrow;
-          t.steps = tiles * int64_t(tile.rows);
+          t.steps = tiles * int64_t(tile.rows / perStep());
+          t.pairs = pairs;
           t.a = [&](int row, const Expr &k) {
             return load(left, k * stride() + kt * int64_t(tile.rows) + int64_t(row));
           };
@@ -246,16 +318,21 @@ private:
           auto rowsLoop = [&](bool in) {
             return serial("r", valid, [&](const Expr &r) {
               return Body{vectorLoop("x", cols, tile.lanes, [&](const Expr &x) {
-                Expr far = dqkv.query(b, i0 + first + r, h) + d0 + x, near = r * nr() + x;
-                return Body{in ? store(score, near, load(dqkv.buffer, far))
-                               : store(dqkv.buffer, far, load(score, near))};
+                Expr far = queryGrad(b, i0 + first + r, h) + d0 + x, near = r * nr() + x;
+                return Body{in ? store(score, near, load(queryGrads(), far))
+                               : store(queryGrads(), far, load(score, near))};
               })};
             });
           };
           TileLoop t;
           t.tile = narrow;
-          t.steps = steps;
-          t.a = [&](int row, const Expr &k) { return load(dScores, (first + row) * stride() + k); };
+          // An odd last key is paired with one that no query of the tile sees.
+          t.steps = pairs ? (steps + 1) / imm(2) : steps;
+          t.pairs = pairs;
+          t.a = [&](int row, const Expr &k) {
+            return pairs ? loadPair(dScoreRows, (first + row) * rowStride() + k * 2)
+                         : load(dScores, (first + row) * stride() + k);
+          };
           t.b = [&](int vec, const Expr &k, const Expr &j) {
             return load(keys, k * sizePadded + d0 + int64_t(vec * tile.lanes) + j);
           };
@@ -277,19 +354,24 @@ private:
     auto product = [&](const Buffer &left, const Buffer &right, const Buffer &to) {
       TileLoop t;
       t.tile = tile;
-      t.steps = imm(shape.size);
-      const bool biased = to == score;
-      t.a = [&](int row, const Expr &k) { return load(left, (first + row) * sizePadded + k); };
+      t.steps = imm(depth());
+      t.pairs = pairs;
+      const bool ofScores = to == score;
+      t.a = [&](int row, const Expr &k) { return load(left, (first + row) * leftStride() + k); };
       t.b = [&](int vec, const Expr &k, const Expr &j) {
-        return load(right, p * (shape.size * nr()) + k * nr() + int64_t(vec * tile.lanes) + j);
+        return load(right, p * (depth() * nr()) + k * nr() + int64_t(vec * tile.lanes) + j);
       };
       t.finish = [&](int row, int vec, const Expr &j, const Expr &acc) {
         Expr ahead = j0 + p * nr() - (i0 + first) + int64_t(vec * tile.lanes - row);
-        return store(to, j + int64_t(row * nr() + vec * tile.lanes), biased ? bias.add(acc, ahead, j) : acc);
+        return store(to, j + int64_t(row * nr() + vec * tile.lanes),
+                     ofScores ? bias.add(scaledLate(acc), ahead, j) : acc);
       };
       return tileLoop(t);
     };
-    Stmt rows = serial("r", imm(tile.rows), [&](const Expr &r) {
+    struct Row {
+      Expr r, i, end, lse, delta;
+    };
+    auto withRow = [&](const Expr &r, const std::function<Body(const Row &)> &body) {
       Expr row = i0 + first + r;
       const bool ragged = shape.tokens % tile.rows;
       return Body{bindTo("i", ragged ? min(row, imm(shape.tokens - 1)) : row, [&](const Expr &i) {
@@ -300,25 +382,56 @@ private:
           end = select(lt(row, imm(shape.tokens)), end, imm(0));
         return Body{bindTo("lse", lseAt, [&](const Expr &lseAt) {
           return Body{bindTo("delta", deltaOfRow, [&](const Expr &deltaOfRow) {
-            return Body{vectorLoop("x", imm(nr()), tile.lanes, [&](const Expr &x) {
-              Expr j = j0 + p * nr() + x, near = r * nr() + x, to = (first + r) * stride() + p * nr() + x;
-              Expr zero = fimm(0, dtype());
-              Expr prob = select(lt(j, end), unary(UnaryOp::exp, load(score, near) - lseAt), zero);
-              return Body{bindTo("prob", prob, [&](const Expr &prob) {
-                Expr dp = load(dProb, near);
-                if (!dropout.active())
-                  return Body{store(probs, to, prob), store(dScores, to, prob * (dp - deltaOfRow))};
-                Expr factor = select(dropout.keep(h, i, j), fimm(dropout.keptScale(), dtype()), zero);
-                return Body{bindTo("factor", factor, [&](const Expr &factor) {
-                  return Body{store(probs, to, prob * factor), store(dScores, to, prob * (dp * factor - deltaOfRow))};
-                })};
-              })};
-            })};
+            return body({r, i, end, lseAt, deltaOfRow});
           })};
         })};
       })};
-    });
-    return {product(queries, keysT, score), product(douts, valuesT, dProb), rows};
+    };
+    // P, with dropout, and dS of key x of the panel.
+    auto element = [&](const Row &row, const Expr &x, const std::function<Body(const Expr &, const Expr &)> &body) {
+      Expr j = j0 + p * nr() + x, near = row.r * nr() + x, zero = fimm(0, dtype());
+      return Body{bindTo("prob", select(lt(j, row.end), unary(UnaryOp::exp, load(score, near) - row.lse), zero),
+                         [&](const Expr &prob) {
+                           Expr dp = load(dProb, near);
+                           if (!dropout.active())
+                             return body(prob, prob * (dp - row.delta));
+                           Expr factor = select(dropout.keep(h, row.i, j), fimm(dropout.keptScale(), dtype()), zero);
+                           return Body{bindTo("factor", factor, [&](const Expr &factor) {
+                             return body(prob * factor, prob * (dp * factor - row.delta));
+                           })};
+                         })};
+    };
+    auto eachKey = [&](const std::function<Body(const Expr &)> &body) {
+      return Body{vectorLoop("x", imm(nr()), tile.lanes, body)};
+    };
+    auto oneRow = [&](const Expr &r) {
+      return withRow(r, [&](const Row &row) {
+        return eachKey([&](const Expr &x) {
+          return element(row, x, [&](const Expr &prob, const Expr &ds) {
+            Expr to = (first + r) * stride() + p * nr() + x;
+            return Body{store(probs, to, prob), store(dScores, to, ds)};
+          });
+        });
+      });
+    };
+    auto twoRows = [&](const Expr &r) {
+      return withRow(r * 2, [&](const Row &upper) {
+        return withRow(r * 2 + 1, [&](const Row &lower) {
+          return eachKey([&](const Expr &x) {
+            return element(upper, x, [&](const Expr &prob0, const Expr &ds0) {
+              return element(lower, x, [&](const Expr &prob1, const Expr &ds1) {
+                Expr to = (first / imm(2) + r) * stride() + p * nr() + x;
+                Expr row = (first + r * 2) * rowStride() + p * nr() + x;
+                return Body{store(probs, to, pair(prob0, prob1)), store(dScores, to, pair(ds0, ds1)),
+                            store(dScoreRows, row, ds0), store(dScoreRows, row + rowStride(), ds1)};
+              });
+            });
+          });
+        });
+      });
+    };
+    return {product(leftQueries, keysT, score), product(leftDouts, valuesT, dProb),
+            serial("r", imm(tile.rows / perStep()), [&](const Expr &r) { return pairs ? twoRows(r) : oneRow(r); })};
   }
 
   GroupEval &group;
@@ -328,18 +441,26 @@ private:
   Bias bias;
   Buffer dout, out, lse;
   Tile tile;
+  bool pairs;
   int64_t keysPerBlock, keyBlocks, queriesPerBlock, queryBlocks, sizePadded;
   std::vector<Buffer> locals;
   Buffer keysT, valuesT, keys, dKeys, dValues, queries, douts, probs, dScores, score, dProb, delta;
+  // The same as queries, douts and dScores where nothing is paired.
+  Buffer leftQueries, leftDouts, dScoreRows;
+  Buffer dQueries;  // null where dq grows in the result
 };
 
 bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention_grad); }
 
 Schedule defaults(const Op &fused, const Target &target) {
-  Shape shape = shapeOf(*onlyOp(fused, OpKind::attention_grad), 1);
-  Tile tile = queryTile(target, shape);
+  const Op &op = *onlyOp(fused, OpKind::attention_grad);
+  Shape shape = shapeOf(op, 1);
   Schedule s;
   s.recipe = "attention_grad";
+  s.pairs = usesPairs(op, 1, target) && op.operand(0)->type.dtype == DType::bf16;
+  Tile tile = queryTile(target, shape, s.pairs);
+  if (s.pairs && tile.rows > 1)
+    tile.rows = tile.rows / 2 * 2;  // P and dS are stored by pairs of rows
   s.vec = tile.lanes;
   s.mr = tile.rows;
   s.nr = tile.cols();
@@ -356,9 +477,10 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
   Backward backward(group, *op, s);
   LoweredGroup out;
   out.kernel.name = group.kernelName();
-  out.kernel.params = group.params({backward.workspace()});
+  out.kernel.params = group.params(backward.workspaces());
   out.kernel.body = {backward.kernel()};
-  out.workspaceBytes = {backward.workspace()->size * int64_t(sizeOf(compute))};
+  for (const Buffer &w : backward.workspaces())
+    out.workspaceBytes.push_back(w->size * int64_t(sizeOf(w->dtype)));
   return out;
 }
 

@@ -84,14 +84,6 @@ std::string Problem::read(const Op &fused, Problem &p) {
   return "";
 }
 
-Expr stepOf(bool pairs, const Buffer &from, const Expr &at, int64_t stride, bool odd) {
-  if (!pairs)
-    return load(from, at);
-  if (odd)
-    return pair(load(from, at), fimm(0));
-  return stride == 1 ? loadPair(from, at) : pair(load(from, at), load(from, at + stride));
-}
-
 Point Epilogue::point(const Expr &batch, const Expr &row, const Expr &col) {
   const Type &t = problem.anchor->result()->type;
   llvm::ArrayRef<Dim> dims = t.dims;
@@ -360,8 +352,7 @@ private:
       pack.steps = steps;
       if (b.pairs)
         pack.element = [&, odd, from = pack.base](const Expr &s, const Expr &col) {
-          return matmul::stepOf(true, pack.from, from + s * (2 * pack.stepStride) + col * pack.colStride,
-                                pack.stepStride, odd);
+          return stepOf(true, pack.from, from + s * (2 * pack.stepStride) + col * pack.colStride, pack.stepStride, odd);
         };
       return packPanels(pack);
     });
@@ -376,13 +367,13 @@ private:
         return Body{serial("s", steps, [&](const Expr &s) {
           return Body{vectorLoop("i", imm(b.tile.rows), b.tile.lanes, [&](const Expr &i) {
             Expr at = a0 + (first + s * perStep()) * p.lda + i;
-            return Body{store(copyOfA, (step + s) * stride + i, matmul::stepOf(b.pairs, from, at, p.lda, odd))};
+            return Body{store(copyOfA, (step + s) * stride + i, stepOf(b.pairs, from, at, p.lda, odd))};
           })};
         })};
       return Body{serial("i", imm(b.tile.rows), [&](const Expr &i) {
         return Body{vectorLoop("s", steps, b.tile.lanes, [&](const Expr &s) {
           Expr at = a0 + i * p.lda + first + s * perStep();
-          return Body{store(copyOfA, i * stride + step + s, matmul::stepOf(b.pairs, from, at, 1, odd))};
+          return Body{store(copyOfA, i * stride + step + s, stepOf(b.pairs, from, at, 1, odd))};
         })};
       })};
     });

@@ -25,10 +25,6 @@ struct Problem {
 
 /// Whether a default schedule multiplies in pairs.
 inline bool usesPairs(const Problem &p, const Target &target) { return target.bf16Dot && p.stored == DType::bf16; }
-/// What a step of the chain takes from an operand: the element at `at` or, with `pairs`, the pair of it and the next
-/// one in k, `stride` away; where there is none (`odd`), zero stands for it.
-kir::Expr stepOf(bool pairs, const kir::Buffer &from, const kir::Expr &at, int64_t stride, bool odd);
-
 /// The group's outputs for elements (batch, row, col), once the sums are known.
 class Epilogue {
 public:

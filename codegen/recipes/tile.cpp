@@ -105,6 +105,14 @@ Stmt tileLoop(const TileLoop &t) {
   return alloc(acc, {zero, steps, finish});
 }
 
+Expr stepOf(bool pairs, const Buffer &from, const Expr &at, int64_t stride, bool odd) {
+  if (!pairs)
+    return load(from, at);
+  if (odd)
+    return pair(load(from, at), fimm(0));
+  return stride == 1 ? loadPair(from, at) : pair(load(from, at), load(from, at + stride));
+}
+
 Stmt transposed(int lanes, DType dtype, const std::function<Expr(int, const Expr &)> &row,
                 const std::function<Stmt(int, const Expr &, const Expr &)> &column) {
   Buffer t = makeBuffer("t", dtype, Storage::reg, int64_t(lanes) * lanes);

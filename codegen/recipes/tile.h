@@ -43,6 +43,10 @@ struct TileLoop {
 };
 kir::Stmt tileLoop(const TileLoop &t);
 
+/// What a step of a chain takes from an operand in memory: the element at `at` or, with `pairs`, the pair of it and the
+/// next one in k, `stride` away; where there is none (`odd`), zero stands for it.
+kir::Expr stepOf(bool pairs, const kir::Buffer &from, const kir::Expr &at, int64_t stride, bool odd);
+
 // ---- building blocks
 // -------------------------------------------------------------------------------------------------
 /// for (var in 0..extent) body(var)

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <tuple>
 
 namespace gptc::test {
@@ -45,6 +46,7 @@ struct Case {
   bool causal;
   double p;
   bool alibi = false;
+  DType stored = DType::f32;
 };
 
 /// A forward group and a backward one, with operands that belong together.
@@ -59,7 +61,7 @@ Both both(const Case &c, unsigned seed) {
                       {"alibi", c.alibi},
                       {"p", c.p},
                       {"stream", int64_t(5)}});
-  std::vector<Type> types = {f32({c.batch, c.tokens, (c.heads + 2 * c.kvHeads) * c.size})};
+  std::vector<Type> types = {f32({c.batch, c.tokens, (c.heads + 2 * c.kvHeads) * c.size}).withDType(c.stored)};
   for (int i = 0; c.p > 0 && i < 3; ++i)
     types.push_back(Type::scalar(DType::i64));
   Both b;
@@ -73,7 +75,7 @@ Both both(const Case &c, unsigned seed) {
   b.gradIn[1] = b.in[0];
   for (int i = 0; i < 2; ++i) {
     b.gradIn[2 + i] = b.out[i];
-    for (double &v : b.gradIn[2 + i].data)
+    for (double &v : b.gradIn[2 + i].data)  // o is rounded as it is stored
       v = float(v);
   }
   for (size_t i = 1; i < b.in.size(); ++i)
@@ -123,6 +125,41 @@ TEST(Attention, GroupedQueriesAndDropout) {
       }
 }
 
+/// Within the bound of the kernel's own operations.
+void expectWithinBound(const Group &g, const std::vector<Tensor> &operands, const Options &o, const std::string &what) {
+  std::vector<Tensor> got = run(g, operands, o), want = interpretFused(*g.fused, operands);
+  std::vector<Tensor> bound = errorBounds(g, operands, o);
+  for (size_t r = 0; r < got.size(); ++r)
+    for (size_t i = 0; i < got[r].data.size(); ++i) {
+      // interpretFused has rounded its result, too.
+      const double own = got[r].type.dtype == DType::f32 ? 0 : std::fabs(want[r].data[i]) * 0x1p-8;
+      ASSERT_LE(std::fabs(got[r].data[i] - want[r].data[i]), bound[r].data[i] + own + 1e-9)
+          << what << ": result " << r << " element " << i << " is " << got[r].data[i] << ", not " << want[r].data[i];
+    }
+}
+
+// In pairs, and converted where the CPU has no dot products of them. Odd heads, odd numbers of tokens, several blocks.
+TEST(Attention, Narrow) {
+  Target with = hostTarget(), without = hostTarget();
+  with.bf16Dot = true, without.bf16Dot = false;
+  for (auto [tokens, size, causal] : {std::tuple<int64_t, int64_t, bool>{1, 8, true},
+                                      {13, 7, true},
+                                      {33, 16, false},
+                                      {64, 64, true},
+                                      {150, 17, true}})
+    for (auto [stored, target] : {std::pair(DType::bf16, &with), {DType::bf16, &without}, {DType::f16, &without}}) {
+      Case c{2, tokens, 2, 1, size, causal, tokens == 33 ? 0.3 : 0.0, tokens == 13, stored};
+      std::string what = fmt::format("{} {} {} {}", tokens, size, nameOf(stored).str(), target->bf16Dot);
+      Both b = both(c, unsigned(tokens));
+      EXPECT_EQ(defaultSchedule(*b.forward.fused, *target).pairs, target->bf16Dot);
+      EXPECT_EQ(defaultSchedule(*b.backward.fused, *target).pairs, target->bf16Dot);
+      expectWithinBound(b.forward, b.in, {.target = *target}, what);
+      expectWithinBound(b.backward, b.gradIn, {.target = *target}, what + " backward");
+      if (HasFailure())
+        return;
+    }
+}
+
 // Every mix of what a model may ask for is one kernel each way.
 TEST(Attention, Alibi) {
   for (int64_t tokens : {9, 33, 211})
@@ -138,14 +175,20 @@ TEST(Attention, Interpreted) { compare({2, 40, 4, 2, 8, true, 0.25}, true); }
 
 // Blocks, tasks and where keys are packed are the schedule's; the sums are the op's.
 TEST(Attention, SizesNeverChangeBits) {
-  for (auto [causal, p, alibi] :
-       {std::tuple<bool, double, bool>{true, 0, false}, {true, 0.2, true}, {false, 0.2, true}}) {
-    Both b = both({2, 150, 4, 2, 24, causal, p, alibi}, 1);
-    std::vector<Tensor> forward = run(b.forward, b.in, {}), backward = run(b.backward, b.gradIn, {});
+  for (auto [causal, p, alibi, stored] : {std::tuple<bool, double, bool, DType>{true, 0, false, DType::f32},
+                                          {true, 0.2, true, DType::f32},
+                                          {false, 0.2, true, DType::f32},
+                                          {true, 0.2, true, DType::bf16}}) {
+    Both b = both({2, 151, 4, 2, 24, causal, p, alibi, stored}, 1);
+    Target target = hostTarget();
+    target.bf16Dot = true;
+    std::vector<Tensor> forward = run(b.forward, b.in, {.target = target}),
+                        backward = run(b.backward, b.gradIn, {.target = target});
     for (const char *text : {"attention vec=16 mr=14 nr=32", "attention vec=8 mr=6 nr=16 qb=12",
                              "attention vec=16 mr=5 nr=32 qb=50 packB=1", "attention vec=4 mr=1 nr=8 packB=1"}) {
       Schedule s;
       ASSERT_TRUE(Schedule::parse(text, s)) << text;
+      s.pairs = stored == DType::bf16;
       expectSame(run(b.forward, b.in, {.schedule = s}), forward, text);
     }
     for (const char *text :
@@ -153,6 +196,7 @@ TEST(Attention, SizesNeverChangeBits) {
           "attention_grad vec=16 mr=9 nr=32 qb=1000 kb=1000"}) {
       Schedule s;
       ASSERT_TRUE(Schedule::parse(text, s)) << text;
+      s.pairs = stored == DType::bf16;
       expectSame(run(b.backward, b.gradIn, {.schedule = s}), backward, text);
     }
   }
@@ -189,14 +233,17 @@ TEST(Attention, LongSequences) {
   for (int64_t tokens : {1024, 2048, 4096, 16384, 65536})
     for (int64_t size : {64, 128, 256}) {
       AttrMap at = attrs({{"n_head", int64_t(8)}, {"n_kv_head", int64_t(1)}});
-      Type qkv = f32({1, tokens, 10 * size}), o = f32({1, tokens, 8 * size}), lse = f32({1, 8, tokens});
-      for (const Group &g :
-           {attentionOf(OpKind::attention, {qkv}, at), attentionOf(OpKind::attention_grad, {o, qkv, o, lse}, at)})
-        for (DType compute : {DType::f32, DType::f64}) {
-          LoweredGroup low = lowerGroup(*g.fused, defaultSchedule(*g.fused, target), target, compute);
-          std::vector<std::string> errors = kir::verify(low.kernel);
-          EXPECT_TRUE(errors.empty()) << errors[0] << " " << tokens << " " << size;
-        }
+      for (DType stored : {DType::f32, DType::bf16}) {
+        Type qkv = f32({1, tokens, 10 * size}).withDType(stored), o = f32({1, tokens, 8 * size}).withDType(stored),
+             lse = f32({1, 8, tokens});
+        for (const Group &g :
+             {attentionOf(OpKind::attention, {qkv}, at), attentionOf(OpKind::attention_grad, {o, qkv, o, lse}, at)})
+          for (DType compute : {DType::f32, DType::f64}) {
+            LoweredGroup low = lowerGroup(*g.fused, defaultSchedule(*g.fused, target), target, compute);
+            std::vector<std::string> errors = kir::verify(low.kernel);
+            EXPECT_TRUE(errors.empty()) << errors[0] << " " << tokens << " " << size;
+          }
+      }
     }
 }
 

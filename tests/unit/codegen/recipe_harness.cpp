@@ -1,6 +1,7 @@
 #include "recipe_harness.h"
 
 #include "ir/diagnostics.h"
+#include "ir/kernel_bound.h"
 #include "ir/kernel_eval.h"
 
 #include <gtest/gtest.h>
@@ -249,6 +250,31 @@ std::vector<Tensor> run(const Group &g, const std::vector<Tensor> &operands, con
     results.push_back(gather(fused.result(i)->type, content[ins + i], untouched, !shared));
   }
   return results;
+}
+
+std::vector<Tensor> errorBounds(const Group &g, const std::vector<Tensor> &operands, const Options &o) {
+  const Op &fused = *g.fused;
+  const Target target = o.target ? *o.target : hostTarget();
+  Schedule s = o.schedule ? *o.schedule : defaultSchedule(fused, target);
+  LoweredGroup low = lowerGroup(fused, s, target, o.compute);
+  std::vector<std::vector<kir::Bounded>> content;
+  for (unsigned i = 0; i < low.kernel.params.size(); ++i) {
+    content.emplace_back(size_t(low.kernel.params[i]->size));
+    if (i < fused.numOperands()) {
+      std::vector<double> values = spread(operands[i], 0);
+      for (size_t j = 0; j < values.size(); ++j)
+        content[i][j].value = values[j];
+    }
+  }
+  kir::boundErrors(low.kernel, content);
+  std::vector<Tensor> bounds;
+  for (unsigned i = 0; i < fused.numResults(); ++i) {
+    std::vector<double> errors;
+    for (const kir::Bounded &v : content[fused.numOperands() + i])
+      errors.push_back(v.error);
+    bounds.push_back(gather(fused.result(i)->type, errors, 0, false));
+  }
+  return bounds;
 }
 
 /// As memory holds it; f64 buffers take what f32 does.

@@ -32,6 +32,8 @@ struct Options {
 /// Results of the kernel on these operands. A broken rule of the kernel IR, a changed byte around a buffer or in
 /// padding is a test failure.
 std::vector<Tensor> run(const Group &g, const std::vector<Tensor> &operands, const Options &o = {});
+/// How far results of that kernel may be from those in float64, by its own operations (ir/kernel_bound.h).
+std::vector<Tensor> errorBounds(const Group &g, const std::vector<Tensor> &operands, const Options &o = {});
 /// Random operands: standard normal, rounded to their dtype (f32 at most); integers in [0, below).
 std::vector<Tensor> randomOperands(const Group &g, unsigned seed, int64_t below = 4);
 
