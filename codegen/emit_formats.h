@@ -62,6 +62,12 @@ struct FormatEmitter {
     return b.CreateTrunc(b.CreateLShr(bits, 16), i16);
   }
 
+  /// One u32 of the bits of two bf16.
+  LValue *pair(LValue *low, LValue *high) {
+    llvm::Type *i32 = like(b.getInt32Ty(), low);
+    return b.CreateOr(b.CreateZExt(low, i32), b.CreateShl(b.CreateZExt(high, i32), 16));
+  }
+
   /// kir's Dot: acc is f32, x and y are u32.
   LValue *dot(LValue *acc, LValue *x, LValue *y) {
     auto *t = llvm::dyn_cast<llvm::FixedVectorType>(acc->getType());

@@ -312,11 +312,7 @@ private:
 
   Val pair(const Val &low, const Val &high) {
     const bool wide = !low.uniform() || !high.uniform();
-    auto bits = [&](const Val &v) {
-      LValue *x = bitsOf16(v, wide);
-      return b.CreateZExt(x, like(b.getInt32Ty(), x));
-    };
-    LValue *l = bits(low), *r = b.CreateOr(l, b.CreateShl(bits(high), 16));
+    LValue *r = formats.pair(bitsOf16(low, wide), bitsOf16(high, wide));
     return wide ? varying(r) : uniform(r);
   }
 
@@ -424,10 +420,9 @@ private:
         return call(llvm::Intrinsic::cos);
       case UnaryOp::tanh:
         return perLane("tanh", v);  // LLVM 19 does not lower the intrinsic on x86
-      case UnaryOp::round_bf16:
-        break;  // above
+      case UnaryOp::round_bf16:     // above
       case UnaryOp::round_f16:
-        return b.CreateFPExt(b.CreateFPTrunc(v, like(b.getHalfTy(), v)), v->getType());
+        return unpack(DType::f16, pack(DType::f16, v));
       }
       GPTC_UNREACHABLE("unary operator");
     });
