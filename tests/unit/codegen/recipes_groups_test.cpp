@@ -120,6 +120,29 @@ TEST(PointwiseGroups, OptimizerInPlace) {
       apart, "in place");
 }
 
+// With beta 0 the moments are g and g^2, which one rounding gives in f32 as in the reference: every bit must agree, by
+// logical index, in padded tensors too. The copy is p', rounded.
+TEST(PointwiseGroups, MomentsRoundStochasticallyAsTheReferenceSays) {
+  const std::string f = "f32[3,130->144]", l = "bf16[3,130->144]";
+  Group g =
+      group("pointwise",
+            fmt::format("%p: {0}; %g: {0}; %m: {1}; %v: {1}; %lr: f32[]; %t: i64[]; %scale: f32[]; %seed: i64[]", f, l),
+            fmt::format("%0, %1, %2, %3 = adamw %p, %g, %m, %v, %lr, %t, %scale, %seed {{beta1=0.0, beta2=0.0, "
+                        "low=\"bf16\", stream=5}} : {0}, {1}, {1}, {1}\nyield %0, %1, %2, %3",
+                        f, l));
+  std::vector<Tensor> operands = randomOperands(g, 12, 1000);
+  operands[4] = Tensor::scalar(0.125), operands[6] = Tensor::scalar(1);
+  const std::vector<Tensor> want = interpretFused(*g.fused, operands);
+  for (bool compiled : {false, true}) {
+    const std::vector<Tensor> got = run(g, operands, {.compiled = compiled});
+    EXPECT_EQ(got[1].data, want[1].data);
+    EXPECT_EQ(got[2].data, want[2].data);
+    expectNear({got[0]}, {want[0]}, 1e-6, "p");
+    for (size_t i = 0; i < got[0].data.size(); ++i)
+      EXPECT_LE(std::fabs(got[3].data[i] - got[0].data[i]), std::fabs(got[0].data[i]) * 0x1p-8);
+  }
+}
+
 TEST(PointwiseGroups, IndicesAndGathers) {
   Group g =
       group("pointwise", "%table: f32[11,24]; %pos: f32[5,24]; %ids: i32[3,5]; %seed: i64[]; %step: i64[]; %seq: i64[]",
