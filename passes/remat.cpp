@@ -370,13 +370,19 @@ private:
     d.code = ErrorCode::TooLarge;
     d.message = fmt::format("no plan fits into {}: with everything recomputed that helps, it takes {}",
                             text(double(budget)), text(double(arena)));
-    static const std::pair<const char *, const char *> kinds[] = {{"param", "parameters"},
-                                                                  {"moment", "optimizer moments"},
-                                                                  {"grad", "gradient accumulators"},
-                                                                  {"cache", "caches"}};
-    for (auto &[kind, name] : kinds)
-      if (states.count(kind))
-        d.notes.push_back(fmt::format("{:>10} {}", text(double(states[kind])), name));
+    static const std::map<std::string, const char *> names = {{"param", "parameters"},
+                                                              {"moment", "optimizer moments"},
+                                                              {"grad", "gradient accumulators"},
+                                                              {"low", "copies of parameters in low precision"},
+                                                              {"cache", "caches"}};
+    std::vector<std::pair<std::string, int64_t>> held(states.begin(), states.end());
+    std::stable_sort(held.begin(), held.end(), [](auto &a, auto &b) { return a.second > b.second; });
+    for (auto &[kind, bytes] : held)
+      if (bytes > arena / 1000) {
+        auto it = names.find(kind);
+        d.notes.push_back(fmt::format("{:>10} {}", text(double(bytes)),
+                                      it != names.end() ? it->second : fmt::format("states of kind {}", kind)));
+      }
     for (const auto &[what, bytes] : atPeak(*p))
       d.notes.push_back(fmt::format("{:>10} {}", text(double(bytes)), what));
     d.help.push_back(fmt::format("\"{}{}\" is the smallest that works; or lower train.micro_batch or the model's size",
@@ -424,8 +430,15 @@ private:
     for (auto &[what, sum] : sums)
       list.push_back({sum.second > 1 ? fmt::format("{} x {}", sum.second, what) : what, sum.first});
     std::stable_sort(list.begin(), list.end(), [](auto &a, auto &b) { return a.second > b.second; });
-    if (list.size() > 6)
-      list.resize(6);
+    constexpr size_t shown = 6;
+    if (list.size() > shown + 1) {
+      int64_t rest = 0;
+      for (size_t i = shown; i < list.size(); ++i)
+        rest += list[i].second;
+      const size_t others = list.size() - shown;
+      list.resize(shown);
+      list.push_back({fmt::format("{} others", others), rest});
+    }
     return list;
   }
 };
