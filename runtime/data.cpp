@@ -143,7 +143,8 @@ void TokenData::copy(const File &f, int64_t start, int64_t targets, int32_t *x, 
   throw UserError(
       ErrorCode::TokenOutOfRange,
       fmt::format("{}: token {} at position {} is beyond the vocabulary of {}", f.path, *bad, start + (bad - t), vocab),
-      fmt::format("set model.vocab_size to at least {}, or prepare the data with the model's own tokenizer", *bad + 1));
+      fmt::format("set model.vocab_size to at least {}, or prepare the data with the model's own tokenizer",
+                  *bad + (maskToken < 0 ? 1 : 2)));
 }
 
 void TokenData::window(uint64_t seed, int64_t g, int32_t *x, int32_t *y) const {
