@@ -14,7 +14,8 @@
 //      Types inside the groups follow from the ops' own rules.
 //   3. dh is a sum of pieces with zeros around them.
 // The same bits: sums over tokens continue through their `init` operands at whole blocks, contractions over features
-// are rows of their own, and a chain of sums that starts from +0 never ends at -0, so adding zeros changes nothing.
+// are rows of their own, and a chain of sums that starts from +0 never ends at -0, so adding zeros changes
+// nothing. (Not so in bf16, where tiny numbers become zeros of their sign: there the classifier stays whole.)
 //
 // Option: chunks (must divide the batch). Used by remat where a budget asks for it; the price is that the weight is
 // packed, and its gradient loaded and stored, once per chunk. After order, as remat.
@@ -136,7 +137,8 @@ private:
     return inputGradient && weightGradient && inputGradient->numOperands() == 2 && contracts(inputGradient, false) &&
            contracts(weightGradient, true) && weightGradient->operand(1) == classifier->operand(0) &&
            inputGradient->result()->type.rank() == 3 && inputGradient->result()->type.dtype == DType::f32 &&
-           weightGradient->body->front()->attrs.getInt("fold") > 0 && lossSum->body->front()->attrs.getInt("fold") > 0;
+           dlogits->type.dtype == DType::f32 && weightGradient->body->front()->attrs.getInt("fold") > 0 &&
+           lossSum->body->front()->attrs.getInt("fold") > 0;
   }
 
   /// Everything that the five groups use must be there before the loss; reads are done again where they are not.

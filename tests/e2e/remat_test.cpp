@@ -63,8 +63,9 @@ TEST_P(Remat, ChunksOfTheClassifier) {
   const int chunks = std::find(settings.begin(), settings.end(), "train.micro_batch=2") != settings.end() ? 2 : 4;
   Result r = w.run("gptc-opt", {ordered, "--passes=chunk-classifier{chunks=" + std::to_string(chunks) + "}"});
   ASSERT_EQ(r.code, 0) << r.output;
-  if (std::find(settings.begin(), settings.end(), "train.micro_batch=1") != settings.end())
-    return;  // nothing to cut
+  if (std::find(settings.begin(), settings.end(), "train.micro_batch=1") != settings.end() ||
+      settings[0] == "precision.compute=bf16")
+    GTEST_SKIP() << "one sequence cannot be cut, and gradients in bf16 are not put together from pieces";
   ASSERT_NE(r.output.find("unslice"), std::string::npos) << "nothing was cut";
   writeFile(w.path("chunks.gir"), r.output);
   r = w.gptc({"compile", w.path("chunks.gir"), "-o", w.path("chunks"), "--set", "data.train=" + w.path("train.bin"),
@@ -75,11 +76,13 @@ TEST_P(Remat, ChunksOfTheClassifier) {
   EXPECT_TRUE(whole.state == w.finalState(w.path("out-chunks")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Remat,
-                         testing::Values(std::vector<std::string>{"model.dropout=0.2"},
-                                         std::vector<std::string>{"model.dropout=0.1", "model.tie_embeddings=false",
-                                                                  "model.bias=false", "train.micro_batch=1"},
-                                         std::vector<std::string>{"model.dropout=0", "model.norm=rmsnorm",
-                                                                  "train.micro_batch=2"}));
+INSTANTIATE_TEST_SUITE_P(
+    Models, Remat,
+    testing::Values(std::vector<std::string>{"model.dropout=0.2"},
+                    std::vector<std::string>{"model.dropout=0.1", "model.tie_embeddings=false", "model.bias=false",
+                                             "train.micro_batch=1"},
+                    std::vector<std::string>{"model.dropout=0", "model.norm=rmsnorm", "train.micro_batch=2"},
+                    std::vector<std::string>{"precision.compute=bf16", "model.norm=rmsnorm", "model.activation=swiglu",
+                                             "model.position=rope", "model.dropout=0.1"}));
 
 }  // namespace

@@ -35,6 +35,7 @@ public:
     order();
     inPlace();
     padding();
+    precision();
     attention();
     dropout();
     microBatch();
@@ -145,6 +146,16 @@ private:
                           e,
                           "memory: of the largest one, as copies could follow each other",
                           {}});
+  }
+
+  /// The pass knows bytes; what low-precision contractions save in time is told by the rates.
+  void precision() {
+    for (Decision &d : *decisions)
+      if (d.pass == "precision" && d.name == "compute" && d.effect.ms == 0) {
+        MachineRates without = rates;
+        without.bf16 = rates.fp32;
+        d.effect.ms = 1e3 * (now.step.seconds - costOfStep(*plan.planned, without).seconds);
+      }
   }
 
   void padding() {
