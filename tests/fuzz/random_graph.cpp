@@ -202,6 +202,8 @@ public:
                      {"beta2", 0.75},
                      {"eps", 0.0625},
                      {"weight_decay", 0.25}});
+    if (chance(3))  // what the precision pass asks for
+      m.attrs.set("compute", std::string(chance(4) ? "fp16" : "bf16"));
     f = m.addFunction("forward");
     const Type tokens(DType::i32, {B, T});
     Value *x = arg("x", tokens, V), *y = arg("y", tokens, V);

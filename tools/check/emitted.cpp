@@ -420,6 +420,16 @@ private:
     Contents<Bounds> contents;
     for (const auto &s : m.states)
       contents.states[s->name] = boundsOf(before.find(s->name)->second, s->type);
+    // Copies of parameters stand for these, from which they are off by what rounding took.
+    for (const auto &s : m.states) {
+      if (s->attrs.getString("kind") != "low")
+        continue;
+      const Tensor &whole = before.find(s->attrs.getString("of"))->second;
+      Bounds &b = contents.states[s->name];
+      std::vector<int64_t> at = placesOf(s->type);
+      for (size_t i = 0; i < at.size(); ++i)
+        b[at[i]] = {whole.data[i], std::fabs(whole.data[i] - b[at[i]].value)};
+    }
     std::vector<Bounds> args;
     for (size_t i = 0; i < call.args.size(); ++i)
       args.push_back(boundsOf(call.args[i], f.body.args[i]->type));

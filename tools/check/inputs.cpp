@@ -104,6 +104,13 @@ Inputs inputsFor(const Module &m, unsigned seed) {
   return in;
 }
 
+Tensor lowCopy(const State &copy, const Tensor &parameter) {
+  Tensor t(copy.type, parameter.data);
+  for (double &v : t.data)
+    v = roundedTo(copy.type.dtype, v);
+  return t;
+}
+
 StateMap statesFor(const Module &m, unsigned seed) {
   StateMap all;
   for (const auto &s : m.states) {
@@ -119,6 +126,9 @@ StateMap statesFor(const Module &m, unsigned seed) {
     }
     all[s->name] = std::move(t);
   }
+  for (const auto &s : m.states)
+    if (s->attrs.getString("kind") == "low")
+      all[s->name] = lowCopy(*s, all[s->attrs.getString("of")]);
   return all;
 }
 

@@ -33,6 +33,9 @@ Inputs inputsFor(const Module &m, unsigned seed);
 /// Contents of the states of `m`, by name: parameters and moments random, accumulators zero.
 StateMap statesFor(const Module &m, unsigned seed);
 
+/// What a state of kind "low" holds: its parameter, rounded.
+Tensor lowCopy(const State &copy, const Tensor &parameter);
+
 /// The nearest value that the dtype can hold.
 double roundedTo(DType t, double v);
 

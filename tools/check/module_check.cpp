@@ -18,6 +18,7 @@ namespace {
 struct Place {
   const char *pass;
   bool import = false, joint = false, groups = false;
+  bool rounds = false;  // results may change, within the bound of what comes out in the end
 };
 constexpr Place free_[] = {
     {"canonicalize", true, true, false},
@@ -28,6 +29,8 @@ constexpr Place free_[] = {
     {"pad-vocab{multiple=8}", true, false, false},
     {"recompute-cheap", false, true, false},
     {"remat{budget=full}", false, false, true},
+    {"precision", false, true, false, true},
+    {"chunk-classifier{chunks=2}", false, false, true, true},
 };
 /// Each at one place in the order, below.
 constexpr const char *fixed[] = {"autodiff", "optimizer", "fuse", "settle-writes", "select-recipes", "plan-memory"};
@@ -201,7 +204,8 @@ private:
       auto m = original.clone();
       history.clear();
       apply(*m, p.pass);
-      expectSame(*m, in, expected);
+      if (!p.rounds)
+        expectSame(*m, in, expected);
     }
     if (grouped)
       return;
@@ -212,13 +216,13 @@ private:
   }
 
   /// Up to `most` passes that may stand at this place, in any order.
-  void shuffle(Module &m, bool Place::*place, unsigned most, const std::function<void()> &after) {
+  void shuffle(Module &m, bool Place::*place, unsigned most, const std::function<void(bool mayRound)> &after) {
     for (unsigned n = pick(most + 1); n > 0 && failure.empty(); --n) {
       const Place &p = free_[pick(std::size(free_))];
       if (!(p.*place))
         continue;
       apply(m, p.pass);
-      after();
+      after(p.rounds);
     }
   }
 
@@ -245,12 +249,12 @@ private:
     if (training) {
       const Inputs forward = inputsFor(original, options.seed);
       const Outcome loss = interpretCalls(original, forward);
-      shuffle(*m, &Place::import, 4, [&] {
+      shuffle(*m, &Place::import, 4, [&](bool) {
         changed = true;
         expectSame(*m, forward, loss);
       });
       apply(*m, "autodiff");
-      shuffle(*m, &Place::joint, 2, [] {});
+      shuffle(*m, &Place::joint, 2, [](bool) {});
       apply(*m, "optimizer");
       reordered = interpretCalls(*m, in);
       if (changed)
@@ -258,8 +262,13 @@ private:
       else if (std::string d = differenceOf(expected, reordered); !d.empty())
         fail(d);
     }
-    const Outcome &now = training ? reordered : expected;
-    auto same = [&] { expectSame(*m, in, now); };
+    Outcome now = training ? std::move(reordered) : expected;
+    auto same = [&](bool mayRound = false) {
+      if (mayRound)
+        now = interpretCalls(*m, in);
+      else
+        expectSame(*m, in, now);
+    };
     if (!grouped) {
       shuffle(*m, &Place::joint, 5, same);
       apply(*m, fusions[pick(std::size(fusions))]);
