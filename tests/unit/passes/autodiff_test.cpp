@@ -111,9 +111,13 @@ TEST_P(Autodiff, MicroBatchesMakeTheSameStep) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Autodiff,
-                         testing::Values(SmallGpt{}, SmallGpt{.tied = false, .bias = false}, SmallGpt{.dropout = 0.25},
-                                         SmallGpt{.decomposed = true}, SmallGpt{.bias = false, .rmsnorm = true}));
+INSTANTIATE_TEST_SUITE_P(
+    Models, Autodiff,
+    testing::Values(SmallGpt{}, SmallGpt{.tied = false, .bias = false}, SmallGpt{.dropout = 0.25},
+                    SmallGpt{.decomposed = true}, SmallGpt{.bias = false, .rmsnorm = true},
+                    SmallGpt{.width = 8, .tied = false, .bias = false, .rmsnorm = true, .rope = true, .gated = true},
+                    SmallGpt{.dropout = 0.25, .alibi = true, .causal = false},
+                    SmallGpt{.decomposed = true, .alibi = true}));
 
 TEST(AutodiffFold, NeverSpansTwoSequences) {
   SmallGpt o;

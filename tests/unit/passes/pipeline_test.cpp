@@ -44,11 +44,13 @@ TEST_P(Passes, KeepTheMeaningOfTwoSteps) {
   EXPECT_EQ(print(*m), text);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Passes,
-                         testing::Values(SmallGpt{}, SmallGpt{.accumulate = 2},
-                                         SmallGpt{.dropout = 0.25, .tied = false},
-                                         SmallGpt{.batch = 1, .accumulate = 2, .dropout = 0.25, .decomposed = true},
-                                         SmallGpt{.bias = false, .rmsnorm = true}));
+INSTANTIATE_TEST_SUITE_P(
+    Models, Passes,
+    testing::Values(SmallGpt{}, SmallGpt{.accumulate = 2}, SmallGpt{.dropout = 0.25, .tied = false},
+                    SmallGpt{.batch = 1, .accumulate = 2, .dropout = 0.25, .decomposed = true},
+                    SmallGpt{.bias = false, .rmsnorm = true},
+                    SmallGpt{.width = 8, .tied = false, .bias = false, .rmsnorm = true, .rope = true, .gated = true},
+                    SmallGpt{.dropout = 0.25, .alibi = true, .causal = false}));
 
 // Padding changes types and nothing else: what steps return, and the logical content of every state.
 TEST_P(Passes, APaddedVocabularyGivesTheSameBits) {

@@ -160,9 +160,11 @@ TEST_P(Plan, CheckerAcceptsNoWrongPlan) {
   EXPECT_GT(rejected, tried / 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Plan,
-                         testing::Values(SmallGpt{}, SmallGpt{.accumulate = 2, .dropout = 0.25},
-                                         SmallGpt{.tied = false, .decomposed = true}));
+INSTANTIATE_TEST_SUITE_P(
+    Models, Plan,
+    testing::Values(SmallGpt{}, SmallGpt{.accumulate = 2, .dropout = 0.25}, SmallGpt{.tied = false, .decomposed = true},
+                    SmallGpt{.width = 8, .tied = false, .bias = false, .rmsnorm = true, .rope = true, .gated = true},
+                    SmallGpt{.dropout = 0.25, .alibi = true, .causal = false}));
 
 std::unique_ptr<Module> parse(const std::string &text) {
   auto m = parseModule(text, "test.gir");

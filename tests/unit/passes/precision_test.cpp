@@ -109,11 +109,13 @@ TEST_P(LowPrecision, GradientsStayWithinTheErrorOfTheirRoundings) {
   EXPECT_GT(worst, 0) << "something was rounded";
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, LowPrecision,
-                         testing::Values(SmallGpt{.block = 3, .width = 4},
-                                         SmallGpt{.batch = 1, .block = 3, .width = 4, .tied = false},
-                                         SmallGpt{.batch = 1, .block = 3, .width = 4, .bias = false, .rmsnorm = true},
-                                         SmallGpt{.batch = 1, .block = 3, .width = 4, .decomposed = true}));
+INSTANTIATE_TEST_SUITE_P(
+    Models, LowPrecision,
+    testing::Values(SmallGpt{.block = 3, .width = 4}, SmallGpt{.batch = 1, .block = 3, .width = 4, .tied = false},
+                    SmallGpt{.batch = 1, .block = 3, .width = 4, .bias = false, .rmsnorm = true},
+                    SmallGpt{.batch = 1, .block = 3, .width = 4, .decomposed = true},
+                    SmallGpt{.batch = 1, .block = 3, .width = 4, .rmsnorm = true, .rope = true, .gated = true},
+                    SmallGpt{.batch = 1, .block = 3, .width = 4, .alibi = true, .causal = false}));
 
 TEST_P(LowPrecision, FusingKeepsEveryBit) {
   SmallGpt o = GetParam();

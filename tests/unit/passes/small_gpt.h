@@ -13,6 +13,7 @@ struct SmallGpt {
   int64_t batch = 2, block = 4, width = 6, vocab = 7, heads = 2, accumulate = 1;
   double dropout = 0;
   bool tied = true, bias = true, decomposed = false, rmsnorm = false;
+  bool rope = false, alibi = false, gated = false, causal = true;  // rope: heads of an even size
 };
 
 inline void addParam(Module &m, const char *name, std::vector<int64_t> shape) {
@@ -51,6 +52,8 @@ inline std::unique_ptr<Module> smallGpt(const SmallGpt &o) {
   if (o.bias)
     addParam(*m, "qkv.b", {3 * C});
   addParam(*m, "fc.w", {C, 2 * C});
+  if (o.gated)
+    addParam(*m, "gate.w", {C, 2 * C});
   addParam(*m, "proj.w", {2 * C, C});
   if (!o.tied)
     addParam(*m, "head", {o.vocab, C});
@@ -90,19 +93,28 @@ inline std::unique_ptr<Module> smallGpt(const SmallGpt &o) {
   Value *qkv = b.value(OpKind::matmul, {n, read("qkv.w")});
   if (o.bias)
     qkv = b.value(OpKind::add, {qkv, read("qkv.b")});
+  if (o.rope)
+    qkv = b.value(OpKind::rope, {qkv, b.value(OpKind::rope_table, {}, attrs({{"rows", T}, {"size", D}}))},
+                  attrs({{"n_head", H}, {"n_kv_head", H}}));
   Value *a;
   if (o.decomposed) {
     Value *s = b.value(OpKind::matmul, {part(qkv, 0), part(qkv, C)}, attrs({{"batch", int64_t(2)}, {"tb", true}}));
     s = b.value(OpKind::mul, {s, b.constant(0.5)});
-    s = b.value(OpKind::softmax, {b.value(OpKind::causal_mask, {s})});
+    if (o.alibi)
+      s = b.value(OpKind::alibi, {s});
+    if (o.causal)
+      s = b.value(OpKind::causal_mask, {s});
+    s = b.value(OpKind::softmax, {s});
     a = b.value(OpKind::matmul, {s, part(qkv, 2 * C)}, attrs({{"batch", int64_t(2)}}));
     a = reshape(b.value(OpKind::transpose, {a}, attrs({{"perm", std::vector<int64_t>{0, 2, 1, 3}}})), {B, T, C});
   } else {
-    AttrMap at = attrs({{"n_head", H}, {"n_kv_head", H}, {"causal", true}});
+    AttrMap at = attrs({{"n_head", H}, {"n_kv_head", H}, {"causal", o.causal}, {"alibi", o.alibi}});
     a = b.value(OpKind::attention, {qkv}, at);
   }
   h = b.value(OpKind::add, {h, drop(a, 102)});
-  Value *up = b.value(OpKind::gelu, {b.value(OpKind::matmul, {norm(h), read("fc.w")})});
+  Value *n2 = norm(h), *up = b.value(OpKind::matmul, {n2, read("fc.w")});
+  up = o.gated ? b.value(OpKind::mul, {b.value(OpKind::silu, {b.value(OpKind::matmul, {n2, read("gate.w")})}), up})
+               : b.value(OpKind::gelu, {up});
   Value *down = drop(b.value(OpKind::matmul, {up, read("proj.w")}), 103);
   h = b.value(OpKind::add, {h, down});
   b.layer = -1;
