@@ -117,8 +117,8 @@ template <int W, class P, class I> GPTC_FUNCTION auto loadVector(P &p, I i) {
     r.v[l] = Storage<T>::unpack(raw.v[l]);
   return r;
 }
-template <int W, class P, class I>
-GPTC_FUNCTION void storeVector(P &p, I i, const Vector<typename Storage<typename ElementOf<P>::type>::Value, W> &value) {
+template <class P> using ValueOf = typename Storage<typename ElementOf<P>::type>::Value;
+template <int W, class P, class I> GPTC_FUNCTION void storeVector(P &p, I i, const Vector<ValueOf<P>, W> &value) {
   typedef typename ElementOf<P>::type T;
   Vector<T, W> raw;
 #pragma unroll

@@ -1,8 +1,8 @@
 // What a kernel is built for (Target) and with which sizes (Schedule). Both are plain data, so that a plan can hold
 // them. The order of a sum is an attribute of its op (`fold`, `block`) or fixed by a recipe, and no size in a schedule
 // changes it, with one exception: `vec` is the number of lanes in which sums within a row are added (recipes row and
-// attention_cached; on a GPU as on the CPU). Its default does not depend on the machine and the plan states it, so that a plan gives the same
-// bits everywhere; whoever chooses sizes by measurement must leave it alone.
+// attention_cached; on a GPU as on the CPU). Its default does not depend on the machine and the plan states it, so that
+// a plan gives the same bits everywhere; whoever chooses sizes by measurement must leave it alone.
 #pragma once
 
 #include "ir/type.h"

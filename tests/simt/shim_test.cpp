@@ -36,7 +36,9 @@ GPTC_KERNEL(unwritten, 64)(Global<const float> x, Global<float> y) {
   barrier();
   store(y, threadIndex(), load(part, threadIndex() + 1));
 }
-GPTC_KERNEL(beyond, 64)(Global<const float> x, Global<float> y) { store(y, threadIndex(), load(x, threadIndex() + 65)); }
+GPTC_KERNEL(beyond, 64)(Global<const float> x, Global<float> y) {
+  store(y, threadIndex(), load(x, threadIndex() + 65));
+}
 GPTC_KERNEL(before, 64)(Global<const float> x, Global<float> y) { store(y, threadIndex() - 1, 1.0f); }
 GPTC_KERNEL(beyondShared, 64)(Global<const float> x, Global<float> y) {
   GPTC_SHARED(float, part, 63);
