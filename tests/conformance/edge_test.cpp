@@ -118,6 +118,19 @@ TEST(Edges, CrossEntropyOverAPaddedVocabulary) {
   check(OpKind::cross_entropy, samples);
 }
 
+/// Scores of which exp overflows: the largest of a row must be subtracted first.
+TEST(Edges, LargeScores) {
+  ops::SampleSource source(3);
+  const Type scores = f32({3, 129}), targets(DType::i32, {3}), qkv = f32({1, 19, 3 * 8});
+  check(OpKind::softmax, Sample{.operandTypes = {scores}, .operandValues = {source.uniforms(scores, -900, 900)}});
+  check(OpKind::cross_entropy,
+        Sample{.operandTypes = {scores, targets},
+               .operandValues = {source.uniforms(scores, -900, 900), source.integers(targets, 0, 128)}});
+  check(OpKind::attention, Sample{.operandTypes = {qkv},
+                                  .attrs = attrs({{"n_head", int64_t(1)}}),
+                                  .operandValues = {source.uniforms(qkv, -30, 30)}});
+}
+
 TEST(Edges, SumsOverTokens) {
   std::vector<Sample> sums, squares;
   for (int64_t n : edges)
