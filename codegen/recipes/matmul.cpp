@@ -466,7 +466,7 @@ double taskCycles(const Problem &p, const Tile &tile, const Target &target, bool
     return total > double(target.l3Bytes) / 2 ? memory : total > double(target.l2Bytes) / 2 ? near : 0.0;
   };
   // A piece of a row of a transposed A is a part of a line, which the next tile finds again when the block is short.
-  const double copyA = p.stored == DType::f32 ? 0 : p.ta && kc > 512 ? 0.24 : 0.16;
+  const double copyA = p.stored == DType::f32 ? 0 : !p.ta ? 0.16 : kc > 256 ? 0.26 : 0.14;
   const double readA = rows * k * (copyA + bytes * far(double(p.m) * k * bytes, p.ta ? 0.05 : 0.02, p.ta ? 0.3 : 0.03));
   const double packB = k * cols *
                        ((pairs  ? p.tb ? 0.29 : 0.19
@@ -476,7 +476,7 @@ double taskCycles(const Problem &p, const Tile &tile, const Target &target, bool
   const double blocks = double(ceilDiv(p.k, kc)), folds = p.fold ? double(ceilDiv(p.k, p.fold)) : 1;
   const double sums = double(tile.rows * tile.vecs);  // vectors of accumulators
   const double perPanel = k * sums / (pairs ? 4 : 2) + blocks * 40 +
-                          (folds + (blocks > 1 ? (pairs && p.fold ? 0.5 : 2) * blocks : 0)) * sums;
+                          (folds + (blocks > 1 ? (pairs && p.fold ? 0.25 : 2) * blocks : 0)) * sums;
   return readA + packB + double(tiles * panels) * perPanel + 2000;
 }
 

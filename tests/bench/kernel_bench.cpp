@@ -1,8 +1,10 @@
-// kernel_bench [FILTER] [--threads N] [--bf16] [--schedule "matmul mr=.. .."] [--emit]: speed of the generated matmul
-// and attention kernels at the shapes of GPT-2 124M (1024 tokens) and of the small character model, against the peak of
-// the same core in the same moment.
+// kernel_bench [FILTER] [--threads N] [--bf16] [--cold] [--schedule "matmul mr=.. .."] [--emit]: speed of the generated
+// matmul and attention kernels at the shapes of GPT-2 124M (1024 tokens) and of the small character model, against the
+// peak of the same core in the same moment.
 //
 // --bf16 stores all but weight gradients in bf16; the peak is then that of dot products of pairs where there are any.
+//
+// --cold empties the caches before each measurement, as a training step does for most of what a kernel reads.
 //
 // With one thread it counts CPU time of the thread, so that other load on the machine disturbs little; with more it
 // counts wall time on the pool. Each measurement stands between two runs of a loop of independent FMAs on registers.
@@ -216,7 +218,7 @@ std::unique_ptr<Module> moduleOf(const Case &c) {
 int main(int argc, char **argv) {
   std::string filter, given;
   unsigned threads = 1;
-  bool emit = false;
+  bool emit = false, cold = false;
   for (int i = 1; i < argc; ++i) {
     std::string a = argv[i];
     if (a == "--threads" && i + 1 < argc)
@@ -225,6 +227,8 @@ int main(int argc, char **argv) {
       given = argv[++i];
     else if (a == "--bf16")
       stored = "bf16";
+    else if (a == "--cold")
+      cold = true;
     else if (a == "--emit")
       emit = true;
     else
@@ -285,8 +289,11 @@ int main(int argc, char **argv) {
     }
     runner.seconds(code, params.data());
     std::vector<double> times, ratios;
+    std::vector<char> swept(cold ? 4 * target.l3Bytes : 0);
     double total = 0;
     for (int r = 0; r < 200 && (r < 5 || total < 0.6); ++r) {
+      if (cold)
+        std::fill(swept.begin(), swept.end(), char(r));
       double before = runner.seconds(peakCode, peakParams);
       double t = runner.seconds(code, params.data());
       double after = runner.seconds(peakCode, peakParams);
