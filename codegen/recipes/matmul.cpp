@@ -277,7 +277,10 @@ private:
           if (b.copyA)
             out = copyTile(a0, kl);
           out.push_back(serial("panel", ownTail ? fullPanels : panels, [&](const Expr &panel) {
-            return panelBody(b.tile, kb, kl, tile0, tile, a0, panel, panel0 + panel);
+            Body one = panelBody(b.tile, kb, kl, tile0, tile, a0, panel, panel0 + panel);
+            if (b.copyA && p.m * p.k * int64_t(sizeOf(p.stored)) > largeA)
+              one.insert(one.begin(), fetchNextTile(tile0 + tile, k0, kl, panel));
+            return one;
           }));
           if (ownTail) {
             Tile t = b.tile;
@@ -376,6 +379,25 @@ private:
           return Body{store(copyOfA, i * stride + step + s, stepOf(b.pairs, from, at, 1, odd))};
         })};
       })};
+    });
+  }
+
+  /// Bytes of A that no cache may be expected to hold: smaller ones gain nothing from being asked for.
+  static constexpr int64_t largeA = 16 << 20;
+
+  /// Asks for a part of the tile of A after this one, each panel for another: its copy would wait for all of it at
+  /// once.
+  Stmt fetchNextTile(const Expr &tile, const Expr &k0, const Expr &kl, const Expr &panel) {
+    const Buffer &from = group.inputs[p.a];
+    const int64_t perLine = 64 / int64_t(sizeOf(p.stored)), rows = b.tile.rows;
+    Expr i0 = firstRow(tile + 1), end = kl - imm(1);
+    // As [K,M] a piece of each row: its last element is what the tile before has not read. As [M,K] whole lines.
+    const int64_t lines = p.ta ? b.kc : rows * ceilDiv(b.kc, perLine), perPanel = ceilDiv(lines, b.panelsPerTask);
+    return serial("q", imm(perPanel), [&](const Expr &q) {
+      Expr n = panel * perPanel + q;
+      Expr at = p.ta ? (k0 + min(n, end)) * p.lda + i0 + (rows - 1)
+                     : (i0 + min(n % imm(rows), imm(rows - 1))) * p.lda + k0 + min(n / imm(rows) * perLine, end);
+      return Body{prefetch(from, batch * p.aBatch + at)};
     });
   }
 
