@@ -132,6 +132,41 @@ TEST(Emit, RoundsToBF16AndF16) {
   }
 }
 
+// The instruction and what stands in for it: sums of any size, denormals, infinities, every width.
+TEST(Emit, DotsOfPairs) {
+  const int64_t n = 4096 + 5;
+  std::mt19937 rng(7);
+  std::normal_distribution<float> normal;
+  auto bf16 = [&] {
+    if (rng() % 16 == 0)  // any at all: denormals, infinities, NaN
+      return uint32_t(rng() & 0xffff);
+    return uint32_t(bitsOfBF16(roundBF16(std::ldexp(normal(rng), rng() % 16 ? int(rng() % 16) - 8 : -60))));
+  };
+  std::vector<std::vector<double>> in(4, std::vector<double>(n));
+  for (int64_t i = 0; i < n; ++i) {
+    in[0][i] = rng() % 16 ? std::ldexp(normal(rng), int(rng() % 16) - 8) : std::ldexp(normal(rng), -125);
+    in[1][i] = bf16() | bf16() << 16;
+    in[2][i] = bf16() | bf16() << 16;
+  }
+  for (const char *mask : {"", "-avx512bf16", "-avx512f"}) {
+    Jit jit(maskedTarget(mask), "");
+    for (int width : {1, 2, 4, 8, 16, 32, 64}) {
+      Buffer acc = input("acc", n), a = input("a", n, DType::u32), b = input("b", n, DType::u32), y = output("y", n);
+      Var i = makeVar("i");
+      Kernel k{"dot",
+               {acc, a, b, y},
+               {loop(width == 1 ? LoopKind::serial : LoopKind::vector, i, imm(n),
+                     {store(y, ref(i), dot(load(acc, ref(i)), load(a, ref(i)), load(b, ref(i))))}, width)}};
+      std::vector<std::vector<double>> got = in;
+      runKernel(k, compile(jit, k), got);
+      for (int64_t j = 0; j < n; ++j)
+        ASSERT_TRUE(sameNumber(got[3][j], evalDot(float(in[0][j]), uint32_t(in[1][j]), uint32_t(in[2][j]))))
+            << mask << " width " << width << ": " << in[0][j] << " " << std::hex << uint32_t(in[1][j]) << " "
+            << uint32_t(in[2][j]);
+    }
+  }
+}
+
 TEST(Emit, LoadsBF16AndPredicates) {
   Buffer x = input("x", 20, DType::bf16), p = input("p", 20, DType::pred), y = output("y", 20),
          q = output("q", 20, DType::pred);
