@@ -51,7 +51,7 @@ std::string writeStates(const Executor &executor, const std::string &path, bool 
   std::vector<char> dense, tensor;
   for (const State *s : states) {
     const void *data = executor.state(s->name);
-    if (s->type.elements() != s->type.paddedElements()) {
+    if (!isDense(s->type)) {
       dense.resize(s->type.elements() * sizeOf(s->type.dtype));
       copyFromPadded(s->type, data, dense.data());
       data = dense.data();
@@ -73,7 +73,7 @@ std::string writeStates(const Executor &executor, const std::string &path, bool 
 /// program, with names perhaps under "transformer." and floats perhaps narrower.
 std::string readState(Executor &executor, const State &s, const SafetensorsFile &file, bool foreign) {
   void *data = executor.state(s.name);
-  const bool padded = s.type.elements() != s.type.paddedElements();
+  const bool padded = !isDense(s.type);  // padding behind the end is zero from the beginning
   std::vector<char> dense, tensor;
   if (padded)
     dense.resize(s.type.elements() * sizeOf(s.type.dtype));

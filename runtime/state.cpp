@@ -99,6 +99,10 @@ template <typename F> void forRows(const Type &t, F fn) {
 
 }  // namespace
 
+bool isDense(const Type &type) {
+  return type.rank() == 0 || type.slice(1, type.rank()).elements() == type.slice(1, type.rank()).paddedElements();
+}
+
 void copyFromPadded(const Type &type, const void *padded, void *dense) {
   const unsigned size = sizeOf(type.dtype);
   forRows(type, [&](int64_t to, int64_t from, int64_t n) {
@@ -120,7 +124,7 @@ void initializeStates(Executor &executor, uint64_t seed) {
   CompiledKernel normal;
   for (const auto &s : executor.planned().states) {
     const std::string init = s->attrs.getString("init", "zeros");
-    const bool padded = s->type.elements() != s->type.paddedElements();
+    const bool padded = !isDense(s->type);
     const int64_t n = s->type.elements();
     void *data = executor.state(s->name);
     if (init == "ones" || init == "const") {

@@ -19,6 +19,8 @@ void initializeStates(Executor &executor, uint64_t seed);
 /// parameters (initializeStates, loading).
 void fillLowCopies(Executor &executor);
 
+/// Whether the logical elements stand without gaps at the beginning, as they do where only dimension 0 is padded.
+bool isDense(const Type &type);
 /// Dense logical elements from padded storage, and back (padding becomes zero).
 void copyFromPadded(const Type &type, const void *padded, void *dense);
 void copyToPadded(const Type &type, const void *dense, void *padded);

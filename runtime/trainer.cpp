@@ -221,7 +221,8 @@ private:
     log.emplace(run.outDir, step);
     if (run.tensorboard)
       events.emplace(run.outDir + "/events");
-    peak = run.mfuPeak > 0 ? run.mfuPeak : measurePeakFlops(s.pool, s.host);
+    const DType operands = m.attrs.getString("compute") == "bf16" ? DType::bf16 : DType::f32;
+    peak = run.mfuPeak > 0 ? run.mfuPeak : measurePeakFlops(s.pool, s.host, operands);
   }
 
   /// Whether something with this period is due. It always is at the end of the run, but not where --steps makes a

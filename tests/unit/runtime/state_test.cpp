@@ -119,6 +119,14 @@ TEST(LowCopies, AreTheParametersRoundedToNearest) {
   }
 }
 
+TEST(Padding, BehindTheEndLeavesNoGaps) {
+  EXPECT_TRUE(isDense(Type::scalar(DType::f32)));
+  EXPECT_TRUE(isDense(Type(DType::f32, {Dim(3, 4), Dim(5)})));
+  EXPECT_TRUE(isDense(Type(DType::f32, {Dim(3, 4)})));
+  EXPECT_FALSE(isDense(Type(DType::f32, {Dim(3), Dim(5, 8)})));
+  EXPECT_FALSE(isDense(Type(DType::f32, {Dim(2), Dim(3, 4), Dim(5)})));
+}
+
 struct CheckpointTest : ::testing::Test {
   CheckpointTest() : f(kStates), store(dir.path) {
     initializeStates(*f.executor, 1);
