@@ -254,7 +254,7 @@ private:
         expectSame(*m, forward, loss);
       });
       apply(*m, "autodiff");
-      shuffle(*m, &Place::joint, 2, [](bool) {});
+      shuffle(*m, &Place::joint, 2, [&](bool mayRound) { changed |= mayRound; });
       apply(*m, "optimizer");
       reordered = interpretCalls(*m, in);
       if (changed)
