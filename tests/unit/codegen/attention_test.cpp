@@ -125,19 +125,6 @@ TEST(Attention, GroupedQueriesAndDropout) {
       }
 }
 
-/// Within the bound of the kernel's own operations.
-void expectWithinBound(const Group &g, const std::vector<Tensor> &operands, const Options &o, const std::string &what) {
-  std::vector<Tensor> got = run(g, operands, o), want = interpretFused(*g.fused, operands);
-  std::vector<Tensor> bound = errorBounds(g, operands, o);
-  for (size_t r = 0; r < got.size(); ++r)
-    for (size_t i = 0; i < got[r].data.size(); ++i) {
-      // interpretFused has rounded its result, too.
-      const double own = got[r].type.dtype == DType::f32 ? 0 : std::fabs(want[r].data[i]) * 0x1p-8;
-      ASSERT_LE(std::fabs(got[r].data[i] - want[r].data[i]), bound[r].data[i] + own + 1e-9)
-          << what << ": result " << r << " element " << i << " is " << got[r].data[i] << ", not " << want[r].data[i];
-    }
-}
-
 // In pairs, and converted where the CPU has no dot products of them. Odd heads, odd numbers of tokens, several blocks.
 TEST(Attention, Narrow) {
   Target with = hostTarget(), without = hostTarget();

@@ -277,6 +277,25 @@ std::vector<Tensor> errorBounds(const Group &g, const std::vector<Tensor> &opera
   return bounds;
 }
 
+void expectWithinBound(const Group &g, const std::vector<Tensor> &operands, const Options &o, const std::string &what) {
+  std::vector<Tensor> got = run(g, operands, o), want = interpretFused(*g.fused, operands);
+  std::vector<Tensor> bound = errorBounds(g, operands, o);
+  for (size_t r = 0; r < got.size(); ++r) {
+    double largest = 0;
+    for (double v : want[r].data)
+      if (std::isfinite(v))
+        largest = std::max(largest, std::fabs(v));
+    for (size_t i = 0; i < got[r].data.size(); ++i) {
+      const double a = got[r].data[i], b = want[r].data[i];
+      // The reference rounds too: in f64, and what it yields in 16 bits.
+      const double own = (sizeOf(got[r].type.dtype) == 2 ? std::fabs(b) * 0x1p-8 : 0) + 1e-12 * largest;
+      ASSERT_TRUE(a == b || (std::isnan(a) && std::isnan(b)) || std::fabs(a - b) <= bound[r].data[i] + own)
+          << what << ": result " << r << " element " << i << " is " << a << ", not " << b << " within "
+          << bound[r].data[i];
+    }
+  }
+}
+
 /// As memory holds it; f64 buffers take what f32 does.
 static double rounded(DType t, double v) {
   return t == DType::bf16 ? kir::roundBF16(float(v)) : t == DType::f16 ? kir::roundF16(float(v)) : float(v);

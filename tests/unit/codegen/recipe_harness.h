@@ -34,6 +34,8 @@ struct Options {
 std::vector<Tensor> run(const Group &g, const std::vector<Tensor> &operands, const Options &o = {});
 /// How far results of that kernel may be from those in float64, by its own operations (ir/kernel_bound.h).
 std::vector<Tensor> errorBounds(const Group &g, const std::vector<Tensor> &operands, const Options &o = {});
+/// Expects the kernel's results within these bounds of the reference.
+void expectWithinBound(const Group &g, const std::vector<Tensor> &operands, const Options &o, const std::string &what);
 /// Random operands: standard normal, rounded to their dtype (f32 at most); integers in [0, below).
 std::vector<Tensor> randomOperands(const Group &g, unsigned seed, int64_t below = 4);
 

@@ -1,6 +1,8 @@
 // Every op that a recipe of this folder takes, by itself, on its own samples: tails, single elements, primes, padding.
 #include "recipe_harness.h"
 
+#include "ir/diagnostics.h"
+
 #include <gtest/gtest.h>
 
 namespace gptc::test {
@@ -21,7 +23,12 @@ TEST_P(RecipeOps, AgreeWithTheReference) {
         if (t.type.dtype == DType::f32)
           for (double &v : t.data)
             v = float(v);
-      check(g, operands);
+      std::vector<Tensor> want = interpretFused(*g.fused, operands);
+      for (bool compiled : {false, true}) {
+        std::string what = fmt::format("{}\n{}", compiled ? "compiled" : "interpreted", print(*g.fused));
+        expectNear(run(g, operands, {.compute = DType::f64, .compiled = compiled}), want, 1e-11, what);
+        expectWithinBound(g, operands, {.compiled = compiled}, what);
+      }
       if (HasFailure())
         return;
     }
