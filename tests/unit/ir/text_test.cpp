@@ -181,12 +181,12 @@ TEST(Text, OneOpByItself) {
 }
 
 TEST(TextErrors, NameThePlace) {
-  EXPECT_EQ(rejected("module {\n  func @f(%x: f32[]) -> (f32[]) {\n    %0 = ad %x : f32[]\n    return %0\n  }\n}\n"),
-            "error[GPTC0501]: unknown op 'ad'\n"
+  EXPECT_EQ(rejected("module {\n  func @f(%x: f32[]) -> (f32[]) {\n    %0 = ade %x : f32[]\n    return %0\n  }\n}\n"),
+            "error[GPTC0501]: unknown op 'ade'\n"
             " --> t.gir:3:10\n"
             "  |\n"
-            "3 |     %0 = ad %x : f32[]\n"
-            "  |          ^^\n"
+            "3 |     %0 = ade %x : f32[]\n"
+            "  |          ^^^\n"
             "  = help: did you mean 'add'?\n");
 }
 
