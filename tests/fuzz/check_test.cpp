@@ -4,6 +4,7 @@
 
 #include "codegen/codegen.h"
 #include "ir/diagnostics.h"
+#include "ir/plan_check.h"
 #include "passes/pass.h"
 #include "tools/driver/codegen_passes.h"
 
@@ -98,6 +99,22 @@ TEST(CheckModule, FindsMemoryThatIsSharedTooEarly) {
   ASSERT_TRUE(sum && group && sum != group);
   group->attrs.set("at", sum->attrs.getInts("at"));
   EXPECT_NE(check(print(*m)).find("where tensors share memory"), std::string::npos) << check(print(*m));
+}
+
+TEST(CheckPlan, KeepsWorkspacesOffOperands) {
+  auto m = planned(R"(module {
+  func @f(%x: f32[100,100]) -> (f32[]) {
+    %0 = sum_squares %x {block=64} : f32[]
+    return %0
+  }
+})");
+  EXPECT_EQ(checkPlan(*m), std::vector<std::string>());
+  Function &f = *m->function("f");
+  Op *group = f.body.front();
+  ASSERT_EQ(group->attrs.getInts("ws_at").size(), 1u);
+  group->attrs.set("ws_at", f.attrs.getInts("args_at"));
+  ASSERT_EQ(checkPlan(*m).size(), 1u);
+  EXPECT_NE(checkPlan(*m)[0].find("workspace 0 overlaps operand 0"), std::string::npos);
 }
 
 TEST(CheckModule, FindsAnotherMeaning) {
