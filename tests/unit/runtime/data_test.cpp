@@ -55,8 +55,10 @@ TEST(TokenData, WindowsOfAnEpochDoNotOverlapAndTargetsFollow) {
   EXPECT_EQ(d.tokens(), n);
   const int64_t W = (n - T) / T;  // an epoch
   std::set<int> offsets;
+  std::set<std::vector<int>> orders;
   for (int epoch = 0; epoch < 20; ++epoch) {
     std::set<int> seen;
+    std::vector<int> order;
     for (int64_t i = 0; i < W; ++i) {
       int32_t x[T], y[T];
       d.window(3, epoch * W + i, x, y);
@@ -65,9 +67,12 @@ TEST(TokenData, WindowsOfAnEpochDoNotOverlapAndTargetsFollow) {
         EXPECT_TRUE(seen.insert(x[k]).second) << "token seen twice in one epoch";
       }
       offsets.insert(x[0] % T);
+      order.push_back(x[0] / T);
     }
     EXPECT_EQ(seen.size(), size_t(W * T));
+    orders.insert(order);
   }
+  EXPECT_EQ(orders.size(), 20u) << "every epoch has an order of its own";
   EXPECT_GT(offsets.size(), 4u) << "epochs should start at different offsets";
 }
 

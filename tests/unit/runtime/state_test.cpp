@@ -119,6 +119,14 @@ TEST(LowCopies, AreTheParametersRoundedToNearest) {
   }
 }
 
+TEST(Padding, IsZeroBesideLoadedElements) {
+  const Type t(DType::f32, {Dim(2, 3), Dim(3, 5)});
+  const std::vector<float> dense = {1, 2, 3, 4, 5, 6};
+  std::vector<float> padded(15, NAN);
+  copyToPadded(t, dense.data(), padded.data());
+  EXPECT_EQ(padded, (std::vector<float>{1, 2, 3, 0, 0, 4, 5, 6, 0, 0, 0, 0, 0, 0, 0}));
+}
+
 TEST(Padding, BehindTheEndLeavesNoGaps) {
   EXPECT_TRUE(isDense(Type::scalar(DType::f32)));
   EXPECT_TRUE(isDense(Type(DType::f32, {Dim(3, 4), Dim(5)})));
