@@ -22,6 +22,7 @@
 #include "ir/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/bit.h"
 
 #include <algorithm>
 #include <cmath>
@@ -461,8 +462,10 @@ private:
     else
       out.push_back(micro(imm(0), stepsIn(kl)));
 
+    // A row of the tile in one go, so that its vectors are computed side by side.
+    const int lanes = int(llvm::bit_floor(unsigned(t.cols())));
     Stmt finish =
-        epilogue.emit(batch, i0 + ownRow, imm(t.rows) - ownRow, col0, cols, t.lanes,
+        epilogue.emit(batch, i0 + ownRow, imm(t.rows) - ownRow, col0, cols, lanes,
                       [&](const Expr &row, const Expr &col) { return load(sums, c0 + (ownRow + row) * nr() + col); });
     out.push_back(b.kBlocks > 1 ? ifThen(eq(kb, imm(b.kBlocks - 1)), {finish}) : finish);
     return out;

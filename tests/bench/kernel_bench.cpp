@@ -125,7 +125,7 @@ Case product(const std::string &name, int64_t m, int64_t n, int64_t k, const std
   c.body = fmt::format("%y = matmul %a, %b{} : {}\n", at, y);
   if (epilogue) {
     c.args += fmt::format(", %c: {}", type({n}));
-    c.body += fmt::format("%z = add %y, %c : {}\n%g = gelu %z : {}\nyield %g\n", y, y);
+    c.body += fmt::format("%z = add %y, %c : {}\n%g = gelu %z : {}\nyield %z, %g\n", y, y);
   } else {
     c.body += "yield %y\n";
   }
@@ -180,6 +180,7 @@ std::vector<Case> cases() {
   all.push_back(product("gpt2 dwte", 50257, 768, 1024, "dw", 256));
   for (auto [in, out] : {std::pair<int64_t, int64_t>{128, 384}, {128, 128}, {128, 512}, {512, 128}, {128, 65}})
     linear("char", 768, in, out, 64);
+  all.push_back(product("char y", 768, 512, 128, "y", 0, true));
   for (auto [in, out] : {std::pair<int64_t, int64_t>{768, 2304}, {3072, 768}})
     all.push_back(product("decode", 1, out, in, "y", 0));
   all.push_back(product("decode", 1, 50257, 768, "dx", 0));
