@@ -73,7 +73,7 @@ TEST(ForgedPlan, ChangedNumbersDoNoHarm) {
     ran += r.code == 0;
   }
   EXPECT_GT(refused, 10);
-  EXPECT_GT(ran, 2) << "all refused: the forgery itself is at fault";
+  EXPECT_GT(ran, 0) << "all refused: the forgery itself is at fault";
 }
 
 /// `text` with the digits after each ` name=` replaced.
