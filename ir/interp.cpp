@@ -1,7 +1,7 @@
 // The interpreter: every op by its reference rule, in float64, in order. A result in f32 stays as it is; one in bf16 or
 // f16 is rounded, as that is what such a type is asked for.
 #include "ir/diagnostics.h"
-#include "ir/kernel_eval.h"
+#include "ir/element.h"
 #include "ir/opdef.h"
 #include "ir/random.h"
 
@@ -12,20 +12,6 @@ namespace gptc {
 namespace {
 
 bool sameData(const Type &a, const Type &b) { return a.dtype == b.dtype && a.sameShape(b); }
-
-/// The nearest value that the dtype can hold.
-double rounded(double v, DType t) {
-  switch (t) {
-  case DType::f32:
-    return float(v);
-  case DType::bf16:
-    return kir::roundBF16(float(v));
-  case DType::f16:
-    return kir::roundF16(float(v));
-  default:
-    return v;
-  }
-}
 
 /// Runs one block. Tensors are freed after their last use: a training step has many.
 class Run {
@@ -107,7 +93,7 @@ private:
       results[i].type.sharding = op.result(i)->type.sharding;  // not an op's business
       if (DType t = results[i].type.dtype; t == DType::bf16 || t == DType::f16)
         for (double &v : results[i].data)
-          v = rounded(v, t);
+          v = roundTo(t, v);
     }
     return results;
   }
@@ -139,7 +125,7 @@ Tensor initialValue(const State &s, uint64_t seed) {
     return t;
   if (init == "ones" || init == "const") {
     double value = init == "ones" ? 1.0 : s.attrs.getFloat("value");
-    std::fill(t.data.begin(), t.data.end(), rounded(value, s.type.dtype));
+    std::fill(t.data.begin(), t.data.end(), roundTo(s.type.dtype, value));
     return t;
   }
   GPTC_CHECK(init == "normal" && isFloat(s.type.dtype), "state @{} : {} cannot be initialised as '{}'", s.name,
@@ -147,7 +133,7 @@ Tensor initialValue(const State &s, uint64_t seed) {
   RandomKey key = randomKey(seed, 0, uint32_t(s.attrs.getInt("stream")), 0);
   double deviation = s.attrs.getFloat("std", 1.0);
   for (size_t i = 0; i < t.data.size(); ++i)
-    t.data[i] = rounded(deviation * randomNormal(key, i), s.type.dtype);
+    t.data[i] = roundTo(s.type.dtype, deviation * randomNormal(key, i));
   return t;
 }
 

@@ -2,6 +2,7 @@
 #include "tools/check/module_check.h"
 #include "tools/check/reduce.h"
 #include "tools/driver/command_line.h"
+#include "tools/driver/gir_file.h"
 #include "tools/driver/main_guard.h"
 
 #include "ir/diagnostics.h"
@@ -13,26 +14,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <sstream>
 #include <sys/wait.h>
 #include <unistd.h>
 
 using namespace gptc;
 
 namespace {
-
-std::string readInput(const std::string &path) {
-  std::stringstream text;
-  if (path == "-") {
-    text << std::cin.rdbuf();
-    return text.str();
-  }
-  std::ifstream in(path, std::ios::binary);
-  if (!in || !(text << in.rdbuf() || in.peek() == EOF))
-    throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {}", path),
-                    "give a .gir file, or - for standard input");
-  return text.str();
-}
 
 void writeOutput(const std::string &path, const std::string &text) {
   std::ofstream out(path, std::ios::binary);
@@ -154,13 +141,7 @@ int run(int argc, char **argv) {
   if (std::optional<int> done = parseCommandLine(app, argc, argv))
     return *done;
 
-  std::unique_ptr<Module> m = parseModule(readInput(input), input == "-" ? "<stdin>" : input);
-  if (auto errors = verify(*m); !errors.empty()) {
-    Diagnostic d{ErrorCode::GirInvalid, errors[0], {}, "", {}, {}};
-    d.where.file = input;
-    d.help.push_back("only a module that verifies can be reduced");
-    throw UserError(d);
-  }
+  std::unique_ptr<Module> m = loadGir(input);
 
   const WorkFolder folder;
   const std::string candidate = folder.path + "/candidate.gir";

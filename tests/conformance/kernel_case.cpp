@@ -1,13 +1,10 @@
 #include "kernel_case.h"
 
+#include "ir/element.h"
 #include "ir/kernel_bound.h"
-#include "ir/kernel_eval.h"
-#include "ir/ops/op_support.h"
 #include "passes/pass.h"
 
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 namespace gptc::conformance {
@@ -29,22 +26,10 @@ Op *fuse(OneOp &one) {
   return nullptr;
 }
 
-/// Places in memory of the logical elements, in row-major order.
-std::vector<int64_t> places(const Type &t) {
-  std::vector<int64_t> all;
-  ops::forEachIndex(t, [&](llvm::ArrayRef<int64_t> index, int64_t) {
-    int64_t at = 0;
-    for (unsigned d = 0; d < t.rank(); ++d)
-      at = at * t.padded(int(d)) + index[d];
-    all.push_back(at);
-  });
-  return all;
-}
-
 /// Logical elements at their padded places; what lies between must not matter.
 std::vector<double> scatter(const Tensor &t, int64_t size) {
   std::vector<double> memory(size, isFloat(t.type.dtype) ? poison : intPoison);
-  std::vector<int64_t> at = places(t.type);
+  std::vector<int64_t> at = elementPlaces(t.type);
   for (size_t i = 0; i < at.size(); ++i)
     memory[at[i]] = t.data[i];
   return memory;
@@ -58,30 +43,10 @@ public:
     // Aligned as the arena aligns.
     offset = (64 - reinterpret_cast<uintptr_t>(bytes.data()) % 64) % 64 + zone * sizeOf(dtype);
     for (int64_t i = 0; i < size; ++i)
-      set(i, values[i]);
+      storeElement(dtype, data(), i, values[i]);
   }
   void *data() { return bytes.data() + offset; }
-  double get(int64_t i) const {
-    switch (dtype) {
-    case DType::f32:
-      return read<float>(i);
-    case DType::f64:
-      return read<double>(i);
-    case DType::i32:
-      return read<int32_t>(i);
-    case DType::u32:
-      return read<uint32_t>(i);
-    case DType::i64:
-      return double(read<int64_t>(i));
-    case DType::pred:
-      return read<uint8_t>(i);
-    case DType::bf16:
-      return kir::floatOfBF16(read<uint16_t>(i));
-    case DType::f16:
-      return kir::floatOfF16(read<uint16_t>(i));
-    }
-    GPTC_UNREACHABLE("no {} here", nameOf(dtype).str());
-  }
+  double get(int64_t i) const { return loadElement(dtype, bytes.data() + offset, i); }
   bool zonesIntact() const {
     for (size_t i = 0; i < bytes.size(); ++i)
       if ((i < offset || i >= offset + size_t(size) * sizeOf(dtype)) && bytes[i] != std::byte(0xA5))
@@ -99,36 +64,6 @@ private:
   int64_t size;
   size_t offset = 0;
   std::vector<std::byte> bytes;
-
-  template <typename T> T read(int64_t i) const {
-    T v;
-    std::memcpy(&v, bytes.data() + offset + i * sizeof(T), sizeof(T));
-    return v;
-  }
-  template <typename T> void write(int64_t i, T v) {
-    std::memcpy(bytes.data() + offset + i * sizeof(T), &v, sizeof(T));
-  }
-  void set(int64_t i, double v) {
-    switch (dtype) {
-    case DType::f32:
-      return write(i, float(v));
-    case DType::f64:
-      return write(i, v);
-    case DType::i32:
-      return write(i, int32_t(v));
-    case DType::u32:
-      return write(i, uint32_t(v));
-    case DType::i64:
-      return write(i, int64_t(v));
-    case DType::pred:
-      return write(i, uint8_t(v));
-    case DType::bf16:
-      return write(i, kir::bitsOfBF16(float(v)));
-    case DType::f16:
-      return write(i, kir::bitsOfF16(float(v)));
-    }
-    GPTC_UNREACHABLE("no {} here", nameOf(dtype).str());
-  }
 };
 
 /// Tensors from the memory of the results.
@@ -136,7 +71,7 @@ std::vector<std::vector<double>> outputsOf(const Case &c, const std::function<do
   std::vector<std::vector<double>> r;
   for (size_t i = 0; i < c.outputs.size(); ++i) {
     r.emplace_back();
-    for (int64_t at : places(c.outputs[i]))
+    for (int64_t at : elementPlaces(c.outputs[i]))
       r.back().push_back(get(c.firstOutput + i, at));
   }
   return r;
@@ -199,11 +134,7 @@ void roundInputs(OneOp &one, DType compute) {
     for (double &v : t.data) {
       if (isInt(t.type.dtype) || compute == DType::f64)
         continue;
-      v = float(v);
-      if (t.type.dtype == DType::bf16)
-        v = kir::roundBF16(float(v));
-      if (t.type.dtype == DType::f16)
-        v = kir::roundF16(float(v));
+      v = roundTo(t.type.dtype, float(v));
     }
 }
 

@@ -9,6 +9,7 @@
 #include "codegen/emit_cuda.h"
 #include "ir/access.h"
 #include "ir/diagnostics.h"
+#include "ir/element.h"
 #include "ir/kernel_bound.h"
 #include "tests/unit/codegen/random_group.h"
 #include "tests/unit/codegen/random_kernel.h"
@@ -35,21 +36,6 @@ struct Case {
   std::vector<std::vector<double>> content;            // of the parameters before
   std::vector<std::pair<unsigned, unsigned>> inPlace;  // (result, operand)
 };
-
-/// Logical elements at their padded places, `fill` between.
-std::vector<double> spread(const Tensor &t, double fill) {
-  std::vector<double> out(t.type.paddedElements(), fill);
-  for (int64_t i = 0; i < t.type.elements(); ++i) {
-    int64_t rest = i, at = 0, stride = 1;
-    for (int d = int(t.type.rank()) - 1; d >= 0; --d) {
-      at += rest % t.type.dim(d) * stride;
-      stride *= t.type.padded(d);
-      rest /= t.type.dim(d);
-    }
-    out[at] = t.data[i];
-  }
-  return out;
-}
 
 Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> schedule = {}) {
   static const Target cuda = cudaTarget("cuda:sm_90a"), host = hostTarget(1);
@@ -289,9 +275,7 @@ TEST(CudaText, NarrowStorage) {
         operands[0].data[i++] = float(v);
       for (Tensor &t : operands)
         for (double &v : t.data)
-          v = t.type.dtype == DType::bf16  ? kir::roundBF16(float(v))
-              : t.type.dtype == DType::f16 ? kir::roundF16(float(v))
-                                           : v;
+          v = roundTo(t.type.dtype, v);
       cases.push_back(makeCase(std::move(g), std::move(operands), {}));
     };
     add("pointwise", "%x: T[300,256]; %b: T[256]",

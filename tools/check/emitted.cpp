@@ -4,13 +4,11 @@
 
 #include "codegen/codegen.h"
 #include "ir/diagnostics.h"
+#include "ir/element.h"
 #include "ir/kernel_bound.h"
-#include "ir/kernel_eval.h"
-#include "ir/ops/op_support.h"
 #include "passes/analysis/liveness.h"
 #include "runtime/executor.h"
 
-#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -20,109 +18,23 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// ---- elements in memory ---------------------------------------------------------------------------------------------
-
-double fromHalf(uint16_t h) {
-  const int exponent = h >> 10 & 31;
-  const double mantissa = h & 1023, sign = h >> 15 ? -1 : 1;
-  if (exponent == 31)
-    return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
-  return sign * (exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24));
-}
-
-/// Of a value that is an f16.
-uint16_t toHalf(double v) {
-  const uint16_t sign = std::signbit(v) ? 0x8000 : 0;
-  v = std::fabs(v);
-  if (std::isnan(v))
-    return 0x7e00;
-  if (std::isinf(v))
-    return sign | 0x7c00;
-  if (v < 0x1p-14)
-    return sign | uint16_t(v * 0x1p24);
-  const int e = std::ilogb(v);
-  return sign | uint16_t((e + 15) << 10) | uint16_t(std::ldexp(v, 10 - e) - 1024);
-}
-
-template <typename T> double readAs(const std::byte *at) {
-  T v;
-  std::memcpy(&v, at, sizeof v);
-  return double(v);
-}
-
-double readElement(DType t, const std::byte *base, int64_t i) {
-  const std::byte *at = base + i * sizeOf(t);
-  switch (t) {
-  case DType::f32:
-    return readAs<float>(at);
-  case DType::f64:
-    return readAs<double>(at);
-  case DType::i32:
-    return readAs<int32_t>(at);
-  case DType::u32:
-    return readAs<uint32_t>(at);
-  case DType::i64:
-    return readAs<int64_t>(at);
-  case DType::pred:
-    return readAs<uint8_t>(at);
-  case DType::bf16:
-    return std::bit_cast<float>(uint32_t(uint16_t(readAs<uint16_t>(at))) << 16);
-  case DType::f16:
-    return fromHalf(uint16_t(readAs<uint16_t>(at)));
-  }
-  GPTC_UNREACHABLE("dtype");
-}
-
-void writeElement(DType t, std::byte *base, int64_t i, double v) {
-  auto put = [&](auto x) { std::memcpy(base + i * sizeof x, &x, sizeof x); };
-  switch (t) {
-  case DType::f32:
-    return put(float(v));
-  case DType::f64:
-    return put(v);
-  case DType::i32:
-    return put(int32_t(v));
-  case DType::u32:
-    return put(uint32_t(v));
-  case DType::i64:
-    return put(int64_t(v));
-  case DType::pred:
-    return put(uint8_t(v));
-  case DType::bf16:
-    return put(uint16_t(std::bit_cast<uint32_t>(kir::roundBF16(float(v))) >> 16));
-  case DType::f16:
-    return put(toHalf(kir::roundF16(float(v))));
-  }
-}
-
-/// Places of the logical elements, in row-major order, among the padded ones.
-std::vector<int64_t> placesOf(const Type &t) {
-  std::vector<int64_t> all;
-  all.reserve(t.elements());
-  ops::forEachIndex(t, [&](llvm::ArrayRef<int64_t> index, int64_t) {
-    int64_t at = 0;
-    for (unsigned d = 0; d < t.rank(); ++d)
-      at = at * t.padded(int(d)) + index[d];
-    all.push_back(at);
-  });
-  return all;
-}
+// ---- tensors in memory -----------------------------------------------------------------------------------------------
 
 /// A tensor as the memory of a value of type `t`; padding holds NaN, which no logical element may show.
 Bytes bytesOf(const Tensor &x, const Type &t) {
   Bytes bytes(t.bytes(), std::byte(0xff));
-  std::vector<int64_t> at = placesOf(t);
+  std::vector<int64_t> at = elementPlaces(t);
   GPTC_CHECK(at.size() == x.data.size(), "{} elements for {}", x.data.size(), t.str());
   for (size_t i = 0; i < at.size(); ++i)
-    writeElement(t.dtype, bytes.data(), at[i], x.data[i]);
+    storeElement(t.dtype, bytes.data(), at[i], x.data[i]);
   return bytes;
 }
 
 Tensor tensorOf(const std::byte *bytes, const Type &t) {
   Tensor x(t);
-  std::vector<int64_t> at = placesOf(t);
+  std::vector<int64_t> at = elementPlaces(t);
   for (size_t i = 0; i < at.size(); ++i)
-    x.data[i] = readElement(t.dtype, bytes, at[i]);
+    x.data[i] = loadElement(t.dtype, bytes, at[i]);
   return x;
 }
 
@@ -181,7 +93,7 @@ using Bounds = std::vector<kir::Bounded>;
 Bounds boundsOf(const Tensor &x, const Type &t) {
   constexpr double poison = std::numeric_limits<double>::quiet_NaN();
   Bounds b(t.paddedElements(), {isFloat(t.dtype) ? poison : -1, 0});
-  std::vector<int64_t> at = placesOf(t);
+  std::vector<int64_t> at = elementPlaces(t);
   for (size_t i = 0; i < at.size(); ++i)
     b[at[i]].value = x.data[i];
   return b;
@@ -190,7 +102,7 @@ Bounds boundsOf(const Tensor &x, const Type &t) {
 /// Error bounds in the place of values.
 Tensor errorsOf(const Bounds &b, const Type &t) {
   Tensor x(t);
-  std::vector<int64_t> at = placesOf(t);
+  std::vector<int64_t> at = elementPlaces(t);
   for (size_t i = 0; i < at.size(); ++i)
     x.data[i] = b[at[i]].error;
   return x;
@@ -426,7 +338,7 @@ private:
         continue;
       const Tensor &whole = before.find(s->attrs.getString("of"))->second;
       Bounds &b = contents.states[s->name];
-      std::vector<int64_t> at = placesOf(s->type);
+      std::vector<int64_t> at = elementPlaces(s->type);
       for (size_t i = 0; i < at.size(); ++i)
         b[at[i]] = {whole.data[i], std::fabs(whole.data[i] - b[at[i]].value)};
     }

@@ -1,6 +1,6 @@
 #include "tools/check/inputs.h"
 
-#include "ir/kernel_eval.h"
+#include "ir/element.h"
 
 #include <cmath>
 #include <limits>
@@ -47,19 +47,6 @@ bool mayHoldNonFinite(const Module &m) {
 
 }  // namespace
 
-double roundedTo(DType t, double v) {
-  switch (t) {
-  case DType::f32:
-    return float(v);
-  case DType::bf16:
-    return kir::roundBF16(float(v));
-  case DType::f16:
-    return kir::roundF16(float(v));
-  default:
-    return v;
-  }
-}
-
 Tensor inputTensor(const std::string &name, const Type &t, int64_t below, unsigned seed) {
   std::mt19937 random(hashOf(name, seed));
   Tensor x(t);
@@ -74,7 +61,7 @@ Tensor inputTensor(const std::string &name, const Type &t, int64_t below, unsign
       // Outside of the table now and then; scalars count or choose, and are not negative.
       v = random() % 8 || index ? double(random() % below) : random() % 2 ? -1.0 : double(below);
     } else {
-      v = roundedTo(t.dtype, double(int(random() % 2048) - 1024) / 512);
+      v = roundTo(t.dtype, double(int(random() % 2048) - 1024) / 512);
       v = square ? std::fabs(v) : v;
     }
   }
@@ -107,7 +94,7 @@ Inputs inputsFor(const Module &m, unsigned seed) {
 Tensor lowCopy(const State &copy, const Tensor &parameter) {
   Tensor t(copy.type, parameter.data);
   for (double &v : t.data)
-    v = roundedTo(copy.type.dtype, v);
+    v = roundTo(copy.type.dtype, v);
   return t;
 }
 
@@ -122,7 +109,7 @@ StateMap statesFor(const Module &m, unsigned seed) {
     if (kind == "param" && s->type.rank() > 1 && isFloat(s->type.dtype)) {
       const double scale = std::exp2(-std::ceil(std::log2(double(s->type.dim(-1))) / 2));
       for (double &v : t.data)
-        v = roundedTo(s->type.dtype, v * scale);
+        v = roundTo(s->type.dtype, v * scale);
     }
     all[s->name] = std::move(t);
   }

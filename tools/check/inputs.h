@@ -36,7 +36,4 @@ StateMap statesFor(const Module &m, unsigned seed);
 /// What a state of kind "low" holds: its parameter, rounded.
 Tensor lowCopy(const State &copy, const Tensor &parameter);
 
-/// The nearest value that the dtype can hold.
-double roundedTo(DType t, double v);
-
 }  // namespace gptc

@@ -1,8 +1,8 @@
 #include "recipe_harness.h"
 
 #include "ir/diagnostics.h"
+#include "ir/element.h"
 #include "ir/kernel_bound.h"
-#include "ir/kernel_eval.h"
 
 #include <gtest/gtest.h>
 
@@ -71,30 +71,23 @@ Group groupOf(OpKind kind, llvm::ArrayRef<Type> operands, const AttrMap &attribu
   return g;
 }
 
+std::vector<double> spread(const Tensor &t, double fill) {
+  std::vector<double> out(t.type.paddedElements(), fill);
+  const std::vector<int64_t> places = elementPlaces(t.type);
+  for (size_t i = 0; i < places.size(); ++i)
+    out[places[i]] = t.data[i];
+  return out;
+}
+
 namespace {
 
 constexpr double untouched = 7;  // in padding of results
 
 DType storageOf(DType t, DType compute) { return isFloat(t) && compute == DType::f64 ? DType::f64 : t; }
 
-/// Padded elements, `fill` in the padding.
-std::vector<double> spread(const Tensor &t, double fill) {
-  std::vector<double> out(t.type.paddedElements(), fill);
-  for (int64_t i = 0; i < t.type.elements(); ++i) {
-    int64_t rest = i, at = 0, stride = 1;
-    for (int d = int(t.type.rank()) - 1; d >= 0; --d) {
-      at += rest % t.type.dim(d) * stride;
-      stride *= t.type.padded(d);
-      rest /= t.type.dim(d);
-    }
-    out[at] = t.data[i];
-  }
-  return out;
-}
-
-/// The reverse; padding must hold `fill`.
+/// The reverse of spread; padding must hold `fill`.
 Tensor gather(const Type &type, const std::vector<double> &padded, double fill, bool checkPadding) {
-  Tensor t(type), expected(type);
+  Tensor t(type);
   std::vector<double> mark = spread(Tensor(type, std::vector<double>(type.elements(), 1)), 0);
   int64_t next = 0;
   for (size_t i = 0; i < padded.size(); ++i) {
@@ -107,55 +100,6 @@ Tensor gather(const Type &type, const std::vector<double> &padded, double fill, 
   return t;
 }
 
-void write(DType t, char *to, double v) {
-  auto put = [&](auto x) { std::memcpy(to, &x, sizeof x); };
-  switch (t) {
-  case DType::f32:
-    return put(float(v));
-  case DType::f64:
-    return put(v);
-  case DType::bf16:
-    return put(kir::bitsOfBF16(kir::roundBF16(float(v))));
-  case DType::f16:
-    return put(kir::bitsOfF16(kir::roundF16(float(v))));
-  case DType::i32:
-    return put(int32_t(v));
-  case DType::i64:
-    return put(int64_t(v));
-  case DType::u32:
-    return put(uint32_t(v));
-  case DType::pred:
-    return put(uint8_t(v != 0));
-  }
-  GPTC_UNREACHABLE("{}", nameOf(t).str());
-}
-
-double read(DType t, const char *from) {
-  auto get = [&](auto x) {
-    std::memcpy(&x, from, sizeof x);
-    return x;
-  };
-  switch (t) {
-  case DType::f32:
-    return get(0.f);
-  case DType::f64:
-    return get(0.0);
-  case DType::bf16:
-    return kir::floatOfBF16(get(uint16_t()));
-  case DType::f16:
-    return kir::floatOfF16(get(uint16_t()));
-  case DType::i32:
-    return get(int32_t());
-  case DType::i64:
-    return double(get(int64_t()));
-  case DType::u32:
-    return get(uint32_t());
-  case DType::pred:
-    return get(uint8_t());
-  }
-  GPTC_UNREACHABLE("{}", nameOf(t).str());
-}
-
 /// Bytes with a zone around them that must stay as it is.
 class Guarded {
 public:
@@ -164,13 +108,13 @@ public:
     base = bytes.data() + zone;
     base += (64 - reinterpret_cast<uintptr_t>(base) % 64) % 64;
     for (int64_t i = 0; i < n; ++i)
-      write(dtype, base + i * sizeOf(dtype), content[i]);
+      storeElement(dtype, base, i, content[i]);
   }
   void *data() const { return base; }
   std::vector<double> content() const {
     std::vector<double> out;
     for (int64_t i = 0; i < n; ++i)
-      out.push_back(read(dtype, base + i * sizeOf(dtype)));
+      out.push_back(loadElement(dtype, base, i));
     return out;
   }
   void expectIntact() const {
@@ -296,11 +240,6 @@ void expectWithinBound(const Group &g, const std::vector<Tensor> &operands, cons
   }
 }
 
-/// As memory holds it; f64 buffers take what f32 does.
-static double rounded(DType t, double v) {
-  return t == DType::bf16 ? kir::roundBF16(float(v)) : t == DType::f16 ? kir::roundF16(float(v)) : float(v);
-}
-
 std::vector<Tensor> randomOperands(const Group &g, unsigned seed, int64_t below) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal;
@@ -308,7 +247,7 @@ std::vector<Tensor> randomOperands(const Group &g, unsigned seed, int64_t below)
   for (const Value *v : g.fused->operands()) {
     Tensor t(v->type);
     for (double &x : t.data)
-      x = isInt(v->type.dtype) ? double(random() % uint64_t(below)) : rounded(v->type.dtype, normal(random));
+      x = isInt(v->type.dtype) ? double(random() % uint64_t(below)) : roundTo(v->type.dtype, float(normal(random)));
     out.push_back(std::move(t));
   }
   return out;

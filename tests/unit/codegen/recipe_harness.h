@@ -21,6 +21,9 @@ Group group(const std::string &kind, const std::string &args, const std::string 
 /// One op by itself.
 Group groupOf(OpKind op, llvm::ArrayRef<Type> operands, const AttrMap &attrs, llvm::ArrayRef<Type> results);
 
+/// Logical elements at their padded places, `fill` between.
+std::vector<double> spread(const Tensor &t, double fill);
+
 struct Options {
   DType compute = DType::f32;
   std::optional<Schedule> schedule;                    // default: the recipe's
