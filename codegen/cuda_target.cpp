@@ -31,8 +31,6 @@ Target cudaTarget(llvm::StringRef name) {
   t.cpu = arch.str();
   t.vectorBytes = 16;  // the widest access of one thread
   t.warp = 32;
-  t.maxBlockThreads = 1024;
-  t.sharedBytes = 48 << 10;
   return t;
 }
 

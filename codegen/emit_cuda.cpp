@@ -361,7 +361,8 @@ private:
     const bool natural = x.natural(y);
     if (op == BinaryOp::add && (x.multiple == 0 || y.multiple == 0)) {  // the base of one is 0
       const Val &other = x.multiple == 0 ? y : x;
-      r.text = other.text, r.narrow = other.narrow;
+      r.narrow = other.narrow && (r.uniform() || r.IndexFacts::fits32(width));
+      r.text = other.narrow && !r.narrow ? "(long long)" + other.text : other.text;
       return r;
     }
     switch (op) {

@@ -5,8 +5,8 @@
 // put a host version in its place that watches every access (tests/simt).
 //
 //   - A block has as many threads as its widest block_thread loop, in whole warps. A barrier stands where one part of a
-//     block may touch what another has touched since the last, and only there; parameters may share memory where their
-//     sizes are equal.
+//     block may touch what another has touched since the last, and around the rounds of a serial loop; parameters may
+//     share memory where their sizes are equal.
 //   - An HReduce of a shared buffer is done by every warp: lanes fold elements 32 apart first, then shuffle. That is
 //     the order that kir asks for, and all lanes get the same bits.
 //   - Vector loops are expanded. Contiguous accesses of a whole group become one vector access where the index is a

@@ -4,7 +4,8 @@
 // said. Inside a vector loop each value is
 //   uniform   one scalar, the same for all lanes;
 //   linear    i64 base + stride * lane: stays scalar until somebody needs it as a vector, and gives contiguous loads
-//   and stores; varying   a vector.
+//             and stores;
+//   varying   a vector.
 // The last, partial group is emitted once more under a mask. Unroll loops are expanded with constant indices, so that
 // SROA turns reg buffers into registers.
 #include "codegen/emit_formats.h"

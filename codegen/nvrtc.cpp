@@ -7,7 +7,6 @@
 #include "llvm/ADT/StringRef.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <dlfcn.h>
 #include <iterator>
@@ -136,7 +135,7 @@ std::string Nvrtc::path() const {
   return dladdr(reinterpret_cast<void *>(api->nvrtcVersion), &info) && info.dli_fname ? info.dli_fname : "";
 }
 
-/// Numbers that stand before (or, for negative `offset`s, after) a phrase in the assembler's report.
+/// Spilled bytes and registers, from the assembler's report.
 static void readReport(CompiledCuda &c) {
   llvm::StringRef log = c.log;
   llvm::SmallVector<llvm::StringRef, 32> words;
@@ -144,9 +143,7 @@ static void readReport(CompiledCuda &c) {
   for (size_t i = 1; i < words.size(); ++i) {
     // "0 bytes spill stores, 0 bytes spill loads", "Used 32 registers"
     int64_t n;
-    if (words[i] == "spill" && i >= 2 && !words[i - 2].rsplit('\n').second.getAsInteger(10, n))
-      c.spilledBytes += n;
-    else if (words[i] == "spill" && i >= 2 && !words[i - 2].getAsInteger(10, n))
+    if (words[i] == "spill" && i >= 2 && !words[i - 2].getAsInteger(10, n))
       c.spilledBytes += n;
     if (words[i].starts_with("registers") && !words[i - 1].getAsInteger(10, n))
       c.registers = std::max(c.registers, int(n));
@@ -154,7 +151,6 @@ static void readReport(CompiledCuda &c) {
 }
 
 CompiledCuda Nvrtc::compile(const std::string &text, const Target &target) const {
-  const auto start = std::chrono::steady_clock::now();
   const std::string layer = cudaDeviceLayer(), arch = "--gpu-architecture=" + target.cpu;
   const char *headers[] = {layer.c_str()}, *names[] = {"gptc_device.h"};
   const char *options[] = {
@@ -177,7 +173,6 @@ CompiledCuda Nvrtc::compile(const std::string &text, const Target &target) const
   c.ptx = api->text(program, api->nvrtcGetPTXSize, api->nvrtcGetPTX, "nvrtcGetPTX");
   c.ptx.resize(std::min(c.ptx.size(), c.ptx.find('\0')));
   readReport(c);
-  c.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return c;
 }
 

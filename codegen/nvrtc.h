@@ -13,7 +13,6 @@ struct CompiledCuda {
   std::string log;           // what compiler and assembler said
   int registers = 0;         // of the kernel with most
   int64_t spilledBytes = 0;  // stores and loads of registers that did not fit, all kernels together
-  double seconds = 0;
 };
 
 /// The NVRTC library of this machine: GPTC_NVRTC when that is set; else libnvrtc.so.13 or libnvrtc.so as the loader

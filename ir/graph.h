@@ -177,12 +177,12 @@ private:
 };
 
 /// State that outlives a call: parameters, moments, step, KV cache. Attributes used:
-///   kind   "param" | "moment" | "grad" | "counter" | "cache" | "low": a copy, in a narrower dtype, of the parameter
-///   `of`,
-///          which whoever writes the parameter writes too, and which no checkpoint holds
+///   kind   "param" | "moment" | "grad" | "counter" | "cache" | "low"
+///   of     for "low": the parameter of which this is a copy in a narrower dtype, which whoever writes the parameter
+///          writes too, and which no checkpoint holds
 ///   init   "zeros" | "ones" | "normal" | "const";  std, value
 ///   stream random stream of the initial value (and of nothing else)
-///   decay  weight decay applies;   hf   Hugging Face name, and hf_transpose
+///   decay  weight decay applies;   hf   Hugging Face name or names, hf_split their columns, and hf_transpose
 struct State {
   std::string name;
   Type type;

@@ -1,7 +1,8 @@
 // What a kernel is built for (Target) and with which sizes (Schedule). Both are plain data, so that a plan can hold
 // them. The order of a sum is an attribute of its op (`fold`, `block`) or fixed by a recipe, and no size in a schedule
-// changes it, with one exception: `vec` is the number of lanes in which sums within a row are added (recipes row and
-// attention_cached; on a GPU as on the CPU). Its default does not depend on the machine and the plan states it, so that
+// changes it, with two exceptions. `pairs`: products of bf16 go two by two, its default where Target::bf16Dot says that
+// the machine does so. And `vec` is the number of lanes in which sums within a row are added (recipes row and
+// attention_cached; on a GPU as on the CPU). Its default does not depend on the machine. The plan states both, so that
 // a plan gives the same bits everywhere; whoever chooses sizes by measurement must leave it alone.
 #pragma once
 
@@ -25,8 +26,6 @@ struct Target {
   unsigned threads = 1;         // for load balance only: never for the order of a sum
   // CUDA only, else 0:
   unsigned warp = 0;             // lanes that run together
-  unsigned maxBlockThreads = 0;  // per block
-  int64_t sharedBytes = 0;       // per block, static
   bool isCuda() const { return warp != 0; }
   /// Lanes of one vector of the dtype.
   int lanes(DType t) const { return vectorBytes / sizeOf(t); }

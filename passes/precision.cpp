@@ -7,12 +7,13 @@
 //
 //   1. fusionGroups says which ops will share a kernel: what passes from one to the next need not be in memory.
 //   2. A value is an activation when it depends on a tensor argument other than through a sum over tokens or a
-//   statistic
-//      of rows. Its uses, those through views included, are
+//      statistic of rows. Its uses, those through views included, are
 //        low      an operand that an op of autocast class `low` may take in low precision
 //        fixed    memory has to hold f32: writes, returns, ops without an element expression
 //        stream   an operand of an addition of two activations, from another group: the residual stream and its
-//        gradient other    in another group inside   in the group that computes it
+//                 gradient
+//        other    in another group
+//        inside   in the group that computes it
 //   3. An activation gets a low copy, one cast behind the op that computes it,
 //        - when it has a low use,
 //        - when nothing needs it in f32 from memory: the copy then takes its place there,

@@ -4,11 +4,9 @@
 //   1. Once per function and pair of betas: c1 = 1 / (1 - beta1^t), c2 = 1 / (1 - beta2^t), t = step + 1.
 //   2. g' = g scale;  m' = beta1 m + (1 - beta1) g';  v' = beta2 v + (1 - beta2) g' g'
 //   3. p' = p - lr (c1 m' / (sqrt(c2 v') + eps) + decay p)
+// Moments in bf16 are widened first and rounded at the end, to nearest; so is the low-precision copy of the parameter.
 // A step whose gradient is not finite (scale < 0) is not left out as adamw does.
 #include "passes/pass.h"
-
-#include "ir/diagnostics.h"
-#include "ir/opdef.h"
 
 #include <cmath>
 #include <map>
@@ -38,7 +36,11 @@ bool primitiveOptimizer(Module &m, const PassOptions &) {
         }
         return c;
       };
-      Value *p = op->operand(0), *m1 = op->operand(2), *m2 = op->operand(3);
+      auto as = [&](Value *x, DType t) {
+        return x->type.dtype == t ? x : b.value(OpKind::cast, {x}, attrs({{"dtype", nameOf(t).str()}}));
+      };
+      Value *p = op->operand(0);
+      Value *m1 = as(op->operand(2), p->type.dtype), *m2 = as(op->operand(3), p->type.dtype);
       const double beta1 = op->attrs.getFloat("beta1", 0.9), beta2 = op->attrs.getFloat("beta2", 0.999);
       Value *c1 = correction("beta1"), *c2 = correction("beta2");
       Value *g = mul(op->operand(1), op->operand(6));
@@ -49,8 +51,9 @@ bool primitiveOptimizer(Module &m, const PassOptions &) {
       if (double decay = op->attrs.getFloat("weight_decay", 0); decay > 0)
         step = add(step, scaled(p, decay));
       Value *pNew = b.value(OpKind::sub, {p, mul(step, op->operand(4))});
-      for (auto [i, v] : {std::pair(0u, pNew), {1u, m1New}, {2u, m2New}})
-        op->result(i)->replaceAllUsesWith(v);
+      Value *const now[] = {pNew, m1New, m2New, pNew};  // the last: the copy, if there is one
+      for (unsigned i = 0; i < op->numResults(); ++i)
+        op->result(i)->replaceAllUsesWith(as(now[i], op->result(i)->type.dtype));
       op->erase();
       changed = true;
     }

@@ -24,11 +24,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 // ---- signals --------------------------------------------------------------------------------------------------------
 
 volatile std::sig_atomic_t gStop = 0;
@@ -234,7 +229,7 @@ private:
   bool needsEvaluation() const { return val && step > 0 && due(run.evalEvery) && log->lastEvaluation() < step; }
 
   void loop() {
-    startedAt = now();
+    startedAt = monotonicNow();
     startStep = step;
     int skipped = 0;
     for (;;) {
@@ -249,9 +244,9 @@ private:
       if (step >= target || gStop)
         break;
       SmallStates before(s.executor);
-      const int64_t begin = now();
+      const int64_t begin = monotonicNow();
       StepResult r = runStep();
-      trainNs += now() - begin;
+      trainNs += monotonicNow() - begin;
       ++trainSteps;
       ++step;
       if (r.finite())
@@ -290,7 +285,7 @@ private:
   void report(const StepResult &r) {
     constexpr int64_t kRefresh = 100'000'000;  // ns between two states of the live line
     const bool logged = step == 1 || due(run.logEvery), visible = logged || step == target;
-    const int64_t at = now();
+    const int64_t at = monotonicNow();
     if (!visible && !(progress.live() && at - shownAt > kRefresh))
       return;
     StepMetrics metrics{step, r.loss, r.lr, r.gradNorm, trainNs / trainSteps / 1e6, 0, 0, r.lossScale};
@@ -324,7 +319,7 @@ private:
     if (!s.executor.observer)
       s.executor.observer = traced ? static_cast<KernelObserver *>(&trace) : options.profile ? &profile : nullptr;
     profiledSteps += s.executor.observer == &profile;
-    const int64_t t0 = now();
+    const int64_t t0 = monotonicNow();
     const char *last = accumulate > 1 ? "update" : "train_step";
     const float targets = float(data.targets(run.seed, step * accumulate * B, accumulate * B));
     for (int64_t k = 0; k < accumulate; ++k) {
@@ -339,7 +334,7 @@ private:
     for (size_t i = 0; i < m.function(last)->results().size(); ++i)
       std::memcpy(to[i], s.executor.result(last, i), sizeof(float));
     if (s.executor.observer == &trace)
-      trace.span(fmt::format("step {}", step + 1), t0, now());
+      trace.span(fmt::format("step {}", step + 1), t0, monotonicNow());
     s.executor.observer = nullptr;
     return r;
   }

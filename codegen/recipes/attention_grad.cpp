@@ -5,8 +5,9 @@
 //   1. delta_i = do_i . o_i for its heads; dq starts at zero.
 //   2. For each block of kb keys: k and v are packed transposed, dk and dv start at zero. For each head of queries of
 //      the group, then for each block of qb queries that sees a key of the block:
-//        S = q k^T (and ALiBi's bias), P = exp(S - lse);  dP = do v^T, dS = P (dP - delta)    [qb x kb] by tiles, in
-//        the second-level cache dv += P^T do;  dk += dS^T q;  dq += dS k
+//        S = q k^T (and ALiBi's bias), P = exp(S - lse);  dP = do v^T, dS = P (dP - delta)
+//        dv += P^T do;  dk += dS^T q;  dq += dS k
+//      by tiles; P and dS are [qb x kb], in the second-level cache.
 //   3. dk and dv of the block are stored.
 //
 // bf16 on CPUs that multiply pairs of it (Schedule::pairs): whatever a product runs over stands in pairs: q, do, k and
@@ -17,8 +18,8 @@
 // the gradient itself is narrower.
 //
 // Every element of dq is one chain over keys, every element of dk and dv one chain over heads and queries, in order:
-// the sizes of the blocks do not show. q is scaled by 1/sqrt(D) when it is copied, so dk comes out scaled; k is scaled
-// for dq.
+// the sizes of the blocks do not show. Without pairs, q is scaled by 1/sqrt(D) when it is copied, so dk comes out
+// scaled; k is scaled for dq.
 #include "codegen/recipes/attention.h"
 #include "ir/diagnostics.h"
 

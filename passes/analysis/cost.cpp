@@ -22,7 +22,7 @@ MachineRates ratesOf(const Target &t) {
   MachineRates r;
   r.fp32 = t.threads * clock * fmaPerCycle * 2 * t.lanes(DType::f32);
   // VDPBF16PS does two products per lane where one FMA does one.
-  r.bf16 = llvm::StringRef(t.features).contains("+avx512bf16") ? 2 * r.fp32 : r.fp32;
+  r.bf16 = t.bf16Dot ? 2 * r.fp32 : r.fp32;
   // A core streams about 30 GB/s from memory and 55 from the last-level cache, where others are too; memory is shared, and
   // full at about ten cores.
   r.dram = 30e9 * std::min(t.threads, 10u);

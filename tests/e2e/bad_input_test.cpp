@@ -187,6 +187,7 @@ TEST_F(BadInput, TracesAndEvents) {
   ASSERT_EQ(r.code, 0) << r.output;
   EXPECT_NE(r.output.find("GFLOP/s"), std::string::npos);
   EXPECT_NE(r.output.find("attention"), std::string::npos);
+  EXPECT_NE(r.output.find("all kernels"), std::string::npos);
   nlohmann::json trace = nlohmann::json::parse(readFile(w.path("out/trace.json")));
   int steps = 0, kernels = 0;
   for (auto &e : trace["traceEvents"]) {

@@ -21,8 +21,7 @@ struct BoundStats {
 /// before the passes; each call is judged by itself, from the states that the calls before it left in the arena.
 ///   - No kernel touches a byte outside of its parameters.
 ///   - Every kernel, on the numbers that it met, stays within the bound of its own operations (ir/kernel_bound.h) of
-///   what
-///     its group means.
+///     what its group means.
 ///   - The arena holds, to the bit, what the kernels make where no two tensors share memory: this judges the plan, and
 ///     what ir/access.h allows to share, without any reasoning of theirs.
 ///   - Results and states are as `plain` says, within a bound that follows from the operations of all kernels in order,

@@ -220,7 +220,7 @@ private:
     return true;
   }
 
-  /// ddmin: removes chunks of the `size()` numbered things, from one half of them down to single ones.
+  /// ddmin: removes chunks of the `size()` numbered things, from all of them down to single ones.
   bool minimise(const char *what, const std::function<size_t()> &size,
                 const std::function<bool(Module &, size_t first, size_t count)> &removeChunk) {
     bool any = false;

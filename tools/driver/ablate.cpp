@@ -129,8 +129,6 @@ private:
   }
 };
 
-}  // namespace
-
 Spread spreadOf(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values.empty() ? Spread() : Spread{values[values.size() / 2], values.front(), values.back()};
@@ -142,6 +140,8 @@ std::vector<std::string> ablationNames() {
     names.push_back(v.name);
   return names;
 }
+
+}  // namespace
 
 std::vector<Ablation> ablate(const AblationRequest &request, const std::function<void(const Ablation &)> &done) {
   const std::vector<std::string> names = ablationNames();

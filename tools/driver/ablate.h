@@ -14,7 +14,6 @@ namespace gptc {
 struct Spread {
   double median = 0, least = 0, most = 0;
 };
-Spread spreadOf(std::vector<double> values);
 
 struct Ablation {
   std::string name;     // "decomposed attention"
@@ -35,9 +34,6 @@ struct AblationRequest {
   unsigned threads = 0;
   std::vector<std::string> only;  // names; empty: all
 };
-
-/// Names of all variants, "all off" last.
-std::vector<std::string> ablationNames();
 
 /// Calls `done` after each variant. Throws UserError for a model that does not compile or a name that does not exist.
 std::vector<Ablation> ablate(const AblationRequest &request, const std::function<void(const Ablation &)> &done);

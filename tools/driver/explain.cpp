@@ -6,14 +6,13 @@
 //    computed from the shapes that stand there.
 #include "tools/driver/explain.h"
 
-#include "ir/access.h"
 #include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
-#include "passes/analysis/state_uses.h"
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 namespace gptc {
 
