@@ -102,7 +102,7 @@ int64_t threadsOf(const StmtNode &s) {
 
 class TextEmitter {
 public:
-  TextEmitter(std::set<UnaryOp> &functions, std::string indent) : functions(functions), indent(std::move(indent)) {}
+  explicit TextEmitter(std::set<UnaryOp> &functions) : functions(functions) {}
 
   std::string out;
 
@@ -136,11 +136,14 @@ public:
     close();
   }
 
-  void function(const MathExpansion &m) {
-    vars[m.x.get()] = uniformVal(names.fresh(m.x->name));
+  void function(const std::string &name, const MathExpansion &m) {
+    const std::string x = names.fresh(m.x->name);
+    vars[m.x.get()] = uniformVal(x);
+    open(fmt::format("GPTC_FUNCTION float {}(float {})", name, x));
     begin({m.result});
     Val v = emit(m.result);
     line(fmt::format("return {};", v.text));
+    close();
   }
 
 private:
@@ -268,10 +271,10 @@ private:
   }
 
   /// Zero in lanes that do not take part.
-  Val guarded(Val v, const char *zero = "0") const {
+  Val guarded(Val v) const {
     for (int l : active)
       if (!v.scalar() && !guards[l].empty())
-        v.lanes[l] = fmt::format("({} ? {} : {})", guards[l], v.lanes[l], zero);
+        v.lanes[l] = fmt::format("({} ? {} : 0)", guards[l], v.lanes[l]);
     return v;
   }
 
@@ -718,17 +721,16 @@ CudaKernel emitCuda(const Kernel &k, const std::string &symbol) {
   std::string phases;
   for (size_t i = 0; i < k.body.size(); ++i) {
     r.phases.push_back({fmt::format("{}_p{}", symbol, i), 0, 0});
-    TextEmitter e(functions, "");
+    TextEmitter e(functions);
     e.kernel(k, *k.body[i], r.phases.back());
     phases += "\n" + e.out;
   }
   r.text = "#include \"gptc_device.h\"\n";
   for (UnaryOp op : functions) {
-    TextEmitter e(functions, "  ");
-    e.function(expandMath(op));
-    std::string name = fmt::format("{}F32", functionOf(op));
-    r.text += fmt::format("\n#ifndef GPTC_{0}\n#define GPTC_{0}\nGPTC_FUNCTION float {0}(float x) {{\n{1}}}\n#endif\n",
-                          name, e.out);
+    TextEmitter e(functions);
+    const std::string name = fmt::format("{}F32", functionOf(op));
+    e.function(name, expandMath(op));
+    r.text += fmt::format("\n#ifndef GPTC_{0}\n#define GPTC_{0}\n{1}#endif\n", name, e.out);
   }
   r.text += phases;
   return r;

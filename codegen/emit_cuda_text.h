@@ -14,23 +14,19 @@ const char *storedType(DType t);
 const char *typeOf(DType t, bool narrow = false);
 std::string literal(double v, DType t);
 
-/// Variables keep their names, numbered where they would clash.
+/// Variables keep their names, with a mark that nothing else in the text ends in (the device layer, CUDA's headers,
+/// words of the language), and numbered where they would clash: i_, i_2.
 class Names {
 public:
   std::string fresh(const std::string &base) {
-    std::string name = base;
+    std::string name = base + "_";
     for (int n = 2; !used.insert(name).second; ++n)
       name = fmt::format("{}_{}", base, n);
     return name;
   }
 
 private:
-  // Functions of the device layer, and what else recipes might hit upon.
-  std::set<std::string> used = {"load",   "store", "barrier", "divide",  "minimum",  "maximum", "magnitude", "exp",
-                                "log",    "tanh",  "sin",     "cos",     "floor",    "thread",  "int",       "float",
-                                "double", "bool",  "auto",    "for",     "if",       "do",      "f16",       "bf16",
-                                "Vector", "Pack",  "Value",   "Global",  "bitsOf",   "floatOf", "valueOf",   "char",
-                                "long",   "new",   "this",    "default", "register", "signed",  "static"};
+  std::set<std::string> used;
 };
 
 /// exp, log, tanh, sin or cos; in f32 the text calls nameF32, which the emitter defines.

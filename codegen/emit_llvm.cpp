@@ -180,6 +180,12 @@ private:
     LValue *bits = v.bf16 ? v.bf16 : pack(DType::bf16, v.vector ? v.vector : v.scalar);
     return wide && !v.vector ? b.CreateVectorSplat(group->width, bits) : bits;
   }
+  /// A value's representation in memory; as a vector where `wide`. What a rounding left as bf16 is not rounded again.
+  LValue *toMemory(DType t, const Val &v, bool wide) {
+    if (t == DType::bf16 && v.rounded)
+      return bitsOf16(v, wide);
+    return pack(t, wide ? asVector(v) : v.scalar);
+  }
   /// A value from its representation in memory, with this shape.
   Val fromMemory(DType t, LValue *bits) {
     Val v = bits->getType()->isVectorTy() ? varying(unpack(t, bits)) : uniform(unpack(t, bits));
@@ -322,12 +328,10 @@ private:
     checkReg(buffer, at);
     if (at.uniform()) {
       GPTC_CHECK(value.uniform(), "all lanes store to one element of {}", buffer->name);
-      LValue *bits = buffer->dtype == DType::bf16 && value.rounded ? value.bf16 : pack(buffer->dtype, value.scalar);
-      b.CreateAlignedStore(bits, gep(buffer, at.scalar), align);
+      b.CreateAlignedStore(toMemory(buffer->dtype, value, false), gep(buffer, at.scalar), align);
       return;
     }
-    LValue *v =
-        buffer->dtype == DType::bf16 && value.rounded ? bitsOf16(value, true) : pack(buffer->dtype, asVector(value));
+    LValue *v = toMemory(buffer->dtype, value, true);
     if (at.linear() && at.stride == 1) {
       LValue *p = gep(buffer, at.scalar);
       if (!group->mask) {
@@ -421,9 +425,10 @@ private:
         return call(llvm::Intrinsic::cos);
       case UnaryOp::tanh:
         return perLane("tanh", v);  // LLVM 19 does not lower the intrinsic on x86
-      case UnaryOp::round_bf16:     // above
       case UnaryOp::round_f16:
         return unpack(DType::f16, pack(DType::f16, v));
+      case UnaryOp::round_bf16:  // above
+        break;
       }
       GPTC_UNREACHABLE("unary operator");
     });

@@ -1,5 +1,5 @@
-// What jit.cpp and emit_llvm.cpp share. Only these two see LLVM's IR and ORC headers, which cost seconds per file; so
-// nothing here needs them.
+// What jit.cpp and emit_llvm.cpp share. Only these two, with what emit_formats.h adds to the latter, see LLVM's IR and
+// ORC headers, which cost seconds per file; so nothing here needs them.
 #pragma once
 
 #include "ir/kernel.h"

@@ -71,7 +71,7 @@ public:
   explicit Bias(const Shape &shape, DType compute) : shape(shape), compute(compute) {}
   /// Binds the slope of a head around `body`; add() may be used inside.
   kir::Stmt withSlope(const kir::Expr &head, const std::function<Body()> &body);
-  /// score + bias of the key `uniform + lane` positions behind the query (before it where negative), in two operations:
+  /// score + bias of the key `uniform + lane` positions after the query (before it where negative), in two operations:
   /// integers up to 2^24 are exact in f32. `lane` is what varies within a vector.
   kir::Expr add(const kir::Expr &score, const kir::Expr &uniform, const kir::Expr &lane) const;
 

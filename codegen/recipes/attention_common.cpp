@@ -32,9 +32,7 @@ bool usesPairs(const Op &op, unsigned qkv, const Target &target) {
 }
 
 Tile queryTile(const Target &target, const Shape &shape, bool pairs) {
-  Tile largest = registerTile(target, DType::f32);
-  if (pairs)
-    --largest.rows;  // as in matmul
+  Tile largest = registerTile(target, DType::f32, pairs);
   if (shape.causal && shape.tokens <= 128)
     largest.rows = std::min(largest.rows, 8);
   return tileForRows(largest, shape.tokens);
@@ -102,7 +100,7 @@ Expr Bias::add(const Expr &score, const Expr &uniform, const Expr &lane) const {
   if (!shape.alibi)
     return score;
   Expr distance = cast(compute, uniform) + cast(compute, lane);
-  // Where keys behind the query are masked, the distance is never positive.
+  // Where keys after the query are masked, the distance is never positive.
   return shape.causal ? fma(slope, distance, score) : fma(-slope, unary(UnaryOp::abs, distance), score);
 }
 

@@ -339,9 +339,30 @@ private:
     body.push_back(tasksLoop(t, c.tasks, task.take()));
   }
 
+  // ---- one column at a time ----------------------------------------------------------------------------------------
+
+  /// The blocks of a column, `stride` apart in the workspaces from `first` on, added in order; and its results.
+  void addBlocks(Seq &column, const Expr &col, const Expr &first, int64_t stride) {
+    std::vector<Expr> inits, totals;
+    for (const Sum &sum : sums)
+      inits.push_back(at(sum.init, nullptr, col));
+    inits = placer.place(inits);
+    Var b = makeVar("b");
+    Seq add;
+    for (unsigned k = 0; k < sums.size(); ++k) {
+      Buffer acc = perSum("acc", k, Storage::reg, 1);
+      column.alloc(acc);
+      column.add(store(acc, imm(0), inits[k]));
+      add.add(store(acc, imm(0), load(acc, imm(0)) + load(workspaces[k], first + kir::ref(b) * stride)));
+      totals.push_back(load(acc, imm(0)));
+    }
+    column.add(loop(LoopKind::serial, b, imm(blocks), add.take()));
+    finishResults(column, totals, col);
+  }
+
   // ---- few columns --------------------------------------------------------------------------------------------------
 
-  /// Chains of `rowsEach` additions for `lanesWanted` blocks at a time (a runtime number), left in the workspaces.
+  /// Chains of `rowsEach` additions for `blocksHere` blocks at a time, left in the workspaces.
   Stmt chains(const Expr &firstBlock, const Expr &blocksHere, int width, int64_t rowsEach) {
     Var col = makeVar("col"), q = makeVar("q"), v = makeVar("v");
     Seq perColumn;
@@ -403,22 +424,10 @@ private:
     }
     Seq task;
     placer.push(task, {});
-    Var col = makeVar("col"), b = makeVar("b");
-    Seq perColumn, add;
+    Var col = makeVar("col");
+    Seq perColumn;
     placer.push(perColumn, {col});
-    std::vector<Expr> inits, totals;
-    for (const Sum &sum : sums)
-      inits.push_back(at(sum.init, nullptr, kir::ref(col)));
-    inits = placer.place(inits);
-    for (unsigned k = 0; k < sums.size(); ++k) {
-      Buffer acc = perSum("acc", k, Storage::reg, 1);
-      perColumn.alloc(acc);
-      perColumn.add(store(acc, imm(0), inits[k]));
-      add.add(store(acc, imm(0), load(acc, imm(0)) + load(workspaces[k], kir::ref(col) * imm(blocks) + kir::ref(b))));
-      totals.push_back(load(acc, imm(0)));
-    }
-    perColumn.add(loop(LoopKind::serial, b, imm(blocks), add.take()));
-    finishResults(perColumn, totals, kir::ref(col));
+    addBlocks(perColumn, kir::ref(col), kir::ref(col) * imm(blocks), 1);
     placer.pop();
     task.add(loop(LoopKind::serial, col, imm(columns), perColumn.take()));
     placer.pop();
@@ -430,59 +439,42 @@ private:
   void threadPhases() {
     makeWorkspaces();
     const int64_t whole = rows / fold, rest = rows % fold;
+    Var t = makeVar("t"), q = makeVar("q");
+    Seq task, walk;
+    placer.push(task, {t});
+    Expr b = placer.let("b", kir::ref(t) / imm(columns)), col = placer.let("col", kir::ref(t) % imm(columns));
+    Expr first = placer.let("first", b * imm(fold));
     std::vector<Buffer> acc;
-    auto open = [&](Seq &task, const std::function<Expr(unsigned)> &start) {
-      for (unsigned k = 0; k < sums.size(); ++k) {
-        acc.push_back(perSum("acc", k, Storage::reg, 1));
-        task.alloc(acc[k]);
-        task.add(store(acc[k], imm(0), start(k)));
-      }
-    };
-    {
-      Var t = makeVar("t"), q = makeVar("q");
-      Seq task, walk;
-      placer.push(task, {t});
-      Expr b = placer.let("b", kir::ref(t) / imm(columns)), col = placer.let("col", kir::ref(t) % imm(columns));
-      Expr first = placer.let("first", b * imm(fold));
-      open(task, [&](unsigned k) { return fimm(0, sums[k].node->dtype); });
-      placer.push(walk, {q});
-      Expr row = placer.let("row", first + kir::ref(q));
-      std::vector<Expr> roots;
-      for (const Sum &sum : sums)
-        roots.push_back(at(sum.element, row, col));
-      for (const Output &o : full)
-        roots.push_back(at(o.value, row, col));
-      roots = placer.place(roots, roots.size() > 1);
-      for (unsigned k = 0; k < sums.size(); ++k)
-        walk.add(store(acc[k], imm(0), load(acc[k], imm(0)) + roots[k]));
-      for (unsigned i = 0; i < full.size(); ++i)
-        walk.add(storeAt(full[i], point, roots[sums.size() + i], row, col));
-      placer.pop();
-      Expr n = rest == 0 ? imm(fold) : select(lt(b, imm(whole)), imm(fold), imm(rest));
-      task.add(loop(LoopKind::serial, q, n, walk.take()));
-      for (unsigned k = 0; k < sums.size(); ++k)
-        task.add(store(workspaces[k], kir::ref(t), load(acc[k], imm(0))));
-      placer.pop();
-      body.push_back(threadsLoop(t, blocks * columns, s.threads, task.take()));
-    }
-    Var col = makeVar("col"), b = makeVar("b");
-    Seq task, add;
-    placer.push(task, {col});
-    std::vector<Expr> inits, totals;
-    for (const Sum &sum : sums)
-      inits.push_back(at(sum.init, nullptr, kir::ref(col)));
-    inits = placer.place(inits);
-    acc.clear();
-    open(task, [&](unsigned k) { return inits[k]; });
     for (unsigned k = 0; k < sums.size(); ++k) {
-      Expr p = load(workspaces[k], kir::ref(b) * imm(columns) + kir::ref(col));
-      add.add(store(acc[k], imm(0), load(acc[k], imm(0)) + p));
-      totals.push_back(load(acc[k], imm(0)));
+      acc.push_back(perSum("acc", k, Storage::reg, 1));
+      task.alloc(acc[k]);
+      task.add(store(acc[k], imm(0), fimm(0, sums[k].node->dtype)));
     }
-    task.add(loop(LoopKind::serial, b, imm(blocks), add.take()));
-    finishResults(task, totals, kir::ref(col));
+    placer.push(walk, {q});
+    Expr row = placer.let("row", first + kir::ref(q));
+    std::vector<Expr> roots;
+    for (const Sum &sum : sums)
+      roots.push_back(at(sum.element, row, col));
+    for (const Output &o : full)
+      roots.push_back(at(o.value, row, col));
+    roots = placer.place(roots, roots.size() > 1);
+    for (unsigned k = 0; k < sums.size(); ++k)
+      walk.add(store(acc[k], imm(0), load(acc[k], imm(0)) + roots[k]));
+    for (unsigned i = 0; i < full.size(); ++i)
+      walk.add(storeAt(full[i], point, roots[sums.size() + i], row, col));
     placer.pop();
-    body.push_back(threadsLoop(col, columns, s.threads, task.take()));
+    Expr n = rest == 0 ? imm(fold) : select(lt(b, imm(whole)), imm(fold), imm(rest));
+    task.add(loop(LoopKind::serial, q, n, walk.take()));
+    for (unsigned k = 0; k < sums.size(); ++k)
+      task.add(store(workspaces[k], kir::ref(t), load(acc[k], imm(0))));
+    placer.pop();
+    body.push_back(threadsLoop(t, blocks * columns, s.threads, task.take()));
+
+    Var column = makeVar("col");
+    placer.push(task, {column});
+    addBlocks(task, kir::ref(column), kir::ref(column), columns);
+    placer.pop();
+    body.push_back(threadsLoop(column, columns, s.threads, task.take()));
   }
 
   GroupEval g;

@@ -133,7 +133,6 @@ Stmt Epilogue::emit(const Expr &batch, const Expr &firstRow, const Expr &rows, c
 }
 
 Stmt Epilogue::prefetch(const Expr &batch, const Expr &firstRow, int64_t rows, const Expr &firstCol, int64_t cols) {
-  constexpr int64_t lineBytes = 64;
   struct Full {
     Buffer buffer;
     const Type *type;
@@ -148,7 +147,7 @@ Stmt Epilogue::prefetch(const Expr &batch, const Expr &firstRow, int64_t rows, c
   return serial("i", imm(rows), [&](const Expr &i) {
     Body body;
     for (const Full &f : all) {
-      const int64_t line = lineBytes / sizeOf(f.buffer->dtype);
+      const int64_t line = cacheLine / int64_t(sizeOf(f.buffer->dtype));
       for (int64_t c = 0; c < cols; c += line) {
         Expr col = firstCol + imm(c);
         if (problem.n % cols)
@@ -390,7 +389,7 @@ private:
   /// once.
   Stmt fetchNextTile(const Expr &tile, const Expr &k0, const Expr &kl, const Expr &panel) {
     const Buffer &from = group.inputs[p.a];
-    const int64_t perLine = 64 / int64_t(sizeOf(p.stored)), rows = b.tile.rows;
+    const int64_t perLine = cacheLine / int64_t(sizeOf(p.stored)), rows = b.tile.rows;
     Expr i0 = firstRow(tile + 1), end = kl - imm(1);
     // As [K,M] a piece of each row: its last element is what the tile before has not read. As [M,K] whole lines.
     const int64_t lines = p.ta ? b.kc : rows * ceilDiv(b.kc, perLine), perPanel = ceilDiv(lines, b.panelsPerTask);
@@ -511,10 +510,7 @@ Schedule schedule(const Problem &p, const Target &target) {
   Schedule best;
   best.recipe = "matmul";
   best.pairs = matmul::usesPairs(p, target);
-  Tile largest = registerTile(target, DType::f32);
-  if (best.pairs)
-    --largest.rows;  // a broadcast pair is no memory operand when two dots use it
-  const Tile tile = tileForRows(largest, p.m);
+  const Tile tile = tileForRows(registerTile(target, DType::f32, best.pairs), p.m);
   const int64_t bytes = sizeOf(tile.dtype), nr = tile.cols();
   best.vec = tile.lanes;
   best.mr = tile.rows;

@@ -25,6 +25,7 @@ struct Problem {
 
 /// Whether a default schedule multiplies in pairs.
 inline bool usesPairs(const Problem &p, const Target &target) { return target.bf16Dot && p.stored == DType::bf16; }
+
 /// The group's outputs for elements (batch, row, col), once the sums are known.
 class Epilogue {
 public:

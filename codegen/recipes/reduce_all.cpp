@@ -96,6 +96,22 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
   out.kernel.name = g.kernelName();
   out.kernel.params = g.params(workspaces);
 
+  // Adds element c of the block at `base` to element `slot` of each sum, and stores the full results at it.
+  auto addElement = [&](Seq &element, llvm::ArrayRef<Buffer> accs, const Expr &slot) {
+    std::vector<Expr> values;
+    for (const Expr &e : sums)
+      values.push_back(e->args[0]);
+    for (const Output &o : full)
+      values.push_back(o.value);
+    values = placer.place(values, values.size() > 1);
+    for (unsigned k = 0; k < sums.size(); ++k)
+      element.add(store(accs[k], slot, load(accs[k], slot) + values[k]));
+    for (unsigned k = 0; k < full.size(); ++k) {
+      Stmt st = g.storeOutput(full[k].result, point, values[sums.size() + k]);
+      element.add(store(st->buffer, placer.place(st->index), st->value));
+    }
+  };
+
   // Blocks.
   const bool cuda = s.threads > 0;
   if (cuda) {
@@ -115,18 +131,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
     }
     placer.push(element, {i});
     placer.let(c, kir::ref(i) * lanes + kir::ref(t));
-    std::vector<Expr> values;
-    for (const Expr &e : sums)
-      values.push_back(e->args[0]);
-    for (const Output &o : full)
-      values.push_back(o.value);
-    values = placer.place(values, values.size() > 1);
-    for (unsigned k = 0; k < sums.size(); ++k)
-      element.add(store(accs[k], imm(0), load(accs[k], imm(0)) + values[k]));
-    for (unsigned k = 0; k < full.size(); ++k) {
-      Stmt st = g.storeOutput(full[k].result, point, values[sums.size() + k]);
-      element.add(store(st->buffer, placer.place(st->index), st->value));
-    }
+    addElement(element, accs, imm(0));
     placer.pop();
     Expr steps = count / imm(lanes) + select(lt(kir::ref(t), count % imm(lanes)), imm(1), imm(0));
     thread.add(loop(LoopKind::serial, i, steps, element.take()));
@@ -158,18 +163,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
       accs.push_back(acc);
     }
     placer.push(element, {c});
-    std::vector<Expr> values;
-    for (const Expr &e : sums)
-      values.push_back(e->args[0]);
-    for (const Output &o : full)
-      values.push_back(o.value);
-    values = placer.place(values, values.size() > 1);
-    for (unsigned k = 0; k < sums.size(); ++k)
-      element.add(store(accs[k], lane(), load(accs[k], lane()) + values[k]));
-    for (unsigned k = 0; k < full.size(); ++k) {
-      Stmt st = g.storeOutput(full[k].result, point, values[sums.size() + k]);
-      element.add(store(st->buffer, placer.place(st->index), st->value));
-    }
+    addElement(element, accs, lane());
     placer.pop();
     one.add(loop(LoopKind::vector, c, count, element.take(), lanes));
     for (unsigned k = 0; k < sums.size(); ++k)

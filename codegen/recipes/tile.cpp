@@ -12,12 +12,12 @@ namespace {
 Expr at(int64_t v) { return imm(v); }
 }  // namespace
 
-Tile registerTile(const Target &target, DType dtype) {
+Tile registerTile(const Target &target, DType dtype, bool pairs) {
   Tile t;
   t.dtype = dtype;
   t.lanes = target.lanes(dtype);
   t.vecs = 2;
-  t.rows = std::max<int>(1, (int(target.vectorRegisters) - 4) / 2);
+  t.rows = std::max<int>(1, (int(target.vectorRegisters) - 4) / 2 - pairs);
   return t;
 }
 
@@ -36,7 +36,7 @@ Tile tileForRows(const Tile &largest, int64_t rows) {
 }
 
 int64_t oddLines(int64_t n, DType dtype) {
-  const int64_t line = 64 / sizeOf(dtype);
+  const int64_t line = cacheLine / int64_t(sizeOf(dtype));
   return (ceilDiv(n, line) | 1) * line;
 }
 

@@ -24,8 +24,9 @@ struct Tile {
   int cols() const { return vecs * lanes; }
 };
 
-/// The largest tile that leaves registers for two vectors of B and a broadcast: 14 x 2 of 32 registers, 6 x 2 of 16.
-Tile registerTile(const Target &target, DType dtype);
+/// The largest tile that leaves registers for two vectors of B and a broadcast: 14 x 2 of 32 registers, 6 x 2 of 16;
+/// with `pairs` one row less, as a broadcast pair is no memory operand when two dots use it.
+Tile registerTile(const Target &target, DType dtype, bool pairs);
 /// As `largest`, with the number of rows (at most largest.rows, at least half of it) that wastes least when `rows` rows
 /// are cut into equal tiles, the last of which may overlap the one before it.
 Tile tileForRows(const Tile &largest, int64_t rows);
@@ -47,8 +48,8 @@ kir::Stmt tileLoop(const TileLoop &t);
 /// next one in k, `stride` away; where there is none (`odd`), zero stands for it.
 kir::Expr stepOf(bool pairs, const kir::Buffer &from, const kir::Expr &at, int64_t stride, bool odd);
 
-// ---- building blocks
-// -------------------------------------------------------------------------------------------------
+// ---- building blocks -----------------------------------------------------------------------------------------------
+
 /// for (var in 0..extent) body(var)
 kir::Stmt serial(const char *name, kir::Expr extent, const std::function<Body(const kir::Expr &)> &body);
 kir::Stmt vectorLoop(const char *name, kir::Expr extent, int lanes, const std::function<Body(const kir::Expr &)> &body);
@@ -58,6 +59,8 @@ kir::Stmt bindTo(const char *name, const kir::Expr &value, const std::function<B
 
 /// Bytes of stack buffers that a recipe may use; a little less than the kernel IR allows.
 constexpr int64_t stackBudget = 992 << 10;
+
+constexpr int64_t cacheLine = 64;  // bytes
 
 /// At least n elements, and an odd number of cache lines: rows at this distance fall into different sets of a cache.
 int64_t oddLines(int64_t n, DType dtype);
