@@ -147,14 +147,14 @@ ThreadPool::~ThreadPool() { impl->finish(); }
 
 unsigned ThreadPool::size() const { return impl->workers.size() + 1; }
 
-void ThreadPool::run(int64_t tasks, void (*fn)(void *, int64_t, int64_t), void *arg) {
+void ThreadPool::run(int64_t tasks, void (*fn)(void *, int64_t, int64_t), void *arg, int64_t grain) {
   if (tasks <= 0)
     return;
   Impl &p = *impl;
   if (tasks == 1 || p.workers.empty() || insideTask)
     return fn(arg, 0, tasks);
   p.tasks = tasks;
-  p.grain = std::max<int64_t>(1, tasks / (8 * size()));
+  p.grain = grain ? grain : std::max<int64_t>(1, tasks / (8 * size()));
   p.fn = fn;
   p.arg = arg;
   p.next.store(0, std::memory_order_relaxed);

@@ -13,9 +13,10 @@ public:
   explicit ThreadPool(unsigned threads);
   ~ThreadPool();
   unsigned size() const;
-  /// Runs fn(arg, begin, end) over [0, tasks) split dynamically in small ranges; returns when all are done. The caller
-  /// takes part. fn must not throw. One thread at a time may call run; a call from within a task runs in that thread.
-  void run(int64_t tasks, void (*fn)(void *arg, int64_t begin, int64_t end), void *arg);
+  /// Runs fn(arg, begin, end) over [0, tasks), split dynamically in ranges of `grain` tasks (0: an eighth of a thread's
+  /// share); returns when all are done. The caller takes part. fn must not throw. One thread at a time may call run; a
+  /// call from within a task runs in that thread.
+  void run(int64_t tasks, void (*fn)(void *arg, int64_t begin, int64_t end), void *arg, int64_t grain = 0);
 
 private:
   struct Impl;

@@ -3,6 +3,7 @@
 #include "ir/diagnostics.h"
 #include "ir/plan_check.h"
 #include "runtime/plan.h"
+#include "runtime/waves.h"
 
 #include <chrono>
 #include <cstring>
@@ -16,16 +17,6 @@ int64_t monotonicNow() {
 
 namespace {
 
-struct PhaseCall {
-  const CompiledPhase *phase;
-  void *const *params;
-};
-
-void runTasks(void *arg, int64_t begin, int64_t end) {
-  auto &c = *static_cast<PhaseCall *>(arg);
-  c.phase->run(c.params, begin, end);
-}
-
 [[noreturn]] void damaged(const std::string &what) {
   throw UserError(ErrorCode::PlanDamaged, what, "compile it again with this version's `gptc compile`");
 }
@@ -36,6 +27,7 @@ struct Executor::Bound {
   const Function *function;
   std::vector<BoundKernel> kernels;
   std::vector<std::byte *> args, results;
+  std::unique_ptr<Waves> waves;  // of the same kernels
 };
 
 Executor::Executor(const Module &planned, const Target &planTarget, const Target &host, Arena &arena, ThreadPool &pool,
@@ -59,6 +51,7 @@ void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
   struct Pending {
     Bound *bound;
     std::vector<const LoweredGroup *> groups;
+    std::vector<std::vector<int64_t>> bytes;  // of each kernel's parameters
   };
   std::vector<Pending> pending;
   const std::vector<PlannedKernel> all = kernelsOf(module);
@@ -72,7 +65,7 @@ void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       bound->args.push_back(place(*f, a.get()));
     for (Value *v : f->body.back()->operands())
       bound->results.push_back(place(*f, v));
-    Pending p{bound.get(), {}};
+    Pending p{bound.get(), {}, {}};
     for (const PlannedKernel &k : all) {
       if (k.op->parent() != &f->body)
         continue;
@@ -114,6 +107,7 @@ void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
         damaged(fmt::format("the places of kernel {} do not fit its parameters", k.name));
       bound->kernels.push_back(std::move(b));
       p.groups.push_back(&g);
+      p.bytes.push_back(std::move(bytes));
     }
     pending.push_back(std::move(p));
     functions[name] = std::move(bound);
@@ -124,9 +118,14 @@ void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       kernels.push_back(&g->kernel);
   std::vector<CompiledKernel> code = jit.compile(kernels);
   size_t next = 0;
-  for (Pending &p : pending)
-    for (BoundKernel &k : p.bound->kernels)
+  for (Pending &p : pending) {
+    p.bound->waves = std::make_unique<Waves>(pool.size());
+    for (size_t i = 0; i < p.groups.size(); ++i) {
+      BoundKernel &k = p.bound->kernels[i];
       k.code = std::move(code[next++]);
+      p.bound->waves->add({&k.code, k.params, p.bytes[i], k.op->numOperands()});
+    }
+  }
 }
 
 CompiledKernel Executor::compile(const kir::Kernel &kernel) { return std::move(jit.compile(&kernel)[0]); }
@@ -145,19 +144,16 @@ void Executor::run(llvm::StringRef function, llvm::ArrayRef<const void *> args) 
              args.size());
   for (size_t i = 0; i < args.size(); ++i)
     std::memcpy(f.args[i], args[i], f.function->body.args[i]->type.bytes());
+  if (!observer)
+    return f.waves->run(pool);
   for (const BoundKernel &k : f.kernels) {
-    int64_t begin = observer ? monotonicNow() : 0;
+    const int64_t begin = monotonicNow();
     for (const CompiledPhase &phase : k.code.phases) {
-      // A single task is not worth waking anybody.
-      if (phase.tasks == 1) {
-        phase.run(k.params.data(), 0, 1);
-      } else if (phase.tasks > 0) {
-        PhaseCall call{&phase, k.params.data()};
-        pool.run(phase.tasks, runTasks, &call);
-      }
+      WavePhase alone;
+      alone.add(phase, k.params.data(), pool.size());
+      alone.run(pool);
     }
-    if (observer)
-      observer->ran(k, begin, monotonicNow());
+    observer->ran(k, begin, monotonicNow());
   }
 }
 

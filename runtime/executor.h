@@ -58,6 +58,7 @@ public:
   const Module &planned() const { return module; }
   ThreadPool &threads() const { return pool; }
 
+  /// With an observer kernels run one by one; without, in waves (runtime/waves.h).
   KernelObserver *observer = nullptr;
 
 private:
