@@ -462,10 +462,11 @@ TEST(CudaText, BarriersInLoopsAndBranches) {
   if (!simt::HostModule::possible())
     GTEST_SKIP() << "no C++ compiler: set CXX";
   using namespace kir;
-  Buffer x = makeBuffer("x", DType::f32, Storage::global, 256),
-         y = makeBuffer("y", DType::f32, Storage::global, 6, true);
-  Buffer part = makeBuffer("part", DType::f32, Storage::shared, 64);
-  Var b = makeVar("b"), i = makeVar("i"), t = makeVar("t"), s = makeVar("s", DType::f32);
+  // The names are words of the language, of the device layer and of CUDA: what a kernel calls its own clashes with none.
+  Buffer x = makeBuffer("load", DType::f32, Storage::global, 256),
+         y = makeBuffer("store", DType::f32, Storage::global, 6, true);
+  Buffer part = makeBuffer("expF32", DType::f32, Storage::shared, 64);
+  Var b = makeVar("thread"), i = makeVar("blockIndex"), t = makeVar("int"), s = makeVar("hypotf", DType::f32);
   Expr slot = kir::ref(b) * 3 + kir::ref(i);
   auto once = [&](Expr value) { return loop(LoopKind::block_thread, makeVar("u"), imm(1), {store(y, slot, value)}); };
   Stmt fill = loop(LoopKind::block_thread, t, imm(64),
