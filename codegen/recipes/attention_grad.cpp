@@ -1,14 +1,16 @@
 // attention_grad: probabilities are recomputed from the log-sum-exp, block by block (Dao et al. 2022, "FlashAttention",
 // algorithm 4).
 //
-//   A task owns one head of keys of one sequence, so that every sum has one owner.
+//   A task owns one head of keys of one sequence, so that every sum has one owner; or, where those are few (task = 1),
+//   one head of queries.
 //   1. delta_i = do_i . o_i for its heads; dq starts at zero.
 //   2. For each block of kb keys: k and v are packed transposed, dk and dv start at zero. For each head of queries of
 //      the group, then for each block of qb queries that sees a key of the block:
 //        S = q k^T (and ALiBi's bias), P = exp(S - lse);  dP = do v^T, dS = P (dP - delta)
 //        dv += P^T do;  dk += dS^T q;  dq += dS k
 //      by tiles; P and dS are [qb x kb], in the second-level cache.
-//   3. dk and dv of the block are stored.
+//   3. dk and dv of the block, which heads that share keys add to a total in order, are stored; with a task for each
+//      head they go to a workspace, and tasks of a second phase add them in the same order.
 //
 // bf16 on CPUs that multiply pairs of it (Schedule::pairs): whatever a product runs over stands in pairs: q, do, k and
 // v along d for S and dP; rows of q, do, P and dS for dk and dv; rows of k, and dS along keys, for dq. P and dS are
@@ -17,9 +19,9 @@
 // Sums are f32 whatever the gradient is stored in; dq, which grows from block to block, does so in a workspace where
 // the gradient itself is narrower.
 //
-// Every element of dq is one chain over keys, every element of dk and dv one chain over heads and queries, in order:
-// the sizes of the blocks do not show. Without pairs, q is scaled by 1/sqrt(D) when it is copied, so dk comes out
-// scaled; k is scaled for dq.
+// Every element of dq is one chain over keys, every element of dk and dv one chain over queries for each head, and
+// these are added in order: neither the sizes of the blocks nor the tasks show. Without pairs, q is scaled by 1/sqrt(D)
+// when it is copied, so dk comes out scaled; k is scaled for dq.
 #include "codegen/recipes/attention.h"
 #include "ir/diagnostics.h"
 
@@ -47,6 +49,7 @@ public:
     pairs = s.pairs && group.compute == DType::f32 && qkv.buffer->dtype == DType::bf16 && dout->dtype == DType::bf16;
     if (pairs)
       tile.rows = int(roundUp(tile.rows, 2));
+    byHeads = s.task == 1 && shape.group() > 1;
     sizePadded = roundUp(shape.size, tile.lanes);
     keysPerBlock = std::min(roundUp(s.kb, nr()), roundUp(shape.tokens, nr()));
     queriesPerBlock = std::min(roundUp(s.qb, tile.rows), roundUp(shape.tokens, tile.rows));
@@ -58,22 +61,30 @@ public:
     keyBlocks = ceilDiv(shape.tokens, keysPerBlock);
     queryBlocks = ceilDiv(shape.tokens, queriesPerBlock);
     delta = makeBuffer("delta", dtype(), Storage::global, shape.batch * shape.heads * shape.tokens, true);
+    used = {delta};
     if (dqkv.buffer->dtype != dtype())
-      dQueries = makeBuffer("dq", dtype(), Storage::global, delta->size * sizePadded, true);
+      used.push_back(dQueries = makeBuffer("dq", dtype(), Storage::global, delta->size * sizePadded, true));
+    if (byHeads)
+      for (auto [buffer, name] : {std::pair(&headKeys, "dkh"), {&headValues, "dvh"}})
+        used.push_back(*buffer = makeBuffer(name, dtype(), Storage::global, delta->size * sizePadded, true));
   }
 
-  Stmt kernel() {
-    return parallel("t", shape.batch * shape.kvHeads, [&](const Expr &t) {
-      return Body{bindTo("b", t / imm(shape.kvHeads), [&](const Expr &b) {
-        return Body{bindTo("kv", t % imm(shape.kvHeads),
-                           [&](const Expr &kv) { return Body{dropout.withKey(b, [&] { return task(b, kv); })}; })};
+  Body kernel() {
+    const int64_t each = byHeads ? shape.heads : shape.kvHeads;
+    Body body = {parallel("t", shape.batch * each, [&](const Expr &t) {
+      return Body{bindTo("b", t / imm(each), [&](const Expr &b) {
+        return Body{bindTo("head", t % imm(each), [&](const Expr &head) {
+          Expr kv = byHeads ? head / imm(shape.group()) : head, first = byHeads ? head : head * shape.group();
+          return Body{dropout.withKey(b, [&] { return task(b, kv, first); })};
+        })};
       })};
-    });
+    })};
+    if (byHeads)
+      body.push_back(addHeads());
+    return body;
   }
 
-  std::vector<Buffer> workspaces() const {
-    return dQueries ? std::vector<Buffer>{delta, dQueries} : std::vector<Buffer>{delta};
-  }
+  std::vector<Buffer> workspaces() const { return used; }
 
 private:
   /// Tiles of keys may reach past the block; what they find there goes to rows that nobody stores.
@@ -88,12 +99,16 @@ private:
   int64_t perStep() const { return pairs ? 2 : 1; }
   DType packed() const { return pairs ? DType::u32 : dtype(); }
   int64_t stackElements() const {
+    const int64_t totals = addsHeads() ? 2 * keysPerBlock * sizePadded : 0;
     if (pairs)
       return 2 * keysPerBlock * depth() + (keysPerBlock / 2 + 2 * keyRows() + 2 * queriesPerBlock) * sizePadded +
-             queriesPerBlock * stride() + queriesPerBlock * rowStride() / 2 + 2 * tile.rows * nr();
+             queriesPerBlock * stride() + queriesPerBlock * rowStride() / 2 + 2 * tile.rows * nr() + totals;
     return 2 * keysPerBlock * shape.size + (keysPerBlock + 2 * keyRows() + 2 * queriesPerBlock) * sizePadded +
-           2 * queriesPerBlock * stride() + 2 * tile.rows * nr();
+           2 * queriesPerBlock * stride() + 2 * tile.rows * nr() + totals;
   }
+  int64_t headsPerTask() const { return byHeads ? 1 : shape.group(); }
+  /// Whether a task adds the gradients of keys of several heads.
+  bool addsHeads() const { return headsPerTask() > 1; }
   Expr perRow(const Expr &b, const Expr &h, const Expr &i) const { return (b * shape.heads + h) * shape.tokens + i; }
 
   Buffer input(const Op &op, unsigned i) const { return group.inputs[op.operand(i)->index]; }
@@ -116,12 +131,17 @@ private:
     return dQueries ? perRow(b, h, i) * sizePadded : dqkv.query(b, i, h);
   }
 
-  Body task(const Expr &b, const Expr &kv) {
+  /// Heads of queries from `firstHead` on, which share the head `kv` of keys.
+  Body task(const Expr &b, const Expr &kv, const Expr &firstHead) {
     keysT = stack("kt", keysPerBlock * depth(), packed());
     valuesT = stack("vt", keysPerBlock * depth(), packed());
     keys = stack("k", keysPerBlock / perStep() * sizePadded, packed());
     dKeys = stack("dk", keyRows() * sizePadded, dtype());
     dValues = stack("dv", keyRows() * sizePadded, dtype());
+    if (addsHeads()) {
+      totalKeys = stack("dks", keysPerBlock * sizePadded, dtype());
+      totalValues = stack("dvs", keysPerBlock * sizePadded, dtype());
+    }
     queries = leftQueries = stack("q", queriesPerBlock / perStep() * sizePadded, packed());
     douts = leftDouts = stack("do", queriesPerBlock / perStep() * sizePadded, packed());
     probs = stack("p", queriesPerBlock / perStep() * stride(), packed());
@@ -134,17 +154,18 @@ private:
     score = stack("s", tile.rows * nr(), dtype());
     dProb = stack("dp", tile.rows * nr(), dtype());
 
-    Body body = {serial("g", imm(shape.group()), [&](const Expr &g) { return prepare(b, kv * shape.group() + g); }),
+    Body body = {serial("g", imm(headsPerTask()), [&](const Expr &g) { return prepare(b, firstHead + g); }),
                  fill(probs, imm(0), imm(probs->size)), fill(dScores, imm(0), imm(dScores->size))};
     if (pairs)
       body.push_back(fill(dScoreRows, imm(0), imm(dScoreRows->size)));
     body.push_back(serial("jb", imm(keyBlocks), [&](const Expr &jb) {
       Expr j0 = jb * keysPerBlock;
       Expr count = shape.tokens % keysPerBlock ? min(imm(keysPerBlock), imm(shape.tokens) - j0) : imm(keysPerBlock);
-      return Body{bindTo("keys", count, [&](const Expr &count) { return keyBlock(b, kv, jb, j0, count); })};
+      return Body{bindTo("keys", count, [&](const Expr &count) { return keyBlock(b, kv, firstHead, jb, j0, count); })};
     }));
     if (dQueries)
-      body.push_back(serial("g", imm(shape.group()), [&](const Expr &g) { return storeQueryGrads(b, kv, g); }));
+      body.push_back(
+          serial("g", imm(headsPerTask()), [&](const Expr &g) { return storeQueryGrads(b, firstHead + g); }));
     for (const Buffer &s : locals)
       body = {alloc(s, std::move(body))};
     return body;
@@ -163,8 +184,8 @@ private:
     })};
   }
 
-  Body storeQueryGrads(const Expr &b, const Expr &kv, const Expr &g) {
-    return {bindTo("h", kv * shape.group() + g, [&](const Expr &h) {
+  Body storeQueryGrads(const Expr &b, const Expr &head) {
+    return {bindTo("h", head, [&](const Expr &h) {
       return Body{serial("i", imm(shape.tokens), [&](const Expr &i) {
         return Body{vectorLoop("x", imm(shape.size), tile.lanes, [&](const Expr &x) {
           return Body{store(dqkv.buffer, dqkv.query(b, i, h) + x, scaledLate(load(dQueries, queryGrad(b, i, h) + x)))};
@@ -175,7 +196,39 @@ private:
   /// 1/sqrt(D) on what was computed from unscaled pairs.
   Expr scaledLate(const Expr &e) const { return pairs ? e * fimm(shape.scale()) : e; }
 
-  Body keyBlock(const Expr &b, const Expr &kv, const Expr &jb, const Expr &j0, const Expr &count) {
+  /// Element x of `count` rows of gradients of keys and values: each(j, x).
+  Stmt eachGradient(const Expr &count, const std::function<Body(const Expr &, const Expr &)> &each) {
+    return serial("j", count, [&](const Expr &j) {
+      return Body{vectorLoop("x", imm(shape.size), tile.lanes, [&](const Expr &x) { return each(j, x); })};
+    });
+  }
+  Body storeKeyGrads(const Expr &b, const Expr &kv, const Expr &j, const Expr &x, const Expr &dk, const Expr &dv) {
+    return {store(dqkv.buffer, dqkv.key(b, j, kv) + x, scaledLate(dk)),
+            store(dqkv.buffer, dqkv.value(b, j, kv) + x, dv)};
+  }
+
+  /// The second phase: what heads that share keys have left in workspaces.
+  Stmt addHeads() {
+    const int64_t rows = 16, blocks = ceilDiv(shape.tokens, rows);
+    return parallel("t", shape.batch * shape.kvHeads * blocks, [&](const Expr &t) {
+      return Body{bindTo("b", t / imm(shape.kvHeads * blocks), [&](const Expr &b) {
+        return Body{bindTo("kv", t / imm(blocks) % imm(shape.kvHeads), [&](const Expr &kv) {
+          Expr j0 = t % imm(blocks) * rows;
+          return Body{eachGradient(min(imm(rows), imm(shape.tokens) - j0), [&](const Expr &j, const Expr &x) {
+            Expr dk = fimm(0, dtype()), dv = dk;
+            for (int64_t g = 0; g < shape.group(); ++g) {
+              Expr at = perRow(b, kv * shape.group() + g, j0 + j) * sizePadded + x;
+              dk = dk + load(headKeys, at), dv = dv + load(headValues, at);
+            }
+            return storeKeyGrads(b, kv, j0 + j, x, dk, dv);
+          })};
+        })};
+      })};
+    });
+  }
+
+  Body keyBlock(const Expr &b, const Expr &kv, const Expr &firstHead, const Expr &jb, const Expr &j0,
+                const Expr &count) {
     Body out;
     auto pack = [&](const Expr &base, const Buffer &to) {
       PanelPack p;
@@ -198,36 +251,45 @@ private:
         pairs ? copyRowPairs(qkv.buffer, keyOf, keys, imm(0), sizePadded, count, shape.size, sizePadded, tile.lanes)
               : copyRows(qkv.buffer, keyOf, keys, imm(0), sizePadded, count, shape.size, sizePadded, tile.lanes,
                          shape.scale()));
-    out.push_back(fill(dKeys, imm(0), imm(dKeys->size)));
-    out.push_back(fill(dValues, imm(0), imm(dValues->size)));
+    if (addsHeads())
+      for (const Buffer &total : {totalKeys, totalValues})
+        out.push_back(fill(total, imm(0), imm(total->size)));
     Expr firstBlock = shape.causal ? j0 / imm(queriesPerBlock) : imm(0);
-    out.push_back(serial("g", imm(shape.group()), [&](const Expr &g) {
-      return Body{serial("ib", imm(queryBlocks) - firstBlock, [&](const Expr &ib) {
+    auto queryBlocksOf = [&](const Expr &h) {
+      return serial("ib", imm(queryBlocks) - firstBlock, [&](const Expr &ib) {
         return Body{bindTo("i0", (firstBlock + ib) * queriesPerBlock, [&](const Expr &i0) {
           Expr rows =
               shape.tokens % queriesPerBlock ? min(imm(queriesPerBlock), imm(shape.tokens) - i0) : imm(queriesPerBlock);
           return Body{bindTo("queries", rows, [&](const Expr &rows) {
-            return Body{
-                bias.withSlope(kv * shape.group() + g, [&] { return queryBlock(b, kv, g, j0, count, i0, rows); })};
+            return Body{bias.withSlope(h, [&] { return queryBlock(b, h, j0, count, i0, rows); })};
           })};
         })};
+      });
+    };
+    out.push_back(serial("g", imm(headsPerTask()), [&](const Expr &g) {
+      return Body{bindTo("h", firstHead + g, [&](const Expr &h) {
+        return Body{fill(dKeys, imm(0), imm(dKeys->size)), fill(dValues, imm(0), imm(dValues->size)), queryBlocksOf(h),
+                    eachGradient(count, [&](const Expr &j, const Expr &x) {
+                      Expr at = j * sizePadded + x, dk = load(dKeys, at), dv = load(dValues, at);
+                      if (addsHeads())
+                        return Body{store(totalKeys, at, load(totalKeys, at) + dk),
+                                    store(totalValues, at, load(totalValues, at) + dv)};
+                      if (!byHeads)
+                        return storeKeyGrads(b, kv, j0 + j, x, dk, dv);
+                      Expr to = perRow(b, h, j0 + j) * sizePadded + x;
+                      return Body{store(headKeys, to, dk), store(headValues, to, dv)};
+                    })};
       })};
     }));
-    out.push_back(serial("j", count, [&](const Expr &j) {
-      auto give = [&](const Buffer &from, const Expr &to, bool scaled) {
-        return vectorLoop("x", imm(shape.size), tile.lanes, [&](const Expr &x) {
-          Expr sum = load(from, j * sizePadded + x);
-          return Body{store(dqkv.buffer, to + x, scaled ? scaledLate(sum) : sum)};
-        });
-      };
-      return Body{give(dKeys, dqkv.key(b, j0 + j, kv), true), give(dValues, dqkv.value(b, j0 + j, kv), false)};
-    }));
+    if (addsHeads())
+      out.push_back(eachGradient(count, [&](const Expr &j, const Expr &x) {
+        Expr at = j * sizePadded + x;
+        return storeKeyGrads(b, kv, j0 + j, x, load(totalKeys, at), load(totalValues, at));
+      }));
     return out;
   }
 
-  Body queryBlock(const Expr &b, const Expr &kv, const Expr &g, const Expr &j0, const Expr &count, const Expr &i0,
-                  const Expr &rows) {
-    Expr h = kv * shape.group() + g;
+  Body queryBlock(const Expr &b, const Expr &h, const Expr &j0, const Expr &count, const Expr &i0, const Expr &rows) {
     Expr tiles = (rows + (tile.rows - 1)) / imm(tile.rows);
     Expr panels = (count + (nr() - 1)) / imm(nr());
     auto queryOf = [&](const Expr &i) { return qkv.query(b, i0 + i, h); };
@@ -261,7 +323,7 @@ private:
       if (shape.causal)
         seen = max(imm(0), min(panels, (i0 + first + (tile.rows - 1 + nr()) - j0) / imm(nr())));
       return Body{bindTo("seen", seen, [&](const Expr &seen) {
-        Body body = {serial("p", seen, [&](const Expr &p) { return scores(h, g, b, j0, i0, first, p); })};
+        Body body = {serial("p", seen, [&](const Expr &p) { return scores(h, b, j0, i0, first, p); })};
         if (shape.causal) {
           Expr unseen = (panels - seen) * nr();
           body.push_back(serial("r", imm(tile.rows / perStep()), [&](const Expr &r) {
@@ -350,8 +412,7 @@ private:
   }
 
   /// P and dS of one tile of queries and one panel of keys.
-  Body scores(const Expr &h, const Expr &g, const Expr &b, const Expr &j0, const Expr &i0, const Expr &first,
-              const Expr &p) {
+  Body scores(const Expr &h, const Expr &b, const Expr &j0, const Expr &i0, const Expr &first, const Expr &p) {
     auto product = [&](const Buffer &left, const Buffer &right, const Buffer &to) {
       TileLoop t;
       t.tile = tile;
@@ -443,12 +504,16 @@ private:
   Buffer dout, out, lse;
   Tile tile;
   bool pairs;
+  bool byHeads;  // a task is one head of queries that shares its keys with others
   int64_t keysPerBlock, keyBlocks, queriesPerBlock, queryBlocks, sizePadded;
   std::vector<Buffer> locals;
   Buffer keysT, valuesT, keys, dKeys, dValues, queries, douts, probs, dScores, score, dProb, delta;
   // The same as queries, douts and dScores where nothing is paired.
   Buffer leftQueries, leftDouts, dScoreRows;
-  Buffer dQueries;  // null where dq grows in the result
+  Buffer dQueries;                // null where dq grows in the result
+  Buffer totalKeys, totalValues;  // dk and dv of the block over the heads of the task, where there are several
+  Buffer headKeys, headValues;    // of each head, where each is a task
+  std::vector<Buffer> used;       // workspaces
 };
 
 bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention_grad); }
@@ -468,6 +533,9 @@ Schedule defaults(const Op &fused, const Target &target) {
   // Larger blocks compute more above the diagonal, smaller ones load and store sums more often.
   s.kb = shape.tokens <= 128 ? 32 : 128;
   s.qb = shape.tokens <= 128 ? roundUp(32, tile.rows) : 4 * tile.rows;
+  // Heads of queries as tasks cost a workspace: where heads of keys would leave a fifth of the threads idle.
+  const int64_t tasks = shape.batch * shape.kvHeads;
+  s.task = shape.group() > 1 && 5 * tasks < 4 * roundUp(tasks, int64_t(target.threads));
   return s;
 }
 
@@ -479,7 +547,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
   LoweredGroup out;
   out.kernel.name = group.kernelName();
   out.kernel.params = group.params(backward.workspaces());
-  out.kernel.body = {backward.kernel()};
+  out.kernel.body = backward.kernel();
   for (const Buffer &w : backward.workspaces())
     out.workspaceBytes.push_back(w->size * int64_t(sizeOf(w->dtype)));
   return out;

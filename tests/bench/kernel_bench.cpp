@@ -1,8 +1,9 @@
-// kernel_bench [FILTER] [--threads N] [--bf16] [--cold] [--schedule "matmul mr=.. .."] [--emit]: speed of the generated
-// matmul and attention kernels at the shapes of GPT-2 124M (1024 tokens) and of the small character model, against the
-// peak of the same core in the same moment.
+// kernel_bench [FILTER] [--threads N] [--bf16 | --f16] [--cold] [--schedule "matmul mr=.. .."] [--emit]: speed of the
+// generated matmul and attention kernels at the shapes of GPT-2 124M (1024 tokens) and of the small character model,
+// against the peak of the same core in the same moment.
 //
-// --bf16 stores all but weight gradients in bf16; the peak is then that of dot products of pairs where there are any.
+// --bf16 and --f16 store all but weight gradients so; for bf16 the peak is that of dot products of pairs where there
+// are any.
 //
 // --cold empties the caches before each measurement, as a training step does for most of what a kernel reads.
 //
@@ -99,7 +100,7 @@ struct Case {
   double flops = 0, bytes = 0;  // bytes: memory traffic that cannot be avoided, for cases that memory limits
 };
 
-std::string stored = "f32";  // or bf16
+std::string stored = "f32";  // or bf16, f16
 
 std::string type(std::initializer_list<int64_t> dims, const std::string &dtype = stored) {
   std::string s = dtype + "[";
@@ -132,13 +133,16 @@ Case product(const std::string &name, int64_t m, int64_t n, int64_t k, const std
   return c;
 }
 
-Case attention(const std::string &name, int64_t b, int64_t t, int64_t h, int64_t d, bool grad, double p = 0) {
+/// Of h heads of queries and `kv` (0: as many) of keys.
+Case attention(const std::string &name, int64_t b, int64_t t, int64_t h, int64_t d, bool grad, double p = 0,
+               int64_t kv = 0) {
   Case c;
   c.kind = grad ? "attention_grad" : "attention";
-  c.name = fmt::format("{} B{} T{} H{} D{}{}", name, b, t, h, d, p > 0 ? " dropout" : "");
+  c.name = fmt::format("{} B{} T{} H{}{} D{}{}", name, b, t, h, kv ? fmt::format("/{}", kv) : "", d,
+                       p > 0 ? " dropout" : "");
   c.flops = 2.0 * double(b) * double(h) * double(t) * double(t) * double(d) * (grad ? 2.5 : 1);
-  std::string qkv = type({b, t, 3 * h * d}), o = type({b, t, h * d}), lse = type({b, h, t}, "f32");
-  std::string at = fmt::format("{{n_head={}{}}}", h, p > 0 ? fmt::format(", p={}, stream=3", p) : "");
+  std::string qkv = type({b, t, (h + 2 * (kv ? kv : h)) * d}), o = type({b, t, h * d}), lse = type({b, h, t}, "f32");
+  std::string at = fmt::format("{{n_head={}, n_kv_head={}{}}}", h, kv, p > 0 ? fmt::format(", p={}, stream=3", p) : "");
   std::string seeds = p > 0 ? ", %seed: i64[], %step: i64[], %seq: i64[]" : "",
               use = p > 0 ? ", %seed, %step, %seq" : "";
   if (grad) {
@@ -189,6 +193,8 @@ std::vector<Case> cases() {
   all.push_back(attention("attention_grad", 4, 1024, 12, 64, true));
   all.push_back(attention("attention", 4, 1024, 12, 64, false, 0.2));
   all.push_back(attention("attention_grad", 4, 1024, 12, 64, true, 0.2));
+  all.push_back(attention("attention", 1, 1024, 12, 64, false, 0, 1));
+  all.push_back(attention("attention_grad", 1, 1024, 12, 64, true, 0, 1));
   all.push_back(attention("attention", 12, 64, 4, 32, false));
   all.push_back(attention("attention_grad", 12, 64, 4, 32, true));
   all.push_back(cached(1024, 12, 64));
@@ -226,8 +232,8 @@ int main(int argc, char **argv) {
       threads = unsigned(std::atoi(argv[++i]));
     else if (a == "--schedule" && i + 1 < argc)
       given = argv[++i];
-    else if (a == "--bf16")
-      stored = "bf16";
+    else if (a == "--bf16" || a == "--f16")
+      stored = a.substr(2);
     else if (a == "--cold")
       cold = true;
     else if (a == "--emit")
@@ -283,6 +289,9 @@ int main(int argc, char **argv) {
       else if (b->dtype == DType::bf16)
         for (int64_t i = 0; i < b->size; ++i)
           static_cast<uint16_t *>(params.back())[i] = kir::bitsOfBF16(kir::roundBF16(value(i)));
+      else if (b->dtype == DType::f16)
+        for (int64_t i = 0; i < b->size; ++i)
+          static_cast<uint16_t *>(params.back())[i] = kir::bitsOfF16(kir::roundF16(value(i)));
       else
         std::memset(params.back(), 0, bytes);
       if (b->dtype == DType::i64)  // the position of a cached attention

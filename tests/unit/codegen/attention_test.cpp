@@ -166,7 +166,7 @@ TEST(Attention, SizesNeverChangeBits) {
                                           {true, 0.2, true, DType::f32},
                                           {false, 0.2, true, DType::f32},
                                           {true, 0.2, true, DType::bf16}}) {
-    Both b = both({2, 151, 4, 2, 24, causal, p, alibi, stored}, 1);
+    Both b = both({2, 151, 6, 2, 24, causal, p, alibi, stored}, 1);
     Target target = hostTarget();
     target.bf16Dot = true;
     std::vector<Tensor> forward = run(b.forward, b.in, {.target = target}),
@@ -180,7 +180,7 @@ TEST(Attention, SizesNeverChangeBits) {
     }
     for (const char *text :
          {"attention_grad vec=16 mr=14 nr=32 qb=14 kb=32", "attention_grad vec=8 mr=6 nr=16 qb=60 kb=48",
-          "attention_grad vec=16 mr=9 nr=32 qb=1000 kb=1000"}) {
+          "attention_grad vec=16 mr=9 nr=32 qb=1000 kb=1000", "attention_grad vec=16 task=1 mr=8 nr=32 qb=40 kb=64"}) {
       Schedule s;
       ASSERT_TRUE(Schedule::parse(text, s)) << text;
       s.pairs = stored == DType::bf16;
