@@ -4,7 +4,8 @@
 //
 // Groups
 //   matmul     a matmul and pointwise ops on its result (bias, activation or its gradient, dropout, residual). Not
-//              behind a sum over tokens (`fold` or `init`): such a result is only complete after the last block.
+//              behind a sum over tokens (`fold` or `init`): such a result is only complete after the last block. With a
+//              weight's gradient goes that of the bias: the sum of the matmul's second operand over the same tokens.
 //   row        row ops and pointwise ops on one domain: residual + norm, with the sum as another result; loss and its
 //              gradient
 //   pointwise  pointwise and gather ops on one domain. adamw stays alone: its working set is seven arrays already
@@ -24,8 +25,8 @@
 //   4. A group's results are the values used outside (of attention ops all); its operands are in order of first use.
 //
 // Options: epilogue, row, pointwise, fold (default true) switch a kind of growth off, for ablation; bias the growth of
-// matmuls by a bias. max (default 32):
-// ops per group; scalar groups are not bounded, as their kernels are one task.
+// matmuls by a bias or its gradient. max (default 32): ops per group; scalar groups are not bounded, as their kernels
+// are one task.
 #include "passes/pass.h"
 
 #include "ir/access.h"
@@ -101,8 +102,11 @@ public:
       growAll("row");
     if (options.values.getBool("pointwise", true))
       growAll("pointwise");
-    if (options.values.getBool("fold", true))
+    if (options.values.getBool("fold", true)) {
+      if (options.values.getBool("bias", true))
+        joinBiasGradients();
       joinSums();
+    }
   }
 
   /// Step 4.
@@ -344,6 +348,36 @@ private:
       if (u->ops.empty() || !is(u, kind) || !canAnchor(*u->anchor))
         continue;
       while (grow(u)) {
+      }
+    }
+  }
+
+  void joinBiasGradients() {
+    for (auto &owned : units) {
+      Unit *u = owned.get();
+      if (u->ops.empty() || !is(u, "matmul"))
+        continue;
+      const Op &product = *u->anchor;
+      const int64_t fold = product.attrs.getInt("fold");
+      if (fold == 0 || !product.attrs.getBool("ta") || product.attrs.getBool("tb") || product.attrs.getInt("batch"))
+        continue;
+      auto sumFor = [&](const Value *from) -> Unit * {
+        for (Op *user : from->users())
+          if (Unit *other = unitOfOp(user); other && user->is(OpKind::reduce_sum) && user->operand(0) == from &&
+                                            other->ops.size() == 1 && user->attrs.getInt("fold") == fold &&
+                                            user->attrs.getInt("lead") + 1 == int64_t(from->type.rank()))
+            return other;
+        return nullptr;
+      };
+      const Value *dy = product.operand(1);
+      Unit *sum = sumFor(dy);
+      for (Op *user : dy->users())
+        if (!sum && copied.contains(user))
+          sum = sumFor(user->result());
+      Op *anchor = u->anchor;
+      if (Unit *merged = sum ? tryMerge(u, sum) : nullptr) {
+        merged->kind = "matmul";
+        merged->anchor = anchor;
       }
     }
   }

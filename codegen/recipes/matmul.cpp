@@ -5,6 +5,8 @@
 //   3. for each tile of mr rows it runs the micro-kernel over the panels: mr x nr accumulators, one chain of FMAs each.
 //   4. After the last block of k the epilogue reads the finished tile from the first-level cache and stores the group's
 //      outputs.
+// A bias gradient, the sum of B's rows, is added up from each block of B that has just been packed, by the tasks with
+// the first rows of the result (cuBLASLt's BGRADB).
 //
 // bf16 and f16. Sums are f32 whatever is stored. Panels of B hold f32, and so does a copy of each tile of A, as
 // converting an element for each vector would cost more than the FMA. On CPUs that multiply pairs of bf16 (Schedule::
@@ -41,6 +43,10 @@ std::string Problem::read(const Op &fused, Problem &p) {
       if (p.anchor)
         return "two matmuls";
       p.anchor = &op;
+    } else if (op.is(OpKind::reduce_sum)) {
+      if (p.columnSum)
+        return "two sums";
+      p.columnSum = &op;
     } else if (!op.isOneOf(OpKind::yield, OpKind::constant) && op.def().fusion != FusionKind::pointwise) {
       return fmt::format("{} is not pointwise", op.name());
     }
@@ -60,8 +66,17 @@ std::string Problem::read(const Op &fused, Problem &p) {
   p.batchDims = unsigned(op.attrs.getInt("batch"));
 
   for (const Value *v : fused.body->back()->operands())
-    if (!v->type.sameShape(op.result()->type))
+    if (!v->type.sameShape(op.result()->type) && v->def != p.columnSum)
       return "a result of another shape than the matmul's";
+  if (const Op *sum = p.columnSum) {
+    const Value *from = sum->operand(0);
+    if (from->def && from->def->is(OpKind::cast))
+      from = from->def->operand(0);
+    const Value *init = sum->numOperands() > 1 ? sum->operand(1) : nullptr;
+    if (from != op.operand(1) || p.tb || p.batchDims || !p.fold || sum->attrs.getInt("fold") != p.fold ||
+        sum->attrs.getInt("lead") + 1 != int64_t(from->type.rank()) || (init && init->def))
+      return "a sum of something else than the second operand's rows";
+  }
 
   const Type &a = op.operand(0)->type, &b = op.operand(1)->type, &c = op.result()->type;
   // Dimensions that are walked by one index must follow each other in memory without gaps.
@@ -120,11 +135,15 @@ Stmt Epilogue::emit(const Expr &batch, const Expr &firstRow, const Expr &rows, c
   group.setDomain(p);
   group.bind(problem.anchor->result(), [element](const Point &) { return element; });
   std::vector<Expr> roots;
+  std::vector<unsigned> results;
   for (unsigned r = 0; r < group.outputs.size(); ++r)
-    roots.push_back(group.at(group.output(r), p));
+    if (!isColumnSum(r)) {
+      results.push_back(r);
+      roots.push_back(group.at(group.output(r), p));
+    }
   roots = placer.place(roots);
-  for (unsigned r = 0; r < group.outputs.size(); ++r) {
-    Stmt st = group.storeOutput(r, p, roots[r]);
+  for (auto [r, root] : llvm::zip_equal(results, roots)) {
+    Stmt st = group.storeOutput(r, p, root);
     inCol.add(store(st->buffer, placer.place(st->index), st->value));
   }
   inRow.add(loop(LoopKind::vector, j, cols, inCol.take(), lanes));
@@ -140,7 +159,8 @@ Stmt Epilogue::prefetch(const Expr &batch, const Expr &firstRow, int64_t rows, c
   std::vector<Full> all;
   const Type &shape = problem.anchor->result()->type;
   for (unsigned i = 0; i < group.outputs.size(); ++i)
-    all.push_back({group.outputs[i], &group.output(i)->type});
+    if (!isColumnSum(i))
+      all.push_back({group.outputs[i], &group.output(i)->type});
   for (unsigned i = 0; i < group.inputs.size(); ++i)
     if (i != problem.a && i != problem.b && group.body.args[i]->type.sameShape(shape))
       all.push_back({group.inputs[i], &group.body.args[i]->type});
@@ -157,6 +177,30 @@ Stmt Epilogue::prefetch(const Expr &batch, const Expr &firstRow, int64_t rows, c
     }
     return body;
   });
+}
+
+bool Epilogue::isColumnSum(unsigned result) const {
+  const Op *maker = group.output(result)->def;
+  return maker && maker == problem.columnSum;
+}
+
+Expr Epilogue::columnInit(const Expr &col) {
+  const Op &sum = *problem.columnSum;
+  return sum.numOperands() > 1 ? group.at(sum.operand(1), Point().add(col, sum.operand(1)->type.dims))
+                               : fimm(0, group.compute);
+}
+
+Expr Epilogue::columnTerm(const Expr &k, const Expr &col) {
+  const Value *v = problem.columnSum->operand(0);
+  llvm::ArrayRef<Dim> dims = v->type.dims;
+  return group.at(v, Point().add(k, dims.drop_back(1)).add(col, dims.take_back(1)));
+}
+
+Stmt Epilogue::storeColumn(const Expr &col, const Expr &sum) {
+  for (unsigned r = 0; r < group.outputs.size(); ++r)
+    if (isColumnSum(r))
+      return group.storeOutput(r, Point().add(col, problem.columnSum->result()->type.dims), sum);
+  GPTC_UNREACHABLE("{} without a result", problem.columnSum->name());
 }
 
 }  // namespace matmul
@@ -188,7 +232,8 @@ struct Blocks {
   /// Panels of B, a tile of A, and the sums of one tile or, between blocks of k, of all.
   int64_t stackElements(const Problem &p) const {
     const int64_t steps = stepsOf(p, kc);
-    return panelsPerTask * steps * tile.cols() + (copyA ? (p.ta ? steps : tile.rows) * strideA(p) : 0) +
+    return panelsPerTask * steps * tile.cols() + (p.columnSum ? 2 * panelsPerTask * tile.cols() : 0) +
+           (copyA ? (p.ta ? steps : tile.rows) * strideA(p) : 0) +
            tile.rows * tile.cols() * (kc < p.k ? tilesPerTask * panelsPerTask : 1);
   }
   int64_t tasks(const Problem &p) const { return p.batch * rowTasks * colTasks; }
@@ -260,6 +305,10 @@ private:
     packedB = makeBuffer("bp", packedType(), Storage::stack, b.panelsPerTask * steps * nr());
     if (b.copyA)
       copyOfA = makeBuffer("ap", packedType(), Storage::stack, (p.ta ? steps : b.tile.rows) * b.strideA(p));
+    if (p.columnSum) {
+      columnSums = makeBuffer("db", dtype(), Storage::stack, b.panelsPerTask * nr());
+      columnPart = makeBuffer("part", dtype(), Storage::stack, b.panelsPerTask * nr());
+    }
     sums =
         makeBuffer("c", dtype(), Storage::stack, tileSize() * (b.kBlocks > 1 ? b.tilesPerTask * b.panelsPerTask : 1));
     Expr panels = part(b.panels, b.panelsPerTask, panel0), tiles = part(b.tiles, b.tilesPerTask, tile0);
@@ -290,6 +339,8 @@ private:
           return out;
         };
         Body out = packB(panel0, fullPanels, last, k0, kl);
+        if (p.columnSum)
+          out.push_back(ifThen(eq(tile0, imm(0)), addColumns(panel0, panels, kb, k0, kl)));
         out.push_back(serial("tile", tiles, [&](const Expr &tile) {
           Expr i0 = firstRow(tile0 + tile);
           Expr base = batch * p.aBatch + (p.ta ? k0 * p.lda + i0 : i0 * p.lda + k0);
@@ -300,6 +351,8 @@ private:
     });
     if (b.copyA)
       body = alloc(copyOfA, {body});
+    if (p.columnSum)
+      body = alloc(columnSums, {alloc(columnPart, {body})});
     return alloc(packedB, {alloc(sums, {body})});
   }
 
@@ -359,6 +412,29 @@ private:
         };
       return packPanels(pack);
     });
+  }
+
+  /// The task's columns of columnSum, over the block of k from k0 on.
+  Body addColumns(const Expr &panel0, const Expr &panels, const Expr &kb, const Expr &k0, const Expr &kl) {
+    Expr col0 = panel0 * nr(), cols = min(panels * nr(), imm(p.n) - col0);
+    auto each = [&](const std::function<Stmt(const Expr &)> &body) {
+      return vectorLoop("j", cols, b.tile.lanes, [&](const Expr &j) { return Body{body(j)}; });
+    };
+    Stmt start = each([&](const Expr &j) { return store(columnSums, j, epilogue.columnInit(col0 + j)); });
+    Stmt folded = serial("f", folds(kl), [&](const Expr &f) {
+      return Body{each([&](const Expr &j) { return store(columnPart, j, fimm(0, dtype())); }),
+                  serial("r", lengthOfFold(f, kl),
+                         [&](const Expr &r) {
+                           Expr k = k0 + f * p.fold + r;
+                           return Body{each([&](const Expr &j) {
+                             return store(columnPart, j, load(columnPart, j) + epilogue.columnTerm(k, col0 + j));
+                           })};
+                         }),
+                  each([&](const Expr &j) { return store(columnSums, j, load(columnSums, j) + load(columnPart, j)); })};
+    });
+    Stmt finish = each([&](const Expr &j) { return epilogue.storeColumn(col0 + j, load(columnSums, j)); });
+    return {b.kBlocks > 1 ? ifThen(eq(kb, imm(0)), {start}) : start, folded,
+            b.kBlocks > 1 ? ifThen(eq(kb, imm(b.kBlocks - 1)), {finish}) : finish};
   }
 
   /// The tile of A from a0 on as f32 or as pairs: [rows][steps], or [steps][rows] where A comes as [K,M].
@@ -474,7 +550,7 @@ private:
   const Problem &p;
   const Blocks &b;
   Epilogue epilogue;
-  Buffer packedB, copyOfA, sums;
+  Buffer packedB, copyOfA, sums, columnSums, columnPart;
   Expr batch;
   bool needsStart;  // sums begin in memory rather than at +0 in registers
 };

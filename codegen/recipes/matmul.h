@@ -19,6 +19,7 @@ struct Problem {
   int64_t lda = 0, ldb = 0;        // elements between rows in memory
   int64_t aBatch = 0, bBatch = 0;  // elements between matrices of a batch
   DType stored = DType::f32;       // of both operands, in memory
+  const Op *columnSum = nullptr;   // a bias gradient: the sum of operand b over k, in blocks of `fold`
   /// "" when the recipe covers the group, else why it does not.
   static std::string read(const Op &fused, Problem &out);
 };
@@ -41,9 +42,14 @@ public:
                      int64_t cols);
   /// The initial value of an element; only when the matmul has one.
   kir::Expr init(const kir::Expr &batch, const kir::Expr &row, const kir::Expr &col);
+  /// columnSum: its initial value or +0, the element of b that it adds in row k, and the store of its result.
+  kir::Expr columnInit(const kir::Expr &col);
+  kir::Expr columnTerm(const kir::Expr &k, const kir::Expr &col);
+  kir::Stmt storeColumn(const kir::Expr &col, const kir::Expr &sum);
 
 private:
   Point point(const kir::Expr &batch, const kir::Expr &row, const kir::Expr &col);
+  bool isColumnSum(unsigned result) const;
   GroupEval &group;
   const Problem &problem;
 };

@@ -206,6 +206,40 @@ TEST(Matmul, InitInPlace) {
     expectSame(run(g, operands, {.schedule = s, .inPlace = {{0, 2}}}), want, s.str());
 }
 
+// A weight's gradient and its bias's in one kernel: the bits of two, whatever the sizes, wherever the sums began.
+TEST(Matmul, BiasGradient) {
+  for (DType stored : {DType::f32, DType::bf16})
+    for (bool init : {false, true})
+      for (auto [m, n, rows] : {std::array<int64_t, 3>{29, 75, 11}, {1, 1, 1}, {40, 33, 20}}) {
+        std::string x = fmt::format("%x: {}[3,{},{}]", nameOf(stored).str(), rows, m),
+                    dy = fmt::format("; %dy: {}[3,{},{}]", nameOf(stored).str(), rows, n), w, b;
+        if (init)
+          w = fmt::format("; %w: f32[{},{}]", m, n), b = fmt::format("; %b: f32[{}]", n);
+        std::string sum =
+            stored == DType::f32 ? "" : fmt::format("%d = cast %dy {{dtype=\"f32\"}} : f32[3,{},{}]\n", rows, n);
+        sum += fmt::format("%db = reduce_sum {}{} {{lead=2, fold=8}} : f32[{}]\n", stored == DType::f32 ? "%dy" : "%d",
+                           init ? ", %b" : "", n);
+        const std::string product = fmt::format(
+            "%dw = matmul %x, %dy{} {{ta=true, fold=8, out=\"f32\"}} : f32[{},{}]\n", init ? ", %w" : "", m, n);
+        Group both = group("matmul", x + dy + w + b, sum + product + "yield %db, %dw");
+        std::vector<Tensor> operands = randomOperands(both, unsigned(m));
+        std::vector<Tensor> ofSum = {operands[1]}, ofProduct = {operands[0], operands[1]};
+        if (init)
+          ofSum.push_back(operands[3]), ofProduct.push_back(operands[2]);
+        std::vector<Tensor> want = run(group("fold", dy.substr(2) + b, sum + "yield %db"), ofSum, {});
+        want.push_back(run(group("matmul", x + dy + w, product + "yield %dw"), ofProduct, {})[0]);
+        check(both, operands);
+        for (Schedule s : schedules()) {
+          s.pairs = defaultSchedule(*both.fused, hostTarget()).pairs;  // the one size that changes bits
+          expectSame(run(both, operands, {.schedule = s}), want, s.str());
+        }
+        if (init)
+          expectSame(run(both, operands, {.inPlace = {{0, 3}, {1, 2}}}), want, "in place");
+        if (HasFailure())
+          return;
+      }
+}
+
 TEST(Matmul, FewRows) {
   for (int64_t m : {1, 2, 3, 4})
     for (auto [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {16, 3}, {37, 64}, {129, 18}})
