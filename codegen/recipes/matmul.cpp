@@ -11,7 +11,8 @@
 // bf16 and f16. Sums are f32 whatever is stored. Panels of B hold f32, and so does a copy of each tile of A, as
 // converting an element for each vector would cost more than the FMA. On CPUs that multiply pairs of bf16 (Schedule::
 // pairs) panels and copies hold pairs of neighbours in k instead, and a step of the chain is kir::dot: twice the speed.
-// Pairs begin at every fold, or at k = 0; the last one of an odd number of steps is filled with zero.
+// Pairs begin at every fold, or at k = 0; the last one of an odd number of steps is filled with zero. A as [M,K] lies
+// in pairs as it is and needs no copy (unless folds are odd).
 //
 // Order of sums. fold=0: one chain over all k from init or +0; a later block of k loads the accumulators that the
 // earlier one stored. fold=R: R steps from +0, added to init or +0, in order. Neither depends on any size in the
@@ -239,6 +240,12 @@ struct Blocks {
   int64_t tasks(const Problem &p) const { return p.batch * rowTasks * colTasks; }
 };
 
+/// Whether tiles of A are copied, since the micro-kernel cannot read what is stored.
+bool copiesA(const Problem &p, bool pairs, DType compute) {
+  const bool inPairs = pairs && !p.ta && p.fold % 2 == 0;  // in memory, as every pair begins at an even element
+  return compute == DType::f32 && p.stored != DType::f32 && !inPairs;
+}
+
 /// Steps of k that a block must be a multiple of, so that one ends where a partial sum and a pair do.
 int64_t unitOf(const Problem &p, bool pairs) { return p.fold ? p.fold : pairs ? 2 : 1; }
 
@@ -249,7 +256,7 @@ Blocks blocksOf(const Problem &p, const Schedule &s, DType dtype) {
   b.tile.vecs = s.nr / s.vec;
   b.tile.rows = int(std::min<int64_t>(s.mr, p.m));
   b.pairs = s.pairs && dtype == DType::f32 && p.stored == DType::bf16;
-  b.copyA = dtype == DType::f32 && p.stored != DType::f32;
+  b.copyA = copiesA(p, b.pairs, dtype);
   b.tiles = ceilDiv(p.m, b.tile.rows);
   b.tilesPerTask = std::clamp<int64_t>(s.mc / b.tile.rows, 1, b.tiles);
   b.panels = ceilDiv(p.n, b.tile.cols());
@@ -480,8 +487,12 @@ private:
   Expr elementA(const Expr &a0, int row, const Expr &k) const {
     if (b.copyA)
       return load(copyOfA, p.ta ? k * b.strideA(p) + int64_t(row) : k + row * b.strideA(p));
+    if (b.pairs)
+      return loadPair(group.inputs[p.a], a0 + k * 2 + row * p.lda);
     return load(group.inputs[p.a], a0 + (p.ta ? k * p.lda + int64_t(row) : k + row * p.lda));
   }
+  /// Whether a block may end with an element without a partner, for which memory holds no pair.
+  bool endsOdd() const { return b.pairs && !b.copyA && p.k % 2; }
 
   /// The micro-kernel of one tile and panel, and the epilogue after the last block of k.
   Body panelBody(const Tile &t, const Expr &kb, const Expr &kl, const Expr &tile0, const Expr &tile, const Expr &a0,
@@ -512,12 +523,19 @@ private:
     Stmt fetch = epilogue.prefetch(batch, i0, t.rows, col0, nr());
     out.push_back(b.kBlocks > 1 ? ifThen(eq(kb, imm(b.kBlocks - 1)), {fetch}) : fetch);
 
-    auto micro = [&](const Expr &first, const Expr &steps) {
+    // The steps of `length` elements of k, from step `first` of the block on.
+    auto micro = [&](const Expr &first, const Expr &length) {
       TileLoop loop;
       loop.tile = t;
-      loop.steps = steps;
+      loop.steps = endsOdd() ? length / imm(2) : stepsIn(length);
       loop.pairs = b.pairs;
       loop.a = [&, first](int row, const Expr &k) { return elementA(a0, row, first + k); };
+      if (endsOdd()) {
+        loop.more = eq(length % imm(2), imm(1));
+        loop.last = [&, first, whole = loop.steps](int row) {
+          return stepOf(true, group.inputs[p.a], a0 + (first + whole) * 2 + row * p.lda, 1, /*odd=*/true);
+        };
+      }
       Expr b0 = panel * (b.stepsOf(p, b.kc) * nr()) + first * nr();
       loop.b = [&, b0](int vec, const Expr &k, const Expr &j) {
         return load(packedB, b0 + k * nr() + int64_t(vec * t.lanes) + j);
@@ -531,11 +549,10 @@ private:
       return tileLoop(loop);
     };
     if (p.fold)
-      out.push_back(serial("f", folds(kl), [&](const Expr &f) {
-        return Body{micro(f * b.stepsOf(p, p.fold), stepsIn(lengthOfFold(f, kl)))};
-      }));
+      out.push_back(serial("f", folds(kl),
+                           [&](const Expr &f) { return Body{micro(f * b.stepsOf(p, p.fold), lengthOfFold(f, kl))}; }));
     else
-      out.push_back(micro(imm(0), stepsIn(kl)));
+      out.push_back(micro(imm(0), kl));
 
     // A row of the tile in one go, so that its vectors are computed side by side.
     const int lanes = int(llvm::bit_floor(unsigned(t.cols())));
@@ -566,7 +583,7 @@ double taskCycles(const Problem &p, const Tile &tile, const Target &target, bool
     return total > double(target.l3Bytes) / 2 ? memory : total > double(target.l2Bytes) / 2 ? near : 0.0;
   };
   // A piece of a row of a transposed A is a part of a line, which the next tile finds again when the block is short.
-  const double copyA = p.stored == DType::f32 ? 0 : !p.ta ? 0.16 : kc > 256 ? 0.26 : 0.14;
+  const double copyA = !copiesA(p, pairs, DType::f32) ? 0 : !p.ta ? 0.16 : kc > 256 ? 0.26 : 0.14;
   const double readA = rows * k * (copyA + bytes * far(double(p.m) * k * bytes, p.ta ? 0.05 : 0.02, p.ta ? 0.3 : 0.03));
   const double packB = k * cols *
                        ((pairs  ? p.tb ? 0.29 : 0.19

@@ -77,9 +77,9 @@ Stmt tileLoop(const TileLoop &t) {
   Stmt zero = everySlot([&](int i, int v, const Expr &j) {
     return store(acc, slot(i, v, j), t.start ? t.start(i, v, j) : fimm(0, tile.dtype));
   });
-  Stmt steps = serial("k", t.steps, [&](const Expr &k) {
+  auto step = [&](const Expr &k, const std::function<Expr(int)> &a) {
     // The vectors of B are bound around all rows, so that each is loaded once per step.
-    return Body{vectorLoop("j", at(tile.lanes), tile.lanes, [&](const Expr &j) {
+    return vectorLoop("j", at(tile.lanes), tile.lanes, [&](const Expr &j) {
       std::vector<Expr> bs;
       std::vector<Var> vars;
       for (int v = 0; v < tile.vecs; ++v) {
@@ -88,7 +88,7 @@ Stmt tileLoop(const TileLoop &t) {
       }
       Body body;
       for (int i = 0; i < tile.rows; ++i)
-        body.push_back(bindTo("a", t.a(i, k), [&](const Expr &a) {
+        body.push_back(bindTo("a", a(i), [&](const Expr &a) {
           Body fmas;
           for (int v = 0; v < tile.vecs; ++v) {
             Expr sum = load(acc, slot(i, v, j)), b = kir::ref(vars[v]);
@@ -99,10 +99,14 @@ Stmt tileLoop(const TileLoop &t) {
       for (int v = tile.vecs; v-- > 0;)
         body = {let(vars[v], bs[v], std::move(body))};
       return body;
-    })};
-  });
-  Stmt finish = everySlot([&](int i, int v, const Expr &j) { return t.finish(i, v, j, load(acc, slot(i, v, j))); });
-  return alloc(acc, {zero, steps, finish});
+    });
+  };
+  Body all = {zero,
+              serial("k", t.steps, [&](const Expr &k) { return Body{step(k, [&](int i) { return t.a(i, k); })}; })};
+  if (t.last)
+    all.push_back(ifThen(t.more, {step(t.steps, t.last)}));
+  all.push_back(everySlot([&](int i, int v, const Expr &j) { return t.finish(i, v, j, load(acc, slot(i, v, j))); }));
+  return alloc(acc, std::move(all));
 }
 
 Expr stepOf(bool pairs, const Buffer &from, const Expr &at, int64_t stride, bool odd) {

@@ -38,6 +38,9 @@ struct TileLoop {
   bool pairs = false;                                       // a and b yield pairs of bf16, a step takes kir::dot
   std::function<kir::Expr(int row, const kir::Expr &k)> a;  // uniform
   std::function<kir::Expr(int vec, const kir::Expr &k, const kir::Expr &lane)> b;
+  /// Where set, one more step follows when `more` (a pred) holds: of last(row) in place of a(row, steps).
+  std::function<kir::Expr(int row)> last;
+  kir::Expr more;
   std::function<kir::Expr(int row, int vec, const kir::Expr &lane)> start;  // null: +0
   /// Consumes a finished accumulator.
   std::function<kir::Stmt(int row, int vec, const kir::Expr &lane, const kir::Expr &acc)> finish;
