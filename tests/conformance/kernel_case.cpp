@@ -3,6 +3,7 @@
 #include "ir/element.h"
 #include "ir/kernel_bound.h"
 #include "passes/pass.h"
+#include "tests/unit/codegen/support.h"
 
 #include <cmath>
 #include <limits>
@@ -188,12 +189,7 @@ void checkEmitted(llvm::ArrayRef<std::unique_ptr<Case>> cases) {
   ASSERT_EQ(code.size(), cases.size());
   for (size_t n = 0; n < cases.size(); ++n) {
     const Case &c = *cases[n];
-    std::vector<std::vector<kir::Bounded>> bounds;
-    for (const auto &m : c.memory) {
-      bounds.emplace_back();
-      for (double v : m)
-        bounds.back().push_back({v, 0});
-    }
+    std::vector<std::vector<kir::Bounded>> bounds = test::withoutErrors(c.memory);
     kir::boundErrors(c.group.kernel, bounds);
     std::vector<std::vector<double>> bound = outputsOf(c, [&](size_t p, int64_t at) { return bounds[p][at].error; });
 

@@ -57,8 +57,10 @@ TEST(ForgedPlan, ChangedNumbersDoNoHarm) {
       random = random * 1664525u + 1013904223u;
       at = (uint64_t(random) * good.size()) >> 32;
       // Every third change goes into a schedule: the memory plan is checked more strictly.
-      if (i % 3 == 0)
-        at = good.find('=', good.find("schedule=\"", at) + 12);
+      if (i % 3 == 0) {
+        at = good.find("schedule=\"", at);
+        at = at == std::string::npos ? at : good.find('=', at + 12);
+      }
     } while (at >= good.size() || (at = good.find_first_of("0123456789", at)) == std::string::npos);
     if (random >> 31)
       bad[at] = bad[at] == '9' ? '1' : bad[at] + 1;

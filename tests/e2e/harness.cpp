@@ -1,5 +1,7 @@
 #include "harness.h"
 
+#include "tests/unit/runtime/temp_dir.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -60,21 +62,11 @@ std::string makeTokens(int n, uint32_t seed) {
   return {reinterpret_cast<const char *>(t.data()), t.size() * 2};
 }
 
-/// One cache of compiled kernels for all tests of this process, and none outside it.
-struct Cache {
-  Cache() : dir(::testing::TempDir() + "gptc-e2e-cache-" + std::to_string(::getpid())) {}
-  ~Cache() {
-    std::error_code e;
-    fs::remove_all(dir, e);
-  }
-  std::string dir;
-};
-
 }  // namespace
 
 const std::string &cacheDir() {
-  static Cache cache;
-  return cache.dir;
+  static TempDir cache;  // one for all tests of this process, and none outside it
+  return cache.path;
 }
 
 std::string readFile(const std::string &path) {

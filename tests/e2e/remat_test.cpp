@@ -63,10 +63,14 @@ TEST_P(Remat, ChunksOfTheClassifier) {
   const int chunks = std::find(settings.begin(), settings.end(), "train.micro_batch=2") != settings.end() ? 2 : 4;
   Result r = w.run("gptc-opt", {ordered, "--passes=chunk-classifier{chunks=" + std::to_string(chunks) + "}"});
   ASSERT_EQ(r.code, 0) << r.output;
-  if (std::find(settings.begin(), settings.end(), "train.micro_batch=1") != settings.end() ||
-      settings[0] == "precision.compute=bf16")
-    GTEST_SKIP() << "one sequence cannot be cut, and gradients in bf16 are not put together from pieces";
-  ASSERT_NE(r.output.find("unslice"), std::string::npos) << "nothing was cut";
+  // One sequence cannot be cut, and gradients in bf16 are not put together from pieces: then nothing changes.
+  const bool canBeCut = std::find(settings.begin(), settings.end(), "train.micro_batch=1") == settings.end() &&
+                        settings[0] != "precision.compute=bf16";
+  ASSERT_EQ(r.output.find("unslice") != std::string::npos, canBeCut) << r.output;
+  if (!canBeCut) {
+    EXPECT_EQ(r.output, readFile(ordered));
+    return;
+  }
   writeFile(w.path("chunks.gir"), r.output);
   r = w.gptc({"compile", w.path("chunks.gir"), "-o", w.path("chunks"), "--set", "data.train=" + w.path("train.bin"),
               "--set", "data.val=" + w.path("val.bin")});

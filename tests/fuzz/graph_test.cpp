@@ -4,6 +4,7 @@
 #include "random_graph.h"
 
 #include "ir/diagnostics.h"
+#include "tests/unit/runtime/temp_dir.h"
 #include "tools/check/module_check.h"
 
 #include <gtest/gtest.h>
@@ -31,22 +32,8 @@ unsigned fromEnvironment(const char *name, unsigned otherwise) {
   return value ? unsigned(std::strtoul(value, nullptr, 10)) : otherwise;
 }
 
-/// Object code of all modules: those of one palette share kernels.
-class Cache {
-public:
-  Cache() {
-    if (!::mkdtemp(path))
-      path[0] = 0;
-  }
-  ~Cache() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  char path[32] = "/tmp/gptc-fuzz-XXXXXX";
-};
-
 std::string check(const Module &m, unsigned seed, BoundStats &stats) {
-  static const Cache cache;
+  static const TempDir cache;  // object code of all modules: those of one palette share kernels
   CheckOptions options;
   options.cacheDir = cache.path;
   options.seed = seed;

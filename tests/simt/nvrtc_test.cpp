@@ -100,12 +100,7 @@ TEST_F(NvrtcTest, RandomKernelsCompile) {
   std::string text;
   for (unsigned seed = 0; seed < 8; ++seed) {
     kir::Kernel k = RandomKernel(seed, DType::f64).build();  // those in f32 hold pairs
-    for (kir::Stmt &s : k.body) {
-      if (s->kind == kir::StmtKind::For && s->loop == kir::LoopKind::parallel)
-        s = kir::loop(kir::LoopKind::serial, s->var, s->extent, s->body);
-      s = kir::loop(kir::LoopKind::grid, kir::makeVar("b"), kir::imm(1),
-                    {kir::loop(kir::LoopKind::block_thread, kir::makeVar("t"), kir::imm(1), {s})});
-    }
+    inOneThread(k);
     text += emitCuda(k, fmt::format("k{}", seed)).text;
   }
   EXPECT_FALSE(nvrtc->compile(text, cudaTarget("cuda:sm_90a")).cubin.empty());
@@ -123,7 +118,7 @@ TEST_F(NvrtcTest, EveryStorageTypeCompiles) {
     }
 }
 
-// The test above could not fail otherwise.
+// Without this, the tests that expect no spills could not fail.
 TEST_F(NvrtcTest, SpillsAreSeen) {
   std::string text = "#include \"gptc_device.h\"\nGPTC_KERNEL(k, 1024)(Global<const float> x, Global<float> y) {\n";
   for (int i = 0; i < 100; ++i)

@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <tuple>
 
 namespace gptc::test {
@@ -35,7 +34,7 @@ TEST(Attention, Samples) {
           if (t.type.dtype == DType::f32)
             for (double &v : t.data)
               v = float(v);
-        check(g, operands, 1e-4);
+        check(g, operands);
         if (HasFailure())
           return;
       }
@@ -85,22 +84,18 @@ Both both(const Case &c, unsigned seed) {
 
 void compare(const Case &c, bool interpreted = false) {
   Both b = both(c, unsigned(c.tokens));
-  std::vector<Tensor> dqkv = interpretFused(*b.backward.fused, b.gradIn);
   std::string what = fmt::format("B{} T{} H{}/{} D{} causal {} p {} alibi {}", c.batch, c.tokens, c.heads, c.kvHeads,
                                  c.size, c.causal, c.p, c.alibi);
   for (DType compute : {DType::f64, DType::f32}) {
-    // o is a mean of values; a gradient of q sums T products of D terms, each with the error of an exponential.
-    double forward = compute == DType::f32 ? 1e-5 : 1e-11, backward = compute == DType::f32 ? 1e-4 : 1e-6;
-    expectNear(run(b.forward, b.in, {.compute = compute, .compiled = !interpreted}), b.out, forward, what);
-    expectNear(run(b.backward, b.gradIn, {.compute = compute, .compiled = !interpreted}), dqkv, backward,
-               what + " backward");
+    expectWithinBound(b.forward, b.in, {.compute = compute, .compiled = !interpreted}, what);
+    expectWithinBound(b.backward, b.gradIn, {.compute = compute, .compiled = !interpreted}, what + " backward");
   }
 }
 
 TEST(Attention, EdgeShapes) {
   for (int64_t tokens : {1, 2, 13, 14, 15, 31, 32, 33, 64, 97, 127, 128, 129})
     for (bool causal : {true, false}) {
-      compare({1, tokens, 2, 2, 8, causal, 0});
+      compare({1, tokens, 1, 1, 8, causal, 0});
       if (HasFailure())
         return;
     }
@@ -109,20 +104,22 @@ TEST(Attention, EdgeShapes) {
 TEST(Attention, HeadSizes) {
   for (int64_t size : {1, 7, 8, 16, 17, 32, 64, 80, 128})
     for (int64_t tokens : {5, 45}) {
-      compare({2, tokens, 2, 1, size, true, 0});
+      compare({1, tokens, 2, 1, size, true, 0});
       if (HasFailure())
         return;
     }
 }
 
 TEST(Attention, GroupedQueriesAndDropout) {
-  for (int64_t tokens : {9, 130, 211})
+  for (int64_t tokens : {9, 33})
     for (auto [heads, kvHeads] : {std::pair<int64_t, int64_t>{6, 2}, {4, 1}, {3, 3}})
       for (double p : {0.0, 0.3}) {
         compare({2, tokens, heads, kvHeads, 16, true, p});
         if (HasFailure())
           return;
       }
+  compare({1, 130, 4, 2, 8, true, 0.3});
+  compare({1, 211, 2, 1, 8, false, 0.3});
 }
 
 // In pairs, and converted where the CPU has no dot products of them. Odd heads, odd numbers of tokens, several blocks.
@@ -149,13 +146,14 @@ TEST(Attention, Narrow) {
 
 // Every mix of what a model may ask for is one kernel each way.
 TEST(Attention, Alibi) {
-  for (int64_t tokens : {9, 33, 211})
+  for (int64_t tokens : {9, 33})
     for (auto [heads, kvHeads] : {std::pair<int64_t, int64_t>{6, 2}, {4, 1}, {3, 3}})
       for (bool causal : {true, false}) {
         compare({2, tokens, heads, kvHeads, 16, causal, heads == 4 ? 0.3 : 0.0, true});
         if (HasFailure())
           return;
       }
+  compare({1, 211, 3, 1, 8, true, 0.3, true});
 }
 
 TEST(Attention, Interpreted) { compare({2, 40, 4, 2, 8, true, 0.25}, true); }
@@ -211,11 +209,37 @@ TEST(Attention, BatchNeverChangesBits) {
   }
 }
 
-// Long sequences: workspaces and smaller tiles instead of more stack than a thread may have.
+// Long sequences: workspaces and smaller tiles instead of more stack than a thread may have. Of a causal one, what
+// comes first does not know of the rest: not its results, nor its gradient where none comes from there.
 TEST(Attention, LongSequences) {
-  Both b = both({1, 2500, 1, 1, 64, true, 0}, 2);
-  expectNear(run(b.forward, b.in, {}), b.out, 1e-5, "forward");
-  expectNear(run(b.backward, b.gradIn, {}), interpretFused(*b.backward.fused, b.gradIn), 1e-4, "backward");
+  const int64_t tokens = 2500, few = 200, size = 64;
+  AttrMap at = attrs({{"n_head", int64_t(1)}, {"n_kv_head", int64_t(1)}, {"causal", true}});
+  auto first = [&](const Tensor &t) {  // of [1, tokens, width] or [1, 1, tokens]
+    Type type = t.type;
+    for (Dim &d : type.dims)
+      d = d.logical == tokens ? Dim(few) : d;
+    return Tensor(type, std::vector<double>(t.data.begin(), t.data.begin() + type.elements()));
+  };
+  Group all = attentionOf(OpKind::attention, {f32({1, tokens, 3 * size})}, at),
+        part = attentionOf(OpKind::attention, {f32({1, few, 3 * size})}, at);
+  std::vector<Tensor> in = randomOperands(all, 2), out = run(all, in);
+  EXPECT_NE(lowerGroup(*all.fused, defaultSchedule(*all.fused, hostTarget()), hostTarget()).workspaceBytes,
+            lowerGroup(*part.fused, defaultSchedule(*part.fused, hostTarget()), hostTarget()).workspaceBytes);
+  expectSame({first(out[0]), first(out[1])}, run(part, {first(in[0])}), "forward");
+
+  Tensor dy(out[0].type);
+  for (int64_t i = 0; i < few * size; ++i)
+    dy.data[i] = out[0].data[dy.data.size() - 1 - i];
+  auto gradientOf = [&](const std::vector<Tensor> &operands) {
+    std::vector<Type> types;
+    for (const Tensor &t : operands)
+      types.push_back(t.type);
+    return run(attentionOf(OpKind::attention_grad, types, at), operands)[0];
+  };
+  const Tensor whole = gradientOf({dy, in[0], out[0], out[1]}),
+               want = gradientOf({first(dy), first(in[0]), first(out[0]), first(out[1])});
+  for (size_t i = 0; i < whole.data.size(); ++i)
+    ASSERT_EQ(whole.data[i], i < want.data.size() ? want.data[i] : 0) << i;
   const Target target = hostTarget();
   for (int64_t tokens : {1024, 2048, 4096, 16384, 65536})
     for (int64_t size : {64, 128, 256}) {
@@ -239,7 +263,7 @@ TEST(Attention, LargeScores) {
   Both b = both({1, 40, 1, 1, 16, true, 0}, 4);
   for (double &v : b.in[0].data)
     v *= 64;
-  expectNear(run(b.forward, b.in, {}), interpretFused(*b.forward.fused, b.in), 2e-3, "forward");
+  expectWithinBound(b.forward, b.in, {}, "forward");
 }
 
 }  // namespace

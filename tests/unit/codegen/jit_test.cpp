@@ -1,6 +1,5 @@
 #include "codegen/codegen.h"
 #include "codegen/object_cache.h"
-#include "codegen/peak.h"
 #include "ir/diagnostics.h"
 
 #include <gtest/gtest.h>
@@ -180,13 +179,4 @@ TEST(Target, CountsThreads) {
   }
   unsetenv("GPTC_THREADS");
   EXPECT_GE(hostTarget().threads, 1u);
-}
-
-TEST(Peak, IsPlausible) {
-  Target t = hostTarget(1);
-  ThreadPool pool(1);
-  double flops = measurePeakFlops(pool, t);
-  EXPECT_GT(flops, 1e9);
-  EXPECT_GT(measurePeakFlops(pool, t, DType::bf16), 0.5 * flops);
-  EXPECT_LT(flops, 2.0 * 4 * 16 * 10e9);  // four pipes of sixteen lanes at 10 GHz
 }

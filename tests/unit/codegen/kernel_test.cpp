@@ -9,10 +9,10 @@ using namespace gptc::test;
 
 namespace {
 
-/// GPTC_FUZZ_ROUNDS asks for a longer run.
+/// GPTC_FUZZ_KERNELS asks for a longer run.
 void compare(const Target &target, DType f, unsigned firstSeed, unsigned count) {
-  if (const char *more = std::getenv("GPTC_FUZZ_ROUNDS"))
-    count = unsigned(std::atoi(more));
+  count = kernelsToTry(count);
+  ASSERT_GT(count, 0u);
   std::vector<kir::Kernel> kernels;
   std::vector<std::vector<std::vector<double>>> inputs;
   for (unsigned i = 0; i < count; ++i) {

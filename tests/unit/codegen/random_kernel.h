@@ -4,11 +4,27 @@
 
 #include "ir/kernel.h"
 
+#include <cstdlib>
 #include <random>
 
 namespace gptc::test {
 
 using namespace kir;
+
+/// How many random kernels a test tries: GPTC_FUZZ_KERNELS, or `otherwise`.
+inline unsigned kernelsToTry(unsigned otherwise) {
+  const char *value = std::getenv("GPTC_FUZZ_KERNELS");
+  return value ? unsigned(std::strtoul(value, nullptr, 10)) : otherwise;
+}
+
+/// The kernel for CUDA, each phase in one thread: tasks of a random one may touch the same elements.
+inline void inOneThread(Kernel &k) {
+  for (Stmt &s : k.body) {
+    if (s->kind == StmtKind::For && s->loop == LoopKind::parallel)
+      s = loop(LoopKind::serial, s->var, s->extent, s->body);
+    s = loop(LoopKind::grid, makeVar("b"), imm(1), {loop(LoopKind::block_thread, makeVar("t"), imm(1), {s})});
+  }
+}
 
 class RandomKernel {
 public:

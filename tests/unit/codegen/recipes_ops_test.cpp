@@ -23,12 +23,7 @@ TEST_P(RecipeOps, AgreeWithTheReference) {
         if (t.type.dtype == DType::f32)
           for (double &v : t.data)
             v = float(v);
-      std::vector<Tensor> want = interpretFused(*g.fused, operands);
-      for (bool compiled : {false, true}) {
-        std::string what = fmt::format("{}\n{}", compiled ? "compiled" : "interpreted", print(*g.fused));
-        expectNear(run(g, operands, {.compute = DType::f64, .compiled = compiled}), want, 1e-11, what);
-        expectWithinBound(g, operands, {.compiled = compiled}, what);
-      }
+      check(g, operands);
       if (HasFailure())
         return;
     }

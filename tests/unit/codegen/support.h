@@ -2,6 +2,7 @@
 #pragma once
 
 #include "codegen/codegen.h"
+#include "ir/kernel_bound.h"
 #include "ir/kernel_eval.h"
 
 #include <cstring>
@@ -107,6 +108,17 @@ inline void runKernel(const kir::Kernel &k, const CompiledKernel &c, std::vector
       throw std::logic_error("memory around parameter " + k.params[i]->name + " was overwritten");
     b[i] = memory[i].values();
   }
+}
+
+/// Contents of parameters without errors of their own, for boundErrors.
+inline std::vector<std::vector<kir::Bounded>> withoutErrors(const std::vector<std::vector<double>> &contents) {
+  std::vector<std::vector<kir::Bounded>> all;
+  for (const std::vector<double> &values : contents) {
+    all.emplace_back();
+    for (double v : values)
+      all.back().push_back({v, 0});
+  }
+  return all;
 }
 
 /// Equal as numbers, any NaN equal to any; -0 differs from +0.

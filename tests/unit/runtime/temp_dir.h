@@ -1,5 +1,7 @@
 #pragma once
 
+#include "ir/diagnostics.h"
+
 #include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
