@@ -334,7 +334,7 @@ private:
             out = copyTile(a0, kl);
           out.push_back(serial("panel", ownTail ? fullPanels : panels, [&](const Expr &panel) {
             Body one = panelBody(b.tile, kb, kl, tile0, tile, a0, panel, panel0 + panel);
-            if (b.copyA && p.m * p.k * int64_t(sizeOf(p.stored)) > largeA)
+            if ((b.copyA || p.ta) && p.m * p.k * int64_t(sizeOf(p.stored)) > largeA)
               one.insert(one.begin(), fetchNextTile(tile0 + tile, k0, kl, panel));
             return one;
           }));
@@ -469,7 +469,7 @@ private:
   static constexpr int64_t largeA = 16 << 20;
 
   /// Asks for a part of the tile of A after this one, each panel for another: its copy would wait for all of it at
-  /// once.
+  /// once, and pieces of rows, each in a page of its own, are more than the hardware fetches ahead by itself.
   Stmt fetchNextTile(const Expr &tile, const Expr &k0, const Expr &kl, const Expr &panel) {
     const Buffer &from = group.inputs[p.a];
     const int64_t perLine = cacheLine / int64_t(sizeOf(p.stored)), rows = b.tile.rows;
