@@ -272,11 +272,11 @@ TEST(Matmul, LargeShapesFitTheStack) {
 }
 
 // Beyond the caches the next tile of A is asked for ahead; a request reaches no element that is not there.
-TEST(Matmul, LargeNarrowOperands) {
-  for (const Form &f : {forms[0], forms[3]}) {
+TEST(Matmul, LargeOperands) {
+  for (auto [f, stored] : {std::pair(forms[0], DType::bf16), {forms[3], DType::bf16}, {forms[3], DType::f32}}) {
     Form form = f;
     form.fold = f.fold ? 600 : 0;
-    Group g = formOf(form, 2999, 5, 3001, DType::bf16);
+    Group g = formOf(form, 2999, 5, 3001, stored);
     std::vector<Tensor> operands = randomOperands(g, 3);
     for (Tensor &t : operands)
       for (double &v : t.data)
