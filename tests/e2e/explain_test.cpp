@@ -54,7 +54,7 @@ TEST_F(Explain, WhatRematWouldDoIsWhatItDoes) {
 
 TEST_F(Explain, EveryKindOfDecision) {
   json e = of(w.compile("plan", {"model.dropout=0.1"}));
-  for (const char *name : {"epilogue", "row", "pointwise"}) {
+  for (const char *name : {"epilogue", "bias", "row", "pointwise"}) {
     json d = decision(e, "fuse", name);
     EXPECT_LE(d["effect"]["traffic_bytes"], 0) << d;
     EXPECT_NE(d["choice"].get<std::string>().find_first_of("123456789"), std::string::npos) << d;

@@ -63,22 +63,35 @@ private:
   }
 
   void fusion() {
+    auto pointwise = [](const Op &op) { return op.def().fusion == FusionKind::pointwise; };
+    auto bias = [](const Op &op) {
+      return op.is(OpKind::reduce_sum) ||
+             (op.is(OpKind::add) && llvm::any_of(op.operands(), [](const Value *v) { return v->type.rank() == 1; }));
+    };
     struct Kind {
       const char *option, *kind, *what;
+      bool (*counts)(const Op &member);  // null: any group of several ops
     };
-    for (const Kind &k : {Kind{"epilogue", "matmul", "matmuls with pointwise ops on their result"},
-                          Kind{"row", "row", "row groups of several ops"},
-                          Kind{"pointwise", "pointwise", "pointwise groups of several ops"},
-                          Kind{"fold", "fold", "sums that share an operand"}}) {
+    for (const Kind &k : {Kind{"epilogue", "matmul", "matmuls with pointwise ops on their result", pointwise},
+                          Kind{"bias", "matmul", "matmuls with a bias or its gradient", bias},
+                          Kind{"row", "row", "row groups of several ops", nullptr},
+                          Kind{"pointwise", "pointwise", "pointwise groups of several ops", nullptr},
+                          Kind{"fold", "fold", "groups of sums that share an operand", nullptr}}) {
       int groups = 0;
       eachStepOp(*plan.planned, [&](const Op &op, double) {
         if (!op.is(OpKind::fused) || op.attrs.getString("kind") != k.kind)
           return;
         int members = 0;
+        bool counts = false;
         for (const Op &inner : *op.body)
-          members += !inner.isOneOf(OpKind::yield, OpKind::constant);
-        groups += members > 1;
+          if (!inner.isOneOf(OpKind::yield, OpKind::constant)) {
+            ++members;
+            counts |= k.counts && k.counts(inner);
+          }
+        groups += k.counts ? counts : members > 1;
       });
+      if (groups == 0)
+        continue;
       Forecast without = forecast(*runFrom(*plan.joint, "fuse", plan.target,
                                            [&](std::vector<PassUse> &uses) {
                                              setOption(uses, "fuse", k.option, false);
