@@ -2,6 +2,7 @@
 // where it does not lie in ../shared/data.
 #include "harness.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
@@ -15,6 +16,21 @@ INSTANTIATE_TEST_SUITE_P(Families, Example, ::testing::Values("llama-small", "bl
                            std::string name = info.param;
                            return name.substr(0, name.find('-'));
                          });
+
+/// The loss on the last tenth of the text of somebody who knows how frequent each character is in the rest, and
+/// nothing else.
+double lossOfFrequencies(const std::string &text) {
+  const size_t split = text.size() * 9 / 10;
+  std::map<char, double> count;
+  for (char c : text)
+    count[c] = 1;
+  for (char c : text.substr(0, split))
+    ++count[c];
+  double loss = 0;
+  for (char c : text.substr(split))
+    loss -= std::log(count[c] / double(split + count.size()));
+  return loss / double(text.size() - split);
+}
 
 TEST_P(Example, Learns) {
   const char *given = std::getenv("GPTC_SHAKESPEARE");
@@ -30,7 +46,7 @@ TEST_P(Example, Learns) {
   for (const std::string &s :
        {"data.train=" + w.path("data/train.bin"), "data.val=" + w.path("data/val.bin"),
         "data.tokenizer=" + w.path("data/tokenizer.json"), "out_dir=" + w.path("run"), std::string("train.steps=60"),
-        std::string("optimizer.warmup_steps=5"), std::string("eval.steps=4"), std::string("log.mfu_peak=1e11")}) {
+        std::string("optimizer.warmup_steps=5"), std::string("eval.steps=0"), std::string("log.mfu_peak=1e11")}) {
     args.push_back("--set");
     args.push_back(s);
   }
@@ -39,11 +55,11 @@ TEST_P(Example, Learns) {
   r = w.gptrun({w.path("plan")});
   ASSERT_EQ(r.code, 0) << r.output;
 
-  // A model that knows nothing has ln 65 = 4.17; one that knows how frequent characters are 3.3.
+  // Better than that, it has learned from what stands around a character.
   const std::string last = logLines(w.path("run")).back();
   const std::string prefix = "step=60 val_loss=";
   ASSERT_EQ(last.substr(0, prefix.size()), prefix);
-  EXPECT_LT(std::atof(last.c_str() + prefix.size()), 3.5) << last;
+  EXPECT_LT(std::atof(last.c_str() + prefix.size()), lossOfFrequencies(readFile(text))) << last;
 
   r = w.gptrun({"sample", w.path("plan"), "--prompt", "KING", "--max-tokens", "70"});
   if (GetParam() == std::string("encoder-small")) {

@@ -104,6 +104,20 @@ TEST(ForgedPlan, AbsurdSchedulesAreRefused) {
   }
 }
 
+TEST(ForgedPlan, WorkspacesOfAnotherSizeAreRefused) {
+  Workplace w;
+  Forger forger(w, {"train.steps=1", "eval.every=0"});
+  std::string bad = forger.planned();
+  size_t at = bad.find(" ws=[");
+  while (at != std::string::npos && bad[at + 5] == ']')
+    at = bad.find(" ws=[", at + 5);
+  ASSERT_NE(at, std::string::npos) << "no kernel has a workspace";
+  bad.replace(at + 5, bad.find_first_of(",]", at) - at - 5, "64");  // room that others use, too
+  Result r = forger.run(bad);
+  EXPECT_EQ(r.code, 5) << r.output;
+  EXPECT_NE(r.output.find("was planned with other workspaces"), std::string::npos) << r.output;
+}
+
 TEST(ForgedPlan, StatesTheRuntimeCannotFillAreRefused) {
   Workplace w;
   Forger forger(w, {"train.steps=1", "eval.every=0"});
