@@ -55,7 +55,7 @@ TEST_F(Explain, WhatRematWouldDoIsWhatItDoes) {
 TEST_F(Explain, EveryKindOfDecision) {
   json e = of(w.compile("plan", {"model.dropout=0.1"}));
   json d = decision(e, "fuse", "epilogue");
-  EXPECT_EQ(d["choice"], "18 matmuls with pointwise ops on their result");
+  EXPECT_EQ(d["choice"], "10 matmuls with pointwise ops on their result");
   EXPECT_LT(d["effect"]["traffic_bytes"], 0) << d;
   d = decision(e, "fuse", "row");
   EXPECT_EQ(d["choice"], "7 row groups of several ops");
