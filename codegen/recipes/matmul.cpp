@@ -216,25 +216,25 @@ struct Blocks {
   Tile tile;
   bool pairs = false;  // of bf16; then a step takes two elements of k
   bool copyA = false;  // tiles of A are converted into a buffer of their own
+  int64_t group = 1;   // so many at once
   int64_t tiles, tilesPerTask, rowTasks;
   int64_t panels, panelsPerTask, colTasks;
   int64_t tailCols;  // columns of the last panel when it is not full
   int64_t kc, kBlocks;
   /// Elements between rows (A as [M,K]) or steps (A as [K,M]) of the copy of A.
-  int64_t strideA(const Problem &p) const {
-    return p.ta ? roundUp(tile.rows, tile.lanes) : oddLines(stepsOf(p, kc), DType::f32);
-  }
+  int64_t strideA(const Problem &p) const { return oddLines(p.ta ? groupRows(p) : stepsOf(p, kc), DType::f32); }
+  int64_t groupRows(const Problem &p) const { return std::min(group * tile.rows, p.m); }
   /// Steps of the chain in so many elements of k, which begin a block.
   int64_t stepsOf(const Problem &p, int64_t k) const {
     if (!pairs)
       return k;
     return p.fold ? k / p.fold * ceilDiv(p.fold, 2) + ceilDiv(k % p.fold, 2) : ceilDiv(k, 2);
   }
-  /// Panels of B, a tile of A, and the sums of one tile or, between blocks of k, of all.
+  /// Panels of B, tiles of A, and the sums of one tile or, between blocks of k, of all.
   int64_t stackElements(const Problem &p) const {
     const int64_t steps = stepsOf(p, kc);
     return panelsPerTask * steps * tile.cols() + (p.columnSum ? 2 * panelsPerTask * tile.cols() : 0) +
-           (copyA ? (p.ta ? steps : tile.rows) * strideA(p) : 0) +
+           (copyA ? (p.ta ? steps : groupRows(p)) * strideA(p) : 0) +
            tile.rows * tile.cols() * (kc < p.k ? tilesPerTask * panelsPerTask : 1);
   }
   int64_t tasks(const Problem &p) const { return p.batch * rowTasks * colTasks; }
@@ -259,6 +259,14 @@ Blocks blocksOf(const Problem &p, const Schedule &s, DType dtype) {
   b.copyA = copiesA(p, b.pairs, dtype);
   b.tiles = ceilDiv(p.m, b.tile.rows);
   b.tilesPerTask = std::clamp<int64_t>(s.mc / b.tile.rows, 1, b.tiles);
+  // A row of a tile of a transposed A is a piece of a line, of which the tiles beside it take the rest: so many
+  // together as give the least vectors and lines.
+  if (b.copyA && p.ta) {
+    auto cost = [&](int64_t n) { return ceilDiv(b.tilesPerTask, n) * (ceilDiv(n * b.tile.rows, b.tile.lanes) + 1); };
+    for (int64_t n = 2; n <= std::min<int64_t>(5, b.tilesPerTask); ++n)
+      if (cost(n) < cost(b.group))
+        b.group = n;
+  }
   b.panels = ceilDiv(p.n, b.tile.cols());
   b.panelsPerTask = std::clamp<int64_t>(s.nc / b.tile.cols(), 1, b.panels);
   b.tailCols = p.n % b.tile.cols();
@@ -311,7 +319,7 @@ private:
     const int64_t steps = b.stepsOf(p, b.kc);
     packedB = makeBuffer("bp", packedType(), Storage::stack, b.panelsPerTask * steps * nr());
     if (b.copyA)
-      copyOfA = makeBuffer("ap", packedType(), Storage::stack, (p.ta ? steps : b.tile.rows) * b.strideA(p));
+      copyOfA = makeBuffer("ap", packedType(), Storage::stack, (p.ta ? steps : b.groupRows(p)) * b.strideA(p));
     if (p.columnSum) {
       columnSums = makeBuffer("db", dtype(), Storage::stack, b.panelsPerTask * nr());
       columnPart = makeBuffer("part", dtype(), Storage::stack, b.panelsPerTask * nr());
@@ -328,14 +336,12 @@ private:
     Stmt body = serial("kb", imm(b.kBlocks), [&](const Expr &kb) {
       Expr k0 = kb * b.kc;
       return Body{bindTo("kl", part(p.k, b.kc, k0), [&](const Expr &kl) {
-        auto onTile = [&](const Expr &tile, const Expr &a0) {
+        auto onTile = [&](const Expr &tile, const Expr &inGroup, const Expr &a0) {
           Body out;
-          if (b.copyA)
-            out = copyTile(a0, kl);
           out.push_back(serial("panel", ownTail ? fullPanels : panels, [&](const Expr &panel) {
             Body one = panelBody(b.tile, kb, kl, tile0, tile, a0, panel, panel0 + panel);
             if ((b.copyA || p.ta) && p.m * p.k * int64_t(sizeOf(p.stored)) > largeA)
-              one.insert(one.begin(), fetchNextTile(tile0 + tile, k0, kl, panel));
+              one.insert(one.begin(), fetchNextGroup(tile0 + tile, inGroup, k0, kl, panel));
             return one;
           }));
           if (ownTail) {
@@ -348,10 +354,19 @@ private:
         Body out = packB(panel0, fullPanels, last, k0, kl);
         if (p.columnSum)
           out.push_back(ifThen(eq(tile0, imm(0)), addColumns(panel0, panels, kb, k0, kl)));
-        out.push_back(serial("tile", tiles, [&](const Expr &tile) {
-          Expr i0 = firstRow(tile0 + tile);
+        out.push_back(serial("group", (tiles + (b.group - 1)) / imm(b.group), [&](const Expr &g) {
+          Expr first = g * b.group, i0 = firstRow(tile0 + first, b.group);
           Expr base = batch * p.aBatch + (p.ta ? k0 * p.lda + i0 : i0 * p.lda + k0);
-          return Body{bindTo("a0", base, [&](const Expr &a0) { return onTile(tile, a0); })};
+          return Body{bindTo("a0", base, [&](const Expr &a0) {
+            if (!b.copyA)
+              return onTile(first, imm(0), a0);
+            Body all = copyGroup(a0, kl);
+            all.push_back(serial("tile", min(imm(b.group), tiles - first), [&](const Expr &t) {
+              return Body{bindTo("row0", firstRow(tile0 + first + t) - i0,
+                                 [&](const Expr &row0) { return onTile(first + t, t, row0); })};
+            }));
+            return all;
+          })};
         }));
         return out;
       })};
@@ -363,8 +378,10 @@ private:
     return alloc(packedB, {alloc(sums, {body})});
   }
 
-  /// The first row of a tile: the last one is moved up until it fits.
-  Expr firstRow(const Expr &tile) const { return min(tile * int64_t(b.tile.rows), imm(p.m - b.tile.rows)); }
+  /// The first row of a tile, or of some together: the last ones are moved up until they fit.
+  Expr firstRow(const Expr &tile, int64_t count = 1) const {
+    return min(tile * int64_t(b.tile.rows), imm(p.m - std::min(count * b.tile.rows, p.m)));
+  }
 
   static Expr eq(const Expr &x, const Expr &y) { return binary(BinaryOp::eq, x, y); }
 
@@ -444,19 +461,19 @@ private:
             b.kBlocks > 1 ? ifThen(eq(kb, imm(b.kBlocks - 1)), {finish}) : finish};
   }
 
-  /// The tile of A from a0 on as f32 or as pairs: [rows][steps], or [steps][rows] where A comes as [K,M].
-  Body copyTile(const Expr &a0, const Expr &kl) {
+  /// The tiles of A from a0 on as f32 or as pairs: [rows][steps], or [steps][rows] where A comes as [K,M].
+  Body copyGroup(const Expr &a0, const Expr &kl) {
     const Buffer &from = group.inputs[p.a];
     const int64_t stride = b.strideA(p);
     return runs(kl, [&](const Expr &first, const Expr &step, const Expr &steps, bool odd) {
       if (p.ta)
         return Body{serial("s", steps, [&](const Expr &s) {
-          return Body{vectorLoop("i", imm(b.tile.rows), b.tile.lanes, [&](const Expr &i) {
+          return Body{vectorLoop("i", imm(b.groupRows(p)), b.tile.lanes, [&](const Expr &i) {
             Expr at = a0 + (first + s * perStep()) * p.lda + i;
             return Body{store(copyOfA, (step + s) * stride + i, stepOf(b.pairs, from, at, p.lda, odd))};
           })};
         })};
-      return Body{serial("i", imm(b.tile.rows), [&](const Expr &i) {
+      return Body{serial("i", imm(b.groupRows(p)), [&](const Expr &i) {
         return Body{vectorLoop("s", steps, b.tile.lanes, [&](const Expr &s) {
           Expr at = a0 + i * p.lda + first + s * perStep();
           return Body{store(copyOfA, i * stride + step + s, stepOf(b.pairs, from, at, 1, odd))};
@@ -468,25 +485,27 @@ private:
   /// Bytes of A that no cache may be expected to hold: smaller ones gain nothing from being asked for.
   static constexpr int64_t largeA = 16 << 20;
 
-  /// Asks for a part of the tile of A after this one, each panel for another: its copy would wait for all of it at
-  /// once, and pieces of rows, each in a page of its own, are more than the hardware fetches ahead by itself.
-  Stmt fetchNextTile(const Expr &tile, const Expr &k0, const Expr &kl, const Expr &panel) {
+  /// Asks for a part of the tiles of A after this group, each tile and panel for another: their copy would wait for all
+  /// of it at once, and pieces of rows, each in a page of its own, are more than the hardware fetches ahead by itself.
+  Stmt fetchNextGroup(const Expr &tile, const Expr &inGroup, const Expr &k0, const Expr &kl, const Expr &panel) {
     const Buffer &from = group.inputs[p.a];
-    const int64_t perLine = cacheLine / int64_t(sizeOf(p.stored)), rows = b.tile.rows;
-    Expr i0 = firstRow(tile + 1), end = kl - imm(1);
-    // As [K,M] a piece of each row: its last element is what the tile before has not read. As [M,K] whole lines.
-    const int64_t lines = p.ta ? b.kc : rows * ceilDiv(b.kc, perLine), perPanel = ceilDiv(lines, b.panelsPerTask);
+    const int64_t perLine = cacheLine / int64_t(sizeOf(p.stored)), rows = b.groupRows(p);
+    // As [K,M] some lines of each row, the first of which the group before has read. As [M,K] whole lines.
+    const int64_t perRow = ceilDiv(p.ta ? rows : b.kc, perLine), lines = (p.ta ? b.kc : rows) * perRow;
+    const int64_t perPanel = ceilDiv(lines, b.group * b.panelsPerTask);
+    Expr i0 = firstRow(tile - inGroup + b.group, b.group), end = kl - imm(1);
     return serial("q", imm(perPanel), [&](const Expr &q) {
-      Expr n = panel * perPanel + q;
-      Expr at = p.ta ? (k0 + min(n, end)) * p.lda + i0 + (rows - 1)
-                     : (i0 + min(n % imm(rows), imm(rows - 1))) * p.lda + k0 + min(n / imm(rows) * perLine, end);
+      Expr n = (inGroup * b.panelsPerTask + panel) * perPanel + q;
+      Expr at =
+          p.ta ? (k0 + min(n / imm(perRow), end)) * p.lda + i0 + min((n % imm(perRow) + 1) * perLine, imm(rows - 1))
+               : (i0 + min(n % imm(rows), imm(rows - 1))) * p.lda + k0 + min(n / imm(rows) * perLine, end);
       return Body{prefetch(from, batch * p.aBatch + at)};
     });
   }
 
   Expr elementA(const Expr &a0, int row, const Expr &k) const {
     if (b.copyA)
-      return load(copyOfA, p.ta ? k * b.strideA(p) + int64_t(row) : k + row * b.strideA(p));
+      return load(copyOfA, a0 + (p.ta ? k * b.strideA(p) + int64_t(row) : k + row * b.strideA(p)));
     if (b.pairs)
       return loadPair(group.inputs[p.a], a0 + k * 2 + row * p.lda);
     return load(group.inputs[p.a], a0 + (p.ta ? k * p.lda + int64_t(row) : k + row * p.lda));
@@ -494,7 +513,8 @@ private:
   /// Whether a block may end with an element without a partner, for which memory holds no pair.
   bool endsOdd() const { return b.pairs && !b.copyA && p.k % 2; }
 
-  /// The micro-kernel of one tile and panel, and the epilogue after the last block of k.
+  /// The micro-kernel of one tile and panel, which begins at a0 in A or in its copy, and the epilogue after the last
+  /// block of k.
   Body panelBody(const Tile &t, const Expr &kb, const Expr &kl, const Expr &tile0, const Expr &tile, const Expr &a0,
                  const Expr &panel, const Expr &panelOfN) {
     Expr i0 = firstRow(tile0 + tile), ownRow = (tile0 + tile) * int64_t(b.tile.rows) - i0;

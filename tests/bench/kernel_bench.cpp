@@ -110,21 +110,24 @@ std::string type(std::initializer_list<int64_t> dims, const std::string &dtype =
 }
 
 Case product(const std::string &name, int64_t m, int64_t n, int64_t k, const std::string &kind, int64_t fold,
-             bool epilogue = false) {
+             const std::string &epilogue = "") {
   Case c;
   c.kind = "matmul";
   c.flops = 2.0 * double(m) * double(n) * double(k);
   if (m < 16)
     c.bytes = (stored == "f32" ? 4.0 : 2.0) * double(n) * double(k);
   bool ta = kind == "dw", tb = kind == "dx";
-  c.name =
-      fmt::format("{} {}x{}x{}{}{}{}", name, m, n, k, ta ? " ta" : "", tb ? " tb" : "", epilogue ? " bias+gelu" : "");
+  c.name = fmt::format("{} {}x{}x{}{}{}{}", name, m, n, k, ta ? " ta" : "", tb ? " tb" : "",
+                       epilogue.empty() ? "" : " " + epilogue);
   std::string a = ta ? type({k, m}) : type({m, k}), b = tb ? type({n, k}) : type({k, n}),
               y = type({m, n}, ta ? "f32" : stored);
   std::string at = ta ? fmt::format(" {{fold={}, out=\"f32\", ta=true}}", fold) : tb ? " {tb=true}" : "";
   c.args = fmt::format("%a: {}, %b: {}", a, b);
   c.body = fmt::format("%y = matmul %a, %b{} : {}\n", at, y);
-  if (epilogue) {
+  if (epilogue == "gelu_grad") {
+    c.args += fmt::format(", %h: {}", y);
+    c.body += fmt::format("%g = gelu_grad %y, %h : {}\nyield %g\n", y);
+  } else if (epilogue == "bias+gelu") {
     c.args += fmt::format(", %c: {}", type({n}));
     c.body += fmt::format("%z = add %y, %c : {}\n%g = gelu %z : {}\nyield %z, %g\n", y, y);
   } else {
@@ -178,13 +181,14 @@ std::vector<Case> cases() {
   };
   for (auto [in, out] : {std::pair<int64_t, int64_t>{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}})
     linear("gpt2", 1024, in, out, 256);
-  all.push_back(product("gpt2 y", 1024, 3072, 768, "y", 0, true));
+  all.push_back(product("gpt2 y", 1024, 3072, 768, "y", 0, "bias+gelu"));
+  all.push_back(product("gpt2 dx", 1024, 3072, 768, "dx", 0, "gelu_grad"));
   all.push_back(product("gpt2 logits", 1024, 50257, 768, "dx", 0));
   all.push_back(product("gpt2 dlogits", 1024, 768, 50257, "y", 0));
   all.push_back(product("gpt2 dwte", 50257, 768, 1024, "dw", 256));
   for (auto [in, out] : {std::pair<int64_t, int64_t>{128, 384}, {128, 128}, {128, 512}, {512, 128}, {128, 65}})
     linear("char", 768, in, out, 64);
-  all.push_back(product("char y", 768, 512, 128, "y", 0, true));
+  all.push_back(product("char y", 768, 512, 128, "y", 0, "bias+gelu"));
   for (auto [in, out] : {std::pair<int64_t, int64_t>{768, 2304}, {3072, 768}})
     all.push_back(product("decode", 1, out, in, "y", 0));
   all.push_back(product("decode", 1, 50257, 768, "dx", 0));
