@@ -15,6 +15,7 @@
 #include <cstring>
 #include <dirent.h>
 #include <filesystem>
+#include <set>
 #include <sys/statvfs.h>
 
 namespace gptc {
@@ -69,9 +70,12 @@ std::string writeStates(const Executor &executor, const std::string &path, bool 
   return writer.finish();
 }
 
-/// Reads state `s` from its tensors in `file`; what keeps them from being its content, or "". `foreign`: from another
-/// program, with names perhaps under "transformer." and floats perhaps narrower.
-std::string readState(Executor &executor, const State &s, const SafetensorsFile &file, bool foreign) {
+/// Reads state `s` from its tensors in `file`; what keeps them from being its content, or "". With `taken`, which gets
+/// the tensors' names there, the file is another program's: names perhaps under "transformer.", floats perhaps
+/// narrower.
+std::string readState(Executor &executor, const State &s, const SafetensorsFile &file,
+                      std::set<std::string> *taken = nullptr) {
+  const bool foreign = taken != nullptr;
   void *data = executor.state(s.name);
   const bool padded = !isDense(s.type);  // padding behind the end is zero from the beginning
   std::vector<char> dense, tensor;
@@ -88,6 +92,8 @@ std::string readState(Executor &executor, const State &s, const SafetensorsFile 
     if (t->shape != want.info.shape || (t->dtype != want.info.dtype && !narrower))
       return fmt::format("tensor {} is {}[{}] where the model has {}[{}]", want.info.name, nameOf(t->dtype).str(),
                          fmt::join(t->shape, ","), nameOf(want.info.dtype).str(), fmt::join(want.info.shape, ","));
+    if (taken)
+      taken->insert(t->name);
     if (isWhole(s, want) && !narrower) {
       file.read(*t, to);
       continue;
@@ -235,14 +241,14 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
       if (!parametersOnly && optimizer.hash() != hashes[1])
         damaged(fmt::format("{} does not match its checksum", kOptimizerFile));
       for (const State *s : selectStates(executor.planned(), true)) {
-        if (std::string problem = readState(executor, *s, model, false); !problem.empty())
+        if (std::string problem = readState(executor, *s, model); !problem.empty())
           damaged(problem);
       }
       fillLowCopies(executor);
       if (parametersOnly)
         return info;
       for (const State *s : selectStates(executor.planned(), false)) {
-        if (std::string problem = readState(executor, *s, optimizer, false); !problem.empty())
+        if (std::string problem = readState(executor, *s, optimizer); !problem.empty())
           damaged(problem);
       }
       return info;
@@ -260,14 +266,42 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
   return std::nullopt;
 }
 
+/// Whether a tensor that no state takes may be left out without changing the model: a table that other programs compute
+/// (masks of attention, frequencies of rotations), or a copy of one that was taken (a tied classifier).
+static bool mayStayOut(const SafetensorsFile &file, const TensorInfo &t, const std::set<std::string> &taken) {
+  const llvm::StringRef name = t.name;
+  if (name.ends_with(".attn.masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
+      (name.ends_with(".attn.bias") && t.shape.size() == 4))
+    return true;
+  std::vector<char> content(t.bytes()), other(t.bytes());
+  for (const std::string &known : taken)
+    if (const TensorInfo *k = file.find(known); k->dtype == t.dtype && k->shape == t.shape) {
+      file.read(t, content.data());
+      file.read(*k, other.data());
+      if (content == other)
+        return true;
+    }
+  return false;
+}
+
 void loadWeights(Executor &executor, const std::string &path) {
   std::error_code e;
   SafetensorsFile file(fs::is_directory(path, e) ? path + "/" + kModelFile : path);
+  std::set<std::string> taken;
   for (const State *s : selectStates(executor.planned(), true)) {
-    if (std::string problem = readState(executor, *s, file, true); !problem.empty())
+    if (std::string problem = readState(executor, *s, file, &taken); !problem.empty())
       throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model: {}", path, problem),
                       "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
   }
+  std::vector<std::string> left;
+  for (const TensorInfo *t : file.all())
+    if (!taken.count(t->name) && !mayStayOut(file, *t, taken))
+      left.push_back(t->name);
+  if (!left.empty())
+    throw UserError(ErrorCode::CheckpointMismatch,
+                    fmt::format("{} does not fit the model, which has no place for tensor {}{}", path, left[0],
+                                left.size() > 1 ? fmt::format(" and {} more", left.size() - 1) : ""),
+                    "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
   fillLowCopies(executor);
 }
 

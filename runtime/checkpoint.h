@@ -52,7 +52,8 @@ private:
 };
 
 /// Parameters from any folder or file of safetensors: names with or without a leading "transformer.", f32, bf16 or f16.
-/// Throws UserErrors FileMissing, CheckpointDamaged and CheckpointMismatch (missing tensor, other shape).
+/// Throws UserErrors FileMissing, CheckpointDamaged and CheckpointMismatch: a missing tensor, another shape, or a
+/// tensor for which the model has no place and without which the weights would be another model's.
 void loadWeights(Executor &executor, const std::string &path);
 
 }  // namespace gptc

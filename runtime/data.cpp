@@ -124,27 +124,39 @@ void TokenData::read(const File &f, int64_t start, int64_t count, uint16_t *to) 
 void TokenData::copy(const File &f, int64_t start, int64_t targets, int32_t *x, int32_t *y) const {
   std::vector<uint16_t> tokens(targets + 1);
   read(f, start, targets + 1, tokens.data());
-  const uint16_t *t = tokens.data();
-  int32_t highest = t[targets];
+  requireKnown(f, start, tokens);
   for (int64_t i = 0; i < targets; ++i) {
-    x[i] = t[i];
-    y[i] = t[i + 1];
-    highest = std::max<int32_t>(highest, t[i]);
+    x[i] = tokens[i];
+    y[i] = tokens[i + 1];
   }
+}
+
+void TokenData::requireKnown(const File &f, int64_t start, const std::vector<uint16_t> &tokens) const {
   const int64_t limit = maskToken < 0 ? vocab : maskToken;
-  if (highest < limit)
+  const auto bad = std::find_if(tokens.begin(), tokens.end(), [&](uint16_t v) { return v >= limit; });
+  if (bad == tokens.end())
     return;
-  const uint16_t *bad = std::find_if(t, t + targets + 1, [&](uint16_t v) { return v >= limit; });
+  const int64_t at = start + (bad - tokens.begin());
   if (*bad < vocab)
     throw UserError(ErrorCode::TokenOutOfRange,
                     fmt::format("{}: token {} at position {} is the encoder's [MASK], the last of a vocabulary of {}",
-                                f.path, *bad, start + (bad - t), vocab),
+                                f.path, *bad, at, vocab),
                     fmt::format("set model.vocab_size to {}, one more than the text has tokens", *bad + 2));
-  throw UserError(
-      ErrorCode::TokenOutOfRange,
-      fmt::format("{}: token {} at position {} is beyond the vocabulary of {}", f.path, *bad, start + (bad - t), vocab),
-      fmt::format("set model.vocab_size to at least {}, or prepare the data with the model's own tokenizer",
-                  *bad + (maskToken < 0 ? 1 : 2)));
+  throw UserError(ErrorCode::TokenOutOfRange,
+                  fmt::format("{}: token {} at position {} is beyond the vocabulary of {}", f.path, *bad, at, vocab),
+                  fmt::format("set model.vocab_size to at least {}, or prepare the data with the model's own tokenizer",
+                              *bad + (maskToken < 0 ? 1 : 2)));
+}
+
+void TokenData::checkTokens() const {
+  constexpr int64_t most = 1 << 20;
+  std::vector<uint16_t> tokens;
+  for (const File &f : files)
+    for (int64_t start = 0; start < f.count; start += most) {
+      tokens.resize(std::min(most, f.count - start));
+      read(f, start, int64_t(tokens.size()), tokens.data());
+      requireKnown(f, start, tokens);
+    }
 }
 
 void TokenData::window(uint64_t seed, int64_t g, int32_t *x, int32_t *y) const {

@@ -50,9 +50,12 @@ public:
 
   /// Windows of the whole set in order and without overlap, the last of a file included where it is partial.
   int64_t evalWindows() const { return allWindows; }
-  /// Window i of those. Returns the number of targets. A partial one is filled up with target -1, behind the text with
-  /// token 0, which a decoder does not see from there; an encoder's with the text before it instead.
+  /// Window i of those. Returns the number of targets. A partial one is filled up with target -1: a decoder's behind
+  /// the text with token 0, which it does not see from there; an encoder's with the text before it and, where the whole
+  /// file is shorter than a window, behind it with [MASK].
   int64_t evalWindow(int64_t i, int32_t *x, int32_t *y) const;
+  /// Reads the whole set, for what evalWindow would find only when it comes to it. UserError(TokenOutOfRange).
+  void checkTokens() const;
 
   /// A hash of sizes and of samples of the content: equal for equal data, wherever it lies.
   std::string fingerprint() const;
@@ -69,6 +72,8 @@ private:
   };
   /// Tokens start.., of which the file had enough when it was opened. UserError(DataInvalid) where it has no more.
   static void read(const File &f, int64_t start, int64_t count, uint16_t *to);
+  /// Tokens `start`.. of a file, as read, must be of the vocabulary.
+  void requireKnown(const File &f, int64_t start, const std::vector<uint16_t> &tokens) const;
   void copy(const File &f, int64_t start, int64_t targets, int32_t *x, int32_t *y) const;
   std::vector<File> files;
   int64_t vocab, T, maskToken, epochWindows = 0, allWindows = 0;

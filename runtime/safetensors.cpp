@@ -112,6 +112,13 @@ const TensorInfo *SafetensorsFile::find(llvm::StringRef name) const {
   return it == tensors.end() ? nullptr : &it->second.first;
 }
 
+std::vector<const TensorInfo *> SafetensorsFile::all() const {
+  std::vector<const TensorInfo *> list;
+  for (const auto &[name, tensor] : tensors)
+    list.push_back(&tensor.first);
+  return list;
+}
+
 void SafetensorsFile::read(const TensorInfo &t, void *to) const {
   if (!file.read(tensors.find(t.name)->second.second, to, t.bytes()))
     throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: tensor {} cannot be read", path, t.name));

@@ -44,6 +44,8 @@ public:
   /// out.
   explicit SafetensorsFile(const std::string &path);
   const TensorInfo *find(llvm::StringRef name) const;
+  /// All tensors, sorted by name.
+  std::vector<const TensorInfo *> all() const;
   /// Reads the dense bytes of a tensor found above. Throws UserError(CheckpointDamaged).
   void read(const TensorInfo &t, void *to) const;
   std::string hash() const { return file.hash(); }

@@ -68,6 +68,14 @@ void requireGenerator(const Module &planned) {
                     "`gptrun eval` measures how well it fills gaps; to sample, train with model.causal = true");
 }
 
+void requireKnownPrompt(llvm::ArrayRef<int32_t> prompt, const Module &planned) {
+  const int64_t vocab = planned.attrs.getInt("vocab_size");
+  for (int32_t t : prompt)
+    if (t < 0 || t >= vocab)
+      throw UserError(ErrorCode::TokenOutOfRange, fmt::format("the prompt has token {}, the vocabulary {}", t, vocab),
+                      "use the tokenizer that the model was trained with");
+}
+
 int32_t chooseToken(llvm::ArrayRef<float> logits, const SampleOptions &o, double u) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -104,11 +112,7 @@ void sampleTokens(Executor &executor, llvm::ArrayRef<int32_t> prompt, const Samp
                   const std::function<bool(int32_t)> &emit) {
   GPTC_CHECK(!prompt.empty(), "sampling needs a token to start from");
   Context context(executor);
-  const int64_t vocab = executor.planned().attrs.getInt("vocab_size");
-  for (int32_t t : prompt)
-    if (t < 0 || t >= vocab)
-      throw UserError(ErrorCode::TokenOutOfRange, fmt::format("the prompt has token {}, the vocabulary {}", t, vocab),
-                      "use the tokenizer that the model was trained with");
+  requireKnownPrompt(prompt, executor.planned());
   std::vector<int32_t> tokens(prompt.begin(), prompt.end());
   auto keepLast = [&](int64_t n) {
     if (int64_t(tokens.size()) > n)

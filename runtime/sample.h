@@ -22,6 +22,9 @@ struct SampleOptions {
 /// Throws UserError(Contradiction) for an encoder: it fills gaps, and cannot continue a text.
 void requireGenerator(const Module &planned);
 
+/// Throws UserError(TokenOutOfRange) where the prompt holds a token that the model does not know.
+void requireKnownPrompt(llvm::ArrayRef<int32_t> prompt, const Module &planned);
+
 /// Chooses a token: `u` uniform in [0,1). Equal logits are taken in order of their ids.
 int32_t chooseToken(llvm::ArrayRef<float> logits, const SampleOptions &options, double u);
 

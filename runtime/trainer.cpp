@@ -176,6 +176,7 @@ private:
   Trace trace;
   double peak = 0;  // FLOP/s
   bool saveFailed = false;
+  std::vector<int32_t> prompt;  // of samples; empty: none
   // Since the line before in the log.
   double trainNs = 0;
   int64_t trainSteps = 0;
@@ -188,6 +189,16 @@ private:
     if (val)
       needed.push_back("eval");
     s.executor.prepare(needed);
+    if (val)
+      val->checkTokens();
+    if (options.codec && run.sampleEvery > 0) {
+      prompt = options.codec->encode(run.samplePrompt);
+      requireKnownPrompt(prompt, m);
+    }
+    if (target > run.steps && m.attrs.getString("schedule", "constant") != "constant")
+      progress.say(fmt::format("warning: --steps {} goes beyond the {} steps of the plan, where the learning rate's "
+                               "schedule ends",
+                               target, run.steps));
     store.cleanUp();
     if (options.resume == Resume::never)
       setAside(run.outDir, progress);
@@ -235,7 +246,7 @@ private:
     for (;;) {
       if (needsEvaluation() && !gStop)
         evaluateNow();
-      if (options.codec && run.sampleEvery > 0 && step > startStep && step % run.sampleEvery == 0 && !gStop)
+      if (!prompt.empty() && step > startStep && step % run.sampleEvery == 0 && !gStop)
         printSample();
       if (step != saved && (due(run.checkpointEvery) || step == target || gStop)) {
         save();
@@ -384,9 +395,6 @@ private:
 
   void printSample() {
     progress.end();
-    std::vector<int32_t> prompt = options.codec->encode(run.samplePrompt);
-    if (prompt.empty())
-      return;
     SampleOptions o;
     o.maxTokens = run.sampleTokens;
     o.seed = run.seed;

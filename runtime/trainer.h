@@ -20,10 +20,10 @@ struct TrainOptions {
   FILE *out = stdout;
 };
 
-/// Trains until done, or until SIGTERM or SIGINT, which end the current step and save (a second one exits at once,
-/// 130). Writes only under run.outDir, which it locks against a second run. After an error the older checkpoints are
-/// all there, whatever checkpoint.keep says. UserErrors: those of data and checkpoints, Unwritable (also: another run
-/// holds the folder), DiskFull, NonFinite.
+/// Trains until done, or until SIGTERM, SIGINT or SIGHUP (a closed terminal), which end the current step and save (a
+/// second one exits at once, 130). Writes only under run.outDir, which it locks against a second run. After an error
+/// the older checkpoints are all there, whatever checkpoint.keep says. UserErrors: those of data and checkpoints,
+/// Unwritable (also: another run holds the folder), DiskFull, NonFinite.
 void train(Session &session, const TrainOptions &options);
 
 /// Mean loss per target over `batches` global batches spread evenly over the set (0: every window), the same whatever

@@ -239,6 +239,20 @@ TEST(TokenData, TokensBeyondTheVocabularyAreNamedWithTheirPlace) {
   EXPECT_EQ(codeThrown([&] { d.window(0, 0, x, y); }, &message), int(ErrorCode::TokenOutOfRange));
   EXPECT_NE(message.find("token 50 at position 8"), std::string::npos) << message;
   EXPECT_EQ(codeThrown([&] { d.evalWindow(0, x, y); }), int(ErrorCode::TokenOutOfRange));
+  EXPECT_EQ(codeThrown([&] { d.checkTokens(); }, &message), int(ErrorCode::TokenOutOfRange));
+  EXPECT_NE(message.find("token 50 at position 8"), std::string::npos) << message;
+  EXPECT_EQ(codeThrown([&] { TokenData(dir / "x.bin", "data.val", 51, 8, 2).checkTokens(); }), 0);
+}
+
+TEST(TokenData, TheWholeSetIsChecked) {
+  TempDir dir;
+  std::string t((size_t(3) << 20) * 2 + 2, '\0');  // tokens of three reads, and one more
+  t[t.size() - 2] = 7;
+  writeFile(dir / "x.bin", t);
+  std::string message;
+  TokenData d(dir / "x.bin", "data.val", 7, 8, 2);
+  EXPECT_EQ(codeThrown([&] { d.checkTokens(); }, &message), int(ErrorCode::TokenOutOfRange));
+  EXPECT_NE(message.find(fmt::format("token 7 at position {}", 3 << 20)), std::string::npos) << message;
 }
 
 TEST(TokenData, AFileCutShortWhileInUseIsNamed) {

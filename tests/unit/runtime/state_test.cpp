@@ -2,6 +2,7 @@
 #include "runtime/checkpoint.h"
 #include "runtime/executor.h"
 #include "runtime/plan.h"
+#include "runtime/safetensors.h"
 #include "runtime/state.h"
 
 #include "ir/diagnostics.h"
@@ -248,6 +249,29 @@ TEST_F(CheckpointTest, WeightsLoadFromOtherFolders) {
             int(ErrorCode::CheckpointMismatch));
   EXPECT_NE(message.find("wte.weight is f32[37,129] where the model has f32[37,128]"), std::string::npos) << message;
   EXPECT_EQ(codeThrown([&] { loadWeights(*other.executor, dir / "nothing"); }), int(ErrorCode::FileMissing));
+}
+
+TEST_F(CheckpointTest, WeightsWithoutAPlaceAreRefused) {
+  auto write = [&](const char *name, std::vector<int64_t> shape, float value) {
+    const std::vector<TensorInfo> infos = {{"wte.weight", DType::f32, {4, 8}}, {name, DType::f32, shape}};
+    SafetensorsWriter w(dir / "w.safetensors", infos, {});
+    w.write(std::vector<float>(32, 1).data(), 128);
+    w.write(std::vector<float>(size_t(infos[1].bytes() / 4), value).data(), size_t(infos[1].bytes()));
+    w.finish();
+  };
+  Fixture g(R"(module { state @wte.weight : f32[4,8] {kind="param", init="zeros"} })");
+  std::string message;
+  auto load = [&] { return codeThrown([&] { loadWeights(*g.executor, dir / "w.safetensors"); }, &message); };
+  write("h.0.attn.c_attn.bias", {24}, 0);
+  EXPECT_EQ(load(), int(ErrorCode::CheckpointMismatch));
+  EXPECT_NE(message.find("h.0.attn.c_attn.bias"), std::string::npos) << message;
+  // What other programs compute is no weight; nor is a classifier that is tied to the embedding.
+  write("transformer.h.0.attn.bias", {1, 1, 2, 2}, 1);
+  EXPECT_EQ(load(), 0);
+  write("lm_head.weight", {4, 8}, 1);
+  EXPECT_EQ(load(), 0);
+  write("lm_head.weight", {4, 8}, 2);
+  EXPECT_EQ(load(), int(ErrorCode::CheckpointMismatch));
 }
 
 }  // namespace
