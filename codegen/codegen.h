@@ -14,11 +14,16 @@
 
 namespace gptc {
 
-/// A kernel for one fused op. Its parameters are, in order: the op's operands, its results, its workspaces.
+/// A kernel for one fused op. Its parameters are, in order: the op's operands, its results, its workspaces, and one i64
+/// for each of its random streams.
 struct LoweredGroup {
   kir::Kernel kernel;
   std::vector<int64_t> workspaceBytes;
 };
+
+/// The random streams that the members of a group name, each once, in order: arguments and not constants of the kernel,
+/// so that dropout of all layers and the stochastic rounding of all parameters of a shape share one.
+std::vector<int64_t> streamsOf(const Op &fused);
 
 /// The recipe's default for this group on this target: needs no measurement.
 Schedule defaultSchedule(const Op &fused, const Target &target);
@@ -28,8 +33,8 @@ bool hasCudaRecipe(const Op &fused);
 /// Builds the kernel. `compute` f64 builds it in double precision over f64 buffers (tests). Throws InternalError for a
 /// group that no recipe covers: the fuse pass must not make one.
 LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target &target, DType compute = DType::f32);
-/// A text that is equal for groups that lower to equal kernels (same kind, schedule, types and members; names and
-/// places do not count), so that the layers of a model need lowering once.
+/// A text that is equal for groups that lower to equal kernels (same kind, schedule, types and members; names, places
+/// and the numbers of random streams do not count), so that the layers of a model need lowering once.
 std::string groupKey(const Op &fused);
 /// Sets `schedule` and `ws` of every fused op; keeps a schedule that is already there. Returns whether anything
 /// changed.

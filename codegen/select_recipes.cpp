@@ -10,14 +10,24 @@
 #include "ir/diagnostics.h"
 
 #include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/bit.h"
 
 #include <map>
 
 namespace gptc {
 
+std::vector<int64_t> streamsOf(const Op &fused) {
+  std::vector<int64_t> streams;
+  for (const Op &op : *fused.body)
+    if (op.attrs.has("stream") && !llvm::is_contained(streams, op.attrs.getInt("stream")))
+      streams.push_back(op.attrs.getInt("stream"));
+  return streams;
+}
+
 std::string groupKey(const Op &fused) {
   std::string key;
+  const std::vector<int64_t> streams = streamsOf(fused);
   auto put = [&](const auto &v) { fmt::format_to(std::back_inserter(key), "{} ", v); };
   auto putAttr = [&](const Attr &attr) {
     put(attr.index());  // 1 and 1.0 are two values
@@ -45,7 +55,10 @@ std::string groupKey(const Op &fused) {
       put(number.lookup(v));
     for (const auto &[name, value] : op.attrs) {
       put(name);
-      putAttr(value);
+      if (name == "stream")  // which of the arguments, not what it holds
+        put(llvm::find(streams, std::get<int64_t>(value)) - streams.begin());
+      else
+        putAttr(value);
     }
     for (unsigned i = 0; i < op.numResults(); ++i) {
       number.try_emplace(op.result(i), number.size());

@@ -10,7 +10,8 @@ namespace gptc {
 /// missing, a folder or unreadable.
 std::string readInput(const std::string &file, const std::string &what);
 
-/// Writes to a temporary name in the same folder, syncs, renames and syncs the folder. Throws UserError(Unwritable or DiskFull).
+/// Writes to a temporary name in the same folder, syncs, renames and syncs the folder. Throws UserError(Unwritable or
+/// DiskFull).
 void writeFileAtomically(const std::string &file, std::string_view content);
 
 /// Makes a folder and its parents. Throws UserError(Unwritable) with the reason.

@@ -27,11 +27,11 @@
 //
 // States: parameters under the names of Hugging Face's GPT-2 without the leading "transformer."; a linear layer is
 // [in,out], y = x W + b. Attribute hf holds the name in files: the same or, for a model that Hugging Face's Llama can
-// hold (rmsnorm, swiglu, rope, no bias), that of Llama, with its layout (runtime/file_layout.h). @rng_seed and @step are i64[] counters. h.I.attn.k_cache and
-// v_cache, [n_kv_head,T,D], kind "cache". Matrices have decay=true. Initial values: embeddings normal(0.02);
-// linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at its own width; projections into the
-// residual stream s / sqrt(2 n_layer); biases 0, gains 1. Every parameter and every dropout site has its own random
-// stream.
+// hold (rmsnorm, swiglu, rope, no bias), that of Llama, with its layout (runtime/file_layout.h). @rng_seed and @step
+// are i64[] counters. h.I.attn.k_cache and v_cache, [n_kv_head,T,D], kind "cache". Matrices have decay=true. Initial
+// values: embeddings normal(0.02); linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at its own
+// width; projections into the residual stream s / sqrt(2 n_layer); biases 0, gains 1. Every parameter and every dropout
+// site has its own random stream.
 //
 // Module attributes, for autodiff, the optimizer and the runtime:
 //   string  name
@@ -41,8 +41,8 @@
 //   remat   compile.remat, for the pass of that name
 //   mask_token: id of [MASK], encoders only
 //   beta1 beta2 eps weight_decay grad_clip: AdamW; grad_clip 0: none
-//   compute ("fp32" | "bf16" | "fp16"), optimizer_state ("fp32" | "bf16"): for passes precision and optimizer. With fp16
-//           there are the states @loss_scale (f32[], from 2^16) and @good_steps (i64[]), of which autodiff and the
+//   compute ("fp32" | "bf16" | "fp16"), optimizer_state ("fp32" | "bf16"): for passes precision and optimizer. With
+//           fp16 there are the states @loss_scale (f32[], from 2^16) and @good_steps (i64[]), of which autodiff and the
 //           optimizer make dynamic loss scaling
 #pragma once
 

@@ -90,8 +90,8 @@ struct LogConfig {
 };
 
 struct CompileConfig {
-  /// What the backward part computes again rather than keeps: nothing, all but the layers' inputs ("full"), as much as a
-  /// budget of bytes asks for ("8GiB"), or as much as this machine's memory asks for.
+  /// What the backward part computes again rather than keeps: nothing, all but the layers' inputs ("full"), as much as
+  /// a budget of bytes asks for ("8GiB"), or as much as this machine's memory asks for.
   std::string remat = "auto";
 };
 
@@ -117,9 +117,9 @@ struct Config {
 };
 
 /// For a .gir file, which says itself what a model file says of the model, the settings alone; data.train may be
-/// missing then. Else reads a model file with its bases and applies `settings` (key=value, paths relative to the working directory).
-/// `tokenizerVocab` tells the vocabulary of a tokenizer file; it is asked only when model.vocab_size is not written or
-/// to compare with it. Throws UserError with every problem found.
+/// missing then. Else reads a model file with its bases and applies `settings` (key=value, paths relative to the
+/// working directory). `tokenizerVocab` tells the vocabulary of a tokenizer file; it is asked only when
+/// model.vocab_size is not written or to compare with it. Throws UserError with every problem found.
 Config loadConfig(const std::string &file, const std::vector<std::string> &settings,
                   const std::function<int64_t(const std::string &tokenizer)> &tokenizerVocab);
 

@@ -1,5 +1,5 @@
-// Ranges of the Unicode 14 general categories L* and N*, from UnicodeData.txt: for every code point whose category starts with that
-// letter, runs joined. Both tables are sorted.
+// Ranges of the Unicode 14 general categories L* and N*, from UnicodeData.txt: for every code point whose category
+// starts with that letter, runs joined. Both tables are sorted.
 #include "frontends/utf8.h"
 
 #include <algorithm>
@@ -9,7 +9,9 @@ namespace gptc {
 
 namespace {
 
-struct Range { uint32_t first, last; };
+struct Range {
+  uint32_t first, last;
+};
 
 // clang-format off
 constexpr Range letters[] = {

@@ -3,6 +3,7 @@
 #include "ir/opdef.h"
 
 #include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/STLExtras.h"
 
 namespace gptc {
 
@@ -13,6 +14,14 @@ class Probe : public LowerCtx {
 public:
   explicit Probe(const Op &op) : LowerCtx(op), seen(op.numOperands(), Access::none) {}
   std::vector<Access> seen;
+
+  /// Whether `e` holds the first index.
+  bool holdsFirst(const kir::Expr &e) {
+    if (!e || here.empty() || !visited.insert(e.get()).second)
+      return false;
+    return (e->kind == kir::ExprKind::Var && e->var == here[0]->var) ||
+           llvm::any_of(e->args, [&](const kir::Expr &a) { return holdsFirst(a); });
+  }
 
   std::vector<kir::Expr> index() override {
     while (here.size() < domainOf(op).rank())
@@ -25,10 +34,12 @@ public:
     bool sameRow = onePerRow() && at.size() == here.size() && at.drop_back() == llvm::ArrayRef(here).drop_back();
     return note(i, sameRow ? Access::inRow : Access::anywhere);
   }
+  kir::Expr stream() override { return kir::ref(kir::makeVar("stream")); }
   DType compute() override { return DType::f32; }
 
 private:
   std::vector<kir::Expr> here;
+  llvm::DenseSet<const kir::ExprNode *> visited;
 
   bool onePerRow() const {
     if (op.def().fusion != FusionKind::row)
@@ -61,6 +72,13 @@ std::vector<Access> operandAccess(const Op &op) {
   Probe p(op);
   op.def().lower(p);
   return p.seen;
+}
+
+bool usesFirstIndex(const Op &op) {
+  if (!op.def().lower)
+    return true;
+  Probe p(op);
+  return llvm::any_of(op.def().lower(p), [&](const kir::Expr &e) { return p.holdsFirst(e); });
 }
 
 const Type &domainOf(const Op &op) {

@@ -19,6 +19,10 @@ enum class Access : uint8_t {
 /// One entry per operand, found by running the op's own lowering rule; ops without one read `anywhere`.
 std::vector<Access> operandAccess(const Op &op);
 
+/// Whether the elements of an op depend on the first index of its domain as a number, and not only through what they
+/// read there: masks of dropout do, a causal mask over the last two dimensions of three does not.
+bool usesFirstIndex(const Op &op);
+
 /// The shape over which an op is defined: that of operand 0 for rows and sums, else that of its result.
 const Type &domainOf(const Op &op);
 

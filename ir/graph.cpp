@@ -258,26 +258,38 @@ Function *Module::cloneFunction(const Function &f, llvm::StringRef name) {
   return copy;
 }
 
-void cloneOps(const Block &from, Block &to, Op *before, llvm::DenseMap<const Value *, Value *> &map) {
-  for (const Op &op : from) {
-    Op *copy = to.insert(op.kind, before);
-    copy->attrs = op.attrs;
-    copy->loc = op.loc;
-    copy->layer = op.layer;
-    copy->state = op.state;
-    for (Value *v : op.operands()) {
-      auto it = map.find(v);
-      copy->addOperand(it == map.end() ? v : it->second);
-    }
-    for (unsigned i = 0; i < op.numResults(); ++i)
-      map[op.result(i)] = copy->addResult(op.result(i)->type, op.result(i)->name);
-    if (op.body) {
-      copy->body = std::make_unique<Block>();
-      for (const auto &a : op.body->args)
-        map[a.get()] = copy->body->addArg(a->type, a->name);
-      cloneOps(*op.body, *copy->body, nullptr, map);
-    }
+void Module::take(std::unique_ptr<Module> other) {
+  attrs = std::move(other->attrs);
+  states = std::move(other->states);
+  functions = std::move(other->functions);
+  for (auto &f : functions)
+    f->module = this;
+}
+
+Op *cloneOp(const Op &op, Block &to, Op *before, llvm::DenseMap<const Value *, Value *> &map) {
+  Op *copy = to.insert(op.kind, before);
+  copy->attrs = op.attrs;
+  copy->loc = op.loc;
+  copy->layer = op.layer;
+  copy->state = op.state;
+  for (Value *v : op.operands()) {
+    auto it = map.find(v);
+    copy->addOperand(it == map.end() ? v : it->second);
   }
+  for (unsigned i = 0; i < op.numResults(); ++i)
+    map[op.result(i)] = copy->addResult(op.result(i)->type, op.result(i)->name);
+  if (op.body) {
+    copy->body = std::make_unique<Block>();
+    for (const auto &a : op.body->args)
+      map[a.get()] = copy->body->addArg(a->type, a->name);
+    cloneOps(*op.body, *copy->body, nullptr, map);
+  }
+  return copy;
+}
+
+void cloneOps(const Block &from, Block &to, Op *before, llvm::DenseMap<const Value *, Value *> &map) {
+  for (const Op &op : from)
+    cloneOp(op, to, before, map);
 }
 
 // ---- builder --------------------------------------------------------------------------------------------------------

@@ -211,12 +211,17 @@ public:
   Function *addFunction(llvm::StringRef name);
   void removeFunction(llvm::StringRef name);
   std::unique_ptr<Module> clone() const;
+  /// Becomes what `other` is: how a pass that works on a clone keeps its result. Ops and values stay where they are.
+  void take(std::unique_ptr<Module> other);
   /// A copy of `f` in this module under a new name.
   Function *cloneFunction(const Function &f, llvm::StringRef name);
 };
 
-/// Copies all ops of `from` to `to` before `before`, mapping operands through `map` (values not in the map must already
-/// be visible there) and recording the new values in it.
+/// Copies an op, its body included, to `to` before `before` (to the end when null). Operands are mapped through `map`;
+/// those not in it must be visible there. The results are recorded in it.
+Op *cloneOp(const Op &op, Block &to, Op *before, llvm::DenseMap<const Value *, Value *> &map);
+
+/// cloneOp of all ops of `from`.
 void cloneOps(const Block &from, Block &to, Op *before, llvm::DenseMap<const Value *, Value *> &map);
 
 /// Creates ops at a point, inferring result types with the op's own rule. A wrong use is an InternalError.

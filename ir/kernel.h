@@ -10,12 +10,11 @@
 //     it is cast to gives an unspecified value.
 //   - Buffers of dtype bf16/f16 are storage: a Load yields f32 and a Store takes f32. No expression has these dtypes:
 //     cast(bf16, e) rounds e and stays f32.
-//   - A u32 may hold a pair of bf16, the first in its low half. Pair rounds two f32 to one; LoadPair reads elements
-//   index
-//     and index + 1 of a bf16 buffer that is not `reg`. Dot(acc, a, b), of an f32 and two pairs, is fma(low a, low b,
-//     fma(high a, high b, acc)) in f32, where denormals count as zeros of their sign among the operands and among the
-//     two results: x86's VDPBF16PS, and the same bits from FMAs on CPUs without it. In float64 a pair still holds bf16.
-//     The bits of a pair's denormals are unspecified; only Dot should look into pairs.
+//   - A u32 may hold a pair of bf16, the first in its low half. Pair rounds two f32 to one. LoadPair reads two elements
+//     of a bf16 buffer that is not `reg`, at index and behind it. Dot(acc, a, b), of an f32 and two pairs, is
+//     fma(low a, low b, fma(high a, high b, acc)) in f32, where denormals count as zeros of their sign among the
+//     operands and among the two results: x86's VDPBF16PS, and the same bits from FMAs on CPUs without it. In float64 a
+//     pair still holds bf16. The bits of a pair's denormals are unspecified; only Dot should look into pairs.
 //   - Select evaluates both sides: a load in either must be in bounds, so clamp its index. If evaluates one side only.
 //   - `vector(W)` runs W iterations at a time, in lock step, each statement for all lanes before the next; the last,
 //     partial group runs masked (inactive lanes neither load nor store). Lane() is (i - begin) mod W. A body must not
@@ -103,9 +102,9 @@ enum class UnaryOp : uint8_t { neg, abs, sqrt, rsqrt, exp, log, tanh, floor, not
 enum class BinaryOp : uint8_t { add, sub, mul, div, rem, min, max, and_, or_, xor_, shl, shr, eq, ne, lt, le, gt, ge };
 
 /// What a symbolic Reduce sums over. Row: the last dimension of the domain. Fold: all leading dimensions, in blocks of
-/// `fold` rows in order (DESIGN "the order of every sum"): acc = init (args[1], or +0 when absent); for each block: p =
-/// +0, p += e(row) in order, then acc += p. fold 0 means one block. All: every element, in fixed blocks of `fold`
-/// elements.
+/// `fold` rows in order (docs/architecture.md, "The order of every sum"): acc = init (args[1], or +0 when absent); for
+/// each block: p = +0, p += e(row) in order, then acc += p. fold 0 means one block. All: every element, in fixed blocks
+/// of `fold` elements.
 enum class ReduceAxis : uint8_t { row, fold, all };
 
 struct VarNode {

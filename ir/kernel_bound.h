@@ -16,8 +16,8 @@ struct Bounded {
   double error = 0;
 };
 
-/// Runs the kernel. buffers[i] holds params[i]; what the kernel reads may carry errors of its own, so that the bounds of
-/// one kernel's results are those with which the next one starts.
+/// Runs the kernel. buffers[i] holds params[i]; what the kernel reads may carry errors of its own, so that the bounds
+/// of one kernel's results are those with which the next one starts.
 void boundErrors(const Kernel &k, std::vector<std::vector<Bounded>> &buffers);
 
 /// Whether the kernel uses a function that code computes by its own approximation: then bits differ from those of the

@@ -41,8 +41,7 @@ private:
 /// Which precision an op asks of its float operands when a model computes in bf16 or fp16 (passes/precision.cpp).
 enum class AutocastClass {
   low,   // loses little by reading low precision: products are exact, sums held in f32 (contractions, attention)
-  keep,  // as precise as what it is given: elementwise ops, movement
-  high,  // computes in f32 and yields f32: exponentials, statistics, sums over many elements, the optimizer
+  high,  // computes in f32 and yields f32; what it stores between kernels is rounded where the pass finds that safe
 };
 /// A class, or the reason why there is none.
 class Autocast {
@@ -50,7 +49,6 @@ public:
   Autocast(AutocastClass c, std::initializer_list<unsigned> lowOperands = {}) : lowOperands(lowOperands), given(c) {}
   Autocast(NotApplicable n) : reason(n.why) {}
   explicit operator bool() const { return given.has_value(); }
-  AutocastClass operator*() const { return *given; }
   bool operator==(AutocastClass c) const { return given == c; }
   const char *why() const { return reason; }
   /// Class low: the operands that may be of low precision, all together. The others (sums to continue, statistics) stay
@@ -128,6 +126,8 @@ public:
   virtual kir::Expr rowOperand(unsigned i) = 0;
   /// Element of operand i at explicit indices, one per dimension of operand i.
   virtual kir::Expr operandAt(unsigned i, llvm::ArrayRef<kir::Expr> index) = 0;
+  /// The attribute `stream` of this op, i64. An argument of the kernel, so that ops that differ in it share one.
+  virtual kir::Expr stream() = 0;
   /// The dtype in which floats are computed: f32, or f64 where kernels are emitted in f64 for tests.
   virtual DType compute() = 0;
 

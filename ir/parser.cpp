@@ -9,6 +9,7 @@
 
 #include <bit>
 #include <charconv>
+#include <limits>
 
 namespace gptc {
 

@@ -76,10 +76,9 @@ double randomNormal(RandomKey key, uint64_t index) {
   return radius * std::cos(2.0 * std::numbers::pi * randomUniform(key, 2 * index + 1));
 }
 
-RandomKeyExpr randomKeyExpr(kir::Expr seed, kir::Expr step, uint32_t stream, kir::Expr sequence) {
-  auto [k0, k1] =
-      philox<kir::Expr>({lowWord(step), highWord(step), kir::imm(int64_t(stream), DType::u32), lowWord(sequence)},
-                        lowWord(seed), xorOf(highWord(seed), highWord(sequence)));
+RandomKeyExpr randomKeyExpr(kir::Expr seed, kir::Expr step, kir::Expr stream, kir::Expr sequence) {
+  auto [k0, k1] = philox<kir::Expr>({lowWord(step), highWord(step), lowWord(stream), lowWord(sequence)}, lowWord(seed),
+                                    xorOf(highWord(seed), highWord(sequence)));
   return {k0, k1};
 }
 

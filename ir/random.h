@@ -2,8 +2,8 @@
 // padding.
 //
 //   key     = words 0 and 1 of philox4x32-10(counter = {step lo, step hi, stream, sequence lo},
-//             key = {seed lo, seed hi ^ sequence hi}) (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
-//             3")
+//             key = {seed lo, seed hi ^ sequence hi})
+//             (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3")
 //   value   = mix32(index, key): two multiply-xorshift rounds keyed by the two words; cheap enough to recompute in
 //             kernels
 //   uniform in [0,1): value * 2^-32 (top 24 bits, exact in f32)
@@ -26,12 +26,12 @@ double randomUniform(RandomKey key, uint64_t index);
 /// Standard normal by Box-Muller on indices 2*index and 2*index+1.
 double randomNormal(RandomKey key, uint64_t index);
 
-/// The same as kernel expressions; seed, step, sequence are i64. Equal bit for bit to the functions above.
-/// u32 each.
+/// The same as kernel expressions, equal bit for bit to the functions above. Both words are u32.
 struct RandomKeyExpr {
   kir::Expr k0, k1;
 };
-RandomKeyExpr randomKeyExpr(kir::Expr seed, kir::Expr step, uint32_t stream, kir::Expr sequence);
+/// All i64; of `stream` the low word counts.
+RandomKeyExpr randomKeyExpr(kir::Expr seed, kir::Expr step, kir::Expr stream, kir::Expr sequence);
 /// `index` is i64, or u32 where it is known to be below 2^32 (half the work in a vector loop).
 kir::Expr randomBitsExpr(const RandomKeyExpr &key, kir::Expr index);
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace gptc {
 
@@ -54,6 +55,14 @@ std::optional<int64_t> parseBytes(llvm::StringRef text) {
     if (unit == name && n * bytes >= 1 && n * bytes < 0x1p62)
       return int64_t(n * bytes);
   return std::nullopt;
+}
+
+std::string formatBytes(double bytes) {
+  const double n = std::abs(bytes);
+  return n < 0x1p10        ? fmt::format("{:.0f} B", bytes)
+         : n < 10 * 0x1p20 ? fmt::format("{:.1f} KiB", bytes / 0x1p10)
+         : n < 10 * 0x1p30 ? fmt::format("{:.1f} MiB", bytes / 0x1p20)
+                           : fmt::format("{:.1f} GiB", bytes / 0x1p30);
 }
 
 }  // namespace gptc

@@ -19,5 +19,7 @@ std::string nearestWord(const std::string &word, const std::vector<std::string> 
 /// "8GiB", "500 MB" or "1000": a positive number with an optional unit, B, KB, MB, GB, TB, KiB, MiB, GiB or TiB.
 /// nullopt for anything else.
 std::optional<int64_t> parseBytes(llvm::StringRef text);
+/// "512 B", "28.0 KiB", "-12.5 MiB", "12.0 GiB": KiB from 1 KiB on, MiB from 10 MiB on, GiB from 10 GiB on.
+std::string formatBytes(double bytes);
 
 }  // namespace gptc

@@ -291,15 +291,7 @@ private:
       if (op.is(OpKind::ret))
         for (auto &[v, name] : accumulators)
           b.write(*m.state(name), b.constant(0, v->type));
-      Op *copy = update->body.insert(op.kind);
-      copy->attrs = op.attrs;
-      copy->loc = op.loc;
-      copy->layer = op.layer;
-      copy->state = op.state;
-      for (Value *v : op.operands())
-        copy->addOperand(map.lookup(v));
-      for (unsigned i = 0; i < op.numResults(); ++i)
-        map[op.result(i)] = copy->addResult(op.result(i)->type, op.result(i)->name);
+      cloneOp(op, update->body, nullptr, map);
     }
   }
 

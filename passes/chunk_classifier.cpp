@@ -2,17 +2,20 @@
 // gradient, which takes their place, never stand in memory together. As in Liger Kernel's fused linear cross
 // entropy (Hsu et al. 2024), on the graph.
 //
-//   logits = matmul h, W;  nll, dlogits = loss(logits, y);  s = sum nll;  dh = matmul dlogits, W;  dW = matmul
-//   dlogits^T, h
+//   logits = matmul h, W;  nll, dlogits = loss(logits, y);  s = sum nll
+//   dh = matmul dlogits, W;  dW = matmul dlogits^T, h
 // becomes, for each chunk i of the first dimension (sequences),
 //   h_i, y_i = slices;  logits_i;  nll_i, dlogits_i;  s_i = sum nll_i from s_(i-1);  dh_i;  dW_i = ... from dW_(i-1)
 // and dh = all dh_i, put together.
 //
 //   1. The pattern is looked for among groups: a row group with a cross_entropy and its gradient, on the result of a
 //      matmul that nobody else uses; the gradient's users are two plain matmuls, the losses' user is one sum.
-//   2. Before it, all that the five groups need is sliced or used as it is, and the chunks are laid down in order.
-//      Types inside the groups follow from the ops' own rules.
-//   3. dh is a sum of pieces with zeros around them.
+//   2. An operand of the loss is cut where a member reads it at the current point or row of a domain [B, T, ...], and
+//      used whole where it is broadcast over that. A member that reads elsewhere, or whose elements depend on the
+//      number of the sequence itself (dropout), keeps the classifier whole.
+//   3. Reads of states that the five groups need and that stand behind the loss move before it. There the chunks are
+//      laid down in order. Types inside the groups follow from the ops' own rules.
+//   4. dh is a sum of pieces with zeros around them.
 // The same bits: sums over tokens continue through their `init` operands at whole blocks, contractions over features
 // are rows of their own, and a chain of sums that starts from +0 never ends at -0, so adding zeros changes
 // nothing. (Not so in bf16, where tiny numbers become zeros of their sign: there the classifier stays whole.)
@@ -21,6 +24,7 @@
 // packed, and its gradient loaded and stored, once per chunk. After order, as remat.
 #include "passes/chunk_classifier.h"
 
+#include "ir/access.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "passes/pass.h"
@@ -48,9 +52,10 @@ public:
     if (!find())
       return false;
     const int64_t batch = logits->type.dim(0);
-    if (chunks < 2 || batch % chunks || !prepare())
-      return false;
     size = batch / chunks;
+    if (chunks < 2 || batch % chunks || !wholeBlocks(*lossSum) || !wholeBlocks(*weightGradient) || !cutOperands() ||
+        !moveReads())
+      return false;
     Value *dW = weightGradient->numOperands() > 2 ? weightGradient->operand(2) : nullptr;
     Value *sum = lossSum->numOperands() > 1 ? lossSum->operand(1) : nullptr;
     std::vector<Value *> pieces;
@@ -60,8 +65,10 @@ public:
       auto whole = [&](Value *v) { return v; };
       Value *logits_i = copyOf(*classifier, {part(classifier->operand(0)), whole(classifier->operand(1))})->result();
       std::vector<Value *> operands;
-      for (Value *v : loss->operands())
-        operands.push_back(v == logits ? logits_i : v->type.rank() && v->type.dim(0) == batch ? part(v) : whole(v));
+      for (unsigned o = 0; o < loss->numOperands(); ++o) {
+        Value *v = loss->operand(o);
+        operands.push_back(v == logits ? logits_i : cut[o] ? part(v) : whole(v));
+      }
       Op *loss_i = copyOf(*loss, operands);
       Value *nll_i = loss_i->result(nll->index), *dlogits_i = loss_i->result(dlogits->index);
       sum = copyOf(*lossSum, {nll_i, sum})->result();
@@ -79,7 +86,8 @@ public:
 private:
   Function &f;
   const int64_t chunks;
-  int64_t size = 0;  // sequences per chunk
+  int64_t size = 0;       // sequences per chunk
+  std::vector<bool> cut;  // by operand of the loss
   Op *classifier = nullptr, *loss = nullptr, *lossSum = nullptr, *inputGradient = nullptr, *weightGradient = nullptr;
   Value *logits = nullptr, *nll = nullptr, *dlogits = nullptr;
 
@@ -137,12 +145,53 @@ private:
     return inputGradient && weightGradient && inputGradient->numOperands() == 2 && contracts(inputGradient, false) &&
            contracts(weightGradient, true) && weightGradient->operand(1) == classifier->operand(0) &&
            inputGradient->result()->type.rank() == 3 && inputGradient->result()->type.dtype == DType::f32 &&
-           dlogits->type.dtype == DType::f32 && weightGradient->body->front()->attrs.getInt("fold") > 0 &&
-           lossSum->body->front()->attrs.getInt("fold") > 0;
+           dlogits->type.dtype == DType::f32 && lossSum->body->front()->attrs.getInt("lead") == 2;
   }
 
-  /// Everything that the five groups use must be there before the loss; reads are done again where they are not.
-  bool prepare() {
+  /// Whether the sum in this group ends a block of its tokens where a chunk ends.
+  bool wholeBlocks(const Op &group) const {
+    const int64_t fold = group.body->front()->attrs.getInt("fold");
+    return fold > 0 && size * logits->type.dim(1) % fold == 0;
+  }
+
+  /// Step 2.
+  bool cutOperands() {
+    const Type &whole = logits->type;
+    if (whole.dim(0) == whole.dim(1) && whole.dim(1) == whole.dim(2))
+      return false;  // [B, T] and [T, V] look alike
+    std::vector<bool> uncut(loss->numOperands());
+    cut.assign(loss->numOperands(), false);
+    for (const Op &op : *loss->body) {
+      if (op.is(OpKind::yield))
+        continue;
+      if (op.is(OpKind::constant)) {
+        if (!op.result()->type.isScalar())
+          return false;
+        continue;
+      }
+      const Type &domain = domainOf(op);
+      const bool batched = domain.rank() >= 2 && domain.dim(0) == whole.dim(0) && domain.dim(1) == whole.dim(1);
+      if (!op.def().infer || !(batched || domain.isScalar()) || usesFirstIndex(op))
+        return false;
+      const std::vector<Access> access = operandAccess(op);
+      for (unsigned i = 0; i < op.numOperands(); ++i) {
+        const Value *v = op.operand(i);
+        if (access[i] == Access::anywhere)
+          return false;
+        if (!v->def && access[i] != Access::none)
+          (batched && (access[i] != Access::point || v->type.rank() == domain.rank()) ? cut : uncut)[v->index] = true;
+      }
+    }
+    for (unsigned o = 0; o < loss->numOperands(); ++o)
+      if (cut[o] && uncut[o])
+        return false;
+    return true;
+  }
+
+  /// Step 3: everything that the five groups use must be there before the loss. False, and nothing changed, where it
+  /// is not and cannot be.
+  bool moveReads() {
+    llvm::SmallVector<Op *, 4> reads;
     llvm::DenseMap<const Op *, int> position;
     int n = 0;
     for (Op &op : f.body)
@@ -158,9 +207,11 @@ private:
         for (Op *at = loss; at != v->def; at = at->next())
           if (at->is(OpKind::write) && at->state == v->def->state)
             return false;
-        v->def->moveBefore(loss);
-        position[v->def] = here - 1;
+        if (!llvm::is_contained(reads, v->def))
+          reads.push_back(v->def);
       }
+    for (Op *read : reads)
+      read->moveBefore(loss);
     return true;
   }
 
@@ -243,7 +294,7 @@ private:
         ->result();
   }
 
-  /// Step 3.
+  /// Step 4.
   Value *together(llvm::ArrayRef<Value *> pieces) {
     return pointwise(pieces, inputGradient->loc + " (chunks)",
                      [&](Builder &b, llvm::ArrayRef<Value *> x) {

@@ -404,14 +404,6 @@ private:
 
   // ---- step 4 ----
 
-  static Op *copyInto(Block &body, const Op &op) {
-    Op *copy = body.insert(op.kind);
-    copy->attrs = op.attrs;
-    copy->loc = op.loc;
-    copy->layer = op.layer;
-    return copy;
-  }
-
   static bool isConstant(const Value *v) { return v->def && v->def->is(OpKind::constant); }
 
   /// A fused op before `before` for `ops`, whose results take the place of those used elsewhere.
@@ -429,25 +421,18 @@ private:
         if (isConstant(v) && !op->def().lower) {  // an anchor's recipe loads from memory
           map[v] = arguments[constantGroup(*v->def, before)] = body->addArg(v->type, v->name);
         } else if (isConstant(v)) {
-          Op *c = copyInto(*body, *v->def);
-          map[v] = c->addResult(v->type, v->name);
+          cloneOp(*v->def, *body, nullptr, map);
         } else {
           Value *stored = const_cast<Value *>(source(v));
           if (!map.count(stored))
             map[stored] = arguments[stored] = body->addArg(stored->type, stored->name);
-          if (stored != v) {
-            Op *c = copyInto(*body, *v->def);
-            c->addOperand(map.lookup(stored));
-            map[v] = c->addResult(v->type, v->name);
-          }
+          if (stored != v)
+            cloneOp(*v->def, *body, nullptr, map);
         }
       }
-      Op *copy = copyInto(*body, *op);
-      for (Value *v : op->operands())
-        copy->addOperand(map.lookup(v));
+      cloneOp(*op, *body, nullptr, map);
       for (unsigned i = 0; i < op->numResults(); ++i) {
         Value *v = op->result(i);
-        map[v] = copy->addResult(v->type, v->name);
         auto isInside = [&](const Op *user) { return inside.contains(user); };
         if (llvm::any_of(v->users(), [&](const Op *user) {
               return copied.contains(user) ? !llvm::all_of(user->result()->users(), isInside) : !isInside(user);
@@ -496,7 +481,8 @@ private:
     group->loc = constant.loc;
     group->layer = constant.layer;
     group->body = std::make_unique<Block>();
-    Value *inner = copyInto(*group->body, constant)->addResult(v->type, v->name);
+    llvm::DenseMap<const Value *, Value *> map;
+    Value *inner = cloneOp(constant, *group->body, nullptr, map)->result();
     group->body->insert(OpKind::yield)->addOperand(inner);
     return group->addResult(v->type, v->name);
   }

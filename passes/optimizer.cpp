@@ -7,9 +7,8 @@
 //   4. adamw for each parameter, with moments m.NAME and v.NAME; weight decay only where the state says decay=true.
 //      With the module attribute optimizer_state = "bf16" the moments are bf16, rounded stochastically.
 //   5. @step = @step + 1.
-//   6. Where there is a state @loss_scale, autodiff has multiplied the gradients by it: the norm and the factor of 2
-//   are
-//      divided by it, and it and @good_steps move on by next_loss_scale. The function returns it too.
+//   6. Where there is a state @loss_scale, autodiff has multiplied the gradients by it: the norm and the factor of step
+//      2 are divided by it, and it and @good_steps move on by next_loss_scale. The function returns it too.
 //   7. Writes that were there before (zeros into accumulators) move to the end, after the last use of what they
 //      replace.
 #include "passes/pass.h"

@@ -110,12 +110,7 @@ bool padVocab(Module &m, const PassOptions &options) {
   }
   if (!changed || !retype(*padded))
     return false;
-  m.states.swap(padded->states);
-  m.functions.swap(padded->functions);
-  for (auto &f : m.functions)
-    f->module = &m;
-  for (auto &f : padded->functions)
-    f->module = padded.get();
+  m.take(std::move(padded));
   return true;
 }
 

@@ -29,6 +29,11 @@ static std::vector<PassInfo> &registry() {
 
 llvm::ArrayRef<PassInfo> allPasses() { return registry(); }
 
+const PassInfo *findPass(llvm::StringRef name) {
+  auto it = llvm::find_if(registry(), [&](const PassInfo &p) { return name == p.name; });
+  return it == registry().end() ? nullptr : &*it;
+}
+
 void registerPass(PassInfo info) {
   for (PassInfo &p : registry())
     if (llvm::StringRef(p.name) == info.name) {
@@ -118,11 +123,9 @@ struct PipelineParser {
     PassUse use{nullptr, {}};
     use.options.target = target;
     std::vector<std::string> known;
-    for (const PassInfo &p : allPasses()) {
+    for (const PassInfo &p : allPasses())
       known.push_back(p.name);
-      if (name == p.name)
-        use.pass = &p;
-    }
+    use.pass = findPass(name);
     if (!use.pass)
       fail(fmt::format("no pass is called '{}'", name.str()), begin, name.size(), nearest(name, known));
     if (!take('{'))

@@ -27,6 +27,8 @@ struct PassInfo {
 };
 
 llvm::ArrayRef<PassInfo> allPasses();
+/// Null where there is none of that name.
+const PassInfo *findPass(llvm::StringRef name);
 /// Adds a pass from another library (select-recipes lives in codegen and needs it).
 void registerPass(PassInfo info);
 
@@ -53,7 +55,10 @@ void runPipeline(Module &m, llvm::ArrayRef<PassUse> passes, const PipelineOption
 #include "passes/passes.def"
 #undef GPTC_PASS
 
-/// The default pipeline from import to planned, one line per pass with the reason for its place. pipeline.cpp
-std::string defaultPipeline();
+/// The default pipeline from import to planned, one line per pass with the reason for its place; or what is left of it
+/// from the first `from` on. pipeline.cpp
+llvm::ArrayRef<const char *> defaultPasses(llvm::StringRef from = "");
+/// The same as text for parsePipeline.
+std::string defaultPipeline(llvm::StringRef from = "");
 
 }  // namespace gptc

@@ -1,8 +1,13 @@
 #include "passes/pass.h"
 
+#include "ir/diagnostics.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+
 namespace gptc {
 
-std::string defaultPipeline() {
+llvm::ArrayRef<const char *> defaultPasses(llvm::StringRef from) {
   static const char *const passes[] = {
       "canonicalize",     // first: autodiff should not differentiate what an identity removes
       "cse",              // one read per parameter, so that its uses are counted right
@@ -22,10 +27,11 @@ std::string defaultPipeline() {
       "select-recipes",  // memory must know the workspaces
       "plan-memory",     // last: exact
   };
-  std::string text;
-  for (const char *p : passes)
-    text += (text.empty() ? "" : ",") + std::string(p);
-  return text;
+  auto first = from.empty() ? std::begin(passes) : llvm::find(passes, from);
+  GPTC_CHECK(first != std::end(passes), "'{}' is not in the default pipeline", from.str());
+  return {first, std::end(passes)};
 }
+
+std::string defaultPipeline(llvm::StringRef from) { return llvm::join(defaultPasses(from), ","); }
 
 }  // namespace gptc

@@ -118,8 +118,6 @@ private:
   }
 };
 
-bool isGradient(const Op &op) { return op.name().ends_with("_grad"); }
-
 bool isCheap(const Op &op) {
   switch (op.def().fusion) {
   case FusionKind::pointwise:
@@ -198,17 +196,9 @@ public:
         return const_cast<Value *>(v);
       if (Value *known = copies.lookup(v))
         return known;
-      std::vector<Value *> operands;
       for (const Value *o : v->def->operands())
-        operands.push_back(self(self, o, before));
-      Op *c = f.body.insert(v->def->kind, before);
-      c->attrs = v->def->attrs;
-      c->loc = v->def->loc;
-      c->layer = v->def->layer;
-      for (Value *o : operands)
-        c->addOperand(o);
-      for (unsigned i = 0; i < v->def->numResults(); ++i)
-        copies[v->def->result(i)] = c->addResult(v->def->result(i)->type, v->def->result(i)->name);
+        self(self, o, before);
+      cloneOp(*v->def, f.body, before, copies);
       return copies.lookup(v);
     };
     bool changed = false;
@@ -329,6 +319,7 @@ bool recomputeCheap(Module &m, const PassOptions &options) {
   const MachineRates rates = ratesOf(options.target ? *options.target : Target());
   const KernelCost before = fusedCost(m, rates);
   std::map<std::string, int> taken;
+  std::unique_ptr<Module> best;
   KernelCost now = before;
   auto tryWith = [&](const std::map<std::string, int> &some) {
     auto changed = with(m, [&](const Op &op) { return op.is(OpKind::reshape) || some.count(kindOf(op)); });
@@ -337,6 +328,7 @@ bool recomputeCheap(Module &m, const PassOptions &options) {
     if (KernelCost cost = fusedCost(*changed, rates); cost.seconds < now.seconds) {
       now = cost;
       taken = some;
+      best = std::move(changed);
     }
   };
   tryWith(kinds);
@@ -355,13 +347,11 @@ bool recomputeCheap(Module &m, const PassOptions &options) {
   }
   if (taken.empty())
     d.choice = "nothing";
-  if (!taken.empty())
-    for (auto &f : m.functions) {
-      Cutter cutter(*f);
-      cutter.copy(cutter.cut(), [&](const Op &op) { return op.is(OpKind::reshape) || taken.count(kindOf(op)); });
-    }
+  const bool changes = best != nullptr;
+  if (changes)
+    m.take(std::move(best));
   record(m, d);
-  return !taken.empty();
+  return changes;
 }
 
 }  // namespace gptc

@@ -45,10 +45,6 @@ namespace gptc {
 
 namespace {
 
-std::string text(double bytes) {
-  return bytes < 10 << 20 ? fmt::format("{:.1f} KiB", bytes / 1024) : fmt::format("{:.1f} MiB", bytes / (1 << 20));
-}
-
 /// A class of values: one result of one kind of group, in several layers.
 struct Class {
   std::string what;
@@ -117,17 +113,29 @@ struct Choice {
   bool operator<(const Choice &o) const { return std::tie(function, values) < std::tie(o.function, o.values); }
 };
 
+/// What a module takes.
+struct Needs {
+  int64_t arena = 0;
+  KernelCost step;
+};
+
+Effect difference(const Needs &with, const Needs &without) {
+  return {double(with.arena - without.arena), with.step.bytes - without.step.bytes,
+          1e3 * (with.step.seconds - without.step.seconds)};
+}
+
 class Rematerialiser {
 public:
   Rematerialiser(Module &m, const PassOptions &o) : m(m), o(o), rates(ratesOf(o.target ? *o.target : Target())) {}
 
   void full() {
+    std::vector<Choice> chosen;
     for (auto &f : m.functions) {
       Recompute r(*f, rates);
       if (!r.candidates().empty())
         chosen.push_back(choiceOf(*f, fullOf(r)));
     }
-    finish("full", planned({}));
+    become(chosen);
   }
 
   /// Brings the module within the budget. Otherwise it stays as it is, and `smallest` is what it could do with.
@@ -136,17 +144,18 @@ public:
     return plain <= budget || search(plain, budget);
   }
 
-  int64_t arena() { return planned({}); }
-  KernelCost step() const { return costOfStep(m, rates); }
+  /// What the module takes as it is.
+  Needs needs() { return {planned({}), costOfStep(m, rates)}; }
   /// After fit() failed.
   int64_t smallest = 0;
-  [[noreturn]] void cannot(int64_t budget) const { explain(budget, best); }
+  /// Step 6.
+  [[noreturn]] void cannot(int64_t budget) const;
 
 private:
   Module &m;
   const PassOptions &o;
   const MachineRates rates;
-  std::vector<Choice> chosen, best;
+  std::vector<Choice> best;
   std::map<std::vector<Choice>, int64_t> knownArenas;
   struct Step {
     size_t function;
@@ -185,10 +194,9 @@ private:
     applyTo(*copy, choices);
     PassOptions rest;
     rest.target = o.target;
-    for (const char *name : {"settle-writes", "select-recipes", "plan-memory"})
-      for (const PassInfo &p : allPasses())
-        if (llvm::StringRef(p.name) == name)  // select-recipes may be missing in tests of passes alone
-          p.run(*copy, rest);
+    for (const char *name : defaultPasses("remat").drop_front())
+      if (const PassInfo *p = findPass(name))  // select-recipes may be missing in tests of passes alone
+        p->run(*copy, rest);
     return copy;
   }
   int64_t planned(const std::vector<Choice> &choices) {
@@ -212,33 +220,30 @@ private:
       functions.push_back(std::move(r));
       names.push_back(f->name);
     }
+    auto droppedIn = [](llvm::ArrayRef<Step> steps, size_t function) {
+      Recompute::Dropped dropped;
+      for (const Step &s : steps)
+        if (s.function == function)
+          dropped.insert(s.value);
+      return dropped;
+    };
     auto choices = [&](llvm::ArrayRef<Step> steps) {
       std::vector<Choice> list;
-      for (size_t i = 0; i < functions.size(); ++i) {
-        Recompute::Dropped dropped;
-        for (const Step &s : steps)
-          if (s.function == i)
-            dropped.insert(s.value);
-        if (!dropped.empty())
+      for (size_t i = 0; i < functions.size(); ++i)
+        if (Recompute::Dropped dropped = droppedIn(steps, i); !dropped.empty())
           list.push_back(choiceOf(*m.function(names[i]), dropped));
-      }
       return list;
     };
-    auto arena = [&](size_t n) { return planned(choices(llvm::ArrayRef(sequence).take_front(n))); };
+    auto first = [&](size_t n) { return llvm::ArrayRef(sequence).take_front(n); };
+    auto arena = [&](size_t n) { return planned(choices(first(n))); };
     // Step 3. Where to begin is told by the sums of live bytes, as if planning added to each what it adds to
     // one nearby.
     auto live = [&](llvm::ArrayRef<Step> steps) {
       int64_t most = 0;
-      for (size_t i = 0; i < functions.size(); ++i) {
-        Recompute::Dropped dropped;
-        for (const Step &s : steps)
-          if (s.function == i)
-            dropped.insert(s.value);
-        most = std::max(most, functions[i]->outcome(dropped).peak);
-      }
+      for (size_t i = 0; i < functions.size(); ++i)
+        most = std::max(most, functions[i]->outcome(droppedIn(steps, i)).peak);
       return most;
     };
-    auto first = [&](size_t n) { return llvm::ArrayRef(sequence).take_front(n); };
     int64_t added = plain - live({});
     size_t low = 0, high = sequence.size(), guess = 0;
     for (int round = 0; round < 3; ++round) {
@@ -275,8 +280,7 @@ private:
         full.push_back(choiceOf(*m.function(names[i]), fullOf(*functions[i])));
       const int64_t least = planned(full);
       if (least <= budget) {
-        chosen = std::move(full);
-        finish(fmt::format("full, for a budget of {}", text(double(budget))), plain);
+        become(full);
         return true;
       }
       best = least < arena(high) ? full : choices(sequence);
@@ -304,14 +308,14 @@ private:
       if (live(without) + added <= budget + budget / 64 && planned(choices(without)) <= budget)
         sequence = without;
     }
-    chosen = choices(sequence);
-    report(functions, sequence);
-    finish(fmt::format("a budget of {}", text(double(budget))), plain);
+    report(functions, names, sequence);
+    become(choices(sequence));
     return true;
   }
 
   /// One decision per class, with what it adds to those before it.
-  void report(llvm::ArrayRef<std::unique_ptr<Recompute>> functions, llvm::ArrayRef<Step> sequence) {
+  void report(llvm::ArrayRef<std::unique_ptr<Recompute>> functions, llvm::ArrayRef<std::string> names,
+              llvm::ArrayRef<Step> sequence) {
     std::vector<Recompute::Dropped> dropped(functions.size());
     for (size_t i = 0, n = 0; i < sequence.size(); ++n) {
       const Step &first = sequence[i];
@@ -323,71 +327,21 @@ private:
         ++count;
       }
       Recompute::Outcome after = r.outcome(dropped[first.function]);
+      const double calls = std::max(1.0, callsPerStep(m, names[first.function]));  // of a function by itself, one
       record(m, {"remat",
                  fmt::format("step{:02}", n + 1),
                  first.what,
-                 {double(after.peak - before.peak), after.extra.bytes - before.extra.bytes,
-                  1e3 * times(first.function) * (after.extra.seconds - before.extra.seconds)},
+                 {double(after.peak - before.peak), calls * (after.extra.bytes - before.extra.bytes),
+                  1e3 * calls * (after.extra.seconds - before.extra.seconds)},
                  fmt::format("{} value{} computed again in the backward part", count, count == 1 ? "" : "s"),
                  {}});
     }
   }
 
-  /// Calls of a function in one step.
-  double times(size_t) const { return double(std::max<int64_t>(1, m.attrs.getInt("accumulate", 1))); }
-
-  void finish(const std::string &what, int64_t plain) {
-    KernelCost extra;
-    for (const Choice &c : chosen) {
-      Function &f = *m.function(c.function);
-      Recompute r(f, rates);
-      Recompute::Dropped dropped;
-      std::vector<Op *> ops;
-      for (Op &op : f.body)
-        ops.push_back(&op);
-      for (auto [op, result] : c.values)
-        dropped.insert(ops[op]->result(result));
-      extra += r.outcome(dropped).extra;
-    }
+  void become(const std::vector<Choice> &chosen) {
     const int64_t arena = planned(chosen);
-    const double n = times(0);
-    record(m, {"remat", "all", what, {double(arena - plain), n * extra.bytes, n * 1e3 * extra.seconds}, "", {}});
     applyTo(m, chosen);
-    knownArenas.clear();
-  }
-
-  /// Step 6.
-  [[noreturn]] void explain(int64_t budget, const std::vector<Choice> &best) const {
-    std::unique_ptr<Module> p = plannedModule(best);
-    const int64_t arena = p->attrs.getInt("arena_bytes");
-    // Whole units, rounded up, so that what is named works.
-    const bool small = arena < 10 << 20;
-    const int64_t unit = small ? 1 << 10 : 1 << 20, smallest = (arena + unit - 1) / unit;
-    std::map<std::string, int64_t> states;
-    for (const auto &s : p->states)
-      states[s->attrs.getString("kind", "other")] += alignedBytes(s->type);
-    Diagnostic d;
-    d.code = ErrorCode::TooLarge;
-    d.message = fmt::format("no plan fits into {}: with everything recomputed that helps, it takes {}",
-                            text(double(budget)), text(double(arena)));
-    static const std::map<std::string, const char *> names = {{"param", "parameters"},
-                                                              {"moment", "optimizer moments"},
-                                                              {"grad", "gradient accumulators"},
-                                                              {"low", "copies of parameters in low precision"},
-                                                              {"cache", "caches"}};
-    std::vector<std::pair<std::string, int64_t>> held(states.begin(), states.end());
-    std::stable_sort(held.begin(), held.end(), [](auto &a, auto &b) { return a.second > b.second; });
-    for (auto &[kind, bytes] : held)
-      if (bytes > arena / 1000) {
-        auto it = names.find(kind);
-        d.notes.push_back(fmt::format("{:>10} {}", text(double(bytes)),
-                                      it != names.end() ? it->second : fmt::format("states of kind {}", kind)));
-      }
-    for (const auto &[what, bytes] : atPeak(*p))
-      d.notes.push_back(fmt::format("{:>10} {}", text(double(bytes)), what));
-    d.help.push_back(fmt::format("\"{}{}\" is the smallest that works; or lower train.micro_batch or the model's size",
-                                 smallest, small ? "KiB" : "MiB"));
-    throw RematBudgetError(d);
+    knownArenas = {{{}, arena}};
   }
 
   /// What lives beside the states where most bytes are live, layers together, largest first. A result that lies in the
@@ -443,6 +397,39 @@ private:
   }
 };
 
+void Rematerialiser::cannot(int64_t budget) const {
+  std::unique_ptr<Module> p = plannedModule(best);
+  const int64_t arena = p->attrs.getInt("arena_bytes");
+  // Whole units, rounded up, so that what is named works.
+  const bool small = arena < 10 << 20;
+  const int64_t unit = small ? 1 << 10 : 1 << 20, smallest = (arena + unit - 1) / unit;
+  std::map<std::string, int64_t> states;
+  for (const auto &s : p->states)
+    states[s->attrs.getString("kind", "other")] += alignedBytes(s->type);
+  Diagnostic d;
+  d.code = ErrorCode::TooLarge;
+  d.message = fmt::format("no plan fits into {}: with everything recomputed that helps, it takes {}",
+                          formatBytes(double(budget)), formatBytes(double(arena)));
+  static const std::map<std::string, const char *> names = {{"param", "parameters"},
+                                                            {"moment", "optimizer moments"},
+                                                            {"grad", "gradient accumulators"},
+                                                            {"low", "copies of parameters in low precision"},
+                                                            {"cache", "caches"}};
+  std::vector<std::pair<std::string, int64_t>> held(states.begin(), states.end());
+  std::stable_sort(held.begin(), held.end(), [](auto &a, auto &b) { return a.second > b.second; });
+  for (auto &[kind, bytes] : held)
+    if (bytes > arena / 1000) {
+      auto it = names.find(kind);
+      d.notes.push_back(fmt::format("{:>10} {}", formatBytes(double(bytes)),
+                                    it != names.end() ? it->second : fmt::format("states of kind {}", kind)));
+    }
+  for (const auto &[what, bytes] : atPeak(*p))
+    d.notes.push_back(fmt::format("{:>10} {}", formatBytes(double(bytes)), what));
+  d.help.push_back(fmt::format("\"{}{}\" is the smallest that works; or lower train.micro_batch or the model's size",
+                               smallest, small ? "KiB" : "MiB"));
+  throw RematBudgetError(d);
+}
+
 /// Bytes of the largest value that is no state's.
 int64_t largestValue(const Module &m) {
   int64_t most = 0;
@@ -452,47 +439,37 @@ int64_t largestValue(const Module &m) {
   return most;
 }
 
-/// `m` becomes what `other` is.
-void replace(Module &m, Module &other) {
-  m.attrs = other.attrs;
-  m.states = std::move(other.states);
-  m.functions = std::move(other.functions);
-  for (auto &f : m.functions)
-    f->module = &m;
+/// The decision as a whole.
+void recordAll(Module &m, const std::string &choice, const Effect &effect) {
+  record(m, {"remat", "all", choice, effect, "", {}});
 }
 
-/// Step 5: with the classifier whole, in two chunks, in four ...; the quickest way that fits.
-bool withinBudget(Module &m, const PassOptions &o, int64_t budget, bool lenient) {
-  const int64_t plain = Rematerialiser(m, o).arena();
-  if (plain <= budget)
+/// Step 5: with the classifier whole, in two chunks, in four ...; the quickest way that fits. `choice` is what the
+/// decision is called. False where the module fits as it is; where nothing fits, too if `lenient`, else that is an
+/// error.
+bool withinBudget(Module &m, const PassOptions &o, int64_t budget, const std::string &choice, bool lenient) {
+  const Needs before = Rematerialiser(m, o).needs();
+  if (before.arena <= budget)
     return false;
-  const KernelCost before = Rematerialiser(m, o).step();
-  const bool large = largestValue(m) >= plain / 32;
-  std::unique_ptr<Module> taken, nearest = m.clone();
-  std::unique_ptr<Rematerialiser> failed;
-  KernelCost after;
+  const bool large = largestValue(m) >= before.arena / 32;
+  std::unique_ptr<Module> taken, nearest;  // fits in the least time; the least of those that do not fit
+  std::unique_ptr<Rematerialiser> failed;  // of `nearest`
+  Needs after;
   for (int64_t chunks = 1; chunks <= (large ? 8 : 1); chunks *= 2) {
     std::unique_ptr<Module> trial = m.clone();
     if (chunks > 1 && !chunkClassifier(*trial, chunks))
       break;
     auto r = std::make_unique<Rematerialiser>(*trial, o);
     if (chunks > 1)
-      record(*trial,
-             {"remat",
-              "chunks",
-              fmt::format("classifier in {} chunks", chunks),
-              {double(r->arena() - plain), r->step().bytes - before.bytes, 1e3 * (r->step().seconds - before.seconds)},
-              "logits, loss and their gradients some sequences at a time",
-              {}});
+      record(*trial, {"remat",
+                      "chunks",
+                      fmt::format("classifier in {} chunks", chunks),
+                      difference(r->needs(), before),
+                      "logits, loss and their gradients some sequences at a time",
+                      {}});
     if (r->fit(budget)) {
-      if (KernelCost step = r->step(); !taken || step.seconds < after.seconds) {
-        record(*trial, {"remat",
-                        "all",
-                        fmt::format("a budget of {}", text(double(budget))),
-                        {double(r->arena() - plain), step.bytes - before.bytes, 1e3 * (step.seconds - before.seconds)},
-                        "",
-                        {}});
-        after = step;
+      if (Needs now = r->needs(); !taken || now.step.seconds < after.step.seconds) {
+        after = now;
         taken = std::move(trial);
       }
     } else if (!failed || r->smallest < failed->smallest) {
@@ -500,11 +477,14 @@ bool withinBudget(Module &m, const PassOptions &o, int64_t budget, bool lenient)
       nearest = std::move(trial);
     }
   }
-  if (taken)
-    replace(m, *taken);
-  else if (!lenient)
-    failed->cannot(budget);
-  return taken != nullptr;
+  if (!taken) {
+    if (!lenient)
+      failed->cannot(budget);
+    return false;
+  }
+  m.take(std::move(taken));
+  recordAll(m, choice, difference(after, before));
+  return true;
 }
 
 }  // namespace
@@ -517,7 +497,10 @@ bool remat(Module &m, const PassOptions &options) {
   if (wish == "none" || m.attrs.has("decision.remat.all"))  // nothing to do, or done
     return false;
   if (wish == "full") {
-    Rematerialiser(m, options).full();
+    Rematerialiser r(m, options);
+    const Needs before = r.needs();
+    r.full();
+    recordAll(m, wish, difference(r.needs(), before));
     return true;
   }
   if (wish == "auto") {
@@ -525,14 +508,15 @@ bool remat(Module &m, const PassOptions &options) {
     int64_t states = 0;
     for (const auto &s : m.states)
       states += alignedBytes(s->type);
-    // Where the states alone do not fit, nothing helps: a plan for another machine.
-    return available > states && withinBudget(m, options, available, true);
+    // Where the states alone do not fit, nothing helps: a plan for another machine. The number is not recorded: free
+    // memory differs from one compile to the next, and plans that come out alike are to be alike.
+    return available > states && withinBudget(m, options, available, wish, true);
   }
   std::optional<int64_t> budget = parseBytes(wish);
   if (!budget)
     throw UserError(ErrorCode::Usage, fmt::format("remat{{budget={}}}: no budget", wish),
                     "none, full, auto or bytes such as 8GiB");
-  return withinBudget(m, options, *budget, false);
+  return withinBudget(m, options, *budget, fmt::format("a budget of {}", formatBytes(double(*budget))), false);
 }
 
 }  // namespace gptc

@@ -86,7 +86,7 @@ void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       }
       if (g.workspaceBytes != k.op->attrs.getInts("ws"))
         damaged(fmt::format("kernel {} was planned with other workspaces than this version needs", k.name));
-      BoundKernel b{k.name, k.op, {}, {}};
+      BoundKernel b{k.name, k.op, {}, {}, streamsOf(*k.op)};
       std::vector<int64_t> bytes;
       auto bind = [&](std::byte *at, int64_t size) {
         b.params.push_back(at);
@@ -99,6 +99,8 @@ void Executor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       std::vector<int64_t> wsAt = k.op->attrs.getInts("ws_at");
       for (size_t i = 0; i < wsAt.size(); ++i)
         bind(arena.at(wsAt[i]), i < g.workspaceBytes.size() ? g.workspaceBytes[i] : 0);
+      for (int64_t &stream : b.streams)
+        bind(reinterpret_cast<std::byte *>(&stream), sizeof stream);
       // What the kernel may touch must be what the plan set aside for it.
       bool fits = bytes.size() == g.kernel.params.size();
       for (size_t i = 0; fits && i < bytes.size(); ++i)

@@ -18,7 +18,8 @@ struct BoundKernel {
   std::string name;  // as in kernelsOf(): "train_step.17"
   const Op *op;      // the fused op
   CompiledKernel code;
-  std::vector<void *> params;  // operands, results, workspaces
+  std::vector<void *> params;    // operands, results, workspaces, streams
+  std::vector<int64_t> streams;  // content of the last params
   void *result(unsigned i) const { return params[op->numOperands() + i]; }
 };
 

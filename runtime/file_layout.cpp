@@ -1,6 +1,7 @@
 #include "runtime/file_layout.h"
 
 #include "ir/diagnostics.h"
+#include "ir/kernel_eval.h"
 
 #include <algorithm>
 #include <bit>
@@ -90,8 +91,7 @@ void fromFile(const State &s, const FileTensor &t, DType stored, const void *ten
     GPTC_CHECK(s.type.dtype == DType::f32 && (stored == DType::bf16 || stored == DType::f16), "{} from {}",
                s.type.str(), nameOf(stored).str());
     if (stored == DType::bf16)
-      return copyIn<uint16_t, float>(s, t, tensor, dense,
-                                     [](uint16_t v) { return std::bit_cast<float>(uint32_t(v) << 16); });
+      return copyIn<uint16_t, float>(s, t, tensor, dense, kir::floatOfBF16);
     return copyIn<_Float16, float>(s, t, tensor, dense, [](_Float16 v) { return float(v); });
   }
   switch (sizeOf(s.type.dtype)) {

@@ -61,8 +61,8 @@ void writePlan(const std::string &dir, Plan &plan);
 /// NotBuiltYet for a plan of a newer schema or a target other than the CPU.
 Plan loadPlan(const std::string &dir);
 
-/// What keeps a module from being a plan's: attributes that the runtime relies on, states that it cannot fill, functions
-/// with other signatures than it calls; "" when nothing does.
+/// What keeps a module from being a plan's: attributes that the runtime relies on, states that it cannot fill,
+/// functions with other signatures than it calls; "" when nothing does.
 std::string planProblem(const Module &planned);
 
 /// One op that runs code: its name (`train_step.17`, the 17th fused op of that function) and schedule as text.

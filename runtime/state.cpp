@@ -168,12 +168,10 @@ struct Narrowing {
 void narrow(void *arg, int64_t begin, int64_t end) {
   const auto &n = *static_cast<Narrowing *>(arg);
   for (int64_t i = begin * kChunk, last = std::min(end * kChunk, n.elements); i < last; ++i) {
-    if (n.dtype == DType::bf16) {
-      const uint32_t bits = std::bit_cast<uint32_t>(kir::roundBF16(n.from[i]));
-      reinterpret_cast<uint16_t *>(n.to)[i] = uint16_t(bits >> 16);
-    } else {
+    if (n.dtype == DType::bf16)
+      reinterpret_cast<uint16_t *>(n.to)[i] = kir::bitsOfBF16(kir::roundBF16(n.from[i]));
+    else
       reinterpret_cast<_Float16 *>(n.to)[i] = _Float16(n.from[i]);
-    }
   }
 }
 

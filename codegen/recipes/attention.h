@@ -6,6 +6,8 @@
 #include "codegen/recipes/tile.h"
 #include "ir/random.h"
 
+#include <functional>
+
 namespace gptc::attention {
 
 /// Row sums and maxima use this many lanes on every target, so that their order is the recipe's.
@@ -14,8 +16,7 @@ constexpr int rowLanes = 16;
 struct Shape {
   int64_t batch, tokens, heads, kvHeads, size;  // B, T, H, Hkv, D
   bool causal, alibi;
-  double p;  // dropout
-  uint32_t stream;
+  double p;                                                       // dropout
   int64_t width() const { return (heads + 2 * kvHeads) * size; }  // of a row of qkv
   int64_t group() const { return heads / kvHeads; }               // heads per head of keys
   double scale() const;
@@ -61,7 +62,7 @@ public:
 private:
   const Shape shape;
   bool on;
-  kir::Expr seed, step, seq0;
+  kir::Expr seed, step, seq0, stream;
   RandomKeyExpr key;
 };
 

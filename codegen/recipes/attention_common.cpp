@@ -23,7 +23,6 @@ Shape shapeOf(const Op &op, unsigned qkv) {
   s.causal = op.attrs.getBool("causal", true);
   s.alibi = op.attrs.getBool("alibi");
   s.p = op.attrs.getFloat("p");
-  s.stream = uint32_t(op.attrs.getInt("stream"));
   return s;
 }
 
@@ -67,13 +66,13 @@ Dropout::Dropout(GroupEval &group, const Op &anchor, unsigned first, const Shape
   if (!on)
     return;
   auto scalar = [&](unsigned i) { return load(group.inputs[anchor.operand(first + i)->index], imm(0)); };
-  seed = scalar(0), step = scalar(1), seq0 = scalar(2);
+  seed = scalar(0), step = scalar(1), seq0 = scalar(2), stream = group.stream(anchor);
 }
 
 Stmt Dropout::withKey(const Expr &b, const std::function<Body()> &body) {
   if (!on)
     return block(body());
-  RandomKeyExpr e = randomKeyExpr(seed, step, shape.stream, seq0 + b);
+  RandomKeyExpr e = randomKeyExpr(seed, step, stream, seq0 + b);
   return bindTo("key0", e.k0, [&](const Expr &k0) {
     return Body{bindTo("key1", e.k1, [&](const Expr &k1) {
       key = {k0, k1};

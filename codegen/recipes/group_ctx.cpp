@@ -1,5 +1,6 @@
 #include "codegen/recipes/group_ctx.h"
 
+#include "codegen/codegen.h"
 #include "ir/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -32,7 +33,8 @@ Point &Point::add(Expr index, llvm::ArrayRef<Dim> dims) {
   return *this;
 }
 
-GroupEval::GroupEval(const Op &fused, DType compute) : fused(fused), body(*fused.body), compute(compute) {
+GroupEval::GroupEval(const Op &fused, DType compute)
+    : fused(fused), body(*fused.body), compute(compute), streamNumbers(streamsOf(fused)) {
   GPTC_CHECK(fused.is(OpKind::fused) && fused.body && fused.body->back()->is(OpKind::yield), "{}", fused.name());
   for (auto [i, v] : llvm::enumerate(fused.operands()))
     inputs.push_back(
@@ -42,12 +44,21 @@ GroupEval::GroupEval(const Op &fused, DType compute) : fused(fused), body(*fused
     outputs.push_back(
         makeBuffer(fmt::format("out{}", i), storageOf(t.dtype), Storage::global, t.paddedElements(), true));
   }
+  for (size_t i = 0; i < streamNumbers.size(); ++i)
+    streams.push_back(makeBuffer(fmt::format("stream{}", i), DType::i64, Storage::global, 1));
+}
+
+Expr GroupEval::stream(const Op &member) const {
+  auto it = llvm::find(streamNumbers, member.attrs.getInt("stream", -1));
+  GPTC_CHECK(it != streamNumbers.end(), "{} has no stream", member.name());
+  return load(streams[size_t(it - streamNumbers.begin())], imm(0));
 }
 
 std::vector<Buffer> GroupEval::params(llvm::ArrayRef<Buffer> workspaces) const {
   std::vector<Buffer> all = inputs;
   all.insert(all.end(), outputs.begin(), outputs.end());
   all.insert(all.end(), workspaces.begin(), workspaces.end());
+  all.insert(all.end(), streams.begin(), streams.end());
   return all;
 }
 
@@ -235,6 +246,7 @@ public:
       at.add(e, v->type.dims[d]);
     return g.at(v, at);
   }
+  Expr stream() override { return g.stream(op); }
   DType compute() override { return g.compute; }
 
 private:

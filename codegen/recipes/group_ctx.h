@@ -10,6 +10,7 @@
 #include "ir/kernel.h"
 #include "ir/opdef.h"
 
+#include <functional>
 #include <map>
 #include <set>
 
@@ -41,7 +42,9 @@ public:
   std::vector<kir::Buffer> inputs, outputs;
   /// The body's value that becomes result i.
   const Value *output(unsigned i) const { return body.back()->operand(i); }
-  /// inputs, outputs, then `workspaces`: the parameters of the kernel.
+  /// The attribute `stream` of a member, i64: what its kernel argument holds.
+  kir::Expr stream(const Op &member) const;
+  /// inputs, outputs, `workspaces`, streams: the parameters of the kernel.
   std::vector<kir::Buffer> params(llvm::ArrayRef<kir::Buffer> workspaces = {}) const;
   /// A readable name for the kernel, from the members.
   std::string kernelName() const;
@@ -90,6 +93,8 @@ private:
   const std::vector<kir::Expr> &member(const Op &op, const Point &domainOfOp);
   Point domainOf(const Op &op, const Value *v, const Point &p);
 
+  std::vector<int64_t> streamNumbers;
+  std::vector<kir::Buffer> streams;  // one i64 each
   Point domain;
   std::map<Key, Entry> memo;
   std::map<const Value *, std::function<kir::Expr(const Point &)>> bound;

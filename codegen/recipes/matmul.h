@@ -5,6 +5,8 @@
 #include "codegen/recipes/recipe.h"
 #include "codegen/recipes/tile.h"
 
+#include <functional>
+
 namespace gptc::matmul {
 
 /// A group around one matmul as a plain problem: batch x (m x k) * (k x n).

@@ -3,6 +3,7 @@
 
 #include "ir/kernel.h"
 
+#include <functional>
 #include <map>
 #include <set>
 

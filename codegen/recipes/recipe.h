@@ -20,8 +20,8 @@ struct Recipe {
   bool (*matches)(const Op &fused);
   /// Sizes that are good without measurement. Never throws on a group that matches.
   Schedule (*defaultSchedule)(const Op &fused, const Target &target);
-  /// Parameters of the kernel: operands, results, then one per entry of workspaceBytes. With compute f64 every float
-  /// buffer holds f64, workspaces included.
+  /// Parameters of the kernel: those of GroupEval::params, one workspace per entry of workspaceBytes. With compute f64
+  /// every float buffer holds f64, workspaces included.
   LoweredGroup (*build)(const Op &fused, const Schedule &schedule, const Target &target, DType compute);
   /// Whether the recipe has schedules for CUDA: those with `threads`, of which it makes grid loops.
   bool cuda = false;

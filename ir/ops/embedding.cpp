@@ -30,7 +30,7 @@ OpDef define_embedding() {
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::gather,
-      .autocast = AutocastClass::keep,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &table = op.operand(0)->type, &ids = op.operand(1)->type;

@@ -49,7 +49,7 @@ OpDef define_dropout() {
       .attrs = {{AttrSpec::Float, "p", true, 0.0}, {AttrSpec::Int, "stream", true, int64_t(0)}},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
-      .autocast = AutocastClass::keep,
+      .autocast = AutocastClass::high,
       .infer = inferDropout,
       .check = checkDropoutAttrs,
       .grad = [](GradCtx &c) -> std::vector<Value *> {
@@ -68,8 +68,7 @@ OpDef define_dropout() {
           i = i * x.dim(int(d)) + at[d];
         if (x.slice(1, x.rank()).elements() <= int64_t(1) << 32)
           i = kir::cast(DType::u32, i);
-        RandomKeyExpr key =
-            randomKeyExpr(c.operand(1), c.operand(2), uint32_t(c.op.attrs.getInt("stream")), c.operand(3) + at[0]);
+        RandomKeyExpr key = randomKeyExpr(c.operand(1), c.operand(2), c.stream(), c.operand(3) + at[0]);
         double p = c.op.attrs.getFloat("p");
         // A product with 0 rather than a select of the product: LLVM would make the load of x wait for the mask, which
         // costs a streaming kernel 2.4x on Zen 5. Where x is not finite, so is the result.
@@ -102,7 +101,7 @@ OpDef define_causal_mask() {
       .attrs = {{AttrSpec::Float, "value", false, -std::numeric_limits<double>::infinity()}},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
-      .autocast = AutocastClass::keep,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &s = op.operand(0)->type;

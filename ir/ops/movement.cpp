@@ -80,7 +80,7 @@ OpDef define_reshape() {
       .attrs = {{AttrSpec::Ints, "at", false, std::vector<int64_t>()}},
       .results = {"y"},
       .fusion = FusionKind::view,
-      .autocast = AutocastClass::keep,
+      .autocast = AutocastClass::high,
       .infer = NotApplicable{"the shape is what one asks for: it is given"},
       .check = [](const Op &op) -> std::string {
         const Type &x = op.operand(0)->type;
@@ -117,7 +117,7 @@ OpDef define_transpose() {
       .attrs = {{AttrSpec::Ints, "perm", true, std::vector<int64_t>()}},
       .results = {"y"},
       .fusion = FusionKind::gather,
-      .autocast = AutocastClass::keep,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &x = op.operand(0)->type;
@@ -184,7 +184,7 @@ OpDef define_slice() {
       .attrs = {{AttrSpec::Int, "dim", true}, {AttrSpec::Int, "start", true}, {AttrSpec::Int, "size", true}},
       .results = {"y"},
       .fusion = FusionKind::gather,
-      .autocast = AutocastClass::keep,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             int64_t dim;
@@ -249,7 +249,7 @@ OpDef define_unslice() {
       .attrs = {{AttrSpec::Int, "dim", true}, {AttrSpec::Int, "start", true}, {AttrSpec::Int, "full", true}},
       .results = {"y"},
       .fusion = FusionKind::gather,
-      .autocast = AutocastClass::keep,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             int64_t dim;
@@ -315,7 +315,7 @@ OpDef define_dynamic_slice() {
       .attrs = {{AttrSpec::Int, "size", true}},
       .results = {"y"},
       .fusion = FusionKind::gather,
-      .autocast = AutocastClass::keep,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &x = op.operand(0)->type;
@@ -381,7 +381,7 @@ OpDef define_broadcast() {
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
-      .autocast = AutocastClass::keep,
+      .autocast = AutocastClass::high,
       .infer = NotApplicable{"the shape is what one asks for: it is given"},
       .check = [](const Op &op) -> std::string {
         const Type &x = op.operand(0)->type;

@@ -6,6 +6,7 @@
 #include "ir/opdef.h"
 #include "ir/random.h"
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>

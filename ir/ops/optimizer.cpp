@@ -150,8 +150,7 @@ std::vector<Expr> lowerAdamW(LowerCtx &c) {
       i = i * type.dim(int(d)) + at[d];
     if (type.elements() <= int64_t(1) << 32)
       i = kir::cast(DType::u32, i);
-    Expr bits =
-        randomBitsExpr(randomKeyExpr(c.operand(7), step, uint32_t(c.op.attrs.getInt("stream")), kir::imm(0)), i);
+    Expr bits = randomBitsExpr(randomKeyExpr(c.operand(7), step, c.stream(), kir::imm(0)), i);
     if (roundsStochastically(c.op, 2))
       m1 = roundStochastically(m1, kir::binary(BinaryOp::shr, bits, kir::imm(16, DType::u32)));
     if (roundsStochastically(c.op, 3))
@@ -168,6 +167,10 @@ std::vector<Tensor> referenceAdamW(const Op &op, std::span<const Tensor *const> 
   Adam a(op);
   Tensor p = *in[0], m = *in[2], v = *in[3];
   double lr = in[4]->data[0], t = in[5]->data[0] + 1, scale = in[6]->data[0];
+  auto word = [](const Tensor &x) { return uint64_t(int64_t(x.data[0])); };
+  RandomKey key{};
+  if (in.size() > 7)
+    key = randomKey(word(*in[7]), word(*in[5]), uint32_t(op.attrs.getInt("stream")), 0);
   for (size_t i = 0; i < p.data.size() && scale >= 0; ++i) {
     double g = in[1]->data[i] * scale;
     m.data[i] = a.beta1 * m.data[i] + (1 - a.beta1) * g;
@@ -175,8 +178,6 @@ std::vector<Tensor> referenceAdamW(const Op &op, std::span<const Tensor *const> 
     double mhat = m.data[i] / (1 - std::pow(a.beta1, t)), vhat = v.data[i] / (1 - std::pow(a.beta2, t));
     p.data[i] -= lr * a.decay * p.data[i] + lr * mhat / (std::sqrt(vhat) + a.eps);
     if (in.size() > 7) {
-      auto word = [](const Tensor &x) { return uint64_t(int64_t(x.data[0])); };
-      RandomKey key = randomKey(word(*in[7]), word(*in[5]), uint32_t(op.attrs.getInt("stream")), 0);
       uint32_t bits = randomBits(key, i);
       if (roundsStochastically(op, 2))
         m.data[i] = roundStochastically(m.data[i], bits >> 16);

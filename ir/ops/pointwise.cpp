@@ -110,7 +110,7 @@ OpDef binaryOp(OpKind kind, const char *name, const char *summary, BinaryOp bop)
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
-      .autocast = AutocastClass::keep,
+      .autocast = AutocastClass::high,
       .infer = inferBinary,
       .check = NotApplicable{"types say all"},
       .grad = gradBinary,
@@ -151,7 +151,7 @@ OpDef unaryOp(UnarySpec spec) {
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
-      .autocast = AutocastClass::keep,
+      .autocast = AutocastClass::high,
       .infer = inferUnary,
       .check = NotApplicable{"types say all"},
       .grad = [spec](GradCtx &c) -> std::vector<Value *> {
@@ -196,7 +196,7 @@ OpDef activationGradOp(ActivationGradSpec spec) {
       .attrs = {},
       .results = {"dx"},
       .fusion = FusionKind::pointwise,
-      .autocast = AutocastClass::keep,
+      .autocast = AutocastClass::high,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectFloat(op, 1, error) || !expectSame(op.operand(0)->type, op.operand(1)->type, "dy and x", error))

@@ -144,7 +144,7 @@ OpDef define_rope() {
                 {AttrSpec::Bool, "inverse", false, false}},
       .results = {"y"},
       .fusion = FusionKind::gather,
-      .autocast = AutocastClass::keep,
+      .autocast = AutocastClass::high,
       .infer = inferRope,
       .check = NotApplicable{"types and attributes are checked when the result type is inferred"},
       .grad = [](GradCtx &c) -> std::vector<Value *> {

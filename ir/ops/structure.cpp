@@ -78,7 +78,7 @@ OpDef define_constant() {
       .attrs = {{AttrSpec::Float, "value", true, 0.0}},
       .results = {"value"},
       .fusion = FusionKind::pointwise,
-      .autocast = AutocastClass::keep,
+      .autocast = AutocastClass::high,
       .infer = NotApplicable{"nothing determines its type: it is given"},
       .check = [](const Op &op) -> std::string {
         DType t = op.result()->type.dtype;

@@ -23,8 +23,8 @@ MachineRates ratesOf(const Target &t) {
   r.fp32 = t.threads * clock * fmaPerCycle * 2 * t.lanes(DType::f32);
   // VDPBF16PS does two products per lane where one FMA does one.
   r.bf16 = t.bf16Dot ? 2 * r.fp32 : r.fp32;
-  // A core streams about 30 GB/s from memory and 55 from the last-level cache, where others are too; memory is shared, and
-  // full at about ten cores.
+  // A core streams about 30 GB/s from memory and 55 from the last-level cache, where others are too; memory is shared,
+  // and full at about ten cores.
   r.dram = 30e9 * std::min(t.threads, 10u);
   r.cache = 55e9 * t.threads;
   r.cacheBytes = 0.5 * double(t.l3Bytes);
@@ -112,12 +112,16 @@ KernelCost costOf(const Function &f, const MachineRates &rates) {
   return sum;
 }
 
+double callsPerStep(const Module &m, llvm::StringRef function) {
+  if (function == "accumulate")
+    return double(std::max<int64_t>(1, m.attrs.getInt("accumulate", 1)));
+  return function == "train_step" || function == "update" ? 1 : 0;
+}
+
 KernelCost costOfStep(const Module &m, const MachineRates &rates) {
   KernelCost sum;
-  const int64_t times = m.attrs.getInt("accumulate", 1);
   for (const auto &f : m.functions)
-    if (f->name == "train_step" || f->name == "update" || f->name == "accumulate") {
-      const double n = f->name == "accumulate" ? double(times) : 1;
+    if (const double n = callsPerStep(m, f->name); n > 0) {
       KernelCost c = costOf(*f, rates);
       sum += {n * c.flops, n * c.bytes, n * c.seconds};
     }

@@ -40,7 +40,10 @@ struct KernelCost {
 KernelCost costOf(const Op &op, const MachineRates &rates);
 /// All kernels of a function.
 KernelCost costOf(const Function &f, const MachineRates &rates);
-/// One optimizer step: @train_step, or @accumulate as often as the module says and @update.
+/// How often one optimizer step calls a function: @train_step and @update once, @accumulate as often as the module
+/// says, any other never.
+double callsPerStep(const Module &m, llvm::StringRef function);
+/// One optimizer step.
 KernelCost costOfStep(const Module &m, const MachineRates &rates);
 
 }  // namespace gptc

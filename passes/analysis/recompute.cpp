@@ -20,11 +20,13 @@ std::string withoutLayer(llvm::StringRef loc) {
   return tail.size() < rest.size() && tail.starts_with(".") ? "h*" + tail.str() : loc.str();
 }
 
+bool isGradient(const Op &op) { return op.name().contains("_grad"); }
+
 namespace {
 
 bool holdsGradient(const Op &group) {
   for (const Op &op : *group.body)
-    if (op.name().ends_with("_grad"))
+    if (isGradient(op))
       return true;
   return false;
 }
@@ -67,7 +69,7 @@ struct Recompute::Impl {
   llvm::DenseMap<const Op *, int> position;
   llvm::DenseMap<const Value *, std::vector<Op *>> users;  // of memory, in order; views among them
   llvm::DenseSet<const Value *> inState;
-  Block scratch;
+  mutable Block scratch;  // groups of copies, until apply() moves their bodies
   mutable std::map<std::pair<const Op *, std::vector<bool>>, Copy> copies;
   mutable llvm::DenseMap<std::pair<const Op *, unsigned>, llvm::SmallVector<const Value *, 2>> hosts;
 
@@ -111,8 +113,7 @@ struct Recompute::Impl {
         wanted.insert(v);
     }
     Copy copy;
-    auto &block = const_cast<Block &>(scratch);
-    copy.group = block.insert(OpKind::fused);
+    copy.group = scratch.insert(OpKind::fused);
     copy.group->body = std::make_unique<Block>();
     copy.group->loc = group->loc;
     copy.group->layer = group->layer;
@@ -120,7 +121,7 @@ struct Recompute::Impl {
     llvm::DenseMap<const Value *, Value *> map;
     auto take = [&](const Value *inside, const Value *outside) {
       map[inside] = inner.addArg(inside->type, inside->name);
-      copy.group->addOperand(block.addArg(inside->type));
+      copy.group->addOperand(scratch.addArg(inside->type));
       copy.needs.push_back(outside);
     };
     for (unsigned i = 0; i < group->numOperands(); ++i)
@@ -135,14 +136,7 @@ struct Recompute::Impl {
     for (const Op *op : llvm::reverse(body)) {
       if (!needed.contains(op))
         continue;
-      Op *c = inner.insert(op->kind);
-      c->attrs = op->attrs;
-      c->loc = op->loc;
-      c->layer = op->layer;
-      for (Value *v : op->operands())
-        c->addOperand(map.lookup(v));
-      for (unsigned i = 0; i < op->numResults(); ++i)
-        map[op->result(i)] = c->addResult(op->result(i)->type, op->result(i)->name);
+      cloneOp(*op, inner, nullptr, map);
       FusionKind kind = op->def().fusion;
       row |= kind == FusionKind::row;
       anchor |= kind != FusionKind::row && kind != FusionKind::pointwise && kind != FusionKind::gather;

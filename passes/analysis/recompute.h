@@ -52,6 +52,9 @@ private:
   std::vector<Candidate> list;
 };
 
+/// Whether this is an op of a backward part: NAME_grad and NAME_grad_params, as ops.def calls them.
+bool isGradient(const Op &op);
+
 /// "h3.mlp.c_fc" -> "h*.mlp.c_fc": one name for all layers.
 std::string withoutLayer(llvm::StringRef loc);
 

@@ -4,6 +4,7 @@
 #include "ir/random.h"
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 namespace gptc::conformance {

@@ -158,13 +158,17 @@ std::unique_ptr<Case> makeCase(const OpDef &def, const OpDef::Sample &sample, un
   c->group = lowerGroup(*fused, defaultSchedule(*fused, target), target, compute);
   const kir::Kernel &k = c->group.kernel;
   EXPECT_EQ(kir::verify(k), std::vector<std::string>()) << kir::print(k);
-  EXPECT_EQ(k.params.size(), fused->numOperands() + fused->numResults() + c->group.workspaceBytes.size());
+  const std::vector<int64_t> streams = streamsOf(*fused);
+  const size_t firstStream = fused->numOperands() + fused->numResults() + c->group.workspaceBytes.size();
+  EXPECT_EQ(k.params.size(), firstStream + streams.size());
   c->firstOutput = fused->numOperands();
   for (size_t i = 0; i < k.params.size(); ++i) {
     const kir::Buffer &b = k.params[i];
     if (i < c->firstOutput) {
       unsigned arg = fused->operand(unsigned(i))->index;  // the function's argument of that number
       c->memory.push_back(scatter(c->one.inputs[arg], b->size));
+    } else if (i >= firstStream) {
+      c->memory.push_back({double(streams[i - firstStream])});
     } else {
       c->memory.push_back(std::vector<double>(b->size, isFloat(b->dtype) ? poison : intPoison));
     }

@@ -22,6 +22,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <map>
 
 namespace gptc::test {
@@ -66,6 +67,9 @@ std::vector<std::vector<double>> withWorkspaces(const Case &c, const kir::Kernel
   std::vector<std::vector<double>> all = c.content;
   while (all.size() < k.params.size())
     all.push_back(std::vector<double>(k.params[all.size()]->size, poison));
+  const std::vector<int64_t> streams = streamsOf(*c.g.fused);
+  for (size_t i = 0; i < streams.size(); ++i)
+    all[all.size() - streams.size() + i] = {double(streams[i])};
   return all;
 }
 

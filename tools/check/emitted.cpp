@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 namespace gptc {
 
@@ -18,7 +19,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// ---- tensors in memory -----------------------------------------------------------------------------------------------
+// ---- tensors in memory ----------------------------------------------------------------------------------------------
 
 /// A tensor as the memory of a value of type `t`; padding holds NaN, which no logical element may show.
 Bytes bytesOf(const Tensor &x, const Type &t) {
@@ -116,6 +117,9 @@ std::vector<Bounds> boundGroup(const Op &op, std::vector<Bounds> buffers, const 
   while (buffers.size() < g.kernel.params.size())
     buffers.emplace_back(g.kernel.params[buffers.size()]->size,
                          kir::Bounded{0, std::numeric_limits<double>::infinity()});
+  const std::vector<int64_t> streams = streamsOf(op);
+  for (size_t i = 0; i < streams.size(); ++i)
+    buffers[buffers.size() - streams.size() + i][0] = {double(streams[i]), 0};
   kir::boundErrors(g.kernel, buffers);
   auto first = std::make_move_iterator(buffers.begin() + op.numOperands());
   return {first, first + op.numResults()};
@@ -246,6 +250,8 @@ private:
       made.push_back(take(op.result(i)->type.bytes()));
     for (int64_t bytes : op.attrs.getInts("ws"))
       take(bytes);
+    for (int64_t stream : streamsOf(op))
+      std::memcpy(take(sizeof stream), &stream, sizeof stream);
     if (fault.empty())
       fault = faultsOf(op, operands, params, memory);
     for (unsigned i = 0; i < op.numResults(); ++i)

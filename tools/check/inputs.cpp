@@ -45,6 +45,14 @@ bool mayHoldNonFinite(const Module &m) {
   return true;
 }
 
+/// What a state of kind "low" holds: its parameter, rounded.
+Tensor lowCopy(const State &copy, const Tensor &parameter) {
+  Tensor t(copy.type, parameter.data);
+  for (double &v : t.data)
+    v = roundTo(copy.type.dtype, v);
+  return t;
+}
+
 }  // namespace
 
 Tensor inputTensor(const std::string &name, const Type &t, int64_t below, unsigned seed) {
@@ -89,13 +97,6 @@ Inputs inputsFor(const Module &m, unsigned seed) {
     in.calls.push_back(std::move(call));
   }
   return in;
-}
-
-Tensor lowCopy(const State &copy, const Tensor &parameter) {
-  Tensor t(copy.type, parameter.data);
-  for (double &v : t.data)
-    v = roundTo(copy.type.dtype, v);
-  return t;
 }
 
 StateMap statesFor(const Module &m, unsigned seed) {

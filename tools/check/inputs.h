@@ -33,7 +33,4 @@ Inputs inputsFor(const Module &m, unsigned seed);
 /// Contents of the states of `m`, by name: parameters and moments random, accumulators zero.
 StateMap statesFor(const Module &m, unsigned seed);
 
-/// What a state of kind "low" holds: its parameter, rounded.
-Tensor lowCopy(const State &copy, const Tensor &parameter);
-
 }  // namespace gptc

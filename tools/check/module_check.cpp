@@ -20,7 +20,7 @@ struct Place {
   bool import = false, joint = false, groups = false;
   bool rounds = false;  // results may change, within the bound of what comes out in the end
 };
-constexpr Place free_[] = {
+constexpr Place movable[] = {
     {"canonicalize", true, true, false},
     {"cse", true, true, false},
     {"dce", true, true, true},
@@ -35,6 +35,7 @@ constexpr Place free_[] = {
 /// Each at one place in the order, below.
 constexpr const char *fixed[] = {"autodiff", "optimizer", "fuse", "settle-writes", "select-recipes", "plan-memory"};
 
+/// How groups are made; twice as often with all kinds of growth on, as models are compiled.
 constexpr const char *fusions[] = {"fuse",
                                    "fuse",
                                    "fuse{max=3}",
@@ -198,7 +199,7 @@ private:
   void checkAlone() {
     const Inputs in = inputsFor(original, options.seed);
     const Outcome expected = interpretCalls(original, in);
-    for (const Place &p : free_) {
+    for (const Place &p : movable) {
       if (!(grouped ? p.groups : p.import))
         continue;
       auto m = original.clone();
@@ -218,7 +219,7 @@ private:
   /// Up to `most` passes that may stand at this place, in any order.
   void shuffle(Module &m, bool Place::*place, unsigned most, const std::function<void(bool mayRound)> &after) {
     for (unsigned n = pick(most + 1); n > 0 && failure.empty(); --n) {
-      const Place &p = free_[pick(std::size(free_))];
+      const Place &p = movable[pick(std::size(movable))];
       if (!(p.*place))
         continue;
       apply(m, p.pass);
@@ -330,7 +331,7 @@ std::vector<std::string> passesWithoutPlace() {
     auto in = [&](const auto &list) {
       return std::any_of(std::begin(list), std::end(list), [&](const char *n) { return llvm::StringRef(n) == p.name; });
     };
-    const bool shuffled = std::any_of(std::begin(free_), std::end(free_), [&](const Place &f) {
+    const bool shuffled = std::any_of(std::begin(movable), std::end(movable), [&](const Place &f) {
       return llvm::StringRef(f.pass).split('{').first == p.name;
     });
     const bool known = shuffled || in(fixed) || in(baselines);

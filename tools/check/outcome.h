@@ -3,6 +3,8 @@
 
 #include "tools/check/inputs.h"
 
+#include <functional>
+
 namespace gptc {
 
 struct Outcome {

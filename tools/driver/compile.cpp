@@ -10,6 +10,7 @@
 #include "runtime/files.h"
 #include "tools/driver/codegen_passes.h"
 #include "tools/driver/gir_file.h"
+#include "tools/driver/variants.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -98,14 +99,11 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
       plan.joint = m.clone();
   };
   registerCodegenPasses();
-  std::vector<PassUse> uses = parsePipeline(defaultPipeline(), &plan.target);
-  uses.erase(uses.begin(),
-             llvm::find_if(uses, [&](const PassUse &u) { return u.pass->name == llvm::StringRef(firstPass); }));
+  std::vector<PassUse> uses = parsePipeline(defaultPipeline(firstPass), &plan.target);
   if (uses.front().pass->name == llvm::StringRef("order"))
     plan.joint = plan.planned->clone();  // fused already
-  for (PassUse &use : uses)
-    if (use.pass->name == llvm::StringRef("remat"))
-      use.options.values.set("available", memoryForPlans());
+  report.available = memoryForPlans();
+  setOption(uses, "remat", "available", report.available);
   try {
     runPipeline(*plan.planned, uses, options);
   } catch (RematBudgetError &e) {

@@ -22,6 +22,7 @@ struct CompileRequest {
 struct CompileReport {
   std::string planDir;
   int64_t arenaBytes = 0;
+  int64_t available = 0;         // bytes of this machine that plans may take: the budget of remat = "auto"
   int groups = 0;                // fused ops of all functions
   int compiled = 0, reused = 0;  // distinct kernels, by whether the cache had them
   double passSeconds = 0, kernelSeconds = 0, totalSeconds = 0;

@@ -1,6 +1,7 @@
 // gptc compile: a model file becomes a plan, and a short account of it.
 #include "codegen/codegen.h"
 #include "frontends/toml_config.h"
+#include "ir/words.h"
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
 #include "tools/driver/commands.h"
@@ -20,12 +21,6 @@ std::string grouped(int64_t n) {
   for (int at = int(digits.size()) - 3; at > 0; at -= 3)
     digits.insert(size_t(at), ",");
   return digits;
-}
-
-std::string bytes(int64_t n) {
-  return n < 10 << 20     ? fmt::format("{:.1f} KiB", double(n) / 1024)
-         : n < 10LL << 30 ? fmt::format("{:.1f} MiB", double(n) / (1 << 20))
-                          : fmt::format("{:.1f} GiB", double(n) / (1 << 30));
 }
 
 void row(const char *name, const std::string &text) { fmt::print("{:<11} {}\n", name, text); }
@@ -51,13 +46,18 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
   row("kernels", fmt::format("{} for {} groups: {} compiled, {} from the cache", r.compiled + r.reused, r.groups,
                              r.compiled, r.reused));
   const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  row("memory", bytes(r.arenaBytes) +
-                    (r.arenaBytes > memory ? fmt::format(": more than the {} of this machine", bytes(memory)) : ""));
+  row("memory",
+      formatBytes(double(r.arenaBytes)) +
+          (r.arenaBytes > memory ? fmt::format(": more than the {} of this machine", formatBytes(double(memory)))
+                                 : ""));
   for (const Decision &d : decisionsOf(*plan.planned))
     if (d.pass == "remat")
       row(d.name == "all" ? "remat" : "",
-          fmt::format("{:<40} {:>12} {:>+9.2f} ms {:>14}", d.choice, signedBytes(d.effect.memory), d.effect.ms,
-                      d.effect.ms > 0 ? bytes(int64_t(-d.effect.memory / d.effect.ms)) + "/ms" : ""));
+          fmt::format("{:<40} {:>12} {:>+9.2f} ms {:>14}",
+                      d.choice == "auto" ? fmt::format("auto, for {} free", formatBytes(double(r.available)))
+                                         : d.choice,
+                      signedBytes(d.effect.memory), d.effect.ms,
+                      d.effect.ms > 0 ? formatBytes(-d.effect.memory / d.effect.ms) + "/ms" : ""));
   row("plan", fmt::format("{}  {}", r.planDir, plan.hash.substr(0, 12)));
   row("time", fmt::format("{:.2f} s: passes {:.2f}, kernels {:.2f}", r.totalSeconds, r.passSeconds, r.kernelSeconds));
 }

@@ -8,6 +8,7 @@
 
 #include "ir/diagnostics.h"
 #include "ir/opdef.h"
+#include "ir/words.h"
 #include "passes/analysis/liveness.h"
 
 #include <algorithm>
@@ -20,8 +21,7 @@ namespace {
 
 class Explainer {
 public:
-  Explainer(const Plan &plan, double peak)
-      : plan(plan), rates(peak > 0 ? ratesOf(plan.target, peak) : ratesOf(plan.target)) {}
+  Explainer(const Plan &plan, double fp32Peak) : plan(plan), rates(ratesOf(plan.target, fp32Peak)) {}
 
   Explanation run() {
     Explanation e{rates, forecast(*plan.planned, rates), decisionsOf(*plan.planned)};
@@ -57,9 +57,9 @@ private:
 
   template <typename F> void eachStepOp(const Module &m, const F &visit) const {
     for (const auto &f : m.functions)
-      if (f->name == "train_step" || f->name == "accumulate" || f->name == "update")
+      if (const double calls = callsPerStep(m, f->name); calls > 0)
         for (const Op &op : f->body)
-          visit(op, f->name == "accumulate" ? double(m.attrs.getInt("accumulate", 1)) : 1.0);
+          visit(op, calls);
   }
 
   void fusion() {
@@ -138,14 +138,14 @@ private:
     int placed = 0;
     Effect e;
     for (const auto &f : plan.planned->functions) {
-      if (f->name != "train_step" && f->name != "accumulate" && f->name != "update")
+      const double times = callsPerStep(*plan.planned, f->name);
+      if (times == 0)
         continue;
       for (const Op &op : f->body) {
         if (!op.is(OpKind::write) || rootOf(op.operand(0))->def->loc == "copy")
           continue;
         // Without it the new content lies beside the old one until a copy has moved it there.
         const double bytes = double(op.operand(0)->type.bytes());
-        const double times = f->name == "accumulate" ? double(plan.planned->attrs.getInt("accumulate", 1)) : 1;
         ++placed;
         e.memory = std::min(e.memory, -bytes);
         e.traffic -= times * 2 * bytes;
@@ -298,13 +298,7 @@ std::string signedMs(double ms) { return std::abs(ms) < 0.0005 ? "0" : fmt::form
 }  // namespace
 
 std::string signedBytes(double bytes) {
-  const double n = std::abs(bytes);
-  const char sign = bytes < 0 ? '-' : '+';
-  return n < 0.5           ? "0"
-         : n < 10 * 1024   ? fmt::format("{}{:.0f} B", sign, n)
-         : n < 10 * 0x1p20 ? fmt::format("{}{:.1f} KiB", sign, n / 0x1p10)
-         : n < 10 * 0x1p30 ? fmt::format("{}{:.1f} MiB", sign, n / 0x1p20)
-                           : fmt::format("{}{:.1f} GiB", sign, n / 0x1p30);
+  return std::abs(bytes) < 0.5 ? "0" : (bytes > 0 ? "+" : "") + formatBytes(bytes);
 }
 
 std::string tableOf(const std::vector<Decision> &decisions) {

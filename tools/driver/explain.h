@@ -14,12 +14,12 @@ struct Explanation {
   std::vector<Decision> decisions;
 };
 
-/// `fp32Peak` in FLOP/s as measured; 0: the target's typical one.
+/// `fp32Peak` in FLOP/s, as measured.
 Explanation explain(const Plan &plan, double fp32Peak);
 
 /// A table for people: one row per decision, alternatives below it.
 std::string tableOf(const std::vector<Decision> &decisions);
-/// "-12.5 MiB", "+3 B", "0".
+/// formatBytes with a sign, "0" where there are none.
 std::string signedBytes(double bytes);
 
 }  // namespace gptc

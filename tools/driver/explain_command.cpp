@@ -5,6 +5,7 @@
 #include "tools/driver/explain.h"
 
 #include "codegen/codegen.h"
+#include "ir/words.h"
 
 #include <nlohmann/json.hpp>
 
@@ -46,7 +47,7 @@ void run(const std::string &dir, bool asJson) {
              plan.target.threads == 1 ? "" : "s", e.rates.fp32 * 1e-9);
   fmt::print("step        {:.4g} ms predicted: {:.4g} GFLOP, {:.3g} GB to and from memory\n", 1e3 * e.plan.step.seconds,
              e.plan.step.flops * 1e-9, e.plan.step.bytes * 1e-9);
-  fmt::print("arena       {:.1f} MiB\n\n", double(e.plan.arena) / 0x1p20);
+  fmt::print("arena       {}\n\n", formatBytes(double(e.plan.arena)));
   fmt::print(
       "Each line: with the choice minus without it; negative numbers are savings. Below it, what an alternative\n"
       "would have done instead. Times and traffic per step, predicted.\n\n{}",

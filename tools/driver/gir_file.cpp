@@ -19,8 +19,7 @@ static std::string readInput(const std::string &path) {
   }
   std::ifstream in(path, std::ios::binary);
   if (!in || !(text << in.rdbuf() || in.peek() == EOF))
-    throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {}", path),
-                    "give a .gir file, or - for standard input");
+    throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {}", path), "give a .gir file");
   return text.str();
 }
 

@@ -49,9 +49,8 @@ void flushOutput() {
 
 /// Only what a signal handler may do.
 void onFault(int) {
-  const char text[] = "error[GPTC7001]: a bug in gptc: a fault of memory\n   = help: please report it with the command "
-                      "line and the files "
-                      "it read\n";
+  const char text[] = "error[GPTC7001]: a bug in gptc: a fault of memory\n"
+                      "   = help: please report it with the command line and the files it read\n";
   static_assert(int(ErrorCode::Internal) == 7001);
   (void)!::write(STDERR_FILENO, text, sizeof text - 1);
   ::_exit(70);

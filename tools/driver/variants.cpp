@@ -9,9 +9,7 @@ namespace gptc {
 std::unique_ptr<Module> runFrom(const Module &m, const char *from, const Target &target,
                                 const std::function<void(std::vector<PassUse> &)> &edit) {
   registerCodegenPasses();
-  std::vector<PassUse> uses = parsePipeline(defaultPipeline(), &target);
-  auto first = llvm::find_if(uses, [&](const PassUse &u) { return llvm::StringRef(u.pass->name) == from; });
-  uses.erase(uses.begin(), first);
+  std::vector<PassUse> uses = parsePipeline(defaultPipeline(from), &target);
   if (edit)
     edit(uses);
   std::unique_ptr<Module> copy = m.clone();

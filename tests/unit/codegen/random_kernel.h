@@ -5,6 +5,7 @@
 #include "ir/kernel.h"
 
 #include <cstdlib>
+#include <functional>
 #include <random>
 
 namespace gptc::test {

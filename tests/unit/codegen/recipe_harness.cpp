@@ -145,7 +145,9 @@ std::vector<Tensor> run(const Group &g, const std::vector<Tensor> &operands, con
   if (!errors.empty())
     return {};
   const unsigned ins = fused.numOperands(), outs = fused.numResults();
-  EXPECT_EQ(low.kernel.params.size(), ins + outs + low.workspaceBytes.size());
+  const std::vector<int64_t> streams = streamsOf(fused);
+  const size_t firstStream = ins + outs + low.workspaceBytes.size();
+  EXPECT_EQ(low.kernel.params.size(), firstStream + streams.size());
 
   std::vector<std::vector<double>> content;
   for (unsigned i = 0; i < low.kernel.params.size(); ++i) {
@@ -160,6 +162,8 @@ std::vector<Tensor> run(const Group &g, const std::vector<Tensor> &operands, con
       if (isInt(b->dtype))
         for (double &v : content.back())
           v = std::isnan(v) ? -1 : v;
+    } else if (i >= firstStream) {
+      content.push_back({double(streams[i - firstStream])});
     } else {
       EXPECT_EQ(low.workspaceBytes[i - ins - outs], b->size * int64_t(sizeOf(b->dtype)));
       content.push_back(std::vector<double>(b->size, isFloat(b->dtype) ? NAN : -1));
@@ -210,6 +214,9 @@ std::vector<Tensor> errorBounds(const Group &g, const std::vector<Tensor> &opera
         content[i][j].value = values[j];
     }
   }
+  const std::vector<int64_t> streams = streamsOf(fused);
+  for (size_t i = 0; i < streams.size(); ++i)
+    content[content.size() - streams.size() + i][0].value = double(streams[i]);
   kir::boundErrors(low.kernel, content);
   std::vector<Tensor> bounds;
   for (unsigned i = 0; i < fused.numResults(); ++i) {

@@ -425,5 +425,32 @@ TEST(SelectRecipes, KeysTellGroupsApart) {
             key("fold", "%x: f32[8,3]", "%0 = reduce_sum %x {fold=4, lead=1} : f32[3]\nyield %0"));
 }
 
+/// Two masks, by streams `one` and `other`.
+Group masks(int64_t one, int64_t other) {
+  return group("pointwise", "%x: f32[3,40]; %s: i64[]",
+               fmt::format("%0 = dropout %x, %s, %s, %s {{p=0.5, stream={}}} : f32[3,40]\n"
+                           "%1 = dropout %0, %s, %s, %s {{p=0.5, stream={}}} : f32[3,40]\nyield %0, %1",
+                           one, other));
+}
+
+TEST(SelectRecipes, StreamsAreArguments) {
+  EXPECT_EQ(streamsOf(*masks(7, 4000000000).fused), (std::vector<int64_t>{7, 4000000000}));
+  EXPECT_EQ(streamsOf(*masks(7, 7).fused), std::vector<int64_t>{7});
+  // Kernels are shared by groups that name others, but not by one that names the same twice.
+  EXPECT_EQ(groupKey(*masks(7, 8).fused), groupKey(*masks(8, 4000000000).fused));
+  EXPECT_NE(groupKey(*masks(7, 8).fused), groupKey(*masks(7, 7).fused));
+  const Target target = hostTarget(1);
+  auto text = [&](const Group &g) {
+    return kir::print(lowerGroup(*g.fused, defaultSchedule(*g.fused, target), target).kernel);
+  };
+  EXPECT_EQ(text(masks(7, 8)), text(masks(8, 4000000000)));
+  for (auto [one, other] : {std::pair(7l, 8l), std::pair(8l, 4000000000l), std::pair(5l, 5l)}) {
+    Group g = masks(one, other);
+    std::vector<Tensor> in = {Tensor(Type(DType::f32, {3, 40}), std::vector<double>(120, 1.0)),
+                              Tensor::scalar(3, DType::i64)};
+    expectSame(run(g, in), interpretFused(*g.fused, in), "masks");
+  }
+}
+
 }  // namespace
 }  // namespace gptc::test

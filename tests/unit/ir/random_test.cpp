@@ -62,7 +62,7 @@ TEST(Random, ExpressionsEqualTheFunctions) {
         for (uint32_t stream : {0u, 77u, 0xffffffffu}) {
           auto word = [](uint64_t v) { return kir::imm(int64_t(v)); };
           RandomKey k = randomKey(seed, step, stream, sequence);
-          RandomKeyExpr e = randomKeyExpr(word(seed), word(step), stream, word(sequence));
+          RandomKeyExpr e = randomKeyExpr(word(seed), word(step), word(stream), word(sequence));
           ASSERT_EQ(value(e.k0), k.k0);
           ASSERT_EQ(value(e.k1), k.k1);
           for (uint64_t index : words) {
