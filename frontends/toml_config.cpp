@@ -432,6 +432,10 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
   if (!c.model.causal && c.eval.sampleEvery)
     r.complain("eval.sample_every", ErrorCode::Contradiction, "an encoder cannot continue a text",
                "model.causal = false reads both ways", {"eval.sample_every = 0 works, or model.causal = true"});
+  if (c.eval.sampleEvery && c.eval.samplePrompt.empty())
+    r.complain("eval.sample_prompt", ErrorCode::OutOfRange, "eval.sample_prompt is empty",
+               "a model continues at least one token",
+               {"eval.sample_prompt = \"\\n\" works, or eval.sample_every = 0"});
   r.finish();
   if (c.optimizer.warmupSteps >= c.train.steps)
     c.warnings.push_back(

@@ -191,12 +191,12 @@ public:
     for (const Op *op : again)
       if (wanted(*op))
         chosen.insert(op);
-    auto copyOf = [&](auto &&self, const Value *v, Op *before) -> Value * {
+    auto copyOf = [&](auto &&self, Value *v, Op *before) -> Value * {
       if (!v->def || !chosen.contains(v->def))
-        return const_cast<Value *>(v);
+        return v;
       if (Value *known = copies.lookup(v))
         return known;
-      for (const Value *o : v->def->operands())
+      for (Value *o : v->def->operands())
         self(self, o, before);
       cloneOp(*v->def, f.body, before, copies);
       return copies.lookup(v);

@@ -191,10 +191,8 @@ private:
     s.executor.prepare(needed);
     if (val)
       val->checkTokens();
-    if (options.codec && run.sampleEvery > 0) {
-      prompt = options.codec->encode(run.samplePrompt);
-      requireKnownPrompt(prompt, m);
-    }
+    if (options.codec && run.sampleEvery > 0)
+      prompt = encodePrompt();
     if (target > run.steps && m.attrs.getString("schedule", "constant") != "constant")
       progress.say(fmt::format("warning: --steps {} goes beyond the {} steps of the plan, where the learning rate's "
                                "schedule ends",
@@ -229,6 +227,20 @@ private:
       events.emplace(run.outDir + "/events");
     const DType operands = m.attrs.getString("compute") == "bf16" ? DType::bf16 : DType::f32;
     peak = run.mfuPeak > 0 ? run.mfuPeak : measurePeakFlops(s.pool, s.host, operands);
+  }
+
+  /// The prompt of samples; what is wrong with it should not come out after hours.
+  std::vector<int32_t> encodePrompt() {
+    try {
+      std::vector<int32_t> tokens = options.codec->encode(run.samplePrompt);
+      requireKnownPrompt(tokens, m);
+      return tokens;
+    } catch (UserError &e) {
+      Diagnostic &d = e.diagnostics[0];
+      d.message = "eval.sample_prompt: " + d.message;
+      d.help = {"choose another prompt, or the tokenizer that the model's data was prepared with, and compile again"};
+      throw UserError(e.diagnostics);
+    }
   }
 
   /// Whether something with this period is due. It always is at the end of the run, but not where --steps makes a

@@ -34,7 +34,7 @@ bool holdsGradient(const Op &group) {
 /// Part of a group, as a group of its own.
 struct Copy {
   Op *group;                         // in the scratch block; operands are block arguments there
-  std::vector<const Value *> needs;  // what its operands are in the function, in order
+  std::vector<Value *> needs;        // what its operands are in the function, in order
   std::vector<const Value *> makes;  // for each of its results the value that it repeats; null: a by-product
   KernelCost cost;
 };
@@ -119,7 +119,7 @@ struct Recompute::Impl {
     copy.group->layer = group->layer;
     Block &inner = *copy.group->body;
     llvm::DenseMap<const Value *, Value *> map;
-    auto take = [&](const Value *inside, const Value *outside) {
+    auto take = [&](const Value *inside, Value *outside) {
       map[inside] = inner.addArg(inside->type, inside->name);
       copy.group->addOperand(scratch.addArg(inside->type));
       copy.needs.push_back(outside);
@@ -297,16 +297,16 @@ Recompute::Outcome Recompute::outcome(const Dropped &dropped) const {
 
 void Recompute::apply(const Dropped &dropped) {
   llvm::DenseMap<const Value *, Value *> again;  // dropped values and views of them
-  auto mapped = [&](const Value *v, Op *before) {
-    llvm::SmallVector<const Value *, 2> views;
-    const Value *at = v;
+  auto mapped = [&](Value *v, Op *before) {
+    llvm::SmallVector<Value *, 2> views;
+    Value *at = v;
     while (!again.count(at) && at->def && at->def->is(OpKind::reshape)) {
       views.push_back(at);
       at = at->def->operand(0);
     }
     Value *now = again.lookup(at);
     if (!now)
-      return const_cast<Value *>(v);
+      return v;
     for (const Value *view : llvm::reverse(views))
       now = again[view] = Builder(impl->f.body, before).op(OpKind::reshape, {now}, {view->type})->result();
     return now;
@@ -321,7 +321,7 @@ void Recompute::apply(const Dropped &dropped) {
     next = item.op;
     for (const Copy *copy : pending) {
       std::vector<Value *> operands;
-      for (const Value *v : copy->needs)
+      for (Value *v : copy->needs)
         operands.push_back(mapped(v, next));
       Op *op = impl->f.body.insert(OpKind::fused, next);
       op->attrs = copy->group->attrs;
