@@ -49,7 +49,9 @@ class RandomModules : public testing::TestWithParam<unsigned> {};
 
 TEST_P(RandomModules, HoldAtEveryPhase) {
   const bool single = std::getenv("GPTC_FUZZ_SEED");
-  const unsigned each = single ? GetParam() == 0 : (fromEnvironment("GPTC_FUZZ_ROUNDS", 2000) + blocks - 1) / blocks;
+  const unsigned rounds = fromEnvironment("GPTC_FUZZ_ROUNDS", 2000);
+  ASSERT_GT(rounds, 0u);
+  const unsigned each = single ? GetParam() == 0 : (rounds + blocks - 1) / blocks;
   const unsigned first = single ? fromEnvironment("GPTC_FUZZ_SEED", 0) : GetParam() * each;
   std::atomic<unsigned> next = first;
   std::mutex mutex;
