@@ -623,7 +623,11 @@ Schedule schedule(const Problem &p, const Target &target) {
   Schedule best;
   best.recipe = "matmul";
   best.pairs = matmul::usesPairs(p, target);
-  const Tile tile = tileForRows(registerTile(target, DType::f32, best.pairs), p.m);
+  // A transposed A is read in pieces as wide as a tile is tall. Wide panels leave more of the last one unused.
+  Tile largest = flatTile(target, DType::f32);
+  if (p.ta || largest.rows == 0 || p.m < 64 || (p.n % largest.cols() && p.n < 1024))
+    largest = registerTile(target, DType::f32, best.pairs);
+  const Tile tile = tileForRows(largest, p.m);
   const int64_t bytes = sizeOf(tile.dtype), nr = tile.cols();
   best.vec = tile.lanes;
   best.mr = tile.rows;

@@ -21,6 +21,15 @@ Tile registerTile(const Target &target, DType dtype, bool pairs) {
   return t;
 }
 
+Tile flatTile(const Target &target, DType dtype) {
+  Tile t;
+  t.dtype = dtype;
+  t.lanes = target.lanes(dtype);
+  t.vecs = 4;
+  t.rows = target.vectorRegisters < 32 ? 0 : (int(target.vectorRegisters) - 8) / t.vecs;
+  return t;
+}
+
 Tile tileForRows(const Tile &largest, int64_t rows) {
   Tile best = largest;
   if (rows <= largest.rows) {

@@ -27,6 +27,10 @@ struct Tile {
 /// The largest tile that leaves registers for two vectors of B and a broadcast: 14 x 2 of 32 registers, 6 x 2 of 16;
 /// with `pairs` one row less, as a broadcast pair is no memory operand when two dots use it.
 Tile registerTile(const Target &target, DType dtype, bool pairs);
+/// As many accumulators in fewer rows: 6 x 4 of 32 registers; none (0 rows) of 16. A step loads less, and an epilogue
+/// has four vectors to compute side by side, where one alone would wait for each of its own results; but B is read
+/// twice as often.
+Tile flatTile(const Target &target, DType dtype);
 /// As `largest`, with the number of rows (at most largest.rows, at least half of it) that wastes least when `rows` rows
 /// are cut into equal tiles, the last of which may overlap the one before it.
 Tile tileForRows(const Tile &largest, int64_t rows);
