@@ -400,7 +400,7 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
                   const std::function<int64_t(const std::string &tokenizer)> &tokenizerVocab) {
   Layers layers;
   std::vector<std::string> chain;
-  const bool settingsOnly = llvm::StringRef(file).ends_with(".gir");
+  const bool settingsOnly = file.empty() || llvm::StringRef(file).ends_with(".gir");
   if (!settingsOnly)
     loadLayers(file, layers, chain, nullptr);
   for (const std::string &s : settings) {
@@ -443,6 +443,20 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
                     c.optimizer.warmupSteps, c.train.steps));
   c.written = std::move(layers.values);
   return c;
+}
+
+std::vector<std::string> modelSettings(const Config &c) {
+  std::vector<std::string> all;
+  for (const auto &[key, value] : c.written)
+    for (const char *section : {"model.", "train.", "optimizer.", "precision.", "parallel.", "compile."})
+      if (llvm::StringRef(key).starts_with(section) && key != "model.init_from")
+        all.push_back(key + "=" + value.text());
+  // What was found in the tokenizer, or chosen.
+  all.push_back(fmt::format("name={}", TomlValue{c.name, {}, {}}.text()));
+  all.push_back(fmt::format("model.vocab_size={}", c.model.vocabSize));
+  all.push_back(fmt::format("train.micro_batch={}", c.train.microBatch));
+  all.push_back(fmt::format("train.global_batch_tokens={}", c.train.globalBatchTokens));
+  return all;
 }
 
 const std::vector<std::string> &configKeys() {

@@ -116,10 +116,10 @@ struct Config {
   SourceLoc where(const std::string &key) const;
 };
 
-/// For a .gir file, which says itself what a model file says of the model, the settings alone; data.train may be
-/// missing then. Else reads a model file with its bases and applies `settings` (key=value, paths relative to the
-/// working directory). `tokenizerVocab` tells the vocabulary of a tokenizer file; it is asked only when
-/// model.vocab_size is not written or to compare with it. Throws UserError with every problem found.
+/// Reads a model file with its bases and applies `settings` (key=value, paths relative to the working directory). For
+/// a .gir file, which says itself what a model file says of the model, and for "", the settings alone; data.train may
+/// be missing then. `tokenizerVocab` tells the vocabulary of a tokenizer file; it is asked only when model.vocab_size
+/// is not written or to compare with it. Throws UserError with every problem found.
 Config loadConfig(const std::string &file, const std::vector<std::string> &settings,
                   const std::function<int64_t(const std::string &tokenizer)> &tokenizerVocab);
 
@@ -130,6 +130,10 @@ int64_t defaultFfnDim(const ModelConfig &m);
 /// "auto" micro-batch: the largest divisor of the global batch of at most 8192 tokens whose activations, estimated as
 /// 24 values of width n_embd per token and layer and twice the logits, stay under 4 GiB; at least one sequence.
 int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep);
+
+/// What the graph follows from, as settings: loadConfig("", these) has the same sizes, batch, optimizer, precision and
+/// compile options, but neither data nor anything that only a run is about.
+std::vector<std::string> modelSettings(const Config &config);
 
 /// Every key there is.
 const std::vector<std::string> &configKeys();

@@ -120,6 +120,32 @@ static bool looksLikeNumber(llvm::StringRef text) {
   return !text.empty() && llvm::isDigit(text[0]) && text.find_first_not_of("0123456789._eE+-") == llvm::StringRef::npos;
 }
 
+std::string TomlValue::text() const {
+  if (const bool *b = std::get_if<bool>(&value))
+    return *b ? "true" : "false";
+  if (const int64_t *i = std::get_if<int64_t>(&value))
+    return fmt::format("{}", *i);
+  if (const double *d = std::get_if<double>(&value)) {
+    std::string number = fmt::format("{}", *d);
+    return number.find_first_not_of("-0123456789") == std::string::npos ? number + ".0" : number;
+  }
+  if (const std::string *s = std::get_if<std::string>(&value)) {
+    std::string out = "\"";
+    for (unsigned char c : *s) {
+      if (c == '"' || c == '\\')
+        out += '\\';
+      out += c < 0x20 || c == 0x7f ? fmt::format("\\u{:04x}", c) : std::string(1, char(c));
+    }
+    return out + '"';
+  }
+  const auto *list = std::get_if<std::vector<TomlValue>>(&value);
+  GPTC_CHECK(list, "{} has no text", kind());
+  std::string out;
+  for (const TomlValue &v : *list)
+    out += (out.empty() ? "" : ", ") + v.text();
+  return "[" + out + "]";
+}
+
 std::pair<std::string, TomlValue> parseSetting(const std::string &setting) {
   size_t eq = setting.find('=');
   llvm::StringRef key = llvm::StringRef(setting).substr(0, eq).trim();

@@ -19,6 +19,8 @@ struct TomlValue {
   SourceLoc where;  // the value's text
   /// "a string", "an integer", ...: for messages.
   const char *kind() const;
+  /// As it could stand in a file. Not for monostate.
+  std::string text() const;
 };
 
 struct TomlDocument {

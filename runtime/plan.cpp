@@ -300,6 +300,7 @@ void writePlan(const std::string &dir, Plan &plan) {
       {"name", plan.planned->attrs.getString("name")},
       {"target", targetToJson(plan.target)},
       {"run", settingsToJson(plan.run)},
+      {"model", plan.model},
       {"files", {{"joint.gir", blake3(joint)}, {"planned.gir", plan.hash}, {"schedules.json", blake3(schedules)}}}};
   manifest["blake3"] = manifestChecksum(manifest);
 
@@ -351,6 +352,7 @@ Plan loadPlan(const std::string &dir) {
     plan.run = settingsFromJson(manifest.at("run"));
     if (std::string p = settingsProblem(plan.run); !p.empty())
       damaged(dir, p);
+    plan.model = manifest.at("model").get<std::vector<std::string>>();
 
     auto checked = [&](const char *name) {
       FileText f = readTextFile(plan.dir + "/" + name, kTextLimit);

@@ -48,6 +48,9 @@ struct Plan {
   std::unique_ptr<Module> planned;
   Target target;  // that the schedules were chosen for
   RunSettings run;
+  /// The model description it was compiled from, key=value, so that the same model can be compiled otherwise
+  /// (gptc explain); empty where that was a module.
+  std::vector<std::string> model;
   std::string hash;  // BLAKE3 of planned.gir; set by writePlan and loadPlan
   std::string dir;   // absolute; set by writePlan and loadPlan
 };

@@ -91,8 +91,10 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   plan.run = runSettings(config);
 
   const Stopwatch passes;
-  if (!gir)
+  if (!gir) {
     plan.planned = buildModel(config);
+    plan.model = modelSettings(config);
+  }
   PipelineOptions options = request.pipeline;
   options.beforePass = [&](const PassUse &next, const Module &m) {
     if (!plan.joint && next.pass->name == llvm::StringRef("fuse"))

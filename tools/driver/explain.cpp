@@ -2,10 +2,13 @@
 // 2. For others the joint graph of the plan is compiled again with the decision taken otherwise, down to the memory
 //    plan, and both results are compared: bytes of the arena exactly, traffic and time by the cost model. Where a
 //    budget of memory is in effect, both are compiled without it, so that it does not answer for the other.
-// 3. What cannot be undone in the joint graph (attention as one op, masks from counters, the cut of the batch) is
-//    computed from the shapes that stand there.
+// 3. What cannot be undone in the joint graph (precision, padding, attention as one op, the cut of the batch) is
+//    compared with the model compiled anew from its description, where the plan has one.
+// 4. What no pass does otherwise (masks from counters, states in place) is computed from the shapes.
 #include "tools/driver/explain.h"
 
+#include "frontends/model_builder.h"
+#include "frontends/toml_config.h"
 #include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "ir/words.h"
@@ -27,17 +30,19 @@ public:
     Explanation e{rates, forecast(*plan.planned, rates), decisionsOf(*plan.planned)};
     decisions = &e.decisions;
     now = e.plan;
-    auto withoutRemat = [](std::vector<PassUse> &uses) { setOption(uses, "remat", "budget", std::string("none")); };
-    plain = forecast(*runFrom(*plan.joint, "fuse", plan.target, withoutRemat), rates);
+    plain = fromJoint([](std::vector<PassUse> &) {});
     fusion();
     remat();
     order();
     inPlace();
-    padding();
-    precision();
-    attention();
+    sweep();
     dropout();
-    microBatch();
+    if (!plan.model.empty()) {
+      padding();
+      precision();
+      attention();
+      microBatch();
+    }
     std::stable_sort(e.decisions.begin(), e.decisions.end(), [](const Decision &a, const Decision &b) {
       return std::tie(a.pass, a.name) < std::tie(b.pass, b.name);
     });
@@ -53,6 +58,31 @@ private:
   static Effect difference(const Forecast &with, const Forecast &without) {
     return {double(with.arena - without.arena), with.step.bytes - without.step.bytes,
             1e3 * (with.step.seconds - without.step.seconds)};
+  }
+
+  using Edit = std::function<void(std::vector<PassUse> &)>;
+  Forecast fromJoint(const Edit &edit) const {
+    return forecast(*runFrom(*plan.joint, "fuse", plan.target,
+                             [&](std::vector<PassUse> &uses) {
+                               setOption(uses, "remat", "budget", std::string("none"));
+                               edit(uses);
+                             }),
+                    rates);
+  }
+
+  /// The same model with other settings, without rematerialisation.
+  Forecast fromModel(const std::vector<std::string> &settings, const BuildOptions &build = {},
+                     const Edit &edit = {}) const {
+    std::vector<std::string> all = plan.model;
+    all.insert(all.end(), settings.begin(), settings.end());
+    Config config = loadConfig("", all, [](const std::string &) { return int64_t(0); });
+    return forecast(*runFrom(*buildModel(config, build), "canonicalize", plan.target,
+                             [&](std::vector<PassUse> &uses) {
+                               setOption(uses, "remat", "budget", std::string("none"));
+                               if (edit)
+                                 edit(uses);
+                             }),
+                    rates);
   }
 
   template <typename F> void eachStepOp(const Module &m, const F &visit) const {
@@ -92,12 +122,7 @@ private:
       });
       if (groups == 0)
         continue;
-      Forecast without = forecast(*runFrom(*plan.joint, "fuse", plan.target,
-                                           [&](std::vector<PassUse> &uses) {
-                                             setOption(uses, "fuse", k.option, false);
-                                             setOption(uses, "remat", "budget", std::string("none"));
-                                           }),
-                                  rates);
+      Forecast without = fromJoint([&](std::vector<PassUse> &uses) { setOption(uses, "fuse", k.option, false); });
       decisions->push_back(
           {"fuse", k.option, fmt::format("{} {}", groups, k.what), difference(plain, without), "", {}});
     }
@@ -113,23 +138,15 @@ private:
       d.rejected.push_back({"none", difference(plain, now), ""});
     }
     if (d.choice != "full") {
-      Forecast full = forecast(
-          *runFrom(*plan.joint, "fuse", plan.target,
-                   [](std::vector<PassUse> &uses) { setOption(uses, "remat", "budget", std::string("full")); }),
-          rates);
+      Forecast full =
+          fromJoint([](std::vector<PassUse> &uses) { setOption(uses, "remat", "budget", std::string("full")); });
       d.rejected.push_back({"full", difference(full, now), "not asked for, and dearer"});
     }
     decisions->push_back(d);
   }
 
   void order() {
-    Forecast without = forecast(*runFrom(*plan.joint, "fuse", plan.target,
-                                         [](std::vector<PassUse> &uses) {
-                                           removePass(uses, "order");
-                                           setOption(uses, "remat", "budget", std::string("none"));
-                                         }),
-                                rates);
-    Effect e = difference(plain, without);
+    Effect e = difference(plain, fromJoint([](std::vector<PassUse> &uses) { removePass(uses, "order"); }));
     decisions->push_back(
         {"order", "peak", e.memory < 0 ? "ops moved to just before their use" : "as given", e, "", {}});
   }
@@ -160,66 +177,83 @@ private:
                           {}});
   }
 
-  /// The pass knows bytes; what low-precision contractions save in time is told by the rates.
   void precision() {
-    for (Decision &d : *decisions)
-      if (d.pass == "precision" && d.name == "compute" && d.effect.ms == 0) {
-        MachineRates without = rates;
-        without.bf16 = rates.fp32;
-        d.effect.ms = 1e3 * (now.step.seconds - costOfStep(*plan.planned, without).seconds);
+    const Module &m = *plan.planned;
+    struct Key {
+      const char *name, *attribute;
+      std::vector<const char *> values;
+    };
+    for (const Key &key :
+         {Key{"compute", "compute", {"fp32", "bf16"}}, Key{"optimizer_state", "optimizer_state", {"fp32", "bf16"}}}) {
+      const std::string chosen = m.attrs.getString(key.attribute, "fp32");
+      auto with = [&](const char *value) { return fromModel({fmt::format("precision.{}={}", key.name, value)}); };
+      auto d =
+          llvm::find_if(*decisions, [&](const Decision &d) { return d.pass == "precision" && d.name == key.name; });
+      if (d == decisions->end()) {
+        decisions->push_back({"precision", key.name, chosen, {}, "", {}});
+        d = decisions->end() - 1;
       }
+      if (chosen != "fp32")
+        d->effect = difference(plain, with("fp32"));
+      for (const char *value : key.values)
+        if (chosen != value) {
+          Effect e = difference(with(value), plain);
+          if (value == llvm::StringRef("fp32"))
+            d->rejected.push_back({value, e, "another precision was asked for"});
+          else if (e.memory < 0 || e.ms < 0)
+            d->rejected.push_back({value, e, "not asked for: it rounds"});
+        }
+    }
   }
 
   void padding() {
-    Effect e;
-    std::string what;
-    for (const auto &s : plan.planned->states) {
-      const double bytes = double(s->type.paddedElements() - s->type.elements()) * sizeOf(s->type.dtype);
-      if (bytes == 0)
-        continue;
-      e.memory += bytes;
+    auto without = [](std::vector<PassUse> &uses) { removePass(uses, "pad-vocab"); };
+    for (const auto &s : plan.planned->states)
       for (const Dim &d : s->type.dims)
-        if (what.empty() && d.padded != d.logical)
-          what = fmt::format("{} -> {}", d.logical, d.padded);
-    }
-    if (!what.empty() && llvm::none_of(*decisions, [](const Decision &d) { return d.pass == "pad-vocab"; }))
-      decisions->push_back({"pad-vocab", "states", what, e, "arena: padding of the states; tiles without tails", {}});
+        if (d.padded != d.logical) {
+          decisions->push_back({"pad-vocab",
+                                "states",
+                                fmt::format("{} -> {}", d.logical, d.padded),
+                                difference(plain, fromModel({}, {}, without)),
+                                "tiles of the classifier without tails",
+                                {}});
+          return;
+        }
   }
 
-  /// Attention as matmul, mask, softmax, matmul would keep the weights [batch, heads, T, T] of each layer.
+  /// As the pointwise ops of AdamW's formula, one sweep each.
+  void sweep() {
+    int count = 0;
+    eachStepOp(*plan.joint, [&](const Op &op, double) { count += op.is(OpKind::adamw); });
+    if (!count)
+      return;
+    auto separate = [](std::vector<PassUse> &uses) { setOption(uses, "fuse", "pointwise", false); };
+    Forecast primitive = fromJoint([&](std::vector<PassUse> &uses) {
+      separate(uses);
+      uses.insert(uses.begin(), parsePipeline("primitive-optimizer", &plan.target)[0]);
+    });
+    decisions->push_back({"fuse",
+                          "optimizer",
+                          fmt::format("AdamW of {} parameters as one sweep", count),
+                          difference(fromJoint(separate), primitive),
+                          "against the ops of its formula one by one",
+                          {}});
+  }
+
+  /// As matmul, mask, softmax, matmul, with the weights [batch, heads, T, T] of each layer in memory.
   void attention() {
     int count = 0;
-    Effect e;
-    eachStepOp(*plan.planned, [&](const Op &group, double times) {
-      if (!group.is(OpKind::fused))
-        return;
-      for (const Op &op : *group.body) {
-        const bool gradient = op.is(OpKind::attention_grad);
-        if (!gradient && !op.is(OpKind::attention))
-          continue;
-        const Type &out = gradient ? op.operand(0)->type : op.result()->type;  // do or o: [B, T, C]
-        if (out.rank() != 3)
-          continue;
-        const double batch = double(out.dim(0)), T = double(out.dim(1)), C = double(out.dim(2)),
-                     heads = double(op.attrs.getInt("n_head"));
-        const double scores = 4 * batch * heads * T * T;  // bytes
-        const int products = gradient ? 4 : 2, sweeps = gradient ? 4 : 3;
-        double seconds = products * 2 * batch * T * T * C / (rates.matmul * rates.fp32) +
-                         2 * sweeps * scores / (scores <= rates.cacheBytes / 2 ? rates.cache : rates.dram) +
-                         (products + sweeps) * rates.launch;
-        count += !gradient;
-        if (!gradient)
-          e.memory -= scores;
-        e.traffic -= times * 2 * (sweeps + products / 2) * scores;
-        e.ms += times * 1e3 * (costOf(group, rates).seconds - seconds);
-      }
+    eachStepOp(*plan.planned, [&](const Op &group, double) {
+      if (group.is(OpKind::fused))
+        for (const Op &op : *group.body)
+          count += op.is(OpKind::attention);
     });
     if (count)
       decisions->push_back({"fuse",
                             "attention",
                             fmt::format("{} as one op", count),
-                            e,
-                            "against scores and weights in memory; memory: of the weights that backward needs",
+                            difference(plain, fromModel({}, {.decomposedAttention = true})),
+                            "against scores and weights in memory",
                             {}});
   }
 
@@ -251,39 +285,16 @@ private:
   }
 
   void microBatch() {
-    const Module &m = *plan.planned;
-    const int64_t batch = m.attrs.getInt("micro_batch"), times = m.attrs.getInt("accumulate", 1);
-    const Function *f = m.function(times > 1 ? "accumulate" : "train_step");
-    if (!batch || !f)
-      return;
-    // Bytes of the batch among those live at the peak, and those of gradient accumulators.
-    std::vector<LiveRange> ranges = liveRanges(*f);
-    double scaling = 0, best = -1, gradients = 0, kernels = 0;
-    for (const LiveRange &r : ranges) {
-      double live = 0, part = 0;
-      for (const LiveRange &o : ranges)
-        if (o.begin <= r.begin && r.begin <= o.end) {
-          live += double(o.bytes);
-          part += o.value && !o.value->type.isScalar() && o.value->type.dim(0) == batch ? double(o.bytes) : 0;
-        }
-      if (live > best) {
-        best = live;
-        scaling = part;
-      }
-    }
-    for (const auto &s : m.states)
-      gradients += s->attrs.getString("kind") == "param" ? double(s->type.bytes()) : 0;
-    for (const Op &op : f->body)
-      kernels += op.is(OpKind::fused);
+    const int64_t batch = plan.planned->attrs.getInt("micro_batch"),
+                  times = plan.planned->attrs.getInt("accumulate", 1);
     Decision d{"micro-batch", "size", fmt::format("{} sequences x {}", batch, times), {}, "", {}};
     auto add = [&](int64_t other) {
-      const double calls = double(batch * times) / double(other) - double(times);  // more than now
-      Effect e{scaling * (double(other) / double(batch) - 1), 2 * gradients * calls, 0};
-      if (times == 1)
-        e.memory += gradients;  // accumulators, beside gradients that no longer live to the end
-      e.ms = 1e3 * (e.traffic / rates.dram + calls * kernels * rates.launch);
+      Effect e = difference(fromModel({fmt::format("train.micro_batch={}", other)}), plain);
       d.rejected.push_back({fmt::format("{} x {}", other, batch * times / other), e,
-                            other < batch ? "takes longer and is not needed to fit" : "takes more memory"});
+                            e.memory < 0 && e.ms > 0 ? "takes longer; what it saves is not needed"
+                            : e.memory < 0           ? "not chosen: train.micro_batch"
+                            : e.ms < 0               ? "takes more memory"
+                                                     : "takes longer and more memory"});
     };
     if (batch % 2 == 0)
       add(batch / 2);
