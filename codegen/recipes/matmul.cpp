@@ -627,6 +627,9 @@ Schedule schedule(const Problem &p, const Target &target) {
   Tile largest = flatTile(target, DType::f32);
   if (p.ta || largest.rows == 0 || p.m < 64 || (p.n % largest.cols() && p.n < 1024))
     largest = registerTile(target, DType::f32, best.pairs);
+  // Tiles that are copied together should fill whole vectors: four of them do.
+  if (const int part = largest.lanes / 4; p.ta && copiesA(p, best.pairs, DType::f32) && part && largest.rows > part)
+    largest.rows = largest.rows / part * part;
   const Tile tile = tileForRows(largest, p.m);
   const int64_t bytes = sizeOf(tile.dtype), nr = tile.cols();
   best.vec = tile.lanes;
