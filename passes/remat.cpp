@@ -20,7 +20,8 @@
 //   4. Classes that turn out not to be needed, because later ones free more, are taken out again, the dearest first.
 //   5. All this is done with the classifier whole and in 2, 4, 8 chunks (chunk_classifier.cpp), where the logits are
 //      large; the way that fits in the least time is taken.
-//   6. If nothing fits, the error names the smallest budget that does, and what holds the memory then.
+//   6. If nothing fits, the error names the smallest budget found that does, and what holds the memory then. Several
+//      beginnings of the sequence are planned for it, as arenas do not quite follow the sums of live bytes.
 //
 // After order, which says what lives when; before settle-writes, so that states whose content a copy needs once
 // more are settled with that in view.
@@ -39,6 +40,7 @@
 #include "llvm/ADT/StringExtras.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 namespace gptc {
@@ -274,18 +276,22 @@ private:
       high = std::min(high, low + step);
     }
     if (arena(high) > budget) {
-      // The sequence stops where no class by itself lowers the peak any more; dropping all at once may.
+      // Planned arenas do not fall along the sequence as sums of live bytes do, and the sequence stops where no class
+      // by itself lowers the peak any more; dropping all at once may.
       std::vector<Choice> full;
       for (size_t i = 0; i < functions.size(); ++i)
         full.push_back(choiceOf(*m.function(names[i]), fullOf(*functions[i])));
-      const int64_t least = planned(full);
-      if (least <= budget) {
+      const size_t promising = leastPrefix(sequence, live, arena);
+      const bool useFull = planned(full) < arena(promising);
+      smallest = std::min(planned(full), arena(promising));
+      best = useFull ? full : choices(first(promising));
+      if (smallest > budget)
+        return false;
+      if (useFull) {
         become(full);
         return true;
       }
-      best = least < arena(high) ? full : choices(sequence);
-      smallest = std::min(least, arena(high));
-      return false;
+      low = high = promising;
     }
     while (high - low > 1) {
       size_t middle = (low + high) / 2;
@@ -311,6 +317,26 @@ private:
     report(functions, names, sequence);
     become(choices(sequence));
     return true;
+  }
+
+  /// Of the beginnings of the sequence the one that plans smallest. Planned are its last few, and of those that end
+  /// where a class does the ones with least live bytes.
+  template <typename Live, typename Arena>
+  static size_t leastPrefix(llvm::ArrayRef<Step> sequence, const Live &live, const Arena &arena) {
+    constexpr size_t tried = 8;
+    std::vector<std::pair<int64_t, size_t>> ends;
+    for (size_t n = 1; n < sequence.size(); ++n)
+      if (sequence[n].what != sequence[n - 1].what)
+        ends.push_back({live(sequence.take_front(n)), n});
+    llvm::sort(ends);
+    ends.resize(std::min(ends.size(), tried));
+    for (size_t n = sequence.size() - std::min(sequence.size(), tried); n < sequence.size(); ++n)
+      ends.push_back({0, n});
+    size_t least = sequence.size();
+    for (auto [bytes, n] : ends)
+      if (arena(n) < arena(least))
+        least = n;
+    return least;
   }
 
   /// One decision per class, with what it adds to those before it.
@@ -400,9 +426,9 @@ private:
 void Rematerialiser::cannot(int64_t budget) const {
   std::unique_ptr<Module> p = plannedModule(best);
   const int64_t arena = p->attrs.getInt("arena_bytes");
-  // Whole units, rounded up, so that what is named works.
-  const bool small = arena < 10 << 20;
-  const int64_t unit = small ? 1 << 10 : 1 << 20, smallest = (arena + unit - 1) / unit;
+  // Rounded up, so that what is named works.
+  const std::string smallest = arena < 10 << 20 ? fmt::format("{}KiB", (arena + 1023) / 1024)
+                                                : fmt::format("{:.1f}MiB", std::ceil(double(arena) / 0x1p20 * 10) / 10);
   std::map<std::string, int64_t> states;
   for (const auto &s : p->states)
     states[s->attrs.getString("kind", "other")] += alignedBytes(s->type);
@@ -425,8 +451,8 @@ void Rematerialiser::cannot(int64_t budget) const {
     }
   for (const auto &[what, bytes] : atPeak(*p))
     d.notes.push_back(fmt::format("{:>10} {}", formatBytes(double(bytes)), what));
-  d.help.push_back(fmt::format("\"{}{}\" is the smallest that works; or lower train.micro_batch or the model's size",
-                               smallest, small ? "KiB" : "MiB"));
+  d.help.push_back(
+      fmt::format("\"{}\" is the smallest found to work; or lower train.micro_batch or the model's size", smallest));
   throw RematBudgetError(d);
 }
 

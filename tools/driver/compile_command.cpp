@@ -48,7 +48,8 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
   const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   row("memory",
       formatBytes(double(r.arenaBytes)) +
-          (r.arenaBytes > memory ? fmt::format(": more than the {} of this machine", formatBytes(double(memory)))
+          (r.arenaBytes > memory ? fmt::format(": more than the {} of this machine{}", formatBytes(double(memory)),
+                                               c.compile.remat == "auto" ? "; remat found nothing that fits" : "")
                                  : ""));
   for (const Decision &d : decisionsOf(*plan.planned))
     if (d.pass == "remat")
