@@ -34,6 +34,16 @@ TEST_F(BadInput, CommandLines) {
   EXPECT_EQ(w.gptrun({"--help"}).code, 0);
 }
 
+TEST_F(BadInput, StepsBeyondTheScheduleAreSaid) {
+  const std::string said = "warning: --steps 13 goes beyond the 12 steps of the plan";
+  Result r = w.gptrun({w.compile("plan"), "--steps", "13"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find(said), std::string::npos) << r.output;
+  r = w.gptrun({w.compile("constant", {"optimizer.schedule=constant"}), "--steps", "13", "--out-dir", w.path("other")});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(r.output.find("goes beyond"), std::string::npos) << "its rate goes on as it was\n" << r.output;
+}
+
 TEST_F(BadInput, TokenFiles) {
   std::string plan = w.compile("plan"), train = w.path("train.bin"), good = readFile(train);
   fs::remove(train);
