@@ -37,6 +37,8 @@
 //   string  name
 //   ints    block_size micro_batch accumulate fold n_layer n_head n_kv_head n_embd vocab_size prefill; fold = rows per
 //           block of sums over tokens: the largest divisor of block_size up to 256
+//   ffn_dim norm activation position causal bias tie_embeddings embedding_norm: the keys of [model], by which
+//           checkpoints are told apart (modelIdentity in runtime/plan.h)
 //   steps warmup, schedule ("cosine" | "wsd" | "linear" | "constant"), lr min_lr_ratio: the learning rate
 //   remat   compile.remat, for the pass of that name
 //   mask_token: id of [MASK], encoders only

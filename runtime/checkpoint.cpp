@@ -25,6 +25,7 @@ using json = nlohmann::ordered_json;
 namespace {
 
 constexpr int kSchema = 1;
+constexpr size_t kManifestLimit = 1 << 20;
 constexpr const char *kModelFile = "model.safetensors", *kOptimizerFile = "optimizer.safetensors";
 
 bool isParameter(const State &s) { return s.attrs.getString("kind") == "param"; }
@@ -70,12 +71,30 @@ std::string writeStates(const Executor &executor, const std::string &path, bool 
   return writer.finish();
 }
 
-/// Reads state `s` from its tensors in `file`; what keeps them from being its content, or "". With `taken`, which gets
-/// the tensors' names there, the file is another program's: names perhaps under "transformer.", floats perhaps
-/// narrower.
-std::string readState(Executor &executor, const State &s, const SafetensorsFile &file,
-                      std::set<std::string> *taken = nullptr) {
-  const bool foreign = taken != nullptr;
+/// The tensor of `file` that holds `want`. `foreign`: from another program, perhaps under "transformer.".
+const TensorInfo *findTensor(const SafetensorsFile &file, const FileTensor &want, bool foreign) {
+  const TensorInfo *t = file.find(want.info.name);
+  return t || !foreign ? t : file.find("transformer." + want.info.name);
+}
+
+/// What keeps the tensors in `file` from being the content of state `s`, or "". With `taken`, which gets the tensors'
+/// names there, the file is another program's.
+std::string problemOf(const State &s, const SafetensorsFile &file, std::set<std::string> *taken = nullptr) {
+  for (const FileTensor &want : fileTensors(s)) {
+    const TensorInfo *t = findTensor(file, want, taken != nullptr);
+    if (!t)
+      return fmt::format("tensor {} is missing", want.info.name);
+    if (t->shape != want.info.shape || !isConvertible(t->dtype, want.info.dtype))
+      return fmt::format("tensor {} is {}[{}] where the model has {}[{}]", want.info.name, nameOf(t->dtype).str(),
+                         fmt::join(t->shape, ","), nameOf(want.info.dtype).str(), fmt::join(want.info.shape, ","));
+    if (taken)
+      taken->insert(t->name);
+  }
+  return "";
+}
+
+/// Reads state `s`, of which `file` has all tensors.
+void readState(Executor &executor, const State &s, const SafetensorsFile &file, bool foreign) {
   void *data = executor.state(s.name);
   const bool padded = !isDense(s.type);  // padding behind the end is zero from the beginning
   std::vector<char> dense, tensor;
@@ -83,18 +102,8 @@ std::string readState(Executor &executor, const State &s, const SafetensorsFile 
     dense.resize(s.type.elements() * sizeOf(s.type.dtype));
   void *to = padded ? dense.data() : data;
   for (const FileTensor &want : fileTensors(s)) {
-    const TensorInfo *t = file.find(want.info.name);
-    if (!t && foreign)
-      t = file.find("transformer." + want.info.name);
-    if (!t)
-      return fmt::format("tensor {} is missing", want.info.name);
-    const bool narrower = foreign && s.type.dtype == DType::f32 && (t->dtype == DType::bf16 || t->dtype == DType::f16);
-    if (t->shape != want.info.shape || (t->dtype != want.info.dtype && !narrower))
-      return fmt::format("tensor {} is {}[{}] where the model has {}[{}]", want.info.name, nameOf(t->dtype).str(),
-                         fmt::join(t->shape, ","), nameOf(want.info.dtype).str(), fmt::join(want.info.shape, ","));
-    if (taken)
-      taken->insert(t->name);
-    if (isWhole(s, want) && !narrower) {
+    const TensorInfo *t = findTensor(file, want, foreign);
+    if (isWhole(s, want) && t->dtype == s.type.dtype) {
       file.read(*t, to);
       continue;
     }
@@ -104,7 +113,53 @@ std::string readState(Executor &executor, const State &s, const SafetensorsFile 
   }
   if (padded)
     copyToPadded(s.type, dense.data(), data);
-  return "";
+}
+
+/// A counter that a checkpoint of another plan may lack; the runtime itself sets the other two.
+bool startsAfresh(const State &s) {
+  return s.attrs.getString("kind") == "counter" && s.attrs.getString("init") != "normal" && s.name != "step" &&
+         s.name != "rng_seed";
+}
+
+/// What differs between two models, `n_head is 4 there and 2 in the plan`, "" where nothing does that both say; and how
+/// to set that back.
+std::string differenceOf(const ModelIdentity &there, const ModelIdentity &here, std::string &remedy) {
+  std::vector<std::string> differences, settings;
+  for (auto &[key, value] : here.keys)
+    if (auto t = there.keys.find(key); t != there.keys.end() && t->second != value) {
+      differences.push_back(fmt::format("{} is {} there and {} in the plan", key, t->second, value));
+      settings.push_back(fmt::format("model.{} = {}", key, t->second));
+    }
+  if (!settings.empty())
+    remedy = fmt::format("compile the plan again with {}", fmt::join(settings, ", "));
+  return fmt::format("{}", fmt::join(differences, "; "));
+}
+
+/// What the user should know of states that were not simply read.
+std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity &here,
+                                 llvm::ArrayRef<const State *> read, llvm::ArrayRef<const State *> fresh,
+                                 const SafetensorsFile &file) {
+  std::vector<std::string> notes, unsaid, names, values;
+  for (auto &[key, value] : here.keys)
+    if (!there.keys.count(key))
+      unsaid.push_back("model." + key);
+  if (!unsaid.empty())
+    notes.push_back(
+        fmt::format("the checkpoint does not say {}: taken to be the plan's", fmt::join(unsaid, ", ")));
+  for (const State *s : read) {
+    const DType from = findTensor(file, fileTensors(*s)[0], false)->dtype, to = s->type.dtype;
+    const std::string note =
+        fmt::format("moments are {} in the checkpoint and {} in the plan: {}", nameOf(from).str(), nameOf(to).str(),
+                    sizeOf(from) < sizeOf(to) ? "widened, which is exact" : "rounded to nearest");
+    if (from != to && (notes.empty() || notes.back() != note))
+      notes.push_back(note);
+  }
+  for (const State *s : fresh)
+    names.push_back(s->name), values.push_back(fmt::format("{:g}", constantValue(*s)));
+  if (!names.empty())
+    notes.push_back(fmt::format("not in the checkpoint: {}; starting at {}", fmt::join(names, ", "),
+                                fmt::join(values, ", ")));
+  return notes;
 }
 
 std::string nameOfStep(int64_t step) { return fmt::format("step-{:08}", step); }
@@ -167,7 +222,8 @@ void CheckpointStore::save(const Executor &executor, const CheckpointInfo &info)
   json manifest = {{"schema", kSchema},
                    {"step", info.step},
                    {"plan", info.planHash},
-                   {"model", info.modelHash},
+                   {"model", info.model.parameters},
+                   {"model_keys", info.model.keys},
                    {"data", info.dataFingerprint},
                    {"files", {{kModelFile, model}, {kOptimizerFile, optimizer}}}};
   manifest["blake3"] = manifestChecksum(manifest);
@@ -198,7 +254,7 @@ void CheckpointStore::prune(int64_t keep) const {
   }
 }
 
-std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, const std::string &modelHash,
+std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, const ModelIdentity &model,
                                                           bool parametersOnly,
                                                           const std::function<void(const std::string &)> &warn) const {
   const std::vector<int64_t> all = steps();
@@ -209,7 +265,7 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
       throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", info.dir, what));
     };
     try {
-      FileText text = readTextFile(info.dir + "/manifest.json", 1 << 20);
+      FileText text = readTextFile(info.dir + "/manifest.json", kManifestLimit);
       if (!text.ok)
         damaged("manifest.json: " + text.why);
       json manifest;
@@ -223,7 +279,8 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
                                                               manifest.at("schema").dump(), kSchema));
         info.step = manifest.at("step");
         info.planHash = manifest.at("plan");
-        info.modelHash = manifest.at("model");
+        info.model.parameters = manifest.at("model");
+        info.model.keys = manifest.value("model_keys", info.model.keys);
         info.dataFingerprint = manifest.at("data");
         hashes[0] = manifest.at("files").at(kModelFile);
         hashes[1] = manifest.at("files").at(kOptimizerFile);
@@ -232,25 +289,47 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
       }
       if (info.step != step)
         damaged(fmt::format("its manifest speaks of step {}", info.step));
-      if (info.modelHash != modelHash)
-        throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of another model", info.dir),
-                        "choose another out_dir, or start over with --resume never (the old files are kept aside)");
-      SafetensorsFile model(info.dir + "/" + kModelFile), optimizer(info.dir + "/" + kOptimizerFile);
-      if (model.hash() != hashes[0])
+      auto mismatch = [&](const std::string &what, const std::string &remedy) {
+        Diagnostic d{
+            ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of {}", info.dir, what), {}, "", {}, {}};
+        if (!remedy.empty())
+          d.help.push_back(remedy);
+        d.help.push_back(
+            "or train elsewhere, with --out-dir, or start over with --resume never (the old files are kept aside)");
+        throw UserError(d);
+      };
+      std::string remedy;
+      if (std::string different = differenceOf(info.model, model, remedy); !different.empty())
+        mismatch("another model: " + different, remedy);
+      SafetensorsFile parameters(info.dir + "/" + kModelFile), optimizer(info.dir + "/" + kOptimizerFile);
+      if (parameters.hash() != hashes[0])
         damaged(fmt::format("{} does not match its checksum", kModelFile));
       if (!parametersOnly && optimizer.hash() != hashes[1])
         damaged(fmt::format("{} does not match its checksum", kOptimizerFile));
-      for (const State *s : selectStates(executor.planned(), true)) {
-        if (std::string problem = readState(executor, *s, model); !problem.empty())
-          damaged(problem);
-      }
+      for (const State *s : selectStates(executor.planned(), true))
+        if (std::string problem = problemOf(*s, parameters); !problem.empty())
+          mismatch("another model: " + problem, "");
+      if (info.model.parameters != model.parameters)
+        mismatch("another model: it has parameters that the plan lacks", "");
+      std::vector<const State *> read = selectStates(executor.planned(), true), fresh;
+      const size_t parameterStates = read.size();
+      if (!parametersOnly)
+        for (const State *s : selectStates(executor.planned(), false)) {
+          if (startsAfresh(*s) && !optimizer.find(s->name)) {
+            fresh.push_back(s);
+            continue;
+          }
+          if (std::string problem = problemOf(*s, optimizer); !problem.empty())
+            mismatch("another optimizer: " + problem, "");
+          read.push_back(s);
+        }
+      // Nothing is missing: now the executor's states may change.
+      for (size_t i = 0; i < read.size(); ++i)
+        readState(executor, *read[i], i < parameterStates ? parameters : optimizer, false);
+      for (const State *s : fresh)
+        fillConstantState(executor, *s);
       fillLowCopies(executor);
-      if (parametersOnly)
-        return info;
-      for (const State *s : selectStates(executor.planned(), false)) {
-        if (std::string problem = readState(executor, *s, optimizer); !problem.empty())
-          damaged(problem);
-      }
+      info.notes = notesOn(info.model, model, llvm::ArrayRef(read).drop_front(parameterStates), fresh, optimizer);
       return info;
     } catch (const UserError &e) {
       ErrorCode code = e.diagnostics[0].code;
@@ -286,12 +365,30 @@ static bool mayStayOut(const SafetensorsFile &file, const TensorInfo &t, const s
 
 void loadWeights(Executor &executor, const std::string &path) {
   std::error_code e;
-  SafetensorsFile file(fs::is_directory(path, e) ? path + "/" + kModelFile : path);
+  const bool folder = fs::is_directory(path, e);
+  if (folder) {
+    // A checkpoint of ours says more than the shapes of its tensors.
+    FileText text = readTextFile(path + "/manifest.json", kManifestLimit);
+    ModelIdentity there;
+    const json manifest = json::parse(text.text, nullptr, false);
+    if (manifest.is_object() && manifest.contains("model_keys"))
+      try {
+        there.keys = manifest.at("model_keys").get<std::map<std::string, std::string>>();
+      } catch (const json::exception &x) {
+        throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: manifest.json: {}", path, x.what()));
+      }
+    std::string remedy;
+    if (std::string d = differenceOf(there, modelIdentity(executor.planned()), remedy); !d.empty())
+      throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of another model: {}", path, d),
+                      remedy);
+  }
+  SafetensorsFile file(folder ? path + "/" + kModelFile : path);
   std::set<std::string> taken;
   for (const State *s : selectStates(executor.planned(), true)) {
-    if (std::string problem = readState(executor, *s, file, &taken); !problem.empty())
+    if (std::string problem = problemOf(*s, file, &taken); !problem.empty())
       throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model: {}", path, problem),
                       "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
+    readState(executor, *s, file, true);
   }
   std::vector<std::string> left;
   for (const TensorInfo *t : file.all())

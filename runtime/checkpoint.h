@@ -2,11 +2,18 @@
 //
 //   model.safetensors      parameters, under Hugging Face's names and in its layouts (runtime/file_layout.h)
 //   optimizer.safetensors  moments (m.NAME, v.NAME), step and other counters
-//   manifest.json          step, BLAKE3 of both files and of itself, hashes of plan, model and training data
+//   manifest.json          step, BLAKE3 of both files and of itself, hashes of plan, model and training data, and
+//                          the keys of [model] that say what is computed
 //
 // A checkpoint appears whole or not at all: written to a temporary folder, every file and folder fsynced, renamed. A
 // failed save throws (DiskFull, Unwritable), leaves no temporary folder and touches no older checkpoint.
+//
+// A checkpoint loads into plans of the same model whatever their precision: floats of another dtype are converted
+// (rounded to nearest even, or widened exactly), and counters that the checkpoint does not have (those of fp16's loss
+// scale) start at their initial values. Gradients, caches and low copies are in no checkpoint.
 #pragma once
+
+#include "runtime/plan.h"
 
 #include <cstdint>
 #include <functional>
@@ -20,8 +27,12 @@ class Executor;
 
 struct CheckpointInfo {
   int64_t step = 0;
-  std::string planHash, modelHash, dataFingerprint;
-  std::string dir;  // set by load
+  std::string planHash;
+  ModelIdentity model;
+  std::string dataFingerprint;
+  // Set by load:
+  std::string dir;
+  std::vector<std::string> notes;  // what was converted or is not in the checkpoint, a line each, for the user
 };
 
 class CheckpointStore {
@@ -38,8 +49,10 @@ public:
 
   /// Loads the newest checkpoint that is whole into the executor's states, telling `warn` of each damaged one passed
   /// over; nullopt where there is none at all. `parametersOnly` leaves other states alone. UserErrors:
-  /// CheckpointMismatch for one of another model, CheckpointDamaged when there are checkpoints and none is whole.
-  std::optional<CheckpointInfo> loadNewest(Executor &executor, const std::string &modelHash, bool parametersOnly,
+  /// CheckpointMismatch for one of another model, whose message holds the keys of [model] that differ, or of another
+  /// optimizer; CheckpointDamaged when there are checkpoints and none is whole. One that does not say a key is taken to
+  /// agree, and the notes say so.
+  std::optional<CheckpointInfo> loadNewest(Executor &executor, const ModelIdentity &model, bool parametersOnly,
                                            const std::function<void(const std::string &)> &warn) const;
 
   /// Steps of all checkpoints, newest first.
@@ -52,8 +65,9 @@ private:
 };
 
 /// Parameters from any folder or file of safetensors: names with or without a leading "transformer.", f32, bf16 or f16.
-/// Throws UserErrors FileMissing, CheckpointDamaged and CheckpointMismatch: a missing tensor, another shape, or a
-/// tensor for which the model has no place and without which the weights would be another model's.
+/// Throws UserErrors FileMissing, CheckpointDamaged and CheckpointMismatch: a missing tensor, another shape, a tensor for
+/// which the model has no place and without which the weights would be another model's, or a checkpoint of
+/// CheckpointStore whose keys of [model] differ.
 void loadWeights(Executor &executor, const std::string &path);
 
 }  // namespace gptc

@@ -85,14 +85,25 @@ void toFile(const State &s, const FileTensor &t, const void *dense, void *tensor
   }
 }
 
+bool isConvertible(DType stored, DType to) {
+  return stored == to || ((stored == DType::f32 || stored == DType::bf16 || stored == DType::f16) &&
+                          (to == DType::f32 || to == DType::bf16));
+}
+
 void fromFile(const State &s, const FileTensor &t, DType stored, const void *tensor, void *dense) {
   auto same = [](auto v) { return v; };
   if (stored != s.type.dtype) {
-    GPTC_CHECK(s.type.dtype == DType::f32 && (stored == DType::bf16 || stored == DType::f16), "{} from {}",
-               s.type.str(), nameOf(stored).str());
+    GPTC_CHECK(isConvertible(stored, s.type.dtype), "{} from {}", s.type.str(), nameOf(stored).str());
+    auto convert = [&]<typename From>(From, auto widen) {
+      if (s.type.dtype == DType::f32)
+        return copyIn<From, float>(s, t, tensor, dense, widen);
+      copyIn<From, uint16_t>(s, t, tensor, dense, [&](From v) { return kir::bitsOfBF16(kir::roundBF16(widen(v))); });
+    };
     if (stored == DType::bf16)
-      return copyIn<uint16_t, float>(s, t, tensor, dense, kir::floatOfBF16);
-    return copyIn<_Float16, float>(s, t, tensor, dense, [](_Float16 v) { return float(v); });
+      return convert(uint16_t(), kir::floatOfBF16);
+    if (stored == DType::f16)
+      return convert(_Float16(), [](_Float16 v) { return float(v); });
+    return convert(float(), same);
   }
   switch (sizeOf(s.type.dtype)) {
   case 2:

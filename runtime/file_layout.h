@@ -26,8 +26,11 @@ std::vector<FileTensor> fileTensors(const State &s);
 /// Whether a tensor has the bytes of the whole state.
 bool isWhole(const State &s, const FileTensor &t);
 
-/// Copies one tensor out of and into the dense logical elements of a state. `stored` is the dtype in the file: that of
-/// the state, or a narrower one, which is widened.
+/// Whether fromFile can make elements of `to` from a tensor of `stored`: where both are the same, and among f32, bf16
+/// and f16 to f32 and bf16.
+bool isConvertible(DType stored, DType to);
+/// Copies one tensor out of and into the dense logical elements of a state. `stored` is the dtype in the file. Floats
+/// are widened exactly, or rounded to nearest even.
 void toFile(const State &s, const FileTensor &t, const void *dense, void *tensor);
 void fromFile(const State &s, const FileTensor &t, DType stored, const void *tensor, void *dense);
 

@@ -263,7 +263,8 @@ double flopsPerToken(const Module &m) {
          12.0 * m.attrs.getInt("n_layer") * m.attrs.getInt("n_embd") * m.attrs.getInt("block_size");
 }
 
-std::string modelHash(const Module &m) {
+ModelIdentity modelIdentity(const Module &m) {
+  ModelIdentity r;
   std::string text;
   for (const auto &s : m.states)
     if (s->attrs.getString("kind") == "param") {
@@ -273,7 +274,22 @@ std::string modelHash(const Module &m) {
         text += fmt::format(",{}", d.logical);
       text += "\n";
     }
-  return blake3(text);
+  r.parameters = blake3(text);
+  for (const char *key : {"n_layer", "n_head", "n_kv_head", "n_embd", "ffn_dim", "vocab_size", "block_size", "norm",
+                          "activation", "position", "causal", "bias", "tie_embeddings", "embedding_norm"}) {
+    // Only a table of positions has the length of the context; other models may go on with another one.
+    if (key == std::string_view("block_size") && !m.state("wpe.weight"))
+      continue;
+    if (const Attr *a = m.attrs.find(key)) {
+      if (const int64_t *n = std::get_if<int64_t>(a))
+        r.keys[key] = fmt::format("{}", *n);
+      else if (const bool *b = std::get_if<bool>(a))
+        r.keys[key] = *b ? "true" : "false";
+      else if (const std::string *s = std::get_if<std::string>(a))
+        r.keys[key] = json(*s).dump(-1, ' ', true, json::error_handler_t::replace);
+    }
+  }
+  return r;
 }
 
 void writePlan(const std::string &dir, Plan &plan) {

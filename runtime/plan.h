@@ -13,6 +13,7 @@
 #include "ir/schedule.h"
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -83,7 +84,16 @@ int64_t parameterCount(const Module &m, bool withoutPositions);
 /// FLOPs of one training token by nanoGPT's formula: 6 N + 12 L H Q T, N = parameters without wpe (Karpathy's
 /// estimate_mfu, after PaLM, appendix B), nor wte where the classifier has a matrix of its own.
 double flopsPerToken(const Module &m);
-/// BLAKE3 of the names and types of all parameters: equal for models whose checkpoints fit each other.
-std::string modelHash(const Module &m);
+
+/// What makes checkpoints fit a model.
+struct ModelIdentity {
+  std::string parameters;  // BLAKE3 of the names and logical shapes of all parameters
+  /// The keys of [model] that change what is computed, and their values as a model file has them: `n_head`, `4`;
+  /// `activation`, `"relu"`. Not those that change only training (dropout) or what is not written (preset, init_from).
+  /// Missing where the module, from a .gir, does not say them.
+  std::map<std::string, std::string> keys;
+  bool operator==(const ModelIdentity &) const = default;
+};
+ModelIdentity modelIdentity(const Module &m);
 
 }  // namespace gptc

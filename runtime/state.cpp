@@ -119,6 +119,24 @@ void copyToPadded(const Type &type, const void *dense, void *padded) {
   });
 }
 
+double constantValue(const State &s) {
+  const std::string init = s.attrs.getString("init", "zeros");
+  GPTC_CHECK(init == "zeros" || init == "ones" || init == "const", "state {} starts as {}", s.name, init);
+  return init == "zeros" ? 0 : init == "ones" ? 1 : s.attrs.getFloat("value");
+}
+
+void fillConstantState(Executor &executor, const State &s) {
+  const double value = constantValue(s);
+  char *data = static_cast<char *>(executor.state(s.name));
+  if (value == 0) {  // of any type
+    std::memset(data, 0, s.type.bytes());
+    return;
+  }
+  forRows(s.type, [&](int64_t, int64_t at, int64_t count) {
+    fillConstant(s.type.dtype, data + at * sizeOf(s.type.dtype), count, value);
+  });
+}
+
 void initializeStates(Executor &executor, uint64_t seed) {
   std::vector<float> dense;
   CompiledKernel normal;
@@ -128,10 +146,7 @@ void initializeStates(Executor &executor, uint64_t seed) {
     const int64_t n = s->type.elements();
     void *data = executor.state(s->name);
     if (init == "ones" || init == "const") {
-      double value = init == "ones" ? 1 : s->attrs.getFloat("value");
-      forRows(s->type, [&](int64_t, int64_t at, int64_t count) {
-        fillConstant(s->type.dtype, static_cast<char *>(data) + at * sizeOf(s->type.dtype), count, value);
-      });
+      fillConstantState(executor, *s);
     } else if (init == "normal") {
       GPTC_CHECK(s->type.dtype == DType::f32, "normal initial values of {}", s->type.str());
       if (normal.phases.empty())

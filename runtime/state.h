@@ -15,6 +15,11 @@ class Executor;
 /// with that to f32 rounding, not bit for bit). State @rng_seed is set to the seed.
 void initializeStates(Executor &executor, uint64_t seed);
 
+/// The initial value of every element of a state that starts as zeros or as a constant.
+double constantValue(const State &s);
+/// Gives such a state, which need not be fresh, its initial value.
+void fillConstantState(Executor &executor, const State &s);
+
 /// Fills the states of kind "low" from their parameters, rounded to nearest even: after anything but a step has changed
 /// parameters (initializeStates, loading).
 void fillLowCopies(Executor &executor);

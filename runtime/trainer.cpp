@@ -202,7 +202,7 @@ private:
       setAside(run.outDir, progress);
     std::optional<CheckpointInfo> info;
     if (options.resume != Resume::never)
-      info = store.loadNewest(s.executor, modelHash(m), false,
+      info = store.loadNewest(s.executor, modelIdentity(m), false,
                               [&](const std::string &w) { progress.say("warning: " + w); });
     if (!info && options.resume == Resume::must)
       throw UserError(ErrorCode::FileMissing, fmt::format("there is no checkpoint under {}", run.outDir),
@@ -213,6 +213,8 @@ private:
       if (step >= target)
         store.prune(run.checkpointKeep);  // a kill may have come between the last save and this
       progress.say(fmt::format("resumed from {}", info->dir));
+      for (const std::string &note : info->notes)
+        progress.say("note: " + note);
       if (info->planHash != s.plan.hash)
         progress.say("warning: the checkpoint is from another plan of this model; from here on the bits may differ");
       if (info->dataFingerprint != fingerprint)
@@ -398,7 +400,7 @@ private:
   }
 
   void save() {
-    CheckpointInfo info{step, s.plan.hash, modelHash(m), fingerprint, ""};
+    CheckpointInfo info{step, s.plan.hash, modelIdentity(m), fingerprint, "", {}};
     saveFailed = true;
     store.save(s.executor, info);
     saveFailed = false;
@@ -455,8 +457,11 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
 
 std::string loadForInference(Session &s, const std::function<void(const std::string &)> &warn) {
   const RunSettings &run = s.plan.run;
-  if (auto info = CheckpointStore(run.outDir).loadNewest(s.executor, modelHash(*s.plan.planned), true, warn))
+  if (auto info = CheckpointStore(run.outDir).loadNewest(s.executor, modelIdentity(*s.plan.planned), true, warn)) {
+    for (const std::string &note : info->notes)
+      warn(note);
     return info->dir;
+  }
   if (run.initFrom == "scratch")
     throw UserError(ErrorCode::FileMissing, fmt::format("there is no checkpoint under {}", run.outDir),
                     "train first: `gptrun PLAN`");

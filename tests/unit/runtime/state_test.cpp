@@ -9,6 +9,7 @@
 #include "ir/opdef.h"
 #include "temp_dir.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -141,22 +142,24 @@ struct CheckpointTest : ::testing::Test {
     initializeStates(*f.executor, 1);
     for (int i = 0; i < 100; ++i)
       f.data("m.wte.weight")[i] = i;
-    hash = modelHash(*f.module);
+    model = modelIdentity(*f.module);
+    model.keys["n_head"] = "2";
   }
   void save(int64_t step, int64_t keep = 10) {
     writeCounter(*f.executor, "step", step);
-    store.save(*f.executor, {step, "plan", hash, "data", ""});
+    store.save(*f.executor, {step, "plan", model, "data", "", {}});
     store.prune(keep);
   }
   std::optional<CheckpointInfo> load(Fixture &into, bool parametersOnly = false) {
     warnings.clear();
-    return store.loadNewest(*into.executor, hash, parametersOnly, [&](const std::string &w) { warnings.push_back(w); });
+    return store.loadNewest(*into.executor, model, parametersOnly,
+                            [&](const std::string &w) { warnings.push_back(w); });
   }
   std::string stepDir(int step) { return dir / fmt::format("checkpoints/step-{:08}", step); }
   TempDir dir;
   Fixture f;
   CheckpointStore store;
-  std::string hash;
+  ModelIdentity model;
   std::vector<std::string> warnings;
 };
 
@@ -211,8 +214,76 @@ TEST_F(CheckpointTest, FallsBackFromEveryKindOfDamage) {
 
 TEST_F(CheckpointTest, OfAnotherModelIsRefused) {
   save(1);
-  hash = "other";
+  std::string message;
+  model.keys["n_head"] = "4";
+  EXPECT_EQ(codeThrown([&] { load(f); }, &message), int(ErrorCode::CheckpointMismatch));
+  EXPECT_NE(message.find("n_head is 2 there and 4 in the plan"), std::string::npos) << message;
+  model.keys.clear();
+  model.parameters = "other";
   EXPECT_EQ(codeThrown([&] { load(f); }), int(ErrorCode::CheckpointMismatch));
+}
+
+// As those of earlier versions, and of plans made from a .gir that says less.
+TEST_F(CheckpointTest, KeysThatItDoesNotSayAreTakenToAgree) {
+  save(1);
+  EXPECT_TRUE(load(f)->notes.empty());
+  model.keys["activation"] = "\"relu\"";
+  auto info = load(f);
+  ASSERT_TRUE(info);
+  EXPECT_EQ(info->notes,
+            (std::vector<std::string>{"the checkpoint does not say model.activation: taken to be the plan's"}));
+}
+
+TEST_F(CheckpointTest, OfAnotherPrecisionIsConverted) {
+  const int n = 37 * 129;
+  float *m = f.data("m.wte.weight");
+  for (int i = 0; i < n; ++i)
+    m[i] = (i % 2 ? 1 : -1) * (1 + float(i) * 0x1p-13f);
+  m[0] = 1 + 0x1p-8f, m[1] = 1 + 0x3p-8f;  // ties
+  save(1);
+  std::string low(kStates);
+  low.replace(low.find("@m.wte.weight : f32"), 19, "@m.wte.weight : bf16");
+  low.insert(low.rfind('}'), R"(state @loss_scale : f32[] {kind="counter", init="const", value=65536.0}
+      state @good_steps : i64[] {kind="counter"})");
+  Fixture g(low.c_str());
+  g.data("loss_scale")[0] = 3, *g.data<int64_t>("good_steps") = 7;
+  auto info = load(g);
+  ASSERT_TRUE(info);
+  EXPECT_EQ(warnings, std::vector<std::string>());
+  EXPECT_EQ(info->notes, (std::vector<std::string>{
+                             "moments are f32 in the checkpoint and bf16 in the plan: rounded to nearest",
+                             "not in the checkpoint: loss_scale, good_steps; starting at 65536, 0"}));
+  EXPECT_EQ(g.data("loss_scale")[0], 65536);
+  EXPECT_EQ(counter(g, "good_steps"), 0);
+  EXPECT_EQ(std::memcmp(f.data("wte.weight"), g.data("wte.weight"), n * 4), 0);
+  const uint16_t *rounded = g.data<uint16_t>("m.wte.weight");
+  EXPECT_EQ(rounded[0], 0x3f80);
+  EXPECT_EQ(rounded[1], 0x3f82);
+  for (int i = 0; i < n; ++i)
+    ASSERT_LE(std::fabs(std::bit_cast<float>(uint32_t(rounded[i]) << 16) - m[i]), 0x1p-8f) << i;
+
+  // And back: widened, with a loss scale that this plan does not have.
+  store.save(*g.executor, {2, "plan", model, "data", "", {}});
+  Fixture h(kStates);
+  info = load(h);
+  ASSERT_TRUE(info);
+  EXPECT_EQ(info->step, 2);
+  EXPECT_EQ(info->notes, (std::vector<std::string>{
+                             "moments are bf16 in the checkpoint and f32 in the plan: widened, which is exact"}));
+  for (int i = 0; i < n; ++i)
+    ASSERT_EQ(h.data("m.wte.weight")[i], std::bit_cast<float>(uint32_t(rounded[i]) << 16)) << i;
+}
+
+TEST_F(CheckpointTest, OfAnotherOptimizerIsNotCalledDamaged) {
+  save(1);
+  std::string more(kStates);
+  more.insert(more.rfind('}'), "state @v.wte.weight : f32[37->40,129] {kind=\"moment\"}");
+  Fixture g(more.c_str());
+  g.data("wte.weight")[0] = 5;
+  std::string message;
+  EXPECT_EQ(codeThrown([&] { load(g); }, &message), int(ErrorCode::CheckpointMismatch));
+  EXPECT_NE(message.find("of another optimizer: tensor v.wte.weight is missing"), std::string::npos) << message;
+  EXPECT_EQ(g.data("wte.weight")[0], 5) << "nothing is read of a checkpoint that does not fit";
 }
 
 TEST_F(CheckpointTest, NoneIsNoError) { EXPECT_FALSE(load(f)); }
@@ -229,7 +300,7 @@ TEST_F(CheckpointTest, FailedSaveLeavesNothingAndKeepsOlder) {
   save(1);
   writeFile(dir / "file", "");
   CheckpointStore nowhere(dir / "file");
-  EXPECT_EQ(codeThrown([&] { nowhere.save(*f.executor, {2, "", hash, "", ""}); }), int(ErrorCode::Unwritable));
+  EXPECT_EQ(codeThrown([&] { nowhere.save(*f.executor, {2, "", model, "", "", {}}); }), int(ErrorCode::Unwritable));
   if (::geteuid() != 0) {
     fs::permissions(dir / "checkpoints", fs::perms::owner_read | fs::perms::owner_exec);
     EXPECT_EQ(codeThrown([&] { save(2); }), int(ErrorCode::Unwritable));
@@ -245,6 +316,10 @@ TEST_F(CheckpointTest, WeightsLoadFromOtherFolders) {
   EXPECT_EQ(std::memcmp(f.data("wte.weight"), g.data("wte.weight"), 37 * 129 * 4), 0);
   Fixture other(R"(module { state @wte.weight : f32[37,128] {kind="param", init="zeros"} })");
   std::string message;
+  f.module->attrs.set("n_head", int64_t(2)), g.module->attrs.set("n_head", int64_t(4));
+  store.save(*f.executor, {2, "plan", modelIdentity(*f.module), "data", "", {}});
+  EXPECT_EQ(codeThrown([&] { loadWeights(*g.executor, stepDir(2)); }, &message), int(ErrorCode::CheckpointMismatch));
+  EXPECT_NE(message.find("n_head is 2 there and 4 in the plan"), std::string::npos) << message;
   EXPECT_EQ(codeThrown([&] { loadWeights(*other.executor, stepDir(1)); }, &message),
             int(ErrorCode::CheckpointMismatch));
   EXPECT_NE(message.find("wte.weight is f32[37,129] where the model has f32[37,128]"), std::string::npos) << message;
