@@ -144,8 +144,7 @@ std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity
     if (!there.keys.count(key))
       unsaid.push_back("model." + key);
   if (!unsaid.empty())
-    notes.push_back(
-        fmt::format("the checkpoint does not say {}: taken to be the plan's", fmt::join(unsaid, ", ")));
+    notes.push_back(fmt::format("the checkpoint does not say {}: taken to be the plan's", fmt::join(unsaid, ", ")));
   for (const State *s : read) {
     const DType from = findTensor(file, fileTensors(*s)[0], false)->dtype, to = s->type.dtype;
     const std::string note =
@@ -157,8 +156,8 @@ std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity
   for (const State *s : fresh)
     names.push_back(s->name), values.push_back(fmt::format("{:g}", constantValue(*s)));
   if (!names.empty())
-    notes.push_back(fmt::format("not in the checkpoint: {}; starting at {}", fmt::join(names, ", "),
-                                fmt::join(values, ", ")));
+    notes.push_back(
+        fmt::format("not in the checkpoint: {}; starting at {}", fmt::join(names, ", "), fmt::join(values, ", ")));
   return notes;
 }
 

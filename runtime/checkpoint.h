@@ -65,8 +65,8 @@ private:
 };
 
 /// Parameters from any folder or file of safetensors: names with or without a leading "transformer.", f32, bf16 or f16.
-/// Throws UserErrors FileMissing, CheckpointDamaged and CheckpointMismatch: a missing tensor, another shape, a tensor for
-/// which the model has no place and without which the weights would be another model's, or a checkpoint of
+/// Throws UserErrors FileMissing, CheckpointDamaged and CheckpointMismatch: a missing tensor, another shape, a tensor
+/// for which the model has no place and without which the weights would be another model's, or a checkpoint of
 /// CheckpointStore whose keys of [model] differ.
 void loadWeights(Executor &executor, const std::string &path);
 
