@@ -76,7 +76,16 @@ void requireKnownPrompt(llvm::ArrayRef<int32_t> prompt, const Module &planned) {
                       "use the tokenizer that the model was trained with");
 }
 
+std::string tokensWithoutText(const Module &planned, int64_t tokens) {
+  const int64_t vocab = planned.attrs.getInt("vocab_size");
+  return tokens >= vocab ? ""
+                         : fmt::format("the model has {} tokens and the tokenizer {}; samples never hold the other {}",
+                                       vocab, tokens, vocab - tokens);
+}
+
 int32_t chooseToken(llvm::ArrayRef<float> logits, const SampleOptions &o, double u) {
+  if (o.tokens > 0 && size_t(o.tokens) < logits.size())
+    logits = logits.take_front(o.tokens);
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   auto better = [&](int32_t a, int32_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); };

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 namespace gptc {
 
@@ -17,6 +18,7 @@ struct SampleOptions {
   int64_t topK = 0;          // only the k most likely; 0: all
   double topP = 1;           // only the most likely that together reach this probability (Holtzman et al. 2020)
   uint64_t seed = 1337;
+  int64_t tokens = 0;  // only ids below are chosen: those that the tokenizer has; 0: all of the model's
 };
 
 /// Throws UserError(Contradiction) for an encoder: it fills gaps, and cannot continue a text.
@@ -24,6 +26,10 @@ void requireGenerator(const Module &planned);
 
 /// Throws UserError(TokenOutOfRange) where the prompt holds a token that the model does not know.
 void requireKnownPrompt(llvm::ArrayRef<int32_t> prompt, const Module &planned);
+
+/// What to tell a user whose model has more tokens than the tokenizer, or "": sampling with SampleOptions::tokens never
+/// chooses the others, for which there is no text.
+std::string tokensWithoutText(const Module &planned, int64_t tokens);
 
 /// Chooses a token: `u` uniform in [0,1). Equal logits are taken in order of their ids.
 int32_t chooseToken(llvm::ArrayRef<float> logits, const SampleOptions &options, double u);

@@ -15,6 +15,8 @@ public:
   virtual std::string push(int32_t token) = 0;
   /// The rest of an incomplete character; ready for another text afterwards.
   virtual std::string finish() = 0;
+  /// Tokens from here on stand for nothing.
+  virtual int64_t vocabSize() const = 0;
   /// Token that ends a text, or -1.
   virtual int32_t endOfText() const = 0;
 };

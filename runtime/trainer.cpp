@@ -191,8 +191,11 @@ private:
     s.executor.prepare(needed);
     if (val)
       val->checkTokens();
-    if (options.codec && run.sampleEvery > 0)
+    if (options.codec && run.sampleEvery > 0) {
       prompt = encodePrompt();
+      if (std::string note = tokensWithoutText(m, options.codec->vocabSize()); !note.empty())
+        progress.say("note: " + note);
+    }
     if (target > run.steps && m.attrs.getString("schedule", "constant") != "constant")
       progress.say(fmt::format("warning: --steps {} goes beyond the {} steps of the plan, where the learning rate's "
                                "schedule ends",
@@ -412,6 +415,7 @@ private:
     SampleOptions o;
     o.maxTokens = run.sampleTokens;
     o.seed = run.seed;
+    o.tokens = options.codec->vocabSize();
     std::string text = run.samplePrompt;
     sampleTokens(s.executor, prompt, o, [&](int32_t t) {
       text += options.codec->push(t);

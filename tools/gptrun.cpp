@@ -21,6 +21,7 @@ public:
   std::vector<int32_t> encode(const std::string &text) override { return tokenizer.encode(text); }
   std::string push(int32_t token) override { return stream.push(token); }
   std::string finish() override { return stream.finish(); }
+  int64_t vocabSize() const override { return tokenizer.vocabSize(); }
   int32_t endOfText() const override { return tokenizer.endOfText(); }
 
 private:
@@ -81,8 +82,12 @@ void runSample(const Options &o) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   };
+  SampleOptions options = o.sample;
+  options.tokens = codec.vocabSize();
+  if (std::string note = tokensWithoutText(*session.plan.planned, options.tokens); !note.empty())
+    fmt::print(stderr, "note: {}\n", note);
   print(o.prompt);
-  sampleTokens(session.executor, prompt, o.sample, [&](int32_t token) {
+  sampleTokens(session.executor, prompt, options, [&](int32_t token) {
     print(codec.push(token));
     return token != codec.endOfText();
   });

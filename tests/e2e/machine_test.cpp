@@ -99,6 +99,17 @@ TEST_F(MachineTest, SamplesAreRepeatable) {
   EXPECT_NE(sample({"--seed", "1", "--temperature", "5"}), sample({"--seed", "2", "--temperature", "5"}));
   EXPECT_EQ(sample({"--top-k", "1"}), greedy);
   EXPECT_EQ(w.gptrun({"sample", plan, "--prompt", "Q"}).code, 3) << "a character that the tokenizer does not know";
+
+  // A vocabulary of 1000 for the 11 characters of the text: of nearly equal probabilities, and yet all 60 tokens show.
+  plan = w.compile("wide", {"train.steps=2", "eval.sample_every=1", "eval.sample_prompt=the cat",
+                            "eval.sample_tokens=9", "model.vocab_size=1000", "out_dir=" + w.path("wide-out")});
+  const std::string note = "note: the model has 1000 tokens and the tokenizer 11; samples never hold the other 989\n";
+  r = w.gptrun({plan});
+  EXPECT_EQ(r.output.find(note), r.output.rfind(note)) << "said once: " << r.output;
+  EXPECT_TRUE(std::regex_search(r.output, std::regex("sample: the cat.{9}\n"))) << r.output;
+  const std::string wide = sample({"--temperature", "50"});
+  EXPECT_EQ(wide.substr(0, note.size()), note);
+  EXPECT_EQ(wide.size(), note.size() + 7 + 60 + 1) << wide;
 }
 
 }  // namespace

@@ -45,6 +45,18 @@ TEST(ChooseToken, TopKAndTopP) {
   EXPECT_EQ(f.size(), 1u);
 }
 
+TEST(ChooseToken, NeverOneThatTheTokenizerLacks) {
+  auto f = frequencies(kLogits, {.temperature = 1, .tokens = 3});
+  EXPECT_EQ(f.size(), 3u);
+  EXPECT_NEAR(f[1], 4.0 / 7, 1e-3);
+  f = frequencies({0, 1, 2, 3}, {.temperature = 0, .tokens = 2});
+  EXPECT_EQ(f.size(), 1u);
+  EXPECT_EQ(f.begin()->first, 1);
+  f = frequencies(kLogits, {.temperature = 1, .topK = 2, .tokens = 3});
+  EXPECT_NEAR(f[1], 4.0 / 6, 1e-3);
+  EXPECT_EQ(frequencies(kLogits, {.temperature = 1, .tokens = 5}).size(), 4u);
+}
+
 TEST(ChooseToken, EqualLogitsGoByNumber) {
   std::vector<float> same(5, 1.0f);
   EXPECT_EQ(chooseToken(same, {.temperature = 0}, 0.9), 0);
