@@ -65,7 +65,7 @@ public:
   /// Same order as `kernels`.
   std::vector<CompiledKernel> compile(llvm::ArrayRef<const kir::Kernel *> kernels);
   struct Stats {
-    int compiled = 0, reused = 0;
+    int compiled = 0, reused = 0;  // distinct kernels, by whether the cache had them
     double seconds = 0;
   } stats;
 

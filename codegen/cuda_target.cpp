@@ -24,7 +24,7 @@ Target cudaTarget(llvm::StringRef name) {
                           "it cannot be used",
                           name.str())
             : fmt::format("no target is called `{}`", name.str()),
-        fmt::format("cuda: and one of {}", fmt::join(known, ", ")));
+        fmt::format("{}cuda: and one of {}", old ? "" : "cpu, or ", fmt::join(known, ", ")));
   }
   Target t;
   t.name = name.str();

@@ -281,7 +281,6 @@ std::vector<CompiledKernel> Jit::compile(llvm::ArrayRef<const kir::Kernel *> ker
   impl->link(jobs);
   for (const Job &job : jobs)
     ++(job.reused ? stats.reused : stats.compiled);
-  stats.reused += int(kernels.size() - jobs.size());
   std::vector<CompiledKernel> result;
   for (const std::string &text : texts)
     result.push_back(impl->known[text]);

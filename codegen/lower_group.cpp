@@ -28,8 +28,10 @@ bool hasCudaRecipe(const Op &fused) { return recipeOf(fused).cuda; }
 static const Recipe &recipeFor(const Op &fused, const Target &target) {
   const Recipe &recipe = recipeOf(fused);
   if (target.isCuda() && !recipe.cuda)
-    throw UserError(ErrorCode::NotBuiltYet, fmt::format("recipe {} makes no CUDA kernels yet", recipe.name),
-                    "matmul and attention run on the CPU so far; --target=cpu builds all");
+    throw UserError(
+        ErrorCode::NotBuiltYet, fmt::format("recipe {} makes no CUDA kernels yet", recipe.name),
+        "matmul and attention run on the CPU so far: --target=cpu with --emit=kernel or llvm; without the pass "
+        "select-recipes, --emit=cuda shows the other kernels");
   return recipe;
 }
 

@@ -168,7 +168,7 @@ void ConfigReader::numbers(const char *key, std::vector<double> &out, unsigned c
   out = xs;
 }
 
-void ConfigReader::unknownKeys() {
+void ConfigReader::unknownKeys(const std::map<std::string, std::string> &hints) {
   auto leafOf = [](const std::string &key) { return key.substr(key.rfind('.') + 1); };
   std::set<std::string> sections;
   std::vector<std::string> sectionNames;
@@ -194,6 +194,10 @@ void ConfigReader::unknownKeys() {
   for (auto &[key, v] : values) {
     if (llvm::is_contained(known, key))
       continue;
+    if (auto hint = hints.find(key); hint != hints.end()) {
+      diagnostics.push_back({ErrorCode::UnknownKey, fmt::format("unknown key {}", key), v.key, "", {hint->second}});
+      continue;
+    }
     size_t dot = key.rfind('.');
     if (dot != std::string::npos && strange.count(key.substr(0, dot)))
       continue;

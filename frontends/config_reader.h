@@ -39,8 +39,8 @@ public:
                 std::vector<std::string> help = {});
   void notBuilt(const char *key, const std::string &written, const std::vector<std::string> &built);
   void missing(const char *key, std::string help);
-  /// Complains about keys and tables that no call asked for.
-  void unknownKeys();
+  /// Complains about keys and tables that no call asked for. `hints` says of keys that others have why this has not.
+  void unknownKeys(const std::map<std::string, std::string> &hints = {});
   /// Throws what was collected, in the order of the text.
   void finish();
 

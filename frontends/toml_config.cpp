@@ -152,25 +152,44 @@ void readTraining(ConfigReader &r, TrainConfig &t, OptimizerConfig &o) {
   r.number("optimizer.min_lr_ratio", o.minLrRatio, 0, 1);
 }
 
+/// "(line 6)" where the key was written in a file.
+std::string lineOf(const ConfigReader &r, const char *key) {
+  SourceLoc at = r.where(key);
+  return at.line && at.file != "--set" ? fmt::format(" (line {})", at.line) : "";
+}
+
+bool namesCuda(llvm::StringRef target) { return target == "cuda" || target.starts_with("cuda:"); }
+
+bool wantsCuda(ConfigReader &r) {
+  const TomlValue *v = r.get("compile.target");
+  auto *target = v ? std::get_if<std::string>(&v->value) : nullptr;
+  return target && namesCuda(*target);
+}
+
 void readPrecision(ConfigReader &r, PrecisionConfig &p) {
   r.choice("precision.compute", p.compute, {"fp32", "bf16", "fp16", "tf32", "auto"});
-  if (p.compute == "tf32")
+  if (p.compute == "tf32" && !wantsCuda(r))  // which is the mistake then, and said where it stands
     r.complain("precision.compute", ErrorCode::Contradiction, "tf32 does not exist on the target, a CPU",
                "a format of NVIDIA's tensor cores, for compile.target = \"cuda\"",
                {"\"bf16\" is the fast one on a CPU with AVX512-BF16; \"fp32\" is exact everywhere"});
   if (p.compute == "auto")
     p.compute = "fp32";
   std::string params = "fp32";
-  r.choice("precision.params", params, {"fp32", "bf16", "fp16"});
-  if (params != "fp32") {
-    if (p.compute == "fp32" && r.good("precision.compute"))
-      r.complain(
-          "precision.params", ErrorCode::Contradiction,
-          fmt::format("parameters in {} leave nothing to compute in fp32", params),
-          fmt::format("contradicts compute = \"fp32\"{}", r.where("precision.compute").line ? "" : ", the default"),
-          {fmt::format("compute = \"{}\" reads {} copies of fp32 parameters", params, params)});
-    else
+  r.string("precision.params", params);
+  if (params == "bf16" || params == "fp16") {
+    if (p.compute == params || !r.good("precision.compute"))
       r.notBuilt("precision.params", fmt::format("\"{}\"", params), {"\"fp32\""});
+    else
+      r.complain("precision.params", ErrorCode::Contradiction,
+                 p.compute == "fp32" ? fmt::format("parameters in {} leave nothing to compute in fp32", params)
+                                     : fmt::format("parameters in {} are no operands of {}", params, p.compute),
+                 fmt::format("contradicts compute = \"{}\"{}", p.compute,
+                             r.where("precision.compute").line ? lineOf(r, "precision.compute") : ", the default"),
+                 {fmt::format("compute = \"{}\" with params = \"fp32\" reads {} copies of them", params, params)});
+  } else if (params != "fp32") {
+    r.complain("precision.params", ErrorCode::UnknownValue,
+               fmt::format("precision.params = \"{}\" is not known", params), "",
+               {"\"fp32\" works today; precision.compute says what kernels read"});
   }
   r.choice("precision.optimizer_state", p.optimizerState, {"fp32", "bf16"});
 }
@@ -188,7 +207,7 @@ void readLaterWork(ConfigReader &r) {
 
   std::string target = "auto";
   r.string("compile.target", target);
-  if (target == "cuda" || llvm::StringRef(target).starts_with("cuda:"))
+  if (namesCuda(target))
     r.notBuilt("compile.target", fmt::format("\"{}\"", target), {"\"auto\"", "\"cpu\""});
   else if (target != "auto" && target != "cpu")
     r.complain("compile.target", ErrorCode::UnknownValue, fmt::format("compile.target = \"{}\" is not known", target),
@@ -241,10 +260,21 @@ void readRun(ConfigReader &r, Config &c) {
 }
 
 void readRemat(ConfigReader &r, std::string &remat) {
-  r.string("compile.remat", remat);
-  if (r.good("compile.remat") && remat != "auto" && remat != "none" && remat != "full" && !parseBytes(remat))
-    r.complain("compile.remat", ErrorCode::UnknownValue, fmt::format("compile.remat = \"{}\" is not known", remat), "",
-               {"\"auto\", \"none\", \"full\" and a budget such as \"8GiB\" work"});
+  const TomlValue *v = r.get("compile.remat");
+  if (!v)
+    return;
+  const std::string forms = "\"auto\", \"none\", \"full\" and a budget such as \"8GiB\" work";
+  if (auto *s = std::get_if<std::string>(&v->value)) {
+    remat = *s;
+    if (remat != "auto" && remat != "none" && remat != "full" && !parseBytes(remat))
+      r.complain("compile.remat", ErrorCode::UnknownValue, fmt::format("compile.remat = \"{}\" is not known", remat),
+                 "", {forms});
+    return;
+  }
+  auto *bytes = std::get_if<int64_t>(&v->value);
+  r.complain("compile.remat", ErrorCode::WrongType, "compile.remat must be a string",
+             fmt::format("this is {}", v->kind()),
+             {bytes && *bytes > 0 ? fmt::format("write \"{}B\", or a larger unit as in \"8GiB\"", *bytes) : forms});
 }
 
 void readAll(ConfigReader &r, Config &c) {
@@ -261,6 +291,14 @@ void readAll(ConfigReader &r, Config &c) {
   readRun(r, c);
 }
 
+/// Attention keeps a few rows of a head on the stack of a thread.
+constexpr int64_t widestHead = 1024;
+
+bool headsFit(const ModelConfig &m, int64_t heads, int64_t width) {
+  const int64_t size = width / heads;
+  return width % heads == 0 && size <= widestHead && !(m.position == "rope" && size % 2);
+}
+
 std::string divisors(int64_t n, int64_t most) {
   std::vector<std::string> found;
   for (int64_t d = 1; d <= n && found.size() < 12; ++d)
@@ -269,10 +307,41 @@ std::string divisors(int64_t n, int64_t most) {
   return fmt::format("{}", fmt::join(found, ", "));
 }
 
-/// "(line 6)" where the key was written in a file.
-std::string lineOf(const ConfigReader &r, const char *key) {
-  SourceLoc at = r.where(key);
-  return at.line && at.file != "--set" ? fmt::format(" (line {})", at.line) : "";
+/// What to write instead of a number of heads and a width that do not fit: numbers of heads of this width, the nearest
+/// widths with this number, and where this width has no number at all, the nearest that has one.
+std::vector<std::string> fittingHeads(const ModelConfig &m) {
+  constexpr int64_t mostHeads = 1024, widest = 1 << 16;
+  std::vector<std::string> numbers, widths, help;
+  for (int64_t h = 1; h <= std::min(mostHeads, m.nEmbd) && numbers.size() < 12; ++h)
+    if (headsFit(m, h, m.nEmbd))
+      numbers.push_back(fmt::format("{}", h));
+  if (!numbers.empty())
+    help.push_back(fmt::format("n_head = {} {}", fmt::join(numbers, ", "), numbers.size() > 1 ? "work" : "works"));
+  auto nearest = [&](const std::function<bool(int64_t)> &fits) {
+    std::vector<std::string> found;
+    for (int step : {-1, 1})
+      for (int64_t w = m.nEmbd + step; w >= 1 && w <= widest; w += step)
+        if (fits(w)) {
+          found.push_back(fmt::format("{}", w));
+          break;
+        }
+    return found;
+  };
+  if (widths = nearest([&](int64_t w) { return headsFit(m, m.nHead, w); }); !widths.empty())
+    help.push_back(
+        fmt::format("n_embd = {} works with {} head{}", fmt::join(widths, " or "), m.nHead, m.nHead > 1 ? "s" : ""));
+  if (numbers.empty()) {
+    auto some = [&](int64_t w) {
+      for (int64_t h = 1; h <= mostHeads; ++h)
+        if (headsFit(m, h, w))
+          return h;
+      return int64_t(0);
+    };
+    for (const std::string &w : nearest([&](int64_t w) { return some(w) != 0; }))
+      if (!llvm::is_contained(widths, w))
+        help.push_back(fmt::format("n_embd = {} works with n_head = {}", w, some(std::stoll(w))));
+  }
+  return help;
 }
 
 void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
@@ -286,20 +355,13 @@ void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
       r.missing(key, "write it, or take preset = \"gpt2\" in [model]");
 
   bool heads = m.nHead && m.nEmbd && r.good("model.n_head") && r.good("model.n_embd");
-  if (heads && m.nEmbd % m.nHead) {
-    const char *key = r.where("model.n_head").line ? "model.n_head" : "model.n_embd";
-    r.complain(key, ErrorCode::ShapeMismatch, fmt::format("{} heads cannot share a width of {}", m.nHead, m.nEmbd),
-               fmt::format("n_head must divide n_embd = {}{}", m.nEmbd, lineOf(r, "model.n_embd")),
-               {fmt::format("n_head = {} work", divisors(m.nEmbd, 1024)),
-                fmt::format("n_embd = {} or {} works with {} heads", std::max<int64_t>(1, m.nEmbd / m.nHead) * m.nHead,
-                            (m.nEmbd / m.nHead + 1) * m.nHead, m.nHead)});
-  }
-  // Attention keeps a few rows of a head on the stack of a thread.
-  constexpr int64_t widestHead = 1024;
-  if (heads && m.nEmbd % m.nHead == 0 && m.nEmbd / m.nHead > widestHead)
-    r.complain("model.n_head", ErrorCode::OutOfRange, fmt::format("heads of width {} are too wide", m.nEmbd / m.nHead),
-               fmt::format("n_embd / n_head must be at most {}", widestHead),
-               {fmt::format("n_head = {} or more works", (m.nEmbd + widestHead - 1) / widestHead)});
+  const char *toBlame = r.where("model.n_head").line ? "model.n_head" : "model.n_embd";
+  if (heads && m.nEmbd % m.nHead)
+    r.complain(toBlame, ErrorCode::ShapeMismatch, fmt::format("{} heads cannot share a width of {}", m.nHead, m.nEmbd),
+               fmt::format("n_head must divide n_embd = {}{}", m.nEmbd, lineOf(r, "model.n_embd")), fittingHeads(m));
+  else if (heads && m.nEmbd / m.nHead > widestHead)
+    r.complain(toBlame, ErrorCode::OutOfRange, fmt::format("heads of width {} are too wide", m.nEmbd / m.nHead),
+               fmt::format("n_embd / n_head must be at most {}", widestHead), fittingHeads(m));
   if (!m.nKvHead)
     m.nKvHead = m.nHead;
   else if (m.nHead && r.good("model.n_kv_head") && r.good("model.n_head") && m.nHead % m.nKvHead)
@@ -307,13 +369,11 @@ void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
                fmt::format("{} heads cannot share {} key and value heads", m.nHead, m.nKvHead),
                fmt::format("n_kv_head must divide n_head = {}{}", m.nHead, lineOf(r, "model.n_head")),
                {fmt::format("{} work", divisors(m.nHead, m.nHead))});
-  if (heads && m.nEmbd % m.nHead == 0 && m.position == "rope" && m.nEmbd / m.nHead % 2) {
-    const int64_t size = m.nEmbd / m.nHead;
-    r.complain(r.where("model.n_head").line ? "model.n_head" : "model.n_embd", ErrorCode::ShapeMismatch,
-               fmt::format("heads of {} elements cannot be rotated: position = \"rope\" turns pairs", size),
-               fmt::format("n_embd / n_head = {} / {} must be even", m.nEmbd, m.nHead),
-               {fmt::format("n_embd = {} works with {} heads", (size + 1) * m.nHead, m.nHead)});
-  }
+  if (heads && r.good(toBlame) && !headsFit(m, m.nHead, m.nEmbd))
+    r.complain(
+        toBlame, ErrorCode::ShapeMismatch,
+        fmt::format("heads of {} elements cannot be rotated: position = \"rope\" turns pairs", m.nEmbd / m.nHead),
+        fmt::format("n_embd / n_head = {} / {} must be even", m.nEmbd, m.nHead), fittingHeads(m));
   if (!m.ffnDim)
     m.ffnDim = defaultFfnDim(m);
 
@@ -418,7 +478,9 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
   c.file = file;
   ConfigReader r(file, layers.values, layers.tables);
   readAll(r, c);
-  r.unknownKeys();
+  r.unknownKeys(
+      {{"precision.loss_scale", "compute = \"fp16\" scales the loss by itself: from 2^16, halved after a step "
+                                "that overflows, doubled after 2000 good ones"}});
   if (c.name.empty())
     c.name = fs::path(file).stem().string();
   if (c.outDir.empty())

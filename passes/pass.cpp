@@ -3,6 +3,8 @@
 #include "ir/diagnostics.h"
 #include "ir/words.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -42,6 +44,26 @@ void registerPass(PassInfo info) {
     }
   GPTC_CHECK(registry().size() < registry().capacity(), "too many passes");
   registry().push_back(std::move(info));
+}
+
+bool PassOption::takes(const Attr &value) const {
+  const int64_t *i = std::get_if<int64_t>(&value);
+  const std::string *s = std::get_if<std::string>(&value);
+  switch (kind) {
+  case isFlag:
+    return std::holds_alternative<bool>(value);
+  case isInteger:
+    return i && *i >= least && *i <= most;
+  case isBudget:
+    return i ? *i > 0 : s && (*s == "none" || *s == "full" || *s == "auto" || parseBytes(*s));
+  }
+  return false;
+}
+
+std::string PassOption::allowed() const {
+  return kind == isFlag      ? "true or false"
+         : kind == isInteger ? fmt::format("an integer from {} to {}", least, most)
+                             : "none, full, auto or bytes such as 8GiB";
 }
 
 // ---- pipeline text --------------------------------------------------------------------------------------------------
@@ -126,8 +148,10 @@ struct PipelineParser {
     for (const PassInfo &p : allPasses())
       known.push_back(p.name);
     use.pass = findPass(name);
-    if (!use.pass)
+    if (!use.pass) {
+      known.push_back("default");
       fail(fmt::format("no pass is called '{}'", name.str()), begin, name.size(), nearest(name, known));
+    }
     if (!take('{'))
       return use;
     while (!take('}')) {
@@ -136,12 +160,25 @@ struct PipelineParser {
       llvm::StringRef key = word();
       if (key.empty())
         fail("expected an option or '}'", where, 1);
-      if (!llvm::is_contained(use.pass->options, key))
+      auto option = llvm::find_if(use.pass->options, [&](const PassOption &o) { return key == o.name; });
+      if (option == use.pass->options.end()) {
+        std::vector<std::string> names;
+        for (const PassOption &o : use.pass->options)
+          names.push_back(o.name);
         fail(fmt::format("pass '{}' has no option '{}'", name.str(), key.str()), where, key.size(),
-             use.pass->options.empty() ? "it takes none" : nearest(key, use.pass->options));
+             names.empty() ? "it takes none" : nearest(key, names));
+      }
       if (!take('='))
-        fail(fmt::format("option '{}' needs a value", key.str()), where, key.size());
-      use.options.values.set(key, value());
+        fail(fmt::format("option '{}' needs a value", key.str()), where, key.size(),
+             fmt::format("{}=... takes {}", option->name, option->allowed()));
+      skipSpace();
+      where = at;
+      Attr written = value();
+      if (!option->takes(written))
+        fail(
+            fmt::format("option '{}' of pass '{}' cannot be {}", option->name, name.str(), text.slice(where, at).str()),
+            where, at - where, fmt::format("it takes {}", option->allowed()));
+      use.options.values.set(key, std::move(written));
       take(',');
     }
     return use;
@@ -152,9 +189,16 @@ struct PipelineParser {
     skipSpace();
     if (at == text.size())
       return uses;
-    do
-      uses.push_back(pass());
-    while (take(','));
+    do {
+      skipSpace();
+      const size_t begin = at;
+      if (word() == "default") {
+        llvm::append_range(uses, PipelineParser{defaultPipeline(), target}.list());
+      } else {
+        at = begin;
+        uses.push_back(pass());
+      }
+    } while (take(','));
     skipSpace();
     if (at != text.size())
       fail("expected ',' between passes", at, 1);

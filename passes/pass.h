@@ -13,7 +13,26 @@
 
 namespace gptc {
 
-/// Options of one pass use, as written: `fuse{max=8}`. Unknown options are a UserError(Usage).
+/// What `pass{name=value}` may say. Anything else is a UserError(Usage), so that a pass reads its options unchecked.
+struct PassOption {
+  enum Kind {
+    isFlag,     // true or false
+    isInteger,  // least to most
+    isBudget    // a string: none, full, auto or bytes such as 8GiB; or bytes as a positive integer
+  } kind;
+  std::string name;
+  int64_t least = 0, most = 0;
+
+  static PassOption flag(const char *name) { return {isFlag, name}; }
+  static PassOption integer(const char *name, int64_t least, int64_t most) { return {isInteger, name, least, most}; }
+  static PassOption budget(const char *name) { return {isBudget, name}; }
+
+  bool takes(const Attr &value) const;
+  /// "true or false", "an integer from 1 to 65536".
+  std::string allowed() const;
+};
+
+/// Options of one pass use, as written: `fuse{max=8}`.
 struct PassOptions {
   AttrMap values;
   const Target *target = nullptr;
@@ -23,7 +42,7 @@ struct PassInfo {
   const char *name;
   const char *summary;
   bool (*run)(Module &, const PassOptions &);
-  std::vector<std::string> options;  // names that `values` may hold
+  std::vector<PassOption> options;
 };
 
 llvm::ArrayRef<PassInfo> allPasses();
@@ -42,11 +61,12 @@ struct PipelineOptions {
   std::function<void(const PassUse &next, const Module &m)> beforePass;  // sees the module between passes; may be empty
 };
 
-/// Parses `a,b{k=v,k2="s"},c`. Throws UserError(Usage) naming an unknown pass or option.
 struct PassUse {
   const PassInfo *pass;
   PassOptions options;
 };
+/// Parses `a,b{k=v,k2="s"},c`; `default` stands for the passes of defaultPipeline(). Throws UserError(Usage) naming an
+/// unknown pass or option, or a value that the option does not take.
 std::vector<PassUse> parsePipeline(llvm::StringRef text, const Target *target);
 void runPipeline(Module &m, llvm::ArrayRef<PassUse> passes, const PipelineOptions &options);
 

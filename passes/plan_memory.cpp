@@ -48,7 +48,7 @@ public:
       if (!op.isOneOf(OpKind::read, OpKind::write, OpKind::ret, OpKind::reshape, OpKind::fused))
         throw UserError(ErrorCode::GirInvalid,
                         fmt::format("@{}: '{}' stands outside of a group", f.name, op.name().str()),
-                        "run the pass 'fuse' before plan-memory");
+                        "run the pass 'fuse' first");
       bool settled = !op.isOneOf(OpKind::read, OpKind::write) || !written.count(op.state);
       if (op.is(OpKind::write)) {
         settled &= uses.inPlace(op) && placed.insert(rootOf(op.operand(0))).second;

@@ -104,6 +104,9 @@ void setAside(const std::string &outDir, ProgressLine &progress) {
 
 // ---- the loop -------------------------------------------------------------------------------------------------------
 
+/// A NaN prints as nan, whichever sign the machine gave it.
+template <typename T> T plainNan(T v) { return std::isnan(v) ? std::fabs(v) : v; }
+
 /// Tokens of one micro-batch.
 struct Batch {
   std::vector<int32_t> x, y;
@@ -359,8 +362,10 @@ private:
       s.executor.run(last, {&targets});
     StepResult r;
     float *to[] = {&r.loss, &r.gradNorm, &r.lr, &r.lossScale};
-    for (size_t i = 0; i < m.function(last)->results().size(); ++i)
+    for (size_t i = 0; i < m.function(last)->results().size(); ++i) {
       std::memcpy(to[i], s.executor.result(last, i), sizeof(float));
+      *to[i] = plainNan(*to[i]);
+    }
     if (s.executor.observer == &trace)
       trace.span(fmt::format("step {}", step + 1), t0, monotonicNow());
     s.executor.observer = nullptr;
@@ -456,7 +461,7 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
     if (stop && stop())
       return std::nullopt;
   }
-  return sum / targets;
+  return plainNan(sum / targets);
 }
 
 std::string loadForInference(Session &s, const std::function<void(const std::string &)> &warn) {

@@ -85,7 +85,7 @@ static int run(int argc, char **argv) {
   PipelineOptions options;
   CLI::App app{"Runs passes on a module of the graph IR and prints the result.", "gptc-opt"};
   app.add_option("input", input, "a .gir file, or - for standard input");
-  app.add_option("--passes", passes, "e.g. 'autodiff,optimizer,fuse{max=8}'; 'default' for the whole pipeline");
+  app.add_option("--passes", passes, "e.g. 'autodiff,optimizer,fuse{max=8}'; 'default' stands for the whole pipeline");
   app.add_flag("--verify-each,!--no-verify-each", verifyEach, "run the verifier after each pass (default)");
   app.add_flag("--print-changed", options.printChanged, "print the module after each pass that changed it, to stderr");
   app.add_flag("--time-passes", options.timePasses, "print a table of times to stderr");
@@ -106,13 +106,15 @@ static int run(int argc, char **argv) {
   options.verifyEach = verifyEach;
   registerCodegenPasses();
   if (listPasses) {
-    for (const PassInfo &p : allPasses())
-      fmt::print("{:16} {}{}\n", p.name, p.summary,
-                 p.options.empty() ? "" : fmt::format(" {{{}}}", fmt::join(p.options, ",")));
+    for (const PassInfo &p : allPasses()) {
+      fmt::print("{:19} {}\n", p.name, p.summary);
+      for (const PassOption &o : p.options)
+        fmt::print("{:19} {{{}=...}}: {}\n", "", o.name, o.allowed());
+    }
     return 0;
   }
 
-  std::vector<PassUse> uses = parsePipeline(passes == "default" ? defaultPipeline() : passes, &target);
+  std::vector<PassUse> uses = parsePipeline(passes, &target);
   std::unique_ptr<Module> m = loadGir(input);
   runPipeline(*m, uses, options);
   std::string text;

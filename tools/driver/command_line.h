@@ -21,6 +21,11 @@ inline bool takesWords(const CLI::App &app) {
 
 /// Parses and runs callbacks. Returns an exit code where there is nothing more to do (--help, --version).
 inline std::optional<int> parseCommandLine(CLI::App &app, int argc, char **argv) {
+  // `--x=` with nothing behind the sign: CLI11 would take the next argument as the value.
+  for (int i = 1; i < argc && llvm::StringRef(argv[i]) != "--"; ++i)
+    if (llvm::StringRef word = argv[i]; word.starts_with("--") && word.find('=') + 1 == word.size())
+      throw UserError(ErrorCode::Usage, fmt::format("{} has no value", word.str()),
+                      "write one behind the sign, or leave the option out");
   try {
     app.parse(argc, argv);
     return std::nullopt;

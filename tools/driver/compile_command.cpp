@@ -25,14 +25,20 @@ std::string grouped(int64_t n) {
 
 void row(const char *name, const std::string &text) { fmt::print("{:<11} {}\n", name, text); }
 
+/// Whether "auto" stands there, which the compiler has replaced by a choice of its own.
+bool isAuto(const Config &c, const char *key) {
+  auto at = c.written.find(key);
+  auto *word = at == c.written.end() ? nullptr : std::get_if<std::string>(&at->second.value);
+  return word && *word == "auto";
+}
+
 void account(const Config &c, const Plan &plan, const CompileReport &r) {
   const ModelConfig &m = c.model;
   row("model", fmt::format("{}: {} layers, {} heads{}, width {}, context {}, vocabulary {}", c.name, m.nLayer, m.nHead,
                            m.nKvHead == m.nHead ? "" : fmt::format(" on {}", m.nKvHead), m.nEmbd, m.blockSize,
                            grouped(m.vocabSize)));
   row("parameters", grouped(parameterCount(*plan.planned, false)));
-  const bool automatic = !c.written.count("train.micro_batch") ||
-                         std::holds_alternative<std::string>(c.written.at("train.micro_batch").value);
+  const bool automatic = !c.written.count("train.micro_batch") || isAuto(c, "train.micro_batch");
   row("step", fmt::format("{} tokens = {} x {} sequences x {}{}, {:.4g} GFLOP", grouped(c.train.globalBatchTokens),
                           c.train.accumulate, c.train.microBatch, m.blockSize, automatic ? " (micro_batch auto)" : "",
                           flopsPerToken(*plan.planned) * double(c.train.globalBatchTokens) * 1e-9));
@@ -42,7 +48,8 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
                             plan.target.threads, plan.target.threads == 1 ? "" : "s"));
   row("precision", c.precision.compute + (c.precision.compute == "fp32" ? "" : ", parameters fp32") +
                        (c.precision.optimizerState == "fp32" ? "" : ", optimizer state bf16") +
-                       (c.precision.compute == "fp16" ? ", loss scaled" : ""));
+                       (c.precision.compute == "fp16" ? ", loss scaled" : "") +
+                       (isAuto(c, "precision.compute") ? " (compute auto)" : ""));
   row("kernels", fmt::format("{} for {} groups: {} compiled, {} from the cache", r.compiled + r.reused, r.groups,
                              r.compiled, r.reused));
   const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
