@@ -173,7 +173,7 @@ std::vector<Ablation> ablate(const AblationRequest &request, const std::function
     if (print(*m) == baseText)
       a.skipped = "changes nothing in this model";
     else if (f.arena > availableMemory() - (256 << 20))
-      a.skipped = fmt::format("needs {:.0f} MiB beside the other", double(f.arena) / 0x1p20);
+      a.skipped = fmt::format("needs {} beside the other", formatBytes(double(f.arena)));
     if (a.skipped.empty()) {
       Runner other(std::move(m), target, request);
       other.step();
