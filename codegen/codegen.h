@@ -21,8 +21,8 @@ struct LoweredGroup {
   std::vector<int64_t> workspaceBytes;
 };
 
-/// The random streams that the members of a group name, each once, in order: arguments and not constants of the kernel,
-/// so that dropout of all layers and the stochastic rounding of all parameters of a shape share one.
+/// The random streams that the members of a group name (none: 0), each once, in order: arguments and not constants of
+/// the kernel, so that dropout of all layers and the stochastic rounding of all parameters of a shape share one.
 std::vector<int64_t> streamsOf(const Op &fused);
 
 /// The recipe's default for this group on this target: needs no measurement.

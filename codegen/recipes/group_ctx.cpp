@@ -49,8 +49,10 @@ GroupEval::GroupEval(const Op &fused, DType compute)
 }
 
 Expr GroupEval::stream(const Op &member) const {
-  auto it = llvm::find(streamNumbers, member.attrs.getInt("stream", -1));
-  GPTC_CHECK(it != streamNumbers.end(), "{} has no stream", member.name());
+  if (!member.attrs.has("stream"))
+    return imm(0);
+  auto it = llvm::find(streamNumbers, member.attrs.getInt("stream"));
+  GPTC_CHECK(it != streamNumbers.end(), "the stream of {} is not listed", member.name());
   return load(streams[size_t(it - streamNumbers.begin())], imm(0));
 }
 

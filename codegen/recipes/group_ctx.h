@@ -42,7 +42,7 @@ public:
   std::vector<kir::Buffer> inputs, outputs;
   /// The body's value that becomes result i.
   const Value *output(unsigned i) const { return body.back()->operand(i); }
-  /// The attribute `stream` of a member, i64: what its kernel argument holds.
+  /// The attribute `stream` of a member, i64: what its kernel argument holds, or 0 where it has none.
   kir::Expr stream(const Op &member) const;
   /// inputs, outputs, `workspaces`, streams: the parameters of the kernel.
   std::vector<kir::Buffer> params(llvm::ArrayRef<kir::Buffer> workspaces = {}) const;

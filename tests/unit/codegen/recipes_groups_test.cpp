@@ -450,6 +450,17 @@ TEST(SelectRecipes, StreamsAreArguments) {
                               Tensor::scalar(3, DType::i64)};
     expectSame(run(g, in), interpretFused(*g.fused, in), "masks");
   }
+  // Where the attribute may be left out, that means 0.
+  auto weights = [](const char *stream) {
+    return group("attention", "%qkv: f32[2,5,24]; %s: i64[]",
+                 fmt::format("%0, %1 = attention %qkv, %s, %s, %s {{n_head=2, p=0.5{}}} : f32[2,5,8], f32[2,2,5]\n"
+                             "yield %0, %1",
+                             stream));
+  };
+  const std::vector<Tensor> in = randomOperands(weights(""), 1, 100);
+  EXPECT_TRUE(streamsOf(*weights("").fused).empty());
+  expectSame(run(weights(""), in), run(weights(", stream=0"), in), "stream 0");
+  EXPECT_NE(run(weights(""), in)[0].data, run(weights(", stream=1"), in)[0].data);
 }
 
 }  // namespace
