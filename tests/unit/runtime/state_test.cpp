@@ -250,9 +250,9 @@ TEST_F(CheckpointTest, OfAnotherPrecisionIsConverted) {
   auto info = load(g);
   ASSERT_TRUE(info);
   EXPECT_EQ(warnings, std::vector<std::string>());
-  EXPECT_EQ(info->notes, (std::vector<std::string>{
-                             "moments are f32 in the checkpoint and bf16 in the plan: rounded to nearest",
-                             "not in the checkpoint: loss_scale, good_steps; starting at 65536, 0"}));
+  EXPECT_EQ(info->notes,
+            (std::vector<std::string>{"moments are f32 in the checkpoint and bf16 in the plan: rounded to nearest",
+                                      "not in the checkpoint: loss_scale, good_steps; starting at 65536, 0"}));
   EXPECT_EQ(g.data("loss_scale")[0], 65536);
   EXPECT_EQ(counter(g, "good_steps"), 0);
   EXPECT_EQ(std::memcmp(f.data("wte.weight"), g.data("wte.weight"), n * 4), 0);
