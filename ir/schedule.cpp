@@ -29,7 +29,6 @@ template <typename S, typename F> void forEachField(S &s, F f) {
   f("kc", s.kc, maxElements);
   f("qb", s.qb, maxElements);
   f("kb", s.kb, maxElements);
-  f("packA", s.packA, 1);
   f("packB", s.packB, 1);
   f("pairs", s.pairs, 1);
 }

@@ -25,7 +25,7 @@ struct Target {
   int64_t l3Bytes = 8 << 20;    // shared
   unsigned threads = 1;         // for load balance only: never for the order of a sum
   // CUDA only, else 0:
-  unsigned warp = 0;             // lanes that run together
+  unsigned warp = 0;  // lanes that run together
   bool isCuda() const { return warp != 0; }
   /// Lanes of one vector of the dtype.
   int lanes(DType t) const { return vectorBytes / sizeOf(t); }
@@ -38,13 +38,13 @@ struct Schedule {
   std::string recipe;
   int vec = 0;  // lanes of vector loops; the lanes of row sums
   int unroll = 0;
-  int64_t task = 0;                // rows or elements per parallel task
+  int64_t task = 0;                // rows, elements or heads per parallel task
   int threads = 0;                 // per block, a multiple of the warp; on CUDA only, and there always
   int mr = 0, nr = 0;              // register tile
   int64_t mc = 0, nc = 0, kc = 0;  // cache blocks
   int64_t qb = 0, kb = 0;          // attention blocks: queries, keys
-  bool packA = false, packB = false;
-  bool pairs = false;  // bf16 operands are multiplied in pairs (kir::dot), which orders the sum
+  bool packB = false;              // attention: keys and values are packed once, not by each task
+  bool pairs = false;              // bf16 operands are multiplied in pairs (kir::dot), which orders the sum
   bool operator==(const Schedule &) const = default;
   /// `matmul mr=14 nr=32 kc=256`: the recipe and every non-zero field; parse reverses it. False on unknown text and
   /// on sizes that no kernel can have: a plan comes from outside.
