@@ -459,7 +459,8 @@ TEST(CudaText, BarriersInLoopsAndBranches) {
   if (!simt::HostModule::possible())
     GTEST_SKIP() << "no C++ compiler: set CXX";
   using namespace kir;
-  // The names are words of the language, of the device layer and of CUDA: what a kernel calls its own clashes with none.
+  // The names are words of the language, of the device layer and of CUDA: what a kernel calls its own clashes with
+  // none.
   Buffer x = makeBuffer("load", DType::f32, Storage::global, 256),
          y = makeBuffer("store", DType::f32, Storage::global, 6, true);
   Buffer part = makeBuffer("expF32", DType::f32, Storage::shared, 64);
@@ -483,6 +484,27 @@ TEST(CudaText, BarriersInLoopsAndBranches) {
   interpret(k, want, true);
   for (size_t n = 0; n < 6; ++n)
     EXPECT_EQ(got[1][n], want[1][n]) << n;
+}
+
+// What only one side of a branch writes, threads behind the branch read.
+TEST(CudaText, BarrierBehindABranch) {
+  if (!simt::HostModule::possible())
+    GTEST_SKIP() << "no C++ compiler: set CXX";
+  using namespace kir;
+  Buffer x = makeBuffer("x", DType::f32, Storage::global, 128),
+         y = makeBuffer("y", DType::f32, Storage::global, 128, true);
+  Buffer part = makeBuffer("part", DType::f32, Storage::shared, 64);
+  Var b = makeVar("b"), t = makeVar("t"), u = makeVar("u");
+  Stmt fill =
+      loop(LoopKind::block_thread, t, imm(64), {store(part, kir::ref(t), load(x, kir::ref(b) * 64 + kir::ref(t)))});
+  Stmt turn = loop(LoopKind::block_thread, u, imm(64),
+                   {store(y, kir::ref(b) * 64 + kir::ref(u), load(part, imm(63) - kir::ref(u)))});
+  Stmt always = ifThen(binary(BinaryOp::lt, kir::ref(b), imm(2)), {fill}, {});
+  Kernel k{"behind", {x, y}, {loop(LoopKind::grid, b, imm(2), {alloc(part, {always, turn})})}};
+  ASSERT_EQ(verify(k), std::vector<std::string>());
+  const std::vector<std::vector<float>> got = checkBarriers(k, 1);
+  for (int n = 0; n < 128; ++n)
+    EXPECT_EQ(got[1][n], (n / 64 * 64 + 63 - n % 64) % 13 - 6) << n;
 }
 
 }  // namespace
