@@ -30,7 +30,8 @@ Schedule schedule(const char *text) {
 std::vector<Schedule> schedules() {
   return {schedule("matmul vec=16 mr=14 nr=32 mc=28 nc=64 kc=64"), schedule("matmul vec=8 mr=6 nr=16 mc=6 nc=16 kc=5"),
           schedule("matmul vec=4 mr=3 nr=12 mc=1000 nc=24 kc=1000"),
-          schedule("matmul vec=16 mr=1 nr=16 mc=3 nc=1000 kc=17")};
+          schedule("matmul vec=16 mr=1 nr=16 mc=3 nc=1000 kc=17"),
+          schedule("matmul vec=16 mr=6 nr=64 mc=18 nc=64 kc=32")};
 }
 
 TEST(Matmul, Samples) {
@@ -71,7 +72,9 @@ TEST(Matmul, EdgeShapes) {
                            {14, 33, 15},
                            {15, 65, 17},
                            {29, 97, 64},
-                           {43, 16, 127}}) {
+                           {43, 16, 127},
+                           {65, 64, 9},       // flat tiles
+                           {65, 1061, 9}}) {  // and a last panel of three vectors
       Group g = formOf(f, m, n, k);
       check(g, randomOperands(g, unsigned(m * n)));
       if (HasFailure()) {
@@ -135,7 +138,7 @@ TEST(Matmul, NarrowOperands) {
   all.push_back({"odd fold", true, false, true, 7});
   all.push_back({"odd fold tb", false, true, false, 5});
   for (const Form &f : all)
-    for (auto [m, n, k] : {std::array<int64_t, 3>{29, 75, 83}, {1, 1, 1}, {15, 65, 17}, {14, 33, 64}})
+    for (auto [m, n, k] : {std::array<int64_t, 3>{29, 75, 83}, {1, 1, 1}, {15, 65, 17}, {14, 33, 64}, {77, 64, 18}})
       for (DType stored : {DType::bf16, DType::f16})
         for (const Target &target : {with, without}) {
           if (stored == DType::f16 && (target.bf16Dot || m != 29))
