@@ -26,6 +26,38 @@ struct FormatEmitter {
     return t;
   }
 
+  /// What holds a value in a register, and in memory.
+  llvm::Type *scalarType(DType t) {
+    switch (t) {
+    case DType::f32:
+    case DType::bf16:
+    case DType::f16:
+      return b.getFloatTy();
+    case DType::f64:
+      return b.getDoubleTy();
+    case DType::i32:
+    case DType::u32:
+      return b.getInt32Ty();
+    case DType::i64:
+      return b.getInt64Ty();
+    case DType::pred:
+      return b.getInt1Ty();
+    }
+    return nullptr;
+  }
+  llvm::Type *memoryType(DType t) {
+    switch (t) {
+    case DType::bf16:
+      return b.getInt16Ty();
+    case DType::f16:
+      return b.getHalfTy();
+    case DType::pred:
+      return b.getInt8Ty();
+    default:
+      return scalarType(t);
+    }
+  }
+
   /// From the representation in memory to that in registers.
   LValue *unpack(DType t, LValue *v) {
     if (t == DType::bf16) {

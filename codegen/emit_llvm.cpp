@@ -100,36 +100,8 @@ private:
 
   // ---- types and small helpers -------------------------------------------------------------------------------------
 
-  llvm::Type *scalarType(DType t) {
-    switch (t) {
-    case DType::f32:
-    case DType::bf16:
-    case DType::f16:
-      return b.getFloatTy();
-    case DType::f64:
-      return b.getDoubleTy();
-    case DType::i32:
-    case DType::u32:
-      return b.getInt32Ty();
-    case DType::i64:
-      return b.getInt64Ty();
-    case DType::pred:
-      return b.getInt1Ty();
-    }
-    return nullptr;
-  }
-  llvm::Type *memoryType(DType t) {
-    switch (t) {
-    case DType::bf16:
-      return b.getInt16Ty();
-    case DType::f16:
-      return b.getHalfTy();
-    case DType::pred:
-      return b.getInt8Ty();
-    default:
-      return scalarType(t);
-    }
-  }
+  llvm::Type *scalarType(DType t) { return formats.scalarType(t); }
+  llvm::Type *memoryType(DType t) { return formats.memoryType(t); }
   llvm::Type *widen(llvm::Type *t) { return llvm::FixedVectorType::get(t, group->width); }
   static llvm::Type *like(llvm::Type *t, LValue *shape) { return FormatEmitter::like(t, shape); }
 
