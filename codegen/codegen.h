@@ -33,6 +33,8 @@ bool hasCudaRecipe(const Op &fused);
 /// Builds the kernel. `compute` f64 builds it in double precision over f64 buffers (tests). Throws InternalError for a
 /// group that no recipe covers: the fuse pass must not make one.
 LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target &target, DType compute = DType::f32);
+/// Why no kernel can be made of a group: its kind is no recipe, or one for other ops. "" where one can.
+std::string groupProblem(const Op &fused);
 /// A text that is equal for groups that lower to equal kernels (same kind, schedule, types and members; names, places
 /// and the numbers of random streams do not count), so that the layers of a model need lowering once.
 std::string groupKey(const Op &fused);

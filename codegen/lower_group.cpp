@@ -16,11 +16,17 @@ const Recipe *findRecipe(llvm::StringRef name) {
 
 const Recipe &recipeOf(const Op &fused) {
   GPTC_CHECK(fused.is(OpKind::fused), "{} is no fused op", fused.name());
-  std::string kind = fused.attrs.getString("kind");
+  const std::string problem = groupProblem(fused);
+  GPTC_CHECK(problem.empty(), "{}\n{}", problem, print(fused));
+  return *findRecipe(fused.attrs.getString("kind"));
+}
+
+std::string groupProblem(const Op &fused) {
+  const std::string kind = fused.attrs.getString("kind");
   const Recipe *recipe = findRecipe(kind);
-  GPTC_CHECK(recipe, "no recipe is called '{}'", kind);
-  GPTC_CHECK(recipe->matches(fused), "recipe {} cannot build:\n{}", kind, print(fused));
-  return *recipe;
+  return !recipe                   ? fmt::format("no recipe is called '{}', as a group '{}' says", kind, fused.loc)
+         : !recipe->matches(fused) ? fmt::format("recipe {} does not take the ops of the group '{}'", kind, fused.loc)
+                                   : "";
 }
 
 bool hasCudaRecipe(const Op &fused) { return recipeOf(fused).cuda; }

@@ -451,8 +451,8 @@ void Rematerialiser::cannot(int64_t budget) const {
     }
   for (const auto &[what, bytes] : atPeak(*p))
     d.notes.push_back(fmt::format("{:>10} {}", formatBytes(double(bytes)), what));
-  d.help.push_back(
-      fmt::format("\"{}\" is the smallest found to work; or lower train.micro_batch or the model's size", smallest));
+  d.help.push_back(fmt::format("\"{}\" is the smallest found to work", smallest));
+  d.help.push_back("or lower train.micro_batch or the model's size");
   throw RematBudgetError(d);
 }
 

@@ -39,8 +39,11 @@ struct Options {
 
 void warn(const std::string &text) { fmt::print(stderr, "warning: {}\n", text); }
 
-Session open(const Options &o) {
+Session open(const Options &o, bool trains = false) {
   Plan plan = loadPlan(o.plan);
+  if (trains && plan.run.trainData.empty())  // of a .gir, which names none
+    throw UserError(ErrorCode::FileMissing, "the plan names no training data",
+                    "compile again with --set data.train=FILE; `gptc data prepare` makes one from text");
   if (!o.outDir.empty())
     plan.run.outDir = absolutePath(o.outDir);
   return Session(std::move(plan), defaultCacheDir(), o.threads);
@@ -54,7 +57,7 @@ void runTraining(const Options &o) {
     throw UserError(ErrorCode::NotBuiltYet,
                     fmt::format("{} nodes x {} ranks: only one process can train yet", o.nodes, o.ranksPerNode),
                     "leave out --nodes and --ranks-per-node");
-  Session session = open(o);
+  Session session = open(o, true);
   std::optional<TokenizerCodec> codec;
   if (!session.plan.run.tokenizer.empty() && session.plan.run.sampleEvery > 0)
     codec.emplace(session.plan.run.tokenizer);

@@ -148,4 +148,20 @@ TEST_F(Explain, AblationMeasuresTheSameModel) {
   EXPECT_GT(all[0]["arena_bytes"], all[0]["base_arena_bytes"]);
 }
 
+// A budget that the model meets and a variant does not: that one is a row without figures, the others are measured.
+TEST_F(Explain, AblationSkipsWhatABudgetRulesOut) {
+  const std::string budget = std::to_string(arena(w.compile("plan", {"compile.remat=full"}))) + "B";
+  Result r = w.gptc({"bench", "ablate", w.modelFile(), "--set", "compile.remat=" + budget, "--steps", "1", "--json"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  int measured = 0;
+  for (const json &v : json::parse(r.output)) {
+    measured += v.contains("ms");
+    if (v["name"] != "decomposed attention")
+      continue;
+    EXPECT_NE(v.value("skipped", "").find("no plan fits into"), std::string::npos) << v;
+    EXPECT_FALSE(v.contains("arena_bytes")) << v;
+  }
+  EXPECT_GT(measured, 0) << r.output;
+}
+
 }  // namespace

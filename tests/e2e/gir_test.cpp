@@ -25,6 +25,9 @@ TEST(Gir, EveryPhaseMakesTheSamePlan) {
       ++phases;
     }
     EXPECT_GE(phases, 15);
+    // Its precision is the module's, and so are its steps.
+    r = w.gptc({"compile", dump + "/03-dce.gir", "-o", w.path("again")});
+    EXPECT_NE(r.output.find("steps       12,"), std::string::npos) << r.output;
   }
 }
 

@@ -1,5 +1,6 @@
 // 1. The model is compiled once with all decisions as they are, and for each variant with one of them off. A variant
-//    whose plan is the same text is not measured: it does nothing for this model.
+//    whose plan is the same text is not measured: it does nothing for this model. Nor is one that no plan brings
+//    within compile.remat.
 // 2. Both are loaded into arenas of their own, with equal initial values, and run on the same random tokens: one step
 //    each to warm up, then one of each in turn. So whatever else the machine does falls on both, and the ratio of two
 //    neighbours is the figure to trust.
@@ -11,9 +12,11 @@
 #include "ir/diagnostics.h"
 #include "ir/random.h"
 #include "ir/words.h"
+#include "passes/remat.h"
 #include "runtime/session.h"
 #include "runtime/state.h"
 #include "tools/driver/compile.h"
+#include "tools/driver/gir_file.h"
 #include "tools/driver/variants.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -64,7 +67,7 @@ std::unique_ptr<Module> compileVariant(const AblationRequest &request, const Var
   Config config = readConfig(request.modelFile, settings);
   std::unique_ptr<Module> m =
       buildModel(config, {.decomposedAttention = v && v->decomposedAttention, .sampling = false});
-  return runFrom(*m, "canonicalize", target, [&](std::vector<PassUse> &uses) {
+  auto edit = [&](std::vector<PassUse> &uses) {
     if (!v)
       return;
     for (const char *option : v->fuseOff)
@@ -78,7 +81,13 @@ std::unique_ptr<Module> compileVariant(const AblationRequest &request, const Var
       uses.insert(at + 1, parsePipeline("primitive-optimizer", &target)[0]);
       setOption(uses, "fuse", "pointwise", false);  // each op its own kernel; little else is pointwise by itself
     }
-  });
+  };
+  try {
+    return runFrom(*m, "canonicalize", target, edit);
+  } catch (RematBudgetError &e) {
+    e.diagnostics[0].where = config.where("compile.remat");
+    throw;
+  }
 }
 
 /// A compiled variant in an arena of its own, ready to take steps.
@@ -148,6 +157,10 @@ std::vector<Ablation> ablate(const AblationRequest &request, const std::function
   for (const std::string &name : request.only)
     if (!llvm::is_contained(names, name))
       throw UserError(ErrorCode::Usage, fmt::format("nothing is called '{}'", name), "known: " + quotedList(names));
+  if (isGirFile(request.modelFile))
+    throw UserError(ErrorCode::Usage,
+                    fmt::format("{}: a module cannot be compiled without its decisions", request.modelFile),
+                    "give the model.toml; `gptc compile` and `gptc explain` say what is in a module");
   const Target target = hostTarget(request.threads);
   std::unique_ptr<Module> base = compileVariant(request, nullptr, target);
   const std::string baseText = print(*base);
@@ -163,17 +176,24 @@ std::vector<Ablation> ablate(const AblationRequest &request, const std::function
       continue;
     Ablation a;
     a.name = v.name;
-    std::unique_ptr<Module> m = compileVariant(request, &v, target);
-    const Forecast f = forecast(*m, rates);
-    a.predictedMs = 1e3 * f.step.seconds;
-    a.predictedBaseMs = 1e3 * baseForecast.step.seconds;
-    a.arena = f.arena;
     a.baseArena = baseForecast.arena;
+    a.predictedBaseMs = 1e3 * baseForecast.step.seconds;
     a.baseLoss = baseLoss;
-    if (print(*m) == baseText)
-      a.skipped = "changes nothing in this model";
-    else if (f.arena > availableMemory() - (256 << 20))
-      a.skipped = fmt::format("needs {} beside the other", formatBytes(double(f.arena)));
+    std::unique_ptr<Module> m;
+    try {
+      m = compileVariant(request, &v, target);
+    } catch (const RematBudgetError &e) {
+      a.skipped = e.diagnostics[0].message;
+    }
+    if (m) {
+      const Forecast f = forecast(*m, rates);
+      a.predictedMs = 1e3 * f.step.seconds;
+      a.arena = f.arena;
+      if (print(*m) == baseText)
+        a.skipped = "changes nothing in this model";
+      else if (f.arena > availableMemory() - (256 << 20))
+        a.skipped = fmt::format("needs {} beside the other", formatBytes(double(f.arena)));
+    }
     if (a.skipped.empty()) {
       Runner other(std::move(m), target, request);
       other.step();

@@ -22,7 +22,7 @@ struct Ablation {
   Spread baseMs;        // of the steps with all on, taken in turn with these
   Spread slowdown;      // of each step over the one with all on before it
   double predictedMs = 0, predictedBaseMs = 0;
-  int64_t arena = 0, baseArena = 0;
+  int64_t arena = 0, baseArena = 0;  // bytes; arena is 0 where there is no plan
   double loss = 0, baseLoss = 0;  // of the first step
 };
 
@@ -35,7 +35,8 @@ struct AblationRequest {
   std::vector<std::string> only;  // names; empty: all
 };
 
-/// Calls `done` after each variant. Throws UserError for a model that does not compile or a name that does not exist.
+/// Calls `done` after each variant. Throws UserError for a model that does not compile, a name that does not exist, or a
+/// .gir file, where it is too late to decide otherwise.
 std::vector<Ablation> ablate(const AblationRequest &request, const std::function<void(const Ablation &)> &done);
 
 }  // namespace gptc

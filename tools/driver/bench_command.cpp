@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <utility>
+
 namespace gptc {
 
 namespace {
@@ -27,6 +29,8 @@ void printRow(const Ablation &a) {
 json jsonOf(const Spread &s) { return {{"median", s.median}, {"least", s.least}, {"most", s.most}}; }
 
 json jsonOf(const Ablation &a) {
+  if (!a.arena)
+    return {{"name", a.name}, {"skipped", a.skipped}};
   json j = {{"name", a.name},
             {"arena_bytes", a.arena},
             {"base_arena_bytes", a.baseArena},
@@ -70,12 +74,14 @@ void addBenchCommand(CLI::App &app) {
   c->add_option("--threads", o->request.threads, "Threads (0: all cores)")->check(CLI::Range(0, 4096));
   c->add_flag("--json", o->json, "Prints JSON instead of a table");
   c->callback([o] {
-    if (!o->json)
-      fmt::print("{:<22} {:>9} {:>20} {:>9} {:>8} {:^16} {:>8} {:>12}\n", "variant", "ms/step", "least..most", "all on",
-                 "slower", "least..most", "predicted", "arena");
+    bool headed = false;
     std::vector<Ablation> all = ablate(o->request, [&](const Ablation &a) {
-      if (!o->json)
-        printRow(a);
+      if (o->json)
+        return;
+      if (!std::exchange(headed, true))  // only now: mistakes have come to light before the first row
+        fmt::print("{:<22} {:>9} {:>20} {:>9} {:>8} {:^16} {:>8} {:>12}\n", "variant", "ms/step", "least..most",
+                   "all on", "slower", "least..most", "predicted", "arena");
+      printRow(a);
     });
     if (!o->json)
       return;

@@ -110,6 +110,8 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
     runPipeline(*plan.planned, uses, options);
   } catch (RematBudgetError &e) {
     e.diagnostics[0].where = config.where("compile.remat");
+    if (gir)
+      e.diagnostics[0].help.resize(1);  // the batch and the sizes are decided
     throw UserError(e.diagnostics);
   }
   GPTC_CHECK(plan.joint, "the default pipeline does not fuse");
@@ -148,6 +150,18 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   return report;
 }
 
+/// The message of an InternalError without our files and conditions, which help nobody who wrote a module.
+static std::string withoutPlaces(std::string text) {
+  for (const auto &[begin, end] : {std::pair{"internal error at ", ": "}, {"`", "` failed: "}})
+    for (size_t from; (from = text.find(begin)) != std::string::npos;) {
+      const size_t to = text.find(end, from + 1);
+      if (to == std::string::npos)
+        break;
+      text.erase(from, to + llvm::StringRef(end).size() - from);
+    }
+  return text;
+}
+
 CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &plan) {
   if (!isGirFile(request.modelFile))
     return compileInto(request, config, plan);
@@ -155,7 +169,8 @@ CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &p
     return compileInto(request, config, plan);
   } catch (const InternalError &e) {
     // A module comes from outside: it may be valid and yet ask for what no pass makes.
-    throw UserError(ErrorCode::GirInvalid, fmt::format("{} cannot be compiled: {}", request.modelFile, e.what()));
+    throw UserError(ErrorCode::GirInvalid,
+                    fmt::format("{} cannot be compiled: {}", request.modelFile, withoutPlaces(e.what())));
   }
 }
 

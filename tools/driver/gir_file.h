@@ -12,7 +12,8 @@ namespace gptc {
 
 bool isGirFile(const std::string &path);
 
-/// Parses and verifies; "-" is standard input. UserError(FileMissing, GirSyntax, GirInvalid).
+/// Parses and verifies, kinds of groups and attributes of the module included; "-" is standard input.
+/// UserError(FileMissing, GirSyntax, GirInvalid).
 std::unique_ptr<Module> loadGir(const std::string &path);
 
 /// The first pass of the default pipeline that a training module still needs: from import (it has @forward), joint
@@ -20,7 +21,7 @@ std::unique_ptr<Module> loadGir(const std::string &path);
 const char *firstPassFor(const Module &m, const std::string &path);
 
 /// How to run such a module: `settings` (key=value) and defaults. What the module says itself (sizes, batch, learning
-/// rate) cannot be set: UserError(Usage).
+/// rate, steps) cannot be set: UserError(Usage).
 Config configOfGir(const Module &m, const std::string &path, const std::vector<std::string> &settings);
 
 }  // namespace gptc

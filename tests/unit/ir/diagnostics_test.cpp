@@ -77,6 +77,15 @@ TEST(Diagnostics, ControlCharactersAreHidden) {
   EXPECT_EQ(s, "1 | a?[31mb?\n  | ^\n");
 }
 
+TEST(Diagnostics, BytesThatAreNoTextAreEscaped) {
+  // What is no UTF-8: a lone continuation, an overlong form, a cut character; and a control character of two bytes.
+  EXPECT_EQ(shown("a\x80 \xc0\xaf \xe2\x82 \xc2\x9b \xe2\x82\xac b", 17),
+            "1 | a? ?? ?? ?? \xe2\x82\xac b\n  |               ^\n");
+  Diagnostic d{ErrorCode::GirSyntax, "no '\x1b[2J\xff\xc3\xa4'", {}, "", {"a\x01"}, {}};
+  EXPECT_EQ(d.str(), "error[GPTC0501]: no '\\x1b[2J\\xff\xc3\xa4'\n  = help: a\\x01\n");
+  EXPECT_LT(shown(std::string(1000000, '\x80'), 500001).size(), 500u);
+}
+
 TEST(Diagnostics, Colour) {
   Diagnostic d{ErrorCode::GirSyntax, "m", {"f", 1, 1, 1, "x"}, "l", {"h"}, {}};
   EXPECT_EQ(d.str().find('\033'), std::string::npos);
