@@ -38,6 +38,31 @@ TEST(Reduce, LeavesTheEdgeThatFails) {
   }
 }
 
+// Passes ask for counters and arguments by name: without them a module is nonsense, and no candidate would fail.
+TEST(Reduce, KeepsWhatPassesAskFor) {
+  auto m = parseModule(R"(module {
+  state @step : i64[] {kind="counter"}
+  state @w : f32[4] {kind="param"}
+  func @forward(%x: f32[3,4], %seq0: i64[]) -> (f32[3,4]) {
+    %0 = read @w : f32[4]
+    %1 = add %x, %0 : f32[3,4]
+    %2 = silu %1 : f32[3,4]
+    %3 = exp %2 : f32[3,4]
+    return %3
+  }
+})",
+                       "test");
+  auto small = reduceModule(*m, [](const Module &c) {
+    bool asked = false, shows = false;
+    for (const auto &a : c.functions[0]->body.args)
+      asked |= a->name == "seq0";
+    for (const Op &op : c.functions[0]->body)
+      shows |= op.is(OpKind::silu);
+    return asked && shows && c.state("step");
+  });
+  EXPECT_EQ(countOps(*small), 1u) << print(*small);
+}
+
 TEST(Reduce, ShrinksExtentsAndAttributes) {
   auto m = parseModule(R"(module {
   state @p : f32[129->136,64] {kind="param"}

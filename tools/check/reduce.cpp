@@ -64,8 +64,8 @@ void removeOp(Module &m, Op &op) {
   op.erase();
 }
 
-/// Step 4. Arguments keep their names, and with them their values.
-void removeUnused(Module &m, bool opsToo) {
+/// Step 4. Arguments keep their names, and with them their values; those in `given` stay, and then counters do, too.
+void removeUnused(Module &m, bool opsToo, const std::set<std::string> &given) {
   std::set<std::string> used;
   for (auto &f : m.functions) {
     for (Op *op = f->body.back(), *before; op; op = before) {
@@ -78,11 +78,13 @@ void removeUnused(Module &m, bool opsToo) {
       else if (!op->state.empty())
         used.insert(op->state);
     }
-    llvm::erase_if(f->body.args, [](const auto &a) { return a->unused(); });
+    llvm::erase_if(f->body.args, [&](const auto &a) { return a->unused() && !given.count(a->name); });
     for (size_t i = 0; i < f->body.args.size(); ++i)
       f->body.args[i]->index = unsigned(i);
   }
-  llvm::erase_if(m.states, [&](const auto &s) { return !used.count(s->name); });
+  llvm::erase_if(m.states, [&](const auto &s) {
+    return !used.count(s->name) && (given.empty() || s->attrs.getString("kind", "") != "counter");
+  });
 }
 
 // ---- step 5 ---------------------------------------------------------------------------------------------------------
@@ -181,11 +183,13 @@ public:
       : best(m.clone()), stillFails(stillFails), progress(progress) {}
 
   std::unique_ptr<Module> run() {
-    deadMatters = true;
-    deadMatters = !attempt("drop what nobody uses", [](Module &m) {
-      removeUnused(m, true);
-      return true;
-    });
+    auto asItIs = [](Module &) { return true; };
+    if (!attempt("drop what nobody uses", asItIs)) {
+      for (auto &f : best->functions)
+        for (auto &a : f->body.args)
+          given.insert(a->name);
+      deadMatters = !attempt("drop what nobody uses", asItIs);
+    }
     for (bool smaller = true; smaller;) {
       smaller = dropFunctions();
       smaller |= dropLayers();
@@ -203,14 +207,15 @@ private:
   const StillFails &stillFails;
   const std::function<void(const ReduceStep &)> &progress;
   std::set<std::string> tried;
-  bool deadMatters = false;  // the failure needs ops that nobody uses
+  bool deadMatters = false;     // the failure needs ops that nobody uses
+  std::set<std::string> given;  // arguments that passes ask for by name; they ask for counters, too
 
   /// Tries `change` on a copy; it returns false where it does not apply.
   bool attempt(const char *what, const std::function<bool(Module &)> &change) {
     auto m = best->clone();
     if (!change(*m))
       return false;
-    removeUnused(*m, !deadMatters);
+    removeUnused(*m, !deadMatters, given);
     const std::string text = print(*m);
     if (m->functions.empty() || !tried.insert(text).second || !verify(*m).empty() || !stillFails(*m))
       return false;
