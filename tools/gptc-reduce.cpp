@@ -45,7 +45,8 @@ struct WorkFolder {
 
 /// How a failure shows: a reduction must not slide from one to another.
 struct Failure {
-  std::string what;  // "" where there is none
+  std::string what;        // "" where there is none
+  bool outOfTime = false;  // nothing is known then
   std::string kind() const {
     // The words of its first line that are no names or numbers, after the passes that led there.
     std::string line = what.substr(0, what.find('\n')), words;
@@ -93,9 +94,11 @@ Failure inChild(const std::function<std::string()> &work, int seconds) {
   ::close(ends[0]);
   int status = 0;
   ::waitpid(child, &status, 0);
-  if (WIFSIGNALED(status))
-    f.what = WTERMSIG(status) == SIGALRM ? fmt::format("does not end within {} seconds", seconds)
-                                         : fmt::format("ends by signal: {}", strsignal(WTERMSIG(status)));
+  f.outOfTime = WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM;
+  if (f.outOfTime)
+    f.what.clear();
+  else if (WIFSIGNALED(status))
+    f.what = fmt::format("ends by signal: {}", strsignal(WTERMSIG(status)));
   return f;
 }
 
@@ -135,13 +138,16 @@ int run(int argc, char **argv) {
       "a command that fails on the module; a candidate counts when it ends with the same exit code. {} in it "
       "stands for the candidate's path, else that comes last");
   app.add_option("--seed", options.seed, "of the numbers and the order of passes in the built-in check");
-  app.add_option("--timeout", seconds, "seconds for one candidate in the built-in check (default 60)")
+  app.add_option("--timeout", seconds,
+                 "seconds for one candidate in the built-in check; one that takes longer counts as good (default 60)")
       ->check(CLI::Range(1, 3600));
   app.add_flag("--quiet", quiet, "no progress on standard error");
   if (std::optional<int> done = parseCommandLine(app, argc, argv))
     return *done;
 
   std::unique_ptr<Module> m = loadGir(input);
+  if (m->functions.empty())
+    throw UserError(ErrorCode::GirInvalid, fmt::format("{} has no function", input), "there is nothing to reduce");
 
   const WorkFolder folder;
   const std::string candidate = folder.path + "/candidate.gir";
@@ -165,10 +171,13 @@ int run(int argc, char **argv) {
   } else {
     options.emit = false;
     Failure first = builtIn(*m, options, seconds);
-    if (first.what.empty()) {
+    if (first.what.empty() && !first.outOfTime) {
       options.emit = true;
       first = builtIn(*m, options, seconds);
     }
+    if (first.outOfTime)
+      throw UserError(ErrorCode::TooLarge, fmt::format("{} is not judged within {} seconds", input, seconds),
+                      "raise --timeout; or give a --test, where not to end is the failure: --test='timeout 60 ...'");
     if (first.what.empty())
       throw UserError(ErrorCode::Usage, fmt::format("nothing is wrong with {}", input),
                       "give the --seed with which it fails, or a --test");

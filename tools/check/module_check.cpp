@@ -139,7 +139,10 @@ private:
     const Function &step = *whole->function("train_step");
     Inputs in = inputsFor(*whole, options.seed);
     StateMap states = statesFor(*whole, options.seed);
-    const std::vector<Tensor> &args = in.calls[0].args;
+    auto call =
+        std::find_if(in.calls.begin(), in.calls.end(), [](const Call &c) { return c.function == "train_step"; });
+    GPTC_CHECK(call != in.calls.end(), "autodiff has made no @train_step");
+    const std::vector<Tensor> &args = call->args;
     std::vector<Tensor> results = interpret(step, args, states);
 
     std::vector<const State *> params;
@@ -298,7 +301,7 @@ private:
     apply(*m, "select-recipes");
     apply(*m, "plan-memory");
     same();
-    if (!failure.empty() || !options.emit)
+    if (!failure.empty() || !options.emit || m->attrs.getInt("arena_bytes") == 0)  // nothing to compute
       return;
     ThreadPool pool(options.threads);
     if (std::string d = emittedDifference(*m, *plain, again.get(), in, pool, target, options.cacheDir, stats);
