@@ -82,6 +82,13 @@ INSTANTIATE_TEST_SUITE_P(All, Precision,
 
 // With one token a step and 8192 of them, the gradient of the loss is 2^16 (1 - 1/8192) at the first scale: beyond
 // fp16, which ends at 65520. That is no divergence.
+TEST(Choice, OfAutoIsSaid) {
+  Workplace w;
+  Result r = w.gptc({"compile", w.modelFile(), "-o", w.path("plan"), "--set", "precision.compute=auto"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("precision   fp32 (compute auto)"), std::string::npos) << r.output;
+}
+
 TEST(LossScale, AnOverflowHalvesItAndNothingElseHappens) {
   Workplace w;
   const std::string plan = w.compile("plan", {"precision.compute=fp16", "model.block_size=1", "model.vocab_size=8192",
