@@ -35,8 +35,8 @@ struct AblationRequest {
   std::vector<std::string> only;  // names; empty: all
 };
 
-/// Calls `done` after each variant. Throws UserError for a model that does not compile, a name that does not exist, or a
-/// .gir file, where it is too late to decide otherwise.
+/// Calls `done` after each variant. Throws UserError for a model that does not compile, a name that does not exist, or
+/// a .gir file, where it is too late to decide otherwise.
 std::vector<Ablation> ablate(const AblationRequest &request, const std::function<void(const Ablation &)> &done);
 
 }  // namespace gptc
