@@ -43,7 +43,7 @@ bool mayHoldNonFinite(const Module &m) {
   for (const auto &f : m.functions)
     for (const Op &op : f->body)
       if (op.is(OpKind::row_max) || op.attrs.getFloat("p") > 0 ||
-          (op.is(OpKind::attention_grad) && op.attrs.getBool("causal")))
+          (op.is(OpKind::attention_grad) && op.attrs.getBool("causal", true)))
         return false;
   return true;
 }
