@@ -45,8 +45,10 @@ enum class OpKind : uint16_t {
 llvm::StringRef nameOf(OpKind kind);
 std::optional<OpKind> parseOpKind(llvm::StringRef name);
 
-/// Attribute values. Doubles print so that they parse back to the same bits.
+/// Attribute values.
 using Attr = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
+/// As the text form has it: strings quoted, doubles so that they parse back to the same bits.
+std::string textOf(const Attr &a);
 
 /// A small map that keeps its keys sorted, so that text is canonical.
 class AttrMap {

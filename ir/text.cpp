@@ -252,6 +252,12 @@ private:
 
 }  // namespace
 
+std::string textOf(const Attr &a) {
+  std::string out;
+  std::visit(PrintAttr{out}, a);
+  return out;
+}
+
 std::string print(const Module &m) {
   Printer p;
   p.module(m);

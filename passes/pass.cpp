@@ -206,25 +206,13 @@ struct PipelineParser {
   }
 };
 
-std::string textOf(const Attr &a) {
-  if (auto *b = std::get_if<bool>(&a))
-    return *b ? "true" : "false";
-  if (auto *i = std::get_if<int64_t>(&a))
-    return fmt::format("{}", *i);
-  if (auto *d = std::get_if<double>(&a))
-    return fmt::format("{}", *d);
-  if (auto *s = std::get_if<std::string>(&a))
-    return fmt::format("\"{}\"", *s);
-  return "";
-}
-
 std::string textOf(const PassUse &use) {
   std::string s = use.pass->name;
   if (use.options.values.empty())
     return s;
   s += "{";
   for (const auto &[key, value] : use.options.values)
-    s += fmt::format("{}{}={}", s.back() == '{' ? "" : ",", key, textOf(value));
+    s += fmt::format("{}{}={}", s.back() == '{' ? "" : ",", key, gptc::textOf(value));
   return s + "}";
 }
 

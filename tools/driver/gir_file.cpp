@@ -55,35 +55,23 @@ constexpr std::pair<const char *, const char *> meanings[] = {{"name", "name"},
                                                               {"optimizer_state", "precision.optimizer_state"},
                                                               {"remat", "compile.remat"}};
 
-std::string tomlOf(const Attr &a) {
-  if (auto *s = std::get_if<std::string>(&a))
-    return fmt::format("\"{}\"", *s);
-  if (auto *b = std::get_if<bool>(&a))
-    return *b ? "true" : "false";
-  if (auto *i = std::get_if<int64_t>(&a))
-    return fmt::format("{}", *i);
-  if (auto *d = std::get_if<double>(&a))
-    return fmt::format("{}", *d);
-  return "[]";
-}
-
 /// What the attributes of `m` say, as key=value. UserError(GirInvalid) for those that no key of model.toml can judge.
 std::vector<std::string> settingsOf(const Module &m, const std::string &path) {
   for (const char *name : {"accumulate", "fold", "prefill", "mask_token", "arena_bytes"})
     if (const Attr *a = m.attrs.find(name)) {
       const int64_t *n = std::get_if<int64_t>(a);
       if (!n || *n < 0)
-        unfit(path, fmt::format("module attribute {} = {} is no count", name, tomlOf(*a)), "write a whole number");
+        unfit(path, fmt::format("module attribute {} = {} is no count", name, textOf(*a)), "write a whole number");
     }
   std::vector<std::string> all;
   for (auto &[attribute, key] : meanings)
     if (const Attr *a = m.attrs.find(attribute)) {
       if (*a == Attr(std::string("auto")) && llvm::StringRef(attribute) != "remat")
         unfit(path, fmt::format("module attribute {} = \"auto\": a module has decided", attribute), "write the value");
-      all.push_back(fmt::format("{}={}", key, tomlOf(*a)));
+      all.push_back(fmt::format("{}={}", key, textOf(*a)));
     }
   if (const Attr *first = m.attrs.find("beta1"), *second = m.attrs.find("beta2"); first && second)
-    all.push_back(fmt::format("optimizer.betas=[{}, {}]", tomlOf(*first), tomlOf(*second)));
+    all.push_back(fmt::format("optimizer.betas=[{}, {}]", textOf(*first), textOf(*second)));
   double tokens = 1;
   for (const char *name : {"block_size", "micro_batch", "accumulate"}) {
     const Attr *a = m.attrs.find(name);
