@@ -226,7 +226,7 @@ void CheckpointStore::save(const Executor &executor, const CheckpointInfo &info)
                    {"data", info.dataFingerprint},
                    {"files", {{kModelFile, model}, {kOptimizerFile, optimizer}}}};
   manifest["blake3"] = manifestChecksum(manifest);
-  std::string text = manifest.dump(2) + "\n";
+  std::string text = manifest.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   SyncedFile file(dir.file("manifest.json"));
   file.write(text.data(), text.size());
   file.finish();

@@ -17,7 +17,7 @@ using json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr int kSchema = 1;
+constexpr int kSchema = 2;
 constexpr size_t kManifestLimit = 1 << 20;
 constexpr size_t kTextLimit = size_t(256) << 20;
 
@@ -280,14 +280,8 @@ ModelIdentity modelIdentity(const Module &m) {
     // Only a table of positions has the length of the context; other models may go on with another one.
     if (key == std::string_view("block_size") && !m.state("wpe.weight"))
       continue;
-    if (const Attr *a = m.attrs.find(key)) {
-      if (const int64_t *n = std::get_if<int64_t>(a))
-        r.keys[key] = fmt::format("{}", *n);
-      else if (const bool *b = std::get_if<bool>(a))
-        r.keys[key] = *b ? "true" : "false";
-      else if (const std::string *s = std::get_if<std::string>(a))
-        r.keys[key] = json(*s).dump(-1, ' ', true, json::error_handler_t::replace);
-    }
+    if (const Attr *a = m.attrs.find(key))
+      r.keys[key] = textOf(*a);
   }
   return r;
 }

@@ -122,7 +122,7 @@ TEST_F(PlanTest, ForgedManifestsAreRefused) {
   const int damaged = int(ErrorCode::PlanDamaged);
   forge([](json &) {});
   EXPECT_EQ(load(), 0);
-  forge([](json &j) { j["schema"] = 2; });
+  forge([](json &j) { j["schema"] = 1; });
   EXPECT_EQ(load(), int(ErrorCode::NotBuiltYet));
   forge([](json &j) { j["target"]["name"] = "cuda:sm_90a"; });
   EXPECT_EQ(load(), int(ErrorCode::NotBuiltYet));
@@ -140,7 +140,7 @@ TEST_F(PlanTest, ForgedManifestsAreRefused) {
   EXPECT_EQ(load(), damaged);
   forge([](json &j) {
     j = json::array({1});
-    j = json{{"schema", 1}};
+    j = json{{"schema", 2}};
   });
   EXPECT_EQ(load(), damaged);
   writeFile(dir / "plan/manifest.json", std::string(2 << 20, ' '));
