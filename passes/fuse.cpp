@@ -285,10 +285,6 @@ private:
     return true;
   }
 
-  static bool isBias(const Op &op) {
-    return op.is(OpKind::add) && llvm::any_of(op.operands(), [](const Value *v) { return v->type.rank() == 1; });
-  }
-
   bool mayGrow(const Unit *u, const Unit *other) {
     const Op &op = *other->anchor;
     if (!other->kind || op.is(OpKind::adamw) || u->anchor->is(OpKind::adamw))
@@ -297,7 +293,7 @@ private:
     bool fits = is(u, "matmul") ? pointwise && other->ops.size() == 1 && op.def().fusion == FusionKind::pointwise
                 : is(u, "row")  ? pointwise || is(other, "row")
                                 : pointwise;
-    if (is(u, "matmul") && isBias(op) && !options.values.getBool("bias", true))
+    if (is(u, "matmul") && addsBias(op) && !options.values.getBool("bias", true))
       return false;
     if (!fits || (!domainOf(op).isScalar() && int64_t(u->ops.size() + other->ops.size()) > maxOps))
       return false;
@@ -504,6 +500,10 @@ bool fuse(Module &m, const PassOptions &options) {
     changed = true;
   }
   return changed;
+}
+
+bool addsBias(const Op &op) {
+  return op.is(OpKind::add) && llvm::any_of(op.operands(), [](const Value *v) { return v->type.rank() == 1; });
 }
 
 llvm::DenseMap<const Op *, int> fusionGroups(Module &m, Function &f) {

@@ -10,4 +10,7 @@ namespace gptc {
 /// Ops of one group have equal numbers; ops that run no code have none. The function stays as it is.
 llvm::DenseMap<const Op *, int> fusionGroups(Module &m, Function &f);
 
+/// Whether `op` adds a vector to each row: what the option `bias` of fuse decides about, beside sums of its gradient.
+bool addsBias(const Op &op);
+
 }  // namespace gptc

@@ -12,6 +12,7 @@
 #include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "ir/words.h"
+#include "passes/analysis/fusion_groups.h"
 #include "passes/analysis/liveness.h"
 
 #include <algorithm>
@@ -94,10 +95,7 @@ private:
 
   void fusion() {
     auto pointwise = [](const Op &op) { return op.def().fusion == FusionKind::pointwise; };
-    auto bias = [](const Op &op) {
-      return op.is(OpKind::reduce_sum) ||
-             (op.is(OpKind::add) && llvm::any_of(op.operands(), [](const Value *v) { return v->type.rank() == 1; }));
-    };
+    auto bias = [](const Op &op) { return op.is(OpKind::reduce_sum) || addsBias(op); };
     struct Kind {
       const char *option, *kind, *what;
       bool (*counts)(const Op &member);  // null: any group of several ops
@@ -179,23 +177,17 @@ private:
 
   void precision() {
     const Module &m = *plan.planned;
-    struct Key {
-      const char *name, *attribute;
-      std::vector<const char *> values;
-    };
-    for (const Key &key :
-         {Key{"compute", "compute", {"fp32", "bf16"}}, Key{"optimizer_state", "optimizer_state", {"fp32", "bf16"}}}) {
-      const std::string chosen = m.attrs.getString(key.attribute, "fp32");
-      auto with = [&](const char *value) { return fromModel({fmt::format("precision.{}={}", key.name, value)}); };
-      auto d =
-          llvm::find_if(*decisions, [&](const Decision &d) { return d.pass == "precision" && d.name == key.name; });
+    for (const char *key : {"compute", "optimizer_state"}) {
+      const std::string chosen = m.attrs.getString(key, "fp32");
+      auto with = [&](const char *value) { return fromModel({fmt::format("precision.{}={}", key, value)}); };
+      auto d = llvm::find_if(*decisions, [&](const Decision &d) { return d.pass == "precision" && d.name == key; });
       if (d == decisions->end()) {
-        decisions->push_back({"precision", key.name, chosen, {}, "", {}});
+        decisions->push_back({"precision", key, chosen, {}, "", {}});
         d = decisions->end() - 1;
       }
       if (chosen != "fp32")
         d->effect = difference(plain, with("fp32"));
-      for (const char *value : key.values)
+      for (const char *value : {"fp32", "bf16"})
         if (chosen != value) {
           Effect e = difference(with(value), plain);
           if (value == llvm::StringRef("fp32"))
