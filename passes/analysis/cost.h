@@ -17,7 +17,7 @@ struct MachineRates {
   double cacheBytes = 0;       // working sets up to this are served by the cache
   double launch = 0;           // seconds to start a kernel on all threads and to wait for the last of them
   // Shares of the peak that kernels reach in practice.
-  double matmul = 0.84;  // contractions, register-tiled
+  double matmul = 0.93;  // contractions, register-tiled
   double attention = 0.52, attentionGrad = 0.42;
   double elementwise = 0.12;   // exponentials, divisions and dependent chains among them
   double scatter = 1.0 / 256;  // rows added one by one, in order
