@@ -1,5 +1,6 @@
 #include "codegen/nvrtc.h"
 
+#include "codegen/cuda_libraries.h"
 #include "codegen/emit_cuda.h"
 #include "ir/diagnostics.h"
 
@@ -7,11 +8,8 @@
 #include "llvm/ADT/StringRef.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <dlfcn.h>
 #include <iterator>
 #include <memory>
-#include <vector>
 
 namespace gptc {
 
@@ -37,16 +35,11 @@ struct Nvrtc::Api {
   Result (*nvrtcGetCUBIN)(Program, char *);
   Result (*nvrtcGetPTXSize)(Program, size_t *);
   Result (*nvrtcGetPTX)(Program, char *);
-  void *library;
 
   /// The name of the first function that the library lacks, or null.
-  const char *bind() {
-    auto one = [&](auto &f, const char *name) {
-      f = reinterpret_cast<std::remove_reference_t<decltype(f)>>(dlsym(library, name));
-      return f != nullptr;
-    };
+  const char *bind(const CudaLibrary &library) {
 #define GPTC_BIND(f)                                                                                                   \
-  if (!one(f, #f))                                                                                                     \
+  if (!library.bind(f, #f))                                                                                            \
     return #f;
     GPTC_BIND(nvrtcVersion)
     GPTC_BIND(nvrtcGetErrorString)
@@ -76,41 +69,17 @@ struct Nvrtc::Api {
 };
 
 const Nvrtc *Nvrtc::load(std::string &why) {
-  std::vector<std::string> places;
-  if (const char *only = std::getenv("GPTC_NVRTC"); only && *only) {
-    places.push_back(only);
+  const CudaLibrary &library = CudaLibrary::find(CudaLibraryId::nvrtc);
+  auto api = std::make_unique<Api>();
+  if (!library) {
+    why = library.why;
+  } else if (const char *missing = api->bind(library)) {
+    why = fmt::format("{} has no function {}", library.path, missing);
   } else {
-    std::vector<std::string> folders = {""};
-    for (const char *variable : {"CUDA_HOME", "CUDA_PATH"})
-      if (const char *home = std::getenv(variable); home && *home)
-        for (const char *sub : {"/lib64/", "/lib/", "/targets/x86_64-linux/lib/"})
-          folders.push_back(home + std::string(sub));
-    folders.push_back("/usr/local/cuda/lib64/");
-    for (const std::string &f : folders)
-      for (const char *name : {"libnvrtc.so.13", "libnvrtc.so"})
-        places.push_back(f + name);
+    auto *found = new Nvrtc;  // for the life of the process
+    found->api = api.release();
+    return found;
   }
-  std::string reason;
-  for (const std::string &place : places) {
-    void *library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-      reason = reason.empty() ? dlerror() : reason;
-      continue;
-    }
-    auto api = std::make_unique<Api>();
-    api->library = library;
-    auto found = std::unique_ptr<Nvrtc>(new Nvrtc);
-    if (const char *missing = api->bind())
-      reason = fmt::format("{} has no function {}", place, missing);
-    else if (api->nvrtcVersion(&found->versionMajor, &found->versionMinor) != success || found->versionMajor < 13)
-      reason = fmt::format("{} is NVRTC {}.{}, and 13 is needed", place, found->versionMajor, found->versionMinor);
-    else {
-      found->api = api.release();
-      return found.release();  // for the life of the process
-    }
-    dlclose(library);
-  }
-  why = reason;
   return nullptr;
 }
 
@@ -123,16 +92,11 @@ const Nvrtc *Nvrtc::find(std::string &why) {
 
 const Nvrtc &Nvrtc::get() {
   std::string why;
-  const Nvrtc *found = find(why);
-  if (!found)
-    throw UserError(ErrorCode::TargetUnavailable, fmt::format("NVRTC cannot be loaded: {}", why),
-                    "install the CUDA toolkit 13, or set CUDA_HOME to its folder or GPTC_NVRTC to its libnvrtc.so");
-  return *found;
-}
-
-std::string Nvrtc::path() const {
-  Dl_info info;
-  return dladdr(reinterpret_cast<void *>(api->nvrtcVersion), &info) && info.dli_fname ? info.dli_fname : "";
+  if (const Nvrtc *found = find(why))
+    return *found;
+  const CudaLibrary &library = CudaLibrary::get(CudaLibraryId::nvrtc);  // throws where there is none
+  throw UserError(ErrorCode::TargetUnavailable, fmt::format("NVRTC cannot be loaded: {}", why),
+                  fmt::format("install a newer one than {}", library.version.str()));
 }
 
 /// Spilled bytes and registers, from the assembler's report.

@@ -15,18 +15,13 @@ struct CompiledCuda {
   int64_t spilledBytes = 0;  // stores and loads of registers that did not fit, all kernels together
 };
 
-/// The NVRTC library of this machine: GPTC_NVRTC when that is set; else libnvrtc.so.13 or libnvrtc.so as the loader
-/// finds them, in CUDA_HOME or CUDA_PATH, or in /usr/local/cuda. It must be version 13 or later.
+/// The NVRTC library of this machine, as CudaLibrary finds it.
 class Nvrtc {
 public:
   /// Loaded once. UserError(TargetUnavailable) where there is none.
   static const Nvrtc &get();
   /// The same; null and the reason where there is none.
   static const Nvrtc *find(std::string &why);
-
-  std::string path() const;
-  int major() const { return versionMajor; }
-  int minor() const { return versionMinor; }
 
   /// Text as emitCuda gives it, for `target.cpu`; without contraction, denormals kept, correctly rounded division.
   /// Callable from any thread. InternalError with the log when the text does not compile.
@@ -36,7 +31,6 @@ private:
   struct Api;
   Nvrtc() = default;
   const Api *api = nullptr;
-  int versionMajor = 0, versionMinor = 0;
   static const Nvrtc *load(std::string &why);
 };
 

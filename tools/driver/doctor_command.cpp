@@ -1,6 +1,6 @@
 // gptc doctor: what this machine offers, and what is in the way.
 #include "codegen/codegen.h"
-#include "codegen/nvrtc.h"
+#include "codegen/cuda_libraries.h"
 #include "codegen/object_cache.h"
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
@@ -42,14 +42,17 @@ void cache() {
   row("cache", dir);
 }
 
-/// What CUDA text needs to become code. Its absence is a problem only to who asked for it.
-void nvrtc() {
-  std::string why;
-  if (const Nvrtc *found = Nvrtc::find(why))
-    return row("nvrtc", fmt::format("{}.{}, {}", found->major(), found->minor(), found->path()));
-  if (std::getenv("GPTC_NVRTC"))
-    return problem("nvrtc", why, "set GPTC_NVRTC to the libnvrtc.so of a CUDA toolkit 13, or leave it unset");
-  row("nvrtc", "none; CUDA targets need that of the CUDA toolkit 13 (CUDA_HOME)");
+/// What of CUDA's libraries is here. Their absence is a problem only where one is asked for or unfit.
+void cuda() {
+  for (CudaLibraryId id : allCudaLibraries()) {
+    const CudaLibrary &l = CudaLibrary::find(id);
+    if (l)
+      row(l.name, fmt::format("{}, {}", l.version.str(), l.path));
+    else if (l.unfit)
+      problem(l.name, l.why, l.remedy);
+    else
+      row(l.name, "none: " + l.why);
+  }
 }
 
 void doctor() {
@@ -68,7 +71,7 @@ void doctor() {
   if (!has("fma"))
     problem("cpu", "no fused multiply-add: kernels are many times slower", "use a CPU of 2013 or later");
   cache();
-  nvrtc();
+  cuda();
   if (!problems)
     row("result", "no problem found");
 }
