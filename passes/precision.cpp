@@ -26,6 +26,9 @@
 //   5. Results of low ops take the types that follow; those of matmul stay f32 (attribute `out`), so that what is fused
 //      behind it starts from the exact sum.
 //
+// With `compute` "tf32" nothing changes its type: the tensor cores of NVIDIA's GPUs read f32 and use 10 bits of its
+// mantissa. Ops of class `low` whose operands are f32 get the attribute `tf32`, which allows that.
+//
 // The module attribute `lowered` says that all this has been done. On the joint graph: autodiff has made the backward
 // ops, which are lowered by the same rules, and fuse comes next.
 #include "passes/pass.h"
@@ -309,15 +312,42 @@ void writeCopies(Module &m, Function &f, DType low, Summary &summary) {
   }
 }
 
+// ---- tf32
+// ------------------------------------------------------------------------------------------------------------
+
+/// Number of ops that may round.
+int64_t allowTF32(Function &f) {
+  int64_t n = 0;
+  for (Op &op : f.body)
+    if (op.def().autocast == AutocastClass::low && llvm::all_of(op.def().autocast.lowOperands, [&](unsigned i) {
+          return i >= op.numOperands() || op.operand(i)->type.dtype == DType::f32;
+        })) {
+      op.attrs.set("tf32", true);
+      ++n;
+    }
+  return n;
+}
+
 }  // namespace
 
 bool precision(Module &m, const PassOptions &) {
   const std::string compute = m.attrs.getString("compute", "fp32");
   if (compute == "fp32" || m.attrs.getBool("lowered"))
     return false;
+  if (compute == "tf32") {
+    int64_t n = 0;
+    for (auto &f : m.functions)
+      n += allowTF32(*f);
+    m.attrs.set("lowered", true);
+    record(m, {.pass = "precision",
+               .name = "compute",
+               .choice = compute,
+               .note = fmt::format("{} contractions may round their operands to 10 bits of mantissa", n)});
+    return true;
+  }
   if (compute != "bf16" && compute != "fp16")
     throw UserError(ErrorCode::GirInvalid, fmt::format("the module's attribute compute is {:?}", compute),
-                    "\"fp32\", \"bf16\" and \"fp16\" work");
+                    "\"fp32\", \"bf16\", \"fp16\" and \"tf32\" work");
   const DType low = compute == "bf16" ? DType::bf16 : DType::f16;
   m.attrs.set("lowered", true);
   Summary step;

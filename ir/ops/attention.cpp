@@ -9,6 +9,8 @@
 // for [B,H,T,T]. Backward, as in Dao et al. 2022, with delta_i = do_i . o_i:
 //   dv_j = sum_i m_ij p_ij do_i,   ds_ij = p_ij (m_ij do_i . v_j - delta_i),   dq_i = scale sum_j ds_ij k_j,   dk_j =
 //   scale sum_i ds_ij q_i
+// With `tf32` a kernel may round what is multiplied in these products to 10 bits of mantissa, as NVIDIA's tensor cores
+// take f32; the reference rounds nothing.
 #include "ir/ops/heads.h"
 #include "ir/ops/op_support.h"
 #include "ir/random.h"
@@ -81,7 +83,8 @@ bool expectDropoutOperands(const Op &op, unsigned first, std::string &error) {
 std::vector<AttrSpec> attentionAttrs() {
   return {{AttrSpec::Int, "n_head", true, int64_t(1)}, {AttrSpec::Int, "n_kv_head", false, int64_t(0)},
           {AttrSpec::Bool, "causal", false, true},     {AttrSpec::Bool, "alibi", false, false},
-          {AttrSpec::Float, "p", false, 0.0},          {AttrSpec::Int, "stream", false, int64_t(0)}};
+          {AttrSpec::Float, "p", false, 0.0},          {AttrSpec::Int, "stream", false, int64_t(0)},
+          {AttrSpec::Bool, "tf32", false, false}};
 }
 
 std::vector<Tensor> referenceAttention(const Op &op, std::span<const Tensor *const> in) {

@@ -85,6 +85,8 @@ bool inferMatmul(const Op &op, std::vector<Type> &types, std::string &error) {
   return true;
 }
 
+/// With `tf32` a kernel may round operands of f32 to 10 bits of mantissa, as NVIDIA's tensor cores take them; the
+/// reference rounds nothing.
 std::vector<Tensor> referenceMatmul(const Op &op, std::span<const Tensor *const> in) {
   Product p(op);
   const double *a = in[0]->data.data(), *b = in[1]->data.data();
@@ -189,7 +191,8 @@ OpDef define_matmul() {
                 {AttrSpec::Bool, "tb", false, false},
                 {AttrSpec::Int, "batch", false, int64_t(0)},
                 {AttrSpec::Int, "fold", false, int64_t(0)},
-                {AttrSpec::String, "out", false, std::string()}},
+                {AttrSpec::String, "out", false, std::string()},
+                {AttrSpec::Bool, "tf32", false, false}},
       .results = {"y"},
       .fusion = FusionKind::matmul,
       .autocast = {AutocastClass::low, {0, 1}},

@@ -6,6 +6,7 @@
 #include "llvm/ADT/SmallPtrSet.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace gptc {
 
@@ -16,13 +17,63 @@ KernelCost &KernelCost::operator+=(const KernelCost &o) {
   return *this;
 }
 
+namespace {
+
+/// Dense peaks in TFLOP/s with sums in f32, memory in GB/s, L2 in MiB. NVIDIA's data sheets and architecture white
+/// papers.
+struct GpuSheet {
+  llvm::StringRef arch;  // without a letter behind it
+  double fp32, tf32, half, dram, l2;
+};
+constexpr GpuSheet sheets[] = {
+    // by number
+    {"sm_75", 8.1, 8.1, 65, 320, 4},           // T4; bf16 and tf32 came with Ampere, and run as fp32
+    {"sm_80", 19.5, 156, 312, 2039, 40},       // A100 80GB SXM
+    {"sm_86", 35.6, 35.6, 71, 936, 6},         // GeForce RTX 3090
+    {"sm_87", 5.3, 21, 43, 205, 4},            // Jetson AGX Orin
+    {"sm_89", 91.6, 183, 362, 864, 96},        // L40S
+    {"sm_90", 67, 495, 989, 3350, 50},         // H100 SXM
+    {"sm_100", 80, 1125, 2250, 8000, 126},     // B200
+    {"sm_103", 80, 1250, 2500, 8000, 126},     // B300
+    {"sm_110", 8, 125, 250, 273, 32},          // Jetson Thor
+    {"sm_120", 104.8, 104.8, 209.5, 1792, 96}  // GeForce RTX 5090
+};
+
+MachineRates gpuRates(llvm::StringRef arch) {
+  arch = arch.rtrim("af");
+  const GpuSheet *g = sheets;  // that of the architecture, or of the one before it
+  for (const GpuSheet &s : sheets)
+    if (std::tuple(s.arch.size(), s.arch) <= std::tuple(arch.size(), arch))
+      g = &s;
+  MachineRates r;
+  r.fp32 = 1e12 * g->fp32;
+  r.tf32 = 1e12 * g->tf32;
+  r.fp16 = 1e12 * g->half;
+  r.bf16 = arch == "sm_75" ? r.fp32 : r.fp16;
+  r.dram = 0.9e9 * g->dram;
+  r.cache = 2.5 * r.dram;
+  r.cacheBytes = 0.5 * double(1 << 20) * g->l2;
+  r.launch = 1.5e-6;  // within a CUDA graph
+  r.packs = false;
+  // What generated kernels may hope for; not measured yet.
+  r.matmul = 0.7;
+  r.attention = 0.5, r.attentionGrad = 0.4;
+  r.elementwise = 0.25;
+  return r;
+}
+
+}  // namespace
+
 MachineRates ratesOf(const Target &t) {
+  if (t.isCuda())
+    return gpuRates(t.cpu);
   constexpr double clock = 4e9;      // Hz, typical of servers and desktops at full vector load
   constexpr double fmaPerCycle = 2;  // vector FMAs
   MachineRates r;
   r.fp32 = t.threads * clock * fmaPerCycle * 2 * t.lanes(DType::f32);
   // VDPBF16PS does two products per lane where one FMA does one.
   r.bf16 = t.bf16Dot ? 2 * r.fp32 : r.fp32;
+  r.tf32 = r.fp16 = r.fp32;
   // A core streams about 30 GB/s from memory and 55 from the last-level cache, where others are too; memory is shared,
   // and full at about ten cores.
   r.dram = 30e9 * std::min(t.threads, 10u);
@@ -34,21 +85,32 @@ MachineRates ratesOf(const Target &t) {
 
 MachineRates ratesOf(const Target &t, double measuredFp32) {
   MachineRates r = ratesOf(t);
+  if (t.isCuda())
+    return r;
   r.bf16 *= measuredFp32 / r.fp32;
-  r.fp32 = measuredFp32;
+  r.fp32 = r.tf32 = r.fp16 = measuredFp32;
   return r;
+}
+
+/// Of a contraction, by the type of its factors.
+static double productRate(const Op &op, const MachineRates &r) {
+  if (op.attrs.getBool("tf32"))
+    return r.tf32;
+  bool bf16 = true, fp16 = true;
+  for (unsigned i : op.def().autocast.lowOperands) {
+    bf16 &= op.operand(i)->type.dtype == DType::bf16;
+    fp16 &= op.operand(i)->type.dtype == DType::f16;
+  }
+  return op.def().autocast.lowOperands.empty() ? r.fp32 : bf16 ? r.bf16 : fp16 ? r.fp16 : r.fp32;
 }
 
 /// FLOP/s that an op can expect.
 static double rateFor(const Op &op, const MachineRates &r) {
-  bool low = op.numOperands() > 0;  // a contraction of low-precision operands alone runs at their rate
-  for (const Value *v : op.operands())
-    low &= v->type.dtype == DType::bf16;
   switch (op.def().fusion) {
   case FusionKind::matmul:
-    return r.matmul * (low ? r.bf16 : r.fp32);
+    return r.matmul * productRate(op, r);
   case FusionKind::attention:
-    return (op.is(OpKind::attention_grad) ? r.attentionGrad : r.attention) * (low ? r.bf16 : r.fp32);
+    return (op.is(OpKind::attention_grad) ? r.attentionGrad : r.attention) * productRate(op, r);
   case FusionKind::scatter:
     return r.scatter * r.fp32;
   default:
@@ -79,7 +141,7 @@ KernelCost costOf(const Op &op, const MachineRates &rates) {
     c.flops += flops;
     compute += flops / rateFor(inner, rates);
     // A contraction loads and stores its operands once to pack them, and a sum that it continues.
-    if (inner.is(OpKind::matmul))
+    if (rates.packs && inner.is(OpKind::matmul))
       for (const Value *v : inner.operands()) {
         const double bytes = 2 * double(v->type.bytes());
         compute += bytes / (bytes <= rates.cacheBytes ? rates.cache : rates.dram);

@@ -12,10 +12,11 @@ namespace gptc {
 /// What a machine can do. Data: a decision that depends on it depends on nothing else of the machine. All rates are
 /// those of all threads together.
 struct MachineRates {
-  double fp32 = 0, bf16 = 0;   // FLOP/s of fused multiply-adds at best, an FMA counting as two
+  double fp32 = 0, tf32 = 0, bf16 = 0, fp16 = 0;  // FLOP/s at best by type of the factors, an FMA counting as two
   double dram = 0, cache = 0;  // bytes/s of a kernel that streams, from memory and from the last-level cache
   double cacheBytes = 0;       // working sets up to this are served by the cache
   double launch = 0;           // seconds to start a kernel on all threads and to wait for the last of them
+  bool packs = true;           // matmuls copy their operands into panels first
   // Shares of the peak that kernels reach in practice.
   double matmul = 0.93;  // contractions, register-tiled
   double attention = 0.52, attentionGrad = 0.42;
@@ -23,10 +24,11 @@ struct MachineRates {
   double scatter = 1.0 / 256;  // rows added one by one, in order
 };
 
-/// The rates of a target, from cores, vector lanes and a typical clock. They do not depend on a measurement, so that
-/// two compilations make equal plans.
+/// The rates of a target: of a CPU from cores, vector lanes and a typical clock, of a GPU's architecture from the data
+/// sheet of its largest one for training. They do not depend on a measurement, so that two compilations make equal
+/// plans.
 MachineRates ratesOf(const Target &t);
-/// The same with a measured fp32 peak (codegen/peak.h), for forecasts; the other rates of arithmetic follow it.
+/// The same with a measured fp32 peak (codegen/peak.h), for forecasts; the other rates of a CPU's arithmetic follow it.
 MachineRates ratesOf(const Target &t, double measuredFp32);
 
 struct KernelCost {

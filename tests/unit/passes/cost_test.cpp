@@ -1,5 +1,6 @@
 // The cost model: what a kernel moves, and which of arithmetic and memory decides.
 #include "passes/analysis/cost.h"
+#include "ir/diagnostics.h"
 #include "passes/pass.h"
 
 #include <gtest/gtest.h>
@@ -45,6 +46,50 @@ TEST(Cost, ArithmeticDecidesWhereItTakesLonger) {
   EXPECT_DOUBLE_EQ(costOf(*m->functions[0], slow).seconds, c.flops / 1e10 + packing + 1e-6);
   auto sum = fused("func @f(%x: f32[512,512]) -> (f32[512,512]) { %0 = add %x, %x : f32[512,512] return %0 }");
   EXPECT_DOUBLE_EQ(costOf(*sum->functions[0], plain()).seconds, 2.0 * 512 * 512 * 4 / 1e10 + 1e-6);
+}
+
+TEST(Cost, FactorsDecideTheRateOfProducts) {
+  MachineRates r = plain();
+  r.packs = false;
+  r.launch = 0;
+  r.dram = r.cache = 1e30;
+  r.fp32 = 1e12, r.tf32 = 2e12, r.bf16 = 4e12, r.fp16 = 8e12;
+  auto seconds = [&](const char *type, const char *attributes) {
+    return costOf(*fused(fmt::format("func @f(%x: {0}[64,64]) -> ({0}[64,64]) {{\n%0 = matmul %x, %x {1} : {0}[64,64]\n"
+                                     "return %0 }}",
+                                     type, attributes)
+                             .c_str())
+                       ->functions[0],
+                  r)
+        .seconds;
+  };
+  const double fp32 = 2.0 * 64 * 64 * 64 / 1e12;
+  EXPECT_DOUBLE_EQ(seconds("f32", ""), fp32);
+  EXPECT_DOUBLE_EQ(seconds("f32", "{tf32=true}"), fp32 / 2);
+  EXPECT_DOUBLE_EQ(seconds("bf16", ""), fp32 / 4);
+  EXPECT_DOUBLE_EQ(seconds("f16", ""), fp32 / 8);
+  // The statistics that the gradient of attention reads are f32 whatever its factors are.
+  auto m =
+      fused("func @f(%d: bf16[1,64,8], %q: bf16[1,64,24], %o: bf16[1,64,8], %l: f32[1,1,64]) -> (bf16[1,64,24]) {\n"
+            "%0 = attention_grad %d, %q, %o, %l {n_head=1} : bf16[1,64,24]\nreturn %0 }");
+  KernelCost c = costOf(*m->functions[0], r);
+  EXPECT_DOUBLE_EQ(c.seconds, c.flops / r.bf16);
+}
+
+TEST(Cost, GpusHaveTheRatesOfTheirArchitecture) {
+  auto rates = [](const char *arch) {
+    Target t;
+    t.name = std::string("cuda:") + arch;
+    t.cpu = arch;
+    t.warp = 32;
+    return ratesOf(t);
+  };
+  EXPECT_EQ(rates("sm_90a").bf16, rates("sm_90").bf16);
+  EXPECT_GT(rates("sm_90a").bf16, rates("sm_80").bf16);
+  EXPECT_EQ(rates("sm_121a").bf16, rates("sm_120").bf16);  // a relative without a row of its own
+  EXPECT_GT(rates("sm_100").bf16, rates("sm_90").bf16);
+  EXPECT_EQ(rates("sm_75").bf16, rates("sm_75").fp32);
+  EXPECT_FALSE(rates("sm_80").packs);
 }
 
 TEST(Cost, AGatherReadsTheRowsItTakes) {
