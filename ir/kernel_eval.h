@@ -176,6 +176,25 @@ inline float evalDot(float acc, uint32_t a, uint32_t b) {
   return flushed(std::fma(flushed(lowOfPair(a)), flushed(lowOfPair(b)), step));
 }
 
+/// To tf32, which has 10 bits behind the point: to the nearest, ties away from zero.
+inline float roundTF32(float x) {
+  const auto u = std::bit_cast<uint32_t>(x);
+  return (u & 0x7f800000) == 0x7f800000 ? x : std::bit_cast<float>((u + 0x1000) & 0xffffe000);
+}
+/// One step of a tensor core: `acc` and n products, which are exact, added up and rounded once, towards zero. GPUs add
+/// in an order of their own and cut off what lies too far below the largest (Fasi, Higham, Mikaitis, Pranesh 2021,
+/// "Numerical behavior of NVIDIA tensor cores"), so their bits may differ, by at most mmaError.
+inline float evalMma(float acc, const float *a, const float *b, int n) {
+  double sum = acc;
+  for (int k = 0; k < n; ++k)
+    sum += double(a[k]) * b[k];
+  const auto r = float(sum);
+  return std::isfinite(r) && std::fabs(r) > std::fabs(sum) ? std::nextafter(r, 0.0f) : r;
+}
+/// What a step may be away from the exact sum, where `magnitudes` is the sum of the absolute values: each of n + 1
+/// summands loses less than a unit in the last place (2^-23) of the largest, and the result as much.
+inline double mmaError(double magnitudes, int n) { return (n + 2) * 0x1p-23 * magnitudes + 0x1p-126; }
+
 template <typename F> F evalUnaryFloat(UnaryOp op, F a) {
   switch (op) {
   case UnaryOp::neg:

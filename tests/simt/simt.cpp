@@ -5,6 +5,7 @@
 #include "shim/simt_abi.h"
 
 #include <array>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
@@ -44,6 +45,7 @@ struct SimtMemory {
   bool mayWrite, isShared;
   struct Byte {
     Touch writer, reader;
+    bool underWay = false;  // an asynchronous copy will store to it
   };
   std::shared_ptr<std::vector<Byte>> seen;  // one for all that share memory
 };
@@ -55,13 +57,28 @@ constexpr size_t stackBytes = 128 << 10;
 
 enum class Wait : uint8_t { nothing, barrier, shuffle, done };
 
+/// An asynchronous copy under way, and the number of commits of its thread before it.
+struct Copy {
+  SimtMemory *to;
+  int64_t at;
+  const std::byte *from;  // null: zeros only
+  int bytes, valid;
+  int group;
+};
+
 struct Fiber {
   ucontext_t context;
   std::vector<char> stack;
   Wait wait = Wait::nothing;
   int line = 0;
   int parity = 0;  // of shuffles
+  std::vector<Copy> copies;
+  int commits = 0;
 };
+
+constexpr int slotBytes = 32;
+/// What the lanes of a warp show each other.
+using Slots = std::array<std::array<std::byte, slotBytes>, warpSize>;
 
 struct Block {
   int64_t number;
@@ -72,7 +89,7 @@ struct Block {
   std::vector<Fiber> &fibers;
   std::map<std::string, std::unique_ptr<SimtMemory>> shared;
   std::vector<std::vector<std::byte>> memory;
-  std::vector<std::array<std::array<uint64_t, warpSize>, 2>> swapped;  // per warp
+  std::vector<std::array<Slots, 2>> swapped;  // per warp
   gptc::simt::HostModule::Thread kernel;
   SimtMemory *const *params;
   std::string failure;
@@ -93,6 +110,8 @@ void fiberMain() {
   Block &b = *running;
   try {
     b.kernel(b.params);
+    if (!b.fibers[b.current].copies.empty())
+      fail("ends while copies to {} are under way", b.fibers[b.current].copies[0].to->name);
   } catch (const Failure &f) {
     b.failure = fmt::format("thread {} of block {}: {}", b.current, b.number, f.what);
   }
@@ -112,6 +131,8 @@ void touch(SimtMemory &m, int64_t at, bool writes) {
   auto ordered = [&](const Touch &t) {
     return t.block == -1 || (t.block == b.number && (t.thread == b.current || t.epoch < b.epoch));
   };
+  if (s.underWay)
+    fail("{} byte {} of {}, where a copy is under way", writes ? "stores to" : "reads", at, m.name);
   if (m.isShared && !writes && s.writer.block == -1)
     fail("reads byte {} of shared {}, to which nobody has stored", at, m.name);
   if (!ordered(s.writer))
@@ -130,6 +151,29 @@ void touch(SimtMemory &m, int64_t at, bool writes) {
   }
 }
 
+void access(SimtMemory &m, int64_t offset, int64_t bytes, bool writes) {
+  if (offset < 0 || offset + bytes > m.bytes)
+    fail("{} bytes {} to {} of {}, which has {}", writes ? "stores to" : "reads", offset, offset + bytes - 1, m.name,
+         m.bytes);
+  if (writes && !m.mayWrite)
+    fail("stores to {}, which is only read", m.name);
+  for (int64_t i = 0; i < bytes; ++i)
+    touch(m, offset + i, writes);
+}
+
+/// Shows the other lanes of the warp some bytes and returns theirs, when all have come to this line.
+const Slots &meet(const void *mine, int bytes, int line) {
+  Block &b = *running;
+  const int thread = b.current;
+  Fiber &f = b.fibers[thread];
+  // Lanes may be at the next meeting while others still read what this one has shown, but not at the one after.
+  Slots &slots = b.swapped[thread / warpSize][f.parity];
+  f.parity ^= 1;
+  std::memcpy(&slots[thread % warpSize], mine, bytes);
+  b.pause(Wait::shuffle, line);
+  return slots;
+}
+
 /// Lets every thread run until it waits; releases those whose companions are all there.
 void runBlock(Block &b, bool backwards) {
   running = &b;
@@ -137,6 +181,8 @@ void runBlock(Block &b, bool backwards) {
     Fiber &f = b.fibers[t];
     f.wait = Wait::nothing;
     f.parity = 0;
+    f.copies.clear();
+    f.commits = 0;
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = f.stack.data();
     f.context.uc_stack.ss_size = f.stack.size();
@@ -194,27 +240,84 @@ int simtThread() { return running->current; }
 void simtBarrier(int line) { running->pause(Wait::barrier, line); }
 
 void simtShuffleXor(void *value, int bytes, int mask, int line) {
-  Block &b = *running;
-  const int thread = b.current, warp = thread / warpSize;
-  Fiber &f = b.fibers[thread];
-  // Lanes may be at the next shuffle while others still read this one's values, but not at the one after.
-  auto &slots = b.swapped[warp][f.parity];
-  f.parity ^= 1;
-  std::memcpy(&slots[thread % warpSize], value, bytes);
-  b.pause(Wait::shuffle, line);
-  std::memcpy(value, &slots[(thread % warpSize) ^ mask], bytes);
+  const Slots &slots = meet(value, bytes, line);
+  std::memcpy(value, &slots[(running->current % warpSize) ^ mask], bytes);
+}
+void simtGather(const void *mine, int bytes, void *all, int line) {
+  const Slots &slots = meet(mine, bytes, line);
+  for (int l = 0; l < warpSize; ++l)
+    std::memcpy(static_cast<std::byte *>(all) + l * bytes, &slots[l], bytes);
+}
+
+void simtMma(int kind, float *c, const unsigned *a, const unsigned *b, int line) {
+  struct Operands {
+    unsigned a[4], b[2];
+  } mine{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+  const Slots &slots = meet(&mine, sizeof mine, line);
+  const int lane = running->current % warpSize, steps = kind == simtMmaTF32 ? 8 : 16;
+  // Rows of a and columns of b, by the fragments of the PTX ISA: element (row, k) of a is with the lane of group
+  // row % 8, in the register for the upper or lower half of the rows and of k.
+  auto element = [&](const unsigned *registers, int k, int perHalf) {
+    if (kind == simtMmaTF32)
+      return std::bit_cast<float>(registers[k / 4 * perHalf] & 0xffffe000);
+    const auto bits = uint16_t(registers[k / 8 * perHalf] >> k % 2 * 16);
+    return kind == simtMmaBF16 ? gptc::kir::floatOfBF16(bits) : gptc::kir::floatOfF16(bits);
+  };
+  float rows[2][16], columns[2][16];
+  for (int k = 0; k < steps; ++k) {
+    const int member = kind == simtMmaTF32 ? k % 4 : k % 8 / 2;
+    for (int half = 0; half < 2; ++half) {
+      Operands row, column;
+      std::memcpy(&row, &slots[lane / 4 * 4 + member], sizeof row);
+      std::memcpy(&column, &slots[(lane % 4 * 2 + half) * 4 + member], sizeof column);
+      rows[half][k] = element(row.a + half, k, 2);
+      columns[half][k] = element(column.b, k, 1);
+    }
+  }
+  for (int i = 0; i < 4; ++i)
+    c[i] = gptc::kir::evalMma(c[i], rows[i / 2], columns[i % 2], steps);
+}
+
+void simtAsyncCopy(SimtMemory *to, long long at, SimtMemory *from, long long offset, int bytes, int valid) {
+  if (valid < 0 || valid > bytes)
+    fail("a copy of {} bytes, {} of them valid", bytes, valid);
+  if (offset % bytes)
+    fail("a copy of {} bytes from byte {} of {} is not aligned", bytes, offset, from->name);
+  const std::byte *source = nullptr;
+  if (valid) {
+    access(*from, offset, valid, false);
+    source = from->data + offset;
+  }
+  if (at % bytes)
+    fail("a copy of {} bytes to byte {} of {} is not aligned", bytes, at, to->name);
+  access(*to, at, bytes, true);
+  std::memset(to->data + at, 0xff, bytes);
+  for (int i = 0; i < bytes; ++i)
+    (*to->seen)[at + i].underWay = true;
+  Fiber &f = running->fibers[running->current];
+  f.copies.push_back({to, at, source, bytes, valid, f.commits});
+}
+void simtAsyncCommit() { ++running->fibers[running->current].commits; }
+void simtAsyncWait(int groups) {
+  Fiber &f = running->fibers[running->current];
+  std::erase_if(f.copies, [&](const Copy &c) {
+    if (c.group >= f.commits - groups)
+      return false;
+    std::memset(c.to->data + c.at, 0, c.bytes);
+    if (c.valid)
+      std::memcpy(c.to->data + c.at, c.from, c.valid);
+    for (int i = 0; i < c.bytes; ++i) {
+      (*c.to->seen)[c.at + i].underWay = false;
+      touch(*c.to, c.at + i, true);
+    }
+    return true;
+  });
 }
 
 void *simtAccess(SimtMemory *m, long long offset, long long bytes, int writes) {
-  if (offset < 0 || offset + bytes > m->bytes)
-    fail("{} bytes {} to {} of {}, which has {}", writes ? "stores to" : "reads", offset, offset + bytes - 1, m->name,
-         m->bytes);
   if (offset % std::min<long long>(bytes, 16))
     fail("an access of {} bytes at byte {} of {} is not aligned", bytes, offset, m->name);
-  if (writes && !m->mayWrite)
-    fail("stores to {}, which is only read", m->name);
-  for (long long i = 0; i < bytes; ++i)
-    touch(*m, offset + i, writes);
+  access(*m, offset, bytes, writes);
   return m->data + offset;
 }
 
@@ -230,6 +333,11 @@ SimtMemory *simtShared(const char *name, long long bytes) {
 }
 
 void simtFail(const char *what) { fail("{}", what); }
+unsigned short simtBitsOfBF16(float v) {  // denormals stay
+  const auto u = std::bit_cast<uint32_t>(v);
+  return (unsigned short)(v != v ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+unsigned simtRoundTF32(float v) { return std::bit_cast<unsigned>(gptc::kir::roundTF32(v)); }
 unsigned short simtBitsOfF16(float v) { return gptc::kir::bitsOfF16(gptc::kir::roundF16(v)); }
 float simtFloatOfF16(unsigned short v) { return gptc::kir::floatOfF16(v); }
 

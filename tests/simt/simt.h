@@ -5,8 +5,10 @@
 //     one block with no barrier between. For each byte the last writer and the readers since are known, with the number
 //     of barriers that their block had passed;
 //   - shared memory that is read before the block has stored to it (it is also filled with NaN);
-//   - threads that wait for others which never come: a barrier or shuffle that not all reach, or not at the same line.
-// A shuffle orders nothing.
+//   - threads that wait for others which never come: a barrier, shuffle or warp's operation that not all reach, or not
+//     at the same line. Those of warps order nothing;
+//   - accesses to bytes to which an asynchronous copy is under way: it stores when its thread has waited for it, and no
+//     earlier.
 #pragma once
 
 #include <cstdint>

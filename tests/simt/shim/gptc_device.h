@@ -13,12 +13,22 @@
 #define GPTC_FUNCTION [[maybe_unused]] static inline
 #define GPTC_METHOD inline
 #define GPTC_SHARED(type, name, size) const Shared<type> name(#name, size)
+#define GPTC_DYNAMIC_SHARED(type, name, size, offset) const Shared<type> name(#name, size)
 #define GPTC_PRIVATE(type, name, size) Private<type, size> name(#name)
 
 template <class T> struct Global { SimtMemory *memory; };
 template <class T> struct Shared {
   SimtMemory *memory;
+  long long first = 0;  // byte
   Shared(const char *name, long long n) : memory(simtShared(name, n * (long long)sizeof(T))) {}
+  Shared(SimtMemory *memory, long long first) : memory(memory), first(first) {}
+  long long at(long long i) const { return first + i * (long long)sizeof(T); }
+};
+struct bf16 {
+  unsigned short bits;
+};
+struct f16 {
+  unsigned short bits;
 };
 /// A thread's own array: what is read was stored before.
 template <class T, int N> struct Private {
@@ -80,16 +90,14 @@ template <class V> GPTC_FUNCTION void writeBytes(SimtMemory *m, long long at, co
 template <class T> GPTC_FUNCTION std::remove_const_t<T> readRaw(const Global<T> &p, long long i) {
   return readBytes<std::remove_const_t<T>>(p.memory, i * (long long)sizeof(T));
 }
-template <class T> GPTC_FUNCTION T readRaw(const Shared<T> &p, long long i) {
-  return readBytes<T>(p.memory, i * (long long)sizeof(T));
-}
+template <class T> GPTC_FUNCTION T readRaw(const Shared<T> &p, long long i) { return readBytes<T>(p.memory, p.at(i)); }
 template <class T, int N> GPTC_FUNCTION T readRaw(Private<T, N> &p, long long i) { return p.at(i, false); }
 template <class T> GPTC_FUNCTION void writeRaw(const Global<T> &p, long long i, T v) {
   static_assert(!std::is_const_v<T>);
   writeBytes(p.memory, i * (long long)sizeof(T), v);
 }
 template <class T> GPTC_FUNCTION void writeRaw(const Shared<T> &p, long long i, T v) {
-  writeBytes(p.memory, i * (long long)sizeof(T), v);
+  writeBytes(p.memory, p.at(i), v);
 }
 template <class T, int N> GPTC_FUNCTION void writeRaw(Private<T, N> &p, long long i, T v) { p.at(i, true) = v; }
 template <class V, class T> GPTC_FUNCTION V readPack(const Global<T> &p, long long i) {
@@ -98,8 +106,75 @@ template <class V, class T> GPTC_FUNCTION V readPack(const Global<T> &p, long lo
 template <class V, class T> GPTC_FUNCTION void writePack(const Global<T> &p, long long i, const V &v) {
   writeBytes(p.memory, i * (long long)sizeof(T), v);
 }
+template <class V, class T> GPTC_FUNCTION V readPack(const Shared<T> &p, long long i) {
+  return readBytes<V>(p.memory, p.at(i));
+}
+template <class V, class T> GPTC_FUNCTION void writePack(const Shared<T> &p, long long i, const V &v) {
+  writeBytes(p.memory, p.at(i), v);
+}
+
+// Asynchronous copies and tensor cores.
+template <class T> using SharedView = Shared<T>;
+template <class T, class S> GPTC_FUNCTION SharedView<T> sharedView(const Shared<S> &buffer, int byte) {
+  return {buffer.memory, buffer.first + byte};
+}
+template <int BYTES, class T, class S>
+GPTC_FUNCTION void asyncCopy(const Shared<T> &to, long long i, const Global<S> &from, long long j, int valid) {
+  static_assert((BYTES == 4 || BYTES == 8 || BYTES == 16) && sizeof(S) == sizeof(T));
+  simtAsyncCopy(to.memory, to.at(i), from.memory, j * (long long)sizeof(T), BYTES, valid);
+}
+GPTC_FUNCTION void asyncCommit() { simtAsyncCommit(); }
+template <int N> GPTC_FUNCTION void asyncWait() { simtAsyncWait(N); }
+
+struct MatrixRow {
+  unsigned words[4];
+};
+/// Every lane's row of 16 bytes, by lane.
+template <class T> GPTC_FUNCTION void gatherRows(MatrixRow (&rows)[32], const Shared<T> &p, long long i, int line) {
+  const MatrixRow mine = readBytes<MatrixRow>(p.memory, p.at(i));
+  simtGather(&mine, sizeof mine, rows, line);
+}
+template <class T>
+GPTC_FUNCTION void loadMatrices(unsigned (&r)[4], const Shared<T> &p, long long i, int line = __builtin_LINE()) {
+  MatrixRow rows[32];
+  gatherRows(rows, p, i, line);
+  const int lane = simtThread() % 32;
+  for (int m = 0; m < 4; ++m)
+    r[m] = rows[8 * m + lane / 4].words[lane % 4];
+}
+template <class T>
+GPTC_FUNCTION void loadMatricesTransposed(unsigned (&r)[4], const Shared<T> &p, long long i,
+                                          int line = __builtin_LINE()) {
+  static_assert(sizeof(T) == 2);
+  MatrixRow rows[32];
+  gatherRows(rows, p, i, line);
+  const int lane = simtThread() % 32, column = lane / 4;
+  auto element = [&](int row) { return rows[row].words[column / 2] >> column % 2 * 16 & 0xffffu; };
+  for (int m = 0; m < 4; ++m)
+    r[m] = element(8 * m + lane % 4 * 2) | element(8 * m + lane % 4 * 2 + 1) << 16;
+}
+GPTC_FUNCTION void mma(bf16, float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                       int line = __builtin_LINE()) {
+  simtMma(simtMmaBF16, c, a, b, line);
+}
+GPTC_FUNCTION void mma(f16, float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                       int line = __builtin_LINE()) {
+  simtMma(simtMmaF16, c, a, b, line);
+}
+GPTC_FUNCTION void mma(float, float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                       int line = __builtin_LINE()) {
+  simtMma(simtMmaTF32, c, a, b, line);
+}
+GPTC_FUNCTION unsigned roundTF32(float v) { return simtRoundTF32(v); }
+GPTC_FUNCTION unsigned packPair(bf16, float low, float high) {
+  return simtBitsOfBF16(low) | (unsigned)simtBitsOfBF16(high) << 16;
+}
+GPTC_FUNCTION unsigned packPair(f16, float low, float high) {
+  return simtBitsOfF16(low) | (unsigned)simtBitsOfF16(high) << 16;
+}
 
 template <class T> struct ElementOf;
+template <class T> struct ElementOf<Shared<T>> { typedef T type; };
 template <class T> struct ElementOf<Global<T>> { typedef std::remove_const_t<T> type; };
 template <class T> struct ElementOf<const Shared<T>> { typedef T type; };
 template <class T, int N> struct ElementOf<Private<T, N>> { typedef T type; };
