@@ -107,6 +107,10 @@ kir::Stmt foldRow(const char *name, DType dtype, kir::BinaryOp op, double start,
                   const std::function<Body(const kir::Expr &j, const Fold &fold)> &element,
                   const std::function<Body(const kir::Expr &result)> &body);
 
+/// attention_cached as grids: its default schedule; and its phases, with the workspaces that they need.
+Schedule cachedOnCuda(const Op &op);
+std::vector<kir::Buffer> cachedOnCuda(GroupEval &group, const Op &op, const Schedule &s, Body &body);
+
 /// body(first column, tile) for each panel of `columns` columns: full ones in a loop, then a narrower one when needed.
 Body forPanels(const Tile &tile, int64_t columns,
                const std::function<Body(const kir::Expr &col0, const Tile &tile)> &body);

@@ -137,9 +137,10 @@ private:
 
 bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention_cached); }
 
-Schedule defaults(const Op &, const Target &) {
+Schedule defaults(const Op &fused, const Target &target) {
+  if (target.isCuda())
+    return cachedOnCuda(*onlyOp(fused, OpKind::attention_cached));
   Schedule s;
-  s.recipe = "attention_cached";
   s.vec = rowLanes;
   return s;
 }
@@ -150,15 +151,21 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
   GroupEval group(fused, compute);
   LoweredGroup out;
   out.kernel.name = group.kernelName();
-  out.kernel.params = group.params();
-  out.kernel.body = Cached(group, *op, s).body();
+  std::vector<Buffer> workspaces;
+  if (s.threads)
+    workspaces = cachedOnCuda(group, *op, s, out.kernel.body);
+  else
+    out.kernel.body = Cached(group, *op, s).body();
+  out.kernel.params = group.params(workspaces);
+  for (const Buffer &w : workspaces)
+    out.workspaceBytes.push_back(w->size * sizeOf(w->dtype));
   return out;
 }
 
 }  // namespace
 
 const Recipe &attention_cachedRecipe() {
-  static const Recipe recipe{"attention_cached", matches, defaults, build};
+  static const Recipe recipe{"attention_cached", matches, defaults, build, /*cuda=*/true};
   return recipe;
 }
 

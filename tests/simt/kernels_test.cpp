@@ -1,7 +1,7 @@
 // Emitted CUDA text on the host, for every op by itself, for random groups, and for all groups of a small GPT's
 // training step: no race and no access out of bounds, whatever order threads and blocks run in; within the error bound
-// of the kernel's own operations; and the same bits as the interpreter and as the machine code of the CPU, whose sums
-// have the same order.
+// of the kernel's own operations; and the same bits as the interpreter and, but for attention, as the machine code of
+// the CPU, whose sums have the same order.
 #include "pipeline.h"
 #include "simt.h"
 
@@ -36,12 +36,14 @@ struct Case {
   kir::Kernel gpu, cpu;
   std::vector<std::vector<double>> content;            // of the parameters before
   std::vector<std::pair<unsigned, unsigned>> inPlace;  // (result, operand)
+  bool sameOrder = true;                               // sums have the order of the CPU's kernel
 };
 
 Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> schedule = {}) {
   static const Target cuda = cudaTarget("cuda:sm_90a"), host = hostTarget(1);
   Case c{std::move(g), std::move(operands)};
   const Op &fused = *c.g.fused;
+  c.sameOrder = fused.attrs.getString("kind") != "attention_cached";
   LoweredGroup low = lowerGroup(fused, schedule ? *schedule : defaultSchedule(fused, cuda), cuda);
   c.gpu = std::move(low.kernel);
   c.cpu = lowerGroup(fused, defaultSchedule(fused, host), host).kernel;
@@ -154,7 +156,8 @@ void check(const std::vector<Case> &cases) {
 
     other = withWorkspaces(c, c.cpu);
     runKernel(c.cpu, code[n], other);
-    expectSameBits(c, forwards, other, "CPU");
+    if (c.sameOrder)
+      expectSameBits(c, forwards, other, "CPU");
 
     std::vector<std::vector<kir::Bounded>> bounds = withoutErrors(withWorkspaces(c, c.gpu));
     bool bounded = true;
@@ -185,7 +188,7 @@ void check(const std::vector<Case> &cases) {
   }
   testing::Test::RecordProperty("cases", int(cases.size()));
   testing::Test::RecordProperty("kernels", int(emitted.size()));
-  EXPECT_GT(exact, 0u);
+  EXPECT_TRUE(exact > 0u || !cases[0].sameOrder);
   EXPECT_LE(unbounded, cases.size() / 10);
   EXPECT_GT(judged, 99 * unjudged) << unjudged << " elements without a bound";
 }
@@ -213,6 +216,35 @@ TEST(CudaText, EveryOp) {
       }
   }
   EXPECT_GT(cases.size(), 100u);
+  check(cases);
+}
+
+// More rows than threads, narrow storage, heads that no vector divides, and scores that shared memory cannot hold.
+TEST(CudaText, AttentionWithCache) {
+  std::vector<Case> cases;
+  struct Shape {
+    const char *type;
+    int64_t tokens, rows, heads, keyHeads, size, pos;
+    bool alibi;
+  };
+  for (const Shape &n : {Shape{"bf16", 1, 700, 2, 1, 64, 650, false}, Shape{"f16", 3, 300, 2, 2, 24, 290, true},
+                         Shape{"f32", 2, 270, 3, 1, 7, 1, true}, Shape{"f32", 1, 12000, 1, 1, 4, 600, false}}) {
+    Group g =
+        group("attention_cached",
+              fmt::format("%x: {0}[1,{1},{2}]; %k: {0}[{3},{4},{5}]; %v: {0}[{3},{4},{5}]; %p: i64[]", n.type, n.tokens,
+                          (n.heads + 2 * n.keyHeads) * n.size, n.keyHeads, n.rows, n.size),
+              fmt::format("%o, %k2, %v2 = attention_cached %x, %k, %v, %p {{n_head={}, n_kv_head={}, alibi={}}} : "
+                          "{}[1,{},{}], {}[{},{},{}], {}[{},{},{}]\nyield %o, %k2, %v2",
+                          n.heads, n.keyHeads, n.alibi, n.type, n.tokens, n.heads * n.size, n.type, n.keyHeads, n.rows,
+                          n.size, n.type, n.keyHeads, n.rows, n.size));
+    std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()));
+    for (Tensor &t : operands)
+      for (double &v : t.data)
+        v = roundTo(t.type.dtype, v);
+    operands[3].data[0] = double(n.pos);
+    cases.push_back(makeCase(std::move(g), std::move(operands)));
+  }
+  EXPECT_EQ(cases.back().gpu.params.size(), 8u) << "no workspace for scores";
   check(cases);
 }
 
