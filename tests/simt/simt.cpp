@@ -1,23 +1,15 @@
 #include "simt.h"
 
-#include "codegen/emit_cuda.h"
 #include "ir/kernel_eval.h"
 #include "shim/simt_abi.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <bit>
-#include <cstdlib>
 #include <cstring>
-#include <dlfcn.h>
-#include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
-#include <stdexcept>
 #include <ucontext.h>
-#include <unistd.h>
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -47,7 +39,7 @@ struct SimtMemory {
     Touch writer, reader;
     bool underWay = false;  // an asynchronous copy will store to it
   };
-  std::shared_ptr<std::vector<Byte>> seen;  // one for all that share memory
+  std::shared_ptr<std::vector<Byte>> seen;  // one for all that share memory; null: not watched
 };
 
 namespace {
@@ -126,6 +118,8 @@ std::string describe(const Touch &t) {
 }
 
 void touch(SimtMemory &m, int64_t at, bool writes) {
+  if (!m.seen)
+    return;
   Block &b = *running;
   SimtMemory::Byte &s = (*m.seen)[at];
   auto ordered = [&](const Touch &t) {
@@ -351,10 +345,14 @@ std::string launch(HostModule::Thread kernel, const std::vector<Param> &params, 
   std::vector<SimtMemory *> pointers;
   std::map<void *, std::shared_ptr<std::vector<SimtMemory::Byte>>> seen;
   for (const Param &p : params) {
-    auto &s = seen[p.data];
-    if (!s)
-      s = std::make_shared<std::vector<SimtMemory::Byte>>();
-    s->resize(std::max<size_t>(s->size(), p.bytes));
+    std::shared_ptr<std::vector<SimtMemory::Byte>> s;
+    if (p.watched) {
+      auto &known = seen[p.data];
+      if (!known)
+        known = std::make_shared<std::vector<SimtMemory::Byte>>();
+      known->resize(std::max<size_t>(known->size(), p.bytes));
+      s = known;
+    }
     memory.push_back(std::make_unique<SimtMemory>(
         SimtMemory{p.name, static_cast<std::byte *>(p.data), p.bytes, p.written, false, s}));
     pointers.push_back(memory.back().get());
@@ -375,59 +373,6 @@ std::string launch(HostModule::Thread kernel, const std::vector<Param> &params, 
       return b.failure;
   }
   return "";
-}
-
-// ---- compiling ------------------------------------------------------------------------------------------------------
-
-static std::string compiler() {
-  const char *cxx = std::getenv("CXX");
-  return cxx && *cxx ? cxx : "c++";
-}
-
-bool HostModule::possible() {
-  static const bool found = std::system((compiler() + " --version > /dev/null 2>&1").c_str()) == 0;
-  return found;
-}
-
-HostModule::HostModule(const std::string &text, const std::vector<std::string> &kernels) {
-  std::string pattern = (fs::temp_directory_path() / "gptc-simt-XXXXXX").string();
-  if (!mkdtemp(pattern.data()))
-    throw std::runtime_error("no folder for temporary files");
-  folder = pattern;
-  std::ofstream(folder + "/gptc_common.h") << cudaDeviceCommon();
-  std::ofstream source(folder + "/kernels.cpp");
-  source << text << "\n";
-  for (const std::string &k : kernels)
-    source << "GPTC_HOST_ENTRY(" << k << ")\n";
-  source.close();
-  // Not optimised: most of the time goes into compiling. No function of the C library is computed by the compiler,
-  // whose results may differ from it in the last place.
-  const std::string command =
-      compiler() + " -std=c++20 -O0 -w -fPIC -shared -ffp-contract=off -fno-builtin -fno-strict-aliasing -I" + folder +
-      " -I" GPTC_SOURCE_DIR "/tests/simt/shim -o " + folder + "/kernels.so " + folder + "/kernels.cpp > " + folder +
-      "/log 2>&1";
-  if (std::system(command.c_str()) != 0) {
-    std::ostringstream log;
-    log << std::ifstream(folder + "/log").rdbuf();
-    throw std::runtime_error("the text does not compile:\n" + log.str().substr(0, 4000));
-  }
-  library = dlopen((folder + "/kernels.so").c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library)
-    throw std::runtime_error(dlerror());
-}
-
-HostModule::~HostModule() {
-  if (library)
-    dlclose(library);
-  std::error_code ignored;
-  fs::remove_all(folder, ignored);
-}
-
-HostModule::Thread HostModule::find(const std::string &kernel) const {
-  void *f = dlsym(library, (kernel + "_host").c_str());
-  if (!f)
-    throw std::runtime_error("no kernel is called " + kernel);
-  return reinterpret_cast<Thread>(f);
 }
 
 }  // namespace gptc::simt

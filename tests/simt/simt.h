@@ -41,6 +41,7 @@ struct Param {
   void *data;  // aligned to 16 bytes at least
   int64_t bytes;
   bool written;
+  bool watched = true;  // for races; else only for bounds and alignment
 };
 
 /// Runs the blocks in order, or from the last to the first, threads likewise. Parameters with the same `data` share

@@ -1,0 +1,244 @@
+// The driver's table against the stand-in: what it runs, in which order, and what it refuses. That the stand-in refuses
+// is what makes the tests of whole plans mean something.
+#include "standins.h"
+
+#include "ir/diagnostics.h"
+
+#include <array>
+#include <cstring>
+#include <functional>
+
+namespace gptc::test {
+namespace {
+
+using namespace cuda;
+
+constexpr int kElements = 1024;
+// y = 2 x; and y = y + x, by elements.
+const char *const kText = R"(#include "gptc_device.h"
+GPTC_KERNEL(twice, 128)(Global<const float> x, Global<float> y) {
+  const int i = blockIndex() * 128 + threadIndex();
+  store(y, i, 2.0f * load(x, i));
+}
+GPTC_KERNEL(add, 128)(Global<const float> x, Global<float> y) {
+  const int i = blockIndex() * 128 + threadIndex();
+  store(y, i, load(y, i) + load(x, i));
+}
+)";
+
+class DriverTest : public testing::Test {
+protected:
+  static void SetUpTestSuite() {
+    useStandins();
+    d = &Driver::get();
+    image = Nvrtc::get().compile(kText, cudaTarget("cuda:sm_90a")).cubin;
+  }
+  void SetUp() override {
+    ASSERT_EQ(d->primaryContextRetain(&context, 0), success);
+    ASSERT_EQ(d->contextSetCurrent(context), success);
+    ASSERT_EQ(d->streamCreate(&s, streamNonBlocking), success);
+    ASSERT_EQ(d->streamCreate(&other, streamNonBlocking), success);
+    ASSERT_EQ(d->eventCreate(&e, eventDisableTiming), success);
+    ASSERT_EQ(d->eventCreate(&joined, eventDisableTiming), success);
+    ASSERT_EQ(d->moduleLoadData(&module, image.data()), success);
+    ASSERT_EQ(d->moduleGetFunction(&twice, module, "twice"), success);
+    ASSERT_EQ(d->moduleGetFunction(&add, module, "add"), success);
+    for (DevicePtr *p : {&x, &y, &z})
+      ASSERT_EQ(d->memAlloc(p, kElements * 4), success);
+    void *at = nullptr;
+    ASSERT_EQ(d->memHostAlloc(&at, kElements * 4, 0), success);
+    host = static_cast<float *>(at);
+    for (int i = 0; i < kElements; ++i)
+      host[i] = float(i);
+  }
+  void TearDown() override {
+    EXPECT_EQ(d->streamSynchronize(s), success);
+    EXPECT_EQ(d->streamSynchronize(other), success);
+    for (DevicePtr p : {x, y, z})
+      EXPECT_EQ(d->memFree(p), success);
+    EXPECT_EQ(d->memFreeHost(host), success);
+    EXPECT_EQ(d->moduleUnload(module), success);
+    EXPECT_EQ(d->eventDestroy(e), success);
+    EXPECT_EQ(d->eventDestroy(joined), success);
+    EXPECT_EQ(d->streamDestroy(s), success);
+    EXPECT_EQ(d->streamDestroy(other), success);
+  }
+
+  Result launch(LoadedFunction f, DevicePtr from, DevicePtr to, Stream in, unsigned threads = 128) {
+    void *params[] = {&from, &to};
+    return d->launchKernel(f, kElements / 128, 1, 1, threads, 1, 1, 0, in, params, nullptr);
+  }
+  std::string reason(Result r) { return d->describe(r); }
+
+  static const Driver *d;
+  static std::string image;
+  Context context;
+  Stream s, other;
+  Event e, joined;
+  LoadedModule module;
+  LoadedFunction twice, add;
+  DevicePtr x, y, z;
+  float *host;
+};
+const Driver *DriverTest::d;
+std::string DriverTest::image;
+
+TEST_F(DriverTest, RunsAKernelWhenSomebodyWaits) {
+  ASSERT_EQ(d->copyToDevice(x, host, kElements * 4, s), success);
+  ASSERT_EQ(launch(twice, x, y, s), success);
+  ASSERT_EQ(d->copyToHost(host, y, kElements * 4, s), success);
+  EXPECT_EQ(host[3], 3);  // not yet
+  ASSERT_EQ(d->streamSynchronize(s), success);
+  for (int i = 0; i < kElements; ++i)
+    ASSERT_EQ(host[i], 2.0f * i);
+}
+
+TEST_F(DriverTest, ReadsPinnedMemoryLate) {
+  ASSERT_EQ(d->copyToDevice(x, host, kElements * 4, s), success);
+  host[3] = 50;  // too early for who means 3
+  std::array<float, kElements> back;
+  ASSERT_EQ(d->copyToHost(back.data(), x, kElements * 4, s), success);  // not pinned: waits
+  EXPECT_EQ(back[3], 50);
+}
+
+TEST_F(DriverTest, NewMemoryHoldsNaN) {
+  ASSERT_EQ(d->copyToHost(host, x, kElements * 4, s), success);
+  ASSERT_EQ(d->streamSynchronize(s), success);
+  EXPECT_NE(host[0], host[0]);
+}
+
+// Of two streams that nothing orders either may go first; in 64 tries both happen.
+TEST_F(DriverTest, OrdersStreamsByEventsOnly) {
+  for (bool ordered : {false, true}) {
+    int seen[2] = {0, 0};
+    for (int i = 0; i < 64; ++i) {
+      ASSERT_EQ(d->memsetBytes(x, 0, kElements * 4, s), success);
+      ASSERT_EQ(d->streamSynchronize(s), success);
+      ASSERT_EQ(d->memsetBytes(x, 1, kElements * 4, s), success);
+      ASSERT_EQ(d->eventRecord(e, s), success);
+      if (ordered) {
+        ASSERT_EQ(d->streamWaitEvent(other, e, 0), success);
+      }
+      ASSERT_EQ(d->copyToHost(host, x, kElements * 4, other), success);
+      ASSERT_EQ(d->streamSynchronize(other), success);
+      ++seen[host[0] == 0];
+      ASSERT_EQ(d->streamSynchronize(s), success);
+    }
+    EXPECT_EQ(seen[0] > 0, true);
+    EXPECT_EQ(seen[1] > 0, !ordered);
+  }
+}
+
+TEST_F(DriverTest, CapturesAGraphWithTwoBranches) {
+  Graph graph;
+  GraphExec exec;
+  ASSERT_EQ(d->streamBeginCapture(s, captureGlobal), success);
+  ASSERT_EQ(d->copyToDevice(x, host, kElements * 4, s), success);
+  ASSERT_EQ(d->eventRecord(e, s), success);
+  ASSERT_EQ(d->streamWaitEvent(other, e, 0), success);
+  ASSERT_EQ(launch(twice, x, y, s), success);
+  ASSERT_EQ(launch(twice, x, z, other), success);
+  ASSERT_EQ(d->eventRecord(joined, other), success);
+  ASSERT_EQ(d->streamWaitEvent(s, joined, 0), success);
+  ASSERT_EQ(launch(add, z, y, s), success);
+  ASSERT_EQ(d->copyToHost(host, y, kElements * 4, s), success);
+  ASSERT_EQ(d->streamEndCapture(s, &graph), success);
+  ASSERT_EQ(d->graphInstantiate(&exec, graph, 0), success);
+  ASSERT_EQ(d->graphDestroy(graph), success);
+  EXPECT_EQ(host[3], 3);
+  for (int i = 0; i < 3; ++i)
+    ASSERT_EQ(d->graphLaunch(exec, s), success);
+  ASSERT_EQ(d->streamSynchronize(s), success);
+  EXPECT_EQ(host[3], 3 * 4 * 4 * 4);
+  ASSERT_EQ(d->graphExecDestroy(exec), success);
+  EXPECT_EQ(d->graphLaunch(exec, s), invalidHandle);
+}
+
+TEST_F(DriverTest, RefusesWhatEndsACapture) {
+  Graph graph;
+  DevicePtr p;
+  const std::pair<const char *, std::function<Result()>> calls[] = {
+      {"waiting", [&] { return d->streamSynchronize(s); }},
+      {"memory", [&] { return d->memAlloc(&p, 16); }},
+      {"module", [&] { return d->moduleLoadData(&module, image.data()); }},
+  };
+  for (auto &[what, call] : calls) {
+    ASSERT_EQ(d->streamBeginCapture(s, captureGlobal), success);
+    EXPECT_EQ(call(), captureUnsupported) << what;
+    EXPECT_EQ(d->streamEndCapture(s, &graph), captureInvalidated) << what;
+  }
+  ASSERT_EQ(d->streamBeginCapture(s, captureGlobal), success);
+  float ordinary[4];
+  EXPECT_EQ(d->copyToHost(ordinary, x, 16, s), captureUnsupported);
+  ASSERT_EQ(d->eventRecord(e, s), success);
+  EXPECT_EQ(d->eventSynchronize(e), capturedEvent);
+  EXPECT_EQ(d->streamBeginCapture(s, captureGlobal), invalidValue);
+  EXPECT_EQ(d->streamEndCapture(other, &graph), captureUnmatched);
+  ASSERT_EQ(d->streamWaitEvent(other, e, 0), success);
+  ASSERT_EQ(launch(twice, x, y, other), success);
+  EXPECT_EQ(d->streamEndCapture(s, &graph), captureUnjoined);
+}
+
+TEST_F(DriverTest, RefusesWrongHandles) {
+  EXPECT_EQ(launch(twice, x, y, reinterpret_cast<Stream>(e)), invalidHandle);
+  EXPECT_EQ(launch(reinterpret_cast<LoadedFunction>(s), x, y, s), invalidHandle);
+  EXPECT_EQ(d->eventRecord(e, nullptr), invalidHandle);
+  Stream gone;
+  ASSERT_EQ(d->streamCreate(&gone, streamNonBlocking), success);
+  ASSERT_EQ(d->streamDestroy(gone), success);
+  EXPECT_EQ(launch(twice, x, y, gone), invalidHandle);
+  LoadedFunction none;
+  EXPECT_EQ(d->moduleGetFunction(&none, module, "thrice"), notFound);
+  ASSERT_EQ(d->contextSetCurrent(nullptr), success);
+  EXPECT_EQ(d->streamSynchronize(s), invalidContext);
+  ASSERT_EQ(d->contextSetCurrent(context), success);
+}
+
+TEST_F(DriverTest, RefusesLaunchesBeyondTheLimits) {
+  EXPECT_EQ(launch(twice, x, y, s, 256), launchOutOfResources) << "launch bounds say 128";
+  EXPECT_EQ(launch(twice, x, y, s, 2048), invalidValue);
+  EXPECT_EQ(launch(twice, x, y, s, 0), invalidValue);
+  DevicePtr from = x, to = y;
+  void *params[] = {&from, &to};
+  EXPECT_EQ(d->launchKernel(twice, 1, 1, 1, 128, 1, 1, 64 << 10, s, params, nullptr), invalidValue);
+  ASSERT_EQ(d->functionSetAttribute(twice, functionMaxDynamicShared, 64 << 10), success);
+  EXPECT_EQ(d->launchKernel(twice, 1, 1, 1, 128, 1, 1, 64 << 10, s, params, nullptr), success);
+  EXPECT_EQ(d->functionSetAttribute(twice, functionMaxDynamicShared, 1 << 20), invalidValue);
+}
+
+TEST_F(DriverTest, RefusesMemoryThatIsNotThere) {
+  EXPECT_EQ(d->copyToDevice(x + 4096, host, kElements * 4, s), invalidValue);
+  EXPECT_EQ(d->copyToDevice(x, host, kElements * 4 + 1, s), invalidValue);
+  EXPECT_EQ(d->memFree(x + 16), invalidValue);
+  size_t available = 0, total = 0;
+  ASSERT_EQ(d->memGetInfo(&available, &total), success);
+  DevicePtr p;
+  EXPECT_EQ(d->memAlloc(&p, available + 1), outOfMemory);
+  EXPECT_EQ(d->moduleLoadData(&module, "no image"), invalidImage);
+}
+
+// What a kernel does wrong shows when somebody waits, and stays.
+TEST_F(DriverTest, KeepsTheErrorOfAKernel) {
+  auto fails = [](auto call, const char *why) {
+    EXPECT_EXIT(
+        {
+          const Result r = call();
+          fmt::print(stderr, "{}\n", d->describe(r));
+          std::_Exit(r != success && d->streamSynchronize(nullptr) == r ? 0 : 1);
+        },
+        testing::ExitedWithCode(0), why);
+  };
+  fails([&] { return launch(twice, x + 8, y, s), d->streamSynchronize(s); }, "not aligned to 16");
+  fails([&] { return launch(twice, x, x + (1 << 20), s), d->streamSynchronize(s); }, "is not allocated");
+  fails([&] { return launch(twice, x + 2048, y, s), d->streamSynchronize(s); }, "reads bytes 2048 to 2051");
+  fails(
+      [&] {
+        void *params[] = {&x, &y};
+        d->launchKernel(twice, 9, 1, 1, 128, 1, 1, 0, s, params, nullptr);
+        return d->streamSynchronize(s);
+      },
+      "of parameter 0, which has 4096");
+}
+
+}  // namespace
+}  // namespace gptc::test

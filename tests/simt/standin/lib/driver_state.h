@@ -1,0 +1,257 @@
+// The state of the stand-in driver: handles, memory, what waits to run, and how it is run.
+#pragma once
+
+#include "runtime/cuda/driver.h"
+#include "tests/simt/simt.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace gptc::cuda {
+
+inline int64_t setting(const char *name, int64_t otherwise) {
+  const char *v = std::getenv((std::string("GPTC_STANDIN_") + name).c_str());
+  return v && *v ? std::atoll(v) : otherwise;
+}
+
+/// Something that runs later; "" or why it failed.
+using Action = std::function<std::string()>;
+
+struct Op {
+  Action run;
+  std::vector<std::shared_ptr<Op>> after;
+  bool done = false;
+};
+using OpPtr = std::shared_ptr<Op>;
+
+struct Node {
+  Action run;
+  std::vector<int> after;
+};
+
+struct ContextImpl {
+  int device;
+};
+struct GraphImpl {
+  std::vector<Node> nodes;
+};
+struct GraphExecImpl {
+  std::vector<Node> nodes;
+};
+
+/// What is being captured, by the stream where it began and those that joined.
+struct Capture {
+  std::unique_ptr<GraphImpl> graph = std::make_unique<GraphImpl>();
+  Stream origin;
+  bool invalid = false;
+};
+
+struct StreamImpl {
+  Context context;
+  OpPtr last;
+  std::vector<OpPtr> waits;
+  std::shared_ptr<Capture> capture;
+  std::vector<int> tail;  // of the capture: what the next node comes after
+};
+struct EventImpl {
+  Context context;
+  bool timed;
+  OpPtr op;
+  double ms = 0;
+  std::shared_ptr<Capture> capture;
+  std::vector<int> nodes;
+};
+struct ModuleImpl {
+  Context context;
+  void *library = nullptr;
+  std::map<std::string, int> threads;  // of each kernel at most
+  std::map<std::string, std::unique_ptr<FunctionImpl>> functions;
+};
+struct FunctionImpl {
+  ModuleImpl *module;
+  simt::HostModule::Thread code;
+  std::string name;
+  int threads, dynamicShared = 0;
+  std::vector<bool> written;
+};
+
+struct Allocation {
+  size_t bytes;
+  std::unique_ptr<std::byte, decltype(&std::free)> data{nullptr, std::free};
+  Context context;
+};
+
+constexpr int sharedBytes = 48 << 10, sharedOptin = 227 << 10;
+
+inline std::mutex lock;
+inline bool ready = false;
+inline std::vector<std::unique_ptr<ContextImpl>> contexts;
+inline thread_local Context current = nullptr;
+inline std::map<DevicePtr, Allocation> allocations;
+inline size_t allocated = 0;
+inline DevicePtr nextAddress = 0x200000000000;
+inline std::map<std::byte *, size_t> pinned;
+inline std::set<Stream> streams;
+inline std::set<Event> events;
+inline std::set<LoadedModule> modules;
+inline std::set<LoadedFunction> functions;
+inline std::set<Graph> graphs;
+inline std::set<GraphExec> execs;
+inline std::vector<std::shared_ptr<Capture>> captures;
+inline std::vector<OpPtr> pending;
+inline std::mt19937 chance;
+inline Result sticky = success;
+inline Result lastCode = success;
+inline std::string complaint;
+
+template <typename... A> Result refuse(Result code, fmt::format_string<A...> f, A &&...a) {
+  lastCode = code;
+  complaint = fmt::format(f, std::forward<A>(a)...);
+  return code;
+}
+
+// ---- running --------------------------------------------------------------------------------------------------------
+
+inline size_t choose(size_t n) {
+  const int64_t order = setting("ORDER", 2);
+  return order == 0 ? 0 : order == 1 ? n - 1 : chance() % n;
+}
+
+/// Runs things until this one is done: perhaps more than it needs, never out of order.
+inline Result drive(const OpPtr &target) {
+  while (target && !target->done) {
+    std::vector<size_t> may;
+    for (size_t i = 0; i < pending.size(); ++i)
+      if (std::all_of(pending[i]->after.begin(), pending[i]->after.end(), [](const OpPtr &o) { return o->done; }))
+        may.push_back(i);
+    const size_t at = may[choose(may.size())];
+    OpPtr op = pending[at];
+    pending.erase(pending.begin() + at);
+    if (sticky == success)
+      if (std::string problem = op->run(); !problem.empty())
+        sticky = refuse(problem.find("address") != std::string::npos ? illegalAddress : launchFailed, "{}", problem);
+    op->done = true;
+    op->after.clear();
+    op->run = nullptr;
+  }
+  return sticky;
+}
+inline Result driveAll() {
+  while (!pending.empty())
+    drive(pending.back());
+  return sticky;
+}
+
+/// All nodes, in an order that their edges allow.
+inline std::string runNodes(const std::vector<Node> &nodes) {
+  std::vector<int> missing(nodes.size());
+  std::vector<std::vector<int>> then(nodes.size());
+  std::vector<int> may;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    std::set<int> after(nodes[i].after.begin(), nodes[i].after.end());
+    missing[i] = int(after.size());
+    for (int a : after)
+      then[a].push_back(int(i));
+    if (after.empty())
+      may.push_back(int(i));
+  }
+  while (!may.empty()) {
+    const size_t at = choose(may.size());
+    const int n = may[at];
+    may.erase(may.begin() + at);
+    if (std::string problem = nodes[n].run(); !problem.empty())
+      return problem;
+    for (int t : then[n])
+      if (--missing[t] == 0)
+        may.push_back(t);
+  }
+  return "";
+}
+
+inline Result enqueue(Stream s, Action run) {
+  if (s->capture) {
+    if (s->capture->invalid)
+      return refuse(captureInvalidated, "the capture has become invalid");
+    std::vector<Node> &nodes = s->capture->graph->nodes;
+    nodes.push_back({std::move(run), s->tail});
+    s->tail = {int(nodes.size()) - 1};
+    return success;
+  }
+  auto op = std::make_shared<Op>();
+  op->run = std::move(run);
+  op->after = std::move(s->waits);
+  s->waits.clear();
+  if (s->last)
+    op->after.push_back(s->last);
+  s->last = op;
+  pending.push_back(op);
+  return success;
+}
+
+// ---- what may be asked ----------------------------------------------------------------------------------------------
+
+/// At the beginning of every call that needs a context.
+inline Result enter(const char *what) {
+  if (!ready)
+    return refuse(notInitialized, "{} before cuInit", what);
+  if (sticky != success)
+    return sticky;
+  if (!current)
+    return refuse(invalidContext, "{} without a current context", what);
+  return success;
+}
+/// The same for calls that may not be made while a stream captures: those that would end it.
+inline Result enterUncaptured(const char *what) {
+  if (Result r = enter(what))
+    return r;
+  for (const auto &c : captures)
+    c->invalid = true;
+  return captures.empty() ? success : refuse(captureUnsupported, "{} while a stream captures", what);
+}
+
+template <class T> Result known(const std::set<T> &all, T handle, const char *what) {
+  if (!all.count(handle))
+    return refuse(invalidHandle, "{} is none, or was destroyed", what);
+  if constexpr (requires { handle->context; })
+    if (handle->context != current)
+      return refuse(invalidHandle, "{} belongs to another context", what);
+  return success;
+}
+
+/// The memory from `at` on and the bytes to its end, or null.
+inline std::byte *resolve(DevicePtr at, size_t bytes, size_t *room = nullptr) {
+  auto it = allocations.upper_bound(at);
+  if (it == allocations.begin())
+    return nullptr;
+  const Allocation &a = (--it)->second;
+  const size_t offset = at - it->first;
+  if (offset > a.bytes || bytes > a.bytes - offset)
+    return nullptr;
+  if (room)
+    *room = a.bytes - offset;
+  return a.data.get() + offset;
+}
+
+inline bool isPinned(const void *at, size_t bytes) {
+  auto it = pinned.upper_bound(static_cast<std::byte *>(const_cast<void *>(at)));
+  if (it == pinned.begin())
+    return false;
+  --it;
+  return static_cast<const std::byte *>(at) + bytes <= it->first + it->second;
+}
+
+inline std::string noAddress(DevicePtr at, size_t bytes, const char *what) {
+  return fmt::format("{} of {} bytes at address {:#x}, where nothing is allocated", what, bytes, at);
+}
+
+}  // namespace gptc::cuda
