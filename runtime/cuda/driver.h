@@ -99,20 +99,13 @@ enum CaptureMode : int { captureGlobal = 0, captureThreadLocal = 1 };
   X(graphDestroy, cuGraphDestroy, (Graph graph))                                                                       \
   X(graphExecDestroy, cuGraphExecDestroy, (GraphExec exec))
 
-/// The version that the driver must support, as it counts: 1000 * major + 10 * minor. Code that NVRTC 13 makes is
-/// loaded by drivers of CUDA 13 and later ones.
-constexpr int neededDriver = 13000;
-
 struct Driver {
 #define GPTC_MEMBER(member, symbol, params) Result(*member) params;
   GPTC_DRIVER_FUNCTIONS(GPTC_MEMBER)
 #undef GPTC_MEMBER
-  int version = 0;
 
-  /// GPTC_LIBCUDA when that is set, else libcuda.so.1 as the loader finds it; initialised, once. Null, and the reason,
-  /// where there is none, it is too old, or it sees no GPU.
-  static const Driver *find(std::string &why);
-  /// The same. UserError(TargetUnavailable).
+  /// The library of CudaLibraryId::driver, bound and initialised, once. UserError(TargetUnavailable) where there is
+  /// none, it is too old, or it sees no GPU.
   static const Driver &get();
 
   /// "CUDA_ERROR_INVALID_VALUE (1): invalid argument".

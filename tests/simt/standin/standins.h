@@ -12,9 +12,6 @@
 
 namespace gptc::test {
 
-inline void useStandins() {
-  setenv("GPTC_LIBCUDA", GPTC_STANDINS "/libcuda.so.1", 1);
-  setenv("GPTC_NVRTC", GPTC_STANDINS "/libnvrtc.so.13", 1);
-}
+inline void useStandins() { setenv("GPTC_CUDA", GPTC_STANDINS, 1); }
 
 }  // namespace gptc::test
