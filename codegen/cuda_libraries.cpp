@@ -61,6 +61,7 @@ struct Facts {
   std::optional<CudaVersion> (*version)(void *probe);
   CudaVersion needed;
   bool ofDriver;
+  const char *builtFor = nullptr;  // a function that tells the CUDA that it is built for, where its version does not
 };
 
 using enum CudaLibraryId;
@@ -76,7 +77,14 @@ constexpr Facts facts[] = {
      plainVersion,
      {13, 0, 0},
      false},
-    {cudnn, "cuDNN", {"libcudnn.so.9", "libcudnn.so"}, "cudnnGetVersion", plainVersion, {9, 0, 0}, false},
+    {cudnn,
+     "cuDNN",
+     {"libcudnn.so.9", "libcudnn.so"},
+     "cudnnGetVersion",
+     plainVersion,
+     {9, 0, 0},
+     false,
+     "cudnnGetCudartVersion"},
     // 2.19 brought memory that is registered with a communicator.
     {nccl, "NCCL", {"libnccl.so.2", "libnccl.so"}, "ncclGetVersion", ncclVersion, {2, 19, 0}, false},
     {nvtx, "NVTX", {"libnvtx3interop.so.1", "libnvtx3interop.so"}, "nvtxRangePushA", untold, {}, false},
@@ -171,6 +179,12 @@ struct Search {
     if (*v < f.needed)
       return refuse(library,
                     fmt::format("{} is version {}, and {} or later is needed", where, v->str(), f.needed.str()));
+    if (f.builtFor) {
+      void *told = dlsym(library, f.builtFor);
+      const size_t cuda = told ? reinterpret_cast<size_t (*)()>(told)() : 0;
+      if (cuda < 13000)
+        return refuse(library, fmt::format("{} is built for CUDA {}, and 13 is needed", where, cuda / 1000));
+    }
     path = where;
     version = *v;
     return library;

@@ -61,7 +61,7 @@ TEST_F(CudaLibrariesTest, EachPlaceIsLookedAtInItsTurn) {
   set("GPTC_CUDA", "/nowhere:" + root("only"));
   EXPECT_EQ(CudaLibrary::lookUp(nvrtc).path, only);
   EXPECT_FALSE(CudaLibrary::lookUp(nccl).found()) << "GPTC_CUDA is the only place";
-  if (!fs::exists("/usr/local/cuda")) {
+  if (!fs::exists("/usr/local/cuda/lib64/libnvrtc.so.13")) {
     ::unsetenv("CUDA_HOME");
     ::unsetenv("LD_LIBRARY_PATH");
     ::unsetenv("GPTC_CUDA");

@@ -19,7 +19,8 @@ inline bool takesWords(const CLI::App &app) {
   return false;
 }
 
-/// Parses and runs callbacks. Returns an exit code where there is nothing more to do (--help, --version).
+/// Parses and runs callbacks. Returns an exit code where there is nothing more to do (--help, --version, a command that
+/// threw CLI::RuntimeError).
 inline std::optional<int> parseCommandLine(CLI::App &app, int argc, char **argv) {
   // `--x=` with nothing behind the sign: CLI11 would take the next argument as the value.
   for (int i = 1; i < argc && llvm::StringRef(argv[i]) != "--"; ++i)
@@ -35,6 +36,8 @@ inline std::optional<int> parseCommandLine(CLI::App &app, int argc, char **argv)
     std::fputs(app.help("", CLI::AppFormatMode::All).c_str(), stdout);
   } catch (const CLI::CallForVersion &e) {
     std::fprintf(stdout, "%s\n", e.what());
+  } catch (const CLI::RuntimeError &e) {
+    return e.get_exit_code();  // a command that has said all and ends with a code of its own
   } catch (const CLI::ParseError &e) {
     // The innermost command that was named tells what may be written.
     std::string command = app.get_name();

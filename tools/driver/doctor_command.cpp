@@ -1,87 +1,85 @@
-// gptc doctor: what this machine offers, and what is in the way.
+// gptc doctor: what this machine offers, what is in the way, and what helps.
 #include "codegen/codegen.h"
-#include "codegen/cuda_libraries.h"
-#include "codegen/object_cache.h"
-#include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
 #include "tools/driver/commands.h"
+#include "tools/driver/doctor.h"
 
-#include <cerrno>
-#include <cstdlib>
-#include <unistd.h>
+#include <memory>
+#include <nlohmann/json.hpp>
 
 namespace gptc {
 
 namespace {
 
-int problems;
+constexpr const char *gradeNames[] = {"fine", "absent", "hampered", "blocking"};
 
-void row(const char *name, const std::string &text) { fmt::print("{:<10} {}\n", name, text); }
-
-void problem(const char *name, const std::string &text, const std::string &remedy) {
-  ++problems;
-  fmt::print("{:<10} problem: {}\n{:<10} remedy:  {}\n", name, text, "", remedy);
-}
-
-/// Says of the cache what the runtime will think of it.
-void cache() {
-  const std::string dir = defaultCacheDir();
-  if (dir.empty())
-    return problem("cache", "none: neither HOME nor XDG_CACHE_HOME nor GPTC_CACHE names a folder",
-                   "set GPTC_CACHE, or kernels are compiled anew in every run");
-  std::string why;
-  const int fd = openPrivateFolder(dir, why);
-  if (fd < 0 && errno == ENOENT)
-    return row("cache", dir + " (made on first use)");
-  if (fd < 0)
-    return problem("cache", why + "; kernels are compiled anew in every run",
-                   "chmod 700 " + dir + ", or set GPTC_CACHE to a folder of yours that is no link");
-  ::close(fd);
-  if (::access(dir.c_str(), W_OK) != 0)
-    return problem("cache", dir + " is not writable", "chmod 700 " + dir);
-  row("cache", dir);
-}
-
-/// What of CUDA's libraries is here. Their absence is a problem only where one is asked for or unfit.
-void cuda() {
-  for (CudaLibraryId id : allCudaLibraries()) {
-    const CudaLibrary &l = CudaLibrary::find(id);
-    if (l)
-      row(l.name, fmt::format("{}, {}", l.version.str(), l.path));
-    else if (l.unfit)
-      problem(l.name, l.why, l.remedy);
-    else
-      row(l.name, "none: " + l.why);
+void printText(const Diagnosis &d, const std::string &wanted) {
+  auto line = [](const std::string &name, const std::string &text) { fmt::print("{:<10} {}\n", name, text); };
+  int hampered = 0;
+  for (const Finding &f : d.findings) {
+    const bool matters = !f.cuda || wanted != "cpu";
+    const bool wrong = f.grade == Finding::blocking || f.grade == Finding::hampered;
+    hampered += matters && f.grade == Finding::hampered;
+    // Who does not want CUDA need not be told how to get it.
+    const bool tell = f.grade == Finding::hampered || (matters && f.grade != Finding::fine);
+    const bool fine = f.grade == Finding::fine;
+    line(f.name, (wrong && tell ? "problem: "
+                  : fine        ? ""
+                                : "none: ") +
+                     f.found + (fine && !f.needed.empty() ? fmt::format(" (needs {})", f.needed) : ""));
+    if (tell && !f.needed.empty())
+      line("", "needed:  " + f.needed);
+    if (tell && !f.remedy.empty())
+      line("", "remedy:  " + f.remedy);
   }
+  for (const char *target : {"cpu", "cuda"}) {
+    const std::vector<std::string> blocking = d.blocking(target == std::string("cuda"));
+    line(target == std::string("cpu") ? "result" : "",
+         blocking.empty() ? fmt::format("{} can run", target)
+                          : fmt::format("{} cannot run: {}", target, fmt::join(blocking, ", ")));
+  }
+  if (hampered)
+    line("", fmt::format("{} problem{} above", hampered, hampered == 1 ? "" : "s"));
 }
 
-void doctor() {
-  const Target t = hostTarget();
-  auto has = [&](const char *f) { return (t.features + ",").find(fmt::format("+{},", f)) != std::string::npos; };
-  std::string found;
-  for (const char *f : {"avx2", "fma", "avx512f", "avx512bf16", "amx-bf16"})
-    if (has(f))
-      found += fmt::format(" {}", f);
-  row("gptc", GPTC_VERSION);
-  row("cpu", fmt::format("{},{}", t.cpu, found));
-  row("vectors", fmt::format("{} of {} bits", t.vectorRegisters, 8 * t.vectorBytes));
-  row("threads", fmt::format("{}", t.threads));
-  row("caches", fmt::format("{} KiB, {} KiB, {} KiB", t.l1Bytes >> 10, t.l2Bytes >> 10, t.l3Bytes >> 10));
-  row("memory", fmt::format("{:.1f} GiB", double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE)) / (1 << 30)));
-  if (!has("fma"))
-    problem("cpu", "no fused multiply-add: kernels are many times slower", "use a CPU of 2013 or later");
-  cache();
-  cuda();
-  if (!problems)
-    row("result", "no problem found");
+void printJson(const Diagnosis &d, const std::string &wanted, bool can) {
+  nlohmann::ordered_json findings = nlohmann::json::array();
+  for (const Finding &f : d.findings)
+    findings.push_back({{"name", f.name},
+                        {"target", f.cuda ? "cuda" : "cpu"},
+                        {"grade", gradeNames[f.grade]},
+                        {"found", f.found},
+                        {"needed", f.needed},
+                        {"remedy", f.remedy},
+                        {"file", f.path},
+                        {"file_version", f.version}});
+  const nlohmann::ordered_json all = {
+      {"version", GPTC_VERSION}, {"target", wanted}, {"can_run", can}, {"findings", findings}};
+  fmt::print("{}\n", all.dump(1));
 }
 
 }  // namespace
 
 void addDoctorCommand(CLI::App &app) {
-  app.add_subcommand("doctor", "Says what this machine offers, and names what is missing")->callback([] {
-    problems = 0;
-    doctor();
+  struct Options {
+    std::string target = "cpu";
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App *command = app.add_subcommand("doctor", "Says what this machine offers, and names what is missing");
+  command->add_option("--target", o->target, "what is wanted: cpu (default), cuda, or cuda:sm_90a and the like");
+  command->add_flag("--json", o->json, "for programs");
+  command->footer("Exits 0 where the wanted target can run, else 4.");
+  command->callback([o] {
+    const bool cuda = o->target != "cpu";
+    std::string arch;
+    if (cuda && o->target != "cuda")
+      arch = cudaTarget(o->target).cpu;  // refuses all that is none
+    const Diagnosis d = examine(arch);
+    const bool can = d.blocking(cuda).empty();
+    o->json ? printJson(d, o->target, can) : printText(d, o->target);
+    if (!can)
+      throw CLI::RuntimeError(4);
   });
 }
 

@@ -4,6 +4,9 @@
 //   FAKE_GPUS        the number of GPUs in the machine; CUDA_VISIBLE_DEVICES shows the first of them, one per entry
 //   FAKE_PEERS=0     no GPU reaches the memory of another
 //   FAKE_CUINIT      what cuInit answers
+//   FAKE_SM          compute capability of all GPUs, 90 by default
+//   FAKE_CUDNN_CUDA  the CUDA that cuDNN is built for, 13000 by default
+//   FAKE_COMPILE     what nvrtcCompileProgram answers
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
@@ -88,7 +91,30 @@ int nvrtcVersion(int *a, int *b) {
   *b = number("FAKE_NVRTC", 1300) % 100;
   return 0;
 }
+const char *nvrtcGetErrorString(int) { return "NVRTC_ERROR_FAKE"; }
+int nvrtcCreateProgram(void **p, const char *, const char *, int, const char *const *, const char *const *) {
+  *p = nullptr;
+  return 0;
+}
+int nvrtcDestroyProgram(void **) { return 0; }
+int nvrtcCompileProgram(void *, int, const char *const *) { return number("FAKE_COMPILE", 0); }
+int nvrtcGetProgramLogSize(void *, size_t *n) {
+  *n = 0;
+  return 0;
+}
+int nvrtcGetProgramLog(void *, char *) { return 0; }
+int nvrtcGetCUBINSize(void *, size_t *n) {
+  *n = 0;
+  return 0;
+}
+int nvrtcGetCUBIN(void *, char *) { return 0; }
+int nvrtcGetPTXSize(void *, size_t *n) {
+  *n = 0;
+  return 0;
+}
+int nvrtcGetPTX(void *, char *) { return 0; }
 size_t cublasLtGetVersion() { return number("FAKE_CUBLASLT", 130100); }
+size_t cudnnGetCudartVersion() { return number("FAKE_CUDNN_CUDA", 13000); }
 size_t cudnnGetVersion() { return number("FAKE_CUDNN", 91900); }
 int ncclGetVersion(int *v) {
   *v = number("FAKE_NCCL", 22809);
