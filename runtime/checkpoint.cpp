@@ -43,7 +43,7 @@ std::vector<const State *> selectStates(const Module &m, bool parameters) {
   return r;
 }
 
-std::string writeStates(const Executor &executor, const std::string &path, bool parameters) {
+std::string writeStates(Executor &executor, const std::string &path, bool parameters) {
   std::vector<const State *> states = selectStates(executor.planned(), parameters);
   std::vector<TensorInfo> infos;
   for (const State *s : states)
@@ -52,7 +52,8 @@ std::string writeStates(const Executor &executor, const std::string &path, bool 
   SafetensorsWriter writer(path, infos, {{"format", "pt"}});
   std::vector<char> dense, tensor;
   for (const State *s : states) {
-    const void *data = executor.state(s->name);
+    const StateView view = executor.view(*s, Access::read);
+    const void *data = view.data;
     if (!isDense(s->type)) {
       dense.resize(s->type.elements() * sizeOf(s->type.dtype));
       copyFromPadded(s->type, data, dense.data());
@@ -95,12 +96,14 @@ std::string problemOf(const State &s, const SafetensorsFile &file, std::set<std:
 
 /// Reads state `s`, of which `file` has all tensors.
 void readState(Executor &executor, const State &s, const SafetensorsFile &file, bool foreign) {
-  void *data = executor.state(s.name);
-  const bool padded = !isDense(s.type);  // padding behind the end is zero from the beginning
+  const bool padded = !isDense(s.type);
+  // Padding behind the end is zero from the beginning.
+  const StateView view =
+      executor.view(s, s.type.elements() == s.type.paddedElements() ? Access::write : Access::readAndWrite);
   std::vector<char> dense, tensor;
   if (padded)
     dense.resize(s.type.elements() * sizeOf(s.type.dtype));
-  void *to = padded ? dense.data() : data;
+  void *to = padded ? dense.data() : view.data;
   for (const FileTensor &want : fileTensors(s)) {
     const TensorInfo *t = findTensor(file, want, foreign);
     if (isWhole(s, want) && t->dtype == s.type.dtype) {
@@ -112,7 +115,7 @@ void readState(Executor &executor, const State &s, const SafetensorsFile &file, 
     fromFile(s, want, t->dtype, tensor.data(), to);
   }
   if (padded)
-    copyToPadded(s.type, dense.data(), data);
+    copyToPadded(s.type, dense.data(), view.data);
 }
 
 /// A counter that a checkpoint of another plan may lack; the runtime itself sets the other two.
@@ -207,7 +210,7 @@ void CheckpointStore::cleanUp() const {
     removeTree(p.string());
 }
 
-void CheckpointStore::save(const Executor &executor, const CheckpointInfo &info) const {
+void CheckpointStore::save(Executor &executor, const CheckpointInfo &info) const {
   makeDirs(folder);
   int64_t bytes = 0;
   for (const auto &s : executor.planned().states)

@@ -40,7 +40,7 @@ public:
   explicit CheckpointStore(const std::string &outDir);
 
   /// Saves all states but caches, gradients and low copies.
-  void save(const Executor &executor, const CheckpointInfo &info) const;
+  void save(Executor &executor, const CheckpointInfo &info) const;
   /// Renames checkpoints beyond `step`, which loading passed over, to damaged-step-N: they are not to be counted among
   /// the newest, nor tried again.
   void setAsideBeyond(int64_t step) const;

@@ -1,26 +1,25 @@
-// Runs the functions of a planned module: each is a list of compiled kernels over fixed addresses in one arena.
+// Runs the functions of a planned module on some device. What there is to a device stands here; cpu_executor.h and
+// cuda/cuda_executor.h are the two.
 #pragma once
 
 #include "codegen/codegen.h"
 #include "codegen/thread_pool.h"
 #include "ir/graph.h"
-#include "runtime/arena.h"
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 namespace gptc {
 
 /// One kernel of a function, bound to its memory.
-struct BoundKernel {
+class BoundKernel {
+public:
+  virtual ~BoundKernel() = default;
   std::string name;  // as in kernelsOf(): "train_step.17"
   const Op *op;      // the fused op
-  CompiledKernel code;
-  std::vector<void *> params;    // operands, results, workspaces, streams
-  std::vector<int64_t> streams;  // content of the last params
-  void *result(unsigned i) const { return params[op->numOperands() + i]; }
+  /// Where the host can read result i; valid until the next kernel runs.
+  virtual const void *result(unsigned i) const = 0;
 };
 
 /// Nanoseconds of a monotonic clock.
@@ -33,46 +32,74 @@ public:
   virtual void ran(const BoundKernel &kernel, int64_t begin, int64_t end) = 0;
 };
 
+class Executor;
+
+/// What the host will do with a state's elements.
+enum class Access { read, write, readAndWrite };
+
+/// A state's elements, row-major over padded extents, where the host can reach them: the state itself, or a copy that
+/// goes back to the device with the end of this.
+class StateView {
+public:
+  StateView(Executor &executor, const State &state, Access access);
+  ~StateView();
+  StateView(const StateView &) = delete;
+  template <class T> T *as() const { return static_cast<T *>(data); }
+  void *const data;
+
+private:
+  Executor &executor;
+  const State &state;
+  const Access access;
+};
+
 class Executor {
 public:
-  /// `planned` (verified, checked) and the arena must outlive the executor. Kernels are lowered for `planTarget`, which
-  /// their schedules were chosen for, and compiled for `host`; object code is cached in `cacheDir` ("" for none).
-  Executor(const Module &planned, const Target &planTarget, const Target &host, Arena &arena, ThreadPool &pool,
-           const std::string &cacheDir);
-  ~Executor();
+  virtual ~Executor() = default;
+  Executor(const Executor &) = delete;
 
   /// Compiles the kernels of these functions, all at once; functions already prepared, or not in the module, are
   /// skipped. UserError(PlanDamaged) where the plan asks for a kernel that this version builds otherwise.
-  void prepare(llvm::ArrayRef<llvm::StringRef> functions);
+  virtual void prepare(llvm::ArrayRef<llvm::StringRef> functions) = 0;
+  /// Copies the arguments to their planned places (each as its type says, padding included) and runs: on return the
+  /// arguments may change, the function need not have ended. Prepares where needed.
+  virtual void run(llvm::StringRef function, llvm::ArrayRef<const void *> args) = 0;
+  /// Where the host finds result i of a function that ran, and has ended by then; valid until another function runs.
+  virtual const void *result(llvm::StringRef function, unsigned i) = 0;
+  /// Whether nothing wrote past the end of the arena, as far as can be told.
+  virtual bool intact() = 0;
+  /// FLOP/s of this device at best with operands of that type: the denominator of MFU.
+  virtual double peakFlops(DType operands) = 0;
+
   bool has(llvm::StringRef function) const { return module.function(function); }
-  /// Copies the arguments to their planned places (each as its type says, padding included) and runs. Prepares where
-  /// needed.
-  void run(llvm::StringRef function, llvm::ArrayRef<const void *> args);
-  /// Where result i of a function lies; valid until another function runs.
-  const void *result(llvm::StringRef function, unsigned i) const;
   const Type &argType(llvm::StringRef function, unsigned i) const;
-  /// Address of a state's elements, row-major over padded extents; null where there is no such state.
-  void *state(llvm::StringRef name) const;
-  /// A kernel that belongs to no function (initial values).
-  CompiledKernel compile(const kir::Kernel &kernel);
-  int lanes(DType t) const { return planTarget.lanes(t); }
+  StateView view(const State &state, Access access) { return {*this, state, access}; }
+  /// A kernel for the host that belongs to no function (initial values).
+  CompiledKernel compile(const kir::Kernel &kernel) { return std::move(jit.compile(&kernel)[0]); }
+  /// Lanes of vectors in such a kernel.
+  int lanes(DType t) const { return (target.isCuda() ? host : target).lanes(t); }
   const Module &planned() const { return module; }
   ThreadPool &threads() const { return pool; }
 
-  /// With an observer kernels run one by one; without, in waves (runtime/waves.h).
+  /// With an observer kernels run one by one.
   KernelObserver *observer = nullptr;
 
-private:
-  struct Bound;
-  const Bound &bound(llvm::StringRef function) const;
-  std::byte *place(const Function &f, const Value *v) const;
+protected:
+  /// `planned` (verified, checked) must outlive the executor. Kernels are lowered for `target`, which their schedules
+  /// were chosen for; object code is cached in `cacheDir` ("" for none).
+  Executor(const Module &planned, const Target &target, const Target &host, ThreadPool &pool,
+           const std::string &cacheDir);
 
   const Module &module;
-  Target planTarget;
-  Arena &arena;
+  const Target target, host;
   ThreadPool &pool;
-  Jit jit;
-  llvm::StringMap<std::unique_ptr<Bound>> functions;
+  Jit jit;  // for the host
+
+private:
+  friend StateView;
+  /// Memory of the host for a view, filled where it will be read; and its end.
+  virtual void *openView(const State &state, Access access) = 0;
+  virtual void closeView(const State &state, Access access, void *data) = 0;
 };
 
 }  // namespace gptc

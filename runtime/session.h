@@ -1,6 +1,7 @@
 // A plan, ready to run: memory, threads and kernels in one object.
 #pragma once
 
+#include "runtime/arena.h"
 #include "runtime/executor.h"
 #include "runtime/plan.h"
 
@@ -29,8 +30,9 @@ struct Session {
   Plan plan;
   Target host;
   ThreadPool pool;
-  Arena arena;
-  Executor executor;
+  std::unique_ptr<Arena> arena;  // of the CPU, where that is the target
+  std::unique_ptr<Executor> device;
+  Executor &executor;  // of that device
 };
 
 }  // namespace gptc

@@ -127,11 +127,11 @@ double constantValue(const State &s) {
 
 void fillConstantState(Executor &executor, const State &s) {
   const double value = constantValue(s);
-  char *data = static_cast<char *>(executor.state(s.name));
-  if (value == 0) {  // of any type
-    std::memset(data, 0, s.type.bytes());
+  const StateView view = executor.view(s, Access::write);
+  char *data = view.as<char>();
+  std::memset(data, 0, s.type.bytes());
+  if (value == 0)  // of any type
     return;
-  }
   forRows(s.type, [&](int64_t, int64_t at, int64_t count) {
     fillConstant(s.type.dtype, data + at * sizeOf(s.type.dtype), count, value);
   });
@@ -144,29 +144,29 @@ void initializeStates(Executor &executor, uint64_t seed) {
     const std::string init = s->attrs.getString("init", "zeros");
     const bool padded = !isDense(s->type);
     const int64_t n = s->type.elements();
-    void *data = executor.state(s->name);
     if (init == "ones" || init == "const") {
       fillConstantState(executor, *s);
     } else if (init == "normal") {
       GPTC_CHECK(s->type.dtype == DType::f32, "normal initial values of {}", s->type.str());
       if (normal.phases.empty())
         normal = executor.compile(normalKernel(executor.lanes(DType::f32)));
+      const StateView view = executor.view(*s, Access::write);
       const RandomKey key = randomKey(seed, 0, s->attrs.getInt("stream"), 0);
       if (padded)
         dense.resize(n);
       NormalFill fill{&normal.phases[0],
-                      padded ? dense.data() : static_cast<float *>(data),
+                      padded ? dense.data() : view.as<float>(),
                       n,
                       {key.k0, key.k1},
                       float(s->attrs.getFloat("std", 1))};
       executor.threads().run((n + kChunk - 1) / kChunk, fillNormal, &fill);
       if (padded)
-        copyToPadded(s->type, dense.data(), data);
+        copyToPadded(s->type, dense.data(), view.data);
     } else {
       GPTC_CHECK(init == "zeros", "state {} has an unknown initial value: {}", s->name, init);
     }
   }
-  if (executor.state("rng_seed"))
+  if (executor.planned().state("rng_seed"))
     writeCounter(executor, "rng_seed", int64_t(seed));
   fillLowCopies(executor);
 }
@@ -201,29 +201,29 @@ void fillLowCopies(Executor &executor) {
     const State *p = m.state(of);
     GPTC_CHECK(p && p->type.dtype == DType::f32 && p->type.sameShape(s->type), "@{} is no copy of @{}", s->name, of);
     GPTC_CHECK(s->type.dtype == DType::bf16 || s->type.dtype == DType::f16, "@{} : {}", s->name, s->type.str());
-    Narrowing n{static_cast<const float *>(executor.state(of)), static_cast<char *>(executor.state(s->name)),
-                s->type.dtype, s->type.paddedElements()};
+    const StateView from = executor.view(*p, Access::read), to = executor.view(*s, Access::write);
+    Narrowing n{from.as<float>(), to.as<char>(), s->type.dtype, s->type.paddedElements()};
     executor.threads().run((n.elements + kChunk - 1) / kChunk, narrow, &n);
   }
 }
 
 void writeCounter(Executor &executor, llvm::StringRef name, int64_t value) {
-  void *data = executor.state(name);
-  GPTC_CHECK(data && executor.planned().state(name)->type == Type::scalar(DType::i64), "no counter {}", name.str());
-  std::memcpy(data, &value, sizeof value);
+  const State *s = executor.planned().state(name);
+  GPTC_CHECK(s && s->type == Type::scalar(DType::i64), "no counter {}", name.str());
+  *executor.view(*s, Access::write).as<int64_t>() = value;
 }
 
-SmallStates::SmallStates(const Executor &executor) {
+SmallStates::SmallStates(Executor &executor) : executor(executor) {
   for (const auto &s : executor.planned().states)
     if (s->type.bytes() <= kSmallBytes && s->attrs.getString("kind") != "param") {
-      char *data = static_cast<char *>(executor.state(s->name));
-      saved.push_back({data, {data, data + s->type.bytes()}});
+      const StateView view = executor.view(*s, Access::read);
+      saved.push_back({s.get(), {view.as<char>(), view.as<char>() + s->type.bytes()}});
     }
 }
 
 void SmallStates::restore() const {
-  for (auto &[data, bytes] : saved)
-    std::memcpy(data, bytes.data(), bytes.size());
+  for (auto &[state, bytes] : saved)
+    std::memcpy(executor.view(*state, Access::write).data, bytes.data(), bytes.size());
 }
 
 }  // namespace gptc

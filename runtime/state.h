@@ -37,11 +37,12 @@ void writeCounter(Executor &executor, llvm::StringRef name, int64_t value);
 /// update that changed no parameter.
 class SmallStates {
 public:
-  explicit SmallStates(const Executor &executor);
+  explicit SmallStates(Executor &executor);
   void restore() const;
 
 private:
-  std::vector<std::pair<void *, std::vector<char>>> saved;
+  Executor &executor;
+  std::vector<std::pair<const State *, std::vector<char>>> saved;
 };
 
 }  // namespace gptc

@@ -1,6 +1,5 @@
 #include "runtime/trainer.h"
 
-#include "codegen/peak.h"
 #include "ir/diagnostics.h"
 #include "runtime/checkpoint.h"
 #include "runtime/metrics.h"
@@ -153,7 +152,7 @@ public:
         }
       throw;
     }
-    GPTC_CHECK(s.arena.intact(), "something wrote past the end of the arena");
+    GPTC_CHECK(s.executor.intact(), "something wrote past the end of the arena");
   }
 
 private:
@@ -234,7 +233,7 @@ private:
     if (run.tensorboard)
       events.emplace(run.outDir + "/events");
     const DType operands = m.attrs.getString("compute") == "bf16" ? DType::bf16 : DType::f32;
-    peak = run.mfuPeak > 0 ? run.mfuPeak : measurePeakFlops(s.pool, s.host, operands);
+    peak = run.mfuPeak > 0 ? run.mfuPeak : s.executor.peakFlops(operands);
   }
 
   /// The prompt of samples; what is wrong with it should not come out after hours.
@@ -397,7 +396,7 @@ private:
   /// Runs the step again from the same state, looking at every result.
   std::string explain() {
     for (const auto &state : m.states)
-      if (std::string at = firstNonFinite(state->type, s.executor.state(state->name));
+      if (std::string at = firstNonFinite(state->type, s.executor.view(*state, Access::read).data);
           !at.empty() && state->attrs.getString("kind") == "param")
         return fmt::format("parameter {} {} (before the step)", state->name, at);
     NonFiniteScan scan;

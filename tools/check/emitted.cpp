@@ -7,7 +7,7 @@
 #include "ir/element.h"
 #include "ir/kernel_bound.h"
 #include "passes/analysis/liveness.h"
-#include "runtime/executor.h"
+#include "runtime/cpu_executor.h"
 
 #include <cmath>
 #include <cstring>
@@ -85,8 +85,8 @@ std::vector<T> runOnContents(const Function &f, std::vector<T> args, Contents<T>
 
 /// Collects the compiled kernels by op.
 struct Recorder : KernelObserver {
-  llvm::DenseMap<const Op *, const BoundKernel *> kernels;
-  void ran(const BoundKernel &k, int64_t, int64_t) override { kernels[k.op] = &k; }
+  llvm::DenseMap<const Op *, const CpuKernel *> kernels;
+  void ran(const BoundKernel &k, int64_t, int64_t) override { kernels[k.op] = static_cast<const CpuKernel *>(&k); }
 };
 
 using Bounds = std::vector<kir::Bounded>;
@@ -180,7 +180,7 @@ private:
   const Target &target;
   BoundStats &stats;
   Arena arena;
-  Executor executor;
+  CpuExecutor executor;
   Recorder recorder;
   std::string fault;
 
@@ -264,7 +264,7 @@ private:
                        const GuardedMemory &memory) {
     auto found = recorder.kernels.find(&op);
     GPTC_CHECK(found != recorder.kernels.end(), "a group that did not run: {}", print(op));
-    const BoundKernel &k = *found->second;
+    const CpuKernel &k = *found->second;
     auto what = faultOf([&] {
       for (const CompiledPhase &phase : k.code.phases)
         phase.run(params.data(), 0, phase.tasks);

@@ -1,6 +1,6 @@
 // Initial values, checkpoints and weights on a module that has states only.
 #include "runtime/checkpoint.h"
-#include "runtime/executor.h"
+#include "runtime/cpu_executor.h"
 #include "runtime/plan.h"
 #include "runtime/safetensors.h"
 #include "runtime/state.h"
@@ -31,13 +31,13 @@ struct Fixture {
     pool = std::make_unique<ThreadPool>(threads);
     arena = std::make_unique<Arena>(at, pool.get());
     Target host = hostTarget(threads);
-    executor = std::make_unique<Executor>(*module, host, host, *arena, *pool, "");
+    executor = std::make_unique<CpuExecutor>(*module, host, host, *arena, *pool, "");
   }
   template <typename T = float> T *data(const char *name) { return static_cast<T *>(executor->state(name)); }
   std::unique_ptr<Module> module;
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<Arena> arena;
-  std::unique_ptr<Executor> executor;
+  std::unique_ptr<CpuExecutor> executor;
 };
 
 const char *kStates = R"(module {

@@ -1,0 +1,45 @@
+// A plan on this machine's CPU: lists of compiled kernels over fixed addresses in one arena.
+#pragma once
+
+#include "runtime/arena.h"
+#include "runtime/binding.h"
+#include "runtime/executor.h"
+
+namespace gptc {
+
+class CpuKernel : public BoundKernel {
+public:
+  CompiledKernel code;
+  std::vector<void *> params;    // operands, results, workspaces, streams
+  std::vector<int64_t> streams;  // content of the last params
+  const void *result(unsigned i) const override { return params[op->numOperands() + i]; }
+};
+
+class CpuExecutor : public Executor {
+public:
+  /// The arena, of exactly the planned size, must outlive the executor.
+  CpuExecutor(const Module &planned, const Target &target, const Target &host, Arena &arena, ThreadPool &pool,
+              const std::string &cacheDir);
+  ~CpuExecutor() override;
+
+  void prepare(llvm::ArrayRef<llvm::StringRef> functions) override;
+  /// Has ended on return. Kernels run in waves (runtime/waves.h), without an observer.
+  void run(llvm::StringRef function, llvm::ArrayRef<const void *> args) override;
+  const void *result(llvm::StringRef function, unsigned i) override;
+  bool intact() override { return arena.intact(); }
+  double peakFlops(DType operands) override;
+  /// Address of a state's elements, row-major over padded extents; null where there is no such state.
+  void *state(llvm::StringRef name) const;
+
+private:
+  struct Bound;
+  const Bound &bound(llvm::StringRef function) const;
+  void *openView(const State &state, Access) override { return this->state(state.name); }
+  void closeView(const State &, Access, void *) override {}
+
+  Arena &arena;
+  Binder binder;
+  llvm::StringMap<std::unique_ptr<Bound>> functions;
+};
+
+}  // namespace gptc
