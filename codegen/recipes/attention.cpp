@@ -267,8 +267,9 @@ bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention); }
 Schedule defaults(const Op &fused, const Target &target) {
   const Op &op = *onlyOp(fused, OpKind::attention);
   Shape shape = shapeOf(op, 0);
+  if (target.isCuda())
+    return blocksSchedule(shape);
   Schedule s;
-  s.recipe = "attention";
   s.pairs = usesPairs(op, 0, target);
   Tile tile = queryTile(target, shape, s.pairs);
   s.vec = tile.lanes;
@@ -286,22 +287,19 @@ Schedule defaults(const Op &fused, const Target &target) {
 
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
   const Op *op = onlyOp(fused, OpKind::attention);
-  GPTC_CHECK(op && s.vec > 0 && s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0, "{}", s.str());
+  GPTC_CHECK(op && s.vec > 0, "{}", s.str());
   GroupEval group(fused, compute);
+  if (s.threads)
+    return forwardBlocks(group, *op, s).lowered(group);
+  GPTC_CHECK(s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0, "{}", s.str());
   Forward forward(group, *op, s);
-  LoweredGroup out;
-  out.kernel.name = group.kernelName();
-  out.kernel.body = forward.body();
-  out.kernel.params = group.params(forward.workspaces());
-  for (const Buffer &w : forward.workspaces())
-    out.workspaceBytes.push_back(w->size * sizeOf(w->dtype));
-  return out;
+  return Phases{forward.body(), forward.workspaces()}.lowered(group);
 }
 
 }  // namespace
 
 const Recipe &attentionRecipe() {
-  static const Recipe recipe{"attention", matches, defaults, build};
+  static const Recipe recipe{"attention", matches, defaults, build, /*cuda=*/true};
   return recipe;
 }
 

@@ -107,9 +107,18 @@ kir::Stmt foldRow(const char *name, DType dtype, kir::BinaryOp op, double start,
                   const std::function<Body(const kir::Expr &j, const Fold &fold)> &element,
                   const std::function<Body(const kir::Expr &result)> &body);
 
-/// attention_cached as grids: its default schedule; and its phases, with the workspaces that they need.
-Schedule cachedOnCuda(const Op &op);
-std::vector<kir::Buffer> cachedOnCuda(GroupEval &group, const Op &op, const Schedule &s, Body &body);
+/// The phases of a kernel, and the workspaces that they need.
+struct Phases {
+  Body body;
+  std::vector<kir::Buffer> workspaces;
+  /// Becomes the kernel of the group.
+  LoweredGroup lowered(const GroupEval &group) &&;
+};
+/// Attention as grids of loop trees (attention_cuda.cpp), and the schedule of those.
+Schedule blocksSchedule(const Shape &shape);
+Phases cachedBlocks(GroupEval &group, const Op &op, const Schedule &s);
+Phases forwardBlocks(GroupEval &group, const Op &op, const Schedule &s);
+Phases backwardBlocks(GroupEval &group, const Op &op, const Schedule &s);
 
 /// body(first column, tile) for each panel of `columns` columns: full ones in a loop, then a narrower one when needed.
 Body forPanels(const Tile &tile, int64_t columns,

@@ -139,7 +139,7 @@ bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention_cached); 
 
 Schedule defaults(const Op &fused, const Target &target) {
   if (target.isCuda())
-    return cachedOnCuda(*onlyOp(fused, OpKind::attention_cached));
+    return blocksSchedule(shapeOf(*onlyOp(fused, OpKind::attention_cached), 0));
   Schedule s;
   s.vec = rowLanes;
   return s;
@@ -149,17 +149,8 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
   const Op *op = onlyOp(fused, OpKind::attention_cached);
   GPTC_CHECK(op && s.vec > 0, "{}", s.str());
   GroupEval group(fused, compute);
-  LoweredGroup out;
-  out.kernel.name = group.kernelName();
-  std::vector<Buffer> workspaces;
-  if (s.threads)
-    workspaces = cachedOnCuda(group, *op, s, out.kernel.body);
-  else
-    out.kernel.body = Cached(group, *op, s).body();
-  out.kernel.params = group.params(workspaces);
-  for (const Buffer &w : workspaces)
-    out.workspaceBytes.push_back(w->size * sizeOf(w->dtype));
-  return out;
+  Phases phases = s.threads ? cachedBlocks(group, *op, s) : Phases{Cached(group, *op, s).body(), {}};
+  return std::move(phases).lowered(group);
 }
 
 }  // namespace

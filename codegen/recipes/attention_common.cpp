@@ -61,6 +61,16 @@ const Op *onlyOp(const Op &fused, OpKind kind) {
   return found;
 }
 
+LoweredGroup Phases::lowered(const GroupEval &group) && {
+  LoweredGroup out;
+  out.kernel.name = group.kernelName();
+  out.kernel.params = group.params(workspaces);
+  out.kernel.body = std::move(body);
+  for (const Buffer &w : workspaces)
+    out.workspaceBytes.push_back(w->size * int64_t(sizeOf(w->dtype)));
+  return out;
+}
+
 Dropout::Dropout(GroupEval &group, const Op &anchor, unsigned first, const Shape &shape) : shape(shape) {
   on = shape.p > 0 && anchor.numOperands() > first;
   if (!on)

@@ -521,8 +521,9 @@ bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention_grad); }
 Schedule defaults(const Op &fused, const Target &target) {
   const Op &op = *onlyOp(fused, OpKind::attention_grad);
   Shape shape = shapeOf(op, 1);
+  if (target.isCuda())
+    return blocksSchedule(shape);
   Schedule s;
-  s.recipe = "attention_grad";
   s.pairs = usesPairs(op, 1, target) && op.operand(0)->type.dtype == DType::bf16;
   Tile tile = queryTile(target, shape, s.pairs);
   if (s.pairs && tile.rows > 1)
@@ -541,22 +542,19 @@ Schedule defaults(const Op &fused, const Target &target) {
 
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
   const Op *op = onlyOp(fused, OpKind::attention_grad);
-  GPTC_CHECK(op && s.vec > 0 && s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0 && s.kb > 0 && s.qb > 0, "{}", s.str());
+  GPTC_CHECK(op && s.vec > 0, "{}", s.str());
   GroupEval group(fused, compute);
+  if (s.threads)
+    return backwardBlocks(group, *op, s).lowered(group);
+  GPTC_CHECK(s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0 && s.kb > 0 && s.qb > 0, "{}", s.str());
   Backward backward(group, *op, s);
-  LoweredGroup out;
-  out.kernel.name = group.kernelName();
-  out.kernel.params = group.params(backward.workspaces());
-  out.kernel.body = backward.kernel();
-  for (const Buffer &w : backward.workspaces())
-    out.workspaceBytes.push_back(w->size * int64_t(sizeOf(w->dtype)));
-  return out;
+  return Phases{backward.kernel(), backward.workspaces()}.lowered(group);
 }
 
 }  // namespace
 
 const Recipe &attention_gradRecipe() {
-  static const Recipe recipe{"attention_grad", matches, defaults, build};
+  static const Recipe recipe{"attention_grad", matches, defaults, build, /*cuda=*/true};
   return recipe;
 }
 

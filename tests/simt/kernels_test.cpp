@@ -43,7 +43,7 @@ Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> sch
   static const Target cuda = cudaTarget("cuda:sm_90a"), host = hostTarget(1);
   Case c{std::move(g), std::move(operands)};
   const Op &fused = *c.g.fused;
-  c.sameOrder = fused.attrs.getString("kind") != "attention_cached";
+  c.sameOrder = !llvm::StringRef(fused.attrs.getString("kind")).starts_with("attention");
   LoweredGroup low = lowerGroup(fused, schedule ? *schedule : defaultSchedule(fused, cuda), cuda);
   c.gpu = std::move(low.kernel);
   c.cpu = lowerGroup(fused, defaultSchedule(fused, host), host).kernel;
@@ -246,6 +246,24 @@ TEST(CudaText, AttentionWithCache) {
   }
   EXPECT_EQ(cases.back().gpu.params.size(), 8u) << "no workspace for scores";
   check(cases);
+}
+
+// Of long rows few blocks take many each, so that the memory for weights has an end.
+TEST(CudaText, AttentionOfLongRows) {
+  const Target target = cudaTarget("cuda:sm_90a");
+  for (OpKind kind : {OpKind::attention, OpKind::attention_grad}) {
+    const Type qkv(DType::f32, {2, 20000, 3 * 17}), out(DType::f32, {2, 20000, 17}), lse(DType::f32, {2, 1, 20000});
+    const bool backward = kind == OpKind::attention_grad;
+    Group g = groupOf(kind, backward ? std::vector<Type>{out, qkv, out, lse} : std::vector<Type>{qkv},
+                      attrs({{"n_head", int64_t(1)}}), {});
+    LoweredGroup low = lowerGroup(*g.fused, defaultSchedule(*g.fused, target), target);
+    EXPECT_EQ(kir::verify(low.kernel), std::vector<std::string>());
+    int64_t bytes = 0;
+    for (int64_t b : low.workspaceBytes)
+      bytes += b;
+    EXPECT_GT(bytes, 0);
+    EXPECT_LT(bytes, int64_t(200) << 20);
+  }
 }
 
 TEST(CudaText, RandomPointwiseGroups) {

@@ -85,6 +85,8 @@ TEST_F(NvrtcTest, EveryOpCompiles) {
       if (!hasCudaRecipe(*g.fused))
         break;
       for (DType compute : {DType::f32, DType::f64}) {
+        if (compute == DType::f64 && def->fusion == FusionKind::attention)  // compiling takes long, as it is unrolled
+          continue;
         kir::Kernel k = lowerGroup(*g.fused, defaultSchedule(*g.fused, target), target, compute).kernel;
         if (known.insert(kir::print(k)).second)
           text += emitCuda(k, fmt::format("k{}", known.size())).text;
