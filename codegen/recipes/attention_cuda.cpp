@@ -397,13 +397,37 @@ private:
   }
 
   Stmt deltas() {
-    Var n = makeVar("n");
-    Expr b = ref(n) / imm(shape.heads * shape.tokens), i = ref(n) / imm(shape.heads) % imm(shape.tokens);
-    Expr h = ref(n) % imm(shape.heads), at = ref(n) * shape.size;
-    Body body = {dot(
-        "sum", [&](const Expr &x) { return load(dout, at + x); }, [&](const Expr &x) { return load(out, at + x); },
-        [&](const Expr &sum) { return Body{kir::store(delta, perRow(b, h, i), sum)}; })};
-    return threadsLoop(n, delta->size, threads, std::move(body));
+    const int64_t rows = shape.batch * shape.heads * shape.tokens, some = std::min<int64_t>(rows, 16);
+    // Threads of one row are neighbours, and so are what they read.
+    const int64_t across = rowLanes;
+    return gridLoop("n", ceilDiv(rows, some), [&](const Expr &n) {
+      Buffer parts = makeBuffer("parts", dtype(), Storage::shared, some * across);
+      auto each = [&](int64_t threads, const std::function<Body(const Expr &row, const Expr &t)> &f) {
+        return threadLoop("t", some * threads, [&](const Expr &t) {
+          return Body{bindTo("row", n * some + t / imm(threads), [&](const Expr &row) {
+            return rows % some ? Body{ifThen(lt(row, imm(rows)), f(row, t))} : f(row, t);
+          })};
+        });
+      };
+      Buffer acc = makeBuffer("acc", dtype(), Storage::reg, 1);
+      Stmt products = each(across, [&](const Expr &row, const Expr &t) {
+        Stmt sum = every("x", t % imm(across), across, imm(shape.size), [&](const Expr &x) {
+          Expr at = row * shape.size + x;
+          return Body{kir::store(acc, imm(0), load(acc, imm(0)) + load(dout, at) * load(out, at))};
+        });
+        return Body{
+            alloc(acc, {kir::store(acc, imm(0), fimm(0, dtype())), sum, kir::store(parts, t, load(acc, imm(0)))})};
+      });
+      Stmt sums = each(1, [&](const Expr &row, const Expr &t) {
+        Stmt sum = serial("x", imm(across), [&](const Expr &x) {
+          return Body{kir::store(acc, imm(0), load(acc, imm(0)) + load(parts, t * across + x))};
+        });
+        Expr b = row / imm(shape.heads * shape.tokens), i = row / imm(shape.heads) % imm(shape.tokens);
+        return Body{alloc(acc, {kir::store(acc, imm(0), fimm(0, dtype())), sum,
+                                kir::store(delta, perRow(b, row % imm(shape.heads), i), load(acc, imm(0)))})};
+      });
+      return Body{alloc(parts, {products, sums})};
+    });
   }
 
   /// f(p, ds) for query i of head h and key j: the probability after dropout and the gradient of the scaled score.
