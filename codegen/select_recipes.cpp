@@ -44,6 +44,7 @@ std::string groupKey(const Op &fused) {
   };
   put(fused.attrs.getString("kind"));
   put(fused.attrs.getString("schedule"));
+  put(fmt::format("{}", fmt::join(fused.attrs.getInts("in_place"), ",")));
   llvm::DenseMap<const Value *, unsigned> number;
   for (const auto &a : fused.body->args) {
     number.try_emplace(a.get(), number.size());

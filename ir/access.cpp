@@ -134,4 +134,12 @@ bool mayShare(const Op &fused, unsigned result, unsigned operand) {
   return true;
 }
 
+std::optional<unsigned> inPlaceOperand(const Op &fused, unsigned result) {
+  const auto entries = fused.attrs.getInts("in_place");
+  if (result >= entries.size() || entries[result] < 0 || entries[result] >= int64_t(fused.numOperands()) ||
+      !mayShare(fused, result, unsigned(entries[result])))
+    return std::nullopt;
+  return unsigned(entries[result]);
+}
+
 }  // namespace gptc

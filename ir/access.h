@@ -3,6 +3,7 @@
 
 #include "ir/graph.h"
 
+#include <optional>
 #include <vector>
 
 namespace gptc {
@@ -33,5 +34,9 @@ const Type &domainOf(const Op &op);
 ///   - for the operand with which a sum begins (`init` of fold, matmul and scatter ops) and the result of that sum;
 ///   - for the caches of attention_cached.
 bool mayShare(const Op &fused, unsigned result, unsigned operand);
+
+/// The operand where `result` has to lie, so that a kernel stores only what differs: the result's entry of the group's
+/// attribute `in_place` (-1 for none), which the pass settle-writes sets and checkPlan judges. mayShare holds for both.
+std::optional<unsigned> inPlaceOperand(const Op &fused, unsigned result);
 
 }  // namespace gptc

@@ -230,6 +230,8 @@ private:
       for (unsigned j = 0; j < in.size(); ++j)
         if (r->overlaps(in[j].where) && !(*r == in[j].where && mayShare(op, i, j)))
           fail("{}: result {} overlaps operand {}", where, i, j);
+      if (auto j = inPlaceOperand(op, i); j && *r != in[*j].where)
+        fail("{}: result {} does not lie where operand {} lies", where, i, *j);
       owners.set(r->begin, r->end, next);
       contents[op.result(i)] = {*r, next++};
     }

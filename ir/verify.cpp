@@ -241,6 +241,7 @@ private:
           add(op, fmt::format("attribute '{}' has {} entries, not {}", attr, list->size(), n));
     };
     countIs("at", op.numResults());
+    countIs("in_place", op.numResults());
     if (const Attr *ws = op.attrs.find("ws"); ws && std::holds_alternative<std::vector<int64_t>>(*ws))
       countIs("ws_at", std::get<std::vector<int64_t>>(*ws).size());
     if (!op.body)

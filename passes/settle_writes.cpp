@@ -9,11 +9,15 @@
 //   3. For any other, a group that copies the value is put just before the write; that group's result may lie in
 //      place.
 //   4. Uses of the old content behind such a write come to use a copy, made just before.
-//   5. Reads and views that nobody uses any more go: they would seem to need content that is gone.
+//   5. A group that changes a few rows of a state and lies in its place says so (inPlaceOperand): its kernel then
+//   leaves
+//      the other rows alone.
+//   6. Reads and views that nobody uses any more go: they would seem to need content that is gone.
 //
 // Between fuse, as it needs groups, and select-recipes, which gives the copies their schedule.
 #include "passes/pass.h"
 
+#include "ir/access.h"
 #include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
@@ -80,6 +84,29 @@ void copyAround(Op &write, const StateUses &uses) {
   write.setOperand(0, copyOf(write.operand(0), &write));
 }
 
+/// Step 5.
+bool markInPlace(Op &group) {
+  if (!group.is(OpKind::fused) || group.attrs.getString("kind") != "attention_cached")
+    return false;
+  std::vector<int64_t> entries(group.numResults(), -1);
+  for (unsigned i = 0; i < group.numResults(); ++i)
+    for (const Op *user : group.result(i)->users())
+      if (user->is(OpKind::write))
+        for (unsigned j = 0; j < group.numOperands(); ++j)
+          if (const Op *read = group.operand(j)->def;
+              read && read->is(OpKind::read) && read->state == user->state && mayShare(group, i, j))
+            entries[i] = j;
+  if (llvm::all_of(entries, [](int64_t j) { return j < 0; }))
+    entries.clear();
+  if (group.attrs.getInts("in_place") == entries)
+    return false;
+  if (entries.empty())
+    group.attrs.erase("in_place");
+  else
+    group.attrs.set("in_place", entries);
+  return true;
+}
+
 bool settle(Function &f) {
   bool changed = forwardWrites(f);
   std::vector<Op *> writes;
@@ -102,6 +129,8 @@ bool settle(Function &f) {
       placed.insert(root);
     }
   }
+  for (Op &op : f.body)
+    changed |= markInPlace(op);
   for (Op *op = f.body.back(), *before; op; op = before) {
     before = op->prev();
     if (op->isOneOf(OpKind::read, OpKind::reshape) && op->result()->unused()) {

@@ -1,9 +1,11 @@
 // attention_cached: attention of a few new tokens to a cache of keys and values, for sampling.
 //
-//   1. The caches are passed on with the new rows in place.
+//   1. The caches are passed on with the new rows in place. One that lies where it lay (inPlaceOperand) gets the new
+//      rows alone.
 //   2. Each head by itself: scores of one token against all rows so far, each a dot product in the lanes of a vector;
 //      softmax in 16 lanes; then a chain over rows for each element of the output.
 #include "codegen/recipes/attention.h"
+#include "ir/access.h"
 #include "ir/diagnostics.h"
 
 #include <algorithm>
@@ -27,6 +29,7 @@ public:
     for (int i = 0; i < 2; ++i) {
       from[i] = group.inputs[op.operand(1 + i)->index];
       to[i] = group.outputs[1 + i];
+      stays[i] = inPlaceOperand(group.fused, 1 + i).has_value();
     }
     posIn = load(group.inputs[op.operand(3)->index], imm(0));
   }
@@ -61,8 +64,10 @@ private:
           return Body{kir::store(to[side], at, load(from[side], at))};
         });
       };
-      out.push_back(copy(imm(0), pos));
-      out.push_back(copy(pos + shape.tokens, imm(rows - shape.tokens) - pos));
+      if (!stays[side]) {
+        out.push_back(copy(imm(0), pos));
+        out.push_back(copy(pos + shape.tokens, imm(rows - shape.tokens) - pos));
+      }
       out.push_back(copyRows(
           qkv.buffer, [&](const Expr &i) { return side ? qkv.value(imm(0), i, kv) : qkv.key(imm(0), i, kv); }, to[side],
           base + pos * shape.size, shape.size, imm(shape.tokens), shape.size, shape.size, lanes, 1));
@@ -132,6 +137,7 @@ private:
   const int lanes;
   int64_t rows;  // of the cache
   Buffer from[2], to[2], scores;
+  bool stays[2];
   Expr posIn;
 };
 

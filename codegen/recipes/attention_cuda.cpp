@@ -13,6 +13,7 @@
 //
 // A masked key is never looked at, so nothing that stands there reaches the row.
 #include "codegen/recipes/attention.h"
+#include "ir/access.h"
 #include "ir/diagnostics.h"
 
 #include <algorithm>
@@ -236,6 +237,7 @@ public:
       from[i] = input(op, 1 + i);
       to[i] = group.outputs[1 + i];
     }
+    stay = inPlaceOperand(group.fused, 1) && inPlaceOperand(group.fused, 2);
     posIn = load(input(op, 3), imm(0));
   }
 
@@ -261,10 +263,26 @@ private:
     return {bindTo("pos", max(imm(0), min(posIn, imm(rows - shape.tokens))), f)};
   }
 
-  /// A thread passes on one pack of a row of the caches, or takes it from the new rows.
+  /// A thread passes on one pack of a row of the caches, or takes it from the new rows. Where both caches lie where
+  /// they lay (inPlaceOperand) only new rows are stored.
   Stmt passOn() {
     const int64_t pieces = shape.size / pack;
     Var n = makeVar("n");
+    if (stay) {
+      Expr kv = ref(n) / imm(pieces * shape.tokens), row = ref(n) / imm(pieces) % imm(shape.tokens),
+           x0 = ref(n) % imm(pieces) * pack;
+      Body body = withPos([&](const Expr &pos) {
+        Body out;
+        for (int side = 0; side < 2; ++side)
+          out.push_back(vectorLoop("x", imm(pack), pack, [&](const Expr &x) {
+            Expr at = side ? qkv.value(imm(0), row, kv) : qkv.key(imm(0), row, kv);
+            return Body{
+                kir::store(to[side], (kv * rows + pos + row) * shape.size + x0 + x, load(qkv.buffer, at + x0 + x))};
+          }));
+        return out;
+      });
+      return threadsLoop(n, shape.kvHeads * shape.tokens * pieces, threads, std::move(body));
+    }
     Expr kv = ref(n) / imm(pieces * rows), j = ref(n) / imm(pieces) % imm(rows), x0 = ref(n) % imm(pieces) * pack;
     auto move = [&](const std::function<Expr(int side, const Expr &x)> &element) {
       Body out;
@@ -308,6 +326,7 @@ private:
   Packed qkv;
   const int64_t rows;  // of the cache
   Buffer from[2], to[2], scores;
+  bool stay;
   Expr posIn;
 };
 

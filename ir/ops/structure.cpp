@@ -65,6 +65,7 @@ OpDef define_fused() {
                         {AttrSpec::Ints, "ws", false, std::vector<int64_t>()},
                         {AttrSpec::Ints, "at", false, std::vector<int64_t>()},
                         {AttrSpec::Ints, "ws_at", false, std::vector<int64_t>()},
+                        {AttrSpec::Ints, "in_place", false, std::vector<int64_t>()},
                     },
                     {"..."}, NotApplicable{"verify() compares its body with it"});
 }

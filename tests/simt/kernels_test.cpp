@@ -52,7 +52,10 @@ Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> sch
     c.content.push_back(spread(t, isFloat(t.type.dtype) ? poison : 99999));
   for (unsigned r = 0; r < fused.numResults(); ++r) {
     const kir::Buffer &b = c.gpu.params[c.content.size()];
-    c.content.push_back(std::vector<double>(b->size, isFloat(b->dtype) ? poison : 1));
+    if (auto operand = inPlaceOperand(fused, r))  // what lies there stands in for sharing its memory
+      c.content.push_back(std::vector<double>(c.content[*operand]));
+    else
+      c.content.push_back(std::vector<double>(b->size, isFloat(b->dtype) ? poison : 1));
   }
   std::set<unsigned> taken;
   for (unsigned r = 0; r < fused.numResults(); ++r)
@@ -229,19 +232,23 @@ TEST(CudaText, AttentionWithCache) {
   };
   for (const Shape &n : {Shape{"bf16", 1, 700, 2, 1, 64, 650, false}, Shape{"f16", 3, 300, 2, 2, 24, 290, true},
                          Shape{"f32", 2, 270, 3, 1, 7, 1, true}, Shape{"f32", 1, 12000, 1, 1, 4, 600, false}}) {
-    Group g =
-        group("attention_cached",
-              fmt::format("%x: {0}[1,{1},{2}]; %k: {0}[{3},{4},{5}]; %v: {0}[{3},{4},{5}]; %p: i64[]", n.type, n.tokens,
-                          (n.heads + 2 * n.keyHeads) * n.size, n.keyHeads, n.rows, n.size),
-              fmt::format("%o, %k2, %v2 = attention_cached %x, %k, %v, %p {{n_head={}, n_kv_head={}, alibi={}}} : "
-                          "{}[1,{},{}], {}[{},{},{}], {}[{},{},{}]\nyield %o, %k2, %v2",
-                          n.heads, n.keyHeads, n.alibi, n.type, n.tokens, n.heads * n.size, n.type, n.keyHeads, n.rows,
-                          n.size, n.type, n.keyHeads, n.rows, n.size));
+    const std::string parameters =
+        fmt::format("%x: {0}[1,{1},{2}]; %k: {0}[{3},{4},{5}]; %v: {0}[{3},{4},{5}]; %p: i64[]", n.type, n.tokens,
+                    (n.heads + 2 * n.keyHeads) * n.size, n.keyHeads, n.rows, n.size);
+    const std::string body =
+        fmt::format("%o, %k2, %v2 = attention_cached %x, %k, %v, %p {{n_head={}, n_kv_head={}, alibi={}}} : "
+                    "{}[1,{},{}], {}[{},{},{}], {}[{},{},{}]\nyield %o, %k2, %v2",
+                    n.heads, n.keyHeads, n.alibi, n.type, n.tokens, n.heads * n.size, n.type, n.keyHeads, n.rows,
+                    n.size, n.type, n.keyHeads, n.rows, n.size);
+    Group g = group("attention_cached", parameters, body);
     std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()));
     for (Tensor &t : operands)
       for (double &v : t.data)
         v = roundTo(t.type.dtype, v);
     operands[3].data[0] = double(n.pos);
+    Group stays = group("attention_cached", parameters, body);
+    stays.fused->attrs.set("in_place", std::vector<int64_t>{-1, 1, 2});
+    cases.push_back(makeCase(std::move(stays), operands));
     cases.push_back(makeCase(std::move(g), std::move(operands)));
   }
   EXPECT_EQ(cases.back().gpu.params.size(), 8u) << "no workspace for scores";

@@ -3,6 +3,7 @@
 #include "tools/check/guarded_memory.h"
 
 #include "codegen/codegen.h"
+#include "ir/access.h"
 #include "ir/diagnostics.h"
 #include "ir/element.h"
 #include "ir/kernel_bound.h"
@@ -114,9 +115,14 @@ std::vector<Bounds> boundGroup(const Op &op, std::vector<Bounds> buffers, const 
   Schedule schedule;
   GPTC_CHECK(Schedule::parse(op.attrs.getString("schedule"), schedule), "no schedule: {}", print(op));
   LoweredGroup g = lowerGroup(op, schedule, target);
-  while (buffers.size() < g.kernel.params.size())
-    buffers.emplace_back(g.kernel.params[buffers.size()]->size,
-                         kir::Bounded{0, std::numeric_limits<double>::infinity()});
+  while (buffers.size() < g.kernel.params.size()) {
+    const size_t result = buffers.size() - op.numOperands();
+    if (auto j = result < op.numResults() ? inPlaceOperand(op, unsigned(result)) : std::nullopt)
+      buffers.push_back(Bounds(buffers[*j]));
+    else
+      buffers.emplace_back(g.kernel.params[buffers.size()]->size,
+                           kir::Bounded{0, std::numeric_limits<double>::infinity()});
+  }
   const std::vector<int64_t> streams = streamsOf(op);
   for (size_t i = 0; i < streams.size(); ++i)
     buffers[buffers.size() - streams.size() + i][0] = {double(streams[i]), 0};
@@ -246,8 +252,11 @@ private:
     for (const Bytes *b : operands)
       std::memcpy(take(b->size()), b->data(), b->size());
     std::vector<std::byte *> made;
-    for (unsigned i = 0; i < op.numResults(); ++i)
+    for (unsigned i = 0; i < op.numResults(); ++i) {
       made.push_back(take(op.result(i)->type.bytes()));
+      if (auto j = inPlaceOperand(op, i))  // what lies there stands in for sharing its memory
+        std::memcpy(made[i], operands[*j]->data(), operands[*j]->size());
+    }
     for (int64_t bytes : op.attrs.getInts("ws"))
       take(bytes);
     for (int64_t stream : streamsOf(op))

@@ -92,6 +92,19 @@ TEST_P(Plan, CheckerRejectsImpossibleOffsets) {
   EXPECT_FALSE(checkPlan(*m).empty());
 }
 
+TEST(PlanCheck, ResultsInPlaceLieWhereTheirOperandsLie) {
+  auto m = parseModule("func @f(%x: f32[1,1,6], %k: f32[1,4,2], %v: f32[1,4,2], %pos: i64[]) -> (f32[1,4,2], "
+                       "f32[1,4,2]) {\n%o, %k1, %v1 = attention_cached %x, %k, %v, %pos {n_head=1, n_kv_head=1} : "
+                       "f32[1,1,2], f32[1,4,2], f32[1,4,2]\nreturn %k, %k1 }",
+                       "t.gir");
+  runPipeline(*m, parsePipeline("fuse,settle-writes,plan-memory", nullptr), {});
+  EXPECT_EQ(checkPlan(*m), std::vector<std::string>());
+  Op &group = *m->functions[0]->body.front();
+  group.attrs.set("in_place", std::vector<int64_t>{-1, 1, -1});  // the kernel would leave three rows as they are
+  ASSERT_EQ(checkPlan(*m).size(), 1u);
+  EXPECT_NE(checkPlan(*m)[0].find("result 1 does not lie where operand 1 lies"), std::string::npos);
+}
+
 /// Two steps in the arena; everything that is returned and every state.
 std::vector<std::vector<double>> inArena(const Module &m, const SmallGpt &o) {
   PlanRun arena(m);
