@@ -14,7 +14,7 @@
 //     of a bf16 buffer that is not `reg`, at index and behind it. Dot(acc, a, b), of an f32 and two pairs, is
 //     fma(low a, low b, fma(high a, high b, acc)) in f32, where denormals count as zeros of their sign among the
 //     operands and among the two results: x86's VDPBF16PS, and the same bits from FMAs on CPUs without it. In float64 a
-//     pair still holds bf16. The bits of a pair's denormals are unspecified; only Dot should look into pairs.
+//     pair still holds bf16. A pair's denormals have no certain bits: only Dot looks into pairs, And may clear a half.
 //   - Select evaluates both sides: a load in either must be in bounds, so clamp its index. If evaluates one side only.
 //   - `vector(W)` runs W iterations at a time, in lock step, each statement for all lanes before the next; the last,
 //     partial group runs masked (inactive lanes neither load nor store). Lane() is (i - begin) mod W. A body must not

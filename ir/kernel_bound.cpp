@@ -141,8 +141,16 @@ Value unaryValue(UnaryOp op, DType t, Value a) {
 }
 
 Value binaryValue(BinaryOp op, DType t, Value a, Value b) {
-  if (isInt(t))
-    return {.i = evalInt(op, t, a.i, b.i), .unsure = a.unsure || b.unsure};
+  if (isInt(t)) {
+    Value r{.i = evalInt(op, t, a.i, b.i), .unsure = a.unsure || b.unsure};
+    if (op == BinaryOp::and_ && t == DType::u32) {  // halves of a pair, if it is one
+      if ((b.i & 0xffff) == 0xffff)
+        r.v = a.v, r.e = a.e;
+      if ((b.i >> 16 & 0xffff) == 0xffff)
+        r.high = a.high, r.highError = a.highError;
+    }
+    return r;
+  }
   if (isComparison(op))
     return {.i = compareFloat(op, a.v, b.v), .unsure = std::fabs(a.v - b.v) <= a.e + b.e && a.e + b.e > 0};
   switch (op) {

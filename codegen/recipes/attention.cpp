@@ -7,7 +7,8 @@
 //      ALiBi's bias is added when a tile of scores is stored.
 //   3. Row by row: maximum, exponentials and their sum in 16 lanes, log-sum-exp for the backward pass; dropout after
 //      the sum.
-//   4. o = (P V) / sum, with P read as the broadcast operand of the micro-kernel.
+//   4. o = (P V) / sum, with P read as the broadcast operand of the micro-kernel. Keys that a causal mask hides from a
+//      row are no part of its chain: their values need not be finite.
 //
 // bf16 on CPUs that multiply pairs of it (Schedule::pairs): queries and keys stand in pairs along d, values in pairs of
 // rows, and probabilities are rounded to bf16 for the product with values, as in FlashAttention; their sum is of what
@@ -87,6 +88,19 @@ private:
   DType dtype() const { return group.compute; }
   DType packed() const { return pairs ? DType::u32 : dtype(); }
   int64_t nr() const { return tile.cols(); }
+  int64_t perStep() const { return pairs ? 2 : 1; }  // keys of a product with values
+
+  /// Keys at the places of the tile's own queries i0 .. i0+mr, which a causal mask cuts.
+  std::vector<Triangle> ownKeys(const Expr &i0) const {
+    if (!pairs)
+      return {{.at = i0}};
+    Triangle even{.at = i0 / imm(2)}, odd{.at = (i0 + 1) / imm(2), .late = 1};
+    if (tile.rows % 2 == 0 && shape.tokens % 2 == 0)
+      return {even};
+    even.when = binary(BinaryOp::eq, i0 % imm(2), imm(0));
+    odd.when = binary(BinaryOp::eq, i0 % imm(2), imm(1));
+    return {even, odd};
+  }
 
   Body pack(const Expr &b, const Expr &kvHead, const Expr &keysBase, const Expr &valuesBase) {
     PanelPack p;
@@ -148,7 +162,6 @@ private:
   Body tileBody(const Expr &b, const Expr &h, const Expr &i0, const Expr &own, const Expr &keysBase,
                 const Expr &valuesBase) {
     const int64_t rows = tile.rows;
-    Expr seen = shape.causal ? i0 + rows : imm(shape.tokens);
     Expr panels = shape.causal ? (i0 + (rows + nr() - 1)) / imm(nr()) : imm(keyPanels);
     Body out;
     auto queryOf = [&](const Expr &i) { return qkv.query(b, i0 + i, h); };
@@ -175,7 +188,7 @@ private:
     for (const Stmt &s : statistics(b, h, i0, own))
       out.push_back(s);
     for (const Stmt &s : forPanels(tile, sizePadded, [&](const Expr &d0, const Tile &narrow) {
-           return outputs(b, h, i0, own, seen, valuesBase, d0, narrow);
+           return outputs(b, h, i0, own, valuesBase, d0, narrow);
          }))
       out.push_back(s);
     return out;
@@ -221,12 +234,14 @@ private:
     return {lse, inverse};
   }
 
-  Body outputs(const Expr &b, const Expr &h, const Expr &i0, const Expr &own, const Expr &seen, const Expr &valuesBase,
-               const Expr &d0, const Tile &narrow) {
+  Body outputs(const Expr &b, const Expr &h, const Expr &i0, const Expr &own, const Expr &valuesBase, const Expr &d0,
+               const Tile &narrow) {
     TileLoop t;
     t.tile = narrow;
-    // An odd last key is paired with one that was given no probability.
-    t.steps = pairs ? (seen + 1) / imm(2) : seen;
+    // Keys before the tile's first query are seen by all of its rows.
+    t.steps = shape.causal ? (i0 + (perStep() - 1)) / imm(perStep()) : imm(ceilDiv(shape.tokens, perStep()));
+    if (shape.causal)
+      t.triangles = ownKeys(i0);
     t.pairs = pairs;
     t.a = [&](int row, const Expr &k) {
       return pairs ? loadPair(probs, k * 2 + row * probsStride) : load(probs, k + row * probsStride);

@@ -5,10 +5,12 @@
 //   one head of queries.
 //   1. delta_i = do_i . o_i for its heads; dq starts at zero.
 //   2. For each block of kb keys: k and v are packed transposed, dk and dv start at zero. For each head of queries of
-//      the group, then for each block of qb queries that sees a key of the block:
+//      the group, then for each block of qb queries that sees a key of the block (from its first one on, where causal):
 //        S = q k^T (and ALiBi's bias), P = exp(S - lse);  dP = do v^T, dS = P (dP - delta)
 //        dv += P^T do;  dk += dS^T q;  dq += dS k
-//      by tiles; P and dS are [qb x kb], in the second-level cache.
+//      by tiles; P and dS are [qb x kb], in the second-level cache. Blocks of queries begin with those of keys and
+//      tiles are square there, so that a causal mask leaves triangles of tiles on the diagonal: what it hides is no
+//      part of any chain, and need not be finite.
 //   3. dk and dv of the block, which heads that share keys add to a total in order, are stored; with a task for each
 //      head they go to a workspace, and tasks of a second phase add them in the same order.
 //
@@ -59,7 +61,10 @@ public:
       else
         queriesPerBlock = roundUp(queriesPerBlock / 2, tile.rows);
     keyBlocks = ceilDiv(shape.tokens, keysPerBlock);
-    queryBlocks = ceilDiv(shape.tokens, queriesPerBlock);
+    for (int64_t first = 0; first < shape.tokens; first += shape.causal ? keysPerBlock : shape.tokens) {
+      partBlocks |= (shape.tokens - first) % queriesPerBlock != 0;
+      partTiles |= (shape.tokens - first) % tile.rows != 0;
+    }
     delta = makeBuffer("delta", dtype(), Storage::global, shape.batch * shape.heads * shape.tokens, true);
     used = {delta};
     if (dqkv.buffer->dtype != dtype())
@@ -89,6 +94,8 @@ public:
 private:
   /// Tiles of keys may reach past the block; what they find there goes to rows that nobody stores.
   int64_t keyRows() const { return roundUp(keysPerBlock, tile.rows); }
+  /// A triangle may reach past the block too, and multiplies zeros there.
+  int64_t copiedKeys() const { return keysPerBlock + (shape.causal ? tile.rows : 0); }
   /// Of P and dS.
   int64_t stride() const { return oddLines(keyRows(), dtype()); }
   /// Of dS by rows of bf16, where P and dS stand in pairs of rows.
@@ -101,9 +108,9 @@ private:
   int64_t stackElements() const {
     const int64_t totals = addsHeads() ? 2 * keysPerBlock * sizePadded : 0;
     if (pairs)
-      return 2 * keysPerBlock * depth() + (keysPerBlock / 2 + 2 * keyRows() + 2 * queriesPerBlock) * sizePadded +
+      return 2 * keysPerBlock * depth() + (copiedKeys() / 2 + 2 * keyRows() + 2 * queriesPerBlock) * sizePadded +
              queriesPerBlock * stride() + queriesPerBlock * rowStride() / 2 + 2 * tile.rows * nr() + totals;
-    return 2 * keysPerBlock * shape.size + (keysPerBlock + 2 * keyRows() + 2 * queriesPerBlock) * sizePadded +
+    return 2 * keysPerBlock * shape.size + (copiedKeys() + 2 * keyRows() + 2 * queriesPerBlock) * sizePadded +
            2 * queriesPerBlock * stride() + 2 * tile.rows * nr() + totals;
   }
   int64_t headsPerTask() const { return byHeads ? 1 : shape.group(); }
@@ -135,7 +142,7 @@ private:
   Body task(const Expr &b, const Expr &kv, const Expr &firstHead) {
     keysT = stack("kt", keysPerBlock * depth(), packed());
     valuesT = stack("vt", keysPerBlock * depth(), packed());
-    keys = stack("k", keysPerBlock / perStep() * sizePadded, packed());
+    keys = stack("k", copiedKeys() / perStep() * sizePadded, packed());
     dKeys = stack("dk", keyRows() * sizePadded, dtype());
     dValues = stack("dv", keyRows() * sizePadded, dtype());
     if (addsHeads()) {
@@ -158,6 +165,8 @@ private:
                  fill(probs, imm(0), imm(probs->size)), fill(dScores, imm(0), imm(dScores->size))};
     if (pairs)
       body.push_back(fill(dScoreRows, imm(0), imm(dScoreRows->size)));
+    const int64_t copied = ceilDiv(std::min(keysPerBlock, shape.tokens), perStep()) * sizePadded;
+    body.push_back(fill(keys, imm(copied), imm(keys->size - copied)));
     body.push_back(serial("jb", imm(keyBlocks), [&](const Expr &jb) {
       Expr j0 = jb * keysPerBlock;
       Expr count = shape.tokens % keysPerBlock ? min(imm(keysPerBlock), imm(shape.tokens) - j0) : imm(keysPerBlock);
@@ -254,12 +263,12 @@ private:
     if (addsHeads())
       for (const Buffer &total : {totalKeys, totalValues})
         out.push_back(fill(total, imm(0), imm(total->size)));
-    Expr firstBlock = shape.causal ? j0 / imm(queriesPerBlock) : imm(0);
+    Expr firstQuery = shape.causal ? j0 : imm(0);
     auto queryBlocksOf = [&](const Expr &h) {
-      return serial("ib", imm(queryBlocks) - firstBlock, [&](const Expr &ib) {
-        return Body{bindTo("i0", (firstBlock + ib) * queriesPerBlock, [&](const Expr &i0) {
-          Expr rows =
-              shape.tokens % queriesPerBlock ? min(imm(queriesPerBlock), imm(shape.tokens) - i0) : imm(queriesPerBlock);
+      Expr blocks = (imm(shape.tokens + queriesPerBlock - 1) - firstQuery) / imm(queriesPerBlock);
+      return serial("ib", blocks, [&](const Expr &ib) {
+        return Body{bindTo("i0", firstQuery + ib * queriesPerBlock, [&](const Expr &i0) {
+          Expr rows = partBlocks ? min(imm(queriesPerBlock), imm(shape.tokens) - i0) : imm(queriesPerBlock);
           return Body{bindTo("queries", rows, [&](const Expr &rows) {
             return Body{bias.withSlope(h, [&] { return queryBlock(b, h, j0, count, i0, rows); })};
           })};
@@ -291,6 +300,7 @@ private:
 
   Body queryBlock(const Expr &b, const Expr &h, const Expr &j0, const Expr &count, const Expr &i0, const Expr &rows) {
     Expr tiles = (rows + (tile.rows - 1)) / imm(tile.rows);
+    Expr ahead = i0 - j0;  // of the block of keys, a multiple of the tile where causal
     Expr panels = (count + (nr() - 1)) / imm(nr());
     auto queryOf = [&](const Expr &i) { return qkv.query(b, i0 + i, h); };
     auto doutOf = [&](const Expr &i) { return outAt(b, i0 + i, h); };
@@ -304,7 +314,7 @@ private:
       out = {copyRows(qkv.buffer, queryOf, queries, imm(0), sizePadded, rows, shape.size, sizePadded, tile.lanes,
                       shape.scale()),
              copyRows(dout, doutOf, douts, imm(0), sizePadded, rows, shape.size, sizePadded, tile.lanes, 1)};
-    if (shape.tokens % tile.rows) {  // rows past the last query: they add nothing to dk and dv
+    if (partTiles) {  // rows past the last query: they add nothing to dk and dv
       Expr all = tiles * int64_t(tile.rows);
       auto fillRows = [&](const Buffer &to, const Expr &from, const Expr &end, int64_t rowSize) {
         out.push_back(fill(to, from * rowSize, (end - from) * rowSize));
@@ -321,26 +331,14 @@ private:
       // Panels that the last row of the tile sees.
       Expr seen = panels;
       if (shape.causal)
-        seen = max(imm(0), min(panels, (i0 + first + (tile.rows - 1 + nr()) - j0) / imm(nr())));
-      return Body{bindTo("seen", seen, [&](const Expr &seen) {
-        Body body = {serial("p", seen, [&](const Expr &p) { return scores(h, b, j0, i0, first, p); })};
-        if (shape.causal) {
-          Expr unseen = (panels - seen) * nr();
-          body.push_back(serial("r", imm(tile.rows / perStep()), [&](const Expr &r) {
-            Expr base = (first / imm(perStep()) + r) * stride() + seen * nr();
-            return Body{fill(probs, base, unseen), fill(dScores, base, unseen)};
-          }));
-          if (pairs)
-            body.push_back(serial("r", imm(tile.rows), [&](const Expr &r) {
-              return Body{fill(dScoreRows, (first + r) * rowStride() + seen * nr(), unseen)};
-            }));
-        }
-        return body;
-      })};
+        seen = min(panels, (ahead + first + (tile.rows - 1 + nr())) / imm(nr()));
+      return Body{serial("p", seen, [&](const Expr &p) { return scores(h, b, j0, i0, first, p); })};
     }));
 
-    // dv += P^T do and dk += dS^T q, over all queries of the block.
+    // dv += P^T do and dk += dS^T q, over the queries of the block that see the key.
     Expr keyTiles = (count + (tile.rows - 1)) / imm(tile.rows);
+    if (shape.causal)
+      keyTiles = min(keyTiles, ahead / imm(tile.rows) + tiles);
     out.push_back(serial("kt", keyTiles, [&](const Expr &kt) {
       Body body;
       auto product = [&](const Buffer &left, const Buffer &right, const Buffer &sum) {
@@ -348,6 +346,12 @@ private:
           TileLoop t;
           t.tile = narrow;
           t.steps = tiles * int64_t(tile.rows / perStep());
+          if (shape.causal) {
+            Expr own = kt - ahead / imm(tile.rows);  // the tile of queries on the diagonal, if it is of the block
+            t.begin = max(imm(0), own + 1) * int64_t(tile.rows / perStep());
+            t.triangles = {
+                {.ahead = true, .at = own * int64_t(tile.rows / perStep()), .when = binary(BinaryOp::le, imm(0), own)}};
+          }
           t.pairs = pairs;
           t.a = [&](int row, const Expr &k) {
             return load(left, k * stride() + kt * int64_t(tile.rows) + int64_t(row));
@@ -373,8 +377,9 @@ private:
     // dq += dS k, tile by tile, through the first-level cache: the rows in memory are neither padded nor contiguous.
     out.push_back(serial("tile", tiles, [&](const Expr &tileOfBlock) {
       Expr first = tileOfBlock * int64_t(tile.rows);
-      Expr valid = shape.tokens % tile.rows ? min(imm(tile.rows), rows - first) : imm(tile.rows);
-      Expr steps = shape.causal ? max(imm(0), min(count, i0 + first + int64_t(tile.rows) - j0)) : count;
+      Expr valid = partTiles ? min(imm(tile.rows), rows - first) : imm(tile.rows);
+      Expr own = ahead + first;  // the key at the tile's first query, from where a causal mask cuts
+      Expr steps = shape.causal ? min(count, own) : count;
       return Body{bindTo("steps", steps, [&](const Expr &steps) {
         return forPanels(tile, sizePadded, [&](const Expr &d0, const Tile &narrow) {
           Expr cols = shape.size % nr() ? min(imm(nr()), imm(shape.size) - d0) : imm(nr());
@@ -389,8 +394,9 @@ private:
           };
           TileLoop t;
           t.tile = narrow;
-          // An odd last key is paired with one that no query of the tile sees.
-          t.steps = pairs ? (steps + 1) / imm(2) : steps;
+          t.steps = pairs ? (steps + 1) / imm(2) : steps;  // an odd last key of all is paired with zero
+          if (shape.causal)
+            t.triangles = {{.at = own / imm(perStep()), .when = lt(own, count)}};
           t.pairs = pairs;
           t.a = [&](int row, const Expr &k) {
             return pairs ? loadPair(dScoreRows, (first + row) * rowStride() + k * 2)
@@ -435,12 +441,11 @@ private:
     };
     auto withRow = [&](const Expr &r, const std::function<Body(const Row &)> &body) {
       Expr row = i0 + first + r;
-      const bool ragged = shape.tokens % tile.rows;
-      return Body{bindTo("i", ragged ? min(row, imm(shape.tokens - 1)) : row, [&](const Expr &i) {
+      return Body{bindTo("i", partTiles ? min(row, imm(shape.tokens - 1)) : row, [&](const Expr &i) {
         Expr lseAt = load(lse, perRow(b, h, i));
         Expr deltaOfRow = load(delta, perRow(b, h, i));
         Expr end = shape.causal ? i + 1 : imm(shape.tokens);
-        if (ragged)  // rows past the last query see nothing
+        if (partTiles)  // rows past the last query see nothing
           end = select(lt(row, imm(shape.tokens)), end, imm(0));
         return Body{bindTo("lse", lseAt, [&](const Expr &lseAt) {
           return Body{bindTo("delta", deltaOfRow, [&](const Expr &deltaOfRow) {
@@ -452,16 +457,16 @@ private:
     // P, with dropout, and dS of key x of the panel.
     auto element = [&](const Row &row, const Expr &x, const std::function<Body(const Expr &, const Expr &)> &body) {
       Expr j = j0 + p * nr() + x, near = row.r * nr() + x, zero = fimm(0, dtype());
-      return Body{bindTo("prob", select(lt(j, row.end), unary(UnaryOp::exp, load(score, near) - row.lse), zero),
-                         [&](const Expr &prob) {
-                           Expr dp = load(dProb, near);
-                           if (!dropout.active())
-                             return body(prob, prob * (dp - row.delta));
-                           Expr factor = select(dropout.keep(h, row.i, j), fimm(dropout.keptScale(), dtype()), zero);
-                           return Body{bindTo("factor", factor, [&](const Expr &factor) {
-                             return body(prob * factor, prob * (dp * factor - row.delta));
-                           })};
-                         })};
+      auto visible = [&, seen = lt(j, row.end)](const Expr &e) { return select(seen, e, zero); };
+      return Body{bindTo("prob", visible(unary(UnaryOp::exp, load(score, near) - row.lse)), [&](const Expr &prob) {
+        Expr dp = load(dProb, near);
+        if (!dropout.active())
+          return body(prob, visible(prob * (dp - row.delta)));
+        Expr factor = select(dropout.keep(h, row.i, j), fimm(dropout.keptScale(), dtype()), zero);
+        return Body{bindTo("factor", factor, [&](const Expr &factor) {
+          return body(prob * factor, visible(prob * (dp * factor - row.delta)));
+        })};
+      })};
     };
     auto eachKey = [&](const std::function<Body(const Expr &)> &body) {
       return Body{vectorLoop("x", imm(nr()), tile.lanes, body)};
@@ -505,7 +510,8 @@ private:
   Tile tile;
   bool pairs;
   bool byHeads;  // a task is one head of queries that shares its keys with others
-  int64_t keysPerBlock, keyBlocks, queriesPerBlock, queryBlocks, sizePadded;
+  int64_t keysPerBlock, keyBlocks, queriesPerBlock, sizePadded;
+  bool partBlocks = false, partTiles = false;  // whether the last queries fill less than a block, or a tile
   std::vector<Buffer> locals;
   Buffer keysT, valuesT, keys, dKeys, dValues, queries, douts, probs, dScores, score, dProb, delta;
   // The same as queries, douts and dScores where nothing is paired.

@@ -10,6 +10,14 @@ using namespace kir;
 
 namespace {
 Expr at(int64_t v) { return imm(v); }
+
+/// Whether row `row` takes element `x` of a triangle.
+bool takes(const Triangle &t, int row, int x) { return t.ahead ? x >= row : x <= row - t.late; }
+
+/// Of a pair of bf16 its first half, or the second one; zero stands for the other.
+Expr halfOf(const Expr &pair, bool second) {
+  return binary(BinaryOp::and_, pair, imm(second ? 0xffff0000 : 0xffff, DType::u32));
+}
 }  // namespace
 
 Tile registerTile(const Target &target, DType dtype, bool pairs) {
@@ -86,7 +94,11 @@ Stmt tileLoop(const TileLoop &t) {
   Stmt zero = everySlot([&](int i, int v, const Expr &j) {
     return store(acc, slot(i, v, j), t.start ? t.start(i, v, j) : fimm(0, tile.dtype));
   });
-  auto step = [&](const Expr &k, const std::function<Expr(int)> &a) {
+  // What a row takes of a step: both halves of a pair, one, or nothing.
+  struct Part {
+    bool low = true, high = true;
+  };
+  auto step = [&](const Expr &k, const std::function<Expr(int)> &a, const std::function<Part(int)> &partOf) {
     // The vectors of B are bound around all rows, so that each is loaded once per step.
     return vectorLoop("j", at(tile.lanes), tile.lanes, [&](const Expr &j) {
       std::vector<Expr> bs;
@@ -96,24 +108,56 @@ Stmt tileLoop(const TileLoop &t) {
         vars.push_back(makeVar("b", bs.back()->dtype));
       }
       Body body;
-      for (int i = 0; i < tile.rows; ++i)
+      for (int i = 0; i < tile.rows; ++i) {
+        const Part part = partOf(i);
+        if (!part.low && !part.high)
+          continue;
         body.push_back(bindTo("a", a(i), [&](const Expr &a) {
           Body fmas;
           for (int v = 0; v < tile.vecs; ++v) {
             Expr sum = load(acc, slot(i, v, j)), b = kir::ref(vars[v]);
+            if (part.low != part.high)
+              b = halfOf(b, part.high);
             fmas.push_back(store(acc, slot(i, v, j), t.pairs ? dot(sum, b, a) : kir::fma(a, b, sum)));
           }
           return fmas;
         }));
+      }
       for (int v = tile.vecs; v-- > 0;)
         body = {let(vars[v], bs[v], std::move(body))};
       return body;
     });
   };
-  Body all = {zero,
-              serial("k", t.steps, [&](const Expr &k) { return Body{step(k, [&](int i) { return t.a(i, k); })}; })};
+  auto whole = [](int) { return Part{}; };
+  auto triangle = [&](const Triangle &tri) {
+    const int perStep = t.pairs ? 2 : 1;
+    Body steps;
+    for (int64_t s = 0; s < ceilDiv(tile.rows - tri.late, perStep); ++s) {
+      Expr k = tri.at + s;
+      auto part = [&](int row) {
+        const int x = int(s) * perStep;
+        return Part{takes(tri, row, x), takes(tri, row, x + perStep - 1)};
+      };
+      steps.push_back(step(
+          k, [&](int i) { return t.a(i, k); }, part));
+    }
+    return tri.when ? ifThen(tri.when, std::move(steps)) : block(std::move(steps));
+  };
+  Var k = makeVar("k");
+  Expr of = kir::ref(k);
+  Body inner = {step(
+      of, [&](int i) { return t.a(i, of); }, whole)};
+  Body all = {zero};
+  for (const Triangle &tri : t.triangles)
+    if (tri.ahead)
+      all.push_back(triangle(tri));
+  all.push_back(t.begin ? loop(LoopKind::serial, k, t.steps - t.begin, std::move(inner), 1, t.begin)
+                        : loop(LoopKind::serial, k, t.steps, std::move(inner)));
+  for (const Triangle &tri : t.triangles)
+    if (!tri.ahead)
+      all.push_back(triangle(tri));
   if (t.last)
-    all.push_back(ifThen(t.more, {step(t.steps, t.last)}));
+    all.push_back(ifThen(t.more, {step(t.steps, t.last, whole)}));
   all.push_back(everySlot([&](int i, int v, const Expr &j) { return t.finish(i, v, j, load(acc, slot(i, v, j))); }));
   return alloc(acc, std::move(all));
 }

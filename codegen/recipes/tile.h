@@ -35,10 +35,22 @@ Tile flatTile(const Target &target, DType dtype);
 /// are cut into equal tiles, the last of which may overlap the one before it.
 Tile tileForRows(const Tile &largest, int64_t rows);
 
+/// Steps of which some rows of a tile must not take part: as many as the tile has rows, or half as many pairs. Row r of
+/// a tile that goes on `ahead` takes elements x >= r of them, before the other steps; else x <= r - late, after those.
+/// Nothing is multiplied that does not count, as 0 times what is not finite would be NaN.
+struct Triangle {
+  bool ahead = false;
+  kir::Expr at;    // its first step
+  kir::Expr when;  // a pred: whether it is there; null: always
+  int late = 0;    // 0 or 1
+};
+
 /// One tile's worth of work. Expressions are built once per accumulator; the vector position is base + lane.
 struct TileLoop {
   Tile tile;
-  kir::Expr steps;                                          // extent of k
+  kir::Expr begin;                                          // of k; null: 0
+  kir::Expr steps;                                          // end of k
+  std::vector<Triangle> triangles;                          // of one direction; at most one of them is there
   bool pairs = false;                                       // a and b yield pairs of bf16, a step takes kir::dot
   std::function<kir::Expr(int row, const kir::Expr &k)> a;  // uniform
   std::function<kir::Expr(int vec, const kir::Expr &k, const kir::Expr &lane)> b;

@@ -199,6 +199,8 @@ std::vector<Case> cases() {
   all.push_back(attention("attention_grad", 4, 1024, 12, 64, true, 0.2));
   all.push_back(attention("attention", 1, 1024, 12, 64, false, 0, 1));
   all.push_back(attention("attention_grad", 1, 1024, 12, 64, true, 0, 1));
+  all.push_back(attention("attention", 4, 256, 12, 64, false));
+  all.push_back(attention("attention_grad", 4, 256, 12, 64, true));
   all.push_back(attention("attention", 12, 64, 4, 32, false));
   all.push_back(attention("attention_grad", 12, 64, 4, 32, true));
   all.push_back(cached(1024, 12, 64));

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <tuple>
 
 namespace gptc::test {
@@ -256,6 +257,74 @@ TEST(Attention, LongSequences) {
           }
       }
     }
+}
+
+/// Finite, NaN, or an infinity of the same sign.
+void expectSameKind(const std::vector<Tensor> &got, const std::vector<Tensor> &want, const std::string &what) {
+  for (size_t r = 0; r < want.size(); ++r)
+    for (size_t i = 0; i < want[r].data.size(); ++i) {
+      const double a = got[r].data[i], b = want[r].data[i];
+      ASSERT_TRUE(std::isfinite(b) ? std::isfinite(a) : a == b || (std::isnan(a) && std::isnan(b)))
+          << what << ": result " << r << " element " << i << " of " << want[r].data.size() << " is " << a << ", not "
+          << b;
+    }
+}
+
+/// Each sequence of the batch has one element of q, k, v or do that is not finite: what the mask hides from it stays as
+/// it was.
+void plant(Case c, const std::vector<const char *> &forwards, const std::vector<const char *> &backwards) {
+  const int64_t heads[] = {0, c.heads, c.heads + c.kvHeads, -1};  // of q, k and v; of do
+  const double bad[] = {std::nan(""), HUGE_VAL};
+  const int64_t tokens[] = {0, c.tokens / 2, c.tokens - 1};
+  c.batch = std::size(heads) * std::size(bad) * std::size(tokens);
+  std::string what = fmt::format("T{} H{}/{} D{} causal {} p {} alibi {} {}", c.tokens, c.heads, c.kvHeads, c.size,
+                                 c.causal, c.p, c.alibi, nameOf(c.stored).str());
+  Both b = both(c, unsigned(c.tokens));
+  const int64_t width = (c.heads + 2 * c.kvHeads) * c.size;
+  int64_t sequence = 0;
+  for (int64_t head : heads)
+    for (double v : bad)
+      for (int64_t token : tokens) {
+        const int64_t row = sequence++ * c.tokens + token;
+        if (head < 0)
+          b.gradIn[0].data[row * c.heads * c.size + c.size / 2] = v;
+        else
+          b.in[0].data[row * width + head * c.size + c.size / 2] = v;
+      }
+  const std::vector<Tensor> out = interpretFused(*b.forward.fused, b.in);
+  b.gradIn[1] = b.in[0], b.gradIn[2] = out[0], b.gradIn[3] = out[1];
+  const std::vector<Tensor> grad = interpretFused(*b.backward.fused, b.gradIn);
+  Target with = hostTarget();
+  with.bf16Dot = true;
+  auto each = [&](const Group &g, const std::vector<Tensor> &in, const std::vector<Tensor> &want,
+                  const std::vector<const char *> &schedules) {
+    expectSameKind(run(g, in, {.target = with}), want, what);
+    for (const char *text : schedules) {
+      Schedule s;
+      ASSERT_TRUE(Schedule::parse(text, s)) << text;
+      s.pairs = c.stored == DType::bf16;
+      expectSameKind(run(g, in, {.schedule = s, .target = with}), want, what + " " + text);
+    }
+  };
+  each(b.forward, b.in, out, forwards);
+  each(b.backward, b.gradIn, grad, backwards);
+}
+
+TEST(Attention, NotFiniteStaysBehindTheMask) {
+  const std::vector<const char *> forwards = {"attention vec=16 mr=14 nr=32", "attention vec=8 mr=5 nr=16 qb=15",
+                                              "attention vec=16 mr=6 nr=32 packB=1", "attention vec=4 mr=1 nr=8"},
+                                  backwards = {"attention_grad vec=16 mr=14 nr=32 qb=14 kb=32",
+                                               "attention_grad vec=8 mr=5 nr=16 qb=60 kb=48",
+                                               "attention_grad vec=16 task=1 mr=8 nr=32 qb=40 kb=64"};
+  for (DType stored : {DType::f32, DType::bf16}) {
+    for (int64_t tokens : {1, 2, 13, 131})
+      plant({1, tokens, 1, 1, 8, true, 0, false, stored}, {}, {});
+    plant({1, 45, 4, 2, 5, true, 0.3, true, stored}, forwards, backwards);
+    plant({1, 40, 1, 1, 17, true, 0, false, stored}, forwards, backwards);
+    plant({1, 33, 4, 1, 7, false, 0.3, true, stored}, {}, {});
+    if (HasFatalFailure())
+      return;
+  }
 }
 
 // Large scores: the maximum is taken out before the exponential.
