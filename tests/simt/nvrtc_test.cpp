@@ -6,6 +6,7 @@
 #include "codegen/nvrtc.h"
 #include "frontends/model_builder.h"
 #include "ir/diagnostics.h"
+#include "tests/device/lanes_text.h"
 #include "tests/unit/codegen/random_kernel.h"
 #include "tests/unit/codegen/recipe_harness.h"
 #include "tools/driver/compile.h"
@@ -72,6 +73,16 @@ TEST_F(NvrtcTest, KernelsOfGpt2CompileWithoutSpills) {
       EXPECT_LE(c.registers, llvm::StringRef(k.name).starts_with("attention") ? 128 : 64) << k.name << "\n"
                                                                                           << c.log << cuda.text;
     }
+  }
+}
+
+TEST_F(NvrtcTest, TheDeviceLayerCompilesForEveryGpu) {
+  for (const char *name :
+       {"cuda:sm_75", "cuda:sm_80", "cuda:sm_86", "cuda:sm_89", "cuda:sm_90a", "cuda:sm_100", "cuda:sm_120"}) {
+    const Target target = cudaTarget(name);
+    const std::string text = std::string(lanesHead) + lanesText + (target.cpu == "sm_75" ? "" : lanesTextOf80);
+    const CompiledCuda c = nvrtc->compile(text, target);
+    EXPECT_EQ(c.spilledBytes, 0) << name << "\n" << c.log;
   }
 }
 

@@ -1,0 +1,114 @@
+#include "tests/device/device.h"
+
+#include "codegen/codegen.h"
+#include "ir/diagnostics.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace gptc::test {
+
+namespace {
+
+constexpr size_t zone = 256;
+constexpr std::byte red{0xA5};
+
+size_t roundedUp(size_t n) { return (n + zone - 1) / zone * zone; }
+
+}  // namespace
+
+TestDevice &TestDevice::get() {
+  static TestDevice device;
+  return device;
+}
+
+TestDevice::TestDevice() {
+#ifdef GPTC_STANDINS
+  if (!std::getenv("GPTC_CUDA") && !CudaLibrary::lookUp(CudaLibraryId::driver))
+    setenv("GPTC_CUDA", GPTC_STANDINS, 1);
+#endif
+  const CudaLibrary &library = CudaLibrary::get(CudaLibraryId::driver);
+  d = &cuda::Driver::get();
+  // The stand-in has a name of its own.
+  char text[256] = {};
+  int major = 0, minor = 0;
+  d->check(d->deviceGetName(text, sizeof text, 0), "cuDeviceGetName");
+  d->check(d->deviceGetAttribute(&major, cuda::computeMajor, 0), "cuDeviceGetAttribute");
+  d->check(d->deviceGetAttribute(&minor, cuda::computeMinor, 0), "cuDeviceGetAttribute");
+  name = text;
+  isGpu = library.path.find("standin") == std::string::npos;
+  target = cudaTarget(fmt::format("cuda:sm_{}{}{}", major, minor, major >= 9 ? "a" : ""));
+  d->check(d->primaryContextRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+  d->check(d->contextSetCurrent(context), "cuCtxSetCurrent");
+  d->check(d->streamCreate(&stream, cuda::streamNonBlocking), "cuStreamCreate");
+}
+
+std::string TestDevice::call(cuda::Result r, const char *what) const {
+  return r == cuda::success ? "" : fmt::format("{}: {}", what, d->describe(r));
+}
+
+void TestDevice::load(const std::string &text) {
+  const CompiledCuda code = Nvrtc::get().compile(text, target);
+  if (module)
+    d->check(d->moduleUnload(module), "cuModuleUnload");
+  d->check(d->moduleLoadData(&module, code.cubin.data()), "cuModuleLoadData");
+}
+
+std::vector<std::vector<std::byte>> TestDevice::run(const std::vector<CudaPhase> &phases,
+                                                    const std::vector<std::vector<std::byte>> &params,
+                                                    std::string &why) {
+  // All parameters in one piece of memory: zone, parameter, zone, parameter, ..., zone.
+  std::vector<size_t> places;
+  size_t bytes = zone;
+  for (const std::vector<std::byte> &p : params) {
+    places.push_back(bytes);
+    bytes += roundedUp(p.size()) + zone;
+  }
+  std::vector<std::byte> host(bytes, red);
+  for (size_t i = 0; i < params.size(); ++i)
+    std::copy(params[i].begin(), params[i].end(), host.begin() + places[i]);
+  cuda::DevicePtr at = 0;
+  why = call(d->memAlloc(&at, bytes), "cuMemAlloc");
+  if (!why.empty())
+    return {};
+  auto step = [&](cuda::Result r, const char *what) {
+    if (why.empty())
+      why = call(r, what);
+  };
+  step(d->copyToDevice(at, host.data(), bytes, stream), "cuMemcpyHtoDAsync");
+  std::vector<cuda::DevicePtr> pointers;
+  std::vector<void *> arguments;
+  for (size_t place : places)
+    pointers.push_back(at + place);
+  for (cuda::DevicePtr &p : pointers)
+    arguments.push_back(&p);
+  for (const CudaPhase &p : phases) {
+    cuda::LoadedFunction f = nullptr;
+    step(d->moduleGetFunction(&f, module, p.symbol.c_str()), p.symbol.c_str());
+    if (why.empty())
+      step(
+          d->launchKernel(f, unsigned(p.blocks), 1, 1, unsigned(p.threads), 1, 1, 0, stream, arguments.data(), nullptr),
+          p.symbol.c_str());
+  }
+  step(d->streamSynchronize(stream), "cuStreamSynchronize");
+  step(d->copyToHost(host.data(), at, bytes, stream), "cuMemcpyDtoHAsync");
+  step(d->streamSynchronize(stream), "cuStreamSynchronize");
+  step(d->memFree(at), "cuMemFree");
+  std::vector<std::vector<std::byte>> back;
+  size_t checked = 0;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const std::byte *begin = host.data() + places[i];
+    back.emplace_back(begin, begin + params[i].size());
+    for (; checked < places[i]; ++checked)
+      if (host[checked] != red && why.empty())
+        why = fmt::format("a byte before parameter {} was stored to", i);
+    checked = places[i] + params[i].size();
+  }
+  for (; checked < bytes; ++checked)
+    if (host[checked] != red && why.empty())
+      why = "a byte behind the last parameter was stored to";
+  return back;
+}
+
+}  // namespace gptc::test
