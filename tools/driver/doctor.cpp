@@ -144,11 +144,13 @@ struct Examination {
     if (compiler) {
       const std::string target = !arch.empty() ? arch : g.visible.empty() ? "sm_80" : g.visible[0].arch();
       try {
-        compiler->compile("extern \"C\" __global__ void nothing() {}\n", cudaTarget("cuda:" + target));
+        const std::string text = "#include \"gptc_device.h\"\nGPTC_KERNEL(nothing, 32)(Global<float> x) {\n"
+                                 "  store(x, threadIndex(), 0.0f);\n}\n";
+        compiler->compile(text, cudaTarget("cuda:" + target));
         return;
       } catch (const std::exception &e) {
         llvm::StringRef text = e.what();
-        why = fmt::format("it cannot compile for {}: {}", target, text.take_front(text.find("extern")).trim().str());
+        why = fmt::format("it cannot compile for {}: {}", target, text.take_front(text.find("#include")).trim().str());
       }
     }
     Finding &f = d.findings.back();

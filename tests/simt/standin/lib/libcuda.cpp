@@ -115,6 +115,14 @@ Result cuDeviceGetAttribute(int *value, DeviceAttribute a, Device) {
   *value = int(it->second);
   return success;
 }
+Result cuDeviceTotalMem_v2(size_t *bytes, Device) {
+  *bytes = size_t(setting("MEMORY", 1 << 30));
+  return success;
+}
+Result cuDeviceCanAccessPeer(int *can, Device a, Device b) {
+  *can = a != b;
+  return success;
+}
 Result cuDevicePrimaryCtxRetain(Context *context, Device d) {
   std::lock_guard guard(lock);
   if (!ready || d < 0 || d >= int(contexts.size()))
