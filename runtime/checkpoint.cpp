@@ -52,7 +52,7 @@ std::string writeStates(Executor &executor, const std::string &path, bool parame
   SafetensorsWriter writer(path, infos, {{"format", "pt"}});
   std::vector<char> dense, tensor;
   for (const State *s : states) {
-    const StateView view = executor.view(*s, Access::read);
+    const StateView view = executor.view(*s, StateAccess::read);
     const void *data = view.data;
     if (!isDense(s->type)) {
       dense.resize(s->type.elements() * sizeOf(s->type.dtype));
@@ -99,7 +99,7 @@ void readState(Executor &executor, const State &s, const SafetensorsFile &file, 
   const bool padded = !isDense(s.type);
   // Padding behind the end is zero from the beginning.
   const StateView view =
-      executor.view(s, s.type.elements() == s.type.paddedElements() ? Access::write : Access::readAndWrite);
+      executor.view(s, s.type.elements() == s.type.paddedElements() ? StateAccess::write : StateAccess::readAndWrite);
   std::vector<char> dense, tensor;
   if (padded)
     dense.resize(s.type.elements() * sizeOf(s.type.dtype));

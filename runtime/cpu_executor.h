@@ -34,8 +34,8 @@ public:
 private:
   struct Bound;
   const Bound &bound(llvm::StringRef function) const;
-  void *openView(const State &state, Access) override { return this->state(state.name); }
-  void closeView(const State &, Access, void *) override {}
+  void *openView(const State &state, StateAccess) override { return this->state(state.name); }
+  void closeView(const State &, StateAccess, void *) override {}
 
   Arena &arena;
   Binder binder;

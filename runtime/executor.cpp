@@ -9,7 +9,7 @@ int64_t monotonicNow() {
       .count();
 }
 
-StateView::StateView(Executor &executor, const State &state, Access access)
+StateView::StateView(Executor &executor, const State &state, StateAccess access)
     : data(executor.openView(state, access)), executor(executor), state(state), access(access) {}
 StateView::~StateView() { executor.closeView(state, access, data); }
 

@@ -35,13 +35,13 @@ public:
 class Executor;
 
 /// What the host will do with a state's elements.
-enum class Access { read, write, readAndWrite };
+enum class StateAccess { read, write, readAndWrite };
 
 /// A state's elements, row-major over padded extents, where the host can reach them: the state itself, or a copy that
 /// goes back to the device with the end of this.
 class StateView {
 public:
-  StateView(Executor &executor, const State &state, Access access);
+  StateView(Executor &executor, const State &state, StateAccess access);
   ~StateView();
   StateView(const StateView &) = delete;
   template <class T> T *as() const { return static_cast<T *>(data); }
@@ -50,7 +50,7 @@ public:
 private:
   Executor &executor;
   const State &state;
-  const Access access;
+  const StateAccess access;
 };
 
 class Executor {
@@ -73,7 +73,7 @@ public:
 
   bool has(llvm::StringRef function) const { return module.function(function); }
   const Type &argType(llvm::StringRef function, unsigned i) const;
-  StateView view(const State &state, Access access) { return {*this, state, access}; }
+  StateView view(const State &state, StateAccess access) { return {*this, state, access}; }
   /// A kernel for the host that belongs to no function (initial values).
   CompiledKernel compile(const kir::Kernel &kernel) { return std::move(jit.compile(&kernel)[0]); }
   /// Lanes of vectors in such a kernel.
@@ -98,8 +98,8 @@ protected:
 private:
   friend StateView;
   /// Memory of the host for a view, filled where it will be read; and its end.
-  virtual void *openView(const State &state, Access access) = 0;
-  virtual void closeView(const State &state, Access access, void *data) = 0;
+  virtual void *openView(const State &state, StateAccess access) = 0;
+  virtual void closeView(const State &state, StateAccess access, void *data) = 0;
 };
 
 }  // namespace gptc

@@ -127,7 +127,7 @@ double constantValue(const State &s) {
 
 void fillConstantState(Executor &executor, const State &s) {
   const double value = constantValue(s);
-  const StateView view = executor.view(s, Access::write);
+  const StateView view = executor.view(s, StateAccess::write);
   char *data = view.as<char>();
   std::memset(data, 0, s.type.bytes());
   if (value == 0)  // of any type
@@ -150,7 +150,7 @@ void initializeStates(Executor &executor, uint64_t seed) {
       GPTC_CHECK(s->type.dtype == DType::f32, "normal initial values of {}", s->type.str());
       if (normal.phases.empty())
         normal = executor.compile(normalKernel(executor.lanes(DType::f32)));
-      const StateView view = executor.view(*s, Access::write);
+      const StateView view = executor.view(*s, StateAccess::write);
       const RandomKey key = randomKey(seed, 0, s->attrs.getInt("stream"), 0);
       if (padded)
         dense.resize(n);
@@ -201,7 +201,7 @@ void fillLowCopies(Executor &executor) {
     const State *p = m.state(of);
     GPTC_CHECK(p && p->type.dtype == DType::f32 && p->type.sameShape(s->type), "@{} is no copy of @{}", s->name, of);
     GPTC_CHECK(s->type.dtype == DType::bf16 || s->type.dtype == DType::f16, "@{} : {}", s->name, s->type.str());
-    const StateView from = executor.view(*p, Access::read), to = executor.view(*s, Access::write);
+    const StateView from = executor.view(*p, StateAccess::read), to = executor.view(*s, StateAccess::write);
     Narrowing n{from.as<float>(), to.as<char>(), s->type.dtype, s->type.paddedElements()};
     executor.threads().run((n.elements + kChunk - 1) / kChunk, narrow, &n);
   }
@@ -210,20 +210,20 @@ void fillLowCopies(Executor &executor) {
 void writeCounter(Executor &executor, llvm::StringRef name, int64_t value) {
   const State *s = executor.planned().state(name);
   GPTC_CHECK(s && s->type == Type::scalar(DType::i64), "no counter {}", name.str());
-  *executor.view(*s, Access::write).as<int64_t>() = value;
+  *executor.view(*s, StateAccess::write).as<int64_t>() = value;
 }
 
 SmallStates::SmallStates(Executor &executor) : executor(executor) {
   for (const auto &s : executor.planned().states)
     if (s->type.bytes() <= kSmallBytes && s->attrs.getString("kind") != "param") {
-      const StateView view = executor.view(*s, Access::read);
+      const StateView view = executor.view(*s, StateAccess::read);
       saved.push_back({s.get(), {view.as<char>(), view.as<char>() + s->type.bytes()}});
     }
 }
 
 void SmallStates::restore() const {
   for (auto &[state, bytes] : saved)
-    std::memcpy(executor.view(*state, Access::write).data, bytes.data(), bytes.size());
+    std::memcpy(executor.view(*state, StateAccess::write).data, bytes.data(), bytes.size());
 }
 
 }  // namespace gptc

@@ -396,7 +396,7 @@ private:
   /// Runs the step again from the same state, looking at every result.
   std::string explain() {
     for (const auto &state : m.states)
-      if (std::string at = firstNonFinite(state->type, s.executor.view(*state, Access::read).data);
+      if (std::string at = firstNonFinite(state->type, s.executor.view(*state, StateAccess::read).data);
           !at.empty() && state->attrs.getString("kind") == "param")
         return fmt::format("parameter {} {} (before the step)", state->name, at);
     NonFiniteScan scan;

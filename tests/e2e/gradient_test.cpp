@@ -67,7 +67,7 @@ struct StepZero : ::testing::TestWithParam<Case> {
   StateMap states(const Session &s) {
     StateMap m;
     for (const auto &state : s.plan.planned->states)
-      m[state->name] = fromMemory(state->type, s.executor.view(*state, Access::read).data);
+      m[state->name] = fromMemory(state->type, s.executor.view(*state, StateAccess::read).data);
     return m;
   }
   e2e::Workplace w;
@@ -84,7 +84,7 @@ TEST_P(StepZero, LossAndEveryGradientEqualTheInterpreters) {
   // Biases and gains away from 0 and 1, so that every term counts.
   for (const auto &state : joint.states)
     if (state->attrs.getString("kind") == "param" && state->type.rank() == 1) {
-      const StateView view = s->executor.view(*state, Access::readAndWrite);
+      const StateView view = s->executor.view(*state, StateAccess::readAndWrite);
       float *p = view.as<float>();
       for (int64_t i = 0; i < state->type.elements(); ++i)
         p[i] += 0.1f * std::sin(float(i + state->name.size()));
@@ -129,7 +129,7 @@ TEST_P(StepZero, LossAndEveryGradientEqualTheInterpreters) {
 
   int moments = 0, zero = 0;
   for (const auto &state : s->plan.planned->states) {
-    Tensor got = fromMemory(state->type, s->executor.view(*state, Access::read).data);
+    Tensor got = fromMemory(state->type, s->executor.view(*state, StateAccess::read).data);
     const Tensor &expected = want[state->name];
     // m = (1 - beta1) g, v = (1 - beta2) g^2: the relative error of the square may be twice that of the gradient.
     double limit = llvm::StringRef(state->name).starts_with("v.") ? 2e-5 : 1e-5;
@@ -270,7 +270,7 @@ TEST_F(Cache, WeightsOfALlamaUnderItsNames) {
   again.push_back("model.init_from=ckpt:" + saved);
   std::unique_ptr<Session> s = open(again);
   loadWeights(s->executor, saved);
-  const StateView view = s->executor.view(*s->plan.planned->state("h.1.attn.c_attn.weight"), Access::read);
+  const StateView view = s->executor.view(*s->plan.planned->state("h.1.attn.c_attn.weight"), StateAccess::read);
   const float *packed = view.as<float>();
   for (int out = 0; out < 16; ++out)
     for (int in = 0; in < 32; ++in)
