@@ -592,3 +592,18 @@ Result cuLaunchKernel(LoadedFunction f, unsigned gridX, unsigned gridY, unsigned
   });
 }
 }
+
+// ---- for the other stand-ins ----------------------------------------------------------------------------------------
+
+extern "C" {
+
+/// Something that a library puts into a stream. Capture, order and errors are as with kernels.
+Result gptcStandinEnqueue(const char *what, Stream s, const Action &run) {
+  std::lock_guard guard(lock);
+  GPTC_TRY(enter(what));
+  GPTC_TRY(known(streams, s, "the stream"));
+  return enqueue(s, run);
+}
+/// Memory of the device, within an action; null where these bytes are not allocated.
+std::byte *gptcStandinResolve(DevicePtr at, size_t bytes) { return resolve(at, bytes); }
+}

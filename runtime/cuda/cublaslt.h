@@ -1,0 +1,123 @@
+// Matrix products by cuBLASLt (libcublasLt.so.13), loaded with dlopen. The few functions and types of its API that we
+// use stand here as in the toolkit's cublasLt.h; a test compares them with that header where there is one.
+#pragma once
+
+#include "codegen/library_matmul.h"
+#include "runtime/cuda/driver.h"
+
+#include "llvm/ADT/ArrayRef.h"
+
+#include <vector>
+
+namespace gptc::cuda {
+
+using LtHandle = struct LtContext *;
+using LtDesc = struct LtDescImpl *;
+using LtLayout = struct LtLayoutImpl *;
+using LtPreference = struct LtPreferenceImpl *;
+
+enum LtStatus : int { ltSuccess = 0, ltInvalidValue = 7, ltNotSupported = 15 };
+enum LtType : int { ltF32 = 0, ltF16 = 2, ltBF16 = 14 };
+enum LtCompute : int { ltCompute32F = 68, ltComputeTF32 = 77 };
+enum LtDescAttribute : int {
+  ltTransA = 3,
+  ltTransB = 4,
+  ltEpilogue = 7,
+  ltBiasPointer = 8,
+  ltAuxPointer = 11,
+  ltAuxLd = 12,
+};
+enum LtLayoutAttribute : int { ltBatchCount = 5, ltBatchStride = 6 };
+enum LtPreferenceAttribute : int {
+  ltMaxWorkspace = 1,
+  ltAlignmentA = 5,
+  ltAlignmentB = 6,
+  ltAlignmentC = 7,
+  ltAlignmentD = 8,
+};
+enum LtEpilogue : int {
+  ltEpilogueDefault = 1,
+  ltEpilogueBias = 4,
+  ltEpilogueGelu = 32,
+  ltEpilogueGeluBias = 36,
+  ltEpilogueGeluAux = 160,
+  ltEpilogueGeluAuxBias = 164,
+  ltEpilogueGeluGrad = 192,
+  ltEpilogueBiasGradA = 256,
+};
+
+struct LtAlgorithm {
+  uint64_t data[8];
+};
+struct LtHeuristic {
+  LtAlgorithm algorithm;
+  size_t workspace;  // bytes that it needs
+  LtStatus state;
+  float waves;
+  int reserved[4];
+};
+
+// X(member, symbol of the library, parameters)
+#define GPTC_CUBLASLT_FUNCTIONS(X)                                                                                     \
+  X(create, cublasLtCreate, (LtHandle * handle))                                                                       \
+  X(destroy, cublasLtDestroy, (LtHandle handle))                                                                       \
+  X(descCreate, cublasLtMatmulDescCreate, (LtDesc * desc, LtCompute compute, LtType scale))                            \
+  X(descDestroy, cublasLtMatmulDescDestroy, (LtDesc desc))                                                             \
+  X(descSet, cublasLtMatmulDescSetAttribute,                                                                           \
+    (LtDesc desc, LtDescAttribute attribute, const void *value, size_t bytes))                                         \
+  X(layoutCreate, cublasLtMatrixLayoutCreate,                                                                          \
+    (LtLayout * layout, LtType type, uint64_t rows, uint64_t cols, int64_t ld))                                        \
+  X(layoutDestroy, cublasLtMatrixLayoutDestroy, (LtLayout layout))                                                     \
+  X(layoutSet, cublasLtMatrixLayoutSetAttribute,                                                                       \
+    (LtLayout layout, LtLayoutAttribute attribute, const void *value, size_t bytes))                                   \
+  X(preferenceCreate, cublasLtMatmulPreferenceCreate, (LtPreference * preference))                                     \
+  X(preferenceDestroy, cublasLtMatmulPreferenceDestroy, (LtPreference preference))                                     \
+  X(preferenceSet, cublasLtMatmulPreferenceSetAttribute,                                                               \
+    (LtPreference preference, LtPreferenceAttribute attribute, const void *value, size_t bytes))                       \
+  X(heuristic, cublasLtMatmulAlgoGetHeuristic,                                                                         \
+    (LtHandle handle, LtDesc desc, LtLayout a, LtLayout b, LtLayout c, LtLayout d, LtPreference preference, int most,  \
+     LtHeuristic *found, int *count))                                                                                  \
+  X(matmul, cublasLtMatmul,                                                                                            \
+    (LtHandle handle, LtDesc desc, const void *alpha, const void *a, LtLayout aLayout, const void *b,                  \
+     LtLayout bLayout, const void *beta, const void *c, LtLayout cLayout, void *d, LtLayout dLayout,                   \
+     const LtAlgorithm *algorithm, void *workspace, size_t workspaceBytes, Stream stream))
+
+struct CublasLt {
+#define GPTC_MEMBER(member, symbol, params) LtStatus(*member) params;
+  GPTC_CUBLASLT_FUNCTIONS(GPTC_MEMBER)
+#undef GPTC_MEMBER
+
+  /// The library of CudaLibraryId::cublasLt, bound once. UserError(TargetUnavailable) where there is none, or one
+  /// without these functions.
+  static const CublasLt &get();
+  /// InternalError unless `s` is success.
+  void check(LtStatus s, const char *what) const;
+};
+
+/// One LibraryMatmul at fixed addresses: its descriptors, made once, and the algorithms that the library proposes for
+/// it. Of one context, and of the device that is current when it is made.
+class MatmulCall {
+public:
+  /// `params`: addresses of the group's operands and results. `workspace` of that many bytes may be used by the call.
+  MatmulCall(LtHandle handle, const LibraryMatmul &matmul, llvm::ArrayRef<DevicePtr> params, DevicePtr workspace,
+             size_t workspaceBytes);
+  ~MatmulCall();
+  MatmulCall(const MatmulCall &) = delete;
+
+  /// The library's proposals, best first by its own judgement, at most eight; 0 where it cannot do this product.
+  unsigned algorithms() const { return unsigned(found.size()); }
+  /// Enqueues the product by one of them; may be captured. Bits depend on the algorithm.
+  void enqueue(Stream stream, unsigned algorithm = 0) const;
+
+private:
+  const CublasLt &lt;
+  LtHandle handle;
+  LtDesc desc = nullptr;
+  LtLayout a = nullptr, b = nullptr, c = nullptr, d = nullptr;
+  const void *pA, *pB, *pC;
+  void *pD, *workspace;
+  bool hasC;
+  std::vector<LtHeuristic> found;
+};
+
+}  // namespace gptc::cuda

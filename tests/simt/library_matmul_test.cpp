@@ -1,0 +1,203 @@
+// Groups as calls of cuBLASLt: the call's own arithmetic, in float64 on memory as it lies, against the group's meaning.
+#include "codegen/library_matmul.h"
+
+#include "ir/diagnostics.h"
+#include "passes/pass.h"
+#include "tests/unit/codegen/recipe_harness.h"
+#include "tests/unit/passes/small_gpt.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace gptc::test {
+namespace {
+
+using Epilogue = LibraryMatmul::Epilogue;
+
+double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+double geluSlope(double x) {
+  const double t = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+
+/// What cublasLtMatmul documents, one array for each parameter.
+void evaluate(const LibraryMatmul &l, std::vector<std::vector<double>> &memory) {
+  auto at = [&](const LibraryMatmul::Matrix &x, int64_t batch, int64_t row, int64_t col) -> double & {
+    if (x.transposed)
+      std::swap(row, col);
+    EXPECT_TRUE(row < x.rows && col < x.cols && x.rows <= x.ld);
+    return memory[x.param][size_t(batch * x.batchStride + col * x.ld + row)];
+  };
+  for (int64_t s = 0; s < l.batch; ++s)
+    for (int64_t j = 0; j < l.n; ++j)
+      for (int64_t i = 0; i < l.m; ++i) {
+        double sum = l.c ? at(*l.c, s, i, j) : 0;
+        for (int64_t x = 0; x < l.k; ++x)
+          sum += at(l.a, s, i, x) * at(l.b, s, x, j);
+        double *aux = l.aux < 0 ? nullptr : &memory[l.aux][size_t(j * l.d.ld + i)];
+        switch (l.epilogue) {
+        case Epilogue::none:
+        case Epilogue::biasGradA:
+          break;
+        case Epilogue::geluGrad:
+          sum *= geluSlope(*aux);
+          break;
+        case Epilogue::bias:
+        case Epilogue::geluBias:
+        case Epilogue::geluAuxBias:
+          sum += memory[l.bias][size_t(i)];
+          [[fallthrough]];
+        case Epilogue::gelu:
+        case Epilogue::geluAux:
+          if (aux)
+            *aux = sum;
+          if (l.epilogue != Epilogue::bias)
+            sum = gelu(sum);
+        }
+        at(l.d, s, i, j) = sum;
+      }
+  if (l.epilogue == Epilogue::biasGradA)
+    for (int64_t i = 0; i < l.m; ++i) {
+      memory[l.bias][size_t(i)] = 0;
+      for (int64_t x = 0; x < l.k; ++x)
+        memory[l.bias][size_t(i)] += at(l.a, 0, i, x);
+    }
+}
+
+/// The logical elements of a tensor in memory; padding must still hold `fill`.
+Tensor gather(const std::vector<double> &memory, const Type &type, double fill) {
+  const std::vector<double> logical = spread(Tensor(type, std::vector<double>(type.elements(), 1)), 0);
+  Tensor t(type);
+  size_t next = 0;
+  for (size_t i = 0; i < memory.size(); ++i)
+    if (logical[i] == 1)
+      t.data[next++] = memory[i];
+    else
+      EXPECT_TRUE(memory[i] == fill || (std::isnan(memory[i]) && std::isnan(fill))) << "padding was written";
+  return t;
+}
+
+void expectMeaning(const Op &fused, const LibraryMatmul &l, const std::vector<Tensor> &operands) {
+  std::vector<std::vector<double>> memory;
+  for (const Tensor &t : operands)
+    memory.push_back(spread(t, std::numeric_limits<double>::quiet_NaN()));
+  for (unsigned i = 0; i < fused.numResults(); ++i)
+    memory.push_back(std::vector<double>(size_t(fused.result(i)->type.paddedElements()), -7));
+  evaluate(l, memory);
+  const std::vector<Tensor> want = interpretFused(fused, operands);
+  for (unsigned r = 0; r < want.size(); ++r) {
+    const Tensor got = gather(memory[fused.numOperands() + r], want[r].type, -7);
+    // The group rounds what it yields; the call here does not.
+    const double unit = want[r].type.dtype == DType::bf16 ? 0x1p-8 : want[r].type.dtype == DType::f16 ? 0x1p-11 : 0;
+    for (size_t i = 0; i < got.data.size(); ++i)
+      ASSERT_NEAR(got.data[i], want[r].data[i], unit * std::fabs(want[r].data[i]) + 1e-9)
+          << "result " << r << " element " << i << "\n"
+          << print(fused);
+  }
+}
+
+struct Expected {
+  const char *args, *body;
+  std::optional<Epilogue> epilogue;  // nullopt: no call
+  bool hasC = false;
+};
+
+TEST(LibraryMatmul, TakesWhatTheLibraryHas) {
+  const Expected cases[] = {
+      {"%a: f32[3,5]; %b: f32[5,4]", "%y = matmul %a, %b : f32[3,4]\nyield %y", Epilogue::none},
+      {"%a: f32[5,3]; %b: f32[4,5]", "%y = matmul %a, %b {ta=true, tb=true} : f32[3,4]\nyield %y", Epilogue::none},
+      {"%a: bf16[2,3,5]; %b: bf16[7->8,5]",
+       "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[2,3,7->8]\n%l = cast %y {dtype=\"bf16\"} : bf16[2,3,7->8]\n"
+       "yield %l",
+       Epilogue::none},
+      {"%a: f32[2,3,4,6]; %b: f32[2,3,5,6]", "%y = matmul %a, %b {batch=2, tb=true} : f32[2,3,4,5]\nyield %y",
+       Epilogue::none},
+      {"%a: f16[2,6,3]; %b: f16[2,6,5->6]; %i: f32[3,5->6]",
+       "%y = matmul %a, %b, %i {ta=true, fold=6, out=\"f32\"} : f32[3,5->6]\nyield %y", Epilogue::none, true},
+      {"%a: f32[3,5]; %b: f32[5,4]; %c: f32[4]", "%y = matmul %a, %b : f32[3,4]\n%z = add %c, %y : f32[3,4]\nyield %z",
+       Epilogue::bias},
+      {"%a: f32[3,5]; %b: f32[5,4]; %c: f32[4]; %r: f32[3,4]",
+       "%y = matmul %a, %b : f32[3,4]\n%z = add %y, %c : f32[3,4]\n%o = add %r, %z : f32[3,4]\nyield %o",
+       Epilogue::bias, true},
+      {"%a: bf16[3,5]; %b: bf16[5,8]; %c: bf16[8]",
+       "%y = matmul %a, %b {out=\"f32\"} : f32[3,8]\n%w = cast %c {dtype=\"f32\"} : f32[8]\n%z = add %y, %w : "
+       "f32[3,8]\n"
+       "%k = cast %z {dtype=\"bf16\"} : bf16[3,8]\n%g = gelu %z : f32[3,8]\n%l = cast %g {dtype=\"bf16\"} : bf16[3,8]\n"
+       "yield %l, %k",
+       Epilogue::geluAuxBias},
+      {"%a: f32[3,5]; %b: f32[5,4]", "%y = matmul %a, %b : f32[3,4]\n%g = gelu %y : f32[3,4]\nyield %g",
+       Epilogue::gelu},
+      {"%a: bf16[3,5]; %b: bf16[6->8,5]; %x: bf16[3,6->8]",
+       "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[3,6->8]\n%w = cast %x {dtype=\"f32\"} : f32[3,6->8]\n"
+       "%g = gelu_grad %y, %w : f32[3,6->8]\n%l = cast %g {dtype=\"bf16\"} : bf16[3,6->8]\nyield %l",
+       Epilogue::geluGrad},
+      {"%a: bf16[2,4,3]; %d: bf16[2,4,5]",
+       "%w = cast %d {dtype=\"f32\"} : f32[2,4,5]\n%s = reduce_sum %w {fold=4, lead=2} : f32[5]\n"
+       "%y = matmul %a, %d {ta=true, fold=4, out=\"f32\"} : f32[3,5]\nyield %s, %y",
+       Epilogue::biasGradA},
+      {"%a: f32[3,5]; %b: f32[4,5]; %x: f32[3,4]",
+       "%y = matmul %a, %b {tb=true} : f32[3,4]\n%g = gelu_grad %y, %x : f32[3,4]\nyield %g", std::nullopt},
+      // No calls: what gelu keeps in rows that are no multiple of 8 (above), a bias or a residual of another type than
+      // the result, another activation, gelu of a sum with a residual, two results.
+      {"%a: bf16[3,5]; %b: bf16[5,4]; %c: f32[4]",
+       "%y = matmul %a, %b {out=\"f32\"} : f32[3,4]\n%z = add %y, %c : f32[3,4]\n"
+       "%l = cast %z {dtype=\"bf16\"} : bf16[3,4]\nyield %l",
+       std::nullopt},
+      {"%a: bf16[3,5]; %b: bf16[5,4]; %r: bf16[3,4]",
+       "%y = matmul %a, %b {out=\"f32\"} : f32[3,4]\n%w = cast %r {dtype=\"f32\"} : f32[3,4]\n"
+       "%z = add %y, %w : f32[3,4]\nyield %z",
+       std::nullopt},
+      {"%a: f32[3,5]; %b: f32[5,4]", "%y = matmul %a, %b : f32[3,4]\n%g = silu %y : f32[3,4]\nyield %g", std::nullopt},
+      {"%a: f32[3,5]; %b: f32[5,4]; %r: f32[3,4]",
+       "%y = matmul %a, %b : f32[3,4]\n%z = add %y, %r : f32[3,4]\n%g = gelu %z : f32[3,4]\nyield %g", std::nullopt},
+      {"%a: bf16[3,5]; %b: bf16[5,4]",
+       "%y = matmul %a, %b {out=\"f32\"} : f32[3,4]\n%l = cast %y {dtype=\"bf16\"} : bf16[3,4]\nyield %y, %l",
+       std::nullopt},
+      {"%a: f32[4,5]; %b: f32[5,4]", "%y = matmul %a, %b : f32[4,4]\n%z = add %y, %y : f32[4,4]\nyield %z",
+       std::nullopt},
+      {"%a: f64[3,5]; %b: f64[5,4]", "%y = matmul %a, %b : f64[3,4]\nyield %y", std::nullopt},
+  };
+  unsigned seed = 0;
+  for (const Expected &e : cases) {
+    Group g = group("matmul", e.args, e.body);
+    std::optional<LibraryMatmul> l = libraryMatmul(*g.fused);
+    ASSERT_EQ(l.has_value(), e.epilogue.has_value()) << print(*g.fused);
+    if (!l)
+      continue;
+    EXPECT_EQ(l->epilogue, *e.epilogue) << print(*g.fused);
+    EXPECT_EQ(l->c.has_value(), e.hasC) << print(*g.fused);
+    expectMeaning(*g.fused, *l, randomOperands(g, seed++));
+  }
+}
+
+TEST(LibraryMatmul, OfAModelMostProductsAreCalls) {
+  for (const char *compute : {"fp32", "bf16", "tf32"}) {
+    SmallGpt o;
+    auto m = smallGpt(o);
+    m->attrs.set("compute", std::string(compute));
+    runPipeline(*m, parsePipeline("autodiff,optimizer,canonicalize,cse,dce,precision,fuse", nullptr), {});
+    int calls = 0, others = 0;
+    for (Op &op : m->function("train_step")->body)
+      if (op.is(OpKind::fused) && op.attrs.getString("kind") == "matmul") {
+        auto l = libraryMatmul(op);
+        ++(l ? calls : others);
+        if (!l)
+          continue;
+        EXPECT_EQ(l->tf32, std::string(compute) == "tf32");
+        std::vector<Tensor> operands;
+        for (unsigned i = 0; i < op.numOperands(); ++i) {
+          Tensor t(op.operand(i)->type);
+          for (size_t k = 0; k < t.data.size(); ++k)
+            t.data[k] = double(int64_t((k + i) * 37 % 33) - 16) / 16;
+          operands.push_back(std::move(t));
+        }
+        expectMeaning(op, *l, operands);
+      }
+    EXPECT_GT(calls, others) << compute;
+  }
+}
+
+}  // namespace
+}  // namespace gptc::test
