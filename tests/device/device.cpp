@@ -16,6 +16,14 @@ constexpr std::byte red{0xA5};
 
 size_t roundedUp(size_t n) { return (n + zone - 1) / zone * zone; }
 
+/// Of what the launch must give; 0 where phases have no such thing.
+template <class Phase> unsigned sharedBytesOf(const Phase &p) {
+  if constexpr (requires { p.sharedBytes; })
+    return unsigned(p.sharedBytes);
+  else
+    return 0;
+}
+
 }  // namespace
 
 TestDevice &TestDevice::get() {
@@ -86,10 +94,13 @@ std::vector<std::vector<std::byte>> TestDevice::run(const std::vector<CudaPhase>
   for (const CudaPhase &p : phases) {
     cuda::LoadedFunction f = nullptr;
     step(d->moduleGetFunction(&f, module, p.symbol.c_str()), p.symbol.c_str());
+    const unsigned shared = sharedBytesOf(p);
+    if (why.empty() && shared)
+      step(d->functionSetAttribute(f, cuda::functionMaxDynamicShared, int(shared)), p.symbol.c_str());
     if (why.empty())
-      step(
-          d->launchKernel(f, unsigned(p.blocks), 1, 1, unsigned(p.threads), 1, 1, 0, stream, arguments.data(), nullptr),
-          p.symbol.c_str());
+      step(d->launchKernel(f, unsigned(p.blocks), 1, 1, unsigned(p.threads), 1, 1, shared, stream, arguments.data(),
+                           nullptr),
+           p.symbol.c_str());
   }
   step(d->streamSynchronize(stream), "cuStreamSynchronize");
   step(d->copyToHost(host.data(), at, bytes, stream), "cuMemcpyDtoHAsync");
