@@ -360,7 +360,8 @@ private:
       auto sumFor = [&](const Value *from) -> Unit * {
         for (Op *user : from->users())
           if (Unit *other = unitOfOp(user); other && user->is(OpKind::reduce_sum) && user->operand(0) == from &&
-                                            other->ops.size() == 1 && user->attrs.getInt("fold") == fold &&
+                                            !user->result()->unused() && other->ops.size() == 1 &&
+                                            user->attrs.getInt("fold") == fold &&
                                             user->attrs.getInt("lead") + 1 == int64_t(from->type.rank()))
             return other;
         return nullptr;
