@@ -149,8 +149,9 @@ struct Examination {
         compiler->compile(text, cudaTarget("cuda:" + target));
         return;
       } catch (const std::exception &e) {
-        llvm::StringRef text = e.what();
-        why = fmt::format("it cannot compile for {}: {}", target, text.take_front(text.find("#include")).trim().str());
+        std::string said = llvm::StringRef(e.what()).split("#include").first.trim().str();
+        std::replace(said.begin(), said.end(), '\n', ' ');
+        why = fmt::format("it cannot compile for {}: {}", target, said);
       }
     }
     Finding &f = d.findings.back();
