@@ -131,7 +131,8 @@ CompiledCuda Nvrtc::compile(const std::string &text, const Target &target) const
   CompiledCuda c;
   c.log = api->text(program, api->nvrtcGetProgramLogSize, api->nvrtcGetProgramLog, "nvrtcGetProgramLog");
   c.log.resize(std::min(c.log.size(), c.log.find('\0')));
-  GPTC_CHECK(r != compilationFailed, "NVRTC rejects a kernel:\n{}\n{}", c.log, text);
+  if (r == compilationFailed)
+    throw CudaRejected(c.log, text);
   api->check(r, "nvrtcCompileProgram");
   c.cubin = api->text(program, api->nvrtcGetCUBINSize, api->nvrtcGetCUBIN, "nvrtcGetCUBIN");
   c.ptx = api->text(program, api->nvrtcGetPTXSize, api->nvrtcGetPTX, "nvrtcGetPTX");

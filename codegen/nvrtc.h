@@ -2,6 +2,7 @@
 // and no GPU to compile.
 #pragma once
 
+#include "ir/diagnostics.h"
 #include "ir/schedule.h"
 
 #include <string>
@@ -15,6 +16,14 @@ struct CompiledCuda {
   int64_t spilledBytes = 0;  // stores and loads of registers that did not fit, all kernels together
 };
 
+/// Text that does not compile: a mistake of ours.
+class CudaRejected : public InternalError {
+public:
+  CudaRejected(const std::string &log, const std::string &text)
+      : InternalError(__FILE__, __LINE__, fmt::format("NVRTC rejects a kernel:\n{}\n{}", log, text)), log(log) {}
+  std::string log;
+};
+
 /// The NVRTC library of this machine, as CudaLibrary finds it.
 class Nvrtc {
 public:
@@ -24,7 +33,7 @@ public:
   static const Nvrtc *find(std::string &why);
 
   /// Text as emitCuda gives it, for `target.cpu`; without contraction, denormals kept, correctly rounded division.
-  /// Callable from any thread. InternalError with the log when the text does not compile.
+  /// Callable from any thread. CudaRejected when the text does not compile.
   CompiledCuda compile(const std::string &text, const Target &target) const;
 
 private:

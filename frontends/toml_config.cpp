@@ -204,17 +204,18 @@ void readLaterWork(ConfigReader &r) {
   r.choice("parallel.reduce_order", ignored, {"tree"}, {"fast"});
   r.choice("parallel.offload", ignored, {"none"}, {"optimizer"});
   r.choice("parallel.compression", ignored, {"none"}, {"powersgd", "onebit"});
-
-  std::string target = "auto";
-  r.string("compile.target", target);
-  if (namesCuda(target))
-    r.notBuilt("compile.target", fmt::format("\"{}\"", target), {"\"auto\"", "\"cpu\""});
-  else if (target != "auto" && target != "cpu")
-    r.complain("compile.target", ErrorCode::UnknownValue, fmt::format("compile.target = \"{}\" is not known", target),
-               "", {"\"auto\" and \"cpu\" work today"});
   r.choice("compile.autotune", ignored, {"off", "cached"}, {"search"});
   double budgetSeconds = 0;
   r.number("compile.autotune_budget_s", budgetSeconds, 0, 1e9);
+}
+
+void readTarget(ConfigReader &r, std::string &target) {
+  std::string wanted = "auto";
+  r.string("compile.target", wanted);
+  if (wanted != "auto" && wanted != "cpu" && !namesCuda(wanted))
+    r.complain("compile.target", ErrorCode::UnknownValue, fmt::format("compile.target = \"{}\" is not known", wanted),
+               "", {"\"cpu\" (as \"auto\" is today), \"cuda\" for the GPU here, or \"cuda:sm_90a\" and the like"});
+  target = wanted == "auto" ? "cpu" : wanted;
 }
 
 /// [] or [first, last].
@@ -288,6 +289,7 @@ void readAll(ConfigReader &r, Config &c) {
   readPrecision(r, c.precision);
   readLaterWork(r);
   readRemat(r, c.compile.remat);
+  readTarget(r, c.compile.target);
   readRun(r, c);
 }
 

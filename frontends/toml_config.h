@@ -93,6 +93,8 @@ struct CompileConfig {
   /// What the backward part computes again rather than keeps: nothing, all but the layers' inputs ("full"), as much as
   /// a budget of bytes asks for ("8GiB"), or as much as this machine's memory asks for.
   std::string remat = "auto";
+  /// cpu; cuda: the GPU of this machine; cuda:sm_90a and the like, of which no GPU need be here.
+  std::string target = "cpu";
 };
 
 struct Config {

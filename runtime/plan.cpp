@@ -1,5 +1,6 @@
 #include "runtime/plan.h"
 
+#include "codegen/codegen.h"
 #include "ir/diagnostics.h"
 #include "ir/plan_check.h"
 #include "runtime/files.h"
@@ -115,6 +116,11 @@ Target targetFromJson(const json &j) {
   t.l2Bytes = j.at("l2_bytes");
   t.l3Bytes = j.at("l3_bytes");
   t.threads = j.at("threads");
+  if (llvm::StringRef(t.name).starts_with("cuda:")) {
+    // All that a name says of a GPU is known here; the manifest must not say otherwise.
+    const Target known = cudaTarget(t.name);
+    t.warp = known.warp;
+  }
   return t;
 }
 
@@ -354,9 +360,8 @@ Plan loadPlan(const std::string &dir) {
     if (manifest.at("blake3") != manifestChecksum(manifest))
       damaged(dir, "manifest.json does not match its own checksum");
     plan.target = targetFromJson(manifest.at("target"));
-    if (plan.target.name != "cpu")
-      throw UserError(ErrorCode::NotBuiltYet, fmt::format("plans for {} cannot be run yet", plan.target.name),
-                      "compile with --target cpu");
+    if (plan.target.name != "cpu" && !plan.target.isCuda())
+      damaged(dir, fmt::format("it is for the unknown target {}", plan.target.name));
     if (std::string p = targetProblem(plan.target); !p.empty())
       damaged(dir, p);
     plan.run = settingsFromJson(manifest.at("run"));

@@ -62,7 +62,7 @@ void writePlan(const std::string &dir, Plan &plan);
 
 /// Reads and verifies everything: schema, hashes, both modules (verifier), the memory plan (independent checker),
 /// schedules, sizes and settings. Throws UserError: FileMissing where there is no plan, PlanDamaged for all else,
-/// NotBuiltYet for a plan of a newer schema or a target other than the CPU.
+/// NotBuiltYet for a plan of a newer schema.
 Plan loadPlan(const std::string &dir);
 
 /// What keeps a module from being a plan's: attributes that the runtime relies on, states that it cannot fill,

@@ -23,7 +23,7 @@ public:
 };
 
 struct Session {
-  /// Allocates the arena; compiles nothing yet. Object code is cached in `cacheDir` ("" for nowhere); `threads` 0: as
+  /// Allocates the arena, on the CPU or the GPU that the plan is for; compiles nothing yet. Object code is cached in `cacheDir` ("" for nowhere); `threads` 0: as
   /// hostTarget() decides.
   Session(Plan plan, const std::string &cacheDir, unsigned threads = 0);
 

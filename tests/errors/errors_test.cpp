@@ -85,7 +85,7 @@ TEST_P(Golden, TextAndExitCode) {
   std::ofstream(dir / "script") << "set -e\n" << c.script;
   const std::string command = fmt::format(
       "cd '{0}/work' && env -i PATH='{1}':/usr/bin:/bin HOME='{0}' LANG=C.UTF-8 GPTC_CACHE='{0}/../gptc-errors-cache' "
-      "ASAN_OPTIONS=\"$ASAN_OPTIONS\" LIB='{2}' bash ../script >'{0}/out' 2>'{0}/err' </dev/null",
+      "ASAN_OPTIONS=\"$ASAN_OPTIONS\" LIB='{2}' STANDINS='{1}/../lib/standin' bash ../script >'{0}/out' 2>'{0}/err' </dev/null",
       dir.string(), GPTC_BIN_DIR, goldenDir.parent_path().string());
   const int status = std::system(command.c_str());
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;

@@ -1,12 +1,14 @@
 #include "tools/driver/compile.h"
 
 #include "codegen/codegen.h"
+#include "codegen/cuda_jit.h"
 #include "frontends/model_builder.h"
 #include "frontends/tokenizer.h"
 #include "frontends/toml_config.h"
 #include "ir/diagnostics.h"
 #include "passes/remat.h"
 #include "runtime/arena.h"
+#include "runtime/cuda/cuda_executor.h"
 #include "runtime/files.h"
 #include "tools/driver/codegen_passes.h"
 #include "tools/driver/gir_file.h"
@@ -31,8 +33,26 @@ private:
 
 std::string absoluteOrEmpty(const std::string &path) { return path.empty() ? path : absolutePath(path); }
 
-/// What a plan may take of this machine's memory: the rest is for the process around it and for others.
-int64_t memoryForPlans() {
+/// What config.compile.target names. `here`: the GPU of this machine.
+Target targetOf(const Config &config, bool &here) {
+  here = config.compile.target == "cuda";
+  if (config.compile.target == "cpu")
+    return hostTarget();
+  try {
+    return cudaTarget(here ? "cuda:" + cuda::architectureHere() : config.compile.target);
+  } catch (UserError &e) {
+    e.diagnostics[0].where = config.where("compile.target");
+    if (here)
+      e.diagnostics[0].help.push_back("or name a GPU that need not be here, as in cuda:sm_90a");
+    throw UserError(e.diagnostics);
+  }
+}
+
+/// What a plan may take of this machine's memory: the rest is for the process around it and for others. Of a GPU that
+/// is somewhere else nothing is known.
+int64_t memoryForPlans(const Target &target, bool here) {
+  if (target.isCuda())
+    return here ? cuda::CudaExecutor::memoryForPlans(target) : int64_t(1) << 62;
   const int64_t available = availableMemory();
   return available - std::max<int64_t>(256 << 20, available / 20);
 }
@@ -87,7 +107,8 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   } else {
     config = readConfig(request.modelFile, request.settings);
   }
-  plan.target = hostTarget();
+  bool here = true;
+  plan.target = targetOf(config, here);
   plan.run = runSettings(config);
 
   const Stopwatch passes;
@@ -104,7 +125,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   std::vector<PassUse> uses = parsePipeline(defaultPipeline(firstPass), &plan.target);
   if (uses.front().pass->name == llvm::StringRef("order"))
     plan.joint = plan.planned->clone();  // fused already
-  report.available = memoryForPlans();
+  report.available = memoryForPlans(plan.target, here);
   setOption(uses, "remat", "available", report.available);
   try {
     runPipeline(*plan.planned, uses, options);
@@ -138,10 +159,15 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   std::vector<const kir::Kernel *> pointers;
   for (const LoweredGroup &g : distinct)
     pointers.push_back(&g.kernel);
-  Jit jit(plan.target, request.cacheDir);
-  jit.compile(pointers);
-  report.compiled = jit.stats.compiled;
-  report.reused = jit.stats.reused;
+  auto compile = [&](auto jit) {
+    jit.compile(pointers);
+    report.compiled = jit.stats.compiled;
+    report.reused = jit.stats.reused;
+  };
+  if (plan.target.isCuda())
+    compile(CudaJit(plan.target, request.cacheDir));
+  else
+    compile(Jit(plan.target, request.cacheDir));
   report.kernelSeconds = kernels.seconds();
 
   report.planDir = request.planDir.empty() ? config.name + ".plan" : request.planDir;

@@ -44,8 +44,10 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
                           flopsPerToken(*plan.planned) * double(c.train.globalBatchTokens) * 1e-9));
   row("steps",
       fmt::format("{}, {} tokens", grouped(c.train.steps), grouped(c.train.steps * c.train.globalBatchTokens)));
-  row("target", fmt::format("cpu {}, {}-bit vectors, {} thread{}", plan.target.cpu, 8 * plan.target.vectorBytes,
-                            plan.target.threads, plan.target.threads == 1 ? "" : "s"));
+  row("target", plan.target.isCuda()
+                    ? plan.target.name
+                    : fmt::format("cpu {}, {}-bit vectors, {} thread{}", plan.target.cpu, 8 * plan.target.vectorBytes,
+                                  plan.target.threads, plan.target.threads == 1 ? "" : "s"));
   row("precision", c.precision.compute + (c.precision.compute == "fp32" ? "" : ", parameters fp32") +
                        (c.precision.optimizerState == "fp32" ? "" : ", optimizer state bf16") +
                        (c.precision.compute == "fp16" ? ", loss scaled" : "") +
@@ -53,11 +55,11 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
   row("kernels", fmt::format("{} for {} groups: {} compiled, {} from the cache", r.compiled + r.reused, r.groups,
                              r.compiled, r.reused));
   const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  row("memory",
-      formatBytes(double(r.arenaBytes)) +
-          (r.arenaBytes > memory ? fmt::format(": more than the {} of this machine{}", formatBytes(double(memory)),
-                                               c.compile.remat == "auto" ? "; remat found nothing that fits" : "")
-                                 : ""));
+  row("memory", formatBytes(double(r.arenaBytes)) +
+                    (r.arenaBytes > memory && !plan.target.isCuda()
+                         ? fmt::format(": more than the {} of this machine{}", formatBytes(double(memory)),
+                                       c.compile.remat == "auto" ? "; remat found nothing that fits" : "")
+                         : ""));
   for (const Decision &d : decisionsOf(*plan.planned))
     if (d.pass == "remat")
       row(d.name == "all" ? "remat" : "",
@@ -90,7 +92,9 @@ void addCompileCommand(CLI::App &app) {
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->take_all();
-  c->add_option("--target", o->target, "cpu or auto; the same as --set compile.target=...")->type_name("T");
+  c->add_option("--target", o->target,
+                "cpu, cuda (the GPU here) or cuda:sm_90a and the like; as --set compile.target=...")
+      ->type_name("T");
   c->add_option("--dump-dir", o->request.pipeline.dumpDir, "Writes the graph after every pass into this folder")
       ->type_name("DIR");
   c->add_flag("--time-passes", o->request.pipeline.timePasses, "Prints the time of every pass to stderr");

@@ -149,9 +149,8 @@ struct Examination {
         compiler->compile(text, cudaTarget("cuda:" + target));
         return;
       } catch (const std::exception &e) {
-        std::string said = llvm::StringRef(e.what()).split("#include").first.trim().str();
-        std::replace(said.begin(), said.end(), '\n', ' ');
-        why = fmt::format("it cannot compile for {}: {}", target, said);
+        llvm::StringRef text = e.what();
+        why = fmt::format("it cannot compile for {}: {}", target, text.take_front(text.find("#include")).trim().str());
       }
     }
     Finding &f = d.findings.back();

@@ -1,0 +1,298 @@
+#include "runtime/cuda/cuda_executor.h"
+
+#include "ir/diagnostics.h"
+#include "ir/words.h"
+#include "runtime/cuda/nvtx.h"
+#include "runtime/profile.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace gptc::cuda {
+
+namespace {
+
+constexpr size_t alignment = 16;           // of what kernels' parameters point to
+constexpr size_t ringSlots = 3;            // calls whose arguments may be on their way
+constexpr size_t contextRoom = 256 << 20;  // for code, and for what the driver itself takes as it goes
+
+size_t aligned(size_t n) { return (n + alignment - 1) / alignment * alignment; }
+
+/// "h.0.mlp 12.3 MB, ...": the tensors that take most.
+std::string largestTensors(const Module &m) {
+  std::vector<std::pair<int64_t, std::string>> all;
+  for (const auto &s : m.states)
+    all.push_back({s->type.bytes(), fmt::format("@{} {}", s->name, s->type.str())});
+  for (const auto &f : m.functions)
+    for (const Op &op : f->body)
+      for (unsigned i = 0; op.is(OpKind::fused) && i < op.numResults(); ++i)
+        all.push_back({op.result(i)->type.bytes(),
+                       fmt::format("{} in @{}, {}", describe(op), f->name, op.result(i)->type.str())});
+  std::stable_sort(all.begin(), all.end(), [](auto &a, auto &b) { return a.first > b.first; });
+  std::string text;
+  for (size_t i = 0; i < std::min<size_t>(3, all.size()); ++i)
+    text += fmt::format("{}{} ({})", i ? "; " : "", all[i].second, formatBytes(double(all[i].first)));
+  return text;
+}
+
+size_t roomFor(const Gpu &gpu) {
+  const size_t available = gpu.available();
+  return available - std::min(available, contextRoom);
+}
+
+void requireMemory(const Gpu &gpu, const Module &m, int64_t bytes) {
+  const size_t room = roomFor(gpu);
+  if (size_t(bytes) <= room)
+    return;
+  throw UserError(ErrorCode::OutOfMemory,
+                  fmt::format("the plan needs {} of GPU memory, and {} of the {} of {} are free for it; most take {}",
+                              formatBytes(double(bytes)), formatBytes(double(room)), formatBytes(double(gpu.total())),
+                              gpu.name, largestTensors(m)),
+                  "compile with a smaller train.micro_batch (the global batch and the result stay the same), or end "
+                  "other programs on the GPU (nvidia-smi)");
+}
+
+}  // namespace
+
+struct CudaExecutor::Kernel : BoundKernel {
+  struct Phase {
+    LoadedFunction function;
+    unsigned blocks, threads, sharedBytes;
+  };
+  const Gpu *gpu;
+  std::vector<Phase> phases;
+  std::vector<DevicePtr> params;                       // operands, results, workspaces, numbers of streams
+  mutable std::vector<std::vector<std::byte>> copies;  // of results, where somebody looked
+
+  const void *result(unsigned i) const override {
+    copies.resize(op->numResults());
+    copies[i].resize(op->result(i)->type.bytes());
+    gpu->d.check(gpu->d.copyToHost(copies[i].data(), params[op->numOperands() + i], copies[i].size(), gpu->stream),
+                 "cuMemcpyDtoHAsync");
+    gpu->wait();
+    return copies[i].data();
+  }
+};
+
+struct CudaExecutor::Bound {
+  const Function *function;
+  std::vector<Kernel> kernels;
+  std::vector<Place> args, results;
+  std::vector<size_t> argAt, resultAt;  // in a slot of the ring, and in `pinned`
+  struct Slot {
+    std::unique_ptr<PinnedMemory> memory;
+    EventHandle copied;  // the GPU has taken what is there
+    explicit Slot(const Gpu &gpu, size_t bytes)
+        : memory(std::make_unique<PinnedMemory>(gpu, std::max(bytes, alignment))), copied(gpu) {}
+  };
+  std::vector<std::unique_ptr<Slot>> ring;
+  size_t calls = 0;
+  std::unique_ptr<PinnedMemory> pinned;  // results
+  EventHandle ended;
+  GraphExec graph = nullptr;
+  const Gpu &gpu;
+
+  Bound(const Gpu &gpu, const Function *f) : function(f), ended(gpu), gpu(gpu) {}
+  ~Bound() {
+    if (graph)
+      gpu.d.graphExecDestroy(graph);
+  }
+};
+
+CudaExecutor::CudaExecutor(const Module &planned, const Target &target, const Target &host, ThreadPool &pool,
+                           const std::string &cacheDir)
+    : Executor(planned, target, host, pool, cacheDir), gpu(target), jit(target, cacheDir), binder(module, target) {
+  const int64_t bytes = module.attrs.getInt("arena_bytes");
+  requireMemory(gpu, module, bytes);
+  arena = std::make_unique<DeviceMemory>(gpu, bytes);
+  gpu.d.check(gpu.d.memsetBytes(arena->at, 0, bytes, gpu.stream), "cuMemsetD8Async");
+}
+
+int64_t CudaExecutor::memoryForPlans(const Target &target) { return int64_t(roomFor(Gpu(target))); }
+
+CudaExecutor::~CudaExecutor() {
+  gpu.d.streamSynchronize(gpu.stream);
+  functions.clear();
+  for (auto &[image, m] : modules)
+    gpu.d.moduleUnload(m);
+}
+
+LoadedModule CudaExecutor::load(const std::shared_ptr<const std::string> &image) {
+  LoadedModule &m = modules[image];
+  if (!m)
+    gpu.d.check(gpu.d.moduleLoadData(&m, image->data()), "cuModuleLoadData");
+  return m;
+}
+
+DevicePtr CudaExecutor::streamNumber(int64_t stream) {
+  constexpr size_t perChunk = 256;
+  auto [it, isNew] = streamNumbers.try_emplace(stream, 0);
+  if (!isNew)
+    return it->second;
+  const size_t n = streamNumbers.size() - 1;
+  if (n % perChunk == 0)
+    streamMemory.push_back(std::make_unique<DeviceMemory>(gpu, perChunk * alignment));
+  it->second = streamMemory.back()->at + n % perChunk * alignment;
+  gpu.d.check(gpu.d.copyToDevice(it->second, &stream, sizeof stream, gpu.stream), "cuMemcpyHtoDAsync");
+  return it->second;
+}
+
+void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
+  std::vector<std::pair<Bound *, BoundFunction>> pending;
+  std::vector<const kir::Kernel *> kernels;
+  for (llvm::StringRef name : names) {
+    const Function *f = module.function(name);
+    if (!f || functions.count(name))
+      continue;
+    BoundFunction b = binder.bind(*f);
+    for (const BoundGroup &g : b.groups)
+      kernels.push_back(&g.lowered->kernel);
+    auto bound = std::make_unique<Bound>(gpu, f);
+    pending.push_back({bound.get(), std::move(b)});
+    functions[name] = std::move(bound);
+  }
+  const std::vector<CudaCode> code = jit.compile(kernels);
+  size_t next = 0;
+  for (auto &[bound, b] : pending) {
+    for (const BoundGroup &g : b.groups) {
+      Kernel &k = bound->kernels.emplace_back();
+      k.name = g.name;
+      k.op = g.op;
+      k.gpu = &gpu;
+      for (const Place &p : g.memory)
+        k.params.push_back(arena->at + p.at);
+      for (int64_t stream : g.streams)
+        k.params.push_back(streamNumber(stream));
+      const CudaCode &c = code[next++];
+      for (const CudaPhase &p : c.phases) {
+        Kernel::Phase phase{nullptr, unsigned(p.blocks), unsigned(p.threads), 0};
+        gpu.d.check(gpu.d.moduleGetFunction(&phase.function, load(c.image), p.symbol.c_str()), "cuModuleGetFunction");
+        k.phases.push_back(phase);
+      }
+    }
+    bound->args = b.args;
+    bound->results = b.results;
+    auto layOut = [](const std::vector<Place> &places, std::vector<size_t> &at) {
+      size_t end = 0;
+      for (const Place &p : places) {
+        at.push_back(end);
+        end += aligned(p.bytes);
+      }
+      return end;
+    };
+    const size_t argBytes = layOut(bound->args, bound->argAt), resultBytes = layOut(bound->results, bound->resultAt);
+    for (size_t i = 0; i < ringSlots; ++i)
+      bound->ring.push_back(std::make_unique<Bound::Slot>(gpu, argBytes));
+    bound->pinned = std::make_unique<PinnedMemory>(gpu, std::max(resultBytes, alignment));
+    capture(*bound);
+  }
+}
+
+void CudaExecutor::launch(const Kernel &k) {
+  std::vector<void *> params;
+  for (const DevicePtr &p : k.params)
+    params.push_back(const_cast<DevicePtr *>(&p));
+  for (const Kernel::Phase &p : k.phases)
+    gpu.d.check(gpu.d.launchKernel(p.function, p.blocks, 1, 1, p.threads, 1, 1, p.sharedBytes, gpu.stream,
+                                   params.data(), nullptr),
+                k.name.c_str());
+}
+
+/// All kernels, then the results to the host.
+void CudaExecutor::enqueue(const Bound &f) {
+  for (const Kernel &k : f.kernels) {
+    NvtxRange range(describe(*k.op));
+    launch(k);
+  }
+  for (size_t i = 0; i < f.results.size(); ++i)
+    gpu.d.check(
+        gpu.d.copyToHost(f.pinned->at + f.resultAt[i], arena->at + f.results[i].at, f.results[i].bytes, gpu.stream),
+        "cuMemcpyDtoHAsync");
+}
+
+void CudaExecutor::capture(Bound &f) {
+  const Driver &d = gpu.d;
+  d.check(d.streamBeginCapture(gpu.stream, captureThreadLocal), "cuStreamBeginCapture");
+  enqueue(f);
+  Graph graph = nullptr;
+  d.check(d.streamEndCapture(gpu.stream, &graph), "cuStreamEndCapture");
+  d.check(d.graphInstantiate(&f.graph, graph, 0), "cuGraphInstantiate");
+  d.check(d.graphDestroy(graph), "cuGraphDestroy");
+}
+
+/// The kernels one by one.
+void CudaExecutor::observe(const Bound &f) {
+  gpu.wait();
+  EventHandle begin(gpu, eventDefault), end(gpu, eventDefault);
+  for (const Kernel &k : f.kernels) {
+    const int64_t from = monotonicNow();
+    {
+      NvtxRange range(describe(*k.op));
+      gpu.d.check(gpu.d.eventRecord(begin.event, gpu.stream), "cuEventRecord");
+      launch(k);
+      gpu.d.check(gpu.d.eventRecord(end.event, gpu.stream), "cuEventRecord");
+      gpu.wait();
+    }
+    float ms = 0;
+    gpu.d.check(gpu.d.eventElapsedTime(&ms, begin.event, end.event), "cuEventElapsedTime");
+    observer->ran(k, from, from + int64_t(double(ms) * 1e6));
+  }
+  for (size_t i = 0; i < f.results.size(); ++i)
+    gpu.d.check(
+        gpu.d.copyToHost(f.pinned->at + f.resultAt[i], arena->at + f.results[i].at, f.results[i].bytes, gpu.stream),
+        "cuMemcpyDtoHAsync");
+}
+
+void CudaExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> args) {
+  if (!functions.count(function))
+    prepare(function);
+  Bound &f = *functions.find(function)->second;
+  GPTC_CHECK(args.size() == f.args.size(), "@{} takes {} arguments, given {}", function.str(), f.args.size(),
+             args.size());
+  NvtxRange range(function.str());
+  Bound::Slot &slot = *f.ring[f.calls++ % f.ring.size()];
+  gpu.d.check(gpu.d.eventSynchronize(slot.copied.event), "cuEventSynchronize");
+  for (size_t i = 0; i < args.size(); ++i) {
+    std::byte *at = slot.memory->at + f.argAt[i];
+    std::memcpy(at, args[i], f.args[i].bytes);
+    gpu.d.check(gpu.d.copyToDevice(arena->at + f.args[i].at, at, f.args[i].bytes, gpu.stream), "cuMemcpyHtoDAsync");
+  }
+  gpu.d.check(gpu.d.eventRecord(slot.copied.event, gpu.stream), "cuEventRecord");
+  if (observer)
+    observe(f);
+  else
+    gpu.d.check(gpu.d.graphLaunch(f.graph, gpu.stream), "cuGraphLaunch");
+  gpu.d.check(gpu.d.eventRecord(f.ended.event, gpu.stream), "cuEventRecord");
+}
+
+const void *CudaExecutor::result(llvm::StringRef function, unsigned i) {
+  auto it = functions.find(function);
+  GPTC_CHECK(it != functions.end(), "@{} is not prepared", function.str());
+  const Bound &f = *it->second;
+  gpu.d.check(gpu.d.eventSynchronize(f.ended.event), "a kernel on the GPU");
+  return f.pinned->at + f.resultAt.at(i);
+}
+
+void *CudaExecutor::openView(const State &state, StateAccess access) {
+  const State *s = module.state(state.name);
+  GPTC_CHECK(s, "no state {}", state.name);
+  auto *data = new std::byte[s->type.bytes()];
+  if (access != StateAccess::write) {
+    gpu.d.check(gpu.d.copyToHost(data, arena->at + s->attrs.getInt("at"), s->type.bytes(), gpu.stream),
+                "cuMemcpyDtoHAsync");
+    gpu.wait();
+  }
+  return data;
+}
+
+void CudaExecutor::closeView(const State &state, StateAccess access, void *data) {
+  const State *s = module.state(state.name);
+  // From memory that is not pinned the driver has copied before it returns. It may not throw: an error stays with the
+  // driver, and the next call meets it.
+  if (access != StateAccess::read)
+    gpu.d.copyToDevice(arena->at + s->attrs.getInt("at"), data, s->type.bytes(), gpu.stream);
+  delete[] static_cast<std::byte *>(data);
+}
+
+}  // namespace gptc::cuda

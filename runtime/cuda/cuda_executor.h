@@ -1,0 +1,57 @@
+// A plan on a GPU. Each function is one CUDA graph: its kernels at fixed addresses in one arena of exactly the planned
+// bytes, and copies of its results to the host. Arguments come through a ring of pinned memory, so that the host may
+// prepare the next ones while the GPU works; only who asks for a result waits.
+#pragma once
+
+#include "codegen/cuda_jit.h"
+#include "runtime/binding.h"
+#include "runtime/cuda/gpu.h"
+#include "runtime/executor.h"
+
+#include <map>
+#include <memory>
+
+namespace gptc::cuda {
+
+class CudaExecutor : public Executor {
+public:
+  /// Allocates the arena, which is zero then. UserErrors: TargetUnavailable where no GPU runs the plan's code;
+  /// OutOfMemory, before anything is allocated, with the largest tensors.
+  CudaExecutor(const Module &planned, const Target &target, const Target &host, ThreadPool &pool,
+               const std::string &cacheDir);
+  ~CudaExecutor() override;
+
+  void prepare(llvm::ArrayRef<llvm::StringRef> functions) override;
+  /// Has not ended on return, but with an observer.
+  void run(llvm::StringRef function, llvm::ArrayRef<const void *> args) override;
+  const void *result(llvm::StringRef function, unsigned i) override;
+  bool intact() override { return true; }  // nothing lies behind it
+  double peakFlops(DType operands) override;
+  /// Bytes that an arena may have on the GPU of this machine. UserError as the constructor's.
+  static int64_t memoryForPlans(const Target &target);
+
+private:
+  struct Kernel;
+  struct Bound;
+
+  void *openView(const State &state, StateAccess access) override;
+  void closeView(const State &state, StateAccess access, void *data) override;
+  LoadedModule load(const std::shared_ptr<const std::string> &image);
+  DevicePtr streamNumber(int64_t stream);
+  void launch(const Kernel &kernel);
+  void enqueue(const Bound &f);
+  void capture(Bound &f);
+  void observe(const Bound &f);
+
+  Gpu gpu;
+  CudaJit jit;
+  Binder binder;
+  std::unique_ptr<DeviceMemory> arena;
+  std::map<std::shared_ptr<const std::string>, LoadedModule> modules;
+  // Numbers of random streams, which kernels read from memory: 16 bytes each, as parameters are aligned.
+  std::map<int64_t, DevicePtr> streamNumbers;
+  std::vector<std::unique_ptr<DeviceMemory>> streamMemory;
+  llvm::StringMap<std::unique_ptr<Bound>> functions;
+};
+
+}  // namespace gptc::cuda

@@ -1,0 +1,113 @@
+#include "runtime/cuda/gpu.h"
+
+#include "ir/diagnostics.h"
+
+#include "llvm/ADT/StringRef.h"
+
+#include <array>
+
+namespace gptc::cuda {
+
+namespace {
+
+std::pair<int, int> capabilityOf(const Driver &d, Device device) {
+  int major = 0, minor = 0;
+  d.check(d.deviceGetAttribute(&major, computeMajor, device), "cuDeviceGetAttribute");
+  d.check(d.deviceGetAttribute(&minor, computeMinor, device), "cuDeviceGetAttribute");
+  return {major, minor};
+}
+
+std::string gigabytes(size_t n) { return fmt::format("{:.2f} GB", double(n) / 1e9); }
+
+}  // namespace
+
+std::string architectureOf(int major, int minor) {
+  return fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : "");
+}
+
+bool runsOn(const std::string &compiled, int major, int minor) {
+  llvm::StringRef rest = compiled;
+  int number = 0;
+  if (!rest.consume_front("sm_") || rest.consumeInteger(10, number) || number / 10 != major)
+    return false;
+  // `a`: that GPU only. `f` and plain code: later ones of the same major version too.
+  return rest == "a" ? number % 10 == minor : number % 10 <= minor;
+}
+
+std::string architectureHere() {
+  const Driver &d = Driver::get();
+  Device device = 0;
+  d.check(d.deviceGet(&device, 0), "cuDeviceGet");
+  auto [major, minor] = capabilityOf(d, device);
+  return architectureOf(major, minor);
+}
+
+Gpu::Gpu(const Target &target) : d(Driver::get()) {
+  d.check(d.deviceGet(&device, 0), "cuDeviceGet");
+  std::array<char, 256> text{};
+  d.check(d.deviceGetName(text.data(), int(text.size()), device), "cuDeviceGetName");
+  name = text.data();
+  auto [major, minor] = capabilityOf(d, device);
+  cpu = fmt::format("sm_{}{}", major, minor);
+  if (!runsOn(target.cpu, major, minor))
+    throw UserError(ErrorCode::TargetUnavailable,
+                    fmt::format("the plan is for {}, and the GPU here, {}, is {}", target.name, name, cpu),
+                    fmt::format("compile with --target cuda:{}", architectureOf(major, minor)));
+  d.check(d.deviceGetAttribute(&multiprocessors, cuda::multiprocessors, device), "cuDeviceGetAttribute");
+  Context context = nullptr;
+  if (Result r = d.primaryContextRetain(&context, device); r != success)
+    throw UserError(r == outOfMemory ? ErrorCode::OutOfMemory : ErrorCode::TargetUnavailable,
+                    fmt::format("{} cannot be used: {}", name, d.describe(r)), "nvidia-smi shows what else runs on it");
+  d.check(d.contextSetCurrent(context), "cuCtxSetCurrent");
+  d.check(d.streamCreate(&stream, streamNonBlocking), "cuStreamCreate");
+}
+
+// A destructor can do nothing about an error; a kernel's has been reported by who waited for it.
+Gpu::~Gpu() {
+  d.streamSynchronize(stream);
+  d.streamDestroy(stream);
+  d.contextSetCurrent(nullptr);
+  d.primaryContextRelease(device);
+}
+
+size_t Gpu::available() const {
+  size_t available = 0, total = 0;
+  d.check(d.memGetInfo(&available, &total), "cuMemGetInfo");
+  return available;
+}
+size_t Gpu::total() const {
+  size_t available = 0, total = 0;
+  d.check(d.memGetInfo(&available, &total), "cuMemGetInfo");
+  return total;
+}
+
+void Gpu::wait() const { d.check(d.streamSynchronize(stream), "a kernel on the GPU"); }
+
+DeviceMemory::DeviceMemory(const Gpu &gpu, size_t bytes) : gpu(gpu) {
+  const Result r = gpu.d.memAlloc(&at, bytes);
+  if (r == outOfMemory)
+    throw UserError(ErrorCode::OutOfMemory,
+                    fmt::format("{} refuses {} of its memory ({} are free)", gpu.name, gigabytes(bytes),
+                                gigabytes(gpu.available())),
+                    "compile with a smaller train.micro_batch, or end other programs on the GPU (nvidia-smi)");
+  gpu.d.check(r, "cuMemAlloc");
+}
+DeviceMemory::~DeviceMemory() { gpu.d.memFree(at); }
+
+PinnedMemory::PinnedMemory(const Gpu &gpu, size_t bytes) : gpu(gpu) {
+  void *p = nullptr;
+  const Result r = gpu.d.memHostAlloc(&p, bytes, 0);
+  if (r == outOfMemory)
+    throw UserError(ErrorCode::OutOfMemory, fmt::format("the system refuses {} of pinned memory", gigabytes(bytes)),
+                    "check `ulimit -l` and the memory of the control group");
+  gpu.d.check(r, "cuMemHostAlloc");
+  at = static_cast<std::byte *>(p);
+}
+PinnedMemory::~PinnedMemory() { gpu.d.memFreeHost(at); }
+
+EventHandle::EventHandle(const Gpu &gpu, EventFlags flags) : gpu(gpu) {
+  gpu.d.check(gpu.d.eventCreate(&event, flags), "cuEventCreate");
+}
+EventHandle::~EventHandle() { gpu.d.eventDestroy(event); }
+
+}  // namespace gptc::cuda

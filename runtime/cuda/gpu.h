@@ -1,0 +1,77 @@
+// One GPU: its primary context, a stream, and memory on both sides that frees itself.
+#pragma once
+
+#include "ir/schedule.h"
+#include "runtime/cuda/driver.h"
+
+#include <string>
+#include <vector>
+
+namespace gptc::cuda {
+
+/// The first visible GPU. Its context is current in the thread that made this; only that thread may use it.
+class Gpu {
+public:
+  /// UserError(TargetUnavailable) where there is none, or none that runs code for `target`.
+  explicit Gpu(const Target &target);
+  ~Gpu();
+  Gpu(const Gpu &) = delete;
+
+  const Driver &d;
+  Stream stream = nullptr;
+  std::string name;  // "NVIDIA H200"
+  std::string cpu;   // its architecture, as Target::cpu has it: "sm_90"
+  int multiprocessors = 0;
+  /// Bytes that may still be allocated, and that there are in all.
+  size_t available() const;
+  size_t total() const;
+  /// Waits for all that the stream has been given. InternalError where a kernel has failed.
+  void wait() const;
+
+private:
+  Device device = 0;
+};
+
+class DeviceMemory {
+public:
+  /// The content is undefined. UserError(OutOfMemory).
+  DeviceMemory(const Gpu &gpu, size_t bytes);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory &) = delete;
+  DevicePtr at = 0;
+
+private:
+  const Gpu &gpu;
+};
+
+/// Memory of the host from and to which the GPU copies by itself.
+class PinnedMemory {
+public:
+  PinnedMemory(const Gpu &gpu, size_t bytes);
+  ~PinnedMemory();
+  PinnedMemory(const PinnedMemory &) = delete;
+  std::byte *at = nullptr;
+
+private:
+  const Gpu &gpu;
+};
+
+class EventHandle {
+public:
+  EventHandle(const Gpu &gpu, EventFlags flags = eventDisableTiming);
+  ~EventHandle();
+  EventHandle(const EventHandle &) = delete;
+  Event event = nullptr;
+
+private:
+  const Gpu &gpu;
+};
+
+/// Architecture of a GPU of this compute capability, with the instructions of that one GPU where it has such: "sm_90a".
+std::string architectureOf(int major, int minor);
+/// Whether code for `compiled` ("sm_90a") runs on a GPU of that capability.
+bool runsOn(const std::string &compiled, int major, int minor);
+/// The architecture of the first visible GPU, for `--target cuda`. UserError(TargetUnavailable).
+std::string architectureHere();
+
+}  // namespace gptc::cuda
