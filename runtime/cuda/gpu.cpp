@@ -66,7 +66,6 @@ Gpu::Gpu(const Target &target) : d(Driver::get()) {
 Gpu::~Gpu() {
   d.streamSynchronize(stream);
   d.streamDestroy(stream);
-  d.contextSetCurrent(nullptr);
   d.primaryContextRelease(device);
 }
 

@@ -1,0 +1,211 @@
+// Whole CUDA plans on the stand-ins: the compiler's text, the executor's copies, streams and graphs, against the CPU.
+#include "standins.h"
+
+#include "codegen/cuda_jit.h"
+#include "frontends/toml_config.h"
+#include "ir/random.h"
+#include "runtime/binding.h"
+#include "runtime/checkpoint.h"
+#include "runtime/profile.h"
+#include "runtime/session.h"
+#include "runtime/state.h"
+#include "tools/driver/compile.h"
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+namespace gptc::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Settings = std::vector<std::string>;
+
+/// What a step returns; and the bytes of the states after it.
+struct Step {
+  float loss, gradNorm, lr;
+  bool operator==(const Step &) const = default;
+};
+using States = std::map<std::string, std::vector<char>>;
+
+class PlanTest : public testing::Test {
+protected:
+  static void SetUpTestSuite() {
+    useStandins();
+    folder = fs::path(testing::TempDir()) / fmt::format("gptc-plans-{}", ::getpid());
+    fs::create_directories(folder);
+  }
+  static void TearDownTestSuite() { fs::remove_all(folder); }
+  void TearDown() override { unsetenv("GPTC_STANDIN_ORDER"); }
+
+  std::string compile(const std::string &model, const std::string &target, Settings settings = {}) {
+    CompileRequest r;
+    r.modelFile = model;
+    r.settings = std::move(settings);
+    r.settings.push_back("data.train=none");
+    r.settings.push_back("compile.target=" + target);
+    r.settings.push_back("out_dir=" + (folder / "out").string());
+    r.planDir = (folder / fmt::format("{}.plan", plans++)).string();
+    r.cacheDir = (folder / "cache").string();
+    Config config;
+    Plan plan;
+    report = compilePlan(r, config, plan);
+    return r.planDir;
+  }
+
+  std::unique_ptr<Session> open(const std::string &plan) {
+    auto s = std::make_unique<Session>(loadPlan(plan), (folder / "cache").string(), 1);
+    s->executor.prepare({"train_step", "accumulate", "update", "eval"});
+    return s;
+  }
+
+  /// Steps [from, to) on random tokens.
+  static std::vector<Step> train(Session &s, int64_t from, int64_t to) {
+    const Module &m = *s.plan.planned;
+    const int64_t B = m.attrs.getInt("micro_batch"), T = m.attrs.getInt("block_size"), N = m.attrs.getInt("accumulate"),
+                  V = m.attrs.getInt("vocab_size");
+    std::vector<Step> steps;
+    std::vector<int32_t> x(B * T), y(B * T);
+    const char *last = N > 1 ? "update" : "train_step";
+    const float targets = float(N * B * T);
+    for (int64_t step = from; step < to; ++step) {
+      for (int64_t k = 0; k < N; ++k) {
+        const int64_t sequence = k * B;
+        for (int64_t i = 0; i < B * T; ++i) {
+          x[i] = int32_t(randomBits(randomKey(5, step, k, 0), i) % uint64_t(V));
+          y[i] = (x[i] * 3 + 1) % V;
+        }
+        s.executor.run(N > 1 ? "accumulate" : last, {x.data(), y.data(), &sequence, &targets});
+      }
+      if (N > 1)
+        s.executor.run(last, {&targets});
+      Step r;
+      float *to[] = {&r.loss, &r.gradNorm, &r.lr};
+      for (unsigned i = 0; i < 3; ++i)
+        std::memcpy(to[i], s.executor.result(last, i), sizeof(float));
+      steps.push_back(r);
+    }
+    return steps;
+  }
+
+  static States states(Session &s) {
+    States all;
+    for (const auto &state : s.plan.planned->states) {
+      const StateView view = s.executor.view(*state, StateAccess::read);
+      all[state->name].assign(view.as<char>(), view.as<char>() + state->type.bytes());
+    }
+    return all;
+  }
+
+  static fs::path folder;
+  static int plans;
+  CompileReport report;
+  const std::string bigram = GPTC_SOURCE_DIR "/tests/simt/standin/bigram.gir";
+};
+fs::path PlanTest::folder;
+int PlanTest::plans = 0;
+
+// Without matmul no sum has another order than on the CPU: the bits of all states are the same, whatever the driver
+// does in which order.
+TEST_F(PlanTest, TenStepsWithoutMatmulHaveTheCpusBits) {
+  std::unique_ptr<Session> cpu = open(compile(bigram, "cpu"));
+  initializeStates(cpu->executor, 7);
+  const std::vector<Step> want = train(*cpu, 0, 10);
+  EXPECT_LT(want[9].loss, want[0].loss - 1);
+  const std::string plan = compile(bigram, "cuda:sm_90a");
+  for (const char *order : {"0", "1", "2"}) {
+    setenv("GPTC_STANDIN_ORDER", order, 1);
+    std::unique_ptr<Session> gpu = open(plan);
+    initializeStates(gpu->executor, 7);
+    const std::vector<Step> is = train(*gpu, 0, 10);
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_EQ(is[i], want[i]) << "step " << i << " of order " << order << ": loss " << is[i].loss << " instead of "
+                                << want[i].loss;
+    const States a = states(*cpu), b = states(*gpu);
+    ASSERT_EQ(a.size(), b.size());
+    for (const auto &[name, bytes] : a)
+      EXPECT_EQ(bytes == b.at(name), true) << name;
+  }
+}
+
+TEST_F(PlanTest, KernelsComeFromTheCacheWhateverIsAskedFor) {
+  const std::string plan = compile(bigram, "cuda:sm_80");
+  EXPECT_GT(report.compiled, 0);
+  compile(bigram, "cuda:sm_80");
+  EXPECT_EQ(report.compiled, 0);
+  EXPECT_GT(report.reused, 0);
+  // Only one function's kernels: they stand in the same programs.
+  CudaJit jit(cudaTarget("cuda:sm_80"), (folder / "cache").string());
+  const Plan loaded = loadPlan(plan);
+  Binder binder(*loaded.planned, loaded.target);
+  const BoundFunction f = binder.bind(*loaded.planned->function("eval"));
+  std::vector<const kir::Kernel *> kernels;
+  for (const BoundGroup &g : f.groups)
+    kernels.push_back(&g.lowered->kernel);
+  jit.compile(kernels);
+  EXPECT_EQ(jit.stats.compiled, 0);
+}
+
+// A run goes on elsewhere: the states of a checkpoint belong to no device.
+TEST_F(PlanTest, CheckpointsGoFromOneDeviceToTheOther) {
+  const std::string cpuPlan = compile(bigram, "cpu"), gpuPlan = compile(bigram, "cuda:sm_90a");
+  std::unique_ptr<Session> cpu = open(cpuPlan);
+  initializeStates(cpu->executor, 3);
+  std::vector<Step> want = train(*cpu, 0, 6);
+  want.erase(want.begin(), want.begin() + 3);
+  for (auto [first, second] : {std::pair{gpuPlan, cpuPlan}, {cpuPlan, gpuPlan}}) {
+    const std::string out = (folder / fmt::format("move-{}", first == gpuPlan)).string();
+    std::unique_ptr<Session> a = open(first), b = open(second);
+    initializeStates(a->executor, 3);
+    train(*a, 0, 3);
+    const ModelIdentity model = modelIdentity(*a->plan.planned);
+    CheckpointStore(out).save(a->executor, {3, a->plan.hash, model, "", "", {}});
+    auto warn = [](const std::string &w) { ADD_FAILURE() << w; };
+    ASSERT_TRUE(CheckpointStore(out).loadNewest(b->executor, model, false, warn));
+    EXPECT_EQ(train(*b, 3, 6), want) << "first on " << a->plan.target.name;
+  }
+}
+
+// Kernel by kernel, as for a profile or to find where a NaN comes from.
+TEST_F(PlanTest, ObserversSeeEveryKernelAndItsResults) {
+  const std::string plan = compile(bigram, "cuda:sm_90a");
+  std::unique_ptr<Session> s = open(plan);
+  initializeStates(s->executor, 7);
+  const std::vector<Step> graph = train(*s, 0, 1);
+  s = open(plan);
+  struct Count : KernelObserver {
+    size_t kernels = 0;
+    void ran(const BoundKernel &k, int64_t begin, int64_t end) override {
+      ++kernels;
+      EXPECT_LE(begin, end);
+      for (unsigned i = 0; i < k.op->numResults(); ++i)
+        EXPECT_EQ(firstNonFinite(k.op->result(i)->type, k.result(i), true), "") << k.name;
+    }
+  } count;
+  initializeStates(s->executor, 7);
+  s->executor.observer = &count;
+  EXPECT_EQ(train(*s, 0, 1), graph);
+  s->executor.observer = nullptr;
+  size_t expected = 0;
+  for (const PlannedKernel &k : kernelsOf(*s->plan.planned))
+    expected += k.name.starts_with("accumulate.") ? 2 : k.name.starts_with("update.");
+  EXPECT_EQ(count.kernels, expected);
+
+  // A NaN in a parameter is found where it comes in.
+  *s->executor.view(*s->plan.planned->state("ln_f.bias"), StateAccess::readAndWrite).as<float>() = NAN;
+  NonFiniteScan scan;
+  s->executor.observer = &scan;
+  train(*s, 1, 2);
+  EXPECT_NE(scan.first.find("ln_f"), std::string::npos) << scan.first;
+}
+
+TEST_F(PlanTest, PeakIsMeasured) {
+  std::unique_ptr<Session> s = open(compile(bigram, "cuda:sm_90a"));
+  EXPECT_GT(s->executor.peakFlops(DType::f32), 1e3);
+  EXPECT_GT(s->executor.peakFlops(DType::bf16), 1e3);
+}
+
+}  // namespace
+}  // namespace gptc::test
