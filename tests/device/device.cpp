@@ -36,36 +36,28 @@ TestDevice::TestDevice() {
   if (!std::getenv("GPTC_CUDA") && !CudaLibrary::lookUp(CudaLibraryId::driver))
     setenv("GPTC_CUDA", GPTC_STANDINS, 1);
 #endif
-  const CudaLibrary &library = CudaLibrary::get(CudaLibraryId::driver);
-  d = &cuda::Driver::get();
-  // The stand-in has a name of its own.
-  char text[256] = {};
-  int major = 0, minor = 0;
-  d->check(d->deviceGetName(text, sizeof text, 0), "cuDeviceGetName");
-  d->check(d->deviceGetAttribute(&major, cuda::computeMajor, 0), "cuDeviceGetAttribute");
-  d->check(d->deviceGetAttribute(&minor, cuda::computeMinor, 0), "cuDeviceGetAttribute");
-  name = text;
-  isGpu = library.path.find("standin") == std::string::npos;
-  target = cudaTarget(fmt::format("cuda:sm_{}{}{}", major, minor, major >= 9 ? "a" : ""));
-  d->check(d->primaryContextRetain(&context, 0), "cuDevicePrimaryCtxRetain");
-  d->check(d->contextSetCurrent(context), "cuCtxSetCurrent");
-  d->check(d->streamCreate(&stream, cuda::streamNonBlocking), "cuStreamCreate");
+  isGpu = CudaLibrary::get(CudaLibraryId::driver).path.find("standin") == std::string::npos;
+  target = cudaTarget("cuda:" + cuda::architectureHere());
+  gpu = std::make_unique<cuda::Gpu>(target);
+  name = gpu->name;
 }
 
 std::string TestDevice::call(cuda::Result r, const char *what) const {
-  return r == cuda::success ? "" : fmt::format("{}: {}", what, d->describe(r));
+  return r == cuda::success ? "" : fmt::format("{}: {}", what, gpu->d.describe(r));
 }
 
 void TestDevice::load(const std::string &text) {
+  const cuda::Driver &d = gpu->d;
   const CompiledCuda code = Nvrtc::get().compile(text, target);
   if (module)
-    d->check(d->moduleUnload(module), "cuModuleUnload");
-  d->check(d->moduleLoadData(&module, code.cubin.data()), "cuModuleLoadData");
+    d.check(d.moduleUnload(module), "cuModuleUnload");
+  d.check(d.moduleLoadData(&module, code.cubin.data()), "cuModuleLoadData");
 }
 
 std::vector<std::vector<std::byte>> TestDevice::run(const std::vector<CudaPhase> &phases,
                                                     const std::vector<std::vector<std::byte>> &params,
                                                     std::string &why) {
+  const cuda::Driver &d = gpu->d;
   // All parameters in one piece of memory: zone, parameter, zone, parameter, ..., zone.
   std::vector<size_t> places;
   size_t bytes = zone;
@@ -77,14 +69,14 @@ std::vector<std::vector<std::byte>> TestDevice::run(const std::vector<CudaPhase>
   for (size_t i = 0; i < params.size(); ++i)
     std::copy(params[i].begin(), params[i].end(), host.begin() + places[i]);
   cuda::DevicePtr at = 0;
-  why = call(d->memAlloc(&at, bytes), "cuMemAlloc");
+  why = call(d.memAlloc(&at, bytes), "cuMemAlloc");
   if (!why.empty())
     return {};
   auto step = [&](cuda::Result r, const char *what) {
     if (why.empty())
       why = call(r, what);
   };
-  step(d->copyToDevice(at, host.data(), bytes, stream), "cuMemcpyHtoDAsync");
+  step(d.copyToDevice(at, host.data(), bytes, gpu->stream), "cuMemcpyHtoDAsync");
   std::vector<cuda::DevicePtr> pointers;
   std::vector<void *> arguments;
   for (size_t place : places)
@@ -93,19 +85,19 @@ std::vector<std::vector<std::byte>> TestDevice::run(const std::vector<CudaPhase>
     arguments.push_back(&p);
   for (const CudaPhase &p : phases) {
     cuda::LoadedFunction f = nullptr;
-    step(d->moduleGetFunction(&f, module, p.symbol.c_str()), p.symbol.c_str());
+    step(d.moduleGetFunction(&f, module, p.symbol.c_str()), p.symbol.c_str());
     const unsigned shared = sharedBytesOf(p);
     if (why.empty() && shared)
-      step(d->functionSetAttribute(f, cuda::functionMaxDynamicShared, int(shared)), p.symbol.c_str());
+      step(d.functionSetAttribute(f, cuda::functionMaxDynamicShared, int(shared)), p.symbol.c_str());
     if (why.empty())
-      step(d->launchKernel(f, unsigned(p.blocks), 1, 1, unsigned(p.threads), 1, 1, shared, stream, arguments.data(),
-                           nullptr),
+      step(d.launchKernel(f, unsigned(p.blocks), 1, 1, unsigned(p.threads), 1, 1, shared, gpu->stream, arguments.data(),
+                          nullptr),
            p.symbol.c_str());
   }
-  step(d->streamSynchronize(stream), "cuStreamSynchronize");
-  step(d->copyToHost(host.data(), at, bytes, stream), "cuMemcpyDtoHAsync");
-  step(d->streamSynchronize(stream), "cuStreamSynchronize");
-  step(d->memFree(at), "cuMemFree");
+  step(d.streamSynchronize(gpu->stream), "cuStreamSynchronize");
+  step(d.copyToHost(host.data(), at, bytes, gpu->stream), "cuMemcpyDtoHAsync");
+  step(d.streamSynchronize(gpu->stream), "cuStreamSynchronize");
+  step(d.memFree(at), "cuMemFree");
   std::vector<std::vector<std::byte>> back;
   size_t checked = 0;
   for (size_t i = 0; i < params.size(); ++i) {

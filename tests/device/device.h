@@ -5,7 +5,7 @@
 #include "codegen/cuda_libraries.h"
 #include "codegen/emit_cuda.h"
 #include "codegen/nvrtc.h"
-#include "runtime/cuda/driver.h"
+#include "runtime/cuda/gpu.h"
 
 #include <cstddef>
 #include <map>
@@ -33,9 +33,7 @@ public:
 
 private:
   TestDevice();
-  const cuda::Driver *d = nullptr;
-  cuda::Context context = nullptr;
-  cuda::Stream stream = nullptr;
+  std::unique_ptr<cuda::Gpu> gpu;
   cuda::LoadedModule module = nullptr;
   std::string call(cuda::Result r, const char *what) const;
 };

@@ -5,6 +5,7 @@
 #include "codegen/nvrtc.h"
 #include "codegen/object_cache.h"
 #include "ir/diagnostics.h"
+#include "runtime/cuda/gpu.h"
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/gpus.h"
 
@@ -142,7 +143,9 @@ struct Examination {
     std::string why;
     const Nvrtc *compiler = Nvrtc::find(why);
     if (compiler) {
-      const std::string target = !arch.empty() ? arch : g.visible.empty() ? "sm_80" : g.visible[0].arch();
+      const std::string target = !arch.empty()       ? arch
+                                 : g.visible.empty() ? "sm_80"
+                                                     : cuda::architectureOf(g.visible[0].major, g.visible[0].minor);
       try {
         const std::string text = "#include \"gptc_device.h\"\nGPTC_KERNEL(nothing, 32)(Global<float> x) {\n"
                                  "  store(x, threadIndex(), 0.0f);\n}\n";
@@ -195,10 +198,10 @@ struct Examination {
         one.grade = Grade::hampered;
         one.needed = needed;
         one.remedy = "NVRTC 13 starts at sm_75: hide this one with CUDA_VISIBLE_DEVICES";
-      } else if (!arch.empty() && !gpu.runs(arch)) {
+      } else if (!arch.empty() && !cuda::runsOn(arch, gpu.major, gpu.minor)) {
         one.grade = Grade::hampered;
         one.needed = "one that runs " + arch;
-        one.remedy = "compile with --target cuda:" + gpu.arch();
+        one.remedy = "compile with --target cuda:" + cuda::architectureOf(gpu.major, gpu.minor);
       } else {
         ++able;
       }

@@ -1,7 +1,5 @@
 #include "tools/driver/gpus.h"
 
-#include "llvm/ADT/StringRef.h"
-
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -96,15 +94,6 @@ void askBelow(Gpus &g) {
 }  // namespace
 
 std::string Gpu::arch() const { return fmt::format("sm_{}{}", major, minor); }
-
-bool Gpu::runs(const std::string &name) const {
-  llvm::StringRef digits = name;
-  unsigned version = 0;
-  if (!digits.consume_front("sm_") || digits.consumeInteger(10, version))
-    return false;
-  const int wantedMajor = int(version / 10), wantedMinor = int(version % 10);
-  return wantedMajor == major && (digits == "a" ? wantedMinor == minor : wantedMinor <= minor);
-}
 
 Gpus listGpus(const CudaLibrary &library) {
   Gpus g;

@@ -17,9 +17,6 @@ struct Gpu {
   int multiprocessors = 0;
   /// "sm_90"
   std::string arch() const;
-  /// Whether code for "sm_80" or "sm_90a" runs on it: its own major version, not newer than it is; exactly its own
-  /// where the architecture ends in `a`, its family where it ends in `f`.
-  bool runs(const std::string &arch) const;
 };
 
 struct Gpus {
