@@ -194,6 +194,7 @@ GPTC_FUNCTION long long wrapSub(long long a, long long b) { return (long long)((
 GPTC_FUNCTION long long wrapMul(long long a, long long b) { return (long long)((u64)a * (u64)b); }
 GPTC_FUNCTION int magnitude(int v) { return v < 0 ? wrapSub(0, v) : v; }
 GPTC_FUNCTION long long magnitude(long long v) { return v < 0 ? wrapSub(0ll, v) : v; }
+template <int N> struct Constant { enum : int { value = N }; };
 // The second operand where either is NaN.
 template <class T> GPTC_FUNCTION T minimum(T a, T b) { return a < b ? a : b; }
 template <class T> GPTC_FUNCTION T maximum(T a, T b) { return a > b ? a : b; }

@@ -31,6 +31,22 @@ Target cudaTarget(llvm::StringRef name) {
   t.cpu = arch.str();
   t.vectorBytes = 16;  // the widest access of one thread
   t.warp = 32;
+  // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; multiprocessors of the GPUs that
+  // most people have.
+  struct Limits {
+    unsigned architecture, processors;
+    int64_t shared;  // KiB of a multiprocessor; a block may have 1 less, but on sm_75 all
+  };
+  static constexpr Limits limits[] = {{75, 40, 64},    {80, 108, 164}, {86, 84, 100},   {87, 16, 164},
+                                      {88, 16, 164},   {89, 128, 100}, {90, 132, 228},  {100, 148, 228},
+                                      {103, 148, 228}, {110, 20, 228}, {120, 170, 100}, {121, 48, 100}};
+  llvm::StringRef digits = arch.drop_front(3);
+  digits.consumeInteger(10, t.architecture);
+  const Limits *l = llvm::find_if(limits, [&](const Limits &l) { return l.architecture == t.architecture; });
+  GPTC_CHECK(l != std::end(limits), "nothing is known of {}", t.cpu);
+  t.processorShared = l->shared << 10;
+  t.sharedBytes = (l->shared - (t.architecture == 75 ? 0 : 1)) << 10;
+  t.processors = l->processors;
   return t;
 }
 

@@ -26,6 +26,7 @@ using namespace kir;
 namespace {
 
 constexpr size_t longText = 120;
+constexpr int64_t staticShared = 48 << 10;  // bytes that a kernel may declare
 
 /// A value of the current point; see the head of this file. The facts hold for i64 values.
 struct Val : IndexFacts {
@@ -64,8 +65,11 @@ struct Touched {
   void statement(const StmtNode &s) {
     for (const Expr &e : {s.begin, s.extent, s.index, s.value})
       expression(e);
-    if (s.kind == StmtKind::Store)
+    if (s.kind == StmtKind::Store || s.kind == StmtKind::Matmul)
       add(written, s.buffer);
+    if (s.kind == StmtKind::Matmul)
+      for (const Buffer &b : {s.buffer, s.matmul->a, s.matmul->b})
+        add(read, b);
     for (const std::vector<Stmt> *list : {&s.body, &s.orelse})
       for (const Stmt &c : *list)
         statement(*c);
@@ -89,9 +93,9 @@ private:
   }
 };
 
-/// Threads of a block: those of the widest block_thread loop below.
+/// Threads of a block: those of the widest block_thread loop or matmul below.
 int64_t threadsOf(const StmtNode &s) {
-  int64_t n = 0;
+  int64_t n = s.kind == StmtKind::Matmul ? s.matmul->threads : 0;
   if (s.kind == StmtKind::For && s.loop == LoopKind::block_thread)
     GPTC_CHECK(isImm(s.extent, &n), "threads of {}", s.var->name);
   for (const std::vector<Stmt> *list : {&s.body, &s.orelse})
@@ -100,9 +104,19 @@ int64_t threadsOf(const StmtNode &s) {
   return n;
 }
 
+/// Each shared buffer below, and the byte where it would begin were they all in one piece of memory.
+void placeShared(const StmtNode &s, llvm::DenseMap<const BufferNode *, int64_t> &places, int64_t &bytes) {
+  if (s.kind == StmtKind::Alloc && s.buffer->storage == Storage::shared &&
+      places.try_emplace(s.buffer.get(), bytes).second)
+    bytes += (s.buffer->size * int64_t(sizeOf(s.buffer->dtype)) + 127) / 128 * 128;
+  for (const std::vector<Stmt> *list : {&s.body, &s.orelse})
+    for (const Stmt &c : *list)
+      placeShared(*c, places, bytes);
+}
+
 class TextEmitter {
 public:
-  explicit TextEmitter(std::set<UnaryOp> &functions) : functions(functions) {}
+  TextEmitter(std::set<UnaryOp> &functions, bool &multiplies) : functions(functions), multiplies(multiplies) {}
 
   std::string out;
 
@@ -113,6 +127,12 @@ public:
                "a phase of {} is no grid loop", k.name);
     GPTC_CHECK(blocks > 0 && blocks < int64_t(1) << 31, "{} blocks", blocks);
     info.blocks = blocks;
+    int64_t sharedBytes = 0;
+    placeShared(phase, sharedPlaces, sharedBytes);
+    if (sharedBytes > staticShared)
+      info.sharedBytes = sharedBytes;
+    else
+      sharedPlaces.clear();
     info.threads = threads = int((std::max<int64_t>(threadsOf(phase), 1) + 31) / 32 * 32);
     std::string list;
     for (const Buffer &b : k.params) {
@@ -148,6 +168,8 @@ public:
 
 private:
   std::set<UnaryOp> &functions;
+  bool &multiplies;                                          // there are matmuls
+  llvm::DenseMap<const BufferNode *, int64_t> sharedPlaces;  // where the launch gives the memory
   std::string indent;
   Names names;
   llvm::DenseMap<const BufferNode *, std::string> memory;
@@ -369,6 +391,10 @@ private:
       return r;
     }
     switch (op) {
+    case BinaryOp::sub:
+      r.narrow = ints && natural && x.uniform() && y.uniform();  // perhaps below 0
+      r.text = r.narrow ? fmt::format("({} - {})", x.text, y.text) : wrapping64(op, x.text, y.text);
+      break;
     case BinaryOp::add:
     case BinaryOp::mul:
       if (r.narrow || r.bound >= 0)
@@ -432,8 +458,9 @@ private:
   /// Whether the lanes touch one aligned vector of memory.
   bool isVector(const Buffer &b, const Val &at) const {
     const int64_t bytes = width * int64_t(sizeOf(b->dtype));
-    return width > 1 && int(active.size()) == width && isUnguarded() && b->storage == Storage::global && at.scalar() &&
-           at.stride == 1 && at.multiple % width == 0 && (bytes <= 16 || bytes % 16 == 0);
+    return width > 1 && int(active.size()) == width && isUnguarded() &&
+           (b->storage == Storage::global || b->storage == Storage::shared) && at.scalar() && at.stride == 1 &&
+           at.multiple % width == 0 && (bytes <= 16 || bytes % 16 == 0);
   }
 
   Val load(const Buffer &b, const Val &at) {
@@ -560,9 +587,26 @@ private:
       return;
     case StmtKind::Alloc: {
       std::string name = memory[s.buffer.get()] = names.fresh(s.buffer->name);
-      line(fmt::format("GPTC_{}({}, {}, {});", s.buffer->storage == Storage::shared ? "SHARED" : "PRIVATE",
-                       storedType(s.buffer->dtype), name, s.buffer->size));
+      const auto place = sharedPlaces.find(s.buffer.get());
+      const bool isPlaced = place != sharedPlaces.end();
+      line(fmt::format("GPTC_{}({}, {}, {}{});",
+                       isPlaced                               ? "DYNAMIC_SHARED"
+                       : s.buffer->storage == Storage::shared ? "SHARED"
+                                                              : "PRIVATE",
+                       storedType(s.buffer->dtype), name, s.buffer->size,
+                       isPlaced ? fmt::format(", {}", place->second) : ""));
       return body(s.body);
+    }
+    case StmtKind::Matmul: {
+      Touched touched;
+      touched.statement(s);
+      sync(touched);
+      begin({s.begin, s.extent, s.index, s.value});
+      const Val a = emit(s.begin), b = emit(s.extent), row = emit(s.index), col = emit(s.value);
+      GPTC_CHECK(s.matmul->threads == threads, "{} threads multiply, of {}", s.matmul->threads, threads);
+      multiplies = true;
+      return line(matmulCall(*s.matmul, {nameOf(s.buffer), nameOf(s.matmul->a), nameOf(s.matmul->b), a.text, b.text,
+                                         row.text, col.text, a.multiple, b.multiple}));
     }
     case StmtKind::If:
       sync({s.value});
@@ -718,20 +762,23 @@ private:
 CudaKernel emitCuda(const Kernel &k, const std::string &symbol) {
   CudaKernel r;
   std::set<UnaryOp> functions;
+  bool multiplies = false;
   std::string phases;
   for (size_t i = 0; i < k.body.size(); ++i) {
-    r.phases.push_back({fmt::format("{}_p{}", symbol, i), 0, 0});
-    TextEmitter e(functions);
+    r.phases.push_back({fmt::format("{}_p{}", symbol, i), 0, 0, 0});
+    TextEmitter e(functions, multiplies);
     e.kernel(k, *k.body[i], r.phases.back());
     phases += "\n" + e.out;
   }
   r.text = "#include \"gptc_device.h\"\n";
   for (UnaryOp op : functions) {
-    TextEmitter e(functions);
+    TextEmitter e(functions, multiplies);
     const std::string name = fmt::format("{}F32", functionOf(op));
     e.function(name, expandMath(op));
     r.text += fmt::format("\n#ifndef GPTC_{0}\n#define GPTC_{0}\n{1}#endif\n", name, e.out);
   }
+  if (multiplies)
+    r.text += fmt::format("\n#ifndef GPTC_matmul\n#define GPTC_matmul{}#endif\n", cudaMatmulText());
   r.text += phases;
   return r;
 }

@@ -26,6 +26,9 @@ struct CudaPhase {
   std::string symbol;
   int64_t blocks;  // below 2^31
   int threads;     // per block, a multiple of 32
+  /// Bytes of shared memory that the launch must give, 0 where the kernel declares its own (up to 48 KiB). The function
+  /// must be allowed as much (CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES).
+  int64_t sharedBytes;
 };
 
 struct CudaKernel {

@@ -37,4 +37,13 @@ std::string binaryText(kir::BinaryOp op, DType t, const std::string &x, const st
 /// i64 where nothing is known: it wraps.
 std::string wrapping64(kir::BinaryOp op, const std::string &x, const std::string &y);
 
+/// What a matmul statement calls, to stand once in front of it.
+const char *cudaMatmulText();
+/// The operands of a matmul statement as the text has them; aBase and bBase are multiples of so many elements (0: 0).
+struct MatmulNames {
+  std::string c, a, b, aBase, bBase, row, col;
+  int64_t aMultiple = 1, bMultiple = 1;
+};
+std::string matmulCall(const kir::MatmulTile &t, const MatmulNames &names);
+
 }  // namespace gptc

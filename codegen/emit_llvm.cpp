@@ -562,6 +562,8 @@ private:
       Val at = emit(s.index), v = emit(s.value);
       return storeTo(s.buffer, at, v);
     }
+    case StmtKind::Matmul:
+      GPTC_UNREACHABLE("a tile of a GPU's product");
     case StmtKind::Prefetch: {
       Val at = emit(s.index);
       GPTC_CHECK(at.uniform(), "prefetch of {} at indices that depend on the lane", s.buffer->name);

@@ -364,6 +364,20 @@ Stmt alloc(const Buffer &b, std::vector<Stmt> body) {
   return s;
 }
 
+Stmt matmul(MatmulTile t, const Buffer &c, Expr aBase, Expr bBase, Expr row0, Expr col0) {
+  for (const Expr &e : {aBase, bBase, row0, col0})
+    GPTC_CHECK(e->dtype == DType::i64, "a place of a matmul is {}", nameOf(e->dtype).str());
+  auto s = std::make_shared<StmtNode>();
+  s->kind = StmtKind::Matmul;
+  s->buffer = c;
+  s->begin = std::move(aBase);
+  s->extent = std::move(bBase);
+  s->index = std::move(row0);
+  s->value = std::move(col0);
+  s->matmul = std::make_shared<MatmulTile>(std::move(t));
+  return s;
+}
+
 Buffer makeBuffer(const std::string &name, DType t, Storage s, int64_t size, bool written) {
   GPTC_CHECK(size > 0, "buffer {} of {} elements", name, size);
   auto b = std::make_shared<BufferNode>();

@@ -37,7 +37,11 @@
 //     all threads: Let, If, serial loops and shared buffers, but no stores (a block_thread loop of extent 1 does
 //     those). stack and reg buffers live inside block_thread loops. CPU emitters run both serially and refuse shared
 //     buffers.
-//   - A `shared` buffer belongs to a block of a grid loop, at any index; together at most 48 KiB in a phase.
+//   - A `shared` buffer belongs to a block of a grid loop, at any index; together at most 227 KiB in a phase, and what
+//     the target has (Target::sharedBytes).
+//   - `matmul` is what all threads of a block do together: it stands where block_thread loops do. It computes a tile of
+//     a product, as MatmulTile says, and leaves it in a shared buffer, the rest of which is room to work in: whatever
+//     else the buffer held is lost. CPU emitters refuse it.
 //   - HReduce folds W lanes of a reg buffer by halves (lane i with lane i+W/2, and so on): one fixed tree on every ISA.
 //     The first operand is the lower lane. Outside of block_thread loops it folds a shared buffer in the same way.
 //   - Two parameters may be given the same memory (in-place groups). Then each element is loaded before it is stored to
@@ -165,21 +169,50 @@ Expr min(Expr a, Expr b);
 Expr max(Expr a, Expr b);
 Expr lt(Expr a, Expr b);
 
-enum class StmtKind : uint8_t { For, Store, Prefetch, Let, If, Block, Alloc };
+/// A tile of the product of two matrices in memory. Element (i, j) of the tile, where row = row0 + i is below m and col
+/// = col0 + j below n (others have no value afterwards), is a sum over k of a(row, k) b(k, col):
+///   fold = 0   one chain over all k, which starts with c[i * ldc + j] where the tile goes on, else with +0;
+///   fold = R   acc = that start; for each block of R steps: a chain p from +0, then acc = acc + p.
+/// A chain takes one fused multiply-add per step, in the dtype of the sums; or, by tensor cores, products of 16 (of
+/// f32: 8) steps at once, the last ones of a chain filled with zeros, as evalMma has it. Those round operands of f32 to
+/// tf32.
+struct MatmulTile {
+  Buffer a, b;  // parameters of one dtype: bf16 and f16 with sums in f32; f32 and f64 with sums of theirs
+  int64_t m = 0, n = 0, k = 0;
+  bool ta = false, tb = false;  // a is [k, m] in memory rather than [m, k], b [n, k] rather than [k, n]
+  int64_t lda = 0, ldb = 0;     // elements between rows in memory
+  int64_t fold = 0;
+  bool goesOn = false;
+  bool mma = false;  // by tensor cores
+  int64_t rows = 0, cols = 0, ldc = 0;
+  // For speed only. Of the tile, a warp (by tensor cores) or a thread takes mr x nr; `stages` pieces of `steps` of k
+  // are on their way or in use.
+  int threads = 0, mr = 0, nr = 0, stages = 0;
+  int64_t steps = 0;
+
+  /// Room that the pieces take, in bytes: the buffer is at least as large.
+  int64_t stageBytes() const { return (rows + cols) * steps * stages * int64_t(sizeOf(a->dtype)); }
+  /// Steps of k that a tensor core takes at once.
+  int64_t stepsAtOnce() const { return sizeOf(a->dtype) == 4 ? 8 : 16; }
+};
+
+enum class StmtKind : uint8_t { For, Store, Prefetch, Let, If, Block, Alloc, Matmul };
 struct StmtNode;
 using Stmt = std::shared_ptr<const StmtNode>;
 struct StmtNode {
   StmtKind kind;
   Var var;                   // For, Let
-  Expr begin;                // For: first value (imm 0 by default)
-  Expr extent;               // For: number of iterations, i64; may be a runtime value (not for unroll, reg indices)
+  Expr begin;                // For: first value (imm 0 by default); Matmul: where a begins
+  Expr extent;               // For: number of iterations, i64; may be a runtime value (not for unroll, reg indices);
+                             // Matmul: where b begins
   LoopKind loop{};           // For
   int width = 1;             // For vector: lanes, a power of two
-  Buffer buffer;             // Store, Prefetch, Alloc
-  Expr index;                // Store, Prefetch
-  Expr value;                // Store, Let; If: condition
+  Buffer buffer;             // Store, Prefetch, Alloc; Matmul: c
+  Expr index;                // Store, Prefetch; Matmul: row0
+  Expr value;                // Store, Let; If: condition; Matmul: col0
   std::vector<Stmt> body;    // For, If, Block; Let and Alloc: the scope
   std::vector<Stmt> orelse;  // If
+  std::shared_ptr<const MatmulTile> matmul;
 };
 Stmt loop(LoopKind kind, const Var &v, Expr extent, std::vector<Stmt> body, int width = 1, Expr begin = nullptr);
 Stmt store(const Buffer &b, Expr index, Expr value);
@@ -190,6 +223,8 @@ Stmt ifThen(Expr cond, std::vector<Stmt> then, std::vector<Stmt> orelse = {});
 Stmt block(std::vector<Stmt> body);
 /// A stack or reg buffer visible in `body`. Its content is undefined until stored to.
 Stmt alloc(const Buffer &b, std::vector<Stmt> body);
+/// The tile from (row0, col0) on, multiples of its size, of matrices that begin at elements aBase and bBase, to `c`.
+Stmt matmul(MatmulTile t, const Buffer &c, Expr aBase, Expr bBase, Expr row0, Expr col0);
 Buffer makeBuffer(const std::string &name, DType t, Storage s, int64_t size, bool written = false);
 
 struct Kernel {

@@ -277,6 +277,8 @@ private:
     }
     case StmtKind::Prefetch:
       return;
+    case StmtKind::Matmul:
+      return matmul(s);
     case StmtKind::Let:
       for (int64_t lane : lanes)
         vars[lane][s.var.get()] = evalIn(lane, s.value);
@@ -297,6 +299,49 @@ private:
     case StmtKind::Block:
       return run(s.body, lanes);
     }
+  }
+
+  void matmul(const StmtNode &s) {
+    const MatmulTile &t = *s.matmul;
+    const int64_t aBase = evalIn(0, s.begin).i, bBase = evalIn(0, s.extent).i;
+    const int64_t row0 = evalIn(0, s.index).i, col0 = evalIn(0, s.value).i;
+    const int64_t rows = std::clamp<int64_t>(t.m - row0, 0, t.rows), cols = std::clamp<int64_t>(t.n - col0, 0, t.cols);
+    const int64_t block = t.fold ? t.fold : t.k, once = t.mma ? t.stepsAtOnce() : 1;
+    const DType type = s.buffer->dtype;
+    auto operand = [&](const Buffer &b, int64_t at) {
+      Value v = element(b, at);
+      return t.mma && b->dtype == DType::f32 ? Value{v.v, v.e + 0x1p-11 * (std::fabs(v.v) + v.e) + 0x1p-137} : v;
+    };
+    auto step = [&](Value sum, int64_t i, int64_t j, int64_t k, int64_t count) {
+      double magnitudes = std::fabs(sum.v) + sum.e;
+      for (int64_t x = k; x < k + count; ++x) {
+        const Value product = mulValues(operand(t.a, aBase + (t.ta ? x * t.lda + i : i * t.lda + x)),
+                                        operand(t.b, bBase + (t.tb ? j * t.ldb + x : x * t.ldb + j)));
+        magnitudes += std::fabs(product.v) + product.e;
+        sum = addValues(sum, product, 1);
+      }
+      if (!t.mma)
+        return rounded(type, sum);
+      const bool fits = magnitudes < largestOf(type);  // not so for NaN
+      return Value{sum.v, fits ? sum.e + mmaError(magnitudes, int(once)) : infinity};
+    };
+    std::vector<Value> sums;
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j) {
+        Value sum = t.goesOn ? element(s.buffer, i * t.ldc + j) : Value{};
+        for (int64_t k0 = 0; k0 < t.k; k0 += block) {
+          const int64_t end = std::min(t.k, k0 + block);
+          Value p = t.fold ? Value{} : sum;
+          for (int64_t k = k0; k < end; k += once)
+            p = step(p, row0 + i, col0 + j, k, std::min(once, end - k));
+          sum = t.fold ? rounded(type, addValues(sum, p, 1)) : p;
+        }
+        sums.push_back(sum);
+      }
+    memory[s.buffer.get()].assign(s.buffer->size, {0, infinity});
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j)
+        element(s.buffer, i * t.ldc + j) = sums[i * cols + j];
   }
 
   /// Whether both are surely one value.

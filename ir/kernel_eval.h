@@ -192,8 +192,9 @@ inline float evalMma(float acc, const float *a, const float *b, int n) {
   return std::isfinite(r) && std::fabs(r) > std::fabs(sum) ? std::nextafter(r, 0.0f) : r;
 }
 /// What a step may be away from the exact sum, where `magnitudes` is the sum of the absolute values: each of n + 1
-/// summands loses less than a unit in the last place (2^-23) of the largest, and the result as much.
-inline double mmaError(double magnitudes, int n) { return (n + 2) * 0x1p-23 * magnitudes + 0x1p-126; }
+/// summands loses less than a unit in the last place (2^-23) of the largest, and the result as much; twice where a GPU
+/// takes the step in two.
+inline double mmaError(double magnitudes, int n) { return (n + 4) * 0x1p-23 * magnitudes + 0x1p-126; }
 
 template <typename F> F evalUnaryFloat(UnaryOp op, F a) {
   switch (op) {

@@ -7,6 +7,7 @@
 
 #include "llvm/ADT/DenseMap.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -47,7 +48,9 @@ struct Node {
   std::vector<Operation> ops;  // compute the places below
   Place first, second;         // For: begin, extent; Store: index, value; Let, If: value
   Place var;                   // For, Let
-  int memory = -1;             // Store, Alloc
+  int memory = -1;             // Store, Alloc; Matmul: c
+  Place third, fourth;         // Matmul: where a and b begin; first, second: row0, col0
+  int left = -1, right = -1;   // Matmul: memory of a and b
   std::vector<Node> body, orelse;
 };
 
@@ -80,6 +83,15 @@ public:
     case StmtKind::Prefetch:
       n.first = expression(s.index, n.ops);
       n.memory = memoryOf(s.buffer);
+      return n;
+    case StmtKind::Matmul:
+      n.first = expression(s.index, n.ops);
+      n.second = expression(s.value, n.ops);
+      n.third = expression(s.begin, n.ops);
+      n.fourth = expression(s.extent, n.ops);
+      n.memory = memoryOf(s.buffer);
+      n.left = memoryOf(s.matmul->a);
+      n.right = memoryOf(s.matmul->b);
       return n;
     case StmtKind::Let:
       n.first = expression(s.value, n.ops);
@@ -180,6 +192,8 @@ public:
         return store(n);
       if (n.stmt->kind == StmtKind::Prefetch)
         return checkBounds(memory[n.memory], cell(n.first, 0).i);
+      if (n.stmt->kind == StmtKind::Matmul)
+        return matmul(n);
     } catch (const InternalError &e) {
       throw InternalError(__FILE__, __LINE__, fmt::format("{}: {}", describe(*n.stmt), e.what()));
     }
@@ -216,6 +230,8 @@ private:
       return fmt::format("store {}[{}]", s.buffer->name, print(s.index));
     case StmtKind::Prefetch:
       return fmt::format("prefetch {}[{}]", s.buffer->name, print(s.index));
+    case StmtKind::Matmul:
+      return fmt::format("matmul to {}", s.buffer->name);
     case StmtKind::Let:
       return fmt::format("let {} = {}", s.var->name, print(s.value));
     case StmtKind::For:
@@ -283,6 +299,56 @@ private:
       top = std::max(top, at);
       put(m, at, cell(n.second, active[i]));
     }
+  }
+
+  void matmul(const Node &n) {
+    const MatmulTile &t = *n.stmt->matmul;
+    Memory &c = memory[n.memory];
+    const Memory &a = memory[n.left], &b = memory[n.right];
+    const int64_t row0 = cell(n.first, 0).i, col0 = cell(n.second, 0).i;
+    const int64_t rows = std::clamp<int64_t>(t.m - row0, 0, t.rows), cols = std::clamp<int64_t>(t.n - col0, 0, t.cols);
+    auto elements = [&](const Memory &from, int64_t base, bool kFirst, int64_t ld, int64_t first, int64_t count) {
+      std::vector<double> v(count * t.k);
+      for (int64_t i = 0; i < count; ++i)
+        for (int64_t k = 0; k < t.k; ++k) {
+          const double x = get(from, base + (kFirst ? k * ld + first + i : (first + i) * ld + k)).f;
+          v[i * t.k + k] = rounded && t.mma && sizeOf(from.node->dtype) == 4 ? roundTF32(float(x)) : x;
+        }
+      return v;
+    };
+    const std::vector<double> left = elements(a, cell(n.third, 0).i, t.ta, t.lda, row0, rows),
+                              right = elements(b, cell(n.fourth, 0).i, !t.tb, t.ldb, col0, cols);
+    std::vector<double> sums(rows * cols);
+    const int64_t block = t.fold ? t.fold : t.k;
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j) {
+        double &sum = sums[i * cols + j];
+        sum = t.goesOn ? get(c, i * t.ldc + j).f : 0;
+        for (int64_t k = 0; k < t.k; k += block) {
+          const double p = chain(t, c.node->dtype, t.fold ? 0 : sum, &left[i * t.k + k], &right[j * t.k + k],
+                                 std::min(block, t.k - k));
+          sum = t.fold ? round(c.node->dtype, sum + p) : p;
+        }
+      }
+    std::fill(c.storedIn.begin(), c.storedIn.end(), 0);
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j)
+        put(c, i * t.ldc + j, {.f = sums[i * cols + j]});
+  }
+  double chain(const MatmulTile &t, DType type, double sum, const double *a, const double *b, int64_t count) const {
+    if (!rounded || !t.mma) {
+      for (int64_t k = 0; k < count; ++k)
+        sum =
+            rounded && type == DType::f32 ? std::fma(float(a[k]), float(b[k]), float(sum)) : std::fma(a[k], b[k], sum);
+      return sum;
+    }
+    for (int64_t k = 0; k < count; k += t.stepsAtOnce()) {
+      float x[16] = {}, y[16] = {};
+      for (int64_t i = 0; i < std::min(t.stepsAtOnce(), count - k); ++i)
+        x[i] = float(a[k + i]), y[i] = float(b[k + i]);
+      sum = evalMma(float(sum), x, y, int(t.stepsAtOnce()));
+    }
+    return sum;
   }
 
   // ---- control -----------------------------------------------------------------------------------------------------

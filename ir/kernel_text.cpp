@@ -216,6 +216,19 @@ private:
       return scope(fmt::format("let {}: {} = {}", variable(s.var.get()), gptc::nameOf(s.var->dtype).str(), value),
                    s.body, depth);
     }
+    case StmtKind::Matmul: {
+      const MatmulTile &t = *s.matmul;
+      auto operand = [&](const Buffer &b, bool turned, const Expr &at, int64_t ld) {
+        return fmt::format("{}[{}:{}]{}", buffer(b.get()), text(at), ld, turned ? "'" : "");
+      };
+      std::string a = operand(t.a, t.ta, s.begin, t.lda), b = operand(t.b, t.tb, s.extent, t.ldb);
+      std::string row = text(s.index), col = text(s.value);
+      return line(depth,
+                  fmt::format("matmul {}[{}x{}:{}] {} {} {} at ({}, {}) of {}x{}x{} fold {} {} threads {} each "
+                              "{}x{} steps {} stages {}",
+                              buffer(s.buffer.get()), t.rows, t.cols, t.ldc, t.goesOn ? "+=" : "=", a, b, row, col, t.m,
+                              t.n, t.k, t.fold, t.mma ? "mma" : "fma", t.threads, t.mr, t.nr, t.steps, t.stages));
+    }
     case StmtKind::If:
       scope(fmt::format("if {}", text(s.value)), s.body, depth);
       if (!s.orelse.empty()) {

@@ -14,7 +14,8 @@ namespace gptc::kir {
 namespace {
 
 constexpr int64_t maxStackBytes = 1 << 20;
-constexpr int64_t maxSharedBytes = 48 << 10;
+constexpr int64_t maxSharedBytes = 227 << 10;
+constexpr int64_t maxMatmulExtent = INT32_MAX - 4096;  // the tile's last row or step still fits 32 bits
 constexpr int64_t maxBlockThreads = 1024;
 constexpr int maxLanes = 64;
 
@@ -215,6 +216,8 @@ private:
         error("the index depends on the lane");
       return;
     }
+    case StmtKind::Matmul:
+      return matmul(s);
     case StmtKind::Let: {
       where = fmt::format("let {}", s.var->name);
       Info v = info(s.value);
@@ -246,6 +249,44 @@ private:
       return;
     }
     }
+  }
+
+  void matmul(const StmtNode &s) {
+    const MatmulTile &t = *s.matmul;
+    where = fmt::format("matmul to {}", s.buffer->name);
+    for (const Buffer &b : {t.a, t.b, s.buffer})
+      checkBuffer(b);
+    for (const Expr &e : {s.begin, s.extent, s.index, s.value})
+      info(e);
+    if (!inGrid || inThread)
+      error("no place for what a block does together");
+    if (t.a->storage != Storage::global || t.b->storage != Storage::global || s.buffer->storage != Storage::shared)
+      error("operands are no parameters, or the tile is not shared");
+    if (t.a->dtype != t.b->dtype || !isFloat(t.a->dtype) || s.buffer->dtype != valueType(t.a) ||
+        (t.mma && t.a->dtype == DType::f64))
+      error("no products of {} and {} in {}", gptc::nameOf(t.a->dtype).str(), gptc::nameOf(t.b->dtype).str(),
+            gptc::nameOf(s.buffer->dtype).str());
+    for (int64_t extent : {t.m, t.n, t.k, t.lda, t.ldb})
+      if (extent < 1 || extent > maxMatmulExtent)
+        error("an extent of {}", extent);
+    if (t.fold < 0 || t.fold > t.k)
+      error("blocks of {} steps of {}", t.fold, t.k);
+    auto isPower = [](int64_t v) { return v > 0 && (v & (v - 1)) == 0; };
+    const int64_t piece = 16 / int64_t(sizeOf(t.a->dtype));  // elements that are copied together
+    if (!isPower(t.rows) || !isPower(t.cols) || !isPower(t.steps) || std::min({t.rows, t.cols, t.steps}) < piece ||
+        std::max({t.rows, t.cols, t.steps}) > 1024 || t.ldc < t.cols || t.ldc % 4)
+      error("a tile of {} x {}, rows {} apart, in {} steps", t.rows, t.cols, t.ldc, t.steps);
+    // Each warp or thread takes as much, in whole units.
+    const int64_t rowUnit = t.mma ? 16 : 4, colUnit = t.mma ? 16 : 4;
+    if (t.mr < 1 || t.nr < 1 || t.mr % rowUnit || t.nr % colUnit || t.rows % t.mr || t.cols % t.nr ||
+        t.rows / t.mr * (t.cols / t.nr) * (t.mma ? 32 : 1) != t.threads || t.threads % 32 ||
+        t.threads > maxBlockThreads || (t.mma && t.steps % t.stepsAtOnce()))
+      error("{} threads, of which {} takes {} x {}", t.threads, t.mma ? "each warp" : "each", t.mr, t.nr);
+    if (t.stages < 2 || t.stages > 8)
+      error("{} stages", t.stages);
+    const int64_t bytes = s.buffer->size * int64_t(sizeOf(s.buffer->dtype));
+    if (s.buffer->size < t.rows * t.ldc || bytes < t.stageBytes())
+      error("{} bytes are no room for the tile or {} bytes of stages", bytes, t.stageBytes());
   }
 
   void count(const Buffer &b, int64_t &sum, int64_t most, const char *what) {

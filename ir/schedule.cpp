@@ -15,6 +15,7 @@ constexpr int64_t maxVec = 64;
 constexpr int64_t maxUnrolled = 1024;
 constexpr int64_t maxThreads = 1024;
 constexpr int64_t maxTileVectors = 128;
+constexpr int64_t maxStages = 8;
 
 /// Calls f(name, field, limit) for each size of a schedule, in the order of its text.
 template <typename S, typename F> void forEachField(S &s, F f) {
@@ -27,10 +28,12 @@ template <typename S, typename F> void forEachField(S &s, F f) {
   f("mc", s.mc, maxElements);
   f("nc", s.nc, maxElements);
   f("kc", s.kc, maxElements);
+  f("stages", s.stages, maxStages);
   f("qb", s.qb, maxElements);
   f("kb", s.kb, maxElements);
   f("packB", s.packB, 1);
   f("pairs", s.pairs, 1);
+  f("mma", s.mma, 1);
 }
 
 bool isRecipeName(llvm::StringRef s) {

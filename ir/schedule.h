@@ -1,9 +1,10 @@
 // What a kernel is built for (Target) and with which sizes (Schedule). Both are plain data, so that a plan can hold
 // them. The order of a sum is an attribute of its op (`fold`, `block`) or fixed by a recipe, and no size in a schedule
-// changes it, with two exceptions. `pairs`: products of bf16 go two by two, its default where Target::bf16Dot says that
-// the machine does so. And `vec` is the number of lanes in which sums within a row are added (recipes row and
-// attention_cached; on a GPU as on the CPU). Its default does not depend on the machine. The plan states both, so that
-// a plan gives the same bits everywhere; whoever chooses sizes by measurement must leave it alone.
+// changes it, with three exceptions. `pairs`: products of bf16 go two by two, its default where Target::bf16Dot says
+// that the machine does so. `mma`: products go by tensor cores, 16 of bf16 or f16, 8 of tf32 at a time. And `vec` is
+// the number of lanes in which sums within a row are added (recipes row and attention_cached; on a GPU as on the CPU).
+// Its default does not depend on the machine. The plan states both, so that a plan gives the same bits everywhere;
+// whoever chooses sizes by measurement must leave it alone.
 #pragma once
 
 #include "ir/type.h"
@@ -25,7 +26,16 @@ struct Target {
   int64_t l3Bytes = 8 << 20;    // shared
   unsigned threads = 1;         // for load balance only: never for the order of a sum
   // CUDA only, else 0:
-  unsigned warp = 0;  // lanes that run together
+  unsigned warp = 0;            // lanes that run together
+  unsigned architecture = 0;    // 75, 80, 86, ...
+  int64_t sharedBytes = 0;      // of shared memory that a block may have, and
+  int64_t processorShared = 0;  // a multiprocessor has for all its blocks, to each of which 1 KiB more goes
+  unsigned processors = 0;      // multiprocessors of a usual GPU of this architecture; for load balance only
+  /// Whether tensor cores multiply this dtype; f32 stands for tf32.
+  bool multiplies(DType t) const {
+    return architecture >= 80 ? t == DType::bf16 || t == DType::f16 || t == DType::f32
+                              : architecture >= 75 && t == DType::f16;
+  }
   bool isCuda() const { return warp != 0; }
   /// Lanes of one vector of the dtype.
   int lanes(DType t) const { return vectorBytes / sizeOf(t); }
@@ -40,11 +50,13 @@ struct Schedule {
   int unroll = 0;
   int64_t task = 0;                // rows, elements or heads per parallel task
   int threads = 0;                 // per block, a multiple of the warp; on CUDA only, and there always
-  int mr = 0, nr = 0;              // register tile
-  int64_t mc = 0, nc = 0, kc = 0;  // cache blocks
+  int mr = 0, nr = 0;              // register tile, of a thread or, by tensor cores, of a warp
+  int64_t mc = 0, nc = 0, kc = 0;  // cache blocks; of a matmul on CUDA a block's tile and the steps of a stage
+  int stages = 0;                  // matmul on CUDA: copied to shared memory at once, one of them in use
   int64_t qb = 0, kb = 0;          // attention blocks: queries, keys
   bool packB = false;              // attention: keys and values are packed once, not by each task
   bool pairs = false;              // bf16 operands are multiplied in pairs (kir::dot), which orders the sum
+  bool mma = false;                // by tensor cores, likewise
   bool operator==(const Schedule &) const = default;
   /// `matmul mr=14 nr=32 kc=256`: the recipe and every non-zero field; parse reverses it. False on unknown text and
   /// on sizes that no kernel can have: a plan comes from outside.

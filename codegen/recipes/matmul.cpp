@@ -693,10 +693,15 @@ bool matches(const Op &fused) {
   return Problem::read(fused, p).empty();
 }
 
-Schedule defaults(const Op &fused, const Target &target) { return schedule(problemOf(fused), target); }
+Schedule defaults(const Op &fused, const Target &target) {
+  const Problem p = problemOf(fused);
+  return target.isCuda() ? matmul::cudaSchedule(p, target) : schedule(p, target);
+}
 
-LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
+LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DType compute) {
   Problem p = problemOf(fused);
+  if (target.isCuda())
+    return matmul::buildCuda(fused, p, s, compute);
   GroupEval group(fused, compute);
   LoweredGroup out;
   out.kernel.name = group.kernelName();
@@ -715,7 +720,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &matmulRecipe() {
-  static const Recipe recipe{"matmul", matches, defaults, build};
+  static const Recipe recipe{"matmul", matches, defaults, build, /*cuda=*/true};
   return recipe;
 }
 

@@ -61,4 +61,8 @@ bool isFewRows(const Problem &p);
 Schedule fewRowsSchedule(const Problem &p, const Target &target);
 Body buildFewRows(GroupEval &group, const Problem &p, const Schedule &s);
 
+/// On CUDA (matmul_cuda.cpp).
+Schedule cudaSchedule(const Problem &p, const Target &target);
+LoweredGroup buildCuda(const Op &fused, const Problem &p, const Schedule &s, DType compute);
+
 }  // namespace gptc::matmul

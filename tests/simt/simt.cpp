@@ -75,6 +75,7 @@ using Slots = std::array<std::array<std::byte, slotBytes>, warpSize>;
 struct Block {
   int64_t number;
   int threads;
+  int64_t sharedBytes = 0;  // that the launch gives
   int epoch = 0;
   int current = 0;  // thread that runs
   ucontext_t scheduler;
@@ -326,6 +327,12 @@ SimtMemory *simtShared(const char *name, long long bytes) {
   return m.get();
 }
 
+SimtMemory *simtDynamicShared(const char *name, long long bytes, long long offset) {
+  if (offset % 128 || offset + bytes > running->sharedBytes)
+    fail("{} takes bytes {} to {} of the {} that the launch gives", name, offset, offset + bytes, running->sharedBytes);
+  return simtShared(name, bytes);
+}
+
 void simtFail(const char *what) { fail("{}", what); }
 unsigned short simtBitsOfBF16(float v) {  // denormals stay
   const auto u = std::bit_cast<uint32_t>(v);
@@ -340,7 +347,7 @@ float simtFloatOfF16(unsigned short v) { return gptc::kir::floatOfF16(v); }
 namespace gptc::simt {
 
 std::string launch(HostModule::Thread kernel, const std::vector<Param> &params, int64_t blocks, int threads,
-                   bool backwards) {
+                   bool backwards, int64_t sharedBytes) {
   std::vector<std::unique_ptr<SimtMemory>> memory;
   std::vector<SimtMemory *> pointers;
   std::map<void *, std::shared_ptr<std::vector<SimtMemory::Byte>>> seen;
@@ -364,6 +371,7 @@ std::string launch(HostModule::Thread kernel, const std::vector<Param> &params, 
     Block b(fibers);
     b.number = backwards ? blocks - 1 - i : i;
     b.threads = threads;
+    b.sharedBytes = sharedBytes;
     b.kernel = kernel;
     b.params = pointers.data();
     b.swapped.resize((threads + warpSize - 1) / warpSize);

@@ -45,8 +45,9 @@ struct Param {
 };
 
 /// Runs the blocks in order, or from the last to the first, threads likewise. Parameters with the same `data` share
-/// memory. Empty when all went well, else what was found first.
+/// memory. `sharedBytes`: of shared memory beside what the kernel declares. Empty when all went well, else what was found
+/// first.
 std::string launch(HostModule::Thread kernel, const std::vector<Param> &params, int64_t blocks, int threads,
-                   bool backwards = false);
+                   bool backwards = false, int64_t sharedBytes = 0);
 
 }  // namespace gptc::simt

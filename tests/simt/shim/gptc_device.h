@@ -13,7 +13,8 @@
 #define GPTC_FUNCTION [[maybe_unused]] static inline
 #define GPTC_METHOD inline
 #define GPTC_SHARED(type, name, size) const Shared<type> name(#name, size)
-#define GPTC_DYNAMIC_SHARED(type, name, size, offset) const Shared<type> name(#name, size)
+#define GPTC_DYNAMIC_SHARED(type, name, size, offset)                                                                  \
+  const Shared<type> name(simtDynamicShared(#name, (size) * (long long)sizeof(type), offset), 0)
 #define GPTC_PRIVATE(type, name, size) Private<type, size> name(#name)
 
 template <class T> struct Global { SimtMemory *memory; };

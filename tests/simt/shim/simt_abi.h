@@ -22,6 +22,8 @@ void simtAsyncWait(int groups);
 /// The bytes at `offset`, after checks; reports and does not return where an access is wrong.
 void *simtAccess(SimtMemory *m, long long offset, long long bytes, int writes);
 SimtMemory *simtShared(const char *name, long long bytes);
+/// The same, at a place in what the launch gives.
+SimtMemory *simtDynamicShared(const char *name, long long bytes, long long offset);
 [[noreturn]] void simtFail(const char *what);
 unsigned short simtBitsOfF16(float v);
 unsigned short simtBitsOfBF16(float v);

@@ -587,7 +587,7 @@ Result cuLaunchKernel(LoadedFunction f, unsigned gridX, unsigned gridY, unsigned
         return fmt::format("parameter {} of {}: address {:#x} is not aligned to 16 bytes", i, f->name, values[i]);
       memory.push_back({fmt::format("parameter {}", i), at, int64_t(room), f->written[i], false});
     }
-    const std::string problem = gptc::simt::launch(f->code, memory, gridX, int(blockX));
+    const std::string problem = gptc::simt::launch(f->code, memory, gridX, int(blockX), false, shared);
     return problem.empty() ? "" : f->name + ": " + problem;
   });
 }

@@ -1,0 +1,193 @@
+#include "cases.h"
+
+#include "ir/access.h"
+#include "ir/diagnostics.h"
+#include "ir/element.h"
+#include "ir/kernel_bound.h"
+#include "tests/unit/codegen/support.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+namespace gptc::test {
+
+namespace {
+
+constexpr double poison = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> schedule, const char *gpu) {
+  static const Target host = hostTarget(1);
+  const Target cuda = cudaTarget(gpu);
+  Case c{std::move(g), std::move(operands)};
+  const Op &fused = *c.g.fused;
+  c.sameOrder = !llvm::StringRef(fused.attrs.getString("kind")).starts_with("attention");
+  LoweredGroup low = lowerGroup(fused, schedule ? *schedule : defaultSchedule(fused, cuda), cuda);
+  c.gpu = std::move(low.kernel);
+  c.cpu = lowerGroup(fused, defaultSchedule(fused, host), host).kernel;
+  c.sameOrder &= kir::print(c.gpu).find(" mma threads ") == std::string::npos &&
+                 kir::print(c.cpu).find("dot(") == std::string::npos;
+  EXPECT_EQ(kir::verify(c.gpu), std::vector<std::string>()) << kir::print(c.gpu);
+  for (const Tensor &t : c.operands)
+    c.content.push_back(spread(t, isFloat(t.type.dtype) ? poison : 99999));
+  for (unsigned r = 0; r < fused.numResults(); ++r) {
+    const kir::Buffer &b = c.gpu.params[c.content.size()];
+    if (auto operand = inPlaceOperand(fused, r))  // what lies there stands in for sharing its memory
+      c.content.push_back(std::vector<double>(c.content[*operand]));
+    else
+      c.content.push_back(std::vector<double>(b->size, isFloat(b->dtype) ? poison : 1));
+  }
+  std::set<unsigned> taken;
+  for (unsigned r = 0; r < fused.numResults(); ++r)
+    for (unsigned o = 0; o < fused.numOperands(); ++o)
+      if (mayShare(fused, r, o) && taken.insert(o).second) {
+        c.inPlace.push_back({r, o});
+        break;
+      }
+  return c;
+}
+
+/// The content of all parameters of a kernel before it runs.
+static std::vector<std::vector<double>> withWorkspaces(const Case &c, const kir::Kernel &k) {
+  std::vector<std::vector<double>> all = c.content;
+  while (all.size() < k.params.size())
+    all.push_back(std::vector<double>(k.params[all.size()]->size, poison));
+  const std::vector<int64_t> streams = streamsOf(*c.g.fused);
+  for (size_t i = 0; i < streams.size(); ++i)
+    all[all.size() - streams.size() + i] = {double(streams[i])};
+  return all;
+}
+
+std::string runOnShim(const Case &c, const simt::HostModule &module, const CudaKernel &text, bool backwards,
+                      bool inPlace, std::vector<std::vector<double>> &content) {
+  content = withWorkspaces(c, c.gpu);
+  std::vector<DeviceBuffer> memory;
+  for (size_t i = 0; i < content.size(); ++i)
+    memory.emplace_back(c.gpu.params[i], content[i]);
+  std::vector<simt::Param> params;
+  for (size_t i = 0; i < content.size(); ++i) {
+    const kir::BufferNode &b = *c.gpu.params[i];
+    params.push_back({b.name, memory[i].data(), b.size * int64_t(sizeOf(b.dtype)), b.written});
+  }
+  const unsigned ins = c.g.fused->numOperands();
+  for (auto [r, o] : c.inPlace)
+    if (inPlace)
+      params[ins + r].data = params[o].data;
+  for (const CudaPhase &p : text.phases) {
+    std::string found = simt::launch(module.find(p.symbol), params, p.blocks, p.threads, backwards, p.sharedBytes);
+    if (!found.empty())
+      return found;
+  }
+  for (size_t i = 0; i < content.size(); ++i)
+    content[i] = memory[i].values();
+  for (auto [r, o] : c.inPlace) {
+    const Type &type = c.g.fused->result(r)->type;
+    const std::vector<double> logical = spread(Tensor(type, std::vector<double>(type.elements(), 1)), 0);
+    for (size_t k = 0; inPlace && k < logical.size(); ++k)
+      if (logical[k] == 1)
+        content[ins + r][k] = content[o][k];
+  }
+  return "";
+}
+
+static void expectSameBits(const Case &c, const std::vector<std::vector<double>> &got,
+                           const std::vector<std::vector<double>> &want, const char *what) {
+  for (size_t i = c.g.fused->numOperands(); i < c.content.size(); ++i)
+    for (size_t k = 0; k < got[i].size(); ++k)
+      ASSERT_TRUE(sameNumber(got[i][k], want[i][k])) << what << ": element " << k << " of " << c.gpu.params[i]->name
+                                                     << " is " << got[i][k] << ", not " << want[i][k] << "\n"
+                                                     << print(*c.g.fused) << kir::print(c.gpu);
+}
+
+void check(const std::vector<Case> &cases) {
+  if (!simt::HostModule::possible())
+    GTEST_SKIP() << "no C++ compiler: set CXX";
+  // Equal kernels have equal text.
+  std::string text;
+  std::vector<std::string> symbols;
+  std::map<std::string, CudaKernel> emitted;
+  std::vector<const CudaKernel *> kernels;
+  std::vector<const kir::Kernel *> cpu;
+  for (const Case &c : cases) {
+    auto [it, isNew] = emitted.try_emplace(kir::print(c.gpu));
+    if (isNew) {
+      it->second = emitCuda(c.gpu, fmt::format("k{}", emitted.size()));
+      text += it->second.text;
+      for (const CudaPhase &p : it->second.phases)
+        symbols.push_back(p.symbol);
+    }
+    kernels.push_back(&it->second);
+    cpu.push_back(&c.cpu);
+  }
+  const simt::HostModule module(text, symbols);
+  Jit jit(hostTarget(1), "");
+  const std::vector<CompiledKernel> code = jit.compile(cpu);
+  size_t exact = 0, unbounded = 0;
+  int64_t judged = 0, unjudged = 0;  // elements with a finite bound, and those of which only NaN could be told
+  for (size_t n = 0; n < cases.size(); ++n) {
+    const Case &c = cases[n];
+    SCOPED_TRACE(kernels[n]->text);
+    std::vector<std::vector<double>> forwards, other;
+    ASSERT_EQ(runOnShim(c, module, *kernels[n], false, false, forwards), "");
+    ASSERT_EQ(runOnShim(c, module, *kernels[n], true, false, other), "");
+    expectSameBits(c, other, forwards, "backwards");
+    if (!c.inPlace.empty()) {
+      ASSERT_EQ(runOnShim(c, module, *kernels[n], false, true, other), "");
+      expectSameBits(c, other, forwards, "in place");
+    }
+
+    other = withWorkspaces(c, c.cpu);
+    runKernel(c.cpu, code[n], other);
+    if (c.sameOrder)
+      expectSameBits(c, forwards, other, "CPU");
+
+    std::vector<std::vector<kir::Bounded>> bounds = withoutErrors(withWorkspaces(c, c.gpu)),
+                                           ofCpu = withoutErrors(withWorkspaces(c, c.cpu));
+    bool bounded = true;
+    try {
+      kir::boundErrors(c.gpu, bounds);
+      if (!c.sameOrder)
+        kir::boundErrors(c.cpu, ofCpu);
+    } catch (const InternalError &e) {
+      ASSERT_NE(std::string(e.what()).find("no bound for"), std::string::npos) << e.what();
+      bounded = false, ++unbounded;  // stochastic rounding: bits of a rounded value, of which there is no bound
+    }
+    for (size_t i = c.operands.size(); bounded && !c.sameOrder && i < c.content.size(); ++i)
+      for (size_t k = 0; k < bounds[i].size(); ++k) {
+        const double cpu = other[i][k], gpu = forwards[i][k];
+        ASSERT_TRUE(sameNumber(cpu, gpu) || std::abs(cpu - gpu) <= bounds[i][k].error + ofCpu[i][k].error)
+            << "element " << k << " of " << c.gpu.params[i]->name << " is " << gpu << " here and " << cpu
+            << " on the CPU, bounds " << bounds[i][k].error << " and " << ofCpu[i][k].error << "\n"
+            << print(*c.g.fused);
+      }
+    for (size_t i = c.operands.size(); bounded && i < c.content.size(); ++i)
+      for (size_t k = 0; k < bounds[i].size(); ++k) {
+        const double want = bounds[i][k].value, got = forwards[i][k];
+        if (std::isfinite(want))
+          ++(std::isfinite(bounds[i][k].error) ? judged : unjudged);
+        ASSERT_TRUE(sameNumber(got, want) || got == want || std::abs(got - want) <= bounds[i][k].error)
+            << "element " << k << " of " << c.gpu.params[i]->name << " is " << got << ", not " << want << " +- "
+            << bounds[i][k].error << "\n"
+            << print(*c.g.fused);
+      }
+    if (!kir::usesApproximations(c.gpu)) {
+      other = withWorkspaces(c, c.gpu);
+      kir::interpret(c.gpu, other, true);
+      expectSameBits(c, forwards, other, "interpreter");
+      ++exact;
+    }
+    if (testing::Test::HasFatalFailure())
+      return;
+  }
+  testing::Test::RecordProperty("cases", int(cases.size()));
+  testing::Test::RecordProperty("kernels", int(emitted.size()));
+  EXPECT_TRUE(exact > 0u || !cases[0].sameOrder);
+  EXPECT_LE(unbounded, cases.size() / 10);
+  EXPECT_GT(judged, 99 * unjudged) << unjudged << " elements without a bound";
+}
+
+}  // namespace gptc::test

@@ -1,0 +1,33 @@
+// Fused groups whose CUDA text runs on the host, and what is asked of each: no race and no access out of bounds,
+// whatever order threads and blocks run in; results within the error bound of the kernel's own operations; and the same
+// bits as the interpreter and, where sums have its order, as the machine code of the CPU, else within both bounds.
+#pragma once
+
+#include "simt.h"
+
+#include "codegen/codegen.h"
+#include "codegen/emit_cuda.h"
+#include "tests/unit/codegen/recipe_harness.h"
+
+#include <optional>
+
+namespace gptc::test {
+
+struct Case {
+  Group g;
+  std::vector<Tensor> operands;
+  kir::Kernel gpu, cpu;
+  std::vector<std::vector<double>> content;            // of the parameters before
+  std::vector<std::pair<unsigned, unsigned>> inPlace;  // (result, operand)
+  bool sameOrder = true;                               // sums have the order of the CPU's kernel
+};
+
+/// With the default schedule for that GPU, unless one is given.
+Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> schedule = {},
+              const char *gpu = "cuda:sm_90a");
+void check(const std::vector<Case> &cases);
+/// Runs all phases of a text; empty when nothing was found. `content` becomes what is in memory afterwards.
+std::string runOnShim(const Case &c, const simt::HostModule &module, const CudaKernel &text, bool backwards,
+                      bool inPlace, std::vector<std::vector<double>> &content);
+
+}  // namespace gptc::test
