@@ -2,6 +2,7 @@
 
 #include "ir/diagnostics.h"
 #include "ir/words.h"
+#include "runtime/cuda/branches.h"
 #include "runtime/cuda/nvtx.h"
 #include "runtime/profile.h"
 
@@ -14,6 +15,7 @@ namespace gptc::cuda {
 namespace {
 
 constexpr size_t alignment = 16;           // of what kernels' parameters point to
+constexpr int branches = 4;                // of a graph at most
 constexpr size_t ringSlots = 3;            // calls whose arguments may be on their way
 constexpr size_t contextRoom = 256 << 20;  // for code, and for what the driver itself takes as it goes
 
@@ -63,6 +65,7 @@ struct CudaExecutor::Kernel : BoundKernel {
   const Gpu *gpu;
   std::vector<Phase> phases;
   std::vector<DevicePtr> params;                       // operands, results, workspaces, numbers of streams
+  std::vector<Place> memory;                           // of all but the numbers
   mutable std::vector<std::vector<std::byte>> copies;  // of results, where somebody looked
 
   const void *result(unsigned i) const override {
@@ -103,10 +106,15 @@ struct CudaExecutor::Bound {
 CudaExecutor::CudaExecutor(const Module &planned, const Target &target, const Target &host, ThreadPool &pool,
                            const std::string &cacheDir)
     : Executor(planned, target, host, pool, cacheDir), gpu(target), jit(target, cacheDir), binder(module, target) {
+  branchStreams = {gpu.stream};
   const int64_t bytes = module.attrs.getInt("arena_bytes");
   requireMemory(gpu, module, bytes);
   arena = std::make_unique<DeviceMemory>(gpu, bytes);
   gpu.d.check(gpu.d.memsetBytes(arena->at, 0, bytes, gpu.stream), "cuMemsetD8Async");
+  for (int i = 1; i < branches; ++i) {
+    branchStreams.push_back(nullptr);
+    gpu.d.check(gpu.d.streamCreate(&branchStreams.back(), streamNonBlocking), "cuStreamCreate");
+  }
 }
 
 int64_t CudaExecutor::memoryForPlans(const Target &target) { return int64_t(roomFor(Gpu(target))); }
@@ -114,6 +122,8 @@ int64_t CudaExecutor::memoryForPlans(const Target &target) { return int64_t(room
 CudaExecutor::~CudaExecutor() {
   gpu.d.streamSynchronize(gpu.stream);
   functions.clear();
+  for (size_t i = 1; i < branchStreams.size(); ++i)
+    gpu.d.streamDestroy(branchStreams[i]);
   for (auto &[image, m] : modules)
     gpu.d.moduleUnload(m);
 }
@@ -160,6 +170,7 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       k.name = g.name;
       k.op = g.op;
       k.gpu = &gpu;
+      k.memory = g.memory;
       for (const Place &p : g.memory)
         k.params.push_back(arena->at + p.at);
       for (int64_t stream : g.streams)
@@ -189,32 +200,59 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
   }
 }
 
-void CudaExecutor::launch(const Kernel &k) {
+void CudaExecutor::launch(const Kernel &k, Stream stream) {
   std::vector<void *> params;
   for (const DevicePtr &p : k.params)
     params.push_back(const_cast<DevicePtr *>(&p));
   for (const Kernel::Phase &p : k.phases)
-    gpu.d.check(gpu.d.launchKernel(p.function, p.blocks, 1, 1, p.threads, 1, 1, p.sharedBytes, gpu.stream,
-                                   params.data(), nullptr),
-                k.name.c_str());
+    gpu.d.check(
+        gpu.d.launchKernel(p.function, p.blocks, 1, 1, p.threads, 1, 1, p.sharedBytes, stream, params.data(), nullptr),
+        k.name.c_str());
 }
 
-/// All kernels, then the results to the host.
-void CudaExecutor::enqueue(const Bound &f) {
-  for (const Kernel &k : f.kernels) {
-    NvtxRange range(describe(*k.op));
-    launch(k);
-  }
+void CudaExecutor::copyResults(const Bound &f) {
   for (size_t i = 0; i < f.results.size(); ++i)
     gpu.d.check(
         gpu.d.copyToHost(f.pinned->at + f.resultAt[i], arena->at + f.results[i].at, f.results[i].bytes, gpu.stream),
         "cuMemcpyDtoHAsync");
 }
 
+/// All kernels, in branches as their memory allows, then the results to the host.
 void CudaExecutor::capture(Bound &f) {
   const Driver &d = gpu.d;
+  std::vector<Touches> touches;
+  for (const Kernel &k : f.kernels)
+    touches.push_back({k.memory, k.op->numOperands()});
+  const std::vector<Branch> plan = branchesOf(touches, int(branchStreams.size()));
   d.check(d.streamBeginCapture(gpu.stream, captureThreadLocal), "cuStreamBeginCapture");
-  enqueue(f);
+  std::vector<std::unique_ptr<EventHandle>> ended(f.kernels.size());
+  auto record = [&](Stream stream) {
+    auto e = std::make_unique<EventHandle>(gpu);
+    d.check(d.eventRecord(e->event, stream), "cuEventRecord");
+    return e;
+  };
+  auto wait = [&](Stream stream, const EventHandle &e) {
+    d.check(d.streamWaitEvent(stream, e.event, 0), "cuStreamWaitEvent");
+  };
+  const std::unique_ptr<EventHandle> begin = record(gpu.stream);
+  std::vector<bool> used(branchStreams.size());
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const Branch &b = plan[i];
+    const Stream stream = branchStreams[b.stream];
+    if (b.stream != 0 && !used[b.stream])
+      wait(stream, *begin);
+    used[b.stream] = true;
+    for (int before : b.waits)
+      wait(stream, *ended[before]);
+    NvtxRange range(describe(*f.kernels[i].op));
+    launch(f.kernels[i], stream);
+    if (b.awaited)
+      ended[i] = record(stream);
+  }
+  for (size_t s = 1; s < branchStreams.size(); ++s)
+    if (used[s])
+      wait(gpu.stream, *record(branchStreams[s]));
+  copyResults(f);
   Graph graph = nullptr;
   d.check(d.streamEndCapture(gpu.stream, &graph), "cuStreamEndCapture");
   d.check(d.graphInstantiate(&f.graph, graph, 0), "cuGraphInstantiate");
@@ -230,7 +268,7 @@ void CudaExecutor::observe(const Bound &f) {
     {
       NvtxRange range(describe(*k.op));
       gpu.d.check(gpu.d.eventRecord(begin.event, gpu.stream), "cuEventRecord");
-      launch(k);
+      launch(k, gpu.stream);
       gpu.d.check(gpu.d.eventRecord(end.event, gpu.stream), "cuEventRecord");
       gpu.wait();
     }
@@ -238,10 +276,7 @@ void CudaExecutor::observe(const Bound &f) {
     gpu.d.check(gpu.d.eventElapsedTime(&ms, begin.event, end.event), "cuEventElapsedTime");
     observer->ran(k, from, from + int64_t(double(ms) * 1e6));
   }
-  for (size_t i = 0; i < f.results.size(); ++i)
-    gpu.d.check(
-        gpu.d.copyToHost(f.pinned->at + f.resultAt[i], arena->at + f.results[i].at, f.results[i].bytes, gpu.stream),
-        "cuMemcpyDtoHAsync");
+  copyResults(f);
 }
 
 void CudaExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> args) {

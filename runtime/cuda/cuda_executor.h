@@ -38,12 +38,13 @@ private:
   void closeView(const State &state, StateAccess access, void *data) override;
   LoadedModule load(const std::shared_ptr<const std::string> &image);
   DevicePtr streamNumber(int64_t stream);
-  void launch(const Kernel &kernel);
-  void enqueue(const Bound &f);
+  void launch(const Kernel &kernel, Stream stream);
+  void copyResults(const Bound &f);
   void capture(Bound &f);
   void observe(const Bound &f);
 
   Gpu gpu;
+  std::vector<Stream> branchStreams;  // the GPU's own, and those in which branches of graphs are captured
   CudaJit jit;
   Binder binder;
   std::unique_ptr<DeviceMemory> arena;

@@ -67,7 +67,7 @@ struct EventImpl {
   Context context;
   bool timed;
   OpPtr op;
-  double ms = 0;
+  std::shared_ptr<double> ms;  // when the last recording happened
   std::shared_ptr<Capture> capture;
   std::vector<int> nodes;
 };

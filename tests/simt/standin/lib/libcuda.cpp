@@ -369,7 +369,7 @@ Result cuEventCreate(Event *e, unsigned flags) {
   GPTC_TRY(enter("cuEventCreate"));
   if (flags & ~7u)
     return refuse(invalidValue, "flags {} of an event", flags);
-  *e = new EventImpl{current, !(flags & eventDisableTiming), {}, 0, {}, {}};
+  *e = new EventImpl{current, !(flags & eventDisableTiming), {}, {}, {}, {}};
   events.insert(*e);
   return success;
 }
@@ -378,7 +378,6 @@ Result cuEventDestroy_v2(Event e) {
   GPTC_TRY(enter("cuEventDestroy"));
   GPTC_TRY(known(events, e, "the event"));
   events.erase(e);
-  GPTC_TRY(drive(e->op));
   delete e;
   return success;
 }
@@ -392,10 +391,10 @@ Result cuEventRecord(Event e, Stream s) {
     e->nodes = s->tail;
     return success;
   }
-  GPTC_TRY(drive(e->op));  // of its former recording nobody may be told the time of this one
   e->capture.reset();
-  GPTC_TRY(enqueue(s, [e]() -> std::string {
-    e->ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  e->ms = std::make_shared<double>();
+  GPTC_TRY(enqueue(s, [ms = e->ms]() -> std::string {
+    *ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
     return "";
   }));
   e->op = s->last;
@@ -419,7 +418,7 @@ Result cuEventElapsedTime_v2(float *ms, Event begin, Event end) {
     if (!e->op->done)
       return refuse(Result(600), "the event has not happened yet");
   }
-  *ms = float(end->ms - begin->ms);
+  *ms = float(*end->ms - *begin->ms);
   return success;
 }
 

@@ -1,0 +1,94 @@
+// 1. The arena as a list of segments, each with the kernel that stored to it last and those that have read it since.
+//    They are cut where a kernel's place begins or ends. So each kernel's predecessors are found.
+// 2. A kernel goes to the stream of a predecessor after which nothing runs there yet; else to the one that has waited
+//    longest for work.
+// 3. For each stream it is known up to which kernel it has seen the others: only a predecessor beyond that is waited
+//    for, and what that one had seen is seen with it.
+#include "runtime/cuda/branches.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+
+namespace gptc::cuda {
+
+namespace {
+
+struct Segment {
+  int writer = -1;
+  std::vector<int> readers;  // since
+};
+
+class Memory {
+public:
+  /// The kernels that must have ended before kernel `n` may begin.
+  std::set<int> touch(int n, const Touches &t) {
+    std::set<int> before;
+    for (size_t i = 0; i < t.memory.size(); ++i) {
+      const Place &p = t.memory[i];
+      if (p.bytes == 0)
+        continue;
+      cut(p.at);
+      cut(p.at + p.bytes);
+      for (auto s = segments.find(p.at); s->first < p.at + p.bytes; ++s) {
+        Segment &m = s->second;
+        if (m.writer >= 0)
+          before.insert(m.writer);
+        if (i < t.reads) {
+          m.readers.push_back(n);
+        } else {
+          before.insert(m.readers.begin(), m.readers.end());
+          m = {n, {}};
+        }
+      }
+    }
+    before.erase(n);
+    return before;
+  }
+
+private:
+  std::map<int64_t, Segment> segments = {{0, {}}, {std::numeric_limits<int64_t>::max(), {}}};
+
+  void cut(int64_t at) {
+    auto next = segments.lower_bound(at);
+    if (next->first != at)
+      segments.emplace_hint(next, at, std::prev(next)->second);
+  }
+};
+
+}  // namespace
+
+std::vector<Branch> branchesOf(llvm::ArrayRef<Touches> kernels, int streams) {
+  Memory memory;
+  std::vector<Branch> branches;
+  std::vector<int> tail(streams, -1);
+  // seen[n][s]: the last kernel of stream s that has ended when kernel n ends.
+  std::vector<std::vector<int>> seen;
+  for (int n = 0; n < int(kernels.size()); ++n) {
+    const std::set<int> before = memory.touch(n, kernels[n]);
+    Branch b{int(std::min_element(tail.begin(), tail.end()) - tail.begin()), {}};
+    for (auto p = before.rbegin(); p != before.rend(); ++p)
+      if (tail[branches[*p].stream] == *p) {
+        b.stream = branches[*p].stream;
+        break;
+      }
+    std::vector<int> mine = tail[b.stream] < 0 ? std::vector<int>(streams, -1) : seen[tail[b.stream]];
+    // The latest first: it may have seen the others.
+    for (auto p = before.rbegin(); p != before.rend(); ++p) {
+      if (mine[branches[*p].stream] >= *p)
+        continue;
+      b.waits.push_back(*p);
+      branches[*p].awaited = true;
+      for (int s = 0; s < streams; ++s)
+        mine[s] = std::max(mine[s], seen[*p][s]);
+    }
+    mine[b.stream] = n;
+    tail[b.stream] = n;
+    seen.push_back(std::move(mine));
+    branches.push_back(std::move(b));
+  }
+  return branches;
+}
+
+}  // namespace gptc::cuda
