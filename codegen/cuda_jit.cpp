@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <system_error>
 #include <thread>
 
@@ -82,6 +83,7 @@ static std::string keep(const std::string &text, const std::string &cacheDir, co
 }
 
 void CudaJit::build(std::vector<Text *> texts) {
+  const std::vector<Text *> inOrder = texts;
   const unsigned threads = std::max(1u, hostTarget().threads);
   const size_t count = std::min(texts.size(), programsPerThread * threads);
   // The longest first, each to the program that is shortest so far.
@@ -130,11 +132,18 @@ void CudaJit::build(std::vector<Text *> texts) {
   for (std::thread &t : workers)
     t.join();
   stats.programs += int(count);
-  for (const Program &p : programs) {
-    if (!p.error)
-      continue;
-    // Which of them is it?
-    for (const Text *t : p.texts)
+  std::exception_ptr error;
+  std::set<const Text *> suspects;
+  for (const Program &p : programs)
+    if (p.error) {
+      error = error ? error : p.error;
+      suspects.insert(p.texts.begin(), p.texts.end());
+    }
+  if (!error)
+    return;
+  // Which of them is it? The first, whatever program it was in.
+  for (const Text *t : inOrder)
+    if (suspects.count(t))
       try {
         Nvrtc::get().compile(t->cuda.text, target);
       } catch (const CudaRejected &e) {
@@ -146,8 +155,7 @@ void CudaJit::build(std::vector<Text *> texts) {
                         fmt::format("{}plans of --target cpu need no NVRTC",
                                     kept.empty() ? "" : fmt::format("its text is in {}; ", kept)));
       }
-    std::rethrow_exception(p.error);
-  }
+  std::rethrow_exception(error);
 }
 
 void CudaJit::makeAll(std::vector<Text> &texts) {

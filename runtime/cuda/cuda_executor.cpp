@@ -177,8 +177,11 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
         k.params.push_back(streamNumber(stream));
       const CudaCode &c = code[next++];
       for (const CudaPhase &p : c.phases) {
-        Kernel::Phase phase{nullptr, unsigned(p.blocks), unsigned(p.threads), 0};
+        Kernel::Phase phase{nullptr, unsigned(p.blocks), unsigned(p.threads), unsigned(p.sharedBytes)};
         gpu.d.check(gpu.d.moduleGetFunction(&phase.function, load(c.image), p.symbol.c_str()), "cuModuleGetFunction");
+        if (phase.sharedBytes)
+          gpu.d.check(gpu.d.functionSetAttribute(phase.function, functionMaxDynamicShared, int(phase.sharedBytes)),
+                      "cuFuncSetAttribute");
         k.phases.push_back(phase);
       }
     }

@@ -130,6 +130,68 @@ TEST_F(PlanTest, TenStepsWithoutMatmulHaveTheCpusBits) {
   }
 }
 
+/// How far the losses of two bf16 runs may be apart whose sums have other orders. A sum in another order may round to
+/// the neighbour in bf16, 2^-8 off; a value of the forward pass goes through no more roundings than @eval has kernels,
+/// and normalisation keeps relative errors relative. So the logits, at most |wte row| (|gain| sqrt(C) + |bias|), are
+/// off by as many times 2^-8 of that, and the loss (log sum exp less the target's logit) by twice as much. Of the
+/// parameters, Adam moves two runs apart only where a gradient is smaller than its error, which is of second order.
+double bf16Bound(Session &s, const char *classifier) {
+  const Module &m = *s.plan.planned;
+  int kernels = 0;
+  for (const PlannedKernel &k : kernelsOf(m))
+    kernels += llvm::StringRef(k.name).starts_with("eval.");
+  const State &w = *m.state(classifier);
+  const StateView view = s.executor.view(w, StateAccess::read);
+  double largest = 0;
+  for (int64_t row = 0; row < w.type.dim(0); ++row) {
+    double sum = 0;
+    for (int64_t c = 0; c < w.type.dim(1); ++c)
+      sum += std::pow(view.as<float>()[row * w.type.padded(1) + c], 2);
+    largest = std::max(largest, std::sqrt(sum));
+  }
+  // Gains start as 1 and biases as 0, and ten steps of this rate move neither by more than 1%.
+  return 2 * kernels * 0x1p-8 * largest * 1.01 * std::sqrt(double(w.type.dim(1)));
+}
+
+// A GPT whole: matmul, attention, dropout, and every kernel around them.
+TEST_F(PlanTest, TenStepsOfAGptAreTheCpus) {
+  const std::string model = (folder / "tiny.toml").string();
+  std::ofstream(model) << R"(name = "tiny"
+[model]
+n_layer = 2
+n_head = 2
+n_embd = 16
+block_size = 16
+vocab_size = 48
+[train]
+steps = 20
+micro_batch = 2
+global_batch_tokens = 64
+[optimizer]
+lr = 0.003
+)";
+  struct Variant {
+    const char *name;
+    Settings settings;
+  };
+  for (const Variant &v :
+       {Variant{"fp32", {"model.dropout=0.1"}},
+        Variant{"bf16", {"precision.compute=bf16", "model.n_kv_head=1", "model.position=rope", "model.n_layer=1"}}}) {
+    std::unique_ptr<Session> cpu = open(compile(model, "cpu", v.settings)),
+                             gpu = open(compile(model, "cuda:sm_90a", v.settings));
+    for (Session *s : {&*cpu, &*gpu})
+      initializeStates(s->executor, 7);
+    const std::vector<Step> want = train(*cpu, 0, 10), is = train(*gpu, 0, 10);
+    EXPECT_LT(want[9].loss, want[0].loss);
+    const bool fp32 = v.name == std::string("fp32");
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(is[i].loss, want[i].loss, fp32 ? 1e-4 * want[i].loss : bf16Bound(*cpu, "wte.weight"))
+          << v.name << ", step " << i;
+      EXPECT_EQ(is[i].lr, want[i].lr);
+    }
+  }
+}
+
 TEST_F(PlanTest, KernelsComeFromTheCacheWhateverIsAskedFor) {
   const std::string plan = compile(bigram, "cuda:sm_80");
   EXPECT_GT(report.compiled, 0);
