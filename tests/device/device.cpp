@@ -16,14 +16,6 @@ constexpr std::byte red{0xA5};
 
 size_t roundedUp(size_t n) { return (n + zone - 1) / zone * zone; }
 
-/// Of what the launch must give; 0 where phases have no such thing.
-template <class Phase> unsigned sharedBytesOf(const Phase &p) {
-  if constexpr (requires { p.sharedBytes; })
-    return unsigned(p.sharedBytes);
-  else
-    return 0;
-}
-
 }  // namespace
 
 TestDevice &TestDevice::get() {
@@ -86,7 +78,7 @@ std::vector<std::vector<std::byte>> TestDevice::run(const std::vector<CudaPhase>
   for (const CudaPhase &p : phases) {
     cuda::LoadedFunction f = nullptr;
     step(d.moduleGetFunction(&f, module, p.symbol.c_str()), p.symbol.c_str());
-    const unsigned shared = sharedBytesOf(p);
+    const unsigned shared = unsigned(p.sharedBytes);
     if (why.empty() && shared)
       step(d.functionSetAttribute(f, cuda::functionMaxDynamicShared, int(shared)), p.symbol.c_str());
     if (why.empty())
