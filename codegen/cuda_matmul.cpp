@@ -28,16 +28,22 @@ const char *cudaMatmulText() {
 template <int ROWS, int COLS, int V, int THREADS, class T, class From>
 GPTC_FUNCTION void copyPiece(SharedView<T> to, const From &from, long long base, int ld, int rows, int cols) {
   constexpr int E = 16 / sizeof(T), CHUNKS = COLS / E, ALL = ROWS * CHUNKS;
+  const int thread = threadIndex();
+  const long long own = base + (long long)(thread / CHUNKS) * ld + thread % CHUNKS * E;
 #pragma unroll
   for (int p = 0; p < ALL; p += THREADS) {
-    const int at = p + threadIndex();
-    if (ALL % THREADS != 0 && at >= ALL)
+    if (ALL % THREADS != 0 && p + thread >= ALL)
       break;
-    const int r = at / CHUNKS, c = at % CHUNKS, place = (r * CHUNKS + swizzledChunk<CHUNKS>(r, c)) * E;
+    // Written so that all places of a thread are constants away from its first one.
+    constexpr bool APART = THREADS % CHUNKS == 0;
+    const int r = APART ? thread / CHUNKS + p / CHUNKS : (p + thread) / CHUNKS;
+    const int c = APART ? thread % CHUNKS : (p + thread) % CHUNKS;
+    const long long from0 = APART ? own + (long long)(p / CHUNKS) * ld : base + (long long)r * ld + c * E;
+    const int place = (r * CHUNKS + swizzledChunk<CHUNKS>(r, c)) * E;
 #pragma unroll
     for (int v = 0; v < E; v += V) {
       const int valid = r < rows ? minimum(maximum(cols - c * E - v, 0), V) : 0;
-      const long long source = valid ? base + (long long)r * ld + c * E + v : 0ll;
+      const long long source = from0 + v;  // nowhere, perhaps, where nothing is valid
       if constexpr (V * sizeof(T) >= 4)
         asyncCopy<V * (int)sizeof(T)>(to, place + v, from, source, valid * (int)sizeof(T));
       else
@@ -83,9 +89,13 @@ struct Pieces {
   GPTC_METHOD Pieces(int k, int fold, int steps)
       : k(k), fold(fold), steps(steps), perFold((fold + steps - 1) / steps),
         count(k / fold * perFold + (k % fold + steps - 1) / steps) {}
-  GPTC_METHOD int first(int piece) const { return piece / perFold * fold + piece % perFold * steps; }
+  GPTC_METHOD int first(int piece) const {
+    return fold % steps == 0 || fold == k ? piece * steps : piece / perFold * fold + piece % perFold * steps;
+  }
   GPTC_METHOD int length(int piece) const {
-    return minimum(minimum(steps, fold - piece % perFold * steps), k - first(piece));
+    return fold % steps == 0 && k % steps == 0
+               ? steps
+               : minimum(minimum(steps, fold - piece % perFold * steps), k - first(piece));
   }
   GPTC_METHOD bool endsFold(int piece) const { return piece % perFold == perFold - 1 || piece == count - 1; }
 };
@@ -98,15 +108,16 @@ GPTC_FUNCTION void forPieces(C &c, const A &a, long long aBase, int lda, const B
   constexpr int BYTES_A = ROWS * STEPS * sizeof(T), STAGE = BYTES_A + COLS * STEPS * sizeof(T);
   auto fetch = [&](int piece) {
     const int k = pieces.first(piece), length = pieces.length(piece), at = piece % STAGES * STAGE;
+    const int rows = m % ROWS == 0 ? ROWS : m - row, cols = n % COLS == 0 ? COLS : n - col;
     SharedView<T> toA = sharedView<T>(c, at), toB = sharedView<T>(c, at + BYTES_A);
     if constexpr (TA)
-      copyPiece<STEPS, ROWS, VA, THREADS>(toA, a, aBase + (long long)k * lda + row, lda, length, m - row);
+      copyPiece<STEPS, ROWS, VA, THREADS>(toA, a, aBase + (long long)k * lda + row, lda, length, rows);
     else
-      copyPiece<ROWS, STEPS, VA, THREADS>(toA, a, aBase + (long long)row * lda + k, lda, m - row, length);
+      copyPiece<ROWS, STEPS, VA, THREADS>(toA, a, aBase + (long long)row * lda + k, lda, rows, length);
     if constexpr (TB)
-      copyPiece<COLS, STEPS, VB, THREADS>(toB, b, bBase + (long long)col * ldb + k, ldb, n - col, length);
+      copyPiece<COLS, STEPS, VB, THREADS>(toB, b, bBase + (long long)col * ldb + k, ldb, cols, length);
     else
-      copyPiece<STEPS, COLS, VB, THREADS>(toB, b, bBase + (long long)k * ldb + col, ldb, length, n - col);
+      copyPiece<STEPS, COLS, VB, THREADS>(toB, b, bBase + (long long)k * ldb + col, ldb, length, cols);
   };
 #pragma unroll
   for (int piece = 0; piece < STAGES - 1; ++piece) {

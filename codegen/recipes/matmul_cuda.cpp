@@ -152,9 +152,10 @@ constexpr Candidate byTensorCores[] = {{256, 128, 64, 64, 0.97}, {128, 256, 64, 
                                        {128, 64, 64, 32, 0.75},  {64, 128, 32, 64, 0.75},  {64, 64, 32, 32, 0.55},
                                        {32, 64, 16, 32, 0.35},   {16, 128, 16, 32, 0.26},  {16, 64, 16, 16, 0.22}};
 constexpr Candidate folded[] = {{128, 128, 64, 32, 0.8}, {128, 64, 64, 32, 0.75}, {64, 128, 32, 64, 0.75},
-                                {64, 64, 32, 32, 0.55},  {32, 64, 16, 32, 0.35},  {16, 64, 16, 16, 0.22}};
+                                {128, 64, 32, 32, 0.6},  {64, 64, 32, 32, 0.55},  {32, 64, 16, 32, 0.35},
+                                {16, 64, 16, 16, 0.22}};
 constexpr Candidate byFma[] = {
-    {128, 128, 8, 8, 0.95}, {64, 128, 8, 8, 0.85}, {64, 64, 4, 4, 0.7}, {32, 64, 4, 4, 0.6}, {16, 64, 4, 4, 0.45}};
+    {128, 128, 8, 8, 0.95}, {64, 128, 8, 8, 0.85}, {64, 64, 4, 4, 0.7}, {32, 64, 4, 4, 0.6}, {16, 128, 4, 4, 0.45}};
 
 /// Registers of a thread, roughly: sums, operands of a step, and about 60 others.
 int64_t registersOf(const Schedule &s, bool folds) {
@@ -171,6 +172,9 @@ Schedule cudaSchedule(const Problem &p, const Target &target) {
   const int64_t size = sizeOf(p.stored);
   double least = HUGE_VAL;
   auto consider = [&](const Candidate &c) {
+    // Fragments of tf32 that ldmatrix cannot transpose take their places in registers too.
+    if (best.mma && p.fold && size == 4 && c.mr * c.nr > 32 * 32)
+      return;
     Schedule s = best;
     s.mc = c.mc, s.nc = c.nc, s.mr = c.mr, s.nr = c.nr;
     s.threads = int(c.mc / c.mr * (c.nc / c.nr)) * (s.mma ? int(target.warp) : 1);
