@@ -4,11 +4,13 @@
 //                                    --emit_cuda.cpp--> CUDA C++     --nvrtc.cpp-----> cubin                 CUDA
 #pragma once
 
+#include "codegen/library_matmul.h"
 #include "ir/graph.h"
 #include "ir/kernel.h"
 #include "ir/schedule.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,8 @@ namespace gptc {
 struct LoweredGroup {
   kir::Kernel kernel;
   std::vector<int64_t> workspaceBytes;
+  /// What takes the kernel's place where the library is able to (Schedule::library); its memory is the last workspace.
+  std::optional<LibraryMatmul> call;
 };
 
 /// The random streams that the members of a group name (none: 0), each once, in order: arguments and not constants of

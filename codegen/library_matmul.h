@@ -45,6 +45,9 @@ struct LibraryMatmul {
   int aux = -1;   // param: gelu's operand, as D; read with geluGrad, else written
 };
 
+/// Memory that a call may use: what NVIDIA recommends for Hopper and later, more than earlier GPUs need.
+constexpr int64_t libraryWorkspace = 32 << 20;
+
 /// nullopt where the group is no such call.
 std::optional<LibraryMatmul> libraryMatmul(const Op &fused);
 

@@ -45,6 +45,7 @@ Schedule defaultSchedule(const Op &fused, const Target &target) {
   const Recipe &recipe = recipeFor(fused, target);
   Schedule s = recipe.defaultSchedule(fused, target);
   s.recipe = recipe.name;
+  s.library = target.isCuda() && target.features == "cublaslt" && libraryMatmul(fused);
   return s;
 }
 
@@ -52,7 +53,15 @@ LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target 
   const Recipe &recipe = recipeFor(fused, target);
   GPTC_CHECK(schedule.recipe == recipe.name, "a schedule for {} given to {}", schedule.recipe, recipe.name);
   GPTC_CHECK((schedule.threads > 0) == target.isCuda(), "schedule '{}' for target {}", schedule.str(), target.name);
-  return recipe.build(fused, schedule, target, compute);
+  LoweredGroup g = recipe.build(fused, schedule, target, compute);
+  if (schedule.library) {
+    g.call = libraryMatmul(fused);
+    GPTC_CHECK(g.call && target.isCuda() && compute == DType::f32, "no call of a library: {}", schedule.str());
+    kir::Buffer w = kir::makeBuffer("library", DType::i32, kir::Storage::global, libraryWorkspace / 4);
+    g.kernel.params.insert(g.kernel.params.end() - streamsOf(fused).size(), w);
+    g.workspaceBytes.push_back(libraryWorkspace);
+  }
+  return g;
 }
 
 }  // namespace gptc

@@ -34,6 +34,7 @@ template <typename S, typename F> void forEachField(S &s, F f) {
   f("packB", s.packB, 1);
   f("pairs", s.pairs, 1);
   f("mma", s.mma, 1);
+  f("library", s.library, 1);
 }
 
 bool isRecipeName(llvm::StringRef s) {

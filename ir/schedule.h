@@ -17,7 +17,7 @@ namespace gptc {
 struct Target {
   std::string name = "cpu";   // "cpu", or "cuda:sm_90a" and the like
   std::string cpu;            // LLVM's name, e.g. "znver5"; "generic" is allowed; of a GPU its architecture: "sm_90a"
-  std::string features;       // LLVM feature string
+  std::string features;       // LLVM feature string; of a GPU "cublaslt" where plans may call that library
   unsigned vectorBytes = 32;  // widest efficient vector
   unsigned vectorRegisters = 16;
   bool bf16Dot = false;         // products of pairs of bf16 at twice the rate of f32 (AVX512-BF16)
@@ -57,6 +57,7 @@ struct Schedule {
   bool packB = false;              // attention: keys and values are packed once, not by each task
   bool pairs = false;              // bf16 operands are multiplied in pairs (kir::dot), which orders the sum
   bool mma = false;                // by tensor cores, likewise
+  bool library = false;            // matmul on CUDA: one call of cuBLASLt where that can do it, which orders the sum
   bool operator==(const Schedule &) const = default;
   /// `matmul mr=14 nr=32 kc=256`: the recipe and every non-zero field; parse reverses it. False on unknown text and
   /// on sizes that no kernel can have: a plan comes from outside.

@@ -64,6 +64,7 @@ struct CudaExecutor::Kernel : BoundKernel {
   };
   const Gpu *gpu;
   std::vector<Phase> phases;
+  std::unique_ptr<MatmulCall> call;                    // in place of phases
   std::vector<DevicePtr> params;                       // operands, results, workspaces, numbers of streams
   std::vector<Place> memory;                           // of all but the numbers
   mutable std::vector<std::vector<std::byte>> copies;  // of results, where somebody looked
@@ -124,6 +125,8 @@ CudaExecutor::~CudaExecutor() {
   functions.clear();
   for (size_t i = 1; i < branchStreams.size(); ++i)
     gpu.d.streamDestroy(branchStreams[i]);
+  if (library)
+    CublasLt::get().destroy(library);
   for (auto &[image, m] : modules)
     gpu.d.moduleUnload(m);
 }
@@ -148,6 +151,18 @@ DevicePtr CudaExecutor::streamNumber(int64_t stream) {
   return it->second;
 }
 
+/// Null where the plan asks for none, or the library has no algorithm for it.
+std::unique_ptr<MatmulCall> CudaExecutor::libraryCall(const BoundGroup &g, llvm::ArrayRef<DevicePtr> params) {
+  if (!g.lowered->call)
+    return nullptr;
+  const CublasLt &lt = CublasLt::get();
+  if (!library)
+    lt.check(lt.create(&library), "cublasLtCreate");
+  auto call = std::make_unique<MatmulCall>(library, *g.lowered->call, params, arena->at + g.memory.back().at,
+                                           size_t(g.memory.back().bytes));
+  return call->algorithms() ? std::move(call) : nullptr;
+}
+
 void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
   std::vector<std::pair<Bound *, BoundFunction>> pending;
   std::vector<const kir::Kernel *> kernels;
@@ -156,15 +171,7 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
     if (!f || functions.count(name))
       continue;
     BoundFunction b = binder.bind(*f);
-    for (const BoundGroup &g : b.groups)
-      kernels.push_back(&g.lowered->kernel);
     auto bound = std::make_unique<Bound>(gpu, f);
-    pending.push_back({bound.get(), std::move(b)});
-    functions[name] = std::move(bound);
-  }
-  const std::vector<CudaCode> code = jit.compile(kernels);
-  size_t next = 0;
-  for (auto &[bound, b] : pending) {
     for (const BoundGroup &g : b.groups) {
       Kernel &k = bound->kernels.emplace_back();
       k.name = g.name;
@@ -175,6 +182,18 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
         k.params.push_back(arena->at + p.at);
       for (int64_t stream : g.streams)
         k.params.push_back(streamNumber(stream));
+      if (!(k.call = libraryCall(g, k.params)))
+        kernels.push_back(&g.lowered->kernel);
+    }
+    pending.push_back({bound.get(), std::move(b)});
+    functions[name] = std::move(bound);
+  }
+  const std::vector<CudaCode> code = jit.compile(kernels);
+  size_t next = 0;
+  for (auto &[bound, b] : pending) {
+    for (Kernel &k : bound->kernels) {
+      if (k.call)
+        continue;
       const CudaCode &c = code[next++];
       for (const CudaPhase &p : c.phases) {
         Kernel::Phase phase{nullptr, unsigned(p.blocks), unsigned(p.threads), unsigned(p.sharedBytes)};
@@ -204,6 +223,8 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
 }
 
 void CudaExecutor::launch(const Kernel &k, Stream stream) {
+  if (k.call)
+    return k.call->enqueue(stream);
   std::vector<void *> params;
   for (const DevicePtr &p : k.params)
     params.push_back(const_cast<DevicePtr *>(&p));

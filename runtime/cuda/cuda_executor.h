@@ -5,6 +5,7 @@
 
 #include "codegen/cuda_jit.h"
 #include "runtime/binding.h"
+#include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/executor.h"
 
@@ -38,6 +39,7 @@ private:
   void closeView(const State &state, StateAccess access, void *data) override;
   LoadedModule load(const std::shared_ptr<const std::string> &image);
   DevicePtr streamNumber(int64_t stream);
+  std::unique_ptr<MatmulCall> libraryCall(const BoundGroup &g, llvm::ArrayRef<DevicePtr> params);
   void launch(const Kernel &kernel, Stream stream);
   void copyResults(const Bound &f);
   void capture(Bound &f);
@@ -47,6 +49,7 @@ private:
   std::vector<Stream> branchStreams;  // the GPU's own, and those in which branches of graphs are captured
   CudaJit jit;
   Binder binder;
+  LtHandle library = nullptr;  // with the first call of it
   std::unique_ptr<DeviceMemory> arena;
   std::map<std::shared_ptr<const std::string>, LoadedModule> modules;
   // Numbers of random streams, which kernels read from memory: 16 bytes each, as parameters are aligned.

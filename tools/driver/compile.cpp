@@ -2,6 +2,7 @@
 
 #include "codegen/codegen.h"
 #include "codegen/cuda_jit.h"
+#include "codegen/cuda_libraries.h"
 #include "frontends/model_builder.h"
 #include "frontends/tokenizer.h"
 #include "frontends/toml_config.h"
@@ -39,7 +40,10 @@ Target targetOf(const Config &config, bool &here) {
   if (config.compile.target == "cpu")
     return hostTarget();
   try {
-    return cudaTarget(here ? "cuda:" + cuda::architectureHere() : config.compile.target);
+    Target t = cudaTarget(here ? "cuda:" + cuda::architectureHere() : config.compile.target);
+    if (CudaLibrary::find(CudaLibraryId::cublasLt))
+      t.features = "cublaslt";
+    return t;
   } catch (UserError &e) {
     e.diagnostics[0].where = config.where("compile.target");
     if (here)
