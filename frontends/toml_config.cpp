@@ -404,7 +404,7 @@ void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
   }
 }
 
-void checkBatch(ConfigReader &r, const ModelConfig &m, TrainConfig &t) {
+void checkBatch(ConfigReader &r, const ModelConfig &m, TrainConfig &t, bool gpu) {
   if (!m.blockSize || !m.nEmbd || !r.good("model.block_size") || !r.good("train.global_batch_tokens") ||
       !r.good("train.micro_batch"))
     return;
@@ -426,7 +426,7 @@ void checkBatch(ConfigReader &r, const ModelConfig &m, TrainConfig &t) {
     return;
   }
   if (!t.microBatch)
-    t.microBatch = autoMicroBatch(m, t.globalBatchTokens / block);
+    t.microBatch = autoMicroBatch(m, t.globalBatchTokens / block, gpu);
   t.accumulate = t.globalBatchTokens / (t.microBatch * block);
 }
 
@@ -439,9 +439,10 @@ int64_t defaultFfnDim(const ModelConfig &m) {
   return (exact + step - 1) / step * step;
 }
 
-int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep) {
+int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep, bool gpu) {
   const double bytesPerToken = 4.0 * (24.0 * m.nLayer * m.nEmbd + 2.0 * m.vocabSize);
-  int64_t most = std::min<int64_t>(8192, int64_t((4LL << 30) / bytesPerToken)) / m.blockSize;
+  const double bytes = gpu ? 16.0 * (1 << 30) : 4.0 * (1 << 30);
+  int64_t most = std::min<int64_t>(gpu ? 32768 : 8192, int64_t(bytes / bytesPerToken)) / m.blockSize;
   int64_t best = 1;
   for (int64_t d = 1; d <= std::min(most, sequencesPerStep); ++d)
     if (sequencesPerStep % d == 0)
@@ -492,7 +493,7 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
   if (c.eval.sampleEvery && c.data.tokenizer.empty())
     r.missing("data.tokenizer", "eval.sample_every needs it to turn tokens into text");
   checkModel(r, c.model, c.data, tokenizerVocab);
-  checkBatch(r, c.model, c.train);
+  checkBatch(r, c.model, c.train, namesCuda(c.compile.target));
   if (!c.model.causal && c.eval.sampleEvery)
     r.complain("eval.sample_every", ErrorCode::Contradiction, "an encoder cannot continue a text",
                "model.causal = false reads both ways", {"eval.sample_every = 0 works, or model.causal = true"});

@@ -148,6 +148,7 @@ DevicePtr CudaExecutor::streamNumber(int64_t stream) {
     streamMemory.push_back(std::make_unique<DeviceMemory>(gpu, perChunk * alignment));
   it->second = streamMemory.back()->at + n % perChunk * alignment;
   gpu.d.check(gpu.d.copyToDevice(it->second, &stream, sizeof stream, gpu.stream), "cuMemcpyHtoDAsync");
+  gpu.wait();
   return it->second;
 }
 
@@ -198,6 +199,10 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       for (const CudaPhase &p : c.phases) {
         Kernel::Phase phase{nullptr, unsigned(p.blocks), unsigned(p.threads), unsigned(p.sharedBytes)};
         gpu.d.check(gpu.d.moduleGetFunction(&phase.function, load(c.image), p.symbol.c_str()), "cuModuleGetFunction");
+        // To ask is also to load: the driver may not do so while a stream captures.
+        int most = 0;
+        gpu.d.check(gpu.d.functionGetAttribute(&most, functionMaxThreads, phase.function), "cuFuncGetAttribute");
+        GPTC_CHECK(int64_t(most) >= p.threads, "{} takes {} threads of {}", g.name, most, p.threads);
         if (phase.sharedBytes)
           gpu.d.check(gpu.d.functionSetAttribute(phase.function, functionMaxDynamicShared, int(phase.sharedBytes)),
                       "cuFuncSetAttribute");
@@ -258,13 +263,14 @@ void CudaExecutor::capture(Bound &f) {
   auto wait = [&](Stream stream, const EventHandle &e) {
     d.check(d.streamWaitEvent(stream, e.event, 0), "cuStreamWaitEvent");
   };
-  const std::unique_ptr<EventHandle> begin = record(gpu.stream);
+  std::vector<std::unique_ptr<EventHandle>> others;  // events live as long as the capture
+  const EventHandle &begin = *others.emplace_back(record(gpu.stream));
   std::vector<bool> used(branchStreams.size());
   for (size_t i = 0; i < plan.size(); ++i) {
     const Branch &b = plan[i];
     const Stream stream = branchStreams[b.stream];
     if (b.stream != 0 && !used[b.stream])
-      wait(stream, *begin);
+      wait(stream, begin);
     used[b.stream] = true;
     for (int before : b.waits)
       wait(stream, *ended[before]);
@@ -275,7 +281,7 @@ void CudaExecutor::capture(Bound &f) {
   }
   for (size_t s = 1; s < branchStreams.size(); ++s)
     if (used[s])
-      wait(gpu.stream, *record(branchStreams[s]));
+      wait(gpu.stream, *others.emplace_back(record(branchStreams[s])));
   copyResults(f);
   Graph graph = nullptr;
   d.check(d.streamEndCapture(gpu.stream, &graph), "cuStreamEndCapture");
@@ -347,10 +353,11 @@ void *CudaExecutor::openView(const State &state, StateAccess access) {
 
 void CudaExecutor::closeView(const State &state, StateAccess access, void *data) {
   const State *s = module.state(state.name);
-  // From memory that is not pinned the driver has copied before it returns. It may not throw: an error stays with the
-  // driver, and the next call meets it.
-  if (access != StateAccess::read)
+  // It may not throw: an error stays with the driver, and the next call meets it.
+  if (access != StateAccess::read) {
     gpu.d.copyToDevice(arena->at + s->attrs.getInt("at"), data, s->type.bytes(), gpu.stream);
+    gpu.d.streamSynchronize(gpu.stream);
+  }
   delete[] static_cast<std::byte *>(data);
 }
 

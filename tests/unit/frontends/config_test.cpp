@@ -388,10 +388,11 @@ TEST(AutoMicroBatch, IsBounded) {
   m.nEmbd = 768;
   m.vocabSize = 50257;
   m.blockSize = 1024;
-  EXPECT_EQ(autoMicroBatch(m, 512), 2);
-  EXPECT_EQ(autoMicroBatch(m, 511), 1);
+  EXPECT_EQ(autoMicroBatch(m, 512, false), 2);
+  EXPECT_EQ(autoMicroBatch(m, 512, true), 8);
+  EXPECT_EQ(autoMicroBatch(m, 511, false), 1);
   m.blockSize = 1 << 20;
-  EXPECT_EQ(autoMicroBatch(m, 8), 1);
+  EXPECT_EQ(autoMicroBatch(m, 8, false), 1);
 }
 
 }  // namespace
