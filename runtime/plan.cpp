@@ -116,12 +116,14 @@ Target targetFromJson(const json &j) {
   t.l2Bytes = j.at("l2_bytes");
   t.l3Bytes = j.at("l3_bytes");
   t.threads = j.at("threads");
-  if (llvm::StringRef(t.name).starts_with("cuda:")) {
-    // All that a name says of a GPU is known here; the manifest must not say otherwise.
-    const Target known = cudaTarget(t.name);
-    t.warp = known.warp;
+  if (t.name == "cpu")
+    return t;
+  // All that can be said of a GPU follows from its name.
+  try {
+    return cudaTarget(t.name);
+  } catch (const UserError &) {
+    return t;  // of an unknown one nothing does
   }
-  return t;
 }
 
 std::string targetProblem(const Target &t) {

@@ -202,7 +202,7 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
         // To ask is also to load: the driver may not do so while a stream captures.
         int most = 0;
         gpu.d.check(gpu.d.functionGetAttribute(&most, functionMaxThreads, phase.function), "cuFuncGetAttribute");
-        GPTC_CHECK(int64_t(most) >= p.threads, "{} takes {} threads of {}", g.name, most, p.threads);
+        GPTC_CHECK(int64_t(most) >= p.threads, "{} takes {} threads of {}", k.name, most, p.threads);
         if (phase.sharedBytes)
           gpu.d.check(gpu.d.functionSetAttribute(phase.function, functionMaxDynamicShared, int(phase.sharedBytes)),
                       "cuFuncSetAttribute");
