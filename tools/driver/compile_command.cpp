@@ -54,6 +54,17 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
                        (isAuto(c, "precision.compute") ? " (compute auto)" : ""));
   row("kernels", fmt::format("{} for {} groups: {} compiled, {} from the cache", r.compiled + r.reused, r.groups,
                              r.compiled, r.reused));
+  if (plan.target.isCuda()) {
+    int matmuls = 0, calls = 0;
+    for (const PlannedKernel &k : kernelsOf(*plan.planned)) {
+      Schedule s;
+      const bool valid = Schedule::parse(k.op->attrs.getString("schedule"), s);
+      matmuls += valid && s.recipe == "matmul";
+      calls += valid && s.library;
+    }
+    row("library", calls ? fmt::format("cuBLASLt for {} of {} matmul groups", calls, matmuls)
+                         : "none: every matmul is a generated kernel");
+  }
   const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   row("memory", formatBytes(double(r.arenaBytes)) +
                     (r.arenaBytes > memory && !plan.target.isCuda()
