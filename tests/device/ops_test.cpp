@@ -63,6 +63,8 @@ bool add(std::vector<Case> &cases, const std::string &what, Group g, std::vector
   return true;
 }
 
+bool usesTensorCores(const kir::Kernel &k) { return kir::print(k).find(" mma ") != std::string::npos; }
+
 void check(const std::vector<Case> &cases) {
   TestDevice &device = TestDevice::get();
   // Equal kernels once, all in one program.
@@ -100,7 +102,8 @@ void check(const std::vector<Case> &cases) {
       hasBound = false;
     }
     std::vector<std::vector<double>> want = c.content;
-    const bool isExact = !kir::usesApproximations(c.kernel);
+    // Tensor cores add in an order of their own, which their bound covers and the stand-ins do not have.
+    const bool isExact = !kir::usesApproximations(c.kernel) && !(device.isGpu && usesTensorCores(c.kernel));
     if (isExact) {
       kir::interpret(c.kernel, want, true);
       ++exact;
@@ -125,7 +128,6 @@ void check(const std::vector<Case> &cases) {
       }
     }
   }
-  EXPECT_GT(exact, 0);
   EXPECT_GT(bounded, 0);
   testing::Test::RecordProperty("cases", int(cases.size()));
   testing::Test::RecordProperty("kernels", int(phases.size()));
@@ -190,6 +192,62 @@ TEST(Device, NarrowStorage) {
          "%r = cast %s {dtype=\"T\"} : T[37,129]\nyield %r");
     take("fold", "%x: T[33,70]", "%s = reduce_sum %x {fold=64, lead=1} : f32[70]\nyield %s");
   }
+  check(cases);
+}
+
+TEST(Device, Matmul) {
+  std::vector<Case> cases;
+  bool tensorCores = false;
+  auto take = [&](const char *type, int64_t m, int64_t n, int64_t k, bool ta, bool tb, int64_t fold) {
+    const bool tf32 = type == std::string("tf32");
+    auto shape = [&](int64_t rows, int64_t columns) {
+      return fmt::format("{}[{},{}]", tf32 ? "f32" : type, rows, columns);
+    };
+    Group g =
+        group("matmul", fmt::format("%a: {}; %b: {}", ta ? shape(k, m) : shape(m, k), tb ? shape(n, k) : shape(k, n)),
+              fmt::format("%s = matmul %a, %b {{out=\"f32\"{}{}{}{}}} : f32[{},{}]\nyield %s", ta ? ", ta=true" : "",
+                          tb ? ", tb=true" : "", tf32 ? ", tf32=true" : "", fold ? fmt::format(", fold={}", fold) : "",
+                          m, n));
+    std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()));
+    ASSERT_TRUE(add(cases, fmt::format("matmul {} {}x{}x{}", type, m, n, k), std::move(g), std::move(operands)));
+    tensorCores |= usesTensorCores(cases.back().kernel);
+  };
+  for (const char *type : {"f32", "tf32", "bf16", "f16"}) {
+    take(type, 35, 37, 39, false, true, 0);
+    take(type, 33, 35, 100, true, false, 24);
+    if (!TestDevice::get().isGpu)
+      continue;
+    for (bool ta : {false, true})
+      for (bool tb : {false, true}) {
+        take(type, 40, 48, 72, ta, tb, 0);
+        take(type, 129, 131, 127, ta, tb, 0);
+        take(type, 256, 384, 512, ta, tb, 0);
+      }
+  }
+  EXPECT_TRUE(tensorCores);
+  check(cases);
+}
+
+// As a training step has it: several heads, in the type that it is stored in, and odd lengths.
+TEST(Device, Attention) {
+  std::vector<Case> cases;
+  std::vector<std::pair<int64_t, int64_t>> shapes = {{19, 16}};
+  if (TestDevice::get().isGpu)
+    shapes = {{19, 16}, {70, 64}, {33, 32}, {257, 128}};
+  for (DType type : {DType::f32, DType::bf16, DType::f16})
+    for (auto [tokens, size] : shapes)
+      for (bool backward : {false, true}) {
+        const Type qkv(type, {2, tokens, 3 * 2 * size}), out(type, {2, tokens, 2 * size}),
+            lse(DType::f32, {2, 2, tokens});
+        Group g = groupOf(backward ? OpKind::attention_grad : OpKind::attention,
+                          backward ? std::vector<Type>{out, qkv, out, lse} : std::vector<Type>{qkv},
+                          attrs({{"n_head", int64_t(2)}}), {});
+        std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()));
+        if (backward)  // larger than any score, so that no probability exceeds one
+          for (double &v : operands[3].data)
+            v = 4 + std::abs(v);
+        add(cases, fmt::format("attention of {} tokens, heads of {}", tokens, size), std::move(g), std::move(operands));
+      }
   check(cases);
 }
 
