@@ -98,7 +98,9 @@ void CpuExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> arg
 
 const void *CpuExecutor::result(llvm::StringRef function, unsigned i) { return bound(function).results.at(i); }
 
-double CpuExecutor::peakFlops(DType operands) { return measurePeakFlops(pool, host, operands); }
+double CpuExecutor::peakFlops(llvm::StringRef compute) {
+  return measurePeakFlops(pool, host, compute == "bf16" ? DType::bf16 : DType::f32);
+}
 
 void *CpuExecutor::state(llvm::StringRef name) const {
   const State *s = module.state(name);

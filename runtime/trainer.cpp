@@ -232,8 +232,7 @@ private:
     log.emplace(run.outDir, step);
     if (run.tensorboard)
       events.emplace(run.outDir + "/events");
-    const DType operands = m.attrs.getString("compute") == "bf16" ? DType::bf16 : DType::f32;
-    peak = run.mfuPeak > 0 ? run.mfuPeak : s.executor.peakFlops(operands);
+    peak = run.mfuPeak > 0 ? run.mfuPeak : s.executor.peakFlops(m.attrs.getString("compute", "fp32"));
   }
 
   /// The prompt of samples; what is wrong with it should not come out after hours.

@@ -27,7 +27,7 @@ public:
   void run(llvm::StringRef function, llvm::ArrayRef<const void *> args) override;
   const void *result(llvm::StringRef function, unsigned i) override;
   bool intact() override { return true; }  // nothing lies behind it
-  double peakFlops(DType operands) override;
+  double peakFlops(llvm::StringRef compute) override;
   /// Bytes that an arena may have on the GPU of this machine. UserError as the constructor's.
   static int64_t memoryForPlans(const Target &target);
 

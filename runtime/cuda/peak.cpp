@@ -1,5 +1,5 @@
-// What the GPU does at best, measured: chains of products in registers, no memory. In bf16, f16 and tf32 by the tensor
-// cores as our kernels use them (mma), in f32 by fused multiply-adds.
+#include "runtime/cuda/peak.h"
+
 #include "ir/diagnostics.h"
 #include "runtime/cuda/cuda_executor.h"
 
@@ -7,18 +7,27 @@
 
 namespace gptc::cuda {
 
-namespace {
-
-constexpr int blockThreads = 256, chains = 8;
-
-std::string peakText(const char *product) {
-  return fmt::format(R"(#include "gptc_device.h"
+PeakKernel peakKernel(const Target &target, llvm::StringRef compute) {
+  constexpr int threads = 256, chains = 8;
+  // Steps of k that a tensor core takes at once, of a warp's product of 16 rows by 8 columns.
+  const int k = compute == "fp16"          ? 16
+                : target.architecture < 80 ? 0
+                : compute == "bf16"        ? 16
+                : compute == "tf32"        ? 8
+                                           : 0;
+  const char *product = k == 0              ? "for (int j = 0; j < 4; ++j) c[i][j] = fusedMultiplyAdd(x, y, c[i][j]);"
+                        : compute == "fp16" ? "mma(f16(), c[i], a, b);"
+                        : compute == "bf16" ? "mma(bf16(), c[i], a, b);"
+                                            : "mma(0.0f, c[i], a, b);";
+  const double operations = chains * (k ? 2.0 * 16 * 8 * k / 32 : 2.0 * 4);
+  return {fmt::format(R"(#include "gptc_device.h"
 GPTC_KERNEL(peak, {0})(Global<const int> steps, Global<float> out) {{
   const int n = load(steps, 0);
   const unsigned half = 0x3c003c00u + (unsigned)threadIndex();
   const unsigned a[4] = {{half, half, half, half}}, b[2] = {{half, half}};
   const float x = floatOf(half), y = floatOf(0x3f000000u);
   float c[{1}][4] = {{}};
+#pragma unroll 1
   for (int s = 0; s < n; ++s) {{
 #pragma unroll
     for (int i = 0; i < {1}; ++i) {{
@@ -32,30 +41,25 @@ GPTC_KERNEL(peak, {0})(Global<const int> steps, Global<float> out) {{
   store(out, blockIndex() * {0} + threadIndex(), sum);
 }}
 )",
-                     blockThreads, chains, product);
+                      threads, chains, product),
+          threads, operations};
 }
 
-}  // namespace
-
-double CudaExecutor::peakFlops(DType operands) {
-  const bool mma = operands != DType::f32 && target.cpu != "sm_75";
-  // A warp's product of 16 x 16 by 16 x 8 is 4096 operations; four multiply-adds of a thread 8.
-  const double perChain = mma ? 16.0 * 8 * 16 * 2 / 32 : 8;
-  const char *product =
-      mma ? "mma(bf16(), c[i], a, b);" : "for (int j = 0; j < 4; ++j) c[i][j] = fusedMultiplyAdd(x, y, c[i][j]);";
+double CudaExecutor::peakFlops(llvm::StringRef compute) {
+  const PeakKernel kernel = peakKernel(target, compute);
   CudaKernel text;
-  text.text = peakText(product);
+  text.text = kernel.text;
   const CudaCode code = jit.compile(text, "peak");
   LoadedFunction f = nullptr;
   gpu.d.check(gpu.d.moduleGetFunction(&f, load(code.image), "peak"), "cuModuleGetFunction");
   const unsigned blocks = unsigned(8 * gpu.multiprocessors);
-  DeviceMemory out(gpu, size_t(blocks) * blockThreads * sizeof(float)), steps(gpu, sizeof(int));
+  DeviceMemory out(gpu, size_t(blocks) * kernel.threads * sizeof(float)), steps(gpu, sizeof(int));
   EventHandle begin(gpu, eventDefault), end(gpu, eventDefault);
   auto milliseconds = [&](int n) {
     gpu.d.check(gpu.d.copyToDevice(steps.at, &n, sizeof n, gpu.stream), "cuMemcpyHtoDAsync");
     void *params[] = {&steps.at, &out.at};
     gpu.d.check(gpu.d.eventRecord(begin.event, gpu.stream), "cuEventRecord");
-    gpu.d.check(gpu.d.launchKernel(f, blocks, 1, 1, blockThreads, 1, 1, 0, gpu.stream, params, nullptr),
+    gpu.d.check(gpu.d.launchKernel(f, blocks, 1, 1, kernel.threads, 1, 1, 0, gpu.stream, params, nullptr),
                 "cuLaunchKernel");
     gpu.d.check(gpu.d.eventRecord(end.event, gpu.stream), "cuEventRecord");
     gpu.wait();
@@ -70,7 +74,7 @@ double CudaExecutor::peakFlops(DType operands) {
     ms = milliseconds(n *= 2);
   for (int i = 0; i < 4; ++i)
     ms = std::min(ms, milliseconds(n));
-  return double(blocks) * blockThreads * chains * n * perChain / (ms * 1e-3);
+  return double(blocks) * kernel.threads * n * kernel.operationsPerStep / (ms * 1e-3);
 }
 
 }  // namespace gptc::cuda
