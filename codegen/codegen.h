@@ -31,9 +31,6 @@ std::vector<int64_t> streamsOf(const Op &fused);
 
 /// The recipe's default for this group on this target: needs no measurement.
 Schedule defaultSchedule(const Op &fused, const Target &target);
-/// Whether the group's recipe builds kernels for CUDA too. Where it does not, the two functions around this one throw
-/// UserError(NotBuiltYet) for a CUDA target.
-bool hasCudaRecipe(const Op &fused);
 /// Builds the kernel. `compute` f64 builds it in double precision over f64 buffers (tests). Throws InternalError for a
 /// group that no recipe covers: the fuse pass must not make one.
 LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target &target, DType compute = DType::f32);

@@ -29,20 +29,8 @@ std::string groupProblem(const Op &fused) {
                                    : "";
 }
 
-bool hasCudaRecipe(const Op &fused) { return recipeOf(fused).cuda; }
-
-static const Recipe &recipeFor(const Op &fused, const Target &target) {
-  const Recipe &recipe = recipeOf(fused);
-  if (target.isCuda() && !recipe.cuda)
-    throw UserError(
-        ErrorCode::NotBuiltYet, fmt::format("recipe {} makes no CUDA kernels yet", recipe.name),
-        "matmul and attention run on the CPU so far: --target=cpu with --emit=kernel or llvm; without the pass "
-        "select-recipes, --emit=cuda shows the other kernels");
-  return recipe;
-}
-
 Schedule defaultSchedule(const Op &fused, const Target &target) {
-  const Recipe &recipe = recipeFor(fused, target);
+  const Recipe &recipe = recipeOf(fused);
   Schedule s = recipe.defaultSchedule(fused, target);
   s.recipe = recipe.name;
   s.library = target.isCuda() && target.features == "cublaslt" && libraryMatmul(fused);
@@ -50,7 +38,7 @@ Schedule defaultSchedule(const Op &fused, const Target &target) {
 }
 
 LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target &target, DType compute) {
-  const Recipe &recipe = recipeFor(fused, target);
+  const Recipe &recipe = recipeOf(fused);
   GPTC_CHECK(schedule.recipe == recipe.name, "a schedule for {} given to {}", schedule.recipe, recipe.name);
   GPTC_CHECK((schedule.threads > 0) == target.isCuda(), "schedule '{}' for target {}", schedule.str(), target.name);
   LoweredGroup g = recipe.build(fused, schedule, target, compute);

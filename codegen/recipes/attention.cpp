@@ -314,7 +314,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &attentionRecipe() {
-  static const Recipe recipe{"attention", matches, defaults, build, /*cuda=*/true};
+  static const Recipe recipe{"attention", matches, defaults, build};
   return recipe;
 }
 

@@ -162,7 +162,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &attention_cachedRecipe() {
-  static const Recipe recipe{"attention_cached", matches, defaults, build, /*cuda=*/true};
+  static const Recipe recipe{"attention_cached", matches, defaults, build};
   return recipe;
 }
 

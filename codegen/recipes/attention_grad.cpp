@@ -560,7 +560,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &attention_gradRecipe() {
-  static const Recipe recipe{"attention_grad", matches, defaults, build, /*cuda=*/true};
+  static const Recipe recipe{"attention_grad", matches, defaults, build};
   return recipe;
 }
 

@@ -551,7 +551,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &foldRecipe() {
-  static const Recipe recipe = {"fold", matches, defaults, build, /*cuda=*/true};
+  static const Recipe recipe = {"fold", matches, defaults, build};
   return recipe;
 }
 

@@ -720,7 +720,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
 }  // namespace
 
 const Recipe &matmulRecipe() {
-  static const Recipe recipe{"matmul", matches, defaults, build, /*cuda=*/true};
+  static const Recipe recipe{"matmul", matches, defaults, build};
   return recipe;
 }
 

@@ -206,7 +206,7 @@ static LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DT
 }
 
 const Recipe &pointwiseRecipe() {
-  static const Recipe recipe = {"pointwise", matches, defaults, build, /*cuda=*/true};
+  static const Recipe recipe = {"pointwise", matches, defaults, build};
   return recipe;
 }
 

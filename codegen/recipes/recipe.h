@@ -18,13 +18,12 @@ struct Recipe {
   const char *name;
   /// Whether `build` can handle this group.
   bool (*matches)(const Op &fused);
-  /// Sizes that are good without measurement. Never throws on a group that matches.
+  /// Sizes that are good without measurement. Never throws on a group that matches. Those for CUDA have `threads`, and
+  /// `build` makes grid loops of them.
   Schedule (*defaultSchedule)(const Op &fused, const Target &target);
   /// Parameters of the kernel: those of GroupEval::params, one workspace per entry of workspaceBytes. With compute f64
   /// every float buffer holds f64, workspaces included.
   LoweredGroup (*build)(const Op &fused, const Schedule &schedule, const Target &target, DType compute);
-  /// Whether the recipe has schedules for CUDA: those with `threads`, of which it makes grid loops.
-  bool cuda = false;
 };
 
 #define GPTC_RECIPE(name) const Recipe &name##Recipe();

@@ -205,7 +205,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &reduce_allRecipe() {
-  static const Recipe recipe = {"reduce_all", matches, defaults, build, /*cuda=*/true};
+  static const Recipe recipe = {"reduce_all", matches, defaults, build};
   return recipe;
 }
 

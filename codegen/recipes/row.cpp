@@ -357,7 +357,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
 }  // namespace
 
 const Recipe &rowRecipe() {
-  static const Recipe recipe = {"row", matches, defaults, build, /*cuda=*/true};
+  static const Recipe recipe = {"row", matches, defaults, build};
   return recipe;
 }
 

@@ -129,7 +129,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &scatterRecipe() {
-  static const Recipe recipe = {"scatter", matches, defaults, build, /*cuda=*/true};
+  static const Recipe recipe = {"scatter", matches, defaults, build};
   return recipe;
 }
 
