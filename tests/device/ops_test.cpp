@@ -199,7 +199,7 @@ TEST(Device, Matmul) {
                           tb ? ", tb=true" : "", tf32 ? ", tf32=true" : "", fold ? fmt::format(", fold={}", fold) : "",
                           m, n));
     std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()));
-    ASSERT_TRUE(add(cases, fmt::format("matmul {} {}x{}x{}", type, m, n, k), std::move(g), std::move(operands)));
+    add(cases, fmt::format("matmul {} {}x{}x{}", type, m, n, k), std::move(g), std::move(operands));
     tensorCores |= usesTensorCores(cases.back().kernel);
   };
   for (const char *type : {"f32", "tf32", "bf16", "f16"}) {
