@@ -20,7 +20,11 @@ struct f16 { unsigned short bits; };
 GPTC_FUNCTION int blockIndex() { return blockIdx.x; }
 GPTC_FUNCTION int threadIndex() { return threadIdx.x; }
 GPTC_FUNCTION void barrier() { __syncthreads(); }
+// A barrier that tells every thread of the block whether one of them has said yes.
+GPTC_FUNCTION bool barrierOr(bool yes) { return __syncthreads_or(yes) != 0; }
 template <class T> GPTC_FUNCTION T shuffleXor(T v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
+// The value of a lane of the warp.
+template <class T> GPTC_FUNCTION T shuffle(T v, int lane) { return __shfl_sync(0xffffffffu, v, lane); }
 
 GPTC_FUNCTION unsigned bitsOf(float v) { return __float_as_uint(v); }
 GPTC_FUNCTION long long bitsOf(double v) { return __double_as_longlong(v); }
@@ -38,6 +42,12 @@ GPTC_FUNCTION double roundDown(double v) { return floor(v); }
 GPTC_FUNCTION float magnitude(float v) { return fabsf(v); }
 GPTC_FUNCTION double magnitude(double v) { return fabs(v); }
 
+// 2^v with a relative error of at most 2^-22; denormal results are 0.
+GPTC_FUNCTION float exp2Approximate(float v) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
 GPTC_FUNCTION float floatOfF16(unsigned short bits) {
   float r;
   asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(bits));

@@ -7,6 +7,7 @@
 // (loads, stores, integer divisions) asks it.
 #include "codegen/emit_cuda.h"
 
+#include "codegen/emit_cuda_block.h"
 #include "codegen/emit_cuda_text.h"
 #include "codegen/emit_index.h"
 #include "codegen/math.h"
@@ -22,6 +23,7 @@
 namespace gptc {
 
 using namespace kir;
+using namespace cudaBlock;
 
 namespace {
 
@@ -45,80 +47,12 @@ Val uniformVal(std::string text) {
   return v;
 }
 
-/// What part of a block's work touches, for barriers. Parameters of equal size may share memory: they count as one.
-struct Touched {
-  using Memory = std::pair<const BufferNode *, int64_t>;  // a shared buffer, or null and the bytes of a parameter
-  std::set<Memory> read, written;
-
-  void expression(const Expr &e, std::set<const ExprNode *> &seen) {
-    if (!e || !seen.insert(e.get()).second)
-      return;
-    if (e->kind == ExprKind::Load || e->kind == ExprKind::HReduce)
-      add(read, e->buffer);
-    for (const Expr &a : e->args)
-      expression(a, seen);
-  }
-  void expression(const Expr &e) {
-    std::set<const ExprNode *> seen;
-    expression(e, seen);
-  }
-  void statement(const StmtNode &s) {
-    for (const Expr &e : {s.begin, s.extent, s.index, s.value})
-      expression(e);
-    if (s.kind == StmtKind::Store || s.kind == StmtKind::Matmul)
-      add(written, s.buffer);
-    if (s.kind == StmtKind::Matmul)
-      for (const Buffer &b : {s.buffer, s.matmul->a, s.matmul->b})
-        add(read, b);
-    for (const std::vector<Stmt> *list : {&s.body, &s.orelse})
-      for (const Stmt &c : *list)
-        statement(*c);
-  }
-  void merge(const Touched &o) {
-    read.insert(o.read.begin(), o.read.end());
-    written.insert(o.written.begin(), o.written.end());
-  }
-  bool clashes(const Touched &later) const {
-    auto meet = [](const auto &a, const auto &b) { return llvm::any_of(a, [&](auto &x) { return b.count(x) != 0; }); };
-    return meet(written, later.read) || meet(written, later.written) || meet(read, later.written);
-  }
-  bool empty() const { return read.empty() && written.empty(); }
-
-private:
-  static void add(std::set<Memory> &to, const Buffer &b) {
-    if (b->storage == Storage::global)
-      to.insert({nullptr, b->size * int64_t(sizeOf(b->dtype))});
-    else if (b->storage == Storage::shared)
-      to.insert({b.get(), 0});
-  }
-};
-
-/// Threads of a block: those of the widest block_thread loop or matmul below.
-int64_t threadsOf(const StmtNode &s) {
-  int64_t n = s.kind == StmtKind::Matmul ? s.matmul->threads : 0;
-  if (s.kind == StmtKind::For && s.loop == LoopKind::block_thread)
-    GPTC_CHECK(isImm(s.extent, &n), "threads of {}", s.var->name);
-  for (const std::vector<Stmt> *list : {&s.body, &s.orelse})
-    for (const Stmt &c : *list)
-      n = std::max(n, threadsOf(*c));
-  return n;
-}
-
-/// Each shared buffer below, and the byte where it would begin were they all in one piece of memory.
-void placeShared(const StmtNode &s, llvm::DenseMap<const BufferNode *, int64_t> &places, int64_t &bytes) {
-  if (s.kind == StmtKind::Alloc && s.buffer->storage == Storage::shared &&
-      places.try_emplace(s.buffer.get(), bytes).second)
-    bytes += (s.buffer->size * int64_t(sizeOf(s.buffer->dtype)) + 127) / 128 * 128;
-  for (const std::vector<Stmt> *list : {&s.body, &s.orelse})
-    for (const Stmt &c : *list)
-      placeShared(*c, places, bytes);
-}
-
 class TextEmitter {
 public:
   TextEmitter(std::set<UnaryOp> &functions, bool &multiplies) : functions(functions), multiplies(multiplies) {}
 
   std::string out;
+  std::string before;  // what attention statements need in front of the kernel
 
   void kernel(const Kernel &k, const StmtNode &phase, CudaPhase &info) {
     int64_t begin, blocks;
@@ -127,6 +61,7 @@ public:
                "a phase of {} is no grid loop", k.name);
     GPTC_CHECK(blocks > 0 && blocks < int64_t(1) << 31, "{} blocks", blocks);
     info.blocks = blocks;
+    symbol = info.symbol;
     int64_t sharedBytes = 0;
     placeShared(phase, sharedPlaces, sharedBytes);
     if (sharedBytes > staticShared)
@@ -156,12 +91,16 @@ public:
     close();
   }
 
-  void function(const std::string &name, const MathExpansion &m) {
-    const std::string x = names.fresh(m.x->name);
-    vars[m.x.get()] = uniformVal(x);
-    open(fmt::format("GPTC_FUNCTION float {}(float {})", name, x));
-    begin({m.result});
-    Val v = emit(m.result);
+  void function(const CudaFunction &f) {
+    std::string list;
+    for (const Var &p : f.params) {
+      const std::string x = names.fresh(p->name);
+      vars[p.get()] = uniformVal(x);
+      list += fmt::format("{}{} {}", list.empty() ? "" : ", ", typeOf(p->dtype), x);
+    }
+    open(fmt::format("GPTC_FUNCTION {} {}({})", typeOf(f.result->dtype), f.name, list));
+    begin({f.result});
+    Val v = emit(f.result);
     line(fmt::format("return {};", v.text));
     close();
   }
@@ -170,7 +109,7 @@ private:
   std::set<UnaryOp> &functions;
   bool &multiplies;                                          // there are matmuls
   llvm::DenseMap<const BufferNode *, int64_t> sharedPlaces;  // where the launch gives the memory
-  std::string indent;
+  std::string symbol, indent;
   Names names;
   llvm::DenseMap<const BufferNode *, std::string> memory;
   llvm::DenseMap<const VarNode *, Val> vars;
@@ -608,6 +547,8 @@ private:
       return line(matmulCall(*s.matmul, {nameOf(s.buffer), nameOf(s.matmul->a), nameOf(s.matmul->b), a.text, b.text,
                                          row.text, col.text, a.multiple, b.multiple}));
     }
+    case StmtKind::Attention:
+      return attention(s);
     case StmtKind::If:
       sync({s.value});
       begin({s.value});
@@ -625,6 +566,28 @@ private:
         GPTC_UNREACHABLE("loop {} below the top level", s.var->name);
       }
     }
+  }
+
+  void attention(const StmtNode &s) {
+    const AttentionTile &t = *s.attention;
+    Touched touched;
+    touched.statement(s);
+    sync(touched);
+    begin({s.begin, s.extent, s.index, s.value});
+    std::vector<std::string> operands, places;
+    for (const Buffer &b : t.operands)
+      operands.push_back(nameOf(b));
+    for (const Expr &e : {s.begin, s.extent, s.index, s.value})
+      places.push_back(e ? emit(e).text : "0ll");
+    GPTC_CHECK(t.threads == threads, "{} threads attend, of {}", t.threads, threads);
+    for (const CudaFunction &f : attentionFunctions(t, symbol)) {
+      TextEmitter e(functions, multiplies);
+      e.function(f);
+      before += e.out;
+    }
+    before += attentionConstants(t, symbol, s.value != nullptr);
+    functions.insert({UnaryOp::exp, UnaryOp::log});
+    line(attentionCall(t, symbol, nameOf(s.buffer), operands, places));
   }
 
   void branch(const StmtNode &s, Val cond) {
@@ -763,23 +726,26 @@ CudaKernel emitCuda(const Kernel &k, const std::string &symbol) {
   CudaKernel r;
   std::set<UnaryOp> functions;
   bool multiplies = false;
-  std::string phases;
+  std::string phases, constants;
   for (size_t i = 0; i < k.body.size(); ++i) {
     r.phases.push_back({fmt::format("{}_p{}", symbol, i), 0, 0, 0});
     TextEmitter e(functions, multiplies);
     e.kernel(k, *k.body[i], r.phases.back());
     phases += "\n" + e.out;
+    constants += e.before;
   }
   r.text = "#include \"gptc_device.h\"\n";
   for (UnaryOp op : functions) {
     TextEmitter e(functions, multiplies);
     const std::string name = fmt::format("{}F32", functionOf(op));
-    e.function(name, expandMath(op));
+    e.function({name, {expandMath(op).x}, expandMath(op).result});
     r.text += fmt::format("\n#ifndef GPTC_{0}\n#define GPTC_{0}\n{1}#endif\n", name, e.out);
   }
   if (multiplies)
     r.text += fmt::format("\n#ifndef GPTC_matmul\n#define GPTC_matmul{}#endif\n", cudaMatmulText());
-  r.text += phases;
+  if (!constants.empty())
+    r.text += fmt::format("\n#ifndef GPTC_attention\n#define GPTC_attention{}#endif\n\n", cudaAttentionText());
+  r.text += constants + phases;
   return r;
 }
 

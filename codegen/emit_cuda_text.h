@@ -46,4 +46,20 @@ struct MatmulNames {
 };
 std::string matmulCall(const kir::MatmulTile &t, const MatmulNames &names);
 
+/// What an attention statement calls, to stand once in front of it.
+const char *cudaAttentionText();
+/// A function of scalars that text is to define.
+struct CudaFunction {
+  std::string name;
+  llvm::SmallVector<kir::Var, 4> params;
+  kir::Expr result;
+};
+/// What the constants of an attention statement call: of dropout and ALiBi. Their names begin with `name`.
+std::vector<CudaFunction> attentionFunctions(const kir::AttentionTile &t, const std::string &name);
+/// These constants, and whether text needs the polynomials of exp and log.
+std::string attentionConstants(const kir::AttentionTile &t, const std::string &name, bool drops);
+/// The statement: `places` are tile, sequence, head and the key of dropout.
+std::string attentionCall(const kir::AttentionTile &t, const std::string &name, const std::string &room,
+                          llvm::ArrayRef<std::string> operands, llvm::ArrayRef<std::string> places);
+
 }  // namespace gptc

@@ -563,7 +563,8 @@ private:
       return storeTo(s.buffer, at, v);
     }
     case StmtKind::Matmul:
-      GPTC_UNREACHABLE("a tile of a GPU's product");
+    case StmtKind::Attention:
+      GPTC_UNREACHABLE("a block of a GPU");
     case StmtKind::Prefetch: {
       Val at = emit(s.index);
       GPTC_CHECK(at.uniform(), "prefetch of {} at indices that depend on the lane", s.buffer->name);

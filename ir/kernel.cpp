@@ -378,6 +378,31 @@ Stmt matmul(MatmulTile t, const Buffer &c, Expr aBase, Expr bBase, Expr row0, Ex
   return s;
 }
 
+int64_t AttentionTile::sharedBytes() const {
+  // As codegen/cuda_attention.cpp lays it out: tiles of rows, then the ring of two pieces and the statistics of
+  // columns.
+  const int64_t element = sizeOf(operands[0]->dtype), once = element == 4 ? 8 : 16;
+  const int64_t row = ((size + once - 1) / once * once) * element + 16;
+  const int64_t tiles = part == Part::forward ? 1 : 2, statistics = part == Part::keyGrad ? nr * 8 : 0;
+  return tiles * rows() * row + stages * (2 * nr * row + statistics);
+}
+
+Stmt attention(AttentionTile t, const Buffer &room, Expr tile, Expr sequence, Expr head, Expr key,
+               std::vector<Stmt> meaning) {
+  for (const Expr &e : {tile, sequence, head, key})
+    GPTC_CHECK(!e || e->dtype == DType::i64, "a place of attention is {}", nameOf(e->dtype).str());
+  auto s = std::make_shared<StmtNode>();
+  s->kind = StmtKind::Attention;
+  s->buffer = room;
+  s->begin = std::move(tile);
+  s->extent = std::move(sequence);
+  s->index = std::move(head);
+  s->value = std::move(key);
+  s->body = std::move(meaning);
+  s->attention = std::make_shared<AttentionTile>(std::move(t));
+  return s;
+}
+
 Buffer makeBuffer(const std::string &name, DType t, Storage s, int64_t size, bool written) {
   GPTC_CHECK(size > 0, "buffer {} of {} elements", name, size);
   auto b = std::make_shared<BufferNode>();

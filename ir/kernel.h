@@ -42,6 +42,10 @@
 //   - `matmul` is what all threads of a block do together: it stands where block_thread loops do. It computes a tile of
 //     a product, as MatmulTile says, and leaves it in a shared buffer, the rest of which is room to work in: whatever
 //     else the buffer held is lost. CPU emitters refuse it.
+//   - `attention` likewise: what its body says, by a template of the emitter's. It may use all of a shared buffer,
+//   whose
+//     content is lost, and takes sums in an order of its own: the bits are not the body's. The shared memory that the
+//     body asks for does not count.
 //   - HReduce folds W lanes of a reg buffer by halves (lane i with lane i+W/2, and so on): one fixed tree on every ISA.
 //     The first operand is the lower lane. Outside of block_thread loops it folds a shared buffer in the same way.
 //   - Two parameters may be given the same memory (in-place groups). Then each element is loaded before it is stored to
@@ -196,23 +200,45 @@ struct MatmulTile {
   int64_t stepsAtOnce() const { return sizeOf(a->dtype) == 4 ? 8 : 16; }
 };
 
-enum class StmtKind : uint8_t { For, Store, Prefetch, Let, If, Block, Alloc, Matmul };
+/// What a block does for attention over packed rows (ir/ops/attention.cpp), in rows `threads` / 32 * `mr` from the
+/// first of a tile on: queries of one head of one sequence, or keys. With bf16 and f16, what the second product takes
+/// from the first one is rounded to them; by tensor cores of f32, operands are rounded to tf32.
+struct AttentionTile {
+  enum class Part : uint8_t { forward, queryGrad, keyGrad };
+  Part part = Part::forward;
+  /// Parameters: qkv, o, lse; or do, qkv, lse, delta (of each query, do . o), dqkv. Statistics are f32, all others of
+  /// one dtype.
+  std::vector<Buffer> operands;
+  int64_t batch = 0, tokens = 0, heads = 0, keyHeads = 0, size = 0;
+  bool causal = false, alibi = false;
+  double p = 0;      // dropout, where the statement has a key
+  bool mma = false;  // by tensor cores
+  // For speed only: a warp takes mr rows, and nr columns at once; `stages` of these are on their way or in use.
+  int threads = 0, mr = 0, nr = 0, stages = 0;
+
+  int64_t rows() const { return threads / 32 * mr; }
+  /// What the block needs of shared memory, in bytes.
+  int64_t sharedBytes() const;
+};
+
+enum class StmtKind : uint8_t { For, Store, Prefetch, Let, If, Block, Alloc, Matmul, Attention };
 struct StmtNode;
 using Stmt = std::shared_ptr<const StmtNode>;
 struct StmtNode {
   StmtKind kind;
   Var var;                   // For, Let
-  Expr begin;                // For: first value (imm 0 by default); Matmul: where a begins
+  Expr begin;                // For: first value (imm 0 by default); Matmul: where a begins; Attention: tile
   Expr extent;               // For: number of iterations, i64; may be a runtime value (not for unroll, reg indices);
-                             // Matmul: where b begins
+                             // Matmul: where b begins; Attention: sequence
   LoopKind loop{};           // For
   int width = 1;             // For vector: lanes, a power of two
-  Buffer buffer;             // Store, Prefetch, Alloc; Matmul: c
-  Expr index;                // Store, Prefetch; Matmul: row0
-  Expr value;                // Store, Let; If: condition; Matmul: col0
-  std::vector<Stmt> body;    // For, If, Block; Let and Alloc: the scope
+  Buffer buffer;             // Store, Prefetch, Alloc; Matmul: c; Attention: its room
+  Expr index;                // Store, Prefetch; Matmul: row0; Attention: head
+  Expr value;                // Store, Let; If: condition; Matmul: col0; Attention: key of dropout, or null
+  std::vector<Stmt> body;    // For, If, Block; Let and Alloc: the scope; Attention: what it means
   std::vector<Stmt> orelse;  // If
   std::shared_ptr<const MatmulTile> matmul;
+  std::shared_ptr<const AttentionTile> attention;
 };
 Stmt loop(LoopKind kind, const Var &v, Expr extent, std::vector<Stmt> body, int width = 1, Expr begin = nullptr);
 Stmt store(const Buffer &b, Expr index, Expr value);
@@ -225,6 +251,10 @@ Stmt block(std::vector<Stmt> body);
 Stmt alloc(const Buffer &b, std::vector<Stmt> body);
 /// The tile from (row0, col0) on, multiples of its size, of matrices that begin at elements aBase and bBase, to `c`.
 Stmt matmul(MatmulTile t, const Buffer &c, Expr aBase, Expr bBase, Expr row0, Expr col0);
+/// `tile` counts tiles of rows, `head` heads (of keys, for their gradient). `key` (i64, or null): k0 of the sequence's
+/// RandomKey in the lower half, k1 in the upper.
+Stmt attention(AttentionTile t, const Buffer &room, Expr tile, Expr sequence, Expr head, Expr key,
+               std::vector<Stmt> meaning);
 Buffer makeBuffer(const std::string &name, DType t, Storage s, int64_t size, bool written = false);
 
 struct Kernel {

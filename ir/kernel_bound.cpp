@@ -297,6 +297,7 @@ private:
       memory[s.buffer.get()].assign(s.buffer->size, {0, infinity});
       return run(s.body, lanes);
     case StmtKind::Block:
+    case StmtKind::Attention:
       return run(s.body, lanes);
     }
   }

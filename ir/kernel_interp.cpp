@@ -109,6 +109,7 @@ public:
       n.body = compileAll(s.body);
       return n;
     case StmtKind::Block:
+    case StmtKind::Attention:
       n.body = compileAll(s.body);
       return n;
     }

@@ -229,6 +229,22 @@ private:
                               buffer(s.buffer.get()), t.rows, t.cols, t.ldc, t.goesOn ? "+=" : "=", a, b, row, col, t.m,
                               t.n, t.k, t.fold, t.mma ? "mma" : "fma", t.threads, t.mr, t.nr, t.steps, t.stages));
     }
+    case StmtKind::Attention: {
+      const AttentionTile &t = *s.attention;
+      constexpr const char *parts[] = {"forward", "dq", "dkv"};
+      std::string operands;
+      for (const Buffer &b : t.operands)
+        operands += " " + buffer(b.get());
+      std::string tile = text(s.begin), sequence = text(s.extent), head = text(s.index);
+      std::string key = s.value ? " p " + fmt::format("{}", t.p) + " key " + text(s.value) : "";
+      return scope(
+          fmt::format("attention {} in {} of{} at ({}, {}, {}) of {}x{}x{}/{}x{}{}{}{} {} threads {} each {}x{} "
+                      "stages {}",
+                      parts[int(t.part)], buffer(s.buffer.get()), operands, sequence, head, tile, t.batch, t.tokens,
+                      t.heads, t.keyHeads, t.size, t.causal ? " causal" : "", t.alibi ? " alibi" : "", key,
+                      t.mma ? "mma" : "fma", t.threads, t.mr, t.nr, t.stages),
+          s.body, depth);
+    }
     case StmtKind::If:
       scope(fmt::format("if {}", text(s.value)), s.body, depth);
       if (!s.orelse.empty()) {

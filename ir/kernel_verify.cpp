@@ -216,6 +216,8 @@ private:
         error("the index depends on the lane");
       return;
     }
+    case StmtKind::Attention:
+      return attention(s);
     case StmtKind::Matmul:
       return matmul(s);
     case StmtKind::Let: {
@@ -287,6 +289,44 @@ private:
     const int64_t bytes = s.buffer->size * int64_t(sizeOf(s.buffer->dtype));
     if (s.buffer->size < t.rows * t.ldc || bytes < t.stageBytes())
       error("{} bytes are no room for the tile or {} bytes of stages", bytes, t.stageBytes());
+  }
+
+  void attention(const StmtNode &s) {
+    const AttentionTile &t = *s.attention;
+    where = "attention";
+    checkBuffer(s.buffer);
+    for (const Buffer &b : t.operands)
+      checkBuffer(b);
+    for (const Expr &e : {s.begin, s.extent, s.index, s.value})
+      if (e)
+        info(e);
+    if (!inGrid || inThread)
+      error("no place for what a block does together");
+    const bool forward = t.part == AttentionTile::Part::forward;
+    if (t.operands.size() != (forward ? 3 : 5))
+      return error("{} operands", t.operands.size());
+    const Buffer qkv = t.operands[forward ? 0 : 1], out = t.operands[forward ? 1 : 0],
+                 grad = t.operands[forward ? 0 : 4];
+    const DType type = qkv->dtype;
+    if (sizeOf(type) > 4 || !isFloat(type) || out->dtype != type || grad->dtype != type ||
+        t.operands[2]->dtype != DType::f32 || t.operands[forward ? 2 : 3]->dtype != DType::f32)
+      error("operands of {}", gptc::nameOf(type).str());
+    for (int64_t extent : {t.batch, t.tokens, t.heads, t.keyHeads, t.size})
+      if (extent < 1 || extent > maxMatmulExtent)
+        return error("an extent of {}", extent);
+    const int64_t row = (t.heads + 2 * t.keyHeads) * t.size, tokens = t.batch * t.tokens;
+    if (t.heads % t.keyHeads || row > maxMatmulExtent || qkv->size < tokens * row || grad->size < tokens * row ||
+        out->size < tokens * t.heads * t.size || t.operands[2]->size < tokens * t.heads ||
+        t.operands[forward ? 2 : 3]->size < tokens * t.heads)
+      error("operands are too small for {} rows of {}", tokens, row);
+    if (t.threads < 32 || t.threads % 32 || t.threads > maxBlockThreads || t.mr < 16 || t.mr % 16 || t.mr > 64 ||
+        t.nr < 16 || t.nr % 16 || t.nr > 256 || t.stages < 1 || t.stages > 2)
+      return error("{} threads, of which each warp takes {} x {}, {} stages", t.threads, t.mr, t.nr, t.stages);
+    if (s.buffer->storage != Storage::shared || s.buffer->size * int64_t(sizeOf(s.buffer->dtype)) < t.sharedBytes())
+      error("{} has no room for {} bytes", s.buffer->name, t.sharedBytes());
+    const int64_t outside = std::exchange(sharedBytes, 0);
+    body(s.body);
+    sharedBytes = outside;
   }
 
   void count(const Buffer &b, int64_t &sum, int64_t most, const char *what) {

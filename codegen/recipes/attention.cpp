@@ -283,7 +283,7 @@ Schedule defaults(const Op &fused, const Target &target) {
   const Op &op = *onlyOp(fused, OpKind::attention);
   Shape shape = shapeOf(op, 0);
   if (target.isCuda())
-    return blocksSchedule(shape);
+    return cudaSchedule(op, target);
   Schedule s;
   s.pairs = usesPairs(op, 0, target);
   Tile tile = queryTile(target, shape, s.pairs);
@@ -302,11 +302,11 @@ Schedule defaults(const Op &fused, const Target &target) {
 
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
   const Op *op = onlyOp(fused, OpKind::attention);
-  GPTC_CHECK(op && s.vec > 0, "{}", s.str());
+  GPTC_CHECK(op, "{}", s.str());
   GroupEval group(fused, compute);
   if (s.threads)
     return forwardBlocks(group, *op, s).lowered(group);
-  GPTC_CHECK(s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0, "{}", s.str());
+  GPTC_CHECK(s.vec > 0 && s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0, "{}", s.str());
   Forward forward(group, *op, s);
   return Phases{forward.body(), forward.workspaces()}.lowered(group);
 }

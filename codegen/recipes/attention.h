@@ -55,6 +55,8 @@ public:
   bool active() const { return on; }
   /// Binds the key of sequence b around `body`; keep() may be used inside.
   kir::Stmt withKey(const kir::Expr &b, const std::function<Body()> &body);
+  /// What the key is made of, as an attention statement takes it; null where nothing is dropped. Inside withKey.
+  kir::Expr packedKey() const;
   /// pred: whether the probability stays.
   kir::Expr keep(const kir::Expr &head, const kir::Expr &i, const kir::Expr &j) const;
   double keptScale() const { return 1.0 / (1.0 - shape.p); }
@@ -114,11 +116,13 @@ struct Phases {
   /// Becomes the kernel of the group.
   LoweredGroup lowered(const GroupEval &group) &&;
 };
-/// Attention as grids of loop trees (attention_cuda.cpp), and the schedule of those.
-Schedule blocksSchedule(const Shape &shape);
+/// Attention as grids (attention_cuda.cpp): of loop trees, or of attention statements where the schedule has mr and nr.
 Phases cachedBlocks(GroupEval &group, const Op &op, const Schedule &s);
 Phases forwardBlocks(GroupEval &group, const Op &op, const Schedule &s);
 Phases backwardBlocks(GroupEval &group, const Op &op, const Schedule &s);
+/// Schedules for these (attention_schedule.cpp). With a cache there are only loop trees.
+Schedule cachedSchedule();
+Schedule cudaSchedule(const Op &op, const Target &target);
 
 /// body(first column, tile) for each panel of `columns` columns: full ones in a loop, then a narrower one when needed.
 Body forPanels(const Tile &tile, int64_t columns,

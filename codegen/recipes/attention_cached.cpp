@@ -145,7 +145,7 @@ bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention_cached); 
 
 Schedule defaults(const Op &fused, const Target &target) {
   if (target.isCuda())
-    return blocksSchedule(shapeOf(*onlyOp(fused, OpKind::attention_cached), 0));
+    return cachedSchedule();
   Schedule s;
   s.vec = rowLanes;
   return s;
@@ -153,7 +153,7 @@ Schedule defaults(const Op &fused, const Target &target) {
 
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
   const Op *op = onlyOp(fused, OpKind::attention_cached);
-  GPTC_CHECK(op && s.vec > 0, "{}", s.str());
+  GPTC_CHECK(op && (s.vec > 0 || s.threads > 0), "{}", s.str());
   GroupEval group(fused, compute);
   Phases phases = s.threads ? cachedBlocks(group, *op, s) : Phases{Cached(group, *op, s).body(), {}};
   return std::move(phases).lowered(group);

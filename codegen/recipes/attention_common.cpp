@@ -91,6 +91,13 @@ Stmt Dropout::withKey(const Expr &b, const std::function<Body()> &body) {
   });
 }
 
+Expr Dropout::packedKey() const {
+  if (!on)
+    return nullptr;
+  auto wide = [](const Expr &e) { return cast(DType::i64, e); };
+  return binary(BinaryOp::or_, wide(key.k0), binary(BinaryOp::shl, wide(key.k1), imm(32)));
+}
+
 Expr Dropout::keep(const Expr &head, const Expr &i, const Expr &j) const {
   Expr index = (head * shape.tokens + i) * shape.tokens + j;
   return ops::dropoutKeeps(randomBitsExpr(key, index), shape.p);

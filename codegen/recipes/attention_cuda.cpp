@@ -1,5 +1,6 @@
-// Attention as grids of loop trees: any shape, any dtype, f64 too. With a cache this is the whole story; in training
-// it is what templates for tensor cores (attention_template.cpp) mean, and what stands where they do not fit.
+// Attention as grids. Loop trees: any shape, any dtype, f64 too. With a cache this is the whole story; in training it
+// is what attention statements (kir::AttentionTile) mean, which an emitter writes as templates for tensor cores, and
+// what stands where those do not fit.
 //
 // A block takes one row of one head: a query in the forward pass and for dq, a key for dk and dv. Its threads take the
 // rows that this row meets in turn, a weight for each, each made of dot products in `vec` lanes; what has to be known
@@ -9,7 +10,7 @@
 //
 // For one new token reading keys and values once from memory is all that counts: a row of 64 bf16 is a whole line of
 // 128 bytes, which a thread reads in pieces of 16 bytes that the first-level cache keeps for it. In training this form
-// reads each key and value from the cache once per query, and is many times slower than a template.
+// reads each key and value from the cache once per query, and is many times slower than a statement.
 //
 // A masked key is never looked at, so nothing that stands there reaches the row.
 #include "codegen/recipes/attention.h"
@@ -19,6 +20,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <optional>
 
 namespace gptc::attention {
 
@@ -27,6 +29,8 @@ using namespace kir;
 namespace {
 
 constexpr int64_t sharedBudget = 48 << 10;
+constexpr int64_t meaningBudget = 227 << 10;  // of what nobody runs on a GPU
+constexpr int blockThreads = 256;             // of loop trees
 
 Stmt gridLoop(const char *name, int64_t count, const std::function<Body(const Expr &)> &body) {
   Var v = makeVar(name);
@@ -44,20 +48,33 @@ using Rows = std::function<Expr(const Expr &j, const Expr &x)>;
 class Blocks {
 protected:
   Blocks(GroupEval &group, const Shape &shape, const Schedule &s, const Buffer &rowsOf)
-      : group(group), shape(shape), lanes(s.vec), threads(s.threads), bias(shape, group.compute) {
+      : group(group), shape(shape), tiled(s.mr > 0), lanes(s.vec ? s.vec : lanesOf(shape)),
+        threads(tiled ? blockThreads : s.threads), bias(shape, group.compute) {
+    if (tiled && isNarrow(rowsOf->dtype))
+      operand = rowsOf->dtype == DType::bf16 ? UnaryOp::round_bf16 : UnaryOp::round_f16;
     const int64_t whole = 16 / int64_t(sizeOf(rowsOf->dtype));
     pack = int(std::min<int64_t>(whole, int64_t(1) << std::countr_zero(uint64_t(shape.size))));
     groups = std::max<int64_t>(1, threads / (shape.size / pack));
   }
 
+  static bool isNarrow(DType t) { return t == DType::bf16 || t == DType::f16; }
+  /// Lanes of dot products: loads of whole vectors where rows begin at multiples of them.
+  static int lanesOf(const Shape &shape) {
+    const int64_t divisor = int64_t(1) << std::countr_zero(uint64_t(shape.size));
+    return divisor >= 4 ? int(std::min<int64_t>(divisor, rowLanes)) : rowLanes;
+  }
+
   DType dtype() const { return group.compute; }
+  /// What the second product takes from the first.
+  Expr weight(const Expr &e) const { return operand ? unary(*operand, e) : e; }
   Buffer input(const Op &op, unsigned i) const { return group.inputs[op.operand(i)->index]; }
 
   /// Room for `count` weights, beside all else that a block shares (with `sums` weighted sums): shared, or a workspace
   /// with room for each block.
   Buffer weights(const char *name, int64_t count, int sums, int64_t blocks, int buffers = 1) const {
-    const bool fits =
-        (2 * threads + sums * groups * shape.size + buffers * count) * int64_t(sizeOf(dtype())) <= sharedBudget;
+    const bool fits = (2 * threads + sums * groups * shape.size + buffers * count) * int64_t(sizeOf(dtype())) <=
+                      (tiled ? meaningBudget : sharedBudget);
+    GPTC_CHECK(fits || !tiled, "{} tokens are too many for attention statements", shape.tokens);
     return fits ? makeBuffer(name, dtype(), Storage::shared, count)
                 : makeBuffer(name, dtype(), Storage::global, blocks * count, true);
   }
@@ -177,7 +194,7 @@ protected:
         Expr e = unary(UnaryOp::exp, load(r.scores, r.scoresAt + j) - most);
         return Body{bindTo("e", e, [&](const Expr &e) {
           Expr kept = r.keep ? select(r.keep(j), e, fimm(0, dtype())) : e;
-          return Body{kir::store(r.scores, r.scoresAt + j, kept), fold(e)};
+          return Body{kir::store(r.scores, r.scoresAt + j, weight(kept)), fold(e)};
         })};
       };
       return foldRows("sum", BinaryOp::add, 0, r.seen, exponential, [&](const Expr &sum) {
@@ -190,9 +207,41 @@ protected:
     return within(r.scores, std::move(all));
   }
 
+  /// Attention statements: a block for each tile, sequence and head, those with most to do first. row(b, head, i) is
+  /// what a row of the tile means.
+  Stmt statements(AttentionTile t, const Schedule &s, int64_t heads, Dropout &dropout,
+                  const std::function<Body(const Expr &b, const Expr &head, const Expr &i)> &row) const {
+    t.batch = shape.batch, t.tokens = shape.tokens, t.heads = shape.heads, t.keyHeads = shape.kvHeads;
+    t.size = shape.size, t.causal = shape.causal, t.alibi = shape.alibi, t.p = dropout.active() ? shape.p : 0;
+    t.mma = s.mma, t.threads = s.threads, t.stages = s.stages;
+    const int64_t tiles = ceilDiv(shape.tokens, t.rows());
+    const DType stored = t.operands[0]->dtype;
+    Buffer room = makeBuffer("room", stored, Storage::shared, t.sharedBytes() / int64_t(sizeOf(stored)));
+    return gridLoop("n", tiles * shape.batch * heads, [&](const Expr &n) {
+      const int64_t each = shape.batch * heads;
+      Expr tile = t.part == AttentionTile::Part::keyGrad ? n / imm(each) : imm(tiles - 1) - n / imm(each);
+      return Body{bindTo("tile", tile, [&](const Expr &tile) {
+        return Body{bindTo("b", n % imm(each) / imm(heads), [&](const Expr &b) {
+          return Body{bindTo("h", n % imm(heads), [&](const Expr &h) {
+            return Body{dropout.withKey(b, [&] {
+              Stmt rows = serial("r", imm(t.rows()), [&](const Expr &r) {
+                return Body{bindTo("i", tile * t.rows() + r, [&](const Expr &i) {
+                  return Body{ifThen(lt(i, imm(shape.tokens)), row(b, h, i))};
+                })};
+              });
+              return Body{alloc(room, {kir::attention(t, room, tile, b, h, dropout.packedKey(), {rows})})};
+            })};
+          })};
+        })};
+      })};
+    });
+  }
+
   GroupEval &group;
   const Shape shape;
+  const bool tiled;  // attention statements
   const int lanes, threads;
+  std::optional<UnaryOp> operand;
   Bias bias;
   int pack;        // elements that one access moves
   int64_t groups;  // of threads that share out rows
@@ -334,9 +383,18 @@ class Forward : Blocks {
 public:
   Forward(GroupEval &group, const Op &op, const Schedule &s)
       : Blocks(group, shapeOf(op, 0), s, group.inputs[op.operand(0)->index]), qkv{input(op, 0), shape},
-        dropout(group, op, 1, shape), scores(weights("s", shape.tokens, 1, fewBlocks)) {}
+        dropout(group, op, 1, shape), scores(weights("s", shape.tokens, 1, fewBlocks)), schedule(s) {}
 
   Phases phases() {
+    if (tiled) {
+      AttentionTile t{.operands = {qkv.buffer, group.outputs[0], group.outputs[1]}};
+      t.mr = schedule.mr, t.nr = schedule.nr;
+      return {{statements(t, schedule, shape.heads, dropout,
+                          [&](const Expr &b, const Expr &h, const Expr &i) {
+                            return Body{bias.withSlope(h, [&] { return query(imm(0), b, h, i); })};
+                          })},
+              {}};
+    }
     Stmt all = eachHeadsRow(shape, shape.heads, blocksOf(shape, shape.heads, scores),
                             [&](const Expr &block, const Expr &b, const Expr &h, const Expr &i) {
                               return Body{dropout.withKey(
@@ -379,6 +437,7 @@ private:
   Packed qkv;
   Dropout dropout;
   Buffer scores;
+  const Schedule schedule;
 };
 
 /// 1. delta_i = do_i . o_i.  2. dq, a block for each query.  3. dk and dv, a block for each key, which goes through the
@@ -390,9 +449,21 @@ public:
         dqkv{group.outputs[0], shape}, dropout(group, op, 4, shape), dout(input(op, 0)), out(input(op, 2)),
         lse(input(op, 3)), dScores(weights("ds", shape.tokens, 2, fewBlocks, 2)),
         probs(weights("p", shape.tokens, 2, fewBlocks, 2)),
-        delta(makeBuffer("delta", dtype(), Storage::global, shape.batch * shape.heads * shape.tokens, true)) {}
+        delta(makeBuffer("delta", dtype(), Storage::global, shape.batch * shape.heads * shape.tokens, true)),
+        schedule(s) {}
 
   Phases phases() {
+    if (tiled) {
+      AttentionTile t{.operands = {dout, qkv.buffer, lse, delta, dqkv.buffer}};
+      t.part = AttentionTile::Part::queryGrad, t.mr = int(schedule.qb), t.nr = int(schedule.kb);
+      Stmt queries = statements(t, schedule, shape.heads, dropout, [&](const Expr &b, const Expr &h, const Expr &i) {
+        return Body{bias.withSlope(h, [&] { return query(imm(0), b, h, i); })};
+      });
+      t.part = AttentionTile::Part::keyGrad, t.mr = schedule.mr, t.nr = schedule.nr;
+      Stmt keys = statements(t, schedule, shape.kvHeads, dropout,
+                             [&](const Expr &b, const Expr &kv, const Expr &j) { return key(imm(0), b, kv, j); });
+      return {{deltas(), queries, keys}, {delta}};
+    }
     Stmt queries = eachHeadsRow(shape, shape.heads, blocksOf(shape, shape.heads, dScores),
                                 [&](const Expr &block, const Expr &b, const Expr &h, const Expr &i) {
                                   return Body{dropout.withKey(b, [&] {
@@ -479,8 +550,8 @@ private:
     Expr kv = h / imm(shape.group()), seen = shape.causal ? i + 1 : imm(shape.tokens);
     Expr at = placeOf(dScores, block, shape.tokens);
     Stmt rows = allRows(seen, [&](const Expr &j) {
-      return Body{
-          pair(b, h, kv, i, j, [&](const Expr &, const Expr &ds) { return Body{kir::store(dScores, at + j, ds)}; })};
+      return Body{pair(b, h, kv, i, j,
+                       [&](const Expr &, const Expr &ds) { return Body{kir::store(dScores, at + j, weight(ds))}; })};
     });
     Buffer partial = partialSums("dq");
     Stmt sum = sumRows(partial, false, dScores, at, seen,
@@ -503,7 +574,7 @@ private:
         return Body{bias.withSlope(h, [&] {
           Stmt rows = allRows(count, [&](const Expr &r) {
             return Body{pair(b, h, kv, first + r, j, [&](const Expr &p, const Expr &ds) {
-              return Body{kir::store(probs, at + r, p), kir::store(dScores, at + r, ds)};
+              return Body{kir::store(probs, at + r, weight(p)), kir::store(dScores, at + r, weight(ds))};
             })};
           });
           Stmt sumKeys = sumRows(dKey, true, dScores, at, count, [&](const Expr &r, const Expr &x) {
@@ -529,17 +600,10 @@ private:
   Packed qkv, dqkv;
   Dropout dropout;
   Buffer dout, out, lse, dScores, probs, delta;
+  const Schedule schedule;
 };
 
 }  // namespace
-
-Schedule blocksSchedule(const Shape &shape) {
-  const int64_t divisor = int64_t(1) << std::countr_zero(uint64_t(shape.size));
-  Schedule s;
-  s.vec = divisor >= 4 ? int(std::min<int64_t>(divisor, rowLanes)) : rowLanes;
-  s.threads = 256;
-  return s;
-}
 
 Phases cachedBlocks(GroupEval &group, const Op &op, const Schedule &s) { return Cached(group, op, s).phases(); }
 Phases forwardBlocks(GroupEval &group, const Op &op, const Schedule &s) { return Forward(group, op, s).phases(); }

@@ -528,7 +528,7 @@ Schedule defaults(const Op &fused, const Target &target) {
   const Op &op = *onlyOp(fused, OpKind::attention_grad);
   Shape shape = shapeOf(op, 1);
   if (target.isCuda())
-    return blocksSchedule(shape);
+    return cudaSchedule(op, target);
   Schedule s;
   s.pairs = usesPairs(op, 1, target) && op.operand(0)->type.dtype == DType::bf16;
   Tile tile = queryTile(target, shape, s.pairs);
@@ -548,11 +548,11 @@ Schedule defaults(const Op &fused, const Target &target) {
 
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
   const Op *op = onlyOp(fused, OpKind::attention_grad);
-  GPTC_CHECK(op && s.vec > 0, "{}", s.str());
+  GPTC_CHECK(op, "{}", s.str());
   GroupEval group(fused, compute);
   if (s.threads)
     return backwardBlocks(group, *op, s).lowered(group);
-  GPTC_CHECK(s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0 && s.kb > 0 && s.qb > 0, "{}", s.str());
+  GPTC_CHECK(s.vec > 0 && s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0 && s.kb > 0 && s.qb > 0, "{}", s.str());
   Backward backward(group, *op, s);
   return Phases{backward.kernel(), backward.workspaces()}.lowered(group);
 }

@@ -85,6 +85,7 @@ struct Block {
   std::vector<std::array<Slots, 2>> swapped;  // per warp
   gptc::simt::HostModule::Thread kernel;
   SimtMemory *const *params;
+  std::map<int, int> any;  // by epoch: what threads have said at the barrier that ends it
   std::string failure;
 
   Block(std::vector<Fiber> &fibers) : fibers(fibers) {}
@@ -233,6 +234,13 @@ extern "C" {
 int simtBlock() { return int(running->number); }
 int simtThread() { return running->current; }
 void simtBarrier(int line) { running->pause(Wait::barrier, line); }
+int simtBarrierOr(int value, int line) {
+  Block &b = *running;
+  int &any = b.any[b.epoch];  // a map: the place stays
+  any |= value;
+  b.pause(Wait::barrier, line);
+  return any;
+}
 
 void simtShuffleXor(void *value, int bytes, int mask, int line) {
   const Slots &slots = meet(value, bytes, line);

@@ -50,6 +50,12 @@ template <class T, int N> struct Private {
 GPTC_FUNCTION int blockIndex() { return simtBlock(); }
 GPTC_FUNCTION int threadIndex() { return simtThread(); }
 GPTC_FUNCTION void barrier(int line = __builtin_LINE()) { simtBarrier(line); }
+GPTC_FUNCTION bool barrierOr(bool yes, int line = __builtin_LINE()) { return simtBarrierOr(yes, line) != 0; }
+template <class T> GPTC_FUNCTION T shuffle(T v, int lane, int line = __builtin_LINE()) {
+  T all[32];
+  simtGather(&v, sizeof v, all, line);
+  return all[lane & 31];
+}
 template <class T> GPTC_FUNCTION T shuffleXor(T v, int mask, int line = __builtin_LINE()) {
   simtShuffleXor(&v, sizeof(T), mask, line);
   return v;
@@ -76,6 +82,10 @@ GPTC_FUNCTION float roundDown(float v) { return std::floor(v); }
 GPTC_FUNCTION double roundDown(double v) { return std::floor(v); }
 GPTC_FUNCTION float magnitude(float v) { return std::fabs(v); }
 GPTC_FUNCTION double magnitude(double v) { return std::fabs(v); }
+GPTC_FUNCTION float exp2Approximate(float v) {
+  const float r = std::exp2(v);
+  return r < 0x1p-126f ? 0.0f : r;
+}
 GPTC_FUNCTION float floatOfF16(unsigned short bits) { return simtFloatOfF16(bits); }
 GPTC_FUNCTION unsigned short bitsOfF16(float v) { return simtBitsOfF16(v); }
 

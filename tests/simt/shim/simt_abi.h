@@ -7,6 +7,8 @@ int simtBlock();
 int simtThread();
 /// All threads of a block meet, at the same line of the text.
 void simtBarrier(int line);
+/// Likewise; whether one of them has given a value other than 0.
+int simtBarrierOr(int value, int line);
 /// Gives `value` to lane ^ mask of the warp and takes that lane's; all lanes of the warp take part.
 void simtShuffleXor(void *value, int bytes, int mask, int line);
 /// Gives `bytes` (at most 32) of each lane of the warp to all: `all` gets 32 times as many, by lane.
