@@ -68,7 +68,7 @@ public:
   virtual const void *result(llvm::StringRef function, unsigned i) = 0;
   /// Whether nothing wrote past the end of the arena, as far as can be told.
   virtual bool intact() = 0;
-  /// FLOP/s of this device at best with operands of that format ("fp32", "bf16", "fp16", "tf32"): the denominator of MFU.
+  /// FLOP/s of this device at best with operands in "fp32", "bf16", "fp16" or "tf32": the denominator of MFU.
   virtual double peakFlops(llvm::StringRef compute) = 0;
 
   bool has(llvm::StringRef function) const { return module.function(function); }
