@@ -27,15 +27,16 @@ std::string temporaryFolder() {
   return pattern;
 }
 
-std::string compileForHost(const std::string &folder, const std::string &common, const std::string &source) {
+std::string compileForHost(const std::string &folder, const std::string &common, const std::string &source,
+                           const std::string &options) {
   std::ofstream(folder + "/gptc_common.h") << common;
   std::ofstream(folder + "/kernels.cpp") << source;
   // Not optimised: most of the time goes into compiling. No function of the C library is computed by the compiler,
   // whose results may differ from it in the last place.
-  const std::string command =
-      compiler() + " -std=c++20 -O0 -w -fPIC -shared -ffp-contract=off -fno-builtin -fno-strict-aliasing -I" + folder +
-      " -I" GPTC_SOURCE_DIR "/tests/simt/shim -o " + folder + "/kernels.so " + folder + "/kernels.cpp > " + folder +
-      "/log 2>&1";
+  const std::string command = compiler() +
+                              " -std=c++20 -O0 -w -fPIC -shared -ffp-contract=off -fno-builtin -fno-strict-aliasing " +
+                              options + " -I" + folder + " -I" GPTC_SOURCE_DIR "/tests/simt/shim -o " + folder +
+                              "/kernels.so " + folder + "/kernels.cpp > " + folder + "/log 2>&1";
   if (std::system(command.c_str()) == 0)
     return "";
   std::ostringstream log;

@@ -164,17 +164,27 @@ GPTC_FUNCTION void loadMatricesTransposed(unsigned (&r)[4], const Shared<T> &p, 
   for (int m = 0; m < 4; ++m)
     r[m] = element(8 * m + lane % 4 * 2) | element(8 * m + lane % 4 * 2 + 1) << 16;
 }
+// Tensor cores add up in an order of their own.
+GPTC_FUNCTION void perturbSums([[maybe_unused]] float (&c)[4]) {
+#ifdef GPTC_PERTURB
+  for (float &v : c)
+    v *= bitsOf(v) & 4 ? 1 + 0x1p-22f : 1 - 0x1p-22f;
+#endif
+}
 GPTC_FUNCTION void mma(bf16, float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                        int line = __builtin_LINE()) {
   simtMma(simtMmaBF16, c, a, b, line);
+  perturbSums(c);
 }
 GPTC_FUNCTION void mma(f16, float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                        int line = __builtin_LINE()) {
   simtMma(simtMmaF16, c, a, b, line);
+  perturbSums(c);
 }
 GPTC_FUNCTION void mma(float, float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                        int line = __builtin_LINE()) {
   simtMma(simtMmaTF32, c, a, b, line);
+  perturbSums(c);
 }
 GPTC_FUNCTION unsigned roundTF32(float v) { return simtRoundTF32(v); }
 GPTC_FUNCTION unsigned packPair(bf16, float low, float high) {
@@ -189,7 +199,17 @@ template <class T> struct ElementOf<Shared<T>> { typedef T type; };
 template <class T> struct ElementOf<Global<T>> { typedef std::remove_const_t<T> type; };
 template <class T> struct ElementOf<const Shared<T>> { typedef T type; };
 template <class T, int N> struct ElementOf<Private<T, N>> { typedef T type; };
+#ifdef GPTC_PERTURB
+// What CUDA gives to 2 units in the last place only: functions of f64.
+GPTC_FUNCTION double perturbed(double v) { return v * (bitsOf(v) & 4 ? 1 + 0x1p-51 : 1 - 0x1p-51); }
+#define exp(v) perturbed(std::exp(v))
+#define log(v) perturbed(std::log(v))
+#define tanh(v) perturbed(std::tanh(v))
+#define sin(v) perturbed(std::sin(v))
+#define cos(v) perturbed(std::cos(v))
+#else
 using std::exp, std::log, std::tanh, std::sin, std::cos;
+#endif
 
 #include "gptc_common.h"
 

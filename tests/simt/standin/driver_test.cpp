@@ -5,6 +5,7 @@
 #include "ir/diagnostics.h"
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <functional>
 
@@ -215,6 +216,32 @@ TEST_F(DriverTest, RefusesMemoryThatIsNotThere) {
   DevicePtr p;
   EXPECT_EQ(d->memAlloc(&p, available + 1), outOfMemory);
   EXPECT_EQ(d->moduleLoadData(&module, "no image"), invalidImage);
+}
+
+// As the tests that perturb functions of f64 take for granted.
+TEST_F(DriverTest, PerturbedFunctionsAreOffByTwoUlps) {
+  const std::string text = "#include \"gptc_device.h\"\n"
+                           "GPTC_KERNEL(exps, 128)(Global<const double> x, Global<double> y) {\n"
+                           "  store(y, threadIndex(), exp(load(x, threadIndex())));\n}\n";
+  setenv("GPTC_STANDIN_PERTURB", "1", 1);
+  const std::string off = Nvrtc::get().compile(text, cudaTarget("cuda:sm_90a")).cubin;
+  unsetenv("GPTC_STANDIN_PERTURB");
+  LoadedModule m;
+  LoadedFunction exps;
+  ASSERT_EQ(d->moduleLoadData(&m, off.data()), success);
+  ASSERT_EQ(d->moduleGetFunction(&exps, m, "exps"), success);
+  std::array<double, 128> in, out;
+  for (size_t i = 0; i < in.size(); ++i)
+    in[i] = double(i) / 16;
+  ASSERT_EQ(d->copyToDevice(x, in.data(), sizeof in, s), success);
+  void *params[] = {&x, &y};
+  ASSERT_EQ(d->launchKernel(exps, 1, 1, 1, 128, 1, 1, 0, s, params, nullptr), success);
+  ASSERT_EQ(d->copyToHost(out.data(), y, sizeof out, s), success);
+  for (size_t i = 0; i < in.size(); ++i) {
+    EXPECT_NE(out[i], std::exp(in[i]));
+    EXPECT_NEAR(out[i], std::exp(in[i]), 0x1p-50 * std::exp(in[i]));
+  }
+  ASSERT_EQ(d->moduleUnload(m), success);
 }
 
 // What a kernel does wrong shows when somebody waits, and stays.

@@ -4,6 +4,7 @@
 //   GPTC-STANDIN | arch sm_90a | kernel NAME THREADS | ... | bytes N | (empty line) | a shared library of N bytes
 //
 // GPTC_STANDIN_REJECT=TEXT: a program in which that stands does not compile. GPTC_STANDIN_NVRTC=12: its version.
+// GPTC_STANDIN_PERTURB=1: functions that CUDA computes to 2 ulp only are off by as much, and tensor cores too.
 #include "tests/simt/host_compile.h"
 
 #include <cstdlib>
@@ -87,7 +88,8 @@ Result nvrtcCompileProgram(Program *p, int count, const char *const *options) {
   }
   const std::string folder = gptc::simt::temporaryFolder();
   std::filesystem::copy(GPTC_SOURCE_DIR "/tests/simt/standin/lib/entry.h", folder + "/entry.h");
-  p->log = gptc::simt::compileForHost(folder, p->layer.substr(common + mark.size()), p->text + "\n" + entries);
+  p->log = gptc::simt::compileForHost(folder, p->layer.substr(common + mark.size()), p->text + "\n" + entries,
+                                      std::getenv("GPTC_STANDIN_PERTURB") ? "-DGPTC_PERTURB" : "");
   if (p->log.empty()) {
     std::ostringstream library;
     library << std::ifstream(folder + "/kernels.so", std::ios::binary).rdbuf();
