@@ -137,7 +137,8 @@ std::string runText(const Case &c, const simt::HostModule &module, const CudaKer
     params.push_back({b.name, memory[i].data(), b.size * int64_t(sizeOf(b.dtype)), b.written});
   }
   for (const CudaPhase &p : text.phases)
-    if (std::string found = simt::launch(module.find(p.symbol), params, p.blocks, p.threads, backwards); !found.empty())
+    if (std::string found = simt::launch(module.find(p.symbol), params, p.blocks, p.threads, backwards, p.sharedBytes);
+        !found.empty())
       return found;
   for (size_t i = 0; i < content.size(); ++i)
     content[i] = memory[i].values();
