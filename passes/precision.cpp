@@ -26,6 +26,11 @@
 //   5. Results of low ops take the types that follow; those of matmul stay f32 (attribute `out`), so that what is fused
 //      behind it starts from the exact sum.
 //
+// Where plans may call cuBLASLt (Target::features), matmuls are to be calls of it (codegen/library_matmul.h), as those
+// run at twice the rate of a generated kernel on the GPUs that matter. It stores one result, and adds a bias of the
+// type of the result. So the residual stream has no low copy beside a matmul that ends in it, and a bias behind which
+// all is stored low is read from a low copy, as frameworks with autocast do it.
+//
 // With `compute` "tf32" nothing changes its type: the tensor cores of NVIDIA's GPUs read f32 and use 10 bits of its
 // mantissa. Ops of class `low` whose operands are f32 get the attribute `tf32`, which allows that.
 //
@@ -70,7 +75,12 @@ bool readsLow(const Op &op, unsigned operand) {
 
 class Lowering {
 public:
-  Lowering(Module &m, Function &f, DType low) : f(f), low(low), groups(fusionGroups(m, f)) {}
+  Lowering(Module &m, Function &f, DType low, bool library)
+      : f(f), low(low), library(library), groups(fusionGroups(m, f)) {
+    for (const Op &op : f.body)
+      if (op.is(OpKind::matmul))
+        matmulGroups.insert(groupOf(&op));
+  }
 
   Summary run() {
     markActivations();
@@ -89,6 +99,9 @@ public:
         for (unsigned i = 0; i < op->numResults(); ++i)
           lowerUses(op->result(i));
     }
+    if (library)
+      for (Op *op : ops)
+        lowerBias(*op);
     return summary;
   }
 
@@ -101,7 +114,9 @@ private:
 
   Function &f;
   const DType low;
+  const bool library;
   const llvm::DenseMap<const Op *, int> groups;
+  llvm::DenseSet<int> matmulGroups;
   llvm::DenseSet<const Value *> activations;
   llvm::DenseMap<const Value *, Value *> narrow, wide;  // casts that are there already
   Summary summary;
@@ -148,6 +163,12 @@ private:
            activations.contains(u.user->operand(0)) && activations.contains(u.user->operand(1));
   }
 
+  /// Whether a call of the library ends with this addition to the residual stream.
+  bool endsInStream(const Op &op) const {
+    return library && op.is(OpKind::add) && op.operand(0)->type.sameShape(op.operand(1)->type) &&
+           matmulGroups.contains(groupOf(&op));
+  }
+
   // ---- step 3 ----
 
   void lowerUses(Value *v) {
@@ -179,7 +200,7 @@ private:
         readers.insert(groupOf(u.user));
       }
     }
-    const bool pays = v->def && (wideInMemory ? readers.size() >= 2 : !readers.empty());
+    const bool pays = v->def && !endsInStream(*v->def) && (wideInMemory ? readers.size() >= 2 : !readers.empty());
     if (!storedLow && lowUses.empty() && !pays)
       return;
     for (const Use &u : lowUses)
@@ -250,6 +271,31 @@ private:
       op.result(i)->type = types[i];
       for (Op *user : op.result(i)->users())
         retypeViews(*user, types[i].dtype);
+    }
+  }
+
+  /// Whether memory holds `v` in low precision only.
+  bool storedLow(const Value *v) const {
+    return llvm::all_of(v->users(), [&](const Op *user) {
+      return (user->is(OpKind::cast) && user->result()->type.dtype == low) ||
+             (groupOf(user) >= 0 && groupOf(user) == groupOf(v->def) && user->is(OpKind::gelu) &&
+              storedLow(user->result()));
+    });
+  }
+
+  /// A bias behind a matmul, with all that follows stored low, becomes a low one widened.
+  void lowerBias(Op &op) {
+    if (!addsBias(op) || !matmulGroups.contains(groupOf(&op)) || !storedLow(op.result()))
+      return;
+    for (unsigned i = 0; i < 2; ++i) {
+      Value *bias = op.operand(i);
+      if (bias->type.rank() != 1 || bias->type.dtype != DType::f32 || !bias->def || !bias->def->is(OpKind::read))
+        continue;
+      Builder b(f.body, &op);
+      b.loc = op.loc;
+      b.layer = op.layer;
+      Value *narrow = b.value(OpKind::cast, {bias}, attrs({{"dtype", nameOf(low).str()}}));
+      op.setOperand(i, b.value(OpKind::cast, {narrow}, attrs({{"dtype", std::string("f32")}})));
     }
   }
 
@@ -330,7 +376,7 @@ int64_t allowTF32(Function &f) {
 
 }  // namespace
 
-bool precision(Module &m, const PassOptions &) {
+bool precision(Module &m, const PassOptions &options) {
   const std::string compute = m.attrs.getString("compute", "fp32");
   if (compute == "fp32" || m.attrs.getBool("lowered"))
     return false;
@@ -350,9 +396,10 @@ bool precision(Module &m, const PassOptions &) {
                     "\"fp32\", \"bf16\", \"fp16\" and \"tf32\" work");
   const DType low = compute == "bf16" ? DType::bf16 : DType::f16;
   m.attrs.set("lowered", true);
+  const bool library = options.target && options.target->isCuda() && options.target->features == "cublaslt";
   Summary step;
   for (auto &f : m.functions) {
-    Summary s = Lowering(m, *f, low).run();
+    Summary s = Lowering(m, *f, low, library).run();
     readCopies(m, *f, low, s);
     if (f->name == "train_step" || f->name == "accumulate")
       step = s;

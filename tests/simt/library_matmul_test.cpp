@@ -172,12 +172,15 @@ TEST(LibraryMatmul, TakesWhatTheLibraryHas) {
   }
 }
 
-TEST(LibraryMatmul, OfAModelMostProductsAreCalls) {
+TEST(LibraryMatmul, OfAModelProductsAreCalls) {
+  Target target = cudaTarget("cuda:sm_90a");
+  target.features = "cublaslt";
   for (const char *compute : {"fp32", "bf16", "tf32"}) {
     SmallGpt o;
+    o.width = 8;  // what gelu keeps is in rows of a multiple of 8
     auto m = smallGpt(o);
     m->attrs.set("compute", std::string(compute));
-    runPipeline(*m, parsePipeline("autodiff,optimizer,canonicalize,cse,dce,precision,fuse", nullptr), {});
+    runPipeline(*m, parsePipeline("autodiff,optimizer,canonicalize,cse,dce,precision,fuse", &target), {});
     int calls = 0, others = 0;
     for (Op &op : m->function("train_step")->body)
       if (op.is(OpKind::fused) && op.attrs.getString("kind") == "matmul") {
@@ -195,7 +198,10 @@ TEST(LibraryMatmul, OfAModelMostProductsAreCalls) {
         }
         expectMeaning(op, *l, operands);
       }
-    EXPECT_GT(calls, others) << compute;
+    // This model has no norm between the residual stream and the classifier: where the stream ends and where its
+    // gradient begins a low copy is asked for beside it.
+    EXPECT_EQ(others, std::string(compute) == "bf16" ? 2 : 0) << compute;
+    EXPECT_GT(calls, 5) << compute;
   }
 }
 
