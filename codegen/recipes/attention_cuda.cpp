@@ -214,6 +214,7 @@ protected:
     t.batch = shape.batch, t.tokens = shape.tokens, t.heads = shape.heads, t.keyHeads = shape.kvHeads;
     t.size = shape.size, t.causal = shape.causal, t.alibi = shape.alibi, t.p = dropout.active() ? shape.p : 0;
     t.mma = s.mma, t.threads = s.threads, t.stages = s.stages;
+    GPTC_CHECK(t.rows() > 0 && t.nr > 0 && t.stages > 0, "{}", s.str());
     const int64_t tiles = ceilDiv(shape.tokens, t.rows());
     const DType stored = t.operands[0]->dtype;
     Buffer room = makeBuffer("room", stored, Storage::shared, t.sharedBytes() / int64_t(sizeOf(stored)));

@@ -1,4 +1,5 @@
-// Schedules of attention on CUDA. docs/cuda.md gives the reasons.
+// Schedules of attention on CUDA. docs/cuda.md gives the reasons. A warp's rows and columns of a piece are mr x nr in
+// the forward pass and for dk and dv, qb x kb for dq; without mr there are loop trees only.
 #include "codegen/recipes/attention.h"
 
 #include <algorithm>
