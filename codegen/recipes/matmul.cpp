@@ -117,6 +117,18 @@ Expr Epilogue::init(const Expr &batch, const Expr &row, const Expr &col) {
   return group.at(group.body.args[unsigned(problem.init)].get(), point(batch, row, col));
 }
 
+std::vector<Expr> Epilogue::valuesAt(const Point &p, const Expr &sum, std::vector<unsigned> &results) {
+  group.setDomain(p);
+  group.bind(problem.anchor->result(), [sum](const Point &) { return sum; });
+  std::vector<Expr> values;
+  for (unsigned r = 0; r < group.outputs.size(); ++r)
+    if (!isColumnSum(r)) {
+      results.push_back(r);
+      values.push_back(group.at(group.output(r), p));
+    }
+  return values;
+}
+
 Stmt Epilogue::emit(const Expr &batch, const Expr &firstRow, const Expr &rows, const Expr &firstCol, const Expr &cols,
                     int lanes, const std::function<Expr(const Expr &, const Expr &)> &sum) {
   Var i = makeVar("i"), j = makeVar("j");
@@ -133,16 +145,8 @@ Stmt Epilogue::emit(const Expr &batch, const Expr &firstRow, const Expr &rows, c
   placer.push(inRow, {i});
   placer.push(inCol, {j});
   Point p = point(batch, firstRow + kir::ref(i), firstCol + kir::ref(j));
-  group.setDomain(p);
-  group.bind(problem.anchor->result(), [element](const Point &) { return element; });
-  std::vector<Expr> roots;
   std::vector<unsigned> results;
-  for (unsigned r = 0; r < group.outputs.size(); ++r)
-    if (!isColumnSum(r)) {
-      results.push_back(r);
-      roots.push_back(group.at(group.output(r), p));
-    }
-  roots = placer.place(roots);
+  const std::vector<Expr> roots = placer.place(valuesAt(p, element, results));
   for (auto [r, root] : llvm::zip_equal(results, roots)) {
     Stmt st = group.storeOutput(r, p, root);
     inCol.add(store(st->buffer, placer.place(st->index), st->value));

@@ -38,6 +38,11 @@ public:
   kir::Stmt emit(const kir::Expr &batch, const kir::Expr &firstRow, const kir::Expr &rows, const kir::Expr &firstCol,
                  const kir::Expr &cols, int lanes,
                  const std::function<kir::Expr(const kir::Expr &row, const kir::Expr &col)> &sum);
+  /// The same for a thread of a GPU, `atOnce` rows at a time: no load of theirs waits for a store, which no compiler
+  /// may move it across, as results may lie where operands do.
+  kir::Stmt emitRows(const kir::Expr &batch, const kir::Expr &firstRow, const kir::Expr &rows,
+                     const kir::Expr &firstCol, const kir::Expr &cols, int lanes, int atOnce,
+                     const std::function<kir::Expr(const kir::Expr &row, const kir::Expr &col)> &sum);
   /// Asks for the memory that emit() will read and write for a tile of `rows` x `cols` (constants): done before the
   /// sums are computed, it has arrived by then. Results that nobody has touched for a while are otherwise waited for.
   kir::Stmt prefetch(const kir::Expr &batch, const kir::Expr &firstRow, int64_t rows, const kir::Expr &firstCol,
@@ -51,6 +56,8 @@ public:
 
 private:
   Point point(const kir::Expr &batch, const kir::Expr &row, const kir::Expr &col);
+  /// The outputs but a column sum, and their values at `p`, where the matmul's is `sum`.
+  std::vector<kir::Expr> valuesAt(const Point &p, const kir::Expr &sum, std::vector<unsigned> &results);
   bool isColumnSum(unsigned result) const;
   GroupEval &group;
   const Problem &problem;

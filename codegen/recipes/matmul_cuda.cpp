@@ -17,6 +17,8 @@
 #include "codegen/recipes/place.h"
 #include "ir/diagnostics.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -28,6 +30,7 @@ namespace {
 
 constexpr int64_t lanesAtOnce = 4;  // elements of a row that a thread takes in the epilogue: 16 bytes of f32, so that
                                     // neighbours read the tile without bank conflicts
+constexpr int rowsAtOnce = 4;       // of which it loads all operands before it stores
 constexpr int64_t tileGap = 8;      // elements behind each row of the tile: a warp stores pairs of 8 rows at once
 constexpr int64_t rowTilesAtOnce = 8;
 constexpr int columnThreads = 128;
@@ -89,8 +92,8 @@ public:
       }));
     out.add(kir::matmul(tile, sums, batch * p.aBatch, batch * p.bBatch, row0, col0));
     out.add(forTile([&](const Expr &row, const Expr &rows, const Expr &col, const Expr &cols) {
-      return Body{epilogue.emit(batch, row0 + row, rows, col0 + col, cols, lanesAtOnce,
-                                [&](const Expr &i, const Expr &j) { return load(sums, place(row + i, col + j)); })};
+      return Body{epilogue.emitRows(batch, row0 + row, rows, col0 + col, cols, lanesAtOnce, rowsAtOnce,
+                                    [&](const Expr &i, const Expr &j) { return load(sums, place(row + i, col + j)); })};
     }));
     return loop(LoopKind::grid, b, imm(p.batch * rowTiles * colTiles), out.take());
   }
@@ -165,6 +168,56 @@ int64_t registersOf(const Schedule &s, bool folds) {
 }
 
 }  // namespace
+
+Stmt Epilogue::emitRows(const Expr &batch, const Expr &firstRow, const Expr &rows, const Expr &firstCol,
+                        const Expr &cols, int lanes, int atOnce,
+                        const std::function<Expr(const Expr &, const Expr &)> &sum) {
+  Var b = makeVar("b"), u = makeVar("u"), j = makeVar("j");
+  Expr row = kir::ref(b) * atOnce + kir::ref(u), element = sum(row, kir::ref(j));
+  std::vector<Var> around;
+  for (const Expr &e :
+       collect({batch, firstRow, firstCol, element}, [](const Expr &e) { return e->kind == ExprKind::Var; }))
+    if (e->var != b && e->var != u && e->var != j && !llvm::is_contained(around, e->var))
+      around.push_back(e->var);
+  Seq outer, inRows, inRow, inCol;
+  Placer placer;
+  placer.push(outer, around);
+  placer.push(inRows, {b});
+  placer.push(inRow, {u});
+  placer.push(inCol, {j});
+  std::vector<unsigned> results;
+  const std::vector<Expr> values =
+      placer.place(valuesAt(point(batch, firstRow + row, firstCol + kir::ref(j)), element, results));
+  const Expr slot = kir::ref(u) * lanes + lane();
+  std::vector<Buffer> kept;
+  for (const Expr &v : values) {
+    kept.push_back(makeBuffer("kept", v->dtype, Storage::reg, int64_t(atOnce) * lanes));
+    inCol.add(store(kept.back(), slot, v));
+  }
+  // Each of the rows at once: `body`, where it is there.
+  int64_t n = 0;
+  const bool whole = isImm(rows, &n) && n % atOnce == 0;
+  auto eachRow = [&](const Var &v, Body body) {
+    if (!whole)
+      body = {ifThen(lt(kir::ref(b) * atOnce + kir::ref(v), rows), std::move(body))};
+    return loop(LoopKind::unroll, v, imm(atOnce), std::move(body));
+  };
+  inRow.add(loop(LoopKind::vector, j, cols, inCol.take(), lanes));
+  Body all = {eachRow(u, inRow.take())};
+  Var v = makeVar("v"), c = makeVar("c");
+  Body stores;
+  for (size_t i = 0; i < results.size(); ++i)
+    stores.push_back(group.storeOutput(
+        results[i], point(batch, firstRow + (kir::ref(b) * atOnce + kir::ref(v)), firstCol + kir::ref(c)),
+        load(kept[i], kir::ref(v) * lanes + lane())));
+  all.push_back(eachRow(v, {loop(LoopKind::vector, c, cols, std::move(stores), lanes)}));
+  for (const Buffer &k : kept)
+    all = {alloc(k, std::move(all))};
+  inRows.add(all);
+  Expr count = (rows + int64_t(atOnce - 1)) / imm(atOnce);
+  outer.add(loop(LoopKind::serial, b, count, inRows.take()));
+  return block(outer.take());
+}
 
 Schedule cudaSchedule(const Problem &p, const Target &target) {
   Schedule best;
