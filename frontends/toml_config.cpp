@@ -290,6 +290,7 @@ void readAll(ConfigReader &r, Config &c) {
   readLaterWork(r);
   readRemat(r, c.compile.remat);
   readTarget(r, c.compile.target);
+  r.choice("compile.library_calls", c.compile.libraryCalls, {"auto", "off"});
   readRun(r, c);
 }
 

@@ -95,6 +95,9 @@ struct CompileConfig {
   std::string remat = "auto";
   /// cpu; cuda: the GPU of this machine; cuda:sm_90a and the like, of which no GPU need be here.
   std::string target = "cpu";
+  /// auto: a CUDA plan calls cuBLASLt where that is found. off: every matmul is a generated kernel, whose sums do not
+  /// depend on the micro-batch.
+  std::string libraryCalls = "auto";
 };
 
 struct Config {

@@ -41,7 +41,7 @@ Target targetOf(const Config &config, bool &here) {
     return hostTarget();
   try {
     Target t = cudaTarget(here ? "cuda:" + cuda::architectureHere() : config.compile.target);
-    if (CudaLibrary::find(CudaLibraryId::cublasLt))
+    if (config.compile.libraryCalls == "auto" && CudaLibrary::find(CudaLibraryId::cublasLt))
       t.features = "cublaslt";
     return t;
   } catch (UserError &e) {

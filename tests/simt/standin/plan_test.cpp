@@ -208,15 +208,25 @@ lr = 0.003
   struct Variant {
     const char *name;
     Settings settings;
+    bool library;  // matmuls are calls of cuBLASLt
   };
-  for (const Variant &v :
-       {Variant{"fp32", {"model.dropout=0.1"}},
-        Variant{"bf16", {"precision.compute=bf16", "model.n_kv_head=1", "model.position=rope", "model.n_layer=1"}}}) {
+  for (const Variant &v : {Variant{"fp32", {"model.dropout=0.1", "compile.library_calls=off"}, false},
+                           Variant{"fp32", {"model.dropout=0.1"}, true},
+                           Variant{"bf16",
+                                   {"precision.compute=bf16", "model.n_kv_head=1", "model.position=rope",
+                                    "model.n_layer=1", "compile.library_calls=off"},
+                                   false},
+                           Variant{"bf16", {"precision.compute=bf16", "model.n_layer=1"}, true}}) {
     const bool fp32 = v.name == std::string("fp32");
     std::unique_ptr<Session> cpu = open(compile(model, "cpu", v.settings));
     if (!fp32)  // tensor cores: the bound holds for those too that round otherwise
       setenv("GPTC_STANDIN_PERTURB", "1", 1);
     std::unique_ptr<Session> gpu = open(compile(model, "cuda:sm_90a", v.settings));
+    for (const PlannedKernel &k : kernelsOf(*gpu->plan.planned)) {
+      Schedule schedule;
+      ASSERT_TRUE(Schedule::parse(k.op->attrs.getString("schedule"), schedule));
+      EXPECT_EQ(schedule.library, v.library && schedule.recipe == "matmul") << k.name;
+    }
     for (Session *s : {&*cpu, &*gpu})
       initializeStates(s->executor, 7);
     const std::vector<Step> want = train(*cpu, 0, 10), is = train(*gpu, 0, 10);
