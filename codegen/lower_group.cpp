@@ -33,7 +33,7 @@ Schedule defaultSchedule(const Op &fused, const Target &target) {
   const Recipe &recipe = recipeOf(fused);
   Schedule s = recipe.defaultSchedule(fused, target);
   s.recipe = recipe.name;
-  s.library = target.isCuda() && target.features == "cublaslt" && libraryMatmul(fused);
+  s.library = target.callsLibrary() && libraryMatmul(fused);
   return s;
 }
 

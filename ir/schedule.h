@@ -37,6 +37,8 @@ struct Target {
                               : architecture >= 75 && t == DType::f16;
   }
   bool isCuda() const { return warp != 0; }
+  /// Whether matmuls may be calls of cuBLASLt, which shapes what passes make.
+  bool callsLibrary() const { return isCuda() && features == "cublaslt"; }
   /// Lanes of one vector of the dtype.
   int lanes(DType t) const { return vectorBytes / sizeOf(t); }
 };

@@ -363,7 +363,8 @@ private:
                                             !user->result()->unused() && other->ops.size() == 1 &&
                                             user->attrs.getInt("fold") == fold &&
                                             user->attrs.getInt("lead") + 1 == int64_t(from->type.rank()))
-            return other;
+            // A call of cuBLASLt begins the gradient of a bias at zero.
+            return user->numOperands() > 1 && options.target && options.target->callsLibrary() ? nullptr : other;
         return nullptr;
       };
       const Value *dy = product.operand(1);

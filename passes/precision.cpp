@@ -396,7 +396,7 @@ bool precision(Module &m, const PassOptions &options) {
                     "\"fp32\", \"bf16\", \"fp16\" and \"tf32\" work");
   const DType low = compute == "bf16" ? DType::bf16 : DType::f16;
   m.attrs.set("lowered", true);
-  const bool library = options.target && options.target->isCuda() && options.target->features == "cublaslt";
+  const bool library = options.target && options.target->callsLibrary();
   Summary step;
   for (auto &f : m.functions) {
     Summary s = Lowering(m, *f, low, library).run();
