@@ -146,7 +146,7 @@ TEST(Kernel, VerifierKnowsBlocksAndThreads) {
   Buffer y = makeBuffer("y", DType::f32, Storage::global, 64, true);
   Buffer part = makeBuffer("part", DType::f32, Storage::shared, 64),
          acc = makeBuffer("acc", DType::f32, Storage::reg, 1);
-  Buffer large = makeBuffer("large", DType::f64, Storage::shared, 6 * 1024 + 1);
+  Buffer large = makeBuffer("large", DType::f64, Storage::shared, 227 * 128 + 1);
   Var b = makeVar("b"), t = makeVar("t"), u = makeVar("u"), s = makeVar("s", DType::f32);
   auto check = [&](std::vector<Stmt> body) { return firstError({"k", {y}, std::move(body)}); };
   auto grid = [&](std::vector<Stmt> body) { return loop(LoopKind::grid, b, imm(4), std::move(body)); };
@@ -171,7 +171,7 @@ TEST(Kernel, VerifierKnowsBlocksAndThreads) {
   EXPECT_EQ(check({grid({threads(t, 64, {alloc(part, {put})})})}), "alloc part: no place for a buffer of that storage");
   EXPECT_EQ(check({grid({alloc(acc, {threads(t, 64, {put})})})}), "alloc acc: no place for a buffer of that storage");
   EXPECT_EQ(check({grid({alloc(large, {threads(t, 64, {put})})})}),
-            "alloc large: more than 49152 bytes of shared buffers");
+            "alloc large: more than 232448 bytes of shared buffers");
   EXPECT_EQ(check({grid({alloc(part, {threads(t, 64, {store(y, ref(t), hreduce(part, BinaryOp::add))})})})}),
             "store to y: hreduce of part, which is not reg here");
   EXPECT_EQ(check({grid({loop(LoopKind::vector, u, imm(4), {}, 4)})}),
