@@ -178,6 +178,8 @@ std::vector<std::string> logLines(const std::string &outDir) {
   std::ifstream in(outDir + "/log.jsonl");
   std::vector<std::string> r;
   for (std::string line; std::getline(in, line);) {
+    if (in.eof())  // a run that goes on is still writing it
+      break;
     nlohmann::json j = nlohmann::json::parse(line);
     std::string text;
     for (const char *key : {"step", "loss", "lr", "grad_norm", "val_loss"})
