@@ -3,13 +3,15 @@
 #include "codegen/codegen.h"
 #include "codegen/cuda_libraries.h"
 #include "codegen/nvrtc.h"
+#include "codegen/plain_kernel.h"
 #include "ir/diagnostics.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SmallVector.h"
 
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <system_error>
@@ -17,14 +19,15 @@
 
 namespace gptc {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 // Programs per thread: enough that threads end together, few enough that each is worth its start.
 constexpr size_t programsPerThread = 2;
 
 llvm::ArrayRef<char> bytes(llvm::StringRef s) { return {s.data(), s.size()}; }
+
+/// Of a kernel's functions, from its print: equal ones have equal names.
+std::string symbolOf(const std::string &printed) { return "k" + contentHash({bytes(printed)}).substr(0, 16); }
 
 std::string joined(llvm::ArrayRef<std::string> texts) {
   std::string all;
@@ -39,11 +42,17 @@ struct CudaJit::Text {
   std::string printed;  // of the kernel
   CudaKernel cuda;
   std::string name;
+  const kir::Kernel *kernel = nullptr;  // that the text was made from
   std::shared_ptr<const std::string> image;
 };
 
-CudaJit::CudaJit(const Target &target, const std::string &cacheDir)
-    : target(target), cacheDir(cacheDir), cache(cacheDir) {
+struct CudaJit::Program {
+  std::vector<Text *> texts;
+  size_t size = 0;
+  std::exception_ptr error;
+};
+
+CudaJit::CudaJit(const Target &target, const std::string &cacheDir) : target(target), cache(cacheDir) {
   Nvrtc::get();
   salt = fmt::format("cuda 1 {} {} {}", target.cpu, CudaLibrary::get(CudaLibraryId::nvrtc).version.str(),
                      cudaDeviceLayer());
@@ -53,65 +62,40 @@ std::string CudaJit::keyOf(llvm::StringRef kind, llvm::StringRef text) const {
   return contentHash({bytes(salt), bytes(kind), bytes(text)});
 }
 
-void CudaJit::findCached(std::vector<Text> &texts) const {
+/// Gives what the cache has its image; the rest.
+std::vector<CudaJit::Text *> CudaJit::withoutCached(llvm::ArrayRef<Text *> texts) const {
   std::map<std::string, std::shared_ptr<const std::string>> images;
-  for (Text &t : texts) {
-    std::optional<std::vector<char>> entry = cache.read(keyOf("kernel", t.cuda.text));
-    if (!entry)
-      continue;
-    const std::string key(entry->begin(), entry->end());
-    auto [it, isNew] = images.try_emplace(key);
-    if (isNew)
-      if (std::optional<std::vector<char>> image = cache.read(key))
-        it->second = std::make_shared<const std::string>(image->begin(), image->end());
-    t.image = it->second;
-  }
-}
-
-/// Where the text is kept for who looks into it: the device layer stands before it, so that it compiles by itself.
-static std::string keep(const std::string &text, const std::string &cacheDir, const std::string &name) {
-  std::error_code ignored;
-  const fs::path folder = cacheDir.empty() ? fs::temp_directory_path() : fs::path(cacheDir);
-  const fs::path file = folder / ("rejected-" + name + ".cu");
-  std::string whole = text;
-  const std::string include = "#include \"gptc_device.h\"\n";
-  if (size_t at = whole.find(include); at != std::string::npos)
-    whole.replace(at, include.size(), cudaDeviceLayer());
-  std::ofstream out(file);
-  out << whole;
-  return out ? file.string() : "";
-}
-
-void CudaJit::build(std::vector<Text *> texts) {
-  const std::vector<Text *> inOrder = texts;
-  const unsigned threads = std::max(1u, hostTarget().threads);
-  const size_t count = std::min(texts.size(), programsPerThread * threads);
-  // The longest first, each to the program that is shortest so far.
-  std::stable_sort(texts.begin(), texts.end(),
-                   [](Text *a, Text *b) { return a->cuda.text.size() > b->cuda.text.size(); });
-  struct Program {
-    std::vector<Text *> texts;
-    size_t size = 0;
-    std::exception_ptr error;
-  };
-  std::vector<Program> programs(count);
+  std::vector<Text *> missing;
   for (Text *t : texts) {
-    Program &p = *std::min_element(programs.begin(), programs.end(), [](auto &a, auto &b) { return a.size < b.size; });
-    p.texts.push_back(t);
-    p.size += t->cuda.text.size();
-  }
-  auto compile = [&](Program &p) {
-    std::vector<std::string> parts;
-    for (Text *t : p.texts)
-      parts.push_back(t->cuda.text);
-    const std::string text = joined(parts), key = keyOf("program", text);
-    auto image = std::make_shared<const std::string>(Nvrtc::get().compile(text, target).cubin);
-    cache.write(key, bytes(*image));
-    for (Text *t : p.texts) {
-      t->image = image;
-      cache.write(keyOf("kernel", t->cuda.text), bytes(key));
+    if (std::optional<std::vector<char>> entry = cache.read(keyOf("kernel", t->cuda.text))) {
+      const std::string key(entry->begin(), entry->end());
+      auto [it, isNew] = images.try_emplace(key);
+      if (isNew)
+        if (std::optional<std::vector<char>> image = cache.read(key))
+          it->second = std::make_shared<const std::string>(image->begin(), image->end());
+      t->image = it->second;
     }
-  };
+    if (!t->image)
+      missing.push_back(t);
+  }
+  return missing;
+}
+
+void CudaJit::compile(Program &p) const {
+  std::vector<std::string> parts;
+  for (Text *t : p.texts)
+    parts.push_back(t->cuda.text);
+  const std::string text = joined(parts), key = keyOf("program", text);
+  auto image = std::make_shared<const std::string>(Nvrtc::get().compile(text, target).cubin);
+  cache.write(key, bytes(*image));
+  for (Text *t : p.texts) {
+    t->image = image;
+    cache.write(keyOf("kernel", t->cuda.text), bytes(key));
+  }
+}
+
+/// All of them, side by side. Each keeps its own error.
+void CudaJit::compile(std::vector<Program> &programs) {
   std::atomic<size_t> next = 0;
   auto work = [&] {
     for (size_t i; (i = next++) < programs.size();)
@@ -122,7 +106,7 @@ void CudaJit::build(std::vector<Text *> texts) {
       }
   };
   std::vector<std::thread> workers;
-  for (size_t i = 1; i < std::min<size_t>(threads, count); ++i)
+  for (size_t i = 1; i < std::min<size_t>(hostTarget().threads, programs.size()); ++i)
     try {
       workers.emplace_back(work);
     } catch (const std::system_error &) {
@@ -131,39 +115,94 @@ void CudaJit::build(std::vector<Text *> texts) {
   work();
   for (std::thread &t : workers)
     t.join();
-  stats.programs += int(count);
-  std::exception_ptr error;
+  stats.programs += int(programs.size());
+}
+
+/// Where the text of a kernel that was refused stands from now on, with the device layer before it, so that it compiles
+/// by itself; lines are counted as in the log.
+std::string CudaJit::keep(const Text &t) {
+  std::string whole = t.cuda.text;
+  const std::string include = "#include \"gptc_device.h\"\n";
+  if (size_t at = whole.find(include); at != std::string::npos)
+    whole.replace(at, include.size(), cudaDeviceLayer() + "\n#line 2 \"kernels.cu\"\n");
+  const int n = ++kept[t.name];
+  std::string why;
+  const std::string path =
+      cache.keep(fmt::format("rejected-{}{}.cu", t.name, n > 1 ? fmt::format("-{}", n) : ""), whole, why);
+  return path.empty() ? fmt::format("its text could not be kept ({})", why) : "its text is in " + path;
+}
+
+/// The first lines of a log, each indented.
+static std::string quoted(llvm::StringRef log) {
+  constexpr size_t most = 3;
+  llvm::SmallVector<llvm::StringRef, 8> lines;
+  log.trim().split(lines, '\n');
+  std::string text;
+  for (size_t i = 0; i < std::min(most, lines.size()); ++i)
+    text += fmt::format("  {}\n", lines[i].rtrim().str());
+  return lines.size() > most ? text + fmt::format("  and {} more lines\n", lines.size() - most) : text;
+}
+
+// 1. Few programs, the longest text first, each to the program that is shortest so far.
+// 2. Of a program that does not compile, each kernel by itself.
+// 3. In place of those that are refused, loop trees where the text was a template's.
+void CudaJit::build(llvm::ArrayRef<Text *> texts) {
+  std::vector<Text *> longest = texts.vec();
+  llvm::stable_sort(longest, [](Text *a, Text *b) { return a->cuda.text.size() > b->cuda.text.size(); });
+  std::vector<Program> programs(std::min(texts.size(), programsPerThread * std::max(1u, hostTarget().threads)));
+  for (Text *t : longest) {
+    Program &p = *std::min_element(programs.begin(), programs.end(), [](auto &a, auto &b) { return a.size < b.size; });
+    p.texts.push_back(t);
+    p.size += t->cuda.text.size();
+  }
+  compile(programs);
   std::set<const Text *> suspects;
   for (const Program &p : programs)
-    if (p.error) {
-      error = error ? error : p.error;
+    if (p.error)
       suspects.insert(p.texts.begin(), p.texts.end());
-    }
-  if (!error)
-    return;
-  // Which of them is it? The first, whatever program it was in.
-  for (const Text *t : inOrder)
+  std::vector<Program> alone;
+  for (Text *t : texts)
     if (suspects.count(t))
-      try {
-        Nvrtc::get().compile(t->cuda.text, target);
-      } catch (const CudaRejected &e) {
-        const std::string kept = keep(t->cuda.text, cacheDir, t->name);
+      alone.push_back({{t}});
+  compile(alone);
+
+  const std::string nvrtc = CudaLibrary::get(CudaLibraryId::nvrtc).version.str();
+  std::vector<Text *> plain;
+  for (const Program &p : alone)
+    try {
+      if (p.error)
+        std::rethrow_exception(p.error);
+    } catch (const CudaRejected &e) {
+      Text &t = *p.texts[0];
+      const std::string place = keep(t);
+      std::optional<kir::Kernel> loops = t.kernel ? withoutTemplates(*t.kernel) : std::nullopt;
+      CudaKernel cuda;
+      if (loops && kir::verify(*loops).empty())
+        cuda = emitCuda(*loops, symbolOf(kir::print(*loops)));
+      if (cuda.text.empty() ||
+          llvm::any_of(cuda.phases, [&](const CudaPhase &f) { return f.sharedBytes > target.sharedBytes; }))
         throw UserError(ErrorCode::KernelRejected,
-                        fmt::format("NVRTC {} does not compile the kernel {} for {}:\n{}",
-                                    CudaLibrary::get(CudaLibraryId::nvrtc).version.str(), t->name, target.cpu,
+                        fmt::format("NVRTC {} does not compile the kernel {} for {}:\n{}", nvrtc, t.name, target.cpu,
                                     llvm::StringRef(e.log).trim().str()),
-                        fmt::format("{}plans of --target cpu need no NVRTC",
-                                    kept.empty() ? "" : fmt::format("its text is in {}; ", kept)));
-      }
-  std::rethrow_exception(error);
+                        place + "; plans of --target cpu need no NVRTC");
+      fmt::print(stderr,
+                 "warning: NVRTC {} does not compile the kernel {} for {}:\n{}"
+                 "  {}; plain loops take its place, which are many times slower\n",
+                 nvrtc, t.name, target.cpu, quoted(e.log), place);
+      t.cuda = std::move(cuda);
+      t.kernel = nullptr;  // it has no other form
+      plain.push_back(&t);
+    }
+  stats.plain += int(plain.size());
+  if (std::vector<Text *> missing = withoutCached(plain); !missing.empty())
+    build(missing);
 }
 
 void CudaJit::makeAll(std::vector<Text> &texts) {
-  findCached(texts);
-  std::vector<Text *> missing;
+  std::vector<Text *> all;
   for (Text &t : texts)
-    if (!t.image)
-      missing.push_back(&t);
+    all.push_back(&t);
+  const std::vector<Text *> missing = withoutCached(all);
   stats.reused += int(texts.size() - missing.size());
   stats.compiled += int(missing.size());
   if (!missing.empty())
@@ -171,7 +210,7 @@ void CudaJit::makeAll(std::vector<Text> &texts) {
 }
 
 CudaCode CudaJit::compile(const CudaKernel &text, const std::string &name) {
-  std::vector<Text> one{{"", text, name, nullptr}};
+  std::vector<Text> one{{"", text, name, nullptr, nullptr}};
   makeAll(one);
   return {one[0].image, text.phases};
 }
@@ -184,7 +223,7 @@ std::vector<CudaCode> CudaJit::compile(llvm::ArrayRef<const kir::Kernel *> kerne
     const std::string &p = printed.emplace_back(kir::print(*k));
     if (known.count(p) || !taken.try_emplace(p, true).second)
       continue;
-    texts.push_back({p, emitCuda(*k, "k" + contentHash({bytes(p)}).substr(0, 16)), k->name, nullptr});
+    texts.push_back({p, emitCuda(*k, symbolOf(p)), k->name, k, nullptr});
   }
   makeAll(texts);
   for (Text &t : texts)

@@ -21,30 +21,40 @@ struct CudaCode {
 /// Compiles kernels, equal ones once. Images are cached in `cacheDir` (0700; "" for none) under a hash of their text,
 /// the device layer, the architecture and NVRTC's version; beside them stands for each kernel in which image it is, so
 /// that it is found whatever it is asked for with.
+///
+/// A kernel that NVRTC does not compile is kept in a file. Where it is the text of a template, loop trees of the same
+/// meaning take its place (plain_kernel.h), and a warning on stderr quotes the log. Whether that is so follows from the
+/// text and NVRTC's version alone, so bits stay the same wherever both do.
 class CudaJit {
 public:
   /// UserError(TargetUnavailable) where there is no NVRTC.
   CudaJit(const Target &target, const std::string &cacheDir);
-  /// Same order as `kernels`. UserError(KernelRejected) for text that NVRTC does not compile; it is kept in a file.
+  /// Same order as `kernels`. UserError(KernelRejected) for one that NVRTC does not compile and that has no template,
+  /// or is no better without.
   std::vector<CudaCode> compile(llvm::ArrayRef<const kir::Kernel *> kernels);
   /// Text by hand, of functions that `text.phases` names.
   CudaCode compile(const CudaKernel &text, const std::string &name);
   struct Stats {
     int compiled = 0, reused = 0;  // distinct kernels, by whether the cache had them
-    int programs = 0;              // that were compiled
+    int programs = 0;              // that were compiled, or tried
+    int plain = 0;                 // distinct kernels in whose place loop trees stand
   } stats;
 
 private:
   struct Text;
+  struct Program;
   const Target target;
-  const std::string cacheDir;
   const ObjectCache cache;
   std::string salt;                 // what all keys depend on
   llvm::StringMap<CudaCode> known;  // by kir::print
+  llvm::StringMap<int> kept;        // names of texts that were refused
 
   std::string keyOf(llvm::StringRef kind, llvm::StringRef text) const;
-  void findCached(std::vector<Text> &texts) const;
-  void build(std::vector<Text *> texts);
+  std::vector<Text *> withoutCached(llvm::ArrayRef<Text *> texts) const;
+  void compile(Program &p) const;
+  void compile(std::vector<Program> &programs);
+  void build(llvm::ArrayRef<Text *> texts);
+  std::string keep(const Text &t);
   void makeAll(std::vector<Text> &texts);
 };
 

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 
 namespace gptc {
 
@@ -24,12 +25,11 @@ constexpr size_t headerBytes = sizeof magic + 32;
 class File {
 public:
   explicit File(int fd) : fd(fd) {}
-  ~File() {
-    if (fd >= 0)
-      close(fd);
-  }
+  ~File() { close(); }
   File(const File &) = delete;
-  const int fd;
+  /// False where what was written is not there after all: some file systems say so only now.
+  bool close() { return fd < 0 || ::close(std::exchange(fd, -1)) == 0; }
+  int fd;
 };
 
 bool ours(const struct stat &s) { return s.st_uid == geteuid() && (s.st_mode & (S_IRWXG | S_IRWXO)) == 0; }
@@ -58,6 +58,25 @@ bool writeAll(int fd, const char *from, size_t n) {
     n -= put;
   }
   return true;
+}
+
+/// These pieces as a file of the folder: whole, under its name only then. False, and errno, where that failed.
+bool writeFile(int folder, const std::string &name, llvm::ArrayRef<llvm::ArrayRef<char>> pieces) {
+  static std::atomic<unsigned> counter;
+  const std::string temporary = fmt::format(".{}.{}.tmp", getpid(), counter++);
+  File f(openat(folder, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (f.fd < 0)
+    return false;
+  bool whole = true;
+  for (llvm::ArrayRef<char> p : pieces)
+    whole = whole && writeAll(f.fd, p.data(), p.size());
+  whole = whole && f.close() && renameat(folder, temporary.c_str(), folder, name.c_str()) == 0;
+  if (!whole) {
+    const int error = errno;
+    unlinkat(folder, temporary.c_str(), 0);
+    errno = error;
+  }
+  return whole;
 }
 
 llvm::BLAKE3Result<32> checksum(llvm::ArrayRef<char> data) {
@@ -99,7 +118,7 @@ int openPrivateFolder(const std::string &dir, std::string &why) {
   return fd;
 }
 
-ObjectCache::ObjectCache(const std::string &dir) {
+ObjectCache::ObjectCache(const std::string &dir) : dir(dir) {
   if (dir.empty())
     return;
   std::error_code ec;
@@ -136,19 +155,29 @@ std::optional<std::vector<char>> ObjectCache::read(const std::string &key) const
 void ObjectCache::write(const std::string &key, llvm::ArrayRef<char> data) const {
   if (fd < 0)
     return;
-  static std::atomic<unsigned> counter;
-  std::string temporary = fmt::format(".{}.{}.tmp", getpid(), counter++);
-  bool whole;
-  {
-    File f(openat(fd, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (f.fd < 0)
-      return;
-    whole = writeAll(f.fd, magic, sizeof magic) &&
-            writeAll(f.fd, reinterpret_cast<const char *>(checksum(data).data()), 32) &&
-            writeAll(f.fd, data.data(), data.size());
+  const llvm::BLAKE3Result<32> sum = checksum(data);
+  writeFile(fd, key, {magic, llvm::ArrayRef(reinterpret_cast<const char *>(sum.data()), sum.size()), data});
+}
+
+std::string ObjectCache::keep(const std::string &name, llvm::StringRef text, std::string &why) const {
+  std::string folder = dir;
+  File own(-1);
+  if (fd < 0) {
+    std::error_code ec;
+    const std::filesystem::path among = std::filesystem::temp_directory_path(ec);
+    folder = ((ec ? "/tmp" : among) / "gptc-XXXXXX").string();
+    if (!mkdtemp(folder.data()) || (own.fd = openPrivateFolder(folder, why)) < 0) {
+      why = fmt::format("cannot make {}: {}", folder, std::strerror(errno));
+      return "";
+    }
   }
-  if (!whole || renameat(fd, temporary.c_str(), fd, key.c_str()) != 0)
-    unlinkat(fd, temporary.c_str(), 0);
+  const std::string path = (std::filesystem::path(folder) / name).string();
+  if (writeFile(fd < 0 ? own.fd : fd, name, llvm::ArrayRef(text.data(), text.size())))
+    return path;
+  why = fmt::format("cannot write {}: {}", path, std::strerror(errno));
+  if (fd < 0)
+    rmdir(folder.c_str());
+  return "";
 }
 
 }  // namespace gptc

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/StringRef.h"
 
 #include <cstdint>
 #include <optional>
@@ -29,9 +30,13 @@ public:
   std::optional<std::vector<char>> read(const std::string &key) const;
   /// Best effort, atomic: readers see a whole entry or none. Safe to call from several threads and processes.
   void write(const std::string &key, llvm::ArrayRef<char> data) const;
+  /// Writes a text for people to look into, replacing an older one of that name, to the cache's folder; where there is
+  /// none, to a new folder of this user's (0700) among temporary files. Whole or not at all. Its path; or "", and why.
+  std::string keep(const std::string &name, llvm::StringRef text, std::string &why) const;
 
 private:
   int fd = -1;
+  std::string dir;
 };
 
 /// BLAKE3 of the pieces, each preceded by its length, in hex.

@@ -1,5 +1,6 @@
 #include "cases.h"
 
+#include "codegen/plain_kernel.h"
 #include "ir/access.h"
 #include "ir/diagnostics.h"
 #include "ir/element.h"
@@ -101,6 +102,17 @@ static void expectSameBits(const Case &c, const std::vector<std::vector<double>>
       ASSERT_TRUE(sameNumber(got[i][k], want[i][k])) << what << ": element " << k << " of " << c.gpu.params[i]->name
                                                      << " is " << got[i][k] << ", not " << want[i][k] << "\n"
                                                      << print(*c.g.fused) << kir::print(c.gpu);
+}
+
+std::vector<Case> withLoopTrees(std::vector<Case> cases) {
+  std::vector<Case> plain;
+  for (Case &c : cases)
+    if (std::optional<kir::Kernel> k = withoutTemplates(c.gpu)) {
+      EXPECT_EQ(kir::verify(*k), std::vector<std::string>()) << kir::print(*k);
+      c.gpu = std::move(*k);
+      plain.push_back(std::move(c));
+    }
+  return plain;
 }
 
 void check(const std::vector<Case> &cases) {

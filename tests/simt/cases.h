@@ -25,6 +25,8 @@ struct Case {
 /// With the default schedule for that GPU, unless one is given.
 Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> schedule = {},
               const char *gpu = "cuda:sm_90a");
+/// Those whose kernel is a template's, with the loop trees that take its place (codegen/plain_kernel.h).
+std::vector<Case> withLoopTrees(std::vector<Case> cases);
 void check(const std::vector<Case> &cases);
 /// Runs all phases of a text; empty when nothing was found. `content` becomes what is in memory afterwards.
 std::string runOnShim(const Case &c, const simt::HostModule &module, const CudaKernel &text, bool backwards,

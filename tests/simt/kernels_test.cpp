@@ -226,6 +226,21 @@ TEST(CudaText, GroupsOfATrainingStep) {
   check(cases);
 }
 
+// Where a compiler refuses the templates of attention and matmul.
+TEST(CudaText, LoopTreesInPlaceOfTemplates) {
+  std::vector<Case> cases;
+  addGroups({.dropout = 0.2}, cases);
+  addGroups({.width = 32, .vocab = 65, .dropout = 0.1}, cases, "bf16", "bf16");
+  addGroups({.width = 32, .vocab = 65}, cases, "fp16");
+  cases = withLoopTrees(std::move(cases));
+  int attention = 0;
+  for (const Case &c : cases)
+    attention += llvm::StringRef(c.g.fused->attrs.getString("kind")).starts_with("attention");
+  EXPECT_GE(attention, 6);
+  EXPECT_GE(int(cases.size()) - attention, 12);
+  check(cases);
+}
+
 bool holdsPairs(const kir::StmtNode &s) {
   std::function<bool(const kir::Expr &)> inExpr = [&](const kir::Expr &e) {
     return e && (e->kind == kir::ExprKind::Pair || e->kind == kir::ExprKind::LoadPair ||

@@ -146,6 +146,30 @@ TEST(CudaMatmul, WhatStandsAroundIt) {
   check(cases);
 }
 
+// Where a compiler refuses the template: what multiplies one by one has the CPU's bits for bf16 and f16 too.
+TEST(CudaMatmul, LoopTreesInItsPlace) {
+  std::vector<Case> cases;
+  for (const char *type : {"f32", "bf16", "tf32"}) {
+    const Schedule s = tile(*type == 'f' ? kFma : kMma);
+    cases.push_back(matmulCase({31, 33, 37, type, false, true}, s));
+    cases.push_back(matmulCase({64, 32, 21, type}, s));
+    cases.push_back(matmulCase({64, 36, 64, type, true, false, 32, 1, true}, s));
+    cases.push_back(matmulCase({33, 35, 100, type, true, true, 24, 1, true}, s));
+    cases.push_back(matmulCase({20, 36, 24, type, false, true, 0, 3, true}, s));
+  }
+  // More threads than patches; and a group whose bias gradient is a phase of its own.
+  cases.push_back(matmulCase({17, 16, 8, "f32"}, tile("matmul threads=32 mr=4 nr=4 mc=16 nc=32 kc=8 stages=2")));
+  Group g = group("matmul", "%x: f32[96,24]; %d: f32[96,40]",
+                  "%g = matmul %x, %d {ta=true, fold=32, out=\"f32\"} : f32[24,40]\n"
+                  "%h = reduce_sum %d {lead=1, fold=32} : f32[40]\nyield %g, %h");
+  std::vector<Tensor> operands = randomOperands(g, 9);
+  cases.push_back(makeCase(std::move(g), std::move(operands)));
+  const size_t all = cases.size();
+  cases = withLoopTrees(std::move(cases));
+  EXPECT_EQ(cases.size(), all);
+  check(cases);
+}
+
 // The default tiles of every kind, and the largest.
 TEST(CudaMatmul, LargeTiles) {
   std::vector<Case> cases;

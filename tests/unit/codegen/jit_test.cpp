@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -150,6 +153,44 @@ TEST_F(Cached, FoldersOpenToOthersAreRefused) {
   EXPECT_EQ(openPrivateFolder(link.string(), why), -1);
   EXPECT_NE(why.find("cannot open"), std::string::npos) << why;
   fs::remove(link);
+}
+
+// What somebody put in the place of a text is replaced, not followed; a text that is not written whole is not there.
+TEST_F(Cached, TextsAreKeptWhereNobodyElseWrites) {
+  auto content = [](const fs::path &file) {
+    std::ostringstream text;
+    text << std::ifstream(file).rdbuf();
+    return text.str();
+  };
+  ObjectCache cache(dir.string());
+  fs::path other = dir.string() + "-other";
+  std::ofstream(other) << "theirs";
+  fs::create_symlink(other, dir / "x.cu");
+  std::string why;
+  EXPECT_EQ(cache.keep("x.cu", "ours", why), (dir / "x.cu").string());
+  EXPECT_EQ(content(dir / "x.cu"), "ours");
+  EXPECT_EQ(content(other), "theirs");
+  EXPECT_FALSE(fs::is_symlink(dir / "x.cu"));
+  fs::remove(other);
+
+  struct rlimit old, little{10, 10};
+  getrlimit(RLIMIT_FSIZE, &old);
+  little.rlim_max = old.rlim_max;
+  auto handler = signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &little);
+  const std::string path = cache.keep("y.cu", std::string(1000, 'y'), why);
+  setrlimit(RLIMIT_FSIZE, &old);
+  signal(SIGXFSZ, handler);
+  EXPECT_EQ(path, "");
+  EXPECT_NE(why.find("y.cu: File too large"), std::string::npos) << why;
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir), {}), 1) << "only x.cu";
+
+  // Without a cache: a folder that nobody knew before, closed to others.
+  const fs::path kept = ObjectCache("").keep("x.cu", "ours", why);
+  EXPECT_EQ(content(kept), "ours");
+  EXPECT_EQ(fs::status(kept.parent_path()).permissions(), fs::perms::owner_all);
+  EXPECT_NE(fs::path(ObjectCache("").keep("x.cu", "", why)).parent_path(), kept.parent_path());
+  fs::remove_all(kept.parent_path());
 }
 
 TEST(Target, MaskedFeaturesAreGone) {
