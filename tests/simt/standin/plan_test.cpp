@@ -42,10 +42,30 @@ protected:
   void TearDown() override {
     unsetenv("GPTC_STANDIN_ORDER");
     unsetenv("GPTC_STANDIN_PERTURB");
+    unsetenv("GPTC_STANDIN_REJECT");
   }
 
   /// Perturbed code has a cache of its own.
   static std::string cache() { return (folder / (getenv("GPTC_STANDIN_PERTURB") ? "perturbed" : "cache")).string(); }
+
+  static std::string tinyGpt() {
+    const std::string file = (folder / "tiny.toml").string();
+    std::ofstream(file) << R"(name = "tiny"
+[model]
+n_layer = 2
+n_head = 2
+n_embd = 16
+block_size = 16
+vocab_size = 48
+[train]
+steps = 20
+micro_batch = 2
+global_batch_tokens = 64
+[optimizer]
+lr = 0.003
+)";
+    return file;
+  }
 
   std::string compile(const std::string &model, const std::string &target, Settings settings = {}) {
     CompileRequest r;
@@ -190,21 +210,7 @@ double bf16Bound(Session &s, const char *classifier) {
 
 // A GPT whole: matmul, attention, dropout, and every kernel around them.
 TEST_F(PlanTest, TenStepsOfAGptAreTheCpus) {
-  const std::string model = (folder / "tiny.toml").string();
-  std::ofstream(model) << R"(name = "tiny"
-[model]
-n_layer = 2
-n_head = 2
-n_embd = 16
-block_size = 16
-vocab_size = 48
-[train]
-steps = 20
-micro_batch = 2
-global_batch_tokens = 64
-[optimizer]
-lr = 0.003
-)";
+  const std::string model = tinyGpt();
   struct Variant {
     const char *name;
     Settings settings;
@@ -240,6 +246,75 @@ lr = 0.003
       EXPECT_EQ(continuation(*gpu), continuation(*cpu));
     }
   }
+}
+
+// NVRTC refuses the templates of matmul and attention: their loop trees train as well, a warning says so each time, and
+// what was refused is where it says.
+TEST_F(PlanTest, TenStepsWithoutTemplatesAreTheCpus) {
+  const std::string model = tinyGpt();
+  const Settings settings = {"model.dropout=0.1", "compile.library_calls=off", "model.n_layer=1",
+                             "train.global_batch_tokens=32"};
+  std::unique_ptr<Session> cpu = open(compile(model, "cpu", settings));
+  setenv("GPTC_STANDIN_REJECT", "GPTC_matmul|GPTC_attention", 1);
+  testing::internal::CaptureStderr();
+  const std::string plan = compile(model, "cuda:sm_90a", settings);
+  const std::string warnings = testing::internal::GetCapturedStderr();
+  for (const char *kind : {"matmul", "attention", "attention_grad"}) {
+    const std::string name = fmt::format("{0}/rejected-{1}_{1}", cache(), kind);
+    EXPECT_NE(warnings.find(name), std::string::npos) << name << " is not in\n" << warnings;
+  }
+  std::istringstream words(warnings);
+  int files = 0;
+  for (std::string word; words >> word;)
+    if (llvm::StringRef(word).starts_with(cache())) {
+      std::ostringstream text;
+      text << std::ifstream(word.substr(0, word.find(';'))).rdbuf();
+      EXPECT_NE(text.str().find("#define GPTC_"), std::string::npos) << word;
+      ++files;
+    }
+  EXPECT_GE(files, 8);
+  // Loop trees come from the cache; what was refused is tried again.
+  testing::internal::CaptureStderr();
+  std::unique_ptr<Session> gpu = open(plan);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("plain loops take its place"), std::string::npos);
+  for (Session *s : {&*cpu, &*gpu})
+    initializeStates(s->executor, 7);
+  const std::vector<Step> want = train(*cpu, 0, 10), is = train(*gpu, 0, 10);
+  EXPECT_LT(want[9].loss, want[0].loss);
+  for (size_t i = 0; i < want.size(); ++i)
+    EXPECT_NEAR(is[i].loss, want[i].loss, 1e-4 * want[i].loss) << "step " << i;
+}
+
+// A kernel that is refused for what its loop trees have as well stays an error.
+TEST_F(PlanTest, LoopTreesThatAreRefusedAreErrors) {
+  kir::Buffer a = kir::makeBuffer("a", DType::f32, kir::Storage::global, 256),
+              c = kir::makeBuffer("c", DType::f32, kir::Storage::global, 256, true),
+              room = kir::makeBuffer("room", DType::f32, kir::Storage::shared, 1024);
+  kir::MatmulTile t{.a = a, .b = a, .m = 16, .n = 16, .k = 16, .lda = 16, .ldb = 16};
+  t.rows = 16, t.cols = t.ldc = 32, t.threads = 32, t.mr = 4, t.nr = 4, t.stages = 2, t.steps = 8;
+  kir::Var n = kir::makeVar("n"), i = kir::makeVar("i");
+  kir::Stmt keep = kir::loop(kir::LoopKind::block_thread, i, kir::imm(16),
+                             {kir::store(c, kir::ref(i), kir::load(room, kir::ref(i)))});
+  const kir::Expr zero = kir::imm(0);
+  const kir::Stmt work = kir::alloc(room, {kir::matmul(t, room, zero, zero, zero, zero), keep});
+  const kir::Kernel k{"product", {a, c}, {kir::loop(kir::LoopKind::grid, n, kir::imm(1), {work})}};
+  ASSERT_EQ(kir::verify(k), std::vector<std::string>());
+  CudaJit jit(cudaTarget("cuda:sm_80"), cache());
+  testing::internal::CaptureStderr();
+  setenv("GPTC_STANDIN_REJECT", "GPTC_matmul|sums_", 1);
+  try {
+    jit.compile({&k});
+    ADD_FAILURE() << "compiled";
+  } catch (const UserError &e) {
+    EXPECT_EQ(e.diagnostics[0].code, ErrorCode::KernelRejected);
+    EXPECT_NE(e.diagnostics[0].message.find("told to reject sums_"), std::string::npos) << e.diagnostics[0].message;
+    EXPECT_NE(e.diagnostics[0].help[0].find("rejected-product-2.cu"), std::string::npos) << e.diagnostics[0].help[0];
+  }
+  // Without, it is compiled once; the next one finds it.
+  setenv("GPTC_STANDIN_REJECT", "GPTC_matmul", 1);
+  EXPECT_NE(jit.compile({&k})[0].image, nullptr);
+  EXPECT_EQ(jit.stats.plain, 2);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("rejected-product-3.cu; plain loops"), std::string::npos);
 }
 
 TEST_F(PlanTest, KernelsComeFromTheCacheWhateverIsAskedFor) {

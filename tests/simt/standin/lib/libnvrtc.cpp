@@ -3,8 +3,8 @@
 //
 //   GPTC-STANDIN | arch sm_90a | kernel NAME THREADS | ... | bytes N | (empty line) | a shared library of N bytes
 //
-// GPTC_STANDIN_REJECT=TEXT|TEXT: a program in which one of these stands does not compile. GPTC_STANDIN_NVRTC=12: its version.
-// GPTC_STANDIN_PERTURB=1: functions that CUDA computes to 2 ulp only are off by as much, and tensor cores too.
+// GPTC_STANDIN_REJECT=TEXT|TEXT: a program in which one of these stands does not compile. GPTC_STANDIN_NVRTC=12: its
+// version. GPTC_STANDIN_PERTURB=1: functions that CUDA computes to 2 ulp only are off by as much, and tensor cores too.
 #include "tests/simt/host_compile.h"
 
 #include <cstdlib>
