@@ -4,6 +4,7 @@
 #include "codegen/codegen.h"
 #include "codegen/emit_cuda.h"
 #include "codegen/nvrtc.h"
+#include "codegen/plain_kernel.h"
 #include "frontends/model_builder.h"
 #include "ir/diagnostics.h"
 #include "runtime/cuda/peak.h"
@@ -76,6 +77,30 @@ TEST_F(NvrtcTest, KernelsOfGpt2CompileWithoutSpills) {
       EXPECT_LE(c.registers, multiplies ? std::min(65536 / cuda.phases[0].threads, 255) : 64) << k.name << "\n"
                                                                                               << c.log << cuda.text;
     }
+  }
+}
+
+// What takes the place of matmul's and attention's templates, in shared memory that the smallest GPU has too.
+TEST_F(NvrtcTest, LoopTreesInPlaceOfTemplatesCompile) {
+  for (const auto &[name, settings] :
+       {std::pair<const char *, std::vector<std::string>>{"cuda:sm_75", {"model.dropout=0.1"}},
+        {"cuda:sm_90a", {"precision.compute=bf16"}}}) {
+    const Target target = cudaTarget(name);
+    std::string text;
+    int number = 0;
+    for (const auto &[printed, k] : kernelsOfGpt2(target, settings))
+      if (std::optional<kir::Kernel> plain = withoutTemplates(k)) {
+        EXPECT_EQ(kir::verify(*plain), std::vector<std::string>()) << kir::print(*plain);
+        const CudaKernel cuda = emitCuda(*plain, fmt::format("k{}", number++));
+        text += cuda.text;
+        for (const CudaPhase &p : cuda.phases)
+          EXPECT_LE(p.sharedBytes, target.sharedBytes) << k.name;
+      }
+    EXPECT_GT(number, 10);
+    EXPECT_EQ(text.find("GPTC_matmul"), std::string::npos);
+    EXPECT_EQ(text.find("GPTC_attention"), std::string::npos);
+    // A few spilled bytes are nothing beside operands that are read from memory for each step.
+    EXPECT_FALSE(nvrtc->compile(text, target).cubin.empty());
   }
 }
 
