@@ -204,7 +204,6 @@ void readLaterWork(ConfigReader &r) {
   r.choice("parallel.reduce_order", ignored, {"tree"}, {"fast"});
   r.choice("parallel.offload", ignored, {"none"}, {"optimizer"});
   r.choice("parallel.compression", ignored, {"none"}, {"powersgd", "onebit"});
-  r.choice("compile.autotune", ignored, {"off", "cached"}, {"search"});
   double budgetSeconds = 0;
   r.number("compile.autotune_budget_s", budgetSeconds, 0, 1e9);
 }
@@ -291,6 +290,7 @@ void readAll(ConfigReader &r, Config &c) {
   readRemat(r, c.compile.remat);
   readTarget(r, c.compile.target);
   r.choice("compile.library_calls", c.compile.libraryCalls, {"auto", "off"});
+  r.choice("compile.autotune", c.compile.autotune, {"off", "cached"}, {"search"});
   readRun(r, c);
 }
 

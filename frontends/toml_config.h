@@ -98,6 +98,7 @@ struct CompileConfig {
   /// auto: a CUDA plan calls cuBLASLt where that is found. off: every matmul is a generated kernel, whose sums do not
   /// depend on the micro-batch.
   std::string libraryCalls = "auto";
+  std::string autotune = "cached";  // "off": the library's algorithms are not timed
 };
 
 struct Config {
@@ -133,8 +134,8 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
 int64_t defaultFfnDim(const ModelConfig &m);
 
 /// "auto" micro-batch: the largest divisor of the global batch of at most 8192 tokens whose activations, estimated as
-/// 24 values of width n_embd per token and layer and twice the logits, stay under 4 GiB; at least one sequence. For a GPU
-/// four times as much of both.
+/// 24 values of width n_embd per token and layer and twice the logits, stay under 4 GiB; at least one sequence. For a
+/// GPU four times as much of both.
 int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep, bool gpu);
 
 /// What the graph follows from, as settings: loadConfig("", these) has the same sizes, batch, optimizer, precision and

@@ -35,6 +35,7 @@ template <typename S, typename F> void forEachField(S &s, F f) {
   f("pairs", s.pairs, 1);
   f("mma", s.mma, 1);
   f("library", s.library, 1);
+  f("algorithm", s.algorithm, INT32_MAX);
 }
 
 bool isRecipeName(llvm::StringRef s) {
@@ -76,7 +77,8 @@ bool Schedule::parse(llvm::StringRef text, Schedule &out) {
       return false;
   }
   const int64_t tile = int64_t(s.mr) * s.nr;  // elements, held in vectors that are all unrolled
-  if ((s.vec & (s.vec - 1)) || s.threads % 32 || (s.vec && tile > maxTileVectors * s.vec))
+  if ((s.vec & (s.vec - 1)) || s.threads % 32 || (s.vec && tile > maxTileVectors * s.vec) ||
+      (s.algorithm && !s.library))
     return false;
   out = std::move(s);
   return true;

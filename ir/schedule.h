@@ -1,10 +1,10 @@
 // What a kernel is built for (Target) and with which sizes (Schedule). Both are plain data, so that a plan can hold
 // them. The order of a sum is an attribute of its op (`fold`, `block`) or fixed by a recipe, and no size in a schedule
-// changes it, with three exceptions. `pairs`: products of bf16 go two by two, its default where Target::bf16Dot says
-// that the machine does so. `mma`: products go by tensor cores, 16 of bf16 or f16, 8 of tf32 at a time. And `vec` is
-// the number of lanes in which sums within a row are added (recipes row and attention_cached; on a GPU as on the CPU).
-// Its default does not depend on the machine. The plan states both, so that a plan gives the same bits everywhere;
-// whoever chooses sizes by measurement must leave it alone.
+// changes it, with four exceptions. `pairs`: products of bf16 go two by two, its default where Target::bf16Dot says
+// that the machine does so. `mma`: products go by tensor cores, 16 of bf16 or f16, 8 of tf32 at a time. `library`, with
+// `algorithm`: a library's order. And `vec` is the number of lanes in which sums within a row are added (recipes row and
+// attention_cached; on a GPU as on the CPU). Its default does not depend on the machine. The plan states all of them, so
+// that a plan gives the same bits everywhere; whoever chooses sizes by measurement must leave `vec` alone.
 #pragma once
 
 #include "ir/type.h"
@@ -60,6 +60,8 @@ struct Schedule {
   bool pairs = false;              // bf16 operands are multiplied in pairs (kir::dot), which orders the sum
   bool mma = false;                // by tensor cores, likewise
   bool library = false;            // matmul on CUDA: one call of cuBLASLt where that can do it, which orders the sum
+  int64_t algorithm = 0;           // of that call: the name of the one to take (runtime/cuda/cublaslt.h), which orders
+                                   // the sum too; 0: the library's first
   bool operator==(const Schedule &) const = default;
   /// `matmul mr=14 nr=32 kc=256`: the recipe and every non-zero field; parse reverses it. False on unknown text and
   /// on sizes that no kernel can have: a plan comes from outside.

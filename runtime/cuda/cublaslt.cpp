@@ -3,6 +3,8 @@
 #include "codegen/cuda_libraries.h"
 #include "ir/diagnostics.h"
 
+#include "llvm/Support/xxhash.h"
+
 #include <algorithm>
 
 namespace gptc::cuda {
@@ -114,7 +116,7 @@ MatmulCall::MatmulCall(LtHandle handle, const LibraryMatmul &m, llvm::ArrayRef<D
              "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT");
   }
   constexpr int most = 8;
-  LtHeuristic proposals[most];
+  LtHeuristic proposals[most] = {};  // every bit of an algorithm counts for its name
   int count = 0;
   const LtStatus s = lt.heuristic(handle, desc, a, b, c, d, preference, most, proposals, &count);
   lt.check(lt.preferenceDestroy(preference), "cublasLtMatmulPreferenceDestroy");
@@ -133,6 +135,19 @@ MatmulCall::~MatmulCall() {
       lt.layoutDestroy(l);
   if (desc)
     lt.descDestroy(desc);
+}
+
+int64_t MatmulCall::nameOf(unsigned algorithm) const {
+  const LtAlgorithm &a = found.at(algorithm).algorithm;
+  const llvm::ArrayRef<uint8_t> bits(reinterpret_cast<const uint8_t *>(a.data), sizeof a.data);
+  return std::max<int64_t>(1, int64_t(llvm::xxh3_64bits(bits) >> 33));
+}
+
+std::optional<unsigned> MatmulCall::find(int64_t name) const {
+  for (unsigned i = 0; i < algorithms(); ++i)
+    if (nameOf(i) == name)
+      return i;
+  return std::nullopt;
 }
 
 void MatmulCall::enqueue(Stream stream, unsigned algorithm) const {

@@ -7,6 +7,7 @@
 
 #include "llvm/ADT/ArrayRef.h"
 
+#include <optional>
 #include <vector>
 
 namespace gptc::cuda {
@@ -106,6 +107,11 @@ public:
 
   /// The library's proposals, best first by its own judgement, at most eight; 0 where it cannot do this product.
   unsigned algorithms() const { return unsigned(found.size()); }
+  /// What a plan calls an algorithm (Schedule::algorithm): a hash of the library's description of it, from 1 to
+  /// 2^31 - 1. The description itself never comes from a plan.
+  int64_t nameOf(unsigned algorithm) const;
+  /// The proposal of that name; nullopt where the library proposes none of it, as another version or GPU may.
+  std::optional<unsigned> find(int64_t name) const;
   /// Enqueues the product by one of them; may be captured. Bits depend on the algorithm.
   void enqueue(Stream stream, unsigned algorithm = 0) const;
 

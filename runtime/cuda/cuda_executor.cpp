@@ -1,5 +1,6 @@
 #include "runtime/cuda/cuda_executor.h"
 
+#include "codegen/cuda_libraries.h"
 #include "ir/diagnostics.h"
 #include "ir/words.h"
 #include "runtime/cuda/branches.h"
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 namespace gptc::cuda {
 
@@ -65,6 +67,7 @@ struct CudaExecutor::Kernel : BoundKernel {
   const Gpu *gpu;
   std::vector<Phase> phases;
   std::unique_ptr<MatmulCall> call;                    // in place of phases
+  unsigned algorithm = 0;                              // of the call
   std::vector<DevicePtr> params;                       // operands, results, workspaces, numbers of streams
   std::vector<Place> memory;                           // of all but the numbers
   mutable std::vector<std::vector<std::byte>> copies;  // of results, where somebody looked
@@ -152,16 +155,22 @@ DevicePtr CudaExecutor::streamNumber(int64_t stream) {
   return it->second;
 }
 
-/// Null where the plan asks for none, or the library has no algorithm for it.
-std::unique_ptr<MatmulCall> CudaExecutor::libraryCall(const BoundGroup &g, llvm::ArrayRef<DevicePtr> params) {
+/// Gives the kernel its call: none where the plan asks for none, or the library has no algorithm for it.
+void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k) {
   if (!g.lowered->call)
-    return nullptr;
+    return;
   const CublasLt &lt = CublasLt::get();
   if (!library)
     lt.check(lt.create(&library), "cublasLtCreate");
-  auto call = std::make_unique<MatmulCall>(library, *g.lowered->call, params, arena->at + g.memory.back().at,
-                                           size_t(g.memory.back().bytes));
-  return call->algorithms() ? std::move(call) : nullptr;
+  k.call = std::make_unique<MatmulCall>(library, *g.lowered->call, k.params, arena->at + g.memory.back().at,
+                                        size_t(g.memory.back().bytes));
+  Schedule s;
+  GPTC_CHECK(Schedule::parse(g.op->attrs.getString("schedule"), s), "schedule of {}", g.name);
+  if (!k.call->algorithms())
+    return k.call.reset();
+  const std::optional<unsigned> pinned = s.algorithm ? k.call->find(s.algorithm) : 0;
+  k.algorithm = pinned.value_or(0);
+  strangers += !pinned;
 }
 
 void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
@@ -183,12 +192,18 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
         k.params.push_back(arena->at + p.at);
       for (int64_t stream : g.streams)
         k.params.push_back(streamNumber(stream));
-      if (!(k.call = libraryCall(g, k.params)))
+      setLibraryCall(g, k);
+      if (!k.call)
         kernels.push_back(&g.lowered->kernel);
     }
     pending.push_back({bound.get(), std::move(b)});
     functions[name] = std::move(bound);
   }
+  if (strangers && !std::exchange(saidStrangers, true))
+    fmt::print(stderr,
+               "warning: cuBLASLt {} on {} does not propose what the plan chose for {} of its products: its own choice "
+               "takes their place, and bits and speed may differ; `gptc compile` here chooses anew\n",
+               CudaLibrary::get(CudaLibraryId::cublasLt).version.str(), gpu.name, strangers);
   const std::vector<CudaCode> code = jit.compile(kernels);
   size_t next = 0;
   for (auto &[bound, b] : pending) {
@@ -229,7 +244,7 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
 
 void CudaExecutor::launch(const Kernel &k, Stream stream) {
   if (k.call)
-    return k.call->enqueue(stream);
+    return k.call->enqueue(stream, k.algorithm);
   std::vector<void *> params;
   for (const DevicePtr &p : k.params)
     params.push_back(const_cast<DevicePtr *>(&p));

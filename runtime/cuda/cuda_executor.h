@@ -39,7 +39,7 @@ private:
   void closeView(const State &state, StateAccess access, void *data) override;
   LoadedModule load(const std::shared_ptr<const std::string> &image);
   DevicePtr streamNumber(int64_t stream);
-  std::unique_ptr<MatmulCall> libraryCall(const BoundGroup &g, llvm::ArrayRef<DevicePtr> params);
+  void setLibraryCall(const BoundGroup &g, Kernel &k);
   void launch(const Kernel &kernel, Stream stream);
   void copyResults(const Bound &f);
   void capture(Bound &f);
@@ -50,6 +50,8 @@ private:
   CudaJit jit;
   Binder binder;
   LtHandle library = nullptr;  // with the first call of it
+  int strangers = 0;           // calls of algorithms that the library does not propose here
+  bool saidStrangers = false;
   std::unique_ptr<DeviceMemory> arena;
   std::map<std::shared_ptr<const std::string>, LoadedModule> modules;
   // Numbers of random streams, which kernels read from memory: 16 bytes each, as parameters are aligned.

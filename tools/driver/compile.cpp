@@ -95,8 +95,9 @@ RunSettings runSettings(const Config &c) {
 
 // 1. Configuration -> graph -> the default pipeline, or of a .gir file what it still needs of it. The module is copied
 //    where fusion begins: that is the joint graph.
-// 2. Every group becomes a kernel and is compiled into the cache.
-// 3. The plan is written last: a plan that exists has kernels that compile.
+// 2. Where the GPU is here, the algorithms of cuBLASLt's calls are timed, and the fastest are pinned in the schedules.
+// 3. Every group becomes a kernel and is compiled into the cache.
+// 4. The plan is written last: a plan that exists has kernels that compile.
 static CompileReport compileInto(const CompileRequest &request, Config &config, Plan &plan) {
   CompileReport report;
   const Stopwatch total;
@@ -145,6 +146,10 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
                     "frontends/model_builder.h says what a training module consists of");
   report.passSeconds = passes.seconds();
   report.arenaBytes = plan.planned->attrs.getInt("arena_bytes");
+  if (!plan.target.callsLibrary() || config.compile.autotune == "off")
+    report.tuning.problem = "compile.autotune is off";
+  else
+    report.tuning = cuda::pinAlgorithms(*plan.planned, plan.target, request.cacheDir);
 
   const Stopwatch kernels;
   std::vector<LoweredGroup> distinct;

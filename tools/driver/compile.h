@@ -2,6 +2,7 @@
 #pragma once
 
 #include "passes/pass.h"
+#include "runtime/cuda/library_tuner.h"
 #include "runtime/plan.h"
 
 #include <string>
@@ -25,6 +26,7 @@ struct CompileReport {
   int64_t available = 0;         // bytes of this machine that plans may take: the budget of remat = "auto"
   int groups = 0;                // fused ops of all functions
   int compiled = 0, reused = 0;  // distinct kernels, by whether the cache had them
+  cuda::LibraryTuning tuning;    // where the plan calls cuBLASLt
   double passSeconds = 0, kernelSeconds = 0, totalSeconds = 0;
 };
 

@@ -64,6 +64,12 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
     }
     row("library", calls ? fmt::format("cuBLASLt for {} of {} matmul groups", calls, matmuls)
                          : "none: every matmul is a generated kernel");
+    const cuda::LibraryTuning &t = r.tuning;
+    if (calls && !t.problem.empty())
+      row("", fmt::format("its own choice of algorithms, not timed: {}", t.problem));
+    else if (calls)
+      row("", fmt::format("{} products: {} timed, {} known, in {:.2f} s; {} not by its first algorithm", t.products,
+                          t.timed, t.reused, t.seconds, t.notFirst));
   }
   const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   row("memory", formatBytes(double(r.arenaBytes)) +

@@ -12,6 +12,8 @@
 #include "runtime/state.h"
 #include "tools/driver/compile.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -43,6 +45,8 @@ protected:
     unsetenv("GPTC_STANDIN_ORDER");
     unsetenv("GPTC_STANDIN_PERTURB");
     unsetenv("GPTC_STANDIN_REJECT");
+    unsetenv("GPTC_STANDIN_SLOW");
+    unsetenv("GPTC_STANDIN_OTHER");
   }
 
   /// Perturbed code has a cache of its own.
@@ -315,6 +319,101 @@ TEST_F(PlanTest, LoopTreesThatAreRefusedAreErrors) {
   EXPECT_NE(jit.compile({&k})[0].image, nullptr);
   EXPECT_EQ(jit.stats.plain, 2);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("rejected-product-3.cu; plain loops"), std::string::npos);
+}
+
+/// The names of the algorithms that a plan pins; 0 for calls without.
+std::vector<int64_t> pinned(const Plan &plan) {
+  std::vector<int64_t> names;
+  for (const PlannedKernel &k : kernelsOf(*plan.planned)) {
+    Schedule s;
+    EXPECT_TRUE(Schedule::parse(k.op->attrs.getString("schedule"), s)) << k.schedule;
+    if (s.library)
+      names.push_back(s.algorithm);
+  }
+  return names;
+}
+
+// cuBLASLt's algorithms are timed when a plan is made where its GPU is, once; the plan says which one is taken, and
+// runs as it says. Where the library proposes others, its own first one is, as it is for a plan that says none.
+TEST_F(PlanTest, TheFastestAlgorithmIsPinned) {
+  const std::string model = tinyGpt();
+  const Settings one = {"model.n_layer=1", "model.n_embd=24", "train.global_batch_tokens=32"};
+  auto withOne = [&](Settings more) {
+    more.insert(more.end(), one.begin(), one.end());
+    return more;
+  };
+  auto firstSteps = [&](const std::string &plan) {
+    std::unique_ptr<Session> s = open(plan);
+    initializeStates(s->executor, 7);
+    return train(*s, 0, 3);
+  };
+  const std::string off = compile(model, "cuda:sm_90a", withOne({"compile.autotune=off"}));
+  EXPECT_EQ(report.tuning.products, 0);
+  const std::vector<int64_t> none = pinned(loadPlan(off));
+  EXPECT_GT(none.size(), 10u);
+  EXPECT_EQ(llvm::count(none, 0), int64_t(none.size()));
+  const std::vector<Step> first = firstSteps(off);
+
+  setenv("GPTC_STANDIN_SLOW", "0", 1);
+  const std::string plan = compile(model, "cuda:sm_90a", one);
+  EXPECT_EQ(report.tuning.problem, "");
+  EXPECT_GT(report.tuning.products, 5);
+  EXPECT_EQ(report.tuning.timed, report.tuning.products);
+  EXPECT_EQ(report.tuning.notFirst, report.tuning.products);
+  EXPECT_LT(report.tuning.products, int(none.size())) << "layers and functions share products";
+  const std::vector<int64_t> names = pinned(loadPlan(plan));
+  EXPECT_EQ(names.size(), none.size());
+  EXPECT_EQ(llvm::count(names, 0), 0);
+  const std::vector<Step> second = firstSteps(plan);
+  EXPECT_NE(second, first) << "sums in the other order";
+  for (size_t i = 0; i < first.size(); ++i)
+    EXPECT_NEAR(second[i].loss, first[i].loss, 1e-4 * first[i].loss);
+  setenv("GPTC_STANDIN_SLOW", "1", 1);
+  EXPECT_EQ(firstSteps(plan), second) << "nobody times when a plan runs";
+
+  // The same model again, though the GPU has another opinion now: what is known is not measured.
+  const std::string again = compile(model, "cuda:sm_90a", one);
+  EXPECT_EQ(report.tuning.timed, 0);
+  EXPECT_EQ(report.tuning.reused, report.tuning.products);
+  EXPECT_EQ(loadPlan(again).hash, loadPlan(plan).hash);
+
+  // Records that are damaged, or of algorithms that are not proposed any more, are measured anew.
+  for (const auto &file : fs::directory_iterator(cache())) {
+    std::fstream f(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    f.seekg(0, std::ios::end);
+    if (const int64_t size = f.tellg(); size > 60 && size < 100) {  // what says where a kernel is is longer
+      f.seekp(size - 3);
+      f.put('x');
+    }
+  }
+  compile(model, "cuda:sm_90a", one);
+  EXPECT_EQ(report.tuning.timed, report.tuning.products);
+  EXPECT_EQ(report.tuning.notFirst, 0);
+  setenv("GPTC_STANDIN_OTHER", "1", 1);
+  compile(model, "cuda:sm_90a", one);
+  EXPECT_EQ(report.tuning.timed, report.tuning.products);
+
+  // Another version of the library: one line, and the bits of its first algorithms.
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(firstSteps(plan), first);
+  const std::string warning = testing::internal::GetCapturedStderr();
+  EXPECT_NE(warning.find("does not propose what the plan chose for"), std::string::npos) << warning;
+  EXPECT_EQ(llvm::count(warning, '\n'), 1) << warning;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(firstSteps(off), first);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+
+  // A GPU that is somewhere else.
+  compile(model, "cuda:sm_80", one);
+  EXPECT_EQ(report.tuning.timed + report.tuning.reused, 0);
+  EXPECT_NE(report.tuning.problem.find("is sm_90"), std::string::npos) << report.tuning.problem;
+}
+
+TEST(LibraryTuner, TheFirstOfThoseThatAreAsFast) {
+  EXPECT_EQ(cuda::fastest({2.0}), 0u);
+  EXPECT_EQ(cuda::fastest({1.02, 1.0, 0.999}), 0u);
+  EXPECT_EQ(cuda::fastest({1.05, 1.02, 1.0}), 1u);
+  EXPECT_EQ(cuda::fastest({5.0, 9.0, 1.0, 1.0}), 2u);
 }
 
 TEST_F(PlanTest, KernelsComeFromTheCacheWhateverIsAskedFor) {

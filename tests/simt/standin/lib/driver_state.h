@@ -110,6 +110,7 @@ inline std::set<GraphExec> execs;
 inline std::vector<std::shared_ptr<Capture>> captures;
 inline std::vector<OpPtr> pending;
 inline std::mt19937 chance;
+inline double lost = 0;  // milliseconds that libraries say they took
 inline Result sticky = success;
 inline Result lastCode = success;
 inline std::string complaint;

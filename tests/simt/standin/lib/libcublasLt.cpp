@@ -2,7 +2,9 @@
 // gets to them. It takes what cublasLt.h documents and refuses the rest: handles that are none, shapes that do not fit,
 // types that go not together, epilogues without what they need, an algorithm that was proposed for another product.
 //
-// It proposes two algorithms, which add in opposite orders; the second needs a workspace.
+// It proposes two algorithms, which add in opposite orders; the second needs a workspace. GPTC_STANDIN_SLOW=1: which of
+// them (0 or 1) takes 5 ms longer, on the clock of events only. GPTC_STANDIN_OTHER=1: the algorithms are described
+// otherwise, as by another version.
 #include "driver_state.h"
 #include "runtime/cuda/cublaslt.h"
 
@@ -32,6 +34,7 @@ struct LtPreferenceImpl {
 namespace {
 
 std::set<const void *> live;
+constexpr double slowMs = 5;
 constexpr size_t secondWorkspace = 4096;
 
 LtStatus wrong() { return ltInvalidValue; }
@@ -133,6 +136,7 @@ struct Product {
         mix(v);
     for (int64_t v : {int64_t(desc.compute), int64_t(desc.transA), int64_t(desc.transB), int64_t(desc.epilogue)})
       mix(v);
+    mix(setting("OTHER", 0));
     return h;
   }
 };
@@ -233,10 +237,14 @@ LtStatus cublasLtMatmul(LtHandle handle, LtDesc desc, const void *alpha, const v
   using Resolve = std::byte *(*)(DevicePtr, size_t);
   static const auto put = reinterpret_cast<Enqueue>(dlsym(RTLD_DEFAULT, "gptcStandinEnqueue"));
   static const auto memory = reinterpret_cast<Resolve>(dlsym(RTLD_DEFAULT, "gptcStandinResolve"));
-  if (!put || !memory)
+  using Take = void (*)(double);
+  static const auto take = reinterpret_cast<Take>(dlsym(RTLD_DEFAULT, "gptcStandinTake"));
+  if (!put || !memory || !take)
     return wrong();
 
   const Result queued = put("cublasLtMatmul", stream, [=]() -> std::string {
+    if (second == (setting("SLOW", 1) != 0))
+      take(slowMs);
     std::string problem;
     auto span = [&](const void *at, int64_t elements, LtType t, const char *what) {
       const auto address = reinterpret_cast<DevicePtr>(at);

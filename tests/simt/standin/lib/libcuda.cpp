@@ -394,7 +394,7 @@ Result cuEventRecord(Event e, Stream s) {
   e->capture.reset();
   e->ms = std::make_shared<double>();
   GPTC_TRY(enqueue(s, [ms = e->ms]() -> std::string {
-    *ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    *ms = lost + std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
     return "";
   }));
   e->op = s->last;
@@ -603,6 +603,8 @@ Result gptcStandinEnqueue(const char *what, Stream s, const Action &run) {
   GPTC_TRY(known(streams, s, "the stream"));
   return enqueue(s, run);
 }
+/// Within an action: time passes for all events from now on.
+void gptcStandinTake(double ms) { lost += ms; }
 /// Memory of the device, within an action; null where these bytes are not allocated.
 std::byte *gptcStandinResolve(DevicePtr at, size_t bytes) { return resolve(at, bytes); }
 }

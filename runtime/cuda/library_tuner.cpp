@@ -1,0 +1,261 @@
+#include "runtime/cuda/library_tuner.h"
+
+#include "codegen/cuda_libraries.h"
+#include "codegen/object_cache.h"
+#include "ir/diagnostics.h"
+#include "runtime/binding.h"
+#include "runtime/cuda/cublaslt.h"
+#include "runtime/cuda/gpu.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SmallVector.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <memory>
+
+namespace gptc::cuda {
+
+namespace {
+
+constexpr double secondsInAll = 2;
+constexpr int turns = 5;
+constexpr double turnMs = 0.2;  // a call may take less than an event can tell
+constexpr int mostCalls = 64;   // in a turn
+constexpr double tooSlow = 1.3;
+constexpr double noise = 0.03;
+constexpr DevicePtr granule = 256;      // the library takes no larger alignment for granted
+constexpr unsigned char filler = 0x3c;  // 0x3c3c is 0.011 in bf16 and 1.06 in f16; as f32 0.011
+
+using Clock = std::chrono::steady_clock;
+double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+/// A call of the plan, and those that are the same but for names and places.
+struct Product {
+  const LibraryMatmul *matmul;
+  std::vector<Place> memory;  // of the first: operands, results, workspace
+  std::vector<Op *> ops;
+  std::string text;
+
+  double work() const { return double(matmul->m) * double(matmul->n) * double(matmul->k) * double(matmul->batch); }
+};
+
+std::string textOf(const LibraryMatmul::Matrix &x) {
+  return fmt::format("{} {} {} {}x{} {} {}", x.param, nameOf(x.dtype), x.transposed, x.rows, x.cols, x.ld,
+                     x.batchStride);
+}
+
+/// What a product's time depends on. Places count by their alignment, and by which of them are one.
+std::string textOf(const LibraryMatmul &m, llvm::ArrayRef<Place> memory) {
+  std::string s =
+      fmt::format("{}x{}x{} {} tf32 {} epilogue {} {} {} a {} b {} c {} d {}", m.m, m.n, m.k, m.batch, m.tf32,
+                  int(m.epilogue), m.bias, m.aux, textOf(m.a), textOf(m.b), m.c ? textOf(*m.c) : "none", textOf(m.d));
+  for (const Place &p : memory) {
+    const auto *same = llvm::find_if(memory, [&](const Place &q) { return q.at == p.at; });
+    s += fmt::format(" {}+{}:{}", same - memory.begin(), DevicePtr(p.at) % granule, p.bytes);
+  }
+  return s;
+}
+
+/// What is kept of a product: the number of the chosen algorithm, then a line with name and milliseconds for each.
+std::string recordText(const MatmulCall &call, unsigned chosen, llvm::ArrayRef<double> ms) {
+  std::string text = fmt::format("{}\n", chosen);
+  for (unsigned i = 0; i < call.algorithms(); ++i)
+    text += fmt::format("{} {:.4f}\n", call.nameOf(i), ms[i]);
+  return text;
+}
+
+/// nullopt where the record is none, or of other algorithms than the library proposes now.
+std::optional<unsigned> readRecord(llvm::StringRef text, const MatmulCall &call) {
+  llvm::SmallVector<llvm::StringRef, 10> lines;
+  text.split(lines, '\n', -1, /*KeepEmpty=*/false);
+  unsigned chosen = 0;
+  if (lines.size() != call.algorithms() + 1 || lines[0].getAsInteger(10, chosen) || chosen >= call.algorithms())
+    return std::nullopt;
+  for (unsigned i = 0; i < call.algorithms(); ++i) {
+    int64_t name = 0;
+    if (lines[i + 1].split(' ').first.getAsInteger(10, name) || name != call.nameOf(i))
+      return std::nullopt;
+  }
+  return chosen;
+}
+
+/// One product at a time, in memory that is large enough for each.
+class Tuner {
+public:
+  Tuner(const Gpu &gpu, llvm::ArrayRef<Product> products) : gpu(gpu), begin(gpu, eventDefault), end(gpu, eventDefault) {
+    size_t bytes = granule;
+    for (const Product &p : products)
+      bytes = std::max(bytes, place(p, 0).second);
+    memory = std::make_unique<DeviceMemory>(gpu, bytes);
+    gpu.d.check(gpu.d.memsetBytes(memory->at, filler, bytes, gpu.stream), "cuMemsetD8Async");
+    lt.check(lt.create(&handle), "cublasLtCreate");
+  }
+  ~Tuner() {
+    gpu.d.streamSynchronize(gpu.stream);
+    lt.destroy(handle);
+  }
+  Tuner(const Tuner &) = delete;
+
+  MatmulCall call(const Product &p) const {
+    const std::vector<DevicePtr> at = place(p, memory->at).first;
+    return MatmulCall(handle, *p.matmul, at, at.back(), size_t(p.memory.back().bytes));
+  }
+
+  /// Milliseconds of each algorithm; of those that fell behind what is known. Empty where `until` came too early.
+  std::vector<double> time(const MatmulCall &call, Clock::time_point until) const {
+    const unsigned n = call.algorithms();
+    std::vector<std::vector<double>> ms(n);
+    std::vector<int> calls(n, 1);
+    std::vector<bool> goesOn(n, true);
+    for (int turn = -1; turn < turns; ++turn)  // the first one warms up, and tells how many calls a turn takes
+      for (unsigned i = 0; i < n; ++i) {
+        if (!goesOn[i])
+          continue;
+        if (Clock::now() > until)
+          return {};
+        const double t = once(call, i, calls[i]);
+        if (turn < 0)
+          calls[i] = std::clamp(int(std::ceil(turnMs / std::max(t, 1e-4))), 1, mostCalls);
+        else
+          ms[i].push_back(t);
+        if (turn == 0 && i + 1 == n) {
+          const double least = (*std::min_element(ms.begin(), ms.end()))[0];
+          for (unsigned k = 0; k < n; ++k)
+            goesOn[k] = ms[k][0] < tooSlow * least;
+        }
+      }
+    std::vector<double> medians;
+    for (std::vector<double> &all : ms) {
+      std::nth_element(all.begin(), all.begin() + all.size() / 2, all.end());
+      medians.push_back(all[all.size() / 2]);
+    }
+    return medians;
+  }
+
+private:
+  /// Milliseconds of one of so many calls.
+  double once(const MatmulCall &call, unsigned algorithm, int calls) const {
+    gpu.d.check(gpu.d.eventRecord(begin.event, gpu.stream), "cuEventRecord");
+    for (int i = 0; i < calls; ++i)
+      call.enqueue(gpu.stream, algorithm);
+    gpu.d.check(gpu.d.eventRecord(end.event, gpu.stream), "cuEventRecord");
+    gpu.wait();
+    float ms = 0;
+    gpu.d.check(gpu.d.eventElapsedTime(&ms, begin.event, end.event), "cuEventElapsedTime");
+    return std::max(double(ms), 1e-6) / calls;
+  }
+
+  /// Where a product's memory is, from an address on that `granule` divides: aligned as in the arena, what is one there
+  /// is one here. And the bytes that all take.
+  static std::pair<std::vector<DevicePtr>, size_t> place(const Product &p, DevicePtr from) {
+    std::map<int64_t, DevicePtr> places;
+    std::vector<DevicePtr> at;
+    DevicePtr free = from;
+    for (const Place &m : p.memory) {
+      auto [it, isNew] = places.try_emplace(m.at, free + DevicePtr(m.at) % granule);
+      if (isNew)
+        free = (it->second + DevicePtr(m.bytes) + granule - 1) / granule * granule;
+      at.push_back(it->second);
+    }
+    return {at, size_t(free - from)};
+  }
+
+  const Gpu &gpu;
+  const CublasLt &lt = CublasLt::get();
+  LtHandle handle = nullptr;
+  std::unique_ptr<DeviceMemory> memory;
+  EventHandle begin, end;
+};
+
+/// The products of all functions, those with most to compute first.
+std::vector<Product> productsOf(Module &planned, Binder &binder) {
+  std::vector<Product> products;
+  std::map<std::string, size_t> known;
+  for (const auto &f : planned.functions) {
+    const BoundFunction bound = binder.bind(*f);
+    for (const BoundGroup &g : bound.groups) {
+      Schedule s;
+      if (!g.lowered->call || !Schedule::parse(g.op->attrs.getString("schedule"), s) || s.algorithm)
+        continue;
+      std::string text = textOf(*g.lowered->call, g.memory);
+      auto [it, isNew] = known.try_emplace(text, products.size());
+      if (isNew)
+        products.push_back({&*g.lowered->call, g.memory, {}, text});
+      for (Op &op : f->body)
+        if (&op == g.op)
+          products[it->second].ops.push_back(&op);
+    }
+  }
+  llvm::stable_sort(products, [](const Product &a, const Product &b) { return a.work() > b.work(); });
+  return products;
+}
+
+}  // namespace
+
+unsigned fastest(llvm::ArrayRef<double> times) {
+  const double least = *std::min_element(times.begin(), times.end());
+  return unsigned(llvm::find_if(times, [&](double t) { return t <= least * (1 + noise); }) - times.begin());
+}
+
+static void tune(LibraryTuning &result, Module &planned, const Target &target, const std::string &cacheDir) {
+  Binder binder(planned, target);
+  const std::vector<Product> products = productsOf(planned, binder);
+  result.products = int(products.size());
+  if (products.empty())
+    return;
+  const Gpu gpu(target);
+  const Tuner tuner(gpu, products);
+  const ObjectCache cache(cacheDir);
+  const std::string machine = fmt::format("cublaslt algorithms 1 {} {} {} {}", gpu.name, gpu.multiprocessors,
+                                          CudaLibrary::get(CudaLibraryId::driver).version.str(),
+                                          CudaLibrary::get(CudaLibraryId::cublasLt).version.str());
+  const Clock::time_point until =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(secondsInAll));
+  for (const Product &p : products) {
+    const MatmulCall call = tuner.call(p);
+    if (!call.algorithms())
+      continue;
+    const std::string key =
+        contentHash({llvm::ArrayRef(machine.data(), machine.size()), llvm::ArrayRef(p.text.data(), p.text.size())});
+    std::optional<unsigned> chosen;
+    if (std::optional<std::vector<char>> record = cache.read(key))
+      chosen = readRecord(llvm::StringRef(record->data(), record->size()), call);
+    if (chosen) {
+      ++result.reused;
+    } else if (call.algorithms() == 1) {
+      chosen = 0;
+    } else {
+      const std::vector<double> ms = tuner.time(call, until);
+      if (ms.empty())
+        continue;
+      ++result.timed;
+      chosen = fastest(ms);
+      const std::string text = recordText(call, *chosen, ms);
+      cache.write(key, llvm::ArrayRef(text.data(), text.size()));
+    }
+    result.notFirst += *chosen != 0;
+    for (Op *op : p.ops) {
+      Schedule s;
+      GPTC_CHECK(Schedule::parse(op->attrs.getString("schedule"), s), "schedule of {}", op->loc);
+      s.algorithm = call.nameOf(*chosen);
+      op->attrs.set("schedule", s.str());
+    }
+  }
+}
+
+LibraryTuning pinAlgorithms(Module &planned, const Target &target, const std::string &cacheDir) {
+  LibraryTuning result;
+  const Clock::time_point start = Clock::now();
+  try {
+    tune(result, planned, target, cacheDir);
+  } catch (const UserError &e) {
+    result.problem = e.diagnostics[0].message;
+  }
+  result.seconds = since(start);
+  return result;
+}
+
+}  // namespace gptc::cuda
