@@ -6,6 +6,7 @@
 #include "runtime/binding.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/gpu.h"
+#include "runtime/plan.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
@@ -170,6 +171,12 @@ private:
   EventHandle begin, end;
 };
 
+/// A call of the library whose algorithm nobody has chosen.
+bool isUndecided(const Op &op) {
+  Schedule s;
+  return Schedule::parse(op.attrs.getString("schedule"), s) && s.library && !s.algorithm;
+}
+
 /// The products of all functions, those with most to compute first.
 std::vector<Product> productsOf(Module &planned, Binder &binder) {
   std::vector<Product> products;
@@ -177,8 +184,7 @@ std::vector<Product> productsOf(Module &planned, Binder &binder) {
   for (const auto &f : planned.functions) {
     const BoundFunction bound = binder.bind(*f);
     for (const BoundGroup &g : bound.groups) {
-      Schedule s;
-      if (!g.lowered->call || !Schedule::parse(g.op->attrs.getString("schedule"), s) || s.algorithm)
+      if (!isUndecided(*g.op))
         continue;
       std::string text = textOf(*g.lowered->call, g.memory);
       auto [it, isNew] = known.try_emplace(text, products.size());
@@ -201,12 +207,12 @@ unsigned fastest(llvm::ArrayRef<double> times) {
 }
 
 static void tune(LibraryTuning &result, Module &planned, const Target &target, const std::string &cacheDir) {
+  if (llvm::none_of(kernelsOf(planned), [](const PlannedKernel &k) { return isUndecided(*k.op); }))
+    return;
+  const Gpu gpu(target);
   Binder binder(planned, target);
   const std::vector<Product> products = productsOf(planned, binder);
   result.products = int(products.size());
-  if (products.empty())
-    return;
-  const Gpu gpu(target);
   const Tuner tuner(gpu, products);
   const ObjectCache cache(cacheDir);
   const std::string machine = fmt::format("cublaslt algorithms 1 {} {} {} {}", gpu.name, gpu.multiprocessors,
