@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <sys/file.h>
 #include <unistd.h>
+#include <utility>
 
 namespace gptc {
 namespace fs = std::filesystem;
@@ -170,6 +171,7 @@ private:
   std::optional<EventFile> events;
   StopSignals signals;
   Batch batch;
+  int64_t loaded = -1;  // the first sequence in it
   std::string fingerprint;
   int64_t step = 0;    // optimizer steps done
   int64_t saved = -1;  // step of the last checkpoint
@@ -335,11 +337,20 @@ private:
     shownAt = at;
   }
 
-  /// Windows of a micro-batch, whose first sequence has this number in its step, after `step` steps.
-  void load(int64_t sequence) {
-    const int64_t first = step * accumulate * B + sequence;
-    for (int64_t i = 0; i < B; ++i)
-      data.window(run.seed, first + i, &batch.x[i * T], &batch.y[i * T]);
+  /// Windows of a micro-batch, whose first sequence has this number in the run; at once where they are there already.
+  void load(int64_t first) {
+    if (std::exchange(loaded, -1) != first)
+      for (int64_t i = 0; i < B; ++i)
+        data.window(run.seed, first + i, &batch.x[i * T], &batch.y[i * T]);
+    loaded = first;
+  }
+  /// The same while a step runs, where the executor lets it. What fails will fail again when that micro-batch is due,
+  /// and then the step before it counts.
+  void loadAhead(int64_t first) {
+    try {
+      load(first);
+    } catch (const UserError &) {
+    }
   }
 
   StepResult runStep() {
@@ -350,14 +361,17 @@ private:
     profiledSteps += s.executor.observer == &profile;
     const int64_t t0 = monotonicNow();
     const char *last = accumulate > 1 ? "update" : "train_step";
-    const float targets = float(data.targets(run.seed, step * accumulate * B, accumulate * B));
+    const int64_t first = step * accumulate * B;
+    const float targets = float(data.targets(run.seed, first, accumulate * B));
     for (int64_t k = 0; k < accumulate; ++k) {
       const int64_t sequence = k * B;
-      load(sequence);
+      load(first + sequence);
       s.executor.run(accumulate > 1 ? "accumulate" : last, {batch.x.data(), batch.y.data(), &sequence, &targets});
     }
     if (accumulate > 1)
       s.executor.run(last, {&targets});
+    if (step + 1 < target)
+      loadAhead(first + accumulate * B);
     StepResult r;
     float *to[] = {&r.loss, &r.gradNorm, &r.lr, &r.lossScale};
     for (size_t i = 0; i < m.function(last)->results().size(); ++i) {
