@@ -31,6 +31,7 @@ enum Result : int {
   noBinaryForGpu = 209,
   invalidHandle = 400,
   notFound = 500,
+  notReady = 600,
   illegalAddress = 700,
   launchOutOfResources = 701,
   launchFailed = 719,
@@ -84,6 +85,7 @@ enum CaptureMode : int { captureGlobal = 0, captureThreadLocal = 1 };
   X(eventCreate, cuEventCreate, (Event * event, unsigned flags))                                                       \
   X(eventDestroy, cuEventDestroy_v2, (Event event))                                                                    \
   X(eventRecord, cuEventRecord, (Event event, Stream stream))                                                          \
+  X(eventQuery, cuEventQuery, (Event event))                                                                           \
   X(eventSynchronize, cuEventSynchronize, (Event event))                                                               \
   X(eventElapsedTime, cuEventElapsedTime_v2, (float *milliseconds, Event begin, Event end))                            \
   X(moduleLoadData, cuModuleLoadData, (LoadedModule * module, const void *image))                                      \

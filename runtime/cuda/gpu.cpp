@@ -42,8 +42,8 @@ std::string architectureHere() {
   return architectureOf(major, minor);
 }
 
-Gpu::Gpu(const Target &target) : d(Driver::get()) {
-  d.check(d.deviceGet(&device, 0), "cuDeviceGet");
+Gpu::Gpu(const Target &target, int number) : d(Driver::get()) {
+  d.check(d.deviceGet(&device, number), "cuDeviceGet");
   std::array<char, 256> text{};
   d.check(d.deviceGetName(text.data(), int(text.size()), device), "cuDeviceGetName");
   name = text.data();
@@ -54,7 +54,6 @@ Gpu::Gpu(const Target &target) : d(Driver::get()) {
                     fmt::format("the plan is for {}, and the GPU here, {}, is {}", target.name, name, cpu),
                     fmt::format("compile with --target cuda:{}", architectureOf(major, minor)));
   d.check(d.deviceGetAttribute(&multiprocessors, cuda::multiprocessors, device), "cuDeviceGetAttribute");
-  Context context = nullptr;
   if (Result r = d.primaryContextRetain(&context, device); r != success)
     throw UserError(r == outOfMemory ? ErrorCode::OutOfMemory : ErrorCode::TargetUnavailable,
                     fmt::format("{} cannot be used: {}", name, d.describe(r)), "nvidia-smi shows what else runs on it");

@@ -9,15 +9,17 @@
 
 namespace gptc::cuda {
 
-/// The first visible GPU. Its context is current in the thread that made this; only that thread may use it.
+/// A visible GPU, the first unless told. Its context is current in the thread that made this; only that thread may use
+/// it.
 class Gpu {
 public:
   /// UserError(TargetUnavailable) where there is none, or none that runs code for `target`.
-  explicit Gpu(const Target &target);
+  explicit Gpu(const Target &target, int number = 0);
   ~Gpu();
   Gpu(const Gpu &) = delete;
 
   const Driver &d;
+  Context context = nullptr;
   Stream stream = nullptr;
   std::string name;  // "NVIDIA H200"
   std::string cpu;   // its architecture, as Target::cpu has it: "sm_90"

@@ -23,6 +23,7 @@ public:
   bool isGpu = false;
   std::string name;  // "NVIDIA H200"
   Target target;     // of that GPU; sm_90a for the stand-ins
+  const cuda::Gpu &opened() const { return *gpu; }
 
   /// Makes a module of the text in the place of the one before; its kernels are then called by name.
   void load(const std::string &text);

@@ -42,6 +42,7 @@ TEST(CudaHeader, NumbersAgree) {
   EXPECT_EQ(int(invalidValue), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(int(notInitialized), CUDA_ERROR_NOT_INITIALIZED);
   EXPECT_EQ(int(notFound), CUDA_ERROR_NOT_FOUND);
+  EXPECT_EQ(int(notReady), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(int(illegalAddress), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(int(launchOutOfResources), CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
   EXPECT_EQ(int(launchFailed), CUDA_ERROR_LAUNCH_FAILED);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -15,6 +16,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace gptc::cuda {
@@ -26,16 +28,18 @@ inline int64_t setting(const char *name, int64_t otherwise) {
 
 /// Something that runs later; "" or why it failed.
 using Action = std::function<std::string()>;
+/// The same of what may have to wait for others than the driver: false where it must be tried again.
+using Attempt = std::function<bool(std::string &problem)>;
 
 struct Op {
-  Action run;
+  Attempt run;
   std::vector<std::shared_ptr<Op>> after;
   bool done = false;
 };
 using OpPtr = std::shared_ptr<Op>;
 
 struct Node {
-  Action run;
+  Attempt run;  // each launch has a copy of its own
   std::vector<int> after;
 };
 
@@ -47,6 +51,7 @@ struct GraphImpl {
 };
 struct GraphExecImpl {
   std::vector<Node> nodes;
+  OpPtr last;  // of its launches, which never overlap
 };
 
 /// What is being captured, by the stream where it began and those that joined.
@@ -54,6 +59,7 @@ struct Capture {
   std::unique_ptr<GraphImpl> graph = std::make_unique<GraphImpl>();
   Stream origin;
   bool invalid = false;
+  std::map<const void *, int> chains;  // the last node of each chain
 };
 
 struct StreamImpl {
@@ -109,6 +115,7 @@ inline std::set<Graph> graphs;
 inline std::set<GraphExec> execs;
 inline std::vector<std::shared_ptr<Capture>> captures;
 inline std::vector<OpPtr> pending;
+inline std::map<const void *, OpPtr> chains;  // what runs in the order in which it was enqueued, whatever the stream
 inline std::mt19937 chance;
 inline double lost = 0;  // milliseconds that libraries say they took
 inline Result sticky = success;
@@ -128,64 +135,67 @@ inline size_t choose(size_t n) {
   return order == 0 ? 0 : order == 1 ? n - 1 : chance() % n;
 }
 
-/// Runs things until this one is done: perhaps more than it needs, never out of order.
-inline Result drive(const OpPtr &target) {
-  while (target && !target->done) {
-    std::vector<size_t> may;
-    for (size_t i = 0; i < pending.size(); ++i)
-      if (std::all_of(pending[i]->after.begin(), pending[i]->after.end(), [](const OpPtr &o) { return o->done; }))
-        may.push_back(i);
-    const size_t at = may[choose(may.size())];
-    OpPtr op = pending[at];
-    pending.erase(pending.begin() + at);
-    if (sticky == success)
-      if (std::string problem = op->run(); !problem.empty())
-        sticky = refuse(problem.find("address") != std::string::npos ? illegalAddress : launchFailed, "{}", problem);
+enum class Drove { done, one, nothing };
+
+/// Runs at most one thing, of those that come before the target or not, in an order that is allowed: `nothing` where
+/// all that may run waits for other ranks.
+inline Drove driveOnce(const OpPtr &target) {
+  if (!target || target->done)
+    return Drove::done;
+  std::vector<OpPtr> may;
+  for (const OpPtr &p : pending)
+    if (std::all_of(p->after.begin(), p->after.end(), [](const OpPtr &o) { return o->done; }))
+      may.push_back(p);
+  while (!may.empty()) {
+    const size_t at = choose(may.size());
+    const OpPtr op = may[at];
+    std::string problem;
+    if (sticky == success && !op->run(problem)) {
+      may.erase(may.begin() + at);
+      continue;
+    }
+    if (!problem.empty())
+      sticky = refuse(problem.find("address") != std::string::npos ? illegalAddress : launchFailed, "{}", problem);
+    pending.erase(std::find(pending.begin(), pending.end(), op));
     op->done = true;
     op->after.clear();
     op->run = nullptr;
+    return Drove::one;
   }
+  return Drove::nothing;
+}
+
+/// Runs things until this one is done: perhaps more than it needs, never out of order. Other threads get their turn
+/// while nothing can go on.
+inline Result drive(const OpPtr &target) {
+  for (Drove d; (d = driveOnce(target)) != Drove::done;)
+    if (d == Drove::nothing) {
+      lock.unlock();
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      lock.lock();
+    }
   return sticky;
 }
 inline Result driveAll() {
   while (!pending.empty())
-    drive(pending.back());
+    drive(OpPtr(pending.back()));
   return sticky;
 }
 
-/// All nodes, in an order that their edges allow.
-inline std::string runNodes(const std::vector<Node> &nodes) {
-  std::vector<int> missing(nodes.size());
-  std::vector<std::vector<int>> then(nodes.size());
-  std::vector<int> may;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    std::set<int> after(nodes[i].after.begin(), nodes[i].after.end());
-    missing[i] = int(after.size());
-    for (int a : after)
-      then[a].push_back(int(i));
-    if (after.empty())
-      may.push_back(int(i));
-  }
-  while (!may.empty()) {
-    const size_t at = choose(may.size());
-    const int n = may[at];
-    may.erase(may.begin() + at);
-    if (std::string problem = nodes[n].run(); !problem.empty())
-      return problem;
-    for (int t : then[n])
-      if (--missing[t] == 0)
-        may.push_back(t);
-  }
-  return "";
-}
-
-inline Result enqueue(Stream s, Action run) {
+/// `chain`: of several that have one, each comes after the one before, whatever their streams.
+inline Result enqueue(Stream s, Attempt run, const void *chain = nullptr) {
   if (s->capture) {
     if (s->capture->invalid)
       return refuse(captureInvalidated, "the capture has become invalid");
     std::vector<Node> &nodes = s->capture->graph->nodes;
     nodes.push_back({std::move(run), s->tail});
     s->tail = {int(nodes.size()) - 1};
+    if (chain) {
+      if (auto [it, first] = s->capture->chains.try_emplace(chain, s->tail[0]); !first) {
+        nodes.back().after.push_back(it->second);
+        it->second = s->tail[0];
+      }
+    }
     return success;
   }
   auto op = std::make_shared<Op>();
@@ -195,8 +205,20 @@ inline Result enqueue(Stream s, Action run) {
   if (s->last)
     op->after.push_back(s->last);
   s->last = op;
+  if (chain) {
+    OpPtr &before = chains[chain];
+    if (before)
+      op->after.push_back(before);
+    before = op;
+  }
   pending.push_back(op);
   return success;
+}
+inline Result enqueue(Stream s, Action run) {
+  return enqueue(s, Attempt([run = std::move(run)](std::string &problem) {
+                   problem = run();
+                   return true;
+                 }));
 }
 
 // ---- what may be asked ----------------------------------------------------------------------------------------------

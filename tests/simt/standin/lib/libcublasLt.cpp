@@ -6,6 +6,7 @@
 // them (0 or 1) takes 5 ms longer, on the clock of events only. GPTC_STANDIN_OTHER=1: the algorithms are described
 // otherwise, as by another version.
 #include "driver_state.h"
+#include "narrow.h"
 #include "runtime/cuda/cublaslt.h"
 
 #include <cmath>
@@ -66,27 +67,13 @@ float loadAt(LtType t, const std::byte *p, int64_t i) {
   }
   uint16_t bits;
   std::memcpy(&bits, p + 2 * i, 2);
-  if (t == ltF16) {
-    _Float16 v;
-    std::memcpy(&v, &bits, 2);
-    return float(v);
-  }
-  const uint32_t wide = uint32_t(bits) << 16;
-  float v;
-  std::memcpy(&v, &wide, 4);
-  return v;
+  return t == ltF16 ? fromF16(bits) : fromBF16(bits);
 }
 void storeAt(LtType t, std::byte *p, int64_t i, float v) {
   if (t == ltF32) {
     std::memcpy(p + 4 * i, &v, 4);
-  } else if (t == ltF16) {
-    const _Float16 h = _Float16(v);
-    std::memcpy(p + 2 * i, &h, 2);
   } else {
-    uint32_t u;
-    std::memcpy(&u, &v, 4);
-    u = v != v ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u);
-    const uint16_t bits = uint16_t(u >> 16);
+    const uint16_t bits = t == ltF16 ? toF16(v) : toBF16(v);
     std::memcpy(p + 2 * i, &bits, 2);
   }
 }

@@ -68,6 +68,7 @@ Result cuGetErrorName(Result r, const char **name) {
       {noBinaryForGpu, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
       {invalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
       {notFound, "CUDA_ERROR_NOT_FOUND"},
+      {notReady, "CUDA_ERROR_NOT_READY"},
       {illegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS"},
       {launchOutOfResources, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"},
       {launchFailed, "CUDA_ERROR_LAUNCH_FAILED"},
@@ -408,6 +409,17 @@ Result cuEventSynchronize(Event e) {
     return refuse(capturedEvent, "waiting for an event that was recorded in a capture");
   return drive(e->op);
 }
+Result cuEventQuery(Event e) {
+  std::lock_guard guard(lock);
+  GPTC_TRY(enter("cuEventQuery"));
+  GPTC_TRY(known(events, e, "the event"));
+  if (e->capture)
+    return refuse(capturedEvent, "asking for an event that was recorded in a capture");
+  // Asking again and again is waiting, too: a little happens each time.
+  if (driveOnce(e->op) != Drove::done)
+    return sticky ? sticky : notReady;
+  return sticky;
+}
 Result cuEventElapsedTime_v2(float *ms, Event begin, Event end) {
   std::lock_guard guard(lock);
   GPTC_TRY(enter("cuEventElapsedTime"));
@@ -416,7 +428,7 @@ Result cuEventElapsedTime_v2(float *ms, Event begin, Event end) {
     if (!e->timed || !e->op || e->capture)
       return refuse(invalidHandle, "the event measures no time, or was never recorded");
     if (!e->op->done)
-      return refuse(Result(600), "the event has not happened yet");
+      return refuse(notReady, "the event has not happened yet");
   }
   *ms = float(*end->ms - *begin->ms);
   return success;
@@ -439,9 +451,32 @@ Result cuGraphLaunch(GraphExec exec, Stream s) {
   GPTC_TRY(enter("cuGraphLaunch"));
   GPTC_TRY(known(execs, exec, "the graph"));
   GPTC_TRY(known(streams, s, "the stream"));
-  return enqueue(s, [exec]() -> std::string {
-    return execs.count(exec) ? runNodes(exec->nodes) : "a graph was destroyed before it ran";
-  });
+  if (s->capture)
+    return refuse(captureUnsupported, "a graph within a graph, which the stand-in has not");
+  // Each node by itself, so that launches in several streams go side by side.
+  std::vector<OpPtr> ops;
+  auto add = [&](Attempt run) {
+    ops.push_back(std::make_shared<Op>());
+    ops.back()->run = std::move(run);
+    pending.push_back(ops.back());
+    return ops.back();
+  };
+  GPTC_TRY(enqueue(
+      s, Action([exec]() -> std::string { return execs.count(exec) ? "" : "a graph was destroyed before it ran"; })));
+  const OpPtr begin = s->last;
+  if (exec->last)
+    begin->after.push_back(exec->last);
+  for (const Node &n : exec->nodes) {
+    const OpPtr op = add(n.run);
+    op->after.push_back(begin);
+    for (int a : n.after)
+      op->after.push_back(ops[a]);
+  }
+  const std::vector<OpPtr> all = ops;
+  s->last = exec->last = add([](std::string &) { return true; });
+  s->last->after = all;
+  s->last->after.push_back(begin);
+  return success;
 }
 Result cuGraphDestroy(Graph g) {
   std::lock_guard guard(lock);
@@ -607,4 +642,43 @@ Result gptcStandinEnqueue(const char *what, Stream s, const Action &run) {
 void gptcStandinTake(double ms) { lost += ms; }
 /// Memory of the device, within an action; null where these bytes are not allocated.
 std::byte *gptcStandinResolve(DevicePtr at, size_t bytes) { return resolve(at, bytes); }
+/// The same of one context.
+std::byte *gptcStandinResolveIn(Context context, DevicePtr at, size_t bytes) {
+  auto it = allocations.upper_bound(at);
+  return it != allocations.begin() && std::prev(it)->second.context == context ? resolve(at, bytes) : nullptr;
+}
+
+/// The context that is current in this thread and its device; null where there is none.
+Context gptcStandinContext(int *device) {
+  std::lock_guard guard(lock);
+  if (current)
+    *device = current->device;
+  return current;
+}
+/// What the stream captures into, or null; `known`: whether it is a stream of that context.
+const void *gptcStandinCapture(Context context, Stream s, bool *known) {
+  std::lock_guard guard(lock);
+  *known = streams.count(s) && s->context == context;
+  return *known ? s->capture.get() : nullptr;
+}
+/// Enqueues what may have to wait for other ranks, behind what is in the same chain.
+Result gptcStandinChain(const void *chain, Context context, Stream s, const Attempt &run) {
+  std::lock_guard guard(lock);
+  if (sticky != success)
+    return sticky;
+  if (!streams.count(s) || s->context != context)
+    return refuse(invalidHandle, "the stream is none, or belongs to another context");
+  return enqueue(s, run, chain);
+}
+/// Goes on a little with what was enqueued in this chain; whether nothing of it is left.
+bool gptcStandinDriveChain(const void *chain) {
+  std::lock_guard guard(lock);
+  auto it = chains.find(chain);
+  if (it == chains.end())
+    return true;
+  if (driveOnce(it->second) != Drove::done)
+    return false;
+  chains.erase(it);
+  return true;
+}
 }

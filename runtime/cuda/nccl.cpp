@@ -1,0 +1,207 @@
+#include "runtime/cuda/nccl.h"
+
+#include "codegen/cuda_libraries.h"
+#include "ir/diagnostics.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace gptc::cuda {
+
+const Nccl &Nccl::get() {
+  const CudaLibrary &library = CudaLibrary::get(CudaLibraryId::nccl);
+  static Nccl nccl;
+  static const char *const missing = [&]() -> const char * {
+#define GPTC_BIND(member, symbol, params)                                                                              \
+  if (!library.bind(nccl.member, #symbol))                                                                             \
+    return #symbol;
+    GPTC_NCCL_FUNCTIONS(GPTC_BIND)
+    GPTC_BIND(errorString, ncclGetErrorString, )
+    GPTC_BIND(lastError, ncclGetLastError, )
+#undef GPTC_BIND
+    return nullptr;
+  }();
+  if (missing)
+    throw UserError(ErrorCode::TargetUnavailable, fmt::format("{} has no function {}", library.path, missing),
+                    "`gptc doctor` says which version is needed");
+  return nccl;
+}
+
+/// NCCL's words for it. The last error is the process's; without a communicator it is the thread's.
+static std::string describe(const Nccl &nccl, NcclResult r, NcclComm comm) {
+  const char *text = nccl.errorString(r), *more = nccl.lastError(comm);
+  return fmt::format("{}{}{}", text ? text : fmt::format("result {}", int(r)), more && *more ? ": " : "",
+                     more ? more : "");
+}
+
+NcclId NcclId::make() {
+  const Nccl &nccl = Nccl::get();
+  NcclId id;
+  if (NcclResult r = nccl.getUniqueId(&id); r != ncclOk)
+    throw UserError(ErrorCode::TargetUnavailable, "NCCL cannot start: " + describe(nccl, r, nullptr),
+                    "NCCL_DEBUG=INFO makes it say more; NCCL_SOCKET_IFNAME names the network to use");
+  return id;
+}
+
+static NcclType typeOf(DType t) {
+  switch (t) {
+  case DType::f32:
+    return ncclF32;
+  case DType::f64:
+    return ncclF64;
+  case DType::bf16:
+    return ncclBF16;
+  case DType::f16:
+    return ncclF16;
+  case DType::i32:
+    return ncclI32;
+  case DType::i64:
+    return ncclI64;
+  case DType::u32:
+    return ncclU32;
+  case DType::pred:
+    return ncclU8;
+  }
+  GPTC_UNREACHABLE("dtype {}", int(t));
+}
+
+static const char *nameOf(Collective::Kind k) {
+  switch (k) {
+  case Collective::Kind::all_reduce:
+    return "all_reduce";
+  case Collective::Kind::all_gather:
+    return "all_gather";
+  case Collective::Kind::reduce_scatter:
+    return "reduce_scatter";
+  case Collective::Kind::broadcast:
+    return "broadcast";
+  }
+  GPTC_UNREACHABLE("collective {}", int(k));
+}
+
+std::string Collective::str() const {
+  return fmt::format("{} of {} {}", nameOf(kind), count, gptc::nameOf(dtype).str());
+}
+
+Communicator::Communicator(const Gpu &gpu, const NcclId &id, int rank, int world, std::chrono::milliseconds timeout)
+    : rank(rank), world(world), gpu(gpu), nccl(Nccl::get()), timeout(timeout) {
+  const std::string joining = "joining the other ranks";
+  NcclConfig config;
+  const NcclResult r = nccl.initRank(&comm, world, id, rank, &config);
+  settle(r, joining);
+}
+
+Communicator::~Communicator() { abort(); }
+
+/// Also frees it. What runs on the GPU ends, so that streams can be waited for and memory be freed.
+void Communicator::abort() {
+  if (comm)
+    nccl.abort(comm);
+  comm = nullptr;
+}
+
+std::string Communicator::who() const { return fmt::format("rank {} of {}", rank, world); }
+
+void Communicator::fail(NcclResult r, llvm::StringRef what) {
+  const std::string why = describe(nccl, r, comm);
+  abort();
+  throw UserError(ErrorCode::RankFailed, fmt::format("{}: {} failed: {}", who(), what.str(), why),
+                  "see what the other ranks say: the first that failed is the cause");
+}
+
+void Communicator::failInTime(llvm::StringRef what) {
+  abort();
+  throw UserError(ErrorCode::CollectiveTimeout,
+                  fmt::format("{}: {} has not ended after {:.1f} s", who(), what.str(), timeout.count() / 1e3),
+                  "another rank is dead, stopped or stuck, or does other collectives than this one");
+}
+
+/// Until `asked` is true. Short waits are spun through, as a step's end should not be noticed late.
+template <class Asked> void Communicator::poll(llvm::StringRef what, Asked asked) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  while (!asked()) {
+    const auto waited = Clock::now() - begin;
+    if (waited > timeout)
+      failInTime(what);
+    if (waited > std::chrono::microseconds(100))
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+/// A call that does not block has ended only when the communicator says so; before that no other call may be made.
+void Communicator::settle(NcclResult r, llvm::StringRef what) {
+  if (r != ncclOk && r != ncclRunning)
+    fail(r, what);
+  poll(what, [&] {
+    NcclResult state = ncclOk;
+    if (NcclResult asked = nccl.asyncError(comm, &state); asked != ncclOk)
+      fail(asked, what);
+    if (state != ncclOk && state != ncclRunning)
+      fail(state, what);
+    return state == ncclOk;
+  });
+}
+
+void Communicator::enqueue(llvm::ArrayRef<Collective> calls, Stream stream) {
+  GPTC_CHECK(comm && !calls.empty(), "the communicator has ended, or nothing is enqueued");
+  for (const Collective &c : calls)
+    GPTC_CHECK(c.dtype != DType::pred || c.kind == Collective::Kind::all_gather ||
+                   c.kind == Collective::Kind::broadcast,
+               "a sum of pred");
+  ++number;
+  last = fmt::format("{}{}", calls[0].str(), calls.size() > 1 ? fmt::format(" and {} more", calls.size() - 1) : "");
+  const std::string what = fmt::format("{}, collective {}", last, number);
+  NcclResult r = nccl.groupStart();
+  for (const Collective &c : calls) {
+    const auto *from = reinterpret_cast<const void *>(c.from);
+    auto *to = reinterpret_cast<void *>(c.to);
+    const NcclType type = typeOf(c.dtype);
+    if (r != ncclOk && r != ncclRunning)
+      break;
+    switch (c.kind) {
+    case Collective::Kind::all_reduce:
+      r = nccl.allReduce(from, to, c.count, type, ncclAdd, comm, stream);
+      break;
+    case Collective::Kind::all_gather:
+      r = nccl.allGather(from, to, c.count, type, comm, stream);
+      break;
+    case Collective::Kind::reduce_scatter:
+      r = nccl.reduceScatter(from, to, c.count, type, ncclAdd, comm, stream);
+      break;
+    case Collective::Kind::broadcast:
+      r = nccl.broadcast(from, to, c.count, type, c.root, comm, stream);
+      break;
+    }
+  }
+  const NcclResult ended = nccl.groupEnd();
+  settle(r == ncclOk || r == ncclRunning ? ended : r, what);
+}
+
+void Communicator::wait(Event event, llvm::StringRef what) {
+  GPTC_CHECK(comm, "the communicator has ended");
+  const std::string name =
+      number ? fmt::format("{} (collective {} was enqueued last, {})", what.str(), number, last) : what.str();
+  poll(name, [&] {
+    NcclResult state = ncclOk;
+    if (NcclResult asked = nccl.asyncError(comm, &state); asked != ncclOk)
+      fail(asked, name);
+    if (state != ncclOk && state != ncclRunning)
+      fail(state, name);
+    const Result r = gpu.d.eventQuery(event);
+    if (r != notReady)
+      gpu.d.check(r, "a kernel on the GPU");
+    return r == success;
+  });
+}
+
+void Communicator::finish() {
+  GPTC_CHECK(comm, "the communicator has ended");
+  settle(nccl.finalize(comm), "leaving the other ranks");
+  const NcclComm ended = comm;
+  comm = nullptr;
+  const NcclResult r = nccl.destroy(ended);
+  GPTC_CHECK(r == ncclOk, "ncclCommDestroy: {}", nccl.errorString(r));
+}
+
+}  // namespace gptc::cuda
