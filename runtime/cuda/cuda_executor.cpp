@@ -201,7 +201,7 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
   }
   if (strangers && !std::exchange(saidStrangers, true))
     fmt::print(stderr,
-               "warning: cuBLASLt {} on {} does not propose what the plan chose for {} of its products: its own choice "
+               "warning: cuBLASLt {} on {} does not propose what the plan chose for {} of its calls: its own choice "
                "takes their place, and bits and speed may differ; `gptc compile` here chooses anew\n",
                CudaLibrary::get(CudaLibraryId::cublasLt).version.str(), gpu.name, strangers);
   const std::vector<CudaCode> code = jit.compile(kernels);
