@@ -18,7 +18,7 @@ namespace {
 // What we need of nvrtc.h, whose ABI does not change.
 using Program = struct ProgramImpl *;
 using Result = int;
-constexpr Result success = 0, compilationFailed = 6;
+constexpr Result success = 0, compilationFailed = 6, builtinsMissing = 7, compilerFailed = 11;
 
 }  // namespace
 
@@ -131,8 +131,12 @@ CompiledCuda Nvrtc::compile(const std::string &text, const Target &target) const
   CompiledCuda c;
   c.log = api->text(program, api->nvrtcGetProgramLogSize, api->nvrtcGetProgramLog, "nvrtcGetProgramLog");
   c.log.resize(std::min(c.log.size(), c.log.find('\0')));
-  if (r == compilationFailed)
-    throw CudaRejected(c.log, text);
+  if (r == compilationFailed || r == compilerFailed)
+    throw CudaRejected(c.log.empty() ? api->nvrtcGetErrorString(r) : c.log, text);
+  if (r == builtinsMissing)
+    throw UserError(ErrorCode::TargetUnavailable,
+                    fmt::format("NVRTC lacks a part of itself: {}", llvm::StringRef(c.log).trim().str()),
+                    "install the whole of NVRTC 13 in one folder, libnvrtc-builtins too");
   api->check(r, "nvrtcCompileProgram");
   c.cubin = api->text(program, api->nvrtcGetCUBINSize, api->nvrtcGetCUBIN, "nvrtcGetCUBIN");
   c.ptx = api->text(program, api->nvrtcGetPTXSize, api->nvrtcGetPTX, "nvrtcGetPTX");

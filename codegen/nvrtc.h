@@ -16,7 +16,7 @@ struct CompiledCuda {
   int64_t spilledBytes = 0;  // stores and loads of registers that did not fit, all kernels together
 };
 
-/// Text that does not compile: a mistake of ours.
+/// Text that does not compile: a mistake of ours, or of the compiler's.
 class CudaRejected : public InternalError {
 public:
   CudaRejected(const std::string &log, const std::string &text)
@@ -33,7 +33,8 @@ public:
   static const Nvrtc *find(std::string &why);
 
   /// Text as emitCuda gives it, for `target.cpu`; without contraction, denormals kept, correctly rounded division.
-  /// Callable from any thread. CudaRejected when the text does not compile.
+  /// Callable from any thread. CudaRejected when the text does not compile;
+  /// UserError(TargetUnavailable) where a part of the library is missing.
   CompiledCuda compile(const std::string &text, const Target &target) const;
 
 private:

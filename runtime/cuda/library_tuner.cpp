@@ -152,15 +152,18 @@ private:
   /// Where a product's memory is, from an address on that `granule` divides: aligned as in the arena, what is one there
   /// is one here. And the bytes that all take.
   static std::pair<std::vector<DevicePtr>, size_t> place(const Product &p, DevicePtr from) {
+    std::map<int64_t, int64_t> bytes;  // of what begins there
+    for (const Place &m : p.memory)
+      bytes[m.at] = std::max(bytes[m.at], m.bytes);
     std::map<int64_t, DevicePtr> places;
-    std::vector<DevicePtr> at;
     DevicePtr free = from;
-    for (const Place &m : p.memory) {
-      auto [it, isNew] = places.try_emplace(m.at, free + DevicePtr(m.at) % granule);
-      if (isNew)
-        free = (it->second + DevicePtr(m.bytes) + granule - 1) / granule * granule;
-      at.push_back(it->second);
+    for (auto [at, n] : bytes) {
+      places[at] = free + DevicePtr(at) % granule;
+      free = (places[at] + DevicePtr(n) + granule - 1) / granule * granule;
     }
+    std::vector<DevicePtr> at;
+    for (const Place &m : p.memory)
+      at.push_back(places[m.at]);
     return {at, size_t(free - from)};
   }
 

@@ -317,7 +317,9 @@ TEST_F(PlanTest, LoopTreesThatAreRefusedAreErrors) {
   }
   // Without, it is compiled once; the next one finds it.
   setenv("GPTC_STANDIN_REJECT", "GPTC_matmul", 1);
+  setenv("GPTC_STANDIN_REJECT_AS", "11", 1);  // a compiler that fails is as good as one that refuses
   EXPECT_NE(jit.compile({&k})[0].image, nullptr);
+  unsetenv("GPTC_STANDIN_REJECT_AS");
   EXPECT_EQ(jit.stats.plain, 2);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("rejected-product-3.cu; plain loops"), std::string::npos);
 }

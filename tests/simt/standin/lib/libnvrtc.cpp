@@ -3,8 +3,9 @@
 //
 //   GPTC-STANDIN | arch sm_90a | kernel NAME THREADS | ... | bytes N | (empty line) | a shared library of N bytes
 //
-// GPTC_STANDIN_REJECT=TEXT|TEXT: a program in which one of these stands does not compile. GPTC_STANDIN_NVRTC=12: its
-// version. GPTC_STANDIN_PERTURB=1: functions that CUDA computes to 2 ulp only are off by as much, and tensor cores too.
+// GPTC_STANDIN_REJECT=TEXT|TEXT: a program in which one of these stands does not compile; _REJECT_AS=6: with that code.
+// GPTC_STANDIN_NVRTC=12: its version. GPTC_STANDIN_PERTURB=1: functions that CUDA computes to 2 ulp only are off by as
+// much, and tensor cores too.
 #include "tests/simt/host_compile.h"
 
 #include <cstdlib>
@@ -75,7 +76,8 @@ Result nvrtcCompileProgram(Program *p, int count, const char *const *options) {
   for (std::string reject; std::getline(all, reject, '|');)
     if (p->text.find(reject) != std::string::npos) {
       p->log = "kernels.cu(1): error: the stand-in was told to reject " + reject + "\n";
-      return compilation;
+      const char *code = std::getenv("GPTC_STANDIN_REJECT_AS");
+      return code ? Result(std::atoi(code)) : compilation;
     }
   // Behind this line stands what follows from the primitives, and is the same here.
   const std::string mark = "#define GPTC_METHOD __device__ __forceinline__\n";
