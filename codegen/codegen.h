@@ -4,6 +4,7 @@
 //                                    --emit_cuda.cpp--> CUDA C++     --nvrtc.cpp-----> cubin                 CUDA
 #pragma once
 
+#include "codegen/library_attention.h"
 #include "codegen/library_matmul.h"
 #include "ir/graph.h"
 #include "ir/kernel.h"
@@ -21,8 +22,10 @@ namespace gptc {
 struct LoweredGroup {
   kir::Kernel kernel;
   std::vector<int64_t> workspaceBytes;
-  /// What takes the kernel's place where the library is able to (Schedule::library); its memory is the last workspace.
+  /// One of these takes the kernel's place where the library is able to (Schedule::library); its memory is the last
+  /// workspace.
   std::optional<LibraryMatmul> call;
+  std::optional<LibraryAttention> attention;
 };
 
 /// The random streams that the members of a group name (none: 0), each once, in order: arguments and not constants of

@@ -51,6 +51,8 @@ public:
   bool unfit = false;     // not found: there is one, but it is too old or cannot be loaded
   /// The address of a function, or null.
   void *symbol(const char *function) const;
+  /// What dlopen gave, for code of others that looks functions up itself; null where there is none.
+  void *loaded() const { return handle; }
   /// `f` becomes the function of that name; false where the library lacks it.
   template <class F> bool bind(F *&f, const char *function) const {
     f = reinterpret_cast<F *>(symbol(function));

@@ -33,7 +33,8 @@ Schedule defaultSchedule(const Op &fused, const Target &target) {
   const Recipe &recipe = recipeOf(fused);
   Schedule s = recipe.defaultSchedule(fused, target);
   s.recipe = recipe.name;
-  s.library = target.callsLibrary() && libraryMatmul(fused);
+  s.library = (target.callsLibrary() && libraryMatmul(fused)) ||
+              (target.callsCudnn() && target.architecture >= 80 && libraryAttention(fused));
   return s;
 }
 
@@ -44,10 +45,13 @@ LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target 
   LoweredGroup g = recipe.build(fused, schedule, target, compute);
   if (schedule.library) {
     g.call = libraryMatmul(fused);
-    GPTC_CHECK(g.call && target.isCuda() && compute == DType::f32, "no call of a library: {}", schedule.str());
-    kir::Buffer w = kir::makeBuffer("library", DType::i32, kir::Storage::global, libraryWorkspace / 4);
+    g.attention = libraryAttention(fused);
+    GPTC_CHECK((g.call || g.attention) && target.isCuda() && compute == DType::f32, "no call of a library: {}",
+               schedule.str());
+    const int64_t bytes = g.call ? libraryWorkspace : g.attention->workspace();
+    kir::Buffer w = kir::makeBuffer("library", DType::i32, kir::Storage::global, bytes / 4);
     g.kernel.params.insert(g.kernel.params.end() - streamsOf(fused).size(), w);
-    g.workspaceBytes.push_back(libraryWorkspace);
+    g.workspaceBytes.push_back(bytes);
   }
   return g;
 }

@@ -2,9 +2,9 @@
 // them. The order of a sum is an attribute of its op (`fold`, `block`) or fixed by a recipe, and no size in a schedule
 // changes it, with four exceptions. `pairs`: products of bf16 go two by two, its default where Target::bf16Dot says
 // that the machine does so. `mma`: products go by tensor cores, 16 of bf16 or f16, 8 of tf32 at a time. `library`, with
-// `algorithm`: a library's order. And `vec` is the number of lanes in which sums within a row are added (recipes row and
-// attention_cached; on a GPU as on the CPU). Its default does not depend on the machine. The plan states all of them, so
-// that a plan gives the same bits everywhere; whoever chooses sizes by measurement must leave `vec` alone.
+// `algorithm`: a library's order. And `vec` is the number of lanes in which sums within a row are added (recipes row
+// and attention_cached; on a GPU as on the CPU). Its default does not depend on the machine. The plan states all of
+// them, so that a plan gives the same bits everywhere; whoever chooses sizes by measurement must leave `vec` alone.
 #pragma once
 
 #include "ir/type.h"
@@ -17,7 +17,7 @@ namespace gptc {
 struct Target {
   std::string name = "cpu";   // "cpu", or "cuda:sm_90a" and the like
   std::string cpu;            // LLVM's name, e.g. "znver5"; "generic" is allowed; of a GPU its architecture: "sm_90a"
-  std::string features;       // LLVM feature string; of a GPU "cublaslt" where plans may call that library
+  std::string features;       // LLVM feature string; of a GPU "cublaslt", "cudnn" or both, which plans may call
   unsigned vectorBytes = 32;  // widest efficient vector
   unsigned vectorRegisters = 16;
   bool bf16Dot = false;         // products of pairs of bf16 at twice the rate of f32 (AVX512-BF16)
@@ -38,7 +38,9 @@ struct Target {
   }
   bool isCuda() const { return warp != 0; }
   /// Whether matmuls may be calls of cuBLASLt, which shapes what passes make.
-  bool callsLibrary() const { return isCuda() && features == "cublaslt"; }
+  bool callsLibrary() const { return isCuda() && (features == "cublaslt" || features == "cublaslt,cudnn"); }
+  /// Whether attention may be calls of cuDNN.
+  bool callsCudnn() const { return isCuda() && (features == "cudnn" || features == "cublaslt,cudnn"); }
   /// Lanes of one vector of the dtype.
   int lanes(DType t) const { return vectorBytes / sizeOf(t); }
 };
@@ -59,9 +61,9 @@ struct Schedule {
   bool packB = false;              // attention: keys and values are packed once, not by each task
   bool pairs = false;              // bf16 operands are multiplied in pairs (kir::dot), which orders the sum
   bool mma = false;                // by tensor cores, likewise
-  bool library = false;            // matmul on CUDA: one call of cuBLASLt where that can do it, which orders the sum
-  int64_t algorithm = 0;           // of that call: the name of the one to take (runtime/cuda/cublaslt.h), which orders
-                                   // the sum too; 0: the library's first
+  bool library = false;            // on CUDA: one call of cuBLASLt (matmul) or cuDNN (attention), which orders the sum
+  int64_t algorithm = 0;           // of a matmul's call: the name of the one to take (runtime/cuda/cublaslt.h), which
+                                   // orders the sum too; 0: the library's first
   bool operator==(const Schedule &) const = default;
   /// `matmul mr=14 nr=32 kc=256`: the recipe and every non-zero field; parse reverses it. False on unknown text and
   /// on sizes that no kernel can have: a plan comes from outside.

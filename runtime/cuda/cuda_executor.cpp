@@ -66,8 +66,7 @@ struct CudaExecutor::Kernel : BoundKernel {
   };
   const Gpu *gpu;
   std::vector<Phase> phases;
-  std::unique_ptr<MatmulCall> call;                    // in place of phases
-  unsigned algorithm = 0;                              // of the call
+  std::function<void(Stream)> call;                    // of a library, in place of phases
   std::vector<DevicePtr> params;                       // operands, results, workspaces, numbers of streams
   std::vector<Place> memory;                           // of all but the numbers
   mutable std::vector<std::vector<std::byte>> copies;  // of results, where somebody looked
@@ -126,6 +125,7 @@ int64_t CudaExecutor::memoryForPlans(const Target &target) { return int64_t(room
 CudaExecutor::~CudaExecutor() {
   gpu.d.streamSynchronize(gpu.stream);
   functions.clear();
+  cudnn.reset();
   for (size_t i = 1; i < branchStreams.size(); ++i)
     gpu.d.streamDestroy(branchStreams[i]);
   if (library)
@@ -157,19 +157,28 @@ DevicePtr CudaExecutor::streamNumber(int64_t stream) {
 
 /// Gives the kernel its call: none where the plan asks for none, or the library has no algorithm for it.
 void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k) {
+  if (const std::optional<LibraryAttention> &a = g.lowered->attention) {
+    if (!cudnn)
+      cudnn = Cudnn::make();
+    std::shared_ptr<AttentionCall> call = cudnn->attention(
+        *a, gpu.architecture, k.params, arena->at + g.memory.back().at, g.memory.back().bytes, gpu.stream);
+    if (call)
+      k.call = [call](Stream stream) { call->enqueue(stream); };
+    return;
+  }
   if (!g.lowered->call)
     return;
   const CublasLt &lt = CublasLt::get();
   if (!library)
     lt.check(lt.create(&library), "cublasLtCreate");
-  k.call = std::make_unique<MatmulCall>(library, *g.lowered->call, k.params, arena->at + g.memory.back().at,
-                                        size_t(g.memory.back().bytes));
+  auto call = std::make_shared<MatmulCall>(library, *g.lowered->call, k.params, arena->at + g.memory.back().at,
+                                           size_t(g.memory.back().bytes));
   Schedule s;
   GPTC_CHECK(Schedule::parse(g.op->attrs.getString("schedule"), s), "schedule of {}", g.name);
-  if (!k.call->algorithms())
-    return k.call.reset();
-  const std::optional<unsigned> pinned = s.algorithm ? k.call->find(s.algorithm) : 0;
-  k.algorithm = pinned.value_or(0);
+  if (!call->algorithms())
+    return;
+  const std::optional<unsigned> pinned = s.algorithm ? call->find(s.algorithm) : 0;
+  k.call = [call, algorithm = pinned.value_or(0)](Stream stream) { call->enqueue(stream, algorithm); };
   strangers += !pinned;
 }
 
@@ -244,7 +253,7 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
 
 void CudaExecutor::launch(const Kernel &k, Stream stream) {
   if (k.call)
-    return k.call->enqueue(stream, k.algorithm);
+    return k.call(stream);
   std::vector<void *> params;
   for (const DevicePtr &p : k.params)
     params.push_back(const_cast<DevicePtr *>(&p));

@@ -6,9 +6,11 @@
 #include "codegen/cuda_jit.h"
 #include "runtime/binding.h"
 #include "runtime/cuda/cublaslt.h"
+#include "runtime/cuda/cudnn_attention.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/executor.h"
 
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -49,8 +51,9 @@ private:
   std::vector<Stream> branchStreams;  // the GPU's own, and those in which branches of graphs are captured
   CudaJit jit;
   Binder binder;
-  LtHandle library = nullptr;  // with the first call of it
-  int strangers = 0;           // calls of algorithms that the library does not propose here
+  LtHandle library = nullptr;  // with the first call of it, and so is
+  std::unique_ptr<Cudnn> cudnn;
+  int strangers = 0;  // calls of algorithms that the library does not propose here
   bool saidStrangers = false;
   std::unique_ptr<DeviceMemory> arena;
   std::map<std::shared_ptr<const std::string>, LoadedModule> modules;

@@ -49,6 +49,7 @@ Gpu::Gpu(const Target &target, int number) : d(Driver::get()) {
   name = text.data();
   auto [major, minor] = capabilityOf(d, device);
   cpu = fmt::format("sm_{}{}", major, minor);
+  architecture = unsigned(10 * major + minor);
   if (!runsOn(target.cpu, major, minor))
     throw UserError(ErrorCode::TargetUnavailable,
                     fmt::format("the plan is for {}, and the GPU here, {}, is {}", target.name, name, cpu),

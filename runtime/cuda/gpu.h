@@ -21,8 +21,9 @@ public:
   const Driver &d;
   Context context = nullptr;
   Stream stream = nullptr;
-  std::string name;  // "NVIDIA H200"
-  std::string cpu;   // its architecture, as Target::cpu has it: "sm_90"
+  std::string name;           // "NVIDIA H200"
+  std::string cpu;            // its architecture, as Target::cpu has it: "sm_90"
+  unsigned architecture = 0;  // the same as a number: 90
   int multiprocessors = 0;
   /// Bytes that may still be allocated, and that there are in all.
   size_t available() const;

@@ -174,10 +174,10 @@ private:
   EventHandle begin, end;
 };
 
-/// A call of the library whose algorithm nobody has chosen.
+/// A call of cuBLASLt whose algorithm nobody has chosen.
 bool isUndecided(const Op &op) {
   Schedule s;
-  return Schedule::parse(op.attrs.getString("schedule"), s) && s.library && !s.algorithm;
+  return Schedule::parse(op.attrs.getString("schedule"), s) && s.recipe == "matmul" && s.library && !s.algorithm;
 }
 
 /// The products of all functions, those with most to compute first.

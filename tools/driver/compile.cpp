@@ -41,8 +41,12 @@ Target targetOf(const Config &config, bool &here) {
     return hostTarget();
   try {
     Target t = cudaTarget(here ? "cuda:" + cuda::architectureHere() : config.compile.target);
-    if (config.compile.libraryCalls == "auto" && CudaLibrary::find(CudaLibraryId::cublasLt))
-      t.features = "cublaslt";
+    if (config.compile.libraryCalls == "auto") {
+      if (CudaLibrary::find(CudaLibraryId::cublasLt))
+        t.features = "cublaslt";
+      if (!cuda::cudnnFrontend().empty() && CudaLibrary::find(CudaLibraryId::cudnn))
+        t.features += t.features.empty() ? "cudnn" : ",cudnn";
+    }
     return t;
   } catch (UserError &e) {
     e.diagnostics[0].where = config.where("compile.target");

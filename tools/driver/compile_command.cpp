@@ -55,21 +55,29 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
   row("kernels", fmt::format("{} for {} groups: {} compiled, {} from the cache", r.compiled + r.reused, r.groups,
                              r.compiled, r.reused));
   if (plan.target.isCuda()) {
-    int matmuls = 0, calls = 0;
+    struct Count {
+      int groups = 0, calls = 0;
+    } matmuls, attentions;
     for (const PlannedKernel &k : kernelsOf(*plan.planned)) {
       Schedule s;
-      const bool valid = Schedule::parse(k.op->attrs.getString("schedule"), s);
-      matmuls += valid && s.recipe == "matmul";
-      calls += valid && s.library;
+      if (!Schedule::parse(k.op->attrs.getString("schedule"), s))
+        continue;
+      Count *of = s.recipe == "matmul"                                      ? &matmuls
+                  : s.recipe == "attention" || s.recipe == "attention_grad" ? &attentions
+                                                                            : nullptr;
+      if (of)
+        ++of->groups, of->calls += s.library;
     }
-    row("library", calls ? fmt::format("cuBLASLt for {} of {} matmul groups", calls, matmuls)
-                         : "none: every matmul is a generated kernel");
+    row("library", matmuls.calls ? fmt::format("cuBLASLt for {} of {} matmul groups", matmuls.calls, matmuls.groups)
+                                 : "none: every matmul is a generated kernel");
     const cuda::LibraryTuning &t = r.tuning;
-    if (calls && !t.problem.empty())
+    if (matmuls.calls && !t.problem.empty())
       row("", fmt::format("its own choice of algorithms, not timed: {}", t.problem));
-    else if (calls)
+    else if (matmuls.calls)
       row("", fmt::format("{} products: {} timed, {} known, in {:.2f} s; {} not by its first algorithm", t.products,
                           t.timed, t.reused, t.seconds, t.notFirst));
+    if (attentions.calls)
+      row("", fmt::format("cuDNN for {} of {} attention groups", attentions.calls, attentions.groups));
   }
   const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   row("memory", formatBytes(double(r.arenaBytes)) +

@@ -5,6 +5,7 @@
 #include "codegen/nvrtc.h"
 #include "codegen/object_cache.h"
 #include "ir/diagnostics.h"
+#include "runtime/cuda/cudnn_attention.h"
 #include "runtime/cuda/gpu.h"
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/gpus.h"
@@ -234,7 +235,15 @@ struct Examination {
     gpus(g, driver);
     nvrtc(g);
     library(CudaLibraryId::cublasLt, "matmuls are generated");
-    library(CudaLibraryId::cudnn, "attention is generated");
+    if (library(CudaLibraryId::cudnn, "attention is generated")) {
+      const std::string frontend = cuda::cudnnFrontend();
+      if (frontend.empty())
+        add({"cuDNN use", Grade::absent, true, "this gptc was built without cuDNN's headers; attention is generated",
+             "cudnn.h and cudnn_frontend.h",
+             "run `tools/setup --cuda` where gptc is built: it brings them and builds"});
+      else
+        add({"cuDNN use", Grade::fine, true, "attention, by cudnn-frontend " + frontend});
+    }
     library(CudaLibraryId::nccl, "only one GPU can be used");
     library(CudaLibraryId::nvml, "GPUs are counted by /proc");
     library(CudaLibraryId::nvtx, "profiles have no names of ours");

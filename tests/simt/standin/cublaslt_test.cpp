@@ -2,13 +2,8 @@
 // where there is one.
 #include "runtime/cuda/cublaslt.h"
 
+#include "groups_on_device.h"
 #include "ir/diagnostics.h"
-#include "ir/element.h"
-#include "ir/opdef.h"
-#include "standins.h"
-#include "tests/unit/codegen/recipe_harness.h"
-
-#include <cmath>
 
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>
@@ -19,70 +14,23 @@ namespace {
 
 using namespace cuda;
 
-class CublasLtTest : public testing::Test {
+class CublasLtTest : public GroupsOnDevice {
 protected:
-  static void SetUpTestSuite() {
-    useStandins();
-    driver = &Driver::get();
-    lt = &CublasLt::get();
-  }
   void SetUp() override {
-    ASSERT_EQ(driver->primaryContextRetain(&context, 0), success);
-    ASSERT_EQ(driver->contextSetCurrent(context), success);
-    ASSERT_EQ(driver->streamCreate(&stream, streamNonBlocking), success);
+    GroupsOnDevice::SetUp();
+    lt = &CublasLt::get();
     ASSERT_EQ(lt->create(&handle), ltSuccess);
-    ASSERT_EQ(driver->memAlloc(&workspace, workspaceBytes), success);
+    workspace = allocate(workspaceBytes);
   }
   void TearDown() override {
     EXPECT_EQ(lt->destroy(handle), ltSuccess);
-    for (DevicePtr p : memory)
-      EXPECT_EQ(driver->memFree(p), success);
-    EXPECT_EQ(driver->memFree(workspace), success);
-    EXPECT_EQ(driver->streamDestroy(stream), success);
+    GroupsOnDevice::TearDown();
   }
 
   static constexpr size_t workspaceBytes = 1 << 16;
-  static inline const Driver *driver;
-  static inline const CublasLt *lt;
-  Context context;
-  Stream stream;
+  const CublasLt *lt;
   LtHandle handle;
   DevicePtr workspace;
-  std::vector<DevicePtr> memory;
-
-  /// Memory for the operands, filled, and the results.
-  std::vector<DevicePtr> place(const Op &fused, const std::vector<Tensor> &operands) {
-    std::vector<DevicePtr> params;
-    for (unsigned i = 0; i < fused.numOperands() + fused.numResults(); ++i) {
-      const bool given = i < fused.numOperands();
-      const Type &t = given ? fused.operand(i)->type : fused.result(i - fused.numOperands())->type;
-      memory.push_back(0);
-      EXPECT_EQ(driver->memAlloc(&memory.back(), size_t(t.bytes())), success);
-      params.push_back(memory.back());
-      if (!given)
-        continue;
-      std::vector<std::byte> bytes(t.bytes(), std::byte(0xff));
-      const std::vector<double> all = spread(operands[i], NAN);
-      for (size_t k = 0; k < all.size(); ++k)
-        storeElement(t.dtype, bytes.data(), int64_t(k), all[k]);
-      EXPECT_EQ(driver->copyToDevice(params[i], bytes.data(), bytes.size(), stream), success);
-      EXPECT_EQ(driver->streamSynchronize(stream), success);
-    }
-    return params;
-  }
-
-  Tensor fetch(DevicePtr from, const Type &t) {
-    std::vector<std::byte> bytes(t.bytes());
-    EXPECT_EQ(driver->copyToHost(bytes.data(), from, bytes.size(), stream), success);
-    EXPECT_EQ(driver->streamSynchronize(stream), success);
-    Tensor x(t);
-    const std::vector<double> logical = spread(Tensor(t, std::vector<double>(t.elements(), 1)), 0);
-    size_t next = 0;
-    for (size_t k = 0; k < logical.size(); ++k)
-      if (logical[k] == 1)
-        x.data[next++] = loadElement(t.dtype, bytes.data(), int64_t(k));
-    return x;
-  }
 
   /// Small multiples of 1/8: sums of their products are exact in f32, in any order.
   static std::vector<Tensor> exactOperands(const Group &g) {

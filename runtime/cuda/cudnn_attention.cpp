@@ -1,0 +1,220 @@
+// GPTC_CUDNN is set by CMake where cudnn.h and cudnn_frontend.h are.
+#include "runtime/cuda/cudnn_attention.h"
+
+#include "codegen/cuda_libraries.h"
+#include "ir/diagnostics.h"
+
+#ifdef GPTC_CUDNN
+
+// With this mode it looks every function up in cudnn_dlhandle. Of the CUDA runtime, which it would load by name,
+// nothing is called for what we ask: the architecture is told, and no data is copied from the host.
+#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
+
+namespace cudnn_frontend {
+void *cudnn_dlhandle = nullptr;
+}
+
+namespace gptc::cuda {
+
+namespace fe = cudnn_frontend;
+using FeGraph = fe::graph::Graph;
+using fe::graph::Tensor_attributes;
+
+namespace {
+
+using Tensor = std::shared_ptr<Tensor_attributes>;
+
+/// By which the library knows the tensors of a graph.
+enum Uid : int64_t { uidQ = 1, uidK, uidV, uidO, uidLse, uidDo, uidDq, uidDk, uidDv };
+
+/// [B, heads, T, size] of rows of `row` elements.
+Tensor_attributes rows(const LibraryAttention &a, Uid uid, int64_t heads, int64_t row) {
+  return Tensor_attributes()
+      .set_uid(uid)
+      .set_dim({a.batch, heads, a.tokens, a.size})
+      .set_stride({a.tokens * row, a.size, row, 1});
+}
+
+Tensor_attributes statistics(const LibraryAttention &a) {
+  return Tensor_attributes()
+      .set_uid(uidLse)
+      .set_data_type(fe::DataType_t::FLOAT)
+      .set_dim({a.batch, a.heads, a.tokens, 1})
+      .set_stride({a.heads * a.tokens, a.tokens, 1, 1});
+}
+
+void isResult(const Tensor &t, const Tensor_attributes &as) {
+  t->set_output(true).set_uid(as.get_uid()).set_dim(as.get_dim()).set_stride(as.get_stride());
+  if (as.get_data_type() != fe::DataType_t::NOT_SET)
+    t->set_data_type(as.get_data_type());
+}
+
+std::shared_ptr<FeGraph> describe(const LibraryAttention &a, unsigned architecture) {
+  auto g = std::make_shared<FeGraph>();
+  g->set_io_data_type(a.dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT)
+      .set_sm_version(int32_t(architecture));
+  const Tensor q = g->tensor(rows(a, uidQ, a.heads, a.width())), k = g->tensor(rows(a, uidK, a.kvHeads, a.width())),
+               v = g->tensor(rows(a, uidV, a.kvHeads, a.width()));
+  const Tensor_attributes like = rows(a, uidO, a.heads, a.heads * a.size);
+  auto options = [&](auto o) {
+    o.set_attn_scale(float(a.scale));
+    if (a.causal)
+      o.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+    return o;
+  };
+  if (a.backward) {
+    const Tensor o = g->tensor(like), lse = g->tensor(statistics(a)),
+                 dout = g->tensor(rows(a, uidDo, a.heads, a.heads * a.size));
+    auto [dq, dk, dv] = g->sdpa_backward(
+        q, k, v, o, dout, lse,
+        options(fe::graph::SDPA_backward_attributes().set_name("attention_grad")).set_deterministic_algorithm(true));
+    isResult(dq, rows(a, uidDq, a.heads, a.width()));
+    isResult(dk, rows(a, uidDk, a.kvHeads, a.width()));
+    isResult(dv, rows(a, uidDv, a.kvHeads, a.width()));
+  } else {
+    // As single operations, which every version of 9 takes; one operation for all is of later ones, and not for each
+    // GPU.
+    auto [o, lse] = g->sdpa(q, k, v,
+                            options(fe::graph::SDPA_attributes().set_name("attention"))
+                                .set_generate_stats(true)
+                                .set_implementation(fe::AttentionImplementation_t::COMPOSITE));
+    isResult(o, like);
+    isResult(lse, statistics(a));
+  }
+  return g;
+}
+
+/// Null where the library has no engine for it.
+std::shared_ptr<FeGraph> build(const LibraryAttention &a, unsigned architecture, cudnnHandle_t handle) {
+  // Up to 9.15 sequences that no 128 divides take lengths that cudnn-frontend copies from the host's memory in every
+  // run.
+  if (a.backward && a.tokens % 128 != 0 && fe::detail::get_backend_version() <= 91500)
+    return nullptr;
+  try {
+    std::shared_ptr<FeGraph> g = describe(a, architecture);
+    const bool able = g->validate().is_good() && g->build_operation_graph(handle).is_good() &&
+                      g->create_execution_plans({fe::HeurMode_t::A}).is_good() && g->check_support().is_good() &&
+                      g->build_plans().is_good();
+    return able ? g : nullptr;
+  } catch (const std::exception &) {  // a function that an older library lacks, or descriptors that it does not take
+    return nullptr;
+  }
+}
+
+/// The library stays loaded: who looks functions up keeps them.
+const CudaLibrary &bound() {
+  const CudaLibrary &library = CudaLibrary::get(CudaLibraryId::cudnn);
+  fe::cudnn_dlhandle = library.loaded();
+  return library;
+}
+
+struct Call final : AttentionCall {
+  cudnnHandle_t handle;
+  std::shared_ptr<FeGraph> graph;
+  mutable std::unordered_map<int64_t, void *> tensors;
+  void *workspace;
+
+  void enqueue(Stream stream) const override {
+    const cudnnStatus_t s = fe::detail::set_stream(handle, reinterpret_cast<cudaStream_t>(stream));
+    GPTC_CHECK(s == CUDNN_STATUS_SUCCESS, "cudnnSetStream: cudnnStatus_t {}", int(s));
+    fe::error_t e = graph->execute(handle, tensors, workspace);
+    GPTC_CHECK(e.is_good(), "attention by cuDNN: {}", e.get_message());
+  }
+};
+
+class Library final : public Cudnn {
+public:
+  Library() {
+    const CudaLibrary &library = bound();
+    if (const cudnnStatus_t s = fe::detail::create_handle(&handle))
+      throw UserError(ErrorCode::TargetUnavailable,
+                      fmt::format("{} cannot be used on this GPU: cudnnStatus_t {}", library.path, int(s)),
+                      "install a cuDNN 9 for CUDA 13 that is as new as the driver, or compile with "
+                      "compile.library_calls = \"off\"");
+  }
+  ~Library() override {
+    graphs.clear();
+    fe::detail::destroy_handle(handle);
+  }
+
+  std::unique_ptr<AttentionCall> attention(const LibraryAttention &a, unsigned architecture,
+                                           llvm::ArrayRef<DevicePtr> params, DevicePtr workspace, int64_t bytes,
+                                           Stream stream) override {
+    auto it = std::find_if(graphs.begin(), graphs.end(), [&](const auto &g) { return g.first == a; });
+    const bool isNew = it == graphs.end();
+    if (isNew)
+      it = graphs.insert(it, {a, build(a, architecture, handle)});
+    int64_t needed = 0;
+    if (!it->second || it->second->get_workspace_size(needed).is_bad() || needed > bytes)
+      return nullptr;
+    auto call = std::make_unique<Call>();
+    call->handle = handle;
+    call->graph = it->second;
+    call->workspace = reinterpret_cast<void *>(workspace);
+    auto put = [&](Uid uid, unsigned param, int64_t element) {
+      call->tensors[uid] = reinterpret_cast<void *>(params[param] + DevicePtr(element * sizeOf(a.dtype)));
+    };
+    const int64_t keys = a.heads * a.size, values = keys + a.kvHeads * a.size;
+    put(uidQ, a.qkv, 0);
+    put(uidK, a.qkv, keys);
+    put(uidV, a.qkv, values);
+    put(uidO, a.o, 0);
+    put(uidLse, a.lse, 0);
+    if (a.backward) {
+      put(uidDo, a.dout, 0);
+      put(uidDq, a.dqkv, 0);
+      put(uidDk, a.dqkv, keys);
+      put(uidDv, a.dqkv, values);
+    }
+    if (isNew)
+      call->enqueue(stream);
+    return call;
+  }
+
+private:
+  cudnnHandle_t handle = nullptr;
+  std::vector<std::pair<LibraryAttention, std::shared_ptr<FeGraph>>> graphs;
+};
+
+}  // namespace
+
+std::string cudnnFrontend() {
+  return fmt::format("{}.{}.{}", CUDNN_FRONTEND_MAJOR_VERSION, CUDNN_FRONTEND_MINOR_VERSION,
+                     CUDNN_FRONTEND_PATCH_VERSION);
+}
+
+std::unique_ptr<Cudnn> Cudnn::make() { return std::make_unique<Library>(); }
+
+std::string cudnnRefusal(const LibraryAttention &a, unsigned architecture) {
+  bound();
+  std::shared_ptr<FeGraph> g = describe(a, architecture);
+  fe::error_t e = g->validate();
+  if (e.is_good())
+    e = g->build_operation_graph(nullptr);
+  return e.is_good() ? "" : e.get_message() + " ";
+}
+
+}  // namespace gptc::cuda
+
+#else
+
+namespace gptc::cuda {
+
+std::string cudnnFrontend() { return ""; }
+
+std::unique_ptr<Cudnn> Cudnn::make() {
+  throw UserError(ErrorCode::TargetUnavailable,
+                  "the plan calls cuDNN for attention, and this gptc was built without cuDNN's headers",
+                  "run `tools/setup --cuda` where gptc is built, which brings them and builds again; or compile the "
+                  "plan here, or with compile.library_calls = \"off\"");
+}
+
+std::string cudnnRefusal(const LibraryAttention &, unsigned) { return "built without cuDNN's headers"; }
+
+}  // namespace gptc::cuda
+
+#endif

@@ -1,0 +1,340 @@
+// Attention groups as calls of cuDNN, through cudnn-frontend and the stand-in: results, streams, capture, refusals; and
+// what the real library takes of them where there is one.
+#include "runtime/cuda/cudnn_attention.h"
+
+#include "codegen/cuda_libraries.h"
+#include "codegen/library_attention.h"
+#include "groups_on_device.h"
+#include "ir/diagnostics.h"
+#include "ir/ops/heads.h"
+
+#if __has_include(<cudnn.h>)
+#include <cudnn.h>
+#endif
+
+namespace gptc::test {
+namespace {
+
+using namespace cuda;
+
+struct Form {
+  DType dtype;
+  int64_t batch, tokens, heads, kvHeads, size;
+  bool causal;
+};
+
+std::vector<AttrMap> attrsOf(const Form &f) {
+  AttrMap a;
+  a.set("n_head", f.heads);
+  a.set("n_kv_head", f.kvHeads);
+  a.set("causal", f.causal);
+  return {a};
+}
+
+Type qkvOf(const Form &f) { return Type(f.dtype, {f.batch, f.tokens, (f.heads + 2 * f.kvHeads) * f.size}); }
+Type outOf(const Form &f) { return Type(f.dtype, {f.batch, f.tokens, f.heads * f.size}); }
+Type lseOf(const Form &f) { return Type(DType::f32, {f.batch, f.heads, f.tokens}); }
+
+Group forwardOf(const Form &f) { return groupOf(OpKind::attention, {qkvOf(f)}, attrsOf(f)[0], {outOf(f), lseOf(f)}); }
+Group backwardOf(const Form &f) {
+  return groupOf(OpKind::attention_grad, {outOf(f), qkvOf(f), outOf(f), lseOf(f)}, attrsOf(f)[0], {qkvOf(f)});
+}
+
+/// What a result may be off: by an algorithm that multiplies values of `f.dtype` and adds in f32 in any order, rounds
+/// probabilities, the gradients of scores, and results to `f.dtype`, and where heads share keys also the gradients of
+/// each head before they are added. e = 2^-24 for each operation in f32, u for each rounding to 16 bits; the reference
+/// rounds its results once more. Errors of second order are covered by taking e twice.
+///   s: (D + 3) e scale |q||k|    p: as s of the row, and T + 8 for exp, sum and quotient    o: sum p (u + dp) |v| + 2
+///   u |o| dv: sum p (u + dp) |do| + 2 u |dv| ds: scale p ((dp + 4 e) |do.v - delta| + (D + 1) e (|do||v| + |do||o|))
+///   dq: sum (ds's + u |ds|) |k| + 2 u |dq|, dk alike; and each sum of n products n e of its absolute terms
+class Bound {
+public:
+  Bound(const Form &f, const Tensor &qkv, const Tensor &lse) : f(f), qkv(qkv.data), lse(lse.data) {
+    heads.batch = f.batch, heads.rows = f.tokens, heads.queries = f.heads, heads.keyValues = f.kvHeads,
+    heads.size = f.size;
+  }
+
+  void forward(const Tensor &o, std::vector<double> &ofO, std::vector<double> &ofLse) const {
+    ofO.assign(o.data.size(), 0), ofLse.assign(lse.size(), 0);
+    each([&](int64_t b, int64_t h, int64_t i) {
+      const double score = scoreError(b, h, i);
+      ofLse[heads.lse(b, i, h)] = score + (double(f.tokens) + 8) * e + 2 * e * std::fabs(lse[heads.lse(b, i, h)]);
+      for (int64_t j = 0; j < end(i); ++j)
+        for (int64_t c = 0; c < f.size; ++c)
+          ofO[heads.o(b, i, h) + c] +=
+              p(b, h, i, j) * (u() + pError(score) + f.tokens * e) * std::fabs(qkv[heads.v(b, j, h) + c]);
+      for (int64_t c = 0; c < f.size; ++c)
+        ofO[heads.o(b, i, h) + c] += 2 * u() * std::fabs(o.data[heads.o(b, i, h) + c]) + tiny;
+    });
+  }
+
+  std::vector<double> backward(const Tensor &dout, const Tensor &o, const Tensor &dqkv) const {
+    std::vector<double> bound(dqkv.data.size(), tiny), perHead(dqkv.data.size(), 0);
+    const int64_t D = f.size, T = f.tokens;
+    std::vector<double> dk(D * T), dv(D * T);  // of one head
+    for (int64_t b = 0; b < f.batch; ++b)
+      for (int64_t h = 0; h < f.heads; ++h) {
+        std::fill(dk.begin(), dk.end(), 0), std::fill(dv.begin(), dv.end(), 0);
+        for (int64_t i = 0; i < T; ++i) {
+          const double score = scoreError(b, h, i);
+          const double *d = &dout.data[heads.o(b, i, h)], *out = &o.data[heads.o(b, i, h)];
+          const auto [delta, absDelta] = dot(d, out);
+          for (int64_t j = 0; j < end(i); ++j) {
+            const double prob = p(b, h, i, j);
+            const auto [dp, absDp] = dot(d, &qkv[heads.v(b, j, h)]);
+            const double ds = heads.scale() * prob * (dp - delta);
+            const double dsError =
+                heads.scale() * prob *
+                    ((pError(score) + 4 * e) * std::fabs(dp - delta) + (double(D) + 1) * e * (absDp + absDelta)) +
+                (u() + double(T * f.heads) * e) * std::fabs(ds);
+            for (int64_t c = 0; c < D; ++c) {
+              const double q = qkv[heads.q(b, i, h) + c], k = qkv[heads.k(b, j, h) + c];
+              bound[heads.q(b, i, h) + c] += dsError * std::fabs(k);
+              bound[heads.k(b, j, h) + c] += dsError * std::fabs(q);
+              bound[heads.v(b, j, h) + c] += prob * (u() + pError(score) + double(T * f.heads) * e) * std::fabs(d[c]);
+              dk[j * D + c] += ds * q, dv[j * D + c] += prob * d[c];
+            }
+          }
+        }
+        for (int64_t j = 0; j < T && f.heads != f.kvHeads; ++j)
+          for (int64_t c = 0; c < D; ++c) {
+            bound[heads.k(b, j, h) + c] += u() * std::fabs(dk[j * D + c]);
+            bound[heads.v(b, j, h) + c] += u() * std::fabs(dv[j * D + c]);
+          }
+      }
+    for (size_t i = 0; i < bound.size(); ++i)
+      bound[i] += 2 * u() * std::fabs(dqkv.data[i]);
+    return bound;
+  }
+
+private:
+  const Form &f;
+  ops::Heads heads;
+  const std::vector<double> &qkv, &lse;
+  static constexpr double e = 2 * 0x1p-24, tiny = 0x1p-24;  // the least f16
+
+  double u() const { return f.dtype == DType::bf16 ? 0x1p-8 : 0x1p-11; }
+  int64_t end(int64_t i) const { return f.causal ? i + 1 : f.tokens; }
+  std::pair<double, double> dot(const double *a, const double *b) const {
+    double sum = 0, all = 0;
+    for (int64_t c = 0; c < f.size; ++c)
+      sum += a[c] * b[c], all += std::fabs(a[c] * b[c]);
+    return {sum, all};
+  }
+  double p(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    return std::exp(heads.scale() * dot(&qkv[heads.q(b, i, h)], &qkv[heads.k(b, j, h)]).first -
+                    lse[heads.lse(b, i, h)]);
+  }
+  double scoreError(int64_t b, int64_t h, int64_t i) const {
+    double most = 0;
+    for (int64_t j = 0; j < end(i); ++j)
+      most = std::max(most, dot(&qkv[heads.q(b, i, h)], &qkv[heads.k(b, j, h)]).second);
+    return (double(f.size) + 3) * e * heads.scale() * most;
+  }
+  double pError(double score) const { return 2 * score + (double(f.tokens) + 8) * e; }
+  template <class F> void each(F body) const {
+    for (int64_t b = 0; b < f.batch; ++b)
+      for (int64_t h = 0; h < f.heads; ++h)
+        for (int64_t i = 0; i < f.tokens; ++i)
+          body(b, h, i);
+  }
+};
+
+void expectWithin(const Tensor &got, const Tensor &want, const std::vector<double> &bound, const std::string &what) {
+  for (size_t i = 0; i < got.data.size(); ++i)
+    ASSERT_LE(std::fabs(got.data[i] - want.data[i]), bound[i])
+        << what << ", element " << i << ": " << got.data[i] << " instead of " << want.data[i];
+}
+
+class CudnnTest : public GroupsOnDevice {
+protected:
+  void SetUp() override {
+    if (cudnnFrontend().empty())
+      GTEST_SKIP() << "built without cuDNN's headers";
+    GroupsOnDevice::SetUp();
+    library = Cudnn::make();
+    workspace = allocate(workspaceBytes);
+  }
+  void TearDown() override {
+    if (!library)
+      return;
+    library.reset();
+    GroupsOnDevice::TearDown();
+  }
+  std::unique_ptr<AttentionCall> call(const LibraryAttention &a, const std::vector<DevicePtr> &params,
+                                      int64_t bytes = workspaceBytes) {
+    return library->attention(a, 90, params, workspace, bytes, stream);
+  }
+
+  static constexpr int64_t workspaceBytes = 4 << 20;
+  std::unique_ptr<Cudnn> library;
+  DevicePtr workspace = 0;
+};
+
+const Form forms[] = {
+    {DType::bf16, 2, 16, 2, 2, 8, true},   {DType::bf16, 1, 33, 4, 2, 16, true}, {DType::f16, 2, 17, 3, 1, 24, false},
+    {DType::f16, 1, 128, 1, 1, 128, true}, {DType::bf16, 1, 2, 2, 1, 64, true},  {DType::bf16, 2, 65, 2, 2, 40, false},
+};
+
+TEST_F(CudnnTest, CallsMeanWhatTheirGroupsMean) {
+  unsigned seed = 0;
+  for (const Form &f : forms) {
+    const Group forward = forwardOf(f), backward = backwardOf(f);
+    const std::vector<Tensor> in = randomOperands(forward, ++seed);
+    const std::vector<Tensor> want = interpretFused(*forward.fused, in);
+    const std::optional<LibraryAttention> a = libraryAttention(*forward.fused), g = libraryAttention(*backward.fused);
+    ASSERT_TRUE(a && g) << print(*forward.fused);
+    const std::string what = fmt::format("{} [{},{}] {}/{} x {}{}", nameOf(f.dtype).str(), f.batch, f.tokens, f.heads,
+                                         f.kvHeads, f.size, f.causal ? " causal" : "");
+    const std::vector<DevicePtr> params = place(*forward.fused, in);
+    std::unique_ptr<AttentionCall> once = call(*a, params);
+    ASSERT_TRUE(once) << what;
+    once->enqueue(stream);
+    const Bound bound(f, in[0], want[1]);
+    std::vector<double> ofO, ofLse;
+    bound.forward(want[0], ofO, ofLse);
+    expectWithin(fetch(params[1], want[0].type), want[0], ofO, "o of " + what);
+    expectWithin(fetch(params[2], want[1].type), want[1], ofLse, "lse of " + what);
+
+    const Tensor dout = randomOperands(backward, ++seed)[0];
+    const std::vector<Tensor> given = {dout, in[0], want[0], want[1]};
+    const Tensor gradient = interpretFused(*backward.fused, given)[0];
+    const std::vector<DevicePtr> back = place(*backward.fused, given);
+    ASSERT_TRUE(once = call(*g, back)) << what;
+    once->enqueue(stream);
+    expectWithin(fetch(back[4], gradient.type), gradient, bound.backward(dout, want[0], gradient), "dqkv of " + what);
+  }
+}
+
+// One description serves calls at other addresses, and what is captured runs again.
+TEST_F(CudnnTest, EqualCallsAreCapturedWithTheStep) {
+  const Group g = forwardOf(forms[1]);
+  const LibraryAttention a = *libraryAttention(*g.fused);
+  const std::vector<Tensor> first = randomOperands(g, 1), second = randomOperands(g, 2);
+  const std::vector<DevicePtr> p = place(*g.fused, first), q = place(*g.fused, second);
+  const std::unique_ptr<AttentionCall> x = call(a, p), y = call(a, q);
+  ASSERT_TRUE(x && y);
+  Graph graph;
+  GraphExec exec;
+  ASSERT_EQ(driver->streamBeginCapture(stream, captureThreadLocal), success);
+  x->enqueue(stream);
+  y->enqueue(stream);
+  ASSERT_EQ(driver->streamEndCapture(stream, &graph), success);
+  ASSERT_EQ(driver->graphInstantiate(&exec, graph, 0), success);
+  for (DevicePtr o : {p[1], q[1]})
+    ASSERT_EQ(driver->memsetBytes(o, 0, g.fused->result(0)->type.bytes(), stream), success);
+  ASSERT_EQ(driver->graphLaunch(exec, stream), success);
+  for (const auto &[params, in] : {std::pair{p, first}, {q, second}}) {
+    const std::vector<Tensor> want = interpretFused(*g.fused, in);
+    std::vector<double> ofO, ofLse;
+    Bound(forms[1], in[0], want[1]).forward(want[0], ofO, ofLse);
+    expectWithin(fetch(params[1], want[0].type), want[0], ofO, "captured");
+  }
+  EXPECT_EQ(driver->graphExecDestroy(exec), success);
+  EXPECT_EQ(driver->graphDestroy(graph), success);
+}
+
+// Where the library has no engine, or wants more than was planned, there is no call.
+TEST_F(CudnnTest, WhatTheLibraryHasNotIsNoCall) {
+  const Group g = backwardOf(forms[0]);
+  const LibraryAttention good = *libraryAttention(*g.fused);
+  const std::vector<DevicePtr> params = place(*g.fused, randomOperands(g, 1));
+  EXPECT_TRUE(call(good, params));
+  EXPECT_TRUE(call(good, params, good.workspace()));
+  EXPECT_FALSE(call(good, params, 4096)) << "of 256 bytes, the gradient of 4 x 64 x 64 scores and 2 x 32 f32";
+  for (int64_t size : {4, 12, 136}) {
+    LibraryAttention other = good;
+    other.size = size;
+    EXPECT_FALSE(call(other, params)) << size;
+  }
+  LibraryAttention odd = good;
+  odd.kvHeads = 3;
+  EXPECT_FALSE(call(odd, params));
+}
+
+TEST(LibraryAttention, TakesWhatTheLibraryHas) {
+  const Form plain{DType::bf16, 2, 16, 4, 2, 64, true};
+  auto taken = [](const Form &f) {
+    return libraryAttention(*forwardOf(f).fused) && libraryAttention(*backwardOf(f).fused);
+  };
+  EXPECT_TRUE(taken(plain));
+  auto but = [&](auto change) {
+    Form f = plain;
+    change(f);
+    return taken(f);
+  };
+  EXPECT_TRUE(but([](Form &f) { f.causal = false; }));
+  EXPECT_TRUE(but([](Form &f) { f.dtype = DType::f16; }));
+  EXPECT_FALSE(but([](Form &f) { f.dtype = DType::f32; }));
+  EXPECT_FALSE(but([](Form &f) { f.size = 12; }));
+  EXPECT_FALSE(but([](Form &f) { f.size = 136; }));
+  EXPECT_FALSE(but([](Form &f) { f.tokens = 1; }));
+  for (const char *attr : {"alibi", "p"}) {
+    Group g = forwardOf(plain);
+    Op &op = *g.fused->body->front();
+    if (attr == std::string("p"))
+      op.attrs.set("p", 0.1);
+    else
+      op.attrs.set(attr, true);
+    EXPECT_FALSE(libraryAttention(*g.fused)) << attr;
+  }
+  // 2 x 4 x 16384 x 16384 gradients of scores in 16 bits are 4 GiB.
+  const Form large{DType::bf16, 2, 16384, 4, 4, 64, true};
+  EXPECT_TRUE(libraryAttention(*forwardOf(large).fused));
+  EXPECT_FALSE(libraryAttention(*backwardOf(large).fused));
+  // Only where a plan may call it, and not before sm_80.
+  const Group g = forwardOf(plain);
+  for (const char *arch : {"cuda:sm_75", "cuda:sm_80", "cuda:sm_90a", "cuda:sm_120a"})
+    for (const char *features : {"", "cublaslt", "cudnn", "cublaslt,cudnn"}) {
+      Target t = cudaTarget(arch);
+      t.features = features;
+      EXPECT_EQ(defaultSchedule(*g.fused, t).library,
+                t.architecture >= 80 && llvm::StringRef(features).ends_with("cudnn"))
+          << arch << " " << features;
+    }
+}
+
+TEST(LibraryAttention, ABuildWithoutHeadersCannotCall) {
+  if (!cudnnFrontend().empty())
+    GTEST_SKIP() << "built with cuDNN's headers";
+  try {
+    Cudnn::make();
+    FAIL();
+  } catch (const UserError &e) {
+    EXPECT_EQ(e.diagnostics[0].code, ErrorCode::TargetUnavailable);
+    EXPECT_NE(std::string(e.what()).find("built without cuDNN's headers"), std::string::npos) << e.what();
+  }
+}
+
+// The real library, where this machine has it: it takes what we describe, without a GPU. In a process of its own, as
+// one process knows one cuDNN.
+TEST(RealCudnn, TakesTheDescriptionOfEveryCall) {
+  if (cudnnFrontend().empty())
+    GTEST_SKIP() << "built without cuDNN's headers";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  constexpr int none = 77;
+  static int code;
+  auto ask = [] {
+    unsetenv("GPTC_CUDA");
+    if (!CudaLibrary::find(CudaLibraryId::cudnn))
+      exit(none);
+    for (const Form &f : forms)
+      for (const Group &g : {forwardOf(f), backwardOf(f)})
+        for (unsigned architecture : {80u, 90u, 100u, 120u})
+          if (std::string why = cudnnRefusal(*libraryAttention(*g.fused), architecture); !why.empty()) {
+            fmt::print(stderr, "sm_{}: {}\n{}", architecture, why, print(*g.fused));
+            exit(1);
+          }
+    exit(0);
+  };
+  auto ended = [](int status) {
+    code = WEXITSTATUS(status);
+    return WIFEXITED(status) && (code == 0 || code == none);
+  };
+  EXPECT_EXIT(ask(), ended, "");
+  if (code == none)
+    GTEST_SKIP() << "no cuDNN here";
+}
+
+}  // namespace
+}  // namespace gptc::test
