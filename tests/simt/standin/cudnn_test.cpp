@@ -250,7 +250,104 @@ TEST_F(CudnnTest, WhatTheLibraryHasNotIsNoCall) {
   LibraryAttention odd = good;
   odd.kvHeads = 3;
   EXPECT_FALSE(call(odd, params));
+  // At run time: no address for a tensor, none for the workspace.
+  std::vector<DevicePtr> some = params;
+  some[good.lse] = 0;
+  EXPECT_THROW(call(good, some)->enqueue(stream), InternalError);
+  const DevicePtr kept = std::exchange(workspace, 0);
+  EXPECT_THROW(call(good, params)->enqueue(stream), InternalError);
+  workspace = kept;
 }
+
+#if __has_include(<cudnn.h>)
+// What makes the stand-in mean something: a frontend that left out a step would be refused.
+TEST_F(CudnnTest, TheStandInRefusesWhatTheLibraryWould) {
+  const CudaLibrary &l = CudaLibrary::get(CudaLibraryId::cudnn);
+#define GPTC_FUNCTION(f)                                                                                               \
+  decltype(&::f) f = nullptr;                                                                                          \
+  ASSERT_TRUE(l.bind(f, #f));
+  GPTC_FUNCTION(cudnnCreate)
+  GPTC_FUNCTION(cudnnDestroy)
+  GPTC_FUNCTION(cudnnSetStream)
+  GPTC_FUNCTION(cudnnBackendCreateDescriptor)
+  GPTC_FUNCTION(cudnnBackendDestroyDescriptor)
+  GPTC_FUNCTION(cudnnBackendSetAttribute)
+  GPTC_FUNCTION(cudnnBackendFinalize)
+  GPTC_FUNCTION(cudnnBackendExecute)
+#undef GPTC_FUNCTION
+  constexpr auto good = CUDNN_STATUS_SUCCESS;
+  std::vector<cudnnBackendDescriptor_t> made;
+  auto make = [&](cudnnBackendDescriptorType_t type) {
+    made.emplace_back();
+    EXPECT_EQ(cudnnBackendCreateDescriptor(type, &made.back()), good);
+    return made.back();
+  };
+  auto tensor = [&](int64_t uid, std::vector<int64_t> dims, bool finalize) {
+    const cudnnBackendDescriptor_t t = make(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    const cudnnDataType_t type = CUDNN_DATA_BFLOAT16;
+    const int64_t alignment = 16;
+    std::vector<int64_t> strides(dims.size(), 1);
+    for (size_t d = dims.size() - 1; d-- > 0;)
+      strides[d] = strides[d + 1] * dims[d + 1];
+    EXPECT_EQ(cudnnBackendSetAttribute(t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type), good);
+    for (auto [name, values] : {std::pair{CUDNN_ATTR_TENSOR_DIMENSIONS, dims}, {CUDNN_ATTR_TENSOR_STRIDES, strides}})
+      EXPECT_EQ(cudnnBackendSetAttribute(t, name, CUDNN_TYPE_INT64, int64_t(dims.size()), values.data()), good);
+    EXPECT_EQ(cudnnBackendSetAttribute(t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment), good);
+    EXPECT_NE(cudnnBackendFinalize(t), good) << "without its name";
+    EXPECT_EQ(cudnnBackendSetAttribute(t, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid), good);
+    if (finalize) {
+      EXPECT_EQ(cudnnBackendFinalize(t), good);
+    }
+    return t;
+  };
+  const cudnnBackendDescriptor_t a = tensor(1, {1, 2, 4, 8}, true), b = tensor(2, {1, 2, 8, 4}, true),
+                                 c = tensor(3, {1, 2, 4, 4}, true), odd = tensor(4, {1, 2, 4, 5}, true),
+                                 open = tensor(5, {1, 2, 4, 4}, false);
+  const int64_t uid = 6;
+  EXPECT_NE(cudnnBackendSetAttribute(a, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid), good) << "finalised";
+  EXPECT_NE(cudnnBackendFinalize(a), good) << "twice";
+  const cudnnBackendDescriptor_t math = make(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+  const cudnnDataType_t f32 = CUDNN_DATA_FLOAT;
+  EXPECT_NE(cudnnBackendSetAttribute(math, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_DATA_TYPE, 1, &f32), good)
+      << "an attribute of others";
+  EXPECT_EQ(cudnnBackendSetAttribute(math, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &f32), good);
+  EXPECT_EQ(cudnnBackendFinalize(math), good);
+  auto matmul = [&](cudnnBackendDescriptor_t result) {
+    const cudnnBackendDescriptor_t m = make(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    for (auto [name, d] : {std::pair{CUDNN_ATTR_OPERATION_MATMUL_ADESC, a},
+                           {CUDNN_ATTR_OPERATION_MATMUL_BDESC, b},
+                           {CUDNN_ATTR_OPERATION_MATMUL_CDESC, result},
+                           {CUDNN_ATTR_OPERATION_MATMUL_DESC, math}})
+      if (cudnnBackendSetAttribute(m, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d) != good)
+        return cudnnBackendDescriptor_t(nullptr);
+    return cudnnBackendFinalize(m) == good ? m : nullptr;
+  };
+  const cudnnBackendDescriptor_t product = matmul(c);
+  EXPECT_TRUE(product);
+  EXPECT_FALSE(matmul(odd)) << "shapes that do not fit";
+  EXPECT_FALSE(matmul(open)) << "a tensor that is not finalised";
+
+  cudnnHandle_t handle = nullptr, gone = nullptr;
+  ASSERT_EQ(cudnnCreate(&handle), good);
+  ASSERT_EQ(cudnnCreate(&gone), good);
+  ASSERT_EQ(cudnnDestroy(gone), good);
+  EXPECT_NE(cudnnDestroy(gone), good);
+  EXPECT_NE(cudnnSetStream(gone, nullptr), good);
+  for (cudnnHandle_t h : {handle, gone}) {
+    const cudnnBackendDescriptor_t graph = make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    EXPECT_EQ(cudnnBackendSetAttribute(graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &h), good);
+    EXPECT_EQ(
+        cudnnBackendSetAttribute(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &product),
+        good);
+    EXPECT_EQ(cudnnBackendFinalize(graph) == good, h == handle);
+    EXPECT_NE(cudnnBackendExecute(h, graph, graph), good) << "neither a plan nor a pack";
+  }
+  for (cudnnBackendDescriptor_t d : made)
+    EXPECT_EQ(cudnnBackendDestroyDescriptor(d), good);
+  EXPECT_NE(cudnnBackendDestroyDescriptor(a), good);
+  EXPECT_EQ(cudnnDestroy(handle), good);
+}
+#endif
 
 TEST(LibraryAttention, TakesWhatTheLibraryHas) {
   const Form plain{DType::bf16, 2, 16, 4, 2, 64, true};

@@ -8,6 +8,7 @@
 // of more than 128 elements or of no multiple of 8, factors in f32, and rows that do not begin at multiples of 16
 // bytes.
 #include "driver_state.h"
+#include "narrow.h"
 
 #include <cmath>
 #include <cstring>
@@ -159,52 +160,27 @@ struct TensorInfo {
 };
 
 float rounded(cudnnDataType_t t, float v) {
-  if (t == CUDNN_DATA_HALF)
-    return float(_Float16(v));
-  if (t == CUDNN_DATA_INT32)
-    return float(int32_t(v));
-  if (t != CUDNN_DATA_BFLOAT16)
-    return v;
-  uint32_t u;
-  std::memcpy(&u, &v, 4);
-  u = (v != v ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
-  std::memcpy(&v, &u, 4);
+  return t == CUDNN_DATA_HALF       ? fromF16(toF16(v))
+         : t == CUDNN_DATA_BFLOAT16 ? fromBF16(toBF16(v))
+         : t == CUDNN_DATA_INT32    ? float(int32_t(v))
+                                    : v;
+}
+template <class T> T element(const std::byte *p, int64_t i) {
+  T v;
+  std::memcpy(&v, p + int64_t(sizeof v) * i, sizeof v);
   return v;
 }
 float loadAt(cudnnDataType_t t, const std::byte *p, int64_t i) {
-  if (t == CUDNN_DATA_FLOAT) {
-    float v;
-    std::memcpy(&v, p + 4 * i, 4);
-    return v;
-  }
-  if (t == CUDNN_DATA_INT32) {
-    int32_t v;
-    std::memcpy(&v, p + 4 * i, 4);
-    return float(v);
-  }
-  if (t == CUDNN_DATA_HALF) {
-    _Float16 v;
-    std::memcpy(&v, p + 2 * i, 2);
-    return float(v);
-  }
-  uint16_t bits;
-  std::memcpy(&bits, p + 2 * i, 2);
-  const uint32_t wide = uint32_t(bits) << 16;
-  float v;
-  std::memcpy(&v, &wide, 4);
-  return v;
+  return t == CUDNN_DATA_FLOAT   ? element<float>(p, i)
+         : t == CUDNN_DATA_INT32 ? float(element<int32_t>(p, i))
+         : t == CUDNN_DATA_HALF  ? fromF16(element<uint16_t>(p, i))
+                                 : fromBF16(element<uint16_t>(p, i));
 }
 void storeAt(cudnnDataType_t t, std::byte *p, int64_t i, float v) {
-  v = rounded(t, v);
   if (t == CUDNN_DATA_FLOAT) {
     std::memcpy(p + 4 * i, &v, 4);
-  } else if (t == CUDNN_DATA_HALF) {
-    const _Float16 h = _Float16(v);
-    std::memcpy(p + 2 * i, &h, 2);
   } else {
-    uint32_t u;
-    std::memcpy(&u, &v, 4);
-    const uint16_t bits = uint16_t(u >> 16);
+    const uint16_t bits = t == CUDNN_DATA_HALF ? toF16(v) : toBF16(v);
     std::memcpy(p + 2 * i, &bits, 2);
   }
 }
