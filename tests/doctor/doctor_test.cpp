@@ -77,7 +77,7 @@ TEST_F(DoctorTest, WithEverythingCudaRuns) {
        {"driver     13.0, ", "release 580.00.1", "2 visible, 2 present", "Fake GPU 1, sm_90, 80.0 GiB, 132",
         "peers      all reach", "cuBLASLt   13.1, ", "cuDNN      9.19, ", "NCCL       2.28.9, ", "cuda can run"})
     EXPECT_TRUE(a.says(part)) << part << "\n" << a.text;
-  const std::string frontend = cuda::cudnnFrontend();
+  const std::string frontend = gptc::cuda::cudnnFrontend();
   EXPECT_TRUE(a.says(frontend.empty() ? "cuDNN use  none: this gptc was built without cuDNN's headers"
                                       : "cuDNN use  attention, by cudnn-frontend " + frontend))
       << a.text;

@@ -2,11 +2,12 @@
 // reshapes, as cudnn-frontend describes attention to 9.19, computed in f32 when their stream gets to them, and rounded
 // wherever a tensor's type says so. Built where cudnn.h is, whose types and names it takes.
 //
-// It has one engine, and takes what cudnn_graph.h documents. Refused are attributes that a descriptor has not or lacks,
-// descriptors that are not finalised where they are used or are changed afterwards, shapes that do not fit, handles
-// that are none or of another plan, tensors without an address, too little workspace; and, as no engine has them, heads
-// of more than 128 elements or of no multiple of 8, factors in f32, and rows that do not begin at multiples of 16
-// bytes.
+// It has two engines, of which heuristics propose the first; cudnn-frontend asks for the other one by its number, 5,
+// for gradients on sm_100, and sets two of its knobs. It takes what cudnn_graph.h documents. Refused are attributes
+// that a descriptor has not or lacks, descriptors that are not finalised where they are used or are changed afterwards,
+// shapes that do not fit, handles that are none or of another plan, tensors without an address, too little workspace;
+// and, as no engine has them, heads of more than 128 elements or of no multiple of 8, factors in f32, and rows that do
+// not begin at multiples of 16 bytes.
 #include "driver_state.h"
 #include "narrow.h"
 
@@ -95,7 +96,11 @@ const Kind *kindOf(cudnnBackendDescriptorType_t type) {
        {CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_ATTR_ENGINEHEUR_SM_COUNT_TARGET}},
       {CUDNN_BACKEND_ENGINE_DESCRIPTOR,
        {CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_ATTR_ENGINE_GLOBAL_INDEX},
-       {CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE}},
+       {CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_ATTR_ENGINE_KNOB_INFO}},
+      {CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR,
+       {CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE, CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE,
+        CUDNN_ATTR_KNOB_INFO_STRIDE},
+       {}},
       {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, {CUDNN_ATTR_ENGINECFG_ENGINE}, {CUDNN_ATTR_ENGINECFG_KNOB_CHOICES}},
       {CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, {CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE}, {}},
       {CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
@@ -401,6 +406,33 @@ bool supported(const Object &graph) {
   return matmuls == 2 || matmuls == 5;
 }
 
+constexpr int64_t orderedEngine = 5;
+
+template <class T> Object::Attribute attribute(cudnnBackendAttributeType_t type, T value) {
+  Object::Attribute a{type, std::vector<std::byte>(sizeof value), {}};
+  std::memcpy(a.bytes.data(), &value, sizeof value);
+  return a;
+}
+
+/// Finalises an engine: the one that goes by number has knobs.
+cudnnStatus_t judgeEngine(Object &engine) {
+  const int64_t number = engine.one<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  if (!supported(engine.object(CUDNN_ATTR_ENGINE_OPERATION_GRAPH)) || (number != 0 && number != orderedEngine))
+    return CUDNN_STATUS_NOT_SUPPORTED;
+  Object::Attribute knobs{CUDNN_TYPE_BACKEND_DESCRIPTOR, {}, {}};
+  for (auto [type, most] : {std::pair{CUDNN_KNOB_TYPE_KERNEL_CFG, int64_t(31)}, {CUDNN_KNOB_TYPE_STAGES, 4}}) {
+    auto knob = std::make_shared<Object>(Object{CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR, true, {}});
+    knob->attributes[CUDNN_ATTR_KNOB_INFO_TYPE] = attribute(CUDNN_TYPE_KNOB_TYPE, type);
+    knob->attributes[CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE] = attribute(CUDNN_TYPE_INT64, int64_t(0));
+    knob->attributes[CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE] = attribute(CUDNN_TYPE_INT64, most);
+    knob->attributes[CUDNN_ATTR_KNOB_INFO_STRIDE] = attribute(CUDNN_TYPE_INT64, int64_t(1));
+    if (number == orderedEngine)
+      knobs.objects.push_back(std::move(knob));
+  }
+  engine.attributes[CUDNN_ATTR_ENGINE_KNOB_INFO] = std::move(knobs);
+  return CUDNN_STATUS_SUCCESS;
+}
+
 /// Bytes that a plan wants: some for itself, and backward the gradient of all scores, in tiles.
 int64_t workspaceOf(const Object &graph) {
   int64_t bytes = 256;
@@ -493,7 +525,7 @@ cudnnStatus_t judge(Object &o) {
     return handles.count(o.one<Handle *>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE)) ? CUDNN_STATUS_SUCCESS
                                                                             : CUDNN_STATUS_BAD_PARAM;
   case CUDNN_BACKEND_ENGINE_DESCRIPTOR:
-    return supported(o.object(CUDNN_ATTR_ENGINE_OPERATION_GRAPH)) ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+    return judgeEngine(o);
   case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
     return o.all<int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS).size() ==
                    o.all<void *>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS).size()
@@ -629,7 +661,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
     if (*count && requested > 0 && elements) {
       ObjectPtr engine = make(CUDNN_BACKEND_ENGINE_DESCRIPTOR, CUDNN_ATTR_ENGINE_OPERATION_GRAPH,
                               CUDNN_TYPE_BACKEND_DESCRIPTOR, graph);
-      engine->attributes[CUDNN_ATTR_ENGINE_GLOBAL_INDEX] = {CUDNN_TYPE_INT64, std::vector<std::byte>(8), {}};
+      engine->attributes[CUDNN_ATTR_ENGINE_GLOBAL_INDEX] = attribute(CUDNN_TYPE_INT64, int64_t(0));
       descriptors[*static_cast<cudnnBackendDescriptor_t *>(elements)] =
           make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, engine);
     }
@@ -641,7 +673,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t const descriptor
     return CUDNN_STATUS_SUCCESS;
   }
   if (o->type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR && name == CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT) {
-    *static_cast<int64_t *>(elements) = 1;
+    *static_cast<int64_t *>(elements) = orderedEngine + 1;
     return CUDNN_STATUS_SUCCESS;
   }
   const Kind &kind = *kindOf(o->type);
