@@ -108,26 +108,32 @@ public:
   /// Milliseconds of each algorithm; of those that fell behind what is known. Empty where `until` came too early.
   std::vector<double> time(const MatmulCall &call, Clock::time_point until) const {
     const unsigned n = call.algorithms();
+    std::vector<std::unique_ptr<Calls>> calls(n);
+    for (unsigned i = 0; i < n; ++i) {
+      if (Clock::now() > until)
+        return {};
+      call.enqueue(gpu.stream, i);  // the first call may load code, which no capture should meet
+      gpu.wait();
+      const double t = once(Calls(gpu, call, i, 1));
+      calls[i] = std::make_unique<Calls>(gpu, call, i, std::clamp(int(std::ceil(turnMs / t)), 1, mostCalls));
+    }
     std::vector<std::vector<double>> ms(n);
-    std::vector<int> calls(n, 1);
     std::vector<bool> goesOn(n, true);
-    for (int turn = -1; turn < turns; ++turn)  // the first one warms up, and tells how many calls a turn takes
+    for (int turn = 0; turn < turns; ++turn) {
       for (unsigned i = 0; i < n; ++i) {
         if (!goesOn[i])
           continue;
         if (Clock::now() > until)
           return {};
-        const double t = once(call, i, calls[i]);
-        if (turn < 0)
-          calls[i] = std::clamp(int(std::ceil(turnMs / std::max(t, 1e-4))), 1, mostCalls);
-        else
-          ms[i].push_back(t);
-        if (turn == 0 && i + 1 == n) {
-          const double least = (*std::min_element(ms.begin(), ms.end()))[0];
-          for (unsigned k = 0; k < n; ++k)
-            goesOn[k] = ms[k][0] < tooSlow * least;
-        }
+        ms[i].push_back(once(*calls[i]));
       }
+      // The least of two turns: one that something else came into says nothing.
+      std::vector<double> least;
+      for (unsigned i = 0; turn == 1 && i < n; ++i)
+        least.push_back(std::min(ms[i][0], ms[i][1]));
+      for (unsigned i = 0; i < least.size(); ++i)
+        goesOn[i] = least[i] < tooSlow * *std::min_element(least.begin(), least.end());
+    }
     std::vector<double> medians;
     for (std::vector<double> &all : ms) {
       std::nth_element(all.begin(), all.begin() + all.size() / 2, all.end());
@@ -137,16 +143,36 @@ public:
   }
 
 private:
-  /// Milliseconds of one of so many calls.
-  double once(const MatmulCall &call, unsigned algorithm, int calls) const {
+  /// Some calls of one algorithm as a graph, as in a step: a small product takes less than the host needs to call it.
+  class Calls {
+  public:
+    Calls(const Gpu &gpu, const MatmulCall &call, unsigned algorithm, int count) : count(count), gpu(gpu) {
+      gpu.d.check(gpu.d.streamBeginCapture(gpu.stream, captureThreadLocal), "cuStreamBeginCapture");
+      for (int i = 0; i < count; ++i)
+        call.enqueue(gpu.stream, algorithm);
+      Graph captured = nullptr;
+      gpu.d.check(gpu.d.streamEndCapture(gpu.stream, &captured), "cuStreamEndCapture");
+      gpu.d.check(gpu.d.graphInstantiate(&graph, captured, 0), "cuGraphInstantiate");
+      gpu.d.check(gpu.d.graphDestroy(captured), "cuGraphDestroy");
+    }
+    ~Calls() { gpu.d.graphExecDestroy(graph); }
+    Calls(const Calls &) = delete;
+    GraphExec graph = nullptr;
+    const int count;
+
+  private:
+    const Gpu &gpu;
+  };
+
+  /// Milliseconds of one of them.
+  double once(const Calls &calls) const {
     gpu.d.check(gpu.d.eventRecord(begin.event, gpu.stream), "cuEventRecord");
-    for (int i = 0; i < calls; ++i)
-      call.enqueue(gpu.stream, algorithm);
+    gpu.d.check(gpu.d.graphLaunch(calls.graph, gpu.stream), "cuGraphLaunch");
     gpu.d.check(gpu.d.eventRecord(end.event, gpu.stream), "cuEventRecord");
     gpu.wait();
     float ms = 0;
     gpu.d.check(gpu.d.eventElapsedTime(&ms, begin.event, end.event), "cuEventElapsedTime");
-    return std::max(double(ms), 1e-6) / calls;
+    return std::max(double(ms), 1e-4) / calls.count;
   }
 
   /// Where a product's memory is, from an address on that `granule` divides: aligned as in the arena, what is one there
