@@ -34,6 +34,9 @@ std::vector<int64_t> streamsOf(const Op &fused);
 
 /// The recipe's default for this group on this target: needs no measurement.
 Schedule defaultSchedule(const Op &fused, const Target &target);
+/// Every other schedule for this group on this target that a tuner may choose: no default among them, none twice. Their
+/// kernels give the bits of the default's.
+std::vector<Schedule> scheduleSpace(const Op &fused, const Target &target);
 /// Builds the kernel. `compute` f64 builds it in double precision over f64 buffers (tests). Throws InternalError for a
 /// group that no recipe covers: the fuse pass must not make one.
 LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target &target, DType compute = DType::f32);
@@ -42,9 +45,16 @@ std::string groupProblem(const Op &fused);
 /// A text that is equal for groups that lower to equal kernels (same kind, schedule, types and members; names, places
 /// and the numbers of random streams do not count), so that the layers of a model need lowering once.
 std::string groupKey(const Op &fused);
-/// Sets `schedule` and `ws` of every fused op; keeps a schedule that is already there. Returns whether anything
-/// changed.
-bool selectRecipes(Module &m, const Target &target);
+/// What is to be computed, whatever the schedule, in two parts: a text of kind, members and dtypes, and the extents of
+/// operands and results, one after the other. Groups with equal texts differ in nothing but shapes.
+struct GroupShape {
+  std::string family;
+  std::vector<int64_t> extents;
+};
+GroupShape groupShape(const Op &fused);
+/// Sets `schedule` and `ws` of every fused op; keeps a schedule that is already there. Others get what `measured` has,
+/// else the recipe's default. Returns whether anything changed.
+bool selectRecipes(Module &m, const Target &target, ScheduleSource *measured = nullptr);
 
 /// The machine we run on. Honours GPTC_CPU_FEATURES ("-avx512f" and the like) and `threads` (0: hardware threads, or
 /// GPTC_THREADS).
@@ -70,6 +80,8 @@ public:
   ~Jit();
   /// Same order as `kernels`.
   std::vector<CompiledKernel> compile(llvm::ArrayRef<const kir::Kernel *> kernels);
+  /// A hash of what is emitted for each, the target and the version of LLVM: of all that its code depends on.
+  std::vector<std::string> sources(llvm::ArrayRef<const kir::Kernel *> kernels);
   struct Stats {
     int compiled = 0, reused = 0;  // distinct kernels, by whether the cache had them
     double seconds = 0;

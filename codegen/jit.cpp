@@ -187,19 +187,27 @@ struct Jit::Impl {
   }
   ~Impl() { check(session.endSession()); }
 
-  void build(Job &job, llvm::TargetMachine &machine) {
+  std::unique_ptr<llvm::Module> emit(const Job &job, llvm::TargetMachine &machine, llvm::LLVMContext &context) const {
     std::vector<std::string> errors = kir::verify(*job.kernel);
     GPTC_CHECK(errors.empty(), "kernel {}: {}", job.kernel->name, errors[0]);
+    return emitModule(*job.kernel, job.symbol, target, machine, context);
+  }
+
+  /// A hash of all that the object code depends on.
+  std::string sourceOf(const llvm::Module &module) const {
+    llvm::SmallVector<char, 0> bitcode;
+    llvm::raw_svector_ostream stream(bitcode);
+    llvm::WriteBitcodeToFile(module, stream);
+    return contentHash({bitcode, bytes(target.cpu), bytes(target.features), bytes(LLVM_VERSION_STRING),
+                        bytes(optimiserPipeline())});
+  }
+
+  void build(Job &job, llvm::TargetMachine &machine) {
     llvm::LLVMContext context;
-    auto module = emitModule(*job.kernel, job.symbol, target, machine, context);
+    auto module = emit(job, machine, context);
     std::string key;
     if (cache.enabled()) {
-      llvm::SmallVector<char, 0> bitcode;
-      llvm::raw_svector_ostream stream(bitcode);
-      llvm::WriteBitcodeToFile(*module, stream);
-      key = contentHash({bitcode, bytes(target.cpu), bytes(target.features), bytes(LLVM_VERSION_STRING),
-                         bytes(optimiserPipeline())}) +
-            ".o";
+      key = sourceOf(*module) + ".o";
       if (auto object = cache.read(key)) {
         job.object.assign(object->begin(), object->end());
         job.reused = true;
@@ -212,7 +220,8 @@ struct Jit::Impl {
       cache.write(key, job.object);
   }
 
-  void buildAll(std::vector<Job> &jobs) {
+  /// Calls each(job, machine) for all of them, on several threads.
+  template <typename F> void forAll(std::vector<Job> &jobs, F each) {
     std::atomic<size_t> next = 0;
     auto work = [&] {
       std::unique_ptr<llvm::TargetMachine> machine;  // one per thread: it is not thread-safe
@@ -220,7 +229,7 @@ struct Jit::Impl {
         try {
           if (!machine)
             machine = makeTargetMachine(target);
-          build(jobs[i], *machine);
+          each(jobs[i], *machine);
         } catch (...) {
           jobs[i].error = std::current_exception();
         }
@@ -264,6 +273,23 @@ struct Jit::Impl {
   }
 };
 
+/// By content: code in the cache does not depend on what else it was compiled with.
+static std::string symbolOf(const std::string &text) { return "k" + contentHash({bytes(text)}).substr(0, 16); }
+
+std::vector<std::string> Jit::sources(llvm::ArrayRef<const kir::Kernel *> kernels) {
+  std::vector<Job> jobs;
+  for (const kir::Kernel *k : kernels)
+    jobs.push_back({k, symbolOf(kir::print(*k))});
+  impl->forAll(jobs, [&](Job &job, llvm::TargetMachine &machine) {
+    llvm::LLVMContext context;
+    job.symbol = impl->sourceOf(*impl->emit(job, machine, context));
+  });
+  std::vector<std::string> result;
+  for (Job &job : jobs)
+    result.push_back(std::move(job.symbol));
+  return result;
+}
+
 Jit::Jit(const Target &target, std::string cacheDir) : impl(std::make_unique<Impl>(target, cacheDir)) {}
 Jit::~Jit() = default;
 
@@ -275,9 +301,9 @@ std::vector<CompiledKernel> Jit::compile(llvm::ArrayRef<const kir::Kernel *> ker
   for (const kir::Kernel *k : kernels) {
     const std::string &text = texts.emplace_back(kir::print(*k));
     if (!impl->known.count(text) && planned.try_emplace(text, true).second)
-      jobs.push_back({k, "k" + contentHash({bytes(text)}).substr(0, 16)});
+      jobs.push_back({k, symbolOf(text)});
   }
-  impl->buildAll(jobs);
+  impl->forAll(jobs, [&](Job &job, llvm::TargetMachine &machine) { impl->build(job, machine); });
   impl->link(jobs);
   for (const Job &job : jobs)
     ++(job.reused ? stats.reused : stats.compiled);

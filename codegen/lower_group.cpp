@@ -3,6 +3,8 @@
 
 #include "ir/diagnostics.h"
 
+#include <set>
+
 namespace gptc {
 
 const Recipe *findRecipe(llvm::StringRef name) {
@@ -36,6 +38,18 @@ Schedule defaultSchedule(const Op &fused, const Target &target) {
   s.library = (target.callsLibrary() && libraryMatmul(fused)) ||
               (target.callsCudnn() && target.architecture >= 80 && libraryAttention(fused));
   return s;
+}
+
+std::vector<Schedule> scheduleSpace(const Op &fused, const Target &target) {
+  const Recipe &recipe = recipeOf(fused);
+  const Schedule base = defaultSchedule(fused, target);
+  std::vector<Schedule> space;
+  std::set<std::string> seen = {base.str()};
+  if (!target.isCuda())
+    for (Schedule &s : recipe.space(fused, base, target))
+      if (seen.insert(s.str()).second)
+        space.push_back(std::move(s));
+  return space;
 }
 
 LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target &target, DType compute) {

@@ -1,7 +1,7 @@
 // select-recipes: gives every fused op its schedule and the bytes of its workspaces.
 //
 //   1. A fused op whose schedule text already names its recipe keeps it (a plan, or a tuner, chose it); any other gets
-//      the recipe's default for the target.
+//      one that was measured, or the recipe's default for the target.
 //   2. The kernel is built once, for the workspaces that it asks for: memory planning needs them.
 //      Groups with equal keys get the same answer without being built again.
 #include "codegen/codegen.h"
@@ -25,7 +25,10 @@ std::vector<int64_t> streamsOf(const Op &fused) {
   return streams;
 }
 
-std::string groupKey(const Op &fused) {
+namespace {
+
+/// Writes what a group is. `type` says what of a type counts.
+template <typename F> std::string groupText(const Op &fused, const std::string &schedule, F type) {
   std::string key;
   const std::vector<int64_t> streams = streamsOf(fused);
   auto put = [&](const auto &v) { fmt::format_to(std::back_inserter(key), "{} ", v); };
@@ -43,12 +46,12 @@ std::string groupKey(const Op &fused) {
       put(std::get<int64_t>(attr));
   };
   put(fused.attrs.getString("kind"));
-  put(fused.attrs.getString("schedule"));
+  put(schedule);
   put(fmt::format("{}", fmt::join(fused.attrs.getInts("in_place"), ",")));
   llvm::DenseMap<const Value *, unsigned> number;
   for (const auto &a : fused.body->args) {
     number.try_emplace(a.get(), number.size());
-    put(a->type.str());
+    put(type(a->type));
   }
   for (const Op &op : *fused.body) {
     put(unsigned(op.kind));
@@ -63,14 +66,32 @@ std::string groupKey(const Op &fused) {
     }
     for (unsigned i = 0; i < op.numResults(); ++i) {
       number.try_emplace(op.result(i), number.size());
-      put(op.result(i)->type.str());
+      put(type(op.result(i)->type));
     }
     key += '\n';
   }
   return key;
 }
 
-bool selectRecipes(Module &m, const Target &target) {
+}  // namespace
+
+std::string groupKey(const Op &fused) {
+  return groupText(fused, fused.attrs.getString("schedule"), [](const Type &t) { return t.str(); });
+}
+
+GroupShape groupShape(const Op &fused) {
+  GroupShape p;
+  p.family = groupText(fused, "", [&](const Type &t) {
+    for (const Dim &d : t.dims) {
+      p.extents.push_back(d.logical);
+      p.extents.push_back(d.padded);
+    }
+    return fmt::format("{}:{}", nameOf(t.dtype).str(), t.rank());
+  });
+  return p;
+}
+
+bool selectRecipes(Module &m, const Target &target, ScheduleSource *measured) {
   struct Choice {
     std::string schedule;
     std::vector<int64_t> ws;
@@ -86,8 +107,10 @@ bool selectRecipes(Module &m, const Target &target) {
       if (isNew) {
         Schedule s;
         std::string text = op.attrs.getString("schedule");
-        if (text.empty() || !Schedule::parse(text, s) || s.recipe != op.attrs.getString("kind"))
-          s = defaultSchedule(op, target);
+        if (text.empty() || !Schedule::parse(text, s) || s.recipe != op.attrs.getString("kind")) {
+          std::optional<Schedule> best = measured ? measured->find(op, target) : std::nullopt;
+          s = best ? *best : defaultSchedule(op, target);
+        }
         it->second = {s.str(), lowerGroup(op, s, target).workspaceBytes};
       }
       if (op.attrs.getString("schedule") == it->second.schedule && op.attrs.getInts("ws") == it->second.ws)

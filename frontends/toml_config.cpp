@@ -204,8 +204,6 @@ void readLaterWork(ConfigReader &r) {
   r.choice("parallel.reduce_order", ignored, {"tree"}, {"fast"});
   r.choice("parallel.offload", ignored, {"none"}, {"optimizer"});
   r.choice("parallel.compression", ignored, {"none"}, {"powersgd", "onebit"});
-  double budgetSeconds = 0;
-  r.number("compile.autotune_budget_s", budgetSeconds, 0, 1e9);
 }
 
 void readTarget(ConfigReader &r, std::string &target) {
@@ -290,7 +288,8 @@ void readAll(ConfigReader &r, Config &c) {
   readRemat(r, c.compile.remat);
   readTarget(r, c.compile.target);
   r.choice("compile.library_calls", c.compile.libraryCalls, {"auto", "off"});
-  r.choice("compile.autotune", c.compile.autotune, {"off", "cached"}, {"search"});
+  r.choice("compile.autotune", c.compile.autotune, {"off", "cached", "search"});
+  r.number("compile.autotune_budget_s", c.compile.autotuneSeconds, 1, 1e9);
   readRun(r, c);
 }
 

@@ -98,7 +98,10 @@ struct CompileConfig {
   /// auto: a CUDA plan calls cuBLASLt where that is found. off: every matmul is a generated kernel, whose sums do not
   /// depend on the micro-batch.
   std::string libraryCalls = "auto";
-  std::string autotune = "cached";  // "off": the library's algorithms are not timed
+  /// Schedules of kernels. off: recipes' defaults, and cuBLASLt's first algorithms untimed. cached: the fastest on
+  /// record (gptc tune). search: `gptc compile` tunes first, for at most autotuneSeconds.
+  std::string autotune = "cached";
+  double autotuneSeconds = 120;
 };
 
 struct Config {

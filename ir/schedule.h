@@ -9,6 +9,7 @@
 
 #include "ir/type.h"
 
+#include <optional>
 #include <string>
 
 namespace gptc {
@@ -69,6 +70,16 @@ struct Schedule {
   /// on sizes that no kernel can have: a plan comes from outside.
   std::string str() const;
   static bool parse(llvm::StringRef text, Schedule &out);
+};
+
+class Op;
+
+/// Where schedules come from that were measured, for who chooses them (codegen's select-recipes).
+class ScheduleSource {
+public:
+  virtual ~ScheduleSource() = default;
+  /// The best one known for this fused op, valid for it; nullopt where its recipe's default is to be taken.
+  virtual std::optional<Schedule> find(const Op &fused, const Target &target) = 0;
 };
 
 }  // namespace gptc

@@ -36,6 +36,7 @@ struct PassOption {
 struct PassOptions {
   AttrMap values;
   const Target *target = nullptr;
+  ScheduleSource *schedules = nullptr;  // may be null
 };
 
 struct PassInfo {

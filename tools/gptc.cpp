@@ -13,6 +13,8 @@ int main(int argc, char **argv) {
     gptc::addDataCommand(app);
     gptc::addExplainCommand(app);
     gptc::addBenchCommand(app);
+    gptc::addTuneCommand(app);
+    gptc::addCacheCommand(app);
     gptc::addDoctorCommand(app);
     gptc::addLaterCommands(app);
     return gptc::parseCommandLine(app, argc, argv).value_or(0);

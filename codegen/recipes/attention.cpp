@@ -300,6 +300,23 @@ Schedule defaults(const Op &fused, const Target &target) {
   return s;
 }
 
+std::vector<Schedule> space(const Op &fused, const Schedule &base, const Target &target) {
+  const Shape shape = shapeOf(*onlyOp(fused, OpKind::attention), 0);
+  const int most = registerTile(target, DType::f32, base.pairs).rows;
+  std::vector<Schedule> all;
+  for (int rows : {most, most - 1, most - 2, most - 4, most / 2, base.mr})
+    for (int64_t tilesPerTask : {0, 4, 8, 16, 32})  // 0: all of a head
+      for (bool packB : {false, true}) {
+        Schedule s = base;
+        s.mr = std::max(1, rows);
+        s.qb = tilesPerTask * s.mr;
+        s.packB = packB;
+        if (s.qb < shape.tokens + s.mr)
+          all.push_back(s);
+      }
+  return all;
+}
+
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
   const Op *op = onlyOp(fused, OpKind::attention);
   GPTC_CHECK(op, "{}", s.str());
@@ -314,7 +331,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &attentionRecipe() {
-  static const Recipe recipe{"attention", matches, defaults, build};
+  static const Recipe recipe{"attention", matches, defaults, space, build};
   return recipe;
 }
 

@@ -151,6 +151,9 @@ Schedule defaults(const Op &fused, const Target &target) {
   return s;
 }
 
+// Its one size is the lanes of sums, which are not to be chosen.
+std::vector<Schedule> space(const Op &, const Schedule &, const Target &) { return {}; }
+
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
   const Op *op = onlyOp(fused, OpKind::attention_cached);
   GPTC_CHECK(op && (s.vec > 0 || s.threads > 0), "{}", s.str());
@@ -162,7 +165,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &attention_cachedRecipe() {
-  static const Recipe recipe{"attention_cached", matches, defaults, build};
+  static const Recipe recipe{"attention_cached", matches, defaults, space, build};
   return recipe;
 }
 

@@ -546,6 +546,23 @@ Schedule defaults(const Op &fused, const Target &target) {
   return s;
 }
 
+std::vector<Schedule> space(const Op &fused, const Schedule &base, const Target &target) {
+  const Shape shape = shapeOf(*onlyOp(fused, OpKind::attention_grad), 1);
+  const int most = registerTile(target, DType::f32, base.pairs).rows, step = base.pairs ? 2 : 1;
+  std::vector<Schedule> all;
+  for (int rows : {most, most - 2, most - 4, most / 2, base.mr}) {
+    Schedule s = base;
+    s.mr = std::max(step, rows / step * step);
+    for (const Schedule &one : ScheduleGrid(s)
+                                   .over(&Schedule::qb, {2 * s.mr, 3 * s.mr, 4 * s.mr, 6 * s.mr, 8 * s.mr})
+                                   .over(&Schedule::kb, {32, 64, 96, 128, 192, 256})
+                                   .take())
+      if (one.kb < 2 * shape.tokens && one.qb < 2 * shape.tokens)
+        all.push_back(one);
+  }
+  return all;
+}
+
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
   const Op *op = onlyOp(fused, OpKind::attention_grad);
   GPTC_CHECK(op, "{}", s.str());
@@ -560,7 +577,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &attention_gradRecipe() {
-  static const Recipe recipe{"attention_grad", matches, defaults, build};
+  static const Recipe recipe{"attention_grad", matches, defaults, space, build};
   return recipe;
 }
 

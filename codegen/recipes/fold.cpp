@@ -544,6 +544,15 @@ Schedule defaults(const Op &fused, const Target &target) {
   return s;
 }
 
+std::vector<Schedule> space(const Op &, const Schedule &base, const Target &target) {
+  const int lanes = target.lanes(DType::f32);
+  return ScheduleGrid(base)
+      .over(&Schedule::vec, {lanes, 2 * lanes})
+      .over(&Schedule::unroll, {1, 2, 4})
+      .over(&Schedule::nc, {base.nc / 2 / 16 * 16, base.nc, 2 * base.nc})
+      .take();
+}
+
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
   return FoldBuilder(fused, s, compute).build();
 }
@@ -551,7 +560,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &foldRecipe() {
-  static const Recipe recipe = {"fold", matches, defaults, build};
+  static const Recipe recipe = {"fold", matches, defaults, space, build};
   return recipe;
 }
 

@@ -28,7 +28,6 @@
 #include "llvm/ADT/bit.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace gptc {
 
@@ -244,12 +243,6 @@ struct Blocks {
   int64_t tasks(const Problem &p) const { return p.batch * rowTasks * colTasks; }
 };
 
-/// Whether tiles of A are copied, since the micro-kernel cannot read what is stored.
-bool copiesA(const Problem &p, bool pairs, DType compute) {
-  const bool inPairs = pairs && !p.ta && p.fold % 2 == 0;  // in memory, as every pair begins at an even element
-  return compute == DType::f32 && p.stored != DType::f32 && !inPairs;
-}
-
 /// Steps of k that a block must be a multiple of, so that one ends where a partial sum and a pair do.
 int64_t unitOf(const Problem &p, bool pairs) { return p.fold ? p.fold : pairs ? 2 : 1; }
 
@@ -260,7 +253,7 @@ Blocks blocksOf(const Problem &p, const Schedule &s, DType dtype) {
   b.tile.vecs = s.nr / s.vec;
   b.tile.rows = int(std::min<int64_t>(s.mr, p.m));
   b.pairs = s.pairs && dtype == DType::f32 && p.stored == DType::bf16;
-  b.copyA = copiesA(p, b.pairs, dtype);
+  b.copyA = matmul::copiesA(p, b.pairs, dtype);
   b.tiles = ceilDiv(p.m, b.tile.rows);
   b.tilesPerTask = std::clamp<int64_t>(s.mc / b.tile.rows, 1, b.tiles);
   // A row of a tile of a transposed A is a piece of a line, of which the tiles beside it take the rest: so many
@@ -596,95 +589,6 @@ private:
   bool needsStart;  // sums begin in memory rather than at +0 in registers
 };
 
-/// Estimated cycles of one core for one task; coarse, but in the right order. Fitted to the shapes of GPT-2
-/// (kernel_bench).
-double taskCycles(const Problem &p, const Tile &tile, const Target &target, bool pairs, int64_t kc, int64_t tiles,
-                  int64_t panels) {
-  const double bytes = sizeOf(p.stored), cols = double(panels * tile.cols()), rows = double(tiles * tile.rows),
-               k = double(p.k);
-  // Cycles per byte that the prefetchers do not hide: A is read along its rows, B in pieces of a panel's width.
-  auto far = [&](double total, double near, double memory) {
-    return total > double(target.l3Bytes) / 2 ? memory : total > double(target.l2Bytes) / 2 ? near : 0.0;
-  };
-  // A piece of a row of a transposed A is a part of a line, which the next tile finds again when the block is short.
-  const double copyA = !copiesA(p, pairs, DType::f32) ? 0 : !p.ta ? 0.16 : kc > 256 ? 0.26 : 0.14;
-  const double readA = rows * k * (copyA + bytes * far(double(p.m) * k * bytes, p.ta ? 0.05 : 0.02, p.ta ? 0.3 : 0.03));
-  const double packB = k * cols *
-                       ((pairs  ? p.tb ? 0.29 : 0.19
-                         : p.tb ? 1.0
-                                : 0.25) +
-                        bytes * far(double(p.n) * k * bytes, 0.1, p.tb ? 0.1 : 0.35));
-  const double blocks = double(ceilDiv(p.k, kc)), folds = p.fold ? double(ceilDiv(p.k, p.fold)) : 1;
-  const double sums = double(tile.rows * tile.vecs);  // vectors of accumulators
-  const double perPanel = k * sums / (pairs ? 4 : 2) + blocks * 40 +
-                          (folds + (blocks > 1 ? (pairs && p.fold ? 0.25 : 2) * blocks : 0)) * sums;
-  return readA + packB + double(tiles * panels) * perPanel + 2000;
-}
-
-Schedule schedule(const Problem &p, const Target &target) {
-  if (matmul::isFewRows(p))
-    return matmul::fewRowsSchedule(p, target);
-  Schedule best;
-  best.recipe = "matmul";
-  best.pairs = matmul::usesPairs(p, target);
-  // A transposed A is read in pieces as wide as a tile is tall. Wide panels leave more of the last one unused.
-  Tile largest = flatTile(target, DType::f32);
-  if (p.ta || largest.rows == 0 || p.m < 64 || (p.n % largest.cols() && p.n < 1024))
-    largest = registerTile(target, DType::f32, best.pairs);
-  // Tiles that are copied together should fill whole vectors: four of them do.
-  if (const int part = largest.lanes / 4; p.ta && copiesA(p, best.pairs, DType::f32) && part && largest.rows > part)
-    largest.rows = largest.rows / part * part;
-  const Tile tile = tileForRows(largest, p.m);
-  const int64_t bytes = sizeOf(tile.dtype), nr = tile.cols();
-  best.vec = tile.lanes;
-  best.mr = tile.rows;
-  best.nr = int(nr);
-
-  // Blocks of k: long ones spare trips of the accumulators to memory, short ones leave room for more columns, for which
-  // A is read once.
-  std::vector<int64_t> steps;
-  const int64_t unit = p.fold ? p.fold : best.pairs ? 32 : 16;
-  for (int64_t most : {1024, 800, 512, 256}) {
-    int64_t blocks = ceilDiv(p.k, std::max(unit, most));
-    steps.push_back(std::min(p.k, roundUp(ceilDiv(p.k, blocks), unit)));
-  }
-  // Panels of B and the sums of a task should stay in the second-level cache. A transposed A needs room there too: a
-  // tile of it is a short piece of each of kc rows, and where those lie in pages of their own they fall into few sets.
-  auto fits = [&](int64_t kc, int64_t tiles, int64_t panels) {
-    const bool direct = p.ta && p.stored == DType::f32;  // the micro-kernel reads A as it is
-    if (direct && kc > (p.lda * bytes > 4096 ? 256 : panels > 1 ? 512 : 1024))
-      return false;
-    const double b = double(kc * panels * nr * bytes) / (best.pairs ? 2 : 1),
-                 sums = kc < p.k ? double(tiles * tile.rows * panels * nr * bytes) : 0;
-    const double l2 = double(std::min(target.l2Bytes, stackBudget * 16 / 15));
-    return b <= l2 * (direct ? 0.27 : best.pairs ? 0.58 : 0.5) && b + sums <= l2 * (direct ? 0.7 : 0.92);
-  };
-  // How the result is cut into tasks: least estimated time of the busiest thread.
-  const int64_t tiles = ceilDiv(p.m, tile.rows), panels = ceilDiv(p.n, nr);
-  double least = HUGE_VAL;
-  for (int64_t kc : steps)
-    // The least tiles per task for each number of tasks that can be had: about 2 sqrt(tiles) of them.
-    for (int64_t most = tiles; most >= 1;) {
-      const int64_t rowTasks = ceilDiv(tiles, most), tilesPerTask = ceilDiv(tiles, rowTasks);
-      most = tilesPerTask - 1;
-      for (int64_t perTask = 1; perTask <= panels; ++perTask) {
-        if (best.kc && !fits(kc, tilesPerTask, perTask))
-          break;
-        // Threads are never equally fast: the last round is partly idle, so many small tasks beat a few large ones.
-        const double tasks = double(p.batch * rowTasks * ceilDiv(panels, perTask));
-        const double time = (std::ceil(tasks / target.threads) + 0.3) *
-                            taskCycles(p, tile, target, best.pairs, kc, tilesPerTask, perTask);
-        if (time < least) {
-          least = time;
-          best.kc = kc;
-          best.mc = tilesPerTask * tile.rows;
-          best.nc = perTask * nr;
-        }
-      }
-    }
-  return best;
-}
-
 Problem problemOf(const Op &fused) {
   Problem p;
   std::string why = Problem::read(fused, p);
@@ -699,7 +603,11 @@ bool matches(const Op &fused) {
 
 Schedule defaults(const Op &fused, const Target &target) {
   const Problem p = problemOf(fused);
-  return target.isCuda() ? matmul::cudaSchedule(p, target) : schedule(p, target);
+  return target.isCuda() ? matmul::cudaSchedule(p, target) : matmul::cpuSchedule(p, target);
+}
+
+std::vector<Schedule> space(const Op &fused, const Schedule &base, const Target &target) {
+  return matmul::cpuSpace(problemOf(fused), base, target);
 }
 
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DType compute) {
@@ -724,7 +632,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
 }  // namespace
 
 const Recipe &matmulRecipe() {
-  static const Recipe recipe{"matmul", matches, defaults, build};
+  static const Recipe recipe{"matmul", matches, defaults, space, build};
   return recipe;
 }
 

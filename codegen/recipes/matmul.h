@@ -29,6 +29,16 @@ struct Problem {
 /// Whether a default schedule multiplies in pairs.
 inline bool usesPairs(const Problem &p, const Target &target) { return target.bf16Dot && p.stored == DType::bf16; }
 
+/// Whether tiles of A are copied, since the micro-kernel cannot read what is stored.
+inline bool copiesA(const Problem &p, bool pairs, DType compute) {
+  const bool inPairs = pairs && !p.ta && p.fold % 2 == 0;  // in memory, as every pair begins at an even element
+  return compute == DType::f32 && p.stored != DType::f32 && !inPairs;
+}
+
+/// Schedules for a CPU (matmul_schedule.cpp): the default, and what else may be fast, best first by estimate.
+Schedule cpuSchedule(const Problem &p, const Target &target);
+std::vector<Schedule> cpuSpace(const Problem &p, const Schedule &base, const Target &target);
+
 /// The group's outputs for elements (batch, row, col), once the sums are known.
 class Epilogue {
 public:

@@ -184,6 +184,15 @@ static Schedule defaults(const Op &fused, const Target &target) {
   return s;
 }
 
+static std::vector<Schedule> space(const Op &, const Schedule &base, const Target &target) {
+  const int lanes = target.lanes(DType::f32);
+  return ScheduleGrid(base)
+      .over(&Schedule::vec, {lanes, 2 * lanes, 4 * lanes})
+      .over(&Schedule::task,
+            {base.task / 4 / 64 * 64, base.task / 2 / 64 * 64, base.task, 2 * base.task, 4 * base.task})
+      .take();
+}
+
 static LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
   GroupEval g(fused, compute);
   LoweredGroup out;
@@ -206,7 +215,7 @@ static LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DT
 }
 
 const Recipe &pointwiseRecipe() {
-  static const Recipe recipe = {"pointwise", matches, defaults, build};
+  static const Recipe recipe = {"pointwise", matches, defaults, space, build};
   return recipe;
 }
 

@@ -53,6 +53,10 @@ Schedule defaults(const Op &fused, const Target &target) {
   return s;
 }
 
+std::vector<Schedule> space(const Op &, const Schedule &base, const Target &) {
+  return ScheduleGrid(base).over(&Schedule::task, {base.task / 4, base.task / 2, base.task, 2 * base.task}).take();
+}
+
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
   GroupEval g(fused, compute);
   Placer placer;
@@ -205,7 +209,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &reduce_allRecipe() {
-  static const Recipe recipe = {"reduce_all", matches, defaults, build};
+  static const Recipe recipe = {"reduce_all", matches, defaults, space, build};
   return recipe;
 }
 

@@ -350,6 +350,13 @@ Schedule defaults(const Op &fused, const Target &target) {
   return s;
 }
 
+// Not the lanes: sums within a row have their order from them.
+std::vector<Schedule> space(const Op &, const Schedule &base, const Target &) {
+  return ScheduleGrid(base)
+      .over(&Schedule::task, {base.task / 4, base.task / 2, base.task, 2 * base.task, 4 * base.task})
+      .take();
+}
+
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DType compute) {
   return RowBuilder(fused, s, target, compute).build();
 }
@@ -357,7 +364,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
 }  // namespace
 
 const Recipe &rowRecipe() {
-  static const Recipe recipe = {"row", matches, defaults, build};
+  static const Recipe recipe = {"row", matches, defaults, space, build};
   return recipe;
 }
 

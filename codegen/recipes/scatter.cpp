@@ -66,6 +66,13 @@ Schedule defaults(const Op &fused, const Target &target) {
   return s;
 }
 
+std::vector<Schedule> space(const Op &, const Schedule &base, const Target &) {
+  return ScheduleGrid(base)
+      .over(&Schedule::task, {base.task / 2, base.task, 2 * base.task})
+      .over(&Schedule::nc, {base.nc / 4 / 16 * 16, base.nc / 2 / 16 * 16, base.nc, 2 * base.nc})
+      .take();
+}
+
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
   GroupEval g(fused, compute);
   Placer placer;
@@ -129,7 +136,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &scatterRecipe() {
-  static const Recipe recipe = {"scatter", matches, defaults, build};
+  static const Recipe recipe = {"scatter", matches, defaults, space, build};
   return recipe;
 }
 

@@ -10,21 +10,17 @@
 #include "codegen/peak.h"
 #include "frontends/model_builder.h"
 #include "ir/diagnostics.h"
-#include "ir/random.h"
 #include "ir/words.h"
 #include "passes/remat.h"
-#include "runtime/session.h"
-#include "runtime/state.h"
 #include "tools/driver/compile.h"
 #include "tools/driver/gir_file.h"
+#include "tools/driver/step_runner.h"
 #include "tools/driver/variants.h"
 
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstring>
 #include <memory>
 
 namespace gptc {
@@ -99,59 +95,6 @@ std::unique_ptr<Module> compileVariant(const AblationRequest &request, const Var
   }
 }
 
-/// A compiled variant in an arena of its own, ready to take steps.
-class Runner {
-public:
-  Runner(std::unique_ptr<Module> m, const Target &target, const AblationRequest &request)
-      : session(planOf(std::move(m), target), request.cacheDir, request.threads) {
-    const Module &p = *session.plan.planned;
-    accumulate = p.attrs.getInt("accumulate", 1);
-    sequences = p.attrs.getInt("micro_batch");
-    const int64_t tokens = sequences * p.attrs.getInt("block_size"), vocab = p.attrs.getInt("vocab_size");
-    for (auto *list : {&x, &y})
-      for (int64_t i = 0; i < tokens; ++i)
-        list->push_back(int32_t(randomBits(randomKey(7, 0, list == &x, 0), i) % uint64_t(vocab)));
-    valid = float(accumulate * tokens);
-    session.executor.prepare({"train_step", "accumulate", "update"});
-    initializeStates(session.executor, 1337);
-  }
-
-  /// Seconds of one step.
-  double step() {
-    const auto start = std::chrono::steady_clock::now();
-    const char *last = accumulate > 1 ? "update" : "train_step";
-    for (int64_t k = 0; k < accumulate; ++k) {
-      const int64_t first = k * sequences;
-      session.executor.run(accumulate > 1 ? "accumulate" : last, {x.data(), y.data(), &first, &valid});
-    }
-    if (accumulate > 1)
-      session.executor.run(last, {&valid});
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    std::memcpy(&loss, session.executor.result(last, 0), sizeof loss);
-    return seconds;
-  }
-
-  float loss = 0;
-  Session session;
-
-private:
-  int64_t accumulate = 1, sequences = 1;
-  std::vector<int32_t> x, y;
-  float valid = 1;
-
-  static Plan planOf(std::unique_ptr<Module> m, const Target &target) {
-    Plan plan;
-    plan.planned = std::move(m);
-    plan.target = target;
-    return plan;
-  }
-};
-
-Spread spreadOf(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? Spread() : Spread{values[values.size() / 2], values.front(), values.back()};
-}
-
 std::vector<std::string> ablationNames() {
   std::vector<std::string> names;
   for (const Variant &v : variants())
@@ -173,7 +116,7 @@ std::vector<Ablation> ablate(const AblationRequest &request, const std::function
   const Target target = hostTarget(request.threads);
   std::unique_ptr<Module> base = compileVariant(request, nullptr, target);
   const std::string baseText = print(*base);
-  auto runner = std::make_unique<Runner>(std::move(base), target, request);
+  auto runner = std::make_unique<StepRunner>(std::move(base), target, request.cacheDir, request.threads);
   const MachineRates rates = ratesOf(target, measurePeakFlops(runner->session.pool, target));
   const Forecast baseForecast = forecast(*runner->session.plan.planned, rates);
   runner->step();
@@ -204,7 +147,7 @@ std::vector<Ablation> ablate(const AblationRequest &request, const std::function
         a.skipped = fmt::format("needs {} beside the other", formatBytes(double(f.arena)));
     }
     if (a.skipped.empty()) {
-      Runner other(std::move(m), target, request);
+      StepRunner other(std::move(m), target, request.cacheDir, request.threads);
       other.step();
       a.loss = other.loss;
       // Another order of sums, another precision; not another model.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "passes/analysis/cost.h"
+#include "tools/driver/step_runner.h"
 
 #include <cstdint>
 #include <functional>
@@ -10,10 +11,6 @@
 #include <vector>
 
 namespace gptc {
-
-struct Spread {
-  double median = 0, least = 0, most = 0;
-};
 
 struct Ablation {
   std::string name;     // "decomposed attention"
@@ -23,7 +20,7 @@ struct Ablation {
   Spread slowdown;      // of each step over the one with all on before it
   double predictedMs = 0, predictedBaseMs = 0;
   int64_t arena = 0, baseArena = 0;  // bytes; arena is 0 where there is no plan
-  double loss = 0, baseLoss = 0;  // of the first step
+  double loss = 0, baseLoss = 0;     // of the first step
 };
 
 struct AblationRequest {

@@ -8,7 +8,9 @@ namespace gptc {
 void registerCodegenPasses() {
   registerPass({"select-recipes",
                 "a schedule and the bytes of workspaces for every group",
-                [](Module &m, const PassOptions &o) { return selectRecipes(m, o.target ? *o.target : hostTarget()); },
+                [](Module &m, const PassOptions &o) {
+                  return selectRecipes(m, o.target ? *o.target : hostTarget(), o.schedules);
+                },
                 {}});
 }
 

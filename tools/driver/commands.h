@@ -10,6 +10,8 @@ namespace gptc {
 void addCompileCommand(CLI::App &app);
 void addDataCommand(CLI::App &app);
 void addBenchCommand(CLI::App &app);
+void addTuneCommand(CLI::App &app);
+void addCacheCommand(CLI::App &app);
 void addExplainCommand(CLI::App &app);
 void addDoctorCommand(CLI::App &app);
 /// Commands of the design that are not built yet: each says so.

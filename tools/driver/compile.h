@@ -4,6 +4,7 @@
 #include "passes/pass.h"
 #include "runtime/cuda/library_tuner.h"
 #include "runtime/plan.h"
+#include "runtime/tuning_records.h"
 
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct CompileReport {
   int groups = 0;                // fused ops of all functions
   int compiled = 0, reused = 0;  // distinct kernels, by whether the cache had them
   cuda::LibraryTuning tuning;    // where the plan calls cuBLASLt
+  TunedSchedules::Counts tuned;  // where schedules came from
   double passSeconds = 0, kernelSeconds = 0, totalSeconds = 0;
 };
 

@@ -7,6 +7,8 @@
 #include "tools/driver/commands.h"
 #include "tools/driver/compile.h"
 #include "tools/driver/explain.h"
+#include "tools/driver/gir_file.h"
+#include "tools/driver/tune.h"
 
 #include <locale>
 #include <unistd.h>
@@ -54,6 +56,11 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
                        (isAuto(c, "precision.compute") ? " (compute auto)" : ""));
   row("kernels", fmt::format("{} for {} groups: {} compiled, {} from the cache", r.compiled + r.reused, r.groups,
                              r.compiled, r.reused));
+  if (const TunedSchedules::Counts &t = r.tuned; t.exact + t.nearest + t.stale + t.rejected)
+    row("schedules", fmt::format("{} kernels from measurements{}{}{}; others by default", t.exact,
+                                 t.nearest ? fmt::format(", {} from those of the nearest shape", t.nearest) : "",
+                                 t.stale ? fmt::format("; {} out of date, as other code is emitted now", t.stale) : "",
+                                 t.rejected ? fmt::format("; {} refused", t.rejected) : ""));
   if (plan.target.isCuda()) {
     struct Count {
       int groups = 0, calls = 0;
@@ -97,6 +104,20 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
   row("time", fmt::format("{:.2f} s: passes {:.2f}, kernels {:.2f}", r.totalSeconds, r.passSeconds, r.kernelSeconds));
 }
 
+/// compile.autotune = "search".
+void tuneFirst(const CompileRequest &request) {
+  if (isGirFile(request.modelFile))
+    return;
+  const Config config = readConfig(request.modelFile, request.settings);
+  if (config.compile.autotune != "search")
+    return;
+  TuneRequest t;
+  t.modelFile = request.modelFile, t.settings = request.settings, t.cacheDir = request.cacheDir;
+  t.seconds = config.compile.autotuneSeconds;
+  const TuneReport r = tune(t, [](const TuneProgress &) {});
+  row("tuned", fmt::format("{} kernels searched, {} known, in {:.1f} s", r.searched, r.reused, r.seconds));
+}
+
 }  // namespace
 
 void addCompileCommand(CLI::App &app) {
@@ -133,6 +154,7 @@ void addCompileCommand(CLI::App &app) {
                       "leave out --nodes and --ranks-per-node");
     if (!o->target.empty())
       o->request.settings.push_back("compile.target=" + o->target);
+    tuneFirst(o->request);
     Config config;
     Plan plan;
     CompileReport report = compilePlan(o->request, config, plan);

@@ -5,8 +5,6 @@ namespace gptc {
 
 void addLaterCommands(CLI::App &app) {
   const std::pair<const char *, const char *> commands[] = {{"estimate", "Forecasts memory, speed and days of a run"},
-                                                            {"tune", "Measures schedules and records them"},
-                                                            {"cache", "Lists and merges tuning records"},
                                                             {"import", "Takes over Hugging Face weights"},
                                                             {"export", "Writes weights for other programs"},
                                                             {"report", "Summarises runs"}};
@@ -16,7 +14,7 @@ void addLaterCommands(CLI::App &app) {
     c->allow_extras();
     c->callback([name = std::string(name)] {
       throw UserError(ErrorCode::NotBuiltYet, fmt::format("gptc {} is not built yet", name),
-                      "compile, explain, bench ablate, data and doctor work today");
+                      "compile, tune, cache, explain, bench ablate, data and doctor work today");
     });
   }
 }

@@ -253,7 +253,7 @@ TEST_F(ConfigTest, BatchMustBeWholePasses) {
 TEST_F(ConfigTest, ExplicitValuesOfLaterWorkAreErrors) {
   for (const char *setting : {"optimizer.name=lamb", "parallel.data=2", "parallel.zero_stage=1", "parallel.tensor=2",
                               "parallel.logical_shards=4", "parallel.reduce_order=fast", "parallel.offload=optimizer",
-                              "parallel.compression=onebit", "compile.autotune=search"}) {
+                              "parallel.compression=onebit"}) {
     std::vector<Diagnostic> e = errors(small, {setting});
     ASSERT_EQ(e.size(), 1u) << setting;
     EXPECT_EQ(e[0].code, ErrorCode::NotBuiltYet) << setting;

@@ -1,0 +1,179 @@
+// gptc cache: what is on record about schedules.
+#include "ir/diagnostics.h"
+#include "ir/words.h"
+#include "runtime/tuning_records.h"
+#include "tools/driver/cache_dir.h"
+#include "tools/driver/command_line.h"
+#include "tools/driver/commands.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <ctime>
+#include <map>
+#include <set>
+
+namespace gptc {
+
+namespace {
+
+std::string recordsFolder() {
+  const std::string dir = defaultCacheDir();
+  if (dir.empty())
+    throw UserError(ErrorCode::Usage, "there is no cache: HOME, XDG_CACHE_HOME and GPTC_CACHE name no folder",
+                    "set GPTC_CACHE to a folder of your own");
+  return dir;
+}
+
+/// A problem on a machine.
+using Key = std::pair<std::string, std::string>;
+
+std::set<Key> problemsOf(const TuningRecords &records) {
+  std::set<Key> keys;
+  for (const TuningRecord &r : records.all())
+    keys.insert({r.problem, r.machine});
+  return keys;
+}
+
+/// Those of each problem's last race.
+std::vector<TuningRecord> racesOf(const TuningRecords &records) {
+  std::vector<TuningRecord> all;
+  for (const auto &[problem, machine] : problemsOf(records))
+    for (const TuningRecord *r : lastRace(records, problem, machine))
+      all.push_back(*r);
+  return all;
+}
+
+void list(bool trials) {
+  const TuningRecords records(recordsFolder());
+  std::map<Key, size_t> counts;
+  for (const TuningRecord &r : records.all())
+    ++counts[{r.problem, r.machine}];
+  std::string machine;
+  fmt::print("{}: {} trial{} of {} problem{}\n", records.path(), records.all().size(),
+             records.all().size() == 1 ? "" : "s", counts.size(), counts.size() == 1 ? "" : "s");
+  std::vector<Key> order;
+  for (const auto &[key, n] : counts)
+    order.push_back(key);
+  llvm::sort(order,
+             [](const Key &a, const Key &b) { return std::tie(a.second, a.first) < std::tie(b.second, b.first); });
+  for (const Key &key : order) {
+    if (key.second != machine)
+      fmt::print("\n{}\n{:<64} {:>7} {:>10} {:>7}  {}\n", machine = key.second, "problem", "trials", "ms", "ratio",
+                 "best");
+    const std::vector<const TuningRecord *> race = lastRace(records, key.first, key.second);
+    if (!race.empty()) {
+      const TuningRecord &best = *race[0];
+      fmt::print("{:<64} {:>7} {:>10.4f} {:>7.3f}  {}{}\n", best.name.substr(0, 64), counts[key],
+                 1e3 * best.time.median, best.raced, best.isDefault ? "default" : best.schedule.str(),
+                 best.fromElsewhere ? " (from elsewhere, not checked here yet)" : "");
+    }
+    if (trials)
+      for (const TuningRecord &r : records.all())
+        if (r.problem == key.first && r.machine == key.second)
+          fmt::print("  {:>10.4f} ms ({:.4f}..{:.4f}, {} runs){}  {}\n", 1e3 * r.time.median, 1e3 * r.time.least,
+                     1e3 * r.time.most, r.time.runs, r.raced > 0 ? fmt::format(", raced {:.3f}", r.raced) : "",
+                     r.schedule.str());
+  }
+}
+
+/// Equal ones once, in the order of the files.
+std::vector<TuningRecord> together(const std::vector<std::string> &files) {
+  std::vector<TuningRecord> all;
+  std::set<std::string> seen;
+  for (const std::string &f : files) {
+    std::vector<std::string> damaged;
+    for (TuningRecord &r : TuningRecords::readFile(f, damaged))
+      if (seen.insert(r.str()).second)
+        all.push_back(std::move(r));
+    for (const std::string &d : damaged)
+      fmt::print(stderr, "warning: {}: {}, left out\n", f, d);
+  }
+  return all;
+}
+
+void import(const std::vector<std::string> &files) {
+  TuningRecords records(recordsFolder());
+  std::set<std::string> known;
+  for (TuningRecord r : records.all()) {
+    r.fromElsewhere = true;
+    known.insert(r.str());
+  }
+  std::vector<TuningRecord> fresh;
+  for (TuningRecord &r : together(files)) {
+    r.fromElsewhere = true;
+    if (known.insert(r.str()).second)
+      fresh.push_back(std::move(r));
+  }
+  records.append(fresh);
+  fmt::print("{} record{} taken over; schedules among them are checked on this machine when they are first used\n",
+             fresh.size(), fresh.size() == 1 ? "" : "s");
+}
+
+/// Reading is all of the check but for what only a compile can do: a damaged line has been set aside by then.
+void verify() {
+  const TuningRecords records(recordsFolder(), /*quiet=*/true);
+  for (const std::string &w : records.warnings)
+    fmt::print("{}\n", w);
+  size_t elsewhere = llvm::count_if(records.all(), [](const TuningRecord &r) { return r.fromElsewhere; });
+  fmt::print("{}: {} whole records{}\n", records.path(), records.all().size(),
+             elsewhere ? fmt::format(", {} of them from elsewhere, to be checked when they are first used", elsewhere)
+                       : "");
+  if (!records.warnings.empty())
+    throw CLI::RuntimeError(exitCodeOf(ErrorCode::PlanDamaged));
+}
+
+/// Keeps each problem's last race: all that is ever looked up.
+void prune() {
+  TuningRecords records(recordsFolder());
+  const size_t before = records.all().size();
+  if (!before)
+    return fmt::print("no records\n");
+  records.replace(racesOf(records));
+  fmt::print("{} of {} records are left\n", records.all().size(), before);
+}
+
+}  // namespace
+
+void addCacheCommand(CLI::App &app) {
+  CLI::App *cache = app.add_subcommand("cache", "Lists, checks and exchanges records of tuning");
+  cache->require_subcommand(1);
+  struct Options {
+    bool trials = false;
+    std::string out;
+    std::vector<std::string> files;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App *c = cache->add_subcommand("ls", "Lists problems and their best schedules");
+  c->add_flag("--trials", o->trials, "Lists every trial");
+  c->callback([o] { list(o->trials); });
+
+  c = cache->add_subcommand("export", "Writes the best and its rivals of every problem into a file");
+  c->add_option("file", o->out, "To be written")->required()->type_name("FILE");
+  c->callback([o] {
+    const TuningRecords records(recordsFolder());
+    const std::vector<TuningRecord> races = racesOf(records);
+    TuningRecords::writeFile(o->out, races);
+    fmt::print("{} records in {}\n", races.size(), o->out);
+  });
+
+  c = cache->add_subcommand("import", "Takes over records of another machine or user");
+  c->add_option("files", o->files, "Written by export, or a tuning.jsonl")->required()->type_name("FILE");
+  c->callback([o] { import(o->files); });
+
+  c = cache->add_subcommand("merge", "Writes the records of several files into one, equal ones once");
+  c->add_option("-o,--out", o->out, "To be written")->required()->type_name("FILE");
+  c->add_option("files", o->files, "To be read")->required()->type_name("FILE");
+  c->callback([o] {
+    const std::vector<TuningRecord> all = together(o->files);
+    TuningRecords::writeFile(o->out, all);
+    fmt::print("{} records in {}\n", all.size(), o->out);
+  });
+
+  c = cache->add_subcommand("verify", "Reads every record; exit code 5 where some were damaged and set aside");
+  c->callback([] { verify(); });
+
+  c = cache->add_subcommand("prune", "Removes trials that are no longer looked up");
+  c->callback([] { prune(); });
+}
+
+}  // namespace gptc

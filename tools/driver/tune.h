@@ -1,0 +1,64 @@
+// gptc tune: the fastest schedules of a model's kernels on this machine, found by measuring and kept as records.
+#pragma once
+
+#include "passes/analysis/cost.h"
+#include "runtime/tuning_records.h"
+#include "tools/driver/step_runner.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+struct TuneRequest {
+  std::string modelFile;
+  std::vector<std::string> settings;  // key=value
+  std::string cacheDir;
+  double seconds = 120;  // for everything
+  unsigned threads = 0;
+  bool again = false;  // measures also what is known
+};
+
+/// One distinct kernel.
+struct TunedKernel {
+  std::string name;             // its problem's
+  std::string place;            // the first place of the model that it stands in: "h0.mlp.c_fc (matmul+add+gelu)"
+  int instances = 0;            // in all functions
+  double calls = 0;             // in one training step
+  double flops = 0, bytes = 0;  // of one call
+  DType operands = DType::f32;  // whose peak counts
+  Schedule base, best;
+  size_t candidates = 0;  // in the space
+  size_t tried = 0;
+  bool reused = false;
+  double raced = 1;           // best over base, alone
+  double baseMs = 0, ms = 0;  // one call within the step, before and after; 0 where it is in no training step
+};
+
+struct TuneReport {
+  std::vector<TunedKernel> kernels;  // most time first
+  Spread baseMs, ms;                 // whole steps, in turn
+  Spread ratio;                      // of neighbours
+  int searched = 0, reused = 0, takenBack = 0;
+  double seconds = 0;
+  double peakFp32 = 0, peakBf16 = 0;  // FLOP/s, measured
+  double copyBytes = 0;               // bytes/s
+};
+
+struct TuneProgress {
+  int kernel = 0, kernels = 0;
+  std::string name;
+  size_t trials = 0;
+  double best = 1;  // of this kernel: best over default so far
+  double secondsLeft = 0;
+};
+
+/// Throws UserError for a model that does not compile, or whose target is no CPU. An interrupted search keeps what it
+/// has.
+TuneReport tune(const TuneRequest &request, const std::function<void(const TuneProgress &)> &progress);
+
+/// The kernels' places under the roofline, before and after, as a picture.
+std::string rooflineSvg(const TuneReport &report);
+
+}  // namespace gptc

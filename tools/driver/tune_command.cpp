@@ -1,0 +1,127 @@
+// gptc tune: a line of progress, then a table.
+#include "ir/diagnostics.h"
+#include "ir/words.h"
+#include "runtime/files.h"
+#include "tools/driver/cache_dir.h"
+#include "tools/driver/command_line.h"
+#include "tools/driver/commands.h"
+#include "tools/driver/tune.h"
+
+#include <nlohmann/json.hpp>
+
+#include <unistd.h>
+
+namespace gptc {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+
+/// Of the peak of its operands' type, in percent.
+double shareOfPeak(const TunedKernel &k, const TuneReport &r, double ms) {
+  const double peak = k.operands == DType::bf16 ? r.peakBf16 : r.peakFp32;
+  return ms > 0 && peak > 0 ? 100 * k.flops / (1e-3 * ms) / peak : 0;
+}
+
+double shareOfCopy(const TunedKernel &k, const TuneReport &r, double ms) {
+  return ms > 0 && r.copyBytes > 0 ? 100 * k.bytes / (1e-3 * ms) / r.copyBytes : 0;
+}
+
+void table(const TuneReport &r) {
+  fmt::print("{:<44} {:>5} {:>9} {:>9} {:>7} {:>7} {:>7} {:>6}  {}\n", "kernel", "calls", "ms", "tuned", "ratio",
+             "% peak", "% copy", "tried", "schedule");
+  for (const TunedKernel &k : r.kernels) {
+    if (!k.calls)
+      continue;
+    std::string place = k.place;
+    if (place.size() > 44)
+      place = place.substr(0, 41) + "...";
+    fmt::print("{:<44} {:>5} {:>9.3f} {:>9.3f} {:>7.3f} {:>6.1f}% {:>6.1f}% {:>6}  {}\n", place, k.calls, k.baseMs,
+               k.ms, k.baseMs > 0 ? k.ms / k.baseMs : 1, shareOfPeak(k, r, k.ms), shareOfCopy(k, r, k.ms),
+               k.reused ? "known" : fmt::format("{}", k.tried), k.best == k.base ? "default" : k.best.str());
+  }
+  fmt::print("\n{} kernels searched, {} known, {} taken back as slower within the step; {:.1f} s\n", r.searched,
+             r.reused, r.takenBack, r.seconds);
+  fmt::print("peak {:.0f} GFLOP/s fp32, {:.0f} bf16; copy {:.0f} GB/s\n", r.peakFp32 * 1e-9, r.peakBf16 * 1e-9,
+             r.copyBytes * 1e-9);
+  if (r.ratio.median > 0)
+    fmt::print("step, kernels one by one: {:.2f} ms -> {:.2f} ms, {:.3f}x ({:.3f}..{:.3f}) of the default's\n",
+               r.baseMs.median, r.ms.median, r.ratio.median, r.ratio.least, r.ratio.most);
+  else
+    fmt::print("the plan is that of default schedules\n");
+}
+
+json jsonOf(const TuneReport &r) {
+  json list = json::array();
+  for (const TunedKernel &k : r.kernels)
+    list.push_back({{"name", k.name},
+                    {"place", k.place},
+                    {"calls", k.calls},
+                    {"instances", k.instances},
+                    {"default_ms", k.baseMs},
+                    {"ms", k.ms},
+                    {"percent_of_peak", shareOfPeak(k, r, k.ms)},
+                    {"percent_of_copy", shareOfCopy(k, r, k.ms)},
+                    {"candidates", k.candidates},
+                    {"tried", k.tried},
+                    {"known", k.reused},
+                    {"default", k.base.str()},
+                    {"schedule", k.best.str()}});
+  auto spread = [](const Spread &s) { return json{{"median", s.median}, {"least", s.least}, {"most", s.most}}; };
+  return {{"seconds", r.seconds},
+          {"searched", r.searched},
+          {"known", r.reused},
+          {"taken_back", r.takenBack},
+          {"peak_fp32", r.peakFp32},
+          {"peak_bf16", r.peakBf16},
+          {"copy_bytes_per_s", r.copyBytes},
+          {"default_step_ms", spread(r.baseMs)},
+          {"step_ms", spread(r.ms)},
+          {"ratio", spread(r.ratio)},
+          {"kernels", list}};
+}
+
+}  // namespace
+
+void addTuneCommand(CLI::App &app) {
+  CLI::App *c = app.add_subcommand("tune", "Measures schedules and records the fastest for `gptc compile`");
+  struct Options {
+    TuneRequest request;
+    std::string svg;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  o->request.cacheDir = defaultCacheDir();
+  c->add_option("model", o->request.modelFile, "model.toml; its data is not read")->required()->type_name("MODEL.toml");
+  c->add_option("--set", o->request.settings, "Overrides a key, for example train.micro_batch=4; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all();
+  c->add_option("--seconds", o->request.seconds, "Time for everything [120]")->check(CLI::Range(1.0, 1e6));
+  c->add_option("--threads", o->request.threads, "Threads (0: all cores)")->check(CLI::Range(0, 4096));
+  c->add_flag("--again", o->request.again, "Measures also what is on record");
+  c->add_option("--svg", o->svg, "Draws the kernels under the roofline into this file")->type_name("FILE");
+  c->add_flag("--json", o->json, "Prints JSON instead of a table");
+  c->callback([o] {
+    const bool live = isatty(STDERR_FILENO);
+    const TuneReport r = tune(o->request, [&](const TuneProgress &p) {
+      if (live)
+        fmt::print(stderr, "\r\033[K{}/{} {}: {} trials, best {:.3f} of the default, {:.0f} s left", p.kernel + 1,
+                   p.kernels, p.name, p.trials, p.best, std::max(0.0, p.secondsLeft));
+    });
+    if (live)
+      fmt::print(stderr, "\r\033[K");
+    if (!o->svg.empty()) {
+      SyncedFile out(o->svg);
+      const std::string svg = rooflineSvg(r);
+      out.write(svg.data(), svg.size());
+      out.finish();
+    }
+    if (o->json)
+      fmt::print("{}\n", jsonOf(r).dump(2));
+    else
+      table(r);
+  });
+}
+
+}  // namespace gptc
