@@ -19,6 +19,7 @@ namespace gptc {
 struct Timing {
   double median = 0, least = 0, most = 0;
   int runs = 0;
+  bool operator==(const Timing &) const = default;
 };
 
 /// One measured schedule of a group.

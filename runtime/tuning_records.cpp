@@ -374,7 +374,9 @@ std::vector<const TuningRecord *> lastRace(const TuningRecords &records, llvm::S
   for (const TuningRecord &r : records.all())
     if (r.raced > 0 && r.session == session && r.problem == problem && r.machine == machine)
       race.push_back(&r);
-  llvm::stable_sort(race, [](auto *a, auto *b) { return a->raced < b->raced; });
+  llvm::stable_sort(race, [](auto *a, auto *b) {
+    return std::pair(a->raced, a->fromElsewhere) < std::pair(b->raced, b->fromElsewhere);
+  });
   return race;
 }
 
@@ -400,6 +402,62 @@ bool TunedSchedules::trusted(const TuningRecord &r, const Op &fused, const Targe
   checked.fromElsewhere = false;
   records.append({checked});
   return true;
+}
+
+/// How far one size is from another, in powers of two.
+static double distance(int64_t a, int64_t b) {
+  return a == b ? 0 : a <= 0 || b <= 0 ? HUGE_VAL : std::abs(std::log2(double(a) / double(b)));
+}
+
+/// Of the schedules of a space the one whose sizes are closest to those of `like`, with the same register tile; null
+/// where none has it.
+static const Schedule *closest(const std::vector<Schedule> &space, const Schedule &like) {
+  const Schedule *best = nullptr;
+  double least = HUGE_VAL;
+  for (const Schedule &s : space) {
+    if (s.vec != like.vec || s.mr != like.mr || s.nr != like.nr || s.packB != like.packB || s.unroll != like.unroll)
+      continue;
+    const double d = distance(s.kc, like.kc) + distance(s.mc, like.mc) + distance(s.nc, like.nc) +
+                     distance(s.task, like.task) + distance(s.qb, like.qb) + distance(s.kb, like.kb);
+    if (d < least) {
+      least = d;
+      best = &s;
+    }
+  }
+  return best;
+}
+
+// A shape is near when each of its extents is within a factor of two. Its winner must have won clearly, since this
+// shape has not been measured.
+std::optional<Schedule> TunedSchedules::nearest(const TuningRecord &p, const std::vector<Schedule> &space) const {
+  constexpr double clearly = 0.97;
+  std::map<std::string, double> near;  // problem -> distance
+  for (const TuningRecord &r : records.all()) {
+    if (r.raced <= 0 || r.family != p.family || r.machine != machine || r.extents.size() != p.extents.size() ||
+        r.fromElsewhere)
+      continue;
+    double d = 0;
+    for (size_t i = 0; i < r.extents.size(); ++i) {
+      const double one = distance(r.extents[i], p.extents[i]);
+      d = one > 1 ? HUGE_VAL : d + one;
+    }
+    if (d < HUGE_VAL)
+      near.try_emplace(r.problem, d);
+  }
+  std::string best;
+  double least = HUGE_VAL;
+  for (const auto &[problem, d] : near)
+    if (d < least) {
+      least = d;
+      best = problem;
+    }
+  if (best.empty())
+    return std::nullopt;
+  const TuningRecord &winner = *lastRace(records, best, machine).front();
+  if (winner.isDefault || winner.raced > clearly)
+    return std::nullopt;
+  const Schedule *s = closest(space, winner.schedule);
+  return s ? std::optional(*s) : std::nullopt;
 }
 
 std::optional<Schedule> TunedSchedules::find(const Op &fused, const Target &target) {
@@ -429,6 +487,11 @@ std::optional<Schedule> TunedSchedules::find(const Op &fused, const Target &targ
     }
     break;
   }
+  if (race.empty())
+    if (std::optional<Schedule> s = nearest(p, scheduleSpace(fused, target))) {
+      ++counts.nearest;
+      return s;
+    }
   ++counts.none;
   return std::nullopt;
 }

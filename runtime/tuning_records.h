@@ -101,6 +101,7 @@ private:
   Jit jit;
 
   bool trusted(const TuningRecord &r, const Op &fused, const Target &target);
+  std::optional<Schedule> nearest(const TuningRecord &problem, const std::vector<Schedule> &space) const;
 };
 
 }  // namespace gptc
