@@ -296,10 +296,12 @@ SearchResult searchSchedules(const Op &fused, const Target &target, ThreadPool &
 
   // A race needs so long; the search may have the rest.
   const double race = std::min(limits.seconds / 3, 2.0 * finalists * rounds * best);
-  auto over = [&](double until) { return now() > until || (limits.stop && limits.stop()); };
-  for (size_t at = 0; at < space.size() && !over(end - race); at += batch) {
+  auto stopped = [&] { return limits.stop && limits.stop(); };
+  auto over = [&](double until) { return now() > until || stopped(); };
+  // The first batch is tried in any case: who begins a search wants more than the default from it.
+  for (size_t at = 0; at < space.size() && !(at ? over(end - race) : stopped()); at += batch) {
     for (Trial &t : bench.compile(llvm::ArrayRef(space).slice(at, std::min(batch, space.size() - at)))) {
-      if (over(end - race))
+      if (at ? over(end - race) : stopped())
         break;
       t.outcome = bench.check(t);
       if (t.outcome == Trial::Outcome::timed) {

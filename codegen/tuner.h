@@ -64,7 +64,8 @@ private:
 };
 
 struct SearchLimits {
-  double seconds = 1;  // to be spent on this group, the race of the best included
+  double seconds =
+      1;  // to be spent on this group, the race of the best included; but eight candidates are tried at least
   bool cold = false;
   /// Asked between candidates; true ends the search with what is known.
   std::function<bool()> stop;

@@ -136,8 +136,8 @@ Workplace::~Workplace() {
 Process Workplace::start(const std::string &program, std::vector<std::string> args,
                          const std::map<std::string, std::string> &env) {
   args.insert(args.begin(), std::string(GPTC_BIN_DIR) + "/" + program);
-  std::map<std::string, std::string> all = {{"GPTC_CACHE", cacheDir()}};
-  all.insert(env.begin(), env.end());
+  std::map<std::string, std::string> all = env;
+  all.try_emplace("GPTC_CACHE", cacheDir());
   return Process(std::move(args), all, path("output-" + std::to_string(runs++)));
 }
 

@@ -115,7 +115,7 @@ void tuneFirst(const CompileRequest &request) {
   t.modelFile = request.modelFile, t.settings = request.settings, t.cacheDir = request.cacheDir;
   t.seconds = config.compile.autotuneSeconds;
   const TuneReport r = tune(t, [](const TuneProgress &) {});
-  row("tuned", fmt::format("{} kernels searched, {} known, in {:.1f} s", r.searched, r.reused, r.seconds));
+  row("tuned", fmt::format("{} kernels searched, {} known, in {:.1f} s", r.searched, r.known, r.seconds));
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ namespace gptc {
 
 namespace {
 
+constexpr double least = 5e-4;  // share of the step: less is not drawn
+constexpr double giga = 1e9;
 constexpr double width = 960, height = 560, left = 80, right = 200, top = 50, bottom = 60;
 
 /// Text that is no markup.
@@ -35,19 +37,19 @@ std::string rooflineSvg(const TuneReport &report) {
   for (const TunedKernel &k : report.kernels)
     step += k.calls * k.ms;
   for (const TunedKernel &k : report.kernels)
-    if (k.ms > 0 && k.flops > 0 && k.bytes > 0)
+    if (k.calls * k.ms > least * step && k.flops > 0 && k.bytes > 0)
       marks.push_back(
           {&k, k.flops / k.bytes, k.flops / (1e-3 * k.baseMs), k.flops / (1e-3 * k.ms), k.calls * k.ms / step});
   const double peak = std::max(report.peakFp32, report.peakBf16);
   // Axes: whole powers of two around what there is.
-  double x0 = -3, x1 = 8, y1 = std::ceil(std::log2(std::max(peak, 1.0))), y0 = y1 - 10;
+  double x0 = -3, x1 = 8, y1 = std::ceil(std::log2(std::max(peak / giga, 1.0))), y0 = y1 - 8;
   for (const Mark &m : marks) {
     x0 = std::min(x0, std::floor(std::log2(m.intensity)));
     x1 = std::max(x1, std::ceil(std::log2(m.intensity)));
-    y0 = std::min(y0, std::floor(std::log2(std::min(m.before, m.after))));
+    y0 = std::min(y0, std::floor(std::log2(std::min(m.before, m.after) / giga)));
   }
   auto x = [&](double intensity) { return left + (std::log2(intensity) - x0) / (x1 - x0) * (width - left - right); };
-  auto y = [&](double flops) { return top + (y1 - std::log2(flops)) / (y1 - y0) * (height - top - bottom); };
+  auto y = [&](double flops) { return top + (y1 - std::log2(flops / giga)) / (y1 - y0) * (height - top - bottom); };
   std::string svg;
   auto put = [&]<typename... A>(fmt::format_string<A...> text, A &&...args) {
     fmt::format_to(std::back_inserter(svg), text, std::forward<A>(args)...);
@@ -62,16 +64,17 @@ std::string rooflineSvg(const TuneReport &report) {
         e < 0 ? fmt::format("1/{}", std::exp2(-e)) : fmt::format("{}", std::exp2(e)));
   }
   for (double e = y0; e <= y1; ++e) {
-    const double at = y(std::exp2(e));
+    const double at = y(giga * std::exp2(e));
     put("<line x1=\"{1}\" y1=\"{0:.1f}\" x2=\"{2}\" y2=\"{0:.1f}\" stroke=\"#e4e4e4\"/>\n", at, left, width - right);
-    put("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:.3g}</text>\n", left - 8, at + 4, std::exp2(e) * 1e-9);
+    put("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:.4g}</text>\n", left - 8, at + 4, std::exp2(e));
   }
   put("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">FLOP per byte of operands and results</text>\n",
       (left + width - right) / 2, height - 16);
   put("<text transform=\"translate(20 {}) rotate(-90)\" text-anchor=\"middle\">GFLOP/s</text>\n",
       (top + height - bottom) / 2);
   auto roof = [&](double peak, const char *name) {
-    const double ridge = peak / report.copyBytes, from = std::max(std::exp2(x0), std::exp2(y0) / report.copyBytes);
+    const double ridge = peak / report.copyBytes,
+                 from = std::max(std::exp2(x0), giga * std::exp2(y0) / report.copyBytes);
     put("<polyline fill=\"none\" stroke=\"#444\" stroke-width=\"1.5\" points=\"{:.1f},{:.1f} {:.1f},{:.1f} "
         "{:.1f},{:.1f}\"/>\n",
         x(from), y(from * report.copyBytes), x(ridge), y(peak), x(std::exp2(x1)), y(peak));

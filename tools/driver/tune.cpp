@@ -24,7 +24,6 @@
 #include <cmath>
 #include <cstring>
 #include <ctime>
-#include <numeric>
 #include <unistd.h>
 
 namespace gptc {
@@ -48,10 +47,6 @@ public:
     times[problems.at(kernel.op)].push_back(1e-6 * double(end - begin));
   }
   double median(const std::string &problem) const { return 1e3 * timing(problem).median; }
-  double sum(const std::string &problem) const {
-    auto it = times.find(problem);
-    return it == times.end() ? 0 : std::accumulate(it->second.begin(), it->second.end(), 0.0);
-  }
   /// Seconds; no runs where it is in no step.
   Timing timing(const std::string &problem) const {
     auto it = times.find(problem);
@@ -150,7 +145,7 @@ std::vector<TuningRecord> recordsOf(const SearchResult &found, const TuningRecor
     r.source = t.source;
     r.time = t.time;
     r.compileSeconds = t.compileSeconds;
-    r.raced = &t == &found.trials[0] ? 1 : t.raced;
+    r.raced = t.raced;
     r.noise = found.noise;
     r.session = session;
     r.isDefault = &t == &found.trials[0];
@@ -158,172 +153,232 @@ std::vector<TuningRecord> recordsOf(const SearchResult &found, const TuningRecor
   return all;
 }
 
-}  // namespace
+/// "12x64x128 128x512": of the two operands that come first.
+std::string shapesOf(const Op &fused) {
+  std::string text;
+  for (const Value *v : fused.operands().take_front(2)) {
+    std::string one;
+    for (const Dim &d : v->type.dims)
+      one += fmt::format("{}{}", one.empty() ? "" : "x", d.logical);
+    text += (text.empty() ? "" : " ") + one;
+  }
+  return text;
+}
 
-TuneReport tune(const TuneRequest &request, const std::function<void(const TuneProgress &)> &progress) {
-  if (isGirFile(request.modelFile))
-    throw UserError(ErrorCode::Usage, fmt::format("{}: a module has its schedules already", request.modelFile),
-                    "give the model.toml");
-  const double begin = now(), end = begin + request.seconds;
-  const Config config = readConfig(request.modelFile, request.settings);
-  if (config.compile.target != "cpu")
-    throw UserError(Diagnostic{
-        ErrorCode::NotBuiltYet,
-        fmt::format("compile.target = \"{}\": schedules are measured on the CPU only", config.compile.target),
-        config.where("compile.target"),
-        "",
-        {"--set compile.target=cpu"},
-        {}});
-  const Target target = hostTarget(request.threads);
+class Tuner {
+public:
+  Tuner(const TuneRequest &request, const std::function<void(const TuneProgress &)> &progress)
+      : request(request), progress(progress), config(readConfig(request.modelFile, request.settings)),
+        target(hostTarget(request.threads)), machine(fingerprintOf(target)), jit(target, ""),
+        records(request.cacheDir) {
+    if (config.compile.target != "cpu")
+      throw UserError(Diagnostic{
+          ErrorCode::NotBuiltYet,
+          fmt::format("compile.target = \"{}\": schedules are measured on the CPU only", config.compile.target),
+          config.where("compile.target"),
+          "",
+          {"--set compile.target=cpu"},
+          {}});
+    imported = buildModel(config);
+  }
+
+  TuneReport run() {
+    measureStep();
+    search();
+    compare();
+    for (auto &[problem, k] : kernels)
+      report.kernels.push_back(std::move(k));
+    llvm::stable_sort(report.kernels, [](const TunedKernel &a, const TunedKernel &b) {
+      return a.calls * a.baseMs > b.calls * b.baseMs;
+    });
+    report.seconds = now() - begin;
+    return std::move(report);
+  }
+
+private:
+  const TuneRequest &request;
+  const std::function<void(const TuneProgress &)> &progress;
+  const double begin = now();
+  const Config config;
+  const Target target;
+  const std::string machine;
+  Jit jit;  // for sources
+  TuningRecords records;
   TuneReport report;
-  const std::unique_ptr<Module> imported = buildModel(config);
-  auto compile = [&](ScheduleSource *schedules) {
+  std::unique_ptr<Module> imported;
+  std::unique_ptr<StepRunner> runner;  // with default schedules
+  std::optional<Groups> groups;
+  std::map<std::string, TunedKernel> kernels;  // by problem
+  std::map<std::string, double> weights;       // milliseconds of a step
+  float firstLoss = 0;
+  double stepSeconds = 0;
+
+  double end() const { return begin + request.seconds; }
+  ThreadPool &pool() { return runner->session.pool; }
+  std::unique_ptr<Module> compile(ScheduleSource *schedules) {
     return runFrom(*imported, "canonicalize", target, [&](std::vector<PassUse> &uses) {
       for (PassUse &u : uses)
         u.options.schedules = schedules;
     });
-  };
-  TuningRecords records(request.cacheDir);
-  auto runner = std::make_unique<StepRunner>(compile(nullptr), target, request.cacheDir, request.threads);
-  ThreadPool &pool = runner->session.pool;
-  const Module &base = *runner->session.plan.planned;
-  const Groups groups(base, target);
-  report.peakFp32 = measurePeakFlops(pool, target);
-  report.peakBf16 = measurePeakFlops(pool, target, DType::bf16);
-  report.copyBytes = copyRate(pool, target);
+  }
 
-  TimesByProblem before(groups.problems);
-  runner->step();
-  const float firstLoss = runner->loss;
-  runner->session.executor.observer = &before;
-  runner->step();
-  runner->session.executor.observer = nullptr;
+  void measureStep() {
+    runner = std::make_unique<StepRunner>(compile(nullptr), target, request.cacheDir, request.threads);
+    groups.emplace(*runner->session.plan.planned, target);
+    report.peakFp32 = measurePeakFlops(pool(), target);
+    report.peakBf16 = measurePeakFlops(pool(), target, DType::bf16);
+    report.copyBytes = copyRate(pool(), target);
+    TimesByProblem times(groups->problems);
+    runner->step();
+    firstLoss = runner->loss;
+    runner->session.executor.observer = &times;
+    std::vector<double> seconds;
+    for (int i = 0; i < 3; ++i)
+      seconds.push_back(runner->step());
+    stepSeconds = spreadOf(seconds).median;
+    runner->session.executor.observer = nullptr;
+    for (const auto &[problem, ops] : groups->ops) {
+      const Op &op = *ops.front();
+      TunedKernel &k = kernels[problem];
+      k.place = describe(op);
+      k.shapes = shapesOf(op);
+      k.instances = int(ops.size());
+      k.calls = groups->calls.at(problem);
+      k.flops = flopsOf(op);
+      k.bytes = bytesOf(op);
+      k.operands = op.operands().empty() ? DType::f32 : op.operand(0)->type.dtype;
+      k.base = k.best = defaultSchedule(op, target);
+      k.candidates = scheduleSpace(op, target).size();
+      k.baseMs = k.ms = times.median(problem);
+      weights[problem] = k.calls * k.baseMs;
+    }
+  }
 
-  // What is to be searched, by what it takes.
-  struct Work {
-    std::string problem;
-    const Op *op;
-    double weight;
-  };
-  std::vector<Work> work;
-  std::map<std::string, TunedKernel> kernels;
-  Jit jit(target, "");
-  for (const auto &[problem, ops] : groups.ops) {
-    TunedKernel &k = kernels[problem];
-    const Op &op = *ops.front();
-    k.name = problemOf(op, target).name;
-    k.place = describe(op);
-    k.instances = int(ops.size());
-    k.calls = groups.calls.at(problem);
-    k.flops = flopsOf(op);
-    k.bytes = bytesOf(op);
-    k.operands = op.operands().empty() ? DType::f32 : op.operand(0)->type.dtype;
-    k.base = k.best = defaultSchedule(op, target);
-    k.candidates = scheduleSpace(op, target).size();
-    if (!k.candidates)
-      continue;
-    const std::vector<const TuningRecord *> race = lastRace(records, problem, fingerprintOf(target));
-    if (!request.again && !race.empty()) {
-      // Known, as long as its default and its best are emitted as they were.
-      auto fresh = [&](const TuningRecord &r) {
-        if (!r.isDefault && !llvm::is_contained(scheduleSpace(op, target), r.schedule))
-          return false;
-        const LoweredGroup lowered = lowerGroup(op, r.schedule, target);
-        return jit.sources({&lowered.kernel})[0] == r.source && !r.fromElsewhere;
-      };
-      auto base = llvm::find_if(race, [](const TuningRecord *r) { return r->isDefault; });
-      if (base != race.end() && fresh(**base) && fresh(*race[0])) {
-        k.reused = true;
-        k.raced = (*race[0]).raced;
-        ++report.reused;
+  /// Whether a race is on record whose default and whose best are emitted as they were.
+  bool isKnown(const std::string &problem, const Op &op) {
+    const std::vector<const TuningRecord *> race = lastRace(records, problem, machine);
+    auto base = llvm::find_if(race, [](const TuningRecord *r) { return r->isDefault; });
+    if (race.size() < 2 || base == race.end())
+      return false;
+    const std::vector<Schedule> space = scheduleSpace(op, target);
+    for (const TuningRecord *r : {*base, race[0]}) {
+      if (r->fromElsewhere || (!r->isDefault && !llvm::is_contained(space, r->schedule)))
+        return false;
+      const LoweredGroup lowered = lowerGroup(op, r->schedule, target);
+      if (jit.sources({&lowered.kernel})[0] != r->source)
+        return false;
+    }
+    return true;
+  }
+
+  void search() {
+    struct Work {
+      std::string problem;
+      double weight;
+    };
+    std::vector<Work> work;
+    double all = 0;
+    for (auto &[problem, k] : kernels) {
+      if (!k.candidates)
+        continue;
+      k.known = !request.again && isKnown(problem, *groups->ops.at(problem).front());
+      if (k.known) {
+        ++report.known;
         continue;
       }
+      // Kernels of evaluation and sampling run seldom, and yet.
+      work.push_back({problem, std::max(weights[problem], 0.002 * 1e3 * stepSeconds)});
+      all += work.back().weight;
     }
-    // Kernels of evaluation and sampling run seldom.
-    work.push_back({problem, &op, std::max(before.sum(problem), 0.02)});
-  }
-  llvm::stable_sort(work, [](const Work &a, const Work &b) { return a.weight > b.weight; });
-  double weights = 0;
-  for (const Work &w : work)
-    weights += w.weight;
+    llvm::stable_sort(work, [](const Work &a, const Work &b) { return a.weight > b.weight; });
 
-  // Steps at the end have their time too.
-  const double stepSeconds = runner->step();
-  const double searchEnd = end - std::min(0.3 * request.seconds, 12 * stepSeconds);
-  const bool cold = base.attrs.getInt("arena_bytes") > target.l3Bytes;
-  int done = 0;
-  for (const Work &w : work) {
-    const double left = searchEnd - now();
-    if (left <= 0)
-      break;
-    TunedKernel &k = kernels[w.problem];
-    SearchLimits limits;
-    limits.cold = cold;
-    limits.seconds = std::max(0.05, left * w.weight / weights);
-    progress({done, int(work.size()), k.name, 0, 1, end - now()});
-    const SearchResult found = searchSchedules(*w.op, target, pool, limits);
-    weights -= w.weight;
-    ++done;
-    k.tried = found.trials.size();
-    records.append(recordsOf(found, problemOf(*w.op, target), newSession(done)));
-    ++report.searched;
-    k.raced = found.best ? found.trials[found.best].raced : 1;
-    progress({done, int(work.size()), k.name, found.trials.size(), k.raced, end - now()});
+    // The comparison at the end has its time too.
+    const double until = end() - std::min(0.3 * request.seconds, 12 * stepSeconds);
+    const bool cold = runner->session.plan.planned->attrs.getInt("arena_bytes") > target.l3Bytes;
+    for (const Work &w : work) {
+      const double left = until - now();
+      if (left <= 0)
+        break;
+      TunedKernel &k = kernels[w.problem];
+      const Op &op = *groups->ops.at(w.problem).front();
+      auto tell = [&] {
+        progress({report.searched, int(work.size()), k.place + " " + k.shapes, k.tried, k.raced, end() - now()});
+      };
+      tell();
+      const SearchResult found =
+          searchSchedules(op, target, pool(), {.seconds = std::max(0.05, left * w.weight / all), .cold = cold});
+      all -= w.weight;
+      ++report.searched;
+      k.tried = found.trials.size();
+      k.raced = found.trials[found.best].raced;
+      records.append(recordsOf(found, problemOf(op, target), newSession(report.searched)));
+      tell();
+    }
+    report.unsearched = int(work.size()) - report.searched;
   }
 
-  // Within the step, in turn.
-  TunedSchedules tuned(records, target, [&]() -> ThreadPool & { return pool; });
-  std::unique_ptr<Module> after = compile(&tuned);
-  for (auto &[problem, k] : kernels)
-    k.baseMs = k.ms = before.median(problem);
-  if (print(*after) != print(base) && after->attrs.getInt("arena_bytes") < availableMemory() - (256 << 20)) {
-    const Groups afterGroups(*after, target);
-    TimesByProblem withBase(groups.problems), withTuned(afterGroups.problems);
-    StepRunner other(std::move(after), target, request.cacheDir, request.threads);
+  /// The plan of the records against that of the defaults, in turn.
+  void compare() {
+    TunedSchedules tuned(records, target, [&]() -> ThreadPool & { return pool(); });
+    std::unique_ptr<Module> module = compile(&tuned);
+    if (print(*module) == print(*runner->session.plan.planned))
+      return;
+    if (module->attrs.getInt("arena_bytes") > availableMemory() - (256 << 20)) {
+      report.note = "not compared within the step: memory does not hold both plans";
+      return;
+    }
+    const Groups tunedGroups(*module, target);
+    TimesByProblem withBase(groups->problems), withTuned(tunedGroups.problems);
+    StepRunner other(std::move(module), target, request.cacheDir, request.threads);
     other.step();
     GPTC_CHECK(other.loss == firstLoss, "the tuned plan has loss {}, not {}", other.loss, firstLoss);
-    std::vector<double> baseMs, ms, ratios;
     runner->session.executor.observer = &withBase;
     other.session.executor.observer = &withTuned;
-    for (int i = 0; i < 3 || (i < 15 && now() < end); ++i) {
+    std::vector<double> baseMs, ms, ratios;
+    for (int i = 0; i < 3 || (i < 15 && now() < end()); ++i) {
       baseMs.push_back(1e3 * runner->step());
       ms.push_back(1e3 * other.step());
       ratios.push_back(ms.back() / baseMs.back());
     }
     report.baseMs = spreadOf(baseMs), report.ms = spreadOf(ms), report.ratio = spreadOf(ratios);
     for (auto &[problem, k] : kernels) {
-      auto it = afterGroups.ops.find(problem);
-      if (it == afterGroups.ops.end())
+      auto it = tunedGroups.ops.find(problem);
+      if (it == tunedGroups.ops.end())
         continue;
       k.best = scheduleOf(*it->second.front());
-      const Timing is = withTuned.timing(problem), was = withBase.timing(problem);
+      const Timing was = withBase.timing(problem), is = withTuned.timing(problem);
       k.baseMs = 1e3 * was.median, k.ms = 1e3 * is.median;
-      if (k.best == k.base || !was.runs || is.median <= was.median * (1 + withBase.noise(problem)))
-        continue;
-      // Faster alone, slower here.
-      ++report.takenBack;
-      std::vector<TuningRecord> race;
-      for (const TuningRecord *r : lastRace(records, problem, fingerprintOf(target)))
-        if (r->isDefault || r->schedule == k.best)
-          race.push_back(*r);
-      const std::string session = newSession(0);
-      for (TuningRecord &r : race) {
-        r.session = session;
-        r.time = r.isDefault ? was : is;
-        r.raced = r.isDefault ? 1 : is.median / was.median;
-        r.noise = withBase.noise(problem);
-      }
-      records.append(race);
-      k.best = k.base;
-      k.raced = 1;
+      if (k.best != k.base && was.runs && is.median > was.median * (1 + withBase.noise(problem)))
+        takeBack(problem, k, was, is, withBase.noise(problem));
     }
   }
-  for (auto &[problem, k] : kernels)
-    report.kernels.push_back(std::move(k));
-  llvm::stable_sort(report.kernels,
-                    [](const TunedKernel &a, const TunedKernel &b) { return a.calls * a.baseMs > b.calls * b.baseMs; });
-  report.seconds = now() - begin;
-  return report;
+
+  /// Faster alone, slower within the step: a race that the default won.
+  void takeBack(const std::string &problem, TunedKernel &k, const Timing &was, const Timing &is, double noise) {
+    std::vector<TuningRecord> race;
+    const std::string session = newSession(0);
+    for (const TuningRecord *r : lastRace(records, problem, machine)) {
+      if (!r->isDefault && r->schedule != k.best)
+        continue;
+      TuningRecord &copy = race.emplace_back(*r);
+      copy.session = session;
+      copy.time = r->isDefault ? was : is;
+      copy.raced = r->isDefault ? 1 : is.median / was.median;
+      copy.noise = noise;
+    }
+    records.append(race);
+    k.best = k.base;
+    ++report.takenBack;
+  }
+};
+
+}  // namespace
+
+TuneReport tune(const TuneRequest &request, const std::function<void(const TuneProgress &)> &progress) {
+  if (isGirFile(request.modelFile))
+    throw UserError(ErrorCode::Usage, fmt::format("{}: a module has its schedules already", request.modelFile),
+                    "give the model.toml");
+  return Tuner(request, progress).run();
 }
 
 }  // namespace gptc

@@ -22,8 +22,8 @@ struct TuneRequest {
 
 /// One distinct kernel.
 struct TunedKernel {
-  std::string name;             // its problem's
   std::string place;            // the first place of the model that it stands in: "h0.mlp.c_fc (matmul+add+gelu)"
+  std::string shapes;           // of its first operands: "12x64x128 128x512"
   int instances = 0;            // in all functions
   double calls = 0;             // in one training step
   double flops = 0, bytes = 0;  // of one call
@@ -31,8 +31,8 @@ struct TunedKernel {
   Schedule base, best;
   size_t candidates = 0;  // in the space
   size_t tried = 0;
-  bool reused = false;
-  double raced = 1;           // best over base, alone
+  bool known = false;         // from earlier records
+  double raced = 1;           // best over base, alone, in the race of this search
   double baseMs = 0, ms = 0;  // one call within the step, before and after; 0 where it is in no training step
 };
 
@@ -40,7 +40,9 @@ struct TuneReport {
   std::vector<TunedKernel> kernels;  // most time first
   Spread baseMs, ms;                 // whole steps, in turn
   Spread ratio;                      // of neighbours
-  int searched = 0, reused = 0, takenBack = 0;
+  std::string note;                  // why steps were not compared
+  int searched = 0, known = 0, takenBack = 0;
+  int unsearched = 0;  // no time was left
   double seconds = 0;
   double peakFp32 = 0, peakBf16 = 0;  // FLOP/s, measured
   double copyBytes = 0;               // bytes/s

@@ -28,34 +28,33 @@ double shareOfCopy(const TunedKernel &k, const TuneReport &r, double ms) {
 }
 
 void table(const TuneReport &r) {
-  fmt::print("{:<44} {:>5} {:>9} {:>9} {:>7} {:>7} {:>7} {:>6}  {}\n", "kernel", "calls", "ms", "tuned", "ratio",
-             "% peak", "% copy", "tried", "schedule");
+  fmt::print("{:<36} {:<22} {:>5} {:>9} {:>9} {:>7} {:>7} {:>7} {:>6}  {}\n", "kernel", "shapes", "calls", "ms",
+             "tuned", "ratio", "% peak", "% copy", "tried", "schedule");
   for (const TunedKernel &k : r.kernels) {
     if (!k.calls)
       continue;
-    std::string place = k.place;
-    if (place.size() > 44)
-      place = place.substr(0, 41) + "...";
-    fmt::print("{:<44} {:>5} {:>9.3f} {:>9.3f} {:>7.3f} {:>6.1f}% {:>6.1f}% {:>6}  {}\n", place, k.calls, k.baseMs,
-               k.ms, k.baseMs > 0 ? k.ms / k.baseMs : 1, shareOfPeak(k, r, k.ms), shareOfCopy(k, r, k.ms),
-               k.reused ? "known" : fmt::format("{}", k.tried), k.best == k.base ? "default" : k.best.str());
+    auto cut = [](std::string s, size_t most) { return s.size() > most ? s.substr(0, most - 2) + ".." : s; };
+    fmt::print("{:<36} {:<22} {:>5} {:>9.3f} {:>9.3f} {:>7.3f} {:>6.1f}% {:>6.1f}% {:>6}  {}\n", cut(k.place, 36),
+               cut(k.shapes, 22), k.calls, k.baseMs, k.ms, k.baseMs > 0 ? k.ms / k.baseMs : 1, shareOfPeak(k, r, k.ms),
+               shareOfCopy(k, r, k.ms), k.known ? "known" : fmt::format("{}", k.tried),
+               k.best == k.base ? "default" : k.best.str());
   }
   fmt::print("\n{} kernels searched, {} known, {} taken back as slower within the step; {:.1f} s\n", r.searched,
-             r.reused, r.takenBack, r.seconds);
+             r.known, r.takenBack, r.seconds);
   fmt::print("peak {:.0f} GFLOP/s fp32, {:.0f} bf16; copy {:.0f} GB/s\n", r.peakFp32 * 1e-9, r.peakBf16 * 1e-9,
              r.copyBytes * 1e-9);
   if (r.ratio.median > 0)
     fmt::print("step, kernels one by one: {:.2f} ms -> {:.2f} ms, {:.3f}x ({:.3f}..{:.3f}) of the default's\n",
                r.baseMs.median, r.ms.median, r.ratio.median, r.ratio.least, r.ratio.most);
   else
-    fmt::print("the plan is that of default schedules\n");
+    fmt::print("{}\n", r.note.empty() ? "the plan is that of default schedules" : r.note);
 }
 
 json jsonOf(const TuneReport &r) {
   json list = json::array();
   for (const TunedKernel &k : r.kernels)
-    list.push_back({{"name", k.name},
-                    {"place", k.place},
+    list.push_back({{"place", k.place},
+                    {"shapes", k.shapes},
                     {"calls", k.calls},
                     {"instances", k.instances},
                     {"default_ms", k.baseMs},
@@ -64,21 +63,14 @@ json jsonOf(const TuneReport &r) {
                     {"percent_of_copy", shareOfCopy(k, r, k.ms)},
                     {"candidates", k.candidates},
                     {"tried", k.tried},
-                    {"known", k.reused},
+                    {"known", k.known},
                     {"default", k.base.str()},
                     {"schedule", k.best.str()}});
   auto spread = [](const Spread &s) { return json{{"median", s.median}, {"least", s.least}, {"most", s.most}}; };
-  return {{"seconds", r.seconds},
-          {"searched", r.searched},
-          {"known", r.reused},
-          {"taken_back", r.takenBack},
-          {"peak_fp32", r.peakFp32},
-          {"peak_bf16", r.peakBf16},
-          {"copy_bytes_per_s", r.copyBytes},
-          {"default_step_ms", spread(r.baseMs)},
-          {"step_ms", spread(r.ms)},
-          {"ratio", spread(r.ratio)},
-          {"kernels", list}};
+  return {{"seconds", r.seconds},       {"searched", r.searched},          {"known", r.known},
+          {"unsearched", r.unsearched}, {"taken_back", r.takenBack},       {"peak_fp32", r.peakFp32},
+          {"peak_bf16", r.peakBf16},    {"copy_bytes_per_s", r.copyBytes}, {"default_step_ms", spread(r.baseMs)},
+          {"step_ms", spread(r.ms)},    {"ratio", spread(r.ratio)},        {"kernels", list}};
 }
 
 }  // namespace
