@@ -19,11 +19,26 @@ protected:
   Result gptc(std::vector<std::string> args) { return w.run("gptc", std::move(args), env); }
   std::string records() const { return w.path("tuning-cache") + "/tuning.jsonl"; }
   json tune(std::vector<std::string> more = {}) {
-    std::vector<std::string> args = {"tune", w.modelFile(), "--json", "--seconds", "6"};
+    std::vector<std::string> args = {"tune", w.modelFile(), "--json", "--seconds", "4"};
     args.insert(args.end(), more.begin(), more.end());
     const Result r = gptc(args);
     EXPECT_EQ(r.code, 0) << r.output;
     return r.code ? json() : json::parse(r.output);
+  }
+  /// The records of one search, which all tests share.
+  void haveRecords() {
+    static std::string text;
+    if (text.empty()) {
+      tune();
+      text = readFile(records());
+    }
+    fs::create_directories(w.path("tuning-cache"));
+    fs::permissions(w.path("tuning-cache"), fs::perms::owner_all);
+    write(text);
+  }
+  void write(const std::string &text) {
+    writeFile(records(), text);
+    fs::permissions(records(), fs::perms::owner_read | fs::perms::owner_write);
   }
   std::string compile(const std::string &name, const std::string &autotune) {
     const Result r = gptc({"compile", w.modelFile(), "-o", w.path(name), "--set", "compile.autotune=" + autotune,
@@ -53,7 +68,7 @@ TEST_F(TuneTest, SearchesOnceAndDrawsARoofline) {
 }
 
 TEST_F(TuneTest, ATunedPlanGivesTheBitsOfTheDefault) {
-  tune();
+  haveRecords();
   EXPECT_EQ(compile("default", "off").find("schedules "), std::string::npos);
   EXPECT_NE(compile("tuned", "cached").find("kernels from measurements"), std::string::npos);
   for (const char *plan : {"default", "tuned"}) {
@@ -65,7 +80,7 @@ TEST_F(TuneTest, ATunedPlanGivesTheBitsOfTheDefault) {
 }
 
 TEST_F(TuneTest, RecordsTravel) {
-  tune();
+  haveRecords();
   ASSERT_EQ(gptc({"cache", "export", w.path("races.jsonl")}).code, 0);
   const Result list = gptc({"cache", "ls"});
   EXPECT_NE(list.output.find("matmul"), std::string::npos) << list.output;
@@ -81,15 +96,14 @@ TEST_F(TuneTest, RecordsTravel) {
 }
 
 TEST_F(TuneTest, DamagedRecordsAreSetAsideAndNothingStops) {
-  tune();
+  haveRecords();
   EXPECT_EQ(gptc({"cache", "verify"}).code, 0);
-  writeFile(records(), "garbage\n" + readFile(records()).substr(0, 5000));
-  fs::permissions(records(), fs::perms::owner_read | fs::perms::owner_write);
+  write("garbage\n" + readFile(records()).substr(0, 5000));
   const Result r = gptc({"compile", w.modelFile(), "-o", w.path("p")});
   EXPECT_EQ(r.code, 0) << r.output;
   EXPECT_NE(r.output.find("damaged line"), std::string::npos) << r.output;
   EXPECT_EQ(gptc({"cache", "verify"}).code, 0);
-  writeFile(records(), readFile(records()) + "more garbage\n");
+  write(readFile(records()) + "more garbage\n");
   EXPECT_EQ(gptc({"cache", "verify"}).code, 5);
 }
 
