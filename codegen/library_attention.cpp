@@ -1,6 +1,7 @@
 #include "codegen/library_attention.h"
 
 #include "codegen/recipes/attention.h"
+#include "ir/ops/op_support.h"
 
 namespace gptc {
 
@@ -28,11 +29,13 @@ std::optional<LibraryAttention> libraryAttention(const Op &fused) {
   const attention::Shape shape = attention::shapeOf(*op, first);
   a.dtype = op->operand(first)->type.dtype;
   if ((a.dtype != DType::bf16 && a.dtype != DType::f16) || shape.size % 8 != 0 || shape.size > 128 ||
-      shape.tokens < 2 || shape.alibi || shape.p != 0)
+      shape.tokens < 2 || (shape.alibi && !shape.causal) || shape.p != 0)
     return std::nullopt;
   a.causal = shape.causal;
   a.batch = shape.batch, a.tokens = shape.tokens, a.heads = shape.heads, a.kvHeads = shape.kvHeads, a.size = shape.size;
   a.scale = shape.scale();
+  for (int64_t h = 0; shape.alibi && h < shape.heads; ++h)
+    a.slopes.push_back(float(ops::alibiSlope(h, shape.heads)));
   const unsigned results = fused.numOperands();
   a.qkv = op->operand(first)->index;
   if (a.backward) {

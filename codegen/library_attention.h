@@ -6,7 +6,7 @@
 //   - any number of query heads per key head, causal or not, sequences of two tokens and more.
 // Not taken are
 //   - dropout: ours is a function of seed, step, stream and place, cuDNN's is its own;
-//   - ALiBi: cudnn-frontend copies its slopes from the host's memory with every call, by the CUDA runtime;
+//   - ALiBi without a causal mask: cuDNN's bias is the slope times the signed distance;
 //   - a backward pass that would need more than mostWorkspace.
 //
 // The statistics are ours: lse_i = max_j s_ij + ln sum_j exp(s_ij - max_j s_ij) of the scaled scores, f32[B,H,T]. So
@@ -16,6 +16,7 @@
 #include "ir/graph.h"
 
 #include <optional>
+#include <vector>
 
 namespace gptc {
 
@@ -25,6 +26,7 @@ struct LibraryAttention {
   DType dtype = DType::bf16;  // of q, k, v, o and their gradients
   int64_t batch = 0, tokens = 0, heads = 0, kvHeads = 0, size = 0;
   double scale = 1;
+  std::vector<float> slopes;  // ALiBi's, of each query head; none without
   // Parameters of the group's kernel: its operands, then its results.
   unsigned qkv = 0, o = 0, lse = 0;
   unsigned dout = 0, dqkv = 0;  // backward only

@@ -159,9 +159,9 @@ DevicePtr CudaExecutor::streamNumber(int64_t stream) {
 void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k) {
   if (const std::optional<LibraryAttention> &a = g.lowered->attention) {
     if (!cudnn)
-      cudnn = Cudnn::make();
-    std::shared_ptr<AttentionCall> call = cudnn->attention(
-        *a, gpu.architecture, k.params, arena->at + g.memory.back().at, g.memory.back().bytes, gpu.stream);
+      cudnn = Cudnn::make(gpu);
+    std::shared_ptr<AttentionCall> call =
+        cudnn->attention(*a, k.params, arena->at + g.memory.back().at, g.memory.back().bytes);
     if (call)
       k.call = [call](Stream stream) { call->enqueue(stream); };
     return;

@@ -27,7 +27,7 @@ namespace {
 using Tensor = std::shared_ptr<Tensor_attributes>;
 
 /// By which the library knows the tensors of a graph.
-enum Uid : int64_t { uidQ = 1, uidK, uidV, uidO, uidLse, uidDo, uidDq, uidDk, uidDv };
+enum Uid : int64_t { uidQ = 1, uidK, uidV, uidO, uidLse, uidDo, uidDq, uidDk, uidDv, uidSlopes };
 
 /// [B, heads, T, size] of rows of `row` elements.
 Tensor_attributes rows(const LibraryAttention &a, Uid uid, int64_t heads, int64_t row) {
@@ -62,7 +62,17 @@ std::shared_ptr<FeGraph> describe(const LibraryAttention &a, unsigned architectu
   const Tensor_attributes like = rows(a, uidO, a.heads, a.heads * a.size);
   auto options = [&](auto o) {
     o.set_attn_scale(float(a.scale));
-    if (a.causal)
+    if (!a.slopes.empty())
+      // As the option for ALiBi does it, but with slopes that lie in the GPU's memory: those of the option are copied
+      // from the host's in every run.
+      o.set_score_mod([heads = a.heads](std::shared_ptr<FeGraph> graph, Tensor score) {
+        Tensor slopes;
+        int64_t bytes = 0;
+        score = fe::graph::attn::score_modifiers::alibi_mask(graph, score, slopes, heads, bytes);
+        slopes->set_uid(uidSlopes);
+        return fe::graph::attn::score_modifiers::causal_mask(graph, score);
+      });
+    else if (a.causal)
       o.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
     return o;
   };
@@ -93,6 +103,9 @@ std::shared_ptr<FeGraph> build(const LibraryAttention &a, unsigned architecture,
   // Up to 9.15 sequences that no 128 divides take lengths that cudnn-frontend copies from the host's memory in every
   // run.
   if (a.backward && a.tokens % 128 != 0 && fe::detail::get_backend_version() <= 91500)
+    return nullptr;
+  // As cudnn-frontend has it of its own option: no deterministic gradient with ALiBi on sm_100.
+  if (a.backward && !a.slopes.empty() && architecture / 10 == 10)
     return nullptr;
   try {
     std::shared_ptr<FeGraph> g = describe(a, architecture);
@@ -128,7 +141,7 @@ struct Call final : AttentionCall {
 
 class Library final : public Cudnn {
 public:
-  Library() {
+  explicit Library(const Gpu &gpu) : gpu(gpu) {
     const CudaLibrary &library = bound();
     if (const cudnnStatus_t s = fe::detail::create_handle(&handle))
       throw UserError(ErrorCode::TargetUnavailable,
@@ -141,13 +154,12 @@ public:
     fe::detail::destroy_handle(handle);
   }
 
-  std::unique_ptr<AttentionCall> attention(const LibraryAttention &a, unsigned architecture,
-                                           llvm::ArrayRef<DevicePtr> params, DevicePtr workspace, int64_t bytes,
-                                           Stream stream) override {
+  std::unique_ptr<AttentionCall> attention(const LibraryAttention &a, llvm::ArrayRef<DevicePtr> params,
+                                           DevicePtr workspace, int64_t bytes) override {
     auto it = std::find_if(graphs.begin(), graphs.end(), [&](const auto &g) { return g.first == a; });
     const bool isNew = it == graphs.end();
     if (isNew)
-      it = graphs.insert(it, {a, build(a, architecture, handle)});
+      it = graphs.insert(it, {a, build(a, gpu.architecture, handle)});
     int64_t needed = 0;
     if (!it->second || it->second->get_workspace_size(needed).is_bad() || needed > bytes)
       return nullptr;
@@ -170,13 +182,30 @@ public:
       put(uidDk, a.dqkv, keys);
       put(uidDv, a.dqkv, values);
     }
-    if (isNew)
-      call->enqueue(stream);
+    if (!a.slopes.empty())
+      call->tensors[uidSlopes] = reinterpret_cast<void *>(slopesAt(a.slopes));
+    if (isNew) {
+      call->enqueue(gpu.stream);
+      gpu.wait();
+    }
     return call;
   }
 
 private:
+  DevicePtr slopesAt(const std::vector<float> &slopes) {
+    std::unique_ptr<DeviceMemory> &m = slopeMemory[slopes.size()];
+    if (!m) {
+      m = std::make_unique<DeviceMemory>(gpu, slopes.size() * sizeof(float));
+      gpu.d.check(gpu.d.copyToDevice(m->at, slopes.data(), slopes.size() * sizeof(float), gpu.stream),
+                  "cuMemcpyHtoDAsync");
+      gpu.wait();
+    }
+    return m->at;
+  }
+
+  const Gpu &gpu;
   cudnnHandle_t handle = nullptr;
+  std::map<size_t, std::unique_ptr<DeviceMemory>> slopeMemory;  // by the number of heads, which decides them
   std::vector<std::pair<LibraryAttention, std::shared_ptr<FeGraph>>> graphs;
 };
 
@@ -187,7 +216,7 @@ std::string cudnnFrontend() {
                      CUDNN_FRONTEND_PATCH_VERSION);
 }
 
-std::unique_ptr<Cudnn> Cudnn::make() { return std::make_unique<Library>(); }
+std::unique_ptr<Cudnn> Cudnn::make(const Gpu &gpu) { return std::make_unique<Library>(gpu); }
 
 std::string cudnnRefusal(const LibraryAttention &a, unsigned architecture) {
   bound();
@@ -206,7 +235,7 @@ namespace gptc::cuda {
 
 std::string cudnnFrontend() { return ""; }
 
-std::unique_ptr<Cudnn> Cudnn::make() {
+std::unique_ptr<Cudnn> Cudnn::make(const Gpu &) {
   throw UserError(ErrorCode::TargetUnavailable,
                   "the plan calls cuDNN for attention, and this gptc was built without cuDNN's headers",
                   "run `tools/setup --cuda` where gptc is built, which brings them and builds again; or compile the "

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "codegen/library_attention.h"
-#include "runtime/cuda/driver.h"
+#include "runtime/cuda/gpu.h"
 
 #include "llvm/ADT/ArrayRef.h"
 
@@ -24,19 +24,18 @@ public:
   virtual void enqueue(Stream stream) const = 0;
 };
 
-/// cuDNN in the context that is current when it is made; outlives its calls. Equal calls at different addresses share
-/// what the library compiles for them.
+/// cuDNN on a GPU; outlives its calls, and the GPU outlives it. Equal calls at different addresses share what the
+/// library compiles for them.
 class Cudnn {
 public:
   /// UserError(TargetUnavailable) where the build or the machine has none.
-  static std::unique_ptr<Cudnn> make();
+  static std::unique_ptr<Cudnn> make(const Gpu &gpu);
   virtual ~Cudnn() = default;
-  /// Null where the library has nothing for this on a GPU of that architecture (80, 90, ...), or wants more than
-  /// `bytes` of workspace. `params`: addresses of the group's operands and results. The first of equal calls runs once,
-  /// on `stream`, which does not capture: what the library loads when it first runs is then loaded.
-  virtual std::unique_ptr<AttentionCall> attention(const LibraryAttention &a, unsigned architecture,
-                                                   llvm::ArrayRef<DevicePtr> params, DevicePtr workspace, int64_t bytes,
-                                                   Stream stream) = 0;
+  /// Null where the library has nothing for this on the GPU, or wants more than `bytes` of workspace. `params`:
+  /// addresses of the group's operands and results. The first of equal calls runs once, and is waited for: what the
+  /// library loads when it first runs is then loaded, which it may not do while a stream captures.
+  virtual std::unique_ptr<AttentionCall> attention(const LibraryAttention &a, llvm::ArrayRef<DevicePtr> params,
+                                                   DevicePtr workspace, int64_t bytes) = 0;
 };
 
 /// Why the library does not take the description of a call, "" where it does: all that can be asked without a GPU. That

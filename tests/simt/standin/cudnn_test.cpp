@@ -23,6 +23,7 @@ struct Form {
   DType dtype;
   int64_t batch, tokens, heads, kvHeads, size;
   bool causal;
+  bool alibi = false;
 };
 
 std::vector<AttrMap> attrsOf(const Form &f) {
@@ -30,6 +31,7 @@ std::vector<AttrMap> attrsOf(const Form &f) {
   a.set("n_head", f.heads);
   a.set("n_kv_head", f.kvHeads);
   a.set("causal", f.causal);
+  a.set("alibi", f.alibi);
   return {a};
 }
 
@@ -46,9 +48,10 @@ Group backwardOf(const Form &f) {
 /// probabilities, the gradients of scores, and results to `f.dtype`, and where heads share keys also the gradients of
 /// each head before they are added. e = 2^-24 for each operation in f32, u for each rounding to 16 bits; the reference
 /// rounds its results once more. Errors of second order are covered by taking e twice.
-///   s: (D + 3) e scale |q||k|    p: as s of the row, and T + 8 for exp, sum and quotient    o: sum p (u + dp) |v| + 2
-///   u |o| dv: sum p (u + dp) |do| + 2 u |dv| ds: scale p ((dp + 4 e) |do.v - delta| + (D + 1) e (|do||v| + |do||o|))
-///   dq: sum (ds's + u |ds|) |k| + 2 u |dq|, dk alike; and each sum of n products n e of its absolute terms
+///   s: (D + 3) e scale |q||k|, and 3 e of ALiBi's part    p: as s of the row, and T + 8 for exp, sum and quotient o:
+///   sum p (u + dp) |v| + 2 u |o| dv: sum p (u + dp) |do| + 2 u |dv| ds: scale p ((dp + 4 e) |do.v - delta| + (D + 1) e
+///   (|do||v| + |do||o|)) dq: sum (ds's + u |ds|) |k| + 2 u |dq|, dk alike; and each sum of n products n e of its
+///   absolute terms
 class Bound {
 public:
   Bound(const Form &f, const Tensor &qkv, const Tensor &lse) : f(f), qkv(qkv.data), lse(lse.data) {
@@ -123,15 +126,20 @@ private:
       sum += a[c] * b[c], all += std::fabs(a[c] * b[c]);
     return {sum, all};
   }
+  double bias(int64_t h, int64_t i, int64_t j) const {
+    return f.alibi ? -ops::alibiSlope(h, f.heads) * double(i - j) : 0;
+  }
   double p(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return std::exp(heads.scale() * dot(&qkv[heads.q(b, i, h)], &qkv[heads.k(b, j, h)]).first -
+    return std::exp(heads.scale() * dot(&qkv[heads.q(b, i, h)], &qkv[heads.k(b, j, h)]).first + bias(h, i, j) -
                     lse[heads.lse(b, i, h)]);
   }
   double scoreError(int64_t b, int64_t h, int64_t i) const {
     double most = 0;
     for (int64_t j = 0; j < end(i); ++j)
-      most = std::max(most, dot(&qkv[heads.q(b, i, h)], &qkv[heads.k(b, j, h)]).second);
-    return (double(f.size) + 3) * e * heads.scale() * most;
+      most = std::max(most, (double(f.size) + 3) * e * heads.scale() *
+                                    dot(&qkv[heads.q(b, i, h)], &qkv[heads.k(b, j, h)]).second +
+                                3 * e * std::fabs(bias(h, i, j)));
+    return most;
   }
   double pError(double score) const { return 2 * score + (double(f.tokens) + 8) * e; }
   template <class F> void each(F body) const {
@@ -154,35 +162,39 @@ protected:
     if (cudnnFrontend().empty())
       GTEST_SKIP() << "built without cuDNN's headers";
     GroupsOnDevice::SetUp();
-    library = Cudnn::make();
+    gpu = std::make_unique<Gpu>(cudaTarget("cuda:sm_90a"));
+    library = Cudnn::make(*gpu);
     workspace = allocate(workspaceBytes);
   }
   void TearDown() override {
     if (!library)
       return;
     library.reset();
+    gpu.reset();
     GroupsOnDevice::TearDown();
   }
   std::unique_ptr<AttentionCall> call(const LibraryAttention &a, const std::vector<DevicePtr> &params,
                                       int64_t bytes = workspaceBytes) {
-    return library->attention(a, architecture, params, workspace, bytes, stream);
+    return library->attention(a, params, workspace, bytes);
   }
 
   static constexpr int64_t workspaceBytes = 4 << 20;
-  unsigned architecture = 90;
+  std::unique_ptr<Gpu> gpu;
   std::unique_ptr<Cudnn> library;
   DevicePtr workspace = 0;
 };
 
 const Form forms[] = {
-    {DType::bf16, 2, 16, 2, 2, 8, true},   {DType::bf16, 1, 33, 4, 2, 16, true}, {DType::f16, 2, 17, 3, 1, 24, false},
-    {DType::f16, 1, 128, 1, 1, 128, true}, {DType::bf16, 1, 2, 2, 1, 64, true},  {DType::bf16, 2, 65, 2, 2, 40, false},
+    {DType::bf16, 2, 16, 2, 2, 8, true},        {DType::bf16, 1, 33, 4, 2, 16, true},
+    {DType::f16, 2, 17, 3, 1, 24, false},       {DType::f16, 1, 128, 1, 1, 128, true},
+    {DType::bf16, 1, 2, 2, 1, 64, true},        {DType::bf16, 2, 65, 2, 2, 40, false},
+    {DType::bf16, 2, 37, 6, 2, 32, true, true},
 };
 
 TEST_F(CudnnTest, CallsMeanWhatTheirGroupsMean) {
   unsigned seed = 0;
   for (const Form &f : forms) {
-    architecture = std::array{80u, 90u, 100u, 120u}[seed / 2 % 4];  // cudnn-frontend chooses by it
+    gpu->architecture = f.alibi ? 90 : std::array{80u, 90u, 100u, 120u}[seed / 2 % 4];  // cudnn-frontend chooses by it
     const Group forward = forwardOf(f), backward = backwardOf(f);
     const std::vector<Tensor> in = randomOperands(forward, ++seed);
     const std::vector<Tensor> want = interpretFused(*forward.fused, in);
@@ -370,15 +382,11 @@ TEST(LibraryAttention, TakesWhatTheLibraryHas) {
   EXPECT_FALSE(but([](Form &f) { f.size = 12; }));
   EXPECT_FALSE(but([](Form &f) { f.size = 136; }));
   EXPECT_FALSE(but([](Form &f) { f.tokens = 1; }));
-  for (const char *attr : {"alibi", "p"}) {
-    Group g = forwardOf(plain);
-    Op &op = *g.fused->body->front();
-    if (attr == std::string("p"))
-      op.attrs.set("p", 0.1);
-    else
-      op.attrs.set(attr, true);
-    EXPECT_FALSE(libraryAttention(*g.fused)) << attr;
-  }
+  EXPECT_TRUE(but([](Form &f) { f.alibi = true; }));
+  EXPECT_FALSE(but([](Form &f) { f.alibi = true, f.causal = false; }));
+  const Group dropping = forwardOf(plain);
+  dropping.fused->body->front()->attrs.set("p", 0.1);
+  EXPECT_FALSE(libraryAttention(*dropping.fused));
   // 2 x 4 x 16384 x 16384 gradients of scores in 16 bits are 4 GiB.
   const Form large{DType::bf16, 2, 16384, 4, 4, 64, true};
   EXPECT_TRUE(libraryAttention(*forwardOf(large).fused));
@@ -399,7 +407,8 @@ TEST(LibraryAttention, ABuildWithoutHeadersCannotCall) {
   if (!cudnnFrontend().empty())
     GTEST_SKIP() << "built with cuDNN's headers";
   try {
-    Cudnn::make();
+    useStandins();
+    Cudnn::make(Gpu(cudaTarget("cuda:sm_90a")));
     FAIL();
   } catch (const UserError &e) {
     EXPECT_EQ(e.diagnostics[0].code, ErrorCode::TargetUnavailable);
