@@ -316,6 +316,8 @@ constexpr Fault faults[] = {
     {"slopes without their sign", "C::CAUSAL ? (float)ahead :", "C::CAUSAL ? -(float)ahead :"},
     {"pieces are not searched", "if (!barrierOr(found))\n    return;", "return;"},
     {"no zeros in place of what was found", "      store(b, place, 0.0f);", "      ;"},
+    {"no barrier before zeros are stored", "    });\n  barrier();\n#pragma unroll 1", "    });\n#pragma unroll 1"},
+    {"no barrier behind zeros", "store(b, place, 0.0f);\n  }\n  barrier();", "store(b, place, 0.0f);\n  }\n"},
 };
 
 TEST(CudaAttention, FaultsAreFound) {
@@ -363,6 +365,7 @@ TEST(CudaAttention, FaultsAreFound) {
     if (outcome.empty())
       std::printf("not found: %s\n", f.what);
   }
+  std::printf("planted faults, attention: %zu of %zu noticed\n", found, std::size(faults));
   // At least 95 in a hundred.
   EXPECT_GE(100 * found, 95 * std::size(faults));
 }

@@ -32,4 +32,9 @@ void check(const std::vector<Case> &cases);
 std::string runOnShim(const Case &c, const simt::HostModule &module, const CudaKernel &text, bool backwards,
                       bool inPlace, std::vector<std::vector<double>> &content);
 
+/// Whether the machinery finds something in a text, in either order of threads, or memory differs from the right
+/// content afterwards.
+bool isNoticed(const Case &c, const simt::HostModule &module, const CudaKernel &text,
+               const std::vector<std::vector<double>> &right, bool inPlace = false);
+
 }  // namespace gptc::test

@@ -3,6 +3,7 @@
 // of the kernel's own operations; and the same bits as the interpreter and, but for attention, as the machine code of
 // the CPU, whose sums have the same order.
 #include "cases.h"
+#include "examples.h"
 #include "pipeline.h"
 #include "simt.h"
 
@@ -175,25 +176,6 @@ TEST(CudaText, NarrowStorage) {
     add("row", "%x: T[5,100]", "%y = softmax %x : T[5,100]\nyield %y");
   }
   check(cases);
-}
-
-/// The group in a module of its own.
-Group alone(const Op &op) {
-  Group g;
-  g.module = std::make_unique<Module>();
-  Function *f = g.module->addFunction("f");
-  g.fused = f->body.insert(OpKind::fused);
-  g.fused->attrs = op.attrs;
-  for (const Value *v : op.operands())
-    g.fused->addOperand(f->body.addArg(v->type));
-  for (unsigned i = 0; i < op.numResults(); ++i)
-    g.fused->addResult(op.result(i)->type);
-  g.fused->body = std::make_unique<Block>();
-  llvm::DenseMap<const Value *, Value *> map;
-  for (const auto &a : op.body->args)
-    map[a.get()] = g.fused->body->addArg(a->type);
-  cloneOps(*op.body, *g.fused->body, nullptr, map);
-  return g;
 }
 
 /// The groups of a model's training step that have a CUDA recipe, once each.
