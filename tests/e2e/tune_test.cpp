@@ -121,4 +121,30 @@ TEST_F(TuneTest, WhatCannotBeTunedSaysSo) {
   EXPECT_NE(r.output.find("kernels searched"), std::string::npos) << r.output;
 }
 
+TEST_F(TuneTest, BenchMeasuresMachineStepAndKernels) {
+  const Result p = gptc({"bench", "peak", "--json"});
+  ASSERT_EQ(p.code, 0) << p.output;
+  const json peak = json::parse(p.output);
+  EXPECT_GT(peak["fp32_flops"].get<double>(), 1e9);
+  EXPECT_GT(peak["copy_bytes_per_s"].get<double>(), 1e8);
+  const Result s = gptc({"bench", "step", w.modelFile(), "--steps", "3", "--json"});
+  ASSERT_EQ(s.code, 0) << s.output;
+  const json step = json::parse(s.output);
+  EXPECT_LE(step["ms"]["least"], step["ms"]["median"]);
+  EXPECT_LE(step["ms"]["median"], step["ms"]["most"]);
+  EXPECT_GT(step["tokens_per_s"].get<double>(), 0);
+  EXPECT_GT(step["mfu"].get<double>(), 0);
+  EXPECT_LT(step["mfu"].get<double>(), 1);
+  const Result k = gptc({"bench", "kernels", w.modelFile(), "--steps", "2", "--json"});
+  ASSERT_EQ(k.code, 0) << k.output;
+  double matmuls = 0;
+  for (const json &one : json::parse(k.output)["kernels"]) {
+    EXPECT_GT(one["ms"].get<double>(), 0) << one;
+    matmuls += one["schedule"].get<std::string>().starts_with("matmul ") ? one["calls"].get<double>() : 0;
+  }
+  EXPECT_GT(matmuls, 10);
+  EXPECT_EQ(gptc({"bench", "step", w.modelFile(), "--set", "compile.target=cuda:sm_90a"}).code, 3);
+  EXPECT_EQ(gptc({"bench", "kernels", w.path("x.gir")}).code, 2);
+}
+
 }  // namespace

@@ -50,10 +50,8 @@ json jsonOf(const Ablation &a) {
 
 }  // namespace
 
-void addBenchCommand(CLI::App &app) {
-  CLI::App *bench = app.add_subcommand("bench", "Measures what optimisations are worth");
-  bench->require_subcommand(1);
-  CLI::App *c = bench->add_subcommand("ablate", "Measures the training step with each optimisation off");
+static void addAblate(CLI::App &bench) {
+  CLI::App *c = bench.add_subcommand("ablate", "Measures the training step with each optimisation off");
   struct Options {
     AblationRequest request;
     bool json = false;
@@ -90,6 +88,13 @@ void addBenchCommand(CLI::App &app) {
       list.push_back(jsonOf(a));
     fmt::print("{}\n", list.dump(2));
   });
+}
+
+void addBenchCommand(CLI::App &app) {
+  CLI::App *bench = app.add_subcommand("bench", "Measures this machine, and a model's kernels and steps on it");
+  bench->require_subcommand(1);
+  addMeasurements(*bench);
+  addAblate(*bench);
 }
 
 }  // namespace gptc

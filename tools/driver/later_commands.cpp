@@ -14,7 +14,7 @@ void addLaterCommands(CLI::App &app) {
     c->allow_extras();
     c->callback([name = std::string(name)] {
       throw UserError(ErrorCode::NotBuiltYet, fmt::format("gptc {} is not built yet", name),
-                      "compile, tune, cache, explain, bench ablate, data and doctor work today");
+                      "compile, tune, cache, explain, bench, data and doctor work today");
     });
   }
 }

@@ -5,11 +5,9 @@
 //    than its default, beyond the noise of the step, is taken back: a record says so.
 #include "tools/driver/tune.h"
 
-#include "codegen/peak.h"
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
 #include "ir/diagnostics.h"
-#include "ir/opdef.h"
 #include "ir/words.h"
 #include "runtime/arena.h"
 #include "runtime/profile.h"
@@ -21,8 +19,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstring>
 #include <ctime>
 #include <unistd.h>
 
@@ -39,99 +35,10 @@ std::string newSession(int n) {
   return fmt::format("{:012}.{:09}-{}-{:04}", int64_t(t.tv_sec), int64_t(t.tv_nsec), getpid(), n);
 }
 
-/// Milliseconds of each call, by the problem of its group.
-class TimesByProblem : public KernelObserver {
-public:
-  explicit TimesByProblem(const std::map<const Op *, std::string> &problems) : problems(problems) {}
-  void ran(const BoundKernel &kernel, int64_t begin, int64_t end) override {
-    times[problems.at(kernel.op)].push_back(1e-6 * double(end - begin));
-  }
-  double median(const std::string &problem) const { return 1e3 * timing(problem).median; }
-  /// Seconds; no runs where it is in no step.
-  Timing timing(const std::string &problem) const {
-    auto it = times.find(problem);
-    if (it == times.end())
-      return {};
-    const Spread s = spreadOf(it->second);
-    return {1e-3 * s.median, 1e-3 * s.least, 1e-3 * s.most, int(it->second.size())};
-  }
-  /// Half the range of the middle half, over the median.
-  double noise(const std::string &problem) const {
-    std::vector<double> v = times.at(problem);
-    std::sort(v.begin(), v.end());
-    return (v[v.size() * 3 / 4] - v[v.size() / 4]) / (2 * v[v.size() / 2]);
-  }
-
-private:
-  const std::map<const Op *, std::string> &problems;
-  std::map<std::string, std::vector<double>> times;
-};
-
-/// A module's groups, by problem.
-struct Groups {
-  std::map<std::string, std::vector<const Op *>> ops;  // problem -> its instances
-  std::map<const Op *, std::string> problems;
-  std::map<std::string, double> calls;  // in a step
-
-  Groups(const Module &m, const Target &target) {
-    for (const auto &f : m.functions)
-      for (const Op &op : f->body) {
-        if (!op.is(OpKind::fused))
-          continue;
-        const std::string problem = problemOf(op, target).problem;
-        ops[problem].push_back(&op);
-        problems[&op] = problem;
-        calls[problem] += callsPerStep(m, f->name);
-      }
-  }
-};
-
 Schedule scheduleOf(const Op &op) {
   Schedule s;
   GPTC_CHECK(Schedule::parse(op.attrs.getString("schedule"), s), "schedule of {}", op.loc);
   return s;
-}
-
-double flopsOf(const Op &fused) {
-  double sum = 0;
-  for (const Op &op : *fused.body)
-    if (op.def().cost)
-      sum += double(op.def().cost(op).flops);
-  return sum;
-}
-
-double bytesOf(const Op &fused) {
-  double sum = 0;
-  for (const Value *v : fused.operands())
-    sum += double(v->type.bytes());
-  for (unsigned i = 0; i < fused.numResults(); ++i)
-    sum += double(fused.result(i)->type.bytes());
-  return sum;
-}
-
-/// bytes/s of a copy by all threads, read and written, of more than caches hold; the best of several.
-double copyRate(ThreadPool &pool, const Target &target) {
-  const size_t bytes = size_t(std::max<int64_t>(64 << 20, 2 * target.l3Bytes));
-  std::vector<char> from(bytes, 1), to(bytes, 2);
-  struct Call {
-    char *to;
-    const char *from;
-    size_t each;
-  } call{to.data(), from.data(), bytes / 64};
-  double best = 0;
-  for (int i = 0; i < 5; ++i) {
-    const double t = now();
-    pool.run(
-        64,
-        [](void *c, int64_t begin, int64_t end) {
-          auto &call = *static_cast<Call *>(c);
-          std::memcpy(call.to + begin * int64_t(call.each), call.from + begin * int64_t(call.each),
-                      size_t(end - begin) * call.each);
-        },
-        &call);
-    best = std::max(best, 2 * double(bytes) / (now() - t));
-  }
-  return best;
 }
 
 std::vector<TuningRecord> recordsOf(const SearchResult &found, const TuningRecord &problem,
@@ -151,18 +58,6 @@ std::vector<TuningRecord> recordsOf(const SearchResult &found, const TuningRecor
     r.isDefault = &t == &found.trials[0];
   }
   return all;
-}
-
-/// "12x64x128 128x512": of the two operands that come first.
-std::string shapesOf(const Op &fused) {
-  std::string text;
-  for (const Value *v : fused.operands().take_front(2)) {
-    std::string one;
-    for (const Dim &d : v->type.dims)
-      one += fmt::format("{}{}", one.empty() ? "" : "x", d.logical);
-    text += (text.empty() ? "" : " ") + one;
-  }
-  return text;
 }
 
 class Tuner {
@@ -207,7 +102,7 @@ private:
   TuneReport report;
   std::unique_ptr<Module> imported;
   std::unique_ptr<StepRunner> runner;  // with default schedules
-  std::optional<Groups> groups;
+  std::optional<GroupsByProblem> groups;
   std::map<std::string, TunedKernel> kernels;  // by problem
   std::map<std::string, double> weights;       // milliseconds of a step
   float firstLoss = 0;
@@ -225,10 +120,8 @@ private:
   void measureStep() {
     runner = std::make_unique<StepRunner>(compile(nullptr), target, request.cacheDir, request.threads);
     groups.emplace(*runner->session.plan.planned, target);
-    report.peakFp32 = measurePeakFlops(pool(), target);
-    report.peakBf16 = measurePeakFlops(pool(), target, DType::bf16);
-    report.copyBytes = copyRate(pool(), target);
-    TimesByProblem times(groups->problems);
+    report.speed = measureSpeed(pool(), target);
+    TimesByProblem times(*groups);
     runner->step();
     firstLoss = runner->loss;
     runner->session.executor.observer = &times;
@@ -246,10 +139,10 @@ private:
       k.calls = groups->calls.at(problem);
       k.flops = flopsOf(op);
       k.bytes = bytesOf(op);
-      k.operands = op.operands().empty() ? DType::f32 : op.operand(0)->type.dtype;
+      k.operands = operandsOf(op);
       k.base = k.best = defaultSchedule(op, target);
       k.candidates = scheduleSpace(op, target).size();
-      k.baseMs = k.ms = times.median(problem);
+      k.baseMs = k.ms = 1e3 * times.timing(problem).median;
       weights[problem] = k.calls * k.baseMs;
     }
   }
@@ -327,8 +220,8 @@ private:
       report.note = "not compared within the step: memory does not hold both plans";
       return;
     }
-    const Groups tunedGroups(*module, target);
-    TimesByProblem withBase(groups->problems), withTuned(tunedGroups.problems);
+    const GroupsByProblem tunedGroups(*module, target);
+    TimesByProblem withBase(*groups), withTuned(tunedGroups);
     StepRunner other(std::move(module), target, request.cacheDir, request.threads);
     other.step();
     GPTC_CHECK(other.loss == firstLoss, "the tuned plan has loss {}, not {}", other.loss, firstLoss);

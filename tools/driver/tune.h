@@ -3,7 +3,7 @@
 
 #include "passes/analysis/cost.h"
 #include "runtime/tuning_records.h"
-#include "tools/driver/step_runner.h"
+#include "tools/driver/kernel_times.h"
 
 #include <functional>
 #include <string>
@@ -44,8 +44,7 @@ struct TuneReport {
   int searched = 0, known = 0, takenBack = 0;
   int unsearched = 0;  // no time was left
   double seconds = 0;
-  double peakFp32 = 0, peakBf16 = 0;  // FLOP/s, measured
-  double copyBytes = 0;               // bytes/s
+  MachineSpeed speed;
 };
 
 struct TuneProgress {

@@ -19,12 +19,12 @@ using json = nlohmann::ordered_json;
 
 /// Of the peak of its operands' type, in percent.
 double shareOfPeak(const TunedKernel &k, const TuneReport &r, double ms) {
-  const double peak = k.operands == DType::bf16 ? r.peakBf16 : r.peakFp32;
+  const double peak = r.speed.peak(k.operands);
   return ms > 0 && peak > 0 ? 100 * k.flops / (1e-3 * ms) / peak : 0;
 }
 
 double shareOfCopy(const TunedKernel &k, const TuneReport &r, double ms) {
-  return ms > 0 && r.copyBytes > 0 ? 100 * k.bytes / (1e-3 * ms) / r.copyBytes : 0;
+  return ms > 0 && r.speed.copyBytes > 0 ? 100 * k.bytes / (1e-3 * ms) / r.speed.copyBytes : 0;
 }
 
 void table(const TuneReport &r) {
@@ -41,8 +41,8 @@ void table(const TuneReport &r) {
   }
   fmt::print("\n{} kernels searched, {} known, {} taken back as slower within the step; {:.1f} s\n", r.searched,
              r.known, r.takenBack, r.seconds);
-  fmt::print("peak {:.0f} GFLOP/s fp32, {:.0f} bf16; copy {:.0f} GB/s\n", r.peakFp32 * 1e-9, r.peakBf16 * 1e-9,
-             r.copyBytes * 1e-9);
+  fmt::print("peak {:.0f} GFLOP/s fp32, {:.0f} bf16; copy {:.0f} GB/s\n", r.speed.peakFp32 * 1e-9,
+             r.speed.peakBf16 * 1e-9, r.speed.copyBytes * 1e-9);
   if (r.ratio.median > 0)
     fmt::print("step, kernels one by one: {:.2f} ms -> {:.2f} ms, {:.3f}x ({:.3f}..{:.3f}) of the default's\n",
                r.baseMs.median, r.ms.median, r.ratio.median, r.ratio.least, r.ratio.most);
@@ -67,10 +67,18 @@ json jsonOf(const TuneReport &r) {
                     {"default", k.base.str()},
                     {"schedule", k.best.str()}});
   auto spread = [](const Spread &s) { return json{{"median", s.median}, {"least", s.least}, {"most", s.most}}; };
-  return {{"seconds", r.seconds},       {"searched", r.searched},          {"known", r.known},
-          {"unsearched", r.unsearched}, {"taken_back", r.takenBack},       {"peak_fp32", r.peakFp32},
-          {"peak_bf16", r.peakBf16},    {"copy_bytes_per_s", r.copyBytes}, {"default_step_ms", spread(r.baseMs)},
-          {"step_ms", spread(r.ms)},    {"ratio", spread(r.ratio)},        {"kernels", list}};
+  return {{"seconds", r.seconds},
+          {"searched", r.searched},
+          {"known", r.known},
+          {"unsearched", r.unsearched},
+          {"taken_back", r.takenBack},
+          {"peak_fp32", r.speed.peakFp32},
+          {"peak_bf16", r.speed.peakBf16},
+          {"copy_bytes_per_s", r.speed.copyBytes},
+          {"default_step_ms", spread(r.baseMs)},
+          {"step_ms", spread(r.ms)},
+          {"ratio", spread(r.ratio)},
+          {"kernels", list}};
 }
 
 }  // namespace
