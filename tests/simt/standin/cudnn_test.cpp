@@ -426,7 +426,8 @@ TEST(RealCudnn, TakesTheDescriptionOfEveryCall) {
   static int code;
   auto ask = [] {
     unsetenv("GPTC_CUDA");
-    if (!CudaLibrary::find(CudaLibraryId::cudnn))
+    const CudaLibrary &l = CudaLibrary::find(CudaLibraryId::cudnn);
+    if (!l || l.version < CudaVersion{9, 19, 0})  // earlier ones may want a handle, and so a GPU
       exit(none);
     for (const Form &f : forms)
       for (const Group &g : {forwardOf(f), backwardOf(f)})
@@ -443,7 +444,7 @@ TEST(RealCudnn, TakesTheDescriptionOfEveryCall) {
   };
   EXPECT_EXIT(ask(), ended, "");
   if (code == none)
-    GTEST_SKIP() << "no cuDNN here";
+    GTEST_SKIP() << "no cuDNN of 9.19 or later here";
 }
 
 }  // namespace
