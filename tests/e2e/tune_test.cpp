@@ -138,7 +138,8 @@ TEST_F(TuneTest, BenchMeasuresMachineStepAndKernels) {
   const Result k = gptc({"bench", "kernels", w.modelFile(), "--steps", "2", "--json"});
   ASSERT_EQ(k.code, 0) << k.output;
   double matmuls = 0;
-  for (const json &one : json::parse(k.output)["kernels"]) {
+  const json list = json::parse(k.output)["kernels"];
+  for (const json &one : list) {
     EXPECT_GT(one["ms"].get<double>(), 0) << one;
     matmuls += one["schedule"].get<std::string>().starts_with("matmul ") ? one["calls"].get<double>() : 0;
   }
