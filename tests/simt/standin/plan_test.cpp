@@ -45,6 +45,7 @@ protected:
   void TearDown() override {
     unsetenv("GPTC_STANDIN_ORDER");
     unsetenv("GPTC_STANDIN_PERTURB");
+    unsetenv("GPTC_STANDIN_CUDNN_WORKSPACE");
     unsetenv("GPTC_STANDIN_REJECT");
     unsetenv("GPTC_STANDIN_SLOW");
     unsetenv("GPTC_STANDIN_OTHER");
@@ -424,6 +425,23 @@ TEST(LibraryTuner, TheFirstOfThoseThatAreAsFast) {
   EXPECT_EQ(cuda::fastest({1.02, 1.0, 0.999}), 0u);
   EXPECT_EQ(cuda::fastest({1.05, 1.02, 1.0}), 1u);
   EXPECT_EQ(cuda::fastest({5.0, 9.0, 1.0, 1.0}), 2u);
+}
+
+// More workspace than was planned would run past it, which the stand-in refuses: the generated kernels run instead.
+TEST_F(PlanTest, AttentionIsGeneratedWhereCudnnWantsMoreThanIsPlanned) {
+  if (cuda::cudnnFrontend().empty())
+    GTEST_SKIP() << "built without cuDNN's headers";
+  const std::string model = tinyGpt();
+  const Settings settings = {"precision.compute=bf16", "model.n_layer=1"};
+  std::unique_ptr<Session> cpu = open(compile(model, "cpu", settings));
+  const std::string plan = compile(model, "cuda:sm_90a", settings);
+  setenv("GPTC_STANDIN_CUDNN_WORKSPACE", "1000000000", 1);
+  std::unique_ptr<Session> gpu = open(plan);
+  for (Session *s : {&*cpu, &*gpu})
+    initializeStates(s->executor, 7);
+  const std::vector<Step> want = train(*cpu, 0, 3), is = train(*gpu, 0, 3);
+  for (size_t i = 0; i < want.size(); ++i)
+    EXPECT_NEAR(is[i].loss, want[i].loss, bf16Bound(*cpu, "wte.weight")) << "step " << i;
 }
 
 TEST_F(PlanTest, KernelsComeFromTheCacheWhateverIsAskedFor) {

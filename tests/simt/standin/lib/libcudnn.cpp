@@ -433,9 +433,10 @@ cudnnStatus_t judgeEngine(Object &engine) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-/// Bytes that a plan wants: some for itself, and backward the gradient of all scores, in tiles.
+/// Bytes that a plan wants: some for itself, GPTC_STANDIN_CUDNN_WORKSPACE more, and backward the gradient of all
+/// scores, in tiles.
 int64_t workspaceOf(const Object &graph) {
-  int64_t bytes = 256;
+  int64_t bytes = 256 + setting("CUDNN_WORKSPACE", 0);
   const std::vector<Operation> all = operationsOf(graph);
   const Operation *scores = nullptr;
   int matmuls = 0;
