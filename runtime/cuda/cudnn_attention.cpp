@@ -26,8 +26,9 @@ namespace {
 
 using Tensor = std::shared_ptr<Tensor_attributes>;
 
-/// By which the library knows the tensors of a graph.
-enum Uid : int64_t { uidQ = 1, uidK, uidV, uidO, uidLse, uidDo, uidDq, uidDk, uidDv, uidSlopes };
+/// By which the library knows the tensors of a graph. cudnn-frontend gives others to its own, from 1 on, before it
+/// knows of the slopes.
+enum Uid : int64_t { uidQ = 1, uidK, uidV, uidO, uidLse, uidDo, uidDq, uidDk, uidDv, uidSlopes = 1 << 20 };
 
 /// [B, heads, T, size] of rows of `row` elements.
 Tensor_attributes rows(const LibraryAttention &a, Uid uid, int64_t heads, int64_t row) {
