@@ -1,5 +1,6 @@
 // Runs golden/*.txt; README.md here describes their form.
 #include "ir/diagnostics.h"
+#include "runtime/cuda/cudnn_attention.h"
 
 #include <gtest/gtest.h>
 
@@ -78,8 +79,7 @@ TEST_P(Golden, TextAndExitCode) {
   const fs::path file = goldenDir / (GetParam() + ".txt");
   const Case c = parseCase(readAll(file));
   ASSERT_NE(c.script, "") << file;
-  if (GetParam().find("cudnn") != std::string::npos &&
-      !fs::exists(fs::path(GPTC_BIN_DIR) / "../lib/standin/libcudnn.so.9"))
+  if (GetParam().find("cudnn") != std::string::npos && cuda::cudnnFrontend().empty())
     GTEST_SKIP() << "built without cuDNN's headers";
 
   const fs::path dir = fs::canonical(testing::TempDir()) / fmt::format("gptc-errors-{}-{}", ::getpid(), GetParam());
