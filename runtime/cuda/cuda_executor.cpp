@@ -57,6 +57,30 @@ void requireMemory(const Gpu &gpu, const Module &m, int64_t bytes) {
                   "other programs on the GPU (nvidia-smi)");
 }
 
+/// Code for sm_80 runs on an sm_86 too, whose blocks have less shared memory.
+void requireShared(const Gpu &gpu, const Target &target, const std::string &kernel, llvm::ArrayRef<CudaPhase> phases) {
+  for (const CudaPhase &p : phases)
+    if (p.sharedBytes > gpu.sharedBytes)
+      throw UserError(ErrorCode::TargetUnavailable,
+                      fmt::format("kernel {} of the plan, which is for {}, needs {} bytes of shared memory in a block, "
+                                  "and {} ({}) has {}",
+                                  kernel, target.name, p.sharedBytes, gpu.name, gpu.cpu, gpu.sharedBytes),
+                      fmt::format("compile with --target cuda:{}",
+                                  architectureOf(int(gpu.architecture) / 10, int(gpu.architecture) % 10)));
+}
+
+/// The same of the whole plan, but for kernels that stand beside a call.
+void requireShared(const Gpu &gpu, const Target &target, const Module &m, Binder &binder) {
+  if (gpu.sharedBytes >= target.sharedBytes)
+    return;
+  for (const auto &f : m.functions) {
+    const BoundFunction bound = binder.bind(*f);
+    for (const BoundGroup &g : bound.groups)
+      if (!g.lowered->call && !g.lowered->attention)
+        requireShared(gpu, target, g.name, emitCuda(g.lowered->kernel, "k").phases);
+  }
+}
+
 }  // namespace
 
 struct CudaExecutor::Kernel : BoundKernel {
@@ -110,6 +134,7 @@ CudaExecutor::CudaExecutor(const Module &planned, const Target &target, const Ta
                            const std::string &cacheDir)
     : Executor(planned, target, host, pool, cacheDir), gpu(target), jit(target, cacheDir), binder(module, target) {
   branchStreams = {gpu.stream};
+  requireShared(gpu, target, module, binder);
   const int64_t bytes = module.attrs.getInt("arena_bytes");
   requireMemory(gpu, module, bytes);
   arena = std::make_unique<DeviceMemory>(gpu, bytes);
@@ -220,6 +245,7 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       if (k.call)
         continue;
       const CudaCode &c = code[next++];
+      requireShared(gpu, target, k.name, c.phases);
       for (const CudaPhase &p : c.phases) {
         Kernel::Phase phase{nullptr, unsigned(p.blocks), unsigned(p.threads), unsigned(p.sharedBytes)};
         gpu.d.check(gpu.d.moduleGetFunction(&phase.function, load(c.image), p.symbol.c_str()), "cuModuleGetFunction");

@@ -25,6 +25,7 @@ public:
   std::string cpu;            // its architecture, as Target::cpu has it: "sm_90"
   unsigned architecture = 0;  // the same as a number: 90
   int multiprocessors = 0;
+  int sharedBytes = 0;  // of shared memory that a block may have
   /// Bytes that may still be allocated, and that there are in all.
   size_t available() const;
   size_t total() const;

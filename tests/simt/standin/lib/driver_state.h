@@ -97,7 +97,17 @@ struct Allocation {
   Context context;
 };
 
-constexpr int sharedBytes = 48 << 10, sharedOptin = 227 << 10;
+constexpr int sharedBytes = 48 << 10;
+
+/// CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": of shared memory per block at most.
+inline int sharedOptin() {
+  const int64_t arch = setting("ARCH", 90);
+  const int kib = arch < 80                                ? 64
+                  : arch == 80 || arch == 87 || arch == 88 ? 163
+                  : arch < 90 || arch / 10 == 12           ? 99
+                                                           : 227;
+  return kib << 10;
+}
 
 inline std::mutex lock;
 inline bool ready = false;

@@ -109,7 +109,7 @@ Result cuDeviceGetAttribute(int *value, DeviceAttribute a, Device) {
                                          {multiprocessors, 2},
                                          {computeMajor, setting("ARCH", 90) / 10},
                                          {computeMinor, setting("ARCH", 90) % 10},
-                                         {maxSharedPerBlockOptin, sharedOptin}};
+                                         {maxSharedPerBlockOptin, sharedOptin()}};
   auto it = values.find(a);
   if (it == values.end())
     return refuse(invalidValue, "attribute {} of a device", int(a));
@@ -585,7 +585,7 @@ Result cuFuncSetAttribute(LoadedFunction f, FunctionAttribute a, int value) {
   std::lock_guard guard(lock);
   GPTC_TRY(enter("cuFuncSetAttribute"));
   GPTC_TRY(known(functions, f, "the function"));
-  if (a != functionMaxDynamicShared || value < 0 || value > sharedOptin)
+  if (a != functionMaxDynamicShared || value < 0 || value > sharedOptin())
     return refuse(invalidValue, "attribute {} = {} of {}", int(a), value, f->name);
   f->dynamicShared = value;
   return success;
