@@ -47,6 +47,13 @@ Val uniformVal(std::string text) {
   return v;
 }
 
+/// Whether a product's or attention's template is part of it.
+bool holdsTile(const StmtNode &s) {
+  auto inStmt = [](const Stmt &t) { return holdsTile(*t); };
+  return s.kind == StmtKind::Matmul || s.kind == StmtKind::Attention || llvm::any_of(s.body, inStmt) ||
+         llvm::any_of(s.orelse, inStmt);
+}
+
 class TextEmitter {
 public:
   TextEmitter(std::set<UnaryOp> &functions, bool &multiplies) : functions(functions), multiplies(multiplies) {}
@@ -76,7 +83,7 @@ public:
                           storedType(b->dtype), memory[b.get()]);
     }
     line(fmt::format("// {} blocks", blocks));
-    line(fmt::format("GPTC_KERNEL({}, {})({}) {{", info.symbol, threads, list));
+    line(fmt::format("GPTC_{}KERNEL({}, {})({}) {{", holdsTile(phase) ? "TILE_" : "", info.symbol, threads, list));
     indent += "  ";
     line("const int thread = threadIndex();");
     Val v = index(begin);

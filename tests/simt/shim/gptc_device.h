@@ -10,6 +10,7 @@
 #include <utility>
 
 #define GPTC_KERNEL(name, threads) static void name
+#define GPTC_TILE_KERNEL(name, threads) static void name
 #define GPTC_FUNCTION [[maybe_unused]] static inline
 #define GPTC_METHOD inline
 #define GPTC_SHARED(type, name, size) const Shared<type> name(#name, size)

@@ -85,7 +85,7 @@ Result nvrtcCompileProgram(Program *p, int count, const char *const *options) {
   if (common == std::string::npos)
     return invalidInput;
   std::string header = "GPTC-STANDIN\narch " + arch + "\n", entries = "#include \"entry.h\"\n";
-  const std::regex kernel("GPTC_KERNEL\\((\\w+), *(\\d+)\\)");
+  const std::regex kernel("GPTC_(?:TILE_)?KERNEL\\((\\w+), *(\\d+)\\)");
   for (std::sregex_iterator k(p->text.begin(), p->text.end(), kernel), end; k != end; ++k) {
     header += "kernel " + (*k)[1].str() + " " + (*k)[2].str() + "\n";
     entries += "GPTC_STANDIN_ENTRY(" + (*k)[1].str() + ")\n";
