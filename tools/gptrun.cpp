@@ -33,7 +33,7 @@ struct Options {
   std::string plan, outDir, hosts, resume = "auto", prompt = "\n";
   int64_t nodes = 1, ranksPerNode = 1, steps = -1;
   unsigned threads = 0;
-  bool profile = false;
+  bool profile = false, time = false;
   SampleOptions sample;
 };
 
@@ -90,11 +90,20 @@ void runSample(const Options &o) {
   if (std::string note = tokensWithoutText(*session.plan.planned, options.tokens); !note.empty())
     fmt::print(stderr, "note: {}\n", note);
   print(o.prompt);
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point first, last;  // tokens; what comes before the first is reading the prompt
+  int64_t tokens = 0;
   sampleTokens(session.executor, prompt, options, [&](int32_t token) {
+    last = Clock::now();
+    if (tokens++ == 0)
+      first = last;
     print(codec.push(token));
     return token != codec.endOfText();
   });
   print(codec.finish() + "\n");
+  if (const double seconds = std::chrono::duration<double>(last - first).count(); o.time && tokens > 1)
+    fmt::print(stderr, "{} tokens after the first in {:.3f} s: {:.1f} tokens/s\n", tokens - 1, seconds,
+               double(tokens - 1) / seconds);
 }
 
 void runEval(const Options &o) {
@@ -144,6 +153,7 @@ int run(int argc, char **argv) {
   sample->add_option("--top-p", o.sample.topP, "choose among the likeliest that together reach this probability")
       ->check(CLI::Range(1e-9, 1.0));
   sample->add_option("--seed", o.sample.seed, "seed of the choice");
+  sample->add_flag("--time", o.time, "say at the end how many tokens came in a second");
   CLI::App *eval = app.add_subcommand("eval", "validation loss of the newest checkpoint");
   common(eval);
   eval->add_option("--steps", o.steps, "global batches; 0: the whole split; default: eval.steps")

@@ -46,6 +46,24 @@ void TestDevice::load(const std::string &text) {
   d.check(d.moduleLoadData(&module, code.cubin.data()), "cuModuleLoadData");
 }
 
+std::string TestDevice::launch(const CudaPhase &phase, std::vector<cuda::DevicePtr> pointers) const {
+  const cuda::Driver &d = gpu->d;
+  const char *name = phase.symbol.c_str();
+  std::vector<void *> arguments;
+  for (cuda::DevicePtr &p : pointers)
+    arguments.push_back(&p);
+  cuda::LoadedFunction f = nullptr;
+  std::string why = call(d.moduleGetFunction(&f, module, name), name);
+  const unsigned shared = unsigned(phase.sharedBytes);
+  if (why.empty() && shared)
+    why = call(d.functionSetAttribute(f, cuda::functionMaxDynamicShared, int(shared)), name);
+  if (why.empty())
+    why = call(d.launchKernel(f, unsigned(phase.blocks), 1, 1, unsigned(phase.threads), 1, 1, shared, gpu->stream,
+                              arguments.data(), nullptr),
+               name);
+  return why;
+}
+
 std::vector<std::vector<std::byte>> TestDevice::run(const std::vector<CudaPhase> &phases,
                                                     const std::vector<std::vector<std::byte>> &params,
                                                     std::string &why) {
@@ -70,22 +88,11 @@ std::vector<std::vector<std::byte>> TestDevice::run(const std::vector<CudaPhase>
   };
   step(d.copyToDevice(at, host.data(), bytes, gpu->stream), "cuMemcpyHtoDAsync");
   std::vector<cuda::DevicePtr> pointers;
-  std::vector<void *> arguments;
   for (size_t place : places)
     pointers.push_back(at + place);
-  for (cuda::DevicePtr &p : pointers)
-    arguments.push_back(&p);
-  for (const CudaPhase &p : phases) {
-    cuda::LoadedFunction f = nullptr;
-    step(d.moduleGetFunction(&f, module, p.symbol.c_str()), p.symbol.c_str());
-    const unsigned shared = unsigned(p.sharedBytes);
-    if (why.empty() && shared)
-      step(d.functionSetAttribute(f, cuda::functionMaxDynamicShared, int(shared)), p.symbol.c_str());
+  for (const CudaPhase &p : phases)
     if (why.empty())
-      step(d.launchKernel(f, unsigned(p.blocks), 1, 1, unsigned(p.threads), 1, 1, shared, gpu->stream, arguments.data(),
-                          nullptr),
-           p.symbol.c_str());
-  }
+      why = launch(p, pointers);
   step(d.streamSynchronize(gpu->stream), "cuStreamSynchronize");
   step(d.copyToHost(host.data(), at, bytes, gpu->stream), "cuMemcpyDtoHAsync");
   step(d.streamSynchronize(gpu->stream), "cuStreamSynchronize");

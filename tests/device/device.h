@@ -32,6 +32,9 @@ public:
   std::vector<std::vector<std::byte>> run(const std::vector<CudaPhase> &phases,
                                           const std::vector<std::vector<std::byte>> &params, std::string &why);
 
+  /// Enqueues one kernel of the text, with these addresses. "", or what the driver said.
+  std::string launch(const CudaPhase &phase, std::vector<cuda::DevicePtr> pointers) const;
+
 private:
   TestDevice();
   std::unique_ptr<cuda::Gpu> gpu;
