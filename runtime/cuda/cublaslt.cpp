@@ -150,13 +150,16 @@ std::optional<unsigned> MatmulCall::find(int64_t name) const {
   return std::nullopt;
 }
 
-void MatmulCall::enqueue(Stream stream, unsigned algorithm) const {
+LtStatus MatmulCall::tryEnqueue(Stream stream, unsigned algorithm) const {
   GPTC_CHECK(algorithm < found.size(), "algorithm {} of {}", algorithm, found.size());
   const float alpha = 1, beta = hasC ? 1 : 0;
   const LtHeuristic &h = found[algorithm];
-  lt.check(
-      lt.matmul(handle, desc, &alpha, pA, a, pB, b, &beta, pC, c, pD, d, &h.algorithm, workspace, h.workspace, stream),
-      "cublasLtMatmul");
+  return lt.matmul(handle, desc, &alpha, pA, a, pB, b, &beta, pC, c, pD, d, &h.algorithm, workspace, h.workspace,
+                   stream);
+}
+
+void MatmulCall::enqueue(Stream stream, unsigned algorithm) const {
+  lt.check(tryEnqueue(stream, algorithm), "cublasLtMatmul");
 }
 
 }  // namespace gptc::cuda

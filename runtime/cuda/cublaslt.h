@@ -112,7 +112,10 @@ public:
   int64_t nameOf(unsigned algorithm) const;
   /// The proposal of that name; nullopt where the library proposes none of it, as another version or GPU may.
   std::optional<unsigned> find(int64_t name) const;
-  /// Enqueues the product by one of them; may be captured. Bits depend on the algorithm.
+  /// Enqueues the product by one of them. Bits depend on the algorithm. What the library says; one that it proposes may
+  /// still be refused when it runs. It may be captured if an equal call has run before: the first one may load code.
+  LtStatus tryEnqueue(Stream stream, unsigned algorithm) const;
+  /// The same of one that has run. InternalError where it is refused.
   void enqueue(Stream stream, unsigned algorithm = 0) const;
 
 private:

@@ -4,8 +4,11 @@
 #include "ir/diagnostics.h"
 #include "ir/words.h"
 #include "runtime/cuda/branches.h"
+#include "runtime/cuda/library_product.h"
 #include "runtime/cuda/nvtx.h"
 #include "runtime/profile.h"
+
+#include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
 #include <array>
@@ -180,13 +183,39 @@ DevicePtr CudaExecutor::streamNumber(int64_t stream) {
   return it->second;
 }
 
-/// Gives the kernel its call: none where the plan asks for none, or the library has no algorithm for it.
-void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k) {
+/// Runs a call for the first time, which may load code: the driver may refuse that while a stream captures. Between
+/// runs only states hold anything in the arena; those where the call stores are as before afterwards.
+void CudaExecutor::tryCall(const BoundGroup &g, llvm::function_ref<void()> call) {
+  struct Part {
+    DevicePtr at;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Part> kept;
+  for (const Place &p : llvm::drop_begin(g.memory, g.op->numOperands()))
+    for (const auto &s : module.states) {
+      const int64_t at = s->attrs.getInt("at"), from = std::max(at, p.at),
+                    to = std::min(at + s->type.bytes(), p.at + p.bytes);
+      if (from >= to)
+        continue;
+      Part &part = kept.emplace_back(Part{arena->at + from, std::vector<std::byte>(to - from)});
+      gpu.d.check(gpu.d.copyToHost(part.bytes.data(), part.at, part.bytes.size(), gpu.stream), "cuMemcpyDtoHAsync");
+    }
+  gpu.wait();
+  call();
+  for (const Part &p : kept)
+    gpu.d.check(gpu.d.copyToDevice(p.at, p.bytes.data(), p.bytes.size(), gpu.stream), "cuMemcpyHtoDAsync");
+  gpu.wait();
+}
+
+/// Gives the kernel its call, which has run once. None where the plan asks for none, or the library has or runs none:
+/// `why` then says it.
+void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &why) {
   if (const std::optional<LibraryAttention> &a = g.lowered->attention) {
     if (!cudnn)
       cudnn = Cudnn::make(gpu);
-    std::shared_ptr<AttentionCall> call =
-        cudnn->attention(*a, k.params, arena->at + g.memory.back().at, g.memory.back().bytes);
+    std::shared_ptr<AttentionCall> call;
+    tryCall(g,
+            [&] { call = cudnn->attention(*a, k.params, arena->at + g.memory.back().at, g.memory.back().bytes, why); });
     if (call)
       k.call = [call](Stream stream) { call->enqueue(stream); };
     return;
@@ -200,11 +229,30 @@ void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k) {
                                            size_t(g.memory.back().bytes));
   Schedule s;
   GPTC_CHECK(Schedule::parse(g.op->attrs.getString("schedule"), s), "schedule of {}", g.name);
-  if (!call->algorithms())
-    return;
   const std::optional<unsigned> pinned = s.algorithm ? call->find(s.algorithm) : 0;
-  k.call = [call, algorithm = pinned.value_or(0)](Stream stream) { call->enqueue(stream, algorithm); };
-  strangers += !pinned;
+  // The one that is wanted, then the library's others in their order.
+  auto [known, isNew] = algorithms.try_emplace(
+      fmt::format("{} by {}", productText(*g.lowered->call, g.memory), pinned.value_or(0)), Algorithm{});
+  if (isNew) {
+    std::vector<unsigned> order = {pinned.value_or(0)};
+    for (unsigned i = 0; i < call->algorithms(); ++i)
+      if (i != order[0])
+        order.push_back(i);
+    known->second.why = "cuBLASLt proposes no algorithm";
+    for (unsigned i = 0; i < call->algorithms() && !known->second.number; ++i)
+      tryCall(g, [&] {
+        if (const LtStatus status = call->tryEnqueue(gpu.stream, order[i]); status == ltSuccess)
+          known->second.number = order[i];
+        else
+          known->second.why = fmt::format("cuBLASLt refuses to run it (cublasStatus_t {})", int(status));
+      });
+  }
+  if (!known->second.number) {
+    why = known->second.why;
+    return;
+  }
+  k.call = [call, algorithm = *known->second.number](Stream stream) { call->enqueue(stream, algorithm); };
+  strangers += s.algorithm && pinned != known->second.number;
 }
 
 void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
@@ -226,18 +274,26 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
         k.params.push_back(arena->at + p.at);
       for (int64_t stream : g.streams)
         k.params.push_back(streamNumber(stream));
-      setLibraryCall(g, k);
+      std::string why;
+      setLibraryCall(g, k, why);
       if (!k.call)
         kernels.push_back(&g.lowered->kernel);
+      if (!why.empty() && generated++ == 0)
+        firstGenerated = fmt::format("{} ({}): {}", k.name, describe(*k.op), why);
     }
     pending.push_back({bound.get(), std::move(b)});
     functions[name] = std::move(bound);
   }
   if (strangers && !std::exchange(saidStrangers, true))
     fmt::print(stderr,
-               "warning: cuBLASLt {} on {} does not propose what the plan chose for {} of its calls: its own choice "
+               "warning: cuBLASLt {} on {} does not run what the plan chose for {} of its calls: its own choice "
                "takes their place, and bits and speed may differ; `gptc compile` here chooses anew\n",
                CudaLibrary::get(CudaLibraryId::cublasLt).version.str(), gpu.name, strangers);
+  if (generated && !std::exchange(saidGenerated, true))
+    fmt::print(stderr,
+               "warning: generated kernels take the place of {} of the plan's library calls on {}, and bits and speed "
+               "may differ; the first is {}\n",
+               generated, gpu.name, firstGenerated);
   const std::vector<CudaCode> code = jit.compile(kernels);
   size_t next = 0;
   for (auto &[bound, b] : pending) {

@@ -10,9 +10,12 @@
 #include "runtime/cuda/gpu.h"
 #include "runtime/executor.h"
 
+#include "llvm/ADT/STLFunctionalExtras.h"
+
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 
 namespace gptc::cuda {
 
@@ -41,7 +44,8 @@ private:
   void closeView(const State &state, StateAccess access, void *data) override;
   LoadedModule load(const std::shared_ptr<const std::string> &image);
   DevicePtr streamNumber(int64_t stream);
-  void setLibraryCall(const BoundGroup &g, Kernel &k);
+  void tryCall(const BoundGroup &g, llvm::function_ref<void()> call);
+  void setLibraryCall(const BoundGroup &g, Kernel &k, std::string &why);
   void launch(const Kernel &kernel, Stream stream);
   void copyResults(const Bound &f);
   void capture(Bound &f);
@@ -53,8 +57,16 @@ private:
   Binder binder;
   LtHandle library = nullptr;  // with the first call of it, and so is
   std::unique_ptr<Cudnn> cudnn;
-  int strangers = 0;  // calls of algorithms that the library does not propose here
-  bool saidStrangers = false;
+  /// What a product by one algorithm is run by, or why by none.
+  struct Algorithm {
+    std::optional<unsigned> number;
+    std::string why;
+  };
+  std::map<std::string, Algorithm> algorithms;
+  int strangers = 0;  // calls for which the plan names an algorithm that the library does not propose or run here
+  int generated = 0;  // calls in whose place generated kernels stand
+  std::string firstGenerated;
+  bool saidStrangers = false, saidGenerated = false;
   std::unique_ptr<DeviceMemory> arena;
   std::map<std::shared_ptr<const std::string>, LoadedModule> modules;
   // Numbers of random streams, which kernels read from memory: 16 bytes each, as parameters are aligned.

@@ -132,10 +132,13 @@ struct Call final : AttentionCall {
   mutable std::unordered_map<int64_t, void *> tensors;
   void *workspace;
 
-  void enqueue(Stream stream) const override {
+  fe::error_t tryEnqueue(Stream stream) const {
     const cudnnStatus_t s = fe::detail::set_stream(handle, reinterpret_cast<cudaStream_t>(stream));
     GPTC_CHECK(s == CUDNN_STATUS_SUCCESS, "cudnnSetStream: cudnnStatus_t {}", int(s));
-    fe::error_t e = graph->execute(handle, tensors, workspace);
+    return graph->execute(handle, tensors, workspace);
+  }
+  void enqueue(Stream stream) const override {
+    fe::error_t e = tryEnqueue(stream);
     GPTC_CHECK(e.is_good(), "attention by cuDNN: {}", e.get_message());
   }
 };
@@ -156,17 +159,24 @@ public:
   }
 
   std::unique_ptr<AttentionCall> attention(const LibraryAttention &a, llvm::ArrayRef<DevicePtr> params,
-                                           DevicePtr workspace, int64_t bytes) override {
-    auto it = std::find_if(graphs.begin(), graphs.end(), [&](const auto &g) { return g.first == a; });
-    const bool isNew = it == graphs.end();
-    if (isNew)
-      it = graphs.insert(it, {a, build(a, gpu.architecture, handle)});
+                                           DevicePtr workspace, int64_t bytes, std::string &why) override {
+    auto it = std::find_if(graphs.begin(), graphs.end(), [&](const Known &k) { return k.attention == a; });
+    if (it == graphs.end()) {
+      it = graphs.insert(it, Known{a, build(a, gpu.architecture, handle)});
+      if (!it->graph)
+        it->why = "cuDNN has nothing for it";
+    }
+    why = it->why;
     int64_t needed = 0;
-    if (!it->second || it->second->get_workspace_size(needed).is_bad() || needed > bytes)
+    if (!it->graph)
       return nullptr;
+    if (it->graph->get_workspace_size(needed).is_bad() || needed > bytes) {
+      why = fmt::format("cuDNN wants {} bytes of workspace, and {} are planned", needed, bytes);
+      return nullptr;
+    }
     auto call = std::make_unique<Call>();
     call->handle = handle;
-    call->graph = it->second;
+    call->graph = it->graph;
     call->workspace = reinterpret_cast<void *>(workspace);
     auto put = [&](Uid uid, unsigned param, int64_t element) {
       call->tensors[uid] = reinterpret_cast<void *>(params[param] + DevicePtr(element * sizeOf(a.dtype)));
@@ -185,11 +195,16 @@ public:
     }
     if (!a.slopes.empty())
       call->tensors[uidSlopes] = reinterpret_cast<void *>(slopesAt(a.slopes));
-    if (isNew) {
-      call->enqueue(gpu.stream);
-      gpu.wait();
-    }
-    return call;
+    if (it->hasRun)
+      return call;
+    fe::error_t e = call->tryEnqueue(gpu.stream);
+    gpu.wait();
+    it->hasRun = e.is_good();
+    if (it->hasRun)
+      return call;
+    it->graph.reset();
+    why = it->why = fmt::format("cuDNN refuses to run it ({})", llvm::StringRef(e.get_message()).trim().str());
+    return nullptr;
   }
 
 private:
@@ -207,7 +222,13 @@ private:
   const Gpu &gpu;
   cudnnHandle_t handle = nullptr;
   std::map<size_t, std::unique_ptr<DeviceMemory>> slopeMemory;  // by the number of heads, which decides them
-  std::vector<std::pair<LibraryAttention, std::shared_ptr<FeGraph>>> graphs;
+  struct Known {
+    LibraryAttention attention;
+    std::shared_ptr<FeGraph> graph;  // null where there is none that runs
+    std::string why = "";
+    bool hasRun = false;
+  };
+  std::vector<Known> graphs;
 };
 
 }  // namespace

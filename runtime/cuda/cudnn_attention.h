@@ -31,11 +31,12 @@ public:
   /// UserError(TargetUnavailable) where the build or the machine has none.
   static std::unique_ptr<Cudnn> make(const Gpu &gpu);
   virtual ~Cudnn() = default;
-  /// Null where the library has nothing for this on the GPU, or wants more than `bytes` of workspace. `params`:
-  /// addresses of the group's operands and results. The first of equal calls runs once, and is waited for: what the
-  /// library loads when it first runs is then loaded, which it may not do while a stream captures.
+  /// Null where the library has nothing for this on the GPU, wants more than `bytes` of workspace, or refuses to run
+  /// it; `why` says which. `params`: addresses of the group's operands and results. The first of equal calls runs once,
+  /// and is waited for: what the library loads when it first runs is then loaded, which it may not do while a stream
+  /// captures.
   virtual std::unique_ptr<AttentionCall> attention(const LibraryAttention &a, llvm::ArrayRef<DevicePtr> params,
-                                                   DevicePtr workspace, int64_t bytes) = 0;
+                                                   DevicePtr workspace, int64_t bytes, std::string &why) = 0;
 };
 
 /// Why the library does not take the description of a call, "" where it does: all that can be asked without a GPU. That

@@ -6,6 +6,7 @@
 #include "runtime/binding.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/gpu.h"
+#include "runtime/cuda/library_product.h"
 #include "runtime/plan.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -27,7 +28,7 @@ constexpr double turnMs = 0.2;  // a call may take less than an event can tell
 constexpr int mostCalls = 64;   // in a turn
 constexpr double tooSlow = 1.3;
 constexpr double noise = 0.03;
-constexpr DevicePtr granule = 256;      // the library takes no larger alignment for granted
+constexpr DevicePtr granule = DevicePtr(productAlignment);
 constexpr unsigned char filler = 0x3c;  // 0x3c3c is 0.011 in bf16 and 1.06 in f16; as f32 0.011
 
 using Clock = std::chrono::steady_clock;
@@ -42,23 +43,6 @@ struct Product {
 
   double work() const { return double(matmul->m) * double(matmul->n) * double(matmul->k) * double(matmul->batch); }
 };
-
-std::string textOf(const LibraryMatmul::Matrix &x) {
-  return fmt::format("{} {} {} {}x{} {} {}", x.param, nameOf(x.dtype), x.transposed, x.rows, x.cols, x.ld,
-                     x.batchStride);
-}
-
-/// What a product's time depends on. Places count by their alignment, and by which of them are one.
-std::string textOf(const LibraryMatmul &m, llvm::ArrayRef<Place> memory) {
-  std::string s =
-      fmt::format("{}x{}x{} {} tf32 {} epilogue {} {} {} a {} b {} c {} d {}", m.m, m.n, m.k, m.batch, m.tf32,
-                  int(m.epilogue), m.bias, m.aux, textOf(m.a), textOf(m.b), m.c ? textOf(*m.c) : "none", textOf(m.d));
-  for (const Place &p : memory) {
-    const auto *same = llvm::find_if(memory, [&](const Place &q) { return q.at == p.at; });
-    s += fmt::format(" {}+{}:{}", same - memory.begin(), DevicePtr(p.at) % granule, p.bytes);
-  }
-  return s;
-}
 
 /// What is kept of a product: the number of the chosen algorithm, then a line with name and milliseconds for each.
 std::string recordText(const MatmulCall &call, unsigned chosen, llvm::ArrayRef<double> ms) {
@@ -105,20 +89,26 @@ public:
     return MatmulCall(handle, *p.matmul, at, at.back(), size_t(p.memory.back().bytes));
   }
 
-  /// Milliseconds of each algorithm; of those that fell behind what is known. Empty where `until` came too early.
+  /// Milliseconds of each algorithm; of those that fell behind what is known, infinite for those that the library
+  /// refuses to run. Empty where `until` came too early, or none runs.
   std::vector<double> time(const MatmulCall &call, Clock::time_point until) const {
     const unsigned n = call.algorithms();
     std::vector<std::unique_ptr<Calls>> calls(n);
+    std::vector<bool> goesOn(n, true);
     for (unsigned i = 0; i < n; ++i) {
       if (Clock::now() > until)
         return {};
-      call.enqueue(gpu.stream, i);  // the first call may load code, which no capture should meet
+      const LtStatus first = call.tryEnqueue(gpu.stream, i);  // which may load code, and no capture should meet that
       gpu.wait();
+      goesOn[i] = first == ltSuccess;
+      if (!goesOn[i])
+        continue;
       const double t = once(Calls(gpu, call, i, 1));
       calls[i] = std::make_unique<Calls>(gpu, call, i, std::clamp(int(std::ceil(turnMs / t)), 1, mostCalls));
     }
+    if (llvm::none_of(goesOn, [](bool runs) { return runs; }))
+      return {};
     std::vector<std::vector<double>> ms(n);
-    std::vector<bool> goesOn(n, true);
     for (int turn = 0; turn < turns; ++turn) {
       for (unsigned i = 0; i < n; ++i) {
         if (!goesOn[i])
@@ -130,12 +120,16 @@ public:
       // The least of two turns: one that something else came into says nothing.
       std::vector<double> least;
       for (unsigned i = 0; turn == 1 && i < n; ++i)
-        least.push_back(std::min(ms[i][0], ms[i][1]));
+        least.push_back(ms[i].empty() ? HUGE_VAL : std::min(ms[i][0], ms[i][1]));
       for (unsigned i = 0; i < least.size(); ++i)
         goesOn[i] = least[i] < tooSlow * *std::min_element(least.begin(), least.end());
     }
     std::vector<double> medians;
     for (std::vector<double> &all : ms) {
+      if (all.empty()) {
+        medians.push_back(HUGE_VAL);
+        continue;
+      }
       std::nth_element(all.begin(), all.begin() + all.size() / 2, all.end());
       medians.push_back(all[all.size() / 2]);
     }
@@ -215,7 +209,7 @@ std::vector<Product> productsOf(Module &planned, Binder &binder) {
     for (const BoundGroup &g : bound.groups) {
       if (!isUndecided(*g.op))
         continue;
-      std::string text = textOf(*g.lowered->call, g.memory);
+      std::string text = productText(*g.lowered->call, g.memory);
       auto [it, isNew] = known.try_emplace(text, products.size());
       if (isNew)
         products.push_back({&*g.lowered->call, g.memory, {}, text});

@@ -175,7 +175,10 @@ protected:
   }
   std::unique_ptr<AttentionCall> call(const LibraryAttention &a, const std::vector<DevicePtr> &params,
                                       int64_t bytes = workspaceBytes) {
-    return library->attention(a, params, workspace, bytes);
+    std::string why;
+    std::unique_ptr<AttentionCall> made = library->attention(a, params, workspace, bytes, why);
+    EXPECT_EQ(why.empty(), made != nullptr) << why;
+    return made;
   }
 
   static constexpr int64_t workspaceBytes = 4 << 20;

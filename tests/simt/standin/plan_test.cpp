@@ -46,6 +46,8 @@ protected:
     unsetenv("GPTC_STANDIN_ORDER");
     unsetenv("GPTC_STANDIN_PERTURB");
     unsetenv("GPTC_STANDIN_CUDNN_WORKSPACE");
+    unsetenv("GPTC_STANDIN_CUDNN_REFUSE");
+    unsetenv("GPTC_STANDIN_REFUSE");
     unsetenv("GPTC_STANDIN_REJECT");
     unsetenv("GPTC_STANDIN_SLOW");
     unsetenv("GPTC_STANDIN_OTHER");
@@ -408,7 +410,7 @@ TEST_F(PlanTest, TheFastestAlgorithmIsPinned) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(firstSteps(plan), first);
   const std::string warning = testing::internal::GetCapturedStderr();
-  EXPECT_NE(warning.find("does not propose what the plan chose for"), std::string::npos) << warning;
+  EXPECT_NE(warning.find("does not run what the plan chose for"), std::string::npos) << warning;
   EXPECT_EQ(llvm::count(warning, '\n'), 1) << warning;
   testing::internal::CaptureStderr();
   EXPECT_EQ(firstSteps(off), first);
@@ -427,6 +429,94 @@ TEST(LibraryTuner, TheFirstOfThoseThatAreAsFast) {
   EXPECT_EQ(cuda::fastest({5.0, 9.0, 1.0, 1.0}), 2u);
 }
 
+// An algorithm that the library proposes and then does not run: the next one takes its place, and behind the last the
+// generated kernel, with one line for all.
+TEST_F(PlanTest, CallsThatAreRefusedAreOtherwiseComputed) {
+  const Settings settings = {"model.n_layer=1", "model.n_embd=40", "train.global_batch_tokens=32"};
+  const std::string plan = compile(tinyGpt(), "cuda:sm_90a", settings);
+  EXPECT_EQ(report.tuning.problem, "");
+  EXPECT_EQ(report.tuning.notFirst, 0);
+  auto firstSteps = [&](std::string &warnings) {
+    testing::internal::CaptureStderr();
+    std::unique_ptr<Session> s = open(plan);
+    warnings = testing::internal::GetCapturedStderr();
+    initializeStates(s->executor, 7);
+    return train(*s, 0, 3);
+  };
+  std::string warnings;
+  const std::vector<Step> first = firstSteps(warnings);
+  EXPECT_EQ(warnings, "");
+  setenv("GPTC_STANDIN_REFUSE", "1", 1);
+  const std::vector<Step> second = firstSteps(warnings);
+  EXPECT_NE(warnings.find("does not run what the plan chose for"), std::string::npos) << warnings;
+  EXPECT_EQ(llvm::count(warnings, '\n'), 1) << warnings;
+  EXPECT_NE(second, first) << "sums in the other order";
+  setenv("GPTC_STANDIN_REFUSE", "3", 1);
+  const std::vector<Step> generated = firstSteps(warnings);
+  EXPECT_NE(warnings.find("generated kernels take the place of "), std::string::npos) << warnings;
+  EXPECT_NE(warnings.find("the first is train_step."), std::string::npos) << warnings;
+  EXPECT_NE(warnings.find("cuBLASLt refuses to run it (cublasStatus_t 15)"), std::string::npos) << warnings;
+  EXPECT_EQ(llvm::count(warnings, '\n'), 1) << warnings;
+  for (size_t i = 0; i < first.size(); ++i) {
+    EXPECT_NEAR(second[i].loss, first[i].loss, 1e-4 * first[i].loss);
+    EXPECT_NEAR(generated[i].loss, first[i].loss, 1e-4 * first[i].loss);
+  }
+}
+
+// Such an algorithm is not chosen either.
+TEST_F(PlanTest, WhatIsRefusedIsNotPinned) {
+  const std::string model = tinyGpt();
+  setenv("GPTC_STANDIN_REFUSE", "1", 1);
+  setenv("GPTC_STANDIN_SLOW", "1", 1);
+  const Settings one = {"model.n_layer=1", "model.n_embd=48", "train.global_batch_tokens=32"};
+  compile(model, "cuda:sm_90a", one);
+  EXPECT_EQ(report.tuning.problem, "");
+  EXPECT_GT(report.tuning.products, 5);
+  EXPECT_EQ(report.tuning.notFirst, report.tuning.products);
+  setenv("GPTC_STANDIN_REFUSE", "3", 1);
+  const std::string plan =
+      compile(model, "cuda:sm_90a", {"model.n_layer=1", "model.n_embd=56", "train.global_batch_tokens=32"});
+  EXPECT_EQ(report.tuning.problem, "");
+  EXPECT_EQ(report.tuning.timed, 0);
+  const std::vector<int64_t> names = pinned(loadPlan(plan));
+  EXPECT_EQ(llvm::count(names, 0), int64_t(names.size()));
+}
+
+// Calls run once before they are captured, which the stand-in asks for; what states hold stays.
+TEST_F(PlanTest, FirstRunsOfCallsLeaveStatesAlone) {
+  const std::string plan = compile(tinyGpt(), "cuda:sm_90a", {"model.n_layer=1", "model.n_embd=64"});
+  auto s = std::make_unique<Session>(loadPlan(plan), cache(), 1);
+  initializeStates(s->executor, 7);
+  for (const auto &state : s->plan.planned->states)  // gradients go on, whatever they hold
+    if (llvm::StringRef(state->name).starts_with("grad.")) {
+      StateView view = s->executor.view(*state, StateAccess::write);
+      std::memset(view.as<char>(), 0x3c, size_t(state->type.bytes()));
+    }
+  const States before = states(*s);
+  s->executor.prepare({"accumulate", "update", "eval"});
+  for (const auto &[name, bytes] : states(*s))
+    EXPECT_EQ(bytes == before.at(name), true) << name;
+}
+
+TEST_F(PlanTest, AttentionIsGeneratedWhereCudnnRefusesToRunIt) {
+  if (cuda::cudnnFrontend().empty())
+    GTEST_SKIP() << "built without cuDNN's headers";
+  const std::string model = tinyGpt();
+  const Settings settings = {"precision.compute=bf16", "model.n_layer=1"};
+  std::unique_ptr<Session> cpu = open(compile(model, "cpu", settings));
+  const std::string plan = compile(model, "cuda:sm_90a", settings);
+  setenv("GPTC_STANDIN_CUDNN_REFUSE", "1", 1);
+  testing::internal::CaptureStderr();
+  std::unique_ptr<Session> gpu = open(plan);
+  const std::string warning = testing::internal::GetCapturedStderr();
+  EXPECT_NE(warning.find("cuDNN refuses to run it"), std::string::npos) << warning;
+  for (Session *s : {&*cpu, &*gpu})
+    initializeStates(s->executor, 7);
+  const std::vector<Step> want = train(*cpu, 0, 3), is = train(*gpu, 0, 3);
+  for (size_t i = 0; i < want.size(); ++i)
+    EXPECT_NEAR(is[i].loss, want[i].loss, bf16Bound(*cpu, "wte.weight")) << "step " << i;
+}
+
 // More workspace than was planned would run past it, which the stand-in refuses: the generated kernels run instead.
 TEST_F(PlanTest, AttentionIsGeneratedWhereCudnnWantsMoreThanIsPlanned) {
   if (cuda::cudnnFrontend().empty())
@@ -436,7 +526,10 @@ TEST_F(PlanTest, AttentionIsGeneratedWhereCudnnWantsMoreThanIsPlanned) {
   std::unique_ptr<Session> cpu = open(compile(model, "cpu", settings));
   const std::string plan = compile(model, "cuda:sm_90a", settings);
   setenv("GPTC_STANDIN_CUDNN_WORKSPACE", "1000000000", 1);
+  testing::internal::CaptureStderr();
   std::unique_ptr<Session> gpu = open(plan);
+  const std::string warning = testing::internal::GetCapturedStderr();
+  EXPECT_NE(warning.find("cuDNN wants 10000"), std::string::npos) << warning;
   for (Session *s : {&*cpu, &*gpu})
     initializeStates(s->executor, 7);
   const std::vector<Step> want = train(*cpu, 0, 3), is = train(*gpu, 0, 3);

@@ -4,7 +4,8 @@
 //
 // It proposes two algorithms, which add in opposite orders; the second needs a workspace. GPTC_STANDIN_SLOW=1: which of
 // them (0 or 1) takes 50 ms longer, on the clock of events only. GPTC_STANDIN_OTHER=1: the algorithms are described
-// otherwise, as by another version.
+// otherwise, as by another version. GPTC_STANDIN_REFUSE=1, 2 or 3: the first, the second, or both are refused when they
+// run, though they are proposed. A call whose equal never ran is refused in a capture: it would load code.
 #include "driver_state.h"
 #include "narrow.h"
 #include "runtime/cuda/cublaslt.h"
@@ -35,6 +36,7 @@ struct LtPreferenceImpl {
 namespace {
 
 std::set<const void *> live;
+std::set<std::pair<uint64_t, bool>> loaded;  // products and algorithms that have run
 constexpr double slowMs = 50;
 constexpr size_t secondWorkspace = 4096;
 
@@ -228,6 +230,20 @@ LtStatus cublasLtMatmul(LtHandle handle, LtDesc desc, const void *alpha, const v
   static const auto take = reinterpret_cast<Take>(dlsym(RTLD_DEFAULT, "gptcStandinTake"));
   if (!put || !memory || !take)
     return wrong();
+
+  if (setting("REFUSE", 0) >> second & 1)
+    return ltNotSupported;
+  using Current = Context (*)(int *);
+  using Capturing = const void *(*)(Context, Stream, bool *);
+  static const auto context = reinterpret_cast<Current>(dlsym(RTLD_DEFAULT, "gptcStandinContext"));
+  static const auto capturing = reinterpret_cast<Capturing>(dlsym(RTLD_DEFAULT, "gptcStandinCapture"));
+  bool known = false;
+  int device = 0;
+  if (const std::pair<uint64_t, bool> code(p.mark(), second); !loaded.count(code)) {
+    if (capturing(context(&device), stream, &known))
+      return LtStatus(13);  // CUBLAS_STATUS_EXECUTION_FAILED
+    loaded.insert(code);
+  }
 
   const Result queued = put("cublasLtMatmul", stream, [=]() -> std::string {
     if (second == (setting("SLOW", 1) != 0))

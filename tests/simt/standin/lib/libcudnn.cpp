@@ -7,7 +7,7 @@
 // that a descriptor has not or lacks, descriptors that are not finalised where they are used or are changed afterwards,
 // shapes that do not fit, handles that are none or of another plan, tensors without an address, too little workspace;
 // and, as no engine has them, heads of more than 128 elements or of no multiple of 8, factors in f32, and rows that do
-// not begin at multiples of 16 bytes.
+// not begin at multiples of 16 bytes. GPTC_STANDIN_CUDNN_REFUSE=1: every execution.
 #include "driver_state.h"
 #include "narrow.h"
 
@@ -709,6 +709,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
       !v->finalized || v->type != CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR ||
       graphOf(*p).one<Handle *>(CUDNN_ATTR_OPERATIONGRAPH_HANDLE) != h)
     return CUDNN_STATUS_BAD_PARAM;
+  if (setting("CUDNN_REFUSE", 0))
+    return CUDNN_STATUS_NOT_SUPPORTED;
   Run run;
   run.operations = operationsOf(graphOf(*p));
   run.workspaceBytes = size_t(workspaceOf(graphOf(*p)));
