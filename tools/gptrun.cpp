@@ -1,6 +1,7 @@
 // gptrun: runs a plan. Training by default; `gptrun sample PLAN` and `gptrun eval PLAN` use what was trained.
 #include "frontends/tokenizer.h"
 #include "ir/diagnostics.h"
+#include "runtime/cuda/gpu.h"
 #include "runtime/sample.h"
 #include "runtime/trainer.h"
 #include "tools/driver/cache_dir.h"
@@ -53,6 +54,8 @@ void runTraining(const Options &o) {
   if (!o.hosts.empty())
     throw UserError(ErrorCode::NotBuiltYet, fmt::format("--hosts {}: only one process can train yet", o.hosts),
                     "leave out --hosts");
+  if (o.ranksPerNode != 1 && loadPlan(o.plan).target.isCuda())
+    cuda::requireGpus(o.ranksPerNode);
   if (o.nodes != 1 || o.ranksPerNode != 1)
     throw UserError(ErrorCode::NotBuiltYet,
                     fmt::format("{} nodes x {} ranks: only one process can train yet", o.nodes, o.ranksPerNode),

@@ -5,6 +5,7 @@
 #include "llvm/ADT/StringRef.h"
 
 #include <array>
+#include <cstdlib>
 
 namespace gptc::cuda {
 
@@ -40,6 +41,22 @@ std::string architectureHere() {
   d.check(d.deviceGet(&device, 0), "cuDeviceGet");
   auto [major, minor] = capabilityOf(d, device);
   return architectureOf(major, minor);
+}
+
+void requireGpus(int64_t ranks) {
+  const Driver &d = Driver::get();
+  int visible = 0;
+  d.check(d.deviceGetCount(&visible), "cuDeviceGetCount");
+  if (ranks <= visible)
+    return;
+  const char *shown = std::getenv("CUDA_VISIBLE_DEVICES");
+  throw UserError(
+      ErrorCode::TargetUnavailable,
+      fmt::format("{} {} device{}, {} were asked for",
+                  shown ? fmt::format("CUDA_VISIBLE_DEVICES={} shows", shown) : std::string("this machine has"),
+                  visible, visible == 1 ? "" : "s", ranks),
+      fmt::format("--ranks-per-node {}, or {}", visible,
+                  shown ? fmt::format("let CUDA_VISIBLE_DEVICES name {}", ranks) : "a machine with as many GPUs"));
 }
 
 Gpu::Gpu(const Target &target, int number) : d(Driver::get()) {

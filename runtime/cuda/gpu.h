@@ -77,5 +77,7 @@ std::string architectureOf(int major, int minor);
 bool runsOn(const std::string &compiled, int major, int minor);
 /// The architecture of the first visible GPU, for `--target cuda`. UserError(TargetUnavailable).
 std::string architectureHere();
+/// UserError(TargetUnavailable) where fewer GPUs are visible than `ranks` on this machine, each of which takes one.
+void requireGpus(int64_t ranks);
 
 }  // namespace gptc::cuda

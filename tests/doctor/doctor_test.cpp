@@ -167,6 +167,29 @@ TEST_F(DoctorTest, GpusThatDoNotFit) {
   EXPECT_EQ(doctor("--target tpu").code, 3);
 }
 
+// A run takes GPU 0: what another one can does not help it.
+TEST_F(DoctorTest, TheGpuThatARunTakesDecides) {
+  putAll();
+  env["FAKE_SM"] = "70,90";
+  Answer a = doctor("--target cuda");
+  EXPECT_EQ(a.code, 4) << a.text;
+  EXPECT_TRUE(a.says("2 visible, 2 present, of which a run takes GPU 0, which cannot; GPU 1 can")) << a.text;
+  EXPECT_TRUE(a.says("remedy:  set CUDA_VISIBLE_DEVICES=1")) << a.text;
+  EXPECT_TRUE(a.says("GPU 1      Fake GPU 1, sm_90")) << a.text;
+  env["FAKE_GPUS"] = "8";
+  env["CUDA_VISIBLE_DEVICES"] = "3,5";
+  a = doctor("--target cuda");
+  EXPECT_EQ(a.code, 4) << a.text;
+  EXPECT_TRUE(a.says("remedy:  set CUDA_VISIBLE_DEVICES=5")) << a.text;
+  env["FAKE_SM"] = "90,70";
+  a = doctor("--target cuda");
+  EXPECT_EQ(a.code, 0) << a.text;
+  EXPECT_TRUE(a.says("problem: Fake GPU 1, sm_70")) << a.text;
+  env["FAKE_SM"] = "86,90";
+  EXPECT_EQ(doctor("--target cuda").code, 0);
+  EXPECT_EQ(doctor("--target cuda:sm_90a").code, 4);
+}
+
 TEST_F(DoctorTest, WhatTheDriverRefusesIsQuoted) {
   putAll();
   env["FAKE_CUINIT"] = "802";

@@ -2,6 +2,7 @@
 #include "codegen/codegen.h"
 #include "frontends/toml_config.h"
 #include "ir/words.h"
+#include "runtime/cuda/gpu.h"
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
 #include "tools/driver/commands.h"
@@ -148,12 +149,18 @@ void addCompileCommand(CLI::App &app) {
   c->add_option("--ranks-per-node", o->ranksPerNode, "Processes per machine; only 1 yet")
       ->check(CLI::Range(1, 1 << 20));
   c->callback([o] {
+    if (!o->target.empty())
+      o->request.settings.push_back("compile.target=" + o->target);
+    auto target = [&] {
+      return isGirFile(o->request.modelFile) ? o->target
+                                             : readConfig(o->request.modelFile, o->request.settings).compile.target;
+    };
+    if (o->ranksPerNode != 1 && target() == "cuda")
+      cuda::requireGpus(o->ranksPerNode);
     if (o->nodes != 1 || o->ranksPerNode != 1)
       throw UserError(ErrorCode::NotBuiltYet,
                       fmt::format("{} nodes x {} ranks: plans are for one process yet", o->nodes, o->ranksPerNode),
                       "leave out --nodes and --ranks-per-node");
-    if (!o->target.empty())
-      o->request.settings.push_back("compile.target=" + o->target);
     tuneFirst(o->request);
     Config config;
     Plan plan;

@@ -189,7 +189,7 @@ struct Examination {
         f.remedy = "CUDA ignores what follows the first name that it does not know; mend CUDA_VISIBLE_DEVICES";
       }
     }
-    int able = 0;
+    std::vector<int> able;
     for (int i = 0; i < visible; ++i) {
       const Gpu &gpu = g.visible[i];
       Finding &one = add({fmt::format("GPU {}", i), Grade::fine, true,
@@ -204,14 +204,24 @@ struct Examination {
         one.needed = "one that runs " + arch;
         one.remedy = "compile with --target cuda:" + cuda::architectureOf(gpu.major, gpu.minor);
       } else {
-        ++able;
+        able.push_back(i);
       }
     }
-    if (!able) {
+    // A run takes the first one, whatever the others can.
+    if (able.empty() || able[0] != 0) {
       Finding &all = *llvm::find_if(d.findings, [](const Finding &x) { return x.name == "GPUs"; });
       all.grade = Grade::blocking;
-      all.found += ", none of which can run";
-      all.remedy = arch.empty() ? "use a GPU of sm_75 or later" : "see the GPUs below";
+      if (able.empty()) {
+        all.found += ", none of which can run";
+        all.remedy = arch.empty() ? "use a GPU of sm_75 or later" : "see the GPUs below";
+      } else {
+        llvm::SmallVector<llvm::StringRef, 8> names;
+        llvm::StringRef(shown ? shown : "").split(names, ',');
+        const size_t first = size_t(able[0]);
+        all.found += fmt::format(", of which a run takes GPU 0, which cannot; GPU {} can", first);
+        all.remedy = fmt::format("set CUDA_VISIBLE_DEVICES={}",
+                                 shown && first < names.size() ? names[first].str() : fmt::format("{}", first));
+      }
     }
     if (visible > 1 && g.strangers.empty()) {
       add({"peers", Grade::fine, true, "all reach each other's memory"});

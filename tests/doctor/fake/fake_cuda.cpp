@@ -4,7 +4,7 @@
 //   FAKE_GPUS        the number of GPUs in the machine; CUDA_VISIBLE_DEVICES shows the first of them, one per entry
 //   FAKE_PEERS=0     no GPU reaches the memory of another
 //   FAKE_CUINIT      what cuInit answers
-//   FAKE_SM          compute capability of all GPUs, 90 by default
+//   FAKE_SM          compute capability of all GPUs, 90 by default; 70,90: of the first, and of all others
 //   FAKE_CUDNN_CUDA  the CUDA that cuDNN is built for, 13000 by default
 //   FAKE_COMPILE     what nvrtcCompileProgram answers
 #include <algorithm>
@@ -29,6 +29,16 @@ int visible() {
   for (; *list; ++list)
     n += *list == ',';
   return std::min(n, gpus);
+}
+
+/// Compute capability of a device, times 10.
+int capability(int device) {
+  const char *list = std::getenv("FAKE_SM");
+  if (!list)
+    return 90;
+  for (const char *next; device > 0 && (next = std::strchr(list, ',')); --device)
+    list = next + 1;
+  return std::atoi(list);
 }
 
 enum { noDevice = 100, major = 75, minor = 76, multiprocessors = 16 };
@@ -66,8 +76,8 @@ int cuDeviceTotalMem_v2(size_t *bytes, int) {
   *bytes = size_t(80) << 30;
   return 0;
 }
-int cuDeviceGetAttribute(int *value, int attribute, int) {
-  *value = attribute == major ? number("FAKE_SM", 90) / 10 : attribute == minor ? number("FAKE_SM", 90) % 10 : 132;
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  *value = attribute == major ? capability(device) / 10 : attribute == minor ? capability(device) % 10 : 132;
   return 0;
 }
 int cuDeviceCanAccessPeer(int *can, int a, int b) {

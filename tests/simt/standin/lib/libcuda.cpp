@@ -9,8 +9,9 @@
 //   - Kernels run on the fibers of tests/simt, which watch bounds, alignment, shared memory and waiting threads.
 //   - An error of what runs later stays, as CUDA's do.
 //
-// GPTC_STANDIN_DRIVER=13000: its version. _DEVICES=1, _ARCH=90, _MEMORY=BYTES (1 GiB), of each. _ORDER=0: the oldest of
-// what may run goes first; 1: the newest; else by chance, from that seed.
+// GPTC_STANDIN_DRIVER=13000: its version. _DEVICES=1, of which CUDA_VISIBLE_DEVICES shows those that it names;
+// _ARCH=90, _MEMORY=BYTES (1 GiB), of each. _ORDER=0: the oldest of what may run goes first; 1: the newest; else by
+// chance, from that seed.
 #include "driver_state.h"
 #include "tests/simt/host_compile.h"
 
@@ -28,17 +29,34 @@ using gptc::simt::Param;
   if (Result tried = __VA_ARGS__)                                                                                      \
   return tried
 
+/// Devices that are shown: those named before the first name that is none, or that comes again.
+static int shownDevices() {
+  const int64_t there = setting("DEVICES", 1);
+  const char *shown = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (!shown)
+    return int(there);
+  std::set<int64_t> numbers;
+  std::istringstream names(shown);
+  for (std::string name; std::getline(names, name, ',');) {
+    char *end = nullptr;
+    const int64_t n = std::strtoll(name.c_str(), &end, 10);
+    if (end == name.c_str() || *end || n < 0 || n >= there || !numbers.insert(n).second)
+      break;
+  }
+  return int(numbers.size());
+}
+
 extern "C" {
 
 Result cuInit(unsigned flags) {
   std::lock_guard guard(lock);
   if (flags)
     return refuse(invalidValue, "flags of cuInit");
-  if (setting("DEVICES", 1) < 1)
+  if (shownDevices() < 1)
     return refuse(noDevice, "no device");
   if (!ready) {
     chance.seed(unsigned(setting("ORDER", 2)));
-    for (int d = 0; d < setting("DEVICES", 1); ++d)
+    for (int d = 0; d < shownDevices(); ++d)
       contexts.push_back(std::make_unique<ContextImpl>(ContextImpl{d}));
     // The kernels' shim finds here what it calls.
     Dl_info self;
