@@ -228,6 +228,9 @@ Schedule cudaSchedule(const Problem &p, const Target &target) {
     // Fragments of tf32 that ldmatrix cannot transpose take their places in registers too.
     if (best.mma && p.fold && size == 4 && c.mr * c.nr > 32 * 32)
       return;
+    // Two sets of 64 sums and what is widened to f32 on its way are more than a thread has: bf16 on sm_75.
+    if (!best.mma && p.fold && size == 2 && c.mr * c.nr > 4 * 4)
+      return;
     Schedule s = best;
     s.mc = c.mc, s.nc = c.nc, s.mr = c.mr, s.nr = c.nr;
     s.threads = int(c.mc / c.mr * (c.nc / c.nr)) * (s.mma ? int(target.warp) : 1);

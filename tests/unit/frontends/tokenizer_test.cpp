@@ -87,6 +87,15 @@ TEST(Tokenizer, LearnsTheMostFrequentPairFirst) {
 
 TEST(Tokenizer, StopsWhereNoPairOccursTwice) { EXPECT_EQ(Tokenizer::train({"abc"}, 400).vocabSize(), 257); }
 
+TEST(Tokenizer, OfPairsThatStandAsOftenTheFirstIdsMerge) {
+  for (const std::vector<std::string_view> &texts :
+       {std::vector<std::string_view>{"xy", "ab", "xy", "ab"}, {"ab", "xy", "ab", "xy"}}) {
+    Tokenizer t = Tokenizer::train(texts, 258);
+    EXPECT_EQ(t.encode("ab").size(), 1u);
+    EXPECT_EQ(t.encode("xy").size(), 2u);
+  }
+}
+
 TEST(Tokenizer, TrainsOnRunsOfOneLetter) {
   Tokenizer t = Tokenizer::train({"aaaaaaaa aaaaaaaa aaaaa"}, 300);
   EXPECT_EQ(t.decode(t.encode("aaaaaaaaaaaaa aaa")), "aaaaaaaaaaaaa aaa");

@@ -6,6 +6,8 @@
 #include "temp_dir.h"
 
 #include <cmath>
+#include <cstdlib>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -103,6 +105,37 @@ TEST(Safetensors, DamageIsRefused) {
   EXPECT_EQ(open("{}", 0, 1ull << 60), damaged);
   writeFile(dir / "t", "abc");
   EXPECT_EQ(codeThrown([&] { SafetensorsFile f(dir / "t"); }), damaged);
+}
+
+TEST(MetricsLog, WhatIsNotFiniteIsNull) {
+  TempDir dir;
+  MetricsLog log(dir.path, 0);
+  log.step({1, INFINITY, 1e-3f, -INFINITY, 10, 100, NAN});
+  EXPECT_EQ(readFile(dir / "log.jsonl"),
+            "{\"step\": 1, \"loss\": null, \"lr\": 0.001, \"grad_norm\": null, \"ms\": 10, \"tokens_per_s\": 100, "
+            "\"mfu\": null}\n");
+}
+
+TEST(ProgressLine, CoversALongerOne) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0)
+    GTEST_SKIP() << "no terminals here";
+  FILE *out = std::fopen(ptsname(terminal), "w");
+  ASSERT_NE(out, nullptr);
+  {
+    ProgressLine line(out, 10);
+    line.show({9, 123456, 1e-3f, 12345, 1234, 100, 0.5}, 1e9, 1 << 30, true);
+    line.show({10, 1, 1e-3f, 1, 1, 1, 0.5}, 0, 1 << 30, true);
+  }
+  char text[4096];
+  const ssize_t n = read(terminal, text, sizeof text);
+  std::fclose(out);
+  close(terminal);
+  ASSERT_GT(n, 0);
+  const std::string shown(text, size_t(n));
+  const size_t second = shown.find('\r', 1);
+  ASSERT_NE(second, std::string::npos) << shown;
+  EXPECT_GE(shown.size() - second, second) << shown;
 }
 
 TEST(MetricsLog, KeepsWhatIsBeforeTheCheckpoint) {
