@@ -27,6 +27,8 @@ const CublasLt &CublasLt::get() {
 }
 
 void CublasLt::check(LtStatus s, const char *what) const {
+  if (s == ltAllocFailed)
+    noMemoryFor(what);
   GPTC_CHECK(s == ltSuccess, "{}: cublasStatus_t {}", what, int(s));
 }
 

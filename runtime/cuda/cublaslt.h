@@ -17,7 +17,7 @@ using LtDesc = struct LtDescImpl *;
 using LtLayout = struct LtLayoutImpl *;
 using LtPreference = struct LtPreferenceImpl *;
 
-enum LtStatus : int { ltSuccess = 0, ltInvalidValue = 7, ltNotSupported = 15 };
+enum LtStatus : int { ltSuccess = 0, ltAllocFailed = 3, ltInvalidValue = 7, ltNotSupported = 15 };
 enum LtType : int { ltF32 = 0, ltF16 = 2, ltBF16 = 14 };
 enum LtCompute : int { ltCompute32F = 68, ltComputeTF32 = 77 };
 enum LtDescAttribute : int {
@@ -91,7 +91,7 @@ struct CublasLt {
   /// The library of CudaLibraryId::cublasLt, bound once. UserError(TargetUnavailable) where there is none, or one
   /// without these functions.
   static const CublasLt &get();
-  /// InternalError unless `s` is success.
+  /// As Driver::check.
   void check(LtStatus s, const char *what) const;
 };
 

@@ -6,6 +6,7 @@
 #include "runtime/cuda/branches.h"
 #include "runtime/cuda/library_product.h"
 #include "runtime/cuda/nvtx.h"
+#include "runtime/plan.h"
 #include "runtime/profile.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -26,7 +27,20 @@ constexpr size_t contextRoom = 256 << 20;  // for code, and for what the driver 
 
 size_t aligned(size_t n) { return (n + alignment - 1) / alignment * alignment; }
 
-/// "h.0.mlp 12.3 MB, ...": the tensors that take most.
+/// The largest workspace of each library, and of generated kernels.
+std::map<std::string, int64_t> workspaces(const Module &m) {
+  std::map<std::string, int64_t> largest;
+  for (const PlannedKernel &k : kernelsOf(m)) {
+    Schedule s;
+    const bool library = Schedule::parse(k.op->attrs.getString("schedule"), s) && s.library;
+    int64_t &bytes = largest[!library ? "a kernel" : s.recipe == "matmul" ? "cuBLASLt" : "cuDNN"];
+    for (int64_t ws : k.op->attrs.getInts("ws"))
+      bytes = std::max(bytes, ws);
+  }
+  return largest;
+}
+
+/// "h.0.mlp 12.3 MB, ...": the tensors and workspaces that take most.
 std::string largestTensors(const Module &m) {
   std::vector<std::pair<int64_t, std::string>> all;
   for (const auto &s : m.states)
@@ -36,6 +50,8 @@ std::string largestTensors(const Module &m) {
       for (unsigned i = 0; op.is(OpKind::fused) && i < op.numResults(); ++i)
         all.push_back({op.result(i)->type.bytes(),
                        fmt::format("{} in @{}, {}", describe(op), f->name, op.result(i)->type.str())});
+  for (const auto &[of, bytes] : workspaces(m))
+    all.push_back({bytes, "workspace of " + of});
   std::stable_sort(all.begin(), all.end(), [](auto &a, auto &b) { return a.first > b.first; });
   std::string text;
   for (size_t i = 0; i < std::min<size_t>(3, all.size()); ++i)

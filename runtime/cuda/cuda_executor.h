@@ -22,7 +22,7 @@ namespace gptc::cuda {
 class CudaExecutor : public Executor {
 public:
   /// Allocates the arena, which is zero then. UserErrors: TargetUnavailable where no GPU runs the plan's code;
-  /// OutOfMemory, before anything is allocated, with the largest tensors.
+  /// OutOfMemory, before anything is allocated, with the largest tensors and workspaces.
   CudaExecutor(const Module &planned, const Target &target, const Target &host, ThreadPool &pool,
                const std::string &cacheDir);
   ~CudaExecutor() override;

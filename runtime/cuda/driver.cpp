@@ -56,6 +56,15 @@ std::string Driver::describe(Result r) const {
   return fmt::format("{} ({}): {}", name ? name : "an unknown error", int(r), text ? text : "");
 }
 
-void Driver::check(Result r, const char *what) const { GPTC_CHECK(r == success, "{}: {}", what, describe(r)); }
+void noMemoryFor(const char *what) {
+  throw UserError(ErrorCode::OutOfMemory, fmt::format("the GPU has no memory left for {}", what),
+                  "compile with a smaller train.micro_batch, or end other programs on the GPU (nvidia-smi)");
+}
+
+void Driver::check(Result r, const char *what) const {
+  if (r == outOfMemory)
+    noMemoryFor(what);
+  GPTC_CHECK(r == success, "{}: {}", what, describe(r));
+}
 
 }  // namespace gptc::cuda

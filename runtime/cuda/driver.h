@@ -101,6 +101,9 @@ enum CaptureMode : int { captureGlobal = 0, captureThreadLocal = 1 };
   X(graphDestroy, cuGraphDestroy, (Graph graph))                                                                       \
   X(graphExecDestroy, cuGraphExecDestroy, (GraphExec exec))
 
+/// UserError(OutOfMemory): `what` found no memory on the GPU.
+[[noreturn]] void noMemoryFor(const char *what);
+
 struct Driver {
 #define GPTC_MEMBER(member, symbol, params) Result(*member) params;
   GPTC_DRIVER_FUNCTIONS(GPTC_MEMBER)
@@ -112,7 +115,8 @@ struct Driver {
 
   /// "CUDA_ERROR_INVALID_VALUE (1): invalid argument".
   std::string describe(Result r) const;
-  /// InternalError unless `r` is success: what can go wrong without a mistake of ours is asked for otherwise.
+  /// UserError(OutOfMemory) where the driver has no memory left for `what`: code, graphs and streams take some, too.
+  /// Else InternalError unless `r` is success: what can go wrong without a mistake of ours is asked for otherwise.
   void check(Result r, const char *what) const;
 };
 

@@ -158,6 +158,7 @@ TEST(CublasLtHeader, NumbersAgree) {
   static_assert(sizeof(LtHeuristic) == sizeof(cublasLtMatmulHeuristicResult_t));
   static_assert(sizeof(LtAlgorithm) == sizeof(cublasLtMatmulAlgo_t));
   static_assert(offsetof(LtHeuristic, state) == offsetof(cublasLtMatmulHeuristicResult_t, state));
+  EXPECT_EQ(int(ltAllocFailed), CUBLAS_STATUS_ALLOC_FAILED);
   EXPECT_EQ(int(ltInvalidValue), CUBLAS_STATUS_INVALID_VALUE);
   EXPECT_EQ(int(ltNotSupported), CUBLAS_STATUS_NOT_SUPPORTED);
   EXPECT_EQ(int(ltF32), CUDA_R_32F);

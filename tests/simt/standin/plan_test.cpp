@@ -48,6 +48,7 @@ protected:
     unsetenv("GPTC_STANDIN_CUDNN_WORKSPACE");
     unsetenv("GPTC_STANDIN_CUDNN_REFUSE");
     unsetenv("GPTC_STANDIN_REFUSE");
+    unsetenv("GPTC_STANDIN_NO_MEMORY");
     unsetenv("GPTC_STANDIN_REJECT");
     unsetenv("GPTC_STANDIN_SLOW");
     unsetenv("GPTC_STANDIN_OTHER");
@@ -486,12 +487,12 @@ TEST_F(PlanTest, WhatIsRefusedIsNotPinned) {
 TEST_F(PlanTest, FirstRunsOfCallsLeaveStatesAlone) {
   const std::string plan = compile(tinyGpt(), "cuda:sm_90a", {"model.n_layer=1", "model.n_embd=64"});
   auto s = std::make_unique<Session>(loadPlan(plan), cache(), 1);
-  initializeStates(s->executor, 7);
-  for (const auto &state : s->plan.planned->states)  // gradients go on, whatever they hold
-    if (llvm::StringRef(state->name).starts_with("grad.")) {
-      StateView view = s->executor.view(*state, StateAccess::write);
-      std::memset(view.as<char>(), 0x3c, size_t(state->type.bytes()));
-    }
+  // Gradients go on, whatever they hold; from parameters that are NaN every product is NaN.
+  for (const auto &state : s->plan.planned->states) {
+    StateView view = s->executor.view(*state, StateAccess::write);
+    std::memset(view.as<char>(), llvm::StringRef(state->name).starts_with("grad.") ? 0x3c : 0xff,
+                size_t(state->type.bytes()));
+  }
   const States before = states(*s);
   s->executor.prepare({"accumulate", "update", "eval"});
   for (const auto &[name, bytes] : states(*s))
@@ -535,6 +536,22 @@ TEST_F(PlanTest, AttentionIsGeneratedWhereCudnnWantsMoreThanIsPlanned) {
   const std::vector<Step> want = train(*cpu, 0, 3), is = train(*gpu, 0, 3);
   for (size_t i = 0; i < want.size(); ++i)
     EXPECT_NEAR(is[i].loss, want[i].loss, bf16Bound(*cpu, "wte.weight")) << "step " << i;
+}
+
+// The arena is not all that takes memory of the GPU.
+TEST_F(PlanTest, WhateverFindsNoMemoryIsNoBug) {
+  const Settings settings = {"model.n_layer=1", "model.n_embd=24", "train.global_batch_tokens=32"};
+  const std::string plan = compile(tinyGpt(), "cuda:sm_90a", settings);
+  for (const char *call : {"cuStreamCreate", "cuModuleLoadData", "cuGraphInstantiate", "cublasLtCreate"}) {
+    setenv("GPTC_STANDIN_NO_MEMORY", call, 1);
+    try {
+      open(plan);
+      ADD_FAILURE() << call << " found memory";
+    } catch (const UserError &e) {
+      EXPECT_EQ(e.diagnostics[0].code, ErrorCode::OutOfMemory) << call;
+      EXPECT_NE(e.diagnostics[0].message.find(call), std::string::npos) << e.diagnostics[0].message;
+    }
+  }
 }
 
 TEST_F(PlanTest, KernelsComeFromTheCacheWhateverIsAskedFor) {

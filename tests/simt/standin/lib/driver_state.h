@@ -16,6 +16,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -231,6 +232,12 @@ inline Result enqueue(Stream s, Action run) {
                  }));
 }
 
+/// Whether GPTC_STANDIN_NO_MEMORY names this call.
+inline bool toldNoMemory(const char *call) {
+  const char *named = std::getenv("GPTC_STANDIN_NO_MEMORY");
+  return named && std::string_view(named) == call;
+}
+
 // ---- what may be asked ----------------------------------------------------------------------------------------------
 
 /// At the beginning of every call that needs a context.
@@ -241,6 +248,8 @@ inline Result enter(const char *what) {
     return sticky;
   if (!current)
     return refuse(invalidContext, "{} without a current context", what);
+  if (toldNoMemory(what))
+    return refuse(outOfMemory, "{} was told so", what);
   return success;
 }
 /// The same for calls that may not be made while a stream captures: those that would end it.

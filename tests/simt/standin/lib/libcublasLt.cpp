@@ -136,7 +136,9 @@ extern "C" {
 
 size_t cublasLtGetVersion() { return 130002; }
 
-LtStatus cublasLtCreate(LtHandle *handle) { return make(handle, LtContext{}); }
+LtStatus cublasLtCreate(LtHandle *handle) {
+  return toldNoMemory("cublasLtCreate") ? ltAllocFailed : make(handle, LtContext{});
+}
 LtStatus cublasLtDestroy(LtHandle handle) { return drop(handle); }
 
 LtStatus cublasLtMatmulDescCreate(LtDesc *desc, LtCompute compute, LtType scale) {
