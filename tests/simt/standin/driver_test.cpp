@@ -267,5 +267,19 @@ TEST_F(DriverTest, KeepsTheErrorOfAKernel) {
       "of parameter 0, which has 4096");
 }
 
+// A plan that fits the architecture it was made for need not fit a later one of the same major version.
+TEST_F(DriverTest, BlocksHaveTheSharedMemoryOfTheirArchitecture) {
+  for (int arch : {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121}) {
+    const std::string number = std::to_string(arch);
+    setenv("GPTC_STANDIN_ARCH", number.c_str(), 1);
+    int bytes = 0;
+    EXPECT_EQ(d->deviceGetAttribute(&bytes, maxSharedPerBlockOptin, 0), success);
+    EXPECT_EQ(bytes, cudaTarget("cuda:sm_" + number).sharedBytes) << number;
+    EXPECT_EQ(d->functionSetAttribute(twice, functionMaxDynamicShared, bytes), success);
+    EXPECT_EQ(d->functionSetAttribute(twice, functionMaxDynamicShared, bytes + 1), invalidValue);
+  }
+  unsetenv("GPTC_STANDIN_ARCH");
+}
+
 }  // namespace
 }  // namespace gptc::test
