@@ -168,7 +168,7 @@ struct Search {
       // Of a bare name: there is none, unless something that it needs is what is missing.
       return bare && llvm::StringRef(reason).starts_with(file + ": cannot open shared object file")
                  ? nullptr
-                 : refuse(nullptr, "cannot be loaded: " + reason);
+                 : refuse(nullptr, "the loader refuses " + reason);
     }
     void *probe = dlsym(library, f.probe);
     Dl_info info;

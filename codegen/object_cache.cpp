@@ -11,6 +11,8 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <mutex>
+#include <set>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
@@ -126,7 +128,13 @@ ObjectCache::ObjectCache(const std::string &dir) : dir(dir) {
   mkdir(dir.c_str(), 0700);
   std::string why;
   fd = openPrivateFolder(dir, why);
-  if (fd < 0)
+  if (fd >= 0)
+    return;
+  // Once, however many look into it.
+  static std::mutex lock;
+  static std::set<std::string> said;
+  const std::lock_guard guard(lock);
+  if (said.insert(why).second)
     fmt::print(stderr, "warning: no kernel cache: {}\n", why);
 }
 

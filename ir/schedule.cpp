@@ -78,7 +78,7 @@ bool Schedule::parse(llvm::StringRef text, Schedule &out) {
   }
   const int64_t tile = int64_t(s.mr) * s.nr;  // elements, held in vectors that are all unrolled
   if ((s.vec & (s.vec - 1)) || s.threads % 32 || (s.vec && tile > maxTileVectors * s.vec) ||
-      (s.algorithm && !s.library))
+      (s.algorithm && !(s.library && s.recipe == "matmul")))
     return false;
   out = std::move(s);
   return true;

@@ -41,6 +41,17 @@ std::string nearestWord(const std::string &word, const std::vector<std::string> 
   return best;
 }
 
+std::string withoutPlaces(std::string text) {
+  for (const auto &[begin, end] : {std::pair{"internal error at ", ": "}, {"`", "` failed: "}})
+    for (size_t from; (from = text.find(begin)) != std::string::npos;) {
+      const size_t to = text.find(end, from + 1);
+      if (to == std::string::npos)
+        break;
+      text.erase(from, to + llvm::StringRef(end).size() - from);
+    }
+  return text;
+}
+
 std::optional<int64_t> parseBytes(llvm::StringRef text) {
   text = text.trim();
   size_t digits = text.find_first_not_of("0123456789.");

@@ -16,6 +16,10 @@ std::string quotedList(const std::vector<std::string> &words, const char *last =
 /// three letters of a long word; one change, or two letters swapped, in a word of 3 to 5; none in a shorter one.
 std::string nearestWord(const std::string &word, const std::vector<std::string> &known);
 
+/// The message of an InternalError without our files and conditions, for one who wrote what led to it: these help him
+/// with nothing.
+std::string withoutPlaces(std::string text);
+
 /// "8GiB", "500 MB" or "1000": a positive number with an optional unit, B, KB, MB, GB, TB, KiB, MiB, GiB or TiB.
 /// nullopt for anything else.
 std::optional<int64_t> parseBytes(llvm::StringRef text);

@@ -2,6 +2,7 @@
 
 #include "ir/diagnostics.h"
 #include "ir/plan_check.h"
+#include "ir/words.h"
 #include "runtime/plan.h"
 
 namespace gptc {
@@ -29,7 +30,7 @@ const LoweredGroup &Binder::lower(const Op &op, const std::string &name) {
     g = std::make_unique<LoweredGroup>(lowerGroup(op, schedule, target));
   } catch (const InternalError &e) {
     // A plan comes from outside: what it asks for may be nonsense without our being wrong.
-    damaged(fmt::format("kernel {} cannot be built: {}", name, e.what()));
+    damaged(fmt::format("kernel {} cannot be built: {}", name, withoutPlaces(e.what())));
   }
   if (auto problems = kir::verify(g->kernel); !problems.empty())
     damaged(fmt::format("kernel {} cannot be built: {}", name, problems[0]));

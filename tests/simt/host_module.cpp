@@ -13,11 +13,12 @@ namespace gptc::simt {
 
 bool HostModule::possible() { return hasHostCompiler(); }
 
-HostModule::HostModule(const std::string &text, const std::vector<std::string> &kernels) : folder(temporaryFolder()) {
+HostModule::HostModule(const std::string &text, const std::vector<std::string> &kernels, const std::string &options)
+    : folder(temporaryFolder()) {
   std::string source = text + "\n";
   for (const std::string &k : kernels)
     source += "GPTC_HOST_ENTRY(" + k + ")\n";
-  if (std::string problem = compileForHost(folder, cudaDeviceCommon(), source); !problem.empty())
+  if (std::string problem = compileForHost(folder, cudaDeviceCommon(), source, options); !problem.empty())
     throw std::runtime_error(problem);
   library = dlopen((folder + "/kernels.so").c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library)

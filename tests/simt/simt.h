@@ -24,8 +24,9 @@ namespace gptc::simt {
 class HostModule {
 public:
   using Thread = void (*)(SimtMemory *const *params);
-  /// `kernels`: names in GPTC_KERNEL. Throws std::runtime_error with the compiler's words.
-  HostModule(const std::string &text, const std::vector<std::string> &kernels);
+  /// `kernels`: names in GPTC_KERNEL. `options`: of the compiler, as "-DGPTC_PERTURB". Throws std::runtime_error with
+  /// the compiler's words.
+  HostModule(const std::string &text, const std::vector<std::string> &kernels, const std::string &options = "");
   ~HostModule();
   Thread find(const std::string &kernel) const;
   /// Whether there is a compiler.
@@ -45,8 +46,8 @@ struct Param {
 };
 
 /// Runs the blocks in order, or from the last to the first, threads likewise. Parameters with the same `data` share
-/// memory. `sharedBytes`: of shared memory beside what the kernel declares. Empty when all went well, else what was found
-/// first.
+/// memory. `sharedBytes`: of shared memory beside what the kernel declares. Empty when all went well, else what was
+/// found first.
 std::string launch(HostModule::Thread kernel, const std::vector<Param> &params, int64_t blocks, int threads,
                    bool backwards = false, int64_t sharedBytes = 0);
 

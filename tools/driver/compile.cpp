@@ -7,6 +7,7 @@
 #include "frontends/tokenizer.h"
 #include "frontends/toml_config.h"
 #include "ir/diagnostics.h"
+#include "ir/words.h"
 #include "passes/remat.h"
 #include "runtime/arena.h"
 #include "runtime/cuda/cuda_executor.h"
@@ -197,18 +198,6 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   writePlan(report.planDir, plan);
   report.totalSeconds = total.seconds();
   return report;
-}
-
-/// The message of an InternalError without our files and conditions, which help nobody who wrote a module.
-static std::string withoutPlaces(std::string text) {
-  for (const auto &[begin, end] : {std::pair{"internal error at ", ": "}, {"`", "` failed: "}})
-    for (size_t from; (from = text.find(begin)) != std::string::npos;) {
-      const size_t to = text.find(end, from + 1);
-      if (to == std::string::npos)
-        break;
-      text.erase(from, to + llvm::StringRef(end).size() - from);
-    }
-  return text;
 }
 
 CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &plan) {

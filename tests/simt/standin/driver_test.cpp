@@ -218,11 +218,13 @@ TEST_F(DriverTest, RefusesMemoryThatIsNotThere) {
   EXPECT_EQ(d->moduleLoadData(&module, "no image"), invalidImage);
 }
 
-// As the tests that perturb functions of f64 take for granted.
+// As the tests that perturb functions take for granted.
 TEST_F(DriverTest, PerturbedFunctionsAreOffByTwoUlps) {
   const std::string text = "#include \"gptc_device.h\"\n"
                            "GPTC_KERNEL(exps, 128)(Global<const double> x, Global<double> y) {\n"
-                           "  store(y, threadIndex(), exp(load(x, threadIndex())));\n}\n";
+                           "  store(y, threadIndex(), exp(load(x, threadIndex())));\n}\n"
+                           "GPTC_KERNEL(powers, 128)(Global<const float> x, Global<float> y) {\n"
+                           "  store(y, threadIndex(), exp2Approximate(load(x, threadIndex())));\n}\n";
   setenv("GPTC_STANDIN_PERTURB", "1", 1);
   const std::string off = Nvrtc::get().compile(text, cudaTarget("cuda:sm_90a")).cubin;
   unsetenv("GPTC_STANDIN_PERTURB");
@@ -240,6 +242,21 @@ TEST_F(DriverTest, PerturbedFunctionsAreOffByTwoUlps) {
   for (size_t i = 0; i < in.size(); ++i) {
     EXPECT_NE(out[i], std::exp(in[i]));
     EXPECT_NEAR(out[i], std::exp(in[i]), 0x1p-50 * std::exp(in[i]));
+  }
+  // 2^v of attention's tensor cores, exact for 0.
+  LoadedFunction powers;
+  ASSERT_EQ(d->moduleGetFunction(&powers, m, "powers"), success);
+  std::array<float, 128> exponents, is;
+  for (size_t i = 0; i < exponents.size(); ++i)
+    exponents[i] = -float(i) / 16;
+  ASSERT_EQ(d->copyToDevice(x, exponents.data(), sizeof exponents, s), success);
+  ASSERT_EQ(d->launchKernel(powers, 1, 1, 1, 128, 1, 1, 0, s, params, nullptr), success);
+  ASSERT_EQ(d->copyToHost(is.data(), y, sizeof is, s), success);
+  EXPECT_EQ(is[0], 1);
+  for (size_t i = 1; i < exponents.size(); ++i) {
+    const float want = std::exp2(exponents[i]);
+    EXPECT_NE(is[i], want);
+    EXPECT_NEAR(is[i], want, 0x1p-22 * want);
   }
   ASSERT_EQ(d->moduleUnload(m), success);
 }

@@ -335,6 +335,21 @@ TEST_F(PlanTest, LoopTreesThatAreRefusedAreErrors) {
   EXPECT_NE(testing::internal::GetCapturedStderr().find("rejected-product-3.cu; plain loops"), std::string::npos);
 }
 
+// What a plan asks for may be nonsense: its reader is told so without our files and conditions.
+TEST_F(PlanTest, AKernelThatCannotBeBuiltIsExplainedWithoutPlaces) {
+  const Plan plan = loadPlan(compile(bigram, "cpu"));
+  try {
+    Binder(*plan.planned, cudaTarget("cuda:sm_90a")).bind(*plan.planned->functions.front());
+    ADD_FAILURE() << "schedules of a CPU are none of a GPU";
+  } catch (const UserError &e) {
+    const std::string &said = e.diagnostics[0].message;
+    EXPECT_EQ(e.diagnostics[0].code, ErrorCode::PlanDamaged);
+    EXPECT_NE(said.find(" cannot be built: schedule '"), std::string::npos) << said;
+    for (const char *place : {"internal error", ".cpp", "failed"})
+      EXPECT_EQ(said.find(place), std::string::npos) << said;
+  }
+}
+
 /// The names of the algorithms that a plan pins; 0 for calls without.
 std::vector<int64_t> pinned(const Plan &plan) {
   std::vector<int64_t> names;

@@ -193,6 +193,21 @@ TEST_F(Cached, TextsAreKeptWhereNobodyElseWrites) {
   fs::remove_all(kept.parent_path());
 }
 
+// Compiler, tuner and executor each look into the cache: what is wrong with it is said once.
+TEST(ObjectCache, WhatIsWrongIsSaidOnce) {
+  const fs::path open = fs::path(testing::TempDir()) / fmt::format("gptc-open-cache-{}", ::getpid());
+  fs::create_directories(open);
+  fs::permissions(open, fs::perms::all);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i)
+    ObjectCache cache(open.string());
+  const std::string said = testing::internal::GetCapturedStderr();
+  const size_t first = said.find("warning: no kernel cache: " + open.string());
+  EXPECT_EQ(first, 0u) << said;
+  EXPECT_EQ(said.find("no kernel cache", first + 20), std::string::npos) << said;
+  fs::remove_all(open);
+}
+
 TEST(Target, MaskedFeaturesAreGone) {
   setenv("GPTC_CPU_FEATURES", "-avx512f", 1);
   Target t = hostTarget(1);

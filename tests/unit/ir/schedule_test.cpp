@@ -42,7 +42,7 @@ TEST(Schedule, Rejects) {
   Schedule s{.recipe = "untouched"};
   for (const char *text : {"", "  ", "mr=4", "Matmul", "matmul mr", "matmul mr=", "matmul mr=0", "matmul mr=-4",
                            "matmul mr=4x", "matmul mr=4 mr=5", "matmul what=4", "matmul mr=2147483648",
-                           "matmul mc=9223372036854775808", "matmul packB=2", "matmul packB=true", "../matmul", "matmul algorithm=5", "matmul library=1 algorithm=2147483648",
+                           "matmul mc=9223372036854775808", "matmul packB=2", "matmul packB=true", "../matmul", "matmul algorithm=5", "attention library=1 algorithm=5", "matmul library=1 algorithm=2147483648",
                            "row vec=128", "row threads=48", "row threads=1056", "row vec=48", "fold unroll=1025", "matmul nr=1073741824 vec=1", "matmul mr=1025",
                            "matmul nc=4611686018427387904", "pointwise task=70368744177665", "matmul vec=1 mr=12 nr=12"})
     EXPECT_FALSE(Schedule::parse(text, s)) << text;
