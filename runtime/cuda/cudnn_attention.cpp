@@ -147,7 +147,10 @@ class Library final : public Cudnn {
 public:
   explicit Library(const Gpu &gpu) : gpu(gpu) {
     const CudaLibrary &library = bound();
-    if (const cudnnStatus_t s = fe::detail::create_handle(&handle))
+    const cudnnStatus_t s = fe::detail::create_handle(&handle);
+    if (s == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)
+      noMemoryFor("cudnnCreate");
+    if (s != CUDNN_STATUS_SUCCESS)
       throw UserError(ErrorCode::TargetUnavailable,
                       fmt::format("{} cannot be used on this GPU: cudnnStatus_t {}", library.path, int(s)),
                       "install a cuDNN 9 for CUDA 13 that is as new as the driver, or compile with "

@@ -28,7 +28,7 @@ public:
 /// library compiles for them.
 class Cudnn {
 public:
-  /// UserError(TargetUnavailable) where the build or the machine has none.
+  /// UserErrors: TargetUnavailable where the build or the machine has none; OutOfMemory.
   static std::unique_ptr<Cudnn> make(const Gpu &gpu);
   virtual ~Cudnn() = default;
   /// Null where the library has nothing for this on the GPU, wants more than `bytes` of workspace, or refuses to run

@@ -11,7 +11,8 @@
 //
 // GPTC_STANDIN_DRIVER=13000: its version. _DEVICES=1, of which CUDA_VISIBLE_DEVICES shows those that it names;
 // _ARCH=90, _MEMORY=BYTES (1 GiB), of each. _ORDER=0: the oldest of what may run goes first; 1: the newest; else by
-// chance, from that seed. _NO_MEMORY=CALL: this call, of the driver or cublasLtCreate, finds no memory on the GPU.
+// chance, from that seed. _NO_MEMORY=CALL: this call of the driver, or cublasLtCreate or cudnnCreate, finds no memory
+// on the GPU.
 #include "driver_state.h"
 #include "tests/simt/host_compile.h"
 

@@ -570,6 +570,8 @@ void cudnnGetLastErrorString(char *message, size_t size) {
 }
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
+  if (toldNoMemory("cudnnCreate"))
+    return CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
   auto *h = new Handle;
   handles.insert(h);
   *handle = reinterpret_cast<cudnnHandle_t>(h);
