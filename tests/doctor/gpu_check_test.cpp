@@ -25,7 +25,7 @@ struct GpuCheckTest : testing::Test {
   /// The exit code; the report is read into `report`.
   int run(const std::string &environment, const std::string &arguments = "--quick") {
     const std::string command =
-        fmt::format("cd '{0}' && env HOME='{0}' {1} '{2}/tools/gpu-check' {4} --bin '{3}' -o report.json >out 2>&1",
+        fmt::format("cd '{0}' && env HOME='{0}' {1} '{2}/tools/gpu-check' --bin '{3}' {4} -o report.json >out 2>&1",
                     dir.string(), environment, GPTC_SOURCE_DIR, GPTC_BIN_DIR, arguments);
     const int status = std::system(command.c_str());
     std::ifstream file(dir / "report.json");
@@ -112,6 +112,19 @@ TEST_F(GpuCheckTest, WithoutCublasLtNothingIsTuned) {
   EXPECT_EQ(run("GPTC_CUDA='" + (dir / "cuda").string() + "'", "--small --only tuning"), 0) << report.dump(1);
   EXPECT_EQ(results()["tuning"], "skipped");
   EXPECT_EQ(about("tuning")["text"], "cuBLASLt is not here: no product is a call");
+}
+
+// And so does one that is there for what was timed.
+TEST_F(GpuCheckTest, AlgorithmsThatWereNotTimedAreAFailure) {
+  fs::create_directories(dir / "bin");
+  for (const char *program : {"gptrun", "test_device"})
+    fs::create_symlink(fs::path(GPTC_BIN_DIR) / program, dir / "bin" / program);
+  std::ofstream(dir / "bin/gptc") << "#!/bin/sh\n[ \"$1\" = compile ] && set -- \"$@\" --set compile.autotune=off\n"
+                                  << "exec '" GPTC_BIN_DIR "/gptc' \"$@\"\n";
+  fs::permissions(dir / "bin/gptc", fs::perms::owner_all);
+  EXPECT_EQ(run(standins, "--small --only tuning --bin '" + (dir / "bin").string() + "' "), 1) << report.dump(1);
+  const std::string said = about("tuning")["text"];
+  EXPECT_NE(said.find("its own choice of algorithms, not timed"), std::string::npos) << said;
 }
 
 TEST_F(GpuCheckTest, ASanitizerThatCannotStartIsSkipped) {
