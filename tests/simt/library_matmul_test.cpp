@@ -140,7 +140,8 @@ TEST(LibraryMatmul, TakesWhatTheLibraryHas) {
       {"%a: f32[3,5]; %b: f32[4,5]; %x: f32[3,4]",
        "%y = matmul %a, %b {tb=true} : f32[3,4]\n%g = gelu_grad %y, %x : f32[3,4]\nyield %g", std::nullopt},
       // No calls: what gelu keeps in rows that are no multiple of 8 (above), a bias or a residual of another type than
-      // the result, another activation, gelu of a sum with a residual, two results.
+      // the result, another activation, gelu of a sum with a residual, sums with gelu, a sum that goes on with a
+      // residual, two results.
       {"%a: bf16[3,5]; %b: bf16[5,4]; %c: f32[4]",
        "%y = matmul %a, %b {out=\"f32\"} : f32[3,4]\n%z = add %y, %c : f32[3,4]\n"
        "%l = cast %z {dtype=\"bf16\"} : bf16[3,4]\nyield %l",
@@ -152,6 +153,13 @@ TEST(LibraryMatmul, TakesWhatTheLibraryHas) {
       {"%a: f32[3,5]; %b: f32[5,4]", "%y = matmul %a, %b : f32[3,4]\n%g = silu %y : f32[3,4]\nyield %g", std::nullopt},
       {"%a: f32[3,5]; %b: f32[5,4]; %r: f32[3,4]",
        "%y = matmul %a, %b : f32[3,4]\n%z = add %y, %r : f32[3,4]\n%g = gelu %z : f32[3,4]\nyield %g", std::nullopt},
+      {"%a: f32[3,5]; %b: f32[5,4]; %r: f32[3,4]",
+       "%y = matmul %a, %b : f32[3,4]\n%g = gelu %y : f32[3,4]\n%z = add %g, %r : f32[3,4]\nyield %z", std::nullopt},
+      {"%a: f32[3,5]; %b: f32[5,4]; %c: f32[4]",
+       "%y = matmul %a, %b : f32[3,4]\n%g = gelu %y : f32[3,4]\n%z = add %g, %c : f32[3,4]\nyield %z", std::nullopt},
+      {"%a: f16[2,6,3]; %b: f16[2,6,4]; %i: f32[3,4]; %r: f32[3,4]",
+       "%y = matmul %a, %b, %i {ta=true, fold=6, out=\"f32\"} : f32[3,4]\n%z = add %y, %r : f32[3,4]\nyield %z",
+       std::nullopt},
       {"%a: bf16[3,5]; %b: bf16[5,4]",
        "%y = matmul %a, %b {out=\"f32\"} : f32[3,4]\n%l = cast %y {dtype=\"bf16\"} : bf16[3,4]\nyield %y, %l",
        std::nullopt},

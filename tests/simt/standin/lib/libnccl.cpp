@@ -164,7 +164,8 @@ struct NcclCommImpl {
       const int state = shared->ranks[r].state;
       if (state == aborted)
         return fail(ncclRemoteFailed, fmt::format("rank {} has aborted", r));
-      if (state == here && !isAlive(r) && !setting("SILENT", 0))
+      // Asked again: it may have left, and its process ended, since the first look.
+      if (state == here && !isAlive(r) && shared->ranks[r].state == here && !setting("SILENT", 0))
         return fail(ncclRemoteFailed, fmt::format("rank {} is gone", r));
     }
     return true;
