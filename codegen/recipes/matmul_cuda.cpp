@@ -231,6 +231,9 @@ Schedule cudaSchedule(const Problem &p, const Target &target) {
     // Two sets of 64 sums and what is widened to f32 on its way are more than a thread has: bf16 on sm_75.
     if (!best.mma && p.fold && size == 2 && c.mr * c.nr > 4 * 4)
       return;
+    // Columns that end within a tile take registers that the largest one leaves none of, as NVRTC 13 compiles it there.
+    if (best.mma && target.architecture == 80 && !p.tb && p.n % c.nc && c.mr * c.nr == 64 * 64)
+      return;
     Schedule s = best;
     s.mc = c.mc, s.nc = c.nc, s.mr = c.mr, s.nr = c.nr;
     s.threads = int(c.mc / c.mr * (c.nc / c.nr)) * (s.mma ? int(target.warp) : 1);

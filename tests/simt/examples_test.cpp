@@ -159,7 +159,7 @@ TEST(Examples, EveryKernelCompilesWithoutSpills) {
   const Nvrtc *nvrtc = Nvrtc::find(why);
   if (!nvrtc)
     GTEST_SKIP() << why;
-  const char *const others[] = {"cuda:sm_75", "cuda:sm_80", "cuda:sm_86", "cuda:sm_89", "cuda:sm_100", "cuda:sm_120"};
+  const char *const others[] = {"cuda:sm_80", "cuda:sm_75", "cuda:sm_86", "cuda:sm_89", "cuda:sm_100", "cuda:sm_120"};
   const std::vector<std::string> names = exampleNames();
   ASSERT_EQ(names.size(), std::size(others)) << "each GPU has an example";
   auto run = [&](const std::vector<std::string> &examples, const char *gpu) {
