@@ -220,13 +220,6 @@ GroupBench::~GroupBench() = default;
 
 const Trial &GroupBench::base() const { return impl->base; }
 
-double GroupBench::bytes() const {
-  double sum = 0;
-  for (const auto &m : impl->memory)
-    sum += double(m->size());
-  return sum;
-}
-
 std::vector<Trial> GroupBench::compile(llvm::ArrayRef<Schedule> candidates) {
   std::vector<Trial> trials;
   std::vector<LoweredGroup> lowered;
@@ -296,12 +289,11 @@ SearchResult searchSchedules(const Op &fused, const Target &target, ThreadPool &
 
   // A race needs so long; the search may have the rest.
   const double race = std::min(limits.seconds / 3, 2.0 * finalists * rounds * best);
-  auto stopped = [&] { return limits.stop && limits.stop(); };
-  auto over = [&](double until) { return now() > until || stopped(); };
+  auto over = [&](double until) { return now() > until; };
   // The first batch is tried in any case: who begins a search wants more than the default from it.
-  for (size_t at = 0; at < space.size() && !(at ? over(end - race) : stopped()); at += batch) {
+  for (size_t at = 0; at < space.size() && !(at && over(end - race)); at += batch) {
     for (Trial &t : bench.compile(llvm::ArrayRef(space).slice(at, std::min(batch, space.size() - at)))) {
-      if (at ? over(end - race) : stopped())
+      if (at && over(end - race))
         break;
       t.outcome = bench.check(t);
       if (t.outcome == Trial::Outcome::timed) {

@@ -8,7 +8,6 @@
 #include "codegen/codegen.h"
 #include "codegen/thread_pool.h"
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,8 +54,6 @@ public:
   Timing time(const Trial &trial, int runs, double seconds, double hopeless);
   /// The default, as the first trial.
   const Trial &base() const;
-  /// Least memory traffic of a call: operands and results once each.
-  double bytes() const;
 
 private:
   struct Impl;
@@ -67,8 +64,6 @@ struct SearchLimits {
   double seconds =
       1;  // to be spent on this group, the race of the best included; but eight candidates are tried at least
   bool cold = false;
-  /// Asked between candidates; true ends the search with what is known.
-  std::function<bool()> stop;
 };
 
 /// What became of a search; trials in the order tried, the default first. `best` is among them: the winner of a race in

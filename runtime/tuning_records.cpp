@@ -15,6 +15,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
+#include <map>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -380,8 +381,8 @@ std::vector<const TuningRecord *> lastRace(const TuningRecords &records, llvm::S
   return race;
 }
 
-TunedSchedules::TunedSchedules(TuningRecords &records, const Target &target, std::function<ThreadPool &()> pool)
-    : records(records), machine(fingerprintOf(target)), pool(std::move(pool)), jit(target, "") {}
+TunedSchedules::TunedSchedules(TuningRecords &records, const Target &target, ThreadPool *pool)
+    : records(records), machine(fingerprintOf(target)), pool(pool), jit(target, "") {}
 
 bool TunedSchedules::trusted(const TuningRecord &r, const Op &fused, const Target &target) {
   const LoweredGroup lowered = lowerGroup(fused, r.schedule, target);
@@ -391,7 +392,9 @@ bool TunedSchedules::trusted(const TuningRecord &r, const Op &fused, const Targe
   }
   if (!r.fromElsewhere)
     return true;
-  GroupBench bench(fused, target, pool(), false);
+  if (!pool)
+    pool = (own = std::make_unique<ThreadPool>(target.threads)).get();
+  GroupBench bench(fused, target, *pool, false);
   std::vector<Trial> trial = bench.compile({r.schedule});
   ++counts.checked;
   if (!trial.empty() && bench.check(trial[0]) != Trial::Outcome::timed) {

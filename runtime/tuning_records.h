@@ -13,7 +13,6 @@
 #include "codegen/tuner.h"
 #include "ir/schedule.h"
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -83,8 +82,8 @@ std::vector<const TuningRecord *> lastRace(const TuningRecords &records, llvm::S
 /// else the default.
 class TunedSchedules : public ScheduleSource {
 public:
-  /// `pool` for checks of records from elsewhere.
-  TunedSchedules(TuningRecords &records, const Target &target, std::function<ThreadPool &()> pool);
+  /// Records from elsewhere are checked on `pool`; null: one of its own, made when there is something to check.
+  TunedSchedules(TuningRecords &records, const Target &target, ThreadPool *pool = nullptr);
   std::optional<Schedule> find(const Op &fused, const Target &target) override;
 
   struct Counts {
@@ -97,7 +96,8 @@ public:
 private:
   TuningRecords &records;
   const std::string machine;
-  const std::function<ThreadPool &()> pool;
+  ThreadPool *pool;
+  std::unique_ptr<ThreadPool> own;
   Jit jit;
 
   bool trusted(const TuningRecord &r, const Op &fused, const Target &target);

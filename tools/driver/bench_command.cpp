@@ -58,11 +58,7 @@ static void addAblate(CLI::App &bench) {
   };
   auto o = std::make_shared<Options>();
   o->request.cacheDir = defaultCacheDir();
-  c->add_option("model", o->request.modelFile, "model.toml; its data is not read")->required()->type_name("MODEL.toml");
-  c->add_option("--set", o->request.settings, "Overrides a key, for example train.micro_batch=4; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all();
+  addModel(*c, o->request.modelFile, o->request.settings);
   c->add_option("--steps", o->request.steps, "Timed steps of each variant, in turn with the same number of base [5]")
       ->check(CLI::Range(1, 100000));
   c->add_option("--only", o->request.only, "Measures this variant; may be repeated")

@@ -63,18 +63,12 @@ std::unique_ptr<StepRunner> runnerOf(const Request &r, double &tokens, double &f
                    {}});
   const Target target = hostTarget(r.threads);
   TuningRecords records(config.compile.autotune == "off" ? "" : defaultCacheDir());
-  std::unique_ptr<ThreadPool> pool;
-  TunedSchedules tuned(records, target, [&]() -> ThreadPool & {
-    if (!pool)
-      pool = std::make_unique<ThreadPool>(target.threads);
-    return *pool;
-  });
+  TunedSchedules tuned(records, target);
   std::unique_ptr<Module> planned =
       runFrom(*buildModel(config), "canonicalize", target, [&](std::vector<PassUse> &uses) {
         for (PassUse &u : uses)
           u.options.schedules = &tuned;
       });
-  pool.reset();
   tokens = double(config.train.globalBatchTokens);
   flops = tokens * flopsPerToken(*planned);
   compute = config.precision.compute;
@@ -162,11 +156,7 @@ void addMeasurements(CLI::App &bench) {
     CLI::App *c = bench.add_subcommand(name, what);
     auto r = std::make_shared<Request>();
     if (model) {
-      c->add_option("model", r->modelFile, "model.toml; its data is not read")->required()->type_name("MODEL.toml");
-      c->add_option("--set", r->settings, "Overrides a key, for example train.micro_batch=4; may be repeated")
-          ->type_name("KEY=VALUE")
-          ->expected(1)
-          ->take_all();
+      addModel(*c, r->modelFile, r->settings);
       c->add_option("--steps", r->steps, "Timed steps [10]")->check(CLI::Range(1, 100000));
     }
     c->add_option("--threads", r->threads, "Threads (0: all cores)")->check(CLI::Range(0, 4096));

@@ -19,6 +19,15 @@ inline bool takesWords(const CLI::App &app) {
   return false;
 }
 
+/// The model file of a command that does not read its data, and --set.
+inline void addModel(CLI::App &command, std::string &file, std::vector<std::string> &settings) {
+  command.add_option("model", file, "model.toml; its data is not read")->required()->type_name("MODEL.toml");
+  command.add_option("--set", settings, "Overrides a key, for example train.micro_batch=4; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all();
+}
+
 /// Parses and runs callbacks. Returns an exit code where there is nothing more to do (--help, --version, a command that
 /// threw CLI::RuntimeError).
 inline std::optional<int> parseCommandLine(CLI::App &app, int argc, char **argv) {

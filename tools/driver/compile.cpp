@@ -137,18 +137,17 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
     plan.joint = plan.planned->clone();  // fused already
   report.available = memoryForPlans(plan.target, here);
   setOption(uses, "remat", "available", report.available);
-  TuningRecords records(config.compile.autotune == "off" || plan.target.isCuda() ? "" : request.cacheDir);
-  std::unique_ptr<ThreadPool> pool;
-  TunedSchedules tuned(records, plan.target, [&]() -> ThreadPool & {
-    if (!pool)
-      pool = std::make_unique<ThreadPool>(plan.target.threads);
-    return *pool;
-  });
-  for (PassUse &u : uses)
-    u.options.schedules = &tuned;
+  std::optional<TuningRecords> records;
+  std::optional<TunedSchedules> tuned;
+  if (config.compile.autotune != "off" && !plan.target.isCuda()) {
+    tuned.emplace(records.emplace(request.cacheDir), plan.target);
+    for (PassUse &u : uses)
+      u.options.schedules = &*tuned;
+  }
   try {
     runPipeline(*plan.planned, uses, options);
-    report.tuned = tuned.counts;
+    if (tuned)
+      report.tuned = tuned->counts;
   } catch (RematBudgetError &e) {
     e.diagnostics[0].where = config.where("compile.remat");
     if (gir)

@@ -212,7 +212,7 @@ private:
 
   /// The plan of the records against that of the defaults, in turn.
   void compare() {
-    TunedSchedules tuned(records, target, [&]() -> ThreadPool & { return pool(); });
+    TunedSchedules tuned(records, target, &pool());
     std::unique_ptr<Module> module = compile(&tuned);
     if (print(*module) == print(*runner->session.plan.planned))
       return;

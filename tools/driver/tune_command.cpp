@@ -92,11 +92,7 @@ void addTuneCommand(CLI::App &app) {
   };
   auto o = std::make_shared<Options>();
   o->request.cacheDir = defaultCacheDir();
-  c->add_option("model", o->request.modelFile, "model.toml; its data is not read")->required()->type_name("MODEL.toml");
-  c->add_option("--set", o->request.settings, "Overrides a key, for example train.micro_batch=4; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all();
+  addModel(*c, o->request.modelFile, o->request.settings);
   c->add_option("--seconds", o->request.seconds, "Time for everything [120]")->check(CLI::Range(1.0, 1e6));
   c->add_option("--threads", o->request.threads, "Threads (0: all cores)")->check(CLI::Range(0, 4096));
   c->add_flag("--again", o->request.again, "Measures also what is on record");

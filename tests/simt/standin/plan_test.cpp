@@ -98,6 +98,7 @@ lr = 0.003
   }
 
   /// Steps [from, to) on random tokens.
+  void expectGeneratedAttention(const char *variable, const char *value, const char *text);
   static std::vector<Step> train(Session &s, int64_t from, int64_t to) {
     const Module &m = *s.plan.planned;
     const int64_t B = m.attrs.getInt("micro_batch"), T = m.attrs.getInt("block_size"), N = m.attrs.getInt("accumulate"),
@@ -514,18 +515,19 @@ TEST_F(PlanTest, FirstRunsOfCallsLeaveStatesAlone) {
     EXPECT_EQ(bytes == before.at(name), true) << name;
 }
 
-TEST_F(PlanTest, AttentionIsGeneratedWhereCudnnRefusesToRunIt) {
+/// With the stand-in of cuDNN told so, a run says `text`, and takes the steps of the CPU all the same.
+void PlanTest::expectGeneratedAttention(const char *variable, const char *value, const char *text) {
   if (cuda::cudnnFrontend().empty())
     GTEST_SKIP() << "built without cuDNN's headers";
   const std::string model = tinyGpt();
   const Settings settings = {"precision.compute=bf16", "model.n_layer=1"};
   std::unique_ptr<Session> cpu = open(compile(model, "cpu", settings));
   const std::string plan = compile(model, "cuda:sm_90a", settings);
-  setenv("GPTC_STANDIN_CUDNN_REFUSE", "1", 1);
+  setenv(variable, value, 1);
   testing::internal::CaptureStderr();
   std::unique_ptr<Session> gpu = open(plan);
   const std::string warning = testing::internal::GetCapturedStderr();
-  EXPECT_NE(warning.find("cuDNN refuses to run it"), std::string::npos) << warning;
+  EXPECT_NE(warning.find(text), std::string::npos) << warning;
   for (Session *s : {&*cpu, &*gpu})
     initializeStates(s->executor, 7);
   const std::vector<Step> want = train(*cpu, 0, 3), is = train(*gpu, 0, 3);
@@ -533,24 +535,13 @@ TEST_F(PlanTest, AttentionIsGeneratedWhereCudnnRefusesToRunIt) {
     EXPECT_NEAR(is[i].loss, want[i].loss, bf16Bound(*cpu, "wte.weight")) << "step " << i;
 }
 
+TEST_F(PlanTest, AttentionIsGeneratedWhereCudnnRefusesToRunIt) {
+  expectGeneratedAttention("GPTC_STANDIN_CUDNN_REFUSE", "1", "cuDNN refuses to run it");
+}
+
 // More workspace than was planned would run past it, which the stand-in refuses: the generated kernels run instead.
 TEST_F(PlanTest, AttentionIsGeneratedWhereCudnnWantsMoreThanIsPlanned) {
-  if (cuda::cudnnFrontend().empty())
-    GTEST_SKIP() << "built without cuDNN's headers";
-  const std::string model = tinyGpt();
-  const Settings settings = {"precision.compute=bf16", "model.n_layer=1"};
-  std::unique_ptr<Session> cpu = open(compile(model, "cpu", settings));
-  const std::string plan = compile(model, "cuda:sm_90a", settings);
-  setenv("GPTC_STANDIN_CUDNN_WORKSPACE", "1000000000", 1);
-  testing::internal::CaptureStderr();
-  std::unique_ptr<Session> gpu = open(plan);
-  const std::string warning = testing::internal::GetCapturedStderr();
-  EXPECT_NE(warning.find("cuDNN wants 10000"), std::string::npos) << warning;
-  for (Session *s : {&*cpu, &*gpu})
-    initializeStates(s->executor, 7);
-  const std::vector<Step> want = train(*cpu, 0, 3), is = train(*gpu, 0, 3);
-  for (size_t i = 0; i < want.size(); ++i)
-    EXPECT_NEAR(is[i].loss, want[i].loss, bf16Bound(*cpu, "wte.weight")) << "step " << i;
+  expectGeneratedAttention("GPTC_STANDIN_CUDNN_WORKSPACE", "1000000000", "cuDNN wants 10000");
 }
 
 // The arena is not all that takes memory of the GPU.

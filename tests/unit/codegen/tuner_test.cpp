@@ -131,14 +131,5 @@ TEST(Tuner, ASearchTimesCandidatesAndRacesTheBest) {
   EXPECT_LE(raced, 5);
 }
 
-TEST(Tuner, AnInterruptedSearchHasTheDefault) {
-  const Target target = hostTarget(2);
-  ThreadPool pool(2);
-  const Group g = group("matmul", "%a: f32[64,64]; %b: f32[64,64]", "%y = matmul %a, %b : f32[64,64]\nyield %y");
-  const SearchResult r = searchSchedules(*g.fused, target, pool, {.seconds = 10, .stop = [] { return true; }});
-  EXPECT_EQ(r.trials.size(), 1u);
-  EXPECT_EQ(r.best, 0u);
-}
-
 }  // namespace
 }  // namespace gptc::test

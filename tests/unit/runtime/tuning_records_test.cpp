@@ -52,7 +52,7 @@ protected:
   }
   std::vector<Schedule> space() { return scheduleSpace(fused, target); }
   std::optional<Schedule> find(TuningRecords &records, TunedSchedules::Counts *counts = nullptr) {
-    TunedSchedules t(records, target, [&]() -> ThreadPool & { return pool; });
+    TunedSchedules t(records, target, &pool);
     std::optional<Schedule> s = t.find(fused, target);
     if (counts)
       *counts = t.counts;
@@ -114,7 +114,7 @@ TEST_F(Records, TheNearestShapeLendsItsTile) {
   records.append(some);
   auto findFor = [&](int rows) {
     auto other = matmulModule(rows);
-    TunedSchedules t(records, target, [&]() -> ThreadPool & { return pool; });
+    TunedSchedules t(records, target, &pool);
     std::optional<Schedule> s = t.find(*other->functions[0]->body.front(), target);
     EXPECT_EQ(t.counts.nearest, s ? 1 : 0);
     EXPECT_EQ(t.counts.exact, 0);
