@@ -253,7 +253,7 @@ Blocks blocksOf(const Problem &p, const Schedule &s, DType dtype) {
   b.tile.vecs = s.nr / s.vec;
   b.tile.rows = int(std::min<int64_t>(s.mr, p.m));
   b.pairs = s.pairs && dtype == DType::f32 && p.stored == DType::bf16;
-  b.copyA = matmul::copiesA(p, b.pairs, dtype);
+  b.copyA = matmul::copiesA(p, b.pairs, dtype, b.tile.rows);
   b.tiles = ceilDiv(p.m, b.tile.rows);
   b.tilesPerTask = std::clamp<int64_t>(s.mc / b.tile.rows, 1, b.tiles);
   // A row of a tile of a transposed A is a piece of a line, of which the tiles beside it take the rest: so many

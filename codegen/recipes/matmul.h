@@ -29,8 +29,12 @@ struct Problem {
 /// Whether a default schedule multiplies in pairs.
 inline bool usesPairs(const Problem &p, const Target &target) { return target.bf16Dot && p.stored == DType::bf16; }
 
-/// Whether tiles of A are copied, since the micro-kernel cannot read what is stored.
-inline bool copiesA(const Problem &p, bool pairs, DType compute) {
+/// Whether tiles of `rows` rows of A are copied: because the micro-kernel cannot read what is stored; or because steps
+/// of a transposed A lie a multiple of 4 KiB apart, in one set of the first-level cache, which then holds no line for
+/// the next tile, and a tile takes less than half of a line.
+inline bool copiesA(const Problem &p, bool pairs, DType compute, int rows) {
+  if (compute == DType::f32 && p.stored == DType::f32)
+    return p.ta && p.lda % 1024 == 0 && rows < 8 && p.m > rows;
   const bool inPairs = pairs && !p.ta && p.fold % 2 == 0;  // in memory, as every pair begins at an even element
   return compute == DType::f32 && p.stored != DType::f32 && !inPairs;
 }

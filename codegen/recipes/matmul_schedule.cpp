@@ -30,7 +30,7 @@ double taskCycles(const Problem &p, const Tile &tile, const Target &target, bool
     return total > double(target.l3Bytes) / 2 ? memory : total > double(target.l2Bytes) / 2 ? near : 0.0;
   };
   // A piece of a row of a transposed A is a part of a line, which the next tile finds again when the block is short.
-  const double copyA = !copiesA(p, pairs, DType::f32) ? 0 : !p.ta ? 0.16 : kc > 256 ? 0.26 : 0.14;
+  const double copyA = !copiesA(p, pairs, DType::f32, tile.rows) ? 0 : !p.ta ? 0.16 : kc > 256 ? 0.26 : 0.14;
   const double readA = rows * k * (copyA + bytes * far(double(p.m) * k * bytes, p.ta ? 0.05 : 0.02, p.ta ? 0.3 : 0.03));
   const double packB = k * cols *
                        ((pairs  ? p.tb ? 0.29 : 0.19
@@ -51,7 +51,8 @@ Tile defaultTile(const Problem &p, const Target &target, bool pairs) {
   if (p.ta || largest.rows == 0 || p.m < 64 || (p.n % largest.cols() && p.n < 1024))
     largest = registerTile(target, DType::f32, pairs);
   // Tiles that are copied together should fill whole vectors: four of them do.
-  if (const int part = largest.lanes / 4; p.ta && copiesA(p, pairs, DType::f32) && part && largest.rows > part)
+  if (const int part = largest.lanes / 4;
+      p.ta && copiesA(p, pairs, DType::f32, largest.rows) && part && largest.rows > part)
     largest.rows = largest.rows / part * part;
   return tileForRows(largest, p.m);
 }
@@ -69,7 +70,7 @@ int64_t blockOfK(const Problem &p, bool pairs, int64_t most) {
 bool fits(const Problem &p, const Tile &tile, const Target &target, bool pairs, int64_t kc, int64_t tiles,
           int64_t panels) {
   const int64_t bytes = sizeOf(tile.dtype), nr = tile.cols();
-  const bool direct = p.ta && p.stored == DType::f32;  // the micro-kernel reads A as it is
+  const bool direct = p.ta && !copiesA(p, pairs, DType::f32, tile.rows);  // the micro-kernel reads A as it is
   if (direct && kc > (p.lda * bytes > 4096 ? 256 : panels > 1 ? 512 : 1024))
     return false;
   const double b = double(kc * panels * nr * bytes) / (pairs ? 2 : 1),

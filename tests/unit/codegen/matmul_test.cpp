@@ -300,5 +300,28 @@ TEST(Matmul, TargetWithoutAvx512) {
   expectSame(run(g, operands, {.target = narrow}), run(g, operands, {}), "narrow");
 }
 
+// Tiles of a transposed A whose steps lie 4 KiB apart are copied where a tile takes little of a line.
+TEST(Matmul, StepsThatShareASetOfTheCache) {
+  Target narrow = hostTarget();
+  narrow.vectorBytes = 32;
+  narrow.vectorRegisters = 16;
+  const Group g = formOf(forms[3], 1024, 21, 24), plain = formOf(forms[3], 1023, 21, 24);
+  auto buffers = [&](const Group &g) {
+    const std::string text = kir::print(lowerGroup(*g.fused, defaultSchedule(*g.fused, narrow), narrow).kernel);
+    int n = 0;
+    for (size_t at = 0; (at = text.find(" stack", at)) != std::string::npos; ++at)
+      ++n;
+    return n;
+  };
+  EXPECT_EQ(buffers(g), 3) << "panels, sums and tiles of A";
+  EXPECT_EQ(buffers(plain), 2);
+  const std::vector<Tensor> operands = randomOperands(g, 5);
+  expectWithinBound(g, operands, {.target = narrow}, "narrow");
+  Schedule other = defaultSchedule(*g.fused, narrow);
+  other.mr = 12;  // reads A as it is
+  expectSame(run(g, operands, {.target = narrow}), run(g, operands, {.schedule = other, .target = narrow}),
+             "both ways");
+}
+
 }  // namespace
 }  // namespace gptc::test
