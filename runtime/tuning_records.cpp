@@ -1,5 +1,6 @@
 #include "runtime/tuning_records.h"
 
+#include "codegen/codegen.h"
 #include "codegen/object_cache.h"
 #include "ir/diagnostics.h"
 #include "ir/words.h"
@@ -15,8 +16,8 @@
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
-#include <map>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,8 +29,8 @@ using json = nlohmann::json;
 
 constexpr int version = 1;
 constexpr size_t longestLine = 16 << 10;
-constexpr size_t largestFile = 256 << 20;
-constexpr double mostSeconds = 3600;  // of one call: more is no measurement
+constexpr size_t largestFile = 64 << 20;  // a model's tuning takes about one
+constexpr double mostSeconds = 3600;      // of one call: more is no measurement
 
 std::string hashOf(llvm::StringRef text) { return contentHash({{text.data(), text.size()}}).substr(0, 32); }
 
@@ -60,12 +61,14 @@ json jsonOf(const TuningRecord &r) {
     j["raced"] = r.raced, j["noise"] = r.noise;
   if (r.isDefault)
     j["default"] = true;
-  if (r.fromElsewhere)
-    j["from_elsewhere"] = true;
+  if (r.outcome != Trial::Outcome::timed)
+    j["outcome"] = nameOf(r.outcome);
   return j;
 }
 
 std::string checksumOf(const json &j) { return hashOf(j.dump()).substr(0, 16); }
+/// Of a record that was made here: nobody else knows the secret.
+std::string markOf(const json &j, llvm::StringRef secret) { return hashOf(secret.str() + j.dump()); }
 
 /// "matmul 1024x2304x768", "pointwise add+mul 1024x768".
 std::string nameOf(const Op &fused) {
@@ -90,24 +93,34 @@ std::string nameOf(const Op &fused) {
 
 }  // namespace
 
-std::string TuningRecord::str() const {
+std::string TuningRecord::str(llvm::StringRef secret) const {
   json j = jsonOf(*this);
+  if (!secret.empty() && !fromElsewhere)
+    j["here"] = markOf(j, secret);
   j["sum"] = checksumOf(j);
   return j.dump();
 }
 
-std::optional<TuningRecord> TuningRecord::parse(llvm::StringRef line, std::string &why) {
-  TuningRecord r;
+TuningRecord::Line TuningRecord::parse(llvm::StringRef line, TuningRecord &r, std::string &why,
+                                       llvm::StringRef secret) {
+  r = {};
   try {
     if (line.size() > longestLine)
       throw std::runtime_error("too long");
     json j = json::parse(line.begin(), line.end());
-    if (j.at("v").get<int>() != version)
-      throw std::runtime_error(fmt::format("of version {}, not {}", j.at("v").get<int>(), version));
+    if (j.dump() != line)  // keys that occur twice, for one
+      throw std::runtime_error("not as it was written");
     const std::string sum = j.at("sum").get<std::string>();
     j.erase("sum");
     if (checksumOf(j) != sum)
       throw std::runtime_error("its checksum is wrong");
+    if (const int v = j.at("v").get<int>(); v != version) {
+      why = fmt::format("of version {}, not {}", v, version);
+      return Line::otherVersion;
+    }
+    const std::string mark = j.value("here", "");
+    j.erase("here");
+    r.fromElsewhere = secret.empty() || mark != markOf(j, secret);
     r.problem = j.at("problem").get<std::string>();
     r.family = j.at("family").get<std::string>();
     r.extents = j.at("extents").get<std::vector<int64_t>>();
@@ -121,26 +134,39 @@ std::optional<TuningRecord> TuningRecord::parse(llvm::StringRef line, std::strin
     r.raced = j.value("raced", 0.0);
     r.noise = j.value("noise", 0.0);
     r.isDefault = j.value("default", false);
-    r.fromElsewhere = j.value("from_elsewhere", false);
-    if (seconds.size() != 3 || r.time.runs < 1 || r.time.runs > 1000000)
+    if (!parseOutcome(j.value("outcome", "timed"), r.outcome))
+      throw std::runtime_error("an outcome of no known name");
+    const bool timed = r.outcome == Trial::Outcome::timed;
+    if (seconds.size() != 3 || r.time.runs < timed || r.time.runs > 1000000)
       throw std::runtime_error("it holds no time");
     r.time.median = seconds[0], r.time.least = seconds[1], r.time.most = seconds[2];
     if (!inRange(seconds[0], mostSeconds) || !inRange(seconds[1], seconds[0]) || !inRange(seconds[2], mostSeconds) ||
         seconds[2] < seconds[0] || !inRange(r.compileSeconds, mostSeconds) || !inRange(r.raced, 1e6) ||
-        !inRange(r.noise, 1e6))
+        !inRange(r.noise, 1e6) || (timed ? seconds[0] <= 0 : r.raced > 0))
       throw std::runtime_error("a time is out of range");
     if (!isHash(r.problem, 32) || !isHash(r.family, 32) || !isHash(r.source, 64) || !isText(r.name, 400) ||
         !isText(r.machine, 400) || !isText(r.session, 100) || r.extents.size() > 1000)
       throw std::runtime_error("a field is not what it should be");
     if (!Schedule::parse(j.at("schedule").get<std::string>(), r.schedule))
       throw std::runtime_error("no schedule");
-    return r;
+    return Line::record;
   } catch (const json::exception &) {
     why = "not a record";
   } catch (const std::runtime_error &e) {
     why = e.what();
   }
-  return std::nullopt;
+  return Line::damaged;
+}
+
+TuningRecord recordOf(const TuningRecord &problem, const Trial &t, const std::string &session) {
+  TuningRecord r = problem;
+  r.schedule = t.schedule;
+  r.source = t.source;
+  r.outcome = t.outcome;
+  r.time = t.outcome == Trial::Outcome::timed ? t.time : Timing();
+  r.compileSeconds = t.compileSeconds;
+  r.session = session;
+  return r;
 }
 
 std::string fingerprintOf(const Target &target) {
@@ -198,17 +224,70 @@ TuningRecords::TuningRecords(const std::string &dir, bool quiet) : dir(dir), qui
     return;
   file = dir + "/tuning.jsonl";
   if (access(file.c_str(), F_OK) == 0)
-    load();
+    load(/*locked=*/false);
 }
 
-void TuningRecords::load() {
+/// Whole or not at all, for this user alone.
+static void write(const std::string &path, llvm::StringRef text) {
+  const std::string fresh = fmt::format("{}.{}.tmp", path, getpid());
+  try {
+    SyncedFile out(fresh);
+    chmod(fresh.c_str(), 0600);
+    out.write(text.data(), text.size());
+    out.finish();
+    replaceFile(fresh, path);
+  } catch (...) {
+    unlink(fresh.c_str());
+    throw;
+  }
+}
+
+static std::string linesOf(llvm::ArrayRef<TuningRecord> some, llvm::StringRef secret) {
+  std::string all;
+  for (const TuningRecord &r : some)
+    all += r.str(secret) + "\n";
+  return all;
+}
+
+// The lock is held.
+void TuningRecords::needSecret() {
+  constexpr size_t digits = 64;
+  const std::string path = dir + "/tuning.key";
+  auto read = [&] {
+    const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    struct stat s;
+    char text[digits];
+    if (fd >= 0 && fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & 077) &&
+        s.st_size == digits && ::read(fd, text, digits) == digits)
+      secret.assign(text, digits);
+    if (fd >= 0)
+      close(fd);
+    return !secret.empty();
+  };
+  if (!secret.empty() || read())
+    return;
+  unsigned char random[digits / 2];
+  if (getrandom(random, sizeof random, 0) != sizeof random)
+    return;
+  std::string fresh;
+  for (unsigned char c : random)
+    fresh += fmt::format("{:02x}", c);
+  try {
+    write(path, fresh);
+    secret = fresh;
+  } catch (const UserError &) {
+    // Then everything counts as from elsewhere, and is checked.
+  }
+}
+
+void TuningRecords::load(bool locked) {
   std::string why;
   const int folder = openPrivateFolder(dir, why);
   if (folder < 0)
     return warn(fmt::format("no tuning records are read: {}", why));
   close(folder);
-  Lock lock(dir, LOCK_EX);
-  if (!lock)
+  std::optional<Lock> lock;
+  if (!locked && !lock.emplace(dir, LOCK_EX))
     warn(fmt::format("{}/tuning.lock is held by another process for 5 s; going on without it", dir));
   struct stat s;
   const int fd = open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
@@ -234,6 +313,7 @@ void TuningRecords::load() {
   FileText text = readTextFile(file, largestFile);
   if (!text.ok)
     return warn(fmt::format("{} is not used: {}", file, text.why));
+  needSecret();
 
   std::vector<std::pair<size_t, std::string>> damaged;  // line and reason
   std::string damagedText;
@@ -244,9 +324,15 @@ void TuningRecords::load() {
     rest = after;
     if (line.empty())
       continue;
-    if (auto r = TuningRecord::parse(line, why)) {
-      records.push_back(std::move(*r));
-    } else {
+    TuningRecord r;
+    switch (TuningRecord::parse(line, r, why, secret)) {
+    case TuningRecord::Line::record:
+      records.push_back(std::move(r));
+      break;
+    case TuningRecord::Line::otherVersion:
+      others += line.str() + "\n";
+      break;
+    case TuningRecord::Line::damaged:
       damaged.push_back({number, whole ? why : "it ends too early"});
       damagedText += line.str() + "\n";
     }
@@ -259,15 +345,7 @@ void TuningRecords::load() {
     const int to = openAppending(aside);
     appendAll(to, aside, damagedText);
     close(to);
-    std::string all;
-    for (const TuningRecord &r : records)
-      all += r.str() + "\n";
-    const std::string fresh = fmt::format("{}.{}.tmp", file, getpid());
-    SyncedFile out(fresh);
-    out.write(all.data(), all.size());
-    out.finish();
-    chmod(fresh.c_str(), 0600);
-    replaceFile(fresh, file);
+    write(file, linesOf(records, secret) + others);
     warn(fmt::format("{}: {} damaged line{} set aside in {} (the first is line {}: {})", file, damaged.size(),
                      damaged.size() == 1 ? "" : "s", aside, damaged[0].first, damaged[0].second));
   } catch (const UserError &e) {
@@ -288,8 +366,9 @@ std::vector<TuningRecord> TuningRecords::readFile(const std::string &path, std::
     rest = after;
     if (line.empty())
       continue;
-    if (auto r = TuningRecord::parse(line, why))
-      all.push_back(std::move(*r));
+    TuningRecord r;
+    if (TuningRecord::parse(line, r, why) == TuningRecord::Line::record)
+      all.push_back(std::move(r));
     else
       damaged.push_back(fmt::format("line {}: {}", number, why));
   }
@@ -297,19 +376,7 @@ std::vector<TuningRecord> TuningRecords::readFile(const std::string &path, std::
 }
 
 void TuningRecords::writeFile(const std::string &path, llvm::ArrayRef<TuningRecord> some) {
-  std::string all;
-  for (const TuningRecord &r : some)
-    all += r.str() + "\n";
-  const std::string fresh = fmt::format("{}.{}.tmp", path, getpid());
-  try {
-    SyncedFile out(fresh);
-    out.write(all.data(), all.size());
-    out.finish();
-    replaceFile(fresh, path);
-  } catch (...) {
-    unlink(fresh.c_str());
-    throw;
-  }
+  write(path, linesOf(some, ""));
 }
 
 void TuningRecords::append(llvm::ArrayRef<TuningRecord> some) {
@@ -324,7 +391,8 @@ void TuningRecords::append(llvm::ArrayRef<TuningRecord> some) {
   Lock lock(dir, LOCK_EX);
   if (!lock)
     return warn(fmt::format("{}/tuning.lock is held by another process for 5 s: the measurements are not kept", dir));
-  const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+  needSecret();
+  const int fd = openForAppending();
   struct stat s;
   if (fd < 0 || fstat(fd, &s) != 0) {
     if (fd >= 0)
@@ -335,8 +403,7 @@ void TuningRecords::append(llvm::ArrayRef<TuningRecord> some) {
   // After a kill in the middle of a line.
   if (char last = '\n'; s.st_size && pread(fd, &last, 1, s.st_size - 1) == 1 && last != '\n')
     text = "\n";
-  for (const TuningRecord &r : some)
-    text += r.str() + "\n";
+  text += linesOf(some, secret);
   try {
     appendAll(fd, file, text);
   } catch (const UserError &e) {
@@ -347,156 +414,63 @@ void TuningRecords::append(llvm::ArrayRef<TuningRecord> some) {
   close(fd);
 }
 
+int TuningRecords::openForAppending() {
+  return dir.empty() ? -1 : open(file.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+}
+
 void TuningRecords::replace(std::vector<TuningRecord> all) {
   Lock lock(dir, LOCK_EX);
   if (!lock)
     throw UserError(ErrorCode::Unwritable, fmt::format("{}/tuning.lock is held by another process", dir),
                     "wait for other compiles to end, then again");
   // Who appended meanwhile has done so behind what was read here.
-  std::vector<std::string> damaged;
-  std::vector<TuningRecord> now =
-      access(file.c_str(), F_OK) == 0 ? readFile(file, damaged) : std::vector<TuningRecord>();
-  for (size_t i = records.size(); i < now.size(); ++i)
-    all.push_back(now[i]);
-  writeFile(file, all);
-  chmod(file.c_str(), 0600);
+  TuningRecords now("", quiet);
+  now.dir = dir, now.file = file;
+  if (access(file.c_str(), F_OK) == 0)
+    now.load(/*locked=*/true);
+  for (size_t i = records.size(); i < now.records.size(); ++i)
+    all.push_back(now.records[i]);
+  write(file, linesOf(all, now.secret) + now.others);
   records = std::move(all);
 }
 
-// ---- the choice ----------------------------------------------------------------------------------------------------
+// ---- problems, for a check without their models --------------------------------------------------------------------
 
-std::vector<const TuningRecord *> lastRace(const TuningRecords &records, llvm::StringRef problem,
-                                           llvm::StringRef machine) {
-  std::string session;
-  for (const TuningRecord &r : records.all())
-    if (r.raced > 0 && r.problem == problem && r.machine == machine)
-      session = std::max(session, r.session);
-  std::vector<const TuningRecord *> race;
-  for (const TuningRecord &r : records.all())
-    if (r.raced > 0 && r.session == session && r.problem == problem && r.machine == machine)
-      race.push_back(&r);
-  llvm::stable_sort(race, [](auto *a, auto *b) {
-    return std::pair(a->raced, a->fromElsewhere) < std::pair(b->raced, b->fromElsewhere);
-  });
-  return race;
+static std::string groupKeyOf(llvm::StringRef problem) { return "group-" + problem.str() + ".gir"; }
+
+void TuningRecords::keepGroup(const Op &fused, const Target &target) const {
+  if (dir.empty())
+    return;
+  Module m;
+  Function &f = *m.addFunction("f");
+  llvm::DenseMap<const Value *, Value *> map;
+  for (const Value *v : fused.operands())
+    if (!map.count(v))
+      map[v] = f.body.addArg(v->type);
+  Op &op = *cloneOp(fused, f.body, nullptr, map);
+  for (const char *name : {"schedule", "ws"})
+    op.attrs.erase(name);
+  std::vector<Value *> results;
+  for (unsigned i = 0; i < op.numResults(); ++i)
+    results.push_back(op.result(i));
+  Builder(f.body).ret(results);
+  const std::string text = print(m);
+  ObjectCache(dir).write(groupKeyOf(problemOf(fused, target).problem), {text.data(), text.size()});
 }
 
-TunedSchedules::TunedSchedules(TuningRecords &records, const Target &target, ThreadPool *pool)
-    : records(records), machine(fingerprintOf(target)), pool(pool), jit(target, "") {}
-
-bool TunedSchedules::trusted(const TuningRecord &r, const Op &fused, const Target &target) {
-  const LoweredGroup lowered = lowerGroup(fused, r.schedule, target);
-  if (jit.sources({&lowered.kernel})[0] != r.source) {
-    ++counts.stale;
-    return false;
+std::unique_ptr<Module> TuningRecords::groupOf(llvm::StringRef problem, const Target &target) const {
+  const auto text = dir.empty() ? std::nullopt : ObjectCache(dir).read(groupKeyOf(problem));
+  if (!text)
+    return nullptr;
+  try {
+    auto m = parseModule({text->data(), text->size()}, "a group on record");
+    if (verify(*m).empty() && m->functions.size() == 1 && m->functions[0]->body.front() &&
+        m->functions[0]->body.front()->is(OpKind::fused) &&
+        problemOf(*m->functions[0]->body.front(), target).problem == problem)
+      return m;
+  } catch (const UserError &) {  // of another version
   }
-  if (!r.fromElsewhere)
-    return true;
-  if (!pool)
-    pool = (own = std::make_unique<ThreadPool>(target.threads)).get();
-  GroupBench bench(fused, target, *pool, false);
-  std::vector<Trial> trial = bench.compile({r.schedule});
-  ++counts.checked;
-  if (!trial.empty() && bench.check(trial[0]) != Trial::Outcome::timed) {
-    ++counts.rejected;
-    return false;
-  }
-  TuningRecord checked = r;
-  checked.fromElsewhere = false;
-  records.append({checked});
-  return true;
-}
-
-/// How far one size is from another, in powers of two.
-static double distance(int64_t a, int64_t b) {
-  return a == b ? 0 : a <= 0 || b <= 0 ? HUGE_VAL : std::abs(std::log2(double(a) / double(b)));
-}
-
-/// Of the schedules of a space the one whose sizes are closest to those of `like`, with the same register tile; null
-/// where none has it.
-static const Schedule *closest(const std::vector<Schedule> &space, const Schedule &like) {
-  const Schedule *best = nullptr;
-  double least = HUGE_VAL;
-  for (const Schedule &s : space) {
-    if (s.vec != like.vec || s.mr != like.mr || s.nr != like.nr || s.packB != like.packB || s.unroll != like.unroll)
-      continue;
-    const double d = distance(s.kc, like.kc) + distance(s.mc, like.mc) + distance(s.nc, like.nc) +
-                     distance(s.task, like.task) + distance(s.qb, like.qb) + distance(s.kb, like.kb);
-    if (d < least) {
-      least = d;
-      best = &s;
-    }
-  }
-  return best;
-}
-
-// A shape is near when each of its extents is within a factor of two. Its winner must have won clearly, since this
-// shape has not been measured.
-std::optional<Schedule> TunedSchedules::nearest(const TuningRecord &p, const std::vector<Schedule> &space) const {
-  constexpr double clearly = 0.97;
-  std::map<std::string, double> near;  // problem -> distance
-  for (const TuningRecord &r : records.all()) {
-    if (r.raced <= 0 || r.family != p.family || r.machine != machine || r.extents.size() != p.extents.size() ||
-        r.fromElsewhere)
-      continue;
-    double d = 0;
-    for (size_t i = 0; i < r.extents.size(); ++i) {
-      const double one = distance(r.extents[i], p.extents[i]);
-      d = one > 1 ? HUGE_VAL : d + one;
-    }
-    if (d < HUGE_VAL)
-      near.try_emplace(r.problem, d);
-  }
-  std::string best;
-  double least = HUGE_VAL;
-  for (const auto &[problem, d] : near)
-    if (d < least) {
-      least = d;
-      best = problem;
-    }
-  if (best.empty())
-    return std::nullopt;
-  const TuningRecord &winner = *lastRace(records, best, machine).front();
-  if (winner.isDefault || winner.raced > clearly)
-    return std::nullopt;
-  const Schedule *s = closest(space, winner.schedule);
-  return s ? std::optional(*s) : std::nullopt;
-}
-
-std::optional<Schedule> TunedSchedules::find(const Op &fused, const Target &target) {
-  if (target.isCuda())
-    return std::nullopt;
-  const TuningRecord p = problemOf(fused, target);
-  std::optional<std::vector<Schedule>> space;
-  auto contains = [&](const Schedule &s) {
-    if (!space)
-      space = scheduleSpace(fused, target);
-    return llvm::is_contained(*space, s);
-  };
-  const std::vector<const TuningRecord *> race = lastRace(records, p.problem, machine);
-  for (const TuningRecord *r : race) {
-    if (r->isDefault || r->raced >= 1 - r->noise) {  // the rest is no faster
-      ++counts.exact;
-      return std::nullopt;
-    }
-    if (!contains(r->schedule)) {
-      ++counts.rejected;
-      continue;
-    }
-    const TuningRecord copy = *r;  // a check appends, which moves records
-    if (trusted(copy, fused, target)) {
-      ++counts.exact;
-      return copy.schedule;
-    }
-    break;
-  }
-  if (race.empty())
-    if (std::optional<Schedule> s = nearest(p, scheduleSpace(fused, target))) {
-      ++counts.nearest;
-      return s;
-    }
-  ++counts.none;
-  return std::nullopt;
+  return nullptr;
 }
 
 }  // namespace gptc

@@ -1,13 +1,15 @@
 // What was measured about schedules, on disk: CACHE/tuning.jsonl, one line of JSON for each trial, append-only.
 //
 // A record says: this schedule, for this problem, on this machine, took so long, when this source was emitted for it.
-// It holds sizes and times and no code, so that records from elsewhere may be imported; what they propose is taken only
-// where the recipe's own space contains it, where the same source is still emitted, and, for records from elsewhere,
-// after its kernel has given the bits of the default's on this machine.
+// It holds sizes and times and no code, so that records from elsewhere may be taken over; what they propose is used
+// only where the recipe's own space contains it, where the same source is still emitted, and, for records that were not
+// made here, after its kernel has given the bits of the default's on this machine. Which ones were made here shows a
+// mark: a hash of the record with a secret of the cache folder (tuning.key), so that neither a file that was put there
+// nor a line that says so is believed.
 //
 // Lines are appended under a lock in one write, each with a checksum: any number of processes may do so at once, and a
 // kill leaves at most one line that is not whole, which the next reader sets aside. A file that another user owns or
-// may write is set aside as a whole.
+// may write is set aside as a whole. Lines of another version of the format stay where they are and do not count.
 #pragma once
 
 #include "codegen/tuner.h"
@@ -26,19 +28,26 @@ struct TuningRecord {
   std::string machine;           // fingerprintOf
   Schedule schedule;
   std::string source;  // Jit::sources of its kernel
-  Timing time;
+  Trial::Outcome outcome = Trial::Outcome::timed;
+  Timing time;  // of timed ones
   double compileSeconds = 0;
   double raced = 0;     // time over that of the default, in turn with it; 0: was not in a race
   double noise = 0;     // of that race
   std::string session;  // of the search: the records of one belong together; later ones sort behind earlier ones
   bool isDefault = false;
-  bool fromElsewhere = false;  // imported, and its bits not yet checked here
+  bool fromElsewhere = false;  // its bits have not been checked here
   bool operator==(const TuningRecord &) const = default;
 
-  std::string str() const;  // one line, with its checksum, without a newline
-  /// Null and the reason where the line is no record: damaged, another version, numbers out of range.
-  static std::optional<TuningRecord> parse(llvm::StringRef line, std::string &why);
+  /// One line, with its checksum, without a newline; with `secret` (""), marked as made here unless it is not.
+  std::string str(llvm::StringRef secret = "") const;
+  enum class Line { record, otherVersion, damaged };
+  /// A record only where the line is one as str() writes it, of this version, with all numbers in range. Otherwise
+  /// `why` says what is wrong.
+  static Line parse(llvm::StringRef line, TuningRecord &out, std::string &why, llvm::StringRef secret = "");
 };
+
+/// What a search found, of a problem.
+TuningRecord recordOf(const TuningRecord &problem, const Trial &trial, const std::string &session);
 
 /// CPU model, instruction set, caches, threads and LLVM: what a time depends on beside the source.
 std::string fingerprintOf(const Target &target);
@@ -51,6 +60,7 @@ public:
   /// never more: `quiet` keeps them in `warnings` alone.
   explicit TuningRecords(const std::string &dir, bool quiet = false);
   /// Reads all lines of a file from elsewhere (export, import, merge). UserError(FileMissing) where it cannot be read.
+  /// Lines that are no records are told in `damaged`.
   static std::vector<TuningRecord> readFile(const std::string &path, std::vector<std::string> &damaged);
   /// Writes records to a file of their own: UserError(Unwritable, DiskFull).
   static void writeFile(const std::string &path, llvm::ArrayRef<TuningRecord> records);
@@ -58,50 +68,30 @@ public:
   llvm::ArrayRef<TuningRecord> all() const { return records; }
   /// Appends, under the lock. A full or read-only disk is a warning: the result of a search is then lost.
   void append(llvm::ArrayRef<TuningRecord> some);
-  /// Replaces the file by those records, under the lock; what others appended since it was read is kept.
+  /// Replaces the file by those records, under the lock; what others appended since it was read is kept, and so are
+  /// lines of another version.
   void replace(std::vector<TuningRecord> all);
 
+  /// Keeps what a problem is, so that it can be computed again without its model; and gives it back, as a module of one
+  /// function of one fused op, null where it is not known.
+  void keepGroup(const Op &fused, const Target &target) const;
+  std::unique_ptr<Module> groupOf(llvm::StringRef problem, const Target &target) const;
+
   const std::string &path() const { return file; }
+  /// tuning.jsonl open for appending; -1 where there is no folder for it.
+  int openForAppending();
+  const std::string &mark() const { return secret; }
   std::vector<std::string> warnings;
 
 private:
-  std::string dir, file;
+  std::string dir, file, secret;
   std::vector<TuningRecord> records;
+  std::string others;  // lines of other versions
   const bool quiet;
   void warn(std::string text);
-  void load();
+  void load(bool locked);
+  void needSecret();
   class Lock;
-};
-
-/// What counts of a problem's records on a machine: those of its last race, the fastest first. The default is one of
-/// them.
-std::vector<const TuningRecord *> lastRace(const TuningRecords &records, llvm::StringRef problem,
-                                           llvm::StringRef machine);
-
-/// Chooses schedules from records: the winner of a problem's last race; else that of the nearest shape of its family;
-/// else the default.
-class TunedSchedules : public ScheduleSource {
-public:
-  /// Records from elsewhere are checked on `pool`; null: one of its own, made when there is something to check.
-  TunedSchedules(TuningRecords &records, const Target &target, ThreadPool *pool = nullptr);
-  std::optional<Schedule> find(const Op &fused, const Target &target) override;
-
-  struct Counts {
-    int exact = 0, nearest = 0, none = 0;
-    int stale = 0;     // records whose kernel is emitted otherwise today
-    int rejected = 0;  // schedules that are none of their recipe's space, or give other bits
-    int checked = 0;   // records from elsewhere, checked here
-  } counts;
-
-private:
-  TuningRecords &records;
-  const std::string machine;
-  ThreadPool *pool;
-  std::unique_ptr<ThreadPool> own;
-  Jit jit;
-
-  bool trusted(const TuningRecord &r, const Op &fused, const Target &target);
-  std::optional<Schedule> nearest(const TuningRecord &problem, const std::vector<Schedule> &space) const;
 };
 
 }  // namespace gptc

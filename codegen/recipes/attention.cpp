@@ -301,7 +301,10 @@ Schedule defaults(const Op &fused, const Target &target) {
 }
 
 std::vector<Schedule> space(const Op &fused, const Schedule &base, const Target &target) {
-  const Shape shape = shapeOf(*onlyOp(fused, OpKind::attention), 0);
+  const Op &op = *onlyOp(fused, OpKind::attention);
+  if (target.isCuda())
+    return attention::cudaSpace(op, base, target);
+  const Shape shape = shapeOf(op, 0);
   const int most = registerTile(target, DType::f32, base.pairs).rows;
   std::vector<Schedule> all;
   for (int rows : {most, most - 1, most - 2, most - 4, most / 2, base.mr})

@@ -123,6 +123,9 @@ Phases backwardBlocks(GroupEval &group, const Op &op, const Schedule &s);
 /// Schedules for these (attention_schedule.cpp). With a cache there are only loop trees.
 Schedule cachedSchedule();
 Schedule cudaSchedule(const Op &op, const Target &target);
+/// What else finds room and gives the same bits: other numbers of rows of a warp, and of pieces. None where cuDNN is
+/// called, whose sums have an order of their own.
+std::vector<Schedule> cudaSpace(const Op &op, const Schedule &base, const Target &target);
 
 /// body(first column, tile) for each panel of `columns` columns: full ones in a loop, then a narrower one when needed.
 Body forPanels(const Tile &tile, int64_t columns,

@@ -547,7 +547,10 @@ Schedule defaults(const Op &fused, const Target &target) {
 }
 
 std::vector<Schedule> space(const Op &fused, const Schedule &base, const Target &target) {
-  const Shape shape = shapeOf(*onlyOp(fused, OpKind::attention_grad), 1);
+  const Op &op = *onlyOp(fused, OpKind::attention_grad);
+  if (target.isCuda())
+    return attention::cudaSpace(op, base, target);
+  const Shape shape = shapeOf(op, 1);
   const int most = registerTile(target, DType::f32, base.pairs).rows, step = base.pairs ? 2 : 1;
   std::vector<Schedule> all;
   for (int rows : {most, most - 2, most - 4, most / 2, base.mr}) {

@@ -117,4 +117,35 @@ Schedule cudaSchedule(const Op &op, const Target &target) {
   return tiled;
 }
 
+// The columns of a piece stay as they are: sums over them are rescaled piece by piece.
+std::vector<Schedule> cudaSpace(const Op &op, const Schedule &base, const Target &target) {
+  const bool backward = op.is(OpKind::attention_grad);
+  const Type &type = op.operand(backward)->type;
+  if (!base.mr || base.library)  // loop trees only, or a call
+    return {};
+  AttentionTile t;
+  t.mma = base.mma;
+  t.operands = {makeBuffer("x", type.dtype, Storage::global, 1)};
+  t.size = shapeOf(op, backward).size;
+  t.threads = base.threads;
+  auto fits = [&](AttentionTile::Part part, int rows, int64_t cols) {
+    t.part = part, t.mr = rows, t.nr = int(cols);
+    return fitsRegisters(t, target) && t.sharedBytes() <= target.sharedBytes;
+  };
+  std::vector<Schedule> space;
+  for (t.stages = 1; t.stages <= 2; ++t.stages)
+    for (int rows : {32, 16})
+      for (int64_t queries : {32, 16}) {
+        Schedule s = base;
+        s.stages = t.stages, s.mr = rows;
+        if (backward)
+          s.qb = queries;
+        if (!backward ? fits(AttentionTile::Part::forward, rows, s.nr)
+                      : fits(AttentionTile::Part::keyGrad, rows, s.nr) &&
+                            fits(AttentionTile::Part::queryGrad, int(queries), s.kb))
+          space.push_back(s);
+      }
+  return space;
+}
+
 }  // namespace gptc::attention

@@ -545,6 +545,8 @@ Schedule defaults(const Op &fused, const Target &target) {
 }
 
 std::vector<Schedule> space(const Op &, const Schedule &base, const Target &target) {
+  if (target.isCuda())
+    return {};  // a thread for each lane or column
   const int lanes = target.lanes(DType::f32);
   return ScheduleGrid(base)
       .over(&Schedule::vec, {lanes, 2 * lanes})

@@ -607,7 +607,8 @@ Schedule defaults(const Op &fused, const Target &target) {
 }
 
 std::vector<Schedule> space(const Op &fused, const Schedule &base, const Target &target) {
-  return matmul::cpuSpace(problemOf(fused), base, target);
+  const Problem p = problemOf(fused);
+  return target.isCuda() ? matmul::cudaSpace(p, base, target) : matmul::cpuSpace(p, base, target);
 }
 
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DType compute) {

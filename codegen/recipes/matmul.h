@@ -82,8 +82,10 @@ bool isFewRows(const Problem &p);
 Schedule fewRowsSchedule(const Problem &p, const Target &target);
 Body buildFewRows(GroupEval &group, const Problem &p, const Schedule &s);
 
-/// On CUDA (matmul_cuda.cpp).
+/// On CUDA (matmul_cuda.cpp): the default; every tile that shared memory and registers have room for, with each length
+/// and number of pieces, best first by estimate; and a kernel.
 Schedule cudaSchedule(const Problem &p, const Target &target);
+std::vector<Schedule> cudaSpace(const Problem &p, const Schedule &base, const Target &target);
 LoweredGroup buildCuda(const Op &fused, const Problem &p, const Schedule &s, DType compute);
 
 }  // namespace gptc::matmul

@@ -219,52 +219,100 @@ Stmt Epilogue::emitRows(const Expr &batch, const Expr &firstRow, const Expr &row
   return block(outer.take());
 }
 
+namespace {
+
+llvm::ArrayRef<Candidate> candidatesOf(const Problem &p, bool mma) {
+  return !mma          ? llvm::ArrayRef<Candidate>(byFma)
+         : p.fold != 0 ? llvm::ArrayRef<Candidate>(folded)
+                       : llvm::ArrayRef<Candidate>(byTensorCores);
+}
+
+/// Whether a thread has the registers for it: what NVRTC has shown, where the count of registersOf does not tell.
+bool hasRegisters(const Candidate &c, const Problem &p, const Target &target, bool mma) {
+  const int64_t size = sizeOf(p.stored);
+  // Fragments of tf32 that ldmatrix cannot transpose take their places in registers too.
+  if (mma && p.fold && size == 4 && c.mr * c.nr > 32 * 32)
+    return false;
+  // Two sets of 64 sums and what is widened to f32 on its way are more than a thread has: bf16 on sm_75.
+  if (!mma && p.fold && size == 2 && c.mr * c.nr > 4 * 4)
+    return false;
+  // Columns that end within a tile take registers that the largest one leaves none of, as NVRTC 13 compiles it there.
+  return !(mma && target.architecture == 80 && !p.tb && p.n % c.nc && c.mr * c.nr == 64 * 64);
+}
+
+Schedule scheduleOf(const Candidate &c, bool mma, const Target &target) {
+  Schedule s;
+  s.mma = mma;
+  s.mc = c.mc, s.nc = c.nc, s.mr = c.mr, s.nr = c.nr;
+  s.threads = int(c.mc / c.mr * (c.nc / c.nr)) * (mma ? int(target.warp) : 1);
+  return s;
+}
+
+/// Blocks that a multiprocessor runs at a time, of two that count; 0 where it has no room for one.
+int64_t blocksOf(const Schedule &s, const Problem &p, const Target &target) {
+  const int64_t bytes = sharedBytes(s, p.stored, DType::f32);
+  const int64_t most = registersPerProcessor / (registersOf(s, p.fold != 0) * s.threads);
+  return bytes > target.sharedBytes ? 0 : std::min({most, target.processorShared / (bytes + 1024), int64_t(2)});
+}
+
+/// An estimate of the time of the busiest multiprocessor.
+double busiest(const Candidate &c, int64_t blocks, const Problem &p, const Target &target) {
+  const double tiles = double(p.batch * ceilDiv(p.m, c.mc) * ceilDiv(p.n, c.nc));
+  const double each =
+      double(c.mc * c.nc) * (double(p.k) / c.rate * (blocks > 1 ? 1 : 1.2) + (blocks > 1 ? 60 : 200)) + 64e3;
+  return std::ceil(tiles / target.processors) * each;
+}
+
+int mostStages(const Target &target) { return target.architecture < 80 ? 2 : 4; }
+
+}  // namespace
+
 Schedule cudaSchedule(const Problem &p, const Target &target) {
   Schedule best;
   best.mma = usesTensorCores(p, target);
-  const int64_t size = sizeOf(p.stored);
   double least = HUGE_VAL;
-  auto consider = [&](const Candidate &c) {
-    // Fragments of tf32 that ldmatrix cannot transpose take their places in registers too.
-    if (best.mma && p.fold && size == 4 && c.mr * c.nr > 32 * 32)
-      return;
-    // Two sets of 64 sums and what is widened to f32 on its way are more than a thread has: bf16 on sm_75.
-    if (!best.mma && p.fold && size == 2 && c.mr * c.nr > 4 * 4)
-      return;
-    // Columns that end within a tile take registers that the largest one leaves none of, as NVRTC 13 compiles it there.
-    if (best.mma && target.architecture == 80 && !p.tb && p.n % c.nc && c.mr * c.nr == 64 * 64)
-      return;
-    Schedule s = best;
-    s.mc = c.mc, s.nc = c.nc, s.mr = c.mr, s.nr = c.nr;
-    s.threads = int(c.mc / c.mr * (c.nc / c.nr)) * (s.mma ? int(target.warp) : 1);
+  for (const Candidate &c : candidatesOf(p, best.mma)) {
+    if (!hasRegisters(c, p, target, best.mma))
+      continue;
+    Schedule s = scheduleOf(c, best.mma, target);
     // Rows of a piece are 64 bytes, or 128 where the tile is small and a barrier comes often. Three pieces on their way
     // hide memory's latency; fewer do where that makes room for a second block, whose epilogue hides behind the other's
     // products.
-    s.kc = (s.mma && c.mc * c.nc < 128 * 128 ? 128 : 64) / size;
-    const int64_t most = registersPerProcessor / (registersOf(s, p.fold != 0) * s.threads);
+    s.kc = (s.mma && c.mc * c.nc < 128 * 128 ? 128 : 64) / int64_t(sizeOf(p.stored));
     int64_t blocks = 0;
-    for (int stages = 2; stages <= (target.architecture < 80 ? 2 : 4); ++stages) {
+    for (int stages = 2; stages <= mostStages(target); ++stages) {
       Schedule deeper = s;
       deeper.stages = stages;
-      const int64_t bytes = sharedBytes(deeper, p.stored, DType::f32);
-      const int64_t n = std::min({most, target.processorShared / (bytes + 1024), int64_t(2)});
-      if (bytes <= target.sharedBytes && n >= blocks)
+      if (const int64_t n = blocksOf(deeper, p, target); n && n >= blocks)
         s = deeper, blocks = n;
     }
     if (blocks == 0)
-      return;
-    const double tiles = double(p.batch * ceilDiv(p.m, s.mc) * ceilDiv(p.n, s.nc));
-    const double each =
-        double(s.mc * s.nc) * (double(p.k) / c.rate * (blocks > 1 ? 1 : 1.2) + (blocks > 1 ? 60 : 200)) + 64e3;
-    const double busiest = std::ceil(tiles / target.processors) * each;
-    if (busiest < least)
-      least = busiest, best = s;
-  };
-  for (const Candidate &c : !best.mma     ? llvm::ArrayRef<Candidate>(byFma)
-                            : p.fold != 0 ? llvm::ArrayRef<Candidate>(folded)
-                                          : llvm::ArrayRef<Candidate>(byTensorCores))
-    consider(c);
+      continue;
+    if (const double time = busiest(c, blocks, p, target); time < least)
+      least = time, best = s;
+  }
   return best;
+}
+
+std::vector<Schedule> cudaSpace(const Problem &p, const Schedule &base, const Target &target) {
+  std::vector<std::pair<double, Schedule>> all;
+  for (const Candidate &c : candidatesOf(p, base.mma)) {
+    if (!hasRegisters(c, p, target, base.mma))
+      continue;
+    Schedule s = scheduleOf(c, base.mma, target);
+    s.recipe = base.recipe;
+    for (int64_t bytes : {64, 128})
+      for (s.stages = 2; s.stages <= mostStages(target); ++s.stages) {
+        s.kc = bytes / int64_t(sizeOf(p.stored));
+        if (const int64_t blocks = blocksOf(s, p, target))
+          all.push_back({busiest(c, blocks, p, target), s});
+      }
+  }
+  llvm::stable_sort(all, [](const auto &a, const auto &b) { return a.first < b.first; });
+  std::vector<Schedule> space;
+  for (auto &[time, s] : all)
+    space.push_back(s);
+  return space;
 }
 
 LoweredGroup buildCuda(const Op &fused, const Problem &p, const Schedule &given, DType compute) {

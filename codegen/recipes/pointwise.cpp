@@ -186,6 +186,8 @@ static Schedule defaults(const Op &fused, const Target &target) {
 
 static std::vector<Schedule> space(const Op &, const Schedule &base, const Target &target) {
   const int lanes = target.lanes(DType::f32);
+  if (target.isCuda())
+    return ScheduleGrid(base).over(&Schedule::threads, {64, 128, 256, 512}).take();
   return ScheduleGrid(base)
       .over(&Schedule::vec, {lanes, 2 * lanes, 4 * lanes})
       .over(&Schedule::task,

@@ -53,7 +53,9 @@ Schedule defaults(const Op &fused, const Target &target) {
   return s;
 }
 
-std::vector<Schedule> space(const Op &, const Schedule &base, const Target &) {
+std::vector<Schedule> space(const Op &, const Schedule &base, const Target &target) {
+  if (target.isCuda())
+    return {};  // a thread for each lane or column
   return ScheduleGrid(base).over(&Schedule::task, {base.task / 4, base.task / 2, base.task, 2 * base.task}).take();
 }
 

@@ -66,7 +66,9 @@ Schedule defaults(const Op &fused, const Target &target) {
   return s;
 }
 
-std::vector<Schedule> space(const Op &, const Schedule &base, const Target &) {
+std::vector<Schedule> space(const Op &, const Schedule &base, const Target &target) {
+  if (target.isCuda())
+    return {};  // a thread for each lane or column
   return ScheduleGrid(base)
       .over(&Schedule::task, {base.task / 2, base.task, 2 * base.task})
       .over(&Schedule::nc, {base.nc / 4 / 16 * 16, base.nc / 2 / 16 * 16, base.nc, 2 * base.nc})

@@ -3,7 +3,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <filesystem>
+#include <set>
+#include <sstream>
+#include <unistd.h>
 
 using namespace e2e;
 namespace fs = std::filesystem;
@@ -25,16 +31,22 @@ protected:
     EXPECT_EQ(r.code, 0) << r.output;
     return r.code ? json() : json::parse(r.output);
   }
-  /// The records of one search, which all tests share.
+  /// The cache after one search, which all tests share.
   void haveRecords() {
-    static std::string text;
-    if (text.empty()) {
+    static std::map<std::string, std::string> files;
+    const fs::path cache = w.path("tuning-cache");
+    if (files.empty()) {
       tune();
-      text = readFile(records());
+      for (const fs::directory_entry &e : fs::directory_iterator(cache))
+        if (e.path().extension() != ".o")
+          files[e.path().filename()] = readFile(e.path());
     }
-    fs::create_directories(w.path("tuning-cache"));
-    fs::permissions(w.path("tuning-cache"), fs::perms::owner_all);
-    write(text);
+    fs::create_directories(cache);
+    fs::permissions(cache, fs::perms::owner_all);
+    for (const auto &[name, text] : files) {
+      writeFile(cache / name, text);
+      fs::permissions(cache / name, fs::perms::owner_read | fs::perms::owner_write);
+    }
   }
   void write(const std::string &text) {
     writeFile(records(), text);
@@ -62,15 +74,59 @@ TEST_F(TuneTest, SearchesOnceAndDrawsARoofline) {
   const std::string svg = readFile(w.path("roof.svg"));
   EXPECT_NE(svg.find("<svg"), std::string::npos);
   EXPECT_NE(svg.find("GFLOP/s"), std::string::npos);
+  EXPECT_EQ(first["known_trials"], 0);
+  EXPECT_EQ(first["failed"], 0);
+  EXPECT_GE(first["trials"].get<int>(), tried);
   const json again = tune();
   EXPECT_GE(again["known"].get<int>(), 1);
   EXPECT_LE(again["searched"].get<int>(), first["searched"].get<int>() + first["unsearched"].get<int>());
+  EXPECT_GE(again["known_trials"].get<int>(), first["trials"].get<int>() - first["searched"].get<int>());
+}
+
+TEST_F(TuneTest, AKilledSearchGoesOnWhereItWas) {
+  size_t lines = 0;
+  auto count = [&] {
+    const std::string text = fs::exists(records()) ? readFile(records()) : "";
+    return size_t(std::count(text.begin(), text.end(), '\n'));
+  };
+  for (int signal : {SIGKILL, SIGINT}) {
+    // Long enough that it is killed in the middle.
+    Process p = w.start("gptc", {"tune", w.modelFile(), "--seconds", "60"}, env);
+    const auto begin = std::chrono::steady_clock::now();
+    while (count() < lines + 12 && std::chrono::steady_clock::now() - begin < std::chrono::seconds(30))
+      usleep(2000);
+    lines = count();
+    ASSERT_EQ(kill(p.pid(), signal), 0);
+    EXPECT_EQ(p.wait().signal, signal);
+  }
+  ASSERT_GE(lines, 24u);
+  const json r = tune();
+  ASSERT_TRUE(r.is_object());
+  EXPECT_GE(r["known_trials"].get<size_t>() + 2, lines - r["searched"].get<size_t>()) << "of " << lines;
+  // No schedule was measured twice for the same code; races are records of their own.
+  std::istringstream text(readFile(records()));
+  std::set<std::string> seen;
+  for (std::string line; std::getline(text, line);) {
+    if (line.empty())
+      continue;
+    const json j = json::parse(line);
+    const bool isNew = j.contains("raced") || seen.insert(j["problem"].dump() + j["schedule"].dump()).second;
+    EXPECT_TRUE(isNew) << line;
+  }
+}
+
+TEST_F(TuneTest, VerifyRunsWhatIsOnRecord) {
+  haveRecords();
+  Result r = gptc({"cache", "verify", "--run"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("winners for this machine give the bits of their defaults"), std::string::npos) << r.output;
+  EXPECT_NE(gptc({"cache", "verify", "--run", "--seconds", "0"}).output.find("0 of "), std::string::npos);
 }
 
 TEST_F(TuneTest, ATunedPlanGivesTheBitsOfTheDefault) {
   haveRecords();
   EXPECT_EQ(compile("default", "off").find("schedules "), std::string::npos);
-  EXPECT_NE(compile("tuned", "cached").find("kernels from measurements"), std::string::npos);
+  EXPECT_NE(compile("tuned", "cached").find("kernels as measured"), std::string::npos);
   for (const char *plan : {"default", "tuned"}) {
     const Result r = w.gptrun({w.path(plan), "--steps", "4"});
     ASSERT_EQ(r.code, 0) << r.output;
@@ -86,10 +142,14 @@ TEST_F(TuneTest, RecordsTravel) {
   EXPECT_NE(list.output.find("matmul"), std::string::npos) << list.output;
   ASSERT_EQ(gptc({"cache", "prune"}).code, 0);
   fs::remove(records());
-  EXPECT_EQ(compile("empty", "cached").find("schedules "), std::string::npos);
+  EXPECT_NE(compile("empty", "cached").find("schedules   0 kernels as measured, 0 as the nearest shape"),
+            std::string::npos);
   const Result import = gptc({"cache", "import", w.path("races.jsonl")});
   EXPECT_NE(import.output.find("taken over"), std::string::npos) << import.output;
-  EXPECT_NE(compile("imported", "cached").find("kernels from measurements"), std::string::npos);
+  EXPECT_NE(compile("imported", "cached").find("from elsewhere, checked now"), std::string::npos);
+  const std::string again = compile("again", "cached");
+  EXPECT_NE(again.find("kernels as measured"), std::string::npos) << again;
+  EXPECT_EQ(again.find("from elsewhere"), std::string::npos) << again;
   EXPECT_NE(gptc({"cache", "import", w.path("races.jsonl")}).output.find("0 records"), std::string::npos);
   ASSERT_EQ(gptc({"cache", "merge", "-o", w.path("all.jsonl"), w.path("races.jsonl"), w.path("races.jsonl")}).code, 0);
   EXPECT_EQ(readFile(w.path("all.jsonl")), readFile(w.path("races.jsonl")));

@@ -4,7 +4,7 @@
 #include "frontends/toml_config.h"
 #include "ir/diagnostics.h"
 #include "runtime/profile.h"
-#include "runtime/tuning_records.h"
+#include "runtime/tuned_schedules.h"
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
 #include "tools/driver/commands.h"

@@ -1,14 +1,15 @@
 // gptc cache: what is on record about schedules.
+#include "codegen/group_bench.h"
 #include "ir/diagnostics.h"
 #include "ir/words.h"
-#include "runtime/tuning_records.h"
+#include "runtime/tuned_schedules.h"
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
 #include "tools/driver/commands.h"
 
 #include "llvm/ADT/STLExtras.h"
 
-#include <ctime>
+#include <chrono>
 #include <map>
 #include <set>
 
@@ -71,7 +72,10 @@ void list(bool trials) {
       for (const TuningRecord &r : records.all())
         if (r.problem == key.first && r.machine == key.second)
           fmt::print("  {:>10.4f} ms ({:.4f}..{:.4f}, {} runs){}  {}\n", 1e3 * r.time.median, 1e3 * r.time.least,
-                     1e3 * r.time.most, r.time.runs, r.raced > 0 ? fmt::format(", raced {:.3f}", r.raced) : "",
+                     1e3 * r.time.most, r.time.runs,
+                     r.raced > 0                          ? fmt::format(", raced {:.3f}", r.raced)
+                     : r.outcome != Trial::Outcome::timed ? fmt::format(", {}", nameOf(r.outcome))
+                                                          : "",
                      r.schedule.str());
   }
 }
@@ -93,32 +97,91 @@ std::vector<TuningRecord> together(const std::vector<std::string> &files) {
 
 void import(const std::vector<std::string> &files) {
   TuningRecords records(recordsFolder());
-  std::set<std::string> known;
-  for (TuningRecord r : records.all()) {
-    r.fromElsewhere = true;
+  std::set<std::string> known;  // without a mark, as those of files are
+  for (const TuningRecord &r : records.all())
     known.insert(r.str());
-  }
   std::vector<TuningRecord> fresh;
-  for (TuningRecord &r : together(files)) {
-    r.fromElsewhere = true;
+  for (TuningRecord &r : together(files))
     if (known.insert(r.str()).second)
       fresh.push_back(std::move(r));
-  }
   records.append(fresh);
   fmt::print("{} record{} taken over; schedules among them are checked on this machine when they are first used\n",
              fresh.size(), fresh.size() == 1 ? "" : "s");
 }
 
-/// Reading is all of the check but for what only a compile can do: a damaged line has been set aside by then.
-void verify() {
-  const TuningRecords records(recordsFolder(), /*quiet=*/true);
+/// Every winner on record for this machine against its default, those from elsewhere first, for at most so long. One
+/// that gives other bits is named, and a record says that it is not to be taken.
+bool run(TuningRecords &records, double seconds) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto left = [&] { return seconds - std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  const Target target = hostTarget();
+  const std::string machine = fingerprintOf(target);
+  ThreadPool pool(target.threads);
+  Jit jit(target, "");
+  std::vector<TuningRecord> winners;
+  for (const auto &[problem, where] : problemsOf(records))
+    if (const auto race = lastRace(records, problem, machine); where == machine && !race.empty() && !race[0]->isDefault)
+      winners.push_back(*race[0]);
+  llvm::stable_sort(winners, [](const TuningRecord &a, const TuningRecord &b) {
+    return std::pair(!a.fromElsewhere, a.time.median) < std::pair(!b.fromElsewhere, b.time.median);
+  });
+  auto sourceOf = [&](const Op &fused, const Schedule &s) {
+    const LoweredGroup lowered = lowerGroup(fused, s, target);
+    return jit.sources({&lowered.kernel})[0];
+  };
+  int good = 0, wrong = 0, stale = 0, strange = 0, late = 0;
+  for (const TuningRecord &r : winners) {
+    const std::unique_ptr<Module> m = records.groupOf(r.problem, target);
+    if (!m || left() <= 0) {
+      ++(m ? late : strange);
+      continue;
+    }
+    const Op &fused = *m->functions[0]->body.front();
+    TuningRecord verdict = r;
+    verdict.fromElsewhere = false;
+    if (!llvm::is_contained(scheduleSpace(fused, target), r.schedule)) {
+      fmt::print("{}: {} is none of its recipe's schedules\n", r.name, r.schedule.str());
+      verdict.outcome = Trial::Outcome::notCompiled;
+    } else if (sourceOf(fused, r.schedule) != r.source) {
+      ++stale;
+      continue;
+    } else {
+      verdict.outcome = GroupBench(fused, target, pool, false).verdict(r.schedule);
+      if (verdict.outcome != Trial::Outcome::timed)
+        fmt::print("{}: {}: {}\n", r.name, r.schedule.str(), nameOf(verdict.outcome));
+    }
+    if (verdict.outcome == Trial::Outcome::timed) {
+      ++good;
+      if (!r.fromElsewhere)
+        continue;  // nothing new
+    } else {
+      ++wrong;
+      verdict.raced = 0, verdict.time = {};
+    }
+    records.append({verdict});
+  }
+  fmt::print("{} of {} winners for this machine give the bits of their defaults", good, winners.size());
+  for (auto [n, what] : {std::pair(wrong, "do not, and are set aside"),
+                         {stale, "out of date, as other code is emitted now"},
+                         {strange, "of kernels that are not known here before a model that has them is compiled"},
+                         {late, "for which no time was left"}})
+    if (n)
+      fmt::print("; {} {}", n, what);
+  fmt::print("\n");
+  return wrong == 0;
+}
+
+/// Reads every record: a damaged line has been set aside by then. With `seconds` winners run.
+void verify(std::optional<double> seconds) {
+  TuningRecords records(recordsFolder(), /*quiet=*/true);
   for (const std::string &w : records.warnings)
     fmt::print("{}\n", w);
   size_t elsewhere = llvm::count_if(records.all(), [](const TuningRecord &r) { return r.fromElsewhere; });
   fmt::print("{}: {} whole records{}\n", records.path(), records.all().size(),
              elsewhere ? fmt::format(", {} of them from elsewhere, to be checked when they are first used", elsewhere)
                        : "");
-  if (!records.warnings.empty())
+  const bool good = !seconds || run(records, *seconds);
+  if (!records.warnings.empty() || !good)
     throw CLI::RuntimeError(exitCodeOf(ErrorCode::PlanDamaged));
 }
 
@@ -138,7 +201,8 @@ void addCacheCommand(CLI::App &app) {
   CLI::App *cache = app.add_subcommand("cache", "Lists, checks and exchanges records of tuning");
   cache->require_subcommand(1);
   struct Options {
-    bool trials = false;
+    bool trials = false, run = false;
+    double seconds = 60;
     std::string out;
     std::vector<std::string> files;
   };
@@ -169,8 +233,10 @@ void addCacheCommand(CLI::App &app) {
     fmt::print("{} records in {}\n", all.size(), o->out);
   });
 
-  c = cache->add_subcommand("verify", "Reads every record; exit code 5 where some were damaged and set aside");
-  c->callback([] { verify(); });
+  c = cache->add_subcommand("verify", "Reads every record; exit code 5 where some were set aside");
+  c->add_flag("--run", o->run, "Also runs the winners for this machine against their defaults");
+  c->add_option("--seconds", o->seconds, "Time for --run [60]")->check(CLI::Range(0.0, 1e6));
+  c->callback([o] { verify(o->run ? std::optional(o->seconds) : std::nullopt); });
 
   c = cache->add_subcommand("prune", "Removes trials that are no longer looked up");
   c->callback([] { prune(); });

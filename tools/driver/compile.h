@@ -4,7 +4,7 @@
 #include "passes/pass.h"
 #include "runtime/cuda/library_tuner.h"
 #include "runtime/plan.h"
-#include "runtime/tuning_records.h"
+#include "runtime/tuned_schedules.h"
 
 #include <string>
 #include <vector>

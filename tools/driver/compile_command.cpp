@@ -57,11 +57,13 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
                        (isAuto(c, "precision.compute") ? " (compute auto)" : ""));
   row("kernels", fmt::format("{} for {} groups: {} compiled, {} from the cache", r.compiled + r.reused, r.groups,
                              r.compiled, r.reused));
-  if (const TunedSchedules::Counts &t = r.tuned; t.exact + t.nearest + t.stale + t.rejected)
-    row("schedules", fmt::format("{} kernels from measurements{}{}{}; others by default", t.exact,
-                                 t.nearest ? fmt::format(", {} from those of the nearest shape", t.nearest) : "",
-                                 t.stale ? fmt::format("; {} out of date, as other code is emitted now", t.stale) : "",
-                                 t.rejected ? fmt::format("; {} refused", t.rejected) : ""));
+  if (const TunedSchedules::Counts &t = r.tuned; t.exact + t.nearest + t.byDefault)
+    row("schedules",
+        fmt::format("{} kernels as measured, {} as the nearest shape, {} by default{}{}{}{}", t.exact, t.nearest,
+                    t.byDefault, t.checked ? fmt::format("; {} from elsewhere, checked now", t.checked) : "",
+                    t.stale ? fmt::format("; {} out of date, as other code is emitted now", t.stale) : "",
+                    t.rejected ? fmt::format("; {} refused", t.rejected) : "",
+                    t.exact + t.nearest ? "" : " (`gptc tune` measures)"));
   if (plan.target.isCuda()) {
     struct Count {
       int groups = 0, calls = 0;

@@ -1,16 +1,20 @@
 // 1. The model is compiled with default schedules, and a few steps tell how much each kernel takes of a step.
 // 2. Distinct kernels that have no race on record are searched, those that take most first, each with a share of the
-//    time that goes with what it takes of a step. What is found is appended at once, so that a kill loses one search.
+//    time that goes with what it takes of a step. Each trial goes to the record as it is made, and none is made twice:
+//    a search that was killed goes on where it was.
 // 3. The model is compiled once more from the records. Steps of both plans run in turn; a kernel that is slower there
 //    than its default, beyond the noise of the step, is taken back: a record says so.
 #include "tools/driver/tune.h"
 
+#include "codegen/group_bench.h"
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
 #include "ir/diagnostics.h"
 #include "ir/words.h"
 #include "runtime/arena.h"
 #include "runtime/profile.h"
+#include "runtime/tuned_schedules.h"
+#include "runtime/tuning_log.h"
 #include "tools/driver/compile.h"
 #include "tools/driver/gir_file.h"
 #include "tools/driver/variants.h"
@@ -20,6 +24,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <set>
 #include <unistd.h>
 
 namespace gptc {
@@ -41,20 +46,15 @@ Schedule scheduleOf(const Op &op) {
   return s;
 }
 
-std::vector<TuningRecord> recordsOf(const SearchResult &found, const TuningRecord &problem,
-                                    const std::string &session) {
+/// The race of a search; its other trials are on record by then.
+std::vector<TuningRecord> raceOf(const SearchResult &found, const TuningRecord &problem, const std::string &session) {
   std::vector<TuningRecord> all;
   for (const Trial &t : found.trials) {
-    if (t.outcome != Trial::Outcome::timed)
+    if (t.outcome != Trial::Outcome::timed || !t.raced)
       continue;
-    TuningRecord &r = all.emplace_back(problem);
-    r.schedule = t.schedule;
-    r.source = t.source;
-    r.time = t.time;
-    r.compileSeconds = t.compileSeconds;
+    TuningRecord &r = all.emplace_back(recordOf(problem, t, session));
     r.raced = t.raced;
     r.noise = found.noise;
-    r.session = session;
     r.isDefault = &t == &found.trials[0];
   }
   return all;
@@ -81,6 +81,7 @@ public:
     measureStep();
     search();
     compare();
+    report.trials += report.knownTrials;
     for (auto &[problem, k] : kernels)
       report.kernels.push_back(std::move(k));
     llvm::stable_sort(report.kernels, [](const TunedKernel &a, const TunedKernel &b) {
@@ -107,6 +108,7 @@ private:
   std::map<std::string, double> weights;       // milliseconds of a step
   float firstLoss = 0;
   double stepSeconds = 0;
+  double startSeconds = 0;  // of compiling and of a first step
 
   double end() const { return begin + request.seconds; }
   ThreadPool &pool() { return runner->session.pool; }
@@ -123,6 +125,7 @@ private:
     report.speed = measureSpeed(pool(), target);
     TimesByProblem times(*groups);
     runner->step();
+    startSeconds = now() - begin;
     firstLoss = runner->loss;
     runner->session.executor.observer = &times;
     std::vector<double> seconds;
@@ -155,13 +158,22 @@ private:
       return false;
     const std::vector<Schedule> space = scheduleSpace(op, target);
     for (const TuningRecord *r : {*base, race[0]}) {
-      if (r->fromElsewhere || (!r->isDefault && !llvm::is_contained(space, r->schedule)))
+      if (!r->isDefault && (r->fromElsewhere || !llvm::is_contained(space, r->schedule)))
         return false;
       const LoweredGroup lowered = lowerGroup(op, r->schedule, target);
       if (jit.sources({&lowered.kernel})[0] != r->source)
         return false;
     }
     return true;
+  }
+
+  /// Different ones.
+  int trialsOnRecord(const std::string &problem) const {
+    std::set<std::pair<std::string, std::string>> all;
+    for (const TuningRecord &r : records.all())
+      if (r.problem == problem && r.machine == machine && !r.fromElsewhere)
+        all.insert({r.schedule.str(), r.source});
+    return int(all.size());
   }
 
   void search() {
@@ -177,6 +189,7 @@ private:
       k.known = !request.again && isKnown(problem, *groups->ops.at(problem).front());
       if (k.known) {
         ++report.known;
+        report.knownTrials += trialsOnRecord(problem);
         continue;
       }
       // Kernels of evaluation and sampling run seldom, and yet.
@@ -185,8 +198,8 @@ private:
     }
     llvm::stable_sort(work, [](const Work &a, const Work &b) { return a.weight > b.weight; });
 
-    // The comparison at the end has its time too.
-    const double until = end() - std::min(0.3 * request.seconds, 12 * stepSeconds);
+    // The comparison at the end has its time too: for starting as here, and for some steps.
+    const double until = end() - std::min(0.3 * request.seconds, startSeconds + 10 * stepSeconds);
     const bool cold = runner->session.plan.planned->attrs.getInt("arena_bytes") > target.l3Bytes;
     for (const Work &w : work) {
       const double left = until - now();
@@ -194,17 +207,29 @@ private:
         break;
       TunedKernel &k = kernels[w.problem];
       const Op &op = *groups->ops.at(w.problem).front();
+      const TuningRecord problem = problemOf(op, target);
+      const std::string session = newSession(report.searched);
+      RecordingLog log(records, problem, session, request.again);
+      SearchLimits limits = {.seconds = std::max(0.05, left * w.weight / all), .cold = cold, .log = &log};
+      limits.proposed = TunedSchedules(records, target, &pool()).nearest(op, target);
       auto tell = [&] {
-        progress({report.searched, int(work.size()), k.place + " " + k.shapes, k.tried, k.raced, end() - now()});
+        progress({report.searched, int(work.size()), k.place + " " + k.shapes, report.trials + report.knownTrials,
+                  report.knownTrials, k.raced, end() - now()});
       };
       tell();
-      const SearchResult found =
-          searchSchedules(op, target, pool(), {.seconds = std::max(0.05, left * w.weight / all), .cold = cold});
+      records.keepGroup(op, target);
+      const SearchResult found = searchSchedules(op, target, pool(), limits);
       all -= w.weight;
       ++report.searched;
+      report.trials += log.added, report.knownTrials += log.known;
       k.tried = found.trials.size();
       k.raced = found.trials[found.best].raced;
-      records.append(recordsOf(found, problemOf(op, target), newSession(report.searched)));
+      for (const Trial &t : found.trials) {
+        if (limits.proposed && t.schedule == *limits.proposed)
+          k.nearestRaced = t.raced;
+        report.failed += t.outcome != Trial::Outcome::timed;
+      }
+      records.append(raceOf(found, problem, session));
       tell();
     }
     report.unsearched = int(work.size()) - report.searched;
@@ -228,7 +253,7 @@ private:
     runner->session.executor.observer = &withBase;
     other.session.executor.observer = &withTuned;
     std::vector<double> baseMs, ms, ratios;
-    for (int i = 0; i < 3 || (i < 15 && now() < end()); ++i) {
+    for (int i = 0; i < 2 || (i < 15 && now() + 2.5 * stepSeconds < end()); ++i) {
       baseMs.push_back(1e3 * runner->step());
       ms.push_back(1e3 * other.step());
       ratios.push_back(ms.back() / baseMs.back());

@@ -33,6 +33,7 @@ struct TunedKernel {
   size_t tried = 0;
   bool known = false;         // from earlier records
   double raced = 1;           // best over base, alone, in the race of this search
+  double nearestRaced = 0;    // likewise what the records of the nearest shape proposed; 0: nothing
   double baseMs = 0, ms = 0;  // one call within the step, before and after; 0 where it is in no training step
 };
 
@@ -42,7 +43,10 @@ struct TuneReport {
   Spread ratio;                      // of neighbours
   std::string note;                  // why steps were not compared
   int searched = 0, known = 0, takenBack = 0;
-  int unsearched = 0;  // no time was left
+  int unsearched = 0;   // no time was left
+  int trials = 0;       // of kernels that are searched or known, and of these
+  int knownTrials = 0;  // from earlier searches
+  int failed = 0;       // gave other bits, did not compile and the like
   double seconds = 0;
   MachineSpeed speed;
 };
@@ -50,8 +54,8 @@ struct TuneReport {
 struct TuneProgress {
   int kernel = 0, kernels = 0;
   std::string name;
-  size_t trials = 0;
-  double best = 1;  // of this kernel: best over default so far
+  int trials = 0, knownTrials = 0;  // of all kernels so far, and those of them from earlier searches
+  double best = 1;                  // of this kernel: best over default so far
   double secondsLeft = 0;
 };
 

@@ -41,6 +41,8 @@ void table(const TuneReport &r) {
   }
   fmt::print("\n{} kernels searched, {} known, {} taken back as slower within the step; {:.1f} s\n", r.searched,
              r.known, r.takenBack, r.seconds);
+  fmt::print("{} of {} trials known{}\n", r.knownTrials, r.trials,
+             r.failed ? fmt::format("; {} candidates failed and are left out from now on", r.failed) : "");
   fmt::print("peak {:.0f} GFLOP/s fp32, {:.0f} bf16; copy {:.0f} GB/s\n", r.speed.peakFp32 * 1e-9,
              r.speed.peakBf16 * 1e-9, r.speed.copyBytes * 1e-9);
   if (r.ratio.median > 0)
@@ -64,6 +66,8 @@ json jsonOf(const TuneReport &r) {
                     {"candidates", k.candidates},
                     {"tried", k.tried},
                     {"known", k.known},
+                    {"raced", k.raced},
+                    {"nearest_raced", k.nearestRaced},
                     {"default", k.base.str()},
                     {"schedule", k.best.str()}});
   auto spread = [](const Spread &s) { return json{{"median", s.median}, {"least", s.least}, {"most", s.most}}; };
@@ -72,6 +76,9 @@ json jsonOf(const TuneReport &r) {
           {"known", r.known},
           {"unsearched", r.unsearched},
           {"taken_back", r.takenBack},
+          {"trials", r.trials},
+          {"known_trials", r.knownTrials},
+          {"failed", r.failed},
           {"peak_fp32", r.speed.peakFp32},
           {"peak_bf16", r.speed.peakBf16},
           {"copy_bytes_per_s", r.speed.copyBytes},
@@ -102,8 +109,9 @@ void addTuneCommand(CLI::App &app) {
     const bool live = isatty(STDERR_FILENO);
     const TuneReport r = tune(o->request, [&](const TuneProgress &p) {
       if (live)
-        fmt::print(stderr, "\r\033[K{}/{} {}: {} trials, best {:.3f} of the default, {:.0f} s left", p.kernel + 1,
-                   p.kernels, p.name, p.trials, p.best, std::max(0.0, p.secondsLeft));
+        fmt::print(stderr, "\r\033[K{}/{} {}: {} of {} trials known, best {:.3f} of the default, {:.0f} s left",
+                   std::min(p.kernel + 1, p.kernels), p.kernels, p.name, p.knownTrials, p.trials, p.best,
+                   std::max(0.0, p.secondsLeft));
     });
     if (live)
       fmt::print(stderr, "\r\033[K");

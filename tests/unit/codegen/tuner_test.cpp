@@ -1,11 +1,14 @@
 // What a tuner may choose from: schedules whose kernels give the bits of the default's, and nothing else.
-#include "codegen/tuner.h"
+#include "codegen/group_bench.h"
 #include "recipe_harness.h"
 
 #include "ir/diagnostics.h"
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <functional>
+#include <map>
 #include <set>
 
 namespace gptc::test {
@@ -67,8 +70,8 @@ TEST(Tuner, EveryScheduleOfASpaceGivesTheBitsOfTheDefault) {
     std::vector<Schedule> some;
     for (size_t i = 0; i < space.size(); i += (space.size() + 15) / 16)
       some.push_back(space[i]);
-    for (const Trial &t : bench.compile(some))
-      EXPECT_EQ(bench.check(t), Trial::Outcome::timed) << c.name << ": " << t.schedule.str();
+    for (const Schedule &s : some)
+      EXPECT_EQ(bench.verdict(s), Trial::Outcome::timed) << c.name << ": " << s.str();
   }
   EXPECT_EQ(recipes.size(), 8u) << "every recipe that has a space";
 }
@@ -105,10 +108,8 @@ TEST(Tuner, AnotherOrderOfASumIsNoticed) {
   Schedule other = defaultSchedule(*g.fused, target);
   other.vec /= 2;
   GroupBench bench(*g.fused, target, pool, false);
-  const std::vector<Trial> trials = bench.compile({other});
-  ASSERT_EQ(trials.size(), 1u);
-  EXPECT_EQ(bench.check(trials[0]), Trial::Outcome::wrongBits);
-  EXPECT_EQ(bench.check(bench.base()), Trial::Outcome::timed);
+  EXPECT_EQ(bench.verdict(other), Trial::Outcome::wrongBits);
+  EXPECT_EQ(bench.check(bench.base(), 10), Trial::Outcome::timed);
 }
 
 TEST(Tuner, ASearchTimesCandidatesAndRacesTheBest) {
@@ -129,6 +130,197 @@ TEST(Tuner, ASearchTimesCandidatesAndRacesTheBest) {
   }
   EXPECT_GE(raced, 2);
   EXPECT_LE(raced, 5);
+}
+
+// ---- candidates that go wrong ---------------------------------------------------------------------------------------
+
+/// A group whose candidates are told apart by `task`, and of which some are made to go wrong.
+struct Wrong {
+  Group g = group("pointwise", "%a: f32[64,256]; %b: f32[64,256]", "%y = add %a, %b : f32[64,256]\nyield %y");
+  Target target = hostTarget(2);
+  ThreadPool pool{2};
+  const Op &fused = *g.fused;
+  std::map<std::string, std::function<LoweredGroup()>> wrong;  // by schedule
+
+  std::vector<Schedule> space() const { return scheduleSpace(fused, target); }
+  LoweredGroup good(const Schedule &s) const { return lowerGroup(fused, s, target); }
+  Lowering lowering() const {
+    return [this](const Op &, const Schedule &s, const Target &) {
+      auto it = wrong.find(s.str());
+      return it == wrong.end() ? good(s) : it->second();
+    };
+  }
+  /// The kernel with one more phase.
+  LoweredGroup with(const Schedule &s, kir::Stmt phase) const {
+    LoweredGroup l = good(s);
+    l.kernel.body.push_back(std::move(phase));
+    return l;
+  }
+  kir::Buffer param(const LoweredGroup &l, unsigned i) const { return l.kernel.params.at(i); }
+  /// One more store, to a parameter, its end or its beginning be where they are: the verifier looks at constant indices
+  /// only.
+  std::function<LoweredGroup()> storing(const Schedule &s, unsigned parameter, int64_t at) const {
+    return [=, this] {
+      LoweredGroup l = good(s);
+      const kir::Buffer b = param(l, parameter);
+      b->written = true;
+      const kir::Var zero = kir::makeVar("zero");
+      l.kernel.body.push_back(kir::loop(kir::LoopKind::serial, zero, kir::imm(1),
+                                        {kir::store(b, kir::ref(zero) + at, kir::fimm(7, DType::f32))}));
+      return l;
+    };
+  }
+};
+
+TEST(WrongCandidates, WritingOutsideIsSeenAndMended) {
+  Wrong w;
+  const std::vector<Schedule> space = w.space();
+  ASSERT_GE(space.size(), 4u);
+  const int64_t n = 64 * 256;
+  w.wrong[space[0].str()] = w.storing(space[0], 2, n);    // behind the result
+  w.wrong[space[1].str()] = w.storing(space[1], 2, -1);   // before it
+  w.wrong[space[2].str()] = w.storing(space[2], 0, n);    // behind an operand
+  w.wrong[space[3].str()] = w.storing(space[3], 1, 100);  // in an operand
+  GroupBench bench(w.fused, w.target, w.pool, false, w.lowering());
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(bench.verdict(space[size_t(i)]), Trial::Outcome::wroteOutside) << i;
+    // The next one finds everything as it was.
+    EXPECT_EQ(bench.check(bench.base(), 10), Trial::Outcome::timed) << i;
+  }
+}
+
+TEST(WrongCandidates, OneWrongBitIsSeen) {
+  Wrong w;
+  const Schedule s = w.space()[0];
+  w.wrong[s.str()] = [&] {
+    LoweredGroup l = w.good(s);
+    const kir::Buffer y = w.param(l, 2);
+    kir::Expr at = kir::imm(64 * 256 - 1);
+    l.kernel.body.push_back(kir::store(y, at, kir::load(y, at) * kir::fimm(1 + 0x1p-23, DType::f32)));
+    return l;
+  };
+  GroupBench bench(w.fused, w.target, w.pool, false, w.lowering());
+  EXPECT_EQ(bench.verdict(s), Trial::Outcome::wrongBits);
+}
+
+TEST(WrongCandidates, OneThatDoesNotCompileLeavesTheOthers) {
+  Wrong w;
+  const std::vector<Schedule> space = w.space();
+  w.wrong[space[0].str()] = []() -> LoweredGroup { GPTC_UNREACHABLE("no kernel"); };
+  w.wrong[space[1].str()] = [&] {  // the verifier refuses it
+    LoweredGroup l = w.good(space[1]);
+    l.kernel.body.push_back(kir::store(w.param(l, 2), kir::ref(kir::makeVar("unbound")), kir::fimm(1, DType::f32)));
+    return l;
+  };
+  GroupBench bench(w.fused, w.target, w.pool, false, w.lowering());
+  std::vector<Trial> trials = bench.propose({space[0], space[1], space[2]});
+  ASSERT_EQ(trials.size(), 3u);
+  std::vector<Trial *> rest;
+  for (Trial &t : trials)
+    if (t.outcome == Trial::Outcome::timed)
+      rest.push_back(&t);
+  bench.build(rest);
+  EXPECT_EQ(trials[0].outcome, Trial::Outcome::notCompiled);
+  EXPECT_NE(trials[0].why.find("no kernel"), std::string::npos);
+  EXPECT_EQ(trials[1].outcome, Trial::Outcome::notCompiled);
+  EXPECT_EQ(trials[2].outcome, Trial::Outcome::timed);
+  EXPECT_EQ(bench.check(trials[2], 10), Trial::Outcome::timed);
+}
+
+/// Tasks that each take some milliseconds, so many of them that all would take minutes.
+LoweredGroup endless(const Wrong &w, const Schedule &s) {
+  LoweredGroup l = w.good(s);
+  const kir::Buffer y = w.param(l, 2);
+  const kir::Var i = kir::makeVar("i");
+  const kir::Expr at = kir::ref(i) % kir::imm(64);
+  kir::Stmt again = kir::loop(kir::LoopKind::serial, i, kir::imm(1000000),
+                              {kir::store(y, at, kir::load(y, at) * kir::fimm(0.5, DType::f32))});
+  l.kernel.body.push_back(kir::loop(kir::LoopKind::parallel, kir::makeVar("t"), kir::imm(100000), {again}));
+  return l;
+}
+
+TEST(WrongCandidates, OneThatTakesForEverIsGivenUp) {
+  Wrong w;
+  const Schedule s = w.space()[0];
+  w.wrong[s.str()] = [&] { return endless(w, s); };
+  GroupBench bench(w.fused, w.target, w.pool, false, w.lowering());
+  std::vector<Trial> trial = bench.propose({s});
+  bench.build({&trial[0]});
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(bench.check(trial[0], 0.1), Trial::Outcome::tooSlow);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+TEST(WrongCandidates, NoneIsChosen) {
+  Wrong w;
+  const std::vector<Schedule> space = w.space();
+  ASSERT_GE(space.size(), 6u);
+  w.wrong[space[0].str()] = w.storing(space[0], 2, 64 * 256);
+  w.wrong[space[1].str()] = w.storing(space[1], 2, 5);  // other bits
+  w.wrong[space[2].str()] = []() -> LoweredGroup { GPTC_UNREACHABLE("no kernel"); };
+  w.wrong[space[3].str()] = [&] { return endless(w, space[3]); };
+  GroupBench bench(w.fused, w.target, w.pool, false, w.lowering());
+  struct Log : TrialLog {
+    std::map<std::string, Trial::Outcome> seen;
+    void add(const Trial &t) override { EXPECT_TRUE(seen.try_emplace(t.schedule.str(), t.outcome).second); }
+  } log;
+  const SearchResult r = searchSchedules(bench, space, {.seconds = 3, .log = &log});
+  EXPECT_EQ(log.seen.at(space[0].str()), Trial::Outcome::wroteOutside);
+  EXPECT_EQ(log.seen.at(space[1].str()), Trial::Outcome::wrongBits);
+  EXPECT_EQ(log.seen.at(space[2].str()), Trial::Outcome::notCompiled);
+  EXPECT_EQ(log.seen.at(space[3].str()), Trial::Outcome::tooSlow);
+  EXPECT_EQ(log.seen.at(space[4].str()), Trial::Outcome::timed);
+  for (size_t i = 0; i < r.trials.size(); ++i)
+    if (r.trials[i].outcome != Trial::Outcome::timed) {
+      EXPECT_NE(i, r.best);
+      EXPECT_EQ(r.trials[i].raced, 0);
+      EXPECT_EQ(r.trials[i].time.runs, 0);
+    }
+}
+
+TEST(Tuner, WhatIsOnRecordIsNotMeasuredAgain) {
+  Wrong w;
+  struct Log : TrialLog {
+    std::map<std::pair<std::string, std::string>, Trial> known;
+    int added = 0;
+    std::optional<Trial> find(const Trial &t) override {
+      auto it = known.find({t.schedule.str(), t.source});
+      return it == known.end() ? std::nullopt : std::optional(it->second);
+    }
+    void add(const Trial &t) override {
+      ++added;
+      Trial copy = t;
+      copy.known = true;
+      EXPECT_TRUE(known.emplace(std::pair(t.schedule.str(), t.source), copy).second) << t.schedule.str();
+    }
+  } log;
+  GroupBench first(w.fused, w.target, w.pool, false);
+  const size_t tried = searchSchedules(first, w.space(), {.seconds = 2, .log = &log}).trials.size();
+  EXPECT_EQ(log.added, int(tried));
+  GroupBench second(w.fused, w.target, w.pool, false);
+  const SearchResult r = searchSchedules(second, w.space(), {.seconds = 2, .log = &log});
+  EXPECT_EQ(log.added, int(std::max(tried, r.trials.size())));
+  EXPECT_GT(r.trials[0].raced, 0) << "the race is run again";
+  // Of another source nothing is known.
+  Log other;
+  for (auto [key, t] : log.known) {
+    t.source = key.second[0] == 'a' ? "b" + key.second.substr(1) : "a" + key.second.substr(1);
+    other.known.emplace(std::pair(key.first, t.source), t);
+  }
+  GroupBench third(w.fused, w.target, w.pool, false);
+  searchSchedules(third, w.space(), {.seconds = 1, .log = &other});
+  EXPECT_GE(other.added, 2);
+}
+
+TEST(Tuner, WhatTheNearestShapeProposesIsRacedInAnyCase) {
+  Wrong w;
+  const std::vector<Schedule> space = w.space();
+  const Schedule last = space.back();
+  GroupBench bench(w.fused, w.target, w.pool, false);
+  const SearchResult r = searchSchedules(bench, space, {.seconds = 0.05, .proposed = last});
+  ASSERT_GE(r.trials.size(), 2u);
+  EXPECT_EQ(r.trials[1].schedule, last);
+  EXPECT_GT(r.trials[1].raced, 0);
 }
 
 }  // namespace

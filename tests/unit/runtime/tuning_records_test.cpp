@@ -1,10 +1,18 @@
 // Records of tuning on disk: whatever happens to the file, whole records are found again and nothing else is believed.
-#include "runtime/tuning_records.h"
+#include "runtime/tuned_schedules.h"
+#include "runtime/tuning_log.h"
 #include "temp_dir.h"
 
-#include "ir/graph.h"
+#include "codegen/group_bench.h"
+#include "codegen/object_cache.h"
+#include "ir/kernel.h"
+
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <functional>
 #include <set>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -159,7 +167,9 @@ TEST_F(Records, ThoseFromElsewhereAreCheckedOnce) {
     r.fromElsewhere = true;
   records.append(some);
   TunedSchedules::Counts counts;
+  EXPECT_FALSE(records.groupOf(some[0].problem, target));
   EXPECT_EQ(find(records, &counts), space()[0]);
+  EXPECT_TRUE(records.groupOf(some[0].problem, target)) << "known from now on";
   EXPECT_EQ(counts.checked, 1);
   TuningRecords again(dir.path, true);
   EXPECT_EQ(find(again, &counts), space()[0]);
@@ -199,15 +209,15 @@ TEST_F(Records, ADamagedLineIsSetAsideAndTheOthersCount) {
 }
 
 TEST_F(Records, EverySingleFlippedBitIsNoticed) {
-  const std::string line = race()[1].str();
+  const std::string line = race()[1].str("secret");
   std::string why;
-  ASSERT_TRUE(TuningRecord::parse(line, why));
+  TuningRecord r;
+  ASSERT_EQ(TuningRecord::parse(line, r, why, "secret"), TuningRecord::Line::record);
+  EXPECT_EQ(r, race()[1]);
   for (size_t i = 0; i < line.size(); ++i) {
     std::string damaged = line;
     damaged[i] ^= 1;
-    if (std::optional<TuningRecord> r = TuningRecord::parse(damaged, why)) {
-      EXPECT_EQ(*r, race()[1]) << i;  // white space
-    }
+    EXPECT_EQ(TuningRecord::parse(damaged, r, why, "secret"), TuningRecord::Line::damaged) << i;
   }
 }
 
@@ -299,6 +309,311 @@ TEST_F(Records, ReplacingKeepsWhatOthersAppendedMeanwhile) {
   ASSERT_EQ(r.all().size(), 3u);
   EXPECT_EQ(r.all()[0], race("1")[1]);
   EXPECT_EQ(r.all()[2], race("2")[1]);
+}
+
+// ---- files that did not come about here -----------------------------------------------------------------------------
+
+/// As tuning.jsonl has it, but with a checksum of one's own: what somebody may put there who knows the format.
+std::string forged(const TuningRecord &r, const std::function<void(nlohmann::json &)> &change) {
+  nlohmann::json j = nlohmann::json::parse(r.str());
+  j.erase("sum");
+  change(j);
+  const std::string text = j.dump();
+  j["sum"] = contentHash({{text.data(), text.size()}}).substr(0, 16);
+  return j.dump() + "\n";
+}
+
+TEST_F(Records, AFileFromAnotherCacheIsCheckedWhateverItSays) {
+  TempDir other;
+  ASSERT_EQ(chmod(other.path.c_str(), 0700), 0);
+  TuningRecords(other.path).append(race());  // made there, not here
+  TuningRecords(dir.path).append({record(space()[1], 0.9, "0")});
+  std::filesystem::copy_file(other / "tuning.jsonl", file(), std::filesystem::copy_options::overwrite_existing);
+  TuningRecords records(dir.path, true);
+  ASSERT_EQ(records.all().size(), 2u);
+  EXPECT_TRUE(records.all()[0].fromElsewhere && records.all()[1].fromElsewhere);
+  TunedSchedules::Counts counts;
+  EXPECT_EQ(find(records, &counts), space()[0]);
+  EXPECT_EQ(counts.checked, 1);
+  // A mark that is made up is none.
+  writeFile(file(), forged(race()[1], [](nlohmann::json &j) { j["here"] = std::string(32, 'a'); }));
+  chmod(file().c_str(), 0600);
+  TuningRecords again(dir.path, true);
+  ASSERT_EQ(again.all().size(), 1u);
+  EXPECT_TRUE(again.all()[0].fromElsewhere);
+}
+
+TEST_F(Records, WithoutItsSecretAFileCountsAsFromElsewhere) {
+  TuningRecords(dir.path).append(race());
+  EXPECT_FALSE(TuningRecords(dir.path, true).all()[0].fromElsewhere);
+  struct stat s;
+  ASSERT_EQ(stat((dir / "tuning.key").c_str(), &s), 0);
+  EXPECT_EQ(s.st_mode & 0777, 0600u);
+  ASSERT_EQ(chmod((dir / "tuning.key").c_str(), 0644), 0);  // others know it
+  EXPECT_TRUE(TuningRecords(dir.path, true).all()[0].fromElsewhere);
+  ASSERT_EQ(stat((dir / "tuning.key").c_str(), &s), 0);
+  EXPECT_EQ(s.st_mode & 0777, 0600u) << "a new one";
+}
+
+TEST_F(Records, OneThatGivesOtherBitsIsRefusedOnceAndForAll) {
+  // `vec` orders the sums of a row. No space offers another one: were it to, its bits would be looked at.
+  auto m = parseModule("func @f(%x: f32[64,384]) -> (f32[64,384]) {\n"
+                       "%y = fused %x {kind=\"row\"} : f32[64,384] {\n^(%x: f32[64,384])\n"
+                       "%y = softmax %x : f32[64,384]\nyield %y\n}\nreturn %y\n}",
+                       "test");
+  const Op &row = *m->functions[0]->body.front();
+  Schedule odd = defaultSchedule(row, target);
+  odd.vec /= 2;
+  GroupBench bench(row, target, pool, false);
+  ASSERT_EQ(bench.verdict(odd), Trial::Outcome::wrongBits);
+  // What a check leaves behind keeps the schedule out of every race.
+  TuningRecords records(dir.path, true);
+  records.append(race());
+  ASSERT_EQ(find(records), space()[0]);
+  TuningRecord verdict = record(space()[0], 0, "9");
+  verdict.outcome = Trial::Outcome::wrongBits, verdict.time = {}, verdict.noise = 0;
+  records.append({verdict});
+  EXPECT_FALSE(find(records));
+  TuningRecords again(dir.path, true);
+  EXPECT_EQ(again.all()[2], verdict);
+  EXPECT_FALSE(find(again));
+  // Not what somebody else says.
+  TuningRecords elsewhere("", true);
+  elsewhere.append(race());
+  verdict.fromElsewhere = true;
+  elsewhere.append({verdict});
+  EXPECT_EQ(find(elsewhere), space()[0]);
+}
+
+TEST_F(Records, NumbersOutOfRangeAndStrangeLinesAreDamage) {
+  const TuningRecord r = race()[1];
+  const std::string good = r.str() + "\n";
+  using json = nlohmann::json;
+  const std::pair<const char *, std::string> lines[] = {
+      {"NaN", [&] {
+         std::string t = forged(r, [](json &) {});
+         return t.replace(t.find("\"seconds\":["), 11, "\"seconds\":[NaN,");
+       }()},
+      {"a null for a time", forged(r, [](json &j) { j["seconds"][0] = nullptr; })},
+      {"a negative time", forged(r, [](json &j) { j["seconds"][1] = -1e-3; })},
+      {"no time at all", forged(r, [](json &j) { j["seconds"] = {0.0, 0.0, 0.0}; })},
+      {"a median beyond the largest", forged(r, [](json &j) { j["seconds"][2] = 1e-9; })},
+      {"an infinite ratio", forged(r, [](json &j) { j["raced"] = 1e300; })},
+      {"a negative ratio", forged(r, [](json &j) { j["raced"] = -0.5; })},
+      {"a ratio of one that failed", forged(r, [](json &j) { j["outcome"] = "wrong_bits"; })},
+      {"an unknown outcome", forged(r, [](json &j) { j["outcome"] = "splendid"; })},
+      {"a hash that is none", forged(r, [](json &j) { j["problem"] = std::string(32, 'x'); })},
+      {"a schedule that is none", forged(r, [](json &j) { j["schedule"] = "matmul mr=-3"; })},
+      {"control characters", forged(r, [](json &j) { j["name"] = "\033[2J"; })},
+      {"a field missing", forged(r, [](json &j) { j.erase("session"); })},
+      {"a number for a text", forged(r, [](json &j) { j["machine"] = 7; })},
+      {"a key twice", [&] {
+         std::string t = good;
+         return t.replace(t.find("\"raced\""), 7, "\"raced\":0.001,\"raced\"");
+       }()},
+      {"another layout", good.substr(0, 1) + " " + good.substr(1)},
+      {"a list", "[" + good.substr(0, good.size() - 1) + "]\n"},
+      {"deep nesting", std::string(15000, '[') + "\n"},
+      {"binary", [] {
+         std::string t;
+         for (int i = 1; i < 2000; ++i)
+           t += char(i * 37 % 255 == '\n' ? 'x' : i * 37 % 255);
+         return t + "\n";
+       }()}};
+  for (const auto &[what, line] : lines) {
+    writeFile(file(), good + line + good);
+    chmod(file().c_str(), 0600);
+    TuningRecords records(dir.path, true);
+    EXPECT_EQ(records.all().size(), 2u) << what;
+    EXPECT_EQ(records.warnings.size(), 1u) << what;
+    EXPECT_TRUE(TuningRecords(dir.path, true).warnings.empty()) << what;
+  }
+}
+
+TEST_F(Records, LinesOfALaterVersionStayForIt) {
+  const std::string later = forged(race()[1], [](nlohmann::json &j) {
+    j["v"] = 2;
+    j["seconds"] = "a new kind of time";
+  });
+  writeFile(file(), later + "damage\n" + race()[0].str() + "\n");
+  chmod(file().c_str(), 0600);
+  TuningRecords records(dir.path, true);
+  EXPECT_EQ(records.all().size(), 1u);
+  EXPECT_EQ(records.warnings.size(), 1u) << "of the damaged line alone";
+  EXPECT_NE(readFile(file()).find(later), std::string::npos);
+  TuningRecords(dir.path, true).replace({});
+  EXPECT_EQ(readFile(file()), later);
+}
+
+TEST_F(Records, HugeFilesAndLinesCostNoTime) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string good = race()[0].str() + "\n";
+  writeFile(file(), good + std::string(10 << 20, '{') + "\n" + good);
+  chmod(file().c_str(), 0600);
+  TuningRecords line(dir.path, true);
+  EXPECT_EQ(line.all().size(), 2u);
+  ASSERT_EQ(line.warnings.size(), 1u);
+  EXPECT_NE(line.warnings[0].find("too long"), std::string::npos) << line.warnings[0];
+  writeFile(file(), std::string(100 << 20, 'x'));
+  chmod(file().c_str(), 0600);
+  TuningRecords large(dir.path, true);
+  EXPECT_TRUE(large.all().empty());
+  ASSERT_EQ(large.warnings.size(), 1u);
+  EXPECT_NE(large.warnings[0].find("more than"), std::string::npos) << large.warnings[0];
+  large.append(race());
+  EXPECT_EQ(TuningRecords(dir.path, true).all().size(), 2u);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
+TEST_F(Records, EqualLinesCountOnce) {
+  const std::string good = race()[0].str() + "\n" + race()[1].str() + "\n";
+  writeFile(file(), good + good + good);
+  chmod(file().c_str(), 0600);
+  TuningRecords records(dir.path, true);
+  EXPECT_EQ(find(records), space()[0]);
+}
+
+TEST_F(Records, AGroupIsKeptSoThatItCanBeComputedAgain) {
+  TuningRecords records(dir.path, true);
+  records.append(race());
+  records.keepGroup(fused, target);
+  const std::string problem = problemOf(fused, target).problem;
+  std::unique_ptr<Module> m = TuningRecords(dir.path, true).groupOf(problem, target);
+  ASSERT_TRUE(m);
+  const Op &again = *m->functions[0]->body.front();
+  EXPECT_EQ(problemOf(again, target).problem, problem);
+  EXPECT_EQ(defaultSchedule(again, target), defaultSchedule(fused, target));
+  EXPECT_EQ(scheduleSpace(again, target), space());
+  EXPECT_FALSE(records.groupOf(std::string(32, 'a'), target));
+}
+
+// ---- searches that end early ----------------------------------------------------------------------------------------
+
+TEST_F(Records, ASearchThatWasKilledGoesOn) {
+  const std::vector<Schedule> all = space();
+  ASSERT_GE(all.size(), 6u);
+  auto search = [&](TuningRecords &records, RecordingLog &log, Lowering lowering = nullptr) {
+    GroupBench bench(fused, target, pool, false, std::move(lowering));
+    return searchSchedules(bench, llvm::ArrayRef(all).take_front(6).vec(), {.seconds = 2, .log = &log});
+  };
+  pid_t child = fork();
+  if (child == 0) {
+    ThreadPool own(2);
+    TuningRecords records(dir.path, true);
+    RecordingLog log(records, problemOf(fused, target), "1");
+    struct Killed : TrialLog {
+      RecordingLog &to;
+      int left = 4;  // the default and three more
+      explicit Killed(RecordingLog &to) : to(to) {}
+      std::optional<Trial> find(const Trial &t) override { return to.find(t); }
+      void begin(llvm::ArrayRef<const Trial *> t) override { to.begin(t); }
+      void add(const Trial &t) override {
+        to.add(t);
+        if (!--left)
+          kill(getpid(), SIGKILL);
+      }
+    } killed(log);
+    GroupBench bench(fused, target, own, false);
+    searchSchedules(bench, llvm::ArrayRef(all).take_front(6).vec(), {.seconds = 2, .log = &killed});
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  TuningRecords records(dir.path, true);
+  EXPECT_TRUE(records.warnings.empty());
+  EXPECT_EQ(records.all().size(), 4u);
+  RecordingLog log(records, problemOf(fused, target), "2");
+  const SearchResult r = search(records, log);
+  EXPECT_EQ(log.known, 4);
+  EXPECT_EQ(log.known + log.added, int(r.trials.size()));
+  EXPECT_GT(r.trials[0].raced, 0);
+  // And what `again` asks for is measured again.
+  RecordingLog again(records, problemOf(fused, target), "3", true);
+  search(records, again);
+  EXPECT_EQ(again.known, 0);
+}
+
+TEST_F(Records, ACandidateThatEndsTheProcessIsLeftOutNextTime) {
+  const std::vector<Schedule> some = llvm::ArrayRef(space()).take_front(3).vec();
+  auto search = [&](ThreadPool &pool, const Lowering &lowering) {
+    TuningRecords records(dir.path, true);
+    RecordingLog log(records, problemOf(fused, target), "1");
+    GroupBench bench(fused, target, pool, false, lowering);
+    return searchSchedules(bench, some, {.seconds = 1, .log = &log});
+  };
+  // A store to nowhere.
+  const Lowering wild = [&](const Op &op, const Schedule &s, const Target &t) {
+    LoweredGroup l = lowerGroup(op, s, t);
+    if (s == some[1]) {
+      const kir::Var zero = kir::makeVar("zero");
+      l.kernel.body.push_back(kir::loop(
+          kir::LoopKind::serial, zero, kir::imm(1),
+          {kir::store(l.kernel.params.back(), kir::ref(zero) + (int64_t(1) << 44), kir::fimm(1, DType::f32))}));
+    }
+    return l;
+  };
+  auto ends = [&](int signal) {
+    pid_t child = fork();
+    if (child == 0) {
+      ThreadPool own(2);
+      search(own, wild);
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == signal) << status;
+  };
+  ends(SIGSEGV);
+  TuningRecords records(dir.path, true);
+  EXPECT_TRUE(records.warnings.empty());
+  int crashed = 0;
+  for (const TuningRecord &r : records.all()) {
+    crashed += r.outcome == Trial::Outcome::crashed;
+    EXPECT_EQ(r.outcome == Trial::Outcome::crashed, r.schedule == some[1]);
+  }
+  EXPECT_EQ(crashed, 1);
+  const SearchResult r = search(pool, wild);
+  for (const Trial &t : r.trials)
+    EXPECT_EQ(t.outcome, t.schedule == some[1] ? Trial::Outcome::crashed : Trial::Outcome::timed);
+  EXPECT_NE(r.trials[r.best].schedule, some[1]);
+}
+
+TEST_F(Records, OfSeveralThatEndTheProcessTogetherTheGuiltyOneIsFound) {
+  const std::vector<Schedule> some = llvm::ArrayRef(space()).take_front(3).vec();
+  // The compiler gives up, as LLVM does by abort(), when it meets the second of them.
+  struct Aborting : GroupBench {
+    using GroupBench::GroupBench;
+    Schedule bad;
+    void build(llvm::ArrayRef<Trial *> trials) override {
+      for (Trial *t : trials)
+        if (t->schedule == bad)
+          abort();
+      GroupBench::build(trials);
+    }
+  };
+  auto run = [&](ThreadPool &pool) {
+    TuningRecords records(dir.path, true);
+    RecordingLog log(records, problemOf(fused, target), "1");
+    Aborting bench(fused, target, pool, false);
+    bench.bad = some[1];
+    return searchSchedules(bench, some, {.seconds = 1, .log = &log});
+  };
+  for (int i = 0; i < 2; ++i) {  // first among others, then alone
+    pid_t child = fork();
+    if (child == 0) {
+      ThreadPool own(2);
+      run(own);
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT) << i << ": " << status;
+  }
+  const SearchResult r = run(pool);
+  ASSERT_EQ(r.trials.size(), 4u);
+  for (const Trial &t : r.trials)
+    EXPECT_EQ(t.outcome, t.schedule == some[1] ? Trial::Outcome::crashed : Trial::Outcome::timed) << t.schedule.str();
 }
 
 }  // namespace

@@ -1,0 +1,165 @@
+#include "runtime/tuned_schedules.h"
+
+#include "codegen/group_bench.h"
+#include "ir/diagnostics.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <cmath>
+#include <map>
+
+namespace gptc {
+
+std::vector<const TuningRecord *> lastRace(const TuningRecords &records, llvm::StringRef problem,
+                                           llvm::StringRef machine) {
+  std::string session;
+  std::vector<const TuningRecord *> wrong, race;
+  for (const TuningRecord &r : records.all())
+    if (r.problem == problem && r.machine == machine) {
+      if (r.raced > 0)
+        session = std::max(session, r.session);
+      else if (r.outcome != Trial::Outcome::timed && r.outcome != Trial::Outcome::suspect && !r.fromElsewhere)
+        wrong.push_back(&r);
+    }
+  for (const TuningRecord &r : records.all())
+    if (r.raced > 0 && r.session == session && r.problem == problem && r.machine == machine &&
+        llvm::none_of(wrong, [&](auto *w) { return w->schedule == r.schedule && w->source == r.source; }))
+      race.push_back(&r);
+  llvm::stable_sort(race, [](auto *a, auto *b) {
+    return std::pair(a->raced, a->fromElsewhere) < std::pair(b->raced, b->fromElsewhere);
+  });
+  return race;
+}
+
+TunedSchedules::TunedSchedules(TuningRecords &records, const Target &target, ThreadPool *pool)
+    : records(records), machine(fingerprintOf(target)), pool(pool), jit(target, "") {}
+
+TunedSchedules::Trust TunedSchedules::trusted(const TuningRecord &r, const Op &fused, const Target &target) {
+  const LoweredGroup lowered = lowerGroup(fused, r.schedule, target);
+  if (jit.sources({&lowered.kernel})[0] != r.source)
+    return Trust::stale;
+  if (!r.fromElsewhere)
+    return Trust::yes;
+  if (!pool)
+    pool = (own = std::make_unique<ThreadPool>(target.threads)).get();
+  TuningRecord checked = r;
+  checked.fromElsewhere = false;
+  try {
+    GroupBench bench(fused, target, *pool, false);
+    checked.outcome = bench.verdict(r.schedule);
+  } catch (const UserError &) {  // no memory for it: as if there were no record
+    return Trust::unknown;
+  }
+  ++counts.checked;
+  if (checked.outcome != Trial::Outcome::timed)
+    checked.raced = 0, checked.time = {};
+  records.append({checked});
+  records.keepGroup(fused, target);
+  return checked.outcome == Trial::Outcome::timed ? Trust::yes : Trust::wrong;
+}
+
+/// How far one size is from another, in powers of two.
+static double distance(int64_t a, int64_t b) {
+  return a == b ? 0 : a <= 0 || b <= 0 ? HUGE_VAL : std::abs(std::log2(double(a) / double(b)));
+}
+
+/// Of the schedules of a space the one whose sizes are closest to those of `like`, with the same register tile; null
+/// where none has it.
+static const Schedule *closest(const std::vector<Schedule> &space, const Schedule &like) {
+  const Schedule *best = nullptr;
+  double least = HUGE_VAL;
+  for (const Schedule &s : space) {
+    if (s.vec != like.vec || s.mr != like.mr || s.nr != like.nr || s.packB != like.packB || s.unroll != like.unroll)
+      continue;
+    const double d = distance(s.kc, like.kc) + distance(s.mc, like.mc) + distance(s.nc, like.nc) +
+                     distance(s.task, like.task) + distance(s.qb, like.qb) + distance(s.kb, like.kb);
+    if (d < least) {
+      least = d;
+      best = &s;
+    }
+  }
+  return best;
+}
+
+// A shape is near when each of its extents is within a factor of two. Its winner must have won clearly, since this
+// shape has not been measured.
+std::optional<Schedule> TunedSchedules::nearest(const Op &fused, const Target &target) const {
+  constexpr double clearly = 0.97;
+  const TuningRecord p = problemOf(fused, target);
+  std::map<std::string, double> near;  // problem -> distance
+  for (const TuningRecord &r : records.all()) {
+    if (r.raced <= 0 || r.family != p.family || r.machine != machine || r.extents.size() != p.extents.size() ||
+        r.fromElsewhere)
+      continue;
+    double d = 0;
+    for (size_t i = 0; i < r.extents.size(); ++i) {
+      const double one = distance(r.extents[i], p.extents[i]);
+      d = one > 1 ? HUGE_VAL : d + one;
+    }
+    if (d < HUGE_VAL)
+      near.try_emplace(r.problem, d);
+  }
+  std::string best;
+  double least = HUGE_VAL;
+  for (const auto &[problem, d] : near)
+    if (d < least) {
+      least = d;
+      best = problem;
+    }
+  if (best.empty())
+    return std::nullopt;
+  const std::vector<const TuningRecord *> race = lastRace(records, best, machine);
+  if (race.empty() || race[0]->isDefault || race[0]->raced > clearly)
+    return std::nullopt;
+  const std::vector<Schedule> space = scheduleSpace(fused, target);
+  const Schedule *s = closest(space, race[0]->schedule);
+  return s ? std::optional(*s) : std::nullopt;
+}
+
+std::optional<Schedule> TunedSchedules::find(const Op &fused, const Target &target) {
+  if (target.isCuda())
+    return std::nullopt;
+  const TuningRecord p = problemOf(fused, target);
+  const std::vector<Schedule> space = scheduleSpace(fused, target);
+  auto byDefault = [&] {
+    ++counts.byDefault;
+    return std::nullopt;
+  };
+  std::vector<const TuningRecord *> race = lastRace(records, p.problem, machine);
+  if (race.empty()) {
+    std::optional<Schedule> s = nearest(fused, target);
+    if (!s)
+      return byDefault();
+    ++counts.nearest;
+    return s;
+  }
+  for (size_t i = 0; i < race.size(); ++i) {
+    const TuningRecord r = *race[i];
+    if (r.isDefault || r.raced >= 1 - r.noise) {  // the rest is no faster
+      ++counts.exact;
+      return std::nullopt;
+    }
+    if (!llvm::is_contained(space, r.schedule)) {
+      ++counts.rejected;
+      continue;
+    }
+    switch (trusted(r, fused, target)) {
+    case Trust::yes:
+      ++counts.exact;
+      return r.schedule;
+    case Trust::wrong:  // which is on record now
+      ++counts.rejected;
+      race = lastRace(records, p.problem, machine);
+      i = size_t(-1);
+      continue;
+    case Trust::stale:
+      ++counts.stale;
+      return byDefault();
+    case Trust::unknown:
+      return byDefault();
+    }
+  }
+  return byDefault();
+}
+
+}  // namespace gptc
