@@ -1,4 +1,6 @@
-"""What tools/bench/peers keeps, a JSON file that grows as it measures, and the page that it makes of it: pure, but for the file."""
+"""What tools/bench/peers keeps, a JSON file that grows as it measures, and the page that it makes of it: pure, but
+for the file."""
+
 import json
 import os
 import statistics
@@ -57,7 +59,12 @@ def peers_of(rounds):
 
 
 def table(header, rows):
-    return "\n".join(["| " + " | ".join(header) + " |", "|" + "---|" * len(header)] + ["| " + " | ".join(r) + " |" for r in rows]) + "\n"
+    return (
+        "\n".join(
+            ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)] + ["| " + " | ".join(r) + " |" for r in rows]
+        )
+        + "\n"
+    )
 
 
 def time_table(rows, unit):
@@ -68,13 +75,18 @@ def time_table(rows, unit):
     for name, row in rows.items():
         rounds = row["rounds"]
         cells = [name, spread([r["gptc"] for r in rounds if "gptc" in r])]
-        cells += [number(statistics.median([r[c] for r in rounds if c in r])) if any(c in r for r in rounds) else "" for c in columns]
+        cells += [
+            number(statistics.median([r[c] for r in rounds if c in r])) if any(c in r for r in rounds) else ""
+            for c in columns
+        ]
         for peer in peers:
             best = fastest(rounds, peers_of(rounds).get(peer, []))
             cells.append(spread(ratios(rounds, best)) if best else "")
         cells.append(next((r["peak"] for r in reversed(rounds) if r.get("peak")), ""))
         lines.append(cells)
-    return table([f"row, {unit}", "gptc", *columns, *(f"{p} / gptc" for p in peers), "gptc's share of the peak then"], lines)
+    return table(
+        [f"row, {unit}", "gptc", *columns, *(f"{p} / gptc" for p in peers), "gptc's share of the peak then"], lines
+    )
 
 
 def settings_table(rows):
@@ -82,17 +94,42 @@ def settings_table(rows):
     return table(["row", "peer", "its best settings"], seen)
 
 
+FORMS = {"AB": "forward, AB", "AB'": "AB'", "A'B": "gradients of weights, A'B", None: "all"}
+
+
+def weighted(products, ms, form=None):
+    """FLOPs and seconds of all products of a form as often as a step has them, `ms` by product."""
+    chosen = [
+        (2.0 * p["m"] * p["n"] * p["k"], p["calls"], t) for p, t in zip(products, ms) if form in (None, p["form"])
+    ]
+    return sum(f * c for f, c, _ in chosen), sum(1e-3 * t * c for _, c, t in chosen)
+
+
+def medians(rounds, side):
+    """By product, over rounds."""
+    return [statistics.median(times) for times in zip(*(r[side] for r in rounds if side in r))]
+
+
 def matmul_table(matmul):
-    """GFLOP/s and shares, weighted by FLOPs: {"fp32": {"gptc": [[name, flops, seconds, peak]..], "oneDNN 2.6": [..]}}."""
+    """GFLOP/s weighted by FLOPs as a step has them, of {"fp32": {"products": [..], "rounds": [{side: [ms..], "peak":
+    [GFLOP/s]}]}}."""
+    columns = list(dict.fromkeys(t for of in matmul.values() for t in titles(of["rounds"])))
     lines = []
-    for compute, sides in matmul.items():
-        for side, cases in sides.items():
-            flops, seconds = sum(c[1] for c in cases), sum(c[2] for c in cases)
-            floor = sum(c[1] / c[3] for c in cases)
-            each = [c[1] / c[2] / c[3] for c in cases]
-            lines.append([compute, side, str(len(cases)), f"{flops / seconds * 1e-9:.0f}", f"{100 * floor / seconds:.0f}%",
-                          f"{100 * min(each):.0f}% to {100 * max(each):.0f}%"])
-    return table(["products of GPT-2", "by", "shapes", "GFLOP/s, weighted by FLOPs", "share of peak", "single shapes"], lines)
+    for compute, of in matmul.items():
+        products, rounds = of["products"], of["rounds"]
+        ours, peak = medians(rounds, "gptc"), medians(rounds, "peak")
+        for form, name in FORMS.items():
+            flops, seconds = weighted(products, ours, form)
+            if not seconds:
+                continue
+            floor = weighted(products, [2e-6 * p["m"] * p["n"] * p["k"] / x for p, x in zip(products, peak)], form)[1]
+            theirs = {
+                c: weighted(products, medians(rounds, c), form)[1] for c in columns if any(c in r for r in rounds)
+            }
+            cells = [f"{name}, {compute}", f"{flops / seconds * 1e-9:.0f}", f"{100 * floor / seconds:.0f}%"]
+            cells += [f"{flops / theirs[c] * 1e-9:.0f}" if c in theirs else "" for c in columns]
+            lines.append([*cells, f"{min(theirs.values()) / seconds:.2f}" if theirs else ""])
+    return table(["products of GPT-2, GFLOP/s", "gptc", "of peak", *columns, "best / gptc"], lines)
 
 
 def page(all_):
@@ -106,8 +143,9 @@ def page(all_):
         rows = {name: row for name, row in rows.items() if row["rounds"]}
         if rows:
             out += [time_table(rows, unit), ""]
-    if all_["matmul"]:
-        out += [matmul_table(all_["matmul"]), ""]
+    matmul = {compute: of for compute, of in all_["matmul"].items() if of.get("rounds")}
+    if matmul:
+        out += [matmul_table(matmul), ""]
     if all_["rows"]:
         out += [settings_table({**all_["rows"], **all_["jobs"]})]
     return "\n".join(out).rstrip() + "\n"

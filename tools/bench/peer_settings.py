@@ -1,11 +1,12 @@
 """The settings of a peer, and how tools/bench/peers finds its best ones: pure, but for looking libraries up."""
+
 import re
 import subprocess
 
 GAIN = 0.98  # an alternative is taken when it needs less than this share of the time: what is less is noise
 
-# What glibc's malloc needs to keep large tensors mapped: one arena for all threads, and no mmap for each tensor. Without it
-# every large result is paged in anew.
+# What glibc's malloc needs to keep large tensors mapped: one arena for all threads, and no mmap for each tensor.
+# Without it every large result is paged in anew.
 KEPT = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "1000000000000", "MALLOC_TRIM_THRESHOLD_": "1000000000000"}
 HUGE = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 MALLOC = {"default": {}, "kept": KEPT, "huge pages": HUGE, "kept, huge pages": {**KEPT, **HUGE}}
@@ -13,6 +14,7 @@ BINDING = {"none": {}, "close": {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"
 
 BLAS = ("libopenblas.so.0", "libmkl_rt.so", "libblis.so.4")
 ALLOCATORS = ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libjemalloc.so.2")
+ONEDNN = ("libdnnl.so.3", "libdnnl.so.2")
 OPENMP = ("libiomp5.so", "libomp.so.5")
 
 # What a process is started with; the others (torch_gpt.SETTINGS) are chosen within a process.
@@ -33,15 +35,16 @@ def found(names):
 
 
 def dimensions(peer, compute, sample, cpus, blas=(), allocators=(), openmp=()):
-    """All that is tried: (name, values) with the default first, in the order of trial. `peer` is what torch_gpt.py says of itself."""
+    """All that is tried: (name, values) with the default first, in the order of trial. `peer` is what torch_gpt.py
+    says of itself."""
     all_of = [
         ("blas", ["bundled", *blas]),
         ("malloc", [*MALLOC, *allocators]),
-        ("isa", ["default", "ATEN_CPU_CAPABILITY=avx512", "MKL_ENABLE_INSTRUCTIONS=AVX512", "DNNL_MAX_CPU_ISA=AVX512_CORE_BF16"]),
+        ("isa", ["default", "ATEN_CPU_CAPABILITY=avx512", "MKL_ENABLE_INSTRUCTIONS=AVX512"]),
         ("openmp", ["bundled", *openmp]),
         ("binding", list(BINDING)),
         ("linear", ["torch", "onednn"] if compute == "fp32" and peer["onednn_linear"] else ["torch"]),
-        ("mkldnn", ["on", "off"]),
+        ("mkldnn", ["on", "off"] if compute == "fp32" else ["on"]),  # nothing else multiplies bf16 in good time
         ("adamw", ["foreach"] if sample else ["foreach", "fused"]),
         ("weights", ["autocast", "bf16, fp32 masters"] if compute == "bf16" and not sample else ["autocast"]),
         ("denormal", ["kept", "flushed"]),
@@ -57,7 +60,10 @@ def first(dims):
 
 def text(setting, dims):
     """What differs from the default, which identifies a setting: "malloc = kept, threads = 1"."""
-    return ", ".join(f"{k} = {short(setting[k])}" for k, values in dims if setting.get(k, values[0]) != values[0]) or "defaults"
+    return (
+        ", ".join(f"{k} = {short(setting[k])}" for k, values in dims if setting.get(k, values[0]) != values[0])
+        or "defaults"
+    )
 
 
 def short(value):
@@ -65,9 +71,9 @@ def short(value):
 
 
 def descend(dims, trials):
-    """One dimension after the other, each value tried on top of the best so far. `trials` maps text(setting) to ms, or to a
-    string that says why it failed. Returns the best setting so far, None where nothing worked, and the next one to be tried, None
-    where all were."""
+    """One dimension after the other, each value tried on top of the best so far. `trials` maps text(setting) to ms,
+    or to a string that says why it failed. Returns the best setting so far, None where nothing worked, and the next
+    one to be tried, None where all were."""
     setting = first(dims)
     ms = trials.get(text(setting, dims))
     if ms is None:
@@ -86,8 +92,8 @@ def descend(dims, trials):
 
 
 def contenders(dims, trials):
-    """The best settings, {"eager": ..} and where there is one {"compiled": ..}, and the next one to be tried or None. Compilers
-    start from the best eager setting, as every trial of theirs takes a minute."""
+    """The best settings, {"eager": ..} and where there is one {"compiled": ..}, and the next one to be tried or None.
+    Compilers start from the best eager setting, as every trial of theirs takes a minute."""
     eager, then = descend([d for d in dims if d[0] != "compile"], trials)
     if eager is None or then:
         return ({"eager": {**eager, "compile": "no"}} if eager else {}), then and {**then, "compile": "no"}
@@ -104,7 +110,11 @@ def contenders(dims, trials):
 
 def environment(setting, base, cpus):
     """Of the process: without OPENBLAS_*, which may hold anything, and with what the setting says."""
-    env = {k: v for k, v in base.items() if not k.startswith(("OPENBLAS_", "OMP_", "KMP_", "GOMP_", "MALLOC_", "GLIBC_TUNABLES"))}
+    env = {
+        k: v
+        for k, v in base.items()
+        if not k.startswith(("OPENBLAS_", "OMP_", "KMP_", "GOMP_", "MALLOC_", "GLIBC_TUNABLES"))
+    }
     env["OMP_NUM_THREADS"] = str(cpus)
     preload = [setting[k] for k in ("openmp", "blas") if setting.get(k, "bundled") != "bundled"]
     malloc = setting.get("malloc", "default")
@@ -113,7 +123,9 @@ def environment(setting, base, cpus):
     else:
         preload.append(malloc)
         if "jemalloc" in malloc:  # PyTorch's own advice for CPUs
-            env["MALLOC_CONF"] = "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"
+            env["MALLOC_CONF"] = (
+                "oversize_threshold:1,background_thread:true,metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"
+            )
     env.update(BINDING[setting.get("binding", "none")])
     if "=" in setting.get("isa", ""):
         name, value = setting["isa"].split("=")

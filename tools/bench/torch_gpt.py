@@ -1,14 +1,16 @@
-"""A GPT in PyTorch for tools/bench/peers: what a careful user of PyTorch would write for a CPU, with whatever this version of it
-offers (fused attention, fused AdamW, oneDNN's products, torch.compile). The peer's settings are options (peer_settings.py).
+"""A GPT in PyTorch for tools/bench/peers: what a careful user of PyTorch would write for a CPU, with whatever this
+version of it offers (fused attention, fused AdamW, oneDNN's products, torch.compile). The peer's settings are options
+(peer_settings.py).
 
     torch_gpt.py            a server: one line of JSON when it is ready, then an answer for every line of its input
     torch_gpt.py job JSON   trains to the end on token files, with evaluations, and prints one line of JSON
 
-A server's line is {"options": {"layers": 4, "heads": 4, "width": 128, "vocab": 65, "block": 64, "batch": 12, ...}, "warm": W,
-"steps": N, "limit": ms}: it builds that model unless it has it, takes W steps that do not count and N that do (or samples
-tokens), and answers {"ms": [...], "loss": first loss} or {"error": "..."}. With a limit, it gives up when a step past the first
-takes longer. It ends with its input.
+A server's line is {"options": {"layers": 4, "heads": 4, "width": 128, "vocab": 65, "block": 64, "batch": 12, ...},
+"warm": W, "steps": N, "limit": ms}: it builds that model unless it has it, takes W steps that do not count and N that
+do (or samples tokens), and answers {"ms": [...], "loss": first loss} or {"error": "..."}. With a limit, it gives up
+when a step past the first takes longer. It ends with its input.
 """
+
 import gc
 import json
 import math
@@ -21,8 +23,15 @@ import torch.nn.functional as F
 
 MODEL = {"dropout": 0.0, "bias": True, "compute": "fp32", "mode": "train"}
 # "threads" 0 is PyTorch's own choice; the names and values are those of peer_settings.MODEL.
-SETTINGS = {"threads": 0, "linear": "torch", "mkldnn": "on", "adamw": "fused", "denormal": "kept", "weights": "autocast",
-            "compile": "no"}
+SETTINGS = {
+    "threads": 0,
+    "linear": "torch",
+    "mkldnn": "on",
+    "adamw": "fused",
+    "denormal": "kept",
+    "weights": "autocast",
+    "compile": "no",
+}
 
 
 class OneDnnLinear(torch.autograd.Function):
@@ -52,7 +61,9 @@ class Block(nn.Module):
         self.qkv, self.proj = nn.Linear(w, 3 * w, bias=bias), nn.Linear(w, w, bias=bias)
         self.fc, self.out = nn.Linear(w, 4 * w, bias=bias), nn.Linear(4 * w, w, bias=bias)
         if not hasattr(F, "scaled_dot_product_attention"):
-            self.register_buffer("hidden", torch.ones(o["block"], o["block"], dtype=torch.bool).triu(1), persistent=False)
+            self.register_buffer(
+                "hidden", torch.ones(o["block"], o["block"], dtype=torch.bool).triu(1), persistent=False
+            )
 
     def attention(self, q, k, v, causal):
         if hasattr(F, "scaled_dot_product_attention"):
@@ -151,8 +162,11 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         if self.masters[0] is not copies[0]:
             with torch.no_grad():
-                torch._foreach_copy_(copies, self.masters) if hasattr(torch, "_foreach_copy_") else [
-                    p.copy_(m) for m, p in zip(self.masters, copies)]
+                (
+                    torch._foreach_copy_(copies, self.masters)
+                    if hasattr(torch, "_foreach_copy_")
+                    else [p.copy_(m) for m, p in zip(self.masters, copies)]
+                )
         return loss
 
 
@@ -168,7 +182,10 @@ def sampling(o):
     model = GPT(o).eval().to(dtype)
     run = compiled(model, o["compile"])
     shape = (1, o["heads"], o["block"], o["width"] // o["heads"])
-    caches = [{"k": torch.zeros(shape, dtype=dtype), "v": torch.zeros(shape, dtype=dtype), "at": 0} for _ in range(o["layers"])]
+    caches = [
+        {"k": torch.zeros(shape, dtype=dtype), "v": torch.zeros(shape, dtype=dtype), "at": 0}
+        for _ in range(o["layers"])
+    ]
     state = {"token": torch.zeros(1, 1, dtype=torch.long)}
 
     @torch.no_grad()
@@ -195,9 +212,19 @@ def with_settings(options):
 
 
 def serve():
-    print(json.dumps({"torch": torch.__version__, "config": torch.__config__.show(), "threads": torch.get_num_threads(),
-                      "onednn_linear": has_onednn_linear(), "sdpa": hasattr(F, "scaled_dot_product_attention"),
-                      "compile": hasattr(torch, "compile")}), flush=True)
+    print(
+        json.dumps(
+            {
+                "torch": torch.__version__,
+                "config": torch.__config__.show(),
+                "threads": torch.get_num_threads(),
+                "onednn_linear": has_onednn_linear(),
+                "sdpa": hasattr(F, "scaled_dot_product_attention"),
+                "compile": hasattr(torch, "compile"),
+            }
+        ),
+        flush=True,
+    )
     current, step = None, None
     for line in sys.stdin:
         order = json.loads(line)
@@ -231,7 +258,8 @@ def has_onednn_linear():
 
 
 def job(options):
-    """Trains on random windows of a token file by the schedule of the model file, with evaluations on the other file."""
+    """Trains on random windows of a token file by the schedule of the model file, with evaluations on the other
+    file."""
     import numpy
 
     o = with_settings(options)
