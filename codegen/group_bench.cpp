@@ -308,13 +308,4 @@ Timing GroupBench::time(const Trial &trial, int runs, double seconds, double hop
   return timingOf(std::move(times));
 }
 
-Trial::Outcome GroupBench::verdict(const Schedule &schedule) {
-  std::vector<Trial> trial = propose({schedule});
-  if (trial.empty())
-    return Trial::Outcome::timed;  // the default's own kernel
-  if (trial[0].outcome == Trial::Outcome::timed)
-    build({&trial[0]});
-  return trial[0].outcome == Trial::Outcome::timed ? check(trial[0], HUGE_VAL) : trial[0].outcome;
-}
-
 }  // namespace gptc

@@ -31,9 +31,6 @@ public:
   Trial::Outcome check(const Trial &trial, double seconds) override;
   Timing time(const Trial &trial, int runs, double seconds, double hopeless) override;
 
-  /// The three steps before time, of one schedule; `timed` where its bits are those of the default.
-  Trial::Outcome verdict(const Schedule &schedule);
-
 private:
   struct Impl;
   std::unique_ptr<Impl> impl;

@@ -203,6 +203,15 @@ bool parseOutcome(llvm::StringRef name, Outcome &outcome) {
   return true;
 }
 
+Outcome CandidateBench::verdict(const Schedule &schedule) {
+  std::vector<Trial> trial = propose({schedule});
+  if (trial.empty())
+    return Outcome::timed;  // the default's own kernel
+  if (trial[0].outcome == Outcome::timed)
+    build({&trial[0]});
+  return trial[0].outcome == Outcome::timed ? check(trial[0], HUGE_VAL) : trial[0].outcome;
+}
+
 SearchResult searchSchedules(CandidateBench &bench, std::vector<Schedule> space, const SearchLimits &limits) {
   return Search(bench, std::move(space), limits).run();
 }

@@ -81,6 +81,9 @@ public:
   virtual Trial::Outcome check(const Trial &trial, double seconds) = 0;
   /// Up to `runs` calls, fewer once `seconds` are over or two were beyond `hopeless` seconds each.
   virtual Timing time(const Trial &trial, int runs, double seconds, double hopeless) = 0;
+
+  /// The steps before time, of one schedule; `timed` where its bits are those of the default.
+  Trial::Outcome verdict(const Schedule &schedule);
 };
 
 struct SearchLimits {

@@ -2,6 +2,7 @@
 
 #include "codegen/group_bench.h"
 #include "ir/diagnostics.h"
+#include "runtime/cuda/group_bench.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -12,15 +13,19 @@ namespace gptc {
 
 std::vector<const TuningRecord *> lastRace(const TuningRecords &records, llvm::StringRef problem,
                                            llvm::StringRef machine) {
-  std::string session;
+  std::string own, any;
   std::vector<const TuningRecord *> wrong, race;
   for (const TuningRecord &r : records.all())
     if (r.problem == problem && r.machine == machine) {
-      if (r.raced > 0)
-        session = std::max(session, r.session);
-      else if (r.outcome != Trial::Outcome::timed && r.outcome != Trial::Outcome::suspect && !r.fromElsewhere)
+      if (r.raced > 0) {
+        any = std::max(any, r.session);
+        if (!r.fromElsewhere)
+          own = std::max(own, r.session);
+      }
+      if (r.outcome != Trial::Outcome::timed && r.outcome != Trial::Outcome::suspect && !r.fromElsewhere)
         wrong.push_back(&r);
     }
+  const std::string &session = own.empty() ? any : own;  // what was measured here counts before all else
   for (const TuningRecord &r : records.all())
     if (r.raced > 0 && r.session == session && r.problem == problem && r.machine == machine &&
         llvm::none_of(wrong, [&](auto *w) { return w->schedule == r.schedule && w->source == r.source; }))
@@ -32,21 +37,55 @@ std::vector<const TuningRecord *> lastRace(const TuningRecords &records, llvm::S
 }
 
 TunedSchedules::TunedSchedules(TuningRecords &records, const Target &target, ThreadPool *pool)
-    : records(records), machine(fingerprintOf(target)), pool(pool), jit(target, "") {}
+    : target(target), records(records), machine(records.all().empty() && target.isCuda() ? "" : fingerprintOf(target)),
+      pool(pool) {
+  if (!target.isCuda())
+    jit.emplace(target, "");
+}
 
-TunedSchedules::Trust TunedSchedules::trusted(const TuningRecord &r, const Op &fused, const Target &target) {
-  const LoweredGroup lowered = lowerGroup(fused, r.schedule, target);
-  if (jit.sources({&lowered.kernel})[0] != r.source)
+std::string TunedSchedules::sourceOf(const Op &fused, const Schedule &s) {
+  const LoweredGroup lowered = lowerGroup(fused, s, target);
+  return jit ? jit->sources({&lowered.kernel})[0] : cuda::sourceOf(lowered, s, target, machine);
+}
+
+// Algorithms of a library have names that only the library knows; it refuses those that are none.
+bool TunedSchedules::isCandidate(const Op &fused, const Schedule &s) const {
+  Schedule call = s;
+  call.algorithm = 0;
+  return (s.library && s.algorithm && call == defaultSchedule(fused, target)) ||
+         llvm::is_contained(scheduleSpace(fused, target), s);
+}
+
+bool TunedSchedules::isKnown(const Op &fused) {
+  const std::vector<const TuningRecord *> race = lastRace(records, problemOf(fused, target).problem, machine);
+  auto base = llvm::find_if(race, [](const TuningRecord *r) { return r->isDefault; });
+  if (race.size() < 2 || base == race.end())
+    return false;
+  for (const TuningRecord *r : {*base, race[0]}) {
+    if (!r->isDefault && (r->fromElsewhere || !isCandidate(fused, r->schedule)))
+      return false;
+    if (sourceOf(fused, r->schedule) != r->source)
+      return false;
+  }
+  return true;
+}
+
+TunedSchedules::Trust TunedSchedules::trusted(const TuningRecord &r, const Op &fused) {
+  if (sourceOf(fused, r.schedule) != r.source)
     return Trust::stale;
   if (!r.fromElsewhere)
     return Trust::yes;
   if (!pool)
-    pool = (own = std::make_unique<ThreadPool>(target.threads)).get();
+    pool = (own = std::make_unique<ThreadPool>(target.isCuda() ? hostTarget().threads : target.threads)).get();
   TuningRecord checked = r;
   checked.fromElsewhere = false;
   try {
-    GroupBench bench(fused, target, *pool, false);
-    checked.outcome = bench.verdict(r.schedule);
+    if (target.isCuda()) {
+      const cuda::Gpu gpu(target);
+      checked.outcome = cuda::GroupBench(gpu, fused, target, *pool, false).verdict(r.schedule);
+    } else {
+      checked.outcome = GroupBench(fused, target, *pool, false).verdict(r.schedule);
+    }
   } catch (const UserError &) {  // no memory for it: as if there were no record
     return Trust::unknown;
   }
@@ -83,7 +122,7 @@ static const Schedule *closest(const std::vector<Schedule> &space, const Schedul
 
 // A shape is near when each of its extents is within a factor of two. Its winner must have won clearly, since this
 // shape has not been measured.
-std::optional<Schedule> TunedSchedules::nearest(const Op &fused, const Target &target) const {
+std::optional<Schedule> TunedSchedules::nearest(const Op &fused) const {
   constexpr double clearly = 0.97;
   const TuningRecord p = problemOf(fused, target);
   std::map<std::string, double> near;  // problem -> distance
@@ -109,25 +148,24 @@ std::optional<Schedule> TunedSchedules::nearest(const Op &fused, const Target &t
   if (best.empty())
     return std::nullopt;
   const std::vector<const TuningRecord *> race = lastRace(records, best, machine);
-  if (race.empty() || race[0]->isDefault || race[0]->raced > clearly)
+  if (race.empty() || race[0]->isDefault || race[0]->raced > clearly || race[0]->schedule.library)
     return std::nullopt;
   const std::vector<Schedule> space = scheduleSpace(fused, target);
   const Schedule *s = closest(space, race[0]->schedule);
   return s ? std::optional(*s) : std::nullopt;
 }
 
-std::optional<Schedule> TunedSchedules::find(const Op &fused, const Target &target) {
-  if (target.isCuda())
-    return std::nullopt;
-  const TuningRecord p = problemOf(fused, target);
-  const std::vector<Schedule> space = scheduleSpace(fused, target);
+std::optional<Schedule> TunedSchedules::find(const Op &fused, const Target &) {
   auto byDefault = [&] {
     ++counts.byDefault;
     return std::nullopt;
   };
+  if (machine.empty())  // a GPU that is not here
+    return byDefault();
+  const TuningRecord p = problemOf(fused, target);
   std::vector<const TuningRecord *> race = lastRace(records, p.problem, machine);
   if (race.empty()) {
-    std::optional<Schedule> s = nearest(fused, target);
+    std::optional<Schedule> s = nearest(fused);
     if (!s)
       return byDefault();
     ++counts.nearest;
@@ -139,11 +177,11 @@ std::optional<Schedule> TunedSchedules::find(const Op &fused, const Target &targ
       ++counts.exact;
       return std::nullopt;
     }
-    if (!llvm::is_contained(space, r.schedule)) {
+    if (!isCandidate(fused, r.schedule)) {
       ++counts.rejected;
       continue;
     }
-    switch (trusted(r, fused, target)) {
+    switch (trusted(r, fused)) {
     case Trust::yes:
       ++counts.exact;
       return r.schedule;

@@ -33,17 +33,24 @@ public:
   } counts;
 
   /// What is taken of the nearest shape as long as this one has not been measured.
-  std::optional<Schedule> nearest(const Op &fused, const Target &target) const;
+  std::optional<Schedule> nearest(const Op &fused) const;
+  /// Whether a race is on record whose default and whose best are emitted as they were.
+  bool isKnown(const Op &fused);
+  /// Trial::source of a schedule.
+  std::string sourceOf(const Op &fused, const Schedule &s);
 
 private:
+  const Target target;
   TuningRecords &records;
   const std::string machine;
   ThreadPool *pool;
   std::unique_ptr<ThreadPool> own;
-  Jit jit;
+  std::optional<Jit> jit;
 
   enum class Trust { yes, stale, wrong, unknown };
-  Trust trusted(const TuningRecord &r, const Op &fused, const Target &target);
+  Trust trusted(const TuningRecord &r, const Op &fused);
+  /// Whether a tuner may choose it.
+  bool isCandidate(const Op &fused, const Schedule &s) const;
 };
 
 }  // namespace gptc

@@ -4,6 +4,7 @@
 #include "codegen/object_cache.h"
 #include "ir/diagnostics.h"
 #include "ir/words.h"
+#include "runtime/cuda/group_bench.h"
 #include "runtime/files.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -16,6 +17,8 @@
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -169,7 +172,9 @@ TuningRecord recordOf(const TuningRecord &problem, const Trial &t, const std::st
   return r;
 }
 
-std::string fingerprintOf(const Target &target) {
+static std::string fingerprintNow(const Target &target) {
+  if (target.isCuda())
+    return cuda::fingerprintHere(target);
   std::string model = target.cpu, line;
   for (std::ifstream in("/proc/cpuinfo"); std::getline(in, line);)
     if (llvm::StringRef(line).starts_with("model name")) {
@@ -178,6 +183,18 @@ std::string fingerprintOf(const Target &target) {
     }
   return fmt::format("{} {} {} threads {} caches {}/{}/{}", model, target.cpu, target.threads,
                      hashOf(target.features).substr(0, 8), target.l1Bytes, target.l2Bytes, target.l3Bytes);
+}
+
+std::string fingerprintOf(const Target &target) {
+  // Asking costs: of a GPU a context.
+  static std::mutex lock;
+  static std::map<std::string, std::string> known;
+  const std::string key = fmt::format("{} {} {} {}", target.name, target.cpu, target.features, target.threads);
+  std::lock_guard guard(lock);
+  auto [it, isNew] = known.try_emplace(key);
+  if (isNew)
+    it->second = fingerprintNow(target);
+  return it->second;
 }
 
 TuningRecord problemOf(const Op &fused, const Target &target) {

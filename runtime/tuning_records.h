@@ -27,7 +27,7 @@ struct TuningRecord {
   std::string name;              // for people: "matmul 1024x2304x768"
   std::string machine;           // fingerprintOf
   Schedule schedule;
-  std::string source;  // Jit::sources of its kernel
+  std::string source;  // Trial::source
   Trial::Outcome outcome = Trial::Outcome::timed;
   Timing time;  // of timed ones
   double compileSeconds = 0;
@@ -49,7 +49,8 @@ struct TuningRecord {
 /// What a search found, of a problem.
 TuningRecord recordOf(const TuningRecord &problem, const Trial &trial, const std::string &session);
 
-/// CPU model, instruction set, caches, threads and LLVM: what a time depends on beside the source.
+/// CPU model, instruction set, caches, threads; or the GPU here, its driver and libraries: what a time depends on
+/// beside the source. "" for a GPU that is not here.
 std::string fingerprintOf(const Target &target);
 /// Hashes of a group, and its name for people.
 TuningRecord problemOf(const Op &fused, const Target &target);

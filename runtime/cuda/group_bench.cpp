@@ -23,6 +23,7 @@ namespace gptc::cuda {
 
 namespace {
 
+constexpr char candidateSymbol[] = "candidate";
 constexpr size_t redZone = 4096;  // bytes before and after each buffer, whose alignment it keeps
 constexpr unsigned char redByte = 0xa5, poisonByte = 0xff;
 constexpr size_t sweptBytes = 256 << 20;  // more than a GPU's second-level cache holds
@@ -74,19 +75,30 @@ std::string complaint(const CompiledCuda &c) {
 
 }  // namespace
 
-std::string fingerprintOf(const Gpu &gpu) {
-  return fmt::format(
-      "{} {} {} multiprocessors driver {} nvrtc {} cublaslt {}", gpu.name, gpu.cpu, gpu.multiprocessors,
-      CudaLibrary::find(CudaLibraryId::driver).version.str(), CudaLibrary::find(CudaLibraryId::nvrtc).version.str(),
-      CudaLibrary::find(CudaLibraryId::cublasLt) ? CudaLibrary::find(CudaLibraryId::cublasLt).version.str() : "none");
+std::string fingerprintOf(const Gpu &gpu, const Target &target) {
+  auto version = [](CudaLibraryId id) {
+    const CudaLibrary &l = CudaLibrary::find(id);
+    return l ? l.version.str() : "none";
+  };
+  return fmt::format("{} {} {} multiprocessors driver {} nvrtc {} cublaslt {} calls {}", gpu.name, target.cpu,
+                     gpu.multiprocessors, version(CudaLibraryId::driver), version(CudaLibraryId::nvrtc),
+                     version(CudaLibraryId::cublasLt), target.features.empty() ? "none" : target.features);
 }
 
 std::string fingerprintHere(const Target &target) {
   try {
-    return fingerprintOf(Gpu(target));
+    return fingerprintOf(Gpu(target), target);
   } catch (const UserError &) {
     return "";
   }
+}
+
+std::string sourceOf(const LoweredGroup &lowered, const Schedule &s, const Target &target, const std::string &machine) {
+  const std::string text = s.library
+                               ? fmt::format("cublaslt {} {} {}", machine, s.algorithm, kir::print(lowered.kernel))
+                               : emitCuda(lowered.kernel, candidateSymbol).text + cudaDeviceLayer() + target.cpu +
+                                     CudaLibrary::get(CudaLibraryId::nvrtc).version.str();
+  return contentHash({{text.data(), text.size()}});
 }
 
 struct GroupBench::Impl {
@@ -115,8 +127,8 @@ struct GroupBench::Impl {
   std::set<std::string> sources;
 
   Impl(const Gpu &gpu, const Op &fused, const Target &target, ThreadPool &pool, bool cold)
-      : gpu(gpu), fused(fused), target(target), pool(pool), machine(fingerprintOf(gpu)), begin(gpu, eventDefault),
-        end(gpu, eventDefault) {
+      : gpu(gpu), fused(fused), target(target), pool(pool), machine(fingerprintOf(gpu, target)),
+        begin(gpu, eventDefault), end(gpu, eventDefault) {
     for (unsigned i = 0; i < fused.numOperands() + fused.numResults(); ++i) {
       const Value *v = i < fused.numOperands() ? fused.operand(i) : fused.result(i - fused.numOperands());
       memory.push_back(std::make_unique<Guarded>(gpu, size_t(v->type.bytes())));
@@ -269,15 +281,9 @@ std::vector<Trial> GroupBench::propose(llvm::ArrayRef<Schedule> candidates) {
     try {
       Impl::Candidate c;
       c.lowered = lowerGroup(impl->fused, s, impl->target);
-      std::string text;
-      if (s.library) {
-        text = fmt::format("cublaslt {} {} {}", impl->machine, s.algorithm, kir::print(c.lowered.kernel));
-      } else {
-        c.text = emitCuda(c.lowered.kernel, "candidate");
-        text =
-            c.text.text + cudaDeviceLayer() + impl->target.cpu + CudaLibrary::get(CudaLibraryId::nvrtc).version.str();
-      }
-      t.source = contentHash({{text.data(), text.size()}});
+      if (!s.library)
+        c.text = emitCuda(c.lowered.kernel, candidateSymbol);
+      t.source = sourceOf(c.lowered, s, impl->target, impl->machine);
       if (!impl->sources.insert(t.source).second)
         continue;
       impl->candidates[s.str()] = std::move(c);

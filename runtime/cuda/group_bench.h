@@ -11,10 +11,15 @@
 
 namespace gptc::cuda {
 
-/// What a time depends on beside the source: the GPU, its driver and NVRTC.
-std::string fingerprintOf(const Gpu &gpu);
+/// What a time depends on beside the source: the GPU, its driver and NVRTC; and what the default is, against which it
+/// is measured: which libraries the target calls.
+std::string fingerprintOf(const Gpu &gpu, const Target &target);
 /// That of the GPU here, if it runs the target's code; "" where there is none.
 std::string fingerprintHere(const Target &target);
+
+/// Trial::source of a schedule on the machine of that fingerprint.
+std::string sourceOf(const LoweredGroup &lowered, const Schedule &schedule, const Target &target,
+                     const std::string &machine);
 
 /// As the CPU's GroupBench. Operands of matmuls are whole numbers: kernels by tensor cores of any kind, and the
 /// library, then give equal bits whatever the order of their sums, but for a library's own gelu, which is never chosen.

@@ -100,9 +100,13 @@ TEST_F(TuneTest, AKilledSearchGoesOnWhereItWas) {
     EXPECT_EQ(p.wait().signal, signal);
   }
   ASSERT_GE(lines, 24u);
+  size_t trials = 0;
+  std::istringstream before(readFile(records()));
+  for (std::string line; std::getline(before, line);)
+    trials += !line.empty() && json::accept(line) && !json::parse(line).contains("raced");
   const json r = tune();
   ASSERT_TRUE(r.is_object());
-  EXPECT_GE(r["known_trials"].get<size_t>() + 2, lines - r["searched"].get<size_t>()) << "of " << lines;
+  EXPECT_GE(r["known_trials"].get<size_t>(), trials);
   // No schedule was measured twice for the same code; races are records of their own.
   std::istringstream text(readFile(records()));
   std::set<std::string> seen;
@@ -170,7 +174,7 @@ TEST_F(TuneTest, DamagedRecordsAreSetAsideAndNothingStops) {
 TEST_F(TuneTest, WhatCannotBeTunedSaysSo) {
   Result r = gptc({"tune", w.modelFile(), "--set", "compile.target=cuda:sm_90a"});
   EXPECT_EQ(r.code, 3);
-  EXPECT_NE(r.output.find("CPU only"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("on this machine only"), std::string::npos) << r.output;
   EXPECT_EQ(gptc({"tune", w.path("none.toml")}).code, 3);
   EXPECT_EQ(gptc({"tune", w.modelFile(), "--seconds", "0"}).code, 2);
   EXPECT_EQ(gptc({"cache"}).code, 2);

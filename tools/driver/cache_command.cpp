@@ -117,7 +117,7 @@ bool run(TuningRecords &records, double seconds) {
   const Target target = hostTarget();
   const std::string machine = fingerprintOf(target);
   ThreadPool pool(target.threads);
-  Jit jit(target, "");
+  TunedSchedules tuned(records, target, &pool);
   std::vector<TuningRecord> winners;
   for (const auto &[problem, where] : problemsOf(records))
     if (const auto race = lastRace(records, problem, machine); where == machine && !race.empty() && !race[0]->isDefault)
@@ -125,10 +125,6 @@ bool run(TuningRecords &records, double seconds) {
   llvm::stable_sort(winners, [](const TuningRecord &a, const TuningRecord &b) {
     return std::pair(!a.fromElsewhere, a.time.median) < std::pair(!b.fromElsewhere, b.time.median);
   });
-  auto sourceOf = [&](const Op &fused, const Schedule &s) {
-    const LoweredGroup lowered = lowerGroup(fused, s, target);
-    return jit.sources({&lowered.kernel})[0];
-  };
   int good = 0, wrong = 0, stale = 0, strange = 0, late = 0;
   for (const TuningRecord &r : winners) {
     const std::unique_ptr<Module> m = records.groupOf(r.problem, target);
@@ -142,7 +138,7 @@ bool run(TuningRecords &records, double seconds) {
     if (!llvm::is_contained(scheduleSpace(fused, target), r.schedule)) {
       fmt::print("{}: {} is none of its recipe's schedules\n", r.name, r.schedule.str());
       verdict.outcome = Trial::Outcome::notCompiled;
-    } else if (sourceOf(fused, r.schedule) != r.source) {
+    } else if (tuned.sourceOf(fused, r.schedule) != r.source) {
       ++stale;
       continue;
     } else {

@@ -35,7 +35,8 @@ private:
 
 std::string absoluteOrEmpty(const std::string &path) { return path.empty() ? path : absolutePath(path); }
 
-/// What config.compile.target names. `here`: the GPU of this machine.
+}  // namespace
+
 Target targetOf(const Config &config, bool &here) {
   here = config.compile.target == "cuda";
   if (config.compile.target == "cpu")
@@ -56,6 +57,8 @@ Target targetOf(const Config &config, bool &here) {
     throw UserError(e.diagnostics);
   }
 }
+
+namespace {
 
 /// What a plan may take of this machine's memory: the rest is for the process around it and for others. Of a GPU that
 /// is somewhere else nothing is known.
@@ -139,7 +142,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   setOption(uses, "remat", "available", report.available);
   std::optional<TuningRecords> records;
   std::optional<TunedSchedules> tuned;
-  if (config.compile.autotune != "off" && !plan.target.isCuda()) {
+  if (config.compile.autotune != "off" && (here || !plan.target.isCuda())) {
     tuned.emplace(records.emplace(request.cacheDir), plan.target);
     for (PassUse &u : uses)
       u.options.schedules = &*tuned;

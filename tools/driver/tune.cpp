@@ -14,18 +14,15 @@
 #include "runtime/arena.h"
 #include "runtime/profile.h"
 #include "runtime/tuned_schedules.h"
-#include "runtime/tuning_log.h"
 #include "tools/driver/compile.h"
 #include "tools/driver/gir_file.h"
+#include "tools/driver/tune_search.h"
 #include "tools/driver/variants.h"
 
 #include "llvm/ADT/STLExtras.h"
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
-#include <set>
-#include <unistd.h>
 
 namespace gptc {
 
@@ -33,47 +30,17 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-/// Sorts behind those of earlier searches.
-std::string newSession(int n) {
-  timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);
-  return fmt::format("{:012}.{:09}-{}-{:04}", int64_t(t.tv_sec), int64_t(t.tv_nsec), getpid(), n);
-}
-
 Schedule scheduleOf(const Op &op) {
   Schedule s;
   GPTC_CHECK(Schedule::parse(op.attrs.getString("schedule"), s), "schedule of {}", op.loc);
   return s;
 }
 
-/// The race of a search; its other trials are on record by then.
-std::vector<TuningRecord> raceOf(const SearchResult &found, const TuningRecord &problem, const std::string &session) {
-  std::vector<TuningRecord> all;
-  for (const Trial &t : found.trials) {
-    if (t.outcome != Trial::Outcome::timed || !t.raced)
-      continue;
-    TuningRecord &r = all.emplace_back(recordOf(problem, t, session));
-    r.raced = t.raced;
-    r.noise = found.noise;
-    r.isDefault = &t == &found.trials[0];
-  }
-  return all;
-}
-
 class Tuner {
 public:
   Tuner(const TuneRequest &request, const std::function<void(const TuneProgress &)> &progress)
       : request(request), progress(progress), config(readConfig(request.modelFile, request.settings)),
-        target(hostTarget(request.threads)), machine(fingerprintOf(target)), jit(target, ""),
-        records(request.cacheDir) {
-    if (config.compile.target != "cpu")
-      throw UserError(Diagnostic{
-          ErrorCode::NotBuiltYet,
-          fmt::format("compile.target = \"{}\": schedules are measured on the CPU only", config.compile.target),
-          config.where("compile.target"),
-          "",
-          {"--set compile.target=cpu"},
-          {}});
+        target(hostTarget(request.threads)), machine(fingerprintOf(target)), records(request.cacheDir) {
     imported = buildModel(config);
   }
 
@@ -98,7 +65,6 @@ private:
   const Config config;
   const Target target;
   const std::string machine;
-  Jit jit;  // for sources
   TuningRecords records;
   TuneReport report;
   std::unique_ptr<Module> imported;
@@ -150,32 +116,6 @@ private:
     }
   }
 
-  /// Whether a race is on record whose default and whose best are emitted as they were.
-  bool isKnown(const std::string &problem, const Op &op) {
-    const std::vector<const TuningRecord *> race = lastRace(records, problem, machine);
-    auto base = llvm::find_if(race, [](const TuningRecord *r) { return r->isDefault; });
-    if (race.size() < 2 || base == race.end())
-      return false;
-    const std::vector<Schedule> space = scheduleSpace(op, target);
-    for (const TuningRecord *r : {*base, race[0]}) {
-      if (!r->isDefault && (r->fromElsewhere || !llvm::is_contained(space, r->schedule)))
-        return false;
-      const LoweredGroup lowered = lowerGroup(op, r->schedule, target);
-      if (jit.sources({&lowered.kernel})[0] != r->source)
-        return false;
-    }
-    return true;
-  }
-
-  /// Different ones.
-  int trialsOnRecord(const std::string &problem) const {
-    std::set<std::pair<std::string, std::string>> all;
-    for (const TuningRecord &r : records.all())
-      if (r.problem == problem && r.machine == machine && !r.fromElsewhere)
-        all.insert({r.schedule.str(), r.source});
-    return int(all.size());
-  }
-
   void search() {
     struct Work {
       std::string problem;
@@ -186,10 +126,10 @@ private:
     for (auto &[problem, k] : kernels) {
       if (!k.candidates)
         continue;
-      k.known = !request.again && isKnown(problem, *groups->ops.at(problem).front());
+      k.known = !request.again && TunedSchedules(records, target, &pool()).isKnown(*groups->ops.at(problem).front());
       if (k.known) {
         ++report.known;
-        report.knownTrials += trialsOnRecord(problem);
+        report.knownTrials += trialsOnRecord(records, problem, machine);
         continue;
       }
       // Kernels of evaluation and sampling run seldom, and yet.
@@ -207,29 +147,12 @@ private:
         break;
       TunedKernel &k = kernels[w.problem];
       const Op &op = *groups->ops.at(w.problem).front();
-      const TuningRecord problem = problemOf(op, target);
-      const std::string session = newSession(report.searched);
-      RecordingLog log(records, problem, session, request.again);
-      SearchLimits limits = {.seconds = std::max(0.05, left * w.weight / all), .cold = cold, .log = &log};
-      limits.proposed = TunedSchedules(records, target, &pool()).nearest(op, target);
-      auto tell = [&] {
-        progress({report.searched, int(work.size()), k.place + " " + k.shapes, report.trials + report.knownTrials,
-                  report.knownTrials, k.raced, end() - now()});
-      };
+      const SearchLimits limits = {.seconds = std::max(0.05, left * w.weight / all), .cold = cold};
+      auto tell = [&] { progress(progressOf(report, k, int(work.size()), end() - now())); };
       tell();
-      records.keepGroup(op, target);
-      const SearchResult found = searchSchedules(op, target, pool(), limits);
+      GroupBench bench(op, target, pool(), cold);
+      searchKernel(bench, scheduleSpace(op, target), op, target, records, limits, request.again, k, report);
       all -= w.weight;
-      ++report.searched;
-      report.trials += log.added, report.knownTrials += log.known;
-      k.tried = found.trials.size();
-      k.raced = found.trials[found.best].raced;
-      for (const Trial &t : found.trials) {
-        if (limits.proposed && t.schedule == *limits.proposed)
-          k.nearestRaced = t.raced;
-        report.failed += t.outcome != Trial::Outcome::timed;
-      }
-      records.append(raceOf(found, problem, session));
       tell();
     }
     report.unsearched = int(work.size()) - report.searched;
@@ -296,6 +219,17 @@ TuneReport tune(const TuneRequest &request, const std::function<void(const TuneP
   if (isGirFile(request.modelFile))
     throw UserError(ErrorCode::Usage, fmt::format("{}: a module has its schedules already", request.modelFile),
                     "give the model.toml");
+  const Config config = readConfig(request.modelFile, request.settings);
+  if (config.compile.target == "cuda")
+    return tuneOnGpu(request, config, progress);
+  if (config.compile.target != "cpu")
+    throw UserError(Diagnostic{
+        ErrorCode::NotBuiltYet,
+        fmt::format("compile.target = \"{}\": kernels are measured on this machine only", config.compile.target),
+        config.where("compile.target"),
+        "",
+        {"--set compile.target=cpu, or =cuda for the GPU of this machine"},
+        {}});
   return Tuner(request, progress).run();
 }
 

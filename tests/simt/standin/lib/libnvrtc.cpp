@@ -4,6 +4,7 @@
 //   GPTC-STANDIN | arch sm_90a | kernel NAME THREADS | ... | bytes N | (empty line) | a shared library of N bytes
 //
 // GPTC_STANDIN_REJECT=TEXT|TEXT: a program in which one of these stands does not compile; _REJECT_AS=6: with that code.
+// GPTC_STANDIN_SPILL=TEXT: the log of a program in which it stands tells of spilled registers.
 // GPTC_STANDIN_NVRTC=12: its version. GPTC_STANDIN_PERTURB=1: functions that CUDA computes to 2 ulp only are off by as
 // much, and tensor cores too.
 #include "tests/simt/host_compile.h"
@@ -98,8 +99,10 @@ Result nvrtcCompileProgram(Program *p, int count, const char *const *options) {
     std::ostringstream library;
     library << std::ifstream(folder + "/kernels.so", std::ios::binary).rdbuf();
     p->image = header + "bytes " + std::to_string(library.str().size()) + "\n\n" + library.str();
-    p->log = "ptxas info    : 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
-             "ptxas info    : Used 32 registers\n";
+    const char *spills = std::getenv("GPTC_STANDIN_SPILL");
+    const std::string bytes = spills && p->text.find(spills) != std::string::npos ? "16" : "0";
+    p->log = "ptxas info    : " + bytes + " bytes stack frame, " + bytes + " bytes spill stores, " + bytes +
+             " bytes spill loads\nptxas info    : Used 32 registers\n";
     p->compiled = true;
   }
   std::filesystem::remove_all(folder);

@@ -1,0 +1,73 @@
+#include "tools/driver/tune_search.h"
+
+#include "codegen/codegen.h"
+#include "ir/diagnostics.h"
+#include "runtime/tuned_schedules.h"
+#include "runtime/tuning_log.h"
+
+#include <ctime>
+#include <set>
+#include <unistd.h>
+
+namespace gptc {
+
+std::string newSession(int n) {
+  timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  return fmt::format("{:012}.{:09}-{}-{:04}", int64_t(t.tv_sec), int64_t(t.tv_nsec), getpid(), n);
+}
+
+int trialsOnRecord(const TuningRecords &records, llvm::StringRef problem, llvm::StringRef machine) {
+  std::set<std::pair<std::string, std::string>> all;
+  for (const TuningRecord &r : records.all())
+    if (r.problem == problem && r.machine == machine && !r.fromElsewhere)
+      all.insert({r.schedule.str(), r.source});
+  return int(all.size());
+}
+
+/// The race of a search; its other trials are on record by then.
+static std::vector<TuningRecord> raceOf(const SearchResult &found, const TuningRecord &problem,
+                                        const std::string &session) {
+  std::vector<TuningRecord> all;
+  for (const Trial &t : found.trials) {
+    if (t.outcome != Trial::Outcome::timed || !t.raced)
+      continue;
+    TuningRecord &r = all.emplace_back(recordOf(problem, t, session));
+    r.raced = t.raced;
+    r.noise = found.noise;
+    r.isDefault = &t == &found.trials[0];
+  }
+  return all;
+}
+
+void searchKernel(CandidateBench &bench, std::vector<Schedule> space, const Op &op, const Target &target,
+                  TuningRecords &records, SearchLimits limits, bool again, TunedKernel &k, TuneReport &report) {
+  const TuningRecord problem = problemOf(op, target);
+  const std::string session = newSession(report.searched);
+  RecordingLog log(records, problem, session, again);
+  limits.log = &log;
+  limits.proposed = TunedSchedules(records, target).nearest(op);
+  records.keepGroup(op, target);
+  const SearchResult found = searchSchedules(bench, std::move(space), limits);
+  ++report.searched;
+  report.trials += log.added, report.knownTrials += log.known;
+  k.tried = found.trials.size();
+  k.candidates = found.candidates;
+  k.raced = found.trials[found.best].raced;
+  k.best = found.trials[found.best].schedule;
+  for (const Trial &t : found.trials) {
+    if (limits.proposed && t.schedule == *limits.proposed)
+      k.nearestRaced = t.raced;
+    report.failed += t.outcome != Trial::Outcome::timed;
+  }
+  if (!k.baseMs)
+    k.baseMs = 1e3 * found.trials[0].time.median;
+  records.append(raceOf(found, problem, session));
+}
+
+TuneProgress progressOf(const TuneReport &report, const TunedKernel &k, int kernels, double secondsLeft) {
+  return {report.searched, kernels,    k.place + " " + k.shapes, report.trials + report.knownTrials, report.knownTrials,
+          k.raced,         secondsLeft};
+}
+
+}  // namespace gptc
