@@ -7,7 +7,9 @@
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/Intrinsics.h"
 #include "llvm/IR/IntrinsicsX86.h"
+#include "llvm/IR/Module.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace gptc {
@@ -18,6 +20,7 @@ struct FormatEmitter {
 
   llvm::IRBuilder<> &b;
   bool hasBF16 = false;  // the CPU has AVX512-BF16
+  unsigned vectorBytes = 0;
 
   /// `t`, or a vector of it like `shape`.
   static llvm::Type *like(llvm::Type *t, LValue *shape) {
@@ -136,6 +139,27 @@ struct FormatEmitter {
                        : x86_avx512bf16_dpbf16ps_128;
     auto *pairs = llvm::FixedVectorType::get(b.getBFloatTy(), 2 * n);
     return b.CreateIntrinsic(id, {}, {acc, b.CreateBitCast(x, pairs), b.CreateBitCast(y, pairs)});
+  }
+
+  /// A store of a whole vector that leaves no trace in the caches, where its address is a multiple of its size (x86 has
+  /// no other). A fence must follow, sometime before others may look.
+  void storePastCaches(LValue *v, LValue *p, llvm::Align align) {
+    llvm::Function *fn = b.GetInsertBlock()->getParent();
+    const uint64_t size = fn->getParent()->getDataLayout().getTypeStoreSize(v->getType()),
+                   bytes = std::min<uint64_t>(vectorBytes, size);
+    LValue *low = b.CreateAnd(b.CreatePtrToInt(p, b.getInt64Ty()), b.getInt64(bytes - 1));
+    auto block = [&](const char *name) { return llvm::BasicBlock::Create(b.getContext(), name, fn); };
+    auto *past = block("past"), *plain = block("plain"), *stored = block("stored");
+    b.CreateCondBr(b.CreateICmpEQ(low, b.getInt64(0)), past, plain);
+    b.SetInsertPoint(past);
+    llvm::Metadata *one = llvm::ConstantAsMetadata::get(b.getInt32(1));
+    b.CreateAlignedStore(v, p, llvm::Align(bytes))
+        ->setMetadata(llvm::LLVMContext::MD_nontemporal, llvm::MDNode::get(b.getContext(), one));
+    b.CreateBr(stored);
+    b.SetInsertPoint(plain);
+    b.CreateAlignedStore(v, p, align);
+    b.CreateBr(stored);
+    b.SetInsertPoint(stored);
   }
 
 private:

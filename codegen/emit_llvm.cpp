@@ -58,6 +58,7 @@ public:
 
   void run(const std::string &name, const StmtNode &phase, const Target &target) {
     formats.hasBF16 = target.bf16Dot;
+    formats.vectorBytes = target.vectorBytes;
     llvm::Type *ptr = b.getPtrTy();
     auto *type = llvm::FunctionType::get(b.getVoidTy(), {ptr, b.getInt64Ty(), b.getInt64Ty()}, false);
     fn = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
@@ -80,6 +81,8 @@ public:
       tasks(phase);
     else
       statement(phase);
+    if (streams)  // or else other threads might not see those stores after these tasks
+      b.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
     b.CreateRetVoid();
     b.SetInsertPoint(entry);
     b.CreateBr(start);
@@ -97,6 +100,7 @@ private:
   llvm::DenseMap<const VarNode *, Val> vars;
   llvm::DenseMap<const ExprNode *, Val> done;  // of the current statement: shared nodes are emitted once
   Group *group = nullptr;
+  bool streams = false;  // some stores go past the caches
 
   // ---- types and small helpers -------------------------------------------------------------------------------------
 
@@ -306,7 +310,10 @@ private:
     LValue *v = toMemory(buffer->dtype, value, true);
     if (at.linear() && at.stride == 1) {
       LValue *p = gep(buffer, at.scalar);
-      if (!group->mask) {
+      if (!group->mask && buffer->streamed) {
+        formats.storePastCaches(v, p, align);
+        streams = true;
+      } else if (!group->mask) {
         b.CreateAlignedStore(v, p, align);
       } else if (buffer->storage == Storage::reg) {
         LValue *old = b.CreateAlignedLoad(v->getType(), p, align);

@@ -1,14 +1,42 @@
 #include "codegen/peak.h"
 
 #include "codegen/codegen.h"
+#include "ir/diagnostics.h"
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <sys/mman.h>
 #include <vector>
 
 namespace gptc {
 
 using namespace kir;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Of memory, that a thread reads or writes in one go: long enough for the machine to see what comes next.
+constexpr int64_t taskBytes = 1 << 20;
+
+double secondsOf(ThreadPool &pool, const CompiledPhase &phase, void *const *params) {
+  struct Call {
+    const CompiledPhase &phase;
+    void *const *params;
+  } call{phase, params};
+  const auto from = Clock::now();
+  pool.run(
+      phase.tasks,
+      [](void *c, int64_t begin, int64_t end) {
+        auto *call = static_cast<Call *>(c);
+        call->phase.run(call->params, begin, end);
+      },
+      &call);
+  return std::chrono::duration<double>(Clock::now() - from).count();
+}
+
+}  // namespace
 
 double measurePeakFlops(ThreadPool &pool, const Target &target, DType operands) {
   const bool pairs = operands == DType::bf16 && target.bf16Dot;
@@ -44,21 +72,91 @@ double measurePeakFlops(ThreadPool &pool, const Target &target, DType operands) 
   CompiledPhase phase = jit.compile({&k})[0].phases[0];
   std::vector<float> input{0.5f, 1.0f}, output(out->size);
   void *params[] = {input.data(), output.data()};
-  struct Call {
-    CompiledPhase phase;
-    void **params;
-  } call{phase, params};
-  auto run = [](void *c, int64_t begin, int64_t end) {
-    auto *call = static_cast<Call *>(c);
-    call->phase.run(call->params, begin, end);
-  };
-  using Clock = std::chrono::steady_clock;
   const double flops = (pairs ? 4.0 : 2.0) * chains * width * steps * tasks;
   double best = 0;
-  for (auto begin = Clock::now(); Clock::now() - begin < std::chrono::milliseconds(50);) {
-    auto from = Clock::now();
-    pool.run(tasks, run, &call);
-    best = std::max(best, flops / std::chrono::duration<double>(Clock::now() - from).count());
+  for (auto begin = Clock::now(); Clock::now() - begin < std::chrono::milliseconds(50);)
+    best = std::max(best, flops / secondsOf(pool, phase, params));
+  return best;
+}
+
+// ---- memory
+// ----------------------------------------------------------------------------------------------------------
+
+struct MemoryProbe::Impl {
+  ThreadPool &pool;
+  int64_t bytes;  // of each array
+  void *arrays[3] = {};
+  Jit jit;
+  std::vector<CompiledKernel> kernels;
+  std::vector<float> sums;
+
+  Impl(ThreadPool &pool, const Target &target)
+      : pool(pool), bytes((std::max<int64_t>(64 << 20, 2 * target.l3Bytes) + taskBytes - 1) / taskBytes * taskBytes),
+        jit(target, "") {
+    for (void *&a : arrays) {
+      a = mmap(nullptr, size_t(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (a == MAP_FAILED) {
+        a = nullptr;
+        release();
+        throw UserError(ErrorCode::OutOfMemory, fmt::format("no {} bytes to measure memory with", 3 * bytes),
+                        "free some memory");
+      }
+      (void)madvise(a, size_t(bytes), MADV_HUGEPAGE);
+      std::memset(a, 0, size_t(bytes));
+    }
+    const int width = 4 * target.lanes(DType::f32);  // several chains of sums
+    const int64_t each = taskBytes / 4, n = bytes / 4, tasks = n / each;
+    sums.resize(size_t(tasks));
+    auto array = [&](const char *name, bool written) {
+      Buffer b = makeBuffer(name, DType::f32, Storage::global, n, written);
+      b->streamed = written;
+      return b;
+    };
+    Var t = makeVar("t"), c = makeVar("c");
+    const Expr at = ref(t) * each + ref(c);
+    auto sweep = [&](Stmt st) { return loop(LoopKind::vector, c, imm(each), {std::move(st)}, width); };
+    auto kernel = [&](const char *name, std::vector<Buffer> params, std::vector<Stmt> task) {
+      return Kernel{name, std::move(params), {loop(LoopKind::parallel, t, imm(tasks), std::move(task))}};
+    };
+    Buffer x = array("x", false), y = array("y", false), to = array("to", true),
+           sum = makeBuffer("sum", DType::f32, Storage::global, tasks, true),
+           acc = makeBuffer("acc", DType::f32, Storage::reg, width);
+    Stmt clear = loop(LoopKind::vector, makeVar("i"), imm(width), {store(acc, lane(), fimm(0))}, width);
+    Kernel read = kernel("read", {x, sum},
+                         {alloc(acc, {clear, sweep(store(acc, lane(), load(acc, lane()) + load(x, at))),
+                                      store(sum, ref(t), hreduce(acc, BinaryOp::add))})}),
+           copy = kernel("copy", {x, to}, {sweep(store(to, at, load(x, at)))}),
+           triad = kernel("triad", {x, y, to}, {sweep(store(to, at, fma(load(y, at), fimm(3), load(x, at))))});
+    kernels = jit.compile({&read, &copy, &triad});
+  }
+  ~Impl() { release(); }
+
+  void release() {
+    for (void *a : arrays)
+      if (a)
+        munmap(a, size_t(bytes));
+  }
+
+  MemorySpeed once() {
+    void *read[] = {arrays[0], sums.data()}, *copy[] = {arrays[0], arrays[2]},
+         *triad[] = {arrays[0], arrays[1], arrays[2]};
+    auto rate = [&](size_t kernel, void *const *params, int named) {
+      return double(named * bytes) / secondsOf(pool, kernels[kernel].phases[0], params);
+    };
+    return {rate(0, read, 1), rate(1, copy, 2), rate(2, triad, 3)};
+  }
+};
+
+MemoryProbe::MemoryProbe(ThreadPool &pool, const Target &target) : impl(std::make_unique<Impl>(pool, target)) {}
+MemoryProbe::~MemoryProbe() = default;
+MemorySpeed MemoryProbe::once() { return impl->once(); }
+
+MemorySpeed measureMemory(ThreadPool &pool, const Target &target) {
+  MemoryProbe probe(pool, target);
+  MemorySpeed best;
+  for (int i = 0; i < 10; ++i) {
+    const MemorySpeed s = probe.once();
+    best = {std::max(best.read, s.read), std::max(best.copy, s.copy), std::max(best.triad, s.triad)};
   }
   return best;
 }

@@ -1,8 +1,10 @@
-// What the machine can do at best, measured: the denominator of MFU.
+// What the machine can do at best, measured: the denominator of MFU, and the roofs of the roofline.
 #pragma once
 
 #include "codegen/thread_pool.h"
 #include "ir/schedule.h"
+
+#include <memory>
 
 namespace gptc {
 
@@ -10,5 +12,33 @@ namespace gptc {
 /// several runs, about 50 ms in all. Counts an FMA as two. With operands in bf16, dot products of pairs where the CPU
 /// has them (four each); else they are converted, and the peak is that of f32.
 double measurePeakFlops(ThreadPool &pool, const Target &target, DType operands = DType::f32);
+
+/// Bytes/s between memory and all threads of the pool together, in arrays that caches cannot hold (three, each at least
+/// 64 MiB and twice the last-level cache, in large pages), by kernels of the emitter's. Counts what the program names:
+/// stores go past the caches, so that no line is read in order to be written, as a plain memcpy does: that moves half
+/// as much again as it names.
+struct MemorySpeed {
+  double read = 0;   // sums of one array
+  double copy = 0;   // one array read, one written
+  double triad = 0;  // a = b + s c (McCalpin 1995, STREAM): two read, one written
+  /// What no kernel that memory limits can much exceed: the largest of them.
+  double best() const { return read > triad ? (read > copy ? read : copy) : (triad > copy ? triad : copy); }
+};
+
+/// Measures memory again and again, in turn with something else.
+class MemoryProbe {
+public:
+  MemoryProbe(ThreadPool &pool, const Target &target);
+  ~MemoryProbe();
+  /// One run of each, a few milliseconds.
+  MemorySpeed once();
+
+private:
+  struct Impl;
+  std::unique_ptr<Impl> impl;
+};
+
+/// The best of several runs of each.
+MemorySpeed measureMemory(ThreadPool &pool, const Target &target);
 
 }  // namespace gptc

@@ -85,6 +85,9 @@ struct BufferNode {
   Storage storage;
   int64_t size;          // elements; for global: the number that may be accessed
   bool written = false;  // global only: the kernel stores to it
+  /// Global only, for speed: what is stored is not read again while caches hold it. Whole aligned vectors go past them;
+  /// they are seen by others where any store is, after the task.
+  bool streamed = false;
 };
 using Buffer = std::shared_ptr<BufferNode>;
 

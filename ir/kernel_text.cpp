@@ -60,8 +60,9 @@ public:
   void kernel(const Kernel &k) {
     out += "kernel(";
     for (const Buffer &b : k.params)
-      out += fmt::format("{}{}: {}[{}]{}", &b == k.params.data() ? "" : ", ", buffer(b.get()),
-                         gptc::nameOf(b->dtype).str(), b->size, b->written ? " written" : "");
+      out += fmt::format("{}{}: {}[{}]{}{}", &b == k.params.data() ? "" : ", ", buffer(b.get()),
+                         gptc::nameOf(b->dtype).str(), b->size, b->written ? " written" : "",
+                         b->streamed ? " streamed" : "");
     out += ") {\n";
     body(k.body, 1);
     out += "}\n";

@@ -31,6 +31,7 @@ template <typename S, typename F> void forEachField(S &s, F f) {
   f("stages", s.stages, maxStages);
   f("qb", s.qb, maxElements);
   f("kb", s.kb, maxElements);
+  f("stream", s.stream, 1);
   f("packB", s.packB, 1);
   f("pairs", s.pairs, 1);
   f("mma", s.mma, 1);

@@ -59,6 +59,7 @@ struct Schedule {
   int64_t mc = 0, nc = 0, kc = 0;  // cache blocks; of a matmul on CUDA a block's tile and the steps of a stage
   int stages = 0;                  // matmul on CUDA: copied to shared memory at once, one of them in use
   int64_t qb = 0, kb = 0;          // attention blocks: queries, keys
+  bool stream = false;             // pointwise: results that take no operand's place go past the caches
   bool packB = false;              // attention: keys and values are packed once, not by each task
   bool pairs = false;              // bf16 operands are multiplied in pairs (kir::dot), which orders the sum
   bool mma = false;                // by tensor cores, likewise

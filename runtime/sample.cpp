@@ -83,30 +83,42 @@ std::string tokensWithoutText(const Module &planned, int64_t tokens) {
                                        vocab, tokens, vocab - tokens);
 }
 
+// There are some 50,000 tokens to choose from, and a few milliseconds between two choices: nothing is sorted but what
+// top-k and top-p ask for.
 int32_t chooseToken(llvm::ArrayRef<float> logits, const SampleOptions &o, double u) {
   if (o.tokens > 0 && size_t(o.tokens) < logits.size())
     logits = logits.take_front(o.tokens);
+  const float *most = std::max_element(logits.begin(), logits.end());  // the first of equal ones
+  if (o.temperature <= 0)
+    return int32_t(most - logits.begin());
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  auto better = [&](int32_t a, int32_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); };
-  size_t keep = o.temperature <= 0 ? 1 : o.topK > 0 ? std::min<size_t>(o.topK, order.size()) : order.size();
-  if (keep < order.size()) {
-    std::partial_sort(order.begin(), order.begin() + keep, order.end(), better);
-    order.resize(keep);
-  } else {
-    std::sort(order.begin(), order.end(), better);
+  size_t sorted = 0;
+  auto sortUpTo = [&](size_t n) {
+    auto better = [&](int32_t a, int32_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); };
+    const auto from = order.begin() + sorted, to = order.begin() + std::min(n, order.size());
+    if (to != order.end())
+      std::nth_element(from, to, order.end(), better);
+    std::sort(from, to, better);
+    sorted = to - order.begin();
+  };
+  if (o.topK > 0 && size_t(o.topK) < order.size()) {
+    sortUpTo(o.topK);
+    order.resize(o.topK);
   }
-  if (keep == 1)
-    return order[0];
   std::vector<double> weight(order.size());
+  auto weigh = [&](size_t i) { return weight[i] = std::exp((double(logits[order[i]]) - *most) / o.temperature); };
   double total = 0;
   for (size_t i = 0; i < order.size(); ++i)
-    total += weight[i] = std::exp((double(logits[order[i]]) - logits[order[0]]) / o.temperature);
+    total += weigh(i);
   if (o.topP < 1) {
     double sum = 0;
     size_t n = 0;
-    while (n < order.size() && (n == 0 || sum < o.topP * total))
-      sum += weight[n++];
+    while (n < order.size() && (n == 0 || sum < o.topP * total)) {
+      if (n == sorted)
+        sortUpTo(std::max<size_t>(64, 4 * sorted));
+      sum += weigh(n++);
+    }
     order.resize(n);
     total = sum;
   }

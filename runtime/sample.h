@@ -31,7 +31,8 @@ void requireKnownPrompt(llvm::ArrayRef<int32_t> prompt, const Module &planned);
 /// chooses the others, for which there is no text.
 std::string tokensWithoutText(const Module &planned, int64_t tokens);
 
-/// Chooses a token: `u` uniform in [0,1). Equal logits are taken in order of their ids.
+/// Chooses a token: `u` uniform in [0,1) is a place in the sum of their probabilities, in order of ids, or of likelihood
+/// where top-k or top-p leave out some. Of equal logits the smaller id counts as likelier.
 int32_t chooseToken(llvm::ArrayRef<float> logits, const SampleOptions &options, double u);
 
 /// Continues `prompt` (not empty) token by token until maxTokens or until `emit` returns false. The prompt goes through

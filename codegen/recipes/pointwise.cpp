@@ -6,12 +6,14 @@
 //      divided, once per row.
 //   3. Tasks take several rows, or a part of one, and the vector loop runs over the inner elements. On CUDA a task is
 //      one thread, whose part is a few elements in one access.
+//      With Schedule::stream, results that cannot take an operand's place go past the caches.
 //   4. Results of different shapes (a scalar beside full tensors) have loops of their own, largest first: what a small
 //      result overwrites has then been read.
 #include "codegen/recipes/pointwise.h"
 
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/recipe.h"
+#include "ir/access.h"
 #include "ir/diagnostics.h"
 
 #include <algorithm>
@@ -171,6 +173,31 @@ static bool matches(const Op &fused) {
   return true;
 }
 
+/// Whether result i is the copy of a parameter that its update also makes, for the next step.
+static bool isCopyOfParameter(const Op &fused, unsigned i) {
+  const Value *v = fused.body->back()->operand(i);
+  return v->def && v->def->is(OpKind::adamw) && v->index == 3;
+}
+
+/// Whether result i cannot lie where an operand lies, whose lines are in the caches when they are stored to.
+static bool liesApart(const Op &fused, unsigned i) {
+  for (unsigned j = 0; j < fused.numOperands() && !isCopyOfParameter(fused, i); ++j)
+    if (mayShare(fused, i, j))
+      return false;
+  return true;
+}
+
+/// Whether a result is read again only when caches have long held something else: it is larger than they are, or it is
+/// the copy of a parameter, beside which the update reads and writes many times as much.
+static bool readAgainLate(const Op &fused, const Target &target) {
+  constexpr int64_t smallCopy = 1 << 20;  // all of a model with such parameters may fit
+  for (unsigned i = 0; i < fused.numResults(); ++i)
+    if (liesApart(fused, i) &&
+        fused.result(i)->type.bytes() >= (isCopyOfParameter(fused, i) ? smallCopy : 2 * target.l3Bytes))
+      return true;
+  return false;
+}
+
 static Schedule defaults(const Op &fused, const Target &target) {
   Schedule s;
   Type domain = groupDomain(fused);
@@ -181,15 +208,21 @@ static Schedule defaults(const Op &fused, const Target &target) {
   }
   s.vec = 2 * target.lanes(DType::f32);
   s.task = elementsPerTask(domain.elements(), trafficPerElement(fused, domain), target);
+  s.stream = readAgainLate(fused, target);
   return s;
 }
 
-static std::vector<Schedule> space(const Op &, const Schedule &base, const Target &target) {
+static std::vector<Schedule> space(const Op &fused, const Schedule &base, const Target &target) {
   const int lanes = target.lanes(DType::f32);
   if (target.isCuda())
     return ScheduleGrid(base).over(&Schedule::threads, {64, 128, 256, 512}).take();
-  return ScheduleGrid(base)
-      .over(&Schedule::vec, {lanes, 2 * lanes, 4 * lanes})
+  ScheduleGrid grid(base);
+  for (unsigned i = 0; i < fused.numResults(); ++i)
+    if (liesApart(fused, i) && fused.result(i)->type.bytes() > target.l2Bytes) {
+      grid.over(&Schedule::stream);
+      break;
+    }
+  return grid.over(&Schedule::vec, {lanes, 2 * lanes, 4 * lanes})
       .over(&Schedule::task,
             {base.task / 4 / 64 * 64, base.task / 2 / 64 * 64, base.task, 2 * base.task, 4 * base.task})
       .take();
@@ -197,6 +230,8 @@ static std::vector<Schedule> space(const Op &, const Schedule &base, const Targe
 
 static LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
   GroupEval g(fused, compute);
+  for (unsigned i = 0; s.stream && i < fused.numResults(); ++i)
+    g.outputs[i]->streamed = liesApart(fused, i);
   LoweredGroup out;
   out.kernel.name = g.kernelName();
   out.kernel.params = g.params();

@@ -190,7 +190,7 @@ TEST_F(TuneTest, BenchMeasuresMachineStepAndKernels) {
   ASSERT_EQ(p.code, 0) << p.output;
   const json peak = json::parse(p.output);
   EXPECT_GT(peak["fp32_flops"].get<double>(), 1e9);
-  EXPECT_GT(peak["copy_bytes_per_s"].get<double>(), 1e8);
+  EXPECT_GT(peak["read_bytes_per_s"].get<double>(), 1e8);
   const Result s = gptc({"bench", "step", w.modelFile(), "--steps", "3", "--json"});
   ASSERT_EQ(s.code, 0) << s.output;
   const json step = json::parse(s.output);

@@ -1,9 +1,11 @@
-// gptc bench peak, step and kernels: what there is, with what is on record about schedules.
+// gptc bench peak, step, kernels and decode: what there is, with what is on record about schedules.
 #include "codegen/codegen.h"
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
 #include "ir/diagnostics.h"
+#include "ir/opdef.h"
 #include "runtime/profile.h"
+#include "runtime/sample.h"
 #include "runtime/tuned_schedules.h"
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
@@ -17,6 +19,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <map>
+
 namespace gptc {
 
 namespace {
@@ -26,14 +30,33 @@ using json = nlohmann::ordered_json;
 struct Request {
   std::string modelFile;
   std::vector<std::string> settings;
-  int64_t steps = 10;
+  int64_t steps = 10;  // or tokens
   unsigned threads = 0;
   bool json = false;
 };
 
 json jsonOf(const MachineSpeed &s) {
-  return {{"fp32_flops", s.peakFp32}, {"bf16_flops", s.peakBf16}, {"copy_bytes_per_s", s.copyBytes}};
+  return {{"fp32_flops", s.peakFp32},
+          {"bf16_flops", s.peakBf16},
+          {"read_bytes_per_s", s.memory.read},
+          {"copy_bytes_per_s", s.memory.copy},
+          {"triad_bytes_per_s", s.memory.triad}};
 }
+
+/// What memory does in turn with something else.
+class MemorySamples {
+public:
+  explicit MemorySamples(Session &s) : probe(s.pool, s.host) {}
+  void sample() {
+    const MemorySpeed s = probe.once();
+    read.push_back(s.read), copy.push_back(s.copy), triad.push_back(s.triad);
+  }
+  MemorySpeed median() const { return {spreadOf(read).median, spreadOf(copy).median, spreadOf(triad).median}; }
+
+private:
+  MemoryProbe probe;
+  std::vector<double> read, copy, triad;
+};
 
 void peak(const Request &r) {
   const Target target = hostTarget(r.threads);
@@ -45,7 +68,9 @@ void peak(const Request &r) {
   fmt::print("fp32  {:8.1f} GFLOP/s, fused multiply-adds in registers\n", s.peakFp32 * 1e-9);
   fmt::print("bf16  {:8.1f} GFLOP/s, {}\n", s.peakBf16 * 1e-9,
              target.bf16Dot ? "dot products of pairs" : "converted, as this CPU multiplies no bf16");
-  fmt::print("copy  {:8.1f} GB/s, read and written\n", s.copyBytes * 1e-9);
+  fmt::print("read  {:8.1f} GB/s\n", s.memory.read * 1e-9);
+  fmt::print("copy  {:8.1f} GB/s, read and written past the caches\n", s.memory.copy * 1e-9);
+  fmt::print("triad {:8.1f} GB/s, two arrays read and one written past the caches\n", s.memory.triad * 1e-9);
 }
 
 /// The model as `gptc compile` makes it, ready to take steps.
@@ -103,34 +128,43 @@ void kernels(const Request &r) {
   double tokens, flops;
   std::string compute;
   std::unique_ptr<StepRunner> runner = runnerOf(r, tokens, flops, compute);
-  const MachineSpeed speed = measureSpeed(runner->session.pool, runner->session.host);
+  MachineSpeed speed = measureSpeed(runner->session.pool, runner->session.host);
+  MemorySamples memory(runner->session);
   const GroupsByProblem groups(*runner->session.plan.planned, runner->session.plan.target);
   TimesByProblem times(groups);
   runner->step();
   runner->session.executor.observer = &times;
-  for (int64_t i = 0; i < r.steps; ++i)
+  for (int64_t i = 0; i < r.steps; ++i) {
     runner->step();
+    memory.sample();
+  }
+  speed.memory = memory.median();
   struct Row {
     const Op *op;
     double calls, ms, flops, bytes, peak;
   };
   std::vector<Row> rows;
-  double all = 0;
+  double all = 0, optimizerMs = 0, optimizerBytes = 0;
   for (const auto &[problem, ops] : groups.ops)
     if (const Timing t = times.timing(problem); t.runs) {
       const Op &op = *ops.front();
-      rows.push_back(
-          {&op, groups.calls.at(problem), 1e3 * t.median, flopsOf(op), bytesOf(op), speed.peak(operandsOf(op))});
-      all += rows.back().calls * rows.back().ms;
+      const Row &row = rows.emplace_back(
+          Row{&op, groups.calls.at(problem), 1e3 * t.median, flopsOf(op), bytesOf(op), speed.peak(operandsOf(op))});
+      all += row.calls * row.ms;
+      if (op.loc == "optimizer") {  // norm, clipping, update (passes/optimizer.cpp)
+        optimizerMs += row.calls * row.ms;
+        optimizerBytes += row.calls * row.bytes;
+      }
     }
+  const double optimizerShare = 1e-3 * optimizerMs * speed.memory.triad / optimizerBytes;
   llvm::stable_sort(rows, [](const Row &a, const Row &b) { return a.calls * a.ms > b.calls * b.ms; });
   json list = json::array();
   if (!r.json)
     fmt::print("{:<44} {:<24} {:>5} {:>9} {:>6} {:>7} {:>7}  {}\n", "kernel", "shapes", "calls", "ms", "share",
-               "% peak", "% copy", "schedule");
+               "% peak", "% mem", "schedule");
   for (const Row &row : rows) {
     const double s = 1e-3 * row.ms, ofPeak = 100 * row.flops / s / row.peak,
-                 ofCopy = 100 * row.bytes / s / speed.copyBytes;
+                 ofMemory = 100 * row.bytes / s / speed.memory.triad;
     const std::string place = describe(*row.op), shapes = shapesOf(*row.op),
                       schedule = row.op->attrs.getString("schedule");
     if (r.json)
@@ -139,33 +173,117 @@ void kernels(const Request &r) {
                       {"calls", row.calls},
                       {"ms", row.ms},
                       {"percent_of_peak", ofPeak},
-                      {"percent_of_copy", ofCopy},
+                      {"percent_of_memory", ofMemory},
                       {"schedule", schedule}});
     else
       fmt::print("{:<44.44} {:<24.24} {:>5} {:>9.3f} {:>5.1f}% {:>6.1f}% {:>6.1f}%  {}\n", place, shapes, row.calls,
-                 row.ms, 100 * row.calls * row.ms / all, ofPeak, ofCopy, schedule);
+                 row.ms, 100 * row.calls * row.ms / all, ofPeak, ofMemory, schedule);
   }
   if (r.json)
-    fmt::print("{}\n", json{{"machine", jsonOf(speed)}, {"kernels", list}}.dump(2));
+    return fmt::print(
+        "{}\n",
+        json{{"machine", jsonOf(speed)},
+             {"optimizer", {{"ms", optimizerMs}, {"bytes", optimizerBytes}, {"times_streaming", optimizerShare}}},
+             {"kernels", list}}
+            .dump(2));
+  fmt::print("memory between steps, medians: read {:.1f} GB/s, copy {:.1f}, triad {:.1f}, which is what % mem is of\n",
+             speed.memory.read * 1e-9, speed.memory.copy * 1e-9, speed.memory.triad * 1e-9);
+  fmt::print("optimizer with clipping: {:.2f} ms for {:.3f} GB, {:.2f}x the time of the triad for as many\n",
+             optimizerMs, optimizerBytes * 1e-9, optimizerShare);
+}
+
+/// Bytes of the parameters, or of their copies in a narrower type, of which a token needs every element.
+double weightsPerToken(const Module &m) {
+  std::map<std::string, double> read;
+  for (const Op &op : m.function("decode")->body)
+    for (unsigned i = 0; op.is(OpKind::fused) && i < op.numOperands(); ++i) {
+      const Op *from = op.operand(i)->def;
+      const State *s = from && from->is(OpKind::read) ? m.state(from->state) : nullptr;
+      if (!s || (s->attrs.getString("kind") != "param" && s->attrs.getString("kind") != "low"))
+        continue;
+      if (llvm::any_of(op.body->args[i]->users(), [](const Op *u) { return u->def().fusion != FusionKind::gather; }))
+        read[s->name] = double(s->type.bytes());
+    }
+  double sum = 0;
+  for (const auto &[name, bytes] : read)
+    sum += bytes;
+  return sum;
+}
+
+void decode(const Request &r) {
+  double trained, flops;
+  std::string compute;
+  std::unique_ptr<StepRunner> runner = runnerOf(r, trained, flops, compute);
+  Session &session = runner->session;
+  const Module &m = *session.plan.planned;
+  requireGenerator(m);
+  MemorySamples memory(session);
+  constexpr int64_t between = 8;  // tokens between two measurements of memory
+  SampleOptions options;
+  options.maxTokens = r.steps + 1;  // the first one comes from reading the prompt
+  std::vector<double> seconds;
+  std::vector<double> choosing;
+  auto generate = [&](const std::function<void()> &token) {
+    sampleTokens(session.executor, {0}, options, [&](int32_t) {
+      token();
+      return true;
+    });
+  };
+  int64_t last = 0;
+  generate([&] {
+    if (const int64_t now = monotonicNow(); last)
+      seconds.push_back(1e-9 * double(now - last));
+    if (seconds.size() % between == 0)
+      memory.sample();
+    last = monotonicNow();
+  });
+  // What of it is the choice of the token, given the logits of the last one.
+  const llvm::ArrayRef<float> logits(static_cast<const float *>(session.executor.result("decode", 0)),
+                                     size_t(m.attrs.getInt("vocab_size")));
+  for (int i = 0; i < 9; ++i) {
+    const int64_t from = monotonicNow();
+    chooseToken(logits, options, 0.1 * i);
+    choosing.push_back(1e-9 * double(monotonicNow() - from));
+  }
+  Profile profile;
+  session.executor.observer = &profile;
+  generate([] {});
+  const Spread s = spreadOf(seconds), c = spreadOf(choosing);
+  const double bytes = weightsPerToken(m), rate = bytes / s.median, read = memory.median().read;
+  if (r.json)
+    return fmt::print("{}\n",
+                      json{{"ms", {{"median", 1e3 * s.median}, {"least", 1e3 * s.least}, {"most", 1e3 * s.most}}},
+                           {"choosing_ms", 1e3 * c.median},
+                           {"bytes", bytes},
+                           {"bytes_per_s", rate},
+                           {"read_bytes_per_s", read},
+                           {"share", rate / read}}
+                          .dump(2));
+  fmt::print("{}kernels one by one; the first token reads the prompt\n\n", profile.table(r.steps));
+  fmt::print("{:.2f} ms per token ({:.2f}..{:.2f}, {} tokens), {:.2f} of them to choose it from the logits\n",
+             1e3 * s.median, 1e3 * s.least, 1e3 * s.most, r.steps, 1e3 * c.median);
+  fmt::print("{:.1f} MB of weights a token: {:.1f} GB/s, {:.1f}% of {:.1f} GB/s that the machine reads, in turn\n",
+             bytes * 1e-6, rate * 1e-9, 100 * rate / read, read * 1e-9);
 }
 
 }  // namespace
 
 void addMeasurements(CLI::App &bench) {
-  auto add = [&](const char *name, const char *what, void (*run)(const Request &), bool model) {
+  auto add = [&](const char *name, const char *what, void (*run)(const Request &), const char *steps) {
     CLI::App *c = bench.add_subcommand(name, what);
     auto r = std::make_shared<Request>();
-    if (model) {
+    if (steps) {
       addModel(*c, r->modelFile, r->settings);
-      c->add_option("--steps", r->steps, "Timed steps [10]")->check(CLI::Range(1, 100000));
+      c->add_option(steps, r->steps, fmt::format("How many are timed [{}]", r->steps))->check(CLI::Range(1, 100000));
     }
     c->add_option("--threads", r->threads, "Threads (0: all cores)")->check(CLI::Range(0, 4096));
     c->add_flag("--json", r->json, "Prints JSON instead of text");
     c->callback([r, run] { run(*r); });
   };
-  add("peak", "Measures arithmetic and memory at their best", peak, false);
-  add("step", "Measures a training step", step, true);
-  add("kernels", "Measures each kernel within the training step", kernels, true);
+  add("peak", "Measures arithmetic and memory at their best", peak, nullptr);
+  add("step", "Measures a training step", step, "--steps");
+  add("kernels", "Measures each kernel within the training step", kernels, "--steps");
+  add("decode", "Measures what a token of a sample takes, and its kernels", decode, "--tokens");
 }
 
 }  // namespace gptc

@@ -1,13 +1,11 @@
 #include "tools/driver/kernel_times.h"
 
-#include "codegen/peak.h"
 #include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "passes/analysis/cost.h"
 #include "runtime/tuning_records.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace gptc {
 
@@ -58,31 +56,6 @@ double bytesOf(const Op &fused) {
   return sum;
 }
 
-/// The best of several.
-static double copyRate(ThreadPool &pool, const Target &target) {
-  const size_t bytes = size_t(std::max<int64_t>(64 << 20, 2 * target.l3Bytes));
-  std::vector<char> from(bytes, 1), to(bytes, 2);
-  struct Call {
-    char *to;
-    const char *from;
-    size_t each;
-  } call{to.data(), from.data(), bytes / 64};
-  double best = 0;
-  for (int i = 0; i < 5; ++i) {
-    const int64_t t = monotonicNow();
-    pool.run(
-        64,
-        [](void *c, int64_t begin, int64_t end) {
-          auto &call = *static_cast<Call *>(c);
-          std::memcpy(call.to + begin * int64_t(call.each), call.from + begin * int64_t(call.each),
-                      size_t(end - begin) * call.each);
-        },
-        &call);
-    best = std::max(best, 2e9 * double(bytes) / double(monotonicNow() - t));
-  }
-  return best;
-}
-
 std::string shapesOf(const Op &fused) {
   std::string text;
   for (const Value *v : fused.operands().take_front(2)) {
@@ -97,7 +70,7 @@ std::string shapesOf(const Op &fused) {
 DType operandsOf(const Op &fused) { return fused.numOperands() ? fused.operand(0)->type.dtype : DType::f32; }
 
 MachineSpeed measureSpeed(ThreadPool &pool, const Target &target) {
-  return {measurePeakFlops(pool, target), measurePeakFlops(pool, target, DType::bf16), copyRate(pool, target)};
+  return {measurePeakFlops(pool, target), measurePeakFlops(pool, target, DType::bf16), measureMemory(pool, target)};
 }
 
 }  // namespace gptc

@@ -2,6 +2,7 @@
 // bench`.
 #pragma once
 
+#include "codegen/peak.h"
 #include "codegen/tuner.h"
 #include "runtime/executor.h"
 #include "tools/driver/step_runner.h"
@@ -15,7 +16,7 @@ namespace gptc {
 /// Measured on all threads of a pool.
 struct MachineSpeed {
   double peakFp32 = 0, peakBf16 = 0;  // FLOP/s (codegen/peak.h)
-  double copyBytes = 0;               // bytes/s of a copy, read and written, of more than caches hold
+  MemorySpeed memory;
   /// That of operands of this type.
   double peak(DType operands) const { return operands == DType::bf16 ? peakBf16 : peakFp32; }
 };

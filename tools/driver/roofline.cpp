@@ -40,6 +40,7 @@ std::string rooflineSvg(const TuneReport &report) {
     if (k.calls * k.ms > least * step && k.flops > 0 && k.bytes > 0)
       marks.push_back(
           {&k, k.flops / k.bytes, k.flops / (1e-3 * k.baseMs), k.flops / (1e-3 * k.ms), k.calls * k.ms / step});
+  const double memory = report.speed.memory.best();
   const double peak = std::max(report.speed.peakFp32, report.speed.peakBf16);
   // Axes: whole powers of two around what there is.
   double x0 = -3, x1 = 8, y1 = std::ceil(std::log2(std::max(peak / giga, 1.0))), y0 = y1 - 8;
@@ -73,19 +74,17 @@ std::string rooflineSvg(const TuneReport &report) {
   put("<text transform=\"translate(20 {}) rotate(-90)\" text-anchor=\"middle\">GFLOP/s</text>\n",
       (top + height - bottom) / 2);
   auto roof = [&](double peak, const char *name) {
-    const double ridge = peak / report.speed.copyBytes,
-                 from = std::max(std::exp2(x0), giga * std::exp2(y0) / report.speed.copyBytes);
+    const double ridge = peak / memory, from = std::max(std::exp2(x0), giga * std::exp2(y0) / memory);
     put("<polyline fill=\"none\" stroke=\"#444\" stroke-width=\"1.5\" points=\"{:.1f},{:.1f} {:.1f},{:.1f} "
         "{:.1f},{:.1f}\"/>\n",
-        x(from), y(from * report.speed.copyBytes), x(ridge), y(peak), x(std::exp2(x1)), y(peak));
+        x(from), y(from * memory), x(ridge), y(peak), x(std::exp2(x1)), y(peak));
     put("<text x=\"{}\" y=\"{:.1f}\">{} {:.0f} GFLOP/s</text>\n", width - right + 8, y(peak) + 4, name, peak * 1e-9);
   };
-  if (report.speed.copyBytes > 0) {
+  if (memory > 0) {
     roof(report.speed.peakFp32, "fp32");
     if (report.speed.peakBf16 > 1.2 * report.speed.peakFp32)
       roof(report.speed.peakBf16, "bf16");
-    put("<text x=\"{}\" y=\"{}\">memory {:.0f} GB/s</text>\n", width - right + 8, height - bottom,
-        report.speed.copyBytes * 1e-9);
+    put("<text x=\"{}\" y=\"{}\">memory {:.0f} GB/s</text>\n", width - right + 8, height - bottom, memory * 1e-9);
   }
   for (const Mark &m : marks) {
     const double r = 3 + 22 * std::sqrt(m.share);

@@ -23,28 +23,28 @@ double shareOfPeak(const TunedKernel &k, const TuneReport &r, double ms) {
   return ms > 0 && peak > 0 ? 100 * k.flops / (1e-3 * ms) / peak : 0;
 }
 
-double shareOfCopy(const TunedKernel &k, const TuneReport &r, double ms) {
-  return ms > 0 && r.speed.copyBytes > 0 ? 100 * k.bytes / (1e-3 * ms) / r.speed.copyBytes : 0;
+double shareOfMemory(const TunedKernel &k, const TuneReport &r, double ms) {
+  return ms > 0 && r.speed.memory.best() > 0 ? 100 * k.bytes / (1e-3 * ms) / r.speed.memory.best() : 0;
 }
 
 void table(const TuneReport &r) {
   fmt::print("{:<36} {:<22} {:>5} {:>9} {:>9} {:>7} {:>7} {:>7} {:>6}  {}\n", "kernel", "shapes", "calls", "ms",
-             "tuned", "ratio", "% peak", "% copy", "tried", "schedule");
+             "tuned", "ratio", "% peak", "% mem", "tried", "schedule");
   for (const TunedKernel &k : r.kernels) {
     if (!k.calls)
       continue;
     auto cut = [](std::string s, size_t most) { return s.size() > most ? s.substr(0, most - 2) + ".." : s; };
     fmt::print("{:<36} {:<22} {:>5} {:>9.3f} {:>9.3f} {:>7.3f} {:>6.1f}% {:>6.1f}% {:>6}  {}\n", cut(k.place, 36),
                cut(k.shapes, 22), k.calls, k.baseMs, k.ms, k.baseMs > 0 ? k.ms / k.baseMs : 1, shareOfPeak(k, r, k.ms),
-               shareOfCopy(k, r, k.ms), k.known ? "known" : fmt::format("{}", k.tried),
+               shareOfMemory(k, r, k.ms), k.known ? "known" : fmt::format("{}", k.tried),
                k.best == k.base ? "default" : k.best.str());
   }
   fmt::print("\n{} kernels searched, {} known, {} taken back as slower within the step; {:.1f} s\n", r.searched,
              r.known, r.takenBack, r.seconds);
   fmt::print("{} of {} trials known{}\n", r.knownTrials, r.trials,
              r.failed ? fmt::format("; {} candidates failed and are left out from now on", r.failed) : "");
-  fmt::print("peak {:.0f} GFLOP/s fp32, {:.0f} bf16; copy {:.0f} GB/s\n", r.speed.peakFp32 * 1e-9,
-             r.speed.peakBf16 * 1e-9, r.speed.copyBytes * 1e-9);
+  fmt::print("peak {:.0f} GFLOP/s fp32, {:.0f} bf16; memory {:.0f} GB/s\n", r.speed.peakFp32 * 1e-9,
+             r.speed.peakBf16 * 1e-9, r.speed.memory.best() * 1e-9);
   if (r.ratio.median > 0)
     fmt::print("step, kernels one by one: {:.2f} ms -> {:.2f} ms, {:.3f}x ({:.3f}..{:.3f}) of the default's\n",
                r.baseMs.median, r.ms.median, r.ratio.median, r.ratio.least, r.ratio.most);
@@ -62,7 +62,7 @@ json jsonOf(const TuneReport &r) {
                     {"default_ms", k.baseMs},
                     {"ms", k.ms},
                     {"percent_of_peak", shareOfPeak(k, r, k.ms)},
-                    {"percent_of_copy", shareOfCopy(k, r, k.ms)},
+                    {"percent_of_memory", shareOfMemory(k, r, k.ms)},
                     {"candidates", k.candidates},
                     {"tried", k.tried},
                     {"known", k.known},
@@ -81,7 +81,7 @@ json jsonOf(const TuneReport &r) {
           {"failed", r.failed},
           {"peak_fp32", r.speed.peakFp32},
           {"peak_bf16", r.speed.peakBf16},
-          {"copy_bytes_per_s", r.speed.copyBytes},
+          {"memory_bytes_per_s", r.speed.memory.best()},
           {"default_step_ms", spread(r.baseMs)},
           {"step_ms", spread(r.ms)},
           {"ratio", spread(r.ratio)},

@@ -282,3 +282,45 @@ TEST(Emit, BrokenKernelsAreOurBug) {
   Jit jit(hostTarget(1), "");
   EXPECT_THROW(compile(jit, k), InternalError);
 }
+
+TEST(Emit, StreamedStoresGoPastTheCachesWhereAligned) {
+  const int64_t n = 1000;  // with a tail
+  Var i = makeVar("i"), t = makeVar("t");
+  auto kernel = [&](bool streamed) {
+    Buffer x = input("x", 2 * n), y = output("y", 2 * n), z = output("z", 2 * n, DType::bf16);
+    y->streamed = z->streamed = streamed;
+    Expr at = ref(t) * n + ref(i), v = load(x, at) * fimm(3);
+    return Kernel{"streamed",
+                  {x, y, z},
+                  {loop(LoopKind::parallel, t, imm(2),
+                        {loop(LoopKind::vector, i, imm(n), {store(y, at, v), store(z, at, v)}, 32)})}};
+  };
+  const Kernel plain = kernel(false), streamed = kernel(true);
+  EXPECT_NE(print(plain), print(streamed));
+  Target target = hostTarget(1);
+  const std::string ir = emitLLVM(streamed, target, true);
+  EXPECT_EQ(count(ir, "!nontemporal"), 2) << ir;
+  EXPECT_EQ(count(ir, "call void @llvm.x86.sse.sfence"), 1) << ir;
+  EXPECT_EQ(count(emitLLVM(plain, target, true), "nontemporal"), 0);
+  Jit jit(target, "");
+  // Memory that begins anywhere: an aligned store elsewhere than at a vector would trap.
+  for (int64_t shift : {0, 1, 4, 15, 16, 31}) {
+    std::vector<float> from(2 * n + 64), to(2 * n + 64, -1);
+    std::vector<uint16_t> low(2 * n + 128, 7);
+    for (size_t k = 0; k < from.size(); ++k)
+      from[k] = float(k);
+    auto at = [&](auto &v) {  // `shift` elements behind a multiple of 64 bytes
+      return reinterpret_cast<decltype(v.data())>((uintptr_t(v.data()) + 63) & ~uintptr_t(63)) + shift;
+    };
+    float *x = from.data(), *y = at(to);
+    uint16_t *z = at(low);
+    void *params[] = {x, y, z};
+    compile(jit, streamed).phases[0].run(params, 0, 2);
+    for (int64_t k = 0; k < 2 * n; ++k) {
+      ASSERT_EQ(y[k], 3 * float(k)) << shift;
+      ASSERT_EQ(z[k], bitsOfBF16(roundBF16(3 * float(k)))) << shift;
+    }
+    EXPECT_TRUE(y + 2 * n == to.data() + to.size() || y[2 * n] == -1);
+    EXPECT_EQ(z[2 * n], 7);
+  }
+}

@@ -19,11 +19,12 @@ TEST(Schedule, RoundTrip) {
              .kc = 256,
              .qb = 64,
              .kb = 128,
+             .stream = true,
              .packB = true,
              .pairs = true,
              .library = true,
              .algorithm = 2147483647};
-  EXPECT_EQ(s.str(), "matmul vec=16 unroll=2 task=64 threads=128 mr=14 nr=32 mc=140 nc=4096 kc=256 qb=64 kb=128 packB=1 "
+  EXPECT_EQ(s.str(), "matmul vec=16 unroll=2 task=64 threads=128 mr=14 nr=32 mc=140 nc=4096 kc=256 qb=64 kb=128 stream=1 packB=1 "
                      "pairs=1 library=1 algorithm=2147483647");
   Schedule back;
   ASSERT_TRUE(Schedule::parse(s.str(), back));

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 using namespace gptc;
 
@@ -55,6 +57,27 @@ TEST(ChooseToken, NeverOneThatTheTokenizerLacks) {
   f = frequencies(kLogits, {.temperature = 1, .topK = 2, .tokens = 3});
   EXPECT_NEAR(f[1], 4.0 / 6, 1e-3);
   EXPECT_EQ(frequencies(kLogits, {.temperature = 1, .tokens = 5}).size(), 4u);
+}
+
+TEST(ChooseToken, ManyTokensAreCutWhereAFullSortWouldCut) {
+  std::vector<float> logits;
+  for (int i = 0; i < 5000; ++i)
+    logits.push_back(float(i * 2654435761u >> 16 & 1023) / 256);  // many are equal
+  std::vector<int> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+  double total = 0, sum = 0;
+  for (float l : logits)
+    total += std::exp(l);
+  size_t kept = 0;
+  while (sum < 0.7 * total)
+    sum += std::exp(logits[order[kept++]]);
+  EXPECT_EQ(chooseToken(logits, {.temperature = 1, .topP = 0.7}, 0), order[0]);
+  EXPECT_EQ(chooseToken(logits, {.temperature = 1, .topP = 0.7}, 1 - 1e-12), order[kept - 1]);
+  EXPECT_EQ(chooseToken(logits, {.temperature = 1, .topK = 300}, 1 - 1e-12), order[299]);
+  EXPECT_EQ(chooseToken(logits, {.temperature = 1, .topK = 300, .topP = 0.999}, 0), order[0]);
+  EXPECT_EQ(chooseToken(logits, {.temperature = 1}, 0), 0);
+  EXPECT_EQ(chooseToken(logits, {.temperature = 1}, 1 - 1e-12), 4999);
 }
 
 TEST(ChooseToken, EqualLogitsGoByNumber) {
