@@ -90,8 +90,9 @@ def time_table(rows, unit):
 
 
 def settings_table(rows):
-    seen = [[name, title, how] for name, row in rows.items() for title, how in row.get("settings", {}).items()]
-    return table(["row", "peer", "its best settings"], seen)
+    measured = {name: row["settings"] for name, row in rows.items() if row["rounds"]}
+    seen = [[name, title, how] for name, settings in measured.items() for title, how in settings.items()]
+    return table(["row", "of", "settings: for peers the best"], seen)
 
 
 FORMS = {"AB": "forward, AB", "AB'": "AB'", "A'B": "gradients of weights, A'B", None: "all"}
