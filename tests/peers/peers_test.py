@@ -5,8 +5,11 @@ model is ours.
 peers_test.py BIN     where BIN holds gptc and gptrun
 """
 
+import argparse
+import contextlib
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import subprocess
@@ -242,6 +245,29 @@ class Processes(unittest.TestCase):
     def test_onednn_notices_a_wrong_sum(self):
         with self.assertRaises(RuntimeError):
             onednn_matmul.OneDnn.check(b"\0\0\0\0", 5, onednn_matmul.F32)
+
+    def test_products_beside_onednn(self):
+        libraries = settings.found(settings.ONEDNN)
+        if not libraries:
+            self.skipTest("no libdnnl")
+        ours = {"ms": {"median": 0.5}, "gflops": 1.0, "of_peak_beside": 0.25, "calls": 2}
+        said = {"products": [{"m": 64, "n": 32, "k": 16, "form": f, **ours} for f in ("AB", "A'B")]}
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as shown:
+            args = argparse.Namespace(json=folder + "/all.json", blas=[], malloc=[], onednn=["/no/such.so"], minutes=0)
+            args.matmul_rounds = 2
+            bench, run = peers.Bench(args), peers.run
+            peers.run = lambda command, env=None: json.dumps(said) if "matmul" in command else ""
+            try:
+                bench.matmul("fp32")
+            finally:
+                peers.run = run
+            of = report.Results(args.json)["matmul"]["fp32"]
+        self.assertEqual([p["form"] for p in of["products"]], ["AB", "A'B"])
+        self.assertEqual(
+            (len(of["rounds"]), of["rounds"][1]["gptc"], of["rounds"][1]["peak"]), (2, [0.5, 0.5], [4.0, 4.0])
+        )
+        self.assertEqual(len(report.titles(of["rounds"])), 2 * len(libraries))
+        self.assertIn("/no/such.so", shown.getvalue())
 
     def test_pytorch_trains_our_model(self):
         pythons = [p for p in (sys.executable, "/usr/bin/python3", "python3") if has_torch(p)]
