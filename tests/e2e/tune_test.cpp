@@ -171,6 +171,43 @@ TEST_F(TuneTest, DamagedRecordsAreSetAsideAndNothingStops) {
   EXPECT_EQ(gptc({"cache", "verify"}).code, 5);
 }
 
+// docs/tuning.md, "Tune once, reuse anywhere": its commands as they stand there, the second half with another cache.
+TEST_F(TuneTest, TheManualsCommandsWork) {
+  std::istringstream text(readFile(std::string(GPTC_SOURCE_DIR) + "/docs/tuning.md"));
+  std::vector<std::vector<std::string>> blocks;
+  bool here = false, inBlock = false;
+  for (std::string line; std::getline(text, line);) {
+    if (line.starts_with("#"))
+      here = line.find("Tune once, reuse anywhere") != std::string::npos;
+    const bool command = here && line.starts_with("    gptc ");
+    if (command && !inBlock)
+      blocks.emplace_back();
+    if (command)
+      blocks.back().push_back(line.substr(9, line.find('#') - 9));
+    inBlock = command;
+  }
+  ASSERT_EQ(blocks.size(), 2u) << "on the one machine, and on the others";
+  std::string output;
+  for (size_t b = 0; b < blocks.size(); ++b)
+    for (const std::string &command : blocks[b]) {
+      std::istringstream words(command);
+      std::vector<std::string> args;
+      for (std::string word; words >> word;)
+        args.push_back(word == "model.toml" ? w.modelFile() : word == "tuned.jsonl" ? w.path(word) : word);
+      if (args[0] == "tune")
+        args.insert(args.end(), {"--seconds", "4"});
+      if (args[0] == "compile")
+        args.insert(args.end(), {"-o", w.path("walk.plan")});
+      const Result r = w.run("gptc", args, {{"GPTC_CACHE", w.path(b ? "other-cache" : "tuning-cache")}});
+      EXPECT_EQ(r.code, 0) << command << "\n" << r.output;
+      output += r.output;
+    }
+  // What their comments promise.
+  const size_t first = output.find("from elsewhere, checked now");
+  EXPECT_NE(first, std::string::npos) << output;
+  EXPECT_EQ(output.find("from elsewhere, checked now", first + 1), std::string::npos) << "once";
+}
+
 TEST_F(TuneTest, WhatCannotBeTunedSaysSo) {
   Result r = gptc({"tune", w.modelFile(), "--set", "compile.target=cuda:sm_90a"});
   EXPECT_EQ(r.code, 3);
