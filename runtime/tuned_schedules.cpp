@@ -121,7 +121,7 @@ static const Schedule *closest(const std::vector<Schedule> &space, const Schedul
 }
 
 // A shape is near when each of its extents is within a factor of two. Its winner must have won clearly, since this
-// shape has not been measured.
+// shape has not been measured, and by its register tile: how much a task takes of memory suits one size only.
 std::optional<Schedule> TunedSchedules::nearest(const Op &fused) const {
   constexpr double clearly = 0.97;
   const TuningRecord p = problemOf(fused, target);
@@ -148,7 +148,8 @@ std::optional<Schedule> TunedSchedules::nearest(const Op &fused) const {
   if (best.empty())
     return std::nullopt;
   const std::vector<const TuningRecord *> race = lastRace(records, best, machine);
-  if (race.empty() || race[0]->isDefault || race[0]->raced > clearly || race[0]->schedule.library)
+  if (race.empty() || race[0]->isDefault || race[0]->raced > clearly || race[0]->schedule.library ||
+      !race[0]->schedule.mr)
     return std::nullopt;
   const std::vector<Schedule> space = scheduleSpace(fused, target);
   const Schedule *s = closest(space, race[0]->schedule);

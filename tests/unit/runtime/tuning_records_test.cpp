@@ -139,6 +139,34 @@ TEST_F(Records, TheNearestShapeLendsItsTile) {
   EXPECT_FALSE(findFor(120));
 }
 
+TEST_F(Records, WhatMemoryLimitsLendsNothing) {
+  auto sum = [](int rows) {
+    return parseModule(fmt::format("func @f(%a: f32[{0},512], %b: f32[{0},512]) -> (f32[{0},512]) {{\n"
+                                   "%y = fused %a, %b {{kind=\"pointwise\"}} : f32[{0},512] {{\n"
+                                   "^(%a: f32[{0},512], %b: f32[{0},512])\n%m = add %a, %b : f32[{0},512]\n"
+                                   "yield %m\n}}\nreturn %y\n}}",
+                                   rows),
+                       "test");
+  };
+  auto here = sum(512), near = sum(600);
+  const Op &op = *here->functions[0]->body.front();
+  std::vector<TuningRecord> some;
+  for (const Schedule &s : {defaultSchedule(op, target), scheduleSpace(op, target)[0]}) {
+    TuningRecord r = problemOf(op, target);
+    const LoweredGroup low = lowerGroup(op, s, target);
+    r.source = Jit(target, "").sources({&low.kernel})[0];
+    r.schedule = s, r.isDefault = some.empty(), r.raced = some.empty() ? 1 : 0.5, r.session = "1";
+    r.time = {1e-3, 1e-3, 1e-3, 5};
+    some.push_back(r);
+  }
+  TuningRecords records("", true);
+  records.append(some);
+  TunedSchedules t(records, target, &pool);
+  EXPECT_EQ(t.find(op, target), some[1].schedule);
+  EXPECT_FALSE(t.find(*near->functions[0]->body.front(), target));
+  EXPECT_EQ(t.counts.nearest, 0);
+}
+
 TEST_F(Records, ACodeThatIsEmittedOtherwiseNowMakesThemStale) {
   TuningRecords records("", true);
   std::vector<TuningRecord> some = race();
