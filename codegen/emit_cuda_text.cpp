@@ -49,6 +49,8 @@ const char *functionOf(UnaryOp op) {
   switch (op) {
   case UnaryOp::exp:
     return "exp";
+  case UnaryOp::exp2:
+    return "exp2";
   case UnaryOp::log:
     return "log";
   case UnaryOp::tanh:

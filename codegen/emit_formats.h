@@ -20,6 +20,7 @@ struct FormatEmitter {
 
   llvm::IRBuilder<> &b;
   bool hasBF16 = false;  // the CPU has AVX512-BF16
+  bool hasDQ = false;    // and AVX512-DQ
   unsigned vectorBytes = 0;
 
   /// `t`, or a vector of it like `shape`.
@@ -162,7 +163,27 @@ struct FormatEmitter {
     b.SetInsertPoint(stored);
   }
 
+  /// Whether fraction() and scale() take a vector of f32 like v.
+  bool hasScale(LValue *v) const {
+    auto *t = llvm::dyn_cast<llvm::FixedVectorType>(v->getType());
+    return hasDQ && t && t->getNumElements() == 16;
+  }
+  /// x - n for the integer n next to x, the even one of two; 0 of infinities.
+  LValue *fraction(LValue *x) { return masked(llvm::Intrinsic::x86_avx512_mask_reduce_ps_512, {x, b.getInt32(0)}, x); }
+  /// y 2^n, rounded once.
+  LValue *scale(LValue *y, LValue *x) {
+    LValue *n = masked(llvm::Intrinsic::x86_avx512_mask_rndscale_ps_512, {x, b.getInt32(0)}, x);
+    return masked(llvm::Intrinsic::x86_avx512_mask_scalef_ps_512, {y, n}, x);
+  }
+
 private:
+  /// An instruction with a mask, which is full here, and the CPU's rounding.
+  LValue *masked(llvm::Intrinsic::ID id, llvm::SmallVector<LValue *, 5> args, LValue *shape) {
+    constexpr int currentRounding = 4;
+    args.append({llvm::PoisonValue::get(shape->getType()), b.getInt16(0xffff), b.getInt32(currentRounding)});
+    return b.CreateIntrinsic(id, {}, args);
+  }
+
   LValue *isDenormal(LValue *bits) {
     auto k = [&](uint64_t c) { return llvm::ConstantInt::get(bits->getType(), c); };
     return b.CreateICmpEQ(b.CreateAnd(bits, k(0x7f800000)), k(0));

@@ -59,6 +59,7 @@ public:
   void run(const std::string &name, const StmtNode &phase, const Target &target) {
     formats.hasBF16 = target.bf16Dot;
     formats.vectorBytes = target.vectorBytes;
+    formats.hasDQ = target.features.find("+avx512dq") != std::string::npos;
     llvm::Type *ptr = b.getPtrTy();
     auto *type = llvm::FunctionType::get(b.getVoidTy(), {ptr, b.getInt64Ty(), b.getInt64Ty()}, false);
     fn = llvm::Function::Create(type, llvm::Function::ExternalLinkage, name, module);
@@ -365,11 +366,12 @@ private:
     bool isF32 = t == DType::f32;
     if (isF32)
       if (const MathExpansion &m = expandMath(op); m.result) {
+        const bool scales = m.mantissa && x.vector && formats.hasScale(x.vector);
         auto outer = std::exchange(done, llvm::DenseMap<const ExprNode *, Val>());
-        vars[m.x.get()] = x;
-        Val r = emit(m.result);
+        vars[(scales ? m.fraction : m.x).get()] = scales ? varying(formats.fraction(x.vector)) : x;
+        Val r = emit(scales ? m.mantissa : m.result);
         done = std::move(outer);
-        return r;
+        return scales ? varying(formats.scale(asVector(r), x.vector)) : r;
       }
     if (op == UnaryOp::round_bf16) {
       Val r = fromMemory(DType::bf16, pack(DType::bf16, x.vector ? x.vector : x.scalar));
@@ -396,6 +398,8 @@ private:
       // f64 is for tests: libm, element by element.
       case UnaryOp::exp:
         return call(llvm::Intrinsic::exp);
+      case UnaryOp::exp2:
+        return call(llvm::Intrinsic::exp2);
       case UnaryOp::log:
         return call(llvm::Intrinsic::log);
       case UnaryOp::sin:

@@ -170,6 +170,7 @@ struct Jit::Impl {
     };
     using D = double(double);
     add("exp", static_cast<D *>(std::exp));
+    add("exp2", static_cast<D *>(std::exp2));
     add("log", static_cast<D *>(std::log));
     add("tanh", static_cast<D *>(std::tanh));
     add("sin", static_cast<D *>(std::sin));

@@ -109,7 +109,22 @@ enum class ExprKind : uint8_t {
   HReduce,  // fold of elements args[0] .. args[0] + ival of reg or shared `buffer` with `bop` (add, max, min); uniform
   Reduce,   // only between OpDef::lower and a recipe: see ReduceAxis. Recipes replace it.
 };
-enum class UnaryOp : uint8_t { neg, abs, sqrt, rsqrt, exp, log, tanh, floor, not_, sin, cos, round_bf16, round_f16 };
+enum class UnaryOp : uint8_t {
+  neg,
+  abs,
+  sqrt,
+  rsqrt,
+  exp,
+  exp2,
+  log,
+  tanh,
+  floor,
+  not_,
+  sin,
+  cos,
+  round_bf16,
+  round_f16
+};
 enum class BinaryOp : uint8_t { add, sub, mul, div, rem, min, max, and_, or_, xor_, shl, shr, eq, ne, lt, le, gt, ge };
 
 /// What a symbolic Reduce sums over. Row: the last dimension of the domain. Fold: all leading dimensions, in blocks of

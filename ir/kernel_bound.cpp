@@ -99,6 +99,7 @@ Value divValues(Value a, Value b) {
 double unitsOf(UnaryOp op) {
   switch (op) {
   case UnaryOp::exp:
+  case UnaryOp::exp2:
   case UnaryOp::log:
   case UnaryOp::sin:
   case UnaryOp::cos:
@@ -129,6 +130,8 @@ Value unaryValue(UnaryOp op, DType t, Value a) {
     return {r, a.e == 0 ? 0 : a.e + 1};
   case UnaryOp::exp:
     return rounded(t, {r, a.e == 0 ? 0 : r * std::expm1(a.e)}, unitsOf(op));
+  case UnaryOp::exp2:
+    return rounded(t, {r, a.e == 0 ? 0 : r * std::expm1(a.e * std::log(2.0))}, unitsOf(op));
   case UnaryOp::log:
     return rounded(t, {r, a.e == 0 ? 0 : below > 0 ? a.e / below : infinity}, unitsOf(op));
   case UnaryOp::sqrt:
@@ -434,7 +437,7 @@ void boundErrors(const Kernel &k, std::vector<std::vector<Bounded>> &buffers) {
 
 bool usesApproximations(const Kernel &k) {
   std::string text = print(k);
-  for (const char *f : {"exp(", "log(", "tanh(", "sin(", "cos("})
+  for (const char *f : {"exp(", "exp2(", "log(", "tanh(", "sin(", "cos("})
     if (text.find(f) != std::string::npos)
       return true;
   return false;

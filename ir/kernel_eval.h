@@ -208,6 +208,8 @@ template <typename F> F evalUnaryFloat(UnaryOp op, F a) {
     return F(1) / std::sqrt(a);
   case UnaryOp::exp:
     return std::exp(a);
+  case UnaryOp::exp2:
+    return std::exp2(a);
   case UnaryOp::log:
     return std::log(a);
   case UnaryOp::tanh:

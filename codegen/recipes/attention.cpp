@@ -5,14 +5,14 @@
 //   2. A task takes tiles of mr queries. Scores of a tile against all keys that it may see fit in the second-level
 //      cache (mr x T), so the softmax is the plain one: no rescaling.
 //      ALiBi's bias is added when a tile of scores is stored.
-//   3. Row by row: maximum, exponentials and their sum in 16 lanes, log-sum-exp for the backward pass; dropout after
-//      the sum.
+//   3. Row by row: maximum, exponentials (as powers of two) and their sum in 16 lanes, log-sum-exp for the backward
+//      pass; dropout after the sum.
 //   4. o = (P V) / sum, with P read as the broadcast operand of the micro-kernel. Keys that a causal mask hides from a
 //      row are no part of its chain: their values need not be finite.
 //
 // bf16 on CPUs that multiply pairs of it (Schedule::pairs): queries and keys stand in pairs along d, values in pairs of
 // rows, and probabilities are rounded to bf16 for the product with values, as in FlashAttention; their sum is of what
-// they were before. Scores are scaled in f32. An odd last one is paired with zero.
+// they were before. Scores are scaled in f32, with the step to powers of two. An odd last one is paired with zero.
 //
 // Every score and output element is one chain of FMAs, over d and over keys from 0; rows do not know of each other. The
 // last tile of queries is moved up until it fits, and stores only its own rows.
@@ -40,6 +40,7 @@ public:
             .lanes = s.vec,
             .dtype = group.compute};
     pairs = s.pairs && group.compute == DType::f32 && qkv.buffer->dtype == DType::bf16;
+    scaleLeft = pairs && !shape.alibi ? shape.scale() : 1;
     depth = pairs ? ceilDiv(shape.size, 2) : shape.size;
     keyPanels = ceilDiv(shape.tokens, nr());
     scoresStride = oddLines(keyPanels * nr(), dtype());
@@ -179,12 +180,18 @@ private:
       };
       t.finish = [&](int row, int vec, const Expr &j, const Expr &acc) {
         Expr ahead = p * nr() - i0 + int64_t(vec * tile.lanes - row);
-        Expr score = pairs ? acc * fimm(shape.scale()) : acc;
+        Expr score = pairs && scaleLeft == 1 ? acc * fimm(shape.scale()) : acc;
         return store(scores, p * nr() + (row * scoresStride + vec * tile.lanes) + j, bias.add(score, ahead, j));
       };
       return Body{tileLoop(t)};
     }));
-    out.push_back(serial("i", imm(rows), [&](const Expr &i) { return softmaxRow(h, i0 + i, i, panels); }));
+    out.push_back(serial("i", imm(rows), [&](const Expr &i) {
+      // Rows of queries are far apart: those of the next tile are asked for while this one computes.
+      Body body = fetchRow(qkv.buffer, qkv.query(b, min(i0 + i + rows, imm(shape.tokens - 1)), h), shape.size);
+      for (const Stmt &s : softmaxRow(h, i0, i, panels))
+        body.push_back(s);
+      return body;
+    }));
     for (const Stmt &s : statistics(b, h, i0, own))
       out.push_back(s);
     for (const Stmt &s : forPanels(tile, sizePadded, [&](const Expr &d0, const Tile &narrow) {
@@ -195,37 +202,49 @@ private:
   }
 
   /// One row of scores becomes unnormalised probabilities, 0 where the query does not look. Rows end with a panel, so
-  /// that all rows of a tile run the same vectors.
-  Body softmaxRow(const Expr &h, const Expr &query, const Expr &i, const Expr &panels) {
-    Expr base = i * scoresStride, extent = panels * nr();
-    const bool masked = shape.causal || shape.tokens % nr();
+  /// that all rows of a tile run the same vectors; what all rows see needs no mask.
+  Body softmaxRow(const Expr &h, const Expr &i0, const Expr &i, const Expr &panels) {
+    Expr query = i0 + i, base = i * scoresStride, extent = panels * nr();
+    constexpr int most = 2 * rowLanes;
+    auto parts = [&](const std::function<Body(const Expr &, const Fold &, bool)> &element) {
+      auto part = [&](const Expr &begin, const Expr &count, bool masked) {
+        return FoldPart{begin, count, [=](const Expr &j, const Fold &fold) { return element(j, fold, masked); }};
+      };
+      if (!shape.causal && shape.tokens % nr() == 0)
+        return std::vector{part(imm(0), extent, false)};
+      Expr seen = (shape.causal ? i0 + 1 : imm(shape.tokens)) / imm(most) * most;
+      return std::vector{part(imm(0), seen, false), part(seen, extent - seen, true)};
+    };
     Expr end = shape.causal ? query + 1 : imm(shape.tokens);
-    auto visible = [&](const Expr &j, const Expr &v, double otherwise) {
+    auto visible = [&](const Expr &j, const Expr &v, double otherwise, bool masked) {
       return masked ? select(lt(j, end), v, fimm(otherwise, dtype())) : v;
     };
-    return {foldRow(
-        "max", dtype(), BinaryOp::max, -HUGE_VAL, extent, 2 * rowLanes,
-        [&](const Expr &j, const Fold &fold) { return Body{fold(visible(j, load(scores, base + j), -HUGE_VAL))}; },
-        [&](const Expr &most) {
-          Stmt sum = foldRow(
-              "sum", dtype(), BinaryOp::add, 0, extent, rowLanes,
-              [&](const Expr &j, const Fold &fold) {
-                Expr e = visible(j, unary(UnaryOp::exp, load(scores, base + j) - most), 0);
-                return Body{bindTo("e", e, [&](const Expr &e) {
-                  Expr kept = dropout.active() ? select(dropout.keep(h, query, j), e, fimm(0, dtype())) : e;
-                  return Body{fold(e), store(probs, i * probsStride + j, kept)};
-                })};
-              },
-              [&](const Expr &sum) { return Body{store(sums, i, sum)}; });
-          return Body{store(maxima, i, most), sum};
-        })};
+    Expr factor = fimm(scaleLeft * log2e, dtype());
+    auto maximum = parts([&](const Expr &j, const Fold &fold, bool masked) {
+      return Body{fold(visible(j, load(scores, base + j), -HUGE_VAL, masked))};
+    });
+    return {foldParts("max", dtype(), BinaryOp::max, -HUGE_VAL, maximum, most, [&](const Expr &most) {
+      return Body{store(maxima, i, most), bindTo("zero", -(most * factor), [&](const Expr &zero) {
+                    auto sum = parts([&](const Expr &j, const Fold &fold, bool masked) {
+                      Expr power = unary(UnaryOp::exp2, fma(load(scores, base + j), factor, zero));
+                      return Body{bindTo("e", visible(j, power, 0, masked), [&](const Expr &e) {
+                        Expr kept = dropout.active() ? select(dropout.keep(h, query, j), e, fimm(0, dtype())) : e;
+                        return Body{fold(e), store(probs, i * probsStride + j, kept)};
+                      })};
+                    });
+                    return Body{foldParts("sum", dtype(), BinaryOp::add, 0, sum, rowLanes,
+                                          [&](const Expr &sum) { return Body{store(sums, i, sum)}; })};
+                  })};
+    })};
   }
 
   /// For all rows of a tile at once: log-sum-exp of its own rows, and the factors of the outputs.
   Body statistics(const Expr &b, const Expr &h, const Expr &i0, const Expr &own) {
     Expr lseAt = (b * shape.heads + h) * shape.tokens + i0 + own;
     Stmt lse = vectorLoop("i", imm(tile.rows) - own, rowLanes, [&](const Expr &i) {
-      return Body{store(group.outputs[1], lseAt + i, load(maxima, own + i) + unary(UnaryOp::log, load(sums, own + i)))};
+      Expr most = load(maxima, own + i), log = unary(UnaryOp::log, load(sums, own + i));
+      return Body{
+          store(group.outputs[1], lseAt + i, scaleLeft == 1 ? most + log : fma(most, fimm(scaleLeft, dtype()), log))};
     });
     Stmt inverse = vectorLoop("i", imm(tile.rows), rowLanes, [&](const Expr &i) {
       Expr one = fimm(dropout.active() ? dropout.keptScale() : 1.0, dtype());
@@ -269,7 +288,8 @@ private:
   Bias bias;
   Tile tile;
   bool pairs;
-  int64_t depth;  // steps of a score
+  double scaleLeft;  // what scores in memory are still to be multiplied by
+  int64_t depth;     // steps of a score
   int64_t keyPanels, keysSize, sizePadded, valuesSize, tiles, tilesPerTask, scoresStride, queriesStride, probsStride;
   bool shared;  // keys and values are packed once per head of keys, into workspaces
   Buffer keys, values, queries, scores, result;

@@ -105,9 +105,21 @@ kir::Stmt copyRowPairs(const kir::Buffer &from, const std::function<kir::Expr(co
 /// Folds element j of a row, for j in 0..extent, into `lanes` lanes and those by halves: body(result) runs with the
 /// scalar bound. `element(j, fold)` calls fold(value) for the statement that takes a value, and may store beside it.
 using Fold = std::function<kir::Stmt(kir::Expr)>;
+using FoldElement = std::function<Body(const kir::Expr &j, const Fold &fold)>;
 kir::Stmt foldRow(const char *name, DType dtype, kir::BinaryOp op, double start, const kir::Expr &extent, int lanes,
-                  const std::function<Body(const kir::Expr &j, const Fold &fold)> &element,
-                  const std::function<Body(const kir::Expr &result)> &body);
+                  const FoldElement &element, const std::function<Body(const kir::Expr &result)> &body);
+/// The same in parts one behind the other, all but the last of which are whole multiples of `lanes`.
+struct FoldPart {
+  kir::Expr begin, count;
+  FoldElement element;
+};
+kir::Stmt foldParts(const char *name, DType dtype, kir::BinaryOp op, double start, const std::vector<FoldPart> &parts,
+                    int lanes, const std::function<Body(const kir::Expr &result)> &body);
+
+/// Asks early for `size` elements from `base` on.
+Body fetchRow(const kir::Buffer &from, const kir::Expr &base, int64_t size);
+/// log2(e): softmax takes exp2, and what it multiplies scores by for that comes with the subtraction.
+constexpr double log2e = 1.4426950408889634;
 
 /// The phases of a kernel, and the workspaces that they need.
 struct Phases {

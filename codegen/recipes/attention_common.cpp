@@ -191,15 +191,29 @@ Stmt copyRowPairs(const Buffer &from, const std::function<Expr(const Expr &)> &f
 }
 
 Stmt foldRow(const char *name, DType dtype, BinaryOp op, double start, const Expr &extent, int lanes,
-             const std::function<Body(const Expr &, const Fold &)> &element,
-             const std::function<Body(const Expr &)> &body) {
+             const FoldElement &element, const std::function<Body(const Expr &)> &body) {
+  return foldParts(name, dtype, op, start, {{imm(0), extent, element}}, lanes, body);
+}
+
+Stmt foldParts(const char *name, DType dtype, BinaryOp op, double start, const std::vector<FoldPart> &parts, int lanes,
+               const std::function<Body(const Expr &)> &body) {
   Buffer acc = makeBuffer(name, dtype, Storage::reg, lanes);
-  Stmt clear =
-      vectorLoop("j", imm(lanes), lanes, [&](const Expr &) { return Body{store(acc, lane(), fimm(start, dtype))}; });
-  Stmt fold = vectorLoop("j", extent, lanes, [&](const Expr &j) {
-    return element(j, [&](Expr v) { return store(acc, lane(), binary(op, load(acc, lane()), std::move(v))); });
-  });
-  return alloc(acc, {clear, fold, bindTo(name, hreduce(acc, op), body)});
+  Body all = {
+      vectorLoop("j", imm(lanes), lanes, [&](const Expr &) { return Body{store(acc, lane(), fimm(start, dtype))}; })};
+  for (const FoldPart &p : parts)
+    all.push_back(vectorLoop("j", p.count, lanes, [&](const Expr &j) {
+      return p.element(p.begin + j,
+                       [&](Expr v) { return store(acc, lane(), binary(op, load(acc, lane()), std::move(v))); });
+    }));
+  all.push_back(bindTo(name, hreduce(acc, op), body));
+  return alloc(acc, std::move(all));
+}
+
+Body fetchRow(const Buffer &from, const Expr &base, int64_t size) {
+  Body out;
+  for (int64_t x = 0; x < size; x += cacheLine / int64_t(sizeOf(from->dtype)))
+    out.push_back(prefetch(from, base + x));
+  return out;
 }
 
 Body forPanels(const Tile &tile, int64_t columns, const std::function<Body(const Expr &, const Tile &)> &body) {

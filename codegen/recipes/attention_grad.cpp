@@ -6,7 +6,7 @@
 //   1. delta_i = do_i . o_i for its heads; dq starts at zero.
 //   2. For each block of kb keys: k and v are packed transposed, dk and dv start at zero. For each head of queries of
 //      the group, then for each block of qb queries that sees a key of the block (from its first one on, where causal):
-//        S = q k^T (and ALiBi's bias), P = exp(S - lse);  dP = do v^T, dS = P (dP - delta)
+//        S = q k^T (and ALiBi's bias), P = exp(S - lse) as powers of two;  dP = do v^T, dS = P (dP - delta)
 //        dv += P^T do;  dk += dS^T q;  dq += dS k
 //      by tiles; P and dS are [qb x kb], in the second-level cache. Blocks of queries begin with those of keys and
 //      tiles are square there, so that a causal mask leaves triangles of tiles on the diagonal: what it hides is no
@@ -328,11 +328,13 @@ private:
 
     out.push_back(serial("tile", tiles, [&](const Expr &t) {
       Expr first = t * int64_t(tile.rows);  // in the block
+      Body body = {fetchAhead(b, h, i0, first)};
       // Panels that the last row of the tile sees.
       Expr seen = panels;
       if (shape.causal)
         seen = min(panels, (ahead + first + (tile.rows - 1 + nr())) / imm(nr()));
-      return Body{serial("p", seen, [&](const Expr &p) { return scores(h, b, j0, i0, first, p); })};
+      body.push_back(serial("p", seen, [&](const Expr &p) { return scores(h, b, j0, i0, first, p); }));
+      return body;
     }));
 
     // dv += P^T do and dk += dS^T q, over the queries of the block that see the key.
@@ -417,6 +419,22 @@ private:
     return out;
   }
 
+  /// Rows of q, do and dq are far apart: asks for dq of the tile, and for what the same tile of the next block copies.
+  Stmt fetchAhead(const Expr &b, const Expr &h, const Expr &i0, const Expr &first) {
+    return serial("r", imm(tile.rows), [&](const Expr &r) {
+      Expr last = imm(shape.tokens - 1), i = i0 + first + r;
+      return Body{bindTo("near", min(i, last), [&](const Expr &near) {
+        return Body{bindTo("far", min(i + queriesPerBlock, last), [&](const Expr &far) {
+          Body out = fetchRow(queryGrads(), queryGrad(b, near, h), shape.size);
+          for (const Body &row :
+               {fetchRow(qkv.buffer, qkv.query(b, far, h), shape.size), fetchRow(dout, outAt(b, far, h), shape.size)})
+            out.insert(out.end(), row.begin(), row.end());
+          return out;
+        })};
+      })};
+    });
+  }
+
   /// P and dS of one tile of queries and one panel of keys.
   Body scores(const Expr &h, const Expr &b, const Expr &j0, const Expr &i0, const Expr &first, const Expr &p) {
     auto product = [&](const Buffer &left, const Buffer &right, const Buffer &to) {
@@ -432,41 +450,44 @@ private:
       t.finish = [&](int row, int vec, const Expr &j, const Expr &acc) {
         Expr ahead = j0 + p * nr() - (i0 + first) + int64_t(vec * tile.lanes - row);
         return store(to, j + int64_t(row * nr() + vec * tile.lanes),
-                     ofScores ? bias.add(scaledLate(acc), ahead, j) : acc);
+                     ofScores ? bias.add(shape.alibi ? scaledLate(acc) : acc, ahead, j) : acc);
       };
       return tileLoop(t);
     };
     struct Row {
-      Expr r, i, end, lse, delta;
+      Expr r, i, end, zero, delta;  // zero: the power of two that the log-sum-exp takes away
     };
     auto withRow = [&](const Expr &r, const std::function<Body(const Row &)> &body) {
       Expr row = i0 + first + r;
       return Body{bindTo("i", partTiles ? min(row, imm(shape.tokens - 1)) : row, [&](const Expr &i) {
-        Expr lseAt = load(lse, perRow(b, h, i));
+        Expr zero = -(load(lse, perRow(b, h, i)) * fimm(log2e, dtype()));
         Expr deltaOfRow = load(delta, perRow(b, h, i));
         Expr end = shape.causal ? i + 1 : imm(shape.tokens);
         if (partTiles)  // rows past the last query see nothing
           end = select(lt(row, imm(shape.tokens)), end, imm(0));
-        return Body{bindTo("lse", lseAt, [&](const Expr &lseAt) {
+        return Body{bindTo("zero", zero, [&](const Expr &zero) {
           return Body{bindTo("delta", deltaOfRow, [&](const Expr &deltaOfRow) {
-            return body({r, i, end, lseAt, deltaOfRow});
+            return body({r, i, end, zero, deltaOfRow});
           })};
         })};
       })};
     };
+    // The step to powers of two takes the scale with it.
+    Expr toLog2 = fimm(log2e * (pairs && !shape.alibi ? shape.scale() : 1), dtype());
     // P, with dropout, and dS of key x of the panel.
     auto element = [&](const Row &row, const Expr &x, const std::function<Body(const Expr &, const Expr &)> &body) {
       Expr j = j0 + p * nr() + x, near = row.r * nr() + x, zero = fimm(0, dtype());
       auto visible = [&, seen = lt(j, row.end)](const Expr &e) { return select(seen, e, zero); };
-      return Body{bindTo("prob", visible(unary(UnaryOp::exp, load(score, near) - row.lse)), [&](const Expr &prob) {
-        Expr dp = load(dProb, near);
-        if (!dropout.active())
-          return body(prob, visible(prob * (dp - row.delta)));
-        Expr factor = select(dropout.keep(h, row.i, j), fimm(dropout.keptScale(), dtype()), zero);
-        return Body{bindTo("factor", factor, [&](const Expr &factor) {
-          return body(prob * factor, visible(prob * (dp * factor - row.delta)));
-        })};
-      })};
+      return Body{bindTo("prob", visible(unary(UnaryOp::exp2, fma(load(score, near), toLog2, row.zero))),
+                         [&](const Expr &prob) {
+                           Expr dp = load(dProb, near);
+                           if (!dropout.active())
+                             return body(prob, visible(prob * (dp - row.delta)));
+                           Expr factor = select(dropout.keep(h, row.i, j), fimm(dropout.keptScale(), dtype()), zero);
+                           return Body{bindTo("factor", factor, [&](const Expr &factor) {
+                             return body(prob * factor, visible(prob * (dp * factor - row.delta)));
+                           })};
+                         })};
     };
     auto eachKey = [&](const std::function<Body(const Expr &)> &body) {
       return Body{vectorLoop("x", imm(nr()), tile.lanes, body)};
@@ -537,9 +558,9 @@ Schedule defaults(const Op &fused, const Target &target) {
   s.vec = tile.lanes;
   s.mr = tile.rows;
   s.nr = tile.cols();
-  // Larger blocks compute more above the diagonal, smaller ones load and store sums more often.
-  s.kb = shape.tokens <= 128 ? 32 : 128;
-  s.qb = shape.tokens <= 128 ? roundUp(32, tile.rows) : 4 * tile.rows;
+  // Larger blocks compute more above the diagonal, smaller ones load and store sums more often, which pairs feel twice.
+  s.kb = shape.tokens <= 128 ? 32 : s.pairs ? 256 : 128;
+  s.qb = shape.tokens <= 128 ? roundUp(32, tile.rows) : (s.pairs ? 8 : 4) * tile.rows;
   // Heads of queries as tasks cost a workspace: where heads of keys would leave a fifth of the threads idle.
   const int64_t tasks = shape.batch * shape.kvHeads;
   s.task = shape.group() > 1 && 5 * tasks < 4 * roundUp(tasks, int64_t(target.threads));
@@ -557,7 +578,7 @@ std::vector<Schedule> space(const Op &fused, const Schedule &base, const Target 
     Schedule s = base;
     s.mr = std::max(step, rows / step * step);
     for (const Schedule &one : ScheduleGrid(s)
-                                   .over(&Schedule::qb, {2 * s.mr, 3 * s.mr, 4 * s.mr, 6 * s.mr, 8 * s.mr})
+                                   .over(&Schedule::qb, {2 * s.mr, 3 * s.mr, 4 * s.mr, 6 * s.mr, 8 * s.mr, 12 * s.mr})
                                    .over(&Schedule::kb, {32, 64, 96, 128, 192, 256})
                                    .take())
       if (one.kb < 2 * shape.tokens && one.qb < 2 * shape.tokens)

@@ -209,12 +209,13 @@ template <class T, int N> struct ElementOf<Private<T, N>> { typedef T type; };
 // What CUDA gives to 2 units in the last place only: functions of f64.
 GPTC_FUNCTION double perturbed(double v) { return v * (bitsOf(v) & 4 ? 1 + 0x1p-51 : 1 - 0x1p-51); }
 #define exp(v) perturbed(std::exp(v))
+#define exp2(v) perturbed(std::exp2(v))
 #define log(v) perturbed(std::log(v))
 #define tanh(v) perturbed(std::tanh(v))
 #define sin(v) perturbed(std::sin(v))
 #define cos(v) perturbed(std::cos(v))
 #else
-using std::exp, std::log, std::tanh, std::sin, std::cos;
+using std::exp, std::exp2, std::log, std::tanh, std::sin, std::cos;
 #endif
 
 #include "gptc_common.h"

@@ -64,13 +64,14 @@ void check(UnaryOp op, double (*exact)(double), double maxUlp, const Target &t =
 }  // namespace
 
 TEST(Math, Exp) { check(UnaryOp::exp, std::exp, 1); }
+TEST(Math, Exp2) { check(UnaryOp::exp2, std::exp2, 1); }
 TEST(Math, Log) { check(UnaryOp::log, std::log, 1); }
 TEST(Math, Tanh) { check(UnaryOp::tanh, std::tanh, 2.5); }
 TEST(Math, Sin) { check(UnaryOp::sin, std::sin, 1, hostTarget(1), 0x1p40f); }
 TEST(Math, Cos) { check(UnaryOp::cos, std::cos, 1, hostTarget(1), 0x1p40f); }
 
 TEST(Math, SameBitsOnEveryISA) {
-  for (UnaryOp op : {UnaryOp::exp, UnaryOp::log, UnaryOp::tanh, UnaryOp::sin, UnaryOp::cos}) {
+  for (UnaryOp op : {UnaryOp::exp, UnaryOp::exp2, UnaryOp::log, UnaryOp::tanh, UnaryOp::sin, UnaryOp::cos}) {
     MathFunction wide(op, hostTarget(1)), narrow(op, test::maskedTarget("-avx512f"));
     std::vector<float> x(span), a(span), b(span);
     for (int64_t i = 0; i < span; ++i)
