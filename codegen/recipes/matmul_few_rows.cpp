@@ -203,9 +203,10 @@ Schedule fewRowsSchedule(const Problem &p, const Target &target) {
   s.vec = target.lanes(DType::f32);
   s.mr = int(p.m);
   s.pairs = usesPairs(p, target);
-  // Enough tasks for every thread to end at the same time, each long enough to stream; whole groups of rows of B.
-  const int64_t unit = 32;
-  s.nc = std::clamp<int64_t>(roundUp(ceilDiv(p.n, int64_t(target.threads) * 4), unit), unit, 64 * unit);
+  // Rows of B: enough tasks for every thread to end at the same time, each long enough to stream; whole groups.
+  // Columns: a task touches every page of B, so that there are no more than threads.
+  const int64_t unit = 32, tasks = int64_t(target.threads) * (p.tb ? 4 : 1);
+  s.nc = std::clamp<int64_t>(roundUp(ceilDiv(p.n, tasks), unit), unit, 64 * unit);
   return s;
 }
 
