@@ -91,7 +91,7 @@ struct MemoryProbe::Impl {
   std::vector<float> sums;
 
   Impl(ThreadPool &pool, const Target &target)
-      : pool(pool), bytes((std::max<int64_t>(64 << 20, 2 * target.l3Bytes) + taskBytes - 1) / taskBytes * taskBytes),
+      : pool(pool), bytes((std::max<int64_t>(128 << 20, 4 * target.l3Bytes) + taskBytes - 1) / taskBytes * taskBytes),
         jit(target, "") {
     for (void *&a : arrays) {
       a = mmap(nullptr, size_t(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

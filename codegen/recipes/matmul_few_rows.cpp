@@ -3,7 +3,7 @@
 //   B [K,N]: lanes walk over columns. The sums of a task's columns stand in the first-level cache; four rows of B at a
 //            time are added to them, so that one load and store of a sum pays for four steps.
 //   B [N,K]: each result is a chain along a row of B. Squares of B are transposed in registers, so that lanes are rows
-//            of B and a step takes one FMA; that keeps up with memory.
+//            of B and a step takes one FMA; that keeps up with memory, which is asked for some lines of each row ahead.
 //
 // The sums are the same chains as in matmul.cpp.
 #include "codegen/recipes/matmul.h"
@@ -21,6 +21,9 @@ constexpr int64_t stepsAtOnce = 4;  // rows of B per pass over the sums
 
 /// Squares of B transposed side by side: as many chains of FMAs, whose latency shuffles then hide.
 constexpr int64_t squares = 2;
+
+/// Lines of each row that are asked for ahead.
+constexpr int64_t linesAhead = 4;
 
 class FewRows {
 public:
@@ -163,7 +166,16 @@ private:
     Body body = {move(true)};
     body.push_back(serial("s", imm(whole), [&](const Expr &square) {
       Expr k0 = square * lanes;
-      Body both;
+      // One line of each row is too little for the machine to see what comes: some lines on, or of the next rows.
+      Body both = {bindTo("far", (square + linesAhead) * (lanes * (pairs ? 2 : 1)), [&](const Expr &far) {
+        const Expr wrapped = far + select(lt(far, imm(p.k)), imm(0), imm((count * lanes - 1) * p.ldb));
+        return Body{bindTo("next", (first + col) * p.ldb + wrapped, [&](const Expr &next) {
+          Body all;
+          for (int64_t row = 0; row < count * lanes; ++row)
+            all.push_back(prefetch(group.inputs[p.b], min(next + row * p.ldb, imm((p.n - 1) * p.ldb + p.k - 1))));
+          return all;
+        })};
+      })};
       for (int64_t g = 0; g < count; ++g)
         both.push_back(transposed(
             s.vec, stepType(), [&](int row, const Expr &k) { return b(k0 + k, first + col + (g * lanes + row)); },
