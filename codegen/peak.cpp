@@ -1,13 +1,11 @@
 #include "codegen/peak.h"
 
-#include "codegen/codegen.h"
 #include "ir/diagnostics.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <sys/mman.h>
-#include <vector>
 
 namespace gptc {
 
@@ -38,14 +36,14 @@ double secondsOf(ThreadPool &pool, const CompiledPhase &phase, void *const *para
 
 }  // namespace
 
-double measurePeakFlops(ThreadPool &pool, const Target &target, DType operands) {
+PeakLoop::PeakLoop(ThreadPool &pool, const Target &target, DType operands) : pool(pool), jit(target, "") {
   const bool pairs = operands == DType::bf16 && target.bf16Dot;
   const int width = target.lanes(DType::f32);
   const int chains = target.vectorRegisters - 4;  // enough to hide the latency of an FMA, few enough not to spill
-  const int64_t steps = 2000, tasks = 16 * pool.size();
+  const int64_t steps = 6000, tasks = 16 * pool.size();
 
-  Buffer in = makeBuffer("in", DType::f32, Storage::global, 2);
-  Buffer out = makeBuffer("out", DType::f32, Storage::global, tasks * chains * width, true);
+  Buffer from = makeBuffer("in", DType::f32, Storage::global, 2);
+  Buffer to = makeBuffer("out", DType::f32, Storage::global, tasks * chains * width, true);
   Buffer acc = makeBuffer("acc", DType::f32, Storage::reg, chains * width);
   Var t = makeVar("t"), s = makeVar("s"), a = makeVar("a", DType::f32), b = makeVar("b", DType::f32);
   auto all = [&](auto statement) {
@@ -61,26 +59,30 @@ double measurePeakFlops(ThreadPool &pool, const Target &target, DType operands) 
     Expr sum = load(acc, at);
     return store(acc, at, pairs ? dot(sum, ref(x), ref(x)) : fma(ref(x), ref(x), sum));
   });
-  Stmt finish = all([&](Expr at) { return store(out, ref(t) * (chains * width) + at, load(acc, at)); });
+  Stmt finish = all([&](Expr at) { return store(to, ref(t) * (chains * width) + at, load(acc, at)); });
   Stmt task =
-      let(a, load(in, imm(0)),
-          {let(b, load(in, imm(1)),
+      let(a, load(from, imm(0)),
+          {let(b, load(from, imm(1)),
                {let(x, factor, {alloc(acc, {start, loop(LoopKind::serial, s, imm(steps), {step}), finish})})})});
-  Kernel k{"peak", {in, out}, {loop(LoopKind::parallel, t, imm(tasks), {task})}};
+  Kernel k{"peak", {from, to}, {loop(LoopKind::parallel, t, imm(tasks), {task})}};
 
-  Jit jit(target, "");
-  CompiledPhase phase = jit.compile({&k})[0].phases[0];
-  std::vector<float> input{0.5f, 1.0f}, output(out->size);
-  void *params[] = {input.data(), output.data()};
-  const double flops = (pairs ? 4.0 : 2.0) * chains * width * steps * tasks;
-  double best = 0;
-  for (auto begin = Clock::now(); Clock::now() - begin < std::chrono::milliseconds(50);)
-    best = std::max(best, flops / secondsOf(pool, phase, params));
-  return best;
+  phase = jit.compile({&k})[0].phases[0];
+  out.resize(size_t(to->size));
+  flops = (pairs ? 4.0 : 2.0) * chains * width * steps * double(tasks);
 }
 
-// ---- memory
-// ----------------------------------------------------------------------------------------------------------
+double PeakLoop::run() {
+  void *params[] = {in.data(), out.data()};
+  return flops / secondsOf(pool, phase, params);
+}
+
+double measurePeakFlops(ThreadPool &pool, const Target &target, DType operands) {
+  PeakLoop loop(pool, target, operands);
+  double best = 0;
+  for (auto begin = Clock::now(); Clock::now() - begin < std::chrono::milliseconds(50);)
+    best = std::max(best, loop.run());
+  return best;
+}
 
 struct MemoryProbe::Impl {
   ThreadPool &pool;

@@ -1,16 +1,33 @@
 // What the machine can do at best, measured: the denominator of MFU, and the roofs of the roofline.
 #pragma once
 
+#include "codegen/codegen.h"
 #include "codegen/thread_pool.h"
-#include "ir/schedule.h"
 
 #include <memory>
+#include <vector>
 
 namespace gptc {
 
-/// FLOP/s of all threads of the pool together: independent chains of vector FMAs in registers, no memory; the best of
-/// several runs, about 50 ms in all. Counts an FMA as two. With operands in bf16, dot products of pairs where the CPU
-/// has them (four each); else they are converted, and the peak is that of f32.
+/// Independent chains of vector FMAs in registers, no memory, on all threads of the pool together. Counts an FMA as
+/// two. With operands in bf16, dot products of pairs where the CPU has them (four each); else they are converted, and
+/// the peak is that of f32.
+class PeakLoop {
+public:
+  PeakLoop(ThreadPool &pool, const Target &target, DType operands = DType::f32);
+  /// FLOP/s of one run of about a third of a millisecond: what the clock allows at this moment. A CPU lowers it under
+  /// heavy load, so that what runs beside a product for a while is not what a rested machine can do.
+  double run();
+
+private:
+  ThreadPool &pool;
+  Jit jit;
+  CompiledPhase phase;
+  std::vector<float> in{0.5f, 1.0f}, out;
+  double flops = 0;  // of a run
+};
+
+/// FLOP/s: the best of runs of a PeakLoop, about 50 ms in all.
 double measurePeakFlops(ThreadPool &pool, const Target &target, DType operands = DType::f32);
 
 /// Bytes/s between memory and all threads of the pool together, in arrays that caches cannot hold (three, each at least

@@ -90,6 +90,7 @@ void addBenchCommand(CLI::App &app) {
   CLI::App *bench = app.add_subcommand("bench", "Measures this machine, and a model's kernels and steps on it");
   bench->require_subcommand(1);
   addMeasurements(*bench);
+  addMatmulBench(*bench);
   addAblate(*bench);
 }
 

@@ -12,6 +12,7 @@ void addDataCommand(CLI::App &app);
 void addBenchCommand(CLI::App &app);
 /// Those of `gptc bench` that only measure.
 void addMeasurements(CLI::App &bench);
+void addMatmulBench(CLI::App &bench);
 void addTuneCommand(CLI::App &app);
 void addCacheCommand(CLI::App &app);
 void addExplainCommand(CLI::App &app);
