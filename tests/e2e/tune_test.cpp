@@ -245,6 +245,23 @@ TEST_F(TuneTest, BenchMeasuresMachineStepAndKernels) {
     matmuls += one["schedule"].get<std::string>().starts_with("matmul ") ? one["calls"].get<double>() : 0;
   }
   EXPECT_GT(matmuls, 10);
+  const Result m =
+      gptc({"bench", "matmul", w.modelFile(), "--tokens", "24,100", "--seconds", "0", "--search", "0.01", "--json"});
+  ASSERT_EQ(m.code, 0) << m.output;
+  const json products = json::parse(m.output);
+  double flops = 0, seconds = 0;
+  std::set<std::string> forms;
+  for (const json &one : products["products"]) {
+    forms.insert(one["form"].get<std::string>());
+    const double f = 2.0 * one["m"].get<double>() * one["n"].get<double>() * one["k"].get<double>();
+    EXPECT_EQ(one[one["form"] == "A'B" ? "k" : "m"], one["tokens"]) << one;
+    EXPECT_NEAR(one["gflops"].get<double>(), 1e-6 * f / one["ms"]["median"].get<double>(), 1e-9 * f) << one;
+    flops += one["calls"].get<double>() * f;
+    seconds += 1e-3 * one["calls"].get<double>() * one["ms"]["median"].get<double>();
+  }
+  EXPECT_EQ(forms, (std::set<std::string>{"A'B", "AB", "AB'"}));
+  EXPECT_NEAR(products["sums"].back()["gflops"].get<double>(), 1e-9 * flops / seconds, 1e-9 * flops / seconds * 1e-6);
+  EXPECT_EQ(gptc({"bench", "matmul", w.path("x.gir")}).code, 2);
   EXPECT_EQ(gptc({"bench", "step", w.modelFile(), "--set", "compile.target=cuda:sm_90a"}).code, 3);
   EXPECT_EQ(gptc({"bench", "kernels", w.path("x.gir")}).code, 2);
 }

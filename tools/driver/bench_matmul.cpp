@@ -111,7 +111,7 @@ struct Request {
 };
 
 void run(const Request &r) {
-  const Config config = readConfig(r.modelFile, r.settings);
+  const Config config = readConfigForBench(r.modelFile, r.settings);
   const Target target = hostTarget(r.threads);
   ThreadPool pool(target.threads);
   const std::vector<Product> products = productsOf(*runFrom(*buildModel(config), "canonicalize", target));

@@ -11,7 +11,6 @@
 #include "tools/driver/command_line.h"
 #include "tools/driver/commands.h"
 #include "tools/driver/compile.h"
-#include "tools/driver/gir_file.h"
 #include "tools/driver/kernel_times.h"
 #include "tools/driver/variants.h"
 
@@ -75,17 +74,7 @@ void peak(const Request &r) {
 
 /// The model as `gptc compile` makes it, ready to take steps.
 std::unique_ptr<StepRunner> runnerOf(const Request &r, double &tokens, double &flops, std::string &compute) {
-  if (isGirFile(r.modelFile))
-    throw UserError(ErrorCode::Usage, fmt::format("{} is a module", r.modelFile), "give the model.toml");
-  const Config config = readConfig(r.modelFile, r.settings);
-  if (config.compile.target != "cpu")
-    throw UserError(
-        Diagnostic{ErrorCode::NotBuiltYet,
-                   fmt::format("compile.target = \"{}\": steps are measured on the CPU only", config.compile.target),
-                   config.where("compile.target"),
-                   "",
-                   {"--set compile.target=cpu; on a GPU `gptrun PLAN` prints what a step takes"},
-                   {}});
+  const Config config = readConfigForBench(r.modelFile, r.settings);
   const Target target = hostTarget(r.threads);
   TuningRecords records(config.compile.autotune == "off" ? "" : defaultCacheDir());
   TunedSchedules tuned(records, target);

@@ -37,6 +37,21 @@ std::string absoluteOrEmpty(const std::string &path) { return path.empty() ? pat
 
 }  // namespace
 
+Config readConfigForBench(const std::string &modelFile, const std::vector<std::string> &settings) {
+  if (isGirFile(modelFile))
+    throw UserError(ErrorCode::Usage, fmt::format("{} is a module", modelFile), "give the model.toml");
+  Config config = readConfig(modelFile, settings);
+  if (config.compile.target != "cpu")
+    throw UserError(
+        Diagnostic{ErrorCode::NotBuiltYet,
+                   fmt::format("compile.target = \"{}\": steps are measured on the CPU only", config.compile.target),
+                   config.where("compile.target"),
+                   "",
+                   {"--set compile.target=cpu; on a GPU `gptrun PLAN` prints what a step takes"},
+                   {}});
+  return config;
+}
+
 Target targetOf(const Config &config, bool &here) {
   here = config.compile.target == "cuda";
   if (config.compile.target == "cpu")

@@ -35,6 +35,9 @@ struct CompileReport {
 /// Reads the configuration as loadConfig does, with the vocabulary of its tokenizer file.
 Config readConfig(const std::string &modelFile, const std::vector<std::string> &settings);
 
+/// The same for commands that measure on the CPU: a module or another target is a UserError.
+Config readConfigForBench(const std::string &modelFile, const std::vector<std::string> &settings);
+
 /// What config.compile.target names; `here`: the GPU of this machine. UserError(TargetUnavailable, UnknownValue).
 Target targetOf(const Config &config, bool &here);
 
