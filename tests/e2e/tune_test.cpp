@@ -262,6 +262,15 @@ TEST_F(TuneTest, BenchMeasuresMachineStepAndKernels) {
   EXPECT_EQ(forms, (std::set<std::string>{"A'B", "AB", "AB'"}));
   EXPECT_NEAR(products["sums"].back()["gflops"].get<double>(), 1e-9 * flops / seconds, 1e-9 * flops / seconds * 1e-6);
   EXPECT_EQ(gptc({"bench", "matmul", w.path("x.gir")}).code, 2);
+  const Result d = gptc({"bench", "decode", w.modelFile(), "--tokens", "5", "--json"});
+  ASSERT_EQ(d.code, 0) << d.output;
+  const json decode = json::parse(d.output);
+  EXPECT_LE(decode["ms"]["least"], decode["ms"]["median"]);
+  EXPECT_LT(decode["choosing_ms"], decode["ms"]["most"]);
+  const double perSecond = 1e3 * decode["bytes"].get<double>() / decode["ms"]["median"].get<double>();
+  EXPECT_NEAR(decode["bytes_per_s"].get<double>(), perSecond, 1e-6 * perSecond);
+  EXPECT_NEAR(decode["share"].get<double>() * decode["read_bytes_per_s"].get<double>(), perSecond, 1e-6 * perSecond);
+  EXPECT_EQ(gptc({"bench", "decode", w.modelFile(), "--set", "model.preset=encoder"}).code, 3);
   EXPECT_EQ(gptc({"bench", "step", w.modelFile(), "--set", "compile.target=cuda:sm_90a"}).code, 3);
   EXPECT_EQ(gptc({"bench", "kernels", w.path("x.gir")}).code, 2);
 }
