@@ -41,6 +41,7 @@ TEST(ChooseToken, TopKAndTopP) {
   EXPECT_NEAR(f[1], 4.0 / 7, 1e-3);
   f = frequencies(kLogits, {.temperature = 1, .topP = 0.65});
   EXPECT_EQ(f.size(), 2u);
+  EXPECT_NEAR(f[1], 4.0 / 7, 1e-3);  // the weights of those kept are what is shared out
   f = frequencies(kLogits, {.temperature = 1, .topP = 0.75});
   EXPECT_EQ(f.size(), 3u);
   f = frequencies(kLogits, {.temperature = 1, .topK = 3, .topP = 1e-6});
