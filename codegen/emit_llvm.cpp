@@ -20,6 +20,7 @@
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Target/TargetMachine.h"
+#include "llvm/TargetParser/Triple.h"
 
 #include <numeric>
 
@@ -101,6 +102,7 @@ private:
   llvm::DenseMap<const VarNode *, Val> vars;
   llvm::DenseMap<const ExprNode *, Val> done;  // of the current statement: shared nodes are emitted once
   Group *group = nullptr;
+  const bool isX86 = llvm::Triple(module.getTargetTriple()).isX86();  // elsewhere no fence is known here
   bool streams = false;  // some stores go past the caches
 
   // ---- types and small helpers -------------------------------------------------------------------------------------
@@ -311,7 +313,7 @@ private:
     LValue *v = toMemory(buffer->dtype, value, true);
     if (at.linear() && at.stride == 1) {
       LValue *p = gep(buffer, at.scalar);
-      if (!group->mask && buffer->streamed) {
+      if (!group->mask && buffer->streamed && isX86) {
         formats.storePastCaches(v, p, align);
         streams = true;
       } else if (!group->mask) {

@@ -1,12 +1,10 @@
 // Sizes of the matmul recipe on a CPU: how the result is cut into tasks, blocks of k, and register tiles.
 //
-//   1. A cut is a tile, a length of blocks of k, and the tiles and panels of a task. Only cuts whose panels of B and
-//   sums
-//      stay in the second-level cache count.
+//   1. A cut is a tile, a length of blocks of k, and the tiles and panels of a task. Only cuts whose panels of
+//      B and sums stay in the second-level cache count.
 //   2. A coarse model gives each the time of its busiest thread.
-//   3. The default is the best cut of one tile that suits the shape; the space is the best cuts of every tile and
-//   length
-//      of blocks, for a tuner to measure.
+//   3. The default is the best cut of one tile that suits the shape; the space is the best cuts of every tile
+//      and length of blocks, for a tuner to measure.
 #include "codegen/recipes/matmul.h"
 
 #include "llvm/ADT/STLExtras.h"

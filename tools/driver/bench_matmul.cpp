@@ -2,9 +2,8 @@
 //
 //   1. The model is compiled, which tells what products it has: those of the forward pass, and both of each one's
 //      gradient.
-//   2. For each number of tokens the extent that is the tokens is replaced, and the product compiled without prologue
-//   or
-//      epilogue, with the schedule on record or the default.
+//   2. For each number of tokens the extent that is the tokens is replaced, and the product compiled without
+//      prologue or epilogue, with the schedule on record or the default.
 //   3. It runs between runs of the peak loop. A share of peak is that of the better of the two neighbours: products
 //      draw so much power that the clock falls by a tenth in a second of them, and what a rested machine can do is no
 //      measure of a schedule. Both are printed.

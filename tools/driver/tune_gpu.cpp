@@ -1,7 +1,6 @@
 // 1. The model is compiled for the GPU of this machine with default schedules.
-// 2. Distinct kernels that have a choice and no race on record are searched, by their least time on any GPU: the longer
-// of
-//    computing and moving. Each has a share of the time that goes with it, but a second at least, for compilers take
+// 2. Distinct kernels that have a choice and no race on record are searched, by their least time on any GPU: the
+//    longer of computing and moving. Each has a share of the time that goes with it, but a second at least, for compilers take
 //    theirs.
 // Steps are not compared: a plan's step on a GPU is one graph, in which kernels run side by side.
 #include "frontends/model_builder.h"
