@@ -110,8 +110,10 @@ TEST(Errors, EveryCodeHasAGoldenTextAndTheExitCodeOfItsClass) {
     GTEST_SKIP();
   // Codes that cannot be provoked by a short script, and where they are tested instead.
   const std::map<int, const char *> elsewhere = {
-      {601, "needs several ranks: tests/simt/standin/nccl_test.cpp"},
-      {602, "needs several ranks: tests/simt/standin/nccl_test.cpp"},
+      {601, "needs several ranks: tests/simt/standin/nccl_test.cpp, tests/collectives/failures_test.cpp"},
+      {602, "needs several ranks: tests/simt/standin/nccl_test.cpp, tests/collectives/failures_test.cpp"},
+      {603, "needs a server: tests/collectives/rendezvous_test.cpp"},
+      {604, "needs several ranks: tests/collectives/conformance_test.cpp"},
       {7001, "a bug cannot be provoked at will: tests/unit/ir/diagnostics_test.cpp"},
   };
   std::map<int, int> exitCodes;

@@ -1,0 +1,256 @@
+// Ranks that do not come, die, stop, come late or do something else: each is seen by all others, in time and by name.
+#include "tests/collectives/ranks_of.h"
+
+#include "runtime/collectives/in_process.h"
+#include "tests/simt/standin/ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <thread>
+#include <unistd.h>
+
+namespace gptc::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using Kind = Collective::Kind;
+
+// --- threads --------------------------------------------------------------------------------------------------------
+
+/// Runs the ranks of a job, and returns what their errors say.
+std::vector<std::pair<ErrorCode, std::string>> errorsOf(int world, const std::function<void(Communicator &)> &f) {
+  InProcess job(world, 500ms);
+  std::vector<std::pair<ErrorCode, std::string>> errors(static_cast<size_t>(world));
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < world; ++r)
+    ranks.emplace_back([&, r] {
+      auto c = job.join(r);
+      errors[size_t(r)] = errorOf([&] { f(*c); });
+    });
+  for (std::thread &t : ranks)
+    t.join();
+  return errors;
+}
+
+void sum(Communicator &c, size_t n = 4) {
+  std::vector<float> x(n, 1);
+  c.run({{Kind::all_reduce, x.data(), x.data(), n, DType::f32}}, SumOrder::tree);
+}
+
+TEST(Failures, OfThreads) {
+  auto late = errorsOf(2, [](Communicator &c) {
+    sum(c);
+    if (c.rank == 1)
+      std::this_thread::sleep_for(900ms);
+    sum(c);
+  });
+  EXPECT_EQ(late[0].first, ErrorCode::CollectiveTimeout);
+  EXPECT_HAS(late[0].second, "rank 0 of 2 on " + hostName() +
+                                 ", group world, collective 2, all_reduce of 4 f32: rank 1 on " + hostName() +
+                                 " did not come in 0.5 s");
+  EXPECT_HAS(late[1].second, "cannot go on: rank 0 of 2");
+  auto gone = errorsOf(2, [](Communicator &c) {
+    if (c.rank == 0)
+      c.barrier();
+  });
+  EXPECT_EQ(gone[0].first, ErrorCode::RankFailed);
+  EXPECT_HAS(gone[0].second, "collective 1, a barrier: cannot go on: rank 1 is gone");
+  auto other = errorsOf(2, [](Communicator &c) { sum(c, c.rank ? 5 : 4); });
+  for (const auto &[code, text] : other) {
+    EXPECT_EQ(code, ErrorCode::CollectiveMismatch);
+    EXPECT_HAS(text, "all_reduce of 4 f32 as a tree");
+    EXPECT_HAS(text, "all_reduce of 5 f32 as a tree");
+  }
+}
+
+// --- processes ------------------------------------------------------------------------------------------------------
+
+/// What a rank does wrong in its second collective; rank 1 is the one.
+enum class Fault { none, dies, stops, late, leaves };
+
+void faulty(const RankPlace &place, Fault fault) {
+  auto client = joinJob(place.rank, place.world);
+  auto c = joinGroup(client.get(), Group::all(place.world), {fault == Fault::dies ? 20s : 1s});
+  sum(*c, 100000);
+  const auto begin = Clock::now();
+  const bool wrong = place.rank == 1;
+  if (wrong && fault == Fault::dies)
+    raise(SIGKILL);
+  if (wrong && fault == Fault::stops)
+    raise(SIGSTOP);
+  if (wrong && fault == Fault::leaves)
+    std::exit(3);
+  if (wrong && fault == Fault::late)
+    std::this_thread::sleep_for(1500ms);
+  const auto [code, text] = errorOf([&] { sum(*c, 100000); });
+  const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
+  std::printf("%d %.2f %s", int(code), waited, text.c_str());
+}
+const RankScenarioAdded added[] = {
+    {"dies", [](const RankPlace &p) { faulty(p, Fault::dies); }},
+    {"stops", [](const RankPlace &p) { faulty(p, Fault::stops); }},
+    {"late", [](const RankPlace &p) { faulty(p, Fault::late); }},
+    {"leaves", [](const RankPlace &p) { faulty(p, Fault::leaves); }},
+};
+
+struct Said {
+  int code = 0;
+  double seconds = 0;
+  std::string text;
+};
+std::vector<Said> runFaulty(const std::string &scenario, int world, int expected) {
+  const std::string token = newToken();
+  RendezvousServer server({.token = token, .world = world, .silence = 30s});
+  std::vector<Said> all;
+  for (const RankOutcome &o : runRanks({.scenario = scenario,
+                              .world = world,
+                              .expected = expected,
+                              .environment = JobPlace::of(server, token).environment()})) {
+    Said s;
+    int at = 0;
+    const std::string text = printed(o.text);
+    if (std::sscanf(text.c_str(), "%d %lf %n", &s.code, &s.seconds, &at) == 2)
+      s.text = text.substr(size_t(at));
+    all.push_back(s);
+  }
+  return all;
+}
+
+#define SKIP_WITHOUT_GLOO()                                                                                            \
+  if (const std::string why = whyNoGloo(); !why.empty())                                                               \
+  GTEST_SKIP() << why
+
+TEST(Failures, ADeadRankIsSeenAtOnce) {
+  SKIP_WITHOUT_GLOO();
+  for (const char *how : {"dies", "leaves"}) {
+    const auto said = runFaulty(how, 4, 4);
+    for (int r : {0, 2, 3}) {
+      EXPECT_EQ(said[size_t(r)].code, int(ErrorCode::RankFailed)) << said[size_t(r)].text;
+      EXPECT_LT(said[size_t(r)].seconds, 3) << how;
+      EXPECT_HAS(said[size_t(r)].text,
+                 fmt::format("rank {} of 4 on {}, group world, collective 2, all_reduce of 100000 f32: "
+                             "cannot go on: rank 1 of 4 on {} (127.0.0.1:",
+                             r, hostName(), hostName()));
+      EXPECT_HAS(said[size_t(r)].text, "is gone: ");
+    }
+  }
+}
+
+TEST(Failures, AStoppedRankIsNamedByAllInTime) {
+  SKIP_WITHOUT_GLOO();
+  const auto said = runFaulty("stops", 4, 3);
+  for (int r : {0, 2, 3}) {
+    EXPECT_EQ(said[size_t(r)].code, int(ErrorCode::CollectiveTimeout)) << said[size_t(r)].text;
+    EXPECT_GT(said[size_t(r)].seconds, 0.9);
+    EXPECT_LT(said[size_t(r)].seconds, 2.5);
+    EXPECT_HAS(said[size_t(r)].text, fmt::format("rank 1 on {} did not come in 1.0 s", hostName()));
+  }
+}
+
+TEST(Failures, ALateRankIsNamedAndHearsOfIt) {
+  SKIP_WITHOUT_GLOO();
+  const auto said = runFaulty("late", 4, 4);
+  for (const Said &s : said) {
+    EXPECT_EQ(s.code, int(ErrorCode::CollectiveTimeout)) << s.text;
+    EXPECT_HAS(s.text, fmt::format("rank 1 on {} did not come in 1.0 s", hostName()));
+  }
+  EXPECT_HAS(said[1].text,
+             "rank 1 of 4 on " + hostName() + ", group world, collective 2, all_reduce of 100000 f32: cannot go on: ");
+}
+
+void mismatched(const RankPlace &place) {
+  auto client = joinJob(place.rank, place.world);
+  const bool odd = place.rank == 1;
+  const auto begin = Clock::now();
+  std::vector<float> x(1 << 20);
+  auto sums = [&](size_t n, DType t, Kind k = Kind::all_reduce) { return Collective{k, x.data(), x.data(), n, t}; };
+  using Calls = std::vector<Collective>;
+  const std::pair<Calls, Calls> pairs[] = {
+      {{sums(1000, DType::f32)}, {sums(1001, DType::f32)}},
+      {{sums(1000, DType::f32)}, {sums(1000, DType::f32, Kind::all_gather)}},
+      {{sums(1000, DType::f32)}, {sums(1000, DType::bf16)}},
+      {{sums(8, DType::i32), sums(9, DType::f32)}, {sums(8, DType::i32), sums(9, DType::i32)}},
+      {{sums(8, DType::i32), sums(9, DType::f32)}, {sums(8, DType::i32)}},
+      {{sums(9, DType::f32)}, {}},  // a barrier
+  };
+  int i = 0;
+  for (const auto &[most, one] : pairs) {
+    // Each in a job of its own, as a failure ends a job; only the first ranks' text is compared.
+    if (std::to_string(i++) != std::getenv("TEST_CASE"))
+      continue;
+    auto c = joinGroup(client.get(), Group::all(place.world), {10s});
+    const auto [code, text] = errorOf([&] {
+      if (odd && one.empty())
+        c->barrier();
+      else
+        c->run(odd ? one : most, SumOrder::tree);
+    });
+    std::printf("%d %.2f %s", int(code), std::chrono::duration<double>(Clock::now() - begin).count(), text.c_str());
+  }
+}
+const RankScenarioAdded addedToo("mismatched", mismatched);
+
+TEST(Failures, RanksThatDifferAreToldBothSides) {
+  SKIP_WITHOUT_GLOO();
+  const char *const sides[][2] = {
+      {"rank 0 runs all_reduce of 1000 f32 as a tree", "rank 1 runs all_reduce of 1001 f32 as a tree"},
+      {"rank 0 runs all_reduce of 1000 f32 as a tree", "rank 1 runs all_gather of 1000 f32"},
+      {"rank 0 runs all_reduce of 1000 f32 as a tree", "rank 1 runs all_reduce of 1000 bf16 as a tree"},
+      {"rank 0 runs all_reduce of 9 f32 as a tree",
+       "rank 1 runs all_reduce of 9 i32 as a tree (number 2 of the 2 in the bucket)"},
+      {"rank 0 runs all_reduce of 9 f32 as a tree", "rank 1 runs 1 collectives (number 2 of the 2 in the bucket)"},
+      {"rank 0 runs all_reduce of 9 f32 as a tree", "rank 1 runs a barrier"},
+  };
+  for (int i = 0; i < 6; ++i) {
+    setenv("TEST_CASE", std::to_string(i).c_str(), 1);
+    const int world = i < 2 ? 4 : 2;
+    const auto said = runFaulty("mismatched", world, world);
+    for (size_t r = 0; r < said.size(); ++r) {
+      EXPECT_EQ(said[r].code, int(ErrorCode::CollectiveMismatch)) << i << ", rank " << r << ": " << said[r].text;
+      EXPECT_LT(said[r].seconds, 5);
+    }
+    if (world == 2) {
+      EXPECT_HAS(said[0].text, fmt::format("{}, {}", sides[i][0], sides[i][1]));
+      EXPECT_HAS(said[1].text, sides[i][0]);
+    }
+    EXPECT_HAS(said[1].text, "rank 1 runs ");
+  }
+}
+
+void joinsAlone(const RankPlace &place) {
+  auto client = joinJob(place.rank, place.world);
+  const auto [code, text] = errorOf([&] {
+    if (place.rank == 0) {
+      joinGroup(client.get(), Group::all(place.world), {400ms});
+    } else {
+      client->get("never", 20s);
+    }
+  });
+  std::printf("%d 0 %s", int(code), text.c_str());
+}
+void usesNoInterface(const RankPlace &place) {
+  auto client = joinJob(place.rank, place.world);
+  const auto [code, text] = errorOf([&] { joinGroup(client.get(), Group::all(place.world), {5s, "none0"}); });
+  std::printf("%d 0 %s", int(code), text.c_str());
+}
+const RankScenarioAdded addedAlso[] = {{"joins-alone", joinsAlone}, {"no-interface", usesNoInterface}};
+
+TEST(Failures, WhileJoining) {
+  SKIP_WITHOUT_GLOO();
+  auto said = runFaulty("joins-alone", 2, 2);
+  EXPECT_EQ(said[0].code, int(ErrorCode::CollectiveTimeout)) << said[0].text;
+  for (const Said &s : said)
+    EXPECT_HAS(s.text, "rank 0 of 2 on " + hostName() + ", joining group world: rank 1 did not come in 0.4 s");
+  said = runFaulty("no-interface", 2, 2);
+  bool named = false;
+  for (const Said &s : said) {
+    EXPECT_TRUE(s.code == int(ErrorCode::RendezvousFailed) || s.code == int(ErrorCode::RankFailed)) << s.text;
+    named |= s.text.find("cannot use interface none0") != std::string::npos;
+  }
+  EXPECT_TRUE(named);
+}
+
+}  // namespace
+}  // namespace gptc::test

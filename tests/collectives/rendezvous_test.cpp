@@ -1,0 +1,306 @@
+// The rendezvous by threads of one process: values, barriers, failures, and what strangers cannot do.
+#include "runtime/rendezvous.h"
+#include "runtime/rendezvous_wire.h"
+#include "tests/collectives/ranks_of.h"
+
+#include <gtest/gtest.h>
+
+#include <poll.h>
+#include <set>
+#include <sys/socket.h>
+#include <thread>
+
+namespace gptc::test {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using Server = RendezvousServer;
+using Client = RendezvousClient;
+
+Server::Options job(int world, std::string address = "127.0.0.1") {
+  return {.address = std::move(address), .token = newToken(), .world = world};
+}
+std::unique_ptr<Client> join(const Server::Options &o, const Server &s, int rank) {
+  return std::make_unique<Client>(Client::Options{o.address, s.port(), o.token, rank, o.world, 5s});
+}
+
+template <class Condition> bool soon(Condition c) {
+  for (const auto until = Clock::now() + 3s; Clock::now() < until; std::this_thread::sleep_for(1ms))
+    if (c())
+      return true;
+  return false;
+}
+
+TEST(Rendezvous, Tokens) {
+  std::set<std::string> all;
+  for (int i = 0; i < 100; ++i)
+    all.insert(newToken());
+  EXPECT_EQ(all.size(), 100u);
+  EXPECT_EQ(all.begin()->size(), 32u);
+  EXPECT_TRUE(wire::equalInConstantTime("abc", "abc"));
+  for (const char *other : {"abd", "ab", "abcd", "", "abcabc"})
+    EXPECT_FALSE(wire::equalInConstantTime("abc", other)) << other;
+  EXPECT_FALSE(wire::equalInConstantTime("", ""));
+  EXPECT_FALSE(wire::equalInConstantTime("", "abc"));
+}
+
+class OverAddresses : public testing::TestWithParam<const char *> {};
+INSTANTIATE_TEST_SUITE_P(Rendezvous, OverAddresses, testing::Values("127.0.0.1", "::1", "localhost"), [](auto &info) {
+  return info.index == 0 ? "v4" : info.index == 1 ? "v6" : "name";
+});
+
+TEST_P(OverAddresses, ValuesCountersAndBarriers) {
+  const auto o = job(3, GetParam());
+  const Server s(o);
+  std::vector<std::thread> ranks;
+  std::atomic<int> before{0};
+  for (int rank = 0; rank < 3; ++rank)
+    ranks.emplace_back([&, rank] {
+      auto c = join(o, s, rank);
+      EXPECT_FALSE(c->localAddress().empty());
+      c->set(fmt::format("key/{}", rank), std::string("\0x", 2) + std::to_string(rank));
+      for (int other = 0; other < 3; ++other)
+        EXPECT_EQ(c->get(fmt::format("key/{}", other), 5s), std::string("\0x", 2) + std::to_string(other));
+      const int64_t n = c->add("count", 5);
+      EXPECT_TRUE(n == 5 || n == 10 || n == 15) << n;
+      for (int round = 0; round < 20; ++round) {
+        ++before;
+        c->barrier("round", 5s);
+        EXPECT_GE(before.load(), 3 * (round + 1));
+        c->barrier("round", 5s);
+      }
+      EXPECT_EQ(c->add("count", -1000) <= -985, true);
+      c->set("large", std::string(Server::maxMessage - 5, 'x'));
+      EXPECT_EQ(c->get("large", 5s).size(), Server::maxMessage - 5);
+      c->leave();
+    });
+  for (std::thread &t : ranks)
+    t.join();
+  EXPECT_EQ(s.joined(), 3);
+  EXPECT_EQ(s.left(), 3);
+  EXPECT_FALSE(s.failure());
+}
+
+TEST(Rendezvous, WaitsEndInTimeAndNameWhatIsMissing) {
+  const auto o = job(3);
+  const Server s(o);
+  auto a = join(o, s, 0), b = join(o, s, 2);
+  const auto begin = Clock::now();
+  auto [code, text] = errorOf([&] { a->get("never", 200ms); });
+  EXPECT_EQ(code, ErrorCode::CollectiveTimeout);
+  EXPECT_HAS(text, "rank 0 of 3 on " + hostName() + ": no rank has set never at the rendezvous " + s.where());
+  std::thread other([&] { errorOf([&] { b->barrier("start", 600ms); }); });
+  std::tie(code, text) = errorOf([&] { a->barrier("start", 400ms); });
+  EXPECT_EQ(code, ErrorCode::CollectiveTimeout);
+  EXPECT_HAS(text, "missing: 1\n");
+  EXPECT_LT(Clock::now() - begin, 2s);
+  other.join();
+}
+
+TEST(Rendezvous, ALostRankIsSeenByAllAtOnce) {
+  const auto o = job(3);
+  const Server s(o);
+  auto a = join(o, s, 0), b = join(o, s, 1), c = join(o, s, 2);
+  std::atomic<int> called{0};
+  auto listening = b->onFailure([&] { ++called; });
+  {
+    auto gone = b->onFailure([&] { called += 100; });
+  }
+  std::thread closes([&] {
+    std::this_thread::sleep_for(50ms);
+    c.reset();
+  });
+  const auto begin = Clock::now();
+  const auto [code, text] = errorOf([&] { a->get("never", 20s); });
+  EXPECT_LT(Clock::now() - begin, 2s);
+  EXPECT_EQ(code, ErrorCode::RankFailed);
+  EXPECT_HAS(text, "rank 2 of 3 on " + hostName());
+  EXPECT_HAS(text, "is gone: its connection closed");
+  closes.join();
+  ASSERT_TRUE(b->failure(2s));
+  EXPECT_EQ(b->failure()->rank, 2);
+  EXPECT_EQ(called.load(), 1);
+  EXPECT_EQ(s.failure()->rank, 2);
+  std::atomic<bool> late{false};
+  auto afterwards = b->onFailure([&] { late = true; });
+  EXPECT_TRUE(late);
+  EXPECT_EQ(errorOf([&] { b->set("a", "b"); }).first, ErrorCode::RankFailed);
+}
+
+TEST(Rendezvous, OnlyTheFirstFailureCounts) {
+  const auto o = job(3);
+  Server s(o);
+  auto a = join(o, s, 0), b = join(o, s, 1);
+  a->report(ErrorCode::CollectiveTimeout, "rank 0 waits for rank 1");
+  ASSERT_TRUE(b->failure(2s));
+  EXPECT_EQ(b->failure()->code, ErrorCode::CollectiveTimeout);
+  EXPECT_EQ(b->failure()->rank, 0);
+  EXPECT_EQ(b->failure()->text, "rank 0 waits for rank 1");
+  s.fail({1, ErrorCode::RankFailed, "killed"});
+  EXPECT_EQ(s.failure()->rank, 0);
+  auto late = join(o, s, 2);  // a rank that comes later hears of it
+  ASSERT_TRUE(late->failure(2s));
+  EXPECT_EQ(late->failure()->text, "rank 0 waits for rank 1");
+}
+
+TEST(Rendezvous, TheLauncherCanFailARank) {
+  const auto o = job(2);
+  Server s(o);
+  auto a = join(o, s, 0);
+  s.fail({1, ErrorCode::RankFailed, "rank 1 ended by signal 9"});
+  ASSERT_TRUE(a->failure(2s));
+  EXPECT_EQ(a->failure()->text, "rank 1 ended by signal 9");
+}
+
+TEST(Rendezvous, SilenceIsNoticedAndHeartbeatsAreNot) {
+  auto o = job(2);
+  o.silence = 400ms;
+  const Server s(o);
+  auto a = join(o, s, 0);
+  std::this_thread::sleep_for(1s);
+  EXPECT_FALSE(s.failure());
+  // A rank that greets and then says nothing, as one that is stopped.
+  std::string why;
+  wire::Socket silent = wire::connectTo(o.address, s.port(), Clock::now() + 1s, why);
+  std::string hi =
+      wire::Writer(wire::Kind::hello).number(wire::magic).number(1).number(2).string(o.token).string("h").done();
+  ASSERT_TRUE(wire::sendSome(silent.fd, hi, why)) << why;
+  ASSERT_TRUE(a->failure(3s));
+  EXPECT_EQ(a->failure()->rank, 1);
+  EXPECT_HAS(a->failure()->text, "nothing was heard of it for 0.4 s");
+}
+
+TEST(Rendezvous, TheServersEndIsAFailure) {
+  const auto o = job(2);
+  auto s = std::make_unique<Server>(o);
+  const std::string where = s->where();
+  auto a = join(o, *s, 0), b = join(o, *s, 1);
+  b->leave();
+  s.reset();
+  ASSERT_TRUE(a->failure(2s));
+  EXPECT_EQ(a->failure()->rank, -1);
+  EXPECT_EQ(a->failure()->text, "the rendezvous at " + where + " is gone: its connection closed");
+  EXPECT_FALSE(b->failure(100ms)) << "who has left does not care";
+}
+
+TEST(Rendezvous, WhoMayNotJoinHearsWhy) {
+  const auto o = job(2);
+  const Server s(o);
+  auto a = join(o, s, 0);
+  auto refused = [&](auto change) {
+    Client::Options c{o.address, s.port(), o.token, 1, 2, 2s};
+    change(c);
+    const auto [code, text] = errorOf([&] { Client x(c); });
+    EXPECT_EQ(code, ErrorCode::RendezvousFailed);
+    EXPECT_HAS(text, "the rendezvous at " + s.where() + " refuses rank");
+    EXPECT_HAS(text, "= help: all ranks of a job must be started by one gptrun");
+    return text;
+  };
+  EXPECT_HAS(refused([](auto &c) { c.token = newToken(); }), "did not present the job's token");
+  EXPECT_HAS(refused([](auto &c) { c.rank = 0; }), "rank 0 has come already");
+  EXPECT_HAS(refused([](auto &c) { c.rank = 2; }), "there is no rank 2 among 2");
+  EXPECT_HAS(refused([](auto &c) { c.world = 3; }), "it came for a job of 3 ranks, this one has 2");
+  EXPECT_FALSE(s.failure());
+  a->set("still", "served");
+}
+
+TEST(Rendezvous, NobodyThere) {
+  uint16_t port = 0;
+  {
+    const Server s(job(1));
+    port = s.port();
+    const auto [code, text] = errorOf([&] {
+      auto again = job(1);
+      again.port = port;
+      Server other(again);
+    });
+    EXPECT_EQ(code, ErrorCode::RendezvousFailed);
+    EXPECT_HAS(text, fmt::format("cannot listen for ranks at 127.0.0.1:{}: Address already in use", port));
+  }
+  const auto [code, text] = errorOf([&] { Client c({"127.0.0.1", port, newToken(), 1, 2, 300ms}); });
+  EXPECT_EQ(code, ErrorCode::RendezvousFailed);
+  EXPECT_HAS(text, fmt::format("does not reach the rendezvous at 127.0.0.1:{} in 0.3 s: Connection refused", port));
+  EXPECT_HAS(errorOf([&] { Server s(job(1, "192.0.2.1")); }).second, "cannot listen for ranks at 192.0.2.1:0");
+}
+
+TEST(Rendezvous, AClientWaitsForItsServer) {
+  auto o = job(1);
+  {
+    const Server s(o);
+    o.port = s.port();
+  }
+  std::unique_ptr<Client> c;
+  std::thread early([&] { c = std::make_unique<Client>(Client::Options{o.address, o.port, o.token, 0, 1, 5s}); });
+  std::this_thread::sleep_for(150ms);
+  const Server s(o);
+  early.join();
+  ASSERT_TRUE(c);
+  EXPECT_EQ(c->add("x", 1), 1);
+}
+
+TEST(Rendezvous, StrangersCostNobodyAnything) {
+  auto o = job(2);
+  o.greeting = 500ms;
+  const Server s(o);
+  auto a = join(o, s, 0);
+  std::string why;
+  auto connect = [&] { return wire::connectTo(o.address, s.port(), Clock::now() + 1s, why); };
+  auto ends = [&](const wire::Socket &x) {
+    pollfd p{x.fd, POLLIN, 0};
+    char byte;
+    return poll(&p, 1, 3000) == 1 && recv(x.fd, &byte, 1, 0) <= 0;
+  };
+  for (std::string garbage : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100000, '\xff'), std::string(8, '\0'),
+                              wire::Writer(wire::Kind::beat).done(),
+                              wire::Writer(wire::Kind::hello).number(wire::magic).string("short").done()}) {
+    wire::Socket x = connect();
+    wire::sendSome(x.fd, garbage, why);
+    EXPECT_TRUE(ends(x)) << garbage.substr(0, 20);
+  }
+  // More silent ones than there is room for, before and while a rank joins.
+  std::vector<wire::Socket> silent;
+  for (int i = 0; i < Server::maxStrangers + 40; ++i)
+    silent.push_back(connect());
+  auto b = join(o, s, 1);
+  a->set("k", "v");
+  EXPECT_EQ(b->get("k", 1s), "v");
+  for (const wire::Socket &x : silent)
+    EXPECT_TRUE(ends(x));
+  EXPECT_FALSE(s.failure());
+  ASSERT_TRUE(soon([&] { return !s.dropped().empty(); }));
+  EXPECT_HAS(s.dropped().back(), "127.0.0.1:");
+  EXPECT_HAS(s.dropped().back(), "it did not present the token in time");
+}
+
+TEST(Rendezvous, MessagesAndMemoryAreBounded) {
+  const auto o = job(2);
+  const Server s(o);
+  auto a = join(o, s, 0);
+  auto [code, text] = errorOf([&] { a->set("k", std::string(Server::maxMessage, 'x')); });
+  EXPECT_EQ(code, ErrorCode::RendezvousFailed);
+  EXPECT_HAS(text, "k has 1048576 bytes, the rendezvous at " + s.where() + " takes 1048576");
+  const std::string megabyte(Server::maxMessage - 100, 'x');
+  int stored = 0;
+  for (; stored < 100; ++stored) {
+    std::tie(code, text) = errorOf([&] { a->set(fmt::format("k{}", stored), megabyte); });
+    if (code != ErrorCode::Internal)
+      break;
+    a->set(fmt::format("k{}", stored), megabyte);  // written again it costs nothing
+  }
+  EXPECT_EQ(stored, 64);
+  EXPECT_HAS(text, "the values of all ranks exceed 64 MiB");
+  // A rank whose message says that it is longer than allowed is lost, by name.
+  std::string why;
+  wire::Socket wild = wire::connectTo(o.address, s.port(), Clock::now() + 1s, why);
+  std::string hi =
+      wire::Writer(wire::Kind::hello).number(wire::magic).number(1).number(2).string(o.token).string("h").done();
+  hi += std::string("\xff\xff\xff\x7f", 4);
+  wire::sendSome(wild.fd, hi, why);
+  ASSERT_TRUE(a->failure(2s));
+  EXPECT_HAS(a->failure()->text, "rank 1 of 2 on h (127.0.0.1:");
+  EXPECT_HAS(a->failure()->text, "sent a message of 2147483647 bytes; at most 1048576 are allowed");
+}
+
+}  // namespace
+}  // namespace gptc::test
