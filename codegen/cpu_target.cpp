@@ -50,6 +50,8 @@ bool dependsOn(llvm::StringRef feature, llvm::StringRef missing) {
   if (missing == "avx512bw" || missing == "avx512vl" || missing == "avx512dq")
     return feature == "avx512bf16" || feature == "avx512fp16" || feature == "avx512vbmi" || feature == "avx512vbmi2" ||
            feature == "avx512bitalg";
+  if (missing == "fma" || missing == "f16c")
+    return wide;
   if (missing == "avx2")
     return wide || feature == "avxvnni" || feature == "avxifma" || feature.starts_with("avxne") || feature == "vaes" ||
            feature == "vpclmulqdq";
@@ -81,6 +83,12 @@ Target hostTarget(unsigned threads) {
           f.second = false;
     }
   }
+  const bool avx512 =
+      host.lookup("avx512f") && host.lookup("avx512vl") && host.lookup("avx512bw") && host.lookup("avx512dq");
+  if (!avx512)  // wide vectors of f32 without those of narrow types: LLVM gives up on what they share
+    for (auto &f : host)
+      if (dependsOn(f.getKey(), "avx512f"))
+        f.second = false;
   // Sorted, so that equal machines have equal strings: the features are part of cache keys.
   std::vector<std::string> list;
   for (auto &f : host)
@@ -88,7 +96,6 @@ Target hostTarget(unsigned threads) {
   std::sort(list.begin(), list.end(), [](auto &a, auto &b) { return a.substr(1) < b.substr(1); });
   t.features = fmt::format("{}", fmt::join(list, ","));
 
-  bool avx512 = host.lookup("avx512f") && host.lookup("avx512vl") && host.lookup("avx512bw") && host.lookup("avx512dq");
   t.bf16Dot = avx512 && host.lookup("avx512bf16");
   t.vectorBytes = avx512 ? 64 : host.lookup("avx") ? 32 : 16;
   t.vectorRegisters = avx512 ? 32 : 16;

@@ -58,7 +58,8 @@ public:
       : kernel(k), module(module), ctx(module.getContext()), b(ctx), formats{b} {}
 
   void run(const std::string &name, const StmtNode &phase, const Target &target) {
-    formats.hasBF16 = target.bf16Dot;
+    // A target may be asked for schedules of another machine's.
+    formats.hasBF16 = target.bf16Dot && llvm::StringRef(target.features).contains("+avx512bf16");
     formats.vectorBytes = target.vectorBytes;
     formats.hasDQ = target.features.find("+avx512dq") != std::string::npos;
     llvm::Type *ptr = b.getPtrTy();
@@ -103,7 +104,7 @@ private:
   llvm::DenseMap<const ExprNode *, Val> done;  // of the current statement: shared nodes are emitted once
   Group *group = nullptr;
   const bool isX86 = llvm::Triple(module.getTargetTriple()).isX86();  // elsewhere no fence is known here
-  bool streams = false;  // some stores go past the caches
+  bool streams = false;                                               // some stores go past the caches
 
   // ---- types and small helpers -------------------------------------------------------------------------------------
 
