@@ -19,12 +19,11 @@
 //      bytes apart: eight rows of one fragment lie in different banks.
 //   2. A warp has M times 16 rows of the tile and all columns of a piece, so a row's maximum and sum are within four
 //      lanes. With M = 2 each fragment of b serves two products.
-//   3. Masks are selects, and only of pieces that the diagonal or the end cuts; warps that see nothing of a piece skip
-//   it.
+//   3. Masks are selects, and only of pieces that the diagonal or the end cuts; warps that see nothing of a piece
+//      skip it.
 //   4. What a mask hides meets a probability of 0 in the second product, which makes NaN of what is not finite. So
-//   pieces
-//      on the diagonal are searched for such elements; where there are any, they make NaN of the rows that see them,
-//      and then give way to zeros.
+//      pieces on the diagonal are searched for such elements; where there are any, they make NaN of the rows that see
+//      them, and then give way to zeros.
 //
 // Without tensor cores (exact f32, bf16 on sm_75) the same fragments are computed by fused multiply-adds: of a, lanes
 // of four share what they read; of b, eight do.

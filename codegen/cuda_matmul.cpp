@@ -6,8 +6,7 @@
 //      way. One barrier per piece does two things: all threads' copies of this piece have arrived, and all have done
 //      with the piece before, whose place the next copy takes.
 //   2. Pieces of 16 bytes are swizzled within their rows (swizzledChunk), so that neither copies nor fragments meet
-//   bank
-//      conflicts; nothing is padded.
+//      bank conflicts; nothing is padded.
 //   3. Tensor cores: ldmatrix reads fragments of either order, transposed where k does not run along the rows. tf32 has
 //      no transposed ldmatrix: its words are read one by one.
 //      FMA: a thread reads four steps of its rows and columns at once and takes them in the order of k.

@@ -42,10 +42,10 @@
 //   - `matmul` is what all threads of a block do together: it stands where block_thread loops do. It computes a tile of
 //     a product, as MatmulTile says, and leaves it in a shared buffer, the rest of which is room to work in: whatever
 //     else the buffer held is lost. CPU emitters refuse it.
-//   - `attention` likewise: what its body says, by a template of the emitter's. It may use all of a shared buffer,
-//   whose
-//     content is lost, and takes sums in an order of its own: the bits are not the body's. The shared memory that the
-//     body asks for does not count.
+//   - `attention` likewise: what its body says, by a template of the emitter's. It may use all of a shared buffer; what
+//     that held is lost.
+//     It takes sums in an order of its own: the bits are not the body's. The shared memory that the body asks for does
+//     not count.
 //   - HReduce folds W lanes of a reg buffer by halves (lane i with lane i+W/2, and so on): one fixed tree on every ISA.
 //     The first operand is the lower lane. Outside of block_thread loops it folds a shared buffer in the same way.
 //   - Two parameters may be given the same memory (in-place groups). Then each element is loaded before it is stored to
