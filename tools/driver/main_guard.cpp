@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <system_error>
 #include <unistd.h>
 
 namespace gptc {
@@ -36,15 +37,18 @@ int reportBug(const char *what) {
   return exitCodeOf(ErrorCode::Internal);
 }
 
-void flushOutput() {
+/// That standard output could not be written. 0 where its reader went away, which is no error.
+int reportOutput(int error) {
+  if (error == EPIPE)
+    return 0;
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return report(UserError(full ? ErrorCode::DiskFull : ErrorCode::Unwritable,
+                          fmt::format("cannot write to standard output: {}", std::strerror(error))));
+}
+
+int flushOutput() {
   errno = 0;
-  if (std::fflush(stdout) == 0 && !std::ferror(stdout))
-    return;
-  if (errno == EPIPE)
-    return;
-  const bool full = errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
-  throw UserError(full ? ErrorCode::DiskFull : ErrorCode::Unwritable,
-                  fmt::format("cannot write to standard output: {}", std::strerror(errno)));
+  return std::fflush(stdout) == 0 && !std::ferror(stdout) ? 0 : reportOutput(errno);
 }
 
 /// Only what a signal handler may do.
@@ -79,12 +83,14 @@ int guardedMain(const std::function<int()> &work) {
   catchFaults();
   try {
     const int code = work();
-    flushOutput();
-    return code;
+    const int output = flushOutput();
+    return output ? output : code;
   } catch (const UserError &e) {
     return report(e);
   } catch (const std::filesystem::filesystem_error &e) {
     return report(UserError(ErrorCode::FileMissing, fmt::format("{}: {}", e.path1().string(), e.code().message())));
+  } catch (const std::system_error &e) {  // fmt::print's too, once the buffer of the output is full
+    return std::ferror(stdout) ? reportOutput(e.code().value()) : reportBug(e.what());
   } catch (const InternalError &e) {
     return reportBug(e.what());
   } catch (const std::bad_alloc &) {
