@@ -140,7 +140,7 @@ int run(int argc, char **argv) {
   app.add_option("--seed", options.seed, "of the numbers and the order of passes in the built-in check");
   app.add_option("--timeout", seconds,
                  "seconds for one candidate in the built-in check; one that takes longer counts as good (default 60)")
-      ->check(CLI::Range(1, 3600));
+      ->check(within(1, 3600));
   app.add_flag("--quiet", quiet, "no progress on standard error");
   if (std::optional<int> done = parseCommandLine(app, argc, argv))
     return *done;

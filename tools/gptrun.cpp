@@ -129,15 +129,15 @@ int run(int argc, char **argv) {
   CLI::App app{"gptrun: trains, samples and evaluates a plan made by `gptc compile`", "gptrun"};
   auto common = [&](CLI::App *a) {
     a->add_option("PLAN", o.plan, "folder written by `gptc compile`");
-    a->add_option("--threads", o.threads, "threads (0: all cores); never changes results")->check(CLI::Range(0, 4096));
+    a->add_option("--threads", o.threads, "threads (0: all cores); never changes results")->check(within(0, 4096));
     a->add_option("--out-dir", o.outDir, "where the run writes; default: out_dir of model.toml");
   };
   common(&app);
-  app.add_option("--nodes", o.nodes, "machines")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--nodes", o.nodes, "machines")->check(within(1, 1 << 20));
   app.add_option("--hosts", o.hosts, "names of the machines, with commas between them");
-  app.add_option("--ranks-per-node", o.ranksPerNode, "processes per machine")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--ranks-per-node", o.ranksPerNode, "processes per machine")->check(within(1, 1 << 20));
   app.add_option("--steps", o.steps, "stop once this many steps are done in all; default: the plan's")
-      ->check(CLI::Range(int64_t(0), int64_t(1) << 40));
+      ->check(within(int64_t(0), int64_t(1) << 40));
   app.add_option(
          "--resume", o.resume,
          "auto: from the newest checkpoint if there is one | never: start over, keeping the earlier run aside | must")
@@ -148,19 +148,19 @@ int run(int argc, char **argv) {
   common(sample);
   sample->add_option("--prompt", o.prompt, "text to continue");
   sample->add_option("--max-tokens", o.sample.maxTokens, "tokens to generate")
-      ->check(CLI::Range(int64_t(1), int64_t(1) << 40));
+      ->check(within(int64_t(1), int64_t(1) << 40));
   sample->add_option("--temperature", o.sample.temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(within(0.0, 100.0));
   sample->add_option("--top-k", o.sample.topK, "choose among the k likeliest; 0: all")
-      ->check(CLI::Range(int64_t(0), int64_t(1) << 31));
+      ->check(within(int64_t(0), int64_t(1) << 31));
   sample->add_option("--top-p", o.sample.topP, "choose among the likeliest that together reach this probability")
-      ->check(CLI::Range(1e-9, 1.0));
+      ->check(within(1e-9, 1.0));
   sample->add_option("--seed", o.sample.seed, "seed of the choice");
   sample->add_flag("--time", o.time, "say at the end how many tokens came in a second");
   CLI::App *eval = app.add_subcommand("eval", "validation loss of the newest checkpoint");
   common(eval);
   eval->add_option("--steps", o.steps, "global batches; 0: the whole split; default: eval.steps")
-      ->check(CLI::Range(int64_t(0), int64_t(1) << 40));
+      ->check(within(int64_t(0), int64_t(1) << 40));
 
   if (std::optional<int> code = parseCommandLine(app, argc, argv))
     return *code;

@@ -60,12 +60,12 @@ static void addAblate(CLI::App &bench) {
   o->request.cacheDir = defaultCacheDir();
   addModel(*c, o->request.modelFile, o->request.settings);
   c->add_option("--steps", o->request.steps, "Timed steps of each variant, in turn with the same number of base [5]")
-      ->check(CLI::Range(1, 100000));
+      ->check(within(1, 100000));
   c->add_option("--only", o->request.only, "Measures this variant; may be repeated")
       ->type_name("NAME")
       ->expected(1)
       ->take_all();
-  c->add_option("--threads", o->request.threads, "Threads (0: all cores)")->check(CLI::Range(0, 4096));
+  c->add_option("--threads", o->request.threads, "Threads (0: all cores)")->check(within(0, 4096));
   c->add_flag("--json", o->json, "Prints JSON instead of a table");
   c->callback([o] {
     bool headed = false;

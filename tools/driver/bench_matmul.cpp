@@ -206,13 +206,13 @@ void addMatmulBench(CLI::App &bench) {
   addModel(*c, r->modelFile, r->settings);
   c->add_option("--tokens", r->tokens, "Numbers of tokens [256,512,1024,2048,4096]")
       ->delimiter(',')
-      ->check(CLI::Range(int64_t(1), int64_t(1) << 20));
+      ->check(within(int64_t(1), int64_t(1) << 20));
   c->add_option("--seconds", r->seconds, "Spent on each product, five runs at least [0.3]")
-      ->check(CLI::Range(0.0, 1e4));
+      ->check(within(0.0, 1e4));
   c->add_option("--search", r->search, "Seconds to search each product's schedule first, beyond what is on record [0]")
-      ->check(CLI::Range(0.0, 1e4));
+      ->check(within(0.0, 1e4));
   c->add_flag("--cold", r->cold, "Empties the caches before each run, as most of a step does");
-  c->add_option("--threads", r->threads, "Threads (0: all cores)")->check(CLI::Range(0, 4096));
+  c->add_option("--threads", r->threads, "Threads (0: all cores)")->check(within(0, 4096));
   c->add_flag("--json", r->json, "Prints JSON instead of a table");
   c->callback([r] { run(*r); });
 }

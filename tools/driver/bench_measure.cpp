@@ -263,9 +263,9 @@ void addMeasurements(CLI::App &bench) {
     auto r = std::make_shared<Request>();
     if (steps) {
       addModel(*c, r->modelFile, r->settings);
-      c->add_option(steps, r->steps, fmt::format("How many are timed [{}]", r->steps))->check(CLI::Range(1, 100000));
+      c->add_option(steps, r->steps, fmt::format("How many are timed [{}]", r->steps))->check(within(1, 100000));
     }
-    c->add_option("--threads", r->threads, "Threads (0: all cores)")->check(CLI::Range(0, 4096));
+    c->add_option("--threads", r->threads, "Threads (0: all cores)")->check(within(0, 4096));
     c->add_flag("--json", r->json, "Prints JSON instead of text");
     c->callback([r, run] { run(*r); });
   };

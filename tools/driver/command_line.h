@@ -19,6 +19,17 @@ inline bool takesWords(const CLI::App &app) {
   return false;
 }
 
+/// For Option::check: a number from `least` to `most`; NaN is none.
+template <typename T> CLI::Validator within(T least, T most) {
+  const std::string range = fmt::format("{} to {}", least, most);
+  return {[=](std::string &text) {
+            T value{};
+            const bool good = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
+            return good ? std::string() : fmt::format("{} is not a number from {}", text, range);
+          },
+          range};
+}
+
 /// The model file of a command that does not read its data, and --set.
 inline void addModel(CLI::App &command, std::string &file, std::vector<std::string> &settings) {
   command.add_option("model", file, "model.toml; its data is not read")->required()->type_name("MODEL.toml");
