@@ -120,14 +120,23 @@ int openPrivateFolder(const std::string &dir, std::string &why) {
   return fd;
 }
 
+static int makePrivateFolder(const std::string &dir, std::string &why) {
+  std::error_code ec;
+  std::filesystem::create_directories(std::filesystem::path(dir).parent_path(), ec);
+  const int error = mkdir(dir.c_str(), 0700) == 0 ? 0 : ec ? ec.value() : errno;
+  const int fd = openPrivateFolder(dir, why);
+  if (fd < 0 && errno == ENOENT)
+    why = fmt::format("cannot make {}: {}", dir, std::strerror(error));
+  return fd;
+}
+
+bool ObjectCache::make(const std::string &dir, std::string &why) { return File(makePrivateFolder(dir, why)).fd >= 0; }
+
 ObjectCache::ObjectCache(const std::string &dir) : dir(dir) {
   if (dir.empty())
     return;
-  std::error_code ec;
-  std::filesystem::create_directories(std::filesystem::path(dir).parent_path(), ec);
-  mkdir(dir.c_str(), 0700);
   std::string why;
-  fd = openPrivateFolder(dir, why);
+  fd = makePrivateFolder(dir, why);
   if (fd >= 0)
     return;
   // Once, however many look into it.

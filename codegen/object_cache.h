@@ -22,6 +22,8 @@ public:
   /// Opens or makes the folder (0700). "" means no cache. A folder that others own or may enter is refused with a
   /// warning on stderr, and so is one that cannot be made; then the cache is off.
   explicit ObjectCache(const std::string &dir);
+  /// What that does, without a warning: whether there is such a folder, or why not.
+  static bool make(const std::string &dir, std::string &why);
   ~ObjectCache();
   ObjectCache(const ObjectCache &) = delete;
   bool enabled() const { return fd >= 0; }

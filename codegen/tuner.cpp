@@ -158,6 +158,7 @@ private:
   void race() {
     const std::vector<size_t> order = chosen();
     log.begin({});
+    trials[0].raced = 1;
     if (order.empty())
       return;
     std::vector<std::vector<double>> ratios(order.size());
@@ -174,7 +175,6 @@ private:
         ratios[i].push_back(times[i] / base);
     }
     result.noise = median(same);
-    trials[0].raced = 1;
     for (size_t i = 0; i < order.size(); ++i) {
       Trial &t = trials[order[i]];
       t.raced = median(ratios[i]);

@@ -41,7 +41,7 @@ struct Trial {
   Schedule schedule;
   Outcome outcome = Outcome::timed;
   Timing time;         // of timed ones; few runs where the first ones were hopeless
-  double raced = 0;    // time over that of the default, alternating with it; 0: did not come that far
+  double raced = 0;    // time over that of the default, alternating with it; 0: did not come that far; 1: the default
   std::string source;  // hash of the code that is emitted, Jit::sources on the CPU
   double compileSeconds = 0;
   int registers = 0;   // of a thread of a GPU

@@ -72,12 +72,16 @@ std::string InputFile::hash() const {
 }
 
 FileText readTextFile(const std::string &path, size_t limit) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return {false, "", strerror(errno)};
+  FileText r = readText(fd, limit);
+  ::close(fd);
+  return r;
+}
+
+FileText readText(int fd, size_t limit) {
   FileText r;
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    r.why = strerror(errno);
-    return r;
-  }
   char buffer[1 << 16];
   for (;;) {
     ssize_t n = ::read(fd, buffer, sizeof buffer);
@@ -97,7 +101,6 @@ FileText readTextFile(const std::string &path, size_t limit) {
     }
     r.text.append(buffer, n);
   }
-  ::close(fd);
   return r;
 }
 

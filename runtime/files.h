@@ -35,6 +35,8 @@ struct FileText {
   std::string why;
 };
 FileText readTextFile(const std::string &path, size_t limit);
+/// From where an open one stands; it stays open.
+FileText readText(int fd, size_t limit);
 
 /// A file being written: buffered by the caller, fsynced on close. An unfinished one is left to whoever removes its
 /// folder.

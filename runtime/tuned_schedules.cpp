@@ -3,6 +3,7 @@
 #include "codegen/group_bench.h"
 #include "ir/diagnostics.h"
 #include "runtime/cuda/group_bench.h"
+#include "runtime/tuning_log.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -22,7 +23,7 @@ std::vector<const TuningRecord *> lastRace(const TuningRecords &records, llvm::S
         if (!r.fromElsewhere)
           own = std::max(own, r.session);
       }
-      if (r.outcome != Trial::Outcome::timed && r.outcome != Trial::Outcome::suspect && !r.fromElsewhere)
+      if (r.isWrong())
         wrong.push_back(&r);
     }
   const std::string &session = own.empty() ? any : own;  // what was measured here counts before all else
@@ -44,8 +45,12 @@ TunedSchedules::TunedSchedules(TuningRecords &records, const Target &target, Thr
 }
 
 std::string TunedSchedules::sourceOf(const Op &fused, const Schedule &s) {
-  const LoweredGroup lowered = lowerGroup(fused, s, target);
-  return jit ? jit->sources({&lowered.kernel})[0] : cuda::sourceOf(lowered, s, target, machine);
+  try {
+    const LoweredGroup lowered = lowerGroup(fused, s, target);
+    return jit ? jit->sources({&lowered.kernel})[0] : cuda::sourceOf(lowered, s, target, machine);
+  } catch (const InternalError &) {
+    return "";
+  }
 }
 
 // Algorithms of a library have names that only the library knows; it refuses those that are none.
@@ -59,7 +64,7 @@ bool TunedSchedules::isCandidate(const Op &fused, const Schedule &s) const {
 bool TunedSchedules::isKnown(const Op &fused) {
   const std::vector<const TuningRecord *> race = lastRace(records, problemOf(fused, target).problem, machine);
   auto base = llvm::find_if(race, [](const TuningRecord *r) { return r->isDefault; });
-  if (race.size() < 2 || base == race.end())
+  if (base == race.end())
     return false;
   for (const TuningRecord *r : {*base, race[0]}) {
     if (!r->isDefault && (r->fromElsewhere || !isCandidate(fused, r->schedule)))
@@ -75,26 +80,44 @@ TunedSchedules::Trust TunedSchedules::trusted(const TuningRecord &r, const Op &f
     return Trust::stale;
   if (!r.fromElsewhere)
     return Trust::yes;
+  try {
+    return check(r, fused) == Trial::Outcome::timed ? Trust::yes : Trust::wrong;
+  } catch (const UserError &) {  // no memory for it: as if there were no record
+    return Trust::unknown;
+  }
+}
+
+Trial::Outcome TunedSchedules::check(const TuningRecord &r, const Op &fused) {
   if (!pool)
     pool = (own = std::make_unique<ThreadPool>(target.isCuda() ? hostTarget().threads : target.threads)).get();
   TuningRecord checked = r;
   checked.fromElsewhere = false;
-  try {
-    if (target.isCuda()) {
-      const cuda::Gpu gpu(target);
-      checked.outcome = cuda::GroupBench(gpu, fused, target, *pool, false).verdict(r.schedule);
-    } else {
-      checked.outcome = GroupBench(fused, target, *pool, false).verdict(r.schedule);
+  Trial trial;
+  trial.schedule = r.schedule, trial.source = r.source;
+  {
+    RecordingLog log(records, problemOf(fused, target), r.session);
+    log.begin({&trial});
+    try {
+      if (target.isCuda()) {
+        const cuda::Gpu gpu(target);
+        checked.outcome = cuda::GroupBench(gpu, fused, target, *pool, false).verdict(r.schedule);
+      } else {
+        checked.outcome = GroupBench(fused, target, *pool, false).verdict(r.schedule);
+      }
+    } catch (const InternalError &) {  // a fault on a GPU, with which everything there ends
+      trial.outcome = Trial::Outcome::crashed;
+      log.add(trial);
+      throw;
     }
-  } catch (const UserError &) {  // no memory for it: as if there were no record
-    return Trust::unknown;
   }
   ++counts.checked;
-  if (checked.outcome != Trial::Outcome::timed)
+  const bool good = checked.outcome == Trial::Outcome::timed;
+  if (!good)
     checked.raced = 0, checked.time = {};
-  records.append({checked});
+  if (!good || r.fromElsewhere)
+    records.append({checked});
   records.keepGroup(fused, target);
-  return checked.outcome == Trial::Outcome::timed ? Trust::yes : Trust::wrong;
+  return checked.outcome;
 }
 
 /// How far one size is from another, in powers of two.

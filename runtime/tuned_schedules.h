@@ -34,10 +34,13 @@ public:
 
   /// What is taken of the nearest shape as long as this one has not been measured.
   std::optional<Schedule> nearest(const Op &fused) const;
-  /// Whether a race is on record whose default and whose best are emitted as they were.
+  /// Whether a race is on record, be it without a rival, whose default and whose best are emitted as they were.
   bool isKnown(const Op &fused);
-  /// Trial::source of a schedule.
+  /// Trial::source of a schedule; "" where no kernel can be made of it.
   std::string sourceOf(const Op &fused, const Schedule &s);
+  /// Runs a record's schedule and the default here. What comes of it goes on record where it is news; one that ends
+  /// the process by a fault does so once. UserError(OutOfMemory) where there is no memory for it.
+  Trial::Outcome check(const TuningRecord &r, const Op &fused);
 
 private:
   const Target target;

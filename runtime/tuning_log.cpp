@@ -21,7 +21,7 @@ struct sigaction handlers[std::size(faults)];  // that were there
 void onFault(int signal) {
   if (noteIsThere.exchange(false)) {
     (void)!::write(note.fd, note.text.data(), note.text.size());
-    constexpr char text[] = "the candidate under way ended this process by a fault; the next search leaves it out\n";
+    constexpr char text[] = "the candidate under way ended this process by a fault; it is left out from now on\n";
     (void)!::write(STDERR_FILENO, text, sizeof text - 1);
   }
   for (size_t i = 0; i < std::size(faults); ++i)

@@ -16,13 +16,16 @@
 #include <cmath>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <set>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
 
 namespace gptc {
 
@@ -41,8 +44,9 @@ bool isHash(const std::string &s, size_t digits) {
   return s.size() == digits && llvm::all_of(s, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
+/// Printable ASCII: what is listed must not reach for the terminal.
 bool isText(const std::string &s, size_t longest) {
-  return !s.empty() && s.size() <= longest && llvm::all_of(s, [](unsigned char c) { return c >= ' ' && c != 127; });
+  return !s.empty() && s.size() <= longest && llvm::all_of(s, [](char c) { return c >= ' ' && c < 127; });
 }
 
 bool inRange(double v, double most) { return std::isfinite(v) && v >= 0 && v <= most; }
@@ -213,17 +217,26 @@ TuningRecord problemOf(const Op &fused, const Target &target) {
 /// tuning.lock in the same folder, held for as long as this lives.
 class TuningRecords::Lock {
 public:
-  Lock(const std::string &dir, int kind) {
-    fd = open((dir + "/tuning.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  explicit Lock(const std::string &dir) {
+    const std::string path = dir + "/tuning.lock";
+    fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) {
+      why = fmt::format("cannot open {}: {}", path, std::strerror(errno));
+      help = "make its folder one that this user may write, or name another by GPTC_CACHE";
+      return;
+    }
     // A stopped process must not stop this one.
-    for (int tries = 0; fd >= 0 && !(held = flock(fd, kind | LOCK_NB) == 0) && tries < 500; ++tries)
+    for (int tries = 0; !(held = flock(fd, LOCK_EX | LOCK_NB) == 0) && tries < 500; ++tries)
       usleep(10000);
+    if (!held)
+      why = fmt::format("another process holds {} for 5 s", path), help = "wait for it to end, then again";
   }
   ~Lock() {
     if (fd >= 0)
       close(fd);
   }
   explicit operator bool() const { return held; }
+  std::string why, help;  // where it is not held
 
 private:
   int fd = -1;
@@ -236,20 +249,27 @@ void TuningRecords::warn(std::string text) {
   warnings.push_back(std::move(text));
 }
 
+/// Be it a link to nowhere.
+static bool isThere(const std::string &path) {
+  struct stat s;
+  return lstat(path.c_str(), &s) == 0;
+}
+
 TuningRecords::TuningRecords(const std::string &dir, bool quiet) : dir(dir), quiet(quiet) {
   if (dir.empty())
     return;
   file = dir + "/tuning.jsonl";
-  if (access(file.c_str(), F_OK) == 0)
+  if (isThere(file))
     load(/*locked=*/false);
 }
 
-/// Whole or not at all, for this user alone.
-static void write(const std::string &path, llvm::StringRef text) {
+/// Whole or not at all.
+static void write(const std::string &path, llvm::StringRef text, bool forThisUserAlone) {
   const std::string fresh = fmt::format("{}.{}.tmp", path, getpid());
   try {
     SyncedFile out(fresh);
-    chmod(fresh.c_str(), 0600);
+    if (forThisUserAlone)
+      chmod(fresh.c_str(), 0600);
     out.write(text.data(), text.size());
     out.finish();
     replaceFile(fresh, path);
@@ -266,31 +286,32 @@ static std::string linesOf(llvm::ArrayRef<TuningRecord> some, llvm::StringRef se
   return all;
 }
 
+constexpr size_t secretDigits = 64;
+
+bool TuningRecords::readSecret() {
+  const int fd = open((dir + "/tuning.key").c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+  struct stat s;
+  char text[secretDigits];
+  if (fd >= 0 && fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & 077) &&
+      s.st_size == secretDigits && ::read(fd, text, secretDigits) == secretDigits)
+    secret.assign(text, secretDigits);
+  if (fd >= 0)
+    close(fd);
+  return !secret.empty();
+}
+
 // The lock is held.
 void TuningRecords::needSecret() {
-  constexpr size_t digits = 64;
-  const std::string path = dir + "/tuning.key";
-  auto read = [&] {
-    const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    struct stat s;
-    char text[digits];
-    if (fd >= 0 && fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & 077) &&
-        s.st_size == digits && ::read(fd, text, digits) == digits)
-      secret.assign(text, digits);
-    if (fd >= 0)
-      close(fd);
-    return !secret.empty();
-  };
-  if (!secret.empty() || read())
+  if (!secret.empty() || readSecret())
     return;
-  unsigned char random[digits / 2];
+  unsigned char random[secretDigits / 2];
   if (getrandom(random, sizeof random, 0) != sizeof random)
     return;
   std::string fresh;
   for (unsigned char c : random)
     fresh += fmt::format("{:02x}", c);
   try {
-    write(path, fresh);
+    write(dir + "/tuning.key", fresh, true);
     secret = fresh;
   } catch (const UserError &) {
     // Then everything counts as from elsewhere, and is checked.
@@ -303,9 +324,6 @@ void TuningRecords::load(bool locked) {
   if (folder < 0)
     return warn(fmt::format("no tuning records are read: {}", why));
   close(folder);
-  std::optional<Lock> lock;
-  if (!locked && !lock.emplace(dir, LOCK_EX))
-    warn(fmt::format("{}/tuning.lock is held by another process for 5 s; going on without it", dir));
   struct stat s;
   const int fd = open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
   const bool good = fd >= 0 && fstat(fd, &s) == 0;
@@ -320,17 +338,22 @@ void TuningRecords::load(bool locked) {
     wrong = "others may write it";
   else if (size_t(s.st_size) > largestFile)
     wrong = fmt::format("it has more than {}", formatBytes(double(largestFile)));
-  if (fd >= 0)
-    close(fd);
   if (!wrong.empty()) {
+    if (fd >= 0)
+      close(fd);
     const std::string aside = file + ".set-aside";
     const bool moved = rename(file.c_str(), aside.c_str()) == 0;
     return warn(fmt::format("{} is not used: {}; {}", file, wrong, moved ? "set aside as " + aside : "remove it"));
   }
-  FileText text = readTextFile(file, largestFile);
+  const FileText text = readText(fd, largestFile);
+  close(fd);
   if (!text.ok)
     return warn(fmt::format("{} is not used: {}", file, text.why));
-  needSecret();
+  if (locked)
+    needSecret();
+  else if (!readSecret())
+    if (Lock lock(dir); lock)
+      needSecret();
 
   std::vector<std::pair<size_t, std::string>> damaged;  // line and reason
   std::string damagedText;
@@ -356,17 +379,25 @@ void TuningRecords::load(bool locked) {
   }
   if (damaged.empty())
     return;
+  std::optional<Lock> lock;
+  if (!locked && lock.emplace(dir)) {  // once more, as the last line may have been one that was being written
+    records.clear(), others.clear();
+    return load(/*locked=*/true);
+  }
+  const std::string first = fmt::format("the first is line {}: {}", damaged[0].first, damaged[0].second);
+  const std::string count = fmt::format("{} damaged line{}", damaged.size(), damaged.size() == 1 ? "" : "s");
+  if (!locked)
+    return warn(fmt::format("{}: {} left out ({}); {}", file, count, first, lock->why));
   // Good lines into a new file; what is damaged stays readable beside it.
   try {
     const std::string aside = file + ".damaged";
     const int to = openAppending(aside);
     appendAll(to, aside, damagedText);
     close(to);
-    write(file, linesOf(records, secret) + others);
-    warn(fmt::format("{}: {} damaged line{} set aside in {} (the first is line {}: {})", file, damaged.size(),
-                     damaged.size() == 1 ? "" : "s", aside, damaged[0].first, damaged[0].second));
+    write(file, linesOf(records, secret) + others, true);
+    warn(fmt::format("{}: {} set aside in {} ({})", file, count, aside, first));
   } catch (const UserError &e) {
-    warn(fmt::format("{}: {} damaged lines are left out ({})", file, damaged.size(), e.diagnostics[0].message));
+    warn(fmt::format("{}: {} left out ({}); {}", file, count, first, e.diagnostics[0].message));
   }
 }
 
@@ -392,8 +423,16 @@ std::vector<TuningRecord> TuningRecords::readFile(const std::string &path, std::
   return all;
 }
 
-void TuningRecords::writeFile(const std::string &path, llvm::ArrayRef<TuningRecord> some) {
-  write(path, linesOf(some, ""));
+void TuningRecords::writeFile(const std::string &name, llvm::ArrayRef<TuningRecord> some) {
+  std::error_code isNew;
+  const std::filesystem::path real = std::filesystem::canonical(name, isNew);  // a link stays one
+  const std::string path = isNew ? name : real.string();
+  struct stat s;
+  if (stat(path.c_str(), &s) != 0 || S_ISREG(s.st_mode))
+    return write(path, linesOf(some, ""), false);
+  const int fd = openAppending(path);
+  appendAll(fd, path, linesOf(some, ""));
+  close(fd);
 }
 
 void TuningRecords::append(llvm::ArrayRef<TuningRecord> some) {
@@ -402,19 +441,29 @@ void TuningRecords::append(llvm::ArrayRef<TuningRecord> some) {
   records.insert(records.end(), some.begin(), some.end());
   if (dir.empty())
     return;
-  const ObjectCache makesTheFolder(dir);
-  if (!makesTheFolder.enabled())
-    return;
-  Lock lock(dir, LOCK_EX);
+  try {
+    keep(some);
+  } catch (const UserError &e) {
+    if (!std::exchange(saidNotKept, true))
+      warn(fmt::format("{}: what is measured is not kept", e.diagnostics[0].message));
+  }
+}
+
+void TuningRecords::keep(llvm::ArrayRef<TuningRecord> some) {
+  std::string why;
+  if (!ObjectCache::make(dir, why))
+    throw UserError(ErrorCode::Unwritable, fmt::format("no records: {}", why), "name another folder by GPTC_CACHE");
+  Lock lock(dir);
   if (!lock)
-    return warn(fmt::format("{}/tuning.lock is held by another process for 5 s: the measurements are not kept", dir));
+    throw UserError(ErrorCode::Unwritable, lock.why, lock.help);
   needSecret();
   const int fd = openForAppending();
   struct stat s;
   if (fd < 0 || fstat(fd, &s) != 0) {
+    why = fmt::format("{}: {}", file, std::strerror(errno));
     if (fd >= 0)
       close(fd);
-    return warn(fmt::format("{}: {}: the measurements are not kept", file, std::strerror(errno)));
+    throw UserError(ErrorCode::Unwritable, why, "remove it, or name another folder by GPTC_CACHE");
   }
   std::string text;
   // After a kill in the middle of a line.
@@ -422,11 +471,13 @@ void TuningRecords::append(llvm::ArrayRef<TuningRecord> some) {
     text = "\n";
   text += linesOf(some, secret);
   try {
+    if (size_t(s.st_size) + text.size() > largestFile)  // which nobody would read
+      throw UserError(ErrorCode::Unwritable, fmt::format("{} is full", file), "`gptc cache prune` makes room");
     appendAll(fd, file, text);
-  } catch (const UserError &e) {
-    if (ftruncate(fd, s.st_size) != 0)
-      warn(fmt::format("{} ends in the middle of a line", file));
-    warn(fmt::format("{}: the measurements are not kept", e.diagnostics[0].message));
+  } catch (const UserError &) {
+    (void)!ftruncate(fd, s.st_size);  // else the next reader sets half a line aside
+    close(fd);
+    throw;
   }
   close(fd);
 }
@@ -436,18 +487,20 @@ int TuningRecords::openForAppending() {
 }
 
 void TuningRecords::replace(std::vector<TuningRecord> all) {
-  Lock lock(dir, LOCK_EX);
+  Lock lock(dir);
   if (!lock)
-    throw UserError(ErrorCode::Unwritable, fmt::format("{}/tuning.lock is held by another process", dir),
-                    "wait for other compiles to end, then again");
-  // Who appended meanwhile has done so behind what was read here.
+    throw UserError(ErrorCode::Unwritable, lock.why, lock.help);
   TuningRecords now("", quiet);
   now.dir = dir, now.file = file;
-  if (access(file.c_str(), F_OK) == 0)
+  if (isThere(file))
     now.load(/*locked=*/true);
-  for (size_t i = records.size(); i < now.records.size(); ++i)
-    all.push_back(now.records[i]);
-  write(file, linesOf(all, now.secret) + now.others);
+  std::set<std::string> before;
+  for (const TuningRecord &r : records)
+    before.insert(r.str());
+  for (const TuningRecord &r : now.records)
+    if (!before.count(r.str()))
+      all.push_back(r);
+  write(file, linesOf(all, now.secret) + now.others, true);
   records = std::move(all);
 }
 

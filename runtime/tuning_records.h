@@ -36,6 +36,10 @@ struct TuningRecord {
   std::string session;  // of the search: the records of one belong together; later ones sort behind earlier ones
   bool isDefault = false;
   bool fromElsewhere = false;  // its bits have not been checked here
+  /// Turned out not to be used, on this machine.
+  bool isWrong() const {
+    return outcome != Trial::Outcome::timed && outcome != Trial::Outcome::suspect && !fromElsewhere;
+  }
   bool operator==(const TuningRecord &) const = default;
 
   /// One line, with its checksum, without a newline; with `secret` (""), marked as made here unless it is not.
@@ -63,12 +67,14 @@ public:
   /// Reads all lines of a file from elsewhere (export, import, merge). UserError(FileMissing) where it cannot be read.
   /// Lines that are no records are told in `damaged`.
   static std::vector<TuningRecord> readFile(const std::string &path, std::vector<std::string> &damaged);
-  /// Writes records to a file of their own: UserError(Unwritable, DiskFull).
+  /// Writes records to a file of their own, or to what is no file (/dev/stdout): UserError(Unwritable, DiskFull).
   static void writeFile(const std::string &path, llvm::ArrayRef<TuningRecord> records);
 
   llvm::ArrayRef<TuningRecord> all() const { return records; }
-  /// Appends, under the lock. A full or read-only disk is a warning: the result of a search is then lost.
+  /// Appends, under the lock. A full or read-only disk is a warning, once: the result of a search is then lost.
   void append(llvm::ArrayRef<TuningRecord> some);
+  /// Likewise to the file alone. UserError(Unwritable, DiskFull) where they cannot be kept, be it none at all.
+  void keep(llvm::ArrayRef<TuningRecord> some);
   /// Replaces the file by those records, under the lock; what others appended since it was read is kept, and so are
   /// lines of another version.
   void replace(std::vector<TuningRecord> all);
@@ -89,8 +95,10 @@ private:
   std::vector<TuningRecord> records;
   std::string others;  // lines of other versions
   const bool quiet;
+  bool saidNotKept = false;
   void warn(std::string text);
   void load(bool locked);
+  bool readSecret();
   void needSecret();
   class Lock;
 };

@@ -222,6 +222,56 @@ TEST_F(TuneTest, WhatCannotBeTunedSaysSo) {
   EXPECT_NE(r.output.find("kernels searched"), std::string::npos) << r.output;
 }
 
+TEST_F(TuneTest, AListThatADiskDoesNotHoldIsNoBug) {
+  haveRecords();
+  const std::string list = GPTC_BIN_DIR "/gptc cache ls --trials";
+  ASSERT_GT(gptc({"cache", "ls", "--trials"}).output.size(), 8192u) << "more than the buffer of the output";
+  const Result r = Process({"/bin/sh", "-c", list + " > /dev/full"}, env, w.path("out")).wait();
+  EXPECT_EQ(r.code, 4) << r.output;
+  EXPECT_NE(r.output.find("cannot write to standard output: No space left"), std::string::npos) << r.output;
+}
+
+TEST_F(TuneTest, WhatCouldNotBeKeptIsNotMeasured) {
+  auto in = [&](std::vector<std::string> args, const std::string &cache) {
+    return w.run("gptc", std::move(args), {{"GPTC_CACHE", cache}});
+  };
+  const std::string open = w.path("open-cache");
+  fs::create_directory(open);
+  fs::permissions(open, fs::perms::all);
+  haveRecords();
+  ASSERT_EQ(gptc({"cache", "export", w.path("races.jsonl")}).code, 0);
+  const struct {
+    std::vector<std::string> args;
+    std::string cache;
+    int code;
+    const char *says;
+  } cases[] = {{{"tune", w.modelFile()}, "", 2, "there is no cache"},
+               {{"tune", w.modelFile()}, open, 4, "open to others"},
+               {{"tune", w.modelFile(), "--svg", w.path("none/roof.svg")}, env.at("GPTC_CACHE"), 4, "none/roof.svg"},
+               {{"cache", "import", w.path("races.jsonl")}, open, 4, "open to others"},
+               {{"cache", "verify", "--seconds", "3"}, open, 2, "--run"},
+               {{"tune", w.modelFile(), "--seconds", "nan"}, open, 2, "nan is not a number from 1 to 1000000"}};
+  for (const auto &c : cases) {
+    const Result r = in(c.args, c.cache);
+    EXPECT_EQ(r.code, c.code) << c.says << "\n" << r.output;
+    EXPECT_NE(r.output.find(c.says), std::string::npos) << r.output;
+    EXPECT_EQ(r.output.find("taken over"), std::string::npos) << r.output;
+  }
+  const Result r = in({"compile", w.modelFile(), "-o", w.path("p"), "--set", "compile.autotune=search"}, open);
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("nothing is tuned"), std::string::npos) << r.output;
+}
+
+TEST_F(TuneTest, ASecondCompileWithSearchHasNothingToDo) {
+  haveRecords();
+  for (int i = 0; i < 8 && tune()["unsearched"] != 0; ++i) {
+  }
+  const json r = tune();
+  EXPECT_EQ(r["searched"], 0) << "kernels without a rival too are known once they were searched";
+  EXPECT_GT(r["known"].get<int>(), 3);
+  EXPECT_NE(compile("again", "search").find("tuned       0 kernels searched"), std::string::npos);
+}
+
 TEST_F(TuneTest, BenchMeasuresMachineStepAndKernels) {
   const Result p = gptc({"bench", "peak", "--json"});
   ASSERT_EQ(p.code, 0) << p.output;

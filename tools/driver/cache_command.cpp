@@ -17,14 +17,6 @@ namespace gptc {
 
 namespace {
 
-std::string recordsFolder() {
-  const std::string dir = defaultCacheDir();
-  if (dir.empty())
-    throw UserError(ErrorCode::Usage, "there is no cache: HOME, XDG_CACHE_HOME and GPTC_CACHE name no folder",
-                    "set GPTC_CACHE to a folder of your own");
-  return dir;
-}
-
 /// A problem on a machine.
 using Key = std::pair<std::string, std::string>;
 
@@ -45,7 +37,7 @@ std::vector<TuningRecord> racesOf(const TuningRecords &records) {
 }
 
 void list(bool trials) {
-  const TuningRecords records(recordsFolder());
+  const TuningRecords records(neededCacheDir());
   std::map<Key, size_t> counts;
   for (const TuningRecord &r : records.all())
     ++counts[{r.problem, r.machine}];
@@ -95,8 +87,13 @@ std::vector<TuningRecord> together(const std::vector<std::string> &files) {
   return all;
 }
 
+void write(const std::string &path, llvm::ArrayRef<TuningRecord> records) {
+  TuningRecords::writeFile(path, records);
+  fmt::print(stderr, "{} record{} in {}\n", records.size(), records.size() == 1 ? "" : "s", path);
+}
+
 void import(const std::vector<std::string> &files) {
-  TuningRecords records(recordsFolder());
+  TuningRecords records(neededCacheDir());
   std::set<std::string> known;  // without a mark, as those of files are
   for (const TuningRecord &r : records.all())
     known.insert(r.str());
@@ -104,7 +101,7 @@ void import(const std::vector<std::string> &files) {
   for (TuningRecord &r : together(files))
     if (known.insert(r.str()).second)
       fresh.push_back(std::move(r));
-  records.append(fresh);
+  records.keep(fresh);
   fmt::print("{} record{} taken over; schedules among them are checked on this machine when they are first used\n",
              fresh.size(), fresh.size() == 1 ? "" : "s");
 }
@@ -133,28 +130,21 @@ bool run(TuningRecords &records, double seconds) {
       continue;
     }
     const Op &fused = *m->functions[0]->body.front();
-    TuningRecord verdict = r;
-    verdict.fromElsewhere = false;
     if (!llvm::is_contained(scheduleSpace(fused, target), r.schedule)) {
       fmt::print("{}: {} is none of its recipe's schedules\n", r.name, r.schedule.str());
+      TuningRecord verdict = r;
       verdict.outcome = Trial::Outcome::notCompiled;
+      verdict.fromElsewhere = false, verdict.raced = 0, verdict.time = {};
+      records.append({verdict});
+      ++wrong;
     } else if (tuned.sourceOf(fused, r.schedule) != r.source) {
       ++stale;
-      continue;
-    } else {
-      verdict.outcome = GroupBench(fused, target, pool, false).verdict(r.schedule);
-      if (verdict.outcome != Trial::Outcome::timed)
-        fmt::print("{}: {}: {}\n", r.name, r.schedule.str(), nameOf(verdict.outcome));
-    }
-    if (verdict.outcome == Trial::Outcome::timed) {
-      ++good;
-      if (!r.fromElsewhere)
-        continue;  // nothing new
-    } else {
+    } else if (const Trial::Outcome outcome = tuned.check(r, fused); outcome != Trial::Outcome::timed) {
+      fmt::print("{}: {}: {}\n", r.name, r.schedule.str(), nameOf(outcome));
       ++wrong;
-      verdict.raced = 0, verdict.time = {};
+    } else {
+      ++good;
     }
-    records.append({verdict});
   }
   fmt::print("{} of {} winners for this machine give the bits of their defaults", good, winners.size());
   for (auto [n, what] : {std::pair(wrong, "do not, and are set aside"),
@@ -169,25 +159,28 @@ bool run(TuningRecords &records, double seconds) {
 
 /// Reads every record: a damaged line has been set aside by then. With `seconds` winners run.
 void verify(std::optional<double> seconds) {
-  TuningRecords records(recordsFolder(), /*quiet=*/true);
+  TuningRecords records(neededCacheDir(), /*quiet=*/true);
   for (const std::string &w : records.warnings)
     fmt::print("{}\n", w);
   size_t elsewhere = llvm::count_if(records.all(), [](const TuningRecord &r) { return r.fromElsewhere; });
   fmt::print("{}: {} whole records{}\n", records.path(), records.all().size(),
-             elsewhere ? fmt::format(", {} of them from elsewhere, to be checked when they are first used", elsewhere)
-                       : "");
+             elsewhere ? fmt::format(", {} of them from elsewhere, checked before they are used", elsewhere) : "");
   const bool good = !seconds || run(records, *seconds);
   if (!records.warnings.empty() || !good)
     throw CLI::RuntimeError(exitCodeOf(ErrorCode::PlanDamaged));
 }
 
-/// Keeps each problem's last race: all that is ever looked up.
+/// Keeps each problem's last race, and what went wrong here, which no search is to try again.
 void prune() {
-  TuningRecords records(recordsFolder());
+  TuningRecords records(neededCacheDir());
   const size_t before = records.all().size();
   if (!before)
     return fmt::print("no records\n");
-  records.replace(racesOf(records));
+  std::vector<TuningRecord> kept = racesOf(records);
+  for (const TuningRecord &r : records.all())
+    if (r.isWrong())
+      kept.push_back(r);
+  records.replace(std::move(kept));
   fmt::print("{} of {} records are left\n", records.all().size(), before);
 }
 
@@ -210,10 +203,9 @@ void addCacheCommand(CLI::App &app) {
   c = cache->add_subcommand("export", "Writes the best and its rivals of every problem into a file");
   c->add_option("file", o->out, "To be written")->required()->type_name("FILE");
   c->callback([o] {
-    const TuningRecords records(recordsFolder());
+    const TuningRecords records(neededCacheDir());
     const std::vector<TuningRecord> races = racesOf(records);
-    TuningRecords::writeFile(o->out, races);
-    fmt::print("{} records in {}\n", races.size(), o->out);
+    write(o->out, races);
   });
 
   c = cache->add_subcommand("import", "Takes over records of another machine or user");
@@ -223,15 +215,11 @@ void addCacheCommand(CLI::App &app) {
   c = cache->add_subcommand("merge", "Writes the records of several files into one, equal ones once");
   c->add_option("-o,--out", o->out, "To be written")->required()->type_name("FILE");
   c->add_option("files", o->files, "To be read")->required()->type_name("FILE");
-  c->callback([o] {
-    const std::vector<TuningRecord> all = together(o->files);
-    TuningRecords::writeFile(o->out, all);
-    fmt::print("{} records in {}\n", all.size(), o->out);
-  });
+  c->callback([o] { write(o->out, together(o->files)); });
 
   c = cache->add_subcommand("verify", "Reads every record; exit code 5 where some were set aside");
-  c->add_flag("--run", o->run, "Also runs the winners for this machine against their defaults");
-  c->add_option("--seconds", o->seconds, "Time for --run [60]")->check(CLI::Range(0.0, 1e6));
+  CLI::Option *run = c->add_flag("--run", o->run, "Also runs the winners for this machine against their defaults");
+  c->add_option("--seconds", o->seconds, "Time for --run [60]")->check(within(0.0, 1e6))->needs(run);
   c->callback([o] { verify(o->run ? std::optional(o->seconds) : std::nullopt); });
 
   c = cache->add_subcommand("prune", "Removes trials that are no longer looked up");

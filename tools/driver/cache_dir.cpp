@@ -1,5 +1,7 @@
 #include "tools/driver/cache_dir.h"
 
+#include "ir/diagnostics.h"
+
 #include <cstdlib>
 
 namespace gptc {
@@ -13,6 +15,14 @@ std::string defaultCacheDir() {
   if (const char *home = std::getenv("HOME"); home && home[0])
     return std::string(home) + "/.cache/gptc";
   return "";
+}
+
+std::string neededCacheDir() {
+  std::string dir = defaultCacheDir();
+  if (dir.empty())
+    throw UserError(ErrorCode::Usage, "there is no cache: HOME, XDG_CACHE_HOME and GPTC_CACHE name no folder",
+                    "set GPTC_CACHE to a folder of your own");
+  return dir;
 }
 
 }  // namespace gptc

@@ -114,9 +114,15 @@ void tuneFirst(const CompileRequest &request) {
   const Config config = readConfig(request.modelFile, request.settings);
   if (config.compile.autotune != "search")
     return;
+  try {
+    TuningRecords(request.cacheDir).keep({});
+  } catch (const UserError &e) {
+    return fmt::print(stderr, "warning: nothing is tuned, as it could not be kept: {}\n", e.diagnostics[0].message);
+  }
   TuneRequest t;
   t.modelFile = request.modelFile, t.settings = request.settings, t.cacheDir = request.cacheDir;
   t.seconds = config.compile.autotuneSeconds;
+  t.onlyNew = true;
   const TuneReport r = tune(t, [](const TuneProgress &) {});
   row("tuned", fmt::format("{} kernels searched, {} known, in {:.1f} s", r.searched, r.known, r.seconds));
 }
@@ -147,9 +153,8 @@ void addCompileCommand(CLI::App &app) {
   c->add_option("--dump-dir", o->request.pipeline.dumpDir, "Writes the graph after every pass into this folder")
       ->type_name("DIR");
   c->add_flag("--time-passes", o->request.pipeline.timePasses, "Prints the time of every pass to stderr");
-  c->add_option("--nodes", o->nodes, "Machines to train on; only 1 yet")->check(CLI::Range(1, 1 << 20));
-  c->add_option("--ranks-per-node", o->ranksPerNode, "Processes per machine; only 1 yet")
-      ->check(CLI::Range(1, 1 << 20));
+  c->add_option("--nodes", o->nodes, "Machines to train on; only 1 yet")->check(within(1, 1 << 20));
+  c->add_option("--ranks-per-node", o->ranksPerNode, "Processes per machine; only 1 yet")->check(within(1, 1 << 20));
   c->callback([o] {
     if (!o->target.empty())
       o->request.settings.push_back("compile.target=" + o->target);

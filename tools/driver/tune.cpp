@@ -45,7 +45,10 @@ public:
   }
 
   TuneReport run() {
-    measureStep();
+    std::unique_ptr<Module> module = compile(nullptr);
+    if (request.onlyNew && allIsKnown(*module))
+      return std::move(report);
+    measureStep(std::move(module));
     search();
     compare();
     report.trials += report.knownTrials;
@@ -85,8 +88,20 @@ private:
     });
   }
 
-  void measureStep() {
-    runner = std::make_unique<StepRunner>(compile(nullptr), target, request.cacheDir, request.threads);
+  bool allIsKnown(const Module &module) {
+    TunedSchedules tuned(records, target);
+    const GroupsByProblem all(module, target);
+    for (const auto &[problem, ops] : all.ops)
+      if (!scheduleSpace(*ops.front(), target).empty()) {
+        if (!tuned.isKnown(*ops.front()))
+          return false;
+        ++report.known;
+      }
+    return true;
+  }
+
+  void measureStep(std::unique_ptr<Module> module) {
+    runner = std::make_unique<StepRunner>(std::move(module), target, request.cacheDir, request.threads);
     groups.emplace(*runner->session.plan.planned, target);
     report.speed = measureSpeed(pool(), target);
     TimesByProblem times(*groups);
@@ -148,12 +163,10 @@ private:
       TunedKernel &k = kernels[w.problem];
       const Op &op = *groups->ops.at(w.problem).front();
       const SearchLimits limits = {.seconds = std::max(0.05, left * w.weight / all), .cold = cold};
-      auto tell = [&] { progress(progressOf(report, k, int(work.size()), end() - now())); };
-      tell();
       GroupBench bench(op, target, pool(), cold);
-      searchKernel(bench, scheduleSpace(op, target), op, target, records, limits, request.again, k, report);
+      searchKernel(bench, scheduleSpace(op, target), op, target, records, limits, request.again, k, report,
+                   [&] { progress(progressOf(report, k, int(work.size()), end() - now())); });
       all -= w.weight;
-      tell();
     }
     report.unsearched = int(work.size()) - report.searched;
   }
@@ -208,7 +221,8 @@ private:
       copy.noise = noise;
     }
     records.append(race);
-    k.best = k.base;
+    k.best = k.base, k.ms = k.baseMs;
+    k.takenBack = true;
     ++report.takenBack;
   }
 };

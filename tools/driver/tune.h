@@ -17,7 +17,8 @@ struct TuneRequest {
   std::string cacheDir;
   double seconds = 120;  // for everything
   unsigned threads = 0;
-  bool again = false;  // measures also what is known
+  bool again = false;    // measures also what is known
+  bool onlyNew = false;  // does nothing where all is known
 };
 
 /// One distinct kernel.
@@ -32,6 +33,7 @@ struct TunedKernel {
   size_t candidates = 0;  // in the space
   size_t tried = 0;
   bool known = false;         // from earlier records
+  bool takenBack = false;     // faster alone, slower within the step: the default stays
   double raced = 1;           // best over base, alone, in the race of this search
   double nearestRaced = 0;    // likewise what the records of the nearest shape proposed; 0: nothing
   double baseMs = 0, ms = 0;  // one call within the step, before and after; 0 where it is in no training step

@@ -9,13 +9,42 @@
 
 #include <nlohmann/json.hpp>
 
+#include <chrono>
+#include <sys/ioctl.h>
 #include <unistd.h>
+#include <utility>
 
 namespace gptc {
 
 namespace {
 
 using json = nlohmann::ordered_json;
+
+/// A line on the terminal that is written over and over, ten times a second at most.
+class LiveLine {
+public:
+  ~LiveLine() { clear(); }
+  void show(const std::string &text) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!terminal || now < next)
+      return;
+    next = now + std::chrono::milliseconds(100);
+    winsize size{};
+    const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col;
+    // One that breaks could not be written over.
+    fmt::print(stderr, "\r\033[K{}", text.substr(0, (known ? size.ws_col : 80u) - 1));
+    isThere = true;
+  }
+  void clear() {
+    if (std::exchange(isThere, false))
+      fmt::print(stderr, "\r\033[K");
+  }
+
+private:
+  const bool terminal = isatty(STDERR_FILENO);
+  bool isThere = false;
+  std::chrono::steady_clock::time_point next;
+};
 
 /// Of the peak of its operands' type, in percent.
 double shareOfPeak(const TunedKernel &k, const TuneReport &r, double ms) {
@@ -37,10 +66,15 @@ void table(const TuneReport &r) {
     fmt::print("{:<36} {:<22} {:>5} {:>9.3f} {:>9.3f} {:>7.3f} {:>6.1f}% {:>6.1f}% {:>6}  {}\n", cut(k.place, 36),
                cut(k.shapes, 22), k.calls, k.baseMs, k.ms, k.baseMs > 0 ? k.ms / k.baseMs : 1, shareOfPeak(k, r, k.ms),
                shareOfMemory(k, r, k.ms), k.known ? "known" : fmt::format("{}", k.tried),
-               k.best == k.base ? "default" : k.best.str());
+               k.takenBack        ? "default (another was slower in the step)"
+               : k.best == k.base ? "default"
+                                  : k.best.str());
   }
   fmt::print("\n{} kernels searched, {} known, {} taken back as slower within the step; {:.1f} s\n", r.searched,
              r.known, r.takenBack, r.seconds);
+  if (r.unsearched)
+    fmt::print("no time was left for {} kernel{}: another `gptc tune` goes on there\n", r.unsearched,
+               r.unsearched == 1 ? "" : "s");
   fmt::print("{} of {} trials known{}\n", r.knownTrials, r.trials,
              r.failed ? fmt::format("; {} candidates failed and are left out from now on", r.failed) : "");
   fmt::print("peak {:.0f} GFLOP/s fp32, {:.0f} bf16; memory {:.0f} GB/s\n", r.speed.peakFp32 * 1e-9,
@@ -67,6 +101,7 @@ json jsonOf(const TuneReport &r) {
                     {"tried", k.tried},
                     {"known", k.known},
                     {"raced", k.raced},
+                    {"taken_back", k.takenBack},
                     {"nearest_raced", k.nearestRaced},
                     {"default", k.base.str()},
                     {"schedule", k.best.str()}});
@@ -98,23 +133,25 @@ void addTuneCommand(CLI::App &app) {
     bool json = false;
   };
   auto o = std::make_shared<Options>();
-  o->request.cacheDir = defaultCacheDir();
   addModel(*c, o->request.modelFile, o->request.settings);
-  c->add_option("--seconds", o->request.seconds, "Time for everything [120]")->check(CLI::Range(1.0, 1e6));
-  c->add_option("--threads", o->request.threads, "Threads (0: all cores)")->check(CLI::Range(0, 4096));
+  c->add_option("--seconds", o->request.seconds, "Time for everything [120]")->check(within(1.0, 1e6));
+  c->add_option("--threads", o->request.threads, "Threads (0: all cores)")->check(within(0, 4096));
   c->add_flag("--again", o->request.again, "Measures also what is on record");
   c->add_option("--svg", o->svg, "Draws the kernels under the roofline into this file")->type_name("FILE");
   c->add_flag("--json", o->json, "Prints JSON instead of a table");
   c->callback([o] {
-    const bool live = isatty(STDERR_FILENO);
+    // What is measured is of use only where it can be kept and drawn.
+    o->request.cacheDir = neededCacheDir();
+    TuningRecords(o->request.cacheDir).keep({});
+    if (!o->svg.empty())
+      close(openAppending(o->svg));
+    LiveLine line;
     const TuneReport r = tune(o->request, [&](const TuneProgress &p) {
-      if (live)
-        fmt::print(stderr, "\r\033[K{}/{} {}: {} of {} trials known, best {:.3f} of the default, {:.0f} s left",
-                   std::min(p.kernel + 1, p.kernels), p.kernels, p.name, p.knownTrials, p.trials, p.best,
-                   std::max(0.0, p.secondsLeft));
+      line.show(fmt::format("{}/{} {} trials ({} known), best {:.3f} of the default, {:.0f} s left: {}",
+                            std::min(p.kernel + 1, p.kernels), p.kernels, p.trials, p.knownTrials, p.best,
+                            std::max(0.0, p.secondsLeft), p.name));
     });
-    if (live)
-      fmt::print(stderr, "\r\033[K");
+    line.clear();
     if (!o->svg.empty()) {
       SyncedFile out(o->svg);
       const std::string svg = rooflineSvg(r);

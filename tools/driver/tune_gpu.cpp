@@ -1,7 +1,7 @@
 // 1. The model is compiled for the GPU of this machine with default schedules.
 // 2. Distinct kernels that have a choice and no race on record are searched, by their least time on any GPU: the
-//    longer of computing and moving. Each has a share of the time that goes with it, but a second at least, for compilers take
-//    theirs.
+//    longer of computing and moving. Each has a share of the time that goes with it, but a second at least, as
+//    compilers take theirs.
 // Steps are not compared: a plan's step on a GPU is one graph, in which kernels run side by side.
 #include "frontends/model_builder.h"
 #include "ir/diagnostics.h"
@@ -65,13 +65,12 @@ TuneReport tuneOnGpu(const TuneRequest &request, const Config &config,
   for (Work &w : work) {
     TunedKernel &k = w.kernel;
     if (k.candidates && !k.known && left() > 0) {
-      progress(progressOf(report, k, kernels, left()));
       const SearchLimits limits = {.seconds = std::max(1.0, left() * w.weight / all), .cold = true};
       cuda::GroupBench bench(gpu, *w.op, target, pool, limits.cold);
-      searchKernel(bench, bench.space(), *w.op, target, records, limits, request.again, k, report);
+      searchKernel(bench, bench.space(), *w.op, target, records, limits, request.again, k, report,
+                   [&] { progress(progressOf(report, k, kernels, left())); });
       all -= w.weight;
       k.ms = k.baseMs * (k.best == k.base ? 1 : k.raced);
-      progress(progressOf(report, k, kernels, left()));
     }
     report.kernels.push_back(std::move(k));
   }

@@ -5,6 +5,7 @@
 #include "runtime/tuned_schedules.h"
 #include "runtime/tuning_log.h"
 
+#include <algorithm>
 #include <ctime>
 #include <set>
 #include <unistd.h>
@@ -40,17 +41,56 @@ static std::vector<TuningRecord> raceOf(const SearchResult &found, const TuningR
   return all;
 }
 
+namespace {
+
+/// Counts while the search goes on.
+class CountingLog : public RecordingLog {
+public:
+  CountingLog(TuningRecords &records, const TuningRecord &problem, const std::string &session, bool again,
+              TunedKernel &k, TuneReport &report, const std::function<void()> &tell)
+      : RecordingLog(records, problem, session, again), k(k), report(report), tell(tell) {}
+  std::optional<Trial> find(const Trial &t) override {
+    std::optional<Trial> before = RecordingLog::find(t);
+    const bool counts = before && before->outcome != Trial::Outcome::suspect;
+    report.knownTrials += counts;
+    seen(counts ? *before : t);
+    return before;
+  }
+  void add(const Trial &t) override {
+    RecordingLog::add(t);
+    ++report.trials;
+    seen(t);
+  }
+
+private:
+  TunedKernel &k;
+  TuneReport &report;
+  const std::function<void()> &tell;
+  double base = 0;  // seconds of the default, the first one that is looked for
+
+  void seen(const Trial &t) {
+    if (t.outcome != Trial::Outcome::timed || !t.time.runs)  // not timed yet
+      return;
+    base = base ? base : t.time.median;
+    k.raced = std::min(k.raced, t.time.median / base);
+    tell();
+  }
+};
+
+}  // namespace
+
 void searchKernel(CandidateBench &bench, std::vector<Schedule> space, const Op &op, const Target &target,
-                  TuningRecords &records, SearchLimits limits, bool again, TunedKernel &k, TuneReport &report) {
+                  TuningRecords &records, SearchLimits limits, bool again, TunedKernel &k, TuneReport &report,
+                  const std::function<void()> &tell) {
   const TuningRecord problem = problemOf(op, target);
   const std::string session = newSession(report.searched);
-  RecordingLog log(records, problem, session, again);
+  CountingLog log(records, problem, session, again, k, report, tell);
+  tell();
   limits.log = &log;
   limits.proposed = TunedSchedules(records, target).nearest(op);
   records.keepGroup(op, target);
   const SearchResult found = searchSchedules(bench, std::move(space), limits);
   ++report.searched;
-  report.trials += log.added, report.knownTrials += log.known;
   k.tried = found.trials.size();
   k.candidates = found.candidates;
   k.raced = found.trials[found.best].raced;

@@ -13,9 +13,11 @@ std::string newSession(int n);
 /// Different ones, made here.
 int trialsOnRecord(const TuningRecords &records, llvm::StringRef problem, llvm::StringRef machine);
 
-/// Searches; every trial and the race go on record as they are made. Fills in `k` and counts in `report`.
+/// Searches; every trial and the race go on record as they are made. Fills in `k` and counts in `report`; calls `tell`
+/// whenever they have changed.
 void searchKernel(CandidateBench &bench, std::vector<Schedule> space, const Op &op, const Target &target,
-                  TuningRecords &records, SearchLimits limits, bool again, TunedKernel &k, TuneReport &report);
+                  TuningRecords &records, SearchLimits limits, bool again, TunedKernel &k, TuneReport &report,
+                  const std::function<void()> &tell);
 
 TuneProgress progressOf(const TuneReport &report, const TunedKernel &k, int kernels, double secondsLeft);
 

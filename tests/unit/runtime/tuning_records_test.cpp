@@ -12,10 +12,12 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <fcntl.h>
 #include <functional>
 #include <set>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 using namespace gptc;
@@ -339,6 +341,82 @@ TEST_F(Records, ReplacingKeepsWhatOthersAppendedMeanwhile) {
   EXPECT_EQ(r.all()[2], race("2")[1]);
 }
 
+TEST_F(Records, ReplacingKeepsWhatCameAfterAnotherReplaced) {
+  TuningRecords one(dir.path, true);
+  one.append(race("1"));
+  one.append(race("2"));
+  TuningRecords other(dir.path, true);
+  other.replace({race("2")[1]});
+  other.append(race("3"));  // the file has fewer lines than `one` has read
+  one.replace({race("2")[1]});
+  TuningRecords r(dir.path, true);
+  ASSERT_EQ(r.all().size(), 3u);
+  EXPECT_EQ(r.all()[1], race("3")[0]);
+  EXPECT_EQ(r.all()[2], race("3")[1]);
+}
+
+TEST_F(Records, WithoutTheLockNothingIsRewritten) {
+  TuningRecords(dir.path).append(race());
+  const std::string damaged = readFile(file()) + "half a li";  // which another process may be about to end
+  writeFile(file(), damaged);
+  chmod(file().c_str(), 0600);
+  std::filesystem::remove(dir / "tuning.lock");
+  std::filesystem::create_directory(dir / "tuning.lock");
+  TuningRecords r(dir.path, true);
+  EXPECT_EQ(r.all().size(), 2u);
+  ASSERT_EQ(r.warnings.size(), 1u);
+  EXPECT_NE(r.warnings[0].find("left out"), std::string::npos) << r.warnings[0];
+  EXPECT_NE(r.warnings[0].find("Is a directory"), std::string::npos) << r.warnings[0];
+  EXPECT_EQ(readFile(file()), damaged);
+}
+
+TEST_F(Records, WhatCannotBeKeptIsSaidOnce) {
+  std::filesystem::create_directory(dir / "tuning.lock");
+  TuningRecords r(dir.path, true);
+  for (int i = 0; i < 3; ++i)
+    r.append(race());
+  EXPECT_EQ(r.all().size(), 6u) << "this process knows them";
+  ASSERT_EQ(r.warnings.size(), 1u);
+  EXPECT_NE(r.warnings[0].find("is not kept"), std::string::npos) << r.warnings[0];
+  EXPECT_THROW(r.keep({}), UserError);
+  std::filesystem::remove(dir / "tuning.lock");
+  EXPECT_NO_THROW(r.keep({}));
+  ASSERT_EQ(chmod(dir.path.c_str(), 0755), 0);
+  EXPECT_THROW(r.keep({}), UserError);
+}
+
+TEST_F(Records, AFileThatWouldBeTooLargeToReadDoesNotGrow) {
+  TuningRecords r(dir.path, true);
+  const std::string full(64 << 20, '\n');
+  writeFile(file(), full);
+  chmod(file().c_str(), 0600);
+  try {
+    r.keep(race());
+    ADD_FAILURE() << "kept";
+  } catch (const UserError &e) {
+    EXPECT_NE(std::string(e.what()).find("gptc cache prune"), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(std::filesystem::file_size(file()), full.size());
+}
+
+TEST_F(Records, AnExportLeavesPipesAndLinksWhatTheyAre) {
+  const std::string pipe = dir / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  TuningRecords::writeFile(pipe, race());
+  std::string text(1 << 16, 0);
+  text.resize(size_t(std::max<ssize_t>(0, read(reader, text.data(), text.size()))));
+  close(reader);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  const std::string lines = race()[0].str() + "\n" + race()[1].str() + "\n";
+  EXPECT_EQ(text, lines);
+  writeFile(dir / "to", "older");
+  std::filesystem::create_symlink(dir / "to", dir / "link");
+  TuningRecords::writeFile(dir / "link", race());
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
+  EXPECT_EQ(readFile(dir / "to"), lines);
+}
+
 // ---- files that did not come about here -----------------------------------------------------------------------------
 
 /// As tuning.jsonl has it, but with a checksum of one's own: what somebody may put there who knows the format.
@@ -433,6 +511,7 @@ TEST_F(Records, NumbersOutOfRangeAndStrangeLinesAreDamage) {
       {"a hash that is none", forged(r, [](json &j) { j["problem"] = std::string(32, 'x'); })},
       {"a schedule that is none", forged(r, [](json &j) { j["schedule"] = "matmul mr=-3"; })},
       {"control characters", forged(r, [](json &j) { j["name"] = "\033[2J"; })},
+      {"control characters of Unicode", forged(r, [](json &j) { j["name"] = "\u009b2J"; })},
       {"a field missing", forged(r, [](json &j) { j.erase("session"); })},
       {"a number for a text", forged(r, [](json &j) { j["machine"] = 7; })},
       {"a key twice", [&] {
@@ -605,6 +684,40 @@ TEST_F(Records, ACandidateThatEndsTheProcessIsLeftOutNextTime) {
   for (const Trial &t : r.trials)
     EXPECT_EQ(t.outcome, t.schedule == some[1] ? Trial::Outcome::crashed : Trial::Outcome::timed);
   EXPECT_NE(r.trials[r.best].schedule, some[1]);
+}
+
+TEST_F(Records, AScheduleFromElsewhereEndsTheProcessOnce) {
+  std::vector<TuningRecord> some = race();
+  for (TuningRecord &r : some)
+    r.fromElsewhere = true;
+  TuningRecords(dir.path, true).append(some);
+  auto crashed = [&] {
+    const TuningRecords records(dir.path, true);
+    EXPECT_TRUE(records.warnings.empty());
+    return llvm::any_of(records.all(),
+                        [](const TuningRecord &r) { return r.outcome == Trial::Outcome::crashed && !r.fromElsewhere; });
+  };
+  // A fault comes somewhere in a check; hardly ever between two of them.
+  for (int i = 0; i < 20 && !crashed(); ++i) {
+    pid_t child = fork();
+    if (child == 0) {
+      ThreadPool own(2);
+      std::thread fault([] {
+        usleep(20000);
+        raise(SIGSEGV);
+      });
+      for (;;) {
+        TuningRecords records(dir.path, true);
+        TunedSchedules(records, target, &own).check(some[1], fused);
+      }
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
+  }
+  EXPECT_TRUE(crashed());
+  TuningRecords records(dir.path, true);
+  EXPECT_FALSE(find(records)) << "it may never run again";
 }
 
 TEST_F(Records, OfSeveralThatEndTheProcessTogetherTheGuiltyOneIsFound) {
