@@ -147,9 +147,9 @@ void addTuneCommand(CLI::App &app) {
       close(openAppending(o->svg));
     LiveLine line;
     const TuneReport r = tune(o->request, [&](const TuneProgress &p) {
-      line.show(fmt::format("{}/{} {} trials ({} known), best {:.3f} of the default, {:.0f} s left: {}",
-                            std::min(p.kernel + 1, p.kernels), p.kernels, p.trials, p.knownTrials, p.best,
-                            std::max(0.0, p.secondsLeft), p.name));
+      line.show(fmt::format("{:.0f} s left, kernel {} of {}, {} trials ({} known), best {:.3f} of the default: {}",
+                            std::max(0.0, p.secondsLeft), std::min(p.kernel + 1, p.kernels), p.kernels, p.trials,
+                            p.knownTrials, p.best, p.name));
     });
     line.clear();
     if (!o->svg.empty()) {
