@@ -36,7 +36,9 @@ protected:
     static std::map<std::string, std::string> files;
     const fs::path cache = w.path("tuning-cache");
     if (files.empty()) {
-      tune();
+      // A busy machine may take the time of the first one to compile.
+      for (int i = 0; i < 5 && tune()["searched"].get<int>() < 4; ++i) {
+      }
       for (const fs::directory_entry &e : fs::directory_iterator(cache))
         if (e.path().extension() != ".o")
           files[e.path().filename()] = readFile(e.path());
@@ -224,6 +226,12 @@ TEST_F(TuneTest, WhatCannotBeTunedSaysSo) {
 
 TEST_F(TuneTest, AListThatADiskDoesNotHoldIsNoBug) {
   haveRecords();
+  const std::string some = readFile(records());
+  ASSERT_FALSE(some.empty());
+  std::string many = some;
+  while (many.size() < 100 * 1024)
+    many += some;
+  write(many);
   const std::string list = GPTC_BIN_DIR "/gptc cache ls --trials";
   ASSERT_GT(gptc({"cache", "ls", "--trials"}).output.size(), 8192u) << "more than the buffer of the output";
   const Result r = Process({"/bin/sh", "-c", list + " > /dev/full"}, env, w.path("out")).wait();
