@@ -115,6 +115,29 @@ class Settings(unittest.TestCase):
             dict(settings.dimensions(NEW, "fp32", False, 2, ["/x/blas.so"]))["blas"], ["bundled", "/x/blas.so"]
         )
 
+    def test_what_is_said_of_a_setting_is_read_again(self):
+        dims = settings.dimensions(NEW, "fp32", False, 2, ["/x/blas.so"], ["/x/malloc.so.2"])
+        for key in search(dims, lambda s: 100 - sum(s[k] != v for k, v in settings.first(dims).items()))[1]:
+            self.assertEqual(settings.text(settings.parse(key, dims), dims), key)
+        said = "blas = blas.so, malloc = kept, huge pages, isa = ATEN_CPU_CAPABILITY=avx512, threads = 1"
+        there = settings.parse(said, dims)
+        self.assertEqual((there["blas"], there["malloc"], there["threads"]), ("/x/blas.so", "kept, huge pages", 1))
+        for unknown in ("", "blas = another.so", "malloc = kept, colour = red", "rubbish"):
+            self.assertIsNone(settings.parse(unknown, dims), unknown)
+
+    def test_known_settings_are_those_of_the_first_row_that_has_them_all(self):
+        rows = [
+            {"P eager": "binding = close", "P compiled": "blas = gone.so, compile = most"},
+            {"P eager": "threads = 1", "P compiled": "threads = 1, compile = most", "gptc": "x"},
+            {"P eager": "defaults", "P compiled": "compile = most"},
+        ]
+        best = settings.known("P", DIMS, rows)
+        self.assertEqual((best["eager"]["threads"], best["compiled"]["compile"]), (1, "most"))
+        self.assertEqual(settings.known("Q", DIMS, rows), {})
+        self.assertEqual(settings.known("P", DIMS, []), {})
+        eager = settings.known("P", [*DIMS[:-1], ("compile", ["no"])], rows)
+        self.assertEqual((list(eager), eager["eager"]["binding"]), (["eager"], "close"))
+
     def test_the_environment_says_the_setting_and_nothing_else_of_the_user(self):
         base = {
             "PATH": "/bin",
@@ -219,14 +242,93 @@ class Report(unittest.TestCase):
     def test_a_page_of_what_is_there(self):
         with tempfile.TemporaryDirectory() as folder:
             results = report.Results(folder + "/all.json")
-            results["about"].update(date="2026-01-02", machine="a CPU, 2 threads", peers={"PyTorch 2.1": "MKL"})
+            results["about"].update(
+                {
+                    "from": "2026-01-02",
+                    "to": "2026-01-03",
+                    "machine": "a CPU, 2 threads",
+                    "peers": {"PyTorch 2.1": "MKL"},
+                }
+            )
             results["rows"]["char, fp32"] = {"rounds": ROUNDS, "settings": {"PyTorch 2.1 eager": "malloc = kept"}}
             results["rows"]["not yet, fp32"] = {"rounds": [], "settings": {}}
+            losses = {"gptc": 1.5, "PyTorch 2.1": 2}
+            results["jobs"]["job, fp32"] = {"rounds": ROUNDS, "settings": {}, "val_loss": losses}
             results.save()
             page = report.page(report.Results(folder + "/all.json").all)
         self.assertIn("- PyTorch 2.1: MKL\n", page)
         self.assertIn("| char, fp32 | PyTorch 2.1 eager | malloc = kept |", page)
+        self.assertIn("2026-01-02 to 2026-01-03: a CPU", page)
+        self.assertIn("Validation losses, job, fp32: gptc 1.500, PyTorch 2.1 2.000.\n", page)
         self.assertNotIn("not yet", page)
+
+    def test_the_page_is_that_of_the_result_file_beside_it(self):
+        with open(os.path.join(ROOT, "docs", "performance.md")) as f:
+            page = f.read()
+        results = report.Results(os.path.join(ROOT, "docs", "peers.json"))
+        self.assertTrue(results["rows"])
+        self.assertEqual(report.into(page, report.page(results.all)), page)
+
+
+def bench_of(folder, **more):
+    given = dict(json=f"{folder}/all.json", settings=[], blas=[], malloc=[], onednn=[], minutes=0)
+    return peers.Bench(argparse.Namespace(**{**given, **more}))
+
+
+class Fake:
+    """Of peers.Theirs: settings with one of these allocators fail."""
+
+    failing = ()
+
+    def __init__(self, python, setting, model, compute):
+        if setting["malloc"] in self.failing:
+            raise peers.Failed("crashed")
+
+    def steps(self, n, warm=0, limit=0):
+        return [5.0] * n
+
+    def close(self):
+        pass
+
+
+class Known(unittest.TestCase):
+    """A row of a peer with settings that an earlier result file has."""
+
+    def row(self, earlier, failing=()):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            name, model, group, n = peers.ROWS[0]
+            old = report.Results(f"{folder}/old.json")
+            old["rows"][f"{name}, fp32"] = {"rounds": [], "settings": {"P eager": earlier}}
+            old.save()
+            bench, was = bench_of(folder, settings=[old.path], rounds=2, tune=0), (peers.Theirs, peers.Ours)
+            bench.blas, bench.allocators, bench.openmp, bench.pythons = [], [], [], [("P", "python", OLD)]
+            ours = argparse.Namespace(schedules="", steps=lambda n: (4.0, ""))
+            peers.Theirs, peers.Ours, Fake.failing = Fake, lambda *args: ours, failing
+            try:
+                bench.row(name, model, group, n, "fp32")
+            finally:
+                peers.Theirs, peers.Ours = was
+            results = report.Results(f"{folder}/all.json")
+        row = results["rows"][f"{name}, fp32"]
+        self.assertEqual([r["P eager"] for r in row["rounds"]], [5.0, 5.0])
+        return row["settings"]["P eager"], list(results["trials"]["P | char | fp32"])
+
+    def test_known_settings_are_not_searched(self):
+        self.assertEqual(self.row("malloc = kept, huge pages"), ("malloc = kept, huge pages", []))
+
+    def test_known_settings_that_fail_or_are_not_there_are_searched(self):
+        best, trials = self.row("malloc = kept", failing=["kept"])
+        self.assertEqual((best, trials[:2]), ("defaults", ["malloc = kept", "defaults"]))
+        self.assertGreater(len(trials), 5)
+        self.assertGreater(len(self.row("blas = gone.so")[1]), 5)
+
+    def test_a_result_file_of_another_machine_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            bench = bench_of(folder, python=["/no/such/python"])
+            bench.look()
+            bench.look()
+            bench.results["about"]["machine"] = "another"
+            self.assertRaisesRegex(peers.Failed, "another machine", bench.look)
 
 
 class Processes(unittest.TestCase):
@@ -253,21 +355,42 @@ class Processes(unittest.TestCase):
         ours = {"ms": {"median": 0.5}, "gflops": 1.0, "of_peak_beside": 0.25, "calls": 2}
         said = {"products": [{"m": 64, "n": 32, "k": 16, "form": f, **ours} for f in ("AB", "A'B")]}
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as shown:
-            args = argparse.Namespace(json=folder + "/all.json", blas=[], malloc=[], onednn=["/no/such.so"], minutes=0)
-            args.matmul_rounds = 2
-            bench, run = peers.Bench(args), peers.run
+            bench, run = bench_of(folder, onednn=["/no/such.so"], matmul_rounds=2), peers.run
             peers.run = lambda command, env=None: json.dumps(said) if "matmul" in command else ""
             try:
                 bench.matmul("fp32")
             finally:
                 peers.run = run
-            of = report.Results(args.json)["matmul"]["fp32"]
+            of = report.Results(f"{folder}/all.json")["matmul"]["fp32"]
         self.assertEqual([p["form"] for p in of["products"]], ["AB", "A'B"])
         self.assertEqual(
             (len(of["rounds"]), of["rounds"][1]["gptc"], of["rounds"][1]["peak"]), (2, [0.5, 0.5], [4.0, 4.0])
         )
         self.assertEqual(len(report.titles(of["rounds"])), 2 * len(libraries))
         self.assertIn("/no/such.so", shown.getvalue())
+
+    def test_time_to_a_trained_model(self):
+        pythons = [p for p in (sys.executable, "/usr/bin/python3", "python3") if has_torch(p)]
+        if not pythons or not BIN:
+            self.skipTest("no Python with PyTorch and NumPy")
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            with open(f"{folder}/text.txt", "w") as f:
+                f.write("the quick brown fox jumps over the lazy dog\n" * 500)
+            bench, was = bench_of(folder, job_rounds=1), (peers.JOB, peers.BIN)
+            bench.contenders = lambda group, compute: {
+                "PyTorch eager": (pythons[0], {"adamw": "foreach"}, "defaults"),
+                "PyTorch compiled": (pythons[0], {"adamw": "no such"}, "never"),
+            }
+            peers.JOB, peers.BIN = {**peers.JOB, "steps": 60, "warmup": 10, "eval_every": 30, "eval_steps": 2}, BIN
+            try:
+                bench.job("fp32", f"{folder}/text.txt")
+            finally:
+                peers.JOB, peers.BIN = was
+            row = report.Results(f"{folder}/all.json")["jobs"]["char, 60 steps with evaluations, fp32"]
+        self.assertEqual([set(r) for r in row["rounds"]], [{"gptc", "PyTorch eager"}])
+        # One text of one line, over and over: both know it by then, and neither did before.
+        for of, loss in row["val_loss"].items():
+            self.assertTrue(0 < loss < 2, f"{of}: {loss}")
 
     def test_pytorch_trains_our_model(self):
         pythons = [p for p in (sys.executable, "/usr/bin/python3", "python3") if has_torch(p)]

@@ -133,17 +133,27 @@ def matmul_table(matmul):
     return table(["products of GPT-2, GFLOP/s", "gptc", "of peak", *columns, "best / gptc"], lines)
 
 
+def loss_lines(rows):
+    """Of trained models: that all learned the same."""
+    return [
+        f"Validation losses, {name}: " + ", ".join(f"{t} {loss:.3f}" for t, loss in row["val_loss"].items()) + ".\n"
+        for name, row in rows.items()
+        if row.get("val_loss")
+    ]
+
+
 def page(all_):
     """The section of docs/performance.md, from what was measured."""
     about = all_["about"]
-    out = [f"Measured by `tools/bench/peers`, {about.get('date', '')}: {about.get('machine', '')}.\n"]
+    days = " to ".join(dict.fromkeys(about[k] for k in ("from", "to") if k in about))
+    out = [f"Measured by `tools/bench/peers`, {days}: {about.get('machine', '')}.\n"]
     for peer, what in about.get("peers", {}).items():
         out.append(f"- {peer}: {what}")
     out.append("")
     for rows, unit in ((all_["rows"], "ms per step or token"), (all_["jobs"], "s from nothing to a trained model")):
         rows = {name: row for name, row in rows.items() if row["rounds"]}
         if rows:
-            out += [time_table(rows, unit), ""]
+            out += [time_table(rows, unit), *loss_lines(rows), ""]
     matmul = {compute: of for compute, of in all_["matmul"].items() if of.get("rounds")}
     if matmul:
         out += [matmul_table(matmul), ""]

@@ -37,17 +37,19 @@ def found(names):
 def dimensions(peer, compute, sample, cpus, blas=(), allocators=(), openmp=()):
     """All that is tried: (name, values) with the default first, in the order of trial. `peer` is what torch_gpt.py
     says of itself."""
+    # A token allocates little, and all it does is to read the weights: what only moves memory or threads is left out.
+    every = lambda values: values[:1] if sample else values
     all_of = [
         ("blas", ["bundled", *blas]),
-        ("malloc", [*MALLOC, *allocators]),
+        ("malloc", ["default", "kept, huge pages"] if sample else [*MALLOC, *allocators]),
         ("isa", ["default", "ATEN_CPU_CAPABILITY=avx512", "MKL_ENABLE_INSTRUCTIONS=AVX512"]),
-        ("openmp", ["bundled", *openmp]),
-        ("binding", list(BINDING)),
+        ("openmp", every(["bundled", *openmp])),
+        ("binding", every(list(BINDING))),
         ("linear", ["torch", "onednn"] if compute == "fp32" and peer["onednn_linear"] else ["torch"]),
         ("mkldnn", ["on", "off"] if compute == "fp32" else ["on"]),  # nothing else multiplies bf16 in good time
-        ("adamw", ["foreach"] if sample else ["foreach", "fused"]),
+        ("adamw", every(["foreach", "fused"])),
         ("weights", ["autocast", "bf16, fp32 masters"] if compute == "bf16" and not sample else ["autocast"]),
-        ("denormal", ["kept", "flushed"]),
+        ("denormal", every(["kept", "flushed"])),
         ("threads", list(range(cpus, 0, -1))),
         ("compile", ["no", "default", "max-autotune-no-cudagraphs"] if peer["compile"] else ["no"]),
     ]
@@ -68,6 +70,29 @@ def text(setting, dims):
 
 def short(value):
     return value.rsplit("/", 1)[-1] if isinstance(value, str) else str(value)
+
+
+def parse(said, dims):
+    """The setting that text() says so, or None where it holds what is not there."""
+    setting, values = first(dims), dict(dims)
+    for part in [] if said == "defaults" else re.split(r", (?=\w+ = )", said):
+        name, _, value = part.partition(" = ")
+        same = [v for v in values.get(name, []) if short(v) == value]
+        if not same:
+            return None
+        setting[name] = same[0]
+    return setting
+
+
+def known(peer, dims, earlier):
+    """The contenders of a peer as they stood in an earlier result: of the first of its {title: text} that has them
+    all, else none."""
+    kinds = ["eager", "compiled"] if len(dict(dims)["compile"]) > 1 else ["eager"]
+    for said in earlier:
+        best = {kind: parse(said.get(f"{peer} {kind}", ""), dims) for kind in kinds}
+        if all(best.values()):
+            return best
+    return {}
 
 
 def descend(dims, trials):
