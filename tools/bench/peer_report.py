@@ -90,8 +90,8 @@ def time_table(rows, unit):
 
 
 def settings_table(rows):
-    measured = {name: row["settings"] for name, row in rows.items() if row["rounds"]}
-    seen = [[name, title, how] for name, settings in measured.items() for title, how in settings.items()]
+    """Also of rows that have none but settings: --settings takes them over."""
+    seen = [[name, title, how] for name, row in rows.items() for title, how in row.get("settings", {}).items()]
     return table(["row", "of", "settings: for peers the best"], seen)
 
 
@@ -146,7 +146,7 @@ def page(all_):
     """The section of docs/performance.md, from what was measured."""
     about = all_["about"]
     days = " to ".join(dict.fromkeys(about[k] for k in ("from", "to") if k in about))
-    out = [f"Measured by `tools/bench/peers`, {days}: {about.get('machine', '')}.\n"]
+    out = [f"Measured by `tools/bench/peers`{days and ', ' + days}: {about.get('machine', '')}.\n"]
     for peer, what in about.get("peers", {}).items():
         out.append(f"- {peer}: {what}")
     out.append("")
