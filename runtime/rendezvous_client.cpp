@@ -187,9 +187,11 @@ struct RendezvousClient::Impl {
       const auto now = Clock::now();
       {
         std::lock_guard lock(mutex);
-        if (stop)
-          return;
         sending += std::exchange(out, "");
+        if (stop) {  // what this rank has reported is still to be heard
+          sendSome(socket.fd, sending, why);
+          return;
+        }
       }
       if (now >= beats && sending.empty())
         sending += Writer(Kind::beat).done();
@@ -210,7 +212,7 @@ struct RendezvousClient::Impl {
     throw UserError(failure.code, failure.text, "see what that rank says: the first that failed is the cause");
   }
 
-  /// Sends a request, and waits for the answer. The server keeps the time; it is given a second more to say so.
+  /// Sends a request, and waits for the answer. The server keeps the time; it is given a little more to say so.
   Answer ask(uint64_t id, std::string message, milliseconds wait, llvm::StringRef what) {
     std::unique_lock lock(mutex);
     if (self.failed.load())

@@ -1,6 +1,6 @@
 #include "runtime/collectives/communicator.h"
 #include "ir/diagnostics.h"
-#include "runtime/collectives/gloo.h"
+#include "runtime/collectives/join.h"
 #include "runtime/collectives/signature.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -145,7 +145,7 @@ std::unique_ptr<Communicator> joinGroup(RendezvousClient *client, const Group &g
   if (group.members.size() == 1)
     return std::make_unique<Single>(group);
   GPTC_CHECK(client, "several ranks need a rendezvous");
-  return joinByGloo(*client, group, options);
+  return joinProcesses(*client, group, options);
 }
 
 }  // namespace gptc

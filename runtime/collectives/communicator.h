@@ -1,10 +1,14 @@
 // Collectives between the CPU ranks of a job, behind one interface:
 //
 //   single      one rank: copies.
-//   Gloo        ranks in processes, over TCP. It sits in a plug-in, libgptc_gloo.so beside the programs, which is
-//   loaded
-//               when a group has several ranks; the rendezvous brings them together.
+//   shared      ranks in processes of one machine, through memory (shared_links.h).
+//   Gloo        ranks in processes anywhere, over TCP. It sits in a plug-in, libgptc_gloo.so beside the programs, which
+//   is
+//               loaded when it is needed.
 //   in process  ranks as threads of one program (in_process.h), for tests; it defines what the others must compute.
+//
+// joinGroup chooses; the rendezvous brings processes together. Shared and Gloo are two ways to pass messages, on which
+// the same algorithms stand (over_links.h).
 //
 // A group is any subset of the job's ranks, for example one axis of a mesh:
 //
@@ -112,12 +116,14 @@ struct JoinOptions {
   std::chrono::milliseconds timeout{120000};
   /// The network interface between ranks. Empty: GPTC_INTERFACE, or else the one that reaches the rendezvous.
   std::string interface;
+  /// Over TCP also where all ranks are on one machine. So it is too where an interface is named.
+  bool tcp = false;
 };
 /// Joins the other members: returns when all have come. The client may be null for a group of one, and must outlive the
 /// communicator.
 std::unique_ptr<Communicator> joinGroup(RendezvousClient *client, const Group &group, const JoinOptions &options);
 
-/// Why several CPU ranks cannot run here; empty where they can.
+/// Why ranks on several machines, or over TCP, cannot run here; empty where they can.
 std::string whyNoGloo();
 
 }  // namespace gptc

@@ -1,19 +1,12 @@
 #include "runtime/collectives/gloo.h"
 #include "ir/diagnostics.h"
-#include "runtime/collectives/over_links.h"
-#include "runtime/collectives/signature.h"
+#include "runtime/collectives/communicator.h"
 
 #include <climits>
-#include <cstdlib>
-#include <cstring>
 #include <dlfcn.h>
-#include <mutex>
 #include <unistd.h>
 
 namespace gptc {
-
-using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 namespace {
 
@@ -30,14 +23,14 @@ Plugin load() {
   const llvm::StringRef program(self, n > 0 ? size_t(n) : 0);
   const std::string path = program.substr(0, program.rfind('/') + 1).str() + "libgptc_gloo.so";
   if (access(path.c_str(), R_OK) != 0) {
-    p.why = fmt::format("several CPU ranks need {}, which is missing", path);
-    p.help = "install libgloo-dev and build again (tools/setup does both); one rank needs none of it";
+    p.why = fmt::format("ranks on several machines, or over TCP, need {}, which is missing", path);
+    p.help = "install libgloo-dev and build again (tools/setup does both); ranks of one machine need none of it";
     return p;
   }
   void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    p.why = fmt::format("several CPU ranks need Gloo, which does not load: {}", dlerror());
-    p.help = "apt-get install libgloo0 brings it; one rank needs none of it";
+    p.why = fmt::format("ranks on several machines, or over TCP, need Gloo, which does not load: {}", dlerror());
+    p.help = "apt-get install libgloo0 brings it; ranks of one machine need none of it";
     return p;
   }
   p.make = reinterpret_cast<MakeLinks *>(dlsym(library, linksEntry));
@@ -53,134 +46,15 @@ const Plugin &plugin() {
   return p;
 }
 
-constexpr size_t nonceBytes = 16, maxAddress = 1024;
-
-/// What a rank tells the others of itself through the rendezvous.
-struct Card {
-  std::string host;
-  std::string nonce;                   // whoever connects must know it
-  std::vector<std::string> addresses;  // for each other rank; its own is empty
-
-  std::string str() const {
-    std::string text = host + '\n' + nonce;
-    for (const std::string &a : addresses)
-      text += std::string{char(a.size() & 255), char(a.size() >> 8)} + a;
-    return text;
-  }
-  static std::optional<Card> parse(llvm::StringRef text, size_t world) {
-    Card c;
-    const auto [host, rest] = text.split('\n');
-    c.host = host.str();
-    c.nonce = rest.take_front(nonceBytes).str();
-    llvm::StringRef left = rest.drop_front(std::min(rest.size(), nonceBytes));
-    while (left.size() >= 2) {
-      const size_t n = uint8_t(left[0]) | size_t(uint8_t(left[1])) << 8;
-      if (left.size() < n + 2)
-        return std::nullopt;
-      c.addresses.push_back(left.substr(2, n).str());
-      left = left.drop_front(n + 2);
-    }
-    if (c.nonce.size() != nonceBytes || c.addresses.size() != world || !left.empty())
-      return std::nullopt;
-    return c;
-  }
-};
-
 }  // namespace
 
 std::string whyNoGloo() { return plugin().why; }
 
-std::unique_ptr<Communicator> joinByGloo(RendezvousClient &client, const Group &group, const JoinOptions &options) {
+std::unique_ptr<Links> makeGlooLinks(const LinksOptions &options, LinkError &e) {
   const Plugin &p = plugin();
   if (!p.make)
     throw UserError(ErrorCode::TargetUnavailable, p.why, p.help);
-  const auto until = Clock::now() + options.timeout;
-  auto left = [&] { return std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(until - Clock::now())); };
-  const int world = int(group.members.size());
-  const auto at = std::find(group.members.begin(), group.members.end(), client.rank);
-  GPTC_CHECK(at != group.members.end(), "rank {} is none of group {}", client.rank, group.name);
-  const int rank = int(at - group.members.begin());
-  auto fail = [&](ErrorCode code, const std::string &text, const std::string &help) {
-    const std::string all = fmt::format("rank {} of {} on {}, joining group {}: {}", client.rank, client.world,
-                                        hostName(), group.name, text);
-    client.report(code, all);
-    throw UserError(code, all, help);
-  };
-
-  const char *variable = std::getenv("GPTC_INTERFACE");
-  const std::string interface = !options.interface.empty() ? options.interface : variable ? variable : "";
-  LinkError e;
-  std::unique_ptr<Links> links(
-      p.make({client.localAddress().c_str(), interface.c_str(), rank, world, int64_t(options.timeout.count())}, e));
-  if (!links)
-    fail(ErrorCode::RendezvousFailed,
-         fmt::format("cannot use {}: {}", interface.empty() ? client.localAddress() : "interface " + interface, e.text),
-         "GPTC_INTERFACE names the network interface between ranks; `ip address` lists those of this machine");
-
-  Card card{hostName(), newToken().substr(0, nonceBytes), {}};
-  for (int peer = 0; peer < world; ++peer) {
-    std::string address(maxAddress, '\0');
-    address.resize(peer == rank ? 0 : links->address(peer, address.data(), address.size()));
-    card.addresses.push_back(address);
-  }
-  auto key = [&](int member) { return fmt::format("links/{}/{}", group.name, member); };
-  client.set(key(rank), card.str());
-
-  std::vector<std::string> hosts(size_t(world), card.host);
-  auto nameOf = [&](int peer) {
-    return fmt::format("rank {} on {}", group.members[size_t(peer)], hosts[size_t(peer)]);
-  };
-  std::vector<std::string> nonces(static_cast<size_t>(world));
-  for (int peer = 0; peer < world; ++peer) {
-    if (peer == rank)
-      continue;
-    std::optional<Card> other;
-    try {
-      other = Card::parse(client.get(key(peer), left()), size_t(world));
-    } catch (const UserError &error) {
-      if (client.failure() || error.diagnostics[0].code != ErrorCode::CollectiveTimeout)
-        throw;
-      fail(ErrorCode::CollectiveTimeout,
-           fmt::format("rank {} did not come in {:.1f} s", group.members[size_t(peer)], options.timeout.count() / 1e3),
-           "that rank is dead, stopped or stuck, or does not join this group");
-    }
-    if (!other)
-      fail(ErrorCode::CollectiveMismatch,
-           fmt::format("rank {} has another idea of the group's members", group.members[size_t(peer)]),
-           "all ranks must run the same plan: start them by one gptrun");
-    hosts[size_t(peer)] = other->host;
-    nonces[size_t(peer)] = other->nonce;
-    const std::string &address = other->addresses[size_t(rank)];
-    if (!links->connect(peer, address.data(), address.size(), e)) {
-      if (const RankFailure *f = client.failure(milliseconds(1000)))
-        throw UserError(f->code, f->text, "the first rank that failed is the cause: see what it says");
-      fail(e.kind == LinkError::late ? ErrorCode::CollectiveTimeout : ErrorCode::RankFailed,
-           fmt::format("no connection from {} to {}: {}", client.localAddress(), nameOf(peer), e.text),
-           "a firewall between them must let all ports through; GPTC_INTERFACE names the network interface to use");
-    }
-  }
-  // Both ends of a connection show that they have read the other one's card.
-  const uint64_t slot = mix(hashOf({}), uint64_t(world));
-  for (int peer = 0; peer < world; ++peer) {
-    if (peer == rank)
-      continue;
-    char said[nonceBytes] = {};
-    Links::Message *out = links->send(peer, slot, nonces[size_t(peer)].data(), nonceBytes, e);
-    Links::Message *in = out ? links->receive(peer, slot, said, nonceBytes, e) : nullptr;
-    const bool met = in && links->wait(in, left().count(), e) && links->wait(out, left().count(), e);
-    for (Links::Message *m : {out, in})
-      if (m)
-        links->free(m);
-    if (met && std::memcmp(said, card.nonce.data(), nonceBytes) == 0)
-      continue;
-    if (const RankFailure *f = client.failure(milliseconds(1000)))
-      throw UserError(f->code, f->text, "the first rank that failed is the cause: see what it says");
-    fail(e.kind == LinkError::late ? ErrorCode::CollectiveTimeout : ErrorCode::RankFailed,
-         met ? fmt::format("what came in the place of {} is not that rank", nameOf(peer))
-             : fmt::format("{} does not answer: {}", nameOf(peer), e.text),
-         "see what that rank says; ports of ranks should not be open to other machines");
-  }
-  return overLinks(std::move(links), group, {client, options.timeout, hosts});
+  return std::unique_ptr<Links>(p.make(options, e));
 }
 
 }  // namespace gptc

@@ -1,11 +1,14 @@
-// Groups of ranks in processes, by Gloo's plug-in.
+// Links between processes over TCP, by Gloo's plug-in.
 #pragma once
 
-#include "runtime/collectives/communicator.h"
+#include "runtime/collectives/links.h"
+
+#include <memory>
 
 namespace gptc {
 
-/// For a group of several. UserError(TargetUnavailable) where the plug-in or Gloo is missing.
-std::unique_ptr<Communicator> joinByGloo(RendezvousClient &client, const Group &group, const JoinOptions &options);
+/// Null where the address or interface cannot be used. UserError(TargetUnavailable) where the plug-in or Gloo is
+/// missing.
+std::unique_ptr<Links> makeGlooLinks(const LinksOptions &options, LinkError &e);
 
 }  // namespace gptc

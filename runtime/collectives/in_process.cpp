@@ -20,7 +20,7 @@ struct InProcess::Shared {
   std::vector<llvm::ArrayRef<Collective>> calls;  // of all ranks, in the collective that runs
   std::vector<std::vector<CallSignature>> signatures;
   std::vector<int64_t> met;  // how often each rank has come to where all wait for all
-  int reading = 0;  // ranks that read the memory of others: whoever fails must let them end
+  int reading = 0;           // ranks that read the memory of others: whoever fails must let them end
   std::optional<RankFailure> failure;
 };
 

@@ -20,6 +20,12 @@ public:
 
   virtual ~Links() = default;
 
+  /// Of one message, and messages under way in each direction: what suits the engine.
+  virtual size_t messageBytes() const noexcept = 0;
+  virtual size_t messages() const noexcept = 0;
+  /// Memory that they hold.
+  virtual size_t ownBytes() const noexcept { return 0; }
+
   // Before anything else, for each other rank: hand it what address() wrote, and connect to what it handed back. Both
   // must do so; who comes first waits for the other one.
   virtual size_t address(int peer, char *bytes, size_t most) noexcept = 0;

@@ -15,9 +15,8 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr size_t segmentBytes = 256 << 10;  // of one message
-constexpr size_t smallPiece = 32 << 10;     // what is smaller travels with others, through a copy
-constexpr size_t window = 8;                // messages under way in each direction
+constexpr size_t packBytes = 256 << 10;  // of one message made of small pieces
+constexpr size_t smallPiece = 32 << 10;  // what is smaller travels with others, through a copy
 constexpr uint32_t headerMagic = 0x47505448;
 constexpr size_t maxListed = 1 << 16;  // collectives of a bucket that a mismatch lists
 
@@ -28,6 +27,7 @@ struct Piece {
   size_t bytes;
   DType dtype = DType::f32;
   const char *own = nullptr;
+  size_t packed() const { return (bytes + 7) / 8 * 8; }  // among others, so that all elements are aligned
 };
 using Pieces = std::vector<Piece>;
 
@@ -37,7 +37,7 @@ struct Segment {
   size_t bytes = 0;
 };
 
-std::vector<Segment> cut(const Pieces &pieces) {
+std::vector<Segment> cut(const Pieces &pieces, size_t segmentBytes) {
   std::vector<Segment> all;
   bool open = false;  // the last one takes more
   for (const Piece &p : pieces) {
@@ -51,12 +51,15 @@ std::vector<Segment> cut(const Pieces &pieces) {
       open = false;
       continue;
     }
-    if (!open || all.back().bytes + p.bytes > segmentBytes)
+    if (!open || all.back().bytes + p.packed() > packBytes)
       all.emplace_back();
     open = true;
     all.back().pieces.push_back(p);
-    all.back().bytes += p.bytes;
+    all.back().bytes += p.packed();
   }
+  for (Segment &s : all)
+    if (s.pieces.size() == 1)  // goes straight from where it is to where it belongs
+      s.bytes = s.pieces[0].bytes;
   return all;
 }
 
@@ -70,22 +73,24 @@ struct Header {
 class OverLinks final : public Communicator {
 public:
   OverLinks(std::unique_ptr<Links> l, const Group &g, int rank, LinksPlace p)
-      : Communicator(g, rank), links(std::move(l)), place(std::move(p)) {
+      : Communicator(g, rank), links(std::move(l)), place(std::move(p)), segmentBytes(links->messageBytes()),
+        window(links->messages()) {
     listening = place.client.onFailure([this] { links->abort(); });
   }
   ~OverLinks() override {
     listening.reset();
     links->close();
   }
-  size_t ownBytes() const override { return staging.size() + partial.size(); }
+  size_t ownBytes() const override { return links->ownBytes() + received.size() + packed.size() + partial.size(); }
 
 private:
   const std::unique_ptr<Links> links;
   const LinksPlace place;
   std::shared_ptr<void> listening;
+  const size_t segmentBytes, window;  // of one message, and how many are under way in each direction
   bool dead = false;
-  std::vector<char> staging;  // 2 x window segments: received, to be sent
-  std::vector<char> partial;  // sums on their way through a reduce_scatter
+  std::vector<char> received, packed;  // messages under way
+  std::vector<char> partial;           // sums on their way through a reduce_scatter
 
   // Of the collective that runs.
   std::string doing;
@@ -166,16 +171,16 @@ private:
     return Sending(*this, peer, m);
   }
 
-  char *stage(bool sends, size_t i) {
-    if (staging.empty())
-      staging.resize(2 * window * segmentBytes);
-    return staging.data() + ((sends ? window : 0) + i % window) * segmentBytes;
+  char *stage(std::vector<char> &memory, size_t bytes, size_t i) {
+    if (memory.empty())
+      memory.resize(window * bytes);
+    return memory.data() + i % window * bytes;
   }
 
   /// Sends to one rank while it receives from one; either may be none (-1). With `relay` it sends on what it receives.
   void transfer(int to, const Pieces &sends, int from, const Pieces &receives, bool relay = false) {
-    const std::vector<Segment> out = to < 0 ? std::vector<Segment>() : cut(sends);
-    const std::vector<Segment> in = from < 0 ? std::vector<Segment>() : cut(receives);
+    const std::vector<Segment> out = to < 0 ? std::vector<Segment>() : cut(sends, segmentBytes);
+    const std::vector<Segment> in = from < 0 ? std::vector<Segment>() : cut(receives, segmentBytes);
     std::deque<Sending> outgoing, incoming;
     auto begin = [&](size_t i) {
       if (outgoing.size() == window) {
@@ -185,11 +190,11 @@ private:
       const Segment &s = out[i];
       const char *at = s.pieces[0].at;
       if (s.pieces.size() > 1) {
-        char *copy = stage(true, i);
+        char *copy = stage(packed, packBytes, i);
         at = copy;
         for (const Piece &p : s.pieces) {
           std::memcpy(copy, p.at, p.bytes);
-          copy += p.bytes;
+          copy += p.packed();
         }
       }
       outgoing.push_back(send(to, slot, at, s.bytes));
@@ -197,7 +202,7 @@ private:
     auto expect = [&](size_t i) {
       const Segment &s = in[i];
       const bool direct = s.pieces.size() == 1 && !s.pieces[0].own;
-      incoming.push_back(receive(from, slot, direct ? s.pieces[0].at : stage(false, i), s.bytes));
+      incoming.push_back(receive(from, slot, direct ? s.pieces[0].at : stage(received, segmentBytes, i), s.bytes));
     };
     size_t begun = 0, expected = 0;
     for (size_t i = 0; i < std::max(in.size(), out.size()); ++i) {
@@ -209,7 +214,7 @@ private:
         incoming.front().wait();
         incoming.pop_front();
         const Segment &s = in[i];
-        const char *at = s.pieces.size() == 1 && !s.pieces[0].own ? nullptr : stage(false, i);
+        const char *at = s.pieces.size() == 1 && !s.pieces[0].own ? nullptr : stage(received, segmentBytes, i);
         for (const Piece &p : s.pieces) {
           if (!at)
             break;
@@ -219,7 +224,7 @@ private:
             addElements(p.dtype, p.at, at, p.own, p.bytes / sizeOf(p.dtype));
           else
             addElements(p.dtype, p.at, p.own, at, p.bytes / sizeOf(p.dtype));
-          at += p.bytes;
+          at += p.packed();
         }
       }
       if (relay)

@@ -72,7 +72,7 @@ enum class Fault { none, dies, stops, late, leaves };
 
 void faulty(const RankPlace &place, Fault fault) {
   auto client = joinJob(place.rank, place.world);
-  auto c = joinGroup(client.get(), Group::all(place.world), {fault == Fault::dies ? 20s : 1s});
+  auto c = joinGroup(client.get(), Group::all(place.world), joinOptions(fault == Fault::dies ? 20s : 1s));
   sum(*c, 100000);
   const auto begin = Clock::now();
   const bool wrong = place.rank == 1;
@@ -100,14 +100,14 @@ struct Said {
   double seconds = 0;
   std::string text;
 };
-std::vector<Said> runFaulty(const std::string &scenario, int world, int expected) {
+std::vector<Said> runFaulty(const std::string &scenario, int world, int expected, bool tcp) {
   const std::string token = newToken();
   RendezvousServer server({.token = token, .world = world, .silence = 30s});
   std::vector<Said> all;
   for (const RankOutcome &o : runRanks({.scenario = scenario,
                               .world = world,
                               .expected = expected,
-                              .environment = JobPlace::of(server, token).environment()})) {
+                              .environment = JobPlace::of(server, token).environment(tcp)})) {
     Said s;
     int at = 0;
     const std::string text = printed(o.text);
@@ -118,14 +118,19 @@ std::vector<Said> runFaulty(const std::string &scenario, int world, int expected
   return all;
 }
 
-#define SKIP_WITHOUT_GLOO()                                                                                            \
-  if (const std::string why = whyNoGloo(); !why.empty())                                                               \
-  GTEST_SKIP() << why
+class Failing : public testing::TestWithParam<bool> {
+protected:
+  const bool tcp = GetParam();
+  void SetUp() override {
+    if (const std::string why = whyNoGloo(); tcp && !why.empty())
+      GTEST_SKIP() << why;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Failures, Failing, testing::Bool(), [](auto &info) { return info.param ? "Gloo" : "Shared"; });
 
-TEST(Failures, ADeadRankIsSeenAtOnce) {
-  SKIP_WITHOUT_GLOO();
+TEST_P(Failing, ADeadRankIsSeenAtOnce) {
   for (const char *how : {"dies", "leaves"}) {
-    const auto said = runFaulty(how, 4, 4);
+    const auto said = runFaulty(how, 4, 4, tcp);
     for (int r : {0, 2, 3}) {
       EXPECT_EQ(said[size_t(r)].code, int(ErrorCode::RankFailed)) << said[size_t(r)].text;
       EXPECT_LT(said[size_t(r)].seconds, 3) << how;
@@ -138,9 +143,8 @@ TEST(Failures, ADeadRankIsSeenAtOnce) {
   }
 }
 
-TEST(Failures, AStoppedRankIsNamedByAllInTime) {
-  SKIP_WITHOUT_GLOO();
-  const auto said = runFaulty("stops", 4, 3);
+TEST_P(Failing, AStoppedRankIsNamedByAllInTime) {
+  const auto said = runFaulty("stops", 4, 3, tcp);
   for (int r : {0, 2, 3}) {
     EXPECT_EQ(said[size_t(r)].code, int(ErrorCode::CollectiveTimeout)) << said[size_t(r)].text;
     EXPECT_GT(said[size_t(r)].seconds, 0.9);
@@ -149,9 +153,8 @@ TEST(Failures, AStoppedRankIsNamedByAllInTime) {
   }
 }
 
-TEST(Failures, ALateRankIsNamedAndHearsOfIt) {
-  SKIP_WITHOUT_GLOO();
-  const auto said = runFaulty("late", 4, 4);
+TEST_P(Failing, ALateRankIsNamedAndHearsOfIt) {
+  const auto said = runFaulty("late", 4, 4, tcp);
   for (const Said &s : said) {
     EXPECT_EQ(s.code, int(ErrorCode::CollectiveTimeout)) << s.text;
     EXPECT_HAS(s.text, fmt::format("rank 1 on {} did not come in 1.0 s", hostName()));
@@ -180,7 +183,7 @@ void mismatched(const RankPlace &place) {
     // Each in a job of its own, as a failure ends a job; only the first ranks' text is compared.
     if (std::to_string(i++) != std::getenv("TEST_CASE"))
       continue;
-    auto c = joinGroup(client.get(), Group::all(place.world), {10s});
+    auto c = joinGroup(client.get(), Group::all(place.world), joinOptions(10s));
     const auto [code, text] = errorOf([&] {
       if (odd && one.empty())
         c->barrier();
@@ -192,8 +195,7 @@ void mismatched(const RankPlace &place) {
 }
 const RankScenarioAdded addedToo("mismatched", mismatched);
 
-TEST(Failures, RanksThatDifferAreToldBothSides) {
-  SKIP_WITHOUT_GLOO();
+TEST_P(Failing, RanksThatDifferAreToldBothSides) {
   const char *const sides[][2] = {
       {"rank 0 runs all_reduce of 1000 f32 as a tree", "rank 1 runs all_reduce of 1001 f32 as a tree"},
       {"rank 0 runs all_reduce of 1000 f32 as a tree", "rank 1 runs all_gather of 1000 f32"},
@@ -206,7 +208,7 @@ TEST(Failures, RanksThatDifferAreToldBothSides) {
   for (int i = 0; i < 6; ++i) {
     setenv("TEST_CASE", std::to_string(i).c_str(), 1);
     const int world = i < 2 ? 4 : 2;
-    const auto said = runFaulty("mismatched", world, world);
+    const auto said = runFaulty("mismatched", world, world, tcp);
     for (size_t r = 0; r < said.size(); ++r) {
       EXPECT_EQ(said[r].code, int(ErrorCode::CollectiveMismatch)) << i << ", rank " << r << ": " << said[r].text;
       EXPECT_LT(said[r].seconds, 5);
@@ -223,7 +225,7 @@ void joinsAlone(const RankPlace &place) {
   auto client = joinJob(place.rank, place.world);
   const auto [code, text] = errorOf([&] {
     if (place.rank == 0) {
-      joinGroup(client.get(), Group::all(place.world), {400ms});
+      joinGroup(client.get(), Group::all(place.world), joinOptions(400ms));
     } else {
       client->get("never", 20s);
     }
@@ -237,13 +239,12 @@ void usesNoInterface(const RankPlace &place) {
 }
 const RankScenarioAdded addedAlso[] = {{"joins-alone", joinsAlone}, {"no-interface", usesNoInterface}};
 
-TEST(Failures, WhileJoining) {
-  SKIP_WITHOUT_GLOO();
-  auto said = runFaulty("joins-alone", 2, 2);
+TEST_P(Failing, WhileJoining) {
+  auto said = runFaulty("joins-alone", 2, 2, tcp);
   EXPECT_EQ(said[0].code, int(ErrorCode::CollectiveTimeout)) << said[0].text;
   for (const Said &s : said)
     EXPECT_HAS(s.text, "rank 0 of 2 on " + hostName() + ", joining group world: rank 1 did not come in 0.4 s");
-  said = runFaulty("no-interface", 2, 2);
+  said = runFaulty("no-interface", 2, 2, tcp);
   bool named = false;
   for (const Said &s : said) {
     EXPECT_TRUE(s.code == int(ErrorCode::RendezvousFailed) || s.code == int(ErrorCode::RankFailed)) << s.text;

@@ -40,8 +40,9 @@ void fill(DType t, void *at, size_t n, uint64_t seed, bool wild) {
   }
 }
 
-std::vector<std::string> JobPlace::environment() const {
-  return {"TEST_HOST=" + host, "TEST_TOKEN=" + token, fmt::format("TEST_PORT={}", port)};
+std::vector<std::string> JobPlace::environment(bool tcp) const {
+  return {"TEST_HOST=" + host, "TEST_TOKEN=" + token, fmt::format("TEST_PORT={}", port),
+          fmt::format("TEST_TCP={}", int(tcp))};
 }
 JobPlace JobPlace::ofEnvironment() {
   return {std::getenv("TEST_HOST"), std::getenv("TEST_TOKEN"), uint16_t(std::atoi(std::getenv("TEST_PORT")))};
@@ -52,6 +53,10 @@ JobPlace JobPlace::of(const RendezvousServer &server, const std::string &token) 
   if (host.front() == '[')
     host = host.substr(1, host.size() - 2);
   return {host, token, server.port()};
+}
+
+JoinOptions joinOptions(std::chrono::milliseconds timeout) {
+  return {.timeout = timeout, .tcp = std::string(std::getenv("TEST_TCP")) == "1"};
 }
 
 std::string printed(const std::string &text) {

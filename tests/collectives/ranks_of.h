@@ -23,11 +23,13 @@ void fill(DType t, void *at, size_t n, uint64_t seed, bool wild = false);
 struct JobPlace {
   std::string host, token;
   uint16_t port;
-  std::vector<std::string> environment() const;
+  /// With `tcp`, ranks talk over TCP though they are on one machine.
+  std::vector<std::string> environment(bool tcp) const;
   static JobPlace ofEnvironment();
   static JobPlace of(const RendezvousServer &server, const std::string &token);
 };
 std::unique_ptr<RendezvousClient> joinJob(int rank, int world);
+JoinOptions joinOptions(std::chrono::milliseconds timeout);
 
 /// What a rank process printed, without what GoogleTest says first.
 std::string printed(const std::string &text);

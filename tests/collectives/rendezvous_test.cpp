@@ -155,10 +155,10 @@ TEST(Rendezvous, TheLauncherCanFailARank) {
 
 TEST(Rendezvous, SilenceIsNoticedAndHeartbeatsAreNot) {
   auto o = job(2);
-  o.silence = 400ms;
+  o.silence = 300ms;
   const Server s(o);
   auto a = join(o, s, 0);
-  std::this_thread::sleep_for(1s);
+  std::this_thread::sleep_for(700ms);
   EXPECT_FALSE(s.failure());
   // A rank that greets and then says nothing, as one that is stopped.
   std::string why;
@@ -168,7 +168,7 @@ TEST(Rendezvous, SilenceIsNoticedAndHeartbeatsAreNot) {
   ASSERT_TRUE(wire::sendSome(silent.fd, hi, why)) << why;
   ASSERT_TRUE(a->failure(3s));
   EXPECT_EQ(a->failure()->rank, 1);
-  EXPECT_HAS(a->failure()->text, "nothing was heard of it for 0.4 s");
+  EXPECT_HAS(a->failure()->text, "nothing was heard of it for 0.3 s");
 }
 
 TEST(Rendezvous, TheServersEndIsAFailure) {

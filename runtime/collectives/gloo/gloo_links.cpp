@@ -113,6 +113,10 @@ public:
   }
   ~GlooLinks() override { context.reset(); }
 
+  // Each message wakes threads of both ranks a few times, so that few large ones are best.
+  size_t messageBytes() const noexcept override { return 2 << 20; }
+  size_t messages() const noexcept override { return 4; }
+
   size_t address(int peer, char *bytes, size_t most) noexcept override {
     try {
       const std::vector<char> a = context->getPair(peer)->address().bytes();

@@ -1,0 +1,352 @@
+#include "runtime/collectives/shared_links.h"
+#include "ir/diagnostics.h"
+#include "runtime/rendezvous.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <deque>
+#include <fcntl.h>
+#include <fstream>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace gptc {
+
+using Clock = std::chrono::steady_clock;
+
+class Links::Message {
+public:
+  int peer;
+  bool sends;
+  uint64_t slot;
+  char *at;
+  size_t bytes;
+  size_t moved = 0;
+  bool named = false;  // its slot and length have been written or read
+};
+
+namespace {
+
+constexpr size_t ringBytes = 1 << 20;
+constexpr size_t blockBytes = 64 << 10;  // after which the other side hears of it
+constexpr int spins = 2000;
+constexpr size_t idBytes = 32;
+
+/// From one rank to another; in the segment of the latter.
+struct Ring {
+  alignas(64) std::atomic<uint64_t> written;
+  alignas(64) std::atomic<uint64_t> read;
+  alignas(64) char bytes[ringBytes];
+};
+struct Segment {
+  char id[idBytes];
+  alignas(64) std::atomic<uint32_t> bell, sleeps, closed;
+  alignas(64) Ring from[1];  // one for each rank
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+size_t sizeFor(int world) { return sizeof(Segment) + size_t(world - 1) * sizeof(Ring); }
+
+long futex(std::atomic<uint32_t> &word, int op, uint32_t value, const timespec *timeout) {
+  return syscall(SYS_futex, reinterpret_cast<uint32_t *>(&word), op, value, timeout, nullptr, 0);
+}
+
+struct Header {
+  uint64_t slot, bytes;
+};
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+void say(LinkError &e, LinkError::Kind kind, const std::string &text) {
+  e.kind = kind;
+  std::strncpy(e.text, text.c_str(), sizeof e.text - 1);
+}
+
+class SharedLinks final : public Links {
+public:
+  SharedLinks(int rank, int world) : rank(rank), world(world), segments(size_t(world)), queues(size_t(world)) {
+    fd = memfd_create("gptc", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, off_t(sizeFor(world))) != 0)
+      throw UserError(ErrorCode::OutOfMemory,
+                      fmt::format("no {} bytes of shared memory: {}", sizeFor(world), std::strerror(errno)),
+                      "GPTC_INTERFACE=lo makes ranks of one machine talk over TCP");
+    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
+    std::string why;
+    if (!map(rank, fd, why))
+      throw UserError(ErrorCode::OutOfMemory, "shared memory cannot be mapped: " + why,
+                      "GPTC_INTERFACE=lo makes ranks of one machine talk over TCP");
+    const std::string id = newToken();
+    std::memcpy(mine().id, id.data(), idBytes);
+  }
+  ~SharedLinks() override {
+    close();
+    for (Segment *s : segments)
+      if (s)
+        munmap(s, sizeFor(world));
+    if (fd >= 0)
+      ::close(fd);
+  }
+
+  size_t messageBytes() const noexcept override { return 256 << 10; }
+  size_t messages() const noexcept override { return 8; }
+  size_t ownBytes() const noexcept override { return sizeFor(world); }
+
+  size_t address(int, char *bytes, size_t most) noexcept override {
+    const std::string text = fmt::format("{}{}/{}", std::string(mine().id, idBytes), getpid(), fd);
+    if (text.size() > most)
+      return 0;
+    std::copy(text.begin(), text.end(), bytes);
+    return text.size();
+  }
+
+  bool connect(int peer, const char *bytes, size_t n, LinkError &e) noexcept override {
+    const std::string text(bytes, n);
+    int process = 0, file = 0;
+    if (n <= idBytes || std::sscanf(text.c_str() + idBytes, "%d/%d", &process, &file) != 2) {
+      say(e, LinkError::gone, "its address is none");
+      return false;
+    }
+    const int other = open(fmt::format("/proc/{}/fd/{}", process, file).c_str(), O_RDWR | O_CLOEXEC);
+    std::string why = other < 0 ? std::strerror(errno) : "";
+    bool good = other >= 0;
+    if (struct stat s; good && (fstat(other, &s) != 0 || size_t(s.st_size) != sizeFor(world))) {
+      good = false;
+      why = "its memory has another size";
+    }
+    good = good && map(peer, other, why);
+    if (good && std::memcmp(segments[size_t(peer)]->id, text.data(), idBytes) != 0) {
+      good = false;
+      why = "its memory is another one";
+    }
+    if (other >= 0)
+      ::close(other);
+    if (!good)
+      say(e, LinkError::gone, "its memory cannot be shared: " + why);
+    return good;
+  }
+
+  Message *send(int peer, uint64_t slot, const void *at, size_t n, LinkError &e) noexcept override {
+    auto *m = new Message{peer, true, slot, static_cast<char *>(const_cast<void *>(at)), n};
+    queues[size_t(peer)].out.push_back(m);
+    write(peer);
+    return m;
+  }
+  Message *receive(int peer, uint64_t slot, void *at, size_t n, LinkError &e) noexcept override {
+    auto *m = new Message{peer, false, slot, static_cast<char *>(at), n};
+    queues[size_t(peer)].in.push_back(m);
+    return m;
+  }
+
+  bool wait(Message *m, int64_t milliseconds, LinkError &e) noexcept override {
+    const auto until = Clock::now() + std::chrono::milliseconds(milliseconds);
+    auto ended = [&] { return m->named && m->moved == m->bytes; };
+    for (int idle = 0;; ++idle) {
+      if (ended())
+        return true;
+      if (aborted.load(std::memory_order_relaxed)) {
+        say(e, LinkError::aborted, "aborted");
+        return false;
+      }
+      const bool gone = segments[size_t(m->peer)]->closed.load() != 0;
+      if (progress(e)) {
+        idle = 0;
+        continue;
+      }
+      if (e.kind != LinkError::none)
+        return false;
+      if (gone) {
+        say(e, LinkError::gone, "it has closed its memory");
+        return false;
+      }
+      if (idle < spins) {
+        pause();
+        continue;
+      }
+      if (Clock::now() >= until) {
+        say(e, LinkError::late, "timed out");
+        close();
+        return false;
+      }
+      sleep();
+    }
+  }
+
+  void free(Message *m) noexcept override {
+    Queue &q = queues[size_t(m->peer)];
+    std::erase(m->sends ? q.out : q.in, m);
+    delete m;
+  }
+
+  void abort() noexcept override {
+    aborted = true;
+    ring(rank);
+  }
+
+  void close() noexcept override {
+    mine().closed = 1;
+    for (int peer = 0; peer < world; ++peer)
+      if (peer != rank && segments[size_t(peer)])
+        ring(peer);
+  }
+  void leave() noexcept override { close(); }
+
+private:
+  const int rank, world;
+  int fd = -1;
+  std::vector<Segment *> segments;
+  struct Queue {
+    std::deque<Message *> out, in;
+  };
+  std::vector<Queue> queues;
+  std::atomic<bool> aborted{false};
+
+  Segment &mine() { return *segments[size_t(rank)]; }
+
+  bool map(int whose, int file, std::string &why) {
+    void *at = mmap(nullptr, sizeFor(world), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (at == MAP_FAILED) {
+      why = std::strerror(errno);
+      return false;
+    }
+    segments[size_t(whose)] = static_cast<Segment *>(at);
+    return true;
+  }
+
+  /// Wakes a rank that sleeps. What it is to see has been written before.
+  void ring(int peer) {
+    Segment &s = *segments[size_t(peer)];
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (s.sleeps.load(std::memory_order_relaxed) == 0)
+      return;
+    ++s.bell;
+    futex(s.bell, FUTEX_WAKE, INT_MAX, nullptr);
+  }
+  /// Until the bell rings, or for a moment. Whoever rings either sees that this rank sleeps, or has written before it
+  /// looks once more.
+  void sleep() {
+    Segment &s = mine();
+    s.sleeps = 1;
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const uint32_t before = s.bell.load();
+    LinkError e;
+    if (!progress(e) && e.kind == LinkError::none && !aborted) {
+      const timespec moment{0, 20'000'000};
+      futex(s.bell, FUTEX_WAIT, before, &moment);
+    }
+    s.sleeps = 0;
+  }
+
+  /// Moves what can be moved. False where nothing could.
+  bool progress(LinkError &e) {
+    bool any = false;
+    for (int peer = 0; peer < world; ++peer) {
+      if (peer == rank)
+        continue;
+      any |= write(peer);
+      any |= read(peer, e);
+    }
+    return any;
+  }
+
+  static void copyIn(Ring &r, uint64_t at, const char *from, size_t n) {
+    const size_t place = at % ringBytes, first = std::min(n, ringBytes - place);
+    std::memcpy(r.bytes + place, from, first);
+    std::memcpy(r.bytes, from + first, n - first);
+  }
+  static void copyOut(const Ring &r, uint64_t at, char *to, size_t n) {
+    const size_t place = at % ringBytes, first = std::min(n, ringBytes - place);
+    std::memcpy(to, r.bytes + place, first);
+    std::memcpy(to + first, r.bytes, n - first);
+  }
+
+  bool write(int peer) {
+    auto &queue = queues[size_t(peer)].out;
+    Ring &r = segments[size_t(peer)]->from[rank];
+    bool any = false;
+    while (!queue.empty()) {
+      Message &m = *queue.front();
+      const uint64_t at = r.written.load(std::memory_order_relaxed);
+      const size_t room = ringBytes - size_t(at - r.read.load(std::memory_order_acquire));
+      size_t n = 0;
+      if (!m.named) {
+        if (room < sizeof(Header))
+          break;
+        const Header h{m.slot, m.bytes};
+        copyIn(r, at, reinterpret_cast<const char *>(&h), n = sizeof h);
+        m.named = true;
+      } else {
+        n = std::min({room, blockBytes, m.bytes - m.moved});
+        if (n == 0)
+          break;
+        copyIn(r, at, m.at + m.moved, n);
+        m.moved += n;
+      }
+      r.written.store(at + n, std::memory_order_release);
+      ring(peer);
+      any = true;
+      if (m.moved == m.bytes)
+        queue.pop_front();
+    }
+    return any;
+  }
+
+  bool read(int peer, LinkError &e) {
+    auto &queue = queues[size_t(peer)].in;
+    Ring &r = mine().from[peer];
+    bool any = false;
+    while (!queue.empty()) {
+      Message &m = *queue.front();
+      const uint64_t at = r.read.load(std::memory_order_relaxed);
+      const size_t there = size_t(r.written.load(std::memory_order_acquire) - at);
+      size_t n = 0;
+      if (!m.named) {
+        if (there < sizeof(Header))
+          break;
+        Header h;
+        copyOut(r, at, reinterpret_cast<char *>(&h), n = sizeof h);
+        if (h.slot != m.slot || h.bytes != m.bytes) {
+          say(e, LinkError::gone, "it sent something else than what was due");
+          break;
+        }
+        m.named = true;
+      } else {
+        n = std::min({there, blockBytes, m.bytes - m.moved});
+        if (n == 0)
+          break;
+        copyOut(r, at, m.at + m.moved, n);
+        m.moved += n;
+      }
+      r.read.store(at + n, std::memory_order_release);
+      ring(peer);
+      any = true;
+      if (m.moved == m.bytes)
+        queue.pop_front();
+    }
+    return any;
+  }
+};
+
+}  // namespace
+
+std::string machineId() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  char processes[64] = "";
+  if (readlink("/proc/self/ns/pid", processes, sizeof processes - 1) < 0 || boot.empty())
+    return "";
+  return fmt::format("{} {} {}", boot, processes, geteuid());
+}
+
+std::unique_ptr<Links> makeSharedLinks(int rank, int world) { return std::make_unique<SharedLinks>(rank, world); }
+
+}  // namespace gptc
