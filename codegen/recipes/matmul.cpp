@@ -410,6 +410,9 @@ private:
 
   int64_t perStep() const { return b.pairs ? 2 : 1; }
 
+  /// Bytes of B from which on it comes from memory: whoever used it last has used more since than caches hold.
+  static constexpr int64_t largeB = 1 << 20;
+
   Body packB(const Expr &panel0, const Expr &fullPanels, const Expr &last, const Expr &k0, const Expr &kl) {
     PanelPack pack;
     pack.from = group.inputs[p.b];
@@ -423,10 +426,12 @@ private:
     pack.width = int(nr());
     pack.lanes = b.tile.lanes;
     pack.panelSteps = b.stepsOf(p, b.kc);
+    pack.fetch = p.n * p.k * int64_t(sizeOf(p.stored)) >= largeB;
     return runs(kl, [&](const Expr &first, const Expr &step, const Expr &steps, bool odd) {
       pack.base = base + first * pack.stepStride;
       pack.toBase = step * nr();
       pack.steps = steps;
+      pack.perStep = odd ? 1 : perStep();
       if (b.pairs)
         pack.element = [&, odd, from = pack.base](const Expr &s, const Expr &col) {
           return stepOf(true, pack.from, from + s * (2 * pack.stepStride) + col * pack.colStride, pack.stepStride, odd);

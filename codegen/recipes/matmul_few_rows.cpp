@@ -1,7 +1,8 @@
 // matmul with up to four rows of A (decoding): as fast as B can be read, so B is read once, in order, and never copied.
 //
-//   B [K,N]: lanes walk over columns. The sums of a task's columns stand in the first-level cache; four rows of B at a
-//            time are added to them, so that one load and store of a sum pays for four steps.
+//   B [K,N]: lanes walk over columns. The sums of a task's columns stand in the first-level cache; four steps at a time
+//            are added to them, so that one load and store of a sum pays for four, while the rows of the next four are
+//            asked for.
 //   B [N,K]: each result is a chain along a row of B. Squares of B are transposed in registers, so that lanes are rows
 //            of B and a step takes one FMA; that keeps up with memory, which is asked for some lines of each row ahead.
 //
@@ -72,23 +73,28 @@ private:
 
   void columnsOfB(Body &out, const Expr &first, const Expr &cols) {
     auto some = [&](const Expr &k, int64_t count, bool odd) {
-      std::vector<Var> as, bs;
-      Body body = {vectorLoop("j", cols, s.vec, [&](const Expr &j) {
-        for (int64_t u = 0; u < count; ++u)
-          bs.push_back(makeVar("b", stepType()));
-        Body fmas;
-        for (int64_t i = 0; i < p.m; ++i) {
-          Expr sum = load(sums, j + i * s.nc);
-          for (int64_t u = 0; u < count; ++u) {
-            as.push_back(makeVar("a", stepType()));
-            sum = added(kir::ref(as.back()), kir::ref(bs[u]), sum);
+      std::vector<Var> as;
+      for (int64_t n = 0; n < p.m * count; ++n)
+        as.push_back(makeVar("a", stepType()));
+      auto add = [&](const Expr &from, const Expr &extent) {
+        return vectorLoop("j", extent, s.vec, [&](const Expr &lane) {
+          const Expr j = from + lane;
+          std::vector<Var> bs;
+          for (int64_t u = 0; u < count; ++u)
+            bs.push_back(makeVar("b", stepType()));
+          Body fmas;
+          for (int64_t i = 0; i < p.m; ++i) {
+            Expr sum = load(sums, j + i * s.nc);
+            for (int64_t u = 0; u < count; ++u)
+              sum = added(kir::ref(as[size_t(i * count + u)]), kir::ref(bs[u]), sum);
+            fmas.push_back(store(sums, j + i * s.nc, sum));
           }
-          fmas.push_back(store(sums, j + i * s.nc, sum));
-        }
-        for (int64_t u = count; u-- > 0;)
-          fmas = {let(bs[u], b(k + u, first + j, odd), std::move(fmas))};
-        return fmas;
-      })};
+          for (int64_t u = count; u-- > 0;)
+            fmas = {let(bs[u], b(k + u, first + j, odd), std::move(fmas))};
+          return fmas;
+        });
+      };
+      Body body = count == stepsAtOnce ? fetching(k + count, first, cols, add) : Body{add(imm(0), cols)};
       for (size_t n = as.size(); n-- > 0;)
         body = {let(as[n], a(int64_t(n) / count, k + int64_t(n) % count, odd), std::move(body))};
       return body;
@@ -101,6 +107,26 @@ private:
       append(some(imm(rounds * stepsAtOnce), left, false));
     if (hasOdd())
       append(some(imm(steps()), 1, true));
+  }
+
+  /// add(from, extent) for all columns, a line at a time, while the rows of the pass from step `next` on are asked for:
+  /// a task's pieces of rows are too short for the machine to see what comes.
+  Body fetching(const Expr &next, const Expr &first, const Expr &cols,
+                const std::function<Stmt(const Expr &from, const Expr &extent)> &add) {
+    const int64_t line = cacheLine / int64_t(sizeOf(p.stored)), perStep = pairs ? 2 : 1, rows = stepsAtOnce * perStep;
+    const Expr far = min(next * perStep, imm(p.k - rows)) * p.ldb + first, lines = cols / imm(line);
+    return {bindTo("far", far, [&](const Expr &far) {
+      Body all = {serial("line", lines, [&](const Expr &l) {
+        Body one;
+        for (int64_t r = 0; r < rows; ++r)
+          one.push_back(prefetch(group.inputs[p.b], far + r * p.ldb + l * line));
+        one.push_back(add(l * line, imm(line)));
+        return one;
+      })};
+      if (p.n % line)
+        all.push_back(add(lines * line, cols - lines * line));
+      return all;
+    })};
   }
 
   void rowsOfB(Body &out, const Expr &t, const Expr &first, const Expr &cols) {

@@ -208,6 +208,9 @@ Body packPanels(const PanelPack &p) {
       })};
     });
   };
+  // How far ahead the source is asked for: what memory takes its time for, a few KiB, whose lines the first-level cache
+  // can hold beside the panels.
+  constexpr int64_t stepsAhead = 16, squaresAhead = 4;
   if (p.colStride == 1) {
     // Rows of the source are read in order, a piece of `width` elements for each panel.
     auto copyRow = [&](const Expr &k, const Expr &panel, int64_t cols) {
@@ -218,8 +221,22 @@ Body packPanels(const PanelPack &p) {
         return Body{store(p.to, dst + j, value)};
       });
     };
+    auto fetchRow = [&](const Expr &k, const Expr &panel) {
+      const int64_t line = cacheLine / int64_t(sizeOf(p.from->dtype));
+      const Expr far = p.base + min(k + stepsAhead, p.steps - at(1)) * (p.perStep * p.stepStride);
+      Body lines;
+      for (int64_t r = 0; r < p.perStep; ++r)
+        for (int64_t c = 0; c < p.width; c += line)
+          lines.push_back(prefetch(p.from, far + panel * int64_t(p.width) + (r * p.stepStride + c)));
+      return block(std::move(lines));
+    };
     out.push_back(serial("k", p.steps, [&](const Expr &k) {
-      return Body{serial("p", p.fullPanels, [&](const Expr &panel) { return Body{copyRow(k, panel, p.width)}; })};
+      return Body{serial("p", p.fullPanels, [&](const Expr &panel) {
+        Body row = {copyRow(k, panel, p.width)};
+        if (p.fetch)
+          row.insert(row.begin(), fetchRow(k, panel));
+        return row;
+      })};
     }));
     if (p.tailCols) {
       Body tail = {zeros(toBase + p.fullPanels * panelSize),
@@ -244,6 +261,19 @@ Body packPanels(const PanelPack &p) {
     });
   };
   Expr squares = p.steps / at(lanes), done = squares * lanes;
+  // A square's piece of each row is about a line; past the end of the rows come the next ones of the panel.
+  auto fetchSquare = [&](const Expr &panel, int64_t cols, const Expr &col0, const Expr &s) {
+    const Expr over = select(lt(s + squaresAhead, squares), at(0), at(1));
+    const Expr square = min(s + squaresAhead - over * squares, squares - at(1));
+    return bindTo("far", p.base + panel * (p.width * p.colStride) + square * (lanes * p.perStep), [&](const Expr &far) {
+      return Body{bindTo("col", col0 + over * lanes, [&](const Expr &col) {
+        Body lines;
+        for (int64_t c = 0; c < lanes; ++c)
+          lines.push_back(prefetch(p.from, far + min(col + c, at(cols - 1)) * p.colStride));
+        return lines;
+      })};
+    });
+  };
   auto columns = [&](const Expr &panel, int64_t cols) {
     Body out;
     if (cols >= lanes)
@@ -252,12 +282,15 @@ Body packPanels(const PanelPack &p) {
         return Body{
             serial("s", squares,
                    [&](const Expr &s) {
-                     return Body{transposed(
+                     Body square = {transposed(
                          p.lanes, p.to->dtype,
                          [&](int col, const Expr &k) { return element(panel, col0 + int64_t(col), s * lanes, k); },
                          [&](int step, const Expr &lane, const Expr &v) {
                            return store(p.to, target(panel, s * lanes + int64_t(step)) + col0 + lane, v);
                          })};
+                     if (p.fetch)
+                       square.insert(square.begin(), fetchSquare(panel, cols, col0, s));
+                     return square;
                    }),
             rest(panel, col0, at(lanes), done, p.steps - done)};
       }));

@@ -106,6 +106,10 @@ struct PanelPack {
   int width = 0, lanes = 0;
   int64_t panelSteps = 0;
   kir::Expr toBase;  // where panel 0 stands in `to`; null: 0
+  /// Asks for the source some way ahead: pieces of rows are too short for the machine to see what comes. `perStep` is
+  /// how many elements of k in memory a step takes.
+  bool fetch = false;
+  int64_t perStep = 1;
 };
 Body packPanels(const PanelPack &p);
 

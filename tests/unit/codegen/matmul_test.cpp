@@ -288,6 +288,19 @@ TEST(Matmul, LargeOperands) {
   }
 }
 
+// B from memory is asked for ahead too, rows or pieces of columns; likewise.
+TEST(Matmul, LargeSecondOperands) {
+  for (const Form &f : {forms[0], forms[1], Form{"odd fold", true, false, false, 5}})
+    for (auto [k, stored] : {std::pair<int64_t, DType>{1801, DType::f32}, {3501, DType::bf16}}) {
+      Group g = formOf(f, 5, 151, k, stored);
+      const std::vector<Tensor> operands = randomOperands(g, 4);
+      expectSame(run(g, operands, {.compiled = false}), run(g, operands, {}), f.name);
+      expectWithinBound(g, operands, {}, f.name);
+      if (HasFailure())
+        return;
+    }
+}
+
 TEST(Matmul, TargetWithoutAvx512) {
   Target narrow = hostTarget();
   narrow.vectorBytes = 32;
