@@ -226,10 +226,15 @@ public:
       return;
     }
     // A stopped process must not stop this one.
-    for (int tries = 0; !(held = flock(fd, LOCK_EX | LOCK_NB) == 0) && tries < 500; ++tries)
+    int tries = 0;
+    while (!(held = flock(fd, LOCK_EX | LOCK_NB) == 0) && (errno == EWOULDBLOCK || errno == EINTR) && ++tries < 500)
       usleep(10000);
-    if (!held)
+    if (held)
+      return;
+    if (tries == 500)
       why = fmt::format("another process holds {} for 5 s", path), help = "wait for it to end, then again";
+    else  // some file systems have no locks
+      why = fmt::format("cannot lock {}: {}", path, std::strerror(errno)), help = "name another folder by GPTC_CACHE";
   }
   ~Lock() {
     if (fd >= 0)
