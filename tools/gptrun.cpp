@@ -1,7 +1,13 @@
 // gptrun: runs a plan. Training by default; `gptrun sample PLAN` and `gptrun eval PLAN` use what was trained.
 #include "frontends/tokenizer.h"
 #include "ir/diagnostics.h"
+#include "runtime/checkpoint.h"
 #include "runtime/cuda/gpu.h"
+#include "runtime/launch/host_list.h"
+#include "runtime/launch/launcher.h"
+#include "runtime/launch/rank_log.h"
+#include "runtime/launch/remote_crew.h"
+#include "runtime/launch/world.h"
 #include "runtime/sample.h"
 #include "runtime/trainer.h"
 #include "tools/driver/cache_dir.h"
@@ -10,6 +16,8 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
+#include <unistd.h>
 
 using namespace gptc;
 
@@ -32,9 +40,10 @@ private:
 
 struct Options {
   std::string plan, outDir, hosts, resume = "auto", prompt = "\n";
-  int64_t nodes = 1, ranksPerNode = 1, steps = -1;
+  int64_t steps = -1;
+  int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not said
   unsigned threads = 0;
-  bool profile = false, time = false;
+  bool profile = false, time = false, agent = false;
   SampleOptions sample;
 };
 
@@ -50,26 +59,89 @@ Session open(const Options &o, bool trains = false) {
   return Session(std::move(plan), defaultCacheDir(), o.threads);
 }
 
-void runTraining(const Options &o) {
-  if (!o.hosts.empty())
-    throw UserError(ErrorCode::NotBuiltYet, fmt::format("--hosts {}: only one process can train yet", o.hosts),
-                    "leave out --hosts");
-  if (o.ranksPerNode != 1 && loadPlan(o.plan).target.isCuda())
-    cuda::requireGpus(o.ranksPerNode);
-  if (o.nodes != 1 || o.ranksPerNode != 1)
+/// How many ranks there are to be, and where: by the command line, or by whoever has started this one.
+struct Ranks {
+  World world;
+  int nodes = 1, perNode = 1;
+  std::vector<std::string> hosts;
+  int size() const { return nodes * perNode; }
+};
+
+Ranks chooseRanks(const Options &o, const Target &target) {
+  Ranks r;
+  r.world = World::find();
+  if (!o.hosts.empty()) {
+    auto hosts = parseHostList(o.hosts);
+    if (!hosts)
+      throw UserError(ErrorCode::Usage, fmt::format("--hosts {} is no list of machines", o.hosts),
+                      "for example --hosts node1,node2 or --hosts node[1-8]");
+    r.hosts = std::move(*hosts);
+    if (o.nodes && o.nodes != int(r.hosts.size()))
+      throw UserError(ErrorCode::Usage, fmt::format("--nodes {}, but --hosts names {}", o.nodes, r.hosts.size()),
+                      "leave out --nodes");
+  }
+  if (!r.world.alone()) {
+    // srun and its like have started the ranks already, and this is one of them.
+    r.nodes = r.world.nodes;
+    r.perNode = r.world.ranksPerNode;
+    if (r.world.source != World::Source::launcher &&
+        (!r.hosts.empty() || (o.nodes && o.nodes != r.nodes) || (o.ranksPerNode && o.ranksPerNode != r.perNode)))
+      throw UserError(ErrorCode::RanksUnclear,
+                      fmt::format("{} has started {} nodes x {} ranks, and the command line asks for others",
+                                  r.world.startedBy(), r.nodes, r.perNode),
+                      "leave out --nodes, --ranks-per-node and --hosts");
+    return r;
+  }
+  r.nodes = r.hosts.empty() ? std::max(1, o.nodes) : int(r.hosts.size());
+  r.perNode = o.ranksPerNode ? o.ranksPerNode : 1;
+  if (target.isCuda() && r.hosts.empty() && r.size() > 1)
+    cuda::requireGpus(r.size());
+  return r;
+}
+
+/// Starts this program once per rank, with the same words.
+int launchRanks(const Options &o, const Ranks &ranks, const std::vector<std::string> &words) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  Plan plan = loadPlan(o.plan);
+  LaunchOptions l;
+  l.nodes = ranks.nodes;
+  l.ranksPerNode = ranks.perNode;
+  l.hosts = ranks.hosts;
+  l.command = {self};
+  l.command.insert(l.command.end(), words.begin(), words.end());
+  l.agent = {self, "--agent"};
+  l.outDir = o.outDir.empty() ? plan.run.outDir : absolutePath(o.outDir);
+  l.restarts = o.restarts;
+  l.checkpoints = [store = CheckpointStore(l.outDir)] { return store.steps(); };
+  return launch(l);
+}
+
+int runTraining(const Options &o, const std::vector<std::string> &words) {
+  const Ranks ranks = chooseRanks(o, loadPlan(o.plan).target);
+  if (ranks.size() > 1)
     throw UserError(ErrorCode::NotBuiltYet,
-                    fmt::format("{} nodes x {} ranks: only one process can train yet", o.nodes, o.ranksPerNode),
-                    "leave out --nodes and --ranks-per-node");
+                    fmt::format("{} nodes x {} ranks: only one process can train yet", ranks.nodes, ranks.perNode),
+                    ranks.world.alone() ? "leave out --nodes, --ranks-per-node and --hosts" : "start one process");
+  if (ranks.world.alone() && ranks.size() > 1)
+    return launchRanks(o, ranks, words);
+  if (const World &w = ranks.world; w.rank != 0 && w.source != World::Source::launcher)
+    divertOutput(w.rank, o.outDir.empty() ? loadPlan(o.plan).run.outDir : absolutePath(o.outDir));
   Session session = open(o, true);
   std::optional<TokenizerCodec> codec;
   if (!session.plan.run.tokenizer.empty() && session.plan.run.sampleEvery > 0)
     codec.emplace(session.plan.run.tokenizer);
   TrainOptions t;
   t.steps = o.steps;
-  t.resume = o.resume == "never" ? Resume::never : o.resume == "must" ? Resume::must : Resume::automatic;
+  // A run that starts over does so once, not at each restart.
+  const bool again = ranks.world.restarts > 0 && o.resume == "never";
+  t.resume = again                 ? Resume::automatic
+             : o.resume == "never" ? Resume::never
+             : o.resume == "must"  ? Resume::must
+                                   : Resume::automatic;
   t.profile = o.profile;
   t.codec = codec ? &*codec : nullptr;
   train(session, t);
+  return 0;
 }
 
 void runSample(const Options &o) {
@@ -133,9 +205,14 @@ int run(int argc, char **argv) {
     a->add_option("--out-dir", o.outDir, "where the run writes; default: out_dir of model.toml");
   };
   common(&app);
-  app.add_option("--nodes", o.nodes, "machines")->check(within(1, 1 << 20));
-  app.add_option("--hosts", o.hosts, "names of the machines, with commas between them");
-  app.add_option("--ranks-per-node", o.ranksPerNode, "processes per machine")->check(within(1, 1 << 20));
+  app.add_option("--nodes", o.nodes, "machines; without --hosts their ranks all run on this one")
+      ->check(within(1, 1 << 10));
+  app.add_option("--hosts", o.hosts, "names of the machines, to be reached by ssh: node1,node2 or node[1-8]");
+  app.add_option("--ranks-per-node", o.ranksPerNode, "processes per machine; default: 1")
+      ->check(within(1, 1 << 10));
+  app.add_option("--restarts", o.restarts, "how often to start again from a checkpoint when a rank fails")
+      ->check(within(0, 1 << 20));
+  app.add_flag("--agent", o.agent)->group("");  // what ssh starts on the machines of --hosts
   app.add_option("--steps", o.steps, "stop once this many steps are done in all; default: the plan's")
       ->check(within(int64_t(0), int64_t(1) << 40));
   app.add_option(
@@ -164,6 +241,8 @@ int run(int argc, char **argv) {
 
   if (std::optional<int> code = parseCommandLine(app, argc, argv))
     return *code;
+  if (o.agent)
+    return runAgent(STDIN_FILENO, STDOUT_FILENO);
   if (o.plan.empty())
     throw UserError(ErrorCode::Usage, "which plan?", "gptrun PLAN; make one with `gptc compile model.toml -o PLAN`");
   if (std::isnan(o.sample.temperature) || std::isnan(o.sample.topP))  // a range check lets it pass
@@ -174,7 +253,7 @@ int run(int argc, char **argv) {
   else if (eval->parsed())
     runEval(o);
   else
-    runTraining(o);
+    return runTraining(o, {argv + 1, argv + argc});
   return 0;
 }
 

@@ -1,0 +1,369 @@
+#include "runtime/launch/launcher.h"
+
+#include "ir/diagnostics.h"
+#include "runtime/files.h"
+#include "runtime/launch/cores.h"
+#include "runtime/launch/remote_crew.h"
+#include "runtime/rendezvous.h"
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstring>
+#include <poll.h>
+#include <thread>
+#include <unistd.h>
+
+extern char **environ;
+
+namespace gptc {
+namespace {
+
+using Clock = RankWatch::Clock;
+
+constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
+constexpr int kInterrupted = 130;
+/// A heartbeat this old makes a rank the likely cause of what others complain of.
+constexpr auto kSuspicious = std::chrono::milliseconds(1000);
+
+// ---- signals --------------------------------------------------------------------------------------------------------
+
+volatile std::sig_atomic_t gStops = 0;
+
+void onStop(int) { gStops = gStops + 1; }
+
+class CatchStops {
+public:
+  CatchStops() {
+    gStops = 0;
+    struct sigaction a {};
+    a.sa_handler = onStop;
+    for (size_t i = 0; i < signals.size(); ++i) {
+      ::sigaction(signals[i], nullptr, &old[i]);
+      if (signals[i] != SIGHUP || old[i].sa_handler != SIG_IGN)  // nohup stays nohup
+        ::sigaction(signals[i], &a, nullptr);
+    }
+    a.sa_handler = SIG_IGN;
+    ::sigaction(SIGPIPE, &a, &oldPipe);  // of an ssh that has ended
+  }
+  ~CatchStops() {
+    for (size_t i = 0; i < signals.size(); ++i)
+      ::sigaction(signals[i], &old[i], nullptr);
+    ::sigaction(SIGPIPE, &oldPipe, nullptr);
+  }
+
+private:
+  static constexpr std::array<int, 3> signals = {SIGINT, SIGTERM, SIGHUP};
+  std::array<struct sigaction, 3> old;
+  struct sigaction oldPipe;
+};
+
+// ---- words ----------------------------------------------------------------------------------------------------------
+
+void say(const std::string &text) {
+  if (::isatty(STDERR_FILENO) && ::isatty(STDOUT_FILENO))
+    fmt::print(stderr, "\n");  // rank 0's live line may stand there
+  fmt::print(stderr, "{}\n", text);
+  std::fflush(stderr);
+}
+
+std::string signalName(int number) {
+  const char *name = ::sigabbrev_np(number);
+  return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", number);
+}
+
+std::string nameOf(const RankStatus &r) {
+  return r.pid > 0 ? fmt::format("rank {} on {} (pid {})", r.rank, r.host, r.pid)
+                   : fmt::format("rank {} on {}", r.rank, r.host);
+}
+
+std::string placeOf(const RankStatus &r) {
+  std::string text = r.pulse.step >= 0 ? fmt::format(" after step {}", r.pulse.step) : "";
+  if (!r.pulse.doing.empty() && r.pulse.doing != "a step")
+    text += fmt::format("{} {}", text.empty() ? " while" : ", in", r.pulse.doing);
+  return text;
+}
+
+/// Why an attempt ended.
+struct Cause {
+  int rank = -1;
+  std::string text;          // one line
+  std::string words;         // the rank's own coded errors, as it wrote them
+  int code = 0;              // its exit code; 0: none
+  bool unreachable = false;  // its machine, from the beginning
+  /// The same again would fail in the same way: usage, configuration, resources, damaged input.
+  bool final() const { return code >= 2 && code <= 5 && !words.empty(); }
+};
+
+Cause causeOf(const RankStatus &r) {
+  const RankEnd &e = *r.end;
+  if (e.signal)
+    return {r.rank, fmt::format("{} was killed by {}{}", nameOf(r), signalName(e.signal), placeOf(r)), "", 0};
+  std::string text = fmt::format("{} ended with exit code {}{}", nameOf(r), e.code, placeOf(r));
+  if (!e.error.empty())
+    text = fmt::format("{} failed{}: {}", nameOf(r), placeOf(r), llvm::StringRef(e.error).split('\n').first.str());
+  return {r.rank, text, e.error, e.code};
+}
+
+// ---- one attempt ----------------------------------------------------------------------------------------------------
+
+class Attempt {
+public:
+  Attempt(const LaunchOptions &o, int restarts, int64_t resumeAtMost)
+      : o(o), world(o.nodes * o.ranksPerNode), token(newToken()),
+        meeting({.address = o.hosts.empty() ? "127.0.0.1" : "0.0.0.0", .token = token, .world = world}),
+        watch(world, o.watch) {
+    CrewPlan plan;
+    plan.command = o.command;
+    plan.folder = absolutePath(".");
+    plan.outDir = o.outDir;
+    plan.token = token;
+    plan.world = world;
+    plan.resumeAtMost = resumeAtMost;
+    plan.restarts = restarts;
+    if (o.hosts.empty()) {
+      plan.ranks = world;
+      plan.rendezvous = hostAndPort("127.0.0.1", meeting.port());
+      crews.push_back(startCrewHere(plan, voice(STDOUT_FILENO)));
+      return;
+    }
+    plan.ranks = o.ranksPerNode;
+    plan.nodes = o.nodes;
+    plan.rendezvous = hostAndPort(o.address.empty() ? hostName() : o.address, meeting.port());
+    plan.environment = passedOn();
+    for (plan.node = 0; plan.node < plan.nodes; ++plan.node)
+      crews.push_back(startCrewAt(o.hosts[plan.node], plan, voice(-1), {o.agent, o.hostSilence}));
+  }
+
+  /// Until all ranks have ended. Returns why, where that was not in good order.
+  std::optional<Cause> run() {
+    for (;;) {
+      wait();
+      const Clock::time_point now = Clock::now();
+      bool ended = true;
+      ranks.clear();
+      for (auto &crew : crews) {
+        crew->update();
+        ended = ended && (crew->done() || !crew->lost().empty());
+        ranks.insert(ranks.end(), crew->ranks.begin(), crew->ranks.end());
+      }
+      watch.look(ranks, now);
+      obeySignals(now);
+      if (!cause)
+        findCause(now, ended);
+      if (ended)
+        return cause;
+      if (!cause && !failedAt)
+        if (auto slow = watch.slow())
+          say(fmt::format("note: {} {}", nameOf(ranks[slow->rank]), slow->what));
+      if (endAt && now >= *endAt) {
+        signal(SIGKILL);
+        endAt = now + std::chrono::seconds(1);
+      }
+    }
+  }
+
+  /// The furthest step of any rank, and where ranks began; -1: not known.
+  int64_t lastStep() const { return furthest(&PulseView::step); }
+  int64_t firstStep() const { return furthest(&PulseView::begin); }
+  bool anyKilledByUs() const { return killed; }
+  bool anyEndedByTerm() const {
+    return std::any_of(ranks.begin(), ranks.end(), [](auto &r) { return r.end && r.end->signal == SIGTERM; });
+  }
+
+private:
+  const LaunchOptions &o;
+  const int world;
+  const std::string token;
+  RendezvousServer meeting;
+  RankWatch watch;
+  std::vector<std::unique_ptr<Crew>> crews;
+  std::vector<RankStatus> ranks;
+  std::optional<Cause> cause;
+  std::optional<Clock::time_point> failedAt;  // the first failure was seen
+  std::vector<int> failed;                    // in the order in which it was seen
+  std::optional<Clock::time_point> endAt;     // for SIGKILL
+  int stopsSeen = 0;
+  bool killed = false;
+
+  static Voice voice(int direct) {
+    return {direct, [](llvm::StringRef s) { writeAll(STDOUT_FILENO, s); },
+            [](llvm::StringRef s) { writeAll(STDERR_FILENO, s); }};
+  }
+
+  /// What other machines need of this one's environment.
+  static std::vector<std::string> passedOn() {
+    std::vector<std::string> entries;
+    for (char **e = environ; *e; ++e)
+      for (const char *prefix : {"GPTC_", "NCCL_", "CUDA_", "LD_LIBRARY_PATH=", "NO_COLOR="})
+        if (std::strncmp(*e, prefix, std::strlen(prefix)) == 0)
+          entries.push_back(*e);
+    return entries;
+  }
+
+  int64_t furthest(int64_t PulseView::*what) const {
+    int64_t most = -1;
+    for (const RankStatus &r : ranks)
+      most = std::max(most, r.pulse.*what);
+    return most;
+  }
+
+  void wait() const {
+    std::vector<int> fds;
+    for (auto &crew : crews)
+      crew->addDescriptors(fds);
+    std::vector<pollfd> polled;
+    for (int fd : fds)
+      polled.push_back({fd, POLLIN, 0});
+    ::poll(polled.data(), polled.size(), int(kBetweenLooks.count()));
+  }
+
+  void signal(int number) {
+    for (auto &crew : crews)
+      crew->signal(number);
+    killed = killed || number == SIGKILL;
+  }
+
+  void obeySignals(Clock::time_point now) {
+    const int stops = gStops;
+    if (stops == stopsSeen)
+      return;
+    if (stops >= 2) {
+      signal(SIGKILL);
+      endAt = now + std::chrono::seconds(1);
+    } else {
+      say("stopping: ranks finish their step and save; once more to end at once");
+      signal(SIGTERM);
+    }
+    stopsSeen = stops;
+  }
+
+  void findCause(Clock::time_point now, bool allEnded) {
+    if (stopsSeen >= 2)
+      return;
+    for (const RankStatus &r : ranks)
+      if (r.end && !r.end->good() && !(stopsSeen && r.end->signal == SIGTERM) &&
+          std::find(failed.begin(), failed.end(), r.rank) == failed.end())
+        failed.push_back(r.rank);
+    for (auto &crew : crews)
+      if (std::string why = crew->lost(); !why.empty() && !crew->done())
+        return fail({crew->ranks.front().rank, why, "", 0, crew->ranks.front().pid == 0}, now);
+    if (failed.empty()) {
+      if (auto stuck = watch.stuck()) {
+        const RankStatus &r = ranks[stuck->rank];
+        fail({r.rank, fmt::format("{} {}{}", nameOf(r), stuck->what, placeOf(r)), "", 0}, now);
+      }
+      return;
+    }
+    if (!failedAt)
+      failedAt = now;
+    // Those that complain of others (exit code 6) may be followers of a rank whose end has not been seen yet.
+    auto follows = [&](int rank) { return ranks[rank].end->code == exitCodeOf(ErrorCode::RankFailed); };
+    auto first = std::find_if_not(failed.begin(), failed.end(), follows);
+    if (first != failed.end())
+      return fail(causeOf(ranks[*first]), now);
+    if (now - *failedAt < o.settle && !allEnded)
+      return;
+    if (auto silent = watch.silent(kSuspicious)) {
+      const RankStatus &r = ranks[silent->rank];
+      return fail({r.rank, fmt::format("{} {}{}", nameOf(r), silent->what, placeOf(r)), "", 0}, now);
+    }
+    fail(causeOf(ranks[failed.front()]), now);
+  }
+
+  /// Tells the other ranks, and begins to end them.
+  void fail(Cause why, Clock::time_point now) {
+    cause = std::move(why);
+    meeting.fail({cause->rank, ErrorCode::RankFailed, cause->text});
+    signal(SIGTERM);
+    if (!endAt)
+      endAt = now + o.grace;
+    if (const RankStatus &r = ranks[cause->rank]; !r.end)
+      for (auto &crew : crews)
+        crew->signal(SIGKILL, r.rank);  // a stopped process takes no other
+  }
+};
+
+/// Waits, unless a signal asks to stop.
+bool pauseFor(std::chrono::milliseconds time) {
+  for (const auto until = Clock::now() + time; Clock::now() < until && !gStops;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  return !gStops;
+}
+
+void sayWhatStarts(const LaunchOptions &o) {
+  const int world = o.nodes * o.ranksPerNode;
+  if (!o.hosts.empty()) {
+    fmt::print("{} ranks, {} on each of {}\n", world, o.ranksPerNode, fmt::join(o.hosts, ", "));
+  } else {
+    const int cpus = int(orderedCpus().size());
+    fmt::print("{} ranks on this machine\n", world);
+    std::fflush(stdout);
+    if (world > cpus)
+      fmt::print(stderr, "note: {} ranks share {} CPU{}\n", world, cpus, cpus == 1 ? "" : "s");
+  }
+  std::fflush(stdout);
+}
+
+/// The rank's own words, and which rank it was.
+int repeat(const Cause &cause) {
+  std::fflush(stdout);
+  fmt::print(stderr, "{}  = note: {}\n", cause.words, llvm::StringRef(cause.text).split(':').first.str());
+  return cause.code;
+}
+
+}  // namespace
+
+int launch(const LaunchOptions &o) {
+  GPTC_CHECK(o.hosts.empty() || int(o.hosts.size()) == o.nodes, "{} hosts, {} nodes", o.hosts.size(), o.nodes);
+  CatchStops stops;
+  sayWhatStarts(o);
+  std::vector<std::string> failures;
+  int64_t resumeAtMost = -1;
+  for (int restarts = 0;; ++restarts) {
+    Attempt attempt(o, restarts, resumeAtMost);
+    const std::optional<Cause> cause = attempt.run();
+    if (!cause)
+      return attempt.anyKilledByUs() || attempt.anyEndedByTerm() ? kInterrupted : 0;
+    if (cause->final() || (!cause->words.empty() && o.restarts == 0))
+      return repeat(*cause);
+    if (cause->unreachable && restarts == 0)
+      throw UserError(ErrorCode::RankFailed, "cannot start ranks: " + cause->text,
+                      "`ssh HOST true` must work without a question, and this program and folder be there");
+    failures.push_back(cause->text);
+    const std::vector<int64_t> checkpoints = o.checkpoints ? o.checkpoints() : std::vector<int64_t>();
+    if (gStops || restarts == o.restarts) {
+      Diagnostic d{ErrorCode::RankFailed, cause->text};
+      if (restarts > 0) {
+        d.message = fmt::format("the run failed {} times, {} of them after a restart", failures.size(), restarts);
+        for (const std::string &f : failures)
+          d.notes.push_back(f);
+      }
+      d.help.push_back(fmt::format("what the ranks wrote is in {}/ranks{}", o.outDir,
+                                   checkpoints.empty() ? "" : "; run again to go on from the newest checkpoint"));
+      throw UserError(d);
+    }
+    // Where this attempt began, and which checkpoint the next begins with.
+    auto newest = [&](int64_t below) {
+      auto found = std::find_if(checkpoints.begin(), checkpoints.end(), [&](int64_t s) { return s < below; });
+      return found == checkpoints.end() ? int64_t(-1) : *found;
+    };
+    const int64_t none = INT64_MAX;
+    const int64_t begun =
+        attempt.firstStep() >= 0 ? attempt.firstStep() : newest(resumeAtMost >= 0 ? resumeAtMost + 1 : none);
+    std::string from = "from the newest checkpoint";
+    if (attempt.lastStep() > begun)
+      resumeAtMost = -1;
+    else if (const int64_t before = newest(begun); restarts > 0 && before >= 0)
+      resumeAtMost = before;
+    if (resumeAtMost >= 0)
+      from = fmt::format("from the checkpoint of step {}: nothing was done beyond step {}", resumeAtMost, begun);
+    else if (checkpoints.empty())
+      from = "from the beginning: there is no checkpoint yet";
+    say(fmt::format("warning: {}\nrestart {} of {}, {}", cause->text, restarts + 1, o.restarts, from));
+    if (!pauseFor(o.pause))
+      return kInterrupted;
+  }
+}
+
+}  // namespace gptc

@@ -1,0 +1,163 @@
+#include "runtime/launch/pulse.h"
+
+#include "ir/diagnostics.h"
+#include "runtime/launch/host_list.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <new>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+namespace gptc {
+
+/// Written by one process and read by another; `writing` is odd while `doing` changes.
+struct PulsePage {
+  static constexpr uint64_t mark = 0x6770746370756c31;  // "gptcpul1"
+  static constexpr size_t words = 12;
+  std::atomic<uint64_t> magic{mark}, beats{0}, progress{0};
+  std::atomic<int64_t> step{-1}, begin{-1};
+  std::atomic<uint32_t> state{0}, writing{0};
+  std::array<std::atomic<uint64_t>, words> doing{};
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::is_trivially_destructible_v<PulsePage>);
+
+namespace {
+
+constexpr auto kBetweenBeats = std::chrono::milliseconds(250);
+
+PulsePage *mapPage(int fd) {
+  void *p = ::mmap(nullptr, sizeof(PulsePage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return p == MAP_FAILED ? nullptr : static_cast<PulsePage *>(p);
+}
+
+/// The page that GPTC_PULSE names; null where it names none.
+PulsePage *inheritedPage() {
+  const char *text = std::getenv("GPTC_PULSE");
+  const std::optional<long> fd = text ? parseNumber(text, 3, 1 << 20) : std::nullopt;
+  struct stat s {};
+  if (!fd || ::fstat(int(*fd), &s) != 0 || !S_ISREG(s.st_mode) || size_t(s.st_size) != sizeof(PulsePage))
+    return nullptr;
+  PulsePage *page = mapPage(int(*fd));
+  if (page && page->magic.load() != PulsePage::mark) {
+    ::munmap(page, sizeof(PulsePage));
+    return nullptr;
+  }
+  ::close(int(*fd));  // nothing that this rank starts should hold it
+  ::unsetenv("GPTC_PULSE");
+  return page;
+}
+
+}  // namespace
+
+PulseReader::PulseReader() : file(::memfd_create("gptc-pulse", MFD_CLOEXEC)) {
+  if (file < 0 || ::ftruncate(file, sizeof(PulsePage)) != 0 || !(page = mapPage(file))) {
+    const std::string why = strerror(errno);
+    if (file >= 0)
+      ::close(file);
+    throw UserError(ErrorCode::OutOfMemory, fmt::format("no memory for a rank's heartbeat: {}", why),
+                    "close other programs");
+  }
+  new (page) PulsePage;
+}
+
+PulseReader::~PulseReader() {
+  ::munmap(page, sizeof(PulsePage));
+  ::close(file);
+}
+
+PulseView PulseReader::read() const {
+  PulseView v;
+  v.beats = page->beats.load(std::memory_order_relaxed);
+  v.progress = page->progress.load(std::memory_order_relaxed);
+  v.step = page->step.load(std::memory_order_acquire);
+  v.begin = page->begin.load(std::memory_order_relaxed);
+  // A rank that was stopped while it wrote leaves an odd number for ever.
+  for (int tries = 0; tries < 100; ++tries) {
+    const uint32_t before = page->writing.load(std::memory_order_acquire);
+    std::array<uint64_t, PulsePage::words> text;
+    for (size_t i = 0; i < text.size(); ++i)
+      text[i] = page->doing[i].load(std::memory_order_relaxed);
+    const uint32_t state = page->state.load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (before % 2 || before != page->writing.load(std::memory_order_relaxed))
+      continue;
+    std::array<char, sizeof text + 1> chars{};
+    std::memcpy(chars.data(), text.data(), sizeof text);
+    v.doing = chars.data();
+    v.state = state <= uint32_t(PulseView::State::collective) ? PulseView::State(state) : PulseView::State::busy;
+    break;
+  }
+  return v;
+}
+
+Pulse::Pulse() : page(inheritedPage()) {
+  if (!page) {
+    page = new PulsePage;  // for the rest of the process
+    return;
+  }
+  say(state, doing);
+  // Signals are for the thread that trains.
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  try {
+    std::thread([p = page] {
+      for (;;) {
+        p->beats.fetch_add(1, std::memory_order_relaxed);
+        std::this_thread::sleep_for(kBetweenBeats);
+      }
+    }).detach();  // until the process ends
+  } catch (const std::system_error &) {
+    // Without a thread there are no beats, and nobody waits for them.
+  }
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+}
+
+Pulse &Pulse::get() {
+  static Pulse *pulse = new Pulse;  // its thread may still beat while others are being destroyed
+  return *pulse;
+}
+
+void Pulse::say(PulseView::State newState, const std::string &what) {
+  state = newState;
+  doing = what;
+  std::array<uint64_t, PulsePage::words> text{};
+  std::memcpy(text.data(), doing.data(), std::min(doing.size(), sizeof text));
+  const uint32_t before = page->writing.load(std::memory_order_relaxed);
+  page->writing.store(before + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  for (size_t i = 0; i < text.size(); ++i)
+    page->doing[i].store(text[i], std::memory_order_relaxed);
+  page->state.store(uint32_t(state), std::memory_order_relaxed);
+  page->writing.store(before + 2, std::memory_order_release);
+  page->progress.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Pulse::step(int64_t done) {
+  if (page->begin.load(std::memory_order_relaxed) < 0)
+    page->begin.store(done, std::memory_order_relaxed);
+  page->step.store(done, std::memory_order_release);
+  page->progress.fetch_add(1, std::memory_order_relaxed);
+  if (state != PulseView::State::stepping)
+    say(PulseView::State::stepping, "a step");
+}
+
+Pulse::Doing::Doing(PulseView::State state, llvm::StringRef what)
+    : stateBefore(Pulse::get().state), before(Pulse::get().doing) {
+  Pulse::get().say(state, what.str());
+}
+
+Pulse::Doing::~Doing() { Pulse::get().say(stateBefore, before); }
+
+}  // namespace gptc

@@ -1,0 +1,84 @@
+// A rank's heartbeat: a page of memory that the rank writes and whoever started it reads, also after the rank's death.
+//
+// Writing costs no call to the system, so a rank may tell as often as it likes where it is. A thread of its own beats
+// four times a second and shows that the process runs at all; steps and what it is doing show whether it gets anywhere.
+// Where nobody listens (a run of one process, or under srun) all of it goes to a page that nobody reads.
+//
+//   Pulse::get().step(120);                              120 steps are done
+//   Pulse::Busy saving("saving a checkpoint");           until the end of the block; may take as long as it likes
+//   Pulse::Collective waiting("all_reduce of 1024 f32"); until the end of the block; others may be what is waited for
+#pragma once
+
+#include "llvm/ADT/StringRef.h"
+
+#include <cstdint>
+#include <string>
+
+namespace gptc {
+
+/// What the page says at one moment.
+struct PulseView {
+  enum class State : uint32_t {
+    busy,        // starting, saving, evaluating: what takes the time it takes
+    stepping,    // within a step, in this rank's own work
+    collective,  // within a step, where it may wait for others
+  };
+  uint64_t beats = 0;     // of the thread; 0: it has not begun
+  uint64_t progress = 0;  // counts whatever the rank tells
+  int64_t step = -1;      // steps done; -1: not known yet
+  int64_t begin = -1;     // the first that was told: where this process has begun
+  State state = State::busy;
+  std::string doing;
+};
+
+struct PulsePage;
+
+/// The reader's end: makes the page, for one rank.
+class PulseReader {
+public:
+  PulseReader();
+  ~PulseReader();
+  PulseReader(const PulseReader &) = delete;
+  /// For the rank, whose variable GPTC_PULSE must hold its number; closed on exec unless the rank's starter keeps it.
+  int fd() const { return file; }
+  PulseView read() const;
+
+private:
+  int file = -1;
+  PulsePage *page = nullptr;
+};
+
+/// The rank's end. All of it is called by the thread that trains.
+class Pulse {
+public:
+  /// Of this process. The first call finds the page by GPTC_PULSE and starts to beat.
+  static Pulse &get();
+  void step(int64_t done);
+
+  /// Says what the rank does until the end of a block, and then what it did before.
+  class Doing {
+  public:
+    Doing(PulseView::State state, llvm::StringRef what);
+    ~Doing();
+    Doing(const Doing &) = delete;
+
+  private:
+    const PulseView::State stateBefore;
+    const std::string before;
+  };
+  struct Busy : Doing {
+    explicit Busy(llvm::StringRef what) : Doing(PulseView::State::busy, what) {}
+  };
+  struct Collective : Doing {
+    explicit Collective(llvm::StringRef what) : Doing(PulseView::State::collective, what) {}
+  };
+
+private:
+  Pulse();
+  void say(PulseView::State state, const std::string &what);
+  PulsePage *page;
+  PulseView::State state = PulseView::State::busy;
+  std::string doing = "starting";
+};
+
+}  // namespace gptc

@@ -1,0 +1,61 @@
+// Which ranks are stuck, and which are slow, from their heartbeats alone.
+#pragma once
+
+#include "runtime/launch/crew.h"
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+class RankWatch {
+public:
+  using Clock = std::chrono::steady_clock;
+  struct Limits {
+    /// A rank without a heartbeat for so long is stuck...
+    std::chrono::milliseconds silence{5000};
+    /// ... and so is one that gets nowhere for so long and for so many of its steps.
+    int steps = 5;
+    /// Over what time ranks are compared to see which is slow.
+    std::chrono::milliseconds window{10000};
+  };
+  struct Finding {
+    int rank;
+    std::string what;  // "has given no heartbeat for 5.0 s"
+  };
+
+  RankWatch(size_t ranks, const Limits &limits) : limits(limits), seen(ranks) {}
+
+  /// Takes in what is known of all ranks now; to be called several times a second.
+  void look(const std::vector<RankStatus> &ranks, Clock::time_point now);
+
+  /// A rank that will not go on by itself: it gives no heartbeat, or it spins within a step. One that waits for others
+  /// in a collective is not, nor one that is busy with something other than steps, or has not done a step yet: how long
+  /// these take is not known.
+  std::optional<Finding> stuck() const;
+  /// The rank with the oldest heartbeat, where that is older than `least`.
+  std::optional<Finding> silent(std::chrono::milliseconds least) const;
+  /// A rank for which the others wait most of their time. Each is told once, and again after it has kept up.
+  std::optional<Finding> slow();
+
+private:
+  struct Seen {
+    bool alive = false;
+    PulseView pulse;
+    Clock::time_point beatAt, progressAt, stepAt;
+    std::deque<Clock::duration> steps;  // how long the last ones took
+    // In the window:
+    int looks = 0, waiting = 0;
+    int64_t firstStep = -1;
+    bool tolerated = false;  // slow, and told
+  };
+  const Limits limits;
+  std::vector<Seen> seen;
+  std::optional<Clock::time_point> last;
+  Clock::time_point windowAt;
+};
+
+}  // namespace gptc

@@ -1,0 +1,193 @@
+#include "runtime/launch/cores.h"
+#include "runtime/launch/rank_watch.h"
+#include "runtime/launch/remote_crew.h"
+
+#include "ir/diagnostics.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+using namespace gptc;
+using State = PulseView::State;
+using std::chrono::milliseconds;
+
+namespace {
+
+/// Ranks of which a test says what they do, on a clock of its own.
+struct Stage {
+  explicit Stage(int n, RankWatch::Limits limits = {}) : watch(n, limits) {
+    for (int i = 0; i < n; ++i)
+      ranks.push_back({i, "host", 100 + i, {}, {}});
+  }
+  /// Time goes on in looks of 50 ms; `act` is called before each with the time since the beginning.
+  template <class F> void play(milliseconds time, F act) {
+    for (const auto until = now + time; now < until; now += milliseconds(50)) {
+      act(std::chrono::duration_cast<milliseconds>(now.time_since_epoch()).count());
+      watch.look(ranks, now);
+    }
+  }
+  void beat(int rank) { ++ranks[rank].pulse.beats; }
+  void step(int rank) {
+    ++ranks[rank].pulse.step;
+    ++ranks[rank].pulse.progress;
+    ranks[rank].pulse.state = State::stepping;
+  }
+  std::vector<RankStatus> ranks;
+  RankWatch watch;
+  RankWatch::Clock::time_point now{};
+};
+
+/// Both beat and step, but for what the test changes.
+TEST(RankWatch, FindsNothingWhereAllGoOn) {
+  Stage s(2);
+  s.play(milliseconds(60000), [&](long t) {
+    for (int r : {0, 1}) {
+      s.beat(r);
+      if (t % 1000 == 0)
+        s.step(r);
+    }
+    EXPECT_FALSE(t > 0 && s.watch.stuck());
+    EXPECT_FALSE(t > 0 && s.watch.slow());
+  });
+}
+
+TEST(RankWatch, NoHeartbeat) {
+  Stage s(3);
+  auto act = [&](long) {
+    s.beat(0);
+    s.beat(1);
+  };
+  s.play(milliseconds(20000), act);
+  EXPECT_FALSE(s.watch.stuck()) << "one that has not begun to beat is not known to be stopped";
+  s.beat(2);
+  s.play(milliseconds(4900), act);
+  EXPECT_FALSE(s.watch.stuck());
+  EXPECT_EQ(s.watch.silent(milliseconds(1000))->rank, 2);
+  s.play(milliseconds(300), act);
+  ASSERT_TRUE(s.watch.stuck());
+  EXPECT_EQ(s.watch.stuck()->rank, 2);
+  EXPECT_EQ(s.watch.stuck()->what.rfind("has given no heartbeat for 5.", 0), 0u) << s.watch.stuck()->what;
+  s.ranks[2].end = RankEnd{};
+  s.play(milliseconds(100), act);
+  EXPECT_FALSE(s.watch.stuck()) << "one that has ended need not beat";
+}
+
+TEST(RankWatch, StepsThatTakeLong) {
+  Stage s(1);
+  auto beat = [&](long) { s.beat(0); };
+  s.step(0);
+  s.play(milliseconds(20000), beat);
+  EXPECT_FALSE(s.watch.stuck()) << "how long a step takes is not known before the first is done";
+  s.step(0);
+  s.play(milliseconds(4000), beat);
+  s.step(0);  // took 4 s, the one before 20 s
+  s.play(milliseconds(99000), beat);
+  EXPECT_FALSE(s.watch.stuck()) << "five of the longest steps are 100 s";
+  s.play(milliseconds(2000), beat);
+  ASSERT_TRUE(s.watch.stuck());
+  EXPECT_EQ(s.watch.stuck()->what.rfind("runs but gets nowhere for 10", 0), 0u) << s.watch.stuck()->what;
+}
+
+TEST(RankWatch, WhoWaitsForOthersOrIsBusyIsNotStuck) {
+  for (State state : {State::collective, State::busy}) {
+    Stage s(1);
+    s.play(milliseconds(10000), [&](long t) {
+      s.beat(0);
+      s.step(0);
+    });
+    s.ranks[0].pulse.state = state;
+    s.play(milliseconds(60000), [&](long) { s.beat(0); });
+    EXPECT_FALSE(s.watch.stuck());
+    s.ranks[0].pulse.state = State::stepping;
+    s.play(milliseconds(100), [&](long) { s.beat(0); });
+    EXPECT_TRUE(s.watch.stuck()) << "the same within a step";
+  }
+}
+
+TEST(RankWatch, TimeInWhichTheLauncherItselfWasStopped) {
+  Stage s(1);
+  auto act = [&](long) {
+    s.beat(0);
+    s.step(0);
+  };
+  s.play(milliseconds(1000), act);
+  s.now += std::chrono::hours(1);
+  s.play(milliseconds(50), [](long) {});
+  EXPECT_FALSE(s.watch.stuck()) << "nobody looked for an hour";
+  s.play(milliseconds(5100), [](long) {});
+  EXPECT_TRUE(s.watch.stuck());
+}
+
+TEST(RankWatch, SlowIsForWhomTheOthersWait) {
+  Stage s(3);
+  int told = 0, wrong = 0;
+  bool equal = false;
+  auto act = [&](long t) {
+    for (int r = 0; r < 3; ++r) {
+      s.beat(r);
+      if (t % 500 == 0)
+        s.step(r);
+      else if (t % 500 >= 200 && (r != 1 || equal))
+        s.ranks[r].pulse.state = State::collective;
+    }
+    if (auto found = t > 0 ? s.watch.slow() : std::nullopt)
+      ++(found->rank == 1 ? told : wrong);
+  };
+  s.play(milliseconds(9900), act);
+  EXPECT_EQ(told, 0) << "not before the window is full";
+  s.play(milliseconds(60000), act);
+  EXPECT_EQ(told, 1) << "once";
+  equal = true;
+  s.play(milliseconds(30000), act);
+  EXPECT_EQ(told, 1);
+  equal = false;
+  s.play(milliseconds(30000), act);
+  EXPECT_EQ(told, 2) << "again after it has kept up";
+  EXPECT_EQ(wrong, 0);
+  EXPECT_FALSE(s.watch.stuck()) << "and never stuck";
+}
+
+TEST(Cpus, AreSharedOutWithoutOverlap) {
+  std::vector<int> cpus;
+  for (int i = 0; i < 13; ++i)
+    cpus.push_back(2 * i);
+  for (int ranks : {1, 2, 3, 4, 13}) {
+    std::set<int> all;
+    size_t least = 99, most = 0;
+    for (const auto &share : shareCpus(cpus, ranks)) {
+      all.insert(share.begin(), share.end());
+      least = std::min(least, share.size());
+      most = std::max(most, share.size());
+      EXPECT_EQ(share.size(), size_t(share.back() - share.front()) / 2 + 1) << "neighbours";
+    }
+    EXPECT_EQ(all.size(), 13u) << ranks;
+    EXPECT_LE(most - least, 1u) << ranks;
+  }
+  for (const auto &share : shareCpus({4, 5}, 5))
+    EXPECT_EQ(share.size(), 1u);
+  EXPECT_FALSE(orderedCpus().empty());
+}
+
+TEST(Agent, PlansAndWordsTravelWhole) {
+  CrewPlan p;
+  p.command = {"/a b/gptrun", "it's", "\n"};
+  p.environment = {"X=1"};
+  p.folder = "/f";
+  p.outDir = "/o";
+  p.rendezvous = "h:1";
+  p.token = "t";
+  p.world = 6, p.nodes = 3, p.node = 2, p.ranks = 2, p.resumeAtMost = 7, p.restarts = 2;
+  EXPECT_EQ(p.json().find('\n'), std::string::npos);
+  const auto q = CrewPlan::parse(p.json());
+  ASSERT_TRUE(q);
+  EXPECT_EQ(q->json(), p.json());
+  EXPECT_EQ(q->first(), 4);
+  p.world = 7;
+  EXPECT_FALSE(CrewPlan::parse(p.json()));
+  for (const char *bad : {"", "{}", "[]", "null", "{\"command\": 3}"})
+    EXPECT_FALSE(CrewPlan::parse(bad)) << bad;
+  EXPECT_EQ(shellQuoted("it's $HOME"), "'it'\\''s $HOME'");
+}
+
+}  // namespace
