@@ -258,8 +258,11 @@ void CheckpointStore::prune(int64_t keep) const {
 
 std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, const ModelIdentity &model,
                                                           bool parametersOnly,
-                                                          const std::function<void(const std::string &)> &warn) const {
-  const std::vector<int64_t> all = steps();
+                                                          const std::function<void(const std::string &)> &warn,
+                                                          int64_t atMost) const {
+  std::vector<int64_t> all = steps();
+  if (atMost >= 0)
+    std::erase_if(all, [&](int64_t step) { return step > atMost; });
   for (int64_t step : all) {
     CheckpointInfo info;
     info.dir = folder + "/" + nameOfStep(step);

@@ -51,9 +51,10 @@ public:
   /// over; nullopt where there is none at all. `parametersOnly` leaves other states alone. UserErrors:
   /// CheckpointMismatch for one of another model, whose message holds the keys of [model] that differ, or of another
   /// optimizer; CheckpointDamaged when there are checkpoints and none is whole. One that does not say a key is taken to
-  /// agree, and the notes say so.
+  /// agree, and the notes say so. Checkpoints beyond the step `atMost` are passed over in silence; -1: none is.
   std::optional<CheckpointInfo> loadNewest(Executor &executor, const ModelIdentity &model, bool parametersOnly,
-                                           const std::function<void(const std::string &)> &warn) const;
+                                           const std::function<void(const std::string &)> &warn,
+                                           int64_t atMost = -1) const;
 
   /// Steps of all checkpoints, newest first.
   std::vector<int64_t> steps() const;

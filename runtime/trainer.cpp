@@ -2,6 +2,7 @@
 
 #include "ir/diagnostics.h"
 #include "runtime/checkpoint.h"
+#include "runtime/launch/pulse.h"
 #include "runtime/metrics.h"
 #include "runtime/profile.h"
 #include "runtime/sample.h"
@@ -209,8 +210,9 @@ private:
       setAside(run.outDir, progress);
     std::optional<CheckpointInfo> info;
     if (options.resume != Resume::never)
-      info = store.loadNewest(s.executor, modelIdentity(m), false,
-                              [&](const std::string &w) { progress.say("warning: " + w); });
+      info = store.loadNewest(
+          s.executor, modelIdentity(m), false, [&](const std::string &w) { progress.say("warning: " + w); },
+          options.resumeAtMost);
     if (!info && options.resume == Resume::must)
       throw UserError(ErrorCode::FileMissing, fmt::format("there is no checkpoint under {}", run.outDir),
                       "start the run without --resume must");
@@ -262,6 +264,7 @@ private:
   void loop() {
     startedAt = monotonicNow();
     startStep = step;
+    Pulse::get().step(step);
     int skipped = 0;
     for (;;) {
       if (needsEvaluation() && !gStop)
@@ -287,6 +290,7 @@ private:
                                  step, r.lossScale));
       else
         diverged(r, before, ++skipped);
+      Pulse::get().step(step);
       report(r);
       // Not before the step counts: what fails here must find states and step in agreement.
       if (isTraced(step) && (!isTraced(step + 1) || step == target || gStop))
@@ -304,6 +308,7 @@ private:
   }
 
   void evaluateNow() {
+    Pulse::Busy busy("evaluating");
     std::optional<double> loss = evaluate(s.executor, *val, run.evalSteps, [] { return gStop != 0; });
     if (!loss)
       return;
@@ -408,6 +413,7 @@ private:
 
   /// Runs the step again from the same state, looking at every result.
   std::string explain() {
+    Pulse::Busy busy("looking for the first value that is not finite");
     for (const auto &state : m.states)
       if (std::string at = firstNonFinite(state->type, s.executor.view(*state, StateAccess::read).data);
           !at.empty() && state->attrs.getString("kind") == "param")
@@ -420,6 +426,7 @@ private:
   }
 
   void save() {
+    Pulse::Busy busy("saving a checkpoint");
     CheckpointInfo info{step, s.plan.hash, modelIdentity(m), fingerprint, "", {}};
     saveFailed = true;
     store.save(s.executor, info);
@@ -428,6 +435,7 @@ private:
   }
 
   void printSample() {
+    Pulse::Busy busy("writing a sample");
     progress.end();
     SampleOptions o;
     o.maxTokens = run.sampleTokens;

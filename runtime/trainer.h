@@ -15,6 +15,7 @@ enum class Resume { automatic, never, must };
 struct TrainOptions {
   int64_t steps = -1;  // stop once this many steps are done in all; -1: those of the plan
   Resume resume = Resume::automatic;
+  int64_t resumeAtMost = -1;   // from no checkpoint beyond this step; -1: from the newest
   bool profile = false;        // print a table of kernels at the end
   TextCodec *codec = nullptr;  // for samples during training; null: none
   FILE *out = stdout;

@@ -138,6 +138,7 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
              : o.resume == "never" ? Resume::never
              : o.resume == "must"  ? Resume::must
                                    : Resume::automatic;
+  t.resumeAtMost = ranks.world.resumeAtMost;
   t.profile = o.profile;
   t.codec = codec ? &*codec : nullptr;
   train(session, t);

@@ -265,6 +265,46 @@ TEST_F(LaunchTest, AnErrorThatARankSurvivesIsNoError) {
   EXPECT_EQ(r.code, 0) << r.output;
 }
 
+/// gptrun itself as the one rank: its heartbeats, and what it resumes from.
+TEST_F(LaunchTest, TrainingGoesOnAfterAKillAndAStopWithTheSameBits) {
+  e2e::Workplace w;
+  const std::string plan = w.compile("plan", {"train.steps=1000", "checkpoint.every=20", "checkpoint.keep=60"});
+  ASSERT_EQ(w.gptrun({plan, "--out-dir", w.path("whole")}).code, 0);
+  env["GPTC_CACHE"] = e2e::cacheDir();
+  auto launched = [&] {
+    return start("silence=2000 program=" GPTC_BIN_DIR "/gptrun", plan + " --resume never --out-dir " + out);
+  };
+  auto rankOf = [&](int launcher) {
+    for (int pid : processes())
+      if (pid != launcher)
+        return pid;
+    return 0;
+  };
+  auto p = launched();
+  int before = 0;
+  for (const int number : {SIGKILL, SIGSTOP}) {
+    const std::string made = out + "/checkpoints/step-0000" + (number == SIGKILL ? "0040" : "0120");
+    for (int i = 0; i < 1000 && (!fs::exists(made) || rankOf(p->pid()) == before); ++i)
+      std::this_thread::sleep_for(milliseconds(5));
+    before = rankOf(p->pid());
+    ASSERT_GT(before, 0);
+    ::kill(before, number);
+  }
+  const e2e::Result r = p->wait();
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_HAS(r.output, "was killed by SIGKILL after step ");
+  EXPECT_HAS(r.output, "has given no heartbeat for 2.");
+  EXPECT_EQ(count(r.output, "resumed from " + out + "/checkpoints/step-"), 2u) << "only the first attempt starts over\n"
+                                                                               << r.output;
+  EXPECT_TRUE(w.finalState(out) == w.finalState(w.path("whole"))) << r.output;
+
+  // And from no checkpoint beyond a step.
+  const e2e::Result back = w.gptrun({plan, "--out-dir", out, "--steps", "30"},
+                                    {{"GPTC_RANK", "0"}, {"GPTC_WORLD", "1"}, {"GPTC_RESUME_AT_MOST", "39"}});
+  EXPECT_EQ(back.code, 0) << back.output;
+  EXPECT_HAS(back.output, "resumed from " + out + "/checkpoints/step-00000020\n");
+}
+
 // ---- other machines -------------------------------------------------------------------------------------------------
 
 /// A folder in PATH whose `ssh` runs the command here, and notes its command line.

@@ -1,6 +1,7 @@
 // In gptrun's place in the launcher's tests.
 //
-//   fake_gptrun launch NAME=VALUE... -- INSTRUCTION...   launches ranks that follow the instructions
+//   fake_gptrun launch NAME=VALUE... -- INSTRUCTION...   launches ranks that follow the instructions, or with
+//                                                        program=PATH others, whose words these are
 //   fake_gptrun --agent                                  serves a launcher on another machine
 //   fake_gptrun rank OUT_DIR INSTRUCTION...              one rank
 //
@@ -11,6 +12,7 @@
 // stop, spin, busy=MS, slow=MS (longer steps from then on), print, deaf (SIGTERM is ignored), rogue (prints an error
 // and goes on), child (leaves a process behind and dies).
 #include "ir/diagnostics.h"
+#include "runtime/checkpoint.h"
 #include "runtime/files.h"
 #include "runtime/launch/host_list.h"
 #include "runtime/launch/launcher.h"
@@ -198,6 +200,8 @@ int launchAsTold(const std::vector<std::string> &words, const std::string &self)
       o.hosts = *parseHostList(text.str()), o.nodes = int(o.hosts.size());
     else if (name == "out")
       o.outDir = text.str();
+    else if (name == "program")
+      o.command = {text.str()};
     else if (name == "restarts")
       o.restarts = value;
     else if (name == "silence")
@@ -214,9 +218,11 @@ int launchAsTold(const std::vector<std::string> &words, const std::string &self)
   o.pause = milliseconds(10);
   o.address = "127.0.0.1";
   o.agent = {self, "--agent"};
-  o.command = {self, "rank", o.outDir};
+  const bool real = !o.command.empty();
+  if (!real)
+    o.command = {self, "rank", o.outDir};
   o.command.insert(o.command.end(), words.begin() + i + 1, words.end());
-  o.checkpoints = [&] { return savedSteps(o.outDir); };
+  o.checkpoints = [&] { return real ? CheckpointStore(o.outDir).steps() : savedSteps(o.outDir); };
   return launch(o);
 }
 
