@@ -101,7 +101,8 @@ Ranks chooseRanks(const Options &o, const Target &target) {
 
 /// Starts this program once per rank, with the same words.
 int launchRanks(const Options &o, const Ranks &ranks, const std::vector<std::string> &words) {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  // By that name: in a bundle all programs are one file, which goes by how it is called.
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gptrun";
   Plan plan = loadPlan(o.plan);
   LaunchOptions l;
   l.nodes = ranks.nodes;
