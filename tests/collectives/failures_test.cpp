@@ -68,17 +68,18 @@ TEST(Failures, OfThreads) {
 // --- processes ------------------------------------------------------------------------------------------------------
 
 /// What a rank does wrong in its second collective; rank 1 is the one.
-enum class Fault { none, dies, stops, late, leaves };
+enum class Fault { dies, stops, freezes, late, leaves };
 
 void faulty(const RankPlace &place, Fault fault) {
   auto client = joinJob(place.rank, place.world);
-  auto c = joinGroup(client.get(), Group::all(place.world), joinOptions(fault == Fault::dies ? 20s : 1s));
+  auto c = joinGroup(client.get(), Group::all(place.world),
+                     joinOptions(fault == Fault::dies || fault == Fault::freezes ? 20s : 1s));
   sum(*c, 100000);
   const auto begin = Clock::now();
   const bool wrong = place.rank == 1;
   if (wrong && fault == Fault::dies)
     raise(SIGKILL);
-  if (wrong && fault == Fault::stops)
+  if (wrong && (fault == Fault::stops || fault == Fault::freezes))
     raise(SIGSTOP);
   if (wrong && fault == Fault::leaves)
     std::exit(3);
@@ -91,6 +92,7 @@ void faulty(const RankPlace &place, Fault fault) {
 const RankScenarioAdded added[] = {
     {"dies", [](const RankPlace &p) { faulty(p, Fault::dies); }},
     {"stops", [](const RankPlace &p) { faulty(p, Fault::stops); }},
+    {"freezes", [](const RankPlace &p) { faulty(p, Fault::freezes); }},
     {"late", [](const RankPlace &p) { faulty(p, Fault::late); }},
     {"leaves", [](const RankPlace &p) { faulty(p, Fault::leaves); }},
 };
@@ -100,9 +102,10 @@ struct Said {
   double seconds = 0;
   std::string text;
 };
-std::vector<Said> runFaulty(const std::string &scenario, int world, int expected, bool tcp) {
+std::vector<Said> runFaulty(const std::string &scenario, int world, int expected, bool tcp,
+                            std::chrono::milliseconds silence = 30s) {
   const std::string token = newToken();
-  RendezvousServer server({.token = token, .world = world, .silence = 30s});
+  RendezvousServer server({.token = token, .world = world, .silence = silence});
   std::vector<Said> all;
   for (const RankOutcome &o : runRanks({.scenario = scenario,
                               .world = world,
@@ -151,6 +154,14 @@ TEST_P(Failing, AStoppedRankIsNamedByAllInTime) {
     EXPECT_LT(said[size_t(r)].seconds, 2.5);
     EXPECT_HAS(said[size_t(r)].text, fmt::format("rank 1 on {} did not come in 1.0 s", hostName()));
   }
+}
+
+TEST_P(Failing, AStoppedRankIsMissedByItsHeartbeatLongBeforeTheTimeOut) {
+  const auto said = runFaulty("freezes", 2, 1, tcp, 1s);
+  EXPECT_EQ(said[0].code, int(ErrorCode::RankFailed)) << said[0].text;
+  EXPECT_LT(said[0].seconds, 4);
+  EXPECT_HAS(said[0].text, "cannot go on: rank 1 of 2 on " + hostName());
+  EXPECT_HAS(said[0].text, "is gone: nothing was heard of it for 1.0 s");
 }
 
 TEST_P(Failing, ALateRankIsNamedAndHearsOfIt) {
