@@ -4,6 +4,7 @@
 //                                    --emit_cuda.cpp--> CUDA C++     --nvrtc.cpp-----> cubin                 CUDA
 #pragma once
 
+#include "codegen/collectives.h"
 #include "codegen/library_attention.h"
 #include "codegen/library_matmul.h"
 #include "ir/graph.h"
@@ -26,6 +27,8 @@ struct LoweredGroup {
   /// workspace.
   std::optional<LibraryMatmul> call;
   std::optional<LibraryAttention> attention;
+  /// What ranks do together: an engine of the runtime does it, and the kernel is empty.
+  std::optional<Collectives> collectives;
 };
 
 /// The random streams that the members of a group name (none: 0), each once, in order: arguments and not constants of

@@ -107,6 +107,8 @@ bool mayShare(const Op &fused, unsigned result, unsigned operand) {
   }
   case FusionKind::attention:
     return maker.is(OpKind::attention_cached) && out->index > 0 && in->hasOneUse() && maker.operand(out->index) == in;
+  case FusionKind::collective:
+    return maker.is(OpKind::all_reduce) && in->hasOneUse() && maker.operand(0) == in;
   case FusionKind::pointwise:
   case FusionKind::gather:
   case FusionKind::row:

@@ -238,6 +238,13 @@ void Module::removeFunction(llvm::StringRef name) {
   llvm::erase_if(functions, [&](const auto &f) { return f->name == name; });
 }
 
+Type wholeType(const State &s) {
+  Type t = s.type;
+  if (const std::vector<int64_t> rows = s.attrs.getInts("whole"); rows.size() == 2 && !t.isScalar())
+    t.dims[0] = Dim(rows[0], rows[1]);
+  return t;
+}
+
 std::unique_ptr<Module> Module::clone() const {
   auto m = std::make_unique<Module>();
   m->attrs = attrs;

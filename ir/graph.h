@@ -179,9 +179,11 @@ private:
 };
 
 /// State that outlives a call: parameters, moments, step, KV cache. Attributes used:
-///   kind   "param" | "moment" | "grad" | "counter" | "cache" | "low"
+///   kind   "param" | "moment" | "grad" | "counter" | "cache" | "low" | "whole"
 ///   of     for "low": the parameter of which this is a copy in a narrower dtype, which whoever writes the parameter
-///          writes too, and which no checkpoint holds
+///          writes too, and which no checkpoint holds; for "whole": that of which each rank updates a piece
+///   whole  of a state that holds this rank's piece (ir/ops/collective.cpp): rows of dimension 0 of the whole, logical
+///          and padded
 ///   init   "zeros" | "ones" | "normal" | "const";  std, value
 ///   stream random stream of the initial value (and of nothing else)
 ///   decay  weight decay applies;   hf   Hugging Face name or names, hf_split their columns, and hf_transpose
@@ -190,6 +192,10 @@ struct State {
   Type type;
   AttrMap attrs;
 };
+
+inline bool isPiece(const State &s) { return s.attrs.has("whole"); }
+/// The type of all ranks' pieces together; the state's own where it is no piece.
+Type wholeType(const State &s);
 
 class Function {
 public:

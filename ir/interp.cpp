@@ -2,6 +2,7 @@
 // f16 is rounded, as that is what such a type is asked for.
 #include "ir/diagnostics.h"
 #include "ir/element.h"
+#include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "ir/random.h"
 
@@ -13,33 +14,48 @@ namespace {
 
 bool sameData(const Type &a, const Type &b) { return a.dtype == b.dtype && a.sameShape(b); }
 
-/// Runs one block. Tensors are freed after their last use: a training step has many.
+/// What each rank holds of one value.
+using OfRanks = std::vector<Tensor>;
+
+/// Runs one block on all ranks of a mesh, op by op. Tensors are freed after their last use: a training step has many.
 class Run {
 public:
-  Run(const Block &block, StateMap *state, const InterpretObserver &observe)
-      : block(block), state(state), observe(observe) {}
+  Run(const Block &block, const Mesh &mesh, llvm::MutableArrayRef<StateMap *> states, const InterpretObserver &observe)
+      : block(block), mesh(mesh), states(states), observe(observe) {}
 
-  void bind(const Value *v, Tensor t) {
-    GPTC_CHECK(int64_t(t.data.size()) == v->type.elements() && sameData(t.type, v->type),
-               "a tensor {} with {} elements for a value {}", t.type.str(), t.data.size(), v->type.str());
+  void bind(const Value *v, OfRanks tensors) {
+    for (const Tensor &t : tensors)
+      GPTC_CHECK(int64_t(t.data.size()) == v->type.elements() && sameData(t.type, v->type),
+                 "a tensor {} with {} elements for a value {}", t.type.str(), t.data.size(), v->type.str());
     if (!v->unused())
-      live[v] = {std::move(t), v->users().size()};
+      live[v] = {std::move(tensors), v->users().size()};
   }
 
-  std::vector<Tensor> run() {
+  /// Of each result what each rank holds.
+  std::vector<OfRanks> run() {
     for (const Op &op : block) {
-      std::vector<const Tensor *> operands;
+      std::vector<const OfRanks *> operands;
       for (const Value *v : op.operands()) {
         auto it = live.find(v);
         GPTC_CHECK(it != live.end(), "a value is used that is not there: {}", print(op));
-        operands.push_back(&it->second.tensor);
+        operands.push_back(&it->second.tensors);
       }
-      if (op.isOneOf(OpKind::ret, OpKind::yield))
-        return copies(operands);
-      std::vector<Tensor> results = execute(op, operands);
+      if (op.isOneOf(OpKind::ret, OpKind::yield)) {
+        std::vector<OfRanks> results;
+        for (const OfRanks *o : operands)
+          results.push_back(*o);
+        return results;
+      }
+      std::vector<OfRanks> results = execute(op, operands);
       GPTC_CHECK(results.size() == op.numResults(), "{} results of {}", results.size(), print(op));
-      if (observe)
-        observe(op, results);
+      if (observe) {
+        std::vector<Tensor> first;  // the very tensors: who looks may change them
+        for (OfRanks &r : results)
+          first.push_back(std::move(r[0]));
+        observe(op, first);
+        for (size_t i = 0; i < results.size(); ++i)
+          results[i][0] = std::move(first[i]);
+      }
       for (unsigned i = 0; i < op.numResults(); ++i)
         bind(op.result(i), std::move(results[i]));
       for (const Value *v : op.operands())
@@ -50,10 +66,10 @@ public:
   }
 
   /// Runs the body of a fused op.
-  static std::vector<Tensor> fused(const Op &op, llvm::ArrayRef<const Tensor *> operands,
-                                   const InterpretObserver &observe) {
+  static std::vector<OfRanks> fused(const Op &op, const Mesh &mesh, llvm::ArrayRef<const OfRanks *> operands,
+                                    const InterpretObserver &observe) {
     GPTC_CHECK(op.body && operands.size() == op.body->args.size(), "{} operands for {}", operands.size(), print(op));
-    Run inner(*op.body, nullptr, observe);
+    Run inner(*op.body, mesh, {}, observe);
     for (size_t i = 0; i < operands.size(); ++i)
       inner.bind(op.body->args[i].get(), *operands[i]);
     return inner.run();
@@ -61,41 +77,66 @@ public:
 
 private:
   struct Live {
-    Tensor tensor;
+    OfRanks tensors;
     size_t usesLeft = 0;
   };
   const Block &block;
-  StateMap *state;  // null in a fused body
+  const Mesh mesh;
+  llvm::MutableArrayRef<StateMap *> states;  // of each rank; none in a fused body
   const InterpretObserver &observe;
   llvm::DenseMap<const Value *, Live> live;
 
-  static std::vector<Tensor> copies(llvm::ArrayRef<const Tensor *> tensors) {
-    std::vector<Tensor> r;
-    for (const Tensor *t : tensors)
-      r.push_back(*t);
-    return r;
-  }
-
-  std::vector<Tensor> execute(const Op &op, llvm::ArrayRef<const Tensor *> operands) {
-    if (op.is(OpKind::read)) {
-      auto it = state->find(op.state);
-      GPTC_CHECK(it != state->end(), "state @{} has no content", op.state);
-      return {it->second};
-    }
-    if (op.is(OpKind::write)) {
-      (*state)[op.state] = *operands[0];
-      return {};
-    }
+  std::vector<OfRanks> execute(const Op &op, llvm::ArrayRef<const OfRanks *> operands) {
+    const size_t ranks = mesh.ranks();
     if (op.is(OpKind::fused))
-      return fused(op, operands, observe);
-    std::vector<Tensor> results = op.def().reference(op, std::span(operands.data(), operands.size()));
-    for (unsigned i = 0; i < std::min<size_t>(results.size(), op.numResults()); ++i) {
-      results[i].type.sharding = op.result(i)->type.sharding;  // not an op's business
-      if (DType t = results[i].type.dtype; t == DType::bf16 || t == DType::f16)
-        for (double &v : results[i].data)
-          v = roundTo(t, v);
+      return fused(op, mesh, operands, observe);
+    std::vector<OfRanks> results(op.numResults());
+    if (op.is(OpKind::read) || op.is(OpKind::write)) {
+      for (size_t r = 0; r < ranks; ++r) {
+        StateMap &state = *states[r];
+        if (op.is(OpKind::write)) {
+          state[op.state] = (*operands[0])[r];
+          continue;
+        }
+        auto it = state.find(op.state);
+        GPTC_CHECK(it != state.end(), "state @{} has no content", op.state);
+        results[0].push_back(it->second);
+      }
+      return results;
+    }
+    // Ranks compute alone, or in groups whose results come rank by rank.
+    const bool together = op.def().fusion == FusionKind::collective;
+    for (OfRanks &r : results)
+      r.resize(ranks);
+    for (size_t r = 0; r < ranks; ++r) {
+      std::vector<int64_t> group = {int64_t(r)};
+      if (together) {
+        group = mesh.group(op.attrs.getString("axis"), r);
+        GPTC_CHECK(int64_t(group.size()) == op.attrs.getInt("ranks"), "{} ranks of the mesh for {}", group.size(),
+                   print(op));
+        if (group[0] != int64_t(r))
+          continue;
+      }
+      std::vector<const Tensor *> in;
+      for (int64_t member : group)
+        for (const OfRanks *o : operands)
+          in.push_back(&(*o)[member]);
+      std::vector<Tensor> out = op.def().reference(op, std::span(in.data(), in.size()));
+      GPTC_CHECK(out.size() == group.size() * op.numResults(), "{} results of {}", out.size(), print(op));
+      for (size_t m = 0; m < group.size(); ++m)
+        for (unsigned i = 0; i < op.numResults(); ++i)
+          results[i][group[m]] = stored(std::move(out[m * op.numResults() + i]), op.result(i)->type);
     }
     return results;
+  }
+
+  /// A result as its type holds it.
+  static Tensor stored(Tensor t, const Type &type) {
+    t.type.sharding = type.sharding;  // not an op's business
+    if (DType d = t.type.dtype; d == DType::bf16 || d == DType::f16)
+      for (double &v : t.data)
+        v = roundTo(d, v);
+    return t;
   }
 };
 
@@ -103,19 +144,52 @@ private:
 
 std::vector<Tensor> interpret(const Function &f, std::span<const Tensor> args, StateMap &state,
                               const InterpretObserver &observe) {
+  StateMap *states[] = {&state};
+  Run run(f.body, {}, states, observe);
   GPTC_CHECK(args.size() == f.body.args.size(), "@{} takes {} arguments, not {}", f.name, f.body.args.size(),
              args.size());
-  Run run(f.body, &state, observe);
   for (size_t i = 0; i < args.size(); ++i)
-    run.bind(f.body.args[i].get(), args[i]);
-  return run.run();
+    run.bind(f.body.args[i].get(), {args[i]});
+  std::vector<Tensor> results;
+  for (OfRanks &r : run.run())
+    results.push_back(std::move(r[0]));
+  return results;
+}
+
+std::vector<std::vector<Tensor>> interpretRanks(const Function &f, std::span<const std::vector<Tensor>> args,
+                                                std::span<StateMap> states) {
+  const Mesh mesh = Mesh::of(*f.module);
+  const size_t ranks = mesh.ranks();
+  GPTC_CHECK(args.size() == ranks && states.size() == ranks, "{} arguments and {} states for {} ranks", args.size(),
+             states.size(), ranks);
+  std::vector<StateMap *> pointers;
+  for (StateMap &s : states)
+    pointers.push_back(&s);
+  Run run(f.body, mesh, pointers, nullptr);
+  for (size_t i = 0; i < f.body.args.size(); ++i) {
+    OfRanks tensors;
+    for (const std::vector<Tensor> &a : args)
+      tensors.push_back(a.at(i));
+    run.bind(f.body.args[i].get(), std::move(tensors));
+  }
+  std::vector<std::vector<Tensor>> results(ranks);
+  for (OfRanks &value : run.run())
+    for (size_t r = 0; r < ranks; ++r)
+      results[r].push_back(std::move(value[r]));
+  return results;
 }
 
 std::vector<Tensor> interpretFused(const Op &fused, std::span<const Tensor> operands) {
-  std::vector<const Tensor *> pointers;
+  std::vector<OfRanks> held;
   for (const Tensor &t : operands)
-    pointers.push_back(&t);
-  return Run::fused(fused, pointers, nullptr);
+    held.push_back({t});
+  std::vector<const OfRanks *> pointers;
+  for (const OfRanks &h : held)
+    pointers.push_back(&h);
+  std::vector<Tensor> results;
+  for (OfRanks &r : Run::fused(fused, {}, pointers, nullptr))
+    results.push_back(std::move(r[0]));
+  return results;
 }
 
 Tensor initialValue(const State &s, uint64_t seed) {

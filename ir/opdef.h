@@ -105,6 +105,7 @@ enum class FusionKind {
   matmul,      // anchor with prologue and epilogue
   attention,   // anchor with a recipe of its own
   scatter,     // embedding gradient
+  collective,  // computed by several ranks together, by an engine of the runtime
   view,        // no code: the result aliases operand 0 (reshape)
   structure,   // read, write, return, yield, fused: not fusable
 };
@@ -165,7 +166,8 @@ struct OpDef {
   Rule<std::vector<Value *>(GradCtx &)> grad;
   /// Arithmetic and traffic of one execution by itself.
   Rule<Cost(const Op &)> cost;
-  /// What the op means, in float64. Results in order.
+  /// What the op means, in float64. Results in order. Of a collective: operands of all ranks of its group, rank by
+  /// rank, and all their results likewise.
   Rule<std::vector<Tensor>(const Op &, std::span<const Tensor *const> operands)> reference;
   /// Element expression of each result at a point of the domain (for fold and reduce_all: the expression holds Reduce
   /// nodes).
@@ -193,13 +195,16 @@ std::string checkSignature(const Op &op);
 // ---- interpreter (interp.cpp) ---------------------------------------------------------------------------------------
 /// State contents by name.
 using StateMap = llvm::StringMap<Tensor>;
-/// Called after each op, those of fused bodies included, with its results.
+/// Called after each op, those of fused bodies included, with its results: with several ranks those of the first.
 using InterpretObserver = std::function<void(const Op &, llvm::ArrayRef<Tensor>)>;
 /// Runs a function in float64, op by op, `fused` bodies included. Updates `state` on write. Results of dtype bf16 and
 /// f16 are rounded to it, to nearest even by way of f32: that is part of what an op means.
 std::vector<Tensor> interpret(const Function &f, std::span<const Tensor> args, StateMap &state,
                               const InterpretObserver &observe = nullptr);
-/// Runs the body of one fused op.
+/// Runs a function on all ranks of its module's mesh (ir/mesh.h), op by op: arguments, states and results by rank.
+std::vector<std::vector<Tensor>> interpretRanks(const Function &f, std::span<const std::vector<Tensor>> args,
+                                                std::span<StateMap> states);
+/// Runs the body of one fused op, which must not hold collectives.
 std::vector<Tensor> interpretFused(const Op &fused, std::span<const Tensor> operands);
 /// Initial content of a state by its init attributes (default zeros), rounded to its dtype: a pure function of (seed,
 /// stream, logical index). "normal" is std * randomNormal(randomKey(seed, 0, stream, 0), index).

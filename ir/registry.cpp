@@ -147,6 +147,8 @@ const char *recipeOf(OpKind kind) {
     return "matmul";
   case FusionKind::scatter:
     return "scatter";
+  case FusionKind::collective:
+    return "collective";
   case FusionKind::attention:
     return nameOf(kind).data();  // attention, attention_grad, attention_cached
   case FusionKind::view:

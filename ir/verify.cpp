@@ -75,14 +75,25 @@ private:
     for (const auto &[name, value] : s.attrs)
       verifyStateAttr(name, value);
     verifyLayout(s);
+    if (const Attr *whole = s.attrs.find("whole")) {
+      auto *rows = std::get_if<std::vector<int64_t>>(whole);
+      if (!rows || rows->size() != 2 || s.type.isScalar() || (*rows)[0] < 1 || (*rows)[0] > (*rows)[1] ||
+          (*rows)[1] % s.type.dim(0) || s.type.dim(0) != s.type.padded(0) || !wholeType(s).invalid().empty())
+        return add("`whole` must be the rows, logical and padded, of which the state's are a part");
+    }
     const Attr *kind = s.attrs.find("kind"), *of = s.attrs.find("of");
-    if (!kind || !std::holds_alternative<std::string>(*kind) || std::get<std::string>(*kind) != "low")
+    auto *name = kind ? std::get_if<std::string>(kind) : nullptr;
+    if (!name || (*name != "low" && *name != "whole"))
       return;
     const State *p =
         of && std::holds_alternative<std::string>(*of) ? module.state(std::get<std::string>(*of)) : nullptr;
-    if (!p || p->type.dtype != DType::f32 || !p->type.sameShape(s.type) ||
-        (s.type.dtype != DType::bf16 && s.type.dtype != DType::f16))
-      add("a state of kind low must be bf16 or f16, and `of` name one that is f32 and of the same shape");
+    if (!p || p->type.dtype != DType::f32 || !wholeType(*p).sameShape(wholeType(s)))
+      return add(
+          fmt::format("a state of kind {} needs `of`, the name of one that is f32 and of the same shape", *name));
+    if (*name == "low" && s.type.dtype != DType::bf16 && s.type.dtype != DType::f16)
+      add("a state of kind low must be bf16 or f16");
+    if (*name == "whole" && (s.type.dtype != DType::f32 || isPiece(s)))
+      add("a state of kind whole must be f32 and no piece");
   }
 
   /// Tensors side by side cover the columns, and only matrices can be turned round.
@@ -117,7 +128,7 @@ private:
     } else if (name == "stream") {
       const int64_t *stream = std::get_if<int64_t>(&value);
       good = stream && *stream >= 0 && *stream <= UINT32_MAX;
-    } else if (name == "hf_split") {
+    } else if (name == "hf_split" || name == "whole") {
       good = std::holds_alternative<std::vector<int64_t>>(value);
     } else if (name == "decay" || name == "hf_transpose") {
       good = std::holds_alternative<bool>(value);

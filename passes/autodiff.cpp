@@ -6,6 +6,8 @@
 //       with accumulate > 1:
 //         @accumulate(%x, %y, %seq0, %n_valid) -> ()   once per micro-batch
 //         @update(%n_valid) -> (loss, gradients)       once per step
+//       and, where a rank holds several logical shards of the batch (module attribute shards, a power of two),
+//         @fold0, @fold1, .. (%n_valid) -> ()          behind each shard but the last
 //       The function that returns gradients carries the attribute grads = their number; the optimizer pass turns it
 //       into an update. loss = sum / n_valid, where n_valid counts the targets of the whole global batch. @forward is
 //       removed; a module without one is left alone.
@@ -28,6 +30,11 @@
 //   6. Accumulators must start from +0. They are created with init = "zeros" and @update writes zeros back after
 //      reading them: one more store of each gradient per step, and no special first micro-step. Nothing is lost in
 //      bits: a sum without `init` starts from +0 too.
+//   7. Shards are added in a binary tree over their numbers, ((s0+s1)+(s2+s3))+..., which is also how ranks add up what
+//      each of them has: so the bits do not depend on how many ranks share the shards. As in a binary counter,
+//      @foldT adds what lies on levels 0 to T-1 to the shard that has just ended and leaves the sum on level T, a state
+//      of kind "grad" for each result: foldT.NAME. T is the number of ones at the end of the shard's number; the
+//      last shard meets all levels in @update.
 #include "passes/pass.h"
 
 #include "ir/diagnostics.h"
@@ -36,6 +43,7 @@
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/MapVector.h"
 
+#include <functional>
 #include <numeric>
 
 namespace gptc {
@@ -214,7 +222,15 @@ public:
           accumulators[reached[k]] = s->name;
         }
     }
-    buildUpdate();
+    const int64_t shards = m.attrs.getInt("shards", 1);
+    if (shards < 1 || (shards & (shards - 1)))
+      throw UserError(ErrorCode::GirInvalid, fmt::format("shards = {} is no power of two", shards));
+    int levels = 0;
+    while (int64_t(1) << levels < shards)
+      ++levels;
+    for (int level = 0; level < levels; ++level)
+      buildFold(level, names);
+    buildUpdate(levels, names);
     turnIntoAccumulate();
   }
 
@@ -273,26 +289,57 @@ private:
     }
   }
 
-  void buildUpdate() {
-    Function *update = m.addFunction("update");
-    update->attrs.set("grads", f.attrs.getInt("grads"));
-    f.attrs.erase("grads");
+  /// What follows from the accumulators, which become zero: the loss and the gradients of a shard, with what lies on
+  /// the first `levels` levels. Ends with `end`, which is given the results.
+  void fromAccumulators(Function &to, int levels, const std::vector<std::string> &names,
+                        const std::function<void(Builder &, llvm::ArrayRef<Value *>)> &end) {
     llvm::DenseMap<const Value *, Value *> map;
-    map[nValid()] = update->body.addArg(nValid()->type, nValid()->name);
-    Builder b(update->body);
+    map[nValid()] = to.body.addArg(nValid()->type, nValid()->name);
+    Builder b(to.body);
     for (auto &[v, name] : accumulators)
       map[v] = b.read(*m.state(name));
     for (Op &op : f.body) {
-      bool needed = op.is(OpKind::ret);
+      bool needed = false;
       for (unsigned i = 0; i < op.numResults(); ++i)
         needed |= visited.contains(op.result(i)) && !onBorder(op.result(i));
-      if (!needed)
-        continue;
-      if (op.is(OpKind::ret))
-        for (auto &[v, name] : accumulators)
-          b.write(*m.state(name), b.constant(0, v->type));
-      cloneOp(op, update->body, nullptr, map);
+      if (needed)
+        cloneOp(op, to.body, nullptr, map);
     }
+    llvm::SmallVector<Value *, 8> results;
+    for (unsigned i = 0; i < f.body.back()->numOperands(); ++i) {
+      Value *v = map.lookup(f.body.back()->operand(i));
+      for (int level = 0; level < levels; ++level)
+        v = b.value(OpKind::add, {b.read(*levelState(level, names[i], v->type)), v});
+      results.push_back(v);
+    }
+    for (auto &[v, name] : accumulators)
+      b.write(*m.state(name), b.constant(0, v->type));
+    end(b, results);
+  }
+
+  State *levelState(int level, const std::string &name, const Type &type) {
+    std::string full = fmt::format("fold{}.{}", level, name);
+    if (State *s = m.state(full))
+      return s;
+    State *s = m.addState(full, type);
+    s->attrs = attrs({{"kind", std::string("grad")}, {"init", std::string("zeros")}});
+    return s;
+  }
+
+  void buildFold(int level, const std::vector<std::string> &names) {
+    fromAccumulators(*m.addFunction(fmt::format("fold{}", level)), level, names,
+                     [&](Builder &b, llvm::ArrayRef<Value *> results) {
+                       for (size_t i = 0; i < results.size(); ++i)
+                         b.write(*levelState(level, names[i], results[i]->type), results[i]);
+                       b.ret({});
+                     });
+  }
+
+  void buildUpdate(int levels, const std::vector<std::string> &names) {
+    Function *update = m.addFunction("update");
+    update->attrs.set("grads", f.attrs.getInt("grads"));
+    f.attrs.erase("grads");
+    fromAccumulators(*update, levels, names, [](Builder &b, llvm::ArrayRef<Value *> results) { b.ret(results); });
   }
 
   void turnIntoAccumulate() {

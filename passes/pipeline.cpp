@@ -19,6 +19,7 @@ llvm::ArrayRef<const char *> defaultPasses(llvm::StringRef from) {
       "cse",              // statistics that forward and backward both ask for
       "dce",              // gradients that no parameter needed
       "precision",        // on the joint graph: casts are ops that fuse like any others
+      "partition",        // before fusion: groups have the shapes that ranks really have; after precision, whose copies it gathers
       "recompute-cheap",  // before fusion, which folds the copies; after cse, which would undo them
       "fuse",             // on the whole graph, when every use of a value is known
       "order",            // after fusion: groups, not ops, hold memory

@@ -10,8 +10,7 @@
 //      place.
 //   4. Uses of the old content behind such a write come to use a copy, made just before.
 //   5. A group that changes a few rows of a state and lies in its place says so (inPlaceOperand): its kernel then
-//   leaves
-//      the other rows alone.
+//      leaves the other rows alone.
 //   6. Reads and views that nobody uses any more go: they would seem to need content that is gone.
 //
 // Between fuse, as it needs groups, and select-recipes, which gives the copies their schedule.

@@ -333,7 +333,7 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
         readState(executor, *read[i], i < parameterStates ? parameters : optimizer, false);
       for (const State *s : fresh)
         fillConstantState(executor, *s);
-      fillLowCopies(executor);
+      fillCopies(executor);
       info.notes = notesOn(info.model, model, llvm::ArrayRef(read).drop_front(parameterStates), fresh, optimizer);
       return info;
     } catch (const UserError &e) {
@@ -404,7 +404,7 @@ void loadWeights(Executor &executor, const std::string &path) {
                     fmt::format("{} does not fit the model, which has no place for tensor {}{}", path, left[0],
                                 left.size() > 1 ? fmt::format(" and {} more", left.size() - 1) : ""),
                     "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
-  fillLowCopies(executor);
+  fillCopies(executor);
 }
 
 }  // namespace gptc

@@ -4,16 +4,78 @@
 #include "ir/diagnostics.h"
 #include "runtime/waves.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <cstring>
 
 namespace gptc {
+
+static Collective::Kind kindOf(OpKind kind) {
+  switch (kind) {
+  case OpKind::all_reduce:
+    return Collective::Kind::all_reduce;
+  case OpKind::reduce_scatter:
+    return Collective::Kind::reduce_scatter;
+  case OpKind::all_gather:
+    return Collective::Kind::all_gather;
+  default:
+    GPTC_UNREACHABLE("'{}' is no collective", nameOf(kind).str());
+  }
+}
 
 struct CpuExecutor::Bound {
   const Function *function;
   std::vector<CpuKernel> kernels;
   std::vector<std::byte *> args, results;
-  std::unique_ptr<Waves> waves;  // of the same kernels
+  /// The same kernels, and one behind the other the collectives that no kernel stands between: one bucket.
+  struct Part {
+    std::unique_ptr<Waves> waves;
+    std::vector<Collective> bucket;
+    std::vector<std::pair<char *, size_t>> paddings;  // to be zero before
+    SumOrder order = SumOrder::tree;
+    std::vector<std::pair<const char *, const char *>> read, written;  // by the bucket
+  };
+  std::vector<Part> parts;
+
+  void add(CpuKernel &kernel, const BoundGroup &group, unsigned threads);
 };
+
+/// Puts a kernel behind the others. Its params are there.
+void CpuExecutor::Bound::add(CpuKernel &k, const BoundGroup &g, unsigned threads) {
+  auto newPart = [&] { parts.emplace_back().waves = std::make_unique<Waves>(threads); };
+  if (parts.empty())
+    newPart();
+  if (k.collectives.empty()) {
+    if (!parts.back().bucket.empty())
+      newPart();
+    std::vector<int64_t> bytes;
+    for (const Place &p : g.memory)
+      bytes.push_back(p.bytes);
+    bytes.insert(bytes.end(), k.streams.size(), sizeof(int64_t));
+    parts.back().waves->add({&k.code, k.params, bytes, k.op->numOperands()});
+    return;
+  }
+  // None of a bucket may touch what another one writes.
+  const unsigned reads = k.op->numOperands();
+  auto range = [&](size_t i) {
+    const char *at = static_cast<const char *>(k.params[i]);
+    return std::pair(at, at + g.memory[i].bytes);
+  };
+  auto meets = [&](size_t i, const auto &ranges) {
+    return llvm::any_of(ranges, [r = range(i)](auto &o) { return r.first < o.second && o.first < r.second; });
+  };
+  bool apart = !parts.back().bucket.empty() && parts.back().order != k.order;
+  for (size_t i = 0; i < g.memory.size(); ++i)
+    apart |= meets(i, parts.back().written) || (i >= reads && meets(i, parts.back().read));
+  if (apart)
+    newPart();
+  Part &part = parts.back();
+  part.order = k.order;
+  part.bucket.insert(part.bucket.end(), k.collectives.begin(), k.collectives.end());
+  part.paddings.insert(part.paddings.end(), k.paddings.begin(), k.paddings.end());
+  for (size_t i = 0; i < g.memory.size(); ++i)
+    (i < reads ? part.read : part.written).push_back(range(i));
+}
 
 CpuExecutor::CpuExecutor(const Module &planned, const Target &target, const Target &host, Arena &arena,
                          ThreadPool &pool, const std::string &cacheDir)
@@ -40,7 +102,8 @@ void CpuExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       bound->results.push_back(arena.at(p.at));
     bound->kernels.reserve(b.groups.size());  // they are pointed into
     for (const BoundGroup &g : b.groups) {
-      kernels.push_back(&g.lowered->kernel);
+      if (!g.lowered->collectives)
+        kernels.push_back(&g.lowered->kernel);
       CpuKernel &k = bound->kernels.emplace_back();
       k.name = g.name;
       k.op = g.op;
@@ -55,18 +118,33 @@ void CpuExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
   }
   std::vector<CompiledKernel> code = jit.compile(kernels);
   size_t next = 0;
-  for (auto &[bound, b] : pending) {
-    bound->waves = std::make_unique<Waves>(pool.size());
+  for (auto &[bound, b] : pending)
     for (size_t i = 0; i < b.groups.size(); ++i) {
       CpuKernel &k = bound->kernels[i];
-      k.code = std::move(code[next++]);
-      std::vector<int64_t> bytes;
-      for (const Place &p : b.groups[i].memory)
-        bytes.push_back(p.bytes);
-      bytes.insert(bytes.end(), k.streams.size(), sizeof(int64_t));
-      bound->waves->add({&k.code, k.params, bytes, k.op->numOperands()});
+      if (const std::optional<Collectives> &c = b.groups[i].lowered->collectives) {
+        GPTC_CHECK(ranks && c->axis == "data" && c->ranks == ranks->world, "{}: {} ranks for a plan of {}", k.name,
+                   ranks ? ranks->world : 1, c->ranks);
+        k.order = c->tree ? SumOrder::tree : SumOrder::fast;
+        for (const CollectiveCall &call : c->calls) {
+          if (call.padding)
+            k.paddings.push_back({static_cast<char *>(k.params[call.from]) + call.paddingFrom * sizeOf(call.dtype),
+                                  call.padding * sizeOf(call.dtype)});
+          k.collectives.push_back({kindOf(call.kind), k.params[call.from], k.params[k.op->numOperands() + call.to],
+                                   size_t(call.count), call.dtype});
+        }
+      } else {
+        k.code = std::move(code[next++]);
+      }
+      bound->add(k, b.groups[i], pool.size());
     }
-  }
+}
+
+void CpuExecutor::together(llvm::ArrayRef<Collective> calls, SumOrder order,
+                           llvm::ArrayRef<std::pair<char *, size_t>> paddings) const {
+  for (auto [at, bytes] : paddings)
+    std::memset(at, 0, bytes);
+  if (!calls.empty())
+    ranks->run(calls, order);
 }
 
 const CpuExecutor::Bound &CpuExecutor::bound(llvm::StringRef function) const {
@@ -83,8 +161,13 @@ void CpuExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> arg
              args.size());
   for (size_t i = 0; i < args.size(); ++i)
     std::memcpy(f.args[i], args[i], f.function->body.args[i]->type.bytes());
-  if (!observer)
-    return f.waves->run(pool);
+  if (!observer) {
+    for (const Bound::Part &part : f.parts) {
+      part.waves->run(pool);
+      together(part.bucket, part.order, part.paddings);
+    }
+    return;
+  }
   for (const CpuKernel &k : f.kernels) {
     const int64_t begin = monotonicNow();
     for (const CompiledPhase &phase : k.code.phases) {
@@ -92,6 +175,7 @@ void CpuExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> arg
       alone.add(phase, k.params.data(), pool.size());
       alone.run(pool);
     }
+    together(k.collectives, k.order, k.paddings);
     observer->ran(k, begin, monotonicNow());
   }
 }

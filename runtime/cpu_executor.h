@@ -3,6 +3,7 @@
 
 #include "runtime/arena.h"
 #include "runtime/binding.h"
+#include "runtime/collectives/communicator.h"
 #include "runtime/executor.h"
 
 namespace gptc {
@@ -12,6 +13,10 @@ public:
   CompiledKernel code;
   std::vector<void *> params;    // operands, results, workspaces, streams
   std::vector<int64_t> streams;  // content of the last params
+  /// Where ranks do it together, with the places of params.
+  std::vector<Collective> collectives;
+  SumOrder order = SumOrder::tree;
+  std::vector<std::pair<char *, size_t>> paddings;  // of their operands, to be zero before
   const void *result(unsigned i) const override { return params[op->numOperands() + i]; }
 };
 
@@ -36,6 +41,8 @@ private:
   const Bound &bound(llvm::StringRef function) const;
   void *openView(const State &state, StateAccess) override { return this->state(state.name); }
   void closeView(const State &, StateAccess, void *) override {}
+  void together(llvm::ArrayRef<Collective> calls, SumOrder order,
+                llvm::ArrayRef<std::pair<char *, size_t>> paddings) const;
 
   Arena &arena;
   Binder binder;

@@ -12,6 +12,8 @@
 
 namespace gptc {
 
+class Communicator;
+
 /// One kernel of a function, bound to its memory.
 class BoundKernel {
 public:
@@ -80,6 +82,10 @@ public:
   int lanes(DType t) const { return (target.isCuda() ? host : target).lanes(t); }
   const Module &planned() const { return module; }
   ThreadPool &threads() const { return pool; }
+
+  /// The ranks along the mesh's axis "data", which a function with collectives meets: as many as its module's mesh has.
+  /// Null where there are none. Every rank then calls the same functions in the same order.
+  Communicator *ranks = nullptr;
 
   /// With an observer kernels run one by one.
   KernelObserver *observer = nullptr;

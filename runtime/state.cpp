@@ -3,6 +3,7 @@
 #include "ir/diagnostics.h"
 #include "ir/kernel_eval.h"
 #include "ir/random.h"
+#include "runtime/collectives/communicator.h"
 #include "runtime/executor.h"
 
 #include <algorithm>
@@ -138,37 +139,39 @@ void fillConstantState(Executor &executor, const State &s) {
 }
 
 void initializeStates(Executor &executor, uint64_t seed) {
-  std::vector<float> dense;
+  std::vector<float> dense, padded;
   CompiledKernel normal;
   for (const auto &s : executor.planned().states) {
     const std::string init = s->attrs.getString("init", "zeros");
-    const bool padded = !isDense(s->type);
-    const int64_t n = s->type.elements();
     if (init == "ones" || init == "const") {
       fillConstantState(executor, *s);
     } else if (init == "normal") {
       GPTC_CHECK(s->type.dtype == DType::f32, "normal initial values of {}", s->type.str());
       if (normal.phases.empty())
         normal = executor.compile(normalKernel(executor.lanes(DType::f32)));
-      const StateView view = executor.view(*s, StateAccess::write);
+      const Type whole = wholeType(*s);
       const RandomKey key = randomKey(seed, 0, s->attrs.getInt("stream"), 0);
-      if (padded)
-        dense.resize(n);
-      NormalFill fill{&normal.phases[0],
-                      padded ? dense.data() : view.as<float>(),
-                      n,
-                      {key.k0, key.k1},
-                      float(s->attrs.getFloat("std", 1))};
-      executor.threads().run((n + kChunk - 1) / kChunk, fillNormal, &fill);
-      if (padded)
-        copyToPadded(s->type, dense.data(), view.data);
+      auto fill = [&](float *data) {
+        NormalFill f{&normal.phases[0], data, whole.elements(), {key.k0, key.k1}, float(s->attrs.getFloat("std", 1))};
+        executor.threads().run((f.elements + kChunk - 1) / kChunk, fillNormal, &f);
+      };
+      if (!isPiece(*s) && isDense(whole)) {
+        fill(executor.view(*s, StateAccess::write).as<float>());
+        continue;
+      }
+      // A value belongs to its place in the whole, whoever holds it.
+      dense.resize(whole.elements());
+      fill(dense.data());
+      padded.resize(whole.paddedElements());
+      copyToPadded(whole, dense.data(), padded.data());
+      storeWhole(executor, *s, padded.data());
     } else {
       GPTC_CHECK(init == "zeros", "state {} has an unknown initial value: {}", s->name, init);
     }
   }
   if (executor.planned().state("rng_seed"))
     writeCounter(executor, "rng_seed", int64_t(seed));
-  fillLowCopies(executor);
+  fillCopies(executor);
 }
 
 namespace {
@@ -192,19 +195,54 @@ void narrow(void *arg, int64_t begin, int64_t end) {
 
 }  // namespace
 
-void fillLowCopies(Executor &executor) {
+void fillCopies(Executor &executor) {
   const Module &m = executor.planned();
+  std::vector<char> gathered;
   for (const auto &s : m.states) {
-    if (s->attrs.getString("kind") != "low")
+    const std::string kind = s->attrs.getString("kind");
+    if (kind != "low" && kind != "whole")
       continue;
     const std::string of = s->attrs.getString("of");
     const State *p = m.state(of);
-    GPTC_CHECK(p && p->type.dtype == DType::f32 && p->type.sameShape(s->type), "@{} is no copy of @{}", s->name, of);
+    GPTC_CHECK(p && p->type.dtype == DType::f32 && wholeType(*p).sameShape(wholeType(*s)), "@{} is no copy of @{}",
+               s->name, of);
+    const StateView to = executor.view(*s, StateAccess::write);
+    if (kind == "whole") {
+      loadWhole(executor, *p, to.data);
+      continue;
+    }
     GPTC_CHECK(s->type.dtype == DType::bf16 || s->type.dtype == DType::f16, "@{} : {}", s->name, s->type.str());
-    const StateView from = executor.view(*p, StateAccess::read), to = executor.view(*s, StateAccess::write);
-    Narrowing n{from.as<float>(), to.as<char>(), s->type.dtype, s->type.paddedElements()};
-    executor.threads().run((n.elements + kChunk - 1) / kChunk, narrow, &n);
+    auto fill = [&](const float *from) {
+      Narrowing n{from, to.as<char>(), s->type.dtype, s->type.paddedElements()};
+      executor.threads().run((n.elements + kChunk - 1) / kChunk, narrow, &n);
+    };
+    if (isPiece(*p) && !isPiece(*s)) {
+      gathered.resize(wholeType(*p).bytes());
+      loadWhole(executor, *p, gathered.data());
+      fill(reinterpret_cast<const float *>(gathered.data()));
+    } else {
+      fill(executor.view(*p, StateAccess::read).as<float>());
+    }
   }
+}
+
+void storeWhole(Executor &executor, const State &s, const void *whole) {
+  const int64_t bytes = s.type.bytes(), rank = isPiece(s) ? executor.ranks->rank : 0;
+  std::memcpy(executor.view(s, StateAccess::write).data, static_cast<const char *>(whole) + rank * bytes, bytes);
+}
+
+void loadWhole(Executor &executor, const State &s, void *whole) {
+  const StateView view = executor.view(s, StateAccess::read);
+  if (!isPiece(s)) {
+    std::memcpy(whole, view.data, s.type.bytes());
+    return;
+  }
+  const Type all = wholeType(s);
+  executor.ranks->run({{Collective::Kind::all_gather, view.data, whole, size_t(s.type.paddedElements()), s.type.dtype}},
+                      SumOrder::fast);
+  // Padding of a whole is zero, and so is that of pieces.
+  GPTC_CHECK(all.paddedElements() == s.type.paddedElements() * executor.ranks->world, "pieces of {} for {} ranks",
+             all.str(), executor.ranks->world);
 }
 
 void writeCounter(Executor &executor, llvm::StringRef name, int64_t value) {

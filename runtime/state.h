@@ -20,9 +20,14 @@ double constantValue(const State &s);
 /// Gives such a state, which need not be fresh, its initial value.
 void fillConstantState(Executor &executor, const State &s);
 
-/// Fills the states of kind "low" from their parameters, rounded to nearest even: after anything but a step has changed
-/// parameters (initializeStates, loading).
-void fillLowCopies(Executor &executor);
+/// Fills the states of kind "whole" and "low" from their parameters, the latter rounded to nearest even: after anything
+/// but a step has changed parameters (initializeStates, loading). Where parameters are pieces, all ranks call it.
+void fillCopies(Executor &executor);
+
+/// Gives a state its content from that of the whole, padded: of pieces this rank's. And the whole from all ranks'
+/// pieces, which all of them ask for together; `whole` has the bytes of wholeType.
+void storeWhole(Executor &executor, const State &s, const void *whole);
+void loadWhole(Executor &executor, const State &s, void *whole);
 
 /// Whether the logical elements stand without gaps at the beginning, as they do where only dimension 0 is padded.
 bool isDense(const Type &type);

@@ -105,7 +105,7 @@ TEST(LowCopies, AreTheParametersRoundedToNearest) {
   ASSERT_EQ(verify(*f.module), std::vector<std::string>());
   initializeStates(*f.executor, 5);
   f.data("w")[0] = 1 + 0x1p-8f, f.data("w")[1] = 1 + 0x3p-8f, f.data("w")[2] = 1e6f;  // ties, and beyond fp16
-  fillLowCopies(*f.executor);
+  fillCopies(*f.executor);
   const uint16_t *low = f.data<uint16_t>("low.w");
   const _Float16 *half = f.data<_Float16>("half.w");
   EXPECT_EQ(low[0], 0x3f80);

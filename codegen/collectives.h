@@ -1,0 +1,28 @@
+// A group of collectives (ir/ops/collective.cpp) as the runtime's engines take it: one bucket, in one exchange.
+#pragma once
+
+#include "ir/graph.h"
+
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+struct CollectiveCall {
+  OpKind kind;        // all_reduce, reduce_scatter or all_gather
+  unsigned from, to;  // operand and result of the fused op
+  int64_t count;      // elements of x (all_reduce) or of a piece
+  DType dtype;
+  /// Rows of padding at the end of x, which are to be zero before it is cut into pieces: elements from the first, and
+  /// their number. A kernel need not have written there.
+  int64_t paddingFrom = 0, padding = 0;
+};
+
+struct Collectives {
+  std::string axis;  // of the mesh
+  int64_t ranks;     // along it
+  bool tree;         // the order of sums between ranks; else the engine's
+  std::vector<CollectiveCall> calls;
+};
+
+}  // namespace gptc
