@@ -440,6 +440,12 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
                     {"remat", config.compile.remat},
                     {"compute", config.precision.compute},
                     {"optimizer_state", config.precision.optimizerState}});
+  if (const ParallelConfig &p = config.parallel; p.logicalShards > 1) {
+    m->attrs.set("mesh_data", p.data);
+    m->attrs.set("zero_stage", p.zeroStage);
+    m->attrs.set("reduce_order", p.reduceOrder);
+    m->attrs.set("shards", p.shardsPerRank());
+  }
   Parameters declarations(*m, c);
   declarations.declare();
   if (config.precision.compute == "fp16")

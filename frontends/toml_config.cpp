@@ -194,14 +194,41 @@ void readPrecision(ConfigReader &r, PrecisionConfig &p) {
   r.choice("precision.optimizer_state", p.optimizerState, {"fp32", "bf16"});
 }
 
+bool isPowerOfTwo(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
+
+void readParallel(ConfigReader &r, ParallelConfig &p) {
+  int64_t stage = -1, shards = 0;
+  r.integerOr("parallel.data", p.data, 1, 1 << 20, {"auto"});
+  r.integerOr("parallel.zero_stage", stage, 0, 3, {"auto"});
+  r.integerOr("parallel.logical_shards", shards, 1, 1 << 20, {"auto"});
+  r.choice("parallel.reduce_order", p.reduceOrder, {"tree", "fast"});
+  p.zeroStage = stage >= 0 ? stage : p.data > 1 ? 1 : 0;
+  p.logicalShards = shards ? shards : p.data;
+  const bool tree = p.reduceOrder == "tree";
+  if (tree && !isPowerOfTwo(p.data)) {
+    int64_t below = 1;
+    while (2 * below < p.data)
+      below *= 2;
+    r.complain("parallel.data", ErrorCode::ShapeMismatch,
+               fmt::format("{} ranks cannot add up in the order of a binary tree", p.data),
+               "reduce_order = \"tree\" needs a power of two",
+               {fmt::format("{} or {} ranks work, or parallel.reduce_order = \"fast\"", below, 2 * below)});
+  } else if (tree && (!isPowerOfTwo(p.logicalShards) || p.logicalShards < p.data)) {
+    r.complain("parallel.logical_shards", ErrorCode::ShapeMismatch,
+               fmt::format("{} logical shards for {} ranks", p.logicalShards, p.data),
+               "must be a power of two, at least one for each rank",
+               {fmt::format("{}, {} or {} work", p.data, 2 * p.data, 4 * p.data)});
+  } else if (!tree && p.logicalShards != p.data) {
+    r.complain("parallel.logical_shards", ErrorCode::Contradiction,
+               "logical shards give the order of a tree, and reduce_order = \"fast\" leaves it to the engine",
+               fmt::format("must be {}, the ranks", p.data), {"leave one of the two out"});
+  }
+}
+
 /// Keys whose other values are later work: only those that mean what is done today are taken.
 void readLaterWork(ConfigReader &r) {
-  onlyInteger(r, "parallel.data", 1, 1, 1 << 20);
-  onlyInteger(r, "parallel.zero_stage", 0, 0, 3);
   onlyInteger(r, "parallel.tensor", 1, 1, 1 << 20, false);
-  onlyInteger(r, "parallel.logical_shards", 1, 1, 1 << 20);
   std::string ignored;
-  r.choice("parallel.reduce_order", ignored, {"tree"}, {"fast"});
   r.choice("parallel.offload", ignored, {"none"}, {"optimizer"});
   r.choice("parallel.compression", ignored, {"none"}, {"powersgd", "onebit"});
 }
@@ -284,6 +311,7 @@ void readAll(ConfigReader &r, Config &c) {
   readModel(r, c.model);
   readTraining(r, c.train, c.optimizer);
   readPrecision(r, c.precision);
+  readParallel(r, c.parallel);
   readLaterWork(r);
   readRemat(r, c.compile.remat);
   readTarget(r, c.compile.target);
@@ -404,20 +432,27 @@ void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
   }
 }
 
-void checkBatch(ConfigReader &r, const ModelConfig &m, TrainConfig &t, bool gpu) {
-  if (!m.blockSize || !m.nEmbd || !r.good("model.block_size") || !r.good("train.global_batch_tokens") ||
-      !r.good("train.micro_batch"))
+void checkBatch(ConfigReader &r, const ModelConfig &m, const ParallelConfig &p, TrainConfig &t, bool gpu) {
+  if (!m.blockSize || !m.nEmbd)
     return;
-  const int64_t block = m.blockSize;
+  for (const char *key : {"model.block_size", "train.global_batch_tokens", "train.micro_batch", "parallel.data",
+                          "parallel.logical_shards"})
+    if (!r.good(key))
+      return;
+  // A micro-batch lies within a logical shard.
+  const int64_t block = m.blockSize, shards = p.logicalShards;
   if (!t.globalBatchTokens)
-    t.globalBatchTokens = block * (t.microBatch ? t.microBatch : std::max<int64_t>(1, 16384 / block));
-  const int64_t unit = block * (t.microBatch ? t.microBatch : 1);
+    t.globalBatchTokens =
+        block * shards * (t.microBatch ? t.microBatch : std::max<int64_t>(1, 16384 / (block * shards)));
+  const int64_t unit = block * shards * (t.microBatch ? t.microBatch : 1);
   if (t.globalBatchTokens % unit) {
     const bool written = r.where("train.global_batch_tokens").line != 0;
     int64_t below = t.globalBatchTokens / unit * unit, above = below + unit;
-    std::string product =
-        t.microBatch ? fmt::format("ranks x micro_batch x block_size = 1 x {} x {} = {}", t.microBatch, block, unit)
-                     : fmt::format("block_size = {}", block);
+    const std::string share = shards == p.data ? fmt::format("ranks x ") : fmt::format("logical_shards x ");
+    std::string product = t.microBatch ? fmt::format("{}micro_batch x block_size = {} x {} x {} = {}", share, shards,
+                                                     t.microBatch, block, unit)
+                          : shards > 1 ? fmt::format("{}block_size = {} x {} = {}", share, shards, block, unit)
+                                       : fmt::format("block_size = {}", block);
     r.complain(written ? "train.global_batch_tokens" : "train.micro_batch", ErrorCode::ShapeMismatch,
                fmt::format("a global batch of {} tokens is no whole multiple of {}", t.globalBatchTokens, product),
                "must be a whole number of passes",
@@ -426,8 +461,8 @@ void checkBatch(ConfigReader &r, const ModelConfig &m, TrainConfig &t, bool gpu)
     return;
   }
   if (!t.microBatch)
-    t.microBatch = autoMicroBatch(m, t.globalBatchTokens / block, gpu);
-  t.accumulate = t.globalBatchTokens / (t.microBatch * block);
+    t.microBatch = autoMicroBatch(m, t.globalBatchTokens / (block * shards), gpu);
+  t.accumulate = t.globalBatchTokens / (t.microBatch * block * p.data);
 }
 
 }  // namespace
@@ -493,7 +528,9 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
   if (c.eval.sampleEvery && c.data.tokenizer.empty())
     r.missing("data.tokenizer", "eval.sample_every needs it to turn tokens into text");
   checkModel(r, c.model, c.data, tokenizerVocab);
-  checkBatch(r, c.model, c.train, namesCuda(c.compile.target));
+  if (c.parallel.data > 1 && namesCuda(c.compile.target) && r.good("parallel.data"))
+    r.notBuilt("parallel.data", fmt::format("{}", c.parallel.data), {"1"});
+  checkBatch(r, c.model, c.parallel, c.train, namesCuda(c.compile.target));
   if (!c.model.causal && c.eval.sampleEvery)
     r.complain("eval.sample_every", ErrorCode::Contradiction, "an encoder cannot continue a text",
                "model.causal = false reads both ways", {"eval.sample_every = 0 works, or model.causal = true"});

@@ -43,7 +43,7 @@ struct TrainConfig {
   int64_t steps = 1000;
   int64_t globalBatchTokens = 0;  // default: 16384, rounded to whole sequences
   int64_t microBatch = 0;         // sequences; "auto": see autoMicroBatch
-  int64_t accumulate = 1;         // passes per step; follows from the two above
+  int64_t accumulate = 1;         // passes of each rank per step; follows from the two above and the ranks
   int64_t seed = 1337;
   double gradClip = 1.0;  // 0: no clipping
   std::string onNonfinite =
@@ -58,6 +58,15 @@ struct OptimizerConfig {
   std::string schedule = "cosine";  // wsd | linear | constant
   int64_t warmupSteps = 0;
   double minLrRatio = 0;
+};
+
+/// How ranks share the work (passes/partition.cpp).
+struct ParallelConfig {
+  int64_t data = 1;                  // ranks that share the global batch
+  int64_t zeroStage = 0;             // "auto": 1 where there are several, which costs no more and holds less than 0
+  int64_t logicalShards = 1;         // of the global batch: a power of two times the ranks; "auto": as many as ranks
+  std::string reduceOrder = "tree";  // | fast: the engine's order
+  int64_t shardsPerRank() const { return logicalShards / data; }
 };
 
 struct PrecisionConfig {
@@ -111,6 +120,7 @@ struct Config {
   ModelConfig model;
   TrainConfig train;
   OptimizerConfig optimizer;
+  ParallelConfig parallel;
   PrecisionConfig precision;
   DataConfig data;
   EvalConfig eval;

@@ -106,6 +106,10 @@ private:
           u.squares = user;
       GPTC_CHECK(u.squares, "the gradient of @{} is in no norm", u.param->name);
       const Type &t = u.param->type;
+      // Stochastic rounding draws by the index in the whole.
+      if (ranks > 1 && stage > 0 && op.numOperands() > 7)
+        throw UserError(ErrorCode::NotBuiltYet, "moments in bf16 are not divided between ranks yet",
+                        "precision.optimizer_state = \"fp32\", or parallel.zero_stage = 0");
       u.divided = ranks > 1 && stage > 0 && t.rank() >= 2 && t.padded(0) % ranks == 0;
       updates.push_back(u);
     }

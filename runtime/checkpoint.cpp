@@ -1,6 +1,7 @@
 #include "runtime/checkpoint.h"
 
 #include "ir/diagnostics.h"
+#include "runtime/collectives/communicator.h"
 #include "runtime/executor.h"
 #include "runtime/file_layout.h"
 #include "runtime/files.h"
@@ -31,8 +32,8 @@ constexpr const char *kModelFile = "model.safetensors", *kOptimizerFile = "optim
 bool isParameter(const State &s) { return s.attrs.getString("kind") == "param"; }
 bool isSaved(const State &s) {
   std::string kind = s.attrs.getString("kind");
-  // Gradients are zero between steps, a cache belongs to one sample, and low copies follow from the parameters.
-  return kind != "grad" && kind != "cache" && kind != "low";
+  // Gradients are zero between steps, a cache belongs to one sample, and copies follow from the parameters.
+  return kind != "grad" && kind != "cache" && kind != "low" && kind != "whole";
 }
 
 std::vector<const State *> selectStates(const Module &m, bool parameters) {
@@ -52,11 +53,15 @@ std::string writeStates(Executor &executor, const std::string &path, bool parame
   SafetensorsWriter writer(path, infos, {{"format", "pt"}});
   std::vector<char> dense, tensor;
   for (const State *s : states) {
+    const Type type = wholeType(*s);
+    std::vector<char> whole(isPiece(*s) ? type.bytes() : 0);
+    if (isPiece(*s))
+      loadWhole(executor, *s, whole.data());
     const StateView view = executor.view(*s, StateAccess::read);
-    const void *data = view.data;
-    if (!isDense(s->type)) {
-      dense.resize(s->type.elements() * sizeOf(s->type.dtype));
-      copyFromPadded(s->type, data, dense.data());
+    const void *data = isPiece(*s) ? whole.data() : view.data;
+    if (!isDense(type)) {
+      dense.resize(type.elements() * sizeOf(type.dtype));
+      copyFromPadded(type, data, dense.data());
       data = dense.data();
     }
     for (const FileTensor &t : fileTensors(*s)) {
@@ -96,14 +101,18 @@ std::string problemOf(const State &s, const SafetensorsFile &file, std::set<std:
 
 /// Reads state `s`, of which `file` has all tensors.
 void readState(Executor &executor, const State &s, const SafetensorsFile &file, bool foreign) {
-  const bool padded = !isDense(s.type);
+  const Type type = wholeType(s);
+  const bool padded = !isDense(type);
+  std::vector<char> whole(isPiece(s) ? type.bytes() : 0), dense, tensor;
   // Padding behind the end is zero from the beginning.
-  const StateView view =
-      executor.view(s, s.type.elements() == s.type.paddedElements() ? StateAccess::write : StateAccess::readAndWrite);
-  std::vector<char> dense, tensor;
+  std::optional<StateView> view;
+  if (!isPiece(s))
+    view.emplace(executor, s,
+                 type.elements() == type.paddedElements() ? StateAccess::write : StateAccess::readAndWrite);
+  void *all = view ? view->data : whole.data();
   if (padded)
-    dense.resize(s.type.elements() * sizeOf(s.type.dtype));
-  void *to = padded ? dense.data() : view.data;
+    dense.resize(type.elements() * sizeOf(type.dtype));
+  void *to = padded ? dense.data() : all;
   for (const FileTensor &want : fileTensors(s)) {
     const TensorInfo *t = findTensor(file, want, foreign);
     if (isWhole(s, want) && t->dtype == s.type.dtype) {
@@ -115,7 +124,9 @@ void readState(Executor &executor, const State &s, const SafetensorsFile &file, 
     fromFile(s, want, t->dtype, tensor.data(), to);
   }
   if (padded)
-    copyToPadded(s.type, dense.data(), view.data);
+    copyToPadded(type, dense.data(), all);
+  if (isPiece(s))
+    storeWhole(executor, s, all);
 }
 
 /// A counter that a checkpoint of another plan may lack; the runtime itself sets the other two.
@@ -211,11 +222,22 @@ void CheckpointStore::cleanUp() const {
 }
 
 void CheckpointStore::save(Executor &executor, const CheckpointInfo &info) const {
+  if (executor.ranks && executor.ranks->rank != 0) {
+    // The first one writes; the others give it their pieces, in the same order.
+    std::vector<char> whole;
+    for (bool parameters : {true, false})
+      for (const State *s : selectStates(executor.planned(), parameters))
+        if (isPiece(*s)) {
+          whole.resize(wholeType(*s).bytes());
+          loadWhole(executor, *s, whole.data());
+        }
+    return;
+  }
   makeDirs(folder);
   int64_t bytes = 0;
   for (const auto &s : executor.planned().states)
     if (isSaved(*s))
-      bytes += s->type.elements() * sizeOf(s->type.dtype);
+      bytes += wholeType(*s).elements() * sizeOf(s->type.dtype);
   requireSpace(folder, bytes);
 
   AtomicDir dir(folder + "/" + nameOfStep(info.step));

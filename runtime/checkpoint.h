@@ -39,7 +39,8 @@ class CheckpointStore {
 public:
   explicit CheckpointStore(const std::string &outDir);
 
-  /// Saves all states but caches, gradients and low copies.
+  /// Saves all states but caches, gradients and copies. Where the executor has ranks, all of them call it together and
+  /// the first one writes.
   void save(Executor &executor, const CheckpointInfo &info) const;
   /// Renames checkpoints beyond `step`, which loading passed over, to damaged-step-N: they are not to be counted among
   /// the newest, nor tried again.

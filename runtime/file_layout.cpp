@@ -13,12 +13,12 @@ namespace {
 /// Calls f(index in the tensor, index in the state) for every element, in squares that stay in cache.
 template <typename F> void forElements(const State &s, const FileTensor &t, F f) {
   if (isWhole(s, t)) {
-    for (int64_t i = 0, n = s.type.elements(); i < n; ++i)
+    for (int64_t i = 0, n = wholeType(s).elements(); i < n; ++i)
       f(i, i);
     return;
   }
   constexpr int64_t kSide = 32;
-  const int64_t rows = s.type.dim(0), all = s.type.dim(1), columns = t.info.shape[t.transposed ? 0 : 1];
+  const int64_t rows = wholeType(s).dim(0), all = s.type.dim(1), columns = t.info.shape[t.transposed ? 0 : 1];
   for (int64_t r0 = 0; r0 < rows; r0 += kSide)
     for (int64_t c0 = 0; c0 < columns; c0 += kSide)
       for (int64_t r = r0; r < std::min(rows, r0 + kSide); ++r)
@@ -55,7 +55,7 @@ std::vector<FileTensor> fileTensors(const State &s) {
   for (size_t i = 0; i < parts.size(); ++i) {
     parts[i].consume_front("transformer.");
     FileTensor t{{parts[i].str(), s.type.dtype, {}}, first, transposed};
-    for (const Dim &d : s.type.dims)
+    for (const Dim &d : wholeType(s).dims)
       t.info.shape.push_back(d.logical);
     if (!columns.empty()) {
       t.info.shape.back() = columns[i];
@@ -69,7 +69,7 @@ std::vector<FileTensor> fileTensors(const State &s) {
 }
 
 bool isWhole(const State &s, const FileTensor &t) {
-  return !t.transposed && t.info.bytes() == s.type.elements() * int64_t(sizeOf(s.type.dtype));
+  return !t.transposed && t.info.bytes() == wholeType(s).elements() * int64_t(sizeOf(s.type.dtype));
 }
 
 void toFile(const State &s, const FileTensor &t, const void *dense, void *tensor) {

@@ -259,14 +259,14 @@ int64_t parameterCount(const Module &m, bool withoutPositions) {
   int64_t n = 0;
   for (const auto &s : m.states)
     if (s->attrs.getString("kind") == "param" && !(withoutPositions && s->name == "wpe.weight"))
-      n += s->type.elements();
+      n += wholeType(*s).elements();
   return n;
 }
 
 double flopsPerToken(const Module &m) {
   // H heads of size Q: H Q = n_embd. An embedding that is not the classifier too is looked up, not multiplied.
   const State *embedding = m.state("wte.weight"), *classifier = m.state("lm_head.weight");
-  const double lookedUp = embedding && classifier ? double(embedding->type.elements()) : 0;
+  const double lookedUp = embedding && classifier ? double(wholeType(*embedding).elements()) : 0;
   return 6.0 * (double(parameterCount(m, true)) - lookedUp) +
          12.0 * m.attrs.getInt("n_layer") * m.attrs.getInt("n_embd") * m.attrs.getInt("block_size");
 }
@@ -278,7 +278,7 @@ ModelIdentity modelIdentity(const Module &m) {
     if (s->attrs.getString("kind") == "param") {
       // Padding is the plan's business, not the model's.
       text += s->name + ":" + nameOf(s->type.dtype).str();
-      for (const Dim &d : s->type.dims)
+      for (const Dim &d : wholeType(*s).dims)
         text += fmt::format(",{}", d.logical);
       text += "\n";
     }

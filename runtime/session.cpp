@@ -2,6 +2,7 @@
 
 #include "ir/diagnostics.h"
 #include "ir/mesh.h"
+#include "runtime/collectives/communicator.h"
 #include "runtime/cpu_executor.h"
 #include "runtime/cuda/cuda_executor.h"
 
@@ -14,21 +15,25 @@ static std::unique_ptr<Executor> makeExecutor(Session &s, const std::string &cac
   return std::make_unique<CpuExecutor>(m, s.plan.target, s.host, *s.arena, s.pool, cacheDir);
 }
 
-/// What the trainer and others that run a plan in one process cannot do.
-static Plan forOneRank(Plan plan) {
-  const int64_t ranks = Mesh::of(*plan.planned).ranks(), shards = plan.planned->attrs.getInt("shards", 1);
-  if (ranks != 1 || shards != 1)
-    throw UserError(ErrorCode::NotBuiltYet,
-                    fmt::format("the plan is for {} ranks with {} logical shards each: only one process can run a plan "
-                                "yet",
-                                ranks, shards),
-                    "compile it for one rank");
+/// A plan is for so many ranks as its mesh has.
+static Plan forRanks(Plan plan, const Communicator *ranks) {
+  const int64_t wanted = Mesh::of(*plan.planned).ranks(), here = ranks ? ranks->world : 1;
+  if (wanted != here)
+    throw UserError(
+        ErrorCode::RanksUnclear,
+        fmt::format("the plan is for {} ranks, and there {}", wanted,
+                    here == 1 ? "is one" : fmt::format("are {}", here)),
+        fmt::format("`gptrun PLAN --ranks-per-node {}` trains it, and makes one for another number of ranks "
+                    "where that is asked for; to sample or evaluate, compile it for one rank",
+                    wanted));
   return plan;
 }
 
-Session::Session(Plan given, const std::string &cacheDir, unsigned threads)
-    : plan(forOneRank(std::move(given))), host(hostTarget(threads)), pool(host.threads),
+Session::Session(Plan given, const std::string &cacheDir, unsigned threads, Communicator *ranks)
+    : plan(forRanks(std::move(given), ranks)), host(hostTarget(threads)), pool(host.threads),
       arena(plan.target.isCuda() ? nullptr : std::make_unique<Arena>(plan.planned->attrs.getInt("arena_bytes"), &pool)),
-      device(makeExecutor(*this, cacheDir)), executor(*device) {}
+      device(makeExecutor(*this, cacheDir)), executor(*device) {
+  executor.ranks = ranks;
+}
 
 }  // namespace gptc

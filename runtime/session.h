@@ -24,8 +24,9 @@ public:
 
 struct Session {
   /// Allocates the arena, on the CPU or the GPU that the plan is for; compiles nothing yet. Object code is cached in `cacheDir` ("" for nowhere); `threads` 0: as
-  /// hostTarget() decides.
-  Session(Plan plan, const std::string &cacheDir, unsigned threads = 0);
+  /// hostTarget() decides. `ranks`, where there are several, are those of the plan's mesh and must outlive this.
+  /// UserError(RanksUnclear) where they are not.
+  Session(Plan plan, const std::string &cacheDir, unsigned threads = 0, Communicator *ranks = nullptr);
 
   Plan plan;
   Target host;

@@ -1,7 +1,9 @@
 #include "runtime/trainer.h"
 
 #include "ir/diagnostics.h"
+#include "ir/mesh.h"
 #include "runtime/checkpoint.h"
+#include "runtime/collectives/communicator.h"
 #include "runtime/launch/pulse.h"
 #include "runtime/metrics.h"
 #include "runtime/profile.h"
@@ -10,6 +12,7 @@
 #include "runtime/tensorboard.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -125,10 +128,12 @@ struct StepResult {
 class Trainer {
 public:
   Trainer(Session &s, const TrainOptions &o)
-      : s(s), run(s.plan.run), options(o), m(*s.plan.planned), B(m.attrs.getInt("micro_batch")),
-        T(m.attrs.getInt("block_size")), accumulate(m.attrs.getInt("accumulate")),
-        target(o.steps >= 0 ? o.steps : run.steps), progress(o.out, target), lock(run.outDir), store(run.outDir),
-        data(run.trainData, "data.train", m.attrs.getInt("vocab_size"), T, T + 1, maskToken(m)) {
+      : s(s), run(s.plan.run), options(o), m(*s.plan.planned), together(s.executor.ranks),
+        B(m.attrs.getInt("micro_batch")), T(m.attrs.getInt("block_size")), accumulate(m.attrs.getInt("accumulate")),
+        shards(m.attrs.getInt("shards", 1)), target(o.steps >= 0 ? o.steps : run.steps), progress(o.out, target),
+        store(run.outDir), data(run.trainData, "data.train", m.attrs.getInt("vocab_size"), T, T + 1, maskToken(m)) {
+    if (first())
+      lock.emplace(run.outDir);
     if (!run.valData.empty())
       val.emplace(run.valData, "data.val", m.attrs.getInt("vocab_size"), T, 2, maskToken(m));
     batch.x.resize(B * T);
@@ -147,7 +152,7 @@ public:
     } catch (const UserError &) {
       progress.end();
       // Between two steps the state is good, whatever went wrong with data or log.
-      if (step > 0 && step != saved && !saveFailed)
+      if (step > 0 && step != saved && !saveFailed && !together)  // alone, the others are elsewhere
         try {
           save();  // without pruning: who looks into the error may want an older one
         } catch (const UserError &) {
@@ -162,9 +167,10 @@ private:
   const RunSettings &run;
   const TrainOptions &options;
   const Module &m;
-  const int64_t B, T, accumulate, target;
+  Communicator *const together;  // all ranks; null where this is the only one
+  const int64_t B, T, accumulate, shards, target;
   ProgressLine progress;
-  RunLock lock;
+  std::optional<RunLock> lock;  // of the first rank, which alone writes in the run's folder
   CheckpointStore store;
   TokenData data;
   std::optional<TokenData> val;
@@ -179,7 +185,8 @@ private:
   Profile profile;
   int64_t profiledSteps = 0;
   Trace trace;
-  double peak = 0;  // FLOP/s
+  double peak = 0;        // FLOP/s of this rank
+  int64_t evaluated = 0;  // step of the last evaluation
   bool saveFailed = false;
   std::vector<int32_t> prompt;  // of samples; empty: none
   // Since the line before in the log.
@@ -187,10 +194,34 @@ private:
   int64_t trainSteps = 0;
   int64_t startedAt = 0, startStep = 0, shownAt = 0;
 
+  int64_t rank() const { return together ? together->rank : 0; }
+  int64_t world() const { return together ? together->world : 1; }
+  bool first() const { return rank() == 0; }
+  /// Sequences of a step.
+  int64_t global() const { return world() * accumulate * B; }
+
+  /// What the first rank says.
+  int64_t agreed(int64_t mine) const {
+    if (together)
+      together->run({{Collective::Kind::broadcast, &mine, &mine, 1, DType::i64, 0}}, SumOrder::fast);
+    return mine;
+  }
+  /// Whether any rank was told to stop: all end with the same step.
+  bool stopping() const {
+    int64_t told = gStop != 0;
+    if (together)
+      together->run({{Collective::Kind::all_reduce, &told, &told, 1, DType::i64, 0}}, SumOrder::fast);
+    return told != 0;
+  }
+
   /// Scratch or checkpoint; afterwards state, step and log agree.
   void begin() {
     // First what may show that the plan is no good, then what changes files.
-    std::vector<llvm::StringRef> needed = {"train_step", "accumulate", "update"};
+    std::vector<std::string> names = {"train_step", "accumulate", "update"};
+    for (const auto &f : m.functions)
+      if (llvm::StringRef(f->name).starts_with("fold"))
+        names.push_back(f->name);
+    std::vector<llvm::StringRef> needed(names.begin(), names.end());
     if (val)
       needed.push_back("eval");
     s.executor.prepare(needed);
@@ -205,9 +236,13 @@ private:
       progress.say(fmt::format("warning: --steps {} goes beyond the {} steps of the plan, where the learning rate's "
                                "schedule ends",
                                target, run.steps));
-    store.cleanUp();
-    if (options.resume == Resume::never)
-      setAside(run.outDir, progress);
+    if (first()) {
+      store.cleanUp();
+      if (options.resume == Resume::never)
+        setAside(run.outDir, progress);
+    }
+    if (together)
+      together->barrier();
     std::optional<CheckpointInfo> info;
     if (options.resume != Resume::never)
       info = store.loadNewest(
@@ -218,8 +253,13 @@ private:
                       "start the run without --resume must");
     if (info) {
       step = saved = info->step;
-      store.setAsideBeyond(step);
-      if (step >= target)
+      if (agreed(step) != step)
+        throw UserError(ErrorCode::RankFailed,
+                        fmt::format("rank {} finds another checkpoint than the first: step {}", rank(), step),
+                        "all ranks must see the same out_dir");
+      if (first())
+        store.setAsideBeyond(step);
+      if (first() && step >= target)
         store.prune(run.checkpointKeep);  // a kill may have come between the last save and this
       progress.say(fmt::format("resumed from {}", info->dir));
       for (const std::string &note : info->notes)
@@ -229,12 +269,17 @@ private:
       if (info->dataFingerprint != fingerprint)
         progress.say("warning: the training data is not that of the checkpoint");
     } else {
+      if (agreed(step) != step)
+        throw UserError(ErrorCode::RankFailed, fmt::format("rank {} finds no checkpoint, the first one does", rank()),
+                        "all ranks must see the same out_dir");
       initializeStates(s.executor, run.seed);
       if (run.initFrom != "scratch")
         loadWeights(s.executor, llvm::StringRef(run.initFrom).split(':').second.str());
     }
-    log.emplace(run.outDir, step);
-    if (run.tensorboard)
+    if (first())
+      log.emplace(run.outDir, step);
+    evaluated = agreed(log ? log->lastEvaluation() : 0);
+    if (first() && run.tensorboard)
       events.emplace(run.outDir + "/events");
     peak = run.mfuPeak > 0 ? run.mfuPeak : s.executor.peakFlops(m.attrs.getString("compute", "fp32"));
   }
@@ -259,23 +304,26 @@ private:
     return (step == target && target >= run.steps) || (every > 0 && step > 0 && step % every == 0);
   }
   /// An evaluation that a stop or a kill prevented is made up for.
-  bool needsEvaluation() const { return val && step > 0 && due(run.evalEvery) && log->lastEvaluation() < step; }
+  bool needsEvaluation() const { return val && step > 0 && due(run.evalEvery) && evaluated < step; }
 
   void loop() {
     startedAt = monotonicNow();
     startStep = step;
     Pulse::get().step(step);
     int skipped = 0;
+    bool stop = false;
     for (;;) {
-      if (needsEvaluation() && !gStop)
+      stop = stopping();
+      if (needsEvaluation() && !stop)
         evaluateNow();
-      if (!prompt.empty() && step > startStep && step % run.sampleEvery == 0 && !gStop)
+      if (!prompt.empty() && step > startStep && step % run.sampleEvery == 0 && !stop)
         printSample();
-      if (step != saved && (due(run.checkpointEvery) || step == target || gStop)) {
+      if (step != saved && (due(run.checkpointEvery) || step == target || stop)) {
         save();
-        store.prune(run.checkpointKeep);
+        if (first())
+          store.prune(run.checkpointKeep);
       }
-      if (step >= target || gStop)
+      if (step >= target || stop)
         break;
       SmallStates before(s.executor);
       const int64_t begin = monotonicNow();
@@ -294,10 +342,10 @@ private:
       report(r);
       // Not before the step counts: what fails here must find states and step in agreement.
       if (isTraced(step) && (!isTraced(step + 1) || step == target || gStop))
-        trace.write(run.outDir + "/trace.json");
+        trace.write(fmt::format("{}/trace{}.json", run.outDir, first() ? "" : fmt::format("-{}", rank())));
     }
     progress.end();
-    if (gStop && step < target)
+    if (stop && step < target)
       progress.say(fmt::format("stopped at step {}; run again to go on", step));
     if (profiledSteps > 0)
       fmt::print(options.out, "{}", profile.table(profiledSteps));
@@ -309,10 +357,13 @@ private:
 
   void evaluateNow() {
     Pulse::Busy busy("evaluating");
-    std::optional<double> loss = evaluate(s.executor, *val, run.evalSteps, [] { return gStop != 0; });
+    // Several ranks go through it together and stop behind it.
+    std::optional<double> loss = evaluate(s.executor, *val, run.evalSteps, [&] { return !together && gStop != 0; });
     if (!loss)
       return;
-    log->evaluation(step, *loss);
+    evaluated = step;
+    if (log)
+      log->evaluation(step, *loss);
     if (events)
       events->scalars(step, {{"val_loss", float(*loss)}});
     progress.say(fmt::format("step {}  val loss {:.4f}", step, *loss));
@@ -325,10 +376,11 @@ private:
     if (!visible && !(progress.live() && at - shownAt > kRefresh))
       return;
     StepMetrics metrics{step, r.loss, r.lr, r.gradNorm, trainNs / trainSteps / 1e6, 0, 0, r.lossScale};
-    metrics.tokensPerSecond = double(accumulate * B * T) / (metrics.ms / 1e3);
-    metrics.mfu = flopsPerToken(m) * metrics.tokensPerSecond / peak;
+    metrics.tokensPerSecond = double(global() * T) / (metrics.ms / 1e3);
+    metrics.mfu = flopsPerToken(m) * metrics.tokensPerSecond / (peak * double(world()));
     if (logged) {
-      log->step(metrics);
+      if (log)
+        log->step(metrics);
       if (events)
         events->scalars(step, {{"loss", r.loss},
                                {"lr", r.lr},
@@ -366,17 +418,19 @@ private:
     profiledSteps += s.executor.observer == &profile;
     const int64_t t0 = monotonicNow();
     const char *last = accumulate > 1 ? "update" : "train_step";
-    const int64_t first = step * accumulate * B;
-    const float targets = float(data.targets(run.seed, first, accumulate * B));
+    const int64_t begin = step * global(), own = rank() * accumulate * B;
+    const float targets = float(data.targets(run.seed, begin, global()));
     for (int64_t k = 0; k < accumulate; ++k) {
-      const int64_t sequence = k * B;
-      load(first + sequence);
+      const int64_t sequence = own + k * B, perShard = accumulate / shards;
+      load(begin + sequence);
       s.executor.run(accumulate > 1 ? "accumulate" : last, {batch.x.data(), batch.y.data(), &sequence, &targets});
+      if (shards > 1 && (k + 1) % perShard == 0 && k + 1 < accumulate)  // autodiff says which
+        s.executor.run(fmt::format("fold{}", std::countr_one(uint64_t(k / perShard))), {&targets});
     }
     if (accumulate > 1)
       s.executor.run(last, {&targets});
     if (step + 1 < target)
-      loadAhead(first + accumulate * B);
+      loadAhead(begin + global() + own);
     StepResult r;
     float *to[] = {&r.loss, &r.gradNorm, &r.lr, &r.lossScale};
     for (size_t i = 0; i < m.function(last)->results().size(); ++i) {
@@ -401,7 +455,7 @@ private:
       what += fmt::format("; {} steps in a row", inARow);
     before.restore();
     --step;
-    if (run.onNonfinite == "explain") {
+    if (run.onNonfinite == "explain" && !together) {  // it stops within a step, where others would wait
       std::string first = explain();
       before.restore();
       what += first.empty() ? "; replayed, every result is finite" : "; the first value that is not finite: " + first;
@@ -444,7 +498,7 @@ private:
     std::string text = run.samplePrompt;
     sampleTokens(s.executor, prompt, o, [&](int32_t t) {
       text += options.codec->push(t);
-      return t != options.codec->endOfText() && !gStop;
+      return t != options.codec->endOfText() && (together || !gStop);
     });
     progress.say(fmt::format("step {}  sample: {}", step, text + options.codec->finish()));
   }
@@ -455,18 +509,24 @@ private:
 std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_t batches,
                                const std::function<bool()> &stop) {
   const Type &t = executor.argType("eval", 0);
-  const int64_t B = t.dim(0), T = t.dim(1), all = data.evalWindows();
+  const int64_t B = t.dim(0), T = t.dim(1), every = data.evalWindows();
   // Batches are global ones and losses are added target by target, so the cut into micro-batches changes no bit.
-  const int64_t global = executor.planned().attrs.getInt("accumulate") * B;
-  const int64_t windows = batches > 0 && batches <= all / global ? batches * global : all;
+  const int64_t global = executor.planned().attrs.getInt("accumulate") * B * Mesh::of(executor.planned()).data;
+  const int64_t windows = batches > 0 && batches <= every / global ? batches * global : every;
   const Type losses = executor.planned().function("eval")->results()[0];
+  Communicator *const together = executor.ranks;
+  const int64_t ranks = together ? together->world : 1, rank = together ? together->rank : 0;
+  const size_t each = losses.paddedElements();
   std::vector<int32_t> x(B * T), y(B * T);
+  std::vector<float> all(together ? ranks * each : 0);
   double sum = 0, targets = 0;
-  for (int64_t w = 0; w < windows; w += B) {
+  // Each rank takes its micro-batches in turn, and all add up all losses in one order.
+  for (int64_t w = 0; w < windows; w += ranks * B) {
     for (int64_t b = 0; b < B; ++b) {
-      if (w + b < windows) {
+      const int64_t i = w + rank * B + b;
+      if (i < windows) {
         // Evenly spread: floor(i all / windows) without overflow.
-        int64_t i = w + b, at = all / windows * i + all % windows * i / windows;
+        const int64_t at = every / windows * i + every % windows * i / windows;
         targets += data.evalWindow(at, &x[b * T], &y[b * T]);
       } else {
         std::fill_n(&x[b * T], T, 0);
@@ -475,12 +535,18 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
     }
     executor.run("eval", {x.data(), y.data()});
     const float *nll = static_cast<const float *>(executor.result("eval", 0));
-    for (int64_t b = 0; b < std::min(B, windows - w); ++b)
+    if (together) {
+      together->run({{Collective::Kind::all_gather, nll, all.data(), each, DType::f32}}, SumOrder::fast);
+      nll = all.data();
+    }
+    for (int64_t b = 0; b < std::min(ranks * B, windows - w); ++b)
       for (int64_t i = 0; i < T; ++i)
         sum += nll[b * losses.padded(1) + i];
     if (stop && stop())
       return std::nullopt;
   }
+  if (together)
+    together->run({{Collective::Kind::all_reduce, &targets, &targets, 1, DType::f64}}, SumOrder::fast);
   return plainNan(sum / targets);
 }
 

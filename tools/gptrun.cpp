@@ -1,17 +1,23 @@
 // gptrun: runs a plan. Training by default; `gptrun sample PLAN` and `gptrun eval PLAN` use what was trained.
 #include "frontends/tokenizer.h"
 #include "ir/diagnostics.h"
+#include "ir/mesh.h"
+#include "ir/words.h"
 #include "runtime/checkpoint.h"
+#include "runtime/collectives/communicator.h"
 #include "runtime/cuda/gpu.h"
+#include "runtime/files.h"
 #include "runtime/launch/host_list.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/launch/rank_log.h"
 #include "runtime/launch/remote_crew.h"
 #include "runtime/launch/world.h"
+#include "runtime/rendezvous.h"
 #include "runtime/sample.h"
 #include "runtime/trainer.h"
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
+#include "tools/driver/compile.h"
 #include "tools/driver/main_guard.h"
 
 #include <chrono>
@@ -49,15 +55,17 @@ struct Options {
 
 void warn(const std::string &text) { fmt::print(stderr, "warning: {}\n", text); }
 
-Session open(const Options &o, bool trains = false) {
+Plan planOf(const Options &o, bool trains = false) {
   Plan plan = loadPlan(o.plan);
   if (trains && plan.run.trainData.empty())  // of a .gir, which names none
     throw UserError(ErrorCode::FileMissing, "the plan names no training data",
                     "compile again with --set data.train=FILE; `gptc data prepare` makes one from text");
   if (!o.outDir.empty())
     plan.run.outDir = absolutePath(o.outDir);
-  return Session(std::move(plan), defaultCacheDir(), o.threads);
+  return plan;
 }
+
+Session open(const Options &o) { return Session(planOf(o), defaultCacheDir(), o.threads); }
 
 /// How many ranks there are to be, and where: by the command line, or by whoever has started this one.
 struct Ranks {
@@ -67,7 +75,7 @@ struct Ranks {
   int size() const { return nodes * perNode; }
 };
 
-Ranks chooseRanks(const Options &o, const Target &target) {
+Ranks chooseRanks(const Options &o, const Plan &plan) {
   Ranks r;
   r.world = World::find();
   if (!o.hosts.empty()) {
@@ -93,8 +101,10 @@ Ranks chooseRanks(const Options &o, const Target &target) {
     return r;
   }
   r.nodes = r.hosts.empty() ? std::max(1, o.nodes) : int(r.hosts.size());
-  r.perNode = o.ranksPerNode ? o.ranksPerNode : 1;
-  if (target.isCuda() && r.hosts.empty() && r.size() > 1)
+  // Who says nothing gets the ranks that the plan was made for, on this machine.
+  const bool silent = r.hosts.empty() && !o.nodes && !o.ranksPerNode;
+  r.perNode = o.ranksPerNode ? o.ranksPerNode : silent ? int(Mesh::of(*plan.planned).ranks()) : 1;
+  if (plan.target.isCuda() && r.hosts.empty() && r.size() > 1)
     cuda::requireGpus(r.size());
   return r;
 }
@@ -117,32 +127,102 @@ int launchRanks(const Options &o, const Ranks &ranks, const std::vector<std::str
   return launch(l);
 }
 
+/// A rank's place among the others: how they meet, and what they compute together.
+class Together {
+public:
+  explicit Together(const World &w) {
+    if (w.alone())
+      return;
+    // Launchers other than ours do not listen for anybody.
+    if (w.rank == 0 && w.source != World::Source::launcher)
+      server.emplace(RendezvousServer::Options{"", uint16_t(w.rendezvous.port), w.token, w.size});
+    client.emplace(RendezvousClient::Options{w.rendezvous.host, uint16_t(w.rendezvous.port), w.token, w.rank, w.size});
+    ranks = joinGroup(&*client, Group::all(w.size), {});
+  }
+  /// Runs `work`, and tells the others where it fails.
+  template <typename F> void run(F work) {
+    try {
+      work();
+    } catch (const UserError &e) {
+      if (client)
+        client->report(e.diagnostics[0].code, e.diagnostics[0].message);
+      throw;
+    }
+    if (ranks) {
+      ranks->finish();
+      client->leave();
+    }
+  }
+  void barrier() {
+    if (ranks)
+      ranks->barrier();
+  }
+
+private:
+  std::optional<RendezvousServer> server;
+  std::optional<RendezvousClient> client;
+
+public:
+  std::unique_ptr<Communicator> ranks;  // null where there is one
+};
+
+/// The plan for the ranks that there are: made anew from the model's description where it was made for others.
+Plan forRanks(Plan plan, const World &w, Together &together) {
+  const Mesh mesh = Mesh::of(*plan.planned);
+  if (mesh.ranks() != w.size) {
+    const std::string dir = fmt::format("{}/plan-{}-ranks", plan.run.outDir, w.size);
+    const std::string outDir = plan.run.outDir;
+    if (w.rank == 0) {
+      fmt::print("the plan is for {} rank{}: making one for {} in {}\n", mesh.ranks(), mesh.ranks() == 1 ? "" : "s",
+                 w.size, dir);
+      makeDirs(outDir);
+      partitionPlan(plan, w.size, dir, defaultCacheDir());
+    }
+    together.barrier();
+    plan = loadPlan(dir);
+    plan.run.outDir = outDir;
+  }
+  if (w.rank == 0 && w.size > 1) {
+    const AttrMap &a = plan.planned->attrs;
+    fmt::print("{} ranks share each batch: {}, gradients added in the order of {}, {}, {} of memory each\n", w.size,
+               a.getInt("zero_stage") ? fmt::format("ZeRO stage {}", a.getInt("zero_stage")) : "all parameters on each",
+               a.getString("reduce_order") == "tree" ? "a tree" : "the engine", a.getString("compute", "fp32"),
+               formatBytes(double(a.getInt("arena_bytes"))));
+  }
+  return plan;
+}
+
 int runTraining(const Options &o, const std::vector<std::string> &words) {
-  const Ranks ranks = chooseRanks(o, loadPlan(o.plan).target);
-  if (ranks.size() > 1)
+  Plan plan = planOf(o, true);
+  const Ranks ranks = chooseRanks(o, plan);
+  if (ranks.size() > 1 && plan.target.isCuda())
     throw UserError(ErrorCode::NotBuiltYet,
-                    fmt::format("{} nodes x {} ranks: only one process can train yet", ranks.nodes, ranks.perNode),
+                    fmt::format("{} nodes x {} ranks: only one GPU can train yet", ranks.nodes, ranks.perNode),
                     ranks.world.alone() ? "leave out --nodes, --ranks-per-node and --hosts" : "start one process");
   if (ranks.world.alone() && ranks.size() > 1)
     return launchRanks(o, ranks, words);
-  if (const World &w = ranks.world; w.rank != 0 && w.source != World::Source::launcher)
-    divertOutput(w.rank, o.outDir.empty() ? loadPlan(o.plan).run.outDir : absolutePath(o.outDir));
-  Session session = open(o, true);
-  std::optional<TokenizerCodec> codec;
-  if (!session.plan.run.tokenizer.empty() && session.plan.run.sampleEvery > 0)
-    codec.emplace(session.plan.run.tokenizer);
-  TrainOptions t;
-  t.steps = o.steps;
-  // A run that starts over does so once, not at each restart.
-  const bool again = ranks.world.restarts > 0 && o.resume == "never";
-  t.resume = again                 ? Resume::automatic
-             : o.resume == "never" ? Resume::never
-             : o.resume == "must"  ? Resume::must
-                                   : Resume::automatic;
-  t.resumeAtMost = ranks.world.resumeAtMost;
-  t.profile = o.profile;
-  t.codec = codec ? &*codec : nullptr;
-  train(session, t);
+  const World &w = ranks.world;
+  if (w.rank != 0 && w.source != World::Source::launcher)
+    divertOutput(w.rank, plan.run.outDir);
+  Together together(w);
+  together.run([&] {
+    Session session(forRanks(std::move(plan), w, together), defaultCacheDir(), o.threads, together.ranks.get());
+    std::optional<TokenizerCodec> codec;
+    if (!session.plan.run.tokenizer.empty() && session.plan.run.sampleEvery > 0)
+      codec.emplace(session.plan.run.tokenizer);
+    TrainOptions t;
+    t.steps = o.steps;
+    // A run that starts over does so once, not at each restart.
+    const bool again = w.restarts > 0 && o.resume == "never";
+    t.resume = again                 ? Resume::automatic
+               : o.resume == "never" ? Resume::never
+               : o.resume == "must"  ? Resume::must
+                                     : Resume::automatic;
+    t.resumeAtMost = w.resumeAtMost;
+    t.profile = o.profile;
+    t.codec = codec ? &*codec : nullptr;
+    train(session, t);
+  });
   return 0;
 }
 
@@ -210,8 +290,7 @@ int run(int argc, char **argv) {
   app.add_option("--nodes", o.nodes, "machines; without --hosts their ranks all run on this one")
       ->check(within(1, 1 << 10));
   app.add_option("--hosts", o.hosts, "names of the machines, to be reached by ssh: node1,node2 or node[1-8]");
-  app.add_option("--ranks-per-node", o.ranksPerNode, "processes per machine; default: 1")
-      ->check(within(1, 1 << 10));
+  app.add_option("--ranks-per-node", o.ranksPerNode, "processes per machine; default: 1")->check(within(1, 1 << 10));
   app.add_option("--restarts", o.restarts, "how often to start again from a checkpoint when a rank fails")
       ->check(within(0, 1 << 20));
   app.add_flag("--agent", o.agent)->group("");  // what ssh starts on the machines of --hosts
@@ -228,8 +307,7 @@ int run(int argc, char **argv) {
   sample->add_option("--prompt", o.prompt, "text to continue");
   sample->add_option("--max-tokens", o.sample.maxTokens, "tokens to generate")
       ->check(within(int64_t(1), int64_t(1) << 40));
-  sample->add_option("--temperature", o.sample.temperature, "0: always the likeliest token")
-      ->check(within(0.0, 100.0));
+  sample->add_option("--temperature", o.sample.temperature, "0: always the likeliest token")->check(within(0.0, 100.0));
   sample->add_option("--top-k", o.sample.topK, "choose among the k likeliest; 0: all")
       ->check(within(int64_t(0), int64_t(1) << 31));
   sample->add_option("--top-p", o.sample.topP, "choose among the likeliest that together reach this probability")

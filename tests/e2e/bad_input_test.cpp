@@ -29,7 +29,6 @@ TEST_F(BadInput, CommandLines) {
   expect(w.gptrun({"plan", "--resume", "perhaps"}), 2, "GPTC0101", "--resume");
   expect(w.gptrun({"plan", "--unknown"}), 2, "GPTC0101", "--unknown");
   expect(w.gptrun({"sample", "plan", "--top-p", "2"}), 2, "GPTC0101", "--top-p");
-  expect(w.gptrun({"plan", "--nodes", "2"}), 3, "GPTC0208", "one process");
   expect(w.gptrun({w.path("nothing")}), 3, "GPTC0301", "no plan");
   EXPECT_EQ(w.gptrun({"--help"}).code, 0);
 }

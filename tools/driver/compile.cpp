@@ -7,6 +7,7 @@
 #include "frontends/tokenizer.h"
 #include "frontends/toml_config.h"
 #include "ir/diagnostics.h"
+#include "ir/mesh.h"
 #include "ir/words.h"
 #include "passes/remat.h"
 #include "runtime/arena.h"
@@ -137,7 +138,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   }
   bool here = true;
   plan.target = targetOf(config, here);
-  plan.run = runSettings(config);
+  plan.run = request.run ? *request.run : runSettings(config);
 
   const Stopwatch passes;
   if (!gir) {
@@ -215,6 +216,40 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   writePlan(report.planDir, plan);
   report.totalSeconds = total.seconds();
   return report;
+}
+
+Plan partitionPlan(const Plan &plan, int64_t ranks, const std::string &dir, const std::string &cacheDir) {
+  if (plan.model.empty())
+    throw UserError(ErrorCode::RanksUnclear,
+                    fmt::format("the plan is for {} ranks and was compiled from a module, which does not say how to "
+                                "make one for {}",
+                                Mesh::of(*plan.planned).ranks(), ranks),
+                    "compile the module again with that mesh_data");
+  const Module &m = *plan.planned;
+  const int64_t B = m.attrs.getInt("micro_batch"), sequences = Mesh::of(m).data * m.attrs.getInt("accumulate") * B;
+  CompileRequest request;
+  request.settings = plan.model;
+  request.settings.push_back(fmt::format("parallel.data={}", ranks));
+  const bool fixed = llvm::any_of(plan.model, [](const std::string &s) {
+    return llvm::StringRef(s).starts_with("parallel.logical_shards=") && s.back() != '"';
+  });
+  const int64_t shards = fixed ? Mesh::of(m).data * m.attrs.getInt("shards", 1) : ranks, share = sequences / shards;
+  int64_t micro = std::min(B, share);
+  if (share < 1 || sequences % shards)
+    throw UserError(ErrorCode::RanksUnclear,
+                    fmt::format("a global batch of {} sequences does not divide by {} ranks", sequences, ranks),
+                    "choose a number of ranks that divides it, or another train.global_batch_tokens");
+  while (share % micro)
+    --micro;
+  request.settings.push_back(fmt::format("train.micro_batch={}", micro));
+  request.settings.push_back(plan.target.isCuda() ? "compile.target=" + plan.target.name : "compile.target=cpu");
+  request.planDir = dir;
+  request.cacheDir = cacheDir;
+  request.run = plan.run;
+  Config config;
+  Plan other;
+  compilePlan(request, config, other);
+  return other;
 }
 
 CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &plan) {

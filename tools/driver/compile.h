@@ -6,6 +6,7 @@
 #include "runtime/plan.h"
 #include "runtime/tuned_schedules.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct CompileRequest {
   std::string planDir;                // "": NAME.plan in the working folder
   std::string cacheDir;               // compiled kernels; "": none
   PipelineOptions pipeline;
+  std::optional<RunSettings> run;  // instead of what the configuration says
 };
 
 struct CompileReport {
@@ -43,6 +45,11 @@ Target targetOf(const Config &config, bool &here);
 
 /// What a plan holds beside the graph; paths absolute.
 RunSettings runSettings(const Config &config);
+
+/// The plan for another number of ranks, made from the model description that it holds and written to `dir`: the same
+/// run, data and paths. The global batch stays; the micro-batch shrinks where its share would not be whole. UserError
+/// for a plan from a module, and for ranks that the batch does not divide by.
+Plan partitionPlan(const Plan &plan, int64_t ranks, const std::string &dir, const std::string &cacheDir);
 
 /// Compiles and writes the plan. Kernels are compiled as well, so that mistakes show now and the cache is warm.
 /// `config` receives what was read. Throws UserError.

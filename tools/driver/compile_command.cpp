@@ -43,10 +43,17 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
   row("parameters", grouped(parameterCount(*plan.planned, false)));
   const bool automatic = !c.written.count("train.micro_batch") || isAuto(c, "train.micro_batch");
   row("step", fmt::format("{} tokens = {} x {} sequences x {}{}, {:.4g} GFLOP", grouped(c.train.globalBatchTokens),
-                          c.train.accumulate, c.train.microBatch, m.blockSize, automatic ? " (micro_batch auto)" : "",
+                          c.train.accumulate * c.parallel.data, c.train.microBatch, m.blockSize,
+                          automatic ? " (micro_batch auto)" : "",
                           flopsPerToken(*plan.planned) * double(c.train.globalBatchTokens) * 1e-9));
   row("steps",
       fmt::format("{}, {} tokens", grouped(c.train.steps), grouped(c.train.steps * c.train.globalBatchTokens)));
+  if (const ParallelConfig &p = c.parallel; p.logicalShards > 1)
+    row("ranks", fmt::format("{} share the batch{}, {} logical shards, reduced in the order of {}", p.data,
+                             p.data == 1        ? ""
+                             : p.zeroStage == 0 ? ", each with all parameters"
+                                                : fmt::format(", ZeRO stage {}", p.zeroStage),
+                             p.logicalShards, p.reduceOrder == "tree" ? "a tree" : "the engine"));
   row("target", plan.target.isCuda()
                     ? plan.target.name
                     : fmt::format("cpu {}, {}-bit vectors, {} thread{}", plan.target.cpu, 8 * plan.target.vectorBytes,
@@ -153,8 +160,10 @@ void addCompileCommand(CLI::App &app) {
   c->add_option("--dump-dir", o->request.pipeline.dumpDir, "Writes the graph after every pass into this folder")
       ->type_name("DIR");
   c->add_flag("--time-passes", o->request.pipeline.timePasses, "Prints the time of every pass to stderr");
-  c->add_option("--nodes", o->nodes, "Machines to train on; only 1 yet")->check(within(1, 1 << 20));
-  c->add_option("--ranks-per-node", o->ranksPerNode, "Processes per machine; only 1 yet")->check(within(1, 1 << 20));
+  c->add_option("--nodes", o->nodes, "Machines to train on [1]")->check(within(1, 1 << 20));
+  c->add_option("--ranks-per-node", o->ranksPerNode,
+                "Processes per machine [1]; nodes x ranks-per-node as --set parallel.data=...")
+      ->check(within(1, 1 << 20));
   c->callback([o] {
     if (!o->target.empty())
       o->request.settings.push_back("compile.target=" + o->target);
@@ -165,9 +174,7 @@ void addCompileCommand(CLI::App &app) {
     if (o->ranksPerNode != 1 && target() == "cuda")
       cuda::requireGpus(o->ranksPerNode);
     if (o->nodes != 1 || o->ranksPerNode != 1)
-      throw UserError(ErrorCode::NotBuiltYet,
-                      fmt::format("{} nodes x {} ranks: plans are for one process yet", o->nodes, o->ranksPerNode),
-                      "leave out --nodes and --ranks-per-node");
+      o->request.settings.push_back(fmt::format("parallel.data={}", o->nodes * o->ranksPerNode));
     tuneFirst(o->request);
     Config config;
     Plan plan;

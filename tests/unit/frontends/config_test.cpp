@@ -251,9 +251,8 @@ TEST_F(ConfigTest, BatchMustBeWholePasses) {
 }
 
 TEST_F(ConfigTest, ExplicitValuesOfLaterWorkAreErrors) {
-  for (const char *setting : {"optimizer.name=lamb", "parallel.data=2", "parallel.zero_stage=1", "parallel.tensor=2",
-                              "parallel.logical_shards=4", "parallel.reduce_order=fast", "parallel.offload=optimizer",
-                              "parallel.compression=onebit"}) {
+  for (const char *setting :
+       {"optimizer.name=lamb", "parallel.tensor=2", "parallel.offload=optimizer", "parallel.compression=onebit"}) {
     std::vector<Diagnostic> e = errors(small, {setting});
     ASSERT_EQ(e.size(), 1u) << setting;
     EXPECT_EQ(e[0].code, ErrorCode::NotBuiltYet) << setting;
@@ -271,6 +270,46 @@ TEST_F(ConfigTest, ExplicitValuesOfLaterWorkAreErrors) {
                               "log.trace_steps=[1, 2]",    "model.init_from=scratch",
                               "model.init_from=hf:x",      "train.on_nonfinite=explain"})
     EXPECT_TRUE(errors(small, {setting}).empty()) << setting;
+}
+
+TEST_F(ConfigTest, RanksShareTheBatch) {
+  const std::vector<std::string> batch = {"train.global_batch_tokens=128", "train.micro_batch=2"};
+  auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), batch.begin(), batch.end());
+    return more;
+  };
+  Config c = load(small, with({}));
+  EXPECT_EQ(c.parallel.data, 1);
+  EXPECT_EQ(c.parallel.zeroStage, 0);
+  EXPECT_EQ(c.train.accumulate, 4);
+  c = load(small, with({"parallel.data=2"}));
+  EXPECT_EQ(c.parallel.zeroStage, 1) << "auto";
+  EXPECT_EQ(c.parallel.logicalShards, 2) << "auto";
+  EXPECT_EQ(c.train.accumulate, 2);
+  c = load(small, with({"parallel.data=2", "parallel.logical_shards=4", "parallel.zero_stage=0"}));
+  EXPECT_EQ(c.parallel.shardsPerRank(), 2);
+  EXPECT_EQ(c.parallel.zeroStage, 0);
+  EXPECT_EQ(load(small, {"parallel.data=4", "train.global_batch_tokens=128"}).train.microBatch, 2) << "auto";
+  EXPECT_EQ(load(small, with({"parallel.data=1", "parallel.reduce_order=fast"})).parallel.reduceOrder, "fast");
+
+  struct Bad {
+    std::vector<std::string> settings;
+    ErrorCode code;
+    const char *help;
+  };
+  for (const Bad &b : {Bad{{"parallel.data=3"}, ErrorCode::ShapeMismatch, "2 or 4 ranks work"},
+                       Bad{{"parallel.data=8"}, ErrorCode::ShapeMismatch, "global_batch_tokens = 256 works"},
+                       Bad{{"parallel.logical_shards=3"}, ErrorCode::ShapeMismatch, "1, 2 or 4 work"},
+                       Bad{{"parallel.data=4", "parallel.logical_shards=2"}, ErrorCode::ShapeMismatch, "4, 8 or 16"},
+                       Bad{{"parallel.reduce_order=fast", "parallel.logical_shards=2"},
+                           ErrorCode::Contradiction,
+                           "leave one of the two out"},
+                       Bad{{"parallel.data=2", "compile.target=cuda"}, ErrorCode::NotBuiltYet, ""}}) {
+    std::vector<Diagnostic> e = errors(small, with(b.settings));
+    ASSERT_EQ(e.size(), 1u) << b.settings[0];
+    EXPECT_EQ(e[0].code, b.code) << b.settings[0];
+    EXPECT_NE(e[0].help.at(0).find(b.help), std::string::npos) << e[0].help.at(0);
+  }
 }
 
 TEST_F(ConfigTest, VocabularyComesFromTheTokenizer) {

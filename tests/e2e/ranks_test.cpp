@@ -1,0 +1,77 @@
+// gptrun with several ranks: processes that meet, and whose run cannot be told from that of one.
+#include "harness.h"
+
+#include <filesystem>
+
+using namespace e2e;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct RanksTest : ::testing::Test {
+  Result run(const std::string &plan, const std::string &out, int ranks, std::vector<std::string> more = {}) {
+    std::vector<std::string> args = {plan, "--out-dir", w.path(out), "--ranks-per-node", std::to_string(ranks)};
+    args.insert(args.end(), more.begin(), more.end());
+    return w.gptrun(args);
+  }
+  std::string stateAfter(const std::string &plan, const std::string &out, int ranks) {
+    Result r = run(plan, out, ranks);
+    EXPECT_EQ(r.code, 0) << out << "\n" << r.output;
+    return w.finalState(w.path(out));
+  }
+  std::string compile(const std::string &name, std::vector<std::string> more = {}) {
+    std::vector<std::string> settings = {"train.micro_batch=1", "parallel.logical_shards=4"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return w.compile(name, settings);
+  }
+  Workplace w;
+};
+
+TEST_F(RanksTest, OneTwoAndFourGiveTheSameBitsInEveryStage) {
+  const std::string one = compile("one");
+  const std::string expected = stateAfter(one, "alone", 1);
+  ASSERT_FALSE(expected.empty());
+  const std::vector<std::string> lines = logLines(w.path("alone"));
+  for (int stage : {0, 1, 2, 3})
+    for (int ranks : {2, 4}) {
+      const std::string name = "zero" + std::to_string(stage) + "-" + std::to_string(ranks);
+      const std::string plan =
+          compile(name, {"parallel.zero_stage=" + std::to_string(stage), "parallel.data=" + std::to_string(ranks)});
+      EXPECT_TRUE(stateAfter(plan, "out-" + name, ranks) == expected) << name;
+      EXPECT_EQ(logLines(w.path("out-" + name)), lines) << name;
+    }
+}
+
+TEST_F(RanksTest, APlanForOneIsMadeAnewForMoreAndBack) {
+  const std::string one = compile("one", {"precision.compute=bf16"});
+  const std::string expected = stateAfter(one, "alone", 1);
+  Result r = run(one, "two", 2);
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("the plan is for 1 rank: making one for 2"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("2 ranks share each batch: ZeRO stage 1"), std::string::npos) << r.output;
+  EXPECT_TRUE(w.finalState(w.path("two")) == expected);
+  const std::string four = compile("four", {"precision.compute=bf16", "parallel.data=4"});
+  EXPECT_TRUE(stateAfter(four, "back", 1) == expected);
+}
+
+TEST_F(RanksTest, ACheckpointGoesOnOnAnyNumberOfRanks) {
+  const std::string one = compile("one");
+  const std::string expected = stateAfter(one, "alone", 1);
+  for (int ranks : {4, 2, 1}) {
+    const std::string out = "resumed-" + std::to_string(ranks);
+    Result r = run(one, out, 4, {"--steps", "5"});
+    ASSERT_EQ(r.code, 0) << r.output;
+    ASSERT_FALSE(w.finalState(w.path(out)) == expected);
+    EXPECT_TRUE(stateAfter(one, out, ranks) == expected) << ranks;
+  }
+}
+
+TEST_F(RanksTest, WhatDoesNotDivideIsOneError) {
+  const std::string one = w.compile("one", {"train.micro_batch=1"});
+  Result r = run(one, "eight", 8);
+  EXPECT_EQ(r.code, 3) << r.output;
+  EXPECT_NE(r.output.find("does not divide by 8 ranks"), std::string::npos) << r.output;
+  EXPECT_EQ(r.output.find("error[", r.output.find("error[") + 1), std::string::npos) << r.output;
+}
+
+}  // namespace
