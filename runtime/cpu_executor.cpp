@@ -143,8 +143,13 @@ void CpuExecutor::together(llvm::ArrayRef<Collective> calls, SumOrder order,
                            llvm::ArrayRef<std::pair<char *, size_t>> paddings) const {
   for (auto [at, bytes] : paddings)
     std::memset(at, 0, bytes);
-  if (!calls.empty())
-    ranks->run(calls, order);
+  if (calls.empty())
+    return;
+  if (meeting)
+    meeting(calls[0].str());
+  ranks->run(calls, order);
+  if (meeting)
+    meeting("");
 }
 
 const CpuExecutor::Bound &CpuExecutor::bound(llvm::StringRef function) const {

@@ -134,12 +134,20 @@ public:
         store(run.outDir), data(run.trainData, "data.train", m.attrs.getInt("vocab_size"), T, T + 1, maskToken(m)) {
     if (first())
       lock.emplace(run.outDir);
+    s.executor.meeting = [this](const std::string &what) {
+      if (what.empty())
+        waiting.reset();
+      else
+        waiting.emplace(what);
+    };
     if (!run.valData.empty())
       val.emplace(run.valData, "data.val", m.attrs.getInt("vocab_size"), T, 2, maskToken(m));
     batch.x.resize(B * T);
     batch.y.resize(B * T);
     fingerprint = data.fingerprint();
   }
+
+  ~Trainer() { s.executor.meeting = nullptr; }
 
   void go() {
     begin();
@@ -188,7 +196,8 @@ private:
   double peak = 0;        // FLOP/s of this rank
   int64_t evaluated = 0;  // step of the last evaluation
   bool saveFailed = false;
-  std::vector<int32_t> prompt;  // of samples; empty: none
+  std::optional<Pulse::Collective> waiting;  // for other ranks
+  std::vector<int32_t> prompt;               // of samples; empty: none
   // Since the line before in the log.
   double trainNs = 0;
   int64_t trainSteps = 0;
@@ -202,12 +211,14 @@ private:
 
   /// What the first rank says.
   int64_t agreed(int64_t mine) const {
+    Pulse::Collective waiting("agreement of all ranks");
     if (together)
       together->run({{Collective::Kind::broadcast, &mine, &mine, 1, DType::i64, 0}}, SumOrder::fast);
     return mine;
   }
   /// Whether any rank was told to stop: all end with the same step.
   bool stopping() const {
+    Pulse::Collective waiting("agreement of all ranks");
     int64_t told = gStop != 0;
     if (together)
       together->run({{Collective::Kind::all_reduce, &told, &told, 1, DType::i64, 0}}, SumOrder::fast);
