@@ -2,6 +2,8 @@
 
 #include "codegen/codegen.h"
 #include "ir/diagnostics.h"
+#include "ir/mesh.h"
+#include "ir/opdef.h"
 #include "ir/plan_check.h"
 #include "runtime/files.h"
 #include "runtime/manifest.h"
@@ -195,8 +197,28 @@ std::string planProblem(const Module &m) {
   for (const auto &s : m.states)
     if (std::string p = stateProblem(*s); !p.empty())
       return p;
+  for (const char *name : {"mesh_data", "mesh_tensor", "shards"})
+    if (m.attrs.has(name))
+      if (std::string p = in(name, 1, 1 << 20); !p.empty())
+        return p;
+  const Mesh mesh = Mesh::of(m);
+  const int64_t shards = m.attrs.getInt("shards", 1), accumulate = m.attrs.getInt("accumulate");
+  if (mesh.tensor != 1)
+    return "a mesh with an axis \"tensor\"";
+  if ((shards & (shards - 1)) || accumulate % shards)
+    return fmt::format("{} logical shards for {} micro-batches of a rank", shards, accumulate);
+  for (const auto &s : m.states)
+    if (isPiece(*s) && (mesh.data == 1 || wholeType(*s).padded(0) != s->type.padded(0) * mesh.data))
+      return fmt::format("state {} is no piece for one of {} ranks", s->name, mesh.data);
+  for (const auto &f : m.functions)
+    for (const Op &group : f->body)
+      if (group.is(OpKind::fused))
+        for (const Op &op : *group.body)
+          if (op.def().fusion == FusionKind::collective &&
+              (op.attrs.getString("axis") != "data" || op.attrs.getInt("ranks") != mesh.data || mesh.data == 1))
+            return fmt::format("{} is not for the {} ranks of the mesh", op.name().str(), mesh.data);
   // As in model.toml: sequences and tokens of a whole run can be counted.
-  if (double(m.attrs.getInt("accumulate")) * m.attrs.getInt("micro_batch") * m.attrs.getInt("block_size") > 0x1p32)
+  if (double(accumulate) * mesh.data * m.attrs.getInt("micro_batch") * m.attrs.getInt("block_size") > 0x1p32)
     return "the global batch is out of range";
   // The runtime hands over buffers of exactly these types, so a function may take no others.
   const int64_t T = m.attrs.getInt("block_size"), P = m.attrs.getInt("prefill");
@@ -209,7 +231,7 @@ std::string planProblem(const Module &m) {
   };
   // Loss, gradient norm, learning rate; with fp16 the scale of the loss.
   const std::vector<Type> step(m.state("loss_scale") ? 4 : 3, scalar);
-  const bool accumulates = m.attrs.getInt("accumulate") > 1;
+  const bool accumulates = accumulate > 1;
   std::vector<Signature> signatures = {
       {"train_step", !accumulates, {tokens, tokens, count, scalar}, step},
       {"accumulate", accumulates, {tokens, tokens, count, scalar}, {}},
@@ -219,6 +241,11 @@ std::string planProblem(const Module &m) {
       {"prefill", false, {Type(DType::i32, {1, std::max<int64_t>(1, P)}), count}, {logits}}};
   if (P > 1)
     signatures.back().args.push_back(count);
+  std::vector<std::string> folds;
+  for (int64_t level = 1; level < shards; level *= 2)
+    folds.push_back(fmt::format("fold{}", folds.size()));
+  for (const std::string &name : folds)
+    signatures.push_back({name.c_str(), true, {scalar}, {}});
   for (const Signature &s : signatures) {
     const Function *f = m.function(s.name);
     if (!f) {

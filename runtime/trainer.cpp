@@ -211,17 +211,19 @@ private:
 
   /// What the first rank says.
   int64_t agreed(int64_t mine) const {
-    Pulse::Collective waiting("agreement of all ranks");
-    if (together)
+    if (together) {
+      Pulse::Collective waiting("agreement of all ranks");
       together->run({{Collective::Kind::broadcast, &mine, &mine, 1, DType::i64, 0}}, SumOrder::fast);
+    }
     return mine;
   }
   /// Whether any rank was told to stop: all end with the same step.
   bool stopping() const {
-    Pulse::Collective waiting("agreement of all ranks");
     int64_t told = gStop != 0;
-    if (together)
+    if (together) {
+      Pulse::Collective waiting("agreement of all ranks");
       together->run({{Collective::Kind::all_reduce, &told, &told, 1, DType::i64, 0}}, SumOrder::fast);
+    }
     return told != 0;
   }
 

@@ -130,4 +130,26 @@ TEST(ForgedPlan, StatesTheRuntimeCannotFillAreRefused) {
   EXPECT_NE(r.output.find("cannot start as normal"), std::string::npos) << r.output;
 }
 
+// Pieces of states are copied by the number of the rank, functions called by the number of the shard.
+TEST(ForgedPlan, AMeshThatIsNotThatOfThePlanIsRefused) {
+  Workplace w;
+  Forger forger(w, {"train.steps=1", "eval.every=0", "train.micro_batch=1", "parallel.data=2"});
+  for (const auto &[from, to] : {std::pair<std::string, std::string>{"mesh_data=2", "mesh_data=1"},
+                                 {"mesh_data=2", "mesh_data=4"},
+                                 {"mesh_data=2", "mesh_data=-2"},
+                                 {"mesh_data=2", "mesh_data=\"two\""},
+                                 {"mesh_data=2", "mesh_data=2, mesh_tensor=2"},
+                                 {"shards=1", "shards=2"},
+                                 {"shards=1", "shards=3"},
+                                 {"ranks=2", "ranks=4"},
+                                 {"axis=\"data\"", "axis=\"tensor\""}}) {
+    std::string bad = forger.planned();
+    const size_t at = bad.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    const Result r = forger.run(bad.replace(at, from.size(), to));
+    EXPECT_EQ(r.code, 5) << from << " -> " << to << "\n" << r.output;
+    EXPECT_NE(r.output.find("error[GPTC0503]"), std::string::npos) << from << " -> " << to << "\n" << r.output;
+  }
+}
+
 }  // namespace
