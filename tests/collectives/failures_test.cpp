@@ -75,6 +75,8 @@ void faulty(const RankPlace &place, Fault fault) {
   auto c = joinGroup(client.get(), Group::all(place.world),
                      joinOptions(fault == Fault::dies || fault == Fault::freezes ? 20s : 1s));
   sum(*c, 100000);
+  // All are through: one that dies now cannot be missed in that one, which its last messages may still be under way in.
+  client->barrier("all are through", 20s);
   const auto begin = Clock::now();
   const bool wrong = place.rank == 1;
   if (wrong && fault == Fault::dies)
@@ -116,6 +118,8 @@ std::vector<Said> runFaulty(const std::string &scenario, int world, int expected
     const std::string text = printed(o.text);
     if (std::sscanf(text.c_str(), "%d %lf %n", &s.code, &s.seconds, &at) == 2)
       s.text = text.substr(size_t(at));
+    else  // it did not get that far
+      s.text = fmt::format("no report, {} {}: {}", o.hung ? "hung, status" : "status", o.status, text);
     all.push_back(s);
   }
   return all;
