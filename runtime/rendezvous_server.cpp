@@ -203,12 +203,15 @@ struct RendezvousServer::Impl {
     if (kind == Kind::report) {
       const auto code = ErrorCode(r.number<int32_t>());
       const std::string text = r.string().str();
-      if (!r.whole() || (code != ErrorCode::CollectiveTimeout && code != ErrorCode::CollectiveMismatch &&
-                         code != ErrorCode::RankFailed)) {
+      if (!r.whole()) {
         c.over = "it sent a report that is none";
         return;
       }
-      fail({c.rank, code, text});
+      // What only one rank has met with, a full disk perhaps, is for the others the failure of that rank.
+      if (exitCodeOf(code) == exitCodeOf(ErrorCode::RankFailed))
+        fail({c.rank, code, text});
+      else
+        fail({c.rank, ErrorCode::RankFailed, fmt::format("{} failed: {}", nameOf(c), text)});
       return;
     }
     const auto id = r.number<uint64_t>();

@@ -9,8 +9,10 @@
 #include "runtime/files.h"
 #include "runtime/launch/host_list.h"
 #include "runtime/launch/launcher.h"
+#include "runtime/launch/pulse.h"
 #include "runtime/launch/rank_log.h"
 #include "runtime/launch/remote_crew.h"
+#include "runtime/launch/same_run.h"
 #include "runtime/launch/world.h"
 #include "runtime/rendezvous.h"
 #include "runtime/sample.h"
@@ -130,14 +132,17 @@ int launchRanks(const Options &o, const Ranks &ranks, const std::vector<std::str
 /// A rank's place among the others: how they meet, and what they compute together.
 class Together {
 public:
-  explicit Together(const World &w) {
+  Together(const World &w, const Plan &plan) {
     if (w.alone())
       return;
-    // Launchers other than ours do not listen for anybody.
+    // Launchers other than ours do not listen for anybody. Ranks of one machine meet where no other one comes.
     if (w.rank == 0 && w.source != World::Source::launcher)
-      server.emplace(RendezvousServer::Options{"", uint16_t(w.rendezvous.port), w.token, w.size});
+      server.emplace(RendezvousServer::Options{w.nodes == 1 ? w.rendezvous.host : "0.0.0.0",
+                                               uint16_t(w.rendezvous.port), w.token, w.size});
     client.emplace(RendezvousClient::Options{w.rendezvous.host, uint16_t(w.rendezvous.port), w.token, w.rank, w.size});
-    ranks = joinGroup(&*client, Group::all(w.size), {});
+    requireSameRun(*client, plan.dir, plan.hash);
+    // Who hangs is noticed long before; but a rank may take its time to write a large checkpoint.
+    ranks = joinGroup(&*client, Group::all(w.size), {.patience = std::chrono::minutes(30)});
   }
   /// Runs `work`, and tells the others where it fails.
   template <typename F> void run(F work) {
@@ -193,6 +198,7 @@ Plan forRanks(Plan plan, const World &w, Together &together) {
 }
 
 int runTraining(const Options &o, const std::vector<std::string> &words) {
+  Pulse::get();  // from here on whoever has started this rank sees whether it runs
   Plan plan = planOf(o, true);
   const Ranks ranks = chooseRanks(o, plan);
   if (ranks.size() > 1 && plan.target.isCuda())
@@ -204,7 +210,7 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
   const World &w = ranks.world;
   if (w.rank != 0 && w.source != World::Source::launcher)
     divertOutput(w.rank, plan.run.outDir);
-  Together together(w);
+  Together together(w, plan);
   together.run([&] {
     Session session(forRanks(std::move(plan), w, together), defaultCacheDir(), o.threads, together.ranks.get());
     std::optional<TokenizerCodec> codec;

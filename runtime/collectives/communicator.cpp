@@ -96,6 +96,22 @@ std::string Communicator::what(llvm::ArrayRef<Collective> calls) const {
                      calls.size() > 1 ? fmt::format(" and {} more", calls.size() - 1) : "");
 }
 
+/// Bytes that a rank must send on average. Every element of a sum but one rank's share has to leave each rank, and
+/// every share has to reach all others; what is broadcast, each rank but the last passes on once.
+static int64_t leastBytesOf(const Collective &c, int world) {
+  const int64_t bytes = int64_t(c.count * sizeOf(c.dtype)), others = world - 1;
+  switch (c.kind) {
+  case Collective::Kind::all_reduce:
+    return 2 * others * bytes / world;
+  case Collective::Kind::all_gather:
+  case Collective::Kind::reduce_scatter:
+    return others * bytes;
+  case Collective::Kind::broadcast:
+    return others * bytes / world;
+  }
+  GPTC_UNREACHABLE("collective");
+}
+
 void Communicator::run(llvm::ArrayRef<Collective> calls, SumOrder order) {
   GPTC_CHECK(!calls.empty(), "an empty bucket");
   const bool sums = llvm::any_of(calls, [](const Collective &c) { return c.sums(); });
@@ -109,7 +125,11 @@ void Communicator::run(llvm::ArrayRef<Collective> calls, SumOrder order) {
                     fmt::format("{} or {} ranks work, or reduce_order = \"fast\"", std::bit_floor(unsigned(world)),
                                 std::bit_ceil(unsigned(world))));
   ++count;
+  for (const Collective &c : calls)
+    least += leastBytesOf(c, world);
+  const auto begin = std::chrono::steady_clock::now();
   perform(calls, order);
+  inside += std::chrono::steady_clock::now() - begin;
 }
 
 void Communicator::barrier() {

@@ -98,6 +98,9 @@ public:
   int64_t number() const { return count; }
   /// Bytes that this rank has sent to others of the group.
   int64_t bytesSent() const { return sent; }
+  /// What no algorithm could have done with fewer, over all that it ran; and how long it was in there.
+  int64_t leastBytes() const { return least; }
+  std::chrono::nanoseconds timeInside() const { return inside; }
   /// Memory that the communicator holds beside the caller's, now. Grows with the largest bucket of reduce_scatter only.
   virtual size_t ownBytes() const { return 0; }
 
@@ -110,6 +113,10 @@ protected:
   std::string what(llvm::ArrayRef<Collective> calls) const;
   int64_t count = 0;
   int64_t sent = 0;
+
+private:
+  int64_t least = 0;
+  std::chrono::nanoseconds inside{0};
 };
 
 struct JoinOptions {
@@ -118,6 +125,8 @@ struct JoinOptions {
   std::string interface;
   /// Over TCP also where all ranks are on one machine. So it is too where an interface is named.
   bool tcp = false;
+  /// Of collectives, where that is longer than the time-out: another rank may save or compile before it comes.
+  std::chrono::milliseconds patience{0};
 };
 /// Joins the other members: returns when all have come. The client may be null for a group of one, and must outlive the
 /// communicator.

@@ -212,7 +212,9 @@ void sendsLittle(Communicator &c) {
   for (const auto &[kind, count, least] : {std::tuple{Kind::all_reduce, n, 2 * share * double(bytes)},
                                            {Kind::reduce_scatter, n / world, share * double(bytes)},
                                            {Kind::all_gather, n / world, share * double(bytes)}}) {
+    const int64_t leastBefore = c.leastBytes();
     const double is = sent(kind, count);
+    EXPECT_NEAR(double(c.leastBytes() - leastBefore), least, 16) << int(kind);  // whole elements
     EXPECT_GE(is, least * 0.999) << int(kind);
     EXPECT_LE(is, least * 1.1) << int(kind);
   }

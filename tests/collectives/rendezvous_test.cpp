@@ -144,6 +144,18 @@ TEST(Rendezvous, OnlyTheFirstFailureCounts) {
   EXPECT_EQ(late->failure()->text, "rank 0 waits for rank 1");
 }
 
+TEST(Rendezvous, WhatOneRankMetIsForOthersThatRanksFailure) {
+  const auto o = job(2);
+  Server s(o);
+  auto a = join(o, s, 0), b = join(o, s, 1);
+  a->report(ErrorCode::DiskFull, "no room");
+  ASSERT_TRUE(b->failure(2s));
+  EXPECT_EQ(b->failure()->code, ErrorCode::RankFailed);
+  EXPECT_EQ(b->failure()->rank, 0);
+  EXPECT_HAS(b->failure()->text, "rank 0 of 2 on " + hostName() + " (127.0.0.1:");
+  EXPECT_HAS(b->failure()->text, ") failed: no room");
+}
+
 TEST(Rendezvous, TheLauncherCanFailARank) {
   const auto o = job(2);
   Server s(o);

@@ -2,6 +2,7 @@
 #include "harness.h"
 
 #include <filesystem>
+#include <unistd.h>
 
 using namespace e2e;
 namespace fs = std::filesystem;
@@ -63,6 +64,38 @@ TEST_F(RanksTest, ACheckpointGoesOnOnAnyNumberOfRanks) {
     ASSERT_EQ(r.code, 0) << r.output;
     ASSERT_FALSE(w.finalState(w.path(out)) == expected);
     EXPECT_TRUE(stateAfter(one, out, ranks) == expected) << ranks;
+  }
+}
+
+/// Where others have started the ranks, rank 0 must let the rest in. (tests/faults has a real Slurm.)
+TEST_F(RanksTest, UnderTorchrunAndMpirun) {
+  const std::string plan = compile("plan", {"parallel.data=2"});
+  const std::string expected = stateAfter(plan, "launched", 2);
+  const std::string port = std::to_string(20000 + ::getpid() % 10000);
+  for (const bool torch : {true, false}) {
+    auto env = [&](const char *rank) {
+      return torch ? std::map<std::string, std::string>{{"RANK", rank},
+                                                        {"WORLD_SIZE", "2"},
+                                                        {"LOCAL_RANK", rank},
+                                                        {"LOCAL_WORLD_SIZE", "2"},
+                                                        {"MASTER_ADDR", "127.0.0.1"},
+                                                        {"MASTER_PORT", port}}
+                   : std::map<std::string, std::string>{{"OMPI_COMM_WORLD_RANK", rank},
+                                                        {"OMPI_COMM_WORLD_SIZE", "2"},
+                                                        {"OMPI_COMM_WORLD_LOCAL_RANK", rank},
+                                                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                                        {"PMIX_NAMESPACE", "test-" + port}};
+    };
+    const std::string out = torch ? "torchrun" : "mpirun";
+    const std::vector<std::string> args = {plan, "--out-dir", w.path(out)};
+    Process other = w.start("gptrun", args, env("1"));
+    const Result r = w.gptrun(args, env("0"));
+    EXPECT_EQ(r.code, 0) << out << "\n" << r.output;
+    EXPECT_NE(r.output.find("2 ranks share each batch"), std::string::npos) << r.output;
+    const Result rest = other.wait();
+    EXPECT_EQ(rest.code, 0) << out << "\n" << rest.output << readFile(w.path(out) + "/ranks/rank-0001.log");
+    EXPECT_EQ(rest.output, "") << "one voice";
+    EXPECT_TRUE(w.finalState(w.path(out)) == expected) << out;
   }
 }
 
