@@ -1,0 +1,44 @@
+#include "runtime/rank_times.h"
+
+#include "ir/diagnostics.h"
+#include "ir/words.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace gptc {
+
+RankTimes::RankTimes(Communicator &ranks)
+    : ranks(ranks), inside(ranks.timeInside()), sent(ranks.bytesSent()), least(ranks.leastBytes()) {}
+
+std::string describeWaiting(llvm::ArrayRef<double> inside, double seconds) {
+  // Who comes last to every collective waits for nobody: what it spends in there is what the collectives cost. What the
+  // others spend beyond that they have waited for it.
+  const auto [last, first] = std::minmax_element(inside.begin(), inside.end());
+  const double waited = std::accumulate(inside.begin(), inside.end(), 0.0) - *last * double(inside.size());
+  const double average = waited / double(inside.size() - 1);
+  return fmt::format(
+      "rank {} was the slowest: the others waited for it {:.1f} s each, {:.1f}% of the time, rank {} most "
+      "({:.1f} s); collectives took {:.1f}%",
+      last - inside.begin(), average, 100 * average / seconds, first - inside.begin(), *first - *last,
+      100 * *last / seconds);
+}
+
+std::string RankTimes::report(int64_t steps) {
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double own[] = {std::chrono::duration<double>(ranks.timeInside() - inside).count(),
+                        double(ranks.bytesSent() - sent)};
+  const int64_t fewest = ranks.leastBytes() - least;
+  std::vector<double> all(2 * static_cast<size_t>(ranks.world)), times;
+  ranks.run({{Collective::Kind::all_gather, own, all.data(), 2, DType::f64}}, SumOrder::fast);
+  double most = 0;
+  for (size_t i = 0; i < all.size(); i += 2) {
+    times.push_back(all[i]);
+    most = std::max(most, all[i + 1]);
+  }
+  return fmt::format("{}; no rank sent more than {} a step, {:.3f} x the least there can be",
+                     describeWaiting(times, seconds), formatBytes(most / double(std::max<int64_t>(steps, 1))),
+                     most / double(std::max<int64_t>(fewest, 1)));
+}
+
+}  // namespace gptc
