@@ -145,11 +145,7 @@ void CpuExecutor::together(llvm::ArrayRef<Collective> calls, SumOrder order,
     std::memset(at, 0, bytes);
   if (calls.empty())
     return;
-  if (meeting)
-    meeting(calls[0].str());
   ranks->run(calls, order);
-  if (meeting)
-    meeting("");
 }
 
 const CpuExecutor::Bound &CpuExecutor::bound(llvm::StringRef function) const {

@@ -87,8 +87,6 @@ public:
   /// The ranks along the mesh's axis "data", which a function with collectives meets: as many as its module's mesh has.
   /// Null where there are none. Every rank then calls the same functions in the same order.
   Communicator *ranks = nullptr;
-  /// Told what ranks are about to do together, and "" when it is done: they may wait for each other then.
-  std::function<void(const std::string &what)> meeting;
 
   /// With an observer kernels run one by one.
   KernelObserver *observer = nullptr;

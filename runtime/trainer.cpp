@@ -7,6 +7,7 @@
 #include "runtime/launch/pulse.h"
 #include "runtime/metrics.h"
 #include "runtime/profile.h"
+#include "runtime/rank_times.h"
 #include "runtime/sample.h"
 #include "runtime/state.h"
 #include "runtime/tensorboard.h"
@@ -134,20 +135,12 @@ public:
         store(run.outDir), data(run.trainData, "data.train", m.attrs.getInt("vocab_size"), T, T + 1, maskToken(m)) {
     if (first())
       lock.emplace(run.outDir);
-    s.executor.meeting = [this](const std::string &what) {
-      if (what.empty())
-        waiting.reset();
-      else
-        waiting.emplace(what);
-    };
     if (!run.valData.empty())
       val.emplace(run.valData, "data.val", m.attrs.getInt("vocab_size"), T, 2, maskToken(m));
     batch.x.resize(B * T);
     batch.y.resize(B * T);
     fingerprint = data.fingerprint();
   }
-
-  ~Trainer() { s.executor.meeting = nullptr; }
 
   void go() {
     begin();
@@ -196,8 +189,7 @@ private:
   double peak = 0;        // FLOP/s of this rank
   int64_t evaluated = 0;  // step of the last evaluation
   bool saveFailed = false;
-  std::optional<Pulse::Collective> waiting;  // for other ranks
-  std::vector<int32_t> prompt;               // of samples; empty: none
+  std::vector<int32_t> prompt;  // of samples; empty: none
   // Since the line before in the log.
   double trainNs = 0;
   int64_t trainSteps = 0;
@@ -211,19 +203,15 @@ private:
 
   /// What the first rank says.
   int64_t agreed(int64_t mine) const {
-    if (together) {
-      Pulse::Collective waiting("agreement of all ranks");
+    if (together)
       together->run({{Collective::Kind::broadcast, &mine, &mine, 1, DType::i64, 0}}, SumOrder::fast);
-    }
     return mine;
   }
   /// Whether any rank was told to stop: all end with the same step.
   bool stopping() const {
     int64_t told = gStop != 0;
-    if (together) {
-      Pulse::Collective waiting("agreement of all ranks");
+    if (together)
       together->run({{Collective::Kind::all_reduce, &told, &told, 1, DType::i64, 0}}, SumOrder::fast);
-    }
     return told != 0;
   }
 
@@ -322,6 +310,9 @@ private:
   void loop() {
     startedAt = monotonicNow();
     startStep = step;
+    std::optional<RankTimes> times;
+    if (together)
+      times.emplace(*together);
     Pulse::get().step(step);
     int skipped = 0;
     bool stop = false;
@@ -358,6 +349,8 @@ private:
         trace.write(fmt::format("{}/trace{}.json", run.outDir, first() ? "" : fmt::format("-{}", rank())));
     }
     progress.end();
+    if (times && step > startStep)
+      progress.say(times->report(step - startStep));
     if (stop && step < target)
       progress.say(fmt::format("stopped at step {}; run again to go on", step));
     if (profiledSteps > 0)
@@ -493,7 +486,7 @@ private:
   }
 
   void save() {
-    Pulse::Busy busy("saving a checkpoint");
+    Pulse::Busy busy(Pulse::saving);
     CheckpointInfo info{step, s.plan.hash, modelIdentity(m), fingerprint, "", {}};
     saveFailed = true;
     store.save(s.executor, info);

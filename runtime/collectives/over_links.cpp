@@ -2,6 +2,7 @@
 #include "ir/diagnostics.h"
 #include "runtime/collectives/signature.h"
 #include "runtime/collectives/sum.h"
+#include "runtime/launch/pulse.h"
 
 #include "llvm/ADT/SmallVector.h"
 
@@ -150,8 +151,10 @@ private:
     }
     void wait(milliseconds timeout) {
       LinkError e;
+      Pulse::get().waits(of.group.members[size_t(peer)]);
       if (!of.links->wait(message, timeout.count(), e))
         of.fail(peer, e);
+      Pulse::get().moved();
     }
     void wait() { wait(of.place.timeout); }
   };
@@ -299,6 +302,7 @@ private:
   }
 
   void meet() override {
+    const Pulse::Collective waiting("a barrier");
     begin({}, SumOrder::fast);
     // Whoever has heard of all at distances below d hears by rank - d of those below 2 d.
     for (int d = 1; d < world; d *= 2) {
@@ -327,6 +331,7 @@ private:
   }
 
   void perform(llvm::ArrayRef<Collective> calls, SumOrder order) override {
+    const Pulse::Collective waiting(calls[0].str());
     begin(calls, order);
     // What each chunk consists of: where a rank's own values are, where its sums go, and where all end up.
     std::vector<Pieces> own(static_cast<size_t>(world)), sums(own), gathered(own);

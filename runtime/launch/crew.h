@@ -5,6 +5,7 @@
 #include "runtime/launch/pulse.h"
 #include "runtime/launch/rank_log.h"
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -45,6 +46,7 @@ struct RankStatus {
   pid_t pid = 0;  // 0: not started yet
   PulseView pulse;
   std::optional<RankEnd> end;
+  std::chrono::milliseconds age{0};  // of `pulse`, at most
 };
 
 class Crew {

@@ -159,6 +159,11 @@ public:
       if (endAt && now >= *endAt) {
         signal(SIGKILL);
         endAt = now + std::chrono::seconds(1);
+      } else if (cause && now >= *idleEndAt) {
+        for (const RankStatus &r : ranks)
+          if (!r.end && r.pulse.doing != Pulse::saving)
+            crewOf(r.rank).signal(SIGKILL, r.rank);
+        idleEndAt = now + std::chrono::seconds(1);
       }
     }
   }
@@ -180,9 +185,10 @@ private:
   std::vector<std::unique_ptr<Crew>> crews;
   std::vector<RankStatus> ranks;
   std::optional<Cause> cause;
-  std::optional<Clock::time_point> failedAt;  // the first failure was seen
-  std::vector<int> failed;                    // in the order in which it was seen
-  std::optional<Clock::time_point> endAt;     // for SIGKILL
+  std::optional<Clock::time_point> failedAt;   // the first failure was seen
+  std::vector<int> failed;                     // in the order in which it was seen
+  std::optional<Clock::time_point> endAt;      // for SIGKILL
+  std::optional<Clock::time_point> idleEndAt;  // the same for those that save nothing
   int stopsSeen = 0;
   bool killed = false;
 
@@ -257,9 +263,12 @@ private:
     }
     if (!failedAt)
       failedAt = now;
-    // Those that complain of others (exit code 6) may be followers of a rank whose end has not been seen yet.
+    // Those that complain of others (exit code 6) may be followers of a rank whose end has not been seen yet...
     auto follows = [&](int rank) { return ranks[rank].end->code == exitCodeOf(ErrorCode::RankFailed); };
     auto first = std::find_if_not(failed.begin(), failed.end(), follows);
+    // ... or of one that a stop has ended while it was starting, and had nothing to save.
+    if (first == failed.end() && stopsSeen && (anyEndedByTerm() || !allEnded))
+      return;
     if (first != failed.end())
       return fail(causeOf(ranks[*first]), now);
     if (now - *failedAt < o.settle && !allEnded)
@@ -278,9 +287,18 @@ private:
     signal(SIGTERM);
     if (!endAt)
       endAt = now + o.grace;
+    // A checkpoint that is being written is worth the wait. Nothing else is: the others are told, and whom that does
+    // not reach has lost his connection, or compiles what he will compile again.
+    idleEndAt = now + std::min(o.grace, o.briefGrace);
     if (const RankStatus &r = ranks[cause->rank]; !r.end)
-      for (auto &crew : crews)
-        crew->signal(SIGKILL, r.rank);  // a stopped process takes no other
+      crewOf(r.rank).signal(SIGKILL, r.rank);  // a stopped process takes no other
+  }
+
+  Crew &crewOf(int rank) {
+    for (auto &crew : crews)
+      if (rank <= crew->ranks.back().rank)
+        return *crew;
+    GPTC_UNREACHABLE("rank {} of {}", rank, world);
   }
 };
 
@@ -354,8 +372,8 @@ int launch(const LaunchOptions &o) {
     std::string from = "from the newest checkpoint";
     if (attempt.lastStep() > begun)
       resumeAtMost = -1;
-    else if (const int64_t before = newest(begun); restarts > 0 && before >= 0)
-      resumeAtMost = before;
+    else if (const int64_t before = newest(begun); restarts > 0 && attempt.firstStep() >= 0 && before >= 0)
+      resumeAtMost = before;  // what failed before it read the checkpoint says nothing about that
     if (resumeAtMost >= 0)
       from = fmt::format("from the checkpoint of step {}: nothing was done beyond step {}", resumeAtMost, begun);
     else if (checkpoints.empty())

@@ -34,7 +34,8 @@ struct LaunchOptions {
   std::function<std::vector<int64_t>()> checkpoints;
 
   RankWatch::Limits watch;
-  std::chrono::milliseconds grace{10000};        // from SIGTERM to SIGKILL
+  std::chrono::milliseconds grace{10000};        // from SIGTERM to SIGKILL after a failure, of a rank that saves...
+  std::chrono::milliseconds briefGrace{500};     // ... and of all others
   std::chrono::milliseconds settle{300};         // for a first cause to show, behind a failure that may follow from it
   std::chrono::milliseconds pause{1000};         // before a restart
   std::chrono::milliseconds hostSilence{15000};  // of a machine's agent

@@ -28,6 +28,8 @@ struct PulsePage {
   std::atomic<uint64_t> magic{mark}, beats{0}, progress{0};
   std::atomic<int64_t> step{-1}, begin{-1};
   std::atomic<uint32_t> state{0}, writing{0};
+  std::atomic<int32_t> waitsFor{-1};
+  std::atomic<uint64_t> place{0};  // collectives << 32 | messages in this one
   std::array<std::atomic<uint64_t>, words> doing{};
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::is_trivially_destructible_v<PulsePage>);
@@ -82,6 +84,8 @@ PulseView PulseReader::read() const {
   v.progress = page->progress.load(std::memory_order_relaxed);
   v.step = page->step.load(std::memory_order_acquire);
   v.begin = page->begin.load(std::memory_order_relaxed);
+  v.waitsFor = page->waitsFor.load(std::memory_order_relaxed);
+  v.place = page->place.load(std::memory_order_relaxed);
   // A rank that was stopped while it wrote leaves an odd number for ever.
   for (int tries = 0; tries < 100; ++tries) {
     const uint32_t before = page->writing.load(std::memory_order_acquire);
@@ -153,9 +157,21 @@ void Pulse::step(int64_t done) {
     say(PulseView::State::stepping, "a step");
 }
 
+void Pulse::waits(int rank) { page->waitsFor.store(rank, std::memory_order_relaxed); }
+
+void Pulse::moved() {
+  page->waitsFor.store(-1, std::memory_order_relaxed);
+  page->place.fetch_add(1, std::memory_order_relaxed);
+  page->progress.fetch_add(1, std::memory_order_relaxed);
+}
+
 Pulse::Doing::Doing(PulseView::State state, llvm::StringRef what)
     : stateBefore(Pulse::get().state), before(Pulse::get().doing) {
-  Pulse::get().say(state, what.str());
+  Pulse &pulse = Pulse::get();
+  if (state == PulseView::State::collective)
+    pulse.page->place.store(((pulse.page->place.load(std::memory_order_relaxed) >> 32) + 1) << 32,
+                            std::memory_order_relaxed);
+  pulse.say(state, what.str());
 }
 
 Pulse::Doing::~Doing() { Pulse::get().say(stateBefore, before); }

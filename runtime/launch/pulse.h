@@ -7,6 +7,7 @@
 //   Pulse::get().step(120);                              120 steps are done
 //   Pulse::Busy saving("saving a checkpoint");           until the end of the block; may take as long as it likes
 //   Pulse::Collective waiting("all_reduce of 1024 f32"); until the end of the block; others may be what is waited for
+//   Pulse::get().waits(3); Pulse::get().moved();         within it: nothing goes on without rank 3; rank 3 has come
 #pragma once
 
 #include "llvm/ADT/StringRef.h"
@@ -24,10 +25,12 @@ struct PulseView {
     collective,  // within a step, where it may wait for others
   };
   uint64_t beats = 0;     // of the thread; 0: it has not begun
-  uint64_t progress = 0;  // counts whatever the rank tells
+  uint64_t progress = 0;  // counts whatever the rank tells, but for whom it waits
   int64_t step = -1;      // steps done; -1: not known yet
   int64_t begin = -1;     // the first that was told: where this process has begun
   State state = State::busy;
+  int waitsFor = -1;   // the rank whose message it needs now; -1: none
+  uint64_t place = 0;  // in the order of all collectives and their messages, which ranks go through alike; 0: before
   std::string doing;
 };
 
@@ -54,6 +57,9 @@ public:
   /// Of this process. The first call finds the page by GPTC_PULSE and starts to beat.
   static Pulse &get();
   void step(int64_t done);
+  /// Nothing goes on before this rank's message is here, or has been taken; and it has been.
+  void waits(int rank);
+  void moved();
 
   /// Says what the rank does until the end of a block, and then what it did before.
   class Doing {
@@ -66,6 +72,8 @@ public:
     const PulseView::State stateBefore;
     const std::string before;
   };
+  /// What is worth waiting for, even where the run has failed.
+  static constexpr const char *saving = "saving a checkpoint";
   struct Busy : Doing {
     explicit Busy(llvm::StringRef what) : Doing(PulseView::State::busy, what) {}
   };

@@ -8,9 +8,8 @@ namespace gptc {
 namespace {
 
 constexpr size_t kStepsKept = 8;
-constexpr int kFewestLooks = 20;      // to compare ranks by
-constexpr double kWaits = 0.5;        // of the time, most others
-constexpr double kHardlyWaits = 0.1;  // the slow one
+constexpr int kFewestLooks = 20;  // to compare ranks by
+constexpr double kMostly = 0.5;   // of the time others wait for the slow one
 
 double seconds(RankWatch::Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -22,13 +21,16 @@ void RankWatch::look(const std::vector<RankStatus> &ranks, Clock::time_point now
   // Who looks may have been stopped too, with the whole machine or by Ctrl-Z: that time counts for nobody.
   else if (const Clock::duration gap = now - *last; gap > limits.silence / 4)
     for (Seen &s : seen)
-      for (Clock::time_point *at : {&s.beatAt, &s.progressAt, &s.stepAt})
+      for (Clock::time_point *at : {&s.startAt, &s.beatAt, &s.progressAt, &s.stepAt})
         *at += gap;
   last = now;
   for (size_t i = 0; i < seen.size(); ++i) {
     Seen &s = seen[i];
     const PulseView &p = ranks[i].pulse;
-    s.alive = ranks[i].pid > 0 && !ranks[i].end;
+    const bool alive = ranks[i].pid > 0 && !ranks[i].end;
+    if (alive && !s.alive)
+      s.startAt = now;
+    s.alive = alive;
     if (p.beats != s.pulse.beats)
       s.beatAt = now;
     if (p.progress != s.pulse.progress)
@@ -41,13 +43,35 @@ void RankWatch::look(const std::vector<RankStatus> &ranks, Clock::time_point now
       }
       s.stepAt = now;
     }
-    if (p.state != PulseView::State::busy) {
-      if (s.looks++ == 0)
-        s.firstStep = p.step;
-      s.waiting += p.state == PulseView::State::collective;
-    }
+    if (p.state == PulseView::State::busy)
+      s.stepAt = now;  // saving and evaluating belong to no step
+    if (p.place != s.pulse.place)
+      s.placeAt = now;
     s.pulse = p;
   }
+  compare(ranks, now);
+}
+
+/// Whether one rank alone is behind all others, and one of these waits. Not what a rank says of itself: one that gets
+/// little time may spend it anywhere, in collectives too. What is known of ranks elsewhere is a little old; who has
+/// waited for longer than that waits indeed.
+void RankWatch::compare(const std::vector<RankStatus> &ranks, Clock::time_point now) {
+  std::chrono::milliseconds age{0};
+  for (size_t i = 0; i < seen.size(); ++i) {
+    if (!seen[i].alive || seen[i].pulse.place == 0 || seen[i].pulse.state == PulseView::State::busy)
+      return;
+    age = std::max(age, ranks[i].age);
+  }
+  ++looks;
+  auto before = [](const Seen &a, const Seen &b) { return a.pulse.place < b.pulse.place; };
+  const auto last = std::min_element(seen.begin(), seen.end(), before);
+  bool waits = false;
+  for (auto s = seen.begin(); s != seen.end(); ++s) {
+    if (s != last && s->pulse.place == last->pulse.place)
+      return;
+    waits |= s != last && s->pulse.state == PulseView::State::collective && now - s->placeAt >= age;
+  }
+  last->behind += waits;
 }
 
 std::optional<RankWatch::Finding> RankWatch::stuck() const {
@@ -57,20 +81,67 @@ std::optional<RankWatch::Finding> RankWatch::stuck() const {
     const Seen &s = seen[i];
     if (!s.alive || s.pulse.beats == 0 || s.pulse.state != PulseView::State::stepping || s.steps.empty())
       continue;
-    const Clock::duration longest = *std::max_element(s.steps.begin(), s.steps.end());
+    const Clock::duration longest = longestStep();
     const Clock::duration limit = std::max<Clock::duration>(limits.silence, limits.steps * longest);
     if (*last - s.progressAt > limit)
       return Finding{int(i), fmt::format("runs but gets nowhere for {:.1f} s; a step took {:.3g} s",
                                          seconds(*last - s.progressAt), seconds(longest))};
   }
-  return std::nullopt;
+  return standstill();
+}
+
+/// Of the last few. Ranks go through a step together, but those that wait while another one saves count that as theirs:
+/// the rank that says the least is right.
+RankWatch::Clock::duration RankWatch::longestStep() const {
+  Clock::duration least = Clock::duration::max();
+  for (const Seen &s : seen)
+    if (!s.steps.empty())
+      least = std::min(least, *std::max_element(s.steps.begin(), s.steps.end()));
+  return least;
+}
+
+/// Where all ranks are in collectives and no message has come to any for as long as a hang takes, no single heartbeat
+/// shows it: one of them hangs in there, or a link is cut. Who waits for somebody points at him; that ends at the rank
+/// that waits for nobody, or with some that wait for each other.
+std::optional<RankWatch::Finding> RankWatch::standstill() const {
+  Clock::duration still = Clock::duration::max();
+  bool stepsKnown = true;
+  for (const Seen &s : seen) {
+    if (!s.alive || s.pulse.state != PulseView::State::collective)
+      return std::nullopt;
+    stepsKnown &= !s.steps.empty();
+    still = std::min(still, *last - s.progressAt);
+  }
+  const Clock::duration limit =
+      stepsKnown ? std::max<Clock::duration>(limits.silence, limits.steps * longestStep()) : limits.start;
+  if (seen.size() < 2 || still <= limit)
+    return std::nullopt;
+  int at = 0;
+  for (size_t hops = 0; hops < seen.size(); ++hops) {
+    const int next = seen[size_t(at)].pulse.waitsFor;
+    if (next < 0 || next >= int(seen.size()))
+      return Finding{at, fmt::format("hangs within a collective: no rank has got anything for {:.1f} s, and it waits "
+                                     "for none",
+                                     seconds(still))};
+    at = next;
+  }
+  // After as many hops as there are ranks the walk goes round in a circle.
+  std::vector<int> circle = {at};
+  for (int next; (next = seen[size_t(circle.back())].pulse.waitsFor) != at;)
+    circle.push_back(next);
+  return Finding{at, fmt::format("is one of those that wait for each other ({}), and no rank has got anything for "
+                                 "{:.1f} s: one of them hangs, or a link between them is cut",
+                                 fmt::join(circle, ", "), seconds(still))};
 }
 
 std::optional<RankWatch::Finding> RankWatch::silent(std::chrono::milliseconds least) const {
   std::optional<Finding> found;
   Clock::duration longest = least;
   for (size_t i = 0; i < seen.size(); ++i)
-    if (const Seen &s = seen[i]; s.alive && s.pulse.beats > 0 && *last - s.beatAt > longest) {
+    if (const Seen &s = seen[i]; s.alive && s.pulse.beats == 0 && *last - s.startAt > limits.start) {
+      return Finding{
+          int(i), fmt::format("was started {:.0f} s ago and has given no heartbeat yet", seconds(*last - s.startAt))};
+    } else if (s.alive && s.pulse.beats > 0 && *last - s.beatAt > longest) {
       longest = *last - s.beatAt;
       found = Finding{int(i), fmt::format("has given no heartbeat for {:.1f} s: it is stopped, or its machine is",
                                           seconds(longest))};
@@ -81,27 +152,22 @@ std::optional<RankWatch::Finding> RankWatch::silent(std::chrono::milliseconds le
 std::optional<RankWatch::Finding> RankWatch::slow() {
   if (!last || *last - windowAt < limits.window)
     return std::nullopt;
-  windowAt = *last;
-  std::vector<double> shares;
   for (const Seen &s : seen)
-    if (s.looks >= kFewestLooks && s.pulse.step > s.firstStep)
-      shares.push_back(double(s.waiting) / s.looks);
+    if (s.pulse.step < s.firstStep + 2)
+      return std::nullopt;
   std::optional<Finding> found;
-  if (seen.size() > 1 && shares.size() == seen.size()) {
-    for (size_t i = 0; i < seen.size(); ++i) {
-      std::vector<double> others = shares;
-      others.erase(others.begin() + long(i));
-      std::nth_element(others.begin(), others.begin() + long(others.size() / 2), others.end());
-      const double typical = others[others.size() / 2];
-      const bool isSlow = shares[i] < kHardlyWaits && typical > kWaits;
-      if (isSlow && !seen[i].tolerated && !found)
-        found = Finding{int(i), fmt::format("is slow: the others wait {:.0f}% of the time, it waits {:.0f}%",
-                                            100 * typical, 100 * shares[i])};
-      seen[i].tolerated = isSlow;
-    }
+  for (size_t i = 0; i < seen.size(); ++i) {
+    Seen &s = seen[i];
+    const double share = looks ? double(s.behind) / looks : 0;
+    const bool isSlow = looks >= kFewestLooks && share > kMostly;
+    if (isSlow && !s.tolerated && !found)
+      found = Finding{int(i), fmt::format("is slow: the others wait for it {:.0f}% of the time", 100 * share)};
+    s.tolerated = isSlow;
+    s.behind = 0;
+    s.firstStep = s.pulse.step;
   }
-  for (Seen &s : seen)
-    s.looks = s.waiting = 0;
+  looks = 0;
+  windowAt = *last;
   return found;
 }
 

@@ -16,10 +16,13 @@ public:
   using Clock = std::chrono::steady_clock;
   struct Limits {
     /// A rank without a heartbeat for so long is stuck...
-    std::chrono::milliseconds silence{5000};
+    std::chrono::milliseconds silence{4000};
     /// ... and so is one that gets nowhere for so long and for so many of its steps.
-    int steps = 5;
-    /// Over what time ranks are compared to see which is slow.
+    int steps = 4;
+    /// A process that has not given its first heartbeat by then will not: programs on a cold disk take a while. So it
+    /// is where all ranks wait for each other, and how long a step takes is not known.
+    std::chrono::milliseconds start{30000};
+    /// Over what time ranks are compared to see which is slow; two steps at least.
     std::chrono::milliseconds window{10000};
   };
   struct Finding {
@@ -34,7 +37,7 @@ public:
 
   /// A rank that will not go on by itself: it gives no heartbeat, or it spins within a step. One that waits for others
   /// in a collective is not, nor one that is busy with something other than steps, or has not done a step yet: how long
-  /// these take is not known.
+  /// these take is not known. But where all wait and none gets anything, it is the one that the others wait for.
   std::optional<Finding> stuck() const;
   /// The rank with the oldest heartbeat, where that is older than `least`.
   std::optional<Finding> silent(std::chrono::milliseconds least) const;
@@ -45,17 +48,22 @@ private:
   struct Seen {
     bool alive = false;
     PulseView pulse;
-    Clock::time_point beatAt, progressAt, stepAt;
+    Clock::time_point startAt, beatAt, progressAt, stepAt;
     std::deque<Clock::duration> steps;  // how long the last ones took
+    Clock::time_point placeAt;
     // In the window:
-    int looks = 0, waiting = 0;
+    int behind = 0;  // looks
     int64_t firstStep = -1;
     bool tolerated = false;  // slow, and told
   };
   const Limits limits;
+  std::optional<Finding> standstill() const;
+  Clock::duration longestStep() const;
+  void compare(const std::vector<RankStatus> &ranks, Clock::time_point now);
   std::vector<Seen> seen;
   std::optional<Clock::time_point> last;
   Clock::time_point windowAt;
+  int looks = 0;  // of the window, in which ranks could be compared
 };
 
 }  // namespace gptc

@@ -57,8 +57,8 @@ private:
 };
 
 json pulseJson(const PulseView &p) {
-  return {{"beats", p.beats}, {"progress", p.progress},     {"step", p.step},
-          {"begin", p.begin}, {"state", uint32_t(p.state)}, {"doing", p.doing}};
+  return {{"beats", p.beats},           {"progress", p.progress}, {"step", p.step},   {"begin", p.begin},
+          {"state", uint32_t(p.state)}, {"waitsFor", p.waitsFor}, {"place", p.place}, {"doing", p.doing}};
 }
 
 // ---- here -----------------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ public:
   RemoteCrew(const std::string &host, const CrewPlan &plan, const Voice &voice, const RemoteOptions &options)
       : host(host), voice(voice), options(options) {
     for (int i = 0; i < plan.ranks; ++i)
-      ranks.push_back({plan.first() + i, host, 0, {}, {}});
+      ranks.push_back({plan.first() + i, host, 0, {}, {}, kBetweenLines + std::chrono::milliseconds(100)});
     start();
     reader.emplace(out);
     ::fcntl(err, F_SETFL, O_NONBLOCK);
@@ -241,6 +241,8 @@ private:
       p.at("step").get_to(r.pulse.step);
       p.at("begin").get_to(r.pulse.begin);
       r.pulse.state = PulseView::State(std::min(p.at("state").get<uint32_t>(), uint32_t(PulseView::State::collective)));
+      p.at("waitsFor").get_to(r.pulse.waitsFor);
+      p.at("place").get_to(r.pulse.place);
       p.at("doing").get_to(r.pulse.doing);
       if (j.contains("end"))
         r.end = RankEnd{j["end"].at("code").get<int>(), j["end"].at("signal").get<int>(),

@@ -39,11 +39,19 @@ TEST(Pulse, IsReadWhileARankLivesAndAfterItsDeath) {
     }
     p.step(8);
     Pulse::Collective waiting("all_reduce of 1024 f32");
+    p.waits(2);
+    p.moved();
+    p.waits(3);
     for (;;)
       ::pause();
   }
-  ASSERT_TRUE(eventually([&] { return reader.read().state == State::collective && reader.read().step == 8; }));
+  ASSERT_TRUE(eventually([&] { return reader.read().waitsFor == 3; }));
   PulseView v = reader.read();
+  EXPECT_EQ(v.state, State::collective);
+  EXPECT_EQ(v.step, 8);
+  // The start, step 7 and its word, four words within it, step 8, a word and a message.
+  EXPECT_EQ(v.progress, 10u);
+  EXPECT_EQ(v.place, (uint64_t(2) << 32) + 1) << "a message within the second collective";
   EXPECT_EQ(v.doing, "all_reduce of 1024 f32");
   ASSERT_TRUE(eventually([&] { return reader.read().beats > v.beats + 1; })) << "beats while the rank waits";
   EXPECT_EQ(reader.read().progress, v.progress) << "but does not get anywhere";

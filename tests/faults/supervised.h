@@ -1,0 +1,55 @@
+// A run of gptrun with several ranks, as a test looks at it from outside: by what it prints, and by the processes there
+// are.
+#pragma once
+
+#include "tests/e2e/harness.h"
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace faults {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+double secondsSince(Clock::time_point t);
+
+/// Everything that a run could leave behind: processes that know a folder, what is in /dev/shm, temporary files.
+std::vector<int> processesOf(const std::string &folder);
+std::vector<std::string> sharedMemory();
+
+/// A tiny model for four ranks, and what a run makes that nobody disturbs.
+struct Place : e2e::Workplace {
+  /// Fails the test where a process, shared memory or a temporary file is left.
+  void expectNothingLeft(const std::string &when);
+  /// Of every run started here: a folder for temporary files of its own.
+  std::map<std::string, std::string> environment();
+  std::vector<std::string> sharedBefore = sharedMemory();
+};
+
+class Supervised {
+public:
+  Supervised(Place &place, std::vector<std::string> args, const std::map<std::string, std::string> &env);
+  int pid() const { return process->pid(); }
+  /// What it has printed so far.
+  const std::string &output();
+  /// Waits for a text behind `from` in the output; where it begins there, or npos after the time.
+  size_t waitFor(const std::string &text, size_t from, milliseconds most = milliseconds(60000));
+  /// The last step that was printed behind `from`, -1 for none.
+  long lastStep(size_t from);
+  /// Waits until that step, or a later one, is printed behind `from`.
+  bool waitForStep(long step, size_t from, milliseconds most = milliseconds(60000));
+  /// The processes of the ranks that run now.
+  std::map<int, int> ranks() const;
+  bool ended();
+  e2e::Result wait() { return process->wait(); }
+
+private:
+  std::string file, text;
+  std::unique_ptr<e2e::Process> process;
+};
+
+}  // namespace faults
