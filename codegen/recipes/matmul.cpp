@@ -621,13 +621,11 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
   if (target.isCuda())
     return matmul::buildCuda(fused, p, s, compute);
   GroupEval group(fused, compute);
+  if (matmul::isFewRows(p))
+    return matmul::buildFewRows(group, p, s);
   LoweredGroup out;
   out.kernel.name = group.kernelName();
   out.kernel.params = group.params();
-  if (matmul::isFewRows(p)) {
-    out.kernel.body = matmul::buildFewRows(group, p, s);
-    return out;
-  }
   GPTC_CHECK(s.vec > 0 && s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0 && s.mc > 0 && s.nc > 0 && s.kc > 0, "{}", s.str());
   Blocks b = blocksOf(p, s, compute);
   Builder builder(group, p, b);

@@ -80,7 +80,8 @@ private:
 /// Few rows (decoding): B is streamed once, without packing.
 bool isFewRows(const Problem &p);
 Schedule fewRowsSchedule(const Problem &p, const Target &target);
-Body buildFewRows(GroupEval &group, const Problem &p, const Schedule &s);
+std::vector<Schedule> fewRowsSpace(const Problem &p, const Schedule &base);
+LoweredGroup buildFewRows(GroupEval &group, const Problem &p, const Schedule &s);
 
 /// On CUDA (matmul_cuda.cpp): the default; every tile that shared memory and registers have room for, with each length
 /// and number of pieces, best first by estimate; and a kernel.

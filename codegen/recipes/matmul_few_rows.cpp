@@ -1,12 +1,15 @@
 // matmul with up to four rows of A (decoding): as fast as B can be read, so B is read once, in order, and never copied.
 //
-//   B [K,N]: lanes walk over columns. The sums of a task's columns stand in the first-level cache; four steps at a time
-//            are added to them, so that one load and store of a sum pays for four, while the rows of the next four are
+//   B [K,N]: lanes walk over columns. The sums of a task's columns stand in the first-level cache; some steps at a time
+//            are added to them, so that one load and store of a sum pays for all, while the rows of the next pass are
 //            asked for.
 //   B [N,K]: each result is a chain along a row of B. Squares of B are transposed in registers, so that lanes are rows
 //            of B and a step takes one FMA; that keeps up with memory, which is asked for some lines of each row ahead.
 //
-// The sums are the same chains as in matmul.cpp.
+// The sums are the same chains as in matmul.cpp, with one exception: where one row is multiplied by a [K,N] that caches
+// do not keep, the chain is cut into blocks of k (rowsPerBlock), each from +0, which are then added in order. A task
+// takes whole rows of a block: memory that lies together, which is read at the full rate, where parts of all rows are
+// read at 0.6 to 0.8 of it.
 #include "codegen/recipes/matmul.h"
 #include "ir/diagnostics.h"
 
@@ -18,7 +21,18 @@ using namespace kir;
 
 namespace {
 
-constexpr int64_t stepsAtOnce = 4;  // rows of B per pass over the sums
+/// Bytes of a B from which on its rows are shared out among tasks, and in how many blocks: by the shape alone, as the
+/// order of the sum follows. One row is a token of a sample; a training step has more, whatever its micro-batch.
+constexpr int64_t sharedRowsBytes = 256 << 10, blocksOfRows = 4;
+
+int64_t rowsPerBlock(const Problem &p) {
+  if (p.tb || p.m > 1 || p.k * p.n * int64_t(sizeOf(p.stored)) < sharedRowsBytes)
+    return p.k;
+  return std::min(p.k, roundUp(ceilDiv(p.k, blocksOfRows), int64_t(16)));  // whole passes
+}
+
+/// Columns of a task of the second phase, which adds the blocks.
+constexpr int64_t columnsOfTotal = 512;
 
 /// Squares of B transposed side by side: as many chains of FMAs, whose latency shuffles then hide.
 constexpr int64_t squares = 2;
@@ -32,26 +46,77 @@ public:
       : group(group), p(p), s(s), epilogue(group, p),
         pairs(s.pairs && p.stored == DType::bf16 && group.compute == DType::f32) {}
 
-  Stmt task(const Expr &t) {
+  LoweredGroup build() {
+    LoweredGroup out;
+    out.kernel.name = group.kernelName();
+    const int64_t pieces = ceilDiv(p.n, s.nc);
+    if (blocks == 1) {
+      out.kernel.params = group.params();
+      out.kernel.body = {parallel("task", pieces, [&](const Expr &t) { return Body{wholeTask(t)}; })};
+      return out;
+    }
+    partial = makeBuffer("partial", group.compute, Storage::global, blocks * p.n, true);
+    out.kernel.params = group.params(partial);
+    out.workspaceBytes.push_back(partial->size * sizeOf(partial->dtype));
+    out.kernel.body = {
+        parallel("task", blocks * pieces,
+                 [&](const Expr &t) { return Body{blockTask(t / imm(pieces), t % imm(pieces))}; }),
+        parallel("total", ceilDiv(p.n, columnsOfTotal), [&](const Expr &t) { return Body{totalTask(t)}; })};
+    return out;
+  }
+
+private:
+  /// Columns from `first` on of at most `most`.
+  Expr columnsFrom(const Expr &first, int64_t most) const {
+    return p.n % most ? min(imm(most), imm(p.n) - first) : imm(most);
+  }
+  Expr initOf(const Expr &row, const Expr &col) {
+    return p.init >= 0 ? epilogue.init(imm(0), row, col) : fimm(0, group.compute);
+  }
+
+  /// All of k for some columns, to the end.
+  Stmt wholeTask(const Expr &t) {
     sums = makeBuffer("c", group.compute, Storage::stack, p.m * s.nc);
-    Expr first = t * s.nc;
-    Expr cols = p.n % s.nc ? min(imm(s.nc), imm(p.n) - first) : imm(s.nc);
+    const Expr first = t * s.nc, cols = columnsFrom(first, s.nc);
     Body body = {serial("i", imm(p.m), [&](const Expr &i) {
-      return Body{vectorLoop("j", cols, s.vec, [&](const Expr &j) {
-        Expr start = p.init >= 0 ? epilogue.init(imm(0), i, first + j) : fimm(0, group.compute);
-        return Body{store(sums, i * s.nc + j, start)};
-      })};
+      return Body{vectorLoop("j", cols, s.vec,
+                             [&](const Expr &j) { return Body{store(sums, i * s.nc + j, initOf(i, first + j))}; })};
     })};
     if (p.tb)
       rowsOfB(body, t, first, cols);
     else
-      columnsOfB(body, first, cols);
+      columnsOfB(body, imm(0), first, cols);
     body.push_back(epilogue.emit(imm(0), imm(0), imm(p.m), first, cols, s.vec,
                                  [&](const Expr &row, const Expr &col) { return load(sums, row * s.nc + col); }));
     return alloc(sums, std::move(body));
   }
 
-private:
+  /// One block of k for some columns, left in `partial`.
+  Stmt blockTask(const Expr &block, const Expr &piece) {
+    sums = makeBuffer("c", group.compute, Storage::stack, s.nc);
+    const Expr first = piece * s.nc, cols = columnsFrom(first, s.nc);
+    Body body = {
+        vectorLoop("j", cols, s.vec, [&](const Expr &j) { return Body{store(sums, j, fimm(0, group.compute))}; })};
+    columnsOfB(body, block, first, cols);
+    body.push_back(vectorLoop(
+        "j", cols, s.vec, [&](const Expr &j) { return Body{store(partial, block * p.n + first + j, load(sums, j))}; }));
+    return alloc(sums, std::move(body));
+  }
+
+  /// The blocks of some columns in order, and the group's outputs.
+  Stmt totalTask(const Expr &t) {
+    const Expr first = t * columnsOfTotal;
+    return epilogue.emit(imm(0), imm(0), imm(1), first, columnsFrom(first, columnsOfTotal), s.vec,
+                         [&](const Expr &, const Expr &col) {
+                           Expr sum = load(partial, first + col);
+                           if (p.init >= 0)
+                             sum = initOf(imm(0), first + col) + sum;
+                           for (int64_t b = 1; b < blocks; ++b)
+                             sum = sum + load(partial, first + col + b * p.n);
+                           return sum;
+                         });
+  }
+
   // A step of the chain takes one element of k, or a pair of bf16; an odd last one is a step of its own.
   int64_t steps() const { return pairs ? p.k / 2 : p.k; }
   bool hasOdd() const { return pairs && p.k % 2; }
@@ -71,7 +136,8 @@ private:
     return pairs ? dot(sum, b, a) : kir::fma(a, b, sum);
   }
 
-  void columnsOfB(Body &out, const Expr &first, const Expr &cols) {
+  /// The steps of a block.
+  void columnsOfB(Body &out, const Expr &block, const Expr &first, const Expr &cols) {
     auto some = [&](const Expr &k, int64_t count, bool odd) {
       std::vector<Var> as;
       for (int64_t n = 0; n < p.m * count; ++n)
@@ -94,26 +160,35 @@ private:
           return fmas;
         });
       };
-      Body body = count == stepsAtOnce ? fetching(k + count, first, cols, add) : Body{add(imm(0), cols)};
+      Body body = count == atOnce ? fetching(k + count, first, cols, add) : Body{add(imm(0), cols)};
       for (size_t n = as.size(); n-- > 0;)
         body = {let(as[n], a(int64_t(n) / count, k + int64_t(n) % count, odd), std::move(body))};
       return body;
     };
-    const int64_t rounds = steps() / stepsAtOnce, left = steps() % stepsAtOnce;
-    if (rounds)
-      out.push_back(serial("k", imm(rounds), [&](const Expr &k) { return some(k * stepsAtOnce, stepsAtOnce, false); }));
-    auto append = [&](const Body &more) { out.insert(out.end(), more.begin(), more.end()); };
+    // All blocks but the last are whole passes.
+    const int64_t perBlock = rowsPerBlock(p) / (pairs ? 2 : 1) / atOnce, passes = steps() / atOnce,
+                  left = steps() % atOnce;
+    const Expr before = block * perBlock;
+    if (passes)
+      out.push_back(serial("k", min(imm(perBlock), imm(passes) - before),
+                           [&](const Expr &k) { return some((before + k) * atOnce, atOnce, false); }));
+    Body rest;
+    auto append = [&](const Body &more) { rest.insert(rest.end(), more.begin(), more.end()); };
     if (left)
-      append(some(imm(rounds * stepsAtOnce), left, false));
+      append(some(imm(passes * atOnce), left, false));
     if (hasOdd())
       append(some(imm(steps()), 1, true));
+    if (blocks == 1)
+      out.insert(out.end(), rest.begin(), rest.end());
+    else if (!rest.empty())
+      out.push_back(ifThen(binary(BinaryOp::eq, block, imm(blocks - 1)), rest));
   }
 
   /// add(from, extent) for all columns, a line at a time, while the rows of the pass from step `next` on are asked for:
   /// a task's pieces of rows are too short for the machine to see what comes.
   Body fetching(const Expr &next, const Expr &first, const Expr &cols,
                 const std::function<Stmt(const Expr &from, const Expr &extent)> &add) {
-    const int64_t line = cacheLine / int64_t(sizeOf(p.stored)), perStep = pairs ? 2 : 1, rows = stepsAtOnce * perStep;
+    const int64_t line = cacheLine / int64_t(sizeOf(p.stored)), perStep = pairs ? 2 : 1, rows = atOnce * perStep;
     const Expr far = min(next * perStep, imm(p.k - rows)) * p.ldb + first, lines = cols / imm(line);
     return {bindTo("far", far, [&](const Expr &far) {
       Body all = {serial("line", lines, [&](const Expr &l) {
@@ -228,12 +303,26 @@ private:
   const Schedule &s;
   Epilogue epilogue;
   const bool pairs;
-  Buffer sums;
+  const int64_t blocks = ceilDiv(p.k, rowsPerBlock(p));
+  const int64_t atOnce = std::max(1, s.unroll);  // steps per pass over the sums of [K,N]
+  Buffer sums, partial;
 };
 
 }  // namespace
 
 bool isFewRows(const Problem &p) { return p.m <= 4 && p.batch == 1 && p.fold == 0; }
+
+namespace {
+
+constexpr int64_t maxSums = 4096;  // of a task
+
+/// A whole number of `unit`s, so that there are about `tasks`.
+int64_t columnsOfTask(const Problem &p, int64_t tasks, int64_t most) {
+  const int64_t unit = 32;
+  return std::clamp(roundUp(ceilDiv(p.n, tasks), unit), unit, std::max(unit, most));
+}
+
+}  // namespace
 
 Schedule fewRowsSchedule(const Problem &p, const Target &target) {
   Schedule s;
@@ -241,17 +330,29 @@ Schedule fewRowsSchedule(const Problem &p, const Target &target) {
   s.vec = target.lanes(DType::f32);
   s.mr = int(p.m);
   s.pairs = usesPairs(p, target);
-  // Rows of B: enough tasks for every thread to end at the same time, each long enough to stream; whole groups.
-  // Columns: a task touches every page of B, so that there are no more than threads.
-  const int64_t unit = 32, tasks = int64_t(target.threads) * (p.tb ? 4 : 1);
-  s.nc = std::clamp<int64_t>(roundUp(ceilDiv(p.n, tasks), unit), unit, 64 * unit);
+  if (!p.tb) {
+    // What a pass reads ahead is to leave room in the first-level cache.
+    const int64_t blocks = ceilDiv(p.k, rowsPerBlock(p)), perStep = (s.pairs ? 2 : 1) * int64_t(sizeOf(p.stored));
+    s.nc = columnsOfTask(p, ceilDiv(int64_t(target.threads), blocks), maxSums / p.m);
+    s.unroll = 4 * perStep * s.nc > target.l1Bytes / 2 ? 2 : 4;
+    return s;
+  }
+  // Enough tasks for every thread to end at the same time, each long enough to stream; whole groups.
+  s.nc = columnsOfTask(p, int64_t(target.threads) * 4, 2048);
   return s;
 }
 
-Body buildFewRows(GroupEval &group, const Problem &p, const Schedule &s) {
+std::vector<Schedule> fewRowsSpace(const Problem &p, const Schedule &base) {
+  ScheduleGrid grid(base);
+  grid.over(&Schedule::nc, {32, 64, 128, 256, 512, 2048, 4096});
+  if (!p.tb)
+    grid.over(&Schedule::unroll, {2, 4});
+  return grid.take();
+}
+
+LoweredGroup buildFewRows(GroupEval &group, const Problem &p, const Schedule &s) {
   GPTC_CHECK(s.vec > 0 && s.nc > 0 && (!p.tb || s.nc % (squares * s.vec) == 0), "{}", s.str());
-  FewRows rows(group, p, s);
-  return {parallel("task", ceilDiv(p.n, s.nc), [&](const Expr &t) { return Body{rows.task(t)}; })};
+  return FewRows(group, p, s).build();
 }
 
 }  // namespace gptc::matmul

@@ -134,10 +134,8 @@ Schedule cpuSchedule(const Problem &p, const Target &target) {
 }
 
 std::vector<Schedule> cpuSpace(const Problem &p, const Schedule &base, const Target &target) {
-  if (isFewRows(p)) {
-    const int64_t unit = 32;
-    return ScheduleGrid(base).over(&Schedule::nc, {unit, 2 * unit, 4 * unit, 8 * unit, 16 * unit, 64 * unit}).take();
-  }
+  if (isFewRows(p))
+    return fewRowsSpace(p, base);
   constexpr size_t perBlock = 8;  // cuts of each tile and length of blocks
   struct Cut {
     double cycles;
