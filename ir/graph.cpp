@@ -238,6 +238,8 @@ void Module::removeFunction(llvm::StringRef name) {
   llvm::erase_if(functions, [&](const auto &f) { return f->name == name; });
 }
 
+bool isTrained(const State &s) { return s.attrs.getString("kind") == "param" && !s.attrs.getBool("frozen"); }
+
 Type wholeType(const State &s) {
   Type t = s.type;
   if (const std::vector<int64_t> rows = s.attrs.getInts("whole"); rows.size() == 2 && !t.isScalar())

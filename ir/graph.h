@@ -186,13 +186,18 @@ private:
 ///          and padded
 ///   init   "zeros" | "ones" | "normal" | "const";  std, value
 ///   stream random stream of the initial value (and of nothing else)
-///   decay  weight decay applies;   hf   Hugging Face name or names, hf_split their columns, and hf_transpose
+///   decay  weight decay applies
+///   of parameters in a group of their own (passes/optimizer.cpp): lr_scale, weight_decay, beta1, beta2 in place of the
+///          module's; frozen: it is not trained and has neither gradient nor moments; group: the group's number
+///   hf   Hugging Face name or names, hf_split their columns, and hf_transpose
 struct State {
   std::string name;
   Type type;
   AttrMap attrs;
 };
 
+/// Whether this is a parameter that training changes.
+bool isTrained(const State &s);
 inline bool isPiece(const State &s) { return s.attrs.has("whole"); }
 /// The type of all ranks' pieces together; the state's own where it is no piece.
 Type wholeType(const State &s);

@@ -185,6 +185,13 @@ struct OpDef {
 const OpDef &opDef(OpKind kind);
 /// The recipe of a group made of this one op, which its attribute `kind` names; null for ops that are never in a group.
 const char *recipeOf(OpKind kind);
+/// Whether the op is a step of an optimizer: operand 0 is a parameter, operand 1 its gradient, result 0 the parameter's
+/// new content and, where the attribute `low` names a dtype, the last result a copy of that.
+bool updatesParameter(const Op &op);
+/// Whether such an op rounds moments stochastically, by a seed that is its last operand.
+bool takesSeed(const Op &update);
+/// The dtype of the copy that such an op also yields.
+std::optional<DType> lowCopyOf(const Op &update);
 /// Null when there is no such op.
 const OpDef *findOpDef(llvm::StringRef name);
 llvm::ArrayRef<const OpDef *> allOpDefs();

@@ -6,6 +6,8 @@
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
 
+#include <cmath>
+
 namespace gptc {
 
 namespace {
@@ -130,9 +132,15 @@ private:
       good = stream && *stream >= 0 && *stream <= UINT32_MAX;
     } else if (name == "hf_split" || name == "whole") {
       good = std::holds_alternative<std::vector<int64_t>>(value);
-    } else if (name == "decay" || name == "hf_transpose") {
+    } else if (name == "lr_scale" || name == "weight_decay") {
+      const double *x = std::get_if<double>(&value);
+      good = x && std::isfinite(*x) && *x >= 0;
+    } else if (name == "beta1" || name == "beta2") {
+      const double *x = std::get_if<double>(&value);
+      good = x && *x >= 0 && *x < 1;
+    } else if (name == "decay" || name == "hf_transpose" || name == "frozen") {
       good = std::holds_alternative<bool>(value);
-    } else if (name == "at") {
+    } else if (name == "at" || name == "group") {
       const int64_t *at = std::get_if<int64_t>(&value);
       good = at && *at >= 0;
     } else {

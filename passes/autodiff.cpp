@@ -2,7 +2,7 @@
 //
 // In:   @forward(%x, %y, %seq0) -> the summed loss of all tokens (a float scalar, from reduce_sum).
 // Out:  with the module attribute accumulate <= 1:
-//         @train_step(%x, %y, %seq0, %n_valid) -> (loss, gradient of each parameter in state order)
+//         @train_step(%x, %y, %seq0, %n_valid) -> (loss, gradient of each trained parameter in state order)
 //       with accumulate > 1:
 //         @accumulate(%x, %y, %seq0, %n_valid) -> ()   once per micro-batch
 //         @update(%n_valid) -> (loss, gradients)       once per step
@@ -13,7 +13,7 @@
 //       removed; a module without one is left alone.
 //
 // Algorithm
-//   1. A value is active when it is a float and depends on a state of kind "param".
+//   1. A value is active when it is a float and depends on a state of kind "param" that is not frozen.
 //   2. The gradient of the sum is 1 / n_valid. Ops are visited from last to first; OpDef::grad gives the
 //      contributions to the active operands.
 //   3. Contributions to one value are added in the order in which they arise, the use nearest to the loss first:
@@ -118,7 +118,7 @@ public:
 
     std::vector<Value *> results = {loss};
     for (const auto &s : m.states)
-      if (s->attrs.getString("kind") == "param") {
+      if (isTrained(*s)) {
         Value *g = gradients.lookup(s->name);
         results.push_back(g ? g : b.constant(0, s->type));
       }
@@ -142,7 +142,7 @@ private:
       bool depends = false;
       if (op.is(OpKind::read)) {
         const State *s = m.state(op.state);
-        depends = s && s->attrs.getString("kind") == "param";
+        depends = s && isTrained(*s);
       }
       for (Value *v : op.operands())
         depends |= active.contains(v);
@@ -207,7 +207,7 @@ public:
     Op *ret = f.body.back();
     std::vector<std::string> names = {"nll_acc"};
     for (const auto &s : m.states)
-      if (s->attrs.getString("kind") == "param")
+      if (isTrained(*s))
         names.push_back("grad." + s->name);
     for (unsigned i = 0; i < ret->numOperands(); ++i) {
       llvm::SmallVector<Value *, 2> reached;

@@ -8,7 +8,8 @@
 //              weight's gradient goes that of the bias: the sum of the matmul's second operand over the same tokens.
 //   row        row ops and pointwise ops on one domain: residual + norm, with the sum as another result; loss and its
 //              gradient
-//   pointwise  pointwise and gather ops on one domain. adamw stays alone: its working set is seven arrays already
+//   pointwise  pointwise and gather ops on one domain. Updates of parameters (adamw, sgd, adafactor) stay alone: the
+//              working set of adamw is seven arrays already, and parameters of one shape share one kernel
 //   fold       sums over the same leading dimensions, in the same blocks, that share an operand
 // All other ops form groups of their own.
 //
@@ -287,7 +288,7 @@ private:
 
   bool mayGrow(const Unit *u, const Unit *other) {
     const Op &op = *other->anchor;
-    if (!other->kind || op.is(OpKind::adamw) || u->anchor->is(OpKind::adamw))
+    if (!other->kind || updatesParameter(op) || updatesParameter(*u->anchor))
       return false;
     bool pointwise = is(other, "pointwise");
     bool fits = is(u, "matmul") ? pointwise && other->ops.size() == 1 && op.def().fusion == FusionKind::pointwise

@@ -2,10 +2,16 @@
 // `grads`. Result: (loss, grad_norm, lr), and parameters, moments and step written.
 //
 //   1. sum_squares of each gradient, in state order; added in that order; square root: the global norm.
-//   2. clip_scale: min(1, grad_clip / norm), or -1 when the norm is not finite, on which adamw changes nothing.
+//   2. clip_scale: min(1, grad_clip / norm), or -1 when the norm is not finite, on which updates change nothing.
 //   3. lr_schedule from @step and the module attributes lr, schedule, warmup, steps, min_lr_ratio.
-//   4. adamw for each parameter, with moments m.NAME and v.NAME; weight decay only where the state says decay=true.
-//      With the module attribute optimizer_state = "bf16" the moments are bf16, rounded stochastically.
+//   4. For each parameter that is trained the update that the module attribute `optimizer` names. What a group of
+//      parameters asks for stands on its states (ir/graph.h): lr_scale, weight_decay, beta1, beta2. Elsewhere the
+//      module attributes hold, and weight decay only where the state says decay=true.
+//        adamw      moments m.NAME and v.NAME. With optimizer_state = "bf16" they are bf16, rounded stochastically.
+//        sgd        with the module attribute momentum above 0 one moment, momentum.NAME, likewise
+//        adafactor  of a matrix row.NAME and column.NAME, else v.NAME; with first_moment above 0 update.NAME too. The
+//                   sums of squares of a matrix's rows serve the norm of step 1. All parameters take each step
+//                   together, so that their many small kernels run side by side.
 //   5. @step = @step + 1.
 //   6. Where there is a state @loss_scale, autodiff has multiplied the gradients by it: the norm and the factor of step
 //      2 are divided by it, and it and @good_steps move on by next_loss_scale. The function returns it too.
@@ -16,86 +22,273 @@
 #include "ir/diagnostics.h"
 #include "ir/opdef.h"
 
+#include <map>
+
 namespace gptc {
+
+namespace {
 
 // Streams of stochastic rounding count from here in the order of the parameters, above those of initial values and
 // dropout.
 constexpr int64_t momentStreams = 1 << 24;
 
-static State *momentOf(Module &m, const char *which, const State &p, DType dtype) {
-  std::string name = fmt::format("{}.{}", which, p.name);
-  if (State *s = m.state(name))
-    return s;
-  State *s = m.addState(name, p.type.withDType(dtype));
-  s->attrs = attrs({{"kind", std::string("moment")}, {"init", std::string("zeros")}});
-  return s;
-}
+/// Rows of one partial sum over the rows of a gradient.
+constexpr int64_t columnFold = 256;
 
-static void appendOptimizer(Module &m, Function &f) {
-  Op *ret = f.body.back();
-  llvm::SmallVector<Value *, 8> outputs(ret->operands());
-  std::vector<State *> params;
-  for (const auto &s : m.states)
-    if (s->attrs.getString("kind") == "param")
-      params.push_back(s.get());
-  if (params.empty() || outputs.size() != params.size() + 1)
-    throw UserError(ErrorCode::GirInvalid, fmt::format("@{} returns {} values; a loss and {} gradients were expected",
-                                                       f.name, outputs.size(), params.size()));
-  State *step = m.state("step");
-  if (!step)
-    throw UserError(ErrorCode::GirInvalid, "the module has no state @step",
-                    "add: state @step : i64[] {kind=\"counter\"}");
+class Optimizer {
+public:
+  Optimizer(Module &m, Function &f)
+      : m(m), a(m.attrs), ret(f.body.back()), b(f.body, ret), kind(a.getString("optimizer", "adamw")) {}
 
-  Builder b(f.body, ret);
-  b.loc = "optimizer";
-  const AttrMap &a = m.attrs;
-  Value *sum = nullptr;
-  for (size_t i = 0; i < params.size(); ++i) {
-    Value *squares = b.value(OpKind::sum_squares, {outputs[i + 1]});
-    sum = sum ? b.value(OpKind::add, {sum, squares}) : squares;
+  void append(Function &f) {
+    findParameters(f);
+    b.loc = "optimizer";
+    Op *const last = ret->prev();
+    normAndScale();
+    now = b.read(*need("step", "state @step : i64[] {kind=\"counter\"}"));
+    lr = b.value(OpKind::lr_schedule, {now},
+                 attrs({{"kind", a.getString("schedule", "constant")},
+                        {"lr", a.getFloat("lr", 1e-3)},
+                        {"warmup", a.getInt("warmup", 0)},
+                        {"steps", a.getInt("steps", 1)},
+                        {"min_ratio", a.getFloat("min_lr_ratio", 0)}}));
+    const bool bf16 = a.getString("optimizer_state", "fp32") == "bf16";
+    if (kind == "adamw")
+      adamw(bf16);
+    else if (kind == "sgd")
+      sgd(bf16);
+    else if (kind == "adafactor")
+      adafactor();
+    else
+      throw UserError(ErrorCode::GirInvalid, fmt::format("the module's attribute optimizer is {:?}", kind),
+                      "\"adamw\", \"sgd\" and \"adafactor\" work");
+    b.write(*m.state("step"), b.value(OpKind::add, {now, b.constant(1, now->type)}));
+    moveLossScale();
+    moveEarlierWrites(last);
+    llvm::SmallVector<Value *, 4> results = {ret->operand(0), norm, lr};
+    if (lossScale)
+      results.push_back(lossScale);
+    b.ret(results);
+    ret->erase();
+    f.attrs.erase("grads");
   }
-  Value *norm = b.value(OpKind::sqrt, {sum}), *lossScale = nullptr;
-  if (const State *s = m.state("loss_scale"))
-    lossScale = b.read(*s);
-  if (lossScale)  // a power of two: exact
-    norm = b.value(OpKind::div, {norm, lossScale});
-  Value *scale = b.value(OpKind::clip_scale, {norm}, attrs({{"max", a.getFloat("grad_clip", 0)}}));
-  if (lossScale)
-    scale = b.value(OpKind::div, {scale, lossScale});
-  Value *now = b.read(*step);
-  Value *lr = b.value(OpKind::lr_schedule, {now},
-                      attrs({{"kind", a.getString("schedule", "constant")},
-                             {"lr", a.getFloat("lr", 1e-3)},
-                             {"warmup", a.getInt("warmup", 0)},
-                             {"steps", a.getInt("steps", 1)},
-                             {"min_ratio", a.getFloat("min_lr_ratio", 0)}}));
-  const bool narrow = a.getString("optimizer_state", "fp32") == "bf16";
-  Value *seed = nullptr;
-  if (narrow) {
-    const State *s = m.state("rng_seed");
+
+private:
+  struct Trained {
+    const State *state;
+    Value *gradient;
+    Value *rows = nullptr;  // sums of squares of the gradient's rows; adafactor, of a matrix
+  };
+
+  Module &m;
+  const AttrMap &a;
+  Op *const ret;
+  Builder b;
+  const std::string kind;
+  std::vector<Trained> params;
+  Value *norm = nullptr, *scale = nullptr, *lossScale = nullptr, *now = nullptr, *lr = nullptr;
+  std::map<double, Value *> scaledRates;
+
+  const State *need(const char *name, const char *declaration) {
+    const State *s = m.state(name);
     if (!s)
-      throw UserError(ErrorCode::GirInvalid, "the module has no state @rng_seed, which stochastic rounding needs",
-                      "add: state @rng_seed : i64[] {kind=\"counter\"}");
-    seed = b.read(*s);
+      throw UserError(ErrorCode::GirInvalid, fmt::format("the module has no state @{}", name),
+                      fmt::format("add: {}", declaration));
+    return s;
   }
-  for (size_t i = 0; i < params.size(); ++i) {
-    const State &p = *params[i];
-    const DType moments = narrow ? DType::bf16 : p.type.dtype;
-    State *m1 = momentOf(m, "m", p, moments), *m2 = momentOf(m, "v", p, moments);
-    bool decay = p.attrs.getBool("decay");
-    AttrMap at = attrs({{"beta1", a.getFloat("beta1", 0.9)},
-                        {"beta2", a.getFloat("beta2", 0.999)},
-                        {"eps", a.getFloat("eps", 1e-8)},
-                        {"weight_decay", decay ? a.getFloat("weight_decay", 0) : 0.0}});
-    if (narrow)
-      at.set("stream", momentStreams + int64_t(i));
-    Op *adam = b.op(OpKind::adamw, {b.read(p), outputs[i + 1], b.read(*m1), b.read(*m2), lr, now, scale, seed}, at);
-    b.write(p, adam->result(0));
-    b.write(*m1, adam->result(1));
-    b.write(*m2, adam->result(2));
+
+  void findParameters(const Function &f) {
+    for (const auto &s : m.states)
+      if (isTrained(*s))
+        params.push_back({s.get(), nullptr});
+    if (params.empty() || ret->numOperands() != params.size() + 1)
+      throw UserError(ErrorCode::GirInvalid, fmt::format("@{} returns {} values; a loss and {} gradients were expected",
+                                                         f.name, ret->numOperands(), params.size()));
+    for (size_t i = 0; i < params.size(); ++i)
+      params[i].gradient = ret->operand(i + 1);
   }
-  b.write(*step, b.value(OpKind::add, {now, b.constant(1, step->type)}));
-  if (lossScale) {
+
+  bool isMatrix(const Trained &p) const { return p.state->type.rank() == 2; }
+
+  void normAndScale() {
+    Value *sum = nullptr;
+    for (Trained &p : params) {
+      Value *squares;
+      if (kind == "adafactor" && isMatrix(p)) {
+        p.rows = b.value(OpKind::row_squares, {p.gradient});
+        squares = total(p.rows);
+      } else {
+        squares = b.value(OpKind::sum_squares, {p.gradient});
+      }
+      sum = sum ? b.value(OpKind::add, {sum, squares}) : squares;
+    }
+    norm = b.value(OpKind::sqrt, {sum});
+    if (const State *s = m.state("loss_scale"))
+      lossScale = b.read(*s);
+    if (lossScale)  // a power of two: exact
+      norm = b.value(OpKind::div, {norm, lossScale});
+    scale = b.value(OpKind::clip_scale, {norm}, attrs({{"max", a.getFloat("grad_clip", 0)}}));
+    if (lossScale)
+      scale = b.value(OpKind::div, {scale, lossScale});
+  }
+
+  Value *total(Value *rows) {
+    return rows->type.isScalar() ? rows
+                                 : b.value(OpKind::reduce_sum, {rows}, attrs({{"lead", int64_t(rows->type.rank())}}));
+  }
+
+  // ---- what groups say ----------------------------------------------------------------------------------------------
+
+  Value *rateOf(const State &p) {
+    const double factor = p.attrs.getFloat("lr_scale", 1);
+    if (factor == 1)
+      return lr;
+    Value *&scaled = scaledRates[factor];
+    if (!scaled)
+      scaled = b.value(OpKind::mul, {lr, b.constant(factor)});
+    return scaled;
+  }
+
+  double decayOf(const State &p) const {
+    return p.attrs.getFloat("weight_decay", p.attrs.getBool("decay") ? a.getFloat("weight_decay", 0) : 0.0);
+  }
+
+  // ---- updates ------------------------------------------------------------------------------------------------------
+
+  State *momentOf(const char *which, const State &p, const Type &type) {
+    std::string name = fmt::format("{}.{}", which, p.name);
+    if (State *s = m.state(name))
+      return s;
+    State *s = m.addState(name, type);
+    s->attrs = attrs({{"kind", std::string("moment")}, {"init", std::string("zeros")}});
+    return s;
+  }
+
+  /// What stochastic rounding needs, where moments are bf16.
+  Value *seedFor(bool bf16) {
+    return bf16 ? b.read(*need("rng_seed", "state @rng_seed : i64[] {kind=\"counter\"}, for stochastic rounding"))
+                : nullptr;
+  }
+
+  void adamw(bool bf16) {
+    Value *seed = seedFor(bf16);
+    for (size_t i = 0; i < params.size(); ++i) {
+      const State &p = *params[i].state;
+      const Type moments = p.type.withDType(bf16 ? DType::bf16 : p.type.dtype);
+      State *m1 = momentOf("m", p, moments), *m2 = momentOf("v", p, moments);
+      AttrMap at = attrs({{"beta1", p.attrs.getFloat("beta1", a.getFloat("beta1", 0.9))},
+                          {"beta2", p.attrs.getFloat("beta2", a.getFloat("beta2", 0.999))},
+                          {"eps", a.getFloat("eps", 1e-8)},
+                          {"weight_decay", decayOf(p)}});
+      if (bf16)
+        at.set("stream", momentStreams + int64_t(i));
+      Value *rate = rateOf(p);
+      Op *adam =
+          b.op(OpKind::adamw, {b.read(p), params[i].gradient, b.read(*m1), b.read(*m2), rate, now, scale, seed}, at);
+      b.write(p, adam->result(0));
+      b.write(*m1, adam->result(1));
+      b.write(*m2, adam->result(2));
+    }
+  }
+
+  void sgd(bool bf16) {
+    const double momentum = a.getFloat("momentum", 0);
+    Value *seed = momentum > 0 ? seedFor(bf16) : nullptr;
+    for (size_t i = 0; i < params.size(); ++i) {
+      const State &p = *params[i].state;
+      State *moment = nullptr;
+      AttrMap at = attrs({{"weight_decay", decayOf(p)}});
+      llvm::SmallVector<Value *, 7> operands = {b.read(p), params[i].gradient, rateOf(p), scale};
+      if (momentum > 0) {
+        moment = momentOf("momentum", p, p.type.withDType(bf16 ? DType::bf16 : p.type.dtype));
+        operands.push_back(b.read(*moment));
+        at.set("momentum", momentum);
+        at.set("nesterov", a.getBool("nesterov"));
+      }
+      if (seed) {
+        operands.append({now, seed});
+        at.set("stream", momentStreams + int64_t(i));
+      }
+      Op *step = b.op(OpKind::sgd, operands, at);
+      b.write(p, step->result(0));
+      if (moment)
+        b.write(*moment, step->result(1));
+    }
+  }
+
+  void adafactor() {
+    const double firstMoment = a.getFloat("first_moment", 0);
+    struct Step {
+      Value *v = nullptr, *column = nullptr, *total = nullptr;  // the latter two of a matrix
+      AttrMap statistics;
+      Value *content = nullptr, *size = nullptr;
+    };
+    std::vector<Step> steps(params.size());
+    auto move = [&](State *s, Value *squares, int64_t count) {
+      Value *moved = b.value(OpKind::adafactor_moment, {b.read(*s), squares, scale, now}, attrs({{"count", count}}));
+      b.write(*s, moved);
+      return moved;
+    };
+    for (size_t i = 0; i < params.size(); ++i) {
+      const State &p = *params[i].state;
+      Value *g = params[i].gradient;
+      Step &s = steps[i];
+      s.statistics = attrs({{"eps", a.getFloat("eps", 0x1p-23)}});
+      if (!isMatrix(params[i])) {
+        s.v = move(momentOf("v", p, p.type), b.value(OpKind::mul, {g, g}), 1);
+        continue;
+      }
+      const Type &t = p.type;
+      Value *columns = b.value(OpKind::column_squares, {g}, attrs({{"fold", columnFold}}));
+      s.v = move(momentOf("row", p, Type(t.dtype, {t.dims[0]})), params[i].rows, t.dim(1));
+      s.column = move(momentOf("column", p, Type(t.dtype, {t.dims[1]})), columns, t.dim(0));
+      s.total = total(s.v);
+      s.statistics.set("rows", t.dim(0));
+    }
+    for (size_t i = 0; i < params.size(); ++i) {
+      const State &p = *params[i].state;
+      Step &s = steps[i];
+      s.content = b.read(p);
+      Value *updates =
+          total(b.value(OpKind::adafactor_squares, withStatistics({params[i].gradient, scale}, s.v, s.column, s.total),
+                        s.statistics));
+      Value *parameters = a.getBool("relative_step", true) ? total(b.value(OpKind::row_squares, {s.content})) : nullptr;
+      s.size =
+          b.value(OpKind::adafactor_size, {updates, rateOf(p), now, parameters}, attrs({{"count", p.type.elements()}}));
+    }
+    for (size_t i = 0; i < params.size(); ++i) {
+      const State &p = *params[i].state;
+      const Step &s = steps[i];
+      llvm::SmallVector<Value *, 9> operands =
+          withStatistics({s.content, params[i].gradient, scale, rateOf(p), s.size}, s.v, s.column, s.total);
+      AttrMap at = s.statistics;
+      at.set("weight_decay", decayOf(p));
+      State *moment = firstMoment > 0 ? momentOf("update", p, p.type) : nullptr;
+      if (moment) {
+        operands.push_back(b.read(*moment));
+        at.set("beta1", firstMoment);
+      }
+      Op *step = b.op(OpKind::adafactor, operands, at);
+      b.write(p, step->result(0));
+      if (moment)
+        b.write(*moment, step->result(1));
+    }
+  }
+
+  static llvm::SmallVector<Value *, 9> withStatistics(llvm::ArrayRef<Value *> operands, Value *v, Value *column,
+                                                      Value *total) {
+    llvm::SmallVector<Value *, 9> all(operands);
+    all.push_back(v);
+    if (column)
+      all.append({column, total});
+    return all;
+  }
+
+  // ---- the rest of the step -----------------------------------------------------------------------------------------
+
+  void moveLossScale() {
+    if (!lossScale)
+      return;
     const State *good = m.state("good_steps");
     if (!good)
       throw UserError(ErrorCode::GirInvalid, "the module has a state @loss_scale and no @good_steps",
@@ -104,25 +297,25 @@ static void appendOptimizer(Module &m, Function &f) {
     b.write(*m.state("loss_scale"), next->result(0));
     b.write(*good, next->result(1));
   }
-  llvm::SmallVector<Op *, 16> earlier;
-  for (Op *op = sum->def; op; op = op->prev())
-    if (op->is(OpKind::write))
-      earlier.push_back(op);
-  for (Op *op : llvm::reverse(earlier))
-    op->moveBefore(ret);
-  llvm::SmallVector<Value *, 4> results = {outputs[0], norm, lr};
-  if (lossScale)
-    results.push_back(lossScale);
-  b.ret(results);
-  ret->erase();
-  f.attrs.erase("grads");
-}
+
+  /// Of the ops up to `last`, which was the last one before this pass.
+  void moveEarlierWrites(Op *last) {
+    llvm::SmallVector<Op *, 16> earlier;
+    for (Op *op = last; op; op = op->prev())
+      if (op->is(OpKind::write))
+        earlier.push_back(op);
+    for (Op *op : llvm::reverse(earlier))
+      op->moveBefore(ret);
+  }
+};
+
+}  // namespace
 
 bool optimizer(Module &m, const PassOptions &) {
   bool changed = false;
   for (auto &f : m.functions)
     if (f->attrs.has("grads")) {
-      appendOptimizer(m, *f);
+      Optimizer(m, *f).append(*f);
       changed = true;
     }
   return changed;

@@ -11,8 +11,10 @@
 //      all_reduce.
 //   3. The squares for the global norm are summed row by row and rows in order, so that it has the same bits on any
 //      number of ranks: those of divided parameters by whoever has the row, and gathered.
-//   4. adamw reads and writes pieces: of a divided parameter the state itself and its moments are pieces, as are
-//      gradients.
+//   4. Updates (adamw, sgd, adafactor) read and write pieces: of a divided parameter the state itself and its moments
+//      are pieces, as are gradients, and so is what is computed from them row by row. Sums over rows: one value per row
+//      is gathered and summed in order. The squares of columns are summed in as many equal parts as logical shards
+//      divide the rows, a rank's parts by that rank, and the parts' sums added in a binary tree.
 //   5. Whoever reads a divided parameter gets the whole: up to stage 2 from a state of kind "whole" (its low copy,
 //      where there is one), into which the step's last function gathers the new pieces; with stage 3 by all_gather just
 //      before its use, again where the next use is far away, so that no rank ever holds all of them.
@@ -33,6 +35,9 @@
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringMap.h"
+
+#include <numeric>
 
 namespace gptc {
 
@@ -54,14 +59,14 @@ public:
     Op *ret = last->body.back();
     findUpdates(*last);
     if (ranks > 1) {
-      Builder b(last->body, firstUse(ret->operand(0)));
+      Builder b(last->body, firstOf(ret->operand(0)->users(), ret->operand(0)));
       reduceLoss(b, ret);
     }
     for (Update &u : updates)
       sumGradient(*last, u);
-    for (Update &u : updates)
-      if (u.divided)
-        dividePiece(*last, u);
+    sumColumns(*last);
+    if (llvm::any_of(updates, [](const Update &u) { return u.divided; }))
+      dividePieces(*last);
     for (Update &u : updates)
       if (u.divided)
         giveWhole(*last, u);
@@ -73,12 +78,12 @@ private:
   const std::string order;
 
   struct Update {
-    Op *adam;
-    Op *squares;  // sum_squares of its gradient
+    Op *step;  // updatesParameter
     State *param;
     bool divided = false;
   };
   std::vector<Update> updates;
+  llvm::DenseMap<const Value *, Type> wholes;  // of each value that is a piece: what all of them are together
 
   AttrMap how(bool sums) const {
     AttrMap a = attrs({{"axis", std::string("data")}, {"ranks", ranks}});
@@ -96,18 +101,14 @@ private:
   /// Step 1.
   void findUpdates(Function &f) {
     for (Op &op : f.body) {
-      if (!op.is(OpKind::adamw))
+      if (!updatesParameter(op))
         continue;
-      Update u{&op, nullptr, nullptr};
-      GPTC_CHECK(op.operand(0)->def && op.operand(0)->def->is(OpKind::read), "adamw of something else than a state");
-      u.param = m.state(op.operand(0)->def->state);
-      for (Op *user : op.operand(1)->users())
-        if (user->is(OpKind::sum_squares))
-          u.squares = user;
-      GPTC_CHECK(u.squares, "the gradient of @{} is in no norm", u.param->name);
+      GPTC_CHECK(op.operand(0)->def && op.operand(0)->def->is(OpKind::read), "{} of something else than a state",
+                 op.name());
+      Update u{&op, m.state(op.operand(0)->def->state)};
       const Type &t = u.param->type;
       // Stochastic rounding draws by the index in the whole.
-      if (ranks > 1 && stage > 0 && op.numOperands() > 7)
+      if (ranks > 1 && stage > 0 && takesSeed(op))
         throw UserError(ErrorCode::NotBuiltYet, "moments in bf16 are not divided between ranks yet",
                         "precision.optimizer_state = \"fp32\", or parallel.zero_stage = 0");
       u.divided = ranks > 1 && stage > 0 && t.rank() >= 2 && t.padded(0) % ranks == 0;
@@ -115,84 +116,169 @@ private:
     }
   }
 
-  /// The first op that uses `v`: not before it can what depends on all ranks be needed.
-  static Op *firstUse(Value *v) {
+  /// The first of these users of `v`: not before it can what depends on all ranks be needed.
+  static Op *firstOf(llvm::ArrayRef<Op *> users, const Value *v) {
     for (Op *op = v->def ? v->def->next() : v->owner->front(); op; op = op->next())
-      if (llvm::is_contained(v->users(), op))
+      if (llvm::is_contained(users, op))
         return op;
     GPTC_UNREACHABLE("a value without uses");
+  }
+
+  static void replaceOperand(Op &user, Value *v, Value *by) {
+    for (unsigned i = 0; i < user.numOperands(); ++i)
+      if (user.operand(i) == v)
+        user.setOperand(i, by);
   }
 
   void reduceLoss(Builder &b, Op *ret) {
     Value *loss = ret->operand(0);
     b.loc = "loss";
     Value *sum = b.value(OpKind::all_reduce, {loss}, how(true));
-    replaceUses(loss, sum, sum->def);
+    for (Op *user : llvm::SmallVector<Op *, 4>(loss->users()))
+      if (user != sum->def)
+        replaceOperand(*user, loss, sum);
   }
 
-  /// All users of `v` but `except` use `by`.
-  static void replaceUses(Value *v, Value *by, Op *except) {
-    llvm::SmallVector<Op *, 4> users(v->users());
-    for (Op *user : users)
-      for (unsigned i = 0; i < user->numOperands(); ++i)
-        if (user != except && user->operand(i) == v)
-          user->setOperand(i, by);
+  /// Whether the op is the optimizer's, rather than one of the backward graph, which the same gradient may feed.
+  static bool isOptimizers(const Op &op) {
+    const bool squares = op.is(OpKind::mul) && op.operand(0) == op.operand(1) &&
+                         llvm::all_of(op.result()->users(), [](Op *u) { return u->is(OpKind::adafactor_moment); });
+    return squares || belongsToUpdate(op) ||
+           op.isOneOf(OpKind::sum_squares, OpKind::column_squares, OpKind::adafactor_squares);
   }
 
   /// Steps 2 and 3.
   void sumGradient(Function &f, Update &u) {
-    Value *g = u.adam->operand(1);
-    Builder b(f.body, u.squares);
-    b.loc = u.param->name;
-    if (ranks > 1) {
+    Value *g = u.step->operand(1);
+    if (ranks > 1 && !wholes.contains(g) && !(g->def && g->def->is(OpKind::all_reduce))) {
+      llvm::SmallVector<Op *, 4> users;
+      llvm::copy_if(g->users(), std::back_inserter(users), [](const Op *user) { return isOptimizers(*user); });
+      Builder b(f.body, firstOf(users, g));
+      b.loc = u.param->name;
+      const Type whole = g->type;
       Op *sum = b.op(u.divided ? OpKind::reduce_scatter : OpKind::all_reduce, {g}, how(true));
-      u.squares->setOperand(0, sum->result());
-      u.adam->setOperand(1, sum->result());
+      for (Op *user : users)
+        replaceOperand(*user, g, sum->result());
       g = sum->result();
+      if (u.divided)
+        wholes[g] = whole;
     }
     if (u.param->type.rank() < 2)
       return;
-    b.loc = u.squares->loc;
-    Value *rows = b.value(OpKind::row_sum, {b.value(OpKind::mul, {g, g})});
-    if (rows->type.rank() > 1)
-      rows = b.op(OpKind::reshape, {rows}, {Type(rows->type.dtype, {Dim(rows->type.elements())})})->result();
-    if (u.divided) {
-      Type all = u.param->type.slice(0, u.param->type.rank() - 1).withDType(rows->type.dtype);
-      if (all.rank() > 1)
-        all = Type(all.dtype, {Dim(all.elements())});
-      rows = b.op(OpKind::all_gather, {rows}, {all}, how(false))->result();
+    for (Op *squares : llvm::SmallVector<Op *, 4>(g->users())) {
+      if (!squares->is(OpKind::sum_squares))
+        continue;
+      Builder b(f.body, squares);
+      b.loc = squares->loc;
+      Value *rows = b.value(OpKind::row_squares, {g});
+      if (rows->type.rank() > 1)
+        rows = b.op(OpKind::reshape, {rows}, {Type(rows->type.dtype, {Dim(rows->type.elements())})})->result();
+      if (u.divided) {
+        Type all = u.param->type.slice(0, u.param->type.rank() - 1).withDType(rows->type.dtype);
+        if (all.rank() > 1)
+          all = Type(all.dtype, {Dim(all.elements())});
+        rows = b.op(OpKind::all_gather, {rows}, {all}, how(false))->result();
+      }
+      Value *sum = b.value(OpKind::reduce_sum, {rows}, attrs({{"lead", int64_t(1)}}));
+      squares->result()->replaceAllUsesWith(sum);
+      squares->erase();
     }
-    Value *sum = b.value(OpKind::reduce_sum, {rows}, attrs({{"lead", int64_t(1)}}));
-    u.squares->result()->replaceAllUsesWith(sum);
-    u.squares->erase();
-    u.squares = nullptr;
   }
 
-  /// Step 4: adamw once more, on pieces.
-  void dividePiece(Function &f, Update &u) {
-    Builder b(f.body, u.adam);
-    b.loc = u.adam->loc;
-    llvm::SmallVector<Value *, 8> operands(u.adam->operands());
-    Op *whole[] = {operands[0]->def, operands[2]->def, operands[3]->def};
-    for (unsigned i : {0u, 2u, 3u}) {
-      State *s = m.state(operands[i]->def->state);
-      divide(*s);
-      operands[i] = b.read(*s);
+  /// Step 4: squares of columns. The parts do not depend on who has them.
+  void sumColumns(Function &f) {
+    const int64_t shards = ranks * std::max<int64_t>(1, m.attrs.getInt("shards", 1));
+    llvm::SmallVector<Op *, 8> sums;
+    for (Op &op : f.body)
+      if (op.is(OpKind::column_squares))
+        sums.push_back(&op);
+    for (Op *op : sums) {
+      Value *g = op->operand(0);
+      const bool piece = wholes.contains(g);
+      const int64_t rows = piece ? wholes.find(g)->second.padded(0) : g->type.padded(0);
+      const int64_t parts = std::gcd(rows, shards), each = rows / parts;
+      if (parts == 1)
+        continue;
+      Builder b(f.body, op);
+      b.loc = op->loc;
+      std::vector<Value *> level;
+      for (int64_t start = 0; start < g->type.padded(0); start += each)
+        level.push_back(
+            b.value(OpKind::column_squares, {g}, attrs({{"fold", foldOf(each)}, {"start", start}, {"rows", each}})));
+      while (level.size() > 1) {
+        std::vector<Value *> next;
+        for (size_t i = 0; i < level.size(); i += 2)
+          next.push_back(i + 1 < level.size() ? b.value(OpKind::add, {level[i], level[i + 1]}) : level[i]);
+        level = std::move(next);
+      }
+      Value *sum = piece ? b.value(OpKind::all_reduce, {level[0]}, how(true)) : level[0];
+      op->result()->replaceAllUsesWith(sum);
+      op->erase();
     }
-    Op *adam = b.op(OpKind::adamw, operands, u.adam->attrs);
-    for (unsigned i = 0; i < adam->numResults(); ++i) {
-      Value *old = u.adam->result(i);
-      llvm::SmallVector<Op *, 4> users(old->users());
-      for (Op *user : users) {
-        GPTC_CHECK(user->is(OpKind::write), "'{}' uses a result of adamw", user->name());
-        user->setOperand(0, adam->result(i));
+  }
+
+  /// Rows of one partial sum, so that no such sum spans two parts.
+  static int64_t foldOf(int64_t rows) {
+    for (int64_t fold = 256; fold >= 32; --fold)
+      if (rows % fold == 0)
+        return fold;
+    return rows;
+  }
+
+  /// What an update computes with: it may read pieces of the states of divided parameters.
+  static bool belongsToUpdate(const Op &op) {
+    return updatesParameter(op) || op.isOneOf(OpKind::row_squares, OpKind::adafactor_moment);
+  }
+
+  /// Step 4: all that follows row by row from pieces is pieces.
+  void dividePieces(Function &f) {
+    llvm::StringMap<const Update *> divided;
+    for (const Update &u : updates)
+      if (u.divided)
+        divided[u.param->name] = &u;
+    auto readOf = [](const Value *v) { return v->def && v->def->is(OpKind::read) ? v->def : nullptr; };
+    for (Op *op = f.body.front(), *next; op; op = next) {
+      next = op->next();
+      if (op->def().fusion == FusionKind::collective || op->is(OpKind::write))
+        continue;
+      const bool readsPiece = llvm::any_of(op->operands(), [&](const Value *v) {
+        const Op *read = readOf(v);
+        return wholes.contains(v) || (read && belongsToUpdate(*op) && divided.contains(read->state));
+      });
+      if (!readsPiece)
+        continue;
+      Builder b(f.body, op);
+      b.loc = op->loc;
+      for (unsigned i = 0; i < op->numOperands(); ++i)
+        if (Op *read = readOf(op->operand(i)))
+          if (State *s = m.state(read->state); divided.contains(s->name) || s->attrs.getString("kind") == "moment")
+            readPiece(b, *op, i, *s);
+      if (op->is(OpKind::reduce_sum)) {
+        Value *piece = op->operand(0);
+        op->setOperand(0, b.op(OpKind::all_gather, {piece}, {wholes.find(piece)->second}, how(false))->result());
+        continue;
+      }
+      std::vector<Type> types;
+      std::string error;
+      GPTC_CHECK(op->def().infer(*op, types, error), "on pieces, {}: {}", print(*op), error);
+      for (unsigned i = 0; i < op->numResults(); ++i) {
+        if (!types[i].sameShape(op->result(i)->type))
+          wholes[op->result(i)] = op->result(i)->type;
+        op->result(i)->type = types[i];
       }
     }
-    u.adam->erase();
-    u.adam = adam;
-    for (Op *read : whole)
-      if (read->result()->unused())
-        read->erase();
+  }
+
+  /// Operand i, the whole of a state, becomes this rank's piece of it.
+  void readPiece(Builder &b, Op &op, unsigned i, State &s) {
+    Op *whole = op.operand(i)->def;
+    const Type type = whole->result()->type;
+    if (!isPiece(s))
+      divide(s);
+    op.setOperand(i, b.read(s));
+    wholes[op.operand(i)] = type;
+    if (whole->result()->unused())
+      whole->erase();
   }
 
   /// Step 5.
@@ -208,35 +294,36 @@ private:
       } else {
         const Type whole = low->type;
         divide(*low);
-        gatherAtUses(*low, whole, u.adam);
+        gatherAtUses(*low, whole);
       }
     }
     if (stage == 3) {
-      gatherAtUses(*u.param, type, u.adam);
+      gatherAtUses(*u.param, type);
       return;
     }
     bool read = false;
     for (const auto &f : m.functions)
       for (Op &op : f->body)
-        read |= readsOther(op, *u.param, u.adam);
+        read |= readsOther(op, *u.param);
     if (!read)
       return;
     State *whole = m.addState("whole." + u.param->name, type);
     whole->attrs = attrs({{"kind", std::string("whole")}, {"of", u.param->name}});
     for (const auto &f : m.functions)
       for (Op &op : f->body)
-        if (readsOther(op, *u.param, u.adam)) {
+        if (readsOther(op, *u.param)) {
           op.state = whole->name;
           op.result()->type = type;
         }
     Builder b(last.body, last.body.back());
     b.loc = whole->name;
-    b.write(*whole, b.op(OpKind::all_gather, {u.adam->result(0)}, {type}, how(false))->result());
+    b.write(*whole, b.op(OpKind::all_gather, {u.step->result(0)}, {type}, how(false))->result());
   }
 
   /// Whether this reads the whole of a parameter, not the piece that is updated.
-  static bool readsOther(const Op &op, const State &s, const Op *adam) {
-    return op.is(OpKind::read) && op.state == s.name && !(op.result()->hasOneUse() && op.result()->users()[0] == adam);
+  static bool readsOther(const Op &op, const State &s) {
+    return op.is(OpKind::read) && op.state == s.name &&
+           !llvm::any_of(op.result()->users(), [](const Op *user) { return belongsToUpdate(*user); });
   }
 
   /// What the function writes to this state are pieces: the state gets the whole.
@@ -250,14 +337,14 @@ private:
   }
 
   /// Every other user of the state's content gets a gathered whole.
-  void gatherAtUses(State &s, const Type &whole, const Op *adam) {
+  void gatherAtUses(State &s, const Type &whole) {
     for (const auto &f : m.functions) {
       llvm::DenseMap<const Op *, int> position;
       int n = 0;
       std::vector<Op *> reads;
       for (Op &op : f->body) {
         position[&op] = n++;
-        if (readsOther(op, s, adam))
+        if (readsOther(op, s))
           reads.push_back(&op);
       }
       for (Op *read : reads) {

@@ -21,8 +21,8 @@
 //          residual stream (the low-precision norms): their input is rounded, their statistics are not.
 //      Low uses read the copy, other uses a cast of it back to f32, which `fuse` makes part of the reading kernel.
 //   4. Operands of class `low` that are no activations are parameters: a cast of their own, once in a function. Where a
-//      parameter is read, the cast is replaced by a state of kind "low", the parameter's copy, which adamw writes in
-//      the sweep that updates the parameter. The runtime fills it from the parameter after initialising and loading.
+//      parameter is read, the cast is replaced by a state of kind "low", the parameter's copy, which its update writes
+//      in the sweep that updates the parameter. The runtime fills it from the parameter after initialising and loading.
 //   5. Results of low ops take the types that follow; those of matmul stay f32 (attribute `out`), so that what is fused
 //      behind it starts from the exact sum.
 //
@@ -347,7 +347,7 @@ void writeCopies(Module &m, Function &f, DType low, Summary &summary) {
       continue;
     Value *v = op->operand(0), *narrow;
     Builder b(f.body, next);
-    if (v->def && v->def->is(OpKind::adamw) && v->index == 0 && v->def->numResults() == 3) {
+    if (v->def && updatesParameter(*v->def) && v->index == 0 && !lowCopyOf(*v->def)) {
       v->def->attrs.set("low", nameOf(low).str());
       narrow = v->def->addResult(copy->type);
     } else {

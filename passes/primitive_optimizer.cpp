@@ -1,11 +1,15 @@
-// AdamW as the pointwise ops of its formula, as a framework without a fused optimizer runs it. For `gptc bench ablate`,
-// which measures what the one op is worth; equal to it up to rounding (the bias corrections are computed in f32 here).
+// AdamW and SGD as the pointwise ops of their formulas, as a framework without a fused optimizer runs them. For `gptc
+// bench ablate`, which measures what the one op is worth; equal to it up to rounding (the bias corrections are computed
+// in f32 here). Of AdamW:
 //
 //   1. Once per function and pair of betas: c1 = 1 / (1 - beta1^t), c2 = 1 / (1 - beta2^t), t = step + 1.
 //   2. g' = g scale;  m' = beta1 m + (1 - beta1) g';  v' = beta2 v + (1 - beta2) g' g'
 //   3. p' = p - lr (c1 m' / (sqrt(c2 v') + eps) + decay p)
+//
+// Of SGD: g' = g scale + decay p;  m' = momentum m + g';  p' = p - lr m', or p - lr (g' + momentum m') with nesterov.
+//
 // Moments in bf16 are widened first and rounded at the end, to nearest; so is the low-precision copy of the parameter.
-// A step whose gradient is not finite (scale < 0) is not left out as adamw does.
+// A step whose gradient is not finite (scale < 0) is not left out as those ops do.
 #include "passes/pass.h"
 
 #include <cmath>
@@ -19,7 +23,7 @@ bool primitiveOptimizer(Module &m, const PassOptions &) {
     std::map<std::pair<const Value *, double>, Value *> corrections;
     for (Op *op = f->body.front(), *next; op; op = next) {
       next = op->next();
-      if (!op->is(OpKind::adamw))
+      if (!op->isOneOf(OpKind::adamw, OpKind::sgd))
         continue;
       Builder b(f->body, op);
       b.loc = op->loc;
@@ -40,6 +44,25 @@ bool primitiveOptimizer(Module &m, const PassOptions &) {
         return x->type.dtype == t ? x : b.value(OpKind::cast, {x}, attrs({{"dtype", nameOf(t).str()}}));
       };
       Value *p = op->operand(0);
+      auto become = [&](llvm::ArrayRef<Value *> now) {  // the last: the copy, if there is one
+        for (unsigned i = 0; i < op->numResults(); ++i)
+          op->result(i)->replaceAllUsesWith(as(now[i], op->result(i)->type.dtype));
+        op->erase();
+        changed = true;
+      };
+      if (op->is(OpKind::sgd)) {
+        Value *g = mul(op->operand(1), op->operand(3)), *m = nullptr;
+        if (double decay = op->attrs.getFloat("weight_decay", 0); decay > 0)
+          g = add(g, scaled(p, decay));
+        if (op->numOperands() > 4) {
+          const double momentum = op->attrs.getFloat("momentum");
+          m = add(scaled(as(op->operand(4), p->type.dtype), momentum), g);
+          g = op->attrs.getBool("nesterov") ? add(g, scaled(m, momentum)) : m;
+        }
+        Value *pNew = b.value(OpKind::sub, {p, mul(g, op->operand(2))});
+        become(m ? llvm::SmallVector<Value *, 3>{pNew, m, pNew} : llvm::SmallVector<Value *, 3>{pNew, pNew});
+        continue;
+      }
       Value *m1 = as(op->operand(2), p->type.dtype), *m2 = as(op->operand(3), p->type.dtype);
       const double beta1 = op->attrs.getFloat("beta1", 0.9), beta2 = op->attrs.getFloat("beta2", 0.999);
       Value *c1 = correction("beta1"), *c2 = correction("beta2");
@@ -51,11 +74,7 @@ bool primitiveOptimizer(Module &m, const PassOptions &) {
       if (double decay = op->attrs.getFloat("weight_decay", 0); decay > 0)
         step = add(step, scaled(p, decay));
       Value *pNew = b.value(OpKind::sub, {p, mul(step, op->operand(4))});
-      Value *const now[] = {pNew, m1New, m2New, pNew};  // the last: the copy, if there is one
-      for (unsigned i = 0; i < op->numResults(); ++i)
-        op->result(i)->replaceAllUsesWith(as(now[i], op->result(i)->type.dtype));
-      op->erase();
-      changed = true;
+      become({pNew, m1New, m2New, pNew});
     }
   }
   return changed;

@@ -124,7 +124,7 @@ bool isCheap(const Op &op) {
   case FusionKind::gather:
   case FusionKind::row:
   case FusionKind::view:
-    return !op.is(OpKind::adamw);
+    return !updatesParameter(op);
   default:
     return false;
   }

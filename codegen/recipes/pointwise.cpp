@@ -176,7 +176,7 @@ static bool matches(const Op &fused) {
 /// Whether result i is the copy of a parameter that its update also makes, for the next step.
 static bool isCopyOfParameter(const Op &fused, unsigned i) {
   const Value *v = fused.body->back()->operand(i);
-  return v->def && v->def->is(OpKind::adamw) && v->index == 3;
+  return v->def && updatesParameter(*v->def) && lowCopyOf(*v->def) && v->index + 1 == v->def->numResults();
 }
 
 /// Whether result i cannot lie where an operand lies, whose lines are in the caches when they are stored to.

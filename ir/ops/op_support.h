@@ -46,6 +46,9 @@ Type rowsOf(const Type &t);
 /// The dtype in which sums and row statistics of a `t` are held: f32 for bf16 and f16, else t itself.
 DType statDType(DType t);
 
+/// Adds to the result types of an update that of the copy which its attribute `low` asks for.
+bool addLowCopy(const Op &op, std::vector<Type> &types, std::string &error);
+
 // ---- reference rules ------------------------------------------------------------------------------------------------
 
 /// Row-major strides over logical extents, as Tensor::data is laid out.

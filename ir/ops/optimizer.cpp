@@ -1,4 +1,5 @@
-// The optimizer: learning rate, clipping, AdamW. All of it runs in the graph; none of it is differentiated.
+// The optimizer: learning rate, clipping, AdamW, SGD (Adafactor: adafactor.cpp). All of it runs in the graph; none of
+// it is differentiated.
 //
 // What depends on the step alone (learning rate, bias corrections) is computed in f64 even in f32 kernels: 1 - beta^t
 // loses half of f32's digits at small t. It is uniform, so that it is computed once per kernel task, not per element.
@@ -115,12 +116,36 @@ double roundStochastically(double x, uint32_t bits16) {
   return std::bit_cast<float>((std::bit_cast<uint32_t>(float(x)) + bits16) & keptHalf);
 }
 
+/// Whether an update, whose last operand is then the seed, rounds that moment stochastically.
 bool roundsStochastically(const Op &op, unsigned moment) {
-  return op.numOperands() > 7 && op.operand(moment)->type.dtype == DType::bf16;
+  return takesSeed(op) && op.operand(moment)->type.dtype == DType::bf16;
 }
 
-/// The dtype of the copy of p that an adamw also yields.
-std::optional<DType> lowCopy(const Op &op) { return parseDType(op.attrs.getString("low")); }
+/// The random bits of the current element of an update; its operands `step` and `seed`.
+Expr roundingBits(LowerCtx &c, unsigned step, unsigned seed) {
+  const Type &type = c.op.operand(0)->type;
+  std::vector<Expr> at = c.index();
+  Expr i = kir::imm(0);
+  for (unsigned d = 0; d < type.rank(); ++d)
+    i = i * type.dim(int(d)) + at[d];
+  if (type.elements() <= int64_t(1) << 32)
+    i = kir::cast(DType::u32, i);
+  return randomBitsExpr(randomKeyExpr(c.operand(seed), c.operand(step), c.stream(), kir::imm(0)), i);
+}
+
+RandomKey roundingKey(const Op &op, const Tensor &step, const Tensor &seed) {
+  auto word = [](const Tensor &x) { return uint64_t(int64_t(x.data[0])); };
+  return randomKey(word(seed), word(step), uint32_t(op.attrs.getInt("stream")), 0);
+}
+
+/// Check rule of an update: a weight decay that is one, a stream that is a u32.
+std::string checkUpdate(const Op &op) {
+  if (double decay = op.attrs.getFloat("weight_decay"); !(std::isfinite(decay) && decay >= 0))
+    return fmt::format("weight_decay = {} must be finite and not negative", decay);
+  if (int64_t stream = op.attrs.getInt("stream"); stream < 0 || stream > UINT32_MAX)
+    return fmt::format("stream = {} must be a u32", stream);
+  return "";
+}
 
 /// 1 - beta^t; for beta 0 that is 1.
 Expr biasCorrection(double beta, const Expr &t) {
@@ -143,14 +168,7 @@ std::vector<Expr> lowerAdamW(LowerCtx &c) {
   Expr update = size * m1 / kir::fma(kir::unary(UnaryOp::sqrt, v1), spread, c.f(a.eps));
   Expr p1 = kir::fma(p, keep, -update);
   if (c.compute() == DType::f32 && (roundsStochastically(c.op, 2) || roundsStochastically(c.op, 3))) {
-    const Type &type = c.op.operand(0)->type;
-    std::vector<Expr> at = c.index();
-    Expr i = kir::imm(0);
-    for (unsigned d = 0; d < type.rank(); ++d)
-      i = i * type.dim(int(d)) + at[d];
-    if (type.elements() <= int64_t(1) << 32)
-      i = kir::cast(DType::u32, i);
-    Expr bits = randomBitsExpr(randomKeyExpr(c.operand(7), step, c.stream(), kir::imm(0)), i);
+    Expr bits = roundingBits(c, 5, 7);
     if (roundsStochastically(c.op, 2))
       m1 = roundStochastically(m1, kir::binary(BinaryOp::shr, bits, kir::imm(16, DType::u32)));
     if (roundsStochastically(c.op, 3))
@@ -158,7 +176,7 @@ std::vector<Expr> lowerAdamW(LowerCtx &c) {
   }
   Expr skip = kir::lt(scale, c.f(0)), next = kir::select(skip, p, p1);
   std::vector<Expr> results = {next, kir::select(skip, m, m1), kir::select(skip, v, v1)};
-  if (lowCopy(c.op))
+  if (lowCopyOf(c.op))
     results.push_back(next);
   return results;
 }
@@ -167,10 +185,9 @@ std::vector<Tensor> referenceAdamW(const Op &op, std::span<const Tensor *const> 
   Adam a(op);
   Tensor p = *in[0], m = *in[2], v = *in[3];
   double lr = in[4]->data[0], t = in[5]->data[0] + 1, scale = in[6]->data[0];
-  auto word = [](const Tensor &x) { return uint64_t(int64_t(x.data[0])); };
   RandomKey key{};
   if (in.size() > 7)
-    key = randomKey(word(*in[7]), word(*in[5]), uint32_t(op.attrs.getInt("stream")), 0);
+    key = roundingKey(op, *in[5], *in[7]);
   for (size_t i = 0; i < p.data.size() && scale >= 0; ++i) {
     double g = in[1]->data[i] * scale;
     m.data[i] = a.beta1 * m.data[i] + (1 - a.beta1) * g;
@@ -186,12 +203,90 @@ std::vector<Tensor> referenceAdamW(const Op &op, std::span<const Tensor *const> 
     }
   }
   std::vector<Tensor> results = {p, std::move(m), std::move(v)};
-  if (std::optional<DType> low = lowCopy(op))
+  if (std::optional<DType> low = lowCopyOf(op))
+    results.push_back(Tensor(p.type.withDType(*low), p.data));
+  return results;
+}
+
+// ---- SGD ------------------------------------------------------------------------------------------------------------
+
+struct Sgd {
+  double momentum, decay;
+  bool nesterov, moment;
+  explicit Sgd(const Op &op)
+      : momentum(op.attrs.getFloat("momentum")), decay(op.attrs.getFloat("weight_decay")),
+        nesterov(op.attrs.getBool("nesterov")), moment(op.numOperands() > 4) {}
+};
+
+std::vector<Expr> lowerSgd(LowerCtx &c) {
+  Sgd a(c.op);
+  Expr p = c.operand(0), lr = c.operand(2), scale = c.operand(3);
+  Expr grad = c.operand(1) * scale;
+  if (a.decay != 0)
+    grad = kir::fma(p, c.f(a.decay), grad);
+  Expr skip = kir::lt(scale, c.f(0)), direction = grad;
+  std::vector<Expr> moments;
+  if (a.moment) {
+    Expr m = c.operand(4), m1 = kir::fma(m, c.f(a.momentum), grad);
+    direction = a.nesterov ? kir::fma(m1, c.f(a.momentum), grad) : m1;
+    if (c.compute() == DType::f32 && roundsStochastically(c.op, 4))
+      m1 = roundStochastically(m1, kir::binary(BinaryOp::shr, roundingBits(c, 5, 6), kir::imm(16, DType::u32)));
+    moments.push_back(kir::select(skip, m, m1));
+  }
+  Expr next = kir::select(skip, p, kir::fma(direction, -lr, p));
+  std::vector<Expr> results = {next};
+  results.insert(results.end(), moments.begin(), moments.end());
+  if (lowCopyOf(c.op))
+    results.push_back(next);
+  return results;
+}
+
+std::vector<Tensor> referenceSgd(const Op &op, std::span<const Tensor *const> in) {
+  Sgd a(op);
+  Tensor p = *in[0], m;
+  const double lr = in[2]->data[0], scale = in[3]->data[0];
+  if (a.moment)
+    m = *in[4];
+  RandomKey key{};
+  if (takesSeed(op))
+    key = roundingKey(op, *in[5], *in[6]);
+  for (size_t i = 0; i < p.data.size() && scale >= 0; ++i) {
+    double g = in[1]->data[i] * scale + a.decay * p.data[i];
+    if (a.moment) {
+      m.data[i] = a.momentum * m.data[i] + g;
+      g = a.nesterov ? g + a.momentum * m.data[i] : m.data[i];
+      if (roundsStochastically(op, 4))
+        m.data[i] = roundStochastically(m.data[i], randomBits(key, i) >> 16);
+    }
+    p.data[i] -= lr * g;
+  }
+  std::vector<Tensor> results = {p};
+  if (a.moment)
+    results.push_back(std::move(m));
+  if (std::optional<DType> low = lowCopyOf(op))
     results.push_back(Tensor(p.type.withDType(*low), p.data));
   return results;
 }
 
 }  // namespace
+
+bool updatesParameter(const Op &op) { return op.isOneOf(OpKind::adamw, OpKind::sgd, OpKind::adafactor); }
+
+bool takesSeed(const Op &update) {
+  return update.is(OpKind::adamw) ? update.numOperands() > 7 : update.is(OpKind::sgd) && update.numOperands() > 5;
+}
+
+std::optional<DType> lowCopyOf(const Op &update) { return parseDType(update.attrs.getString("low")); }
+
+bool ops::addLowCopy(const Op &op, std::vector<Type> &types, std::string &error) {
+  const std::string low = op.attrs.getString("low");
+  if (low.empty())
+    return true;
+  if (!lowCopyOf(op) || !isFloat(*lowCopyOf(op)))
+    return fail(error, "low = {:?} is no float dtype", low);
+  types.push_back(op.operand(0)->type.withDType(*lowCopyOf(op)));
+  return true;
+}
 
 OpDef define_lr_schedule() {
   return {
@@ -374,12 +469,7 @@ OpDef define_adamw() {
                 (op.numOperands() > 7 && !expectScalar(op, 7, DType::i64, error)))
               return false;
             types = {p, op.operand(2)->type, op.operand(3)->type};
-            if (std::string low = op.attrs.getString("low"); !low.empty()) {
-              if (!lowCopy(op) || !isFloat(*lowCopy(op)))
-                return fail(error, "low = {:?} is no float dtype", low);
-              types.push_back(p.withDType(*lowCopy(op)));
-            }
-            return true;
+            return addLowCopy(op, types, error);
           },
       .check = [](const Op &op) -> std::string {
         Adam a(op);
@@ -388,11 +478,7 @@ OpDef define_adamw() {
             return fmt::format("beta = {} must be at least 0 and below 1", beta);
         if (!(std::isfinite(a.eps) && a.eps >= 0))
           return fmt::format("eps = {} must be finite and not negative", a.eps);
-        if (!(std::isfinite(a.decay) && a.decay >= 0))
-          return fmt::format("weight_decay = {} must be finite and not negative", a.decay);
-        if (int64_t stream = op.attrs.getInt("stream"); stream < 0 || stream > UINT32_MAX)
-          return fmt::format("stream = {} must be a u32", stream);
-        return "";
+        return checkUpdate(op);
       },
       .grad = notDifferentiated,
       .cost = [](const Op &op) { return streamCost(op, 16); },
@@ -412,6 +498,80 @@ OpDef define_adamw() {
                                  Tensor::scalar(1e-3), Tensor::scalar(double(s.between(0, 5000)), DType::i64),
                                  Tensor::scalar(scale)}});
         }
+        return samples;
+      },
+  };
+}
+
+OpDef define_sgd() {
+  return {
+      .kind = OpKind::sgd,
+      .name = "sgd",
+      .summary =
+          "one step of SGD with gradient g * scale + weight_decay * p, as torch.optim.SGD; with a moment m: m' = "
+          "momentum * m + gradient, and the step follows m', or gradient + momentum * m' with nesterov. Nothing "
+          "changes where scale < 0. A bf16 moment is rounded stochastically where a seed is given",
+      .operands = {{"p"}, {"g"}, {"lr"}, {"scale"}, {"m", true}, {"step", true}, {"seed", true}},
+      .attrs = {{AttrSpec::Float, "momentum", false, 0.0},
+                {AttrSpec::Bool, "nesterov", false, false},
+                {AttrSpec::Float, "weight_decay", false, 0.0},
+                {AttrSpec::Int, "stream", false, int64_t(0)},
+                {AttrSpec::String, "low", false, std::string()}},
+      .results = {"p", "m", "low"},
+      .fusion = FusionKind::pointwise,
+      .autocast = AutocastClass::high,
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            const Type &p = op.operand(0)->type;
+            if (!expectFloat(op, 0, error))
+              return false;
+            types = {p};
+            for (unsigned i : {1u, 4u})
+              if (i < op.numOperands() &&
+                  (!expectType(op, i, p.withDType(op.operand(i)->type.dtype), "the shape of p", error) ||
+                   !expectFloat(op, i, error)))
+                return false;
+            if (!expectScalar(op, 2, DType::f32, error) || !expectScalar(op, 3, DType::f32, error))
+              return false;
+            if (op.numOperands() == 6)
+              return fail(error, "a step and no seed");
+            if (op.numOperands() > 6 &&
+                (!expectScalar(op, 5, DType::i64, error) || !expectScalar(op, 6, DType::i64, error)))
+              return false;
+            if (op.numOperands() > 4)
+              types.push_back(op.operand(4)->type);
+            return addLowCopy(op, types, error);
+          },
+      .check = [](const Op &op) -> std::string {
+        Sgd a(op);
+        if (!(a.momentum >= 0 && a.momentum < 1))
+          return fmt::format("momentum = {} must be at least 0 and below 1", a.momentum);
+        if (!a.moment && (a.momentum != 0 || a.nesterov))
+          return "momentum without a moment";
+        return checkUpdate(op);
+      },
+      .grad = notDifferentiated,
+      .cost = [](const Op &op) { return streamCost(op, op.numOperands() > 4 ? 6 : 4); },
+      .reference = referenceSgd,
+      .lower = lowerSgd,
+      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+        SampleSource s(seed);
+        std::vector<OpDef::Sample> samples;
+        for (bool moment : {false, true})
+          for (double scale : {1.0, 0.3, -1.0}) {
+            Type p(DType::f32, {s.extent(9), s.maybePadded(s.extent(129))}), scalar = Type::scalar(DType::f32);
+            OpDef::Sample sample{
+                .operandTypes = {p, p, scalar, scalar},
+                .attrs = attrs({{"weight_decay", seed % 3 ? 0.1 : 0.0}}),
+                .operandValues = {s.normals(p), s.normals(p), Tensor::scalar(1e-2), Tensor::scalar(scale)}};
+            if (moment) {
+              sample.operandTypes.push_back(p);
+              sample.operandValues.push_back(s.normals(p));
+              sample.attrs.set("momentum", 0.9);
+              sample.attrs.set("nesterov", scale == 0.3);
+            }
+            samples.push_back(std::move(sample));
+          }
         return samples;
       },
   };

@@ -1,4 +1,5 @@
-// Sums over leading dimensions (tokens), in the order that `fold` fixes, and the sum of squares.
+// Sums over leading dimensions (tokens), in the order that `fold` fixes, and sums of squares: of all elements, of each
+// row, of each column.
 #include "ir/ops/op_support.h"
 
 namespace gptc {
@@ -123,6 +124,104 @@ OpDef define_sum_squares() {
                 {.operandTypes = {x}, .attrs = attrs({{"block", s.extent(129)}})},
                 {.operandTypes = {row}, .attrs = attrs({{"block", int64_t(1)}})},
                 {.operandTypes = {Type::scalar(DType::f32)}}};
+      },
+  };
+}
+
+OpDef define_row_squares() {
+  return {
+      .kind = OpKind::row_squares,
+      .name = "row_squares",
+      .summary = "sum of the squares of each row",
+      .operands = {{"x"}},
+      .attrs = {},
+      .results = {"y"},
+      .fusion = FusionKind::row,
+      .autocast = AutocastClass::high,
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            if (!expectFloat(op, 0, error) || !expectRank(op, 0, 1, error))
+              return false;
+            types = {rowsOf(op.operand(0)->type).withDType(statDType(op.operand(0)->type.dtype))};
+            return true;
+          },
+      .check = NotApplicable{"types say all"},
+      .grad = NotApplicable{"for gradients and parameters, which the optimizer measures"},
+      .cost = [](const Op &op) { return streamCost(op, 2); },
+      .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
+        Tensor y(op.result()->type);
+        const size_t n = in[0]->type.dim(-1);
+        for (size_t i = 0; i < in[0]->data.size(); ++i)
+          y.data[i / n] += in[0]->data[i] * in[0]->data[i];
+        return {std::move(y)};
+      },
+      .lower = [](LowerCtx &c) -> std::vector<Expr> { return {c.rowSum(c.operand(0) * c.operand(0))}; },
+      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+        SampleSource s(seed);
+        Type x(DType::f32, {s.maybePadded(s.extent(9)), s.maybePadded(s.extent(129))});
+        return {{.operandTypes = {x}}, {.operandTypes = {Type(DType::f32, {s.extent(129)})}}};
+      },
+  };
+}
+
+OpDef define_column_squares() {
+  return {
+      .kind = OpKind::column_squares,
+      .name = "column_squares",
+      .summary = "sum of the squares of each column, over `rows` rows of dimension 0 from `start` on (rows = 0: all)",
+      .operands = {{"x"}},
+      .attrs = {{AttrSpec::Int, "fold", false, int64_t(0)},
+                {AttrSpec::Int, "start", false, int64_t(0)},
+                {AttrSpec::Int, "rows", false, int64_t(0)}},
+      .results = {"y"},
+      .fusion = FusionKind::fold,
+      .autocast = AutocastClass::high,
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            if (!expectFloat(op, 0, error) || !expectRank(op, 0, 2, error))
+              return false;
+            const Type &x = op.operand(0)->type;
+            types = {x.slice(1, x.rank()).withDType(statDType(x.dtype))};
+            return true;
+          },
+      .check = [](const Op &op) -> std::string {
+        const int64_t start = op.attrs.getInt("start"), rows = op.attrs.getInt("rows");
+        const int64_t all = op.operand(0)->type.padded(0);
+        if (op.attrs.getInt("fold") < 0)
+          return "fold must not be negative";
+        if (start < 0 || start > all || rows < 0 || rows > all - start || (start && !rows))
+          return fmt::format("{} rows from {} on, of {}", rows, start, all);
+        return "";
+      },
+      .grad = NotApplicable{"for gradients, which the optimizer measures"},
+      .cost = [](const Op &op) { return streamCost(op, 2); },
+      .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
+        Tensor y(op.result()->type);
+        const int64_t columns = y.data.size(), start = op.attrs.getInt("start"), rows = op.attrs.getInt("rows");
+        for (int64_t i = 0; i < int64_t(in[0]->data.size()); ++i)
+          if (const int64_t row = i / columns; rows == 0 || (row >= start && row < start + rows))
+            y.data[i % columns] += in[0]->data[i] * in[0]->data[i];
+        return {std::move(y)};
+      },
+      // Where there are several parts they read x together, as one group: each adds zeros for the rows of the others.
+      .lower = [](LowerCtx &c) -> std::vector<Expr> {
+        const int64_t start = c.op.attrs.getInt("start"), rows = c.op.attrs.getInt("rows");
+        Expr x = c.operand(0), square = x * x;
+        if (rows) {
+          Expr row = c.index()[0];
+          Expr inside = kir::binary(kir::BinaryOp::and_, kir::binary(kir::BinaryOp::ge, row, kir::imm(start)),
+                                    kir::lt(row, kir::imm(start + rows)));
+          square = kir::select(inside, square, c.f(0));
+        }
+        return {c.foldSum(square, c.op.attrs.getInt("fold"))};
+      },
+      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+        SampleSource s(seed);
+        Type x(DType::f32, {s.maybePadded(4 * s.extent(9)), s.maybePadded(s.extent(129))});
+        const int64_t part = x.padded(0) / 4;
+        return {{.operandTypes = {x}},
+                {.operandTypes = {x}, .attrs = attrs({{"fold", s.extent(9)}})},
+                {.operandTypes = {x}, .attrs = attrs({{"start", part}, {"rows", part}, {"fold", part}})}};
       },
   };
 }

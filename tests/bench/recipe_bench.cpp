@@ -55,6 +55,8 @@ std::vector<Case> cases(bool cached) {
       "%0 = dropout %x, %seed, %step, %seq {p=0.2, stream=3} : f32[4,N,768]\nyield %0", 4, 4);
   add("embedding", "pointwise", "%t: f32[50257,768]; %p: f32[N,768]; %ids: i32[4,N]",
       "%0 = embedding %t, %ids : f32[4,N,768]\n%1 = add %0, %p : f32[4,N,768]\nyield %1", 50257, 4);
+  add("sgd", "pointwise", "%p: f32[N,768]; %g: f32[N,768]; %m: f32[N,768]; %lr: f32[]; %scale: f32[]",
+      "%a, %b = sgd %p, %g, %lr, %scale, %m {momentum=0.9} : f32[N,768], f32[N,768]\nyield %a, %b");
   add("adamw", "pointwise",
       "%p: f32[N,768]; %g: f32[N,768]; %m: f32[N,768]; %v: f32[N,768]; %lr: f32[]; %step: i64[]; %scale: f32[]",
       "%a, %b, %c = adamw %p, %g, %m, %v, %lr, %step, %scale {beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.1} : "
@@ -76,6 +78,13 @@ std::vector<Case> cases(bool cached) {
       "%a, %b = cross_entropy %x, %t : f32[N], f32[N]\nyield %a, %b", 50257, 64);
   add("cross_entropy_grad", "row", "%x: f32[N,50257]; %t: i32[N]; %l: f32[N]; %d: f32[N]",
       "%0 = cross_entropy_grad %x, %t, %l, %d : f32[N,50257]\nyield %0", 50257, 64);
+  add("row_squares", "row", "%x: f32[N,768]", "%0 = row_squares %x : f32[N]\nyield %0");
+  add("adafactor_squares", "row", "%g: f32[N,768]; %scale: f32[]; %r: f32[N]; %c: f32[768]; %t: f32[]",
+      "%0 = adafactor_squares %g, %scale, %r, %c, %t {rows=N} : f32[N]\nyield %0");
+  add("adafactor", "row",
+      "%p: f32[N,768]; %g: f32[N,768]; %scale: f32[]; %lr: f32[]; %size: f32[]; %r: f32[N]; %c: f32[768]; %t: f32[]",
+      "%0 = adafactor %p, %g, %scale, %lr, %size, %r, %c, %t {rows=N} : f32[N,768]\nyield %0");
+  add("column_squares", "fold", "%x: f32[N,768]", "%0 = column_squares %x {fold=256} : f32[768]\nyield %0");
   add("bias_grad", "fold", "%x: f32[N,768]", "%0 = reduce_sum %x {fold=64, lead=1} : f32[768]\nyield %0");
   add("bias_grad3072", "fold", "%x: f32[N,3072]", "%0 = reduce_sum %x {fold=256, lead=1} : f32[3072]\nyield %0");
   add("gelu_bias_grad", "fold", "%dy: f32[N,3072]; %x: f32[N,3072]",

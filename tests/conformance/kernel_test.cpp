@@ -70,10 +70,10 @@ TEST_P(KernelOf, InterpretedEqualsReference) {
 TEST_P(KernelOf, EmittedF64StaysWithinItsBound) { checkEmitted(casesOf(def(), DType::f64)); }
 TEST_P(KernelOf, NarrowStorageStaysWithinItsBound) {
   // Structure, views and collectives have no kernel; scalars, and tables of sines, are not stored in 16 bits.
-  const bool none =
-      !def().samples || !recipeOf(def().kind) || def().fusion == FusionKind::collective ||
-      llvm::is_contained({OpKind::rope_table, OpKind::lr_schedule, OpKind::clip_scale, OpKind::next_loss_scale},
-                         def().kind);
+  const bool none = !def().samples || !recipeOf(def().kind) || def().fusion == FusionKind::collective ||
+                    llvm::is_contained({OpKind::rope_table, OpKind::lr_schedule, OpKind::clip_scale,
+                                        OpKind::next_loss_scale, OpKind::adafactor_size},
+                                       def().kind);
   for (DType narrow : {DType::bf16, DType::f16}) {
     std::vector<std::unique_ptr<Case>> cases;
     for (OpDef::Sample &s : def().samples ? def().samples(1) : std::vector<OpDef::Sample>())

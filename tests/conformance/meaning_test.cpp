@@ -97,6 +97,97 @@ TEST(Meaning, AdamWFollowsPyTorch) {
     EXPECT_EQ(skipped[i].data[0], one[i].data[0]);
 }
 
+TEST(Meaning, SgdFollowsPyTorch) {
+  // torch.optim.SGD([0.5], lr=1e-2, momentum=0.9, weight_decay=0.1), gradients 0.3, -0.7, 0.2; with and without
+  // nesterov.
+  const double gradients[] = {0.3, -0.7, 0.2};
+  const double heavy[] = {0.4965, 0.4998535, 0.5003717965}, ahead[] = {0.49335, 0.502877635, 0.5008410539935001};
+  for (bool nesterov : {false, true}) {
+    AttrMap at = attrs({{"momentum", 0.9}, {"nesterov", nesterov}, {"weight_decay", 0.1}});
+    Tensor p = row({0.5}), m = row({0});
+    for (int i = 0; i < 3; ++i) {
+      // Clipping multiplies the gradient and not what decays.
+      auto next = evaluate(OpKind::sgd, {p, row({gradients[i] * 2}), Tensor::scalar(1e-2), Tensor::scalar(0.5), m}, at);
+      p = next[0], m = next[1];
+      EXPECT_NEAR(p.data[0], (nesterov ? ahead : heavy)[i], 1e-15);
+    }
+    if (nesterov) {
+      EXPECT_NEAR(m.data[0], -0.0518107364999999, 1e-15);
+    }
+    auto skipped = evaluate(OpKind::sgd, {p, row({NAN}), Tensor::scalar(1e-2), Tensor::scalar(-1), m}, at);
+    EXPECT_EQ(skipped[0].data, p.data);
+    EXPECT_EQ(skipped[1].data, m.data);
+  }
+  auto plain = evaluate(OpKind::sgd, {row({0.5}), row({0.3}), Tensor::scalar(1e-2), Tensor::scalar(1)});
+  ASSERT_EQ(plain.size(), 1u);
+  EXPECT_NEAR(plain[0].data[0], 0.497, 1e-15);
+}
+
+/// Steps of Adafactor from the ops of which passes/optimizer.cpp makes it.
+struct AdafactorSteps {
+  Tensor p, v, column;
+  void step(const Tensor &g, int64_t t, double scale) {
+    const bool factored = p.type.rank() == 2;
+    const Tensor factor = Tensor::scalar(scale), lr = Tensor::scalar(1e-2), now = conformance::step(t);
+    auto one = [](OpKind kind, std::vector<Tensor> in, AttrMap at = {}) {
+      return evaluate(kind, std::move(in), at)[0];
+    };
+    auto total = [&](const Tensor &x) {
+      return x.type.isScalar() ? x : one(OpKind::reduce_sum, {x}, attrs({{"lead", int64_t(1)}}));
+    };
+    const int64_t rows = factored ? p.type.dim(0) : 1;
+    auto squares = factored ? one(OpKind::row_squares, {g}) : one(OpKind::mul, {g, g});
+    v = one(OpKind::adafactor_moment, {v, squares, factor, now}, attrs({{"count", factored ? p.type.dim(1) : 1}}));
+    std::vector<Tensor> statistics = {v};
+    if (factored) {
+      column = one(OpKind::adafactor_moment, {column, one(OpKind::column_squares, {g}), factor, now},
+                   attrs({{"count", rows}}));
+      statistics.insert(statistics.end(), {column, total(v)});
+    }
+    std::vector<Tensor> in = {g, factor};
+    in.insert(in.end(), statistics.begin(), statistics.end());
+    const Tensor updates = total(one(OpKind::adafactor_squares, in, attrs({{"rows", rows}})));
+    const Tensor size = one(OpKind::adafactor_size, {updates, lr, now, total(one(OpKind::row_squares, {p}))},
+                            attrs({{"count", p.type.elements()}}));
+    in = {p, g, factor, lr, size};
+    in.insert(in.end(), statistics.begin(), statistics.end());
+    p = one(OpKind::adafactor, in, attrs({{"rows", rows}, {"weight_decay", 0.1}}));
+  }
+};
+
+TEST(Meaning, AdafactorFollowsPyTorch) {
+  // torch.optim.Adafactor([P, V], lr=1e-2, eps=(2**-23, 1e-3), weight_decay=0.1) in float64.
+  const Type matrix(DType::f32, {2, 3});
+  AdafactorSteps P{Tensor(matrix, {0.5, -1.0, 0.25, 2.0, 0.125, -0.75}), row({0, 0}), row({0, 0, 0})};
+  AdafactorSteps V{row({0.5, -0.25}), row({0, 0}), {}};
+  const double wantP[3][6] = {{0.4866680860287424, -0.9885350639204855, 0.24663089540025143, 1.9969742949115359,
+                               0.11591246480572971, -0.7342906659524993},
+                              {0.4777045576243845, -0.9806333122012018, 0.2443237601974228, 1.994299732005745,
+                               0.1098758331785205, -0.7236741250267703},
+                              {0.47722685306676016, -0.9796526788890005, 0.24407943643722538, 1.9923054322737392,
+                               0.10976595734534197, -0.7229504509017436}};
+  const double wantV[3][2] = {{0.4955471529247895, -0.2457971529247895},
+                              {0.49114019157008426, -0.24163994157008428},
+                              {0.4867785956615637, -0.23752784591156373}};
+  for (int t = 0; t < 3; ++t) {
+    Tensor g(matrix, {0.3, -0.7, 0.1, 0.02, 0.5, -0.4}), h = row({0.3, -0.01});
+    for (double &x : g.data)
+      x *= 2 * (1 - 0.5 * t);  // halved again by the clipping
+    for (double &x : h.data)
+      x *= 2 * (1 + t);
+    P.step(g, t, 0.5);
+    V.step(h, t, 0.5);
+    for (int i = 0; i < 6; ++i)
+      EXPECT_NEAR(P.p.data[i], wantP[t][i], 1e-14) << t;
+    for (int i = 0; i < 2; ++i)
+      EXPECT_NEAR(V.p.data[i], wantV[t][i], 1e-14) << t;
+  }
+  EXPECT_NEAR(P.v.data[0], 0.06546356907690008, 1e-15);
+  EXPECT_NEAR(P.v.data[1], 0.04553601482908439, 1e-15);
+  EXPECT_NEAR(P.column.data[1], 0.12316027402603232, 1e-15);
+  EXPECT_NEAR(V.v.data[1], 0.0005329512164250971, 1e-16);
+}
+
 TEST(Meaning, ClipScale) {
   auto scale = [](double norm, double max) {
     return evaluate(OpKind::clip_scale, {Tensor::scalar(norm)}, attrs({{"max", max}}))[0].data[0];

@@ -201,7 +201,11 @@ public:
                      {"beta1", 0.875},
                      {"beta2", 0.75},
                      {"eps", 0.0625},
-                     {"weight_decay", 0.25}});
+                     {"weight_decay", 0.25},
+                     {"momentum", 0.75},
+                     {"first_moment", 0.75}});
+    static const char *const optimizers[] = {"adamw", "adamw", "adamw", "sgd", "adafactor"};
+    m.attrs.set("optimizer", std::string(optimizers[(B + T + C + V + H) % 5]));
     if (chance(3))  // what the precision pass asks for
       m.attrs.set("compute", std::string(chance(4) ? "fp16" : "bf16"));
     f = m.addFunction("forward");

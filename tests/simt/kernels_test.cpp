@@ -179,11 +179,14 @@ TEST(CudaText, NarrowStorage) {
 }
 
 /// The groups of a model's training step that have a CUDA recipe, once each.
-void addGroups(const SmallGpt &o, std::vector<Case> &cases, const char *compute = "fp32",
-               const char *moments = "fp32") {
+void addGroups(const SmallGpt &o, std::vector<Case> &cases, const char *compute = "fp32", const char *moments = "fp32",
+               const char *optimizer = "adamw") {
   std::unique_ptr<Module> m = smallGpt(o);
   m->attrs.set("compute", std::string(compute));
   m->attrs.set("optimizer_state", std::string(moments));
+  m->attrs.set("optimizer", std::string(optimizer));
+  m->attrs.set("momentum", 0.75);
+  m->attrs.set("first_moment", 0.75);
   runPasses(*m, passesUntilFused());
   std::set<std::string> known;
   unsigned seed = 0;
@@ -204,7 +207,9 @@ TEST(CudaText, GroupsOfATrainingStep) {
   addGroups({.width = 128, .vocab = 65, .dropout = 0.1, .decomposed = true}, cases);
   addGroups({.width = 32, .vocab = 65, .dropout = 0.1}, cases, "bf16", "bf16");
   addGroups({.width = 32, .vocab = 65}, cases, "fp16");
-  EXPECT_GT(cases.size(), 40u);
+  addGroups({.width = 32, .vocab = 65}, cases, "bf16", "bf16", "sgd");
+  addGroups({.width = 32, .vocab = 65}, cases, "bf16", "fp32", "adafactor");
+  EXPECT_GT(cases.size(), 60u);
   check(cases);
 }
 

@@ -2,6 +2,8 @@
 
 #include "ir/element.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <cmath>
 #include <limits>
 #include <random>
@@ -58,7 +60,9 @@ Tensor lowCopy(const State &copy, const Tensor &parameter) {
 Tensor inputTensor(const std::string &name, const Type &t, int64_t below, unsigned seed) {
   std::mt19937 random(hashOf(name, seed));
   Tensor x(t);
-  const bool square = llvm::StringRef(name).starts_with("v.");  // a second moment
+  // A second moment.
+  const bool square = llvm::any_of(std::initializer_list<llvm::StringRef>{"v.", "row.", "column."},
+                                   [&](llvm::StringRef prefix) { return llvm::StringRef(name).starts_with(prefix); });
   const bool index = llvm::StringRef(name).starts_with("pos") || t.isScalar();
   for (double &v : x.data) {
     if (name == "n_valid") {

@@ -178,6 +178,8 @@ private:
   void precision() {
     const Module &m = *plan.planned;
     for (const char *key : {"compute", "optimizer_state"}) {
+      if (key == llvm::StringRef("optimizer_state") && m.attrs.getString("optimizer") == "adafactor")
+        continue;  // its few statistics are f32, whatever is asked for
       const std::string chosen = m.attrs.getString(key, "fp32");
       auto with = [&](const char *value) { return fromModel({fmt::format("precision.{}={}", key, value)}); };
       auto d = llvm::find_if(*decisions, [&](const Decision &d) { return d.pass == "precision" && d.name == key; });
@@ -213,10 +215,10 @@ private:
         }
   }
 
-  /// As the pointwise ops of AdamW's formula, one sweep each.
+  /// As the pointwise ops of the optimizer's formula, one sweep each. Adafactor, which several ops compute, has none.
   void sweep() {
     int count = 0;
-    eachStepOp(*plan.joint, [&](const Op &op, double) { count += op.is(OpKind::adamw); });
+    eachStepOp(*plan.joint, [&](const Op &op, double) { count += op.isOneOf(OpKind::adamw, OpKind::sgd); });
     if (!count)
       return;
     auto separate = [](std::vector<PassUse> &uses) { setOption(uses, "fuse", "pointwise", false); };
@@ -226,7 +228,8 @@ private:
     });
     decisions->push_back({"fuse",
                           "optimizer",
-                          fmt::format("AdamW of {} parameters as one sweep", count),
+                          fmt::format("{} of {} parameters as one sweep",
+                                      plan.joint->attrs.getString("optimizer") == "sgd" ? "SGD" : "AdamW", count),
                           difference(fromJoint(separate), primitive),
                           "against the ops of its formula one by one",
                           {}});

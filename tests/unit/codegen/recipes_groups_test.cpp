@@ -153,6 +153,38 @@ TEST(PointwiseGroups, MomentsRoundStochasticallyAsTheReferenceSays) {
   }
 }
 
+TEST(PointwiseGroups, AMomentOfSgdRoundsStochasticallyToo) {
+  const std::string f = "f32[3,130->144]", l = "bf16[3,130->144]";
+  Group g = group(
+      "pointwise", fmt::format("%p: {0}; %g: {0}; %lr: f32[]; %scale: f32[]; %m: {1}; %t: i64[]; %seed: i64[]", f, l),
+      fmt::format("%0, %1, %2 = sgd %p, %g, %lr, %scale, %m, %t, %seed {{low=\"bf16\", stream=5}} : {0}, {1}, {1}\n"
+                  "yield %0, %1, %2",
+                  f, l));
+  std::vector<Tensor> operands = randomOperands(g, 12, 1000);
+  operands[2] = Tensor::scalar(0.125), operands[3] = Tensor::scalar(1);
+  const std::vector<Tensor> want = interpretFused(*g.fused, operands);
+  for (bool compiled : {false, true})
+    EXPECT_EQ(run(g, operands, {.compiled = compiled})[1].data, want[1].data);
+}
+
+TEST(RowGroups, AdafactorInPlace) {
+  Group g =
+      group("row",
+            "%p: f32[70,33]; %g: f32[70,33]; %scale: f32[]; %lr: f32[]; %size: f32[]; %r: f32[70]; %c: f32[33]; "
+            "%t: f32[]; %m: f32[70,33]",
+            "%a, %b, %l = adafactor %p, %g, %scale, %lr, %size, %r, %c, %t, %m {beta1=0.5, low=\"bf16\", rows=70} : "
+            "f32[70,33], f32[70,33], bf16[70,33]\nyield %a, %b, %l");
+  std::vector<Tensor> operands = randomOperands(g, 10);
+  for (unsigned i : {5u, 6u, 7u})
+    for (double &v : operands[i].data)
+      v = v * v;
+  operands[2].data[0] = 0.5;
+  check(g, operands);
+  const std::vector<Tensor> apart = run(g, operands);
+  expectSame(run(g, operands, {.inPlace = {{0, 0}, {1, 8}}}), apart, "in place");
+  expectSame(run(g, operands, {.schedule = with("row vec=32 task=3"), .inPlace = {{0, 0}, {1, 8}}}), apart, "in place");
+}
+
 TEST(PointwiseGroups, IndicesAndGathers) {
   Group g =
       group("pointwise", "%table: f32[11,24]; %pos: f32[5,24]; %ids: i32[3,5]; %seed: i64[]; %step: i64[]; %seq: i64[]",

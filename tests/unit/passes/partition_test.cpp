@@ -5,19 +5,20 @@
 #include "ir/mesh.h"
 
 #include <cmath>
+#include <set>
 
 namespace gptc::test {
 namespace {
 
 struct Cut {
   int64_t ranks = 1, stage = 0, accumulate = 1, shards = 1;  // micro-batches and logical shards of a rank
-  std::string order = "tree", compute = "fp32";
+  std::string order = "tree", compute = "fp32", optimizer = "adamw";
 };
 
 std::string nameOfCut(const testing::TestParamInfo<Cut> &info) {
   const Cut &c = info.param;
-  return fmt::format("{}ranks_zero{}_{}micro_{}shards_{}_{}", c.ranks, c.stage, c.accumulate, c.shards, c.order,
-                     c.compute);
+  return fmt::format("{}ranks_zero{}_{}micro_{}shards_{}_{}_{}", c.ranks, c.stage, c.accumulate, c.shards, c.order,
+                     c.compute, c.optimizer);
 }
 
 constexpr int64_t sequences = 8;
@@ -37,6 +38,9 @@ std::unique_ptr<Module> compiled(const Cut &c, const std::string &passes) {
   m->attrs.set("shards", c.shards);
   m->attrs.set("reduce_order", c.order);
   m->attrs.set("compute", c.compute);
+  m->attrs.set("optimizer", c.optimizer);
+  if (c.optimizer != "adamw")
+    m->attrs.set(c.optimizer == "sgd" ? "momentum" : "first_moment", 0.9);
   runPasses(*m, passes);
   EXPECT_EQ(verify(*m), std::vector<std::string>());
   return m;
@@ -58,7 +62,9 @@ Tensor pieceOf(const State &s, const Tensor &whole, int64_t rank) {
 /// Some steps on all ranks; returns the parameters and moments as wholes, and what the last step returned.
 StateMap train(const Cut &c, int steps, std::vector<Tensor> &last) {
   const SmallGpt o = model(c);
-  auto m = compiled(c, allPasses), whole = compiled({}, allPasses);
+  Cut alone;
+  alone.optimizer = c.optimizer;
+  auto m = compiled(c, allPasses), whole = compiled(alone, allPasses);
   const StateMap start = initialState(*whole);
   std::vector<StateMap> states(c.ranks);
   for (int64_t r = 0; r < c.ranks; ++r) {
@@ -130,6 +136,7 @@ TEST_P(Partition, TrainsLikeOneRank) {
   std::vector<Tensor> last, expectedLast;
   Cut alone;
   alone.compute = GetParam().compute;
+  alone.optimizer = GetParam().optimizer;
   const StateMap expected = train(alone, 3, expectedLast), got = train(GetParam(), 3, last);
   for (size_t i = 0; i < expectedLast.size(); ++i)
     EXPECT_NEAR(last[i].data[0], expectedLast[i].data[0], 1e-12 * std::fabs(expectedLast[i].data[0]));
@@ -152,6 +159,15 @@ std::vector<Cut> cuts() {
       all.push_back({ranks, stage, 2, 1, "fast"});
       all.push_back({ranks, stage, 2, 2});
     }
+  for (const char *optimizer : {"sgd", "adafactor"})
+    for (int64_t stage : {0, 1, 2, 3}) {
+      all.push_back({1, 0, 4, 4, "tree", "fp32", optimizer});
+      all.push_back({4, stage, 1, 1, "tree", "fp32", optimizer});
+      all.push_back({2, stage, 2, 2, "tree", "fp32", optimizer});
+      all.push_back({2, stage, 2, 1, "fast", "fp32", optimizer});
+    }
+  std::set<std::string> seen;
+  std::erase_if(all, [&](const Cut &c) { return !seen.insert(nameOfCut(testing::TestParamInfo<Cut>(c, 0))).second; });
   return all;
 }
 
@@ -181,6 +197,15 @@ TEST(PartitionMemory, FollowsTheStage) {
       EXPECT_EQ(bytesOf(*m, "moment"), 2 * piece) << stage;
       EXPECT_EQ(bytesOf(*m, "whole"), stage == 1 || stage == 2 ? all - whole : 0) << stage;
     }
+}
+
+// Of fc.w [8,16] a rank holds two of eight row statistics, and all 16 of its columns.
+TEST(PartitionMemory, OfAdafactorFollowsTheRows) {
+  auto m = compiled({4, 1, 1, 1, "tree", "fp32", "adafactor"}, allPasses);
+  EXPECT_EQ(m->state("row.fc.w")->type.str(), "f32[2]");
+  EXPECT_EQ(wholeType(*m->state("row.fc.w")).str(), "f32[8]");
+  EXPECT_EQ(m->state("column.fc.w")->type.str(), "f32[16]");
+  EXPECT_EQ(m->state("update.fc.w")->type.str(), "f32[2,16]");
 }
 
 TEST(PartitionNot, LeavesAloneWhatHasOneRank) {
