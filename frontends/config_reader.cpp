@@ -18,11 +18,7 @@ const TomlValue *ConfigReader::get(const char *key) {
 
 SourceLoc ConfigReader::where(const std::string &key) const {
   auto it = values.find(key);
-  if (it != values.end())
-    return it->second.where;
-  SourceLoc whole;
-  whole.file = file;
-  return whole;
+  return it != values.end() ? it->second.where : whole;
 }
 
 void ConfigReader::complain(const char *key, ErrorCode code, std::string message, std::string label,
@@ -39,8 +35,6 @@ void ConfigReader::notBuilt(const char *key, const std::string &written, const s
 
 void ConfigReader::missing(const char *key, std::string help) {
   bad.insert(key);
-  SourceLoc whole;
-  whole.file = file;
   diagnostics.push_back({ErrorCode::MissingKey, fmt::format("{} is missing", key), whole, "", {std::move(help)}});
 }
 
@@ -168,6 +162,28 @@ void ConfigReader::numbers(const char *key, std::vector<double> &out, unsigned c
   out = xs;
 }
 
+void ConfigReader::eachTable(const char *key, const std::function<void(ConfigReader &)> &read) {
+  const TomlValue *v = get(key);
+  if (!v)
+    return;
+  auto *items = std::get_if<std::vector<TomlValue>>(&v->value);
+  if (!items || !llvm::all_of(*items, [](const TomlValue &item) { return bool(std::get_if<TomlTable>(&item.value)); }))
+    return wrongType(key, *v, "a list of tables", {fmt::format("write [[{}]] on a line of its own", key)});
+  const std::map<std::string, SourceLoc> noTables;
+  for (const TomlValue &item : *items) {
+    std::map<std::string, TomlValue> written;
+    for (const auto &[name, value] : std::get<TomlTable>(item.value))
+      written[fmt::format("{}.{}", key, name)] = value;
+    ConfigReader one(whole.file, written, noTables);
+    one.whole = item.where;
+    read(one);
+    one.unknownKeys();
+    diagnostics.insert(diagnostics.end(), one.diagnostics.begin(), one.diagnostics.end());
+    if (!one.diagnostics.empty())
+      bad.insert(key);
+  }
+}
+
 void ConfigReader::unknownKeys(const std::map<std::string, std::string> &hints) {
   auto leafOf = [](const std::string &key) { return key.substr(key.rfind('.') + 1); };
   std::set<std::string> sections;
@@ -184,7 +200,10 @@ void ConfigReader::unknownKeys(const std::map<std::string, std::string> &hints) 
     if (name.find('.') != std::string::npos && strange.count(name.substr(0, name.find('.'))))
       continue;
     if (llvm::is_contained(known, name)) {
-      diagnostics.push_back({ErrorCode::WrongType, fmt::format("{} is a value, not a table", name), at, ""});
+      Diagnostic d{ErrorCode::WrongType, fmt::format("{} is a value, not a table", name), at, ""};
+      if (auto hint = hints.find(name); hint != hints.end())
+        d.help = {hint->second};
+      diagnostics.push_back(std::move(d));
       continue;
     }
     std::string near = nearestWord(name, sectionNames);

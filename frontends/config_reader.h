@@ -4,6 +4,7 @@
 
 #include "frontends/toml_document.h"
 
+#include <functional>
 #include <optional>
 #include <set>
 
@@ -13,7 +14,9 @@ class ConfigReader {
 public:
   ConfigReader(std::string file, const std::map<std::string, TomlValue> &values,
                const std::map<std::string, SourceLoc> &tables)
-      : file(std::move(file)), values(values), tables(tables) {}
+      : values(values), tables(tables) {
+    whole.file = std::move(file);
+  }
 
   // Each leaves `out` alone where the key is not written or wrong.
   void integer(const char *key, int64_t &out, int64_t least, int64_t most);
@@ -26,6 +29,8 @@ public:
   void choice(const char *key, std::string &out, std::vector<std::string> built, std::vector<std::string> later = {});
   /// A list of `count` numbers.
   void numbers(const char *key, std::vector<double> &out, unsigned count, double least, double most);
+  /// Each table of [[key]], through a reader whose keys are key.NAME; complaints about all of them are collected here.
+  void eachTable(const char *key, const std::function<void(ConfigReader &)> &read);
   /// A boolean of which only `built` is built.
   void onlyBoolean(const char *key, bool built);
 
@@ -48,7 +53,7 @@ public:
 
 private:
   void wrongType(const char *key, const TomlValue &v, const char *wanted, std::vector<std::string> help = {});
-  std::string file;
+  SourceLoc whole;  // where keys stand that are not written
   const std::map<std::string, TomlValue> &values;
   const std::map<std::string, SourceLoc> &tables;
   std::vector<std::string> known;

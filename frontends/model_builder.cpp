@@ -1,5 +1,6 @@
 #include "frontends/model_builder.h"
 
+#include "frontends/parameter_groups.h"
 #include "ir/diagnostics.h"
 
 #include "llvm/ADT/StringMap.h"
@@ -435,6 +436,11 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
                     {"beta1", config.optimizer.beta1},
                     {"beta2", config.optimizer.beta2},
                     {"eps", config.optimizer.eps},
+                    {"optimizer", config.optimizer.name},
+                    {"momentum", config.optimizer.momentum},
+                    {"nesterov", config.optimizer.nesterov},
+                    {"relative_step", config.optimizer.relativeStep},
+                    {"first_moment", config.optimizer.firstMoment},
                     {"weight_decay", config.optimizer.weightDecay},
                     {"grad_clip", config.train.gradClip},
                     {"remat", config.compile.remat},
@@ -448,6 +454,7 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   }
   Parameters declarations(*m, c);
   declarations.declare();
+  applyGroups(config, *m);
   if (config.precision.compute == "fp16")
     declarations.declareLossScale();
   FunctionBuilder(*m, config, options, "forward").buildLoss(config.train.microBatch, true);

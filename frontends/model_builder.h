@@ -42,7 +42,9 @@
 //   steps warmup, schedule ("cosine" | "wsd" | "linear" | "constant"), lr min_lr_ratio: the learning rate
 //   remat   compile.remat, for the pass of that name
 //   mask_token: id of [MASK], encoders only
-//   beta1 beta2 eps weight_decay grad_clip: AdamW; grad_clip 0: none
+//   optimizer ("adamw" | "sgd" | "adafactor"), beta1 beta2 eps weight_decay momentum nesterov relative_step
+//           first_moment: the keys of [optimizer]; what its groups say stands on their parameters
+//   grad_clip: 0 for none
 //   compute ("fp32" | "bf16" | "fp16"), optimizer_state ("fp32" | "bf16"): for passes precision and optimizer. With
 //           fp16 there are the states @loss_scale (f32[], from 2^16) and @good_steps (i64[]), of which autodiff and the
 //           optimizer make dynamic loss scaling
@@ -64,7 +66,7 @@ struct BuildOptions {
 };
 
 /// Needs a configuration from loadConfig (all sizes known). Throws UserError(TooLarge) beyond 10^12 parameters
-/// or maxElements in one tensor.
+/// or maxElements in one tensor, and what applyGroups throws.
 std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &options = {});
 
 /// Largest divisor of `blockSize` that is at most 256.

@@ -129,6 +129,33 @@ void readModel(ConfigReader &r, ModelConfig &m) {
   }
 }
 
+void readGroup(ConfigReader &r, OptimizerConfig &o) {
+  ParameterGroup g;
+  const char *const match = "optimizer.group.match";
+  if (const TomlValue *v = r.get(match)) {
+    auto *list = std::get_if<std::vector<TomlValue>>(&v->value);
+    for (const TomlValue &item : list ? llvm::ArrayRef(*list) : llvm::ArrayRef(*v))
+      if (auto *pattern = std::get_if<std::string>(&item.value))
+        g.patterns.push_back({*pattern, item.where});
+    if (g.patterns.empty() || (list && g.patterns.size() != list->size()))
+      r.complain(match, ErrorCode::WrongType, fmt::format("{} must be a string or a list of strings", match),
+                 fmt::format("this is {}", v->kind()), {"for example \"*.bias\" or [\"wte.*\", \"h.*.ln_1.*\"]"});
+  } else {
+    r.missing(match, "name the group's parameters, for example match = \"*.bias\"");
+  }
+  r.number("optimizer.group.lr_scale", g.lrScale, 0, 1000, true);
+  double decay = 0;
+  r.number("optimizer.group.weight_decay", decay, 0, 1000);
+  if (r.get("optimizer.group.weight_decay"))
+    g.weightDecay = decay;
+  std::vector<double> betas{o.beta1, o.beta2};
+  r.numbers("optimizer.group.betas", betas, 2, 0, 1);
+  if (r.get("optimizer.group.betas"))
+    g.betas = {betas[0], betas[1]};
+  r.boolean("optimizer.group.frozen", g.frozen);
+  o.groups.push_back(std::move(g));
+}
+
 void readTraining(ConfigReader &r, TrainConfig &t, OptimizerConfig &o) {
   r.integer("train.steps", t.steps, 1, 1'000'000'000);
   // With 10^9 steps, the tokens of a run still fit 63 bits.
@@ -138,8 +165,15 @@ void readTraining(ConfigReader &r, TrainConfig &t, OptimizerConfig &o) {
   r.number("train.grad_clip", t.gradClip, 0, 1e9);
   r.choice("train.on_nonfinite", t.onNonfinite, {"explain", "halt", "skip"});
 
-  std::string name;
-  r.choice("optimizer.name", name, {"adamw"}, {"adafactor", "lamb", "sgd"});
+  r.choice("optimizer.name", o.name, {"adamw", "sgd", "adafactor"}, {"lamb"});
+  if (o.name == "sgd") {
+    o.lr = 0.1;
+    o.weightDecay = 0;
+  } else if (o.name == "adafactor") {
+    o.lr = 0.01;
+    o.eps = 0x1p-23;
+    o.weightDecay = 0;
+  }
   r.number("optimizer.lr", o.lr, 0, 1000);
   std::vector<double> betas{o.beta1, o.beta2};
   r.numbers("optimizer.betas", betas, 2, 0, 1);
@@ -150,6 +184,15 @@ void readTraining(ConfigReader &r, TrainConfig &t, OptimizerConfig &o) {
   r.choice("optimizer.schedule", o.schedule, {"cosine", "wsd", "linear", "constant"});
   r.integer("optimizer.warmup_steps", o.warmupSteps, 0, 1'000'000'000);
   r.number("optimizer.min_lr_ratio", o.minLrRatio, 0, 1);
+  r.number("optimizer.momentum", o.momentum, 0, 1, false, true);
+  r.boolean("optimizer.nesterov", o.nesterov);
+  if (o.name == "sgd" && o.nesterov && o.momentum == 0 && r.good("optimizer.momentum"))
+    r.complain("optimizer.nesterov", ErrorCode::Contradiction,
+               "Nesterov's step looks ahead along a momentum, which is 0", "contradicts momentum = 0",
+               {"leave it out, or write momentum = 0.9"});
+  r.boolean("optimizer.relative_step", o.relativeStep);
+  r.number("optimizer.first_moment", o.firstMoment, 0, 1, false, true);
+  r.eachTable("optimizer.group", [&](ConfigReader &one) { readGroup(one, o); });
 }
 
 /// "(line 6)" where the key was written in a file.
@@ -166,7 +209,7 @@ bool wantsCuda(ConfigReader &r) {
   return target && namesCuda(*target);
 }
 
-void readPrecision(ConfigReader &r, PrecisionConfig &p) {
+void readPrecision(ConfigReader &r, PrecisionConfig &p, const OptimizerConfig &o) {
   r.choice("precision.compute", p.compute, {"fp32", "bf16", "fp16", "tf32", "auto"});
   if (p.compute == "tf32" && !wantsCuda(r))  // which is the mistake then, and said where it stands
     r.complain("precision.compute", ErrorCode::Contradiction, "tf32 does not exist on the target, a CPU",
@@ -192,11 +235,19 @@ void readPrecision(ConfigReader &r, PrecisionConfig &p) {
                {"\"fp32\" works today; precision.compute says what kernels read"});
   }
   r.choice("precision.optimizer_state", p.optimizerState, {"fp32", "bf16"});
+  if (p.optimizerState == "bf16" && o.name == "adafactor")
+    r.complain("precision.optimizer_state", ErrorCode::Contradiction,
+               "the statistics of adafactor are fp32, of which there are few",
+               "contradicts optimizer.name = \"adafactor\"", {"leave it out, or write \"fp32\""});
 }
 
 bool isPowerOfTwo(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
 void readParallel(ConfigReader &r, ParallelConfig &p) {
+  if (wantsCuda(r))
+    r.choice("parallel.offload", p.offload, {"none"}, {"optimizer"});
+  else
+    r.choice("parallel.offload", p.offload, {"none", "optimizer"});
   int64_t stage = -1, shards = 0;
   r.integerOr("parallel.data", p.data, 1, 1 << 20, {"auto"});
   r.integerOr("parallel.zero_stage", stage, 0, 3, {"auto"});
@@ -229,7 +280,6 @@ void readParallel(ConfigReader &r, ParallelConfig &p) {
 void readLaterWork(ConfigReader &r) {
   onlyInteger(r, "parallel.tensor", 1, 1, 1 << 20, false);
   std::string ignored;
-  r.choice("parallel.offload", ignored, {"none"}, {"optimizer"});
   r.choice("parallel.compression", ignored, {"none"}, {"powersgd", "onebit"});
 }
 
@@ -310,7 +360,7 @@ void readAll(ConfigReader &r, Config &c) {
   path(r, "out_dir", c.outDir);
   readModel(r, c.model);
   readTraining(r, c.train, c.optimizer);
-  readPrecision(r, c.precision);
+  readPrecision(r, c.precision, c.optimizer);
   readParallel(r, c.parallel);
   readLaterWork(r);
   readRemat(r, c.compile.remat);
@@ -517,7 +567,8 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
   ConfigReader r(file, layers.values, layers.tables);
   readAll(r, c);
   r.unknownKeys(
-      {{"precision.loss_scale", "compute = \"fp16\" scales the loss by itself: from 2^16, halved after a step "
+      {{"optimizer.group", "there may be several: write [[optimizer.group]], with two brackets"},
+       {"precision.loss_scale", "compute = \"fp16\" scales the loss by itself: from 2^16, halved after a step "
                                 "that overflows, doubled after 2000 good ones"}});
   if (c.name.empty())
     c.name = fs::path(file).stem().string();
@@ -543,6 +594,8 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
     c.warnings.push_back(
         fmt::format("the learning rate never reaches {}: optimizer.warmup_steps = {}, train.steps = {}", c.optimizer.lr,
                     c.optimizer.warmupSteps, c.train.steps));
+  if (c.parallel.offload == "optimizer")
+    c.warnings.push_back("parallel.offload = \"optimizer\" changes nothing: on a CPU moments are in the host's memory");
   c.written = std::move(layers.values);
   return c;
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,12 +51,27 @@ struct TrainConfig {
       "explain";  // the step is replayed to name the first bad op; "halt"; "skip": the step changes nothing
 };
 
+/// [[optimizer.group]]: parameters with settings of their own (frontends/parameter_groups.h).
+struct ParameterGroup {
+  std::vector<std::pair<std::string, SourceLoc>> patterns;
+  double lrScale = 1;
+  std::optional<double> weightDecay;               // of vectors too
+  std::optional<std::pair<double, double>> betas;  // adamw
+  bool frozen = false;
+};
+
 struct OptimizerConfig {
-  double lr = 6e-4;
-  double beta1 = 0.9, beta2 = 0.95;
-  double eps = 1e-8;
-  double weightDecay = 0.1;
-  std::string schedule = "cosine";  // wsd | linear | constant
+  std::string name = "adamw";          // | sgd | adafactor
+  double lr = 6e-4;                    // default with sgd 0.1, with adafactor 0.01
+  double beta1 = 0.9, beta2 = 0.95;    // adamw
+  double eps = 1e-8;                   // adamw; adafactor: default 2^-23
+  double weightDecay = 0.1;            // of matrices; default with sgd and adafactor 0
+  double firstMoment = 0;              // adafactor: the decay rate of a first moment; 0: none
+  double momentum = 0.9;               // sgd; 0: none
+  bool nesterov = false;               // sgd
+  bool relativeStep = true;            // adafactor: steps are relative to the size of the parameter
+  std::vector<ParameterGroup> groups;  // a parameter belongs to the last that matches
+  std::string schedule = "cosine";     // wsd | linear | constant
   int64_t warmupSteps = 0;
   double minLrRatio = 0;
 };
@@ -66,6 +82,7 @@ struct ParallelConfig {
   int64_t zeroStage = 0;             // "auto": 1 where there are several, which costs no more and holds less than 0
   int64_t logicalShards = 1;         // of the global batch: a power of two times the ranks; "auto": as many as ranks
   std::string reduceOrder = "tree";  // | fast: the engine's order
+  std::string offload = "none";      // | optimizer: moments in the host's memory, as on a CPU they always are
   int64_t shardsPerRank() const { return logicalShards / data; }
 };
 

@@ -11,7 +11,7 @@
 namespace gptc {
 
 const char *TomlValue::kind() const {
-  constexpr const char *names[] = {"a date or a table", "a boolean", "an integer", "a number", "a string", "an array"};
+  constexpr const char *names[] = {"a date", "a boolean", "an integer", "a number", "a string", "an array", "a table"};
   return names[value.index()];
 }
 
@@ -69,11 +69,18 @@ public:
       v.value = f->get();
     else if (auto *s = node.as_string())
       v.value = s->get();
-    else if (auto *a = node.as_array(); a && !a->is_array_of_tables()) {
+    else if (auto *a = node.as_array()) {
       std::vector<TomlValue> items;
       for (auto &item : *a)
         items.push_back(value(item));
       v.value = std::move(items);
+    } else if (auto *t = node.as_table()) {
+      TomlTable inner;
+      for (auto &&[key, item] : *t) {
+        inner.emplace_back(std::string(key.str()), value(item));
+        inner.back().second.key = locate(key.source());
+      }
+      v.value = std::move(inner);
     }
     return v;
   }
@@ -138,12 +145,29 @@ std::string TomlValue::text() const {
     }
     return out + '"';
   }
+  if (const auto *table = std::get_if<TomlTable>(&value)) {
+    std::string out;
+    for (const auto &[key, v] : *table)
+      out += (out.empty() ? "" : ", ") + TomlValue{key, {}, {}}.text() + " = " + v.text();
+    return "{" + out + "}";
+  }
   const auto *list = std::get_if<std::vector<TomlValue>>(&value);
   GPTC_CHECK(list, "{} has no text", kind());
   std::string out;
   for (const TomlValue &v : *list)
     out += (out.empty() ? "" : ", ") + v.text();
   return "[" + out + "]";
+}
+
+/// Puts a value, with all inside it, at one place.
+static void standAt(TomlValue &v, const SourceLoc &at) {
+  v.key = v.where = at;
+  if (auto *items = std::get_if<std::vector<TomlValue>>(&v.value))
+    for (TomlValue &item : *items)
+      standAt(item, at);
+  if (auto *table = std::get_if<TomlTable>(&v.value))
+    for (auto &[name, inner] : *table)
+      standAt(inner, at);
 }
 
 std::pair<std::string, TomlValue> parseSetting(const std::string &setting) {
@@ -171,11 +195,13 @@ std::pair<std::string, TomlValue> parseSetting(const std::string &setting) {
   at.file = "--set";
   at.line = 1;
   at.sourceLine = setting;
-  v.key = v.where = at;
+  SourceLoc value = at;
+  value.column = text.empty() ? eq + 2 : setting.find(text, eq) + 1;
+  value.length = text.empty() ? 1 : text.size();
+  standAt(v, value);
+  v.key = at;
   v.key.column = setting.find(key.str()) + 1;
   v.key.length = key.size();
-  v.where.column = text.empty() ? eq + 2 : setting.find(text, eq) + 1;
-  v.where.length = text.empty() ? 1 : text.size();
   return {key.str(), v};
 }
 

@@ -7,14 +7,19 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 namespace gptc {
 
+struct TomlValue;
+/// The keys of a table inside an array, in the order of their names.
+using TomlTable = std::vector<std::pair<std::string, TomlValue>>;
+
 struct TomlValue {
-  /// monostate: a value that no key of ours takes (a date, an array of tables).
-  std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<TomlValue>> value;
+  /// monostate: a value that no key of ours takes (a date).
+  std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<TomlValue>, TomlTable> value;
   SourceLoc key;    // the key's text
   SourceLoc where;  // the value's text
   /// "a string", "an integer", ...: for messages.

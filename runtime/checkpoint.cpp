@@ -175,6 +175,9 @@ std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity
   return notes;
 }
 
+/// The update whose moments the plan has.
+std::string optimizerOf(const Executor &executor) { return executor.planned().attrs.getString("optimizer", "adamw"); }
+
 std::string nameOfStep(int64_t step) { return fmt::format("step-{:08}", step); }
 
 std::optional<int64_t> stepOf(llvm::StringRef name) {
@@ -248,6 +251,7 @@ void CheckpointStore::save(Executor &executor, const CheckpointInfo &info) const
                    {"plan", info.planHash},
                    {"model", info.model.parameters},
                    {"model_keys", info.model.keys},
+                   {"optimizer", optimizerOf(executor)},
                    {"data", info.dataFingerprint},
                    {"files", {{kModelFile, model}, {kOptimizerFile, optimizer}}}};
   manifest["blake3"] = manifestChecksum(manifest);
@@ -326,6 +330,12 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
         throw UserError(d);
       };
       std::string remedy;
+      if (const std::string was = manifest.value("optimizer", "adamw"), is = optimizerOf(executor);
+          !parametersOnly && was != is)
+        mismatch(fmt::format("another optimizer: {} there and {} in the plan", was, is),
+                 fmt::format("compile the plan again with optimizer.name = \"{}\", or begin another run with these "
+                             "weights: model.init_from = \"ckpt:{}\"",
+                             was, info.dir));
       if (std::string different = differenceOf(info.model, model, remedy); !different.empty())
         mismatch("another model: " + different, remedy);
       SafetensorsFile parameters(info.dir + "/" + kModelFile), optimizer(info.dir + "/" + kOptimizerFile);

@@ -1,9 +1,9 @@
 // Checkpoints: OUT_DIR/checkpoints/step-00001000/ with
 //
 //   model.safetensors      parameters, under Hugging Face's names and in its layouts (runtime/file_layout.h)
-//   optimizer.safetensors  moments (m.NAME, v.NAME), step and other counters
-//   manifest.json          step, BLAKE3 of both files and of itself, hashes of plan, model and training data, and
-//                          the keys of [model] that say what is computed
+//   optimizer.safetensors  moments (their names: passes/optimizer.cpp), step and other counters
+//   manifest.json          step, BLAKE3 of both files and of itself, hashes of plan, model and training data, the
+//                          optimizer, and the keys of [model] that say what is computed
 //
 // A checkpoint appears whole or not at all: written to a temporary folder, every file and folder fsynced, renamed. A
 // failed save throws (DiskFull, Unwritable), leaves no temporary folder and touches no older checkpoint.

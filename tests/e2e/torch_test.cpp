@@ -19,18 +19,32 @@ struct Case {
   std::vector<std::string> settings;
 };
 
-struct Torch : ::testing::TestWithParam<Case> {
-  Workplace w;
-};
-
-TEST_P(Torch, LossAndEveryGradient) {
-  // Exactly one window, so that every sequence of every batch is known.
+/// Exactly one window, so that every sequence of every batch is known.
+std::string oneWindow() {
   std::string window;
   for (int i = 0; i <= blockSize; ++i) {
     window += char((i * i * 7 + i * 3) % 61);
     window += '\0';
   }
-  writeFile(w.path("window.bin"), window);
+  return window;
+}
+
+/// Runs a script of this folder; its exit status.
+int runScript(const Workplace &w, const std::string &command, std::string &said) {
+  const int status =
+      std::system(fmt::format("'{}/tests/e2e/'{} >'{}' 2>&1", GPTC_SOURCE_DIR, command, w.path("torch.txt")).c_str());
+  said = readFile(w.path("torch.txt"));
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+bool isMissing(int code) { return code == 77 || code == 126 || code == 127; }
+
+struct Torch : ::testing::TestWithParam<Case> {
+  Workplace w;
+};
+
+TEST_P(Torch, LossAndEveryGradient) {
+  writeFile(w.path("window.bin"), oneWindow());
   std::vector<std::string> settings = {fmt::format("model.block_size={}", blockSize),
                                        fmt::format("model.n_head={}", GetParam().heads),
                                        "model.dropout=0.0",
@@ -50,14 +64,13 @@ TEST_P(Torch, LossAndEveryGradient) {
   ASSERT_EQ(trained.code, 0) << trained.output;
 
   const std::string at = w.path("out/checkpoints/step-0000000");
-  const int status = std::system(
-      fmt::format("'{}/tests/e2e/torch_compare.py' '{}1' '{}2' '{}' '{}' {} 0.9 1.0 1e-5 1e-5 {} >'{}' 2>&1",
-                  GPTC_SOURCE_DIR, at, at, w.path("out/log.jsonl"), w.path("window.bin"), GetParam().heads,
-                  GetParam().activation, w.path("torch.txt"))
-          .c_str());
-  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-  const std::string said = readFile(w.path("torch.txt"));
-  if (code == 77 || code == 126 || code == 127)
+  std::string said;
+  const int code =
+      runScript(w,
+                fmt::format("torch_compare.py '{}1' '{}2' '{}' '{}' {} 0.9 1.0 1e-5 1e-5 {}", at, at,
+                            w.path("out/log.jsonl"), w.path("window.bin"), GetParam().heads, GetParam().activation),
+                said);
+  if (isMissing(code))
     GTEST_SKIP() << "no Python with PyTorch and NumPy: " << said;
   EXPECT_EQ(code, 0) << said;
   std::printf("%s", said.c_str());
@@ -79,6 +92,57 @@ INSTANTIATE_TEST_SUITE_P(
              {"model.n_embd=36", "model.n_kv_head=1", "model.position=alibi", "model.embedding_norm=true",
               "model.activation=geglu"}},
         Case{"alibi_five_heads", 5, "relu2", {"model.n_embd=40", "model.position=alibi", "model.activation=relu2"}}),
+    [](const auto &info) { return info.param.name; });
+
+struct Optimizer {
+  const char *name;
+  std::vector<std::string> settings;
+};
+
+struct TorchOptimizer : ::testing::TestWithParam<Optimizer> {
+  Workplace w;
+};
+
+// Ten steps from a checkpoint of ours, its moments included.
+TEST_P(TorchOptimizer, TenSteps) {
+  writeFile(w.path("window.bin"), oneWindow());
+  std::vector<std::string> settings = {fmt::format("model.block_size={}", blockSize),
+                                       "model.n_head=2",
+                                       "model.dropout=0.0",
+                                       fmt::format("train.global_batch_tokens={}", 2 * blockSize),
+                                       "train.micro_batch=2",
+                                       "train.steps=11",
+                                       "train.grad_clip=1.0",
+                                       "optimizer.schedule=constant",
+                                       "optimizer.warmup_steps=0",
+                                       "optimizer.weight_decay=0.1",
+                                       "checkpoint.every=1",
+                                       "checkpoint.keep=11",
+                                       "eval.every=0",
+                                       fmt::format("data.train='{}'", w.path("window.bin"))};
+  settings.insert(settings.end(), GetParam().settings.begin(), GetParam().settings.end());
+  const std::string plan = w.compile("plan", settings);
+  Result trained = w.gptrun({plan, "--out-dir", w.path("out")});
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  const std::string at = w.path("out/checkpoints/step-000000");
+  std::string said;
+  const int code = runScript(
+      w, fmt::format("torch_optimizers.py '{}01' '{}11' '{}' {}", at, at, w.path("window.bin"), GetParam().name), said);
+  if (isMissing(code) || code == 78)
+    GTEST_SKIP() << "no Python with NumPy and a PyTorch that has it: " << said;
+  EXPECT_EQ(code, 0) << said;
+  std::printf("%s", said.c_str());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Names, TorchOptimizer,
+    ::testing::Values(
+        Optimizer{"adamw",
+                  {"optimizer.name=adamw", "optimizer.lr=0.001", "optimizer.betas=[0.9, 0.95]", "optimizer.eps=1e-8"}},
+        Optimizer{"sgd", {"optimizer.name=sgd", "optimizer.lr=0.05"}},
+        Optimizer{"nesterov", {"optimizer.name=sgd", "optimizer.lr=0.05", "optimizer.nesterov=true"}},
+        Optimizer{"adafactor",
+                  {"optimizer.name=adafactor", "optimizer.lr=0.01", fmt::format("optimizer.eps={}", 0x1p-23)}}),
     [](const auto &info) { return info.param.name; });
 
 }  // namespace

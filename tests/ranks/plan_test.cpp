@@ -24,7 +24,7 @@ namespace {
 
 struct Cut {
   int64_t ranks = 1, stage = 0, microBatches = 1;  // of a step, on each rank
-  std::string order = "tree", compute = "fp32";
+  std::string order = "tree", compute = "fp32", optimizer = "adamw";
 };
 
 constexpr int64_t sequences = 8, block = 16, logicalShards = 4;
@@ -34,7 +34,11 @@ std::unique_ptr<Module> plannedFor(const Cut &c, const Target &target) {
   const Config config = loadConfig(
       "",
       {"model.preset=none", "model.n_layer=1", "model.n_head=2", "model.n_embd=64", "model.vocab_size=61",
-       fmt::format("model.block_size={}", block), "model.dropout=0.1", "optimizer.lr=0.01", "optimizer.warmup_steps=1",
+       fmt::format("model.block_size={}", block), "model.dropout=0.1", fmt::format("optimizer.name={}", c.optimizer),
+       fmt::format("optimizer.lr={}", c.optimizer == "adafactor" ? 0.2
+                                      : c.optimizer == "sgd"     ? 0.1
+                                                                 : 0.01),
+       "optimizer.warmup_steps=1", "optimizer.momentum=0.9", "optimizer.first_moment=0.9",
        fmt::format("train.micro_batch={}", batch), fmt::format("precision.compute={}", c.compute),
        fmt::format("train.global_batch_tokens={}", sequences / c.ranks * block), "compile.remat=none"},
       [](const std::string &) { return int64_t(0); });
@@ -133,7 +137,7 @@ class Ranks : public testing::TestWithParam<Cut> {};
 
 TEST_P(Ranks, GiveTheBitsOfOne) {
   const Cut c = GetParam();
-  const Outcome expected = train({1, 0, 4, "tree", c.compute}, 3), got = train(c, 3);
+  const Outcome expected = train({1, 0, 4, "tree", c.compute, c.optimizer}, 3), got = train(c, 3);
   ASSERT_EQ(expected.losses.size(), 3u);
   EXPECT_LT(expected.losses[2], expected.losses[0]) << "it learns nothing";
   EXPECT_EQ(got.losses, expected.losses);
@@ -184,6 +188,12 @@ std::vector<Cut> cuts() {
   }
   for (int64_t stage : {0, 1, 3})
     all.push_back({4, stage, 2, "tree", "bf16"});
+  for (const char *optimizer : {"sgd", "adafactor"}) {
+    for (int64_t stage : {0, 1, 2, 3})
+      for (int64_t ranks : {2, 4})
+        all.push_back({ranks, stage, 4 / ranks, "tree", "fp32", optimizer});
+    all.push_back({4, 1, 1, "tree", "bf16", optimizer});
+  }
   return all;
 }
 
@@ -194,7 +204,8 @@ const testing::Environment *const removeCache = testing::AddGlobalTestEnvironmen
 
 INSTANTIATE_TEST_SUITE_P(Cuts, Ranks, testing::ValuesIn(cuts()), [](const auto &info) {
   const Cut &c = info.param;
-  return fmt::format("{}ranks_zero{}_{}micro_{}_{}", c.ranks, c.stage, c.microBatches, c.order, c.compute);
+  return fmt::format("{}ranks_zero{}_{}micro_{}_{}_{}", c.ranks, c.stage, c.microBatches, c.order, c.compute,
+                     c.optimizer);
 });
 
 }  // namespace

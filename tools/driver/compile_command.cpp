@@ -1,5 +1,6 @@
 // gptc compile: a model file becomes a plan, and a short account of it.
 #include "codegen/codegen.h"
+#include "frontends/parameter_groups.h"
 #include "frontends/toml_config.h"
 #include "ir/words.h"
 #include "runtime/cuda/gpu.h"
@@ -35,6 +36,15 @@ bool isAuto(const Config &c, const char *key) {
   return word && *word == "auto";
 }
 
+/// What each rank holds of them.
+double momentBytes(const Module &m) {
+  int64_t bytes = 0;
+  for (const auto &s : m.states)
+    if (s->attrs.getString("kind") == "moment")
+      bytes += s->type.bytes();
+  return double(bytes);
+}
+
 void account(const Config &c, const Plan &plan, const CompileReport &r) {
   const ModelConfig &m = c.model;
   row("model", fmt::format("{}: {} layers, {} heads{}, width {}, context {}, vocabulary {}", c.name, m.nLayer, m.nHead,
@@ -62,6 +72,10 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
                        (c.precision.optimizerState == "fp32" ? "" : ", optimizer state bf16") +
                        (c.precision.compute == "fp16" ? ", loss scaled" : "") +
                        (isAuto(c, "precision.compute") ? " (compute auto)" : ""));
+  row("optimizer", fmt::format("{}, {} of moments", c.optimizer.name, formatBytes(momentBytes(*plan.planned))));
+  const std::vector<std::string> groups = describeGroups(c, *plan.planned);
+  for (size_t i = 0; i < groups.size(); ++i)
+    row(i ? "" : "groups", groups[i]);
   row("kernels", fmt::format("{} for {} groups: {} compiled, {} from the cache", r.compiled + r.reused, r.groups,
                              r.compiled, r.reused));
   if (const TunedSchedules::Counts &t = r.tuned; t.exact + t.nearest + t.byDefault)

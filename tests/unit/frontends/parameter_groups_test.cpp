@@ -1,0 +1,106 @@
+#include "frontends/parameter_groups.h"
+
+#include "frontends/model_builder.h"
+#include "ir/diagnostics.h"
+
+#include <gtest/gtest.h>
+
+namespace gptc {
+namespace {
+
+TEST(ParameterGroups, Patterns) {
+  EXPECT_TRUE(matchesPattern("*", ""));
+  EXPECT_TRUE(matchesPattern("*.bias", "h.0.ln_1.bias"));
+  EXPECT_FALSE(matchesPattern("*.bias", "h.0.ln_1.bias2"));
+  EXPECT_TRUE(matchesPattern("h.*.attn.*", "h.11.attn.c_attn.weight"));
+  EXPECT_FALSE(matchesPattern("h.*.attn.*", "h.11.mlp.c_fc.weight"));
+  EXPECT_TRUE(matchesPattern("h.?.ln_1.weight", "h.3.ln_1.weight"));
+  EXPECT_FALSE(matchesPattern("h.?.ln_1.weight", "h.13.ln_1.weight"));
+  EXPECT_TRUE(matchesPattern("*a*a*b", "aaab"));
+  EXPECT_FALSE(matchesPattern("wte", "wte.weight"));
+  EXPECT_FALSE(matchesPattern("", "x"));
+}
+
+Config config(std::vector<std::string> more) {
+  std::vector<std::string> settings = {"model.preset=gpt2",
+                                       "model.n_layer=2",
+                                       "model.n_head=2",
+                                       "model.n_embd=32",
+                                       "model.vocab_size=61",
+                                       "model.block_size=16",
+                                       "train.global_batch_tokens=64"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return loadConfig("", settings, [](const std::string &) { return int64_t(0); });
+}
+
+const AttrMap &of(const Module &m, const char *name) { return m.state(name)->attrs; }
+
+TEST(ParameterGroups, TheLastThatMatchesWins) {
+  const Config c = config({"optimizer.group=[{match='h.*', lr_scale=0.5, weight_decay=0.25}, "
+                           "{match=['*.bias', 'wpe.*'], betas=[0.5, 0.75]}, {match='h.1.*', frozen=true}]"});
+  auto m = buildModel(c);
+  EXPECT_EQ(of(*m, "h.0.ln_1.weight").getFloat("lr_scale"), 0.5);
+  EXPECT_EQ(of(*m, "h.0.ln_1.weight").getFloat("weight_decay"), 0.25);
+  EXPECT_FALSE(of(*m, "h.0.ln_1.bias").has("lr_scale"));
+  EXPECT_EQ(of(*m, "h.0.ln_1.bias").getFloat("beta1"), 0.5);
+  EXPECT_EQ(of(*m, "wpe.weight").getFloat("beta2"), 0.75);
+  EXPECT_TRUE(of(*m, "h.1.ln_1.bias").getBool("frozen"));
+  EXPECT_FALSE(of(*m, "wte.weight").has("group"));
+  const std::vector<std::string> lines = describeGroups(c, *m);
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0], "h.*: lr x 0.5, weight_decay 0.25; 6 tensors, 12352 parameters");
+  EXPECT_EQ(lines[1], "*.bias wpe.*: betas 0.5, 0.75; 8 tensors, 896 parameters");
+  EXPECT_EQ(lines[2].substr(0, 15), "h.1.*: frozen; ");
+  EXPECT_EQ(lines[3], "all others; 2 tensors, 1984 parameters");
+  // A plan for other ranks is made from these.
+  const Config again = loadConfig("", modelSettings(c), [](const std::string &) { return int64_t(0); });
+  EXPECT_EQ(print(*buildModel(again)), print(*m));
+}
+
+std::vector<std::string> problemsOf(const char *groups) {
+  std::vector<std::string> all;
+  try {
+    buildModel(config({std::string("optimizer.group=") + groups}));
+  } catch (const UserError &e) {
+    for (const Diagnostic &d : e.diagnostics)
+      all.push_back(d.message + (d.label.empty() ? "" : "; " + d.label));
+  }
+  return all;
+}
+
+TEST(ParameterGroups, WhatMatchesNothingIsAnError) {
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(problemsOf("[{match='*.bais'}, {match=['wte.weight', 'lm_head.weight']}]"),
+            (Texts{"no parameter is called \"*.bais\"; did you mean \"*.bias\"?",
+                   problemsOf("[{match='lm_head.weight'}]")[0]}));
+  EXPECT_EQ(problemsOf("[{match='wte.weight', frozen=true}, {match='w*'}]"),
+            (Texts{"group 1 of optimizer.group has no parameters; all that it matches belongs to later groups"}));
+  EXPECT_EQ(problemsOf("[{match='*', frozen=true}]"), (Texts{"every parameter is frozen; nothing is left to train"}));
+  EXPECT_EQ(problemsOf("[{match='*', frozen=true}, {match='ln_f.bias'}]"), Texts{});
+}
+
+TEST(ParameterGroups, KeysAreChecked) {
+  EXPECT_EQ(problemsOf("[{lr_scale=1}]").size(), 1u);
+  EXPECT_EQ(problemsOf("[{match=3}]").size(), 1u);
+  EXPECT_EQ(problemsOf("[{match=['a', 3]}]").size(), 1u);
+  EXPECT_EQ(problemsOf("[{match='*', lr_scale=0}]").size(), 1u);
+  EXPECT_EQ(problemsOf("[{match='*', lr_scal=2}]"),
+            (std::vector<std::string>{"unknown key optimizer.group.lr_scal; did you mean optimizer.group.lr_scale?"}));
+  EXPECT_EQ(problemsOf("3").size(), 1u);
+}
+
+TEST(OptimizerKeys, DefaultsFollowTheName) {
+  EXPECT_EQ(config({}).optimizer.lr, 6e-4);
+  const OptimizerConfig sgd = config({"optimizer.name=sgd"}).optimizer;
+  EXPECT_EQ(sgd.lr, 0.1);
+  EXPECT_EQ(sgd.weightDecay, 0);
+  EXPECT_EQ(sgd.momentum, 0.9);
+  const OptimizerConfig adafactor = config({"optimizer.name=adafactor", "optimizer.weight_decay=0.1"}).optimizer;
+  EXPECT_EQ(adafactor.lr, 0.01);
+  EXPECT_EQ(adafactor.eps, 0x1p-23);
+  EXPECT_EQ(adafactor.weightDecay, 0.1);
+  EXPECT_EQ(adafactor.firstMoment, 0);
+}
+
+}  // namespace
+}  // namespace gptc
