@@ -8,8 +8,7 @@
 
 namespace gptc {
 
-RankTimes::RankTimes(Communicator &ranks)
-    : ranks(ranks), inside(ranks.timeInside()), sent(ranks.bytesSent()), least(ranks.leastBytes()) {}
+RankTimes::RankTimes(Communicator &ranks) : ranks(ranks), inside(ranks.timeInside()) {}
 
 std::string describeWaiting(llvm::ArrayRef<double> inside, double seconds) {
   // Who comes last to every collective waits for nobody: what it spends in there is what the collectives cost. What the
@@ -24,11 +23,9 @@ std::string describeWaiting(llvm::ArrayRef<double> inside, double seconds) {
       100 * *last / seconds);
 }
 
-std::string RankTimes::report(int64_t steps) {
+std::string RankTimes::report() {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  const double own[] = {std::chrono::duration<double>(ranks.timeInside() - inside).count(),
-                        double(ranks.bytesSent() - sent)};
-  const int64_t fewest = ranks.leastBytes() - least;
+  const double own[] = {std::chrono::duration<double>(ranks.timeInside() - inside).count(), double(sent)};
   std::vector<double> all(2 * static_cast<size_t>(ranks.world)), times;
   ranks.run({{Collective::Kind::all_gather, own, all.data(), 2, DType::f64}}, SumOrder::fast);
   double most = 0;
@@ -38,7 +35,7 @@ std::string RankTimes::report(int64_t steps) {
   }
   return fmt::format("{}; no rank sent more than {} a step, {:.3f} x the least there can be",
                      describeWaiting(times, seconds), formatBytes(most / double(std::max<int64_t>(steps, 1))),
-                     most / double(std::max<int64_t>(fewest, 1)));
+                     most / double(std::max<int64_t>(least, 1)));
 }
 
 }  // namespace gptc

@@ -11,15 +11,24 @@ class RankTimes {
 public:
   /// From now on.
   explicit RankTimes(Communicator &ranks);
-  /// Since then, for `steps` steps: who was the slowest, how long the others waited for it, and what each has sent
-  /// beside the least that could be. All ranks call it together, and all get the same text.
-  std::string report(int64_t steps);
+  /// Runs a step, and notes what it sends: checkpoints and evaluations send more, now and then.
+  template <class F> auto step(F run) {
+    const int64_t sentBefore = ranks.bytesSent(), leastBefore = ranks.leastBytes();
+    auto result = run();
+    sent += ranks.bytesSent() - sentBefore;
+    least += ranks.leastBytes() - leastBefore;
+    ++steps;
+    return result;
+  }
+  /// Who was the slowest, how long the others waited for it, and what a step sends beside the least that could be. All
+  /// ranks call it together, and all get the same text.
+  std::string report();
 
 private:
   Communicator &ranks;
   const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
   const std::chrono::nanoseconds inside;
-  const int64_t sent, least;
+  int64_t steps = 0, sent = 0, least = 0;
 };
 
 /// The same of what ranks say, in their order: seconds within collectives, and in all.

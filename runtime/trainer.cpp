@@ -331,7 +331,7 @@ private:
         break;
       SmallStates before(s.executor);
       const int64_t begin = monotonicNow();
-      StepResult r = runStep();
+      StepResult r = times ? times->step([&] { return runStep(); }) : runStep();
       trainNs += monotonicNow() - begin;
       ++trainSteps;
       ++step;
@@ -350,7 +350,7 @@ private:
     }
     progress.end();
     if (times && step > startStep)
-      progress.say(times->report(step - startStep));
+      progress.say(times->report());
     if (stop && step < target)
       progress.say(fmt::format("stopped at step {}; run again to go on", step));
     if (profiledSteps > 0)
