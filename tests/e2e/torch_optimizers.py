@@ -36,6 +36,12 @@ def state_of(kind, name, t, moments, step):
     return {**state, "row_var": moments["row." + name][:, None], "col_var": moments["column." + name][None, :]}
 
 
+def compared(name, t):
+    """A bias of keys adds the same to all scores of a query: its gradient is zero but for rounding, which AdamW divides by its own size."""
+    third = len(t) // 3
+    return torch.cat([t[:third], t[2 * third :]]) if name.endswith("attn.c_attn.bias") else t
+
+
 def main():
     before, after, tokens, kind = sys.argv[1:5]
     p = safetensors(before + "/model.safetensors")
@@ -60,11 +66,11 @@ def main():
         optimizer.step()
     errors = {}
     for name, t in p.items():
-        moved = (t - start[name]).norm()
-        errors[name] = ((t - want[name]).norm() / moved).item()
+        moved = compared(name, t - start[name]).norm()
+        errors[name] = (compared(name, t - want[name]).norm() / moved).item()
     name = max(errors, key=errors.get)
     print(f"{kind}: after {last - first} steps of {len(errors)} parameters {name} differs most, by {errors[name]:.1e} of its way")
-    sys.exit(0 if errors[name] < 1e-3 else 1)
+    sys.exit(0 if errors[name] < 5e-4 else 1)
 
 
 main()
