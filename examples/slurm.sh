@@ -8,7 +8,7 @@
 #SBATCH --open-mode=append
 
 # A rank that fails ends the step; then all start again, as gptrun's own launcher does it. What comes again at each
-# try (exit codes 2 to 5) ends the job, and so does Slurm's own SIGTERM, on which the ranks save.
+# try (exit codes 2 to 5) ends the job, and so does scancel, on which the ranks save.
 for try in 1 2 3 4; do
   srun --kill-on-bad-exit=1 gptrun "$@"
   code=$?
