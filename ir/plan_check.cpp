@@ -159,6 +159,8 @@ private:
       std::vector<Content> in;
       for (unsigned i = 0; i < op.numOperands(); ++i) {
         in.push_back(contents.lookup(op.operand(i)));
+        if (op.is(OpKind::done) && i > 0 && in[i].owner && in[i].where == in[0].where)
+          continue;  // the collective's result lies where its operand lay
         if (!in.back().owner || !owners.ownedBy(in.back().where.begin, in.back().where.end, in.back().owner))
           fail("{}: operand {} was overwritten before its last use", where, i);
       }
@@ -173,7 +175,8 @@ private:
           fail("{}: the value was not computed in place of @{}", where, op.state);
         stateOwner[op.state] = in[0].owner;
         break;
-      case OpKind::reshape: {
+      case OpKind::reshape:
+      case OpKind::done: {
         auto r = range(entry(op.attrs, "at", 0), bytesOf(op.result()->type), where);
         if (!r)
           return;

@@ -1,7 +1,7 @@
 // What a planned module promises about memory, and the check of that promise.
 //
 // A planned module has the attribute arena_bytes; every state has `at`; a function has `args_at`, one offset per
-// argument; fused ops and reshapes have `at`, one per result; fused ops with workspaces have `ws_at`. Offsets are bytes
+// argument; fused ops, reshapes and `done` have `at`, one per result; fused ops with workspaces have `ws_at`. Offsets are bytes
 // from the start of one arena, multiples of planAlignment. Arguments are written before a call, which may overwrite
 // them; results last until the next call; all else in the arena but the states is free between calls.
 #pragma once

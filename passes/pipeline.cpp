@@ -25,6 +25,7 @@ llvm::ArrayRef<const char *> defaultPasses(llvm::StringRef from) {
       "order",            // after fusion: groups, not ops, hold memory
       "remat",           // on the order that says what lives when; its copies are settled and get recipes like all else
       "settle-writes",   // on the final order; the copies that it adds need recipes too
+      "overlap-collectives",  // on settled writes, which say what may move; memory must know what is under way
       "select-recipes",  // memory must know the workspaces
       "plan-memory",     // last: exact
   };

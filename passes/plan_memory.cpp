@@ -6,7 +6,8 @@
 //   2. Other results of groups, arguments and workspaces live from their op to the last use (through views), results
 //      of the function to its end; workspaces during one op.
 //   3. A result takes the place of an operand of equal size that nobody uses afterwards, where mayShare (ir/access.h)
-//      allows: less memory, and the store hits the cache line that was just loaded.
+//      allows: less memory, and the store hits the cache line that was just loaded. What collectives read that go on
+//      beside other ops is in use until they are done; their own results may lie there.
 //   4. The rest is placed by decreasing size, ties by first position: each at the lowest offset in whose bytes
 //      nothing lies that lives at the same time (greedy by size, Pisarchyk & Lee 2020, "Efficient memory management
 //      for deep neural net inference").
@@ -45,7 +46,7 @@ public:
     llvm::StringMap<bool> written;
     llvm::DenseSet<const Value *> placed;
     for (Op &op : f.body) {
-      if (!op.isOneOf(OpKind::read, OpKind::write, OpKind::ret, OpKind::reshape, OpKind::fused))
+      if (!op.isOneOf(OpKind::read, OpKind::write, OpKind::ret, OpKind::reshape, OpKind::done, OpKind::fused))
         throw UserError(ErrorCode::GirInvalid,
                         fmt::format("@{}: '{}' stands outside of a group", f.name, op.name().str()),
                         "run the pass 'fuse' first");
@@ -54,7 +55,7 @@ public:
         settled &= uses.inPlace(op) && placed.insert(rootOf(op.operand(0))).second;
         written[op.state] = true;
       }
-      if (op.isOneOf(OpKind::read, OpKind::reshape))
+      if (op.isOneOf(OpKind::read, OpKind::reshape, OpKind::done))
         settled &= !op.result()->unused();
       if (!settled)
         throw UserError(ErrorCode::GirInvalid,
@@ -105,11 +106,45 @@ private:
   Module &m;
   Function &f;
 
+  /// Which groups of collectives go on beside other ops, until when, and what else uses what they read.
+  class Waits {
+  public:
+    explicit Waits(const Function &f) {
+      int position = 0;
+      for (const Op &op : f.body) {
+        for (unsigned i = 0; i < op.numOperands(); ++i) {
+          const Value *root = rootOf(op.operand(i));
+          if (!op.is(OpKind::done)) {
+            lastUse[root] = position + op.is(OpKind::ret);
+          } else if (i == 0) {
+            end[op.operand(0)->def] = position;
+          } else if (auto [it, first] = reader.try_emplace(root, op.operand(0)->def);
+                     !first && it->second != op.operand(0)->def) {
+            it->second = nullptr;  // several
+          }
+        }
+        ++position;
+      }
+    }
+    /// Whether the op at `begin` is the last to use memory that is live until `end`.
+    bool dies(const Value *root, int until, const Op &op, int begin) const {
+      if (until == begin)
+        return true;
+      return end.lookup(&op) == until && lastUse.lookup(root) == begin && reader.lookup(root) == &op;
+    }
+
+  private:
+    llvm::DenseMap<const Op *, int> end;
+    llvm::DenseMap<const Value *, int> lastUse;        // but by `done`
+    llvm::DenseMap<const Value *, const Op *> reader;  // the only one that a `done` waits for
+  };
+
   /// Step 3: for each range the one in whose place it lies (often itself), which is extended to live as long.
   std::vector<size_t> shareDying(std::vector<LiveRange> &ranges) {
     std::vector<size_t> host(ranges.size());
     std::vector<const Op *> takenBy(ranges.size());  // a result that nobody uses does not extend what it takes over
     llvm::DenseMap<const Value *, size_t> of;
+    const Waits waits(f);
     for (size_t i = 0; i < ranges.size(); ++i) {
       host[i] = i;
       const LiveRange &r = ranges[i];
@@ -123,7 +158,7 @@ private:
         if (dying == of.end())
           continue;
         size_t h = host[dying->second];
-        if (ranges[h].end != r.begin || takenBy[h] == r.op || ranges[h].bytes != r.bytes ||
+        if (!waits.dies(rootOf(v), ranges[h].end, *r.op, r.begin) || takenBy[h] == r.op || ranges[h].bytes != r.bytes ||
             !mayTakeOver(*r.op, r.value->index, rootOf(v)))
           continue;
         host[i] = h;
@@ -163,7 +198,7 @@ private:
       args.push_back(at.lookup(a.get()));
     f.attrs.set("args_at", args);
     for (Op &op : f.body) {
-      if (!op.isOneOf(OpKind::fused, OpKind::reshape))
+      if (!op.isOneOf(OpKind::fused, OpKind::reshape, OpKind::done))
         continue;
       std::vector<int64_t> results;
       for (unsigned i = 0; i < op.numResults(); ++i)

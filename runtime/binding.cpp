@@ -5,6 +5,10 @@
 #include "ir/words.h"
 #include "runtime/plan.h"
 
+#include "llvm/ADT/DenseSet.h"
+
+#include <utility>
+
 namespace gptc {
 
 [[noreturn]] static void damaged(const std::string &what) {
@@ -43,13 +47,23 @@ BoundFunction Binder::bind(const Function &f) {
     bound.args.push_back(place(f, a.get()));
   for (Value *v : f.body.back()->operands())
     bound.results.push_back(place(f, v));
+  llvm::DenseMap<const Op *, std::vector<const Op *>> waits;
+  llvm::DenseSet<const Op *> beside;
+  std::vector<const Op *> pending;
+  for (const Op &op : f.body)
+    if (op.is(OpKind::done)) {
+      pending.push_back(op.operand(0)->def);
+      beside.insert(pending.back());
+    } else if (op.is(OpKind::fused)) {
+      waits[&op] = std::exchange(pending, {});
+    }
   for (const PlannedKernel &k : kernelsOf(module)) {
     if (k.op->parent() != &f.body)
       continue;
     const LoweredGroup &g = lower(*k.op, k.name);
     if (g.workspaceBytes != k.op->attrs.getInts("ws"))
       damaged(fmt::format("kernel {} was planned with other workspaces than this version needs", k.name));
-    BoundGroup b{k.name, k.op, &g, {}, streamsOf(*k.op)};
+    BoundGroup b{k.name, k.op, &g, beside.contains(k.op), waits[k.op], {}, streamsOf(*k.op)};
     for (Value *v : k.op->operands())
       b.memory.push_back(place(f, v));
     for (unsigned i = 0; i < k.op->numResults(); ++i)

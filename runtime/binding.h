@@ -22,6 +22,8 @@ struct BoundGroup {
   std::string name;  // as in kernelsOf(): "train_step.17"
   const Op *op;      // the fused op
   const LoweredGroup *lowered;
+  bool beside = false;  // collectives that go on until one of `waitsFor` names them
+  std::vector<const Op *> waitsFor;
   std::vector<Place> memory;     // operands, results, workspaces; the first numOperands are only read
   std::vector<int64_t> streams;  // the kernel's last parameters, one i64 each
 };

@@ -7,6 +7,7 @@
 #include "llvm/ADT/STLExtras.h"
 
 #include <cstring>
+#include <deque>
 
 namespace gptc {
 
@@ -27,24 +28,40 @@ struct CpuExecutor::Bound {
   const Function *function;
   std::vector<CpuKernel> kernels;
   std::vector<std::byte *> args, results;
-  /// The same kernels, and one behind the other the collectives that no kernel stands between: one bucket.
+  /// The same kernels, and one behind the other the collectives that no kernel stands between: one bucket; or one that
+  /// goes on beside the parts behind it.
   struct Part {
+    const Part *after = nullptr;  // whose bucket must have ended before
     std::unique_ptr<Waves> waves;
     std::vector<Collective> bucket;
+    bool beside = false;
+    size_t position = 0;                              // among the parts
+    mutable int64_t number = 0;                       // of the bucket, where it is under way
     std::vector<std::pair<char *, size_t>> paddings;  // to be zero before
     SumOrder order = SumOrder::tree;
     std::vector<std::pair<const char *, const char *>> read, written;  // by the bucket
   };
-  std::vector<Part> parts;
+  std::deque<Part> parts;
+  llvm::DenseMap<const Op *, const Part *> startedBy;
 
   void add(CpuKernel &kernel, const BoundGroup &group, unsigned threads);
 };
 
 /// Puts a kernel behind the others. Its params are there.
 void CpuExecutor::Bound::add(CpuKernel &k, const BoundGroup &g, unsigned threads) {
-  auto newPart = [&] { parts.emplace_back().waves = std::make_unique<Waves>(threads); };
-  if (parts.empty())
+  auto newPart = [&] {
+    Part &part = parts.emplace_back();
+    part.waves = std::make_unique<Waves>(threads);
+    part.position = parts.size() - 1;
+  };
+  if (parts.empty() || !g.waitsFor.empty() || parts.back().beside)
     newPart();
+  for (const Op *group : g.waitsFor) {
+    const Part *started = startedBy.lookup(group);
+    // Buckets end in the order of their starts.
+    if (const Part *&after = parts.back().after; !after || after->position < started->position)
+      after = started;
+  }
   if (k.collectives.empty()) {
     if (!parts.back().bucket.empty())
       newPart();
@@ -64,13 +81,16 @@ void CpuExecutor::Bound::add(CpuKernel &k, const BoundGroup &g, unsigned threads
   auto meets = [&](size_t i, const auto &ranges) {
     return llvm::any_of(ranges, [r = range(i)](auto &o) { return r.first < o.second && o.first < r.second; });
   };
-  bool apart = !parts.back().bucket.empty() && parts.back().order != k.order;
+  bool apart = !parts.back().bucket.empty() && (g.beside || parts.back().order != k.order);
   for (size_t i = 0; i < g.memory.size(); ++i)
     apart |= meets(i, parts.back().written) || (i >= reads && meets(i, parts.back().read));
   if (apart)
     newPart();
   Part &part = parts.back();
   part.order = k.order;
+  part.beside = g.beside;
+  if (g.beside)
+    startedBy[g.op] = &part;
   part.bucket.insert(part.bucket.end(), k.collectives.begin(), k.collectives.end());
   part.paddings.insert(part.paddings.end(), k.paddings.begin(), k.paddings.end());
   for (size_t i = 0; i < g.memory.size(); ++i)
@@ -139,13 +159,22 @@ void CpuExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
     }
 }
 
-void CpuExecutor::together(llvm::ArrayRef<Collective> calls, SumOrder order,
-                           llvm::ArrayRef<std::pair<char *, size_t>> paddings) const {
+void CpuExecutor::waitFor(int64_t bucket) {
+  if (bucket == 0)
+    return;
+  background->wait(bucket);
+  if (bucket >= underWay)
+    underWay = 0;
+}
+
+void CpuExecutor::together(llvm::ArrayRef<Collective> calls, SumOrder order) {
+  waitFor(underWay);
+  ranks->run(calls, order);
+}
+
+static void clear(llvm::ArrayRef<std::pair<char *, size_t>> paddings) {
   for (auto [at, bytes] : paddings)
     std::memset(at, 0, bytes);
-  if (calls.empty())
-    return;
-  ranks->run(calls, order);
 }
 
 const CpuExecutor::Bound &CpuExecutor::bound(llvm::StringRef function) const {
@@ -164,9 +193,22 @@ void CpuExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> arg
     std::memcpy(f.args[i], args[i], f.function->body.args[i]->type.bytes());
   if (!observer) {
     for (const Bound::Part &part : f.parts) {
+      if (part.after)
+        waitFor(part.after->number);
       part.waves->run(pool);
-      together(part.bucket, part.order, part.paddings);
+      clear(part.paddings);
+      if (part.bucket.empty())
+        continue;
+      part.number = 0;
+      if (!part.beside || !ranks->beside()) {
+        together(part.bucket, part.order);
+        continue;
+      }
+      if (!background)
+        background = std::make_unique<Background>(*ranks);
+      underWay = part.number = background->start(part.bucket, part.order);
     }
+    waitFor(underWay);
     return;
   }
   for (const CpuKernel &k : f.kernels) {
@@ -176,7 +218,9 @@ void CpuExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> arg
       alone.add(phase, k.params.data(), pool.size());
       alone.run(pool);
     }
-    together(k.collectives, k.order, k.paddings);
+    clear(k.paddings);
+    if (!k.collectives.empty())
+      together(k.collectives, k.order);
     observer->ran(k, begin, monotonicNow());
   }
 }

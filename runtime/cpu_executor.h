@@ -3,7 +3,7 @@
 
 #include "runtime/arena.h"
 #include "runtime/binding.h"
-#include "runtime/collectives/communicator.h"
+#include "runtime/collectives/background.h"
 #include "runtime/executor.h"
 
 namespace gptc {
@@ -41,12 +41,15 @@ private:
   const Bound &bound(llvm::StringRef function) const;
   void *openView(const State &state, StateAccess) override { return this->state(state.name); }
   void closeView(const State &, StateAccess, void *) override {}
-  void together(llvm::ArrayRef<Collective> calls, SumOrder order,
-                llvm::ArrayRef<std::pair<char *, size_t>> paddings) const;
+  /// Runs them now, behind all that is under way.
+  void together(llvm::ArrayRef<Collective> calls, SumOrder order);
+  void waitFor(int64_t bucket);
 
   Arena &arena;
   Binder binder;
   llvm::StringMap<std::unique_ptr<Bound>> functions;
+  std::unique_ptr<Background> background;  // where collectives run beside computation
+  int64_t underWay = 0;                    // the last bucket that was started there and not waited for; else 0
 };
 
 }  // namespace gptc

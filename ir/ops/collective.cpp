@@ -5,8 +5,12 @@
 // ((x0+x1)+(x2+x3))+..., whatever the engine; with "fast" the engine chooses. Rank r's piece of a tensor is the r-th of
 // `ranks` equal parts of dimension 0, padding included; of a piece all is logical, and what was padding is zero.
 //
+// A group of collectives goes on beside what follows it until `done` has its results (pass overlap-collectives).
+//
 // The reference takes the operands of all ranks of the group, rank by rank, and yields all their results likewise.
 #include "ir/ops/op_support.h"
+
+#include "llvm/ADT/STLExtras.h"
 
 namespace gptc {
 using namespace ops;
@@ -179,6 +183,48 @@ OpDef define_all_gather() {
         Type whole(DType::f32, {s.maybePadded(s.extent()), s.extent()});
         return {{.operandTypes = {pieceOf(whole, 1)}, .attrs = sampleAttrs(), .resultTypes = {whole}}};
       },
+  };
+}
+
+/// Until then nobody may use what the group of collectives makes or write what it reads.
+static std::string checkDone(const Op &op) {
+  const Value *started = op.operand(0);
+  const Op *group = started->def;
+  const Attr *kind = group && group->is(OpKind::fused) ? group->attrs.find("kind") : nullptr;
+  if (!kind || *kind != Attr(std::string("collective")))
+    return "waits for something else than a group of collectives";
+  for (unsigned i = 1; i < op.numOperands(); ++i)
+    if (!llvm::is_contained(group->operands(), op.operand(i)))
+      return fmt::format("operand {} is none of the group's", i);
+  for (unsigned i = 0; i < group->numResults(); ++i)
+    for (const Op *user : group->result(i)->users())
+      if (!user->is(OpKind::done) || user->operand(0) != group->result(i))
+        return "a result of the group is used before it is done";
+  return "";
+}
+
+OpDef define_done() {
+  constexpr NotApplicable runsNoCode{"it only waits"};
+  return {
+      .kind = OpKind::done,
+      .name = "done",
+      .summary = "what a group of collectives makes, once it is there; operands behind the first are what it reads",
+      .operands = {{"started"}, {"..."}},
+      .attrs = {{AttrSpec::Ints, "at", false, std::vector<int64_t>()}},
+      .results = {"y"},
+      .fusion = FusionKind::structure,
+      .autocast = runsNoCode,
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &) {
+            types = {op.operand(0)->type};
+            return true;
+          },
+      .check = checkDone,
+      .grad = afterAutodiff,
+      .cost = runsNoCode,
+      .reference = [](const Op &, std::span<const Tensor *const> in) -> std::vector<Tensor> { return {*in[0]}; },
+      .lower = runsNoCode,
+      .samples = NotApplicable{"it needs a group of collectives"},
   };
 }
 

@@ -131,7 +131,8 @@ static double touched(const Value *operand, const Value *inside) {
 
 KernelCost costOf(const Op &op, const MachineRates &rates) {
   KernelCost c;
-  if (op.isOneOf(OpKind::read, OpKind::write, OpKind::ret, OpKind::yield, OpKind::reshape, OpKind::constant))
+  if (op.isOneOf(OpKind::read, OpKind::write, OpKind::ret, OpKind::yield, OpKind::reshape, OpKind::done,
+                  OpKind::constant))
     return c;
   double compute = 0;
   auto add = [&](const Op &inner) {

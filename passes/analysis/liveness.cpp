@@ -8,7 +8,7 @@
 namespace gptc {
 
 Value *rootOf(Value *v) {
-  while (v->def && v->def->is(OpKind::reshape))
+  while (v->def && v->def->isOneOf(OpKind::reshape, OpKind::done))
     v = v->def->operand(0);
   return v;
 }
@@ -47,7 +47,7 @@ std::vector<LiveRange> liveRanges(const Function &f) {
     for (const Value *v : op.operands())
       if (auto it = of.find(rootOf(v)); it != of.end())
         ranges[it->second].end = position + op.is(OpKind::ret);
-    if (!op.isOneOf(OpKind::read, OpKind::reshape))
+    if (!op.isOneOf(OpKind::read, OpKind::reshape, OpKind::done))
       for (unsigned i = 0; i < op.numResults(); ++i)
         add(op.result(i), &op, position);
     if (op.is(OpKind::fused)) {

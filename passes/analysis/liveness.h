@@ -7,7 +7,7 @@
 
 namespace gptc {
 
-/// The value whose memory `v` shows: `v` itself, or what the reshapes above it are views of.
+/// The value whose memory `v` shows: `v` itself, or what the reshapes above it are views of, and `done` waits for.
 Value *rootOf(Value *v);
 inline const Value *rootOf(const Value *v) { return rootOf(const_cast<Value *>(v)); }
 

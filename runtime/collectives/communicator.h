@@ -89,6 +89,9 @@ public:
   /// dtypes, roots and order. Returns when the results are there.
   /// UserError(Contradiction) for sums in the order of a tree over other than a power of two of ranks.
   void run(llvm::ArrayRef<Collective> calls, SumOrder order);
+  /// The same on a thread beside the one that computes: only what that one waits for it counts as time inside.
+  void runBeside(llvm::ArrayRef<Collective> calls, SumOrder order);
+  void waited(std::chrono::nanoseconds time) { inside += time; }
   /// Returns when all ranks have come.
   void barrier();
   /// Leaves, when all ranks do.
@@ -101,6 +104,9 @@ public:
   /// What no algorithm could have done with fewer, over all that it ran; and how long it was in there.
   int64_t leastBytes() const { return least; }
   std::chrono::nanoseconds timeInside() const { return inside; }
+  /// Whether a bucket is better run beside computation: it waits for a network, asleep. Where ranks meet in memory they
+  /// copy, which takes the CPUs that compute.
+  virtual bool beside() const { return false; }
   /// Memory that the communicator holds beside the caller's, now. Grows with the largest bucket of reduce_scatter only.
   virtual size_t ownBytes() const { return 0; }
 

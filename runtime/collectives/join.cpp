@@ -150,7 +150,7 @@ std::unique_ptr<Communicator> joinProcesses(RendezvousClient &client, const Grou
              : fmt::format("{} does not answer: {}", nameOf(peer), e.text),
          "see what that rank says; ports of ranks should not be open to other machines");
   }
-  return overLinks(std::move(links), group, {client, std::max(options.timeout, options.patience), hosts});
+  return overLinks(std::move(links), group, {client, std::max(options.timeout, options.patience), hosts, !share});
 }
 
 }  // namespace gptc

@@ -82,6 +82,7 @@ public:
     listening.reset();
     links->close();
   }
+  bool beside() const override { return place.beside; }
   size_t ownBytes() const override { return links->ownBytes() + received.size() + packed.size() + partial.size(); }
 
 private:

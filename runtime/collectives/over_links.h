@@ -25,6 +25,7 @@ struct LinksPlace {
   RendezvousClient &client;
   std::chrono::milliseconds timeout;
   std::vector<std::string> hosts;  // of the members
+  bool beside;                     // Communicator::beside
 };
 /// The links are connected.
 std::unique_ptr<Communicator> overLinks(std::unique_ptr<Links> links, const Group &group, LinksPlace place);

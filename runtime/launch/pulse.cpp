@@ -110,7 +110,7 @@ Pulse::Pulse() : page(inheritedPage()) {
     page = new PulsePage;  // for the rest of the process
     return;
   }
-  say(state, doing);
+  show();
   // Signals are for the thread that trains.
   sigset_t all, old;
   sigfillset(&all);
@@ -133,17 +133,38 @@ Pulse &Pulse::get() {
   return *pulse;
 }
 
-void Pulse::say(PulseView::State newState, const std::string &what) {
-  state = newState;
-  doing = what;
+static thread_local bool besideTraining = false;
+
+Pulse::Beside::Beside() { besideTraining = true; }
+Pulse::Beside::~Beside() { besideTraining = false; }
+Pulse::Awaits::Awaits() { Pulse::get().await(true); }
+Pulse::Awaits::~Awaits() { Pulse::get().await(false); }
+
+Pulse::Voice &Pulse::own() { return besideTraining ? beside : training; }
+
+void Pulse::say(PulseView::State state, const std::string &what) {
+  std::lock_guard lock(mutex);
+  own() = {state, what};
+  show();
+}
+
+void Pulse::await(bool yes) {
+  std::lock_guard lock(mutex);
+  awaits = yes;
+  show();
+}
+
+void Pulse::show() {
+  // Between two collectives the one beside does nothing of its own.
+  const Voice &voice = awaits && beside.state == PulseView::State::collective ? beside : training;
   std::array<uint64_t, PulsePage::words> text{};
-  std::memcpy(text.data(), doing.data(), std::min(doing.size(), sizeof text));
+  std::memcpy(text.data(), voice.doing.data(), std::min(voice.doing.size(), sizeof text));
   const uint32_t before = page->writing.load(std::memory_order_relaxed);
   page->writing.store(before + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   for (size_t i = 0; i < text.size(); ++i)
     page->doing[i].store(text[i], std::memory_order_relaxed);
-  page->state.store(uint32_t(state), std::memory_order_relaxed);
+  page->state.store(uint32_t(voice.state), std::memory_order_relaxed);
   page->writing.store(before + 2, std::memory_order_release);
   page->progress.fetch_add(1, std::memory_order_relaxed);
 }
@@ -153,7 +174,7 @@ void Pulse::step(int64_t done) {
     page->begin.store(done, std::memory_order_relaxed);
   page->step.store(done, std::memory_order_release);
   page->progress.fetch_add(1, std::memory_order_relaxed);
-  if (state != PulseView::State::stepping)
+  if (training.state != PulseView::State::stepping)
     say(PulseView::State::stepping, "a step");
 }
 
@@ -166,7 +187,7 @@ void Pulse::moved() {
 }
 
 Pulse::Doing::Doing(PulseView::State state, llvm::StringRef what)
-    : stateBefore(Pulse::get().state), before(Pulse::get().doing) {
+    : stateBefore(Pulse::get().own().state), before(Pulse::get().own().doing) {
   Pulse &pulse = Pulse::get();
   if (state == PulseView::State::collective)
     pulse.page->place.store(((pulse.page->place.load(std::memory_order_relaxed) >> 32) + 1) << 32,

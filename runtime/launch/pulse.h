@@ -13,6 +13,7 @@
 #include "llvm/ADT/StringRef.h"
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 namespace gptc {
@@ -51,7 +52,8 @@ private:
   PulsePage *page = nullptr;
 };
 
-/// The rank's end. All of it is called by the thread that trains.
+/// The rank's end, for the thread that trains, and for one beside it that carries collectives out meanwhile: what that
+/// one does shows while the first waits for it.
 class Pulse {
 public:
   /// Of this process. The first call finds the page by GPTC_PULSE and starts to beat.
@@ -81,12 +83,31 @@ public:
     explicit Collective(llvm::StringRef what) : Doing(PulseView::State::collective, what) {}
   };
 
+  /// Until the end of a block this thread is the one beside.
+  struct Beside {
+    Beside();
+    ~Beside();
+  };
+  /// Until the end of a block the thread that trains waits for the one beside.
+  struct Awaits {
+    Awaits();
+    ~Awaits();
+  };
+
 private:
+  struct Voice {
+    PulseView::State state = PulseView::State::busy;
+    std::string doing;
+  };
   Pulse();
+  Voice &own();
   void say(PulseView::State state, const std::string &what);
+  void await(bool yes);
+  void show();
   PulsePage *page;
-  PulseView::State state = PulseView::State::busy;
-  std::string doing = "starting";
+  std::mutex mutex;
+  Voice training{PulseView::State::busy, "starting"}, beside;
+  bool awaits = false;
 };
 
 }  // namespace gptc

@@ -15,6 +15,7 @@
 
 #include <bit>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <thread>
@@ -25,6 +26,7 @@ namespace {
 struct Cut {
   int64_t ranks = 1, stage = 0, microBatches = 1;  // of a step, on each rank
   std::string order = "tree", compute = "fp32", optimizer = "adamw";
+  int64_t bucket = 0;  // bytes of a bucket of collectives; 0: the default
 };
 
 constexpr int64_t sequences = 8, block = 16, logicalShards = 4;
@@ -49,7 +51,11 @@ std::unique_ptr<Module> plannedFor(const Cut &c, const Target &target) {
   m->attrs.set("shards", c.order == "tree" ? logicalShards / c.ranks : int64_t(1));
   PipelineOptions options;
   options.reproFile = "";
-  runPipeline(*m, parsePipeline(defaultPipeline(), &target), options);
+  std::string passes = defaultPipeline();
+  if (c.bucket)
+    passes.insert(passes.find("overlap-collectives") + std::strlen("overlap-collectives"),
+                  fmt::format("{{bucket={}}}", c.bucket));
+  runPipeline(*m, parsePipeline(passes, &target), options);
   return m;
 }
 
@@ -194,6 +200,10 @@ std::vector<Cut> cuts() {
         all.push_back({ranks, stage, 4 / ranks, "tree", "fp32", optimizer});
     all.push_back({4, 1, 1, "tree", "bf16", optimizer});
   }
+  // Each collective by itself: most go on beside computation.
+  for (int64_t stage : {0, 1, 3})
+    for (int64_t microBatches : {1, 2})
+      all.push_back({4, stage, microBatches, "tree", "fp32", stage == 1 ? "adafactor" : "adamw", 1});
   return all;
 }
 
@@ -202,10 +212,24 @@ struct RemoveCache : testing::Environment {
 };
 const testing::Environment *const removeCache = testing::AddGlobalTestEnvironment(new RemoveCache);
 
+TEST(Ranks, CollectivesGoOnBesideComputation) {
+  registerCodegenPasses();
+  const Target target = hostTarget(1);
+  for (int64_t stage : {0, 1, 3}) {
+    const std::unique_ptr<Module> m = plannedFor({4, stage, 1, "tree", "fp32", "adamw", 1}, target);
+    int groups = 0, beside = 0;
+    for (const Op &op : m->function("train_step")->body) {
+      groups += op.is(OpKind::fused) && op.attrs.getString("kind") == "collective";
+      beside += op.is(OpKind::done);
+    }
+    EXPECT_GT(beside, groups / 2) << "stage " << stage;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuts, Ranks, testing::ValuesIn(cuts()), [](const auto &info) {
   const Cut &c = info.param;
-  return fmt::format("{}ranks_zero{}_{}micro_{}_{}_{}", c.ranks, c.stage, c.microBatches, c.order, c.compute,
-                     c.optimizer);
+  return fmt::format("{}ranks_zero{}_{}micro_{}_{}_{}{}", c.ranks, c.stage, c.microBatches, c.order, c.compute,
+                     c.optimizer, c.bucket ? "_apart" : "");
 });
 
 }  // namespace

@@ -64,6 +64,7 @@ std::vector<T> runOnContents(const Function &f, std::vector<T> args, Contents<T>
       c.states[op.state] = c.values[rootOf(op.operand(0))];
       break;
     case OpKind::reshape:
+    case OpKind::done:
       break;
     case OpKind::ret:
       for (const Value *v : op.operands())

@@ -30,7 +30,8 @@ constexpr Place movable[] = {
     {"recompute-cheap", false, true, false},
     {"remat{budget=full}", false, false, true},
     {"precision", false, true, false, true},
-    {"partition", false, true, false},  // of one rank: nothing
+    {"partition", false, true, false},            // of one rank: nothing
+    {"overlap-collectives", true, true, true},  // likewise
     {"chunk-classifier{chunks=2}", false, false, true, true},
 };
 /// Each at one place in the order, below.

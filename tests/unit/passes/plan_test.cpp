@@ -7,6 +7,7 @@
 #include "ir/plan_check.h"
 #include "passes/analysis/liveness.h"
 
+#include <fmt/format.h>
 #include <random>
 
 namespace gptc::test {
@@ -103,6 +104,40 @@ TEST(PlanCheck, ResultsInPlaceLieWhereTheirOperandsLie) {
   group.attrs.set("in_place", std::vector<int64_t>{-1, 1, -1});  // the kernel would leave three rows as they are
   ASSERT_EQ(checkPlan(*m).size(), 1u);
   EXPECT_NE(checkPlan(*m)[0].find("result 1 does not lie where operand 1 lies"), std::string::npos);
+}
+
+// A collective that goes on beside %h: what it reads and makes is its own until it is done.
+TEST(PlanCheck, CollectivesUnderWay) {
+  for (const bool kept : {false, true}) {
+    auto m = parseModule(fmt::format("module {{mesh_data=2}} {{ func @f(%a: f32[64]) -> (f32[64], f32[64]{0}) {{\n"
+                                     "%g = exp %a : f32[64]\n%r = all_reduce %g {{axis=\"data\", ranks=2}} : f32[64]\n"
+                                     "%h = tanh %a : f32[64]\n%s = add %r, %h : f32[64]\nreturn %s, %h{1} }} }}",
+                                     kept ? ", f32[64]" : "", kept ? ", %g" : ""),
+                         "t.gir");
+    runPipeline(*m, parsePipeline("fuse{max=1},settle-writes,overlap-collectives,plan-memory", nullptr), {});
+    EXPECT_EQ(checkPlan(*m), std::vector<std::string>());
+    Op *made = nullptr, *started = nullptr, *between = nullptr, *done = nullptr;
+    for (Op &op : m->functions[0]->body) {
+      if (op.is(OpKind::done))
+        done = &op;
+      if (op.is(OpKind::fused))
+        (op.attrs.getString("kind") == "collective" ? started : started && !done ? between : made) = &op;
+      if (done)
+        break;
+    }
+    ASSERT_TRUE(made && started && between && done) << print(*m);
+    auto at = [](const Op *op) { return op->attrs.getInts("at"); };
+    EXPECT_EQ(at(made) == at(started), !kept) << "the sum takes the place of what is summed where nobody else reads it";
+    EXPECT_EQ(at(started), at(done));
+    const std::vector<int64_t> own = at(between);
+    for (const Op *other : {made, started}) {
+      between->attrs.set("at", at(other));
+      EXPECT_FALSE(checkPlan(*m).empty()) << "on " << (other == made ? "what it reads" : "what it makes");
+    }
+    between->attrs.set("at", own);
+    done->attrs.set("at", own);
+    EXPECT_FALSE(checkPlan(*m).empty()) << "done elsewhere";
+  }
 }
 
 /// Two steps in the arena; everything that is returned and every state.
