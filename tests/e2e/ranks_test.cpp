@@ -45,12 +45,11 @@ TEST_F(RanksTest, OneTwoAndFourGiveTheSameBitsInEveryStage) {
 
 // Over TCP collectives go on beside computation: a plan without accumulation has some to compute meanwhile.
 TEST_F(RanksTest, OverANetworkToo) {
-  const std::string one = compile("one", {"train.micro_batch=2"});
+  const std::string one = compile("one");
   const std::string expected = stateAfter(one, "alone", 1);
   for (int stage : {0, 1, 3}) {
     const std::string name = "zero" + std::to_string(stage);
-    const std::string plan = compile(name, {"train.micro_batch=2", "parallel.data=4", "parallel.logical_shards=4",
-                                            "parallel.zero_stage=" + std::to_string(stage)});
+    const std::string plan = compile(name, {"parallel.data=4", "parallel.zero_stage=" + std::to_string(stage)});
     const Result r =
         w.gptrun({plan, "--out-dir", w.path("out-" + name), "--ranks-per-node", "4"}, {{"GPTC_INTERFACE", "lo"}});
     ASSERT_EQ(r.code, 0) << r.output;
