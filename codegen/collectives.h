@@ -9,10 +9,12 @@
 namespace gptc {
 
 struct CollectiveCall {
-  OpKind kind;        // all_reduce, reduce_scatter or all_gather
-  unsigned from, to;  // operand and result of the fused op
-  int64_t count;      // elements of x (all_reduce) or of a piece
+  OpKind kind;  // all_reduce, reduce_scatter or all_gather; own_part and axis_index, of which each rank knows its own
+  unsigned from, to;  // operand (axis_index: none) and result of the fused op
+  int64_t count;      // elements of x (all_reduce) or of a segment of a piece
   DType dtype;
+  /// A piece of another dimension than the first consists of so many segments, one from each part of the whole.
+  int64_t segments = 1;
   /// Rows of padding at the end of x, which are to be zero before it is cut into pieces: elements from the first, and
   /// their number. A kernel need not have written there.
   int64_t paddingFrom = 0, padding = 0;

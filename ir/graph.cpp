@@ -240,13 +240,6 @@ void Module::removeFunction(llvm::StringRef name) {
 
 bool isTrained(const State &s) { return s.attrs.getString("kind") == "param" && !s.attrs.getBool("frozen"); }
 
-Type wholeType(const State &s) {
-  Type t = s.type;
-  if (const std::vector<int64_t> rows = s.attrs.getInts("whole"); rows.size() == 2 && !t.isScalar())
-    t.dims[0] = Dim(rows[0], rows[1]);
-  return t;
-}
-
 std::unique_ptr<Module> Module::clone() const {
   auto m = std::make_unique<Module>();
   m->attrs = attrs;

@@ -182,8 +182,7 @@ private:
 ///   kind   "param" | "moment" | "grad" | "counter" | "cache" | "low" | "whole"
 ///   of     for "low": the parameter of which this is a copy in a narrower dtype, which whoever writes the parameter
 ///          writes too, and which no checkpoint holds; for "whole": that of which each rank updates a piece
-///   whole  of a state that holds this rank's piece (ir/ops/collective.cpp): rows of dimension 0 of the whole, logical
-///          and padded
+///   cut_data, cut_tensor  of a state of which each rank holds a piece: how the whole is cut (ir/mesh.h)
 ///   init   "zeros" | "ones" | "normal" | "const";  std, value
 ///   stream random stream of the initial value (and of nothing else)
 ///   decay  weight decay applies
@@ -198,7 +197,7 @@ struct State {
 
 /// Whether this is a parameter that training changes.
 bool isTrained(const State &s);
-inline bool isPiece(const State &s) { return s.attrs.has("whole"); }
+bool isPiece(const State &s);
 /// The type of all ranks' pieces together; the state's own where it is no piece.
 Type wholeType(const State &s);
 

@@ -76,13 +76,9 @@ private:
       add("type " + s.type.str() + ": " + why);
     for (const auto &[name, value] : s.attrs)
       verifyStateAttr(name, value);
+    if (!verifyCuts(s))
+      return;
     verifyLayout(s);
-    if (const Attr *whole = s.attrs.find("whole")) {
-      auto *rows = std::get_if<std::vector<int64_t>>(whole);
-      if (!rows || rows->size() != 2 || s.type.isScalar() || (*rows)[0] < 1 || (*rows)[0] > (*rows)[1] ||
-          (*rows)[1] % s.type.dim(0) || s.type.dim(0) != s.type.padded(0) || !wholeType(s).invalid().empty())
-        return add("`whole` must be the rows, logical and padded, of which the state's are a part");
-    }
     const Attr *kind = s.attrs.find("kind"), *of = s.attrs.find("of");
     auto *name = kind ? std::get_if<std::string>(kind) : nullptr;
     if (!name || (*name != "low" && *name != "whole"))
@@ -94,8 +90,41 @@ private:
           fmt::format("a state of kind {} needs `of`, the name of one that is f32 and of the same shape", *name));
     if (*name == "low" && s.type.dtype != DType::bf16 && s.type.dtype != DType::f16)
       add("a state of kind low must be bf16 or f16");
-    if (*name == "whole" && (s.type.dtype != DType::f32 || isPiece(s)))
-      add("a state of kind whole must be f32 and no piece");
+    if (*name == "whole" && (s.type.dtype != DType::f32 || s.attrs.has("cut_data")))
+      add("a state of kind whole must be f32 and not cut along data");
+  }
+
+  /// Each cut leaves equal parts of every group.
+  bool verifyCuts(const State &s) {
+    Type part = s.type;
+    for (const char *axis : {"data", "tensor"}) {
+      const std::string name = fmt::format("cut_{}", axis);
+      const Attr *attribute = s.attrs.find(name);
+      if (!attribute)
+        continue;
+      auto *n = std::get_if<std::vector<int64_t>>(attribute);
+      if (!n)  // said already
+        return false;
+      bool good = n->size() >= 4 && (*n)[0] >= 0 && (*n)[0] < part.rank() && (*n)[1] >= 1 && (*n)[1] <= (*n)[2] &&
+                  (*n)[2] <= maxElements && part.padded(int((*n)[0])) >= 1;
+      if (good) {
+        Dim &d = part.dims[(*n)[0]];
+        const int64_t ranks = (*n)[2] / d.padded;
+        good = d.logical == d.padded && (*n)[2] % d.padded == 0;
+        int64_t sum = 0;
+        for (size_t i = 3; good && i < n->size(); ++i)
+          good = (*n)[i] >= 1 && (*n)[i] % ranks == 0 && (sum += (*n)[i]) <= (*n)[2];
+        good = good && sum == (*n)[2];
+        d = Dim((*n)[1], (*n)[2]);
+      }
+      if (!good || !part.invalid().empty()) {
+        add(fmt::format("`{}` must be a dimension, the extents of the whole there, logical and padded, and groups of "
+                        "them, of each of which the state has a part",
+                        name));
+        return false;
+      }
+    }
+    return true;
   }
 
   /// Tensors side by side cover the columns, and only matrices can be turned round.
@@ -109,12 +138,13 @@ private:
     auto *names = hf ? std::get_if<std::string>(hf) : nullptr;
     if (!columns)
       return;
+    const int64_t all = wholeType(s).dim(1);
     int64_t sum = 0;
     bool good = names && !columns->empty() && llvm::StringRef(*names).count(',') + 1 == columns->size();
     for (int64_t n : *columns)
-      if (n < 1 || n > s.type.dim(1) || (sum += n) > s.type.dim(1))
+      if (n < 1 || n > all || (sum += n) > all)
         good = false;
-    if (!good || sum != s.type.dim(1))
+    if (!good || sum != all)
       add("hf_split must cut the columns into one part per name of hf");
   }
 
@@ -130,7 +160,7 @@ private:
     } else if (name == "stream") {
       const int64_t *stream = std::get_if<int64_t>(&value);
       good = stream && *stream >= 0 && *stream <= UINT32_MAX;
-    } else if (name == "hf_split" || name == "whole") {
+    } else if (name == "hf_split" || name == "cut_data" || name == "cut_tensor") {
       good = std::holds_alternative<std::vector<int64_t>>(value);
     } else if (name == "lr_scale" || name == "weight_decay") {
       const double *x = std::get_if<double>(&value);

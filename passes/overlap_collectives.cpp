@@ -35,8 +35,13 @@ namespace gptc {
 
 namespace {
 
-bool isCollective(const Op &op) { return op.is(OpKind::fused) && op.attrs.getString("kind") == "collective"; }
 const Op &firstOf(const Op &group) { return *group.body->front(); }
+/// Along the axis "data". Those along "tensor" stand between one block and the next: nothing goes on beside them.
+bool isCollective(const Op &op) {
+  return op.is(OpKind::fused) && op.attrs.getString("kind") == "collective" &&
+         firstOf(op).isOneOf(OpKind::all_reduce, OpKind::reduce_scatter, OpKind::all_gather) &&
+         firstOf(op).attrs.getString("axis") == "data";
+}
 bool sums(const Op &group) { return !firstOf(group).is(OpKind::all_gather); }
 
 /// What a state's content is seen through.

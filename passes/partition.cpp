@@ -24,7 +24,8 @@
 // the sum over a shard must be complete before it meets another's.
 //
 // On the joint graph, after precision, whose low copies are what is gathered; before fuse, so that groups have the
-// shapes that ranks really have. The attribute `partitioned` says that it has been done.
+// shapes that ranks really have. What shard-tensor has cut it takes as it finds it: each rank along "tensor" shares its
+// part with the ranks along "data". The attribute `partitioned` says that it has been done.
 #include "passes/pass.h"
 
 #include "ir/diagnostics.h"
@@ -93,10 +94,7 @@ private:
   }
 
   /// Makes a state hold this rank's piece.
-  void divide(State &s) const {
-    s.attrs.set("whole", std::vector<int64_t>{s.type.dim(0), s.type.padded(0)});
-    s.type.dims[0] = Dim(s.type.padded(0) / ranks);
-  }
+  void divide(State &s) const { Cut{0, s.type.dims[0], {s.type.padded(0)}}.apply(s, "data", ranks); }
 
   /// Step 1.
   void findUpdates(Function &f) {
@@ -150,7 +148,7 @@ private:
   /// Steps 2 and 3.
   void sumGradient(Function &f, Update &u) {
     Value *g = u.step->operand(1);
-    if (ranks > 1 && !wholes.contains(g) && !(g->def && g->def->is(OpKind::all_reduce))) {
+    if (ranks > 1 && !wholes.contains(g) && !isSummed(*g)) {
       llvm::SmallVector<Op *, 4> users;
       llvm::copy_if(g->users(), std::back_inserter(users), [](const Op *user) { return isOptimizers(*user); });
       Builder b(f.body, firstOf(users, g));
@@ -225,6 +223,11 @@ private:
     return rows;
   }
 
+  /// Over the ranks along "data", already.
+  static bool isSummed(const Value &g) {
+    return g.def && g.def->is(OpKind::all_reduce) && g.def->attrs.getString("axis") == "data";
+  }
+
   /// What an update computes with: it may read pieces of the states of divided parameters.
   static bool belongsToUpdate(const Op &op) {
     return updatesParameter(op) || op.isOneOf(OpKind::row_squares, OpKind::adafactor_moment);
@@ -273,7 +276,7 @@ private:
   void readPiece(Builder &b, Op &op, unsigned i, State &s) {
     Op *whole = op.operand(i)->def;
     const Type type = whole->result()->type;
-    if (!isPiece(s))
+    if (!Cut::of(s, "data"))
       divide(s);
     op.setOperand(i, b.read(s));
     wholes[op.operand(i)] = type;
@@ -287,7 +290,7 @@ private:
     for (const auto &s : m.states)
       if (s->attrs.getString("kind") == "low" && s->attrs.getString("of") == u.param->name)
         low = s.get();
-    const Type type = wholeType(*u.param);
+    const Type type = wholeAlongData(*u.param);
     if (low) {
       if (stage < 3) {
         gatherInto(last, *low, low->type);
@@ -309,6 +312,8 @@ private:
       return;
     State *whole = m.addState("whole." + u.param->name, type);
     whole->attrs = attrs({{"kind", std::string("whole")}, {"of", u.param->name}});
+    if (const Attr *cut = u.param->attrs.find("cut_tensor"))
+      whole->attrs.set("cut_tensor", *cut);
     for (const auto &f : m.functions)
       for (Op &op : f->body)
         if (readsOther(op, *u.param)) {
@@ -374,13 +379,9 @@ private:
 }  // namespace
 
 bool partition(Module &m, const PassOptions &) {
-  const Mesh mesh = Mesh::of(m);
   const int64_t stage = m.attrs.getInt("zero_stage", 0);
-  if (m.attrs.getBool("partitioned") || (mesh.ranks() == 1 && m.attrs.getInt("shards", 1) == 1))
+  if (m.attrs.getBool("partitioned") || (Mesh::of(m).data == 1 && m.attrs.getInt("shards", 1) == 1))
     return false;
-  if (mesh.tensor != 1)
-    throw UserError(ErrorCode::NotBuiltYet,
-                    fmt::format("tensor = {}: tensor parallelism is not built yet", mesh.tensor), "leave tensor at 1");
   if (stage < 0 || stage > 3)
     throw UserError(ErrorCode::GirInvalid, fmt::format("zero_stage = {} is none of 0, 1, 2, 3", stage));
   Partition(m).run();

@@ -24,6 +24,14 @@ static Collective::Kind kindOf(OpKind kind) {
   }
 }
 
+void CpuKernel::Meeting::add(const Meeting &more) {
+  if (!more.collectives.empty())
+    ranks = more.ranks, order = more.order;
+  collectives.insert(collectives.end(), more.collectives.begin(), more.collectives.end());
+  paddings.insert(paddings.end(), more.paddings.begin(), more.paddings.end());
+  copies.insert(copies.end(), more.copies.begin(), more.copies.end());
+}
+
 struct CpuExecutor::Bound {
   const Function *function;
   std::vector<CpuKernel> kernels;
@@ -33,12 +41,10 @@ struct CpuExecutor::Bound {
   struct Part {
     const Part *after = nullptr;  // whose bucket must have ended before
     std::unique_ptr<Waves> waves;
-    std::vector<Collective> bucket;
+    CpuKernel::Meeting bucket;
     bool beside = false;
-    size_t position = 0;                              // among the parts
-    mutable int64_t number = 0;                       // of the bucket, where it is under way
-    std::vector<std::pair<char *, size_t>> paddings;  // to be zero before
-    SumOrder order = SumOrder::tree;
+    size_t position = 0;                                               // among the parts
+    mutable int64_t number = 0;                                        // of the bucket, where it is under way
     std::vector<std::pair<const char *, const char *>> read, written;  // by the bucket
   };
   std::deque<Part> parts;
@@ -62,7 +68,7 @@ void CpuExecutor::Bound::add(CpuKernel &k, const BoundGroup &g, unsigned threads
     if (const Part *&after = parts.back().after; !after || after->position < started->position)
       after = started;
   }
-  if (k.collectives.empty()) {
+  if (k.meeting.empty()) {
     if (!parts.back().bucket.empty())
       newPart();
     std::vector<int64_t> bytes;
@@ -81,18 +87,18 @@ void CpuExecutor::Bound::add(CpuKernel &k, const BoundGroup &g, unsigned threads
   auto meets = [&](size_t i, const auto &ranges) {
     return llvm::any_of(ranges, [r = range(i)](auto &o) { return r.first < o.second && o.first < r.second; });
   };
-  bool apart = !parts.back().bucket.empty() && (g.beside || parts.back().order != k.order);
+  const CpuKernel::Meeting &before = parts.back().bucket;
+  bool apart = (g.beside && !before.empty()) || (!before.collectives.empty() && !k.meeting.collectives.empty() &&
+                                                 (before.ranks != k.meeting.ranks || before.order != k.meeting.order));
   for (size_t i = 0; i < g.memory.size(); ++i)
     apart |= meets(i, parts.back().written) || (i >= reads && meets(i, parts.back().read));
   if (apart)
     newPart();
   Part &part = parts.back();
-  part.order = k.order;
   part.beside = g.beside;
   if (g.beside)
     startedBy[g.op] = &part;
-  part.bucket.insert(part.bucket.end(), k.collectives.begin(), k.collectives.end());
-  part.paddings.insert(part.paddings.end(), k.paddings.begin(), k.paddings.end());
+  part.bucket.add(k.meeting);
   for (size_t i = 0; i < g.memory.size(); ++i)
     (i < reads ? part.read : part.written).push_back(range(i));
 }
@@ -142,21 +148,42 @@ void CpuExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
     for (size_t i = 0; i < b.groups.size(); ++i) {
       CpuKernel &k = bound->kernels[i];
       if (const std::optional<Collectives> &c = b.groups[i].lowered->collectives) {
-        GPTC_CHECK(ranks && c->axis == "data" && c->ranks == ranks->world, "{}: {} ranks for a plan of {}", k.name,
-                   ranks ? ranks->world : 1, c->ranks);
-        k.order = c->tree ? SumOrder::tree : SumOrder::fast;
-        for (const CollectiveCall &call : c->calls) {
-          if (call.padding)
-            k.paddings.push_back({static_cast<char *>(k.params[call.from]) + call.paddingFrom * sizeOf(call.dtype),
-                                  call.padding * sizeOf(call.dtype)});
-          k.collectives.push_back({kindOf(call.kind), k.params[call.from], k.params[k.op->numOperands() + call.to],
-                                   size_t(call.count), call.dtype});
-        }
+        k.meeting = meetingOf(k, *c);
       } else {
         k.code = std::move(code[next++]);
       }
       bound->add(k, b.groups[i], pool.size());
     }
+}
+
+/// The calls of a group, with places: each segment of a piece is a collective of its own in the bucket.
+CpuKernel::Meeting CpuExecutor::meetingOf(const CpuKernel &k, const Collectives &what) {
+  CpuKernel::Meeting m;
+  m.ranks = along(what.axis);
+  m.order = what.tree ? SumOrder::tree : SumOrder::fast;
+  GPTC_CHECK(what.ranks == (m.ranks ? m.ranks->world : 1), "{}: {} ranks along {} for a plan of {}", k.name,
+             m.ranks ? m.ranks->world : 1, what.axis, what.ranks);
+  for (const CollectiveCall &call : what.calls) {
+    char *const to = static_cast<char *>(k.params[k.op->numOperands() + call.to]);
+    if (call.kind == OpKind::axis_index) {
+      m.copies.push_back({&(places[what.axis] = index(what.axis)), to, sizeof(int64_t)});
+      continue;
+    }
+    char *const from = static_cast<char *>(k.params[call.from]);
+    const size_t piece = call.count * sizeOf(call.dtype), whole = piece * what.ranks;
+    if (call.padding)
+      m.paddings.push_back({from + call.paddingFrom * sizeOf(call.dtype), call.padding * sizeOf(call.dtype)});
+    for (int64_t s = 0; s < call.segments; ++s) {
+      if (call.kind == OpKind::own_part || !m.ranks) {
+        m.copies.push_back({from + s * whole + index(what.axis) * piece, to + s * piece, piece});
+        continue;
+      }
+      const bool gathers = call.kind == OpKind::all_gather;
+      m.collectives.push_back({kindOf(call.kind), from + s * (gathers ? piece : whole),
+                               to + s * (gathers ? whole : piece), size_t(call.count), call.dtype});
+    }
+  }
+  return m;
 }
 
 void CpuExecutor::waitFor(int64_t bucket) {
@@ -167,14 +194,20 @@ void CpuExecutor::waitFor(int64_t bucket) {
     underWay = 0;
 }
 
-void CpuExecutor::together(llvm::ArrayRef<Collective> calls, SumOrder order) {
-  waitFor(underWay);
-  ranks->run(calls, order);
+void CpuExecutor::prepareFor(const CpuKernel::Meeting &m) {
+  for (const CpuKernel::Meeting::Copy &c : m.copies)
+    std::memcpy(c.to, c.from, c.bytes);
+  for (auto [at, bytes] : m.paddings)
+    std::memset(at, 0, bytes);
 }
 
-static void clear(llvm::ArrayRef<std::pair<char *, size_t>> paddings) {
-  for (auto [at, bytes] : paddings)
-    std::memset(at, 0, bytes);
+void CpuExecutor::meet(const CpuKernel::Meeting &m) {
+  prepareFor(m);
+  if (m.collectives.empty())
+    return;
+  if (m.ranks == ranks)
+    waitFor(underWay);
+  m.ranks->run(m.collectives, m.order);
 }
 
 const CpuExecutor::Bound &CpuExecutor::bound(llvm::StringRef function) const {
@@ -196,17 +229,16 @@ void CpuExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> arg
       if (part.after)
         waitFor(part.after->number);
       part.waves->run(pool);
-      clear(part.paddings);
-      if (part.bucket.empty())
-        continue;
       part.number = 0;
-      if (!part.beside || !ranks->beside()) {
-        together(part.bucket, part.order);
+      // Where blocks wait for each other in the middle of a step, a second voice would only be in the way.
+      if (!part.beside || part.bucket.ranks != ranks || !ranks->beside() || tensorRanks) {
+        meet(part.bucket);
         continue;
       }
+      prepareFor(part.bucket);
       if (!background)
         background = std::make_unique<Background>(*ranks);
-      underWay = part.number = background->start(part.bucket, part.order);
+      underWay = part.number = background->start(part.bucket.collectives, part.bucket.order);
     }
     waitFor(underWay);
     return;
@@ -218,9 +250,7 @@ void CpuExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> arg
       alone.add(phase, k.params.data(), pool.size());
       alone.run(pool);
     }
-    clear(k.paddings);
-    if (!k.collectives.empty())
-      together(k.collectives, k.order);
+    meet(k.meeting);
     observer->ran(k, begin, monotonicNow());
   }
 }

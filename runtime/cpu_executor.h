@@ -13,10 +13,21 @@ public:
   CompiledKernel code;
   std::vector<void *> params;    // operands, results, workspaces, streams
   std::vector<int64_t> streams;  // content of the last params
-  /// Where ranks do it together, with the places of params.
-  std::vector<Collective> collectives;
-  SumOrder order = SumOrder::tree;
-  std::vector<std::pair<char *, size_t>> paddings;  // of their operands, to be zero before
+  /// What takes the place of a kernel where ranks meet or differ, with the places of params.
+  struct Meeting {
+    Communicator *ranks = nullptr;
+    SumOrder order = SumOrder::tree;
+    std::vector<Collective> collectives;
+    std::vector<std::pair<char *, size_t>> paddings;  // of their operands, to be zero before
+    struct Copy {
+      const void *from;
+      void *to;
+      size_t bytes;
+    };
+    std::vector<Copy> copies;
+    void add(const Meeting &more);
+    bool empty() const { return collectives.empty() && copies.empty(); }
+  } meeting;
   const void *result(unsigned i) const override { return params[op->numOperands() + i]; }
 };
 
@@ -41,13 +52,16 @@ private:
   const Bound &bound(llvm::StringRef function) const;
   void *openView(const State &state, StateAccess) override { return this->state(state.name); }
   void closeView(const State &, StateAccess, void *) override {}
-  /// Runs them now, behind all that is under way.
-  void together(llvm::ArrayRef<Collective> calls, SumOrder order);
+  /// Runs them now, behind all that is under way between the same ranks.
+  void meet(const CpuKernel::Meeting &);
+  static void prepareFor(const CpuKernel::Meeting &);
   void waitFor(int64_t bucket);
+  CpuKernel::Meeting meetingOf(const CpuKernel &kernel, const Collectives &what);
 
   Arena &arena;
   Binder binder;
   llvm::StringMap<std::unique_ptr<Bound>> functions;
+  llvm::StringMap<int64_t> places;         // of this rank along axes, for those who ask
   std::unique_ptr<Background> background;  // where collectives run beside computation
   int64_t underWay = 0;                    // the last bucket that was started there and not waited for; else 0
 };

@@ -1,5 +1,9 @@
 #include "runtime/executor.h"
 
+#include "ir/diagnostics.h"
+#include "ir/mesh.h"
+#include "runtime/collectives/communicator.h"
+
 #include <chrono>
 
 namespace gptc {
@@ -19,6 +23,22 @@ Executor::Executor(const Module &planned, const Target &target, const Target &ho
 
 const Type &Executor::argType(llvm::StringRef function, unsigned i) const {
   return module.function(function)->body.args.at(i)->type;
+}
+
+Communicator *Executor::along(llvm::StringRef axis) const {
+  const Mesh mesh = Mesh::of(module);
+  const int64_t extent = mesh.extent(axis);
+  if (extent <= 1)
+    return nullptr;
+  Communicator *along = extent == mesh.ranks() ? ranks : axis == "data" ? dataRanks : tensorRanks;
+  GPTC_CHECK(along && along->world == extent, "{} ranks along {} for a plan of {}", along ? along->world : 1,
+             axis.str(), extent);
+  return along;
+}
+
+int64_t Executor::index(llvm::StringRef axis) const {
+  const Communicator *of = along(axis);
+  return of ? of->rank : 0;
 }
 
 }  // namespace gptc

@@ -84,9 +84,15 @@ public:
   const Module &planned() const { return module; }
   ThreadPool &threads() const { return pool; }
 
-  /// The ranks along the mesh's axis "data", which a function with collectives meets: as many as its module's mesh has.
-  /// Null where there are none. Every rank then calls the same functions in the same order.
+  /// All ranks of the module's mesh, null where there is one. Every rank then calls the same functions in the same
+  /// order.
   Communicator *ranks = nullptr;
+  /// Those along one axis that this rank meets; not needed where `ranks` are.
+  Communicator *dataRanks = nullptr, *tensorRanks = nullptr;
+  /// The ranks along an axis of the mesh; null where there is one.
+  Communicator *along(llvm::StringRef axis) const;
+  /// This rank's place along it.
+  int64_t index(llvm::StringRef axis) const;
 
   /// With an observer kernels run one by one.
   KernelObserver *observer = nullptr;

@@ -18,7 +18,7 @@ template <typename F> void forElements(const State &s, const FileTensor &t, F f)
     return;
   }
   constexpr int64_t kSide = 32;
-  const int64_t rows = wholeType(s).dim(0), all = s.type.dim(1), columns = t.info.shape[t.transposed ? 0 : 1];
+  const int64_t rows = wholeType(s).dim(0), all = wholeType(s).dim(1), columns = t.info.shape[t.transposed ? 0 : 1];
   for (int64_t r0 = 0; r0 < rows; r0 += kSide)
     for (int64_t c0 = 0; c0 < columns; c0 += kSide)
       for (int64_t r = r0; r < std::min(rows, r0 + kSide); ++r)

@@ -203,20 +203,29 @@ std::string planProblem(const Module &m) {
         return p;
   const Mesh mesh = Mesh::of(m);
   const int64_t shards = m.attrs.getInt("shards", 1), accumulate = m.attrs.getInt("accumulate");
-  if (mesh.tensor != 1)
-    return "a mesh with an axis \"tensor\"";
+  if (mesh.ranks() > 1 << 20)
+    return fmt::format("a mesh of {} ranks", mesh.ranks());
+  if (mesh.tensor > 1 && !m.attrs.getBool("tensor_sharded"))
+    return fmt::format("nothing is divided over the {} ranks along \"tensor\"", mesh.tensor);
   if ((shards & (shards - 1)) || accumulate % shards)
     return fmt::format("{} logical shards for {} micro-batches of a rank", shards, accumulate);
-  for (const auto &s : m.states)
-    if (isPiece(*s) && (mesh.data == 1 || wholeType(*s).padded(0) != s->type.padded(0) * mesh.data))
-      return fmt::format("state {} is no piece for one of {} ranks", s->name, mesh.data);
+  for (const auto &s : m.states) {
+    Type part = s->type;
+    for (const char *axis : {"data", "tensor"})
+      if (const auto cut = Cut::of(*s, axis)) {
+        Dim &d = part.dims[cut->dim];
+        if (mesh.extent(axis) == 1 || cut->whole.padded != d.padded * mesh.extent(axis))
+          return fmt::format("state {} is no piece for one of {} ranks", s->name, mesh.extent(axis));
+        d = cut->whole;
+      }
+  }
   for (const auto &f : m.functions)
     for (const Op &group : f->body)
       if (group.is(OpKind::fused))
         for (const Op &op : *group.body)
-          if (op.def().fusion == FusionKind::collective &&
-              (op.attrs.getString("axis") != "data" || op.attrs.getInt("ranks") != mesh.data || mesh.data == 1))
-            return fmt::format("{} is not for the {} ranks of the mesh", op.name().str(), mesh.data);
+          if (const int64_t ranks = mesh.extent(op.attrs.getString("axis"));
+              op.def().fusion == FusionKind::collective && (op.attrs.getInt("ranks") != ranks || ranks == 1))
+            return fmt::format("{} is not for the {} ranks of the mesh", op.name().str(), ranks);
   // As in model.toml: sequences and tokens of a whole run can be counted.
   if (double(accumulate) * mesh.data * m.attrs.getInt("micro_batch") * m.attrs.getInt("block_size") > 0x1p32)
     return "the global batch is out of range";

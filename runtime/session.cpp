@@ -29,11 +29,13 @@ static Plan forRanks(Plan plan, const Communicator *ranks) {
   return plan;
 }
 
-Session::Session(Plan given, const std::string &cacheDir, unsigned threads, Communicator *ranks)
+Session::Session(Plan given, const std::string &cacheDir, unsigned threads, Communicator *ranks, MeshAxes along)
     : plan(forRanks(std::move(given), ranks)), host(hostTarget(threads)), pool(host.threads),
       arena(plan.target.isCuda() ? nullptr : std::make_unique<Arena>(plan.planned->attrs.getInt("arena_bytes"), &pool)),
       device(makeExecutor(*this, cacheDir)), executor(*device) {
   executor.ranks = ranks;
+  executor.dataRanks = along.data;
+  executor.tensorRanks = along.tensor;
 }
 
 }  // namespace gptc

@@ -22,11 +22,18 @@ public:
   virtual int32_t endOfText() const = 0;
 };
 
+/// The ranks that one rank meets along each axis of the mesh.
+struct MeshAxes {
+  Communicator *data = nullptr, *tensor = nullptr;
+};
+
 struct Session {
-  /// Allocates the arena, on the CPU or the GPU that the plan is for; compiles nothing yet. Object code is cached in `cacheDir` ("" for nowhere); `threads` 0: as
-  /// hostTarget() decides. `ranks`, where there are several, are those of the plan's mesh and must outlive this.
-  /// UserError(RanksUnclear) where they are not.
-  Session(Plan plan, const std::string &cacheDir, unsigned threads = 0, Communicator *ranks = nullptr);
+  /// Allocates the arena, on the CPU or the GPU that the plan is for; compiles nothing yet. Object code is cached in
+  /// `cacheDir` ("" for nowhere); `threads` 0: as hostTarget() decides. `ranks`, where there are several, are those of
+  /// the plan's mesh and must outlive this. UserError(RanksUnclear) where they are not. `along` are its axes, where it
+  /// has two.
+  Session(Plan plan, const std::string &cacheDir, unsigned threads = 0, Communicator *ranks = nullptr,
+          MeshAxes along = {});
 
   Plan plan;
   Target host;

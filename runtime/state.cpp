@@ -2,6 +2,7 @@
 
 #include "ir/diagnostics.h"
 #include "ir/kernel_eval.h"
+#include "ir/mesh.h"
 #include "ir/random.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/executor.h"
@@ -195,6 +196,71 @@ void narrow(void *arg, int64_t begin, int64_t end) {
 
 }  // namespace
 
+namespace {
+
+/// Bytes of this rank's part along `axis` of a whole of type `type`, and back.
+void copyPart(const Executor &executor, const Cut &cut, llvm::StringRef axis, const Type &type, int64_t index,
+              const char *from, char *to, bool toPart) {
+  const int64_t size = sizeOf(type.dtype), ranks = Mesh::of(executor.planned()).extent(axis);
+  cut.forEachRun(type, ranks, index, [&](int64_t whole, int64_t part, int64_t n) {
+    std::memcpy(to + (toPart ? part : whole) * size, from + (toPart ? whole : part) * size, n * size);
+  });
+}
+
+/// All ranks' parts along an axis, put together in `whole`, which has `type`.
+void gather(Executor &executor, const Cut &cut, llvm::StringRef axis, const Type &type, const char *part,
+            size_t elements, char *whole) {
+  Communicator *along = executor.along(axis);
+  GPTC_CHECK(along && type.paddedElements() == int64_t(elements) * along->world, "pieces of {} along {}", type.str(),
+             axis.str());
+  const size_t bytes = elements * sizeOf(type.dtype);
+  // Rows of a matrix come as they lie.
+  const bool inPlace = cut.dim == 0 && cut.groups.size() == 1;
+  std::vector<char> all(inPlace ? 0 : bytes * along->world);
+  along->run({{Collective::Kind::all_gather, part, inPlace ? whole : all.data(), elements, type.dtype}},
+             SumOrder::fast);
+  for (int r = 0; !inPlace && r < along->world; ++r)
+    copyPart(executor, cut, axis, type, r, all.data() + r * bytes, whole, false);
+}
+
+/// What the ranks along "data" hold together.
+void loadAlongData(Executor &executor, const State &s, char *to) {
+  const StateView view = executor.view(s, StateAccess::read);
+  if (const auto cut = Cut::of(s, "data"))
+    gather(executor, *cut, "data", wholeAlongData(s), view.as<char>(), s.type.paddedElements(), to);
+  else
+    std::memcpy(to, view.data, s.type.bytes());
+}
+
+}  // namespace
+
+void storeWhole(Executor &executor, const State &s, const void *whole) {
+  const StateView view = executor.view(s, StateAccess::write);
+  const char *from = static_cast<const char *>(whole);
+  const Type part = wholeAlongData(s);
+  std::vector<char> own;
+  if (const auto cut = Cut::of(s, "tensor")) {
+    own.resize(part.bytes());
+    copyPart(executor, *cut, "tensor", wholeType(s), executor.index("tensor"), from, own.data(), true);
+    from = own.data();
+  }
+  if (const auto cut = Cut::of(s, "data"))
+    copyPart(executor, *cut, "data", part, executor.index("data"), from, view.as<char>(), true);
+  else
+    std::memcpy(view.data, from, s.type.bytes());
+}
+
+void loadWhole(Executor &executor, const State &s, void *whole) {
+  char *to = static_cast<char *>(whole);
+  const auto cut = Cut::of(s, "tensor");
+  if (!cut)
+    return loadAlongData(executor, s, to);
+  const Type part = wholeAlongData(s);
+  std::vector<char> own(part.bytes());
+  loadAlongData(executor, s, own.data());
+  gather(executor, *cut, "tensor", wholeType(s), own.data(), part.paddedElements(), to);
+}
+
 void fillCopies(Executor &executor) {
   const Module &m = executor.planned();
   std::vector<char> gathered;
@@ -208,7 +274,7 @@ void fillCopies(Executor &executor) {
                s->name, of);
     const StateView to = executor.view(*s, StateAccess::write);
     if (kind == "whole") {
-      loadWhole(executor, *p, to.data);
+      loadAlongData(executor, *p, to.as<char>());
       continue;
     }
     GPTC_CHECK(s->type.dtype == DType::bf16 || s->type.dtype == DType::f16, "@{} : {}", s->name, s->type.str());
@@ -216,33 +282,14 @@ void fillCopies(Executor &executor) {
       Narrowing n{from, to.as<char>(), s->type.dtype, s->type.paddedElements()};
       executor.threads().run((n.elements + kChunk - 1) / kChunk, narrow, &n);
     };
-    if (isPiece(*p) && !isPiece(*s)) {
-      gathered.resize(wholeType(*p).bytes());
-      loadWhole(executor, *p, gathered.data());
+    if (Cut::of(*p, "data") && !Cut::of(*s, "data")) {
+      gathered.resize(wholeAlongData(*p).bytes());
+      loadAlongData(executor, *p, gathered.data());
       fill(reinterpret_cast<const float *>(gathered.data()));
     } else {
       fill(executor.view(*p, StateAccess::read).as<float>());
     }
   }
-}
-
-void storeWhole(Executor &executor, const State &s, const void *whole) {
-  const int64_t bytes = s.type.bytes(), rank = isPiece(s) ? executor.ranks->rank : 0;
-  std::memcpy(executor.view(s, StateAccess::write).data, static_cast<const char *>(whole) + rank * bytes, bytes);
-}
-
-void loadWhole(Executor &executor, const State &s, void *whole) {
-  const StateView view = executor.view(s, StateAccess::read);
-  if (!isPiece(s)) {
-    std::memcpy(whole, view.data, s.type.bytes());
-    return;
-  }
-  const Type all = wholeType(s);
-  executor.ranks->run({{Collective::Kind::all_gather, view.data, whole, size_t(s.type.paddedElements()), s.type.dtype}},
-                      SumOrder::fast);
-  // Padding of a whole is zero, and so is that of pieces.
-  GPTC_CHECK(all.paddedElements() == s.type.paddedElements() * executor.ranks->world, "pieces of {} for {} ranks",
-             all.str(), executor.ranks->world);
 }
 
 void writeCounter(Executor &executor, llvm::StringRef name, int64_t value) {

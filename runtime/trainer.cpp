@@ -198,8 +198,8 @@ private:
   int64_t rank() const { return together ? together->rank : 0; }
   int64_t world() const { return together ? together->world : 1; }
   bool first() const { return rank() == 0; }
-  /// Sequences of a step.
-  int64_t global() const { return world() * accumulate * B; }
+  /// Sequences of a step. Ranks along "tensor" have the same ones.
+  int64_t global() const { return Mesh::of(m).data * accumulate * B; }
 
   /// What the first rank says.
   int64_t agreed(int64_t mine) const {
@@ -311,7 +311,7 @@ private:
     startedAt = monotonicNow();
     startStep = step;
     std::optional<RankTimes> times;
-    if (together)
+    if (together && !s.executor.dataRanks)  // of a mesh of two axes it would see the smaller part
       times.emplace(*together);
     Pulse::get().step(step);
     int skipped = 0;
@@ -424,7 +424,7 @@ private:
     profiledSteps += s.executor.observer == &profile;
     const int64_t t0 = monotonicNow();
     const char *last = accumulate > 1 ? "update" : "train_step";
-    const int64_t begin = step * global(), own = rank() * accumulate * B;
+    const int64_t begin = step * global(), own = s.executor.index("data") * accumulate * B;
     const float targets = float(data.targets(run.seed, begin, global()));
     for (int64_t k = 0; k < accumulate; ++k) {
       const int64_t sequence = own + k * B, perShard = accumulate / shards;
@@ -520,7 +520,7 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
   const int64_t global = executor.planned().attrs.getInt("accumulate") * B * Mesh::of(executor.planned()).data;
   const int64_t windows = batches > 0 && batches <= every / global ? batches * global : every;
   const Type losses = executor.planned().function("eval")->results()[0];
-  Communicator *const together = executor.ranks;
+  Communicator *const together = executor.along("data");
   const int64_t ranks = together ? together->world : 1, rank = together ? together->rank : 0;
   const size_t each = losses.paddedElements();
   std::vector<int32_t> x(B * T), y(B * T);

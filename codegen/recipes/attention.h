@@ -46,8 +46,8 @@ struct Packed {
   }
 };
 
-/// Dropout on probabilities: element (i, j) of head h of sequence b is random(seed, step, stream, seq0 + b, (h*T + i)*T
-/// + j).
+/// Dropout on probabilities: element (i, j) of head h of sequence b is random(seed, step, stream, seq0 + b, index0 +
+/// (h*T + i)*T + j), where index0 is 0 but for an operand of that name.
 class Dropout {
 public:
   /// Operands seed, step, seq0 of the fused op's anchor begin at `first`; without them nothing is dropped.
@@ -64,8 +64,9 @@ public:
 private:
   const Shape shape;
   bool on;
-  kir::Expr seed, step, seq0, stream;
+  kir::Expr seed, step, seq0, stream, index0;
   RandomKeyExpr key;
+  kir::Expr offset;  // index0, within withKey
 };
 
 /// ALiBi: what is added to a score for the distance of query and key.

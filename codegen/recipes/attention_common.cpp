@@ -77,6 +77,8 @@ Dropout::Dropout(GroupEval &group, const Op &anchor, unsigned first, const Shape
     return;
   auto scalar = [&](unsigned i) { return load(group.inputs[anchor.operand(first + i)->index], imm(0)); };
   seed = scalar(0), step = scalar(1), seq0 = scalar(2), stream = group.stream(anchor);
+  if (anchor.numOperands() > first + 3)
+    index0 = scalar(3);
 }
 
 Stmt Dropout::withKey(const Expr &b, const std::function<Body()> &body) {
@@ -86,7 +88,12 @@ Stmt Dropout::withKey(const Expr &b, const std::function<Body()> &body) {
   return bindTo("key0", e.k0, [&](const Expr &k0) {
     return Body{bindTo("key1", e.k1, [&](const Expr &k1) {
       key = {k0, k1};
-      return body();
+      if (!index0)
+        return body();
+      return Body{bindTo("index0", index0, [&](const Expr &e) {
+        offset = e;
+        return body();
+      })};
     })};
   });
 }
@@ -100,6 +107,8 @@ Expr Dropout::packedKey() const {
 
 Expr Dropout::keep(const Expr &head, const Expr &i, const Expr &j) const {
   Expr index = (head * shape.tokens + i) * shape.tokens + j;
+  if (offset)
+    index = index + offset;
   return ops::dropoutKeeps(randomBitsExpr(key, index), shape.p);
 }
 

@@ -13,7 +13,7 @@ bool matches(const Op &fused) {
   for (const Op &op : *fused.body) {
     if (op.is(OpKind::yield))
       continue;
-    if (op.def().fusion != FusionKind::collective || op.operand(0)->def)
+    if (op.def().fusion != FusionKind::collective || (op.numOperands() && op.operand(0)->def))
       return false;
     if (!first)
       first = &op;
@@ -44,8 +44,15 @@ LoweredGroup build(const Op &fused, const Schedule &, const Target &, DType comp
       first.attrs.getString("axis"), first.attrs.getInt("ranks"), first.attrs.getString("order", "tree") == "tree", {}};
   for (unsigned i = 0; i < fused.numResults(); ++i) {
     const Op &op = *g.output(i)->def;
+    if (op.is(OpKind::axis_index)) {
+      out.collectives->calls.push_back({op.kind, 0, i, 1, DType::i64});
+      continue;
+    }
     const Type &piece = op.is(OpKind::all_gather) ? op.operand(0)->type : op.result()->type;
     CollectiveCall call{op.kind, op.operand(0)->index, i, piece.paddedElements(), g.storageOf(piece.dtype)};
+    for (int64_t d = 0; d < op.attrs.getInt("dim"); ++d)
+      call.segments *= piece.padded(int(d));
+    call.count /= call.segments;
     if (op.is(OpKind::reduce_scatter)) {
       const Type &x = op.operand(0)->type;
       call.paddingFrom = x.paddedElements() / x.padded(0) * x.dim(0);

@@ -6,7 +6,8 @@
 //   s_ij = scale * q_i . k_j,   j <= i where causal; with ALiBi less the head's slope times |i - j|
 //   lse_i = log sum_j exp(s_ij),   p_ij = exp(s_ij - lse_i),   o_i = sum_j m_ij p_ij v_j
 // where m_ij is 0 or 1/(1-p) by dropout, drawn at index (h*T + i)*T + j of the sequence: what the dropout op would draw
-// for [B,H,T,T]. Backward, as in Dao et al. 2022, with delta_i = do_i . o_i:
+// for [B,H,T,T]; with index0, where these heads are a part of a sequence's, that much further on. Backward, as in Dao
+// et al. 2022, with delta_i = do_i . o_i:
 //   dv_j = sum_i m_ij p_ij do_i,   ds_ij = p_ij (m_ij do_i . v_j - delta_i),   dq_i = scale sum_j ds_ij k_j,   dk_j =
 //   scale sum_i ds_ij q_i
 // With `tf32` a kernel may round what is multiplied in these products to 10 bits of mantissa, as NVIDIA's tensor cores
@@ -54,23 +55,26 @@ public:
       : p(op.attrs.getFloat("p")), drops(in.size() > first) {
     if (drops)
       key = dropoutKey(op, *in[first], *in[first + 1], *in[first + 2], sequence);
+    if (in.size() > first + 3)
+      index0 = int64_t(in[first + 3]->data[0]);
   }
   double at(const Heads &h, int64_t head, int64_t i, int64_t j) const {
     if (!drops)
       return 1;
-    return randomUniform(key, uint64_t((head * h.rows + i) * h.rows + j)) < p ? 0 : 1 / (1 - p);
+    return randomUniform(key, uint64_t(index0 + (head * h.rows + i) * h.rows + j)) < p ? 0 : 1 / (1 - p);
   }
 
 private:
   double p;
   bool drops;
+  int64_t index0 = 0;
   RandomKey key{};
 };
 
-/// Optional operands from `first` on are seed, step and seq0: all three or none.
+/// Optional operands from `first` on are seed, step and seq0, all three or none, and then perhaps index0.
 bool expectDropoutOperands(const Op &op, unsigned first, std::string &error) {
   unsigned n = op.numOperands() - first;
-  if (n != 0 && n != 3)
+  if (n != 0 && n != 3 && n != 4)
     return fail(error, "seed, step and seq0 must be given together");
   for (unsigned i = first; i < op.numOperands(); ++i)
     if (!expectScalar(op, i, DType::i64, error))
@@ -159,11 +163,13 @@ std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
     int64_t heads, keyHeads;
     bool causal, alibi;
     double p;
+    bool part = false;  // of a sequence's heads
   };
   std::vector<OpDef::Sample> samples;
-  for (Shape shape : {Shape{2, 2, true, false, 0.0}, Shape{4, 2, true, false, 0.25}, Shape{3, 1, false, false, 0.0},
-                      Shape{1, 1, false, false, 0.5}, Shape{2, 1, true, true, 0.0}, Shape{6, 2, true, true, 0.3},
-                      Shape{4, 4, false, true, 0.25}, Shape{3, 1, false, true, 0.0}}) {
+  for (Shape shape :
+       {Shape{2, 2, true, false, 0.0}, Shape{4, 2, true, false, 0.25}, Shape{3, 1, false, false, 0.0},
+        Shape{1, 1, false, false, 0.5}, Shape{2, 1, true, true, 0.0}, Shape{6, 2, true, true, 0.3},
+        Shape{4, 4, false, true, 0.25}, Shape{3, 1, false, true, 0.0}, Shape{2, 1, true, false, 0.4, true}}) {
     // Backward is quadratic in rows for each element of a finite difference; long rows come with the forward samples.
     int64_t rows = s.extent(backward ? 33 : 17), size = s.extent(9);
     Type qkv(DType::f32, {s.between(1, 2), rows, (shape.heads + 2 * shape.keyHeads) * size});
@@ -178,6 +184,8 @@ std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
       at.set("stream", s.between(0, 100));
       for (int i = 0; i < 3; ++i)
         inputs.push_back(Tensor::scalar(double(s.between(0, 1000)), DType::i64));
+      if (shape.part)
+        inputs.push_back(Tensor::scalar(double(s.between(1, int64_t(1) << 33)), DType::i64));
     }
     if (backward) {
       Module m;
@@ -262,7 +270,7 @@ OpDef define_attention() {
       .kind = OpKind::attention,
       .name = "attention",
       .summary = "softmax(q k^T / sqrt(D)) v per head over packed qkv, with dropout on the probabilities",
-      .operands = {{"qkv"}, {"seed", true}, {"step", true}, {"seq0", true}},
+      .operands = {{"qkv"}, {"seed", true}, {"step", true}, {"seq0", true}, {"index0", true}},
       .attrs = attentionAttrs(),
       .results = {"o", "lse"},
       .fusion = FusionKind::attention,
@@ -298,7 +306,7 @@ OpDef define_attention_grad() {
       .kind = OpKind::attention_grad,
       .name = "attention_grad",
       .summary = "gradient of attention with respect to qkv; probabilities are recomputed from lse",
-      .operands = {{"do"}, {"qkv"}, {"o"}, {"lse"}, {"seed", true}, {"step", true}, {"seq0", true}},
+      .operands = {{"do"}, {"qkv"}, {"o"}, {"lse"}, {"seed", true}, {"step", true}, {"seq0", true}, {"index0", true}},
       .attrs = attentionAttrs(),
       .results = {"dqkv"},
       .fusion = FusionKind::attention,

@@ -1,13 +1,23 @@
-// Collectives: what the ranks along one axis of the mesh (ir/mesh.h) compute together. A function is the same on every
+// What ranks along one axis of the mesh (ir/mesh.h) do together, and where they differ. A function is the same on every
 // rank; these ops are where ranks differ in what they hold and where they meet.
 //
 // Sums over ranks have the order of the attribute `order`: "tree" adds neighbours, then pairs of neighbours, and so on,
 // ((x0+x1)+(x2+x3))+..., whatever the engine; with "fast" the engine chooses. Rank r's piece of a tensor is the r-th of
-// `ranks` equal parts of dimension 0, padding included; of a piece all is logical, and what was padding is zero.
+// `ranks` equal parts of dimension `dim`. Only dimension 0 may have padding, which is cut too; of a piece all is
+// logical, and what was padding is zero.
+//
+// Gradients are those of tensor parallelism (Shoeybi et al. 2019, section 3): a value is either the same on all ranks,
+// and so is its gradient; or a piece, or a term of a sum over ranks, of which each rank has the gradient of its own.
+//   all_reduce      terms -> the same      gradient: nothing to do, as the gradient of a sum is that of each term
+//   spread          the same -> the same, of which each rank will use another part    gradient: all_reduce
+//   all_gather      pieces -> the same, likewise used in part by each                 gradient: reduce_scatter
+//   reduce_scatter  terms -> pieces                                                   gradient: all_gather
+//   own_part        the same -> pieces                                                gradient: all_gather
 //
 // A group of collectives goes on beside what follows it until `done` has its results (pass overlap-collectives).
 //
 // The reference takes the operands of all ranks of the group, rank by rank, and yields all their results likewise.
+#include "ir/mesh.h"
 #include "ir/ops/op_support.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -17,10 +27,10 @@ using namespace ops;
 
 namespace {
 
-constexpr NotApplicable afterAutodiff{"partition puts it behind the gradients"};
 constexpr NotApplicable engine{"an engine of the runtime carries it out (runtime/collectives)"};
 
 int64_t ranksOf(const Op &op) { return op.attrs.getInt("ranks"); }
+unsigned dimOf(const Op &op) { return unsigned(op.attrs.getInt("dim")); }
 
 std::string checkCollective(const Op &op) {
   if (const int64_t ranks = ranksOf(op); ranks < 1 || ranks > (1 << 20))
@@ -32,17 +42,31 @@ std::string checkCollective(const Op &op) {
   return "";
 }
 
-/// Whether `whole` can be held in equal pieces.
-bool dividesEvenly(const Type &whole, int64_t ranks, std::string &error) {
-  if (whole.isScalar() || ranks < 1 || whole.padded(0) % ranks)
-    return fail(error, "dimension 0 of {} does not divide by {} ranks", whole.str(), ranks);
+/// Whether `whole` can be held in equal pieces along the op's dimension.
+bool dividesEvenly(const Op &op, const Type &whole, std::string &error) {
+  const int64_t ranks = ranksOf(op), dim = op.attrs.getInt("dim");
+  if (ranks < 1 || dim < 0 || dim >= whole.rank() || whole.padded(int(dim)) % ranks)
+    return fail(error, "dimension {} of {} does not divide by {} ranks", dim, whole.str(), ranks);
+  if (dim > 0 && whole.dim(int(dim)) != whole.padded(int(dim)))
+    return fail(error, "dimension {} of {} is padded: only dimension 0 may be", dim, whole.str());
   return true;
 }
 
-Type pieceOf(const Type &whole, int64_t ranks) {
+Type pieceOf(const Op &op, const Type &whole) {
   Type piece(whole.dtype, whole.dims);
-  piece.dims[0] = Dim(whole.padded(0) / ranks);
+  piece.dims[dimOf(op)] = Dim(whole.padded(int(dimOf(op))) / ranksOf(op));
   return piece;
+}
+
+/// Calls f(element of the whole, element of the piece) for all of rank r's piece but its padding.
+template <typename F> void forEachOfPiece(const Op &op, const Type &whole, int64_t r, F f) {
+  const unsigned dim = dimOf(op);
+  const int64_t outer = whole.slice(0, dim).elements(), inner = whole.slice(dim + 1, whole.rank()).elements(),
+                all = whole.dim(int(dim)), own = whole.padded(int(dim)) / ranksOf(op);
+  for (int64_t o = 0; o < outer; ++o)
+    for (int64_t x = 0; x < own && r * own + x < all; ++x)
+      for (int64_t i = 0; i < inner; ++i)
+        f((o * all + r * own + x) * inner + i, (o * own + x) * inner + i);
 }
 
 /// The sum over all ranks.
@@ -63,17 +87,41 @@ std::vector<double> sumOver(std::span<const Tensor *const> in) {
   return std::move(level[0]);
 }
 
-Cost costCollective(const Op &op) { return streamCost(op, op.is(OpKind::all_gather) ? 0 : 1); }
+Cost costCollective(const Op &op) {
+  return streamCost(op, op.isOneOf(OpKind::all_reduce, OpKind::reduce_scatter) ? 1 : 0);
+}
 
-const std::vector<AttrSpec> attrsOf(bool sums) {
+enum Takes { onlyAxis = 0, aSum = 1, aDimension = 2 };
+
+std::vector<AttrSpec> attrsOf(int takes) {
   std::vector<AttrSpec> a = {{AttrSpec::String, "axis", true, std::string()},
                              {AttrSpec::Int, "ranks", true, int64_t(1)}};
-  if (sums)
+  if (takes & aSum)
     a.push_back({AttrSpec::String, "order", false, std::string("tree")});
+  if (takes & aDimension)
+    a.push_back({AttrSpec::Int, "dim", false, int64_t(0)});
   return a;
 }
 
-AttrMap sampleAttrs() { return attrs({{"axis", std::string("data")}, {"ranks", int64_t(1)}}); }
+AttrMap sampleAttrs(int64_t dim = 0) {
+  AttrMap a = attrs({{"axis", std::string("data")}, {"ranks", int64_t(1)}});
+  if (dim)
+    a.set("dim", dim);
+  return a;
+}
+
+/// What the collective of a gradient says of axis, ranks and dimension.
+AttrMap attrsOfGradient(const Op &op, bool sums) {
+  AttrMap a = op.attrs;
+  a.erase("order");
+  if (sums)
+    a.set("order", std::string(tensorOrder(ranksOf(op))));
+  return a;
+}
+
+std::vector<Value *> gatherGradient(GradCtx &c) {
+  return {c.b.op(OpKind::all_gather, {c.dresults[0]}, {c.op.operand(0)->type}, attrsOfGradient(c.op, false))->result()};
+}
 
 }  // namespace
 
@@ -83,7 +131,7 @@ OpDef define_all_reduce() {
       .name = "all_reduce",
       .summary = "the sum of all ranks' x",
       .operands = {{"x"}},
-      .attrs = attrsOf(true),
+      .attrs = attrsOf(aSum),
       .results = {"y"},
       .fusion = FusionKind::collective,
       .autocast = NotApplicable{"what is sent has the type of what is summed"},
@@ -95,7 +143,7 @@ OpDef define_all_reduce() {
             return true;
           },
       .check = checkCollective,
-      .grad = afterAutodiff,
+      .grad = [](GradCtx &c) -> std::vector<Value *> { return {c.dresults[0]}; },
       .cost = costCollective,
       .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
         return std::vector<Tensor>(in.size(), Tensor(op.result()->type, sumOver(in)));
@@ -114,33 +162,34 @@ OpDef define_reduce_scatter() {
       .name = "reduce_scatter",
       .summary = "this rank's piece of the sum of all ranks' x",
       .operands = {{"x"}},
-      .attrs = attrsOf(true),
+      .attrs = attrsOf(aSum | aDimension),
       .results = {"piece"},
       .fusion = FusionKind::collective,
       .autocast = NotApplicable{"what is sent has the type of what is summed"},
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
-            if (!expectFloat(op, 0, error) || !dividesEvenly(op.operand(0)->type, ranksOf(op), error))
+            if (!expectFloat(op, 0, error) || !dividesEvenly(op, op.operand(0)->type, error))
               return false;
-            types = {pieceOf(op.operand(0)->type, ranksOf(op))};
+            types = {pieceOf(op, op.operand(0)->type)};
             return true;
           },
       .check = checkCollective,
-      .grad = afterAutodiff,
+      .grad = gatherGradient,
       .cost = costCollective,
       .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
-        std::vector<double> sum = sumOver(in);
-        const size_t n = op.result()->type.elements();
-        sum.resize(n * in.size());  // padding
+        const std::vector<double> sum = sumOver(in);
         std::vector<Tensor> pieces;
-        for (size_t r = 0; r < in.size(); ++r)
-          pieces.push_back(Tensor(op.result()->type, {sum.begin() + r * n, sum.begin() + (r + 1) * n}));
+        for (size_t r = 0; r < in.size(); ++r) {
+          Tensor &piece = pieces.emplace_back(op.result()->type);
+          forEachOfPiece(op, in[0]->type, int64_t(r), [&](int64_t whole, int64_t at) { piece.data[at] = sum[whole]; });
+        }
         return pieces;
       },
       .lower = engine,
       .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
         SampleSource s(seed);
-        return {{.operandTypes = {Type(DType::f32, {s.maybePadded(s.extent()), s.extent()})}, .attrs = sampleAttrs()}};
+        return {{.operandTypes = {Type(DType::f32, {s.maybePadded(s.extent()), s.extent()})}, .attrs = sampleAttrs()},
+                {.operandTypes = {Type(DType::f32, {s.extent(5), s.extent(), s.extent(9)})}, .attrs = sampleAttrs(1)}};
       },
   };
 }
@@ -151,7 +200,7 @@ OpDef define_all_gather() {
       .name = "all_gather",
       .summary = "the whole tensor of which every rank gives its piece",
       .operands = {{"piece"}},
-      .attrs = attrsOf(false),
+      .attrs = attrsOf(aDimension),
       .results = {"y"},
       .fusion = FusionKind::collective,
       .autocast = NotApplicable{"what is sent has the type of the pieces"},
@@ -161,27 +210,31 @@ OpDef define_all_gather() {
           return why;
         std::string error;
         const Type &whole = op.result()->type, &piece = op.operand(0)->type;
-        if (!dividesEvenly(whole, ranksOf(op), error))
+        if (!dividesEvenly(op, whole, error))
           return error;
-        if (const Type t = pieceOf(whole, ranksOf(op)); piece.dtype != t.dtype || !piece.sameShape(t))
+        if (const Type t = pieceOf(op, whole); piece.dtype != t.dtype || !piece.sameShape(t))
           return fmt::format("pieces of {} are {}, not {}", whole.str(), t.str(), piece.str());
         return "";
       },
-      .grad = afterAutodiff,
+      .grad = [](GradCtx &c) -> std::vector<Value *> {
+        return {c.b.value(OpKind::reduce_scatter, {c.dresults[0]}, attrsOfGradient(c.op, true))};
+      },
       .cost = costCollective,
       .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
         Tensor whole(op.result()->type);
-        std::vector<double> all;
-        for (const Tensor *t : in)
-          all.insert(all.end(), t->data.begin(), t->data.end());
-        std::copy_n(all.begin(), whole.data.size(), whole.data.begin());
+        for (size_t r = 0; r < in.size(); ++r)
+          forEachOfPiece(op, whole.type, int64_t(r), [&](int64_t to, int64_t at) { whole.data[to] = in[r]->data[at]; });
         return std::vector<Tensor>(in.size(), whole);
       },
       .lower = engine,
       .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
         SampleSource s(seed);
-        Type whole(DType::f32, {s.maybePadded(s.extent()), s.extent()});
-        return {{.operandTypes = {pieceOf(whole, 1)}, .attrs = sampleAttrs(), .resultTypes = {whole}}};
+        const Type whole(DType::f32, {s.maybePadded(s.extent()), s.extent()});
+        Type piece = whole;
+        piece.dims[0] = Dim(whole.padded(0));
+        const Type plain(DType::f32, {s.extent(5), s.extent(), s.extent(9)});
+        return {{.operandTypes = {piece}, .attrs = sampleAttrs(), .resultTypes = {whole}},
+                {.operandTypes = {plain}, .attrs = sampleAttrs(1), .resultTypes = {plain}}};
       },
   };
 }
@@ -220,11 +273,119 @@ OpDef define_done() {
             return true;
           },
       .check = checkDone,
-      .grad = afterAutodiff,
+      .grad = NotApplicable{"overlap-collectives puts it behind the gradients"},
       .cost = runsNoCode,
       .reference = [](const Op &, std::span<const Tensor *const> in) -> std::vector<Tensor> { return {*in[0]}; },
       .lower = runsNoCode,
       .samples = NotApplicable{"it needs a group of collectives"},
+  };
+}
+
+OpDef define_own_part() {
+  return {
+      .kind = OpKind::own_part,
+      .name = "own_part",
+      .summary = "this rank's piece of an x that is the same on all ranks",
+      .operands = {{"x"}},
+      .attrs = attrsOf(aDimension),
+      .results = {"piece"},
+      .fusion = FusionKind::collective,
+      .autocast = NotApplicable{"a copy"},
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            const Type &x = op.operand(0)->type;
+            if (!dividesEvenly(op, x, error))
+              return false;
+            if (x.dim(0) != x.padded(0))
+              return fail(error, "{} has padding, which belongs to no rank", x.str());
+            types = {pieceOf(op, x)};
+            return true;
+          },
+      .check = checkCollective,
+      .grad = gatherGradient,
+      .cost =
+          [](const Op &op) {
+            Cost c;
+            c.bytesRead = c.bytesWritten = double(op.result()->type.bytes());
+            return c;
+          },
+      .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
+        std::vector<Tensor> pieces;
+        for (size_t r = 0; r < in.size(); ++r) {
+          Tensor &piece = pieces.emplace_back(op.result()->type);
+          forEachOfPiece(op, in[r]->type, int64_t(r),
+                         [&](int64_t whole, int64_t at) { piece.data[at] = in[r]->data[whole]; });
+        }
+        return pieces;
+      },
+      .lower = engine,
+      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+        SampleSource s(seed);
+        return {{.operandTypes = {Type(DType::f32, {s.extent(), s.maybePadded(s.extent())})}, .attrs = sampleAttrs()},
+                {.operandTypes = {Type(DType::f32, {s.extent(5), s.extent(), s.extent(9)})}, .attrs = sampleAttrs(1)}};
+      },
+  };
+}
+
+OpDef define_spread() {
+  return {
+      .kind = OpKind::spread,
+      .name = "spread",
+      .summary = "x, the same on all ranks, of which each will use another part: its gradient is summed over ranks",
+      .operands = {{"x"}},
+      .attrs = attrsOf(onlyAxis),
+      .results = {"y"},
+      .fusion = FusionKind::view,
+      .autocast = NotApplicable{"canonicalize removes it once autodiff has seen it"},
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &error) {
+            if (!expectFloat(op, 0, error))
+              return false;
+            types = {op.operand(0)->type};
+            return true;
+          },
+      .check = checkCollective,
+      .grad = [](GradCtx &c) -> std::vector<Value *> {
+        return {c.b.value(OpKind::all_reduce, {c.dresults[0]}, attrsOfGradient(c.op, true))};
+      },
+      .cost = [](const Op &) { return Cost(); },
+      .reference = [](const Op &op, std::span<const Tensor *const> x) -> std::vector<Tensor> {
+        return {Tensor(op.result()->type, x[0]->data)};
+      },
+      .lower = NotApplicable{"it runs no code"},
+      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+        SampleSource s(seed);
+        return {{.operandTypes = {Type(DType::f32, {s.extent(), s.extent()})}, .attrs = sampleAttrs()}};
+      },
+  };
+}
+
+OpDef define_axis_index() {
+  return {
+      .kind = OpKind::axis_index,
+      .name = "axis_index",
+      .summary = "this rank's place along the axis, counted from 0",
+      .operands = {},
+      .attrs = attrsOf(onlyAxis),
+      .results = {"i"},
+      .fusion = FusionKind::collective,
+      .autocast = NotApplicable{"an integer"},
+      .infer =
+          [](const Op &, std::vector<Type> &types, std::string &) {
+            types = {Type::scalar(DType::i64)};
+            return true;
+          },
+      .check = checkCollective,
+      .grad = NotApplicable{"an integer"},
+      .cost = [](const Op &op) { return streamCost(op, 0); },
+      .reference = [](const Op &op, std::span<const Tensor *const>) -> std::vector<Tensor> {
+        std::vector<Tensor> of;
+        for (int64_t r = 0; r < ranksOf(op); ++r)
+          of.push_back(Tensor::scalar(double(r), DType::i64));
+        return of;
+      },
+      .lower = engine,
+      .samples = [](unsigned) -> std::vector<OpDef::Sample> { return {{.operandTypes = {}, .attrs = sampleAttrs()}}; },
   };
 }
 

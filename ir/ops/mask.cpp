@@ -17,7 +17,7 @@ namespace {
 bool inferDropout(const Op &op, std::vector<Type> &types, std::string &error) {
   if (!expectFloat(op, 0, error) || !expectRank(op, 0, 1, error))
     return false;
-  for (unsigned i : {1u, 2u, 3u})
+  for (unsigned i = 1; i < op.numOperands(); ++i)
     if (!expectScalar(op, i, DType::i64, error))
       return false;
   types = {op.operand(0)->type};
@@ -27,11 +27,11 @@ bool inferDropout(const Op &op, std::vector<Type> &types, std::string &error) {
 std::vector<Tensor> referenceDropout(const Op &op, std::span<const Tensor *const> in) {
   Tensor y(op.result()->type);
   double p = op.attrs.getFloat("p");
-  int64_t each = y.type.slice(1, y.type.rank()).elements();
+  int64_t each = y.type.slice(1, y.type.rank()).elements(), index0 = in.size() > 4 ? int64_t(in[4]->data[0]) : 0;
   for (int64_t s = 0; s < y.type.dim(0); ++s) {
     RandomKey key = dropoutKey(op, *in[1], *in[2], *in[3], s);
     for (int64_t i = 0; i < each; ++i)
-      y.data[s * each + i] = randomUniform(key, uint64_t(i)) < p ? 0.0 : in[0]->data[s * each + i] / (1 - p);
+      y.data[s * each + i] = randomUniform(key, uint64_t(index0 + i)) < p ? 0.0 : in[0]->data[s * each + i] / (1 - p);
   }
   return {std::move(y)};
 }
@@ -45,7 +45,7 @@ OpDef define_dropout() {
       .kind = OpKind::dropout,
       .name = "dropout",
       .summary = "x / (1-p) with probability 1-p, else 0; a function of (seed, step, stream, sequence, index) alone",
-      .operands = {{"x"}, {"seed"}, {"step"}, {"seq0"}},
+      .operands = {{"x"}, {"seed"}, {"step"}, {"seq0"}, {"index0", true}},
       .attrs = {{AttrSpec::Float, "p", true, 0.0}, {AttrSpec::Int, "stream", true, int64_t(0)}},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
@@ -54,9 +54,11 @@ OpDef define_dropout() {
       .check = checkDropoutAttrs,
       .grad = [](GradCtx &c) -> std::vector<Value *> {
         // The same mask falls on the gradient.
-        Value *dx =
-            c.b.value(OpKind::dropout, {c.dresults[0], c.op.operand(1), c.op.operand(2), c.op.operand(3)}, c.op.attrs);
-        return {dx, nullptr, nullptr, nullptr};
+        llvm::SmallVector<Value *, 5> operands(c.op.operands());
+        operands[0] = c.dresults[0];
+        std::vector<Value *> grads(operands.size(), nullptr);
+        grads[0] = c.b.value(OpKind::dropout, operands, c.op.attrs);
+        return grads;
       },
       .cost = [](const Op &op) { return streamCost(op, 10); },
       .reference = referenceDropout,
@@ -66,7 +68,9 @@ OpDef define_dropout() {
         Expr i = kir::imm(0);
         for (unsigned d = 1; d < x.rank(); ++d)
           i = i * x.dim(int(d)) + at[d];
-        if (x.slice(1, x.rank()).elements() <= int64_t(1) << 32)
+        if (c.op.numOperands() > 4)
+          i = i + c.operand(4);
+        else if (x.slice(1, x.rank()).elements() <= int64_t(1) << 32)
           i = kir::cast(DType::u32, i);
         RandomKeyExpr key = randomKeyExpr(c.operand(1), c.operand(2), c.stream(), c.operand(3) + at[0]);
         double p = c.op.attrs.getFloat("p");
@@ -87,6 +91,11 @@ OpDef define_dropout() {
                                                Tensor::scalar(double(s.between(0, 100000)), DType::i64),
                                                Tensor::scalar(double(s.between(0, int64_t(1) << 40)), DType::i64)}});
         }
+        // A part of each sequence.
+        OpDef::Sample part = samples[0];
+        part.operandTypes.push_back(i64);
+        part.operandValues.push_back(Tensor::scalar(double(s.between(1, int64_t(1) << 34)), DType::i64));
+        samples.push_back(std::move(part));
         return samples;
       },
   };

@@ -11,8 +11,10 @@
 namespace gptc {
 
 struct InProcess::Shared {
-  Shared(int world, std::chrono::milliseconds timeout)
-      : world(world), timeout(timeout), calls(size_t(world)), signatures(size_t(world)), met(size_t(world), 0) {}
+  Shared(Group g, std::chrono::milliseconds timeout)
+      : group(std::move(g)), world(int(group.members.size())), timeout(timeout), calls(size_t(world)),
+        signatures(size_t(world)), met(size_t(world), 0) {}
+  const Group group;
   const int world;
   const std::chrono::milliseconds timeout;
   std::mutex mutex;
@@ -72,8 +74,7 @@ Bytes resultOf(llvm::ArrayRef<Collective> of, size_t rank, SumOrder order) {
 
 class OfThread final : public Communicator {
 public:
-  OfThread(std::shared_ptr<InProcess::Shared> s, int rank)
-      : Communicator(Group::all(s->world), rank), s(std::move(s)) {}
+  OfThread(std::shared_ptr<InProcess::Shared> s, int rank) : Communicator(s->group, rank), s(std::move(s)) {}
   bool beside() const override { return true; }  // for tests
   ~OfThread() override {
     std::lock_guard lock(s->mutex);
@@ -160,7 +161,9 @@ private:
 
 }  // namespace
 
-InProcess::InProcess(int world, std::chrono::milliseconds timeout) : shared(std::make_shared<Shared>(world, timeout)) {}
+InProcess::InProcess(int world, std::chrono::milliseconds timeout) : InProcess(Group::all(world), timeout) {}
+InProcess::InProcess(Group group, std::chrono::milliseconds timeout)
+    : shared(std::make_shared<Shared>(std::move(group), timeout)) {}
 InProcess::~InProcess() = default;
 
 std::unique_ptr<Communicator> InProcess::join(int rank) { return std::make_unique<OfThread>(shared, rank); }

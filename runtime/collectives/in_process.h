@@ -9,6 +9,8 @@ namespace gptc {
 class InProcess {
 public:
   InProcess(int world, std::chrono::milliseconds timeout);
+  /// Some of the threads: the i-th of the members joins as rank i.
+  InProcess(Group group, std::chrono::milliseconds timeout);
   ~InProcess();
   /// A rank's part, each once, from any thread. May outlive this.
   std::unique_ptr<Communicator> join(int rank);

@@ -263,6 +263,32 @@ TEST_P(Threads, InProcess) {
     t.join();
 }
 
+/// Four threads in two rows and two columns, each of which is a group of its own, at the same time.
+TEST(Conformance, ThreadsMeetAlongTheAxesOfAMesh) {
+  std::vector<std::unique_ptr<InProcess>> rows, columns;
+  for (int i : {0, 1}) {
+    rows.push_back(std::make_unique<InProcess>(Group{fmt::format("tensor{}", i), {2 * i, 2 * i + 1}}, 20s));
+    columns.push_back(std::make_unique<InProcess>(Group{fmt::format("data{}", i), {i, i + 2}}, 20s));
+  }
+  std::vector<std::thread> ranks;
+  for (int r = 0; r < 4; ++r)
+    ranks.emplace_back([&, r] {
+      auto row = rows[r / 2]->join(r % 2), column = columns[r % 2]->join(r / 2);
+      EXPECT_EQ(column->group.members[column->rank], r);
+      for (int i = 0; i < 3; ++i) {
+        int32_t mine = 1 << r, inRow = 0, all = 0;
+        row->run({{Kind::all_reduce, &mine, &inRow, 1, DType::i32}}, SumOrder::tree);
+        EXPECT_EQ(inRow, r < 2 ? 3 : 12);
+        column->run({{Kind::all_reduce, &inRow, &all, 1, DType::i32}}, SumOrder::tree);
+        EXPECT_EQ(all, 15);
+      }
+      row->finish();
+      column->finish();
+    });
+  for (std::thread &t : ranks)
+    t.join();
+}
+
 // --- processes ------------------------------------------------------------------------------------------------------
 
 /// A rank process has no test: what fails is printed, and its end says so.

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 namespace gptc {
 namespace {
 
@@ -48,6 +50,69 @@ TEST(Mesh, CollectivesMeetAlongTheirAxis) {
   EXPECT_EQ(got[3][1].data, (Values{508, 510, 0, 0}));
   EXPECT_EQ(got[2][2].data, (Values{500, 502, 504, 506, 508, 510}));
   EXPECT_EQ(got[3][2].data, got[2][2].data);
+}
+
+TEST(Mesh, PiecesOfALaterDimensionComeFromEveryPartOfTheWhole) {
+  auto m = parseModule(R"(module {mesh_data=2, mesh_tensor=2} {
+    func @f(%x: f32[2,4]) -> (f32[2,2], f32[2,2], f32[2,4], f32[1,4], i64[]) {
+      %p = reduce_scatter %x {axis="tensor", dim=1, ranks=2} : f32[2,2]
+      %o = own_part %x {axis="tensor", dim=1, ranks=2} : f32[2,2]
+      %g = all_gather %o {axis="tensor", dim=1, ranks=2} : f32[2,4]
+      %r = own_part %x {axis="data", ranks=2} : f32[1,4]
+      %i = axis_index {axis="tensor", ranks=2} : i64[]
+      return %p, %o, %g, %r, %i
+    }
+  })",
+                       "mesh.gir");
+  ASSERT_EQ(verify(*m), std::vector<std::string>());
+  const Function &f = *m->function("f");
+  std::vector<std::vector<Tensor>> args;
+  for (int r = 0; r < 4; ++r) {
+    Tensor x(f.body.args[0]->type);
+    for (size_t i = 0; i < x.data.size(); ++i)
+      x.data[i] = 100 * r + double(i);
+    args.push_back({x});
+  }
+  std::vector<StateMap> states(4);
+  const auto got = interpretRanks(f, args, states);
+  using Values = std::vector<double>;
+  EXPECT_EQ(got[0][0].data, (Values{100, 102, 108, 110}));
+  EXPECT_EQ(got[3][0].data, (Values{504, 506, 512, 514}));
+  EXPECT_EQ(got[3][1].data, (Values{302, 303, 306, 307}));
+  EXPECT_EQ(got[1][2].data, (Values{0, 1, 102, 103, 4, 5, 106, 107}));
+  EXPECT_EQ(got[1][3].data, (Values{100, 101, 102, 103}));
+  EXPECT_EQ(got[2][3].data, (Values{204, 205, 206, 207}));
+  for (int r = 0; r < 4; ++r)
+    EXPECT_EQ(got[r][4].data, Values{double(r % 2)});
+}
+
+// Two heads of queries and one of keys and of values for each of two ranks, and of those again half the rows.
+TEST(Mesh, StatesAreCutAlongBothAxes) {
+  State s{"w", Type(DType::f32, {Dim(3, 4), Dim(8)}), {}};
+  const Type whole = s.type;
+  Cut{1, Dim(8), {4, 2, 2}}.apply(s, "tensor", 2);
+  EXPECT_EQ(s.type.str(), "f32[3->4,4]");
+  EXPECT_EQ(wholeType(s), whole);
+  Cut{0, Dim(3, 4), {4}}.apply(s, "data", 2);
+  EXPECT_EQ(s.type.str(), "f32[2,4]");
+  EXPECT_TRUE(isPiece(s));
+  EXPECT_EQ(wholeAlongData(s).str(), "f32[3->4,4]");
+  EXPECT_EQ(wholeType(s), whole);
+  std::vector<std::array<int64_t, 3>> runs;
+  Cut::of(s, "tensor")->forEachRun(whole, 2, 1, [&](int64_t from, int64_t to, int64_t n) {
+    runs.push_back({from, to, n});
+  });
+  using Run = std::array<int64_t, 3>;
+  ASSERT_EQ(runs.size(), 12u);
+  EXPECT_EQ(runs[0], (Run{2, 0, 2}));
+  EXPECT_EQ(runs[1], (Run{5, 2, 1}));
+  EXPECT_EQ(runs[2], (Run{7, 3, 1}));
+  EXPECT_EQ(runs[3], (Run{10, 4, 2}));
+  runs.clear();
+  Cut::of(s, "data")->forEachRun(wholeAlongData(s), 2, 1, [&](int64_t from, int64_t to, int64_t n) {
+    runs.push_back({from, to, n});
+  });
+  EXPECT_EQ(runs, (std::vector<Run>{{8, 0, 8}}));
 }
 
 }  // namespace

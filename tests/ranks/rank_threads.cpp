@@ -1,0 +1,182 @@
+#include "tests/ranks/rank_threads.h"
+
+#include "codegen/codegen.h"
+#include "frontends/model_builder.h"
+#include "frontends/toml_config.h"
+#include "ir/diagnostics.h"
+#include "ir/mesh.h"
+#include "passes/pass.h"
+#include "runtime/arena.h"
+#include "runtime/collectives/in_process.h"
+#include "runtime/cpu_executor.h"
+#include "runtime/state.h"
+#include "tools/driver/codegen_passes.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+namespace gptc {
+
+std::unique_ptr<Module> importedFor(const RankCut &c) {
+  const int64_t batch = sequences / c.data / c.microBatches;
+  std::vector<std::string> settings = {"model.preset=none",
+                                       "model.n_layer=1",
+                                       "model.n_head=2",
+                                       "model.n_embd=64",
+                                       fmt::format("model.vocab_size={}", vocabulary),
+                                       fmt::format("model.block_size={}", block),
+                                       "model.dropout=0.1",
+                                       fmt::format("optimizer.name={}", c.optimizer),
+                                       fmt::format("optimizer.lr={}", c.optimizer == "adafactor" ? 0.2
+                                                                      : c.optimizer == "sgd"     ? 0.1
+                                                                                                 : 0.01),
+                                       "optimizer.momentum=0.9",
+                                       "optimizer.first_moment=0.9",
+                                       "optimizer.warmup_steps=1",
+                                       fmt::format("train.micro_batch={}", batch),
+                                       fmt::format("precision.compute={}", c.compute),
+                                       fmt::format("train.global_batch_tokens={}", sequences / c.data * block),
+                                       "compile.remat=none"};
+  settings.insert(settings.end(), c.settings.begin(), c.settings.end());
+  std::unique_ptr<Module> m = buildModel(loadConfig("", settings, [](const std::string &) { return int64_t(0); }));
+  m->attrs.set("mesh_data", c.data);
+  m->attrs.set("mesh_tensor", c.tensor);
+  m->attrs.set("zero_stage", c.stage);
+  m->attrs.set("reduce_order", c.order);
+  m->attrs.set("shards", c.order == "tree" ? logicalShards / c.data : int64_t(1));
+  return m;
+}
+
+void fillBatch(int step, int64_t sequence, int64_t count, std::vector<int32_t> &x, std::vector<int32_t> &y) {
+  x.resize(count * block);
+  y.resize(count * block);
+  for (int64_t i = 0; i < count * block; ++i) {
+    const int64_t at = (step * sequences + sequence) * block + i;
+    x[i] = int32_t(at * at % vocabulary), y[i] = int32_t((at + 1) * (at + 1) % vocabulary);
+  }
+}
+
+namespace {
+
+/// For compiled kernels, which are the same on all ranks and for most cuts.
+const std::string &cacheDir() {
+  static const std::string dir = [] {
+    std::string name = testing::TempDir() + "/gptc-ranks-XXXXXX";
+    return std::string(mkdtemp(name.data()));
+  }();
+  return dir;
+}
+
+struct RemoveCache : testing::Environment {
+  void TearDown() override { std::filesystem::remove_all(cacheDir()); }
+};
+const testing::Environment *const removeCache = testing::AddGlobalTestEnvironment(new RemoveCache);
+
+/// The groups along both axes of a mesh, as Communicators of threads.
+class Axes {
+public:
+  explicit Axes(const Mesh &mesh) : mesh(mesh) {
+    for (const char *axis : {"data", "tensor"})
+      for (int64_t r = 0; r < mesh.ranks(); ++r)
+        if (mesh.index(axis, r) == 0) {
+          Group g{fmt::format("{}-of-{}", axis, r), {}};
+          for (int64_t member : mesh.group(axis, r))
+            g.members.push_back(int(member));
+          groups[{axis, r}] = std::make_unique<InProcess>(g, std::chrono::seconds(20));
+        }
+  }
+  std::unique_ptr<Communicator> join(const char *axis, int64_t rank) {
+    return groups.at({axis, mesh.group(axis, rank)[0]})->join(int(mesh.index(axis, rank)));
+  }
+
+private:
+  const Mesh mesh;
+  std::map<std::pair<std::string, int64_t>, std::unique_ptr<InProcess>> groups;
+};
+
+}  // namespace
+
+std::unique_ptr<Module> plannedFor(const RankCut &c) {
+  registerCodegenPasses();
+  const Target target = hostTarget(1);
+  std::unique_ptr<Module> m = importedFor(c);
+  PipelineOptions options;
+  options.reproFile = "";
+  std::string passes = defaultPipeline();
+  if (const std::string name = "overlap-collectives"; c.bucket)
+    passes.insert(passes.find(name) + name.size(), fmt::format("{{bucket={}}}", c.bucket));
+  runPipeline(*m, parsePipeline(passes, &target), options);
+  return m;
+}
+
+Outcome train(const RankCut &c, int steps) {
+  const Target target = hostTarget(1);
+  const std::unique_ptr<Module> planned = plannedFor(c);
+  const Module &m = *planned;
+  const Mesh mesh = Mesh::of(m);
+  const int64_t batch = sequences / c.data / c.microBatches, shards = m.attrs.getInt("shards");
+  InProcess together(int(c.ranks()), std::chrono::seconds(20));
+  Axes axes(mesh);
+  std::vector<Outcome> of(c.ranks());
+  std::vector<std::string> problems(c.ranks());
+  auto rank = [&](int r) {
+    const std::unique_ptr<Communicator> all = together.join(r), data = axes.join("data", r),
+                                        tensor = axes.join("tensor", r);
+    ThreadPool pool(1);
+    Arena arena(m.attrs.getInt("arena_bytes"));
+    CpuExecutor executor(m, target, target, arena, pool, cacheDir());
+    executor.ranks = all.get(), executor.dataRanks = data.get(), executor.tensorRanks = tensor.get();
+    initializeStates(executor, 7);
+    std::vector<int32_t> x, y;
+    for (int step = 0; step < steps; ++step) {
+      const float targets = float(sequences * block);
+      const char *last = c.microBatches > 1 ? "update" : "train_step";
+      for (int64_t k = 0; k < c.microBatches; ++k) {
+        const int64_t sequence = (mesh.index("data", r) * c.microBatches + k) * batch;
+        fillBatch(step, sequence, batch, x, y);
+        executor.run(c.microBatches > 1 ? "accumulate" : last, {x.data(), y.data(), &sequence, &targets});
+        const int64_t perShard = c.microBatches / std::max<int64_t>(1, shards),
+                      shard = k / std::max<int64_t>(1, perShard);
+        if (shards > 1 && (k + 1) % perShard == 0 && shard + 1 < shards)
+          executor.run(fmt::format("fold{}", std::countr_one(uint64_t(shard))), {&targets});
+      }
+      if (c.microBatches > 1)
+        executor.run(last, {&targets});
+      of[r].losses.push_back(*static_cast<const float *>(executor.result(last, 0)));
+    }
+    for (const auto &s : m.states)
+      if (const std::string kind = s->attrs.getString("kind"); kind == "param" || kind == "moment") {
+        std::vector<char> &whole = of[r].states[s->name];
+        whole.resize(wholeType(*s).bytes());
+        loadWhole(executor, *s, whole.data());
+      }
+    EXPECT_TRUE(arena.intact());
+    data->finish();
+    tensor->finish();
+    all->finish();
+  };
+  std::vector<std::thread> threads;
+  for (int r = 0; r < c.ranks(); ++r)
+    threads.emplace_back([&, r] {
+      try {
+        rank(r);
+      } catch (const UserError &e) {
+        problems[r] = e.diagnostics[0].message;
+      } catch (const std::exception &e) {
+        problems[r] = e.what();
+      }
+    });
+  for (std::thread &t : threads)
+    t.join();
+  for (int r = 0; r < c.ranks(); ++r) {
+    EXPECT_EQ(problems[r], "") << "rank " << r;
+    EXPECT_TRUE(of[r] == of[0]) << "rank " << r << " has another result than rank 0";
+  }
+  return of[0];
+}
+
+}  // namespace gptc
