@@ -104,9 +104,11 @@ public:
     if (!active.contains(sum))
       throw UserError(ErrorCode::GirInvalid, "the result of @forward depends on no parameter",
                       "parameters are states with kind=\"param\" that the function reads");
-    if (Op *def = sum->def)
-      if (isTokenSum(*def, 0))
-        tokenSums.insert(def);
+    Op *def = sum->def;
+    while (def && def->is(OpKind::all_reduce))  // of the sums over each rank's tokens
+      def = def->operand(0)->def;
+    if (def && isTokenSum(*def, 0))
+      tokenSums.insert(def);
 
     Builder b(f.body, ret);
     Value *loss = b.value(OpKind::div, {sum, nValid});

@@ -12,7 +12,7 @@
 //   4. cast to the same dtype; cast to a wider dtype and back.
 //   5. An operand that is broadcast to the shape of the other one: arithmetic does that by itself.
 //   6. matmul of a matrix transposed in its last two dimensions: flips ta or tb.
-//   7. dropout with p = 0; relu of relu.
+//   7. dropout with p = 0; relu of relu; spread, which is there for autodiff, once that has run.
 #include "passes/pass.h"
 
 #include "ir/diagnostics.h"
@@ -62,6 +62,7 @@ std::optional<double> rounded(double r, DType t) {
 class Canonicalizer {
 public:
   bool run(Function &f) {
+    differentiated = f.name != "forward";
     bool changed = false;
     for (int sweep = 0; sweep < 16; ++sweep) {
       changedNow = false;
@@ -77,7 +78,7 @@ public:
   }
 
 private:
-  bool changedNow = false;
+  bool changedNow = false, differentiated = false;
 
   void visit(Op &op) {
     if (op.numResults() != 1 || op.isOneOf(OpKind::read, OpKind::constant, OpKind::fused) || op.result()->unused())
@@ -167,6 +168,8 @@ private:
       Op *inner = op.operand(0)->def;
       return inner && inner->is(OpKind::relu) ? op.operand(0) : nullptr;
     }
+    case OpKind::spread:
+      return differentiated ? op.operand(0) : nullptr;
     case OpKind::dropout:
       return op.attrs.getFloat("p") == 0 ? op.operand(0) : nullptr;
     case OpKind::cast:

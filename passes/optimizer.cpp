@@ -1,7 +1,9 @@
 // Appends the optimizer to the function that returns (loss, gradients), which autodiff marks with the attribute
 // `grads`. Result: (loss, grad_norm, lr), and parameters, moments and step written.
 //
-//   1. sum_squares of each gradient, in state order; added in that order; square root: the global norm.
+//   1. sum_squares of each gradient, in state order; added in that order; square root: the global norm. Gradients of
+//      which ranks along "tensor" have parts (shard-tensor) come first, and are added over those ranks; of the others
+//      all have the same.
 //   2. clip_scale: min(1, grad_clip / norm), or -1 when the norm is not finite, on which updates change nothing.
 //   3. lr_schedule from @step and the module attributes lr, schedule, warmup, steps, min_lr_ratio.
 //   4. For each parameter that is trained the update that the module attribute `optimizer` names. What a group of
@@ -20,6 +22,7 @@
 #include "passes/pass.h"
 
 #include "ir/diagnostics.h"
+#include "ir/mesh.h"
 #include "ir/opdef.h"
 
 #include <map>
@@ -109,19 +112,37 @@ private:
   }
 
   bool isMatrix(const Trained &p) const { return p.state->type.rank() == 2; }
+  /// Whether ranks along "tensor" have parts of it.
+  static bool isCut(const Trained &p) { return p.state->attrs.has("cut_tensor"); }
+
+  void refuseParts(const char *what, const char *help) const {
+    for (const Trained &p : params)
+      if (isCut(p))
+        throw UserError(ErrorCode::NotBuiltYet, fmt::format("{} are not divided between ranks yet", what), help);
+  }
 
   void normAndScale() {
     Value *sum = nullptr;
-    for (Trained &p : params) {
-      Value *squares;
-      if (kind == "adafactor" && isMatrix(p)) {
-        p.rows = b.value(OpKind::row_squares, {p.gradient});
-        squares = total(p.rows);
-      } else {
-        squares = b.value(OpKind::sum_squares, {p.gradient});
+    auto addSquares = [&](bool cut) {
+      for (Trained &p : params) {
+        if (isCut(p) != cut)
+          continue;
+        Value *squares;
+        if (kind == "adafactor" && isMatrix(p)) {
+          p.rows = b.value(OpKind::row_squares, {p.gradient});
+          squares = total(p.rows);
+        } else {
+          squares = b.value(OpKind::sum_squares, {p.gradient});
+        }
+        sum = sum ? b.value(OpKind::add, {sum, squares}) : squares;
       }
-      sum = sum ? b.value(OpKind::add, {sum, squares}) : squares;
-    }
+    };
+    addSquares(true);
+    if (const int64_t ranks = Mesh::of(m).tensor; sum)
+      sum = b.value(
+          OpKind::all_reduce, {sum},
+          attrs({{"axis", std::string("tensor")}, {"ranks", ranks}, {"order", std::string(tensorOrder(ranks))}}));
+    addSquares(false);
     norm = b.value(OpKind::sqrt, {sum});
     if (const State *s = m.state("loss_scale"))
       lossScale = b.read(*s);
@@ -161,11 +182,15 @@ private:
       return s;
     State *s = m.addState(name, type);
     s->attrs = attrs({{"kind", std::string("moment")}, {"init", std::string("zeros")}});
+    if (const Attr *cut = p.attrs.find("cut_tensor"); cut && type.sameShape(p.type))
+      s->attrs.set("cut_tensor", *cut);
     return s;
   }
 
   /// What stochastic rounding needs, where moments are bf16.
   Value *seedFor(bool bf16) {
+    if (bf16)  // it draws by the index in the whole
+      refuseParts("moments in bf16", "precision.optimizer_state = \"fp32\", or parallel.tensor = 1");
     return bf16 ? b.read(*need("rng_seed", "state @rng_seed : i64[] {kind=\"counter\"}, for stochastic rounding"))
                 : nullptr;
   }
@@ -217,6 +242,7 @@ private:
   }
 
   void adafactor() {
+    refuseParts("statistics of rows and columns", "optimizer.name = \"adamw\", or parallel.tensor = 1");
     const double firstMoment = a.getFloat("first_moment", 0);
     struct Step {
       Value *v = nullptr, *column = nullptr, *total = nullptr;  // the latter two of a matrix

@@ -9,17 +9,19 @@ namespace gptc {
 
 llvm::ArrayRef<const char *> defaultPasses(llvm::StringRef from) {
   static const char *const passes[] = {
-      "canonicalize",     // first: autodiff should not differentiate what an identity removes
-      "cse",              // one read per parameter, so that its uses are counted right
-      "dce",              //
-      "pad-vocab",        // before autodiff: gradients and moments take their parameters' types
-      "autodiff",         // before fusion: one graph of both directions to optimise
-      "optimizer",        // needs the gradients as results; its ops fuse like any others
-      "canonicalize",     // gradients leave views of views, and sums with one term
-      "cse",              // statistics that forward and backward both ask for
-      "dce",              // gradients that no parameter needed
-      "precision",        // on the joint graph: casts are ops that fuse like any others
-      "partition",        // before fusion: groups have the shapes that ranks really have; after precision, whose copies it gathers
+      "canonicalize",  // first: autodiff should not differentiate what an identity removes
+      "cse",           // one read per parameter, so that its uses are counted right
+      "dce",           //
+      "pad-vocab",     // before autodiff: gradients and moments take their parameters' types
+      "shard-tensor",  // before autodiff, which makes the gradients of what ranks do together like all others
+      "autodiff",      // before fusion: one graph of both directions to optimise
+      "optimizer",     // needs the gradients as results; its ops fuse like any others
+      "canonicalize",  // gradients leave views of views, and sums with one term
+      "cse",           // statistics that forward and backward both ask for
+      "dce",           // gradients that no parameter needed
+      "precision",     // on the joint graph: casts are ops that fuse like any others
+      "partition",     // before fusion: groups have the shapes that ranks really have; after precision, whose copies it
+                       // gathers
       "recompute-cheap",  // before fusion, which folds the copies; after cse, which would undo them
       "fuse",             // on the whole graph, when every use of a value is known
       "order",            // after fusion: groups, not ops, hold memory

@@ -25,6 +25,7 @@
 //      in the sweep that updates the parameter. The runtime fills it from the parameter after initialising and loading.
 //   5. Results of low ops take the types that follow; those of matmul stay f32 (attribute `out`), so that what is fused
 //      behind it starts from the exact sum.
+//   6. Ranks gather (shard-tensor) in low precision what is read so. What they add stays f32.
 //
 // Where plans may call cuBLASLt (Target::features), matmuls are to be calls of it (codegen/library_matmul.h), as those
 // run at twice the rate of a generated kernel on the GPUs that matter. It stores one result, and adds a bias of the
@@ -102,6 +103,12 @@ public:
     if (library)
       for (Op *op : ops)
         lowerBias(*op);
+    std::vector<Op *> gathers;
+    for (Op &op : f.body)
+      if (op.is(OpKind::all_gather))
+        gathers.push_back(&op);
+    for (Op *op : gathers)
+      gatherNarrow(*op);
     return summary;
   }
 
@@ -299,6 +306,26 @@ private:
     }
   }
 
+  /// What all that follows reads in low precision is gathered so: rounding first gives the same for half the bytes.
+  void gatherNarrow(Op &op) {
+    llvm::SmallVector<Op *, 4> casts(op.result()->users());
+    const bool all = op.result()->type.dtype == DType::f32 && !casts.empty() && llvm::all_of(casts, [&](Op *user) {
+                       return user->is(OpKind::cast) && user->result()->type.dtype == low;
+                     });
+    if (!all)
+      return;
+    Value *piece = narrowed(op.operand(0));
+    Builder b(f.body, &op);
+    b.loc = op.loc;
+    b.layer = op.layer;
+    Value *gathered = b.op(OpKind::all_gather, {piece}, {op.result()->type.withDType(low)}, op.attrs)->result();
+    for (Op *user : casts) {
+      user->result()->replaceAllUsesWith(gathered);
+      user->erase();
+    }
+    op.erase();
+  }
+
   static void retypeViews(Op &view, DType to) {
     if (!view.is(OpKind::reshape) || view.result()->type.dtype == to)
       return;
@@ -316,6 +343,8 @@ State *copyOf(Module &m, const State &p, DType low) {
     return s;
   State *s = m.addState(name, p.type.withDType(low));
   s->attrs = attrs({{"kind", std::string("low")}, {"init", std::string("zeros")}, {"of", p.name}});
+  if (const Attr *cut = p.attrs.find("cut_tensor"))
+    s->attrs.set("cut_tensor", *cut);
   return s;
 }
 

@@ -27,6 +27,7 @@ constexpr Place movable[] = {
     {"order", true, true, true},
     {"pad-vocab", true, false, false},
     {"pad-vocab{multiple=8}", true, false, false},
+    {"shard-tensor", true, false, false},  // of one rank: nothing
     {"recompute-cheap", false, true, false},
     {"remat{budget=full}", false, false, true},
     {"precision", false, true, false, true},

@@ -1,0 +1,512 @@
+// shard-tensor: tensor parallelism (Shoeybi et al. 2019, "Megatron-LM", section 3), with what stands between two blocks
+// cut by tokens (Korthikanti et al. 2022, "Reducing Activation Recomputation", section 4.2).
+//
+// A block is two matmuls with parameters, and between them ops that keep features apart: attention with rope, or an
+// activation, gated or not. Each of the mesh_tensor ranks has a part of the features: whole heads, or columns of the
+// hidden layer.
+//
+//   x -> all_gather -> matmul, columns of W1 -> its heads, its hidden features -> matmul, rows of W2 -> reduce_scatter
+//
+//   1. Blocks are found from their second matmul backwards, in every function. What lies inside may not be used
+//   outside.
+//   2. States take the types of their parts, and say how they are cut (ir/mesh.h): columns of W1 and its bias, of
+//      packed queries, keys and values each by itself; rows of W2; heads of caches. A bias behind W2 is whole, and
+//      added once.
+//   3. Ops inside keep their kind: attention and rope get as many heads as there are. Dropout on probabilities draws
+//      from where the rank's first head stands (index0), so that masks are those of one rank.
+//   4. Outside, each rank has an equal part of the tokens of every sequence: embedding, norms, dropout, residual sums,
+//      classifier and loss. Sequences are cut all alike, so that no sum depends on the micro-batch. A function in which
+//      that cannot be (tokens that do not divide by the ranks, one token with a cache) computes these things on all
+//      ranks alike, and all_reduce takes the place of reduce_scatter.
+//   5. Parameters used on a part of the tokens, and values that are the same on all ranks where a block begins, go
+//      through `spread`, whose gradient is summed over the ranks; a table of positions is used in part (own_part). So
+//      autodiff makes all gradients by the ops' own rules, and once per step what belongs to parameters alone.
+//
+// On imported graphs, before autodiff: both directions then agree. The attribute `tensor_sharded` says that it has been
+// done. The vocabulary is not cut: embedding and classifier are whole on each rank, which computes its tokens' logits.
+#include "passes/pass.h"
+
+#include "ir/diagnostics.h"
+#include "ir/mesh.h"
+#include "ir/opdef.h"
+#include "passes/decisions.h"
+
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SetVector.h"
+
+#include <numeric>
+
+namespace gptc {
+
+namespace {
+
+State *readState(const Module &m, const Value *v) {
+  return v->def && v->def->is(OpKind::read) ? m.state(v->def->state) : nullptr;
+}
+
+/// The parameter of a product x W as linear layers have it.
+State *weightOf(const Module &m, const Op &op) {
+  if (!op.is(OpKind::matmul) || op.numOperands() != 2 || op.attrs.getBool("ta") || op.attrs.getBool("tb") ||
+      op.attrs.getInt("batch") != 0)
+    return nullptr;
+  State *s = readState(m, op.operand(1));
+  return s && s->attrs.getString("kind") == "param" && s->type.rank() == 2 ? s : nullptr;
+}
+
+struct FeatureBlock {
+  Op *row = nullptr;
+  llvm::SetVector<Op *> columns, inside;
+  llvm::SetVector<State *> vectors;  // added or multiplied between them
+  Op *heads = nullptr;               // the attention, if there is one
+
+  bool holds(Op *op) const { return op == row || columns.contains(op) || inside.contains(op); }
+};
+
+/// Element by element, wherever the element stands.
+bool isElementwise(const Op &op) {
+  return op.def().fusion == FusionKind::pointwise && op.numResults() == 1 &&
+         !op.isOneOf(OpKind::dropout, OpKind::causal_mask, OpKind::alibi);
+}
+
+class Blocks {
+public:
+  Blocks(const Module &m, Function &f) : m(m) {
+    for (Op &op : f.body) {
+      FeatureBlock b;
+      b.row = &op;
+      if (weightOf(m, op) && trace(op.operand(0), b) && closed(b) && sizesFit(b)) {
+        roles[&op] = row;
+        for (Op *c : b.columns)
+          roles[c] = column;
+        for (Op *i : b.inside)
+          roles[i] = inside;
+        all.push_back(std::move(b));
+      }
+    }
+  }
+
+  enum Role { outside, column, inside, row };
+  Role roleOf(const Op *op) const { return roles.lookup(op); }
+  std::vector<FeatureBlock> all;
+
+private:
+  const Module &m;
+  llvm::DenseMap<const Op *, Role> roles;
+
+  /// Step 1: whether `v` is made of the results of first matmuls, feature by feature.
+  bool trace(Value *v, FeatureBlock &b) {
+    Op *op = v->def;
+    if (!op)
+      return false;
+    if (b.inside.contains(op) || b.columns.contains(op))
+      return true;
+    if (weightOf(m, *op)) {
+      b.columns.insert(op);
+      return true;
+    }
+    if (op->isOneOf(OpKind::attention, OpKind::attention_cached, OpKind::rope)) {
+      if (v->index != 0 || (!op->is(OpKind::rope) && b.heads))
+        return false;
+      if (!op->is(OpKind::rope))
+        b.heads = op;
+      b.inside.insert(op);
+      return trace(op->operand(0), b);
+    }
+    if (!isElementwise(*op))
+      return false;
+    b.inside.insert(op);
+    for (Value *operand : op->operands()) {
+      if (operand->type.isScalar())
+        continue;
+      State *vector = operand->type.rank() == 1 ? readState(m, operand) : nullptr;
+      if (vector && vector->attrs.getString("kind") == "param")
+        b.vectors.insert(vector);
+      else if (!operand->type.sameShape(v->type) || !trace(operand, b))
+        return false;
+    }
+    return true;
+  }
+
+  bool closed(const FeatureBlock &b) const {
+    for (const auto &ops : {b.columns, b.inside})
+      for (Op *op : ops)
+        for (unsigned i = 0; i < op->numResults(); ++i)
+          for (Op *user : op->result(i)->users())
+            if (!b.holds(user) && !(user->is(OpKind::write) && op == b.heads))
+              return false;
+    return !b.columns.empty();
+  }
+
+  /// Heads come from one product; every vector has one element for each of its features.
+  bool sizesFit(const FeatureBlock &b) const {
+    if (b.heads && b.columns.size() != 1)
+      return false;
+    const int64_t features = b.columns[0]->result()->type.dim(-1);
+    return llvm::all_of(b.columns, [&](Op *c) { return c->result()->type.dim(-1) == features; }) &&
+           llvm::all_of(b.vectors, [&](State *s) { return s->type.dim(0) == features; });
+  }
+};
+
+/// Step 2: how the states of all functions are cut.
+class States {
+public:
+  States(Module &m, int64_t ranks) : m(m), ranks(ranks) {}
+
+  void add(const FeatureBlock &b) {
+    std::vector<int64_t> groups = {b.columns[0]->result()->type.dim(-1)};
+    if (b.heads) {
+      const int64_t queries = b.heads->attrs.getInt("n_head"), keys = b.heads->attrs.getInt("n_kv_head", queries),
+                    size = groups[0] / (queries + 2 * keys);
+      if (queries % ranks || keys % ranks)
+        refuse(queries % ranks ? queries : keys, queries % ranks ? "heads" : "heads of keys and values");
+      if (b.heads->attrs.getBool("alibi"))
+        throw UserError(ErrorCode::NotBuiltYet, "the slopes of ALiBi are not divided between ranks yet",
+                        "another model.position, or parallel.tensor = 1");
+      groups = {queries * size, keys * size, keys * size};
+      if (b.heads->is(OpKind::attention_cached))
+        for (unsigned i : {1u, 2u})
+          cut(readState(m, b.heads->operand(i)), 0, {keys});
+    } else if (groups[0] % ranks) {
+      refuse(groups[0], "features of the hidden layer");
+    }
+    for (Op *c : b.columns)
+      cut(weightOf(m, *c), 1, groups);
+    for (State *s : b.vectors)
+      cut(s, 0, groups);
+    cut(weightOf(m, *b.row), 0, {b.row->operand(1)->type.dim(0)});
+  }
+
+  /// Nobody else uses what is cut.
+  void checkUsers(const Function &f, const Blocks &blocks) const {
+    for (const Op &op : f.body) {
+      State *s = op.isOneOf(OpKind::read, OpKind::write) ? m.state(op.state) : nullptr;
+      if (!s || !cuts.count(s))
+        continue;
+      const bool own = op.is(OpKind::write) ? blocks.roleOf(op.operand(0)->def) == Blocks::inside
+                                            : llvm::all_of(op.result()->users(), [&](const Op *user) {
+                                                return blocks.roleOf(user) != Blocks::outside;
+                                              });
+      if (!own)
+        throw UserError(ErrorCode::GirInvalid,
+                        fmt::format("@{} is divided over tensor = {}, but @{} uses it whole", s->name, ranks, f.name));
+    }
+  }
+
+  void apply() {
+    for (auto &[s, c] : cuts)
+      c.apply(*s, "tensor", ranks);
+  }
+  size_t size() const { return cuts.size(); }
+
+private:
+  Module &m;
+  const int64_t ranks;
+  llvm::MapVector<State *, Cut> cuts;
+
+  void cut(State *s, unsigned dim, std::vector<int64_t> groups) {
+    GPTC_CHECK(s, "a block of something else than states");
+    const Cut c{dim, s->type.dims[dim], std::move(groups)};
+    auto [it, added] = cuts.insert({s, c});
+    if (!added && (it->second.dim != c.dim || it->second.groups != c.groups))
+      throw UserError(ErrorCode::GirInvalid, fmt::format("@{} would be cut in two ways", s->name));
+  }
+
+  [[noreturn]] void refuse(int64_t n, const char *what) const {
+    std::string work;
+    for (int64_t d = 1; d <= std::min<int64_t>(n, 64); ++d)
+      if (n % d == 0)
+        work += fmt::format("{}{}", work.empty() ? "" : ", ", d);
+    throw UserError(ErrorCode::ShapeMismatch, fmt::format("{} {} cannot be split over tensor = {}", n, what, ranks),
+                    work + " work");
+  }
+};
+
+/// Steps 3 to 5 of one function, whose blocks' states have been cut.
+class Sharder {
+public:
+  Sharder(Module &m, Function &f, const Blocks &blocks, int64_t ranks)
+      : m(m), f(f), blocks(blocks), ranks(ranks), differentiated(f.name == "forward") {}
+
+  /// Whether tokens can be cut. To be asked before states have changed.
+  bool canCutTokens() {
+    const Type &x = blocks.all[0].columns[0]->operand(0)->type;
+    if (x.rank() != 3 || x.dim(1) % ranks)
+      return false;
+    sequences = x.dim(0), tokens = x.dim(1);
+    llvm::DenseSet<const Value *> cut;
+    for (const auto &a : f.body.args)
+      if (isArgumentOfTokens(*a))
+        cut.insert(a.get());
+    for (const Op &op : f.body) {
+      const Blocks::Role role = blocks.roleOf(&op);
+      if (role == Blocks::column && !cut.contains(op.operand(0)))
+        return false;
+      if (role == Blocks::row)
+        cut.insert(op.result());
+      if (role != Blocks::outside || !llvm::any_of(op.operands(), [&](Value *v) { return cut.contains(v); }))
+        continue;
+      if (!actsOnTokens(op, cut))
+        return false;
+      for (unsigned i = 0; i < op.numResults(); ++i)
+        if (!op.result(i)->type.isScalar())
+          cut.insert(op.result(i));
+    }
+    return byTokens = true;
+  }
+
+  void run() {
+    std::vector<Op *> ops;
+    for (Op &op : f.body)
+      ops.push_back(&op);
+    first = ops.front();
+    for (Op *op : ops)
+      switch (blocks.roleOf(op)) {
+      case Blocks::column:
+        op->setOperand(0, entering(op->operand(0), op));
+        retype(*op);
+        break;
+      case Blocks::inside:
+        takeOwnHeads(*op);
+        retype(*op);
+        break;
+      case Blocks::row:
+        leave(*op);
+        break;
+      case Blocks::outside:
+        if (State *s = op->is(OpKind::read) ? m.state(op->state) : nullptr)
+          op->result()->type = s->type;
+        else if (byTokens)
+          takeOwnTokens(*op);
+      }
+  }
+
+private:
+  Module &m;
+  Function &f;
+  const Blocks &blocks;
+  const int64_t ranks;
+  const bool differentiated;
+  bool byTokens = false;
+  int64_t sequences = 0, tokens = 0;  // of a batch, of a sequence
+  Op *first = nullptr;
+  llvm::DenseSet<const Value *> pieces;            // values of which each rank has its tokens'
+  llvm::DenseMap<const Value *, Value *> entered;  // x at the beginning of a block
+  llvm::DenseMap<const Value *, Value *> wholes;   // what ops on a rank's tokens use in place of a whole value
+  llvm::DenseMap<int64_t, Value *> offsets;
+
+  bool isArgumentOfTokens(const Value &a) const {
+    return a.type.rank() == 2 && a.type.dim(0) == sequences && a.type.dim(1) == tokens;
+  }
+
+  /// [T,C] beside [B,T,C]: a row for each position.
+  bool isTable(const Value *v) const { return v->type.rank() == 2 && v->type.dim(0) == tokens; }
+
+  /// Whether an op outside of blocks that takes `cut` values means the same for a part of the tokens.
+  bool actsOnTokens(const Op &op, const llvm::DenseSet<const Value *> &cut) const {
+    auto isCut = [&](unsigned i) { return cut.contains(op.operand(i)); };
+    auto others = [&](unsigned from) {
+      for (unsigned i = from; i < op.numOperands(); ++i)
+        if (isCut(i))
+          return false;
+      return true;
+    };
+    switch (op.kind) {
+    case OpKind::embedding:
+      return !isCut(0) && isCut(1);
+    case OpKind::layernorm:
+    case OpKind::rmsnorm:
+      return isCut(0) && others(1);
+    case OpKind::dropout:
+      return isCut(0) && others(1) && op.numOperands() == 4;
+    case OpKind::matmul:
+      return isCut(0) && others(1) && !op.attrs.getBool("ta") && op.attrs.getInt("batch") == 0;
+    case OpKind::cross_entropy:
+      return isCut(0) && isCut(1);
+    case OpKind::reduce_sum:
+      return isCut(0) && others(1) && op.result()->type.isScalar();
+    case OpKind::ret:
+      return llvm::none_of(op.operands(), [&](Value *v) { return cut.contains(v) && v->type.rank() < 2; });
+    default:
+      return isElementwise(op) && llvm::all_of(op.operands(), [&](Value *v) {
+               return cut.contains(v) || v->type.rank() <= 1 || isTable(v);
+             });
+    }
+  }
+
+  Builder before(Op *op) const {
+    Builder b(f.body, op);
+    b.loc = op->loc;
+    b.layer = op->layer;
+    return b;
+  }
+
+  AttrMap how(bool sums, int64_t dim = 0) const {
+    AttrMap a = attrs({{"axis", std::string("tensor")}, {"ranks", ranks}});
+    if (sums)
+      a.set("order", std::string(tensorOrder(ranks)));
+    if (dim)
+      a.set("dim", dim);
+    return a;
+  }
+
+  static void retype(Op &op) {
+    std::vector<Type> types;
+    std::string error;
+    GPTC_CHECK(op.def().infer && op.def().infer(op, types, error), "a part of {}: {}", print(op), error);
+    for (unsigned i = 0; i < op.numResults(); ++i)
+      op.result(i)->type = types[i];
+  }
+
+  /// What all ranks have alike, at the beginning of a block.
+  Value *entering(Value *x, Op *op) {
+    Value *&v = entered[x];
+    if (v)
+      return v;
+    if (byTokens) {
+      Type whole = x->type;
+      whole.dims[1] = Dim(tokens);
+      v = before(op).op(OpKind::all_gather, {x}, {whole}, how(false, 1))->result();
+    } else {
+      v = differentiated ? before(op).value(OpKind::spread, {x}, how(false)) : x;
+    }
+    return v;
+  }
+
+  /// Replaces the terms of a sum over ranks by the sum, or a piece of it.
+  void leave(Op &op) {
+    retype(op);
+    reduce(op.result(), op, byTokens);
+  }
+  void reduce(Value *terms, Op &op, bool intoPieces) {
+    llvm::SmallVector<Op *, 4> users(terms->users());
+    Builder b = before(op.next());
+    b.loc = op.loc;
+    b.layer = op.layer;
+    Value *sum = intoPieces ? b.value(OpKind::reduce_scatter, {terms}, how(true, 1))
+                            : b.value(OpKind::all_reduce, {terms}, how(true));
+    for (Op *user : users)
+      for (unsigned i = 0; i < user->numOperands(); ++i)
+        if (user->operand(i) == terms)
+          user->setOperand(i, sum);
+    if (intoPieces)
+      pieces.insert(sum);
+  }
+
+  /// axis_index * each.
+  Value *offset(int64_t each) {
+    Value *&v = offsets[each];
+    if (!v) {
+      Builder b(f.body, first);
+      Value *place = b.value(OpKind::axis_index, {}, how(false));
+      v = b.value(OpKind::mul, {place, b.constant(double(each), Type::scalar(DType::i64))});
+    }
+    return v;
+  }
+
+  /// Step 3.
+  void takeOwnHeads(Op &op) {
+    if (!op.attrs.has("n_head"))
+      return;
+    for (const char *count : {"n_head", "n_kv_head"})
+      if (op.attrs.has(count))
+        op.attrs.set(count, op.attrs.getInt(count) / ranks);
+    if (op.is(OpKind::attention) && op.numOperands() == 4) {
+      const int64_t rows = op.operand(0)->type.dim(1);
+      op.addOperand(offset(op.attrs.getInt("n_head") * rows * rows));
+    }
+  }
+
+  /// Steps 4 and 5.
+  void takeOwnTokens(Op &op) {
+    const bool any = llvm::any_of(
+        op.operands(), [&](const Value *v) { return pieces.contains(v) || (!v->def && isArgumentOfTokens(*v)); });
+    if (!any)
+      return;
+    if (op.is(OpKind::ret)) {
+      for (unsigned i = 0; i < op.numOperands(); ++i)
+        if (Value *v = op.operand(i); pieces.contains(v)) {
+          Type whole = v->type;
+          whole.dims[1] = Dim(tokens);
+          op.setOperand(i, before(&op).op(OpKind::all_gather, {v}, {whole}, how(false, 1))->result());
+        }
+      return;
+    }
+    for (unsigned i = 0; i < op.numOperands(); ++i)
+      if (!pieces.contains(op.operand(i)))
+        op.setOperand(i, forPieces(op.operand(i), op));
+    if (op.is(OpKind::dropout)) {
+      const Type &x = op.operand(0)->type;
+      op.addOperand(offset(x.slice(1, x.rank()).elements()));
+    }
+    if (op.is(OpKind::reduce_sum) && op.attrs.getInt("fold"))
+      op.attrs.set("fold", std::gcd(op.attrs.getInt("fold"), tokens / ranks));
+    retype(op);
+    if (op.is(OpKind::reduce_sum)) {
+      reduce(op.result(), op, false);
+      return;
+    }
+    for (unsigned i = 0; i < op.numResults(); ++i)
+      pieces.insert(op.result(i));
+  }
+
+  /// A whole value as an op on a rank's tokens uses it.
+  Value *forPieces(Value *v, Op &op) {
+    const bool argument = !v->def && isArgumentOfTokens(*v), table = isElementwise(op) && isTable(v);
+    if (!argument && !table && (v->type.isScalar() || !isFloat(v->type.dtype) || !differentiated))
+      return v;
+    Value *&own = wholes[v];
+    if (own)
+      return own;
+    own = argument ? before(&op).value(OpKind::own_part, {v}, how(false, 1))
+          : table  ? before(&op).value(OpKind::own_part, {v}, how(false))
+                   : before(&op).value(OpKind::spread, {v}, how(false));
+    if (argument)
+      pieces.insert(own);
+    return own;
+  }
+};
+
+}  // namespace
+
+bool shardTensor(Module &m, const PassOptions &) {
+  const int64_t ranks = Mesh::of(m).tensor;
+  if (ranks == 1 || m.attrs.getBool("tensor_sharded"))
+    return false;
+  if (!m.function("forward"))
+    throw UserError(ErrorCode::GirInvalid, fmt::format("tensor = {} in a module without @forward", ranks),
+                    "tensor parallelism comes before gradients: start from the imported module");
+  States states(m, ranks);
+  std::vector<std::pair<Function *, Blocks>> functions;
+  for (const auto &f : m.functions) {
+    functions.emplace_back(f.get(), Blocks(m, *f));
+    for (const FeatureBlock &b : functions.back().second.all)
+      states.add(b);
+  }
+  if (!states.size())
+    throw UserError(ErrorCode::GirInvalid, fmt::format("nothing in the module can be divided over tensor = {}", ranks),
+                    "what can: two matmuls with parameters, and attention or an activation between them");
+  std::vector<Sharder> sharders;
+  int64_t byTokens = 0;
+  for (auto &[f, blocks] : functions) {
+    states.checkUsers(*f, blocks);
+    if (blocks.all.empty())
+      continue;
+    sharders.emplace_back(m, *f, blocks, ranks);
+    byTokens += sharders.back().canCutTokens();
+  }
+  states.apply();
+  for (Sharder &s : sharders)
+    s.run();
+  m.attrs.set("tensor_sharded", true);
+  record(m,
+         {.pass = "shard-tensor",
+          .name = "tensor",
+          .choice = fmt::format("{}", ranks),
+          .note = fmt::format("{} states are divided; {} of {} functions compute a part of the tokens between blocks",
+                              states.size(), byTokens, sharders.size())});
+  return true;
+}
+
+}  // namespace gptc
