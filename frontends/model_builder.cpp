@@ -446,8 +446,10 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
                     {"remat", config.compile.remat},
                     {"compute", config.precision.compute},
                     {"optimizer_state", config.precision.optimizerState}});
-  if (const ParallelConfig &p = config.parallel; p.logicalShards > 1) {
+  if (const ParallelConfig &p = config.parallel; p.logicalShards > 1 || p.tensor > 1) {
     m->attrs.set("mesh_data", p.data);
+    if (p.tensor > 1)
+      m->attrs.set("mesh_tensor", p.tensor);
     m->attrs.set("zero_stage", p.zeroStage);
     m->attrs.set("reduce_order", p.reduceOrder);
     m->attrs.set("shards", p.shardsPerRank());

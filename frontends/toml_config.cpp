@@ -12,6 +12,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <numeric>
 
 namespace gptc {
 
@@ -53,14 +54,6 @@ void loadLayers(const std::string &file, Layers &out, std::vector<std::string> &
     out.values[key] = value;
   for (auto &[name, at] : doc.tables)
     out.tables[name] = at;
-}
-
-/// A key of which only one integer is built so far, within a range of values that will be.
-void onlyInteger(ConfigReader &r, const char *key, int64_t built, int64_t least, int64_t most, bool hasAuto = true) {
-  int64_t written = built;
-  r.integerOr(key, written, least, most, hasAuto ? std::vector<std::string>{"auto"} : std::vector<std::string>{});
-  if (written != built)
-    r.notBuilt(key, fmt::format("{}", written), {fmt::format("{}", built)});
 }
 
 void path(ConfigReader &r, const char *key, std::string &out) {
@@ -250,6 +243,7 @@ void readParallel(ConfigReader &r, ParallelConfig &p) {
     r.choice("parallel.offload", p.offload, {"none", "optimizer"});
   int64_t stage = -1, shards = 0;
   r.integerOr("parallel.data", p.data, 1, 1 << 20, {"auto"});
+  r.integer("parallel.tensor", p.tensor, 1, 1 << 10);
   r.integerOr("parallel.zero_stage", stage, 0, 3, {"auto"});
   r.integerOr("parallel.logical_shards", shards, 1, 1 << 20, {"auto"});
   r.choice("parallel.reduce_order", p.reduceOrder, {"tree", "fast"});
@@ -278,7 +272,6 @@ void readParallel(ConfigReader &r, ParallelConfig &p) {
 
 /// Keys whose other values are later work: only those that mean what is done today are taken.
 void readLaterWork(ConfigReader &r) {
-  onlyInteger(r, "parallel.tensor", 1, 1, 1 << 20, false);
   std::string ignored;
   r.choice("parallel.compression", ignored, {"none"}, {"powersgd", "onebit"});
 }
@@ -482,6 +475,39 @@ void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
   }
 }
 
+/// Heads, those of keys and values too, and features of the hidden layer must divide by `tensor`.
+void checkTensor(ConfigReader &r, const Config &c) {
+  const ModelConfig &m = c.model;
+  const int64_t t = c.parallel.tensor;
+  if (t == 1 || !r.good("parallel.tensor"))
+    return;
+  if (namesCuda(c.compile.target))
+    return r.notBuilt("parallel.tensor", fmt::format("{} on GPUs", t), {"1"});
+  const struct {
+    const char *key, *what, *name;
+    int64_t n;
+  } parts[] = {{"model.n_head", "heads", "n_head", m.nHead},
+               {"model.n_kv_head", "heads of keys and values", "n_kv_head", m.nKvHead},
+               {"model.ffn_dim", "features of the hidden layer", "ffn_dim", m.ffnDim}};
+  for (const auto &p : parts) {
+    if (!p.n || !r.good(p.key) || p.n % t == 0)
+      continue;
+    int64_t common = 0;
+    for (const auto &q : parts)
+      common = std::gcd(common, q.n);
+    return r.complain("parallel.tensor", ErrorCode::ShapeMismatch,
+                      fmt::format("{} {} cannot be split over tensor = {}", p.n, p.what, t),
+                      fmt::format("must divide {} = {}{}", p.name, p.n, lineOf(r, p.key)),
+                      {fmt::format("{} work", divisors(common, common))});
+  }
+  if (m.position == "alibi")
+    r.notBuilt("parallel.tensor", fmt::format("{} with model.position = \"alibi\"", t), {"1"});
+  if (c.optimizer.name == "adafactor")
+    r.notBuilt("parallel.tensor", fmt::format("{} with optimizer.name = \"adafactor\"", t), {"1"});
+  if (c.precision.optimizerState == "bf16")
+    r.notBuilt("parallel.tensor", fmt::format("{} with precision.optimizer_state = \"bf16\"", t), {"1"});
+}
+
 void checkBatch(ConfigReader &r, const ModelConfig &m, const ParallelConfig &p, TrainConfig &t, bool gpu) {
   if (!m.blockSize || !m.nEmbd)
     return;
@@ -581,6 +607,7 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
   checkModel(r, c.model, c.data, tokenizerVocab);
   if (c.parallel.data > 1 && namesCuda(c.compile.target) && r.good("parallel.data"))
     r.notBuilt("parallel.data", fmt::format("{}", c.parallel.data), {"1"});
+  checkTensor(r, c);
   checkBatch(r, c.model, c.parallel, c.train, namesCuda(c.compile.target));
   if (!c.model.causal && c.eval.sampleEvery)
     r.complain("eval.sample_every", ErrorCode::Contradiction, "an encoder cannot continue a text",

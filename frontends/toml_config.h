@@ -76,9 +76,10 @@ struct OptimizerConfig {
   double minLrRatio = 0;
 };
 
-/// How ranks share the work (passes/partition.cpp).
+/// How ranks share the work (passes/partition.cpp, passes/shard_tensor.cpp): data x tensor of them.
 struct ParallelConfig {
-  int64_t data = 1;                  // ranks that share the global batch
+  int64_t data = 1;                  // ranks, or groups of them, that share the global batch
+  int64_t tensor = 1;                // ranks that share heads and hidden features
   int64_t zeroStage = 0;             // "auto": 1 where there are several, which costs no more and holds less than 0
   int64_t logicalShards = 1;         // of the global batch: a power of two times the ranks; "auto": as many as ranks
   std::string reduceOrder = "tree";  // | fast: the engine's order

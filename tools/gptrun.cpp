@@ -141,8 +141,24 @@ public:
                                                uint16_t(w.rendezvous.port), w.token, w.size});
     client.emplace(RendezvousClient::Options{w.rendezvous.host, uint16_t(w.rendezvous.port), w.token, w.rank, w.size});
     requireSameRun(*client, plan.dir, plan.hash);
-    // Who hangs is noticed long before; but a rank may take its time to write a large checkpoint.
-    ranks = joinGroup(&*client, Group::all(w.size), {.patience = std::chrono::minutes(30)});
+    ranks = joinGroup(&*client, Group::all(w.size), {.patience = patience});
+  }
+  /// The ranks along each axis of a mesh of two.
+  MeshAxes along(const Mesh &mesh) {
+    if (mesh.data == 1 || mesh.tensor == 1)
+      return {};
+    auto joined = [&](const char *axis, int64_t number) {
+      Group g{fmt::format("{}{}", axis, number), {}};
+      for (int64_t member : mesh.group(axis, ranks->rank))
+        g.members.push_back(int(member));
+      axes.push_back(joinGroup(&*client, g, {.patience = patience}));
+      return axes.back().get();
+    };
+    // A group along one axis is told by its place on the other.
+    MeshAxes m;
+    m.data = joined("data", mesh.index("tensor", ranks->rank));
+    m.tensor = joined("tensor", mesh.index("data", ranks->rank));
+    return m;
   }
   /// Runs `work`, and tells the others where it fails.
   template <typename F> void run(F work) {
@@ -154,6 +170,8 @@ public:
       throw;
     }
     if (ranks) {
+      for (auto &axis : axes)
+        axis->finish();
       ranks->finish();
       client->leave();
     }
@@ -164,11 +182,16 @@ public:
   }
 
 private:
+  /// Who hangs is noticed long before; but a rank may take its time to write a large checkpoint.
+  static constexpr std::chrono::minutes patience{30};
   std::optional<RendezvousServer> server;
   std::optional<RendezvousClient> client;
 
 public:
   std::unique_ptr<Communicator> ranks;  // null where there is one
+
+private:
+  std::vector<std::unique_ptr<Communicator>> axes;
 };
 
 /// The plan for the ranks that there are: made anew from the model's description where it was made for others.
@@ -189,9 +212,17 @@ Plan forRanks(Plan plan, const World &w, Together &together) {
   }
   if (w.rank == 0 && w.size > 1) {
     const AttrMap &a = plan.planned->attrs;
-    fmt::print("{} ranks share each batch: {}, gradients added in the order of {}, {}, {} of memory each\n", w.size,
-               a.getInt("zero_stage") ? fmt::format("ZeRO stage {}", a.getInt("zero_stage")) : "all parameters on each",
-               a.getString("reduce_order") == "tree" ? "a tree" : "the engine", a.getString("compute", "fp32"),
+    const Mesh now = Mesh::of(*plan.planned);
+    std::string work;
+    if (now.data > 1)
+      work = fmt::format("{}{} share each batch: {}, gradients added in the order of {}, ", now.data,
+                         now.tensor > 1 ? fmt::format(" groups of {}", now.tensor) : " ranks",
+                         a.getInt("zero_stage") ? fmt::format("ZeRO stage {}", a.getInt("zero_stage"))
+                                                : "all parameters on each",
+                         a.getString("reduce_order") == "tree" ? "a tree" : "the engine");
+    else
+      work = fmt::format("{} ranks share heads and hidden features (tensor parallel), ", now.tensor);
+    fmt::print("{}{}, {} of memory each\n", work, a.getString("compute", "fp32"),
                formatBytes(double(a.getInt("arena_bytes"))));
   }
   return plan;
@@ -212,7 +243,9 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
     divertOutput(w.rank, plan.run.outDir);
   Together together(w, plan);
   together.run([&] {
-    Session session(forRanks(std::move(plan), w, together), defaultCacheDir(), o.threads, together.ranks.get());
+    Plan mine = forRanks(std::move(plan), w, together);
+    const MeshAxes along = together.along(Mesh::of(*mine.planned));
+    Session session(std::move(mine), defaultCacheDir(), o.threads, together.ranks.get(), along);
     std::optional<TokenizerCodec> codec;
     if (!session.plan.run.tokenizer.empty() && session.plan.run.sampleEvery > 0)
       codec.emplace(session.plan.run.tokenizer);

@@ -21,6 +21,16 @@ public:
 
   const std::string &planned() const { return good; }
 
+  /// With the first `from` replaced by `to`.
+  void expectRefused(const std::string &from, const std::string &to) {
+    std::string bad = good;
+    const size_t at = bad.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    const Result r = run(bad.replace(at, from.size(), to));
+    EXPECT_EQ(r.code, 5) << from << " -> " << to << "\n" << r.output;
+    EXPECT_NE(r.output.find("error[GPTC0503]"), std::string::npos) << from << " -> " << to << "\n" << r.output;
+  }
+
   Result run(const std::string &bad) {
     writeFile(plan + "/planned.gir", bad);
     nlohmann::ordered_json j = nlohmann::ordered_json::parse(manifest), s = nlohmann::ordered_json::parse(schedules);
@@ -142,14 +152,22 @@ TEST(ForgedPlan, AMeshThatIsNotThatOfThePlanIsRefused) {
                                  {"shards=1", "shards=2"},
                                  {"shards=1", "shards=3"},
                                  {"ranks=2", "ranks=4"},
-                                 {"axis=\"data\"", "axis=\"tensor\""}}) {
-    std::string bad = forger.planned();
-    const size_t at = bad.find(from);
-    ASSERT_NE(at, std::string::npos) << from;
-    const Result r = forger.run(bad.replace(at, from.size(), to));
-    EXPECT_EQ(r.code, 5) << from << " -> " << to << "\n" << r.output;
-    EXPECT_NE(r.output.find("error[GPTC0503]"), std::string::npos) << from << " -> " << to << "\n" << r.output;
-  }
+                                 {"axis=\"data\"", "axis=\"tensor\""}})
+    forger.expectRefused(from, to);
+}
+
+TEST(ForgedPlan, PartsOfHeadsAndFeaturesThatAreNotThoseOfTheMeshAreRefused) {
+  Workplace w;
+  Forger forger(w, {"train.steps=1", "eval.every=0", "train.micro_batch=1", "parallel.tensor=2"});
+  for (const auto &[from, to] : {std::pair<std::string, std::string>{"mesh_tensor=2", "mesh_tensor=1"},
+                                 {"mesh_tensor=2", "mesh_tensor=4"},
+                                 {"mesh_tensor=2", "mesh_data=2"},
+                                 {"tensor_sharded=true", "tensor_sharded=false"},
+                                 {"cut_tensor=[1, ", "cut_tensor=[0, "},
+                                 {"cut_tensor=", "cut_data="},
+                                 {"ranks=2", "ranks=4"},
+                                 {"axis=\"tensor\"", "axis=\"data\""}})
+    forger.expectRefused(from, to);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // gptrun with several ranks: processes that meet, and whose run cannot be told from that of one.
 #include "harness.h"
 
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <unistd.h>
 
@@ -111,6 +113,70 @@ TEST_F(RanksTest, UnderTorchrunAndMpirun) {
     EXPECT_EQ(rest.output, "") << "one voice";
     EXPECT_TRUE(w.finalState(w.path(out)) == expected) << out;
   }
+}
+
+/// loss, norm and val_loss of all lines of a log.
+std::vector<double> numbersOf(const std::string &out) {
+  std::vector<double> all;
+  for (const std::string &line : logLines(out))
+    for (const char *key : {" loss=", "grad_norm=", "val_loss="})
+      if (const size_t at = line.find(key); at != std::string::npos)
+        all.push_back(std::strtod(line.c_str() + at + std::strlen(key), nullptr));
+  return all;
+}
+
+// Ranks that share heads and features add in other orders than one does. How far the order moves results is seen on one
+// rank, where the batch is one shard or four.
+TEST_F(RanksTest, TensorParallelIsAsNearToOneRankAsAnotherOrderOfSums) {
+  const std::vector<std::string> smooth = {"optimizer.eps=0.01"};  // AdamW magnifies no rounding
+  stateAfter(compile("one", smooth), "alone", 1);
+  stateAfter(w.compile("other", {"train.micro_batch=1", "optimizer.eps=0.01"}), "other", 1);
+  const std::vector<double> one = numbersOf(w.path("alone")), other = numbersOf(w.path("other"));
+  ASSERT_EQ(one.size(), other.size());
+  ASSERT_GT(one.size(), 20u);
+  double apart = 0x1p-22;  // a unit of the last place of what is logged, in f32
+  for (size_t i = 0; i < one.size(); ++i)
+    apart = std::max(apart, std::fabs(one[i] - other[i]) / one[i]);
+  ASSERT_LT(apart, 1e-4);
+  const std::string two = compile("two", {"optimizer.eps=0.01", "parallel.tensor=2"});
+  const std::string expected = stateAfter(two, "out-two", 2);
+  auto near = [&](const std::string &out) {
+    const std::vector<double> got = numbersOf(w.path(out));
+    ASSERT_EQ(got.size(), one.size()) << out;
+    for (size_t i = 0; i < one.size(); ++i)
+      EXPECT_LE(std::fabs(got[i] - one[i]) / one[i], 16 * apart) << out << ", number " << i;
+  };
+  near("out-two");
+  // Ranks along data change no bit of it.
+  for (int stage : {1, 3}) {
+    const std::string name = "four" + std::to_string(stage);
+    const std::string four = compile(name, {"optimizer.eps=0.01", "parallel.tensor=2", "parallel.data=2",
+                                            "parallel.zero_stage=" + std::to_string(stage)});
+    EXPECT_TRUE(stateAfter(four, "out-" + name, 4) == expected) << stage;
+    EXPECT_EQ(logLines(w.path("out-" + name)), logLines(w.path("out-two"))) << stage;
+  }
+  // A checkpoint is of no mesh. From tensor to data x tensor not even a bit changes.
+  for (const auto &[first, ranks] : {std::pair<std::string, int>{two, 2}, {two, 4}}) {
+    const std::string out = "resumed-" + std::to_string(ranks);
+    Result r = run(first, out, 2, {"--steps", "5"});
+    ASSERT_EQ(r.code, 0) << r.output;
+    EXPECT_TRUE(stateAfter(first, out, ranks) == expected) << ranks;
+  }
+  for (const auto &[name, begin, beginRanks, end, endRanks] :
+       {std::tuple<std::string, std::string, int, std::string, int>{"narrow", two, 2, w.path("one"), 1},
+        {"widen", w.path("one"), 1, two, 2}}) {
+    Result r = run(begin, name, beginRanks, {"--steps", "5"});
+    ASSERT_EQ(r.code, 0) << r.output;
+    stateAfter(end, name, endRanks);
+    near(name);
+  }
+}
+
+TEST_F(RanksTest, RanksThatDoNotFormGroupsAreOneError) {
+  const std::string two = compile("two", {"parallel.tensor=2"});
+  Result r = run(two, "three", 3);
+  EXPECT_EQ(r.code, 3) << r.output;
+  EXPECT_NE(r.output.find("3 ranks do not divide into groups of parallel.tensor = 2"), std::string::npos) << r.output;
 }
 
 TEST_F(RanksTest, WhatDoesNotDivideIsOneError) {

@@ -229,15 +229,22 @@ Plan partitionPlan(const Plan &plan, int64_t ranks, const std::string &dir, cons
   const int64_t B = m.attrs.getInt("micro_batch"), sequences = Mesh::of(m).data * m.attrs.getInt("accumulate") * B;
   CompileRequest request;
   request.settings = plan.model;
-  request.settings.push_back(fmt::format("parallel.data={}", ranks));
+  const int64_t tensor = Mesh::of(m).tensor, data = ranks == 1 ? 1 : ranks / tensor;
+  if (ranks != 1 && ranks % tensor)
+    throw UserError(ErrorCode::RanksUnclear,
+                    fmt::format("{} ranks do not divide into groups of parallel.tensor = {}", ranks, tensor),
+                    fmt::format("start a multiple of {}, or compile with another parallel.tensor", tensor));
+  request.settings.push_back(fmt::format("parallel.data={}", data));
+  if (ranks == 1)
+    request.settings.push_back("parallel.tensor=1");
   const bool fixed = llvm::any_of(plan.model, [](const std::string &s) {
     return llvm::StringRef(s).starts_with("parallel.logical_shards=") && s.back() != '"';
   });
-  const int64_t shards = fixed ? Mesh::of(m).data * m.attrs.getInt("shards", 1) : ranks, share = sequences / shards;
+  const int64_t shards = fixed ? Mesh::of(m).data * m.attrs.getInt("shards", 1) : data, share = sequences / shards;
   int64_t micro = std::min(B, share);
   if (share < 1 || sequences % shards)
     throw UserError(ErrorCode::RanksUnclear,
-                    fmt::format("a global batch of {} sequences does not divide by {} ranks", sequences, ranks),
+                    fmt::format("a global batch of {} sequences does not divide by {} ranks", sequences, data),
                     "choose a number of ranks that divides it, or another train.global_batch_tokens");
   while (share % micro)
     --micro;

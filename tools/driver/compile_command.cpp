@@ -58,12 +58,16 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
                           flopsPerToken(*plan.planned) * double(c.train.globalBatchTokens) * 1e-9));
   row("steps",
       fmt::format("{}, {} tokens", grouped(c.train.steps), grouped(c.train.steps * c.train.globalBatchTokens)));
+  if (const ParallelConfig &p = c.parallel; p.tensor > 1)
+    row("ranks", fmt::format("{} = data {} x tensor {}: each {} share heads and hidden features", p.data * p.tensor,
+                             p.data, p.tensor, p.tensor));
   if (const ParallelConfig &p = c.parallel; p.logicalShards > 1)
-    row("ranks", fmt::format("{} share the batch{}, {} logical shards, reduced in the order of {}", p.data,
-                             p.data == 1        ? ""
-                             : p.zeroStage == 0 ? ", each with all parameters"
-                                                : fmt::format(", ZeRO stage {}", p.zeroStage),
-                             p.logicalShards, p.reduceOrder == "tree" ? "a tree" : "the engine"));
+    row(p.tensor > 1 ? "batch" : "ranks",
+        fmt::format("{} share the batch{}, {} logical shards, reduced in the order of {}", p.data,
+                    p.data == 1        ? ""
+                    : p.zeroStage == 0 ? ", each with all parameters"
+                                       : fmt::format(", ZeRO stage {}", p.zeroStage),
+                    p.logicalShards, p.reduceOrder == "tree" ? "a tree" : "the engine"));
   row("target", plan.target.isCuda()
                     ? plan.target.name
                     : fmt::format("cpu {}, {}-bit vectors, {} thread{}", plan.target.cpu, 8 * plan.target.vectorBytes,
@@ -176,19 +180,26 @@ void addCompileCommand(CLI::App &app) {
   c->add_flag("--time-passes", o->request.pipeline.timePasses, "Prints the time of every pass to stderr");
   c->add_option("--nodes", o->nodes, "Machines to train on [1]")->check(within(1, 1 << 20));
   c->add_option("--ranks-per-node", o->ranksPerNode,
-                "Processes per machine [1]; nodes x ranks-per-node as --set parallel.data=...")
+                "Processes per machine [1]; nodes x ranks-per-node is parallel.data x parallel.tensor")
       ->check(within(1, 1 << 20));
   c->callback([o] {
     if (!o->target.empty())
       o->request.settings.push_back("compile.target=" + o->target);
-    auto target = [&] {
-      return isGirFile(o->request.modelFile) ? o->target
-                                             : readConfig(o->request.modelFile, o->request.settings).compile.target;
-    };
-    if (o->ranksPerNode != 1 && target() == "cuda")
-      cuda::requireGpus(o->ranksPerNode);
-    if (o->nodes != 1 || o->ranksPerNode != 1)
-      o->request.settings.push_back(fmt::format("parallel.data={}", o->nodes * o->ranksPerNode));
+    if (o->nodes != 1 || o->ranksPerNode != 1) {
+      const bool gir = isGirFile(o->request.modelFile);
+      const Config c = gir ? Config() : readConfig(o->request.modelFile, o->request.settings);
+      if (o->ranksPerNode != 1 && (gir ? o->target : c.compile.target) == "cuda")
+        cuda::requireGpus(o->ranksPerNode);
+      const int64_t ranks = o->nodes * o->ranksPerNode;
+      if (ranks % c.parallel.tensor)
+        throw UserError(
+            Diagnostic{ErrorCode::ShapeMismatch,
+                       fmt::format("{} ranks do not divide into groups of tensor = {}", ranks, c.parallel.tensor),
+                       c.where("parallel.tensor"),
+                       "",
+                       {fmt::format("--nodes x --ranks-per-node must be a multiple of {}", c.parallel.tensor)}});
+      o->request.settings.push_back(fmt::format("parallel.data={}", ranks / c.parallel.tensor));
+    }
     tuneFirst(o->request);
     Config config;
     Plan plan;

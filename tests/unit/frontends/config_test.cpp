@@ -251,7 +251,7 @@ TEST_F(ConfigTest, BatchMustBeWholePasses) {
 }
 
 TEST_F(ConfigTest, ExplicitValuesOfLaterWorkAreErrors) {
-  for (const char *setting : {"optimizer.name=lamb", "parallel.tensor=2", "parallel.compression=onebit"}) {
+  for (const char *setting : {"optimizer.name=lamb", "parallel.compression=onebit"}) {
     std::vector<Diagnostic> e = errors(small, {setting});
     ASSERT_EQ(e.size(), 1u) << setting;
     EXPECT_EQ(e[0].code, ErrorCode::NotBuiltYet) << setting;
@@ -282,6 +282,9 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
   EXPECT_EQ(c.parallel.data, 1);
   EXPECT_EQ(c.parallel.zeroStage, 0);
   EXPECT_EQ(c.train.accumulate, 4);
+  c = load(small, with({"parallel.tensor=2", "parallel.data=2"}));
+  EXPECT_EQ(c.parallel.tensor, 2);
+  EXPECT_EQ(c.train.accumulate, 2) << "ranks along tensor have the same sequences";
   c = load(small, with({"parallel.data=2"}));
   EXPECT_EQ(c.parallel.zeroStage, 1) << "auto";
   EXPECT_EQ(c.parallel.logicalShards, 2) << "auto";
@@ -304,6 +307,12 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
                        Bad{{"parallel.reduce_order=fast", "parallel.logical_shards=2"},
                            ErrorCode::Contradiction,
                            "leave one of the two out"},
+                       Bad{{"parallel.tensor=8"}, ErrorCode::ShapeMismatch, "1, 2, 4 work"},
+                       Bad{{"parallel.tensor=4", "model.n_kv_head=2"}, ErrorCode::ShapeMismatch, "1, 2 work"},
+                       Bad{{"parallel.tensor=4", "model.ffn_dim=6"}, ErrorCode::ShapeMismatch, "1, 2 work"},
+                       Bad{{"parallel.tensor=2", "compile.target=cuda"}, ErrorCode::NotBuiltYet, ""},
+                       Bad{{"parallel.tensor=2", "model.position=alibi"}, ErrorCode::NotBuiltYet, ""},
+                       Bad{{"parallel.tensor=2", "precision.optimizer_state=bf16"}, ErrorCode::NotBuiltYet, ""},
                        Bad{{"parallel.data=2", "compile.target=cuda"}, ErrorCode::NotBuiltYet, ""}}) {
     std::vector<Diagnostic> e = errors(small, with(b.settings));
     ASSERT_EQ(e.size(), 1u) << b.settings[0];
