@@ -33,8 +33,9 @@ namespace {
 
 volatile std::sig_atomic_t gStop = 0;
 
-void onSignal(int) {
-  if (gStop)
+void onSignal(int number) {
+  // Who presses Ctrl-C twice means it. Slurm sends SIGTERM twice at its time limit, and means once.
+  if (gStop && number != SIGTERM)
     ::_exit(130);
   gStop = 1;
 }
