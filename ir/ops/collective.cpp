@@ -290,7 +290,7 @@ OpDef define_own_part() {
       .attrs = attrsOf(aDimension),
       .results = {"piece"},
       .fusion = FusionKind::collective,
-      .autocast = NotApplicable{"a copy"},
+      .autocast = NotApplicable{"it copies bits as they are"},
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &x = op.operand(0)->type;
@@ -369,14 +369,14 @@ OpDef define_axis_index() {
       .attrs = attrsOf(onlyAxis),
       .results = {"i"},
       .fusion = FusionKind::collective,
-      .autocast = NotApplicable{"an integer"},
+      .autocast = NotApplicable{"an integer, the same whatever is computed"},
       .infer =
           [](const Op &, std::vector<Type> &types, std::string &) {
             types = {Type::scalar(DType::i64)};
             return true;
           },
       .check = checkCollective,
-      .grad = NotApplicable{"an integer"},
+      .grad = NotApplicable{"an integer, the same whatever is computed"},
       .cost = [](const Op &op) { return streamCost(op, 0); },
       .reference = [](const Op &op, std::span<const Tensor *const>) -> std::vector<Tensor> {
         std::vector<Tensor> of;
