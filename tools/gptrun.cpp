@@ -25,6 +25,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <thread>
 #include <unistd.h>
 
 using namespace gptc;
@@ -174,6 +175,10 @@ public:
         axis->finish();
       ranks->finish();
       client->leave();
+      // Others may still be waiting for the last message: to them a server that is gone is a rank that failed.
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (server && server->left() < client->world && !server->failure() && std::chrono::steady_clock::now() < until)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
   void barrier() {
