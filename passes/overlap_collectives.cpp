@@ -19,7 +19,6 @@
 // that ranks agree. Behind settle-writes, which says which results lie in states; before select-recipes.
 #include "passes/pass.h"
 
-#include "ir/access.h"
 #include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"

@@ -23,11 +23,6 @@ int64_t Background::start(llvm::ArrayRef<Collective> calls, SumOrder order) {
   return ++started;
 }
 
-bool Background::has(int64_t number) {
-  std::lock_guard lock(mutex);
-  return ended >= number || failure;
-}
-
 void Background::wait(int64_t number) {
   std::unique_lock lock(mutex);
   if (ended < number && !failure) {

@@ -24,8 +24,6 @@ public:
   int64_t start(llvm::ArrayRef<Collective> calls, SumOrder order);
   /// Until all buckets up to this number have run; throws what one of them threw, now and from then on.
   void wait(int64_t number);
-  void waitForAll() { wait(started); }
-  bool has(int64_t number);
 
 private:
   struct Bucket {
