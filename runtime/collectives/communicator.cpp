@@ -11,20 +11,6 @@
 
 namespace gptc {
 
-static const char *nameOf(Collective::Kind k) {
-  switch (k) {
-  case Collective::Kind::all_reduce:
-    return "all_reduce";
-  case Collective::Kind::all_gather:
-    return "all_gather";
-  case Collective::Kind::reduce_scatter:
-    return "reduce_scatter";
-  case Collective::Kind::broadcast:
-    return "broadcast";
-  }
-  return "unknown collective";  // of another rank, where memory is damaged
-}
-
 std::string Collective::str() const {
   return fmt::format("{} of {} {}", nameOf(kind), count, gptc::nameOf(dtype).str());
 }

@@ -31,8 +31,8 @@ namespace gptc {
 
 class RendezvousClient;
 
-/// One collective over all ranks of a communicator, on memory of the host. Sums are of any dtype but pred, rounded to
-/// the dtype after each addition; all ranks get the same bits.
+/// One collective over all ranks of a communicator, on memory of the host (cuda/nccl.h has the same on a GPU's). Sums
+/// are of any dtype but pred, rounded to the dtype after each addition; all ranks get the same bits.
 struct Collective {
   enum class Kind : uint8_t {
     /// `to`, `count` elements: the sum of all ranks' `from`, as many. May be one memory.
@@ -55,6 +55,20 @@ struct Collective {
   /// "all_reduce of 1024 f32"
   std::string str() const;
 };
+/// "all_reduce"
+inline const char *nameOf(Collective::Kind k) {
+  switch (k) {
+  case Collective::Kind::all_reduce:
+    return "all_reduce";
+  case Collective::Kind::all_gather:
+    return "all_gather";
+  case Collective::Kind::reduce_scatter:
+    return "reduce_scatter";
+  case Collective::Kind::broadcast:
+    return "broadcast";
+  }
+  return "unknown collective";  // of another rank, where memory is damaged
+}
 
 /// In what order the ranks' values are added.
 enum class SumOrder : uint8_t {

@@ -65,25 +65,10 @@ static NcclType typeOf(DType t) {
   GPTC_UNREACHABLE("dtype {}", int(t));
 }
 
-static const char *nameOf(Collective::Kind k) {
-  switch (k) {
-  case Collective::Kind::all_reduce:
-    return "all_reduce";
-  case Collective::Kind::all_gather:
-    return "all_gather";
-  case Collective::Kind::reduce_scatter:
-    return "reduce_scatter";
-  case Collective::Kind::broadcast:
-    return "broadcast";
-  }
-  GPTC_UNREACHABLE("collective {}", int(k));
-}
+std::string NcclCollective::str() const { return fmt::format("{} of {} {}", nameOf(kind), count, nameOf(dtype).str()); }
 
-std::string Collective::str() const {
-  return fmt::format("{} of {} {}", nameOf(kind), count, gptc::nameOf(dtype).str());
-}
-
-Communicator::Communicator(const Gpu &gpu, const NcclId &id, int rank, int world, std::chrono::milliseconds timeout)
+NcclCommunicator::NcclCommunicator(const Gpu &gpu, const NcclId &id, int rank, int world,
+                                   std::chrono::milliseconds timeout)
     : rank(rank), world(world), gpu(gpu), nccl(Nccl::get()), timeout(timeout) {
   const std::string joining = "joining the other ranks";
   NcclConfig config;
@@ -91,25 +76,25 @@ Communicator::Communicator(const Gpu &gpu, const NcclId &id, int rank, int world
   settle(r, joining);
 }
 
-Communicator::~Communicator() { abort(); }
+NcclCommunicator::~NcclCommunicator() { abort(); }
 
 /// Also frees it. What runs on the GPU ends, so that streams can be waited for and memory be freed.
-void Communicator::abort() {
+void NcclCommunicator::abort() {
   if (comm)
     nccl.abort(comm);
   comm = nullptr;
 }
 
-std::string Communicator::who() const { return fmt::format("rank {} of {}", rank, world); }
+std::string NcclCommunicator::who() const { return fmt::format("rank {} of {}", rank, world); }
 
-void Communicator::fail(NcclResult r, llvm::StringRef what) {
+void NcclCommunicator::fail(NcclResult r, llvm::StringRef what) {
   const std::string why = describe(nccl, r, comm);
   abort();
   throw UserError(ErrorCode::RankFailed, fmt::format("{}: {} failed: {}", who(), what.str(), why),
                   "see what the other ranks say: the first that failed is the cause");
 }
 
-void Communicator::failInTime(llvm::StringRef what) {
+void NcclCommunicator::failInTime(llvm::StringRef what) {
   abort();
   throw UserError(ErrorCode::CollectiveTimeout,
                   fmt::format("{}: {} has not ended after {:.1f} s", who(), what.str(), timeout.count() / 1e3),
@@ -117,7 +102,7 @@ void Communicator::failInTime(llvm::StringRef what) {
 }
 
 /// Until `asked` is true. Short waits are spun through, as a step's end should not be noticed late.
-template <class Asked> void Communicator::poll(llvm::StringRef what, Asked asked) {
+template <class Asked> void NcclCommunicator::poll(llvm::StringRef what, Asked asked) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   while (!asked()) {
@@ -130,7 +115,7 @@ template <class Asked> void Communicator::poll(llvm::StringRef what, Asked asked
 }
 
 /// A call that does not block has ended only when the communicator says so; before that no other call may be made.
-void Communicator::settle(NcclResult r, llvm::StringRef what) {
+void NcclCommunicator::settle(NcclResult r, llvm::StringRef what) {
   if (r != ncclOk && r != ncclRunning)
     fail(r, what);
   poll(what, [&] {
@@ -143,33 +128,33 @@ void Communicator::settle(NcclResult r, llvm::StringRef what) {
   });
 }
 
-void Communicator::enqueue(llvm::ArrayRef<Collective> calls, Stream stream) {
+void NcclCommunicator::enqueue(llvm::ArrayRef<NcclCollective> calls, Stream stream) {
   GPTC_CHECK(comm && !calls.empty(), "the communicator has ended, or nothing is enqueued");
-  for (const Collective &c : calls)
-    GPTC_CHECK(c.dtype != DType::pred || c.kind == Collective::Kind::all_gather ||
-                   c.kind == Collective::Kind::broadcast,
+  for (const NcclCollective &c : calls)
+    GPTC_CHECK(c.dtype != DType::pred || c.kind == NcclCollective::Kind::all_gather ||
+                   c.kind == NcclCollective::Kind::broadcast,
                "a sum of pred");
   ++number;
   last = fmt::format("{}{}", calls[0].str(), calls.size() > 1 ? fmt::format(" and {} more", calls.size() - 1) : "");
   const std::string what = fmt::format("{}, collective {}", last, number);
   NcclResult r = nccl.groupStart();
-  for (const Collective &c : calls) {
+  for (const NcclCollective &c : calls) {
     const auto *from = reinterpret_cast<const void *>(c.from);
     auto *to = reinterpret_cast<void *>(c.to);
     const NcclType type = typeOf(c.dtype);
     if (r != ncclOk && r != ncclRunning)
       break;
     switch (c.kind) {
-    case Collective::Kind::all_reduce:
+    case NcclCollective::Kind::all_reduce:
       r = nccl.allReduce(from, to, c.count, type, ncclAdd, comm, stream);
       break;
-    case Collective::Kind::all_gather:
+    case NcclCollective::Kind::all_gather:
       r = nccl.allGather(from, to, c.count, type, comm, stream);
       break;
-    case Collective::Kind::reduce_scatter:
+    case NcclCollective::Kind::reduce_scatter:
       r = nccl.reduceScatter(from, to, c.count, type, ncclAdd, comm, stream);
       break;
-    case Collective::Kind::broadcast:
+    case NcclCollective::Kind::broadcast:
       r = nccl.broadcast(from, to, c.count, type, c.root, comm, stream);
       break;
     }
@@ -178,7 +163,7 @@ void Communicator::enqueue(llvm::ArrayRef<Collective> calls, Stream stream) {
   settle(r == ncclOk || r == ncclRunning ? ended : r, what);
 }
 
-void Communicator::wait(Event event, llvm::StringRef what) {
+void NcclCommunicator::wait(Event event, llvm::StringRef what) {
   GPTC_CHECK(comm, "the communicator has ended");
   const std::string name =
       number ? fmt::format("{} (collective {} was enqueued last, {})", what.str(), number, last) : what.str();
@@ -195,7 +180,7 @@ void Communicator::wait(Event event, llvm::StringRef what) {
   });
 }
 
-void Communicator::finish() {
+void NcclCommunicator::finish() {
   GPTC_CHECK(comm, "the communicator has ended");
   settle(nccl.finalize(comm), "leaving the other ranks");
   const NcclComm ended = comm;

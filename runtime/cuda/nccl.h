@@ -5,7 +5,7 @@
 // them enqueue the same collectives in the same order.
 #pragma once
 
-#include "ir/type.h"
+#include "runtime/collectives/communicator.h"
 #include "runtime/cuda/gpu.h"
 
 #include "llvm/ADT/ArrayRef.h"
@@ -90,20 +90,10 @@ struct Nccl {
   static const Nccl &get();
 };
 
-/// One collective over all ranks of a communicator. Sums are in the order that NCCL chooses, rounded to the dtype after
-/// each addition; all ranks get the same bits. `pred` can be copied, not added.
-struct Collective {
-  enum class Kind {
-    /// `to`, `count` elements: the sum of all ranks' `from`, as many. May be one memory.
-    all_reduce,
-    /// `to`, world x `count`: the ranks' `from`, `count` each, in their order. `from` may lie where it goes.
-    all_gather,
-    /// `to`, `count`: this rank's part of the sum of all ranks' `from`, world x `count`. `to` may be that part of
-    /// `from`.
-    reduce_scatter,
-    /// `to`, `count`: `root`'s `from`, `count`. May be one memory.
-    broadcast,
-  };
+/// One collective over all ranks of a communicator, on memory of the GPU. Sums are in the order that NCCL chooses,
+/// rounded to the dtype after each addition; all ranks get the same bits. `pred` can be copied, not added.
+struct NcclCollective {
+  using Kind = gptc::Collective::Kind;  // which says what each reads and writes
   Kind kind;
   DevicePtr from, to;
   size_t count;
@@ -118,20 +108,20 @@ struct Collective {
 /// is a UserError(CollectiveTimeout) that names rank, world and what did not end; what NCCL reports is a
 /// UserError(RankFailed). After either the communicator is aborted, so that nothing of it runs on the GPU any more, and
 /// can only be destroyed; what its collectives were writing is undefined.
-class Communicator {
+class NcclCommunicator {
 public:
   /// Joins the others: returns when all `world` ranks have come. Each rank once, on a GPU of its own.
-  Communicator(const Gpu &gpu, const NcclId &id, int rank, int world, std::chrono::milliseconds timeout);
+  NcclCommunicator(const Gpu &gpu, const NcclId &id, int rank, int world, std::chrono::milliseconds timeout);
   /// Aborts, unless finish() has returned: the other ranks get an error, or their time-outs.
-  ~Communicator();
-  Communicator(const Communicator &) = delete;
+  ~NcclCommunicator();
+  NcclCommunicator(const NcclCommunicator &) = delete;
 
   const int rank, world;
 
   /// Enqueues the collectives as one: none may read what another one writes. They run behind what the stream has been
   /// given and, whatever their streams, in the order of these calls, which must be that of all ranks. Returns when they
   /// are enqueued; may be captured into a graph, which must be destroyed before finish().
-  void enqueue(llvm::ArrayRef<Collective> calls, Stream stream);
+  void enqueue(llvm::ArrayRef<NcclCollective> calls, Stream stream);
   /// Waits until the event has happened, with an eye on the other ranks: in the place of cuEventSynchronize behind
   /// anything that this communicator takes part in, graphs too. `what` is in errors: "step 12".
   void wait(Event event, llvm::StringRef what);

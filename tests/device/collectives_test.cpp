@@ -13,7 +13,7 @@ namespace gptc::test {
 namespace {
 
 using namespace cuda;
-using Kind = Collective::Kind;
+using Kind = NcclCollective::Kind;
 
 TEST(Device, CollectivesOfOneRank) {
   const TestDevice &device = TestDevice::get();
@@ -21,7 +21,7 @@ TEST(Device, CollectivesOfOneRank) {
     GTEST_SKIP() << "no NCCL: " << library.why;
   const Gpu &gpu = device.opened();
   const Driver &d = gpu.d;
-  Communicator c(gpu, NcclId::make(), 0, 1, std::chrono::seconds(30));
+  NcclCommunicator c(gpu, NcclId::make(), 0, 1, std::chrono::seconds(30));
   constexpr size_t n = 1000, bytes = n * 8;
   std::vector<std::byte> x(bytes), got(bytes);
   for (size_t i = 0; i < bytes; ++i)  // of finite numbers in every format
@@ -46,7 +46,7 @@ TEST(Device, CollectivesOfOneRank) {
   for (DType t : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u32, DType::pred})
     for (Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter, Kind::broadcast})
       for (DevicePtr target : {to.at, from.at}) {
-        const Collective call{kind, from.at, target, n, t};
+        const NcclCollective call{kind, from.at, target, n, t};
         if (t == DType::pred && (kind == Kind::all_reduce || kind == Kind::reduce_scatter))
           continue;
         clear();

@@ -23,7 +23,7 @@ namespace gptc::test {
 namespace {
 
 using namespace cuda;
-using Kind = Collective::Kind;
+using Kind = NcclCollective::Kind;
 using std::chrono::milliseconds;
 namespace fs = std::filesystem;
 
@@ -58,7 +58,7 @@ public:
     return values;
   }
   /// All that the stream was given so far, in time.
-  void wait(Communicator &c, const char *what = "the test") {
+  void wait(NcclCommunicator &c, const char *what = "the test") {
     EventHandle e(gpu);
     gpu.d.check(gpu.d.eventRecord(e.event, gpu.stream), "cuEventRecord");
     c.wait(e.event, what);
@@ -91,7 +91,7 @@ double exact(DType t, int rank, size_t i) {
 }
 
 /// Each collective on numbers whose sums have no rounding, out of place and in place.
-void everyCollective(Place &p, Communicator &c, DType t, size_t n) {
+void everyCollective(Place &p, NcclCommunicator &c, DType t, size_t n) {
   const int W = c.world;
   auto values = [&](int rank, size_t count) {
     std::vector<double> v(count);
@@ -105,7 +105,7 @@ void everyCollective(Place &p, Communicator &c, DType t, size_t n) {
       s += exact(t, r, i);
     return s;
   };
-  auto check = [&](Collective call, DevicePtr at, size_t count, auto want) {
+  auto check = [&](NcclCollective call, DevicePtr at, size_t count, auto want) {
     p.wait(c, "a check");
     const std::vector<double> got = p.get(t, at, count);
     for (size_t i = 0; i < count; ++i)
@@ -113,7 +113,7 @@ void everyCollective(Place &p, Communicator &c, DType t, size_t n) {
         expect(false,
                fmt::format("{}, rank {} of {}: element {} is {}, not {}", call.str(), c.rank, W, i, got[i], want(i)));
   };
-  auto run = [&](Collective call, DevicePtr at, size_t count, auto want) {
+  auto run = [&](NcclCollective call, DevicePtr at, size_t count, auto want) {
     c.enqueue(call, p.gpu.stream);
     check(call, at, count, want);
   };
@@ -145,7 +145,7 @@ void everyCollective(Place &p, Communicator &c, DType t, size_t n) {
 
 void collectives(const RankPlace &at) {
   Place p(at.rank);
-  Communicator c(p.gpu, meet(at), at.rank, at.world, patience);
+  NcclCommunicator c(p.gpu, meet(at), at.rank, at.world, patience);
   for (DType t : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u32, DType::pred})
     for (size_t n : {1, 37})
       everyCollective(p, c, t, n);
@@ -158,7 +158,7 @@ void collectives(const RankPlace &at) {
     for (size_t i = 0; i < n; ++i)
       x[i] = roundTo(t, std::sin(double(i + 1) * (at.rank + 1)));
     const DevicePtr y = p.put(t, x);
-    c.enqueue(Collective{Kind::all_reduce, y, y, n, t}, p.gpu.stream);
+    c.enqueue(NcclCollective{Kind::all_reduce, y, y, n, t}, p.gpu.stream);
     p.wait(c);
     const std::vector<double> got = p.get(t, y, n);
     for (size_t i = 0; i < n; ++i) {
@@ -181,10 +181,10 @@ const RankScenarioAdded added1("collectives", collectives);
 void groups(const RankPlace &at) {
   Place p(at.rank);
   const NcclId id = meet(at), second = meet(at, "second");
-  Communicator c(p.gpu, id, at.rank, at.world, patience);
+  NcclCommunicator c(p.gpu, id, at.rank, at.world, patience);
   // Of one GPU in the same process, with another number of ranks: an axis of a mesh that is 1 long, and one that is
   // not.
-  Communicator other(p.gpu, second, at.rank, at.world, patience), alone(p.gpu, NcclId::make(), 0, 1, patience);
+  NcclCommunicator other(p.gpu, second, at.rank, at.world, patience), alone(p.gpu, NcclId::make(), 0, 1, patience);
   const double r = at.rank + 1, all = at.world * (at.world + 1) / 2.;
   const DevicePtr x = p.put(DType::f32, {r, 2 * r}), y = p.space(DType::f32, 2), i = p.put(DType::i64, {r}),
                   g = p.space(DType::i64, at.world);
@@ -192,8 +192,8 @@ void groups(const RankPlace &at) {
              {Kind::all_gather, i, g, 1, DType::i64},
              {Kind::broadcast, x, x, 1, DType::f32, at.world - 1}},
             p.gpu.stream);
-  alone.enqueue(Collective{Kind::all_reduce, y, y, 2, DType::f32}, p.gpu.stream);
-  other.enqueue(Collective{Kind::all_reduce, y, y, 2, DType::f32}, p.gpu.stream);
+  alone.enqueue(NcclCollective{Kind::all_reduce, y, y, 2, DType::f32}, p.gpu.stream);
+  other.enqueue(NcclCollective{Kind::all_reduce, y, y, 2, DType::f32}, p.gpu.stream);
   p.wait(other);
   expect(p.get(DType::f32, x, 2) == std::vector<double>{double(at.world), 2 * r}, "broadcast");
   expect(p.get(DType::f32, y, 2) == std::vector<double>{at.world * all, 2 * at.world * all}, "all_reduce");
@@ -202,7 +202,7 @@ void groups(const RankPlace &at) {
     gathered.push_back(k);
   expect(p.get(DType::i64, g, at.world) == gathered, "all_gather");
   expect(c.enqueued() == 1 && other.enqueued() == 1, "enqueued");
-  for (Communicator *each : {&alone, &c, &other})
+  for (NcclCommunicator *each : {&alone, &c, &other})
     each->finish();
 }
 const RankScenarioAdded added2("groups", groups);
@@ -212,7 +212,7 @@ const RankScenarioAdded added2("groups", groups);
 void graphs(const RankPlace &at) {
   Place p(at.rank);
   const Driver &d = p.gpu.d;
-  Communicator c(p.gpu, meet(at), at.rank, at.world, patience);
+  NcclCommunicator c(p.gpu, meet(at), at.rank, at.world, patience);
   const DevicePtr x = p.put(DType::f32, {at.rank + 1., 1}), part = p.space(DType::f32, 1);
   Stream side = nullptr;
   d.check(d.streamCreate(&side, streamNonBlocking), "cuStreamCreate");
@@ -222,8 +222,8 @@ void graphs(const RankPlace &at) {
   d.check(d.streamBeginCapture(p.gpu.stream, captureThreadLocal), "cuStreamBeginCapture");
   d.check(d.eventRecord(fork.event, p.gpu.stream), "cuEventRecord");
   d.check(d.streamWaitEvent(side, fork.event, 0), "cuStreamWaitEvent");
-  c.enqueue(Collective{Kind::all_reduce, x, x, 2, DType::f32}, p.gpu.stream);
-  c.enqueue(Collective{Kind::broadcast, x, part, 1, DType::f32, 0}, side);
+  c.enqueue(NcclCollective{Kind::all_reduce, x, x, 2, DType::f32}, p.gpu.stream);
+  c.enqueue(NcclCollective{Kind::broadcast, x, part, 1, DType::f32, 0}, side);
   d.check(d.eventRecord(join.event, side), "cuEventRecord");
   d.check(d.streamWaitEvent(p.gpu.stream, join.event, 0), "cuStreamWaitEvent");
   d.check(d.streamEndCapture(p.gpu.stream, &graph), "cuStreamEndCapture");
@@ -233,7 +233,7 @@ void graphs(const RankPlace &at) {
   for (int i = 0; i < launches; ++i)
     d.check(d.graphLaunch(exec, p.gpu.stream), "cuGraphLaunch");
   // And behind them in the stream, one that is in no graph.
-  c.enqueue(Collective{Kind::all_reduce, x, x, 2, DType::f32}, p.gpu.stream);
+  c.enqueue(NcclCollective{Kind::all_reduce, x, x, 2, DType::f32}, p.gpu.stream);
   p.wait(c);
   const double W = at.world, first = W * (W + 1) / 2 * W * W;
   expect(p.get(DType::f32, x, 2) == std::vector<double>{first * W, W * W * W * W}, "three launches and one more");
@@ -247,9 +247,9 @@ const RankScenarioAdded added3("graphs", graphs);
 /// The last rank is lost between two collectives, when the others have enqueued the second.
 template <int signal> void lost(const RankPlace &at) {
   Place p(at.rank);
-  Communicator c(p.gpu, meet(at), at.rank, at.world, impatience);
+  NcclCommunicator c(p.gpu, meet(at), at.rank, at.world, impatience);
   const DevicePtr x = p.put(DType::f32, {1, 2, 3});
-  c.enqueue(Collective{Kind::all_reduce, x, x, 3, DType::f32}, p.gpu.stream);
+  c.enqueue(NcclCollective{Kind::all_reduce, x, x, 3, DType::f32}, p.gpu.stream);
   p.wait(c);
   auto mark = [&](int rank) { return fs::path(at.folder) / fmt::format("enqueued-{}", rank); };
   if (at.rank == at.world - 1) {
@@ -258,7 +258,7 @@ template <int signal> void lost(const RankPlace &at) {
         std::this_thread::sleep_for(milliseconds(1));
     raise(signal);
   }
-  c.enqueue(Collective{Kind::all_reduce, x, x, 3, DType::f32}, p.gpu.stream);
+  c.enqueue(NcclCollective{Kind::all_reduce, x, x, 3, DType::f32}, p.gpu.stream);
   std::ofstream{mark(at.rank)};
   try {
     p.wait(c, "step 12");
@@ -271,32 +271,32 @@ const RankScenarioAdded added4("killed", lost<SIGKILL>), added5("stopped", lost<
 
 void joins(const RankPlace &at) {
   Place p(at.rank);
-  Communicator c(p.gpu, meet(at), at.rank, at.world, impatience);
+  NcclCommunicator c(p.gpu, meet(at), at.rank, at.world, impatience);
 }
 const RankScenarioAdded added6("joins", joins);
 void joinsAsOne(const RankPlace &at) {
   Place p(at.rank);
-  Communicator c(p.gpu, meet(at), 0, at.world, patience);
+  NcclCommunicator c(p.gpu, meet(at), 0, at.world, patience);
 }
 const RankScenarioAdded added7("joins-as-one", joinsAsOne);
 void joinsAnother(const RankPlace &at) {
   Place p(at.rank);
-  Communicator c(p.gpu, meet(at), at.rank, at.world + at.rank, patience);
+  NcclCommunicator c(p.gpu, meet(at), at.rank, at.world + at.rank, patience);
 }
 const RankScenarioAdded added8("joins-another-world", joinsAnother);
 void joinsOnOneGpu(const RankPlace &at) {
   Place p(0);
-  Communicator c(p.gpu, meet(at), at.rank, at.world, patience);
+  NcclCommunicator c(p.gpu, meet(at), at.rank, at.world, patience);
 }
 const RankScenarioAdded added9("joins-on-one-gpu", joinsOnOneGpu);
 
 /// Rank 1 does something else.
 void differs(const RankPlace &at) {
   Place p(at.rank);
-  Communicator c(p.gpu, meet(at), at.rank, at.world, patience);
+  NcclCommunicator c(p.gpu, meet(at), at.rank, at.world, patience);
   const DevicePtr x = p.space(DType::f32, 8);
-  const Collective one{Kind::all_reduce, x, x, 4, DType::f32};
-  std::vector<Collective> calls = {one};
+  const NcclCollective one{Kind::all_reduce, x, x, 4, DType::f32};
+  std::vector<NcclCollective> calls = {one};
   const std::string how = std::getenv("GPTC_TEST_DIFFERENCE");
   if (at.rank == 1) {
     if (how == "count")
@@ -324,7 +324,7 @@ void threads(const RankPlace &) {
     all.emplace_back([&, rank] {
       try {
         Place p(rank);
-        Communicator c(p.gpu, id, rank, 2, patience);
+        NcclCommunicator c(p.gpu, id, rank, 2, patience);
         for (size_t n : {1, 1000})
           everyCollective(p, c, DType::f32, n);
         c.finish();
@@ -458,17 +458,17 @@ TEST_F(NcclTest, DifferentCollectivesAreNamed) {
 TEST_F(NcclTest, WhatHasEndedIsNotUsed) {
   Place p;
   const DevicePtr x = p.put(DType::f32, {1, 2});
-  const Collective call{Kind::all_reduce, x, x, 2, DType::f32};
-  auto c = std::make_unique<Communicator>(p.gpu, NcclId::make(), 0, 1, patience);
+  const NcclCollective call{Kind::all_reduce, x, x, 2, DType::f32};
+  auto c = std::make_unique<NcclCommunicator>(p.gpu, NcclId::make(), 0, 1, patience);
   EXPECT_THROW(c->enqueue({}, p.gpu.stream), InternalError);
-  EXPECT_THROW(c->enqueue(Collective{Kind::all_reduce, x, x, 2, DType::pred}, p.gpu.stream), InternalError);
+  EXPECT_THROW(c->enqueue(NcclCollective{Kind::all_reduce, x, x, 2, DType::pred}, p.gpu.stream), InternalError);
   c->enqueue(call, p.gpu.stream);
   c->finish();  // waits for it
   EXPECT_EQ(p.get(DType::f32, x, 2), (std::vector<double>{1, 2}));
   EXPECT_THROW(c->enqueue(call, p.gpu.stream), InternalError);
   EXPECT_THROW(c->finish(), InternalError);
   // A graph must go first.
-  c = std::make_unique<Communicator>(p.gpu, NcclId::make(), 0, 1, milliseconds(300));
+  c = std::make_unique<NcclCommunicator>(p.gpu, NcclId::make(), 0, 1, milliseconds(300));
   const Driver &d = p.gpu.d;
   Graph graph = nullptr;
   ASSERT_EQ(d.streamBeginCapture(p.gpu.stream, captureThreadLocal), success);
@@ -483,7 +483,7 @@ TEST_F(NcclTest, WhatHasEndedIsNotUsed) {
   }
   ASSERT_EQ(d.graphDestroy(graph), success);
   // Aborted: what is enqueued ends at once.
-  c = std::make_unique<Communicator>(p.gpu, NcclId::make(), 0, 1, patience);
+  c = std::make_unique<NcclCommunicator>(p.gpu, NcclId::make(), 0, 1, patience);
   c->enqueue(call, p.gpu.stream);
   c.reset();
   p.gpu.wait();
@@ -493,8 +493,8 @@ TEST_F(NcclTest, WhatHasEndedIsNotUsed) {
 TEST_F(NcclTest, MemoryThatIsNotThereOrOverlaps) {
   Place p;
   const DevicePtr x = p.put(DType::f32, {1, 2, 3, 4, 5, 6, 7, 8});
-  Communicator c(p.gpu, NcclId::make(), 0, 1, patience);
-  c.enqueue(Collective{Kind::all_reduce, x, x + 4, 4, DType::f32}, p.gpu.stream);
+  NcclCommunicator c(p.gpu, NcclId::make(), 0, 1, patience);
+  c.enqueue(NcclCollective{Kind::all_reduce, x, x + 4, 4, DType::f32}, p.gpu.stream);
   try {
     p.wait(c);
     FAIL() << "overlapping memory";
@@ -504,7 +504,7 @@ TEST_F(NcclTest, MemoryThatIsNotThereOrOverlaps) {
   }
 }
 
-// The table: what Communicator never does.
+// The table: what NcclCommunicator never does.
 TEST_F(NcclTest, TheStandInRefusesWhatNcclWould) {
   Place p;
   const Nccl &n = Nccl::get();

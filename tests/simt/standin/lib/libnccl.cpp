@@ -56,14 +56,13 @@ struct Meeting {
 constexpr char magic[8] = {'G', 'P', 'T', 'C', 'n', 'c', 'c', 'l'};
 
 struct Call {
-  Collective::Kind kind;
+  NcclCollective::Kind kind;
   NcclType type;
   uint64_t count;
   int root;
   bool operator==(const Call &) const = default;
   std::string str() const {
-    constexpr const char *kinds[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast"};
-    return fmt::format("{} of {} elements of type {} from {}", kinds[int(kind)], count, int(type), root);
+    return fmt::format("{} of {} elements of type {} from {}", nameOf(kind), count, int(type), root);
   }
 };
 struct Request {
@@ -235,26 +234,26 @@ void add(NcclType t, std::byte *to, const std::byte *from) {
 }
 
 size_t inputBytes(const Call &c, int world) {
-  return c.count * sizeOf(c.type) * (c.kind == Collective::Kind::reduce_scatter ? world : 1);
+  return c.count * sizeOf(c.type) * (c.kind == NcclCollective::Kind::reduce_scatter ? world : 1);
 }
 size_t outputBytes(const Call &c, int world) {
-  return c.count * sizeOf(c.type) * (c.kind == Collective::Kind::all_gather ? world : 1);
+  return c.count * sizeOf(c.type) * (c.kind == NcclCollective::Kind::all_gather ? world : 1);
 }
 
 /// Inputs of all ranks to one rank's result.
 void compute(const Call &c, int rank, int world, const std::vector<const std::byte *> &inputs, std::byte *to) {
   const size_t size = sizeOf(c.type);
   switch (c.kind) {
-  case Collective::Kind::broadcast:
+  case NcclCollective::Kind::broadcast:
     std::memcpy(to, inputs[c.root], c.count * size);
     return;
-  case Collective::Kind::all_gather:
+  case NcclCollective::Kind::all_gather:
     for (int r = 0; r < world; ++r)
       std::memcpy(to + r * c.count * size, inputs[r], c.count * size);
     return;
-  case Collective::Kind::all_reduce:
-  case Collective::Kind::reduce_scatter: {
-    const bool scatter = c.kind == Collective::Kind::reduce_scatter;
+  case NcclCollective::Kind::all_reduce:
+  case NcclCollective::Kind::reduce_scatter: {
+    const bool scatter = c.kind == NcclCollective::Kind::reduce_scatter;
     for (size_t i = 0; i < c.count; ++i) {
       const size_t from = scatter ? rank * c.count + i : i;
       const int first = scatter ? rank : int(i * world / c.count);
@@ -292,15 +291,15 @@ struct Operation {
       std::memcpy(area.at + i * sizeof(Call), &call, sizeof(Call));
       const size_t in = inputBytes(call, c->world), out = outputBytes(call, c->world),
                    one = call.count * sizeOf(call.type);
-      const bool reads = call.kind != Collective::Kind::broadcast || call.root == c->rank;
+      const bool reads = call.kind != NcclCollective::Kind::broadcast || call.root == c->rank;
       const std::byte *from = resolveIn(c->context, r.from, in);
       if ((reads && !from) || !resolveIn(c->context, r.to, out)) {
         problem = fmt::format("{}: no memory of this GPU at address {:#x} or {:#x}", call.str(), r.from, r.to);
         return true;
       }
-      const DevicePtr inPlace = call.kind == Collective::Kind::all_gather       ? r.to + c->rank * one
-                                : call.kind == Collective::Kind::reduce_scatter ? r.to - c->rank * one
-                                                                                : r.to;
+      const DevicePtr inPlace = call.kind == NcclCollective::Kind::all_gather       ? r.to + c->rank * one
+                                : call.kind == NcclCollective::Kind::reduce_scatter ? r.to - c->rank * one
+                                                                                    : r.to;
       if (reads && r.from != inPlace && r.from < r.to + out && r.to < r.from + in)
         return c->fail(ncclBadUsage, call.str() + ": input and result overlap");
       if (reads)
@@ -630,19 +629,19 @@ NcclResult ncclGroupEnd() {
 NcclResult ncclAllReduce(const void *from, void *to, size_t count, NcclType type, NcclSum op, NcclComm comm, Stream s) {
   if (op != ncclAdd)
     return refuse(ncclBadArgument, "only sums");
-  return call(comm, {{Collective::Kind::all_reduce, type, count, 0}, DevicePtr(from), DevicePtr(to)}, s);
+  return call(comm, {{NcclCollective::Kind::all_reduce, type, count, 0}, DevicePtr(from), DevicePtr(to)}, s);
 }
 NcclResult ncclAllGather(const void *from, void *to, size_t count, NcclType type, NcclComm comm, Stream s) {
-  return call(comm, {{Collective::Kind::all_gather, type, count, 0}, DevicePtr(from), DevicePtr(to)}, s);
+  return call(comm, {{NcclCollective::Kind::all_gather, type, count, 0}, DevicePtr(from), DevicePtr(to)}, s);
 }
 NcclResult ncclReduceScatter(const void *from, void *to, size_t count, NcclType type, NcclSum op, NcclComm comm,
                              Stream s) {
   if (op != ncclAdd)
     return refuse(ncclBadArgument, "only sums");
-  return call(comm, {{Collective::Kind::reduce_scatter, type, count, 0}, DevicePtr(from), DevicePtr(to)}, s);
+  return call(comm, {{NcclCollective::Kind::reduce_scatter, type, count, 0}, DevicePtr(from), DevicePtr(to)}, s);
 }
 NcclResult ncclBroadcast(const void *from, void *to, size_t count, NcclType type, int root, NcclComm comm, Stream s) {
-  return call(comm, {{Collective::Kind::broadcast, type, count, root}, DevicePtr(from), DevicePtr(to)}, s);
+  return call(comm, {{NcclCollective::Kind::broadcast, type, count, root}, DevicePtr(from), DevicePtr(to)}, s);
 }
 }
 
