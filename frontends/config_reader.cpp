@@ -28,6 +28,8 @@ void ConfigReader::complain(const char *key, ErrorCode code, std::string message
 }
 
 void ConfigReader::notBuilt(const char *key, const std::string &written, const std::vector<std::string> &built) {
+  if (laterToo)
+    return;
   complain(key, ErrorCode::NotBuiltYet, fmt::format("{} = {} is not built yet", key, written), "",
            {built.size() == 1 ? fmt::format("leave the key out or write {}", built[0])
                               : fmt::format("{} work today", fmt::join(built, ", "))});
@@ -122,13 +124,13 @@ void ConfigReader::choice(const char *key, std::string &out, std::vector<std::st
   auto *s = std::get_if<std::string>(&v->value);
   if (!s)
     return wrongType(key, *v, "a string", {fmt::format("one of {}", quotedList(built, "or"))});
-  if (llvm::is_contained(later, *s)) {
+  if (llvm::is_contained(later, *s) && !laterToo) {
     std::vector<std::string> quoted;
     for (auto &b : built)
       quoted.push_back(fmt::format("\"{}\"", b));
     return notBuilt(key, fmt::format("\"{}\"", *s), quoted);
   }
-  if (llvm::is_contained(built, *s)) {
+  if (llvm::is_contained(built, *s) || llvm::is_contained(later, *s)) {
     out = *s;
     return;
   }
@@ -174,7 +176,7 @@ void ConfigReader::eachTable(const char *key, const std::function<void(ConfigRea
     std::map<std::string, TomlValue> written;
     for (const auto &[name, value] : std::get<TomlTable>(item.value))
       written[fmt::format("{}.{}", key, name)] = value;
-    ConfigReader one(whole.file, written, noTables);
+    ConfigReader one(whole.file, written, noTables, laterToo);
     one.whole = item.where;
     read(one);
     one.unknownKeys();

@@ -12,9 +12,10 @@ namespace gptc {
 
 class ConfigReader {
 public:
+  /// With `laterToo` values of later work are taken like others: for forecasts of what cannot be run yet.
   ConfigReader(std::string file, const std::map<std::string, TomlValue> &values,
-               const std::map<std::string, SourceLoc> &tables)
-      : values(values), tables(tables) {
+               const std::map<std::string, SourceLoc> &tables, bool laterToo = false)
+      : laterToo(laterToo), values(values), tables(tables) {
     whole.file = std::move(file);
   }
 
@@ -42,6 +43,7 @@ public:
 
   void complain(const char *key, ErrorCode code, std::string message, std::string label = "",
                 std::vector<std::string> help = {});
+  /// Nothing with `laterToo`.
   void notBuilt(const char *key, const std::string &written, const std::vector<std::string> &built);
   void missing(const char *key, std::string help);
   /// Complains about keys and tables that no call asked for. `hints` says of keys that others have why this has not.
@@ -53,6 +55,7 @@ public:
 
 private:
   void wrongType(const char *key, const TomlValue &v, const char *wanted, std::vector<std::string> help = {});
+  const bool laterToo;
   SourceLoc whole;  // where keys stand that are not written
   const std::map<std::string, TomlValue> &values;
   const std::map<std::string, SourceLoc> &tables;

@@ -202,15 +202,16 @@ bool wantsCuda(ConfigReader &r) {
   return target && namesCuda(*target);
 }
 
-void readPrecision(ConfigReader &r, PrecisionConfig &p, const OptimizerConfig &o) {
+void readPrecision(ConfigReader &r, PrecisionConfig &p, const OptimizerConfig &o, ConfigPurpose purpose) {
   r.choice("precision.compute", p.compute, {"fp32", "bf16", "fp16", "tf32", "auto"});
-  if (p.compute == "tf32" && !wantsCuda(r))  // which is the mistake then, and said where it stands
+  if (p.compute == "tf32" && !wantsCuda(r) &&
+      purpose == ConfigPurpose::run)  // which is the mistake then, and said where it stands
     r.complain("precision.compute", ErrorCode::Contradiction, "tf32 does not exist on the target, a CPU",
                "a format of NVIDIA's tensor cores, for compile.target = \"cuda\"",
                {"\"bf16\" is the fast one on a CPU with AVX512-BF16; \"fp32\" is exact everywhere"});
   if (p.compute == "auto")
     p.compute = "fp32";
-  std::string params = "fp32";
+  std::string &params = p.params;
   r.string("precision.params", params);
   if (params == "bf16" || params == "fp16") {
     if (p.compute == params || !r.good("precision.compute"))
@@ -236,7 +237,7 @@ void readPrecision(ConfigReader &r, PrecisionConfig &p, const OptimizerConfig &o
 
 bool isPowerOfTwo(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
-void readParallel(ConfigReader &r, ParallelConfig &p) {
+void readParallel(ConfigReader &r, ParallelConfig &p, ConfigPurpose purpose) {
   if (wantsCuda(r))
     r.choice("parallel.offload", p.offload, {"none"}, {"optimizer"});
   else
@@ -249,6 +250,11 @@ void readParallel(ConfigReader &r, ParallelConfig &p) {
   r.choice("parallel.reduce_order", p.reduceOrder, {"tree", "fast"});
   p.zeroStage = stage >= 0 ? stage : p.data > 1 ? 1 : 0;
   p.logicalShards = shards ? shards : p.data;
+  r.choice("parallel.compression", p.compression, {"none"}, {"powersgd", "onebit"});
+  if (purpose == ConfigPurpose::forecast) {
+    p.logicalShards = p.data;  // the order of sums costs no time
+    return;
+  }
   const bool tree = p.reduceOrder == "tree";
   if (tree && !isPowerOfTwo(p.data)) {
     int64_t below = 1;
@@ -268,12 +274,6 @@ void readParallel(ConfigReader &r, ParallelConfig &p) {
                "logical shards give the order of a tree, and reduce_order = \"fast\" leaves it to the engine",
                fmt::format("must be {}, the ranks", p.data), {"leave one of the two out"});
   }
-}
-
-/// Keys whose other values are later work: only those that mean what is done today are taken.
-void readLaterWork(ConfigReader &r) {
-  std::string ignored;
-  r.choice("parallel.compression", ignored, {"none"}, {"powersgd", "onebit"});
 }
 
 void readTarget(ConfigReader &r, std::string &target) {
@@ -345,7 +345,7 @@ void readRemat(ConfigReader &r, std::string &remat) {
              {bytes && *bytes > 0 ? fmt::format("write \"{}B\", or a larger unit as in \"8GiB\"", *bytes) : forms});
 }
 
-void readAll(ConfigReader &r, Config &c) {
+void readAll(ConfigReader &r, Config &c, ConfigPurpose purpose) {
   int64_t schema = 1;
   r.integer("schema", schema, 1, 1);
   r.get("extends");
@@ -353,9 +353,8 @@ void readAll(ConfigReader &r, Config &c) {
   path(r, "out_dir", c.outDir);
   readModel(r, c.model);
   readTraining(r, c.train, c.optimizer);
-  readPrecision(r, c.precision, c.optimizer);
-  readParallel(r, c.parallel);
-  readLaterWork(r);
+  readPrecision(r, c.precision, c.optimizer, purpose);
+  readParallel(r, c.parallel, purpose);
   readRemat(r, c.compile.remat);
   readTarget(r, c.compile.target);
   r.choice("compile.library_calls", c.compile.libraryCalls, {"auto", "off"});
@@ -571,7 +570,7 @@ SourceLoc Config::where(const std::string &key) const {
 }
 
 Config loadConfig(const std::string &file, const std::vector<std::string> &settings,
-                  const std::function<int64_t(const std::string &tokenizer)> &tokenizerVocab) {
+                  const std::function<int64_t(const std::string &tokenizer)> &tokenizerVocab, ConfigPurpose purpose) {
   Layers layers;
   std::vector<std::string> chain;
   const bool settingsOnly = file.empty() || llvm::StringRef(file).ends_with(".gir");
@@ -590,8 +589,9 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
 
   Config c;
   c.file = file;
-  ConfigReader r(file, layers.values, layers.tables);
-  readAll(r, c);
+  const bool forecast = purpose == ConfigPurpose::forecast;
+  ConfigReader r(file, layers.values, layers.tables, forecast);
+  readAll(r, c, purpose);
   r.unknownKeys(
       {{"optimizer.group", "there may be several: write [[optimizer.group]], with two brackets"},
        {"precision.loss_scale", "compute = \"fp16\" scales the loss by itself: from 2^16, halved after a step "
@@ -600,7 +600,7 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
     c.name = fs::path(file).stem().string();
   if (c.outDir.empty())
     c.outDir = resolveBeside("out/" + c.name, file);
-  if (c.data.train.empty() && r.good("data.train") && !settingsOnly)
+  if (c.data.train.empty() && r.good("data.train") && !settingsOnly && !forecast)
     r.missing("data.train", "name a token file; `gptc data prepare` makes one from text");
   if (c.eval.sampleEvery && c.data.tokenizer.empty())
     r.missing("data.tokenizer", "eval.sample_every needs it to turn tokens into text");
@@ -647,7 +647,7 @@ const std::vector<std::string> &configKeys() {
     std::map<std::string, SourceLoc> noTables;
     ConfigReader r("", none, noTables);
     Config c;
-    readAll(r, c);
+    readAll(r, c, ConfigPurpose::run);
     std::vector<std::string> all = r.keys();
     llvm::sort(all);
     all.erase(std::unique(all.begin(), all.end()), all.end());

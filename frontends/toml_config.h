@@ -84,11 +84,13 @@ struct ParallelConfig {
   int64_t logicalShards = 1;         // of the global batch: a power of two times the ranks; "auto": as many as ranks
   std::string reduceOrder = "tree";  // | fast: the engine's order
   std::string offload = "none";      // | optimizer: moments in the host's memory, as on a CPU they always are
+  std::string compression = "none";  // | powersgd | onebit: of gradients; in forecasts only
   int64_t shardsPerRank() const { return logicalShards / data; }
 };
 
 struct PrecisionConfig {
   std::string compute = "fp32";         // | bf16 | fp16: of contractions and of what is stored between kernels
+  std::string params = "fp32";          // of the master copy; in forecasts also bf16 and fp16
   std::string optimizerState = "fp32";  // | bf16: of moments, rounded stochastically
 };
 
@@ -153,12 +155,17 @@ struct Config {
   SourceLoc where(const std::string &key) const;
 };
 
+/// What a configuration is read for. A forecast is of any machine, software and number of ranks: values of later work
+/// are taken, and no data need be there.
+enum class ConfigPurpose { run, forecast };
+
 /// Reads a model file with its bases and applies `settings` (key=value, paths relative to the working directory). For
 /// a .gir file, which says itself what a model file says of the model, and for "", the settings alone; data.train may
 /// be missing then. `tokenizerVocab` tells the vocabulary of a tokenizer file; it is asked only when model.vocab_size
 /// is not written or to compare with it. Throws UserError with every problem found.
 Config loadConfig(const std::string &file, const std::vector<std::string> &settings,
-                  const std::function<int64_t(const std::string &tokenizer)> &tokenizerVocab);
+                  const std::function<int64_t(const std::string &tokenizer)> &tokenizerVocab,
+                  ConfigPurpose purpose = ConfigPurpose::run);
 
 /// 4 n_embd; where gated 8/3 n_embd, as many parameters, rounded up to a multiple of 256 (of 32 below a width of 512),
 /// as Llama does (Touvron et al. 2023).

@@ -15,6 +15,8 @@ int main(int argc, char **argv) {
     gptc::addBenchCommand(app);
     gptc::addTuneCommand(app);
     gptc::addCacheCommand(app);
+    gptc::addEstimateCommand(app);
+    gptc::addCalibrateCommand(app);
     gptc::addDoctorCommand(app);
     gptc::addLaterCommands(app);
     return gptc::parseCommandLine(app, argc, argv).value_or(0);

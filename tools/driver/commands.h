@@ -16,6 +16,8 @@ void addMatmulBench(CLI::App &bench);
 void addTuneCommand(CLI::App &app);
 void addCacheCommand(CLI::App &app);
 void addExplainCommand(CLI::App &app);
+void addEstimateCommand(CLI::App &app);
+void addCalibrateCommand(CLI::App &app);
 void addDoctorCommand(CLI::App &app);
 /// Commands of the design that are not built yet: each says so.
 void addLaterCommands(CLI::App &app);

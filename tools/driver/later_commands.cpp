@@ -4,8 +4,8 @@
 namespace gptc {
 
 void addLaterCommands(CLI::App &app) {
-  const std::pair<const char *, const char *> commands[] = {{"estimate", "Forecasts memory, speed and days of a run"},
-                                                            {"import", "Takes over Hugging Face weights"},
+  const std::pair<const char *, const char *> commands[] = {
+{"import", "Takes over Hugging Face weights"},
                                                             {"export", "Writes weights for other programs"},
                                                             {"report", "Summarises runs"}};
   for (auto &[name, what] : commands) {
@@ -14,7 +14,7 @@ void addLaterCommands(CLI::App &app) {
     c->allow_extras();
     c->callback([name = std::string(name)] {
       throw UserError(ErrorCode::NotBuiltYet, fmt::format("gptc {} is not built yet", name),
-                      "compile, tune, cache, explain, bench, data and doctor work today");
+                      "compile, estimate, calibrate, tune, cache, explain, bench, data and doctor work today");
     });
   }
 }

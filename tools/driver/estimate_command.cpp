@@ -1,0 +1,336 @@
+// gptc estimate: speed, memory and days of a training run before anything runs; gptc calibrate: what a cluster's logs
+// say about it.
+#include "frontends/files.h"
+#include "ir/words.h"
+#include "tools/driver/command_line.h"
+#include "tools/driver/commands.h"
+#include "tools/estimate/calibrate.h"
+#include "tools/estimate/pictures.h"
+#include "tools/estimate/search.h"
+
+#include "llvm/ADT/StringExtras.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+
+namespace gptc {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+
+/// "8", "1..64" (by powers of two) or "8,16,48".
+std::vector<int64_t> parseGpus(const std::string &text) {
+  std::vector<int64_t> all;
+  auto number = [&](llvm::StringRef s) {
+    int64_t n = 0;
+    if (s.trim().getAsInteger(10, n) || n < 1 || n > (1 << 20))
+      throw UserError(ErrorCode::Usage, fmt::format("--gpus {} names no number of GPUs", text),
+                      "one number (8), several (8,16,48) or a range (1..64), up to 1048576");
+    return n;
+  };
+  if (auto [first, last] = llvm::StringRef(text).split(".."); !last.empty()) {
+    const int64_t from = number(first), to = number(last);
+    if (from > to)
+      throw UserError(ErrorCode::Usage, fmt::format("--gpus {} is an empty range", text),
+                      "write the smaller number first");
+    for (int64_t n = from; n <= to; n *= 2)
+      all.push_back(n);
+    if (all.back() != to)
+      all.push_back(to);
+    return all;
+  }
+  llvm::SmallVector<llvm::StringRef> parts;
+  llvm::StringRef(text).split(parts, ',');
+  for (llvm::StringRef p : parts)
+    all.push_back(number(p));
+  return all;
+}
+
+json jsonOf(const Estimate &e, double tokens, const ClusterConfig &c) {
+  const Strategy &s = e.strategy;
+  json j = {{"gpus", s.gpus}, {"strategy", s.name()}};
+  if (!e.problem.empty()) {
+    j["problem"] = e.problem;
+    return j;
+  }
+  const double days = e.days(tokens);
+  j.update(json{{"s_per_step", e.step},
+                {"tokens_per_s", e.tokensPerSecond},
+                {"days", days},
+                {"gpu_days", days * double(s.gpus)},
+                {"mfu", e.mfu},
+                {"hfu", e.hfu},
+                {"bytes_resident", int64_t(e.bytesResident())},
+                {"bytes_peak", int64_t(e.bytesPeak())},
+                {"oom", e.outOfMemory || e.hostOutOfMemory},
+                {"binds", e.binds}});
+  if (c.limits.price > 0)
+    j["cost"] = {{"amount", days * 24 * double(s.gpus) * c.limits.price}, {"currency", c.limits.currency}};
+  j["tokens"] = tokens;
+  j["tokens_per_step"] = e.tokensPerStep;
+  j["zero_stage"] = s.zeroStage;
+  j["data"] = s.data();
+  j["tensor"] = s.tensor;
+  j["pipeline"] = s.pipeline;
+  j["micro_batch"] = s.microBatch;
+  j["accumulate"] = s.accumulate;
+  j["remat"] = s.remat ? "full" : "none";
+  j["predicted_only"] = e.predictedOnly;
+  j["seconds"] = {{"compute", e.compute}, {"recompute", e.recompute}, {"bubble", e.bubble}, {"reduce", e.reduce},
+                  {"gather", e.gather},   {"exchange", e.exchange},   {"hidden", e.hidden}, {"optimizer", e.optimizer},
+                  {"host", e.host},       {"overhead", e.overhead}};
+  j["bytes"] = {{"parameters", int64_t(e.parameters)}, {"gradients", int64_t(e.gradients)},
+                {"optimizer", int64_t(e.moments)},     {"activations", int64_t(e.activations)},
+                {"gathered", int64_t(e.inFlight)},     {"reserved", int64_t(e.reserved)}};
+  for (const auto &[name, bytes] : largest(e.buffers, 8))
+    j["largest"].push_back({{"name", name}, {"bytes", int64_t(bytes)}});
+  return j;
+}
+
+std::string row(const Estimate &e, double tokens, const ClusterConfig &c) {
+  const Strategy &s = e.strategy;
+  if (!e.problem.empty())
+    return fmt::format("{:>5}  {:<34} {}\n", s.gpus, s.name(), e.problem);
+  const double days = e.days(tokens);
+  std::string cost = c.limits.price > 0 ? fmt::format("{:>11.0f}", days * 24 * double(s.gpus) * c.limits.price) : "";
+  return fmt::format(
+      "{:>5}  {:<34} {:>4} x {:<4} {:>8} {:>10} {:>6.1f} {:>6.1f} {:>8.1f} {:>9.0f}{} {:>10} {:>10}  {}{}\n", s.gpus,
+      s.name(), s.microBatch, s.accumulate, fmt::format("{:.3g}", e.step), fmt::format("{:.4g}", e.tokensPerSecond),
+      100 * e.mfu, 100 * e.hfu, days, days * double(s.gpus), cost, formatBytes(e.bytesResident()),
+      formatBytes(e.bytesPeak()),
+      e.outOfMemory       ? "OUT OF MEMORY"
+      : e.hostOutOfMemory ? "OUT OF HOST MEMORY"
+                          : e.binds,
+      e.predictedOnly ? " (forecast only)" : "");
+}
+
+std::string header(const ClusterConfig &c) {
+  const std::string cost = c.limits.price > 0 ? fmt::format("{:>11}", c.limits.currency) : "";
+  return fmt::format("{:>5}  {:<34} {:>4} x {:<4} {:>8} {:>10} {:>6} {:>6} {:>8} {:>9}{} {:>10} {:>10}  {}\n", "GPUs",
+                     "strategy", "mb", "acc", "s/step", "tokens/s", "MFU %", "HFU %", "days", "GPU-days", cost,
+                     "resident", "peak", "bound by");
+}
+
+struct EstimateOptions {
+  std::string model, cluster, gpus, svg;
+  std::vector<std::string> settings, why;
+  double tokens = 100e9;
+  bool json = false, search = false;
+  int64_t pipeline = 1;
+};
+
+std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig &cluster,
+                                  std::optional<Config> &shown) {
+  std::vector<Estimate> all;
+  for (int64_t gpus : o.gpus.empty() ? std::vector<int64_t>{0} : parseGpus(o.gpus)) {
+    std::vector<std::string> settings = o.settings;
+    Config config;
+    try {
+      config = readForForecast(o.model, settings, gpus, cluster);
+    } catch (const UserError &e) {
+      // Of several numbers of GPUs some may not divide the batch: that is said in their row.
+      if (llvm::StringRef(o.gpus).find_first_of(",.") == llvm::StringRef::npos ||
+          e.diagnostics[0].code != ErrorCode::ShapeMismatch)
+        throw;
+      Estimate none;
+      none.strategy.gpus = gpus;
+      none.problem = e.diagnostics[0].message;
+      all.push_back(none);
+      continue;
+    }
+    if (!shown)
+      shown = config;
+    Forecaster f(config, cluster);
+    const int64_t n = gpus ? gpus : config.parallel.data * config.parallel.tensor;
+    if (o.search) {
+      std::vector<Estimate> found = searchStrategies(f, n);
+      if (found.empty()) {
+        Estimate none;
+        none.strategy.gpus = n;
+        none.problem = fmt::format("no strategy for {} GPUs within the limits", n);
+        found.push_back(none);
+      }
+      all.push_back(found.front());
+    } else if (o.pipeline > 1) {
+      Strategy s = f.strategyFor(n);
+      s.pipeline = o.pipeline;
+      s.accumulate =
+          config.train.globalBatchTokens / std::max<int64_t>(1, s.microBatch * config.model.blockSize * s.data());
+      s.zeroStage = s.data() > 1 ? s.zeroStage : 0;
+      all.push_back(f.estimate(s));
+    } else {
+      std::vector<Estimate> some = strategiesOf(f, n);
+      all.insert(all.end(), some.begin(), some.end());
+    }
+  }
+  return all;
+}
+
+void runEstimate(const EstimateOptions &o) {
+  const ClusterConfig cluster = loadCluster(o.cluster);
+  std::optional<Config> config;
+  const std::vector<Estimate> all = forecastAll(o, cluster, config);
+  std::vector<int64_t> counts;
+  for (const Estimate &e : all)
+    if (counts.empty() || counts.back() != e.strategy.gpus)
+      counts.push_back(e.strategy.gpus);
+  if (o.json) {
+    auto bestFor = [&](int64_t gpus) {
+      std::vector<Estimate> here;
+      for (const Estimate &e : all)
+        if (e.strategy.gpus == gpus)
+          here.push_back(e);
+      json j = jsonOf(*bestOf(here), o.tokens, cluster);
+      if (here.size() > 1)
+        for (const Estimate &e : here)
+          j["alternatives"].push_back(jsonOf(e, o.tokens, cluster));
+      return j;
+    };
+    json out = json::array();
+    for (int64_t n : counts)
+      out.push_back(bestFor(n));
+    fmt::print("{}\n", (counts.size() == 1 ? out[0] : out).dump(2));
+  } else {
+    if (config)
+      fmt::print("{}: {:.4g} parameters, {:.3g} tokens, on {} ({} per node, {}, {} {})\n\n", config->name,
+                 parameterCount(*config), o.tokens, cluster.device.name, cluster.node.devices,
+                 formatBytes(cluster.device.memory), formatFlops(cluster.device.peak(config->precision.compute)),
+                 config->precision.compute);
+    std::string text = header(cluster);
+    for (const Estimate &e : all)
+      text += row(e, o.tokens, cluster);
+    fmt::print("{}", text);
+    for (const Estimate &e : all)
+      if (e.outOfMemory) {
+        std::vector<std::string> parts;
+        for (const auto &[name, bytes] : largest(e.buffers, 4))
+          parts.push_back(fmt::format("{} {}", formatBytes(bytes), name));
+        fmt::print("\n{} GPUs, {}: {} of {}; most of it {}\n", e.strategy.gpus, e.strategy.name(),
+                   formatBytes(e.bytesPeak()), formatBytes(cluster.device.memory), llvm::join(parts, ", "));
+      }
+    for (const std::string &line : networkAdvice(all, cluster, o.tokens))
+      fmt::print("\n{}\n", line);
+  }
+  if (!o.svg.empty()) {
+    makeFolder(o.svg);
+    writeFileAtomically(o.svg + "/days.svg", daysPicture(all, o.tokens, cluster));
+    const Estimate *best = bestOf(all);
+    writeFileAtomically(o.svg + "/step.svg", stepPicture(*best));
+    writeFileAtomically(o.svg + "/memory.svg", memoryPicture(*best, cluster));
+    if (!o.json)
+      fmt::print("\npictures in {}: days.svg step.svg memory.svg\n", o.svg);
+  }
+}
+
+struct CalibrateOptions {
+  std::string cluster, out;
+  std::vector<std::string> fit;
+  bool json = false, write = false;
+};
+
+void runCalibrate(const CalibrateOptions &o) {
+  const ClusterConfig cluster = loadCluster(o.cluster);
+  std::vector<Scalar> which;
+  for (const std::string &name : o.fit)
+    which.push_back(name == "slowdown"    ? Scalar::slowdown
+                    : name == "effective" ? Scalar::effective
+                                          : Scalar::stepOverhead);
+  const Calibration c = calibrate(cluster, which);
+  auto value = [&](Scalar s) -> const Fitted & {
+    return s == Scalar::slowdown    ? c.cluster.software.slowdown
+           : s == Scalar::effective ? c.cluster.network.effective
+                                    : c.cluster.software.stepOverhead;
+  };
+  auto text = [](Scalar s, double v) {
+    return s == Scalar::slowdown    ? fmt::format("{:.4g}", v)
+           : s == Scalar::effective ? formatBandwidth(v)
+                                    : formatSeconds(v);
+  };
+  if (o.json) {
+    json j;
+    for (Scalar s : c.fitted)
+      j["fitted"].push_back(
+          {{"name", nameOf(s)}, {"value", value(s).value}, {"low", value(s).low}, {"high", value(s).high}});
+    for (const ObservedRow &r : c.rows) {
+      json e = {{"name", r.observation->name},
+                {"fitted", r.fitted},
+                {"s_per_step", r.predicted},
+                {"oom", r.estimate.outOfMemory}};
+      if (r.seen > 0) {
+        e["seen"] = r.seen;
+        e["error"] = r.error;
+        if (!std::isnan(r.leftOut))
+          e["leave_one_out"] = r.leftOut;
+      }
+      e["contradictions"] = r.contradictions;
+      j["rows"].push_back(e);
+    }
+    j["notes"] = c.notes;
+    fmt::print("{}\n", j.dump(2));
+  } else {
+    for (Scalar s : c.fitted) {
+      const Fitted &f = value(s);
+      fmt::print("{:<24} {:<12}{}\n", nameOf(s), text(s, f),
+                 f.low < f.high ? fmt::format(" {} to {} with 90% confidence", text(s, f.low), text(s, f.high)) : "");
+    }
+    for (const std::string &n : c.notes)
+      fmt::print("note: {}\n", n);
+    fmt::print("\n{:<52} {:>10} {:>10} {:>7}  {:>8}\n", "observation", "seen", "predicted", "error", "left out");
+    for (const ObservedRow &r : c.rows) {
+      const std::string speed =
+          r.seen > 0 ? fmt::format("{:>10.4g} {:>10.4g} {:>+6.1f}%  {:>8}", r.seen, r.predicted, 100 * r.error,
+                                   std::isnan(r.leftOut) ? "not fit" : fmt::format("{:+.1f}%", 100 * r.leftOut))
+                     : fmt::format("{:>10} {:>10}", r.observation->outOfMemory ? "no memory" : "",
+                                   r.estimate.outOfMemory ? "no memory" : fmt::format("{:.4g}", r.predicted));
+      fmt::print("{:<52} {}\n", r.observation->name, speed);
+      for (const std::string &why : r.contradictions)
+        fmt::print("    ! {}\n", why);
+    }
+    fmt::print("\nSeconds per step. Left out: predicted by the others.\n");
+  }
+  const std::string target = o.write ? o.cluster : o.out;
+  if (!target.empty()) {
+    writeFileAtomically(target, withFitted(readInput(o.cluster, "cluster file"), c.cluster));
+    if (!o.json)
+      fmt::print("written to {}\n", target);
+  }
+}
+
+}  // namespace
+
+void addEstimateCommand(CLI::App &app) {
+  CLI::App *c = app.add_subcommand("estimate", "Forecasts speed, memory and days of a run on a cluster");
+  auto o = std::make_shared<EstimateOptions>();
+  addModel(*c, o->model, o->settings);
+  c->add_option("--cluster", o->cluster, "cluster.toml: devices, network, software")
+      ->required()
+      ->type_name("CLUSTER.toml");
+  c->add_option("--gpus", o->gpus, "How many: 8, 1..64 (powers of two) or 8,16,48; else as [parallel] says")
+      ->type_name("N");
+  c->add_option("--tokens", o->tokens, "Tokens of the whole run")->check(within(1.0, 1e18))->capture_default_str();
+  c->add_option("--pipeline", o->pipeline, "Stages of a pipeline, which is forecast and not run")
+      ->check(within<int64_t>(1, 1024))
+      ->capture_default_str();
+  c->add_flag("--search", o->search, "The best strategy for each number of GPUs");
+  c->add_flag("--json", o->json, "Prints JSON: one object for one number of GPUs, else a list");
+  c->add_option("--svg", o->svg, "Draws days.svg, step.svg and memory.svg into a folder")->type_name("FOLDER");
+  c->callback([o] { runEstimate(*o); });
+}
+
+void addCalibrateCommand(CLI::App &app) {
+  CLI::App *c = app.add_subcommand("calibrate", "Fits a cluster's slowdown, network and overhead to its logs");
+  auto o = std::make_shared<CalibrateOptions>();
+  c->add_option("cluster", o->cluster, "cluster.toml with [[observation]] rows")->required()->type_name("CLUSTER.toml");
+  c->add_option("--fit", o->fit,
+                "Scalars to fit instead of those that the file leaves open: slowdown, effective, overhead")
+      ->check(CLI::IsMember({"slowdown", "effective", "overhead"}))
+      ->delimiter(',');
+  c->add_flag("--write", o->write, "Writes what was found into the file");
+  c->add_option("-o,--output", o->out, "Writes the file with what was found to another place")->type_name("FILE");
+  c->add_flag("--json", o->json, "Prints JSON");
+  c->callback([o] { runCalibrate(*o); });
+}
+
+}  // namespace gptc

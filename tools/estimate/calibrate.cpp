@@ -1,0 +1,446 @@
+// 1. Rows that break physics are found without any fit: faster than the device's peak, faster than the network's
+// nominal
+//    bandwidth carries the bytes, the same configuration with other figures, more devices with more than their share of
+//    speed. Those of the first two kinds are not fitted.
+// 2. The scalars are fitted by least squares on log(predicted / seen), so that a factor counts the same up and down,
+// with
+//    Levenberg's and Marquardt's damping. Where there are fewer rows than scalars the last ones keep their values.
+// 3. As long as rows disagree by more than `agreement` and one that is left out brings the others closer together by
+//    far, that one is set aside: it contradicts the others. At most a third of the rows.
+// 4. The interval of a scalar follows from the Jacobian and Student's t with as many degrees of freedom as rows are
+// left
+//    over.
+// 5. Each row is predicted once more with scalars fitted to the others only.
+#include "tools/estimate/calibrate.h"
+
+#include "ir/diagnostics.h"
+#include "ir/words.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace gptc {
+
+const char *nameOf(Scalar s) {
+  return s == Scalar::slowdown    ? "software.slowdown"
+         : s == Scalar::effective ? "network.effective"
+                                  : "software.step_overhead";
+}
+
+namespace {
+
+constexpr double agreement = 0.08;  // rows of one log that differ by less from one model do not contradict each other
+constexpr size_t mostScalars = 3;
+
+/// Of Student's distribution, 95% one-sided.
+double studentT(int freedom) {
+  constexpr double t[] = {0, 6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812};
+  return freedom <= 10 ? t[std::max(freedom, 1)] : 1.645 + 1.7 / freedom;
+}
+
+/// Solves A x = b for a positive definite A of up to three rows; false where it is singular.
+bool solve(std::vector<std::vector<double>> a, std::vector<double> b, std::vector<double> &x) {
+  const size_t n = b.size();
+  for (size_t i = 0; i < n; ++i) {
+    size_t pivot = i;
+    for (size_t r = i; r < n; ++r)
+      if (std::abs(a[r][i]) > std::abs(a[pivot][i]))
+        pivot = r;
+    if (!(std::abs(a[pivot][i]) > 1e-14))
+      return false;
+    std::swap(a[i], a[pivot]);
+    std::swap(b[i], b[pivot]);
+    for (size_t r = 0; r < n; ++r) {
+      if (r == i)
+        continue;
+      const double f = a[r][i] / a[i][i];
+      for (size_t c = i; c < n; ++c)
+        a[r][c] -= f * a[i][c];
+      b[r] -= f * b[i];
+    }
+  }
+  x.resize(n);
+  for (size_t i = 0; i < n; ++i)
+    x[i] = b[i] / a[i][i];
+  return true;
+}
+
+class Fitter {
+public:
+  explicit Fitter(const ClusterConfig &c) : result{c, {}, {}, {}} {}
+
+  Calibration run(std::vector<Scalar> which) {
+    load();
+    physics();
+    std::vector<size_t> rows;
+    for (size_t i = 0; i < result.rows.size(); ++i)
+      if (ObservedRow &r = result.rows[i]; r.seen > 0 && r.observation->fit && r.contradictions.empty())
+        rows.push_back(i);
+    choose(std::move(which), rows);
+    if (!result.fitted.empty() && !rows.empty())
+      fitAll(rows);
+    finish();
+    return std::move(result);
+  }
+
+private:
+  Calibration result;
+  std::vector<std::unique_ptr<Forecaster>> forecasters;
+  std::vector<double> theta;  // logarithms of the scalars fitted
+
+  void load() {
+    for (const Observation &o : result.cluster.observations) {
+      ObservedRow row;
+      row.observation = &o;
+      try {
+        const Config config = readForForecast(o.model, o.settings, o.gpus, result.cluster);
+        forecasters.push_back(std::make_unique<Forecaster>(config, result.cluster));
+      } catch (UserError &e) {
+        for (Diagnostic &d : e.diagnostics)
+          d.notes.push_back(
+              fmt::format("asked for by [[observation]] \"{}\" of {}:{}", o.name, result.cluster.file, o.where.line));
+        throw UserError(e.diagnostics);
+      }
+      row.estimate = predict(forecasters.size() - 1);
+      if (!row.estimate.problem.empty())
+        throw UserError(Diagnostic{ErrorCode::Contradiction,
+                                   fmt::format("observation \"{}\" cannot be: {}", o.name, row.estimate.problem),
+                                   o.where,
+                                   "",
+                                   {"correct the row, or take it out"}});
+      row.seen = o.secondsPerStep > 0    ? o.secondsPerStep
+                 : o.tokensPerSecond > 0 ? row.estimate.tokensPerStep / o.tokensPerSecond
+                 : o.days > 0            ? o.days * 86400 * row.estimate.tokensPerStep / o.tokens
+                                         : 0;
+      result.rows.push_back(row);
+    }
+  }
+
+  Estimate predict(size_t i) const {
+    forecasters[i]->setFitted(result.cluster.software.slowdown, result.cluster.software.stepOverhead,
+                              result.cluster.network.effective);
+    return forecasters[i]->estimate(forecasters[i]->strategyFor(result.cluster.observations[i].gpus));
+  }
+
+  // Step 1.
+  void physics() {
+    const ClusterConfig &c = result.cluster;
+    for (size_t i = 0; i < result.rows.size(); ++i) {
+      ObservedRow &row = result.rows[i];
+      if (!(row.seen > 0))
+        continue;
+      const Strategy &s = row.estimate.strategy;
+      const Config &config = forecasters[i]->config();
+      const double peak = c.device.peak(config.precision.compute);
+      const double needed = row.estimate.hfu * row.estimate.step / row.seen * peak;
+      if (needed > peak)
+        row.contradictions.push_back(fmt::format(
+            "faster than the device: {:.4g} s per step are {} of each GPU, whose peak is {}; the step must be "
+            "{:.4g} s or longer, or have computed less",
+            row.seen, formatFlops(needed), formatFlops(peak), row.seen * needed / peak));
+      if (s.gpus > c.node.devices && c.network.nominal > 0 && c.software.overlap == 0) {
+        const auto e = withScalars(i, 0.01, c.network.nominal, 0);
+        const double wire = e.overNetwork;
+        if (wire > row.seen)
+          row.contradictions.push_back(fmt::format(
+              "faster than the network: at {}, its nominal bandwidth, what ranks send takes {:.4g} s of the "
+              "{:.4g} s; less must have been sent",
+              formatBandwidth(c.network.nominal), wire, row.seen));
+      }
+    }
+    // Rows that differ in the number of devices only, or in nothing. They are judged, not left out: either may be
+    // wrong.
+    for (size_t i = 0; i < result.rows.size(); ++i)
+      for (size_t j = i + 1; j < result.rows.size(); ++j) {
+        ObservedRow &a = result.rows[i], &b = result.rows[j];
+        if (!(a.seen > 0 && b.seen > 0) || a.observation->model != b.observation->model ||
+            a.observation->settings != b.observation->settings)
+          continue;
+        const double speedA = a.estimate.tokensPerStep / a.seen, speedB = b.estimate.tokensPerStep / b.seen;
+        const int64_t na = a.observation->gpus, nb = b.observation->gpus;
+        if (na == nb) {
+          if (std::abs(std::log(speedA / speedB)) > std::log(1 + agreement))
+            b.contradictions.push_back(fmt::format(
+                "\"{}\" is the same configuration and took {:.4g} s per step, this one {:.4g} s; one of them "
+                "is wrong, or something else was different",
+                a.observation->name, a.seen, b.seen));
+          continue;
+        }
+        ObservedRow &more = na > nb ? a : b, &fewer = na > nb ? b : a;
+        const double gain = na > nb ? speedA / speedB : speedB / speedA;
+        const double gpus = double(std::max(na, nb)) / double(std::min(na, nb));
+        if (gain > gpus * (1 + agreement))
+          more.contradictions.push_back(fmt::format(
+              "{:.2f} x the GPUs of \"{}\" were {:.2f} x as fast; with the same work for each, at most {:.2f} x "
+              "can be, so that this row would have to take {:.4g} s per step or longer",
+              gpus, fewer.observation->name, gain, gpus, more.seen * gain / gpus));
+      }
+  }
+
+  Estimate withScalars(size_t i, double slowdown, double effective, double overhead) const {
+    forecasters[i]->setFitted(Fitted(slowdown), Fitted(overhead), Fitted(effective));
+    return forecasters[i]->estimate(forecasters[i]->strategyFor(result.cluster.observations[i].gpus));
+  }
+
+  Fitted &valueOf(Scalar s) {
+    return s == Scalar::slowdown    ? result.cluster.software.slowdown
+           : s == Scalar::effective ? result.cluster.network.effective
+                                    : result.cluster.software.stepOverhead;
+  }
+
+  void choose(std::vector<Scalar> which, const std::vector<size_t> &rows) {
+    const bool asked = !which.empty();
+    if (!asked)
+      for (Scalar s : {Scalar::slowdown, Scalar::effective, Scalar::stepOverhead})
+        if (const Fitted &f = valueOf(s); !f.known || f.low < f.high)
+          which.push_back(s);
+    for (Scalar s : which) {
+      const bool network = llvm::any_of(
+          rows, [&](size_t i) { return result.rows[i].estimate.strategy.gpus > result.cluster.node.devices; });
+      if (s == Scalar::effective && !network)
+        result.notes.push_back("network.effective is not fitted: no row to fit has several nodes");
+      else if (result.fitted.size() >= std::min(rows.size(), mostScalars))
+        result.notes.push_back(fmt::format("{} is not fitted: {} rows to fit are too few", nameOf(s), rows.size()));
+      else
+        result.fitted.push_back(s);
+    }
+    for (Scalar s : result.fitted)
+      theta.push_back(std::log(startOf(s)));
+  }
+
+  double startOf(Scalar s) {
+    if (const Fitted &f = valueOf(s); f.known && f.value > 0)
+      return f;
+    return s == Scalar::slowdown    ? (result.cluster.software.isGptc() ? 1.0 : 2.0)
+           : s == Scalar::effective ? std::max(1e8, result.cluster.network.nominal / 4)
+                                    : 0.1;
+  }
+
+  void set(const std::vector<double> &x) {
+    for (size_t k = 0; k < x.size(); ++k)
+      valueOf(result.fitted[k]) = Fitted(std::exp(x[k]));
+  }
+
+  double residual(size_t i, const std::vector<double> &x) {
+    set(x);
+    return std::log(predict(i).step / result.rows[i].seen);
+  }
+
+  double cost(const std::vector<size_t> &rows, const std::vector<double> &x) {
+    double sum = 0;
+    for (size_t i : rows)
+      sum += std::pow(residual(i, x), 2);
+    return sum;
+  }
+
+  std::vector<std::vector<double>> jacobian(const std::vector<size_t> &rows, const std::vector<double> &x) {
+    std::vector<std::vector<double>> j(rows.size(), std::vector<double>(x.size()));
+    for (size_t k = 0; k < x.size(); ++k) {
+      std::vector<double> up = x, down = x;
+      up[k] += 1e-4;
+      down[k] -= 1e-4;
+      for (size_t r = 0; r < rows.size(); ++r)
+        j[r][k] = (residual(rows[r], up) - residual(rows[r], down)) / 2e-4;
+    }
+    return j;
+  }
+
+  static std::vector<std::vector<double>> normal(const std::vector<std::vector<double>> &j, size_t n) {
+    std::vector<std::vector<double>> a(n, std::vector<double>(n, 0.0));
+    for (const auto &row : j)
+      for (size_t p = 0; p < n; ++p)
+        for (size_t q = 0; q < n; ++q)
+          a[p][q] += row[p] * row[q];
+    return a;
+  }
+
+  // Step 2.
+  std::vector<double> fit(const std::vector<size_t> &rows, std::vector<double> x) {
+    double damping = 1e-2, now = cost(rows, x);
+    for (int round = 0; round < 200 && damping < 1e12; ++round) {
+      const auto j = jacobian(rows, x);
+      auto a = normal(j, x.size());
+      std::vector<double> g(x.size(), 0.0), step;
+      for (size_t r = 0; r < rows.size(); ++r) {
+        const double e = residual(rows[r], x);
+        for (size_t k = 0; k < x.size(); ++k)
+          g[k] -= j[r][k] * e;
+      }
+      for (size_t k = 0; k < x.size(); ++k)
+        a[k][k] += damping * (a[k][k] + 1e-6);  // a scalar that no row depends on stays where it is
+      if (!solve(a, g, step)) {
+        damping *= 10;
+        continue;
+      }
+      std::vector<double> next = x;
+      for (size_t k = 0; k < x.size(); ++k)
+        next[k] = std::clamp(next[k] + std::clamp(step[k], -1.0, 1.0), -12.0, 40.0);
+      const double then = cost(rows, next);
+      if (then < now) {
+        const bool done = now - then < 1e-14;
+        x = next;
+        now = then;
+        damping = std::max(damping / 5, 1e-12);
+        if (done)
+          break;
+      } else {
+        damping *= 5;
+      }
+    }
+    return x;
+  }
+
+  double worst(const std::vector<size_t> &rows, const std::vector<double> &x) {
+    double most = 0;
+    for (size_t i : rows)
+      most = std::max(most, std::abs(residual(i, x)));
+    return most;
+  }
+
+  void fitAll(std::vector<size_t> rows) {
+    std::vector<double> x = fit(rows, theta);
+    // Step 3.
+    const size_t most = rows.size() / 3;
+    for (size_t gone = 0; gone < most && worst(rows, x) > agreement && rows.size() > theta.size() + 1; ++gone) {
+      size_t bestRow = rows.size();
+      double best = worst(rows, x) / 3;
+      std::vector<double> bestX;
+      for (size_t k = 0; k < rows.size(); ++k) {
+        std::vector<size_t> others = rows;
+        others.erase(others.begin() + long(k));
+        const std::vector<double> y = fit(others, x);
+        if (const double w = worst(others, y); w < best) {
+          best = w;
+          bestRow = k;
+          bestX = y;
+        }
+      }
+      if (bestRow == rows.size())
+        break;
+      const size_t out = rows[bestRow];
+      rows.erase(rows.begin() + long(bestRow));
+      x = bestX;
+      contradict(out, x);
+    }
+    theta = x;
+    for (size_t i : rows)
+      result.rows[i].fitted = true;
+    // Step 5, before step 4, as predictions change the scalars.
+    for (size_t k = 0; k < rows.size(); ++k) {
+      std::vector<size_t> others = rows;
+      others.erase(others.begin() + long(k));
+      const std::vector<double> y = others.empty() ? theta : fit(others, theta);
+      result.rows[rows[k]].leftOut = std::exp(residual(rows[k], y)) - 1;
+    }
+    // Step 4.
+    const auto a = normal(jacobian(rows, x), x.size());
+    const int freedom = int(rows.size()) - int(x.size());
+    set(x);
+    if (freedom < 1) {
+      result.notes.push_back("as many scalars as rows: their intervals are not known");
+      return;
+    }
+    double sum = 0;
+    for (size_t i : rows)
+      sum += std::pow(residual(i, x), 2);
+    set(x);
+    const double sigma = std::sqrt(sum / freedom);
+    for (size_t k = 0; k < x.size(); ++k) {
+      std::vector<double> unit(x.size(), 0.0), column;
+      unit[k] = 1;
+      Fitted &f = valueOf(result.fitted[k]);
+      if (!solve(a, unit, column) || !(column[k] > 0)) {
+        result.notes.push_back(fmt::format("{} makes no difference to any row", nameOf(result.fitted[k])));
+        continue;
+      }
+      const double half = studentT(freedom) * sigma * std::sqrt(column[k]);
+      f.low = std::exp(x[k] - half);
+      f.high = std::exp(std::min(x[k] + half, 80.0));
+    }
+  }
+
+  /// Says what would have to be true for a row that the others contradict.
+  void contradict(size_t i, const std::vector<double> &x) {
+    ObservedRow &row = result.rows[i];
+    const double e = std::exp(residual(i, x)) - 1;
+    std::string text =
+        fmt::format("contradicts the other rows: they say {:.4g} s per step, {:+.0f}%", row.seen * (1 + e), 100 * e);
+    std::vector<std::string> ways;
+    for (size_t k = 0; k < x.size(); ++k) {
+      std::vector<double> y = x;
+      double low = x[k] - 6, high = x[k] + 6;
+      y[k] = low;
+      const double atLow = residual(i, y);
+      y[k] = high;
+      const double atHigh = residual(i, y);
+      if (atLow * atHigh > 0)
+        continue;
+      for (int round = 0; round < 60; ++round) {
+        y[k] = (low + high) / 2;
+        ((residual(i, y) > 0) == (atHigh > 0) ? high : low) = y[k];
+      }
+      const double v = std::exp(y[k]), was = std::exp(x[k]);
+      const Scalar s = result.fitted[k];
+      ways.push_back(s == Scalar::effective
+                         ? fmt::format("{} = {} instead of {}", nameOf(s), formatBandwidth(v), formatBandwidth(was))
+                     : s == Scalar::slowdown
+                         ? fmt::format("{} = {:.3g} instead of {:.3g}", nameOf(s), v, was)
+                         : fmt::format("{} = {} instead of {}", nameOf(s), formatSeconds(v), formatSeconds(was)));
+    }
+    if (!ways.empty())
+      text += "; for it to be true, " + llvm::join(ways, " or ");
+    row.contradictions.push_back(text);
+  }
+
+  void finish() {
+    if (!theta.empty()) {
+      // Intervals stay; residual() has left other values behind.
+      for (size_t k = 0; k < theta.size(); ++k) {
+        Fitted &f = valueOf(result.fitted[k]);
+        const double low = f.low, high = f.high;
+        f = Fitted(std::exp(theta[k]));
+        if (low < high && low <= f.value && f.value <= high) {
+          f.low = low;
+          f.high = high;
+        }
+      }
+    }
+    for (size_t i = 0; i < result.rows.size(); ++i) {
+      ObservedRow &row = result.rows[i];
+      row.estimate = predict(i);
+      row.predicted = row.estimate.step;
+      row.error = row.seen > 0 ? row.predicted / row.seen - 1 : 0;
+      if (!row.fitted)
+        row.leftOut = std::numeric_limits<double>::quiet_NaN();
+      const Estimate &e = row.estimate;
+      const DeviceSpec &d = result.cluster.device;
+      if (row.observation->outOfMemory && !e.outOfMemory)
+        row.contradictions.push_back(
+            fmt::format("ran out of memory, and is predicted to need {} of {}; the software would "
+                        "have to hold {} more",
+                        formatBytes(e.bytesPeak()), formatBytes(d.memory), formatBytes(d.memory - e.bytesPeak())));
+      else if (!row.observation->outOfMemory && row.seen > 0 && e.outOfMemory)
+        row.contradictions.push_back(
+            fmt::format("ran, and is predicted to need {} of {}", formatBytes(e.bytesPeak()), formatBytes(d.memory)));
+    }
+  }
+};
+
+}  // namespace
+
+Calibration calibrate(const ClusterConfig &cluster, std::vector<Scalar> which) {
+  if (llvm::none_of(cluster.observations,
+                    [](const Observation &o) { return o.days > 0 || o.secondsPerStep > 0 || o.tokensPerSecond > 0; }))
+    throw UserError(ErrorCode::MissingKey, fmt::format("{} has no [[observation]] with a speed", cluster.file),
+                    "write one per run: model, gpus, settings such as zero_stage and micro_batch, and days, step or "
+                    "tokens_per_s");
+  return Fitter(cluster).run(std::move(which));
+}
+
+}  // namespace gptc

@@ -1,0 +1,314 @@
+#include "tools/estimate/forecast.h"
+
+#include "ir/diagnostics.h"
+#include "ir/words.h"
+#include "tools/driver/compile.h"
+
+#include "frontends/tokenizer.h"
+
+#include "llvm/ADT/StringRef.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gptc {
+
+std::string Strategy::name() const {
+  std::string s = data() > 1 || zeroStage ? zeroStage ? fmt::format("ZeRO-{}", zeroStage) : "DDP" : "one rank";
+  if (tensor > 1)
+    s += fmt::format(" + tensor {}", tensor);
+  if (pipeline > 1)
+    s += fmt::format(" + pipeline {}", pipeline);
+  if (compression != "none")
+    s += compression == "powersgd" ? " + PowerSGD" : " + 1-bit";
+  if (offload)
+    s += " + offload";
+  if (remat)
+    s += " + checkpointing";
+  return s;
+}
+
+Config readForForecast(const std::string &modelFile, const std::vector<std::string> &settings, int64_t gpus,
+                       const ClusterConfig &cluster) {
+  std::vector<std::string> all;
+  int64_t accumulate = 0;
+  for (const std::string &s : settings) {
+    if (auto [key, value] = llvm::StringRef(s).split('='); key == "accumulate") {
+      if (value.getAsInteger(10, accumulate) || accumulate < 1)
+        throw UserError(ErrorCode::Usage, fmt::format("accumulate={} is no number of passes", value.str()));
+    } else {
+      all.push_back(s);
+    }
+  }
+  auto load = [&](const std::vector<std::string> &with) {
+    return loadConfig(
+        modelFile, with, [](const std::string &t) { return Tokenizer::load(t).vocabSize(); }, ConfigPurpose::forecast);
+  };
+  all.push_back(cluster.device.isCpu ? "compile.target=cpu" : "compile.target=cuda");
+  // Without a batch first: whether it divides depends on the ranks.
+  std::vector<std::string> first = all;
+  first.push_back("parallel.data=1");
+  const Config c = load(first);
+  int64_t data = 0;
+  if (gpus) {
+    if (gpus % c.parallel.tensor)
+      throw UserError(Diagnostic{
+          ErrorCode::ShapeMismatch,
+          fmt::format("{} GPUs do not divide into groups of {}", gpus, c.parallel.tensor),
+          c.where("parallel.tensor"),
+          "must divide the number of GPUs",
+          {fmt::format("--gpus {} works", std::max<int64_t>(1, gpus / c.parallel.tensor) * c.parallel.tensor)}});
+    data = gpus / c.parallel.tensor;
+    all.push_back(fmt::format("parallel.data={}", data));
+  } else if (auto it = c.written.find("parallel.data"); it != c.written.end()) {
+    data = load(all).parallel.data;
+  } else {
+    data = 1;
+  }
+  if (accumulate) {
+    if (!c.written.count("train.micro_batch"))
+      all.push_back(fmt::format("train.micro_batch={}", c.train.microBatch));
+    all.push_back(
+        fmt::format("train.global_batch_tokens={}", accumulate * c.train.microBatch * c.model.blockSize * data));
+  }
+  return load(all);
+}
+
+Forecaster::Forecaster(const Config &config, ClusterConfig cluster)
+    : base(config), machines(std::move(cluster)), flopsPerToken(modelFlopsPerToken(config)) {}
+Forecaster::~Forecaster() = default;
+
+void Forecaster::setFitted(const Fitted &slowdown, const Fitted &stepOverhead, const Fitted &effective) {
+  machines.software.slowdown = slowdown;
+  machines.software.stepOverhead = stepOverhead;
+  machines.network.effective = effective;
+}
+
+Strategy Forecaster::strategyFor(int64_t gpus) const {
+  Strategy s;
+  s.gpus = gpus;
+  s.tensor = base.parallel.tensor;
+  s.zeroStage = s.data() > 1 ? base.parallel.zeroStage : 0;
+  s.microBatch = base.train.microBatch;
+  s.accumulate = base.train.globalBatchTokens / std::max<int64_t>(1, s.microBatch * base.model.blockSize * s.data());
+  s.remat = base.compile.remat == "full";
+  s.offload = base.parallel.offload == "optimizer" && !machines.device.isCpu;
+  s.compression = base.parallel.compression;
+  return s;
+}
+
+const Workload &Forecaster::workload(int64_t microBatch) {
+  auto it = workloads.find(microBatch);
+  if (it == workloads.end()) {
+    Config c = base;
+    c.train.microBatch = microBatch;
+    it = workloads.emplace(microBatch, workloadOf(c, machines)).first;
+  }
+  return it->second;
+}
+
+namespace {
+
+/// One collective along an axis of the mesh.
+struct Link {
+  double bandwidth = 0;  // bus bandwidth of a rank
+  double latency = 0;    // of one collective
+  bool network = false;
+  int64_t ranks = 1;
+  double share() const { return double(ranks - 1) / double(ranks); }
+};
+
+/// `ranks` that stand `stride` apart, of all of which there are as many groups side by side.
+Link linkOf(const ClusterConfig &c, int64_t ranks, int64_t stride) {
+  Link l;
+  l.ranks = ranks;
+  if (ranks <= 1) {
+    l.bandwidth = 1e30;
+    return l;
+  }
+  const double rounds = std::ceil(std::log2(double(ranks)));
+  l.network = ranks * stride > c.node.devices;
+  if (l.network) {
+    // Groups of neighbours each send over the same links of their node.
+    l.bandwidth = c.network.effective / double(std::min(stride, c.node.devices));
+    if (c.node.bandwidth > 0)
+      l.bandwidth = std::min(l.bandwidth, c.node.bandwidth);
+    l.latency = rounds * c.network.latency;
+  } else {
+    l.bandwidth = c.node.bandwidth;
+    l.latency = rounds * c.node.latency;
+  }
+  return l;
+}
+
+}  // namespace
+
+Estimate Forecaster::estimate(const Strategy &s) {
+  Estimate e;
+  e.strategy = s;
+  const ModelConfig &m = base.model;
+  const SoftwareSpec &soft = machines.software;
+  const DeviceSpec &dev = machines.device;
+  const bool ours = soft.isGptc();
+  const int64_t data = s.data();
+  const double T = double(m.blockSize), t = double(s.tensor), p = double(s.pipeline), D = double(data);
+  const double acc = double(s.accumulate), L = double(m.nLayer);
+
+  if (s.gpus % (s.tensor * s.pipeline)) {
+    e.problem = fmt::format("{} GPUs do not divide into groups of {} x {}", s.gpus, s.tensor, s.pipeline);
+    return e;
+  }
+  if (s.accumulate < 1 || s.microBatch * m.blockSize * data * s.accumulate <= 0) {
+    e.problem =
+        fmt::format("a global batch of {} tokens has no whole pass of {} ranks", base.train.globalBatchTokens, data);
+    return e;
+  }
+  if (m.nHead % s.tensor || m.nKvHead % s.tensor || m.ffnDim % s.tensor) {
+    e.problem = fmt::format("tensor = {} does not divide heads and hidden features", s.tensor);
+    return e;
+  }
+  if (m.nLayer % s.pipeline) {
+    e.problem = fmt::format("{} layers do not divide into {} stages", m.nLayer, s.pipeline);
+    return e;
+  }
+  if (s.compression != "none" && s.zeroStage > 0) {
+    e.problem = fmt::format("{} compresses whole gradients, and ZeRO sums pieces of them", s.compression);
+    return e;
+  }
+  const bool acrossNodes = s.gpus > machines.node.devices;
+  if (acrossNodes && !(machines.network.effective > 0)) {
+    e.problem = fmt::format("{} GPUs take several nodes, and network.effective (or nominal) is not known", s.gpus);
+    return e;
+  }
+  e.predictedOnly = s.pipeline > 1 || s.compression != "none" || base.optimizer.name == "lamb";
+
+  const Workload &w = workload(s.microBatch);
+  const std::string &compute = base.precision.compute;
+  const double width = compute == "fp32" || compute == "tf32" ? 4 : 2;
+  const bool low = width < 4;
+  const double gradientWidth = soft.gradients == "fp32" ? 4 : width;
+  const double slow = soft.slowdown.known ? double(soft.slowdown) : 1;
+
+  // Parameters of one rank: gptc leaves embedding and classifier whole along `tensor`, Megatron divides them. A stage
+  // of a pipeline has its layers, and at its ends one of the two.
+  const double embedding = double(m.vocabSize) * m.nEmbd * (m.tieEmbeddings ? 1 : 2);
+  const double layersShare = std::max(0.0, w.parameters - embedding) / (t * p);
+  const double N = layersShare + (ours ? embedding : embedding / t) / (p > 1 ? (m.tieEmbeddings ? 1 : 2) : 1);
+
+  // 1. Computation. Rows are shared out along `tensor`, layers along `pipeline`.
+  const double perPass = (ours ? w.seconds : w.flops / dev.peak(compute)) / (t * p);
+  const double again = s.remat ? (ours ? w.forwardSeconds : w.forwardFlops / dev.peak(compute)) / (t * p) : 0;
+  e.compute = acc * perPass * slow;
+  e.recompute = acc * again * slow;
+  e.bubble = s.pipeline > 1 ? (p - 1) / acc * (e.compute + e.recompute) : 0;  // of 1F1B (Narayanan et al. 2021)
+
+  // 2. Collectives along `data`: once a step, or with every pass where parts of gradients or parameters are held.
+  const Link along = linkOf(machines, data, s.tensor * s.pipeline);
+  auto send = [&](double bytes, double times, double messages) {
+    return data > 1 ? times * (along.share() * bytes / along.bandwidth + messages * along.latency) : 0;
+  };
+  const double perPassReduces = s.zeroStage >= 2 && !ours ? acc : 1;
+  const double buckets = std::max(1.0, N * gradientWidth / 100e6);
+  if (s.compression == "powersgd") {
+    // Vogels et al. 2019: factors P and Q of each matrix, in f32; everything else is small.
+    const double rows =
+        L * (8.0 * m.nEmbd + 2.0 * m.ffnDim + (m.gated() ? m.nEmbd + m.ffnDim : 0)) + double(m.vocabSize) + m.nEmbd;
+    e.reduce = send(2 * rows * double(soft.powersgdRank) * 4, 1, 2 * buckets);
+    // The gradient with its error is read for either factor and for what is left.
+    e.optimizer += 6 * N * 4 / dev.bandwidth;
+  } else if (s.compression == "onebit") {
+    // Tang et al. 2021: a sign per element and a scale, there and back.
+    e.reduce = send(2 * N / 8, 1, 2 * buckets);
+    e.optimizer += 6 * N * 4 / dev.bandwidth;
+  } else if (s.zeroStage == 0) {
+    e.reduce = send(2 * N * gradientWidth, 1, 2 * buckets);
+  } else {
+    const double times = s.zeroStage == 1 && soft.zero1 == "all_reduce" ? 2 : 1;
+    e.reduce = send(times * N * gradientWidth, perPassReduces, times * buckets);
+    e.gather = s.zeroStage <= 2 ? send(N * width, 1, buckets) : send(2 * N * width, acc, 2 * L);
+  }
+  if (data <= 1)
+    e.reduce = e.gather = 0;
+
+  // 3. Activations: two all_reduces per layer and direction, or as many bytes in parts (Korthikanti et al. 2023);
+  //    recomputation repeats those of the forward part. Stages hand a layer's output on and its gradient back.
+  const double activation = double(s.microBatch) * T * m.nEmbd * width;
+  if (s.tensor > 1) {
+    const Link l = linkOf(machines, s.tensor, 1);
+    const double times = acc * L / p * (s.remat ? 6 : 4);
+    e.exchange += times * (2 * l.share() * activation / l.bandwidth + 2 * l.latency);
+  }
+  if (s.pipeline > 1) {
+    const Link l = linkOf(machines, 2, s.tensor);
+    e.exchange += acc * 2 * (activation / t / l.bandwidth + l.latency);
+  }
+
+  // 4. What the backward part hides: of one pass where gradients are reduced once, else of all.
+  const double everyPass = s.zeroStage == 3 || (s.zeroStage == 2 && !ours) ? acc : 1;
+  e.hidden = std::min(soft.overlap * (e.compute * 2 / 3 + e.recompute) / acc * everyPass, e.reduce + e.gather);
+  const double exposed = e.reduce + e.gather - e.hidden;
+  e.overNetwork = along.network ? exposed : 0;
+
+  // 5. The optimizer, at the speed of memory; the host's where states are there.
+  const double owned = s.zeroStage > 0 ? 1 / D : 1;
+  const double stateBytes = (low || s.offload ? 4 : 0) + w.momentBytes;
+  if (s.offload) {
+    const double bytes = N * owned;
+    e.host = bytes * (gradientWidth + width) / std::max(machines.node.hostLink, 1.0) +
+             bytes * (2 * stateBytes + gradientWidth + width) * double(std::min(machines.node.devices, s.gpus)) /
+                 std::max(machines.node.hostBandwidth, 1.0);
+  } else {
+    e.optimizer += w.updateBytes * owned * (N / w.parameters) / dev.bandwidth;
+  }
+  e.overhead = soft.stepOverhead.known ? double(soft.stepOverhead) : 0;
+  e.step = e.compute + e.recompute + e.bubble + exposed + e.exchange + e.optimizer + e.host + e.overhead;
+
+  e.tokensPerStep = double(s.microBatch) * T * D * acc;
+  e.tokensPerSecond = e.tokensPerStep / e.step;
+  const double peak = dev.peak(compute) * double(s.gpus);
+  e.mfu = flopsPerToken * e.tokensPerSecond / peak;
+  e.hfu = (w.flops + (s.remat ? w.forwardFlops : 0)) / double(w.rows) * e.tokensPerSecond / peak;
+
+  // 6. Memory of one device.
+  const double piece = s.zeroStage > 0 ? 1 / D : 1;
+  const double master = low ? 4 * N * piece : 0;  // beside the copies that kernels read
+  e.parameters = width * N * (s.zeroStage == 3 ? 1 / D : 1);
+  e.gradients = gradientWidth * N;
+  if (s.zeroStage >= 2 && (!ours || s.accumulate == 1))
+    e.gradients /= D;
+  e.moments = (master + w.momentBytes * N * piece);
+  if (s.offload)
+    e.moments = 0;
+  if (s.compression != "none")
+    e.moments += 4 * N;  // what compression has lost, added to the next gradient
+  if (s.zeroStage == 3)
+    e.inFlight = 2 * width * std::max(layersShare / (L / p), ours ? 0.0 : embedding / t);
+  const Buffers &live = s.remat ? w.checkpointedBuffers : w.buffers;
+  // Of a stage of a pipeline as many passes are under way as there are stages behind it.
+  const double passes = s.pipeline > 1 ? std::min(p, acc) : 1;
+  e.activations = (s.remat ? w.checkpointed : w.activations) / (t * p) * passes;
+  e.reserved = soft.context + soft.fragmentation * e.activations;
+  for (const auto &[name, bytes] : live)
+    e.buffers[name] += bytes / (t * p) * passes;
+  e.buffers["parameters"] = e.parameters;
+  e.buffers["gradients"] = e.gradients;
+  e.buffers["optimizer state"] = e.moments;
+  e.buffers["parameters gathered"] = e.inFlight;
+  e.buffers["driver and allocator"] = e.reserved;
+  e.outOfMemory = e.bytesPeak() > dev.memory;
+  if (s.offload && machines.node.hostMemory > 0)
+    e.hostOutOfMemory =
+        N * piece * stateBytes * double(std::min(machines.node.devices, s.gpus)) > machines.node.hostMemory;
+
+  const std::pair<double, const char *> causes[] = {
+      {e.compute + e.recompute + e.bubble, "compute"},
+      {e.optimizer, "memory bandwidth"},
+      {e.overNetwork + (s.tensor > machines.node.devices ? e.exchange : 0), "network"},
+      {(along.network ? 0 : exposed) + (s.tensor > machines.node.devices ? 0 : e.exchange), "node links"},
+      {e.host, "host"},
+      {e.overhead, "software"}};
+  e.binds = std::max_element(std::begin(causes), std::end(causes))->second;
+  return e;
+}
+
+}  // namespace gptc

@@ -1,0 +1,89 @@
+// What a strategy costs on a cluster before anything runs: seconds of a step by cause, bytes of a device by kind.
+//
+//   step = accumulate x (compute + recompute + what ranks along `tensor` and `pipeline` exchange)
+//        + collectives along `data` - what of them the backward part hides + optimizer + host link + overhead
+//
+// Collectives cost the bytes that a rank must send (Thakur, Rabenseifner & Gropp 2005: (P-1)/P of the data for an
+// all_gather or a reduce_scatter, twice that for an all_reduce) over the bus bandwidth of the slowest link in the
+// group, as NCCL's tests count it. Memory follows ZeRO (Rajbhandari et al. 2020) with activations from the graph
+// (workload.h).
+#pragma once
+
+#include "tools/estimate/workload.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+struct Strategy {
+  int64_t gpus = 1, tensor = 1, pipeline = 1;
+  int64_t zeroStage = 0;
+  int64_t microBatch = 1, accumulate = 1;
+  bool remat = false;                // every layer's forward part is computed again
+  bool offload = false;              // moments and master weights in the host's memory
+  std::string compression = "none";  // powersgd | onebit
+  int64_t data() const { return gpus / (tensor * pipeline); }
+  /// "ZeRO-1", "ZeRO-3 + tensor 8 + checkpointing".
+  std::string name() const;
+};
+
+struct Estimate {
+  Strategy strategy;
+  std::string problem;         // why it cannot be; empty where it can
+  bool predictedOnly = false;  // gptc does not run it yet
+
+  // Seconds of one step.
+  double compute = 0, recompute = 0, bubble = 0;
+  double reduce = 0, gather = 0, exchange = 0;  // gradients; parameters; activations along tensor and pipeline
+  double hidden = 0;                            // of these, beside the backward part
+  double optimizer = 0, host = 0, overhead = 0;
+  double step = 0;
+  double overNetwork = 0;  // of the collectives, what went between nodes and was not hidden
+
+  double tokensPerStep = 0, tokensPerSecond = 0, mfu = 0, hfu = 0;
+  // Bytes of one device.
+  double parameters = 0, gradients = 0, moments = 0, activations = 0, inFlight = 0, reserved = 0;
+  double bytesResident() const { return parameters + gradients + moments; }
+  double bytesPeak() const { return bytesResident() + activations + inFlight + reserved; }
+  bool outOfMemory = false;
+  bool hostOutOfMemory = false;
+  Buffers buffers;    // at the peak, by name
+  std::string binds;  // "compute", "memory bandwidth", "node links", "network", "host"
+
+  bool fits() const { return problem.empty() && !outOfMemory && !hostOutOfMemory; }
+  double days(double tokens) const { return tokens / tokensPerSecond / 86400; }
+};
+
+/// Forecasts of one model on one cluster. Graphs are built once per micro-batch and kept.
+class Forecaster {
+public:
+  /// `config` from loadConfig with ConfigPurpose::forecast.
+  Forecaster(const Config &config, ClusterConfig cluster);
+  ~Forecaster();
+
+  /// The strategy that the configuration asks for with so many GPUs; what it leaves open is as gptc chooses it: ZeRO-1
+  /// where there are several ranks.
+  Strategy strategyFor(int64_t gpus) const;
+  Estimate estimate(const Strategy &s);
+
+  const Config &config() const { return base; }
+  const ClusterConfig &cluster() const { return machines; }
+  /// Other scalars than those of the file, for calibration.
+  void setFitted(const Fitted &slowdown, const Fitted &stepOverhead, const Fitted &effective);
+
+private:
+  Config base;
+  ClusterConfig machines;
+  double flopsPerToken = 0;
+  std::map<int64_t, Workload> workloads;  // by micro-batch
+  const Workload &workload(int64_t microBatch);
+};
+
+/// Reads a model for a forecast on `gpus` devices (0: as many as [parallel] says). `settings` may hold accumulate=K
+/// beside keys of model.toml: the global batch is K passes then.
+Config readForForecast(const std::string &modelFile, const std::vector<std::string> &settings, int64_t gpus,
+                       const ClusterConfig &cluster);
+
+}  // namespace gptc

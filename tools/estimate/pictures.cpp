@@ -1,0 +1,264 @@
+#include "tools/estimate/pictures.h"
+
+#include "ir/words.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <map>
+
+namespace gptc {
+
+namespace {
+
+constexpr const char *colours[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
+                                   "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f"};
+
+std::string escaped(const std::string &s) {
+  std::string out;
+  for (char c : s)
+    out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
+  return out;
+}
+
+/// An SVG as it grows.
+class Drawing {
+public:
+  Drawing(double width, double height, const std::string &title) {
+    put("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" "
+        "font-size=\"12\">\n",
+        width, height);
+    put("<rect width=\"{}\" height=\"{}\" fill=\"white\"/>\n", width, height);
+    text(16, 24, title, "start", 15);
+  }
+  void line(double x0, double y0, double x1, double y1, const char *colour, double width = 1) {
+    put("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" stroke-width=\"{}\"/>\n", x0, y0,
+        x1, y1, colour, width);
+  }
+  void box(double x, double y, double w, double h, const char *colour) {
+    put("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"/>\n", x, y, w, h, colour);
+  }
+  void dot(double x, double y, const char *colour, bool filled) {
+    put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" fill=\"{}\" stroke=\"{}\" stroke-width=\"2\"/>\n", x, y,
+        filled ? colour : "white", colour);
+  }
+  void cross(double x, double y, const char *colour) {
+    line(x - 4, y - 4, x + 4, y + 4, colour, 2);
+    line(x - 4, y + 4, x + 4, y - 4, colour, 2);
+  }
+  void text(double x, double y, const std::string &s, const char *anchor = "start", int size = 12) {
+    put("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"{}\">{}</text>\n", x, y, anchor, size,
+        escaped(s));
+  }
+  std::string done() { return svg + "</svg>\n"; }
+
+private:
+  std::string svg;
+  template <typename... A> void put(fmt::format_string<A...> f, A &&...a) {
+    fmt::format_to(std::back_inserter(svg), f, std::forward<A>(a)...);
+  }
+};
+
+/// 1, 2, 5 times powers of ten from `low` to `high`.
+std::vector<double> ticks(double low, double high) {
+  std::vector<double> all;
+  for (double d = std::pow(10, std::floor(std::log10(low))); d <= high; d *= 10)
+    for (double k : {1.0, 2.0, 5.0})
+      if (d * k >= low * 0.999 && d * k <= high * 1.001)
+        all.push_back(d * k);
+  return all;
+}
+
+/// What a bar chart of named parts is drawn from.
+struct Part {
+  std::string name;
+  double amount;
+};
+
+}  // namespace
+
+std::vector<std::pair<std::string, double>> largest(const Buffers &buffers, size_t most) {
+  std::vector<std::pair<std::string, double>> all(buffers.begin(), buffers.end());
+  llvm::stable_sort(all, [](const auto &a, const auto &b) { return a.second > b.second; });
+  double sum = 0;
+  for (const auto &b : all)
+    sum += b.second;
+  while (!all.empty() && (all.size() > most || all.back().second < 1e-3 * sum))
+    all.pop_back();
+  return all;
+}
+
+std::string daysPicture(const std::vector<Estimate> &all, double tokens, const ClusterConfig &cluster) {
+  constexpr double width = 900, height = 520, left = 70, right = 230, top = 50, bottom = 60;
+  Drawing d(width, height, fmt::format("Days for {:.3g} tokens on {}", tokens, cluster.name));
+  std::map<std::string, std::vector<const Estimate *>> lines;
+  double x0 = 1e30, x1 = 0, y0 = 1e30, y1 = 0;
+  auto extend = [&](double x, double y) {
+    x0 = std::min(x0, x), x1 = std::max(x1, x), y0 = std::min(y0, y), y1 = std::max(y1, y);
+  };
+  for (const Estimate &e : all)
+    if (e.problem.empty()) {
+      lines[e.strategy.name()].push_back(&e);
+      extend(double(e.strategy.gpus), e.days(tokens));
+    }
+  for (const Observation &o : cluster.observations)
+    if (o.days > 0)
+      extend(double(o.gpus), o.days * tokens / o.tokens);
+  if (x1 == 0)
+    return d.done();
+  x0 *= 0.85, x1 *= 1.18, y0 *= 0.8, y1 *= 1.25;
+  auto x = [&](double n) { return left + std::log(n / x0) / std::log(x1 / x0) * (width - left - right); };
+  auto y = [&](double n) { return height - bottom - std::log(n / y0) / std::log(y1 / y0) * (height - top - bottom); };
+  for (double t : ticks(y0, y1)) {
+    d.line(left, y(t), width - right, y(t), "#e4e4e4");
+    d.text(left - 8, y(t) + 4, fmt::format("{:.4g}", t), "end");
+  }
+  for (double n = 1; n <= x1; n *= 2)
+    if (n >= x0) {
+      d.line(x(n), top, x(n), height - bottom, "#e4e4e4");
+      d.text(x(n), height - bottom + 18, fmt::format("{:.0f}", n), "middle");
+    }
+  d.text((left + width - right) / 2, height - 16, "GPUs", "middle");
+  size_t index = 0;
+  double legend = top + 10;
+  for (const auto &[name, points] : lines) {
+    const char *colour = colours[index++ % std::size(colours)];
+    const Estimate *before = nullptr;
+    for (const Estimate *e : points) {
+      const double px = x(double(e->strategy.gpus)), py = y(e->days(tokens));
+      if (before)
+        d.line(x(double(before->strategy.gpus)), y(before->days(tokens)), px, py, colour, 1.5);
+      if (e->fits())
+        d.dot(px, py, colour, true);
+      else
+        d.cross(px, py, colour);
+      before = e;
+    }
+    d.line(width - right + 16, legend - 4, width - right + 40, legend - 4, colour, 2);
+    d.text(width - right + 46, legend, name);
+    legend += 18;
+  }
+  bool seen = false;
+  for (const Observation &o : cluster.observations)
+    if (o.days > 0) {
+      d.dot(x(double(o.gpus)), y(o.days * tokens / o.tokens), "#000000", false);
+      seen = true;
+    }
+  if (seen) {
+    d.dot(width - right + 28, legend - 4, "#000000", false);
+    d.text(width - right + 46, legend, "observed");
+    legend += 18;
+  }
+  if (llvm::any_of(all, [](const Estimate &e) { return e.problem.empty() && !e.fits(); })) {
+    d.cross(width - right + 28, legend - 4, "#000000");
+    d.text(width - right + 46, legend, "out of memory");
+  }
+  return d.done();
+}
+
+std::string stepPicture(const Estimate &e) {
+  constexpr double width = 900, left = 220, right = 90, top = 60, each = 34;
+  std::vector<Part> parts = {{"forward and backward", e.compute},
+                             {"computed again", e.recompute},
+                             {"pipeline waits", e.bubble},
+                             {"gradients summed", e.reduce},
+                             {"parameters gathered", e.gather},
+                             {"hidden behind backward", -e.hidden},
+                             {"activations exchanged", e.exchange},
+                             {"optimizer", e.optimizer},
+                             {"host", e.host},
+                             {"per step", e.overhead}};
+  llvm::erase_if(parts, [&](const Part &p) { return std::abs(p.amount) < 1e-4 * e.step; });
+  const double height = top + each * double(parts.size() + 1) + 40;
+  Drawing d(width, height,
+            fmt::format("One step with {} GPUs, {}: {}", e.strategy.gpus, e.strategy.name(), formatSeconds(e.step)));
+  double total = 0, most = 0;
+  for (const Part &p : parts) {
+    total += p.amount;
+    most = std::max(most, total);
+  }
+  auto x = [&](double s) { return left + s / most * (width - left - right); };
+  double at = 0, y = top;
+  for (const auto &[i, p] : llvm::enumerate(parts)) {
+    const double from = std::min(at, at + p.amount);
+    d.box(x(from), y, std::max(1.0, std::abs(p.amount) / most * (width - left - right)), each - 10,
+          p.amount < 0 ? "#bbbbbb" : colours[i % std::size(colours)]);
+    d.text(left - 10, y + 16, p.name, "end");
+    d.text(x(std::max(at, at + p.amount)) + 6, y + 16,
+           fmt::format("{}{}", p.amount < 0 ? "-" : "", formatSeconds(std::abs(p.amount))));
+    at += p.amount;
+    y += each;
+  }
+  d.box(left, y, std::max(1.0, at / most * (width - left - right)), each - 10, "#444444");
+  d.text(left - 10, y + 16, "step", "end");
+  d.text(x(at) + 6, y + 16, formatSeconds(at));
+  return d.done();
+}
+
+std::string memoryPicture(const Estimate &e, const ClusterConfig &cluster) {
+  constexpr double width = 900, height = 420, left = 80, top = 60, bottom = 40, bar = 180;
+  Drawing d(width, height,
+            fmt::format("Memory of one of {} GPUs at the peak, {}: {} of {}", e.strategy.gpus, e.strategy.name(),
+                        formatBytes(e.bytesPeak()), formatBytes(cluster.device.memory)));
+  const double most = std::max(e.bytesPeak(), cluster.device.memory) * 1.05;
+  auto y = [&](double bytes) { return height - bottom - bytes / most * (height - top - bottom); };
+  std::vector<std::pair<std::string, double>> parts = largest(e.buffers, 11);
+  double named = 0;
+  for (const auto &p : parts)
+    named += p.second;
+  if (e.bytesPeak() - named > 1e-3 * e.bytesPeak())
+    parts.push_back({"all others", e.bytesPeak() - named});
+  double at = 0, label = height - bottom - 4;
+  for (const auto &[i, p] : llvm::enumerate(parts)) {
+    const char *colour = colours[i % std::size(colours)];
+    d.box(left, y(at + p.second), bar, y(at) - y(at + p.second), colour);
+    label = std::min(label, (y(at) + y(at + p.second)) / 2 + 4);
+    d.box(left + bar + 24, label - 9, 10, 10, colour);
+    d.text(left + bar + 40, label, fmt::format("{}  {}", formatBytes(p.second), p.first));
+    label -= 17;
+    at += p.second;
+  }
+  d.line(left - 20, y(cluster.device.memory), left + bar + 20, y(cluster.device.memory), "#d62728", 2);
+  d.text(left - 24, y(cluster.device.memory) + 4, "limit", "end");
+  return d.done();
+}
+
+std::vector<std::string> networkAdvice(const std::vector<Estimate> &all, const ClusterConfig &cluster, double tokens) {
+  const NetworkSpec &n = cluster.network;
+  std::vector<std::string> lines;
+  if (!(n.nominal > 0) || n.effective > 0.5 * n.nominal)
+    return lines;
+  const Estimate *worst = nullptr;
+  double lost = 0;
+  for (const Estimate &e : all) {
+    if (!e.fits() || !(e.overNetwork > 0))
+      continue;
+    // What would be left of the time on the wire at the nominal bandwidth.
+    const double saved = e.overNetwork * (1 - n.effective / n.nominal), days = e.days(tokens) * saved / e.step;
+    if (!worst || e.days(tokens) < worst->days(tokens)) {
+      worst = &e;
+      lost = days;
+    }
+  }
+  if (!worst || lost < 0.01 * worst->days(tokens))
+    return lines;
+  lines.push_back(fmt::format("network: collectives between nodes run at {}, {:.0f}% of the nominal {}. With {} GPUs "
+                              "and {} that costs {:.3g} of the "
+                              "{:.3g} days.",
+                              formatBandwidth(n.effective), 100 * n.effective / n.nominal, formatBandwidth(n.nominal),
+                              worst->strategy.gpus, worst->strategy.name(), lost, worst->days(tokens)));
+  lines.push_back(
+      "check: does every rank use its own adapter (NCCL_DEBUG=INFO names them; NCCL_SOCKET_IFNAME and NCCL_IB_HCA "
+      "choose), or TCP where there is RDMA;\n"
+      "       GPUDirect RDMA (NCCL_NET_GDR_LEVEL), and adapter and GPU below one PCIe switch; jumbo frames; other "
+      "jobs on the same switch.\n"
+      "       Measure with an all-reduce benchmark between two nodes, then accumulate: each step sends as much, "
+      "whatever it holds.");
+  return lines;
+}
+
+}  // namespace gptc

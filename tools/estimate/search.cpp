@@ -1,0 +1,166 @@
+#include "tools/estimate/search.h"
+
+#include "ir/words.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gptc {
+
+namespace {
+
+/// Whether model.toml or --set says something else than "auto".
+bool fixed(const Config &c, const char *key) {
+  auto it = c.written.find(key);
+  if (it == c.written.end())
+    return false;
+  auto *word = std::get_if<std::string>(&it->second.value);
+  return !word || *word != "auto";
+}
+
+/// Per token, so that global batches of any size compare.
+bool better(const Estimate &a, const Estimate &b) {
+  if (a.fits() != b.fits())
+    return a.fits();
+  if (!a.fits()) {
+    if (a.problem.empty() != b.problem.empty())
+      return a.problem.empty();
+    return a.bytesPeak() < b.bytesPeak();
+  }
+  if (std::abs(a.tokensPerSecond / b.tokensPerSecond - 1) > 1e-3)
+    return a.tokensPerSecond > b.tokensPerSecond;
+  return a.bytesPeak() < b.bytesPeak();
+}
+
+/// As a run with compile.remat = "auto" does it: computed again only where it does not fit otherwise.
+Estimate withRematAsNeeded(Forecaster &f, Strategy s) {
+  Estimate e = f.estimate(s);
+  if (!fixed(f.config(), "compile.remat") && e.outOfMemory) {
+    s.remat = true;
+    Estimate again = f.estimate(s);
+    if (again.fits() || again.bytesPeak() < e.bytesPeak())
+      return again;
+  }
+  return e;
+}
+
+}  // namespace
+
+std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus) {
+  Strategy s = f.strategyFor(gpus);
+  std::vector<Estimate> all;
+  if (s.data() > 1 && !fixed(f.config(), "parallel.zero_stage") && s.compression == "none") {
+    for (int stage = 0; stage <= 3; ++stage) {
+      s.zeroStage = stage;
+      all.push_back(withRematAsNeeded(f, s));
+    }
+  } else {
+    if (s.compression != "none" && !fixed(f.config(), "parallel.zero_stage"))
+      s.zeroStage = 0;
+    all.push_back(withRematAsNeeded(f, s));
+  }
+  return all;
+}
+
+const Estimate *bestOf(const std::vector<Estimate> &all) {
+  return all.empty() ? nullptr : &*std::min_element(all.begin(), all.end(), better);
+}
+
+std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
+  const Config &c = f.config();
+  const ClusterConfig &cluster = f.cluster();
+  const Strategy base = f.strategyFor(gpus);
+  auto powers = [](int64_t most) {
+    std::vector<int64_t> all;
+    for (int64_t n = 1; n <= most; n *= 2)
+      all.push_back(n);
+    return all;
+  };
+  const std::vector<int64_t> tensors = fixed(c, "parallel.tensor") || cluster.device.isCpu
+                                           ? std::vector{base.tensor}
+                                           : powers(std::min(gpus, cluster.node.devices));
+  const std::vector<int64_t> pipelines =
+      cluster.device.isCpu ? std::vector<int64_t>{1} : powers(std::min<int64_t>(gpus, 16));
+  const std::vector<int64_t> micros = fixed(c, "train.micro_batch") ? std::vector{base.microBatch} : powers(64);
+  const bool batchFixed = fixed(c, "train.global_batch_tokens");
+  std::vector<bool> remats = {base.remat};
+  if (!fixed(c, "compile.remat"))
+    remats = {false, true};
+  std::vector<bool> offloads = {base.offload};
+  if (!fixed(c, "parallel.offload") && cluster.node.hostLink > 0 && cluster.node.hostBandwidth > 0)
+    offloads = {false, true};
+
+  std::vector<Estimate> all;
+  for (int64_t tensor : tensors)
+    for (int64_t pipeline : pipelines) {
+      Strategy s = base;
+      s.tensor = tensor;
+      s.pipeline = pipeline;
+      if (gpus % (tensor * pipeline))
+        continue;
+      for (int64_t micro : micros) {
+        s.microBatch = micro;
+        const int64_t unit = micro * c.model.blockSize * s.data();
+        std::vector<int64_t> accumulates;
+        if (batchFixed) {
+          if (c.train.globalBatchTokens % unit)
+            continue;
+          accumulates = {c.train.globalBatchTokens / unit};
+        } else {
+          const int64_t limit = cluster.limits.globalBatchTokens ? cluster.limits.globalBatchTokens : int64_t(4) << 20;
+          accumulates = powers(std::min<int64_t>(limit / unit, 1024));
+        }
+        for (int64_t accumulate : accumulates) {
+          s.accumulate = accumulate;
+          for (bool remat : remats)
+            for (bool offload : offloads) {
+              s.remat = remat;
+              s.offload = offload;
+              const bool stageFixed = fixed(c, "parallel.zero_stage") || s.data() == 1 || s.compression != "none";
+              for (int64_t stage = stageFixed ? s.zeroStage : 0; stage <= (stageFixed ? s.zeroStage : 3); ++stage) {
+                Strategy one = s;
+                one.zeroStage = s.data() == 1 ? 0 : stage;
+                all.push_back(f.estimate(one));
+              }
+            }
+        }
+      }
+    }
+  llvm::stable_sort(all, better);
+  return all;
+}
+
+std::vector<std::string> whySlower(const Estimate &slow, const Estimate &fast) {
+  // Per million tokens, as steps may hold different numbers of them.
+  const double a = 1e6 / slow.tokensPerStep, b = 1e6 / fast.tokensPerStep;
+  struct Cause {
+    std::string text;
+    double seconds;
+  };
+  std::vector<Cause> causes;
+  auto add = [&](const char *what, double slowSeconds, double fastSeconds) {
+    const double d = slowSeconds * a - fastSeconds * b;
+    if (std::abs(d) > 1e-3 * slow.step * a)
+      causes.push_back(
+          {fmt::format("{:+.3g} s  {}: {:.3g} s against {:.3g} s", d, what, slowSeconds * a, fastSeconds * b), d});
+  };
+  add("forward and backward", slow.compute, fast.compute);
+  add("computed again (checkpointing)", slow.recompute, fast.recompute);
+  add("waiting in the pipeline", slow.bubble, fast.bubble);
+  add("gradients summed over ranks", slow.reduce, fast.reduce);
+  add("parameters gathered", slow.gather, fast.gather);
+  add("collectives hidden behind the backward part", -slow.hidden, -fast.hidden);
+  add("activations between ranks", slow.exchange, fast.exchange);
+  add("optimizer", slow.optimizer, fast.optimizer);
+  add("host", slow.host, fast.host);
+  add("per step, whatever it holds", slow.overhead, fast.overhead);
+  llvm::sort(causes, [](const Cause &x, const Cause &y) { return std::abs(x.seconds) > std::abs(y.seconds); });
+  std::vector<std::string> lines;
+  for (const Cause &c : causes)
+    lines.push_back(c.text);
+  return lines;
+}
+
+}  // namespace gptc

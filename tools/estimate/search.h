@@ -1,0 +1,23 @@
+// Strategies worth a forecast, and the best of them.
+#pragma once
+
+#include "tools/estimate/forecast.h"
+
+namespace gptc {
+
+/// What the configuration leaves open is tried: ZeRO stages where parallel.zero_stage is "auto" or not written,
+/// checkpointing where compile.remat is "auto" and nothing fits without. One entry where all is fixed. In the order of
+/// the stages.
+std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus);
+
+/// The fastest that fits; of equal ones the one with less memory. Where none fits the one that needs the least memory.
+const Estimate *bestOf(const std::vector<Estimate> &all);
+
+/// Everything that the cluster and the limits allow: stages, micro-batches, accumulation, tensor and pipeline, with and
+/// without checkpointing and offload; fastest first, those that do not fit last. What model.toml fixes stays fixed.
+std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus);
+
+/// Why `slow` is slower than `fast`, in bytes and seconds: one line per cause, the largest first.
+std::vector<std::string> whySlower(const Estimate &slow, const Estimate &fast);
+
+}  // namespace gptc

@@ -1,0 +1,229 @@
+#include "tools/estimate/workload.h"
+
+#include "frontends/model_builder.h"
+#include "ir/diagnostics.h"
+#include "ir/opdef.h"
+#include "passes/analysis/liveness.h"
+#include "passes/pass.h"
+
+#include "llvm/ADT/StringExtras.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace gptc {
+
+MachineRates ratesOf(const DeviceSpec &d, double rows) {
+  MachineRates r;
+  r.fp32 = d.peak("fp32");
+  r.tf32 = d.peak("tf32");
+  r.fp16 = d.peak("fp16");
+  r.bf16 = d.peak("bf16");
+  r.dram = d.bandwidth;
+  r.cache = d.cacheBandwidth;
+  r.cacheBytes = d.cacheBytes;
+  r.launch = d.launch;
+  r.packs = d.packs;
+  r.matmul = d.matmul * d.efficiencyAt(rows);
+  r.attention = d.attention;
+  r.attentionGrad = d.attentionGrad;
+  r.elementwise = d.elementwise;
+  r.scatter = d.scatter;
+  return r;
+}
+
+double parameterCount(const Config &config) {
+  const std::unique_ptr<Module> m = buildModel(config, {.sampling = false});
+  double n = 0;
+  for (const auto &s : m->states)
+    if (s->attrs.getString("kind") == "param")
+      n += double(s->type.elements());
+  return n;
+}
+
+double modelFlopsPerToken(const Config &config) {
+  const ModelConfig &m = config.model;
+  const double positions = m.position == "learned" ? double(m.blockSize) * m.nEmbd : 0;
+  return 6 * (parameterCount(config) - positions) + 12.0 * m.nLayer * m.nEmbd * m.blockSize;
+}
+
+namespace {
+
+/// "h3.attn" -> "attn".
+std::string placeOf(llvm::StringRef loc) {
+  auto [layer, rest] = loc.split('.');
+  if (layer.size() > 1 && layer[0] == 'h' && llvm::all_of(layer.drop_front(), [](char c) { return std::isdigit(c); }))
+    return rest.str();
+  return loc.str();
+}
+
+std::string labelOf(const LiveRange &r) {
+  if (!r.value)
+    return "workspace";
+  const Op *op = r.value->def;
+  if (!op)
+    return "tokens";
+  // A cast is named after what it is a copy of.
+  const Op *maker = op;
+  while (maker->is(OpKind::cast) && maker->operand(0)->def)
+    maker = maker->operand(0)->def;
+  if (op->is(OpKind::fused)) {
+    const Op *yield = op->body->back();
+    if (const Op *inner = yield->operand(r.value->index)->def)
+      maker = inner;
+  }
+  const std::string place = placeOf(maker->loc.empty() ? op->loc : maker->loc);
+  std::string what =
+      maker->is(OpKind::softmax) || maker->is(OpKind::softmax_grad) ? "attention probabilities" : maker->name().str();
+  return place.empty() ? what : fmt::format("{} of {}", what, place);
+}
+
+/// All that is measured of a graph of one depth.
+struct Measured {
+  Workload w;
+  double evalFlops = 0, evalSeconds = 0;
+};
+
+/// Bytes by label at the position with the most, and their sum.
+double peakOf(const Function &f, Buffers &buffers) {
+  const std::vector<LiveRange> ranges = liveRanges(f);
+  const int n = int(f.body.size()) + 2;
+  std::vector<double> change(size_t(n) + 1, 0.0);
+  for (const LiveRange &r : ranges) {
+    change[size_t(r.begin + 1)] += double(r.bytes);
+    change[size_t(std::min(r.end, n - 2) + 2)] -= double(r.bytes);
+  }
+  double now = 0, peak = 0;
+  int at = 0;
+  for (int i = 0; i < n; ++i) {
+    now += change[size_t(i)];
+    if (now > peak) {
+      peak = now;
+      at = i - 1;
+    }
+  }
+  for (const LiveRange &r : ranges)
+    if (r.begin <= at && at <= r.end)
+      buffers[labelOf(r)] += double(r.bytes);
+  return peak;
+}
+
+class Measurement {
+public:
+  Measurement(const Config &config, const ClusterConfig &cluster, int64_t layers) : software(cluster.software) {
+    c = config;
+    c.model.nLayer = layers;
+    // One rank, and gradients that accumulate: forward and backward are a function of their own then.
+    c.parallel = ParallelConfig();
+    c.train.accumulate = 2;
+    c.train.globalBatchTokens = 2 * c.train.microBatch * c.model.blockSize;
+    if (c.optimizer.name == "lamb")
+      c.optimizer.name = "adamw";  // its two moments; the norms are sums over what is read anyway
+    c.compile.remat = "none";
+    rates = ratesOf(cluster.device, double(c.train.microBatch * c.model.blockSize));
+  }
+
+  Measured run() {
+    std::unique_ptr<Module> m = through("none");
+    Measured out;
+    Workload &w = out.w;
+    const Function &micro = *m->function("accumulate");
+    const KernelCost cost = costOf(micro, rates), eval = costOf(*m->function("eval"), rates);
+    w.flops = cost.flops;
+    w.seconds = cost.seconds;
+    out.evalFlops = eval.flops;
+    out.evalSeconds = eval.seconds;
+    w.updateBytes = costOf(*m->function("update"), rates).bytes;
+    double moments = 0;
+    for (const auto &s : m->states) {
+      const std::string kind = s->attrs.getString("kind");
+      if (kind == "param") {
+        w.parameters += double(s->type.paddedElements());
+        if (s->type.rank() >= 2)
+          w.divisible += double(s->type.paddedElements());
+      } else if (kind == "moment") {
+        moments += double(s->type.bytes());
+      }
+    }
+    w.momentBytes = moments;
+    w.activations = peakOf(micro, w.buffers);
+    if (software.fusedKernels) {
+      const std::unique_ptr<Module> full = through("full");
+      w.checkpointed = peakOf(*full->function("accumulate"), w.checkpointedBuffers);
+    }
+    w.rows = c.train.microBatch * c.model.blockSize;
+    return out;
+  }
+
+private:
+  const SoftwareSpec &software;
+  Config c;
+  MachineRates rates;
+
+  /// The graph as the software runs it.
+  std::unique_ptr<Module> through(const char *remat) {
+    BuildOptions build;
+    build.decomposedAttention = !software.fusedAttention;
+    build.sampling = false;
+    std::unique_ptr<Module> m = buildModel(c, build);
+    const Target target;  // what passes ask of one costs nothing here
+    std::string passes = "canonicalize,cse,dce";
+    if (software.paddedVocab)
+      passes += ",pad-vocab";
+    passes += ",autodiff,optimizer,canonicalize,cse,dce,precision";
+    if (software.fusedKernels)
+      passes += fmt::format(",recompute-cheap,fuse,order,remat{{budget=\"{}\"}}", remat);
+    PipelineOptions options;
+    options.verifyEach = false;
+    options.reproFile = "";
+    runPipeline(*m, parsePipeline(passes, &target), options);
+    return m;
+  }
+};
+
+}  // namespace
+
+Workload workloadOf(const Config &config, const ClusterConfig &cluster) {
+  const int64_t layers = config.model.nLayer;
+  const double width = config.precision.compute == "fp32" || config.precision.compute == "tf32" ? 4 : 2;
+  auto finish = [&](Workload w, double evalFlopsPerLayer, double evalSecondsPerLayer) {
+    w.forwardFlops = evalFlopsPerLayer * double(layers);
+    w.forwardSeconds = evalSecondsPerLayer * double(layers);
+    w.layerInput = width * double(w.rows) * double(config.model.nEmbd);
+    w.momentBytes /= w.parameters;
+    if (!cluster.software.fusedKernels) {
+      // Of each layer the input is kept; one layer at a time is computed again, beside what does not belong to layers.
+      const double outside = w.activations - w.perLayer * double(layers);
+      w.checkpointed = double(layers) * w.layerInput + w.perLayer + std::max(outside, 0.0);
+      w.checkpointedBuffers = {{"inputs of layers", double(layers) * w.layerInput},
+                               {"one layer, computed again", w.perLayer},
+                               {"outside layers", std::max(outside, 0.0)}};
+    }
+    return w;
+  };
+  const Measured two = Measurement(config, cluster, 2).run(), three = Measurement(config, cluster, 3).run();
+  const double more = double(layers) - 2;
+  auto line = [&](double a, double b) { return a + more * (b - a); };
+  Workload w;
+  w.rows = two.w.rows;
+  w.flops = line(two.w.flops, three.w.flops);
+  w.seconds = line(two.w.seconds, three.w.seconds);
+  w.updateBytes = line(two.w.updateBytes, three.w.updateBytes);
+  w.parameters = line(two.w.parameters, three.w.parameters);
+  w.divisible = line(two.w.divisible, three.w.divisible);
+  w.momentBytes = line(two.w.momentBytes, three.w.momentBytes);
+  w.activations = line(two.w.activations, three.w.activations);
+  w.perLayer = three.w.activations - two.w.activations;
+  w.checkpointed = line(two.w.checkpointed, three.w.checkpointed);
+  auto lines = [&](const Buffers &a, const Buffers &b, Buffers &out) {
+    for (const auto &[name, bytes] : b) {
+      auto it = a.find(name);
+      out[name] = std::max(0.0, line(it == a.end() ? 0.0 : it->second, bytes));
+    }
+  };
+  lines(two.w.buffers, three.w.buffers, w.buffers);
+  lines(two.w.checkpointedBuffers, three.w.checkpointedBuffers, w.checkpointedBuffers);
+  return finish(w, three.evalFlops - two.evalFlops, three.evalSeconds - two.evalSeconds);
+}
+
+}  // namespace gptc
