@@ -27,7 +27,7 @@ struct LoweredGroup {
   /// workspace.
   std::optional<LibraryMatmul> call;
   std::optional<LibraryAttention> attention;
-  /// What ranks do together: an engine of the runtime does it, and the kernel is empty.
+  /// What ranks do together: an engine of the runtime does it. The kernel is empty, or adds what the engine brings.
   std::optional<Collectives> collectives;
 };
 

@@ -3,6 +3,7 @@
 
 #include "ir/graph.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,10 @@ struct CollectiveCall {
   /// Rows of padding at the end of x, which are to be zero before it is cut into pieces: elements from the first, and
   /// their number. A kernel need not have written there.
   int64_t paddingFrom = 0, padding = 0;
+  /// Of a sum that the group's kernel adds, as GPUs' engine knows no tree: the workspace in which the ranks' values
+  /// meet, one behind the other in their order. Of an all_reduce each rank may add its part alone, in the workspace
+  /// `summed`, from which all are gathered; without, all add the whole.
+  std::optional<unsigned> met, summed;
 };
 
 struct Collectives {

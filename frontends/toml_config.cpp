@@ -480,8 +480,6 @@ void checkTensor(ConfigReader &r, const Config &c) {
   const int64_t t = c.parallel.tensor;
   if (t == 1 || !r.good("parallel.tensor"))
     return;
-  if (namesCuda(c.compile.target))
-    return r.notBuilt("parallel.tensor", fmt::format("{} on GPUs", t), {"1"});
   const struct {
     const char *key, *what, *name;
     int64_t n;
@@ -605,8 +603,6 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
   if (c.eval.sampleEvery && c.data.tokenizer.empty())
     r.missing("data.tokenizer", "eval.sample_every needs it to turn tokens into text");
   checkModel(r, c.model, c.data, tokenizerVocab);
-  if (c.parallel.data > 1 && namesCuda(c.compile.target) && r.good("parallel.data"))
-    r.notBuilt("parallel.data", fmt::format("{}", c.parallel.data), {"1"});
   checkTensor(r, c);
   checkBatch(r, c.model, c.parallel, c.train, namesCuda(c.compile.target));
   if (!c.model.causal && c.eval.sampleEvery)

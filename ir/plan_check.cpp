@@ -137,6 +137,7 @@ private:
     ByteOwners owners;
     llvm::DenseMap<const Value *, Content> contents;
     llvm::StringMap<unsigned> stateOwner;
+    llvm::DenseMap<const Op *, std::vector<Content>> workspaces;
     unsigned next = 1;
     for (const auto &s : m.states) {
       Range r = states[s->name];
@@ -175,8 +176,12 @@ private:
           fail("{}: the value was not computed in place of @{}", where, op.state);
         stateOwner[op.state] = in[0].owner;
         break;
-      case OpKind::reshape:
-      case OpKind::done: {
+      case OpKind::done:
+        for (const Content &c : workspaces.lookup(op.operand(0)->def))
+          if (!owners.ownedBy(c.where.begin, c.where.end, c.owner))
+            fail("{}: a workspace was overwritten before the collectives were done", where);
+        [[fallthrough]];
+      case OpKind::reshape: {
         auto r = range(entry(op.attrs, "at", 0), bytesOf(op.result()->type), where);
         if (!r)
           return;
@@ -188,7 +193,7 @@ private:
       case OpKind::ret:
         break;
       case OpKind::fused:
-        if (!group(op, in, owners, contents, next, where))
+        if (!group(op, in, owners, contents, workspaces[&op], next, where))
           return;
         break;
       default:
@@ -206,7 +211,8 @@ private:
   }
 
   bool group(const Op &op, llvm::ArrayRef<Content> in, ByteOwners &owners,
-             llvm::DenseMap<const Value *, Content> &contents, unsigned &next, const std::string &where) {
+             llvm::DenseMap<const Value *, Content> &contents, std::vector<Content> &workspaces, unsigned &next,
+             const std::string &where) {
     std::vector<Range> taken;  // workspaces and results so far
     auto take = [&](Range r, const char *what, size_t i) {
       for (const Range &t : taken)
@@ -223,7 +229,8 @@ private:
       for (size_t j = 0; j < in.size(); ++j)
         if (r->overlaps(in[j].where))
           fail("{}: workspace {} overlaps operand {}", where, i, j);
-      owners.set(r->begin, r->end, 0);
+      owners.set(r->begin, r->end, next);
+      workspaces.push_back({*r, next++});
     }
     for (unsigned i = 0; i < op.numResults(); ++i) {
       auto r = range(entry(op.attrs, "at", i), bytesOf(op.result(i)->type), fmt::format("{}: result {}", where, i));

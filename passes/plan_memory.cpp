@@ -4,7 +4,8 @@
 //   1. Needs what fuse and settle-writes leave: code only in groups, and every written value a result that may lie
 //      where its state lies. There it goes.
 //   2. Other results of groups, arguments and workspaces live from their op to the last use (through views), results
-//      of the function to its end; workspaces during one op.
+//      of the function to its end; workspaces during one op, of collectives that go on beside others until they are
+//      done.
 //   3. A result takes the place of an operand of equal size that nobody uses afterwards, where mayShare (ir/access.h)
 //      allows: less memory, and the store hits the cache line that was just loaded. What collectives read that go on
 //      beside other ops is in use until they are done; their own results may lie there.

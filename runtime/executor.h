@@ -6,6 +6,7 @@
 #include "codegen/thread_pool.h"
 #include "ir/graph.h"
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -69,6 +70,8 @@ public:
   virtual void run(llvm::StringRef function, llvm::ArrayRef<const void *> args) = 0;
   /// Where the host finds result i of a function that ran, and has ended by then; valid until another function runs.
   virtual const void *result(llvm::StringRef function, unsigned i) = 0;
+  /// Leaves the other ranks in good order, when all do. Nothing runs afterwards.
+  virtual void leave() {}
   /// Whether nothing wrote past the end of the arena, as far as can be told.
   virtual bool intact() = 0;
   /// FLOP/s of this device at best with operands in "fp32", "bf16", "fp16" or "tf32": the denominator of MFU.
@@ -91,6 +94,8 @@ public:
   Communicator *dataRanks = nullptr, *tensorRanks = nullptr;
   /// The ranks along an axis of the mesh; null where there is one.
   Communicator *along(llvm::StringRef axis) const;
+  /// How long a rank waits for another one that may be saving or compiling, where `ranks` do not say so themselves.
+  std::chrono::milliseconds patience{120000};
   /// This rank's place along it.
   int64_t index(llvm::StringRef axis) const;
 

@@ -8,10 +8,10 @@
 
 namespace gptc {
 
-static std::unique_ptr<Executor> makeExecutor(Session &s, const std::string &cacheDir) {
+static std::unique_ptr<Executor> makeExecutor(Session &s, const std::string &cacheDir, int device) {
   const Module &m = *s.plan.planned;
   if (s.plan.target.isCuda())
-    return std::make_unique<cuda::CudaExecutor>(m, s.plan.target, s.host, s.pool, cacheDir);
+    return std::make_unique<cuda::CudaExecutor>(m, s.plan.target, s.host, s.pool, cacheDir, device);
   return std::make_unique<CpuExecutor>(m, s.plan.target, s.host, *s.arena, s.pool, cacheDir);
 }
 
@@ -29,10 +29,11 @@ static Plan forRanks(Plan plan, const Communicator *ranks) {
   return plan;
 }
 
-Session::Session(Plan given, const std::string &cacheDir, unsigned threads, Communicator *ranks, MeshAxes along)
+Session::Session(Plan given, const std::string &cacheDir, unsigned threads, Communicator *ranks, MeshAxes along,
+                 int gpu)
     : plan(forRanks(std::move(given), ranks)), host(hostTarget(threads)), pool(host.threads),
       arena(plan.target.isCuda() ? nullptr : std::make_unique<Arena>(plan.planned->attrs.getInt("arena_bytes"), &pool)),
-      device(makeExecutor(*this, cacheDir)), executor(*device) {
+      device(makeExecutor(*this, cacheDir, gpu)), executor(*device) {
   executor.ranks = ranks;
   executor.dataRanks = along.data;
   executor.tensorRanks = along.tensor;

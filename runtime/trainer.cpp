@@ -312,7 +312,8 @@ private:
     startedAt = monotonicNow();
     startStep = step;
     std::optional<RankTimes> times;
-    if (together && !s.executor.dataRanks)  // of a mesh of two axes it would see the smaller part
+    // Of a mesh of two axes it would see the smaller part, of GPUs nothing.
+    if (together && !s.executor.dataRanks && !s.plan.target.isCuda())
       times.emplace(*together);
     Pulse::get().step(step);
     int skipped = 0;
@@ -573,6 +574,9 @@ std::string loadForInference(Session &s, const std::function<void(const std::str
   return path;
 }
 
-void train(Session &session, const TrainOptions &options) { Trainer(session, options).go(); }
+void train(Session &session, const TrainOptions &options) {
+  Trainer(session, options).go();
+  session.executor.leave();
+}
 
 }  // namespace gptc

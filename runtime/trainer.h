@@ -24,7 +24,8 @@ struct TrainOptions {
 /// Trains until done, or until SIGTERM, SIGINT or SIGHUP (a closed terminal), which end the current step and save (a
 /// second one exits at once, 130). Writes only under run.outDir, which it locks against a second run. After an error
 /// the older checkpoints are all there, whatever checkpoint.keep says. UserErrors: those of data and checkpoints,
-/// Unwritable (also: another run holds the folder), DiskFull, NonFinite.
+/// Unwritable (also: another run holds the folder), DiskFull, NonFinite. With several ranks all end together, and the
+/// executor has left the others.
 void train(Session &session, const TrainOptions &options);
 
 /// Mean loss per target over `batches` global batches spread evenly over the set (0: every window), the same whatever

@@ -6,6 +6,7 @@
 #include "runtime/checkpoint.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/cuda/gpu.h"
+#include "runtime/cuda/nccl.h"
 #include "runtime/files.h"
 #include "runtime/launch/host_list.h"
 #include "runtime/launch/launcher.h"
@@ -106,9 +107,14 @@ Ranks chooseRanks(const Options &o, const Plan &plan) {
   r.nodes = r.hosts.empty() ? std::max(1, o.nodes) : int(r.hosts.size());
   // Who says nothing gets the ranks that the plan was made for, on this machine.
   const bool silent = r.hosts.empty() && !o.nodes && !o.ranksPerNode;
-  r.perNode = o.ranksPerNode ? o.ranksPerNode : silent ? int(Mesh::of(*plan.planned).ranks()) : 1;
-  if (plan.target.isCuda() && r.hosts.empty() && r.size() > 1)
+  r.perNode = o.ranksPerNode                             ? o.ranksPerNode
+              : silent                                   ? int(Mesh::of(*plan.planned).ranks())
+              : plan.target.isCuda() && !r.hosts.empty() ? cuda::visibleGpus()
+                                                         : 1;
+  if (plan.target.isCuda() && r.hosts.empty() && r.size() > 1) {
     cuda::requireGpus(r.size());
+    cuda::Nccl::get();
+  }
   return r;
 }
 
@@ -186,9 +192,10 @@ public:
       ranks->barrier();
   }
 
-private:
   /// Who hangs is noticed long before; but a rank may take its time to write a large checkpoint.
   static constexpr std::chrono::minutes patience{30};
+
+private:
   std::optional<RendezvousServer> server;
   std::optional<RendezvousClient> client;
 
@@ -237,10 +244,6 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
   Pulse::get();  // from here on whoever has started this rank sees whether it runs
   Plan plan = planOf(o, true);
   const Ranks ranks = chooseRanks(o, plan);
-  if (ranks.size() > 1 && plan.target.isCuda())
-    throw UserError(ErrorCode::NotBuiltYet,
-                    fmt::format("{} nodes x {} ranks: only one GPU can train yet", ranks.nodes, ranks.perNode),
-                    ranks.world.alone() ? "leave out --nodes, --ranks-per-node and --hosts" : "start one process");
   if (ranks.world.alone() && ranks.size() > 1)
     return launchRanks(o, ranks, words);
   const World &w = ranks.world;
@@ -250,7 +253,11 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
   together.run([&] {
     Plan mine = forRanks(std::move(plan), w, together);
     const MeshAxes along = together.along(Mesh::of(*mine.planned));
-    Session session(std::move(mine), defaultCacheDir(), o.threads, together.ranks.get(), along);
+    const int device = mine.target.isCuda() ? cuda::gpuOfRank(w.localRank, w.ranksPerNode,
+                                                              w.source != World::Source::launcher && !w.alone())
+                                            : 0;
+    Session session(std::move(mine), defaultCacheDir(), o.threads, together.ranks.get(), along, device);
+    session.executor.patience = Together::patience;
     std::optional<TokenizerCodec> codec;
     if (!session.plan.run.tokenizer.empty() && session.plan.run.sampleEvery > 0)
       codec.emplace(session.plan.run.tokenizer);
@@ -334,7 +341,9 @@ int run(int argc, char **argv) {
   app.add_option("--nodes", o.nodes, "machines; without --hosts their ranks all run on this one")
       ->check(within(1, 1 << 10));
   app.add_option("--hosts", o.hosts, "names of the machines, to be reached by ssh: node1,node2 or node[1-8]");
-  app.add_option("--ranks-per-node", o.ranksPerNode, "processes per machine; default: 1")->check(within(1, 1 << 10));
+  app.add_option("--ranks-per-node", o.ranksPerNode,
+                 "processes per machine; default: 1, with --hosts and a plan for GPUs as many as this machine has")
+      ->check(within(1, 1 << 10));
   app.add_option("--restarts", o.restarts, "how often to start again from a checkpoint when a rank fails")
       ->check(within(0, 1 << 20));
   app.add_flag("--agent", o.agent)->group("");  // what ssh starts on the machines of --hosts

@@ -30,6 +30,7 @@ std::vector<LiveRange> liveRanges(const Function &f) {
   std::vector<LiveRange> ranges;
   llvm::DenseMap<const Value *, size_t> of;
   llvm::DenseMap<const Value *, bool> inState;
+  llvm::DenseMap<const Op *, std::vector<size_t>> workspaces;
   for (const Op &op : f.body)
     if (op.is(OpKind::write))
       inState[rootOf(op.operand(0))] = true;
@@ -47,6 +48,9 @@ std::vector<LiveRange> liveRanges(const Function &f) {
     for (const Value *v : op.operands())
       if (auto it = of.find(rootOf(v)); it != of.end())
         ranges[it->second].end = position + op.is(OpKind::ret);
+    if (op.is(OpKind::done))  // until then the group goes on
+      for (size_t i : workspaces.lookup(op.operand(0)->def))
+        ranges[i].end = position;
     if (!op.isOneOf(OpKind::read, OpKind::reshape, OpKind::done))
       for (unsigned i = 0; i < op.numResults(); ++i)
         add(op.result(i), &op, position);
@@ -55,6 +59,7 @@ std::vector<LiveRange> liveRanges(const Function &f) {
       for (unsigned i = 0; i < ws.size(); ++i) {
         if (ws[i] < 0 || ws[i] > (int64_t(1) << 56))
           throw UserError(ErrorCode::TooLarge, fmt::format("a workspace of {} bytes", ws[i]));
+        workspaces[&op].push_back(ranges.size());
         ranges.push_back({nullptr, &op, i, aligned(ws[i]), position, position});
       }
     }

@@ -110,6 +110,9 @@ public:
   void barrier();
   /// Leaves, when all ranks do.
   void finish();
+  /// UserError where the job is known to have failed; costs next to nothing. For who waits for other ranks by other
+  /// means.
+  virtual void requireWell() {}
 
   /// Buckets and barriers so far: what errors call "collective 12".
   int64_t number() const { return count; }

@@ -302,6 +302,11 @@ private:
          "all ranks must run the same plan: start them by one gptrun");
   }
 
+  void requireWell() override {
+    if (const RankFailure *f = place.client.failure())
+      failBecause(*f);
+  }
+
   void meet() override {
     const Pulse::Collective waiting("a barrier");
     begin({}, SumOrder::fast);

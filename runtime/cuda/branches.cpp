@@ -1,7 +1,7 @@
 // 1. The arena as a list of segments, each with the kernel that stored to it last and those that have read it since.
 //    They are cut where a kernel's place begins or ends. So each kernel's predecessors are found.
 // 2. A kernel goes to the stream of a predecessor after which nothing runs there yet; else to the one that has waited
-//    longest for work.
+//    longest for work. What meets other ranks has one stream, on which no kernel stands in its way or behind it.
 // 3. For each stream it is known up to which kernel it has seen the others: only a predecessor beyond that is waited
 //    for, and what that one had seen is seen with it.
 #include "runtime/cuda/branches.h"
@@ -62,25 +62,25 @@ private:
 std::vector<Branch> branchesOf(llvm::ArrayRef<Touches> kernels, int streams) {
   Memory memory;
   std::vector<Branch> branches;
-  std::vector<int> tail(streams, -1);
+  std::vector<int> tail(streams + 1, -1);
   // seen[n][s]: the last kernel of stream s that has ended when kernel n ends.
   std::vector<std::vector<int>> seen;
   for (int n = 0; n < int(kernels.size()); ++n) {
     const std::set<int> before = memory.touch(n, kernels[n]);
-    Branch b{int(std::min_element(tail.begin(), tail.end()) - tail.begin()), {}};
-    for (auto p = before.rbegin(); p != before.rend(); ++p)
-      if (tail[branches[*p].stream] == *p) {
-        b.stream = branches[*p].stream;
+    Branch b{kernels[n].meets ? streams : int(std::min_element(tail.begin(), tail.end() - 1) - tail.begin()), {}};
+    for (auto p = before.rbegin(); p != before.rend() && !kernels[n].meets; ++p)
+      if (const int s = branches[*p].stream; s < streams && tail[s] == *p) {
+        b.stream = s;
         break;
       }
-    std::vector<int> mine = tail[b.stream] < 0 ? std::vector<int>(streams, -1) : seen[tail[b.stream]];
+    std::vector<int> mine = tail[b.stream] < 0 ? std::vector<int>(streams + 1, -1) : seen[tail[b.stream]];
     // The latest first: it may have seen the others.
     for (auto p = before.rbegin(); p != before.rend(); ++p) {
       if (mine[branches[*p].stream] >= *p)
         continue;
       b.waits.push_back(*p);
       branches[*p].awaited = true;
-      for (int s = 0; s < streams; ++s)
+      for (int s = 0; s <= streams; ++s)
         mine[s] = std::max(mine[s], seen[*p][s]);
     }
     mine[b.stream] = n;

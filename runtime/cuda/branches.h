@@ -15,10 +15,11 @@ namespace gptc::cuda {
 struct Touches {
   llvm::ArrayRef<Place> memory;
   unsigned reads;
+  bool meets = false;  // other ranks, who all do so in the same order: on a stream of its own, `streams`
 };
 
 struct Branch {
-  int stream;              // 0 ... streams - 1
+  int stream;              // 0 ... streams - 1, or `streams`
   std::vector<int> waits;  // for these kernels, on other streams, beside all before it on its own
   bool awaited = false;    // a later one waits for this
 };

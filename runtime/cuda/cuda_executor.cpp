@@ -2,10 +2,14 @@
 
 #include "codegen/cuda_libraries.h"
 #include "ir/diagnostics.h"
+#include "ir/mesh.h"
 #include "ir/words.h"
+#include "runtime/collectives/communicator.h"
 #include "runtime/cuda/branches.h"
 #include "runtime/cuda/library_product.h"
+#include "runtime/cuda/meeting.h"
 #include "runtime/cuda/nvtx.h"
+#include "runtime/launch/pulse.h"
 #include "runtime/plan.h"
 #include "runtime/profile.h"
 
@@ -20,10 +24,11 @@ namespace gptc::cuda {
 
 namespace {
 
-constexpr size_t alignment = 16;           // of what kernels' parameters point to
-constexpr int branches = 4;                // of a graph at most
-constexpr size_t ringSlots = 3;            // calls whose arguments may be on their way
-constexpr size_t contextRoom = 256 << 20;  // for code, and for what the driver itself takes as it goes
+constexpr size_t alignment = 16;                  // of what kernels' parameters point to
+constexpr int branches = 4;                       // of a graph at most, beside that of collectives
+constexpr size_t ringSlots = 3;                   // calls whose arguments may be on their way
+constexpr size_t contextRoom = 256 << 20;         // for code, and for what the driver itself takes as it goes
+constexpr std::chrono::seconds joinTimeout{120};  // ranks come when all have compiled
 
 size_t aligned(size_t n) { return (n + alignment - 1) / alignment * alignment; }
 
@@ -110,6 +115,7 @@ struct CudaExecutor::Kernel : BoundKernel {
   const Gpu *gpu;
   std::vector<Phase> phases;
   std::function<void(Stream)> call;                    // of a library, in place of phases
+  std::optional<Meeting> meeting;                      // with other ranks, around the phases
   std::vector<DevicePtr> params;                       // operands, results, workspaces, numbers of streams
   std::vector<Place> memory;                           // of all but the numbers
   mutable std::vector<std::vector<std::byte>> copies;  // of results, where somebody looked
@@ -150,15 +156,18 @@ struct CudaExecutor::Bound {
 };
 
 CudaExecutor::CudaExecutor(const Module &planned, const Target &target, const Target &host, ThreadPool &pool,
-                           const std::string &cacheDir)
-    : Executor(planned, target, host, pool, cacheDir), gpu(target), jit(target, cacheDir), binder(module, target) {
+                           const std::string &cacheDir, int device)
+    : Executor(planned, target, host, pool, cacheDir), gpu(target, device), jit(target, cacheDir),
+      binder(module, target) {
   branchStreams = {gpu.stream};
+  if (Mesh::of(module).ranks() > 1)
+    Nccl::get();  // where it is missing, all ranks say so now
   requireShared(gpu, target, module, binder);
   const int64_t bytes = module.attrs.getInt("arena_bytes");
   requireMemory(gpu, module, bytes);
   arena = std::make_unique<DeviceMemory>(gpu, bytes);
   gpu.d.check(gpu.d.memsetBytes(arena->at, 0, bytes, gpu.stream), "cuMemsetD8Async");
-  for (int i = 1; i < branches; ++i) {
+  for (int i = 1; i <= branches; ++i) {
     branchStreams.push_back(nullptr);
     gpu.d.check(gpu.d.streamCreate(&branchStreams.back(), streamNonBlocking), "cuStreamCreate");
   }
@@ -167,6 +176,7 @@ CudaExecutor::CudaExecutor(const Module &planned, const Target &target, const Ta
 int64_t CudaExecutor::memoryForPlans(const Target &target) { return int64_t(roomFor(Gpu(target))); }
 
 CudaExecutor::~CudaExecutor() {
+  communicators.clear();  // without leave() they abort: nothing on the GPU waits for another rank any more
   gpu.d.streamSynchronize(gpu.stream);
   functions.clear();
   cudnn.reset();
@@ -271,9 +281,67 @@ void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &w
   strangers += s.algorithm && pinned != known->second.number;
 }
 
+/// Whether phases belong to it.
+bool CudaExecutor::hasCode(const Kernel &k, const LoweredGroup &g) {
+  return !k.call && !(g.collectives && g.kernel.body.empty());
+}
+
+/// The ranks along an axis as NCCL has them; null where there is one. The first time they meet, which all ranks come to
+/// by the same way.
+NcclCommunicator *CudaExecutor::joined(llvm::StringRef axis) {
+  Communicator *const hosts = along(axis);
+  if (!hosts)
+    return nullptr;
+  if (auto it = communicators.find(axis.str()); it != communicators.end())
+    return it->second.get();
+  NcclId id;
+  if (hosts->rank == 0)
+    id = NcclId::make();
+  hosts->run({{Collective::Kind::broadcast, id.bytes.data(), id.bytes.data(), id.bytes.size() / 4, DType::u32, 0}},
+             SumOrder::fast);
+  auto joining = std::make_unique<NcclCommunicator>(gpu, id, hosts->rank, hosts->world, joinTimeout, patience);
+  return communicators.emplace(axis.str(), std::move(joining)).first->second.get();
+}
+
+void CudaExecutor::leave() {
+  if (communicators.empty())
+    return;
+  settle("the last step");
+  functions.clear();  // NCCL wants graphs to go first
+  for (auto &[axis, c] : communicators)
+    c->finish();
+  communicators.clear();
+}
+
+/// Waits for an event behind which another rank may stand.
+void CudaExecutor::await(Event event, llvm::StringRef what) {
+  if (communicators.empty())
+    return gpu.d.check(gpu.d.eventSynchronize(event), "a kernel on the GPU");
+  const Pulse::Collective waiting(what);
+  NcclCommunicator &first = *communicators.begin()->second;
+  first.wait(event, what, [&] {
+    for (auto &[axis, c] : communicators)
+      if (c.get() != &first)
+        c->requireWell(what);
+    if (ranks)
+      ranks->requireWell();
+  });
+}
+
+/// Waits for all that the stream has been given.
+void CudaExecutor::settle(llvm::StringRef what) {
+  if (communicators.empty())
+    return gpu.wait();
+  EventHandle e(gpu);
+  gpu.d.check(gpu.d.eventRecord(e.event, gpu.stream), "cuEventRecord");
+  await(e.event, what);
+}
+
 void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
   std::vector<std::pair<Bound *, BoundFunction>> pending;
   std::vector<const kir::Kernel *> kernels;
+  const bool meetFirst = communicators.empty();
+  const size_t availableBefore = gpu.available();
   for (llvm::StringRef name : names) {
     const Function *f = module.function(name);
     if (!f || functions.count(name))
@@ -292,7 +360,7 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
         k.params.push_back(streamNumber(stream));
       std::string why;
       setLibraryCall(g, k, why);
-      if (!k.call)
+      if (hasCode(k, *g.lowered))
         kernels.push_back(&g.lowered->kernel);
       if (!why.empty() && generated++ == 0)
         firstGenerated = fmt::format("{} ({}): {}", k.name, describe(*k.op), why);
@@ -313,8 +381,12 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
   const std::vector<CudaCode> code = jit.compile(kernels);
   size_t next = 0;
   for (auto &[bound, b] : pending) {
-    for (Kernel &k : bound->kernels) {
-      if (k.call)
+    for (size_t i = 0; i < b.groups.size(); ++i) {
+      Kernel &k = bound->kernels[i];
+      if (const std::optional<Collectives> &c = b.groups[i].lowered->collectives)
+        k.meeting.emplace(gpu, *c, k.params, k.op->numOperands(), k.op->numResults(), joined(c->axis), index(c->axis),
+                          streamNumber(index(c->axis)));
+      if (!hasCode(k, *b.groups[i].lowered))
         continue;
       const CudaCode &c = code[next++];
       requireShared(gpu, target, k.name, c.phases);
@@ -347,11 +419,20 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
     bound->pinned = std::make_unique<PinnedMemory>(gpu, std::max(resultBytes, alignment));
     capture(*bound);
   }
+  if (meetFirst && !communicators.empty() && ranks && ranks->rank == 0) {
+    const size_t available = gpu.available();
+    fmt::print("NCCL {} joins {} GPUs; beside the plan's memory it takes {} of each, with code and graphs\n",
+               CudaLibrary::get(CudaLibraryId::nccl).version.str(), ranks->world,
+               formatBytes(double(availableBefore - std::min(availableBefore, available))));
+    std::fflush(stdout);
+  }
 }
 
 void CudaExecutor::launch(const Kernel &k, Stream stream) {
   if (k.call)
     return k.call(stream);
+  if (k.meeting)
+    k.meeting->before(stream);
   std::vector<void *> params;
   for (const DevicePtr &p : k.params)
     params.push_back(const_cast<DevicePtr *>(&p));
@@ -359,6 +440,8 @@ void CudaExecutor::launch(const Kernel &k, Stream stream) {
     gpu.d.check(
         gpu.d.launchKernel(p.function, p.blocks, 1, 1, p.threads, 1, 1, p.sharedBytes, stream, params.data(), nullptr),
         k.name.c_str());
+  if (k.meeting)
+    k.meeting->after(stream);
 }
 
 void CudaExecutor::copyResults(const Bound &f) {
@@ -373,8 +456,8 @@ void CudaExecutor::capture(Bound &f) {
   const Driver &d = gpu.d;
   std::vector<Touches> touches;
   for (const Kernel &k : f.kernels)
-    touches.push_back({k.memory, k.op->numOperands()});
-  const std::vector<Branch> plan = branchesOf(touches, int(branchStreams.size()));
+    touches.push_back({k.memory, k.op->numOperands(), k.meeting && k.meeting->meets()});
+  const std::vector<Branch> plan = branchesOf(touches, branches);
   d.check(d.streamBeginCapture(gpu.stream, captureThreadLocal), "cuStreamBeginCapture");
   std::vector<std::unique_ptr<EventHandle>> ended(f.kernels.size());
   auto record = [&](Stream stream) {
@@ -413,7 +496,7 @@ void CudaExecutor::capture(Bound &f) {
 
 /// The kernels one by one.
 void CudaExecutor::observe(const Bound &f) {
-  gpu.wait();
+  settle("a step");
   EventHandle begin(gpu, eventDefault), end(gpu, eventDefault);
   for (const Kernel &k : f.kernels) {
     const int64_t from = monotonicNow();
@@ -422,7 +505,7 @@ void CudaExecutor::observe(const Bound &f) {
       gpu.d.check(gpu.d.eventRecord(begin.event, gpu.stream), "cuEventRecord");
       launch(k, gpu.stream);
       gpu.d.check(gpu.d.eventRecord(end.event, gpu.stream), "cuEventRecord");
-      gpu.wait();
+      await(end.event, k.name);
     }
     float ms = 0;
     gpu.d.check(gpu.d.eventElapsedTime(&ms, begin.event, end.event), "cuEventElapsedTime");
@@ -439,7 +522,7 @@ void CudaExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> ar
              args.size());
   NvtxRange range(function.str());
   Bound::Slot &slot = *f.ring[f.calls++ % f.ring.size()];
-  gpu.d.check(gpu.d.eventSynchronize(slot.copied.event), "cuEventSynchronize");
+  await(slot.copied.event, "a step before");
   for (size_t i = 0; i < args.size(); ++i) {
     std::byte *at = slot.memory->at + f.argAt[i];
     std::memcpy(at, args[i], f.args[i].bytes);
@@ -457,15 +540,18 @@ const void *CudaExecutor::result(llvm::StringRef function, unsigned i) {
   auto it = functions.find(function);
   GPTC_CHECK(it != functions.end(), "@{} is not prepared", function.str());
   const Bound &f = *it->second;
-  gpu.d.check(gpu.d.eventSynchronize(f.ended.event), "a kernel on the GPU");
+  await(f.ended.event, fmt::format("@{}", function.str()));
   return f.pinned->at + f.resultAt.at(i);
 }
 
 void *CudaExecutor::openView(const State &state, StateAccess access) {
   const State *s = module.state(state.name);
   GPTC_CHECK(s, "no state {}", state.name);
+  settle("a step");  // copies from and to memory that is not pinned wait by themselves, for ever
   auto *data = new std::byte[s->type.bytes()];
-  if (access != StateAccess::write) {
+  if (access == StateAccess::write) {
+    std::memset(data, 0, s->type.bytes());  // padding, too, which who writes all elements leaves as it is
+  } else {
     gpu.d.check(gpu.d.copyToHost(data, arena->at + s->attrs.getInt("at"), s->type.bytes(), gpu.stream),
                 "cuMemcpyDtoHAsync");
     gpu.wait();

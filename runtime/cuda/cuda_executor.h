@@ -8,6 +8,7 @@
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/cudnn_attention.h"
 #include "runtime/cuda/gpu.h"
+#include "runtime/cuda/nccl.h"
 #include "runtime/executor.h"
 
 #include "llvm/ADT/STLFunctionalExtras.h"
@@ -21,16 +22,18 @@ namespace gptc::cuda {
 
 class CudaExecutor : public Executor {
 public:
-  /// Allocates the arena, which is zero then. UserErrors: TargetUnavailable where no GPU runs the plan's code;
-  /// OutOfMemory, before anything is allocated, with the largest tensors and workspaces.
+  /// Allocates the arena, which is zero then, on the visible GPU of this number. UserErrors: TargetUnavailable where no
+  /// GPU runs the plan's code; OutOfMemory, before anything is allocated, with the largest tensors and workspaces.
   CudaExecutor(const Module &planned, const Target &target, const Target &host, ThreadPool &pool,
-               const std::string &cacheDir);
+               const std::string &cacheDir, int device = 0);
   ~CudaExecutor() override;
 
+  /// With several ranks all prepare alike: they meet where the first function has collectives.
   void prepare(llvm::ArrayRef<llvm::StringRef> functions) override;
   /// Has not ended on return, but with an observer.
   void run(llvm::StringRef function, llvm::ArrayRef<const void *> args) override;
   const void *result(llvm::StringRef function, unsigned i) override;
+  void leave() override;
   bool intact() override { return true; }  // nothing lies behind it
   double peakFlops(llvm::StringRef compute) override;
   /// Bytes that an arena may have on the GPU of this machine. UserError as the constructor's.
@@ -44,6 +47,10 @@ private:
   void closeView(const State &state, StateAccess access, void *data) override;
   LoadedModule load(const std::shared_ptr<const std::string> &image);
   DevicePtr streamNumber(int64_t stream);
+  static bool hasCode(const Kernel &kernel, const LoweredGroup &lowered);
+  NcclCommunicator *joined(llvm::StringRef axis);
+  void await(Event event, llvm::StringRef what);
+  void settle(llvm::StringRef what);
   void tryCall(const BoundGroup &g, llvm::function_ref<void()> call);
   void setLibraryCall(const BoundGroup &g, Kernel &k, std::string &why);
   void launch(const Kernel &kernel, Stream stream);
@@ -52,7 +59,8 @@ private:
   void observe(const Bound &f);
 
   Gpu gpu;
-  std::vector<Stream> branchStreams;  // the GPU's own, and those in which branches of graphs are captured
+  // The GPU's own, those in which branches of graphs are captured, and that of what meets other ranks.
+  std::vector<Stream> branchStreams;
   CudaJit jit;
   Binder binder;
   LtHandle library = nullptr;  // with the first call of it, and so is
@@ -73,6 +81,7 @@ private:
   std::map<int64_t, DevicePtr> streamNumbers;
   std::vector<std::unique_ptr<DeviceMemory>> streamMemory;
   llvm::StringMap<std::unique_ptr<Bound>> functions;
+  std::map<std::string, std::unique_ptr<NcclCommunicator>> communicators;  // by the axes of the mesh
 };
 
 }  // namespace gptc::cuda

@@ -75,6 +75,7 @@ enum CaptureMode : int { captureGlobal = 0, captureThreadLocal = 1 };
   X(memFreeHost, cuMemFreeHost, (void *at))                                                                            \
   X(copyToDevice, cuMemcpyHtoDAsync_v2, (DevicePtr to, const void *from, size_t bytes, Stream stream))                 \
   X(copyToHost, cuMemcpyDtoHAsync_v2, (void *to, DevicePtr from, size_t bytes, Stream stream))                         \
+  X(copyOnDevice, cuMemcpyDtoDAsync_v2, (DevicePtr to, DevicePtr from, size_t bytes, Stream stream))                   \
   X(memsetBytes, cuMemsetD8Async, (DevicePtr at, unsigned char value, size_t bytes, Stream stream))                    \
   X(streamCreate, cuStreamCreate, (Stream * stream, unsigned flags))                                                   \
   X(streamDestroy, cuStreamDestroy_v2, (Stream stream))                                                                \

@@ -43,10 +43,22 @@ std::string architectureHere() {
   return architectureOf(major, minor);
 }
 
-void requireGpus(int64_t ranks) {
+int visibleGpus() {
   const Driver &d = Driver::get();
   int visible = 0;
   d.check(d.deviceGetCount(&visible), "cuDeviceGetCount");
+  return visible;
+}
+
+int gpuOfRank(int localRank, int ranksHere, bool launchedByOthers) {
+  if (launchedByOthers && visibleGpus() == 1)
+    return 0;
+  requireGpus(ranksHere);
+  return localRank;
+}
+
+void requireGpus(int64_t ranks) {
+  const int visible = visibleGpus();
   if (ranks <= visible)
     return;
   const char *shown = std::getenv("CUDA_VISIBLE_DEVICES");

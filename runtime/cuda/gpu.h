@@ -77,7 +77,12 @@ std::string architectureOf(int major, int minor);
 bool runsOn(const std::string &compiled, int major, int minor);
 /// The architecture of the first visible GPU, for `--target cuda`. UserError(TargetUnavailable).
 std::string architectureHere();
+/// GPUs that are visible.
+int visibleGpus();
 /// UserError(TargetUnavailable) where fewer GPUs are visible than `ranks` on this machine, each of which takes one.
 void requireGpus(int64_t ranks);
+/// The GPU of one of the ranks of this machine: that of its number; or the only one that it sees, where a launcher that
+/// is not ours gives each rank its own (`srun --gpus-per-task=1`). UserError as requireGpus.
+int gpuOfRank(int localRank, int ranksHere, bool launchedByOthers);
 
 }  // namespace gptc::cuda

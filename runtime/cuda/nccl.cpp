@@ -67,9 +67,11 @@ static NcclType typeOf(DType t) {
 
 std::string NcclCollective::str() const { return fmt::format("{} of {} {}", nameOf(kind), count, nameOf(dtype).str()); }
 
+std::string NcclExchange::str() const { return fmt::format("exchange of {} {}", count, nameOf(dtype).str()); }
+
 NcclCommunicator::NcclCommunicator(const Gpu &gpu, const NcclId &id, int rank, int world,
-                                   std::chrono::milliseconds timeout)
-    : rank(rank), world(world), gpu(gpu), nccl(Nccl::get()), timeout(timeout) {
+                                   std::chrono::milliseconds timeout, std::chrono::milliseconds patience)
+    : rank(rank), world(world), gpu(gpu), nccl(Nccl::get()), timeout(timeout), patience(std::max(timeout, patience)) {
   const std::string joining = "joining the other ranks";
   NcclConfig config;
   const NcclResult r = nccl.initRank(&comm, world, id, rank, &config);
@@ -94,21 +96,21 @@ void NcclCommunicator::fail(NcclResult r, llvm::StringRef what) {
                   "see what the other ranks say: the first that failed is the cause");
 }
 
-void NcclCommunicator::failInTime(llvm::StringRef what) {
+void NcclCommunicator::failInTime(llvm::StringRef what, std::chrono::milliseconds most) {
   abort();
   throw UserError(ErrorCode::CollectiveTimeout,
-                  fmt::format("{}: {} has not ended after {:.1f} s", who(), what.str(), timeout.count() / 1e3),
+                  fmt::format("{}: {} has not ended after {:.1f} s", who(), what.str(), most.count() / 1e3),
                   "another rank is dead, stopped or stuck, or does other collectives than this one");
 }
 
 /// Until `asked` is true. Short waits are spun through, as a step's end should not be noticed late.
-template <class Asked> void NcclCommunicator::poll(llvm::StringRef what, Asked asked) {
+template <class Asked> void NcclCommunicator::poll(llvm::StringRef what, std::chrono::milliseconds most, Asked asked) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   while (!asked()) {
     const auto waited = Clock::now() - begin;
-    if (waited > timeout)
-      failInTime(what);
+    if (waited > most)
+      failInTime(what, most);
     if (waited > std::chrono::microseconds(100))
       std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
@@ -118,7 +120,7 @@ template <class Asked> void NcclCommunicator::poll(llvm::StringRef what, Asked a
 void NcclCommunicator::settle(NcclResult r, llvm::StringRef what) {
   if (r != ncclOk && r != ncclRunning)
     fail(r, what);
-  poll(what, [&] {
+  poll(what, timeout, [&] {
     NcclResult state = ncclOk;
     if (NcclResult asked = nccl.asyncError(comm, &state); asked != ncclOk)
       fail(asked, what);
@@ -128,55 +130,90 @@ void NcclCommunicator::settle(NcclResult r, llvm::StringRef what) {
   });
 }
 
+/// Calls as one: call(i) is the i-th.
+void NcclCommunicator::group(const std::string &first, size_t calls, llvm::function_ref<NcclResult(size_t)> call) {
+  ++number;
+  last = fmt::format("{}{}", first, calls > 1 ? fmt::format(" and {} more", calls - 1) : "");
+  const std::string what = fmt::format("{}, collective {}", last, number);
+  NcclResult r = nccl.groupStart();
+  for (size_t i = 0; i < calls && (r == ncclOk || r == ncclRunning); ++i)
+    r = call(i);
+  const NcclResult ended = nccl.groupEnd();
+  settle(r == ncclOk || r == ncclRunning ? ended : r, what);
+}
+
 void NcclCommunicator::enqueue(llvm::ArrayRef<NcclCollective> calls, Stream stream) {
   GPTC_CHECK(comm && !calls.empty(), "the communicator has ended, or nothing is enqueued");
   for (const NcclCollective &c : calls)
     GPTC_CHECK(c.dtype != DType::pred || c.kind == NcclCollective::Kind::all_gather ||
                    c.kind == NcclCollective::Kind::broadcast,
                "a sum of pred");
-  ++number;
-  last = fmt::format("{}{}", calls[0].str(), calls.size() > 1 ? fmt::format(" and {} more", calls.size() - 1) : "");
-  const std::string what = fmt::format("{}, collective {}", last, number);
-  NcclResult r = nccl.groupStart();
-  for (const NcclCollective &c : calls) {
+  group(calls[0].str(), calls.size(), [&](size_t i) {
+    const NcclCollective &c = calls[i];
     const auto *from = reinterpret_cast<const void *>(c.from);
     auto *to = reinterpret_cast<void *>(c.to);
     const NcclType type = typeOf(c.dtype);
-    if (r != ncclOk && r != ncclRunning)
-      break;
     switch (c.kind) {
     case NcclCollective::Kind::all_reduce:
-      r = nccl.allReduce(from, to, c.count, type, ncclAdd, comm, stream);
-      break;
+      return nccl.allReduce(from, to, c.count, type, ncclAdd, comm, stream);
     case NcclCollective::Kind::all_gather:
-      r = nccl.allGather(from, to, c.count, type, comm, stream);
-      break;
+      return nccl.allGather(from, to, c.count, type, comm, stream);
     case NcclCollective::Kind::reduce_scatter:
-      r = nccl.reduceScatter(from, to, c.count, type, ncclAdd, comm, stream);
-      break;
+      return nccl.reduceScatter(from, to, c.count, type, ncclAdd, comm, stream);
     case NcclCollective::Kind::broadcast:
-      r = nccl.broadcast(from, to, c.count, type, c.root, comm, stream);
-      break;
+      return nccl.broadcast(from, to, c.count, type, c.root, comm, stream);
     }
-  }
-  const NcclResult ended = nccl.groupEnd();
-  settle(r == ncclOk || r == ncclRunning ? ended : r, what);
+    GPTC_UNREACHABLE("collective {}", int(c.kind));
+  });
 }
 
-void NcclCommunicator::wait(Event event, llvm::StringRef what) {
+void NcclCommunicator::exchange(llvm::ArrayRef<NcclExchange> calls, Stream stream) {
+  GPTC_CHECK(comm && !calls.empty(), "the communicator has ended, or nothing is exchanged");
+  group(calls[0].str(), calls.size(), [&](size_t i) {
+    const NcclExchange &x = calls[i];
+    const NcclType type = typeOf(x.dtype);
+    const size_t size = sizeOf(x.dtype);
+    NcclResult r = ncclOk;
+    for (int peer = 0; peer < world && (r == ncclOk || r == ncclRunning); ++peer) {
+      r = nccl.send(reinterpret_cast<const void *>(x.from + size_t(peer) * x.fromStride * size), x.count, type, peer,
+                    comm, stream);
+      if (r == ncclOk || r == ncclRunning)
+        r = nccl.recv(reinterpret_cast<void *>(x.to + size_t(peer) * x.toStride * size), x.count, type, peer, comm,
+                      stream);
+    }
+    return r;
+  });
+}
+
+std::string NcclCommunicator::named(llvm::StringRef what) const {
+  return number ? fmt::format("{} (collective {} was enqueued last, {})", what.str(), number, last) : what.str();
+}
+
+void NcclCommunicator::requireWell(llvm::StringRef what) {
   GPTC_CHECK(comm, "the communicator has ended");
-  const std::string name =
-      number ? fmt::format("{} (collective {} was enqueued last, {})", what.str(), number, last) : what.str();
-  poll(name, [&] {
-    NcclResult state = ncclOk;
-    if (NcclResult asked = nccl.asyncError(comm, &state); asked != ncclOk)
-      fail(asked, name);
-    if (state != ncclOk && state != ncclRunning)
-      fail(state, name);
+  NcclResult state = ncclOk;
+  if (NcclResult asked = nccl.asyncError(comm, &state); asked != ncclOk)
+    fail(asked, named(what));
+  if (state != ncclOk && state != ncclRunning)
+    fail(state, named(what));
+}
+
+void NcclCommunicator::wait(Event event, llvm::StringRef what, llvm::function_ref<void()> meanwhile) {
+  GPTC_CHECK(comm, "the communicator has ended");
+  poll(named(what), patience, [&] {
+    requireWell(what);
     const Result r = gpu.d.eventQuery(event);
     if (r != notReady)
       gpu.d.check(r, "a kernel on the GPU");
-    return r == success;
+    if (r == success)
+      return true;
+    try {
+      meanwhile();
+    } catch (...) {
+      abort();
+      throw;
+    }
+    return false;
   });
 }
 

@@ -9,6 +9,7 @@
 #include "runtime/cuda/gpu.h"
 
 #include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/ADT/StringRef.h"
 
 #include <array>
@@ -76,7 +77,9 @@ struct NcclConfig {
   X(reduceScatter, ncclReduceScatter,                                                                                  \
     (const void *from, void *to, size_t count, NcclType type, NcclSum op, NcclComm comm, Stream stream))               \
   X(broadcast, ncclBroadcast,                                                                                          \
-    (const void *from, void *to, size_t count, NcclType type, int root, NcclComm comm, Stream stream))
+    (const void *from, void *to, size_t count, NcclType type, int root, NcclComm comm, Stream stream))                 \
+  X(send, ncclSend, (const void *from, size_t count, NcclType type, int peer, NcclComm comm, Stream stream))           \
+  X(recv, ncclRecv, (void *to, size_t count, NcclType type, int peer, NcclComm comm, Stream stream))
 
 struct Nccl {
 #define GPTC_MEMBER(member, symbol, params) NcclResult(*member) params;
@@ -103,15 +106,28 @@ struct NcclCollective {
   std::string str() const;
 };
 
+/// Each rank has something for every other one, and for itself: part p of `from` goes to rank p, and what rank p has
+/// for this one comes to part p of `to`. Parts are `count` elements, and begin `fromStride` and `toStride` elements
+/// apart; with a `fromStride` of 0 all get the same. `to` and `from` are no common memory.
+struct NcclExchange {
+  DevicePtr from, to;
+  size_t count, fromStride, toStride;
+  DType dtype;
+  /// "exchange of 1024 f32"
+  std::string str() const;
+};
+
 /// One rank's part of a communicator. It belongs to one GPU, which must outlive it, and to the thread of that GPU; a
 /// GPU may have several, one for each axis of a mesh. Nothing here waits for ever: what takes longer than the time-out
-/// is a UserError(CollectiveTimeout) that names rank, world and what did not end; what NCCL reports is a
-/// UserError(RankFailed). After either the communicator is aborted, so that nothing of it runs on the GPU any more, and
-/// can only be destroyed; what its collectives were writing is undefined.
+/// (wait(): than its patience, as another rank may save or compile before it comes) is a UserError(CollectiveTimeout)
+/// that names rank, world and what did not end; what NCCL reports is a UserError(RankFailed). After either the
+/// communicator is aborted, so that nothing of it runs on the GPU any more, and can only be destroyed; what its
+/// collectives were writing is undefined.
 class NcclCommunicator {
 public:
   /// Joins the others: returns when all `world` ranks have come. Each rank once, on a GPU of its own.
-  NcclCommunicator(const Gpu &gpu, const NcclId &id, int rank, int world, std::chrono::milliseconds timeout);
+  NcclCommunicator(const Gpu &gpu, const NcclId &id, int rank, int world, std::chrono::milliseconds timeout,
+                   std::chrono::milliseconds patience = {});
   /// Aborts, unless finish() has returned: the other ranks get an error, or their time-outs.
   ~NcclCommunicator();
   NcclCommunicator(const NcclCommunicator &) = delete;
@@ -122,9 +138,15 @@ public:
   /// given and, whatever their streams, in the order of these calls, which must be that of all ranks. Returns when they
   /// are enqueued; may be captured into a graph, which must be destroyed before finish().
   void enqueue(llvm::ArrayRef<NcclCollective> calls, Stream stream);
+  /// Exchanges, likewise.
+  void exchange(llvm::ArrayRef<NcclExchange> calls, Stream stream);
   /// Waits until the event has happened, with an eye on the other ranks: in the place of cuEventSynchronize behind
-  /// anything that this communicator takes part in, graphs too. `what` is in errors: "step 12".
-  void wait(Event event, llvm::StringRef what);
+  /// anything that this communicator takes part in, graphs too. `what` is in errors: "step 12". `meanwhile` is called
+  /// in between, and may throw: then the communicator is aborted, too.
+  void wait(
+      Event event, llvm::StringRef what, llvm::function_ref<void()> meanwhile = [] {});
+  /// As wait() does: throws where NCCL has found that something failed.
+  void requireWell(llvm::StringRef what);
   /// Leaves, when all ranks do: waits for what has been enqueued.
   void finish();
   /// Collectives enqueued so far, groups as one; those of a graph count once.
@@ -133,16 +155,18 @@ public:
 private:
   const Gpu &gpu;
   const Nccl &nccl;
-  const std::chrono::milliseconds timeout;
+  const std::chrono::milliseconds timeout, patience;
   NcclComm comm = nullptr;
   int64_t number = 0;
   std::string last;  // what was enqueued last
 
   std::string who() const;
+  std::string named(llvm::StringRef what) const;
+  void group(const std::string &first, size_t calls, llvm::function_ref<NcclResult(size_t)> call);
   void settle(NcclResult r, llvm::StringRef what);
-  template <class Asked> void poll(llvm::StringRef what, Asked asked);
+  template <class Asked> void poll(llvm::StringRef what, std::chrono::milliseconds most, Asked asked);
   [[noreturn]] void fail(NcclResult r, llvm::StringRef what);
-  [[noreturn]] void failInTime(llvm::StringRef what);
+  [[noreturn]] void failInTime(llvm::StringRef what, std::chrono::milliseconds most);
   void abort();
 };
 

@@ -103,6 +103,13 @@ TEST_F(GpuCheckTest, EveryRowRuns) {
   EXPECT_EQ(report["missed"], 0) << "aims are for an H200";
 }
 
+TEST_F(GpuCheckTest, TwoGpusAreComparedWithOne) {
+  EXPECT_EQ(run(standins + "GPTC_STANDIN_DEVICES=2 ", "--small --only ranks"), 0) << report.dump(1);
+  EXPECT_EQ(results()["ranks: two GPUs"], "pass") << report.dump(1);
+  EXPECT_EQ(run(standins, "--small --only ranks"), 0) << report.dump(1);
+  EXPECT_EQ(about("ranks: two GPUs")["text"], "1 GPU: nothing to compare");
+}
+
 // A row that looks at calls of cuBLASLt passes only where it has seen some.
 TEST_F(GpuCheckTest, WithoutCublasLtNothingIsTuned) {
   fs::create_directories(dir / "cuda");

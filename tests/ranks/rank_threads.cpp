@@ -1,6 +1,7 @@
 #include "tests/ranks/rank_threads.h"
 
 #include "codegen/codegen.h"
+#include "codegen/emit_cuda.h"
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
 #include "ir/diagnostics.h"
@@ -9,6 +10,7 @@
 #include "runtime/arena.h"
 #include "runtime/collectives/in_process.h"
 #include "runtime/cpu_executor.h"
+#include "runtime/cuda/cuda_executor.h"
 #include "runtime/state.h"
 #include "tools/driver/codegen_passes.h"
 
@@ -100,9 +102,11 @@ private:
 
 }  // namespace
 
+static Target targetOf(const RankCut &c) { return c.target == "cpu" ? hostTarget(1) : cudaTarget(c.target); }
+
 std::unique_ptr<Module> plannedFor(const RankCut &c) {
   registerCodegenPasses();
-  const Target target = hostTarget(1);
+  const Target target = targetOf(c);
   std::unique_ptr<Module> m = importedFor(c);
   PipelineOptions options;
   options.reproFile = "";
@@ -114,7 +118,7 @@ std::unique_ptr<Module> plannedFor(const RankCut &c) {
 }
 
 Outcome train(const RankCut &c, int steps) {
-  const Target target = hostTarget(1);
+  const Target target = targetOf(c), host = hostTarget(1);
   const std::unique_ptr<Module> planned = plannedFor(c);
   const Module &m = *planned;
   const Mesh mesh = Mesh::of(m);
@@ -127,8 +131,14 @@ Outcome train(const RankCut &c, int steps) {
     const std::unique_ptr<Communicator> all = together.join(r), data = axes.join("data", r),
                                         tensor = axes.join("tensor", r);
     ThreadPool pool(1);
-    Arena arena(m.attrs.getInt("arena_bytes"));
-    CpuExecutor executor(m, target, target, arena, pool, cacheDir());
+    std::optional<Arena> arena;
+    std::unique_ptr<Executor> made;
+    if (target.isCuda())
+      made = std::make_unique<cuda::CudaExecutor>(m, target, host, pool, cacheDir(), r);
+    else
+      made = std::make_unique<CpuExecutor>(m, target, host, arena.emplace(m.attrs.getInt("arena_bytes")), pool,
+                                           cacheDir());
+    Executor &executor = *made;
     executor.ranks = all.get(), executor.dataRanks = data.get(), executor.tensorRanks = tensor.get();
     initializeStates(executor, 7);
     std::vector<int32_t> x, y;
@@ -154,7 +164,8 @@ Outcome train(const RankCut &c, int steps) {
         whole.resize(wholeType(*s).bytes());
         loadWhole(executor, *s, whole.data());
       }
-    EXPECT_TRUE(arena.intact());
+    EXPECT_TRUE(executor.intact());
+    executor.leave();
     data->finish();
     tensor->finish();
     all->finish();

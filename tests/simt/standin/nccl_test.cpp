@@ -207,6 +207,39 @@ void groups(const RankPlace &at) {
 }
 const RankScenarioAdded added2("groups", groups);
 
+/// Parts to each rank and from each, of which some go to all alike, between memory with and without gaps; several in
+/// one call.
+void exchanges(const RankPlace &at) {
+  Place p(at.rank);
+  NcclCommunicator c(p.gpu, meet(at), at.rank, at.world, patience);
+  const int W = at.world;
+  auto mine = [](int rank, int to, int i) { return 100. * rank + 10. * to + i; };
+  // Two segments, each with a part of three elements for every rank; and what all get.
+  std::vector<double> x, same = {at.rank + 0.5};
+  for (int s = 0; s < 2; ++s)
+    for (int to = 0; to < W; ++to)
+      for (int i = 0; i < 3; ++i)
+        x.push_back(mine(at.rank, to, 3 * s + i));
+  const DevicePtr from = p.put(DType::f32, x), met = p.space(DType::f32, size_t(6 * W)), one = p.put(DType::bf16, same),
+                  all = p.space(DType::bf16, size_t(W));
+  const size_t n = 3, size = sizeof(float);
+  c.exchange({{from, met, n, n, 2 * n, DType::f32},
+              {from + size_t(W) * n * size, met + n * size, n, n, 2 * n, DType::f32},
+              {one, all, 1, 0, 1, DType::bf16}},
+             p.gpu.stream);
+  p.wait(c);
+  std::vector<double> want, wantAll;
+  for (int r = 0; r < W; ++r) {
+    for (int i = 0; i < 6; ++i)
+      want.push_back(mine(r, at.rank, i));
+    wantAll.push_back(r + 0.5);
+  }
+  expect(p.get(DType::f32, met, want.size()) == want, "parts of all ranks");
+  expect(p.get(DType::bf16, all, wantAll.size()) == wantAll, "one from each");
+  c.finish();
+}
+const RankScenarioAdded added12("exchanges", exchanges);
+
 /// A graph that is launched several times, the host waiting only at the end; and two streams, which one communicator
 /// brings into the order of the calls.
 void graphs(const RankPlace &at) {
@@ -368,6 +401,14 @@ TEST_F(NcclTest, CollectivesBetweenProcesses) {
 TEST_F(NcclTest, GroupsAndSeveralCommunicators) {
   for (int world : {2, 3})
     expectAllWell(run({"groups", world}));
+}
+
+TEST_F(NcclTest, Exchanges) {
+  for (int world : {1, 2, 3})
+    for (const RankOutcome &r : run({"exchanges", world})) {
+      EXPECT_EQ(r.status, 0) << r.text;
+      EXPECT_FALSE(r.hung);
+    }
 }
 
 TEST_F(NcclTest, GraphsAreLaunchedAgain) {

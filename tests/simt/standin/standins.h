@@ -12,6 +12,10 @@
 
 namespace gptc::test {
 
-inline void useStandins() { setenv("GPTC_CUDA", GPTC_STANDINS, 1); }
+/// Several GPUs, of which most tests see the first alone.
+inline void useStandins() {
+  setenv("GPTC_CUDA", GPTC_STANDINS, 1);
+  setenv("GPTC_STANDIN_DEVICES", "8", 0);
+}
 
 }  // namespace gptc::test

@@ -11,12 +11,13 @@ namespace {
 struct Kernel {
   std::vector<Place> memory;
   unsigned reads;
+  bool meets = false;
 };
 
 std::vector<Branch> branch(const std::vector<Kernel> &kernels, int streams) {
   std::vector<Touches> t;
   for (const Kernel &k : kernels)
-    t.push_back({k.memory, k.reads});
+    t.push_back({k.memory, k.reads, k.meets});
   return branchesOf(t, streams);
 }
 
@@ -39,6 +40,25 @@ TEST(Branches, IndependentKernelsSpreadOverTheStreams) {
     EXPECT_TRUE(b.waits.empty());
   }
   EXPECT_EQ(streams.size(), 4u);
+}
+
+// A chain with a sum over ranks of each result: the chain goes on beside the sums, which have a stream of their own.
+TEST(Branches, WhatMeetsOtherRanksStandsInNobodysWay) {
+  std::vector<Kernel> kernels;
+  for (int i = 0; i < 4; ++i) {
+    kernels.push_back({{{i * 64, 64}, {i * 64 + 64, 64}}, 1});
+    kernels.push_back({{{i * 64 + 64, 64}, {1024 + i * 64, 64}}, 1, true});
+  }
+  kernels.push_back({{{1024, 4 * 64}, {2048, 64}}, 1});  // reads all sums
+  const std::vector<Branch> b = branch(kernels, 3);
+  for (int i = 0; i < 8; i += 2) {
+    EXPECT_EQ(b[i].stream, 0);
+    EXPECT_TRUE(b[i].waits.empty());
+    EXPECT_EQ(b[i + 1].stream, 3);
+    EXPECT_EQ(b[i + 1].waits, std::vector<int>{i});
+  }
+  EXPECT_LT(b[8].stream, 3);
+  EXPECT_EQ(b[8].waits, std::vector<int>{7});  // behind the other sums
 }
 
 TEST(Branches, AChainStaysOnOneStream) {
@@ -70,7 +90,7 @@ TEST(Branches, OrdersEveryConflict) {
   for (int round = 0; round < 200; ++round) {
     std::vector<Kernel> kernels;
     for (int n = below(30) + 2; n > 0; --n) {
-      Kernel k{{}, unsigned(below(3))};
+      Kernel k{{}, unsigned(below(3)), below(4) == 0};
       for (unsigned i = 0; i < k.reads + 1 + below(2); ++i)
         k.memory.push_back({below(400), below(40) + 1});
       kernels.push_back(k);
@@ -79,8 +99,9 @@ TEST(Branches, OrdersEveryConflict) {
     const std::vector<Branch> b = branch(kernels, streams);
     // before[n]: all that has ended when n begins.
     std::vector<std::set<int>> before(kernels.size());
-    std::vector<int> tail(streams, -1);
+    std::vector<int> tail(streams + 1, -1);
     for (int n = 0; n < int(kernels.size()); ++n) {
+      EXPECT_EQ(b[n].stream == streams, kernels[n].meets);
       auto after = [&](int p) {
         before[n].insert(p);
         before[n].insert(before[p].begin(), before[p].end());

@@ -45,7 +45,7 @@ struct Node {
 };
 
 struct ContextImpl {
-  int device;
+  int device;  // in the machine
 };
 struct GraphImpl {
   std::vector<Node> nodes;
@@ -59,6 +59,7 @@ struct GraphExecImpl {
 struct Capture {
   std::unique_ptr<GraphImpl> graph = std::make_unique<GraphImpl>();
   Stream origin;
+  std::thread::id thread = std::this_thread::get_id();  // where it began
   bool invalid = false;
   std::map<const void *, int> chains;  // the last node of each chain
 };
@@ -252,13 +253,15 @@ inline Result enter(const char *what) {
     return refuse(outOfMemory, "{} was told so", what);
   return success;
 }
-/// The same for calls that may not be made while a stream captures: those that would end it.
+/// The same for calls that may not be made while a stream captures in this thread: those that would end it.
 inline Result enterUncaptured(const char *what) {
   if (Result r = enter(what))
     return r;
+  bool any = false;
   for (const auto &c : captures)
-    c->invalid = true;
-  return captures.empty() ? success : refuse(captureUnsupported, "{} while a stream captures", what);
+    if (c->thread == std::this_thread::get_id())
+      any = c->invalid = true;
+  return any ? refuse(captureUnsupported, "{} while a stream captures", what) : success;
 }
 
 template <class T> Result known(const std::set<T> &all, T handle, const char *what) {

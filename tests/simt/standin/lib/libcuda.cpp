@@ -30,21 +30,27 @@ using gptc::simt::Param;
   if (Result tried = __VA_ARGS__)                                                                                      \
   return tried
 
-/// Devices that are shown: those named before the first name that is none, or that comes again.
-static int shownDevices() {
+/// Devices that are shown, by their numbers in the machine: those named before the first name that is none, or that
+/// comes again.
+static std::vector<int> shownDevices() {
   const int64_t there = setting("DEVICES", 1);
   const char *shown = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (!shown)
-    return int(there);
-  std::set<int64_t> numbers;
+  std::vector<int> numbers;
+  if (!shown) {
+    for (int n = 0; n < there; ++n)
+      numbers.push_back(n);
+    return numbers;
+  }
   std::istringstream names(shown);
   for (std::string name; std::getline(names, name, ',');) {
     char *end = nullptr;
     const int64_t n = std::strtoll(name.c_str(), &end, 10);
-    if (end == name.c_str() || *end || n < 0 || n >= there || !numbers.insert(n).second)
+    if (end == name.c_str() || *end || n < 0 || n >= there ||
+        std::find(numbers.begin(), numbers.end(), int(n)) != numbers.end())
       break;
+    numbers.push_back(int(n));
   }
-  return int(numbers.size());
+  return numbers;
 }
 
 extern "C" {
@@ -53,11 +59,11 @@ Result cuInit(unsigned flags) {
   std::lock_guard guard(lock);
   if (flags)
     return refuse(invalidValue, "flags of cuInit");
-  if (shownDevices() < 1)
+  if (shownDevices().empty())
     return refuse(noDevice, "no device");
   if (!ready) {
     chance.seed(unsigned(setting("ORDER", 2)));
-    for (int d = 0; d < shownDevices(); ++d)
+    for (int d : shownDevices())
       contexts.push_back(std::make_unique<ContextImpl>(ContextImpl{d}));
     // The kernels' shim finds here what it calls.
     Dl_info self;
@@ -268,6 +274,24 @@ Result cuMemcpyDtoHAsync_v2(void *to, DevicePtr from, size_t bytes, Stream s) {
     return "";
   }));
   return asynchronous ? success : drive(s->last);
+}
+Result cuMemcpyDtoDAsync_v2(DevicePtr to, DevicePtr from, size_t bytes, Stream s) {
+  std::lock_guard guard(lock);
+  GPTC_TRY(enter("cuMemcpyDtoDAsync"));
+  GPTC_TRY(known(streams, s, "the stream"));
+  for (DevicePtr at : {to, from})
+    if (!resolve(at, bytes))
+      return refuse(invalidValue, "{}", noAddress(at, bytes, "a copy"));
+  if (to < from + bytes && from < to + bytes)
+    return refuse(invalidValue, "a copy of {} bytes from {:#x} to {:#x}, which overlap", bytes, from, to);
+  return enqueue(s, [=]() -> std::string {
+    std::byte *target = resolve(to, bytes);
+    const std::byte *source = resolve(from, bytes);
+    if (!target || !source)
+      return noAddress(target ? from : to, bytes, "a copy");
+    std::memcpy(target, source, bytes);
+    return "";
+  });
 }
 Result cuMemsetD8Async(DevicePtr to, unsigned char value, size_t bytes, Stream s) {
   std::lock_guard guard(lock);

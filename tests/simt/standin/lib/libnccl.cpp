@@ -4,7 +4,8 @@
 //
 //   - Communicators do not block. A call has happened only when ncclCommGetAsyncError says so, asked at least twice;
 //     who goes on before that is refused, or finds that a capture ended without it.
-//   - A group is one operation: all of its inputs are read before any of its results is written.
+//   - A group is one operation: all of its inputs are read before any of its results is written. What is sent to others
+//     and received from them is so by all ranks alike.
 //   - An operation waits for all ranks, as the kernel of NCCL does, for ever: it ends when the communicator is aborted.
 //   - Sums begin at another rank for each part of the result, as rings do, and round after each addition.
 //   - What NCCL leaves undefined is an error: operations, counts or types that are not another rank's, memory that
@@ -55,14 +56,23 @@ struct Meeting {
 };
 constexpr char magic[8] = {'G', 'P', 'T', 'C', 'n', 'c', 'c', 'l'};
 
+/// A collective, or half of what two ranks exchange.
+enum class What : int { all_reduce, all_gather, reduce_scatter, broadcast, send, recv };
+constexpr What whatOf(NcclCollective::Kind k) { return What(int(k)); }
+static_assert(whatOf(NcclCollective::Kind::all_gather) == What::all_gather &&
+              whatOf(NcclCollective::Kind::broadcast) == What::broadcast);
+
 struct Call {
-  NcclCollective::Kind kind;
+  What what;
   NcclType type;
   uint64_t count;
-  int root;
+  int root;  // of a broadcast; the other end of send and recv
+  bool reads(int rank) const { return what != What::recv && (what != What::broadcast || root == rank); }
+  bool writes() const { return what != What::send; }
   bool operator==(const Call &) const = default;
   std::string str() const {
-    return fmt::format("{} of {} elements of type {} from {}", nameOf(kind), count, int(type), root);
+    constexpr const char *names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv"};
+    return fmt::format("{} of {} elements of type {} from {}", names[int(what)], count, int(type), root);
   }
 };
 struct Request {
@@ -234,26 +244,29 @@ void add(NcclType t, std::byte *to, const std::byte *from) {
 }
 
 size_t inputBytes(const Call &c, int world) {
-  return c.count * sizeOf(c.type) * (c.kind == NcclCollective::Kind::reduce_scatter ? world : 1);
+  return c.count * sizeOf(c.type) * (c.what == What::recv ? 0 : c.what == What::reduce_scatter ? world : 1);
 }
 size_t outputBytes(const Call &c, int world) {
-  return c.count * sizeOf(c.type) * (c.kind == NcclCollective::Kind::all_gather ? world : 1);
+  return c.count * sizeOf(c.type) * (c.what == What::send ? 0 : c.what == What::all_gather ? world : 1);
 }
 
 /// Inputs of all ranks to one rank's result.
 void compute(const Call &c, int rank, int world, const std::vector<const std::byte *> &inputs, std::byte *to) {
   const size_t size = sizeOf(c.type);
-  switch (c.kind) {
-  case NcclCollective::Kind::broadcast:
+  switch (c.what) {
+  case What::send:
+  case What::recv:
+    return;  // Operation::receive
+  case What::broadcast:
     std::memcpy(to, inputs[c.root], c.count * size);
     return;
-  case NcclCollective::Kind::all_gather:
+  case What::all_gather:
     for (int r = 0; r < world; ++r)
       std::memcpy(to + r * c.count * size, inputs[r], c.count * size);
     return;
-  case NcclCollective::Kind::all_reduce:
-  case NcclCollective::Kind::reduce_scatter: {
-    const bool scatter = c.kind == NcclCollective::Kind::reduce_scatter;
+  case What::all_reduce:
+  case What::reduce_scatter: {
+    const bool scatter = c.what == What::reduce_scatter;
     for (size_t i = 0; i < c.count; ++i) {
       const size_t from = scatter ? rank * c.count + i : i;
       const int first = scatter ? rank : int(i * world / c.count);
@@ -291,16 +304,16 @@ struct Operation {
       std::memcpy(area.at + i * sizeof(Call), &call, sizeof(Call));
       const size_t in = inputBytes(call, c->world), out = outputBytes(call, c->world),
                    one = call.count * sizeOf(call.type);
-      const bool reads = call.kind != NcclCollective::Kind::broadcast || call.root == c->rank;
-      const std::byte *from = resolveIn(c->context, r.from, in);
-      if ((reads && !from) || !resolveIn(c->context, r.to, out)) {
+      const bool reads = call.reads(c->rank), writes = call.writes();
+      const std::byte *from = reads ? resolveIn(c->context, r.from, in) : nullptr;
+      if ((reads && !from) || (writes && !resolveIn(c->context, r.to, out))) {
         problem = fmt::format("{}: no memory of this GPU at address {:#x} or {:#x}", call.str(), r.from, r.to);
         return true;
       }
-      const DevicePtr inPlace = call.kind == NcclCollective::Kind::all_gather       ? r.to + c->rank * one
-                                : call.kind == NcclCollective::Kind::reduce_scatter ? r.to - c->rank * one
-                                                                                    : r.to;
-      if (reads && r.from != inPlace && r.from < r.to + out && r.to < r.from + in)
+      const DevicePtr inPlace = call.what == What::all_gather       ? r.to + c->rank * one
+                                : call.what == What::reduce_scatter ? r.to - c->rank * one
+                                                                    : r.to;
+      if (reads && writes && r.from != inPlace && r.from < r.to + out && r.to < r.from + in)
         return c->fail(ncclBadUsage, call.str() + ": input and result overlap");
       if (reads)
         std::memcpy(area.at + at, from, in);
@@ -313,6 +326,27 @@ struct Operation {
     return false;
   }
 
+  /// What comes from another rank: the n-th that is received from it is the n-th that it sends. All ranks make the same
+  /// calls, so what this one sends where is where they find theirs.
+  bool receive(size_t number, const std::vector<const std::byte *> &inputs) {
+    const Call &mine = requests[number].call;
+    int nth = 0;
+    for (size_t i = 0; i < number; ++i)
+      nth += requests[i].call.what == What::recv && requests[i].call.root == mine.root;
+    const std::byte *at = inputs[mine.root];
+    for (const Request &r : requests) {
+      if (r.call.what == What::send && r.call.root == c->rank && nth-- == 0) {
+        if (r.call.count != mine.count || r.call.type != mine.type)
+          return c->fail(ncclBadUsage, fmt::format("{} does not meet {}", mine.str(), r.call.str()));
+        std::memcpy(resolveIn(c->context, requests[number].to, outputBytes(mine, c->world)), at,
+                    outputBytes(mine, c->world));
+        return true;
+      }
+      at += inputBytes(r.call, c->world);
+    }
+    return c->fail(ncclBadUsage, fmt::format("{}, and nothing is sent", mine.str()));
+  }
+
   bool operator()(std::string &problem) {
     Shared::Rank *ranks = c->shared->ranks;
     if (c->isEnded) {
@@ -321,7 +355,7 @@ struct Operation {
     }
     if (c->isAborted) {  // the kernels leave; whatever they have written
       for (const Request &r : requests)
-        if (std::byte *to = resolveIn(c->context, r.to, outputBytes(r.call, c->world)))
+        if (std::byte *to = r.call.writes() ? resolveIn(c->context, r.to, outputBytes(r.call, c->world)) : nullptr)
           std::memset(to, 0xff, outputBytes(r.call, c->world));
       return true;
     }
@@ -354,8 +388,12 @@ struct Operation {
       }
       inputs.push_back(areas[r]->at + calls * sizeof(Call));
     }
+    for (size_t i = 0; i < requests.size(); ++i)
+      if (requests[i].call.what == What::recv && !receive(i, inputs))
+        return false;
     for (const Request &r : requests) {
-      compute(r.call, c->rank, c->world, inputs, resolveIn(c->context, r.to, outputBytes(r.call, c->world)));
+      if (r.call.writes())
+        compute(r.call, c->rank, c->world, inputs, resolveIn(c->context, r.to, outputBytes(r.call, c->world)));
       for (const std::byte *&in : inputs)
         in += inputBytes(r.call, c->world);
     }
@@ -629,19 +667,25 @@ NcclResult ncclGroupEnd() {
 NcclResult ncclAllReduce(const void *from, void *to, size_t count, NcclType type, NcclSum op, NcclComm comm, Stream s) {
   if (op != ncclAdd)
     return refuse(ncclBadArgument, "only sums");
-  return call(comm, {{NcclCollective::Kind::all_reduce, type, count, 0}, DevicePtr(from), DevicePtr(to)}, s);
+  return call(comm, {{What::all_reduce, type, count, 0}, DevicePtr(from), DevicePtr(to)}, s);
 }
 NcclResult ncclAllGather(const void *from, void *to, size_t count, NcclType type, NcclComm comm, Stream s) {
-  return call(comm, {{NcclCollective::Kind::all_gather, type, count, 0}, DevicePtr(from), DevicePtr(to)}, s);
+  return call(comm, {{What::all_gather, type, count, 0}, DevicePtr(from), DevicePtr(to)}, s);
 }
 NcclResult ncclReduceScatter(const void *from, void *to, size_t count, NcclType type, NcclSum op, NcclComm comm,
                              Stream s) {
   if (op != ncclAdd)
     return refuse(ncclBadArgument, "only sums");
-  return call(comm, {{NcclCollective::Kind::reduce_scatter, type, count, 0}, DevicePtr(from), DevicePtr(to)}, s);
+  return call(comm, {{What::reduce_scatter, type, count, 0}, DevicePtr(from), DevicePtr(to)}, s);
 }
 NcclResult ncclBroadcast(const void *from, void *to, size_t count, NcclType type, int root, NcclComm comm, Stream s) {
-  return call(comm, {{NcclCollective::Kind::broadcast, type, count, root}, DevicePtr(from), DevicePtr(to)}, s);
+  return call(comm, {{What::broadcast, type, count, root}, DevicePtr(from), DevicePtr(to)}, s);
+}
+NcclResult ncclSend(const void *from, size_t count, NcclType type, int peer, NcclComm comm, Stream s) {
+  return call(comm, {{What::send, type, count, peer}, DevicePtr(from), 0}, s);
+}
+NcclResult ncclRecv(void *to, size_t count, NcclType type, int peer, NcclComm comm, Stream s) {
+  return call(comm, {{What::recv, type, count, peer}, 0, DevicePtr(to)}, s);
 }
 }
 

@@ -1,0 +1,119 @@
+// Plans for several GPUs, a rank on each: in the order of a tree they give the bits of one GPU, in every stage of ZeRO.
+#include "tests/ranks/rank_threads.h"
+
+#include "ir/graph.h"
+#include "ir/mesh.h"
+#include "standins.h"
+
+#include <cmath>
+#include <map>
+
+namespace gptc::test {
+namespace {
+
+constexpr const char *gpu = "cuda:sm_90a";
+
+RankCut onGpus(RankCut c) {
+  c.target = gpu;
+  return c;
+}
+
+/// What one GPU gives, with as many logical shards; computed once.
+const Outcome &ofOne(const RankCut &c, int steps) {
+  static std::map<std::string, Outcome> known;
+  const std::string key = fmt::format("{} {} {}", c.compute, c.optimizer, steps);
+  if (auto it = known.find(key); it != known.end())
+    return it->second;
+  RankCut one{1, 0, logicalShards, "tree", c.compute, c.optimizer};
+  return known[key] = train(onGpus(one), steps);
+}
+
+void expectSame(const Outcome &got, const Outcome &want, const std::string &what) {
+  EXPECT_EQ(got.losses, want.losses) << what;
+  for (const auto &[name, bytes] : want.states) {
+    auto it = got.states.find(name);
+    ASSERT_TRUE(it != got.states.end()) << what << ": " << name;
+    EXPECT_TRUE(it->second == bytes) << what << ": " << name << " differs";
+  }
+}
+
+/// Of runs that add in other orders.
+void expectNear(const Outcome &got, const Outcome &want, double most, const std::string &what) {
+  ASSERT_EQ(got.losses.size(), want.losses.size());
+  for (size_t i = 0; i < want.losses.size(); ++i)
+    EXPECT_NEAR(got.losses[i], want.losses[i], most * want.losses[i]) << what << ", step " << i;
+}
+
+class PlanRanksTest : public testing::Test {
+protected:
+  static void SetUpTestSuite() { useStandins(); }
+};
+
+TEST_F(PlanRanksTest, GiveTheBitsOfOneGpu) {
+  const std::vector<RankCut> cuts = {
+      {2, 0, 4},
+      {2, 3, 2},
+      {4, 1, 1},
+      {4, 2, 2, "tree", "bf16"},
+      {2, 1, 2, "tree", "fp32", "adafactor"},
+      // Each collective by itself: most go on beside computation.
+      {.data = 4, .stage = 0, .bucket = 1},
+      {.data = 4, .stage = 3, .bucket = 1},
+  };
+  for (const RankCut &c : cuts)
+    expectSame(train(onGpus(c), 3), ofOne(c, 3),
+               fmt::format("{} ranks, stage {}, {} {}, bucket {}", c.data, c.stage, c.compute, c.optimizer, c.bucket));
+}
+
+// Kernels but attention have the CPU's bits, and so have sums over ranks.
+TEST_F(PlanRanksTest, AreAsNearToTheCpusRanksAsOneGpuToOneCpu) {
+  const RankCut c{4, 1, 1};
+  expectNear(train(onGpus(c), 3), train(c, 3), 1e-4, "four ranks");
+}
+
+TEST_F(PlanRanksTest, TheOrderMayBeNccls) {
+  const RankCut c{4, 1, 1, "fast"};
+  expectNear(train(onGpus(c), 3), ofOne(c, 3), 1e-4, "four ranks");
+}
+
+TEST_F(PlanRanksTest, ShareLayers) {
+  // Another order of sums for each number of ranks along "tensor", the same for any along "data".
+  const RankCut two{.data = 1, .microBatches = logicalShards, .tensor = 2};
+  const Outcome want = train(onGpus(two), 3);
+  expectNear(want, ofOne(two, 3), 1e-4, "two ranks");
+  for (int64_t stage : {0, 3})
+    expectSame(train(onGpus({.data = 2, .stage = stage, .microBatches = 2, .tensor = 2}), 3), want,
+               fmt::format("stage {}", stage));
+}
+
+/// A plan's collectives go on a stream of their own, and kernels beside them, on whatever driver's order.
+TEST_F(PlanRanksTest, WhateverTheDriversOrder) {
+  const RankCut c{.data = 2, .stage = 3, .bucket = 1};
+  const Outcome want = ofOne(c, 3);
+  for (const char *order : {"0", "1", "7"}) {
+    setenv("GPTC_STANDIN_ORDER", order, 1);
+    expectSame(train(onGpus(c), 3), want, std::string("order ") + order);
+  }
+  unsetenv("GPTC_STANDIN_ORDER");
+}
+
+// The workspaces of sums are planned, and live until the collectives are done.
+TEST_F(PlanRanksTest, MemoryOfSumsIsPlanned) {
+  const std::unique_ptr<Module> tree = plannedFor(onGpus({.data = 4, .stage = 1, .bucket = 1})),
+                                fast = plannedFor(onGpus({.data = 4, .stage = 1, .order = "fast", .bucket = 1})),
+                                cpu = plannedFor({.data = 4, .stage = 1, .bucket = 1});
+  auto workspaces = [](const Module &m) {
+    int64_t bytes = 0;
+    for (const Op &op : m.function("train_step")->body)
+      if (op.is(OpKind::fused) && op.attrs.getString("kind") == "collective")
+        for (int64_t ws : op.attrs.getInts("ws"))
+          bytes += ws;
+    return bytes;
+  };
+  EXPECT_GT(workspaces(*tree), 0);
+  EXPECT_EQ(workspaces(*fast), 0);
+  EXPECT_EQ(workspaces(*cpu), 0);
+}
+
+}  // namespace
+}  // namespace gptc::test
