@@ -88,7 +88,7 @@ TEST_F(PlanRanksTest, ShareLayers) {
 
 /// A plan's collectives go on a stream of their own, and kernels beside them, on whatever driver's order.
 TEST_F(PlanRanksTest, WhateverTheDriversOrder) {
-  const RankCut c{.data = 2, .stage = 3, .bucket = 1};
+  const RankCut c{.data = 2, .stage = 3, .microBatches = 2, .bucket = 1};
   const Outcome want = ofOne(c, 3);
   for (const char *order : {"0", "1", "7"}) {
     setenv("GPTC_STANDIN_ORDER", order, 1);

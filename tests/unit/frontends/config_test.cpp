@@ -294,6 +294,8 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
   EXPECT_EQ(c.parallel.zeroStage, 0);
   EXPECT_EQ(load(small, {"parallel.data=4", "train.global_batch_tokens=128"}).train.microBatch, 2) << "auto";
   EXPECT_EQ(load(small, with({"parallel.data=1", "parallel.reduce_order=fast"})).parallel.reduceOrder, "fast");
+  c = load(small, with({"parallel.data=2", "parallel.tensor=2", "compile.target=cuda:sm_90a"}));
+  EXPECT_EQ(c.parallel.data * c.parallel.tensor, 4) << "on GPUs too";
 
   struct Bad {
     std::vector<std::string> settings;
@@ -310,10 +312,8 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
                        Bad{{"parallel.tensor=8"}, ErrorCode::ShapeMismatch, "1, 2, 4 work"},
                        Bad{{"parallel.tensor=4", "model.n_kv_head=2"}, ErrorCode::ShapeMismatch, "1, 2 work"},
                        Bad{{"parallel.tensor=4", "model.ffn_dim=6"}, ErrorCode::ShapeMismatch, "1, 2 work"},
-                       Bad{{"parallel.tensor=2", "compile.target=cuda"}, ErrorCode::NotBuiltYet, ""},
                        Bad{{"parallel.tensor=2", "model.position=alibi"}, ErrorCode::NotBuiltYet, ""},
-                       Bad{{"parallel.tensor=2", "precision.optimizer_state=bf16"}, ErrorCode::NotBuiltYet, ""},
-                       Bad{{"parallel.data=2", "compile.target=cuda"}, ErrorCode::NotBuiltYet, ""}}) {
+                       Bad{{"parallel.tensor=2", "precision.optimizer_state=bf16"}, ErrorCode::NotBuiltYet, ""}}) {
     std::vector<Diagnostic> e = errors(small, with(b.settings));
     ASSERT_EQ(e.size(), 1u) << b.settings[0];
     EXPECT_EQ(e[0].code, b.code) << b.settings[0];
