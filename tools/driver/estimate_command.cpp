@@ -218,7 +218,10 @@ void runEstimate(const EstimateOptions &o) {
     writeFileAtomically(o.svg + "/days.svg", daysPicture(all, o.tokens, cluster));
     const Estimate *best = bestOf(all);
     writeFileAtomically(o.svg + "/step.svg", stepPicture(*best));
-    writeFileAtomically(o.svg + "/memory.svg", memoryPicture(*best, cluster));
+    Config c = *config;
+    c.train.microBatch = best->strategy.microBatch;
+    writeFileAtomically(o.svg + "/memory.svg",
+                        memoryPicture(*best, memoryCurve(c, cluster, best->strategy.remat), cluster));
     if (!o.json)
       fmt::print("\npictures in {}: days.svg step.svg memory.svg\n", o.svg);
   }

@@ -42,6 +42,12 @@ public:
   void box(double x, double y, double w, double h, const char *colour) {
     put("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"/>\n", x, y, w, h, colour);
   }
+  void area(const std::vector<std::pair<double, double>> &points, const char *colour) {
+    std::string text;
+    for (auto [x, y] : points)
+      text += fmt::format("{:.1f},{:.1f} ", x, y);
+    put("<polygon points=\"{}\" fill=\"{}\"/>\n", text, colour);
+  }
   void dot(double x, double y, const char *colour, bool filled) {
     put("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" fill=\"{}\" stroke=\"{}\" stroke-width=\"2\"/>\n", x, y,
         filled ? colour : "white", colour);
@@ -199,31 +205,48 @@ std::string stepPicture(const Estimate &e) {
   return d.done();
 }
 
-std::string memoryPicture(const Estimate &e, const ClusterConfig &cluster) {
-  constexpr double width = 900, height = 420, left = 80, top = 60, bottom = 40, bar = 180;
+std::string memoryPicture(const Estimate &e, const std::vector<double> &curve, const ClusterConfig &cluster) {
+  constexpr double width = 1000, height = 460, left = 80, right = 380, top = 60, bottom = 50;
   Drawing d(width, height,
-            fmt::format("Memory of one of {} GPUs at the peak, {}: {} of {}", e.strategy.gpus, e.strategy.name(),
+            fmt::format("Memory of one of {} GPUs, {}: {} of {}", e.strategy.gpus, e.strategy.name(),
                         formatBytes(e.bytesPeak()), formatBytes(cluster.device.memory)));
   const double most = std::max(e.bytesPeak(), cluster.device.memory) * 1.05;
   auto y = [&](double bytes) { return height - bottom - bytes / most * (height - top - bottom); };
-  std::vector<std::pair<std::string, double>> parts = largest(e.buffers, 11);
-  double named = 0;
-  for (const auto &p : parts)
-    named += p.second;
-  if (e.bytesPeak() - named > 1e-3 * e.bytesPeak())
-    parts.push_back({"all others", e.bytesPeak() - named});
-  double at = 0, label = height - bottom - 4;
-  for (const auto &[i, p] : llvm::enumerate(parts)) {
-    const char *colour = colours[i % std::size(colours)];
-    d.box(left, y(at + p.second), bar, y(at) - y(at + p.second), colour);
-    label = std::min(label, (y(at) + y(at + p.second)) / 2 + 4);
-    d.box(left + bar + 24, label - 9, 10, 10, colour);
-    d.text(left + bar + 40, label, fmt::format("{}  {}", formatBytes(p.second), p.first));
-    label -= 17;
-    at += p.second;
+  const double always = e.bytesResident() + e.inFlight + e.reserved;
+  for (double t : ticks(most / 20, most))
+    if (t > most / 6 || t < most / 12) {
+      d.line(left, y(t), width - right, y(t), "#eeeeee");
+      d.text(left - 8, y(t) + 4, formatBytes(t), "end");
+    }
+  // What every rank holds all the time, from the bottom up, and above it the pass.
+  double at = 0;
+  for (const auto &[i, part] :
+       llvm::enumerate(std::initializer_list<Part>{{"parameters", e.parameters},
+                                                   {"gradients", e.gradients},
+                                                   {"optimizer state", e.moments},
+                                                   {"gathered and reserved", e.inFlight + e.reserved}})) {
+    d.box(left, y(at + part.amount), width - left - right, y(at) - y(at + part.amount), colours[i]);
+    if (y(at) - y(at + part.amount) > 13)
+      d.text(left + 8, (y(at) + y(at + part.amount)) / 2 + 4,
+             fmt::format("{}  {}", part.name, formatBytes(part.amount)));
+    at += part.amount;
   }
-  d.line(left - 20, y(cluster.device.memory), left + bar + 20, y(cluster.device.memory), "#d62728", 2);
-  d.text(left - 24, y(cluster.device.memory) + 4, "limit", "end");
+  const double peak = curve.empty() ? 1 : *std::max_element(curve.begin(), curve.end());
+  const double scale = peak > 0 ? e.activations / peak : 0;  // ranks along tensor and pipeline have a part
+  std::vector<std::pair<double, double>> outline = {{left, y(always)}};
+  for (size_t i = 0; i < curve.size(); ++i)
+    outline.push_back({left + double(i) / double(std::max<size_t>(1, curve.size() - 1)) * (width - left - right),
+                       y(always + scale * curve[i])});
+  outline.push_back({width - right, y(always)});
+  d.area(outline, colours[4]);
+  d.line(left - 10, y(cluster.device.memory), width - right + 10, y(cluster.device.memory), "#d62728", 2);
+  d.text(width - right + 14, y(cluster.device.memory) + 4,
+         fmt::format("{} there are", formatBytes(cluster.device.memory)));
+  d.text((left + width - right) / 2, height - 18, "one pass: forward, then backward", "middle");
+  double label = top + 60;
+  d.text(width - right + 30, label, "at the peak:");
+  for (const auto &[name, bytes] : largest(e.buffers, 12))
+    d.text(width - right + 30, label += 18, fmt::format("{:>10}  {}", formatBytes(bytes), name));
   return d.done();
 }
 

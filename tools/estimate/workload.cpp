@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <optional>
 
 namespace gptc {
 
@@ -84,28 +85,50 @@ struct Measured {
   double evalFlops = 0, evalSeconds = 0;
 };
 
-/// Bytes by label at the position with the most, and their sum.
-double peakOf(const Function &f, Buffers &buffers) {
-  const std::vector<LiveRange> ranges = liveRanges(f);
+/// Live ranges of a function. In a planned one a result may lie where an operand lay: that is one piece of memory.
+std::vector<LiveRange> piecesOf(const Function &f) {
+  std::vector<LiveRange> ranges = liveRanges(f);
+  std::map<std::pair<int64_t, int>, LiveRange *> endsAt;  // by offset and last position
+  auto offset = [](const LiveRange &r) -> std::optional<int64_t> {
+    if (!r.value || !r.value->def || !r.value->def->attrs.has("at"))
+      return std::nullopt;
+    const std::vector<int64_t> at = r.value->def->attrs.getInts("at");
+    return r.value->index < at.size() ? std::optional(at[r.value->index]) : std::nullopt;
+  };
+  for (LiveRange &r : ranges)
+    if (auto at = offset(r))
+      endsAt[{*at, r.end}] = &r;
+  for (LiveRange &r : ranges)
+    if (auto at = offset(r))
+      if (auto it = endsAt.find({*at, r.begin}); it != endsAt.end() && it->second != &r)
+        it->second->end = r.begin - 1;
+  return ranges;
+}
+
+/// Bytes that live before the first op and at each.
+std::vector<double> curveOf(llvm::ArrayRef<LiveRange> pieces, const Function &f) {
   const int n = int(f.body.size()) + 2;
-  std::vector<double> change(size_t(n) + 1, 0.0);
-  for (const LiveRange &r : ranges) {
-    change[size_t(r.begin + 1)] += double(r.bytes);
-    change[size_t(std::min(r.end, n - 2) + 2)] -= double(r.bytes);
+  std::vector<double> bytes(size_t(n) + 1, 0.0);
+  for (const LiveRange &r : pieces) {
+    bytes[size_t(r.begin + 1)] += double(r.bytes);
+    bytes[size_t(std::min(r.end, n - 2) + 2)] -= double(r.bytes);
   }
-  double now = 0, peak = 0;
-  int at = 0;
-  for (int i = 0; i < n; ++i) {
-    now += change[size_t(i)];
-    if (now > peak) {
-      peak = now;
-      at = i - 1;
-    }
-  }
-  for (const LiveRange &r : ranges)
+  for (size_t i = 1; i < bytes.size(); ++i)
+    bytes[i] += bytes[i - 1];
+  bytes.pop_back();
+  return bytes;
+}
+
+/// The most bytes that live at once; by label in `buffers`.
+double peakOf(const Function &f, Buffers &buffers) {
+  const std::vector<LiveRange> pieces = piecesOf(f);
+  const std::vector<double> bytes = curveOf(pieces, f);
+  const auto peak = std::max_element(bytes.begin(), bytes.end());
+  const int at = int(peak - bytes.begin()) - 1;
+  for (const LiveRange &r : pieces)
     if (r.begin <= at && at <= r.end)
       buffers[labelOf(r)] += double(r.bytes);
-  return peak;
+  return *peak;
 }
 
 class Measurement {
@@ -155,11 +178,6 @@ public:
     return out;
   }
 
-private:
-  const SoftwareSpec &software;
-  Config c;
-  MachineRates rates;
-
   /// The graph as the software runs it.
   std::unique_ptr<Module> through(const char *remat) {
     BuildOptions build;
@@ -172,16 +190,43 @@ private:
       passes += ",pad-vocab";
     passes += ",autodiff,optimizer,canonicalize,cse,dce,precision";
     if (software.fusedKernels)
-      passes += fmt::format(",recompute-cheap,fuse,order,remat{{budget=\"{}\"}}", remat);
+      passes += fmt::format(",recompute-cheap,fuse,order,remat{{budget=\"{}\"}},settle-writes,plan-memory", remat);
     PipelineOptions options;
     options.verifyEach = false;
     options.reproFile = "";
     runPipeline(*m, parsePipeline(passes, &target), options);
     return m;
   }
+
+private:
+  const SoftwareSpec &software;
+  Config c;
+  MachineRates rates;
 };
 
 }  // namespace
+
+std::vector<double> memoryCurve(const Config &config, const ClusterConfig &cluster, bool remat) {
+  const bool alone = remat && !cluster.software.fusedKernels;
+  const std::unique_ptr<Module> m =
+      Measurement(config, cluster, config.model.nLayer).through(remat && !alone ? "full" : "none");
+  const Function &micro = *m->function("accumulate");
+  std::vector<double> bytes = curveOf(piecesOf(micro), micro);
+  if (!alone)
+    return bytes;
+  // Checkpointing as frameworks do it, drawn from its parts: inputs of layers pile up, then one layer at a time is
+  // there.
+  const Workload w = workloadOf(config, cluster);
+  const double outside = w.checkpointed - w.perLayer - double(config.model.nLayer) * w.layerInput;
+  bytes.clear();
+  for (int64_t l = 0; l < config.model.nLayer; ++l)
+    bytes.insert(bytes.end(), {double(l) * w.layerInput + 0.5 * w.perLayer, double(l + 1) * w.layerInput});
+  bytes.push_back(double(config.model.nLayer) * w.layerInput + outside);
+  for (int64_t l = config.model.nLayer; l > 0; --l)
+    bytes.insert(bytes.end(), {double(l) * w.layerInput + 0.5 * w.perLayer, double(l) * w.layerInput + w.perLayer,
+                               double(l - 1) * w.layerInput});
+  return bytes;
+}
 
 Workload workloadOf(const Config &config, const ClusterConfig &cluster) {
   const int64_t layers = config.model.nLayer;

@@ -50,6 +50,10 @@ double modelFlopsPerToken(const Config &config);
 /// Parameters of a model (elements, without padding).
 double parameterCount(const Config &config);
 
+/// Bytes of activations and temporaries at each op of one forward and backward pass, in order, at the model's full
+/// depth.
+std::vector<double> memoryCurve(const Config &config, const ClusterConfig &cluster, bool remat);
+
 /// Of the model, micro-batch, precision and optimizer that `config` says. Throws what buildModel throws.
 Workload workloadOf(const Config &config, const ClusterConfig &cluster);
 
