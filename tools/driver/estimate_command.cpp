@@ -152,7 +152,12 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
         none.problem = fmt::format("no strategy for {} GPUs within the limits", n);
         found.push_back(none);
       }
-      all.push_back(found.front());
+      // The best that can be run, and what would be faster by more than the forecast's error if it could.
+      const Estimate *best = runnable(found);
+      if (best)
+        all.push_back(*best);
+      if (!best || (found.front().predictedOnly && found.front().tokensPerSecond > 1.05 * best->tokensPerSecond))
+        all.push_back(found.front());
     } else if (o.pipeline > 1) {
       Strategy s = f.strategyFor(n);
       s.pipeline = o.pipeline;
@@ -182,7 +187,8 @@ void runEstimate(const EstimateOptions &o) {
       for (const Estimate &e : all)
         if (e.strategy.gpus == gpus)
           here.push_back(e);
-      json j = jsonOf(*bestOf(here), o.tokens, cluster);
+      const Estimate *best = o.search ? &here.front() : bestOf(here);
+      json j = jsonOf(*best, o.tokens, cluster);
       if (here.size() > 1)
         for (const Estimate &e : here)
           j["alternatives"].push_back(jsonOf(e, o.tokens, cluster));

@@ -180,7 +180,8 @@ Estimate Forecaster::estimate(const Strategy &s) {
     e.problem = fmt::format("{} GPUs take several nodes, and network.effective (or nominal) is not known", s.gpus);
     return e;
   }
-  e.predictedOnly = s.pipeline > 1 || s.compression != "none" || base.optimizer.name == "lamb";
+  e.predictedOnly = s.pipeline > 1 || (ours && (s.compression != "none" || base.optimizer.name == "lamb" ||
+                                                (!dev.isCpu && (s.tensor > 1 || s.offload))));
 
   const Workload &w = workload(s.microBatch);
   const std::string &compute = base.precision.compute;

@@ -108,7 +108,10 @@ std::string daysPicture(const std::vector<Estimate> &all, double tokens, const C
   };
   for (const Estimate &e : all)
     if (e.problem.empty()) {
-      lines[e.strategy.name()].push_back(&e);
+      // Where it is up to the forecast, checkpointing comes and goes along a line.
+      Strategy s = e.strategy;
+      s.remat = false;
+      lines[s.name()].push_back(&e);
       extend(double(e.strategy.gpus), e.days(tokens));
     }
   for (const Observation &o : cluster.observations)
@@ -213,11 +216,13 @@ std::string memoryPicture(const Estimate &e, const std::vector<double> &curve, c
   const double most = std::max(e.bytesPeak(), cluster.device.memory) * 1.05;
   auto y = [&](double bytes) { return height - bottom - bytes / most * (height - top - bottom); };
   const double always = e.bytesResident() + e.inFlight + e.reserved;
-  for (double t : ticks(most / 20, most))
-    if (t > most / 6 || t < most / 12) {
-      d.line(left, y(t), width - right, y(t), "#eeeeee");
-      d.text(left - 8, y(t) + 4, formatBytes(t), "end");
-    }
+  double step = 0x1p20;
+  while (most / step > 8)
+    step *= 2;
+  for (double t = step; t < most; t += step) {
+    d.line(left, y(t), width - right, y(t), "#eeeeee");
+    d.text(left - 8, y(t) + 4, formatBytes(t), "end");
+  }
   // What every rank holds all the time, from the bottom up, and above it the pass.
   double at = 0;
   for (const auto &[i, part] :

@@ -132,6 +132,11 @@ std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
   return all;
 }
 
+const Estimate *runnable(const std::vector<Estimate> &found) {
+  auto it = llvm::find_if(found, [](const Estimate &e) { return e.fits() && !e.predictedOnly; });
+  return it == found.end() ? nullptr : &*it;
+}
+
 std::vector<std::string> whySlower(const Estimate &slow, const Estimate &fast) {
   // Per million tokens, as steps may hold different numbers of them.
   const double a = 1e6 / slow.tokensPerStep, b = 1e6 / fast.tokensPerStep;

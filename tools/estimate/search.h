@@ -17,6 +17,9 @@ const Estimate *bestOf(const std::vector<Estimate> &all);
 /// without checkpointing and offload; fastest first, those that do not fit last. What model.toml fixes stays fixed.
 std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus);
 
+/// The best of searchStrategies that can be run, null where none of them fits.
+const Estimate *runnable(const std::vector<Estimate> &found);
+
 /// Why `slow` is slower than `fast`, in bytes and seconds: one line per cause, the largest first.
 std::vector<std::string> whySlower(const Estimate &slow, const Estimate &fast);
 
