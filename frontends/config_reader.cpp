@@ -106,6 +106,18 @@ void ConfigReader::onlyBoolean(const char *key, bool built) {
     notBuilt(key, written ? "true" : "false", {built ? "true" : "false"});
 }
 
+void ConfigReader::booleanOrAuto(const char *key, std::string &out) {
+  const TomlValue *v = get(key);
+  if (!v)
+    return;
+  if (auto *b = std::get_if<bool>(&v->value))
+    out = *b ? "true" : "false";
+  else if (auto *word = std::get_if<std::string>(&v->value); word && *word == "auto")
+    out = *word;
+  else
+    wrongType(key, *v, "true, false or \"auto\"");
+}
+
 void ConfigReader::string(const char *key, std::string &out) {
   const TomlValue *v = get(key);
   if (!v)

@@ -25,6 +25,8 @@ public:
   void integerOr(const char *key, int64_t &out, int64_t least, int64_t most, std::vector<std::string> words);
   void number(const char *key, double &out, double least, double most, bool openLeast = false, bool openMost = false);
   void boolean(const char *key, bool &out);
+  /// true, false or "auto", as a word.
+  void booleanOrAuto(const char *key, std::string &out);
   void string(const char *key, std::string &out);
   /// One of `built`; those in `later` are known but not built yet.
   void choice(const char *key, std::string &out, std::vector<std::string> built, std::vector<std::string> later = {});

@@ -316,6 +316,7 @@ void readRun(ConfigReader &r, Config &c) {
 
   r.integer("checkpoint.every", c.checkpoint.every, 0, 1'000'000'000);
   r.integer("checkpoint.keep", c.checkpoint.keep, 1, 1'000'000);
+  r.booleanOrAuto("checkpoint.async", c.checkpoint.async);
 
   r.integer("log.every", c.log.every, 1, 1'000'000'000);
   r.boolean("log.tensorboard", c.log.tensorboard);

@@ -109,6 +109,7 @@ struct EvalConfig {
 struct CheckpointConfig {
   int64_t every = 1000;  // 0: only after the last step
   int64_t keep = 3;
+  std::string async = "auto";  // true | false: whether steps go on while one is written, which takes memory for a copy
 };
 
 struct LogConfig {

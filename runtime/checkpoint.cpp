@@ -1,12 +1,14 @@
 #include "runtime/checkpoint.h"
 
 #include "ir/diagnostics.h"
+#include "ir/mesh.h"
+#include "runtime/checkpoint_files.h"
+#include "runtime/checkpoint_saver.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/executor.h"
 #include "runtime/file_layout.h"
 #include "runtime/files.h"
 #include "runtime/manifest.h"
-#include "runtime/safetensors.h"
 #include "runtime/state.h"
 
 #include <nlohmann/json.hpp>
@@ -25,67 +27,18 @@ using json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr int kSchema = 1;
-constexpr size_t kManifestLimit = 1 << 20;
-constexpr const char *kModelFile = "model.safetensors", *kOptimizerFile = "optimizer.safetensors";
-
-bool isParameter(const State &s) { return s.attrs.getString("kind") == "param"; }
-bool isSaved(const State &s) {
-  std::string kind = s.attrs.getString("kind");
-  // Gradients are zero between steps, a cache belongs to one sample, and copies follow from the parameters.
-  return kind != "grad" && kind != "cache" && kind != "low" && kind != "whole";
-}
-
-std::vector<const State *> selectStates(const Module &m, bool parameters) {
-  std::vector<const State *> r;
-  for (const auto &s : m.states)
-    if (isSaved(*s) && isParameter(*s) == parameters)
-      r.push_back(s.get());
-  return r;
-}
-
-std::string writeStates(Executor &executor, const std::string &path, bool parameters) {
-  std::vector<const State *> states = selectStates(executor.planned(), parameters);
-  std::vector<TensorInfo> infos;
-  for (const State *s : states)
-    for (const FileTensor &t : fileTensors(*s))
-      infos.push_back(t.info);
-  SafetensorsWriter writer(path, infos, {{"format", "pt"}});
-  std::vector<char> dense, tensor;
-  for (const State *s : states) {
-    const Type type = wholeType(*s);
-    std::vector<char> whole(isPiece(*s) ? type.bytes() : 0);
-    if (isPiece(*s))
-      loadWhole(executor, *s, whole.data());
-    const StateView view = executor.view(*s, StateAccess::read);
-    const void *data = isPiece(*s) ? whole.data() : view.data;
-    if (!isDense(type)) {
-      dense.resize(type.elements() * sizeOf(type.dtype));
-      copyFromPadded(type, data, dense.data());
-      data = dense.data();
-    }
-    for (const FileTensor &t : fileTensors(*s)) {
-      if (isWhole(*s, t)) {
-        writer.write(data, t.info.bytes());
-        continue;
-      }
-      tensor.resize(t.info.bytes());
-      toFile(*s, t, data, tensor.data());
-      writer.write(tensor.data(), tensor.size());
-    }
-  }
-  return writer.finish();
-}
+constexpr int kSchema = 2;  // 1: the same, always of one rank
+constexpr size_t kManifestLimit = 1 << 20, kIndexLimit = 100 << 20;
 
 /// The tensor of `file` that holds `want`. `foreign`: from another program, perhaps under "transformer.".
-const TensorInfo *findTensor(const SafetensorsFile &file, const FileTensor &want, bool foreign) {
+const TensorInfo *findTensor(const TensorFiles &file, const FileTensor &want, bool foreign) {
   const TensorInfo *t = file.find(want.info.name);
   return t || !foreign ? t : file.find("transformer." + want.info.name);
 }
 
 /// What keeps the tensors in `file` from being the content of state `s`, or "". With `taken`, which gets the tensors'
 /// names there, the file is another program's.
-std::string problemOf(const State &s, const SafetensorsFile &file, std::set<std::string> *taken = nullptr) {
+std::string problemOf(const State &s, const TensorFiles &file, std::set<std::string> *taken = nullptr) {
   for (const FileTensor &want : fileTensors(s)) {
     const TensorInfo *t = findTensor(file, want, taken != nullptr);
     if (!t)
@@ -100,7 +53,7 @@ std::string problemOf(const State &s, const SafetensorsFile &file, std::set<std:
 }
 
 /// Reads state `s`, of which `file` has all tensors.
-void readState(Executor &executor, const State &s, const SafetensorsFile &file, bool foreign) {
+void readState(Executor &executor, const State &s, const TensorFiles &file, bool foreign) {
   const Type type = wholeType(s);
   const bool padded = !isDense(type);
   std::vector<char> whole(isPiece(s) ? type.bytes() : 0), dense, tensor;
@@ -113,14 +66,15 @@ void readState(Executor &executor, const State &s, const SafetensorsFile &file, 
   if (padded)
     dense.resize(type.elements() * sizeOf(type.dtype));
   void *to = padded ? dense.data() : all;
+  const Piece own = Piece::of(s, Mesh::of(executor.planned()), executor.ranks ? executor.ranks->rank : 0);
   for (const FileTensor &want : fileTensors(s)) {
     const TensorInfo *t = findTensor(file, want, foreign);
     if (isWhole(s, want) && t->dtype == s.type.dtype) {
-      file.read(*t, to);
+      file.read(*t, to, &own);
       continue;
     }
     tensor.resize(t->bytes());
-    file.read(*t, tensor.data());
+    file.read(*t, tensor.data(), isWhole(s, want) ? &own : nullptr);
     fromFile(s, want, t->dtype, tensor.data(), to);
   }
   if (padded)
@@ -152,7 +106,7 @@ std::string differenceOf(const ModelIdentity &there, const ModelIdentity &here, 
 /// What the user should know of states that were not simply read.
 std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity &here,
                                  llvm::ArrayRef<const State *> read, llvm::ArrayRef<const State *> fresh,
-                                 const SafetensorsFile &file) {
+                                 const TensorFiles &file) {
   std::vector<std::string> notes, unsaid, names, values;
   for (auto &[key, value] : here.keys)
     if (!there.keys.count(key))
@@ -176,7 +130,105 @@ std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity
 }
 
 /// The update whose moments the plan has.
-std::string optimizerOf(const Executor &executor) { return executor.planned().attrs.getString("optimizer", "adamw"); }
+std::string optimizerOf(const Module &planned) { return planned.attrs.getString("optimizer", "adamw"); }
+
+/// What all ranks agree on: the values of the first one.
+std::vector<int64_t> ofFirst(Communicator *ranks, std::vector<int64_t> values) {
+  if (!ranks)
+    return values;
+  int64_t count = int64_t(values.size());
+  ranks->run({{Collective::Kind::broadcast, &count, &count, 1, DType::i64, 0}}, SumOrder::fast);
+  values.resize(count);
+  if (count)
+    ranks->run({{Collective::Kind::broadcast, values.data(), values.data(), values.size(), DType::i64, 0}},
+               SumOrder::fast);
+  return values;
+}
+
+struct Manifest {
+  CheckpointInfo info;
+  std::string optimizer;
+  std::vector<std::pair<std::string, std::string>> files;  // and their checksums
+};
+
+/// Throws UserErrors CheckpointDamaged and NotBuiltYet.
+Manifest readManifest(const std::string &dir, int64_t step) {
+  auto damaged = [&](const std::string &what) {
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", dir, what));
+  };
+  const FileText text = readTextFile(dir + "/" + kManifestFile, kManifestLimit);
+  if (!text.ok)
+    damaged("manifest.json: " + text.why);
+  Manifest m;
+  m.info.dir = dir;
+  try {
+    const json manifest = json::parse(text.text);
+    if (manifest.at("blake3") != manifestChecksum(manifest))
+      damaged("manifest.json does not match its own checksum");
+    if (const int64_t schema = manifest.at("schema"); schema < 1 || schema > kSchema)
+      throw UserError(ErrorCode::NotBuiltYet,
+                      fmt::format("{} has schema {}, this version reads {}", dir, schema, kSchema));
+    m.info.step = manifest.at("step");
+    m.info.planHash = manifest.at("plan");
+    m.info.model.parameters = manifest.at("model");
+    m.info.model.keys = manifest.value("model_keys", m.info.model.keys);
+    m.info.dataFingerprint = manifest.at("data");
+    m.optimizer = manifest.value("optimizer", "adamw");
+    for (auto &[name, checksum] : manifest.at("files").items()) {
+      if (name.find('/') != std::string::npos)
+        damaged(fmt::format("manifest.json names {}", name));
+      m.files.emplace_back(name, checksum);
+    }
+  } catch (const json::exception &e) {
+    damaged(fmt::format("manifest.json: {}", e.what()));
+  }
+  if (m.info.step != step)
+    damaged(fmt::format("its manifest speaks of step {}", m.info.step));
+  return m;
+}
+
+bool isTensors(llvm::StringRef name, llvm::StringRef stem) {
+  return name.starts_with(stem) && name.ends_with(".safetensors");
+}
+
+TensorFiles tensorsOf(const Manifest &m, llvm::StringRef stem) {
+  std::vector<std::string> paths;
+  for (auto &[name, checksum] : m.files)
+    if (isTensors(name, stem))
+      paths.push_back(m.info.dir + "/" + name);
+  if (paths.empty())
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: no file of {}", m.info.dir, stem.str()));
+  return TensorFiles(paths);
+}
+
+/// The manifest of a checkpoint whose files are what it says. Ranks share out the reading, and all come to the same
+/// result: where one of them finds damage, all throw CheckpointDamaged.
+Manifest verifiedManifest(const std::string &dir, int64_t step, bool parametersOnly, Communicator *ranks) {
+  Manifest m;
+  std::optional<UserError> problem;
+  try {
+    m = readManifest(dir, step);
+    size_t number = 0;
+    for (auto &[name, checksum] : m.files)
+      if ((!parametersOnly || !isTensors(name, "optimizer")) && int64_t(number++) % (ranks ? ranks->world : 1) ==
+                                                                   (ranks ? ranks->rank : 0))
+        if (InputFile(dir + "/" + name, "checkpoint").hash() != checksum)
+          throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {} does not match its checksum", dir, name));
+  } catch (const UserError &e) {
+    problem = e;
+  }
+  int64_t finder = problem && ranks ? ranks->rank + 1 : 0;
+  if (ranks) {
+    std::vector<int64_t> all(ranks->world);
+    ranks->run({{Collective::Kind::all_gather, &finder, all.data(), 1, DType::i64}}, SumOrder::fast);
+    finder = *std::max_element(all.begin(), all.end());
+  }
+  if (!problem && finder)
+    problem.emplace(ErrorCode::CheckpointDamaged, fmt::format("{}: rank {} finds it damaged", dir, finder - 1));
+  if (problem)
+    throw *problem;
+  return m;
+}
 
 std::string nameOfStep(int64_t step) { return fmt::format("step-{:08}", step); }
 
@@ -185,19 +237,6 @@ std::optional<int64_t> stepOf(llvm::StringRef name) {
   if (!name.consume_front("step-") || name.empty() || name.getAsInteger(10, step) || step < 0)
     return std::nullopt;
   return step;
-}
-
-void requireSpace(const std::string &folder, int64_t bytes) {
-  struct statvfs v {};
-  if (::statvfs(folder.c_str(), &v) != 0)
-    return;
-  int64_t room = int64_t(v.f_bavail) * int64_t(v.f_frsize);
-  if (room < bytes)
-    throw UserError(
-        ErrorCode::DiskFull,
-        fmt::format("a checkpoint needs {:.2f} GB and {:.2f} GB are free under {}", bytes / 1e9, room / 1e9, folder),
-        "free some space, or lower checkpoint.keep; older checkpoints are untouched and the run can be resumed from "
-        "them");
 }
 
 }  // namespace
@@ -224,39 +263,39 @@ void CheckpointStore::cleanUp() const {
     removeTree(p.string());
 }
 
-void CheckpointStore::save(Executor &executor, const CheckpointInfo &info) const {
-  if (executor.ranks && executor.ranks->rank != 0) {
-    // The first one writes; the others give it their pieces, in the same order.
-    std::vector<char> whole;
-    for (bool parameters : {true, false})
-      for (const State *s : selectStates(executor.planned(), parameters))
-        if (isPiece(*s)) {
-          whole.resize(wholeType(*s).bytes());
-          loadWhole(executor, *s, whole.data());
-        }
-    return;
-  }
-  makeDirs(folder);
-  int64_t bytes = 0;
-  for (const auto &s : executor.planned().states)
-    if (isSaved(*s))
-      bytes += wholeType(*s).elements() * sizeOf(s->type.dtype);
-  requireSpace(folder, bytes);
+std::string CheckpointStore::pathOf(int64_t step) const { return folder + "/" + nameOfStep(step); }
 
-  AtomicDir dir(folder + "/" + nameOfStep(info.step));
-  std::string model = writeStates(executor, dir.file(kModelFile), true);
-  std::string optimizer = writeStates(executor, dir.file(kOptimizerFile), false);
+void CheckpointStore::requireSpace(int64_t bytes) const {
+  makeDirs(folder);
+  struct statvfs v {};
+  if (::statvfs(folder.c_str(), &v) != 0)
+    return;
+  int64_t room = int64_t(v.f_bavail) * int64_t(v.f_frsize);
+  if (room < bytes)
+    throw UserError(
+        ErrorCode::DiskFull,
+        fmt::format("a checkpoint needs {:.2f} GB and {:.2f} GB are free under {}", bytes / 1e9, room / 1e9, folder),
+        "free some space, or lower checkpoint.keep; older checkpoints are untouched and the run can be resumed from "
+        "them");
+}
+
+void CheckpointStore::save(Executor &executor, const CheckpointInfo &info) const {
+  CheckpointSaver(executor, *this, false).save(info, 0);
+}
+
+void CheckpointStore::complete(AtomicDir &dir, const CheckpointInfo &info, const Module &planned,
+                               const std::map<std::string, std::string> &files) const {
   json manifest = {{"schema", kSchema},
                    {"step", info.step},
                    {"plan", info.planHash},
                    {"model", info.model.parameters},
                    {"model_keys", info.model.keys},
-                   {"optimizer", optimizerOf(executor)},
+                   {"optimizer", optimizerOf(planned)},
                    {"data", info.dataFingerprint},
-                   {"files", {{kModelFile, model}, {kOptimizerFile, optimizer}}}};
+                   {"files", files}};
   manifest["blake3"] = manifestChecksum(manifest);
   std::string text = manifest.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-  SyncedFile file(dir.file("manifest.json"));
+  SyncedFile file(dir.file(kManifestFile));
   file.write(text.data(), text.size());
   file.finish();
   dir.commit();
@@ -289,37 +328,12 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
   std::vector<int64_t> all = steps();
   if (atMost >= 0)
     std::erase_if(all, [&](int64_t step) { return step > atMost; });
+  all = ofFirst(executor.ranks, all);
+  const Module &planned = executor.planned();
   for (int64_t step : all) {
-    CheckpointInfo info;
-    info.dir = folder + "/" + nameOfStep(step);
-    auto damaged = [&](const std::string &what) {
-      throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", info.dir, what));
-    };
     try {
-      FileText text = readTextFile(info.dir + "/manifest.json", kManifestLimit);
-      if (!text.ok)
-        damaged("manifest.json: " + text.why);
-      json manifest;
-      std::string hashes[2];
-      try {
-        manifest = json::parse(text.text);
-        if (manifest.at("blake3") != manifestChecksum(manifest))
-          damaged("manifest.json does not match its own checksum");
-        if (manifest.at("schema") != kSchema)
-          throw UserError(ErrorCode::NotBuiltYet, fmt::format("{} has schema {}, this version reads {}", info.dir,
-                                                              manifest.at("schema").dump(), kSchema));
-        info.step = manifest.at("step");
-        info.planHash = manifest.at("plan");
-        info.model.parameters = manifest.at("model");
-        info.model.keys = manifest.value("model_keys", info.model.keys);
-        info.dataFingerprint = manifest.at("data");
-        hashes[0] = manifest.at("files").at(kModelFile);
-        hashes[1] = manifest.at("files").at(kOptimizerFile);
-      } catch (const json::exception &e) {
-        damaged(fmt::format("manifest.json: {}", e.what()));
-      }
-      if (info.step != step)
-        damaged(fmt::format("its manifest speaks of step {}", info.step));
+      const Manifest manifest = verifiedManifest(pathOf(step), step, parametersOnly, executor.ranks);
+      CheckpointInfo info = manifest.info;
       auto mismatch = [&](const std::string &what, const std::string &remedy) {
         Diagnostic d{
             ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of {}", info.dir, what), {}, "", {}, {}};
@@ -330,43 +344,42 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
         throw UserError(d);
       };
       std::string remedy;
-      if (const std::string was = manifest.value("optimizer", "adamw"), is = optimizerOf(executor);
-          !parametersOnly && was != is)
+      if (const std::string was = manifest.optimizer, is = optimizerOf(planned); !parametersOnly && was != is)
         mismatch(fmt::format("another optimizer: {} there and {} in the plan", was, is),
                  fmt::format("compile the plan again with optimizer.name = \"{}\", or begin another run with these "
                              "weights: model.init_from = \"ckpt:{}\"",
                              was, info.dir));
       if (std::string different = differenceOf(info.model, model, remedy); !different.empty())
         mismatch("another model: " + different, remedy);
-      SafetensorsFile parameters(info.dir + "/" + kModelFile), optimizer(info.dir + "/" + kOptimizerFile);
-      if (parameters.hash() != hashes[0])
-        damaged(fmt::format("{} does not match its checksum", kModelFile));
-      if (!parametersOnly && optimizer.hash() != hashes[1])
-        damaged(fmt::format("{} does not match its checksum", kOptimizerFile));
-      for (const State *s : selectStates(executor.planned(), true))
+      const TensorFiles parameters = tensorsOf(manifest, "model");
+      std::optional<TensorFiles> optimizer;
+      std::vector<const State *> read = savedStates(planned, true), fresh;
+      const size_t parameterStates = read.size();
+      for (const State *s : read)
         if (std::string problem = problemOf(*s, parameters); !problem.empty())
           mismatch("another model: " + problem, "");
       if (info.model.parameters != model.parameters)
         mismatch("another model: it has parameters that the plan lacks", "");
-      std::vector<const State *> read = selectStates(executor.planned(), true), fresh;
-      const size_t parameterStates = read.size();
-      if (!parametersOnly)
-        for (const State *s : selectStates(executor.planned(), false)) {
-          if (startsAfresh(*s) && !optimizer.find(s->name)) {
+      if (!parametersOnly) {
+        optimizer.emplace(tensorsOf(manifest, "optimizer"));
+        for (const State *s : savedStates(planned, false)) {
+          if (startsAfresh(*s) && !optimizer->find(s->name)) {
             fresh.push_back(s);
             continue;
           }
-          if (std::string problem = problemOf(*s, optimizer); !problem.empty())
+          if (std::string problem = problemOf(*s, *optimizer); !problem.empty())
             mismatch("another optimizer: " + problem, "");
           read.push_back(s);
         }
+      }
       // Nothing is missing: now the executor's states may change.
       for (size_t i = 0; i < read.size(); ++i)
-        readState(executor, *read[i], i < parameterStates ? parameters : optimizer, false);
+        readState(executor, *read[i], i < parameterStates ? parameters : *optimizer, false);
       for (const State *s : fresh)
         fillConstantState(executor, *s);
       fillCopies(executor);
-      info.notes = notesOn(info.model, model, llvm::ArrayRef(read).drop_front(parameterStates), fresh, optimizer);
+      info.notes = notesOn(info.model, model, llvm::ArrayRef(read).drop_front(parameterStates), fresh,
+                           optimizer ? *optimizer : parameters);
       return info;
     } catch (const UserError &e) {
       ErrorCode code = e.diagnostics[0].code;
@@ -384,7 +397,7 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
 
 /// Whether a tensor that no state takes may be left out without changing the model: a table that other programs compute
 /// (masks of attention, frequencies of rotations), or a copy of one that was taken (a tied classifier).
-static bool mayStayOut(const SafetensorsFile &file, const TensorInfo &t, const std::set<std::string> &taken) {
+static bool mayStayOut(const TensorFiles &file, const TensorInfo &t, const std::set<std::string> &taken) {
   const llvm::StringRef name = t.name;
   if (name.ends_with(".attn.masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
       (name.ends_with(".attn.bias") && t.shape.size() == 4))
@@ -400,12 +413,39 @@ static bool mayStayOut(const SafetensorsFile &file, const TensorInfo &t, const s
   return false;
 }
 
+/// The files of weights in a folder: one, or those that an index names.
+static std::vector<std::string> weightFiles(const std::string &folder) {
+  const std::string one = folder + "/model.safetensors", index = folder + "/" + kIndexFile;
+  std::error_code e;
+  if (fs::exists(one, e) || !fs::exists(index, e))
+    return {one};
+  const FileText text = readTextFile(index, kIndexLimit);
+  std::set<std::string> names;
+  std::string why = text.why;
+  try {
+    if (text.ok)
+      for (auto &[tensor, file] : json::parse(text.text).at("weight_map").items())
+        names.insert(file.get<std::string>());
+  } catch (const json::exception &x) {
+    why = x.what();
+  }
+  std::vector<std::string> paths;
+  for (const std::string &name : names) {
+    if (name.find('/') != std::string::npos)
+      why = fmt::format("it names {}", name);
+    paths.push_back(folder + "/" + name);
+  }
+  if (!why.empty() || paths.empty())
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", index, why.empty() ? "no tensors" : why));
+  return paths;
+}
+
 void loadWeights(Executor &executor, const std::string &path) {
   std::error_code e;
   const bool folder = fs::is_directory(path, e);
   if (folder) {
     // A checkpoint of ours says more than the shapes of its tensors.
-    FileText text = readTextFile(path + "/manifest.json", kManifestLimit);
+    FileText text = readTextFile(path + "/" + kManifestFile, kManifestLimit);
     ModelIdentity there;
     const json manifest = json::parse(text.text, nullptr, false);
     if (manifest.is_object() && manifest.contains("model_keys"))
@@ -419,9 +459,9 @@ void loadWeights(Executor &executor, const std::string &path) {
       throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of another model: {}", path, d),
                       remedy);
   }
-  SafetensorsFile file(folder ? path + "/" + kModelFile : path);
+  const TensorFiles file(folder ? weightFiles(path) : std::vector{path});
   std::set<std::string> taken;
-  for (const State *s : selectStates(executor.planned(), true)) {
+  for (const State *s : savedStates(executor.planned(), true)) {
     if (std::string problem = problemOf(*s, file, &taken); !problem.empty())
       throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model: {}", path, problem),
                       "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");

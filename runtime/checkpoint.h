@@ -2,11 +2,17 @@
 //
 //   model.safetensors      parameters, under Hugging Face's names and in its layouts (runtime/file_layout.h)
 //   optimizer.safetensors  moments (their names: passes/optimizer.cpp), step and other counters
-//   manifest.json          step, BLAKE3 of both files and of itself, hashes of plan, model and training data, the
+//   manifest.json          step, BLAKE3 of the other files and of itself, hashes of plan, model and training data, the
 //                          optimizer, and the keys of [model] that say what is computed
 //
-// A checkpoint appears whole or not at all: written to a temporary folder, every file and folder fsynced, renamed. A
-// failed save throws (DiskFull, Unwritable), leaves no temporary folder and touches no older checkpoint.
+// Several ranks write a file of each kind each: model-00001-of-00004.safetensors with the parameters of a part of the
+// model, whole, and model.safetensors.index.json, which is how Hugging Face's own checkpoints in several files look;
+// optimizer-00001-of-00004.safetensors with the moments that the rank has, which may be pieces (runtime/tensor_files.h).
+// Both kinds load on any number of ranks.
+//
+// A checkpoint appears whole or not at all: written to a temporary folder, every file and folder fsynced, renamed
+// (runtime/checkpoint_saver.h). A failed save throws (DiskFull, Unwritable), leaves no temporary folder and touches no
+// older checkpoint.
 //
 // A checkpoint loads into plans of the same model whatever their precision: floats of another dtype are converted
 // (rounded to nearest even, or widened exactly), and counters that the checkpoint does not have (those of fp16's loss
@@ -17,12 +23,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace gptc {
 
+class AtomicDir;
 class Executor;
 
 struct CheckpointInfo {
@@ -39,8 +47,7 @@ class CheckpointStore {
 public:
   explicit CheckpointStore(const std::string &outDir);
 
-  /// Saves all states but caches, gradients and copies. Where the executor has ranks, all of them call it together and
-  /// the first one writes.
+  /// Saves all states but caches, gradients and copies, now. Where the executor has ranks, all of them call it together.
   void save(Executor &executor, const CheckpointInfo &info) const;
   /// Renames checkpoints beyond `step`, which loading passed over, to damaged-step-N: they are not to be counted among
   /// the newest, nor tried again.
@@ -48,7 +55,7 @@ public:
   /// Removes all but the `keep` newest.
   void prune(int64_t keep) const;
 
-  /// Loads the newest checkpoint that is whole into the executor's states, telling `warn` of each damaged one passed
+  /// Loads the newest checkpoint that is whole, for all ranks together, into the executor's states, telling `warn` of each damaged one passed
   /// over; nullopt where there is none at all. `parametersOnly` leaves other states alone. UserErrors:
   /// CheckpointMismatch for one of another model, whose message holds the keys of [model] that differ, or of another
   /// optimizer; CheckpointDamaged when there are checkpoints and none is whole. One that does not say a key is taken to
@@ -56,6 +63,13 @@ public:
   std::optional<CheckpointInfo> loadNewest(Executor &executor, const ModelIdentity &model, bool parametersOnly,
                                            const std::function<void(const std::string &)> &warn,
                                            int64_t atMost = -1) const;
+
+  // For who writes a checkpoint: where it will be, whether there is room for it, and its end, which adds the manifest
+  // and gives the folder its name. `files` have checksums.
+  std::string pathOf(int64_t step) const;
+  void requireSpace(int64_t bytes) const;
+  void complete(AtomicDir &dir, const CheckpointInfo &info, const Module &planned,
+                const std::map<std::string, std::string> &files) const;
 
   /// Steps of all checkpoints, newest first.
   std::vector<int64_t> steps() const;
@@ -66,7 +80,7 @@ private:
   std::string folder;
 };
 
-/// Parameters from any folder or file of safetensors: names with or without a leading "transformer.", f32, bf16 or f16.
+/// Parameters from any folder or file of safetensors, or of several with an index as Hugging Face makes it: names with or without a leading "transformer.", f32, bf16 or f16.
 /// Throws UserErrors FileMissing, CheckpointDamaged and CheckpointMismatch: a missing tensor, another shape, a tensor
 /// for which the model has no place and without which the weights would be another model's, or a checkpoint of
 /// CheckpointStore whose keys of [model] differ.

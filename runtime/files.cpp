@@ -184,13 +184,18 @@ void removeTree(const std::string &path) noexcept {
 AtomicDir::AtomicDir(std::string finalPath) : final(std::move(finalPath)) {
   while (final.size() > 1 && final.back() == '/')
     final.pop_back();
-  fs::path p(final);
-  temporary = (p.parent_path() / ("." + p.filename().string() + ".tmp")).string();
+  temporary = temporaryOf(final);
+  const fs::path p(final);
   if (!p.parent_path().empty())
     makeDirs(p.parent_path().string());
   removeTree(temporary);
   if (::mkdir(temporary.c_str(), 0755) != 0)
     throwWrite(temporary, errno);
+}
+
+std::string AtomicDir::temporaryOf(const std::string &finalPath) {
+  const fs::path p(finalPath);
+  return (p.parent_path() / ("." + p.filename().string() + ".tmp")).string();
 }
 
 AtomicDir::~AtomicDir() {

@@ -77,6 +77,8 @@ public:
   ~AtomicDir();
   AtomicDir(const AtomicDir &) = delete;
   const std::string &path() const { return temporary; }
+  /// The same of a folder that another process writes together with this one.
+  static std::string temporaryOf(const std::string &finalPath);
   std::string file(llvm::StringRef name) const { return temporary + "/" + name.str(); }
   /// An existing folder of that name is exchanged for the new one in one step and then removed.
   void commit();

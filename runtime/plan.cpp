@@ -45,6 +45,7 @@ json settingsToJson(const RunSettings &r) {
           {"sample_tokens", r.sampleTokens},
           {"checkpoint_every", r.checkpointEvery},
           {"checkpoint_keep", r.checkpointKeep},
+          {"checkpoint_async", r.checkpointAsync},
           {"log_every", r.logEvery},
           {"tensorboard", r.tensorboard},
           {"trace_steps", r.traceSteps},
@@ -68,6 +69,7 @@ RunSettings settingsFromJson(const json &j) {
   r.sampleTokens = j.at("sample_tokens");
   r.checkpointEvery = j.at("checkpoint_every");
   r.checkpointKeep = j.at("checkpoint_keep");
+  r.checkpointAsync = j.value("checkpoint_async", r.checkpointAsync);
   r.logEvery = j.at("log_every");
   r.tensorboard = j.at("tensorboard");
   r.traceSteps = j.at("trace_steps").get<std::vector<int64_t>>();
@@ -86,6 +88,8 @@ std::string settingsProblem(const RunSettings &r) {
       return fmt::format("{} is {}", name, n);
   if (r.checkpointKeep < 1 || r.logEvery < 1)
     return "checkpoint_keep and log_every must be at least 1";
+  if (r.checkpointAsync != "auto" && r.checkpointAsync != "true" && r.checkpointAsync != "false")
+    return "checkpoint_async is " + r.checkpointAsync;
   if (r.onNonfinite != "skip" && r.onNonfinite != "halt" && r.onNonfinite != "explain")
     return "on_nonfinite is " + r.onNonfinite;
   if (!(r.mfuPeak >= 0))

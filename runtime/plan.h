@@ -37,6 +37,7 @@ struct RunSettings {
   int64_t sampleTokens = 64;
   int64_t checkpointEvery = 0;  // 0: only at the end
   int64_t checkpointKeep = 3;
+  std::string checkpointAsync = "auto";  // whether steps go on while one is written: true | false | auto
   int64_t logEvery = 10;
   bool tensorboard = false;
   std::vector<int64_t> traceSteps;

@@ -79,8 +79,10 @@ SafetensorsFile::SafetensorsFile(const std::string &path) : path(path), file(pat
     json header = json::parse(text);
     std::vector<std::pair<int64_t, int64_t>> spans;
     for (auto &[name, value] : header.items()) {
-      if (name == "__metadata__")
+      if (name == "__metadata__") {
+        words = value.get<decltype(words)>();
         continue;
+      }
       int64_t begin = value.at("data_offsets").at(0), end = value.at("data_offsets").at(1);
       if (begin < 0 || end < begin || end > room)
         damaged(fmt::format("tensor {} lies outside the file", name));
@@ -117,6 +119,11 @@ std::vector<const TensorInfo *> SafetensorsFile::all() const {
   for (const auto &[name, tensor] : tensors)
     list.push_back(&tensor.first);
   return list;
+}
+
+const std::string *SafetensorsFile::metadata(llvm::StringRef key) const {
+  auto it = words.find(std::string_view(key));
+  return it == words.end() ? nullptr : &it->second;
 }
 
 void SafetensorsFile::read(const TensorInfo &t, void *to) const {

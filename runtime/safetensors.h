@@ -48,12 +48,14 @@ public:
   std::vector<const TensorInfo *> all() const;
   /// Reads the dense bytes of a tensor found above. Throws UserError(CheckpointDamaged).
   void read(const TensorInfo &t, void *to) const;
-  std::string hash() const { return file.hash(); }
+  /// What the header says beside tensors, null where it has no such key.
+  const std::string *metadata(llvm::StringRef key) const;
 
 private:
   std::string path;
   InputFile file;
   std::map<std::string, std::pair<TensorInfo, int64_t>, std::less<>> tensors;  // with the offset from the file's start
+  std::map<std::string, std::string, std::less<>> words;
 };
 
 }  // namespace gptc

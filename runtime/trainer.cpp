@@ -2,7 +2,8 @@
 
 #include "ir/diagnostics.h"
 #include "ir/mesh.h"
-#include "runtime/checkpoint.h"
+#include "ir/words.h"
+#include "runtime/checkpoint_saver.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/launch/pulse.h"
 #include "runtime/metrics.h"
@@ -20,7 +21,9 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <random>
 #include <sys/file.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -69,9 +72,9 @@ private:
 /// Holds OUT_DIR for this process.
 class RunLock {
 public:
-  explicit RunLock(const std::string &outDir) {
+  static std::string pathIn(const std::string &outDir) { return outDir + "/.lock"; }
+  explicit RunLock(const std::string &outDir) : path(pathIn(outDir)) {
     makeDirs(outDir);
-    const std::string path = outDir + "/.lock";
     fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0)
       throw UserError(ErrorCode::Unwritable, fmt::format("cannot write in {}: {}", outDir, strerror(errno)),
@@ -84,8 +87,15 @@ public:
   }
   ~RunLock() { ::close(fd); }
   RunLock(const RunLock &) = delete;
+  /// What other ranks can read there, if they see the same folder: a number that no other run has written.
+  void mark(uint64_t number) {
+    const std::string text = fmt::format("{}\n", number);
+    if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, text.data(), text.size(), 0) != ssize_t(text.size()))
+      throw UserError(ErrorCode::Unwritable, fmt::format("cannot write {}: {}", path, strerror(errno)));
+  }
 
 private:
+  const std::string path;
   int fd;
 };
 
@@ -154,9 +164,12 @@ public:
     } catch (const UserError &) {
       progress.end();
       // Between two steps the state is good, whatever went wrong with data or log.
-      if (step > 0 && step != saved && !saveFailed && !together)  // alone, the others are elsewhere
+      if (!saveFailed && !together)  // alone, the others are elsewhere
         try {
-          save();  // without pruning: who looks into the error may want an older one
+          if (step > 0 && step != saved)
+            save(true, 0);  // without pruning: who looks into the error may want an older one
+          else
+            finishSaving();
         } catch (const UserError &) {
         }
       throw;
@@ -174,6 +187,7 @@ private:
   ProgressLine progress;
   std::optional<RunLock> lock;  // of the first rank, which alone writes in the run's folder
   CheckpointStore store;
+  std::optional<CheckpointSaver> saver;
   TokenData data;
   std::optional<TokenData> val;
   std::optional<MetricsLog> log;
@@ -183,7 +197,7 @@ private:
   int64_t loaded = -1;  // the first sequence in it
   std::string fingerprint;
   int64_t step = 0;    // optimizer steps done
-  int64_t saved = -1;  // step of the last checkpoint
+  int64_t saved = -1;  // step of the last checkpoint, which may be under way
   Profile profile;
   int64_t profiledSteps = 0;
   Trace trace;
@@ -208,12 +222,15 @@ private:
       together->run({{Collective::Kind::broadcast, &mine, &mine, 1, DType::i64, 0}}, SumOrder::fast);
     return mine;
   }
-  /// Whether any rank was told to stop: all end with the same step.
-  bool stopping() const {
-    int64_t told = gStop != 0;
+  /// Between two steps: whether any rank was told to stop, as all end with the same step. A checkpoint that all ranks
+  /// have written is completed.
+  bool stopping() {
+    int64_t told[] = {gStop != 0, !written()};
     if (together)
-      together->run({{Collective::Kind::all_reduce, &told, &told, 1, DType::i64, 0}}, SumOrder::fast);
-    return told != 0;
+      together->run({{Collective::Kind::all_reduce, told, told, 2, DType::i64, 0}}, SumOrder::fast);
+    if (!told[1])
+      saver->proceed();
+    return told[0] != 0;
   }
 
   /// Scratch or checkpoint; afterwards state, step and log agree.
@@ -244,7 +261,7 @@ private:
         setAside(run.outDir, progress);
     }
     if (together)
-      together->barrier();
+      requireOneFolder();
     std::optional<CheckpointInfo> info;
     if (options.resume != Resume::never)
       info = store.loadNewest(
@@ -255,10 +272,6 @@ private:
                       "start the run without --resume must");
     if (info) {
       step = saved = info->step;
-      if (agreed(step) != step)
-        throw UserError(ErrorCode::RankFailed,
-                        fmt::format("rank {} finds another checkpoint than the first: step {}", rank(), step),
-                        "all ranks must see the same out_dir");
       if (first())
         store.setAsideBeyond(step);
       if (first() && step >= target)
@@ -271,19 +284,55 @@ private:
       if (info->dataFingerprint != fingerprint)
         progress.say("warning: the training data is not that of the checkpoint");
     } else {
-      if (agreed(step) != step)
-        throw UserError(ErrorCode::RankFailed, fmt::format("rank {} finds no checkpoint, the first one does", rank()),
-                        "all ranks must see the same out_dir");
       initializeStates(s.executor, run.seed);
       if (run.initFrom != "scratch")
         loadWeights(s.executor, llvm::StringRef(run.initFrom).split(':').second.str());
     }
+    saver.emplace(s.executor, store, savesBeside());
     if (first())
       log.emplace(run.outDir, step);
     evaluated = agreed(log ? log->lastEvaluation() : 0);
     if (first() && run.tensorboard)
       events.emplace(run.outDir + "/events");
     peak = run.mfuPeak > 0 ? run.mfuPeak : s.executor.peakFlops(m.attrs.getString("compute", "fp32"));
+  }
+
+  /// The first rank writes a number that no other run has; a rank that does not find it sees another folder.
+  void requireOneFolder() {
+    int64_t number = 0;
+    if (first()) {
+      std::random_device random;
+      number = agreed(int64_t(random()) << 31 | random());
+      lock->mark(uint64_t(number));
+    } else {
+      number = agreed(0);
+    }
+    together->barrier();
+    constexpr int kTries = 500;  // network file systems take a moment
+    const std::string path = RunLock::pathIn(run.outDir), want = fmt::format("{}\n", number);
+    for (int tries = 0; !first() && readTextFile(path, 64).text != want; ++tries) {
+      if (tries == kTries)
+        throw UserError(ErrorCode::RanksDiffer,
+                        fmt::format("rank {} does not see the files that rank 0 writes in {}", rank(), run.outDir),
+                        "all ranks must see the same files: choose an out_dir on a file system that all machines share");
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+
+  /// Whether to save while steps go on. "auto" does where copies of all that is saved fit into the memory of a machine,
+  /// however the ranks stand on machines.
+  bool savesBeside() {
+    if (run.checkpointEvery <= 0 || run.checkpointEvery >= target || run.checkpointAsync == "false")
+      return false;  // at the end there is nothing to go on with
+    if (run.checkpointAsync == "true")
+      return true;
+    int64_t tooMuch = memoryToSave(m, true) * world() > availableMemory();
+    if (together)
+      together->run({{Collective::Kind::all_reduce, &tooMuch, &tooMuch, 1, DType::i64, 0}}, SumOrder::fast);
+    if (tooMuch)
+      progress.say(fmt::format("note: steps wait while a checkpoint is written: a copy would take {}",
+                               formatBytes(double(memoryToSave(m, true)))));
+    return !tooMuch;
   }
 
   /// The prompt of samples; what is wrong with it should not come out after hours.
@@ -324,12 +373,10 @@ private:
         evaluateNow();
       if (!prompt.empty() && step > startStep && step % run.sampleEvery == 0 && !stop)
         printSample();
-      if (step != saved && (due(run.checkpointEvery) || step == target || stop)) {
-        save();
-        if (first())
-          store.prune(run.checkpointKeep);
-      }
-      if (step >= target || stop)
+      const bool last = step >= target || stop;
+      if (step != saved && (due(run.checkpointEvery) || last))
+        save(last, run.checkpointKeep);
+      if (last)
         break;
       SmallStates before(s.executor);
       const int64_t begin = monotonicNow();
@@ -350,6 +397,7 @@ private:
       if (isTraced(step) && (!isTraced(step + 1) || step == target || gStop))
         trace.write(fmt::format("{}/trace{}.json", run.outDir, first() ? "" : fmt::format("-{}", rank())));
     }
+    finishSaving();
     progress.end();
     if (times && step > startStep)
       progress.say(times->report());
@@ -364,7 +412,7 @@ private:
   }
 
   void evaluateNow() {
-    Pulse::Busy busy("evaluating");
+    const Pulse::Paced paced("evaluating");
     // Several ranks go through it together and stop behind it.
     std::optional<double> loss = evaluate(s.executor, *val, run.evalSteps, [&] { return !together && gStop != 0; });
     if (!loss)
@@ -487,13 +535,28 @@ private:
     return scan.first;
   }
 
-  void save() {
-    Pulse::Busy busy(Pulse::saving);
-    CheckpointInfo info{step, s.plan.hash, modelIdentity(m), fingerprint, "", {}};
+  /// Runs something that saves. What a save throws leaves the states as they are, but one more try makes no sense.
+  template <typename F> auto saving(F f) {
     saveFailed = true;
-    store.save(s.executor, info);
+    auto result = f();
     saveFailed = false;
+    return result;
+  }
+  void save(bool wait, int64_t keep) {
+    const Pulse::Paced paced(Pulse::saving);
+    saving([&] {
+      const CheckpointInfo info{step, s.plan.hash, modelIdentity(m), fingerprint, "", {}};
+      wait ? saver->save(info, keep) : saver->begin(info, keep);
+      return 0;
+    });
     saved = step;
+  }
+  bool written() {
+    return saving([&] { return saver->written(); });
+  }
+  void finishSaving() {
+    const Pulse::Paced paced(Pulse::saving);
+    saving([&] { return saver->finish(), 0; });
   }
 
   void printSample() {
@@ -543,6 +606,7 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
     }
     executor.run("eval", {x.data(), y.data()});
     const float *nll = static_cast<const float *>(executor.result("eval", 0));
+    Pulse::get().goesOn();
     if (together) {
       together->run({{Collective::Kind::all_gather, nll, all.data(), each, DType::f32}}, SumOrder::fast);
       nll = all.data();

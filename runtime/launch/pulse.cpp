@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <thread>
+#include <time.h>
 #include <unistd.h>
 
 namespace gptc {
@@ -26,7 +27,7 @@ struct PulsePage {
   static constexpr uint64_t mark = 0x6770746370756c31;  // "gptcpul1"
   static constexpr size_t words = 12;
   std::atomic<uint64_t> magic{mark}, beats{0}, progress{0};
-  std::atomic<int64_t> step{-1}, begin{-1};
+  std::atomic<int64_t> step{-1}, begin{-1}, cpuMs{0};
   std::atomic<uint32_t> state{0}, writing{0};
   std::atomic<int32_t> waitsFor{-1};
   std::atomic<uint64_t> place{0};  // collectives << 32 | messages in this one
@@ -82,6 +83,7 @@ PulseView PulseReader::read() const {
   PulseView v;
   v.beats = page->beats.load(std::memory_order_relaxed);
   v.progress = page->progress.load(std::memory_order_relaxed);
+  v.cpuMs = page->cpuMs.load(std::memory_order_relaxed);
   v.step = page->step.load(std::memory_order_acquire);
   v.begin = page->begin.load(std::memory_order_relaxed);
   v.waitsFor = page->waitsFor.load(std::memory_order_relaxed);
@@ -99,7 +101,7 @@ PulseView PulseReader::read() const {
     std::array<char, sizeof text + 1> chars{};
     std::memcpy(chars.data(), text.data(), sizeof text);
     v.doing = chars.data();
-    v.state = state <= uint32_t(PulseView::State::collective) ? PulseView::State(state) : PulseView::State::busy;
+    v.state = state <= uint32_t(PulseView::State::paced) ? PulseView::State(state) : PulseView::State::busy;
     break;
   }
   return v;
@@ -118,6 +120,9 @@ Pulse::Pulse() : page(inheritedPage()) {
   try {
     std::thread([p = page] {
       for (;;) {
+        timespec used{};
+        ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+        p->cpuMs.store(int64_t(used.tv_sec) * 1000 + used.tv_nsec / 1'000'000, std::memory_order_relaxed);
         p->beats.fetch_add(1, std::memory_order_relaxed);
         std::this_thread::sleep_for(kBetweenBeats);
       }
@@ -176,6 +181,12 @@ void Pulse::step(int64_t done) {
   page->progress.fetch_add(1, std::memory_order_relaxed);
   if (training.state != PulseView::State::stepping)
     say(PulseView::State::stepping, "a step");
+}
+
+void Pulse::goesOn() {
+  // While steps go on a thread that saves beside them must not hide a step that does not.
+  if (page->state.load(std::memory_order_relaxed) == uint32_t(PulseView::State::paced))
+    page->progress.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Pulse::waits(int rank) { page->waitsFor.store(rank, std::memory_order_relaxed); }

@@ -5,7 +5,8 @@
 // Where nobody listens (a run of one process, or under srun) all of it goes to a page that nobody reads.
 //
 //   Pulse::get().step(120);                              120 steps are done
-//   Pulse::Busy saving("saving a checkpoint");           until the end of the block; may take as long as it likes
+//   Pulse::Busy compiling("compiling");                  until the end of the block; may take as long as it likes
+//   Pulse::Paced saving("saving a checkpoint");          the same, but Pulse::get().goesOn() tells of each piece of it
 //   Pulse::Collective waiting("all_reduce of 1024 f32"); until the end of the block; others may be what is waited for
 //   Pulse::get().waits(3); Pulse::get().moved();         within it: nothing goes on without rank 3; rank 3 has come
 #pragma once
@@ -21,12 +22,14 @@ namespace gptc {
 /// What the page says at one moment.
 struct PulseView {
   enum class State : uint32_t {
-    busy,        // starting, saving, evaluating: what takes the time it takes
+    busy,        // starting, compiling: what takes the time it takes
     stepping,    // within a step, in this rank's own work
-    collective,  // within a step, where it may wait for others
+    collective,  // where it may wait for others
+    paced,       // saving, evaluating: what tells of each piece that it has done
   };
   uint64_t beats = 0;     // of the thread; 0: it has not begun
   uint64_t progress = 0;  // counts whatever the rank tells, but for whom it waits
+  int64_t cpuMs = 0;      // time that the process has computed; what waits for a disk or a file server does not
   int64_t step = -1;      // steps done; -1: not known yet
   int64_t begin = -1;     // the first that was told: where this process has begun
   State state = State::busy;
@@ -59,6 +62,8 @@ public:
   /// Of this process. The first call finds the page by GPTC_PULSE and starts to beat.
   static Pulse &get();
   void step(int64_t done);
+  /// In what is paced, from any thread: a piece is done.
+  void goesOn();
   /// Nothing goes on before this rank's message is here, or has been taken; and it has been.
   void waits(int rank);
   void moved();
@@ -78,6 +83,9 @@ public:
   static constexpr const char *saving = "saving a checkpoint";
   struct Busy : Doing {
     explicit Busy(llvm::StringRef what) : Doing(PulseView::State::busy, what) {}
+  };
+  struct Paced : Doing {
+    explicit Paced(llvm::StringRef what) : Doing(PulseView::State::paced, what) {}
   };
   struct Collective : Doing {
     explicit Collective(llvm::StringRef what) : Doing(PulseView::State::collective, what) {}

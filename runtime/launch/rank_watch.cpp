@@ -10,6 +10,7 @@ namespace {
 constexpr size_t kStepsKept = 8;
 constexpr int kFewestLooks = 20;  // to compare ranks by
 constexpr double kMostly = 0.5;   // of the time others wait for the slow one
+constexpr double kComputes = 0.2;  // of a CPU, at least, goes to who spins, also where ranks share one
 
 double seconds(RankWatch::Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -34,7 +35,7 @@ void RankWatch::look(const std::vector<RankStatus> &ranks, Clock::time_point now
     if (p.beats != s.pulse.beats)
       s.beatAt = now;
     if (p.progress != s.pulse.progress)
-      s.progressAt = now;
+      s.progressAt = now, s.cpuAtProgress = p.cpuMs;
     if (p.step != s.pulse.step) {
       if (s.pulse.step >= 0 && p.step > s.pulse.step) {
         s.steps.push_back((now - s.stepAt) / (p.step - s.pulse.step));
@@ -43,7 +44,7 @@ void RankWatch::look(const std::vector<RankStatus> &ranks, Clock::time_point now
       }
       s.stepAt = now;
     }
-    if (p.state == PulseView::State::busy)
+    if (p.state == PulseView::State::busy || p.state == PulseView::State::paced)
       s.stepAt = now;  // saving and evaluating belong to no step
     if (p.place != s.pulse.place)
       s.placeAt = now;
@@ -58,7 +59,8 @@ void RankWatch::look(const std::vector<RankStatus> &ranks, Clock::time_point now
 void RankWatch::compare(const std::vector<RankStatus> &ranks, Clock::time_point now) {
   std::chrono::milliseconds age{0};
   for (size_t i = 0; i < seen.size(); ++i) {
-    if (!seen[i].alive || seen[i].pulse.place == 0 || seen[i].pulse.state == PulseView::State::busy)
+    const PulseView::State state = seen[i].pulse.state;
+    if (!seen[i].alive || seen[i].pulse.place == 0 || state == PulseView::State::busy || state == PulseView::State::paced)
       return;
     age = std::max(age, ranks[i].age);
   }
@@ -79,13 +81,16 @@ std::optional<RankWatch::Finding> RankWatch::stuck() const {
     return found;
   for (size_t i = 0; i < seen.size(); ++i) {
     const Seen &s = seen[i];
-    if (!s.alive || s.pulse.beats == 0 || s.pulse.state != PulseView::State::stepping || s.steps.empty())
+    const bool paced = s.pulse.state == PulseView::State::paced;
+    if (!s.alive || s.pulse.beats == 0 || !(paced || s.pulse.state == PulseView::State::stepping) || s.steps.empty())
       continue;
-    const Clock::duration longest = longestStep();
+    const Clock::duration longest = longestStep(), still = *last - s.progressAt;
     const Clock::duration limit = std::max<Clock::duration>(limits.silence, limits.steps * longest);
-    if (*last - s.progressAt > limit)
-      return Finding{int(i), fmt::format("runs but gets nowhere for {:.1f} s; a step took {:.3g} s",
-                                         seconds(*last - s.progressAt), seconds(longest))};
+    // A piece of a checkpoint or of an evaluation is less than a step; but a file may take its time.
+    const std::chrono::milliseconds computed(s.pulse.cpuMs - s.cpuAtProgress);
+    if (still > limit && (!paced || computed > kComputes * still))
+      return Finding{int(i), fmt::format("runs but gets nowhere for {:.1f} s; a step took {:.3g} s", seconds(still),
+                                         seconds(longest))};
   }
   return standstill();
 }

@@ -35,9 +35,10 @@ public:
   /// Takes in what is known of all ranks now; to be called several times a second.
   void look(const std::vector<RankStatus> &ranks, Clock::time_point now);
 
-  /// A rank that will not go on by itself: it gives no heartbeat, or it spins within a step. One that waits for others
-  /// in a collective is not, nor one that is busy with something other than steps, or has not done a step yet: how long
-  /// these take is not known. But where all wait and none gets anything, it is the one that the others wait for.
+  /// A rank that will not go on by itself: it gives no heartbeat, or it spins within a step, or while it saves or
+  /// evaluates. One that waits for others in a collective is not, nor one that is busy with something else, or has not
+  /// done a step yet: how long these take is not known. Nor is one that saves and waits for a disk, computing nothing.
+  /// But where all wait and none gets anything, it is the one that the others wait for.
   std::optional<Finding> stuck() const;
   /// The rank with the oldest heartbeat, where that is older than `least`.
   std::optional<Finding> silent(std::chrono::milliseconds least) const;
@@ -49,6 +50,7 @@ private:
     bool alive = false;
     PulseView pulse;
     Clock::time_point startAt, beatAt, progressAt, stepAt;
+    int64_t cpuAtProgress = 0;  // ms
     std::deque<Clock::duration> steps;  // how long the last ones took
     Clock::time_point placeAt;
     // In the window:

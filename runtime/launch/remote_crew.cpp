@@ -57,8 +57,9 @@ private:
 };
 
 json pulseJson(const PulseView &p) {
-  return {{"beats", p.beats},           {"progress", p.progress}, {"step", p.step},   {"begin", p.begin},
-          {"state", uint32_t(p.state)}, {"waitsFor", p.waitsFor}, {"place", p.place}, {"doing", p.doing}};
+  return {{"beats", p.beats}, {"progress", p.progress},       {"cpuMs", p.cpuMs},       {"step", p.step},
+          {"begin", p.begin}, {"state", uint32_t(p.state)}, {"waitsFor", p.waitsFor}, {"place", p.place},
+          {"doing", p.doing}};
 }
 
 // ---- here -----------------------------------------------------------------------------------------------------------
@@ -238,9 +239,10 @@ private:
       const json &p = j.at("pulse");
       p.at("beats").get_to(r.pulse.beats);
       p.at("progress").get_to(r.pulse.progress);
+      p.at("cpuMs").get_to(r.pulse.cpuMs);
       p.at("step").get_to(r.pulse.step);
       p.at("begin").get_to(r.pulse.begin);
-      r.pulse.state = PulseView::State(std::min(p.at("state").get<uint32_t>(), uint32_t(PulseView::State::collective)));
+      r.pulse.state = PulseView::State(std::min(p.at("state").get<uint32_t>(), uint32_t(PulseView::State::paced)));
       p.at("waitsFor").get_to(r.pulse.waitsFor);
       p.at("place").get_to(r.pulse.place);
       p.at("doing").get_to(r.pulse.doing);

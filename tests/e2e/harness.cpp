@@ -1,5 +1,6 @@
 #include "harness.h"
 
+#include "runtime/tensor_files.h"
 #include "tests/unit/runtime/temp_dir.h"
 
 #include <nlohmann/json.hpp>
@@ -170,8 +171,21 @@ std::string Workplace::finalState(const std::string &outDir) const {
   std::vector<std::string> all = checkpoints(outDir);
   if (all.empty())
     return "";
-  std::string newest = outDir + "/checkpoints/" + all.back();
-  return all.back() + readFile(newest + "/model.safetensors") + readFile(newest + "/optimizer.safetensors");
+  std::map<std::string, std::vector<std::string>> files;  // by what their names begin with
+  for (const auto &entry : fs::directory_iterator(outDir + "/checkpoints/" + all.back()))
+    if (const std::string name = entry.path().filename(); entry.path().extension() == ".safetensors")
+      files[name.substr(0, name.find_first_of("-."))].push_back(entry.path());
+  std::string state = all.back();
+  for (const auto &[kind, paths] : files) {
+    const gptc::TensorFiles tensors(paths);
+    for (const gptc::TensorInfo *t : tensors.all()) {
+      state += t->name;
+      const size_t at = state.size();
+      state.resize(at + size_t(t->bytes()));
+      tensors.read(*t, state.data() + at);
+    }
+  }
+  return state;
 }
 
 std::vector<std::string> logLines(const std::string &outDir) {

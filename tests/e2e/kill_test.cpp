@@ -1,8 +1,11 @@
 // Killed at any moment and resumed, a run ends with the same bits; a failed save loses nothing.
 #include "harness.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <sstream>
 #include <thread>
@@ -140,6 +143,90 @@ TEST_F(KillTest, DamagedNewestCheckpointFallsBack) {
     EXPECT_TRUE(w.finalState(w.path("out")) == whole);
     EXPECT_EQ(logLines(w.path("out")), logLines(w.path("whole")));
     fs::remove_all(w.path("out"));
+  }
+}
+
+/// The last step that stands in a run's log.
+int stepsLogged(const std::string &out) {
+  int last = 0;
+  for (const std::string &line : logLines(out))
+    last = std::max(last, std::atoi(line.c_str() + std::strlen("step=")));
+  return last;
+}
+
+// A disk that takes two seconds for the first checkpoint.
+TEST_F(KillTest, StepsGoOnWhileACheckpointIsWritten) {
+  for (const bool async : {true, false}) {
+    const std::string name = async ? "async" : "waiting";
+    plan = w.compile(name, {steps, "checkpoint.async=" + std::string(async ? "true" : "false")});
+    Process p = w.start("gptrun", {plan, "--out-dir", w.path("out-" + name)},
+                        {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", "fsync:1"}, {"GPTC_TEST_DO", "sleep"}});
+    int reached = 0;  // with the first checkpoint under way
+    auto steps = [&] { return w.checkpoints(w.path("out-" + name)); };
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)) {
+      const int now = stepsLogged(w.path("out-" + name));
+      const std::vector<std::string> saved = steps();
+      if (!saved.empty() && saved.back() == "step-00000003")
+        break;
+      reached = std::max(reached, now);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    const Result r = p.wait();
+    EXPECT_EQ(r.code, 0) << r.output;
+    // The next one, of step 6, waits for it.
+    EXPECT_EQ(reached, async ? 6 : 3) << name;
+    EXPECT_TRUE(w.finalState(w.path("out-" + name)) == whole) << name;
+    EXPECT_EQ(w.checkpoints(w.path("out-" + name)), w.checkpoints(w.path("whole")));
+  }
+}
+
+TEST_F(KillTest, WhatIsUnderWayAtTheEndIsComplete) {
+  // Stopped while the checkpoint of step 3 is slow.
+  Process p = w.start("gptrun", {plan, "--out-dir", w.path("out")},
+                      {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", "fsync:1"}, {"GPTC_TEST_DO", "sleep"}});
+  while (stepsLogged(w.path("out")) < 4)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ::kill(p.pid(), SIGTERM);
+  const Result r = p.wait();
+  EXPECT_EQ(r.code, 0) << r.output;
+  const std::vector<std::string> left = w.checkpoints(w.path("out"));
+  ASSERT_EQ(left.size(), 2u) << r.output;
+  EXPECT_EQ(left[0], "step-00000003");
+  finish("out", "stopped while saving");
+}
+
+/// Several ranks, one of which has bad luck: the others learn of it, and the checkpoint before is there.
+TEST_F(KillTest, AnyOfSeveralRanks) {
+  const std::vector<std::string> settings = {steps, "train.micro_batch=1", "parallel.logical_shards=4"};
+  whole.clear();
+  for (const char *async : {"true", "false"}) {
+    std::vector<std::string> all = settings;
+    for (const char *more : {"parallel.data=4", "parallel.zero_stage=1"})
+      all.push_back(more);
+    all.push_back(std::string("checkpoint.async=") + async);
+    plan = w.compile(std::string("ranks-") + async, all);
+    const std::string quiet = std::string("quiet-") + async;
+    Result q = run(quiet);
+    ASSERT_EQ(q.code, 0) << q.output;
+    const std::string state = w.finalState(w.path(quiet));
+    EXPECT_TRUE(whole.empty() || state == whole);
+    whole = state;
+    fs::remove_all(w.path("whole"));
+    fs::rename(w.path(quiet), w.path("whole"));
+    // In the second checkpoint. Rank 0 fsyncs its two files, index, manifest and two folders; others their two files.
+    for (const auto &[rank, at] : {std::pair{"2", "write:20"}, {"2", "fsync:3"}, {"3", "fsync:4"}, {"0", "fsync:7"},
+                                   {"0", "fsync:9"}, {"0", "fsync:10"}, {"0", "rename:2"}})
+      for (const char *what : {"kill", "enospc"}) {
+        const std::string when = fmt::format("{} of rank {}, {}, async {}", at, rank, what, async);
+        Result r = w.gptrun({plan, "--out-dir", w.path("out"), "--restarts", "0"},
+                            {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", at}, {"GPTC_TEST_RANK", rank}, {"GPTC_TEST_DO", what}});
+        EXPECT_EQ(r.code, *what == 'k' ? 6 : 4) << when << "\n" << r.output;
+        EXPECT_NE(r.output.find(*what == 'k' ? "error[GPTC0601]" : "error[GPTC0402]"), std::string::npos)
+            << when << "\n" << r.output;
+        EXPECT_TRUE(fs::exists(w.path("out/checkpoints/step-00000003"))) << when;
+        finish("out", when);
+      }
   }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <sys/syscall.h>
@@ -187,6 +188,48 @@ TEST_P(RandomFaults, EndWithTheBitsOfAQuietRun) {
     for (auto &[name, t] : times)
       std::printf("| %s | %s | %zu | %s | %s | %ld |\n", tcp ? "Gloo" : "shared memory", name.c_str(), t.seen.size(),
                   Times::of(t.seen).c_str(), Times::of(t.restarted).c_str(), t.mostLost);
+}
+
+/// Where a rank spins while it evaluates or saves, that is seen as soon as in a step.
+TEST_F(Faults, SpinsWhileItEvaluatesOrSaves) {
+  std::string tokens;
+  for (int i = 0; i < 20000; ++i)
+    tokens += e2e::readFile(w.path("val.bin")).substr(0, 32);
+  e2e::writeFile(w.path("val.bin"), tokens);  // seconds of evaluation
+  const std::vector<std::string> settings = {"train.micro_batch=1",    "parallel.logical_shards=2", "parallel.data=2",
+                                             "train.steps=100000",     "checkpoint.async=false",    "model.n_embd=512",
+                                             "parallel.zero_stage=1"};
+  for (const bool saves : {false, true}) {
+    std::vector<std::string> all = settings;
+    all.push_back(saves ? "checkpoint.every=8" : "checkpoint.every=0");
+    all.push_back(saves ? "eval.every=0" : "eval.every=8");
+    const std::string what = saves ? "saving a checkpoint" : "evaluating";
+    Supervised run(w, {w.compile(saves ? "saves" : "evaluates", all), "--out-dir", w.path(what), "--restarts", "1"},
+                   {{"LD_PRELOAD", kShim}});
+    ASSERT_TRUE(run.waitForStep(saves ? 15 : 8, 0)) << run.output();
+    const auto begin = Clock::now();
+    auto saving = [&] {
+      std::error_code e;
+      for (auto &entry : std::filesystem::directory_iterator(w.path(what) + "/checkpoints", e))
+        if (entry.path().filename().string().rfind(".step-", 0) == 0)
+          return true;
+      return false;
+    };
+    while (saves && !saving() && secondsSince(begin) < 20)
+      ;
+    std::this_thread::sleep_for(milliseconds(saves ? 10 : 100));
+    const auto hit = Clock::now();
+    const int rank = run.ranks()[1];
+    ASSERT_EQ(::syscall(SYS_tgkill, rank, rank, SIGRTMIN + 1), 0);
+    ASSERT_NE(run.waitFor("restart 1 of 1", 0), std::string::npos) << run.output();
+    EXPECT_LE(secondsSince(hit), 6) << run.output();
+    EXPECT_NE(run.output().find("rank 1 on "), std::string::npos) << run.output();
+    EXPECT_NE(run.output().find("runs but gets nowhere for 4."), std::string::npos) << run.output();
+    EXPECT_NE(run.output().find(", in " + what), std::string::npos) << run.output();
+    ::kill(run.pid(), SIGKILL);
+    run.wait();
+    w.expectNothingLeft(what);
+  }
 }
 
 /// A rank that gets a tenth of its time is a nuisance, not a failure.

@@ -66,6 +66,31 @@ TEST(Pulse, IsReadWhileARankLivesAndAfterItsDeath) {
   EXPECT_EQ(reader.read().doing, "all_reduce of 1024 f32");
 }
 
+TEST(Pulse, PiecesCountWhereTheyAreAllThereIs) {
+  PulseReader reader;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setenv("GPTC_PULSE", std::to_string(::dup(reader.fd())).c_str(), 1);
+    Pulse &p = Pulse::get();
+    p.step(7);
+    p.goesOn();  // of a thread beside the step: says nothing of the step
+    {
+      Pulse::Paced saving("saving a checkpoint");
+      p.goesOn();
+      p.goesOn();
+    }
+    p.step(8);
+    for (volatile bool forever = true; forever;)
+      ;
+  }
+  ASSERT_TRUE(eventually([&] { return reader.read().step == 8; }));
+  // The start, step 7 and its word, saving's word, two pieces, the word after it, step 8.
+  EXPECT_EQ(reader.read().progress, 8u);
+  EXPECT_TRUE(eventually([&] { return reader.read().cpuMs > 300; })) << "it computes";
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
 TEST(Pulse, GoesNowhereWithoutAReader) {
   for (const char *value : {"", "x", "2", "99999", "-1"}) {
     const pid_t child = ::fork();

@@ -120,6 +120,34 @@ TEST(RankWatch, AllWaitAndNothingComes) {
   EXPECT_FALSE(whereAllWait({1, -1, 1}, State::busy)) << "rank 1 saves, and the others may wait for that";
 }
 
+// Saving and evaluating tell of each piece. Who computes without one spins; who waits for a disk does not.
+TEST(RankWatch, WhoSpinsWhileItSaves) {
+  for (const bool computes : {true, false})
+    for (const bool writes : {true, false}) {
+      Stage s(2);
+      s.play(milliseconds(1000), [&](long) {
+        for (int r : {0, 1})
+          s.beat(r), s.step(r);
+      });
+      s.ranks[0].pulse.state = State::paced;
+      s.ranks[1].pulse.state = State::collective;
+      auto act = [&](long t) {
+        s.beat(0), s.beat(1);
+        s.ranks[0].pulse.cpuMs += computes ? 25 : 1;  // half a CPU
+        s.ranks[0].pulse.progress += writes && t % 3000 == 0;
+      };
+      s.play(milliseconds(3900), act);
+      EXPECT_FALSE(s.watch.stuck());
+      s.play(milliseconds(300), act);
+      EXPECT_EQ(s.watch.stuck().has_value(), computes && !writes);
+      s.play(milliseconds(60000), act);
+      ASSERT_EQ(s.watch.stuck().has_value(), computes && !writes);
+      if (computes && !writes) {
+        EXPECT_EQ(s.watch.stuck()->rank, 0);
+      }
+    }
+}
+
 TEST(RankWatch, AllWaitInTheFirstStep) {
   Stage s(2);
   auto beat = [&](long) {

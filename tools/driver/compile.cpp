@@ -110,6 +110,7 @@ RunSettings runSettings(const Config &c) {
   r.sampleTokens = c.eval.sampleTokens;
   r.checkpointEvery = c.checkpoint.every;
   r.checkpointKeep = c.checkpoint.keep;
+  r.checkpointAsync = c.checkpoint.async;
   r.logEvery = c.log.every;
   r.tensorboard = c.log.tensorboard;
   r.traceSteps = c.log.traceSteps;

@@ -3,6 +3,7 @@
 #include "frontends/parameter_groups.h"
 #include "frontends/toml_config.h"
 #include "ir/words.h"
+#include "runtime/checkpoint_files.h"
 #include "runtime/cuda/gpu.h"
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
@@ -120,6 +121,10 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
                          ? fmt::format(": more than the {} of this machine{}", formatBytes(double(memory)),
                                        c.compile.remat == "auto" ? "; remat found nothing that fits" : "")
                          : ""));
+  if (const RunSettings &run = plan.run; run.checkpointEvery > 0 && run.checkpointEvery < run.steps)
+    if (const int64_t bytes = memoryToSave(*plan.planned, run.checkpointAsync != "false"); bytes > 0)
+      row("", formatBytes(double(bytes)) + " more to save checkpoints" +
+                  (run.checkpointAsync == "auto" ? ", where that is free (checkpoint.async)" : ""));
   for (const Decision &d : decisionsOf(*plan.planned))
     if (d.pass == "remat")
       row(d.name == "all" ? "remat" : "",

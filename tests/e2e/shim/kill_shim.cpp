@@ -1,7 +1,8 @@
-// Loaded with LD_PRELOAD by the kill tests: ends the process, or makes a call fail, inside the Nth write, fsync or
-// rename that concerns a checkpoint.
+// Loaded with LD_PRELOAD by the kill tests: ends the process, or makes a call fail or take long, inside the Nth write,
+// fsync or rename that concerns a checkpoint.
 //   GPTC_TEST_AT      "write:3", "fsync:2", "rename:1": which call, counted from 1; a write is cut in half first
-//   GPTC_TEST_DO      "kill" (default) | "enospc"
+//   GPTC_TEST_DO      "kill" (default) | "enospc" | "sleep": two seconds
+//   GPTC_TEST_RANK    the rank that it happens to; default: any
 //   GPTC_TEST_COUNTS  a file that receives the three totals on exit
 #include <atomic>
 #include <cerrno>
@@ -34,7 +35,9 @@ bool concerns(int fd) {
 
 bool isMoment(Call call) {
   int n = ++counts[call];
-  const char *at = std::getenv("GPTC_TEST_AT");
+  const char *at = std::getenv("GPTC_TEST_AT"), *only = std::getenv("GPTC_TEST_RANK"), *rank = std::getenv("GPTC_RANK");
+  if (only && (!rank || std::strcmp(only, rank) != 0))
+    return false;
   size_t length = std::strlen(names[call]);
   return at && std::strncmp(at, names[call], length) == 0 && at[length] == ':' && std::atoi(at + length + 1) == n;
 }
@@ -44,6 +47,10 @@ int act() {
   if (what && std::strcmp(what, "enospc") == 0) {
     errno = ENOSPC;
     return -1;
+  }
+  if (what && std::strcmp(what, "sleep") == 0) {
+    ::sleep(2);
+    return 0;
   }
   ::kill(::getpid(), SIGKILL);
   for (;;)
@@ -69,20 +76,20 @@ extern "C" {
 ssize_t write(int fd, const void *data, size_t bytes) {
   static auto real = next<ssize_t (*)(int, const void *, size_t)>("write");
   if (concerns(fd) && isMoment(writeCall)) {
-    (void)!real(fd, data, bytes / 2);
-    return act();
+    const ssize_t half = real(fd, data, bytes / 2);
+    return act() ? -1 : half;
   }
   return real(fd, data, bytes);
 }
 
 int fsync(int fd) {
   static auto real = next<int (*)(int)>("fsync");
-  return concerns(fd) && isMoment(fsyncCall) ? act() : real(fd);
+  return concerns(fd) && isMoment(fsyncCall) && act() ? -1 : real(fd);
 }
 
 int rename(const char *from, const char *to) {
   static auto real = next<int (*)(const char *, const char *)>("rename");
-  return concerns(to) && isMoment(renameCall) ? act() : real(from, to);
+  return concerns(to) && isMoment(renameCall) && act() ? -1 : real(from, to);
 }
 
 }  // extern "C"
