@@ -210,8 +210,8 @@ Manifest verifiedManifest(const std::string &dir, int64_t step, bool parametersO
     m = readManifest(dir, step);
     size_t number = 0;
     for (auto &[name, checksum] : m.files)
-      if ((!parametersOnly || !isTensors(name, "optimizer")) && int64_t(number++) % (ranks ? ranks->world : 1) ==
-                                                                   (ranks ? ranks->rank : 0))
+      if ((!parametersOnly || !isTensors(name, "optimizer")) &&
+          int64_t(number++) % (ranks ? ranks->world : 1) == (ranks ? ranks->rank : 0))
         if (InputFile(dir + "/" + name, "checkpoint").hash() != checksum)
           throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {} does not match its checksum", dir, name));
   } catch (const UserError &e) {
@@ -423,8 +423,9 @@ static std::vector<std::string> weightFiles(const std::string &folder) {
   std::set<std::string> names;
   std::string why = text.why;
   try {
+    const json content = text.ok ? json::parse(text.text) : json();
     if (text.ok)
-      for (auto &[tensor, file] : json::parse(text.text).at("weight_map").items())
+      for (auto &[tensor, file] : content.at("weight_map").items())
         names.insert(file.get<std::string>());
   } catch (const json::exception &x) {
     why = x.what();

@@ -7,8 +7,8 @@
 //
 // Several ranks write a file of each kind each: model-00001-of-00004.safetensors with the parameters of a part of the
 // model, whole, and model.safetensors.index.json, which is how Hugging Face's own checkpoints in several files look;
-// optimizer-00001-of-00004.safetensors with the moments that the rank has, which may be pieces (runtime/tensor_files.h).
-// Both kinds load on any number of ranks.
+// optimizer-00001-of-00004.safetensors with the moments that the rank has, which may be pieces
+// (runtime/tensor_files.h). Both kinds load on any number of ranks.
 //
 // A checkpoint appears whole or not at all: written to a temporary folder, every file and folder fsynced, renamed
 // (runtime/checkpoint_saver.h). A failed save throws (DiskFull, Unwritable), leaves no temporary folder and touches no
@@ -47,7 +47,8 @@ class CheckpointStore {
 public:
   explicit CheckpointStore(const std::string &outDir);
 
-  /// Saves all states but caches, gradients and copies, now. Where the executor has ranks, all of them call it together.
+  /// Saves all states but caches, gradients and copies, now. Where the executor has ranks, all of them call it
+  /// together.
   void save(Executor &executor, const CheckpointInfo &info) const;
   /// Renames checkpoints beyond `step`, which loading passed over, to damaged-step-N: they are not to be counted among
   /// the newest, nor tried again.
@@ -55,11 +56,12 @@ public:
   /// Removes all but the `keep` newest.
   void prune(int64_t keep) const;
 
-  /// Loads the newest checkpoint that is whole, for all ranks together, into the executor's states, telling `warn` of each damaged one passed
-  /// over; nullopt where there is none at all. `parametersOnly` leaves other states alone. UserErrors:
-  /// CheckpointMismatch for one of another model, whose message holds the keys of [model] that differ, or of another
-  /// optimizer; CheckpointDamaged when there are checkpoints and none is whole. One that does not say a key is taken to
-  /// agree, and the notes say so. Checkpoints beyond the step `atMost` are passed over in silence; -1: none is.
+  /// Loads the newest checkpoint that is whole, for all ranks together, into the executor's states, telling `warn` of
+  /// each damaged one passed over; nullopt where there is none at all. `parametersOnly` leaves other states alone.
+  /// UserErrors: CheckpointMismatch for one of another model, whose message holds the keys of [model] that differ, or
+  /// of another optimizer; CheckpointDamaged when there are checkpoints and none is whole. One that does not say a key
+  /// is taken to agree, and the notes say so. Checkpoints beyond the step `atMost` are passed over in silence; -1: none
+  /// is.
   std::optional<CheckpointInfo> loadNewest(Executor &executor, const ModelIdentity &model, bool parametersOnly,
                                            const std::function<void(const std::string &)> &warn,
                                            int64_t atMost = -1) const;
@@ -80,10 +82,10 @@ private:
   std::string folder;
 };
 
-/// Parameters from any folder or file of safetensors, or of several with an index as Hugging Face makes it: names with or without a leading "transformer.", f32, bf16 or f16.
-/// Throws UserErrors FileMissing, CheckpointDamaged and CheckpointMismatch: a missing tensor, another shape, a tensor
-/// for which the model has no place and without which the weights would be another model's, or a checkpoint of
-/// CheckpointStore whose keys of [model] differ.
+/// Parameters from any folder or file of safetensors, or of several with an index as Hugging Face makes it: names with
+/// or without a leading "transformer.", f32, bf16 or f16. Throws UserErrors FileMissing, CheckpointDamaged and
+/// CheckpointMismatch: a missing tensor, another shape, a tensor for which the model has no place and without which the
+/// weights would be another model's, or a checkpoint of CheckpointStore whose keys of [model] differ.
 void loadWeights(Executor &executor, const std::string &path);
 
 }  // namespace gptc

@@ -58,8 +58,8 @@ struct OwnedFiles {
   static OwnedFiles of(const Module &planned, int64_t rank, bool copyAll);
 };
 
-/// Memory beside the arena in which a rank of this plan, the one that needs most, saves while steps go on (`beside`), or
-/// while they wait.
+/// Memory beside the arena in which a rank of this plan, the one that needs most, saves while steps go on (`beside`),
+/// or while they wait.
 int64_t memoryToSave(const Module &planned, bool beside);
 
 }  // namespace gptc

@@ -142,8 +142,9 @@ void CheckpointSaver::proceed() {
   phase = Phase::idle;
   const Checksums own = checksums[rank];
   if (executor.ranks)
-    executor.ranks->run({{Collective::Kind::all_gather, &own, checksums.data(), sizeof own / sizeof(uint32_t), DType::u32}},
-                        SumOrder::fast);
+    executor.ranks->run(
+        {{Collective::Kind::all_gather, &own, checksums.data(), sizeof own / sizeof(uint32_t), DType::u32}},
+        SumOrder::fast);
   if (rank != 0)
     return;
   phase = Phase::completing;
@@ -209,14 +210,14 @@ void CheckpointSaver::copyStates() {
         char *to;
         int64_t bytes;
       } copy{view.as<char>(), copyOf(p), p.type().bytes()};
-      executor.threads().run(
-          (copy.bytes + int64_t(kBlock) - 1) / int64_t(kBlock),
-          [](void *arg, int64_t begin, int64_t end) {
-            const Copy &c = *static_cast<Copy *>(arg);
-            const int64_t from = begin * int64_t(kBlock), to = std::min(end * int64_t(kBlock), c.bytes);
-            std::memcpy(c.to + from, c.from + from, to - from);
-          },
-          &copy);
+      executor.threads().run((copy.bytes + int64_t(kBlock) - 1) / int64_t(kBlock),
+                             [](void *arg, int64_t begin, int64_t end) {
+                               const Copy &c = *static_cast<Copy *>(arg);
+                               const int64_t from = begin * int64_t(kBlock),
+                                             to = std::min(end * int64_t(kBlock), c.bytes);
+                               std::memcpy(c.to + from, c.from + from, to - from);
+                             },
+                             &copy);
       Pulse::get().goesOn();
     }
 }

@@ -173,6 +173,7 @@ void NonFiniteScan::ran(const BoundKernel &kernel, int64_t, int64_t) {
       first = fmt::format("{}, kernel {}, result {} {}", describe(*kernel.op), kernel.name, i, where);
       return;
     }
+  ++before;
 }
 
 }  // namespace gptc

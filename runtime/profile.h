@@ -49,6 +49,8 @@ public:
   void ran(const BoundKernel &kernel, int64_t begin, int64_t end) override;
   /// "h3.attn (attention), kernel train_step.41, result 0 [1,5,7] = nan", or "" when everything was finite.
   std::string first;
+  /// How many kernels had run before that one.
+  int64_t before = 0;
 };
 
 /// The first element of `data` that is not finite as "[1,5,7] = nan", or "".

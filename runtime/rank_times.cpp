@@ -8,7 +8,26 @@
 
 namespace gptc {
 
-RankTimes::RankTimes(Communicator &ranks) : ranks(ranks), inside(ranks.timeInside()) {}
+static std::vector<Communicator *> used(Communicator &ranks, const std::vector<Communicator *> &axes) {
+  std::vector<Communicator *> groups = {&ranks};
+  for (Communicator *axis : axes)
+    if (axis && axis != &ranks)
+      groups.push_back(axis);
+  return groups;
+}
+
+RankTimes::RankTimes(Communicator &ranks, const std::vector<Communicator *> &axes)
+    : ranks(ranks), groups(used(ranks, axes)), inside(totals().inside) {}
+
+RankTimes::Totals RankTimes::totals() const {
+  Totals t;
+  for (const Communicator *g : groups) {
+    t.sent += g->bytesSent();
+    t.least += g->leastBytes();
+    t.inside += g->timeInside();
+  }
+  return t;
+}
 
 std::string describeWaiting(llvm::ArrayRef<double> inside, double seconds) {
   // Who comes last to every collective waits for nobody: what it spends in there is what the collectives cost. What the
@@ -25,7 +44,7 @@ std::string describeWaiting(llvm::ArrayRef<double> inside, double seconds) {
 
 std::string RankTimes::report() {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  const double own[] = {std::chrono::duration<double>(ranks.timeInside() - inside).count(), double(sent)};
+  const double own[] = {std::chrono::duration<double>(totals().inside - inside).count(), double(sent)};
   std::vector<double> all(2 * static_cast<size_t>(ranks.world)), times;
   ranks.run({{Collective::Kind::all_gather, own, all.data(), 2, DType::f64}}, SumOrder::fast);
   double most = 0;

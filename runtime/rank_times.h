@@ -9,14 +9,15 @@ namespace gptc {
 
 class RankTimes {
 public:
-  /// From now on.
-  explicit RankTimes(Communicator &ranks);
+  /// From now on. Beside all ranks there may be the groups that this one meets along each axis of a mesh (null: none).
+  RankTimes(Communicator &ranks, const std::vector<Communicator *> &axes);
   /// Runs a step, and notes what it sends: checkpoints and evaluations send more, now and then.
   template <class F> auto step(F run) {
-    const int64_t sentBefore = ranks.bytesSent(), leastBefore = ranks.leastBytes();
+    const Totals before = totals();
     auto result = run();
-    sent += ranks.bytesSent() - sentBefore;
-    least += ranks.leastBytes() - leastBefore;
+    const Totals now = totals();
+    sent += now.sent - before.sent;
+    least += now.least - before.least;
     ++steps;
     return result;
   }
@@ -25,7 +26,13 @@ public:
   std::string report();
 
 private:
+  struct Totals {
+    int64_t sent = 0, least = 0;
+    std::chrono::nanoseconds inside{0};
+  };
+  Totals totals() const;
   Communicator &ranks;
+  std::vector<Communicator *> groups;  // all that are used
   const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
   const std::chrono::nanoseconds inside;
   int64_t steps = 0, sent = 0, least = 0;

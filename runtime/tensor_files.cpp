@@ -63,16 +63,16 @@ Piece Piece::of(const State &s, const Mesh &mesh, int64_t rank) {
 std::vector<int64_t> Piece::ownShape() const {
   std::vector<int64_t> own;
   for (const auto &along : runs)
-    own.push_back(std::accumulate(along.begin(), along.end(), int64_t(0), [](int64_t n, auto &r) { return n + r.count; }));
+    own.push_back(
+        std::accumulate(along.begin(), along.end(), int64_t(0), [](int64_t n, auto &r) { return n + r.count; }));
   return own;
 }
 
 bool Piece::meets(const Piece &other) const {
   for (size_t d = 0; d < runs.size(); ++d) {
     const bool any = std::any_of(runs[d].begin(), runs[d].end(), [&](const Run &a) {
-      return std::any_of(other.runs[d].begin(), other.runs[d].end(), [&](const Run &b) {
-        return a.whole < b.whole + b.count && b.whole < a.whole + a.count;
-      });
+      return std::any_of(other.runs[d].begin(), other.runs[d].end(),
+                         [&](const Run &b) { return a.whole < b.whole + b.count && b.whole < a.whole + a.count; });
     });
     if (!any)
       return false;
@@ -147,8 +147,8 @@ TensorFiles::TensorFiles(const std::vector<std::string> &paths) {
     for (const Found &f : whole.found)
       bytes += f.tensor->bytes();
     if (bytes != whole.info.bytes())
-      damaged(paths[0], fmt::format("the pieces of tensor {} in this file and those beside it have {} of {} bytes", name,
-                                    bytes, whole.info.bytes()));
+      damaged(paths[0], fmt::format("the pieces of tensor {} in this file and those beside it have {} of {} bytes",
+                                    name, bytes, whole.info.bytes()));
   }
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/tensorboard.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -161,10 +162,11 @@ public:
     }
     try {
       loop();
-    } catch (const UserError &) {
+    } catch (const UserError &e) {
       progress.end();
-      // Between two steps the state is good, whatever went wrong with data or log.
-      if (!saveFailed && !together)  // alone, the others are elsewhere
+      // Between two steps the state is good, whatever went wrong with data or log. Of several ranks the others are
+      // elsewhere then, unless the loss is what is wrong.
+      if (!saveFailed && (!together || e.diagnostics[0].code == ErrorCode::NonFinite))
         try {
           if (step > 0 && step != saved)
             save(true, 0);  // without pruning: who looks into the error may want an older one
@@ -312,9 +314,10 @@ private:
     const std::string path = RunLock::pathIn(run.outDir), want = fmt::format("{}\n", number);
     for (int tries = 0; !first() && readTextFile(path, 64).text != want; ++tries) {
       if (tries == kTries)
-        throw UserError(ErrorCode::RanksDiffer,
-                        fmt::format("rank {} does not see the files that rank 0 writes in {}", rank(), run.outDir),
-                        "all ranks must see the same files: choose an out_dir on a file system that all machines share");
+        throw UserError(
+            ErrorCode::RanksDiffer,
+            fmt::format("rank {} does not see the files that rank 0 writes in {}", rank(), run.outDir),
+            "all ranks must see the same files: choose an out_dir on a file system that all machines share");
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }
@@ -361,9 +364,8 @@ private:
     startedAt = monotonicNow();
     startStep = step;
     std::optional<RankTimes> times;
-    // Of a mesh of two axes it would see the smaller part, of GPUs nothing.
-    if (together && !s.executor.dataRanks && !s.plan.target.isCuda())
-      times.emplace(*together);
+    if (together && !s.plan.target.isCuda())  // of GPUs it would see nothing
+      times.emplace(*together, std::vector{s.executor.dataRanks, s.executor.tensorRanks});
     Pulse::get().step(step);
     int skipped = 0;
     bool stop = false;
@@ -511,7 +513,7 @@ private:
       what += fmt::format("; {} steps in a row", inARow);
     before.restore();
     --step;
-    if (run.onNonfinite == "explain" && !together) {  // it stops within a step, where others would wait
+    if (run.onNonfinite == "explain") {
       std::string first = explain();
       before.restore();
       what += first.empty() ? "; replayed, every result is finite" : "; the first value that is not finite: " + first;
@@ -521,18 +523,42 @@ private:
                     "by removing the newest");
   }
 
-  /// Runs the step again from the same state, looking at every result.
+  /// Runs the step again from the same state, looking at every result. Ranks run the same kernels, so that the first of
+  /// them in a step is where it came from, whoever has it.
   std::string explain() {
     Pulse::Busy busy("looking for the first value that is not finite");
-    for (const auto &state : m.states)
-      if (std::string at = firstNonFinite(state->type, s.executor.view(*state, StateAccess::read).data);
-          !at.empty() && state->attrs.getString("kind") == "param")
-        return fmt::format("parameter {} {} (before the step)", state->name, at);
+    constexpr int64_t never = INT64_MAX;
+    int64_t place = never;
+    std::string text;
+    for (size_t i = 0; i < m.states.size() && place == never; ++i)
+      if (const State &state = *m.states[i]; state.attrs.getString("kind") == "param")
+        if (std::string at = firstNonFinite(state.type, s.executor.view(state, StateAccess::read).data); !at.empty())
+          place = int64_t(i), text = fmt::format("parameter {} {} (before the step)", state.name, at);
+    if (text = ofEarliest(place, text); !text.empty())
+      return text;
     NonFiniteScan scan;
     s.executor.observer = &scan;
     runStep();
     s.executor.observer = nullptr;
-    return scan.first;
+    return ofEarliest(scan.first.empty() ? never : scan.before, scan.first);
+  }
+
+  /// What the rank says that has the least place, with its number; "" where none has anything to say.
+  std::string ofEarliest(int64_t place, const std::string &text) {
+    if (!together)
+      return text;
+    std::vector<int64_t> places(world());
+    together->run({{Collective::Kind::all_gather, &place, places.data(), 1, DType::i64}}, SumOrder::fast);
+    const auto least = std::min_element(places.begin(), places.end());
+    if (*least == INT64_MAX)
+      return "";
+    std::array<char, 256> words{};  // of the rank that has it
+    std::memcpy(words.data(), text.data(), std::min(text.size(), words.size() - 1));
+    const int root = int(least - places.begin());
+    together->run(
+        {{Collective::Kind::broadcast, words.data(), words.data(), words.size() / sizeof(int64_t), DType::i64, root}},
+        SumOrder::fast);
+    return fmt::format("{}, on rank {}", words.data(), root);
   }
 
   /// Runs something that saves. What a save throws leaves the states as they are, but one more try makes no sense.

@@ -8,8 +8,8 @@ namespace gptc {
 namespace {
 
 constexpr size_t kStepsKept = 8;
-constexpr int kFewestLooks = 20;  // to compare ranks by
-constexpr double kMostly = 0.5;   // of the time others wait for the slow one
+constexpr int kFewestLooks = 20;   // to compare ranks by
+constexpr double kMostly = 0.5;    // of the time others wait for the slow one
 constexpr double kComputes = 0.2;  // of a CPU, at least, goes to who spins, also where ranks share one
 
 double seconds(RankWatch::Clock::duration d) { return std::chrono::duration<double>(d).count(); }
@@ -60,7 +60,8 @@ void RankWatch::compare(const std::vector<RankStatus> &ranks, Clock::time_point 
   std::chrono::milliseconds age{0};
   for (size_t i = 0; i < seen.size(); ++i) {
     const PulseView::State state = seen[i].pulse.state;
-    if (!seen[i].alive || seen[i].pulse.place == 0 || state == PulseView::State::busy || state == PulseView::State::paced)
+    if (!seen[i].alive || seen[i].pulse.place == 0 || state == PulseView::State::busy ||
+        state == PulseView::State::paced)
       return;
     age = std::max(age, ranks[i].age);
   }

@@ -50,7 +50,7 @@ private:
     bool alive = false;
     PulseView pulse;
     Clock::time_point startAt, beatAt, progressAt, stepAt;
-    int64_t cpuAtProgress = 0;  // ms
+    int64_t cpuAtProgress = 0;          // ms
     std::deque<Clock::duration> steps;  // how long the last ones took
     Clock::time_point placeAt;
     // In the window:

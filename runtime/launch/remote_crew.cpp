@@ -57,9 +57,9 @@ private:
 };
 
 json pulseJson(const PulseView &p) {
-  return {{"beats", p.beats}, {"progress", p.progress},       {"cpuMs", p.cpuMs},       {"step", p.step},
-          {"begin", p.begin}, {"state", uint32_t(p.state)}, {"waitsFor", p.waitsFor}, {"place", p.place},
-          {"doing", p.doing}};
+  return {{"beats", p.beats},       {"progress", p.progress}, {"cpuMs", p.cpuMs},
+          {"step", p.step},         {"begin", p.begin},       {"state", uint32_t(p.state)},
+          {"waitsFor", p.waitsFor}, {"place", p.place},       {"doing", p.doing}};
 }
 
 // ---- here -----------------------------------------------------------------------------------------------------------

@@ -52,8 +52,8 @@ public:
   /// Writes the tiny model's file and returns its path.
   std::string modelFile() const { return path("tiny.toml"); }
 
-  /// The newest checkpoint of a run folder, as names and bytes of all tensors, in whatever files they lie; "" where there
-  /// is none.
+  /// The newest checkpoint of a run folder, as names and bytes of all tensors, in whatever files they lie; "" where
+  /// there is none.
   std::string finalState(const std::string &outDir) const;
   std::vector<std::string> checkpoints(const std::string &outDir) const;
 

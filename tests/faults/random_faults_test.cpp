@@ -196,8 +196,8 @@ TEST_F(Faults, SpinsWhileItEvaluatesOrSaves) {
   for (int i = 0; i < 20000; ++i)
     tokens += e2e::readFile(w.path("val.bin")).substr(0, 32);
   e2e::writeFile(w.path("val.bin"), tokens);  // seconds of evaluation
-  const std::vector<std::string> settings = {"train.micro_batch=1",    "parallel.logical_shards=2", "parallel.data=2",
-                                             "train.steps=100000",     "checkpoint.async=false",    "model.n_embd=512",
+  const std::vector<std::string> settings = {"train.micro_batch=1",  "parallel.logical_shards=2", "parallel.data=2",
+                                             "train.steps=100000",   "checkpoint.async=false",    "model.n_embd=512",
                                              "parallel.zero_stage=1"};
   for (const bool saves : {false, true}) {
     std::vector<std::string> all = settings;

@@ -33,13 +33,13 @@ std::unique_ptr<Module> moduleFor(const Cuts &c) {
                        : fmt::format("{}", padded / c.data);
   };
   const std::string rowCut = c.data > 1 ? fmt::format(", cut_data=[0, 37, {0}, {0}]", c.padded) : "";
-  const std::string qkvCut =
-      (c.tensor > 1 ? std::string(", cut_tensor=[1, 48, 48, 16, 16, 16]") : "") +
-      (c.data > 1 ? std::string(", cut_data=[0, 8, 8, 8]") : "");
+  const std::string qkvCut = (c.tensor > 1 ? std::string(", cut_tensor=[1, 48, 48, 16, 16, 16]") : "") +
+                             (c.data > 1 ? std::string(", cut_data=[0, 8, 8, 8]") : "");
   std::string text = "module {\n";
   for (const char *kind : {"param", "moment"}) {
     const std::string prefix = *kind == 'p' ? "" : "m.";
-    text += fmt::format("state @{}wte.weight : f32[{},9] {{kind=\"{}\"{}}}\n", prefix, rows(37, c.padded), kind, rowCut);
+    text +=
+        fmt::format("state @{}wte.weight : f32[{},9] {{kind=\"{}\"{}}}\n", prefix, rows(37, c.padded), kind, rowCut);
     text += fmt::format("state @{}qkv.weight : f32[{},{}] {{kind=\"{}\"{}}}\n", prefix, rows(8, 8), 48 / c.tensor, kind,
                         qkvCut);
     text += fmt::format("state @{}ln.weight : f32[11] {{kind=\"{}\"}}\n", prefix, kind);
@@ -221,7 +221,8 @@ TEST(CheckpointOfRanks, EachWritesItsShareOnce) {
 
 TEST(CheckpointOfRanks, DamageIsFoundByAll) {
   const Cuts four{4, 1};
-  for (const char *name : {"model-00002-of-00003.safetensors", "optimizer-00003-of-00004.safetensors", "manifest.json"}) {
+  for (const char *name :
+       {"model-00002-of-00003.safetensors", "optimizer-00003-of-00004.safetensors", "manifest.json"}) {
     TempDir dir;
     const CheckpointStore store(dir.path);
     onRanks(four, [&](Executor &e) {
@@ -292,9 +293,9 @@ TEST(Pieces, AreLogicalPlacesOfTheWhole) {
 
 TEST(Pieces, BeyondTheirWholeAreRefused) {
   for (const char *text :
-       {"", "{}", R"({"shape":[8],"runs":[]})", R"({"shape":[8],"runs":[[[0,9]]]})", R"({"shape":[8],"runs":[[[-1,2]]]})",
-        R"({"shape":[8],"runs":[[[8,1]]]})", R"({"shape":[8],"runs":[[[0,0]]]})", R"({"shape":[-8],"runs":[[]]})",
-        R"({"shape":[4611686018427387904,4],"runs":[[[0,1]],[[0,1]]]})",
+       {"", "{}", R"({"shape":[8],"runs":[]})", R"({"shape":[8],"runs":[[[0,9]]]})",
+        R"({"shape":[8],"runs":[[[-1,2]]]})", R"({"shape":[8],"runs":[[[8,1]]]})", R"({"shape":[8],"runs":[[[0,0]]]})",
+        R"({"shape":[-8],"runs":[[]]})", R"({"shape":[4611686018427387904,4],"runs":[[[0,1]],[[0,1]]]})",
         R"({"shape":[8],"runs":[[[9223372036854775807,9223372036854775807]]]})"})
     EXPECT_FALSE(Piece::parse(text)) << text;
 }
