@@ -174,7 +174,8 @@ TEST_P(RandomFaults, EndWithTheBitsOfAQuietRun) {
     if (const size_t at = run.output().find("checkpoints/step-", from); at != std::string::npos)
       resumed = std::atol(run.output().c_str() + at + 17);
     if (wasRunning) {
-      EXPECT_LE(done - resumed, every) << what << ": one checkpoint interval at most is lost";
+      // One checkpoint interval, and what was done while one was written: the next one would have waited for it.
+      EXPECT_LE(done - resumed, 2 * every) << what;
     }
     t.restarted.push_back(restarted);
     t.mostLost = std::max(t.mostLost, wasRunning ? done - resumed : 0);
