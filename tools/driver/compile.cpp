@@ -16,6 +16,7 @@
 #include "tools/driver/codegen_passes.h"
 #include "tools/driver/gir_file.h"
 #include "tools/driver/variants.h"
+#include "tools/estimate/auto.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -143,7 +144,14 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
 
   const Stopwatch passes;
   if (!gir) {
+    // Ranks of one machine share its memory; how many it will be is not known before they start.
+    const int64_t available = memoryForPlans(plan.target, here);
+    const std::optional<Decision> stage = chooseZeroStage(
+        config, plan.target,
+        plan.target.isCuda() ? available : available / Mesh{config.parallel.data, config.parallel.tensor}.ranks());
     plan.planned = buildModel(config);
+    if (stage)
+      record(*plan.planned, *stage);
     plan.model = modelSettings(config);
   }
   PipelineOptions options = request.pipeline;

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <tuple>
 
 namespace gptc {
@@ -71,19 +72,26 @@ private:
                     rates);
   }
 
-  /// The same model with other settings, without rematerialisation.
-  Forecast fromModel(const std::vector<std::string> &settings, const BuildOptions &build = {},
-                     const Edit &edit = {}) const {
+  /// The same model with other settings, without rematerialisation; nothing where that cannot be, as some ways to share
+  /// the work allow less.
+  std::optional<Forecast> fromModel(const std::vector<std::string> &settings, const BuildOptions &build = {},
+                                    const Edit &edit = {}) const {
     std::vector<std::string> all = plan.model;
+    if (plan.planned->attrs.has("zero_stage"))  // as it was chosen
+      all.push_back(fmt::format("parallel.zero_stage={}", plan.planned->attrs.getInt("zero_stage")));
     all.insert(all.end(), settings.begin(), settings.end());
-    Config config = loadConfig("", all, [](const std::string &) { return int64_t(0); });
-    return forecast(*runFrom(*buildModel(config, build), "canonicalize", plan.target,
-                             [&](std::vector<PassUse> &uses) {
-                               setOption(uses, "remat", "budget", std::string("none"));
-                               if (edit)
-                                 edit(uses);
-                             }),
-                    rates);
+    try {
+      Config config = loadConfig("", all, [](const std::string &) { return int64_t(0); });
+      return forecast(*runFrom(*buildModel(config, build), "canonicalize", plan.target,
+                               [&](std::vector<PassUse> &uses) {
+                                 setOption(uses, "remat", "budget", std::string("none"));
+                                 if (edit)
+                                   edit(uses);
+                               }),
+                      rates);
+    } catch (const UserError &) {
+      return std::nullopt;
+    }
   }
 
   template <typename F> void eachStepOp(const Module &m, const F &visit) const {
@@ -188,10 +196,14 @@ private:
         d = decisions->end() - 1;
       }
       if (chosen != "fp32")
-        d->effect = difference(plain, with("fp32"));
+        if (std::optional<Forecast> f = with("fp32"))
+          d->effect = difference(plain, *f);
       for (const char *value : {"fp32", "bf16"})
         if (chosen != value) {
-          Effect e = difference(with(value), plain);
+          const std::optional<Forecast> other = with(value);
+          if (!other)
+            continue;
+          const Effect e = difference(*other, plain);
           if (value == llvm::StringRef("fp32"))
             d->rejected.push_back({value, e, "another precision was asked for"});
           else if (e.memory < 0 || e.ms < 0)
@@ -205,12 +217,13 @@ private:
     for (const auto &s : plan.planned->states)
       for (const Dim &d : s->type.dims)
         if (d.padded != d.logical) {
-          decisions->push_back({"pad-vocab",
-                                "states",
-                                fmt::format("{} -> {}", d.logical, d.padded),
-                                difference(plain, fromModel({}, {}, without)),
-                                "tiles of the classifier without tails",
-                                {}});
+          if (std::optional<Forecast> f = fromModel({}, {}, without))
+            decisions->push_back({"pad-vocab",
+                                  "states",
+                                  fmt::format("{} -> {}", d.logical, d.padded),
+                                  difference(plain, *f),
+                                  "tiles of the classifier without tails",
+                                  {}});
           return;
         }
   }
@@ -243,11 +256,11 @@ private:
         for (const Op &op : *group.body)
           count += op.is(OpKind::attention);
     });
-    if (count)
+    if (std::optional<Forecast> f = count ? fromModel({}, {.decomposedAttention = true}) : std::nullopt)
       decisions->push_back({"fuse",
                             "attention",
                             fmt::format("{} as one op", count),
-                            difference(plain, fromModel({}, {.decomposedAttention = true})),
+                            difference(plain, *f),
                             "against scores and weights in memory",
                             {}});
   }
@@ -284,7 +297,10 @@ private:
                   times = plan.planned->attrs.getInt("accumulate", 1);
     Decision d{"micro-batch", "size", fmt::format("{} sequences x {}", batch, times), {}, "", {}};
     auto add = [&](int64_t other) {
-      Effect e = difference(fromModel({fmt::format("train.micro_batch={}", other)}), plain);
+      const std::optional<Forecast> f = fromModel({fmt::format("train.micro_batch={}", other)});
+      if (!f)
+        return;
+      const Effect e = difference(*f, plain);
       d.rejected.push_back({fmt::format("{} x {}", other, batch * times / other), e,
                             e.memory < 0 && e.ms > 0 ? "takes longer; what it saves is not needed"
                             : e.memory < 0           ? "not chosen: train.micro_batch"

@@ -275,7 +275,8 @@ Estimate Forecaster::estimate(const Strategy &s) {
   const double master = low ? 4 * N * piece : 0;  // beside the copies that kernels read
   e.parameters = width * N * (s.zeroStage == 3 ? 1 / D : 1);
   e.gradients = gradientWidth * N;
-  if (s.zeroStage >= 2 && (!ours || s.accumulate == 1))
+  // Ours are scattered as soon as they are there, but where they add up over passes they are whole till the step's end.
+  if (ours ? s.zeroStage >= 1 && s.accumulate == 1 : s.zeroStage >= 2)
     e.gradients /= D;
   e.moments = (master + w.momentBytes * N * piece);
   if (s.offload)
