@@ -99,7 +99,12 @@ TEST_F(TuneTest, AKilledSearchGoesOnWhereItWas) {
       usleep(2000);
     lines = count();
     ASSERT_EQ(kill(p.pid(), signal), 0);
-    EXPECT_EQ(p.wait().signal, signal);
+    const Result r = p.wait();
+    EXPECT_EQ(r.signal, signal == SIGKILL ? SIGKILL : 0);
+    if (signal == SIGINT) {  // Ctrl-C is an end, and the table is printed
+      EXPECT_EQ(r.code, 130) << r.output;
+      EXPECT_NE(r.output.find("stopped: steps were not compared"), std::string::npos) << r.output;
+    }
   }
   ASSERT_GE(lines, 24u);
   size_t trials = 0;
@@ -119,6 +124,15 @@ TEST_F(TuneTest, AKilledSearchGoesOnWhereItWas) {
     const bool isNew = j.contains("raced") || seen.insert(j["problem"].dump() + j["schedule"].dump()).second;
     EXPECT_TRUE(isNew) << line;
   }
+}
+
+TEST_F(TuneTest, AModelThatIsNoneLeavesNoPicture) {
+  const Result r = gptc({"tune", w.path("typo.toml"), "--svg", w.path("typo.svg")});
+  EXPECT_EQ(r.code, 3) << r.output;
+  EXPECT_FALSE(fs::exists(w.path("typo.svg")));
+  writeFile(w.path("mine.svg"), "mine");
+  gptc({"tune", w.path("typo.toml"), "--svg", w.path("mine.svg")});
+  EXPECT_EQ(readFile(w.path("mine.svg")), "mine");
 }
 
 TEST_F(TuneTest, VerifyRunsWhatIsOnRecord) {

@@ -79,7 +79,8 @@ private:
   double stepSeconds = 0;
   double startSeconds = 0;  // of compiling and of a first step
 
-  double end() const { return begin + request.seconds; }
+  bool stopped() const { return request.stop && request.stop->load(); }
+  double end() const { return stopped() ? begin : begin + request.seconds; }
   ThreadPool &pool() { return runner->session.pool; }
   std::unique_ptr<Module> compile(ScheduleSource *schedules) {
     return runFrom(*imported, "canonicalize", target, [&](std::vector<PassUse> &uses) {
@@ -154,10 +155,10 @@ private:
     llvm::stable_sort(work, [](const Work &a, const Work &b) { return a.weight > b.weight; });
 
     // The comparison at the end has its time too: for starting as here, and for some steps.
-    const double until = end() - std::min(0.3 * request.seconds, startSeconds + 10 * stepSeconds);
+    const double comparing = std::min(0.3 * request.seconds, startSeconds + 10 * stepSeconds);
     const bool cold = runner->session.plan.planned->attrs.getInt("arena_bytes") > target.l3Bytes;
     for (const Work &w : work) {
-      const double left = until - now();
+      const double left = end() - comparing - now();
       if (left <= 0)
         break;
       TunedKernel &k = kernels[w.problem];
@@ -173,6 +174,10 @@ private:
 
   /// The plan of the records against that of the defaults, in turn.
   void compare() {
+    if (stopped()) {
+      report.note = "stopped: steps were not compared";
+      return;
+    }
     TunedSchedules tuned(records, target, &pool());
     std::unique_ptr<Module> module = compile(&tuned);
     if (print(*module) == print(*runner->session.plan.planned))

@@ -5,6 +5,7 @@
 #include "runtime/tuning_records.h"
 #include "tools/driver/kernel_times.h"
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <vector>
@@ -17,8 +18,9 @@ struct TuneRequest {
   std::string cacheDir;
   double seconds = 120;  // for everything
   unsigned threads = 0;
-  bool again = false;    // measures also what is known
-  bool onlyNew = false;  // does nothing where all is known
+  bool again = false;                       // measures also what is known
+  bool onlyNew = false;                     // does nothing where all is known
+  const std::atomic<bool> *stop = nullptr;  // set by whoever wants no more of it: what has been found is kept
 };
 
 /// One distinct kernel.

@@ -9,7 +9,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include <utility>
@@ -123,6 +125,36 @@ json jsonOf(const TuneReport &r) {
           {"kernels", list}};
 }
 
+std::atomic<bool> stopAsked = false;
+
+/// Ctrl-C ends the search, and what it found is printed; once more ends the program.
+void stopOnInterrupt() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { stopAsked = true; };
+  action.sa_flags = int(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+}
+
+/// A file that must be writable later. Where it was not there before, an error takes it away again.
+class Reserved {
+public:
+  explicit Reserved(const std::string &file) : file(file) {
+    if (file.empty())
+      return;
+    fresh = access(file.c_str(), F_OK) != 0;
+    close(openAppending(file));
+  }
+  ~Reserved() {
+    if (fresh && !used)
+      unlink(file.c_str());
+  }
+  bool used = false;
+
+private:
+  const std::string file;
+  bool fresh = false;
+};
+
 }  // namespace
 
 void addTuneCommand(CLI::App &app) {
@@ -143,8 +175,9 @@ void addTuneCommand(CLI::App &app) {
     // What is measured is of use only where it can be kept and drawn.
     o->request.cacheDir = neededCacheDir();
     TuningRecords(o->request.cacheDir).keep({});
-    if (!o->svg.empty())
-      close(openAppending(o->svg));
+    Reserved picture(o->svg);
+    stopOnInterrupt();
+    o->request.stop = &stopAsked;
     LiveLine line;
     const TuneReport r = tune(o->request, [&](const TuneProgress &p) {
       line.show(fmt::format("{:.0f} s left, kernel {} of {}, {} trials ({} known), best {:.3f} of the default: {}",
@@ -157,11 +190,14 @@ void addTuneCommand(CLI::App &app) {
       const std::string svg = rooflineSvg(r);
       out.write(svg.data(), svg.size());
       out.finish();
+      picture.used = true;
     }
     if (o->json)
       fmt::print("{}\n", jsonOf(r).dump(2));
     else
       table(r);
+    if (stopAsked)
+      throw CLI::RuntimeError(130);
   });
 }
 
