@@ -20,8 +20,10 @@
 //      before its use, again where the next use is far away, so that no rank ever holds all of them.
 //
 // A gradient is scattered as soon as the step's last function has it, so that stage 1 holds no more of them than stage
-// 2. Where gradients accumulate, each rank's own are whole until the step's end in every stage: in the order of a tree
-// the sum over a shard must be complete before it meets another's.
+// 2. Where gradients accumulate in the order of a tree, each rank's own are whole until the step's end in every stage:
+// the sum over a shard must be complete before it meets another's. With reduce_order "fast" nothing asks for that, and
+// from stage 2 on they are summed between ranks in every micro-step and accumulate as pieces, which is what those
+// stages are known for: a P-th of the memory, for as many times the messages as there are micro-batches.
 //
 // On the joint graph, after precision, whose low copies are what is gathered; before fuse, so that groups have the
 // shapes that ranks really have. What shard-tensor has cut it takes as it finds it: each rank along "tensor" shares its
@@ -63,8 +65,11 @@ public:
       Builder b(last->body, firstOf(ret->operand(0)->users(), ret->operand(0)));
       reduceLoss(b, ret);
     }
-    for (Update &u : updates)
+    for (Update &u : updates) {
+      if (u.divided && stage >= 2 && order == "fast")
+        accumulatePieces(*last, u);
       sumGradient(*last, u);
+    }
     sumColumns(*last);
     if (llvm::any_of(updates, [](const Update &u) { return u.divided; }))
       dividePieces(*last);
@@ -143,6 +148,87 @@ private:
                          llvm::all_of(op.result()->users(), [](Op *u) { return u->is(OpKind::adafactor_moment); });
     return squares || belongsToUpdate(op) ||
            op.isOneOf(OpKind::sum_squares, OpKind::column_squares, OpKind::adafactor_squares);
+  }
+
+  struct Accumulator {
+    State *state;
+    Op *read, *reset;          // in the step's last function
+    Op *sum, *before, *after;  // of a micro-batch, continuing what is read before
+  };
+
+  /// Step 2, a micro-batch at a time: where the gradient is an accumulator, or the sum of some.
+  void accumulatePieces(Function &last, Update &u) {
+    Function *micro = m.function("accumulate");
+    Value *g = u.step->operand(1);
+    if (!micro || !llvm::all_of(g->users(), [](const Op *user) { return isOptimizers(*user); }))
+      return;
+    std::vector<Accumulator> accumulators;
+    std::vector<Value *> sums = {g};  // from the gradient back to what is read
+    for (size_t i = 0; i < sums.size(); ++i) {
+      Op *op = sums[i]->def;
+      if (op && op->is(OpKind::add) && (i == 0 || sums[i]->hasOneUse())) {
+        sums.insert(sums.end(), {op->operand(0), op->operand(1)});
+      } else if (auto a = op && op->is(OpKind::read) && (i == 0 || sums[i]->hasOneUse())
+                              ? accumulatorOf(*op, last, *micro)
+                              : std::nullopt) {
+        accumulators.push_back(*a);
+      } else {
+        return;
+      }
+      if (!sums[i]->type.sameShape(g->type))
+        return;
+    }
+    const Type whole = g->type;
+    for (const Accumulator &a : accumulators) {
+      divide(*a.state);
+      Builder zero(last.body, a.reset);
+      Op *old = a.reset->operand(0)->def;
+      a.reset->setOperand(0, zero.constant(0, a.state->type));
+      if (old->result()->unused())
+        old->erase();
+      a.before->result()->type = a.state->type;
+      // The sum of this micro-batch alone, scattered, then added.
+      Builder b(micro->body, a.after);
+      b.loc = a.sum->loc;
+      b.layer = a.sum->layer;
+      llvm::ArrayRef<Value *> inputs = a.sum->operands().drop_back();
+      Op *alone = b.op(a.sum->kind, {inputs.begin(), inputs.end()}, {whole}, a.sum->attrs);
+      Value *piece = b.value(OpKind::reduce_scatter, {alone->result()}, how(true));
+      a.after->setOperand(0, b.value(OpKind::add, {a.before->result(), piece}));
+      a.sum->erase();
+    }
+    for (Value *v : sums) {
+      v->type = accumulators[0].state->type;
+      wholes[v] = whole;
+    }
+  }
+
+  /// The accumulator that the last function reads here, if it is one that takes a sum with an `init` in each
+  /// micro-batch and starts again from zero.
+  std::optional<Accumulator> accumulatorOf(Op &read, Function &last, Function &micro) const {
+    Accumulator a{m.state(read.state), &read, nullptr, nullptr, nullptr, nullptr};
+    if (!a.state || a.state->attrs.getString("kind") != "grad" || !a.state->type.sameShape(read.result()->type))
+      return std::nullopt;
+    int uses = 0;
+    for (const auto &f : m.functions)
+      for (Op &op : f->body) {
+        if (op.state != a.state->name)
+          continue;
+        ++uses;
+        if (f.get() == &last && op.is(OpKind::write))
+          a.reset = &op;
+        else if (f.get() == &micro)
+          (op.is(OpKind::write) ? a.after : a.before) = &op;
+      }
+    if (uses != 4 || !a.reset || !a.before || !a.after)
+      return std::nullopt;
+    a.sum = a.after->operand(0)->def;
+    const Op *zero = a.reset->operand(0)->def;
+    if (!a.sum || a.sum->numResults() != 1 || a.sum->numOperands() < 2 || !a.sum->result()->hasOneUse() ||
+        a.sum->operands().back() != a.before->result() || !a.before->result()->hasOneUse() || !zero ||
+        !zero->is(OpKind::constant))
+      return std::nullopt;
+    return a;
   }
 
   /// Steps 2 and 3.

@@ -166,6 +166,29 @@ TEST_F(RanksTest, UnderTorchrunAndMpirun) {
   }
 }
 
+// Two machines whose out_dir is a disk of their own: said before the first step.
+TEST_F(RanksTest, RanksThatSeeOtherFilesSaySo) {
+  const std::string plan = compile("plan", {"parallel.data=2"});
+  const std::string port = std::to_string(20000 + (::getpid() + 1) % 10000);
+  auto env = [&](const char *rank) {
+    return std::map<std::string, std::string>{{"RANK", rank},
+                                              {"WORLD_SIZE", "2"},
+                                              {"LOCAL_RANK", rank},
+                                              {"LOCAL_WORLD_SIZE", "2"},
+                                              {"MASTER_ADDR", "127.0.0.1"},
+                                              {"MASTER_PORT", port}};
+  };
+  Process other = w.start("gptrun", {plan, "--out-dir", w.path("there")}, env("1"));
+  const Result r = w.gptrun({plan, "--out-dir", w.path("here")}, env("0"));
+  const Result rest = other.wait();
+  EXPECT_EQ(rest.code, 3) << rest.output;
+  EXPECT_NE(r.code, 0) << r.output;
+  const std::string words = r.output + rest.output + readFile(w.path("there/ranks/rank-0001.log"));
+  EXPECT_NE(words.find("rank 1 does not see the files that rank 0 writes in " + w.path("there")), std::string::npos)
+      << words;
+  EXPECT_TRUE(w.checkpoints(w.path("here")).empty());
+}
+
 /// loss, norm and val_loss of all lines of a log.
 std::vector<double> numbersOf(const std::string &out) {
   std::vector<double> all;

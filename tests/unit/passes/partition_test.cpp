@@ -199,6 +199,21 @@ TEST(PartitionMemory, FollowsTheStage) {
     }
 }
 
+TEST(PartitionMemory, OfAccumulatorsFollowsTheStageWhereTheOrderIsFree) {
+  for (const char *order : {"fast", "tree"})
+    for (int64_t stage : {0, 1, 2, 3}) {
+      auto m = compiled({4, stage, 2, 1, order}, allPasses);
+      int divided = 0;
+      for (const auto &s : m->states)
+        if (s->attrs.getString("kind") == "grad") {
+          const bool divides = wholeType(*s).rank() >= 2 && s->name != "grad.wpe";
+          EXPECT_EQ(isPiece(*s), divides && stage >= 2 && *order == 'f') << s->name << ", " << order << stage;
+          divided += isPiece(*s);
+        }
+      EXPECT_EQ(divided > 0, stage >= 2 && *order == 'f');
+    }
+}
+
 // Of fc.w [8,16] a rank holds two of eight row statistics, and all 16 of its columns.
 TEST(PartitionMemory, OfAdafactorFollowsTheRows) {
   auto m = compiled({4, 1, 1, 1, "tree", "fp32", "adafactor"}, allPasses);
