@@ -211,10 +211,10 @@ Estimate Forecaster::estimate(const Strategy &s) {
   const double perPassReduces = s.zeroStage >= 2 && !ours ? acc : 1;
   const double buckets = std::max(1.0, N * gradientWidth / 100e6);
   if (s.compression == "powersgd") {
-    // Vogels et al. 2019: factors P and Q of each matrix, in f32; everything else is small.
+    // Vogels et al. 2019: factors P and Q of each matrix; everything else is small.
     const double rows =
         L * (8.0 * m.nEmbd + 2.0 * m.ffnDim + (m.gated() ? m.nEmbd + m.ffnDim : 0)) + double(m.vocabSize) + m.nEmbd;
-    e.reduce = send(2 * rows * double(soft.powersgdRank) * 4, 1, 2 * buckets);
+    e.reduce = send(2 * rows * double(soft.powersgdRank) * gradientWidth, 1, 2 * buckets);
     // The gradient with its error is read for either factor and for what is left.
     e.optimizer += 6 * N * 4 / dev.bandwidth;
   } else if (s.compression == "onebit") {
@@ -252,7 +252,7 @@ Estimate Forecaster::estimate(const Strategy &s) {
 
   // 5. The optimizer, at the speed of memory; the host's where states are there.
   const double owned = s.zeroStage > 0 ? 1 / D : 1;
-  const double stateBytes = (low || s.offload ? 4 : 0) + w.momentBytes;
+  const double stateBytes = (low && base.precision.params == "fp32" ? 4 : 0) + w.momentBytes;
   if (s.offload) {
     const double bytes = N * owned;
     e.host = bytes * (gradientWidth + width) / std::max(machines.node.hostLink, 1.0) +
@@ -272,7 +272,8 @@ Estimate Forecaster::estimate(const Strategy &s) {
 
   // 6. Memory of one device.
   const double piece = s.zeroStage > 0 ? 1 / D : 1;
-  const double master = low ? 4 * N * piece : 0;  // beside the copies that kernels read
+  const double master =
+      low && base.precision.params == "fp32" ? 4 * N * piece : 0;  // beside the copies that kernels read
   e.parameters = width * N * (s.zeroStage == 3 ? 1 / D : 1);
   e.gradients = gradientWidth * N;
   // Ours are scattered as soon as they are there, but where they add up over passes they are whole till the step's end.
@@ -282,7 +283,7 @@ Estimate Forecaster::estimate(const Strategy &s) {
   if (s.offload)
     e.moments = 0;
   if (s.compression != "none")
-    e.moments += 4 * N;  // what compression has lost, added to the next gradient
+    e.moments += gradientWidth * N;  // what compression has lost, added to the next gradient
   if (s.zeroStage == 3)
     e.inFlight = 2 * width * std::max(layersShare / (L / p), ours ? 0.0 : embedding / t);
   const Buffers &live = s.remat ? w.checkpointedBuffers : w.buffers;
@@ -307,8 +308,7 @@ Estimate Forecaster::estimate(const Strategy &s) {
       {e.optimizer, "memory bandwidth"},
       {e.overNetwork + (s.tensor > machines.node.devices ? e.exchange : 0), "network"},
       {(along.network ? 0 : exposed) + (s.tensor > machines.node.devices ? 0 : e.exchange), "node links"},
-      {e.host, "host"},
-      {e.overhead, "software"}};
+      {e.host + e.overhead, "host"}};  // which is busy between steps, if no FLOP or byte explains them
   e.binds = std::max_element(std::begin(causes), std::end(causes))->second;
   return e;
 }

@@ -50,7 +50,7 @@ struct Estimate {
   bool outOfMemory = false;
   bool hostOutOfMemory = false;
   Buffers buffers;    // at the peak, by name
-  std::string binds;  // "compute", "memory bandwidth", "node links", "network", "host"
+  std::string binds;  // "compute", "memory bandwidth", "node links", "network" or "host"
 
   bool fits() const { return problem.empty() && !outOfMemory && !hostOutOfMemory; }
   double days(double tokens) const { return tokens / tokensPerSecond / 86400; }

@@ -34,10 +34,12 @@ bool better(const Estimate &a, const Estimate &b) {
   return a.bytesPeak() < b.bytesPeak();
 }
 
-/// As a run with compile.remat = "auto" does it: computed again only where it does not fit otherwise.
+/// As a run does it with compile.remat = "auto", or with a budget: computed again only where it does not fit otherwise.
 Estimate withRematAsNeeded(Forecaster &f, Strategy s) {
   Estimate e = f.estimate(s);
-  if (!fixed(f.config(), "compile.remat") && e.outOfMemory) {
+  const std::optional<int64_t> budget = parseBytes(f.config().compile.remat);
+  if ((budget || !fixed(f.config(), "compile.remat")) &&
+      (e.outOfMemory || (budget && e.bytesPeak() > double(*budget)))) {
     s.remat = true;
     Estimate again = f.estimate(s);
     if (again.fits() || again.bytesPeak() < e.bytesPeak())
