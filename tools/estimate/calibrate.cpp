@@ -432,6 +432,34 @@ private:
   }
 };
 
+/// The largest error of the rows that were fitted.
+double worstOf(const Calibration &c) {
+  double most = 0;
+  for (const ObservedRow &r : c.rows)
+    if (r.fitted)
+      most = std::max(most, std::abs(r.error));
+  return most;
+}
+
+/// What others' software sends is rarely written down: how well the rows agree with the other ways.
+void compareAssumptions(Calibration &c, const std::vector<Scalar> &which) {
+  const SoftwareSpec &now = c.cluster.software;
+  const size_t rows = size_t(llvm::count_if(c.rows, [](const ObservedRow &r) { return r.fitted; }));
+  if (now.isGptc() || rows <= c.fitted.size())
+    return;
+  for (const char *zero1 : {"reduce_scatter", "all_reduce"})
+    for (const char *gradients : {"fp32", "compute"}) {
+      if (now.zero1 == zero1 && now.gradients == gradients)
+        continue;
+      ClusterConfig other = c.cluster;
+      other.software.zero1 = zero1;
+      other.software.gradients = gradients;
+      c.notes.push_back(fmt::format("with zero1 = \"{}\" and gradients = \"{}\" the rows would agree within {:.1f}%, "
+                                    "as they are within {:.1f}%",
+                                    zero1, gradients, 100 * worstOf(Fitter(other).run(which)), 100 * worstOf(c)));
+    }
+}
+
 }  // namespace
 
 Calibration calibrate(const ClusterConfig &cluster, std::vector<Scalar> which) {
@@ -440,7 +468,9 @@ Calibration calibrate(const ClusterConfig &cluster, std::vector<Scalar> which) {
     throw UserError(ErrorCode::MissingKey, fmt::format("{} has no [[observation]] with a speed", cluster.file),
                     "write one per run: model, gpus, settings such as zero_stage and micro_batch, and days, step or "
                     "tokens_per_s");
-  return Fitter(cluster).run(std::move(which));
+  Calibration c = Fitter(cluster).run(which);
+  compareAssumptions(c, which);
+  return c;
 }
 
 }  // namespace gptc
