@@ -147,7 +147,9 @@ public:
       }
     if (ends.size() != 2 || !items || items->size() != 2 || !(ends[0] <= ends[1]))
       return r.complain(key, ErrorCode::WrongType, fmt::format("{} must be the low and the high end", key), "",
-                        {unit ? fmt::format("such as [\"{0}\", \"{0}\"]", example(*unit)) : "such as [0.9, 1.1]"});
+                        {!unit              ? "such as [0.9, 1.1]"
+                         : unit == &seconds ? "such as [\"0.7 s\", \"1.1 s\"]"
+                                            : "such as [\"4 GB/s\", \"6 GB/s\"]"});
     of.low = ends[0];
     of.high = ends[1];
   }
@@ -163,8 +165,11 @@ private:
     text.take_front(text.find_first_not_of("0123456789.eE+-")).getAsDouble(n);
     return n;
   }
-  /// The number with the prefix that is likeliest for it: the T of TFLOP/s, the G of the others.
+  /// The number with the unit itself where a machine can have that, else with the prefix that is likeliest for it: the
+  /// T of TFLOP/s, the G of the others.
   static std::string likely(double n, const Unit &unit) {
+    if (&unit != &seconds && n >= unit.least && n <= unit.most)
+      return withPrefix(n, unit.name);
     if (&unit == &seconds)
       return fmt::format("{:.6g} us", n);
     return fmt::format("{:.6g} {}{}", n, &unit == &flops ? "T" : &unit == &bytesUnit ? "Gi" : "G", unit.name);
@@ -293,11 +298,15 @@ void readObservation(ConfigReader &r, const std::string &file, Observation &o) {
     o.settings.push_back(fmt::format("accumulate={}", accumulate));
   if (const TomlValue *v = r.get("observation.set")) {
     auto *items = std::get_if<std::vector<TomlValue>>(&v->value);
-    for (const TomlValue &item : items ? *items : std::vector<TomlValue>())
-      if (auto *s = std::get_if<std::string>(&item.value))
-        o.settings.push_back(*s);
-    if (!items)
-      r.complain("observation.set", ErrorCode::WrongType, "observation.set must be a list of strings", "",
+    bool good = items;
+    for (const TomlValue &item : items ? *items : std::vector<TomlValue>()) {
+      auto *text = std::get_if<std::string>(&item.value);
+      good &= text && llvm::StringRef(*text).find('=') + 1 > 1;  // and something before it
+      if (good)
+        o.settings.push_back(*text);
+    }
+    if (!good)
+      r.complain("observation.set", ErrorCode::WrongType, "observation.set must be a list of key=value", "",
                  {"such as [\"model.n_layer=24\"]"});
   }
   r.string("observation.name", o.name);
@@ -323,7 +332,7 @@ void readObservation(ConfigReader &r, const std::string &file, Observation &o) {
 }  // namespace
 
 ClusterConfig loadCluster(const std::string &file) {
-  TomlDocument doc = parseTomlFile(file);
+  TomlDocument doc = parseToml(readInput(file, "cluster file"), file);
   ClusterConfig c;
   c.file = file;
   ConfigReader r(file, doc.values, doc.tables, true);

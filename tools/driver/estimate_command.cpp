@@ -8,6 +8,7 @@
 #include "tools/estimate/pictures.h"
 #include "tools/estimate/search.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 
 #include <nlohmann/json.hpp>
@@ -115,7 +116,7 @@ std::string header(const ClusterConfig &c) {
 
 struct EstimateOptions {
   std::string model, cluster, gpus, svg;
-  std::vector<std::string> settings, why;
+  std::vector<std::string> settings;
   double tokens = 100e9;
   bool json = false, search = false;
   int64_t pipeline = 1;
@@ -137,6 +138,7 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
       Estimate none;
       none.strategy.gpus = gpus;
       none.problem = e.diagnostics[0].message;
+      none.remedy = llvm::join(e.diagnostics[0].help, "; ");
       all.push_back(none);
       continue;
     }
@@ -150,6 +152,7 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
         Estimate none;
         none.strategy.gpus = n;
         none.problem = fmt::format("no strategy for {} GPUs within the limits", n);
+        none.remedy = "a larger limits.global_batch_tokens, or a smaller train.micro_batch";
         found.push_back(none);
       }
       // The best that can be run, and what would be faster by more than the forecast's error if it could.
@@ -177,6 +180,8 @@ void runEstimate(const EstimateOptions &o) {
   const ClusterConfig cluster = loadCluster(o.cluster);
   std::optional<Config> config;
   const std::vector<Estimate> all = forecastAll(o, cluster, config);
+  if (llvm::none_of(all, [](const Estimate &e) { return e.problem.empty(); }))
+    throw UserError(ErrorCode::Contradiction, all.front().problem, all.front().remedy);
   std::vector<int64_t> counts;
   for (const Estimate &e : all)
     if (counts.empty() || counts.back() != e.strategy.gpus)

@@ -3,6 +3,7 @@
 #include "tools/driver/command_line.h"
 #include "tools/driver/commands.h"
 #include "tools/driver/explain.h"
+#include "tools/driver/why.h"
 
 #include "codegen/codegen.h"
 #include "ir/words.h"
@@ -73,13 +74,31 @@ void run(const std::string &dir, bool asJson) {
 void addExplainCommand(CLI::App &app) {
   CLI::App *c = app.add_subcommand("explain", "Says what each decision of the compiler costs and saves");
   struct Options {
-    std::string plan;
+    std::string plan, cluster;
+    std::vector<std::string> why;
     bool json = false;
   };
   auto o = std::make_shared<Options>();
-  c->add_option("plan", o->plan, "Folder written by `gptc compile`")->required()->type_name("PLAN");
-  c->add_flag("--json", o->json, "Prints JSON instead of a table");
-  c->callback([o] { run(o->plan, o->json); });
+  CLI::Option *plan = c->add_option("plan", o->plan, "Folder written by `gptc compile`")->type_name("PLAN");
+  CLI::Option *json = c->add_flag("--json", o->json, "Prints JSON instead of a table");
+  CLI::Option *why =
+      c->add_option("--why", o->why, "Why run A is slower than run B: \"MODEL.toml gpus=16 KEY=VALUE...\", twice")
+          ->expected(2)
+          ->type_name("A B")
+          ->excludes(plan)
+          ->excludes(json);
+  CLI::Option *cluster =
+      c->add_option("--cluster", o->cluster, "On which cluster, for --why")->type_name("CLUSTER.toml")->needs(why);
+  why->needs(cluster);
+  c->callback([o] {
+    if (!o->why.empty())
+      explainWhy(o->why[0], o->why[1], o->cluster);
+    else if (o->plan.empty())
+      throw UserError(ErrorCode::Usage, "gptc explain needs a plan",
+                      "gptc explain PLAN, or --why A B --cluster C.toml");
+    else
+      run(o->plan, o->json);
+  });
 }
 
 }  // namespace gptc

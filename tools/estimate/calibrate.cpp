@@ -1,15 +1,12 @@
 // 1. Rows that break physics are found without any fit: faster than the device's peak, faster than the network's
-// nominal
-//    bandwidth carries the bytes, the same configuration with other figures, more devices with more than their share of
-//    speed. Those of the first two kinds are not fitted.
+//    nominal bandwidth carries the bytes, the same configuration with other figures, more devices with more than their
+//    share of speed. Those of the first two kinds are not fitted.
 // 2. The scalars are fitted by least squares on log(predicted / seen), so that a factor counts the same up and down,
-// with
-//    Levenberg's and Marquardt's damping. Where there are fewer rows than scalars the last ones keep their values.
+//    with Levenberg's and Marquardt's damping. Where there are fewer rows than scalars the last ones keep their values.
 // 3. As long as rows disagree by more than `agreement` and one that is left out brings the others closer together by
 //    far, that one is set aside: it contradicts the others. At most a third of the rows.
 // 4. The interval of a scalar follows from the Jacobian and Student's t with as many degrees of freedom as rows are
-// left
-//    over.
+//    left over.
 // 5. Each row is predicted once more with scalars fitted to the others only.
 #include "tools/estimate/calibrate.h"
 
@@ -113,7 +110,7 @@ private:
                                    fmt::format("observation \"{}\" cannot be: {}", o.name, row.estimate.problem),
                                    o.where,
                                    "",
-                                   {"correct the row, or take it out"}});
+                                   {row.estimate.remedy}});
       row.seen = o.secondsPerStep > 0    ? o.secondsPerStep
                  : o.tokensPerSecond > 0 ? row.estimate.tokensPerStep / o.tokensPerSecond
                  : o.days > 0            ? o.days * 86400 * row.estimate.tokensPerStep / o.tokens
@@ -201,6 +198,8 @@ private:
         if (const Fitted &f = valueOf(s); !f.known || f.low < f.high)
           which.push_back(s);
     for (Scalar s : which) {
+      if (llvm::is_contained(result.fitted, s))
+        continue;  // named twice
       const bool network = llvm::any_of(
           rows, [&](size_t i) { return result.rows[i].estimate.strategy.gpus > result.cluster.node.devices; });
       if (s == Scalar::effective && !network)

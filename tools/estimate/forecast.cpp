@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace gptc {
 
@@ -48,7 +49,16 @@ Config readForForecast(const std::string &modelFile, const std::vector<std::stri
   // Without a batch first: whether it divides depends on the ranks.
   std::vector<std::string> first = all;
   first.push_back("parallel.data=1");
-  const Config c = load(first);
+  const Config c = [&] {
+    try {
+      return load(first);
+    } catch (const UserError &) {
+      // With all ranks what would work is named for them.
+      first.back() = fmt::format("parallel.data={}", std::max<int64_t>(gpus, 1));
+      load(first);
+      throw;
+    }
+  }();
   int64_t data = 0;
   if (gpus) {
     if (gpus % c.parallel.tensor)
@@ -154,32 +164,35 @@ Estimate Forecaster::estimate(const Strategy &s) {
   const double T = double(m.blockSize), t = double(s.tensor), p = double(s.pipeline), D = double(data);
   const double acc = double(s.accumulate), L = double(m.nLayer);
 
-  if (s.gpus % (s.tensor * s.pipeline)) {
-    e.problem = fmt::format("{} GPUs do not divide into groups of {} x {}", s.gpus, s.tensor, s.pipeline);
+  auto cannot = [&](std::string problem, std::string remedy) {
+    e.problem = std::move(problem);
+    e.remedy = std::move(remedy);
     return e;
-  }
-  if (s.accumulate < 1 || s.microBatch * m.blockSize * data * s.accumulate <= 0) {
-    e.problem =
-        fmt::format("a global batch of {} tokens has no whole pass of {} ranks", base.train.globalBatchTokens, data);
-    return e;
-  }
-  if (m.nHead % s.tensor || m.nKvHead % s.tensor || m.ffnDim % s.tensor) {
-    e.problem = fmt::format("tensor = {} does not divide heads and hidden features", s.tensor);
-    return e;
-  }
-  if (m.nLayer % s.pipeline) {
-    e.problem = fmt::format("{} layers do not divide into {} stages", m.nLayer, s.pipeline);
-    return e;
-  }
-  if (s.compression != "none" && s.zeroStage > 0) {
-    e.problem = fmt::format("{} compresses whole gradients, and ZeRO sums pieces of them", s.compression);
-    return e;
-  }
-  const bool acrossNodes = s.gpus > machines.node.devices;
-  if (acrossNodes && !(machines.network.effective > 0)) {
-    e.problem = fmt::format("{} GPUs take several nodes, and network.effective (or nominal) is not known", s.gpus);
-    return e;
-  }
+  };
+  if (const int64_t group = s.tensor * s.pipeline; s.gpus % group)
+    return cannot(fmt::format("{} GPUs do not divide into groups of {} x {}", s.gpus, s.tensor, s.pipeline),
+                  fmt::format("{} GPUs do", std::max<int64_t>(1, s.gpus / group) * group));
+  if (s.accumulate < 1)
+    return cannot(
+        fmt::format("a global batch of {} tokens has no whole pass of {} ranks", base.train.globalBatchTokens, data),
+        fmt::format("{} tokens are one pass of each", s.microBatch * m.blockSize * data));
+  if (m.nHead % s.tensor || m.nKvHead % s.tensor || m.ffnDim % s.tensor)
+    return cannot(fmt::format("tensor = {} does not divide {} heads, {} heads of keys and {} hidden features", s.tensor,
+                              m.nHead, m.nKvHead, m.ffnDim),
+                  fmt::format("{} does", std::gcd(std::gcd(m.nHead, m.nKvHead), std::gcd(m.ffnDim, s.tensor))));
+  if (m.nLayer % s.pipeline)
+    return cannot(fmt::format("{} layers do not divide into {} stages", m.nLayer, s.pipeline),
+                  fmt::format("{} stages do", std::gcd(m.nLayer, s.pipeline)));
+  if (s.compression != "none" && s.zeroStage > 0)
+    return cannot(fmt::format("{} compresses whole gradients, and ZeRO sums pieces of them", s.compression),
+                  "parallel.zero_stage = 0, or parallel.compression = \"none\"");
+  if (s.gpus > machines.node.devices && !(machines.network.effective > 0))
+    return cannot(fmt::format("{} GPUs take several nodes of {}, and nothing is known of the network", s.gpus,
+                              machines.node.devices),
+                  "write network.nominal or network.effective into the cluster file");
+  if (s.offload && !(machines.node.hostLink > 0 && machines.node.hostBandwidth > 0))
+    return cannot("offload needs node.host_link and node.host_bandwidth, which the cluster file does not have",
+                  "write them, such as host_link = \"25 GB/s\" and host_bandwidth = \"300 GB/s\"");
   e.predictedOnly = s.pipeline > 1 || (ours && (s.compression != "none" || base.optimizer.name == "lamb" ||
                                                 (!dev.isCpu && (s.tensor > 1 || s.offload))));
 
@@ -205,8 +218,11 @@ Estimate Forecaster::estimate(const Strategy &s) {
 
   // 2. Collectives along `data`: once a step, or with every pass where parts of gradients or parameters are held.
   const Link along = linkOf(machines, data, s.tensor * s.pipeline);
-  auto send = [&](double bytes, double times, double messages) {
-    return data > 1 ? times * (along.share() * bytes / along.bandwidth + messages * along.latency) : 0;
+  auto send = [&](double &sent, double bytes, double times, double messages) {
+    if (data <= 1)
+      return 0.0;
+    sent += times * along.share() * bytes;
+    return times * (along.share() * bytes / along.bandwidth + messages * along.latency);
   };
   const double perPassReduces = s.zeroStage >= 2 && !ours ? acc : 1;
   const double buckets = std::max(1.0, N * gradientWidth / 100e6);
@@ -214,22 +230,21 @@ Estimate Forecaster::estimate(const Strategy &s) {
     // Vogels et al. 2019: factors P and Q of each matrix; everything else is small.
     const double rows =
         L * (8.0 * m.nEmbd + 2.0 * m.ffnDim + (m.gated() ? m.nEmbd + m.ffnDim : 0)) + double(m.vocabSize) + m.nEmbd;
-    e.reduce = send(2 * rows * double(soft.powersgdRank) * gradientWidth, 1, 2 * buckets);
+    e.reduce = send(e.bytesReduced, 2 * rows * double(soft.powersgdRank) * gradientWidth, 1, 2 * buckets);
     // The gradient with its error is read for either factor and for what is left.
     e.optimizer += 6 * N * 4 / dev.bandwidth;
   } else if (s.compression == "onebit") {
     // Tang et al. 2021: a sign per element and a scale, there and back.
-    e.reduce = send(2 * N / 8, 1, 2 * buckets);
+    e.reduce = send(e.bytesReduced, 2 * N / 8, 1, 2 * buckets);
     e.optimizer += 6 * N * 4 / dev.bandwidth;
   } else if (s.zeroStage == 0) {
-    e.reduce = send(2 * N * gradientWidth, 1, 2 * buckets);
+    e.reduce = send(e.bytesReduced, 2 * N * gradientWidth, 1, 2 * buckets);
   } else {
     const double times = s.zeroStage == 1 && soft.zero1 == "all_reduce" ? 2 : 1;
-    e.reduce = send(times * N * gradientWidth, perPassReduces, times * buckets);
-    e.gather = s.zeroStage <= 2 ? send(N * width, 1, buckets) : send(2 * N * width, acc, 2 * L);
+    e.reduce = send(e.bytesReduced, times * N * gradientWidth, perPassReduces, times * buckets);
+    e.gather = s.zeroStage <= 2 ? send(e.bytesGathered, N * width, 1, buckets)
+                                : send(e.bytesGathered, 2 * N * width, acc, 2 * L);
   }
-  if (data <= 1)
-    e.reduce = e.gather = 0;
 
   // 3. Activations: two all_reduces per layer and direction, or as many bytes in parts (Korthikanti et al. 2023);
   //    recomputation repeats those of the forward part. Stages hand a layer's output on and its gradient back.
@@ -237,10 +252,12 @@ Estimate Forecaster::estimate(const Strategy &s) {
   if (s.tensor > 1) {
     const Link l = linkOf(machines, s.tensor, 1);
     const double times = acc * L / p * (s.remat ? 6 : 4);
+    e.bytesExchanged += times * 2 * l.share() * activation;
     e.exchange += times * (2 * l.share() * activation / l.bandwidth + 2 * l.latency);
   }
   if (s.pipeline > 1) {
     const Link l = linkOf(machines, 2, s.tensor);
+    e.bytesExchanged += acc * 2 * activation / t;
     e.exchange += acc * 2 * (activation / t / l.bandwidth + l.latency);
   }
 
@@ -255,9 +272,9 @@ Estimate Forecaster::estimate(const Strategy &s) {
   const double stateBytes = (low && base.precision.params == "fp32" ? 4 : 0) + w.momentBytes;
   if (s.offload) {
     const double bytes = N * owned;
-    e.host = bytes * (gradientWidth + width) / std::max(machines.node.hostLink, 1.0) +
+    e.host = bytes * (gradientWidth + width) / machines.node.hostLink +
              bytes * (2 * stateBytes + gradientWidth + width) * double(std::min(machines.node.devices, s.gpus)) /
-                 std::max(machines.node.hostBandwidth, 1.0);
+                 machines.node.hostBandwidth;
   } else {
     e.optimizer += w.updateBytes * owned * (N / w.parameters) / dev.bandwidth;
   }

@@ -31,13 +31,14 @@ struct Strategy {
 
 struct Estimate {
   Strategy strategy;
-  std::string problem;         // why it cannot be; empty where it can
-  bool predictedOnly = false;  // gptc does not run it yet
+  std::string problem, remedy;  // why it cannot be, empty where it can; and what would
+  bool predictedOnly = false;   // gptc does not run it yet
 
   // Seconds of one step.
   double compute = 0, recompute = 0, bubble = 0;
   double reduce = 0, gather = 0, exchange = 0;  // gradients; parameters; activations along tensor and pipeline
   double hidden = 0;                            // of these, beside the backward part
+  double bytesReduced = 0, bytesGathered = 0, bytesExchanged = 0;  // what one rank sends for them
   double optimizer = 0, host = 0, overhead = 0;
   double step = 0;
   double overNetwork = 0;  // of the collectives, what went between nodes and was not hidden

@@ -147,19 +147,26 @@ std::vector<std::string> whySlower(const Estimate &slow, const Estimate &fast) {
     double seconds;
   };
   std::vector<Cause> causes;
-  auto add = [&](const char *what, double slowSeconds, double fastSeconds) {
+  auto add = [&](const char *what, double slowSeconds, double fastSeconds, double slowBytes = 0, double fastBytes = 0) {
     const double d = slowSeconds * a - fastSeconds * b;
-    if (std::abs(d) > 1e-3 * slow.step * a)
-      causes.push_back(
-          {fmt::format("{:+.3g} s  {}: {:.3g} s against {:.3g} s", d, what, slowSeconds * a, fastSeconds * b), d});
+    if (std::abs(d) <= 1e-3 * slow.step * a)
+      return;
+    auto amount = [](double seconds, double bytes) {
+      return bytes > 0 ? fmt::format("{:.3g} s for {:.3g} GB sent ({:.3g} GB/s)", seconds, bytes * 1e-9,
+                                     bytes * 1e-9 / seconds)
+                       : fmt::format("{:.3g} s", seconds);
+    };
+    causes.push_back({fmt::format("{:+8.3g} s  {}: {} against {}", d, what, amount(slowSeconds * a, slowBytes * a),
+                                  amount(fastSeconds * b, fastBytes * b)),
+                      d});
   };
   add("forward and backward", slow.compute, fast.compute);
   add("computed again (checkpointing)", slow.recompute, fast.recompute);
   add("waiting in the pipeline", slow.bubble, fast.bubble);
-  add("gradients summed over ranks", slow.reduce, fast.reduce);
-  add("parameters gathered", slow.gather, fast.gather);
+  add("gradients summed over ranks", slow.reduce, fast.reduce, slow.bytesReduced, fast.bytesReduced);
+  add("parameters gathered", slow.gather, fast.gather, slow.bytesGathered, fast.bytesGathered);
   add("collectives hidden behind the backward part", -slow.hidden, -fast.hidden);
-  add("activations between ranks", slow.exchange, fast.exchange);
+  add("activations between ranks", slow.exchange, fast.exchange, slow.bytesExchanged, fast.bytesExchanged);
   add("optimizer", slow.optimizer, fast.optimizer);
   add("host", slow.host, fast.host);
   add("per step, whatever it holds", slow.overhead, fast.overhead);

@@ -228,8 +228,9 @@ std::vector<double> memoryCurve(const Config &config, const ClusterConfig &clust
   return bytes;
 }
 
-Workload workloadOf(const Config &config, const ClusterConfig &cluster) {
+Workload workloadOf(const Config &config, const ClusterConfig &cluster, int64_t shallow) {
   const int64_t layers = config.model.nLayer;
+  shallow = std::min(shallow, layers);
   const double width = config.precision.compute == "fp32" || config.precision.compute == "tf32" ? 4 : 2;
   auto finish = [&](Workload w, double evalFlopsPerLayer, double evalSecondsPerLayer) {
     w.forwardFlops = evalFlopsPerLayer * double(layers);
@@ -246,29 +247,35 @@ Workload workloadOf(const Config &config, const ClusterConfig &cluster) {
     }
     return w;
   };
-  const Measured two = Measurement(config, cluster, 2).run(), three = Measurement(config, cluster, 3).run();
-  const double more = double(layers) - 2;
+  const Measured less = Measurement(config, cluster, shallow).run(),
+                 deeper = Measurement(config, cluster, shallow + 1).run();
+  const double more = double(layers - shallow);
   auto line = [&](double a, double b) { return a + more * (b - a); };
   Workload w;
-  w.rows = two.w.rows;
-  w.flops = line(two.w.flops, three.w.flops);
-  w.seconds = line(two.w.seconds, three.w.seconds);
-  w.updateBytes = line(two.w.updateBytes, three.w.updateBytes);
-  w.parameters = line(two.w.parameters, three.w.parameters);
-  w.divisible = line(two.w.divisible, three.w.divisible);
-  w.momentBytes = line(two.w.momentBytes, three.w.momentBytes);
-  w.activations = line(two.w.activations, three.w.activations);
-  w.perLayer = three.w.activations - two.w.activations;
-  w.checkpointed = line(two.w.checkpointed, three.w.checkpointed);
+  w.rows = less.w.rows;
+  w.flops = line(less.w.flops, deeper.w.flops);
+  w.seconds = line(less.w.seconds, deeper.w.seconds);
+  w.updateBytes = line(less.w.updateBytes, deeper.w.updateBytes);
+  w.parameters = line(less.w.parameters, deeper.w.parameters);
+  w.divisible = line(less.w.divisible, deeper.w.divisible);
+  w.momentBytes = line(less.w.momentBytes, deeper.w.momentBytes);
+  w.activations = line(less.w.activations, deeper.w.activations);
+  w.perLayer = deeper.w.activations - less.w.activations;
+  w.checkpointed = line(less.w.checkpointed, deeper.w.checkpointed);
   auto lines = [&](const Buffers &a, const Buffers &b, Buffers &out) {
-    for (const auto &[name, bytes] : b) {
-      auto it = a.find(name);
-      out[name] = std::max(0.0, line(it == a.end() ? 0.0 : it->second, bytes));
-    }
+    Buffers all = a;
+    all.insert(b.begin(), b.end());
+    auto in = [](const Buffers &some, const std::string &name) {
+      auto it = some.find(name);
+      return it == some.end() ? 0.0 : it->second;
+    };
+    for (const auto &[name, bytes] : all)
+      if (const double n = line(in(a, name), in(b, name)); n > 0)
+        out[name] = n;
   };
-  lines(two.w.buffers, three.w.buffers, w.buffers);
-  lines(two.w.checkpointedBuffers, three.w.checkpointedBuffers, w.checkpointedBuffers);
-  return finish(w, three.evalFlops - two.evalFlops, three.evalSeconds - two.evalSeconds);
+  lines(less.w.buffers, deeper.w.buffers, w.buffers);
+  lines(less.w.checkpointedBuffers, deeper.w.checkpointedBuffers, w.checkpointedBuffers);
+  return finish(w, deeper.evalFlops - less.evalFlops, deeper.evalSeconds - less.evalSeconds);
 }
 
 }  // namespace gptc

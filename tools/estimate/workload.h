@@ -4,8 +4,8 @@
 //
 // Layers are alike, so that every sum over ops is an affine function of their number. The graph is built with two and
 // with three layers, and the line through both is taken: a model of any depth costs as little to forecast as these.
-// Only peaks of memory are not sums; they are affine too as long as the same op is at the peak, which it is from two
-// layers on (tests/estimate compares with graphs of full depth).
+// Only peaks of memory are not sums; they are affine too as long as the same op is at the peak
+// (tests/estimate/workload_test.cpp compares with graphs of full depth).
 #pragma once
 
 #include "frontends/cluster_config.h"
@@ -54,7 +54,8 @@ double parameterCount(const Config &config);
 /// depth.
 std::vector<double> memoryCurve(const Config &config, const ClusterConfig &cluster, bool remat);
 
-/// Of the model, micro-batch, precision and optimizer that `config` says. Throws what buildModel throws.
-Workload workloadOf(const Config &config, const ClusterConfig &cluster);
+/// Of the model, micro-batch, precision and optimizer that `config` says, by the line through graphs of `shallow`
+/// layers and of one more. Throws what buildModel throws.
+Workload workloadOf(const Config &config, const ClusterConfig &cluster, int64_t shallow = 2);
 
 }  // namespace gptc

@@ -1,0 +1,300 @@
+// What gptc calibrate finds in logs: those of a real training, and logs made from the model itself.
+#include "tools/estimate/calibrate.h"
+
+#include "support.h"
+
+#include "ir/diagnostics.h"
+#include "tools/estimate/pictures.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace gptc::estimate_test {
+namespace {
+
+const ObservedRow &rowOf(const Calibration &c, const std::string &name) {
+  for (const ObservedRow &r : c.rows)
+    if (r.observation->name == name)
+      return r;
+  throw std::out_of_range(name);
+}
+
+TEST(JeanZay, RowsAreWithinFivePercent) {
+  const Calibration c = calibrate(jeanZay());
+  EXPECT_LE(c.fitted.size(), 3u);
+  int fitted = 0, heldBack = 0;
+  for (const ObservedRow &r : c.rows) {
+    EXPECT_TRUE(r.contradictions.empty()) << r.observation->name << ": " << r.contradictions.front();
+    if (!(r.seen > 0))
+      continue;
+    EXPECT_LT(std::abs(r.error), 0.05) << r.observation->name;
+    EXPECT_EQ(r.fitted, r.observation->fit);
+    ++(r.fitted ? fitted : heldBack);
+  }
+  EXPECT_EQ(fitted, 4);
+  EXPECT_EQ(heldBack, 1);
+  const ObservedRow &out = rowOf(c, "32 GPUs, ZeRO-2, accumulation 256");
+  EXPECT_TRUE(out.estimate.outOfMemory);
+  EXPECT_NE(largest(out.estimate.buffers, 1)[0].first.find("attention probabilities"), std::string::npos);
+}
+
+TEST(JeanZay, TheFileHoldsWhatCalibrateFinds) {
+  const ClusterConfig file = jeanZay();
+  const Calibration c = calibrate(file);
+  EXPECT_EQ(withFitted(readSource("examples/clusters/jean-zay.toml"), c.cluster),
+            readSource("examples/clusters/jean-zay.toml"));
+  // And from nothing, too.
+  ClusterConfig open = file;
+  open.software.slowdown.known = open.software.stepOverhead.known = open.network.effective.known = false;
+  const Calibration again = calibrate(open);
+  EXPECT_NEAR(again.cluster.software.slowdown / file.software.slowdown, 1, 1e-3);
+  EXPECT_NEAR(again.cluster.network.effective / file.network.effective, 1, 1e-3);
+  EXPECT_NEAR(again.cluster.software.stepOverhead / file.software.stepOverhead, 1, 1e-3);
+}
+
+TEST(JeanZay, PredictionsRunWithoutAnyOneObservation) {
+  const ClusterConfig all = jeanZay();
+  for (size_t gone = 0; gone < all.observations.size(); ++gone) {
+    ClusterConfig c = all;
+    c.observations.erase(c.observations.begin() + long(gone));
+    c.software.slowdown.known = c.software.stepOverhead.known = c.network.effective.known = false;
+    const Calibration found = calibrate(c);
+    EXPECT_LE(found.fitted.size(), 3u);
+    for (const Observation &o : all.observations) {
+      const Config config = readForForecast(o.model, o.settings, o.gpus, found.cluster);
+      Forecaster f(config, found.cluster);
+      const Estimate e = f.estimate(f.strategyFor(o.gpus));
+      EXPECT_EQ(e.problem, "");
+      EXPECT_TRUE(std::isfinite(e.step) && e.step > 0) << o.name << " without " << all.observations[gone].name;
+      EXPECT_EQ(e.outOfMemory, o.outOfMemory) << o.name;
+    }
+  }
+}
+
+/// A run of a log.
+struct Logged {
+  int gpus, stage, micro, accumulate, context;
+  bool remat;
+  std::vector<std::string> settings() const {
+    return {fmt::format("parallel.zero_stage={}", stage), fmt::format("train.micro_batch={}", micro),
+            fmt::format("accumulate={}", accumulate), fmt::format("model.block_size={}", context),
+            fmt::format("compile.remat={}", remat ? "full" : "none")};
+  }
+  std::string row(const std::string &what) const {
+    return fmt::format("[[observation]]\nmodel = \"{}\"\ngpus = {}\nzero_stage = {}\nmicro_batch = {}\n"
+                       "accumulate = {}\nblock_size = {}\nremat = \"{}\"\n{}\n",
+                       sourceFile("examples/bloom-7b1.toml"), gpus, stage, micro, accumulate, context,
+                       remat ? "full" : "none", what);
+  }
+};
+
+/// The machines of Jean Zay with none of the scalars.
+std::string machines() {
+  std::string text, all = readSource("examples/clusters/jean-zay.toml");
+  all.resize(all.find("[[observation]]"));
+  llvm::SmallVector<llvm::StringRef> lines;
+  llvm::StringRef(all).split(lines, '\n');
+  for (llvm::StringRef l : lines)
+    if (!l.starts_with("slowdown") && !l.starts_with("step_overhead") && !l.starts_with("effective"))
+      text += l.str() + "\n";
+  return text;
+}
+
+struct Truth {
+  double slowdown, effective, overhead;
+};
+
+/// Seconds per step of runs where the scalars are these.
+std::vector<double> stepsOf(const std::vector<Logged> &runs, const Truth &truth) {
+  ClusterConfig c = jeanZay();
+  c.software.slowdown = Fitted(truth.slowdown);
+  c.software.stepOverhead = Fitted(truth.overhead);
+  c.network.effective = Fitted(truth.effective);
+  std::vector<double> steps;
+  for (const Logged &r : runs) {
+    const Estimate e = forecast(c, r.gpus, r.settings());
+    EXPECT_TRUE(e.fits()) << "such a run would not be in a log";
+    steps.push_back(e.step);
+  }
+  return steps;
+}
+
+ClusterConfig logOf(const std::vector<Logged> &runs, const std::vector<double> &steps) {
+  std::string text = machines();
+  for (size_t i = 0; i < runs.size(); ++i)
+    text += runs[i].row(fmt::format("step = \"{:.17g} s\"", steps[i]));
+  return clusterOf(text);
+}
+
+/// Of each scalar there are several rows that say something.
+const std::vector<Logged> &variedRuns() {
+  static const std::vector<Logged> runs = {
+      {8, 1, 1, 1, 1024, false},  {8, 1, 1, 1, 1024, true},  {4, 1, 1, 2, 1024, true},    {8, 3, 1, 1, 1024, false},
+      {8, 1, 2, 64, 1024, true},  {4, 1, 2, 16, 1024, true}, {16, 1, 2, 256, 1024, true}, {32, 3, 1, 16, 2048, true},
+      {16, 3, 1, 4, 1024, false}, {48, 1, 1, 8, 2048, true}, {64, 1, 1, 1, 1024, false},  {32, 2, 1, 16, 1024, false},
+  };
+  return runs;
+}
+
+void expectNoFlags(const Calibration &c) {
+  for (const ObservedRow &r : c.rows)
+    for (const std::string &why : r.contradictions)
+      ADD_FAILURE() << r.observation->name << ": " << why;
+}
+
+TEST(Made, ExactLogsGiveTheScalarsBack) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> u(0, 1);
+  for (int i = 0; i < 12; ++i) {
+    const Truth truth{1.2 * std::pow(6, u(random)), 1e9 * std::pow(20, u(random)), 0.3 * std::pow(10, u(random))};
+    const Calibration c = calibrate(logOf(variedRuns(), stepsOf(variedRuns(), truth)));
+    expectNoFlags(c);
+    EXPECT_EQ(c.fitted.size(), 3u);
+    EXPECT_NEAR(c.cluster.software.slowdown / truth.slowdown, 1, 1e-4);
+    EXPECT_NEAR(c.cluster.network.effective / truth.effective, 1, 1e-4);
+    EXPECT_NEAR(c.cluster.software.stepOverhead / truth.overhead, 1, 1e-4);
+  }
+}
+
+TEST(Made, NoiseIsNoContradictionAndTheIntervalsHoldTheTruth) {
+  std::mt19937 random(11);
+  std::uniform_real_distribution<double> u(0, 1), noise(-0.03, 0.03);
+  int held = 0, intervals = 0;
+  for (int i = 0; i < 40; ++i) {
+    const Truth truth{1.2 * std::pow(6, u(random)), 1e9 * std::pow(20, u(random)), 0.3 * std::pow(10, u(random))};
+    std::vector<Logged> runs;
+    for (const Logged &r : variedRuns())
+      if (runs.size() < 6 || u(random) < 0.6)
+        runs.push_back(r);
+    for (int k = 0; k < 3; ++k)  // and a few again: the same configuration, a little different
+      runs.push_back(runs[random() % runs.size()]);
+    runs.push_back(variedRuns()[7]);  // some network in each
+    std::vector<double> steps = stepsOf(runs, truth);
+    for (double &s : steps)
+      s *= std::exp(noise(random));
+    const Calibration c = calibrate(logOf(runs, steps));
+    expectNoFlags(c);
+    EXPECT_LE(c.fitted.size(), 3u);
+    for (const ObservedRow &r : c.rows)
+      EXPECT_LT(std::abs(r.error), 0.08) << r.observation->name;
+    const std::pair<Fitted, double> found[] = {{c.cluster.software.slowdown, truth.slowdown},
+                                               {c.cluster.network.effective, truth.effective},
+                                               {c.cluster.software.stepOverhead, truth.overhead}};
+    for (auto &[f, value] : found) {
+      ++intervals;
+      held += f.low <= value && value <= f.high;
+    }
+  }
+  // Of 90% intervals: with 120 of them fewer than 80% have a chance below 1 in 1000.
+  EXPECT_EQ(intervals, 120);
+  EXPECT_GE(held, 96);
+}
+
+bool says(const ObservedRow &r, const std::string &what) {
+  for (const std::string &why : r.contradictions)
+    if (why.find(what) != std::string::npos)
+      return true;
+  return false;
+}
+
+const Truth usual{4, 5e9, 0.8};
+
+TEST(Planted, OneRowAgainstAllOthers) {
+  const std::vector<Logged> &runs = variedRuns();
+  const std::vector<double> steps = stepsOf(runs, usual);
+  for (size_t bad = 0; bad < runs.size(); ++bad)
+    for (double factor : {1.5, 1 / 1.5}) {
+      std::vector<double> wrong = steps;
+      wrong[bad] *= factor;
+      const Calibration c = calibrate(logOf(runs, wrong));
+      for (size_t i = 0; i < runs.size(); ++i)
+        EXPECT_EQ(!c.rows[i].contradictions.empty(), i == bad) << "row " << i + 1 << " of which " << bad + 1 << " lies";
+      EXPECT_TRUE(says(c.rows[bad], "contradicts the other rows"));
+      EXPECT_TRUE(says(c.rows[bad], "for it to be true"));
+      EXPECT_NEAR(c.cluster.software.slowdown / usual.slowdown, 1, 1e-3);
+      EXPECT_NEAR(c.cluster.network.effective / usual.effective, 1, 1e-3);
+    }
+}
+
+TEST(Planted, FasterThanTheDevice) {
+  const std::vector<Logged> &runs = variedRuns();
+  std::vector<double> steps = stepsOf(runs, usual);
+  steps[4] /= 4.5;
+  const Calibration c = calibrate(logOf(runs, steps));
+  EXPECT_TRUE(says(c.rows[4], "faster than the device"));
+  EXPECT_FALSE(c.rows[4].fitted);
+  EXPECT_NEAR(c.cluster.software.slowdown / usual.slowdown, 1, 1e-3);
+  // What would have to be true: a step that the device can do.
+  steps[4] *= 1.2;
+  EXPECT_FALSE(says(calibrate(logOf(runs, steps)).rows[4], "faster than the device"));
+}
+
+TEST(Planted, FasterThanTheNetwork) {
+  // Slow enough for the device, and too fast for what ZeRO-3 sends with each of 16 passes.
+  const std::vector<Logged> &runs = variedRuns();
+  std::vector<double> steps = stepsOf(runs, usual);
+  steps[7] = 11;
+  const Calibration c = calibrate(logOf(runs, steps));
+  EXPECT_TRUE(says(c.rows[7], "faster than the network"));
+  EXPECT_FALSE(says(c.rows[7], "faster than the device"));
+  EXPECT_FALSE(c.rows[7].fitted);
+}
+
+TEST(Planted, TheSameConfigurationWithOtherFigures) {
+  std::vector<Logged> runs = variedRuns();
+  runs.push_back(runs[4]);
+  std::vector<double> steps = stepsOf(runs, usual);
+  steps.back() *= 1.25;
+  const Calibration c = calibrate(logOf(runs, steps));
+  EXPECT_TRUE(says(c.rows.back(), "\"row 5\" is the same configuration"));
+  for (size_t i = 0; i + 1 < runs.size(); ++i)
+    EXPECT_TRUE(i == 4 || c.rows[i].contradictions.empty()) << i + 1;
+}
+
+TEST(Planted, MoreGpusThanTheirShareOfSpeed) {
+  std::vector<Logged> runs = variedRuns();
+  runs.push_back({32, 1, 2, 256, 1024, true});  // as row 7, with twice the GPUs
+  std::vector<double> steps = stepsOf(runs, usual);
+  EXPECT_FALSE(says(calibrate(logOf(runs, steps)).rows.back(), "x as fast"));
+  steps.back() /= 1.3;  // a step does twice the work in less time
+  const Calibration c = calibrate(logOf(runs, steps));
+  EXPECT_TRUE(says(c.rows.back(), "2.00 x the GPUs of \"row 7\" were 2.6"));
+}
+
+TEST(Planted, MemoryThatCannotBe) {
+  const Logged small{8, 3, 1, 1, 1024, true}, large{8, 1, 16, 1, 2048, false};
+  const std::vector<Logged> &runs = variedRuns();
+  std::string text = machines();
+  const std::vector<double> steps = stepsOf(runs, usual);
+  for (size_t i = 0; i < runs.size(); ++i)
+    text += runs[i].row(fmt::format("step = \"{} s\"", steps[i]));
+  const Calibration c =
+      calibrate(clusterOf(text + small.row("out_of_memory = true") + large.row("fit = false\nstep = \"30 s\"")));
+  EXPECT_TRUE(says(c.rows[runs.size()], "ran out of memory, and is predicted to need"));
+  EXPECT_TRUE(says(c.rows[runs.size() + 1], "ran, and is predicted to need"));
+}
+
+TEST(Calibrate, FitsNoMoreThanThereIsToFit) {
+  const std::vector<Logged> one = {variedRuns()[0]};
+  const Calibration c = calibrate(logOf(one, stepsOf(one, usual)));
+  EXPECT_EQ(c.fitted.size(), 1u);
+  EXPECT_FALSE(c.notes.empty());
+  EXPECT_NEAR(c.rows[0].error, 0, 1e-6);
+  // One node says nothing of the network; a scalar that is named twice is one.
+  const std::vector<Logged> node = {variedRuns()[0], variedRuns()[4], variedRuns()[5]};
+  const Calibration d = calibrate(logOf(node, stepsOf(node, usual)));
+  EXPECT_EQ(d.fitted.size(), 2u);
+  EXPECT_NEAR(d.cluster.software.slowdown / usual.slowdown, 1, 1e-4);
+  const Calibration e = calibrate(logOf(node, stepsOf(node, usual)), {Scalar::slowdown, Scalar::slowdown});
+  EXPECT_EQ(e.fitted.size(), 1u);
+}
+
+TEST(Calibrate, NeedsASpeed) {
+  EXPECT_THROW(calibrate(clusterOf(machines())), UserError);
+  EXPECT_THROW(calibrate(clusterOf(machines() + variedRuns()[0].row("out_of_memory = true"))), UserError);
+}
+
+}  // namespace
+}  // namespace gptc::estimate_test

@@ -1,0 +1,193 @@
+// The commands as users call them: how long they take, and files that nobody would write.
+#include "support.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace gptc::estimate_test {
+namespace {
+
+struct Ran {
+  int code = -1;  // -1: a signal ended it
+  std::string out, err;
+  double seconds = 0;  // of processors
+};
+
+Ran gptc(const std::string &arguments) {
+  const std::string base = testing::TempDir() + fmt::format("gptc-estimate-{}", ::getpid());
+  auto used = [] {
+    rusage u;
+    getrusage(RUSAGE_CHILDREN, &u);
+    return double(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * double(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+  };
+  const double before = used();
+  const int status = std::system(fmt::format("cd '{}' && exec '{}/gptc' {} >'{}.out' 2>'{}.err'", GPTC_SOURCE_DIR,
+                                             GPTC_BIN_DIR, arguments, base, base)
+                                     .c_str());
+  Ran r;
+  r.seconds = used() - before;
+  r.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  auto take = [&](const std::string &file) {
+    std::ostringstream text;
+    text << std::ifstream(file).rdbuf();
+    std::filesystem::remove(file);
+    return text.str();
+  };
+  r.out = take(base + ".out");
+  r.err = take(base + ".err");
+  return r;
+}
+
+// Programs with sanitizers take longer, and are not what anybody waits for.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double patience = 20;
+#else
+constexpr double patience = 2;
+#endif
+
+TEST(Command, AllStrategiesOf7BAnd70BTakeLessThanTwoSeconds) {
+  const std::string seventy = " --set model.n_layer=80 --set model.n_embd=8192 --set model.n_head=64";
+  for (const std::string &size : {std::string(), seventy})
+    for (const char *mode : {"", " --search"})
+      for (const char *cluster : {"jean-zay", "8xh100"}) {
+        const Ran r = gptc(fmt::format("estimate examples/bloom-7b1.toml --cluster examples/clusters/{}.toml --gpus "
+                                       "1..64 --json{}{}",
+                                       cluster, mode, size));
+        ASSERT_EQ(r.code, 0) << r.err;
+        EXPECT_LT(r.seconds, patience) << cluster << mode << size;
+        const auto all = nlohmann::json::parse(r.out);
+        ASSERT_EQ(all.size(), 7u);
+        EXPECT_EQ(all.back()["gpus"], 64);
+        EXPECT_GT(double(all.back()["tokens_per_s"]), 0);
+      }
+}
+
+TEST(Command, OneNumberOfGpusIsOneObject) {
+  const Ran r = gptc("estimate examples/bloom-7b1.toml --cluster examples/clusters/jean-zay.toml --gpus 16 --json "
+                     "--set parallel.zero_stage=1 --set compile.remat=none --set accumulate=256");
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto j = nlohmann::json::parse(r.out);
+  for (const char *key :
+       {"gpus", "s_per_step", "tokens_per_s", "days", "mfu", "bytes_resident", "bytes_peak", "oom", "binds"})
+    EXPECT_TRUE(j.contains(key)) << key;
+  EXPECT_EQ(j["gpus"], 16);
+  EXPECT_EQ(j["oom"], false);
+  EXPECT_NEAR(double(j["days"]), 57, 0.05 * 57);
+  EXPECT_NEAR(double(j["days"]) * 86400 * double(j["tokens_per_s"]), 100e9, 1);
+}
+
+TEST(Examples, OfClustersForecastBloom) {
+  int files = 0;
+  for (const auto &entry : std::filesystem::directory_iterator(sourceFile("examples/clusters"))) {
+    const ClusterConfig c = loadCluster(entry.path());
+    const Estimate e = forecast(c, c.node.devices, {"parallel.zero_stage=1", "accumulate=8"}),
+                   two = forecast(c, 2 * c.node.devices, {"parallel.zero_stage=1", "accumulate=8"});
+    EXPECT_TRUE(e.fits() && two.fits()) << c.file;
+    EXPECT_GT(e.mfu, 0.1) << c.file;
+    EXPECT_LT(e.mfu, 0.9) << c.file;
+    EXPECT_LT(two.days(1e11), e.days(1e11)) << c.file;
+    ++files;
+  }
+  EXPECT_GE(files, 4);
+}
+
+TEST(Hostile, FilesEndInCodedErrors) {
+  const std::string good = readSource("examples/clusters/8xa100-80gb.toml");
+  auto with = [&](const std::string &from, const std::string &to) {
+    const size_t at = good.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    const size_t end = good.find('\n', at);
+    return good.substr(0, at) + to + good.substr(end);
+  };
+  std::string deep = "x = ", dotted = "a";
+  for (int i = 0; i < 5000; ++i) {
+    deep += "[";
+    dotted += ".a";
+  }
+  const std::string row = "[[observation]]\nmodel = \"" + sourceFile("examples/bloom-7b1.toml") + "\"\ngpus = 8\n";
+  const std::string texts[] = {
+      "",
+      "\n\n# nothing\n",
+      std::string("\0\xff\xfe", 3),
+      deep,
+      dotted + " = 1",
+      with("memory = ", "memory = nan"),
+      with("memory = ", "memory = inf"),
+      with("memory = ", "memory = \"nan GiB\""),
+      with("memory = ", "memory = \"-80 GiB\""),
+      with("memory = ", "memory = \"1e999 GiB\""),
+      with("memory = ", "memory = \"\""),
+      with("memory = ", "memory = [\"80 GiB\"]"),
+      with("memory = ", "memory = {}"),
+      with("memory = ", "memory = 99999999999999999999999999"),
+      with("peak_bf16 = ", "peak_bf16 = \"0 TFLOP/s\""),
+      with("peak_bf16 = ", "peak_bf16 = \"312 TFLOP\""),
+      with("devices = ", "devices = 0"),
+      with("devices = ", "devices = -8"),
+      with("devices = ", "devices = 9223372036854775807"),
+      with("devices = ", "devices = \"8\""),
+      with("[node]", "[node]\nlatency = \"-1 us\""),
+      with("[node]", "[[node]]"),
+      with("[device]", "[device]\nmatmul = 0"),
+      with("[device]", "[device]\nmatmul = nan"),
+      with("[device]", "[device]\nefficiency = [[1, 2], 3]"),
+      with("[device]", "[device]\nefficiency = []"),
+      with("[network]", "[network]\neffective_interval = [\"9 GB/s\", \"1 GB/s\"]"),
+      with("[limits]", "[limits]\nglobal_batch_tokens = -1"),
+      good + "\n[observation]\ngpus = 1\n",
+      good + "\n[[observation]]\n",
+      good + "\n" + row,
+      good + "\n" + row + "days = -1\n",
+      good + "\n" + row + "days = nan\n",
+      good + "\n" + row + "days = 1\nstep = \"3 s\"\n",
+      good + "\n" + row + "days = 1\nzero_stage = 7\n",
+      good + "\n" + row + "days = 1\nblock_size = -5\n",
+      good + "\n" + row + "days = 1\nmicro_batch = 9223372036854775807\naccumulate = 1048576\n",
+      good + "\n" + row + "days = 1\nset = [1]\n",
+      good + "\n" + row + "days = 1\nset = \"model.n_layer=3\"\n",
+      good + "\n" + row + "days = 1\nset = [\"model.n_layer\"]\n",
+      good + "\n" + row + "days = 1\nset = [\"\"]\n",
+      good + "\n" + row + "days = 1\ntensor = 3\n",
+  };
+  const std::string file = testing::TempDir() + fmt::format("gptc-hostile-{}.toml", ::getpid());
+  for (const std::string &text : texts) {
+    std::ofstream(file, std::ios::binary) << text;
+    const Ran r = gptc("calibrate '" + file + "'");
+    EXPECT_EQ(r.code, 3) << text.substr(0, 200) << "\n"
+                         << text.substr(text.size() - std::min<size_t>(150, text.size())) << "\n"
+                         << r.out << r.err;
+    EXPECT_EQ(r.err.rfind("error[GPTC0", 0), 0u) << r.err;
+  }
+  std::filesystem::remove(file);
+}
+
+TEST(Hostile, NumbersAtTheirLimitsForecastOrAreRefused) {
+  const std::string base = "estimate examples/bloom-7b1.toml --cluster examples/clusters/8xa100-80gb.toml ";
+  for (const char *rest :
+       {"--gpus 1048576", "--gpus 1..1048576", "--gpus 7", "--gpus 1,3,5,8", "--tokens 1e18",
+        "--gpus 64 --search --set train.micro_batch=1", "--gpus 8 --set model.n_layer=100000",
+        "--gpus 8 --set model.block_size=1048576 --set train.micro_batch=1", "--pipeline 30 --gpus 30",
+        "--pipeline 7 --gpus 8", "--pipeline 1024 --gpus 8", "--gpus 8 --set accumulate=1000000000000000000",
+        "--gpus 8 --set accumulate=1048576", "--gpus 8 --set model.vocab_size=2000000000",
+        "--gpus 8 --set train.micro_batch=1000000000"}) {
+    const Ran r = gptc(base + rest);
+    EXPECT_TRUE(r.code == 0 || r.code == 2 || r.code == 3) << rest << ": " << r.code << r.out << r.err;
+    EXPECT_EQ(r.out.find("nan"), std::string::npos) << rest << r.out;
+    EXPECT_EQ(r.out.find("inf"), std::string::npos) << rest << r.out;
+    EXPECT_EQ(r.out.find(" -"), std::string::npos) << rest << r.out;
+    EXPECT_EQ(r.err.find("bug"), std::string::npos) << rest << r.err;
+    EXPECT_LT(r.seconds, 10 * patience) << rest;
+  }
+}
+
+}  // namespace
+}  // namespace gptc::estimate_test
