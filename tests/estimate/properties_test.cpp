@@ -123,11 +123,16 @@ TEST(Forecast, GpuDaysAreConstantWhereBandwidthIsFree) {
       c.node.bandwidth = 1e30;
       if (freeMemory)
         c.device.bandwidth = c.device.cacheBandwidth = 1e30;
+      Forecaster f(bloom(c, 1, {"train.micro_batch=1"}), c);
       for (int64_t stage : {0, 1, 2, 3})
         for (int64_t accumulate : {16, 64}) {
           double least = 1e300, most = 0;
           for (int64_t gpus = freeMemory ? 1 : 8; gpus <= 64; gpus *= 2) {
-            const Estimate e = accumulating(c, stage, accumulate, gpus);
+            Strategy s;
+            s.gpus = gpus;
+            s.zeroStage = gpus > 1 ? stage : 0;
+            s.accumulate = accumulate;
+            const Estimate e = f.estimate(s);
             ASSERT_EQ(e.problem, "");
             least = std::min(least, e.days(1e11) * double(gpus));
             most = std::max(most, e.days(1e11) * double(gpus));
@@ -142,9 +147,9 @@ TEST(Forecast, TimeAndMemoryRiseWithLayersWidthAndContext) {
     const char *key;
     std::vector<int> values;
   };
-  const Axis axes[] = {{"model.n_layer", {1, 2, 3, 4, 6, 12, 30, 31, 96}},
-                       {"model.n_embd", {1024, 1088, 2048, 4096, 8192}},
-                       {"model.block_size", {256, 512, 1024, 1088, 2048, 4096}}};
+  const Axis axes[] = {{"model.n_layer", {1, 2, 3, 6, 30, 96}},
+                       {"model.n_embd", {1024, 1088, 4096, 8192}},
+                       {"model.block_size", {256, 1024, 1088, 4096}}};
   for (const ClusterConfig &c : softwares())
     for (const Axis &axis : axes)
       for (const char *remat : {"none", "full"})
