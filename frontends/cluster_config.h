@@ -72,6 +72,8 @@ struct SoftwareSpec {
   std::string gradients = "fp32";        // | compute: the type in which gradients are held and sent
   int64_t powersgdRank = 4;
   bool isGptc() const { return name == "gptc"; }
+  /// Whether a kernel of its own does what the fusion of all kernels does elsewhere.
+  bool lossInPlace() const { return fusedLoss && !fusedKernels; }
 };
 
 struct LimitsSpec {

@@ -282,6 +282,7 @@ TEST(Calibrate, FitsNoMoreThanThereIsToFit) {
   EXPECT_EQ(c.fitted.size(), 1u);
   EXPECT_FALSE(c.notes.empty());
   EXPECT_NEAR(c.rows[0].error, 0, 1e-6);
+  EXPECT_TRUE(std::isnan(c.rows[0].leftOut)) << "nothing is left to predict it from";
   // One node says nothing of the network; a scalar that is named twice is one.
   const std::vector<Logged> node = {variedRuns()[0], variedRuns()[4], variedRuns()[5]};
   const Calibration d = calibrate(logOf(node, stepsOf(node, usual)));

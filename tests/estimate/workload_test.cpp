@@ -63,5 +63,26 @@ TEST_P(Line, IsTheGraphOfFullDepth) {
   }
 }
 
+TEST(Workload, SoftwareThatFusesHoldsLess) {
+  // A context that makes attention the largest, and a vocabulary that makes the loss.
+  const ClusterConfig plain = jeanZay();
+  auto peak = [&](const ClusterConfig &c, const char *large) {
+    std::vector<std::string> settings = smallModel();
+    settings.insert(settings.end(), {"model.n_layer=2", large});
+    return workloadOf(bloom(c, 1, settings), c).activations;
+  };
+  ClusterConfig attention = plain, loss = plain, kernels = plain;
+  attention.software.fusedAttention = true;
+  loss.software.fusedLoss = true;
+  kernels.software.fusedKernels = true;
+  for (const char *large : {"model.block_size=1024", "model.vocab_size=50000"})
+    EXPECT_LT(peak(kernels, large), peak(plain, large)) << large;
+  // Probabilities of 4 heads in 2 layers and 2 sequences, as bf16 at least.
+  EXPECT_GE(peak(plain, "model.block_size=1024") - peak(attention, "model.block_size=1024"),
+            2.0 * 4 * 2 * 2 * 1024 * 1024);
+  // Gradients of logits, as bf16 at least.
+  EXPECT_GE(peak(plain, "model.vocab_size=50000") - peak(loss, "model.vocab_size=50000"), 2.0 * 2 * 128 * 50000);
+}
+
 }  // namespace
 }  // namespace gptc::estimate_test

@@ -286,8 +286,10 @@ void runCalibrate(const CalibrateOptions &o) {
   } else {
     for (Scalar s : c.fitted) {
       const Fitted &f = value(s);
-      fmt::print("{:<24} {:<12}{}\n", nameOf(s), text(s, f),
-                 f.low < f.high ? fmt::format(" {} to {} with 90% confidence", text(s, f.low), text(s, f.high)) : "");
+      const std::string interval =
+          f.low < f.high ? fmt::format("{} to {} with 90% confidence", text(s, f.low), text(s, f.high)) : "";
+      fmt::print("{}\n",
+                 llvm::StringRef(fmt::format("{:<24} {:<12} {}", nameOf(s), text(s, f), interval)).rtrim().str());
     }
     for (const std::string &n : c.notes)
       fmt::print("note: {}\n", n);
@@ -295,7 +297,9 @@ void runCalibrate(const CalibrateOptions &o) {
     for (const ObservedRow &r : c.rows) {
       const std::string speed =
           r.seen > 0 ? fmt::format("{:>10.4g} {:>10.4g} {:>+6.1f}%  {:>8}", r.seen, r.predicted, 100 * r.error,
-                                   std::isnan(r.leftOut) ? "not fit" : fmt::format("{:+.1f}%", 100 * r.leftOut))
+                                   !r.fitted               ? "not fit"
+                                   : std::isnan(r.leftOut) ? "too few"
+                                                           : fmt::format("{:+.1f}%", 100 * r.leftOut))
                      : fmt::format("{:>10} {:>10}", r.observation->outOfMemory ? "no memory" : "",
                                    r.estimate.outOfMemory ? "no memory" : fmt::format("{:.4g}", r.predicted));
       fmt::print("{:<52} {}\n", r.observation->name, speed);

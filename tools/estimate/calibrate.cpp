@@ -7,7 +7,7 @@
 //    far, that one is set aside: it contradicts the others. At most a third of the rows.
 // 4. The interval of a scalar follows from the Jacobian and Student's t with as many degrees of freedom as rows are
 //    left over.
-// 5. Each row is predicted once more with scalars fitted to the others only.
+// 5. Each row is predicted once more with scalars fitted to the others only, where these suffice for all scalars.
 #include "tools/estimate/calibrate.h"
 
 #include "ir/diagnostics.h"
@@ -334,8 +334,9 @@ private:
     for (size_t k = 0; k < rows.size(); ++k) {
       std::vector<size_t> others = rows;
       others.erase(others.begin() + long(k));
-      const std::vector<double> y = others.empty() ? theta : fit(others, theta);
-      result.rows[rows[k]].leftOut = std::exp(residual(rows[k], y)) - 1;
+      // Fewer rows than scalars would leave some of them where this row has put them.
+      result.rows[rows[k]].leftOut = others.size() < theta.size() ? std::numeric_limits<double>::quiet_NaN()
+                                                                  : std::exp(residual(rows[k], fit(others, theta))) - 1;
     }
     // Step 4.
     const auto a = normal(jacobian(rows, x), x.size());

@@ -6,6 +6,7 @@
 #include "passes/analysis/liveness.h"
 #include "passes/pass.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 
 #include <algorithm>
@@ -85,9 +86,14 @@ struct Measured {
   double evalFlops = 0, evalSeconds = 0;
 };
 
-/// Live ranges of a function. In a planned one a result may lie where an operand lay: that is one piece of memory.
-std::vector<LiveRange> piecesOf(const Function &f) {
+/// Live ranges of a function. In a planned one a result may lie where an operand lay: that is one piece of memory. With
+/// `lossInPlace` gradients of logits are written over the logits.
+std::vector<LiveRange> piecesOf(const Function &f, bool lossInPlace) {
   std::vector<LiveRange> ranges = liveRanges(f);
+  if (lossInPlace)
+    llvm::erase_if(ranges, [](const LiveRange &r) {
+      return r.value && r.value->def && r.value->def->is(OpKind::cross_entropy_grad);
+    });
   std::map<std::pair<int64_t, int>, LiveRange *> endsAt;  // by offset and last position
   auto offset = [](const LiveRange &r) -> std::optional<int64_t> {
     if (!r.value || !r.value->def || !r.value->def->attrs.has("at"))
@@ -120,8 +126,8 @@ std::vector<double> curveOf(llvm::ArrayRef<LiveRange> pieces, const Function &f)
 }
 
 /// The most bytes that live at once; by label in `buffers`.
-double peakOf(const Function &f, Buffers &buffers) {
-  const std::vector<LiveRange> pieces = piecesOf(f);
+double peakOf(const Function &f, Buffers &buffers, bool lossInPlace) {
+  const std::vector<LiveRange> pieces = piecesOf(f, lossInPlace);
   const std::vector<double> bytes = curveOf(pieces, f);
   const auto peak = std::max_element(bytes.begin(), bytes.end());
   const int at = int(peak - bytes.begin()) - 1;
@@ -169,10 +175,10 @@ public:
       }
     }
     w.momentBytes = moments;
-    w.activations = peakOf(micro, w.buffers);
+    w.activations = peakOf(micro, w.buffers, software.lossInPlace());
     if (software.fusedKernels) {
       const std::unique_ptr<Module> full = through("full");
-      w.checkpointed = peakOf(*full->function("accumulate"), w.checkpointedBuffers);
+      w.checkpointed = peakOf(*full->function("accumulate"), w.checkpointedBuffers, software.lossInPlace());
     }
     w.rows = c.train.microBatch * c.model.blockSize;
     return out;
@@ -211,7 +217,7 @@ std::vector<double> memoryCurve(const Config &config, const ClusterConfig &clust
   const std::unique_ptr<Module> m =
       Measurement(config, cluster, config.model.nLayer).through(remat && !alone ? "full" : "none");
   const Function &micro = *m->function("accumulate");
-  std::vector<double> bytes = curveOf(piecesOf(micro), micro);
+  std::vector<double> bytes = curveOf(piecesOf(micro, cluster.software.lossInPlace()), micro);
   if (!alone)
     return bytes;
   // Checkpointing as frameworks do it, drawn from its parts: inputs of layers pile up, then one layer at a time is
