@@ -82,20 +82,20 @@ void addExplainCommand(CLI::App &app) {
   CLI::Option *plan = c->add_option("plan", o->plan, "Folder written by `gptc compile`")->type_name("PLAN");
   CLI::Option *json = c->add_flag("--json", o->json, "Prints JSON instead of a table");
   CLI::Option *why =
-      c->add_option("--why", o->why, "Why run A is slower than run B: \"MODEL.toml gpus=16 KEY=VALUE...\", twice")
+      c->add_option("--why", o->why,
+                    "Why A is slower than B: two plans, or two forecasts \"MODEL.toml gpus=16 KEY=VALUE...\"")
           ->expected(2)
           ->type_name("A B")
           ->excludes(plan)
           ->excludes(json);
-  CLI::Option *cluster =
-      c->add_option("--cluster", o->cluster, "On which cluster, for --why")->type_name("CLUSTER.toml")->needs(why);
-  why->needs(cluster);
+  c->add_option("--cluster", o->cluster, "On which cluster, for --why with forecasts")
+      ->type_name("CLUSTER.toml")
+      ->needs(why);
   c->callback([o] {
     if (!o->why.empty())
       explainWhy(o->why[0], o->why[1], o->cluster);
     else if (o->plan.empty())
-      throw UserError(ErrorCode::Usage, "gptc explain needs a plan",
-                      "gptc explain PLAN, or --why A B --cluster C.toml");
+      throw UserError(ErrorCode::Usage, "gptc explain needs a plan", "gptc explain PLAN, or --why A B");
     else
       run(o->plan, o->json);
   });

@@ -1,13 +1,19 @@
 #include "tools/driver/why.h"
 
 #include "ir/diagnostics.h"
+#include "ir/opdef.h"
 #include "ir/words.h"
+#include "passes/analysis/cost.h"
 #include "tools/estimate/search.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"
 
+#include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <map>
 
 namespace gptc {
 
@@ -50,9 +56,101 @@ void print(const char *name, const Estimate &e) {
              e.tokensPerSecond, e.binds, formatBytes(e.bytesPeak()), e.fits() ? "" : ", OUT OF MEMORY");
 }
 
+/// What a kernel is for: by the op of its group that says most.
+const char *kindOf(const Op &op, bool update) {
+  bool product = false, attention = false, collective = false, scatter = false;
+  auto look = [&](const Op &o) {
+    const FusionKind kind = o.def().fusion;
+    product |= kind == FusionKind::matmul;
+    attention |= kind == FusionKind::attention;
+    collective |= kind == FusionKind::collective;
+    scatter |= kind == FusionKind::scatter;
+  };
+  look(op);
+  if (op.is(OpKind::fused))
+    for (const Op &inner : *op.body)
+      look(inner);
+  return collective  ? "collectives"
+         : attention ? "attention"
+         : product   ? "products"
+         : scatter   ? "gradients of embeddings"
+         : update    ? "optimizer"
+                     : "between products";
+}
+
+struct Work {
+  KernelCost cost;
+  double kernels = 0;
+};
+
+/// Of one step, by kind.
+std::map<std::string, Work> workOf(const Plan &plan) {
+  const MachineRates rates = ratesOf(plan.target);
+  std::map<std::string, Work> all;
+  for (const auto &f : plan.planned->functions) {
+    const double times = callsPerStep(*plan.planned, f->name);
+    if (times == 0)
+      continue;
+    for (const Op &op : f->body) {
+      const KernelCost c = costOf(op, rates);
+      if (c.seconds == 0)
+        continue;
+      Work &w = all[kindOf(op, f->name == "update")];
+      w.cost += {times * c.flops, times * c.bytes, times * c.seconds};
+      w.kernels += times;
+    }
+  }
+  return all;
+}
+
+void print(const char *name, const Plan &plan) {
+  const KernelCost step = costOfStep(*plan.planned, ratesOf(plan.target));
+  fmt::print("{}  {}: {:.4g} ms a step, {:.4g} GFLOP, {:.4g} GB to and from memory, arena {}\n", name, plan.dir,
+             1e3 * step.seconds, 1e-9 * step.flops, 1e-9 * step.bytes,
+             formatBytes(double(plan.planned->attrs.getInt("arena_bytes"))));
+}
+
 }  // namespace
 
+std::vector<std::string> whySlower(const Plan &slow, const Plan &fast) {
+  std::map<std::string, Work> a = workOf(slow), b = workOf(fast);
+  for (const auto &[kind, work] : b)
+    a[kind];
+  double whole = 0;
+  for (const auto &[kind, work] : a)
+    whole += work.cost.seconds;
+  std::vector<std::pair<double, std::string>> lines;
+  auto text = [](const Work &w) {
+    return fmt::format("{:.4g} ms, {:.4g} GFLOP, {:.4g} GB in {:.0f} kernels", 1e3 * w.cost.seconds,
+                       1e-9 * w.cost.flops, 1e-9 * w.cost.bytes, w.kernels);
+  };
+  for (const auto &[kind, work] : a)
+    if (const double d = work.cost.seconds - b[kind].cost.seconds; std::abs(d) > 1e-3 * whole)
+      lines.push_back({d, fmt::format("{:+10.3f} ms  {}: {} against {}", 1e3 * d, kind, text(work), text(b[kind]))});
+  llvm::sort(lines, [](const auto &x, const auto &y) { return std::abs(x.first) > std::abs(y.first); });
+  std::vector<std::string> texts;
+  for (auto &[d, line] : lines)
+    texts.push_back(line);
+  return texts;
+}
+
 void explainWhy(const std::string &a, const std::string &b, const std::string &clusterFile) {
+  const bool plans = std::filesystem::is_directory(a);
+  if (plans != std::filesystem::is_directory(b))
+    throw UserError(ErrorCode::Usage, fmt::format("--why \"{}\" \"{}\" compares a plan with a forecast", a, b),
+                    "two folders of plans, or two model files with settings");
+  if (plans) {
+    const Plan first = loadPlan(a), second = loadPlan(b);
+    print("A", first);
+    print("B", second);
+    fmt::print("\nPer step, A minus B, predicted:\n\n");
+    for (const std::string &line : whySlower(first, second))
+      fmt::print("{}\n", line);
+    return;
+  }
+  if (clusterFile.empty())
+    throw UserError(ErrorCode::Usage, "--why compares forecasts, and no cluster is named",
+                    "--cluster CLUSTER.toml; or name two folders of plans");
   const ClusterConfig cluster = loadCluster(clusterFile);
   const Estimate first = forecastOf(a, cluster), second = forecastOf(b, cluster);
   print("A", first);
