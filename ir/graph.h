@@ -179,9 +179,11 @@ private:
 };
 
 /// State that outlives a call: parameters, moments, step, KV cache. Attributes used:
-///   kind   "param" | "moment" | "grad" | "counter" | "cache" | "low" | "whole"
+///   kind   "param" | "moment" | "grad" | "counter" | "cache" | "low" | "whole" | "packed"
 ///   of     for "low": the parameter of which this is a copy in a narrower dtype, which whoever writes the parameter
-///          writes too, and which no checkpoint holds; for "whole": that of which each rank updates a piece
+///          writes too, and which no checkpoint holds; for "whole": that of which each rank updates a piece;
+///          for "packed": the state of which this holds the panels (ir/ops/pack.cpp), likewise
+///   tb     of "packed": those of an [N,K]
 ///   cut_data, cut_tensor  of a state of which each rank holds a piece: how the whole is cut (ir/mesh.h)
 ///   init   "zeros" | "ones" | "normal" | "const";  std, value
 ///   stream random stream of the initial value (and of nothing else)

@@ -103,6 +103,7 @@ enum class FusionKind {
   fold,        // sums over leading dimensions, in order (see `fold` attribute); optional `init` operands continue a sum
   reduce_all,  // sums every element into a scalar, in fixed blocks
   matmul,      // anchor with prologue and epilogue
+  pack,        // a matrix in panels, by itself
   attention,   // anchor with a recipe of its own
   scatter,     // embedding gradient
   collective,  // computed by several ranks together, by an engine of the runtime
@@ -192,6 +193,11 @@ bool updatesParameter(const Op &op);
 bool takesSeed(const Op &update);
 /// The dtype of the copy that such an op also yields.
 std::optional<DType> lowCopyOf(const Op &update);
+/// The type of a matrix in panels of so many columns (ir/ops/pack.cpp); nullopt where it has none.
+std::optional<Type> panelsOf(const Type &b, int64_t cols, bool tb);
+constexpr int64_t maxPanelColumns = 1024;
+/// Neighbours of k that lie together in panels.
+inline int64_t stepOfPanels(DType t) { return t == DType::bf16 ? 2 : 1; }
 /// Null when there is no such op.
 const OpDef *findOpDef(llvm::StringRef name);
 llvm::ArrayRef<const OpDef *> allOpDefs();

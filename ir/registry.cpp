@@ -145,6 +145,8 @@ const char *recipeOf(OpKind kind) {
     return "reduce_all";
   case FusionKind::matmul:
     return "matmul";
+  case FusionKind::pack:
+    return "pack";
   case FusionKind::scatter:
     return "scatter";
   case FusionKind::collective:

@@ -46,6 +46,12 @@ bool isRecipeName(llvm::StringRef s) {
 
 }  // namespace
 
+int64_t tileColumns(const Target &target, int64_t m, int64_t n) {
+  const int64_t lanes = target.lanes(DType::f32), flat = 4 * lanes;
+  // Flat tiles need many registers. Wide panels leave more of the last one unused.
+  return target.vectorRegisters < 32 || m < 64 || (n % flat && n < 1024) ? 2 * lanes : flat;
+}
+
 std::string Schedule::str() const {
   std::string s = recipe;
   forEachField(*this, [&](const char *name, auto value, int64_t) {

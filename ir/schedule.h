@@ -73,6 +73,10 @@ struct Schedule {
   static bool parse(llvm::StringRef text, Schedule &out);
 };
 
+/// Columns of the register tiles with which a CPU multiplies [m,K] by [K,n] where no measurement says otherwise, and so
+/// of the panels in which a plan keeps such a second operand. It does not change the order of a sum.
+int64_t tileColumns(const Target &target, int64_t m, int64_t n);
+
 class Op;
 
 /// Where schedules come from that were measured, for who chooses them (codegen's select-recipes).

@@ -81,10 +81,18 @@ private:
     verifyLayout(s);
     const Attr *kind = s.attrs.find("kind"), *of = s.attrs.find("of");
     auto *name = kind ? std::get_if<std::string>(kind) : nullptr;
-    if (!name || (*name != "low" && *name != "whole"))
+    if (!name || (*name != "low" && *name != "whole" && *name != "packed"))
       return;
     const State *p =
         of && std::holds_alternative<std::string>(*of) ? module.state(std::get<std::string>(*of)) : nullptr;
+    if (*name == "packed") {
+      const int64_t cols = s.type.rank() == 3 ? s.type.dim(2) / stepOfPanels(s.type.dtype) : 0;
+      const Attr *tb = s.attrs.find("tb");
+      const std::optional<Type> panels = p ? panelsOf(p->type, cols, tb && *tb == Attr(true)) : std::nullopt;
+      if (!panels || !panels->sameShape(s.type) || panels->dtype != s.type.dtype || isPiece(s))
+        add("a state of kind packed needs `of`, the name of a matrix whose panels these are");
+      return;
+    }
     if (!p || p->type.dtype != DType::f32 || !wholeType(*p).sameShape(wholeType(s)))
       return add(
           fmt::format("a state of kind {} needs `of`, the name of one that is f32 and of the same shape", *name));
@@ -168,7 +176,7 @@ private:
     } else if (name == "beta1" || name == "beta2") {
       const double *x = std::get_if<double>(&value);
       good = x && *x >= 0 && *x < 1;
-    } else if (name == "decay" || name == "hf_transpose" || name == "frozen") {
+    } else if (name == "decay" || name == "hf_transpose" || name == "tb" || name == "frozen") {
       good = std::holds_alternative<bool>(value);
     } else if (name == "at" || name == "group") {
       const int64_t *at = std::get_if<int64_t>(&value);

@@ -1,6 +1,6 @@
 // Fusion: afterwards every op that runs code stands in a `fused` op, whose attribute `kind` names the recipe that
-// makes one kernel of it. Constants, and casts from bf16 or f16 to f32, are copied into the groups that use them;
-// reads, writes, reshapes and `return` stay outside.
+// makes one kernel of it. Constants, casts from bf16 or f16 to f32, and on CPUs `unpack` in front of matmuls are copied
+// into the groups that use them; reads, writes, reshapes and `return` stay outside.
 //
 // Groups
 //   matmul     a matmul and pointwise ops on its result (bias, activation or its gradient, dropout, residual). Not
@@ -75,7 +75,7 @@ public:
     for (Op &op : f.body) {
       if (op.is(OpKind::constant))
         continue;  // copied to its users
-      if (isFreeCast(op)) {
+      if (isFreeCast(op) || isFreeUnpack(op)) {
         copied.insert(&op);
         continue;
       }
@@ -160,7 +160,7 @@ private:
   std::vector<std::unique_ptr<Unit>> units;
   std::vector<Unit *> sequence;  // null where a unit was merged away
   llvm::DenseMap<const Op *, Unit *> unitOf;
-  llvm::DenseSet<const Op *> copied;  // casts that each group makes for itself
+  llvm::DenseSet<const Op *> copied;  // casts and unpacks that each group makes for itself
   llvm::DenseMap<const Op *, std::vector<Access>> accessMemo;
   llvm::StringMap<unsigned> stateNumbers;
   std::vector<unsigned> touched,
@@ -179,6 +179,13 @@ private:
     return op.is(OpKind::cast) && low(op.operand(0)->type.dtype) && op.result()->type.dtype == DType::f32 &&
            !isConstant(op.operand(0)) &&
            llvm::all_of(op.result()->users(), [](const Op *user) { return bool(user->def().lower); });
+  }
+  /// A CPU's matmul reads its second operand in panels; where anybody else needs the matrix it is made in memory.
+  bool isFreeUnpack(const Op &op) const {
+    if (!op.is(OpKind::unpack) || (options.target && options.target->isCuda()))
+      return false;
+    const Value *b = op.result();
+    return !b->unused() && llvm::all_of(b->users(), [&](const Op *user) { return readsPanels(*user, b); });
   }
   /// What a group that uses `v` reads.
   const Value *source(const Value *v) const { return v->def && copied.contains(v->def) ? v->def->operand(0) : v; }
@@ -503,6 +510,13 @@ bool fuse(Module &m, const PassOptions &options) {
     changed = true;
   }
   return changed;
+}
+
+bool readsPanels(const Op &product, const Value *b) {
+  return product.is(OpKind::matmul) && product.operand(1) == b && product.operand(0) != b &&
+         (product.numOperands() < 3 || product.operand(2) != b) && b->type.rank() == 2 &&
+         product.attrs.getInt("batch") == 0 && product.attrs.getInt("fold") == 0 &&
+         (!b->def || !b->def->is(OpKind::unpack) || b->def->attrs.getBool("tb") == product.attrs.getBool("tb"));
 }
 
 bool addsBias(const Op &op) {

@@ -14,6 +14,10 @@
 // Pairs begin at every fold, or at k = 0; the last one of an odd number of steps is filled with zero. A as [M,K] lies
 // in pairs as it is and needs no copy (unless folds are odd).
 //
+// Weights may come in panels already (`unpack`, which a group takes in before its matmul): step 2 is left out then, and
+// the micro-kernel reads operand B where it lies. Those of bf16 hold pairs. All tiles take one panel after the other,
+// and each asks for a share of the next one: nothing waits for memory but the first panel of a task.
+//
 // Order of sums. fold=0: one chain over all k from init or +0; a later block of k loads the accumulators that the
 // earlier one stored. fold=R: R steps from +0, added to init or +0, in order. Neither depends on any size in the
 // schedule.
@@ -38,6 +42,7 @@ namespace matmul {
 std::string Problem::read(const Op &fused, Problem &p) {
   if (!fused.body)
     return "no body";
+  const Op *unpack = nullptr;
   for (const Op &op : *fused.body) {
     if (op.is(OpKind::matmul)) {
       if (p.anchor)
@@ -47,6 +52,8 @@ std::string Problem::read(const Op &fused, Problem &p) {
       if (p.columnSum)
         return "two sums";
       p.columnSum = &op;
+    } else if (op.is(OpKind::unpack)) {
+      unpack = &op;
     } else if (!op.isOneOf(OpKind::yield, OpKind::constant) && op.def().fusion != FusionKind::pointwise) {
       return fmt::format("{} is not pointwise", op.name());
     }
@@ -54,16 +61,27 @@ std::string Problem::read(const Op &fused, Problem &p) {
   if (!p.anchor)
     return "no matmul";
   const Op &op = *p.anchor;
+  auto input = [&](unsigned i) {
+    const Value *v = op.operand(i);
+    return i == 1 && unpack && v == unpack->result() ? unpack->operand(0) : v;
+  };
   for (unsigned i = 0; i < op.numOperands(); ++i)
-    if (op.operand(i)->def)
+    if (input(i)->def)
       return "the matmul's operands are not inputs of the group";
-  p.a = op.operand(0)->index;
-  p.b = op.operand(1)->index;
+  p.a = input(0)->index;
+  p.b = input(1)->index;
   p.init = op.numOperands() > 2 ? int(op.operand(2)->index) : -1;
   p.ta = op.attrs.getBool("ta");
   p.tb = op.attrs.getBool("tb");
   p.fold = op.attrs.getInt("fold");
   p.batchDims = unsigned(op.attrs.getInt("batch"));
+  if (unpack) {
+    if (op.operand(1) != unpack->result() || !unpack->result()->hasOneUse() || unpack->attrs.getBool("tb") != p.tb ||
+        p.batchDims || p.fold || p.columnSum)
+      return "panels of something else than the second operand";
+    const Type &panels = unpack->operand(0)->type;
+    p.panels = panels.dim(-1) / stepOfPanels(panels.dtype);
+  }
 
   for (const Value *v : fused.body->back()->operands())
     if (!v->type.sameShape(op.result()->type) && v->def != p.columnSum)
@@ -233,10 +251,12 @@ struct Blocks {
       return k;
     return p.fold ? k / p.fold * ceilDiv(p.fold, 2) + ceilDiv(k % p.fold, 2) : ceilDiv(k, 2);
   }
+  /// Steps of panels in memory, which hold pairs whether or not they are multiplied as such.
+  static int64_t stepsInMemory(const Problem &p, int64_t k) { return ceilDiv(k, stepOfPanels(p.stored)); }
   /// Panels of B, tiles of A, and the sums of one tile or, between blocks of k, of all.
   int64_t stackElements(const Problem &p) const {
     const int64_t steps = stepsOf(p, kc);
-    return panelsPerTask * steps * tile.cols() + (p.columnSum ? 2 * panelsPerTask * tile.cols() : 0) +
+    return (p.panels ? 0 : panelsPerTask * steps * tile.cols()) + (p.columnSum ? 2 * panelsPerTask * tile.cols() : 0) +
            (copyA ? (p.ta ? steps : groupRows(p)) * strideA(p) : 0) +
            tile.rows * tile.cols() * (kc < p.k ? tilesPerTask * panelsPerTask : 1);
   }
@@ -314,7 +334,8 @@ private:
 
   Stmt taskBody(const Expr &tile0, const Expr &panel0, const Expr &colTask) {
     const int64_t steps = b.stepsOf(p, b.kc);
-    packedB = makeBuffer("bp", packedType(), Storage::stack, b.panelsPerTask * steps * nr());
+    if (!p.panels)
+      packedB = makeBuffer("bp", packedType(), Storage::stack, b.panelsPerTask * steps * nr());
     if (b.copyA)
       copyOfA = makeBuffer("ap", packedType(), Storage::stack, (p.ta ? steps : b.groupRows(p)) * b.strideA(p));
     if (p.columnSum) {
@@ -348,7 +369,12 @@ private:
           }
           return out;
         };
-        Body out = packB(panel0, fullPanels, last, k0, kl);
+        if (readsPanelByPanel())
+          return panelByPanel(kb, k0, kl, tile0, tiles, panel0, panels, ownTail ? fullPanels : panels,
+                              ownTail ? last : nullptr);
+        Body out;
+        if (!p.panels)
+          out = packB(panel0, fullPanels, last, k0, kl);
         if (p.columnSum)
           out.push_back(ifThen(eq(tile0, imm(0)), addColumns(panel0, panels, kb, k0, kl)));
         out.push_back(serial("group", (tiles + (b.group - 1)) / imm(b.group), [&](const Expr &g) {
@@ -372,7 +398,54 @@ private:
       body = alloc(copyOfA, {body});
     if (p.columnSum)
       body = alloc(columnSums, {alloc(columnPart, {body})});
-    return alloc(packedB, {alloc(sums, {body})});
+    body = alloc(sums, {body});
+    return p.panels ? body : alloc(packedB, {body});
+  }
+
+  /// Panels from memory are taken one after the other, each by all tiles, so that the next one has time to arrive.
+  /// Where tiles of A are copied that would be once per panel.
+  bool readsPanelByPanel() const { return p.panels && !b.copyA; }
+
+  /// All tiles of a task by all panels, over a block of k. `tail` (a pred, or null): one more of fewer columns follows.
+  Body panelByPanel(const Expr &kb, const Expr &k0, const Expr &kl, const Expr &tile0, const Expr &tiles,
+                    const Expr &panel0, const Expr &all, const Expr &count, const Expr &tail) {
+    auto byTiles = [&](const Tile &t, const Expr &panel) {
+      return serial("tile", tiles, [&](const Expr &tile) {
+        Expr i0 = firstRow(tile0 + tile);
+        return Body{bindTo("a0", p.ta ? k0 * p.lda + i0 : i0 * p.lda + k0, [&](const Expr &a0) {
+          Body out = panelBody(t, kb, kl, tile0, tile, a0, panel, panel0 + panel);
+          out.insert(out.begin(), fetchNextPanel(kb, tile, panel, panel0, all));
+          return out;
+        })};
+      });
+    };
+    Body out = {serial("panel", count, [&](const Expr &panel) { return Body{byTiles(b.tile, panel)}; })};
+    if (tail) {
+      Tile t = b.tile;
+      t.vecs = int(ceilDiv(b.tailCols, t.lanes));
+      out.push_back(ifThen(tail, {byTiles(t, count)}));
+    }
+    return out;
+  }
+
+  /// Asks for a tile's share of the panel after this one: of this block of k, or the first one of the next block, or
+  /// where both are done the next task's, which some thread is about to read.
+  Stmt fetchNextPanel(const Expr &kb, const Expr &tile, const Expr &panel, const Expr &panel0, const Expr &all) {
+    const Buffer &from = group.inputs[p.b];
+    const int64_t perLine = cacheLine / int64_t(sizeOf(p.stored)), together = stepOfPanels(p.stored);
+    const int64_t ofStep = nr() * together, ofBlock = b.stepsInMemory(p, b.kc) * ofStep,
+                  ofPanel = ceilDiv(p.k, together) * ofStep;
+    const int64_t each = ceilDiv(ceilDiv(ofBlock, perLine), b.tilesPerTask);
+    Expr next = (panel0 + panel + 1) * ofPanel + kb * ofBlock;
+    if (b.kBlocks > 1) {
+      const Expr done = binary(BinaryOp::and_, eq(panel, all - imm(1)), lt(kb, imm(b.kBlocks - 1)));
+      next = select(done, panel0 * ofPanel + (kb + 1) * ofBlock, next);
+    }
+    return bindTo("next", next + tile * (each * perLine), [&](const Expr &first) {
+      return Body{serial("q", imm(each), [&](const Expr &q) {
+        return Body{prefetch(from, min(first + q * perLine, imm(b.panels * ofPanel - 1)))};
+      })};
+    });
   }
 
   /// The first row of a tile, or of some together: the last ones are moved up until they fit.
@@ -512,6 +585,18 @@ private:
       return loadPair(group.inputs[p.a], a0 + k * 2 + row * p.lda);
     return load(group.inputs[p.a], a0 + (p.ta ? k * p.lda + int64_t(row) : k + row * p.lda));
   }
+  /// What step `step` of block kb takes of a column of a panel in memory.
+  Expr elementOfPanel(const Expr &panel, const Expr &kb, const Expr &step, const Expr &col) const {
+    const Buffer &from = group.inputs[p.b];
+    const int64_t together = stepOfPanels(p.stored), steps = ceilDiv(p.k, together);
+    Expr at = kb * b.stepsOf(p, b.kc) + step;
+    if (b.pairs)
+      return loadPair(from, ((panel * steps + at) * nr() + col) * 2);
+    if (together == 1)
+      return load(from, (panel * steps + at) * nr() + col);
+    // Pairs, one half at a time: where the CPU has no dot products, or sums are f64.
+    return load(from, ((panel * steps + at / imm(together)) * nr() + col) * together + at % imm(together));
+  }
   /// Whether a block may end with an element without a partner, for which memory holds no pair.
   bool endsOdd() const { return b.pairs && !b.copyA && p.k % 2; }
 
@@ -559,8 +644,9 @@ private:
         };
       }
       Expr b0 = panel * (b.stepsOf(p, b.kc) * nr()) + first * nr();
-      loop.b = [&, b0](int vec, const Expr &k, const Expr &j) {
-        return load(packedB, b0 + k * nr() + int64_t(vec * t.lanes) + j);
+      loop.b = [&, b0, first](int vec, const Expr &k, const Expr &j) {
+        return p.panels ? elementOfPanel(panelOfN, kb, first + k, j + int64_t(vec * t.lanes))
+                        : load(packedB, b0 + k * nr() + int64_t(vec * t.lanes) + j);
       };
       if (needsStart && !p.fold)
         loop.start = [&](int row, int vec, const Expr &j) { return load(sums, sumAt(row, vec, j)); };
@@ -606,18 +692,28 @@ bool matches(const Op &fused) {
   return Problem::read(fused, p).empty();
 }
 
-Schedule defaults(const Op &fused, const Target &target) {
+/// The same of a group that is to run on this target.
+Problem problemFor(const Op &fused, const Target &target) {
   const Problem p = problemOf(fused);
+  if (p.panels && target.isCuda())
+    throw UserError(ErrorCode::NotBuiltYet,
+                    fmt::format("'{}' reads a weight in panels, which only CPUs do yet", fused.loc),
+                    "compile for the GPU from model.toml, or without the pass pack-weights");
+  return p;
+}
+
+Schedule defaults(const Op &fused, const Target &target) {
+  const Problem p = problemFor(fused, target);
   return target.isCuda() ? matmul::cudaSchedule(p, target) : matmul::cpuSchedule(p, target);
 }
 
 std::vector<Schedule> space(const Op &fused, const Schedule &base, const Target &target) {
-  const Problem p = problemOf(fused);
+  const Problem p = problemFor(fused, target);
   return target.isCuda() ? matmul::cudaSpace(p, base, target) : matmul::cpuSpace(p, base, target);
 }
 
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DType compute) {
-  Problem p = problemOf(fused);
+  const Problem p = problemFor(fused, target);
   if (target.isCuda())
     return matmul::buildCuda(fused, p, s, compute);
   GroupEval group(fused, compute);
@@ -626,7 +722,9 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
   LoweredGroup out;
   out.kernel.name = group.kernelName();
   out.kernel.params = group.params();
-  GPTC_CHECK(s.vec > 0 && s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0 && s.mc > 0 && s.nc > 0 && s.kc > 0, "{}", s.str());
+  GPTC_CHECK(s.vec > 0 && s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0 && s.mc > 0 && s.nc > 0 && s.kc > 0 &&
+                 (!p.panels || s.nr == p.panels),
+             "{}", s.str());
   Blocks b = blocksOf(p, s, compute);
   Builder builder(group, p, b);
   out.kernel.body = {parallel("task", b.tasks(p), [&](const Expr &t) { return Body{builder.task(t)}; })};

@@ -13,6 +13,7 @@ namespace gptc::matmul {
 struct Problem {
   const Op *anchor = nullptr;
   unsigned a = 0, b = 0;  // operands of the fused op
+  int64_t panels = 0;     // operand b comes in panels of so many columns (ir/ops/pack.cpp); 0: as a matrix
   int init = -1;          // likewise, or -1
   unsigned batchDims = 0;
   int64_t batch = 1, m = 0, n = 0, k = 0;

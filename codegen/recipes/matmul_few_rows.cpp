@@ -310,7 +310,7 @@ private:
 
 }  // namespace
 
-bool isFewRows(const Problem &p) { return p.m <= 4 && p.batch == 1 && p.fold == 0; }
+bool isFewRows(const Problem &p) { return p.m <= 4 && p.batch == 1 && p.fold == 0 && !p.panels; }
 
 namespace {
 

@@ -30,11 +30,13 @@ double taskCycles(const Problem &p, const Tile &tile, const Target &target, bool
   // A piece of a row of a transposed A is a part of a line, which the next tile finds again when the block is short.
   const double copyA = !copiesA(p, pairs, DType::f32, tile.rows) ? 0 : !p.ta ? 0.16 : kc > 256 ? 0.26 : 0.14;
   const double readA = rows * k * (copyA + bytes * far(double(p.m) * k * bytes, p.ta ? 0.05 : 0.02, p.ta ? 0.3 : 0.03));
-  const double packB = k * cols *
-                       ((pairs  ? p.tb ? 0.29 : 0.19
-                         : p.tb ? 1.0
-                                : 0.25) +
-                        bytes * far(double(p.n) * k * bytes, 0.1, p.tb ? 0.1 : 0.35));
+  // Panels in memory arrive while the tiles multiply by the one before, at a small cost, but for a task's first one.
+  const double packB = p.panels ? bytes * (0.05 * k * cols + 0.1 * double(kc * tile.cols()))
+                                : k * cols *
+                                      ((pairs  ? p.tb ? 0.29 : 0.19
+                                        : p.tb ? 1.0
+                                               : 0.25) +
+                                       bytes * far(double(p.n) * k * bytes, 0.1, p.tb ? 0.1 : 0.35));
   const double blocks = double(ceilDiv(p.k, kc)), folds = p.fold ? double(ceilDiv(p.k, p.fold)) : 1;
   const double sums = double(tile.rows * tile.vecs);  // vectors of accumulators
   const double perPanel = k * sums / (pairs ? 4 : 2) + blocks * 40 +
@@ -42,11 +44,24 @@ double taskCycles(const Problem &p, const Tile &tile, const Target &target, bool
   return readA + packB + double(tiles * panels) * perPanel + 2000;
 }
 
+/// The tallest tile as wide as a panel. The panels of another machine may take more vectors than suit this one.
+Tile tileOfPanels(int64_t cols, const Target &target, bool pairs) {
+  Tile t = registerTile(target, DType::f32, pairs);
+  t.lanes = int(std::min<int64_t>(t.lanes, cols & -cols));
+  const int vecs = int(cols / t.lanes), registers = int(target.vectorRegisters);
+  if (vecs != t.vecs)
+    t.rows = std::max(1, (registers - 2 * vecs) / vecs);
+  t.vecs = vecs;
+  return t;
+}
+
 /// A register tile that suits the shape.
 Tile defaultTile(const Problem &p, const Target &target, bool pairs) {
-  // A transposed A is read in pieces as wide as a tile is tall. Wide panels leave more of the last one unused.
+  if (p.panels)
+    return tileForRows(tileOfPanels(p.panels, target, pairs), p.m);
+  // A transposed A is read in pieces as wide as a tile is tall.
   Tile largest = flatTile(target, DType::f32);
-  if (p.ta || largest.rows == 0 || p.m < 64 || (p.n % largest.cols() && p.n < 1024))
+  if (p.ta || largest.cols() != tileColumns(target, p.m, p.n))
     largest = registerTile(target, DType::f32, pairs);
   // Tiles that are copied together should fill whole vectors: four of them do.
   if (const int part = largest.lanes / 4;
@@ -71,7 +86,8 @@ bool fits(const Problem &p, const Tile &tile, const Target &target, bool pairs, 
   const bool direct = p.ta && !copiesA(p, pairs, DType::f32, tile.rows);  // the micro-kernel reads A as it is
   if (direct && kc > (p.lda * bytes > 4096 ? 256 : panels > 1 ? 512 : 1024))
     return false;
-  const double b = double(kc * panels * nr * bytes) / (pairs ? 2 : 1),
+  // Of panels in memory this one and the next.
+  const double b = double(kc * (p.panels ? 2 : panels) * nr * bytes) / (pairs ? 2 : 1),
                sums = kc < p.k ? double(tiles * tile.rows * panels * nr * bytes) : 0;
   const double l2 = double(std::min(target.l2Bytes, stackBudget * 16 / 15));
   return b <= l2 * (direct ? 0.27 : pairs ? 0.58 : 0.5) && b + sums <= l2 * (direct ? 0.7 : 0.92);
@@ -146,6 +162,8 @@ std::vector<Schedule> cpuSpace(const Problem &p, const Schedule &base, const Tar
   std::vector<Tile> tiles = {defaultTile(p, target, pairs)};
   const int lanes = target.lanes(DType::f32), registers = int(target.vectorRegisters) - 1 - pairs;
   for (int vecs : {2, 3, 4, 5, 6}) {
+    if (p.panels && vecs * lanes != p.panels)
+      continue;
     const int rows = (registers - vecs) / vecs;
     for (int r : {rows, rows - 1, rows - 2, rows * 2 / 3})
       if (r >= 2 && r <= p.m && (vecs - 1) * lanes < p.n)

@@ -199,7 +199,7 @@ Body packPanels(const PanelPack &p) {
   GPTC_CHECK(p.stepStride == 1 || p.colStride == 1, "strides {} {}", p.stepStride, p.colStride);
   const int64_t panelSize = p.panelSteps * p.width;
   Expr toBase = p.toBase ? p.toBase : at(0);
-  Expr nothing = isFloat(p.to->dtype) ? fimm(0, p.to->dtype) : imm(0, p.to->dtype);
+  Expr nothing = isFloat(p.to->dtype) ? fimm(0, valueType(p.to)) : imm(0, p.to->dtype);
   Body out;
   auto zeros = [&](const Expr &panelBase) {
     return serial("k", p.steps, [&](const Expr &k) {
@@ -283,7 +283,7 @@ Body packPanels(const PanelPack &p) {
             serial("s", squares,
                    [&](const Expr &s) {
                      Body square = {transposed(
-                         p.lanes, p.to->dtype,
+                         p.lanes, valueType(p.to),
                          [&](int col, const Expr &k) { return element(panel, col0 + int64_t(col), s * lanes, k); },
                          [&](int step, const Expr &lane, const Expr &v) {
                            return store(p.to, target(panel, s * lanes + int64_t(step)) + col0 + lane, v);

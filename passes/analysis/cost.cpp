@@ -70,6 +70,7 @@ MachineRates ratesOf(const Target &t) {
   constexpr double clock = 4e9;      // Hz, typical of servers and desktops at full vector load
   constexpr double fmaPerCycle = 2;  // vector FMAs
   MachineRates r;
+  r.cycles = t.threads * clock;
   r.fp32 = t.threads * clock * fmaPerCycle * 2 * t.lanes(DType::f32);
   // VDPBF16PS does two products per lane where one FMA does one.
   r.bf16 = t.bf16Dot ? 2 * r.fp32 : r.fp32;
@@ -132,7 +133,7 @@ static double touched(const Value *operand, const Value *inside) {
 KernelCost costOf(const Op &op, const MachineRates &rates) {
   KernelCost c;
   if (op.isOneOf(OpKind::read, OpKind::write, OpKind::ret, OpKind::yield, OpKind::reshape, OpKind::done,
-                  OpKind::constant))
+                 OpKind::constant))
     return c;
   double compute = 0;
   auto add = [&](const Op &inner) {
@@ -141,9 +142,12 @@ KernelCost costOf(const Op &op, const MachineRates &rates) {
     double flops = inner.def().cost(inner).flops;
     c.flops += flops;
     compute += flops / rateFor(inner, rates);
-    // A contraction loads and stores its operands once to pack them, and a sum that it continues.
+    // A contraction loads and stores its operands once to pack them, if they do not come in panels, and a sum that it
+    // continues.
     if (rates.packs && inner.is(OpKind::matmul))
       for (const Value *v : inner.operands()) {
+        if (v->def && v->def->is(OpKind::unpack))
+          continue;
         const double bytes = 2 * double(v->type.bytes());
         compute += bytes / (bytes <= rates.cacheBytes ? rates.cache : rates.dram);
       }
@@ -166,6 +170,12 @@ KernelCost costOf(const Op &op, const MachineRates &rates) {
   const double bandwidth = c.bytes <= rates.cacheBytes ? rates.cache : rates.dram;
   c.seconds = std::max(compute, c.bytes / bandwidth) + rates.launch;
   return c;
+}
+
+double packingSeconds(const Op &product, const MachineRates &rates) {
+  const Type &b = product.operand(1)->type;
+  const double cycles = b.dtype == DType::bf16 ? 0.2 : 0.3;  // of each element
+  return rates.packs ? cycles * double(b.elements()) / rates.cycles : 0;
 }
 
 KernelCost costOf(const Function &f, const MachineRates &rates) {

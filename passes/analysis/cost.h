@@ -17,6 +17,7 @@ struct MachineRates {
   double cacheBytes = 0;       // working sets up to this are served by the cache
   double launch = 0;           // seconds to start a kernel on all threads and to wait for the last of them
   bool packs = true;           // matmuls copy their operands into panels first
+  double cycles = 0;           // of a CPU's cores per second
   // Shares of the peak that kernels reach in practice.
   double matmul = 0.93;  // contractions, register-tiled
   double attention = 0.52, attentionGrad = 0.42;
@@ -40,6 +41,9 @@ struct KernelCost {
 
 /// One kernel: a fused op, or an op by itself. Ops that run no code cost nothing.
 KernelCost costOf(const Op &op, const MachineRates &rates);
+/// What a product on a CPU takes longer because its second operand is no panels yet (docs/performance.md has what it
+/// was fitted to).
+double packingSeconds(const Op &product, const MachineRates &rates);
 /// All kernels of a function.
 KernelCost costOf(const Function &f, const MachineRates &rates);
 /// How often one optimizer step calls a function: @train_step and @update once, @accumulate as often as the module

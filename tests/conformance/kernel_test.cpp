@@ -80,7 +80,9 @@ TEST_P(KernelOf, NarrowStorageStaysWithinItsBound) {
       if (storeAs(narrow, def(), s))
         if (auto c = makeCase(def(), s, 1, DType::f32))
           cases.push_back(std::move(c));
-    EXPECT_EQ(cases.empty(), none) << nameOf(narrow).str();
+    // Panels of bf16 have another shape: samples of their own.
+    const bool otherwise = def().kind == OpKind::unpack && narrow == DType::bf16;
+    EXPECT_EQ(cases.empty(), none || otherwise) << nameOf(narrow).str();
     checkEmitted(cases);
   }
 }

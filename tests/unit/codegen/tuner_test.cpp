@@ -51,6 +51,9 @@ std::vector<Case> cases() {
     add("reduce_all", 2, "reduce_all", typed("%x: T[512,768]"), typed("%y = sum_squares %x : f32[]\nyield %y"));
   }
   add("fold", 5, "fold", "%x: f32[512,768]", "%y = reduce_sum %x {fold=64, lead=1} : f32[768]\nyield %y");
+  add("pack", 4, "pack", "%b: f32[300,515]", "%p = pack %b {cols=32} : f32[17,300,32]\nyield %p");
+  add("panels", 4, "matmul", "%a: f32[97,131]; %p: f32[4,131,64]",
+      "%b = unpack %p : f32[131,201]\n%y = matmul %a, %b : f32[97,201]\nyield %y");
   add("scatter", 3, "scatter", "%dy: f32[512,96]; %i: i32[512]",
       "%t = embedding_grad %dy, %i {vocab=50} : f32[50,96]\nyield %t");
   return all;
@@ -73,7 +76,7 @@ TEST(Tuner, EveryScheduleOfASpaceGivesTheBitsOfTheDefault) {
     for (const Schedule &s : some)
       EXPECT_EQ(bench.verdict(s), Trial::Outcome::timed) << c.name << ": " << s.str();
   }
-  EXPECT_EQ(recipes.size(), 8u) << "every recipe that has a space";
+  EXPECT_EQ(recipes.size(), 9u) << "every recipe that has a space";
 }
 
 TEST(Tuner, ASpaceHasNoDefaultAndNothingTwice) {
