@@ -446,6 +446,8 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
                     {"remat", config.compile.remat},
                     {"compute", config.precision.compute},
                     {"optimizer_state", config.precision.optimizerState}});
+  if (config.compile.packWeights)
+    m->attrs.set("pack_weights", *config.compile.packWeights);
   if (const ParallelConfig &p = config.parallel; p.logicalShards > 1 || p.tensor > 1) {
     m->attrs.set("mesh_data", p.data);
     if (p.tensor > 1)

@@ -41,6 +41,7 @@
 //           checkpoints are told apart (modelIdentity in runtime/plan.h)
 //   steps warmup, schedule ("cosine" | "wsd" | "linear" | "constant"), lr min_lr_ratio: the learning rate
 //   remat   compile.remat, for the pass of that name
+//   pack_weights   compile.pack_weights, where it is true or false, for the pass pack-weights
 //   mask_token: id of [MASK], encoders only
 //   optimizer ("adamw" | "sgd" | "adafactor"), beta1 beta2 eps weight_decay momentum nesterov relative_step
 //           first_moment: the keys of [optimizer]; what its groups say stands on their parameters

@@ -346,6 +346,21 @@ void readRemat(ConfigReader &r, std::string &remat) {
              {bytes && *bytes > 0 ? fmt::format("write \"{}B\", or a larger unit as in \"8GiB\"", *bytes) : forms});
 }
 
+void readPackWeights(ConfigReader &r, std::optional<bool> &packWeights) {
+  const TomlValue *v = r.get("compile.pack_weights");
+  if (!v)
+    return;
+  const std::string forms = "\"auto\", true and false work";
+  if (auto *b = std::get_if<bool>(&v->value))
+    packWeights = *b;
+  else if (auto *s = std::get_if<std::string>(&v->value); !s)
+    r.complain("compile.pack_weights", ErrorCode::WrongType, "compile.pack_weights must be \"auto\", true or false",
+               fmt::format("this is {}", v->kind()), {forms});
+  else if (*s != "auto")
+    r.complain("compile.pack_weights", ErrorCode::UnknownValue,
+               fmt::format("compile.pack_weights = \"{}\" is not known", *s), "", {forms});
+}
+
 void readAll(ConfigReader &r, Config &c, ConfigPurpose purpose) {
   int64_t schema = 1;
   r.integer("schema", schema, 1, 1);
@@ -357,6 +372,7 @@ void readAll(ConfigReader &r, Config &c, ConfigPurpose purpose) {
   readPrecision(r, c.precision, c.optimizer, purpose);
   readParallel(r, c.parallel, purpose);
   readRemat(r, c.compile.remat);
+  readPackWeights(r, c.compile.packWeights);
   readTarget(r, c.compile.target);
   r.choice("compile.library_calls", c.compile.libraryCalls, {"auto", "off"});
   r.choice("compile.autotune", c.compile.autotune, {"off", "cached", "search"});

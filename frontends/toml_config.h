@@ -123,6 +123,8 @@ struct CompileConfig {
   /// What the backward part computes again rather than keeps: nothing, all but the layers' inputs ("full"), as much as
   /// a budget of bytes asks for ("8GiB"), or as much as this machine's memory asks for.
   std::string remat = "auto";
+  /// Copies of weights in panels for the products of CPUs: all that can be, none, or (nothing) those that pay.
+  std::optional<bool> packWeights;
   /// cpu; cuda: the GPU of this machine; cuda:sm_90a and the like, of which no GPU need be here.
   std::string target = "cpu";
   /// auto: a CUDA plan calls cuBLASLt where that is found. off: every matmul is a generated kernel, whose sums do not

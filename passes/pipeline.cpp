@@ -22,14 +22,16 @@ llvm::ArrayRef<const char *> defaultPasses(llvm::StringRef from) {
       "precision",     // on the joint graph: casts are ops that fuse like any others
       "partition",     // before fusion: groups have the shapes that ranks really have; after precision, whose copies it
                        // gathers
+      "pack-weights",  // behind the copies of parameters, low and whole, that products read; before fusion, which takes
+                       // panels into the products' groups
       "recompute-cheap",  // before fusion, which folds the copies; after cse, which would undo them
       "fuse",             // on the whole graph, when every use of a value is known
       "order",            // after fusion: groups, not ops, hold memory
-      "remat",           // on the order that says what lives when; its copies are settled and get recipes like all else
-      "settle-writes",   // on the final order; the copies that it adds need recipes too
+      "remat",          // on the order that says what lives when; its copies are settled and get recipes like all else
+      "settle-writes",  // on the final order; the copies that it adds need recipes too
       "overlap-collectives",  // on settled writes, which say what may move; memory must know what is under way
-      "select-recipes",  // memory must know the workspaces
-      "plan-memory",     // last: exact
+      "select-recipes",       // memory must know the workspaces
+      "plan-memory",          // last: exact
   };
   auto first = from.empty() ? std::begin(passes) : llvm::find(passes, from);
   GPTC_CHECK(first != std::end(passes), "'{}' is not in the default pipeline", from.str());

@@ -440,6 +440,7 @@ void Rematerialiser::cannot(int64_t budget) const {
                                                             {"moment", "optimizer moments"},
                                                             {"grad", "gradient accumulators"},
                                                             {"low", "copies of parameters in low precision"},
+                                                            {"packed", "weights in panels"},
                                                             {"whole", "parameters gathered from all ranks"},
                                                             {"cache", "caches"}};
   std::vector<std::pair<std::string, int64_t>> held(states.begin(), states.end());

@@ -10,7 +10,8 @@ std::vector<const State *> savedStates(const Module &m, bool parameters) {
   std::vector<const State *> r;
   for (const auto &s : m.states) {
     const std::string kind = s->attrs.getString("kind");
-    if (kind != "grad" && kind != "cache" && kind != "low" && kind != "whole" && (kind == "param") == parameters)
+    if (kind != "grad" && kind != "cache" && kind != "low" && kind != "whole" && kind != "packed" &&
+        (kind == "param") == parameters)
       r.push_back(s.get());
   }
   return r;

@@ -3,6 +3,7 @@
 #include "ir/diagnostics.h"
 #include "ir/kernel_eval.h"
 #include "ir/mesh.h"
+#include "ir/opdef.h"
 #include "ir/random.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/executor.h"
@@ -261,6 +262,50 @@ void loadWhole(Executor &executor, const State &s, void *whole) {
   gather(executor, *cut, "tensor", wholeType(s), own.data(), part.paddedElements(), to);
 }
 
+namespace {
+
+struct Packing {
+  const void *from;
+  void *to;
+  Type b, panels;
+  bool tb;
+};
+
+/// Panels begin .. end of a matrix of elements of T's size.
+template <typename T> void packPanels(const Packing &p, int64_t begin, int64_t end) {
+  const T *from = static_cast<const T *>(p.from);
+  const int64_t together = stepOfPanels(p.b.dtype), steps = p.panels.dim(1), width = p.panels.dim(2),
+                cols = width / together, n = p.b.dim(p.tb ? 0 : 1), k = p.b.dim(p.tb ? 1 : 0), ld = p.b.padded(1);
+  for (int64_t panel = begin; panel < end; ++panel) {
+    T *to = static_cast<T *>(p.to) + panel * steps * width;
+    std::memset(to, 0, size_t(steps * width) * sizeof(T));
+    const int64_t first = panel * cols, here = std::min(cols, n - first);
+    auto copy = [&](int64_t i, int64_t c) {
+      to[i / together * width + c * together + i % together] = from[p.tb ? (first + c) * ld + i : i * ld + first + c];
+    };
+    if (p.tb)
+      for (int64_t c = 0; c < here; ++c)
+        for (int64_t i = 0; i < k; ++i)
+          copy(i, c);
+    else
+      for (int64_t i = 0; i < k; ++i)
+        for (int64_t c = 0; c < here; ++c)
+          copy(i, c);
+  }
+}
+
+void packState(void *arg, int64_t begin, int64_t end) {
+  const auto &p = *static_cast<Packing *>(arg);
+  if (sizeOf(p.b.dtype) == 2)
+    packPanels<uint16_t>(p, begin, end);
+  else if (sizeOf(p.b.dtype) == 4)
+    packPanels<uint32_t>(p, begin, end);
+  else
+    packPanels<uint64_t>(p, begin, end);
+}
+
+}  // namespace
+
 void fillCopies(Executor &executor) {
   const Module &m = executor.planned();
   std::vector<char> gathered;
@@ -289,6 +334,15 @@ void fillCopies(Executor &executor) {
     } else {
       fill(executor.view(*p, StateAccess::read).as<float>());
     }
+  }
+  for (const auto &s : m.states) {  // of parameters and of the copies above
+    if (s->attrs.getString("kind") != "packed")
+      continue;
+    const State *b = m.state(s->attrs.getString("of"));
+    GPTC_CHECK(b, "@{} is no copy", s->name);
+    const StateView from = executor.view(*b, StateAccess::read), to = executor.view(*s, StateAccess::write);
+    Packing p{from.data, to.data, b->type, s->type, s->attrs.getBool("tb")};
+    executor.threads().run(p.panels.dim(0), packState, &p);
   }
 }
 

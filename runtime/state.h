@@ -20,9 +20,9 @@ double constantValue(const State &s);
 /// Gives such a state, which need not be fresh, its initial value.
 void fillConstantState(Executor &executor, const State &s);
 
-/// Fills the states of kind "whole" and "low" from their parameters, the latter rounded to nearest even: after anything
-/// but a step has changed parameters (initializeStates, loading). Where ranks along "data" hold pieces of parameters,
-/// all ranks call it.
+/// Fills the states of kind "whole" and "low" from their parameters, the latter rounded to nearest even, and "packed"
+/// from what these are the panels of: after anything but a step has changed parameters (initializeStates, loading).
+/// Where ranks along "data" hold pieces of parameters, all ranks call it.
 void fillCopies(Executor &executor);
 
 /// Gives a state its content from that of the whole, padded: of pieces this rank's. And the whole from all ranks'

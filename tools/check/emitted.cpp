@@ -102,6 +102,20 @@ Bounds boundsOf(const Tensor &x, const Type &t) {
   return b;
 }
 
+/// The panels of a state, where its elements are bounded so.
+Bounds packedBounds(const State &packed, const State &of, Contents<Bounds> &contents) {
+  const Bounds &b = contents.states[of.name];
+  Tensor values(of.type), errors(of.type);
+  const std::vector<int64_t> at = elementPlaces(of.type);
+  for (size_t i = 0; i < at.size(); ++i)
+    values.data[i] = b[at[i]].value, errors.data[i] = b[at[i]].error;
+  values = packedTensor(packed, values), errors = packedTensor(packed, errors);
+  Bounds panels;
+  for (size_t i = 0; i < values.data.size(); ++i)
+    panels.push_back({values.data[i], errors.data[i]});
+  return panels;
+}
+
 /// Error bounds in the place of values.
 Tensor errorsOf(const Bounds &b, const Type &t) {
   Tensor x(t);
@@ -358,6 +372,9 @@ private:
       for (size_t i = 0; i < at.size(); ++i)
         b[at[i]] = {whole.data[i], std::fabs(whole.data[i] - b[at[i]].value)};
     }
+    for (const auto &s : m.states)
+      if (s->attrs.getString("kind") == "packed")
+        contents.states[s->name] = packedBounds(*s, *m.state(s->attrs.getString("of")), contents);
     std::vector<Bounds> args;
     for (size_t i = 0; i < call.args.size(); ++i)
       args.push_back(boundsOf(call.args[i], f.body.args[i]->type));

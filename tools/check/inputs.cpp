@@ -57,6 +57,16 @@ Tensor lowCopy(const State &copy, const Tensor &parameter) {
 
 }  // namespace
 
+Tensor packedTensor(const State &packed, const Tensor &of) {
+  Module m;
+  Block &body = m.addFunction("pack")->body;
+  const int64_t cols = packed.type.dim(2) / stepOfPanels(of.type.dtype);
+  const Op *pack = Builder(body).op(OpKind::pack, {body.addArg(of.type)},
+                                    attrs({{"cols", cols}, {"tb", packed.attrs.getBool("tb")}}));
+  const Tensor *operand = &of;
+  return pack->def().reference(*pack, std::span(&operand, 1))[0];
+}
+
 Tensor inputTensor(const std::string &name, const Type &t, int64_t below, unsigned seed) {
   std::mt19937 random(hashOf(name, seed));
   Tensor x(t);
@@ -121,6 +131,9 @@ StateMap statesFor(const Module &m, unsigned seed) {
   for (const auto &s : m.states)
     if (s->attrs.getString("kind") == "low")
       all[s->name] = lowCopy(*s, all[s->attrs.getString("of")]);
+  for (const auto &s : m.states)
+    if (s->attrs.getString("kind") == "packed")
+      all[s->name] = packedTensor(*s, all[s->attrs.getString("of")]);
   return all;
 }
 

@@ -30,6 +30,9 @@ Tensor inputTensor(const std::string &name, const Type &t, int64_t below, unsign
 /// infinity, but not with dropout or row_max: of what those make of a NaN, results of 0 and a lost NaN are allowed.
 Inputs inputsFor(const Module &m, unsigned seed);
 
+/// What a state of kind "packed" holds, unrounded, where this is what it holds the panels of.
+Tensor packedTensor(const State &packed, const Tensor &of);
+
 /// Contents of the states of `m`, by name: parameters and moments random, accumulators zero.
 StateMap statesFor(const Module &m, unsigned seed);
 

@@ -18,7 +18,8 @@ namespace {
 struct Place {
   const char *pass;
   bool import = false, joint = false, groups = false;
-  bool rounds = false;  // results may change, within the bound of what comes out in the end
+  bool rounds = false;         // results may change, within the bound of what comes out in the end
+  bool behindUpdates = false;  // what writes parameters must be there
 };
 constexpr Place movable[] = {
     {"canonicalize", true, true, false},
@@ -31,7 +32,8 @@ constexpr Place movable[] = {
     {"recompute-cheap", false, true, false},
     {"remat{budget=full}", false, false, true},
     {"precision", false, true, false, true},
-    {"partition", false, true, false},            // of one rank: nothing
+    {"partition", false, true, false},  // of one rank: nothing
+    {"pack-weights{all=true,cols=4}", false, true, false, false, true},
     {"overlap-collectives", true, true, true},  // likewise
     {"chunk-classifier{chunks=2}", false, false, true, true},
 };
@@ -100,7 +102,7 @@ private:
   BoundStats &stats;
   std::mt19937 random;
   Target target;
-  bool training = false, grouped = false;
+  bool training = false, grouped = false, updates = false;  // these have been added
   std::string history, failure;
 
   unsigned pick(size_t n) { return random() % n; }
@@ -239,7 +241,7 @@ private:
   void shuffle(Module &m, bool Place::*place, unsigned most, const std::function<void(bool mayRound)> &after) {
     for (unsigned n = pick(most + 1); n > 0 && failure.empty(); --n) {
       const Place &p = movable[pick(std::size(movable))];
-      if (!(p.*place))
+      if (!(p.*place) || (p.behindUpdates && !updates))
         continue;
       apply(m, p.pass);
       after(p.rounds);
@@ -299,6 +301,7 @@ private:
       else
         expectSame(*m, in, now);
     };
+    updates = true;
     if (!grouped) {
       shuffle(*m, &Place::joint, 5, same);
       apply(*m, fusions[pick(std::size(fusions))]);

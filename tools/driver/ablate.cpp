@@ -49,6 +49,7 @@ const std::vector<Variant> &variants() {
        .fuseOff = {"epilogue", "row", "pointwise", "fold", "bias"}},
       {.name = "no epilogues", .fuseOff = {"epilogue"}},
       {.name = "unpadded vocabulary", .without = {"pad-vocab"}},
+      {.name = "no panels", .without = {"pack-weights"}},
       {.name = "given order", .without = {"order"}},
       {.name = "remat full", .remat = "full"},
       {.name = "fp32", .setting = "precision.compute=fp32"},
@@ -95,6 +96,15 @@ std::unique_ptr<Module> compileVariant(const AblationRequest &request, const Var
   }
 }
 
+/// What a plan does, without what was said about it.
+std::string textOf(const Module &m) {
+  std::unique_ptr<Module> plain = m.clone();
+  for (const auto &[key, value] : m.attrs)
+    if (llvm::StringRef(key).starts_with("decision."))
+      plain->attrs.erase(key);
+  return print(*plain);
+}
+
 std::vector<std::string> ablationNames() {
   std::vector<std::string> names;
   for (const Variant &v : variants())
@@ -115,7 +125,7 @@ std::vector<Ablation> ablate(const AblationRequest &request, const std::function
                     "give the model.toml; `gptc compile` and `gptc explain` say what is in a module");
   const Target target = hostTarget(request.threads);
   std::unique_ptr<Module> base = compileVariant(request, nullptr, target);
-  const std::string baseText = print(*base);
+  const std::string baseText = textOf(*base);
   auto runner = std::make_unique<StepRunner>(std::move(base), target, request.cacheDir, request.threads);
   const MachineRates rates = ratesOf(target, measurePeakFlops(runner->session.pool, target));
   const Forecast baseForecast = forecast(*runner->session.plan.planned, rates);
@@ -141,7 +151,7 @@ std::vector<Ablation> ablate(const AblationRequest &request, const std::function
       const Forecast f = forecast(*m, rates);
       a.predictedMs = 1e3 * f.step.seconds;
       a.arena = f.arena;
-      if (print(*m) == baseText)
+      if (textOf(*m) == baseText)
         a.skipped = "changes nothing in this model";
       else if (f.arena > availableMemory() - (256 << 20))
         a.skipped = fmt::format("needs {} beside the other", formatBytes(double(f.arena)));

@@ -164,7 +164,8 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   if (uses.front().pass->name == llvm::StringRef("order"))
     plan.joint = plan.planned->clone();  // fused already
   report.available = memoryForPlans(plan.target, here);
-  setOption(uses, "remat", "available", report.available);
+  for (const char *pass : {"remat", "pack-weights"})
+    setOption(uses, pass, "available", report.available);
   std::optional<TuningRecords> records;
   std::optional<TunedSchedules> tuned;
   if (config.compile.autotune != "off" && (here || !plan.target.isCuda())) {

@@ -58,7 +58,8 @@ constexpr std::pair<const char *, const char *> meanings[] = {{"name", "name"},
                                                               {"first_moment", "optimizer.first_moment"},
                                                               {"compute", "precision.compute"},
                                                               {"optimizer_state", "precision.optimizer_state"},
-                                                              {"remat", "compile.remat"}};
+                                                              {"remat", "compile.remat"},
+                                                              {"pack_weights", "compile.pack_weights"}};
 
 /// What the attributes of `m` say, as key=value. UserError(GirInvalid) for those that no key of model.toml can judge.
 std::vector<std::string> settingsOf(const Module &m, const std::string &path) {

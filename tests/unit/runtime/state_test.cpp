@@ -121,6 +121,40 @@ TEST(LowCopies, AreTheParametersRoundedToNearest) {
   }
 }
 
+TEST(PackedStates, ArePanelsOfParametersAndTheirCopies) {
+  Fixture f(R"(module {
+    state @w : f32[5->6,7] {kind="param", init="normal", std=1.0, stream=1}
+    state @panels.w : f32[2,5,4] {kind="packed", of="w"}
+    state @turned.w : f32[2,7,3] {kind="packed", of="w", tb=true}
+    state @panels.low.w : bf16[2,3,8] {kind="packed", of="low.w"}
+    state @turned.low.w : bf16[1,4,16] {kind="packed", of="low.w", tb=true}
+    state @low.w : bf16[5->6,7] {kind="low", of="w"}
+  })");
+  ASSERT_EQ(verify(*f.module), std::vector<std::string>());
+  initializeStates(*f.executor, 5);
+  fillCopies(*f.executor);
+  const float *w = f.data("w");
+  const uint16_t *low = f.data<uint16_t>("low.w");
+  // What stands in panels of `cols` columns at element (k, n) of [K,N], or of [N,K] turned round.
+  for (int64_t k = 0; k < 5; ++k)
+    for (int64_t n = 0; n < 8; ++n) {
+      const int64_t at = (n / 4 * 5 + k) * 4 + n % 4, pair = (n / 4 * 3 + k / 2) * 8 + n % 4 * 2 + k % 2;
+      EXPECT_EQ(f.data("panels.w")[at], n < 7 ? w[k * 7 + n] : 0) << k << " " << n;
+      EXPECT_EQ(f.data<uint16_t>("panels.low.w")[pair], n < 7 ? low[k * 7 + n] : 0) << k << " " << n;
+    }
+  for (int64_t n = 0; n < 4; ++n)  // the odd k has no partner
+    EXPECT_EQ(f.data<uint16_t>("panels.low.w")[2 * 8 + n * 2 + 1], 0);
+  for (int64_t k = 0; k < 7; ++k)
+    for (int64_t n = 0; n < 6; ++n) {
+      const int64_t at = (n / 3 * 7 + k) * 3 + n % 3;
+      EXPECT_EQ(f.data("turned.w")[at], n < 5 ? w[n * 7 + k] : 0) << k << " " << n;
+    }
+  for (int64_t k = 0; k < 8; ++k)
+    for (int64_t n = 0; n < 8; ++n)
+      EXPECT_EQ(f.data<uint16_t>("turned.low.w")[k / 2 * 16 + n * 2 + k % 2], n < 5 && k < 7 ? low[n * 7 + k] : 0)
+          << k << " " << n;
+}
+
 TEST(Padding, IsZeroBesideLoadedElements) {
   const Type t(DType::f32, {Dim(2, 3), Dim(3, 5)});
   const std::vector<float> dense = {1, 2, 3, 4, 5, 6};

@@ -1,0 +1,272 @@
+// Weights in panels, written once per step, for products that would otherwise pack them each time (recipe matmul).
+//
+// On CPUs a product copies its second operand into panels before it multiplies. Where gradients accumulate, products of
+// many micro-batches pack the same weight; a copy of it in panels, a state of kind "packed", spares them that for the
+// price of its memory and of one write per step. Forward (AB) and the gradient of its input (AB') read other panels.
+//
+//   1. Uses: matmuls of more than a few rows whose second operand is what a state held when the function began: a
+//      parameter, its low copy, or its whole where ranks have pieces. Not where they gather it at its use (ZeRO stage
+//      3). Of bf16 only where the CPU multiplies pairs (Target::bf16Dot), and no f16: panels in memory hold what is
+//      stored, and those products widen it as they pack.
+//   2. Uses of one state, with or without tb, share a copy, whose panels are as wide as their products' register tiles.
+//   3. A copy pays when the packing that it spares in a step takes twice as long as writing it: estimates err. With the
+//      module attribute `pack_weights` true all copies are made, with false none.
+//   4. Where memory is what is short none is: with a budget in the module attribute `remat`, or where the states would
+//      take more than half of what is available.
+//   5. Chosen uses read `unpack` of the copy, which `fuse` makes part of their groups; functions that write the state
+//      end by writing its panels. The runtime fills them after initialising and loading, and no checkpoint holds them.
+//
+// No sum changes its order: results are the same to the bit. On the joint graph, behind the passes that make low and
+// whole copies; before fuse.
+//
+// Options: all as if pack_weights were true; cols the width of panels, for tests; available bytes of memory.
+#include "passes/pass.h"
+
+#include "ir/diagnostics.h"
+#include "ir/opdef.h"
+#include "passes/analysis/cost.h"
+#include "passes/analysis/fusion_groups.h"
+#include "passes/analysis/liveness.h"
+#include "passes/decisions.h"
+
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringSet.h"
+
+#include <map>
+
+namespace gptc {
+
+namespace {
+
+/// Products of so few rows stream their second operand instead (matmul_few_rows.cpp).
+constexpr int64_t fewRows = 4;
+
+int64_t rowsOf(const Op &product) {
+  const Type &a = product.operand(0)->type;
+  return product.attrs.getBool("ta") ? a.dim(-1) : a.elements() / a.dim(-1);
+}
+
+/// How many times longer than writing a copy what it spares must take.
+constexpr double margin = 2;
+
+struct Copy {
+  State *of;
+  bool tb;
+  Type type;
+  std::vector<Op *> uses;
+  double written = 0, spared = 0;  // seconds of a step
+  double products = 0;             // of a step
+  bool pays() const { return spared > margin * written; }
+  double bytes() const { return double(alignedBytes(type)); }
+};
+
+class PackWeights {
+public:
+  PackWeights(Module &m, const PassOptions &options)
+      : m(m), target(options.target), cols(options.values.getInt("cols")),
+        available(options.values.getInt("available")) {}
+
+  /// Steps 1 to 3, up to the choice.
+  void findCopies() {
+    std::map<std::pair<std::string, bool>, std::vector<Op *>> found;
+    std::vector<std::pair<std::string, bool>> order;
+    for (const auto &f : m.functions) {
+      llvm::StringSet<> written;
+      for (Op &op : f->body) {
+        if (op.is(OpKind::write))
+          written.insert(op.state);
+        if (op.is(OpKind::read) && written.contains(op.state))
+          changing.insert(op.state);
+        if (State *s = op.is(OpKind::matmul) ? weightOf(op) : nullptr) {
+          const std::pair key(s->name, op.attrs.getBool("tb"));
+          if (found[key].empty())
+            order.push_back(key);
+          found[key].push_back(&op);
+        }
+      }
+    }
+    for (const auto &key : order)
+      if (!changing.contains(key.first))
+        addCopy(*m.state(key.first), key.second, found[key]);
+  }
+
+  std::vector<Copy> copies;
+  std::string why;  // no copy is possible of some weight
+
+  int64_t statesWith(llvm::ArrayRef<const Copy *> chosen) const {
+    int64_t bytes = 0;
+    for (const auto &s : m.states)
+      bytes += alignedBytes(s->type);
+    for (const Copy *c : chosen)
+      bytes += alignedBytes(c->type);
+    return bytes;
+  }
+
+  bool memoryIsShort(llvm::ArrayRef<const Copy *> chosen) const {
+    const std::string remat = m.attrs.getString("remat", "auto");
+    return (remat != "auto" && remat != "none") || (available && statesWith(chosen) > available / 2);
+  }
+
+  /// Step 5.
+  void make(const Copy &c) {
+    State *s = m.addState((c.tb ? "turned." : "panels.") + c.of->name, c.type);
+    s->attrs = attrs({{"kind", std::string("packed")}, {"init", std::string("zeros")}, {"of", c.of->name}});
+    if (c.tb)
+      s->attrs.set("tb", true);
+    llvm::DenseMap<const Op *, Value *> unpacked;  // by the read that it replaces
+    for (Op *product : c.uses) {
+      Op *read = product->operand(1)->def;
+      Value *&b = unpacked[read];
+      if (!b) {
+        Builder builder(*product->parent(), read->next());
+        builder.loc = s->name;
+        b = builder.op(OpKind::unpack, {builder.read(*s)}, {c.of->type}, turned(c))->result();
+      }
+      product->setOperand(1, b);
+    }
+    for (auto &[read, b] : unpacked)
+      if (read->result()->unused())
+        const_cast<Op *>(read)->erase();
+    for (const auto &f : m.functions) {
+      Op *write = nullptr;
+      for (Op &op : f->body)
+        if (op.is(OpKind::write) && op.state == c.of->name)
+          write = &op;
+      if (!write)
+        continue;
+      // Behind all else: packing, like the updates before it, is then one sweep over many weights.
+      Builder builder(f->body, f->body.back());
+      builder.loc = s->name;
+      const int64_t width = c.type.dim(2) / stepOfPanels(c.type.dtype);
+      AttrMap how = turned(c);
+      how.set("cols", width);
+      builder.write(*s, builder.value(OpKind::pack, {write->operand(0)}, std::move(how)));
+    }
+  }
+
+private:
+  Module &m;
+  const Target *target;
+  const int64_t cols, available;
+  llvm::StringSet<> changing;  // states that are read behind a write
+
+  static AttrMap turned(const Copy &c) { return c.tb ? attrs({{"tb", true}}) : AttrMap(); }
+
+  /// The state whose content this product packs, if panels of it may take its place.
+  State *weightOf(const Op &product) {
+    const Value *b = product.operand(1);
+    State *s = b->def && b->def->is(OpKind::read) ? m.state(b->def->state) : nullptr;
+    const std::string kind = s ? s->attrs.getString("kind") : "";
+    const bool gathered = b->def && b->def->is(OpKind::all_gather);
+    if ((kind != "param" && kind != "low" && kind != "whole") || !readsPanels(product, b)) {
+      if (gathered)
+        why = "ranks gather weights where they use them (ZeRO stage 3)";
+      return nullptr;
+    }
+    if (rowsOf(product) <= fewRows)
+      return nullptr;
+    if (b->type.dtype == DType::f16 || (b->type.dtype == DType::bf16 && target && !target->bf16Dot)) {
+      why = fmt::format("products of {} widen it as they pack{}", nameOf(b->type.dtype).str(),
+                        b->type.dtype == DType::bf16 ? ": this CPU has no dot products of it" : "");
+      return nullptr;
+    }
+    return s;
+  }
+
+  void addCopy(State &s, bool tb, std::vector<Op *> uses) {
+    const int64_t width = cols ? cols : target ? tileColumns(*target, rowsOf(*uses[0]), s.type.dim(tb ? 0 : 1)) : 0;
+    const std::optional<Type> type = panelsOf(s.type, width, tb);
+    if (!type)
+      return;
+    Copy c{&s, tb, *type, std::move(uses)};
+    if (target) {
+      const MachineRates rates = ratesOf(*target);
+      for (const Op *product : c.uses) {
+        const double calls = callsPerStep(m, functionOf(*product));
+        c.products += calls;
+        c.spared += calls * packingSeconds(*product, rates);
+      }
+      const double bytes = double(s.type.bytes() + c.type.bytes());
+      c.written = bytes / (bytes <= rates.cacheBytes ? rates.cache : rates.dram) + rates.launch;
+    }
+    copies.push_back(std::move(c));
+  }
+
+  llvm::StringRef functionOf(const Op &op) const {
+    for (const auto &f : m.functions)
+      if (&f->body == op.parent())
+        return f->name;
+    return "";
+  }
+};
+
+Effect effectOf(llvm::ArrayRef<const Copy *> copies) {
+  Effect e;
+  for (const Copy *c : copies) {
+    e.memory += c->bytes();
+    e.traffic += double(c->of->type.bytes() + c->type.bytes());
+    e.ms += 1e3 * (c->written - c->spared);
+  }
+  return e;
+}
+
+Effect reversed(const Effect &e) { return {-e.memory, -e.traffic, -e.ms}; }
+
+std::string countOf(llvm::ArrayRef<const Copy *> copies) {
+  const auto turned = llvm::count_if(copies, [](const Copy *c) { return c->tb; });
+  return copies.empty() ? "none" : fmt::format("{} copies for AB, {} for AB'", int64_t(copies.size()) - turned, turned);
+}
+
+}  // namespace
+
+bool packWeights(Module &m, const PassOptions &options) {
+  const Attr *wish = m.attrs.find("pack_weights");
+  const bool all = options.values.getBool("all") || (wish && *wish == Attr(true));
+  if ((wish && *wish == Attr(false)) || (!options.target && !all) || llvm::any_of(m.states, [](const auto &s) {
+        return s->attrs.getString("kind") == "packed";  // done
+      }))
+    return false;
+  PackWeights pass(m, options);
+  const bool cuda = options.target && options.target->isCuda();
+  if (!cuda)
+    pass.findCopies();
+  if (pass.copies.empty()) {
+    if (wish && all)
+      throw UserError(ErrorCode::NotBuiltYet,
+                      fmt::format("no weight can be kept in panels: {}",
+                                  cuda                ? "tensor cores read weights as they are"
+                                  : !pass.why.empty() ? pass.why
+                                                      : "no product of more than a few rows reads one"),
+                      "compile.pack_weights = \"auto\" packs where that is possible and pays");
+    return false;
+  }
+  std::vector<const Copy *> chosen, others;
+  for (const Copy &c : pass.copies)
+    (all || c.pays() ? chosen : others).push_back(&c);
+  Decision d{.pass = "pack-weights", .name = "panels"};
+  std::string why = "spares less than twice the time that writing takes";
+  if (!all && !chosen.empty() && pass.memoryIsShort(chosen)) {
+    why = "memory is what is short";
+    others.insert(others.begin(), chosen.begin(), chosen.end());
+    chosen.clear();
+  }
+  d.choice = countOf(chosen);
+  d.effect = effectOf(chosen);
+  if (!chosen.empty()) {
+    double products = 0;
+    for (const Copy *c : chosen)
+      products += c->products;
+    d.note = fmt::format("written once per step for {:.0f} products", products);
+    d.rejected.push_back({"none", reversed(d.effect), all ? "compile.pack_weights" : "slower"});
+  }
+  if (!others.empty())
+    d.rejected.push_back({countOf(others), effectOf(others), why});
+  for (const Copy *c : chosen)
+    pass.make(*c);
+  record(m, d);
+  return true;
+}
+
+}  // namespace gptc

@@ -1,0 +1,135 @@
+// Weights in panels (compile.pack_weights): the bits of a run that packs in every product, wherever panels are filled
+// from: initial values, updates, checkpoints, other ranks.
+#include "harness.h"
+
+using namespace e2e;
+
+namespace {
+
+struct Setting {
+  const char *name;
+  std::vector<std::string> settings;
+};
+
+class Packed : public testing::TestWithParam<Setting> {
+protected:
+  /// Widths that are no multiple of a panel, of a vector or of two; 16 tokens at a time, four times a step.
+  std::string compile(const std::string &name, const std::string &wish) {
+    std::vector<std::string> all = {"compile.pack_weights=" + wish, "model.n_embd=36", "model.ffn_dim=77",
+                                    "model.vocab_size=67", "train.micro_batch=1"};
+    all.insert(all.end(), GetParam().settings.begin(), GetParam().settings.end());
+    return w.compile(name, all);
+  }
+  std::string train(const std::string &plan, const std::string &out, std::vector<std::string> more = {}) {
+    std::vector<std::string> args = {plan, "--out-dir", w.path(out)};
+    args.insert(args.end(), more.begin(), more.end());
+    Result r = w.gptrun(args);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return w.finalState(w.path(out));
+  }
+  std::string after(const std::string &command, const std::string &plan, const std::string &out,
+                    std::vector<std::string> more = {}) {
+    std::vector<std::string> args = {command, plan, "--out-dir", w.path(out)};
+    args.insert(args.end(), more.begin(), more.end());
+    Result r = w.gptrun(args);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return r.output;
+  }
+  Workplace w;
+};
+
+TEST_P(Packed, SameBitsAsPackedByEachProduct) {
+  const std::string packed = compile("packed", "true"), plain = compile("plain", "false");
+  const std::string planned = readFile(packed + "/planned.gir");
+  EXPECT_NE(planned.find("kind=\"packed\""), std::string::npos);
+  EXPECT_NE(planned.find("tb=true} : "), std::string::npos);
+  EXPECT_EQ(readFile(plain + "/planned.gir").find("packed"), std::string::npos);
+
+  const std::string want = train(plain, "plain-out");
+  ASSERT_FALSE(want.empty());
+  EXPECT_TRUE(want == train(packed, "out", {"--threads", "2"}));
+  EXPECT_EQ(logLines(w.path("out")), logLines(w.path("plain-out")));
+  EXPECT_EQ(want.find("panels."), std::string::npos);
+  EXPECT_TRUE(want == train(packed, "one", {"--threads", "1"}));
+
+  // From a checkpoint of the other plan, too.
+  train(plain, "parts", {"--steps", "5"});
+  train(packed, "parts", {"--steps", "8", "--resume", "must"});
+  EXPECT_TRUE(want == train(plain, "parts", {"--resume", "must"}));
+  EXPECT_EQ(logLines(w.path("plain-out")), logLines(w.path("parts")));
+}
+
+TEST_P(Packed, EvaluatesAlike) {
+  const std::string packed = compile("packed", "true"), plain = compile("plain", "false");
+  train(plain, "out");
+  auto loss = [](const std::string &output) { return output.substr(std::min(output.size(), output.find("val loss"))); };
+  const std::string want = loss(after("eval", plain, "out"));
+  EXPECT_FALSE(want.empty());
+  EXPECT_EQ(loss(after("eval", packed, "out")), want);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Packed,
+    testing::Values(Setting{"fp32", {}}, Setting{"bf16", {"precision.compute=bf16"}},
+                    Setting{"bf16_moments", {"precision.compute=bf16", "precision.optimizer_state=bf16"}},
+                    Setting{"llama", {"model.preset=llama", "model.n_kv_head=1"}},
+                    Setting{"adafactor", {"optimizer.name=adafactor"}}, Setting{"remat", {"compile.remat=full"}}),
+    [](auto &info) { return info.param.name; });
+
+class PackedRanks : public testing::TestWithParam<Setting> {};
+
+// What ranks read in panels is whole (ZeRO 1 and 2), their own part (tensor), or nothing (ZeRO 3 gathers it).
+TEST_P(PackedRanks, SameBitsAsPackedByEachProduct) {
+  Workplace w;
+  auto state = [&](const std::string &wish) {
+    std::vector<std::string> all = {"compile.pack_weights=" + wish, "train.micro_batch=1", "model.ffn_dim=80"};
+    all.insert(all.end(), GetParam().settings.begin(), GetParam().settings.end());
+    const std::string plan = w.compile(wish, all), out = w.path(wish + "-out");
+    EXPECT_EQ(readFile(plan + "/planned.gir").find("kind=\"packed\"") != std::string::npos, wish == "true");
+    Result r = w.gptrun({plan, "--ranks-per-node", "2", "--out-dir", out, "--steps", "4"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return w.finalState(out);
+  };
+  const std::string want = state("false");
+  EXPECT_FALSE(want.empty());
+  EXPECT_TRUE(want == state("true"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PackedRanks,
+    testing::Values(Setting{"zero0", {"parallel.data=2", "parallel.zero_stage=0"}},
+                    Setting{"zero1", {"parallel.data=2", "parallel.zero_stage=1"}},
+                    Setting{"zero2_bf16", {"parallel.data=2", "parallel.zero_stage=2", "precision.compute=bf16"}},
+                    Setting{"tensor", {"parallel.tensor=2"}},
+                    Setting{"tensor_bf16", {"parallel.tensor=2", "precision.compute=bf16"}}),
+    [](auto &info) { return info.param.name; });
+
+TEST(PackedChoice, WhatGathersAtItsUseHasNoPanels) {
+  Workplace w;
+  std::vector<std::string> args = {"compile", w.modelFile(), "-o", w.path("plan")};
+  for (const char *setting :
+       {"parallel.data=2", "parallel.zero_stage=3", "train.micro_batch=1", "compile.pack_weights=true"})
+    args.insert(args.end(), {"--set", setting});
+  Result r = w.gptc(args);
+  EXPECT_EQ(r.code, 3) << r.output;
+  EXPECT_NE(r.output.find("no weight can be kept in panels: ranks gather weights where they use them"),
+            std::string::npos)
+      << r.output;
+}
+
+TEST(PackedChoice, IsSaidAndPaysHere) {
+  Workplace w;
+  auto decisionOf = [&](std::vector<std::string> settings) {
+    Result r = w.gptc({"explain", w.compile("plan", settings)});
+    EXPECT_EQ(r.code, 0) << r.output;
+    const size_t at = r.output.find("pack-weights panels");
+    return at == std::string::npos ? "" : r.output.substr(at, r.output.find('\n', at) - at);
+  };
+  const std::vector<std::string> wide = {"model.n_embd=256", "train.micro_batch=1", "train.global_batch_tokens=16"};
+  EXPECT_NE(decisionOf(wide).find("none"), std::string::npos);
+  std::vector<std::string> often = wide;
+  often.back() = "train.global_batch_tokens=1024";
+  EXPECT_NE(decisionOf(often).find("copies for AB"), std::string::npos);
+}
+
+}  // namespace
