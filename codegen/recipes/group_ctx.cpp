@@ -301,6 +301,7 @@ Point GroupEval::domainOf(const Op &op, const Value *v, const Point &p) {
   switch (op.def().fusion) {
   case FusionKind::pointwise:
   case FusionKind::gather:
+  case FusionKind::pack:
     return p;
   case FusionKind::row: {
     unsigned rank = op.operand(0)->type.rank();
