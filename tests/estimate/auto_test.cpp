@@ -65,6 +65,19 @@ TEST(AutoZeroStage, DividesMoreWhereMemoryAsksForIt) {
       e.rejected, [](const Alternative &a) { return a.choice == "1" && a.why == "does not fit into memory"; }));
 }
 
+// With a free order between ranks, gradients of stage 2 add up as pieces, which are sent in each of four passes.
+TEST(AutoZeroStage, KnowsWhatAFreeOrderMeansForStageTwo) {
+  for (const char *order : {"tree", "fast"}) {
+    Config c = model({"parallel.reduce_order=" + std::string(order)});
+    const Decision d = *chooseZeroStage(c, hostTarget(), plenty);
+    ASSERT_EQ(d.choice, "1");
+    const auto two = llvm::find_if(d.rejected, [](const Alternative &a) { return a.choice == "2"; });
+    ASSERT_NE(two, d.rejected.end());
+    EXPECT_EQ(two->effect.memory < 0, *order == 'f') << order;
+    EXPECT_EQ(two->effect.ms > 0, *order == 'f') << order;
+  }
+}
+
 TEST(AutoZeroStage, LeavesAloneWhatIsWrittenAndWhatHasNoChoice) {
   for (const char *setting : {"parallel.zero_stage=2", "parallel.zero_stage=0", "parallel.data=1"}) {
     Config c = model({setting});

@@ -224,7 +224,9 @@ Estimate Forecaster::estimate(const Strategy &s) {
     sent += times * along.share() * bytes;
     return times * (along.share() * bytes / along.bandwidth + messages * along.latency);
   };
-  const double perPassReduces = s.zeroStage >= 2 && !ours ? acc : 1;
+  // Ours add gradients up before, unless the order of sums between ranks is free.
+  const bool reducesEachPass = s.zeroStage >= 2 && (!ours || base.parallel.reduceOrder == "fast");
+  const double perPassReduces = reducesEachPass ? acc : 1;
   const double buckets = std::max(1.0, N * gradientWidth / 100e6);
   if (s.compression == "powersgd") {
     // Vogels et al. 2019: factors P and Q of each matrix; everything else is small.
@@ -262,7 +264,7 @@ Estimate Forecaster::estimate(const Strategy &s) {
   }
 
   // 4. What the backward part hides: of one pass where gradients are reduced once, else of all.
-  const double everyPass = s.zeroStage == 3 || (s.zeroStage == 2 && !ours) ? acc : 1;
+  const double everyPass = s.zeroStage == 3 || reducesEachPass ? acc : 1;
   e.hidden = std::min(soft.overlap * (e.compute * 2 / 3 + e.recompute) / acc * everyPass, e.reduce + e.gather);
   const double exposed = e.reduce + e.gather - e.hidden;
   e.overNetwork = along.network ? exposed : 0;
@@ -293,8 +295,8 @@ Estimate Forecaster::estimate(const Strategy &s) {
       low && base.precision.params == "fp32" ? 4 * N * piece : 0;  // beside the copies that kernels read
   e.parameters = width * N * (s.zeroStage == 3 ? 1 / D : 1);
   e.gradients = gradientWidth * N;
-  // Ours are scattered as soon as they are there, but where they add up over passes they are whole till the step's end.
-  if (ours ? s.zeroStage >= 1 && s.accumulate == 1 : s.zeroStage >= 2)
+  // Ours are scattered as soon as they are there, but where they add up over passes first they are whole till then.
+  if (reducesEachPass || (ours && s.zeroStage >= 1 && s.accumulate == 1))
     e.gradients /= D;
   e.moments = (master + w.momentBytes * N * piece);
   if (s.offload)
