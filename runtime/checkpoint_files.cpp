@@ -2,6 +2,8 @@
 
 #include "ir/diagnostics.h"
 
+#include "llvm/ADT/StringMap.h"
+
 #include <algorithm>
 
 namespace gptc {
@@ -55,34 +57,59 @@ std::string Ownership::fileOf(int64_t rank) const {
                      *std::max_element(numbers.begin(), numbers.end()));
 }
 
+namespace {
+
+/// Where a state is taken from, without a piece of it.
+class Sources {
+public:
+  explicit Sources(const Module &m) {
+    for (const auto &s : m.states)
+      if (s->attrs.getString("kind") == "whole")
+        copies[s->attrs.getString("of")] = s.get();
+  }
+  OwnedFile::Part of(const State &s, bool parameter) const {
+    OwnedFile::Part part{&s, &s};
+    if (!parameter || !isPiece(s))
+      return part;
+    // ZeRO's stages 1 and 2 keep a whole copy of what is cut over the data ranks.
+    if (auto copy = copies.find(s.name); copy != copies.end())
+      part.source = copy->second;
+    part.gathered = isPiece(*part.source);
+    return part;
+  }
+
+private:
+  llvm::StringMap<const State *> copies;
+};
+
+int64_t roomFor(const OwnedFile::Part &part) {
+  constexpr int64_t line = 64;
+  return (part.type().bytes() + line - 1) / line * line;
+}
+
+}  // namespace
+
 OwnedFiles OwnedFiles::of(const Module &m, int64_t rank, bool copyAll) {
-  constexpr int64_t kLine = 64;
-  const Mesh mesh = Mesh::of(m);
+  const Sources sources(m);
   OwnedFiles all;
   for (const bool parameters : {true, false}) {
     const Ownership owners(m, parameters);
     OwnedFile &file = all.files[parameters ? 0 : 1];
     file.name = owners.fileOf(rank);
     for (size_t i = 0; i < owners.states.size(); ++i) {
-      OwnedFile::Part part{owners.states[i], owners.states[i]};
-      if (parameters && isPiece(*part.state)) {
-        // ZeRO's stages 1 and 2 keep a whole copy of what is cut over the data ranks.
-        for (const auto &s : m.states)
-          if (s->attrs.getString("kind") == "whole" && s->attrs.getString("of") == part.state->name)
-            part.source = s.get();
-        part.gathered = isPiece(*part.source);
-        if (part.gathered) {
-          all.gathered.push_back(part.state);
-          all.largestGathered = std::max(all.largestGathered, part.type().bytes());
-        }
+      const State &s = *owners.states[i];
+      OwnedFile::Part part = sources.of(s, parameters);
+      if (part.gathered) {
+        all.gathered.push_back(&s);
+        all.largestGathered = std::max(all.largestGathered, part.type().bytes());
       }
       if (!owners.writes(i, rank))
         continue;
-      if (!parameters && isPiece(*part.state))
-        part.piece = Piece::of(*part.state, mesh, rank);
+      if (!parameters && isPiece(s))
+        part.piece = Piece::of(s, Mesh::of(m), rank);
       if (copyAll || part.gathered) {
         part.at = all.copyBytes;
-        all.copyBytes += (part.type().bytes() + kLine - 1) / kLine * kLine;
+        all.copyBytes += roomFor(part);
       }
       file.parts.push_back(std::move(part));
     }
@@ -91,12 +118,21 @@ OwnedFiles OwnedFiles::of(const Module &m, int64_t rank, bool copyAll) {
 }
 
 int64_t memoryToSave(const Module &m, bool beside) {
-  int64_t most = 0;
-  for (int64_t r = 0; r < Mesh::of(m).ranks(); ++r) {
-    const OwnedFiles files = OwnedFiles::of(m, r, beside);
-    most = std::max(most, files.copyBytes + files.largestGathered);
+  const Sources sources(m);
+  std::vector<int64_t> bytes(Mesh::of(m).ranks());
+  int64_t largest = 0;
+  for (const bool parameters : {true, false}) {
+    const Ownership owners(m, parameters);
+    for (size_t i = 0; i < owners.states.size(); ++i) {
+      const OwnedFile::Part part = sources.of(*owners.states[i], parameters);
+      if (part.gathered)
+        largest = std::max(largest, part.type().bytes());
+      for (size_t r = 0; r < bytes.size() && (beside || part.gathered); ++r)
+        if (owners.writes(i, int64_t(r)))
+          bytes[r] += roomFor(part);
+    }
   }
-  return most;
+  return *std::max_element(bytes.begin(), bytes.end()) + largest;
 }
 
 }  // namespace gptc

@@ -1,6 +1,7 @@
 #include "runtime/checkpoint_saver.h"
 
 #include "ir/diagnostics.h"
+#include "ir/words.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/executor.h"
 #include "runtime/file_layout.h"
@@ -71,6 +72,11 @@ CheckpointSaver::CheckpointSaver(Executor &executor, const CheckpointStore &stor
       scratch(owned.largestGathered), checksums(world) {
   GPTC_CHECK(world == Mesh::of(executor.planned()).ranks(), "{} ranks save for a plan of {}", world,
              Mesh::of(executor.planned()).ranks());
+  if (const int64_t room = availableMemory(); owned.copyBytes > room)
+    throw UserError(ErrorCode::OutOfMemory,
+                    fmt::format("to save checkpoints takes {} of memory beside the plan's, and {} are available",
+                                formatBytes(double(owned.copyBytes)), formatBytes(double(room))),
+                    beside ? "checkpoint.async = false, or end other programs" : "end other programs");
   if (owned.copyBytes)
     memory.emplace(owned.copyBytes, &executor.threads());
 }

@@ -5,7 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 
@@ -46,6 +49,14 @@ Piece Piece::of(const State &s, const Mesh &mesh, int64_t rank) {
   for (unsigned d = 0; d < whole.rank(); ++d) {
     p.shape.push_back(whole.dim(int(d)));
     std::vector<Run> &runs = p.runs.emplace_back();
+    const bool isCut = llvm::any_of(std::array{"tensor", "data"}, [&](const char *axis) {
+      const auto cut = Cut::of(s, axis);
+      return cut && cut->dim == d;
+    });
+    if (!isCut) {
+      runs.push_back({0, 0, p.shape[d]});
+      continue;
+    }
     const std::vector<int64_t> places = placesOf(s, d, mesh, rank);
     for (int64_t own = 0; own < int64_t(places.size()); ++own) {
       if (places[own] >= p.shape[d])

@@ -280,6 +280,20 @@ TEST(CheckpointOfRanks, MemoryIsThatOfACopyOfWhatARankWrites) {
   EXPECT_GT(memoryToSave(*moduleFor({4, 1}), false), gathered);
 }
 
+// What is said before a run is what its ranks then take.
+TEST(CheckpointOfRanks, MemoryIsThatOfTheRankThatNeedsMost) {
+  for (const Cuts &c : meshes())
+    for (const bool beside : {true, false}) {
+      const std::unique_ptr<Module> m = moduleFor(c);
+      int64_t most = 0;
+      for (int64_t r = 0; r < Mesh::of(*m).ranks(); ++r) {
+        const OwnedFiles files = OwnedFiles::of(*m, r, beside);
+        most = std::max(most, files.copyBytes + files.largestGathered);
+      }
+      EXPECT_EQ(memoryToSave(*m, beside), most) << nameOf(c);
+    }
+}
+
 TEST(Pieces, AreLogicalPlacesOfTheWhole) {
   const std::unique_ptr<Module> m = moduleFor({4, 1});
   const Piece last = Piece::of(*m->state("wte.weight"), Mesh::of(*m), 3);
