@@ -96,7 +96,10 @@ TEST_P(RandomFaults, EndWithTheBitsOfAQuietRun) {
   const long steps = (faults + 1) * every * 3 / 2;
   const std::vector<std::string> settings = {"train.micro_batch=1", "parallel.logical_shards=4",
                                              "train.steps=" + std::to_string(steps),
-                                             "checkpoint.every=" + std::to_string(every), "eval.every=70"};
+                                             "checkpoint.every=" + std::to_string(every), "eval.every=70",
+                                             // Written beside steps, a checkpoint is there some of these tiny steps
+                                             // later, and a fault until then takes them too (checkpoint_test.cpp).
+                                             "checkpoint.async=false"};
   std::vector<std::string> forRanks = settings;
   forRanks.push_back("parallel.data=4");
   const std::string quiet = w.compile("quiet-plan", settings), plan = w.compile("plan", forRanks);
@@ -174,8 +177,7 @@ TEST_P(RandomFaults, EndWithTheBitsOfAQuietRun) {
     if (const size_t at = run.output().find("checkpoints/step-", from); at != std::string::npos)
       resumed = std::atol(run.output().c_str() + at + 17);
     if (wasRunning) {
-      // One checkpoint interval, and what was done while one was written: the next one would have waited for it.
-      EXPECT_LE(done - resumed, 2 * every) << what;
+      EXPECT_LE(done - resumed, every) << what << ": one checkpoint interval at most is lost";
     }
     t.restarted.push_back(restarted);
     t.mostLost = std::max(t.mostLost, wasRunning ? done - resumed : 0);
