@@ -51,6 +51,13 @@ TEST(WhyPlans, NamesTheKindOfWorkThatDiffers) {
   EXPECT_TRUE(whySlower(narrow, narrow).empty());
 }
 
+TEST(WhyPlans, TheOptimizerIsOneKindOfWorkWhereverItStands) {
+  // In a function of its own behind several passes, or at the end of @train_step.
+  const Plan passes = planOf({"train.micro_batch=1"}), one = planOf({"train.micro_batch=4"});
+  for (const std::string &line : whySlower(passes, one))
+    EXPECT_EQ(line.find(" in 0 kernels"), std::string::npos) << line;
+}
+
 TEST(WhyPlans, RecomputationIsMoreWork) {
   const Plan plain = planOf({"compile.remat=none"}), again = planOf({"compile.remat=full"});
   double sum = 0;

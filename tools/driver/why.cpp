@@ -57,14 +57,15 @@ void print(const char *name, const Estimate &e) {
 }
 
 /// What a kernel is for: by the op of its group that says most.
-const char *kindOf(const Op &op, bool update) {
-  bool product = false, attention = false, collective = false, scatter = false;
+const char *kindOf(const Op &op) {
+  bool optimizer = false, product = false, attention = false, collective = false, scatter = false;
   auto look = [&](const Op &o) {
     const FusionKind kind = o.def().fusion;
     product |= kind == FusionKind::matmul;
     attention |= kind == FusionKind::attention;
     collective |= kind == FusionKind::collective;
     scatter |= kind == FusionKind::scatter;
+    optimizer |= o.loc == "optimizer";
   };
   look(op);
   if (op.is(OpKind::fused))
@@ -74,7 +75,7 @@ const char *kindOf(const Op &op, bool update) {
          : attention ? "attention"
          : product   ? "products"
          : scatter   ? "gradients of embeddings"
-         : update    ? "optimizer"
+         : optimizer ? "optimizer"
                      : "between products";
 }
 
@@ -95,7 +96,7 @@ std::map<std::string, Work> workOf(const Plan &plan) {
       const KernelCost c = costOf(op, rates);
       if (c.seconds == 0)
         continue;
-      Work &w = all[kindOf(op, f->name == "update")];
+      Work &w = all[kindOf(op)];
       w.cost += {times * c.flops, times * c.bytes, times * c.seconds};
       w.kernels += times;
     }
