@@ -267,6 +267,23 @@ TEST(Search, IsNoWorseThanWhatItIncludes) {
     }
 }
 
+TEST(Search, MoreBandwidthCostsNoDays) {
+  for (const ClusterConfig &software : softwares()) {
+    double best = 1e300, found = 1e300;
+    for (double f = 1; f <= 1e4; f *= 1.7) {
+      ClusterConfig c = software;
+      c.network.effective = Fitted(1e9 * f);
+      Forecaster forecaster(bloom(c, 16, {"accumulate=4"}), c);
+      const double now = bestOf(strategiesOf(forecaster, 16))->days(1e11),
+                   searched = searchStrategies(forecaster, 16).front().days(1e11);
+      EXPECT_LE(now, best * (1 + 1e-9));
+      EXPECT_LE(searched, found * (1 + 2e-3));  // the search takes memory for a thousandth of speed
+      best = now;
+      found = searched;
+    }
+  }
+}
+
 TEST(Search, KeepsTheLimits) {
   ClusterConfig c = jeanZay();
   c.limits.globalBatchTokens = 1 << 18;

@@ -20,8 +20,9 @@ bool fixed(const Config &c, const char *key) {
   return !word || *word != "auto";
 }
 
-/// Per token, so that global batches of any size compare.
-bool better(const Estimate &a, const Estimate &b) {
+/// Per token, so that global batches of any size compare. Speeds in one bucket of a relative width of `grain` are
+/// equal: buckets rather than distances, as an order must be transitive.
+bool better(const Estimate &a, const Estimate &b, double grain) {
   if (a.fits() != b.fits())
     return a.fits();
   if (!a.fits()) {
@@ -29,10 +30,15 @@ bool better(const Estimate &a, const Estimate &b) {
       return a.problem.empty();
     return a.bytesPeak() < b.bytesPeak();
   }
-  if (std::abs(a.tokensPerSecond / b.tokensPerSecond - 1) > 1e-3)
-    return a.tokensPerSecond > b.tokensPerSecond;
+  auto bucket = [&](const Estimate &e) { return std::floor(std::log(e.tokensPerSecond) / grain); };
+  if (bucket(a) != bucket(b))
+    return bucket(a) > bucket(b);
   return a.bytesPeak() < b.bytesPeak();
 }
+
+// Of a few stages the fastest is taken, so that more bandwidth never costs days. Among the hundreds of a search many
+// differ by less than any forecast knows.
+constexpr double exact = 1e-9, searched = 1e-3;
 
 /// As a run does it with compile.remat = "auto", or with a budget: computed again only where it does not fit otherwise.
 Estimate withRematAsNeeded(Forecaster &f, Strategy s) {
@@ -67,7 +73,10 @@ std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus) {
 }
 
 const Estimate *bestOf(const std::vector<Estimate> &all) {
-  return all.empty() ? nullptr : &*std::min_element(all.begin(), all.end(), better);
+  if (all.empty())
+    return nullptr;
+  return &*std::min_element(all.begin(), all.end(),
+                            [](const Estimate &a, const Estimate &b) { return better(a, b, exact); });
 }
 
 std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
@@ -130,7 +139,7 @@ std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
         }
       }
     }
-  llvm::stable_sort(all, better);
+  llvm::stable_sort(all, [](const Estimate &a, const Estimate &b) { return better(a, b, searched); });
   return all;
 }
 
