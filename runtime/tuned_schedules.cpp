@@ -20,7 +20,9 @@ std::vector<const TuningRecord *> lastRace(const TuningRecords &records, llvm::S
     if (r.problem == problem && r.machine == machine) {
       if (r.raced > 0) {
         any = std::max(any, r.session);
-        if (!r.fromElsewhere)
+        // A race that was run here has its default. A winner from elsewhere that was checked here has none, and bears
+        // the name of its race, which says nothing of when that was by the clock here.
+        if (!r.fromElsewhere && r.isDefault)
           own = std::max(own, r.session);
       }
       if (r.isWrong())
@@ -171,8 +173,8 @@ std::optional<Schedule> TunedSchedules::nearest(const Op &fused) const {
   if (best.empty())
     return std::nullopt;
   const std::vector<const TuningRecord *> race = lastRace(records, best, machine);
-  if (race.empty() || race[0]->isDefault || race[0]->raced > clearly || race[0]->schedule.library ||
-      !race[0]->schedule.mr)
+  if (race.empty() || race[0]->isDefault || race[0]->fromElsewhere || race[0]->raced > clearly ||
+      race[0]->schedule.library || !race[0]->schedule.mr)
     return std::nullopt;
   const std::vector<Schedule> space = scheduleSpace(fused, target);
   const Schedule *s = closest(space, race[0]->schedule);

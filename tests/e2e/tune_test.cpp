@@ -232,6 +232,16 @@ TEST_F(TuneTest, WhatCannotBeTunedSaysSo) {
   EXPECT_EQ(gptc({"tune", w.modelFile(), "--seconds", "0"}).code, 2);
   EXPECT_EQ(gptc({"cache"}).code, 2);
   EXPECT_EQ(gptc({"cache", "import", w.path("none.jsonl")}).code, 3);
+  writeFile(w.path("notes.txt"), "one\ntwo\nthree\n");
+  for (const std::vector<std::string> &args : {std::vector<std::string>{"cache", "import", w.path("notes.txt")},
+                                               {"cache", "merge", "-o", w.path("merged.jsonl"), w.path("notes.txt")}}) {
+    r = gptc(args);
+    EXPECT_EQ(r.code, 5) << r.output;
+    EXPECT_NE(r.output.find("notes.txt: 3 damaged lines left out"), std::string::npos) << r.output;
+    EXPECT_NE(r.output.find("notes.txt: no line is a record (the first is line 1: not a record)"), std::string::npos)
+        << r.output;
+  }
+  EXPECT_FALSE(fs::exists(w.path("merged.jsonl")));
   r = gptc({"compile", w.modelFile(), "-o", w.path("p"), "--set", "compile.autotune=search", "--set",
             "compile.autotune_budget_s=3"});
   EXPECT_EQ(r.code, 0) << r.output;

@@ -58,7 +58,7 @@ void list(bool trials) {
       const TuningRecord &best = *race[0];
       fmt::print("{:<64} {:>7} {:>10.4f} {:>7.3f}  {}{}\n", best.name.substr(0, 64), counts[key],
                  1e3 * best.time.median, best.raced, best.isDefault ? "default" : best.schedule.str(),
-                 best.fromElsewhere ? " (from elsewhere, not checked here yet)" : "");
+                 best.fromElsewhere && !best.isDefault ? " (from elsewhere, not checked here yet)" : "");
     }
     if (trials)
       for (const TuningRecord &r : records.all())
@@ -72,18 +72,27 @@ void list(bool trials) {
   }
 }
 
-/// Equal ones once, in the order of the files.
+/// Equal ones once, in the order of the files. Where there is none among lines that are something else, the files are
+/// not those that were meant.
 std::vector<TuningRecord> together(const std::vector<std::string> &files) {
   std::vector<TuningRecord> all;
   std::set<std::string> seen;
+  std::string strange;
   for (const std::string &f : files) {
     std::vector<std::string> damaged;
     for (TuningRecord &r : TuningRecords::readFile(f, damaged))
       if (seen.insert(r.str()).second)
         all.push_back(std::move(r));
-    for (const std::string &d : damaged)
-      fmt::print(stderr, "warning: {}: {}, left out\n", f, d);
+    if (damaged.empty())
+      continue;
+    const std::string first = fmt::format("the first is {}", damaged[0]);
+    fmt::print(stderr, "warning: {}: {} damaged line{} left out ({})\n", f, damaged.size(),
+               damaged.size() == 1 ? "" : "s", first);
+    if (strange.empty())
+      strange = fmt::format("{}: no line is a record ({})", f, first);
   }
+  if (all.empty() && !strange.empty())
+    throw UserError(ErrorCode::PlanDamaged, strange, "give a file that `gptc cache export` wrote, or a tuning.jsonl");
   return all;
 }
 

@@ -221,6 +221,7 @@ private:
         continue;
       TuningRecord &copy = race.emplace_back(*r);
       copy.session = session;
+      copy.fromElsewhere = false;  // times of here, of a schedule that was checked here
       copy.time = r->isDefault ? was : is;
       copy.raced = r->isDefault ? 1 : is.median / was.median;
       copy.noise = noise;

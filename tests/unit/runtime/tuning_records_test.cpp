@@ -94,7 +94,7 @@ TEST_F(Records, TheWinnerOfTheLastRaceIsChosen) {
   // A gain within the noise is none.
   TuningRecord close = record(space()[1], 0.99, "4");
   close.noise = 0.02;
-  records.append({close});
+  records.append({close, record(defaultSchedule(fused, target), 1, "4")});
   EXPECT_FALSE(find(records));
 }
 
@@ -204,6 +204,19 @@ TEST_F(Records, ThoseFromElsewhereAreCheckedOnce) {
   TuningRecords again(dir.path, true);
   EXPECT_EQ(find(again, &counts), space()[0]);
   EXPECT_EQ(counts.checked, 0);
+}
+
+TEST_F(Records, AClockThatIsAheadElsewhereOutdatesNothingMeasuredHere) {
+  TuningRecords records(dir.path, true);
+  std::vector<TuningRecord> ahead = race("9");
+  for (TuningRecord &r : ahead)
+    r.fromElsewhere = true;
+  records.append(ahead);
+  EXPECT_EQ(find(records), space()[0]);  // checked, and on record as such
+  records.append({record(defaultSchedule(fused, target), 1, "5"), record(space()[1], 0.9, "5")});
+  EXPECT_EQ(find(records), space()[1]);
+  TuningRecords again(dir.path, true);
+  EXPECT_EQ(find(again), space()[1]);
 }
 
 TEST_F(Records, ADamagedLineIsSetAsideAndTheOthersCount) {
