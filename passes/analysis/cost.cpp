@@ -1,11 +1,13 @@
 #include "passes/analysis/cost.h"
 
+#include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 
 #include "llvm/ADT/SmallPtrSet.h"
 
 #include <algorithm>
+#include <bit>
 #include <tuple>
 
 namespace gptc {
@@ -15,6 +17,49 @@ KernelCost &KernelCost::operator+=(const KernelCost &o) {
   bytes += o.bytes;
   seconds += o.seconds;
   return *this;
+}
+
+const char *nameOf(KernelClass c) {
+  switch (c) {
+  case KernelClass::matmul:
+    return "matmul";
+  case KernelClass::attention:
+    return "attention";
+  case KernelClass::attention_grad:
+    return "attention_grad";
+  case KernelClass::scatter:
+    return "scatter";
+  case KernelClass::optimizer:
+    return "optimizer";
+  case KernelClass::elementwise:
+    return "elementwise";
+  case KernelClass::communication:
+    return "communication";
+  }
+  GPTC_UNREACHABLE("class {}", int(c));
+}
+
+KernelClass classOf(const Op &op) {
+  auto anchor = [](const Op &inner) {
+    switch (inner.def().fusion) {
+    case FusionKind::matmul:
+      return KernelClass::matmul;
+    case FusionKind::attention:
+      return inner.is(OpKind::attention_grad) ? KernelClass::attention_grad : KernelClass::attention;
+    case FusionKind::scatter:
+      return KernelClass::scatter;
+    case FusionKind::collective:
+      return KernelClass::communication;
+    default:
+      return KernelClass::elementwise;
+    }
+  };
+  if (!op.is(OpKind::fused))
+    return anchor(op);
+  for (const Op &inner : *op.body)
+    if (const KernelClass c = anchor(inner); c != KernelClass::elementwise)
+      return c;
+  return op.loc == "optimizer" ? KernelClass::optimizer : KernelClass::elementwise;  // passes/optimizer.cpp
 }
 
 namespace {
@@ -186,6 +231,16 @@ KernelCost costOf(const Function &f, const MachineRates &rates) {
 }
 
 double callsPerStep(const Module &m, llvm::StringRef function) {
+  if (llvm::StringRef level = function; level.consume_front("fold")) {
+    // @foldN folds N sums of logical shards after the k-th one but the last, where k has N ones at its end.
+    int n = 0;
+    if (level.getAsInteger(10, n))
+      return 0;
+    double calls = 0;
+    for (uint64_t k = 0; k + 1 < uint64_t(m.attrs.getInt("shards", 1)); ++k)
+      calls += std::countr_one(k) == n;
+    return calls;
+  }
   if (function == "accumulate")
     return double(std::max<int64_t>(1, m.attrs.getInt("accumulate", 1)));
   return function == "train_step" || function == "update" ? 1 : 0;

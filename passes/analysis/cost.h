@@ -32,6 +32,15 @@ MachineRates ratesOf(const Target &t);
 /// The same with a measured fp32 peak (codegen/peak.h), for forecasts; the other rates of a CPU's arithmetic follow it.
 MachineRates ratesOf(const Target &t, double measuredFp32);
 
+/// Kinds of work whose rates differ: what forecasts and measurements are compared by. A kernel is of the kind of its
+/// anchor; the optimizer's are those of the norm, clipping and the update.
+enum class KernelClass { matmul, attention, attention_grad, scatter, optimizer, elementwise, communication };
+constexpr KernelClass kernelClasses[] = {KernelClass::matmul,       KernelClass::attention, KernelClass::attention_grad,
+                                         KernelClass::scatter,      KernelClass::optimizer, KernelClass::elementwise,
+                                         KernelClass::communication};
+const char *nameOf(KernelClass c);  // "attention_grad"
+KernelClass classOf(const Op &op);
+
 struct KernelCost {
   double flops = 0;
   double bytes = 0;  // operands and results of the group; what stays inside moves nothing
@@ -47,7 +56,7 @@ double packingSeconds(const Op &product, const MachineRates &rates);
 /// All kernels of a function.
 KernelCost costOf(const Function &f, const MachineRates &rates);
 /// How often one optimizer step calls a function: @train_step and @update once, @accumulate as often as the module
-/// says, any other never.
+/// says, @foldN as logical shards ask for it, any other never.
 double callsPerStep(const Module &m, llvm::StringRef function);
 /// One optimizer step.
 KernelCost costOfStep(const Module &m, const MachineRates &rates);

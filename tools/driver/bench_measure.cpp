@@ -4,6 +4,7 @@
 #include "frontends/toml_config.h"
 #include "ir/diagnostics.h"
 #include "ir/opdef.h"
+#include "passes/analysis/cost.h"
 #include "runtime/profile.h"
 #include "runtime/sample.h"
 #include "runtime/tuned_schedules.h"
@@ -147,6 +148,7 @@ void kernels(const Request &r) {
     }
   const double optimizerShare = 1e-3 * optimizerMs * speed.memory.triad / optimizerBytes;
   llvm::stable_sort(rows, [](const Row &a, const Row &b) { return a.calls * a.ms > b.calls * b.ms; });
+  const MachineRates rates = ratesOf(runner->session.plan.target, speed.peakFp32);
   json list = json::array();
   if (!r.json)
     fmt::print("{:<44} {:<24} {:>5} {:>9} {:>6} {:>7} {:>7}  {}\n", "kernel", "shapes", "calls", "ms", "share",
@@ -159,8 +161,12 @@ void kernels(const Request &r) {
     if (r.json)
       list.push_back({{"place", place},
                       {"shapes", shapes},
+                      {"class", nameOf(classOf(*row.op))},
                       {"calls", row.calls},
                       {"ms", row.ms},
+                      {"predicted_ms", 1e3 * costOf(*row.op, rates).seconds},
+                      {"flops", row.flops},
+                      {"bytes", row.bytes},
                       {"percent_of_peak", ofPeak},
                       {"percent_of_memory", ofMemory},
                       {"schedule", schedule}});

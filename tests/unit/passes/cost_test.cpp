@@ -1,9 +1,11 @@
 // The cost model: what a kernel moves, and which of arithmetic and memory decides.
-#include "passes/analysis/cost.h"
 #include "ir/diagnostics.h"
+#include "passes/analysis/cost.h"
 #include "passes/pass.h"
 
 #include <gtest/gtest.h>
+
+#include <map>
 
 namespace gptc {
 namespace {
@@ -104,6 +106,30 @@ TEST(Cost, AStepAccumulatesAsOftenAsTheModuleSays) {
                  "func @update(%x: f32[10]) -> (f32[10]) { %0 = neg %x : f32[10] return %0 }\n"
                  "func @eval(%x: f32[10]) -> (f32[10]) { %0 = neg %x : f32[10] return %0 }\n}");
   EXPECT_EQ(costOfStep(*m, plain()).flops, 40);
+}
+
+TEST(Cost, SumsOfShardsFoldAsABinaryTree) {
+  auto m = fused("module {accumulate=8, shards=4} {\n"
+                 "func @accumulate(%x: f32[1]) -> (f32[1]) { %0 = neg %x : f32[1] return %0 }\n"
+                 "func @fold0(%x: f32[10]) -> (f32[10]) { %0 = neg %x : f32[10] return %0 }\n"
+                 "func @fold1(%x: f32[100]) -> (f32[100]) { %0 = neg %x : f32[100] return %0 }\n"
+                 "func @fold2(%x: f32[1000]) -> (f32[1000]) { %0 = neg %x : f32[1000] return %0 }\n}");
+  // Behind shards 0 and 2 one is put aside, behind shard 1 two become one; shard 3 is the update's.
+  EXPECT_EQ(callsPerStep(*m, "fold0"), 2);
+  EXPECT_EQ(callsPerStep(*m, "fold1"), 1);
+  EXPECT_EQ(callsPerStep(*m, "fold2"), 0);
+  EXPECT_EQ(costOfStep(*m, plain()).flops, 8 + 2 * 10 + 100);
+}
+
+TEST(Cost, AKernelIsOfItsAnchorsKind) {
+  auto m = fused("func @f(%x: f32[64,64]) -> (f32[64,64]) {\n"
+                 "%0 = neg %x : f32[64,64]\n%1 = matmul %0, %0 : f32[64,64]\nreturn %1 }");
+  std::map<KernelClass, int> kinds;
+  for (const Op &op : m->functions[0]->body)
+    if (op.is(OpKind::fused))
+      ++kinds[classOf(op)];
+  EXPECT_EQ(kinds[KernelClass::matmul], 1);
+  EXPECT_EQ(nameOf(KernelClass::attention_grad), std::string("attention_grad"));
 }
 
 }  // namespace
