@@ -25,7 +25,7 @@ struct Fitted {
   operator double() const { return value; }
 };
 
-/// One device of a node: a GPU, or all cores of a CPU rank.
+/// One device of a node: a GPU, or all cores of the node, which CPU ranks share.
 struct DeviceSpec {
   std::string name;
   bool isCpu = false;                             // its plans are the CPU's

@@ -251,11 +251,12 @@ void readParallel(ConfigReader &r, ParallelConfig &p, ConfigPurpose purpose) {
   p.zeroStage = stage >= 0 ? stage : p.data > 1 ? 1 : 0;
   p.logicalShards = shards ? shards : p.data;
   r.choice("parallel.compression", p.compression, {"none"}, {"powersgd", "onebit"});
+  const bool tree = p.reduceOrder == "tree";
   if (purpose == ConfigPurpose::forecast) {
-    p.logicalShards = p.data;  // the order of sums costs no time
+    if (!tree || !isPowerOfTwo(p.data) || !isPowerOfTwo(p.logicalShards) || p.logicalShards < p.data)
+      p.logicalShards = p.data;
     return;
   }
-  const bool tree = p.reduceOrder == "tree";
   if (tree && !isPowerOfTwo(p.data)) {
     int64_t below = 1;
     while (2 * below < p.data)

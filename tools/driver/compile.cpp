@@ -119,6 +119,60 @@ RunSettings runSettings(const Config &c) {
   return r;
 }
 
+namespace {
+
+struct PassRequest {
+  const char *first;     // pass
+  std::string cacheDir;  // of tuning records
+  bool tuned;            // schedules from there
+  int64_t available;     // bytes: the budget of remat = "auto"
+  PipelineOptions pipeline;
+};
+
+/// The default pipeline over plan.planned; plan.joint is a copy of what it was before fusion.
+TunedSchedules::Counts runPasses(Plan &plan, const Config &config, PassRequest request, bool gir) {
+  request.pipeline.beforePass = [&](const PassUse &next, const Module &m) {
+    if (!plan.joint && next.pass->name == llvm::StringRef("fuse"))
+      plan.joint = m.clone();
+  };
+  registerCodegenPasses();
+  std::vector<PassUse> uses = parsePipeline(defaultPipeline(request.first), &plan.target);
+  if (uses.front().pass->name == llvm::StringRef("order"))
+    plan.joint = plan.planned->clone();  // fused already
+  for (const char *pass : {"remat", "pack-weights"})
+    setOption(uses, pass, "available", request.available);
+  std::optional<TuningRecords> records;
+  std::optional<TunedSchedules> tuned;
+  if (request.tuned) {
+    tuned.emplace(records.emplace(request.cacheDir), plan.target);
+    for (PassUse &u : uses)
+      u.options.schedules = &*tuned;
+  }
+  try {
+    runPipeline(*plan.planned, uses, request.pipeline);
+  } catch (RematBudgetError &e) {
+    e.diagnostics[0].where = config.where("compile.remat");
+    if (gir)
+      e.diagnostics[0].help.resize(1);  // the batch and the sizes are decided
+    throw UserError(e.diagnostics);
+  }
+  return tuned ? tuned->counts : TunedSchedules::Counts();
+}
+
+}  // namespace
+
+std::unique_ptr<Module> planModule(const Config &config, const Target &target, const std::string &cacheDir,
+                                   int64_t available) {
+  Plan plan;
+  plan.target = target;
+  plan.planned = buildModel(config);
+  PipelineOptions options;
+  options.verifyEach = false;
+  options.reproFile = "";
+  runPasses(plan, config, {"canonicalize", cacheDir, config.compile.autotune != "off", available, options}, false);
+  return std::move(plan.planned);
+}
+
 // 1. Configuration -> graph -> the default pipeline, or of a .gir file what it still needs of it. The module is copied
 //    where fusion begins: that is the joint graph.
 // 2. Where the GPU is here, the algorithms of cuBLASLt's calls are timed, and the fastest are pinned in the schedules.
@@ -154,35 +208,10 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
       record(*plan.planned, *stage);
     plan.model = modelSettings(config);
   }
-  PipelineOptions options = request.pipeline;
-  options.beforePass = [&](const PassUse &next, const Module &m) {
-    if (!plan.joint && next.pass->name == llvm::StringRef("fuse"))
-      plan.joint = m.clone();
-  };
-  registerCodegenPasses();
-  std::vector<PassUse> uses = parsePipeline(defaultPipeline(firstPass), &plan.target);
-  if (uses.front().pass->name == llvm::StringRef("order"))
-    plan.joint = plan.planned->clone();  // fused already
   report.available = memoryForPlans(plan.target, here);
-  for (const char *pass : {"remat", "pack-weights"})
-    setOption(uses, pass, "available", report.available);
-  std::optional<TuningRecords> records;
-  std::optional<TunedSchedules> tuned;
-  if (config.compile.autotune != "off" && (here || !plan.target.isCuda())) {
-    tuned.emplace(records.emplace(request.cacheDir), plan.target);
-    for (PassUse &u : uses)
-      u.options.schedules = &*tuned;
-  }
-  try {
-    runPipeline(*plan.planned, uses, options);
-    if (tuned)
-      report.tuned = tuned->counts;
-  } catch (RematBudgetError &e) {
-    e.diagnostics[0].where = config.where("compile.remat");
-    if (gir)
-      e.diagnostics[0].help.resize(1);  // the batch and the sizes are decided
-    throw UserError(e.diagnostics);
-  }
+  const bool tune = config.compile.autotune != "off" && (here || !plan.target.isCuda());
+  report.tuned =
+      runPasses(plan, config, {firstPass, tune ? request.cacheDir : "", tune, report.available, request.pipeline}, gir);
   GPTC_CHECK(plan.joint, "the default pipeline does not fuse");
   if (std::string problem = gir ? planProblem(*plan.planned) : ""; !problem.empty())
     throw UserError(ErrorCode::GirInvalid, fmt::format("{}: {}", request.modelFile, problem),

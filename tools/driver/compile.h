@@ -51,6 +51,11 @@ RunSettings runSettings(const Config &config);
 /// for a plan from a module, and for ranks that the batch does not divide by.
 Plan partitionPlan(const Plan &plan, int64_t ranks, const std::string &dir, const std::string &cacheDir);
 
+/// The module that a plan of this configuration consists of: all passes, no kernels and no files. `available`: bytes
+/// that it may take, for remat = "auto". Throws what they throw.
+std::unique_ptr<Module> planModule(const Config &config, const Target &target, const std::string &cacheDir,
+                                   int64_t available);
+
 /// Compiles and writes the plan. Kernels are compiled as well, so that mistakes show now and the cache is warm.
 /// `config` receives what was read. Throws UserError.
 CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &plan);

@@ -16,7 +16,7 @@ ClusterConfig clusterOf(const Target &target, int64_t ranks, int64_t bytesPerRan
   DeviceSpec &d = c.device;
   d.isCpu = !target.isCuda();
   d.fp32 = r.fp32, d.tf32 = r.tf32, d.fp16 = r.fp16, d.bf16 = r.bf16;
-  d.memory = double(bytesPerRank);
+  d.memory = double(bytesPerRank) * double(d.isCpu ? ranks : 1);  // which ranks of a node share
   d.bandwidth = r.dram, d.cacheBandwidth = r.cache, d.cacheBytes = r.cacheBytes;
   d.launch = r.launch;
   d.packs = r.packs;
@@ -36,7 +36,7 @@ std::optional<Decision> chooseZeroStage(Config &config, const Target &target, in
   if (fixed || config.parallel.data < 2 || config.precision.optimizerState == "bf16")
     return std::nullopt;  // moments in bf16 are not divided
   Forecaster f(config, clusterOf(target, ranks, bytesPerRank));
-  const std::vector<Estimate> all = strategiesOf(f, ranks);
+  const std::vector<Estimate> all = strategiesOf(f, ranks, ForecastBy::formulas);
   const Estimate &best = *bestOf(all);
   config.parallel.zeroStage = best.strategy.zeroStage;
   auto relative = [](const Estimate &a, const Estimate &b) {

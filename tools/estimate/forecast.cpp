@@ -117,48 +117,44 @@ const Workload &Forecaster::workload(int64_t microBatch) {
   return it->second;
 }
 
-namespace {
-
-/// One collective along an axis of the mesh.
-struct Link {
-  double bandwidth = 0;  // bus bandwidth of a rank
-  double latency = 0;    // of one collective
-  bool network = false;
-  int64_t ranks = 1;
-  double share() const { return double(ranks - 1) / double(ranks); }
-};
-
-/// `ranks` that stand `stride` apart, of all of which there are as many groups side by side.
 Link linkOf(const ClusterConfig &c, int64_t ranks, int64_t stride) {
   Link l;
   l.ranks = ranks;
-  if (ranks <= 1) {
-    l.bandwidth = 1e30;
+  if (ranks <= 1)
     return l;
-  }
   const double rounds = std::ceil(std::log2(double(ranks)));
   l.network = ranks * stride > c.node.devices;
   if (l.network) {
     // Groups of neighbours each send over the same links of their node.
-    l.bandwidth = c.network.effective / double(std::min(stride, c.node.devices));
+    l.rates.bandwidth = c.network.effective / double(std::min(stride, c.node.devices));
     if (c.node.bandwidth > 0)
-      l.bandwidth = std::min(l.bandwidth, c.node.bandwidth);
-    l.latency = rounds * c.network.latency;
+      l.rates.bandwidth = std::min(l.rates.bandwidth, c.node.bandwidth);
+    l.rates.latency = rounds * c.network.latency;
   } else {
-    l.bandwidth = c.node.bandwidth;
-    l.latency = rounds * c.node.latency;
+    l.rates.bandwidth = c.node.bandwidth;
+    l.rates.latency = rounds * c.node.latency;
   }
   return l;
 }
 
-}  // namespace
+const char *whatBinds(const Estimate &e, bool alongNetwork, bool outside) {
+  const double collectives = e.reduce + e.gather - e.hidden;
+  const std::pair<double, const char *> causes[] = {
+      {e.compute + e.recompute + e.bubble, "compute"},
+      {e.optimizer, "memory bandwidth"},
+      {(alongNetwork ? collectives : 0) + (outside ? e.exchange : 0), "network"},
+      {(alongNetwork ? 0 : collectives) + (outside ? 0 : e.exchange), "node links"},
+      {e.host + e.overhead, "host"}};  // which is busy between steps, if no FLOP or byte explains them
+  return std::max_element(std::begin(causes), std::end(causes))->second;
+}
 
 Estimate Forecaster::estimate(const Strategy &s) {
   Estimate e;
   e.strategy = s;
   const ModelConfig &m = base.model;
   const SoftwareSpec &soft = machines.software;
-  const DeviceSpec &dev = machines.device;
+  const int64_t sharers = perNode(s);
+  const DeviceSpec dev = shareOf(machines.device, sharers);
   const bool ours = soft.isGptc();
   const int64_t data = s.data();
   const double T = double(m.blockSize), t = double(s.tensor), p = double(s.pipeline), D = double(data);
@@ -210,8 +206,9 @@ Estimate Forecaster::estimate(const Strategy &s) {
   const double N = layersShare + (ours ? embedding : embedding / t) / (p > 1 ? (m.tieEmbeddings ? 1 : 2) : 1);
 
   // 1. Computation. Rows are shared out along `tensor`, layers along `pipeline`.
-  const double perPass = (ours ? w.seconds : w.flops / dev.peak(compute)) / (t * p);
-  const double again = s.remat ? (ours ? w.forwardSeconds : w.forwardFlops / dev.peak(compute)) / (t * p) : 0;
+  const double perPass = (ours ? w.seconds * double(sharers) : w.flops / dev.peak(compute)) / (t * p);
+  const double again =
+      s.remat ? (ours ? w.forwardSeconds * double(sharers) : w.forwardFlops / dev.peak(compute)) / (t * p) : 0;
   e.compute = acc * perPass * slow;
   e.recompute = acc * again * slow;
   e.bubble = s.pipeline > 1 ? (p - 1) / acc * (e.compute + e.recompute) : 0;  // of 1F1B (Narayanan et al. 2021)
@@ -222,7 +219,7 @@ Estimate Forecaster::estimate(const Strategy &s) {
     if (data <= 1)
       return 0.0;
     sent += times * along.share() * bytes;
-    return times * (along.share() * bytes / along.bandwidth + messages * along.latency);
+    return times * (along.share() * bytes / along.rates.bandwidth + messages * along.rates.latency);
   };
   // Ours add gradients up before, unless the order of sums between ranks is free.
   const bool reducesEachPass = s.zeroStage >= 2 && (!ours || base.parallel.reduceOrder == "fast");
@@ -255,12 +252,12 @@ Estimate Forecaster::estimate(const Strategy &s) {
     const Link l = linkOf(machines, s.tensor, 1);
     const double times = acc * L / p * (s.remat ? 6 : 4);
     e.bytesExchanged += times * 2 * l.share() * activation;
-    e.exchange += times * (2 * l.share() * activation / l.bandwidth + 2 * l.latency);
+    e.exchange += times * (2 * l.share() * activation / l.rates.bandwidth + 2 * l.rates.latency);
   }
   if (s.pipeline > 1) {
     const Link l = linkOf(machines, 2, s.tensor);
     e.bytesExchanged += acc * 2 * activation / t;
-    e.exchange += acc * 2 * (activation / t / l.bandwidth + l.latency);
+    e.exchange += acc * 2 * (activation / t / l.rates.bandwidth + l.rates.latency);
   }
 
   // 4. What the backward part hides: of one pass where gradients are reduced once, else of all.
@@ -285,7 +282,7 @@ Estimate Forecaster::estimate(const Strategy &s) {
 
   e.tokensPerStep = double(s.microBatch) * T * D * acc;
   e.tokensPerSecond = e.tokensPerStep / e.step;
-  const double peak = dev.peak(compute) * double(s.gpus);
+  const double peak = flopsOf(s);
   e.mfu = flopsPerToken * e.tokensPerSecond / peak;
   e.hfu = (w.flops + (s.remat ? w.forwardFlops : 0)) / double(w.rows) * e.tokensPerSecond / peak;
 
@@ -322,13 +319,7 @@ Estimate Forecaster::estimate(const Strategy &s) {
     e.hostOutOfMemory =
         N * piece * stateBytes * double(std::min(machines.node.devices, s.gpus)) > machines.node.hostMemory;
 
-  const std::pair<double, const char *> causes[] = {
-      {e.compute + e.recompute + e.bubble, "compute"},
-      {e.optimizer, "memory bandwidth"},
-      {e.overNetwork + (s.tensor > machines.node.devices ? e.exchange : 0), "network"},
-      {(along.network ? 0 : exposed) + (s.tensor > machines.node.devices ? 0 : e.exchange), "node links"},
-      {e.host + e.overhead, "host"}};  // which is busy between steps, if no FLOP or byte explains them
-  e.binds = std::max_element(std::begin(causes), std::end(causes))->second;
+  e.binds = whatBinds(e, along.network, s.tensor > machines.node.devices);
   return e;
 }
 

@@ -9,6 +9,7 @@
 // (workload.h).
 #pragma once
 
+#include "tools/estimate/planned.h"
 #include "tools/estimate/workload.h"
 
 #include <memory>
@@ -67,7 +68,11 @@ public:
   /// The strategy that the configuration asks for with so many GPUs; what it leaves open is as gptc chooses it: ZeRO-1
   /// where there are several ranks.
   Strategy strategyFor(int64_t gpus) const;
+  /// By formulas over the graph of one micro-batch, for any software and any number of ranks.
   Estimate estimate(const Strategy &s);
+  /// Of one configuration: from its plan where gptc makes one for these devices' kind here (tools/estimate/planned.h),
+  /// else as estimate().
+  Estimate forecast(const Strategy &s);
 
   const Config &config() const { return base; }
   const ClusterConfig &cluster() const { return machines; }
@@ -80,7 +85,25 @@ private:
   double flopsPerToken = 0;
   std::map<int64_t, Workload> workloads;  // by micro-batch
   const Workload &workload(int64_t microBatch);
+  std::map<std::string, PlannedStep> plans;  // by strategy
+  bool isPlanned(const Strategy &s) const;
+  const PlannedStep &planned(const Strategy &s);
+  int64_t perNode(const Strategy &s) const;
+  double flopsOf(const Strategy &s) const;  // peak of all ranks
 };
+
+/// One collective along an axis of the mesh.
+struct Link {
+  LinkRates rates;
+  bool network = false;
+  int64_t ranks = 1;
+  double share() const { return double(ranks - 1) / double(ranks); }
+};
+
+/// `ranks` that stand `stride` apart, of all of which there are as many groups side by side.
+Link linkOf(const ClusterConfig &c, int64_t ranks, int64_t stride);
+/// What most of a step goes into. `outside`: collectives along `tensor` leave the node.
+const char *whatBinds(const Estimate &e, bool alongNetwork, bool outside);
 
 /// Reads a model for a forecast on `gpus` devices (0: as many as [parallel] says). `settings` may hold accumulate=K
 /// beside keys of model.toml: the global batch is K passes then.

@@ -41,13 +41,14 @@ bool better(const Estimate &a, const Estimate &b, double grain) {
 constexpr double exact = 1e-9, searched = 1e-3;
 
 /// As a run does it with compile.remat = "auto", or with a budget: computed again only where it does not fit otherwise.
-Estimate withRematAsNeeded(Forecaster &f, Strategy s) {
-  Estimate e = f.estimate(s);
+Estimate withRematAsNeeded(Forecaster &f, Strategy s, ForecastBy by) {
+  auto forecast = [&] { return by == ForecastBy::plans ? f.forecast(s) : f.estimate(s); };
+  const Estimate e = forecast();
   const std::optional<int64_t> budget = parseBytes(f.config().compile.remat);
   if ((budget || !fixed(f.config(), "compile.remat")) &&
       (e.outOfMemory || (budget && e.bytesPeak() > double(*budget)))) {
     s.remat = true;
-    Estimate again = f.estimate(s);
+    Estimate again = forecast();
     if (again.fits() || again.bytesPeak() < e.bytesPeak())
       return again;
   }
@@ -56,18 +57,18 @@ Estimate withRematAsNeeded(Forecaster &f, Strategy s) {
 
 }  // namespace
 
-std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus) {
+std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus, ForecastBy by) {
   Strategy s = f.strategyFor(gpus);
   std::vector<Estimate> all;
   if (s.data() > 1 && !fixed(f.config(), "parallel.zero_stage") && s.compression == "none") {
     for (int stage = 0; stage <= 3; ++stage) {
       s.zeroStage = stage;
-      all.push_back(withRematAsNeeded(f, s));
+      all.push_back(withRematAsNeeded(f, s, by));
     }
   } else {
     if (s.compression != "none" && !fixed(f.config(), "parallel.zero_stage"))
       s.zeroStage = 0;
-    all.push_back(withRematAsNeeded(f, s));
+    all.push_back(withRematAsNeeded(f, s, by));
   }
   return all;
 }

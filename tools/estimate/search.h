@@ -7,8 +7,9 @@ namespace gptc {
 
 /// What the configuration leaves open is tried: ZeRO stages where parallel.zero_stage is "auto" or not written,
 /// checkpointing where compile.remat is "auto" and nothing fits without. One entry where all is fixed. In the order of
-/// the stages.
-std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus);
+/// the stages. `by`: from plans where that can be, or by formulas, where a decision has to be taken soon.
+enum class ForecastBy { plans, formulas };
+std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus, ForecastBy by = ForecastBy::plans);
 
 /// The fastest that fits; of equal ones the one with less memory. Where none fits the one that needs the least memory.
 const Estimate *bestOf(const std::vector<Estimate> &all);

@@ -5,6 +5,7 @@
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "passes/pass.h"
+#include "tools/estimate/planned.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
@@ -80,12 +81,6 @@ std::string labelOf(const LiveRange &r) {
   return place.empty() ? what : fmt::format("{} of {}", what, place);
 }
 
-/// All that is measured of a graph of one depth.
-struct Measured {
-  Workload w;
-  double evalFlops = 0, evalSeconds = 0;
-};
-
 /// Live ranges of a function. In a planned one a result may lie where an operand lay: that is one piece of memory. With
 /// `lossInPlace` gradients of logits are written over the logits.
 std::vector<LiveRange> piecesOf(const Function &f, bool lossInPlace) {
@@ -125,7 +120,8 @@ std::vector<double> curveOf(llvm::ArrayRef<LiveRange> pieces, const Function &f)
   return bytes;
 }
 
-/// The most bytes that live at once; by label in `buffers`.
+}  // namespace
+
 double peakOf(const Function &f, Buffers &buffers, bool lossInPlace) {
   const std::vector<LiveRange> pieces = piecesOf(f, lossInPlace);
   const std::vector<double> bytes = curveOf(pieces, f);
@@ -136,6 +132,14 @@ double peakOf(const Function &f, Buffers &buffers, bool lossInPlace) {
       buffers[labelOf(r)] += double(r.bytes);
   return *peak;
 }
+
+namespace {
+
+/// All that is measured of a graph of one depth.
+struct Measured {
+  Workload w;
+  double evalFlops = 0, evalSeconds = 0;
+};
 
 class Measurement {
 public:
