@@ -202,6 +202,7 @@ private:
   int64_t saved = -1;  // step of the last checkpoint, which may be under way
   Profile profile;
   int64_t profiledSteps = 0;
+  bool watched = false;  // someone looked at the kernels of the last step
   Trace trace;
   double peak = 0;        // FLOP/s of this rank
   int64_t evaluated = 0;  // step of the last evaluation
@@ -383,8 +384,10 @@ private:
       SmallStates before(s.executor);
       const int64_t begin = monotonicNow();
       StepResult r = times ? times->step([&] { return runStep(); }) : runStep();
-      trainNs += monotonicNow() - begin;
+      const int64_t took = monotonicNow() - begin;
+      trainNs += took;
       ++trainSteps;
+      keep(took);
       ++step;
       if (r.finite())
         skipped = 0;
@@ -407,6 +410,18 @@ private:
       progress.say(fmt::format("stopped at step {}; run again to go on", step));
     if (profiledSteps > 0)
       fmt::print(options.out, "{}", profile.table(profiledSteps));
+  }
+
+  /// Whether the step to come is one for TrainOptions::watch.
+  bool isWatched() const {
+    constexpr int64_t between = 128, most = 8, first = 3;
+    return options.watch && options.times && options.times->watched < most && (step - startStep) % between == first;
+  }
+  void keep(int64_t ns) {
+    constexpr int64_t cold = 2;
+    constexpr size_t most = 1 << 20;
+    if (options.times && !watched && step - startStep >= cold && options.times->seconds.size() < most)
+      options.times->seconds.push_back(float(1e-9 * double(ns)));
   }
 
   bool isTraced(int64_t number) const {
@@ -473,6 +488,11 @@ private:
     const bool traced = isTraced(step + 1);
     if (!s.executor.observer)
       s.executor.observer = traced ? static_cast<KernelObserver *>(&trace) : options.profile ? &profile : nullptr;
+    if (!s.executor.observer && isWatched()) {
+      s.executor.observer = options.watch;
+      ++options.times->watched;
+    }
+    watched = s.executor.observer;
     profiledSteps += s.executor.observer == &profile;
     const int64_t t0 = monotonicNow();
     const char *last = accumulate > 1 ? "update" : "train_step";

@@ -12,11 +12,20 @@ namespace gptc {
 
 enum class Resume { automatic, never, must };
 
+/// What steps of a run took: all but the first two, which meet cold caches, and those at which someone looked.
+struct RunTimes {
+  std::vector<float> seconds;
+  int64_t watched = 0;  // steps that TrainOptions::watch saw
+};
+
 struct TrainOptions {
   int64_t steps = -1;  // stop once this many steps are done in all; -1: those of the plan
   Resume resume = Resume::automatic;
-  int64_t resumeAtMost = -1;   // from no checkpoint beyond this step; -1: from the newest
-  bool profile = false;        // print a table of kernels at the end
+  int64_t resumeAtMost = -1;  // from no checkpoint beyond this step; -1: from the newest
+  bool profile = false;       // print a table of kernels at the end
+  RunTimes *times = nullptr;  // filled, where wanted
+  /// Sees the kernels of a few steps, one by one: the fourth and then every 128th, 8 at most.
+  KernelObserver *watch = nullptr;
   TextCodec *codec = nullptr;  // for samples during training; null: none
   FILE *out = stdout;
 };

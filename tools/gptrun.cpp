@@ -22,6 +22,7 @@
 #include "tools/driver/command_line.h"
 #include "tools/driver/compile.h"
 #include "tools/driver/main_guard.h"
+#include "tools/estimate/run_log.h"
 
 #include <chrono>
 #include <cmath>
@@ -272,7 +273,17 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
     t.resumeAtMost = w.resumeAtMost;
     t.profile = o.profile;
     t.codec = codec ? &*codec : nullptr;
+    RunTimes times;
+    ClassTimes kernels;
+    t.times = &times;
+    if (!session.plan.target.isCuda())  // a look would cost the CUDA graph
+      t.watch = &kernels;
     train(session, t);
+    if (w.rank != 0)
+      return;
+    if (const std::string line = forecastLine(session, w.nodes, times, kernels);
+        !line.empty() && !appendForecast(session.plan.run.outDir, line))
+      warn(fmt::format("forecast.jsonl cannot be written in {}", session.plan.run.outDir));
   });
   return 0;
 }

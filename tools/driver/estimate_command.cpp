@@ -6,6 +6,7 @@
 #include "tools/driver/commands.h"
 #include "tools/estimate/calibrate.h"
 #include "tools/estimate/pictures.h"
+#include "tools/estimate/run_log.h"
 #include "tools/estimate/search.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -240,12 +241,15 @@ void runEstimate(const EstimateOptions &o) {
 
 struct CalibrateOptions {
   std::string cluster, out;
-  std::vector<std::string> fit;
+  std::vector<std::string> fit, logs;
   bool json = false, write = false;
 };
 
 void runCalibrate(const CalibrateOptions &o) {
-  const ClusterConfig cluster = loadCluster(o.cluster);
+  ClusterConfig cluster = loadCluster(o.cluster);
+  for (const std::string &log : o.logs)
+    for (Observation &row : readForecasts(log, cluster))
+      cluster.observations.push_back(std::move(row));
   std::vector<Scalar> which;
   for (const std::string &name : o.fit)
     which.push_back(name == "slowdown"    ? Scalar::slowdown
@@ -345,6 +349,10 @@ void addCalibrateCommand(CLI::App &app) {
                 "Scalars to fit instead of those that the file leaves open: slowdown, effective, overhead")
       ->check(CLI::IsMember({"slowdown", "effective", "overhead"}))
       ->delimiter(',');
+  c->add_option("--log", o->logs, "forecast.jsonl of a run, whose lines are observations too; may be repeated")
+      ->type_name("OUT_DIR/forecast.jsonl")
+      ->expected(1)
+      ->take_all();
   c->add_flag("--write", o->write, "Writes what was found into the file");
   c->add_option("-o,--output", o->out, "Writes the file with what was found to another place")->type_name("FILE");
   c->add_flag("--json", o->json, "Prints JSON");

@@ -100,8 +100,9 @@ private:
         forecasters.push_back(std::make_unique<Forecaster>(config, result.cluster));
       } catch (UserError &e) {
         for (Diagnostic &d : e.diagnostics)
-          d.notes.push_back(
-              fmt::format("asked for by [[observation]] \"{}\" of {}:{}", o.name, result.cluster.file, o.where.line));
+          d.notes.push_back(o.model.empty() ? "asked for by " + o.name
+                                            : fmt::format("asked for by [[observation]] \"{}\" of {}:{}", o.name,
+                                                          result.cluster.file, o.where.line));
         throw UserError(e.diagnostics);
       }
       row.estimate = predict(forecasters.size() - 1);
@@ -122,7 +123,7 @@ private:
   Estimate predict(size_t i) const {
     forecasters[i]->setFitted(result.cluster.software.slowdown, result.cluster.software.stepOverhead,
                               result.cluster.network.effective);
-    return forecasters[i]->estimate(forecasters[i]->strategyFor(result.cluster.observations[i].gpus));
+    return forecasters[i]->forecast(forecasters[i]->strategyFor(result.cluster.observations[i].gpus));
   }
 
   // Step 1.
@@ -182,7 +183,7 @@ private:
 
   Estimate withScalars(size_t i, double slowdown, double effective, double overhead) const {
     forecasters[i]->setFitted(Fitted(slowdown), Fitted(overhead), Fitted(effective));
-    return forecasters[i]->estimate(forecasters[i]->strategyFor(result.cluster.observations[i].gpus));
+    return forecasters[i]->forecast(forecasters[i]->strategyFor(result.cluster.observations[i].gpus));
   }
 
   Fitted &valueOf(Scalar s) {

@@ -1,0 +1,160 @@
+#include "tools/estimate/run_log.h"
+
+#include "frontends/files.h"
+#include "ir/diagnostics.h"
+#include "ir/mesh.h"
+#include "tools/estimate/planned.h"
+
+#include "llvm/ADT/SmallVector.h"
+#include "llvm/ADT/StringRef.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace gptc {
+
+using json = nlohmann::ordered_json;
+
+void ClassTimes::ran(const BoundKernel &kernel, int64_t begin, int64_t end) {
+  seconds[classOf(*kernel.op)] += 1e-9 * double(end - begin);
+}
+
+namespace {
+
+constexpr size_t leastSteps = 3;  // a median of fewer says nothing
+
+/// Seconds by class without communication, as JSON.
+json kernelsOf(const std::map<KernelClass, double> &seconds, double steps) {
+  json j = json::object();
+  for (KernelClass c : kernelClasses)
+    if (auto it = seconds.find(c); it != seconds.end() && c != KernelClass::communication)
+      j[nameOf(c)] = it->second / steps;
+  return j;
+}
+
+std::string now() {
+  const auto t = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm utc{};
+  gmtime_r(&t, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+}  // namespace
+
+std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &times, const ClassTimes &kernels) {
+  if (times.seconds.size() < leastSteps)
+    return "";
+  const Plan &plan = session.plan;
+  const Module &m = *plan.planned;
+  const Mesh mesh = Mesh::of(m);
+  const bool cuda = plan.target.isCuda();
+  Target here = plan.target;
+  if (!cuda)
+    here.threads = session.host.threads;  // ranks of one machine share its cores
+  const MachineRates rates = cuda ? ratesOf(here) : ratesOf(here, session.executor.peakFlops("fp32"));
+  const PlannedStep step = plannedStep(m, plan.target, rates);
+  json predictedCommunication;
+  double seconds = step.kernels();
+  if (mesh.ranks() == 1) {
+    predictedCommunication = 0.0;
+  } else if (!cuda && nodes == 1) {
+    // Through shared memory a sum reads two arrays and writes one.
+    const LinkRates link{rates.dram / 3, 5e-6};
+    const double sent = step.reduce.seconds(link) + step.gather.seconds(link) + step.exchange.seconds(link);
+    predictedCommunication = sent;
+    seconds += sent;
+  }
+  std::vector<float> sorted = times.seconds;
+  std::nth_element(sorted.begin(), sorted.begin() + long(sorted.size() / 2), sorted.end());
+  json measuredKernels, measuredCommunication;
+  if (times.watched > 0) {
+    measuredKernels = kernelsOf(kernels.seconds, double(times.watched));
+    auto it = kernels.seconds.find(KernelClass::communication);
+    measuredCommunication = it == kernels.seconds.end() ? 0.0 : it->second / double(times.watched);
+  }
+  const double tokens = double(m.attrs.getInt("micro_batch") * m.attrs.getInt("block_size") *
+                               m.attrs.getInt("accumulate", 1) * mesh.data);
+  std::vector<std::string> settings = plan.model;
+  if (!settings.empty() && mesh.data > 1)  // where "auto" stands there it was chosen
+    settings.push_back(fmt::format("parallel.zero_stage={}", m.attrs.getInt("zero_stage")));
+  return json{{"schema", 1},
+              {"time", now()},
+              {"plan", plan.hash},
+              {"target", plan.target.name},
+              {"cpu", plan.target.cpu},
+              {"threads", session.host.threads},
+              {"ranks", mesh.ranks()},
+              {"nodes", nodes},
+              {"tokens_per_step", tokens},
+              {"steps", times.seconds.size()},
+              {"predicted",
+               {{"s_per_step", seconds},
+                {"kernels", kernelsOf(step.seconds, 1)},
+                {"communication", predictedCommunication},
+                {"bytes", int64_t(step.arena)}}},
+              {"measured",
+               {{"s_per_step", double(sorted[sorted.size() / 2])},
+                {"kernels", measuredKernels},
+                {"communication", measuredCommunication},
+                {"bytes", residentMemory()}}},
+              {"settings", settings}}
+      .dump();
+}
+
+bool appendForecast(const std::string &outDir, const std::string &line) {
+  const int fd = ::open((outDir + "/forecast.jsonl").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0)
+    return false;
+  const std::string text = line + "\n";
+  const bool whole = ::write(fd, text.data(), text.size()) == ssize_t(text.size());
+  return ::close(fd) == 0 && whole;
+}
+
+std::vector<Observation> readForecasts(const std::string &file, const ClusterConfig &cluster) {
+  std::vector<Observation> rows;
+  const std::string text = readInput(file, "log of forecasts");
+  llvm::SmallVector<llvm::StringRef> lines;
+  llvm::StringRef(text).split(lines, '\n', -1, false);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const std::string name = fmt::format("{}:{}", file, i + 1);
+    auto damaged = [&](const std::string &why) {
+      return UserError(ErrorCode::DataInvalid, fmt::format("{}: {}", name, why),
+                       "gptrun writes OUT_DIR/forecast.jsonl; take the line out");
+    };
+    Observation o;
+    o.name = name;
+    std::string target;
+    try {
+      const json j = json::parse(lines[i].str());
+      if (j.at("schema") != 1)
+        throw damaged(fmt::format("schema {} is not known", j.at("schema").dump()));
+      o.gpus = j.at("ranks");
+      o.secondsPerStep = j.at("measured").at("s_per_step");
+      o.settings = j.at("settings").get<std::vector<std::string>>();
+      target = j.at("target");
+    } catch (const json::exception &) {
+      throw damaged("not a line of such a log");
+    }
+    if (o.gpus < 1 || o.gpus > 1 << 20 || !(o.secondsPerStep > 0) || !(o.secondsPerStep < 1e9))
+      throw damaged(fmt::format("{} ranks and {} s per step cannot be", o.gpus, o.secondsPerStep));
+    if (o.settings.empty())
+      throw UserError(ErrorCode::Contradiction,
+                      fmt::format("{}: that plan was compiled from a module, and no model description is known", name),
+                      "take the line out");
+    if ((target == "cpu") != cluster.device.isCpu)
+      throw UserError(ErrorCode::Contradiction,
+                      fmt::format("{} ran on {}, and {} describes {}", name, target == "cpu" ? "a CPU" : "a GPU",
+                                  cluster.file, cluster.device.isCpu ? "CPUs" : "GPUs"),
+                      "give the cluster file of the machines that ran it, or another log");
+    rows.push_back(std::move(o));
+  }
+  return rows;
+}
+
+}  // namespace gptc
