@@ -91,6 +91,7 @@ void addBenchCommand(CLI::App &app) {
   bench->require_subcommand(1);
   addMeasurements(*bench);
   addMatmulBench(*bench);
+  addClusterBench(*bench);
   addAblate(*bench);
 }
 

@@ -13,6 +13,7 @@ void addBenchCommand(CLI::App &app);
 /// Those of `gptc bench` that only measure.
 void addMeasurements(CLI::App &bench);
 void addMatmulBench(CLI::App &bench);
+void addClusterBench(CLI::App &bench);
 void addTuneCommand(CLI::App &app);
 void addCacheCommand(CLI::App &app);
 void addExplainCommand(CLI::App &app);
