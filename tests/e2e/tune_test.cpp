@@ -228,6 +228,18 @@ TEST_F(TuneTest, WhatCannotBeTunedSaysSo) {
   Result r = gptc({"tune", w.modelFile(), "--set", "compile.target=cuda:sm_90a"});
   EXPECT_EQ(r.code, 3);
   EXPECT_NE(r.output.find("on this machine only"), std::string::npos) << r.output;
+  for (const std::vector<std::string> &args :
+       {std::vector<std::string>{"tune", w.modelFile()},
+        {"bench", "step", w.modelFile()},
+        {"compile", w.modelFile(), "-o", w.path("p"), "--set", "compile.autotune=search"}}) {
+    std::vector<std::string> ofTwo = args;
+    ofTwo.insert(ofTwo.end(), {"--set", "parallel.data=2", "--set", "train.micro_batch=1"});
+    r = gptc(ofTwo);
+    EXPECT_EQ(r.code, 3) << r.output;
+    EXPECT_NE(r.output.find("error[GPTC0208]: steps of one rank are measured, and this plan is for 2"),
+              std::string::npos)
+        << r.output;
+  }
   EXPECT_EQ(gptc({"tune", w.path("none.toml")}).code, 3);
   EXPECT_EQ(gptc({"tune", w.modelFile(), "--seconds", "0"}).code, 2);
   EXPECT_EQ(gptc({"cache"}).code, 2);

@@ -1,5 +1,7 @@
 #include "tools/driver/step_runner.h"
 
+#include "ir/diagnostics.h"
+#include "ir/mesh.h"
 #include "ir/random.h"
 #include "runtime/state.h"
 
@@ -15,6 +17,12 @@ Spread spreadOf(std::vector<double> values) {
 }
 
 static Plan planOf(std::unique_ptr<Module> planned, const Target &target) {
+  if (const int64_t ranks = Mesh::of(*planned).ranks(); ranks > 1)
+    throw UserError(
+        ErrorCode::NotBuiltYet,
+        fmt::format("steps of one rank are measured, and this plan is for {}: more is not built yet", ranks),
+        "--set parallel.data=1 --set parallel.tensor=1 measures one; plans for several ranks, compiled with "
+        "compile.autotune = \"cached\", use what is on record of kernels that are the same there");
   Plan plan;
   plan.planned = std::move(planned);
   plan.target = target;
