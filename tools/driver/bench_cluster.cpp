@@ -81,6 +81,8 @@ public:
     step = undisturbed(steps);
   }
 
+  ThreadPool &pool() { return runner.session.pool; }
+
   std::vector<Sample> samples;
   double kernels = 0;  // seconds of all of them, one by one
   double step = 0;     // of one step, in which kernels that do not wait for each other run side by side
@@ -244,7 +246,10 @@ std::string clusterText(const Target &target, const MachineSpeed &speed, const M
 void benchCluster(const std::string &file, unsigned threads, double seconds) {
   const Target target = hostTarget(threads);
   // Before there is another pool of threads, which would stand in the way.
-  const LinkSpeed links = target.threads > 1 ? measureLinks(2) : LinkSpeed();
+  LinkSpeed links;
+  for (int i = 0; target.threads > 1 && i < 3; ++i)
+    if (const LinkSpeed l = measureLinks(2); l.bandwidth > links.bandwidth)
+      links = l;
   MachineSpeed speed;
   {
     ThreadPool pool(target.threads);
@@ -254,9 +259,13 @@ void benchCluster(const std::string &file, unsigned threads, double seconds) {
   for (const std::vector<std::string> &m : typicalModels())
     models.push_back(std::make_unique<MeasuredModel>(m, target));
   constexpr int rounds = 3;
-  for (int round = 0; round < rounds; ++round)
+  for (int round = 0; round < rounds; ++round) {
+    ThreadPool &pool = models[0]->pool();
+    speed.peakFp32 = std::max(speed.peakFp32, measurePeakFlops(pool, target));
+    speed.peakBf16 = std::max(speed.peakBf16, measurePeakFlops(pool, target, DType::bf16));
     for (const auto &m : models)
       m->visit(seconds / rounds);
+  }
   for (const auto &m : models)
     m->finish();
   MachineRates start = ratesOf(target);

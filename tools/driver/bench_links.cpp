@@ -39,7 +39,8 @@ LinkSpeed measureLinks(int ranks) {
     try {
       RendezvousClient client({"127.0.0.1", server.port(), token, r, ranks});
       const std::unique_ptr<Communicator> c = joinGroup(&client, Group::all(ranks), {});
-      const double t = spreadOf(timesOf(*c, large, 9)).median, one = spreadOf(timesOf(*c, 1, 101)).median;
+      const double t = spreadOf(timesOf(*c, large, 9)).median;
+      const double one = spreadOf(timesOf(*c, 1, 101)).median;
       if (r == 0) {
         speed.bandwidth = 2 * double(ranks - 1) / ranks * double(large * sizeof(float)) / t;
         speed.latency = one;
