@@ -14,6 +14,7 @@
 #include "llvm/ADT/bit.h"
 
 #include <map>
+#include <optional>
 
 namespace gptc {
 
@@ -47,6 +48,8 @@ template <typename F> std::string groupText(const Op &fused, const std::string &
   };
   put(fused.attrs.getString("kind"));
   put(schedule);
+  if (runsOnHost(fused))
+    put("host");
   put(fmt::format("{}", fmt::join(fused.attrs.getInts("in_place"), ",")));
   llvm::DenseMap<const Value *, unsigned> number;
   for (const auto &a : fused.body->args) {
@@ -97,6 +100,10 @@ bool selectRecipes(Module &m, const Target &target, ScheduleSource *measured) {
     std::vector<int64_t> ws;
   };
   std::map<std::string, Choice> known;
+  std::optional<Target> host;
+  auto targetOf = [&](const Op &op) -> const Target & {
+    return !runsOnHost(op) ? target : host ? *host : host.emplace(hostTarget());
+  };
   bool changed = false;
   for (auto &f : m.functions) {
     for (Op &op : f->body) {
@@ -108,10 +115,10 @@ bool selectRecipes(Module &m, const Target &target, ScheduleSource *measured) {
         Schedule s;
         std::string text = op.attrs.getString("schedule");
         if (text.empty() || !Schedule::parse(text, s) || s.recipe != op.attrs.getString("kind")) {
-          std::optional<Schedule> best = measured ? measured->find(op, target) : std::nullopt;
-          s = best ? *best : defaultSchedule(op, target);
+          std::optional<Schedule> best = measured && !runsOnHost(op) ? measured->find(op, target) : std::nullopt;
+          s = best ? *best : defaultSchedule(op, targetOf(op));
         }
-        it->second = {s.str(), lowerGroup(op, s, target).workspaceBytes};
+        it->second = {s.str(), lowerGroup(op, s, targetOf(op)).workspaceBytes};
       }
       if (op.attrs.getString("schedule") == it->second.schedule && op.attrs.getInts("ws") == it->second.ws)
         continue;

@@ -456,6 +456,8 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
     m->attrs.set("reduce_order", p.reduceOrder);
     m->attrs.set("shards", p.shardsPerRank());
   }
+  if (config.parallel.offload != "none" && config.compile.target != "cpu")
+    m->attrs.set("offload", config.parallel.offload);
   Parameters declarations(*m, c);
   declarations.declare();
   applyGroups(config, *m);

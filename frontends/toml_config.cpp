@@ -238,10 +238,7 @@ void readPrecision(ConfigReader &r, PrecisionConfig &p, const OptimizerConfig &o
 bool isPowerOfTwo(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
 void readParallel(ConfigReader &r, ParallelConfig &p, ConfigPurpose purpose) {
-  if (wantsCuda(r))
-    r.choice("parallel.offload", p.offload, {"none"}, {"optimizer"});
-  else
-    r.choice("parallel.offload", p.offload, {"none", "optimizer"});
+  r.choice("parallel.offload", p.offload, {"none", "optimizer"});
   int64_t stage = -1, shards = 0;
   r.integerOr("parallel.data", p.data, 1, 1 << 20, {"auto"});
   r.integer("parallel.tensor", p.tensor, 1, 1 << 10);
@@ -622,6 +619,10 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
     r.missing("data.tokenizer", "eval.sample_every needs it to turn tokens into text");
   checkModel(r, c.model, c.data, tokenizerVocab);
   checkTensor(r, c);
+  if (c.parallel.offload == "optimizer" && c.optimizer.name == "adafactor" && namesCuda(c.compile.target) && !forecast)
+    r.complain("parallel.offload", ErrorCode::NotBuiltYet, "adafactor on the host is not built yet",
+               "its statistics, of which there are few, stay on the GPU",
+               {"leave the key out; optimizer.name = \"adamw\" and \"sgd\" can be there"});
   checkBatch(r, c.model, c.parallel, c.train, namesCuda(c.compile.target));
   if (!c.model.causal && c.eval.sampleEvery)
     r.complain("eval.sample_every", ErrorCode::Contradiction, "an encoder cannot continue a text",
@@ -635,7 +636,7 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
     c.warnings.push_back(
         fmt::format("the learning rate never reaches {}: optimizer.warmup_steps = {}, train.steps = {}", c.optimizer.lr,
                     c.optimizer.warmupSteps, c.train.steps));
-  if (c.parallel.offload == "optimizer")
+  if (c.parallel.offload == "optimizer" && !namesCuda(c.compile.target))
     c.warnings.push_back("parallel.offload = \"optimizer\" changes nothing: on a CPU moments are in the host's memory");
   c.written = std::move(layers.values);
   return c;

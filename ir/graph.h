@@ -185,6 +185,7 @@ private:
 ///          for "packed": the state of which this holds the panels (ir/ops/pack.cpp), likewise
 ///   tb     of "packed": those of an [N,K]
 ///   cut_data, cut_tensor  of a state of which each rank holds a piece: how the whole is cut (ir/mesh.h)
+///   memory "host": in the host's memory, while all else is on a GPU (passes/offload.cpp)
 ///   init   "zeros" | "ones" | "normal" | "const";  std, value
 ///   stream random stream of the initial value (and of nothing else)
 ///   decay  weight decay applies
@@ -202,6 +203,11 @@ bool isTrained(const State &s);
 bool isPiece(const State &s);
 /// The type of all ranks' pieces together; the state's own where it is no piece.
 Type wholeType(const State &s);
+
+/// Whether a state lies in the host's memory while all else is on a GPU, and whether the host runs a group (the pass
+/// offload).
+inline bool livesOnHost(const State &s) { return s.attrs.getString("memory") == "host"; }
+inline bool runsOnHost(const Op &op) { return op.is(OpKind::fused) && op.attrs.getBool("host"); }
 
 class Function {
 public:

@@ -78,6 +78,13 @@ public:
       return;
     }
     arena = *bytes;
+    if (const int64_t *of = attr<int64_t>(m.attrs, "host_bytes")) {
+      host = *of;
+      if (host < 0 || host > maxArenaBytes) {
+        errors.push_back("the module has no valid host_bytes");
+        return;
+      }
+    }
     for (const auto &s : m.states) {
       const int64_t *at = attr<int64_t>(s->attrs, "at");
       placeState(*s, at ? std::optional(*at) : std::nullopt);
@@ -89,7 +96,7 @@ public:
 
 private:
   const Module &m;
-  int64_t arena = 0;
+  int64_t arena = 0, host = 0;
   llvm::StringMap<Range> states;
   std::map<int64_t, std::pair<int64_t, std::string>> statesByBegin;
   static constexpr size_t maxErrors = 20;
@@ -107,6 +114,10 @@ private:
       fail("{} has an impossible size", what);
     } else if (*at < 0 || *at % planAlignment) {
       fail("{} is at {}, no multiple of {}", what, *at, planAlignment);
+    } else if (*at >= hostArena) {
+      if (*bytes <= host && *at - hostArena <= host - *bytes)
+        return Range{*at, *at + *bytes};
+      fail("{} takes {} bytes at {} of the host's arena of {}", what, *bytes, *at - hostArena, host);
     } else if (*bytes > arena || *at > arena - *bytes) {
       fail("{} takes {} bytes at {}, outside of an arena of {}", what, *bytes, *at, arena);
     } else {
@@ -119,6 +130,8 @@ private:
     auto r = range(at, bytesOf(s.type), "state @" + s.name);
     if (!r)
       return;
+    if ((r->begin >= hostArena) != livesOnHost(s))
+      fail("state @{} lies in the wrong memory", s.name);
     auto next = statesByBegin.lower_bound(r->begin);
     if (next != statesByBegin.end() && next->first < r->end)
       fail("states @{} and @{} overlap", s.name, next->second.second);
@@ -149,6 +162,8 @@ private:
       auto r = range(entry(f.attrs, "args_at", i), bytesOf(a.type), fmt::format("argument {} of @{}", i, f.name));
       if (!r)
         return;
+      if (r->begin >= hostArena)
+        fail("argument {} of @{} lies in the host's arena", i, f.name);
       owners.set(r->begin, r->end, next);
       contents[&a] = {*r, next++};
     }
@@ -193,6 +208,7 @@ private:
       case OpKind::ret:
         break;
       case OpKind::fused:
+        checkMemory(f, op, where);
         if (!group(op, in, owners, contents, workspaces[&op], next, where))
           return;
         break;
@@ -208,6 +224,29 @@ private:
       if (!owners.ownedBy(r.begin, r.end, stateOwner[s->name]))
         fail("@{}: state @{} does not hold its content at the end", f.name, s->name);
     }
+  }
+
+  /// What runs on the GPU reaches nothing of the host's; what runs on the host fits its slot.
+  void checkMemory(const Function &f, const Op &op, const std::string &where) {
+    if (runsOnHost(op)) {
+      if (const std::string kind = op.attrs.getString("kind"); kind != "pointwise")
+        fail("{}: a group of kind {} is none for the host", where, kind);
+      if (const auto *ws = attr<std::vector<int64_t>>(op.attrs, "ws"); ws && !ws->empty())
+        fail("{}: a group of the host with workspaces", where);
+      if (errors.empty() && stagingBytes(m, f, op) > hostSlotBytes(m))
+        fail("{}: no room for what comes to the host and goes back", where);
+      return;
+    }
+    auto onHost = [&](const Value *v) { return plannedOffset(m, f, *v).value_or(0) >= hostArena; };
+    for (unsigned i = 0; i < op.numOperands(); ++i)
+      if (onHost(op.operand(i)))
+        fail("{}: operand {} lies in the host's arena", where, i);
+    for (unsigned i = 0; i < op.numResults(); ++i)
+      if (onHost(op.result(i)))
+        fail("{}: result {} lies in the host's arena", where, i);
+    for (int64_t at : op.attrs.getInts("ws_at"))
+      if (at >= hostArena)
+        fail("{}: a workspace lies in the host's arena", where);
   }
 
   bool group(const Op &op, llvm::ArrayRef<Content> in, ByteOwners &owners,
@@ -260,6 +299,28 @@ std::optional<int64_t> plannedOffset(const Module &m, const Function &f, const V
     return at ? std::optional(*at) : std::nullopt;
   }
   return entry(v.def->attrs, "at", v.index);
+}
+
+int64_t hostSlotBytes(const Module &m) {
+  int64_t states = 0;
+  for (const auto &s : m.states)
+    if (livesOnHost(*s))
+      states = std::max(states, s->attrs.getInt("at") - hostArena + s->type.bytes());
+  states = (states + planAlignment - 1) / planAlignment * planAlignment;
+  return std::max<int64_t>(0, m.attrs.getInt("host_bytes", 0) - states) / 2;
+}
+
+int64_t stagingBytes(const Module &m, const Function &f, const Op &group) {
+  int64_t bytes = 0;
+  auto count = [&](const Value *v) {
+    if (plannedOffset(m, f, *v).value_or(0) < hostArena)
+      bytes += (v->type.bytes() + planAlignment - 1) / planAlignment * planAlignment;
+  };
+  for (const Value *v : group.operands())
+    count(v);
+  for (unsigned i = 0; i < group.numResults(); ++i)
+    count(group.result(i));
+  return bytes;
 }
 
 std::vector<std::string> checkPlan(const Module &m) {

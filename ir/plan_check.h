@@ -1,9 +1,9 @@
 // What a planned module promises about memory, and the check of that promise.
 //
 // A planned module has the attribute arena_bytes; every state has `at`; a function has `args_at`, one offset per
-// argument; fused ops, reshapes and `done` have `at`, one per result; fused ops with workspaces have `ws_at`. Offsets are bytes
-// from the start of one arena, multiples of planAlignment. Arguments are written before a call, which may overwrite
-// them; results last until the next call; all else in the arena but the states is free between calls.
+// argument; fused ops, reshapes and `done` have `at`, one per result; fused ops with workspaces have `ws_at`. Offsets
+// are bytes from the start of one arena, multiples of planAlignment. Arguments are written before a call, which may
+// overwrite them; results last until the next call; all else in the arena but the states is free between calls.
 #pragma once
 
 #include "ir/graph.h"
@@ -17,6 +17,16 @@ namespace gptc {
 constexpr int64_t planAlignment = 64;
 /// No machine that could run a larger plan exists; beyond it, 64-bit offsets would need care everywhere.
 constexpr int64_t maxArenaBytes = int64_t(1) << 46;
+
+/// States in the host's memory (livesOnHost) have offsets from here on: places in an arena of the host's, whose bytes
+/// the attribute `host_bytes` counts. Groups of the host (runsOnHost) have their operands and results there or in the
+/// arena; those that are in the arena pass through one of two equal slots, which are what the states leave of
+/// `host_bytes`.
+constexpr int64_t hostArena = maxArenaBytes;
+/// Bytes of a slot; 0 where there are none.
+int64_t hostSlotBytes(const Module &m);
+/// Bytes of a slot that a group of the host needs.
+int64_t stagingBytes(const Module &m, const Function &f, const Op &group);
 
 /// Where a value of a planned module lies. nullopt when the plan does not say.
 std::optional<int64_t> plannedOffset(const Module &m, const Function &f, const Value &v);

@@ -161,6 +161,8 @@ private:
     if (name == "init") {
       const std::string *init = std::get_if<std::string>(&value);
       good = init && (*init == "zeros" || *init == "ones" || *init == "normal" || *init == "const");
+    } else if (name == "memory") {
+      good = value == Attr(std::string("host"));
     } else if (name == "kind" || name == "hf" || name == "of") {
       good = std::holds_alternative<std::string>(value);
     } else if (name == "std" || name == "value") {

@@ -27,6 +27,7 @@ llvm::ArrayRef<const char *> defaultPasses(llvm::StringRef from) {
       "recompute-cheap",  // before fusion, which folds the copies; after cse, which would undo them
       "fuse",             // on the whole graph, when every use of a value is known
       "order",            // after fusion: groups, not ops, hold memory
+      "offload",          // on groups; before remat, which must know what the GPU holds
       "remat",          // on the order that says what lives when; its copies are settled and get recipes like all else
       "settle-writes",  // on the final order; the copies that it adds need recipes too
       "overlap-collectives",  // on settled writes, which say what may move; memory must know what is under way

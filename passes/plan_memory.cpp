@@ -13,6 +13,9 @@
 //      nothing lies that lives at the same time (greedy by size, Pisarchyk & Lee 2020, "Efficient memory management
 //      for deep neural net inference").
 //   5. arena_bytes is the end of the largest function's region.
+//   6. States of the host's (offload) have an arena of theirs, and behind them two slots through which the operands and
+//      results of its groups pass: each as large as the largest group asks for, or `slot` bytes (32 MiB) where that is
+//      less, so that small ones go together.
 #include "passes/pass.h"
 
 #include "ir/access.h"
@@ -215,12 +218,13 @@ private:
 
 }  // namespace
 
-bool planMemory(Module &m, const PassOptions &) {
-  int64_t base = 0;
+bool planMemory(Module &m, const PassOptions &options) {
+  int64_t base = 0, host = hostArena;
   for (auto &s : m.states) {
-    s->attrs.set("at", base);
-    base += alignedBytes(s->type);
-    if (base > maxArenaBytes)
+    int64_t &next = livesOnHost(*s) ? host : base;
+    s->attrs.set("at", next);
+    next += alignedBytes(s->type);
+    if (base > maxArenaBytes || host - hostArena > maxArenaBytes)
       tooLarge("the model's state");
   }
   int64_t end = base;
@@ -230,6 +234,22 @@ bool planMemory(Module &m, const PassOptions &) {
     end = std::max(end, planner.place(base));
   }
   m.attrs.set("arena_bytes", end);
+  int64_t slot = 0, most = 0;
+  for (const auto &f : m.functions) {
+    int64_t all = 0;
+    for (const Op &op : f->body)
+      if (runsOnHost(op)) {
+        const int64_t one = stagingBytes(m, *f, op);
+        slot = std::max(slot, one);
+        all += one;
+      }
+    most = std::max(most, all);
+  }
+  slot = std::max(slot, std::min(most, options.values.getInt("slot", 32 << 20)));
+  if (host > hostArena || slot)
+    m.attrs.set("host_bytes", host - hostArena + 2 * slot);
+  else
+    m.attrs.erase("host_bytes");
   std::vector<std::string> errors = checkPlan(m);
   GPTC_CHECK(errors.empty(), "{}", fmt::join(errors, "\n"));
   return true;

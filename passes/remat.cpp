@@ -431,7 +431,8 @@ void Rematerialiser::cannot(int64_t budget) const {
                                                 : fmt::format("{:.1f}MiB", std::ceil(double(arena) / 0x1p20 * 10) / 10);
   std::map<std::string, int64_t> states;
   for (const auto &s : p->states)
-    states[s->attrs.getString("kind", "other")] += alignedBytes(s->type);
+    if (!livesOnHost(*s))
+      states[s->attrs.getString("kind", "other")] += alignedBytes(s->type);
   Diagnostic d;
   d.code = ErrorCode::TooLarge;
   d.message = fmt::format("no plan fits into {}: with everything recomputed that helps, it takes {}",
@@ -535,7 +536,7 @@ bool remat(Module &m, const PassOptions &options) {
     const int64_t available = options.values.getInt("available", 0);
     int64_t states = 0;
     for (const auto &s : m.states)
-      states += alignedBytes(s->type);
+      states += livesOnHost(*s) ? 0 : alignedBytes(s->type);
     // Where the states alone do not fit, nothing helps: a plan for another machine. The number is not recorded: free
     // memory differs from one compile to the next, and plans that come out alike are to be alike.
     return available > states && withinBudget(m, options, available, wish, true);

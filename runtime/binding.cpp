@@ -17,7 +17,10 @@ namespace gptc {
 
 Place Binder::place(const Function &f, const Value *v) const {
   std::optional<int64_t> at = plannedOffset(module, f, *v);
-  GPTC_CHECK(at && *at >= 0 && *at + v->type.bytes() <= module.attrs.getInt("arena_bytes"),
+  const bool onHost = target.isCuda() && at && *at >= hostArena;
+  GPTC_CHECK(at && *at >= 0 &&
+                 (onHost ? *at - hostArena + v->type.bytes() <= module.attrs.getInt("host_bytes")
+                         : *at + v->type.bytes() <= module.attrs.getInt("arena_bytes")),
              "a value of @{} has no place", f.name);
   return {*at, v->type.bytes()};
 }
@@ -31,7 +34,7 @@ const LoweredGroup &Binder::lower(const Op &op, const std::string &name) {
   if (const std::string text = op.attrs.getString("schedule"); !Schedule::parse(text, schedule))
     damaged(fmt::format("kernel {} has no valid schedule: {}", name, text));
   try {
-    g = std::make_unique<LoweredGroup>(lowerGroup(op, schedule, target));
+    g = std::make_unique<LoweredGroup>(lowerGroup(op, schedule, runsOnHost(op) ? host : target));
   } catch (const InternalError &e) {
     // A plan comes from outside: what it asks for may be nonsense without our being wrong.
     damaged(fmt::format("kernel {} cannot be built: {}", name, withoutPlaces(e.what())));

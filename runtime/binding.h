@@ -13,7 +13,7 @@
 
 namespace gptc {
 
-/// A part of the arena.
+/// A part of the arena, or from hostArena on (ir/plan_check.h) of that of the host.
 struct Place {
   int64_t at, bytes;
 };
@@ -37,15 +37,17 @@ struct BoundFunction {
 /// Lowers the groups of a plan, equal ones once, and binds them to their places.
 class Binder {
 public:
-  /// `planned` (verified, checked) must outlive this; `target` is what its schedules were chosen for.
-  Binder(const Module &planned, const Target &target) : module(planned), target(target) {}
+  /// `planned` (verified, checked) must outlive this; `target` is what its schedules were chosen for, those of groups
+  /// of the host (runsOnHost) for `host`.
+  Binder(const Module &planned, const Target &target, const Target &host)
+      : module(planned), target(target), host(host) {}
   /// UserError(PlanDamaged) where the plan asks for a kernel that this version builds otherwise. What it points to
   /// lives as long as the binder.
   BoundFunction bind(const Function &f);
 
 private:
   const Module &module;
-  const Target target;
+  const Target target, host;
   llvm::StringMap<std::unique_ptr<LoweredGroup>> lowered;
 
   Place place(const Function &f, const Value *v) const;

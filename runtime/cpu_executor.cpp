@@ -105,7 +105,7 @@ void CpuExecutor::Bound::add(CpuKernel &k, const BoundGroup &g, unsigned threads
 
 CpuExecutor::CpuExecutor(const Module &planned, const Target &target, const Target &host, Arena &arena,
                          ThreadPool &pool, const std::string &cacheDir)
-    : Executor(planned, target, host, pool, cacheDir), arena(arena), binder(module, target) {
+    : Executor(planned, target, host, pool, cacheDir), arena(arena), binder(module, target, host) {
   GPTC_CHECK(arena.bytes() == module.attrs.getInt("arena_bytes"), "arena of {} bytes for a plan of {}", arena.bytes(),
              module.attrs.getInt("arena_bytes"));
 }

@@ -432,6 +432,8 @@ Plan loadPlan(const std::string &dir) {
     damaged(dir, p);
   if (auto problems = checkPlan(*plan.planned); !problems.empty())
     damaged(dir, problems[0]);
+  if (!plan.target.isCuda() && plan.planned->attrs.has("host_bytes"))
+    damaged(dir, "it has a second arena, which only plans for GPUs have");
   for (const PlannedKernel &k : kernelsOf(*plan.planned))
     if (Schedule s; !Schedule::parse(k.schedule, s))
       damaged(dir, fmt::format("kernel {} has no valid schedule", k.name));

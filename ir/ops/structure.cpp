@@ -66,6 +66,7 @@ OpDef define_fused() {
                         {AttrSpec::Ints, "at", false, std::vector<int64_t>()},
                         {AttrSpec::Ints, "ws_at", false, std::vector<int64_t>()},
                         {AttrSpec::Ints, "in_place", false, std::vector<int64_t>()},
+                        {AttrSpec::Bool, "host", false, false},
                     },
                     {"..."}, NotApplicable{"verify() compares its body with it"});
 }

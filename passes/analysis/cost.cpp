@@ -98,6 +98,7 @@ MachineRates gpuRates(llvm::StringRef arch) {
   r.dram = 0.9e9 * g->dram;
   r.cache = 2.5 * r.dram;
   r.cacheBytes = 0.5 * double(1 << 20) * g->l2;
+  r.host = 60e9;      // as the memory of a server's share for one of its GPUs
   r.launch = 1.5e-6;  // within a CUDA graph
   r.packs = false;
   // What generated kernels may hope for; not measured yet.
@@ -212,7 +213,9 @@ KernelCost costOf(const Op &op, const MachineRates &rates) {
   }
   for (unsigned i = 0; i < op.numResults(); ++i)
     c.bytes += double(op.result(i)->type.bytes());
-  const double bandwidth = c.bytes <= rates.cacheBytes ? rates.cache : rates.dram;
+  const double bandwidth = runsOnHost(op) && rates.host  ? rates.host
+                           : c.bytes <= rates.cacheBytes ? rates.cache
+                                                         : rates.dram;
   c.seconds = std::max(compute, c.bytes / bandwidth) + rates.launch;
   return c;
 }

@@ -14,6 +14,7 @@ namespace gptc {
 struct MachineRates {
   double fp32 = 0, tf32 = 0, bf16 = 0, fp16 = 0;  // FLOP/s at best by type of the factors, an FMA counting as two
   double dram = 0, cache = 0;  // bytes/s of a kernel that streams, from memory and from the last-level cache
+  double host = 0;             // bytes/s of groups that the host runs beside a GPU; what crosses to it is less
   double cacheBytes = 0;       // working sets up to this are served by the cache
   double launch = 0;           // seconds to start a kernel on all threads and to wait for the last of them
   bool packs = true;           // matmuls copy their operands into panels first

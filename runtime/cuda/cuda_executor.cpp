@@ -3,9 +3,11 @@
 #include "codegen/cuda_libraries.h"
 #include "ir/diagnostics.h"
 #include "ir/mesh.h"
+#include "ir/plan_check.h"
 #include "ir/words.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/cuda/branches.h"
+#include "runtime/cuda/host_part.h"
 #include "runtime/cuda/library_product.h"
 #include "runtime/cuda/meeting.h"
 #include "runtime/cuda/nvtx.h"
@@ -49,7 +51,8 @@ std::map<std::string, int64_t> workspaces(const Module &m) {
 std::string largestTensors(const Module &m) {
   std::vector<std::pair<int64_t, std::string>> all;
   for (const auto &s : m.states)
-    all.push_back({s->type.bytes(), fmt::format("@{} {}", s->name, s->type.str())});
+    if (!livesOnHost(*s))
+      all.push_back({s->type.bytes(), fmt::format("@{} {}", s->name, s->type.str())});
   for (const auto &f : m.functions)
     for (const Op &op : f->body)
       for (unsigned i = 0; op.is(OpKind::fused) && i < op.numResults(); ++i)
@@ -100,7 +103,7 @@ void requireShared(const Gpu &gpu, const Target &target, const Module &m, Binder
   for (const auto &f : m.functions) {
     const BoundFunction bound = binder.bind(*f);
     for (const BoundGroup &g : bound.groups)
-      if (!g.lowered->call && !g.lowered->attention)
+      if (!g.lowered->call && !g.lowered->attention && !runsOnHost(*g.op))
         requireShared(gpu, target, g.name, emitCuda(g.lowered->kernel, "k").phases);
   }
 }
@@ -113,6 +116,8 @@ struct CudaExecutor::Kernel : BoundKernel {
     unsigned blocks, threads, sharedBytes;
   };
   const Gpu *gpu;
+  bool host = false;  // runs there
+  HostKernel onHost;  // then
   std::vector<Phase> phases;
   std::function<void(Stream)> call;                    // of a library, in place of phases
   std::optional<Meeting> meeting;                      // with other ranks, around the phases
@@ -121,6 +126,8 @@ struct CudaExecutor::Kernel : BoundKernel {
   mutable std::vector<std::vector<std::byte>> copies;  // of results, where somebody looked
 
   const void *result(unsigned i) const override {
+    if (host)
+      return onHost.params[op->numOperands() + i];
     copies.resize(op->numResults());
     copies[i].resize(op->result(i)->type.bytes());
     gpu->d.check(gpu->d.copyToHost(copies[i].data(), params[op->numOperands() + i], copies[i].size(), gpu->stream),
@@ -145,20 +152,27 @@ struct CudaExecutor::Bound {
   size_t calls = 0;
   std::unique_ptr<PinnedMemory> pinned;  // results
   EventHandle ended;
-  GraphExec graph = nullptr;
+  /// Kernels one behind the other that run on the GPU, as one graph, or on the host.
+  struct Part {
+    size_t begin, end;
+    GraphExec graph = nullptr;
+    std::unique_ptr<HostPart> host;
+  };
+  std::vector<Part> parts;
   const Gpu &gpu;
 
   Bound(const Gpu &gpu, const Function *f) : function(f), ended(gpu), gpu(gpu) {}
   ~Bound() {
-    if (graph)
-      gpu.d.graphExecDestroy(graph);
+    for (const Part &p : parts)
+      if (p.graph)
+        gpu.d.graphExecDestroy(p.graph);
   }
 };
 
 CudaExecutor::CudaExecutor(const Module &planned, const Target &target, const Target &host, ThreadPool &pool,
                            const std::string &cacheDir, int device)
     : Executor(planned, target, host, pool, cacheDir), gpu(target, device), jit(target, cacheDir),
-      binder(module, target) {
+      binder(module, target, host) {
   branchStreams = {gpu.stream};
   if (Mesh::of(module).ranks() > 1)
     Nccl::get();  // where it is missing, all ranks say so now
@@ -167,6 +181,10 @@ CudaExecutor::CudaExecutor(const Module &planned, const Target &target, const Ta
   requireMemory(gpu, module, bytes);
   arena = std::make_unique<DeviceMemory>(gpu, bytes);
   gpu.d.check(gpu.d.memsetBytes(arena->at, 0, bytes, gpu.stream), "cuMemsetD8Async");
+  if (const int64_t of = module.attrs.getInt("host_bytes", 0)) {
+    hostMemory = std::make_unique<PinnedMemory>(gpu, of);
+    std::memset(hostMemory->at, 0, of);
+  }
   for (int i = 1; i <= branches; ++i) {
     branchStreams.push_back(nullptr);
     gpu.d.check(gpu.d.streamCreate(&branchStreams.back(), streamNonBlocking), "cuStreamCreate");
@@ -283,7 +301,7 @@ void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &w
 
 /// Whether phases belong to it.
 bool CudaExecutor::hasCode(const Kernel &k, const LoweredGroup &g) {
-  return !k.call && !(g.collectives && g.kernel.body.empty());
+  return !k.call && !k.host && !(g.collectives && g.kernel.body.empty());
 }
 
 /// The ranks along an axis as NCCL has them; null where there is one. The first time they meet, which all ranks come to
@@ -339,7 +357,7 @@ void CudaExecutor::settle(llvm::StringRef what) {
 
 void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
   std::vector<std::pair<Bound *, BoundFunction>> pending;
-  std::vector<const kir::Kernel *> kernels;
+  std::vector<const kir::Kernel *> kernels, hostKernels;
   const bool meetFirst = communicators.empty();
   const size_t availableBefore = gpu.available();
   for (llvm::StringRef name : names) {
@@ -348,12 +366,19 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       continue;
     BoundFunction b = binder.bind(*f);
     auto bound = std::make_unique<Bound>(gpu, f);
+    bound->kernels.reserve(b.groups.size());  // they are pointed into
     for (const BoundGroup &g : b.groups) {
       Kernel &k = bound->kernels.emplace_back();
       k.name = g.name;
       k.op = g.op;
       k.gpu = &gpu;
       k.memory = g.memory;
+      if (runsOnHost(*g.op)) {
+        k.host = true;
+        k.onHost.streams = g.streams;
+        hostKernels.push_back(&g.lowered->kernel);
+        continue;
+      }
       for (const Place &p : g.memory)
         k.params.push_back(arena->at + p.at);
       for (int64_t stream : g.streams)
@@ -379,10 +404,13 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
                "may differ; the first is {}\n",
                generated, gpu.name, firstGenerated);
   const std::vector<CudaCode> code = jit.compile(kernels);
-  size_t next = 0;
+  std::vector<CompiledKernel> hostCode = Executor::jit.compile(hostKernels);
+  size_t next = 0, nextOnHost = 0;
   for (auto &[bound, b] : pending) {
     for (size_t i = 0; i < b.groups.size(); ++i) {
       Kernel &k = bound->kernels[i];
+      if (k.host)
+        k.onHost.code = std::move(hostCode[nextOnHost++]);
       if (const std::optional<Collectives> &c = b.groups[i].lowered->collectives)
         k.meeting.emplace(gpu, *c, k.params, k.op->numOperands(), k.op->numResults(), joined(c->axis), index(c->axis),
                           streamNumber(index(c->axis)));
@@ -417,7 +445,10 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
     for (size_t i = 0; i < ringSlots; ++i)
       bound->ring.push_back(std::make_unique<Bound::Slot>(gpu, argBytes));
     bound->pinned = std::make_unique<PinnedMemory>(gpu, std::max(resultBytes, alignment));
-    capture(*bound);
+    divide(*bound, b);
+    for (size_t part = 0; part < bound->parts.size(); ++part)
+      if (!bound->parts[part].host)
+        capture(*bound, part);
   }
   if (meetFirst && !communicators.empty() && ranks && ranks->rank == 0) {
     const size_t available = gpu.available();
@@ -451,15 +482,36 @@ void CudaExecutor::copyResults(const Bound &f) {
         "cuMemcpyDtoHAsync");
 }
 
-/// All kernels, in branches as their memory allows, then the results to the host.
-void CudaExecutor::capture(Bound &f) {
+/// What runs where. The last part is the GPU's, which also copies results.
+void CudaExecutor::divide(Bound &f, const BoundFunction &bound) {
+  f.parts.push_back({0, 0});
+  for (size_t i = 0; i < f.kernels.size(); ++i) {
+    if (f.kernels[i].host != bool(f.parts.back().host)) {
+      f.parts.push_back({i, i});
+      if (f.kernels[i].host) {
+        const int64_t of = module.attrs.getInt("host_bytes"), slot = hostSlotBytes(module);
+        f.parts.back().host = std::make_unique<HostPart>(
+            gpu, HostPart::Memory{arena->at, hostMemory->at, of - 2 * slot, slot}, pool.size());
+      }
+    }
+    if (f.kernels[i].host)
+      f.parts.back().host->add(f.kernels[i].onHost, bound.groups[i]);
+    f.parts.back().end = i + 1;
+  }
+  if (f.parts.back().host)
+    f.parts.push_back({f.kernels.size(), f.kernels.size()});
+}
+
+/// The kernels of a part, in branches as their memory allows; of the last one then the results to the host.
+void CudaExecutor::capture(Bound &f, size_t part) {
   const Driver &d = gpu.d;
+  const size_t first = f.parts[part].begin;
   std::vector<Touches> touches;
-  for (const Kernel &k : f.kernels)
+  for (const Kernel &k : llvm::ArrayRef(f.kernels).slice(first, f.parts[part].end - first))
     touches.push_back({k.memory, k.op->numOperands(), k.meeting && k.meeting->meets()});
   const std::vector<Branch> plan = branchesOf(touches, branches);
   d.check(d.streamBeginCapture(gpu.stream, captureThreadLocal), "cuStreamBeginCapture");
-  std::vector<std::unique_ptr<EventHandle>> ended(f.kernels.size());
+  std::vector<std::unique_ptr<EventHandle>> ended(plan.size());
   auto record = [&](Stream stream) {
     auto e = std::make_unique<EventHandle>(gpu);
     d.check(d.eventRecord(e->event, stream), "cuEventRecord");
@@ -479,27 +531,36 @@ void CudaExecutor::capture(Bound &f) {
     used[b.stream] = true;
     for (int before : b.waits)
       wait(stream, *ended[before]);
-    NvtxRange range(describe(*f.kernels[i].op));
-    launch(f.kernels[i], stream);
+    NvtxRange range(describe(*f.kernels[first + i].op));
+    launch(f.kernels[first + i], stream);
     if (b.awaited)
       ended[i] = record(stream);
   }
   for (size_t s = 1; s < branchStreams.size(); ++s)
     if (used[s])
       wait(gpu.stream, *others.emplace_back(record(branchStreams[s])));
-  copyResults(f);
+  if (part + 1 == f.parts.size())
+    copyResults(f);
   Graph graph = nullptr;
   d.check(d.streamEndCapture(gpu.stream, &graph), "cuStreamEndCapture");
-  d.check(d.graphInstantiate(&f.graph, graph, 0), "cuGraphInstantiate");
+  d.check(d.graphInstantiate(&f.parts[part].graph, graph, 0), "cuGraphInstantiate");
   d.check(d.graphDestroy(graph), "cuGraphDestroy");
 }
 
 /// The kernels one by one.
-void CudaExecutor::observe(const Bound &f) {
+void CudaExecutor::observe(Bound &f) {
   settle("a step");
   EventHandle begin(gpu, eventDefault), end(gpu, eventDefault);
-  for (const Kernel &k : f.kernels) {
+  for (size_t i = 0, n = 0; i < f.kernels.size(); ++i) {
+    const Kernel &k = f.kernels[i];
     const int64_t from = monotonicNow();
+    while (i >= f.parts[n].end)
+      ++n;
+    if (const Bound::Part &part = f.parts[n]; part.host) {
+      part.host->runAlone(i - part.begin, pool, [&] { settle(k.name); });
+      observer->ran(k, from, monotonicNow());
+      continue;
+    }
     {
       NvtxRange range(describe(*k.op));
       gpu.d.check(gpu.d.eventRecord(begin.event, gpu.stream), "cuEventRecord");
@@ -532,7 +593,11 @@ void CudaExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> ar
   if (observer)
     observe(f);
   else
-    gpu.d.check(gpu.d.graphLaunch(f.graph, gpu.stream), "cuGraphLaunch");
+    for (const Bound::Part &part : f.parts)
+      if (part.host)
+        part.host->run(pool, [&](Event arrived) { await(arrived, "what the host updates"); });
+      else
+        gpu.d.check(gpu.d.graphLaunch(part.graph, gpu.stream), "cuGraphLaunch");
   gpu.d.check(gpu.d.eventRecord(f.ended.event, gpu.stream), "cuEventRecord");
 }
 
@@ -547,6 +612,10 @@ const void *CudaExecutor::result(llvm::StringRef function, unsigned i) {
 void *CudaExecutor::openView(const State &state, StateAccess access) {
   const State *s = module.state(state.name);
   GPTC_CHECK(s, "no state {}", state.name);
+  if (livesOnHost(*s)) {
+    GPTC_CHECK(hostMemory, "no memory of the host for state {}", s->name);
+    return hostMemory->at + (s->attrs.getInt("at") - hostArena);
+  }
   settle("a step");  // copies from and to memory that is not pinned wait by themselves, for ever
   auto *data = new std::byte[s->type.bytes()];
   if (access == StateAccess::write) {
@@ -561,6 +630,8 @@ void *CudaExecutor::openView(const State &state, StateAccess access) {
 
 void CudaExecutor::closeView(const State &state, StateAccess access, void *data) {
   const State *s = module.state(state.name);
+  if (livesOnHost(*s))
+    return;
   // It may not throw: an error stays with the driver, and the next call meets it.
   if (access != StateAccess::read) {
     gpu.d.copyToDevice(arena->at + s->attrs.getInt("at"), data, s->type.bytes(), gpu.stream);

@@ -1,6 +1,7 @@
-// A plan on a GPU. Each function is one CUDA graph: its kernels at fixed addresses in one arena of exactly the planned
-// bytes, and copies of its results to the host. Arguments come through a ring of pinned memory, so that the host may
-// prepare the next ones while the GPU works; only who asks for a result waits.
+// A plan on a GPU. Each function is one CUDA graph (two around a part for the host, host_part.h): its kernels at fixed
+// addresses in one arena of exactly the planned bytes, and copies of its results to the host. Arguments come through a
+// ring of pinned memory, so that the host may prepare the next ones while the GPU works; only who asks for a result
+// waits.
 #pragma once
 
 #include "codegen/cuda_jit.h"
@@ -55,8 +56,9 @@ private:
   void setLibraryCall(const BoundGroup &g, Kernel &k, std::string &why);
   void launch(const Kernel &kernel, Stream stream);
   void copyResults(const Bound &f);
-  void capture(Bound &f);
-  void observe(const Bound &f);
+  void divide(Bound &f, const BoundFunction &bound);
+  void capture(Bound &f, size_t part);
+  void observe(Bound &f);
 
   Gpu gpu;
   // The GPU's own, those in which branches of graphs are captured, and that of what meets other ranks.
@@ -76,6 +78,7 @@ private:
   std::string firstGenerated;
   bool saidStrangers = false, saidGenerated = false;
   std::unique_ptr<DeviceMemory> arena;
+  std::unique_ptr<PinnedMemory> hostMemory;  // the host's arena, where the plan has one
   std::map<std::shared_ptr<const std::string>, LoadedModule> modules;
   // Numbers of random streams, which kernels read from memory: 16 bytes each, as parameters are aligned.
   std::map<int64_t, DevicePtr> streamNumbers;

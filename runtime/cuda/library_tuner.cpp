@@ -1,5 +1,6 @@
 #include "runtime/cuda/library_tuner.h"
 
+#include "codegen/codegen.h"
 #include "codegen/cuda_libraries.h"
 #include "codegen/object_cache.h"
 #include "ir/diagnostics.h"
@@ -233,7 +234,7 @@ static void tune(LibraryTuning &result, Module &planned, const Target &target, c
   if (llvm::none_of(kernelsOf(planned), [](const PlannedKernel &k) { return isUndecided(*k.op); }))
     return;
   const Gpu gpu(target);
-  Binder binder(planned, target);
+  Binder binder(planned, target, hostTarget());
   const std::vector<Product> products = productsOf(planned, binder);
   result.products = int(products.size());
   const Tuner tuner(gpu, products);

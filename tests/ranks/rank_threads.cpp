@@ -42,7 +42,8 @@ std::unique_ptr<Module> importedFor(const RankCut &c) {
                                        fmt::format("train.micro_batch={}", batch),
                                        fmt::format("precision.compute={}", c.compute),
                                        fmt::format("train.global_batch_tokens={}", sequences / c.data * block),
-                                       "compile.remat=none"};
+                                       "compile.remat=none",
+                                       fmt::format("compile.target={}", c.target)};
   settings.insert(settings.end(), c.settings.begin(), c.settings.end());
   std::unique_ptr<Module> m = buildModel(loadConfig("", settings, [](const std::string &) { return int64_t(0); }));
   m->attrs.set("mesh_data", c.data);
@@ -113,6 +114,8 @@ std::unique_ptr<Module> plannedFor(const RankCut &c) {
   std::string passes = defaultPipeline();
   if (const std::string name = "overlap-collectives"; c.bucket)
     passes.insert(passes.find(name) + name.size(), fmt::format("{{bucket={}}}", c.bucket));
+  if (c.slot)
+    passes += fmt::format("{{slot={}}}", c.slot);  // of plan-memory, the last
   runPipeline(*m, parsePipeline(passes, &target), options);
   return m;
 }

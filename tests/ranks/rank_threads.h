@@ -18,6 +18,7 @@ struct RankCut {
   int64_t tensor = 1;
   std::vector<std::string> settings;  // of the model, beyond those of all
   int64_t bucket = 0;                 // bytes of a bucket of collectives; 0: the default
+  int64_t slot = 0;                   // bytes of a slot of what the host updates; 0: the default
   std::string target = "cpu";         // or "cuda:sm_90a", a GPU for each rank
   int64_t ranks() const { return data * tensor; }
 };

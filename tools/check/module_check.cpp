@@ -35,6 +35,7 @@ constexpr Place movable[] = {
     {"partition", false, true, false},  // of one rank: nothing
     {"pack-weights{all=true,cols=4}", false, true, false, false, true},
     {"overlap-collectives", true, true, true},  // likewise
+    {"offload", false, true, true},             // without its attribute: nothing
     {"chunk-classifier{chunks=2}", false, false, true, true},
 };
 /// Each at one place in the order, below.

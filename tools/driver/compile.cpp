@@ -218,13 +218,14 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
                     "frontends/model_builder.h says what a training module consists of");
   report.passSeconds = passes.seconds();
   report.arenaBytes = plan.planned->attrs.getInt("arena_bytes");
+  report.hostBytes = plan.planned->attrs.getInt("host_bytes", 0);
   if (!plan.target.callsLibrary() || config.compile.autotune == "off")
     report.tuning.problem = "compile.autotune is off";
   else
     report.tuning = cuda::pinAlgorithms(*plan.planned, plan.target, request.cacheDir);
 
   const Stopwatch kernels;
-  std::vector<LoweredGroup> distinct;
+  std::vector<LoweredGroup> distinct, ofHost;
   std::set<std::string> keys;  // equal groups have equal kernels
   for (const auto &f : plan.planned->functions)
     for (const Op &op : f->body) {
@@ -235,20 +236,23 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
         continue;
       Schedule schedule;
       GPTC_CHECK(Schedule::parse(op.attrs.getString("schedule"), schedule), "schedule of {}", op.loc);
-      distinct.push_back(lowerGroup(op, schedule, plan.target));
+      auto &of = runsOnHost(op) ? ofHost : distinct;
+      of.push_back(lowerGroup(op, schedule, runsOnHost(op) ? hostTarget() : plan.target));
     }
-  std::vector<const kir::Kernel *> pointers;
-  for (const LoweredGroup &g : distinct)
-    pointers.push_back(&g.kernel);
-  auto compile = [&](auto jit) {
+  auto compile = [&](auto jit, const std::vector<LoweredGroup> &groups) {
+    std::vector<const kir::Kernel *> pointers;
+    for (const LoweredGroup &g : groups)
+      pointers.push_back(&g.kernel);
     jit.compile(pointers);
-    report.compiled = jit.stats.compiled;
-    report.reused = jit.stats.reused;
+    report.compiled += jit.stats.compiled;
+    report.reused += jit.stats.reused;
   };
   if (plan.target.isCuda())
-    compile(CudaJit(plan.target, request.cacheDir));
+    compile(CudaJit(plan.target, request.cacheDir), distinct);
   else
-    compile(Jit(plan.target, request.cacheDir));
+    compile(Jit(plan.target, request.cacheDir), distinct);
+  if (!ofHost.empty())
+    compile(Jit(hostTarget(), request.cacheDir), ofHost);
   report.kernelSeconds = kernels.seconds();
 
   report.planDir = request.planDir.empty() ? config.name + ".plan" : request.planDir;

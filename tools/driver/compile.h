@@ -26,6 +26,7 @@ struct CompileRequest {
 struct CompileReport {
   std::string planDir;
   int64_t arenaBytes = 0;
+  int64_t hostBytes = 0;         // of the host's arena, where there is one beside the GPU's
   int64_t available = 0;         // bytes of this machine that plans may take: the budget of remat = "auto"
   int groups = 0;                // fused ops of all functions
   int compiled = 0, reused = 0;  // distinct kernels, by whether the cache had them

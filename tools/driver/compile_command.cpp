@@ -116,11 +116,13 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
       row("", fmt::format("cuDNN for {} of {} attention groups", attentions.calls, attentions.groups));
   }
   const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  row("memory", formatBytes(double(r.arenaBytes)) +
-                    (r.arenaBytes > memory && !plan.target.isCuda()
-                         ? fmt::format(": more than the {} of this machine{}", formatBytes(double(memory)),
-                                       c.compile.remat == "auto" ? "; remat found nothing that fits" : "")
-                         : ""));
+  row("memory",
+      formatBytes(double(r.arenaBytes)) +
+          (r.hostBytes ? fmt::format(" of the GPU, {} pinned on the host", formatBytes(double(r.hostBytes))) : "") +
+          (r.arenaBytes > memory && !plan.target.isCuda()
+               ? fmt::format(": more than the {} of this machine{}", formatBytes(double(memory)),
+                             c.compile.remat == "auto" ? "; remat found nothing that fits" : "")
+               : ""));
   if (const RunSettings &run = plan.run; run.checkpointEvery > 0 && run.checkpointEvery < run.steps)
     if (const int64_t bytes = memoryToSave(*plan.planned, run.checkpointAsync != "false"); bytes > 0)
       row("", formatBytes(double(bytes)) + " more to save checkpoints" +

@@ -12,7 +12,7 @@ namespace gptc {
 GroupsByProblem::GroupsByProblem(const Module &m, const Target &target) {
   for (const auto &f : m.functions)
     for (const Op &op : f->body) {
-      if (!op.is(OpKind::fused))
+      if (!op.is(OpKind::fused) || runsOnHost(op))
         continue;
       const std::string problem = problemOf(op, target).problem;
       ops[problem].push_back(&op);
@@ -22,7 +22,8 @@ GroupsByProblem::GroupsByProblem(const Module &m, const Target &target) {
 }
 
 void TimesByProblem::ran(const BoundKernel &kernel, int64_t begin, int64_t end) {
-  times[groups.problems.at(kernel.op)].push_back(1e-6 * double(end - begin));
+  if (auto it = groups.problems.find(kernel.op); it != groups.problems.end())
+    times[it->second].push_back(1e-6 * double(end - begin));
 }
 
 Timing TimesByProblem::timing(const std::string &problem) const {

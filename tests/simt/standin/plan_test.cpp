@@ -340,7 +340,7 @@ TEST_F(PlanTest, LoopTreesThatAreRefusedAreErrors) {
 TEST_F(PlanTest, AKernelThatCannotBeBuiltIsExplainedWithoutPlaces) {
   const Plan plan = loadPlan(compile(bigram, "cpu"));
   try {
-    Binder(*plan.planned, cudaTarget("cuda:sm_90a")).bind(*plan.planned->functions.front());
+    Binder(*plan.planned, cudaTarget("cuda:sm_90a"), hostTarget()).bind(*plan.planned->functions.front());
     ADD_FAILURE() << "schedules of a CPU are none of a GPU";
   } catch (const UserError &e) {
     const std::string &said = e.diagnostics[0].message;
@@ -573,7 +573,7 @@ TEST_F(PlanTest, KernelsComeFromTheCacheWhateverIsAskedFor) {
   // Only one function's kernels: they stand in the same programs.
   CudaJit jit(cudaTarget("cuda:sm_80"), cache());
   const Plan loaded = loadPlan(plan);
-  Binder binder(*loaded.planned, loaded.target);
+  Binder binder(*loaded.planned, loaded.target, hostTarget());
   const BoundFunction f = binder.bind(*loaded.planned->function("eval"));
   std::vector<const kir::Kernel *> kernels;
   for (const BoundGroup &g : f.groups)
