@@ -189,8 +189,10 @@ Estimate Forecaster::estimate(const Strategy &s) {
   if (s.offload && !(machines.node.hostLink > 0 && machines.node.hostBandwidth > 0))
     return cannot("offload needs node.host_link and node.host_bandwidth, which the cluster file does not have",
                   "write them, such as host_link = \"25 GB/s\" and host_bandwidth = \"300 GB/s\"");
-  e.predictedOnly = s.pipeline > 1 || (ours && (s.compression != "none" || base.optimizer.name == "lamb" ||
-                                                (!dev.isCpu && (s.tensor > 1 || s.offload))));
+  const bool refused = s.compression != "none" || base.optimizer.name == "lamb" ||
+                       (s.tensor > 1 && (m.position == "alibi" || base.optimizer.name == "adafactor")) ||
+                       (s.offload && base.optimizer.name == "adafactor");
+  e.predictedOnly = s.pipeline > 1 || (ours && refused);
 
   const Workload &w = workload(s.microBatch);
   const std::string &compute = base.precision.compute;
