@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 std::vector<std::string> exampleNames() {
   std::vector<std::string> names;
   for (const auto &entry : fs::directory_iterator(GPTC_SOURCE_DIR "/examples"))
-    if (entry.path().extension() == ".toml")
+    // That one is there for forecasts: bloom-small's kernels, in sizes that no test has time for.
+    if (entry.path().extension() == ".toml" && entry.path().stem() != "bloom-7b1")
       names.push_back(entry.path().stem());
   std::sort(names.begin(), names.end());
   return names;
