@@ -132,12 +132,15 @@ void meet(Reader &r, const std::string &job, std::optional<NetAddress> address) 
     unclear(fmt::format("{} does not say on which machine rank 0 is", w.startedBy()),
             "set GPTC_RENDEZVOUS=HOST:PORT for all ranks, HOST being the machine of rank 0");
   w.rendezvous = *address;
+  // What a user chose may be of any length, the rendezvous's tokens are not; our launcher's is one of its own.
+  auto secret = [&](const std::string &chosen) {
+    w.token = w.source == World::Source::launcher ? chosen : blake3("gptc token " + chosen);
+    w.tokenIsSecret = true;
+  };
   if (auto token = r.text("GPTC_TOKEN"); token && !token->empty()) {
-    w.token = *token;
-    w.tokenIsSecret = true;
+    secret(*token);
   } else if (auto file = r.text("GPTC_TOKEN_FILE"); file && !file->empty()) {
-    w.token = readToken(*file);
-    w.tokenIsSecret = true;
+    secret(readToken(*file));
   } else {
     w.token = blake3(fmt::format("gptc job {} of user {}", job, ::geteuid()));
   }

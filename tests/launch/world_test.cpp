@@ -2,6 +2,7 @@
 #include "runtime/launch/world.h"
 
 #include "ir/diagnostics.h"
+#include "runtime/rendezvous.h"
 #include "tests/unit/runtime/temp_dir.h"
 
 #include <map>
@@ -174,15 +175,28 @@ TEST(World, TokensFromAFileThatOnlyTheUserCanRead) {
   EXPECT_EQ(codeThrown([&] { find(v); }), int(ErrorCode::FileMissing));
   writeFile(file, "0123456789abcdef0123\n");
   ::chmod(file.c_str(), 0600);
-  EXPECT_EQ(find(v).token, "0123456789abcdef0123");
+  const std::string ofFile = find(v).token;
   EXPECT_TRUE(find(v).tokenIsSecret);
-  EXPECT_EQ(find(with(v, {{"GPTC_TOKEN", "abc"}})).token, "abc");
+  EXPECT_NE(find(with(v, {{"GPTC_TOKEN", "abc"}})).token, ofFile) << "the variable comes first";
+  EXPECT_EQ(find(with(v, {{"GPTC_TOKEN", "0123456789abcdef0123"}})).token, ofFile) << "wherever it is said";
+  writeFile(file, "0123456789abcdef0124\n");
+  EXPECT_NE(find(v).token, ofFile);
   ::chmod(file.c_str(), 0640);
   EXPECT_NE(complaint(v).find("can be read or written by others"), std::string::npos);
   writeFile(file, "short");
   ::chmod(file.c_str(), 0600);
   EXPECT_NE(complaint(v).find("5 characters"), std::string::npos);
   EXPECT_NE(complaint(with(slurm, {{"GPTC_TOKEN_FILE", dir.path}})).find("is no file"), std::string::npos);
+}
+
+TEST(World, TokensOfAnyLengthLetRanksMeet) {
+  for (const std::string &chosen : {std::string("abc"), std::string("0123456789abcdef"), std::string(4000, 'x')}) {
+    const World w = find(with(slurm, {{"GPTC_TOKEN", chosen}}));
+    RendezvousServer server({.token = w.token, .world = 1});
+    RendezvousClient client({.host = "127.0.0.1", .port = server.port(), .token = w.token});
+    client.leave();
+    EXPECT_EQ(server.left(), 1);
+  }
 }
 
 TEST(World, ComplainsOfWhatIsMissing) {
