@@ -68,7 +68,7 @@ struct SoftwareSpec {
   double fragmentation = 0;  // bytes of the allocator per byte of activations that it cannot use
   double context = 0;        // bytes of a device that belong to the driver and its libraries
   bool fusedAttention = true, fusedLoss = true, paddedVocab = true, fusedKernels = true;
-  std::string zero1 = "reduce_scatter";  // | all_reduce: of gradients by ZeRO stage 1, before parameters are gathered
+  std::string zero1 = "reduce_scatter";  // | all_reduce: of gradients by ZeRO stages 1 and 2, before parameters are gathered
   std::string gradients = "fp32";        // | compute: the type in which gradients are held and sent
   int64_t powersgdRank = 4;
   bool isGptc() const { return name == "gptc"; }

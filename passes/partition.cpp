@@ -392,8 +392,15 @@ private:
     }
     bool read = false;
     for (const auto &f : m.functions)
-      for (Op &op : f->body)
-        read |= readsOther(op, *u.param);
+      for (Op *op = f->body.front(), *next; op; op = next) {
+        next = op->next();
+        if (!readsOther(*op, *u.param))
+          continue;
+        if (op->result()->unused())
+          op->erase();  // precision has left it behind: the low copy is read instead
+        else
+          read = true;
+      }
     if (!read)
       return;
     State *whole = m.addState("whole." + u.param->name, type);

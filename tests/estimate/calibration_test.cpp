@@ -249,8 +249,21 @@ TEST(Planted, TheSameConfigurationWithOtherFigures) {
   steps.back() *= 1.25;
   const Calibration c = calibrate(logOf(runs, steps));
   EXPECT_TRUE(says(c.rows.back(), "\"row 5\" is the same configuration"));
+  EXPECT_FALSE(c.rows.back().impossible);  // either may be the wrong one
   for (size_t i = 0; i + 1 < runs.size(); ++i)
     EXPECT_TRUE(i == 4 || c.rows[i].contradictions.empty()) << i + 1;
+}
+
+TEST(Planted, AnotherMemoryThanWasSeen) {
+  const std::vector<Logged> &runs = variedRuns();
+  ClusterConfig log = logOf(runs, stepsOf(runs, usual));
+  const Calibration quiet = calibrate(log);
+  log.observations[0].bytesPeak = quiet.rows[0].estimate.bytesPeak() * 1.1;
+  log.observations[1].bytesPeak = quiet.rows[1].estimate.bytesPeak() * 1.3;
+  const Calibration c = calibrate(log);
+  EXPECT_TRUE(c.rows[0].contradictions.empty());
+  EXPECT_TRUE(says(c.rows[1], "and is predicted to need"));
+  EXPECT_TRUE(c.rows[1].fitted);
 }
 
 TEST(Planted, MoreGpusThanTheirShareOfSpeed) {

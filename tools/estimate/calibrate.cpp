@@ -77,7 +77,7 @@ public:
     physics();
     std::vector<size_t> rows;
     for (size_t i = 0; i < result.rows.size(); ++i)
-      if (ObservedRow &r = result.rows[i]; r.seen > 0 && r.observation->fit && r.contradictions.empty())
+      if (ObservedRow &r = result.rows[i]; r.seen > 0 && r.observation->fit && !r.impossible)
         rows.push_back(i);
     choose(std::move(which), rows);
     if (!result.fitted.empty() && !rows.empty())
@@ -137,19 +137,23 @@ private:
       const Config &config = forecasters[i]->config();
       const double peak = c.device.peak(config.precision.compute);
       const double needed = row.estimate.hfu * row.estimate.step / row.seen * peak;
-      if (needed > peak)
+      if (needed > peak) {
+        row.impossible = true;
         row.contradictions.push_back(fmt::format(
             "faster than the device: {:.4g} s per step are {} of each GPU, whose peak is {}; the step must be "
             "{:.4g} s or longer, or have computed less",
             row.seen, formatFlops(needed), formatFlops(peak), row.seen * needed / peak));
+      }
       if (s.gpus > c.node.devices && c.network.nominal > 0 && c.software.overlap == 0) {
         const auto e = withScalars(i, 0.01, c.network.nominal, 0);
         const double wire = e.overNetwork;
-        if (wire > row.seen)
+        if (wire > row.seen) {
+          row.impossible = true;
           row.contradictions.push_back(fmt::format(
               "faster than the network: at {}, its nominal bandwidth, what ranks send takes {:.4g} s of the "
               "{:.4g} s; less must have been sent",
               formatBandwidth(c.network.nominal), wire, row.seen));
+        }
       }
     }
     // Rows that differ in the number of devices only, or in nothing. They are judged, not left out: either may be
@@ -224,7 +228,12 @@ private:
 
   void set(const std::vector<double> &x) {
     for (size_t k = 0; k < x.size(); ++k)
-      valueOf(result.fitted[k]) = Fitted(std::exp(x[k]));
+      valueOf(result.fitted[k]) = Fitted(clamped(result.fitted[k], std::exp(x[k])));
+  }
+
+  /// Nothing is faster than the device's peak, which the slowdown of others' software counts from.
+  double clamped(Scalar s, double v) const {
+    return s == Scalar::slowdown && !result.cluster.software.isGptc() ? std::max(v, 1.0) : v;
   }
 
   double residual(size_t i, const std::vector<double> &x) {
@@ -405,7 +414,7 @@ private:
       for (size_t k = 0; k < theta.size(); ++k) {
         Fitted &f = valueOf(result.fitted[k]);
         const double low = f.low, high = f.high;
-        f = Fitted(std::exp(theta[k]));
+        f = Fitted(clamped(result.fitted[k], std::exp(theta[k])));
         if (low < high && low <= f.value && f.value <= high) {
           f.low = low;
           f.high = high;
@@ -421,6 +430,10 @@ private:
         row.leftOut = std::numeric_limits<double>::quiet_NaN();
       const Estimate &e = row.estimate;
       const DeviceSpec &d = result.cluster.device;
+      if (const double seen = row.observation->bytesPeak;
+          seen > 0 && std::abs(std::log(e.bytesPeak() / seen)) > std::log(1.15))
+        row.contradictions.push_back(
+            fmt::format("took {}, and is predicted to need {}", formatBytes(seen), formatBytes(e.bytesPeak())));
       if (row.observation->outOfMemory && !e.outOfMemory)
         row.contradictions.push_back(
             fmt::format("ran out of memory, and is predicted to need {} of {}; the software would "

@@ -19,6 +19,7 @@ struct ObservedRow {
   double error = 0;                // predicted / seen - 1
   double leftOut = 0;              // the same, fitted without this row; NaN where it is not fitted, or the others are too few
   bool fitted = false;
+  bool impossible = false;         // breaks physics, and is not fitted
   Estimate estimate;
   /// Each says what cannot be and what would have to be true. A row with any that is about physics is not fitted.
   std::vector<std::string> contradictions;

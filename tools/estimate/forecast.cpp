@@ -241,7 +241,8 @@ Estimate Forecaster::estimate(const Strategy &s) {
   } else if (s.zeroStage == 0) {
     e.reduce = send(e.bytesReduced, 2 * N * gradientWidth, 1, 2 * buckets);
   } else {
-    const double times = s.zeroStage == 1 && soft.zero1 == "all_reduce" ? 2 : 1;
+    // DeepSpeed runs stages 1 and 2 by one code.
+    const double times = s.zeroStage <= 2 && soft.zero1 == "all_reduce" ? 2 : 1;
     e.reduce = send(e.bytesReduced, times * N * gradientWidth, perPassReduces, times * buckets);
     e.gather = s.zeroStage <= 2 ? send(e.bytesGathered, N * width, 1, buckets)
                                 : send(e.bytesGathered, 2 * N * width, acc, 2 * L);
@@ -294,6 +295,13 @@ Estimate Forecaster::estimate(const Strategy &s) {
       low && base.precision.params == "fp32" ? 4 * N * piece : 0;  // beside the copies that kernels read
   e.parameters = width * N * (s.zeroStage == 3 ? 1 / D : 1);
   e.gradients = gradientWidth * N;
+  // Ours: a tied embedding is looked up in f32, whole, and has a gradient of each of its two uses till they are added.
+  if (ours && m.tieEmbeddings) {
+    if (low && (s.zeroStage == 1 || s.zeroStage == 2))
+      e.parameters += 4 * embedding;
+    if (s.accumulate > 1)
+      e.gradients += gradientWidth * embedding;
+  }
   // Ours are scattered as soon as they are there, but where they add up over passes first they are whole till then.
   if (reducesEachPass || (ours && s.zeroStage >= 1 && s.accumulate == 1))
     e.gradients /= D;

@@ -223,6 +223,23 @@ TEST(PartitionMemory, OfAdafactorFollowsTheRows) {
   EXPECT_EQ(m->state("update.fc.w")->type.str(), "f32[2,16]");
 }
 
+// Precision leaves reads of masters behind whose low copies are read instead.
+TEST(PartitionMemory, HoldsNoWholeThatNobodyReads) {
+  for (int64_t stage : {1, 2, 3})
+    for (const char *compute : {"fp32", "bf16"}) {
+      const auto m = compiled({2, stage, 2, 1, "tree", compute}, allPasses);
+      for (const auto &s : m->states) {
+        if (s->attrs.getString("kind") != "whole")
+          continue;
+        bool read = false;
+        for (const auto &f : m->functions)
+          for (const Op &op : f->body)
+            read |= op.is(OpKind::read) && op.state == s->name && !op.result()->unused();
+        EXPECT_TRUE(read) << s->name << ", stage " << stage << ", " << compute;
+      }
+    }
+}
+
 TEST(PartitionNot, LeavesAloneWhatHasOneRank) {
   auto m = compiled({}, "autodiff,optimizer");
   const std::string before = print(*m);
