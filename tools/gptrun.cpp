@@ -27,6 +27,8 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <optional>
+#include <set>
 #include <thread>
 #include <unistd.h>
 
@@ -50,7 +52,8 @@ private:
 };
 
 struct Options {
-  std::string plan, outDir, hosts, resume = "auto", prompt = "\n";
+  std::string plan, outDir, resume = "auto", prompt = "\n";
+  std::optional<std::string> hosts;
   int64_t steps = -1;
   int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not said
   unsigned threads = 0;
@@ -83,12 +86,18 @@ struct Ranks {
 Ranks chooseRanks(const Options &o, const Plan &plan) {
   Ranks r;
   r.world = World::find();
-  if (!o.hosts.empty()) {
-    auto hosts = parseHostList(o.hosts);
+  if (o.hosts) {
+    auto hosts = parseHostList(*o.hosts);
     if (!hosts)
-      throw UserError(ErrorCode::Usage, fmt::format("--hosts {} is no list of machines", o.hosts),
+      throw UserError(ErrorCode::Usage,
+                      fmt::format("--hosts {} is no list of machines", o.hosts->empty() ? "\"\"" : *o.hosts),
                       "for example --hosts node1,node2 or --hosts node[1-8]");
     r.hosts = std::move(*hosts);
+    std::set<llvm::StringRef> seen;
+    for (const std::string &host : r.hosts)
+      if (!seen.insert(host).second)
+        throw UserError(ErrorCode::Usage, fmt::format("--hosts {} names {} twice", *o.hosts, host),
+                        "name each machine once; --ranks-per-node says how many ranks it has");
     if (o.nodes && o.nodes != int(r.hosts.size()))
       throw UserError(ErrorCode::Usage, fmt::format("--nodes {}, but --hosts names {}", o.nodes, r.hosts.size()),
                       "leave out --nodes");
