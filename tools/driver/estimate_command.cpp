@@ -332,10 +332,11 @@ void addEstimateCommand(CLI::App &app) {
   c->add_option("--gpus", o->gpus, "How many: 8, 1..64 (powers of two) or 8,16,48; else as [parallel] says")
       ->type_name("N");
   c->add_option("--tokens", o->tokens, "Tokens of the whole run")->check(within(1.0, 1e18))->capture_default_str();
-  c->add_option("--pipeline", o->pipeline, "Stages of a pipeline, which is forecast and not run")
-      ->check(within<int64_t>(1, 1024))
-      ->capture_default_str();
-  c->add_flag("--search", o->search, "The best strategy for each number of GPUs");
+  CLI::Option *pipeline =
+      c->add_option("--pipeline", o->pipeline, "Stages of a pipeline, which is forecast and not run")
+          ->check(within<int64_t>(1, 1024))
+          ->capture_default_str();
+  c->add_flag("--search", o->search, "The best strategy for each number of GPUs")->excludes(pipeline);
   c->add_flag("--json", o->json, "Prints JSON: one object for one number of GPUs, else a list");
   c->add_option("--svg", o->svg, "Draws days.svg, step.svg and memory.svg into a folder")->type_name("FOLDER");
   c->callback([o] { runEstimate(*o); });

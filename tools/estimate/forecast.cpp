@@ -208,7 +208,10 @@ Estimate Forecaster::estimate(const Strategy &s) {
   const double N = layersShare + (ours ? embedding : embedding / t) / (p > 1 ? (m.tieEmbeddings ? 1 : 2) : 1);
 
   // 1. Computation. Rows are shared out along `tensor`, layers along `pipeline`.
-  const double perPass = (ours ? w.seconds * double(sharers) : w.flops / dev.peak(compute)) / (t * p);
+  // Stages of a pipeline are balanced at best, and none is shorter than what stands outside the layers.
+  const double whole = ours ? w.seconds * double(sharers) : w.flops / dev.peak(compute);
+  const double layers = 3 * (ours ? w.forwardSeconds * double(sharers) : w.forwardFlops / dev.peak(compute));
+  const double perPass = std::max(whole / p, p > 1 ? whole - layers : 0) / t;
   const double again =
       s.remat ? (ours ? w.forwardSeconds * double(sharers) : w.forwardFlops / dev.peak(compute)) / (t * p) : 0;
   e.compute = acc * perPass * slow;
@@ -258,7 +261,7 @@ Estimate Forecaster::estimate(const Strategy &s) {
     e.exchange += times * (2 * l.share() * activation / l.rates.bandwidth + 2 * l.rates.latency);
   }
   if (s.pipeline > 1) {
-    const Link l = linkOf(machines, 2, s.tensor);
+    const Link l = linkOf(machines, s.pipeline, s.tensor);
     e.bytesExchanged += acc * 2 * activation / t;
     e.exchange += acc * 2 * (activation / t / l.rates.bandwidth + l.rates.latency);
   }
