@@ -144,9 +144,8 @@ private:
 
 struct JoinOptions {
   std::chrono::milliseconds timeout{120000};
-  /// The network interface between ranks. Empty: GPTC_INTERFACE, or else the one that reaches the rendezvous.
-  std::string interface;
-  /// Over TCP also where all ranks are on one machine. So it is too where an interface is named.
+  /// Over TCP also where all ranks are on one machine. So it is too where GPTC_INTERFACE names the network interface
+  /// between ranks; else that is the one that reaches the rendezvous.
   bool tcp = false;
   /// Of collectives, where that is longer than the time-out: another rank may save or compile before it comes.
   std::chrono::milliseconds patience{0};

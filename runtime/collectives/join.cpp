@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <net/if.h>
 
 namespace gptc {
 
@@ -48,6 +49,21 @@ struct Card {
   }
 };
 
+/// A name that is wrong once is wrong at every restart: an error of the configuration, which ends the run.
+void requireInterface(RendezvousClient &client, const std::string &name) {
+  if (name.empty() || if_nametoindex(name.c_str()))
+    return;
+  std::string known;
+  struct if_nameindex *const all = if_nameindex();
+  for (auto *i = all; i && i->if_index; ++i)
+    known += (known.empty() ? "" : ", ") + std::string(i->if_name);
+  if (all)
+    if_freenameindex(all);
+  const std::string text = fmt::format("GPTC_INTERFACE={}: there is no such network interface", name);
+  client.report(ErrorCode::RanksUnclear, text);
+  throw UserError(ErrorCode::RanksUnclear, text, fmt::format("{} has {}", hostName(), known));
+}
+
 }  // namespace
 
 std::unique_ptr<Communicator> joinProcesses(RendezvousClient &client, const Group &group, const JoinOptions &options) {
@@ -79,7 +95,8 @@ std::unique_ptr<Communicator> joinProcesses(RendezvousClient &client, const Grou
 
   // Memory, where all can share it and none wants TCP; all come to the same answer.
   const char *variable = std::getenv("GPTC_INTERFACE");
-  const std::string interface = !options.interface.empty() ? options.interface : variable ? variable : "";
+  const std::string interface = variable ? variable : "";
+  requireInterface(client, interface);
   const std::string machine = options.tcp || !interface.empty() ? "" : machineId();
   client.set(of("machine", rank), machine);
   bool share = !machine.empty();
