@@ -167,6 +167,17 @@ std::vector<std::string> Workplace::checkpoints(const std::string &outDir) const
   return r;
 }
 
+std::string Workplace::train(const std::string &plan, const std::string &out, const std::vector<std::string> &more,
+                             const std::map<std::string, std::string> &env) {
+  std::vector<std::string> args = {plan, "--out-dir", path(out)};
+  args.insert(args.end(), more.begin(), more.end());
+  const Result r = gptrun(args, env);
+  EXPECT_EQ(r.code, 0) << r.output;
+  const std::string state = finalState(path(out));
+  EXPECT_FALSE(state.empty()) << r.output;
+  return state;
+}
+
 std::string Workplace::finalState(const std::string &outDir) const {
   std::vector<std::string> all = checkpoints(outDir);
   if (all.empty())

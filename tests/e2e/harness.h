@@ -52,6 +52,10 @@ public:
   /// Writes the tiny model's file and returns its path.
   std::string modelFile() const { return path("tiny.toml"); }
 
+  /// Runs a plan into path(out) with further options; the test fails where that fails. Returns finalState.
+  std::string train(const std::string &plan, const std::string &out, const std::vector<std::string> &more = {},
+                    const std::map<std::string, std::string> &env = {});
+
   /// The newest checkpoint of a run folder, as names and bytes of all tensors, in whatever files they lie; "" where
   /// there is none.
   std::string finalState(const std::string &outDir) const;

@@ -21,13 +21,6 @@ struct Optimizers : ::testing::TestWithParam<Recipe> {
     settings.insert(settings.end(), more.begin(), more.end());
     return w.compile(name, settings);
   }
-  std::string train(const std::string &plan, const std::string &out, std::vector<std::string> more = {}) {
-    std::vector<std::string> args = {plan, "--out-dir", w.path(out)};
-    args.insert(args.end(), more.begin(), more.end());
-    Result r = w.gptrun(args);
-    EXPECT_EQ(r.code, 0) << r.output;
-    return w.finalState(w.path(out));
-  }
   double lossOf(const std::string &line) const {
     const size_t at = line.find("loss=");
     return at == std::string::npos ? 0 : std::atof(line.c_str() + at + 5);
@@ -37,7 +30,7 @@ struct Optimizers : ::testing::TestWithParam<Recipe> {
 
 TEST_P(Optimizers, LearnsAndGoesOnToTheSameBits) {
   const std::string plan = compile("plan");
-  const std::string whole = train(plan, "whole");
+  const std::string whole = w.train(plan, "whole");
   ASSERT_FALSE(whole.empty());
   const std::vector<std::string> lines = logLines(w.path("whole"));
   std::vector<double> losses;
@@ -46,17 +39,17 @@ TEST_P(Optimizers, LearnsAndGoesOnToTheSameBits) {
       losses.push_back(lossOf(line));
   ASSERT_EQ(losses.size(), 12u);
   EXPECT_LT(losses.back(), losses.front() - 0.05);
-  train(plan, "parts", {"--steps", "5"});
-  EXPECT_TRUE(train(plan, "parts", {"--resume", "must"}) == whole);
-  EXPECT_TRUE(train(plan, "threads", {"--threads", "2"}) == whole);
+  w.train(plan, "parts", {"--steps", "5"});
+  EXPECT_TRUE(w.train(plan, "parts", {"--resume", "must"}) == whole);
+  EXPECT_TRUE(w.train(plan, "threads", {"--threads", "2"}) == whole);
 }
 
 TEST_P(Optimizers, AnyNumberOfRanksGivesTheSameBits) {
-  const std::string expected = train(compile("one"), "one-out");
+  const std::string expected = w.train(compile("one"), "one-out");
   for (const char *stage : {"1", "3"}) {
     const std::string plan =
         compile(std::string("zero") + stage, {"parallel.data=2", std::string("parallel.zero_stage=") + stage});
-    EXPECT_TRUE(train(plan, std::string("out") + stage, {"--ranks-per-node", "2"}) == expected) << stage;
+    EXPECT_TRUE(w.train(plan, std::string("out") + stage, {"--ranks-per-node", "2"}) == expected) << stage;
   }
 }
 

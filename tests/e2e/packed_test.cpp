@@ -20,13 +20,6 @@ protected:
     all.insert(all.end(), GetParam().settings.begin(), GetParam().settings.end());
     return w.compile(name, all);
   }
-  std::string train(const std::string &plan, const std::string &out, std::vector<std::string> more = {}) {
-    std::vector<std::string> args = {plan, "--out-dir", w.path(out)};
-    args.insert(args.end(), more.begin(), more.end());
-    Result r = w.gptrun(args);
-    EXPECT_EQ(r.code, 0) << r.output;
-    return w.finalState(w.path(out));
-  }
   std::string after(const std::string &command, const std::string &plan, const std::string &out,
                     std::vector<std::string> more = {}) {
     std::vector<std::string> args = {command, plan, "--out-dir", w.path(out)};
@@ -45,23 +38,23 @@ TEST_P(Packed, SameBitsAsPackedByEachProduct) {
   EXPECT_NE(planned.find("tb=true} : "), std::string::npos);
   EXPECT_EQ(readFile(plain + "/planned.gir").find("packed"), std::string::npos);
 
-  const std::string want = train(plain, "plain-out");
+  const std::string want = w.train(plain, "plain-out");
   ASSERT_FALSE(want.empty());
-  EXPECT_TRUE(want == train(packed, "out", {"--threads", "2"}));
+  EXPECT_TRUE(want == w.train(packed, "out", {"--threads", "2"}));
   EXPECT_EQ(logLines(w.path("out")), logLines(w.path("plain-out")));
   EXPECT_EQ(want.find("panels."), std::string::npos);
-  EXPECT_TRUE(want == train(packed, "one", {"--threads", "1"}));
+  EXPECT_TRUE(want == w.train(packed, "one", {"--threads", "1"}));
 
   // From a checkpoint of the other plan, too.
-  train(plain, "parts", {"--steps", "5"});
-  train(packed, "parts", {"--steps", "8", "--resume", "must"});
-  EXPECT_TRUE(want == train(plain, "parts", {"--resume", "must"}));
+  w.train(plain, "parts", {"--steps", "5"});
+  w.train(packed, "parts", {"--steps", "8", "--resume", "must"});
+  EXPECT_TRUE(want == w.train(plain, "parts", {"--resume", "must"}));
   EXPECT_EQ(logLines(w.path("plain-out")), logLines(w.path("parts")));
 }
 
 TEST_P(Packed, EvaluatesAlike) {
   const std::string packed = compile("packed", "true"), plain = compile("plain", "false");
-  train(plain, "out");
+  w.train(plain, "out");
   auto loss = [](const std::string &output) { return output.substr(std::min(output.size(), output.find("val loss"))); };
   const std::string want = loss(after("eval", plain, "out"));
   EXPECT_FALSE(want.empty());

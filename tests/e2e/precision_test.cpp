@@ -15,13 +15,6 @@ struct Setting {
 
 class Precision : public testing::TestWithParam<Setting> {
 protected:
-  std::string train(const std::string &plan, const std::string &out, std::vector<std::string> more = {}) {
-    std::vector<std::string> args = {plan, "--out-dir", w.path(out)};
-    args.insert(args.end(), more.begin(), more.end());
-    Result r = w.gptrun(args);
-    EXPECT_EQ(r.code, 0) << r.output;
-    return w.finalState(w.path(out));
-  }
   std::string compile(const std::string &name, std::vector<std::string> more = {}) {
     more.insert(more.end(), GetParam().settings.begin(), GetParam().settings.end());
     return w.compile(name, more);
@@ -30,14 +23,14 @@ protected:
 };
 
 TEST_P(Precision, SameBitsOnAnyThreadsMicroBatchesAndAfterResuming) {
-  const std::string plan = compile("plan"), whole = train(plan, "whole", {"--threads", "2"});
+  const std::string plan = compile("plan"), whole = w.train(plan, "whole", {"--threads", "2"});
   ASSERT_FALSE(whole.empty());
-  EXPECT_TRUE(whole == train(plan, "one", {"--threads", "1"})) << "1 and 2 threads differ";
-  EXPECT_TRUE(whole == train(plan, "three", {"--threads", "3"})) << "2 and 3 threads differ";
-  train(plan, "parts", {"--steps", "5"});
-  EXPECT_TRUE(whole == train(plan, "parts", {"--resume", "must"})) << "resumed";
+  EXPECT_TRUE(whole == w.train(plan, "one", {"--threads", "1"})) << "1 and 2 threads differ";
+  EXPECT_TRUE(whole == w.train(plan, "three", {"--threads", "3"})) << "2 and 3 threads differ";
+  w.train(plan, "parts", {"--steps", "5"});
+  EXPECT_TRUE(whole == w.train(plan, "parts", {"--resume", "must"})) << "resumed";
   EXPECT_EQ(logLines(w.path("whole")), logLines(w.path("parts")));
-  EXPECT_TRUE(whole == train(compile("plan2", {"train.micro_batch=2"}), "micro")) << "micro-batch 2 differs from 4";
+  EXPECT_TRUE(whole == w.train(compile("plan2", {"train.micro_batch=2"}), "micro")) << "micro-batch 2 differs from 4";
   EXPECT_EQ(logLines(w.path("whole")), logLines(w.path("micro")));
 }
 
@@ -51,7 +44,7 @@ double lastEvaluation(const std::string &outDir) {
 // What the project promises for a whole run of a real recipe, 0.02 (docs/performance.md shows 0.001), a dozen steps
 // keep too. How far single kernels may be off is bounded elsewhere; here whole steps must not drift apart.
 TEST_P(Precision, TrainsLikeFp32) {
-  train(compile("low"), "low");
+  w.train(compile("low"), "low");
   Result r = w.gptrun({w.compile("plain"), "--out-dir", w.path("plain")});
   ASSERT_EQ(r.code, 0) << r.output;
   const double low = lastEvaluation(w.path("low")), plain = lastEvaluation(w.path("plain"));
@@ -61,7 +54,7 @@ TEST_P(Precision, TrainsLikeFp32) {
 
 TEST_P(Precision, CheckpointsHoldMasters) {
   const std::string plan = compile("plan");
-  const std::string state = train(plan, "out");
+  const std::string state = w.train(plan, "out");
   EXPECT_EQ(state.find("low."), std::string::npos);
   EXPECT_NE(state.find("wte.weight"), std::string::npos);
   // Evaluation fills the copies from the masters: the loss is that of the end of training.

@@ -12,44 +12,33 @@ namespace fs = std::filesystem;
 namespace {
 
 struct SameBits : ::testing::Test {
-  /// Trains from scratch into a folder of its own; returns the final state.
-  std::string train(const std::string &plan, const std::string &out, std::vector<std::string> more = {},
-                    const std::map<std::string, std::string> &env = {}) {
-    std::vector<std::string> args = {plan, "--out-dir", w.path(out)};
-    args.insert(args.end(), more.begin(), more.end());
-    Result r = w.gptrun(args, env);
-    EXPECT_EQ(r.code, 0) << r.output;
-    std::string state = w.finalState(w.path(out));
-    EXPECT_FALSE(state.empty());
-    return state;
-  }
   Workplace w;
 };
 
 TEST_F(SameBits, TwoRunsAndAnyNumberOfThreads) {
   std::string plan = w.compile("plan");
-  std::string first = train(plan, "a", {"--threads", "1"});
-  EXPECT_TRUE(first == train(plan, "b", {"--threads", "1"})) << "two runs differ";
-  EXPECT_TRUE(first == train(plan, "c", {"--threads", "2"})) << "1 and 2 threads differ";
-  EXPECT_TRUE(first == train(plan, "d", {"--threads", "3"})) << "1 and 3 threads differ";
+  std::string first = w.train(plan, "a", {"--threads", "1"});
+  EXPECT_TRUE(first == w.train(plan, "b", {"--threads", "1"})) << "two runs differ";
+  EXPECT_TRUE(first == w.train(plan, "c", {"--threads", "2"})) << "1 and 2 threads differ";
+  EXPECT_TRUE(first == w.train(plan, "d", {"--threads", "3"})) << "1 and 3 threads differ";
   EXPECT_EQ(logLines(w.path("a")), logLines(w.path("c")));
   EXPECT_EQ(logLines(w.path("a")).size(), 12u + 2u);
 }
 
 TEST_F(SameBits, TheSeedMatters) {
-  std::string one = train(w.compile("plan", {"train.seed=1"}), "a"),
-              two = train(w.compile("plan", {"train.seed=2"}), "b");
+  std::string one = w.train(w.compile("plan", {"train.seed=1"}), "a"),
+              two = w.train(w.compile("plan", {"train.seed=2"}), "b");
   EXPECT_FALSE(one == two);
 }
 
 TEST_F(SameBits, AnyMicroBatch) {
   // Evaluation of the whole split (19 windows: no whole number of batches), then of some.
   for (const char *steps : {"eval.steps=0", "eval.steps=3"}) {
-    std::string whole = train(w.compile("plan4", {"train.micro_batch=4", steps}), std::string("out4") + steps);
+    std::string whole = w.train(w.compile("plan4", {"train.micro_batch=4", steps}), std::string("out4") + steps);
     for (const char *micro : {"1", "2"}) {
       std::string name = std::string("out") + micro + steps;
       std::string cut =
-          train(w.compile(std::string("plan") + micro, {std::string("train.micro_batch=") + micro, steps}), name);
+          w.train(w.compile(std::string("plan") + micro, {std::string("train.micro_batch=") + micro, steps}), name);
       EXPECT_TRUE(whole == cut) << "micro-batch " << micro << " differs from 4";
       // Losses and norms too, of training and validation, not only what they lead to.
       EXPECT_EQ(logLines(w.path(std::string("out4") + steps)), logLines(w.path(name)));
@@ -65,7 +54,8 @@ TEST_F(SameBits, AnyMicroBatchOfAnEncoder) {
     s.push_back(std::string("train.micro_batch=") + micro);
     return s;
   };
-  std::string whole = train(w.compile("plan4", with("4")), "out4"), cut = train(w.compile("plan1", with("1")), "out1");
+  std::string whole = w.train(w.compile("plan4", with("4")), "out4"),
+              cut = w.train(w.compile("plan1", with("1")), "out1");
   EXPECT_TRUE(whole == cut);
   EXPECT_EQ(logLines(w.path("out4")), logLines(w.path("out1")));
   EXPECT_EQ(w.gptrun({w.path("plan4"), "--out-dir", w.path("out4")}).code, 0);
@@ -73,10 +63,10 @@ TEST_F(SameBits, AnyMicroBatchOfAnEncoder) {
 
 TEST_F(SameBits, StoppingAndGoingOn) {
   std::string plan = w.compile("plan");
-  std::string whole = train(plan, "whole");
-  train(plan, "parts", {"--steps", "2"});
-  train(plan, "parts", {"--steps", "7", "--resume", "must"});
-  EXPECT_TRUE(whole == train(plan, "parts"));
+  std::string whole = w.train(plan, "whole");
+  w.train(plan, "parts", {"--steps", "2"});
+  w.train(plan, "parts", {"--steps", "7", "--resume", "must"});
+  EXPECT_TRUE(whole == w.train(plan, "parts"));
   EXPECT_EQ(logLines(w.path("whole")), logLines(w.path("parts")));
   // Once more: nothing is left to do.
   Result again = w.gptrun({plan, "--out-dir", w.path("parts")});

@@ -21,18 +21,19 @@ TEST(BenchCluster, WritesWhatForecastsNeed) {
   EXPECT_TRUE(d.isCpu);
   EXPECT_EQ(c.node.devices, int64_t(hostTarget().threads));
   EXPECT_TRUE(c.software.isGptc());
-  EXPECT_GE(d.bf16, 0.9 * d.fp32);
-  // Shares of a peak; all of it where the machine was disturbed while the peak was measured.
-  for (double share : {d.matmul, d.attention, d.attentionGrad, d.elementwise, d.scatter}) {
-    EXPECT_GT(share, 1e-4);
+  EXPECT_GT(d.bf16, 0);
+  // Within the ranges of the fit, whatever else the machine did meanwhile. (The file has four digits.)
+  const std::pair<double, double> shares[] = {
+      {d.matmul, 0.05}, {d.attention, 0.02}, {d.attentionGrad, 0.02}, {d.elementwise, 0.005}, {d.scatter, 1e-5}};
+  for (auto [share, least] : shares) {
+    EXPECT_GE(share, 0.999 * least);
     EXPECT_LE(share, 1);
   }
-  EXPECT_GT(d.matmul, d.elementwise);
-  EXPECT_GT(d.cacheBandwidth, 0.5 * d.bandwidth);
-  EXPECT_GT(d.launch, 0);
-  EXPECT_LT(d.launch, 1e-3);
+  EXPECT_GE(d.cacheBandwidth, 0.999 * d.bandwidth * 0.5 / 1.2);
+  EXPECT_GE(d.launch, 0.999e-7);
+  EXPECT_LE(d.launch, 1.001e-4);
   if (c.node.devices > 1) {
-    EXPECT_GT(c.node.bandwidth, 0.01 * d.bandwidth);
+    EXPECT_GT(c.node.bandwidth, 0);
   }
   // With it a model is forecast on as many ranks as it has cores.
   const Result e = w.gptc({"estimate", w.modelFile(), "--cluster", file, "--gpus", std::to_string(c.node.devices),

@@ -47,7 +47,6 @@ TEST_P(Line, IsTheGraphOfFullDepth) {
     // Sums of whole numbers below 2^53: equal to the last bit.
     EXPECT_EQ(line.flops, whole.flops);
     EXPECT_EQ(line.parameters, whole.parameters);
-    EXPECT_EQ(line.divisible, whole.divisible);
     EXPECT_EQ(line.forwardFlops, whole.forwardFlops);
     EXPECT_EQ(line.updateBytes, whole.updateBytes);
     EXPECT_NEAR(line.seconds / whole.seconds, 1, 1e-9);

@@ -89,8 +89,13 @@ int64_t memoryForPlans(const Target &target, bool here) {
 }  // namespace
 
 Config readConfig(const std::string &modelFile, const std::vector<std::string> &settings) {
-  return loadConfig(modelFile, settings,
-                    [](const std::string &tokenizer) { return Tokenizer::load(tokenizer).vocabSize(); });
+  return readConfig(modelFile, settings, ConfigPurpose::run);
+}
+
+Config readConfig(const std::string &modelFile, const std::vector<std::string> &settings, ConfigPurpose purpose) {
+  return loadConfig(
+      modelFile, settings, [](const std::string &tokenizer) { return Tokenizer::load(tokenizer).vocabSize(); },
+      purpose);
 }
 
 RunSettings runSettings(const Config &c) {

@@ -13,6 +13,7 @@
 namespace gptc {
 
 struct Config;
+enum class ConfigPurpose;
 
 struct CompileRequest {
   std::string modelFile;
@@ -37,6 +38,7 @@ struct CompileReport {
 
 /// Reads the configuration as loadConfig does, with the vocabulary of its tokenizer file.
 Config readConfig(const std::string &modelFile, const std::vector<std::string> &settings);
+Config readConfig(const std::string &modelFile, const std::vector<std::string> &settings, ConfigPurpose purpose);
 
 /// The same for commands that measure on the CPU: a module or another target is a UserError.
 Config readConfigForBench(const std::string &modelFile, const std::vector<std::string> &settings);

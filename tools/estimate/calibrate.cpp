@@ -17,10 +17,8 @@
 #include "llvm/ADT/StringExtras.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 namespace gptc {
 

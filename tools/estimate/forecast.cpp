@@ -4,8 +4,6 @@
 #include "ir/words.h"
 #include "tools/driver/compile.h"
 
-#include "frontends/tokenizer.h"
-
 #include "llvm/ADT/StringRef.h"
 
 #include <algorithm>
@@ -42,8 +40,7 @@ Config readForForecast(const std::string &modelFile, const std::vector<std::stri
     }
   }
   auto load = [&](const std::vector<std::string> &with) {
-    return loadConfig(
-        modelFile, with, [](const std::string &t) { return Tokenizer::load(t).vocabSize(); }, ConfigPurpose::forecast);
+    return readConfig(modelFile, with, ConfigPurpose::forecast);
   };
   all.push_back(cluster.device.isCpu ? "compile.target=cpu" : "compile.target=cuda");
   // Without a batch first: whether it divides depends on the ranks.

@@ -170,13 +170,10 @@ public:
     double moments = 0;
     for (const auto &s : m->states) {
       const std::string kind = s->attrs.getString("kind");
-      if (kind == "param") {
+      if (kind == "param")
         w.parameters += double(s->type.paddedElements());
-        if (s->type.rank() >= 2)
-          w.divisible += double(s->type.paddedElements());
-      } else if (kind == "moment") {
+      else if (kind == "moment")
         moments += double(s->type.bytes());
-      }
     }
     w.momentBytes = moments;
     w.activations = peakOf(micro, w.buffers, software.lossInPlace());
@@ -267,7 +264,6 @@ Workload workloadOf(const Config &config, const ClusterConfig &cluster, int64_t 
   w.seconds = line(less.w.seconds, deeper.w.seconds);
   w.updateBytes = line(less.w.updateBytes, deeper.w.updateBytes);
   w.parameters = line(less.w.parameters, deeper.w.parameters);
-  w.divisible = line(less.w.divisible, deeper.w.divisible);
   w.momentBytes = line(less.w.momentBytes, deeper.w.momentBytes);
   w.activations = line(less.w.activations, deeper.w.activations);
   w.perLayer = deeper.w.activations - less.w.activations;

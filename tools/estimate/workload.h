@@ -31,7 +31,6 @@ struct Workload {
   double updateBytes = 0;
   // Memory of one rank.
   double parameters = 0;    // elements, as laid out
-  double divisible = 0;     // of these, elements of matrices: what ZeRO divides
   double activations = 0;   // bytes at the peak of @accumulate
   double perLayer = 0;      // of which every layer adds so many
   double checkpointed = 0;  // the same with every layer's forward part computed again
