@@ -7,8 +7,9 @@
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
 
-# A rank that fails ends the step; then all start again, as gptrun's own launcher does it. What comes again at each
-# try (exit codes 2 to 5) ends the job, and so does scancel, on which the ranks save.
+# A rank that fails ends the step; then all start again, as gptrun's own launcher does it. What all ranks meet at each
+# try (exit codes 2 to 5) ends the job, and so does scancel, on which the ranks save. Of an error that one rank alone has
+# met, such as a full disk, the others know as its failure (6), and srun returns the highest code: that is tried again.
 for try in 1 2 3 4; do
   srun --kill-on-bad-exit=1 gptrun "$@"
   code=$?
