@@ -254,6 +254,51 @@ TEST(Planted, TheSameConfigurationWithOtherFigures) {
     EXPECT_TRUE(i == 4 || c.rows[i].contradictions.empty()) << i + 1;
 }
 
+/// A run of BLOOM-7B as a log may say it.
+std::string rowOf(int gpus, const std::string &settings, double step) {
+  return fmt::format("[[observation]]\nmodel = \"{}\"\ngpus = {}\n{}\nstep = \"{:.17g} s\"\n",
+                     sourceFile("examples/bloom-7b1.toml"), gpus, settings, step);
+}
+
+TEST(Planted, TheSameConfigurationInOtherWords) {
+  const std::string asked = "zero_stage = 1\nmicro_batch = 2\naccumulate = 4\n";
+  const std::pair<const char *, std::string> same[] = {
+      {"other order", "accumulate = 4\nmicro_batch = 2\nzero_stage = 1"},
+      {"full names", "set = [\"train.micro_batch=2\", \"accumulate=4\", \"parallel.zero_stage=1\"]"},
+      {"tokens for passes", "zero_stage = 1\nmicro_batch = 2\nset = [\"train.global_batch_tokens=65536\"]"},
+      {"what the model says", "zero_stage = 1\naccumulate = 4\nblock_size = 1024\nset = [\"model.n_layer=30\"]"},
+      {"defaults", asked + "remat = \"none\"\ncompute = \"bf16\"\noptimizer = \"adamw\"\ntensor = 1"},
+      {"where there is one", asked + "set = [\"model.n_kv_head=32\", \"parallel.compression=none\"]"},
+      {"what costs nothing", asked + "set = [\"optimizer.lr=1e-4\", \"train.seed=7\", \"train.steps=9\"]"},
+  };
+  for (const auto &[how, words] : same)
+    for (bool agrees : {false, true}) {
+      const double step = agrees ? 10.5 : 12.5;
+      const Calibration c = calibrate(clusterOf(machines() + rowOf(8, asked, 10) + rowOf(8, words, step)));
+      EXPECT_EQ(says(c.rows[1], "\"row 1\" is the same configuration and took 10 s"), !agrees) << how;
+    }
+  const std::pair<const char *, std::string> others[] = {
+      {"stage", "zero_stage = 2\nmicro_batch = 2\naccumulate = 4"},
+      {"micro-batch", "zero_stage = 1\nmicro_batch = 1\naccumulate = 4"},
+      {"passes", "zero_stage = 1\nmicro_batch = 2\naccumulate = 2"},
+      {"context", asked + "block_size = 512"},
+      {"layers", asked + "set = [\"model.n_layer=29\"]"},
+      {"activation", asked + "set = [\"model.activation=gelu\"]"},
+      {"dropout", asked + "set = [\"model.dropout=0.1\"]"},
+      {"checkpointing", asked + "remat = \"full\""},
+      {"optimizer", asked + "optimizer = \"adafactor\""},
+      {"precision", asked + "compute = \"fp16\""},
+      {"moments", asked + "set = [\"precision.optimizer_state=bf16\"]"},
+      {"offload", asked + "offload = \"optimizer\""},
+      {"tensor", asked + "tensor = 2"},
+      {"compression", "zero_stage = 0\nmicro_batch = 2\naccumulate = 4\ncompression = \"powersgd\""},
+  };
+  for (const auto &[how, words] : others) {
+    const Calibration c = calibrate(clusterOf(machines() + rowOf(8, asked, 10) + rowOf(8, words, 5)));
+    EXPECT_FALSE(says(c.rows[1], "is the same configuration")) << how;
+  }
+}
+
 TEST(Planted, AnotherMemoryThanWasSeen) {
   const std::vector<Logged> &runs = variedRuns();
   ClusterConfig log = logOf(runs, stepsOf(runs, usual));
@@ -274,6 +319,48 @@ TEST(Planted, MoreGpusThanTheirShareOfSpeed) {
   steps.back() /= 1.3;  // a step does twice the work in less time
   const Calibration c = calibrate(logOf(runs, steps));
   EXPECT_TRUE(says(c.rows.back(), "2.00 x the GPUs of \"row 7\" were 2.6"));
+}
+
+/// What the second of two rows on 8 and on 16 GPUs is told.
+bool tooFast(int passes, double step, int passesOfMore, double stepOfMore) {
+  auto words = [](int n) { return fmt::format("zero_stage = 1\nmicro_batch = 2\naccumulate = {}", n); };
+  const Calibration c =
+      calibrate(clusterOf(machines() + rowOf(8, words(passes), step) + rowOf(16, words(passesOfMore), stepOfMore)));
+  EXPECT_FALSE(says(c.rows[0], "x as fast"));
+  return says(c.rows[1], "2.00 x the GPUs of \"row 1\" were");
+}
+
+TEST(Planted, MoreGpusThanTheirShareWithOtherPasses) {
+  // The same passes of each, whatever a step has of them: no shorter step.
+  EXPECT_FALSE(tooFast(64, 130, 64, 128));
+  EXPECT_TRUE(tooFast(64, 130, 64, 118));
+  // The same global batch: half the passes in no less than half of the time.
+  EXPECT_FALSE(tooFast(64, 130, 32, 64));
+  EXPECT_TRUE(tooFast(64, 130, 32, 59));
+  // More passes make what comes once a step cheaper, so that 16 GPUs may be 30 times as fast, but no step shorter.
+  EXPECT_FALSE(tooFast(1, 14, 64, 60));
+  EXPECT_FALSE(tooFast(1, 14, 64, 13.5));
+  EXPECT_TRUE(tooFast(1, 14, 64, 12));
+}
+
+TEST(Planted, WhatIsSharedOutMayGetFasterThanByTheNumberOfGpus) {
+  // One pass of few tokens, in which the optimizer takes long, and links that take no time: ZeRO shares it out, so that
+  // 8 GPUs are more than 8 times as fast as one.
+  std::string text = readSource("examples/clusters/8xa100-80gb.toml");
+  const std::string links = "bandwidth = \"230 GB/s\"";
+  text.replace(text.find(links), links.size(), "latency = \"0 us\"\nbandwidth = \"90 TB/s\"");
+  const std::string words =
+      "zero_stage = 1\nmicro_batch = 1\naccumulate = 1\nset = [\"model.n_layer=4\", \"model.block_size=128\"]";
+  const ClusterConfig c = clusterOf(text + rowOf(1, words, 1) + rowOf(8, words, 1));
+  double steps[2];
+  for (int i : {0, 1}) {
+    const Observation &o = c.observations[size_t(i)];
+    steps[i] = forecast(c, o.gpus, o.settings).step;
+  }
+  EXPECT_LT(steps[1] * 1.3, steps[0]);
+  expectNoFlags(calibrate(clusterOf(text + rowOf(1, words, steps[0]) + rowOf(8, words, steps[1]))));
+  EXPECT_TRUE(says(calibrate(clusterOf(text + rowOf(1, words, steps[0]) + rowOf(8, words, steps[1] / 1.2))).rows[1],
+                   "8.00 x the GPUs of \"row 1\""));
 }
 
 TEST(Planted, MemoryThatCannotBe) {

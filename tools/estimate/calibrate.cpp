@@ -1,6 +1,7 @@
 // 1. Rows that break physics are found without any fit: faster than the device's peak, faster than the network's
 //    nominal bandwidth carries the bytes, the same configuration with other figures, more devices with more than their
-//    share of speed. Those of the first two kinds are not fitted.
+//    share of speed. Those of the first two kinds are not fitted. Configurations are compared as they were resolved,
+//    not as they were spelt.
 // 2. The scalars are fitted by least squares on log(predicted / seen), so that a factor counts the same up and down,
 //    with Levenberg's and Marquardt's damping. Where there are fewer rows than scalars the last ones keep their values.
 // 3. As long as rows disagree by more than `agreement` and one that is left out brings the others closer together by
@@ -66,6 +67,44 @@ bool solve(std::vector<std::vector<double>> a, std::vector<double> b, std::vecto
   return true;
 }
 
+/// A configuration as it was resolved, so that neither the order of settings nor a default that is written out makes a
+/// difference. What costs neither time nor memory (learning rates, seeds) is not in it, nor are the numbers of devices
+/// and of passes.
+struct Work {
+  std::string pass;    // what a rank computes and holds for one pass
+  std::string shared;  // how ranks along `data` share the rest; "" where there is but one
+
+  Work(const Config &c, const Estimate &e, bool ours) {
+    const ModelConfig &m = c.model;
+    const Strategy &s = e.strategy;
+    auto add = [](std::string &to, auto... values) { ((to += fmt::format("{} ", values)), ...); };
+    add(pass, m.nLayer, m.nHead, m.nKvHead, m.nEmbd, m.ffnDim, m.vocabSize, m.blockSize, m.norm, m.activation,
+        m.position, m.causal, m.bias, m.tieEmbeddings, m.embeddingNorm, m.dropout > 0);
+    const OptimizerConfig &o = c.optimizer;
+    add(pass, o.name, c.train.gradClip > 0, o.name == "sgd" && o.momentum > 0,
+        o.name == "adafactor" && o.firstMoment > 0);
+    for (const ParameterGroup &g : o.groups)
+      for (const auto &[pattern, where] : g.patterns)
+        if (g.frozen)
+          add(pass, pattern);
+    add(pass, c.precision.compute, c.precision.params, c.precision.optimizerState);
+    // A budget of bytes for what is kept asks for nothing where there is room for all.
+    add(pass, s.tensor, s.pipeline, s.microBatch,
+        s.remat           ? "full"
+        : e.recompute > 0 ? c.compile.remat
+                          : "none",
+        s.offload);
+    if (ours)
+      add(pass, c.parallel.shardsPerRank(), c.compile.libraryCalls, c.compile.autotune == "off",
+          c.compile.packWeights ? *c.compile.packWeights ? "packed" : "unpacked" : "auto");
+    if (s.data() > 1)
+      add(shared, s.zeroStage, s.compression, ours ? c.parallel.reduceOrder : "");
+  }
+  bool isSame(const Work &o) const {
+    return pass == o.pass && (shared == o.shared || shared.empty() || o.shared.empty());
+  }
+};
+
 class Fitter {
 public:
   explicit Fitter(const ClusterConfig &c) : result{c, {}, {}, {}} {}
@@ -87,6 +126,7 @@ public:
 private:
   Calibration result;
   std::vector<std::unique_ptr<Forecaster>> forecasters;
+  std::vector<Work> works;    // of the rows
   std::vector<double> theta;  // logarithms of the scalars fitted
 
   void load() {
@@ -114,6 +154,7 @@ private:
                  : o.tokensPerSecond > 0 ? row.estimate.tokensPerStep / o.tokensPerSecond
                  : o.days > 0            ? o.days * 86400 * row.estimate.tokensPerStep / o.tokens
                                          : 0;
+      works.emplace_back(forecasters.back()->config(), row.estimate, result.cluster.software.isGptc());
       result.rows.push_back(row);
     }
   }
@@ -154,33 +195,49 @@ private:
         }
       }
     }
-    // Rows that differ in the number of devices only, or in nothing. They are judged, not left out: either may be
-    // wrong.
+    compareRows();
+  }
+
+  /// Rows that differ in nothing, or in the number of devices and of passes only. They are judged, not left out: either
+  /// may be wrong.
+  void compareRows() {
     for (size_t i = 0; i < result.rows.size(); ++i)
       for (size_t j = i + 1; j < result.rows.size(); ++j) {
         ObservedRow &a = result.rows[i], &b = result.rows[j];
-        if (!(a.seen > 0 && b.seen > 0) || a.observation->model != b.observation->model ||
-            a.observation->settings != b.observation->settings)
+        if (!(a.seen > 0 && b.seen > 0) || !works[i].isSame(works[j]))
           continue;
-        const double speedA = a.estimate.tokensPerStep / a.seen, speedB = b.estimate.tokensPerStep / b.seen;
-        const int64_t na = a.observation->gpus, nb = b.observation->gpus;
-        if (na == nb) {
-          if (std::abs(std::log(speedA / speedB)) > std::log(1 + agreement))
-            b.contradictions.push_back(fmt::format(
-                "\"{}\" is the same configuration and took {:.4g} s per step, this one {:.4g} s; one of them "
-                "is wrong, or something else was different",
-                a.observation->name, a.seen, b.seen));
-          continue;
-        }
-        ObservedRow &more = na > nb ? a : b, &fewer = na > nb ? b : a;
-        const double gain = na > nb ? speedA / speedB : speedB / speedA;
-        const double gpus = double(std::max(na, nb)) / double(std::min(na, nb));
-        if (gain > gpus * (1 + agreement))
-          more.contradictions.push_back(fmt::format(
-              "{:.2f} x the GPUs of \"{}\" were {:.2f} x as fast; with the same work for each, at most {:.2f} x "
-              "can be, so that this row would have to take {:.4g} s per step or longer",
-              gpus, fewer.observation->name, gain, gpus, more.seen * gain / gpus));
+        const Strategy &sa = a.estimate.strategy, &sb = b.estimate.strategy;
+        if (sa.gpus != sb.gpus)
+          sa.gpus > sb.gpus ? compareSpeed(b, a) : compareSpeed(a, b);
+        else if (sa.accumulate == sb.accumulate && std::abs(std::log(a.seen / b.seen)) > std::log(1 + agreement))
+          b.contradictions.push_back(
+              fmt::format("\"{}\" is the same configuration and took {:.4g} s per step, this one {:.4g} s; one of them "
+                          "is wrong, or something else was different",
+                          a.observation->name, a.seen, b.seen));
       }
+  }
+
+  /// The same work for each means that devices do passes of the same work; their number may differ, as it does where
+  /// the global batch is fixed. A pass and what comes once a step exchange no less among more devices. So one of many
+  /// needs at least as long as one of few for as many passes or more, and for fewer passes at least their share of the
+  /// time. Only what each owns a smaller part of, optimizer and moments, may take less.
+  static void compareSpeed(const ObservedRow &fewer, ObservedRow &more) {
+    const Estimate &f = fewer.estimate, &m = more.estimate;
+    const double passes = double(m.strategy.accumulate) / double(f.strategy.accumulate);
+    const double owned = std::max(0.0, f.optimizer + f.host - m.optimizer - m.host);
+    const double least = std::min(passes, 1.0) * fewer.seen - owned;
+    if (!(least > more.seen * (1 + agreement)))
+      return;
+    const double speed = m.tokensPerStep / more.seen / (f.tokensPerStep / fewer.seen);
+    const double gpus = double(m.strategy.gpus) / double(f.strategy.gpus);
+    const std::string work = passes == 1 ? "the same work for each"
+                                         : fmt::format("{} instead of {} passes of the same work for each",
+                                                       m.strategy.accumulate, f.strategy.accumulate);
+    more.contradictions.push_back(
+        fmt::format("{:.2f} x the GPUs of \"{}\" were {:.2f} x as fast; with {}, at most {:.2f} x can be, so that this "
+                    "row would have to take {:.4g} s per step or longer, or that one {:.4g} s or less",
+                    gpus, fewer.observation->name, speed, work, speed * more.seen / least, least,
+                    (more.seen + owned) / std::min(passes, 1.0)));
   }
 
   Estimate withScalars(size_t i, double slowdown, double effective, double overhead) const {
