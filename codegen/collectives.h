@@ -10,10 +10,13 @@
 namespace gptc {
 
 struct CollectiveCall {
-  OpKind kind;  // all_reduce, reduce_scatter or all_gather; own_part and axis_index, of which each rank knows its own
+  /// all_reduce, reduce_scatter, all_gather or broadcast_from; own_part and axis_index, of which each rank knows its
+  /// own
+  OpKind kind;
   unsigned from, to;  // operand (axis_index: none) and result of the fused op
-  int64_t count;      // elements of x (all_reduce) or of a segment of a piece
+  int64_t count;      // elements of x (all_reduce, broadcast_from) or of a segment of a piece
   DType dtype;
+  int root = 0;  // of broadcast_from
   /// A piece of another dimension than the first consists of so many segments, one from each part of the whole.
   int64_t segments = 1;
   /// Rows of padding at the end of x, which are to be zero before it is cut into pieces: elements from the first, and

@@ -19,6 +19,8 @@ static Collective::Kind kindOf(OpKind kind) {
     return Collective::Kind::reduce_scatter;
   case OpKind::all_gather:
     return Collective::Kind::all_gather;
+  case OpKind::broadcast_from:
+    return Collective::Kind::broadcast;
   default:
     GPTC_UNREACHABLE("'{}' is no collective", nameOf(kind).str());
   }
@@ -180,7 +182,7 @@ CpuKernel::Meeting CpuExecutor::meetingOf(const CpuKernel &k, const Collectives 
       }
       const bool gathers = call.kind == OpKind::all_gather;
       m.collectives.push_back({kindOf(call.kind), from + s * (gathers ? piece : whole),
-                               to + s * (gathers ? whole : piece), size_t(call.count), call.dtype});
+                               to + s * (gathers ? whole : piece), size_t(call.count), call.dtype, call.root});
     }
   }
   return m;

@@ -89,6 +89,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
     }
     const Type &piece = op.is(OpKind::all_gather) ? op.operand(0)->type : op.result()->type;
     CollectiveCall call{op.kind, op.operand(0)->index, i, piece.paddedElements(), g.storageOf(piece.dtype)};
+    call.root = int(op.attrs.getInt("root"));
     for (int64_t d = 0; d < op.attrs.getInt("dim"); ++d)
       call.segments *= piece.padded(int(d));
     call.count /= call.segments;

@@ -13,6 +13,7 @@
 //   all_gather      pieces -> the same, likewise used in part by each                 gradient: reduce_scatter
 //   reduce_scatter  terms -> pieces                                                   gradient: all_gather
 //   own_part        the same -> pieces                                                gradient: all_gather
+// broadcast_from has none: what it yields is one rank's, and the other ranks' operands count for nothing.
 //
 // A group of collectives goes on beside what follows it until `done` has its results (pass overlap-collectives).
 //
@@ -235,6 +236,47 @@ OpDef define_all_gather() {
         const Type plain(DType::f32, {s.extent(5), s.extent(), s.extent(9)});
         return {{.operandTypes = {piece}, .attrs = sampleAttrs(), .resultTypes = {whole}},
                 {.operandTypes = {plain}, .attrs = sampleAttrs(1), .resultTypes = {plain}}};
+      },
+  };
+}
+
+OpDef define_broadcast_from() {
+  return {
+      .kind = OpKind::broadcast_from,
+      .name = "broadcast_from",
+      .summary = "the x of the rank whose place along the axis is `root`",
+      .operands = {{"x"}},
+      .attrs =
+          [] {
+            std::vector<AttrSpec> a = attrsOf(onlyAxis);
+            a.push_back({AttrSpec::Int, "root", false, int64_t(0)});
+            return a;
+          }(),
+      .results = {"y"},
+      .fusion = FusionKind::collective,
+      .autocast = NotApplicable{"it copies bits as they are"},
+      .infer =
+          [](const Op &op, std::vector<Type> &types, std::string &) {
+            types = {op.operand(0)->type};
+            return true;
+          },
+      .check = [](const Op &op) -> std::string {
+        if (std::string why = checkCollective(op); !why.empty())
+          return why;
+        if (const int64_t root = op.attrs.getInt("root"); root < 0 || root >= ranksOf(op))
+          return fmt::format("root = {} is none of {} ranks", root, ranksOf(op));
+        return "";
+      },
+      .grad = NotApplicable{"the sum at the root and zero elsewhere, for which nothing has a use"},
+      .cost = costCollective,
+      .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
+        return std::vector<Tensor>(in.size(), *in[size_t(op.attrs.getInt("root"))]);
+      },
+      .lower = engine,
+      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
+        SampleSource s(seed);
+        return {{.operandTypes = {Type(DType::f32, {s.extent(), s.maybePadded(s.extent())})}, .attrs = sampleAttrs()},
+                {.operandTypes = {Type(DType::i32, {s.extent()})}, .attrs = sampleAttrs()}};
       },
   };
 }

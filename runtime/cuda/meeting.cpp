@@ -12,6 +12,8 @@ static NcclCollective::Kind kindOf(OpKind kind) {
     return NcclCollective::Kind::reduce_scatter;
   case OpKind::all_gather:
     return NcclCollective::Kind::all_gather;
+  case OpKind::broadcast_from:
+    return NcclCollective::Kind::broadcast;
   default:
     GPTC_UNREACHABLE("'{}' is no collective", nameOf(kind).str());
   }
@@ -56,7 +58,7 @@ Meeting::Meeting(const Gpu &gpu, const Collectives &what, llvm::ArrayRef<DeviceP
       else if (call.kind == OpKind::all_gather)
         collectives.push_back({kindOf(call.kind), from + piece, to + whole, count, call.dtype});
       else
-        collectives.push_back({kindOf(call.kind), from + whole, to + piece, count, call.dtype});
+        collectives.push_back({kindOf(call.kind), from + whole, to + piece, count, call.dtype, call.root});
     }
   }
 }

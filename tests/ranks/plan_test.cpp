@@ -72,6 +72,11 @@ TEST(Ranks, OfStageTwoAccumulatePiecesWhereTheOrderIsFree) {
   }
 }
 
+TEST(Ranks, CollectivesOfAPlanGiveWhatTheReferenceSays) {
+  const EveryRanksResults r = runOnRanks(everyCollective);
+  EXPECT_EQ(r.got, r.reference);
+}
+
 std::vector<RankCut> cuts() {
   std::vector<RankCut> all = {{1, 0, 8}};
   for (int64_t stage : {0, 1, 2, 3}) {

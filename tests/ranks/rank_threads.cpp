@@ -120,16 +120,13 @@ std::unique_ptr<Module> plannedFor(const RankCut &c) {
   return m;
 }
 
-Outcome train(const RankCut &c, int steps) {
-  const Target target = targetOf(c), host = hostTarget(1);
-  const std::unique_ptr<Module> planned = plannedFor(c);
-  const Module &m = *planned;
+/// Calls work(rank, its executor) of all ranks of a planned module at once, each on a thread of its own.
+static void onRanks(const Module &m, const Target &target, llvm::function_ref<void(int, Executor &)> work) {
+  const Target host = hostTarget(1);
   const Mesh mesh = Mesh::of(m);
-  const int64_t batch = sequences / c.data / c.microBatches, shards = m.attrs.getInt("shards");
-  InProcess together(int(c.ranks()), std::chrono::seconds(20));
+  InProcess together(int(mesh.ranks()), std::chrono::seconds(20));
   Axes axes(mesh);
-  std::vector<Outcome> of(c.ranks());
-  std::vector<std::string> problems(c.ranks());
+  std::vector<std::string> problems(mesh.ranks());
   auto rank = [&](int r) {
     const std::unique_ptr<Communicator> all = together.join(r), data = axes.join("data", r),
                                         tensor = axes.join("tensor", r);
@@ -143,6 +140,80 @@ Outcome train(const RankCut &c, int steps) {
                                            cacheDir());
     Executor &executor = *made;
     executor.ranks = all.get(), executor.dataRanks = data.get(), executor.tensorRanks = tensor.get();
+    work(r, executor);
+    EXPECT_TRUE(executor.intact());
+    executor.leave();
+    data->finish();
+    tensor->finish();
+    all->finish();
+  };
+  std::vector<std::thread> threads;
+  for (int r = 0; r < int(mesh.ranks()); ++r)
+    threads.emplace_back([&, r] {
+      try {
+        rank(r);
+      } catch (const UserError &e) {
+        problems[r] = e.diagnostics[0].message;
+      } catch (const std::exception &e) {
+        problems[r] = e.what();
+      }
+    });
+  for (std::thread &t : threads)
+    t.join();
+  for (size_t r = 0; r < problems.size(); ++r)
+    EXPECT_EQ(problems[r], "") << "rank " << r;
+}
+
+EveryRanksResults runOnRanks(const std::string &text, const std::string &target) {
+  registerCodegenPasses();
+  const Target t = target == "cpu" ? hostTarget(1) : cudaTarget(target);
+  const std::unique_ptr<Module> m = parseModule(text, "ranks.gir");
+  const size_t ranks = size_t(Mesh::of(*m).ranks());
+  EveryRanksResults all{std::vector<std::vector<std::vector<double>>>(ranks), {}};
+  std::vector<std::vector<Tensor>> args(ranks);
+  std::vector<std::vector<std::vector<float>>> memory(ranks);
+  const Function &f = *m->function("f");
+  for (size_t r = 0; r < ranks; ++r)
+    for (const auto &arg : f.body.args) {
+      Tensor &x = args[r].emplace_back(arg->type);
+      for (size_t i = 0; i < x.data.size(); ++i)
+        x.data[i] = double(100 * r + i);
+      memory[r].emplace_back(x.data.begin(), x.data.end());
+    }
+  std::vector<StateMap> states(ranks);
+  for (const std::vector<Tensor> &results : interpretRanks(f, args, states)) {
+    std::vector<std::vector<double>> &values = all.reference.emplace_back();
+    for (const Tensor &x : results)
+      values.push_back(x.data);
+  }
+  PipelineOptions options;
+  options.reproFile = "";
+  runPipeline(*m, parsePipeline("fuse,order,overlap-collectives,settle-writes,plan-memory", &t), options);
+  const Function &planned = *m->function("f");
+  onRanks(*m, t, [&](int r, Executor &executor) {
+    std::vector<const void *> in;
+    for (const std::vector<float> &x : memory[size_t(r)])
+      in.push_back(x.data());
+    executor.run("f", in);
+    for (unsigned i = 0; i < planned.body.back()->numOperands(); ++i) {
+      const Type &type = planned.body.back()->operand(i)->type;
+      const void *at = executor.result("f", i);
+      std::vector<double> &values = all.got[size_t(r)].emplace_back();
+      for (int64_t e = 0; e < type.elements(); ++e)
+        values.push_back(type.dtype == DType::i64 ? double(static_cast<const int64_t *>(at)[e])
+                                                  : double(static_cast<const float *>(at)[e]));
+    }
+  });
+  return all;
+}
+
+Outcome train(const RankCut &c, int steps) {
+  const std::unique_ptr<Module> planned = plannedFor(c);
+  const Module &m = *planned;
+  const Mesh mesh = Mesh::of(m);
+  const int64_t batch = sequences / c.data / c.microBatches, shards = m.attrs.getInt("shards");
+  std::vector<Outcome> of(c.ranks());
+  onRanks(m, targetOf(c), [&](int r, Executor &executor) {
     initializeStates(executor, 7);
     std::vector<int32_t> x, y;
     for (int step = 0; step < steps; ++step) {
@@ -167,29 +238,9 @@ Outcome train(const RankCut &c, int steps) {
         whole.resize(wholeType(*s).bytes());
         loadWhole(executor, *s, whole.data());
       }
-    EXPECT_TRUE(executor.intact());
-    executor.leave();
-    data->finish();
-    tensor->finish();
-    all->finish();
-  };
-  std::vector<std::thread> threads;
+  });
   for (int r = 0; r < c.ranks(); ++r)
-    threads.emplace_back([&, r] {
-      try {
-        rank(r);
-      } catch (const UserError &e) {
-        problems[r] = e.diagnostics[0].message;
-      } catch (const std::exception &e) {
-        problems[r] = e.what();
-      }
-    });
-  for (std::thread &t : threads)
-    t.join();
-  for (int r = 0; r < c.ranks(); ++r) {
-    EXPECT_EQ(problems[r], "") << "rank " << r;
     EXPECT_TRUE(of[r] == of[0]) << "rank " << r << " has another result than rank 0";
-  }
   return of[0];
 }
 

@@ -35,6 +35,26 @@ struct Outcome {
 std::unique_ptr<Module> importedFor(const RankCut &c);
 /// The same through the default pipeline.
 std::unique_ptr<Module> plannedFor(const RankCut &c);
+/// Every collective, along both axes.
+constexpr const char *everyCollective = R"(module {mesh_data=2, mesh_tensor=2} {
+  func @f(%x: f32[4,8]) -> (f32[4,8], f32[2,8], f32[4,4], f32[4,8], f32[4,8], f32[4,8], f32[2,8], i64[]) {
+    %sum = all_reduce %x {axis="data", ranks=2} : f32[4,8]
+    %rows = reduce_scatter %x {axis="data", ranks=2} : f32[2,8]
+    %columns = reduce_scatter %x {axis="tensor", dim=1, ranks=2} : f32[4,4]
+    %whole = all_gather %columns {axis="tensor", dim=1, ranks=2} : f32[4,8]
+    %first = broadcast_from %x {axis="tensor", ranks=2} : f32[4,8]
+    %second = broadcast_from %x {axis="data", ranks=2, root=1} : f32[4,8]
+    %own = own_part %second {axis="tensor", ranks=2} : f32[2,8]
+    %place = axis_index {axis="data", ranks=2} : i64[]
+    return %sum, %rows, %columns, %whole, %first, %second, %own, %place
+  }
+})";
+/// Runs function @f of the module in this text on the ranks of its mesh, as threads, and in the interpreter: of both
+/// the results of each rank, all f32 or i64, as numbers. Rank r's element i of every argument is 100 r + i.
+struct EveryRanksResults {
+  std::vector<std::vector<std::vector<double>>> got, reference;
+};
+EveryRanksResults runOnRanks(const std::string &text, const std::string &target = "cpu");
 /// Trains some steps from seed 7. All ranks must end with the same outcome.
 Outcome train(const RankCut &c, int steps);
 /// Tokens and targets of a step's sequences from the first on.

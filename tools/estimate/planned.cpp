@@ -28,13 +28,13 @@ namespace {
 /// which it would go as one.
 void addSent(PlannedStep &step, const Op &kernel, double times, bool first) {
   auto add = [&](const Op &op) {
-    if (!op.isOneOf(OpKind::all_reduce, OpKind::reduce_scatter, OpKind::all_gather))
+    if (!op.isOneOf(OpKind::all_reduce, OpKind::reduce_scatter, OpKind::all_gather, OpKind::broadcast_from))
       return;
     const double ranks = double(op.attrs.getInt("ranks", 1));
     const double whole = double((op.is(OpKind::all_gather) ? op.result() : op.operand(0))->type.bytes());
-    PlannedStep::Sent &to = op.attrs.getString("axis") == "tensor" ? step.exchange
-                            : op.is(OpKind::all_gather)            ? step.gather
-                                                                   : step.reduce;
+    PlannedStep::Sent &to = op.attrs.getString("axis") == "tensor"                   ? step.exchange
+                            : op.isOneOf(OpKind::all_gather, OpKind::broadcast_from) ? step.gather
+                                                                                     : step.reduce;
     to.bytes += times * whole * (ranks - 1) / ranks * (op.is(OpKind::all_reduce) ? 2 : 1);
     if (std::exchange(first, false))
       to.messages += times;

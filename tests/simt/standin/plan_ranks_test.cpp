@@ -70,6 +70,11 @@ TEST_F(PlanRanksTest, AreAsNearToTheCpusRanksAsOneGpuToOneCpu) {
   expectNear(got, train(c, 3), 1e-4, "four ranks");
 }
 
+TEST_F(PlanRanksTest, CollectivesGiveWhatTheReferenceSays) {
+  const EveryRanksResults r = runOnRanks(everyCollective, gpu);
+  EXPECT_EQ(r.got, r.reference);
+}
+
 TEST_F(PlanRanksTest, TheOrderMayBeNccls) {
   const RankCut c{4, 1, 1, "fast"};
   expectNear(train(onGpus(c), 3), ofOne(c, 3), 1e-4, "four ranks");

@@ -22,11 +22,12 @@ TEST(Mesh, GroupsAreRowsAndColumns) {
 
 TEST(Mesh, CollectivesMeetAlongTheirAxis) {
   auto m = parseModule(R"(module {mesh_data=2, mesh_tensor=2} {
-    func @f(%x: f32[3->4,2]) -> (f32[3->4,2], f32[2,2], f32[3->4,2]) {
+    func @f(%x: f32[3->4,2]) -> (f32[3->4,2], f32[2,2], f32[3->4,2], f32[3->4,2]) {
       %s = all_reduce %x {axis="data", ranks=2} : f32[3->4,2]
       %p = reduce_scatter %x {axis="tensor", ranks=2} : f32[2,2]
       %g = all_gather %p {axis="tensor", ranks=2} : f32[3->4,2]
-      return %s, %p, %g
+      %b = broadcast_from %x {axis="data", ranks=2, root=1} : f32[3->4,2]
+      return %s, %p, %g, %b
     }
   })",
                        "mesh.gir");
@@ -50,6 +51,8 @@ TEST(Mesh, CollectivesMeetAlongTheirAxis) {
   EXPECT_EQ(got[3][1].data, (Values{508, 510, 0, 0}));
   EXPECT_EQ(got[2][2].data, (Values{500, 502, 504, 506, 508, 510}));
   EXPECT_EQ(got[3][2].data, got[2][2].data);
+  EXPECT_EQ(got[1][3].data, args[3][0].data);
+  EXPECT_EQ(got[2][3].data, args[2][0].data);
 }
 
 TEST(Mesh, PiecesOfALaterDimensionComeFromEveryPartOfTheWhole) {
