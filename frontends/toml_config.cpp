@@ -516,8 +516,6 @@ void checkTensor(ConfigReader &r, const Config &c) {
     r.notBuilt("parallel.tensor", fmt::format("{} with model.position = \"alibi\"", t), {"1"});
   if (c.optimizer.name == "adafactor")
     r.notBuilt("parallel.tensor", fmt::format("{} with optimizer.name = \"adafactor\"", t), {"1"});
-  if (c.precision.optimizerState == "bf16")
-    r.notBuilt("parallel.tensor", fmt::format("{} with precision.optimizer_state = \"bf16\"", t), {"1"});
 }
 
 void checkBatch(ConfigReader &r, const ModelConfig &m, const ParallelConfig &p, TrainConfig &t, bool gpu) {

@@ -189,7 +189,7 @@ const char *recipeOf(OpKind kind);
 /// Whether the op is a step of an optimizer: operand 0 is a parameter, operand 1 its gradient, result 0 the parameter's
 /// new content and, where the attribute `low` names a dtype, the last result a copy of that.
 bool updatesParameter(const Op &op);
-/// Whether such an op rounds moments stochastically, by a seed that is its last operand.
+/// Whether such an op rounds moments stochastically, by a seed, behind which index0 may follow.
 bool takesSeed(const Op &update);
 /// The dtype of the copy that such an op also yields.
 std::optional<DType> lowCopyOf(const Op &update);

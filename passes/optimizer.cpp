@@ -90,6 +90,7 @@ private:
   const std::string kind;
   std::vector<Trained> params;
   Value *norm = nullptr, *scale = nullptr, *lossScale = nullptr, *now = nullptr, *lr = nullptr;
+  Value *place = nullptr;  // along "tensor"
   std::map<double, Value *> scaledRates;
 
   const State *need(const char *name, const char *declaration) {
@@ -189,10 +190,18 @@ private:
 
   /// What stochastic rounding needs, where moments are bf16.
   Value *seedFor(bool bf16) {
-    if (bf16)  // it draws by the index in the whole
-      refuseParts("moments in bf16", "precision.optimizer_state = \"fp32\", or parallel.tensor = 1");
     return bf16 ? b.read(*need("rng_seed", "state @rng_seed : i64[] {kind=\"counter\"}, for stochastic rounding"))
                 : nullptr;
+  }
+
+  /// With a seed: index0 of an update, so that no two ranks along "tensor" round their parts by the same numbers, and
+  /// all round alike what all have. Null elsewhere.
+  Value *index0For(const Value *seed, const Trained &p) {
+    if (!seed || !isCut(p))
+      return nullptr;
+    if (!place)
+      place = b.value(OpKind::axis_index, {}, attrs({{"axis", std::string("tensor")}, {"ranks", Mesh::of(m).tensor}}));
+    return b.value(OpKind::mul, {place, b.constant(double(p.state->type.elements()), Type::scalar(DType::i64))});
   }
 
   void adamw(bool bf16) {
@@ -208,8 +217,10 @@ private:
       if (bf16)
         at.set("stream", momentStreams + int64_t(i));
       Value *rate = rateOf(p);
-      Op *adam =
-          b.op(OpKind::adamw, {b.read(p), params[i].gradient, b.read(*m1), b.read(*m2), rate, now, scale, seed}, at);
+      Op *adam = b.op(
+          OpKind::adamw,
+          {b.read(p), params[i].gradient, b.read(*m1), b.read(*m2), rate, now, scale, seed, index0For(seed, params[i])},
+          at);
       b.write(p, adam->result(0));
       b.write(*m1, adam->result(1));
       b.write(*m2, adam->result(2));
@@ -223,7 +234,7 @@ private:
       const State &p = *params[i].state;
       State *moment = nullptr;
       AttrMap at = attrs({{"weight_decay", decayOf(p)}});
-      llvm::SmallVector<Value *, 7> operands = {b.read(p), params[i].gradient, rateOf(p), scale};
+      llvm::SmallVector<Value *, 8> operands = {b.read(p), params[i].gradient, rateOf(p), scale};
       if (momentum > 0) {
         moment = momentOf("momentum", p, p.type.withDType(bf16 ? DType::bf16 : p.type.dtype));
         operands.push_back(b.read(*moment));
@@ -232,6 +243,8 @@ private:
       }
       if (seed) {
         operands.append({now, seed});
+        if (Value *index0 = index0For(seed, params[i]))
+          operands.push_back(index0);
         at.set("stream", momentStreams + int64_t(i));
       }
       Op *step = b.op(OpKind::sgd, operands, at);

@@ -110,13 +110,31 @@ private:
                  op.name());
       Update u{&op, m.state(op.operand(0)->def->state)};
       const Type &t = u.param->type;
-      // Stochastic rounding draws by the index in the whole.
-      if (ranks > 1 && stage > 0 && takesSeed(op))
-        throw UserError(ErrorCode::NotBuiltYet, "moments in bf16 are not divided between ranks yet",
-                        "precision.optimizer_state = \"fp32\", or parallel.zero_stage = 0");
       u.divided = ranks > 1 && stage > 0 && t.rank() >= 2 && t.padded(0) % ranks == 0;
       updates.push_back(u);
     }
+    // Stochastic rounding draws by the index in the whole, along this axis.
+    llvm::DenseMap<int64_t, Value *> offsets;
+    for (const Update &u : updates)
+      if (u.divided && takesSeed(*u.step))
+        countFromPiece(f, *u.step, offsets);
+  }
+
+  /// An update's index0 grows by where this rank's piece begins. `offsets`: of pieces by their elements.
+  void countFromPiece(Function &f, Op &step, llvm::DenseMap<int64_t, Value *> &offsets) const {
+    const Type &t = step.operand(0)->type;
+    const int64_t elements = t.padded(0) / ranks * t.slice(1, t.rank()).elements();
+    Value *&offset = offsets[elements];
+    if (!offset) {
+      Builder b(f.body, f.body.front());
+      offset = b.value(OpKind::mul, {b.value(OpKind::axis_index, {}, how(false)),
+                                     b.constant(double(elements), Type::scalar(DType::i64))});
+    }
+    const unsigned index0 = step.is(OpKind::adamw) ? 8 : 7;
+    if (step.numOperands() > index0)
+      step.setOperand(index0, Builder(f.body, &step).value(OpKind::add, {step.operand(index0), offset}));
+    else
+      step.addOperand(offset);
   }
 
   /// The first of these users of `v`: not before it can what depends on all ranks be needed.

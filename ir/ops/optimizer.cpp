@@ -103,7 +103,8 @@ struct Adam {
 // bf16 drops are a fraction f of its last place, and the magnitude grows by one place with probability f: 16 random
 // bits are added to the f32 and the lower half is cut off. On average nothing is lost, where rounding to nearest would
 // lose every change below half a place: at beta2 = 0.999 a second moment would never fall. The bits of element i are
-// those of random(seed, step, stream, sequence 0, i): the upper half for m, the lower for v.
+// those of random(seed, step, stream, sequence 0, index0 + i): the upper half for m, the lower for v. index0 is 0 but
+// for a rank's piece of a parameter, whose elements count from its first one in the whole.
 
 constexpr uint32_t keptHalf = 0xffff0000;
 
@@ -116,26 +117,48 @@ double roundStochastically(double x, uint32_t bits16) {
   return std::bit_cast<float>((std::bit_cast<uint32_t>(float(x)) + bits16) & keptHalf);
 }
 
-/// Whether an update, whose last operand is then the seed, rounds that moment stochastically.
+/// Whether an update rounds that moment stochastically.
 bool roundsStochastically(const Op &op, unsigned moment) {
   return takesSeed(op) && op.operand(moment)->type.dtype == DType::bf16;
 }
 
-/// The random bits of the current element of an update; its operands `step` and `seed`.
+/// The random bits of the current element of an update; its operands `step` and `seed`, and index0 behind that.
 Expr roundingBits(LowerCtx &c, unsigned step, unsigned seed) {
   const Type &type = c.op.operand(0)->type;
   std::vector<Expr> at = c.index();
   Expr i = kir::imm(0);
   for (unsigned d = 0; d < type.rank(); ++d)
     i = i * type.dim(int(d)) + at[d];
-  if (type.elements() <= int64_t(1) << 32)
+  if (seed + 1 < c.op.numOperands())
+    i = c.operand(seed + 1) + i;
+  else if (type.elements() <= int64_t(1) << 32)
     i = kir::cast(DType::u32, i);
   return randomBitsExpr(randomKeyExpr(c.operand(seed), c.operand(step), c.stream(), kir::imm(0)), i);
 }
 
-RandomKey roundingKey(const Op &op, const Tensor &step, const Tensor &seed) {
-  auto word = [](const Tensor &x) { return uint64_t(int64_t(x.data[0])); };
-  return randomKey(word(seed), word(step), uint32_t(op.attrs.getInt("stream")), 0);
+/// roundingBits of the reference, by the number of the element.
+class RoundingBits {
+public:
+  RoundingBits(const Op &op, std::span<const Tensor *const> in, size_t step, size_t seed) {
+    if (seed >= in.size())
+      return;
+    auto word = [&](size_t i) { return uint64_t(int64_t(in[i]->data[0])); };
+    key = randomKey(word(seed), word(step), uint32_t(op.attrs.getInt("stream")), 0);
+    index0 = seed + 1 < in.size() ? word(seed + 1) : 0;
+  }
+  uint32_t operator()(size_t i) const { return randomBits(key, index0 + i); }
+
+private:
+  RandomKey key{};
+  uint64_t index0 = 0;
+};
+
+/// The type rule of an update's optional operands from `step` on: step, seed, index0.
+bool expectRounding(const Op &op, unsigned step, std::string &error) {
+  for (unsigned i = step; i < op.numOperands(); ++i)
+    if (!expectScalar(op, i, DType::i64, error))
+      return false;
+  return true;
 }
 
 /// Check rule of an update: a weight decay that is one, a stream that is a u32.
@@ -185,9 +208,7 @@ std::vector<Tensor> referenceAdamW(const Op &op, std::span<const Tensor *const> 
   Adam a(op);
   Tensor p = *in[0], m = *in[2], v = *in[3];
   double lr = in[4]->data[0], t = in[5]->data[0] + 1, scale = in[6]->data[0];
-  RandomKey key{};
-  if (in.size() > 7)
-    key = roundingKey(op, *in[5], *in[7]);
+  const RoundingBits random(op, in, 5, 7);
   for (size_t i = 0; i < p.data.size() && scale >= 0; ++i) {
     double g = in[1]->data[i] * scale;
     m.data[i] = a.beta1 * m.data[i] + (1 - a.beta1) * g;
@@ -195,7 +216,7 @@ std::vector<Tensor> referenceAdamW(const Op &op, std::span<const Tensor *const> 
     double mhat = m.data[i] / (1 - std::pow(a.beta1, t)), vhat = v.data[i] / (1 - std::pow(a.beta2, t));
     p.data[i] -= lr * a.decay * p.data[i] + lr * mhat / (std::sqrt(vhat) + a.eps);
     if (in.size() > 7) {
-      uint32_t bits = randomBits(key, i);
+      uint32_t bits = random(i);
       if (roundsStochastically(op, 2))
         m.data[i] = roundStochastically(m.data[i], bits >> 16);
       if (roundsStochastically(op, 3))
@@ -247,16 +268,14 @@ std::vector<Tensor> referenceSgd(const Op &op, std::span<const Tensor *const> in
   const double lr = in[2]->data[0], scale = in[3]->data[0];
   if (a.moment)
     m = *in[4];
-  RandomKey key{};
-  if (takesSeed(op))
-    key = roundingKey(op, *in[5], *in[6]);
+  const RoundingBits random(op, in, 5, 6);
   for (size_t i = 0; i < p.data.size() && scale >= 0; ++i) {
     double g = in[1]->data[i] * scale + a.decay * p.data[i];
     if (a.moment) {
       m.data[i] = a.momentum * m.data[i] + g;
       g = a.nesterov ? g + a.momentum * m.data[i] : m.data[i];
       if (roundsStochastically(op, 4))
-        m.data[i] = roundStochastically(m.data[i], randomBits(key, i) >> 16);
+        m.data[i] = roundStochastically(m.data[i], random(i) >> 16);
     }
     p.data[i] -= lr * g;
   }
@@ -445,7 +464,7 @@ OpDef define_adamw() {
       .summary =
           "one step of AdamW with gradient g * scale (Loshchilov & Hutter 2019); nothing changes where scale < 0. bf16 "
           "moments are rounded stochastically where a seed is given; with `low`, a copy of p in that dtype",
-      .operands = {{"p"}, {"g"}, {"m"}, {"v"}, {"lr"}, {"step"}, {"scale"}, {"seed", true}},
+      .operands = {{"p"}, {"g"}, {"m"}, {"v"}, {"lr"}, {"step"}, {"scale"}, {"seed", true}, {"index0", true}},
       .attrs = {{AttrSpec::Float, "beta1", false, 0.9},
                 {AttrSpec::Float, "beta2", false, 0.999},
                 {AttrSpec::Float, "eps", false, 1e-8},
@@ -465,8 +484,7 @@ OpDef define_adamw() {
                   !expectFloat(op, i, error))
                 return false;
             if (!expectScalar(op, 4, DType::f32, error) || !expectScalar(op, 5, DType::i64, error) ||
-                !expectScalar(op, 6, DType::f32, error) ||
-                (op.numOperands() > 7 && !expectScalar(op, 7, DType::i64, error)))
+                !expectScalar(op, 6, DType::f32, error) || !expectRounding(op, 7, error))
               return false;
             types = {p, op.operand(2)->type, op.operand(3)->type};
             return addLowCopy(op, types, error);
@@ -511,7 +529,7 @@ OpDef define_sgd() {
           "one step of SGD with gradient g * scale + weight_decay * p, as torch.optim.SGD; with a moment m: m' = "
           "momentum * m + gradient, and the step follows m', or gradient + momentum * m' with nesterov. Nothing "
           "changes where scale < 0. A bf16 moment is rounded stochastically where a seed is given",
-      .operands = {{"p"}, {"g"}, {"lr"}, {"scale"}, {"m", true}, {"step", true}, {"seed", true}},
+      .operands = {{"p"}, {"g"}, {"lr"}, {"scale"}, {"m", true}, {"step", true}, {"seed", true}, {"index0", true}},
       .attrs = {{AttrSpec::Float, "momentum", false, 0.0},
                 {AttrSpec::Bool, "nesterov", false, false},
                 {AttrSpec::Float, "weight_decay", false, 0.0},
@@ -535,8 +553,7 @@ OpDef define_sgd() {
               return false;
             if (op.numOperands() == 6)
               return fail(error, "a step and no seed");
-            if (op.numOperands() > 6 &&
-                (!expectScalar(op, 5, DType::i64, error) || !expectScalar(op, 6, DType::i64, error)))
+            if (!expectRounding(op, 5, error))
               return false;
             if (op.numOperands() > 4)
               types.push_back(op.operand(4)->type);

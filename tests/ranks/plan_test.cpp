@@ -23,6 +23,26 @@ TEST_P(Ranks, GiveTheBitsOfOne) {
   }
 }
 
+/// Stochastic rounding draws by the number of an element in the whole, whoever has it.
+TEST(Ranks, RoundMomentsByTheNumbersOfOne) {
+  for (const char *optimizer : {"adamw", "sgd"}) {
+    RankCut one{.microBatches = 4, .compute = "bf16", .optimizer = optimizer};
+    one.settings = {"precision.optimizer_state=bf16"};
+    const Outcome expected = train(one, 3);
+    for (int64_t stage : {0, 1, 3}) {
+      RankCut four = one;
+      four.data = 4, four.stage = stage, four.microBatches = 1;
+      EXPECT_TRUE(train(four, 3) == expected) << optimizer << ", stage " << stage;
+    }
+    // Parts along "tensor" have numbers of their own, which do not depend on who has a piece of them.
+    RankCut pairs = one;
+    pairs.tensor = 2;
+    const Outcome ofTwo = train(pairs, 3);
+    pairs.data = 2, pairs.stage = 3, pairs.microBatches = 2;
+    EXPECT_TRUE(train(pairs, 3) == ofTwo) << optimizer;
+  }
+}
+
 /// ZeRO's theory: of P ranks each holds a P-th of what the optimizer updates (parameters and two moments) from stage 1
 /// on, beside a whole copy of the parameters, which stage 3 does without. What cannot be cut by rows stays whole. That
 /// an arena has the bytes of its plan every executor checks.

@@ -6,6 +6,7 @@
 #include "frontends/toml_config.h"
 #include "ir/diagnostics.h"
 #include "ir/mesh.h"
+#include "ir/opdef.h"
 #include "passes/pass.h"
 #include "runtime/arena.h"
 #include "runtime/collectives/in_process.h"
@@ -188,7 +189,7 @@ EveryRanksResults runOnRanks(const std::string &text, const std::string &target)
   }
   PipelineOptions options;
   options.reproFile = "";
-  runPipeline(*m, parsePipeline("fuse,order,overlap-collectives,settle-writes,plan-memory", &t), options);
+  runPipeline(*m, parsePipeline(defaultPipeline("fuse"), &t), options);
   const Function &planned = *m->function("f");
   onRanks(*m, t, [&](int r, Executor &executor) {
     std::vector<const void *> in;

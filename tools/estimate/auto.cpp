@@ -33,8 +33,8 @@ std::optional<Decision> chooseZeroStage(Config &config, const Target &target, in
   auto written = config.written.find("parallel.zero_stage");
   const bool fixed = written != config.written.end() && !std::get_if<std::string>(&written->second.value);
   const int64_t ranks = config.parallel.data * config.parallel.tensor;
-  if (fixed || config.parallel.data < 2 || config.precision.optimizerState == "bf16")
-    return std::nullopt;  // moments in bf16 are not divided
+  if (fixed || config.parallel.data < 2)
+    return std::nullopt;
   Forecaster f(config, clusterOf(target, ranks, bytesPerRank));
   const std::vector<Estimate> all = strategiesOf(f, ranks, ForecastBy::formulas);
   const Estimate &best = *bestOf(all);

@@ -22,8 +22,7 @@ double Forecaster::flopsOf(const Strategy &s) const {
 
 bool Forecaster::isPlanned(const Strategy &s) const {
   const bool built = s.pipeline == 1 && s.compression == "none" && base.optimizer.name != "lamb" &&
-                     base.precision.compute != "tf32" &&
-                     (base.precision.optimizerState == "fp32" || (s.zeroStage == 0 && s.tensor == 1));
+                     base.precision.compute != "tf32";
   return machines.device.isCpu && machines.software.isGptc() && built;
 }
 
