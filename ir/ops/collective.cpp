@@ -15,6 +15,11 @@
 //   own_part        the same -> pieces                                                gradient: all_gather
 // broadcast_from has none: what it yields is one rank's, and the other ranks' operands count for nothing.
 //
+// The place of compressed reductions (PowerSGD, Vogels et al. 2019; 1-bit, Tang et al. 2021) is beside all_reduce: x
+// and a state, what compression has lost so far -> the sum and the new state. A bucket then holds an engine's
+// collectives on what is sent, and kernels around them, as those of a tree on GPUs are
+// (codegen/recipes/collective.cpp).
+//
 // A group of collectives goes on beside what follows it until `done` has its results (pass overlap-collectives).
 //
 // The reference takes the operands of all ranks of the group, rank by rank, and yields all their results likewise.
