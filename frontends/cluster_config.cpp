@@ -322,6 +322,9 @@ void readObservation(ConfigReader &r, const std::string &file, Observation &o) {
     r.complain(o.days > 0 ? "observation.days" : "observation.step", ErrorCode::Contradiction,
                "the same speed is said in more than one way", "one of days, step and tokens_per_s is enough",
                {"leave the others out"});
+  else if (seen && o.outOfMemory)
+    r.complain("observation.out_of_memory", ErrorCode::Contradiction, "a run that had no memory has no speed",
+               "and this observation has both", {"leave out out_of_memory if it ran, the speed if it did not"});
   else if (!seen && !o.outOfMemory && o.bytesPeak == 0 && r.good("observation.days") && r.good("observation.step") &&
            r.good("observation.tokens_per_s"))
     r.missing("observation.days",

@@ -363,6 +363,134 @@ TEST(Planted, WhatIsSharedOutMayGetFasterThanByTheNumberOfGpus) {
                    "8.00 x the GPUs of \"row 1\""));
 }
 
+/// A speed as one of the three figures that a log may have, of a step of so many tokens.
+std::string speedAs(const std::string &figure, double step, double tokens) {
+  return figure == "days"           ? fmt::format("tokens = 5e9\ndays = {:.17g}", step * 5e9 / tokens / 86400)
+         : figure == "tokens_per_s" ? fmt::format("tokens_per_s = {:.17g}", tokens / step)
+                                    : fmt::format("step = \"{:.17g} s\"", step);
+}
+
+/// The number behind `words` in what a row is told.
+double figureIn(const ObservedRow &r, const std::string &words) {
+  for (const std::string &why : r.contradictions)
+    if (const size_t at = why.find(words); at != std::string::npos)
+      return std::stod(why.substr(at + words.size()));
+  ADD_FAILURE() << "nobody says " << words;
+  return 1;
+}
+
+class EachFigure : public testing::TestWithParam<std::tuple<const char *, bool>> {};
+INSTANTIATE_TEST_SUITE_P(Planted, EachFigure,
+                         testing::Combine(testing::Values("step", "days", "tokens_per_s"), testing::Bool()),
+                         [](const auto &info) {
+                           return std::string(std::get<0>(info.param)) + (std::get<1>(info.param) ? "Fit" : "NotFit");
+                         });
+
+// Every way to break physics, in every figure, in rows that are fitted and in others; and a row that takes what the
+// flag says it must is not flagged.
+TEST_P(EachFigure, SaysWhatCannotBeAndWhatCould) {
+  const auto [figure, fit] = GetParam();
+  const Logged one{8, 1, 1, 1, 1024, false}, two{16, 1, 1, 1, 1024, false}, wide{32, 3, 1, 16, 2048, true};
+  struct Case {
+    Logged first, second;  // with the steps; the second breaks what cannot be
+    double stepOfFirst, stepOfSecond;
+    std::string flag, figureBehind;
+  };
+  const Case cases[] = {
+      {one, {8, 1, 2, 64, 1024, true}, 3, 10, "faster than the device", "the step must take "},
+      {one, wide, 3, 11, "faster than the network", "what ranks send takes "},
+      {one, one, 3, 3.5, "is the same configuration and took 3 s", "is the same configuration and took "},
+      {one, two, 3, 2, "2.00 x the GPUs of \"row 1\" were 3.00 x as fast", "would have to take "},
+  };
+  for (const Case &k : cases) {
+    auto tokens = [](const Logged &l) { return double(l.gpus) * l.micro * l.accumulate * l.context; };
+    auto rows = [&](double second) {
+      const std::string fitted = fit ? "" : "\nfit = false";
+      return calibrate(clusterOf(machines() + k.first.row(speedAs(figure, k.stepOfFirst, tokens(k.first))) +
+                                 k.second.row(speedAs(figure, second, tokens(k.second)) + fitted)));
+    };
+    const Calibration c = rows(k.stepOfSecond);
+    EXPECT_TRUE(says(c.rows[1], k.flag)) << k.flag;
+    EXPECT_TRUE(c.rows[0].contradictions.empty()) << k.flag;
+    EXPECT_NEAR(c.rows[1].seen / k.stepOfSecond, 1, 1e-9);
+    // What would have to be true, in seconds and in the log's own figure.
+    const double least = figureIn(c.rows[1], k.figureBehind);
+    EXPECT_FALSE(says(rows(least * 1.001).rows[1], k.flag)) << k.flag;
+    const std::string inFigure = std::string(figure) == "days" ? " days)" : " tokens/s)";
+    EXPECT_EQ(says(c.rows[1], inFigure), std::string(figure) != "step") << k.flag;
+  }
+}
+
+TEST(Planted, RowsThatAgreeAreNotFlagged) {
+  const std::vector<Logged> runs = {variedRuns()[0], variedRuns()[0], variedRuns()[4], variedRuns()[0]};
+  std::vector<double> steps = stepsOf(runs, usual);
+  steps[1] *= 1.03;
+  expectNoFlags(calibrate(logOf(runs, steps)));
+  // Of three, each of the others that differs is told.
+  steps[3] *= 1.2;
+  const Calibration c = calibrate(logOf(runs, steps));
+  EXPECT_TRUE(c.rows[0].contradictions.empty());
+  EXPECT_TRUE(c.rows[1].contradictions.empty());
+  EXPECT_TRUE(says(c.rows[3], "\"row 1\" is the same configuration"));
+  EXPECT_TRUE(says(c.rows[3], "\"row 2\" is the same configuration"));
+}
+
+TEST(Planted, WhatIsHiddenIsSentToo) {
+  std::string text = machines();
+  text.replace(text.find("[software]"), 10, "[software]\noverlap = 1.0");
+  const Calibration c =
+      calibrate(clusterOf(text + variedRuns()[0].row("step = \"3 s\"") + variedRuns()[7].row("step = \"11 s\"")));
+  EXPECT_TRUE(says(c.rows[1], "faster than the network"));
+}
+
+TEST(Planted, MoreMemoryThanTheDeviceHas) {
+  const std::vector<Logged> &runs = variedRuns();
+  ClusterConfig log = logOf(runs, stepsOf(runs, usual));
+  log.observations[0].bytesPeak = 80.5 * 0x1p30;
+  const Calibration c = calibrate(log);
+  EXPECT_TRUE(says(c.rows[0], "took 80.5 GiB of a device that has 80.0 GiB; it must be the memory of several"));
+  EXPECT_FALSE(says(c.rows[0], "is predicted to need"));
+}
+
+TEST(Planted, OutOfMemoryWhereTheSameRan) {
+  // Predicted to fit and not to fit; the passes of a step make no difference to memory.
+  for (const Logged &run : {Logged{8, 1, 1, 4, 1024, false}, Logged{32, 2, 2, 16, 2048, false}}) {
+    Logged more = run;
+    more.accumulate *= 2;
+    Logged other = run;
+    other.micro = 1;
+    for (const char *ran : {"step = \"40 s\"", "memory = \"70 GiB\""}) {
+      const std::string rest = variedRuns()[0].row("step = \"3 s\"") + run.row("out_of_memory = true");
+      EXPECT_TRUE(says(calibrate(clusterOf(machines() + rest + more.row(ran))).rows[1],
+                       "ran out of memory, and \"row 3\" ran in the same configuration"));
+      if (run.micro > 1) {
+        EXPECT_FALSE(
+            says(calibrate(clusterOf(machines() + rest + other.row(ran))).rows[1], "in the same configuration"));
+      }
+    }
+  }
+}
+
+TEST(Planted, TheSameConfigurationWithOtherMemory) {
+  const std::string row = variedRuns()[0].row("step = \"3 s\"\nmemory = \"48 GiB\"");
+  const Calibration c = calibrate(clusterOf(machines() + row + variedRuns()[0].row("memory = \"54 GiB\"") +
+                                            variedRuns()[0].row("memory = \"58 GiB\"")));
+  EXPECT_FALSE(says(c.rows[1], "is the same configuration"));
+  EXPECT_TRUE(says(c.rows[2], "\"row 1\" is the same configuration and took 48.0 GiB, this one 58.0 GiB"));
+}
+
+TEST(JeanZay, RowsLeaveTheMemoryOfTheDriverOpen) {
+  // As the file says where it assumes one.
+  for (const auto &[context, agree] : {std::pair{0.0, true}, {1.0, true}, {23.0, true}, {24.0, false}}) {
+    ClusterConfig c = jeanZay();
+    c.software.context = context * 0x1p30;
+    int flags = 0;
+    for (const ObservedRow &r : calibrate(c).rows)
+      flags += !r.contradictions.empty();
+    EXPECT_EQ(flags == 0, agree) << context << " GiB";
+  }
+}
+
 TEST(Planted, MemoryThatCannotBe) {
   const Logged small{8, 3, 1, 1, 1024, true}, large{8, 1, 16, 1, 2048, false};
   const std::vector<Logged> &runs = variedRuns();
@@ -390,6 +518,17 @@ TEST(Calibrate, FitsNoMoreThanThereIsToFit) {
   EXPECT_NEAR(d.cluster.software.slowdown / usual.slowdown, 1, 1e-4);
   const Calibration e = calibrate(logOf(node, stepsOf(node, usual)), {Scalar::slowdown, Scalar::slowdown});
   EXPECT_EQ(e.fitted.size(), 1u);
+}
+
+TEST(Calibrate, WhatHadNoMemoryHasNoSpeed) {
+  try {
+    clusterOf(machines() + variedRuns()[0].row("days = 258\nout_of_memory = true"));
+    ADD_FAILURE() << "taken";
+  } catch (const UserError &e) {
+    ASSERT_EQ(e.diagnostics.size(), 1u);
+    EXPECT_EQ(e.diagnostics[0].code, ErrorCode::Contradiction);
+    EXPECT_EQ(e.diagnostics[0].message, "a run that had no memory has no speed");
+  }
 }
 
 TEST(Calibrate, NeedsASpeed) {

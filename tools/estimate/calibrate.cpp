@@ -1,7 +1,7 @@
 // 1. Rows that break physics are found without any fit: faster than the device's peak, faster than the network's
-//    nominal bandwidth carries the bytes, the same configuration with other figures, more devices with more than their
-//    share of speed. Those of the first two kinds are not fitted. Configurations are compared as they were resolved,
-//    not as they were spelt.
+//    nominal bandwidth carries the bytes, the same configuration with other figures or once out of memory, more devices
+//    with more than their share of speed. Those of the first two kinds are not fitted. Configurations are compared as
+//    they were resolved, not as they were spelt.
 // 2. The scalars are fitted by least squares on log(predicted / seen), so that a factor counts the same up and down,
 //    with Levenberg's and Marquardt's damping. Where there are fewer rows than scalars the last ones keep their values.
 // 3. As long as rows disagree by more than `agreement` and one that is left out brings the others closer together by
@@ -32,6 +32,7 @@ const char *nameOf(Scalar s) {
 namespace {
 
 constexpr double agreement = 0.08;  // rows of one log that differ by less from one model do not contradict each other
+constexpr double memoryAgreement = 0.15;
 constexpr size_t mostScalars = 3;
 
 /// Of Student's distribution, 95% one-sided.
@@ -104,6 +105,20 @@ struct Work {
     return pass == o.pass && (shared == o.shared || shared.empty() || o.shared.empty());
   }
 };
+
+/// Whether a factor parts two figures.
+bool differ(double a, double b, double agreement) { return std::abs(std::log(a / b)) > std::log(1 + agreement); }
+
+/// Seconds of a step of a row, and what they are in the figure that its log has.
+std::string stepOf(const ObservedRow &row, double seconds) {
+  const Observation &o = *row.observation;
+  const double tokens = row.estimate.tokensPerStep;
+  if (o.days > 0)
+    return fmt::format("{:.4g} s ({:.4g} days)", seconds, seconds * o.tokens / tokens / 86400);
+  if (o.tokensPerSecond > 0)
+    return fmt::format("{:.4g} s ({:.4g} tokens/s)", seconds, tokens / seconds);
+  return fmt::format("{:.4g} s", seconds);
+}
 
 class Fitter {
 public:
@@ -178,20 +193,21 @@ private:
       const double needed = row.estimate.hfu * row.estimate.step / row.seen * peak;
       if (needed > peak) {
         row.impossible = true;
-        row.contradictions.push_back(fmt::format(
-            "faster than the device: {:.4g} s per step are {} of each GPU, whose peak is {}; the step must be "
-            "{:.4g} s or longer, or have computed less",
-            row.seen, formatFlops(needed), formatFlops(peak), row.seen * needed / peak));
+        row.contradictions.push_back(fmt::format("faster than the device: {} per step are {} of each GPU, whose peak "
+                                                 "is {}; the step must take {} or longer, "
+                                                 "or have computed less",
+                                                 stepOf(row, row.seen), formatFlops(needed), formatFlops(peak),
+                                                 stepOf(row, row.seen * needed / peak)));
       }
-      if (s.gpus > c.node.devices && c.network.nominal > 0 && c.software.overlap == 0) {
+      if (s.gpus > c.node.devices && c.network.nominal > 0) {
         const auto e = withScalars(i, 0.01, c.network.nominal, 0);
-        const double wire = e.overNetwork;
+        const double wire = e.overNetwork > 0 ? e.overNetwork + e.hidden : 0;  // beside what computes, but not faster
         if (wire > row.seen) {
           row.impossible = true;
           row.contradictions.push_back(fmt::format(
-              "faster than the network: at {}, its nominal bandwidth, what ranks send takes {:.4g} s of the "
-              "{:.4g} s; less must have been sent",
-              formatBandwidth(c.network.nominal), wire, row.seen));
+              "faster than the network: at {}, its nominal bandwidth, what ranks send takes {}, and the step {}; it "
+              "must take as long or longer, or less have been sent",
+              formatBandwidth(c.network.nominal), stepOf(row, wire), stepOf(row, row.seen)));
         }
       }
     }
@@ -204,17 +220,41 @@ private:
     for (size_t i = 0; i < result.rows.size(); ++i)
       for (size_t j = i + 1; j < result.rows.size(); ++j) {
         ObservedRow &a = result.rows[i], &b = result.rows[j];
-        if (!(a.seen > 0 && b.seen > 0) || !works[i].isSame(works[j]))
+        if (!works[i].isSame(works[j]))
+          continue;
+        compareMemory(a, b);
+        if (!(a.seen > 0 && b.seen > 0))
           continue;
         const Strategy &sa = a.estimate.strategy, &sb = b.estimate.strategy;
         if (sa.gpus != sb.gpus)
           sa.gpus > sb.gpus ? compareSpeed(b, a) : compareSpeed(a, b);
-        else if (sa.accumulate == sb.accumulate && std::abs(std::log(a.seen / b.seen)) > std::log(1 + agreement))
-          b.contradictions.push_back(
-              fmt::format("\"{}\" is the same configuration and took {:.4g} s per step, this one {:.4g} s; one of them "
-                          "is wrong, or something else was different",
-                          a.observation->name, a.seen, b.seen));
+        else if (sa.accumulate == sb.accumulate && differ(a.seen, b.seen, agreement))
+          b.contradictions.push_back(fmt::format(
+              "\"{}\" is the same configuration and took {} per step, this one {}; one of them is wrong, or something "
+              "else was different",
+              a.observation->name, stepOf(a, a.seen), stepOf(b, b.seen)));
       }
+  }
+
+  /// Memory does not depend on how many passes a step has, as long as there are several.
+  static void compareMemory(ObservedRow &a, ObservedRow &b) {
+    const Strategy &sa = a.estimate.strategy, &sb = b.estimate.strategy;
+    if (sa.gpus != sb.gpus || (sa.accumulate > 1) != (sb.accumulate > 1))
+      return;
+    const double bytesA = a.observation->bytesPeak, bytesB = b.observation->bytesPeak;
+    if (a.observation->outOfMemory != b.observation->outOfMemory) {
+      ObservedRow &out = a.observation->outOfMemory ? a : b;
+      const ObservedRow &ran = a.observation->outOfMemory ? b : a;
+      out.contradictions.push_back(
+          fmt::format("ran out of memory, and \"{}\" ran in the same configuration; one of them "
+                      "is wrong, or something else held memory too",
+                      ran.observation->name));
+    } else if (bytesA > 0 && bytesB > 0 && differ(bytesA, bytesB, memoryAgreement)) {
+      b.contradictions.push_back(
+          fmt::format("\"{}\" is the same configuration and took {}, this one {}; one of them is "
+                      "wrong, or something else was different",
+                      a.observation->name, formatBytes(bytesA), formatBytes(bytesB)));
+    }
   }
 
   /// The same work for each means that devices do passes of the same work; their number may differ, as it does where
@@ -235,9 +275,9 @@ private:
                                                        m.strategy.accumulate, f.strategy.accumulate);
     more.contradictions.push_back(
         fmt::format("{:.2f} x the GPUs of \"{}\" were {:.2f} x as fast; with {}, at most {:.2f} x can be, so that this "
-                    "row would have to take {:.4g} s per step or longer, or that one {:.4g} s or less",
-                    gpus, fewer.observation->name, speed, work, speed * more.seen / least, least,
-                    (more.seen + owned) / std::min(passes, 1.0)));
+                    "row would have to take {} per step or longer, or that one {} or less",
+                    gpus, fewer.observation->name, speed, work, speed * more.seen / least, stepOf(more, least),
+                    stepOf(fewer, (more.seen + owned) / std::min(passes, 1.0))));
   }
 
   Estimate withScalars(size_t i, double slowdown, double effective, double overhead) const {
@@ -434,8 +474,8 @@ private:
   void contradict(size_t i, const std::vector<double> &x) {
     ObservedRow &row = result.rows[i];
     const double e = std::exp(residual(i, x)) - 1;
-    std::string text =
-        fmt::format("contradicts the other rows: they say {:.4g} s per step, {:+.0f}%", row.seen * (1 + e), 100 * e);
+    std::string text = fmt::format("contradicts the other rows: they say {} per step, {:+.0f}%",
+                                   stepOf(row, row.seen * (1 + e)), 100 * e);
     std::vector<std::string> ways;
     for (size_t k = 0; k < x.size(); ++k) {
       std::vector<double> y = x;
@@ -485,8 +525,13 @@ private:
         row.leftOut = std::numeric_limits<double>::quiet_NaN();
       const Estimate &e = row.estimate;
       const DeviceSpec &d = result.cluster.device;
-      if (const double seen = row.observation->bytesPeak;
-          seen > 0 && std::abs(std::log(e.bytesPeak() / seen)) > std::log(1.15))
+      const double seen = row.observation->bytesPeak;
+      if (seen > d.memory)
+        row.contradictions.push_back(fmt::format(
+            "took {} of a device that has {}; it must be the memory of several, or of the host, or [device] "
+            "memory be wrong",
+            formatBytes(seen), formatBytes(d.memory)));
+      else if (seen > 0 && differ(e.bytesPeak(), seen, memoryAgreement))
         row.contradictions.push_back(
             fmt::format("took {}, and is predicted to need {}", formatBytes(seen), formatBytes(e.bytesPeak())));
       if (row.observation->outOfMemory && !e.outOfMemory)
