@@ -371,54 +371,99 @@ ClusterConfig loadCluster(const std::string &file) {
   return c;
 }
 
+namespace {
+
+/// By how many brackets a line of TOML opens more than it closes.
+int bracketsOf(llvm::StringRef line) {
+  int n = 0;
+  char quote = 0;
+  for (char c : line) {
+    if (quote)
+      quote = c == quote ? 0 : quote;
+    else if (c == '"' || c == '\'')
+      quote = c;
+    else if (c == '#')
+      break;
+    else
+      n += (c == '[') - (c == ']');
+  }
+  return n;
+}
+
+/// Puts `wanted` in place of what `keys` have in [table], or behind the last line of the table.
+std::string withKeys(llvm::StringRef text, llvm::StringRef table, llvm::ArrayRef<std::string> keys,
+                     llvm::ArrayRef<std::string> wanted) {
+  llvm::SmallVector<llvm::StringRef> old;
+  text.rtrim('\n').split(old, '\n');
+  std::vector<std::string> lines;
+  std::optional<size_t> place, last;  // of the old keys, and behind the table
+  bool inside = false, replaced = false;
+  int open = 0;  // brackets of a value that goes on
+  for (llvm::StringRef line : old) {
+    if (open <= 0) {
+      const auto [key, value] = line.trim().split('=');
+      if (key.starts_with("["))
+        inside = line.trim().starts_with(fmt::format("[{}]", table.str()));
+      replaced = inside && !value.empty() && llvm::is_contained(keys, key.trim().str());
+      if (replaced && !place)
+        place = lines.size();
+      open = key.starts_with("[") ? 0 : bracketsOf(line);
+    } else {
+      open += bracketsOf(line);
+    }
+    if (replaced)
+      continue;
+    lines.push_back(line.str());
+    if (inside && !line.trim().empty())
+      last = lines.size();
+  }
+  if (!last) {
+    lines.insert(lines.end(), {"", fmt::format("[{}]", table.str())});
+    last = lines.size();
+  }
+  lines.insert(lines.begin() + long(place.value_or(*last)), wanted.begin(), wanted.end());
+  return llvm::join(lines, "\n") + "\n";
+}
+
+}  // namespace
+
 std::string withFitted(const std::string &text, const ClusterConfig &c) {
   const auto time = [](double s) { return fmt::format("\"{:.4g} s\"", s); };
   const auto band = [](double b) { return fmt::format("\"{:.4g} GB/s\"", b * 1e-9); };
   const auto plain = [](double x) { return fmt::format("{:.4g}", x); };
   struct Entry {
-    const char *table, *key;
+    const char *table;
+    std::string key;
     const Fitted *f;
     std::function<std::string(double)> form;
   };
   const Entry entries[] = {{"software", "slowdown", &c.software.slowdown, plain},
                            {"software", "step_overhead", &c.software.stepOverhead, time},
                            {"network", "effective", &c.network.effective, band}};
-  llvm::SmallVector<llvm::StringRef> old;
-  llvm::StringRef(text).rtrim('\n').split(old, '\n');
-  std::vector<std::string> lines(old.begin(), old.end());
+  std::string anew = text;
   for (const Entry &e : entries) {
     if (!e.f->known)
       continue;
+    const std::string interval = e.key + "_interval";
     std::vector<std::string> wanted = {fmt::format("{} = {}", e.key, e.form(e.f->value))};
     if (e.f->low < e.f->high)
-      wanted.push_back(fmt::format("{}_interval = [{}, {}]", e.key, e.form(e.f->low), e.form(e.f->high)));
-    const std::string header = fmt::format("[{}]", e.table);
-    auto table =
-        llvm::find_if(lines, [&](const std::string &l) { return llvm::StringRef(l).trim().starts_with(header); });
-    if (table == lines.end()) {
-      lines.insert(lines.end(), {"", header});
-      table = lines.end() - 1;
-    }
-    auto end = std::find_if(table + 1, lines.end(),
-                            [](const std::string &l) { return llvm::StringRef(l).trim().starts_with("["); });
-    auto isKey = [&](const std::string &l, const std::string &key) {
-      auto [name, rest] = llvm::StringRef(l).split('=');
-      return name.trim() == key && !rest.empty();
-    };
-    // In place of the old lines, or behind the last of the table.
-    auto at = std::find_if(table + 1, end, [&](const std::string &l) { return isKey(l, e.key); });
-    if (at == end)
-      while (std::prev(at) != table && llvm::StringRef(*std::prev(at)).trim().empty())
-        --at;
-    const size_t place = size_t(at - lines.begin());
-    lines.erase(std::remove_if(table + 1, end,
-                               [&](const std::string &l) {
-                                 return isKey(l, e.key) || isKey(l, fmt::format("{}_interval", e.key));
-                               }),
-                end);
-    lines.insert(lines.begin() + place, wanted.begin(), wanted.end());
+      wanted.push_back(fmt::format("{} = [{}, {}]", interval, e.form(e.f->low), e.form(e.f->high)));
+    anew = withKeys(anew, e.table, {e.key, interval}, wanted);
   }
-  return llvm::join(lines, "\n") + "\n";
+  return anew;
+}
+
+std::string formatShares(llvm::ArrayRef<std::pair<double, double>> shares) {
+  std::string text;
+  for (const auto &[rows, share] : shares)
+    text += fmt::format("{}[{:.10g}, {:.4g}]", text.empty() ? "" : ", ", rows, share);
+  return "[" + text + "]";
+}
+
+std::string withEfficiency(const std::string &text, const DeviceSpec &d) {
+  return withKeys(
+      text, "device", {"matmul", "efficiency"},
+      {fmt::format("matmul = {:.4g}", d.matmul), fmt::format("efficiency = {}", formatShares(d.efficiency))});
 }
 
 std::string formatFlops(double n) { return withPrefix(n, "FLOP/s"); }

@@ -8,6 +8,8 @@
 
 #include "frontends/toml_document.h"
 
+#include "llvm/ADT/ArrayRef.h"
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -68,8 +70,9 @@ struct SoftwareSpec {
   double fragmentation = 0;  // bytes of the allocator per byte of activations that it cannot use
   double context = 0;        // bytes of a device that belong to the driver and its libraries
   bool fusedAttention = true, fusedLoss = true, paddedVocab = true, fusedKernels = true;
-  std::string zero1 = "reduce_scatter";  // | all_reduce: of gradients by ZeRO stages 1 and 2, before parameters are gathered
-  std::string gradients = "fp32";        // | compute: the type in which gradients are held and sent
+  std::string zero1 =
+      "reduce_scatter";            // | all_reduce: of gradients by ZeRO stages 1 and 2, before parameters are gathered
+  std::string gradients = "fp32";  // | compute: the type in which gradients are held and sent
   int64_t powersgdRank = 4;
   bool isGptc() const { return name == "gptc"; }
   /// Whether a kernel of its own does what the fusion of all kernels does elsewhere.
@@ -112,6 +115,10 @@ ClusterConfig loadCluster(const std::string &file);
 
 /// The file with the fitted scalars of [software] and [network] as in `c`, everything else as it was written.
 std::string withFitted(const std::string &text, const ClusterConfig &c);
+/// The file with device.matmul and device.efficiency as in `d`, everything else as it was written.
+std::string withEfficiency(const std::string &text, const DeviceSpec &d);
+/// "[[256, 0.6], [4096, 1]]", as in the file.
+std::string formatShares(llvm::ArrayRef<std::pair<double, double>> shares);
 
 /// "312 TFLOP/s" and the like, with four digits.
 std::string formatFlops(double flopsPerSecond);

@@ -2,10 +2,14 @@
 // say about it.
 #include "frontends/files.h"
 #include "ir/words.h"
+#include "runtime/cuda/gpu.h"
+#include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
 #include "tools/driver/commands.h"
+#include "tools/driver/compile.h"
 #include "tools/estimate/calibrate.h"
 #include "tools/estimate/pictures.h"
+#include "tools/estimate/products.h"
 #include "tools/estimate/run_log.h"
 #include "tools/estimate/search.h"
 
@@ -242,8 +246,29 @@ void runEstimate(const EstimateOptions &o) {
 struct CalibrateOptions {
   std::string cluster, out;
   std::vector<std::string> fit, logs;
-  bool json = false, write = false;
+  bool json = false, write = false, records = false;
 };
+
+/// What the tuner has on record of products on the machine that this runs on, which is one of the cluster's.
+ProductShares sharesOnRecord(const ClusterConfig &cluster, std::string &machine) {
+  if (!cluster.software.isGptc())
+    throw UserError(
+        ErrorCode::Contradiction,
+        fmt::format("{} describes {}, and records are of gptc's kernels", cluster.file, cluster.software.name),
+        "give a cluster file without software.name, or fit software.slowdown to a log");
+  Config config;
+  config.compile.target = cluster.device.isCpu ? "cpu" : "cuda:" + cuda::architectureHere();
+  bool here = true;
+  const Target target = targetOf(config, here);
+  machine = fingerprintOf(target);
+  TuningRecords records(neededCacheDir());
+  ProductShares shares = productShares(records, target, cluster.device);
+  if (shares.byRows.empty())
+    throw UserError(ErrorCode::FileMissing, fmt::format("no product of {} is on record", machine),
+                    fmt::format("`gptc tune MODEL.toml --set compile.target={}` measures those of a model",
+                                cluster.device.isCpu ? "cpu" : "cuda"));
+  return shares;
+}
 
 void runCalibrate(const CalibrateOptions &o) {
   ClusterConfig cluster = loadCluster(o.cluster);
@@ -255,7 +280,15 @@ void runCalibrate(const CalibrateOptions &o) {
     which.push_back(name == "slowdown"    ? Scalar::slowdown
                     : name == "effective" ? Scalar::effective
                                           : Scalar::stepOverhead);
-  const Calibration c = calibrate(cluster, which);
+  std::optional<ProductShares> shares;
+  std::string machine;
+  if (o.records) {
+    shares = sharesOnRecord(cluster, machine);
+    setShares(cluster.device, *shares);
+  }
+  // Records are worth writing down without a log, too.
+  const Calibration c = shares && cluster.observations.empty() && which.empty() ? Calibration{cluster, {}, {}, {}}
+                                                                                : calibrate(cluster, which);
   auto value = [&](Scalar s) -> const Fitted & {
     return s == Scalar::slowdown    ? c.cluster.software.slowdown
            : s == Scalar::effective ? c.cluster.network.effective
@@ -266,8 +299,14 @@ void runCalibrate(const CalibrateOptions &o) {
            : s == Scalar::effective ? formatBandwidth(v)
                                     : formatSeconds(v);
   };
+  const DeviceSpec &device = c.cluster.device;
   if (o.json) {
     json j;
+    if (shares)
+      j["device"] = {{"matmul", device.matmul},
+                     {"efficiency", device.efficiency},
+                     {"products", shares->products},
+                     {"machine", machine}};
     for (Scalar s : c.fitted)
       j["fitted"].push_back(
           {{"name", nameOf(s)}, {"value", value(s).value}, {"low", value(s).low}, {"high", value(s).high}});
@@ -288,6 +327,11 @@ void runCalibrate(const CalibrateOptions &o) {
     j["notes"] = c.notes;
     fmt::print("{}\n", j.dump(2));
   } else {
+    if (shares)
+      fmt::print("device.matmul            {:.4g}\ndevice.efficiency        {}\nnote: by the times of {} product{} on "
+                 "record of {}\n",
+                 device.matmul, formatShares(device.efficiency), shares->products, shares->products == 1 ? "" : "s",
+                 machine);
     for (Scalar s : c.fitted) {
       const Fitted &f = value(s);
       const std::string interval =
@@ -297,7 +341,8 @@ void runCalibrate(const CalibrateOptions &o) {
     }
     for (const std::string &n : c.notes)
       fmt::print("note: {}\n", n);
-    fmt::print("\n{:<52} {:>10} {:>10} {:>7}  {:>8}\n", "observation", "seen", "predicted", "error", "left out");
+    if (!c.rows.empty())
+      fmt::print("\n{:<52} {:>10} {:>10} {:>7}  {:>8}\n", "observation", "seen", "predicted", "error", "left out");
     for (const ObservedRow &r : c.rows) {
       const std::string speed =
           r.seen > 0 ? fmt::format("{:>10.4g} {:>10.4g} {:>+6.1f}%  {:>8}", r.seen, r.predicted, 100 * r.error,
@@ -310,11 +355,15 @@ void runCalibrate(const CalibrateOptions &o) {
       for (const std::string &why : r.contradictions)
         fmt::print("    ! {}\n", why);
     }
-    fmt::print("\nSeconds per step. Left out: predicted by the others.\n");
+    if (!c.rows.empty())
+      fmt::print("\nSeconds per step. Left out: predicted by the others.\n");
   }
   const std::string target = o.write ? o.cluster : o.out;
   if (!target.empty()) {
-    writeFileAtomically(target, withFitted(readInput(o.cluster, "cluster file"), c.cluster));
+    std::string text = readInput(o.cluster, "cluster file");
+    if (!c.fitted.empty())
+      text = withFitted(text, c.cluster);
+    writeFileAtomically(target, shares ? withEfficiency(text, device) : text);
     if (!o.json)
       fmt::print("written to {}\n", target);
   }
@@ -354,6 +403,8 @@ void addCalibrateCommand(CLI::App &app) {
       ->type_name("OUT_DIR/forecast.jsonl")
       ->expected(1)
       ->take_all();
+  c->add_flag("--records", o->records,
+              "Takes the share of the peak that products reach from what gptc tune has measured on this machine");
   c->add_flag("--write", o->write, "Writes what was found into the file");
   c->add_option("-o,--output", o->out, "Writes the file with what was found to another place")->type_name("FILE");
   c->add_flag("--json", o->json, "Prints JSON");
