@@ -29,9 +29,10 @@ namespace gptc {
 
 /// Why a job cannot go on: what is known of the first rank that failed.
 struct RankFailure {
-  int rank = -1;  // -1: none of the ranks, but what they share
-  ErrorCode code = ErrorCode::RankFailed;
-  std::string text;  // "rank 2 on host b is gone: its connection closed"
+  int rank = -1;                           // -1: none of the ranks, but what they share
+  ErrorCode code = ErrorCode::RankFailed;  // what it is to the other ranks: 06xx
+  std::string text;                        // "rank 2 on host b is gone: its connection closed"
+  ErrorCode cause = code;                  // what it was to that rank itself: DiskFull, for example
 };
 
 /// 128 random bits as 32 hexadecimal digits: who has them belongs to the job.
@@ -69,6 +70,8 @@ public:
   /// Says that a rank has failed, for example because its process has ended. Only the first failure counts.
   void fail(const RankFailure &failure);
   std::optional<RankFailure> failure() const;
+  /// Whether all ranks of the job have come, and each of them has been sent the failure or is gone.
+  bool allKnowFailure() const;
   /// Why connections were dropped, with their addresses: the last few.
   std::vector<std::string> dropped() const;
 
@@ -87,6 +90,9 @@ public:
     std::string token;
     int rank = 0, world = 1;
     std::chrono::milliseconds timeout{60000};  // to join: the server may start later than its clients
+    /// A server that is silent for longer is lost, and with it the job; 0: only one whose connection closes. That is
+    /// for a launcher, which may be stopped while its ranks go on.
+    std::chrono::milliseconds silence{0};
   };
   explicit RendezvousClient(const Options &options);
   /// Without leave() before, the other ranks hear that this one is lost.

@@ -22,7 +22,7 @@ struct RendezvousClient::Impl {
   std::string local;
   Socket socket;
   Waker waker;
-  milliseconds between{1000};
+  milliseconds between{1000}, silence{0};
 
   std::mutex mutex;  // for what follows
   std::condition_variable changed;
@@ -49,6 +49,7 @@ struct RendezvousClient::Impl {
 
   void join(const Options &o) {
     server = hostAndPort(o.host, o.port);
+    silence = o.silence;
     const auto until = Clock::now() + o.timeout;
     auto pause = milliseconds(20);
     for (;;) {
@@ -157,13 +158,15 @@ struct RendezvousClient::Impl {
     }
     case Kind::failure: {
       const int rank = r.number<int32_t>();
-      const auto code = ErrorCode(r.number<int32_t>());
+      const auto code = ErrorCode(r.number<int32_t>()), cause = ErrorCode(r.number<int32_t>());
       const llvm::StringRef text = r.string();
       if (!r.whole())
         return false;
-      fail({rank, code, text.str()});
+      fail({rank, code, text.str(), cause});
       return true;
     }
+    case Kind::beat:
+      return r.whole();
     default:
       return false;
     }
@@ -171,7 +174,7 @@ struct RendezvousClient::Impl {
 
   void run() {
     std::string why, sending;
-    auto beats = Clock::now();
+    auto beats = Clock::now(), heard = beats;
     for (bool open = true;;) {
       // The first time what came with the welcome.
       size_t at = 0;
@@ -185,6 +188,8 @@ struct RendezvousClient::Impl {
       if (!open)
         return lost(why);
       const auto now = Clock::now();
+      if (silence.count() && now - heard > silence)
+        return lost(fmt::format("nothing was heard of it for {:.1f} s", silence.count() / 1e3));
       {
         std::lock_guard lock(mutex);
         sending += std::exchange(out, "");
@@ -200,11 +205,15 @@ struct RendezvousClient::Impl {
       if (!sendSome(socket.fd, sending, why))
         return lost(why);
       const auto wait = std::chrono::duration_cast<milliseconds>(beats - now).count();
+      const size_t before = received.size();
       pollfd fds[2] = {{socket.fd, short(sending.empty() ? POLLIN : POLLIN | POLLOUT), 0}, {waker.event.fd, POLLIN, 0}};
       poll(fds, 2, int(wait + 1));
       if (fds[1].revents)
         waker.clear();
       open = receiveSome(socket.fd, received, maxFrame + 4, why);
+      // Where this process itself was stopped, the silence was its own.
+      if (const auto woken = Clock::now(); received.size() > before || woken > beats + silence / 2)
+        heard = woken;
     }
   }
 

@@ -62,6 +62,7 @@ struct RendezvousServer::Impl {
   bool stop = false;
   std::optional<RankFailure> failed;
   int joined = 0, left = 0;
+  bool allKnow = false;
   std::vector<std::string> reasons;
 
   explicit Impl(const Options &o) : options(o) {
@@ -165,7 +166,12 @@ struct RendezvousServer::Impl {
   }
 
   std::string notice(const RankFailure &f) const {
-    return Writer(Kind::failure).number(int32_t(f.rank)).number(int32_t(f.code)).string(f.text).done();
+    return Writer(Kind::failure)
+        .number(int32_t(f.rank))
+        .number(int32_t(f.code))
+        .number(int32_t(f.cause))
+        .string(f.text)
+        .done();
   }
 
   /// False where there is no room.
@@ -198,8 +204,10 @@ struct RendezvousServer::Impl {
   void serve(Connection &c, llvm::StringRef frame) {
     Reader r(frame);
     const auto kind = r.number<Kind>();
-    if (kind == Kind::beat)
+    if (kind == Kind::beat) {
+      c.out += Writer(Kind::beat).done();
       return;
+    }
     if (kind == Kind::report) {
       const auto code = ErrorCode(r.number<int32_t>());
       const std::string text = r.string().str();
@@ -211,7 +219,7 @@ struct RendezvousServer::Impl {
       if (exitCodeOf(code) == exitCodeOf(ErrorCode::RankFailed))
         fail({c.rank, code, text});
       else
-        fail({c.rank, ErrorCode::RankFailed, fmt::format("{} failed: {}", nameOf(c), text)});
+        fail({c.rank, ErrorCode::RankFailed, fmt::format("{} failed: {}", nameOf(c), text), code});
       return;
     }
     const auto id = r.number<uint64_t>();
@@ -422,6 +430,11 @@ struct RendezvousServer::Impl {
         if (c.over.empty() && !sendSome(c.socket.fd, c.out, why))
           c.over = why;
       }
+      if (told && come.size() == size_t(options.world)) {
+        std::lock_guard lock(mutex);
+        allKnow = std::all_of(connections.begin(), connections.end(),
+                              [](const Connection &c) { return c.rank < 0 || !c.over.empty() || c.out.empty(); });
+      }
       if (fds[1].revents)
         accept();
     }
@@ -451,6 +464,10 @@ void RendezvousServer::fail(const RankFailure &f) {
 std::optional<RankFailure> RendezvousServer::failure() const {
   std::lock_guard lock(impl->mutex);
   return impl->failed;
+}
+bool RendezvousServer::allKnowFailure() const {
+  std::lock_guard lock(impl->mutex);
+  return impl->allKnow;
 }
 std::vector<std::string> RendezvousServer::dropped() const {
   std::lock_guard lock(impl->mutex);

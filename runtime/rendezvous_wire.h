@@ -18,14 +18,14 @@ enum class Kind : uint8_t {
   get,        // id, key, milliseconds
   add,        // id, key, delta
   barrier,    // id, name, milliseconds
-  beat,       //
+  beat,       // which the server returns
   report,     // code, text
   leave,      // id
   // to a client
   welcome = 101,  // milliseconds between heartbeats
   refused,        // text
   reply,          // id, Status, value
-  failure,        // rank, code, text
+  failure,        // rank, code, cause, text
 };
 enum class Status : uint8_t { ok, late, wrong };
 

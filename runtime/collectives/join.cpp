@@ -5,9 +5,13 @@
 #include "runtime/collectives/shared_links.h"
 #include "runtime/collectives/signature.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <cstdlib>
 #include <cstring>
+#include <ifaddrs.h>
 #include <net/if.h>
+#include <sys/socket.h>
 
 namespace gptc {
 
@@ -49,19 +53,31 @@ struct Card {
   }
 };
 
-/// A name that is wrong once is wrong at every restart: an error of the configuration, which ends the run.
+/// What is wrong with an interface once is wrong at every restart: an error of the configuration, which ends the run.
 void requireInterface(RendezvousClient &client, const std::string &name) {
-  if (name.empty() || if_nametoindex(name.c_str()))
+  if (name.empty())
     return;
-  std::string known;
-  struct if_nameindex *const all = if_nameindex();
-  for (auto *i = all; i && i->if_index; ++i)
-    known += (known.empty() ? "" : ", ") + std::string(i->if_name);
-  if (all)
-    if_freenameindex(all);
-  const std::string text = fmt::format("GPTC_INTERFACE={}: there is no such network interface", name);
+  ifaddrs *all = nullptr;
+  ::getifaddrs(&all);
+  std::vector<std::string> known, withAddress;
+  for (auto *i = all; i; i = i->ifa_next) {
+    const int family = i->ifa_addr ? i->ifa_addr->sa_family : AF_UNSPEC;
+    if (!llvm::is_contained(known, i->ifa_name))
+      known.push_back(i->ifa_name);
+    if ((family == AF_INET || family == AF_INET6) && !llvm::is_contained(withAddress, i->ifa_name))
+      withAddress.push_back(i->ifa_name);
+  }
+  ::freeifaddrs(all);
+  if (llvm::is_contained(withAddress, name))
+    return;
+  const bool there = llvm::is_contained(known, name);
+  const std::string text =
+      fmt::format("GPTC_INTERFACE={}: {}", name,
+                  there ? "this network interface has no address" : "there is no such network interface");
   client.report(ErrorCode::RanksUnclear, text);
-  throw UserError(ErrorCode::RanksUnclear, text, fmt::format("{} has {}", hostName(), known));
+  throw UserError(
+      ErrorCode::RanksUnclear, text,
+      fmt::format("{} has {}{}", hostName(), fmt::join(there ? withAddress : known, ", "), there ? " with one" : ""));
 }
 
 }  // namespace

@@ -154,6 +154,22 @@ TEST(Rendezvous, WhatOneRankMetIsForOthersThatRanksFailure) {
   EXPECT_EQ(b->failure()->rank, 0);
   EXPECT_HAS(b->failure()->text, "rank 0 of 2 on " + hostName() + " (127.0.0.1:");
   EXPECT_HAS(b->failure()->text, ") failed: no room");
+  EXPECT_EQ(b->failure()->cause, ErrorCode::DiskFull);
+  EXPECT_EQ(s.failure()->cause, ErrorCode::DiskFull);
+}
+
+// Who hosts the server and has to end should not do so before.
+TEST(Rendezvous, TheServerKnowsWhetherAllKnowOfAFailure) {
+  const auto o = job(3);
+  Server s(o);
+  auto a = join(o, s, 0), b = join(o, s, 1);
+  a->report(ErrorCode::DiskFull, "no room");
+  ASSERT_TRUE(b->failure(2s));
+  std::this_thread::sleep_for(50ms);
+  EXPECT_FALSE(s.allKnowFailure()) << "rank 2 has not come";
+  auto c = join(o, s, 2);
+  EXPECT_TRUE(soon([&] { return s.allKnowFailure(); }));
+  EXPECT_TRUE(c->failure(2s));
 }
 
 TEST(Rendezvous, TheLauncherCanFailARank) {
@@ -181,6 +197,36 @@ TEST(Rendezvous, SilenceIsNoticedAndHeartbeatsAreNot) {
   ASSERT_TRUE(a->failure(3s));
   EXPECT_EQ(a->failure()->rank, 1);
   EXPECT_HAS(a->failure()->text, "nothing was heard of it for 0.3 s");
+}
+
+TEST(Rendezvous, AServerThatIsStoppedIsAFailureWhereThatIsAskedFor) {
+  auto o = job(3);
+  o.silence = 300ms;
+  const Server s(o);
+  Client heard({o.address, s.port(), o.token, 0, 3, 5s, 300ms});
+  // A server that welcomes and then says nothing.
+  std::string why;
+  wire::Socket listener = wire::listenAt(o.address, 0, why);
+  const uint16_t port = wire::localPlace(listener.fd).port;
+  std::vector<wire::Socket> open;
+  std::thread stopped([&] {
+    while (open.size() < 2) {
+      pollfd p{listener.fd, POLLIN, 0};
+      poll(&p, 1, 5000);
+      open.emplace_back(::accept4(listener.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      std::string welcome = wire::Writer(wire::Kind::welcome).number(int64_t(75)).done(), e;
+      wire::sendSome(open.back().fd, welcome, e);
+    }
+  });
+  const auto begin = Clock::now();
+  Client asks({o.address, port, o.token, 1, 3, 5s, 300ms}), patient({o.address, port, o.token, 2, 3, 5s});
+  stopped.join();
+  ASSERT_TRUE(asks.failure(3s));
+  EXPECT_GE(Clock::now() - begin, 300ms);
+  EXPECT_HAS(asks.failure()->text, "is gone: nothing was heard of it for 0.3 s");
+  std::this_thread::sleep_for(400ms);
+  EXPECT_FALSE(patient.failure());
+  EXPECT_FALSE(heard.failure());
 }
 
 TEST(Rendezvous, TheServersEndIsAFailure) {
