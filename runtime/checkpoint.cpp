@@ -173,6 +173,7 @@ Manifest readManifest(const std::string &dir, int64_t step) {
     m.info.model.parameters = manifest.at("model");
     m.info.model.keys = manifest.value("model_keys", m.info.model.keys);
     m.info.dataFingerprint = manifest.at("data");
+    m.info.results = manifest.value("results", "");
     m.optimizer = manifest.value("optimizer", "adamw");
     for (auto &[name, checksum] : manifest.at("files").items()) {
       if (name.find('/') != std::string::npos)
@@ -292,6 +293,7 @@ void CheckpointStore::complete(AtomicDir &dir, const CheckpointInfo &info, const
                    {"model_keys", info.model.keys},
                    {"optimizer", optimizerOf(planned)},
                    {"data", info.dataFingerprint},
+                   {"results", info.results},
                    {"files", files}};
   manifest["blake3"] = manifestChecksum(manifest);
   std::string text = manifest.dump(2, ' ', false, json::error_handler_t::replace) + "\n";

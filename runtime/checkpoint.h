@@ -38,6 +38,7 @@ struct CheckpointInfo {
   std::string planHash;
   ModelIdentity model;
   std::string dataFingerprint;
+  std::string results;  // resultIdentity of the plan; empty in checkpoints of earlier versions
   // Set by load:
   std::string dir;
   std::vector<std::string> notes;  // what was converted or is not in the checkpoint, a line each, for the user

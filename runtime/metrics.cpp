@@ -5,7 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cerrno>
 #include <cmath>
+#include <stdio_ext.h>
 #include <unistd.h>
 
 namespace gptc {
@@ -73,29 +75,31 @@ void ProgressLine::show(const StepMetrics &m, double msLeft, int64_t memoryBytes
       "step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {}{:.1f} ms  {} tok/s  MFU {:.1f}%  {:.2f} GB  {} left", m.step,
       steps, m.loss, m.lr, m.gradNorm, m.lossScale > 0 ? fmt::format("scale 2^{}  ", std::ilogb(m.lossScale)) : "",
       m.ms, scaled(m.tokensPerSecond), m.mfu * 100, memoryBytes / 1e9, formatDuration(msLeft / 1000));
-  if (terminal) {
-    // Blanks cover the rest of a longer line before.
-    fmt::print(out, "\r{:<{}}", text, shown);
+  // Blanks cover the rest of a longer line before.
+  print(terminal ? fmt::format("\r{:<{}}", text, shown) : text + "\n");
+  if (terminal)
     shown = text.size();
-  } else {
-    fmt::print(out, "{}\n", text);
-  }
-  std::fflush(out);
 }
 
 void ProgressLine::say(const std::string &text) {
-  if (shown)
-    fmt::print(out, "\r{:<{}}\r", "", shown);
+  print((shown ? fmt::format("\r{:<{}}\r", "", shown) : "") + text + "\n");
   shown = 0;
-  fmt::print(out, "{}\n", text);
-  std::fflush(out);
 }
 
 void ProgressLine::end() {
-  if (shown)
-    fmt::print(out, "\n");
+  print(shown ? "\n" : "");
   shown = 0;
-  std::fflush(out);
+}
+
+void ProgressLine::print(const std::string &text) {
+  errno = 0;
+  std::fwrite(text.data(), 1, text.size(), out);
+  if (std::fflush(out) == 0 || (errno != EPIPE && errno != EIO))
+    return;
+  // A pipe without a reader, or a terminal that was closed and whose SIGHUP is ignored: the run goes on without.
+  readerGone = readerGone || errno == EPIPE;
+  std::clearerr(out);
+  ::__fpurge(out);
 }
 
 std::string formatDuration(double seconds) {

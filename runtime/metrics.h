@@ -51,11 +51,15 @@ public:
   /// Ends the live line, so that others may print.
   void end();
   bool live() const { return terminal; }
+  /// Prints lines as they are.
+  void print(const std::string &text);
+  /// Whether who read it has gone away; nothing that is printed is an error, then or ever. (With SIGPIPE ignored.)
+  bool closed() const { return readerGone; }
 
 private:
   FILE *out;
   int64_t steps;
-  bool terminal;
+  bool terminal, readerGone = false;
   size_t shown = 0;  // columns of the live line now on the screen
 };
 

@@ -13,6 +13,8 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <map>
+#include <set>
 
 namespace gptc {
 namespace fs = std::filesystem;
@@ -334,6 +336,35 @@ ModelIdentity modelIdentity(const Module &m) {
   return r;
 }
 
+std::string resultIdentity(const Plan &plan) {
+  if (plan.model.empty() || plan.target.callsLibrary() || plan.target.callsCudnn())
+    return plan.hash;
+  const Module &m = *plan.planned;
+  const Mesh mesh = Mesh::of(m);
+  std::map<llvm::StringRef, llvm::StringRef> settings;  // later ones count
+  for (const std::string &s : plan.model) {
+    const auto [key, value] = llvm::StringRef(s).split('=');
+    if (key != "name" && key != "train.micro_batch" && !key.starts_with("parallel.") && !key.starts_with("compile."))
+      settings[key] = value;
+  }
+  const int64_t shards = mesh.data * m.attrs.getInt("shards", 1);
+  const bool fast = mesh.data > 1 && m.attrs.getString("reduce_order", "tree") == "fast";
+  std::string text =
+      fmt::format("{} tensor={} shards={} fast={}\n", plan.target.name, mesh.tensor, shards, fast ? mesh.data : 0);
+  for (const auto &[key, value] : settings)
+    text += fmt::format("{}={}\n", key.str(), value.str());
+  std::set<std::string> orders;
+  for (const PlannedKernel &k : kernelsOf(m)) {
+    Schedule s;
+    if (Schedule::parse(k.schedule, s) && (s.pairs || s.mma))
+      orders.insert(s.pairs ? "pairs" : "mma");
+    for (const Op &op : *k.op->body)
+      if (op.attrs.has("fold"))
+        orders.insert(fmt::format("{} fold={}", op.name().str(), op.attrs.getInt("fold")));
+  }
+  return blake3(text + fmt::format("{}", fmt::join(orders, "\n")));
+}
+
 void writePlan(const std::string &dir, Plan &plan) {
   GPTC_CHECK(plan.joint && plan.planned, "a plan needs both modules");
   for (const Module *m : {plan.joint.get(), plan.planned.get()})
@@ -360,6 +391,8 @@ void writePlan(const std::string &dir, Plan &plan) {
       {"run", settingsToJson(plan.run)},
       {"model", plan.model},
       {"files", {{"joint.gir", blake3(joint)}, {"planned.gir", plan.hash}, {"schedules.json", blake3(schedules)}}}};
+  if (!plan.madeFrom.empty())
+    manifest["made_from"] = plan.madeFrom;
   manifest["blake3"] = manifestChecksum(manifest);
 
   AtomicDir out(plan.dir);
@@ -410,6 +443,7 @@ Plan loadPlan(const std::string &dir) {
     if (std::string p = settingsProblem(plan.run); !p.empty())
       damaged(dir, p);
     plan.model = manifest.at("model").get<std::vector<std::string>>();
+    plan.madeFrom = manifest.value("made_from", "");
 
     auto checked = [&](const char *name) {
       FileText f = readTextFile(plan.dir + "/" + name, kTextLimit);

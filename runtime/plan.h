@@ -53,8 +53,9 @@ struct Plan {
   /// The model description it was compiled from, key=value, so that the same model can be compiled otherwise
   /// (gptc explain); empty where that was a module.
   std::vector<std::string> model;
-  std::string hash;  // BLAKE3 of planned.gir; set by writePlan and loadPlan
-  std::string dir;   // absolute; set by writePlan and loadPlan
+  std::string madeFrom;  // of a plan made anew for other ranks: a hash of what it follows from; else empty
+  std::string hash;      // BLAKE3 of planned.gir; set by writePlan and loadPlan
+  std::string dir;       // absolute; set by writePlan and loadPlan
 };
 
 /// Writes the folder whole or not at all, replacing an older plan of that name (a non-empty folder that is no plan is
@@ -96,5 +97,10 @@ struct ModelIdentity {
   bool operator==(const ModelIdentity &) const = default;
 };
 ModelIdentity modelIdentity(const Module &m);
+
+/// A hash of what decides the bits of a run's results beside its data: two plans with the same one give the same. Where
+/// the order of sums is the graph's, that leaves out micro-batch, ZeRO stage and, with reduce_order = "tree", the ranks
+/// along data. A plan from a module, and one that calls libraries, is like no other.
+std::string resultIdentity(const Plan &plan);
 
 }  // namespace gptc

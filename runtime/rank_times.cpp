@@ -52,8 +52,8 @@ std::string RankTimes::report() {
     times.push_back(all[i]);
     most = std::max(most, all[i + 1]);
   }
-  return fmt::format("{}; no rank sent more than {} a step, {:.3f} x the least there can be",
-                     describeWaiting(times, seconds), formatBytes(most / double(std::max<int64_t>(steps, 1))),
+  return fmt::format("{}; no rank sent more than {} a step, {:.3f} x the lower bound", describeWaiting(times, seconds),
+                     formatBytes(most / double(std::max<int64_t>(steps, 1))),
                      most / double(std::max<int64_t>(least, 1)));
 }
 

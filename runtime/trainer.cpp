@@ -228,7 +228,7 @@ private:
   /// Between two steps: whether any rank was told to stop, as all end with the same step. A checkpoint that all ranks
   /// have written is completed.
   bool stopping() {
-    int64_t told[] = {gStop != 0, !written()};
+    int64_t told[] = {gStop != 0 || progress.closed(), !written()};
     if (together)
       together->run({{Collective::Kind::all_reduce, told, told, 2, DType::i64, 0}}, SumOrder::fast);
     if (!told[1])
@@ -282,7 +282,7 @@ private:
       progress.say(fmt::format("resumed from {}", info->dir));
       for (const std::string &note : info->notes)
         progress.say("note: " + note);
-      if (info->planHash != s.plan.hash)
+      if (info->results.empty() ? info->planHash != s.plan.hash : info->results != resultIdentity(s.plan))
         progress.say("warning: the checkpoint is from another plan of this model; from here on the bits may differ");
       if (info->dataFingerprint != fingerprint)
         progress.say("warning: the training data is not that of the checkpoint");
@@ -406,10 +406,13 @@ private:
     progress.end();
     if (times && step > startStep)
       progress.say(times->report());
-    if (stop && step < target)
-      progress.say(fmt::format("stopped at step {}; run again to go on", step));
+    if (const std::string how = fmt::format("stopped at step {}; run again to go on", step); stop && step < target) {
+      progress.say(how);
+      if (progress.closed())
+        std::fputs(fmt::format("nobody reads standard output any more: {}\n", how).c_str(), stderr);
+    }
     if (profiledSteps > 0)
-      fmt::print(options.out, "{}", profile.table(profiledSteps));
+      progress.print(profile.table(profiledSteps));
   }
 
   /// Whether the step to come is one for TrainOptions::watch.
@@ -591,7 +594,7 @@ private:
   void save(bool wait, int64_t keep) {
     const Pulse::Paced paced(Pulse::saving);
     saving([&] {
-      const CheckpointInfo info{step, s.plan.hash, modelIdentity(m), fingerprint, "", {}};
+      const CheckpointInfo info{step, s.plan.hash, modelIdentity(m), fingerprint, resultIdentity(s.plan), "", {}};
       wait ? saver->save(info, keep) : saver->begin(info, keep);
       return 0;
     });

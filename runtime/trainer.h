@@ -31,7 +31,8 @@ struct TrainOptions {
 };
 
 /// Trains until done, or until SIGTERM, SIGINT or SIGHUP (a closed terminal), which end the current step and save (a
-/// second one exits at once, 130). Writes only under run.outDir, which it locks against a second run. After an error
+/// second one exits at once, 130), and so does an `out` that is a pipe nobody reads any more (SIGPIPE must be ignored).
+/// Writes only under run.outDir, which it locks against a second run. After an error
 /// the older checkpoints are all there, whatever checkpoint.keep says. UserErrors: those of data and checkpoints,
 /// Unwritable (also: another run holds the folder), DiskFull, NonFinite. With several ranks all end together, and the
 /// executor has left the others.
