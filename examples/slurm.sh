@@ -4,13 +4,15 @@
 # It may be submitted again at any time, and goes on from the newest checkpoint.
 #SBATCH --job-name=gptc
 #SBATCH --time=24:00:00
+#SBATCH --signal=TERM@120
 #SBATCH --output=%x-%j.out
 #SBATCH --open-mode=append
 
-# A rank that fails ends the step; then all start again, as gptrun's own launcher does it. What all ranks meet at each
-# try (exit codes 2 to 5) ends the job, and so does scancel, on which the ranks save. Of an error that one rank alone has
-# met, such as a full disk, the others know as its failure (6), and srun returns the highest code: that is tried again.
+# Two minutes before the time limit, and on scancel, the ranks save and end. A rank that fails ends the step; then all
+# start again, as gptrun's own launcher does it. What would come again at each try (exit codes 2 to 5, which all ranks
+# end with, whichever has met it) ends the job.
 for try in 1 2 3 4; do
+  export GPTC_RESTARTS=$((try - 1))  # --resume never is about the first start
   srun --kill-on-bad-exit=1 gptrun "$@"
   code=$?
   [ $code -eq 0 ] || { [ $code -ge 2 ] && [ $code -le 5 ]; } && exit $code

@@ -8,6 +8,7 @@
 #include "runtime/cuda/gpu.h"
 #include "runtime/cuda/nccl.h"
 #include "runtime/files.h"
+#include "runtime/launch/cores.h"
 #include "runtime/launch/host_list.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/launch/pulse.h"
@@ -26,6 +27,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -83,9 +85,9 @@ struct Ranks {
   int size() const { return nodes * perNode; }
 };
 
-Ranks chooseRanks(const Options &o, const Plan &plan) {
+Ranks chooseRanks(const Options &o, const World &world, const Plan &plan) {
   Ranks r;
-  r.world = World::find();
+  r.world = world;
   if (o.hosts) {
     auto hosts = parseHostList(*o.hosts);
     if (!hosts)
@@ -121,6 +123,12 @@ Ranks chooseRanks(const Options &o, const Plan &plan) {
               : silent                                   ? int(Mesh::of(*plan.planned).ranks())
               : plan.target.isCuda() && !r.hosts.empty() ? cuda::visibleGpus()
                                                          : 1;
+  const int cpus = int(orderedCpus().size()), most = std::max(64, 16 * cpus);
+  if (r.hosts.empty() && r.size() > most)
+    throw UserError(ErrorCode::Usage,
+                    fmt::format("{} ranks on this machine, which has {} CPU{}: at most {} are started", r.size(), cpus,
+                                cpus == 1 ? "" : "s", most),
+                    "--hosts names other machines for them");
   if (plan.target.isCuda() && r.hosts.empty() && r.size() > 1) {
     cuda::requireGpus(r.size());
     cuda::Nccl::get();
@@ -129,18 +137,21 @@ Ranks chooseRanks(const Options &o, const Plan &plan) {
 }
 
 /// Starts this program once per rank, with the same words.
-int launchRanks(const Options &o, const Ranks &ranks, const std::vector<std::string> &words) {
+int launchRanks(const Options &o, const Ranks &ranks, const Plan &plan, const std::vector<std::string> &words) {
+  // What each rank would find, before there is any.
+  if (Mesh::of(*plan.planned).ranks() != ranks.size())
+    Partition(plan, ranks.size());
   // By that name: in a bundle all programs are one file, which goes by how it is called.
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gptrun";
-  Plan plan = loadPlan(o.plan);
   LaunchOptions l;
   l.nodes = ranks.nodes;
   l.ranksPerNode = ranks.perNode;
   l.hosts = ranks.hosts;
+  l.restartsBefore = ranks.world.restarts;
   l.command = {self};
   l.command.insert(l.command.end(), words.begin(), words.end());
   l.agent = {self, "--agent"};
-  l.outDir = o.outDir.empty() ? plan.run.outDir : absolutePath(o.outDir);
+  l.outDir = plan.run.outDir;
   l.restarts = o.restarts;
   l.checkpoints = [store = CheckpointStore(l.outDir)] { return store.steps(); };
   return launch(l);
@@ -149,16 +160,26 @@ int launchRanks(const Options &o, const Ranks &ranks, const std::vector<std::str
 /// A rank's place among the others: how they meet, and what they compute together.
 class Together {
 public:
-  Together(const World &w, const Plan &plan) {
+  /// Meets the others, before anything is read that may be missing on one machine: they hear of that too.
+  explicit Together(const World &w) : world(w) {
     if (w.alone())
       return;
     // Launchers other than ours do not listen for anybody. Ranks of one machine meet where no other one comes.
-    if (w.rank == 0 && w.source != World::Source::launcher)
+    const bool ours = w.source == World::Source::launcher;
+    if (w.rank == 0 && !ours)
       server.emplace(RendezvousServer::Options{w.nodes == 1 ? w.rendezvous.host : "0.0.0.0",
                                                uint16_t(w.rendezvous.port), w.token, w.size});
-    client.emplace(RendezvousClient::Options{w.rendezvous.host, uint16_t(w.rendezvous.port), w.token, w.rank, w.size});
+    RendezvousClient::Options o{w.rendezvous.host, uint16_t(w.rendezvous.port), w.token, w.rank, w.size};
+    if (!ours)  // the server is rank 0's
+      o.silence = RendezvousServer::Options().silence;
+    client.emplace(o);
+  }
+  /// Once this rank has the plan.
+  void join(const Plan &plan) {
+    if (world.alone())
+      return;
     requireSameRun(*client, plan.dir, plan.hash);
-    ranks = joinGroup(&*client, Group::all(w.size), {.patience = patience});
+    ranks = joinGroup(&*client, Group::all(world.size), {.patience = patience});
   }
   /// The ranks along each axis of a mesh of two.
   MeshAxes along(const Mesh &mesh) {
@@ -177,13 +198,13 @@ public:
     m.tensor = joined("tensor", mesh.index("data", ranks->rank));
     return m;
   }
-  /// Runs `work`, and tells the others where it fails.
-  template <typename F> void run(F work) {
+  /// Runs `work`, and tells the others where it fails. Returns an exit code.
+  template <typename F> int run(F work) {
     try {
       work();
-    } catch (const UserError &e) {
+    } catch (...) {
       if (client)
-        client->report(e.diagnostics[0].code, e.diagnostics[0].message);
+        return failed();
       throw;
     }
     if (ranks) {
@@ -192,10 +213,9 @@ public:
       ranks->finish();
       client->leave();
       // Others may still be waiting for the last message: to them a server that is gone is a rank that failed.
-      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-      while (server && server->left() < client->world && !server->failure() && std::chrono::steady_clock::now() < until)
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      waitFor(std::chrono::seconds(10), [&] { return server->left() == world.size || server->failure(); });
     }
+    return 0;
   }
   void barrier() {
     if (ranks)
@@ -206,11 +226,33 @@ public:
   static constexpr std::chrono::minutes patience{30};
 
 private:
+  /// Within a handler: tells the others why this rank ends, and ends it. Whoever fails first says what is wrong, and
+  /// where a launcher is not ours all have its exit code: whether to try again should not depend on which of the codes
+  /// that launcher looks at. (Ours knows the first by the codes.)
+  int failed() {
+    const auto [code, text] = currentError();
+    client->report(code, text);
+    const RankFailure *first = client->failure(std::chrono::seconds(1));
+    waitFor(std::chrono::seconds(5), [&] { return server->allKnowFailure(); });
+    if (world.source == World::Source::launcher || !first || first->rank == world.rank)
+      throw;
+    if (!diverted && world.rank != 0)
+      return exitCodeOf(first->cause);  // that rank says it, and rank 0
+    throw UserError(first->cause, first->text, "see what that rank says: the first that failed is the cause");
+  }
+  template <typename F> void waitFor(std::chrono::seconds most, F condition) {
+    const auto until = std::chrono::steady_clock::now() + most;
+    while (server && !condition() && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  const World world;
   std::optional<RendezvousServer> server;
   std::optional<RendezvousClient> client;
 
 public:
   std::unique_ptr<Communicator> ranks;  // null where there is one
+  bool diverted = false;                // what this rank writes goes to its log
 
 private:
   std::vector<std::unique_ptr<Communicator>> axes;
@@ -223,10 +265,13 @@ Plan forRanks(Plan plan, const World &w, Together &together) {
     const std::string dir = fmt::format("{}/plan-{}-ranks", plan.run.outDir, w.size);
     const std::string outDir = plan.run.outDir;
     if (w.rank == 0) {
-      fmt::print("the plan is for {} rank{}: making one for {} in {}\n", mesh.ranks(), mesh.ranks() == 1 ? "" : "s",
-                 w.size, dir);
+      const Partition partition(plan, w.size);
+      const bool there = partition.isIn(dir);
+      fmt::print("the plan is for {} rank{}: {} one for {} in {}\n", mesh.ranks(), mesh.ranks() == 1 ? "" : "s",
+                 there ? "taking the" : "making", w.size, dir);
       makeDirs(outDir);
-      partitionPlan(plan, w.size, dir, defaultCacheDir());
+      if (!there)
+        partition.write(dir, defaultCacheDir());
     }
     together.barrier();
     plan = loadPlan(dir);
@@ -251,16 +296,26 @@ Plan forRanks(Plan plan, const World &w, Together &together) {
 }
 
 int runTraining(const Options &o, const std::vector<std::string> &words) {
-  Pulse::get();  // from here on whoever has started this rank sees whether it runs
-  Plan plan = planOf(o, true);
-  const Ranks ranks = chooseRanks(o, plan);
-  if (ranks.world.alone() && ranks.size() > 1)
-    return launchRanks(o, ranks, words);
-  const World &w = ranks.world;
-  if (w.rank != 0 && w.source != World::Source::launcher)
-    divertOutput(w.rank, plan.run.outDir);
-  Together together(w, plan);
-  together.run([&] {
+  ::signal(SIGPIPE, SIG_IGN);  // an output that nobody reads ends the run between two steps (runtime/trainer.h)
+  Pulse::get();                // from here on whoever has started this rank sees whether it runs
+  const World w = World::find();
+  Plan plan;
+  if (w.alone()) {
+    plan = planOf(o, true);
+    if (const Ranks ranks = chooseRanks(o, w, plan); ranks.size() > 1)
+      return launchRanks(o, ranks, plan, words);
+  }
+  Together together(w);
+  return together.run([&] {
+    if (!w.alone()) {
+      plan = planOf(o, true);
+      chooseRanks(o, w, plan);
+    }
+    if (w.rank != 0 && w.source != World::Source::launcher) {
+      divertOutput(w.rank, plan.run.outDir);
+      together.diverted = true;
+    }
+    together.join(plan);
     Plan mine = forRanks(std::move(plan), w, together);
     const MeshAxes along = together.along(Mesh::of(*mine.planned));
     const int device = mine.target.isCuda() ? cuda::gpuOfRank(w.localRank, w.ranksPerNode,
@@ -294,7 +349,6 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
         !line.empty() && !appendForecast(session.plan.run.outDir, line))
       warn(fmt::format("forecast.jsonl cannot be written in {}", session.plan.run.outDir));
   });
-  return 0;
 }
 
 void runSample(const Options &o) {
@@ -396,6 +450,13 @@ int run(int argc, char **argv) {
     return *code;
   if (o.agent)
     return runAgent(STDIN_FILENO, STDOUT_FILENO);
+  for (const CLI::App *command : app.get_subcommands())
+    for (const CLI::Option *option : app.get_options())
+      if (option->count() && !command->get_option_no_throw(option->get_name()))
+        throw UserError(
+            ErrorCode::Usage,
+            fmt::format("{} is for training: gptrun {} does not take it", option->get_name(), command->get_name()),
+            fmt::format("gptrun {} --help lists what it takes", command->get_name()));
   if (o.plan.empty())
     throw UserError(ErrorCode::Usage, "which plan?", "gptrun PLAN; make one with `gptc compile model.toml -o PLAN`");
   if (std::isnan(o.sample.temperature) || std::isnan(o.sample.topP))  // a range check lets it pass

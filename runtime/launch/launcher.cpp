@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <poll.h>
@@ -60,10 +61,11 @@ private:
 
 // ---- words ----------------------------------------------------------------------------------------------------------
 
+/// Whether anyone reads it or not.
 void say(const std::string &text) {
   if (::isatty(STDERR_FILENO) && ::isatty(STDOUT_FILENO))
-    fmt::print(stderr, "\n");  // rank 0's live line may stand there
-  fmt::print(stderr, "{}\n", text);
+    std::fputs("\n", stderr);  // rank 0's live line may stand there
+  std::fputs((text + "\n").c_str(), stderr);
   std::fflush(stderr);
 }
 
@@ -120,7 +122,7 @@ public:
     plan.token = token;
     plan.world = world;
     plan.resumeAtMost = resumeAtMost;
-    plan.restarts = restarts;
+    plan.restarts = o.restartsBefore + restarts;
     if (o.hosts.empty()) {
       plan.ranks = world;
       plan.rendezvous = hostAndPort("127.0.0.1", meeting.port());
@@ -193,7 +195,12 @@ private:
   bool killed = false;
 
   static Voice voice(int direct) {
-    return {direct, [](llvm::StringRef s) { writeAll(STDOUT_FILENO, s); },
+    // A reader that goes away stops the run, as it does where rank 0 writes to standard output itself.
+    return {direct,
+            [](llvm::StringRef s) {
+              if (!writeAll(STDOUT_FILENO, s) && errno == EPIPE && !gStops)
+                gStops = 1;
+            },
             [](llvm::StringRef s) { writeAll(STDERR_FILENO, s); }};
   }
 
@@ -238,7 +245,8 @@ private:
       signal(SIGKILL);
       endAt = now + std::chrono::seconds(1);
     } else {
-      say("stopping: ranks finish their step and save; once more to end at once");
+      say(lastStep() < 0 ? "stopping: ranks are still starting, and there is nothing to save"
+                         : "stopping: ranks finish their step and save; once more to end at once");
       signal(SIGTERM);
     }
     stopsSeen = stops;
@@ -311,22 +319,18 @@ bool pauseFor(std::chrono::milliseconds time) {
 
 void sayWhatStarts(const LaunchOptions &o) {
   const int world = o.nodes * o.ranksPerNode;
-  if (!o.hosts.empty()) {
-    fmt::print("{} ranks, {} on each of {}\n", world, o.ranksPerNode, fmt::join(o.hosts, ", "));
-  } else {
-    const int cpus = int(orderedCpus().size());
-    fmt::print("{} ranks on this machine\n", world);
-    std::fflush(stdout);
-    if (world > cpus)
-      fmt::print(stderr, "note: {} ranks share {} CPU{}\n", world, cpus, cpus == 1 ? "" : "s");
-  }
-  std::fflush(stdout);
+  const std::string where =
+      o.hosts.empty() ? "on this machine" : fmt::format(", {} on each of {}", o.ranksPerNode, fmt::join(o.hosts, ", "));
+  writeAll(STDOUT_FILENO, fmt::format("{} ranks{}{}\n", world, o.hosts.empty() ? " " : "", where));
+  const int cpus = int(orderedCpus().size());
+  if (o.hosts.empty() && world > cpus)
+    say(fmt::format("note: {} ranks share {} CPU{}", world, cpus, cpus == 1 ? "" : "s"));
 }
 
 /// The rank's own words, and which rank it was.
 int repeat(const Cause &cause) {
-  std::fflush(stdout);
-  fmt::print(stderr, "{}  = note: {}\n", cause.words, llvm::StringRef(cause.text).split(':').first.str());
+  std::fputs(fmt::format("{}  = note: {}\n", cause.words, llvm::StringRef(cause.text).split(':').first.str()).c_str(),
+             stderr);
   return cause.code;
 }
 

@@ -30,6 +30,7 @@ struct LaunchOptions {
   /// How other machines reach this one; "": by its name.
   std::string address;
   int restarts = 3;
+  int restartsBefore = 0;  // of this run, by whoever has started the launcher again
   /// Steps of the checkpoints that there are, newest first.
   std::function<std::vector<int64_t>()> checkpoints;
 

@@ -178,6 +178,7 @@ World fromTorchrun(const Environment &env) {
   w.localRank = r.need("LOCAL_RANK", 0, kMostRanks - 1);
   w.ranksPerNode = r.get("LOCAL_WORLD_SIZE", 1, kMostRanks, w.size);
   r.shape("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE");
+  w.restarts = r.get("TORCHELASTIC_RESTART_COUNT", 0, kMostRanks, 0);
   if (w.size > 1) {
     // torchrun itself listens at MASTER_PORT.
     const NetAddress theirs{r.needText("MASTER_ADDR"), r.need("MASTER_PORT", 1, 65535)};
@@ -215,6 +216,7 @@ World fromSlurm(const Environment &env) {
   // The step's own count where it differs from the job's.
   const char *sizeName = r.text("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   w.size = r.need(sizeName, 1, kMostRanks);
+  w.restarts = r.get("SLURM_RESTART_COUNT", 0, kMostRanks, 0);
   w.localRank = r.need("SLURM_LOCALID", 0, kMostRanks - 1);
   const char *listName = r.text("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
   const std::string list = r.needText(listName);
@@ -296,9 +298,7 @@ const char *World::startedBy() const {
   GPTC_UNREACHABLE("source {}", int(source));
 }
 
-World World::find(const Environment &env) {
-  if (says(env, "GPTC_RANK") || says(env, "GPTC_WORLD"))
-    return fromLauncher(env);
+static World placeOf(const Environment &env) {
   if (says(env, "RANK") || says(env, "WORLD_SIZE"))
     return fromTorchrun(env);
   if (says(env, "OMPI_COMM_WORLD_RANK") || says(env, "OMPI_COMM_WORLD_SIZE"))
@@ -307,6 +307,14 @@ World World::find(const Environment &env) {
   if (says(env, "SLURM_PROCID") && (says(env, "SLURM_STEP_NODELIST") || says(env, "SLURM_STEP_NUM_TASKS")))
     return fromSlurm(env);
   return {};
+}
+
+World World::find(const Environment &env) {
+  if (says(env, "GPTC_RANK") || says(env, "GPTC_WORLD"))
+    return fromLauncher(env);
+  World w = placeOf(env);
+  w.restarts += Reader(env, w.source).get("GPTC_RESTARTS", 0, kMostRanks, 0);
+  return w;
 }
 
 }  // namespace gptc

@@ -1,7 +1,9 @@
 // gptrun with several ranks: processes that meet, and whose run cannot be told from that of one.
 #include "harness.h"
 
+#include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -67,7 +69,10 @@ TEST_P(Identity, OneTwoAndFourRanks) {
       const std::string out = "resumed-" + std::to_string(from) + std::to_string(to) + std::to_string(microBatch);
       Result r = run(compileFor(from, microBatch), out, from, {"--steps", std::to_string(steps / 2)});
       ASSERT_EQ(r.code, 0) << r.output;
-      EXPECT_TRUE(stateAfter(compileFor(to, microBatch), out, to) == expected) << out;
+      r = run(compileFor(to, microBatch), out, to);
+      EXPECT_EQ(r.code, 0) << r.output;
+      EXPECT_EQ(r.output.find("bits may differ"), std::string::npos) << r.output;
+      EXPECT_TRUE(w.finalState(w.path(out)) == expected) << out;
       EXPECT_EQ(logLines(w.path(out)), lines) << out;
     }
 }
@@ -96,6 +101,43 @@ TEST_F(RanksTest, APlanForOneIsMadeAnewForMoreAndBack) {
   EXPECT_TRUE(w.finalState(w.path("two")) == expected);
   const std::string four = compile("four", {"precision.compute=bf16", "parallel.data=4"});
   EXPECT_TRUE(stateAfter(four, "back", 1) == expected);
+}
+
+// The plan that a restart needs is there already, but not for another plan in its place.
+TEST_F(RanksTest, APlanMadeAnewIsKept) {
+  const std::string plan = compile("plan"), dir = w.path("out/plan-2-ranks");
+  auto said = [&](const char *steps) {
+    const Result r = run(plan, "out", 2, {"--steps", steps});
+    EXPECT_EQ(r.code, 0) << r.output;
+    EXPECT_EQ(r.output.find("bits may differ") == std::string::npos, std::string(steps) != "8") << r.output;
+    const size_t at = r.output.find("the plan is for 1 rank: "), to = r.output.find('\n', at);
+    return at == std::string::npos ? r.output : r.output.substr(at + 24, to - at - 24);
+  };
+  const std::string made = "making one for 2 in " + dir, taken = "taking the one for 2 in " + dir;
+  EXPECT_EQ(said("2"), made);
+  EXPECT_EQ(said("4"), taken);
+  compile("plan", {"eval.every=3"});
+  EXPECT_EQ(said("6"), made) << "another run of the same model";
+  compile("plan", {"eval.every=3", "optimizer.lr=0.002"});
+  EXPECT_EQ(said("8"), made) << "another plan";
+  writeFile(dir + "/joint.gir", "");
+  EXPECT_EQ(said("10"), made) << "damaged";
+}
+
+// What decides the bits is another number of shards or, where the order is the engine's, of ranks.
+TEST_F(RanksTest, OtherBitsAreSaid) {
+  auto warns = [&](const std::string &out, const std::string &first, int ranks, const std::string &second, int more) {
+    EXPECT_EQ(run(first, out, ranks, {"--steps", "3"}).code, 0);
+    const Result r = run(second, out, more, {"--steps", "6"});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return r.output.find("from here on the bits may differ") != std::string::npos;
+  };
+  const std::string plan = compile("plan");
+  EXPECT_TRUE(warns("shards", plan, 1, compile("two", {"parallel.logical_shards=2"}), 1));
+  EXPECT_TRUE(warns("betas", plan, 1, compile("b", {"optimizer.betas=[0.9, 0.9]"}), 1));
+  const std::string fast = w.compile("fast", {"train.micro_batch=1", "parallel.reduce_order=fast"});
+  EXPECT_TRUE(warns("fast", fast, 2, fast, 4));
+  EXPECT_FALSE(warns("micro", plan, 1, compile("micro", {"parallel.zero_stage=3", "compile.remat=full"}), 4));
 }
 
 // What ranks write in several files, other programs read by its index, and so do we.
@@ -166,23 +208,99 @@ TEST_F(RanksTest, UnderTorchrunAndMpirun) {
   }
 }
 
+/// As torchrun says it.
+std::map<std::string, std::string> torchrun(const char *rank, int port) {
+  return {{"RANK", rank},
+          {"WORLD_SIZE", "2"},
+          {"LOCAL_RANK", rank},
+          {"LOCAL_WORLD_SIZE", "2"},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(port)}};
+}
+
+// Where others have started the ranks, whether it is worth another try must not depend on whose code they look at.
+TEST_F(RanksTest, AllEndWithTheCodeOfTheFirstThatFails) {
+  const std::string plan = compile("plan", {"parallel.data=2"});
+  for (const bool first : {true, false}) {
+    const int port = 20000 + (::getpid() + 2 + first) % 10000;
+    const std::string missing = w.path("no.plan");
+    Process other = w.start("gptrun", {first ? plan : missing, "--out-dir", w.path("out")}, torchrun("1", port));
+    const Result r = w.gptrun({first ? missing : plan, "--out-dir", w.path("out")}, torchrun("0", port));
+    const Result rest = other.wait();
+    EXPECT_EQ(r.code, 3) << r.output;
+    EXPECT_EQ(rest.code, 3) << rest.output << readFile(w.path("out/ranks/rank-0001.log"));
+    EXPECT_NE(r.output.find("there is no plan " + missing), std::string::npos) << r.output;
+    EXPECT_EQ(r.output.find("error[", r.output.find("error[") + 1), std::string::npos) << r.output;
+  }
+}
+
+// Nobody else sees that rank 0 hangs: it is where the others meet.
+TEST_F(RanksTest, AStoppedRankZeroIsSeenUnderOtherLaunchersToo) {
+  const std::string plan = compile("plan", {"parallel.data=2", "train.steps=1000000"});
+  const int port = 20000 + (::getpid() + 4) % 10000;
+  Process first = w.start("gptrun", {plan, "--out-dir", w.path("out")}, torchrun("0", port));
+  Process other = w.start("gptrun", {plan, "--out-dir", w.path("out")}, torchrun("1", port));
+  for (int i = 0; i < 3000 && logLines(w.path("out")).size() < 3; ++i)
+    ::usleep(10000);
+  ::kill(first.pid(), SIGSTOP);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(other.wait().code, 6);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  const std::string log = readFile(w.path("out/ranks/rank-0001.log"));
+  EXPECT_NE(log.find("is gone: nothing was heard of it for 10.0 s"), std::string::npos) << log;
+}
+
+// Whoever starts a run again says so, and `never` is about the first start only.
+TEST_F(RanksTest, ARestartDoesNotStartOver) {
+  const std::string plan = compile("plan");
+  for (const int ranks : {1, 2}) {
+    const std::string out = "out-" + std::to_string(ranks);
+    auto go = [&](const char *restarts, const char *steps) {
+      return w
+          .gptrun({plan, "--out-dir", w.path(out), "--ranks-per-node", std::to_string(ranks), "--resume", "never",
+                   "--steps", steps},
+                  {{"GPTC_RESTARTS", restarts}})
+          .output;
+    };
+    go("0", "3");
+    const std::string text = go("1", "6");
+    EXPECT_NE(text.find("resumed from "), std::string::npos) << text;
+    EXPECT_FALSE(fs::exists(w.path(out + "/old-1")));
+    go("0", "3");
+    EXPECT_TRUE(fs::exists(w.path(out + "/old-1")));
+  }
+}
+
+// `gptrun PLAN | head`: as much as a closed terminal.
+TEST_F(RanksTest, AClosedPipeSavesAndEnds) {
+  const std::string plan = compile("plan", {"train.steps=400", "log.every=1"});
+  const std::string expected = stateAfter(plan, "whole", 1);
+  for (const int ranks : {1, 2}) {
+    const std::string out = w.path("piped-" + std::to_string(ranks));
+    const std::string command = "exec 2>" + w.path("err") + "; GPTC_CACHE=" + cacheDir() + " " GPTC_BIN_DIR "/gptrun " +
+                                plan + " --out-dir " + out + " --ranks-per-node " + std::to_string(ranks) +
+                                " | (read line; while read word rest; do case $word in step) exit;; "
+                                "esac; done) ; exit ${PIPESTATUS[0]}";
+    const Result r = Process({"/bin/bash", "-c", command}, {}, w.path("shell")).wait();
+    const std::string words = readFile(w.path("err"));
+    EXPECT_EQ(r.code, 0) << r.output << words;
+    EXPECT_EQ(words.find("restart"), std::string::npos) << words;
+    EXPECT_NE(words.find("nobody reads standard output any more: stopped at step "), std::string::npos) << words;
+    ASSERT_FALSE(w.checkpoints(out).empty()) << words;
+    EXPECT_LT(w.checkpoints(out).back(), "step-00000400");
+    EXPECT_TRUE(stateAfter(plan, "piped-" + std::to_string(ranks), ranks) == expected);
+  }
+}
+
 // Two machines whose out_dir is a disk of their own: said before the first step.
 TEST_F(RanksTest, RanksThatSeeOtherFilesSaySo) {
   const std::string plan = compile("plan", {"parallel.data=2"});
-  const std::string port = std::to_string(20000 + (::getpid() + 1) % 10000);
-  auto env = [&](const char *rank) {
-    return std::map<std::string, std::string>{{"RANK", rank},
-                                              {"WORLD_SIZE", "2"},
-                                              {"LOCAL_RANK", rank},
-                                              {"LOCAL_WORLD_SIZE", "2"},
-                                              {"MASTER_ADDR", "127.0.0.1"},
-                                              {"MASTER_PORT", port}};
-  };
-  Process other = w.start("gptrun", {plan, "--out-dir", w.path("there")}, env("1"));
-  const Result r = w.gptrun({plan, "--out-dir", w.path("here")}, env("0"));
+  const int port = 20000 + (::getpid() + 1) % 10000;
+  Process other = w.start("gptrun", {plan, "--out-dir", w.path("there")}, torchrun("1", port));
+  const Result r = w.gptrun({plan, "--out-dir", w.path("here")}, torchrun("0", port));
   const Result rest = other.wait();
   EXPECT_EQ(rest.code, 3) << rest.output;
-  EXPECT_NE(r.code, 0) << r.output;
+  EXPECT_EQ(r.code, 3) << r.output;
   const std::string words = r.output + rest.output + readFile(w.path("there/ranks/rank-0001.log"));
   EXPECT_NE(words.find("rank 1 does not see the files that rank 0 writes in " + w.path("there")), std::string::npos)
       << words;

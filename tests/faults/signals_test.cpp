@@ -123,6 +123,9 @@ TEST_F(Signals, OneSavesAndEndsAllRanks) {
       EXPECT_EQ(r.code, steps ? 0 : 130) << when << "\n" << r.output;
     }
     EXPECT_EQ(r.output.find("error["), std::string::npos) << when << "\n" << r.output;
+    if (!steps) {
+      EXPECT_EQ(r.output.find("finish their step and save"), std::string::npos) << when << "\n" << r.output;
+    }
     if (before >= 0 && std::string(m.name) != "in a restart") {
       EXPECT_TRUE(steps) << when << "\n" << r.output;
       EXPECT_GE(newestCheckpoint(), before) << when << ": what was done is saved";

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 using namespace faults;
@@ -99,6 +100,22 @@ TEST_F(Slurm, TheExampleScriptTriesAgainWhenARankDies) {
   const std::string output = e2e::readFile(w.path("job.out"));
   EXPECT_NE(output.find("try 1 ended with exit code "), std::string::npos) << output;
   EXPECT_TRUE(w.finalState(w.path("out")) == quiet()) << output;
+}
+
+TEST_F(Slurm, TheExampleScriptDoesNotTryAgainWhatOneRankWillMeetAgain) {
+  // Rank 1 sees another plan of that name than the others.
+  w.compile("other", {"train.micro_batch=1", "parallel.data=2"});
+  std::filesystem::create_directory(w.path("bin"));
+  e2e::writeFile(w.path("bin/gptrun"), "#!/bin/sh\n[ $SLURM_PROCID = 1 ] && shift && set -- " + w.path("other") +
+                                           " \"$@\"\nexec " GPTC_BIN_DIR "/gptrun \"$@\"\n");
+  std::filesystem::permissions(w.path("bin/gptrun"), std::filesystem::perms::owner_all);
+  const auto [code, text] = shell("PATH=" + w.path("bin") +
+                                  ":$PATH sbatch --wait --nodes=1 --ntasks-per-node=2 --output=" + w.path("job.out") +
+                                  " " GPTC_SOURCE_DIR "/examples/slurm.sh " + plan + " --out-dir " + w.path("out"));
+  const std::string output = e2e::readFile(w.path("job.out"));
+  EXPECT_EQ(code, 3) << text << output;
+  EXPECT_EQ(output.find("ended with exit code"), std::string::npos) << output;
+  EXPECT_NE(output.find("has another plan in "), std::string::npos) << output;
 }
 
 }  // namespace

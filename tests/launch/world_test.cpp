@@ -127,6 +127,14 @@ TEST(World, OfEachLauncher) {
   EXPECT_EQ(find(with(launcher, {{"GPTC_RESUME_AT_MOST", "200"}})).resumeAtMost, 200);
   EXPECT_EQ(find(with(launcher, {{"GPTC_RESTARTS", "2"}})).restarts, 2);
 
+  // Whoever else starts a run again may say so, if it does not by itself.
+  EXPECT_EQ(find(torchrun).restarts, 0);
+  EXPECT_EQ(find(with(torchrun, {{"TORCHELASTIC_RESTART_COUNT", "2"}})).restarts, 2);
+  EXPECT_EQ(find(with(slurm, {{"SLURM_RESTART_COUNT", "1"}, {"GPTC_RESTARTS", "2"}})).restarts, 3);
+  EXPECT_EQ(find(with(openMpi, {{"GPTC_RESTARTS", "1"}})).restarts, 1);
+  EXPECT_EQ(find({{"GPTC_RESTARTS", "1"}}).restarts, 1);
+  EXPECT_TRUE(find({{"GPTC_RESTARTS", "1"}}).alone());
+
   w = find(torchrun);
   EXPECT_EQ(w.source, World::Source::torchrun);
   EXPECT_EQ(std::tie(w.rank, w.size, w.node, w.nodes), std::make_tuple(5, 8, 1, 2));

@@ -266,7 +266,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   return report;
 }
 
-Plan partitionPlan(const Plan &plan, int64_t ranks, const std::string &dir, const std::string &cacheDir) {
+Partition::Partition(const Plan &plan, int64_t ranks) {
   if (plan.model.empty())
     throw UserError(ErrorCode::RanksUnclear,
                     fmt::format("the plan is for {} ranks and was compiled from a module, which does not say how to "
@@ -275,7 +275,6 @@ Plan partitionPlan(const Plan &plan, int64_t ranks, const std::string &dir, cons
                     "compile the module again with that mesh_data");
   const Module &m = *plan.planned;
   const int64_t B = m.attrs.getInt("micro_batch"), sequences = Mesh::of(m).data * m.attrs.getInt("accumulate") * B;
-  CompileRequest request;
   request.settings = plan.model;
   const int64_t tensor = Mesh::of(m).tensor, data = ranks == 1 ? 1 : ranks / tensor;
   if (ranks != 1 && ranks % tensor)
@@ -298,13 +297,37 @@ Plan partitionPlan(const Plan &plan, int64_t ranks, const std::string &dir, cons
     --micro;
   request.settings.push_back(fmt::format("train.micro_batch={}", micro));
   request.settings.push_back(plan.target.isCuda() ? "compile.target=" + plan.target.name : "compile.target=cpu");
-  request.planDir = dir;
-  request.cacheDir = cacheDir;
   request.run = plan.run;
+  Target t;
+  try {
+    bool here;
+    t = targetOf(readConfig("", request.settings), here);
+  } catch (UserError &e) {
+    for (Diagnostic &d : e.diagnostics)
+      d.where = {};  // of settings that nobody has written
+    throw UserError(e.diagnostics);
+  }
+  madeFrom = blake3(fmt::format("{} {} {} {} {}\n{}", plan.hash, t.name, t.cpu, t.features, t.threads,
+                                fmt::join(request.settings, "\n")));
+}
+
+bool Partition::isIn(const std::string &dir) const {
+  try {
+    const Plan there = loadPlan(dir);
+    return there.madeFrom == madeFrom && there.run == *request.run;
+  } catch (const UserError &) {
+    return false;
+  }
+}
+
+void Partition::write(const std::string &dir, const std::string &cacheDir) const {
+  CompileRequest r = request;
+  r.planDir = dir;
+  r.cacheDir = cacheDir;
   Config config;
   Plan other;
-  compilePlan(request, config, other);
-  return other;
+  other.madeFrom = madeFrom;
+  compilePlan(r, config, other);
 }
 
 CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &plan) {

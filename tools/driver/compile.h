@@ -49,10 +49,20 @@ Target targetOf(const Config &config, bool &here);
 /// What a plan holds beside the graph; paths absolute.
 RunSettings runSettings(const Config &config);
 
-/// The plan for another number of ranks, made from the model description that it holds and written to `dir`: the same
-/// run, data and paths. The global batch stays; the micro-batch shrinks where its share would not be whole. UserError
-/// for a plan from a module, and for ranks that the batch does not divide by.
-Plan partitionPlan(const Plan &plan, int64_t ranks, const std::string &dir, const std::string &cacheDir);
+/// A plan for another number of ranks, made from the model description that it holds: the same run, data and paths. The
+/// global batch stays; the micro-batch shrinks where its share would not be whole.
+class Partition {
+public:
+  /// Plans nothing yet. UserError for a plan from a module, and for ranks that batch, model or order do not divide by.
+  Partition(const Plan &plan, int64_t ranks);
+  /// Whether `dir` holds what write() would make, but for schedules that have been measured since.
+  bool isIn(const std::string &dir) const;
+  void write(const std::string &dir, const std::string &cacheDir) const;
+
+private:
+  CompileRequest request;
+  std::string madeFrom;
+};
 
 /// The module that a plan of this configuration consists of: all passes, no kernels and no files. `available`: bytes
 /// that it may take, for remat = "auto". Throws what they throw.

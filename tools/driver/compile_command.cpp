@@ -166,7 +166,7 @@ void addCompileCommand(CLI::App &app) {
   struct Options {
     CompileRequest request;
     std::string target;
-    int64_t nodes = 1, ranksPerNode = 1;
+    int64_t nodes = 0, ranksPerNode = 0;  // 0: not said
   };
   auto o = std::make_shared<Options>();
   o->request.cacheDir = defaultCacheDir();
@@ -192,12 +192,12 @@ void addCompileCommand(CLI::App &app) {
   c->callback([o] {
     if (!o->target.empty())
       o->request.settings.push_back("compile.target=" + o->target);
-    if (o->nodes != 1 || o->ranksPerNode != 1) {
+    if (o->nodes || o->ranksPerNode) {
       const bool gir = isGirFile(o->request.modelFile);
       const Config c = gir ? Config() : readConfig(o->request.modelFile, o->request.settings);
-      if (o->ranksPerNode != 1 && (gir ? o->target : c.compile.target) == "cuda")
+      if (o->ranksPerNode > 1 && (gir ? o->target : c.compile.target) == "cuda")
         cuda::requireGpus(o->ranksPerNode);
-      const int64_t ranks = o->nodes * o->ranksPerNode;
+      const int64_t ranks = std::max<int64_t>(1, o->nodes) * std::max<int64_t>(1, o->ranksPerNode);
       if (ranks % c.parallel.tensor)
         throw UserError(
             Diagnostic{ErrorCode::ShapeMismatch,
@@ -205,6 +205,14 @@ void addCompileCommand(CLI::App &app) {
                        c.where("parallel.tensor"),
                        "",
                        {fmt::format("--nodes x --ranks-per-node must be a multiple of {}", c.parallel.tensor)}});
+      if (const SourceLoc at = c.where("parallel.data");
+          at.file == "--set" && c.parallel.data != ranks / c.parallel.tensor)
+        throw UserError(Diagnostic{ErrorCode::Contradiction,
+                                   fmt::format("--nodes x --ranks-per-node are {} ranks, and --set asks for {}", ranks,
+                                               c.parallel.data * c.parallel.tensor),
+                                   at,
+                                   fmt::format("with tensor = {}", c.parallel.tensor),
+                                   {"leave out one of them"}});
       o->request.settings.push_back(fmt::format("parallel.data={}", ranks / c.parallel.tensor));
     }
     tuneFirst(o->request);

@@ -78,6 +78,20 @@ void catchFaults() {
 
 }  // namespace
 
+std::pair<ErrorCode, std::string> currentError() {
+  try {
+    throw;
+  } catch (const UserError &e) {
+    return {e.diagnostics[0].code, e.diagnostics[0].message};
+  } catch (const std::filesystem::filesystem_error &e) {
+    return {ErrorCode::FileMissing, fmt::format("{}: {}", e.path1().string(), e.code().message())};
+  } catch (const std::bad_alloc &) {
+    return {ErrorCode::OutOfMemory, "out of memory"};
+  } catch (const std::exception &e) {
+    return {ErrorCode::Internal, fmt::format("a bug in gptc: {}", e.what())};
+  }
+}
+
 int guardedMain(const std::function<int()> &work) {
   ::signal(SIGXFSZ, SIG_IGN);  // a file past `ulimit -f` then is a write error like any other
   catchFaults();
@@ -87,15 +101,16 @@ int guardedMain(const std::function<int()> &work) {
     return output ? output : code;
   } catch (const UserError &e) {
     return report(e);
-  } catch (const std::filesystem::filesystem_error &e) {
-    return report(UserError(ErrorCode::FileMissing, fmt::format("{}: {}", e.path1().string(), e.code().message())));
+  } catch (const std::filesystem::filesystem_error &) {
+    const auto [code, text] = currentError();
+    return report(UserError(code, text));
   } catch (const std::system_error &e) {  // fmt::print's too, once the buffer of the output is full
     return std::ferror(stdout) ? reportOutput(e.code().value()) : reportBug(e.what());
   } catch (const InternalError &e) {
     return reportBug(e.what());
   } catch (const std::bad_alloc &) {
-    return report(
-        UserError(ErrorCode::OutOfMemory, "out of memory", "close other programs, or use a smaller model or batch"));
+    const auto [code, text] = currentError();
+    return report(UserError(code, text, "close other programs, or use a smaller model or batch"));
   } catch (const std::exception &e) {
     return reportBug(e.what());
   }

@@ -1,7 +1,11 @@
 // What every program's main does around its work: turns exceptions into messages on stderr and exit codes.
 #pragma once
 
+#include "ir/diagnostics.h"
+
 #include <functional>
+#include <string>
+#include <utility>
 
 namespace gptc {
 
@@ -11,5 +15,8 @@ namespace gptc {
 /// the program quietly. A fault of memory (SIGSEGV, SIGBUS), where a guard page of the arena stops a wrong kernel, is
 /// reported as a bug too, and 70.
 int guardedMain(const std::function<int()> &work);
+
+/// Within a handler: the code and the message that guardedMain would show.
+std::pair<ErrorCode, std::string> currentError();
 
 }  // namespace gptc
