@@ -128,17 +128,21 @@ TEST(PointwiseGroups, OptimizerInPlace) {
 }
 
 // With beta 0 the moments are g and g^2, which one rounding gives in f32 as in the reference: every bit must agree, by
-// logical index, in padded tensors too. The copy is p', rounded.
+// logical index from index0 on, in padded tensors too. The copy is p', rounded.
 TEST(PointwiseGroups, MomentsRoundStochasticallyAsTheReferenceSays) {
   const std::string f = "f32[3,130->144]", l = "bf16[3,130->144]";
-  Group g =
-      group("pointwise",
-            fmt::format("%p: {0}; %g: {0}; %m: {1}; %v: {1}; %lr: f32[]; %t: i64[]; %scale: f32[]; %seed: i64[]", f, l),
-            fmt::format("%0, %1, %2, %3 = adamw %p, %g, %m, %v, %lr, %t, %scale, %seed {{beta1=0.0, beta2=0.0, "
-                        "low=\"bf16\", stream=5}} : {0}, {1}, {1}, {1}\nyield %0, %1, %2, %3",
-                        f, l));
+  Group g = group(
+      "pointwise",
+      fmt::format("%p: {0}; %g: {0}; %m: {1}; %v: {1}; %lr: f32[]; %t: i64[]; %scale: f32[]; %seed: i64[]; "
+                  "%index0: i64[]",
+                  f, l),
+      fmt::format("%0, %1, %2, %3 = adamw %p, %g, %m, %v, %lr, %t, %scale, %seed, %index0 {{beta1=0.0, beta2=0.0, "
+                  "low=\"bf16\", stream=5}} : {0}, {1}, {1}, {1}\nyield %0, %1, %2, %3",
+                  f, l));
   std::vector<Tensor> operands = randomOperands(g, 12, 1000);
   operands[4] = Tensor::scalar(0.125), operands[6] = Tensor::scalar(1);
+  // The last elements have numbers of more than 32 bits.
+  operands[8] = Tensor::scalar(0x1p32 - 100, DType::i64);
   const std::vector<Tensor> want = interpretFused(*g.fused, operands);
   for (bool compiled : {false, true}) {
     const std::vector<Tensor> got = run(g, operands, {.compiled = compiled});
