@@ -232,6 +232,20 @@ void readDevice(ConfigReader &r, DeviceSpec &d) {
                             key == std::string("device.peak_fp32") ? "19.5 TFLOP/s"
                             : key == std::string("device.memory")  ? "80 GiB"
                                                                    : "2039 GB/s"));
+  // What tensor cores, or the same units on half the bits, do slower is a prefix mistyped or another device's figure.
+  const std::pair<const char *, double> low[] = {
+      {"device.peak_tf32", d.tf32}, {"device.peak_fp16", d.fp16}, {"device.peak_bf16", d.bf16}};
+  for (auto &[key, value] : low)
+    if (!d.isCpu && value > 0 && value < d.fp32 && r.good(key) && r.good("device.peak_fp32")) {
+      std::vector<std::string> help;
+      if (value * 1000 >= d.fp32 && value * 1000 <= flops.most)
+        help.push_back(fmt::format("did you mean \"{}\"?", withPrefix(value * 1000, flops.name)));
+      help.push_back("its data sheet has the dense peak of tensor cores; left out it is peak_fp32");
+      r.complain(key, ErrorCode::OutOfRange,
+                 fmt::format("{} = \"{}\": no GPU multiplies {} slower than fp32", key, withPrefix(value, flops.name),
+                             llvm::StringRef(key).split('_').second.str()),
+                 fmt::format("must be at least peak_fp32 = \"{}\"", withPrefix(d.fp32, flops.name)), help);
+    }
   if (!d.cacheBandwidth)
     d.cacheBandwidth = 2.5 * d.bandwidth;
 }
