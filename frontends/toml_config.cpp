@@ -238,10 +238,12 @@ void readPrecision(ConfigReader &r, PrecisionConfig &p, const OptimizerConfig &o
 bool isPowerOfTwo(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
 void readParallel(ConfigReader &r, ParallelConfig &p, ConfigPurpose purpose) {
-  r.choice("parallel.offload", p.offload, {"none", "optimizer"});
+  r.choice("parallel.offload", p.offload, {"none", "optimizer", "auto"});
+  if (p.offload == "auto")
+    p.offload = "none";
   int64_t stage = -1, shards = 0;
   r.integerOr("parallel.data", p.data, 1, 1 << 20, {"auto"});
-  r.integer("parallel.tensor", p.tensor, 1, 1 << 10);
+  r.integerOr("parallel.tensor", p.tensor, 1, 1 << 10, {"auto"});
   r.integerOr("parallel.zero_stage", stage, 0, 3, {"auto"});
   r.integerOr("parallel.logical_shards", shards, 1, 1 << 20, {"auto"});
   r.choice("parallel.reduce_order", p.reduceOrder, {"tree", "fast"});
@@ -569,6 +571,12 @@ int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep, bool gpu)
     if (sequencesPerStep % d == 0)
       best = d;
   return best;
+}
+
+bool Config::isAuto(const std::string &key) const {
+  auto it = written.find(key);
+  auto *word = it == written.end() ? nullptr : std::get_if<std::string>(&it->second.value);
+  return word && *word == "auto";
 }
 
 SourceLoc Config::where(const std::string &key) const {

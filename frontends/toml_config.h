@@ -79,11 +79,11 @@ struct OptimizerConfig {
 /// How ranks share the work (passes/partition.cpp, passes/shard_tensor.cpp): data x tensor of them.
 struct ParallelConfig {
   int64_t data = 1;                  // ranks, or groups of them, that share the global batch
-  int64_t tensor = 1;                // ranks that share heads and hidden features
+  int64_t tensor = 1;                // ranks that share heads and hidden features; "auto": of all `data` ranks, here 1
   int64_t zeroStage = 0;             // "auto": 1 where there are several, which costs no more and holds less than 0
   int64_t logicalShards = 1;         // of the global batch: a power of two times the ranks; "auto": as many as ranks
   std::string reduceOrder = "tree";  // | fast: the engine's order
-  std::string offload = "none";      // | optimizer: moments in the host's memory, as on a CPU they always are
+  std::string offload = "none";      // | optimizer: moments in the host's memory, as on a CPU they always are; "auto"
   std::string compression = "none";  // | powersgd | onebit: of gradients; in forecasts only
   int64_t shardsPerRank() const { return logicalShards / data; }
 };
@@ -154,6 +154,10 @@ struct Config {
   std::vector<std::string> warnings;
   /// Where each written key stands, for later messages.
   std::map<std::string, TomlValue> written;
+  /// Whether "auto" stands there.
+  bool isAuto(const std::string &key) const;
+  /// Whether something else stands there.
+  bool fixes(const std::string &key) const { return written.count(key) && !isAuto(key); }
   /// Place of a key's value; "the file as a whole" where the key was not written.
   SourceLoc where(const std::string &key) const;
 };

@@ -455,29 +455,35 @@ private:
   /// Every other user of the state's content gets a gathered whole.
   void gatherAtUses(State &s, const Type &whole) {
     for (const auto &f : m.functions) {
-      llvm::DenseMap<const Op *, int> position;
-      int n = 0;
-      std::vector<Op *> reads;
+      struct Use {
+        Op *user;
+        int position;  // behind the read
+      };
+      std::vector<std::pair<Op *, std::vector<Use>>> reads;
       for (Op &op : f->body) {
-        position[&op] = n++;
-        if (readsOther(op, s))
-          reads.push_back(&op);
+        if (!readsOther(op, s))
+          continue;
+        std::vector<Use> uses;
+        const auto users = op.result()->users();
+        // A walk rather than a table of all positions: there are as many states as layers have.
+        int n = 0;
+        for (Op *at = &op; at; at = at->next(), ++n)
+          if (llvm::is_contained(users, at))
+            uses.push_back({at, n});
+        reads.push_back({&op, std::move(uses)});
       }
-      for (Op *read : reads) {
-        llvm::SmallVector<Op *, 4> users(read->result()->users());
-        llvm::sort(users, [&](Op *a, Op *b) { return position[a] < position[b]; });
-        users.erase(std::unique(users.begin(), users.end()), users.end());
+      for (auto &[read, uses] : reads) {
         read->result()->type = s.type;
         Value *gathered = nullptr;
         int at = 0;
-        for (Op *user : users) {
-          if (!gathered || position[user] - at > farAway) {
+        for (auto [user, position] : uses) {
+          if (!gathered || position - at > farAway) {
             Builder b(f->body, user);
             b.loc = s.name;
             b.layer = user->layer;
             gathered = b.op(OpKind::all_gather, {read->result()}, {whole}, how(false))->result();
           }
-          at = position[user];
+          at = position;
           for (unsigned i = 0; i < user->numOperands(); ++i)
             if (user->operand(i) == read->result())
               user->setOperand(i, gathered);

@@ -130,6 +130,7 @@ struct EstimateOptions {
 std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig &cluster,
                                   std::optional<Config> &shown) {
   std::vector<Estimate> all;
+  const auto plans = std::make_shared<Forecaster::Plans>();
   for (int64_t gpus : o.gpus.empty() ? std::vector<int64_t>{0} : parseGpus(o.gpus)) {
     std::vector<std::string> settings = o.settings;
     Config config;
@@ -149,7 +150,7 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
     }
     if (!shown)
       shown = config;
-    Forecaster f(config, cluster);
+    Forecaster f(config, cluster, plans);
     const int64_t n = gpus ? gpus : config.parallel.data * config.parallel.tensor;
     if (o.search) {
       std::vector<Estimate> found = searchStrategies(f, n);
@@ -161,11 +162,13 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
         found.push_back(none);
       }
       // The best that can be run, and what would be faster by more than the forecast's error if it could.
-      const Estimate *best = runnable(found);
+      const std::optional<Estimate> best = runnable(f, found);
       if (best)
         all.push_back(*best);
-      if (!best || (found.front().predictedOnly && found.front().tokensPerSecond > 1.05 * best->tokensPerSecond))
-        all.push_back(found.front());
+      const Estimate &first = found.front();
+      if (!best || (first.predictedOnly && first.fits() &&
+                    (!best->fits() || first.tokensPerSecond > 1.05 * best->tokensPerSecond)))
+        all.push_back(first);
     } else if (o.pipeline > 1) {
       Strategy s = f.strategyFor(n);
       s.pipeline = o.pipeline;

@@ -81,8 +81,8 @@ Config readForForecast(const std::string &modelFile, const std::vector<std::stri
   return load(all);
 }
 
-Forecaster::Forecaster(const Config &config, ClusterConfig cluster)
-    : base(config), machines(std::move(cluster)), flopsPerToken(modelFlopsPerToken(config)) {}
+Forecaster::Forecaster(const Config &config, ClusterConfig cluster, std::shared_ptr<Plans> plans)
+    : base(config), machines(std::move(cluster)), flopsPerToken(modelFlopsPerToken(config)), onGpus(std::move(plans)) {}
 Forecaster::~Forecaster() = default;
 
 void Forecaster::setFitted(const Fitted &slowdown, const Fitted &stepOverhead, const Fitted &effective) {
@@ -144,6 +144,45 @@ const char *whatBinds(const Estimate &e, bool alongNetwork, bool outside) {
       {e.host + e.overhead, "host"}};  // which is busy between steps, if no FLOP or byte explains them
   return std::max_element(std::begin(causes), std::end(causes))->second;
 }
+
+namespace {
+
+/// Bytes that the functions of a plan for GPUs have behind its states, from below: the peaks that any plan has. What it
+/// keeps beside them (operands of products that wait, parameters gathered early) only the plan itself says, so that
+/// what does not fit by this does not fit; tests/estimate/memory_test.cpp compares. `parameters` are this rank's.
+double regionOnGpu(const Config &c, const Strategy &s, const Workload &w, double parameters) {
+  const ModelConfig &m = c.model;
+  const double D = double(s.data()), t = double(s.tensor);
+  const double width = c.precision.compute == "fp32" || c.precision.compute == "tf32" ? 4 : 2;
+  const bool alone = s.data() == 1;
+  // Gradients, and of these the embedding's, which is summed of its two uses where it is tied.
+  const double G = 4 * parameters, E = 4.0 * double(m.vocabSize) * m.nEmbd, layers = G - (m.tieEmbeddings ? 1 : 2) * E;
+  // In the order of a tree ranks meet in a workspace of as many bytes as they add; an all_reduce adds its part in
+  // another.
+  const bool tree = c.parallel.reduceOrder == "tree";
+  auto met = [&](double ranks) { return tree && ranks > 1 ? 1 + 1 / ranks : 0; };
+  // The sum of the embedding's gradient: along "tensor" first, as it is whole on each of those ranks.
+  const double sum = t > 1 ? E * (1 + met(t)) : (m.tieEmbeddings ? E : 0) + (tree && !alone ? E : 0);
+
+  double work = (s.remat ? w.checkpointed : w.activations) / t;
+  if (s.accumulate == 1)
+    work += E;
+  else if (s.zeroStage == 3)  // gathered
+    work += width / 4 * E;
+  // Sums over ranks are kept till the norm of all is known, and so are workspaces of all_reduces but along "tensor".
+  double update = sum;
+  if (s.zeroStage > 0)
+    update += layers / D;
+  else if (t > 1)
+    update += s.accumulate > 1 && alone ? 0 : layers;
+  else if (!alone)
+    update = G * (1 + met(D));
+  else if (s.accumulate == 1)
+    update += E;
+  return std::max(work, update);
+}
+
+}  // namespace
 
 Estimate Forecaster::estimate(const Strategy &s) {
   Estimate e;
@@ -316,6 +355,14 @@ Estimate Forecaster::estimate(const Strategy &s) {
   // Of a stage of a pipeline as many passes are under way as there are stages behind it.
   const double passes = s.pipeline > 1 ? std::min(p, acc) : 1;
   e.activations = (s.remat ? w.checkpointed : w.activations) / (t * p) * passes;
+  if (ours && !machines.device.isCpu) {
+    // Ours hold nothing but what the plan's functions do (regionOnGpu); those of one pass a step have gradients there.
+    // Behind them lie keys and values of samples.
+    if (s.accumulate == 1)
+      e.gradients = 0;
+    e.inFlight = 0;
+    e.activations = regionOnGpu(base, s, w, N) + (m.causal ? 8.0 * L / p * T * m.nEmbd / m.nHead * m.nKvHead / t : 0);
+  }
   e.reserved = soft.context + soft.fragmentation * e.activations;
   for (const auto &[name, bytes] : live)
     e.buffers[name] += bytes / (t * p) * passes;

@@ -12,6 +12,7 @@
 #include "tools/estimate/planned.h"
 #include "tools/estimate/workload.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -61,8 +62,22 @@ struct Estimate {
 /// Forecasts of one model on one cluster. Graphs are built once per micro-batch and kept.
 class Forecaster {
 public:
-  /// `config` from loadConfig with ConfigPurpose::forecast.
-  Forecaster(const Config &config, ClusterConfig cluster);
+  /// What is known of plans for GPUs of one model: by what of the strategy changes their memory.
+  struct Plans {
+    struct ZeRO3 {
+      int64_t data = 1, layers = 0;   // for which it was planned
+      PlannedMemory memory, shallow;  // and of three layers
+    };
+    std::map<std::string, PlannedMemory> known;
+    std::map<std::string, ZeRO3> zero3;
+    // For --search, which cannot plan all: bytes by which plans exceeded estimate(), by likeOf, and how many did not
+    // fit.
+    std::map<std::string, double> beyond;
+    int tooLarge = 0;
+  };
+  /// `config` from loadConfig with ConfigPurpose::forecast. `plans`: of forecasts of the same model for other numbers
+  /// of GPUs.
+  Forecaster(const Config &config, ClusterConfig cluster, std::shared_ptr<Plans> plans = std::make_shared<Plans>());
   ~Forecaster();
 
   /// The strategy that the configuration asks for with so many GPUs; what it leaves open is as gptc chooses it: ZeRO-1
@@ -70,9 +85,13 @@ public:
   Strategy strategyFor(int64_t gpus) const;
   /// By formulas over the graph of one micro-batch, for any software and any number of ranks.
   Estimate estimate(const Strategy &s);
-  /// Of one configuration: from its plan where gptc makes one for these devices' kind here (tools/estimate/planned.h),
-  /// else as estimate().
+  /// Of one configuration: as estimate(), but of what gptc runs memory is that of its plan (tools/estimate/planned.h),
+  /// and time as well where devices are CPUs.
   Estimate forecast(const Strategy &s);
+
+  /// What strategies have in common that differ in sizes alone: numbers of ranks along "data", micro-batches.
+  static std::string likeOf(const Strategy &s);
+  Plans &plansOnGpus() { return *onGpus; }
 
   const Config &config() const { return base; }
   const ClusterConfig &cluster() const { return machines; }
@@ -85,9 +104,15 @@ private:
   double flopsPerToken = 0;
   std::map<int64_t, Workload> workloads;  // by micro-batch
   const Workload &workload(int64_t microBatch);
-  std::map<std::string, PlannedStep> plans;  // by strategy
+  std::map<std::string, PlannedStep> plans;  // on CPUs, by strategy
+  std::shared_ptr<Plans> onGpus;
   bool isPlanned(const Strategy &s) const;
+  Config configOf(const Strategy &s) const;
   const PlannedStep &planned(const Strategy &s);
+  const PlannedMemory &plannedOnGpu(const Strategy &s);
+  PlannedMemory plannedZeRO3(const Strategy &s, const std::string &key,
+                             const std::function<PlannedMemory(int64_t)> &with);
+  void takeMemory(Estimate &e, const PlannedMemory &m) const;
   int64_t perNode(const Strategy &s) const;
   double flopsOf(const Strategy &s) const;  // peak of all ranks
 };

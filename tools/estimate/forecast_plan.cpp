@@ -1,4 +1,13 @@
-// Forecaster::forecast: a configuration's own plan, priced at the rates of a cluster of CPUs.
+// Forecaster::forecast: a configuration's own plan. On a cluster of CPUs all of it is priced. On GPUs memory is the
+// plan's and time is estimate()'s: the plan's kernels would be costed by the same costOf at the same shares of the
+// peak, as nobody has measured them there, while estimate() gives times that compare with those of what no plan can be
+// (pipelines, compression), that gptc calibrate fits its scalars to, and by which --search orders.
+//
+// Deep models are planned with two and three layers, and the line through both is taken, of each function for itself:
+// for ZeRO-0 to 2 that is the arena of the whole depth, but for gaps between offsets (tests/estimate/memory_test.cpp).
+// With ZeRO-3 it is not, as how many layers' gathered parameters are in use at once depends on the depth. So up to 32
+// layers are planned as they are, for the first number of ranks that is asked for, and what other numbers change is
+// that of three layers. Of deeper models 8 layers are planned, and what more of them hold is the formula's.
 #include "tools/estimate/forecast.h"
 
 #include "codegen/codegen.h"
@@ -12,6 +21,9 @@
 
 namespace gptc {
 
+// Layers: of the line through this and one more; of what is planned whole with ZeRO-3; and what is planned beyond that.
+static constexpr int64_t shallow = 2, deepest = 32, steady = 8;
+
 int64_t Forecaster::perNode(const Strategy &s) const {
   return machines.device.isCpu ? std::min(s.gpus, machines.node.devices) : 1;
 }
@@ -21,9 +33,28 @@ double Forecaster::flopsOf(const Strategy &s) const {
 }
 
 bool Forecaster::isPlanned(const Strategy &s) const {
+  const bool cpu = machines.device.isCpu;
   const bool built = s.pipeline == 1 && s.compression == "none" && base.optimizer.name != "lamb" &&
-                     base.precision.compute != "tf32";
-  return machines.device.isCpu && machines.software.isGptc() && built;
+                     base.precision.params == "fp32" && !(cpu && base.precision.compute == "tf32");
+  return machines.software.isGptc() && built;
+}
+
+Config Forecaster::configOf(const Strategy &s) const {
+  Config c = base;
+  const int64_t data = s.data();
+  c.parallel.data = data;
+  c.parallel.tensor = s.tensor;
+  c.parallel.zeroStage = s.zeroStage;
+  c.parallel.logicalShards = base.fixes("parallel.logical_shards") ? std::max(c.parallel.logicalShards, data) : data;
+  c.parallel.offload = s.offload ? "optimizer" : "none";
+  c.train.microBatch = s.microBatch;
+  c.train.accumulate = s.accumulate;
+  c.train.globalBatchTokens = s.microBatch * c.model.blockSize * data * s.accumulate;
+  if (s.remat)
+    c.compile.remat = "full";
+  else if (c.compile.remat == "full" || !machines.device.isCpu)
+    c.compile.remat = "none";
+  return c;
 }
 
 const PlannedStep &Forecaster::planned(const Strategy &s) {
@@ -32,19 +63,7 @@ const PlannedStep &Forecaster::planned(const Strategy &s) {
   auto it = plans.find(key);
   if (it != plans.end())
     return it->second;
-  Config c = base;
-  const int64_t data = s.data();
-  c.parallel.data = data;
-  c.parallel.tensor = s.tensor;
-  c.parallel.zeroStage = s.zeroStage;
-  c.parallel.logicalShards = std::max(c.parallel.logicalShards, data);
-  c.train.microBatch = s.microBatch;
-  c.train.accumulate = s.accumulate;
-  c.train.globalBatchTokens = s.microBatch * c.model.blockSize * data * s.accumulate;
-  if (s.remat)
-    c.compile.remat = "full";
-  else if (c.compile.remat == "full")
-    c.compile.remat = "none";
+  Config c = configOf(s);
   c.compile.target = "cpu";
   const DeviceSpec dev = shareOf(machines.device, perNode(s));
   const double spare = std::max(double(256 << 20), dev.memory / 20);  // as compilePlan leaves
@@ -55,10 +74,114 @@ const PlannedStep &Forecaster::planned(const Strategy &s) {
   return plans.emplace(key, plannedStep(*m, target, rates)).first->second;
 }
 
+const PlannedMemory &Forecaster::plannedOnGpu(const Strategy &s) {
+  Strategy few = s;
+  few.accumulate = std::min<int64_t>(s.accumulate, 2);  // more passes are as two
+  if (s.zeroStage == 2 && base.parallel.reduceOrder == "tree")
+    few.zeroStage = 1;  // sums as that does
+  Config c = configOf(few);
+  const std::string ofAll = fmt::format("{}/{}/{}/{}/{}/{}", s.tensor, few.zeroStage, s.microBatch, few.accumulate,
+                                        s.remat, s.offload),
+                    key = fmt::format("{}/{}/{}", ofAll, s.data(), c.parallel.shardsPerRank());
+  auto it = onGpus->known.find(key);
+  if (it != onGpus->known.end())
+    return it->second;
+  const Target target = targetOnGpus(c);
+  c.compile.target = target.name;
+  c.compile.autotune = "off";  // what is on record says nothing of memory
+  auto with = [&](int64_t layers) {
+    c.model.nLayer = layers;
+    return plannedMemory(*planModule(c, target, "", int64_t(1) << 62));
+  };
+  const int64_t layers = base.model.nLayer;
+  PlannedMemory m;
+  if (layers <= shallow + 1)
+    m = with(layers);
+  else if (s.zeroStage < 3)
+    m = lineThrough(with(shallow), with(shallow + 1), double(layers - shallow - 1));
+  else
+    m = plannedZeRO3(few, ofAll, with);
+  return onGpus->known.emplace(key, std::move(m)).first->second;
+}
+
+PlannedMemory Forecaster::plannedZeRO3(const Strategy &s, const std::string &key,
+                                       const std::function<PlannedMemory(int64_t)> &with) {
+  const int64_t layers = base.model.nLayer;
+  auto [it, isNew] = onGpus->zero3.try_emplace(key);
+  Plans::ZeRO3 &known = it->second;
+  if (isNew) {
+    known.layers = layers <= deepest ? layers : steady;
+    known.data = s.data();
+    known.memory = with(known.layers);
+    known.shallow = with(shallow + 1);
+  }
+  PlannedMemory m = known.memory;
+  Strategy there = s;
+  there.gpus = known.data * s.tensor;
+  const Estimate whole = estimate(there);
+  auto more = [&](const Estimate &to, const Estimate &from) {
+    m.parameters += to.parameters - from.parameters;
+    m.gradients += to.gradients - from.gradients;
+    m.moments += to.moments - from.moments;
+  };
+  if (known.layers < layers) {  // more of them, by the formula
+    Config c = base;
+    c.model.nLayer = known.layers;
+    const Estimate part = Forecaster(c, machines).estimate(there);
+    more(whole, part);
+    m.cache *= double(layers) / double(known.layers);
+    m.host *= double(layers) / double(known.layers);
+    for (auto &[name, region] : m.regions)
+      region.bytes += whole.activations - part.activations - (m.cache - known.memory.cache);
+  }
+  if (s.data() != known.data) {  // other pieces: of states by the formula, of functions as in a shallow plan
+    more(estimate(s), whole);
+    m.host *= double(known.data) / double(s.data());
+    const PlannedMemory pieces = with(shallow + 1);
+    for (auto &[name, region] : m.regions)
+      region.bytes += pieces.regions.at(name).bytes - known.shallow.regions.at(name).bytes;
+  }
+  return m;
+}
+
+std::string Forecaster::likeOf(const Strategy &s) {
+  return fmt::format("{}/{}/{}/{}/{}", s.tensor, s.zeroStage, s.accumulate > 1, s.remat, s.offload);
+}
+
+void Forecaster::takeMemory(Estimate &e, const PlannedMemory &m) const {
+  e.parameters = m.parameters;
+  e.gradients = m.gradients;
+  e.moments = m.moments;
+  e.inFlight = 0;  // a part of what functions have
+  e.activations = m.cache + m.largest().bytes;
+  e.buffers = m.largest().buffers;
+  e.buffers["parameters"] = e.parameters;
+  e.buffers["gradients"] = e.gradients;
+  e.buffers["optimizer state"] = e.moments;
+  if (m.cache > 0)
+    e.buffers["keys and values of samples"] = m.cache;
+  if (e.reserved > 0)
+    e.buffers["driver and allocator"] = e.reserved;
+  e.outOfMemory = e.bytesPeak() > shareOf(machines.device, perNode(e.strategy)).memory;
+}
+
 Estimate Forecaster::forecast(const Strategy &s) {
-  if (!isPlanned(s))
-    return estimate(s);
   Estimate e = estimate(s);  // why it cannot be
+  if (!isPlanned(s) || e.predictedOnly)
+    return e;
+  if (!machines.device.isCpu) {
+    const SoftwareSpec &soft = machines.software;
+    // The formula is the least that a plan takes.
+    if (!e.problem.empty() || e.outOfMemory ||
+        (base.parallel.reduceOrder == "tree" && !llvm::isPowerOf2_64(uint64_t(s.data()))))
+      return e;
+    const PlannedMemory &m = plannedOnGpu(s);
+    e.reserved = soft.context + soft.fragmentation * (m.cache + m.largest().bytes);
+    takeMemory(e, m);
+    if (machines.node.hostMemory > 0)
+      e.hostOutOfMemory = m.host * double(std::min(machines.node.devices, s.gpus)) > machines.node.hostMemory;
+    return e;
+  }
   if (e.problem.empty() && base.parallel.reduceOrder == "tree" && !llvm::isPowerOf2_64(uint64_t(s.data()))) {
     e.problem = fmt::format("{} ranks cannot add up in the order of a binary tree", s.data());
     e.remedy = "parallel.reduce_order = \"fast\", or a power of two of ranks";
@@ -98,15 +221,7 @@ Estimate Forecaster::forecast(const Strategy &s) {
   e.mfu = flopsPerToken * e.tokensPerSecond / flopsOf(s);
   e.hfu = p.flops * double(s.gpus) / e.step / flopsOf(s);
 
-  e.parameters = p.parameters;
-  e.gradients = p.gradients;
-  e.moments = p.moments;
-  e.activations = p.arena - p.parameters - p.gradients - p.moments;
-  e.buffers = p.buffers;
-  e.buffers["parameters"] = e.parameters;
-  e.buffers["gradients"] = e.gradients;
-  e.buffers["optimizer state"] = e.moments;
-  e.outOfMemory = e.bytesPeak() > shareOf(machines.device, perNode(s)).memory;
+  takeMemory(e, p.memory);
   e.binds = whatBinds(e, along.network, s.tensor > machines.node.devices);
   return e;
 }

@@ -1,8 +1,13 @@
 #include "tools/estimate/planned.h"
 
+#include "ir/diagnostics.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
+#include "ir/plan_check.h"
+#include "passes/analysis/liveness.h"
 #include "passes/decisions.h"
+
+#include "llvm/Support/MathExtras.h"
 
 #include <algorithm>
 
@@ -20,6 +25,71 @@ double PlannedStep::kernels() const {
   for (const auto &[kind, s] : seconds)
     sum += s;
   return sum;
+}
+
+const PlannedMemory::Region &PlannedMemory::largest() const {
+  GPTC_CHECK(!regions.empty(), "a plan without functions");
+  return std::max_element(regions.begin(), regions.end(),
+                          [](const auto &a, const auto &b) { return a.second.bytes < b.second.bytes; })
+      ->second;
+}
+
+PlannedMemory plannedMemory(const Module &planned) {
+  PlannedMemory memory;
+  int64_t base = 0;  // where the region of functions begins
+  for (const auto &s : planned.states) {
+    if (livesOnHost(*s))
+      continue;
+    const int64_t bytes = alignedBytes(s->type);
+    base = std::max(base, s->attrs.getInt("at") + bytes);
+    const std::string kind = s->attrs.getString("kind");
+    double &to = kind == "grad"     ? memory.gradients
+                 : kind == "moment" ? memory.moments
+                 : kind == "cache"  ? memory.cache
+                                    : memory.parameters;
+    to += double(bytes);
+  }
+  memory.host = double(planned.attrs.getInt("host_bytes", 0));
+  for (const auto &f : planned.functions) {
+    int64_t end = base;
+    auto holds = [&](int64_t at, int64_t bytes) {
+      if (at < hostArena)
+        end = std::max(end, at + bytes);
+    };
+    for (size_t i = 0; i < f->body.args.size(); ++i)
+      holds(f->attrs.getInts("args_at")[i], alignedBytes(f->body.args[i]->type));
+    for (const Op &op : f->body) {
+      const std::vector<int64_t> at = op.attrs.getInts("at"), places = op.attrs.getInts("ws_at"),
+                                 sizes = op.attrs.getInts("ws");
+      for (size_t i = 0; i < at.size(); ++i)
+        holds(at[i], alignedBytes(op.result(unsigned(i))->type));
+      for (size_t i = 0; i < places.size(); ++i)
+        holds(places[i], int64_t(llvm::alignTo(uint64_t(sizes[i]), planAlignment)));
+    }
+    PlannedMemory::Region &region = memory.regions[f->name];
+    region.bytes = double(end - base);
+    peakOf(*f, region.buffers);
+  }
+  return memory;
+}
+
+PlannedMemory lineThrough(const PlannedMemory &less, const PlannedMemory &deeper, double more) {
+  auto line = [&](double a, double b) { return b + more * (b - a); };
+  PlannedMemory m;
+  m.host = line(less.host, deeper.host);
+  m.parameters = line(less.parameters, deeper.parameters);
+  m.gradients = line(less.gradients, deeper.gradients);
+  m.moments = line(less.moments, deeper.moments);
+  m.cache = line(less.cache, deeper.cache);
+  for (const auto &[name, b] : deeper.regions) {
+    auto it = less.regions.find(name);
+    GPTC_CHECK(it != less.regions.end(), "one layer more has @{}", name);
+    const PlannedMemory::Region &a = it->second;
+    PlannedMemory::Region &to = m.regions[name];
+    to.bytes = line(a.bytes, b.bytes);
+    to.buffers = lineThrough(a.buffers, b.buffers, more);
+  }
+  return m;
 }
 
 namespace {
@@ -72,20 +142,7 @@ PlannedStep plannedStep(const Module &planned, const Target &target, const Machi
   for (const Decision &d : decisionsOf(planned))
     if (d.pass == "remat" && d.name == "all" && d.effect.ms > 0)
       step.recompute = 1e-3 * d.effect.ms / costOfStep(planned, ratesOf(target)).seconds * step.kernels();
-  step.arena = double(planned.attrs.getInt("arena_bytes"));
-  for (const auto &s : planned.states) {
-    const std::string kind = s->attrs.getString("kind");
-    double &to = kind == "grad" ? step.gradients : kind == "moment" ? step.moments : step.parameters;
-    to += double(s->type.bytes());
-  }
-  double most = 0;
-  for (const auto &f : planned.functions) {
-    Buffers here;
-    if (const double peak = peakOf(*f, here); peak > most && callsPerStep(planned, f->name) > 0) {
-      most = peak;
-      step.buffers = std::move(here);
-    }
-  }
+  step.memory = plannedMemory(planned);
   return step;
 }
 

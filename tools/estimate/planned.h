@@ -1,6 +1,6 @@
 // Forecasts of plans rather than of models: what one step of a planned module takes by kind of work, and what a rank
-// holds of it. Where a cluster's devices are CPUs and its software is gptc, the module is the one that `gptc compile`
-// makes for that mesh, so that memory is the plan's arena to the byte.
+// holds of it. Where a cluster's software is gptc, the module is the one that `gptc compile` makes for that mesh, so
+// that memory is the plan's arena to the byte.
 #pragma once
 
 #include "tools/estimate/workload.h"
@@ -18,6 +18,31 @@ struct LinkRates {
   double latency = 0;       // seconds of one collective, or of several that go as one
 };
 
+/// What a rank holds of a plan; bytes.
+struct PlannedMemory {
+  double host = 0;                                    // pinned there, with offload
+  double parameters = 0, gradients = 0, moments = 0;  // on the device
+  double cache = 0;                                   // keys and values, for samples
+  /// Behind the states, in one place for all functions: what each has there, and what that is at its peak.
+  struct Region {
+    double bytes = 0;
+    Buffers buffers;
+  };
+  std::map<std::string, Region> regions;
+
+  double states() const { return parameters + gradients + moments + cache; }
+  /// The region of the function that asks for the most.
+  const Region &largest() const;
+  /// Of the device: to the byte that of the module.
+  double arena() const { return states() + largest().bytes; }
+};
+
+PlannedMemory plannedMemory(const Module &planned);
+
+/// The same of a plan with `more` layers more than `deeper`, which has one more than `less`: states and what each
+/// function has are affine functions of the number of layers, as long as the same op is at a function's peak.
+PlannedMemory lineThrough(const PlannedMemory &less, const PlannedMemory &deeper, double more);
+
 /// One step of a rank.
 struct PlannedStep {
   std::map<KernelClass, double> seconds;  // kernels by class; without communication
@@ -30,9 +55,7 @@ struct PlannedStep {
     double seconds(const LinkRates &l) const { return bytes / l.bandwidth + messages * l.latency; }
   };
   Sent reduce, gather, exchange;  // gradients; parameters; activations along "tensor"
-  // Bytes.
-  double arena = 0, parameters = 0, gradients = 0, moments = 0;
-  Buffers buffers;  // of temporary memory at its peak
+  PlannedMemory memory;
 
   double kernels() const;
 };

@@ -97,7 +97,7 @@ std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &
                {{"s_per_step", seconds},
                 {"kernels", kernelsOf(step.seconds, 1)},
                 {"communication", predictedCommunication},
-                {"bytes", int64_t(step.arena)}}},
+                {"bytes", int64_t(step.memory.arena())}}},
               {"measured",
                {{"s_per_step", double(sorted[sorted.size() / 2])},
                 {"kernels", measuredKernels},

@@ -11,15 +11,6 @@ namespace gptc {
 
 namespace {
 
-/// Whether model.toml or --set says something else than "auto".
-bool fixed(const Config &c, const char *key) {
-  auto it = c.written.find(key);
-  if (it == c.written.end())
-    return false;
-  auto *word = std::get_if<std::string>(&it->second.value);
-  return !word || *word != "auto";
-}
-
 /// Per token, so that global batches of any size compare. Speeds in one bucket of a relative width of `grain` are
 /// equal: buckets rather than distances, as an order must be transitive.
 bool better(const Estimate &a, const Estimate &b, double grain) {
@@ -45,7 +36,7 @@ Estimate withRematAsNeeded(Forecaster &f, Strategy s, ForecastBy by) {
   auto forecast = [&] { return by == ForecastBy::plans ? f.forecast(s) : f.estimate(s); };
   const Estimate e = forecast();
   const std::optional<int64_t> budget = parseBytes(f.config().compile.remat);
-  if ((budget || !fixed(f.config(), "compile.remat")) &&
+  if ((budget || !f.config().fixes("compile.remat")) &&
       (e.outOfMemory || (budget && e.bytesPeak() > double(*budget)))) {
     s.remat = true;
     Estimate again = forecast();
@@ -58,18 +49,35 @@ Estimate withRematAsNeeded(Forecaster &f, Strategy s, ForecastBy by) {
 }  // namespace
 
 std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus, ForecastBy by) {
-  Strategy s = f.strategyFor(gpus);
+  const Config &c = f.config();
+  const ClusterConfig &cluster = f.cluster();
+  const Strategy base = f.strategyFor(gpus);
+  std::vector<int64_t> tensors = {base.tensor};
+  if (c.isAuto("parallel.tensor"))
+    for (int64_t t = 2 * base.tensor; t <= std::min(gpus, cluster.node.devices) && gpus % t == 0; t *= 2)
+      tensors.push_back(t);
+  std::vector<bool> offloads = {base.offload};
+  if (c.isAuto("parallel.offload") && !cluster.device.isCpu && cluster.node.hostLink > 0 &&
+      cluster.node.hostBandwidth > 0)
+    offloads.push_back(true);
   std::vector<Estimate> all;
-  if (s.data() > 1 && !fixed(f.config(), "parallel.zero_stage") && s.compression == "none") {
-    for (int stage = 0; stage <= 3; ++stage) {
-      s.zeroStage = stage;
-      all.push_back(withRematAsNeeded(f, s, by));
+  for (int64_t tensor : tensors)
+    for (bool offload : offloads) {
+      Strategy s = base;
+      s.tensor = tensor;
+      s.offload = offload;
+      s.accumulate = base.accumulate * (tensor / base.tensor);  // of the same batch
+      const bool open = s.data() > 1 && !c.fixes("parallel.zero_stage") && s.compression == "none";
+      if (!open && (s.data() == 1 || (s.compression != "none" && !c.fixes("parallel.zero_stage"))))
+        s.zeroStage = 0;
+      for (int64_t stage = open ? 0 : s.zeroStage; stage <= (open ? 3 : s.zeroStage); ++stage) {
+        s.zeroStage = stage;
+        Estimate e = withRematAsNeeded(f, s, by);
+        // What "auto" stands for is something that runs.
+        if ((tensor == base.tensor && offload == base.offload) || (e.problem.empty() && !e.predictedOnly))
+          all.push_back(std::move(e));
+      }
     }
-  } else {
-    if (s.compression != "none" && !fixed(f.config(), "parallel.zero_stage"))
-      s.zeroStage = 0;
-    all.push_back(withRematAsNeeded(f, s, by));
-  }
   return all;
 }
 
@@ -90,18 +98,18 @@ std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
       all.push_back(n);
     return all;
   };
-  const std::vector<int64_t> tensors = fixed(c, "parallel.tensor") || cluster.device.isCpu
+  const std::vector<int64_t> tensors = c.fixes("parallel.tensor") || cluster.device.isCpu
                                            ? std::vector{base.tensor}
                                            : powers(std::min(gpus, cluster.node.devices));
   const std::vector<int64_t> pipelines =
       cluster.device.isCpu ? std::vector<int64_t>{1} : powers(std::min<int64_t>(gpus, 16));
-  const std::vector<int64_t> micros = fixed(c, "train.micro_batch") ? std::vector{base.microBatch} : powers(64);
-  const bool batchFixed = fixed(c, "train.global_batch_tokens");
+  const std::vector<int64_t> micros = c.fixes("train.micro_batch") ? std::vector{base.microBatch} : powers(64);
+  const bool batchFixed = c.fixes("train.global_batch_tokens");
   std::vector<bool> remats = {base.remat};
-  if (!fixed(c, "compile.remat"))
+  if (!c.fixes("compile.remat"))
     remats = {false, true};
   std::vector<bool> offloads = {base.offload};
-  if (!fixed(c, "parallel.offload") && cluster.node.hostLink > 0 && cluster.node.hostBandwidth > 0)
+  if (!c.fixes("parallel.offload") && cluster.node.hostLink > 0 && cluster.node.hostBandwidth > 0)
     offloads = {false, true};
 
   std::vector<Estimate> all;
@@ -130,7 +138,7 @@ std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
             for (bool offload : offloads) {
               s.remat = remat;
               s.offload = offload;
-              const bool stageFixed = fixed(c, "parallel.zero_stage") || s.data() == 1 || s.compression != "none";
+              const bool stageFixed = c.fixes("parallel.zero_stage") || s.data() == 1 || s.compression != "none";
               for (int64_t stage = stageFixed ? s.zeroStage : 0; stage <= (stageFixed ? s.zeroStage : 3); ++stage) {
                 Strategy one = s;
                 one.zeroStage = s.data() == 1 ? 0 : stage;
@@ -144,9 +152,38 @@ std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
   return all;
 }
 
-const Estimate *runnable(const std::vector<Estimate> &found) {
-  auto it = llvm::find_if(found, [](const Estimate &e) { return e.fits() && !e.predictedOnly; });
-  return it == found.end() ? nullptr : &*it;
+// After so many plans that do not fit, what is unlike all of them is taken to exceed the formula by as much as any did.
+static constexpr int enough = 3;
+
+std::optional<Estimate> runnable(Forecaster &f, const std::vector<Estimate> &found) {
+  std::optional<Estimate> least;
+  const double memory = f.cluster().device.memory;
+  for (const Estimate &e : found) {
+    if (e.predictedOnly || !e.problem.empty())
+      continue;
+    if (!e.fits())
+      return least ? least : e;  // nor do those behind it
+    if (f.cluster().device.isCpu)
+      return e;
+    const Strategy &s = e.strategy;
+    Forecaster::Plans &plans = f.plansOnGpus();
+    double beyond = 0;
+    if (auto it = plans.beyond.find(Forecaster::likeOf(s)); it != plans.beyond.end())
+      beyond = it->second;
+    else if (plans.tooLarge >= enough)
+      for (const auto &[like, bytes] : plans.beyond)
+        beyond = std::max(beyond, bytes);
+    if (e.bytesPeak() + beyond > memory)
+      continue;  // too large by what is known of plans
+    Estimate planned = f.forecast(s);
+    plans.beyond[Forecaster::likeOf(s)] = planned.bytesPeak() - e.bytesPeak();
+    if (planned.fits())
+      return planned;
+    ++plans.tooLarge;
+    if (!least || planned.bytesPeak() < least->bytesPeak())
+      least = std::move(planned);
+  }
+  return least;
 }
 
 std::vector<std::string> whySlower(const Estimate &slow, const Estimate &fast) {

@@ -3,11 +3,14 @@
 
 #include "tools/estimate/forecast.h"
 
+#include <optional>
+
 namespace gptc {
 
-/// What the configuration leaves open is tried: ZeRO stages where parallel.zero_stage is "auto" or not written,
-/// checkpointing where compile.remat is "auto" and nothing fits without. One entry where all is fixed. In the order of
-/// the stages. `by`: from plans where that can be, or by formulas, where a decision has to be taken soon.
+/// What the configuration leaves open is tried: ZeRO stages where parallel.zero_stage is "auto" or not written, ranks
+/// along "tensor" and offload where those are "auto", checkpointing where compile.remat is "auto" and nothing fits
+/// without. One entry where all is fixed. In the order of tensor, offload and the stages. `by`: from plans where that
+/// can be, or by formulas, where a decision has to be taken soon.
 enum class ForecastBy { plans, formulas };
 std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus, ForecastBy by = ForecastBy::plans);
 
@@ -18,8 +21,9 @@ const Estimate *bestOf(const std::vector<Estimate> &all);
 /// without checkpointing and offload; fastest first, those that do not fit last. What model.toml fixes stays fixed.
 std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus);
 
-/// The best of searchStrategies that can be run, null where none of them fits.
-const Estimate *runnable(const std::vector<Estimate> &found);
+/// The best of searchStrategies that can be run, on GPUs with the memory of its plan, which fits; else, of those that
+/// were planned, the one with the least. nullopt where gptc runs none.
+std::optional<Estimate> runnable(Forecaster &f, const std::vector<Estimate> &found);
 
 /// Why `slow` is slower than `fast`, in bytes and seconds: one line per cause, the largest first.
 std::vector<std::string> whySlower(const Estimate &slow, const Estimate &fast);

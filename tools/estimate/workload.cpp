@@ -1,5 +1,6 @@
 #include "tools/estimate/workload.h"
 
+#include "codegen/codegen.h"
 #include "frontends/model_builder.h"
 #include "ir/diagnostics.h"
 #include "ir/opdef.h"
@@ -33,6 +34,13 @@ MachineRates ratesOf(const DeviceSpec &d, double rows) {
   r.elementwise = d.elementwise;
   r.scatter = d.scatter;
   return r;
+}
+
+Target targetOnGpus(const Config &config) {
+  Target t = cudaTarget("cuda:sm_90a");
+  if (config.compile.libraryCalls == "auto")
+    t.features = "cublaslt,cudnn";
+  return t;
 }
 
 double parameterCount(const Config &config) {
@@ -143,7 +151,8 @@ struct Measured {
 
 class Measurement {
 public:
-  Measurement(const Config &config, const ClusterConfig &cluster, int64_t layers) : software(cluster.software) {
+  Measurement(const Config &config, const ClusterConfig &cluster, int64_t layers)
+      : software(cluster.software), target(cluster.device.isCpu ? Target() : targetOnGpus(config)) {
     c = config;
     c.model.nLayer = layers;
     // One rank, and gradients that accumulate: forward and backward are a function of their own then.
@@ -191,7 +200,6 @@ public:
     build.decomposedAttention = !software.fusedAttention;
     build.sampling = false;
     std::unique_ptr<Module> m = buildModel(c, build);
-    const Target target;  // what passes ask of one costs nothing here
     std::string passes = "canonicalize,cse,dce";
     if (software.paddedVocab)
       passes += ",pad-vocab";
@@ -207,6 +215,7 @@ public:
 
 private:
   const SoftwareSpec &software;
+  const Target target;  // CPUs differ in nothing that is asked for here
   Config c;
   MachineRates rates;
 };
@@ -233,6 +242,21 @@ std::vector<double> memoryCurve(const Config &config, const ClusterConfig &clust
     bytes.insert(bytes.end(), {double(l) * w.layerInput + 0.5 * w.perLayer, double(l) * w.layerInput + w.perLayer,
                                double(l - 1) * w.layerInput});
   return bytes;
+}
+
+Buffers lineThrough(const Buffers &less, const Buffers &deeper, double more) {
+  Buffers all = less, out;
+  all.insert(deeper.begin(), deeper.end());
+  auto in = [](const Buffers &some, const std::string &name) {
+    auto it = some.find(name);
+    return it == some.end() ? 0.0 : it->second;
+  };
+  for (const auto &[name, bytes] : all) {
+    const double a = in(less, name), b = in(deeper, name);
+    if (const double n = b + more * (b - a); n > 0)
+      out[name] = n;
+  }
+  return out;
 }
 
 Workload workloadOf(const Config &config, const ClusterConfig &cluster, int64_t shallow) {
@@ -268,19 +292,8 @@ Workload workloadOf(const Config &config, const ClusterConfig &cluster, int64_t 
   w.activations = line(less.w.activations, deeper.w.activations);
   w.perLayer = deeper.w.activations - less.w.activations;
   w.checkpointed = line(less.w.checkpointed, deeper.w.checkpointed);
-  auto lines = [&](const Buffers &a, const Buffers &b, Buffers &out) {
-    Buffers all = a;
-    all.insert(b.begin(), b.end());
-    auto in = [](const Buffers &some, const std::string &name) {
-      auto it = some.find(name);
-      return it == some.end() ? 0.0 : it->second;
-    };
-    for (const auto &[name, bytes] : all)
-      if (const double n = line(in(a, name), in(b, name)); n > 0)
-        out[name] = n;
-  };
-  lines(less.w.buffers, deeper.w.buffers, w.buffers);
-  lines(less.w.checkpointedBuffers, deeper.w.checkpointedBuffers, w.checkpointedBuffers);
+  w.buffers = lineThrough(less.w.buffers, deeper.w.buffers, more - 1);
+  w.checkpointedBuffers = lineThrough(less.w.checkpointedBuffers, deeper.w.checkpointedBuffers, more - 1);
   return finish(w, deeper.evalFlops - less.evalFlops, deeper.evalSeconds - less.evalSeconds);
 }
 

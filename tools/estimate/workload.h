@@ -21,6 +21,9 @@ namespace gptc {
 /// Bytes that live at the peak, by what they are: "softmax of attention".
 using Buffers = std::map<std::string, double>;
 
+/// What lives with `more` layers more than `deeper` has, which is one layer deeper than `less`.
+Buffers lineThrough(const Buffers &less, const Buffers &deeper, double more);
+
 struct Workload {
   // Of one micro-batch, forward and backward, nothing computed twice.
   double flops = 0;         // executed
@@ -40,6 +43,10 @@ struct Workload {
   Buffers checkpointedBuffers;
   int64_t rows = 0;  // tokens of the micro-batch
 };
+
+/// What gptc's plans for GPUs are made for in forecasts: machines that have cuBLASLt and cuDNN where the configuration
+/// lets plans call them. Of the architecture neither memory nor what is counted here depends.
+Target targetOnGpus(const Config &config);
 
 /// Rates of a device for costOf, at the size of the micro-batch.
 MachineRates ratesOf(const DeviceSpec &d, double rows);
