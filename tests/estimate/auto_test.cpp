@@ -2,6 +2,8 @@
 #include "tools/estimate/auto.h"
 
 #include "codegen/codegen.h"
+#include "ir/diagnostics.h"
+#include "ir/mesh.h"
 #include "tools/driver/compile.h"
 #include "tools/driver/explain.h"
 #include "tools/estimate/forecast.h"
@@ -31,6 +33,13 @@ Config model(std::vector<std::string> more) {
 }
 
 constexpr int64_t plenty = int64_t(1) << 40;
+
+/// The decision of the stage alone.
+std::optional<Decision> chooseZeroStage(Config &c, const Target &target, int64_t bytesPerRank) {
+  const std::vector<Decision> all = chooseParallel(c, target, bytesPerRank);
+  EXPECT_LE(all.size(), 1u);
+  return all.empty() ? std::nullopt : std::optional(all[0]);
+}
 
 TEST(AutoZeroStage, IsOneWhereThereIsMemory) {
   Config c = model({});
@@ -87,12 +96,87 @@ TEST(AutoZeroStage, LeavesAloneWhatIsWrittenAndWhatHasNoChoice) {
   }
 }
 
+const Decision *named(const std::vector<Decision> &all, llvm::StringRef name) {
+  const auto it = llvm::find_if(all, [&](const Decision &d) { return d.pass == "partition" && d.name == name; });
+  return it == all.end() ? nullptr : &*it;
+}
+
+/// Wide enough that memory is the layers'.
+Config onGpus(std::vector<std::string> more) {
+  std::vector<std::string> settings = {"model.n_embd=1024",
+                                       "model.n_head=8",
+                                       "model.n_layer=8",
+                                       "parallel.tensor=auto",
+                                       "parallel.offload=auto",
+                                       "precision.compute=bf16",
+                                       "compile.target=\"cuda:sm_90a\""};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return model(settings);
+}
+
+TEST(AutoParallel, SharesRanksOutAndKeepsTheBatch) {
+  const Target gpu = cudaTarget("cuda:sm_90a");
+  Config c = onGpus({});
+  const std::vector<Decision> roomy = chooseParallel(c, gpu, plenty);
+  EXPECT_EQ(c.parallel.data * c.parallel.tensor, 4);
+  EXPECT_EQ(c.parallel.offload, "none") << "slower, and nothing asks for it";
+  EXPECT_EQ(c.train.globalBatchTokens, c.train.microBatch * c.model.blockSize * c.parallel.data * c.train.accumulate);
+  EXPECT_EQ(c.parallel.logicalShards, c.parallel.data);
+  ASSERT_TRUE(named(roomy, "tensor") && named(roomy, "offload"));
+  EXPECT_EQ(named(roomy, "tensor")->choice, fmt::format("{}", c.parallel.tensor));
+  EXPECT_EQ(named(roomy, "tensor")->rejected.size(), 2u) << "1, 2 and 4 can be";
+  EXPECT_EQ(named(roomy, "offload")->rejected.size(), 1u);
+}
+
+TEST(AutoParallel, TakesWhatFitsByItsPlan) {
+  const Target gpu = cudaTarget("cuda:sm_90a");
+  // With each amount of memory what is chosen has a plan that fits; where layers and states are whole, by offload.
+  int offloaded = 0;
+  for (const std::vector<std::string> &fixed :
+       {std::vector<std::string>{}, {"parallel.tensor=1", "parallel.zero_stage=0"}})
+    for (int64_t memory :
+         fixed.empty() ? std::vector<int64_t>{1000, 1300, 1800, 2400} : std::vector<int64_t>{2200, 6000}) {
+      std::vector<std::string> settings = {"compile.library_calls=off", "compile.remat=none", "compile.autotune=off"};
+      settings.insert(settings.end(), fixed.begin(), fixed.end());
+      Config c = onGpus(settings);
+      chooseParallel(c, gpu, memory << 20);
+      offloaded += c.parallel.offload == "optimizer";
+      EXPECT_LE(planModule(c, gpu, "", plenty)->attrs.getInt("arena_bytes"), memory << 20)
+          << "tensor " << c.parallel.tensor << ", stage " << c.parallel.zeroStage << ", " << c.parallel.offload;
+    }
+  EXPECT_EQ(offloaded, 1);
+}
+
+TEST(AutoParallel, WhatIsWrittenOrAbsentStays) {
+  const Target gpu = cudaTarget("cuda:sm_90a");
+  for (const std::vector<std::string> &kept :
+       {std::vector<std::string>{"parallel.tensor=2", "parallel.offload=none", "parallel.data=2"},
+        {"parallel.tensor=1", "parallel.offload=optimizer"}}) {
+    Config c = onGpus(kept);
+    const ParallelConfig before = c.parallel;
+    const std::vector<Decision> all = chooseParallel(c, gpu, 1);
+    EXPECT_EQ(all.size(), 1u) << "the stage";
+    EXPECT_EQ(c.parallel.tensor, before.tensor);
+    EXPECT_EQ(c.parallel.data, before.data);
+    EXPECT_EQ(c.parallel.offload, before.offload);
+  }
+}
+
+TEST(AutoParallel, IsDecidedForTheMachinesOfAFile) {
+  const std::string file = GPTC_SOURCE_DIR "/examples/clusters/8xh100.toml";
+  Config c = onGpus({});
+  EXPECT_FALSE(chooseParallel(c, cudaTarget("cuda:sm_90a"), plenty, file).empty());
+  Config cpu = model({"parallel.tensor=auto"});
+  EXPECT_THROW(chooseParallel(cpu, hostTarget(), plenty, file), UserError);
+}
+
 TEST(Explain, SpeaksOfPlansForSeveralRanks) {
   const std::string dir = std::filesystem::temp_directory_path() / ("gptc-auto-" + std::to_string(getpid()));
   for (const std::vector<std::string> &mesh :
        {std::vector<std::string>{"parallel.data=2"},
         {"parallel.data=2", "parallel.zero_stage=3"},
         {"parallel.data=2", "parallel.tensor=2"},
+        {"parallel.data=2", "parallel.offload=auto", "parallel.tensor=auto"},
         {"parallel.data=4", "parallel.logical_shards=8", "train.micro_batch=2"}}) {
     CompileRequest request;
     request.settings = {"name=t",
@@ -111,7 +195,18 @@ TEST(Explain, SpeaksOfPlansForSeveralRanks) {
     const Explanation e = explain(plan, 1e12);
     const bool chosen =
         llvm::any_of(e.decisions, [](const Decision &d) { return d.pass == "partition" && d.name == "zero_stage"; });
-    EXPECT_EQ(chosen, !llvm::is_contained(mesh, "parallel.zero_stage=3")) << mesh.back();
+    const bool tensorOpen = mesh.back() == "parallel.tensor=auto";
+    if (!tensorOpen) {  // which may leave none to share the batch
+      EXPECT_EQ(chosen, !llvm::is_contained(mesh, "parallel.zero_stage=3")) << mesh.back();
+    }
+    EXPECT_EQ(named(e.decisions, "tensor") != nullptr, tensorOpen) << mesh.back();
+    if (tensorOpen) {
+      EXPECT_EQ(Mesh::of(*plan.planned).ranks(), 2);
+      Partition(plan, 4).write(dir + "/four", "");  // decided anew, for all of them
+      const Plan more = loadPlan(dir + "/four");
+      EXPECT_EQ(Mesh::of(*more.planned).ranks(), 4);
+      EXPECT_TRUE(llvm::is_contained(more.model, "parallel.tensor=\"auto\""));
+    }
     EXPECT_GT(e.decisions.size(), 5u) << mesh.back();
   }
   std::filesystem::remove_all(dir);

@@ -205,12 +205,12 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   if (!gir) {
     // Ranks of one machine share its memory; how many it will be is not known before they start.
     const int64_t available = memoryForPlans(plan.target, here);
-    const std::optional<Decision> stage = chooseZeroStage(
-        config, plan.target,
-        plan.target.isCuda() ? available : available / Mesh{config.parallel.data, config.parallel.tensor}.ranks());
+    const int64_t ranks = Mesh{config.parallel.data, config.parallel.tensor}.ranks();
+    const std::vector<Decision> chosen =
+        chooseParallel(config, plan.target, plan.target.isCuda() ? available : available / ranks, request.clusterFile);
     plan.planned = buildModel(config);
-    if (stage)
-      record(*plan.planned, *stage);
+    for (const Decision &d : chosen)
+      record(*plan.planned, d);
     plan.model = modelSettings(config);
   }
   report.available = memoryForPlans(plan.target, here);
@@ -276,13 +276,15 @@ Partition::Partition(const Plan &plan, int64_t ranks) {
   const Module &m = *plan.planned;
   const int64_t B = m.attrs.getInt("micro_batch"), sequences = Mesh::of(m).data * m.attrs.getInt("accumulate") * B;
   request.settings = plan.model;
-  const int64_t tensor = Mesh::of(m).tensor, data = ranks == 1 ? 1 : ranks / tensor;
+  // With parallel.tensor = "auto" all ranks are to be shared out anew.
+  const bool open = llvm::is_contained(plan.model, "parallel.tensor=\"auto\"");
+  const int64_t tensor = open ? 1 : Mesh::of(m).tensor, data = ranks == 1 ? 1 : ranks / tensor;
   if (ranks != 1 && ranks % tensor)
     throw UserError(ErrorCode::RanksUnclear,
                     fmt::format("{} ranks do not divide into groups of parallel.tensor = {}", ranks, tensor),
                     fmt::format("start a multiple of {}, or compile with another parallel.tensor", tensor));
   request.settings.push_back(fmt::format("parallel.data={}", data));
-  if (ranks == 1)
+  if (ranks == 1 && !open)
     request.settings.push_back("parallel.tensor=1");
   const bool fixed = llvm::any_of(plan.model, [](const std::string &s) {
     return llvm::StringRef(s).starts_with("parallel.logical_shards=") && s.back() != '"';

@@ -20,6 +20,7 @@ struct CompileRequest {
   std::vector<std::string> settings;  // key=value
   std::string planDir;                // "": NAME.plan in the working folder
   std::string cacheDir;               // compiled kernels; "": none
+  std::string clusterFile;            // of the machines for which "auto" is decided; "": see tools/estimate/auto.h
   PipelineOptions pipeline;
   std::optional<RunSettings> run;  // instead of what the configuration says
 };

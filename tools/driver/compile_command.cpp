@@ -30,13 +30,6 @@ std::string grouped(int64_t n) {
 
 void row(const char *name, const std::string &text) { fmt::print("{:<11} {}\n", name, text); }
 
-/// Whether "auto" stands there, which the compiler has replaced by a choice of its own.
-bool isAuto(const Config &c, const char *key) {
-  auto at = c.written.find(key);
-  auto *word = at == c.written.end() ? nullptr : std::get_if<std::string>(&at->second.value);
-  return word && *word == "auto";
-}
-
 /// What each rank holds of them.
 double momentBytes(const Module &m) {
   int64_t bytes = 0;
@@ -52,7 +45,7 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
                            m.nKvHead == m.nHead ? "" : fmt::format(" on {}", m.nKvHead), m.nEmbd, m.blockSize,
                            grouped(m.vocabSize)));
   row("parameters", grouped(parameterCount(*plan.planned, false)));
-  const bool automatic = !c.written.count("train.micro_batch") || isAuto(c, "train.micro_batch");
+  const bool automatic = !c.written.count("train.micro_batch") || c.isAuto("train.micro_batch");
   row("step", fmt::format("{} tokens = {} x {} sequences x {}{}, {:.4g} GFLOP", grouped(c.train.globalBatchTokens),
                           c.train.accumulate * c.parallel.data, c.train.microBatch, m.blockSize,
                           automatic ? " (micro_batch auto)" : "",
@@ -76,7 +69,7 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
   row("precision", c.precision.compute + (c.precision.compute == "fp32" ? "" : ", parameters fp32") +
                        (c.precision.optimizerState == "fp32" ? "" : ", optimizer state bf16") +
                        (c.precision.compute == "fp16" ? ", loss scaled" : "") +
-                       (isAuto(c, "precision.compute") ? " (compute auto)" : ""));
+                       (c.isAuto("precision.compute") ? " (compute auto)" : ""));
   row("optimizer", fmt::format("{}, {} of moments", c.optimizer.name, formatBytes(momentBytes(*plan.planned))));
   const std::vector<std::string> groups = describeGroups(c, *plan.planned);
   for (size_t i = 0; i < groups.size(); ++i)
@@ -182,6 +175,9 @@ void addCompileCommand(CLI::App &app) {
   c->add_option("--target", o->target,
                 "cpu, cuda (the GPU here) or cuda:sm_90a and the like; as --set compile.target=...")
       ->type_name("T");
+  c->add_option("--cluster", o->request.clusterFile,
+                "cluster.toml of the machines for which \"auto\" in [parallel] is decided [one node, typical links]")
+      ->type_name("CLUSTER.toml");
   c->add_option("--dump-dir", o->request.pipeline.dumpDir, "Writes the graph after every pass into this folder")
       ->type_name("DIR");
   c->add_flag("--time-passes", o->request.pipeline.timePasses, "Prints the time of every pass to stderr");
