@@ -238,7 +238,7 @@ void readDevice(ConfigReader &r, DeviceSpec &d) {
   for (auto &[key, value] : low)
     if (!d.isCpu && value > 0 && value < d.fp32 && r.good(key) && r.good("device.peak_fp32")) {
       std::vector<std::string> help;
-      if (value * 1000 >= d.fp32 && value * 1000 <= flops.most)
+      if (value * 1000 >= d.fp32 && value * 1000 <= 100 * d.fp32)  // tensor cores are some ten times as fast
         help.push_back(fmt::format("did you mean \"{}\"?", withPrefix(value * 1000, flops.name)));
       help.push_back("its data sheet has the dense peak of tensor cores; left out it is peak_fp32");
       r.complain(key, ErrorCode::OutOfRange,

@@ -171,9 +171,9 @@ Estimate Forecaster::forecast(const Strategy &s) {
     return e;
   if (!machines.device.isCpu) {
     const SoftwareSpec &soft = machines.software;
-    // The formula is the least that a plan takes.
-    if (!e.problem.empty() || e.outOfMemory ||
-        (base.parallel.reduceOrder == "tree" && !llvm::isPowerOf2_64(uint64_t(s.data()))))
+    // The formula is the least that a plan takes. A tree over a thousand ranks is a kernel of as many terms.
+    const bool tree = base.parallel.reduceOrder == "tree";
+    if (!e.problem.empty() || e.outOfMemory || (tree && (!llvm::isPowerOf2_64(uint64_t(s.data())) || s.data() > 512)))
       return e;
     const PlannedMemory &m = plannedOnGpu(s);
     e.reserved = soft.context + soft.fragmentation * (m.cache + m.largest().bytes);
