@@ -70,6 +70,8 @@ public:
   /// Says that a rank has failed, for example because its process has ended. Only the first failure counts.
   void fail(const RankFailure &failure);
   std::optional<RankFailure> failure() const;
+  /// What each rank has sent with its last heartbeat, by rank.
+  std::vector<std::string> news() const;
   /// Whether all ranks of the job have come, and each of them has been sent the failure or is gone.
   bool allKnowFailure() const;
   /// Why connections were dropped, with their addresses: the last few.
@@ -93,6 +95,8 @@ public:
     /// A server that is silent for longer is lost, and with it the job; 0: only one whose connection closes. That is
     /// for a launcher, which may be stopped while its ranks go on.
     std::chrono::milliseconds silence{0};
+    /// Sent with every heartbeat, which then come twice a second; called by the client's thread. At most 1 KiB.
+    std::function<std::string()> news = {};
   };
   explicit RendezvousClient(const Options &options);
   /// Without leave() before, the other ranks hear that this one is lost.

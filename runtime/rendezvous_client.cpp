@@ -23,6 +23,7 @@ struct RendezvousClient::Impl {
   Socket socket;
   Waker waker;
   milliseconds between{1000}, silence{0};
+  std::function<std::string()> news;
 
   std::mutex mutex;  // for what follows
   std::condition_variable changed;
@@ -50,6 +51,7 @@ struct RendezvousClient::Impl {
   void join(const Options &o) {
     server = hostAndPort(o.host, o.port);
     silence = o.silence;
+    news = o.news;
     const auto until = Clock::now() + o.timeout;
     auto pause = milliseconds(20);
     for (;;) {
@@ -106,7 +108,7 @@ struct RendezvousClient::Impl {
                                       hostName(), r.string().str()),
                           "all ranks of a job must be started by one gptrun, each once, and take what it hands them");
         if (kind == Kind::welcome) {
-          between = milliseconds(std::clamp<int64_t>(r.number<int64_t>(), 1, 60000));
+          between = milliseconds(std::clamp<int64_t>(r.number<int64_t>(), 1, news ? 500 : 60000));
           received = in.substr(at);
           return true;
         }
@@ -199,7 +201,7 @@ struct RendezvousClient::Impl {
         }
       }
       if (now >= beats && sending.empty())
-        sending += Writer(Kind::beat).done();
+        sending += Writer(Kind::beat).string(news ? news() : "").done();
       if (now >= beats)
         beats = now + between;
       if (!sendSome(socket.fd, sending, why))

@@ -63,9 +63,10 @@ struct RendezvousServer::Impl {
   std::optional<RankFailure> failed;
   int joined = 0, left = 0;
   bool allKnow = false;
+  std::vector<std::string> news;  // by rank
   std::vector<std::string> reasons;
 
-  explicit Impl(const Options &o) : options(o) {
+  explicit Impl(const Options &o) : options(o), news(size_t(std::max(o.world, 1))) {
     GPTC_CHECK(o.token.size() >= 32 && o.world >= 1, "a token of 128 bits and at least one rank");
     std::string why;
     listener = listenAt(o.address, o.port, why);
@@ -205,6 +206,15 @@ struct RendezvousServer::Impl {
     Reader r(frame);
     const auto kind = r.number<Kind>();
     if (kind == Kind::beat) {
+      const llvm::StringRef text = r.string();
+      if (!r.whole() || text.size() > maxNews) {
+        c.over = "it sent a heartbeat that is none";
+        return;
+      }
+      {
+        std::lock_guard lock(mutex);
+        news[size_t(c.rank)] = text.str();
+      }
       c.out += Writer(Kind::beat).done();
       return;
     }
@@ -464,6 +474,10 @@ void RendezvousServer::fail(const RankFailure &f) {
 std::optional<RankFailure> RendezvousServer::failure() const {
   std::lock_guard lock(impl->mutex);
   return impl->failed;
+}
+std::vector<std::string> RendezvousServer::news() const {
+  std::lock_guard lock(impl->mutex);
+  return impl->news;
 }
 bool RendezvousServer::allKnowFailure() const {
   std::lock_guard lock(impl->mutex);

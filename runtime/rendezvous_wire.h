@@ -18,7 +18,7 @@ enum class Kind : uint8_t {
   get,        // id, key, milliseconds
   add,        // id, key, delta
   barrier,    // id, name, milliseconds
-  beat,       // which the server returns
+  beat,       // news; the server returns it without them
   report,     // code, text
   leave,      // id
   // to a client
@@ -30,7 +30,7 @@ enum class Kind : uint8_t {
 enum class Status : uint8_t { ok, late, wrong };
 
 inline constexpr uint32_t magic = 0x47505443;  // and the version of all this
-inline constexpr size_t maxKey = 1024;
+inline constexpr size_t maxKey = 1024, maxNews = 1024;
 inline constexpr size_t maxFrame = RendezvousServer::maxMessage + maxKey + 64;
 inline constexpr size_t maxHello = 512;
 

@@ -11,6 +11,7 @@
 #include "runtime/launch/cores.h"
 #include "runtime/launch/host_list.h"
 #include "runtime/launch/launcher.h"
+#include "runtime/launch/mutual_watch.h"
 #include "runtime/launch/pulse.h"
 #include "runtime/launch/rank_log.h"
 #include "runtime/launch/remote_crew.h"
@@ -25,6 +26,7 @@
 #include "tools/driver/main_guard.h"
 #include "tools/estimate/run_log.h"
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -157,22 +159,59 @@ int launchRanks(const Options &o, const Ranks &ranks, const Plan &plan, const st
   return launch(l);
 }
 
+/// What a rank under another launcher ends with when that launcher ends it: where a rank has failed, with the code of
+/// that one, so that all have it. From before the ranks meet, but for the time in which SIGTERM saves.
+class LastWords {
+public:
+  static void say(int rank, const RankFailure &f) {
+    words = rank == 0 ? UserError(f.cause, f.text).what() : "";
+    code = exitCodeOf(f.cause);
+  }
+  static void listen() {
+    struct sigaction a {};
+    a.sa_handler = [](int number) {
+      if (const int said = code) {
+        (void)!::write(STDERR_FILENO, words.data(), words.size());
+        ::_exit(said);
+      }
+      ::signal(number, SIG_DFL);
+      ::raise(number);
+    };
+    ::sigaction(SIGTERM, &a, nullptr);
+  }
+
+private:
+  static inline std::string words;  // written once, before `code`
+  static inline std::atomic<int> code{0};
+};
+
 /// A rank's place among the others: how they meet, and what they compute together.
 class Together {
 public:
   /// Meets the others, before anything is read that may be missing on one machine: they hear of that too.
   explicit Together(const World &w) : world(w) {
+    const bool ours = w.source == World::Source::launcher;
+    if (!w.alone() && !ours)
+      watch.emplace();
+    Pulse::get();  // from here on whoever watches this rank sees whether it runs
     if (w.alone())
       return;
     // Launchers other than ours do not listen for anybody. Ranks of one machine meet where no other one comes.
-    const bool ours = w.source == World::Source::launcher;
     if (w.rank == 0 && !ours)
       server.emplace(RendezvousServer::Options{w.nodes == 1 ? w.rendezvous.host : "0.0.0.0",
                                                uint16_t(w.rendezvous.port), w.token, w.size});
     RendezvousClient::Options o{w.rendezvous.host, uint16_t(w.rendezvous.port), w.token, w.rank, w.size};
-    if (!ours)  // the server is rank 0's
+    if (!ours) {  // the server is rank 0's, and nobody else watches
       o.silence = RendezvousServer::Options().silence;
+      o.news = [this] { return watch->news(); };
+    }
+    if (!ours)
+      LastWords::listen();
     client.emplace(o);
+    if (!ours)
+      told = client->onFailure([this] { LastWords::say(world.rank, *client->failure()); });
+    if (server)
+      watch->judge(*server, w.size);
   }
   /// Once this rank has the plan.
   void join(const Plan &plan) {
@@ -207,6 +246,8 @@ public:
         return failed();
       throw;
     }
+    if (watch)
+      watch->stop();
     if (ranks) {
       for (auto &axis : axes)
         axis->finish();
@@ -230,6 +271,7 @@ private:
   /// where a launcher is not ours all have its exit code: whether to try again should not depend on which of the codes
   /// that launcher looks at. (Ours knows the first by the codes.)
   int failed() {
+    ::signal(SIGTERM, SIG_IGN);  // it ends in a moment, and says why
     const auto [code, text] = currentError();
     client->report(code, text);
     const RankFailure *first = client->failure(std::chrono::seconds(1));
@@ -248,7 +290,9 @@ private:
 
   const World world;
   std::optional<RendezvousServer> server;
+  std::optional<MutualWatch> watch;
   std::optional<RendezvousClient> client;
+  std::shared_ptr<void> told;
 
 public:
   std::unique_ptr<Communicator> ranks;  // null where there is one
@@ -297,7 +341,6 @@ Plan forRanks(Plan plan, const World &w, Together &together) {
 
 int runTraining(const Options &o, const std::vector<std::string> &words) {
   ::signal(SIGPIPE, SIG_IGN);  // an output that nobody reads ends the run between two steps (runtime/trainer.h)
-  Pulse::get();                // from here on whoever has started this rank sees whether it runs
   const World w = World::find();
   Plan plan;
   if (w.alone()) {

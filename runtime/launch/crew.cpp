@@ -62,6 +62,18 @@ std::optional<CrewPlan> CrewPlan::parse(const std::string &text) {
   return p;
 }
 
+std::string nameOf(const RankStatus &r) {
+  return r.pid > 0 ? fmt::format("rank {} on {} (pid {})", r.rank, r.host, r.pid)
+                   : fmt::format("rank {} on {}", r.rank, r.host);
+}
+
+std::string placeOf(const RankStatus &r) {
+  std::string text = r.pulse.step >= 0 ? fmt::format(" after step {}", r.pulse.step) : "";
+  if (!r.pulse.doing.empty() && r.pulse.doing != "a step")
+    text += fmt::format("{} {}", text.empty() ? " while" : ", in", r.pulse.doing);
+  return text;
+}
+
 bool writeAll(int fd, llvm::StringRef text) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());

@@ -49,6 +49,10 @@ struct RankStatus {
   std::chrono::milliseconds age{0};  // of `pulse`, at most
 };
 
+/// "rank 3 on node2 (pid 712)"; " after step 120, in all_reduce of 1024 f32".
+std::string nameOf(const RankStatus &r);
+std::string placeOf(const RankStatus &r);
+
 class Crew {
 public:
   virtual ~Crew() = default;

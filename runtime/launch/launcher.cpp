@@ -74,18 +74,6 @@ std::string signalName(int number) {
   return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", number);
 }
 
-std::string nameOf(const RankStatus &r) {
-  return r.pid > 0 ? fmt::format("rank {} on {} (pid {})", r.rank, r.host, r.pid)
-                   : fmt::format("rank {} on {}", r.rank, r.host);
-}
-
-std::string placeOf(const RankStatus &r) {
-  std::string text = r.pulse.step >= 0 ? fmt::format(" after step {}", r.pulse.step) : "";
-  if (!r.pulse.doing.empty() && r.pulse.doing != "a step")
-    text += fmt::format("{} {}", text.empty() ? " while" : ", in", r.pulse.doing);
-  return text;
-}
-
 /// Why an attempt ended.
 struct Cause {
   int rank = -1;

@@ -2,7 +2,7 @@
 //
 // Writing costs no call to the system, so a rank may tell as often as it likes where it is. A thread of its own beats
 // four times a second and shows that the process runs at all; steps and what it is doing show whether it gets anywhere.
-// Where nobody listens (a run of one process, or under srun) all of it goes to a page that nobody reads.
+// Where nobody listens (a run of one process) all of it goes to a page that nobody reads.
 //
 //   Pulse::get().step(120);                              120 steps are done
 //   Pulse::Busy compiling("compiling");                  until the end of the block; may take as long as it likes

@@ -1,8 +1,7 @@
 #include "runtime/launch/remote_crew.h"
 
 #include "ir/diagnostics.h"
-
-#include <nlohmann/json.hpp>
+#include "runtime/launch/pulse_json.h"
 
 #include <algorithm>
 #include <array>
@@ -55,12 +54,6 @@ private:
   const int fd;
   std::string rest;
 };
-
-json pulseJson(const PulseView &p) {
-  return {{"beats", p.beats},       {"progress", p.progress}, {"cpuMs", p.cpuMs},
-          {"step", p.step},         {"begin", p.begin},       {"state", uint32_t(p.state)},
-          {"waitsFor", p.waitsFor}, {"place", p.place},       {"doing", p.doing}};
-}
 
 // ---- here -----------------------------------------------------------------------------------------------------------
 
@@ -236,16 +229,7 @@ private:
         return;
       RankStatus &r = ranks[at];
       j.at("pid").get_to(r.pid);
-      const json &p = j.at("pulse");
-      p.at("beats").get_to(r.pulse.beats);
-      p.at("progress").get_to(r.pulse.progress);
-      p.at("cpuMs").get_to(r.pulse.cpuMs);
-      p.at("step").get_to(r.pulse.step);
-      p.at("begin").get_to(r.pulse.begin);
-      r.pulse.state = PulseView::State(std::min(p.at("state").get<uint32_t>(), uint32_t(PulseView::State::paced)));
-      p.at("waitsFor").get_to(r.pulse.waitsFor);
-      p.at("place").get_to(r.pulse.place);
-      p.at("doing").get_to(r.pulse.doing);
+      r.pulse = pulseOf(j.at("pulse"));
       if (j.contains("end"))
         r.end = RankEnd{j["end"].at("code").get<int>(), j["end"].at("signal").get<int>(),
                         j["end"].at("error").get<std::string>()};

@@ -199,6 +199,19 @@ TEST(Rendezvous, SilenceIsNoticedAndHeartbeatsAreNot) {
   EXPECT_HAS(a->failure()->text, "nothing was heard of it for 0.3 s");
 }
 
+TEST(Rendezvous, HeartbeatsCarryNews) {
+  const auto o = job(2);
+  const Server s(o);
+  std::atomic<int> beats{0};
+  Client a({.host = o.address, .port = s.port(), .token = o.token, .rank = 1, .world = 2, .news = [&] {
+              return "beat " + std::to_string(++beats);
+            }});
+  auto b = join(o, s, 0);
+  ASSERT_TRUE(soon([&] { return s.news()[1] == "beat 3"; })) << "several in a second";
+  EXPECT_EQ(s.news()[0], "");
+  EXPECT_FALSE(s.failure());
+}
+
 TEST(Rendezvous, AServerThatIsStoppedIsAFailureWhereThatIsAskedFor) {
   auto o = job(3);
   o.silence = 300ms;
