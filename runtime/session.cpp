@@ -15,17 +15,10 @@ static std::unique_ptr<Executor> makeExecutor(Session &s, const std::string &cac
   return std::make_unique<CpuExecutor>(m, s.plan.target, s.host, *s.arena, s.pool, cacheDir);
 }
 
-/// A plan is for so many ranks as its mesh has.
+/// A plan is for so many ranks as its mesh has: who has another number makes another plan first.
 static Plan forRanks(Plan plan, const Communicator *ranks) {
   const int64_t wanted = Mesh::of(*plan.planned).ranks(), here = ranks ? ranks->world : 1;
-  if (wanted != here)
-    throw UserError(
-        ErrorCode::RanksUnclear,
-        fmt::format("the plan is for {} ranks, and there {}", wanted,
-                    here == 1 ? "is one" : fmt::format("are {}", here)),
-        fmt::format("`gptrun PLAN --ranks-per-node {}` trains it, and makes one for another number of ranks "
-                    "where that is asked for; to sample or evaluate, compile it for one rank",
-                    wanted));
+  GPTC_CHECK(wanted == here, "a plan for {} ranks, and there are {}", wanted, here);
   return plan;
 }
 

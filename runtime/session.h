@@ -30,8 +30,8 @@ struct MeshAxes {
 struct Session {
   /// Allocates the arena, on the CPU or the GPU that the plan is for; compiles nothing yet. Object code is cached in
   /// `cacheDir` ("" for nowhere); `threads` 0: as hostTarget() decides. `gpu`: its number among the visible ones.
-  /// `ranks`, where there are several, are those of the plan's mesh and must outlive this. UserError(RanksUnclear)
-  /// where they are not. `along` are its axes, where it has two.
+  /// `ranks`, where there are several, are those of the plan's mesh and must outlive this; `along` are its axes, where
+  /// it has two.
   Session(Plan plan, const std::string &cacheDir, unsigned threads = 0, Communicator *ranks = nullptr,
           MeshAxes along = {}, int gpu = 0);
 

@@ -31,6 +31,7 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <set>
 #include <thread>
@@ -77,7 +78,31 @@ Plan planOf(const Options &o, bool trains = false) {
   return plan;
 }
 
-Session open(const Options &o) { return Session(planOf(o), defaultCacheDir(), o.threads); }
+/// The plan for as many ranks as there are: made anew from the model's description where it was made for others. One
+/// rank makes it, and says so in a line to `out`; the others pass `barrier` once it is there.
+Plan forRanks(Plan plan, int64_t ranks, std::FILE *out, bool makes = true, const std::function<void()> &barrier = {}) {
+  const int64_t planned = Mesh::of(*plan.planned).ranks();
+  if (planned == ranks)
+    return plan;
+  const std::string outDir = plan.run.outDir, dir = fmt::format("{}/plan-{}-ranks", outDir, ranks);
+  if (makes) {
+    const Partition partition(plan, ranks);
+    const bool there = partition.isIn(dir);
+    fmt::print(out, "the plan is for {} rank{}: {} one for {} in {}\n", planned, planned == 1 ? "" : "s",
+               there ? "taking the" : "making", ranks, dir);
+    makeDirs(outDir);
+    if (!there)
+      partition.write(dir, defaultCacheDir());
+  }
+  if (barrier)
+    barrier();
+  plan = loadPlan(dir);
+  plan.run.outDir = outDir;
+  return plan;
+}
+
+/// For a command of one rank, whose standard output is what it was asked for.
+Session open(const Options &o) { return Session(forRanks(planOf(o), 1, stderr), defaultCacheDir(), o.threads); }
 
 /// How many ranks there are to be, and where: by the command line, or by whoever has started this one.
 struct Ranks {
@@ -302,41 +327,21 @@ private:
   std::vector<std::unique_ptr<Communicator>> axes;
 };
 
-/// The plan for the ranks that there are: made anew from the model's description where it was made for others.
-Plan forRanks(Plan plan, const World &w, Together &together) {
-  const Mesh mesh = Mesh::of(*plan.planned);
-  if (mesh.ranks() != w.size) {
-    const std::string dir = fmt::format("{}/plan-{}-ranks", plan.run.outDir, w.size);
-    const std::string outDir = plan.run.outDir;
-    if (w.rank == 0) {
-      const Partition partition(plan, w.size);
-      const bool there = partition.isIn(dir);
-      fmt::print("the plan is for {} rank{}: {} one for {} in {}\n", mesh.ranks(), mesh.ranks() == 1 ? "" : "s",
-                 there ? "taking the" : "making", w.size, dir);
-      makeDirs(outDir);
-      if (!there)
-        partition.write(dir, defaultCacheDir());
-    }
-    together.barrier();
-    plan = loadPlan(dir);
-    plan.run.outDir = outDir;
-  }
-  if (w.rank == 0 && w.size > 1) {
-    const AttrMap &a = plan.planned->attrs;
-    const Mesh now = Mesh::of(*plan.planned);
-    std::string work;
-    if (now.data > 1)
-      work = fmt::format("{}{} share each batch: {}, gradients added in the order of {}, ", now.data,
-                         now.tensor > 1 ? fmt::format(" groups of {}", now.tensor) : " ranks",
-                         a.getInt("zero_stage") ? fmt::format("ZeRO stage {}", a.getInt("zero_stage"))
-                                                : "all parameters on each",
-                         a.getString("reduce_order") == "tree" ? "a tree" : "the engine");
-    else
-      work = fmt::format("{} ranks share heads and hidden features (tensor parallel), ", now.tensor);
-    fmt::print("{}{}, {} of memory each\n", work, a.getString("compute", "fp32"),
-               formatBytes(double(a.getInt("arena_bytes"))));
-  }
-  return plan;
+/// What each rank holds, and how the ranks share the work.
+void printShares(const Plan &plan) {
+  const AttrMap &a = plan.planned->attrs;
+  const Mesh now = Mesh::of(*plan.planned);
+  std::string work;
+  if (now.data > 1)
+    work = fmt::format("{}{} share each batch: {}, gradients added in the order of {}, ", now.data,
+                       now.tensor > 1 ? fmt::format(" groups of {}", now.tensor) : " ranks",
+                       a.getInt("zero_stage") ? fmt::format("ZeRO stage {}", a.getInt("zero_stage"))
+                                              : "all parameters on each",
+                       a.getString("reduce_order") == "tree" ? "a tree" : "the engine");
+  else
+    work = fmt::format("{} ranks share heads and hidden features (tensor parallel), ", now.tensor);
+  fmt::print("{}{}, {} of memory each\n", work, a.getString("compute", "fp32"),
+             formatBytes(double(a.getInt("arena_bytes"))));
 }
 
 int runTraining(const Options &o, const std::vector<std::string> &words) {
@@ -359,7 +364,9 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
       together.diverted = true;
     }
     together.join(plan);
-    Plan mine = forRanks(std::move(plan), w, together);
+    Plan mine = forRanks(std::move(plan), w.size, stdout, w.rank == 0, [&] { together.barrier(); });
+    if (w.rank == 0 && w.size > 1)
+      printShares(mine);
     const MeshAxes along = together.along(Mesh::of(*mine.planned));
     const int device = mine.target.isCuda() ? cuda::gpuOfRank(w.localRank, w.ranksPerNode,
                                                               w.source != World::Source::launcher && !w.alone())

@@ -124,6 +124,44 @@ TEST_F(RanksTest, APlanMadeAnewIsKept) {
   EXPECT_EQ(said("10"), made) << "damaged";
 }
 
+// Who samples or evaluates has one rank, whatever the plan was made for.
+TEST_F(RanksTest, APlanForSeveralIsEvaluatedAndSampledOnOne) {
+  std::string text;
+  for (int i = 0; i < 400; ++i)
+    text += "the cat sat on the mats. ";
+  writeFile(w.path("text.txt"), text);
+  ASSERT_EQ(w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "char", "--out", w.path("data")}).code, 0);
+  const std::vector<std::string> data = {"data.train=" + w.path("data/train.bin"), "data.val=" + w.path("data/val.bin"),
+                                         "data.tokenizer=" + w.path("data/tokenizer.json")};
+  auto plan = [&](const std::string &name, std::vector<std::string> more) {
+    more.insert(more.end(), data.begin(), data.end());
+    return compile(name, more);
+  };
+  const std::string one = plan("one", {}), two = plan("two", {"parallel.data=2"}),
+                    four = plan("four", {"parallel.data=2", "parallel.tensor=2"});
+  ASSERT_EQ(run(two, "out", 2, {"--steps", "4"}).code, 0);
+  const std::string out = w.path("out"), dir = out + "/plan-1-ranks";
+  auto evaluated = [&](const std::string &plan) {
+    const Result r = w.gptrun({"eval", plan, "--out-dir", out});
+    EXPECT_EQ(r.code, 0) << r.output;
+    return r.output.substr(0, r.output.find('('));
+  };
+  auto sampled = [&](const std::string &plan) {
+    const Result r = Process({"/bin/sh", "-c",
+                              GPTC_BIN_DIR "/gptrun sample " + plan + " --out-dir " + out +
+                                  " --prompt 'the cat' --max-tokens 20 2> " + w.path("err")},
+                             {{"GPTC_CACHE", cacheDir()}}, w.path("text"))
+                         .wait();
+    EXPECT_EQ(r.code, 0) << r.output << readFile(w.path("err"));
+    return r.output;
+  };
+  const std::string loss = evaluated(one);
+  EXPECT_EQ(evaluated(two), "the plan is for 2 ranks: making one for 1 in " + dir + "\n" + loss);
+  EXPECT_EQ(sampled(two), sampled(one)) << "nothing else stands in the standard output";
+  EXPECT_EQ(evaluated(two), "the plan is for 2 ranks: taking the one for 1 in " + dir + "\n" + loss);
+  EXPECT_EQ(evaluated(four), "the plan is for 4 ranks: making one for 1 in " + dir + "\n" + loss);
+}
+
 // What decides the bits is another number of shards or, where the order is the engine's, of ranks.
 TEST_F(RanksTest, OtherBitsAreSaid) {
   auto warns = [&](const std::string &out, const std::string &first, int ranks, const std::string &second, int more) {
