@@ -330,6 +330,30 @@ TEST_F(RanksTest, AClosedPipeSavesAndEnds) {
   }
 }
 
+// Other than of a closed pipe: the run is worth more than its log, and ends with what went wrong.
+TEST_F(RanksTest, AnOutputThatCannotBeWrittenIsSaidAtTheEnd) {
+  const std::string plan = compile("plan", {"log.every=1"});
+  const std::string expected = stateAfter(plan, "whole", 1);
+  const struct {
+    const char *name, *to, *says;
+  } cases[] = {{"full", "> /dev/full", "error[GPTC0402]: cannot write to standard output: No space left on device"},
+               {"closed", ">&-", "error[GPTC0401]: cannot write to standard output: Bad file descriptor"}};
+  for (const auto &c : cases)
+    for (const char *ranks : {"1", "2"}) {
+      const std::string out = c.name + std::string(ranks);
+      const Result r = Process({"/bin/sh", "-c",
+                                GPTC_BIN_DIR "/gptrun " + plan + " --out-dir " + w.path(out) + " --ranks-per-node " +
+                                    ranks + " " + c.to},
+                               {{"GPTC_CACHE", cacheDir()}}, w.path("shell"))
+                           .wait();
+      EXPECT_EQ(r.code, 4) << out << r.output;
+      EXPECT_NE(r.output.find(c.says), std::string::npos) << out << r.output;
+      EXPECT_EQ(r.output.find("error[", r.output.find("error[") + 1), std::string::npos) << out << r.output;
+      EXPECT_TRUE(w.finalState(w.path(out)) == expected) << out;
+      EXPECT_EQ(logLines(w.path(out)), logLines(w.path("whole"))) << out;
+    }
+}
+
 // Two machines whose out_dir is a disk of their own: said before the first step.
 TEST_F(RanksTest, RanksThatSeeOtherFilesSaySo) {
   const std::string plan = compile("plan", {"parallel.data=2"});

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <filesystem>
 #include <new>
 #include <system_error>
@@ -47,8 +48,23 @@ int reportOutput(int error) {
 }
 
 int flushOutput() {
-  errno = 0;
-  return std::fflush(stdout) == 0 && !std::ferror(stdout) ? 0 : reportOutput(errno);
+  if (std::fflush(stdout) != 0)
+    return reportOutput(errno);
+  if (!std::ferror(stdout))
+    return 0;
+  // An earlier write failed, and a stream does not keep the reason: most likely it is still the same.
+  if (::write(STDOUT_FILENO, "\n", 1) < 0)
+    return reportOutput(errno);
+  return report(UserError(ErrorCode::Unwritable, "a part of standard output could not be written and is lost",
+                          "where it goes, later writes succeeded: a disk may have been full for a while"));
+}
+
+/// What was closed (`>&-`) would be the next file that is opened, and get what is printed. In its place stands what can
+/// be written, or read, as little.
+void keepStandardDescriptors() {
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+      (void)!::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
 /// Only what a signal handler may do.
@@ -93,6 +109,7 @@ std::pair<ErrorCode, std::string> currentError() {
 }
 
 int guardedMain(const std::function<int()> &work) {
+  keepStandardDescriptors();
   ::signal(SIGXFSZ, SIG_IGN);  // a file past `ulimit -f` then is a write error like any other
   catchFaults();
   try {
