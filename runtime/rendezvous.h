@@ -33,6 +33,7 @@ struct RankFailure {
   ErrorCode code = ErrorCode::RankFailed;  // what it is to the other ranks: 06xx
   std::string text;                        // "rank 2 on host b is gone: its connection closed"
   ErrorCode cause = code;                  // what it was to that rank itself: DiskFull, for example
+  std::string help = {};                   // what mends it, as that rank says; "" where it does not
 };
 
 /// 128 random bits as 32 hexadecimal digits: who has them belongs to the job.
@@ -121,7 +122,7 @@ public:
   /// Waits a little for it, where something else has failed and may have a cause that is on its way.
   const RankFailure *failure(std::chrono::milliseconds wait) const;
   /// Tells all ranks that this one cannot go on. Does not wait, and does nothing where a failure is known.
-  void report(ErrorCode code, llvm::StringRef text);
+  void report(ErrorCode code, llvm::StringRef text, llvm::StringRef help = "");
   /// Calls `called` on another thread when a failure becomes known, at once where one is. It must be short, must not
   /// call this client and is not called any more once the returned object is gone.
   [[nodiscard]] std::shared_ptr<void> onFailure(std::function<void()> called);

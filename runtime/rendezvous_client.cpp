@@ -161,10 +161,10 @@ struct RendezvousClient::Impl {
     case Kind::failure: {
       const int rank = r.number<int32_t>();
       const auto code = ErrorCode(r.number<int32_t>()), cause = ErrorCode(r.number<int32_t>());
-      const llvm::StringRef text = r.string();
+      const llvm::StringRef text = r.string(), help = r.string();
       if (!r.whole())
         return false;
-      fail({rank, code, text.str(), cause});
+      fail({rank, code, text.str(), cause, help.str()});
       return true;
     }
     case Kind::beat:
@@ -317,8 +317,9 @@ void RendezvousClient::barrier(llvm::StringRef name, milliseconds timeout) {
     return;
   const std::string text = fmt::format("rank {} of {} on {}: barrier {}: not all ranks came in {:.1f} s; missing: {}",
                                        rank, world, hostName(), name.str(), timeout.count() / 1e3, a.value);
-  report(ErrorCode::CollectiveTimeout, text);
-  throw UserError(ErrorCode::CollectiveTimeout, text, "a missing rank is dead, stopped or stuck");
+  const char *help = "a missing rank is dead, stopped or stuck";
+  report(ErrorCode::CollectiveTimeout, text, help);
+  throw UserError(ErrorCode::CollectiveTimeout, text, help);
 }
 
 void RendezvousClient::leave() {
@@ -334,11 +335,15 @@ const RankFailure *RendezvousClient::failure(milliseconds wait) const {
   return failed.load();
 }
 
-void RendezvousClient::report(ErrorCode code, llvm::StringRef text) {
+void RendezvousClient::report(ErrorCode code, llvm::StringRef text, llvm::StringRef help) {
   if (failure())
     return;
   std::lock_guard lock(impl->mutex);
-  impl->out += Writer(Kind::report).number(int32_t(code)).string(text.take_front(1 << 16)).done();
+  impl->out += Writer(Kind::report)
+                   .number(int32_t(code))
+                   .string(text.take_front(1 << 16))
+                   .string(help.take_front(1 << 12))
+                   .done();
   impl->waker.wake();
 }
 

@@ -172,6 +172,7 @@ struct RendezvousServer::Impl {
         .number(int32_t(f.code))
         .number(int32_t(f.cause))
         .string(f.text)
+        .string(f.help)
         .done();
   }
 
@@ -220,16 +221,16 @@ struct RendezvousServer::Impl {
     }
     if (kind == Kind::report) {
       const auto code = ErrorCode(r.number<int32_t>());
-      const std::string text = r.string().str();
+      const std::string text = r.string().str(), help = r.string().str();
       if (!r.whole()) {
         c.over = "it sent a report that is none";
         return;
       }
       // What only one rank has met with, a full disk perhaps, is for the others the failure of that rank.
       if (exitCodeOf(code) == exitCodeOf(ErrorCode::RankFailed))
-        fail({c.rank, code, text});
+        fail({c.rank, code, text, code, help});
       else
-        fail({c.rank, ErrorCode::RankFailed, fmt::format("{} failed: {}", nameOf(c), text), code});
+        fail({c.rank, ErrorCode::RankFailed, fmt::format("{} failed: {}", nameOf(c), text), code, help});
       return;
     }
     const auto id = r.number<uint64_t>();

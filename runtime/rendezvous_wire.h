@@ -19,17 +19,17 @@ enum class Kind : uint8_t {
   add,        // id, key, delta
   barrier,    // id, name, milliseconds
   beat,       // news; the server returns it without them
-  report,     // code, text
+  report,     // code, text, help
   leave,      // id
   // to a client
   welcome = 101,  // milliseconds between heartbeats
   refused,        // text
   reply,          // id, Status, value
-  failure,        // rank, code, cause, text
+  failure,        // rank, code, cause, text, help
 };
 enum class Status : uint8_t { ok, late, wrong };
 
-inline constexpr uint32_t magic = 0x47505443;  // and the version of all this
+inline constexpr uint32_t magic = 0x47505444;  // and the version of all this
 inline constexpr size_t maxKey = 1024, maxNews = 1024;
 inline constexpr size_t maxFrame = RendezvousServer::maxMessage + maxKey + 64;
 inline constexpr size_t maxHello = 512;

@@ -189,7 +189,7 @@ int launchRanks(const Options &o, const Ranks &ranks, const Plan &plan, const st
 class LastWords {
 public:
   static void say(int rank, const RankFailure &f) {
-    words = rank == 0 ? UserError(f.cause, f.text).what() : "";
+    words = rank == 0 ? UserError(f.cause, f.text, f.help).what() : "";
     code = exitCodeOf(f.cause);
   }
   static void listen() {
@@ -297,15 +297,16 @@ private:
   /// that launcher looks at. (Ours knows the first by the codes.)
   int failed() {
     ::signal(SIGTERM, SIG_IGN);  // it ends in a moment, and says why
-    const auto [code, text] = currentError();
-    client->report(code, text);
+    const Diagnostic mine = currentError();
+    client->report(mine.code, mine.message, fmt::format("{}", fmt::join(mine.help, "; ")));
     const RankFailure *first = client->failure(std::chrono::seconds(1));
     waitFor(std::chrono::seconds(5), [&] { return server->allKnowFailure(); });
     if (world.source == World::Source::launcher || !first || first->rank == world.rank)
       throw;
     if (!diverted && world.rank != 0)
       return exitCodeOf(first->cause);  // that rank says it, and rank 0
-    throw UserError(first->cause, first->text, "see what that rank says: the first that failed is the cause");
+    throw UserError(first->cause, first->text,
+                    !first->help.empty() ? first->help : "see what that rank says: the first that failed is the cause");
   }
   template <typename F> void waitFor(std::chrono::seconds most, F condition) {
     const auto until = std::chrono::steady_clock::now() + most;

@@ -74,10 +74,10 @@ void requireInterface(RendezvousClient &client, const std::string &name) {
   const std::string text =
       fmt::format("GPTC_INTERFACE={}: {}", name,
                   there ? "this network interface has no address" : "there is no such network interface");
-  client.report(ErrorCode::RanksUnclear, text);
-  throw UserError(
-      ErrorCode::RanksUnclear, text,
-      fmt::format("{} has {}{}", hostName(), fmt::join(there ? withAddress : known, ", "), there ? " with one" : ""));
+  const std::string help =
+      fmt::format("{} has {}{}", hostName(), fmt::join(there ? withAddress : known, ", "), there ? " with one" : "");
+  client.report(ErrorCode::RanksUnclear, text, help);
+  throw UserError(ErrorCode::RanksUnclear, text, help);
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ std::unique_ptr<Communicator> joinProcesses(RendezvousClient &client, const Grou
   auto fail = [&] [[noreturn]] (ErrorCode code, const std::string &text, const std::string &help) {
     const std::string all = fmt::format("rank {} of {} on {}, joining group {}: {}", client.rank, client.world,
                                         hostName(), group.name, text);
-    client.report(code, all);
+    client.report(code, all, help);
     throw UserError(code, all, help);
   };
 

@@ -110,7 +110,7 @@ private:
   }
   [[noreturn]] void fail(ErrorCode code, const std::string &text, const std::string &help) {
     dead = true;
-    place.client.report(code, text);
+    place.client.report(code, text, help);
     links->close();
     throw UserError(code, text, help);
   }

@@ -148,8 +148,9 @@ TEST(Rendezvous, WhatOneRankMetIsForOthersThatRanksFailure) {
   const auto o = job(2);
   Server s(o);
   auto a = join(o, s, 0), b = join(o, s, 1);
-  a->report(ErrorCode::DiskFull, "no room");
+  a->report(ErrorCode::DiskFull, "no room", "free some");
   ASSERT_TRUE(b->failure(2s));
+  EXPECT_EQ(b->failure()->help, "free some");
   EXPECT_EQ(b->failure()->code, ErrorCode::RankFailed);
   EXPECT_EQ(b->failure()->rank, 0);
   EXPECT_HAS(b->failure()->text, "rank 0 of 2 on " + hostName() + " (127.0.0.1:");

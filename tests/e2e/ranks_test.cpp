@@ -272,6 +272,20 @@ TEST_F(RanksTest, AllEndWithTheCodeOfTheFirstThatFails) {
   }
 }
 
+// What differs is said where it is read, and what mends it.
+TEST_F(RanksTest, RankZeroRepeatsWhatMendsTheFailureOfAnother) {
+  const std::string plan = compile("plan", {"parallel.data=2"});
+  const std::string wrong = compile("wrong", {"parallel.data=2", "optimizer.lr=0.002"});
+  const int port = 20000 + (::getpid() + 5) % 10000;
+  Process other = w.start("gptrun", {wrong, "--out-dir", w.path("out")}, torchrun("1", port));
+  const Result r = w.gptrun({plan, "--out-dir", w.path("out")}, torchrun("0", port));
+  EXPECT_EQ(other.wait().code, 3);
+  EXPECT_EQ(r.code, 3) << r.output;
+  EXPECT_NE(r.output.find("has another plan in " + wrong), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("help: compile once, and copy that plan to all machines"), std::string::npos) << r.output;
+  EXPECT_EQ(r.output.find("error[", r.output.find("error[") + 1), std::string::npos) << r.output;
+}
+
 // Nobody else sees that rank 0 hangs: it is where the others meet.
 TEST_F(RanksTest, AStoppedRankZeroIsSeenUnderOtherLaunchersToo) {
   const std::string plan = compile("plan", {"parallel.data=2", "train.steps=1000000"});

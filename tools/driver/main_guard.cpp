@@ -94,17 +94,19 @@ void catchFaults() {
 
 }  // namespace
 
-std::pair<ErrorCode, std::string> currentError() {
+Diagnostic currentError() {
   try {
     throw;
   } catch (const UserError &e) {
-    return {e.diagnostics[0].code, e.diagnostics[0].message};
+    return e.diagnostics[0];
   } catch (const std::filesystem::filesystem_error &e) {
-    return {ErrorCode::FileMissing, fmt::format("{}: {}", e.path1().string(), e.code().message())};
+    return {.code = ErrorCode::FileMissing, .message = fmt::format("{}: {}", e.path1().string(), e.code().message())};
   } catch (const std::bad_alloc &) {
-    return {ErrorCode::OutOfMemory, "out of memory"};
+    return {.code = ErrorCode::OutOfMemory,
+            .message = "out of memory",
+            .help = {"close other programs, or use a smaller model or batch"}};
   } catch (const std::exception &e) {
-    return {ErrorCode::Internal, fmt::format("a bug in gptc: {}", e.what())};
+    return {.code = ErrorCode::Internal, .message = fmt::format("a bug in gptc: {}", e.what())};
   }
 }
 
@@ -119,15 +121,13 @@ int guardedMain(const std::function<int()> &work) {
   } catch (const UserError &e) {
     return report(e);
   } catch (const std::filesystem::filesystem_error &) {
-    const auto [code, text] = currentError();
-    return report(UserError(code, text));
+    return report(UserError(currentError()));
   } catch (const std::system_error &e) {  // fmt::print's too, once the buffer of the output is full
     return std::ferror(stdout) ? reportOutput(e.code().value()) : reportBug(e.what());
   } catch (const InternalError &e) {
     return reportBug(e.what());
   } catch (const std::bad_alloc &) {
-    const auto [code, text] = currentError();
-    return report(UserError(code, text, "close other programs, or use a smaller model or batch"));
+    return report(UserError(currentError()));
   } catch (const std::exception &e) {
     return reportBug(e.what());
   }

@@ -4,8 +4,6 @@
 #include "ir/diagnostics.h"
 
 #include <functional>
-#include <string>
-#include <utility>
 
 namespace gptc {
 
@@ -16,7 +14,7 @@ namespace gptc {
 /// reported as a bug too, and 70.
 int guardedMain(const std::function<int()> &work);
 
-/// Within a handler: the code and the message that guardedMain would show.
-std::pair<ErrorCode, std::string> currentError();
+/// Within a handler: what guardedMain would show, the first error of several.
+Diagnostic currentError();
 
 }  // namespace gptc
