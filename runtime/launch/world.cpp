@@ -313,7 +313,9 @@ World World::find(const Environment &env) {
   if (says(env, "GPTC_RANK") || says(env, "GPTC_WORLD"))
     return fromLauncher(env);
   World w = placeOf(env);
-  w.restarts += Reader(env, w.source).get("GPTC_RESTARTS", 0, kMostRanks, 0);
+  Reader r(env, w.source);
+  r.remedy = "GPTC_RESTARTS counts how often the run has been started again: set it so, or remove it";
+  w.restarts += r.get("GPTC_RESTARTS", 0, kMostRanks, 0);
   return w;
 }
 

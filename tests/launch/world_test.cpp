@@ -246,4 +246,16 @@ TEST(World, ComplainsOfWhatDoesNotFit) {
     EXPECT_NE(complaint(variables).find(expected), std::string::npos) << expected << ": " << complaint(variables);
 }
 
+TEST(World, TheRemedyIsForTheVariableThatIsWrong) {
+  for (const Variables &started : {Variables{}, torchrun, openMpi, slurm})
+    try {
+      find(with(started, {{"GPTC_RESTARTS", "-3"}}));
+      ADD_FAILURE() << "no complaint";
+    } catch (const UserError &e) {
+      EXPECT_EQ(e.diagnostics[0].message.rfind("GPTC_RESTARTS=-3 is no number", 0), 0u) << e.what();
+      ASSERT_EQ(e.diagnostics[0].help.size(), 1u);
+      EXPECT_EQ(e.diagnostics[0].help[0].rfind("GPTC_RESTARTS ", 0), 0u) << e.what();
+    }
+}
+
 }  // namespace
