@@ -2,6 +2,7 @@
 
 #include "ir/diagnostics.h"
 #include "ir/mesh.h"
+#include "ir/words.h"
 #include "runtime/checkpoint_files.h"
 #include "runtime/checkpoint_saver.h"
 #include "runtime/collectives/communicator.h"
@@ -275,7 +276,8 @@ void CheckpointStore::requireSpace(int64_t bytes) const {
   if (room < bytes)
     throw UserError(
         ErrorCode::DiskFull,
-        fmt::format("a checkpoint needs {:.2f} GB and {:.2f} GB are free under {}", bytes / 1e9, room / 1e9, folder),
+        fmt::format("a checkpoint needs {} and {} are free under {}", formatBytes(double(bytes)),
+                    formatBytes(double(room)), folder),
         "free some space, or lower checkpoint.keep; older checkpoints are untouched and the run can be resumed from "
         "them");
 }

@@ -294,6 +294,14 @@ TEST(CheckpointOfRanks, MemoryIsThatOfTheRankThatNeedsMost) {
     }
 }
 
+TEST(CheckpointOfRanks, WhatADiskLacksIsSaidInFittingUnits) {
+  TempDir dir;
+  std::string said;
+  EXPECT_EQ(codeThrown([&] { CheckpointStore(dir.path).requireSpace(int64_t(1) << 60); }, &said),
+            int(ErrorCode::DiskFull));
+  EXPECT_EQ(said.rfind("a checkpoint needs 1073741824.0 GiB and ", 0), 0u) << said;
+}
+
 TEST(Pieces, AreLogicalPlacesOfTheWhole) {
   const std::unique_ptr<Module> m = moduleFor({4, 1});
   const Piece last = Piece::of(*m->state("wte.weight"), Mesh::of(*m), 3);
