@@ -6,6 +6,7 @@
 #include "runtime/checkpoint_saver.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/launch/pulse.h"
+#include "runtime/launch/stops.h"
 #include "runtime/metrics.h"
 #include "runtime/profile.h"
 #include "runtime/rank_times.h"
@@ -35,20 +36,19 @@ namespace {
 
 // ---- signals --------------------------------------------------------------------------------------------------------
 
-volatile std::sig_atomic_t gStop = 0;
+Stops gStop;
 
 void onSignal(int number) {
-  // Who presses Ctrl-C twice means it. Slurm sends SIGTERM twice at its time limit, and means once.
-  if (gStop && number != SIGTERM)
+  gStop.note(number);
+  if (gStop.count() > 1)
     ::_exit(130);
-  gStop = 1;
 }
 
 /// Catches SIGTERM, SIGINT and SIGHUP (a closed terminal) for as long as it lives.
 class StopSignals {
 public:
   StopSignals() {
-    gStop = 0;
+    gStop.clear();
     struct sigaction a {};
     a.sa_handler = onSignal;
     ::sigaction(SIGTERM, &a, &oldTerm);
@@ -228,7 +228,7 @@ private:
   /// Between two steps: whether any rank was told to stop, as all end with the same step. A checkpoint that all ranks
   /// have written is completed.
   bool stopping() {
-    int64_t told[] = {gStop != 0 || progress.closed(), !written()};
+    int64_t told[] = {gStop.count() != 0 || progress.closed(), !written()};
     if (together)
       together->run({{Collective::Kind::all_reduce, told, told, 2, DType::i64, 0}}, SumOrder::fast);
     if (!told[1])
@@ -399,7 +399,7 @@ private:
       Pulse::get().step(step);
       report(r);
       // Not before the step counts: what fails here must find states and step in agreement.
-      if (isTraced(step) && (!isTraced(step + 1) || step == target || gStop))
+      if (isTraced(step) && (!isTraced(step + 1) || step == target || gStop.count()))
         trace.write(fmt::format("{}/trace{}.json", run.outDir, first() ? "" : fmt::format("-{}", rank())));
     }
     finishSaving();
@@ -434,7 +434,8 @@ private:
   void evaluateNow() {
     const Pulse::Paced paced("evaluating");
     // Several ranks go through it together and stop behind it.
-    std::optional<double> loss = evaluate(s.executor, *val, run.evalSteps, [&] { return !together && gStop != 0; });
+    std::optional<double> loss =
+        evaluate(s.executor, *val, run.evalSteps, [&] { return !together && gStop.count() != 0; });
     if (!loss)
       return;
     evaluated = step;
@@ -618,7 +619,7 @@ private:
     std::string text = run.samplePrompt;
     sampleTokens(s.executor, prompt, o, [&](int32_t t) {
       text += options.codec->push(t);
-      return t != options.codec->endOfText() && (together || !gStop);
+      return t != options.codec->endOfText() && (together || gStop.count() == 0);
     });
     progress.say(fmt::format("step {}  sample: {}", step, text + options.codec->finish()));
   }

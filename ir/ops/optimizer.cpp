@@ -104,7 +104,8 @@ struct Adam {
 // bits are added to the f32 and the lower half is cut off. On average nothing is lost, where rounding to nearest would
 // lose every change below half a place: at beta2 = 0.999 a second moment would never fall. The bits of element i are
 // those of random(seed, step, stream, sequence 0, index0 + i): the upper half for m, the lower for v. index0 is 0 but
-// for a rank's piece of a parameter, whose elements count from its first one in the whole.
+// for a rank's piece of a parameter: along "data" where it begins in the whole, along "tensor" behind the parts of the
+// ranks before.
 
 constexpr uint32_t keptHalf = 0xffff0000;
 

@@ -71,6 +71,9 @@ std::string placeOf(const RankStatus &r) {
   std::string text = r.pulse.step >= 0 ? fmt::format(" after step {}", r.pulse.step) : "";
   if (!r.pulse.doing.empty() && r.pulse.doing != "a step")
     text += fmt::format("{} {}", text.empty() ? " while" : ", in", r.pulse.doing);
+  if (const uint64_t number = r.pulse.place >> 32; number > 0)
+    text += r.pulse.state == PulseView::State::collective ? fmt::format(" (its collective {})", number)
+                                                          : fmt::format(", {} collectives done", number);
   return text;
 }
 

@@ -49,7 +49,8 @@ struct RankStatus {
   std::chrono::milliseconds age{0};  // of `pulse`, at most
 };
 
-/// "rank 3 on node2 (pid 712)"; " after step 120, in all_reduce of 1024 f32".
+/// "rank 3 on node2 (pid 712)"; " after step 120, in all_reduce of 1024 f32 (its collective 5312)": counted
+/// from the start of the process, which all ranks do alike.
 std::string nameOf(const RankStatus &r);
 std::string placeOf(const RankStatus &r);
 

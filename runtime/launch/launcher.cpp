@@ -4,6 +4,7 @@
 #include "runtime/files.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/remote_crew.h"
+#include "runtime/launch/stops.h"
 #include "runtime/rendezvous.h"
 
 #include <algorithm>
@@ -29,14 +30,14 @@ constexpr auto kSuspicious = std::chrono::milliseconds(1000);
 
 // ---- signals --------------------------------------------------------------------------------------------------------
 
-volatile std::sig_atomic_t gStops = 0;
+Stops gStops;
 
-void onStop(int) { gStops = gStops + 1; }
+void onStop(int number) { gStops.note(number); }
 
 class CatchStops {
 public:
   CatchStops() {
-    gStops = 0;
+    gStops.clear();
     struct sigaction a {};
     a.sa_handler = onStop;
     for (size_t i = 0; i < signals.size(); ++i) {
@@ -186,8 +187,8 @@ private:
     // A reader that goes away stops the run, as it does where rank 0 writes to standard output itself.
     return {direct,
             [](llvm::StringRef s) {
-              if (!writeAll(STDOUT_FILENO, s) && errno == EPIPE && !gStops)
-                gStops = 1;
+              if (!writeAll(STDOUT_FILENO, s) && errno == EPIPE && gStops.count() == 0)
+                gStops.note(SIGPIPE);
             },
             [](llvm::StringRef s) { writeAll(STDERR_FILENO, s); }};
   }
@@ -226,14 +227,14 @@ private:
   }
 
   void obeySignals(Clock::time_point now) {
-    const int stops = gStops;
+    const int stops = gStops.count();
     if (stops == stopsSeen)
       return;
     if (stops >= 2) {
       signal(SIGKILL);
       endAt = now + std::chrono::seconds(1);
     } else {
-      say(lastStep() < 0 ? "stopping: ranks are still starting, and there is nothing to save"
+      say(lastStep() < 0 ? "stopping: ranks are still starting and end as soon as they can; once more to end at once"
                          : "stopping: ranks finish their step and save; once more to end at once");
       signal(SIGTERM);
     }
@@ -300,9 +301,9 @@ private:
 
 /// Waits, unless a signal asks to stop.
 bool pauseFor(std::chrono::milliseconds time) {
-  for (const auto until = Clock::now() + time; Clock::now() < until && !gStops;)
+  for (const auto until = Clock::now() + time; Clock::now() < until && gStops.count() == 0;)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  return !gStops;
+  return gStops.count() == 0;
 }
 
 void sayWhatStarts(const LaunchOptions &o) {
@@ -342,7 +343,7 @@ int launch(const LaunchOptions &o) {
                       "`ssh HOST true` must work without a question, and this program and folder be there");
     failures.push_back(cause->text);
     const std::vector<int64_t> checkpoints = o.checkpoints ? o.checkpoints() : std::vector<int64_t>();
-    if (gStops || restarts == o.restarts) {
+    if (gStops.count() || restarts == o.restarts) {
       Diagnostic d{ErrorCode::RankFailed, cause->text};
       if (restarts > 0) {
         d.message = fmt::format("the run failed {} times, {} of them after a restart", failures.size(), restarts);

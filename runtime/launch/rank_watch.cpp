@@ -149,7 +149,7 @@ std::optional<RankWatch::Finding> RankWatch::silent(std::chrono::milliseconds le
           int(i), fmt::format("was started {:.0f} s ago and has given no heartbeat yet", seconds(*last - s.startAt))};
     } else if (s.alive && s.pulse.beats > 0 && *last - s.beatAt > longest) {
       longest = *last - s.beatAt;
-      found = Finding{int(i), fmt::format("has given no heartbeat for {:.1f} s: it is stopped, or its machine is",
+      found = Finding{int(i), fmt::format("has given no heartbeat for {:.1f} s (it is stopped, or its machine is)",
                                           seconds(longest))};
     }
   return found;

@@ -134,6 +134,22 @@ TEST_F(Signals, OneSavesAndEndsAllRanks) {
   }
 }
 
+// As Slurm sends SIGTERM at its time limit, and `timeout` any signal, to its child and to the child's group.
+TEST_F(Signals, TwoForOneWishAreOne) {
+  for (auto [number, apart] : {std::pair(SIGTERM, 0), std::pair(SIGTERM, 100), std::pair(SIGINT, 20)}) {
+    Supervised run = start(false);
+    ASSERT_TRUE(run.waitForStep(30, 0)) << run.output();
+    ::kill(run.pid(), number);
+    std::this_thread::sleep_for(std::chrono::milliseconds(apart));
+    ::kill(run.pid(), number);
+    const e2e::Result r = run.wait();
+    EXPECT_EQ(r.code, 0) << r.output;
+    EXPECT_NE(r.output.find("stopped at step "), std::string::npos) << r.output;
+    EXPECT_GE(newestCheckpoint(), 30);
+    w.expectNothingLeft("after two signals");
+  }
+}
+
 TEST_F(Signals, ASecondOneEndsAllAtOnce) {
   // Rank 1 is stopped, so that the first signal alone has to wait for it.
   Supervised run = start(false);
@@ -141,6 +157,7 @@ TEST_F(Signals, ASecondOneEndsAllAtOnce) {
   ::kill(run.ranks()[1], SIGSTOP);
   ::kill(run.pid(), SIGINT);
   ASSERT_NE(run.waitFor("once more to end at once", 0), std::string::npos);
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
   const auto at = Clock::now();
   ::kill(run.pid(), SIGINT);
   const e2e::Result r = run.wait();

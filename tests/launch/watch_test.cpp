@@ -39,6 +39,21 @@ struct Stage {
 };
 
 /// Both beat and step, but for what the test changes.
+TEST(RankStatus, SaysStepCollectiveAndItsNumber) {
+  RankStatus r{2, "node", 712, {}, {}};
+  EXPECT_EQ(placeOf(r), "");
+  r.pulse.doing = "compiling";
+  EXPECT_EQ(placeOf(r), " while compiling");
+  r.pulse.step = 7;
+  r.pulse.doing = "all_reduce of 8 f32";
+  r.pulse.state = State::collective;
+  r.pulse.place = uint64_t(12) << 32 | 3;
+  EXPECT_EQ(placeOf(r), " after step 7, in all_reduce of 8 f32 (its collective 12)");
+  r.pulse.doing = "a step";
+  r.pulse.state = State::stepping;
+  EXPECT_EQ(placeOf(r), " after step 7, 12 collectives done");
+}
+
 TEST(RankWatch, FindsNothingWhereAllGoOn) {
   Stage s(2);
   s.play(milliseconds(60000), [&](long t) {
