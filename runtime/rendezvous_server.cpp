@@ -136,8 +136,8 @@ struct RendezvousServer::Impl {
     const auto said = r.number<uint32_t>();
     const auto rank = r.number<int32_t>(), world = r.number<int32_t>();
     const std::string token = r.string().str(), host = r.string().str();
-    if (!r.whole() || kind != Kind::hello || said != magic) {
-      c.over = "what it sent is no greeting of this version of gptc";
+    if (!r.whole() || kind != Kind::hello) {
+      c.over = "what it sent is no greeting of gptc";
       return;
     }
     std::string refusal;
@@ -149,6 +149,14 @@ struct RendezvousServer::Impl {
       refusal = fmt::format("there is no rank {} among {}", rank, options.world);
     else if (come.count(rank))
       refusal = fmt::format("rank {} has come already", rank);
+    else if (said != magic) {
+      refusal = "it is of another version of gptc";
+      come.insert(rank);  // the others need not wait for it
+      fail({rank, ErrorCode::RankFailed,
+            fmt::format("rank {} of {} on {} ({}) is of another version of gptc", rank, options.world,
+                        host.substr(0, 256), c.peer),
+            ErrorCode::RanksDiffer, "copy one build to all machines"});
+    }
     if (!refusal.empty()) {
       c.out = Writer(Kind::refused).string(refusal).done();
       std::string why;

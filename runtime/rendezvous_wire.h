@@ -29,7 +29,7 @@ enum class Kind : uint8_t {
 };
 enum class Status : uint8_t { ok, late, wrong };
 
-inline constexpr uint32_t magic = 0x47505444;  // and the version of all this
+inline constexpr uint32_t magic = 0x47505444;  // and the version of all this but hello and refused
 inline constexpr size_t maxKey = 1024, maxNews = 1024;
 inline constexpr size_t maxFrame = RendezvousServer::maxMessage + maxKey + 64;
 inline constexpr size_t maxHello = 512;

@@ -200,6 +200,29 @@ TEST(Rendezvous, SilenceIsNoticedAndHeartbeatsAreNot) {
   EXPECT_HAS(a->failure()->text, "nothing was heard of it for 0.3 s");
 }
 
+TEST(Rendezvous, ARankOfAnotherVersionIsAFailureAndAStrangerIsNone) {
+  const auto o = job(2);
+  const Server s(o);
+  auto a = join(o, s, 0);
+  auto refused = [&](const std::string &token) {
+    std::string why, in;
+    wire::Socket other = wire::connectTo(o.address, s.port(), Clock::now() + 1s, why);
+    std::string hi =
+        wire::Writer(wire::Kind::hello).number(wire::magic - 1).number(1).number(2).string(token).string("h").done();
+    EXPECT_TRUE(wire::sendSome(other.fd, hi, why)) << why;
+    EXPECT_TRUE(soon([&] { return !wire::receiveSome(other.fd, in, 1000, why); }));
+    return in;
+  };
+  EXPECT_HAS(refused("0123456789abcdef0123456789abcdef"), "it did not present the job's token");
+  EXPECT_FALSE(s.failure());
+  EXPECT_HAS(refused(o.token), "it is of another version of gptc");
+  ASSERT_TRUE(a->failure(2s));
+  EXPECT_EQ(a->failure()->cause, ErrorCode::RanksDiffer);
+  EXPECT_HAS(a->failure()->text, "rank 1 of 2 on h (127.0.0.1:");
+  EXPECT_EQ(a->failure()->help, "copy one build to all machines");
+  EXPECT_TRUE(soon([&] { return s.allKnowFailure(); }));
+}
+
 TEST(Rendezvous, HeartbeatsCarryNews) {
   const auto o = job(2);
   const Server s(o);
