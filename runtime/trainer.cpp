@@ -672,16 +672,20 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
   return plainNan(sum / targets);
 }
 
+void requireWeights(const RunSettings &run) {
+  if (run.initFrom == "scratch" && CheckpointStore(run.outDir).steps().empty())
+    throw UserError(ErrorCode::FileMissing, fmt::format("there is no checkpoint under {}", run.outDir),
+                    "train first: `gptrun PLAN`");
+}
+
 std::string loadForInference(Session &s, const std::function<void(const std::string &)> &warn) {
   const RunSettings &run = s.plan.run;
+  requireWeights(run);
   if (auto info = CheckpointStore(run.outDir).loadNewest(s.executor, modelIdentity(*s.plan.planned), true, warn)) {
     for (const std::string &note : info->notes)
       warn(note);
     return info->dir;
   }
-  if (run.initFrom == "scratch")
-    throw UserError(ErrorCode::FileMissing, fmt::format("there is no checkpoint under {}", run.outDir),
-                    "train first: `gptrun PLAN`");
   initializeStates(s.executor, run.seed);
   std::string path = llvm::StringRef(run.initFrom).split(':').second.str();
   loadWeights(s.executor, path);

@@ -102,7 +102,12 @@ Plan forRanks(Plan plan, int64_t ranks, std::FILE *out, bool makes = true, const
 }
 
 /// For a command of one rank, whose standard output is what it was asked for.
-Session open(const Options &o) { return Session(forRanks(planOf(o), 1, stderr), defaultCacheDir(), o.threads); }
+Session open(const Options &o) {
+  Plan plan = planOf(o);
+  if (Mesh::of(*plan.planned).ranks() != 1)
+    requireWeights(plan.run);  // a mistyped --out-dir gets no plan
+  return Session(forRanks(std::move(plan), 1, stderr), defaultCacheDir(), o.threads);
+}
 
 /// How many ranks there are to be, and where: by the command line, or by whoever has started this one.
 struct Ranks {

@@ -160,6 +160,8 @@ TEST_F(RanksTest, APlanForSeveralIsEvaluatedAndSampledOnOne) {
   EXPECT_EQ(sampled(two), sampled(one)) << "nothing else stands in the standard output";
   EXPECT_EQ(evaluated(two), "the plan is for 2 ranks: taking the one for 1 in " + dir + "\n" + loss);
   EXPECT_EQ(evaluated(four), "the plan is for 4 ranks: making one for 1 in " + dir + "\n" + loss);
+  EXPECT_EQ(w.gptrun({"eval", two, "--out-dir", w.path("mistyped")}).code, 3);
+  EXPECT_FALSE(fs::exists(w.path("mistyped")));
 }
 
 // What decides the bits is another number of shards or, where the order is the engine's, of ranks.
