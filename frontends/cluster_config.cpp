@@ -114,7 +114,8 @@ public:
           key, ErrorCode::OutOfRange,
           fmt::format("{} = \"{}\": no machine has {}", key, *text, withPrefix(*n, unit.name)),
           fmt::format("{} to {} can be", withPrefix(unit.least, unit.name), withPrefix(unit.most, unit.name)),
-          {fmt::format("did you mean \"{}\"?", likely(mantissaOf(*text), unit))});
+          {*n > 0 ? fmt::format("did you mean \"{}\"?", likely(mantissaOf(*text), unit))
+                  : fmt::format("such as \"{}\"", example(unit))});
     out = *n;
   }
 
@@ -278,6 +279,13 @@ void readSoftware(ConfigReader &r, SoftwareSpec &s, NetworkSpec &n) {
   c.quantity("network.nominal", n.nominal, bandwidth);
   c.fitted("network.effective", n.effective, bandwidth);
   c.interval("network.effective_interval", n.effective, &bandwidth);
+  if (n.nominal > 0 && n.effective.known && n.effective > n.nominal && r.good("network.nominal") &&
+      r.good("network.effective"))
+    r.complain("network.effective", ErrorCode::OutOfRange,
+               fmt::format("network.effective = {} is more than network.nominal = {}", formatBandwidth(n.effective),
+                           formatBandwidth(n.nominal)),
+               "nothing goes faster than the data sheet says",
+               {fmt::format("at most \"{}\"", formatBandwidth(n.nominal))});
   c.quantity("network.latency", n.latency, seconds, true);
 }
 
@@ -304,8 +312,12 @@ void readObservation(ConfigReader &r, const std::string &file, Observation &o) {
   if (!o.gpus && r.good("observation.gpus"))
     r.missing("observation.gpus", "say on how many it ran");
   for (auto &[key, full] : shorts)
-    if (const TomlValue *v = r.get(key))
+    if (const TomlValue *v = r.get(key)) {
+      if (auto *text = std::get_if<std::string>(&v->value); text && *text == "auto")
+        r.complain(key, ErrorCode::Contradiction, fmt::format("{} = \"auto\" says nothing of what ran", key), "",
+                   {"write what it was, as the log has it"});
       o.settings.push_back(fmt::format("{}={}", full, v->text()));
+    }
   int64_t accumulate = 0;
   r.integer("observation.accumulate", accumulate, 1, 1 << 20);
   if (accumulate)
@@ -440,6 +452,29 @@ std::string withKeys(llvm::StringRef text, llvm::StringRef table, llvm::ArrayRef
 }
 
 }  // namespace
+
+std::string movedTo(const std::string &text, const std::string &from, const std::string &to) {
+  namespace fs = std::filesystem;
+  auto folderOf = [](const std::string &file) { return fs::absolute(file).lexically_normal().parent_path(); };
+  const fs::path old = folderOf(from), now = folderOf(to);
+  if (old == now)
+    return text;
+  llvm::SmallVector<llvm::StringRef> lines;
+  llvm::StringRef(text).split(lines, '\n');
+  std::vector<std::string> moved;
+  for (llvm::StringRef line : lines) {
+    const auto [key, value] = line.split('=');
+    const auto [before, quoted] = value.split('"');
+    const auto [path, behind] = quoted.split('"');
+    if (key.trim() == "model" && before.trim().empty() && !path.empty() && fs::path(path.str()).is_relative())
+      moved.push_back(fmt::format("{}= \"{}\"{}", key.str(),
+                                  (old / path.str()).lexically_normal().lexically_relative(now).string(),
+                                  behind.str()));
+    else
+      moved.push_back(line.str());
+  }
+  return fmt::format("{}", fmt::join(moved, "\n"));
+}
 
 std::string withFitted(const std::string &text, const ClusterConfig &c) {
   const auto time = [](double s) { return fmt::format("\"{:.4g} s\"", s); };

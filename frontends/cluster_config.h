@@ -120,6 +120,9 @@ std::string withEfficiency(const std::string &text, const DeviceSpec &d);
 /// "[[256, 0.6], [4096, 1]]", as in the file.
 std::string formatShares(llvm::ArrayRef<std::pair<double, double>> shares);
 
+/// The text of a cluster file `from` as it must be in the file `to`: relative paths of models lead to the same files.
+std::string movedTo(const std::string &text, const std::string &from, const std::string &to);
+
 /// "312 TFLOP/s" and the like, with four digits.
 std::string formatFlops(double flopsPerSecond);
 std::string formatBandwidth(double bytesPerSecond);

@@ -6,6 +6,8 @@
 #include "ir/diagnostics.h"
 #include "tools/estimate/pictures.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -518,6 +520,57 @@ TEST(Calibrate, FitsNoMoreThanThereIsToFit) {
   EXPECT_NEAR(d.cluster.software.slowdown / usual.slowdown, 1, 1e-4);
   const Calibration e = calibrate(logOf(node, stepsOf(node, usual)), {Scalar::slowdown, Scalar::slowdown});
   EXPECT_EQ(e.fitted.size(), 1u);
+}
+
+TEST(Calibrate, FitsFromWhateverTheFileSays) {
+  ClusterConfig c = jeanZay();
+  const double slowdown = c.software.slowdown, effective = c.network.effective;
+  c.network.effective = Fitted(500e9);
+  c.network.effective.low = 400e9, c.network.effective.high = 600e9;  // so that it is fitted
+  const Calibration found = calibrate(c);
+  EXPECT_NEAR(found.cluster.software.slowdown / slowdown, 1, 1e-3);
+  EXPECT_NEAR(found.cluster.network.effective / effective, 1, 1e-3);
+  for (const std::string &note : found.notes)
+    EXPECT_EQ(note.find("no difference"), std::string::npos) << note;
+}
+
+TEST(Calibrate, SaysWhatRowsCannotSay) {
+  auto has = [](const Calibration &c, const char *what) {
+    return llvm::any_of(c.notes, [&](const std::string &n) { return n.find(what) != std::string::npos; });
+  };
+  // Of one configuration the slowdown and the overhead are one sum.
+  const std::vector<Logged> alike(4, variedRuns()[0]);
+  const Calibration c = calibrate(logOf(alike, stepsOf(alike, usual)));
+  EXPECT_TRUE(has(c, "these rows cannot tell")) << c.notes.front();
+  EXPECT_FALSE(has(c, "no difference"));
+  // On another number of GPUs than was written all is off.
+  ClusterConfig wrong = jeanZay();
+  for (Observation &o : wrong.observations)
+    if (o.gpus == 8)
+      o.gpus = 16;
+  const Calibration d = calibrate(wrong);
+  EXPECT_TRUE(has(d, "do not agree with one another"));
+  for (const Fitted *f : {&d.cluster.software.slowdown, &d.cluster.software.stepOverhead, &d.cluster.network.effective})
+    EXPECT_LE(f->high, 1e4 * f->value);
+  // Scalars without an interval are given.
+  ClusterConfig given = jeanZay();
+  for (Fitted *f : {&given.software.slowdown, &given.software.stepOverhead, &given.network.effective})
+    *f = Fitted(f->value);
+  EXPECT_TRUE(has(calibrate(given), "--fit NAME"));
+  // And what nobody wrote of a run is assumed.
+  Observation bare;
+  bare.name = "bare";
+  bare.model = jeanZay().observations[0].model;
+  bare.gpus = 8, bare.days = 258;
+  given.observations = {bare};
+  EXPECT_TRUE(has(calibrate(given), "\"bare\" does not say how it ran; assumed: zero_stage = 1"));
+}
+
+TEST(Calibrate, ACopyElsewhereFindsItsModels) {
+  const std::string text = "[[observation]]\nmodel = \"../m.toml\"  # so\n[[observation]]\nmodel = \"/abs/m.toml\"\n";
+  EXPECT_EQ(movedTo(text, "/a/b/c.toml", "/a/b/d.toml"), text);
+  EXPECT_EQ(movedTo(text, "/a/b/c.toml", "/a/x/y/d.toml"),
+            "[[observation]]\nmodel = \"../../m.toml\"  # so\n[[observation]]\nmodel = \"/abs/m.toml\"\n");
 }
 
 TEST(Calibrate, WhatHadNoMemoryHasNoSpeed) {

@@ -363,7 +363,7 @@ void runCalibrate(const CalibrateOptions &o) {
   }
   const std::string target = o.write ? o.cluster : o.out;
   if (!target.empty()) {
-    std::string text = readInput(o.cluster, "cluster file");
+    std::string text = movedTo(readInput(o.cluster, "cluster file"), o.cluster, target);
     if (!c.fitted.empty())
       text = withFitted(text, c.cluster);
     writeFileAtomically(target, shares ? withEfficiency(text, device) : text);

@@ -3,7 +3,8 @@
 //    with more than their share of speed. Those of the first two kinds are not fitted. Configurations are compared as
 //    they were resolved, not as they were spelt.
 // 2. The scalars are fitted by least squares on log(predicted / seen), so that a factor counts the same up and down,
-//    with Levenberg's and Marquardt's damping. Where there are fewer rows than scalars the last ones keep their values.
+//    with Levenberg's and Marquardt's damping, from what the file says and from what is usual: the better fit counts.
+//    Where there are fewer rows than scalars the last ones keep their values.
 // 3. As long as rows disagree by more than `agreement` and one that is left out brings the others closer together by
 //    far, that one is set aside: it contradicts the others. At most a third of the rows.
 // 4. The interval of a scalar follows from the Jacobian and Student's t with as many degrees of freedom as rows are
@@ -34,6 +35,7 @@ namespace {
 constexpr double agreement = 0.08;  // rows of one log that differ by less from one model do not contradict each other
 constexpr double memoryAgreement = 0.15;
 constexpr size_t mostScalars = 3;
+constexpr double widest = 100;  // an interval that goes further from its middle says nothing
 
 /// Of Student's distribution, 95% one-sided.
 double studentT(int freedom) {
@@ -142,7 +144,8 @@ private:
   Calibration result;
   std::vector<std::unique_ptr<Forecaster>> forecasters;
   std::vector<Work> works;    // of the rows
-  std::vector<double> theta;  // logarithms of the scalars fitted
+  std::vector<double> theta;  // logarithms of the scalars fitted; at first of what the file says
+  std::vector<double> usual;  // another start
 
   void load() {
     for (const Observation &o : result.cluster.observations) {
@@ -165,6 +168,7 @@ private:
                                    o.where,
                                    "",
                                    {row.estimate.remedy}});
+      sayAssumed(row, forecasters.back()->config());
       row.seen = o.secondsPerStep > 0    ? o.secondsPerStep
                  : o.tokensPerSecond > 0 ? row.estimate.tokensPerStep / o.tokensPerSecond
                  : o.days > 0            ? o.days * 86400 * row.estimate.tokensPerStep / o.tokens
@@ -172,6 +176,23 @@ private:
       works.emplace_back(forecasters.back()->config(), row.estimate, result.cluster.software.isGptc());
       result.rows.push_back(row);
     }
+  }
+
+  /// What neither the row nor its model says.
+  void sayAssumed(const ObservedRow &row, const Config &config) {
+    const Strategy &s = row.estimate.strategy;
+    std::vector<std::string> assumed;
+    if (s.data() > 1 && !config.fixes("parallel.zero_stage"))
+      assumed.push_back(fmt::format("zero_stage = {}", s.zeroStage));
+    if (!config.fixes("train.micro_batch"))
+      assumed.push_back(fmt::format("micro_batch = {}", s.microBatch));
+    if (!config.fixes("train.global_batch_tokens"))
+      assumed.push_back(fmt::format("accumulate = {}", s.accumulate));
+    if (!config.fixes("compile.remat"))
+      assumed.push_back(fmt::format("remat = \"{}\"", s.remat ? "full" : "none"));
+    if (!assumed.empty())
+      result.notes.push_back(
+          fmt::format("\"{}\" does not say how it ran; assumed: {}", row.observation->name, llvm::join(assumed, ", ")));
   }
 
   Estimate predict(size_t i) const {
@@ -309,13 +330,16 @@ private:
       else
         result.fitted.push_back(s);
     }
-    for (Scalar s : result.fitted)
-      theta.push_back(std::log(startOf(s)));
+    if (result.fitted.empty() && !asked && !rows.empty())
+      result.notes.push_back("nothing is fitted: the scalars are written without an interval; --fit NAME fits one");
+    for (Scalar s : result.fitted) {
+      const Fitted &f = valueOf(s);
+      usual.push_back(std::log(usualOf(s)));
+      theta.push_back(f.known && f.value > 0 ? std::log(f.value) : usual.back());
+    }
   }
 
-  double startOf(Scalar s) {
-    if (const Fitted &f = valueOf(s); f.known && f.value > 0)
-      return f;
+  double usualOf(Scalar s) const {
     return s == Scalar::slowdown    ? (result.cluster.software.isGptc() ? 1.0 : 2.0)
            : s == Scalar::effective ? std::max(1e8, result.cluster.network.nominal / 4)
                                     : 0.1;
@@ -409,6 +433,8 @@ private:
 
   void fitAll(std::vector<size_t> rows) {
     std::vector<double> x = fit(rows, theta);
+    if (const std::vector<double> y = fit(rows, usual); cost(rows, y) + 1e-9 < cost(rows, x))
+      x = y;
     // Step 3.
     const size_t most = rows.size() / 3;
     for (size_t gone = 0; gone < most && worst(rows, x) > agreement && rows.size() > theta.size() + 1; ++gone) {
@@ -435,6 +461,11 @@ private:
     theta = x;
     for (size_t i : rows)
       result.rows[i].fitted = true;
+    if (const double most = worst(rows, x); most > std::log(1.5))
+      result.notes.push_back(
+          fmt::format("the rows do not agree with one another, nor with any scalars: one is {:.1f} x "
+                      "off; what they say of how it ran is wrong, or the software is another",
+                      std::exp(most)));
     // Step 5, before step 4, as predictions change the scalars.
     for (size_t k = 0; k < rows.size(); ++k) {
       std::vector<size_t> others = rows;
@@ -444,7 +475,7 @@ private:
                                                                   : std::exp(residual(rows[k], fit(others, theta))) - 1;
     }
     // Step 4.
-    const auto a = normal(jacobian(rows, x), x.size());
+    const auto j = jacobian(rows, x), a = normal(j, x.size());
     const int freedom = int(rows.size()) - int(x.size());
     set(x);
     if (freedom < 1) {
@@ -460,11 +491,20 @@ private:
       std::vector<double> unit(x.size(), 0.0), column;
       unit[k] = 1;
       Fitted &f = valueOf(result.fitted[k]);
+      const char *name = nameOf(result.fitted[k]);
+      if (llvm::all_of(j, [&](const std::vector<double> &row) { return std::abs(row[k]) < 1e-9; })) {
+        result.notes.push_back(fmt::format("{} makes no difference to any row", name));
+        continue;
+      }
       if (!solve(a, unit, column) || !(column[k] > 0)) {
-        result.notes.push_back(fmt::format("{} makes no difference to any row", nameOf(result.fitted[k])));
+        result.notes.push_back(fmt::format("these rows cannot tell {} from the other scalars", name));
         continue;
       }
       const double half = studentT(freedom) * sigma * std::sqrt(column[k]);
+      if (half > std::log(widest)) {
+        result.notes.push_back(fmt::format("these rows say nothing of {}: it may lie anywhere", name));
+        continue;
+      }
       f.low = std::exp(x[k] - half);
       f.high = std::exp(std::min(x[k] + half, 80.0));
     }
@@ -546,12 +586,12 @@ private:
   }
 };
 
-/// The largest error of the rows that were fitted.
-double worstOf(const Calibration &c) {
+/// The largest error in `c` of the rows that were fitted in `of`.
+double worstOf(const Calibration &c, const Calibration &of) {
   double most = 0;
-  for (const ObservedRow &r : c.rows)
-    if (r.fitted)
-      most = std::max(most, std::abs(r.error));
+  for (size_t i = 0; i < c.rows.size(); ++i)
+    if (of.rows[i].fitted)
+      most = std::max(most, std::abs(c.rows[i].error));
   return most;
 }
 
@@ -570,7 +610,7 @@ void compareAssumptions(Calibration &c, const std::vector<Scalar> &which) {
       other.software.gradients = gradients;
       c.notes.push_back(fmt::format("with zero1 = \"{}\" and gradients = \"{}\" the rows would agree within {:.1f}%, "
                                     "as they are within {:.1f}%",
-                                    zero1, gradients, 100 * worstOf(Fitter(other).run(which)), 100 * worstOf(c)));
+                                    zero1, gradients, 100 * worstOf(Fitter(other).run(which), c), 100 * worstOf(c, c)));
     }
 }
 
