@@ -85,6 +85,39 @@ TEST(Command, OneNumberOfGpusIsOneObject) {
   EXPECT_NEAR(double(j["days"]) * 86400 * double(j["tokens_per_s"]), 100e9, 1);
 }
 
+// What compile refuses runs nowhere: a tree takes a power of two of ranks.
+TEST(Command, RanksThatAreNoTreeAreNoForecast) {
+  for (const char *cluster : {"8xa100-80gb", "8xh100"}) {
+    const std::string of =
+        fmt::format("estimate examples/bloom-7b1.toml --cluster examples/clusters/{}.toml --gpus ", cluster);
+    for (int n : {3, 12, 24, 63})
+      for (const char *mode : {"", " --search"}) {
+        const Ran r = gptc(fmt::format("{}{}{}", of, n, mode));
+        EXPECT_EQ(r.code, 3) << n << mode << r.out;
+        EXPECT_NE(r.err.find(fmt::format("{} ranks cannot add up in the order of a binary tree", n)), std::string::npos)
+            << r.err;
+        EXPECT_NE(r.err.find("parallel.reduce_order = \"fast\""), std::string::npos) << r.err;
+        const Ran fast = gptc(fmt::format("{}{}{} --json --set parallel.reduce_order=fast", of, n, mode));
+        ASSERT_EQ(fast.code, 0) << fast.err;
+        EXPECT_GT(double(nlohmann::json::parse(fast.out)["tokens_per_s"]), 0);
+      }
+    const Ran some = gptc(of + "8,12");
+    EXPECT_EQ(some.code, 0) << some.err;
+    EXPECT_NE(some.out.find("12 ranks cannot add up in the order of a binary tree (8 or 16 ranks, or "),
+              std::string::npos)
+        << some.out;
+    // 12 heads divide by 3.
+    const Ran three = gptc(fmt::format("estimate examples/gpt2-124m.toml --cluster examples/clusters/{}.toml "
+                                       "--gpus 6 --search --json --set accumulate=4",
+                                       cluster));
+    ASSERT_EQ(three.code, 0) << three.err;
+    const auto j = nlohmann::json::parse(three.out);
+    EXPECT_EQ(j["predicted_only"], false);
+    EXPECT_EQ(j["tensor"], 3) << three.out;
+    EXPECT_EQ(j["data"], 2);
+  }
+}
+
 TEST(Examples, OfClustersForecastBloom) {
   int files = 0;
   for (const auto &entry : std::filesystem::directory_iterator(sourceFile("examples/clusters"))) {

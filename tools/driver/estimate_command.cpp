@@ -59,6 +59,7 @@ json jsonOf(const Estimate &e, double tokens, const ClusterConfig &c) {
   json j = {{"gpus", s.gpus}, {"strategy", s.name()}};
   if (!e.problem.empty()) {
     j["problem"] = e.problem;
+    j["remedy"] = e.remedy;
     return j;
   }
   const double days = e.days(tokens);
@@ -98,7 +99,8 @@ json jsonOf(const Estimate &e, double tokens, const ClusterConfig &c) {
 std::string row(const Estimate &e, double tokens, const ClusterConfig &c) {
   const Strategy &s = e.strategy;
   if (!e.problem.empty())
-    return fmt::format("{:>5}  {:<34} {}\n", s.gpus, s.name(), e.problem);
+    return fmt::format("{:>5}  {:<34} {}{}\n", s.gpus, s.name(), e.problem,
+                       e.remedy.empty() ? "" : fmt::format(" ({})", e.remedy));
   const double days = e.days(tokens);
   std::string cost = c.limits.price > 0 ? fmt::format("{:>11.0f}", days * 24 * double(s.gpus) * c.limits.price) : "";
   return fmt::format(

@@ -5,6 +5,8 @@
 #include "tools/driver/compile.h"
 
 #include "llvm/ADT/StringRef.h"
+#include "llvm/ADT/bit.h"
+#include "llvm/Support/MathExtras.h"
 
 #include <algorithm>
 #include <cmath>
@@ -225,6 +227,11 @@ Estimate Forecaster::estimate(const Strategy &s) {
   if (s.offload && !(machines.node.hostLink > 0 && machines.node.hostBandwidth > 0))
     return cannot("offload needs node.host_link and node.host_bandwidth, which the cluster file does not have",
                   "write them, such as host_link = \"25 GB/s\" and host_bandwidth = \"300 GB/s\"");
+  if (ours && base.parallel.reduceOrder == "tree" && !llvm::isPowerOf2_64(uint64_t(data))) {
+    const uint64_t below = llvm::bit_floor(uint64_t(data));
+    return cannot(fmt::format("{} ranks cannot add up in the order of a binary tree", data),
+                  fmt::format("{} or {} ranks, or parallel.reduce_order = \"fast\"", below, 2 * below));
+  }
   const bool refused = s.compression != "none" || base.optimizer.name == "lamb" ||
                        (s.tensor > 1 && (m.position == "alibi" || base.optimizer.name == "adafactor")) ||
                        (s.offload && base.optimizer.name == "adafactor");

@@ -15,8 +15,6 @@
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/compile.h"
 
-#include "llvm/Support/MathExtras.h"
-
 #include <algorithm>
 
 namespace gptc {
@@ -172,8 +170,7 @@ Estimate Forecaster::forecast(const Strategy &s) {
   if (!machines.device.isCpu) {
     const SoftwareSpec &soft = machines.software;
     // The formula is the least that a plan takes. A tree over a thousand ranks is a kernel of as many terms.
-    const bool tree = base.parallel.reduceOrder == "tree";
-    if (!e.problem.empty() || e.outOfMemory || (tree && (!llvm::isPowerOf2_64(uint64_t(s.data())) || s.data() > 512)))
+    if (!e.problem.empty() || e.outOfMemory || (base.parallel.reduceOrder == "tree" && s.data() > 512))
       return e;
     const PlannedMemory &m = plannedOnGpu(s);
     e.reserved = soft.context + soft.fragmentation * (m.cache + m.largest().bytes);
@@ -181,10 +178,6 @@ Estimate Forecaster::forecast(const Strategy &s) {
     if (machines.node.hostMemory > 0)
       e.hostOutOfMemory = m.host * double(std::min(machines.node.devices, s.gpus)) > machines.node.hostMemory;
     return e;
-  }
-  if (e.problem.empty() && base.parallel.reduceOrder == "tree" && !llvm::isPowerOf2_64(uint64_t(s.data()))) {
-    e.problem = fmt::format("{} ranks cannot add up in the order of a binary tree", s.data());
-    e.remedy = "parallel.reduce_order = \"fast\", or a power of two of ranks";
   }
   if (!e.problem.empty())
     return e;

@@ -98,9 +98,13 @@ std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
       all.push_back(n);
     return all;
   };
-  const std::vector<int64_t> tensors = c.fixes("parallel.tensor") || cluster.device.isCpu
-                                           ? std::vector{base.tensor}
-                                           : powers(std::min(gpus, cluster.node.devices));
+  std::vector<int64_t> tensors = {base.tensor};
+  if (!c.fixes("parallel.tensor") && !cluster.device.isCpu) {
+    tensors.clear();  // Groups that no two nodes share. 12 ranks are 4 groups of 3, where heads divide.
+    for (int64_t t = 1; t <= std::min(gpus, cluster.node.devices); ++t)
+      if (gpus % t == 0 && (gpus <= cluster.node.devices || cluster.node.devices % t == 0))
+        tensors.push_back(t);
+  }
   const std::vector<int64_t> pipelines =
       cluster.device.isCpu ? std::vector<int64_t>{1} : powers(std::min<int64_t>(gpus, 16));
   const std::vector<int64_t> micros = c.fixes("train.micro_batch") ? std::vector{base.microBatch} : powers(64);
