@@ -118,6 +118,59 @@ TEST(Command, RanksThatAreNoTreeAreNoForecast) {
   }
 }
 
+TEST(Command, WrittenRanksAndNumbersOfGpusAgree) {
+  const std::string of = "estimate examples/bloom-7b1.toml --cluster examples/clusters/8xh100.toml ";
+  const Ran r = gptc(of + "--gpus 8 --set parallel.data=4");
+  EXPECT_EQ(r.code, 3) << r.out;
+  EXPECT_NE(r.err.find("GPTC0209"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("--gpus 4 works"), std::string::npos) << r.err;
+  EXPECT_NE(gptc(of + "--gpus 4 --set parallel.data=4 --set parallel.tensor=2").err.find("--gpus 8 works"),
+            std::string::npos);
+  EXPECT_EQ(gptc(of + "--gpus 8 --set parallel.data=4 --set parallel.tensor=2").code, 0);
+  EXPECT_EQ(gptc(of + "--gpus 8 --set parallel.data=4 --pipeline 2").code, 0);
+  EXPECT_EQ(gptc(of + "--gpus 8 --set parallel.data=auto").code, 0);
+  const Ran some = gptc(of + "--gpus 4,8 --set parallel.data=4");
+  EXPECT_EQ(some.code, 0) << some.err;
+  EXPECT_NE(some.out.find("parallel.data = 4 takes 4 GPUs, and --gpus says 8"), std::string::npos) << some.out;
+}
+
+TEST(Command, NumbersOfGpusAreReadOnceAndNeverGuessed) {
+  const std::string of = "estimate examples/bloom-7b1.toml --cluster examples/clusters/8xh100.toml ";
+  EXPECT_EQ(gptc(of + "--gpus ''").code, 2);
+  EXPECT_TRUE(nlohmann::json::parse(gptc(of + "--json --gpus 8,8").out).is_object());
+}
+
+TEST(Command, ColumnsStayApart) {
+  const Ran r = gptc("estimate examples/bloom-7b1.toml --cluster examples/clusters/8xh100.toml --gpus 8 --tokens 1e18 "
+                     "--set parallel.zero_stage=1");
+  ASSERT_EQ(r.code, 0) << r.err;
+  std::istringstream lines(r.out);
+  std::string heads, line;
+  std::getline(lines, line);
+  std::getline(lines, line);
+  std::getline(lines, heads);
+  std::getline(lines, line);
+  EXPECT_EQ(heads.find("bound by"), line.find("compute")) << heads << "\n" << line;
+  EXPECT_EQ(line[heads.find("USD") + 3 - 11], ' ') << heads << "\n" << line;
+}
+
+TEST(Command, MemoryOfTheHostIsSaidToo) {
+  const std::string file = testing::TempDir() + fmt::format("gptc-host-{}.toml", ::getpid());
+  std::string text = readSource("examples/clusters/8xh100.toml");
+  const size_t at = text.find("host_memory = ");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, text.find('\n', at) - at, "host_memory = \"40 GiB\"");
+  std::ofstream(file) << text;
+  const Ran r = gptc("estimate examples/bloom-7b1.toml --cluster '" + file +
+                     "' --gpus 8 --set parallel.zero_stage=1 --set parallel.offload=optimizer");
+  std::filesystem::remove(file);
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("OUT OF HOST MEMORY"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("optimizer state of 8 GPUs takes 79.0 GiB of the 40.0 GiB that their node has"),
+            std::string::npos)
+      << r.out;
+}
+
 TEST(Examples, OfClustersForecastBloom) {
   int files = 0;
   for (const auto &entry : std::filesystem::directory_iterator(sourceFile("examples/clusters"))) {

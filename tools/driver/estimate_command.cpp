@@ -32,7 +32,7 @@ std::vector<int64_t> parseGpus(const std::string &text) {
   auto number = [&](llvm::StringRef s) {
     int64_t n = 0;
     if (s.trim().getAsInteger(10, n) || n < 1 || n > (1 << 20))
-      throw UserError(ErrorCode::Usage, fmt::format("--gpus {} names no number of GPUs", text),
+      throw UserError(ErrorCode::Usage, fmt::format("--gpus '{}' names no number of GPUs", text),
                       "one number (8), several (8,16,48) or a range (1..64), up to 1048576");
     return n;
   };
@@ -50,7 +50,8 @@ std::vector<int64_t> parseGpus(const std::string &text) {
   llvm::SmallVector<llvm::StringRef> parts;
   llvm::StringRef(text).split(parts, ',');
   for (llvm::StringRef p : parts)
-    all.push_back(number(p));
+    if (const int64_t n = number(p); !llvm::is_contained(all, n))
+      all.push_back(n);
   return all;
 }
 
@@ -96,17 +97,24 @@ json jsonOf(const Estimate &e, double tokens, const ClusterConfig &c) {
   return j;
 }
 
+/// So many digits behind the point, or three in all where that takes more room.
+std::string within(double v, int digits, size_t room) {
+  const std::string text = fmt::format("{:.{}f}", v, digits);
+  return text.size() <= room ? text : fmt::format("{:.3g}", v);
+}
+
 std::string row(const Estimate &e, double tokens, const ClusterConfig &c) {
   const Strategy &s = e.strategy;
   if (!e.problem.empty())
     return fmt::format("{:>5}  {:<34} {}{}\n", s.gpus, s.name(), e.problem,
                        e.remedy.empty() ? "" : fmt::format(" ({})", e.remedy));
   const double days = e.days(tokens);
-  std::string cost = c.limits.price > 0 ? fmt::format("{:>11.0f}", days * 24 * double(s.gpus) * c.limits.price) : "";
+  const std::string cost =
+      c.limits.price > 0 ? fmt::format("{:>11}", within(days * 24 * double(s.gpus) * c.limits.price, 0, 10)) : "";
   return fmt::format(
-      "{:>5}  {:<34} {:>4} x {:<4} {:>8} {:>10} {:>6.1f} {:>6.1f} {:>8.1f} {:>9.0f}{} {:>10} {:>10}  {}{}\n", s.gpus,
+      "{:>5}  {:<34} {:>4} x {:<4} {:>8} {:>10} {:>6.1f} {:>6.1f} {:>8} {:>9}{} {:>10} {:>10}  {}{}\n", s.gpus,
       s.name(), s.microBatch, s.accumulate, fmt::format("{:.3g}", e.step), fmt::format("{:.4g}", e.tokensPerSecond),
-      100 * e.mfu, 100 * e.hfu, days, days * double(s.gpus), cost, formatBytes(e.bytesResident()),
+      100 * e.mfu, 100 * e.hfu, within(days, 1, 8), within(days * double(s.gpus), 0, 9), cost, formatBytes(e.bytesResident()),
       formatBytes(e.bytesPeak()),
       e.outOfMemory       ? "OUT OF MEMORY"
       : e.hostOutOfMemory ? "OUT OF HOST MEMORY"
@@ -122,7 +130,8 @@ std::string header(const ClusterConfig &c) {
 }
 
 struct EstimateOptions {
-  std::string model, cluster, gpus, svg;
+  std::string model, cluster, svg;
+  std::optional<std::string> gpus;
   std::vector<std::string> settings;
   double tokens = 100e9;
   bool json = false, search = false;
@@ -133,21 +142,46 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
                                   std::optional<Config> &shown) {
   std::vector<Estimate> all;
   const auto plans = std::make_shared<Forecaster::Plans>();
-  for (int64_t gpus : o.gpus.empty() ? std::vector<int64_t>{0} : parseGpus(o.gpus)) {
+  const std::vector<int64_t> counts = o.gpus ? parseGpus(*o.gpus) : std::vector<int64_t>{0};
+  std::optional<Config> written;  // what says how many ranks there are along "data"
+  if (o.gpus) {
+    try {
+      written = readForForecast(o.model, o.settings, 0, cluster);
+      if (!written->fixes("parallel.data"))
+        written.reset();
+    } catch (const UserError &) {
+      // Said below, for the ranks asked for.
+    }
+  }
+  // Of several numbers of GPUs some may not be: that is said in their row.
+  auto cannot = [&](int64_t gpus, const Diagnostic &d) {
+    if (counts.size() == 1)
+      throw UserError(d);
+    Estimate none;
+    none.strategy.gpus = gpus;
+    none.problem = d.message;
+    none.remedy = llvm::join(d.help, "; ");
+    all.push_back(none);
+  };
+  for (int64_t gpus : counts) {
     std::vector<std::string> settings = o.settings;
+    if (written)
+      if (const int64_t ranks = written->parallel.data * written->parallel.tensor * o.pipeline; ranks != gpus) {
+        cannot(gpus, Diagnostic{ErrorCode::Contradiction,
+                                fmt::format("parallel.data = {} takes {} GPUs, and --gpus says {}",
+                                            written->parallel.data, ranks, gpus),
+                                written->where("parallel.data"),
+                                "does not follow --gpus",
+                                {fmt::format("--gpus {} works, or parallel.data = \"auto\" for any number", ranks)}});
+        continue;
+      }
     Config config;
     try {
       config = readForForecast(o.model, settings, gpus, cluster);
     } catch (const UserError &e) {
-      // Of several numbers of GPUs some may not divide the batch: that is said in their row.
-      if (llvm::StringRef(o.gpus).find_first_of(",.") == llvm::StringRef::npos ||
-          e.diagnostics[0].code != ErrorCode::ShapeMismatch)
+      if (counts.size() == 1 || e.diagnostics[0].code != ErrorCode::ShapeMismatch)
         throw;
-      Estimate none;
-      none.strategy.gpus = gpus;
-      none.problem = e.diagnostics[0].message;
-      none.remedy = llvm::join(e.diagnostics[0].help, "; ");
-      all.push_back(none);
+      cannot(gpus, e.diagnostics[0]);
       continue;
     }
     if (!shown)
@@ -231,6 +265,11 @@ void runEstimate(const EstimateOptions &o) {
         fmt::print("\n{} GPUs, {}: {} of {}; most of it {}\n", e.strategy.gpus, e.strategy.name(),
                    formatBytes(e.bytesPeak()), formatBytes(cluster.device.memory), llvm::join(parts, ", "));
       }
+    for (const Estimate &e : all)
+      if (e.problem.empty() && e.hostOutOfMemory)
+        fmt::print("\n{} GPUs, {}: optimizer state of {} GPUs takes {} of the {} that their node has\n",
+                   e.strategy.gpus, e.strategy.name(), std::min(cluster.node.devices, e.strategy.gpus),
+                   formatBytes(e.hostBytes), formatBytes(cluster.node.hostMemory));
     for (const std::string &line : networkAdvice(all, cluster, o.tokens))
       fmt::print("\n{}\n", line);
   }
@@ -383,7 +422,8 @@ void addEstimateCommand(CLI::App &app) {
   c->add_option("--cluster", o->cluster, "cluster.toml: devices, network, software")
       ->required()
       ->type_name("CLUSTER.toml");
-  c->add_option("--gpus", o->gpus, "How many: 8, 1..64 (powers of two) or 8,16,48; else as [parallel] says")
+  CLI::Option *gpus =
+      c->add_option("--gpus", o->gpus, "How many: 8, 1..64 (powers of two) or 8,16,48; else as [parallel] says")
       ->type_name("N");
   c->add_option("--tokens", o->tokens, "Tokens of the whole run")->check(within(1.0, 1e18))->capture_default_str();
   CLI::Option *pipeline =
@@ -393,7 +433,11 @@ void addEstimateCommand(CLI::App &app) {
   c->add_flag("--search", o->search, "The best strategy for each number of GPUs")->excludes(pipeline);
   c->add_flag("--json", o->json, "Prints JSON: one object for one number of GPUs, else a list");
   c->add_option("--svg", o->svg, "Draws days.svg, step.svg and memory.svg into a folder")->type_name("FOLDER");
-  c->callback([o] { runEstimate(*o); });
+  c->callback([o, gpus] {
+    if (gpus->count() && !o->gpus)
+      o->gpus = "";  // '' is no number of them
+    runEstimate(*o);
+  });
 }
 
 void addCalibrateCommand(CLI::App &app) {

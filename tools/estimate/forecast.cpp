@@ -379,9 +379,8 @@ Estimate Forecaster::estimate(const Strategy &s) {
   e.buffers["parameters gathered"] = e.inFlight;
   e.buffers["driver and allocator"] = e.reserved;
   e.outOfMemory = e.bytesPeak() > dev.memory;
-  if (s.offload && machines.node.hostMemory > 0)
-    e.hostOutOfMemory =
-        N * piece * stateBytes * double(std::min(machines.node.devices, s.gpus)) > machines.node.hostMemory;
+  if (s.offload)
+    takeHost(e, N * piece * stateBytes);
 
   e.binds = whatBinds(e, along.network, s.tensor > machines.node.devices);
   return e;

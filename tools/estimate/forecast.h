@@ -52,6 +52,7 @@ struct Estimate {
   double bytesPeak() const { return bytesResident() + activations + inFlight + reserved; }
   bool outOfMemory = false;
   bool hostOutOfMemory = false;
+  double hostBytes = 0;  // of all devices of a node, with offload
   Buffers buffers;    // at the peak, by name
   std::string binds;  // "compute", "memory bandwidth", "node links", "network" or "host"
 
@@ -113,6 +114,7 @@ private:
   PlannedMemory plannedZeRO3(const Strategy &s, const std::string &key,
                              const std::function<PlannedMemory(int64_t)> &with);
   void takeMemory(Estimate &e, const PlannedMemory &m) const;
+  void takeHost(Estimate &e, double bytes) const;  // of one device
   int64_t perNode(const Strategy &s) const;
   double flopsOf(const Strategy &s) const;  // peak of all ranks
 };

@@ -163,6 +163,12 @@ void Forecaster::takeMemory(Estimate &e, const PlannedMemory &m) const {
   e.outOfMemory = e.bytesPeak() > shareOf(machines.device, perNode(e.strategy)).memory;
 }
 
+void Forecaster::takeHost(Estimate &e, double bytes) const {
+  const NodeSpec &node = machines.node;
+  e.hostBytes = bytes * double(std::min(node.devices, e.strategy.gpus));
+  e.hostOutOfMemory = node.hostMemory > 0 && e.hostBytes > node.hostMemory;
+}
+
 Estimate Forecaster::forecast(const Strategy &s) {
   Estimate e = estimate(s);  // why it cannot be
   if (!isPlanned(s) || e.predictedOnly)
@@ -175,8 +181,7 @@ Estimate Forecaster::forecast(const Strategy &s) {
     const PlannedMemory &m = plannedOnGpu(s);
     e.reserved = soft.context + soft.fragmentation * (m.cache + m.largest().bytes);
     takeMemory(e, m);
-    if (machines.node.hostMemory > 0)
-      e.hostOutOfMemory = m.host * double(std::min(machines.node.devices, s.gpus)) > machines.node.hostMemory;
+    takeHost(e, m.host);
     return e;
   }
   if (!e.problem.empty())
