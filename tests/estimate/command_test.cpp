@@ -108,7 +108,7 @@ TEST(Command, RanksThatAreNoTreeAreNoForecast) {
         << some.out;
     // 12 heads divide by 3.
     const Ran three = gptc(fmt::format("estimate examples/gpt2-124m.toml --cluster examples/clusters/{}.toml "
-                                       "--gpus 6 --search --json --set accumulate=4",
+                                       "--gpus 6 --search --json --set parallel.tensor=auto --set accumulate=4",
                                        cluster));
     ASSERT_EQ(three.code, 0) << three.err;
     const auto j = nlohmann::json::parse(three.out);
@@ -166,9 +166,37 @@ TEST(Command, MemoryOfTheHostIsSaidToo) {
   std::filesystem::remove(file);
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_NE(r.out.find("OUT OF HOST MEMORY"), std::string::npos) << r.out;
-  EXPECT_NE(r.out.find("optimizer state of 8 GPUs takes 79.0 GiB of the 40.0 GiB that their node has"),
-            std::string::npos)
+  EXPECT_NE(r.out.find("8 GPUs keep 102.1 GiB in the memory of their node, which has 40.0 GiB"), std::string::npos)
       << r.out;
+}
+
+TEST(Command, BudgetsThatNothingMeetsAreNoForecast) {
+  const std::string of = "estimate examples/gpt2-124m.toml --cluster examples/clusters/8xh100.toml --gpus ";
+  const Ran r = gptc(of + "1 --set compile.remat=8MiB");
+  EXPECT_EQ(r.code, 3) << r.out;
+  EXPECT_NE(r.err.find("no plan fits into compile.remat = 8MiB"), std::string::npos) << r.err;
+  EXPECT_EQ(gptc(of + "1 --search --set compile.remat=8MiB").code, 3);
+  EXPECT_EQ(gptc(of + "1 --set compile.remat=60GiB").code, 0);
+  const Ran some = gptc(of + "8 --search --json --set compile.remat=4GiB");
+  ASSERT_EQ(some.code, 0) << some.err;
+  const auto j = nlohmann::json::parse(some.out);
+  EXPECT_LE(int64_t(j["bytes_peak"]) - int64_t(j["bytes"]["reserved"]), int64_t(4) << 30) << some.out;
+}
+
+TEST(Command, WhatIsLeftToAutoTakesLessThanTwoSeconds) {
+  const std::string seventy = " --set model.n_layer=80 --set model.n_embd=8192 --set model.n_head=64";
+  for (const std::string &size : {std::string(), seventy})
+    for (const char *cluster : {"8xa100-80gb", "8xh100"}) {
+      const Ran r = gptc(fmt::format("estimate examples/bloom-7b1.toml --cluster examples/clusters/{}.toml --gpus "
+                                     "1..64 --json --set parallel.tensor=auto --set parallel.offload=auto{}",
+                                     cluster, size));
+      ASSERT_EQ(r.code, 0) << r.err;
+      EXPECT_LT(r.seconds, patience) << cluster << size;
+      for (const auto &best : nlohmann::json::parse(r.out)) {
+        EXPECT_TRUE(bool(best["oom"]) || best["memory_by"] == "plan") << best["gpus"] << best["strategy"];
+        EXPECT_GT(best["alternatives"].size(), 1u);
+      }
+    }
 }
 
 TEST(Examples, OfClustersForecastBloom) {

@@ -86,6 +86,7 @@ json jsonOf(const Estimate &e, double tokens, const ClusterConfig &c) {
   j["accumulate"] = s.accumulate;
   j["remat"] = s.remat ? "full" : "none";
   j["predicted_only"] = e.predictedOnly;
+  j["memory_by"] = e.planned ? "plan" : "formula";
   j["seconds"] = {{"compute", e.compute}, {"recompute", e.recompute}, {"bubble", e.bubble}, {"reduce", e.reduce},
                   {"gather", e.gather},   {"exchange", e.exchange},   {"hidden", e.hidden}, {"optimizer", e.optimizer},
                   {"host", e.host},       {"overhead", e.overhead}};
@@ -111,15 +112,17 @@ std::string row(const Estimate &e, double tokens, const ClusterConfig &c) {
   const double days = e.days(tokens);
   const std::string cost =
       c.limits.price > 0 ? fmt::format("{:>11}", within(days * 24 * double(s.gpus) * c.limits.price, 0, 10)) : "";
-  return fmt::format(
-      "{:>5}  {:<34} {:>4} x {:<4} {:>8} {:>10} {:>6.1f} {:>6.1f} {:>8} {:>9}{} {:>10} {:>10}  {}{}\n", s.gpus,
-      s.name(), s.microBatch, s.accumulate, fmt::format("{:.3g}", e.step), fmt::format("{:.4g}", e.tokensPerSecond),
-      100 * e.mfu, 100 * e.hfu, within(days, 1, 8), within(days * double(s.gpus), 0, 9), cost, formatBytes(e.bytesResident()),
-      formatBytes(e.bytesPeak()),
-      e.outOfMemory       ? "OUT OF MEMORY"
-      : e.hostOutOfMemory ? "OUT OF HOST MEMORY"
-                          : e.binds,
-      e.predictedOnly ? " (forecast only)" : "");
+  return fmt::format("{:>5}  {:<34} {:>4} x {:<4} {:>8} {:>10} {:>6.1f} {:>6.1f} {:>8} {:>9}{} {:>10} {:>10}  {}{}\n",
+                     s.gpus, s.name(), s.microBatch, s.accumulate, fmt::format("{:.3g}", e.step),
+                     fmt::format("{:.4g}", e.tokensPerSecond), 100 * e.mfu, 100 * e.hfu, within(days, 1, 8),
+                     within(days * double(s.gpus), 0, 9), cost, formatBytes(e.bytesResident()),
+                     formatBytes(e.bytesPeak()),
+                     e.outOfMemory       ? "OUT OF MEMORY"
+                     : e.hostOutOfMemory ? "OUT OF HOST MEMORY"
+                                         : e.binds,
+                     e.predictedOnly                                                    ? " (forecast only)"
+                     : c.software.isGptc() && !c.device.isCpu && !e.planned && e.fits() ? " (peak: at least)"
+                                                                                        : "");
 }
 
 std::string header(const ClusterConfig &c) {
@@ -267,9 +270,9 @@ void runEstimate(const EstimateOptions &o) {
       }
     for (const Estimate &e : all)
       if (e.problem.empty() && e.hostOutOfMemory)
-        fmt::print("\n{} GPUs, {}: optimizer state of {} GPUs takes {} of the {} that their node has\n",
-                   e.strategy.gpus, e.strategy.name(), std::min(cluster.node.devices, e.strategy.gpus),
-                   formatBytes(e.hostBytes), formatBytes(cluster.node.hostMemory));
+        fmt::print("\n{} GPUs, {}: {} GPUs keep {} in the memory of their node, which has {}\n", e.strategy.gpus,
+                   e.strategy.name(), std::min(cluster.node.devices, e.strategy.gpus), formatBytes(e.hostBytes),
+                   formatBytes(cluster.node.hostMemory));
     for (const std::string &line : networkAdvice(all, cluster, o.tokens))
       fmt::print("\n{}\n", line);
   }
@@ -424,7 +427,7 @@ void addEstimateCommand(CLI::App &app) {
       ->type_name("CLUSTER.toml");
   CLI::Option *gpus =
       c->add_option("--gpus", o->gpus, "How many: 8, 1..64 (powers of two) or 8,16,48; else as [parallel] says")
-      ->type_name("N");
+          ->type_name("N");
   c->add_option("--tokens", o->tokens, "Tokens of the whole run")->check(within(1.0, 1e18))->capture_default_str();
   CLI::Option *pipeline =
       c->add_option("--pipeline", o->pipeline, "Stages of a pipeline, which is forecast and not run")

@@ -35,6 +35,7 @@ struct Estimate {
   Strategy strategy;
   std::string problem, remedy;  // why it cannot be, empty where it can; and what would
   bool predictedOnly = false;   // gptc does not run it yet
+  bool planned = false;         // memory is that of a plan
 
   // Seconds of one step.
   double compute = 0, recompute = 0, bubble = 0;
@@ -53,8 +54,8 @@ struct Estimate {
   bool outOfMemory = false;
   bool hostOutOfMemory = false;
   double hostBytes = 0;  // of all devices of a node, with offload
-  Buffers buffers;    // at the peak, by name
-  std::string binds;  // "compute", "memory bandwidth", "node links", "network" or "host"
+  Buffers buffers;       // at the peak, by name
+  std::string binds;     // "compute", "memory bandwidth", "node links", "network" or "host"
 
   bool fits() const { return problem.empty() && !outOfMemory && !hostOutOfMemory; }
   double days(double tokens) const { return tokens / tokensPerSecond / 86400; }

@@ -147,6 +147,7 @@ std::string Forecaster::likeOf(const Strategy &s) {
 }
 
 void Forecaster::takeMemory(Estimate &e, const PlannedMemory &m) const {
+  e.planned = true;
   e.parameters = m.parameters;
   e.gradients = m.gradients;
   e.moments = m.moments;

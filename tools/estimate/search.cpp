@@ -31,19 +31,44 @@ bool better(const Estimate &a, const Estimate &b, double grain) {
 // differ by less than any forecast knows.
 constexpr double exact = 1e-9, searched = 1e-3;
 
+/// More than compile.remat allows a plan, to which what driver and allocator have does not count.
+bool exceedsBudget(const Forecaster &f, const Estimate &e) {
+  const std::optional<int64_t> budget = parseBytes(f.config().compile.remat);
+  return budget && e.problem.empty() && e.bytesPeak() - e.reserved > double(*budget);
+}
+
+/// On GPUs. Of a plan for CPUs the passes say so themselves, and formulas are no lower bound of that.
+void refuseBeyondBudget(const Forecaster &f, Estimate &e) {
+  if (f.cluster().device.isCpu || !exceedsBudget(f, e))
+    return;
+  e.problem =
+      fmt::format("no plan fits into compile.remat = {}: {} it takes {}", f.config().compile.remat,
+                  e.strategy.remat ? "with every layer's forward part computed again" : "with nothing computed again",
+                  formatBytes(e.bytesPeak() - e.reserved));
+  e.remedy = "a larger budget, or \"auto\" for the memory that there is";
+}
+
 /// As a run does it with compile.remat = "auto", or with a budget: computed again only where it does not fit otherwise.
 Estimate withRematAsNeeded(Forecaster &f, Strategy s, ForecastBy by) {
   auto forecast = [&] { return by == ForecastBy::plans ? f.forecast(s) : f.estimate(s); };
-  const Estimate e = forecast();
-  const std::optional<int64_t> budget = parseBytes(f.config().compile.remat);
-  if ((budget || !f.config().fixes("compile.remat")) &&
-      (e.outOfMemory || (budget && e.bytesPeak() > double(*budget)))) {
+  Estimate e = forecast();
+  const bool budget = parseBytes(f.config().compile.remat).has_value();
+  if ((budget || !f.config().fixes("compile.remat")) && e.problem.empty() && (e.outOfMemory || exceedsBudget(f, e))) {
     s.remat = true;
     Estimate again = forecast();
     if (again.fits() || again.bytesPeak() < e.bytesPeak())
-      return again;
+      e = std::move(again);
   }
+  refuseBeyondBudget(f, e);
   return e;
+}
+
+/// Plans the best of these until it is one that was planned. Formulas say the least memory that plans take, and times
+/// of GPUs are theirs, so that nothing behind is better.
+void planBest(Forecaster &f, std::vector<Estimate> &all, const std::vector<Strategy> &asked) {
+  std::vector<bool> planned(all.size());
+  for (size_t i; !planned[i = size_t(bestOf(all) - all.data())]; planned[i] = true)
+    all[i] = withRematAsNeeded(f, asked[i], ForecastBy::plans);
 }
 
 }  // namespace
@@ -60,7 +85,11 @@ std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus, ForecastBy by) {
   if (c.isAuto("parallel.offload") && !cluster.device.isCpu && cluster.node.hostLink > 0 &&
       cluster.node.hostBandwidth > 0)
     offloads.push_back(true);
+  const bool many = by == ForecastBy::plans && !cluster.device.isCpu && tensors.size() * offloads.size() > 1;
+  if (many)
+    by = ForecastBy::formulas;
   std::vector<Estimate> all;
+  std::vector<Strategy> asked;
   for (int64_t tensor : tensors)
     for (bool offload : offloads) {
       Strategy s = base;
@@ -74,10 +103,14 @@ std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus, ForecastBy by) {
         s.zeroStage = stage;
         Estimate e = withRematAsNeeded(f, s, by);
         // What "auto" stands for is something that runs.
-        if ((tensor == base.tensor && offload == base.offload) || (e.problem.empty() && !e.predictedOnly))
+        if ((tensor == base.tensor && offload == base.offload) || (e.problem.empty() && !e.predictedOnly)) {
           all.push_back(std::move(e));
+          asked.push_back(s);
+        }
       }
     }
+  if (many)
+    planBest(f, all, asked);
   return all;
 }
 
@@ -110,7 +143,7 @@ std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
   const std::vector<int64_t> micros = c.fixes("train.micro_batch") ? std::vector{base.microBatch} : powers(64);
   const bool batchFixed = c.fixes("train.global_batch_tokens");
   std::vector<bool> remats = {base.remat};
-  if (!c.fixes("compile.remat"))
+  if (!c.fixes("compile.remat") || parseBytes(c.compile.remat))
     remats = {false, true};
   std::vector<bool> offloads = {base.offload};
   if (!c.fixes("parallel.offload") && cluster.node.hostLink > 0 && cluster.node.hostBandwidth > 0)
@@ -147,6 +180,7 @@ std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
                 Strategy one = s;
                 one.zeroStage = s.data() == 1 ? 0 : stage;
                 all.push_back(f.estimate(one));
+                refuseBeyondBudget(f, all.back());
               }
             }
         }
@@ -180,6 +214,7 @@ std::optional<Estimate> runnable(Forecaster &f, const std::vector<Estimate> &fou
     if (e.bytesPeak() + beyond > memory)
       continue;  // too large by what is known of plans
     Estimate planned = f.forecast(s);
+    refuseBeyondBudget(f, planned);
     plans.beyond[Forecaster::likeOf(s)] = planned.bytesPeak() - e.bytesPeak();
     if (planned.fits())
       return planned;

@@ -10,7 +10,8 @@ namespace gptc {
 /// What the configuration leaves open is tried: ZeRO stages where parallel.zero_stage is "auto" or not written, ranks
 /// along "tensor" and offload where those are "auto", checkpointing where compile.remat is "auto" and nothing fits
 /// without. One entry where all is fixed. In the order of tensor, offload and the stages. `by`: from plans where that
-/// can be, or by formulas, where a decision has to be taken soon.
+/// can be, or by formulas, where a decision has to be taken soon. On GPUs plans are made for what is best alone where
+/// tensor or offload is open.
 enum class ForecastBy { plans, formulas };
 std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus, ForecastBy by = ForecastBy::plans);
 
