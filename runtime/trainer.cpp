@@ -282,7 +282,7 @@ private:
       progress.say(fmt::format("resumed from {}", info->dir));
       for (const std::string &note : info->notes)
         progress.say("note: " + note);
-      if (info->results.empty() ? info->planHash != s.plan.hash : info->results != resultIdentity(s.plan))
+      if (info->planHash != s.plan.hash && (info->results.empty() || info->results != resultIdentity(s.plan)))
         progress.say("warning: the checkpoint is from another plan of this model; from here on the bits may differ");
       if (info->dataFingerprint != fingerprint)
         progress.say("warning: the training data is not that of the checkpoint");
