@@ -137,6 +137,28 @@ TEST(MemoryOnGpus, OfFormulasIsTheLeastThatAPlanTakes) {
   }
 }
 
+// 768 rows are no 512 equal pieces, and no 1024.
+TEST(MemoryOnGpus, WhatDoesNotDivideStaysWholeInFormulas) {
+  const ClusterConfig c = gpus();
+  auto at = [&](int64_t n, int64_t stage) {
+    Forecaster f(bloom(c, n,
+                       {"model.preset=gpt2", "model.n_layer=2", "model.n_embd=768", "model.n_head=12",
+                        "train.micro_batch=1", "accumulate=2"}),
+                 c);
+    Strategy s = f.strategyFor(n);
+    s.zeroStage = stage;
+    return std::pair(f.forecast(s), f.estimate(s));
+  };
+  for (int64_t stage : {1, 3}) {
+    const auto [plan, formula] = at(512, stage);
+    ASSERT_TRUE(plan.planned);
+    EXPECT_NEAR(formula.bytesResident() / plan.bytesResident(), 1, 0.1) << stage;
+    const Estimate said = at(1024, stage).first;
+    EXPECT_FALSE(said.planned);
+    EXPECT_GT(said.bytesResident(), 0.9 * plan.bytesResident()) << stage;
+  }
+}
+
 TEST(Search, TakesWhatFitsByItsPlan) {
   int differ = 0;
   for (double memory : {26e9, 32e9, 40e9, 48e9, 64e9, 80e9}) {

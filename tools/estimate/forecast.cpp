@@ -154,7 +154,7 @@ namespace {
 /// what does not fit by this does not fit; tests/estimate/memory_test.cpp compares. `parameters` are this rank's.
 double regionOnGpu(const Config &c, const Strategy &s, const Workload &w, double parameters) {
   const ModelConfig &m = c.model;
-  const double D = double(s.data()), t = double(s.tensor);
+  const double D = double(s.data()), t = double(s.tensor), undivided = w.undivided(s.data());
   const double width = c.precision.compute == "fp32" || c.precision.compute == "tf32" ? 4 : 2;
   const bool alone = s.data() == 1;
   // Gradients, and of these the embedding's, which is summed of its two uses where it is tied.
@@ -174,7 +174,7 @@ double regionOnGpu(const Config &c, const Strategy &s, const Workload &w, double
   // Sums over ranks are kept till the norm of all is known, and so are workspaces of all_reduces but along "tensor".
   double update = sum;
   if (s.zeroStage > 0)
-    update += layers / D;
+    update += layers * (undivided + (1 - undivided) / D);
   else if (t > 1)
     update += s.accumulate > 1 && alone ? 0 : layers;
   else if (!alone)
@@ -250,6 +250,10 @@ Estimate Forecaster::estimate(const Strategy &s) {
   const double layersShare = std::max(0.0, w.parameters - embedding) / (t * p);
   const double N = layersShare + (ours ? embedding : embedding / t) / (p > 1 ? (m.tieEmbeddings ? 1 : 2) : 1);
 
+  // What a rank of `data` has of something that ZeRO divides. Ours leave whole what has no equal rows for all.
+  const double undivided = ours && s.zeroStage > 0 ? w.undivided(data) : 0;
+  const double part = undivided + (1 - undivided) / D;
+
   // 1. Computation. Rows are shared out along `tensor`, layers along `pipeline`.
   // Stages of a pipeline are balanced at best, and none is shorter than what stands outside the layers.
   const double whole = ours ? w.seconds * double(sharers) : w.flops / dev.peak(compute);
@@ -288,10 +292,10 @@ Estimate Forecaster::estimate(const Strategy &s) {
     e.reduce = send(e.bytesReduced, 2 * N * gradientWidth, 1, 2 * buckets);
   } else {
     // DeepSpeed runs stages 1 and 2 by one code.
-    const double times = s.zeroStage <= 2 && soft.zero1 == "all_reduce" ? 2 : 1;
+    const double times = s.zeroStage <= 2 && soft.zero1 == "all_reduce" ? 2 : 1 + undivided;
     e.reduce = send(e.bytesReduced, times * N * gradientWidth, perPassReduces, times * buckets);
-    e.gather = s.zeroStage <= 2 ? send(e.bytesGathered, N * width, 1, buckets)
-                                : send(e.bytesGathered, 2 * N * width, acc, 2 * L);
+    e.gather = s.zeroStage <= 2 ? send(e.bytesGathered, (1 - undivided) * N * width, 1, buckets)
+                                : send(e.bytesGathered, 2 * (1 - undivided) * N * width, acc, 2 * L);
   }
 
   // 3. Activations: two all_reduces per layer and direction, or as many bytes in parts (Korthikanti et al. 2023);
@@ -316,7 +320,7 @@ Estimate Forecaster::estimate(const Strategy &s) {
   e.overNetwork = along.network ? exposed : 0;
 
   // 5. The optimizer, at the speed of memory; the host's where states are there.
-  const double owned = s.zeroStage > 0 ? 1 / D : 1;
+  const double owned = s.zeroStage > 0 ? part : 1;
   const double stateBytes = (low && base.precision.params == "fp32" ? 4 : 0) + w.momentBytes;
   if (s.offload) {
     const double bytes = N * owned;
@@ -336,10 +340,9 @@ Estimate Forecaster::estimate(const Strategy &s) {
   e.hfu = (w.flops + (s.remat ? w.forwardFlops : 0)) / double(w.rows) * e.tokensPerSecond / peak;
 
   // 6. Memory of one device.
-  const double piece = s.zeroStage > 0 ? 1 / D : 1;
   const double master =
-      low && base.precision.params == "fp32" ? 4 * N * piece : 0;  // beside the copies that kernels read
-  e.parameters = width * N * (s.zeroStage == 3 ? 1 / D : 1);
+      low && base.precision.params == "fp32" ? 4 * N * owned : 0;  // beside the copies that kernels read
+  e.parameters = width * N * (s.zeroStage == 3 ? part : 1);
   e.gradients = gradientWidth * N;
   // Ours: a tied embedding is looked up in f32, whole, and has a gradient of each of its two uses till they are added.
   if (ours && m.tieEmbeddings) {
@@ -350,8 +353,8 @@ Estimate Forecaster::estimate(const Strategy &s) {
   }
   // Ours are scattered as soon as they are there, but where they add up over passes first they are whole till then.
   if (reducesEachPass || (ours && s.zeroStage >= 1 && s.accumulate == 1))
-    e.gradients /= D;
-  e.moments = (master + w.momentBytes * N * piece);
+    e.gradients *= part;
+  e.moments = (master + w.momentBytes * N * owned);
   if (s.offload)
     e.moments = 0;
   if (s.compression != "none")
@@ -380,7 +383,7 @@ Estimate Forecaster::estimate(const Strategy &s) {
   e.buffers["driver and allocator"] = e.reserved;
   e.outOfMemory = e.bytesPeak() > dev.memory;
   if (s.offload)
-    takeHost(e, N * piece * stateBytes);
+    takeHost(e, N * owned * stateBytes);
 
   e.binds = whatBinds(e, along.network, s.tensor > machines.node.devices);
   return e;

@@ -179,10 +179,12 @@ public:
     double moments = 0;
     for (const auto &s : m->states) {
       const std::string kind = s->attrs.getString("kind");
-      if (kind == "param")
+      if (kind == "param") {
         w.parameters += double(s->type.paddedElements());
-      else if (kind == "moment")
+        w.byRows[s->type.rank() > 1 ? s->type.padded(0) : 1] += double(s->type.paddedElements());
+      } else if (kind == "moment") {
         moments += double(s->type.bytes());
+      }
     }
     w.momentBytes = moments;
     w.activations = peakOf(micro, w.buffers, software.lossInPlace());
@@ -244,6 +246,13 @@ std::vector<double> memoryCurve(const Config &config, const ClusterConfig &clust
   return bytes;
 }
 
+double Workload::undivided(int64_t ranks) const {
+  double whole = 0;
+  for (const auto &[rows, elements] : byRows)
+    whole += rows % ranks ? elements : 0;
+  return whole / parameters;
+}
+
 Buffers lineThrough(const Buffers &less, const Buffers &deeper, double more) {
   Buffers all = less, out;
   all.insert(deeper.begin(), deeper.end());
@@ -288,6 +297,8 @@ Workload workloadOf(const Config &config, const ClusterConfig &cluster, int64_t 
   w.seconds = line(less.w.seconds, deeper.w.seconds);
   w.updateBytes = line(less.w.updateBytes, deeper.w.updateBytes);
   w.parameters = line(less.w.parameters, deeper.w.parameters);
+  for (const auto &[rows, elements] : deeper.w.byRows)
+    w.byRows[rows] = line(less.w.byRows.at(rows), elements);
   w.momentBytes = line(less.w.momentBytes, deeper.w.momentBytes);
   w.activations = line(less.w.activations, deeper.w.activations);
   w.perLayer = deeper.w.activations - less.w.activations;

@@ -33,7 +33,10 @@ struct Workload {
   // The same once per step: the optimizer over all parameters.
   double updateBytes = 0;
   // Memory of one rank.
-  double parameters = 0;    // elements, as laid out
+  double parameters = 0;             // elements, as laid out
+  std::map<int64_t, double> byRows;  // of these, by rows of their tensor; 1 for tensors of one dimension
+  /// Share of the parameters that `ranks` cannot divide: they stay whole (passes/partition.cpp).
+  double undivided(int64_t ranks) const;
   double activations = 0;   // bytes at the peak of @accumulate
   double perLayer = 0;      // of which every layer adds so many
   double checkpointed = 0;  // the same with every layer's forward part computed again
