@@ -16,7 +16,7 @@ struct TuneRequest {
   std::string modelFile;
   std::vector<std::string> settings;  // key=value
   std::string cacheDir;
-  double seconds = 120;  // for everything
+  double seconds = 120;  // for everything but measuring the machine
   unsigned threads = 0;
   bool again = false;                       // measures also what is known
   bool onlyNew = false;                     // does nothing where all is known
