@@ -473,7 +473,7 @@ std::string movedTo(const std::string &text, const std::string &from, const std:
     else
       moved.push_back(line.str());
   }
-  return fmt::format("{}", fmt::join(moved, "\n"));
+  return llvm::join(moved, "\n");
 }
 
 std::string withFitted(const std::string &text, const ClusterConfig &c) {

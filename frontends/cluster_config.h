@@ -53,6 +53,8 @@ struct NodeSpec {
   double hostLink = 0;       // bytes/s between host and one device
   double hostMemory = 0;     // bytes
   double hostBandwidth = 0;  // bytes/s of the host's memory, all devices together
+  /// Whether enough is known of the host to say what offload costs.
+  bool knowsHost() const { return hostLink > 0 && hostBandwidth > 0; }
 };
 
 struct NetworkSpec {

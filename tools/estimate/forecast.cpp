@@ -224,7 +224,7 @@ Estimate Forecaster::estimate(const Strategy &s) {
     return cannot(fmt::format("{} GPUs take several nodes of {}, and nothing is known of the network", s.gpus,
                               machines.node.devices),
                   "write network.nominal or network.effective into the cluster file");
-  if (s.offload && !(machines.node.hostLink > 0 && machines.node.hostBandwidth > 0))
+  if (s.offload && !machines.node.knowsHost())
     return cannot("offload needs node.host_link and node.host_bandwidth, which the cluster file does not have",
                   "write them, such as host_link = \"25 GB/s\" and host_bandwidth = \"300 GB/s\"");
   if (ours && base.parallel.reduceOrder == "tree" && !llvm::isPowerOf2_64(uint64_t(data))) {

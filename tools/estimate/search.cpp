@@ -82,8 +82,7 @@ std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus, ForecastBy by) {
     for (int64_t t = 2 * base.tensor; t <= std::min(gpus, cluster.node.devices) && gpus % t == 0; t *= 2)
       tensors.push_back(t);
   std::vector<bool> offloads = {base.offload};
-  if (c.isAuto("parallel.offload") && !cluster.device.isCpu && cluster.node.hostLink > 0 &&
-      cluster.node.hostBandwidth > 0)
+  if (c.isAuto("parallel.offload") && !cluster.device.isCpu && cluster.node.knowsHost())
     offloads.push_back(true);
   const bool many = by == ForecastBy::plans && !cluster.device.isCpu && tensors.size() * offloads.size() > 1;
   if (many)
@@ -146,7 +145,7 @@ std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
   if (!c.fixes("compile.remat") || parseBytes(c.compile.remat))
     remats = {false, true};
   std::vector<bool> offloads = {base.offload};
-  if (!c.fixes("parallel.offload") && cluster.node.hostLink > 0 && cluster.node.hostBandwidth > 0)
+  if (!c.fixes("parallel.offload") && cluster.node.knowsHost())
     offloads = {false, true};
 
   std::vector<Estimate> all;
