@@ -2,6 +2,8 @@
 
 #include "ir/diagnostics.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <algorithm>
 
 namespace gptc {
@@ -88,12 +90,17 @@ std::optional<RankWatch::Finding> RankWatch::stuck() const {
     const Clock::duration longest = longestStep(), still = *last - s.progressAt;
     const Clock::duration limit = std::max<Clock::duration>(limits.silence, limits.steps * longest);
     // A piece of a checkpoint or of an evaluation is less than a step; but a file may take its time.
-    const std::chrono::milliseconds computed(s.pulse.cpuMs - s.cpuAtProgress);
-    if (still > limit && (!paced || computed > kComputes * still))
+    if (still > limit && (!paced || computes(s)))
       return Finding{int(i), fmt::format("runs but gets nowhere for {:.1f} s; a step took {:.3g} s", seconds(still),
                                          seconds(longest))};
   }
   return standstill();
+}
+
+/// For as long as it has got nowhere: it spins.
+bool RankWatch::computes(const Seen &s) const {
+  const std::chrono::milliseconds computed(s.pulse.cpuMs - s.cpuAtProgress);
+  return computed > kComputes * (*last - s.progressAt);
 }
 
 /// Of the last few. Ranks go through a step together, but those that wait while another one saves count that as theirs:
@@ -108,7 +115,7 @@ RankWatch::Clock::duration RankWatch::longestStep() const {
 
 /// Where all ranks are in collectives and no message has come to any for as long as a hang takes, no single heartbeat
 /// shows it: one of them hangs in there, or a link is cut. Who waits for somebody points at him; that ends at the rank
-/// that waits for nobody, or with some that wait for each other.
+/// that waits for nobody, or with some that wait for each other. Waiting takes no CPU, and who spins does.
 std::optional<RankWatch::Finding> RankWatch::standstill() const {
   Clock::duration still = Clock::duration::max();
   bool stepsKnown = true;
@@ -135,6 +142,11 @@ std::optional<RankWatch::Finding> RankWatch::standstill() const {
   std::vector<int> circle = {at};
   for (int next; (next = seen[size_t(circle.back())].pulse.waitsFor) != at;)
     circle.push_back(next);
+  std::vector<int> spin = circle;
+  llvm::erase_if(spin, [&](int r) { return !computes(seen[size_t(r)]); });
+  if (spin.size() == 1)
+    return Finding{spin[0],
+                   fmt::format("spins within a collective: no rank has got anything for {:.1f} s", seconds(still))};
   return Finding{at, fmt::format("is one of those that wait for each other ({}), and no rank has got anything for "
                                  "{:.1f} s: one of them hangs, or a link between them is cut",
                                  fmt::join(circle, ", "), seconds(still))};

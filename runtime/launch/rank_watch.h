@@ -61,6 +61,7 @@ private:
   const Limits limits;
   std::optional<Finding> standstill() const;
   Clock::duration longestStep() const;
+  bool computes(const Seen &s) const;
   void compare(const std::vector<RankStatus> &ranks, Clock::time_point now);
   std::vector<Seen> seen;
   std::optional<Clock::time_point> last;

@@ -99,12 +99,15 @@ TEST(RankWatch, WhoNeverBeginsToBeat) {
   EXPECT_EQ(s.watch.stuck()->what, "was started 30 s ago and has given no heartbeat yet");
 }
 
-/// All ranks in collectives, waiting for these (-1: nobody), after steps of 10 ms.
-std::optional<RankWatch::Finding> whereAllWait(const std::vector<int> &whom, State oneIs = State::collective) {
+/// All ranks in collectives, waiting for these (-1: nobody), after steps of 10 ms. These take half a CPU.
+std::optional<RankWatch::Finding> whereAllWait(const std::vector<int> &whom, State oneIs = State::collective,
+                                               const std::vector<int> &spin = {}) {
   Stage s(int(whom.size()));
   auto beat = [&](long) {
     for (size_t r = 0; r < whom.size(); ++r)
       s.beat(int(r));
+    for (int r : spin)
+      s.ranks[size_t(r)].pulse.cpuMs += 25;
   };
   s.play(milliseconds(1000), [&](long t) {
     beat(t);
@@ -132,6 +135,15 @@ TEST(RankWatch, AllWaitAndNothingComes) {
   EXPECT_EQ(
       found->what.rfind("is one of those that wait for each other (3, 1), and no rank has got anything for 4.", 0), 0u)
       << found->what;
+  for (int spins : {0, 1}) {
+    found = whereAllWait({1, 0}, State::collective, {spins});
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->rank, spins);
+    EXPECT_EQ(found->what.rfind("spins within a collective: no rank has got anything for 4.", 0), 0u) << found->what;
+  }
+  found = whereAllWait({1, 0}, State::collective, {0, 1});
+  ASSERT_TRUE(found);
+  EXPECT_NE(found->what.find("wait for each other"), std::string::npos) << "both compute: " << found->what;
   EXPECT_FALSE(whereAllWait({1, -1, 1}, State::busy)) << "rank 1 saves, and the others may wait for that";
 }
 

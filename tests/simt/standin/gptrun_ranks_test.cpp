@@ -42,7 +42,7 @@ protected:
 };
 
 TEST_F(GptrunRanksTest, TwoAndFourGiveTheBitsOfOne) {
-  const std::string one = compile("one");
+  const std::string one = compile("one", {"parallel.zero_stage=1"});
   const std::string expected = stateAfter(one, "alone", 1);
   ASSERT_FALSE(expected.empty());
   const std::vector<std::string> lines = e2e::logLines(w.path("alone"));
