@@ -343,11 +343,12 @@ GPTC_FUNCTION void storeHead(To &to, long long base, int stride, int row,
 // What dropout draws from; both words of a key in one.
 template <class C> struct DropoutKey {
   unsigned low, high;
-  GPTC_METHOD explicit DropoutKey(long long key)
-      : low((unsigned)key), high((unsigned)((unsigned long long)key >> 32)) {}
+  int head0;  // of all heads, the first that is here
+  GPTC_METHOD DropoutKey(long long key, int head0)
+      : low((unsigned)key), high((unsigned)((unsigned long long)key >> 32)), head0(head0) {}
   GPTC_METHOD bool keeps(int head, int query, int key) const {
     typedef typename C::Index Index;
-    return C::keep(low, high, ((Index)head * C::TOKENS + query) * C::TOKENS + key);
+    return C::keep(low, high, ((Index)(head0 + head) * C::TOKENS + query) * C::TOKENS + key);
   }
 };
 
@@ -355,15 +356,15 @@ template <class C> struct DropoutKey {
 
 template <class C, class Room, class Qkv, class Out, class Lse>
 GPTC_FUNCTION void attentionForward(Room &room, const Qkv &qkv, Out &out, Lse &lse,
-                                 int tile, int b, int head, long long dropout) {
+                                 int tile, int b, int head, long long dropout, int head0) {
   typedef AttentionSizes<C> S;
   typedef typename C::Element E;
   const int lane = threadIndex() % 32, warpRow = threadIndex() / 32 * C::M * 16;
   const int first = tile * S::ROWS, row = first + warpRow, keyHead = head / (C::HEADS / C::KEY_HEADS);
   const long long rows = (long long)b * C::TOKENS * S::WIDTH, keys = rows + (C::HEADS + keyHead) * C::SIZE,
                   values = keys + C::KEY_HEADS * C::SIZE;
-  [[maybe_unused]] const DropoutKey<C> key(dropout);
-  const float scale = attentionScale<C>(), slope = slopeOf<C>(head), infinity = floatOf(0x7f800000u);
+  [[maybe_unused]] const DropoutKey<C> key(dropout, head0);
+  const float scale = attentionScale<C>(), slope = slopeOf<C>(head0 + head), infinity = floatOf(0x7f800000u);
   const float each = C::ALIBI ? 1.0f : scale;
 
   SharedView<E> queries = sharedView<E>(room, 0);
@@ -473,7 +474,7 @@ GPTC_FUNCTION void attentionForward(Room &room, const Qkv &qkv, Out &out, Lse &l
 template <class C, class Statistic, class Query, class KeyOf>
 GPTC_FUNCTION void gradients(float (&s)[C::M][C::N / 8][4], float (&dp)[C::M][C::N / 8][4], bool cut, int head,
                              const DropoutKey<C> &key, Statistic statistic, Query query, KeyOf keyOf) {
-  const float scale = attentionScale<C>(), slope = slopeOf<C>(head), base = C::MMA ? 0x1.715476p+0f : 1.0f;
+  const float scale = attentionScale<C>(), slope = slopeOf<C>(key.head0 + head), base = C::MMA ? 0x1.715476p+0f : 1.0f;
   forElements<C, C::N>([&](int h, int j, int e) {
     float &p = s[h / 2][j][h % 2 * 2 + e], &d = dp[h / 2][j][h % 2 * 2 + e];
     const auto of = statistic(h, j, e);
@@ -500,14 +501,14 @@ GPTC_FUNCTION void gradients(float (&s)[C::M][C::N / 8][4], float (&dp)[C::M][C:
 template <class C, class Room, class Dout, class Qkv, class Lse, class Delta, class Grad>
 GPTC_FUNCTION void attentionQueryGrad(Room &room, const Dout &dout, const Qkv &qkv, Lse &lse, Delta &delta,
                                       Grad &grad,
-                                 int tile, int b, int head, long long dropout) {
+                                 int tile, int b, int head, long long dropout, int head0) {
   typedef AttentionSizes<C> S;
   typedef typename C::Element E;
   const int lane = threadIndex() % 32, warpRow = threadIndex() / 32 * C::M * 16;
   const int first = tile * S::ROWS, row = first + warpRow, keyHead = head / (C::HEADS / C::KEY_HEADS);
   const long long rows = (long long)b * C::TOKENS * S::WIDTH, keys = rows + (C::HEADS + keyHead) * C::SIZE,
                   values = keys + C::KEY_HEADS * C::SIZE;
-  const DropoutKey<C> key(dropout);
+  const DropoutKey<C> key(dropout, head0);
 
   constexpr int BYTES = C::N * S::LD * (int)sizeof(E), HEAD = S::ROWS * S::LD * (int)sizeof(E);
   SharedView<E> queries = sharedView<E>(room, 0), douts = sharedView<E>(room, HEAD);
@@ -559,14 +560,14 @@ GPTC_FUNCTION void attentionQueryGrad(Room &room, const Dout &dout, const Qkv &q
 template <class C, class Room, class Dout, class Qkv, class Lse, class Delta, class Grad>
 GPTC_FUNCTION void attentionKeyGrad(Room &room, const Dout &dout, const Qkv &qkv, Lse &lse, Delta &delta,
                                     Grad &grad,
-                                 int tile, int b, int keyHead, long long dropout) {
+                                 int tile, int b, int keyHead, long long dropout, int head0) {
   typedef AttentionSizes<C> S;
   typedef typename C::Element E;
   const int lane = threadIndex() % 32, warpRow = threadIndex() / 32 * C::M * 16;
   const int first = tile * S::ROWS, row = first + warpRow;
   const long long rows = (long long)b * C::TOKENS * S::WIDTH, keyRows = rows + (C::HEADS + keyHead) * C::SIZE,
                   valueRows = keyRows + C::KEY_HEADS * C::SIZE;
-  const DropoutKey<C> key(dropout);
+  const DropoutKey<C> key(dropout, head0);
 
   constexpr int BYTES = C::N * S::LD * (int)sizeof(E), HEAD = S::ROWS * S::LD * (int)sizeof(E),
                 STATISTICS = 2 * HEAD + C::STAGES * 2 * BYTES;
@@ -636,7 +637,7 @@ GPTC_FUNCTION void attentionKeyGrad(Room &room, const Dout &dout, const Qkv &qkv
 
 /// Of the index that dropout draws at: of a score of one sequence.
 static DType indexOf(const kir::AttentionTile &t) {
-  return double(t.heads) * double(t.tokens) * double(t.tokens) < 0x1p32 ? DType::u32 : DType::i64;
+  return double(t.ofHeads) * double(t.tokens) * double(t.tokens) < 0x1p32 ? DType::u32 : DType::i64;
 }
 
 std::vector<CudaFunction> attentionFunctions(const kir::AttentionTile &t, const std::string &name) {
@@ -650,7 +651,7 @@ std::vector<CudaFunction> attentionFunctions(const kir::AttentionTile &t, const 
   }
   if (t.alibi) {
     kir::Var head = kir::makeVar("head");
-    all.push_back({name + "Slope", {head}, ops::alibiSlope(kir::ref(head), t.heads, DType::f32)});
+    all.push_back({name + "Slope", {head}, ops::alibiSlope(kir::ref(head), t.ofHeads, DType::f32)});
   }
   return all;
 }
@@ -678,10 +679,12 @@ std::string attentionConstants(const kir::AttentionTile &t, const std::string &n
 }
 
 std::string attentionCall(const kir::AttentionTile &t, const std::string &name, const std::string &room,
-                          llvm::ArrayRef<std::string> operands, llvm::ArrayRef<std::string> places) {
+                          llvm::ArrayRef<std::string> operands, llvm::ArrayRef<std::string> places,
+                          const std::string &head0) {
   constexpr const char *functions[] = {"Forward", "QueryGrad", "KeyGrad"};
-  return fmt::format("attention{}<{}Constants>({}, {}, {});", functions[int(t.part)], name, room,
-                     fmt::join(operands, ", "), fmt::join(places, ", "));
+  return fmt::format("attention{}<{}Constants>({}, {}, {}, {});", functions[int(t.part)], name, room,
+                     fmt::join(operands, ", "), fmt::join(places, ", "),
+                     head0.empty() ? "0" : fmt::format("(int)load({}, 0)", head0));
 }
 
 }  // namespace gptc

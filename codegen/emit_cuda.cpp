@@ -594,7 +594,7 @@ private:
     }
     before += attentionConstants(t, symbol, s.value != nullptr);
     functions.insert({UnaryOp::exp, UnaryOp::log});
-    line(attentionCall(t, symbol, nameOf(s.buffer), operands, places));
+    line(attentionCall(t, symbol, nameOf(s.buffer), operands, places, t.head0 ? nameOf(t.head0) : ""));
   }
 
   void branch(const StmtNode &s, Val cond) {

@@ -60,6 +60,7 @@ std::vector<CudaFunction> attentionFunctions(const kir::AttentionTile &t, const 
 std::string attentionConstants(const kir::AttentionTile &t, const std::string &name, bool drops);
 /// The statement: `places` are tile, sequence, head and the key of dropout.
 std::string attentionCall(const kir::AttentionTile &t, const std::string &name, const std::string &room,
-                          llvm::ArrayRef<std::string> operands, llvm::ArrayRef<std::string> places);
+                          llvm::ArrayRef<std::string> operands, llvm::ArrayRef<std::string> places,
+                          const std::string &head0);
 
 }  // namespace gptc

@@ -29,7 +29,7 @@ std::optional<LibraryAttention> libraryAttention(const Op &fused) {
   const attention::Shape shape = attention::shapeOf(*op, first);
   a.dtype = op->operand(first)->type.dtype;
   if ((a.dtype != DType::bf16 && a.dtype != DType::f16) || shape.size % 8 != 0 || shape.size > 128 ||
-      shape.tokens < 2 || (shape.alibi && !shape.causal) || shape.p != 0)
+      shape.tokens < 2 || (shape.alibi && (!shape.causal || shape.ofHeads > shape.heads)) || shape.p != 0)
     return std::nullopt;
   a.causal = shape.causal;
   a.batch = shape.batch, a.tokens = shape.tokens, a.heads = shape.heads, a.kvHeads = shape.kvHeads, a.size = shape.size;

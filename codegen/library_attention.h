@@ -6,7 +6,8 @@
 //   - any number of query heads per key head, causal or not, sequences of two tokens and more.
 // Not taken are
 //   - dropout: ours is a function of seed, step, stream and place, cuDNN's is its own;
-//   - ALiBi without a causal mask: cuDNN's bias is the slope times the signed distance;
+//   - ALiBi without a causal mask: cuDNN's bias is the slope times the signed distance; or of some of all heads, as
+//     which these are is known only where it runs;
 //   - a backward pass that would need more than mostWorkspace.
 //
 // The statistics are ours: lse_i = max_j s_ij + ln sum_j exp(s_ij - max_j s_ij) of the scaled scores, f32[B,H,T]. So

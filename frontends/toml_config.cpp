@@ -514,10 +514,6 @@ void checkTensor(ConfigReader &r, const Config &c) {
                       fmt::format("must divide {} = {}{}", p.name, p.n, lineOf(r, p.key)),
                       {fmt::format("{} work", divisors(common, common))});
   }
-  if (m.position == "alibi")
-    r.notBuilt("parallel.tensor", fmt::format("{} with model.position = \"alibi\"", t), {"1"});
-  if (c.optimizer.name == "adafactor")
-    r.notBuilt("parallel.tensor", fmt::format("{} with optimizer.name = \"adafactor\"", t), {"1"});
 }
 
 void checkBatch(ConfigReader &r, const ModelConfig &m, const ParallelConfig &p, TrainConfig &t, bool gpu) {

@@ -228,6 +228,8 @@ struct AttentionTile {
   /// one dtype.
   std::vector<Buffer> operands;
   int64_t batch = 0, tokens = 0, heads = 0, keyHeads = 0, size = 0;
+  int64_t ofHeads = 0;  // of which `heads` are some: the first is the one that this i64 says; null: they are all
+  Buffer head0;
   bool causal = false, alibi = false;
   double p = 0;      // dropout, where the statement has a key
   bool mma = false;  // by tensor cores

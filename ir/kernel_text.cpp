@@ -237,6 +237,8 @@ private:
       for (const Buffer &b : t.operands)
         operands += " " + buffer(b.get());
       std::string tile = text(s.begin), sequence = text(s.extent), head = text(s.index);
+      if (t.head0)
+        head += fmt::format(" + {} of {}", buffer(t.head0.get()), t.ofHeads);
       std::string key = s.value ? " p " + fmt::format("{}", t.p) + " key " + text(s.value) : "";
       return scope(
           fmt::format("attention {} in {} of{} at ({}, {}, {}) of {}x{}x{}/{}x{}{}{}{} {} threads {} each {}x{} "

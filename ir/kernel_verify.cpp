@@ -297,6 +297,13 @@ private:
     checkBuffer(s.buffer);
     for (const Buffer &b : t.operands)
       checkBuffer(b);
+    if (t.head0) {
+      checkBuffer(t.head0);
+      if (t.head0->dtype != DType::i64)
+        error("head0 of {}", gptc::nameOf(t.head0->dtype).str());
+    }
+    if (t.ofHeads < t.heads || (!t.head0 && t.ofHeads != t.heads))
+      error("{} heads of {}", t.heads, t.ofHeads);
     for (const Expr &e : {s.begin, s.extent, s.index, s.value})
       if (e)
         info(e);

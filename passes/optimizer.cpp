@@ -13,7 +13,8 @@
 //        sgd        with the module attribute momentum above 0 one moment, momentum.NAME, likewise
 //        adafactor  of a matrix row.NAME and column.NAME, else v.NAME; with first_moment above 0 update.NAME too. The
 //                   sums of squares of a matrix's rows serve the norm of step 1. All parameters take each step
-//                   together, so that their many small kernels run side by side.
+//                   together, so that their many small kernels run side by side. Of a matrix of which ranks along
+//                   "tensor" have columns, rows are summed over them, and columns where they have rows.
 //   5. @step = @step + 1.
 //   6. Where there is a state @loss_scale, autodiff has multiplied the gradients by it: the norm and the factor of step
 //      2 are divided by it, and it and @good_steps move on by next_loss_scale. The function returns it too.
@@ -116,12 +117,6 @@ private:
   /// Whether ranks along "tensor" have parts of it.
   static bool isCut(const Trained &p) { return p.state->attrs.has("cut_tensor"); }
 
-  void refuseParts(const char *what, const char *help) const {
-    for (const Trained &p : params)
-      if (isCut(p))
-        throw UserError(ErrorCode::NotBuiltYet, fmt::format("{} are not divided between ranks yet", what), help);
-  }
-
   void normAndScale() {
     Value *sum = nullptr;
     auto addSquares = [&](bool cut) {
@@ -139,10 +134,8 @@ private:
       }
     };
     addSquares(true);
-    if (const int64_t ranks = Mesh::of(m).tensor; sum)
-      sum = b.value(
-          OpKind::all_reduce, {sum},
-          attrs({{"axis", std::string("tensor")}, {"ranks", ranks}, {"order", std::string(tensorOrder(ranks))}}));
+    if (sum)
+      sum = overTensor(sum);
     addSquares(false);
     norm = b.value(OpKind::sqrt, {sum});
     if (const State *s = m.state("loss_scale"))
@@ -152,6 +145,14 @@ private:
     scale = b.value(OpKind::clip_scale, {norm}, attrs({{"max", a.getFloat("grad_clip", 0)}}));
     if (lossScale)
       scale = b.value(OpKind::div, {scale, lossScale});
+  }
+
+  /// Terms that ranks along "tensor" have.
+  Value *overTensor(Value *terms) {
+    const int64_t ranks = Mesh::of(m).tensor;
+    return b.value(
+        OpKind::all_reduce, {terms},
+        attrs({{"axis", std::string("tensor")}, {"ranks", ranks}, {"order", std::string(tensorOrder(ranks))}}));
   }
 
   Value *total(Value *rows) {
@@ -185,6 +186,18 @@ private:
     s->attrs = attrs({{"kind", std::string("moment")}, {"init", std::string("zeros")}});
     if (const Attr *cut = p.attrs.find("cut_tensor"); cut && type.sameShape(p.type))
       s->attrs.set("cut_tensor", *cut);
+    return s;
+  }
+
+  /// Of a matrix: one value for each place of its dimension `dim`, cut as that is.
+  State *statisticOf(const char *which, const Trained &p, unsigned dim) {
+    const std::optional<Cut> cut = Cut::of(*p.state, "tensor");
+    const bool parts = cut && cut->dim == dim;
+    const Type &t = p.state->type;
+    const bool known = m.state(fmt::format("{}.{}", which, p.state->name));
+    State *s = momentOf(which, *p.state, Type(t.dtype, {parts ? cut->whole : t.dims[dim]}));
+    if (parts && !known)
+      Cut{0, cut->whole, cut->groups}.apply(*s, "tensor", Mesh::of(m).tensor);
     return s;
   }
 
@@ -255,7 +268,6 @@ private:
   }
 
   void adafactor() {
-    refuseParts("statistics of rows and columns", "optimizer.name = \"adamw\", or parallel.tensor = 1");
     const double firstMoment = a.getFloat("first_moment", 0);
     struct Step {
       Value *v = nullptr, *column = nullptr, *total = nullptr;  // the latter two of a matrix
@@ -277,23 +289,28 @@ private:
         s.v = move(momentOf("v", p, p.type), b.value(OpKind::mul, {g, g}), 1);
         continue;
       }
-      const Type &t = p.type;
-      Value *columns = b.value(OpKind::column_squares, {g}, attrs({{"fold", columnFold}}));
-      s.v = move(momentOf("row", p, Type(t.dtype, {t.dims[0]})), params[i].rows, t.dim(1));
-      s.column = move(momentOf("column", p, Type(t.dtype, {t.dims[1]})), columns, t.dim(0));
+      const std::optional<Cut> cut = Cut::of(p, "tensor");
+      const Type whole = wholeType(p);
+      Value *rows = params[i].rows, *columns = b.value(OpKind::column_squares, {g}, attrs({{"fold", columnFold}}));
+      if (cut)
+        (cut->dim == 0 ? columns : rows) = overTensor(cut->dim == 0 ? columns : rows);
+      s.v = move(statisticOf("row", params[i], 0), rows, whole.dim(1));
+      s.column = move(statisticOf("column", params[i], 1), columns, whole.dim(0));
       s.total = total(s.v);
-      s.statistics.set("rows", t.dim(0));
+      if (cut && cut->dim == 0)
+        s.total = overTensor(s.total);
+      s.statistics.set("rows", whole.dim(0));
     }
     for (size_t i = 0; i < params.size(); ++i) {
       const State &p = *params[i].state;
       Step &s = steps[i];
       s.content = b.read(p);
-      Value *updates =
-          total(b.value(OpKind::adafactor_squares, withStatistics({params[i].gradient, scale}, s.v, s.column, s.total),
-                        s.statistics));
-      Value *parameters = a.getBool("relative_step", true) ? total(b.value(OpKind::row_squares, {s.content})) : nullptr;
-      s.size =
-          b.value(OpKind::adafactor_size, {updates, rateOf(p), now, parameters}, attrs({{"count", p.type.elements()}}));
+      auto all = [&](Value *rows) { return isCut(params[i]) ? overTensor(total(rows)) : total(rows); };
+      Value *updates = all(b.value(OpKind::adafactor_squares,
+                                   withStatistics({params[i].gradient, scale}, s.v, s.column, s.total), s.statistics));
+      Value *parameters = a.getBool("relative_step", true) ? all(b.value(OpKind::row_squares, {s.content})) : nullptr;
+      s.size = b.value(OpKind::adafactor_size, {updates, rateOf(p), now, parameters},
+                       attrs({{"count", wholeType(p).elements()}}));
     }
     for (size_t i = 0; i < params.size(); ++i) {
       const State &p = *params[i].state;

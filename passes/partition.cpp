@@ -346,7 +346,9 @@ private:
     auto readOf = [](const Value *v) { return v->def && v->def->is(OpKind::read) ? v->def : nullptr; };
     for (Op *op = f.body.front(), *next; op; op = next) {
       next = op->next();
-      if (op->def().fusion == FusionKind::collective || op->is(OpKind::write))
+      // Of pieces, ranks along "tensor" add pieces.
+      const bool ours = op->def().fusion == FusionKind::collective && op->attrs.getString("axis") == "data";
+      if (ours || op->is(OpKind::write))
         continue;
       const bool readsPiece = llvm::any_of(op->operands(), [&](const Value *v) {
         const Op *read = readOf(v);

@@ -12,8 +12,8 @@
 //   2. States take the types of their parts, and say how they are cut (ir/mesh.h): columns of W1 and its bias, of
 //      packed queries, keys and values each by itself; rows of W2; heads of caches. A bias behind W2 is whole, and
 //      added once.
-//   3. Ops inside keep their kind: attention and rope get as many heads as there are. Dropout on probabilities draws
-//      from where the rank's first head stands (index0), so that masks are those of one rank.
+//   3. Ops inside keep their kind: attention and rope get as many heads as there are. Dropout on probabilities and the
+//      slopes of ALiBi count from the rank's first head (head0), so that they are those of one rank.
 //   4. Outside, each rank has an equal part of the tokens of every sequence: embedding, norms, dropout, residual sums,
 //      classifier and loss. Sequences are cut all alike, so that no sum depends on the micro-batch. A function in which
 //      that cannot be (tokens that do not divide by the ranks, one token with a cache) computes these things on all
@@ -161,9 +161,6 @@ public:
                     size = groups[0] / (queries + 2 * keys);
       if (queries % ranks || keys % ranks)
         refuse(queries % ranks ? queries : keys, queries % ranks ? "heads" : "heads of keys and values");
-      if (b.heads->attrs.getBool("alibi"))
-        throw UserError(ErrorCode::NotBuiltYet, "the slopes of ALiBi are not divided between ranks yet",
-                        "another model.position, or parallel.tensor = 1");
       groups = {queries * size, keys * size, keys * size};
       if (b.heads->is(OpKind::attention_cached))
         for (unsigned i : {1u, 2u})
@@ -412,9 +409,9 @@ private:
     for (const char *count : {"n_head", "n_kv_head"})
       if (op.attrs.has(count))
         op.attrs.set(count, op.attrs.getInt(count) / ranks);
-    if (op.is(OpKind::attention) && op.numOperands() == 4) {
-      const int64_t rows = op.operand(0)->type.dim(1);
-      op.addOperand(offset(op.attrs.getInt("n_head") * rows * rows));
+    if (op.attrs.getBool("alibi") || (op.is(OpKind::attention) && op.numOperands() == 4)) {
+      op.addOperand(offset(op.attrs.getInt("n_head")));
+      op.attrs.set("of_heads", op.attrs.getInt("n_head") * ranks);
     }
   }
 

@@ -34,7 +34,7 @@ class Forward {
 public:
   Forward(GroupEval &group, const Op &op, const Schedule &s)
       : group(group), shape(shapeOf(op, 0)), qkv{group.inputs[op.operand(0)->index], shape},
-        dropout(group, op, 1, shape), bias(shape, group.compute) {
+        dropout(group, op, 1, shape), bias(group, op, shape) {
     tile = {.rows = int(std::min<int64_t>(s.mr, shape.tokens)),
             .vecs = s.nr / s.vec,
             .lanes = s.vec,

@@ -15,6 +15,7 @@ constexpr int rowLanes = 16;
 
 struct Shape {
   int64_t batch, tokens, heads, kvHeads, size;  // B, T, H, Hkv, D
+  int64_t ofHeads;                              // of which these H are some
   bool causal, alibi;
   double p;                                                       // dropout
   int64_t width() const { return (heads + 2 * kvHeads) * size; }  // of a row of qkv
@@ -46,8 +47,11 @@ struct Packed {
   }
 };
 
-/// Dropout on probabilities: element (i, j) of head h of sequence b is random(seed, step, stream, seq0 + b, index0 +
-/// (h*T + i)*T + j), where index0 is 0 but for an operand of that name.
+/// Of all heads, the first that the op has, in memory: its operand head0. Null where it has all.
+kir::Buffer firstHead(const GroupEval &group, const Op &op);
+
+/// Dropout on probabilities: element (i, j) of head h of sequence b is random(seed, step, stream, seq0 + b,
+/// ((head0 + h)*T + i)*T + j).
 class Dropout {
 public:
   /// Operands seed, step, seq0 of the fused op's anchor begin at `first`; without them nothing is dropped.
@@ -64,15 +68,16 @@ public:
 private:
   const Shape shape;
   bool on;
-  kir::Expr seed, step, seq0, stream, index0;
+  kir::Expr seed, step, seq0, stream;
+  kir::Buffer head0;
   RandomKeyExpr key;
-  kir::Expr offset;  // index0, within withKey
+  kir::Expr first;  // head0, within withKey
 };
 
 /// ALiBi: what is added to a score for the distance of query and key.
 class Bias {
 public:
-  explicit Bias(const Shape &shape, DType compute) : shape(shape), compute(compute) {}
+  Bias(const GroupEval &group, const Op &op, const Shape &shape);
   /// Binds the slope of a head around `body`; add() may be used inside.
   kir::Stmt withSlope(const kir::Expr &head, const std::function<Body()> &body);
   /// score + bias of the key `uniform + lane` positions after the query (before it where negative), in two operations:
@@ -82,6 +87,7 @@ public:
 private:
   const Shape shape;
   const DType compute;
+  const kir::Buffer head0;
   kir::Expr slope;
 };
 

@@ -23,7 +23,7 @@ using namespace attention;
 class Cached {
 public:
   Cached(GroupEval &group, const Op &op, const Schedule &s)
-      : group(group), shape(shapeOf(op, 0)), qkv{group.inputs[op.operand(0)->index], shape}, bias(shape, group.compute),
+      : group(group), shape(shapeOf(op, 0)), qkv{group.inputs[op.operand(0)->index], shape}, bias(group, op, shape),
         lanes(s.vec) {
     rows = op.operand(1)->type.dim(1);
     for (int i = 0; i < 2; ++i) {

@@ -19,6 +19,9 @@ Shape shapeOf(const Op &op, unsigned qkv) {
   s.kvHeads = op.attrs.getInt("n_kv_head", s.heads);
   if (s.kvHeads == 0)
     s.kvHeads = s.heads;
+  s.ofHeads = op.attrs.getInt("of_heads");
+  if (s.ofHeads == 0)
+    s.ofHeads = s.heads;
   s.size = t.dim(2) / (s.heads + 2 * s.kvHeads);
   s.causal = op.attrs.getBool("causal", true);
   s.alibi = op.attrs.getBool("alibi");
@@ -71,14 +74,17 @@ LoweredGroup Phases::lowered(const GroupEval &group) && {
   return out;
 }
 
-Dropout::Dropout(GroupEval &group, const Op &anchor, unsigned first, const Shape &shape) : shape(shape) {
-  on = shape.p > 0 && anchor.numOperands() > first;
+Buffer firstHead(const GroupEval &group, const Op &op) {
+  return op.attrs.getInt("of_heads") ? group.inputs[op.operand(op.numOperands() - 1)->index] : nullptr;
+}
+
+Dropout::Dropout(GroupEval &group, const Op &anchor, unsigned first, const Shape &shape)
+    : shape(shape), head0(firstHead(group, anchor)) {
+  on = shape.p > 0 && anchor.numOperands() >= first + 3;
   if (!on)
     return;
   auto scalar = [&](unsigned i) { return load(group.inputs[anchor.operand(first + i)->index], imm(0)); };
   seed = scalar(0), step = scalar(1), seq0 = scalar(2), stream = group.stream(anchor);
-  if (anchor.numOperands() > first + 3)
-    index0 = scalar(3);
 }
 
 Stmt Dropout::withKey(const Expr &b, const std::function<Body()> &body) {
@@ -88,10 +94,10 @@ Stmt Dropout::withKey(const Expr &b, const std::function<Body()> &body) {
   return bindTo("key0", e.k0, [&](const Expr &k0) {
     return Body{bindTo("key1", e.k1, [&](const Expr &k1) {
       key = {k0, k1};
-      if (!index0)
+      if (!head0)
         return body();
-      return Body{bindTo("index0", index0, [&](const Expr &e) {
-        offset = e;
+      return Body{bindTo("head0", load(head0, imm(0)), [&](const Expr &e) {
+        first = e;
         return body();
       })};
     })};
@@ -106,16 +112,18 @@ Expr Dropout::packedKey() const {
 }
 
 Expr Dropout::keep(const Expr &head, const Expr &i, const Expr &j) const {
-  Expr index = (head * shape.tokens + i) * shape.tokens + j;
-  if (offset)
-    index = index + offset;
+  Expr index = ((first ? first + head : head) * shape.tokens + i) * shape.tokens + j;
   return ops::dropoutKeeps(randomBitsExpr(key, index), shape.p);
 }
+
+Bias::Bias(const GroupEval &group, const Op &op, const Shape &shape)
+    : shape(shape), compute(group.compute), head0(firstHead(group, op)) {}
 
 Stmt Bias::withSlope(const Expr &head, const std::function<Body()> &body) {
   if (!shape.alibi)
     return block(body());
-  return bindTo("slope", ops::alibiSlope(head, shape.heads, compute), [&](const Expr &e) {
+  const Expr ofAll = head0 ? load(head0, imm(0)) + head : head;
+  return bindTo("slope", ops::alibiSlope(ofAll, shape.ofHeads, compute), [&](const Expr &e) {
     slope = e;
     return body();
   });

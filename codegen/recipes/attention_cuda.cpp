@@ -47,9 +47,9 @@ using Rows = std::function<Expr(const Expr &j, const Expr &x)>;
 /// What the blocks of all forms do.
 class Blocks {
 protected:
-  Blocks(GroupEval &group, const Shape &shape, const Schedule &s, const Buffer &rowsOf)
+  Blocks(GroupEval &group, const Op &op, const Shape &shape, const Schedule &s, const Buffer &rowsOf)
       : group(group), shape(shape), tiled(s.mr > 0), lanes(s.vec ? s.vec : lanesOf(shape)),
-        threads(tiled ? blockThreads : s.threads), bias(shape, group.compute) {
+        threads(tiled ? blockThreads : s.threads), bias(group, op, shape), head0(firstHead(group, op)) {
     if (tiled && isNarrow(rowsOf->dtype))
       operand = rowsOf->dtype == DType::bf16 ? UnaryOp::round_bf16 : UnaryOp::round_f16;
     const int64_t whole = 16 / int64_t(sizeOf(rowsOf->dtype));
@@ -213,6 +213,7 @@ protected:
                   const std::function<Body(const Expr &b, const Expr &head, const Expr &i)> &row) const {
     t.batch = shape.batch, t.tokens = shape.tokens, t.heads = shape.heads, t.keyHeads = shape.kvHeads;
     t.size = shape.size, t.causal = shape.causal, t.alibi = shape.alibi, t.p = dropout.active() ? shape.p : 0;
+    t.ofHeads = shape.ofHeads, t.head0 = head0;
     t.mma = s.mma, t.threads = s.threads, t.stages = s.stages;
     GPTC_CHECK(t.rows() > 0 && t.nr > 0 && t.stages > 0, "{}", s.str());
     const int64_t tiles = ceilDiv(shape.tokens, t.rows());
@@ -244,6 +245,7 @@ protected:
   const int lanes, threads;
   std::optional<UnaryOp> operand;
   Bias bias;
+  Buffer head0;
   int pack;        // elements that one access moves
   int64_t groups;  // of threads that share out rows
 };
@@ -281,8 +283,8 @@ Expr placeOf(const Buffer &weights, const Expr &block, int64_t count) {
 class Cached : Blocks {
 public:
   Cached(GroupEval &group, const Op &op, const Schedule &s)
-      : Blocks(group, shapeOf(op, 0), s, group.outputs[1]), qkv{input(op, 0), shape}, rows(op.operand(1)->type.dim(1)),
-        scores(weights("s", rows, 1, shape.heads * shape.tokens)) {
+      : Blocks(group, op, shapeOf(op, 0), s, group.outputs[1]), qkv{input(op, 0), shape},
+        rows(op.operand(1)->type.dim(1)), scores(weights("s", rows, 1, shape.heads * shape.tokens)) {
     for (int i = 0; i < 2; ++i) {
       from[i] = input(op, 1 + i);
       to[i] = group.outputs[1 + i];
@@ -383,7 +385,7 @@ private:
 class Forward : Blocks {
 public:
   Forward(GroupEval &group, const Op &op, const Schedule &s)
-      : Blocks(group, shapeOf(op, 0), s, group.inputs[op.operand(0)->index]), qkv{input(op, 0), shape},
+      : Blocks(group, op, shapeOf(op, 0), s, group.inputs[op.operand(0)->index]), qkv{input(op, 0), shape},
         dropout(group, op, 1, shape), scores(weights("s", shape.tokens, 1, fewBlocks)), schedule(s) {}
 
   Phases phases() {
@@ -446,7 +448,7 @@ private:
 class Backward : Blocks {
 public:
   Backward(GroupEval &group, const Op &op, const Schedule &s)
-      : Blocks(group, shapeOf(op, 1), s, group.inputs[op.operand(1)->index]), qkv{input(op, 1), shape},
+      : Blocks(group, op, shapeOf(op, 1), s, group.inputs[op.operand(1)->index]), qkv{input(op, 1), shape},
         dqkv{group.outputs[0], shape}, dropout(group, op, 4, shape), dout(input(op, 0)), out(input(op, 2)),
         lse(input(op, 3)), dScores(weights("ds", shape.tokens, 2, fewBlocks, 2)),
         probs(weights("p", shape.tokens, 2, fewBlocks, 2)),

@@ -91,9 +91,7 @@ Schedule cudaSchedule(const Op &op, const Target &target) {
   const Shape shape = shapeOf(op, backward);
   Schedule s;
   s.threads = 256;
-  // Attention statements draw from index 0 on.
-  const bool part = op.numOperands() > (backward ? 7u : 4u);
-  if (shape.tokens > mostTokens || shape.size > mostSize || type.dtype == DType::f64 || part)
+  if (shape.tokens > mostTokens || shape.size > mostSize || type.dtype == DType::f64)
     return s;
   Schedule tiled;
   tiled.mma = target.multiplies(type.dtype) && (type.dtype != DType::f32 || op.attrs.getBool("tf32"));

@@ -6,8 +6,8 @@
 //   s_ij = scale * q_i . k_j,   j <= i where causal; with ALiBi less the head's slope times |i - j|
 //   lse_i = log sum_j exp(s_ij),   p_ij = exp(s_ij - lse_i),   o_i = sum_j m_ij p_ij v_j
 // where m_ij is 0 or 1/(1-p) by dropout, drawn at index (h*T + i)*T + j of the sequence: what the dropout op would draw
-// for [B,H,T,T]; with index0, where these heads are a part of a sequence's, that much further on. Backward, as in Dao
-// et al. 2022, with delta_i = do_i . o_i:
+// for [B,H,T,T]. Where these are some of `of_heads` heads, the first of them is head0, by which slopes and indices
+// count. Backward, as in Dao et al. 2022, with delta_i = do_i . o_i:
 //   dv_j = sum_i m_ij p_ij do_i,   ds_ij = p_ij (m_ij do_i . v_j - delta_i),   dq_i = scale sum_j ds_ij k_j,   dk_j =
 //   scale sum_i ds_ij q_i
 // With `tf32` a kernel may round what is multiplied in these products to 10 bits of mantissa, as NVIDIA's tensor cores
@@ -35,11 +35,16 @@ double dot(const double *a, const double *b, int64_t n) {
 
 bool causal(const Op &op) { return op.attrs.getBool("causal", true); }
 
+/// Of all heads, the first that an op has.
+int64_t firstHead(const Op &op, std::span<const Tensor *const> in) {
+  return op.attrs.getInt("of_heads") ? int64_t(in.back()->data[0]) : 0;
+}
+
 /// Scores s_ij of head h, of which q . k is given.
 class Scores {
 public:
-  Scores(const Op &op, const Heads &n, int64_t head)
-      : scale(n.scale()), slope(op.attrs.getBool("alibi") ? alibiSlope(head, n.queries) : 0) {}
+  Scores(const Op &op, const Heads &n, std::span<const Tensor *const> in, int64_t head)
+      : scale(n.scale()), slope(op.attrs.getBool("alibi") ? alibiSlope(firstHead(op, in) + head, n.ofHeads) : 0) {}
   double operator()(int64_t i, int64_t j, double product) const {
     return scale * product - slope * double(std::abs(i - j));
   }
@@ -52,43 +57,46 @@ private:
 class DropoutFactors {
 public:
   DropoutFactors(const Op &op, std::span<const Tensor *const> in, unsigned first, int64_t sequence)
-      : p(op.attrs.getFloat("p")), drops(in.size() > first) {
+      : p(op.attrs.getFloat("p")), drops(in.size() >= first + 3), head0(firstHead(op, in)) {
     if (drops)
       key = dropoutKey(op, *in[first], *in[first + 1], *in[first + 2], sequence);
-    if (in.size() > first + 3)
-      index0 = int64_t(in[first + 3]->data[0]);
   }
   double at(const Heads &h, int64_t head, int64_t i, int64_t j) const {
     if (!drops)
       return 1;
-    return randomUniform(key, uint64_t(index0 + (head * h.rows + i) * h.rows + j)) < p ? 0 : 1 / (1 - p);
+    return randomUniform(key, uint64_t(((head0 + head) * h.rows + i) * h.rows + j)) < p ? 0 : 1 / (1 - p);
   }
 
 private:
   double p;
   bool drops;
-  int64_t index0 = 0;
+  int64_t head0;
   RandomKey key{};
 };
 
-/// Optional operands from `first` on are seed, step and seq0, all three or none, and then perhaps index0.
-bool expectDropoutOperands(const Op &op, unsigned first, std::string &error) {
-  unsigned n = op.numOperands() - first;
-  if (n != 0 && n != 3 && n != 4)
-    return fail(error, "seed, step and seq0 must be given together");
+/// Optional operands from `first` on are seed, step and seq0, all three or none, and then head0, if there is of_heads.
+bool expectOptionalOperands(const Op &op, unsigned first, int64_t heads, std::string &error) {
+  const int64_t all = op.attrs.getInt("of_heads");
+  if (all != 0 && all < heads)
+    return fail(error, "of_heads = {} is less than the {} heads that are here", all, heads);
+  const unsigned n = op.numOperands() - first - (all != 0 && op.numOperands() > first);
+  if (n != 0 && n != 3)
+    return fail(error, "seed, step and seq0 must be given together, and head0 only with of_heads");
   for (unsigned i = first; i < op.numOperands(); ++i)
     if (!expectScalar(op, i, DType::i64, error))
       return false;
   if (n == 0 && op.attrs.getFloat("p") != 0)
     return fail(error, "p = {} needs the operands seed, step and seq0", op.attrs.getFloat("p"));
+  if (all != 0 && op.numOperands() != first + n + 1)
+    return fail(error, "of_heads = {} needs the operand head0", all);
   return true;
 }
 
 std::vector<AttrSpec> attentionAttrs() {
-  return {{AttrSpec::Int, "n_head", true, int64_t(1)}, {AttrSpec::Int, "n_kv_head", false, int64_t(0)},
-          {AttrSpec::Bool, "causal", false, true},     {AttrSpec::Bool, "alibi", false, false},
-          {AttrSpec::Float, "p", false, 0.0},          {AttrSpec::Int, "stream", false, int64_t(0)},
-          {AttrSpec::Bool, "tf32", false, false}};
+  return {{AttrSpec::Int, "n_head", true, int64_t(1)},    {AttrSpec::Int, "n_kv_head", false, int64_t(0)},
+          {AttrSpec::Int, "of_heads", false, int64_t(0)}, {AttrSpec::Bool, "causal", false, true},
+          {AttrSpec::Bool, "alibi", false, false},        {AttrSpec::Float, "p", false, 0.0},
+          {AttrSpec::Int, "stream", false, int64_t(0)},   {AttrSpec::Bool, "tf32", false, false}};
 }
 
 std::vector<Tensor> referenceAttention(const Op &op, std::span<const Tensor *const> in) {
@@ -99,7 +107,7 @@ std::vector<Tensor> referenceAttention(const Op &op, std::span<const Tensor *con
   for (int64_t b = 0; b < n.batch; ++b) {
     DropoutFactors factor(op, in, 1, b);
     for (int64_t h = 0; h < n.queries; ++h) {
-      const Scores score(op, n, h);
+      const Scores score(op, n, in, h);
       for (int64_t i = 0; i < n.rows; ++i) {
         int64_t end = causal(op) ? i + 1 : n.rows;
         for (int64_t j = 0; j < end; ++j)
@@ -125,7 +133,7 @@ std::vector<Tensor> referenceAttentionGrad(const Op &op, std::span<const Tensor 
   for (int64_t b = 0; b < n.batch; ++b) {
     DropoutFactors factor(op, in, 4, b);
     for (int64_t h = 0; h < n.queries; ++h) {
-      const Scores score(op, n, h);
+      const Scores score(op, n, in, h);
       for (int64_t i = 0; i < n.rows; ++i) {
         const double *di = dout + n.o(b, i, h);
         double delta = dot(di, out + n.o(b, i, h), n.size);
@@ -163,13 +171,14 @@ std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
     int64_t heads, keyHeads;
     bool causal, alibi;
     double p;
-    bool part = false;  // of a sequence's heads
+    int64_t ofHeads = 0;
   };
   std::vector<OpDef::Sample> samples;
   for (Shape shape :
        {Shape{2, 2, true, false, 0.0}, Shape{4, 2, true, false, 0.25}, Shape{3, 1, false, false, 0.0},
         Shape{1, 1, false, false, 0.5}, Shape{2, 1, true, true, 0.0}, Shape{6, 2, true, true, 0.3},
-        Shape{4, 4, false, true, 0.25}, Shape{3, 1, false, true, 0.0}, Shape{2, 1, true, false, 0.4, true}}) {
+        Shape{4, 4, false, true, 0.25}, Shape{3, 1, false, true, 0.0}, Shape{2, 1, true, false, 0.4, 1 << 30},
+        Shape{2, 2, true, true, 0.0, 12}, Shape{2, 1, false, true, 0.3, 8}}) {
     // Backward is quadratic in rows for each element of a finite difference; long rows come with the forward samples.
     int64_t rows = s.extent(backward ? 33 : 17), size = s.extent(9);
     Type qkv(DType::f32, {s.between(1, 2), rows, (shape.heads + 2 * shape.keyHeads) * size});
@@ -184,8 +193,10 @@ std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
       at.set("stream", s.between(0, 100));
       for (int i = 0; i < 3; ++i)
         inputs.push_back(Tensor::scalar(double(s.between(0, 1000)), DType::i64));
-      if (shape.part)
-        inputs.push_back(Tensor::scalar(double(s.between(1, int64_t(1) << 33)), DType::i64));
+    }
+    if (shape.ofHeads) {
+      at.set("of_heads", shape.ofHeads);
+      inputs.push_back(Tensor::scalar(double(s.between(1, shape.ofHeads - shape.heads)), DType::i64));
     }
     if (backward) {
       Module m;
@@ -228,7 +239,7 @@ bool inferCached(const Op &op, std::vector<Type> &types, std::string &error) {
     return fail(error, "the cache must be {}[{},S,{}] with S at least {}, not {}", nameOf(qkv.dtype).str(), n.keyValues,
                 n.size, n.rows, k.str());
   if (!expectSame(k, op.operand(2)->type, "the caches of keys and values", error) ||
-      !expectScalar(op, 3, DType::i64, error))
+      !expectScalar(op, 3, DType::i64, error) || !expectOptionalOperands(op, 4, n.queries, error))
     return false;
   types = {n.outType(qkv), k, k};
   return true;
@@ -247,7 +258,7 @@ std::vector<Tensor> referenceCached(const Op &op, std::span<const Tensor *const>
       std::copy_n(x + n.v(0, t, h), n.size, &v.data[at(n.keyHead(h), pos + t)]);
     }
   for (int64_t h = 0; h < n.queries; ++h) {
-    const Scores score(op, n, h);
+    const Scores score(op, n, in, h);
     for (int64_t i = 0; i < n.rows; ++i) {
       std::vector<double> s(pos + i + 1);
       for (int64_t j = 0; j < int64_t(s.size()); ++j)
@@ -270,7 +281,7 @@ OpDef define_attention() {
       .kind = OpKind::attention,
       .name = "attention",
       .summary = "softmax(q k^T / sqrt(D)) v per head over packed qkv, with dropout on the probabilities",
-      .operands = {{"qkv"}, {"seed", true}, {"step", true}, {"seq0", true}, {"index0", true}},
+      .operands = {{"qkv"}, {"seed", true}, {"step", true}, {"seq0", true}, {"head0", true}},
       .attrs = attentionAttrs(),
       .results = {"o", "lse"},
       .fusion = FusionKind::attention,
@@ -279,7 +290,7 @@ OpDef define_attention() {
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &qkv = op.operand(0)->type;
             Heads n;
-            if (!Heads::from(op, qkv, n, error) || !expectDropoutOperands(op, 1, error))
+            if (!Heads::from(op, qkv, n, error) || !expectOptionalOperands(op, 1, n.queries, error))
               return false;
             types = {n.outType(qkv), n.lseType(qkv)};
             return true;
@@ -306,7 +317,7 @@ OpDef define_attention_grad() {
       .kind = OpKind::attention_grad,
       .name = "attention_grad",
       .summary = "gradient of attention with respect to qkv; probabilities are recomputed from lse",
-      .operands = {{"do"}, {"qkv"}, {"o"}, {"lse"}, {"seed", true}, {"step", true}, {"seq0", true}, {"index0", true}},
+      .operands = {{"do"}, {"qkv"}, {"o"}, {"lse"}, {"seed", true}, {"step", true}, {"seq0", true}, {"head0", true}},
       .attrs = attentionAttrs(),
       .results = {"dqkv"},
       .fusion = FusionKind::attention,
@@ -319,7 +330,7 @@ OpDef define_attention_grad() {
                 !expectType(op, 0, n.outType(qkv), "the type of attention's result", error) ||
                 !expectType(op, 2, n.outType(qkv), "the type of attention's result", error) ||
                 !expectType(op, 3, n.lseType(qkv), "one element per head and row", error) ||
-                !expectDropoutOperands(op, 4, error))
+                !expectOptionalOperands(op, 4, n.queries, error))
               return false;
             types = {qkv};
             return true;
@@ -339,9 +350,10 @@ OpDef define_attention_cached() {
       .name = "attention_cached",
       .summary = "attention of new tokens to a cache of keys and values, which they join at rows pos..; token i sees "
                  "rows <= pos+i",
-      .operands = {{"qkv"}, {"k"}, {"v"}, {"pos"}},
+      .operands = {{"qkv"}, {"k"}, {"v"}, {"pos"}, {"head0", true}},
       .attrs = {{AttrSpec::Int, "n_head", true, int64_t(1)},
                 {AttrSpec::Int, "n_kv_head", false, int64_t(0)},
+                {AttrSpec::Int, "of_heads", false, int64_t(0)},
                 {AttrSpec::Bool, "alibi", false, false}},
       .results = {"o", "k", "v"},
       .fusion = FusionKind::attention,
@@ -363,17 +375,26 @@ OpDef define_attention_cached() {
       .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
         SampleSource s(seed);
         std::vector<OpDef::Sample> samples;
-        for (auto [heads, keyHeads, alibi] :
-             {std::tuple<int64_t, int64_t, bool>{2, 2, false}, {4, 1, false}, {3, 3, true}, {4, 2, true}}) {
+        for (auto [heads, keyHeads, alibi, ofHeads] : {std::tuple<int64_t, int64_t, bool, int64_t>{2, 2, false, 0},
+                                                       {4, 1, false, 0},
+                                                       {3, 3, true, 0},
+                                                       {4, 2, true, 0},
+                                                       {2, 2, true, 6}}) {
           int64_t rows = s.extent(9), size = s.extent(33), capacity = rows + s.between(0, 40);
           Type cache(DType::f32, {keyHeads, capacity, size});
           // At the start, anywhere, and beyond the end.
-          for (int64_t pos : {int64_t(0), s.between(0, capacity - rows), capacity + 7})
+          for (int64_t pos : {int64_t(0), s.between(0, capacity - rows), capacity + 7}) {
             samples.push_back(
                 {.operandTypes = {Type(DType::f32, {1, rows, (heads + 2 * keyHeads) * size}), cache, cache,
                                   Type::scalar(DType::i64)},
                  .attrs = attrs({{"n_head", heads}, {"n_kv_head", keyHeads}, {"alibi", alibi}}),
                  .operandValues = {Tensor(), Tensor(), Tensor(), Tensor::scalar(double(pos), DType::i64)}});
+            if (OpDef::Sample &part = samples.back(); ofHeads) {
+              part.attrs.set("of_heads", ofHeads);
+              part.operandTypes.push_back(Type::scalar(DType::i64));
+              part.operandValues.push_back(Tensor::scalar(double(s.between(1, ofHeads - heads)), DType::i64));
+            }
+          }
         }
         return samples;
       },

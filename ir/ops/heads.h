@@ -7,15 +7,18 @@
 
 namespace gptc::ops {
 
-/// Sizes of an op on packed queries, keys and values, from the type of qkv and the attributes n_head and n_kv_head.
+/// Sizes of an op on packed queries, keys and values, from the type of qkv and the attributes n_head, n_kv_head and
+/// of_heads.
 struct Heads {
   int64_t batch, rows, queries, keyValues, size;
+  int64_t ofHeads;  // of which the queries' are some
 
   static bool from(const Op &op, const Type &qkv, Heads &h, std::string &error) {
     h.queries = op.attrs.getInt("n_head");
     h.keyValues = op.attrs.getInt("n_kv_head", h.queries);
     if (!isFloat(qkv.dtype) || qkv.rank() != 3)
       return fail(error, "qkv must be a float tensor of three dimensions, not {}", qkv.str());
+    h.ofHeads = op.attrs.getInt("of_heads", 0) ? op.attrs.getInt("of_heads") : h.queries;
     int64_t width = qkv.dim(2);
     if (h.queries < 1 || h.queries > width || h.keyValues < 1 || h.queries % h.keyValues != 0)
       return fail(error,

@@ -39,6 +39,13 @@ const std::vector<Form> forms = {
     {"encoder", {"model.causal=false", "model.embedding_norm=true", "model.dropout=0.1"}},
     // Six tokens do not divide by four ranks: between blocks all ranks compute the same.
     {"whole_tokens", {"model.dropout=0.2", "model.embedding_norm=true"}, 6},
+    {"alibi", {"model.position=alibi", "model.dropout=0.2"}},
+    // Slopes of two kinds: of the eight first heads and of the others.
+    {"alibi_twelve_heads", {"model.position=alibi", "model.n_head=12", "model.n_embd=24", "model.causal=false"}},
+    {"adafactor", {"optimizer.name=adafactor", "optimizer.first_moment=0.5"}},
+    {"adafactor_gated",
+     {"optimizer.name=adafactor", "model.activation=swiglu", "model.ffn_dim=24", "model.n_kv_head=2",
+      "optimizer.relative_step=false", "model.position=rope"}},
 };
 
 struct Case {
@@ -297,13 +304,15 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (int form = 0; form < int(forms.size()); ++form) {
     all.push_back({form, 1, 2});
-    if (form != 1)  // two heads of keys
+    if (form != 1 && form != 9)  // two heads of keys
       all.push_back({form, 1, 4});
     all.push_back({form, 1, 2, 0, 2, 1});
   }
   for (int64_t stage : {0, 1, 2, 3}) {
-    all.push_back({0, 2, 2, stage});
-    all.push_back({1, 2, 2, stage, 2, 2});
+    for (int form : {0, 8})
+      all.push_back({form, 2, 2, stage});
+    for (int form : {1, 9})
+      all.push_back({form, 2, 2, stage, 2, 2});
   }
   all.push_back({5, 2, 4, 3, 2, 2});
   return all;
@@ -441,8 +450,10 @@ class TensorPlans : public testing::Test {
 protected:
   static void expectAsGoodAsOne(RankCut c) {
     const bool narrow = c.compute != "fp32";
-    RankCut one{1, 0, 4, "tree", c.compute}, other{1, 0, 1, "fast"};
-    one.settings = other.settings = c.settings = smooth;
+    RankCut one{1, 0, 4, "tree", c.compute, c.optimizer}, other{1, 0, 1, "fast", "fp32", c.optimizer};
+    if (c.optimizer == "adamw")
+      c.settings.insert(c.settings.end(), smooth.begin(), smooth.end());
+    one.settings = other.settings = c.settings;
     const Outcome a = train(one, 3), b = train(other, 3), got = train(c, 3);
     const double factor = narrow ? 1 : 16;
     for (size_t i = 0; i < a.losses.size(); ++i)
@@ -461,6 +472,8 @@ protected:
 
 TEST_F(TensorPlans, TwoRanks) { expectAsGoodAsOne({1, 0, 4, "tree", "fp32", "adamw", 2}); }
 TEST_F(TensorPlans, TwoRanksLowPrecision) { expectAsGoodAsOne({1, 0, 4, "tree", "bf16", "adamw", 2}); }
+TEST_F(TensorPlans, Alibi) { expectAsGoodAsOne({1, 0, 4, "tree", "fp32", "adamw", 2, {"model.position=alibi"}}); }
+TEST_F(TensorPlans, Adafactor) { expectAsGoodAsOne({2, 1, 2, "tree", "fp32", "adafactor", 2}); }
 TEST_F(TensorPlans, TwoByTwoRanks) { expectAsGoodAsOne({2, 1, 2, "tree", "fp32", "adamw", 2}); }
 
 // Ranks along "data" change no bit, in any stage, whatever the micro-batch: sequences are cut all alike.

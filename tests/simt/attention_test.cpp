@@ -39,12 +39,13 @@ struct Problem {
   const char *target = "cuda:sm_90a";
   std::string schedule;  // "": the default
   bool tf32 = false;
+  int64_t head0 = -1, ofHeads = 0;  // -1: these are all heads
 };
 
 std::string describe(const Problem &n) {
-  return fmt::format("{}[{},{}] heads {}/{} of {}{}{} p {} {} {}{}", nameOf(n.type).str(), n.batch, n.tokens, n.heads,
-                     n.keyHeads, n.size, n.causal ? " causal" : "", n.alibi ? " alibi" : "", n.p, n.target, n.schedule,
-                     n.tf32 ? " tf32" : "");
+  return fmt::format("{}[{},{}] heads {}/{} from {} of {} size {}{}{} p {} {} {}{}", nameOf(n.type).str(), n.batch,
+                     n.tokens, n.heads, n.keyHeads, n.head0, n.ofHeads, n.size, n.causal ? " causal" : "",
+                     n.alibi ? " alibi" : "", n.p, n.target, n.schedule, n.tf32 ? " tf32" : "");
 }
 
 struct Case {
@@ -79,6 +80,10 @@ Case makeCase(const Problem &n, bool backward, unsigned seed,
     at.set("stream", int64_t(7));
     for (int64_t v : {3, 11, 5})
       operands.push_back(Tensor::scalar(double(v), DType::i64));
+  }
+  if (n.head0 >= 0) {
+    at.set("of_heads", n.ofHeads);
+    operands.push_back(Tensor::scalar(double(n.head0), DType::i64));
   }
   auto typesOf = [](const std::vector<Tensor> &tensors) {
     std::vector<Type> types;
@@ -224,6 +229,11 @@ TEST(CudaAttention, EveryForm) {
       {.type = DType::f32, .batch = 2, .heads = 3, .keyHeads = 3, .causal = false, .alibi = true, .p = 0.1},
       {.type = DType::bf16, .target = "cuda:sm_75"},
       {.type = DType::f16, .target = "cuda:sm_75"},
+      // Some of all heads; the last of so many that an index takes 64 bits.
+      {.type = DType::f16, .heads = 3, .keyHeads = 1, .alibi = true, .head0 = 6, .ofHeads = 12},
+      {.type = DType::bf16, .p = 0.25, .head0 = 2, .ofHeads = 4},
+      {.type = DType::f32, .causal = false, .alibi = true, .p = 0.1, .head0 = 4, .ofHeads = 8},
+      {.type = DType::f32, .p = 0.3, .head0 = (1 << 24) - 2, .ofHeads = 1 << 24},
   }));
 }
 

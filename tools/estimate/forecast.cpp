@@ -232,9 +232,8 @@ Estimate Forecaster::estimate(const Strategy &s) {
     return cannot(fmt::format("{} ranks cannot add up in the order of a binary tree", data),
                   fmt::format("{} or {} ranks, or parallel.reduce_order = \"fast\"", below, 2 * below));
   }
-  const bool refused = s.compression != "none" || base.optimizer.name == "lamb" ||
-                       (s.tensor > 1 && (m.position == "alibi" || base.optimizer.name == "adafactor")) ||
-                       (s.offload && base.optimizer.name == "adafactor");
+  const bool refused =
+      s.compression != "none" || base.optimizer.name == "lamb" || (s.offload && base.optimizer.name == "adafactor");
   e.predictedOnly = s.pipeline > 1 || (ours && refused);
 
   const Workload &w = workload(s.microBatch);

@@ -390,6 +390,9 @@ TEST(LibraryAttention, TakesWhatTheLibraryHas) {
   const Group dropping = forwardOf(plain);
   dropping.fused->body->front()->attrs.set("p", 0.1);
   EXPECT_FALSE(libraryAttention(*dropping.fused));
+  const Group part = groupOf(OpKind::attention, {Type(DType::bf16, {1, 16, 48}), Type::scalar(DType::i64)},
+                             attrs({{"n_head", 2}, {"of_heads", 4}, {"alibi", true}}), {});
+  EXPECT_FALSE(libraryAttention(*part.fused));
   // 2 x 4 x 16384 x 16384 gradients of scores in 16 bits are 4 GiB.
   const Form large{DType::bf16, 2, 16384, 4, 4, 64, true};
   EXPECT_TRUE(libraryAttention(*forwardOf(large).fused));

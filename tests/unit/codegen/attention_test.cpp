@@ -47,6 +47,7 @@ struct Case {
   double p;
   bool alibi = false;
   DType stored = DType::f32;
+  int64_t ofHeads = 0;  // 0: these are all
 };
 
 /// A forward group and a backward one, with operands that belong together.
@@ -64,6 +65,10 @@ Both both(const Case &c, unsigned seed) {
   std::vector<Type> types = {f32({c.batch, c.tokens, (c.heads + 2 * c.kvHeads) * c.size}).withDType(c.stored)};
   for (int i = 0; c.p > 0 && i < 3; ++i)
     types.push_back(Type::scalar(DType::i64));
+  if (c.ofHeads) {
+    at.set("of_heads", c.ofHeads);
+    types.push_back(Type::scalar(DType::i64));
+  }
   Both b;
   b.forward = attentionOf(OpKind::attention, types, at);
   b.in = randomOperands(b.forward, seed, 1000);
@@ -140,6 +145,17 @@ TEST(Attention, Narrow) {
       EXPECT_EQ(defaultSchedule(*b.backward.fused, *target).pairs, target->bf16Dot);
       expectWithinBound(b.forward, b.in, {.target = *target}, what);
       expectWithinBound(b.backward, b.gradIn, {.target = *target}, what + " backward");
+      if (HasFailure())
+        return;
+    }
+}
+
+// Slopes and dropout of the heads that these are, of all.
+TEST(Attention, SomeOfAllHeads) {
+  for (auto [heads, kvHeads, p, alibi] :
+       {std::tuple<int64_t, int64_t, double, bool>{2, 1, 0.3, false}, {3, 3, 0, true}, {4, 2, 0.3, true}})
+    for (DType stored : {DType::f32, DType::bf16}) {
+      compare({2, 33, heads, kvHeads, 16, heads != 3, p, alibi, stored, 2000});
       if (HasFailure())
         return;
     }

@@ -311,8 +311,7 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
                            "leave one of the two out"},
                        Bad{{"parallel.tensor=8"}, ErrorCode::ShapeMismatch, "1, 2, 4 work"},
                        Bad{{"parallel.tensor=4", "model.n_kv_head=2"}, ErrorCode::ShapeMismatch, "1, 2 work"},
-                       Bad{{"parallel.tensor=4", "model.ffn_dim=6"}, ErrorCode::ShapeMismatch, "1, 2 work"},
-                       Bad{{"parallel.tensor=2", "model.position=alibi"}, ErrorCode::NotBuiltYet, ""}}) {
+                       Bad{{"parallel.tensor=4", "model.ffn_dim=6"}, ErrorCode::ShapeMismatch, "1, 2 work"}}) {
     std::vector<Diagnostic> e = errors(small, with(b.settings));
     ASSERT_EQ(e.size(), 1u) << b.settings[0];
     EXPECT_EQ(e[0].code, b.code) << b.settings[0];
