@@ -8,8 +8,9 @@
 //   2. Each collective that follows from computation may start behind its last operand, and behind the last use of a
 //      state in whose place its result lies; it must be done before its first user. Those that may start one after the
 //      other are one bucket, up to `bucket` bytes (25 MiB): a message of many tensors costs the latency of one.
-//   3. What a reduce_scatter reads is kept until it is done, so it is done when the bucket after the next starts: no
-//      more than two buckets of gradients are kept for it. What others read they replace.
+//   3. What a reduce_scatter reads is kept until it is done, and so is the workspace in which GPUs meet to add in the
+//      order of a tree: these are done when the bucket after the next starts, so that no more than two buckets are kept
+//      for them. What others read they replace.
 //   4. A gather of a state's content before its use (ZeRO stage 3) could start at any time, and its result takes memory
 //      from then on. It starts where the one before it is needed: one is in use while the next one comes. Those that
 //      are together no larger than the largest are one bucket.
@@ -57,7 +58,7 @@ struct Bucket {
 
 class Overlap {
 public:
-  Overlap(Function &f, int64_t most) : f(f), most(most) {}
+  Overlap(Function &f, int64_t most, bool gpu) : f(f), most(most), gpu(gpu) {}
   int groups = 0, starts = 0, buckets = 0;
 
   void run() {
@@ -71,6 +72,7 @@ public:
 private:
   Function &f;
   const int64_t most;  // bytes of a bucket
+  const bool gpu;
   std::vector<Op *> ops;
   llvm::DenseMap<const Op *, int> position;
   std::vector<Bucket> results;  // those of step 2 in the order of their starts, then those of step 4
@@ -181,10 +183,11 @@ private:
            one.attrs.getInt("ranks") == other.attrs.getInt("ranks") &&
            one.attrs.getString("order", "tree") == other.attrs.getString("order", "tree");
   }
-  static bool keepsItsOperands(const Bucket &b) {
+  bool keepsMemory(const Bucket &b) const {
     for (const Op *group : b.groups)
       for (const Op &op : *group->body)
-        if (op.is(OpKind::reduce_scatter))
+        if (op.is(OpKind::reduce_scatter) ||
+            (gpu && op.is(OpKind::all_reduce) && op.attrs.getString("order", "tree") == "tree"))
           return true;
     return false;
   }
@@ -204,7 +207,7 @@ private:
     }
     // Step 3.
     for (size_t i = 0; i + 2 < results.size(); ++i)
-      if (keepsItsOperands(results[i]) && results[i + 2].start >= results[i].start)
+      if (keepsMemory(results[i]) && results[i + 2].start >= results[i].start)
         results[i].needed = std::min(results[i].needed, results[i + 2].start + 1);
     // Step 4.
     std::stable_sort(pulled.begin(), pulled.end(), [](const Item &a, const Item &b) { return a.needed < b.needed; });
@@ -358,7 +361,7 @@ bool overlapCollectives(Module &m, const PassOptions &options) {
     return false;
   int groups = 0, starts = 0, buckets = 0;
   for (Function *f : together) {
-    Overlap overlap(*f, options.values.getInt("bucket", 25 << 20));
+    Overlap overlap(*f, options.values.getInt("bucket", 25 << 20), options.target && options.target->isCuda());
     overlap.run();
     groups += overlap.groups, starts += overlap.starts, buckets += overlap.buckets;
   }

@@ -135,7 +135,7 @@ TEST(AutoParallel, TakesWhatFitsByItsPlan) {
   for (const std::vector<std::string> &fixed :
        {std::vector<std::string>{}, {"parallel.tensor=1", "parallel.zero_stage=0"}})
     for (int64_t memory :
-         fixed.empty() ? std::vector<int64_t>{1000, 1300, 1800, 2400} : std::vector<int64_t>{2200, 6000}) {
+         fixed.empty() ? std::vector<int64_t>{1000, 1300, 1800, 2400} : std::vector<int64_t>{1800, 6000}) {
       std::vector<std::string> settings = {"compile.library_calls=off", "compile.remat=none", "compile.autotune=off"};
       settings.insert(settings.end(), fixed.begin(), fixed.end());
       Config c = onGpus(settings);

@@ -171,14 +171,14 @@ double regionOnGpu(const Config &c, const Strategy &s, const Workload &w, double
     work += E;
   else if (s.zeroStage == 3)  // gathered
     work += width / 4 * E;
-  // Sums over ranks are kept till the norm of all is known, and so are workspaces of all_reduces but along "tensor".
+  // Sums over ranks are kept till the norm of all is known; of workspaces, no more than the largest.
   double update = sum;
   if (s.zeroStage > 0)
     update += layers * (undivided + (1 - undivided) / D);
   else if (t > 1)
     update += s.accumulate > 1 && alone ? 0 : layers;
   else if (!alone)
-    update = G * (1 + met(D));
+    update = G + E * met(D);
   else if (s.accumulate == 1)
     update += E;
   return std::max(work, update);
