@@ -4,7 +4,7 @@
 // is NCCL's own; where it is to be the tree,
 //   1. ranks exchange what they add rather than sums: each gets everybody's values of its part of the result, in as
 //      many bytes as the least that a reduce_scatter can have. What does not divide into parts all get whole.
-//   2. The kernel adds them in the tree's order, every element by itself.
+//   2. The kernel adds them in the tree's order, every element by itself; of many ranks in passes of 32.
 //   3. Parts of an all_reduce are gathered.
 #include "codegen/recipes/group_ctx.h"
 #include "codegen/recipes/pointwise.h"
@@ -47,14 +47,24 @@ Schedule defaults(const Op &, const Target &target) {
 
 std::vector<Schedule> space(const Op &, const Schedule &, const Target &) { return {}; }
 
-/// sum[i] = ((met[i] + met[n + i]) + (met[2n + i] + met[3n + i])) + ..., rounded to the dtype after each addition.
-Stmt addAsTree(const Buffer &met, const Buffer &sum, int64_t n, int64_t ranks, const Schedule &s) {
+/// Terms of one expression: more are added in passes, so that a kernel's text does not grow with the ranks.
+constexpr int64_t mostTerms = 32;
+bool addsInPasses(int64_t ranks) { return ranks > mostTerms && ranks % mostTerms == 0; }
+
+/// For each g < groups and i < n: sum[g each + i] = ((m[i] + m[stride + i]) + (m[2 stride + i] + m[3 stride + i])) +
+/// ... of `terms`, where m is met from g each on, rounded to the dtype after each addition.
+Stmt addTerms(const Buffer &met, const Buffer &sum, int64_t n, int64_t terms, int64_t stride, int64_t groups,
+              int64_t each, const Schedule &s) {
   const int64_t vec = std::gcd(n, std::max(1, s.vec));
   Var t = makeVar("t"), c = makeVar("c");
-  const Expr at = vec == 1 ? kir::ref(t) : kir::ref(t) * vec + kir::ref(c);
+  Expr at = kir::ref(t);
+  if (groups > 1)
+    at = at / imm(n / vec) * (each / vec) + at % imm(n / vec);
+  if (vec > 1)
+    at = at * vec + kir::ref(c);
   std::vector<Expr> level;
-  for (int64_t r = 0; r < ranks; ++r)
-    level.push_back(load(met, at + r * n));
+  for (int64_t r = 0; r < terms; ++r)
+    level.push_back(load(met, at + r * stride));
   while (level.size() > 1) {
     std::vector<Expr> next;
     for (size_t i = 0; i < level.size(); i += 2)
@@ -62,8 +72,17 @@ Stmt addAsTree(const Buffer &met, const Buffer &sum, int64_t n, int64_t ranks, c
     level = std::move(next);
   }
   const Stmt stored = store(sum, at, level[0]);
-  return threadsLoop(t, n / vec, s.threads,
+  return threadsLoop(t, groups * (n / vec), s.threads,
                      {vec == 1 ? stored : loop(LoopKind::vector, c, imm(vec), {stored}, int(vec))});
+}
+
+/// sum[i] = the tree's sum of met[i], met[n + i], ... of all ranks. Sums of a pass stand where their first terms were.
+void addAsTree(std::vector<Stmt> &body, const Buffer &met, const Buffer &sum, int64_t n, int64_t ranks,
+               const Schedule &s) {
+  int64_t stride = n;
+  for (; addsInPasses(ranks); ranks /= mostTerms, stride *= mostTerms)
+    body.push_back(addTerms(met, met, n, mostTerms, stride, ranks / mostTerms, mostTerms * stride, s));
+  body.push_back(addTerms(met, sum, n, ranks, stride, 1, 0, s));
 }
 
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DType compute) {
@@ -102,11 +121,11 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
         op.isOneOf(OpKind::all_reduce, OpKind::reduce_scatter)) {
       const bool inParts = op.is(OpKind::all_reduce) && call.count % ranks == 0;
       const int64_t n = inParts ? call.count / ranks : call.count * call.segments;
-      call.met = workspace("met", call.dtype, ranks * n, false);
+      call.met = workspace("met", call.dtype, ranks * n, addsInPasses(ranks));
       if (inParts)
         call.summed = workspace("summed", call.dtype, n, true);
       const Buffer &sum = inParts ? workspaces.back() : g.outputs[i];
-      out.kernel.body.push_back(addAsTree(workspaces[*call.met], sum, n, ranks, s));
+      addAsTree(out.kernel.body, workspaces[*call.met], sum, n, ranks, s);
     }
     out.collectives->calls.push_back(call);
   }

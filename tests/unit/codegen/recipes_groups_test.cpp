@@ -499,5 +499,46 @@ TEST(SelectRecipes, StreamsAreArguments) {
   EXPECT_NE(run(weights(""), in)[0].data, run(weights(", stream=1"), in)[0].data);
 }
 
+/// The sum of terms [begin, end), an even number of times halved, as a tree has it.
+float treeOf(const std::vector<float> &terms, size_t begin, size_t end) {
+  const size_t middle = begin + (end - begin) / 2;
+  return end - begin == 1 ? terms[begin] : treeOf(terms, begin, middle) + treeOf(terms, middle, end);
+}
+
+// What GPUs have exchanged is added in the order of the tree, however many they are; text does not grow with them.
+TEST(CollectiveGroups, GpusAddInTheOrderOfATree) {
+  size_t text = 0;
+  for (int64_t ranks : {2, 32, 64, 1024, 2048})
+    for (int64_t n : {3, 8}) {
+      const Group g =
+          group("collective", fmt::format("%x: f32[{},{}]", ranks, n),
+                fmt::format("%0 = reduce_scatter %x {{axis=\"data\", ranks={}}} : f32[1,{}]\nyield %0", ranks, n));
+      const Target gpu = cudaTarget("cuda:sm_90a");
+      const LoweredGroup low = lowerGroup(*g.fused, defaultSchedule(*g.fused, gpu), gpu);
+      EXPECT_EQ(kir::verify(low.kernel), std::vector<std::string>());
+      const size_t met = size_t(*low.collectives->calls[0].met) + 2;  // behind operand and result
+      std::vector<std::vector<double>> content;
+      for (const kir::Buffer &b : low.kernel.params)
+        content.emplace_back(size_t(b->size), NAN);
+      Tensor values = randomOperands(g, unsigned(ranks + n))[0];
+      for (double &v : values.data)
+        v = float(v);
+      ASSERT_EQ(content[met].size(), values.data.size());
+      content[met] = values.data;
+      kir::interpret(low.kernel, content, true);
+      for (int64_t i = 0; i < n; ++i) {
+        std::vector<float> terms;
+        for (int64_t r = 0; r < ranks; ++r)
+          terms.push_back(float(values.data[size_t(r * n + i)]));
+        EXPECT_EQ(content[1][size_t(i)], double(treeOf(terms, 0, terms.size()))) << ranks << " " << n << " " << i;
+      }
+      if (ranks == 64)
+        text = kir::print(low.kernel).size();
+      if (ranks > 64) {
+        EXPECT_LT(kir::print(low.kernel).size(), 2 * text) << ranks;
+      }
+    }
+}
+
 }  // namespace
 }  // namespace gptc::test
