@@ -17,6 +17,8 @@ struct CollectiveCall {
   int64_t count;      // elements of x (all_reduce, broadcast_from) or of a segment of a piece
   DType dtype;
   int root = 0;  // of broadcast_from
+  /// Of both operand and result, the element at which this begins.
+  int64_t offset = 0;
   /// A piece of another dimension than the first consists of so many segments, one from each part of the whole.
   int64_t segments = 1;
   /// Rows of padding at the end of x, which are to be zero before it is cut into pieces: elements from the first, and

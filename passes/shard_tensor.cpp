@@ -161,6 +161,9 @@ public:
                     size = groups[0] / (queries + 2 * keys);
       if (queries % ranks || keys % ranks)
         refuse(queries % ranks ? queries : keys, queries % ranks ? "heads" : "heads of keys and values");
+      if (b.heads->attrs.getInt("of_heads"))
+        throw UserError(ErrorCode::GirInvalid, "attention that has some of all heads already cannot be shared out",
+                        "a module without of_heads and head0");
       groups = {queries * size, keys * size, keys * size};
       if (b.heads->is(OpKind::attention_cached))
         for (unsigned i : {1u, 2u})

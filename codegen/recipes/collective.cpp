@@ -3,7 +3,7 @@
 // On the CPU engines add in the order of a tree themselves, and there is no kernel. On a GPU the order of NCCL's sums
 // is NCCL's own; where it is to be the tree,
 //   1. ranks exchange what they add rather than sums: each gets everybody's values of its part of the result, in as
-//      many bytes as the least that a reduce_scatter can have. What does not divide into parts all get whole.
+//      many bytes as the least that a reduce_scatter can have.
 //   2. The kernel adds them in the tree's order, every element by itself; of many ranks in passes of 32.
 //   3. Parts of an all_reduce are gathered.
 #include "codegen/recipes/group_ctx.h"
@@ -51,11 +51,12 @@ std::vector<Schedule> space(const Op &, const Schedule &, const Target &) { retu
 constexpr int64_t mostTerms = 32;
 bool addsInPasses(int64_t ranks) { return ranks > mostTerms && ranks % mostTerms == 0; }
 
-/// For each g < groups and i < n: sum[g each + i] = ((m[i] + m[stride + i]) + (m[2 stride + i] + m[3 stride + i])) +
+/// For each g < groups and i < n: sum[offset + g each + i] = ((m[i] + m[stride + i]) + (m[2 stride + i] + m[3 stride +
+/// i])) +
 /// ... of `terms`, where m is met from g each on, rounded to the dtype after each addition.
-Stmt addTerms(const Buffer &met, const Buffer &sum, int64_t n, int64_t terms, int64_t stride, int64_t groups,
-              int64_t each, const Schedule &s) {
-  const int64_t vec = std::gcd(n, std::max(1, s.vec));
+Stmt addTerms(const Buffer &met, const Buffer &sum, int64_t offset, int64_t n, int64_t terms, int64_t stride,
+              int64_t groups, int64_t each, const Schedule &s) {
+  const int64_t vec = std::gcd(std::gcd(n, offset), std::max(1, s.vec));
   Var t = makeVar("t"), c = makeVar("c");
   Expr at = kir::ref(t);
   if (groups > 1)
@@ -71,18 +72,19 @@ Stmt addTerms(const Buffer &met, const Buffer &sum, int64_t n, int64_t terms, in
       next.push_back(i + 1 < level.size() ? cast(met->dtype, level[i] + level[i + 1]) : level[i]);
     level = std::move(next);
   }
-  const Stmt stored = store(sum, at, level[0]);
+  const Stmt stored = store(sum, offset ? at + offset : at, level[0]);
   return threadsLoop(t, groups * (n / vec), s.threads,
                      {vec == 1 ? stored : loop(LoopKind::vector, c, imm(vec), {stored}, int(vec))});
 }
 
-/// sum[i] = the tree's sum of met[i], met[n + i], ... of all ranks. Sums of a pass stand where their first terms were.
-void addAsTree(std::vector<Stmt> &body, const Buffer &met, const Buffer &sum, int64_t n, int64_t ranks,
+/// sum[offset + i] = the tree's sum of met[i], met[n + i], ... of all ranks. Sums of a pass stand where their first
+/// terms were.
+void addAsTree(std::vector<Stmt> &body, const Buffer &met, const Buffer &sum, int64_t offset, int64_t n, int64_t ranks,
                const Schedule &s) {
   int64_t stride = n;
   for (; addsInPasses(ranks); ranks /= mostTerms, stride *= mostTerms)
-    body.push_back(addTerms(met, met, n, mostTerms, stride, ranks / mostTerms, mostTerms * stride, s));
-  body.push_back(addTerms(met, sum, n, ranks, stride, 1, 0, s));
+    body.push_back(addTerms(met, met, 0, n, mostTerms, stride, ranks / mostTerms, mostTerms * stride, s));
+  body.push_back(addTerms(met, sum, offset, n, ranks, stride, 1, 0, s));
 }
 
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DType compute) {
@@ -119,13 +121,23 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
     }
     if (target.isCuda() && out.collectives->tree && ranks > 1 &&
         op.isOneOf(OpKind::all_reduce, OpKind::reduce_scatter)) {
-      const bool inParts = op.is(OpKind::all_reduce) && call.count % ranks == 0;
-      const int64_t n = inParts ? call.count / ranks : call.count * call.segments;
-      call.met = workspace("met", call.dtype, ranks * n, addsInPasses(ranks));
-      if (inParts)
-        call.summed = workspace("summed", call.dtype, n, true);
-      const Buffer &sum = inParts ? workspaces.back() : g.outputs[i];
-      addAsTree(out.kernel.body, workspaces[*call.met], sum, n, ranks, s);
+      // Of an all_reduce what divides is shared out, and the rest, less than an element for each rank, all add.
+      const int64_t all = call.count, rest = op.is(OpKind::all_reduce) ? all % ranks : 0;
+      auto meet = [&](int64_t count, int64_t offset) {
+        const bool inParts = op.is(OpKind::all_reduce) && count % ranks == 0;
+        const int64_t n = inParts ? count / ranks : count * call.segments;
+        call.count = count, call.offset = offset;
+        call.met = workspace("met", call.dtype, ranks * n, addsInPasses(ranks));
+        call.summed = inParts ? std::optional(workspace("summed", call.dtype, n, true)) : std::nullopt;
+        const Buffer sum = inParts ? workspaces.back() : g.outputs[i];
+        addAsTree(out.kernel.body, workspaces[*call.met], sum, inParts ? 0 : offset, n, ranks, s);
+        out.collectives->calls.push_back(call);
+      };
+      if (all > rest)
+        meet(all - rest, 0);
+      if (rest)
+        meet(rest, all - rest);
+      continue;
     }
     out.collectives->calls.push_back(call);
   }

@@ -26,14 +26,14 @@ Meeting::Meeting(const Gpu &gpu, const Collectives &what, llvm::ArrayRef<DeviceP
              what.axis, what.ranks);
   const auto workspaces = params.drop_front(operands + results);
   for (const CollectiveCall &call : what.calls) {
-    const DevicePtr to = params[operands + call.to];
     if (call.kind == OpKind::axis_index) {
-      copies.push_back({indexAt, to, sizeof(int64_t)});
+      copies.push_back({indexAt, params[operands + call.to], sizeof(int64_t)});
       continue;
     }
-    const DevicePtr from = params[call.from];
     const size_t size = sizeOf(call.dtype), count = size_t(call.count), segments = size_t(call.segments),
                  P = size_t(what.ranks);
+    const DevicePtr from = params[call.from] + size_t(call.offset) * size,
+                    to = params[operands + call.to] + size_t(call.offset) * size;
     if (call.padding)
       paddings.push_back({from + size_t(call.paddingFrom) * size, size_t(call.padding) * size});
     if (call.met) {

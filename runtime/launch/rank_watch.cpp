@@ -115,7 +115,7 @@ RankWatch::Clock::duration RankWatch::longestStep() const {
 
 /// Where all ranks are in collectives and no message has come to any for as long as a hang takes, no single heartbeat
 /// shows it: one of them hangs in there, or a link is cut. Who waits for somebody points at him; that ends at the rank
-/// that waits for nobody, or with some that wait for each other. Waiting takes no CPU, and who spins does.
+/// that waits for nobody, or with some that wait for each other. Waiting takes little CPU, and who spins takes all.
 std::optional<RankWatch::Finding> RankWatch::standstill() const {
   Clock::duration still = Clock::duration::max();
   bool stepsKnown = true;
@@ -145,8 +145,9 @@ std::optional<RankWatch::Finding> RankWatch::standstill() const {
   std::vector<int> spin = circle;
   llvm::erase_if(spin, [&](int r) { return !computes(seen[size_t(r)]); });
   if (spin.size() == 1)
-    return Finding{spin[0],
-                   fmt::format("spins within a collective: no rank has got anything for {:.1f} s", seconds(still))};
+    return Finding{
+        spin[0], fmt::format("spins within a collective, or a link to it is cut: no rank has got anything for {:.1f} s",
+                             seconds(still))};
   return Finding{at, fmt::format("is one of those that wait for each other ({}), and no rank has got anything for "
                                  "{:.1f} s: one of them hangs, or a link between them is cut",
                                  fmt::join(circle, ", "), seconds(still))};

@@ -37,7 +37,7 @@ std::unique_ptr<Module> importedFor(const RankCut &c);
 std::unique_ptr<Module> plannedFor(const RankCut &c);
 /// Every collective, along both axes.
 constexpr const char *everyCollective = R"(module {mesh_data=2, mesh_tensor=2} {
-  func @f(%x: f32[4,8]) -> (f32[4,8], f32[2,8], f32[4,4], f32[4,8], f32[4,8], f32[4,8], f32[2,8], i64[]) {
+  func @f(%x: f32[4,8], %y: f32[3,5], %z: f32[]) -> (f32[4,8], f32[2,8], f32[4,4], f32[4,8], f32[4,8], f32[4,8], f32[2,8], i64[], f32[3,5], f32[]) {
     %sum = all_reduce %x {axis="data", ranks=2} : f32[4,8]
     %rows = reduce_scatter %x {axis="data", ranks=2} : f32[2,8]
     %columns = reduce_scatter %x {axis="tensor", dim=1, ranks=2} : f32[4,4]
@@ -46,7 +46,9 @@ constexpr const char *everyCollective = R"(module {mesh_data=2, mesh_tensor=2} {
     %second = broadcast_from %x {axis="data", ranks=2, root=1} : f32[4,8]
     %own = own_part %second {axis="tensor", ranks=2} : f32[2,8]
     %place = axis_index {axis="data", ranks=2} : i64[]
-    return %sum, %rows, %columns, %whole, %first, %second, %own, %place
+    %odd = all_reduce %y {axis="data", ranks=2} : f32[3,5]
+    %scalar = all_reduce %z {axis="tensor", ranks=2} : f32[]
+    return %sum, %rows, %columns, %whole, %first, %second, %own, %place, %odd, %scalar
   }
 })";
 /// Runs function @f of the module in this text on the ranks of its mesh, as threads, and in the interpreter: of both
