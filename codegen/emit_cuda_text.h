@@ -58,7 +58,8 @@ struct CudaFunction {
 std::vector<CudaFunction> attentionFunctions(const kir::AttentionTile &t, const std::string &name);
 /// These constants, and whether text needs the polynomials of exp and log.
 std::string attentionConstants(const kir::AttentionTile &t, const std::string &name, bool drops);
-/// The statement: `places` are tile, sequence, head and the key of dropout.
+/// The statement: `places` are tile, sequence, head and the key of dropout; `head0` names the buffer, "" where these
+/// are all heads.
 std::string attentionCall(const kir::AttentionTile &t, const std::string &name, const std::string &room,
                           llvm::ArrayRef<std::string> operands, llvm::ArrayRef<std::string> places,
                           const std::string &head0);

@@ -139,7 +139,9 @@ TEST(RankWatch, AllWaitAndNothingComes) {
     found = whereAllWait({1, 0}, State::collective, {spins});
     ASSERT_TRUE(found);
     EXPECT_EQ(found->rank, spins);
-    EXPECT_EQ(found->what.rfind("spins within a collective, or a link to it is cut: no rank has got anything for 4.", 0), 0u) << found->what;
+    EXPECT_EQ(
+        found->what.rfind("spins within a collective, or a link to it is cut: no rank has got anything for 4.", 0), 0u)
+        << found->what;
   }
   found = whereAllWait({1, 0}, State::collective, {0, 1});
   ASSERT_TRUE(found);

@@ -166,7 +166,8 @@ void addTuneCommand(CLI::App &app) {
   };
   auto o = std::make_shared<Options>();
   addModel(*c, o->request.modelFile, o->request.settings);
-  c->add_option("--seconds", o->request.seconds, "Time for everything but measuring the machine [120]")->check(within(1.0, 1e6));
+  c->add_option("--seconds", o->request.seconds, "Time for everything but measuring the machine [120]")
+      ->check(within(1.0, 1e6));
   c->add_option("--threads", o->request.threads, "Threads (0: all cores)")->check(within(0, 4096));
   c->add_flag("--again", o->request.again, "Measures also what is on record");
   c->add_option("--svg", o->svg, "Draws the kernels under the roofline into this file")->type_name("FILE");

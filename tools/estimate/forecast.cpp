@@ -171,7 +171,8 @@ double regionOnGpu(const Config &c, const Strategy &s, const Workload &w, double
     work += E;
   else if (s.zeroStage == 3)  // gathered
     work += width / 4 * E;
-  // Sums over ranks are kept till the norm of all is known; of workspaces, the last two, of which the largest is counted.
+  // Sums over ranks are kept till the norm of all is known; of workspaces, the last two, of which the largest is
+  // counted.
   double update = sum;
   if (s.zeroStage > 0)
     update += layers * (undivided + (1 - undivided) / D);
