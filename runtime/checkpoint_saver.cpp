@@ -29,7 +29,7 @@ namespace {
 constexpr size_t kBlock = 1 << 20;  // is hashed while it is in the cache, and shows that the save goes on
 constexpr int kNiceness = 10;       // what computes comes first
 
-/// A save that nobody wants any more.
+/// A save that nobody wants any more: this process ends, or rank 0 has given it up and removed the folder.
 struct GivenUp {};
 
 UserError filesDiffer(int64_t rank, const std::string &what) {
@@ -117,6 +117,7 @@ void CheckpointSaver::save(const CheckpointInfo &what, int64_t toKeep) {
   phase = Phase::writing;
   try {
     writeOwn(false);
+  } catch (const GivenUp &) {
   } catch (...) {
     phase = Phase::idle;
     dir.reset();
@@ -252,7 +253,16 @@ void CheckpointSaver::write(const OwnedFile &file, bool copied) {
         words[pieceKey(t.info.name)] = p.piece->str();
       }
     }
-  SafetensorsWriter writer(folder + "/" + file.name, infos, words);
+  std::optional<SafetensorsWriter> opened;
+  try {
+    opened.emplace(folder + "/" + file.name, infos, words);
+  } catch (const UserError &) {
+    // Then what went wrong is rank 0's to say; this one learns of it where the ranks meet next.
+    if (std::error_code e; rank != 0 && !fs::exists(folder, e))
+      throw GivenUp();
+    throw;
+  }
+  SafetensorsWriter &writer = *opened;
   auto put = [&](const char *data, size_t bytes) {
     for (size_t at = 0; at < bytes; at += kBlock) {
       if (givenUp)
@@ -312,7 +322,8 @@ void CheckpointSaver::complete() {
       const std::string name = owners.fileOf(r);
       if (name.empty())
         continue;
-      if (!appears(dir->file(name)))
+      // Where the folder itself is gone, the first write into it says so.
+      if (std::error_code e; !appears(dir->file(name)) && fs::exists(dir->path(), e))
         throw filesDiffer(r, fmt::format("has written {} somewhere else than in {}", name, dir->path()));
       const auto &sum = checksums[r][parameters ? 0 : 1];
       files[name] = std::string(sum.begin(), sum.end());

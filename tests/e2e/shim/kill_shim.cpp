@@ -3,6 +3,7 @@
 //   GPTC_TEST_AT      "write:3", "fsync:2", "rename:1": which call, counted from 1; a write is cut in half first
 //   GPTC_TEST_DO      "kill" (default) | "enospc" | "sleep": two seconds
 //   GPTC_TEST_RANK    the rank that it happens to; default: any
+//   GPTC_TEST_LATE    a rank that takes half a second to create each file; others take one to remove a folder
 //   GPTC_TEST_COUNTS  a file that receives the three totals on exit
 #include <atomic>
 #include <cerrno>
@@ -10,7 +11,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <cstdarg>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <string>
 #include <unistd.h>
 
@@ -33,10 +36,15 @@ bool concerns(int fd) {
   return concerns(path);
 }
 
+bool isRank(const char *named) {
+  const char *rank = std::getenv("GPTC_RANK");
+  return rank && std::strcmp(named, rank) == 0;
+}
+
 bool isMoment(Call call) {
   int n = ++counts[call];
-  const char *at = std::getenv("GPTC_TEST_AT"), *only = std::getenv("GPTC_TEST_RANK"), *rank = std::getenv("GPTC_RANK");
-  if (only && (!rank || std::strcmp(only, rank) != 0))
+  const char *at = std::getenv("GPTC_TEST_AT"), *only = std::getenv("GPTC_TEST_RANK");
+  if (only && !isRank(only))
     return false;
   size_t length = std::strlen(names[call]);
   return at && std::strncmp(at, names[call], length) == 0 && at[length] == ':' && std::atoi(at + length + 1) == n;
@@ -72,6 +80,28 @@ struct Report {
 }  // namespace
 
 extern "C" {
+
+int open(const char *path, int flags, ...) {
+  static auto real = next<int (*)(const char *, int, ...)>("open");
+  va_list more;
+  va_start(more, flags);
+  const int mode = flags & O_CREAT ? va_arg(more, int) : 0;
+  va_end(more);
+  if (const char *late = std::getenv("GPTC_TEST_LATE"); late && flags & O_CREAT && concerns(path) && isRank(late))
+    ::usleep(500'000);
+  return real(path, flags, mode);
+}
+
+int unlinkat(int at, const char *path, int flags) {
+  static auto real = next<int (*)(int, const char *, int)>("unlinkat");
+  const int r = real(at, path, flags);
+  if (const char *late = std::getenv("GPTC_TEST_LATE"); late && flags & AT_REMOVEDIR && !isRank(late)) {
+    const int error = errno;
+    ::sleep(1);
+    errno = error;
+  }
+  return r;
+}
 
 ssize_t write(int fd, const void *data, size_t bytes) {
   static auto real = next<ssize_t (*)(int, const void *, size_t)>("write");
