@@ -235,14 +235,14 @@ TEST_F(KillTest, AnyOfSeveralRanks) {
         EXPECT_TRUE(*at == 'w' || fs::exists(w.path("out/checkpoints/step-00000003"))) << when;
         finish("out", when);
       }
-    // Rank 0 gives up, and removes the folder, before another has begun to write: what went wrong is still what is said.
+    // Rank 0 gives up, and removes the folder, before another has begun to write: what went wrong is still what is
+    // said.
     const std::string when = fmt::format("rank 0 fails before rank 1 writes, async {}", async);
-    Result r = w.gptrun({plan, "--out-dir", w.path("out"), "--restarts", "0"},
-                        {{"LD_PRELOAD", kShim},
-                         {"GPTC_TEST_AT", "fsync:7"},
-                         {"GPTC_TEST_RANK", "0"},
-                         {"GPTC_TEST_DO", "enospc"},
-                         {"GPTC_TEST_LATE", "1"}});
+    Result r = w.gptrun({plan, "--out-dir", w.path("out"), "--restarts", "0"}, {{"LD_PRELOAD", kShim},
+                                                                                {"GPTC_TEST_AT", "fsync:7"},
+                                                                                {"GPTC_TEST_RANK", "0"},
+                                                                                {"GPTC_TEST_DO", "enospc"},
+                                                                                {"GPTC_TEST_LATE", "1"}});
     EXPECT_EQ(r.code, 4) << when << "\n" << r.output;
     EXPECT_NE(r.output.find("error[GPTC0402]"), std::string::npos) << when << "\n" << r.output;
     finish("out", when);

@@ -8,10 +8,10 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <cstdarg>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <string>
