@@ -237,9 +237,16 @@ void CheckpointSaver::writeCopies() {
 
 void CheckpointSaver::writeOwn(bool copied) {
   checksums[rank] = {};
-  for (const OwnedFile &file : owned.files)
-    if (!file.name.empty())
-      write(file, copied);
+  try {
+    for (const OwnedFile &file : owned.files)
+      if (!file.name.empty())
+        write(file, copied);
+  } catch (const UserError &) {
+    // Then what went wrong is rank 0's to say; this one learns of it where the ranks meet next.
+    if (std::error_code e; rank != 0 && !fs::exists(folder, e))
+      throw GivenUp();
+    throw;
+  }
 }
 
 void CheckpointSaver::write(const OwnedFile &file, bool copied) {
@@ -253,16 +260,7 @@ void CheckpointSaver::write(const OwnedFile &file, bool copied) {
         words[pieceKey(t.info.name)] = p.piece->str();
       }
     }
-  std::optional<SafetensorsWriter> opened;
-  try {
-    opened.emplace(folder + "/" + file.name, infos, words);
-  } catch (const UserError &) {
-    // Then what went wrong is rank 0's to say; this one learns of it where the ranks meet next.
-    if (std::error_code e; rank != 0 && !fs::exists(folder, e))
-      throw GivenUp();
-    throw;
-  }
-  SafetensorsWriter &writer = *opened;
+  SafetensorsWriter writer(folder + "/" + file.name, infos, words);
   auto put = [&](const char *data, size_t bytes) {
     for (size_t at = 0; at < bytes; at += kBlock) {
       if (givenUp)
@@ -316,14 +314,16 @@ void CheckpointSaver::complete() {
   std::map<std::string, std::string> files;  // and their checksums
   json index = {{"metadata", {{"total_size", 0}}}, {"weight_map", json::object()}};
   int64_t total = 0;
+  if (std::error_code e; !fs::exists(dir->path(), e))
+    throw UserError(ErrorCode::Unwritable, fmt::format("{} has gone while it was written", dir->path()),
+                    "leave the folder of a run alone while it runs");
   for (const bool parameters : {true, false}) {
     const Ownership owners(m, parameters);
     for (int64_t r = 0; r < world; ++r) {
       const std::string name = owners.fileOf(r);
       if (name.empty())
         continue;
-      // Where the folder itself is gone, the first write into it says so.
-      if (std::error_code e; !appears(dir->file(name)) && fs::exists(dir->path(), e))
+      if (!appears(dir->file(name)))
         throw filesDiffer(r, fmt::format("has written {} somewhere else than in {}", name, dir->path()));
       const auto &sum = checksums[r][parameters ? 0 : 1];
       files[name] = std::string(sum.begin(), sum.end());

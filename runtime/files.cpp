@@ -199,8 +199,12 @@ std::string AtomicDir::temporaryOf(const std::string &finalPath) {
 }
 
 AtomicDir::~AtomicDir() {
-  if (!temporary.empty())
-    removeTree(temporary);
+  if (temporary.empty())
+    return;
+  // Out of the way at once: a file that another process makes there meanwhile would keep it.
+  const std::string old = temporary + ".old";
+  removeTree(old);
+  removeTree(::rename(temporary.c_str(), old.c_str()) == 0 ? old : temporary);
 }
 
 void AtomicDir::commit() {

@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -141,6 +142,7 @@ struct Member {
   PulseReader pulse;
   RankLines lines;
   int out = -1, err = -1;  // -1: closed, or never there
+  int end = -1;            // readable once it has ended, which may be after its pipes have closed
 };
 
 class LocalCrew : public Crew {
@@ -168,14 +170,14 @@ public:
     signal(SIGKILL);
     reapAll();
     for (auto &m : members)
-      for (int fd : {m->out, m->err})
+      for (int fd : {m->out, m->err, m->end})
         if (fd >= 0)
           ::close(fd);
   }
 
   void addDescriptors(std::vector<int> &fds) const override {
     for (const auto &m : members)
-      for (int fd : {m->out, m->err})
+      for (int fd : {m->out, m->err, m->end})
         if (fd >= 0)
           fds.push_back(fd);
   }
@@ -195,7 +197,7 @@ public:
       // Children of the rank may hold the pipes open; nobody waits for them.
       if (const std::string rest = m.lines.finish(); r.rank == 0 && !rest.empty())
         voice.err(rest);
-      for (int *fd : {&m.out, &m.err})
+      for (int *fd : {&m.out, &m.err, &m.end})
         if (*fd >= 0)
           ::close(std::exchange(*fd, -1));
       ::kill(-m.pid, SIGKILL);
@@ -321,6 +323,7 @@ private:
                       fmt::format("rank {} on {} cannot be started: {} in {}: {}", rank, hostName(), argv[0],
                                   plan.folder, strerror(why)),
                       "the program and the current folder must be there on every machine");
+    m.end = int(::syscall(SYS_pidfd_open, m.pid, 0));
     for (Pipe *p : {&out, &err})
       ::fcntl(p->read, F_SETFL, O_NONBLOCK);
     if (!ownOut)

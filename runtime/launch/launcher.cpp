@@ -266,15 +266,22 @@ private:
     // ... or of one that a stop has ended while it was starting, and had nothing to save.
     if (first == failed.end() && stopsSeen && (anyEndedByTerm() || !allEnded))
       return;
+    const int said = saidFirst();
     if (first != failed.end())
-      return fail(causeOf(ranks[*first]), now);
+      return fail(causeOf(ranks[follows(said) ? *first : said]), now);
     if (now - *failedAt < o.settle && !allEnded)
       return;
     if (auto silent = watch.silent(kSuspicious)) {
       const RankStatus &r = ranks[silent->rank];
       return fail({r.rank, fmt::format("{} {}{}", nameOf(r), silent->what, placeOf(r)), "", 0}, now);
     }
-    fail(causeOf(ranks[failed.front()]), now);
+    fail(causeOf(ranks[said]), now);
+  }
+
+  /// Of the ranks that have failed the one that was the first to say so, or to be missed: processes end in any order.
+  int saidFirst() const {
+    const std::optional<RankFailure> known = meeting.failure();
+    return known && std::find(failed.begin(), failed.end(), known->rank) != failed.end() ? known->rank : failed.front();
   }
 
   /// Tells the other ranks, and begins to end them.

@@ -94,7 +94,7 @@ public:
     if (closed)
       return;
     const Clock::time_point now = Clock::now();
-    if (now - told > kBetweenLines * 4) {
+    if (now - told > std::min(options.silence / 4, kBetweenLines * 4)) {
       send(json::object());
       told = now;
     }

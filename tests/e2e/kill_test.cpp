@@ -185,7 +185,7 @@ TEST_F(KillTest, WhatIsUnderWayAtTheEndIsComplete) {
   // Stopped while the checkpoint of step 3 is slow.
   Process p = w.start("gptrun", {plan, "--out-dir", w.path("out")},
                       {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", "fsync:1"}, {"GPTC_TEST_DO", "sleep"}});
-  while (stepsLogged(w.path("out")) < 4)
+  for (int i = 0; i < 4000 && stepsLogged(w.path("out")) < 4; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   ::kill(p.pid(), SIGTERM);
   const Result r = p.wait();

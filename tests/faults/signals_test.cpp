@@ -20,7 +20,7 @@ struct Signals : testing::Test {
   static constexpr int kRanks = 2;
 
   void SetUp() override {
-    const std::vector<std::string> settings = {"train.micro_batch=1", "parallel.logical_shards=2", "train.steps=400",
+    const std::vector<std::string> settings = {"train.micro_batch=1", "parallel.logical_shards=2", "train.steps=1000",
                                                "eval.every=40",       "checkpoint.every=20",       "parallel.data=2"};
     plan = w.compile("plan", settings);
     const e2e::Result r = w.gptrun({plan, "--out-dir", w.path("quiet")});
@@ -84,7 +84,7 @@ struct Signals : testing::Test {
             {"in an evaluation", false, step(40, milliseconds(2))},
             {"in a restart", false, [](Supervised &run) {
                run.waitForStep(30, 0);
-               ::kill(run.ranks()[1], SIGKILL);
+               run.signal(1, SIGKILL);
                run.waitFor("restart 1 of 3", 0);
              }}};
   }
@@ -154,7 +154,7 @@ TEST_F(Signals, ASecondOneEndsAllAtOnce) {
   // Rank 1 is stopped, so that the first signal alone has to wait for it.
   Supervised run = start(false);
   ASSERT_TRUE(run.waitForStep(30, 0)) << run.output();
-  ::kill(run.ranks()[1], SIGSTOP);
+  run.signal(1, SIGSTOP);
   ::kill(run.pid(), SIGINT);
   ASSERT_NE(run.waitFor("once more to end at once", 0), std::string::npos);
   std::this_thread::sleep_for(std::chrono::milliseconds(600));

@@ -62,7 +62,7 @@ struct Ssh : testing::Test {
     return {{"PATH", w.path("bin") + ":" + std::getenv("PATH")}, {"GPTC_INTERFACE", "lo"}};
   }
   std::string plan() {
-    return w.compile("plan", {"train.micro_batch=1", "parallel.logical_shards=2", "parallel.data=2", "train.steps=60",
+    return w.compile("plan", {"train.micro_batch=1", "parallel.logical_shards=2", "parallel.data=2", "train.steps=400",
                               "checkpoint.every=10"});
   }
   /// But for ssh's server.

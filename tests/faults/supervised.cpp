@@ -28,6 +28,17 @@ std::string procFile(int pid, const char *name) { return e2e::readFile("/proc/" 
 
 double secondsSince(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
+Stalls::Stalls()
+    : looks([this](const std::stop_token &stop) {
+        while (!stop.stop_requested()) {
+          const auto begin = Clock::now();
+          std::this_thread::sleep_for(kBetweenLooks);
+          const auto late = Clock::now() - begin - kBetweenLooks;
+          if (late > kBetweenLooks)
+            us += std::chrono::duration_cast<std::chrono::microseconds>(late).count();
+        }
+      }) {}
+
 std::vector<int> processesOf(const std::string &folder) {
   std::vector<int> found;
   for (int pid : allProcesses())
@@ -119,6 +130,13 @@ bool Supervised::waitForStep(long step, size_t from, milliseconds most) {
       break;
   }
   return false;
+}
+
+void Supervised::signal(int rank, int number) const {
+  const std::map<int, int> now = ranks();
+  const auto it = now.find(rank);
+  ASSERT_NE(it, now.end()) << "rank " << rank << " does not run";
+  ::kill(it->second, number);
 }
 
 std::map<int, int> Supervised::ranks() const {

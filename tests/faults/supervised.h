@@ -4,10 +4,12 @@
 
 #include "tests/e2e/harness.h"
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace faults {
@@ -16,6 +18,18 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 double secondsSince(Clock::time_point t);
+
+/// What the machine takes from whoever would run: how much later than asked for this one's short sleeps have ended, all
+/// together. Time limits that hold for a machine that runs are longer by that.
+class Stalls {
+public:
+  Stalls();
+  double seconds() const { return 1e-6 * double(us.load()); }
+
+private:
+  std::atomic<int64_t> us{0};
+  std::jthread looks;
+};
 
 /// Everything that a run could leave behind: processes that know a folder, what is in /dev/shm, temporary files.
 std::vector<int> processesOf(const std::string &folder);
@@ -44,6 +58,8 @@ public:
   bool waitForStep(long step, size_t from, milliseconds most = milliseconds(60000));
   /// The processes of the ranks that run now.
   std::map<int, int> ranks() const;
+  /// To the process of a rank; fails the test where there is none.
+  void signal(int rank, int number) const;
   bool ended();
   e2e::Result wait() { return process->wait(); }
 

@@ -43,6 +43,7 @@ struct LaunchTest : ::testing::Test {
     return args;
   }
   std::unique_ptr<e2e::Process> start(const std::string &options, const std::string &instructions) {
+    fs::remove(dir / "output");  // what waits for words waits for those to come
     return std::make_unique<e2e::Process>(arguments(options, instructions), env, dir / "output");
   }
   e2e::Result run(const std::string &options, const std::string &instructions) {
@@ -175,6 +176,10 @@ TEST_F(LaunchTest, TheFirstCauseIsSaidNotItsFollowers) {
   EXPECT_EQ(again.code, 6) << again.output;
   EXPECT_EQ(count(again.output, "error["), 1u) << again.output;
   EXPECT_HAS(again.output, "error[GPTC0602]: rank 0 says what is wrong");
+  // Also where its process ends last.
+  const e2e::Result late = run("ranks=2 restarts=0 settle=5000", "0:4:lingers=200 0:4:error=6");
+  EXPECT_EQ(late.code, 6) << late.output;
+  EXPECT_HAS(late.output, "error[GPTC0602]: rank 0 says what is wrong");
 }
 
 TEST_F(LaunchTest, AStoppedRankIsFoundByItsHeartbeat) {
@@ -188,7 +193,7 @@ TEST_F(LaunchTest, AStoppedRankIsFoundByItsHeartbeat) {
 }
 
 TEST_F(LaunchTest, ASpinningRankIsFoundThoughItBeats) {
-  const e2e::Result r = run("ranks=2 restarts=0", "steps:400 1:6:spin");
+  const e2e::Result r = run("ranks=2 restarts=0", "steps:400 1:26:spin");
   EXPECT_EQ(r.code, 6) << r.output;
   EXPECT_HAS(r.output, "error[GPTC0601]: rank 1 on ");
   EXPECT_HAS(r.output, "runs but gets nowhere for 0.");
@@ -283,13 +288,22 @@ TEST_F(LaunchTest, TrainingGoesOnAfterAKillAndAStopWithTheSameBits) {
   };
   auto p = launched();
   int before = 0;
+  int64_t saved = 0;
   for (const int number : {SIGKILL, SIGSTOP}) {
-    const std::string made = out + "/checkpoints/step-0000" + (number == SIGKILL ? "0040" : "0120");
-    for (int i = 0; i < 1000 && (!fs::exists(made) || rankOf(p->pid()) == before); ++i)
+    // In every attempt a rank that has saved twice, and so beats.
+    auto newest = [&] {
+      const std::vector<std::string> all = w.checkpoints(out);
+      return all.empty() || all.back().rfind("step-", 0) != 0 ? 0 : std::stoll(all.back().substr(5));
+    };
+    int pid = 0;
+    for (int i = 0; i < 4000 && (pid == 0 || pid == before || newest() < saved + 40); ++i) {
       std::this_thread::sleep_for(milliseconds(5));
-    before = rankOf(p->pid());
-    ASSERT_GT(before, 0);
+      pid = rankOf(p->pid());
+    }
+    ASSERT_TRUE(pid > 0 && pid != before) << readFile(dir / "output");
+    before = pid;
     ::kill(before, number);
+    saved = newest();
   }
   const e2e::Result r = p->wait();
   EXPECT_EQ(r.code, 0) << r.output;

@@ -3,7 +3,7 @@
 //   GPTC_TEST_AT      "write:3", "fsync:2", "rename:1": which call, counted from 1; a write is cut in half first
 //   GPTC_TEST_DO      "kill" (default) | "enospc" | "sleep": two seconds
 //   GPTC_TEST_RANK    the rank that it happens to; default: any
-//   GPTC_TEST_LATE    a rank that takes half a second to create each file; others take one to remove a folder
+//   GPTC_TEST_LATE    a rank that takes half a second to create each file; others take one to give up a folder
 //   GPTC_TEST_COUNTS  a file that receives the three totals on exit
 #include <atomic>
 #include <cerrno>
@@ -92,17 +92,6 @@ int open(const char *path, int flags, ...) {
   return real(path, flags, mode);
 }
 
-int unlinkat(int at, const char *path, int flags) {
-  static auto real = next<int (*)(int, const char *, int)>("unlinkat");
-  const int r = real(at, path, flags);
-  if (const char *late = std::getenv("GPTC_TEST_LATE"); late && flags & AT_REMOVEDIR && !isRank(late)) {
-    const int error = errno;
-    ::sleep(1);
-    errno = error;
-  }
-  return r;
-}
-
 ssize_t write(int fd, const void *data, size_t bytes) {
   static auto real = next<ssize_t (*)(int, const void *, size_t)>("write");
   if (concerns(fd) && isMoment(writeCall)) {
@@ -119,6 +108,12 @@ int fsync(int fd) {
 
 int rename(const char *from, const char *to) {
   static auto real = next<int (*)(const char *, const char *)>("rename");
+  if (concerns(to) && std::strstr(to, ".tmp.old")) {  // given up
+    const int r = real(from, to);
+    if (const char *late = std::getenv("GPTC_TEST_LATE"); late && !isRank(late))
+      ::sleep(1);
+    return r;
+  }
   return concerns(to) && isMoment(renameCall) && act() ? -1 : real(from, to);
 }
 

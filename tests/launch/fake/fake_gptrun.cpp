@@ -10,7 +10,7 @@
 // that the others wait for in vain makes them fail. Instructions: steps:N, ms:N, and RANK:STEP:ACTION[:ATTEMPT] for
 // what a rank does once STEP steps are done, in every attempt or in one (from 1): kill=SIGNAL, exit=CODE, error=CODE,
 // stop, spin, busy=MS, slow=MS (longer steps from then on), print, deaf (SIGTERM is ignored), rogue (prints an error
-// and goes on), child (leaves a process behind and dies).
+// and goes on), child (leaves a process behind and dies), lingers=MS (the process ends so much later than its errors).
 #include "ir/diagnostics.h"
 #include "runtime/checkpoint.h"
 #include "runtime/files.h"
@@ -41,6 +41,7 @@ using std::chrono::milliseconds;
 namespace {
 
 volatile std::sig_atomic_t stopping = 0;
+milliseconds lingers{0};
 
 std::vector<int64_t> savedSteps(const std::string &outDir) {
   std::vector<int64_t> steps;
@@ -145,6 +146,8 @@ int rank(const std::string &outDir, const std::vector<std::string> &words) {
         fmt::print(stderr, "{}", e.what());
         if (i.action == "error")
           return e.exitCode();
+      } else if (i.action == "lingers") {
+        lingers = milliseconds(i.value);
       } else if (i.action == "stop") {
         ::raise(SIGSTOP);
       } else if (i.action == "spin") {
@@ -234,8 +237,11 @@ int main(int argc, char **argv) {
   try {
     if (words.at(0) == "--agent")
       return runAgent(0, 1);
-    if (words[0] == "rank")
-      return rank(words.at(1), {words.begin() + 2, words.end()});
+    if (words[0] == "rank") {
+      const int code = rank(words.at(1), {words.begin() + 2, words.end()});
+      std::this_thread::sleep_for(lingers);
+      return code;
+    }
     return launchAsTold({words.begin() + 1, words.end()}, self);
   } catch (const UserError &e) {
     std::fflush(stdout);

@@ -59,14 +59,17 @@ TEST(Background, AFailureIsThrownByEveryWait) {
 
 TEST(Background, EndsWithoutRunningWhatHasNotBegun) {
   Noting ranks;
+  std::promise<void> ending;
   const std::jthread opener([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ending.get_future().wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // till the destructor has said so
     ranks.gate.set_value();
   });
   {
     Background background(ranks);
     background.start(of(1), SumOrder::tree);
     background.start(of(2), SumOrder::tree);
+    ending.set_value();
   }
   EXPECT_LE(ranks.counts.size(), 1u);
 }
