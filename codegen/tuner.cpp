@@ -112,10 +112,16 @@ private:
     bench.build(some);
   }
 
+  /// One stall of the machine is no reason to leave a candidate out for ever.
+  Outcome check(const Trial &t) {
+    const Outcome first = bench.check(t, patience());
+    return first == Outcome::tooSlow ? bench.check(t, patience()) : first;
+  }
+
   void tryOne(Trial &t) {
     log.begin({&t});
     try {
-      t.outcome = bench.check(t, patience());
+      t.outcome = check(t);
     } catch (const InternalError &) {  // a fault on a GPU, with which everything there ends
       t.outcome = Outcome::crashed;
       log.add(t);
@@ -147,7 +153,7 @@ private:
       Trial &t = trials[i];
       if (t.known && t.outcome == Outcome::timed) {
         log.begin({&t});
-        t.outcome = bench.check(t, patience());
+        t.outcome = check(t);
       }
       return t.outcome != Outcome::timed;
     });

@@ -1,6 +1,7 @@
 // Runs golden/*.txt; README.md here describes their form.
 #include "ir/diagnostics.h"
 #include "runtime/cuda/cudnn_attention.h"
+#include "tests/unit/runtime/temp_dir.h"
 
 #include <gtest/gtest.h>
 
@@ -82,15 +83,16 @@ TEST_P(Golden, TextAndExitCode) {
   if (GetParam().find("cudnn") != std::string::npos && cuda::cudnnFrontend().empty())
     GTEST_SKIP() << "built without cuDNN's headers";
 
+  static const TempDir cache;  // one for all cases
   const fs::path dir = fs::canonical(testing::TempDir()) / fmt::format("gptc-errors-{}-{}", ::getpid(), GetParam());
   fs::remove_all(dir);
   fs::create_directories(dir / "work");
   std::ofstream(dir / "script") << "set -e\n" << c.script;
   const std::string command = fmt::format(
-      "cd '{0}/work' && env -i PATH='{1}':/usr/bin:/bin HOME='{0}' LANG=C.UTF-8 GPTC_CACHE='{0}/../gptc-errors-cache' "
+      "cd '{0}/work' && env -i PATH='{1}':/usr/bin:/bin HOME='{0}' LANG=C.UTF-8 GPTC_CACHE='{3}' "
       "ASAN_OPTIONS=\"$ASAN_OPTIONS\" LIB='{2}' STANDINS='{1}/../lib/standin' bash ../script >'{0}/out' 2>'{0}/err' "
       "</dev/null",
-      dir.string(), GPTC_BIN_DIR, goldenDir.parent_path().string());
+      dir.string(), GPTC_BIN_DIR, goldenDir.parent_path().string(), cache.path);
   const int status = std::system(command.c_str());
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
   std::string text = readAll(dir / "err");

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <set>
@@ -124,15 +125,18 @@ TEST(Tuner, ASearchTimesCandidatesAndRacesTheBest) {
   EXPECT_EQ(r.trials[0].schedule, defaultSchedule(*g.fused, target));
   EXPECT_EQ(r.trials[0].raced, 1);
   EXPECT_LE(r.trials[r.best].raced, 1);
-  int raced = 0;
+  int raced = 0, near = 0;
+  double best = HUGE_VAL;
+  for (const Trial &t : r.trials)
+    best = std::min(best, t.time.median);
   for (const Trial &t : r.trials) {
     EXPECT_GT(t.time.median, 0) << t.schedule.str();
     EXPECT_LE(t.time.least, t.time.median);
     EXPECT_EQ(t.source.size(), 64u);
     raced += t.raced > 0;
+    near += &t != &r.trials[0] && t.time.median < 1.25 * best;
   }
-  EXPECT_GE(raced, 2);
-  EXPECT_LE(raced, 5);
+  EXPECT_EQ(raced, 1 + std::min(near, 4)) << "the default, and the fastest of those that are near the best";
 }
 
 // ---- candidates that go wrong ---------------------------------------------------------------------------------------
