@@ -202,9 +202,9 @@ AtomicDir::~AtomicDir() {
   if (temporary.empty())
     return;
   // Out of the way at once: a file that another process makes there meanwhile would keep it.
-  const std::string old = temporary + ".old";
-  removeTree(old);
-  removeTree(::rename(temporary.c_str(), old.c_str()) == 0 ? old : temporary);
+  const std::string gone = temporary + ".gone";
+  removeTree(gone);
+  removeTree(::rename(temporary.c_str(), gone.c_str()) == 0 ? gone : temporary);
 }
 
 void AtomicDir::commit() {
@@ -219,8 +219,13 @@ void AtomicDir::commit() {
       // A file system without exchange: there is a moment without the folder, but never half of one.
       std::string old = temporary + ".old";
       removeTree(old);
-      if (::rename(final.c_str(), old.c_str()) != 0 || ::rename(temporary.c_str(), final.c_str()) != 0)
+      if (::rename(final.c_str(), old.c_str()) != 0)
         throwWrite(final, errno);
+      if (::rename(temporary.c_str(), final.c_str()) != 0) {
+        const int error = errno;
+        (void)!::rename(old.c_str(), final.c_str());
+        throwWrite(final, error);
+      }
       removeTree(old);
     }
   }

@@ -108,7 +108,7 @@ int fsync(int fd) {
 
 int rename(const char *from, const char *to) {
   static auto real = next<int (*)(const char *, const char *)>("rename");
-  if (concerns(to) && std::strstr(to, ".tmp.old")) {  // given up
+  if (concerns(to) && std::strstr(to, ".tmp.gone")) {  // given up
     const int r = real(from, to);
     if (const char *late = std::getenv("GPTC_TEST_LATE"); late && !isRank(late))
       ::sleep(1);
