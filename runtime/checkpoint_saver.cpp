@@ -98,7 +98,7 @@ void CheckpointSaver::start(const CheckpointInfo &what, int64_t toKeep) {
   if (executor.ranks)
     executor.ranks->barrier();
   folder = AtomicDir::temporaryOf(store.pathOf(info.step));
-  if (!appears(folder))
+  if (rank != 0 && !appears(folder))
     throw filesDiffer(rank, fmt::format("does not see {}, which rank 0 has made", folder));
   gatherStates();
 }
