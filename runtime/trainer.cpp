@@ -58,6 +58,9 @@ public:
       ::sigaction(SIGHUP, &a, nullptr);
   }
   ~StopSignals() {
+    // A stop may come as two signals, and the second when all is saved: till the process has ended, it is caught.
+    if (gStop.count())
+      return;
     ::sigaction(SIGTERM, &oldTerm, nullptr);
     ::sigaction(SIGINT, &oldInt, nullptr);
     ::sigaction(SIGHUP, &oldHup, nullptr);

@@ -49,7 +49,8 @@ public:
     ::sigaction(SIGPIPE, &a, &oldPipe);  // of an ssh that has ended
   }
   ~CatchStops() {
-    for (size_t i = 0; i < signals.size(); ++i)
+    // A stop may come as two signals, and the second when all has ended well: till the process has, it is caught.
+    for (size_t i = 0; i < signals.size() && gStops.count() == 0; ++i)
       ::sigaction(signals[i], &old[i], nullptr);
     ::sigaction(SIGPIPE, &oldPipe, nullptr);
   }

@@ -150,6 +150,18 @@ TEST_F(Signals, TwoForOneWishAreOne) {
   }
 }
 
+TEST_F(Signals, OneWishLastsTillTheEnd) {
+  Supervised run = start(false);
+  ASSERT_TRUE(run.waitForStep(30, 0)) << run.output();
+  for (const auto begin = Clock::now(); !run.ended() && secondsSince(begin) < 20;) {
+    ::kill(run.pid(), SIGTERM);
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  const e2e::Result r = run.wait();
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("stopped at step "), std::string::npos) << r.output;
+}
+
 TEST_F(Signals, ASecondOneEndsAllAtOnce) {
   // Rank 1 is stopped, so that the first signal alone has to wait for it.
   Supervised run = start(false);
