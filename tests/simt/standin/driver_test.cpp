@@ -284,6 +284,45 @@ TEST_F(DriverTest, KeepsTheErrorOfAKernel) {
       "of parameter 0, which has 4096");
 }
 
+// As tests of what reports such faults plant them.
+TEST_F(DriverTest, PlantsFaults) {
+  auto with = [&](const char *fault, auto body) {
+    EXPECT_EXIT(
+        {
+          setenv("GPTC_STANDIN_FAULT", fault, 1);
+          d->copyToDevice(x, host, kElements * 4, s);
+          d->memsetBytes(z, 0, kElements * 4, s);
+          if (d->streamSynchronize(s) != success)
+            std::_Exit(2);
+          std::_Exit(body() ? 0 : 1);
+        },
+        testing::ExitedWithCode(0), "")
+        << fault;
+  };
+  with("fail:wic", [&] {
+    return launch(twice, x, y, s) == success && d->streamSynchronize(s) == illegalAddress &&
+           reason(illegalAddress).find("twice: was told") != std::string::npos &&
+           d->streamSynchronize(other) == illegalAddress;
+  });
+  with("hang:twice", [&] {
+    Result r = launch(twice, x, y, s) ? success : d->eventRecord(e, s) ? success : notReady;
+    for (int i = 0; i < 100 && r == notReady; ++i)
+      r = d->eventQuery(e);
+    return r == notReady && d->streamSynchronize(other) == success;
+  });
+  with("corrupt:twice", [&] {
+    DevicePtr to = z + 512;
+    void *params[] = {&x, &to};
+    d->launchKernel(twice, 7, 1, 1, 128, 1, 1, 0, s, params, nullptr);
+    d->copyToHost(host, z, kElements * 4, s);
+    const bool quiet = d->streamSynchronize(s) == success;
+    auto spoilt = [&](int i) { return host[i] != host[i]; };
+    return quiet && host[123] == 0 && spoilt(124) && spoilt(128) && spoilt(131) && host[132] == 2 * 4;
+  });
+  with("hang:twice", [&] { return launch(add, x, z, s) == success && d->streamSynchronize(s) == success; });
+  with("burn:twice", [&] { return launch(twice, x, y, s) == invalidValue; });
+}
+
 // A plan that fits the architecture it was made for need not fit a later one of the same major version.
 TEST_F(DriverTest, BlocksHaveTheSharedMemoryOfTheirArchitecture) {
   for (int arch : {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121}) {

@@ -12,7 +12,9 @@
 // GPTC_STANDIN_DRIVER=13000: its version. _DEVICES=1, of which CUDA_VISIBLE_DEVICES shows those that it names;
 // _ARCH=90, _MEMORY=BYTES (1 GiB), of each. _ORDER=0: the oldest of what may run goes first; 1: the newest; else by
 // chance, from that seed. _NO_MEMORY=CALL: this call of the driver, or cublasLtCreate or cudnnCreate, finds no memory
-// on the GPU.
+// on the GPU. _FAULT=KIND:TEXT: what is wrong with kernels in whose name TEXT stands. `fail`: they end with an illegal
+// address; `hang`: they never end; `corrupt`: they store 16 bytes before their last result, and over its first 16, and
+// nobody is told.
 #include "driver_state.h"
 #include "tests/simt/host_compile.h"
 
@@ -633,6 +635,15 @@ Result cuFuncSetAttribute(LoadedFunction f, FunctionAttribute a, int value) {
   f->dynamicShared = value;
   return success;
 }
+/// What GPTC_STANDIN_FAULT plants into this kernel: "fail", "hang", "corrupt" or "".
+static std::string plantedFault(const std::string &kernel) {
+  const char *v = std::getenv("GPTC_STANDIN_FAULT");
+  const std::string fault = v ? v : "";
+  const size_t colon = fault.find(':');
+  return colon == std::string::npos || kernel.find(fault.substr(colon + 1)) == std::string::npos
+             ? ""
+             : fault.substr(0, colon);
+}
 Result cuLaunchKernel(LoadedFunction f, unsigned gridX, unsigned gridY, unsigned gridZ, unsigned blockX,
                       unsigned blockY, unsigned blockZ, unsigned shared, Stream s, void **params, void **extra) {
   std::lock_guard guard(lock);
@@ -651,9 +662,16 @@ Result cuLaunchKernel(LoadedFunction f, unsigned gridX, unsigned gridY, unsigned
   std::vector<DevicePtr> values;
   for (size_t i = 0; i < f->written.size(); ++i)
     values.push_back(*static_cast<DevicePtr *>(params[i]));
+  const std::string fault = plantedFault(f->name);
+  if (fault == "hang")
+    return enqueue(s, Attempt([](std::string &) { return false; }));
+  if (!fault.empty() && fault != "fail" && fault != "corrupt")
+    return refuse(invalidValue, "GPTC_STANDIN_FAULT={}, which is none of fail, hang and corrupt", fault);
   return enqueue(s, [=]() -> std::string {
     if (!functions.count(f))
       return "a module was unloaded before its kernel ran";
+    if (fault == "fail")
+      return f->name + ": was told to access an illegal address";
     std::vector<Param> memory;
     for (size_t i = 0; i < values.size(); ++i) {
       size_t room = 0;
@@ -665,6 +683,13 @@ Result cuLaunchKernel(LoadedFunction f, unsigned gridX, unsigned gridY, unsigned
       memory.push_back({fmt::format("parameter {}", i), at, int64_t(room), f->written[i], false});
     }
     const std::string problem = gptc::simt::launch(f->code, memory, gridX, int(blockX), false, shared);
+    for (size_t i = values.size(); fault == "corrupt" && i-- > 0;)
+      if (f->written[i]) {
+        for (DevicePtr at : {values[i] - 16, values[i]})
+          if (std::byte *beside = resolve(at, 16))
+            std::memset(beside, 0xff, 16);
+        break;
+      }
     return problem.empty() ? "" : f->name + ": " + problem;
   });
 }
