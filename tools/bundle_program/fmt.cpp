@@ -1,8 +1,11 @@
-// fmt's own functions, which Debian has as a shared library only: its sources, from its headers.
+// fmt's own functions, which Debian has as a shared library only: its sources, from its headers. All that fmt 9's own
+// library instantiates stands here, whatever of it we use today.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE
 namespace detail {
+template FMT_API locale_ref::locale_ref(const std::locale &);
+template FMT_API std::locale locale_ref::get<std::locale>() const;
 template FMT_API dragonbox::decimal_fp<float> dragonbox::to_decimal(float) noexcept;
 template FMT_API dragonbox::decimal_fp<double> dragonbox::to_decimal(double) noexcept;
 template FMT_API thousands_sep_result<char> thousands_sep_impl(locale_ref);

@@ -245,15 +245,12 @@ struct Examination {
     gpus(g, driver);
     nvrtc(g);
     library(CudaLibraryId::cublasLt, "matmuls are generated");
-    if (library(CudaLibraryId::cudnn, "attention is generated")) {
-      const std::string frontend = cuda::cudnnFrontend();
-      if (frontend.empty())
-        add({"cuDNN use", Grade::absent, true, "this gptc was built without cuDNN's headers; attention is generated",
-             "cudnn.h and cudnn_frontend.h",
-             "run `tools/setup --cuda` where gptc is built: it brings them and builds"});
-      else
-        add({"cuDNN use", Grade::fine, true, "attention, by cudnn-frontend " + frontend});
-    }
+    library(CudaLibraryId::cudnn, "attention is generated");
+    if (const std::string frontend = cuda::cudnnFrontend(); frontend.empty())
+      add({"cuDNN use", Grade::absent, true, "this gptc was built without cuDNN's headers; attention is generated",
+           "cudnn.h and cudnn_frontend.h", "run `tools/setup --cuda` where gptc is built: it brings them and builds"});
+    else
+      add({"cuDNN use", Grade::fine, true, "attention, by cudnn-frontend " + frontend});
     library(CudaLibraryId::nccl, "only one GPU can be used");
     library(CudaLibraryId::nvml, "GPUs are counted by /proc");
     library(CudaLibraryId::nvtx, "profiles have no names of ours");
