@@ -8,6 +8,7 @@
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
+#include "llvm/ADT/StringExtras.h"
 
 #include <algorithm>
 #include <atomic>
@@ -26,8 +27,38 @@ constexpr size_t programsPerThread = 2;
 
 llvm::ArrayRef<char> bytes(llvm::StringRef s) { return {s.data(), s.size()}; }
 
-/// Of a kernel's functions, from its print: equal ones have equal names.
-std::string symbolOf(const std::string &printed) { return "k" + contentHash({bytes(printed)}).substr(0, 16); }
+/// A symbol from a kernel's print alone: equal ones have equal texts under it, whatever they are called.
+std::string namelessSymbol(const std::string &printed) { return "k" + contentHash({bytes(printed)}).substr(0, 16); }
+
+void rename(std::string &text, const std::string &from, const std::string &to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+}
+
+/// The name of a kernel as the beginning of a symbol: without its kind where the first op is called so, too, and cut
+/// between two words.
+std::string readableName(llvm::StringRef name) {
+  constexpr size_t most = 48;
+  for (size_t n = 1; 2 * n < name.size(); ++n)
+    if (name[n] == '_' && name.substr(n + 1).starts_with(name.substr(0, n)) &&
+        (name.size() == 2 * n + 1 || name[2 * n + 1] == '_')) {
+      name = name.substr(n + 1);
+      break;
+    }
+  if (name.size() > most) {
+    const size_t end = name.substr(0, most + 1).rfind('_');
+    name = name.substr(0, end == llvm::StringRef::npos ? most : end);
+  }
+  std::string out = name.str();
+  for (char &c : out)
+    if (!llvm::isAlnum(c))
+      c = '_';
+  return out.empty() || llvm::isDigit(out[0]) ? "k" + out : out;
+}
+
+std::string symbolOf(const kir::Kernel &k, const std::string &printed) {
+  return readableName(k.name) + "_" + contentHash({bytes(printed)}).substr(0, 8);
+}
 
 std::string joined(llvm::ArrayRef<std::string> texts) {
   std::string all;
@@ -38,11 +69,15 @@ std::string joined(llvm::ArrayRef<std::string> texts) {
 
 }  // namespace
 
+std::string cudaSymbol(const kir::Kernel &k) { return symbolOf(k, kir::print(k)); }
+
 struct CudaJit::Text {
   std::string printed;  // of the kernel
   CudaKernel cuda;
   std::string name;
   const kir::Kernel *kernel = nullptr;  // that the text was made from
+  std::string symbol, key;              // of the text: its own, and that of its entry in the cache
+  bool isPlain = false;
   std::shared_ptr<const std::string> image;
 };
 
@@ -54,7 +89,7 @@ struct CudaJit::Program {
 
 CudaJit::CudaJit(const Target &target, const std::string &cacheDir) : target(target), cache(cacheDir) {
   Nvrtc::get();
-  salt = fmt::format("cuda 1 {} {} {}", target.cpu, CudaLibrary::get(CudaLibraryId::nvrtc).version.str(),
+  salt = fmt::format("cuda 2 {} {} {}", target.cpu, CudaLibrary::get(CudaLibraryId::nvrtc).version.str(),
                      cudaDeviceLayer());
 }
 
@@ -62,18 +97,32 @@ std::string CudaJit::keyOf(llvm::StringRef kind, llvm::StringRef text) const {
   return contentHash({bytes(salt), bytes(kind), bytes(text)});
 }
 
-/// Gives what the cache has its image; the rest.
+/// Makes the text of a kernel, called by its name.
+void CudaJit::emit(Text &t, const kir::Kernel &k, const std::string &printed) const {
+  const std::string nameless = namelessSymbol(printed);
+  t.symbol = symbolOf(k, printed);
+  t.cuda = emitCuda(k, nameless);
+  t.key = keyOf("kernel", t.cuda.text);
+  rename(t.cuda.text, nameless, t.symbol);
+  for (CudaPhase &p : t.cuda.phases)
+    rename(p.symbol, nameless, t.symbol);
+}
+
+/// Gives what the cache has its image, and the symbol that it has there; the rest.
 std::vector<CudaJit::Text *> CudaJit::withoutCached(llvm::ArrayRef<Text *> texts) const {
   std::map<std::string, std::shared_ptr<const std::string>> images;
   std::vector<Text *> missing;
   for (Text *t : texts) {
-    if (std::optional<std::vector<char>> entry = cache.read(keyOf("kernel", t->cuda.text))) {
-      const std::string key(entry->begin(), entry->end());
-      auto [it, isNew] = images.try_emplace(key);
+    if (std::optional<std::vector<char>> entry = cache.read(t->key)) {
+      const auto [key, symbol] = llvm::StringRef(entry->data(), entry->size()).split(' ');
+      auto [it, isNew] = images.try_emplace(key.str());
       if (isNew)
-        if (std::optional<std::vector<char>> image = cache.read(key))
+        if (std::optional<std::vector<char>> image = cache.read(key.str()))
           it->second = std::make_shared<const std::string>(image->begin(), image->end());
       t->image = it->second;
+      if (t->image && !t->symbol.empty())
+        for (CudaPhase &p : t->cuda.phases)
+          rename(p.symbol, t->symbol, symbol.str());
     }
     if (!t->image)
       missing.push_back(t);
@@ -90,7 +139,7 @@ void CudaJit::compile(Program &p) const {
   cache.write(key, bytes(*image));
   for (Text *t : p.texts) {
     t->image = image;
-    cache.write(keyOf("kernel", t->cuda.text), bytes(key));
+    cache.write(t->key, bytes(key + " " + t->symbol));
   }
 }
 
@@ -176,11 +225,11 @@ void CudaJit::build(llvm::ArrayRef<Text *> texts) {
       Text &t = *p.texts[0];
       const std::string place = keep(t);
       std::optional<kir::Kernel> loops = t.kernel ? withoutTemplates(*t.kernel) : std::nullopt;
-      CudaKernel cuda;
+      Text other;
       if (loops && kir::verify(*loops).empty())
-        cuda = emitCuda(*loops, symbolOf(kir::print(*loops)));
-      if (cuda.text.empty() ||
-          llvm::any_of(cuda.phases, [&](const CudaPhase &f) { return f.sharedBytes > target.sharedBytes; }))
+        emit(other, *loops, kir::print(*loops));
+      if (other.cuda.text.empty() ||
+          llvm::any_of(other.cuda.phases, [&](const CudaPhase &f) { return f.sharedBytes > target.sharedBytes; }))
         throw UserError(ErrorCode::KernelRejected,
                         fmt::format("NVRTC {} does not compile the kernel {} for {}:\n{}", nvrtc, t.name, target.cpu,
                                     llvm::StringRef(e.log).trim().str()),
@@ -189,8 +238,11 @@ void CudaJit::build(llvm::ArrayRef<Text *> texts) {
                  "warning: NVRTC {} does not compile the kernel {} for {}:\n{}"
                  "  {}; plain loops take its place, which are many times slower\n",
                  nvrtc, t.name, target.cpu, quoted(e.log), place);
-      t.cuda = std::move(cuda);
+      t.cuda = std::move(other.cuda);
+      t.symbol = std::move(other.symbol);
+      t.key = std::move(other.key);
       t.kernel = nullptr;  // it has no other form
+      t.isPlain = true;
       plain.push_back(&t);
     }
   stats.plain += int(plain.size());
@@ -210,7 +262,10 @@ void CudaJit::makeAll(std::vector<Text> &texts) {
 }
 
 CudaCode CudaJit::compile(const CudaKernel &text, const std::string &name) {
-  std::vector<Text> one{{"", text, name, nullptr, nullptr}};
+  std::vector<Text> one(1);
+  one[0].cuda = text;
+  one[0].name = name;
+  one[0].key = keyOf("kernel", text.text);
   makeAll(one);
   return {one[0].image, text.phases};
 }
@@ -223,11 +278,15 @@ std::vector<CudaCode> CudaJit::compile(llvm::ArrayRef<const kir::Kernel *> kerne
     const std::string &p = printed.emplace_back(kir::print(*k));
     if (known.count(p) || !taken.try_emplace(p, true).second)
       continue;
-    texts.push_back({p, emitCuda(*k, symbolOf(p)), k->name, k, nullptr});
+    Text &t = texts.emplace_back();
+    t.printed = p;
+    t.name = k->name;
+    t.kernel = k;
+    emit(t, *k, p);
   }
   makeAll(texts);
   for (Text &t : texts)
-    known[t.printed] = {t.image, t.cuda.phases};
+    known[t.printed] = {t.image, t.cuda.phases, t.isPlain};
   std::vector<CudaCode> result;
   for (const std::string &p : printed)
     result.push_back(known[p]);

@@ -12,15 +12,22 @@
 
 namespace gptc {
 
+/// What a kernel is called in images, and so by profilers and compute-sanitizer: at most 48 characters of its own name,
+/// which says the ops of its group, and 8 digits of a hash of its print ("row_layernorm_grad_1a2b3c4d"). Its functions
+/// are SYMBOL_p0, SYMBOL_p1, ...
+std::string cudaSymbol(const kir::Kernel &k);
+
 /// A kernel in an image (a cubin), which it may share with others.
 struct CudaCode {
   std::shared_ptr<const std::string> image;
   std::vector<CudaPhase> phases;
+  bool isPlain = false;  // loop trees in place of a template that was refused
 };
 
-/// Compiles kernels, equal ones once. Images are cached in `cacheDir` (0700; "" for none) under a hash of their text,
-/// the device layer, the architecture and NVRTC's version; beside them stands for each kernel in which image it is, so
-/// that it is found whatever it is asked for with.
+/// Compiles kernels, equal ones once, by the name of the first. Images are cached in `cacheDir` (0700; "" for none)
+/// under a hash of their text, the device layer, the architecture and NVRTC's version; beside them stands for each
+/// kernel in which image it is and how it is called there, so that it is found whatever it is asked for with and
+/// whatever it is called.
 ///
 /// A kernel that NVRTC does not compile is kept in a file. Where it is the text of a template, loop trees of the same
 /// meaning take its place (plain_kernel.h), and a warning on stderr quotes the log. Whether that is so follows from the
@@ -50,6 +57,7 @@ private:
   llvm::StringMap<int> kept;        // names of texts that were refused
 
   std::string keyOf(llvm::StringRef kind, llvm::StringRef text) const;
+  void emit(Text &t, const kir::Kernel &k, const std::string &printed) const;
   std::vector<Text *> withoutCached(llvm::ArrayRef<Text *> texts) const;
   void compile(Program &p) const;
   void compile(std::vector<Program> &programs);

@@ -1,6 +1,7 @@
 // gptc-opt: runs passes on a module in text form. The tool for tests, for looking at what a pass does, and for
 // repeating failures.
 #include "codegen/codegen.h"
+#include "codegen/cuda_jit.h"
 #include "codegen/emit_cuda.h"
 #include "codegen/nvrtc.h"
 #include "ir/diagnostics.h"
@@ -11,6 +12,8 @@
 #include "tools/driver/command_line.h"
 #include "tools/driver/gir_file.h"
 #include "tools/driver/main_guard.h"
+
+#include <set>
 
 using namespace gptc;
 
@@ -47,16 +50,17 @@ static std::string dot(const Module &m) {
   return out + "}\n";
 }
 
-static std::string cuda(const kir::Kernel &k, unsigned number, const Target &target, bool ptx) {
-  const std::string text = emitCuda(k, fmt::format("k{}_{}", number, k.name)).text;
+/// By the name that it has in runs and profiles.
+static std::string cuda(const kir::Kernel &k, const std::string &symbol, const Target &target, bool ptx) {
+  const std::string text = emitCuda(k, symbol).text;
   return ptx ? Nvrtc::get().compile(text, target).ptx : text;
 }
 
-/// The kernel of every group, as kernel IR, LLVM IR, CUDA C++ or PTX.
+/// The kernel of every group, as kernel IR, LLVM IR, CUDA C++ or PTX: in the latter two equal ones once.
 static std::string kernels(const Module &m, const Target &target, const std::string &emit) {
   std::string out;
   const char *comment = emit == "llvm" ? ";" : "//";
-  unsigned number = 0;
+  std::set<std::string> shown;
   for (const auto &f : m.functions)
     for (const Op &op : f->body) {
       if (!op.is(OpKind::fused))
@@ -67,10 +71,14 @@ static std::string kernels(const Module &m, const Target &target, const std::str
       if (!Schedule::parse(op.attrs.getString("schedule"), s) || (s.threads > 0) != target.isCuda())
         s = defaultSchedule(op, target);
       const kir::Kernel k = lowerGroup(op, s, target).kernel;
-      out += (emit == "llvm"     ? emitLLVM(k, target, true)
-              : emit == "kernel" ? kir::print(k)
-                                 : cuda(k, number++, target, emit == "ptx")) +
-             "\n";
+      if (emit == "cuda" || emit == "ptx") {
+        const std::string symbol = cudaSymbol(k);
+        out += shown.insert(symbol).second ? cuda(k, symbol, target, emit == "ptx")
+                                           : fmt::format("// {}, which stands above\n", symbol);
+      } else {
+        out += emit == "llvm" ? emitLLVM(k, target, true) : kir::print(k);
+      }
+      out += "\n";
     }
   return out;
 }

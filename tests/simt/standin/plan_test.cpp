@@ -578,8 +578,20 @@ TEST_F(PlanTest, KernelsComeFromTheCacheWhateverIsAskedFor) {
   std::vector<const kir::Kernel *> kernels;
   for (const BoundGroup &g : f.groups)
     kernels.push_back(&g.lowered->kernel);
-  jit.compile(kernels);
+  const std::vector<CudaCode> code = jit.compile(kernels);
   EXPECT_EQ(jit.stats.compiled, 0);
+  for (size_t i = 0; i < kernels.size(); ++i)
+    if (!kernels[i]->body.empty()) {
+      EXPECT_EQ(code[i].phases[0].symbol, cudaSymbol(*kernels[i]) + "_p0");
+    }
+  // A kernel that is called otherwise is the same one, under the name that it was compiled by.
+  kir::Kernel other = *kernels[0];
+  other.name = "other";
+  CudaJit again(cudaTarget("cuda:sm_80"), cache());
+  const CudaCode found = again.compile({&other})[0];
+  EXPECT_EQ(again.stats.compiled, 0);
+  EXPECT_EQ(*found.image, *code[0].image);
+  EXPECT_EQ(found.phases[0].symbol, code[0].phases[0].symbol);
 }
 
 // A run goes on elsewhere: the states of a checkpoint belong to no device.
