@@ -5,9 +5,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <ctime>
 #include <stdio_ext.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 namespace gptc {
@@ -49,19 +52,49 @@ MetricsLog::~MetricsLog() {
 void MetricsLog::line(const std::string &text) { appendAll(fd, path, text); }
 
 void MetricsLog::step(const StepMetrics &m) {
-  line(fmt::format(R"({{"step": {}, "loss": {}, "lr": {}, "grad_norm": {}, "ms": {}, "tokens_per_s": {}, "mfu": {}{}}})"
-                   "\n",
-                   m.step, number(m.loss), number(m.lr), number(m.gradNorm), number(std::round(m.ms * 1000) / 1000),
-                   number(std::round(m.tokensPerSecond * 10) / 10), number(std::round(m.mfu * 1e5) / 1e5),
-                   m.lossScale > 0 ? fmt::format(", \"loss_scale\": {}", m.lossScale) : ""));
+  line(fmt::format(
+      R"({{"step": {}, "loss": {}, "lr": {}, "grad_norm": {}, "ms": {}, "tokens_per_s": {}, "mfu": {}{}, "time": "{}"}})"
+      "\n",
+      m.step, number(m.loss), number(m.lr), number(m.gradNorm), number(std::round(m.ms * 1000) / 1000),
+      number(std::round(m.tokensPerSecond * 10) / 10), number(std::round(m.mfu * 1e5) / 1e5),
+      m.lossScale > 0 ? fmt::format(", \"loss_scale\": {}", m.lossScale) : "", timeNow()));
 }
 
 void MetricsLog::evaluation(int64_t step, double valLoss) {
   evaluated = step;
-  line(fmt::format("{{\"step\": {}, \"val_loss\": {}}}\n", step, number(valLoss)));
+  line(fmt::format("{{\"step\": {}, \"val_loss\": {}, \"time\": \"{}\"}}\n", step, number(valLoss), timeNow()));
+}
+
+std::string fitLine(llvm::ArrayRef<LineField> fields, size_t columns) {
+  std::vector<const LineField *> kept;
+  for (const LineField &f : fields)
+    if (!f.text.empty())
+      kept.push_back(&f);
+  auto joined = [&] {
+    std::string text;
+    for (const LineField *f : kept)
+      text += (text.empty() ? "" : "  ") + f->text;
+    return text;
+  };
+  std::string text = joined();
+  while (text.size() > columns && kept.size() > 1) {
+    kept.erase(std::min_element(kept.begin(), kept.end(),
+                                [](const LineField *a, const LineField *b) { return a->rank < b->rank; }));
+    text = joined();
+  }
+  return text.substr(0, columns);
 }
 
 ProgressLine::ProgressLine(FILE *out, int64_t steps) : out(out), steps(steps), terminal(::isatty(::fileno(out))) {}
+
+/// What a line may take without being broken. Asked each time, for a window may have got another size; the last column
+/// stays free, as some terminals go on to the next line behind it.
+size_t ProgressLine::columns() const {
+  constexpr unsigned usual = 80;  // of one that does not say
+  winsize w{};
+  const unsigned all = ::ioctl(::fileno(out), TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : usual;
+  return std::max(1u, all - 1);
+}
 
 void ProgressLine::show(const StepMetrics &m, double msLeft, int64_t memoryBytes, bool logged) {
   if (!terminal && !logged)
@@ -71,17 +104,30 @@ void ProgressLine::show(const StepMetrics &m, double msLeft, int64_t memoryBytes
            : v >= 1e3 ? fmt::format("{:.1f}k", v / 1e3)
                       : fmt::format("{:.0f}", v);
   };
-  std::string text = fmt::format(
-      "step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {}{:.1f} ms  {} tok/s  MFU {:.1f}%  {:.2f} GB  {} left", m.step,
-      steps, m.loss, m.lr, m.gradNorm, m.lossScale > 0 ? fmt::format("scale 2^{}  ", std::ilogb(m.lossScale)) : "",
-      m.ms, scaled(m.tokensPerSecond), m.mfu * 100, memoryBytes / 1e9, formatDuration(msLeft / 1000));
-  // Blanks cover the rest of a longer line before.
+  const LineField fields[] = {
+      {fmt::format("step {}/{}", m.step, steps), 9},
+      {fmt::format("loss {:.4f}", m.loss), 8},
+      {fmt::format("lr {:.2e}", m.lr), 2},
+      {fmt::format("norm {:.2f}", m.gradNorm), 3},
+      {m.lossScale > 0 ? fmt::format("scale 2^{}", std::ilogb(m.lossScale)) : "", 0},
+      {fmt::format("{:.1f} ms", m.ms), 4},
+      {fmt::format("{} tok/s", scaled(m.tokensPerSecond)), 6},
+      {fmt::format("MFU {:.1f}%", m.mfu * 100), 5},
+      {fmt::format("{:.2f} GB", memoryBytes / 1e9), 1},
+      {fmt::format("{} left", formatDuration(msLeft / 1000)), 7},
+  };
+  const size_t width = terminal ? columns() : std::string::npos;
+  const std::string text = fitLine(fields, width);
+  // Blanks cover the rest of a longer line before, as far as the window still shows it.
+  shown = std::min(shown, width);
   print(terminal ? fmt::format("\r{:<{}}", text, shown) : text + "\n");
   if (terminal)
     shown = text.size();
 }
 
 void ProgressLine::say(const std::string &text) {
+  if (shown)
+    shown = std::min(shown, columns());
   print((shown ? fmt::format("\r{:<{}}\r", "", shown) : "") + text + "\n");
   shown = 0;
 }
@@ -100,6 +146,15 @@ void ProgressLine::print(const std::string &text) {
   readerGone = readerGone || errno == EPIPE;
   std::clearerr(out);
   ::__fpurge(out);
+}
+
+std::string timeNow() {
+  timespec t{};
+  ::clock_gettime(CLOCK_REALTIME, &t);
+  std::tm utc{};
+  ::gmtime_r(&t.tv_sec, &utc);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
+                     utc.tm_hour, utc.tm_min, utc.tm_sec, t.tv_nsec / 1000000);
 }
 
 std::string formatDuration(double seconds) {

@@ -1,6 +1,8 @@
 // What a run tells: log.jsonl for programs, a live line for people.
 #pragma once
 
+#include "llvm/ADT/ArrayRef.h"
+
 #include <cstdint>
 #include <cstdio>
 #include <optional>
@@ -18,8 +20,8 @@ struct StepMetrics {
 };
 
 /// OUT_DIR/log.jsonl: one object per line, written in one piece. Steps: `step, loss, lr, grad_norm, ms, tokens_per_s,
-/// mfu`, with fp16 `loss_scale`; evaluations: `step, val_loss`. Numbers print so that they read back to the same value;
-/// what is not finite is null.
+/// mfu`, with fp16 `loss_scale`; evaluations: `step, val_loss`. Both have `time`, when the line was written (timeNow).
+/// Numbers print so that they read back to the same value; what is not finite is null.
 class MetricsLog {
 public:
   /// Opens the log for a run that stands at `step`: later lines, and a half-written last one, are dropped.
@@ -39,7 +41,17 @@ private:
   int64_t evaluated = -1;
 };
 
-/// The live line: rewritten in place on a terminal, else a plain line per logged step.
+/// A part of the live line. Of two that do not both fit, the one of the greater rank stays.
+struct LineField {
+  std::string text;
+  int rank = 0;
+};
+/// The fields in their order with two blanks between them, without those of the least ranks as far as the line would
+/// be longer than `columns`. What alone is too long is cut.
+std::string fitLine(llvm::ArrayRef<LineField> fields, size_t columns);
+
+/// The live line: one line that is rewritten in place on a terminal, where it has what fits into the terminal's width
+/// at that moment; else a plain line per logged step, whole.
 class ProgressLine {
 public:
   ProgressLine(FILE *out, int64_t steps);
@@ -61,8 +73,11 @@ private:
   int64_t steps;
   bool terminal, readerGone = false;
   size_t shown = 0;  // columns of the live line now on the screen
+  size_t columns() const;
 };
 
+/// Now, in UTC: "2026-03-01T09:30:05.123Z".
+std::string timeNow();
 /// "1:02:03", "2:03", "0:07".
 std::string formatDuration(double seconds);
 

@@ -3,6 +3,7 @@
 #include "frontends/files.h"
 #include "ir/diagnostics.h"
 #include "ir/mesh.h"
+#include "runtime/metrics.h"
 #include "tools/estimate/planned.h"
 
 #include "llvm/ADT/SmallVector.h"
@@ -11,7 +12,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -34,15 +34,6 @@ json kernelsOf(const std::map<KernelClass, double> &seconds, double steps) {
     if (auto it = seconds.find(c); it != seconds.end() && c != KernelClass::communication)
       j[nameOf(c)] = it->second / steps;
   return j;
-}
-
-std::string now() {
-  const auto t = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm utc{};
-  gmtime_r(&t, &utc);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
 }
 
 }  // namespace
@@ -84,7 +75,7 @@ std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &
   if (!settings.empty() && mesh.data > 1)  // where "auto" stands there it was chosen
     settings.push_back(fmt::format("parallel.zero_stage={}", m.attrs.getInt("zero_stage")));
   return json{{"schema", 1},
-              {"time", now()},
+              {"time", timeNow()},
               {"plan", plan.hash},
               {"target", plan.target.name},
               {"cpu", plan.target.cpu},

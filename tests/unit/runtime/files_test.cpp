@@ -5,9 +5,14 @@
 #include "runtime/safetensors.h"
 #include "temp_dir.h"
 
+#include <nlohmann/json.hpp>
+
 #include <cmath>
 #include <cstdlib>
 #include <fcntl.h>
+#include <regex>
+#include <sstream>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -111,31 +116,133 @@ TEST(MetricsLog, WhatIsNotFiniteIsNull) {
   TempDir dir;
   MetricsLog log(dir.path, 0);
   log.step({1, INFINITY, 1e-3f, -INFINITY, 10, 100, NAN});
-  EXPECT_EQ(readFile(dir / "log.jsonl"),
+  const std::string text = readFile(dir / "log.jsonl");
+  EXPECT_EQ(text.substr(0, text.find(", \"time\"")),
             "{\"step\": 1, \"loss\": null, \"lr\": 0.001, \"grad_norm\": null, \"ms\": 10, \"tokens_per_s\": 100, "
-            "\"mfu\": null}\n");
+            "\"mfu\": null");
+}
+
+TEST(MetricsLog, EachLineHasItsTime) {
+  TempDir dir;
+  const std::string before = timeNow();
+  MetricsLog log(dir.path, 0);
+  log.step({1, 2, 1e-3f, 1, 10, 100, 0.5, 65536});
+  log.evaluation(1, 1.25);
+  const std::string after = timeNow();
+  std::istringstream lines(readFile(dir / "log.jsonl"));
+  int n = 0;
+  for (std::string line; std::getline(lines, line); ++n) {
+    const std::string time = nlohmann::json::parse(line).value("time", "");
+    EXPECT_TRUE(std::regex_match(time, std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)"))) << line;
+    EXPECT_LE(before, time);
+    EXPECT_LE(time, after);
+  }
+  EXPECT_EQ(n, 2);
+}
+
+TEST(FitLine, LeavesOutTheLeastImportantFirst) {
+  const LineField fields[] = {{"step 7", 9}, {"lr 1e-3", 1}, {"", 5}, {"loss 2.5", 8}, {"3 ms", 4}};
+  EXPECT_EQ(fitLine(fields, 99), "step 7  lr 1e-3  loss 2.5  3 ms");
+  EXPECT_EQ(fitLine(fields, 31), "step 7  lr 1e-3  loss 2.5  3 ms");
+  EXPECT_EQ(fitLine(fields, 30), "step 7  loss 2.5  3 ms");
+  EXPECT_EQ(fitLine(fields, 21), "step 7  loss 2.5");
+  EXPECT_EQ(fitLine(fields, 15), "step 7");
+  EXPECT_EQ(fitLine(fields, 3), "ste");
+}
+
+/// What ProgressLine writes to a terminal of so many columns.
+class Screen {
+public:
+  explicit Screen(unsigned short columns) : terminal(posix_openpt(O_RDWR | O_NOCTTY)) {
+    if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0)
+      return;
+    out = std::fopen(ptsname(terminal), "w");
+    resize(columns);
+  }
+  ~Screen() {
+    if (out)
+      std::fclose(out);
+    close(terminal);
+  }
+  void resize(unsigned short columns) const {
+    winsize w{};
+    w.ws_row = 24;
+    w.ws_col = columns;
+    ioctl(terminal, TIOCSWINSZ, &w);
+  }
+  /// Each time that the line was written anew.
+  std::vector<std::string> lines() const {
+    // What is written takes a moment to come through: up to a mark at the end.
+    std::fputs("#", out);
+    std::fflush(out);
+    std::string shown;
+    char text[4096];
+    while (shown.empty() || shown.back() != '#') {
+      const ssize_t n = read(terminal, text, sizeof text);
+      if (n <= 0)
+        break;
+      shown.append(text, size_t(n));
+    }
+    std::istringstream all(shown.substr(0, shown.find('#')));
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(all, line, '\r');)
+      if (!line.empty())
+        lines.push_back(line);
+    return lines;
+  }
+  FILE *out = nullptr;
+
+private:
+  const int terminal;
+};
+
+TEST(ProgressLine, FitsIntoTheTerminal) {
+  const StepMetrics m{1234, 3.1234f, 1e-3f, 0.52f, 24.1, 132400, 0.341, 65536};
+  for (unsigned short columns : {200, 80, 40}) {
+    const Screen screen(columns);
+    if (!screen.out)
+      GTEST_SKIP() << "no terminals here";
+    ProgressLine line(screen.out, 20000);
+    line.show(m, 47000, 1 << 30, true);
+    line.show(m, 46000, 1 << 30, true);
+    const std::vector<std::string> lines = screen.lines();
+    ASSERT_EQ(lines.size(), 2u);
+    for (const std::string &l : lines) {
+      EXPECT_LT(l.size(), columns) << l;
+      EXPECT_EQ(l.find('\n'), std::string::npos) << l;
+      for (const char *field : {"step 1234/20000", "loss 3.1234", "left"})
+        EXPECT_NE(l.find(field), std::string::npos) << l;
+      EXPECT_EQ(l.find("tok/s") != std::string::npos, columns > 40) << l;
+      EXPECT_EQ(l.find("GB") != std::string::npos, columns > 80) << l;
+    }
+  }
+}
+
+TEST(ProgressLine, FollowsTheWindow) {
+  const StepMetrics m{1234, 3.1234f, 1e-3f, 0.52f, 24.1, 132400, 0.341};
+  const Screen screen(120);
+  if (!screen.out)
+    GTEST_SKIP() << "no terminals here";
+  ProgressLine line(screen.out, 20000);
+  line.show(m, 47000, 1 << 30, true);
+  screen.resize(50);
+  line.show(m, 47000, 1 << 30, true);
+  const std::vector<std::string> lines = screen.lines();
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_GT(lines[0].size(), 80u);
+  EXPECT_LT(lines[1].size(), 50u) << lines[1];
 }
 
 TEST(ProgressLine, CoversALongerOne) {
-  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
-  if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0)
+  const Screen screen(200);
+  if (!screen.out)
     GTEST_SKIP() << "no terminals here";
-  FILE *out = std::fopen(ptsname(terminal), "w");
-  ASSERT_NE(out, nullptr);
-  {
-    ProgressLine line(out, 10);
-    line.show({9, 123456, 1e-3f, 12345, 1234, 100, 0.5}, 1e9, 1 << 30, true);
-    line.show({10, 1, 1e-3f, 1, 1, 1, 0.5}, 0, 1 << 30, true);
-  }
-  char text[4096];
-  const ssize_t n = read(terminal, text, sizeof text);
-  std::fclose(out);
-  close(terminal);
-  ASSERT_GT(n, 0);
-  const std::string shown(text, size_t(n));
-  const size_t second = shown.find('\r', 1);
-  ASSERT_NE(second, std::string::npos) << shown;
-  EXPECT_GE(shown.size() - second, second) << shown;
+  ProgressLine line(screen.out, 10);
+  line.show({9, 123456, 1e-3f, 12345, 1234, 100, 0.5}, 1e9, 1 << 30, true);
+  line.show({10, 1, 1e-3f, 1, 1, 1, 0.5}, 0, 1 << 30, true);
+  const std::vector<std::string> lines = screen.lines();
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_GE(lines[1].size(), lines[0].size());
 }
 
 TEST(MetricsLog, KeepsWhatIsBeforeTheCheckpoint) {
@@ -148,8 +255,8 @@ TEST(MetricsLog, KeepsWhatIsBeforeTheCheckpoint) {
   }
   std::string text = readFile(dir / "log.jsonl");
   EXPECT_EQ(
-      text.substr(0, text.find('\n')),
-      R"({"step": 1, "loss": 0.1, "lr": 0.001, "grad_norm": null, "ms": 12.346, "tokens_per_s": 100, "mfu": 0.5})");
+      text.substr(0, text.find(", \"time\"")),
+      R"({"step": 1, "loss": 0.1, "lr": 0.001, "grad_norm": null, "ms": 12.346, "tokens_per_s": 100, "mfu": 0.5)");
   writeFile(dir / "log.jsonl", text + R"({"step": 5, "lo)");
   {
     MetricsLog log(dir.path, 4);
