@@ -6,12 +6,12 @@
 #include "runtime/checkpoint_saver.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/launch/pulse.h"
-#include "runtime/launch/stops.h"
 #include "runtime/metrics.h"
 #include "runtime/profile.h"
 #include "runtime/rank_times.h"
 #include "runtime/sample.h"
 #include "runtime/state.h"
+#include "runtime/stop_signals.h"
 #include "runtime/tensorboard.h"
 
 #include <algorithm>
@@ -19,7 +19,6 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
@@ -33,43 +32,6 @@ namespace gptc {
 namespace fs = std::filesystem;
 
 namespace {
-
-// ---- signals --------------------------------------------------------------------------------------------------------
-
-Stops gStop;
-
-void onSignal(int number) {
-  gStop.note(number);
-  if (gStop.count() > 1)
-    ::_exit(130);
-}
-
-/// Catches SIGTERM, SIGINT and SIGHUP (a closed terminal) for as long as it lives.
-class StopSignals {
-public:
-  StopSignals() {
-    gStop.clear();
-    struct sigaction a {};
-    a.sa_handler = onSignal;
-    ::sigaction(SIGTERM, &a, &oldTerm);
-    ::sigaction(SIGINT, &a, &oldInt);
-    ::sigaction(SIGHUP, nullptr, &oldHup);
-    if (oldHup.sa_handler != SIG_IGN)  // nohup stays nohup
-      ::sigaction(SIGHUP, &a, nullptr);
-  }
-  ~StopSignals() {
-    // A stop may come as two signals, and the second when all is saved: till the process has ended, it is caught.
-    if (gStop.count())
-      return;
-    ::sigaction(SIGTERM, &oldTerm, nullptr);
-    ::sigaction(SIGINT, &oldInt, nullptr);
-    ::sigaction(SIGHUP, &oldHup, nullptr);
-  }
-
-private:
-  struct sigaction oldTerm {
-  }, oldInt{}, oldHup{};
-};
 
 // ---- the run's folder -----------------------------------------------------------------------------------------------
 
@@ -147,7 +109,8 @@ public:
       : s(s), run(s.plan.run), options(o), m(*s.plan.planned), together(s.executor.ranks),
         B(m.attrs.getInt("micro_batch")), T(m.attrs.getInt("block_size")), accumulate(m.attrs.getInt("accumulate")),
         shards(m.attrs.getInt("shards", 1)), target(o.steps >= 0 ? o.steps : run.steps), progress(o.out, target),
-        store(run.outDir), data(run.trainData, "data.train", m.attrs.getInt("vocab_size"), T, T + 1, maskToken(m)) {
+        store(run.outDir), data(run.trainData, "data.train", m.attrs.getInt("vocab_size"), T, T + 1, maskToken(m)),
+        signals(o.answersStops) {
     if (first())
       lock.emplace(run.outDir);
     if (!run.valData.empty())
@@ -231,7 +194,7 @@ private:
   /// Between two steps: whether any rank was told to stop, as all end with the same step. A checkpoint that all ranks
   /// have written is completed.
   bool stopping() {
-    int64_t told[] = {gStop.count() != 0 || progress.closed(), !written()};
+    int64_t told[] = {StopSignals::asked() || progress.closed(), !written()};
     if (together)
       together->run({{Collective::Kind::all_reduce, told, told, 2, DType::i64, 0}}, SumOrder::fast);
     if (!told[1])
@@ -374,6 +337,7 @@ private:
     int skipped = 0;
     bool stop = false;
     for (;;) {
+      signals.after(step);
       stop = stopping();
       if (needsEvaluation() && !stop)
         evaluateNow();
@@ -384,6 +348,7 @@ private:
         save(last, run.checkpointKeep);
       if (last)
         break;
+      signals.inStep(step + 1);
       SmallStates before(s.executor);
       const int64_t begin = monotonicNow();
       StepResult r = times ? times->step([&] { return runStep(); }) : runStep();
@@ -402,7 +367,7 @@ private:
       Pulse::get().step(step);
       report(r);
       // Not before the step counts: what fails here must find states and step in agreement.
-      if (isTraced(step) && (!isTraced(step + 1) || step == target || gStop.count()))
+      if (isTraced(step) && (!isTraced(step + 1) || step == target || StopSignals::asked()))
         trace.write(fmt::format("{}/trace{}.json", run.outDir, first() ? "" : fmt::format("-{}", rank())));
     }
     finishSaving();
@@ -438,7 +403,7 @@ private:
     const Pulse::Paced paced("evaluating");
     // Several ranks go through it together and stop behind it.
     std::optional<double> loss =
-        evaluate(s.executor, *val, run.evalSteps, [&] { return !together && gStop.count() != 0; });
+        evaluate(s.executor, *val, run.evalSteps, [&] { return !together && StopSignals::asked(); });
     if (!loss)
       return;
     evaluated = step;
@@ -622,7 +587,7 @@ private:
     std::string text = run.samplePrompt;
     sampleTokens(s.executor, prompt, o, [&](int32_t t) {
       text += options.codec->push(t);
-      return t != options.codec->endOfText() && (together || gStop.count() == 0);
+      return t != options.codec->endOfText() && (together || !StopSignals::asked());
     });
     progress.say(fmt::format("step {}  sample: {}", step, text + options.codec->finish()));
   }

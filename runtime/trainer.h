@@ -27,13 +27,14 @@ struct TrainOptions {
   /// Sees the kernels of a few steps, one by one: the fourth and then every 128th, 8 at most.
   KernelObserver *watch = nullptr;
   TextCodec *codec = nullptr;  // for samples during training; null: none
+  bool answersStops = true;    // says at once that it was asked to stop; not under a launcher that does
   FILE *out = stdout;
 };
 
-/// Trains until done, or until SIGTERM, SIGINT or SIGHUP (a closed terminal), which end the current step and save (a
-/// second one exits at once, 130), and so does an `out` that is a pipe nobody reads any more (SIGPIPE must be ignored).
-/// Writes only under run.outDir, which it locks against a second run. After an error
-/// the older checkpoints are all there, whatever checkpoint.keep says. UserErrors: those of data and checkpoints,
+/// Trains until done, or until SIGTERM, SIGINT or SIGHUP (a closed terminal), which are answered at once
+/// (runtime/stop_signals.h), end the current step and save; and so does an `out` that is a pipe nobody reads any more
+/// (SIGPIPE must be ignored). Writes only under run.outDir, which it locks against a second run. After an error the
+/// older checkpoints are all there, whatever checkpoint.keep says. UserErrors: those of data and checkpoints,
 /// Unwritable (also: another run holds the folder), DiskFull, NonFinite. With several ranks all end together, and the
 /// executor has left the others.
 void train(Session &session, const TrainOptions &options);

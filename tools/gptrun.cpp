@@ -393,6 +393,7 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
     t.resumeAtMost = w.resumeAtMost;
     t.profile = o.profile;
     t.codec = codec ? &*codec : nullptr;
+    t.answersStops = w.rank == 0 && w.source != World::Source::launcher;
     RunTimes times;
     ClassTimes kernels;
     t.times = &times;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <regex>
 #include <thread>
 
 using namespace e2e;
@@ -84,6 +85,8 @@ TEST_F(SameBits, SignalsSaveAndExit) {
     ::kill(p.pid(), signal);
     Result r = p.wait();
     EXPECT_EQ(r.code, 0) << r.output;
+    EXPECT_TRUE(std::regex_search(r.output, std::regex("(finishing|stopping after) step [0-9]+, saving; once more")))
+        << r.output;
     std::vector<std::string> saved = w.checkpoints(out);
     ASSERT_EQ(saved.size(), 1u) << r.output;
     // Going on for three steps equals a run without the interruption.
