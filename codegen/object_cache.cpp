@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
@@ -21,7 +22,7 @@ namespace gptc {
 
 namespace {
 
-constexpr char magic[8] = {'g', 'p', 't', 'c', 'o', 'b', 'j', '1'};
+constexpr char magic[8] = {'g', 'p', 't', 'c', 'o', 'b', 'j', '2'};
 constexpr size_t headerBytes = sizeof magic + 32;
 
 class File {
@@ -81,8 +82,92 @@ bool writeFile(int folder, const std::string &name, llvm::ArrayRef<llvm::ArrayRe
   return whole;
 }
 
-llvm::BLAKE3Result<32> checksum(llvm::ArrayRef<char> data) {
-  return llvm::BLAKE3::hash(llvm::ArrayRef(reinterpret_cast<const uint8_t *>(data.data()), data.size()));
+/// Of an entry and its name: an object that lies under the name of another one has no function of that kernel's.
+llvm::BLAKE3Result<32> checksum(llvm::StringRef key, llvm::ArrayRef<char> data) {
+  llvm::BLAKE3 h;
+  const uint64_t n = key.size();
+  h.update(llvm::StringRef(reinterpret_cast<const char *>(&n), sizeof n));
+  h.update(key);
+  h.update(llvm::StringRef(data.data(), data.size()));
+  return h.final();
+}
+
+/// What lets somebody else put another folder, or a link, in the place of one below this folder; "" where nothing does.
+/// In a folder with the sticky bit, as /tmp has it, an entry is safe from all but its owner and the folder's.
+std::string openTo(const struct stat &s) {
+  if (s.st_uid != 0 && s.st_uid != geteuid())
+    return fmt::format("belongs to another user (number {})", s.st_uid);
+  if ((s.st_mode & (S_IWGRP | S_IWOTH)) && !(s.st_mode & S_ISVTX))
+    return fmt::format("may be written by others (mode {:o}; close it with `chmod go-w`)", s.st_mode & 07777);
+  return "";
+}
+
+/// Opens `dir` step by step, so that what is looked at is what is gone through. -1, with errno and perhaps `why`.
+int openBelowSafeFolders(const std::string &dir, std::string &why) {
+  constexpr int mostLinks = 40;
+  constexpr int folder = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  auto partsOf = [](const std::string &path) {
+    std::vector<std::string> parts;  // the last one first
+    for (const std::filesystem::path &part : std::filesystem::path(path))
+      if (!part.empty() && part != "." && part != "/")
+        parts.insert(parts.begin(), part.string());
+    return parts;
+  };
+  std::error_code ec;
+  const std::filesystem::path whole = std::filesystem::absolute(dir, ec);
+  if (ec) {
+    errno = ec.value();
+    return -1;
+  }
+  std::vector<std::string> left = partsOf(whole.string());
+  File at(open("/", folder));
+  std::filesystem::path name = "/";  // of `at`
+  for (int links = 0;;) {
+    struct stat s;
+    if (at.fd < 0 || fstat(at.fd, &s) != 0)
+      return -1;
+    if (left.empty()) {  // the root itself
+      errno = EACCES;
+      return -1;
+    }
+    if (const std::string open = openTo(s); !open.empty()) {
+      why = fmt::format("{} can be replaced by others, as {}, above it, {}", dir, name.string(), open);
+      errno = EACCES;
+      return -1;
+    }
+    const std::string part = left.back();
+    left.pop_back();
+    if (left.empty())
+      return openat(at.fd, part.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fstatat(at.fd, part.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0)
+      return -1;
+    if (!S_ISLNK(s.st_mode)) {
+      File next(openat(at.fd, part.c_str(), folder));
+      std::swap(at.fd, next.fd);
+      name = part == ".." ? name.parent_path() : name / part;
+      continue;
+    }
+    if (s.st_uid != 0 && s.st_uid != geteuid()) {
+      why = fmt::format("{} can be replaced by others, as the link {} belongs to another user (number {})", dir,
+                        (name / part).string(), s.st_uid);
+      errno = EACCES;
+      return -1;
+    }
+    std::string target(PATH_MAX, '\0');
+    const ssize_t n = ++links > mostLinks ? -1 : readlinkat(at.fd, part.c_str(), target.data(), target.size());
+    if (n < 0) {
+      errno = links > mostLinks ? ELOOP : errno;
+      return -1;
+    }
+    target.resize(size_t(n));
+    if (target.starts_with('/')) {
+      File root(open("/", folder));
+      std::swap(at.fd, root.fd);
+      name = "/";
+    }
+    for (const std::string &more : partsOf(target))  // the last one first, on top of what is left
+      left.push_back(more);
+  }
 }
 
 }  // namespace
@@ -98,17 +183,19 @@ std::string contentHash(llvm::ArrayRef<llvm::ArrayRef<char>> pieces) {
 }
 
 int openPrivateFolder(const std::string &dir, std::string &why) {
-  int fd = open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  why.clear();
+  const int fd = openBelowSafeFolders(dir, why);
   int error = fd < 0 ? errno : 0;
   struct stat s;
   if (!error && fstat(fd, &s) != 0)
     error = errno;
   if (error) {
-    why = fmt::format("cannot open {}: {}", dir, std::strerror(error));
+    if (why.empty())
+      why = fmt::format("cannot open {}: {}", dir, std::strerror(error));
   } else if (!ours(s)) {
     error = EACCES;
-    why = fmt::format("{} belongs to another user or is open to others (mode {:o}); make it yours with `chmod 700`, or "
-                      "remove it",
+    why = fmt::format("{0} belongs to another user or is open to others (mode {1:o}); make it yours with `chmod 700 "
+                      "{0}`, or remove it",
                       dir, s.st_mode & 07777);
   }
   if (error) {
@@ -121,12 +208,21 @@ int openPrivateFolder(const std::string &dir, std::string &why) {
 }
 
 static int makePrivateFolder(const std::string &dir, std::string &why) {
+  if (const int fd = openPrivateFolder(dir, why); fd >= 0 || errno != ENOENT)
+    return fd;
+  // Those above it too are for this user alone, whatever the umask, or they would be what makes it unsafe.
+  std::vector<std::filesystem::path> missing;
   std::error_code ec;
-  std::filesystem::create_directories(std::filesystem::path(dir).parent_path(), ec);
-  const int error = mkdir(dir.c_str(), 0700) == 0 ? 0 : ec ? ec.value() : errno;
+  for (std::filesystem::path p = dir; !p.empty() && !std::filesystem::exists(p, ec) && p != p.parent_path();
+       p = p.parent_path())
+    if (p.has_filename())
+      missing.push_back(p);
+  int error = 0;
+  for (; !missing.empty() && !error; missing.pop_back())
+    error = mkdir(missing.back().c_str(), 0700) == 0 || errno == EEXIST ? 0 : errno;
   const int fd = openPrivateFolder(dir, why);
   if (fd < 0 && errno == ENOENT)
-    why = fmt::format("cannot make {}: {}", dir, std::strerror(error));
+    why = fmt::format("cannot make {}: {}", dir, std::strerror(error ? error : ENOENT));
   return fd;
 }
 
@@ -164,7 +260,7 @@ std::optional<std::vector<char>> ObjectCache::read(const std::string &key) const
   if (!readAll(f.fd, header, headerBytes) || !readAll(f.fd, data.data(), data.size()))
     return std::nullopt;
   if (std::memcmp(header, magic, sizeof magic) != 0 ||
-      std::memcmp(header + sizeof magic, checksum(data).data(), 32) != 0)
+      std::memcmp(header + sizeof magic, checksum(key, data).data(), 32) != 0)
     return std::nullopt;
   return data;
 }
@@ -172,7 +268,7 @@ std::optional<std::vector<char>> ObjectCache::read(const std::string &key) const
 void ObjectCache::write(const std::string &key, llvm::ArrayRef<char> data) const {
   if (fd < 0)
     return;
-  const llvm::BLAKE3Result<32> sum = checksum(data);
+  const llvm::BLAKE3Result<32> sum = checksum(key, data);
   writeFile(fd, key, {magic, llvm::ArrayRef(reinterpret_cast<const char *>(sum.data()), sum.size()), data});
 }
 

@@ -12,15 +12,16 @@
 
 namespace gptc {
 
-/// Opens a folder whose content may be run: no link, of this user, closed to all others. Or -1, with the reason in
-/// `why` and in errno: ENOENT where there is none, EACCES where it is not private. It is the opened folder that is
-/// looked at: its name may stand for another one a moment later.
+/// Opens a folder whose content may be run: no link, of this user, closed to all others, and below folders in which
+/// nobody else but root can put another one in its place. Or -1, with the reason in `why` and in errno: ENOENT where
+/// there is none, EACCES where it is not private. It is the opened folder that is looked at, and those that were gone
+/// through: their names may stand for others a moment later.
 int openPrivateFolder(const std::string &dir, std::string &why);
 
 class ObjectCache {
 public:
-  /// Opens or makes the folder (0700). "" means no cache. A folder that others own or may enter is refused with a
-  /// warning on stderr, and so is one that cannot be made; then the cache is off.
+  /// Opens or makes the folder (0700). "" means no cache. A folder that others own, may enter or may replace is refused
+  /// with a warning on stderr, and so is one that cannot be made; then the cache is off.
   explicit ObjectCache(const std::string &dir);
   /// What that does, without a warning: whether there is such a folder, or why not.
   static bool make(const std::string &dir, std::string &why);
@@ -28,7 +29,7 @@ public:
   ObjectCache(const ObjectCache &) = delete;
   bool enabled() const { return fd >= 0; }
 
-  /// The entry stored under `key` (a file name), if it is there and its checksum holds.
+  /// The entry stored under `key` (a file name), if it is there and its checksum, which covers the key, holds.
   std::optional<std::vector<char>> read(const std::string &key) const;
   /// Best effort, atomic: readers see a whole entry or none. Safe to call from several threads and processes.
   void write(const std::string &key, llvm::ArrayRef<char> data) const;

@@ -89,7 +89,7 @@ struct Examination {
     }
     if (fd < 0) {
       add({"cache", Grade::hampered, false, why + "; " + anew, "mode 0700, yours",
-           "chmod 700 " + dir + ", or set GPTC_CACHE to a folder of yours that is no link"});
+           "mend that, or set GPTC_CACHE to a folder of yours that is no link"});
       return;
     }
     ::close(fd);

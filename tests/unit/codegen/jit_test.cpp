@@ -132,6 +132,29 @@ TEST_F(Cached, DamagedEntriesAreCompiledAgain) {
   EXPECT_EQ(entries().size(), 1u);
 }
 
+TEST_F(Cached, AnEntryUnderTheNameOfAnotherIsCompiledAgain) {
+  Kernel seven = scale("k", 7), eight = scale("other", 8);
+  { Jit(hostTarget(1), dir.string()).compile({&seven}); }
+  const fs::path first = entries().at(0);
+  { Jit(hostTarget(1), dir.string()).compile({&eight}); }
+  const std::vector<fs::path> both = entries();
+  ASSERT_EQ(both.size(), 2u);
+  const fs::path second = both[0] == first ? both[1] : both[0];
+  fs::copy_file(first, second, fs::copy_options::overwrite_existing);
+  for (int compiled : {1, 0}) {  // and it is replaced
+    Jit jit(hostTarget(1), dir.string());
+    EXPECT_EQ(result(jit.compile({&eight})[0]), 24);
+    EXPECT_EQ(jit.stats.compiled, compiled);
+  }
+  // Likewise where both kernels have one name, and the wrong one would run.
+  Kernel nine = scale("k", 9);
+  { Jit(hostTarget(1), dir.string()).compile({&nine}); }
+  for (const fs::path &p : entries())
+    if (p != first && p != second)
+      fs::copy_file(first, p, fs::copy_options::overwrite_existing);
+  EXPECT_EQ(result(Jit(hostTarget(1), dir.string()).compile({&nine})[0]), 27);
+}
+
 TEST_F(Cached, FoldersOpenToOthersAreRefused) {
   Kernel k = scale("k", 7);
   fs::create_directory(dir);
@@ -207,6 +230,54 @@ TEST(ObjectCache, WhatIsWrongIsSaidOnce) {
   EXPECT_EQ(first, 0u) << said;
   EXPECT_EQ(said.find("no kernel cache", first + 20), std::string::npos) << said;
   fs::remove_all(open);
+}
+
+// Whoever may write a folder above the cache can put another folder in its place.
+TEST(ObjectCache, BelowFoldersOfOthersIsRefused) {
+  const fs::path above = fs::canonical(testing::TempDir()) / fmt::format("gptc-above-{}", ::getpid());
+  const fs::path cache = above / "between/cache";
+  fs::create_directories(cache.parent_path());
+  auto whyNot = [](const fs::path &folder) {
+    std::string why;
+    return ObjectCache::make(folder.string(), why) ? "" : why;
+  };
+  // Our own, and what is missing is made for us alone, whatever the umask.
+  const mode_t umask = ::umask(0);
+  EXPECT_EQ(whyNot(above / "new/newer/cache"), "");
+  ::umask(umask);
+  EXPECT_EQ(fs::status(above / "new/newer").permissions(), fs::perms::owner_all);
+  EXPECT_EQ(whyNot(cache), "");
+
+  for (auto [mode, good] : {std::pair(0770, false), {0707, false}, {01777, true}, {0755, true}}) {
+    ASSERT_EQ(::chmod(above.c_str(), mode_t(mode)), 0);
+    const std::string why = whyNot(cache);
+    EXPECT_EQ(why.empty(), good) << fmt::format("{:o}: {}", mode, why);
+    EXPECT_EQ(why.find(above.string() + ", above it, may be written by others") == std::string::npos, good) << why;
+    EXPECT_EQ(whyNot(above / "unmade").empty(), good);
+    EXPECT_EQ(fs::exists(above / "unmade"), good) << "nothing is made there";
+    fs::remove(above / "unmade");
+  }
+  // Neither a link nor "..", nor a relative path, gets around that.
+  ASSERT_EQ(::chmod(above.c_str(), 0777), 0);
+  const fs::path link = above.string() + "-link";
+  fs::create_directory_symlink(above / "between", link);
+  EXPECT_NE(whyNot(link / "cache"), "");
+  EXPECT_NE(whyNot(link / ".." / "between/cache"), "");
+  EXPECT_NE(whyNot(fs::relative(cache)), "");
+  ASSERT_EQ(::chmod(above.c_str(), 0755), 0);
+  EXPECT_EQ(whyNot(link / "cache"), "");
+  EXPECT_EQ(whyNot(link / ".." / "between/cache"), "");
+  EXPECT_EQ(whyNot(fs::relative(cache)), "");
+
+  constexpr uid_t somebody = 54321;
+  if (::chown((above / "between").c_str(), somebody, gid_t(-1)) == 0) {  // root may
+    EXPECT_NE(whyNot(cache).find("above it, belongs to another user (number 54321)"), std::string::npos);
+    ASSERT_EQ(::chown((above / "between").c_str(), ::geteuid(), gid_t(-1)), 0);
+    ASSERT_EQ(::lchown(link.c_str(), somebody, gid_t(-1)), 0);
+    EXPECT_NE(whyNot(link / "cache").find("-link belongs to another user"), std::string::npos);
+  }
+  fs::remove(link);
+  fs::remove_all(above);
 }
 
 TEST(Target, MaskedFeaturesAreGone) {
