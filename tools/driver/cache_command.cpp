@@ -1,5 +1,6 @@
 // gptc cache: what is on record about schedules.
 #include "codegen/group_bench.h"
+#include "codegen/object_cache.h"
 #include "ir/diagnostics.h"
 #include "ir/words.h"
 #include "runtime/tuned_schedules.h"
@@ -9,9 +10,11 @@
 
 #include "llvm/ADT/STLExtras.h"
 
+#include <cerrno>
 #include <chrono>
 #include <map>
 #include <set>
+#include <unistd.h>
 
 namespace gptc {
 
@@ -116,8 +119,8 @@ void import(const std::vector<std::string> &files) {
 }
 
 /// Every winner on record for this machine against its default, those from elsewhere first, for at most so long. One
-/// that gives other bits is named, and a record says that it is not to be taken.
-bool run(TuningRecords &records, double seconds) {
+/// that gives other bits is named, and a record says that it is not to be taken. Returns how many do.
+int run(TuningRecords &records, double seconds) {
   const auto begin = std::chrono::steady_clock::now();
   auto left = [&] { return seconds - std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   const Target target = hostTarget();
@@ -163,20 +166,33 @@ bool run(TuningRecords &records, double seconds) {
     if (n)
       fmt::print("; {} {}", n, what);
   fmt::print("\n");
-  return wrong == 0;
+  return wrong;
 }
 
-/// Reads every record: a damaged line has been set aside by then. With `seconds` winners run.
+/// Reads every record: a damaged line has been set aside by then. With `seconds` winners run. UserErrors: PlanDamaged
+/// where some are set aside, Unwritable for a folder that is not used.
 void verify(std::optional<double> seconds) {
+  std::string why;
+  if (const int fd = openPrivateFolder(neededCacheDir(), why); fd >= 0)
+    ::close(fd);
+  else if (errno != ENOENT)
+    throw UserError(ErrorCode::Unwritable, fmt::format("no records: {}", why), "name another folder by GPTC_CACHE");
   TuningRecords records(neededCacheDir(), /*quiet=*/true);
+  std::vector<Diagnostic> wrong;
+  auto add = [&](const std::string &what, const std::string &help) {
+    wrong.push_back({.code = ErrorCode::PlanDamaged, .message = what, .help = {help}});
+  };
   for (const std::string &w : records.warnings)
-    fmt::print("{}\n", w);
+    add(w, "records that are lost cost speed and nothing else: `gptc tune MODEL.toml` measures them again");
   size_t elsewhere = llvm::count_if(records.all(), [](const TuningRecord &r) { return r.fromElsewhere; });
   fmt::print("{}: {} whole records{}\n", records.path(), records.all().size(),
              elsewhere ? fmt::format(", {} of them from elsewhere, checked before they are used", elsewhere) : "");
-  const bool good = !seconds || run(records, *seconds);
-  if (!records.warnings.empty() || !good)
-    throw CLI::RuntimeError(exitCodeOf(ErrorCode::PlanDamaged));
+  if (const int n = seconds ? run(records, *seconds) : 0)
+    add(fmt::format("{} winner{} on record, named above, {} to be used", n, n == 1 ? "" : "s",
+                    n == 1 ? "is not" : "are not"),
+        "they are set aside: `gptc tune MODEL.toml` finds others");
+  if (!wrong.empty())
+    throw UserError(std::move(wrong));
 }
 
 /// Keeps each problem's last race, and what went wrong here, which no search is to try again.
