@@ -7,6 +7,7 @@
 #pragma once
 
 #include "ir/graph.h"
+#include "ir/schedule.h"
 
 #include <optional>
 #include <string>
@@ -15,6 +16,11 @@
 namespace gptc {
 
 constexpr int64_t planAlignment = 64;
+/// Of what plan-memory places in the memory of a GPU: cuBLASLt wants workspaces there, and memory comes in such pieces.
+/// Plans of earlier versions have multiples of planAlignment alone, which still hold.
+constexpr int64_t cudaPlanAlignment = 256;
+/// What sizes are rounded up to in the arena of a device.
+inline int64_t planAlignmentOf(const Target &target) { return target.isCuda() ? cudaPlanAlignment : planAlignment; }
 /// No machine that could run a larger plan exists; beyond it, 64-bit offsets would need care everywhere.
 constexpr int64_t maxArenaBytes = int64_t(1) << 46;
 

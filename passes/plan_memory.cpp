@@ -13,7 +13,10 @@
 //      nothing lies that lives at the same time (greedy by size, Pisarchyk & Lee 2020, "Efficient memory management
 //      for deep neural net inference").
 //   5. arena_bytes is the end of the largest function's region.
-//   6. States of the host's (offload) have an arena of theirs, and behind them two slots through which the operands and
+//   6. Whatever is placed begins at a multiple of planAlignment, for a GPU of cudaPlanAlignment, as sizes are rounded
+//   up
+//      to it; those of the host's arena at multiples of planAlignment for either.
+//   7. States of the host's (offload) have an arena of theirs, and behind them two slots through which the operands and
 //      results of its groups pass: each as large as the largest group asks for, or `slot` bytes (32 MiB) where that is
 //      less, so that small ones go together.
 #include "passes/pass.h"
@@ -26,6 +29,7 @@
 #include "passes/analysis/state_uses.h"
 
 #include "llvm/ADT/DenseSet.h"
+#include "llvm/Support/MathExtras.h"
 
 #include <algorithm>
 
@@ -42,7 +46,7 @@ namespace {
 /// Steps 1 to 4 for one function.
 class FunctionPlanner {
 public:
-  FunctionPlanner(Module &m, Function &f) : m(m), f(f) {}
+  FunctionPlanner(Module &m, Function &f, int64_t alignment) : m(m), f(f), alignment(alignment) {}
 
   /// Step 1.
   void require() {
@@ -72,6 +76,8 @@ public:
   int64_t place(int64_t base) {
     std::vector<LiveRange> ranges = liveRanges(f);
     std::vector<size_t> host = shareDying(ranges);
+    for (LiveRange &r : ranges)
+      r.bytes = int64_t(llvm::alignTo(uint64_t(r.bytes), uint64_t(alignment)));
     std::vector<size_t> order(ranges.size());
     for (size_t i = 0; i < order.size(); ++i)
       order[i] = i;
@@ -109,6 +115,7 @@ public:
 private:
   Module &m;
   Function &f;
+  const int64_t alignment;
 
   /// Which groups of collectives go on beside other ops, until when, and what else uses what they read.
   class Waits {
@@ -219,17 +226,19 @@ private:
 }  // namespace
 
 bool planMemory(Module &m, const PassOptions &options) {
+  const int64_t alignment = options.target ? planAlignmentOf(*options.target) : planAlignment;
   int64_t base = 0, host = hostArena;
   for (auto &s : m.states) {
-    int64_t &next = livesOnHost(*s) ? host : base;
+    const bool onHost = livesOnHost(*s);
+    int64_t &next = onHost ? host : base;
     s->attrs.set("at", next);
-    next += alignedBytes(s->type);
+    next += int64_t(llvm::alignTo(uint64_t(alignedBytes(s->type)), uint64_t(onHost ? planAlignment : alignment)));
     if (base > maxArenaBytes || host - hostArena > maxArenaBytes)
       tooLarge("the model's state");
   }
   int64_t end = base;
   for (auto &f : m.functions) {
-    FunctionPlanner planner(m, *f);
+    FunctionPlanner planner(m, *f, alignment);
     planner.require();
     end = std::max(end, planner.place(base));
   }

@@ -16,6 +16,7 @@
 #include "runtime/profile.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/MathExtras.h"
 
 #include <algorithm>
 #include <array>
@@ -254,23 +255,27 @@ void CudaExecutor::tryCall(const BoundGroup &g, llvm::function_ref<void()> call)
 /// Gives the kernel its call, which has run once. None where the plan asks for none, or the library has or runs none:
 /// `why` then says it.
 void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &why) {
+  if (!g.lowered->attention && !g.lowered->call)
+    return;
+  // Libraries want workspaces at multiples of what plans of earlier versions do not keep: there a part is left out.
+  const Place &planned = g.memory.back();
+  const int64_t skipped =
+      std::min(planned.bytes, int64_t(llvm::alignTo(uint64_t(planned.at), cudaPlanAlignment)) - planned.at);
+  const DevicePtr workspace = arena->at + planned.at + skipped;
+  const int64_t workspaceBytes = planned.bytes - skipped;
   if (const std::optional<LibraryAttention> &a = g.lowered->attention) {
     if (!cudnn)
       cudnn = Cudnn::make(gpu);
     std::shared_ptr<AttentionCall> call;
-    tryCall(g,
-            [&] { call = cudnn->attention(*a, k.params, arena->at + g.memory.back().at, g.memory.back().bytes, why); });
+    tryCall(g, [&] { call = cudnn->attention(*a, k.params, workspace, workspaceBytes, why); });
     if (call)
       k.call = [call](Stream stream) { call->enqueue(stream); };
     return;
   }
-  if (!g.lowered->call)
-    return;
   const CublasLt &lt = CublasLt::get();
   if (!library)
     lt.check(lt.create(&library), "cublasLtCreate");
-  auto call = std::make_shared<MatmulCall>(library, *g.lowered->call, k.params, arena->at + g.memory.back().at,
-                                           size_t(g.memory.back().bytes));
+  auto call = std::make_shared<MatmulCall>(library, *g.lowered->call, k.params, workspace, size_t(workspaceBytes));
   Schedule s;
   GPTC_CHECK(Schedule::parse(g.op->attrs.getString("schedule"), s), "schedule of {}", g.name);
   const std::optional<unsigned> pinned = s.algorithm ? call->find(s.algorithm) : 0;

@@ -5,6 +5,7 @@
 #include "codegen/emit_cuda.h"
 #include "codegen/nvrtc.h"
 #include "ir/diagnostics.h"
+#include "passes/pass.h"
 
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"
@@ -82,6 +83,40 @@ TEST(Examples, EveryKernelRunsOnTheHost) {
   EXPECT_GT(cases.size(), 400u);
   check(cases);
   std::printf("%zu kernels of the examples, of %zu kinds of ops, ran on the host\n", cases.size(), ops.size());
+}
+
+// ---- where they lie
+// ---------------------------------------------------------------------------------------------------
+
+/// Expects that the planned offset is a multiple of what cuBLASLt wants of a workspace.
+void expectAligned(llvm::ArrayRef<int64_t> offsets, const std::string &what) {
+  for (int64_t at : offsets)
+    EXPECT_EQ(at % 256, 0) << what << " at " << at;
+}
+
+TEST(Examples, WhatPlansForGpusPlaceIsAlignedAsLibrariesWantIt) {
+  for (const std::string &name : exampleNames()) {
+    Target target = cudaTarget("cuda:sm_90a");
+    target.features = "cublaslt,cudnn";
+    Settings settings = with(small, {two, "precision.compute=bf16", "model.n_kv_head=4"});
+    const std::unique_ptr<Module> m = exampleForTarget(name, settings, target);
+    PipelineOptions options;
+    options.reproFile = "";
+    runPipeline(*m, parsePipeline("select-recipes,plan-memory", &target), options);
+    int64_t calls = 0;
+    for (const auto &s : m->states)
+      expectAligned(s->attrs.getInt("at"), name + " @" + s->name);
+    for (const auto &f : m->functions) {
+      expectAligned(f->attrs.getInts("args_at"), name + " @" + f->name);
+      for (const Op &op : f->body) {
+        expectAligned(op.attrs.getInts("at"), name + " " + print(op));
+        expectAligned(op.attrs.getInts("ws_at"), name + " workspace of " + print(op));
+        calls +=
+            op.attrs.getString("schedule").find("library=1") != std::string::npos && !op.attrs.getInts("ws_at").empty();
+      }
+    }
+    EXPECT_GT(calls, 0) << name;
+  }
 }
 
 // ---- for GPUs -------------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ const PlannedMemory &Forecaster::plannedOnGpu(const Strategy &s) {
   c.compile.autotune = "off";  // what is on record says nothing of memory
   auto with = [&](int64_t layers) {
     c.model.nLayer = layers;
-    return plannedMemory(*planModule(c, target, "", int64_t(1) << 62));
+    return plannedMemory(*planModule(c, target, "", int64_t(1) << 62), target);
   };
   const int64_t layers = base.model.nLayer;
   PlannedMemory m;

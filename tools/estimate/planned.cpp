@@ -34,13 +34,15 @@ const PlannedMemory::Region &PlannedMemory::largest() const {
       ->second;
 }
 
-PlannedMemory plannedMemory(const Module &planned) {
+PlannedMemory plannedMemory(const Module &planned, const Target &target) {
   PlannedMemory memory;
+  const auto alignment = uint64_t(planAlignmentOf(target));
+  auto rounded = [&](int64_t bytes) { return int64_t(llvm::alignTo(uint64_t(bytes), alignment)); };
   int64_t base = 0;  // where the region of functions begins
   for (const auto &s : planned.states) {
     if (livesOnHost(*s))
       continue;
-    const int64_t bytes = alignedBytes(s->type);
+    const int64_t bytes = rounded(alignedBytes(s->type));
     base = std::max(base, s->attrs.getInt("at") + bytes);
     const std::string kind = s->attrs.getString("kind");
     double &to = kind == "grad"     ? memory.gradients
@@ -57,14 +59,14 @@ PlannedMemory plannedMemory(const Module &planned) {
         end = std::max(end, at + bytes);
     };
     for (size_t i = 0; i < f->body.args.size(); ++i)
-      holds(f->attrs.getInts("args_at")[i], alignedBytes(f->body.args[i]->type));
+      holds(f->attrs.getInts("args_at")[i], rounded(alignedBytes(f->body.args[i]->type)));
     for (const Op &op : f->body) {
       const std::vector<int64_t> at = op.attrs.getInts("at"), places = op.attrs.getInts("ws_at"),
                                  sizes = op.attrs.getInts("ws");
       for (size_t i = 0; i < at.size(); ++i)
-        holds(at[i], alignedBytes(op.result(unsigned(i))->type));
+        holds(at[i], rounded(alignedBytes(op.result(unsigned(i))->type)));
       for (size_t i = 0; i < places.size(); ++i)
-        holds(places[i], int64_t(llvm::alignTo(uint64_t(sizes[i]), planAlignment)));
+        holds(places[i], rounded(sizes[i]));
     }
     PlannedMemory::Region &region = memory.regions[f->name];
     region.bytes = double(end - base);
@@ -142,7 +144,7 @@ PlannedStep plannedStep(const Module &planned, const Target &target, const Machi
   for (const Decision &d : decisionsOf(planned))
     if (d.pass == "remat" && d.name == "all" && d.effect.ms > 0)
       step.recompute = 1e-3 * d.effect.ms / costOfStep(planned, ratesOf(target)).seconds * step.kernels();
-  step.memory = plannedMemory(planned);
+  step.memory = plannedMemory(planned, target);
   return step;
 }
 

@@ -37,7 +37,8 @@ struct PlannedMemory {
   double arena() const { return states() + largest().bytes; }
 };
 
-PlannedMemory plannedMemory(const Module &planned);
+/// `target`: what the module was planned for.
+PlannedMemory plannedMemory(const Module &planned, const Target &target);
 
 /// The same of a plan with `more` layers more than `deeper`, which has one more than `less`: states and what each
 /// function has are affine functions of the number of layers, as long as the same op is at a function's peak.
@@ -60,7 +61,7 @@ struct PlannedStep {
   double kernels() const;
 };
 
-/// `target`: what the module was planned for.
+/// `target`: as above.
 PlannedStep plannedStep(const Module &planned, const Target &target, const MachineRates &rates);
 
 /// Bytes by what they are at the position of `f` with the most, and their sum. With `lossInPlace` gradients of logits

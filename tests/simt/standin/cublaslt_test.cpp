@@ -151,6 +151,7 @@ TEST_F(CublasLtTest, TheStandInRefusesWhatTheLibraryWould) {
   EXPECT_EQ(MatmulCall(handle, good, params, workspace, 16).algorithms(), 1u);
   MatmulCall call(handle, good, params, workspace, workspaceBytes);
   EXPECT_THROW(call.enqueue(stream, 2), InternalError);
+  EXPECT_EQ(MatmulCall(handle, good, params, workspace + 128, 1 << 15).tryEnqueue(stream, 0), ltInvalidValue);
 }
 
 #if __has_include(<cublasLt.h>)

@@ -1,6 +1,7 @@
 // A stand-in for libcublasLt.so.13, on the stand-in driver: products in f32, one after the other, when their stream
 // gets to them. It takes what cublasLt.h documents and refuses the rest: handles that are none, shapes that do not fit,
-// types that go not together, epilogues without what they need, an algorithm that was proposed for another product.
+// types that go not together, epilogues without what they need, an algorithm that was proposed for another product,
+// operands that 16 bytes do not divide and workspaces that 256 do not.
 //
 // It proposes two algorithms, which add in opposite orders; the second needs a workspace. GPTC_STANDIN_SLOW=1: which of
 // them (0 or 1) takes 50 ms longer, on the clock of events only. GPTC_STANDIN_OTHER=1: the algorithms are described
@@ -39,6 +40,7 @@ std::set<const void *> live;
 std::set<std::pair<uint64_t, bool>> loaded;  // products and algorithms that have run
 constexpr double slowMs = 50;
 constexpr size_t secondWorkspace = 4096;
+constexpr uintptr_t workspaceAlignment = 256;
 
 LtStatus wrong() { return ltInvalidValue; }
 
@@ -218,6 +220,8 @@ LtStatus cublasLtMatmul(LtHandle handle, LtDesc desc, const void *alpha, const v
   Product p{*desc, *aLayout, *bLayout, *cLayout, *dLayout, 0, 0, 0};
   if (LtStatus s = p.judge())
     return s;
+  if (reinterpret_cast<uintptr_t>(workspace) % workspaceAlignment)
+    return wrong();
   const bool second = algorithm && algorithm->data[1];
   if (!algorithm || algorithm->data[0] != p.mark() || (second && (!workspace || workspaceBytes < secondWorkspace)))
     return wrong();
