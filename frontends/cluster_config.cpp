@@ -2,6 +2,7 @@
 #include "frontends/cluster_config.h"
 
 #include "frontends/config_reader.h"
+#include "frontends/device_plausible.h"
 #include "frontends/files.h"
 #include "ir/words.h"
 
@@ -251,9 +252,26 @@ void readDevice(ConfigReader &r, DeviceSpec &d) {
     d.cacheBandwidth = 2.5 * d.bandwidth;
 }
 
+/// What can be, and yet is no such device's.
+void holdAgainstDevices(ConfigReader &r, DeviceSpec d) {
+  const std::pair<const char *, double *> read[] = {{"device.peak_fp32", &d.fp32},
+                                                    {"device.peak_tf32", &d.tf32},
+                                                    {"device.peak_fp16", &d.fp16},
+                                                    {"device.peak_bf16", &d.bf16},
+                                                    {"device.memory_bandwidth", &d.bandwidth}};
+  for (auto &[key, value] : read)
+    if (!r.good(key))
+      *value = 0;
+  for (const Implausible &i : implausible(d))
+    r.complain(i.key, ErrorCode::OutOfRange, fmt::format("{} = {}: {}", i.key, r.get(i.key)->text(), i.message),
+               i.label,
+               {i.likely.empty() ? "look it up in the data sheet" : fmt::format("did you mean \"{}\"?", i.likely)});
+}
+
 void readSoftware(ConfigReader &r, SoftwareSpec &s, NetworkSpec &n) {
   ClusterReader c(r);
   r.string("software.name", s.name);
+  s.where = r.where("software.name");
   if (!s.isGptc()) {
     s.slowdown.known = s.stepOverhead.known = false;
     s.fusedAttention = s.fusedLoss = s.paddedVocab = s.fusedKernels = false;
@@ -382,13 +400,14 @@ ClusterConfig loadCluster(const std::string &file) {
   r.integer("limits.global_batch_tokens", c.limits.globalBatchTokens, 1, int64_t(1) << 40);
   r.number("limits.price", c.limits.price, 0, 1e6);
   r.string("limits.currency", c.limits.currency);
+  if (c.device.name.empty())
+    c.device.name = c.name;
+  holdAgainstDevices(r, c.device);
   r.eachTable("observation", [&](ConfigReader &one) { readObservation(one, file, c.observations.emplace_back()); });
   if (c.node.devices > 1 && !c.node.bandwidth && r.good("node.bandwidth"))
     r.missing("node.bandwidth", "the bus bandwidth of an all-reduce within a node, as in bandwidth = \"230 GB/s\"");
   r.unknownKeys({{"observation", "there may be several: write [[observation]], with two brackets"}});
   r.finish();
-  if (c.device.name.empty())
-    c.device.name = c.name;
   if (!c.network.effective.known)
     c.network.effective.value = c.network.effective.low = c.network.effective.high = c.network.nominal;
   for (size_t i = 0; i < c.observations.size(); ++i)

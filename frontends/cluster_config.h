@@ -76,6 +76,7 @@ struct SoftwareSpec {
       "reduce_scatter";            // | all_reduce: of gradients by ZeRO stages 1 and 2, before parameters are gathered
   std::string gradients = "fp32";  // | compute: the type in which gradients are held and sent
   int64_t powersgdRank = 4;
+  SourceLoc where;  // of the name
   bool isGptc() const { return name == "gptc"; }
   /// Whether a kernel of its own does what the fusion of all kernels does elsewhere.
   bool lossInPlace() const { return fusedLoss && !fusedKernels; }

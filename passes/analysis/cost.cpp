@@ -1,6 +1,7 @@
 #include "passes/analysis/cost.h"
 
 #include "ir/diagnostics.h"
+#include "ir/gpu_sheets.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 
@@ -8,7 +9,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <tuple>
 
 namespace gptc {
 
@@ -64,40 +64,16 @@ KernelClass classOf(const Op &op) {
 
 namespace {
 
-/// Dense peaks in TFLOP/s with sums in f32, memory in GB/s, L2 in MiB. NVIDIA's data sheets and architecture white
-/// papers.
-struct GpuSheet {
-  llvm::StringRef arch;  // without a letter behind it
-  double fp32, tf32, half, dram, l2;
-};
-constexpr GpuSheet sheets[] = {
-    // by number
-    {"sm_75", 8.1, 8.1, 65, 320, 4},           // T4; bf16 and tf32 came with Ampere, and run as fp32
-    {"sm_80", 19.5, 156, 312, 2039, 40},       // A100 80GB SXM
-    {"sm_86", 35.6, 35.6, 71, 936, 6},         // GeForce RTX 3090
-    {"sm_87", 5.3, 21, 43, 205, 4},            // Jetson AGX Orin
-    {"sm_89", 91.6, 183, 362, 864, 96},        // L40S
-    {"sm_90", 67, 495, 989, 3350, 50},         // H100 SXM
-    {"sm_100", 80, 1125, 2250, 8000, 126},     // B200
-    {"sm_103", 80, 1250, 2500, 8000, 126},     // B300
-    {"sm_110", 8, 125, 250, 273, 32},          // Jetson Thor
-    {"sm_120", 104.8, 104.8, 209.5, 1792, 96}  // GeForce RTX 5090
-};
-
 MachineRates gpuRates(llvm::StringRef arch) {
-  arch = arch.rtrim("af");
-  const GpuSheet *g = sheets;  // that of the architecture, or of the one before it
-  for (const GpuSheet &s : sheets)
-    if (std::tuple(s.arch.size(), s.arch) <= std::tuple(arch.size(), arch))
-      g = &s;
+  const GpuSheet &g = largestGpu(arch);
   MachineRates r;
-  r.fp32 = 1e12 * g->fp32;
-  r.tf32 = 1e12 * g->tf32;
-  r.fp16 = 1e12 * g->half;
-  r.bf16 = arch == "sm_75" ? r.fp32 : r.fp16;
-  r.dram = 0.9e9 * g->dram;
+  r.fp32 = 1e12 * g.fp32;
+  r.tf32 = 1e12 * g.tf32;
+  r.fp16 = 1e12 * g.half;
+  r.bf16 = g.arch == "sm_75" ? r.fp32 : r.fp16;
+  r.dram = 0.9e9 * g.dram;
   r.cache = 2.5 * r.dram;
-  r.cacheBytes = 0.5 * double(1 << 20) * g->l2;
+  r.cacheBytes = 0.5 * double(1 << 20) * g.l2;
   r.host = 60e9;      // as the memory of a server's share for one of its GPUs
   r.launch = 1.5e-6;  // within a CUDA graph
   r.packs = false;

@@ -131,6 +131,55 @@ TEST(Command, WrittenRanksAndNumbersOfGpusAgree) {
   EXPECT_NE(some.out.find("parallel.data = 4 takes 4 GPUs, and --gpus says 8"), std::string::npos) << some.out;
 }
 
+// The batch is that of the ranks along `data`: of 10 GPUs in pipelines of 5 there are 2.
+TEST(Command, StagesOfAPipelineShareABatch) {
+  const std::string of = "estimate examples/bloom-7b1.toml --cluster examples/clusters/jean-zay.toml --json "
+                         "--set train.micro_batch=1 --set model.block_size=1024 --pipeline 5 ";
+  auto json = [&](const std::string &more) {
+    const Ran r = gptc(of + more);
+    EXPECT_EQ(r.code, 0) << more << r.err;
+    return r.code ? nlohmann::json() : nlohmann::json::parse(r.out);
+  };
+  for (const char *batch : {"--set accumulate=8", "--set train.global_batch_tokens=16384"}) {
+    const auto j = json(std::string("--gpus 10 ") + batch);
+    EXPECT_EQ(j["data"], 2) << batch;
+    EXPECT_EQ(j["pipeline"], 5) << batch;
+    EXPECT_EQ(j["accumulate"], 8) << batch;
+    EXPECT_EQ(j["tokens_per_step"], 2 * 8 * 1024) << batch;
+  }
+  const auto divided = json("--gpus 20 --set parallel.tensor=2 --set accumulate=3");
+  EXPECT_EQ(divided["data"], 2);
+  EXPECT_EQ(divided["accumulate"], 3);
+  EXPECT_EQ(json("--set accumulate=1")["gpus"], 5) << "as many as it takes where none are named";
+  const Ran some = gptc("estimate examples/bloom-7b1.toml --cluster examples/clusters/jean-zay.toml --pipeline 3 "
+                        "--gpus 4,6");
+  EXPECT_EQ(some.code, 0) << some.err;
+  EXPECT_NE(some.out.find("4 GPUs do not divide into groups of tensor x pipeline = 1 x 3 (--gpus 3 works)"),
+            std::string::npos)
+      << some.out;
+}
+
+TEST(Command, LessThanATenthOfADayIsHours) {
+  const std::string folder = testing::TempDir() + fmt::format("gptc-hours-{}", ::getpid());
+  for (const char *mode : {"", " --search"}) {
+    const std::string of = "estimate examples/gpt2-124m.toml --cluster examples/clusters/jean-zay.toml --gpus 8 ";
+    const Ran r = gptc(of + "--tokens 3e7 --svg '" + folder + "'" + mode);
+    ASSERT_EQ(r.code, 0) << r.err;
+    const double days = nlohmann::json::parse(gptc(of + "--tokens 3e7 --json" + mode).out)["days"];
+    ASSERT_LT(days, 0.1);
+    EXPECT_NE(r.out.find(fmt::format(" {:.2g} h ", 24 * days)), std::string::npos) << r.out;
+    EXPECT_EQ(r.out.find(" 0.0 "), std::string::npos) << r.out;
+    std::ostringstream picture;
+    picture << std::ifstream(folder + "/days.svg").rdbuf();
+    EXPECT_NE(picture.str().find(">Hours for 3e+07 tokens on "), std::string::npos) << picture.str();
+  }
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(formatDays(0.1), "0.1");
+  EXPECT_EQ(formatDays(12.34), "12.3");
+  EXPECT_EQ(formatDays(0.0999), "2.4 h");
+  EXPECT_EQ(formatDays(1e-4), "0.0024 h");
+}
+
 TEST(Command, NumbersOfGpusAreReadOnceAndNeverGuessed) {
   const std::string of = "estimate examples/bloom-7b1.toml --cluster examples/clusters/8xh100.toml ";
   EXPECT_EQ(gptc(of + "--gpus ''").code, 2);

@@ -104,6 +104,11 @@ std::string within(double v, int digits, size_t room) {
   return text.size() <= room ? text : fmt::format("{:.3g}", v);
 }
 
+/// Of a column of `room` letters: tenths where a whole number would say little.
+std::string daysWithin(double days, bool tenths, size_t room) {
+  return days < 0.1 ? formatDays(days) : within(days, tenths || days < 10 ? 1 : 0, room);
+}
+
 std::string row(const Estimate &e, double tokens, const ClusterConfig &c) {
   const Strategy &s = e.strategy;
   if (!e.problem.empty())
@@ -114,8 +119,8 @@ std::string row(const Estimate &e, double tokens, const ClusterConfig &c) {
       c.limits.price > 0 ? fmt::format("{:>11}", within(days * 24 * double(s.gpus) * c.limits.price, 0, 10)) : "";
   return fmt::format("{:>5}  {:<34} {:>4} x {:<4} {:>8} {:>10} {:>6.1f} {:>6.1f} {:>8} {:>9}{} {:>10} {:>10}  {}{}\n",
                      s.gpus, s.name(), s.microBatch, s.accumulate, fmt::format("{:.3g}", e.step),
-                     fmt::format("{:.4g}", e.tokensPerSecond), 100 * e.mfu, 100 * e.hfu, within(days, 1, 8),
-                     within(days * double(s.gpus), 0, 9), cost, formatBytes(e.bytesResident()),
+                     fmt::format("{:.4g}", e.tokensPerSecond), 100 * e.mfu, 100 * e.hfu, daysWithin(days, true, 8),
+                     daysWithin(days * double(s.gpus), false, 9), cost, formatBytes(e.bytesResident()),
                      formatBytes(e.bytesPeak()),
                      e.outOfMemory       ? "OUT OF MEMORY"
                      : e.hostOutOfMemory ? "OUT OF HOST MEMORY"
@@ -149,7 +154,7 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
   std::optional<Config> written;  // what says how many ranks there are along "data"
   if (o.gpus) {
     try {
-      written = readForForecast(o.model, o.settings, 0, cluster);
+      written = readForForecast(o.model, o.settings, 0, cluster, o.pipeline);
       if (!written->fixes("parallel.data"))
         written.reset();
     } catch (const UserError &) {
@@ -180,7 +185,7 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
       }
     Config config;
     try {
-      config = readForForecast(o.model, settings, gpus, cluster);
+      config = readForForecast(o.model, settings, gpus, cluster, o.pipeline);
     } catch (const UserError &e) {
       if (counts.size() == 1 || e.diagnostics[0].code != ErrorCode::ShapeMismatch)
         throw;
@@ -190,7 +195,7 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
     if (!shown)
       shown = config;
     Forecaster f(config, cluster, plans);
-    const int64_t n = gpus ? gpus : config.parallel.data * config.parallel.tensor;
+    const int64_t n = gpus ? gpus : config.parallel.data * config.parallel.tensor * o.pipeline;
     if (o.search) {
       std::vector<Estimate> found = searchStrategies(f, n);
       if (found.empty()) {
@@ -209,12 +214,7 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
                     (!best->fits() || first.tokensPerSecond > 1.05 * best->tokensPerSecond)))
         all.push_back(first);
     } else if (o.pipeline > 1) {
-      Strategy s = f.strategyFor(n);
-      s.pipeline = o.pipeline;
-      s.accumulate =
-          config.train.globalBatchTokens / std::max<int64_t>(1, s.microBatch * config.model.blockSize * s.data());
-      s.zeroStage = s.data() > 1 ? s.zeroStage : 0;
-      all.push_back(f.estimate(s));
+      all.push_back(f.estimate(f.strategyFor(n, o.pipeline)));
     } else {
       std::vector<Estimate> some = strategiesOf(f, n);
       all.insert(all.end(), some.begin(), some.end());
@@ -225,6 +225,7 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
 
 void runEstimate(const EstimateOptions &o) {
   const ClusterConfig cluster = loadCluster(o.cluster);
+  requireSlowdown(cluster);
   std::optional<Config> config;
   const std::vector<Estimate> all = forecastAll(o, cluster, config);
   if (llvm::none_of(all, [](const Estimate &e) { return e.problem.empty(); }))

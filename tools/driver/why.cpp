@@ -153,6 +153,7 @@ void explainWhy(const std::string &a, const std::string &b, const std::string &c
     throw UserError(ErrorCode::Usage, "--why compares forecasts, and no cluster is named",
                     "--cluster CLUSTER.toml; or name two folders of plans");
   const ClusterConfig cluster = loadCluster(clusterFile);
+  requireSlowdown(cluster);
   const Estimate first = forecastOf(a, cluster), second = forecastOf(b, cluster);
   print("A", first);
   print("B", second);

@@ -211,7 +211,8 @@ private:
       const Strategy &s = row.estimate.strategy;
       const Config &config = forecasters[i]->config();
       const double peak = c.device.peak(config.precision.compute);
-      const double needed = row.estimate.hfu * row.estimate.step / row.seen * peak;
+      const double devices = double(s.gpus) / double(c.device.isCpu ? std::min(s.gpus, c.node.devices) : 1);
+      const double needed = row.estimate.flops / row.seen / devices;
       if (needed > peak) {
         row.impossible = true;
         row.contradictions.push_back(fmt::format("faster than the device: {} per step are {} of each GPU, whose peak "

@@ -30,7 +30,7 @@ std::string Strategy::name() const {
 }
 
 Config readForForecast(const std::string &modelFile, const std::vector<std::string> &settings, int64_t gpus,
-                       const ClusterConfig &cluster) {
+                       const ClusterConfig &cluster, int64_t pipeline) {
   std::vector<std::string> all;
   int64_t accumulate = 0;
   for (const std::string &s : settings) {
@@ -60,14 +60,17 @@ Config readForForecast(const std::string &modelFile, const std::vector<std::stri
   }();
   int64_t data = 0;
   if (gpus) {
-    if (gpus % c.parallel.tensor)
-      throw UserError(Diagnostic{
-          ErrorCode::ShapeMismatch,
-          fmt::format("{} GPUs do not divide into groups of {}", gpus, c.parallel.tensor),
-          c.where("parallel.tensor"),
-          "must divide the number of GPUs",
-          {fmt::format("--gpus {} works", std::max<int64_t>(1, gpus / c.parallel.tensor) * c.parallel.tensor)}});
-    data = gpus / c.parallel.tensor;
+    const int64_t group = c.parallel.tensor * pipeline;
+    if (gpus % group)
+      throw UserError(Diagnostic{ErrorCode::ShapeMismatch,
+                                 pipeline > 1
+                                     ? fmt::format("{} GPUs do not divide into groups of tensor x pipeline = {} x {}",
+                                                   gpus, c.parallel.tensor, pipeline)
+                                     : fmt::format("{} GPUs do not divide into groups of {}", gpus, group),
+                                 c.written.count("parallel.tensor") ? c.where("parallel.tensor") : SourceLoc(),
+                                 "must divide the number of GPUs",
+                                 {fmt::format("--gpus {} works", std::max<int64_t>(1, gpus / group) * group)}});
+    data = gpus / group;
     all.push_back(fmt::format("parallel.data={}", data));
   } else if (auto it = c.written.find("parallel.data"); it != c.written.end()) {
     data = load(all).parallel.data;
@@ -93,10 +96,27 @@ void Forecaster::setFitted(const Fitted &slowdown, const Fitted &stepOverhead, c
   machines.network.effective = effective;
 }
 
-Strategy Forecaster::strategyFor(int64_t gpus) const {
+void requireSlowdown(const ClusterConfig &cluster) {
+  const SoftwareSpec &s = cluster.software;
+  if (s.isGptc() || s.slowdown.known)
+    return;
+  throw UserError(Diagnostic{ErrorCode::MissingKey,
+                             fmt::format("software.slowdown is missing: how far {} stays below the peak", s.name),
+                             s.where,
+                             "other software than gptc's",
+                             {"write it into [software]: slowdown = 2.5 is 40% of the device's peak",
+                              "or fit it to a log: [[observation]] rows, and gptc calibrate CLUSTER.toml --write"}});
+}
+
+std::string formatDays(double days, int digits) {
+  return days >= 0.1 ? fmt::format("{:.{}f}", days, digits) : fmt::format("{:.2g} h", 24 * days);
+}
+
+Strategy Forecaster::strategyFor(int64_t gpus, int64_t pipeline) const {
   Strategy s;
   s.gpus = gpus;
   s.tensor = base.parallel.tensor;
+  s.pipeline = pipeline;
   s.zeroStage = s.data() > 1 ? base.parallel.zeroStage : 0;
   s.microBatch = base.train.microBatch;
   s.accumulate = base.train.globalBatchTokens / std::max<int64_t>(1, s.microBatch * base.model.blockSize * s.data());
@@ -336,8 +356,9 @@ Estimate Forecaster::estimate(const Strategy &s) {
   e.tokensPerStep = double(s.microBatch) * T * D * acc;
   e.tokensPerSecond = e.tokensPerStep / e.step;
   const double peak = flopsOf(s);
+  e.flops = (w.flops + (s.remat ? w.forwardFlops : 0)) / double(w.rows) * e.tokensPerStep;
   e.mfu = flopsPerToken * e.tokensPerSecond / peak;
-  e.hfu = (w.flops + (s.remat ? w.forwardFlops : 0)) / double(w.rows) * e.tokensPerSecond / peak;
+  e.hfu = std::max(e.mfu, e.flops / e.step / peak);
 
   // 6. Memory of one device.
   const double master =

@@ -46,7 +46,10 @@ struct Estimate {
   double step = 0;
   double overNetwork = 0;  // of the collectives, what went between nodes and was not hidden
 
-  double tokensPerStep = 0, tokensPerSecond = 0, mfu = 0, hfu = 0;
+  double tokensPerStep = 0, tokensPerSecond = 0;
+  double flops = 0;  // executed in a step, by all devices
+  double mfu = 0;    // FLOPs of nanoGPT's formula over the peak
+  double hfu = 0;    // likewise those that run, and no fewer than the formula's: kernels may skip what a mask hides
   // Bytes of one device.
   double parameters = 0, gradients = 0, moments = 0, activations = 0, inFlight = 0, reserved = 0;
   double bytesResident() const { return parameters + gradients + moments; }
@@ -84,7 +87,7 @@ public:
 
   /// The strategy that the configuration asks for with so many GPUs; what it leaves open is as gptc chooses it: ZeRO-1
   /// where there are several ranks.
-  Strategy strategyFor(int64_t gpus) const;
+  Strategy strategyFor(int64_t gpus, int64_t pipeline = 1) const;
   /// By formulas over the graph of one micro-batch, for any software and any number of ranks.
   Estimate estimate(const Strategy &s);
   /// Of one configuration: as estimate(), but of what gptc runs memory is that of its plan (tools/estimate/planned.h),
@@ -133,9 +136,17 @@ Link linkOf(const ClusterConfig &c, int64_t ranks, int64_t stride);
 /// What most of a step goes into. `outside`: collectives along `tensor` leave the node.
 const char *whatBinds(const Estimate &e, bool alongNetwork, bool outside);
 
-/// Reads a model for a forecast on `gpus` devices (0: as many as [parallel] says). `settings` may hold accumulate=K
-/// beside keys of model.toml: the global batch is K passes then.
+/// Reads a model for a forecast on `gpus` devices (0: as many as [parallel] says) in groups of `pipeline` stages.
+/// `settings` may hold accumulate=K beside keys of model.toml: the global batch is K passes then of all ranks along
+/// `data`.
 Config readForForecast(const std::string &modelFile, const std::vector<std::string> &settings, int64_t gpus,
-                       const ClusterConfig &cluster);
+                       const ClusterConfig &cluster, int64_t pipeline = 1);
+
+/// UserError(MissingKey) for other people's software of which the file does not say how far it stays below the peak,
+/// where nothing fits that to a log.
+void requireSlowdown(const ClusterConfig &cluster);
+
+/// "12.3", and below a tenth of a day hours: "1.6 h".
+std::string formatDays(double days, int digits = 1);
 
 }  // namespace gptc

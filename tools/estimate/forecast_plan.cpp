@@ -218,7 +218,8 @@ Estimate Forecaster::forecast(const Strategy &s) {
   e.tokensPerStep = tokens;
   e.tokensPerSecond = tokens / e.step;
   e.mfu = flopsPerToken * e.tokensPerSecond / flopsOf(s);
-  e.hfu = p.flops * double(s.gpus) / e.step / flopsOf(s);
+  e.flops = p.flops * double(s.gpus);
+  e.hfu = std::max(e.mfu, e.flops / e.step / flopsOf(s));
 
   takeMemory(e, p.memory);
   e.binds = whatBinds(e, along.network, s.tensor > machines.node.devices);

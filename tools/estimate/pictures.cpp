@@ -100,7 +100,6 @@ std::vector<std::pair<std::string, double>> largest(const Buffers &buffers, size
 
 std::string daysPicture(const std::vector<Estimate> &all, double tokens, const ClusterConfig &cluster) {
   constexpr double width = 900, height = 520, left = 70, right = 230, top = 50, bottom = 60;
-  Drawing d(width, height, fmt::format("Days for {:.3g} tokens on {}", tokens, cluster.name));
   std::map<std::string, std::vector<const Estimate *>> lines;
   double x0 = 1e30, x1 = 0, y0 = 1e30, y1 = 0;
   auto extend = [&](double x, double y) {
@@ -117,14 +116,18 @@ std::string daysPicture(const std::vector<Estimate> &all, double tokens, const C
   for (const Observation &o : cluster.observations)
     if (o.days > 0)
       extend(double(o.gpus), o.days * tokens / o.tokens);
+  // As in tables: days below a tenth are hours, and then all are.
+  const double perDay = y0 < 0.1 ? 24 : 1;
+  Drawing d(width, height,
+            fmt::format("{} for {:.3g} tokens on {}", perDay > 1 ? "Hours" : "Days", tokens, cluster.name));
   if (x1 == 0)
     return d.done();
   x0 *= 0.85, x1 *= 1.18, y0 *= 0.8, y1 *= 1.25;
   auto x = [&](double n) { return left + std::log(n / x0) / std::log(x1 / x0) * (width - left - right); };
   auto y = [&](double n) { return height - bottom - std::log(n / y0) / std::log(y1 / y0) * (height - top - bottom); };
-  for (double t : ticks(y0, y1)) {
-    d.line(left, y(t), width - right, y(t), "#e4e4e4");
-    d.text(left - 8, y(t) + 4, fmt::format("{:.4g}", t), "end");
+  for (double t : ticks(perDay * y0, perDay * y1)) {
+    d.line(left, y(t / perDay), width - right, y(t / perDay), "#e4e4e4");
+    d.text(left - 8, y(t / perDay) + 4, fmt::format("{:.4g}", t), "end");
   }
   for (double n = 1; n <= x1; n *= 2)
     if (n >= x0) {
@@ -274,11 +277,13 @@ std::vector<std::string> networkAdvice(const std::vector<Estimate> &all, const C
   }
   if (!worst || lost < 0.01 * worst->days(tokens))
     return lines;
+  const double perDay = worst->days(tokens) < 0.1 ? 24 : 1;
   lines.push_back(fmt::format("network: collectives between nodes run at {}, {:.0f}% of the nominal {}. With {} GPUs "
                               "and {} that costs {:.3g} of the "
-                              "{:.3g} days.",
+                              "{:.3g} {}.",
                               formatBandwidth(n.effective), 100 * n.effective / n.nominal, formatBandwidth(n.nominal),
-                              worst->strategy.gpus, worst->strategy.name(), lost, worst->days(tokens)));
+                              worst->strategy.gpus, worst->strategy.name(), perDay * lost, perDay * worst->days(tokens),
+                              perDay > 1 ? "hours" : "days"));
   lines.push_back(
       "check: does every rank use its own adapter (NCCL_DEBUG=INFO names them; NCCL_SOCKET_IFNAME and NCCL_IB_HCA "
       "choose), or TCP where there is RDMA;\n"
