@@ -12,6 +12,8 @@
 #include "runtime/manifest.h"
 #include "runtime/state.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -175,6 +177,7 @@ Manifest readManifest(const std::string &dir, int64_t step) {
     m.info.model.keys = manifest.value("model_keys", m.info.model.keys);
     m.info.dataFingerprint = manifest.at("data");
     m.info.results = manifest.value("results", "");
+    m.info.earlierPlans = manifest.value("earlier_plans", m.info.earlierPlans);
     m.optimizer = manifest.value("optimizer", "adamw");
     for (auto &[name, checksum] : manifest.at("files").items()) {
       if (name.find('/') != std::string::npos)
@@ -243,6 +246,22 @@ std::optional<int64_t> stepOf(llvm::StringRef name) {
 
 }  // namespace
 
+std::vector<std::string> CheckpointInfo::plansBefore(const std::string &plan) const {
+  constexpr size_t most = 64;  // who tries plan after plan does not want all their checkpoints
+  std::vector<std::string> r = ownPlans();
+  std::erase(r, plan);
+  if (r.size() > most)
+    r.erase(r.begin(), r.end() - most);
+  return r;
+}
+
+std::vector<std::string> CheckpointInfo::ownPlans() const {
+  std::vector<std::string> r = earlierPlans;
+  std::erase(r, planHash);
+  r.push_back(planHash);
+  return r;
+}
+
 CheckpointStore::CheckpointStore(const std::string &outDir) : folder(outDir + "/checkpoints") {}
 
 std::vector<int64_t> CheckpointStore::steps() const {
@@ -297,6 +316,8 @@ void CheckpointStore::complete(AtomicDir &dir, const CheckpointInfo &info, const
                    {"data", info.dataFingerprint},
                    {"results", info.results},
                    {"files", files}};
+  if (!info.earlierPlans.empty())
+    manifest["earlier_plans"] = info.earlierPlans;
   manifest["blake3"] = manifestChecksum(manifest);
   std::string text = manifest.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   SyncedFile file(dir.file(kManifestFile));
@@ -314,9 +335,18 @@ void CheckpointStore::setAsideBeyond(int64_t step) const {
     }
 }
 
-void CheckpointStore::prune(int64_t keep) const {
+void CheckpointStore::prune(int64_t keep, const std::vector<std::string> &plans) const {
+  auto isOurs = [&](int64_t step) {
+    try {
+      return llvm::is_contained(plans, readManifest(pathOf(step), step).info.planHash);
+    } catch (const UserError &) {
+      return false;  // damaged: then nobody knows whose it is
+    }
+  };
   std::vector<int64_t> all = steps();
   for (size_t i = keep; i < all.size(); ++i) {
+    if (!isOurs(all[i]))
+      continue;
     // Renamed first, so that a removal that is cut short leaves nothing that looks like a checkpoint.
     std::string old = folder + "/" + nameOfStep(all[i]), gone = folder + "/." + nameOfStep(all[i]) + ".removed";
     removeTree(gone);

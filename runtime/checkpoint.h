@@ -42,6 +42,13 @@ struct CheckpointInfo {
   // Set by load:
   std::string dir;
   std::vector<std::string> notes;  // what was converted or is not in the checkpoint, a line each, for the user
+  /// Of the plans that this run had before: it was resumed from their checkpoints. The latest last.
+  std::vector<std::string> earlierPlans;
+
+  /// What a checkpoint of `plan` says that goes on from this one.
+  std::vector<std::string> plansBefore(const std::string &plan) const;
+  /// Hashes of all plans whose checkpoints are this run's.
+  std::vector<std::string> ownPlans() const;
 };
 
 class CheckpointStore {
@@ -54,8 +61,8 @@ public:
   /// Renames checkpoints beyond `step`, which loading passed over, to damaged-step-N: they are not to be counted among
   /// the newest, nor tried again.
   void setAsideBeyond(int64_t step) const;
-  /// Removes all but the `keep` newest.
-  void prune(int64_t keep) const;
+  /// Removes all but the `keep` newest, if they are of one of these plans: what else lies there is not this run's.
+  void prune(int64_t keep, const std::vector<std::string> &plans) const;
 
   /// Loads the newest checkpoint that is whole, for all ranks together, into the executor's states, telling `warn` of
   /// each damaged one passed over; nullopt where there is none at all. `parametersOnly` leaves other states alone.

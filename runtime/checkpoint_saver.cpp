@@ -341,7 +341,7 @@ void CheckpointSaver::complete() {
   store.complete(*dir, info, m, files);
   dir.reset();
   if (keep > 0)
-    store.prune(keep);
+    store.prune(keep, info.ownPlans());
 }
 
 }  // namespace gptc

@@ -4,6 +4,7 @@
 
 #include "llvm/Support/BLAKE3.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -259,6 +260,31 @@ std::string absolutePath(const std::string &path) {
   std::error_code e;
   fs::path p = fs::absolute(path, e);
   return (e ? fs::path(path) : p).lexically_normal().string();
+}
+
+bool liesWithin(const std::string &path, const std::string &folder) {
+  std::error_code e;
+  const fs::path base = fs::canonical(folder, e);
+  fs::path there = fs::absolute(path, e), rest;
+  // What is there is resolved as the system would; of what is not, nothing may lead back.
+  while (!e && !fs::exists(fs::symlink_status(there, e)) && there.has_relative_path()) {
+    e.clear();
+    if (there.filename() == "..")
+      return false;
+    rest = there.filename() / rest;
+    there = there.parent_path();
+  }
+  there = e ? fs::path() : fs::canonical(there, e);  // an error of a link to nowhere
+  return !e && std::mismatch(base.begin(), base.end(), there.begin(), there.end()).first == base.end();
+}
+
+std::string linkOutOf(const std::string &path, const std::string &folder) {
+  std::error_code e;
+  for (fs::recursive_directory_iterator at(path, fs::directory_options::skip_permission_denied, e), end;
+       !e && at != end; at.increment(e))
+    if (at->is_symlink(e) && !liesWithin(at->path().string(), folder))
+      return at->path().string();
+  return "";
 }
 
 }  // namespace gptc

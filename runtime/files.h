@@ -106,5 +106,10 @@ private:
 
 /// Path made absolute against the current folder and cleaned of "." and "..".
 std::string absolutePath(const std::string &path);
+/// Whether what is written at `path`, which need not be there yet, lies in `folder`, wherever links lead. Not where
+/// that cannot be told.
+bool liesWithin(const std::string &path, const std::string &folder);
+/// A link below `path` that leads out of `folder`; "" where there is none.
+std::string linkOutOf(const std::string &path, const std::string &folder);
 
 }  // namespace gptc

@@ -11,4 +11,10 @@ std::string manifestChecksum(nlohmann::json manifest) {
   return blake3(manifest.dump());
 }
 
+std::string manifestMark(nlohmann::json manifest, const std::string &secret) {
+  manifest.erase("blake3");
+  manifest.erase("mark");
+  return blake3(secret + " plan " + manifest.dump());
+}
+
 }  // namespace gptc

@@ -365,7 +365,7 @@ std::string resultIdentity(const Plan &plan) {
   return blake3(text + fmt::format("{}", fmt::join(orders, "\n")));
 }
 
-void writePlan(const std::string &dir, Plan &plan) {
+void writePlan(const std::string &dir, Plan &plan, const std::string &secret) {
   GPTC_CHECK(plan.joint && plan.planned, "a plan needs both modules");
   for (const Module *m : {plan.joint.get(), plan.planned.get()})
     for (const std::string &problem : verify(*m))
@@ -393,6 +393,8 @@ void writePlan(const std::string &dir, Plan &plan) {
       {"files", {{"joint.gir", blake3(joint)}, {"planned.gir", plan.hash}, {"schedules.json", blake3(schedules)}}}};
   if (!plan.madeFrom.empty())
     manifest["made_from"] = plan.madeFrom;
+  if (!secret.empty())
+    manifest["mark"] = manifestMark(manifest, secret);
   manifest["blake3"] = manifestChecksum(manifest);
 
   AtomicDir out(plan.dir);
@@ -408,7 +410,7 @@ void writePlan(const std::string &dir, Plan &plan) {
   out.commit();
 }
 
-Plan loadPlan(const std::string &dir) {
+Plan loadPlan(const std::string &dir, const std::string &secret) {
   Plan plan;
   plan.dir = absolutePath(dir);
   while (plan.dir.size() > 1 && plan.dir.back() == '/')
@@ -434,6 +436,7 @@ Plan loadPlan(const std::string &dir) {
                       "compile it again with this version's `gptc compile`");
     if (manifest.at("blake3") != manifestChecksum(manifest))
       damaged(dir, "manifest.json does not match its own checksum");
+    plan.madeHere = !secret.empty() && manifest.value("mark", "") == manifestMark(manifest, secret);
     plan.target = targetFromJson(manifest.at("target"));
     if (plan.target.name != "cpu" && !plan.target.isCuda())
       damaged(dir, fmt::format("it is for the unknown target {}", plan.target.name));

@@ -53,19 +53,21 @@ struct Plan {
   /// The model description it was compiled from, key=value, so that the same model can be compiled otherwise
   /// (gptc explain); empty where that was a module.
   std::vector<std::string> model;
-  std::string madeFrom;  // of a plan made anew for other ranks: a hash of what it follows from; else empty
-  std::string hash;      // BLAKE3 of planned.gir; set by writePlan and loadPlan
-  std::string dir;       // absolute; set by writePlan and loadPlan
+  std::string madeFrom;   // of a plan made anew for other ranks: a hash of what it follows from; else empty
+  std::string hash;       // BLAKE3 of planned.gir; set by writePlan and loadPlan
+  std::string dir;        // absolute; set by writePlan and loadPlan
+  bool madeHere = false;  // by this user's compiler: it has the mark of the cache; set by loadPlan
 };
 
 /// Writes the folder whole or not at all, replacing an older plan of that name (a non-empty folder that is no plan is
-/// left alone: UserError(Unwritable)). The modules must be valid: a violation is an InternalError.
-void writePlan(const std::string &dir, Plan &plan);
+/// left alone: UserError(Unwritable)). The modules must be valid: a violation is an InternalError. With the secret of a
+/// cache (cache_secret.h) the plan is marked as made here, which its hash does not show.
+void writePlan(const std::string &dir, Plan &plan, const std::string &secret = "");
 
 /// Reads and verifies everything: schema, hashes, both modules (verifier), the memory plan (independent checker),
 /// schedules, sizes and settings. Throws UserError: FileMissing where there is no plan, PlanDamaged for all else,
-/// NotBuiltYet for a plan of a newer schema.
-Plan loadPlan(const std::string &dir);
+/// NotBuiltYet for a plan of a newer schema. With the secret of a cache it is known whether the plan was made here.
+Plan loadPlan(const std::string &dir, const std::string &secret = "");
 
 /// What keeps a module from being a plan's: attributes that the runtime relies on, states that it cannot fill,
 /// functions with other signatures than it calls; "" when nothing does.

@@ -164,8 +164,9 @@ private:
   Batch batch;
   int64_t loaded = -1;  // the first sequence in it
   std::string fingerprint;
-  int64_t step = 0;    // optimizer steps done
-  int64_t saved = -1;  // step of the last checkpoint, which may be under way
+  std::vector<std::string> earlierPlans;  // CheckpointInfo's
+  int64_t step = 0;                       // optimizer steps done
+  int64_t saved = -1;                     // step of the last checkpoint, which may be under way
   Profile profile;
   int64_t profiledSteps = 0;
   bool watched = false;  // someone looked at the kernels of the last step
@@ -241,10 +242,11 @@ private:
                       "start the run without --resume must");
     if (info) {
       step = saved = info->step;
+      earlierPlans = info->plansBefore(s.plan.hash);
       if (first())
         store.setAsideBeyond(step);
       if (first() && step >= target)
-        store.prune(run.checkpointKeep);  // a kill may have come between the last save and this
+        store.prune(run.checkpointKeep, info->ownPlans());  // a kill may have come between the last save and this
       progress.say(fmt::format("resumed from {}", info->dir));
       for (const std::string &note : info->notes)
         progress.say("note: " + note);
@@ -563,7 +565,8 @@ private:
   void save(bool wait, int64_t keep) {
     const Pulse::Paced paced(Pulse::saving);
     saving([&] {
-      const CheckpointInfo info{step, s.plan.hash, modelIdentity(m), fingerprint, resultIdentity(s.plan), "", {}};
+      const CheckpointInfo info{step, s.plan.hash, modelIdentity(m), fingerprint, resultIdentity(s.plan),
+                                "",   {},          earlierPlans};
       wait ? saver->save(info, keep) : saver->begin(info, keep);
       return 0;
     });

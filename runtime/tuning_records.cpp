@@ -4,6 +4,7 @@
 #include "codegen/object_cache.h"
 #include "ir/diagnostics.h"
 #include "ir/words.h"
+#include "runtime/cache_secret.h"
 #include "runtime/cuda/group_bench.h"
 #include "runtime/files.h"
 
@@ -22,7 +23,6 @@
 #include <mutex>
 #include <set>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
@@ -291,38 +291,6 @@ static std::string linesOf(llvm::ArrayRef<TuningRecord> some, llvm::StringRef se
   return all;
 }
 
-constexpr size_t secretDigits = 64;
-
-bool TuningRecords::readSecret() {
-  const int fd = open((dir + "/tuning.key").c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-  struct stat s;
-  char text[secretDigits];
-  if (fd >= 0 && fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & 077) &&
-      s.st_size == secretDigits && ::read(fd, text, secretDigits) == secretDigits)
-    secret.assign(text, secretDigits);
-  if (fd >= 0)
-    close(fd);
-  return !secret.empty();
-}
-
-// The lock is held.
-void TuningRecords::needSecret() {
-  if (!secret.empty() || readSecret())
-    return;
-  unsigned char random[secretDigits / 2];
-  if (getrandom(random, sizeof random, 0) != sizeof random)
-    return;
-  std::string fresh;
-  for (unsigned char c : random)
-    fresh += fmt::format("{:02x}", c);
-  try {
-    write(dir + "/tuning.key", fresh, true);
-    secret = fresh;
-  } catch (const UserError &) {
-    // Then everything counts as from elsewhere, and is checked.
-  }
-}
-
 void TuningRecords::load(bool locked) {
   std::string why;
   const int folder = openPrivateFolder(dir, why);
@@ -354,11 +322,7 @@ void TuningRecords::load(bool locked) {
   close(fd);
   if (!text.ok)
     return warn(fmt::format("{} is not used: {}", file, text.why));
-  if (locked)
-    needSecret();
-  else if (!readSecret())
-    if (Lock lock(dir); lock)
-      needSecret();
+  secret = neededCacheSecret(dir);  // "": then everything counts as from elsewhere, and is checked
 
   std::vector<std::pair<size_t, std::string>> damaged;  // line and reason
   std::string damagedText;
@@ -461,7 +425,7 @@ void TuningRecords::keep(llvm::ArrayRef<TuningRecord> some) {
   Lock lock(dir);
   if (!lock)
     throw UserError(ErrorCode::Unwritable, lock.why, lock.help);
-  needSecret();
+  secret = neededCacheSecret(dir);
   const int fd = openForAppending();
   struct stat s;
   if (fd < 0 || fstat(fd, &s) != 0) {

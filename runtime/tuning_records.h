@@ -4,8 +4,7 @@
 // It holds sizes and times and no code, so that records from elsewhere may be taken over; what they propose is used
 // only where the recipe's own space contains it, where the same source is still emitted, and, for records that were not
 // made here, after its kernel has given the bits of the default's on this machine. Which ones were made here shows a
-// mark: a hash of the record with a secret of the cache folder (tuning.key), so that neither a file that was put there
-// nor a line that says so is believed.
+// mark: a hash of the record with the secret of the cache folder (cache_secret.h).
 //
 // Lines are appended under a lock in one write, each with a checksum: any number of processes may do so at once, and a
 // kill leaves at most one line that is not whole, which the next reader sets aside. A file that another user owns or
@@ -98,8 +97,6 @@ private:
   bool saidNotKept = false;
   void warn(std::string text);
   void load(bool locked);
-  bool readSecret();
-  void needSecret();
   class Lock;
 };
 

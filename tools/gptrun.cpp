@@ -3,6 +3,7 @@
 #include "ir/diagnostics.h"
 #include "ir/mesh.h"
 #include "ir/words.h"
+#include "runtime/cache_secret.h"
 #include "runtime/checkpoint.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/cuda/gpu.h"
@@ -68,8 +69,30 @@ struct Options {
 
 void warn(const std::string &text) { fmt::print(stderr, "warning: {}\n", text); }
 
+/// Why the folder that a plan names is not taken: a plan from elsewhere may name one of another run's, to go on there
+/// and to remove its checkpoints. "" where this user compiled the plan, names the folder, or has it below the working
+/// folder.
+std::string problemOfFolder(const Options &o, const Plan &plan) {
+  std::error_code e;
+  const std::string here = std::filesystem::current_path(e).string(), &out = plan.run.outDir;
+  if (!o.outDir.empty() || plan.madeHere)
+    return "";
+  if (!liesWithin(out, here))
+    return fmt::format("its out_dir {} leads out of the working folder {}", out, here);
+  if (const std::string link = linkOutOf(out, here); !link.empty())
+    return fmt::format("in its out_dir the link {} leads out of the working folder", link);
+  return "";
+}
+
+void requireFolder(const Options &o, const Plan &plan) {
+  if (const std::string problem = problemOfFolder(o, plan); !problem.empty())
+    throw UserError(ErrorCode::Usage,
+                    fmt::format("the plan {} was not compiled with the cache of this user, and {}", o.plan, problem),
+                    "say where the run is: --out-dir DIR; or compile the plan here");
+}
+
 Plan planOf(const Options &o, bool trains = false) {
-  Plan plan = loadPlan(o.plan);
+  Plan plan = loadPlan(o.plan, cacheSecret(defaultCacheDir()));
   if (trains && plan.run.trainData.empty())  // of a .gir, which names none
     throw UserError(ErrorCode::FileMissing, "the plan names no training data",
                     "compile again with --set data.train=FILE; `gptc data prepare` makes one from text");
@@ -104,6 +127,7 @@ Plan forRanks(Plan plan, int64_t ranks, std::FILE *out, bool makes = true, const
 /// For a command of one rank, whose standard output is what it was asked for.
 Session open(const Options &o) {
   Plan plan = planOf(o);
+  requireFolder(o, plan);
   if (Mesh::of(*plan.planned).ranks() != 1)
     requireWeights(plan.run);  // a mistyped --out-dir gets no plan
   return Session(forRanks(std::move(plan), 1, stderr), defaultCacheDir(), o.threads);
@@ -243,6 +267,18 @@ public:
     if (server)
       watch->judge(*server, w.size);
   }
+  /// Where the plan's folder needs a judgement (problemOfFolder), rank 0's counts, as caches of other machines may not
+  /// know the plan; and before all ranks the launcher's, where that is ours.
+  void agreeOnFolder(const Options &o, const Plan &plan) {
+    if (world.source == World::Source::launcher)
+      return;
+    if (world.rank == 0) {
+      requireFolder(o, plan);
+      client->set("folder", "agreed");
+    } else if (!problemOfFolder(o, plan).empty()) {
+      client->get("folder", std::chrono::minutes(2));
+    }
+  }
   /// Once this rank has the plan.
   void join(const Plan &plan) {
     if (world.alone())
@@ -356,6 +392,7 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
   Plan plan;
   if (w.alone()) {
     plan = planOf(o, true);
+    requireFolder(o, plan);
     if (const Ranks ranks = chooseRanks(o, w, plan); ranks.size() > 1)
       return launchRanks(o, ranks, plan, words);
   }
@@ -364,6 +401,7 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
     if (!w.alone()) {
       plan = planOf(o, true);
       chooseRanks(o, w, plan);
+      together.agreeOnFolder(o, plan);
     }
     if (w.rank != 0 && w.source != World::Source::launcher) {
       divertOutput(w.rank, plan.run.outDir);
@@ -466,7 +504,9 @@ int run(int argc, char **argv) {
   auto common = [&](CLI::App *a) {
     a->add_option("PLAN", o.plan, "folder written by `gptc compile`");
     a->add_option("--threads", o.threads, "threads (0: all cores); never changes results")->check(within(0, 4096));
-    a->add_option("--out-dir", o.outDir, "where the run writes; default: out_dir of model.toml");
+    a->add_option("--out-dir", o.outDir,
+                  "where the run writes; default: out_dir of model.toml, for a plan from elsewhere only below the "
+                  "working folder");
   };
   common(&app);
   app.add_option("--nodes", o.nodes, "machines; without --hosts their ranks all run on this one")

@@ -46,7 +46,7 @@ public:
     j["files"]["schedules.json"] = gptc::blake3(list);
     j["blake3"] = gptc::manifestChecksum(j);
     writeFile(plan + "/manifest.json", j.dump(2));
-    return w.gptrun({plan, "--resume", "never"});
+    return w.gptrun({plan, "--resume", "never", "--out-dir", w.path("out")});
   }
 
 private:

@@ -11,6 +11,7 @@
 #include "ir/words.h"
 #include "passes/remat.h"
 #include "runtime/arena.h"
+#include "runtime/cache_secret.h"
 #include "runtime/cuda/cuda_executor.h"
 #include "runtime/files.h"
 #include "tools/driver/codegen_passes.h"
@@ -261,7 +262,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   report.kernelSeconds = kernels.seconds();
 
   report.planDir = request.planDir.empty() ? config.name + ".plan" : request.planDir;
-  writePlan(report.planDir, plan);
+  writePlan(report.planDir, plan, neededCacheSecret(request.cacheDir));
   report.totalSeconds = total.seconds();
   return report;
 }

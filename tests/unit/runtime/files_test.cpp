@@ -273,6 +273,30 @@ TEST(MetricsLog, KeepsWhatIsBeforeTheCheckpoint) {
   EXPECT_NE(kept.find("\"loss\": 9"), std::string::npos);
 }
 
+TEST(LiesWithin, FollowsLinksAndDots) {
+  TempDir dir;
+  fs::create_directories(dir / "in/deep");
+  fs::create_directories(dir / "in-beside");
+  fs::create_directory_symlink("../in-beside", dir / "in/away");
+  fs::create_directory_symlink("deep", dir / "in/link");
+  fs::create_directory_symlink("../nowhere", dir / "in/dangling");
+  writeFile(dir / "in/file", "");
+  auto within = [&](const char *path) { return liesWithin(dir / path, dir / "in"); };
+  for (const char *path : {"in", "in/", "in/.", "in/deep", "in/new", "in/new/newer", "in/new/", "in/link/new",
+                           "in/deep/../new", "in-beside/../in/new", "in/away/../in/new", "in/./new"})
+    EXPECT_TRUE(within(path)) << path;
+  for (const char *path : {".", "in-beside", "in-beside/new", "in/..", "in/../x", "in/away", "in/away/new",
+                           "in/away/../x", "in/new/../x", "in/new/../../x", "in/dangling", "in/dangling/new", "other"})
+    EXPECT_FALSE(within(path)) << path;
+  EXPECT_EQ(linkOutOf(dir / "in/deep", dir / "in"), "");
+  EXPECT_EQ(linkOutOf(dir / "in/new", dir / "in"), "");
+  fs::create_directories(dir / "in/deep/deeper");
+  fs::create_symlink("../../file", dir / "in/deep/deeper/good");
+  EXPECT_EQ(linkOutOf(dir / "in/deep", dir / "in"), "");
+  fs::create_symlink("../../../x", dir / "in/deep/deeper/bad");
+  EXPECT_EQ(linkOutOf(dir / "in/deep", dir / "in"), dir / "in/deep/deeper/bad");
+}
+
 TEST(FormatDuration, ReadsWell) {
   EXPECT_EQ(formatDuration(7.2), "0:07");
   EXPECT_EQ(formatDuration(125), "2:05");

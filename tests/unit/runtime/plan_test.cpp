@@ -71,6 +71,29 @@ TEST_F(PlanTest, RoundTrip) {
   EXPECT_EQ(loadPlan(dir / "plan").run.initFrom, "hf:" + (dir / "plan/weights"));
 }
 
+TEST_F(PlanTest, AMarkShowsWhoMadeIt) {
+  const std::string before = plan.hash;
+  EXPECT_FALSE(loadPlan(dir / "plan", "secret").madeHere) << "as plans of before, without a mark";
+  writePlan(dir / "plan", plan, "secret");
+  EXPECT_EQ(plan.hash, before);
+  EXPECT_TRUE(loadPlan(dir / "plan", "secret").madeHere);
+  EXPECT_FALSE(loadPlan(dir / "plan", "another").madeHere);
+  EXPECT_FALSE(loadPlan(dir / "plan").madeHere);
+  fs::rename(dir / "plan", dir / "moved");
+  EXPECT_TRUE(loadPlan(dir / "moved", "secret").madeHere);
+  // A copy that somebody changes has the mark of another text.
+  json j = json::parse(readFile(dir / "moved/manifest.json"));
+  j["run"]["out_dir"] = "/elsewhere";
+  j["blake3"] = manifestChecksum(j);
+  writeFile(dir / "moved/manifest.json", j.dump(2));
+  EXPECT_EQ(loadPlan(dir / "moved", "secret").run.outDir, "/elsewhere");
+  EXPECT_FALSE(loadPlan(dir / "moved", "secret").madeHere);
+  j["mark"] = manifestMark(j, "");
+  j["blake3"] = manifestChecksum(j);
+  writeFile(dir / "moved/manifest.json", j.dump(2));
+  EXPECT_FALSE(loadPlan(dir / "moved", "").madeHere) << "who has no secret knows no mark";
+}
+
 TEST_F(PlanTest, FormulaOfNanoGpt) {
   EXPECT_EQ(parameterCount(*plan.planned, false), 20 + 32);
   EXPECT_EQ(parameterCount(*plan.planned, true), 20);

@@ -182,7 +182,7 @@ struct CheckpointTest : ::testing::Test {
   void save(int64_t step, int64_t keep = 10) {
     writeCounter(*f.executor, "step", step);
     store.save(*f.executor, {step, "plan", model, "data", "", {}});
-    store.prune(keep);
+    store.prune(keep, {"plan"});
   }
   std::optional<CheckpointInfo> load(Fixture &into, bool parametersOnly = false) {
     warnings.clear();
@@ -219,6 +219,31 @@ TEST_F(CheckpointTest, KeepsTheNewest) {
   EXPECT_EQ(std::distance(fs::directory_iterator(dir / "checkpoints"), fs::directory_iterator()), 2);
   save(5, 2);  // the same step again replaces it
   EXPECT_EQ(store.steps(), (std::vector<int64_t>{5, 4}));
+}
+
+// A folder may hold checkpoints of another run: it had the same out_dir, or somebody's plan named it.
+TEST_F(CheckpointTest, RemovesThoseOfItsOwnPlansOnly) {
+  auto saveOf = [&](const CheckpointInfo &info) { store.save(*f.executor, info); };
+  saveOf({1, "theirs", model, "data", "", "", {}});
+  saveOf({2, "first", model, "data", "", "", {}});
+  Fixture g(kStates);
+  auto info = load(g);
+  ASSERT_TRUE(info);
+  EXPECT_TRUE(info->earlierPlans.empty());
+  // The run goes on with another plan, and with a third one from there.
+  saveOf({3, "second", model, "data", "", "", {}, info->plansBefore("second")});
+  info = load(g);
+  ASSERT_TRUE(info);
+  EXPECT_EQ(info->plansBefore("second"), std::vector<std::string>{"first"});
+  saveOf({4, "third", model, "data", "", "", {}, info->plansBefore("third")});
+  info = load(g);
+  ASSERT_TRUE(info);
+  EXPECT_EQ(info->ownPlans(), (std::vector<std::string>{"first", "second", "third"}));
+  store.prune(1, {"third"});
+  EXPECT_EQ(store.steps(), (std::vector<int64_t>{4, 3, 2, 1}));
+  damageFile(stepDir(3) + "/manifest.json", 20);
+  store.prune(1, info->ownPlans());
+  EXPECT_EQ(store.steps(), (std::vector<int64_t>{4, 3, 1})) << "theirs stays, and what cannot be told";
 }
 
 TEST_F(CheckpointTest, FallsBackFromEveryKindOfDamage) {
