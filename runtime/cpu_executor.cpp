@@ -2,6 +2,8 @@
 
 #include "codegen/peak.h"
 #include "ir/diagnostics.h"
+#include "runtime/fault_place.h"
+#include "runtime/profile.h"
 #include "runtime/waves.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -246,6 +248,7 @@ void CpuExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> arg
     return;
   }
   for (const CpuKernel &k : f.kernels) {
+    const FaultPlace place(fmt::format("kernel {}, {}", k.name, describe(*k.op)));
     const int64_t begin = monotonicNow();
     for (const CompiledPhase &phase : k.code.phases) {
       WavePhase alone;

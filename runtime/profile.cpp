@@ -37,16 +37,40 @@ std::string mergeLayers(const std::string &loc) {
   return i < loc.size() && loc[i] == '.' ? "h*" + loc.substr(i) : loc;
 }
 
-template <typename T, typename Bits>
-int64_t findNonFinite(const void *data, int64_t n, Bits exponent, bool allowMinusInf) {
-  const T *p = static_cast<const T *>(data);
+struct NonFinite {
+  int64_t at = -1;  // none
+  double value = 0;
+};
+
+/// The first of `n` elements whose exponent is all ones.
+template <typename Bits> NonFinite findNonFinite(const void *data, int64_t n, Bits exponent, bool allowMinusInf) {
+  constexpr Bits sign = Bits(Bits(1) << (8 * sizeof(Bits) - 1));
   for (int64_t i = 0; i < n; ++i) {
     Bits b;
-    std::memcpy(&b, p + i, sizeof b);
-    if ((b & exponent) == exponent && !(allowMinusInf && p[i] == -INFINITY))
-      return i;
+    std::memcpy(&b, static_cast<const Bits *>(data) + i, sizeof b);
+    if ((b & exponent) != exponent)
+      continue;
+    const bool isNan = Bits(b & ~sign) != exponent, negative = b & sign;
+    if (!isNan && negative && allowMinusInf)
+      continue;
+    return {i, isNan ? NAN : negative ? -INFINITY : INFINITY};
   }
-  return -1;
+  return {};
+}
+
+NonFinite findNonFinite(DType t, const void *data, int64_t n, bool allowMinusInf) {
+  switch (t) {
+  case DType::f64:
+    return findNonFinite<uint64_t>(data, n, 0x7ff0000000000000u, allowMinusInf);
+  case DType::f32:
+    return findNonFinite<uint32_t>(data, n, 0x7f800000u, allowMinusInf);
+  case DType::bf16:
+    return findNonFinite<uint16_t>(data, n, 0x7f80, allowMinusInf);
+  case DType::f16:
+    return findNonFinite<uint16_t>(data, n, 0x7c00, allowMinusInf);
+  default:
+    return {};
+  }
 }
 
 }  // namespace
@@ -132,8 +156,6 @@ void Trace::write(const std::string &path) const {
 }
 
 std::string firstNonFinite(const Type &type, const void *data, bool allowMinusInf) {
-  if (type.dtype != DType::f32 && type.dtype != DType::f64)
-    return "";
   const unsigned size = sizeOf(type.dtype);
   // Row by row: what lies in the padding does not count.
   const int64_t row = type.isScalar() ? 1 : type.dim(-1), rows = type.rows();
@@ -143,18 +165,11 @@ std::string firstNonFinite(const Type &type, const void *data, bool allowMinusIn
     for (unsigned d = 0; d < type.rank(); ++d)
       padded = padded * type.padded(d) + at[d];
     const char *p = static_cast<const char *>(data) + padded * size;
-    int64_t i = type.dtype == DType::f32 ? findNonFinite<float, uint32_t>(p, row, 0x7f800000u, allowMinusInf)
-                                         : findNonFinite<double, uint64_t>(p, row, 0x7ff0000000000000u, allowMinusInf);
-    if (i >= 0) {
-      double v;
-      if (type.dtype == DType::f32)
-        v = reinterpret_cast<const float *>(p)[i];
-      else
-        v = reinterpret_cast<const double *>(p)[i];
+    if (const NonFinite found = findNonFinite(type.dtype, p, row, allowMinusInf); found.at >= 0) {
       if (type.isScalar())
-        return fmt::format("= {}", v);
-      at.back() = i;
-      return fmt::format("[{}] = {}", fmt::join(at, ","), v);
+        return fmt::format("= {}", found.value);
+      at.back() = found.at;
+      return fmt::format("[{}] = {}", fmt::join(at, ","), found.value);
     }
     for (int d = int(type.rank()) - 2; d >= 0 && ++at[d] == type.dim(d); --d)
       at[d] = 0;
@@ -174,6 +189,11 @@ void NonFiniteScan::ran(const BoundKernel &kernel, int64_t, int64_t) {
       return;
     }
   ++before;
+}
+
+void CheckedKernels::ran(const BoundKernel &kernel, int64_t begin, int64_t end) {
+  GPTC_CHECK(executor.intact(), "kernel {}, {}, wrote past the end of the arena", kernel.name, describe(*kernel.op));
+  NonFiniteScan::ran(kernel, begin, end);
 }
 
 }  // namespace gptc

@@ -53,6 +53,16 @@ public:
   int64_t before = 0;
 };
 
+/// The same for a run of which every kernel is looked at: one that wrote past the end of the arena is an InternalError.
+class CheckedKernels : public NonFiniteScan {
+public:
+  explicit CheckedKernels(Executor &executor) : executor(executor) {}
+  void ran(const BoundKernel &kernel, int64_t begin, int64_t end) override;
+
+private:
+  Executor &executor;
+};
+
 /// The first element of `data` that is not finite as "[1,5,7] = nan", or "".
 std::string firstNonFinite(const Type &type, const void *data, bool allowMinusInf = false);
 

@@ -111,6 +111,8 @@ public:
         shards(m.attrs.getInt("shards", 1)), target(o.steps >= 0 ? o.steps : run.steps), progress(o.out, target),
         store(run.outDir), data(run.trainData, "data.train", m.attrs.getInt("vocab_size"), T, T + 1, maskToken(m)),
         signals(o.answersStops) {
+    if (o.check)
+      checked.emplace(s.executor);
     if (first())
       lock.emplace(run.outDir);
     if (!run.valData.empty())
@@ -167,6 +169,7 @@ private:
   std::vector<std::string> earlierPlans;  // CheckpointInfo's
   int64_t step = 0;                       // optimizer steps done
   int64_t saved = -1;                     // step of the last checkpoint, which may be under way
+  std::optional<CheckedKernels> checked;
   Profile profile;
   int64_t profiledSteps = 0;
   bool watched = false;  // someone looked at the kernels of the last step
@@ -359,6 +362,8 @@ private:
       ++trainSteps;
       keep(took);
       ++step;
+      if (const std::string found = firstFound(); r.finite() && !found.empty())
+        hidden(found);
       if (r.finite())
         skipped = 0;
       else if (r.overflowed())
@@ -398,14 +403,18 @@ private:
   }
 
   bool isTraced(int64_t number) const {
-    return !run.traceSteps.empty() && number >= run.traceSteps.front() && number <= run.traceSteps.back();
+    return !checked && !run.traceSteps.empty() && number >= run.traceSteps.front() && number <= run.traceSteps.back();
   }
 
   void evaluateNow() {
     const Pulse::Paced paced("evaluating");
+    s.executor.observer = observing();
     // Several ranks go through it together and stop behind it.
     std::optional<double> loss =
         evaluate(s.executor, *val, run.evalSteps, [&] { return !together && StopSignals::asked(); });
+    s.executor.observer = nullptr;
+    if (const std::string found = firstFound(); !found.empty())
+      hidden(found);
     if (!loss)
       return;
     evaluated = step;
@@ -461,6 +470,8 @@ private:
     // A traced step is left out of the profile.
     const bool traced = isTraced(step + 1);
     if (!s.executor.observer)
+      s.executor.observer = observing();
+    if (!s.executor.observer)
       s.executor.observer = traced ? static_cast<KernelObserver *>(&trace) : options.profile ? &profile : nullptr;
     if (!s.executor.observer && isWatched()) {
       s.executor.observer = options.watch;
@@ -499,15 +510,16 @@ private:
   void diverged(const StepResult &r, const SmallStates &before, int inARow) {
     constexpr int kMostInARow = 100;
     std::string what = fmt::format("step {}: loss {}, gradient norm {}", step, r.loss, r.gradNorm);
-    if (run.onNonfinite == "skip" && inARow < kMostInARow) {
+    const std::string how = options.check ? "explain" : run.onNonfinite;
+    if (how == "skip" && inARow < kMostInARow) {
       progress.say(what + "; skipped");
       return;
     }
-    if (run.onNonfinite == "skip")
+    if (how == "skip")
       what += fmt::format("; {} steps in a row", inARow);
     before.restore();
     --step;
-    if (run.onNonfinite == "explain") {
+    if (how == "explain") {
       std::string first = explain();
       before.restore();
       what += first.empty() ? "; replayed, every result is finite" : "; the first value that is not finite: " + first;
@@ -515,6 +527,24 @@ private:
     throw UserError(ErrorCode::NonFinite, what,
                     "lower optimizer.lr, raise warmup_steps, set train.grad_clip; or go on from an earlier checkpoint "
                     "by removing the newest");
+  }
+
+  /// Who looks at the kernels of all that runs; null where nobody does.
+  KernelObserver *observing() { return checked ? &*checked : nullptr; }
+  /// The first value that is not finite in what ran since one asked; "" where all are. All ranks ask together.
+  std::string firstFound() {
+    if (!checked)
+      return "";
+    const std::string text = ofEarliest(checked->first.empty() ? INT64_MAX : checked->before, checked->first);
+    checked->first.clear();
+    checked->before = 0;
+    return text;
+  }
+
+  /// A value that is not finite, which the loss does not show.
+  [[noreturn]] void hidden(const std::string &found) {
+    throw UserError(ErrorCode::NonFinite, fmt::format("step {}: a value that is not finite: {}", step, found),
+                    "the loss may be good all the same: without --check the run goes on");
   }
 
   /// Runs the step again from the same state, looking at every result. Ranks run the same kernels, so that the first of

@@ -23,6 +23,8 @@ struct TrainOptions {
   Resume resume = Resume::automatic;
   int64_t resumeAtMost = -1;  // from no checkpoint beyond this step; -1: from the newest
   bool profile = false;       // print a table of kernels at the end
+  /// Every kernel by itself: the first that fails, or leaves what is not finite, is named and ends the run.
+  bool check = false;
   RunTimes *times = nullptr;  // filled, where wanted
   /// Sees the kernels of a few steps, one by one: the fourth and then every 128th, 8 at most.
   KernelObserver *watch = nullptr;

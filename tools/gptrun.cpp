@@ -63,7 +63,7 @@ struct Options {
   int64_t steps = -1;
   int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not said
   unsigned threads = 0;
-  bool profile = false, time = false, agent = false;
+  bool profile = false, check = false, time = false, agent = false;
   SampleOptions sample;
 };
 
@@ -430,6 +430,7 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
                                      : Resume::automatic;
     t.resumeAtMost = w.resumeAtMost;
     t.profile = o.profile;
+    t.check = o.check;
     t.codec = codec ? &*codec : nullptr;
     t.answersStops = w.rank == 0 && w.source != World::Source::launcher;
     RunTimes times;
@@ -524,7 +525,11 @@ int run(int argc, char **argv) {
          "--resume", o.resume,
          "auto: from the newest checkpoint if there is one | never: start over, keeping the earlier run aside | must")
       ->check(CLI::IsMember({"auto", "never", "must"}));
-  app.add_flag("--profile", o.profile, "print time, GFLOP/s and GB/s per kernel at the end");
+  CLI::Option *profile = app.add_flag("--profile", o.profile, "print time, GFLOP/s and GB/s per kernel at the end");
+  app.add_flag("--check", o.check,
+               "run kernels one by one, and end with the name of the first that fails or leaves a value that is not "
+               "finite; slow, the same bits")
+      ->excludes(profile);
 
   CLI::App *sample = app.add_subcommand("sample", "continue a prompt with the newest checkpoint");
   common(sample);

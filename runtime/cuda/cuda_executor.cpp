@@ -8,6 +8,7 @@
 #include "runtime/collectives/communicator.h"
 #include "runtime/cuda/branches.h"
 #include "runtime/cuda/host_part.h"
+#include "runtime/cuda/kernel_fault.h"
 #include "runtime/cuda/library_product.h"
 #include "runtime/cuda/meeting.h"
 #include "runtime/cuda/nvtx.h"
@@ -16,6 +17,7 @@
 #include "runtime/profile.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/MathExtras.h"
 
 #include <algorithm>
@@ -115,6 +117,7 @@ struct CudaExecutor::Kernel : BoundKernel {
   struct Phase {
     LoadedFunction function;
     unsigned blocks, threads, sharedBytes;
+    std::string symbol;
   };
   const Gpu *gpu;
   bool host = false;  // runs there
@@ -252,6 +255,21 @@ void CudaExecutor::tryCall(const BoundGroup &g, llvm::function_ref<void()> call)
   gpu.wait();
 }
 
+/// Runs this kernel and no other one, and waits for it: which one has failed is known.
+void CudaExecutor::alone(const Kernel &k, llvm::function_ref<void()> run) const {
+  try {
+    run();
+  } catch (const KernelFault &f) {
+    std::vector<std::string> code;
+    for (const Kernel::Phase &p : k.phases)
+      code.push_back(p.symbol);
+    throw InternalError(__FILE__, __LINE__,
+                        fmt::format("kernel {} failed on the GPU, which is {} of the model, by {}: {}", k.name,
+                                    describe(*k.op), code.empty() ? "a call of a library" : llvm::join(code, ", "),
+                                    f.error));
+  }
+}
+
 /// Gives the kernel its call, which has run once. None where the plan asks for none, or the library has or runs none:
 /// `why` then says it.
 void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &why) {
@@ -267,7 +285,7 @@ void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &w
     if (!cudnn)
       cudnn = Cudnn::make(gpu);
     std::shared_ptr<AttentionCall> call;
-    tryCall(g, [&] { call = cudnn->attention(*a, k.params, workspace, workspaceBytes, why); });
+    alone(k, [&] { tryCall(g, [&] { call = cudnn->attention(*a, k.params, workspace, workspaceBytes, why); }); });
     if (call)
       k.call = [call](Stream stream) { call->enqueue(stream); };
     return;
@@ -289,11 +307,13 @@ void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &w
         order.push_back(i);
     known->second.why = "cuBLASLt proposes no algorithm";
     for (unsigned i = 0; i < call->algorithms() && !known->second.number; ++i)
-      tryCall(g, [&] {
-        if (const LtStatus status = call->tryEnqueue(gpu.stream, order[i]); status == ltSuccess)
-          known->second.number = order[i];
-        else
-          known->second.why = fmt::format("cuBLASLt refuses to run it (cublasStatus_t {})", int(status));
+      alone(k, [&] {
+        tryCall(g, [&] {
+          if (const LtStatus status = call->tryEnqueue(gpu.stream, order[i]); status == ltSuccess)
+            known->second.number = order[i];
+          else
+            known->second.why = fmt::format("cuBLASLt refuses to run it (cublasStatus_t {})", int(status));
+        });
       });
   }
   if (!known->second.number) {
@@ -339,7 +359,7 @@ void CudaExecutor::leave() {
 /// Waits for an event behind which another rank may stand.
 void CudaExecutor::await(Event event, llvm::StringRef what) {
   if (communicators.empty())
-    return gpu.d.check(gpu.d.eventSynchronize(event), "a kernel on the GPU");
+    return gpu.d.check(gpu.d.eventSynchronize(event), "cuEventSynchronize");
   const Pulse::Collective waiting(what);
   NcclCommunicator &first = *communicators.begin()->second;
   first.wait(event, what, [&] {
@@ -424,7 +444,7 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       const CudaCode &c = code[next++];
       requireShared(gpu, target, k.name, c.phases);
       for (const CudaPhase &p : c.phases) {
-        Kernel::Phase phase{nullptr, unsigned(p.blocks), unsigned(p.threads), unsigned(p.sharedBytes)};
+        Kernel::Phase phase{nullptr, unsigned(p.blocks), unsigned(p.threads), unsigned(p.sharedBytes), p.symbol};
         gpu.d.check(gpu.d.moduleGetFunction(&phase.function, load(c.image), p.symbol.c_str()), "cuModuleGetFunction");
         // To ask is also to load: the driver may not do so while a stream captures.
         int most = 0;
@@ -568,10 +588,12 @@ void CudaExecutor::observe(Bound &f) {
     }
     {
       NvtxRange range(describe(*k.op));
-      gpu.d.check(gpu.d.eventRecord(begin.event, gpu.stream), "cuEventRecord");
-      launch(k, gpu.stream);
-      gpu.d.check(gpu.d.eventRecord(end.event, gpu.stream), "cuEventRecord");
-      await(end.event, k.name);
+      alone(k, [&] {
+        gpu.d.check(gpu.d.eventRecord(begin.event, gpu.stream), "cuEventRecord");
+        launch(k, gpu.stream);
+        gpu.d.check(gpu.d.eventRecord(end.event, gpu.stream), "cuEventRecord");
+        await(end.event, k.name);
+      });
     }
     float ms = 0;
     gpu.d.check(gpu.d.eventElapsedTime(&ms, begin.event, end.event), "cuEventElapsedTime");

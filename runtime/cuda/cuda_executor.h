@@ -53,6 +53,7 @@ private:
   void await(Event event, llvm::StringRef what);
   void settle(llvm::StringRef what);
   void tryCall(const BoundGroup &g, llvm::function_ref<void()> call);
+  void alone(const Kernel &kernel, llvm::function_ref<void()> run) const;
   void setLibraryCall(const BoundGroup &g, Kernel &k, std::string &why);
   void launch(const Kernel &kernel, Stream stream);
   void copyResults(const Bound &f);

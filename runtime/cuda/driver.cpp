@@ -1,7 +1,7 @@
 #include "runtime/cuda/driver.h"
 
 #include "codegen/cuda_libraries.h"
-#include "ir/diagnostics.h"
+#include "runtime/cuda/kernel_fault.h"
 
 #include <cstdlib>
 
@@ -61,9 +61,36 @@ void noMemoryFor(const char *what) {
                   "compile with a smaller train.micro_batch, or end other programs on the GPU (nvidia-smi)");
 }
 
+KernelFault::KernelFault(const std::string &error, const char *noticedBy)
+    : InternalError(
+          __FILE__, __LINE__,
+          fmt::format("a kernel failed on the GPU, and which of a step is not known, as they run as one graph: "
+                      "{}, noticed by {}; `gptrun --check PLAN` runs them one by one and names it",
+                      error, noticedBy)),
+      error(error) {}
+
+static bool isFaultOfAKernel(Result r) {
+  switch (r) {
+  case illegalAddress:
+  case launchTimeout:
+  case deviceAssert:
+  case hardwareStackError:
+  case illegalInstruction:
+  case misalignedAddress:
+  case invalidAddressSpace:
+  case invalidProgramCounter:
+  case launchFailed:
+    return true;
+  default:
+    return false;
+  }
+}
+
 void Driver::check(Result r, const char *what) const {
   if (r == outOfMemory)
     noMemoryFor(what);
+  if (isFaultOfAKernel(r))
+    throw KernelFault(describe(r), what);
   GPTC_CHECK(r == success, "{}: {}", what, describe(r));
 }
 

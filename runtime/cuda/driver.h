@@ -34,6 +34,13 @@ enum Result : int {
   notReady = 600,
   illegalAddress = 700,
   launchOutOfResources = 701,
+  launchTimeout = 702,
+  deviceAssert = 710,
+  hardwareStackError = 714,
+  illegalInstruction = 715,
+  misalignedAddress = 716,
+  invalidAddressSpace = 717,
+  invalidProgramCounter = 718,
   launchFailed = 719,
   captureUnsupported = 900,
   captureInvalidated = 901,
@@ -117,7 +124,8 @@ struct Driver {
   /// "CUDA_ERROR_INVALID_VALUE (1): invalid argument".
   std::string describe(Result r) const;
   /// UserError(OutOfMemory) where the driver has no memory left for `what`: code, graphs and streams take some, too.
-  /// Else InternalError unless `r` is success: what can go wrong without a mistake of ours is asked for otherwise.
+  /// KernelFault where a kernel has failed, whoever notices it. Else InternalError unless `r` is success: what can go
+  /// wrong without a mistake of ours is asked for otherwise.
   void check(Result r, const char *what) const;
 };
 

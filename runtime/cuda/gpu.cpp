@@ -110,7 +110,7 @@ size_t Gpu::total() const {
   return total;
 }
 
-void Gpu::wait() const { d.check(d.streamSynchronize(stream), "a kernel on the GPU"); }
+void Gpu::wait() const { d.check(d.streamSynchronize(stream), "cuStreamSynchronize"); }
 
 DeviceMemory::DeviceMemory(const Gpu &gpu, size_t bytes) : gpu(gpu) {
   const Result r = gpu.d.memAlloc(&at, bytes);

@@ -204,7 +204,7 @@ void NcclCommunicator::wait(Event event, llvm::StringRef what, llvm::function_re
     requireWell(what);
     const Result r = gpu.d.eventQuery(event);
     if (r != notReady)
-      gpu.d.check(r, "a kernel on the GPU");
+      gpu.d.check(r, "cuEventQuery");
     if (r == success)
       return true;
     try {

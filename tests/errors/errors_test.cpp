@@ -1,10 +1,13 @@
 // Runs golden/*.txt; README.md here describes their form.
 #include "ir/diagnostics.h"
 #include "runtime/cuda/cudnn_attention.h"
+#include "runtime/fault_place.h"
 #include "tests/unit/runtime/temp_dir.h"
+#include "tools/driver/main_guard.h"
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -107,6 +110,19 @@ TEST_P(Golden, TextAndExitCode) {
   EXPECT_EQ(text, c.expected) << "from " << file << "\nGPTC_UPDATE_GOLDEN=1 writes it anew";
 }
 
+// A wrong kernel meets a guard page of the arena.
+TEST(Errors, AFaultOfMemoryNamesTheKernel) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer reports it";
+#else
+  EXPECT_EXIT(std::exit(guardedMain([] {
+                const FaultPlace place("kernel train_step.3, h0.ln1 (layernorm)");
+                return std::raise(SIGSEGV);
+              })),
+              testing::ExitedWithCode(70), "fault of memory in kernel train_step.3, h0.ln1 \\(layernorm\\)\n");
+#endif
+}
+
 TEST(Errors, EveryCodeHasAGoldenTextAndTheExitCodeOfItsClass) {
   if (std::getenv("GPTC_UPDATE_GOLDEN"))
     GTEST_SKIP();
@@ -116,7 +132,6 @@ TEST(Errors, EveryCodeHasAGoldenTextAndTheExitCodeOfItsClass) {
       {602, "needs several ranks: tests/simt/standin/nccl_test.cpp, tests/collectives/failures_test.cpp"},
       {603, "needs a server: tests/collectives/rendezvous_test.cpp"},
       {604, "needs several ranks: tests/collectives/conformance_test.cpp"},
-      {7001, "a bug cannot be provoked at will: tests/unit/ir/diagnostics_test.cpp"},
   };
   std::map<int, int> exitCodes;
   for (const std::string &name : names()) {

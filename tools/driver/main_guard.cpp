@@ -1,6 +1,7 @@
 #include "tools/driver/main_guard.h"
 
 #include "ir/diagnostics.h"
+#include "runtime/fault_place.h"
 
 #include <cerrno>
 #include <csignal>
@@ -69,10 +70,14 @@ void keepStandardDescriptors() {
 
 /// Only what a signal handler may do.
 void onFault(int) {
-  const char text[] = "error[GPTC7001]: a bug in gptc: a fault of memory\n"
-                      "   = help: please report it with the command line and the files it read\n";
+  auto say = [](const char *text) { (void)!::write(STDERR_FILENO, text, std::strlen(text)); };
   static_assert(int(ErrorCode::Internal) == 7001);
-  (void)!::write(STDERR_FILENO, text, sizeof text - 1);
+  say("error[GPTC7001]: a bug in gptc: a fault of memory");
+  if (const char *place = FaultPlace::now()) {
+    say(" in ");
+    say(place);
+  }
+  say("\n   = help: please report it with the command line and the files it read\n");
   ::_exit(70);
 }
 

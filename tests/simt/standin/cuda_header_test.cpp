@@ -44,6 +44,13 @@ TEST(CudaHeader, NumbersAgree) {
   EXPECT_EQ(int(notFound), CUDA_ERROR_NOT_FOUND);
   EXPECT_EQ(int(notReady), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(int(illegalAddress), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(int(launchTimeout), CUDA_ERROR_LAUNCH_TIMEOUT);
+  EXPECT_EQ(int(deviceAssert), CUDA_ERROR_ASSERT);
+  EXPECT_EQ(int(hardwareStackError), CUDA_ERROR_HARDWARE_STACK_ERROR);
+  EXPECT_EQ(int(illegalInstruction), CUDA_ERROR_ILLEGAL_INSTRUCTION);
+  EXPECT_EQ(int(misalignedAddress), CUDA_ERROR_MISALIGNED_ADDRESS);
+  EXPECT_EQ(int(invalidAddressSpace), CUDA_ERROR_INVALID_ADDRESS_SPACE);
+  EXPECT_EQ(int(invalidProgramCounter), CUDA_ERROR_INVALID_PC);
   EXPECT_EQ(int(launchOutOfResources), CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
   EXPECT_EQ(int(launchFailed), CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_EQ(int(captureUnsupported), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
