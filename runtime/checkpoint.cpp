@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <dirent.h>
 #include <filesystem>
@@ -154,7 +155,7 @@ struct Manifest {
   std::vector<std::pair<std::string, std::string>> files;  // and their checksums
 };
 
-/// Throws UserErrors CheckpointDamaged and NotBuiltYet.
+/// `step` is what the folder's name says; -1: nothing. Throws UserErrors CheckpointDamaged and NotBuiltYet.
 Manifest readManifest(const std::string &dir, int64_t step) {
   auto damaged = [&](const std::string &what) {
     throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", dir, what));
@@ -178,6 +179,8 @@ Manifest readManifest(const std::string &dir, int64_t step) {
     m.info.dataFingerprint = manifest.at("data");
     m.info.results = manifest.value("results", "");
     m.info.earlierPlans = manifest.value("earlier_plans", m.info.earlierPlans);
+    if (manifest.contains("val_loss"))
+      m.info.valLoss = manifest.at("val_loss").get<double>();
     m.optimizer = manifest.value("optimizer", "adamw");
     for (auto &[name, checksum] : manifest.at("files").items()) {
       if (name.find('/') != std::string::npos)
@@ -187,9 +190,18 @@ Manifest readManifest(const std::string &dir, int64_t step) {
   } catch (const json::exception &e) {
     damaged(fmt::format("manifest.json: {}", e.what()));
   }
-  if (m.info.step != step)
+  if (step >= 0 && m.info.step != step)
     damaged(fmt::format("its manifest speaks of step {}", m.info.step));
   return m;
+}
+
+/// With its checksum, as a whole on disk.
+void writeManifest(const std::string &path, json manifest) {
+  manifest["blake3"] = manifestChecksum(manifest);
+  const std::string text = manifest.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  SyncedFile file(path);
+  file.write(text.data(), text.size());
+  file.finish();
 }
 
 bool isTensors(llvm::StringRef name, llvm::StringRef stem) {
@@ -318,12 +330,37 @@ void CheckpointStore::complete(AtomicDir &dir, const CheckpointInfo &info, const
                    {"files", files}};
   if (!info.earlierPlans.empty())
     manifest["earlier_plans"] = info.earlierPlans;
-  manifest["blake3"] = manifestChecksum(manifest);
-  std::string text = manifest.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
-  SyncedFile file(dir.file(kManifestFile));
-  file.write(text.data(), text.size());
-  file.finish();
+  if (info.valLoss && std::isfinite(*info.valLoss))
+    manifest["val_loss"] = *info.valLoss;
+  writeManifest(dir.file(kManifestFile), manifest);
   dir.commit();
+}
+
+void CheckpointStore::noteValidation(int64_t step, double valLoss) const {
+  const std::string path = pathOf(step) + "/" + kManifestFile, temporary = path + ".tmp";
+  json manifest = json::parse(readTextFile(path, kManifestLimit).text, nullptr, false);
+  if (!manifest.is_object())
+    return;
+  manifest.erase("blake3");
+  manifest["val_loss"] = valLoss;
+  writeManifest(temporary, manifest);
+  replaceFile(temporary, path);
+}
+
+std::optional<int64_t> CheckpointStore::best(const std::vector<std::string> *plans) const {
+  std::optional<int64_t> best;
+  double least = 0;
+  for (int64_t step : steps())
+    try {
+      const CheckpointInfo info = readManifest(pathOf(step), step).info;
+      const bool counts = info.valLoss && (!plans || llvm::is_contained(*plans, info.planHash));
+      if (counts && (!best || *info.valLoss < least)) {
+        best = step;
+        least = *info.valLoss;
+      }
+    } catch (const UserError &) {  // whoever loads it hears of that
+    }
+  return best;
 }
 
 void CheckpointStore::setAsideBeyond(int64_t step) const {
@@ -344,8 +381,11 @@ void CheckpointStore::prune(int64_t keep, const std::vector<std::string> &plans)
     }
   };
   std::vector<int64_t> all = steps();
+  if (all.size() <= size_t(keep))
+    return;
+  const std::optional<int64_t> spared = best(&plans);
   for (size_t i = keep; i < all.size(); ++i) {
-    if (!isOurs(all[i]))
+    if (all[i] == spared || !isOurs(all[i]))
       continue;
     // Renamed first, so that a removal that is cut short leaves nothing that looks like a checkpoint.
     std::string old = folder + "/" + nameOfStep(all[i]), gone = folder + "/." + nameOfStep(all[i]) + ".removed";
@@ -353,6 +393,70 @@ void CheckpointStore::prune(int64_t keep, const std::vector<std::string> &plans)
     if (::rename(old.c_str(), gone.c_str()) == 0)
       removeTree(gone);
   }
+}
+
+/// Loads the checkpoint in `dir`, for all ranks together, as CheckpointStore::loadNewest does. `step`: readManifest.
+static CheckpointInfo loadOne(Executor &executor, const std::string &dir, int64_t step, const ModelIdentity &model,
+                              bool parametersOnly) {
+  const Module &planned = executor.planned();
+  const Manifest manifest = verifiedManifest(dir, step, parametersOnly, executor.ranks);
+  CheckpointInfo info = manifest.info;
+  auto mismatch = [&](const std::string &what, const std::string &remedy) {
+    Diagnostic d{
+        ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of {}", info.dir, what), {}, "", {}, {}};
+    if (!remedy.empty())
+      d.help.push_back(remedy);
+    if (!parametersOnly)
+      d.help.push_back(
+          "or train elsewhere, with --out-dir, or start over with --resume never (the old files are kept aside)");
+    throw UserError(d);
+  };
+  std::string remedy;
+  if (const std::string was = manifest.optimizer, is = optimizerOf(planned); !parametersOnly && was != is)
+    mismatch(fmt::format("another optimizer: {} there and {} in the plan", was, is),
+             fmt::format("compile the plan again with optimizer.name = \"{}\", or begin another run with these "
+                         "weights: model.init_from = \"ckpt:{}\"",
+                         was, info.dir));
+  if (std::string different = differenceOf(info.model, model, remedy); !different.empty())
+    mismatch("another model: " + different, remedy);
+  const TensorFiles parameters = tensorsOf(manifest, "model");
+  std::optional<TensorFiles> optimizer;
+  std::vector<const State *> read = savedStates(planned, true), fresh;
+  const size_t parameterStates = read.size();
+  for (const State *s : read)
+    if (std::string problem = problemOf(*s, parameters); !problem.empty())
+      mismatch("another model: " + problem, "");
+  if (info.model.parameters != model.parameters)
+    mismatch("another model: it has parameters that the plan lacks", "");
+  if (!parametersOnly) {
+    optimizer.emplace(tensorsOf(manifest, "optimizer"));
+    for (const State *s : savedStates(planned, false)) {
+      if (startsAfresh(*s) && !optimizer->find(s->name)) {
+        fresh.push_back(s);
+        continue;
+      }
+      if (std::string problem = problemOf(*s, *optimizer); !problem.empty())
+        mismatch("another optimizer: " + problem, "");
+      read.push_back(s);
+    }
+  }
+  // Nothing is missing: now the executor's states may change.
+  for (size_t i = 0; i < read.size(); ++i)
+    readState(executor, *read[i], i < parameterStates ? parameters : *optimizer, false);
+  for (const State *s : fresh)
+    fillConstantState(executor, *s);
+  fillCopies(executor);
+  info.notes = notesOn(info.model, model, llvm::ArrayRef(read).drop_front(parameterStates), fresh,
+                       optimizer ? *optimizer : parameters);
+  return info;
+}
+
+CheckpointInfo CheckpointStore::loadParameters(Executor &executor, const ModelIdentity &model, int64_t step) const {
+  return loadOne(executor, pathOf(step), step, model, true);
+}
+
+CheckpointInfo CheckpointStore::loadParameters(Executor &executor, const ModelIdentity &model, const std::string &dir) {
+  return loadOne(executor, dir, -1, model, true);
 }
 
 std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, const ModelIdentity &model,
@@ -363,58 +467,9 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
   if (atMost >= 0)
     std::erase_if(all, [&](int64_t step) { return step > atMost; });
   all = ofFirst(executor.ranks, all);
-  const Module &planned = executor.planned();
   for (int64_t step : all) {
     try {
-      const Manifest manifest = verifiedManifest(pathOf(step), step, parametersOnly, executor.ranks);
-      CheckpointInfo info = manifest.info;
-      auto mismatch = [&](const std::string &what, const std::string &remedy) {
-        Diagnostic d{
-            ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of {}", info.dir, what), {}, "", {}, {}};
-        if (!remedy.empty())
-          d.help.push_back(remedy);
-        d.help.push_back(
-            "or train elsewhere, with --out-dir, or start over with --resume never (the old files are kept aside)");
-        throw UserError(d);
-      };
-      std::string remedy;
-      if (const std::string was = manifest.optimizer, is = optimizerOf(planned); !parametersOnly && was != is)
-        mismatch(fmt::format("another optimizer: {} there and {} in the plan", was, is),
-                 fmt::format("compile the plan again with optimizer.name = \"{}\", or begin another run with these "
-                             "weights: model.init_from = \"ckpt:{}\"",
-                             was, info.dir));
-      if (std::string different = differenceOf(info.model, model, remedy); !different.empty())
-        mismatch("another model: " + different, remedy);
-      const TensorFiles parameters = tensorsOf(manifest, "model");
-      std::optional<TensorFiles> optimizer;
-      std::vector<const State *> read = savedStates(planned, true), fresh;
-      const size_t parameterStates = read.size();
-      for (const State *s : read)
-        if (std::string problem = problemOf(*s, parameters); !problem.empty())
-          mismatch("another model: " + problem, "");
-      if (info.model.parameters != model.parameters)
-        mismatch("another model: it has parameters that the plan lacks", "");
-      if (!parametersOnly) {
-        optimizer.emplace(tensorsOf(manifest, "optimizer"));
-        for (const State *s : savedStates(planned, false)) {
-          if (startsAfresh(*s) && !optimizer->find(s->name)) {
-            fresh.push_back(s);
-            continue;
-          }
-          if (std::string problem = problemOf(*s, *optimizer); !problem.empty())
-            mismatch("another optimizer: " + problem, "");
-          read.push_back(s);
-        }
-      }
-      // Nothing is missing: now the executor's states may change.
-      for (size_t i = 0; i < read.size(); ++i)
-        readState(executor, *read[i], i < parameterStates ? parameters : *optimizer, false);
-      for (const State *s : fresh)
-        fillConstantState(executor, *s);
-      fillCopies(executor);
-      info.notes = notesOn(info.model, model, llvm::ArrayRef(read).drop_front(parameterStates), fresh,
-                           optimizer ? *optimizer : parameters);
-      return info;
+      return loadOne(executor, pathOf(step), step, model, parametersOnly);
     } catch (const UserError &e) {
       ErrorCode code = e.diagnostics[0].code;
       if (code != ErrorCode::CheckpointDamaged && code != ErrorCode::FileMissing)
@@ -475,7 +530,7 @@ static std::vector<std::string> weightFiles(const std::string &folder) {
   return paths;
 }
 
-void loadWeights(Executor &executor, const std::string &path) {
+void loadWeights(Executor &executor, const std::string &path, const ModelIdentity &model) {
   std::error_code e;
   const bool folder = fs::is_directory(path, e);
   if (folder) {
@@ -490,7 +545,7 @@ void loadWeights(Executor &executor, const std::string &path) {
         throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: manifest.json: {}", path, x.what()));
       }
     std::string remedy;
-    if (std::string d = differenceOf(there, modelIdentity(executor.planned()), remedy); !d.empty())
+    if (std::string d = differenceOf(there, model, remedy); !d.empty())
       throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of another model: {}", path, d),
                       remedy);
   }

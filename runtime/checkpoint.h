@@ -3,7 +3,8 @@
 //   model.safetensors      parameters, under Hugging Face's names and in its layouts (runtime/file_layout.h)
 //   optimizer.safetensors  moments (their names: passes/optimizer.cpp), step and other counters
 //   manifest.json          step, BLAKE3 of the other files and of itself, hashes of plan, model and training data, the
-//                          optimizer, and the keys of [model] that say what is computed
+//                          optimizer, the keys of [model] that say what is computed, and the validation loss where one
+//                          was measured at that step
 //
 // Several ranks write a file of each kind each: model-00001-of-00004.safetensors with the parameters of a part of the
 // model, whole, and model.safetensors.index.json, which is how Hugging Face's own checkpoints in several files look;
@@ -44,6 +45,7 @@ struct CheckpointInfo {
   std::vector<std::string> notes;  // what was converted or is not in the checkpoint, a line each, for the user
   /// Of the plans that this run had before: it was resumed from their checkpoints. The latest last.
   std::vector<std::string> earlierPlans;
+  std::optional<double> valLoss = {};  // at its step, where it was measured
 
   /// What a checkpoint of `plan` says that goes on from this one.
   std::vector<std::string> plansBefore(const std::string &plan) const;
@@ -61,8 +63,14 @@ public:
   /// Renames checkpoints beyond `step`, which loading passed over, to damaged-step-N: they are not to be counted among
   /// the newest, nor tried again.
   void setAsideBeyond(int64_t step) const;
-  /// Removes all but the `keep` newest, if they are of one of these plans: what else lies there is not this run's.
+  /// Removes all but the `keep` newest and the best, if they are of one of these plans: what else lies there is not
+  /// this run's.
   void prune(int64_t keep, const std::vector<std::string> &plans) const;
+  /// The step of the checkpoint with the least validation loss; of equal ones the newest. nullopt where none has one.
+  /// With `plans` only those of one of them count.
+  std::optional<int64_t> best(const std::vector<std::string> *plans = nullptr) const;
+  /// Adds to a checkpoint that is there already the validation loss that was measured at its step.
+  void noteValidation(int64_t step, double valLoss) const;
 
   /// Loads the newest checkpoint that is whole, for all ranks together, into the executor's states, telling `warn` of
   /// each damaged one passed over; nullopt where there is none at all. `parametersOnly` leaves other states alone.
@@ -73,6 +81,9 @@ public:
   std::optional<CheckpointInfo> loadNewest(Executor &executor, const ModelIdentity &model, bool parametersOnly,
                                            const std::function<void(const std::string &)> &warn,
                                            int64_t atMost = -1) const;
+  /// The parameters of the checkpoint of this step, or of the one in a folder wherever it is. The same errors.
+  CheckpointInfo loadParameters(Executor &executor, const ModelIdentity &model, int64_t step) const;
+  static CheckpointInfo loadParameters(Executor &executor, const ModelIdentity &model, const std::string &dir);
 
   // For who writes a checkpoint: where it will be, whether there is room for it, and its end, which adds the manifest
   // and gives the folder its name. `files` have checksums.
@@ -93,7 +104,7 @@ private:
 /// Parameters from any folder or file of safetensors, or of several with an index as Hugging Face makes it: names with
 /// or without a leading "transformer.", f32, bf16 or f16. Throws UserErrors FileMissing, CheckpointDamaged and
 /// CheckpointMismatch: a missing tensor, another shape, a tensor for which the model has no place and without which the
-/// weights would be another model's, or a checkpoint of CheckpointStore whose keys of [model] differ.
-void loadWeights(Executor &executor, const std::string &path);
+/// weights would be another model's, or a checkpoint of CheckpointStore whose keys of [model] differ from `model`'s.
+void loadWeights(Executor &executor, const std::string &path, const ModelIdentity &model);
 
 }  // namespace gptc

@@ -88,6 +88,9 @@ TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t
       f.start = kHeaderBytes;
       f.count = header[2];
     } else {
+      if (std::memcmp(header, "\x93NUMPY", 6) == 0)
+        invalid(path, "an array of NumPy's, with a header",
+                "write its elements alone, as 16-bit numbers: array.astype('uint16').tofile(FILE)");
       if (size % 2)
         invalid(path, fmt::format("{} bytes, an odd number: truncated, or no file of 16-bit tokens", size), again);
       f.count = size / 2;
@@ -157,6 +160,26 @@ void TokenData::checkTokens() const {
       read(f, start, int64_t(tokens.size()), tokens.data());
       requireKnown(f, start, tokens);
     }
+}
+
+void TokenData::requireNarrowTokens() const {
+  constexpr int64_t least = 64, most = 4096;
+  for (const File &f : files) {
+    std::vector<uint16_t> tokens(std::min(most, f.count) & ~int64_t(1));
+    if (f.start > 0 || int64_t(tokens.size()) < least)  // a header says what follows
+      continue;
+    read(f, 0, int64_t(tokens.size()), tokens.data());
+    bool low = false, high = false;
+    for (size_t i = 0; i < tokens.size(); i += 2) {
+      low |= tokens[i] != 0;
+      high |= tokens[i + 1] != 0;
+    }
+    if (low && !high)
+      invalid(
+          f.path,
+          fmt::format("every second of its first {} 16-bit numbers is 0, as in a file of wider tokens", tokens.size()),
+          "token files have 16 bits a token; `gptc data prepare` makes them from text");
+  }
 }
 
 void TokenData::window(uint64_t seed, int64_t g, int32_t *x, int32_t *y) const {

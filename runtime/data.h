@@ -57,6 +57,9 @@ public:
   /// Reads the whole set, for what evalWindow would find only when it comes to it. UserError(TokenOutOfRange).
   void checkTokens() const;
 
+  /// UserError(DataInvalid) for a file whose tokens are 32 or 64 bits wide, as far as its beginning shows that.
+  void requireNarrowTokens() const;
+
   /// A hash of sizes and of samples of the content: equal for equal data, wherever it lies.
   std::string fingerprint() const;
 

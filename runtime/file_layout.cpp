@@ -86,8 +86,8 @@ void toFile(const State &s, const FileTensor &t, const void *dense, void *tensor
 }
 
 bool isConvertible(DType stored, DType to) {
-  return stored == to || ((stored == DType::f32 || stored == DType::bf16 || stored == DType::f16) &&
-                          (to == DType::f32 || to == DType::bf16));
+  auto isFloat = [](DType t) { return t == DType::f32 || t == DType::bf16 || t == DType::f16; };
+  return stored == to || (isFloat(stored) && isFloat(to));
 }
 
 void fromFile(const State &s, const FileTensor &t, DType stored, const void *tensor, void *dense) {
@@ -97,6 +97,8 @@ void fromFile(const State &s, const FileTensor &t, DType stored, const void *ten
     auto convert = [&]<typename From>(From, auto widen) {
       if (s.type.dtype == DType::f32)
         return copyIn<From, float>(s, t, tensor, dense, widen);
+      if (s.type.dtype == DType::f16)
+        return copyIn<From, _Float16>(s, t, tensor, dense, [&](From v) { return _Float16(widen(v)); });
       copyIn<From, uint16_t>(s, t, tensor, dense, [&](From v) { return kir::bitsOfBF16(kir::roundBF16(widen(v))); });
     };
     if (stored == DType::bf16)

@@ -27,7 +27,7 @@ std::vector<FileTensor> fileTensors(const State &s);
 bool isWhole(const State &s, const FileTensor &t);
 
 /// Whether fromFile can make elements of `to` from a tensor of `stored`: where both are the same, and among f32, bf16
-/// and f16 to f32 and bf16.
+/// and f16.
 bool isConvertible(DType stored, DType to);
 /// Copies one tensor out of and into the dense logical elements of a state. `stored` is the dtype in the file. Floats
 /// are widened exactly, or rounded to nearest even.

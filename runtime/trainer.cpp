@@ -176,6 +176,7 @@ private:
   Trace trace;
   double peak = 0;        // FLOP/s of this rank
   int64_t evaluated = 0;  // step of the last evaluation
+  double valLoss = NAN;   // its result, where this process has made it
   bool saveFailed = false;
   std::vector<int32_t> prompt;  // of samples; empty: none
   // Since the line before in the log.
@@ -260,7 +261,7 @@ private:
     } else {
       initializeStates(s.executor, run.seed);
       if (run.initFrom != "scratch")
-        loadWeights(s.executor, llvm::StringRef(run.initFrom).split(':').second.str());
+        loadWeights(s.executor, llvm::StringRef(run.initFrom).split(':').second.str(), modelIdentity(m));
     }
     saver.emplace(s.executor, store, savesBeside());
     if (first())
@@ -418,8 +419,12 @@ private:
     if (!loss)
       return;
     evaluated = step;
+    valLoss = *loss;
     if (log)
       log->evaluation(step, *loss);
+    // Of a run that was stopped before it could evaluate.
+    if (step == saved && first() && std::isfinite(valLoss))
+      store.noteValidation(step, valLoss);
     if (events)
       events->scalars(step, {{"val_loss", float(*loss)}});
     progress.say(fmt::format("step {}  val loss {:.4f}", step, *loss));
@@ -595,8 +600,10 @@ private:
   void save(bool wait, int64_t keep) {
     const Pulse::Paced paced(Pulse::saving);
     saving([&] {
-      const CheckpointInfo info{step, s.plan.hash, modelIdentity(m), fingerprint, resultIdentity(s.plan),
-                                "",   {},          earlierPlans};
+      CheckpointInfo info{step, s.plan.hash, modelIdentity(m), fingerprint, resultIdentity(s.plan),
+                          "",   {},          earlierPlans};
+      if (evaluated == step)
+        info.valLoss = valLoss;
       wait ? saver->save(info, keep) : saver->begin(info, keep);
       return 0;
     });
@@ -671,26 +678,6 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
   if (together)
     together->run({{Collective::Kind::all_reduce, &targets, &targets, 1, DType::f64}}, SumOrder::fast);
   return plainNan(sum / targets);
-}
-
-void requireWeights(const RunSettings &run) {
-  if (run.initFrom == "scratch" && CheckpointStore(run.outDir).steps().empty())
-    throw UserError(ErrorCode::FileMissing, fmt::format("there is no checkpoint under {}", run.outDir),
-                    "train first: `gptrun PLAN`");
-}
-
-std::string loadForInference(Session &s, const std::function<void(const std::string &)> &warn) {
-  const RunSettings &run = s.plan.run;
-  requireWeights(run);
-  if (auto info = CheckpointStore(run.outDir).loadNewest(s.executor, modelIdentity(*s.plan.planned), true, warn)) {
-    for (const std::string &note : info->notes)
-      warn(note);
-    return info->dir;
-  }
-  initializeStates(s.executor, run.seed);
-  std::string path = llvm::StringRef(run.initFrom).split(':').second.str();
-  loadWeights(s.executor, path);
-  return path;
 }
 
 void train(Session &session, const TrainOptions &options) {

@@ -46,10 +46,4 @@ void train(Session &session, const TrainOptions &options);
 std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_t batches,
                                const std::function<bool()> &stop = {});
 
-/// Gives the executor's parameters the newest checkpoint of the run, or init_from's weights; for sampling and
-/// evaluation. Returns a line that says which. UserError(FileMissing) where there is neither.
-std::string loadForInference(Session &session, const std::function<void(const std::string &)> &warn);
-/// The same error, before there is a session.
-void requireWeights(const RunSettings &run);
-
 }  // namespace gptc

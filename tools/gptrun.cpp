@@ -21,9 +21,11 @@
 #include "runtime/rendezvous.h"
 #include "runtime/sample.h"
 #include "runtime/trainer.h"
+#include "runtime/weights.h"
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
 #include "tools/driver/compile.h"
+#include "tools/driver/inference.h"
 #include "tools/driver/main_guard.h"
 #include "tools/estimate/run_log.h"
 
@@ -58,8 +60,8 @@ private:
 };
 
 struct Options {
-  std::string plan, outDir, resume = "auto", prompt = "\n";
-  std::optional<std::string> hosts;
+  std::string plan, outDir, resume = "auto", prompt = "\n", data;
+  std::optional<std::string> hosts, checkpoint;
   int64_t steps = -1;
   int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not said
   unsigned threads = 0;
@@ -102,8 +104,8 @@ Plan planOf(const Options &o, bool trains = false) {
 }
 
 /// The plan for as many ranks as there are: made anew from the model's description where it was made for others. One
-/// rank makes it, and says so in a line to `out`; the others pass `barrier` once it is there.
-Plan forRanks(Plan plan, int64_t ranks, std::FILE *out, bool makes = true, const std::function<void()> &barrier = {}) {
+/// rank makes it, and says so; the others pass `barrier` once it is there.
+Plan forRanks(Plan plan, int64_t ranks, bool makes, const std::function<void()> &barrier) {
   const int64_t planned = Mesh::of(*plan.planned).ranks();
   if (planned == ranks)
     return plan;
@@ -111,27 +113,37 @@ Plan forRanks(Plan plan, int64_t ranks, std::FILE *out, bool makes = true, const
   if (makes) {
     const Partition partition(plan, ranks);
     const bool there = partition.isIn(dir);
-    fmt::print(out, "the plan is for {} rank{}: {} one for {} in {}\n", planned, planned == 1 ? "" : "s",
+    fmt::print("the plan is for {} rank{}: {} one for {} in {}\n", planned, planned == 1 ? "" : "s",
                there ? "taking the" : "making", ranks, dir);
     makeDirs(outDir);
     if (!there)
       partition.write(dir, defaultCacheDir());
   }
-  if (barrier)
-    barrier();
+  barrier();
   plan = loadPlan(dir);
   plan.run.outDir = outDir;
   return plan;
 }
 
-/// For a command of one rank, whose standard output is what it was asked for.
-Session open(const Options &o) {
-  Plan plan = planOf(o);
-  requireFolder(o, plan);
-  if (Mesh::of(*plan.planned).ranks() != 1)
-    requireWeights(plan.run);  // a mistyped --out-dir gets no plan
-  return Session(forRanks(std::move(plan), 1, stderr), defaultCacheDir(), o.threads);
-}
+/// A model without what trains it, for a command of one rank.
+class Inference {
+public:
+  Inference(const Options &o, const Plan &plan)
+      : choice(o.checkpoint ? WeightsChoice::parse(*o.checkpoint) : WeightsChoice()),
+        model(modelIdentity(*plan.planned)) {
+    if (choice.kind != WeightsChoice::inFolder)
+      requireFolder(o, plan);
+    requireWeights(plan.run, choice);
+  }
+  Session open(const Options &o, Plan plan, llvm::ArrayRef<llvm::StringRef> functions) const {
+    return Session(inferencePlan(std::move(plan), functions, defaultCacheDir()), defaultCacheDir(), o.threads);
+  }
+  std::string load(Session &session) const { return loadForInference(session, model, choice, warn); }
+
+private:
+  const WeightsChoice choice;
+  const ModelIdentity model;  // of the whole plan
+};
 
 /// How many ranks there are to be, and where: by the command line, or by whoever has started this one.
 struct Ranks {
@@ -408,7 +420,7 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
       together.diverted = true;
     }
     together.join(plan);
-    Plan mine = forRanks(std::move(plan), w.size, stdout, w.rank == 0, [&] { together.barrier(); });
+    Plan mine = forRanks(std::move(plan), w.size, w.rank == 0, [&] { together.barrier(); });
     if (w.rank == 0 && w.size > 1)
       printShares(mine);
     const MeshAxes along = together.along(Mesh::of(*mine.planned));
@@ -448,9 +460,10 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
 }
 
 void runSample(const Options &o) {
-  Session session = open(o);
-  requireGenerator(*session.plan.planned);
-  const std::string &file = session.plan.run.tokenizer;
+  Plan plan = planOf(o);
+  requireGenerator(*plan.planned);
+  const Inference inference(o, plan);
+  const std::string file = plan.run.tokenizer;
   if (file.empty())
     throw UserError(ErrorCode::FileMissing, "the plan names no tokenizer",
                     "set data.tokenizer in model.toml and compile again");
@@ -458,7 +471,8 @@ void runSample(const Options &o) {
   std::vector<int32_t> prompt = codec.encode(o.prompt);
   if (prompt.empty())
     throw UserError(ErrorCode::Usage, "the prompt is empty", "give --prompt TEXT");
-  loadForInference(session, warn);
+  Session session = inference.open(o, std::move(plan), kSampling);
+  inference.load(session);
   auto print = [](const std::string &text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
@@ -485,18 +499,27 @@ void runSample(const Options &o) {
 }
 
 void runEval(const Options &o) {
-  Session session = open(o);
-  const RunSettings &run = session.plan.run;
-  const Module &m = *session.plan.planned;
-  if (run.valData.empty())
+  Plan plan = planOf(o);
+  const Inference inference(o, plan);
+  const Module &m = *plan.planned;
+  if (plan.run.valData.empty() && o.data.empty())
     throw UserError(ErrorCode::FileMissing, "the plan names no validation data",
-                    "set data.val in model.toml and compile again");
-  TokenData data(run.valData, "data.val", m.attrs.getInt("vocab_size"), m.attrs.getInt("block_size"), 2, maskToken(m));
-  std::string from = loadForInference(session, warn);
+                    "give --data FILE, or set data.val in model.toml and compile again");
+  TokenData data(o.data.empty() ? plan.run.valData : o.data, o.data.empty() ? "data.val" : "--data",
+                 m.attrs.getInt("vocab_size"), m.attrs.getInt("block_size"), 2, maskToken(m));
+  if (!o.data.empty())
+    data.requireNarrowTokens();
+  data.checkTokens();
+  Session session = inference.open(o, std::move(plan), kEvaluation);
+  if (!session.executor.has("eval"))
+    throw UserError(ErrorCode::PlanDamaged, "the plan cannot be evaluated: it has no @eval",
+                    "compile it again with `gptc compile`");
+  std::string from = inference.load(session);
   auto start = std::chrono::steady_clock::now();
-  double loss = *evaluate(session.executor, data, o.steps >= 0 ? o.steps : run.evalSteps);
+  double loss = *evaluate(session.executor, data, o.steps >= 0 ? o.steps : session.plan.run.evalSteps);
   double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  fmt::print("val loss {:.4f}  perplexity {:.2f}  ({}, {:.1f} s)\n", loss, std::exp(loss), from, seconds);
+  fmt::print("{} {:.4f}  perplexity {:.2f}  ({}{}, {:.1f} s)\n", o.data.empty() ? "val loss" : "loss", loss,
+             std::exp(loss), o.data.empty() ? "" : o.data + ", ", from, seconds);
 }
 
 int run(int argc, char **argv) {
@@ -504,20 +527,30 @@ int run(int argc, char **argv) {
   CLI::App app{"gptrun: trains, samples and evaluates a plan made by `gptc compile`", "gptrun"};
   auto common = [&](CLI::App *a) {
     a->add_option("PLAN", o.plan, "folder written by `gptc compile`");
-    a->add_option("--threads", o.threads, "threads (0: all cores); never changes results")->check(within(0, 4096));
+    a->add_option("--threads", o.threads, "threads (0: all cores); never changes results")
+        ->check(within(0, 4096))
+        ->capture_default_str();
     a->add_option("--out-dir", o.outDir,
                   "where the run writes; default: out_dir of model.toml, for a plan from elsewhere only below the "
                   "working folder");
   };
   common(&app);
-  app.add_option("--nodes", o.nodes, "machines; without --hosts their ranks all run on this one")
+  auto weights = [&](CLI::App *a) {
+    a->add_option(
+         "--checkpoint", o.checkpoint,
+         "which weights: the number of a step | best: least validation loss | a folder with model.safetensors; "
+         "default: the newest checkpoint")
+        ->type_name("STEP|best|DIR");
+  };
+  app.add_option("--nodes", o.nodes, "machines; without --hosts their ranks all run on this one; default: 1")
       ->check(within(1, 1 << 10));
   app.add_option("--hosts", o.hosts, "names of the machines, to be reached by ssh: node1,node2 or node[1-8]");
   app.add_option("--ranks-per-node", o.ranksPerNode,
                  "processes per machine; default: 1, with --hosts and a plan for GPUs as many as this machine has")
       ->check(within(1, 1 << 10));
   app.add_option("--restarts", o.restarts, "how often to start again from a checkpoint when a rank fails")
-      ->check(within(0, 1 << 20));
+      ->check(within(0, 1 << 20))
+      ->capture_default_str();
   app.add_flag("--agent", o.agent)->group("");  // what ssh starts on the machines of --hosts
   app.add_option("--steps", o.steps, "stop once this many steps are done in all; default: the plan's")
       ->check(within(int64_t(0), int64_t(1) << 40));
@@ -531,21 +564,29 @@ int run(int argc, char **argv) {
                "finite; slow, the same bits")
       ->excludes(profile);
 
-  CLI::App *sample = app.add_subcommand("sample", "continue a prompt with the newest checkpoint");
+  CLI::App *sample = app.add_subcommand("sample", "continue a prompt");
   common(sample);
-  sample->add_option("--prompt", o.prompt, "text to continue");
+  weights(sample);
+  sample->add_option("--prompt", o.prompt, "text to continue; default: the end of a line");
   sample->add_option("--max-tokens", o.sample.maxTokens, "tokens to generate")
-      ->check(within(int64_t(1), int64_t(1) << 40));
-  sample->add_option("--temperature", o.sample.temperature, "0: always the likeliest token")->check(within(0.0, 100.0));
+      ->check(within(int64_t(1), int64_t(1) << 40))
+      ->capture_default_str();
+  sample->add_option("--temperature", o.sample.temperature, "0: always the likeliest token")
+      ->check(within(0.0, 100.0))
+      ->capture_default_str();
   sample->add_option("--top-k", o.sample.topK, "choose among the k likeliest; 0: all")
-      ->check(within(int64_t(0), int64_t(1) << 31));
+      ->check(within(int64_t(0), int64_t(1) << 31))
+      ->capture_default_str();
   sample->add_option("--top-p", o.sample.topP, "choose among the likeliest that together reach this probability")
-      ->check(within(1e-9, 1.0));
-  sample->add_option("--seed", o.sample.seed, "seed of the choice");
+      ->check(within(1e-9, 1.0))
+      ->capture_default_str();
+  sample->add_option("--seed", o.sample.seed, "seed of the choice")->capture_default_str();
   sample->add_flag("--time", o.time, "say at the end how many tokens came in a second");
-  CLI::App *eval = app.add_subcommand("eval", "validation loss of the newest checkpoint");
+  CLI::App *eval = app.add_subcommand("eval", "loss on the validation data, or on another file");
   common(eval);
-  eval->add_option("--steps", o.steps, "global batches; 0: the whole split; default: eval.steps")
+  weights(eval);
+  eval->add_option("--data", o.data, "token file, globs allowed; default: data.val of model.toml")->type_name("FILE");
+  eval->add_option("--steps", o.steps, "global batches; 0: the whole of the data; default: eval.steps of model.toml")
       ->check(within(int64_t(0), int64_t(1) << 40));
 
   if (std::optional<int> code = parseCommandLine(app, argc, argv))

@@ -269,7 +269,7 @@ TEST_F(Cache, WeightsOfALlamaUnderItsNames) {
   std::vector<std::string> again = llama;
   again.push_back("model.init_from=ckpt:" + saved);
   std::unique_ptr<Session> s = open(again);
-  loadWeights(s->executor, saved);
+  loadWeights(s->executor, saved, modelIdentity(s->executor.planned()));
   const StateView view = s->executor.view(*s->plan.planned->state("h.1.attn.c_attn.weight"), StateAccess::read);
   const float *packed = view.as<float>();
   for (int out = 0; out < 16; ++out)

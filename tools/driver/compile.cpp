@@ -333,6 +333,17 @@ void Partition::write(const std::string &dir, const std::string &cacheDir) const
   compilePlan(r, config, other);
 }
 
+std::unique_ptr<Module> Partition::planForInference(const Target &target, const std::string &cacheDir) const {
+  std::vector<std::string> settings = request.settings;
+  // What these change costs or saves memory in training only, and no bit.
+  settings.insert(settings.end(), {"compile.remat=none", "compile.pack_weights=false", "parallel.offload=none"});
+  const Config config = readConfig("", settings);
+  std::unique_ptr<Module> m = planModule(config, target, cacheDir, int64_t(1) << 62);
+  if (target.callsLibrary() && config.compile.autotune != "off")
+    cuda::pinAlgorithms(*m, target, cacheDir);
+  return m;
+}
+
 CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &plan) {
   if (!isGirFile(request.modelFile))
     return compileInto(request, config, plan);

@@ -59,6 +59,8 @@ public:
   /// Whether `dir` holds what write() would make, but for schedules that have been measured since.
   bool isIn(const std::string &dir) const;
   void write(const std::string &dir, const std::string &cacheDir) const;
+  /// Its module for who trains nothing with it: for this target, as if memory had no limits.
+  std::unique_ptr<Module> planForInference(const Target &target, const std::string &cacheDir) const;
 
 private:
   CompileRequest request;

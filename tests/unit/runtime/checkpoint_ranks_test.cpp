@@ -214,7 +214,7 @@ TEST(CheckpointOfRanks, EachWritesItsShareOnce) {
   // And as weights without a manifest.
   fs::remove(at + "/manifest.json");
   const std::vector<int> loaded = onRanks({}, [&](Executor &e) {
-    loadWeights(e, at);
+    loadWeights(e, at, modelIdentity(e.planned()));
     expectStates(e, 3, "weights", true);
   });
   EXPECT_EQ(loaded, std::vector<int>{0});

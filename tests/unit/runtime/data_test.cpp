@@ -244,6 +244,24 @@ TEST(TokenData, TokensBeyondTheVocabularyAreNamedWithTheirPlace) {
   EXPECT_EQ(codeThrown([&] { TokenData(dir / "x.bin", "data.val", 51, 8, 2).checkTokens(); }), 0);
 }
 
+TEST(TokenData, WiderTokensAreNoticed) {
+  TempDir dir;
+  auto check = [&](const std::string &content) {
+    writeFile(dir / "a.bin", content);
+    return codeThrown([&] { TokenData(dir / "a.bin", "data.val", 1 << 16, 4, 2).requireNarrowTokens(); });
+  };
+  std::vector<int32_t> wide(50);
+  for (int i = 0; i < 50; ++i)
+    wide[i] = i;
+  const std::string bytes(reinterpret_cast<char *>(wide.data()), wide.size() * 4);
+  EXPECT_EQ(check(bytes), int(ErrorCode::DataInvalid));
+  EXPECT_EQ(check(tokens(100, 1)), 0);
+  EXPECT_EQ(check(std::string(400, '\0')), 0) << "nothing but token 0";
+  EXPECT_EQ(check(bytes.substr(0, 40)), 0) << "too few to tell";
+  EXPECT_EQ(check(llmc(bytes)), 0) << "its header tells";
+  EXPECT_EQ(check("\x93NUMPY" + bytes), int(ErrorCode::DataInvalid));
+}
+
 TEST(TokenData, TheWholeSetIsChecked) {
   TempDir dir;
   std::string t((size_t(3) << 20) * 2 + 2, '\0');  // tokens of three reads, and one more

@@ -4,6 +4,7 @@
 #include "runtime/plan.h"
 #include "runtime/safetensors.h"
 #include "runtime/state.h"
+#include "runtime/weights.h"
 
 #include "ir/diagnostics.h"
 #include "ir/opdef.h"
@@ -179,9 +180,9 @@ struct CheckpointTest : ::testing::Test {
     model = modelIdentity(*f.module);
     model.keys["n_head"] = "2";
   }
-  void save(int64_t step, int64_t keep = 10) {
+  void save(int64_t step, int64_t keep = 10, std::optional<double> valLoss = {}) {
     writeCounter(*f.executor, "step", step);
-    store.save(*f.executor, {step, "plan", model, "data", "", {}});
+    store.save(*f.executor, {step, "plan", model, "data", "", "", {}, {}, valLoss});
     store.prune(keep, {"plan"});
   }
   std::optional<CheckpointInfo> load(Fixture &into, bool parametersOnly = false) {
@@ -244,6 +245,72 @@ TEST_F(CheckpointTest, RemovesThoseOfItsOwnPlansOnly) {
   damageFile(stepDir(3) + "/manifest.json", 20);
   store.prune(1, info->ownPlans());
   EXPECT_EQ(store.steps(), (std::vector<int64_t>{4, 3, 1})) << "theirs stays, and what cannot be told";
+}
+
+TEST_F(CheckpointTest, KeepsTheBest) {
+  EXPECT_FALSE(store.best());
+  save(1, 2, 3.0);
+  save(2, 2, 1.5);
+  save(3, 2, 2.0);
+  save(4, 2);
+  save(5, 2, INFINITY);
+  EXPECT_EQ(store.steps(), (std::vector<int64_t>{5, 4, 2}));
+  EXPECT_EQ(CheckpointStore(dir.path).best(), 2) << "as another process sees it";
+  save(6, 2, 1.5);
+  EXPECT_EQ(store.best(), 6) << "of equal ones the newest";
+  EXPECT_EQ(store.steps(), (std::vector<int64_t>{6, 5}));
+  save(7, 2);
+  store.noteValidation(7, 1.25);
+  EXPECT_EQ(store.best(), 7);
+  Fixture g(kStates);
+  auto info = load(g);
+  ASSERT_TRUE(info) << "its checksum is right";
+  EXPECT_EQ(info->step, 7);
+  EXPECT_EQ(info->valLoss, 1.25);
+  EXPECT_EQ(warnings, std::vector<std::string>());
+  damageFile(stepDir(7) + "/manifest.json", 20);
+  EXPECT_EQ(store.best(), 6);
+}
+
+TEST_F(CheckpointTest, OfAStepAndInAFolder) {
+  save(1);
+  f.data("wte.weight")[0] = 77;
+  save(2);
+  Fixture g(kStates);
+  EXPECT_EQ(store.loadParameters(*g.executor, model, 1).step, 1);
+  EXPECT_NE(g.data("wte.weight")[0], 77);
+  EXPECT_EQ(CheckpointStore::loadParameters(*g.executor, model, stepDir(2)).step, 2);
+  EXPECT_EQ(g.data("wte.weight")[0], 77);
+  EXPECT_EQ(g.data("m.wte.weight")[5], 0) << "nothing but parameters";
+  damageFile(stepDir(2) + "/model.safetensors", 400);
+  EXPECT_EQ(codeThrown([&] { store.loadParameters(*g.executor, model, 2); }), int(ErrorCode::CheckpointDamaged))
+      << "who names one gets no other";
+}
+
+TEST_F(CheckpointTest, WhichWeights) {
+  RunSettings run;
+  run.outDir = dir.path;
+  std::string message;
+  auto missing = [&](const std::string &text) {
+    message.clear();
+    return codeThrown([&] { requireWeights(run, WeightsChoice::parse(text)); }, &message);
+  };
+  const int absent = int(ErrorCode::FileMissing);
+  EXPECT_EQ(missing("12"), absent);
+  EXPECT_NE(message.find("there is no checkpoint under"), std::string::npos) << message;
+  for (int step = 1; step <= 12; ++step)
+    fs::create_directories(stepDir(step));
+  EXPECT_EQ(missing("12"), 0);
+  EXPECT_EQ(missing("0012"), 0);
+  EXPECT_EQ(missing("13"), absent);
+  EXPECT_NE(message.find(", but of steps ..., 5, 6, 7, 8, 9, 10, 11, 12"), std::string::npos) << message;
+  EXPECT_EQ(missing("best"), absent);
+  EXPECT_NE(message.find("validation loss"), std::string::npos) << message;
+  EXPECT_EQ(missing(dir / "nothing"), absent);
+  EXPECT_NE(message.find("there is no folder"), std::string::npos) << message;
+  for (const char *word : {"", "newest", "-1", "99999999999999999999"})
+    EXPECT_EQ(missing(word), int(ErrorCode::Usage)) << word;
+  EXPECT_EQ(WeightsChoice::parse(stepDir(3)).path, stepDir(3));
 }
 
 TEST_F(CheckpointTest, FallsBackFromEveryKindOfDamage) {
@@ -371,18 +438,20 @@ TEST_F(CheckpointTest, FailedSaveLeavesNothingAndKeepsOlder) {
 TEST_F(CheckpointTest, WeightsLoadFromOtherFolders) {
   save(1);
   Fixture g(kStates);
-  loadWeights(*g.executor, stepDir(1));
+  loadWeights(*g.executor, stepDir(1), modelIdentity(*g.module));
   EXPECT_EQ(std::memcmp(f.data("wte.weight"), g.data("wte.weight"), 37 * 129 * 4), 0);
   Fixture other(R"(module { state @wte.weight : f32[37,128] {kind="param", init="zeros"} })");
   std::string message;
   f.module->attrs.set("n_head", int64_t(2)), g.module->attrs.set("n_head", int64_t(4));
   store.save(*f.executor, {2, "plan", modelIdentity(*f.module), "data", "", {}});
-  EXPECT_EQ(codeThrown([&] { loadWeights(*g.executor, stepDir(2)); }, &message), int(ErrorCode::CheckpointMismatch));
+  EXPECT_EQ(codeThrown([&] { loadWeights(*g.executor, stepDir(2), modelIdentity(*g.module)); }, &message),
+            int(ErrorCode::CheckpointMismatch));
   EXPECT_NE(message.find("n_head is 2 there and 4 in the plan"), std::string::npos) << message;
-  EXPECT_EQ(codeThrown([&] { loadWeights(*other.executor, stepDir(1)); }, &message),
+  EXPECT_EQ(codeThrown([&] { loadWeights(*other.executor, stepDir(1), modelIdentity(*other.module)); }, &message),
             int(ErrorCode::CheckpointMismatch));
   EXPECT_NE(message.find("wte.weight is f32[37,129] where the model has f32[37,128]"), std::string::npos) << message;
-  EXPECT_EQ(codeThrown([&] { loadWeights(*other.executor, dir / "nothing"); }), int(ErrorCode::FileMissing));
+  EXPECT_EQ(codeThrown([&] { loadWeights(*other.executor, dir / "nothing", modelIdentity(*other.module)); }),
+            int(ErrorCode::FileMissing));
 }
 
 TEST_F(CheckpointTest, WeightsWithoutAPlaceAreRefused) {
@@ -395,7 +464,9 @@ TEST_F(CheckpointTest, WeightsWithoutAPlaceAreRefused) {
   };
   Fixture g(R"(module { state @wte.weight : f32[4,8] {kind="param", init="zeros"} })");
   std::string message;
-  auto load = [&] { return codeThrown([&] { loadWeights(*g.executor, dir / "w.safetensors"); }, &message); };
+  auto load = [&] {
+    return codeThrown([&] { loadWeights(*g.executor, dir / "w.safetensors", modelIdentity(*g.module)); }, &message);
+  };
   write("h.0.attn.c_attn.bias", {24}, 0);
   EXPECT_EQ(load(), int(ErrorCode::CheckpointMismatch));
   EXPECT_NE(message.find("h.0.attn.c_attn.bias"), std::string::npos) << message;
