@@ -385,7 +385,9 @@ void CheckpointStore::prune(int64_t keep, const std::vector<std::string> &plans)
     return;
   const std::optional<int64_t> spared = best(&plans);
   for (size_t i = keep; i < all.size(); ++i) {
-    if (all[i] == spared || !isOurs(all[i]))
+    if (all[i] == spared)
+      continue;
+    if (!isOurs(all[i]))
       continue;
     // Renamed first, so that a removal that is cut short leaves nothing that looks like a checkpoint.
     std::string old = folder + "/" + nameOfStep(all[i]), gone = folder + "/." + nameOfStep(all[i]) + ".removed";

@@ -522,14 +522,17 @@ void runEval(const Options &o) {
              std::exp(loss), o.data.empty() ? "" : o.data + ", ", from, seconds);
 }
 
+template <typename T> std::string withDefault(const char *text, const T &value) {
+  return fmt::format("{}; default: {}", text, value);
+}
+
 int run(int argc, char **argv) {
   Options o;
   CLI::App app{"gptrun: trains, samples and evaluates a plan made by `gptc compile`", "gptrun"};
   auto common = [&](CLI::App *a) {
     a->add_option("PLAN", o.plan, "folder written by `gptc compile`");
-    a->add_option("--threads", o.threads, "threads (0: all cores); never changes results")
-        ->check(within(0, 4096))
-        ->capture_default_str();
+    a->add_option("--threads", o.threads, "threads; never changes results; default: 0, all cores")
+        ->check(within(0, 4096));
     a->add_option("--out-dir", o.outDir,
                   "where the run writes; default: out_dir of model.toml, for a plan from elsewhere only below the "
                   "working folder");
@@ -546,17 +549,19 @@ int run(int argc, char **argv) {
       ->check(within(1, 1 << 10));
   app.add_option("--hosts", o.hosts, "names of the machines, to be reached by ssh: node1,node2 or node[1-8]");
   app.add_option("--ranks-per-node", o.ranksPerNode,
-                 "processes per machine; default: 1, with --hosts and a plan for GPUs as many as this machine has")
+                 "processes per machine; default: those of the plan, with --nodes 1, with --hosts and a plan for "
+                 "GPUs as many as this machine has")
       ->check(within(1, 1 << 10));
-  app.add_option("--restarts", o.restarts, "how often to start again from a checkpoint when a rank fails")
-      ->check(within(0, 1 << 20))
-      ->capture_default_str();
+  app.add_option("--restarts", o.restarts,
+                 withDefault("how often to start again from a checkpoint when a rank fails", o.restarts))
+      ->check(within(0, 1 << 20));
   app.add_flag("--agent", o.agent)->group("");  // what ssh starts on the machines of --hosts
   app.add_option("--steps", o.steps, "stop once this many steps are done in all; default: the plan's")
       ->check(within(int64_t(0), int64_t(1) << 40));
   app.add_option(
          "--resume", o.resume,
-         "auto: from the newest checkpoint if there is one | never: start over, keeping the earlier run aside | must")
+         "auto: from the newest checkpoint if there is one | never: start over, keeping the earlier run aside | must; "
+         "default: auto")
       ->check(CLI::IsMember({"auto", "never", "must"}));
   CLI::Option *profile = app.add_flag("--profile", o.profile, "print time, GFLOP/s and GB/s per kernel at the end");
   app.add_flag("--check", o.check,
@@ -568,19 +573,19 @@ int run(int argc, char **argv) {
   common(sample);
   weights(sample);
   sample->add_option("--prompt", o.prompt, "text to continue; default: the end of a line");
-  sample->add_option("--max-tokens", o.sample.maxTokens, "tokens to generate")
-      ->check(within(int64_t(1), int64_t(1) << 40))
-      ->capture_default_str();
-  sample->add_option("--temperature", o.sample.temperature, "0: always the likeliest token")
-      ->check(within(0.0, 100.0))
-      ->capture_default_str();
-  sample->add_option("--top-k", o.sample.topK, "choose among the k likeliest; 0: all")
-      ->check(within(int64_t(0), int64_t(1) << 31))
-      ->capture_default_str();
-  sample->add_option("--top-p", o.sample.topP, "choose among the likeliest that together reach this probability")
-      ->check(within(1e-9, 1.0))
-      ->capture_default_str();
-  sample->add_option("--seed", o.sample.seed, "seed of the choice")->capture_default_str();
+  sample->add_option("--max-tokens", o.sample.maxTokens, withDefault("tokens to generate", o.sample.maxTokens))
+      ->check(within(int64_t(1), int64_t(1) << 40));
+  sample
+      ->add_option("--temperature", o.sample.temperature,
+                   withDefault("0: always the likeliest token", o.sample.temperature))
+      ->check(within(0.0, 100.0));
+  sample->add_option("--top-k", o.sample.topK, withDefault("choose among the k likeliest; 0: all", o.sample.topK))
+      ->check(within(int64_t(0), int64_t(1) << 31));
+  sample
+      ->add_option("--top-p", o.sample.topP,
+                   withDefault("choose among the likeliest that together reach this probability", o.sample.topP))
+      ->check(within(1e-9, 1.0));
+  sample->add_option("--seed", o.sample.seed, withDefault("seed of the choice", o.sample.seed));
   sample->add_flag("--time", o.time, "say at the end how many tokens came in a second");
   CLI::App *eval = app.add_subcommand("eval", "loss on the validation data, or on another file");
   common(eval);

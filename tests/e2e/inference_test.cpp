@@ -177,6 +177,14 @@ TEST_F(InferenceTest, AnyCheckpointIsEvaluated) {
   EXPECT_NE(evaluated({"--data", w.path("wide.bin")}, 3).find("wider tokens"), std::string::npos);
 }
 
+TEST_F(InferenceTest, HelpSaysWhatIsTakenByDefault) {
+  const std::string help = w.gptrun({"sample", "--help"}).output;
+  for (const char *text :
+       {"--checkpoint STEP|best|DIR", "default: the newest checkpoint", "tokens to generate; default: 256",
+        "default: 0.8", "0: all; default: 0", "probability; default: 1", "choice; default: 1337"})
+    EXPECT_NE(help.find(text), std::string::npos) << text << "\n" << help;
+}
+
 // A run that a signal or --steps ended before it could evaluate does so when it goes on; that counts for the checkpoint
 // which is there already.
 TEST_F(InferenceTest, TheBestIsFoundAfterAnEvaluationThatWasMadeUpFor) {
