@@ -154,9 +154,14 @@ Socket listenAt(const std::string &host, uint16_t port, std::string &why) {
   return Socket();
 }
 
+static bool isLoopback(const sockaddr *a) {
+  return a->sa_family == AF_INET && ntohl(reinterpret_cast<const sockaddr_in *>(a)->sin_addr.s_addr) >> 24 == 127;
+}
+
 Socket connectTo(const std::string &host, uint16_t port, std::chrono::steady_clock::time_point until,
                  std::string &why) {
   const Addresses addresses(host, port, 0, why);
+  bool down = false;
   for (const addrinfo *a = addresses.first; a; a = a->ai_next) {
     Socket s(socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (s.fd < 0) {
@@ -166,6 +171,7 @@ Socket connectTo(const std::string &host, uint16_t port, std::chrono::steady_clo
     if (connect(s.fd, a->ai_addr, a->ai_addrlen) == 0)
       return s;
     if (errno != EINPROGRESS) {
+      down = down || (errno == ENETUNREACH && isLoopback(a->ai_addr));
       why = std::strerror(errno);
       continue;
     }
@@ -182,6 +188,12 @@ Socket connectTo(const std::string &host, uint16_t port, std::chrono::steady_clo
       return s;
     why = std::strerror(error);
   }
+  if (down)  // and stays so
+    throw UserError(ErrorCode::TargetUnavailable,
+                    fmt::format("ranks of one machine cannot meet: {} cannot be reached, as the loopback interface is "
+                                "down",
+                                hostAndPort(host, port)),
+                    "`ip link set lo up`, as root of this machine or container");
   return Socket();
 }
 

@@ -127,7 +127,8 @@ Place remotePlace(int fd);
 
 /// A listening socket. Empty where it failed; `why` says how.
 Socket listenAt(const std::string &host, uint16_t port, std::string &why);
-/// A connected one that does not block.
+/// A connected one that does not block. UserError(TargetUnavailable) where it would be to this machine itself, whose
+/// loopback interface is down.
 Socket connectTo(const std::string &host, uint16_t port, std::chrono::steady_clock::time_point until, std::string &why);
 
 /// Takes the same time whatever the difference.

@@ -6,9 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <poll.h>
+#include <sched.h>
 #include <set>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 
 namespace gptc::test {
 namespace {
@@ -43,6 +46,28 @@ TEST(Rendezvous, Tokens) {
     EXPECT_FALSE(wire::equalInConstantTime("abc", other)) << other;
   EXPECT_FALSE(wire::equalInConstantTime("", ""));
   EXPECT_FALSE(wire::equalInConstantTime("", "abc"));
+}
+
+// It would not come up by itself: who tries again waits for nothing.
+TEST(Rendezvous, WithoutLoopbackTheErrorComesAtOnce) {
+  constexpr int cannot = 77;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
+      ::_exit(cannot);
+    try {
+      Client(Client::Options{"127.0.0.1", 20000, newToken(), 0, 2, 30s});
+    } catch (const UserError &e) {
+      ::_exit(e.exitCode() == 4 ? 0 : 1);
+    }
+    ::_exit(2);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == cannot)
+    GTEST_SKIP() << "this user may not make a network of its own";
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "the exit code is that of a failed rank, which is started again";
 }
 
 class OverAddresses : public testing::TestWithParam<const char *> {};
