@@ -61,7 +61,14 @@ struct Facts {
   std::optional<CudaVersion> (*version)(void *probe);
   CudaVersion needed;
   bool ofDriver;
+  bool sameMajor = false;          // a later major version has other functions; else it has all of an earlier one
   const char *builtFor = nullptr;  // a function that tells the CUDA that it is built for, where its version does not
+
+  bool takes(const CudaVersion &v) const { return v >= needed && (!sameMajor || v.major == needed.major); }
+  /// "13.0 or later", and where they end.
+  std::string range() const {
+    return needed.str() + " or later" + (sameMajor ? fmt::format(" but below {}", needed.major + 1) : "");
+  }
 };
 
 using enum CudaLibraryId;
@@ -76,7 +83,8 @@ constexpr Facts facts[] = {
      "cublasLtGetVersion",
      plainVersion,
      {13, 0, 0},
-     false},
+     false,
+     true},
     {cudnn,
      "cuDNN",
      {"libcudnn.so.9", "libcudnn.so"},
@@ -84,9 +92,10 @@ constexpr Facts facts[] = {
      plainVersion,
      {9, 0, 0},
      false,
+     true,
      "cudnnGetCudartVersion"},
     // 2.19 brought memory that is registered with a communicator.
-    {nccl, "NCCL", {"libnccl.so.2", "libnccl.so"}, "ncclGetVersion", ncclVersion, {2, 19, 0}, false},
+    {nccl, "NCCL", {"libnccl.so.2", "libnccl.so"}, "ncclGetVersion", ncclVersion, {2, 19, 0}, false, true},
     {nvtx, "NVTX", {"libnvtx3interop.so.1", "libnvtx3interop.so"}, "nvtxRangePushA", untold, {}, false},
 };
 
@@ -176,9 +185,8 @@ struct Search {
     const std::optional<CudaVersion> v = probe ? f.version(probe) : std::nullopt;
     if (!v)
       return refuse(library, fmt::format("{} does not tell its version: it is damaged, or another library", where));
-    if (*v < f.needed)
-      return refuse(library,
-                    fmt::format("{} is version {}, and {} or later is needed", where, v->str(), f.needed.str()));
+    if (!f.takes(*v))
+      return refuse(library, fmt::format("{} is version {}, and {} is needed", where, v->str(), f.range()));
     if (f.builtFor) {
       void *told = dlsym(library, f.builtFor);
       const size_t cuda = told ? reinterpret_cast<size_t (*)()>(told)() : 0;
@@ -271,6 +279,7 @@ CudaLibrary CudaLibrary::lookUp(CudaLibraryId id) {
   l.id = id;
   l.name = f.name;
   l.needed = f.needed;
+  l.range = f.needed > CudaVersion{} ? f.range() : "";
   l.handle = search.everywhere();
   if (l.handle) {
     l.path = search.path;

@@ -46,9 +46,10 @@ public:
   std::string path;       // of the file, links not followed
   CudaVersion version;    // of the driver: the newest CUDA that it runs; 0.0 of NVML and NVTX, which tell none
   CudaVersion needed;     // at least
+  std::string range;      // "13.0 or later but below 14"; "" of NVML and NVTX
   std::string why;        // not found: the reason, without a full stop
   std::string remedy;     // not found: what would help
-  bool unfit = false;     // not found: there is one, but it is too old or cannot be loaded
+  bool unfit = false;     // not found: there is one, but of a version that does not fit, or it cannot be loaded
   /// The address of a function, or null.
   void *symbol(const char *function) const;
   /// What dlopen gave, for code of others that looks functions up itself; null where there is none.

@@ -18,13 +18,30 @@ std::pair<int, int> capabilityOf(const Driver &d, Device device) {
   return {major, minor};
 }
 
+std::string nameOf(const Driver &d, Device device) {
+  std::array<char, 256> text{};
+  d.check(d.deviceGetName(text.data(), int(text.size()), device), "cuDeviceGetName");
+  return text.data();
+}
+
 std::string gigabytes(size_t n) { return fmt::format("{:.2f} GB", double(n) / 1e9); }
+
+void requireSupport(const std::string &name, int major, int minor) {
+  if (!isSupported(major, minor))
+    throw UserError(
+        ErrorCode::TargetUnavailable,
+        fmt::format("the GPU here, {}, is sm_{}{}, and NVRTC 13 starts at sm_75", name, major, minor),
+        "use a GPU of sm_75 or later; where the machine has one, CUDA_VISIBLE_DEVICES lets a run see it alone "
+        "(`gptc doctor --target cuda` lists them)");
+}
 
 }  // namespace
 
 std::string architectureOf(int major, int minor) {
   return fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : "");
 }
+
+bool isSupported(int major, int minor) { return 10 * major + minor >= 75; }
 
 bool runsOn(const std::string &compiled, int major, int minor) {
   llvm::StringRef rest = compiled;
@@ -40,6 +57,7 @@ std::string architectureHere() {
   Device device = 0;
   d.check(d.deviceGet(&device, 0), "cuDeviceGet");
   auto [major, minor] = capabilityOf(d, device);
+  requireSupport(nameOf(d, device), major, minor);
   return architectureOf(major, minor);
 }
 
@@ -73,10 +91,9 @@ void requireGpus(int64_t ranks) {
 
 Gpu::Gpu(const Target &target, int number) : d(Driver::get()) {
   d.check(d.deviceGet(&device, number), "cuDeviceGet");
-  std::array<char, 256> text{};
-  d.check(d.deviceGetName(text.data(), int(text.size()), device), "cuDeviceGetName");
-  name = text.data();
+  name = nameOf(d, device);
   auto [major, minor] = capabilityOf(d, device);
+  requireSupport(name, major, minor);
   cpu = fmt::format("sm_{}{}", major, minor);
   architecture = unsigned(10 * major + minor);
   if (!runsOn(target.cpu, major, minor))

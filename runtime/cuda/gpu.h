@@ -73,9 +73,11 @@ private:
 
 /// Architecture of a GPU of this compute capability, with the instructions of that one GPU where it has such: "sm_90a".
 std::string architectureOf(int major, int minor);
+/// Whether NVRTC compiles for GPUs of this capability, and so whether anything can run there.
+bool isSupported(int major, int minor);
 /// Whether code for `compiled` ("sm_90a") runs on a GPU of that capability.
 bool runsOn(const std::string &compiled, int major, int minor);
-/// The architecture of the first visible GPU, for `--target cuda`. UserError(TargetUnavailable).
+/// The architecture of the first visible GPU, for `--target cuda`. UserError(TargetUnavailable): none, or an old one.
 std::string architectureHere();
 /// GPUs that are visible.
 int visibleGpus();

@@ -17,8 +17,9 @@ using enum CudaLibraryId;
 
 namespace {
 
-const char *const variables[] = {"GPTC_CUDA",  "LD_LIBRARY_PATH", "CUDA_HOME",     "CUDA_PATH",
-                                 "FAKE_NVRTC", "FAKE_DRIVER",     "XDG_DATA_HOME", "HOME"};
+const char *const variables[] = {"GPTC_CUDA",     "LD_LIBRARY_PATH", "CUDA_HOME",     "CUDA_PATH",
+                                 "FAKE_NVRTC",    "FAKE_DRIVER",     "XDG_DATA_HOME", "HOME",
+                                 "FAKE_CUBLASLT", "FAKE_CUDNN",      "FAKE_NCCL"};
 
 struct CudaLibrariesTest : testing::Test {
   fs::path dir = fs::path(testing::TempDir()) / fmt::format("gptc-cuda-{}", ::getpid());
@@ -96,6 +97,32 @@ TEST_F(CudaLibrariesTest, AnOldOneIsPassedOverAndNamedWhereThereIsNoOther) {
   EXPECT_TRUE(l.unfit);
   EXPECT_EQ(l.why, old + " is version 12.8, and 13.0 or later is needed");
   EXPECT_EQ(l.symbol("cuDriverGetVersion"), nullptr);
+}
+
+// Functions of a later major version may take other arguments; a driver runs what was made for an earlier one.
+TEST_F(CudaLibrariesTest, AnotherMajorVersionIsPassedOver) {
+  const struct {
+    CudaLibraryId id;
+    const char *file, *variable, *earlier, *later, *why;
+  } all[] = {{cublasLt, "libcublasLt.so", "FAKE_CUBLASLT", "120805", "140000", "14.0, and 13.0 or later but below 14"},
+             {cudnn, "libcudnn.so", "FAKE_CUDNN", "8907", "100000", "10.0, and 9.0 or later but below 10"},
+             {nccl, "libnccl.so", "FAKE_NCCL", "21805", "30000", "3.0, and 2.19 or later but below 3"}};
+  set("GPTC_CUDA", root("only"));
+  for (const auto &l : all) {
+    const std::string file = put(std::string("only/") + l.file);
+    for (const char *version : {l.earlier, l.later}) {
+      set(l.variable, version);
+      const CudaLibrary found = CudaLibrary::lookUp(l.id);
+      EXPECT_FALSE(found.found()) << l.file << version;
+      EXPECT_TRUE(found.unfit) << l.file << version;
+      if (version == l.later) {
+        EXPECT_EQ(found.why, file + " is version " + l.why + " is needed");
+      }
+    }
+  }
+  put("only/libcuda.so.1");
+  set("FAKE_DRIVER", "14000");
+  EXPECT_TRUE(CudaLibrary::lookUp(driver).found());
 }
 
 TEST_F(CudaLibrariesTest, ADamagedOneIsNamed) {

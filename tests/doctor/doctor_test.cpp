@@ -131,6 +131,12 @@ TEST_F(DoctorTest, OldOrMissingPiecesBlockOnlyWhereTheyAreNeeded) {
   EXPECT_EQ(a.code, 0) << a.text;
   EXPECT_TRUE(a.says("libcudnn.so.9 is built for CUDA 12, and 13 is needed; attention is generated")) << a.text;
   EXPECT_TRUE(a.says("NCCL       none: ")) << a.text;
+  env["FAKE_CUBLASLT"] = "140000";
+  a = doctor("--target cuda");
+  EXPECT_EQ(a.code, 0) << a.text;
+  EXPECT_TRUE(
+      a.says("libcublasLt.so.13 is version 14.0, and 13.0 or later but below 14 is needed; matmuls are generated"))
+      << a.text;
   env["FAKE_COMPILE"] = "6";
   a = doctor("--target cuda");
   EXPECT_EQ(a.code, 4) << "found, but of no use: " << a.text;
@@ -162,6 +168,7 @@ TEST_F(DoctorTest, GpusThatDoNotFit) {
   Answer a = doctor("--target cuda");
   EXPECT_EQ(a.code, 4) << a.text;
   EXPECT_TRUE(a.says("NVRTC 13 starts at sm_75")) << a.text;
+  EXPECT_TRUE(a.says("cuda cannot run: GPUs\n")) << "the compiler is none the worse for it: " << a.text;
   env["FAKE_SM"] = "86";
   EXPECT_EQ(doctor("--target cuda").code, 0);
   EXPECT_EQ(doctor("--target cuda:sm_80").code, 0) << "code for 8.0 runs on 8.6";

@@ -128,6 +128,34 @@ TEST_F(GpuCheckTest, WithoutAGpuItSaysSo) {
   expectNothingLeft();
 }
 
+// What doctor finds unfit ends it before anything runs.
+TEST_F(GpuCheckTest, WhatCannotRunIsSaidAsDoctorSaysIt) {
+  for (const char *unfit : {"GPTC_STANDIN_DRIVER=12040 ", "GPTC_STANDIN_ARCH=70 "}) {
+    EXPECT_EQ(run(standins + unfit, "--proof"), 4) << report.dump(1);
+    EXPECT_EQ(results(), (std::map<std::string, std::string>{{"doctor", "fail"}}));
+    EXPECT_EQ(report["doctor"]["can_run"], false);
+    const std::string doctor = archived("doctor.txt");
+    EXPECT_NE(
+        doctor.find(unfit[13] == 'D' ? "is version 12.4, and 13.0 or later is needed" : "needed:  sm_75 or later"),
+        std::string::npos)
+        << doctor;
+  }
+}
+
+// Libraries of another major version are none; rows that need memory which others hold fail with their coded errors.
+TEST_F(GpuCheckTest, WhatDoesNotFitEndsRowsWithoutACrash) {
+  EXPECT_EQ(run(standins + "GPTC_STANDIN_CUBLASLT=140000 GPTC_STANDIN_CUDNN=100000 ",
+                "--figures --small --only '^(cuBLASLt|tuning)'"),
+            0)
+      << report.dump(1);
+  EXPECT_EQ(textOf("cuBLASLt, 8192^3"), "cuBLASLt is not here");
+  EXPECT_EQ(results()["tuning"], "skipped");
+  EXPECT_EQ(run(standins + "GPTC_STANDIN_TAKEN=1073700000 ", "--proof --small --only 'char$'"), 1);
+  const std::string said = textOf("ten steps, shakespeare-char");
+  EXPECT_NE(said.find("error[GPTC0403]: the plan needs "), std::string::npos) << report.dump(1);
+  EXPECT_EQ(report["state"], "complete");
+}
+
 TEST_F(GpuCheckTest, WithOneItChecksKernels) {
   EXPECT_EQ(run(standins, "--proof --only '^(device layer|conformance)$'"), 0);
   std::map<std::string, std::string> all = results();
@@ -208,8 +236,10 @@ TEST_F(GpuCheckTest, AKernelThatFailsEndsItsRowsOnly) {
                                                            {"ten steps, bf16", "fail"}}))
       << report.dump(1);
   EXPECT_EQ(report["state"], "complete");
-  EXPECT_NE(textOf("GPT-2 124M, 16 x 1024").find("was told to access an illegal address"), std::string::npos)
-      << report.dump(1);
+  for (const char *row : {"GPT-2 124M, 16 x 1024", "ten steps, bf16"}) {
+    EXPECT_NE(textOf(row).find("was told to access an illegal address"), std::string::npos) << report.dump(1);
+    EXPECT_NE(textOf(row).find("kernel train_step."), std::string::npos) << "it is named: " << report.dump(1);
+  }
   expectNothingLeft();
 }
 
@@ -268,11 +298,13 @@ TEST_F(GpuCheckTest, KernelsTravelFromOneCheckToTheNext) {
   fs::create_directories(dir / "gpu-check-proof/cache");
   fs::create_directories(dir / "results");
   std::ofstream(dir / "gpu-check-proof/cache/0123") << "kernel";
+  std::ofstream(dir / "gpu-check-proof/cache/tuning.key") << "secret";
   const std::string pack =
       fmt::format("tar -C '{0}' -czf '{0}/results/gpu-check-proof.tar.gz' gpu-check-proof", dir.string());
   ASSERT_EQ(std::system(pack.c_str()), 0);
   EXPECT_EQ(run("GPTC_CACHE= " + standins, "--figures --only '^nothing'"), 0);
   EXPECT_EQ(archived("cache/0123"), "kernel");
+  EXPECT_EQ(archived("cache/tuning.key"), "");
 }
 
 // Logs that do not fit give way from their longest on, at their beginnings, and kernels before them.

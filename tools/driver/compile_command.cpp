@@ -1,5 +1,6 @@
 // gptc compile: a model file becomes a plan, and a short account of it.
 #include "codegen/codegen.h"
+#include "codegen/cuda_libraries.h"
 #include "frontends/parameter_groups.h"
 #include "frontends/toml_config.h"
 #include "ir/words.h"
@@ -97,8 +98,15 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
       if (of)
         ++of->groups, of->calls += s.library;
     }
+    // One that is here and does not fit is worth a word where it is missed.
+    auto unfit = [&](CudaLibraryId id, const Count &of) {
+      const CudaLibrary &l = CudaLibrary::find(id);
+      return of.groups > of.calls && l.unfit && c.compile.libraryCalls != "off" ? l.why : "";
+    };
     row("library", matmuls.calls ? fmt::format("cuBLASLt for {} of {} matmul groups", matmuls.calls, matmuls.groups)
                                  : "none: every matmul is a generated kernel");
+    if (const std::string why = unfit(CudaLibraryId::cublasLt, matmuls); !why.empty())
+      row("", why);
     const cuda::LibraryTuning &t = r.tuning;
     if (matmuls.calls && !t.problem.empty())
       row("", fmt::format("its own choice of algorithms, not timed: {}", t.problem));
@@ -107,6 +115,9 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
                           t.timed, t.reused, t.seconds, t.notFirst));
     if (attentions.calls)
       row("", fmt::format("cuDNN for {} of {} attention groups", attentions.calls, attentions.groups));
+    else if (const std::string why = unfit(CudaLibraryId::cudnn, attentions);
+             !why.empty() && c.precision.compute != "fp32")
+      row("", why);
   }
   const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   row("memory",

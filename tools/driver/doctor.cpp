@@ -123,8 +123,7 @@ struct Examination {
     llvm::StringRef name = l.name;
     name.consume_front("the NVIDIA ");
     Finding &f = add({name.str(), Grade::fine, true});
-    if (l.needed > CudaVersion{})
-      f.needed = l.needed.str() + " or later";
+    f.needed = l.range;
     if (l) {
       f.version = l.version > CudaVersion{} ? l.version.str() : "";
       f.path = l.path;
@@ -144,9 +143,11 @@ struct Examination {
     std::string why;
     const Nvrtc *compiler = Nvrtc::find(why);
     if (compiler) {
-      const std::string target = !arch.empty()       ? arch
-                                 : g.visible.empty() ? "sm_80"
-                                                     : cuda::architectureOf(g.visible[0].major, g.visible[0].minor);
+      // What is too old is said of the GPU, and is no fault of the compiler.
+      const bool able = !g.visible.empty() && cuda::isSupported(g.visible[0].major, g.visible[0].minor);
+      const std::string target = !arch.empty() ? arch
+                                 : able        ? cuda::architectureOf(g.visible[0].major, g.visible[0].minor)
+                                               : "sm_80";
       try {
         const std::string text = "#include \"gptc_device.h\"\nGPTC_KERNEL(nothing, 32)(Global<float> x) {\n"
                                  "  store(x, threadIndex(), 0.0f);\n}\n";
@@ -195,7 +196,7 @@ struct Examination {
       Finding &one = add({fmt::format("GPU {}", i), Grade::fine, true,
                           fmt::format("{}, {}, {:.1f} GiB, {} multiprocessors", gpu.name, gpu.arch(),
                                       double(gpu.bytes) / gib, gpu.multiprocessors)});
-      if (10 * gpu.major + gpu.minor < 75) {
+      if (!cuda::isSupported(gpu.major, gpu.minor)) {
         one.grade = Grade::hampered;
         one.needed = needed;
         one.remedy = "NVRTC 13 starts at sm_75: hide this one with CUDA_VISIBLE_DEVICES";

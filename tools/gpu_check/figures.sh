@@ -202,5 +202,5 @@ figures() {
   rm -rf "$work/out-gpt2/checkpoints"
   check "nanoGPT's 10.9M, bf16" 40 nano_gpt
   check "tuning" 30 tuning
-  $small || check "against torch.compile" 100 compared
+  $small || check "against torch.compile" 150 compared
 }

@@ -161,7 +161,10 @@ keep_log() {
 
 finish() {
   state=${1-complete}
-  if [ "$GPTC_CACHE" = "$work/cache" ]; then cp -r "$GPTC_CACHE" "$keep/cache"; fi
+  if [ "$GPTC_CACHE" = "$work/cache" ]; then
+    cp -r "$GPTC_CACHE" "$keep/cache"
+    rm -f "$keep/cache/tuning.key" # a secret, and of no use elsewhere
+  fi
   write_results
   awk -v dir="$dir/" -v name="$name" -v bytes="$(stat -c %s "$dir/$name.tar.gz")" -v seconds=$((SECONDS - started)) \
     'BEGIN {printf "written to %s after %d s: %s.json, %s.tar.gz (%.2f MB)\n", dir, seconds, name, name, bytes / 1e6}'

@@ -7,6 +7,7 @@
 // them (0 or 1) takes 50 ms longer, on the clock of events only. GPTC_STANDIN_OTHER=1: the algorithms are described
 // otherwise, as by another version. GPTC_STANDIN_REFUSE=1, 2 or 3: the first, the second, or both are refused when they
 // run, though they are proposed. A call whose equal never ran is refused in a capture: it would load code.
+// GPTC_STANDIN_CUBLASLT=130002: its version.
 #include "driver_state.h"
 #include "narrow.h"
 #include "runtime/cuda/cublaslt.h"
@@ -136,7 +137,7 @@ struct Product {
 
 extern "C" {
 
-size_t cublasLtGetVersion() { return 130002; }
+size_t cublasLtGetVersion() { return size_t(setting("CUBLASLT", 130002)); }
 
 LtStatus cublasLtCreate(LtHandle *handle) {
   return toldNoMemory("cublasLtCreate") ? ltAllocFailed : make(handle, LtContext{});

@@ -10,11 +10,11 @@
 //   - An error of what runs later stays, as CUDA's do.
 //
 // GPTC_STANDIN_DRIVER=13000: its version. _DEVICES=1, of which CUDA_VISIBLE_DEVICES shows those that it names;
-// _ARCH=90, _MEMORY=BYTES (1 GiB), of each. _ORDER=0: the oldest of what may run goes first; 1: the newest; else by
-// chance, from that seed. _NO_MEMORY=CALL: this call of the driver, or cublasLtCreate or cudnnCreate, finds no memory
-// on the GPU. _FAULT=KIND:TEXT: what is wrong with kernels in whose name TEXT stands. `fail`: they end with an illegal
-// address; `hang`: they never end; `corrupt`: they store 16 bytes before their last result, and over its first 16, and
-// nobody is told.
+// _ARCH=90, _MEMORY=BYTES (1 GiB), of each, of which other programs hold _TAKEN=BYTES. _ORDER=0: the oldest of what may
+// run goes first; 1: the newest; else by chance, from that seed. _NO_MEMORY=CALL: this call of the driver, or
+// cublasLtCreate or cudnnCreate, finds no memory on the GPU. _FAULT=KIND:TEXT: what is wrong with kernels in whose name
+// TEXT stands. `fail`: they end with an illegal address; `hang`: they never end; `corrupt`: they store 16 bytes before
+// their last result, and over its first 16, and nobody is told.
 #include "driver_state.h"
 #include "tests/simt/host_compile.h"
 
@@ -155,6 +155,8 @@ Result cuDevicePrimaryCtxRetain(Context *context, Device d) {
   std::lock_guard guard(lock);
   if (!ready || d < 0 || d >= int(contexts.size()))
     return refuse(invalidDevice, "device {}", d);
+  if (toldNoMemory("cuDevicePrimaryCtxRetain"))
+    return refuse(outOfMemory, "cuDevicePrimaryCtxRetain was told so");
   *context = contexts[d].get();
   return success;
 }
@@ -170,13 +172,15 @@ Result cuCtxSetCurrent(Context context) {
   return success;
 }
 
+static size_t freeBytes() { return size_t(setting("MEMORY", 1 << 30) - setting("TAKEN", 0)) - allocated; }
+
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
 Result cuMemGetInfo_v2(size_t *available, size_t *total) {
   std::lock_guard guard(lock);
   GPTC_TRY(enter("cuMemGetInfo"));
   *total = size_t(setting("MEMORY", 1 << 30));
-  *available = *total - allocated;
+  *available = freeBytes();
   return success;
 }
 Result cuMemAlloc_v2(DevicePtr *at, size_t bytes) {
@@ -184,7 +188,7 @@ Result cuMemAlloc_v2(DevicePtr *at, size_t bytes) {
   GPTC_TRY(enterUncaptured("cuMemAlloc"));
   if (bytes == 0)
     return refuse(invalidValue, "0 bytes");
-  if (bytes > size_t(setting("MEMORY", 1 << 30)) - allocated)
+  if (bytes > freeBytes())
     return refuse(outOfMemory, "{} bytes", bytes);
   Allocation a{
       bytes, {static_cast<std::byte *>(std::aligned_alloc(256, (bytes + 255) / 256 * 256)), std::free}, current};

@@ -8,6 +8,7 @@
 // shapes that do not fit, handles that are none or of another plan, tensors without an address, too little workspace;
 // and, as no engine has them, heads of more than 128 elements or of no multiple of 8, factors in f32, and rows that do
 // not begin at multiples of 16 bytes. GPTC_STANDIN_CUDNN_REFUSE=1: every execution.
+// GPTC_STANDIN_CUDNN=91900: its version.
 #include "driver_state.h"
 #include "narrow.h"
 
@@ -559,7 +560,7 @@ ObjectPtr make(cudnnBackendDescriptorType_t type, int attribute, cudnnBackendAtt
 
 extern "C" {
 
-size_t cudnnGetVersion() { return 91900; }
+size_t cudnnGetVersion() { return size_t(setting("CUDNN", 91900)); }
 size_t cudnnGetCudartVersion() { return 13000; }
 const char *cudnnGetErrorString(cudnnStatus_t status) {
   return status == CUDNN_STATUS_NOT_SUPPORTED ? "CUDNN_STATUS_NOT_SUPPORTED" : "CUDNN_STATUS_BAD_PARAM";
