@@ -31,8 +31,8 @@ using json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr int kSchema = 2;  // 1: the same, always of one rank
-constexpr size_t kManifestLimit = 1 << 20, kIndexLimit = 100 << 20;
+constexpr int kSchema = 2;                                            // 1: the same, always of one rank
+constexpr size_t kManifestLimit = 64 << 20, kIndexLimit = 100 << 20;  // some have very many files of data
 
 /// The tensor of `file` that holds `want`. `foreign`: from another program, perhaps under "transformer.".
 const TensorInfo *findTensor(const TensorFiles &file, const FileTensor &want, bool foreign) {
@@ -177,6 +177,10 @@ Manifest readManifest(const std::string &dir, int64_t step) {
     m.info.model.parameters = manifest.at("model");
     m.info.model.keys = manifest.value("model_keys", m.info.model.keys);
     m.info.dataFingerprint = manifest.at("data");
+    if (manifest.contains("data_files"))
+      for (const json &f : manifest.at("data_files"))
+        m.info.data.files.push_back({f.at("name"), f.at("tokens"), f.at("blake3")});
+    m.info.data.tokenizer = manifest.value("tokenizer", "");
     m.info.results = manifest.value("results", "");
     m.info.earlierPlans = manifest.value("earlier_plans", m.info.earlierPlans);
     if (manifest.contains("val_loss"))
@@ -328,6 +332,10 @@ void CheckpointStore::complete(AtomicDir &dir, const CheckpointInfo &info, const
                    {"data", info.dataFingerprint},
                    {"results", info.results},
                    {"files", files}};
+  for (const FilePrint &f : info.data.files)
+    manifest["data_files"].push_back({{"name", f.name}, {"tokens", f.tokens}, {"blake3", f.hash}});
+  if (!info.data.tokenizer.empty())
+    manifest["tokenizer"] = info.data.tokenizer;
   if (!info.earlierPlans.empty())
     manifest["earlier_plans"] = info.earlierPlans;
   if (info.valLoss && std::isfinite(*info.valLoss))

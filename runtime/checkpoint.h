@@ -2,9 +2,9 @@
 //
 //   model.safetensors      parameters, under Hugging Face's names and in its layouts (runtime/file_layout.h)
 //   optimizer.safetensors  moments (their names: passes/optimizer.cpp), step and other counters
-//   manifest.json          step, BLAKE3 of the other files and of itself, hashes of plan, model and training data, the
-//                          optimizer, the keys of [model] that say what is computed, and the validation loss where one
-//                          was measured at that step
+//   manifest.json          step, BLAKE3 of the other files and of itself, hashes of plan, model and training data, with
+//                          those of each file of it (runtime/data_print.h), the optimizer, the keys of [model] that say
+//                          what is computed, and the validation loss where one was measured at that step
 //
 // Several ranks write a file of each kind each: model-00001-of-00004.safetensors with the parameters of a part of the
 // model, whole, and model.safetensors.index.json, which is how Hugging Face's own checkpoints in several files look;
@@ -20,6 +20,7 @@
 // scale) start at their initial values. Gradients, caches and low copies are in no checkpoint.
 #pragma once
 
+#include "runtime/data_print.h"
 #include "runtime/plan.h"
 
 #include <cstdint>
@@ -38,14 +39,15 @@ struct CheckpointInfo {
   int64_t step = 0;
   std::string planHash;
   ModelIdentity model;
-  std::string dataFingerprint;
-  std::string results;  // resultIdentity of the plan; empty in checkpoints of earlier versions
+  std::string dataFingerprint;  // DataPrint::str; in checkpoints of earlier versions TokenData::sampledFingerprint
+  std::string results;          // resultIdentity of the plan; empty in checkpoints of earlier versions
   // Set by load:
   std::string dir;
   std::vector<std::string> notes;  // what was converted or is not in the checkpoint, a line each, for the user
   /// Of the plans that this run had before: it was resumed from their checkpoints. The latest last.
   std::vector<std::string> earlierPlans;
   std::optional<double> valLoss = {};  // at its step, where it was measured
+  DataPrint data = {};                 // not known in checkpoints of earlier versions
 
   /// What a checkpoint of `plan` says that goes on from this one.
   std::vector<std::string> plansBefore(const std::string &plan) const;

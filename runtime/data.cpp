@@ -18,6 +18,7 @@ constexpr uint32_t kOrderStream = 0xDA7A0001, kOffsetStream = 0xDA7A0002, kMaskS
 constexpr uint64_t kEvalSeed = 0;
 constexpr int kRounds = 6;
 constexpr size_t kHeaderBytes = 1024;
+constexpr int64_t kPiece = 1 << 20;  // tokens that are read at once where all are
 constexpr int32_t kLlmcMagic = 20240520, kLlmcWideMagic = 20240801;
 
 std::vector<std::string> matches(const std::string &pattern, const std::string &key) {
@@ -33,6 +34,15 @@ std::vector<std::string> matches(const std::string &pattern, const std::string &
     throw UserError(ErrorCode::FileMissing, fmt::format("{}: no file {}", key, pattern),
                     "make token files with `gptc data prepare FILES.. --out DIR`");
   return r;
+}
+
+/// The path without the folder that the pattern names: what is the same where the data has been moved to.
+std::string nameOf(const std::string &path, const std::string &pattern) {
+  const size_t special = path == pattern ? pattern.size() : pattern.find_first_of("*?[\\");
+  const size_t slash = pattern.rfind('/', special);
+  const llvm::StringRef folder = llvm::StringRef(pattern).take_front(slash == std::string::npos ? 0 : slash + 1);
+  llvm::StringRef name = path;
+  return name.consume_front(folder) ? name.str() : path;
 }
 
 [[noreturn]] void invalid(const std::string &path, const std::string &what, const std::string &help) {
@@ -67,7 +77,8 @@ TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t
     : vocab(vocab), T(blockSize), maskToken(maskToken) {
   const std::string again = "make it again with `gptc data prepare`";
   for (const std::string &path : matches(pattern, key)) {
-    File f{path, std::make_unique<InputFile>(path, key), 0, 0, epochWindows, allWindows, 0, 0, 0};
+    File f{path, nameOf(path, pattern), std::make_unique<InputFile>(path, key), 0, 0, epochWindows, allWindows, 0, 0,
+           0};
     const size_t size = f.file->size();
     if (size == 0)
       invalid(path, "the file is empty", again);
@@ -135,8 +146,7 @@ void TokenData::copy(const File &f, int64_t start, int64_t targets, int32_t *x, 
 }
 
 void TokenData::requireKnown(const File &f, int64_t start, const std::vector<uint16_t> &tokens) const {
-  const int64_t limit = maskToken < 0 ? vocab : maskToken;
-  const auto bad = std::find_if(tokens.begin(), tokens.end(), [&](uint16_t v) { return v >= limit; });
+  const auto bad = std::find_if(tokens.begin(), tokens.end(), [most = limit()](uint16_t v) { return v >= most; });
   if (bad == tokens.end())
     return;
   const int64_t at = start + (bad - tokens.begin());
@@ -152,14 +162,54 @@ void TokenData::requireKnown(const File &f, int64_t start, const std::vector<uin
 }
 
 void TokenData::checkTokens() const {
-  constexpr int64_t most = 1 << 20;
-  std::vector<uint16_t> tokens;
   for (const File &f : files)
-    for (int64_t start = 0; start < f.count; start += most) {
-      tokens.resize(std::min(most, f.count - start));
-      read(f, start, int64_t(tokens.size()), tokens.data());
-      requireKnown(f, start, tokens);
-    }
+    checkTokens(f);
+}
+
+void TokenData::checkTokens(const File &f) const {
+  std::vector<uint16_t> tokens;
+  for (int64_t start = 0; start < f.count; start += kPiece) {
+    tokens.resize(std::min(kPiece, f.count - start));
+    read(f, start, int64_t(tokens.size()), tokens.data());
+    requireKnown(f, start, tokens);
+  }
+}
+
+void TokenData::requireLargest(size_t i, uint16_t largest) const {
+  if (largest >= limit())
+    checkTokens(files[i]);
+}
+
+TokenData::Content TokenData::content(size_t i, const std::atomic<bool> &givenUp) const {
+  const File &f = files[i];
+  Content r;
+  Hasher h;
+  std::vector<uint16_t> tokens(std::min(kPiece, f.count));
+  for (int64_t start = 0; start < f.count && !givenUp; start += kPiece) {
+    const int64_t n = std::min(kPiece, f.count - start);
+    read(f, start, n, tokens.data());
+    h.update(tokens.data(), size_t(n) * 2);
+    uint16_t largest = 0;
+    for (int64_t k = 0; k < n; ++k)
+      largest = std::max(largest, tokens[k]);
+    r.largest = std::max(r.largest, largest);
+  }
+  r.hash = h.finish();
+  return r;
+}
+
+std::vector<std::string> TokenData::paths() const {
+  std::vector<std::string> r;
+  for (const File &f : files)
+    r.push_back(f.path);
+  return r;
+}
+
+std::vector<std::string> TokenData::names() const {
+  std::vector<std::string> r;
+  for (const File &f : files)
+    r.push_back(f.name);
+  return r;
 }
 
 void TokenData::requireNarrowTokens() const {
@@ -223,7 +273,7 @@ int64_t TokenData::evalWindow(int64_t w, int32_t *x, int32_t *y) const {
   return targets;
 }
 
-std::string TokenData::fingerprint() const {
+std::string TokenData::sampledFingerprint() const {
   constexpr int kSamples = 16;
   constexpr int64_t kSampleTokens = 2048;
   Hasher h;

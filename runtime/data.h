@@ -13,6 +13,7 @@
 
 #include "runtime/files.h"
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -60,12 +61,27 @@ public:
   /// UserError(DataInvalid) for a file whose tokens are 32 or 64 bits wide, as far as its beginning shows that.
   void requireNarrowTokens() const;
 
-  /// A hash of sizes and of samples of the content: equal for equal data, wherever it lies.
-  std::string fingerprint() const;
+  // For the print of the whole set (runtime/data_print.h), of file i each.
+  size_t fileCount() const { return files.size(); }
+  /// As they are opened; and without the folder that the pattern names.
+  std::vector<std::string> paths() const, names() const;
+  int64_t tokens(size_t i) const { return files[i].count; }
+  FileStamp stamp(size_t i) const { return files[i].file->stamp(); }
+  struct Content {
+    std::string hash;  // BLAKE3 of all tokens
+    uint16_t largest = 0;
+  };
+  /// Reads all of it, unless `givenUp`. UserError(DataInvalid).
+  Content content(size_t i, const std::atomic<bool> &givenUp) const;
+  /// UserError(TokenOutOfRange), naming the first one, where the file's largest token is beyond the vocabulary.
+  void requireLargest(size_t i, uint16_t largest) const;
+
+  /// A hash of sizes and of samples of the content, as checkpoints of earlier versions have it.
+  std::string sampledFingerprint() const;
 
 private:
   struct File {
-    std::string path;
+    std::string path, name;
     std::unique_ptr<InputFile> file;
     size_t start;  // byte of the first token
     int64_t count;
@@ -77,6 +93,9 @@ private:
   static void read(const File &f, int64_t start, int64_t count, uint16_t *to);
   /// Tokens `start`.. of a file, as read, must be of the vocabulary.
   void requireKnown(const File &f, int64_t start, const std::vector<uint16_t> &tokens) const;
+  /// All tokens of a file, in pieces.
+  void checkTokens(const File &f) const;
+  int64_t limit() const { return maskToken < 0 ? vocab : maskToken; }
   void copy(const File &f, int64_t start, int64_t targets, int32_t *x, int32_t *y) const;
   std::vector<File> files;
   int64_t vocab, T, maskToken, epochWindows = 0, allWindows = 0;

@@ -60,6 +60,14 @@ bool InputFile::read(size_t offset, void *to, size_t bytes) const {
   return true;
 }
 
+FileStamp InputFile::stamp() const {
+  struct stat s {};
+  if (::fstat(fd, &s) != 0)
+    return {};
+  auto ns = [](const struct timespec &t) { return int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec; };
+  return {s.st_dev, s.st_ino, s.st_size, ns(s.st_mtim), ns(s.st_ctim)};
+}
+
 std::string InputFile::hash() const {
   Hasher h;
   std::vector<char> buffer(std::min(length, size_t(4) << 20));

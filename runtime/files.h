@@ -10,6 +10,13 @@
 
 namespace gptc {
 
+/// What tells one content of a file from another without reading it. Times are nanoseconds.
+struct FileStamp {
+  uint64_t device = 0, inode = 0;
+  int64_t size = 0, modified = 0, changed = 0;
+  bool operator==(const FileStamp &) const = default;
+};
+
 /// A file read in pieces at any place, for data that passes through once and should not count as resident memory.
 class InputFile {
 public:
@@ -18,6 +25,8 @@ public:
   ~InputFile();
   InputFile(const InputFile &) = delete;
   size_t size() const { return length; }
+  /// As it is now.
+  FileStamp stamp() const;
   /// False where the file ends before, or cannot be read.
   bool read(size_t offset, void *to, size_t bytes) const;
   /// BLAKE3 of the whole content.

@@ -119,7 +119,8 @@ public:
       val.emplace(run.valData, "data.val", m.attrs.getInt("vocab_size"), T, 2, maskToken(m));
     batch.x.resize(B * T);
     batch.y.resize(B * T);
-    fingerprint = data.fingerprint();
+    if (o.hashesData)
+      hasher.emplace(data, run.tokenizer, o.cacheDir);
   }
 
   void go() {
@@ -132,9 +133,12 @@ public:
       loop();
     } catch (const UserError &e) {
       progress.end();
+      // Of tokens that are no good the first one is named, whoever has met one first.
+      if (!together && !dataPrint && !dataFailed && e.diagnostics[0].code == ErrorCode::TokenOutOfRange)
+        settleData();
       // Between two steps the state is good, whatever went wrong with data or log. Of several ranks the others are
       // elsewhere then, unless the loss is what is wrong.
-      if (!saveFailed && (!together || e.diagnostics[0].code == ErrorCode::NonFinite))
+      if (!saveFailed && !dataFailed && (!together || e.diagnostics[0].code == ErrorCode::NonFinite))
         try {
           if (step > 0 && step != saved)
             save(true, 0);  // without pruning: who looks into the error may want an older one
@@ -165,7 +169,9 @@ private:
   StopSignals signals;
   Batch batch;
   int64_t loaded = -1;  // the first sequence in it
-  std::string fingerprint;
+  std::optional<DataHasher> hasher;
+  std::optional<DataPrint> dataPrint;  // of the data; not before all ranks that hash it have done so
+  bool dataFailed = false;
   std::vector<std::string> earlierPlans;  // CheckpointInfo's
   int64_t step = 0;                       // optimizer steps done
   int64_t saved = -1;                     // step of the last checkpoint, which may be under way
@@ -197,14 +203,65 @@ private:
     return mine;
   }
   /// Between two steps: whether any rank was told to stop, as all end with the same step. A checkpoint that all ranks
-  /// have written is completed.
+  /// have written is completed, and what they have found in the data is compared.
   bool stopping() {
-    int64_t told[] = {StopSignals::asked() || progress.closed(), !written()};
+    int64_t told[] = {StopSignals::asked() || progress.closed(), !written(), hasher && !dataPrint && !hasher->ended()};
     if (together)
-      together->run({{Collective::Kind::all_reduce, told, told, 2, DType::i64, 0}}, SumOrder::fast);
+      together->run({{Collective::Kind::all_reduce, told, told, std::size(told), DType::i64, 0}}, SumOrder::fast);
     if (!told[1])
       saver->proceed();
+    if (!told[2])
+      settleData();
     return told[0] != 0;
+  }
+
+  /// Waits for the print of the data, of which all machines must have the same. All ranks call it together.
+  void settleData() {
+    if (dataPrint)
+      return;
+    constexpr int64_t takesLong = int64_t(1) << 30;
+    const Pulse::Busy busy("hashing the training data");
+    dataFailed = true;
+    if (hasher && !hasher->ended() && hasher->bytesToHash() >= takesLong)
+      progress.say(fmt::format("hashing the training data, {}", formatBytes(double(hasher->bytesToHash()))));
+    DataPrint mine = hasher ? hasher->print() : DataPrint();
+    if (together) {
+      std::array<char, 64> own{};
+      const std::string digits = hasher ? DataPrint{mine.files, ""}.str() : "";
+      std::copy(digits.begin(), digits.end(), own.begin());
+      std::vector<std::array<char, 64>> all(world());
+      together->run({{Collective::Kind::all_gather, own.data(), all.data(), sizeof own / sizeof(uint32_t), DType::u32}},
+                    SumOrder::fast);
+      if (hasher && own != all[0])
+        throw UserError(ErrorCode::RanksDiffer,
+                        fmt::format("rank {} finds other training data in {} than rank 0", rank(), run.trainData),
+                        "copy the same files to all machines, under the same names");
+    }
+    dataFailed = false;
+    dataPrint = std::move(mine);
+  }
+
+  /// That the data is the one that the checkpoint was trained on, before anything is done with it.
+  void compareData(const CheckpointInfo &info) {
+    settleData();
+    if (!first())
+      return;
+    std::string difference;
+    if (info.data.known()) {
+      difference = differenceOf(info.data, *dataPrint, data.paths(), run.tokenizer);
+    } else {
+      progress.say("note: the checkpoint, of an earlier version, knows samples of its training data: only those are "
+                   "compared");
+      if (info.dataFingerprint != data.sampledFingerprint())
+        difference = run.trainData + " has other tokens";
+    }
+    if (difference.empty())
+      return;
+    if (!options.allowChangedData)
+      throw UserError(
+          ErrorCode::DataInvalid, fmt::format("the training data is not that of {}: {}", info.dir, difference),
+          "restore it, or go on with what is there by --allow-changed-data, or start over by --resume never");
+    progress.say(fmt::format("warning: the training data is not that of the checkpoint: {}", difference));
   }
 
   /// Scratch or checkpoint; afterwards state, step and log agree.
@@ -214,6 +271,10 @@ private:
     for (const auto &f : m.functions)
       if (llvm::StringRef(f->name).starts_with("fold"))
         names.push_back(f->name);
+    if (hasher && !hasher->bytesToHash())
+      hasher->print();  // bad tokens
+    else if (hasher)
+      hasher->begin();
     std::vector<llvm::StringRef> needed(names.begin(), names.end());
     if (val)
       needed.push_back("eval");
@@ -256,8 +317,8 @@ private:
         progress.say("note: " + note);
       if (info->planHash != s.plan.hash && (info->results.empty() || info->results != resultIdentity(s.plan)))
         progress.say("warning: the checkpoint is from another plan of this model; from here on the bits may differ");
-      if (info->dataFingerprint != fingerprint)
-        progress.say("warning: the training data is not that of the checkpoint");
+      if (step < target)
+        compareData(*info);
     } else {
       initializeStates(s.executor, run.seed);
       if (run.initFrom != "scratch")
@@ -599,9 +660,11 @@ private:
   }
   void save(bool wait, int64_t keep) {
     const Pulse::Paced paced(Pulse::saving);
+    settleData();
     saving([&] {
-      CheckpointInfo info{step, s.plan.hash, modelIdentity(m), fingerprint, resultIdentity(s.plan),
+      CheckpointInfo info{step, s.plan.hash, modelIdentity(m), dataPrint->str(), resultIdentity(s.plan),
                           "",   {},          earlierPlans};
+      info.data = *dataPrint;
       if (evaluated == step)
         info.valLoss = valLoss;
       wait ? saver->save(info, keep) : saver->begin(info, keep);

@@ -28,8 +28,11 @@ struct TrainOptions {
   RunTimes *times = nullptr;  // filled, where wanted
   /// Sees the kernels of a few steps, one by one: the fourth and then every 128th, 8 at most.
   KernelObserver *watch = nullptr;
-  TextCodec *codec = nullptr;  // for samples during training; null: none
-  bool answersStops = true;    // says at once that it was asked to stop; not under a launcher that does
+  TextCodec *codec = nullptr;     // for samples during training; null: none
+  std::string cacheDir;           // keeps what is known of the data; "": none
+  bool hashesData = true;         // one rank of each machine does
+  bool allowChangedData = false;  // goes on with other data than the checkpoint's
+  bool answersStops = true;       // says at once that it was asked to stop; not under a launcher that does
   FILE *out = stdout;
 };
 

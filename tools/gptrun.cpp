@@ -65,7 +65,7 @@ struct Options {
   int64_t steps = -1;
   int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not said
   unsigned threads = 0;
-  bool profile = false, check = false, time = false, agent = false;
+  bool profile = false, check = false, time = false, agent = false, allowChangedData = false;
   SampleOptions sample;
 };
 
@@ -444,6 +444,9 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
     t.profile = o.profile;
     t.check = o.check;
     t.codec = codec ? &*codec : nullptr;
+    t.cacheDir = defaultCacheDir();
+    t.hashesData = w.localRank == 0;
+    t.allowChangedData = o.allowChangedData;
     t.answersStops = w.rank == 0 && w.source != World::Source::launcher;
     RunTimes times;
     ClassTimes kernels;
@@ -563,6 +566,8 @@ int run(int argc, char **argv) {
          "auto: from the newest checkpoint if there is one | never: start over, keeping the earlier run aside | must; "
          "default: auto")
       ->check(CLI::IsMember({"auto", "never", "must"}));
+  app.add_flag("--allow-changed-data", o.allowChangedData,
+               "resume although the training data is not that of the checkpoint");
   CLI::Option *profile = app.add_flag("--profile", o.profile, "print time, GFLOP/s and GB/s per kernel at the end");
   app.add_flag("--check", o.check,
                "run kernels one by one, and end with the name of the first that fails or leaves a value that is not "

@@ -62,8 +62,7 @@ TEST_F(BadInput, TokenFiles) {
   bad[2 * 1300 + 1] = 1;  // the third step reads it
   writeFile(train, bad);
   expect(w.gptrun({plan}), 3, "GPTC0303", "at position 1300");
-  ASSERT_FALSE(w.checkpoints(w.path("out")).empty());
-  EXPECT_EQ(w.checkpoints(w.path("out")).back(), "step-00000002") << "what was learned before is kept";
+  EXPECT_TRUE(w.checkpoints(w.path("out")).empty()) << "found before the first checkpoint";
   fs::remove_all(w.path("out"));
   writeFile(train, good);
   std::string val = w.path("val.bin");

@@ -285,14 +285,16 @@ TEST(TokenData, AFileCutShortWhileInUseIsNamed) {
   EXPECT_NE(message.find("x.bin"), std::string::npos) << message;
 }
 
-TEST(TokenData, FingerprintFollowsContentNotPath) {
+// What checkpoints of earlier versions have: its formula stays.
+TEST(TokenData, SampledFingerprintFollowsContentNotPath) {
   TempDir dir;
   writeFile(dir / "a.bin", tokens(5000));
   writeFile(dir / "b.bin", tokens(5000));
   writeFile(dir / "c.bin", tokens(5000, 1));
-  auto print = [&](const char *name) { return TokenData(dir / name, "k", 60000, 8, 9).fingerprint(); };
+  auto print = [&](const char *name) { return TokenData(dir / name, "k", 60000, 8, 9).sampledFingerprint(); };
   EXPECT_EQ(print("a.bin"), print("b.bin"));
   EXPECT_NE(print("a.bin"), print("c.bin"));
+  EXPECT_EQ(print("a.bin"), "611763eb05fca12998fdcce5d6e1dcba9b73deb561f5c71ff46dc2433b1913a3");
 }
 
 }  // namespace

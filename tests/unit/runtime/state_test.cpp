@@ -222,6 +222,23 @@ TEST_F(CheckpointTest, KeepsTheNewest) {
   EXPECT_EQ(store.steps(), (std::vector<int64_t>{5, 4}));
 }
 
+TEST_F(CheckpointTest, SayWhatDataTheyHaveSeen) {
+  CheckpointInfo info{1, "plan", model, "data", "", "", {}};
+  store.save(*f.executor, info);
+  Fixture g(kStates);
+  ASSERT_TRUE(load(g));
+  EXPECT_FALSE(load(g)->data.known()) << "as those of earlier versions";
+  for (int i = 0; i < 20'000; ++i)  // more than a megabyte
+    info.data.files.push_back({fmt::format("part-{:05}.bin", i), i, std::string(64, 'a')});
+  info.data.tokenizer = "t";
+  info.step = 2;
+  store.save(*f.executor, info);
+  const auto got = load(g);
+  ASSERT_TRUE(got && got->step == 2);
+  EXPECT_EQ(got->data.files, info.data.files);
+  EXPECT_EQ(got->data.tokenizer, "t");
+}
+
 // A folder may hold checkpoints of another run: it had the same out_dir, or somebody's plan named it.
 TEST_F(CheckpointTest, RemovesThoseOfItsOwnPlansOnly) {
   auto saveOf = [&](const CheckpointInfo &info) { store.save(*f.executor, info); };

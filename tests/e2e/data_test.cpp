@@ -1,0 +1,87 @@
+// A run goes on with the data that it began with, or says that it does not.
+#include "harness.h"
+
+#include "runtime/data.h"
+#include "runtime/manifest.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <filesystem>
+
+using namespace e2e;
+
+namespace {
+
+struct DataTest : testing::Test {
+  Workplace w;
+  std::vector<uint16_t> tokens = std::vector<uint16_t>(40'000);
+  DataTest() {
+    for (size_t i = 1; i < tokens.size(); ++i)
+      tokens[i] = uint16_t((tokens[i - 1] * 5 + 3 + i / 1000) % 64);
+    write();
+  }
+  void write() { writeFile(w.path("train.bin"), {reinterpret_cast<const char *>(tokens.data()), tokens.size() * 2}); }
+  std::string compile() { return w.compile("plan", {"train.steps=8", "eval.every=0", "checkpoint.every=4"}); }
+  void expectRefused(const Result &r, const char *what) {
+    EXPECT_EQ(r.code, 3) << r.output;
+    EXPECT_NE(r.output.find(what), std::string::npos) << r.output;
+    EXPECT_EQ(r.output.find("starting all ranks again"), std::string::npos) << r.output;
+  }
+};
+
+TEST_F(DataTest, OtherTokensAreRefusedUnlessAllowed) {
+  const std::string plan = compile(), out = w.path("out");
+  w.train(plan, "out", {"--steps", "4"});
+  tokens[2148] ^= 1;  // of which the sixteen samples of earlier versions knew nothing
+  write();
+  const char *what = "train.bin has other tokens, though as many";
+  const Result refused = w.gptrun({plan, "--out-dir", out});
+  expectRefused(refused, what);
+  EXPECT_NE(refused.output.find("--allow-changed-data"), std::string::npos) << refused.output;
+  expectRefused(w.gptrun({plan, "--out-dir", out, "--ranks-per-node", "2"}), what);
+  EXPECT_EQ(w.checkpoints(out).size(), 1u);
+  tokens[2148] ^= 1;
+  write();
+  w.train(plan, "out", {"--steps", "6"});
+  tokens[2148] ^= 1;
+  write();
+  const Result allowed = w.gptrun({plan, "--out-dir", out, "--allow-changed-data", "--ranks-per-node", "2"});
+  EXPECT_EQ(allowed.code, 0) << allowed.output;
+  EXPECT_NE(allowed.output.find("warning: the training data is not that of the checkpoint"), std::string::npos)
+      << allowed.output;
+  EXPECT_EQ(w.checkpoints(out).back(), "step-00000008");
+}
+
+TEST_F(DataTest, CheckpointsOfEarlierVersionsAreComparedBySamples) {
+  const std::string plan = compile(), out = w.path("out"), file = out + "/checkpoints/step-00000004/manifest.json";
+  w.train(plan, "out", {"--steps", "4"});
+  nlohmann::ordered_json j = nlohmann::ordered_json::parse(readFile(file));
+  ASSERT_EQ(j.erase("data_files"), 1u);
+  auto say = [&](const std::string &print) {
+    j["data"] = print;
+    j["blake3"] = gptc::manifestChecksum(j);
+    writeFile(file, j.dump(2));
+  };
+  say("of other data");
+  expectRefused(w.gptrun({plan, "--out-dir", out}), "train.bin has other tokens");
+  say(gptc::TokenData(w.path("train.bin"), "data.train", 64, 16, 17).sampledFingerprint());
+  const Result r = w.gptrun({plan, "--out-dir", out});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("only those are compared"), std::string::npos) << r.output;
+  EXPECT_NE(readFile(out + "/checkpoints/step-00000008/manifest.json").find("data_files"), std::string::npos);
+}
+
+// However late a bad token would be drawn: nothing is saved that such data has trained.
+TEST_F(DataTest, ATokenBeyondTheVocabularyEndsTheRunBeforeItsFirstCheckpoint) {
+  tokens[39'000] = 64;
+  write();
+  const std::string plan = compile(), out = w.path("out");
+  for (const char *ranks : {"1", "1", "2"}) {  // the second time it may be known from the first
+    expectRefused(w.gptrun({plan, "--out-dir", out, "--ranks-per-node", ranks, "--steps", "1"}),
+                  "token 64 at position 39000 is beyond the vocabulary of 64");
+    EXPECT_TRUE(w.checkpoints(out).empty());
+  }
+}
+
+}  // namespace

@@ -1,0 +1,175 @@
+#include "runtime/data_print.h"
+
+#include "ir/diagnostics.h"
+#include "runtime/data.h"
+#include "temp_dir.h"
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+using namespace gptc;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::vector<uint16_t> counted(int n) {
+  std::vector<uint16_t> t(n);
+  for (int i = 0; i < n; ++i)
+    t[i] = uint16_t(i % 1000);
+  return t;
+}
+
+std::string bytes(const std::vector<uint16_t> &t) { return {reinterpret_cast<const char *>(t.data()), t.size() * 2}; }
+
+struct DataPrints : ::testing::Test {
+  TempDir dir;
+  const std::string cache = dir / "cache";
+  int64_t vocab = 1000;
+  TokenData open(const std::string &pattern) const { return {dir / pattern, "data.train", vocab, 8, 9}; }
+  DataPrint print(const std::string &pattern, const std::string &tokenizer = "") const {
+    const TokenData d = open(pattern);
+    return DataHasher(d, tokenizer, "").print();
+  }
+  std::string difference(const DataPrint &there, const std::string &pattern, const std::string &tokenizer = "") const {
+    return differenceOf(there, print(pattern, tokenizer), open(pattern).paths(), tokenizer);
+  }
+  /// Bytes that are not known. What has just been written is not kept in the cache, as it may change unnoticed.
+  int64_t unknownAfterHashing(const std::string &pattern, const std::string &folder) const {
+    const TokenData d = open(pattern);
+    for (int tries = 0; tries < 500; ++tries) {
+      DataHasher hasher(d, "", folder);
+      if (!hasher.bytesToHash() || folder.empty())
+        return hasher.bytesToHash();
+      hasher.begin();
+      hasher.print();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return DataHasher(d, "", folder).bytesToHash();
+  }
+};
+
+TEST_F(DataPrints, SeeEveryToken) {
+  std::vector<uint16_t> t = counted(200'000);
+  writeFile(dir / "a.bin", bytes(t));
+  const DataPrint before = print("a.bin");
+  const std::string sampled = open("a.bin").sampledFingerprint();
+  EXPECT_EQ(difference(before, "a.bin"), "");
+  for (size_t at : {size_t(5000), size_t(100'000), t.size() - 5000}) {
+    std::swap(t[at], t[at + 1]);
+    writeFile(dir / "a.bin", bytes(t));
+    EXPECT_EQ(open("a.bin").sampledFingerprint(), sampled) << "the print of earlier versions sees 16 places";
+    EXPECT_EQ(difference(before, "a.bin"), (dir / "a.bin") + " has other tokens, though as many") << at;
+    EXPECT_NE(print("a.bin").str(), before.str());
+    std::swap(t[at], t[at + 1]);
+  }
+  writeFile(dir / "a.bin", bytes(counted(200'001)));
+  EXPECT_EQ(difference(before, "a.bin"), (dir / "a.bin") + " has 200001 tokens and had 200000");
+}
+
+TEST_F(DataPrints, AreOfNamesAndOrderButNotOfTheFolder) {
+  fs::create_directories(dir / "one");
+  writeFile(dir / "one/a.bin", bytes(counted(100)));
+  writeFile(dir / "one/b.bin", bytes(counted(200)));
+  const DataPrint before = print("one/*.bin");
+  ASSERT_EQ(before.files.size(), 2u);
+  EXPECT_EQ(before.files[1].name, "b.bin");
+  EXPECT_EQ(print("one/b.bin").files[0].name, "b.bin");
+  EXPECT_EQ(print("o*e/b.bin").files[0].name, "one/b.bin");
+  fs::rename(dir / "one", dir / "two");
+  EXPECT_EQ(difference(before, "two/*.bin"), "");
+  EXPECT_EQ(print("two/*.bin").str(), before.str());
+
+  EXPECT_EQ(difference(before, "two/a.bin"), "b.bin is missing: there were 2 files and are 1");
+  EXPECT_EQ(difference(print("two/a.bin"), "two/*.bin"), (dir / "two/b.bin") + " is new: there were 1 files and are 2");
+  fs::rename(dir / "two/a.bin", dir / "two/c.bin");
+  EXPECT_EQ(difference(before, "two/*.bin"), (dir / "two/b.bin") + " stands in the place of a.bin, as file 1 of 2");
+  EXPECT_NE(print("two/*.bin").str(), before.str());
+  // The same tokens in the other format are the same data.
+  std::vector<int32_t> header(256, 0);
+  header[0] = 20240520, header[1] = 1, header[2] = 200;
+  writeFile(dir / "b.bin", std::string(reinterpret_cast<char *>(header.data()), 1024) + bytes(counted(200)));
+  EXPECT_EQ(difference(print("two/b.bin"), "b.bin"), "");
+}
+
+TEST_F(DataPrints, AreOfTheTokenizerWhereItIsKnown) {
+  writeFile(dir / "a.bin", bytes(counted(100)));
+  writeFile(dir / "t.json", "one");
+  const DataPrint without = print("a.bin"), with = print("a.bin", dir / "t.json");
+  EXPECT_EQ(difference(with, "a.bin", dir / "t.json"), "");
+  EXPECT_EQ(difference(without, "a.bin", dir / "t.json"), "");
+  EXPECT_EQ(difference(with, "a.bin", dir / "none.json"), "");
+  EXPECT_NE(with.str(), without.str());
+  writeFile(dir / "t.json", "two");
+  EXPECT_EQ(difference(with, "a.bin", dir / "t.json"), (dir / "t.json") + " is another tokenizer");
+}
+
+TEST_F(DataPrints, AreKeptAsLongAsTheFileStays) {
+  const std::string path = dir / "a.bin";
+  writeFile(path, bytes(counted(1000)));
+  EXPECT_EQ(unknownAfterHashing("a.bin", cache), 0);
+  EXPECT_EQ(fs::status(cache).permissions(), fs::perms::owner_all);
+  const TokenData d = open("a.bin");
+  EXPECT_EQ(DataHasher(d, "", cache).print().str(), print("a.bin").str());
+  EXPECT_GT(DataHasher(d, "", "").bytesToHash(), 0);
+  EXPECT_GT(DataHasher(d, "", dir / "other").bytesToHash(), 0);
+
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary) << "x";  // as long as before
+  const TokenData changed = open("a.bin");
+  DataHasher hasher(changed, "", cache);
+  EXPECT_EQ(hasher.bytesToHash(), 2000);
+  EXPECT_EQ(hasher.print().str(), print("a.bin").str());
+  // Other times with the same content cost another look; a copy is another file.
+  EXPECT_EQ(unknownAfterHashing("a.bin", cache), 0);
+  fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(1));
+  EXPECT_EQ(DataHasher(changed, "", cache).bytesToHash(), 2000);
+  fs::copy_file(path, dir / "b.bin");
+  const TokenData copy = open("b.bin");
+  EXPECT_EQ(DataHasher(copy, "", cache).bytesToHash(), 2000);
+  EXPECT_EQ(DataHasher(copy, "", cache).print().files[0].hash, print("a.bin").files[0].hash);
+}
+
+TEST_F(DataPrints, NeedNoCache) {
+  writeFile(dir / "a.bin", bytes(counted(1000)));
+  writeFile(dir / "no folder", "");
+  const TokenData d = open("a.bin");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(DataHasher(d, "", dir / "no folder").print().str(), print("a.bin").str());
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("no folder"), std::string::npos);
+}
+
+TEST_F(DataPrints, FindTokensBeyondTheVocabulary) {
+  std::vector<uint16_t> t = counted(5000);
+  t[4321] = 1000, t[4500] = 2000;
+  writeFile(dir / "a.bin", bytes(counted(100)));
+  writeFile(dir / "b.bin", bytes(t));
+  for (int known : {0, 1}) {  // and once from the cache
+    const TokenData d = open("*.bin");
+    DataHasher hasher(d, "", known ? cache : "");
+    EXPECT_EQ(hasher.bytesToHash() == 0, known == 1);
+    hasher.begin();
+    std::string message;
+    EXPECT_EQ(codeThrown([&] { hasher.print(); }, &message), int(ErrorCode::TokenOutOfRange));
+    EXPECT_EQ(message, (dir / "b.bin") + ": token 1000 at position 4321 is beyond the vocabulary of 1000");
+    vocab = 2001;  // a larger one is another plan's
+    EXPECT_EQ(unknownAfterHashing("*.bin", cache), 0);
+    vocab = 1000;
+  }
+  // Of an encoder the last one is [MASK].
+  const TokenData encoder(dir / "a.bin", "data.train", 100, 8, 9, 99);
+  EXPECT_EQ(codeThrown([&] { DataHasher(encoder, "", "").print(); }), int(ErrorCode::TokenOutOfRange));
+}
+
+TEST_F(DataPrints, AFileCutShortMeanwhileIsNamed) {
+  writeFile(dir / "a.bin", bytes(counted(1000)));
+  const TokenData d = open("a.bin");
+  DataHasher hasher(d, "", cache);
+  fs::resize_file(dir / "a.bin", 100);
+  std::string message;
+  EXPECT_EQ(codeThrown([&] { hasher.print(); }, &message), int(ErrorCode::DataInvalid));
+  EXPECT_NE(message.find("a.bin"), std::string::npos) << message;
+}
+
+}  // namespace
