@@ -260,6 +260,13 @@ template <class C> GPTC_FUNCTION bool sees(int i, int j) {
 
 // Scores times the logarithm of the exponential's base: e without tensor cores, else 2.
 template <class C> GPTC_FUNCTION float attentionScale() { return C::MMA ? C::SCALE * 0x1.715476p+0f : C::SCALE; }
+// The factor that gives scores their natural base, from what withBias leaves or, without, from the product.
+template <class C> GPTC_FUNCTION float naturalScale() {
+  return !C::ALIBI ? C::SCALE : C::MMA ? 0x1.62e43p-1f : 1.0f;
+}
+// Whether an exponent is so large that its own rounding moves what is left of it after a subtraction by more than 2^-9,
+// and further on past all powers. There scores are subtracted before they are multiplied.
+GPTC_FUNCTION bool isHuge(float exponent) { return magnitude(exponent) >= 0x1p16f; }
 template <class C> GPTC_FUNCTION float exponential(float x) {
   if constexpr (C::MMA)
     return exp2Approximate(x);
@@ -420,6 +427,7 @@ GPTC_FUNCTION void attentionForward(Room &room, const Qkv &qkv, Out &out, Lse &l
               if (!sees<C>(row + h * 8 + lane / 4, mine + j * 8 + e))
                 s[h / 2][j][h % 2 * 2 + e] = -infinity;
             });
+          float next[2 * C::M], base[2 * C::M], largest = 0.0f;
 #pragma unroll
           for (int h = 0; h < 2 * C::M; ++h) {
             float m = most[h];
@@ -428,16 +436,31 @@ GPTC_FUNCTION void attentionForward(Room &room, const Qkv &qkv, Out &out, Lse &l
               m = maximum(maximum(s[h / 2][j][h % 2 * 2], s[h / 2][j][h % 2 * 2 + 1]), m);
             m = maximum(m, shuffleXor(m, 1));
             m = maximum(m, shuffleXor(m, 2));
-            const float base = m == -infinity ? 0.0f : m * each;  // nothing but -infinity has been seen
-            const float again = exponential<C>(fusedMultiplyAdd(most[h], each, -base));
-            most[h] = m;
+            next[h] = m;
+            base[h] = m == -infinity ? 0.0f : m * each;  // nothing but -infinity has been seen
+            largest = maximum(largest, magnitude(base[h]));
+          }
+          if (isHuge(largest)) {
+#pragma unroll
+            for (int h = 0; h < 2 * C::M; ++h)
+              if (isHuge(base[h])) {
+#pragma unroll
+                for (int j = 0; j < C::N / 8; ++j)
+                  s[h / 2][j][h % 2 * 2] -= next[h], s[h / 2][j][h % 2 * 2 + 1] -= next[h];
+                most[h] -= next[h], base[h] = 0.0f;
+              }
+          }
+#pragma unroll
+          for (int h = 0; h < 2 * C::M; ++h) {
+            const float again = exponential<C>(fusedMultiplyAdd(most[h], each, -base[h]));
+            most[h] = next[h];
             float p = 0.0f;
 #pragma unroll
             for (int j = 0; j < C::N / 8; ++j)
 #pragma unroll
               for (int e = 0; e < 2; ++e) {
                 float &v = s[h / 2][j][h % 2 * 2 + e];
-                v = exponential<C>(fusedMultiplyAdd(v, each, -base));
+                v = exponential<C>(fusedMultiplyAdd(v, each, -base[h]));
                 p += v;
                 if constexpr (C::DROPS)
                   v = key.keeps(head, row + h * 8 + lane / 4, mine + j * 8 + e) ? v : 0.0f;
@@ -459,9 +482,12 @@ GPTC_FUNCTION void attentionForward(Room &room, const Qkv &qkv, Out &out, Lse &l
     sum[h] += shuffleXor(sum[h], 1);
     sum[h] += shuffleXor(sum[h], 2);
     const int r = row + h * 8 + lane / 4;
+    const float top = most[h] * each, rest = logF32(sum[h]);
+    // Of a huge one as the backward pass has scores, so that both cancel.
     if (lane % 4 == 0 && r < C::TOKENS)
       store(lse, ((long long)b * C::HEADS + head) * C::TOKENS + r,
-            fusedMultiplyAdd(most[h] * each, C::MMA ? 0x1.62e43p-1f : 1.0f, logF32(sum[h])));
+            isHuge(top) ? most[h] * naturalScale<C>() + rest
+                        : fusedMultiplyAdd(top, C::MMA ? 0x1.62e43p-1f : 1.0f, rest));
   }
   storeHead<C>(out, ((long long)b * C::TOKENS * C::HEADS + head) * C::SIZE, C::HEADS * C::SIZE, row, acc,
                [&](int h) { return divide(C::KEPT, sum[h]); });
@@ -470,19 +496,32 @@ GPTC_FUNCTION void attentionForward(Room &room, const Qkv &qkv, Out &out, Lse &l
 // ---- backward ------------------------------------------------------------------------------------------------------
 
 // Probabilities and gradients of scores, in place of scores s and of what reached probabilities, dp. statistic(h, j, e)
-// gives lse and delta of an element, query(h, j, e) and keyOf(h, j, e) where it is.
+// gives lse and delta of an element, query(h, j, e) and keyOf(h, j, e) where it is. `largest`: of the magnitudes of lse.
 template <class C, class Statistic, class Query, class KeyOf>
 GPTC_FUNCTION void gradients(float (&s)[C::M][C::N / 8][4], float (&dp)[C::M][C::N / 8][4], bool cut, int head,
-                             const DropoutKey<C> &key, Statistic statistic, Query query, KeyOf keyOf) {
+                             const DropoutKey<C> &key, float largest, Statistic statistic, Query query, KeyOf keyOf) {
   const float scale = attentionScale<C>(), slope = slopeOf<C>(key.head0 + head), base = C::MMA ? 0x1.715476p+0f : 1.0f;
+  if constexpr (C::ALIBI)
+    forElements<C, C::N>([&](int h, int j, int e) {
+      float &p = s[h / 2][j][h % 2 * 2 + e];
+      p = withBias<C>(p * scale, slope, keyOf(h, j, e) - query(h, j, e));
+    });
+  auto exponent = [&](float p, float lse) { return C::ALIBI ? p - lse * base : fusedMultiplyAdd(p, scale, -(lse * base)); };
+  if (isHuge(largest * base))
+    forElements<C, C::N>([&](int h, int j, int e) {
+      float &p = s[h / 2][j][h % 2 * 2 + e];
+      const float lse = statistic(h, j, e).v[0], difference = p * naturalScale<C>() - lse;
+      p = isHuge(lse * base) ? (difference > 0.0f ? 0.0f : difference) * base : exponent(p, lse);
+    });
+  else
+    forElements<C, C::N>([&](int h, int j, int e) {
+      float &p = s[h / 2][j][h % 2 * 2 + e];
+      p = exponent(p, statistic(h, j, e).v[0]);
+    });
   forElements<C, C::N>([&](int h, int j, int e) {
     float &p = s[h / 2][j][h % 2 * 2 + e], &d = dp[h / 2][j][h % 2 * 2 + e];
     const auto of = statistic(h, j, e);
-    const float lse = of.v[0] * base;
-    if constexpr (C::ALIBI)
-      p = exponential<C>(withBias<C>(p * scale, slope, keyOf(h, j, e) - query(h, j, e)) - lse);
-    else
-      p = exponential<C>(fusedMultiplyAdd(p, scale, -lse));
+    p = exponential<C>(p);
     if constexpr (C::DROPS) {
       const bool keeps = key.keeps(head, query(h, j, e), keyOf(h, j, e));
       d = p * ((keeps ? d * C::KEPT : 0.0f) - of.v[1]);
@@ -519,6 +558,7 @@ GPTC_FUNCTION void attentionQueryGrad(Room &room, const Dout &dout, const Qkv &q
 
   float acc[C::M][S::D / 8][4];
   Vector<float, 2> statistics[2 * C::M];  // lse and delta
+  float largest = 0.0f;
   forElements<C, S::D>([&](int h, int d, int e) { acc[h / 2][d][h % 2 * 2 + e] = 0.0f; });
 #pragma unroll
   for (int h = 0; h < 2 * C::M; ++h) {
@@ -526,6 +566,7 @@ GPTC_FUNCTION void attentionQueryGrad(Room &room, const Dout &dout, const Qkv &q
     const long long at = ((long long)b * C::HEADS + head) * C::TOKENS + r;
     statistics[h].v[0] = r < C::TOKENS ? load(lse, at) : 0.0f;
     statistics[h].v[1] = r < C::TOKENS ? load(delta, at) : 0.0f;
+    largest = maximum(largest, magnitude(statistics[h].v[0]));
   }
 
   const int seen = C::CAUSAL ? minimum(first + S::ROWS, C::TOKENS) : C::TOKENS;
@@ -545,7 +586,7 @@ GPTC_FUNCTION void attentionQueryGrad(Room &room, const Dout &dout, const Qkv &q
           scores<C>(dp, douts, warpRow, valuesAt(place),
                     [&](unsigned(&r)[4], int i, int k) { rowFragment<C>(r, douts, warpRow + i * 16, k); });
           gradients<C>(
-              s, dp, (C::CAUSAL && column + C::N > row + 1) || column + C::N > C::TOKENS, head, key,
+              s, dp, (C::CAUSAL && column + C::N > row + 1) || column + C::N > C::TOKENS, head, key, largest,
               [&](int h, int, int) { return statistics[h]; }, [&](int h, int, int) { return row + h * 8 + lane / 4; },
               [&](int, int j, int e) { return mine + j * 8 + e; });
         }
@@ -611,12 +652,19 @@ GPTC_FUNCTION void attentionKeyGrad(Room &room, const Dout &dout, const Qkv &qkv
                     [&](unsigned(&r)[4], int i, int k) { rowFragment<C>(r, keys, warpRow + i * 16, k); });
           scores<C>(dp, values, warpRow, doutsAt(place),
                     [&](unsigned(&r)[4], int i, int k) { rowFragment<C>(r, values, warpRow + i * 16, k); });
+          auto statistic = [&](int, int j, int e) {
+            SharedView<float> statistics = statisticsAt(place);
+            return loadVector<2>(statistics, (j * 8 + lane % 4 * 2 + e) * 2);
+          };
+          float largest = 0.0f;
+#pragma unroll
+          for (int j = 0; j < C::N / 8; ++j)
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+              largest = maximum(largest, magnitude(statistic(0, j, e).v[0]));
           gradients<C>(
-              s, dp, (C::CAUSAL && column < row + C::M * 16 - 1) || column + C::N > C::TOKENS, head, key,
-              [&](int, int j, int e) {
-                SharedView<float> statistics = statisticsAt(place);
-                return loadVector<2>(statistics, (j * 8 + lane % 4 * 2 + e) * 2);
-              },
+              s, dp, (C::CAUSAL && column < row + C::M * 16 - 1) || column + C::N > C::TOKENS, head, key, largest,
+              statistic,
               [&](int, int j, int e) { return mine + j * 8 + e; },
               [&](int h, int, int) { return row + h * 8 + lane / 4; });
         }

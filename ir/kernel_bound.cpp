@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace gptc::kir {
 
@@ -221,6 +222,7 @@ private:
   using Lanes = std::vector<int64_t>;
   std::vector<llvm::DenseMap<const VarNode *, Value>> vars{1};  // by lane
   int64_t laneIndex = 0;
+  bool onlyDoubts = false;
 
   Value &element(const Buffer &b, int64_t at) {
     auto it = memory.find(b.get());
@@ -274,8 +276,13 @@ private:
           v = rounded(t, v);
         stores.emplace_back(evalIn(lane, s.index).i, v);
       }
-      for (auto &[at, v] : stores)
-        element(s.buffer, at) = v;
+      for (auto &[at, v] : stores) {
+        Value &to = element(s.buffer, at);
+        if (!onlyDoubts)
+          to = v;
+        else
+          to.e = to.highError = infinity;
+      }
       return;
     }
     case StmtKind::Prefetch:
@@ -287,14 +294,22 @@ private:
         vars[lane][s.var.get()] = evalIn(lane, s.value);
       return run(s.body, lanes);
     case StmtKind::If: {
-      Lanes yes, no;
+      Lanes yes, no, either;
       for (int64_t lane : lanes) {
         Value c = evalIn(lane, s.value);
-        GPTC_CHECK(!c.unsure, "control flow depends on rounding");
         (c.i ? yes : no).push_back(lane);
+        if (c.unsure)
+          either.push_back(lane);
       }
       run(s.body, yes);
-      return run(s.orelse, no);
+      run(s.orelse, no);
+      if (either.empty())
+        return;
+      const bool outer = std::exchange(onlyDoubts, true);  // of all that they store nothing can be said
+      run(s.body, either);
+      run(s.orelse, either);
+      onlyDoubts = outer;
+      return;
     }
     case StmtKind::Alloc:
       memory[s.buffer.get()].assign(s.buffer->size, {0, infinity});

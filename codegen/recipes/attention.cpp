@@ -6,7 +6,7 @@
 //      cache (mr x T), so the softmax is the plain one: no rescaling.
 //      ALiBi's bias is added when a tile of scores is stored.
 //   3. Row by row: maximum, exponentials (as powers of two) and their sum in 16 lanes, log-sum-exp for the backward
-//      pass; dropout after the sum.
+//      pass; dropout after the sum. Of rows whose maximum is huge (isHuge) it is subtracted first.
 //   4. o = (P V) / sum, with P read as the broadcast operand of the micro-kernel. Keys that a causal mask hides from a
 //      row are no part of its chain: their values need not be finite.
 //
@@ -223,17 +223,24 @@ private:
     auto maximum = parts([&](const Expr &j, const Fold &fold, bool masked) {
       return Body{fold(visible(j, load(scores, base + j), -HUGE_VAL, masked))};
     });
+    auto exponentials = [&](const Expr &zero) {
+      auto sum = parts([&](const Expr &j, const Fold &fold, bool masked) {
+        Expr power = unary(UnaryOp::exp2, fma(load(scores, base + j), factor, zero));
+        return Body{bindTo("e", visible(j, power, 0, masked), [&](const Expr &e) {
+          Expr kept = dropout.active() ? select(dropout.keep(h, query, j), e, fimm(0, dtype())) : e;
+          return Body{fold(e), store(probs, i * probsStride + j, kept)};
+        })};
+      });
+      return Body{foldParts("sum", dtype(), BinaryOp::add, 0, sum, rowLanes,
+                            [&](const Expr &sum) { return Body{store(sums, i, sum)}; })};
+    };
     return {foldParts("max", dtype(), BinaryOp::max, -HUGE_VAL, maximum, most, [&](const Expr &most) {
-      return Body{store(maxima, i, most), bindTo("zero", -(most * factor), [&](const Expr &zero) {
-                    auto sum = parts([&](const Expr &j, const Fold &fold, bool masked) {
-                      Expr power = unary(UnaryOp::exp2, fma(load(scores, base + j), factor, zero));
-                      return Body{bindTo("e", visible(j, power, 0, masked), [&](const Expr &e) {
-                        Expr kept = dropout.active() ? select(dropout.keep(h, query, j), e, fimm(0, dtype())) : e;
-                        return Body{fold(e), store(probs, i * probsStride + j, kept)};
-                      })};
+      return Body{store(maxima, i, most), bindTo("top", most * factor, [&](const Expr &top) {
+                    Stmt subtract = vectorLoop("j", extent, tile.lanes, [&](const Expr &j) {
+                      return Body{store(scores, base + j, load(scores, base + j) - most)};
                     });
-                    return Body{foldParts("sum", dtype(), BinaryOp::add, 0, sum, rowLanes,
-                                          [&](const Expr &sum) { return Body{store(sums, i, sum)}; })};
+                    return Body{ifThen(isHuge(top), {subtract}),
+                                bindTo("zero", select(isHuge(top), fimm(0, dtype()), -top), exponentials)};
                   })};
     })};
   }
@@ -243,8 +250,11 @@ private:
     Expr lseAt = (b * shape.heads + h) * shape.tokens + i0 + own;
     Stmt lse = vectorLoop("i", imm(tile.rows) - own, rowLanes, [&](const Expr &i) {
       Expr most = load(maxima, own + i), log = unary(UnaryOp::log, load(sums, own + i));
-      return Body{
-          store(group.outputs[1], lseAt + i, scaleLeft == 1 ? most + log : fma(most, fimm(scaleLeft, dtype()), log))};
+      if (scaleLeft == 1)
+        return Body{store(group.outputs[1], lseAt + i, most + log)};
+      // Of a huge one as the backward pass has scores, so that both cancel.
+      Expr scale = fimm(scaleLeft, dtype()), huge = isHuge(most * fimm(scaleLeft * log2e, dtype()));
+      return Body{store(group.outputs[1], lseAt + i, select(huge, most * scale + log, fma(most, scale, log)))};
     });
     Stmt inverse = vectorLoop("i", imm(tile.rows), rowLanes, [&](const Expr &i) {
       Expr one = fimm(dropout.active() ? dropout.keptScale() : 1.0, dtype());

@@ -127,6 +127,9 @@ kir::Stmt foldParts(const char *name, DType dtype, kir::BinaryOp op, double star
 Body fetchRow(const kir::Buffer &from, const kir::Expr &base, int64_t size);
 /// log2(e): softmax takes exp2, and what it multiplies scores by for that comes with the subtraction.
 constexpr double log2e = 1.4426950408889634;
+/// Whether an exponent of two is so large that its own rounding moves what is left of it after a subtraction by more
+/// than 2^-9, and further on past all powers of two. There scores are subtracted before they are multiplied.
+kir::Expr isHuge(const kir::Expr &exponent);
 
 /// The phases of a kernel, and the workspaces that they need.
 struct Phases {

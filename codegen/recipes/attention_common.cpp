@@ -137,6 +137,11 @@ Expr Bias::add(const Expr &score, const Expr &uniform, const Expr &lane) const {
   return shape.causal ? fma(slope, distance, score) : fma(-slope, unary(UnaryOp::abs, distance), score);
 }
 
+Expr isHuge(const Expr &exponent) {
+  const DType t = exponent->dtype;
+  return binary(BinaryOp::le, fimm(t == DType::f64 ? 0x1p45 : 0x1p16, t), unary(UnaryOp::abs, exponent));
+}
+
 Stmt copyRows(const Buffer &from, const std::function<Expr(const Expr &)> &fromBase, const Buffer &to,
               const Expr &toBase, int64_t toStride, const Expr &rows, int64_t cols, int64_t paddedCols, int lanes,
               double scale) {

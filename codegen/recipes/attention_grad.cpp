@@ -8,9 +8,9 @@
 //      the group, then for each block of qb queries that sees a key of the block (from its first one on, where causal):
 //        S = q k^T (and ALiBi's bias), P = exp(S - lse) as powers of two;  dP = do v^T, dS = P (dP - delta)
 //        dv += P^T do;  dk += dS^T q;  dq += dS k
-//      by tiles; P and dS are [qb x kb], in the second-level cache. Blocks of queries begin with those of keys and
-//      tiles are square there, so that a causal mask leaves triangles of tiles on the diagonal: what it hides is no
-//      part of any chain, and need not be finite.
+//      by tiles, where lse is huge (isHuge) as powers of (S - lse), which is at most 0; P and dS are [qb x kb], in the
+//      second-level cache. Blocks of queries begin with those of keys and tiles are square there, so that a causal mask
+//      leaves triangles of tiles on the diagonal: what it hides is no part of any chain, and need not be finite.
 //   3. dk and dv of the block, which heads that share keys add to a total in order, are stored; with a task for each
 //      head they go to a workspace, and tasks of a second phase add them in the same order.
 //
@@ -456,23 +456,38 @@ private:
     struct Row {
       Expr r, i, end, zero, delta;  // zero: the power of two that the log-sum-exp takes away
     };
+    // The step to powers of two takes the scale with it, where scores lack it.
+    const double scale = pairs && !shape.alibi ? shape.scale() : 1;
+    Expr toLog2 = fimm(log2e * scale, dtype());
+    auto subtract = [&](const Expr &r, const Expr &lseOfRow) {
+      return vectorLoop("x", imm(nr()), tile.lanes, [&](const Expr &x) {
+        Expr near = r * nr() + x, zero = fimm(0, dtype()), s = load(score, near);
+        return Body{bindTo("d", (scale == 1 ? s : s * fimm(scale, dtype())) - lseOfRow, [&](const Expr &d) {
+          Expr least = select(lt(zero, d), zero, d);  // of NaN NaN
+          return Body{store(score, near, scale == 1 ? least : least * fimm(1 / scale, dtype()))};
+        })};
+      });
+    };
     auto withRow = [&](const Expr &r, const std::function<Body(const Row &)> &body) {
       Expr row = i0 + first + r;
       return Body{bindTo("i", partTiles ? min(row, imm(shape.tokens - 1)) : row, [&](const Expr &i) {
-        Expr zero = -(load(lse, perRow(b, h, i)) * fimm(log2e, dtype()));
+        Expr lseOfRow = load(lse, perRow(b, h, i));
         Expr deltaOfRow = load(delta, perRow(b, h, i));
         Expr end = shape.causal ? i + 1 : imm(shape.tokens);
         if (partTiles)  // rows past the last query see nothing
           end = select(lt(row, imm(shape.tokens)), end, imm(0));
-        return Body{bindTo("zero", zero, [&](const Expr &zero) {
-          return Body{bindTo("delta", deltaOfRow, [&](const Expr &deltaOfRow) {
-            return body({r, i, end, zero, deltaOfRow});
+        return Body{bindTo("lse", lseOfRow, [&](const Expr &lseOfRow) {
+          return Body{bindTo("top", lseOfRow * fimm(log2e, dtype()), [&](const Expr &top) {
+            return Body{ifThen(isHuge(top), {subtract(r, lseOfRow)}),
+                        bindTo("zero", select(isHuge(top), fimm(0, dtype()), -top), [&](const Expr &zero) {
+                          return Body{bindTo("delta", deltaOfRow, [&](const Expr &deltaOfRow) {
+                            return body({r, i, end, zero, deltaOfRow});
+                          })};
+                        })};
           })};
         })};
       })};
     };
-    // The step to powers of two takes the scale with it.
-    Expr toLog2 = fimm(log2e * (pairs && !shape.alibi ? shape.scale() : 1), dtype());
     // P, with dropout, and dS of key x of the panel.
     auto element = [&](const Row &row, const Expr &x, const std::function<Body(const Expr &, const Expr &)> &body) {
       Expr j = j0 + p * nr() + x, near = row.r * nr() + x, zero = fimm(0, dtype());

@@ -299,6 +299,98 @@ TEST(CudaAttention, HiddenNonFiniteRows) {
   }
 }
 
+// One query of so large elements that multiplying its scores rounds by more than what exponentials can take: its row is
+// the value of its largest score, and no other row changes a bit. Both ways, the second from what the first left.
+TEST(CudaAttention, HugeScores) {
+  if (!simt::HostModule::possible())
+    GTEST_SKIP() << "no C++ compiler: set CXX";
+  struct Tried {
+    Problem problem;
+    double huge;
+    Case before[2], after[2];  // forward, backward; without and with
+  };
+  std::vector<Tried> tried;
+  std::string text;
+  std::vector<std::string> symbols;
+  std::vector<CudaKernel> kernels;
+  const int64_t planted = 30, head = 1;
+  for (const Problem &n : {Problem{.type = DType::bf16, .size = 16},
+                           {.type = DType::bf16, .size = 24, .alibi = true},
+                           {.type = DType::f16, .size = 16, .causal = false},
+                           {.type = DType::f32, .size = 24},
+                           {.type = DType::f32, .size = 12, .causal = false, .alibi = true},
+                           {.type = DType::f32, .size = 20, .tf32 = true}})
+    for (double huge : {1e6, -1e30}) {
+      if (n.type == DType::f16)
+        huge = huge > 0 ? 2e4 : -2e4;  // there is not more
+      const int64_t width = (n.heads + 2 * n.keyHeads) * n.size;
+      auto plant = [&](std::vector<Tensor> &operands) {
+        for (int64_t x = 0; x < n.size; ++x)
+          operands[0].data[planted * width + head * n.size + x] = roundTo(n.type, huge * (1 + double(x % 3)));
+      };
+      Tried t{n,
+              huge,
+              {makeCase(n, false, 9), makeCase(n, true, 9)},
+              {makeCase(n, false, 9, plant), makeCase(n, true, 9, plant)}};
+      if (huge > 0)
+        for (const Case &c : t.before) {
+          kernels.push_back(emitCuda(c.kernel, fmt::format("k{}", kernels.size())));
+          text += kernels.back().text;
+          for (const CudaPhase &p : kernels.back().phases)
+            symbols.push_back(p.symbol);
+        }
+      tried.push_back(std::move(t));
+    }
+  const simt::HostModule module(text, symbols);
+  for (size_t i = 0; i < tried.size(); ++i) {
+    Tried &t = tried[i];
+    const Problem &n = t.problem;
+    SCOPED_TRACE(fmt::format("{} of {}", describe(n), t.huge));
+    const CudaKernel &forward = kernels[i / 2 * 2], &backward = kernels[i / 2 * 2 + 1];
+    auto both = [&](Case(&c)[2], std::vector<std::vector<double>> &out, std::vector<std::vector<double>> &grad) {
+      ASSERT_EQ(runText(c[0], module, forward, false, out), "");
+      c[1].content[2] = out[1], c[1].content[3] = out[2];
+      ASSERT_EQ(runText(c[1], module, backward, false, grad), "");
+    };
+    std::vector<std::vector<double>> outBefore, gradBefore, out, grad;
+    both(t.before, outBefore, gradBefore);
+    both(t.after, out, grad);
+    const std::vector<Tensor> want = interpretFused(*t.after[0].group.fused, t.after[0].operands);
+    std::vector<Tensor> operands = t.after[1].operands;
+    operands[2] = want[0], operands[3] = want[1];
+    const Tensor exact = interpretFused(*t.after[1].group.fused, operands)[0];
+    for (int64_t row = 0; row < n.tokens; ++row)
+      for (int64_t h = 0; h < n.heads; ++h) {
+        const bool here = row == planted && h == head;
+        for (int64_t x = 0; x < n.size; ++x) {
+          const int64_t at = (row * n.heads + h) * n.size + x;
+          if (here) {  // tf32 rounds values
+            ASSERT_NEAR(out[1][at], want[0].data[at], (n.tf32 ? 0x1p-10 : 0) * std::fabs(want[0].data[at]));
+          } else {
+            ASSERT_EQ(out[1][at], outBefore[1][at]) << "row " << row << " of head " << h;
+          }
+        }
+        const int64_t at = h * n.tokens + row;
+        if (here) {
+          ASSERT_NEAR(out[2][at] / want[1].data[at], 1, n.tf32 ? 1e-2 : 1e-5);
+        } else {
+          ASSERT_EQ(out[2][at], outBefore[2][at]);
+        }
+      }
+    const int64_t width = (n.heads + 2 * n.keyHeads) * n.size;
+    for (size_t k = 0; k < exact.data.size(); ++k) {
+      const double got = grad[4][k];
+      ASSERT_TRUE(std::isfinite(got) || n.type == DType::f16) << k;  // f16 may not have it
+      const int64_t row = int64_t(k) / width, at = int64_t(k) % width / n.size;
+      if (at >= n.heads + n.keyHeads) {
+        ASSERT_NEAR(got, exact.data[k], n.type == DType::f32 && !n.tf32 ? 1e-4 : 0.1) << "of values";
+      } else if (at < n.heads && (row != planted || at != head)) {
+        ASSERT_EQ(got, gradBefore[4][k]) << "of other queries";
+      }
+    }
+  }
+}
+
 // A fault in the text: what takes its place is found by the machinery around the threads, or by a wrong result.
 struct Fault {
   const char *what, *from, *to;

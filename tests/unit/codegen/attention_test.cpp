@@ -2,6 +2,7 @@
 #include "recipe_harness.h"
 
 #include "ir/diagnostics.h"
+#include "ir/element.h"
 
 #include <gtest/gtest.h>
 
@@ -349,6 +350,82 @@ TEST(Attention, LargeScores) {
   for (double &v : b.in[0].data)
     v *= 64;
   expectWithinBound(b.forward, b.in, {}, "forward");
+}
+
+/// One query of so large elements that multiplying its scores rounds by more than what exponentials can take: its row
+/// is the value of its largest score, and no other row changes a bit. Both ways.
+void expectRowOfTheLargest(const Case &c, double huge, DType compute) {
+  SCOPED_TRACE(fmt::format("{} D{} causal {} alibi {} {} in {}", nameOf(c.stored).str(), c.size, c.causal, c.alibi,
+                           huge, nameOf(compute).str()));
+  Options o{.compute = compute, .target = hostTarget()};
+  o.target->bf16Dot = c.stored == DType::bf16;
+  Both b = both(c, 3);
+  const std::vector<Tensor> before = run(b.forward, b.in, o);
+  b.gradIn[2] = before[0], b.gradIn[3] = before[1];
+  const Tensor gradBefore = run(b.backward, b.gradIn, o)[0];
+  const int64_t planted = 30, head = 1, width = (c.heads + 2 * c.kvHeads) * c.size;
+  for (int64_t x = 0; x < c.size; ++x)
+    b.in[0].data[planted * width + head * c.size + x] = roundTo(c.stored, huge * (1 + double(x % 3)));
+
+  const std::vector<Tensor> out = run(b.forward, b.in, o), want = interpretFused(*b.forward.fused, b.in);
+  for (int64_t i = 0; i < c.tokens; ++i)
+    for (int64_t h = 0; h < c.heads; ++h) {
+      const bool here = i == planted && h == head;
+      for (int64_t x = 0; x < c.size; ++x) {
+        const int64_t at = (i * c.heads + h) * c.size + x;
+        const double is = (here ? want : before)[0].data[at];
+        ASSERT_NEAR(out[0].data[at], is, here && compute == DType::f64 ? 1e-12 : 0) << "row " << i << " of head " << h;
+      }
+      const int64_t at = h * c.tokens + i;
+      if (here) {
+        ASSERT_NEAR(out[1].data[at] / want[1].data[at], 1, 1e-5);
+      } else {
+        ASSERT_EQ(out[1].data[at], before[1].data[at]);
+      }
+    }
+
+  b.gradIn[1] = b.in[0], b.gradIn[2] = want[0], b.gradIn[3] = want[1];
+  const Tensor exact = interpretFused(*b.backward.fused, b.gradIn)[0];
+  b.gradIn[2] = out[0], b.gradIn[3] = out[1];
+  const Tensor grad = run(b.backward, b.gradIn, o)[0];
+  for (size_t k = 0; k < grad.data.size(); ++k) {
+    ASSERT_TRUE(std::isfinite(grad.data[k])) << k;
+    const int64_t i = int64_t(k) / width, at = int64_t(k) % width / c.size;
+    if (at >= c.heads + c.kvHeads) {
+      ASSERT_NEAR(grad.data[k], exact.data[k], c.stored == DType::bf16 ? 0.1 : 1e-4) << "of values";
+    } else if (at < c.heads && (i != planted || at != head)) {
+      ASSERT_EQ(grad.data[k], gradBefore.data[k]) << "of other queries";
+    }
+  }
+}
+
+TEST(Attention, HugeScores) {
+  for (double huge : {1e6, 1e10, -1e30}) {
+    for (auto [stored, causal, alibi, size] : {std::tuple<DType, bool, bool, int64_t>{DType::f32, true, false, 16},
+                                               {DType::f32, false, true, 12},
+                                               {DType::bf16, true, false, 24},
+                                               {DType::bf16, false, true, 7}})
+      expectRowOfTheLargest({1, 45, 2, 1, size, causal, 0, alibi, stored}, huge, DType::f32);
+    expectRowOfTheLargest({1, 45, 2, 1, 12, true, 0, false, DType::f32}, huge, DType::f64);
+    if (HasFatalFailure())
+      return;
+  }
+}
+
+// With a cache the maximum always goes first.
+TEST(Attention, HugeScoresWithACache) {
+  const OpDef::Sample s = opDef(OpKind::attention_cached).samples(1)[0];
+  const Group g = attentionOf(OpKind::attention_cached, s.operandTypes, s.attrs);
+  std::vector<Tensor> operands = randomOperands(g, 1);
+  for (unsigned i = 0; i < operands.size(); ++i)
+    if (i < s.operandValues.size() && !s.operandValues[i].data.empty())
+      operands[i] = s.operandValues[i];
+  const int64_t size = operands[1].type.dim(2);
+  for (int64_t x = 0; x < size; ++x)
+    operands[0].data[x] = float(1e30 * (1 + double(x % 3)));
+  const Tensor want = interpretFused(*g.fused, operands)[0], got = run(g, operands)[0];
+  for (size_t i = 0; i < got.data.size(); ++i)
+    EXPECT_NEAR(got.data[i], want.data[i], 1e-5) << i;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "ir/diagnostics.h"
 #include "ir/kernel.h"
+#include "ir/kernel_bound.h"
 #include "ir/kernel_eval.h"
 
 #include <gtest/gtest.h>
@@ -290,4 +291,23 @@ TEST(KernelInterpreter, NamesTheStatementAtFault) {
                   {alloc(acc, {ifThen(binary(BinaryOp::eq, ref(i), imm(0)), {store(acc, imm(0), fimm(1))}),
                                store(y, ref(i), load(acc, imm(0)))})})});
   EXPECT_TRUE(in(e, "store y[i]") && in(e, "element 0 of acc is read before")) << e;
+}
+
+TEST(Kernel, NothingIsSaidOfWhatABranchStoresThatRoundingMayTurn) {
+  Buffer x = makeBuffer("x", DType::f32, Storage::global, 1), y = makeBuffer("y", DType::f32, Storage::global, 3, true);
+  const Expr v = load(x, imm(0));
+  const Kernel k{"branch",
+                 {x, y},
+                 {store(y, imm(0), v), store(y, imm(1), v), store(y, imm(2), v),
+                  ifThen(lt(v, fimm(1)), {store(y, imm(0), fimm(7))}, {store(y, imm(1), fimm(8))})}};
+  for (auto [value, error, unsure] : {std::tuple(0.5, 0.25, false), {0.5, 1.0, true}, {1.5, 1.0, true}}) {
+    std::vector<std::vector<Bounded>> memory = {{{value, error}}, {{}, {}, {}}};
+    boundErrors(k, memory);
+    const bool taken = value < 1;
+    EXPECT_EQ(memory[1][0].value, taken ? 7 : value);
+    EXPECT_EQ(memory[1][1].value, taken ? value : 8);
+    EXPECT_EQ(std::isinf(memory[1][0].error), unsure);
+    EXPECT_EQ(std::isinf(memory[1][1].error), unsure);
+    EXPECT_EQ(memory[1][2].error, error);
+  }
 }
