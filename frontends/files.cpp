@@ -1,6 +1,7 @@
 #include "frontends/files.h"
 
 #include "ir/diagnostics.h"
+#include "ir/regular_file.h"
 #include "ir/words.h"
 
 #include <algorithm>
@@ -8,7 +9,6 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace gptc {
@@ -37,9 +37,11 @@ std::string nearName(const std::string &file) {
   return near.empty() ? "check the path" : fmt::format("did you mean {}?", (path.parent_path() / near).string());
 }
 
-[[noreturn]] void failRead(const std::string &file, const std::string &what, int error) {
-  throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {} {}: {}", what, file, std::strerror(error)),
-                  error == ENOENT ? nearName(file) : "check the path and its permissions");
+[[noreturn]] void failRead(const std::string &file, const std::string &what, int error, const std::string &why) {
+  throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {} {}: {}", what, file, why),
+                  error == ENOENT   ? nearName(file)
+                  : error == EINVAL ? "write what is to be read into a file, and name that"
+                                    : "check the path and its permissions");
 }
 
 [[noreturn]] void failWrite(const std::string &file, int error) {
@@ -53,16 +55,12 @@ std::string nearName(const std::string &file) {
 }  // namespace
 
 std::string readInput(const std::string &file, const std::string &what) {
-  Descriptor in{::open(file.c_str(), O_RDONLY | O_CLOEXEC)};
-  struct stat info {};
-  if (in.fd < 0 || ::fstat(in.fd, &info) != 0)
-    failRead(file, what, errno);
-  if (S_ISDIR(info.st_mode))
-    failRead(file, what, EISDIR);
-  if (S_ISCHR(info.st_mode) || S_ISBLK(info.st_mode))  // /dev/zero never ends
-    failRead(file, what, EINVAL);
+  const OpenedFile opened = openRegularFile(file);
+  const Descriptor in{opened.fd};
+  if (in.fd < 0)
+    failRead(file, what, opened.error, opened.why);
   std::string content;
-  content.resize(info.st_size > 0 ? info.st_size : 1 << 16);  // pipes report no size
+  content.resize(opened.size > 0 ? opened.size : 1 << 16);  // files of the kernel report no size
   size_t filled = 0;
   for (;;) {
     if (filled == content.size())
@@ -71,7 +69,7 @@ std::string readInput(const std::string &file, const std::string &what) {
     if (n < 0 && errno == EINTR)
       continue;
     if (n < 0)
-      failRead(file, what, errno);
+      failRead(file, what, errno, std::strerror(errno));
     if (n == 0)
       break;
     filled += n;

@@ -7,7 +7,7 @@
 namespace gptc {
 
 /// Whole content of a file. Throws UserError(FileMissing) naming `what` ("token file", "corpus", ...) where it is
-/// missing, a folder or unreadable.
+/// missing, unreadable or no regular file.
 std::string readInput(const std::string &file, const std::string &what);
 
 /// Writes to a temporary name in the same folder, syncs, renames and syncs the folder. Throws UserError(Unwritable or

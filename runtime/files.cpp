@@ -1,6 +1,7 @@
 #include "runtime/files.h"
 
 #include "ir/diagnostics.h"
+#include "ir/regular_file.h"
 
 #include "llvm/Support/BLAKE3.h"
 
@@ -26,18 +27,11 @@ namespace {
 }
 
 int openForReading(const std::string &path, llvm::StringRef wantedAs, size_t &length) {
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat st {};
-  if (fd >= 0 && ::fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
-    ::close(fd);
-    fd = -1;
-    errno = EISDIR;
-  }
-  if (fd < 0)
-    throw UserError(ErrorCode::FileMissing,
-                    fmt::format("cannot open {} ({}): {}", path, wantedAs.str(), strerror(errno)));
-  length = st.st_size;
-  return fd;
+  const OpenedFile f = openRegularFile(path);
+  if (f.fd < 0)
+    throw UserError(ErrorCode::FileMissing, fmt::format("cannot open {} ({}): {}", path, wantedAs.str(), f.why));
+  length = f.size;
+  return f.fd;
 }
 
 }  // namespace
@@ -81,11 +75,11 @@ std::string InputFile::hash() const {
 }
 
 FileText readTextFile(const std::string &path, size_t limit) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0)
-    return {false, "", strerror(errno)};
-  FileText r = readText(fd, limit);
-  ::close(fd);
+  const OpenedFile f = openRegularFile(path);
+  if (f.fd < 0)
+    return {false, "", f.why};
+  FileText r = readText(f.fd, limit);
+  ::close(f.fd);
   return r;
 }
 
@@ -139,7 +133,8 @@ void SyncedFile::finish() {
 }
 
 int openAppending(const std::string &path) {
-  int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  // A pipe that stands there has no reader, and would wait for one.
+  int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
   if (fd < 0)
     throwWrite(path, errno);
   return fd;

@@ -20,7 +20,7 @@ struct FileStamp {
 /// A file read in pieces at any place, for data that passes through once and should not count as resident memory.
 class InputFile {
 public:
-  /// Throws UserError(FileMissing), saying what a missing file was wanted for.
+  /// Throws UserError(FileMissing) for what is no regular file, saying what it was wanted for.
   InputFile(const std::string &path, llvm::StringRef wantedAs);
   ~InputFile();
   InputFile(const InputFile &) = delete;
@@ -37,7 +37,7 @@ private:
   size_t length = 0;
 };
 
-/// The whole content of a file, or why it cannot be had: unreadable, or longer than `limit`.
+/// The whole content of a regular file, or why it cannot be had: unreadable, or longer than `limit`.
 struct FileText {
   bool ok = false;
   std::string text;

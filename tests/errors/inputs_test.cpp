@@ -1,0 +1,112 @@
+// What stands in the place of an input and never ends: a pipe without a writer, a device.
+#include "tests/unit/runtime/temp_dir.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <sys/wait.h>
+
+using namespace gptc;
+
+namespace {
+
+struct Ran {
+  int code;
+  std::string err;
+};
+
+/// A script in a folder with the smallest thing that trains: model.toml, data/, text.txt, tiny.plan.
+class Inputs : public testing::Test {
+protected:
+  static TempDir *dir;
+  static void SetUpTestSuite() {
+    dir = new TempDir;
+    ASSERT_EQ(run("tiny_plan").code, 0);
+  }
+  static void TearDownTestSuite() {
+    delete dir;
+    dir = nullptr;
+  }
+  static Ran run(const std::string &script) {
+    std::ofstream(*dir / "script") << "set -e\n. \"$LIB/tiny.sh\"\n" << script << "\n";
+    const std::string command =
+        fmt::format("cd '{0}' && env -i PATH='{1}':/usr/bin:/bin HOME='{0}' LANG=C.UTF-8 LIB='{2}/tests/errors' "
+                    "ASAN_OPTIONS=\"$ASAN_OPTIONS\" bash script >script.out 2>script.err </dev/null",
+                    dir->path, GPTC_BIN_DIR, GPTC_SOURCE_DIR);
+    const int status = std::system(command.c_str());
+    std::ostringstream text;
+    text << std::ifstream(*dir / "script.err").rdbuf();
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, text.str()};
+  }
+};
+TempDir *Inputs::dir = nullptr;
+
+// A program that waits is ended after a minute, with 124; none has to be that fast.
+TEST_F(Inputs, NoneWaitsForAPipe) {
+  ASSERT_EQ(run("mkfifo pipe.toml pipe.gir pipe.bin pipe.json pipe.txt pipe.jsonl pipe.safetensors pipe.RData\n"
+                "mkdir -p weights index resumed/checkpoints/step-00000001; mkfifo weights/config.json\n"
+                "mkfifo index/model.safetensors.index.json resumed/checkpoints/step-00000001/manifest.json\n"
+                "for file in manifest.json planned.gir joint.gir schedules.json; do\n"
+                "  cp -r tiny.plan $file.plan; rm $file.plan/$file; mkfifo $file.plan/$file; done\n"
+                "printf 'extends = \"pipe.toml\"\\n' > extends.toml\n"
+                "cp -r data there; rm there/train.bin; mkfifo there/train.bin")
+                .code,
+            0);
+  struct Case {
+    const char *command;
+    int code;
+  };
+  for (const Case &c : {
+           Case{"gptc compile pipe.toml", 3},
+           {"gptc compile extends.toml", 3},
+           {"gptc compile pipe.gir", 3},
+           {"gptc-opt pipe.gir", 3},
+           {"gptc-reduce pipe.gir -o out.gir", 3},
+           {"gptc compile model.toml --set data.tokenizer=pipe.json", 3},
+           {"gptc compile model.toml --set model.init_from=hf:weights", 3},
+           {"gptc calibrate pipe.toml", 3},
+           {"mkdir -p c; cd c; . \"$LIB/cluster.sh\"; gptc calibrate cluster.toml --log ../pipe.jsonl", 3},
+           {"gptc data prepare text.txt --tokenizer gpt2:pipe.txt --out made", 3},
+           {"gptc data r-texts pipe.RData --out made", 3},
+           {"gptc estimate model.toml --cluster pipe.toml --gpus 8", 3},
+           {"gptc data prepare pipe.txt --tokenizer char --out made", 3},
+           {"gptc data prepare text.txt --tokenizer pipe.json --out made", 3},
+           {"gptc cache merge pipe.jsonl --out merged.jsonl", 3},
+           {"gptc cache import pipe.jsonl", 3},
+           {"gptrun manifest.json.plan", 5},
+           {"gptrun planned.gir.plan", 5},
+           {"gptrun joint.gir.plan", 5},
+           {"gptrun schedules.json.plan", 5},
+           {"gptc explain planned.gir.plan", 5},
+           {"gptc compile model.toml -o t.plan --set data.train=there/train.bin >/dev/null; gptrun t.plan", 3},
+           {"gptc compile model.toml -o t.plan --set model.init_from=hf:pipe.safetensors >/dev/null; gptrun t.plan", 3},
+           {"gptc compile model.toml -o t.plan --set model.init_from=hf:index >/dev/null; gptrun t.plan", 5},
+           {"gptrun tiny.plan --out-dir resumed", 5},
+           {"GPTC_TOKEN_FILE=pipe.txt GPTC_RANK=0 GPTC_WORLD=2 GPTC_RENDEZVOUS=127.0.0.1:9 gptrun tiny.plan", 3},
+       }) {
+    // The last command is the one in question.
+    const std::string all = c.command;
+    const size_t last = all.rfind("; ") == std::string::npos ? 0 : all.rfind("; ") + 2;
+    const Ran r = run(all.substr(0, last) + "timeout 60 env " + all.substr(last));
+    EXPECT_EQ(r.code, c.code) << c.command << "\n" << r.err;
+    EXPECT_NE(r.err.find("error[GPTC"), std::string::npos) << c.command << "\n" << r.err;
+    EXPECT_EQ(r.err.find("GPTC7001"), std::string::npos) << c.command << "\n" << r.err;
+  }
+}
+
+TEST_F(Inputs, NoneReadsADevice) {
+  for (const char *command :
+       {"gptc compile /dev/zero", "gptc-opt /dev/zero", "gptc data prepare /dev/zero --tokenizer char --out made",
+        "gptc compile model.toml --set data.tokenizer=/dev/zero", "gptc cache merge /dev/zero --out merged.jsonl"}) {
+    const Ran r = run(fmt::format("ulimit -v 4000000; timeout 60 {}", command));
+    EXPECT_EQ(r.code, 3) << command << "\n" << r.err;
+    EXPECT_NE(r.err.find("it is a device, and only files are read"), std::string::npos) << command << "\n" << r.err;
+  }
+  const Ran pipe = run("mkfifo some; timeout 60 gptc compile some");
+  EXPECT_NE(pipe.err.find("it is a pipe, and only files are read"), std::string::npos) << pipe.err;
+}
+
+}  // namespace
