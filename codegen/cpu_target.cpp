@@ -1,6 +1,7 @@
 // What the machine offers: LLVM's view of the CPU, the kernel's view of its caches and of the CPUs we may use.
 #include "codegen/codegen.h"
 #include "ir/diagnostics.h"
+#include "ir/environment.h"
 
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringMap.h"
@@ -67,7 +68,7 @@ Target hostTarget(unsigned threads) {
   Target t;
   t.cpu = llvm::sys::getHostCPUName().str();
   llvm::StringMap<bool> host = llvm::sys::getHostCPUFeatures();
-  if (const char *mask = std::getenv("GPTC_CPU_FEATURES")) {
+  if (const char *mask = ownVariable("GPTC_CPU_FEATURES")) {
     llvm::SmallVector<llvm::StringRef, 4> parts;
     llvm::StringRef(mask).split(parts, ',', -1, false);
     for (llvm::StringRef p : parts) {
@@ -106,7 +107,7 @@ Target hostTarget(unsigned threads) {
   if (int64_t n = cacheBytes(3))
     t.l3Bytes = n;
 
-  if (const char *env = std::getenv("GPTC_THREADS"); env && threads == 0) {
+  if (const char *env = ownVariable("GPTC_THREADS"); env && threads == 0) {
     char *end;
     long n = std::strtol(env, &end, 10);
     if (end == env || *end || n < 1 || n > 4096)

@@ -5,6 +5,7 @@
 #include "codegen/nvrtc.h"
 #include "codegen/plain_kernel.h"
 #include "ir/diagnostics.h"
+#include "ir/stderr.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
@@ -234,8 +235,7 @@ void CudaJit::build(llvm::ArrayRef<Text *> texts) {
                         fmt::format("NVRTC {} does not compile the kernel {} for {}:\n{}", nvrtc, t.name, target.cpu,
                                     llvm::StringRef(e.log).trim().str()),
                         place + "; plans of --target cpu need no NVRTC");
-      fmt::print(stderr,
-                 "warning: NVRTC {} does not compile the kernel {} for {}:\n{}"
+      printError("warning: NVRTC {} does not compile the kernel {} for {}:\n{}"
                  "  {}; plain loops take its place, which are many times slower\n",
                  nvrtc, t.name, target.cpu, quoted(e.log), place);
       t.cuda = std::move(other.cuda);

@@ -1,6 +1,7 @@
 #include "codegen/cuda_libraries.h"
 
 #include "ir/diagnostics.h"
+#include "ir/environment.h"
 
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringRef.h"
@@ -103,9 +104,9 @@ const Facts &factsOf(CudaLibraryId id) {
   return *std::find_if(std::begin(facts), std::end(facts), [&](const Facts &f) { return f.id == id; });
 }
 
-std::vector<std::string> listOf(const char *variable) {
+/// The folders of a variable's value, which is null where it is not set.
+std::vector<std::string> listOf(const char *value) {
   std::vector<std::string> folders;
-  const char *value = std::getenv(variable);
   llvm::SmallVector<llvm::StringRef, 8> parts;
   llvm::StringRef(value ? value : "").split(parts, ':', -1, /*KeepEmpty=*/false);
   for (llvm::StringRef p : parts)
@@ -209,15 +210,15 @@ struct Search {
 
   void *everywhere() {
     std::vector<std::string> folders;
-    if (const std::vector<std::string> only = listOf("GPTC_CUDA"); !only.empty()) {
+    if (const std::vector<std::string> only = listOf(ownVariable("GPTC_CUDA")); !only.empty()) {
       for (const std::string &folder : only)
         addBelow(folders, fs::absolute(folder));
       void *library = in(folders);
       if (!library && !unfit)
-        why = fmt::format("GPTC_CUDA={} has no {}", std::getenv("GPTC_CUDA"), f.files[0]);
+        why = fmt::format("GPTC_CUDA={} has no {}", ownVariable("GPTC_CUDA"), f.files[0]);
       return library;
     }
-    for (const std::string &folder : listOf("LD_LIBRARY_PATH"))
+    for (const std::string &folder : listOf(std::getenv("LD_LIBRARY_PATH")))
       folders.push_back(folder);
     if (!f.ofDriver)
       for (const char *variable : {"CUDA_HOME", "CUDA_PATH"})
@@ -248,7 +249,7 @@ struct Search {
 };
 
 std::string remedyOf(const Facts &f) {
-  if (const char *only = std::getenv("GPTC_CUDA"); only && *only)
+  if (const char *only = ownVariable("GPTC_CUDA"); only && *only)
     return "set GPTC_CUDA to folders that hold it, or leave it unset, so that the usual places are looked at";
   std::error_code ec;
   if (f.ofDriver)

@@ -1,5 +1,6 @@
 #include "codegen/object_cache.h"
 
+#include "ir/stderr.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/BLAKE3.h"
 
@@ -240,7 +241,7 @@ ObjectCache::ObjectCache(const std::string &dir) : dir(dir) {
   static std::set<std::string> said;
   const std::lock_guard guard(lock);
   if (said.insert(why).second)
-    fmt::print(stderr, "warning: no kernel cache: {}\n", why);
+    printError("warning: no kernel cache: {}\n", why);
 }
 
 ObjectCache::~ObjectCache() {
@@ -251,7 +252,7 @@ ObjectCache::~ObjectCache() {
 std::optional<std::vector<char>> ObjectCache::read(const std::string &key) const {
   if (fd < 0)
     return std::nullopt;
-  File f(openat(fd, key.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  File f(openat(fd, key.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   struct stat s;
   if (f.fd < 0 || fstat(f.fd, &s) != 0 || !S_ISREG(s.st_mode) || !ours(s) || s.st_size < int64_t(headerBytes))
     return std::nullopt;

@@ -1,6 +1,7 @@
 #include "passes/pass.h"
 
 #include "ir/diagnostics.h"
+#include "ir/stderr.h"
 #include "ir/words.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -294,13 +295,13 @@ void runPipeline(Module &m, llvm::ArrayRef<PassUse> passes, const PipelineOption
 
   if (options.timePasses) {
     double pass = 0, verifier = 0;
-    fmt::print(stderr, "{:>10} {:>10}  pass\n", "ms", "verify ms");
+    printError("{:>10} {:>10}  pass\n", "ms", "verify ms");
     for (const Time &t : times) {
-      fmt::print(stderr, "{:10.2f} {:10.2f}  {}\n", t.pass * 1e3, t.verifier * 1e3, t.name);
+      printError("{:10.2f} {:10.2f}  {}\n", t.pass * 1e3, t.verifier * 1e3, t.name);
       pass += t.pass;
       verifier += t.verifier;
     }
-    fmt::print(stderr, "{:10.2f} {:10.2f}  total\n", pass * 1e3, verifier * 1e3);
+    printError("{:10.2f} {:10.2f}  total\n", pass * 1e3, verifier * 1e3);
   }
 }
 

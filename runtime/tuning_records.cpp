@@ -3,6 +3,7 @@
 #include "codegen/codegen.h"
 #include "codegen/object_cache.h"
 #include "ir/diagnostics.h"
+#include "ir/stderr.h"
 #include "ir/words.h"
 #include "runtime/cache_secret.h"
 #include "runtime/cuda/group_bench.h"
@@ -250,7 +251,7 @@ private:
 
 void TuningRecords::warn(std::string text) {
   if (!quiet)
-    fmt::print(stderr, "warning: {}\n", text);
+    printError("warning: {}\n", text);
   warnings.push_back(std::move(text));
 }
 

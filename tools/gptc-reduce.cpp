@@ -7,6 +7,7 @@
 
 #include "ir/diagnostics.h"
 #include "ir/graph.h"
+#include "ir/stderr.h"
 
 #include <cctype>
 #include <csignal>
@@ -186,10 +187,10 @@ int run(int argc, char **argv) {
   }
   const unsigned before = countOps(*m);
   if (!quiet)
-    fmt::print(stderr, "{} ops: {}\n", before, shows);
+    printError("{} ops: {}\n", before, shows);
   auto small = reduceModule(*m, stillFails, [&](const ReduceStep &s) {
     if (!quiet)
-      fmt::print(stderr, "{:4} ops left: {}\n", s.ops, s.what);
+      printError("{:4} ops left: {}\n", s.ops, s.what);
   });
   std::string text = fmt::format("// {} of {} ops\n", countOps(*small), before);
   text += test.empty() ? fmt::format("// gptc-reduce --seed={} shows: {}\n", options.seed, shows)

@@ -1,5 +1,6 @@
 #include "runtime/collectives/join.h"
 #include "ir/diagnostics.h"
+#include "ir/environment.h"
 #include "runtime/collectives/gloo.h"
 #include "runtime/collectives/over_links.h"
 #include "runtime/collectives/shared_links.h"
@@ -110,7 +111,7 @@ std::unique_ptr<Communicator> joinProcesses(RendezvousClient &client, const Grou
   };
 
   // Memory, where all can share it and none wants TCP; all come to the same answer.
-  const char *variable = std::getenv("GPTC_INTERFACE");
+  const char *variable = ownVariable("GPTC_INTERFACE");
   const std::string interface = variable ? variable : "";
   requireInterface(client, interface);
   const std::string machine = options.tcp || !interface.empty() ? "" : machineId();

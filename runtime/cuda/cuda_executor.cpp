@@ -4,6 +4,7 @@
 #include "ir/diagnostics.h"
 #include "ir/mesh.h"
 #include "ir/plan_check.h"
+#include "ir/stderr.h"
 #include "ir/words.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/cuda/branches.h"
@@ -419,13 +420,11 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
     functions[name] = std::move(bound);
   }
   if (strangers && !std::exchange(saidStrangers, true))
-    fmt::print(stderr,
-               "warning: cuBLASLt {} on {} does not run what the plan chose for {} of its calls: its own choice "
+    printError("warning: cuBLASLt {} on {} does not run what the plan chose for {} of its calls: its own choice "
                "takes their place, and bits and speed may differ; `gptc compile` here chooses anew\n",
                CudaLibrary::get(CudaLibraryId::cublasLt).version.str(), gpu.name, strangers);
   if (generated && !std::exchange(saidGenerated, true))
-    fmt::print(stderr,
-               "warning: generated kernels take the place of {} of the plan's library calls on {}, and bits and speed "
+    printError("warning: generated kernels take the place of {} of the plan's library calls on {}, and bits and speed "
                "may differ; the first is {}\n",
                generated, gpu.name, firstGenerated);
   const std::vector<CudaCode> code = jit.compile(kernels);

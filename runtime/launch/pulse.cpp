@@ -1,6 +1,7 @@
 #include "runtime/launch/pulse.h"
 
 #include "ir/diagnostics.h"
+#include "ir/environment.h"
 #include "runtime/launch/host_list.h"
 
 #include <algorithm>
@@ -46,7 +47,7 @@ PulsePage *mapPage(int fd) {
 
 /// The page that GPTC_PULSE names; null where it names none.
 PulsePage *inheritedPage() {
-  const char *text = std::getenv("GPTC_PULSE");
+  const char *text = ownVariable("GPTC_PULSE");
   const std::optional<long> fd = text ? parseNumber(text, 3, 1 << 20) : std::nullopt;
   struct stat s {};
   if (!fd || ::fstat(int(*fd), &s) != 0 || !S_ISREG(s.st_mode) || size_t(s.st_size) != sizeof(PulsePage))

@@ -1,6 +1,7 @@
 #include "runtime/launch/world.h"
 
 #include "ir/diagnostics.h"
+#include "ir/environment.h"
 #include "runtime/files.h"
 #include "runtime/launch/host_list.h"
 #include "runtime/rendezvous.h"
@@ -264,7 +265,7 @@ bool says(const Environment &env, const char *name) {
 }  // namespace
 
 std::optional<std::string> processEnvironment(const char *name) {
-  const char *v = std::getenv(name);
+  const char *v = llvm::StringRef(name).starts_with("GPTC_") ? ownVariable(name) : std::getenv(name);
   return v ? std::optional<std::string>(v) : std::nullopt;
 }
 

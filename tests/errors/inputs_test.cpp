@@ -1,4 +1,5 @@
-// What stands in the place of an input and never ends: a pipe without a writer, a device.
+// What stands in the place of an input and never ends: a pipe without a writer, a device. And what a program does
+// without standard error.
 #include "tests/unit/runtime/temp_dir.h"
 
 #include <fmt/format.h>
@@ -107,6 +108,30 @@ TEST_F(Inputs, NoneReadsADevice) {
   }
   const Ran pipe = run("mkfifo some; timeout 60 gptc compile some");
   EXPECT_NE(pipe.err.find("it is a pipe, and only files are read"), std::string::npos) << pipe.err;
+}
+
+// A warning that nobody can read is no reason to end.
+TEST_F(Inputs, WarningsWithoutStandardError) {
+  const char *warned = "gptc compile model.toml -o w.plan --set optimizer.warmup_steps=50 >/dev/null";
+  const Ran r = run(warned);
+  EXPECT_EQ(r.code, 0);
+  ASSERT_NE(r.err.find("warning: the learning rate never reaches"), std::string::npos) << r.err;
+  for (const char *to : {"2>&-", "2>/dev/full"})
+    EXPECT_EQ(run(fmt::format("{} {}", warned, to)).code, 0) << to;
+  EXPECT_EQ(run("gptc compile missing.toml 2>&-").code, 3) << "errors keep their code";
+  EXPECT_EQ(run("gptc-opt tiny.plan/joint.gir --passes=cse --time-passes --emit=none 2>/dev/full").code, 0);
+}
+
+TEST_F(Inputs, AMisspeltVariableIsTold) {
+  EXPECT_EQ(run("GPTC_CAHCE=x gptc --version").err,
+            "warning: the environment has GPTC_CAHCE, which no program reads; did you mean GPTC_CACHE?\n");
+  EXPECT_EQ(run("GPTC_CAHCE=x RANK=1 gptc --version").err, "") << "one of several ranks says it";
+  EXPECT_EQ(run("GPTC_CACHE=$PWD/cache GPTC_TEST_AT=1 gptc --version").err, "");
+  // Once, not again by each rank.
+  const std::string all = run("GPTC_CAHCE=x gptrun tiny.plan --steps 1 --out-dir told --ranks-per-node 2").err;
+  const size_t first = all.find("GPTC_CAHCE");
+  EXPECT_NE(first, std::string::npos) << all;
+  EXPECT_EQ(all.find("GPTC_CAHCE", first + 1), std::string::npos) << all;
 }
 
 }  // namespace

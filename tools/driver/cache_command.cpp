@@ -2,6 +2,7 @@
 #include "codegen/group_bench.h"
 #include "codegen/object_cache.h"
 #include "ir/diagnostics.h"
+#include "ir/stderr.h"
 #include "ir/words.h"
 #include "runtime/tuned_schedules.h"
 #include "tools/driver/cache_dir.h"
@@ -89,8 +90,8 @@ std::vector<TuningRecord> together(const std::vector<std::string> &files) {
     if (damaged.empty())
       continue;
     const std::string first = fmt::format("the first is {}", damaged[0]);
-    fmt::print(stderr, "warning: {}: {} damaged line{} left out ({})\n", f, damaged.size(),
-               damaged.size() == 1 ? "" : "s", first);
+    printError("warning: {}: {} damaged line{} left out ({})\n", f, damaged.size(), damaged.size() == 1 ? "" : "s",
+               first);
     if (strange.empty())
       strange = fmt::format("{}: no line is a record ({})", f, first);
   }
@@ -101,7 +102,7 @@ std::vector<TuningRecord> together(const std::vector<std::string> &files) {
 
 void write(const std::string &path, llvm::ArrayRef<TuningRecord> records) {
   TuningRecords::writeFile(path, records);
-  fmt::print(stderr, "{} record{} in {}\n", records.size(), records.size() == 1 ? "" : "s", path);
+  printError("{} record{} in {}\n", records.size(), records.size() == 1 ? "" : "s", path);
 }
 
 void import(const std::vector<std::string> &files) {

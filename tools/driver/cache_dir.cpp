@@ -1,13 +1,14 @@
 #include "tools/driver/cache_dir.h"
 
 #include "ir/diagnostics.h"
+#include "ir/environment.h"
 
 #include <cstdlib>
 
 namespace gptc {
 
 std::string defaultCacheDir() {
-  if (const char *own = std::getenv("GPTC_CACHE"))
+  if (const char *own = ownVariable("GPTC_CACHE"))
     return own;
   // XDG base directories: a relative path is to be ignored.
   if (const char *xdg = std::getenv("XDG_CACHE_HOME"); xdg && xdg[0] == '/')

@@ -3,6 +3,7 @@
 #include "codegen/cuda_libraries.h"
 #include "frontends/parameter_groups.h"
 #include "frontends/toml_config.h"
+#include "ir/stderr.h"
 #include "ir/words.h"
 #include "runtime/checkpoint_files.h"
 #include "runtime/cuda/gpu.h"
@@ -153,7 +154,7 @@ void tuneFirst(const CompileRequest &request) {
   try {
     TuningRecords(request.cacheDir).keep({});
   } catch (const UserError &e) {
-    return fmt::print(stderr, "warning: nothing is tuned, as it could not be kept: {}\n", e.diagnostics[0].message);
+    return printError("warning: nothing is tuned, as it could not be kept: {}\n", e.diagnostics[0].message);
   }
   TuneRequest t;
   t.modelFile = request.modelFile, t.settings = request.settings, t.cacheDir = request.cacheDir;
@@ -228,7 +229,7 @@ void addCompileCommand(CLI::App &app) {
     CompileReport report = compilePlan(o->request, config, plan);
     account(config, plan, report);
     for (const std::string &w : config.warnings)
-      fmt::print(stderr, "warning: {}\n", w);
+      printError("warning: {}\n", w);
   });
 }
 

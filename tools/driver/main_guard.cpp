@@ -1,6 +1,8 @@
 #include "tools/driver/main_guard.h"
 
 #include "ir/diagnostics.h"
+#include "ir/environment.h"
+#include "ir/stderr.h"
 #include "runtime/fault_place.h"
 
 #include <cerrno>
@@ -13,6 +15,8 @@
 #include <new>
 #include <system_error>
 #include <unistd.h>
+
+extern char **environ;
 
 namespace gptc {
 
@@ -61,11 +65,23 @@ int flushOutput() {
 }
 
 /// What was closed (`>&-`) would be the next file that is opened, and get what is printed. In its place stands what can
-/// be written, or read, as little.
+/// be written, or read, as little; but what goes to standard error is lost in silence, as was asked for.
 void keepStandardDescriptors() {
   for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)
-      (void)!::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+      (void)!::open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_WRONLY);
+}
+
+/// One of several ranks says it.
+void warnOfStrangeVariables() {
+  for (const char *rank : {"GPTC_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "RANK"})
+    if (const char *number = std::getenv(rank); number && *number && number != llvm::StringRef("0"))
+      return;
+  // gptrun has said it, whose ranks have a pulse.
+  if (ownVariable("GPTC_PULSE"))
+    return;
+  for (const std::string &sentence : strangeVariables(environ))
+    printError("warning: {}\n", sentence);
 }
 
 /// Only what a signal handler may do.
@@ -120,6 +136,7 @@ int guardedMain(const std::function<int()> &work) {
   ::signal(SIGXFSZ, SIG_IGN);  // a file past `ulimit -f` then is a write error like any other
   catchFaults();
   try {
+    warnOfStrangeVariables();
     const int code = work();
     const int output = flushOutput();
     return output ? output : code;

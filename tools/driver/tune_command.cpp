@@ -1,5 +1,6 @@
 // gptc tune: a line of progress, then a table.
 #include "ir/diagnostics.h"
+#include "ir/stderr.h"
 #include "ir/words.h"
 #include "runtime/files.h"
 #include "tools/driver/cache_dir.h"
@@ -34,12 +35,12 @@ public:
     winsize size{};
     const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col;
     // One that breaks could not be written over.
-    fmt::print(stderr, "\r\033[K{}", text.substr(0, (known ? size.ws_col : 80u) - 1));
+    printError("\r\033[K{}", text.substr(0, (known ? size.ws_col : 80u) - 1));
     isThere = true;
   }
   void clear() {
     if (std::exchange(isThere, false))
-      fmt::print(stderr, "\r\033[K");
+      printError("\r\033[K");
   }
 
 private:
