@@ -114,7 +114,9 @@ bool selectRecipes(Module &m, const Target &target, ScheduleSource *measured) {
       if (isNew) {
         Schedule s;
         std::string text = op.attrs.getString("schedule");
-        if (text.empty() || !Schedule::parse(text, s) || s.recipe != op.attrs.getString("kind")) {
+        // A schedule for the other kind of target is none for this one.
+        if (text.empty() || !Schedule::parse(text, s) || s.recipe != op.attrs.getString("kind") ||
+            (s.threads > 0) != targetOf(op).isCuda()) {
           std::optional<Schedule> best = measured && !runsOnHost(op) ? measured->find(op, target) : std::nullopt;
           s = best ? *best : defaultSchedule(op, targetOf(op));
         }

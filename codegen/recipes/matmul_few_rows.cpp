@@ -317,8 +317,7 @@ namespace {
 constexpr int64_t maxSums = 4096;  // of a task
 
 /// A whole number of `unit`s, so that there are about `tasks`.
-int64_t columnsOfTask(const Problem &p, int64_t tasks, int64_t most) {
-  const int64_t unit = 32;
+int64_t columnsOfTask(const Problem &p, int64_t tasks, int64_t most, int64_t unit = 32) {
   return std::clamp(roundUp(ceilDiv(p.n, tasks), unit), unit, std::max(unit, most));
 }
 
@@ -338,7 +337,7 @@ Schedule fewRowsSchedule(const Problem &p, const Target &target) {
     return s;
   }
   // Enough tasks for every thread to end at the same time, each long enough to stream; whole groups.
-  s.nc = columnsOfTask(p, int64_t(target.threads) * 4, 2048);
+  s.nc = columnsOfTask(p, int64_t(target.threads) * 4, 2048, std::max<int64_t>(32, squares * s.vec));
   return s;
 }
 
@@ -347,7 +346,10 @@ std::vector<Schedule> fewRowsSpace(const Problem &p, const Schedule &base) {
   grid.over(&Schedule::nc, {32, 64, 128, 256, 512, 2048, 4096});
   if (!p.tb)
     grid.over(&Schedule::unroll, {2, 4});
-  return grid.take();
+  std::vector<Schedule> space = grid.take();
+  if (p.tb)
+    llvm::erase_if(space, [](const Schedule &s) { return s.nc % (squares * s.vec) != 0; });
+  return space;
 }
 
 LoweredGroup buildFewRows(GroupEval &group, const Problem &p, const Schedule &s) {

@@ -253,6 +253,21 @@ TEST(Matmul, FewRows) {
         }
 }
 
+// A plan comes from any machine, and is explained on this one.
+TEST(Matmul, FewRowsForWideVectors) {
+  for (unsigned bytes : {16, 64, 128, 256})
+    for (const Form &f : {Form{"plain", false, false, false, 0}, {"tb", false, true, false, 0}})
+      for (int64_t m : {1, 3}) {
+        Group g = formOf(f, m, 70, 40);
+        Target t = hostTarget();
+        t.vectorBytes = bytes;
+        std::vector<Schedule> all = scheduleSpace(*g.fused, t);
+        all.push_back(defaultSchedule(*g.fused, t));
+        for (const Schedule &s : all)
+          EXPECT_NO_THROW(lowerGroup(*g.fused, s, t)) << bytes << " " << f.name << " " << s.str();
+      }
+}
+
 // One row by a large [K,N]: blocks of k, as long as the shape says, each a chain of its own, added in order.
 TEST(Matmul, OneRowInBlocksOfK) {
   struct Case {
