@@ -1,5 +1,6 @@
 #include "frontends/config_reader.h"
 
+#include "frontends/other_names.h"
 #include "ir/words.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -221,6 +222,8 @@ void ConfigReader::unknownKeys(const std::map<std::string, std::string> &hints) 
       continue;
     }
     std::string near = nearestWord(name, sectionNames);
+    if (const OtherName *other = near.empty() ? nameInOtherPrograms(name, sectionNames) : nullptr)
+      near = other->ours;
     diagnostics.push_back({ErrorCode::UnknownKey, fmt::format("unknown table [{}]", name), at,
                            near.empty() ? "" : fmt::format("did you mean [{}]?", near)});
   }
@@ -242,11 +245,18 @@ void ConfigReader::unknownKeys(const std::map<std::string, std::string> &hints) 
                              {fmt::format("write [{}] on a line of its own", key)}});
       continue;
     }
-    // A right name in the wrong table is the likelier slip than a misspelt one.
-    std::string near;
+    // A right name in the wrong table is the likelier slip than a misspelt one. It may stand in several.
+    std::vector<std::string> right;
     for (const std::string &k : known)
-      if (leafOf(k) == leafOf(key))
-        near = k;
+      if (leafOf(k) == leafOf(key) && !llvm::is_contained(right, k))
+        right.push_back(k);
+    std::string near = fmt::format("{}", fmt::join(right, " or "));
+    std::vector<std::string> help;
+    if (const OtherName *other = near.empty() ? nameInOtherPrograms(leafOf(key), known) : nullptr) {
+      near = other->ours;
+      if (*other->note)
+        help.push_back(other->note);
+    }
     // Names are compared without their table, whose letters would make any two of them alike: first those of the same
     // table, then all.
     const std::string table = key.substr(0, key.size() - leafOf(key).size());
@@ -261,7 +271,7 @@ void ConfigReader::unknownKeys(const std::map<std::string, std::string> &hints) 
           near = k;
     }
     diagnostics.push_back({ErrorCode::UnknownKey, fmt::format("unknown key {}", key), v.key,
-                           near.empty() ? "" : fmt::format("did you mean {}?", near)});
+                           near.empty() ? "" : fmt::format("did you mean {}?", near), std::move(help)});
   }
 }
 

@@ -1,3 +1,4 @@
+#include "frontends/other_names.h"
 #include "frontends/toml_config.h"
 
 #include <gtest/gtest.h>
@@ -209,7 +210,30 @@ TEST_F(ConfigTest, NearestNames) {
   auto labelOf = [&](const std::string &line) { return errors(std::string(small) + line).at(0).label; };
   EXPECT_EQ(labelOf("[train]\nstep = 1\n"), "did you mean train.steps?");
   EXPECT_EQ(labelOf("[train]\nlr = 1\n"), "did you mean optimizer.lr?");
-  EXPECT_EQ(labelOf("[train]\nlearning_rate = 1\n"), "");
+  EXPECT_EQ(labelOf("[optimizer]\nlearning_rate = 1\n"), "did you mean optimizer.lr?");
+  EXPECT_EQ(labelOf("[train]\nlearning_rate = 1\n"), "did you mean optimizer.lr?");
+  EXPECT_EQ(labelOf("[train]\nlearnin_rate = 1\n"), "");
+  EXPECT_EQ(labelOf("[train]\nevery = 1\n"), "did you mean eval.every or checkpoint.every or log.every?");
+  EXPECT_EQ(labelOf("[train]\nbatch_size = 1\n"), "did you mean train.micro_batch?");
+  EXPECT_EQ(labelOf("[train]\nmax_iters = 1\n"), "did you mean train.steps?");
+  EXPECT_EQ(labelOf("[train]\nweight_decy = 1\n"), "did you mean optimizer.weight_decay?");
+  EXPECT_EQ(labelOf("[eval]\nMax-Seq-Len = 1\n"), "did you mean model.block_size?");
+  EXPECT_EQ(labelOf("[training]\nlr = 1\n"), "did you mean [train]?");
+  for (auto [theirs, ours] : {std::pair{"num_hidden_layers", "n_layer"},
+                              {"hidden_size", "n_embd"},
+                              {"n_heads", "n_head"},
+                              {"num_key_value_heads", "n_kv_head"},
+                              {"intermediate_size", "ffn_dim"},
+                              {"max_seq_len", "block_size"},
+                              {"resid_pdrop", "dropout"},
+                              {"rms_norm_eps", "norm_eps"},
+                              {"tie_word_embeddings", "tie_embeddings"}})
+    EXPECT_EQ(errors(small, {fmt::format("model.{}=1", theirs)}).at(0).label,
+              fmt::format("did you mean model.{}?", ours));
+  EXPECT_EQ(errors(small, {"learning_rate=1"}).at(0).label, "did you mean optimizer.lr?");
+  const Diagnostic theta = errors(small, {"model.rope_theta=5e5"}).at(0);
+  EXPECT_EQ(theta.label, "did you mean model.position?");
+  EXPECT_EQ(theta.help.size(), 1u);
   EXPECT_EQ(labelOf("[optimiser]\nlr = 1\n"), "did you mean [optimizer]?");
   EXPECT_EQ(labelOf("[model.heads]\nx = 1\n"), "");
   // What short names share with others by chance is no hint.
@@ -218,6 +242,19 @@ TEST_F(ConfigTest, NearestNames) {
   EXPECT_EQ(labelOf("[optimizer]\nesp = 1\n"), "did you mean optimizer.eps?");
   EXPECT_EQ(errors(small, {"model.activation=rleu"}).at(0).label, "did you mean \"relu\"?");
   EXPECT_EQ(errors(small, {"model.position=abc"}).at(0).label, "");
+}
+
+TEST_F(ConfigTest, NamesOfOtherProgramsLeadToKeysOfOurs) {
+  // Each entry of the table is looked up as such, and names a key or a table that there is.
+  std::vector<std::string> known = configKeys();
+  for (const std::string &k : configKeys())
+    if (size_t dot = k.find('.'); dot != std::string::npos)
+      known.push_back(k.substr(0, dot));
+  for (const OtherName &n : otherNames()) {
+    EXPECT_NE(std::find(known.begin(), known.end(), n.ours), known.end()) << n.ours;
+    EXPECT_EQ(std::find(known.begin(), known.end(), n.theirs), known.end()) << n.theirs;
+    EXPECT_NE(nameInOtherPrograms(n.theirs, {n.ours}), nullptr) << n.theirs;
+  }
 }
 
 TEST_F(ConfigTest, WarnsOfAWarmUpWithoutEnd) {
