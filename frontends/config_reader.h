@@ -54,6 +54,7 @@ public:
   void finish();
 
   const std::vector<std::string> &keys() const { return known; }
+  bool complained() const { return !diagnostics.empty(); }
 
 private:
   void wrongType(const char *key, const TomlValue &v, const char *wanted, std::vector<std::string> help = {});

@@ -233,7 +233,7 @@ private:
   }
 
   Value *norm(Value *x, const std::string &name) {
-    const AttrMap eps = attrs({{"eps", 1e-5}});
+    const AttrMap eps = attrs({{"eps", c.normEps}});
     if (c.norm == "rmsnorm")
       return b.value(OpKind::rmsnorm, {x, read(name + ".weight")}, eps);
     return b.value(OpKind::layernorm, {x, read(name + ".weight"), c.bias ? read(name + ".bias") : nullptr}, eps);
@@ -446,6 +446,8 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
                     {"remat", config.compile.remat},
                     {"compute", config.precision.compute},
                     {"optimizer_state", config.precision.optimizerState}});
+  if (c.normEps != ModelConfig().normEps)
+    m->attrs.set("norm_eps", c.normEps);
   if (config.compile.packWeights)
     m->attrs.set("pack_weights", *config.compile.packWeights);
   if (const ParallelConfig &p = config.parallel; p.logicalShards > 1 || p.tensor > 1) {

@@ -39,6 +39,7 @@
 //           block of sums over tokens: the largest divisor of block_size up to 256
 //   ffn_dim norm activation position causal bias tie_embeddings embedding_norm: the keys of [model], by which
 //           checkpoints are told apart (modelIdentity in runtime/plan.h)
+//   norm_eps  where it is not the default
 //   steps warmup, schedule ("cosine" | "wsd" | "linear" | "constant"), lr min_lr_ratio: the learning rate
 //   remat   compile.remat, for the pass of that name
 //   pack_weights   compile.pack_weights, where it is true or false, for the pass pack-weights

@@ -3,6 +3,7 @@
 
 #include "frontends/config_reader.h"
 #include "frontends/files.h"
+#include "frontends/hf_config.h"
 #include "ir/words.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -102,6 +103,7 @@ void readModel(ConfigReader &r, ModelConfig &m) {
   r.integer("model.vocab_size", m.vocabSize, 2, 1 << 24);
   r.integer("model.block_size", m.blockSize, 1, 1 << 17);  // rows of attention scores stand on the stack
   r.choice("model.norm", m.norm, {"layernorm", "rmsnorm"});
+  r.number("model.norm_eps", m.normEps, 0, 1, true);
   r.choice("model.activation", m.activation, {"gelu_tanh", "gelu", "relu", "relu2", "silu", "swiglu", "geglu"});
   r.choice("model.position", m.position, {"learned", "rope", "alibi", "none"});
   r.boolean("model.causal", m.causal);
@@ -491,6 +493,21 @@ void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
   }
 }
 
+/// Weights from elsewhere must be those of this model, in what their shapes do not tell too.
+void checkWeights(ConfigReader &r, Config &c) {
+  const auto [kind, path] = llvm::StringRef(c.model.initFrom).split(':');
+  const char *const key = "model.init_from";
+  if (path.empty() || r.complained())  // then the model may not be complete
+    return;
+  const HfComparison there = compareHfConfig(path.str(), c.model);
+  for (const Diagnostic &d : there.differences)
+    r.complain(key, d.code, d.message, d.label, d.help);
+  // A checkpoint of ours says it itself.
+  if (!there.found && kind == "hf" && !fs::exists(fs::path(there.file).replace_filename("manifest.json")))
+    c.warnings.push_back(
+        fmt::format("there is no {}: that the weights mean what [model] says is not checked", there.file));
+}
+
 /// Heads, those of keys and values too, and features of the hidden layer must divide by `tensor`.
 void checkTensor(ConfigReader &r, const Config &c) {
   const ModelConfig &m = c.model;
@@ -633,6 +650,8 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
     r.complain("eval.sample_prompt", ErrorCode::OutOfRange, "eval.sample_prompt is empty",
                "a model continues at least one token",
                {"eval.sample_prompt = \"\\n\" works, or eval.sample_every = 0"});
+  if (!forecast)
+    checkWeights(r, c);
   r.finish();
   if (c.optimizer.warmupSteps >= c.train.steps)
     c.warnings.push_back(

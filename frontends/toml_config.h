@@ -24,6 +24,7 @@ struct ModelConfig {
   int64_t vocabSize = 0;                     // default: that of data.tokenizer ([MASK] added), else the preset's
   int64_t blockSize = 0;
   std::string norm = "layernorm";        // rmsnorm
+  double normEps = 1e-5;                 // added to the variance, or to the mean square
   std::string activation = "gelu_tanh";  // gelu | relu | relu2 | silu | swiglu | geglu
   std::string position = "learned";      // rope | alibi | none
   bool causal = true;                    // false: an encoder, trained to fill in masked tokens

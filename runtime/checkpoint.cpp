@@ -93,6 +93,14 @@ bool startsAfresh(const State &s) {
          s.name != "rng_seed";
 }
 
+/// The keys of [model] in a manifest. Norms of earlier versions had one epsilon, which they do not say.
+std::map<std::string, std::string> modelKeysOf(const json &manifest) {
+  auto keys = manifest.value("model_keys", std::map<std::string, std::string>());
+  if (keys.count("norm"))
+    keys.try_emplace("norm_eps", textOf(Attr(1e-5)));
+  return keys;
+}
+
 /// What differs between two models, `n_head is 4 there and 2 in the plan`, "" where nothing does that both say; and how
 /// to set that back.
 std::string differenceOf(const ModelIdentity &there, const ModelIdentity &here, std::string &remedy) {
@@ -175,7 +183,7 @@ Manifest readManifest(const std::string &dir, int64_t step) {
     m.info.step = manifest.at("step");
     m.info.planHash = manifest.at("plan");
     m.info.model.parameters = manifest.at("model");
-    m.info.model.keys = manifest.value("model_keys", m.info.model.keys);
+    m.info.model.keys = modelKeysOf(manifest);
     m.info.dataFingerprint = manifest.at("data");
     if (manifest.contains("data_files"))
       for (const json &f : manifest.at("data_files"))
@@ -550,7 +558,7 @@ void loadWeights(Executor &executor, const std::string &path, const ModelIdentit
     const json manifest = json::parse(text.text, nullptr, false);
     if (manifest.is_object() && manifest.contains("model_keys"))
       try {
-        there.keys = manifest.at("model_keys").get<std::map<std::string, std::string>>();
+        there.keys = modelKeysOf(manifest);
       } catch (const json::exception &x) {
         throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: manifest.json: {}", path, x.what()));
       }

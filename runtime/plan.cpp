@@ -326,13 +326,16 @@ ModelIdentity modelIdentity(const Module &m) {
     }
   r.parameters = blake3(text);
   for (const char *key : {"n_layer", "n_head", "n_kv_head", "n_embd", "ffn_dim", "vocab_size", "block_size", "norm",
-                          "activation", "position", "causal", "bias", "tie_embeddings", "embedding_norm"}) {
+                          "norm_eps", "activation", "position", "causal", "bias", "tie_embeddings", "embedding_norm"}) {
     // Only a table of positions has the length of the context; other models may go on with another one.
     if (key == std::string_view("block_size") && !m.state("wpe.weight"))
       continue;
     if (const Attr *a = m.attrs.find(key))
       r.keys[key] = textOf(*a);
   }
+  // An attribute only where it is not the default.
+  if (r.keys.count("norm"))
+    r.keys.try_emplace("norm_eps", textOf(Attr(1e-5)));
   return r;
 }
 

@@ -1,7 +1,9 @@
 // gptrun: runs a plan. Training by default; `gptrun sample PLAN` and `gptrun eval PLAN` use what was trained.
+#include "frontends/hf_config.h"
 #include "frontends/tokenizer.h"
 #include "ir/diagnostics.h"
 #include "ir/mesh.h"
+#include "ir/stderr.h"
 #include "ir/words.h"
 #include "runtime/cache_secret.h"
 #include "runtime/checkpoint.h"
@@ -69,7 +71,18 @@ struct Options {
   SampleOptions sample;
 };
 
-void warn(const std::string &text) { fmt::print(stderr, "warning: {}\n", text); }
+void warn(const std::string &text) { printError("warning: {}\n", text); }
+
+/// Weights with which this run is to begin, as it is said beside them: they may have come here after the plan was made.
+void checkWeights(const Options &o, const Plan &plan) {
+  const auto [kind, path] = llvm::StringRef(plan.run.initFrom).split(':');
+  if (path.empty() || plan.model.empty() || o.checkpoint ||
+      (o.resume != "never" && !CheckpointStore(plan.run.outDir).steps().empty()))
+    return;
+  const HfComparison there = compareHfConfig(path.str(), readConfig("", plan.model).model);
+  if (!there.differences.empty())
+    throw UserError(there.differences);
+}
 
 /// Why the folder that a plan names is not taken: a plan from elsewhere may name one of another run's, to go on there
 /// and to remove its checkpoints. "" where this user compiled the plan, names the folder, or has it below the working
@@ -100,6 +113,7 @@ Plan planOf(const Options &o, bool trains = false) {
                     "compile again with --set data.train=FILE; `gptc data prepare` makes one from text");
   if (!o.outDir.empty())
     plan.run.outDir = absolutePath(o.outDir);
+  checkWeights(o, plan);
   return plan;
 }
 
@@ -483,7 +497,7 @@ void runSample(const Options &o) {
   SampleOptions options = o.sample;
   options.tokens = codec.vocabSize();
   if (std::string note = tokensWithoutText(*session.plan.planned, options.tokens); !note.empty())
-    fmt::print(stderr, "note: {}\n", note);
+    printError("note: {}\n", note);
   print(o.prompt);
   using Clock = std::chrono::steady_clock;
   Clock::time_point first, last;  // tokens; what comes before the first is reading the prompt
@@ -497,7 +511,7 @@ void runSample(const Options &o) {
   });
   print(codec.finish() + "\n");
   if (const double seconds = std::chrono::duration<double>(last - first).count(); o.time && tokens > 1)
-    fmt::print(stderr, "{} tokens after the first in {:.3f} s: {:.1f} tokens/s\n", tokens - 1, seconds,
+    printError("{} tokens after the first in {:.3f} s: {:.1f} tokens/s\n", tokens - 1, seconds,
                double(tokens - 1) / seconds);
 }
 

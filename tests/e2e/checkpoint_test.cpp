@@ -23,6 +23,7 @@ ffn_dim = 64
 vocab_size = 64
 block_size = 16
 norm = "layernorm"
+norm_eps = 1e-5
 activation = "gelu_tanh"
 position = "learned"
 causal = true
@@ -45,6 +46,7 @@ TEST(ModelIdentity, HoldsEveryKeyOfModelThatChangesWhatIsComputed) {
       {"vocab_size", {"65"}},
       {"block_size", {"32"}},
       {"norm", {"rmsnorm"}},
+      {"norm_eps", {"1e-6", "0.1"}},
       {"activation", {"gelu", "relu", "relu2", "silu", "swiglu", "geglu"}},
       {"position", {"rope", "alibi", "none"}},
       {"causal", {"false"}},
