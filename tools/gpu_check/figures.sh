@@ -108,7 +108,11 @@ xl() { # PLAN AIM LAYERS HEADS C
   done
   kill -KILL $pid 2>/dev/null
   wait $pid 2>/dev/null
-  [ "$n" -ge $xl_steps ] || { echo "it ended after $n steps"; return 1; }
+  [ "$n" -ge $xl_steps ] || {
+    echo "it ended after $n steps"
+    name_failed "$log" --resume never "$work/plan-$plan"
+    return 1
+  }
   if grep '^warning: generated kernels take the place of' "$log" >"$work/replaced"; then cat "$work/replaced"; return 1; fi
   mfu_figure "$aim" "$(median_rate "$plan" $((xl_steps * 4 / 5)))" "$layers" "$c" $xl_block
 }

@@ -17,15 +17,16 @@ fi
 version=$("$bin/gptc" --version)
 started=$SECONDS half_started=$SECONDS
 begin_half() { half_started=$SECONDS; }
-left() { echo $((budget - (SECONDS - half_started))); }
+# Seconds that rows may still take: the last ones are for ending what hangs, and for the archive.
+left() { echo $((budget - 8 - (SECONDS - half_started))); }
 
-# A text as a JSON string.
+# A text as a JSON string; of bytes that may be no UTF-8 what is ASCII.
 json() {
   local s=${1//\\/\\\\}
   s=${s//\"/\\\"}
   s=${s//$'\n'/\\n}
   s=${s//$'\t'/\\t}
-  printf '"%s"' "$(tr -d '\000-\037' <<<"$s")"
+  printf '"%s"' "$(LC_ALL=C tr -cd '\040-\176' <<<"$s")"
 }
 
 rows=() failed=0 missed=0 state=running device=''
@@ -115,7 +116,7 @@ check() {
   timer=$!
   set +m
   wait "$running"; code=$?
-  kill -TERM -- "-$timer" 2>/dev/null; wait "$timer" 2>/dev/null
+  kill -KILL -- "-$timer" 2>/dev/null; wait "$timer" 2>/dev/null
   # Programs that were told to end have a moment to do so: gptrun saves what it can.
   if [ $code -eq 143 ]; then sleep 2; fi
   end_group "$running"
@@ -123,7 +124,7 @@ check() {
   keep_log
   more=", \"log\": $(json "logs/$(log_name "$row_name").log")"
   log=$keep/logs/$(log_name "$row_name").log
-  text=$(tail -n 1 "$log")
+  text=$(tail -n 1 "$log" | LC_ALL=C cut -c 1-1000)
   case $code in
     0)
       if [ -s "$work/figure" ] && ! grep -qE '^[0-9]+(\.[0-9]+)? ' "$work/figure"; then
@@ -142,10 +143,10 @@ check() {
       ;;
     77) row "$row_name" skipped $((SECONDS - begin)) "$text" "$more" ;;
     *)
-      text=$(tail -n 30 "$log")
+      text=$(tail -n 30 "$log" | LC_ALL=C cut -c 1-1000)
       if [ $code -eq 143 ] || [ $code -eq 137 ]; then text="took longer than $limit s"$'\n'$text; fi
       row "$row_name" fail $((SECONDS - begin)) "$text" "$more"
-      tail -n 30 "$log" | sed 's/^/    /'
+      tail -n 30 "$log" | LC_ALL=C cut -c 1-1000 | sed 's/^/    /'
       ;;
   esac
 }
@@ -170,10 +171,11 @@ finish() {
     'BEGIN {printf "written to %s after %d s: %s.json, %s.tar.gz (%.2f MB)\n", dir, seconds, name, name, bytes / 1e6}'
 }
 
-# Whoever is told to end writes what there is.
+# Whoever is told to end writes what there is. A subshell that is told so before it has let go of our traps does not.
 at_exit() {
+  [ "$BASHPID" = $$ ] || return 0
   if [ -n "$running" ]; then
-    kill -TERM -- "-$timer" 2>/dev/null
+    kill -KILL -- "-$timer" 2>/dev/null
     end_group "$running"
     keep_log
     row "$running_name" fail 0 "interrupted" ", \"log\": $(json "logs/$(log_name "$running_name").log")"
