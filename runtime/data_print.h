@@ -48,7 +48,8 @@ public:
 
   /// Bytes of files that are not known.
   int64_t bytesToHash() const { return unknown; }
-  /// Hashes them, on a thread of its own that leaves the CPUs to those that compute.
+  /// Hashes them, on a thread of its own that leaves the CPUs to those that compute; little data at once. UserError as
+  /// print().
   void begin();
   /// Whether print() need not wait.
   bool ended() const;

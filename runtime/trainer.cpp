@@ -271,10 +271,11 @@ private:
     for (const auto &f : m.functions)
       if (llvm::StringRef(f->name).starts_with("fold"))
         names.push_back(f->name);
-    if (hasher && !hasher->bytesToHash())
-      hasher->print();  // bad tokens
-    else if (hasher)
+    if (hasher) {
       hasher->begin();
+      if (hasher->ended())
+        hasher->print();  // finds tokens that are no good
+    }
     std::vector<llvm::StringRef> needed(names.begin(), names.end());
     if (val)
       needed.push_back("eval");

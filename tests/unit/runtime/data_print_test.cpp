@@ -131,6 +131,23 @@ TEST_F(DataPrints, AreKeptAsLongAsTheFileStays) {
   EXPECT_EQ(DataHasher(copy, "", cache).print().files[0].hash, print("a.bin").files[0].hash);
 }
 
+TEST_F(DataPrints, AreMadeBesideWhoGoesOn) {
+  writeFile(dir / "a.bin", "");
+  fs::resize_file(dir / "a.bin", 20 << 20);
+  const TokenData d = open("a.bin");
+  { DataHasher(d, "", "").begin(); }  // is given up
+  DataHasher hasher(d, "", "");
+  hasher.begin();
+  EXPECT_EQ(hasher.print().str(), print("a.bin").str());
+  EXPECT_TRUE(hasher.ended());
+  EXPECT_EQ(hasher.print().str(), print("a.bin").str()) << "once more";
+  vocab = 0;
+  const TokenData bad = open("a.bin");
+  DataHasher failing(bad, "", "");
+  failing.begin();
+  EXPECT_EQ(codeThrown([&] { failing.print(); }), int(ErrorCode::TokenOutOfRange));
+}
+
 TEST_F(DataPrints, NeedNoCache) {
   writeFile(dir / "a.bin", bytes(counted(1000)));
   writeFile(dir / "no folder", "");
@@ -149,7 +166,6 @@ TEST_F(DataPrints, FindTokensBeyondTheVocabulary) {
     const TokenData d = open("*.bin");
     DataHasher hasher(d, "", known ? cache : "");
     EXPECT_EQ(hasher.bytesToHash() == 0, known == 1);
-    hasher.begin();
     std::string message;
     EXPECT_EQ(codeThrown([&] { hasher.print(); }, &message), int(ErrorCode::TokenOutOfRange));
     EXPECT_EQ(message, (dir / "b.bin") + ": token 1000 at position 4321 is beyond the vocabulary of 1000");
