@@ -23,8 +23,9 @@ namespace gptc {
 
 namespace {
 
-// Programs per thread: enough that threads end together, few enough that each is worth its start.
-constexpr size_t programsPerThread = 2;
+// Programs per thread: enough that threads end together, few enough that each is worth its start. And kernels per
+// program, so that threads end together where there are hundreds.
+constexpr size_t programsPerThread = 2, kernelsPerProgram = 20;
 
 llvm::ArrayRef<char> bytes(llvm::StringRef s) { return {s.data(), s.size()}; }
 
@@ -79,6 +80,7 @@ struct CudaJit::Text {
   const kir::Kernel *kernel = nullptr;  // that the text was made from
   std::string symbol, key;              // of the text: its own, and that of its entry in the cache
   bool isPlain = false;
+  std::exception_ptr refused;
   std::shared_ptr<const std::string> image;
 };
 
@@ -195,11 +197,12 @@ static std::string quoted(llvm::StringRef log) {
 
 // 1. Few programs, the longest text first, each to the program that is shortest so far.
 // 2. Of a program that does not compile, each kernel by itself.
-// 3. In place of those that are refused, loop trees where the text was a template's.
+// 3. In place of those that are refused, loop trees where the text was a template's; else the error stays with it.
 void CudaJit::build(llvm::ArrayRef<Text *> texts) {
   std::vector<Text *> longest = texts.vec();
   llvm::stable_sort(longest, [](Text *a, Text *b) { return a->cuda.text.size() > b->cuda.text.size(); });
-  std::vector<Program> programs(std::min(texts.size(), programsPerThread * std::max(1u, hostTarget().threads)));
+  std::vector<Program> programs(std::min(texts.size(), std::max(programsPerThread * std::max(1u, hostTarget().threads),
+                                                                llvm::divideCeil(texts.size(), kernelsPerProgram))));
   for (Text *t : longest) {
     Program &p = *std::min_element(programs.begin(), programs.end(), [](auto &a, auto &b) { return a.size < b.size; });
     p.texts.push_back(t);
@@ -230,11 +233,14 @@ void CudaJit::build(llvm::ArrayRef<Text *> texts) {
       if (loops && kir::verify(*loops).empty())
         emit(other, *loops, kir::print(*loops));
       if (other.cuda.text.empty() ||
-          llvm::any_of(other.cuda.phases, [&](const CudaPhase &f) { return f.sharedBytes > target.sharedBytes; }))
-        throw UserError(ErrorCode::KernelRejected,
-                        fmt::format("NVRTC {} does not compile the kernel {} for {}:\n{}", nvrtc, t.name, target.cpu,
-                                    llvm::StringRef(e.log).trim().str()),
-                        place + "; plans of --target cpu need no NVRTC");
+          llvm::any_of(other.cuda.phases, [&](const CudaPhase &f) { return f.sharedBytes > target.sharedBytes; })) {
+        t.refused =
+            std::make_exception_ptr(UserError(ErrorCode::KernelRejected,
+                                              fmt::format("NVRTC {} does not compile the kernel {} for {}:\n{}", nvrtc,
+                                                          t.name, target.cpu, llvm::StringRef(e.log).trim().str()),
+                                              place + "; plans of --target cpu need no NVRTC"));
+        continue;
+      }
       printError("warning: NVRTC {} does not compile the kernel {} for {}:\n{}"
                  "  {}; plain loops take its place, which are many times slower\n",
                  nvrtc, t.name, target.cpu, quoted(e.log), place);
@@ -267,10 +273,20 @@ CudaCode CudaJit::compile(const CudaKernel &text, const std::string &name) {
   one[0].name = name;
   one[0].key = keyOf("kernel", text.text);
   makeAll(one);
+  if (one[0].refused)
+    std::rethrow_exception(one[0].refused);
   return {one[0].image, text.phases};
 }
 
 std::vector<CudaCode> CudaJit::compile(llvm::ArrayRef<const kir::Kernel *> kernels) {
+  std::vector<CudaCode> code = compileEach(kernels);
+  for (const CudaCode &c : code)
+    if (c.refused)
+      std::rethrow_exception(c.refused);
+  return code;
+}
+
+std::vector<CudaCode> CudaJit::compileEach(llvm::ArrayRef<const kir::Kernel *> kernels) {
   std::vector<std::string> printed;
   std::vector<Text> texts;
   llvm::StringMap<bool> taken;
@@ -286,10 +302,13 @@ std::vector<CudaCode> CudaJit::compile(llvm::ArrayRef<const kir::Kernel *> kerne
   }
   makeAll(texts);
   for (Text &t : texts)
-    known[t.printed] = {t.image, t.cuda.phases, t.isPlain};
+    known[t.printed] = {t.image, t.cuda.phases, t.isPlain, t.refused};
   std::vector<CudaCode> result;
   for (const std::string &p : printed)
     result.push_back(known[p]);
+  for (const Text &t : texts)
+    if (t.refused)  // to be tried again
+      known.erase(t.printed);
   return result;
 }
 

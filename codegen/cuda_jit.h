@@ -8,6 +8,7 @@
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/StringMap.h"
 
+#include <exception>
 #include <memory>
 
 namespace gptc {
@@ -21,7 +22,8 @@ std::string cudaSymbol(const kir::Kernel &k);
 struct CudaCode {
   std::shared_ptr<const std::string> image;
   std::vector<CudaPhase> phases;
-  bool isPlain = false;  // loop trees in place of a template that was refused
+  bool isPlain = false;        // loop trees in place of a template that was refused
+  std::exception_ptr refused;  // a UserError: there is no image
 };
 
 /// Compiles kernels, equal ones once, by the name of the first. Images are cached in `cacheDir` (0700; "" for none)
@@ -39,6 +41,8 @@ public:
   /// Same order as `kernels`. UserError(KernelRejected) for one that NVRTC does not compile and that has no template,
   /// or is no better without.
   std::vector<CudaCode> compile(llvm::ArrayRef<const kir::Kernel *> kernels);
+  /// The same, but a kernel that is not compiled has that error in its place.
+  std::vector<CudaCode> compileEach(llvm::ArrayRef<const kir::Kernel *> kernels);
   /// Text by hand, of functions that `text.phases` names.
   CudaCode compile(const CudaKernel &text, const std::string &name);
   struct Stats {
