@@ -1,10 +1,9 @@
-// A GPU for tests, or the stand-ins for one: kernels as text in, bytes out. Where this machine has a driver of
+// A GPU for tests, or the stand-ins for one: kernels as code in, bytes out. Where this machine has a driver of
 // NVIDIA's, its first GPU runs them; else the stand-ins of tests/simt/standin do, by the same calls.
 #pragma once
 
+#include "codegen/cuda_jit.h"
 #include "codegen/cuda_libraries.h"
-#include "codegen/emit_cuda.h"
-#include "codegen/nvrtc.h"
 #include "runtime/cuda/gpu.h"
 
 #include <cstddef>
@@ -15,30 +14,48 @@
 
 namespace gptc::test {
 
-class TestDevice {
-public:
-  /// One for the whole program. UserError where the machine has neither a GPU nor, in this program, stand-ins.
-  static TestDevice &get();
-
+/// What tests must know of the device before they run anything on it.
+struct DeviceInfo {
   bool isGpu = false;
   std::string name;  // "NVIDIA H200"
   Target target;     // of that GPU; sm_90a for the stand-ins
+  /// Of compiled kernels: the user's, but none for the stand-ins, whose code depends on files that are in no key.
+  std::string cacheDir;
+};
+
+/// Puts the stand-ins in the driver's place where there is none, in a program that has them. Before anything else.
+void chooseLibraries();
+
+/// Opens the device, in the process that calls it: it cannot be opened in one that was forked from that later.
+class TestDevice {
+public:
+  /// One for the whole process. UserError where the machine has neither a GPU nor, in this program, stand-ins.
+  static TestDevice &get();
+
+  bool isGpu = false;
+  std::string name, architecture;  // "sm_90a"
   const cuda::Gpu &opened() const { return *gpu; }
 
-  /// Makes a module of the text in the place of the one before; its kernels are then called by name.
-  void load(const std::string &text);
-  /// Runs the phases in order on parameters with these bytes, and returns the bytes behind them. Each parameter stands
-  /// between zones of 256 bytes; `why` says which was left, or what the driver said; else it is empty.
-  std::vector<std::vector<std::byte>> run(const std::vector<CudaPhase> &phases,
-                                          const std::vector<std::vector<std::byte>> &params, std::string &why);
+  struct Param {
+    std::vector<std::byte> bytes;
+    bool isInitialised = true;  // else the device's memory holds what it did
+  };
+  struct Outcome {
+    std::vector<std::vector<std::byte>> params;  // what is there behind the last phase
+    std::string problem;                         // "" where all went well
+    bool isDead = false;                         // the driver has said an error: this process can use it no more
+  };
+  /// Runs the phases in order. Each parameter stands between zones of 256 bytes; the problem says which was stored to,
+  /// or what the driver said. Where a parameter is not initialised no zone is either, and none is looked at.
+  Outcome run(const CudaCode &code, const std::vector<Param> &params);
 
-  /// Enqueues one kernel of the text, with these addresses. "", or what the driver said.
-  std::string launch(const CudaPhase &phase, std::vector<cuda::DevicePtr> pointers) const;
+  /// Enqueues one kernel, with these addresses. "", or what the driver said.
+  std::string launch(const CudaCode &code, const CudaPhase &phase, std::vector<cuda::DevicePtr> pointers);
 
 private:
   TestDevice();
   std::unique_ptr<cuda::Gpu> gpu;
-  cuda::LoadedModule module = nullptr;
+  std::map<std::shared_ptr<const std::string>, cuda::LoadedModule> modules;
   std::string call(cuda::Result r, const char *what) const;
 };
 

@@ -1,7 +1,7 @@
 // What every function of the device layer does, lane by lane, against golden/lanes.inc, which the host's shim has made:
 // so a GPU and the shim, on which all other proofs stand, are shown to agree. GPTC_UPDATE_GOLDEN=1 writes it anew, from
 // the shim only.
-#include "tests/device/device.h"
+#include "tests/device/cases.h"
 #include "tests/device/lanes_text.h"
 
 #include "ir/diagnostics.h"
@@ -112,50 +112,75 @@ std::string line(const uint32_t *words, const char *columns) {
   return out;
 }
 
-TEST(DeviceLayer, DoesWhatTheShimDoesLaneByLane) {
-  TestDevice &device = TestDevice::get();
-  const bool all = device.target.cpu != "sm_75";
-  device.load(std::string(lanesHead) + lanesText + (all ? lanesTextOf80 : ""));
+/// All lanes of all kernels as text, or what the driver said.
+std::string found(TestDevice &device, const CudaCode &code, bool all, Finding &f) {
   const std::array<uint32_t, 512> x = input();
-  std::string found;
+  std::string text;
   for (const Dump &dump : dumps) {
     if (dump.from80 && !all)
       continue;
     size_t words = 0;
     for (const char *c = dump.columns; *c; ++c)
       words += *c == 'd' ? 2 : 1;
-    std::vector<std::vector<std::byte>> memory(2);
-    memory[0].resize(sizeof x);
-    std::memcpy(memory[0].data(), x.data(), sizeof x);
-    memory[1].resize(32 * words * 4);
-    std::string why;
-    memory = device.run({{dump.kernel, 1, 32}}, memory, why);
-    ASSERT_EQ(why, "") << dump.kernel;
+    std::vector<TestDevice::Param> memory(2);
+    memory[0].bytes.resize(sizeof x);
+    std::memcpy(memory[0].bytes.data(), x.data(), sizeof x);
+    memory[1].bytes.resize(32 * words * 4);
+    const TestDevice::Outcome o = device.run({code.image, {{dump.kernel, 1, 32, 0}}, false, nullptr}, memory);
+    if (!o.problem.empty()) {
+      f = {.problem = fmt::format("{}: {}", dump.kernel, o.problem), .isDead = o.isDead};
+      return "";
+    }
     std::vector<uint32_t> y(32 * words);
-    std::memcpy(y.data(), memory[1].data(), y.size() * 4);
-    found += fmt::format("{}\n", dump.kernel);
+    std::memcpy(y.data(), o.params[1].data(), y.size() * 4);
+    text += fmt::format("{}\n", dump.kernel);
     for (int lane = 0; lane < 32; ++lane)
-      found += fmt::format("{:2}:{}\n", lane, line(&y[lane * words], dump.columns));
+      text += fmt::format("{:2}:{}\n", lane, line(&y[lane * words], dump.columns));
   }
-#ifdef GPTC_SOURCE_DIR  // not in the program of tools/bundle
-  if (std::getenv("GPTC_UPDATE_GOLDEN")) {
-    ASSERT_FALSE(device.isGpu) << "the golden text is the shim's";
-    std::ofstream(GPTC_SOURCE_DIR "/tests/device/golden/lanes.inc") << "R\"(" << found << ")\"\n";
-    return;
-  }
-#endif
-  std::istringstream have(found), want(golden);
-  std::string kernel, a, b;
+  return text;
+}
+
+/// The lines that differ.
+std::string compare(const std::string &name, const std::string &is, bool all) {
+  std::istringstream have(is), want(golden);
+  std::string kernel, a, b, problem;
   int different = 0;
   while (std::getline(have, a)) {
-    ASSERT_TRUE(std::getline(want, b));
+    if (!std::getline(want, b))
+      return problem + "the golden text has ended";
     if (b.find(':') == std::string::npos)
       kernel = b;
     if (a != b && ++different <= 20)
-      ADD_FAILURE() << device.name << ", " << kernel << ", lane" << a << "\n  the shim says" << b;
+      problem += fmt::format("{}, {}, lane{}\n  the shim says{}\n", name, kernel, a, b);
   }
-  EXPECT_NE(std::getline(want, b) && b != "", all) << "the golden text goes on";
-  EXPECT_EQ(different, 0) << "lines differ";
+  if ((std::getline(want, b) && b != "") == all)
+    problem += "the golden text goes on\n";
+  return problem + (different ? fmt::format("{} lines differ", different) : "");
+}
+
+TEST(DeviceLayer, DoesWhatTheShimDoesLaneByLane) {
+  const DeviceInfo &info = deviceInfo();
+  const bool all = info.target.cpu != "sm_75";
+  const CudaCode code = CudaJit(info.target, info.cacheDir)
+                            .compile({std::string(lanesHead) + lanesText + (all ? lanesTextOf80 : ""), {}}, "lanes");
+  runCases("DeviceLayer", {{.name = "lanes", .about = {}, .run = [&](TestDevice &device) {
+                              Finding f;
+                              const std::string is = found(device, code, all, f);
+                              if (!f.problem.empty())
+                                return f;
+#ifdef GPTC_SOURCE_DIR  // not in the program of tools/bundle
+                              if (std::getenv("GPTC_UPDATE_GOLDEN")) {
+                                if (device.isGpu)
+                                  f.problem = "the golden text is the shim's";
+                                else
+                                  std::ofstream(GPTC_SOURCE_DIR "/tests/device/golden/lanes.inc")
+                                      << "R\"(" << is << ")\"\n";
+                                return f;
+                              }
+#endif
+                              f.problem = compare(device.name, is, all);
+                              return f;
+                            }}});
 }
 
 }  // namespace

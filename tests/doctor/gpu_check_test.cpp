@@ -167,16 +167,33 @@ TEST_F(GpuCheckTest, WithOneItChecksKernels) {
 }
 
 TEST_F(GpuCheckTest, WhatFailsIsCountedAndQuoted) {
-  // A compiler that takes the device layer and none of the ops' kernels.
-  EXPECT_EQ(
-      run("GPTC_STANDIN_REJECT=k1_p0 GPTC_CUDA='" GPTC_STANDINS "'", "--proof --only '^(device layer|conformance)$'"),
-      1);
+  EXPECT_EQ(run(standins + "GPTC_STANDIN_FAULT=fail:row_layernorm_", "--proof --only '^(device layer|conformance)$'"),
+            1);
   std::map<std::string, std::string> all = results();
   EXPECT_EQ(all["device layer"], "pass");
   EXPECT_EQ(all["conformance"], "fail");
   EXPECT_EQ(report["failed"], 1);
   EXPECT_EQ(about("conformance")["log"], "logs/conformance.log");
-  EXPECT_NE(archived("logs/conformance.log").find("was told to reject"), std::string::npos);
+  EXPECT_NE(archived("logs/conformance.log").find("was told to access an illegal address"), std::string::npos);
+  // Every case is there, whatever became of the others.
+  std::istringstream lines(archived("logs/cases-Device.jsonl"));
+  std::map<std::string, int> count;
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json record = nlohmann::json::parse(line);
+    if (record.contains("result"))
+      ++count[record["result"]];
+    if (record.contains("programs")) {
+      EXPECT_LE(record["kernels"], 20 * record["programs"].get<int>()) << "one program keeps one core busy";
+    }
+    if (record.value("result", "") == "fail") {
+      const std::string kernel = record["kernel"];
+      EXPECT_EQ(kernel.find("row_layernorm_"), 0u) << record;
+      EXPECT_NE(textOf("conformance").find(kernel), std::string::npos) << textOf("conformance");
+    }
+  }
+  EXPECT_GE(count["fail"], 2);
+  EXPECT_GT(count["pass"], 100);
+  EXPECT_EQ(count["begun"], count["fail"] + count["pass"] + count["skipped"]);
 }
 
 // Every row of both halves, on tiny models: all run on the CPU as on the GPU, and what is measured is there with its
@@ -390,9 +407,31 @@ TEST_F(GpuCheckTest, ASanitizerThatCannotStartIsSkipped) {
             0);
   EXPECT_EQ(results()["compute-sanitizer"], "skipped");
   EXPECT_EQ(textOf("compute-sanitizer"), "Error: Device not supported. See the documentation");
-  EXPECT_EQ(run(standins + sanitizer("========= Invalid __global__ read of size 4 bytes"), "--proof --only sanitizer"),
+  EXPECT_EQ(run(standins + sanitizer("========= Invalid __global__ read of size 4 bytes\n"
+                                     "=========     at matmul_0123abcd_p0+0x10"),
+                "--proof --only sanitizer"),
             1);
   EXPECT_EQ(results()["compute-sanitizer"], "fail");
+  const std::string said = textOf("compute-sanitizer");
+  EXPECT_NE(said.find("memcheck: Invalid __global__ read of size 4 bytes matmul_0123abcd_p0"), std::string::npos)
+      << said;
+}
+
+// All three of its tools see matmul, attention and scattered sums.
+TEST_F(GpuCheckTest, ASanitizerSeesWhatSharesMemory) {
+  sanitizer("");
+  std::ofstream(dir / "bin/compute-sanitizer") << "#!/bin/sh\necho \"tool: $2\"\nshift 6\nexec \"$@\"\n";
+  EXPECT_EQ(run(standins + "PATH='" + (dir / "bin").string() + "':\"$PATH\" ", "--proof --only sanitizer"), 0);
+  const std::string said = textOf("compute-sanitizer");
+  EXPECT_EQ(said.find("memcheck, racecheck and initcheck are silent: EveryOp: "), 0u) << said;
+  EXPECT_NE(said.find(" cases,NarrowStorage: 6 cases,Matmul: 8 cases,Attention: 6 cases"), std::string::npos) << said;
+  const std::string log = archived("logs/compute-sanitizer.log");
+  size_t at = 0;
+  for (const char *tool : {"memcheck", "racecheck", "initcheck"})
+    EXPECT_NE(at = log.find(std::string("tool: ") + tool, at), std::string::npos) << tool;
+  for (const char *kernel :
+       {"\"kernel\":\"matmul_", "\"kernel\":\"attention_grad_", "\"kernel\":\"scatter_embedding_grad_"})
+    EXPECT_NE(archived("logs/cases-initcheck.jsonl").find(kernel), std::string::npos) << kernel;
 }
 
 }  // namespace

@@ -1,7 +1,4 @@
 // The tests of a GPU (tests/device), for machines that have one and nothing of ours: gptc-device-test.
-#include <gtest/gtest.h>
+#include "tests/device/cases.h"
 
-int gptc_device_test_main(int argc, char **argv) {
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}
+int gptc_device_test_main(int argc, char **argv) { return gptc::test::deviceTests(argc, argv); }

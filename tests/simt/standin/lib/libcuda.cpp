@@ -13,8 +13,8 @@
 // _ARCH=90, _MEMORY=BYTES (1 GiB), of each, of which other programs hold _TAKEN=BYTES. _ORDER=0: the oldest of what may
 // run goes first; 1: the newest; else by chance, from that seed. _NO_MEMORY=CALL: this call of the driver, or
 // cublasLtCreate or cudnnCreate, finds no memory on the GPU. _FAULT=KIND:TEXT: what is wrong with kernels in whose name
-// TEXT stands. `fail`: they end with an illegal address; `hang`: they never end; `corrupt`: they store 16 bytes before
-// their last result, and over its first 16, and nobody is told.
+// TEXT stands. `fail`: they end with an illegal address; `hang`: they never end; `crash`: the process ends by a signal;
+// `corrupt`: they store 16 bytes before their last result, and over its first 16, and nobody is told.
 #include "driver_state.h"
 #include "tests/simt/host_compile.h"
 
@@ -639,7 +639,7 @@ Result cuFuncSetAttribute(LoadedFunction f, FunctionAttribute a, int value) {
   f->dynamicShared = value;
   return success;
 }
-/// What GPTC_STANDIN_FAULT plants into this kernel: "fail", "hang", "corrupt" or "".
+/// What GPTC_STANDIN_FAULT plants into this kernel: "fail", "hang", "crash", "corrupt" or "".
 static std::string plantedFault(const std::string &kernel) {
   const char *v = std::getenv("GPTC_STANDIN_FAULT");
   const std::string fault = v ? v : "";
@@ -669,11 +669,13 @@ Result cuLaunchKernel(LoadedFunction f, unsigned gridX, unsigned gridY, unsigned
   const std::string fault = plantedFault(f->name);
   if (fault == "hang")
     return enqueue(s, Attempt([](std::string &) { return false; }));
-  if (!fault.empty() && fault != "fail" && fault != "corrupt")
-    return refuse(invalidValue, "GPTC_STANDIN_FAULT={}, which is none of fail, hang and corrupt", fault);
+  if (!fault.empty() && fault != "fail" && fault != "crash" && fault != "corrupt")
+    return refuse(invalidValue, "GPTC_STANDIN_FAULT={}, which is none of fail, hang, crash and corrupt", fault);
   return enqueue(s, [=]() -> std::string {
     if (!functions.count(f))
       return "a module was unloaded before its kernel ran";
+    if (fault == "crash")
+      std::abort();
     if (fault == "fail")
       return f->name + ": was told to access an illegal address";
     std::vector<Param> memory;
