@@ -2,6 +2,7 @@
 
 #include "codegen/group_bench.h"
 #include "ir/diagnostics.h"
+#include "ir/median.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -23,11 +24,6 @@ constexpr size_t batch = 8;
 constexpr int runs = 5, rounds = 9;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-double median(std::vector<double> v) {
-  std::nth_element(v.begin(), v.begin() + long(v.size() / 2), v.end());
-  return v[v.size() / 2];
-}
 
 constexpr std::pair<Outcome, const char *> names[] = {
     {Outcome::timed, "timed"},     {Outcome::wrongBits, "wrong_bits"},     {Outcome::wroteOutside, "wrote_outside"},
@@ -180,10 +176,10 @@ private:
       for (size_t i = 0; i < order.size(); ++i)
         ratios[i].push_back(times[i] / base);
     }
-    result.noise = median(same);
+    result.noise = medianOf(same);
     for (size_t i = 0; i < order.size(); ++i) {
       Trial &t = trials[order[i]];
-      t.raced = median(ratios[i]);
+      t.raced = medianOf(ratios[i]);
       if (t.raced < trials[result.best].raced && t.raced < 1 - result.noise)
         result.best = order[i];
     }
@@ -194,7 +190,7 @@ private:
 
 Timing timingOf(std::vector<double> seconds) {
   const auto [least, most] = std::minmax_element(seconds.begin(), seconds.end());
-  return {median(seconds), *least, *most, int(seconds.size())};
+  return {medianOf(seconds), *least, *most, int(seconds.size())};
 }
 
 const char *nameOf(Outcome outcome) {

@@ -4,6 +4,7 @@
 #include "codegen/cuda_libraries.h"
 #include "codegen/object_cache.h"
 #include "ir/diagnostics.h"
+#include "ir/median.h"
 #include "runtime/binding.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/gpu.h"
@@ -126,14 +127,8 @@ public:
         goesOn[i] = least[i] < tooSlow * *std::min_element(least.begin(), least.end());
     }
     std::vector<double> medians;
-    for (std::vector<double> &all : ms) {
-      if (all.empty()) {
-        medians.push_back(HUGE_VAL);
-        continue;
-      }
-      std::nth_element(all.begin(), all.begin() + all.size() / 2, all.end());
-      medians.push_back(all[all.size() / 2]);
-    }
+    for (const std::vector<double> &all : ms)
+      medians.push_back(all.empty() ? HUGE_VAL : medianOf(all));
     return medians;
   }
 

@@ -3,6 +3,7 @@
 //
 //   build/release/bin/collectives_bench [ranks [rounds [MiB ...]]]
 #include "ir/diagnostics.h"
+#include "ir/median.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/rendezvous.h"
 
@@ -44,11 +45,6 @@ struct Request {
   int ranks = 2, rounds = 15;
   std::vector<size_t> mib = {4, 64};
 };
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
 
 void rank(const Request &r, int rank, uint16_t port, const std::string &token) {
   RendezvousClient client({"127.0.0.1", port, token, rank, r.ranks});
@@ -104,15 +100,15 @@ void rank(const Request &r, int rank, uint16_t port, const std::string &token) {
     }
     const double gb = double(n) * 4e-9;
     auto spread = [](std::vector<double> v) {
-      return fmt::format("{:.2f} ({:.2f}..{:.2f})", median(v), *std::min_element(v.begin(), v.end()),
+      return fmt::format("{:.2f} ({:.2f}..{:.2f})", medianOf(v), *std::min_element(v.begin(), v.end()),
                          *std::max_element(v.begin(), v.end()));
     };
     if (rank == 0)
       fmt::print(
           "{} ranks, {} MiB: tree {:.2f} GB/s, fast {:.2f}, Gloo's own {:.2f}, shared memory {:.2f}; time of tree by "
           "fast {}, by Gloo's {}\n",
-          r.ranks, mib, gb / median(tree), gb / median(fast), gb / median(ring), gb / median(memory), spread(toFast),
-          spread(toRing));
+          r.ranks, mib, gb / medianOf(tree), gb / medianOf(fast), gb / medianOf(ring), gb / medianOf(memory),
+          spread(toFast), spread(toRing));
   }
   shared->finish();
   ours->finish();

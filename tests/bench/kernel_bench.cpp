@@ -14,6 +14,7 @@
 #include "codegen/thread_pool.h"
 #include "ir/diagnostics.h"
 #include "ir/kernel_eval.h"
+#include "ir/median.h"
 #include "ir/opdef.h"
 
 #include <algorithm>
@@ -317,13 +318,9 @@ int main(int argc, char **argv) {
       ratios.push_back(c.flops / t / (2 * peakFlops / (before + after)));
       total += t;
     }
-    auto median = [](std::vector<double> v) {
-      std::nth_element(v.begin(), v.begin() + long(v.size() / 2), v.end());
-      return v[v.size() / 2];
-    };
-    double t = median(times);
+    double t = medianOf(times);
     std::printf("%-44s %8.3f %9.1f %6.1f%% %7.1f  %s\n", c.name.c_str(), t * 1e3, c.flops / t * 1e-9,
-                median(ratios) * 100, c.bytes / t * 1e-9, s.str().c_str());
+                medianOf(ratios) * 100, c.bytes / t * 1e-9, s.str().c_str());
     std::fflush(stdout);
   }
 }

@@ -146,6 +146,26 @@ TEST_F(TuneTest, AKilledSearchGoesOnWhereItWas) {
   }
 }
 
+// What is kept is what the words at the end say: where the step is no faster, all defaults.
+TEST_F(TuneTest, WhatIsNoFasterIsNotKept) {
+  haveRecords();
+  const json j = tune();
+  ASSERT_TRUE(j.is_object());
+  const std::string words = j["verdict"];
+  if (j["kept"] == "default") {
+    EXPECT_NE(words.find("so the default schedules stay"), std::string::npos) << words;
+    EXPECT_GE(j["ratio"]["median"].get<double>(), 1);
+    for (const json &k : j["kernels"])
+      EXPECT_TRUE(k["calls"] == 0 || !k["known"].get<bool>() || k["schedule"] == k["default"]) << k;
+  } else if (j["kept"] == "tuned") {
+    EXPECT_NE(words.find(": faster by "), std::string::npos) << words;
+    EXPECT_LT(j["ratio"]["median"].get<double>(), 1);
+  } else {  // the one that was no default's has been taken back
+    EXPECT_GE(j["taken_back"].get<int>(), 1) << j;
+    EXPECT_NE(words.find("so the default schedules stay"), std::string::npos) << words;
+  }
+}
+
 TEST_F(TuneTest, AModelThatIsNoneLeavesNoPicture) {
   const Result r = gptc({"tune", w.path("typo.toml"), "--svg", w.path("typo.svg")});
   EXPECT_EQ(r.code, 3) << r.output;

@@ -1,6 +1,7 @@
 #include "tools/driver/kernel_times.h"
 
 #include "ir/diagnostics.h"
+#include "ir/median.h"
 #include "ir/opdef.h"
 #include "passes/analysis/cost.h"
 #include "runtime/tuning_records.h"
@@ -37,7 +38,7 @@ Timing TimesByProblem::timing(const std::string &problem) const {
 double TimesByProblem::noise(const std::string &problem) const {
   std::vector<double> v = times.at(problem);
   std::sort(v.begin(), v.end());
-  return (v[v.size() * 3 / 4] - v[v.size() / 4]) / (2 * v[v.size() / 2]);
+  return (v[v.size() * 3 / 4] - v[v.size() / 4]) / (2 * medianOf(v));
 }
 
 double flopsOf(const Op &fused) {

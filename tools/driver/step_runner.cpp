@@ -1,6 +1,7 @@
 #include "tools/driver/step_runner.h"
 
 #include "ir/diagnostics.h"
+#include "ir/median.h"
 #include "ir/mesh.h"
 #include "ir/random.h"
 #include "runtime/state.h"
@@ -11,9 +12,11 @@
 
 namespace gptc {
 
-Spread spreadOf(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? Spread() : Spread{values[values.size() / 2], values.front(), values.back()};
+Spread spreadOf(const std::vector<double> &values) {
+  if (values.empty())
+    return {};
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  return {medianOf(values), *least, *most};
 }
 
 static Plan planOf(std::unique_ptr<Module> planned, const Target &target) {

@@ -12,7 +12,7 @@ namespace gptc {
 struct Spread {
   double median = 0, least = 0, most = 0;
 };
-Spread spreadOf(std::vector<double> values);
+Spread spreadOf(const std::vector<double> &values);
 
 /// A compiled module in an arena of its own, with initial values and equal tokens for all of its kind, ready to take
 /// steps.

@@ -3,7 +3,8 @@
 //    time that goes with what it takes of a step. Each trial goes to the record as it is made, and none is made twice:
 //    a search that was killed goes on where it was.
 // 3. The model is compiled once more from the records. Steps of both plans run in turn; a kernel that is slower there
-//    than its default, beyond the noise of the step, is taken back: a record says so.
+//    than its default, beyond the noise of the step, is taken back: a record says so. What is left is compared once
+//    more, and where the step as a whole is no faster all of it is taken back.
 #include "tools/driver/tune.h"
 
 #include "codegen/group_bench.h"
@@ -177,20 +178,39 @@ private:
     report.unsearched = int(work.size()) - report.searched;
   }
 
-  /// The plan of the records against that of the defaults, in turn.
+  /// The plan of the records against that of the defaults, in turn. Where kernels were taken back, what is left is
+  /// compared once more; where that is no faster as a whole, all defaults stay.
   void compare() {
-    if (stopped()) {
-      report.note = "stopped: steps were not compared";
-      return;
+    for (int round = 0; round < 2; ++round) {
+      if (stopped()) {
+        report.note = "stopped: steps were not compared";
+        break;
+      }
+      TunedSchedules tuned(records, target, &pool());
+      std::unique_ptr<Module> module = compile(&tuned);
+      if (print(*module) == print(*runner->session.plan.planned)) {
+        if (round > 0)
+          report.note = "what was faster alone is slower within the step, so the default schedules stay";
+        report.verdict = {};
+        return;
+      }
+      if (module->attrs.getInt("arena_bytes") > availableMemory() - (256 << 20)) {
+        report.note = "not compared within the step: memory does not hold both plans";
+        break;
+      }
+      const int before = report.takenBack;
+      compareWith(std::move(module));
+      if (report.takenBack == before || round == 1)
+        break;
     }
-    TunedSchedules tuned(records, target, &pool());
-    std::unique_ptr<Module> module = compile(&tuned);
-    if (print(*module) == print(*runner->session.plan.planned))
-      return;
-    if (module->attrs.getInt("arena_bytes") > availableMemory() - (256 << 20)) {
-      report.note = "not compared within the step: memory does not hold both plans";
-      return;
-    }
+    if (report.verdict.compared && !report.verdict.better)
+      for (auto &[problem, k] : kernels)
+        if (auto it = inStep.find(problem); it != inStep.end() && k.best != k.base)
+          takeBack(problem, k, it->second.was, it->second.is, it->second.noise);
+  }
+
+  /// Takes back what is slower within the step than its default, beyond noise.
+  void compareWith(std::unique_ptr<Module> module) {
     const GroupsByProblem tunedGroups(*module, target);
     TimesByProblem withBase(*groups), withTuned(tunedGroups);
     StepRunner other(std::move(module), target, request.cacheDir, request.threads);
@@ -198,13 +218,14 @@ private:
     GPTC_CHECK(other.loss == firstLoss, "the tuned plan has loss {}, not {}", other.loss, firstLoss);
     runner->session.executor.observer = &withBase;
     other.session.executor.observer = &withTuned;
-    std::vector<double> baseMs, ms, ratios;
-    for (int i = 0; i < 2 || (i < 15 && now() + 2.5 * stepSeconds < end()); ++i) {
+    std::vector<double> baseMs, ms;
+    for (int i = 0; i < 3 || (i < 15 && now() + 2.5 * stepSeconds < end()); ++i) {
       baseMs.push_back(1e3 * runner->step());
       ms.push_back(1e3 * other.step());
-      ratios.push_back(ms.back() / baseMs.back());
     }
-    report.baseMs = spreadOf(baseMs), report.ms = spreadOf(ms), report.ratio = spreadOf(ratios);
+    runner->session.executor.observer = nullptr;
+    report.verdict = verdictOf(baseMs, ms);
+    inStep.clear();
     for (auto &[problem, k] : kernels) {
       auto it = tunedGroups.ops.find(problem);
       if (it == tunedGroups.ops.end())
@@ -212,15 +233,27 @@ private:
       k.best = scheduleOf(*it->second.front());
       const Timing was = withBase.timing(problem), is = withTuned.timing(problem);
       k.baseMs = 1e3 * was.median, k.ms = 1e3 * is.median;
-      if (k.best != k.base && was.runs && is.median > was.median * (1 + withBase.noise(problem)))
-        takeBack(problem, k, was, is, withBase.noise(problem));
+      if (k.best == k.base || !was.runs)
+        continue;
+      const InStep times{was, is, withBase.noise(problem)};
+      if (is.median > was.median * (1 + times.noise))
+        takeBack(problem, k, was, is, times.noise);
+      else
+        inStep.emplace(problem, times);
     }
   }
 
-  /// Faster alone, slower within the step: a race that the default won.
+  /// Of a kernel that is not its default's within the step.
+  struct InStep {
+    Timing was, is;
+    double noise;
+  };
+  std::map<std::string, InStep> inStep;  // by problem
+
+  /// A race that the default won: faster alone, and slower within the step, or of no use to the step as a whole.
   void takeBack(const std::string &problem, TunedKernel &k, const Timing &was, const Timing &is, double noise) {
     std::vector<TuningRecord> race;
-    const std::string session = newSession(0);
+    const std::string session = newSession(report.takenBack);
     for (const TuningRecord *r : lastRace(records, problem, machine)) {
       if (!r->isDefault && r->schedule != k.best)
         continue;
@@ -228,9 +261,11 @@ private:
       copy.session = session;
       copy.fromElsewhere = false;  // times of here, of a schedule that was checked here
       copy.time = r->isDefault ? was : is;
-      copy.raced = r->isDefault ? 1 : is.median / was.median;
+      copy.raced = r->isDefault ? 1 : std::max(is.median / was.median, report.verdict.ratio.median);
       copy.noise = noise;
     }
+    if (race.empty())  // the nearest shape's, which goes with that
+      return;
     records.append(race);
     k.best = k.base, k.ms = k.baseMs;
     k.takenBack = true;

@@ -4,6 +4,7 @@
 #include "passes/analysis/cost.h"
 #include "runtime/tuning_records.h"
 #include "tools/driver/kernel_times.h"
+#include "tools/driver/tune_verdict.h"
 
 #include <atomic>
 #include <functional>
@@ -35,7 +36,7 @@ struct TunedKernel {
   size_t candidates = 0;  // in the space
   size_t tried = 0;
   bool known = false;         // from earlier records
-  bool takenBack = false;     // faster alone, slower within the step: the default stays
+  bool takenBack = false;     // faster alone, and not within the step: the default stays
   double raced = 1;           // best over base, alone, in the race of this search
   double nearestRaced = 0;    // likewise what the records of the nearest shape proposed; 0: nothing
   double baseMs = 0, ms = 0;  // one call within the step, before and after; 0 where it is in no training step
@@ -43,8 +44,7 @@ struct TunedKernel {
 
 struct TuneReport {
   std::vector<TunedKernel> kernels;  // most time first
-  Spread baseMs, ms;                 // whole steps, in turn
-  Spread ratio;                      // of neighbours
+  StepVerdict verdict;               // on what is kept; of the plan that was found last
   std::string note;                  // why steps were not compared
   int searched = 0, known = 0, takenBack = 0;
   int unsearched = 0;   // no time was left

@@ -69,11 +69,11 @@ void table(const TuneReport &r) {
     fmt::print("{:<36} {:<22} {:>5} {:>9.3f} {:>9.3f} {:>7.3f} {:>6.1f}% {:>6.1f}% {:>6}  {}\n", cut(k.place, 36),
                cut(k.shapes, 22), k.calls, k.baseMs, k.ms, k.baseMs > 0 ? k.ms / k.baseMs : 1, shareOfPeak(k, r, k.ms),
                shareOfMemory(k, r, k.ms), k.known ? "known" : fmt::format("{}", k.tried),
-               k.takenBack        ? "default (another was slower in the step)"
+               k.takenBack        ? "default (another was no faster in the step)"
                : k.best == k.base ? "default"
                                   : k.best.str());
   }
-  fmt::print("\n{} kernels searched, {} known, {} taken back as slower within the step; {:.1f} s\n", r.searched,
+  fmt::print("\n{} kernels searched, {} known, {} taken back as no faster within the step; {:.1f} s\n", r.searched,
              r.known, r.takenBack, r.seconds);
   if (r.unsearched)
     fmt::print("no time was left for {} kernel{}: another `gptc tune` goes on there\n", r.unsearched,
@@ -82,9 +82,8 @@ void table(const TuneReport &r) {
              r.failed ? fmt::format("; {} candidates failed and are left out from now on", r.failed) : "");
   fmt::print("peak {:.0f} GFLOP/s fp32, {:.0f} bf16; memory {:.0f} GB/s\n", r.speed.peakFp32 * 1e-9,
              r.speed.peakBf16 * 1e-9, r.speed.memory.best() * 1e-9);
-  if (r.ratio.median > 0)
-    fmt::print("step, kernels one by one: {:.2f} ms -> {:.2f} ms, {:.3f}x ({:.3f}..{:.3f}) of the default's\n",
-               r.baseMs.median, r.ms.median, r.ratio.median, r.ratio.least, r.ratio.most);
+  if (r.verdict.compared)
+    fmt::print("step, kernels one by one: {}\n", inWords(r.verdict));
   else
     fmt::print("{}\n", r.note.empty() ? "the plan is that of default schedules" : r.note);
 }
@@ -120,9 +119,12 @@ json jsonOf(const TuneReport &r) {
           {"peak_fp32", r.speed.peakFp32},
           {"peak_bf16", r.speed.peakBf16},
           {"memory_bytes_per_s", r.speed.memory.best()},
-          {"default_step_ms", spread(r.baseMs)},
-          {"step_ms", spread(r.ms)},
-          {"ratio", spread(r.ratio)},
+          {"default_step_ms", spread(r.verdict.baseMs)},
+          {"step_ms", spread(r.verdict.ms)},
+          {"ratio", spread(r.verdict.ratio)},
+          {"noise", r.verdict.noise},
+          {"kept", !r.verdict.compared ? nullptr : json(r.verdict.better ? "tuned" : "default")},
+          {"verdict", r.verdict.compared ? inWords(r.verdict) : r.note},
           {"kernels", list}};
 }
 

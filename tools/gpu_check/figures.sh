@@ -41,7 +41,7 @@ compile_gpt2() {
 # The median of the last tokens per second of a log.
 median_rate() { # RUN COUNT
   sed -nE 's/.*"tokens_per_s": ([.0-9]+).*/\1/p' "$work/out-$1/log.jsonl" |
-    tail -n "$2" | sort -n | sed -n "$((($2 + 1) / 2))p"
+    tail -n "$2" | sort -n | awk '{a[NR] = $1} END {if (NR) printf "%.1f\n", (a[int((NR + 1) / 2)] + a[int(NR / 2) + 1]) / 2}'
 }
 # The share of the peak by the formula of nanoGPT: 6 N + 12 L C T operations for each token.
 mfu_figure() { # AIM TOKENS/S LAYERS C T
