@@ -18,7 +18,6 @@ int main(int argc, char **argv) {
     gptc::addEstimateCommand(app);
     gptc::addCalibrateCommand(app);
     gptc::addDoctorCommand(app);
-    gptc::addLaterCommands(app);
     return gptc::parseCommandLine(app, argc, argv).value_or(0);
   });
 }

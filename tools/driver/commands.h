@@ -20,7 +20,5 @@ void addExplainCommand(CLI::App &app);
 void addEstimateCommand(CLI::App &app);
 void addCalibrateCommand(CLI::App &app);
 void addDoctorCommand(CLI::App &app);
-/// Commands of the design that are not built yet: each says so.
-void addLaterCommands(CLI::App &app);
 
 }  // namespace gptc
