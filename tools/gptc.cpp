@@ -9,6 +9,7 @@ int main(int argc, char **argv) {
     app.set_version_flag("--version", "gptc " GPTC_VERSION);
     app.require_subcommand(1);
     app.set_help_all_flag("--help-all", "Help of every command");
+    gptc::addNewCommand(app);
     gptc::addCompileCommand(app);
     gptc::addDataCommand(app);
     gptc::addExplainCommand(app);

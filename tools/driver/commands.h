@@ -7,6 +7,7 @@ class App;
 
 namespace gptc {
 
+void addNewCommand(CLI::App &app);
 void addCompileCommand(CLI::App &app);
 void addDataCommand(CLI::App &app);
 void addBenchCommand(CLI::App &app);
