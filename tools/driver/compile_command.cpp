@@ -14,6 +14,7 @@
 #include "tools/driver/explain.h"
 #include "tools/driver/gir_file.h"
 #include "tools/driver/tune.h"
+#include "tools/estimate/expected.h"
 
 #include <locale>
 #include <unistd.h>
@@ -41,7 +42,7 @@ double momentBytes(const Module &m) {
   return double(bytes);
 }
 
-void account(const Config &c, const Plan &plan, const CompileReport &r) {
+void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t nodes) {
   const ModelConfig &m = c.model;
   row("model", fmt::format("{}: {} layers, {} heads{}, width {}, context {}, vocabulary {}", c.name, m.nLayer, m.nHead,
                            m.nKvHead == m.nHead ? "" : fmt::format(" on {}", m.nKvHead), m.nEmbd, m.blockSize,
@@ -140,6 +141,7 @@ void account(const Config &c, const Plan &plan, const CompileReport &r) {
                                          : d.choice,
                       signedBytes(d.effect.memory), d.effect.ms,
                       d.effect.ms > 0 ? formatBytes(-d.effect.memory / d.effect.ms) + "/ms" : ""));
+  row("expected", inWords(expectedOf(plan, nodes), plan));
   row("plan", fmt::format("{}  {}", r.planDir, plan.hash.substr(0, 12)));
   row("time", fmt::format("{:.2f} s: passes {:.2f}, kernels {:.2f}", r.totalSeconds, r.passSeconds, r.kernelSeconds));
 }
@@ -227,7 +229,7 @@ void addCompileCommand(CLI::App &app) {
     Config config;
     Plan plan;
     CompileReport report = compilePlan(o->request, config, plan);
-    account(config, plan, report);
+    account(config, plan, report, std::max<int64_t>(1, o->nodes));
     for (const std::string &w : config.warnings)
       printError("warning: {}\n", w);
   });

@@ -2,9 +2,10 @@
 
 #include "frontends/files.h"
 #include "ir/diagnostics.h"
+#include "ir/median.h"
 #include "ir/mesh.h"
 #include "runtime/metrics.h"
-#include "tools/estimate/planned.h"
+#include "tools/estimate/expected.h"
 
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"
@@ -55,14 +56,10 @@ std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &
   if (mesh.ranks() == 1) {
     predictedCommunication = 0.0;
   } else if (!cuda && nodes == 1) {
-    // Through shared memory a sum reads two arrays and writes one.
-    const LinkRates link{rates.dram / 3, 5e-6};
-    const double sent = step.reduce.seconds(link) + step.gather.seconds(link) + step.exchange.seconds(link);
+    const double sent = collectivesOnOneMachine(step, here, rates);
     predictedCommunication = sent;
     seconds += sent;
   }
-  std::vector<float> sorted = times.seconds;
-  std::nth_element(sorted.begin(), sorted.begin() + long(sorted.size() / 2), sorted.end());
   json measuredKernels, measuredCommunication;
   if (times.watched > 0) {
     measuredKernels = kernelsOf(kernels.seconds, double(times.watched));
@@ -90,7 +87,7 @@ std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &
                 {"communication", predictedCommunication},
                 {"bytes", int64_t(step.memory.arena())}}},
               {"measured",
-               {{"s_per_step", double(sorted[sorted.size() / 2])},
+               {{"s_per_step", medianOf(times.seconds)},
                 {"kernels", measuredKernels},
                 {"communication", measuredCommunication},
                 {"bytes", residentMemory()}}},
