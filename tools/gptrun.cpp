@@ -479,11 +479,11 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
 void runSample(const Options &o) {
   Plan plan = planOf(o);
   requireGenerator(*plan.planned);
-  const Inference inference(o, plan);
   const std::string file = plan.run.tokenizer;
   if (file.empty())
     throw UserError(ErrorCode::FileMissing, "the plan names no tokenizer",
                     "set data.tokenizer in model.toml and compile again");
+  const Inference inference(o, plan);
   TokenizerCodec codec(file);
   std::vector<int32_t> prompt = codec.encode(o.prompt);
   if (prompt.empty())
