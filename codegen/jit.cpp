@@ -6,6 +6,7 @@
 #include "codegen/llvm_internal.h"
 #include "codegen/object_cache.h"
 #include "ir/diagnostics.h"
+#include "ir/out_of_memory.h"
 
 #include "llvm/ADT/StringMap.h"
 #include "llvm/Bitcode/BitcodeWriter.h"
@@ -45,14 +46,21 @@ namespace orc = llvm::orc;
 
 namespace {
 
-template <typename T> T valueOf(llvm::Expected<T> e) {
+/// `said` is what LLVM has reported before.
+[[noreturn]] void fail(llvm::Error e, const std::string &said = "") {
+  const std::string text = said + llvm::toString(std::move(e));
+  if (llvm::StringRef(text).contains(std::make_error_code(std::errc::not_enough_memory).message()))
+    throw UserError(ErrorCode::OutOfMemory, "no memory is left for compiled kernels", outOfMemoryHelp);
+  GPTC_UNREACHABLE("LLVM: {}", text);
+}
+template <typename T> T valueOf(llvm::Expected<T> e, const std::string &said = "") {
   if (!e)
-    GPTC_UNREACHABLE("LLVM: {}", llvm::toString(e.takeError()));
+    fail(e.takeError(), said);
   return std::move(*e);
 }
 void check(llvm::Error e) {
   if (e)
-    GPTC_UNREACHABLE("LLVM: {}", llvm::toString(std::move(e)));
+    fail(std::move(e));
 }
 
 llvm::ArrayRef<char> bytes(llvm::StringRef s) { return {s.data(), s.size()}; }
@@ -157,6 +165,8 @@ struct Jit::Impl {
   orc::ObjectLinkingLayer linker;
   orc::JITDylib &dylib;
   llvm::StringMap<CompiledKernel> known;  // by canonical text
+  std::mutex reporting;
+  std::string reported;  // errors of the linker, line by line
 
   Impl(const Target &t, const std::string &dir)
       : target(t), cache(dir), session(valueOf(orc::SelfExecutorProcessControl::Create())),
@@ -185,6 +195,10 @@ struct Jit::Impl {
     add("__extendhfsf2", &__extendhfsf2);
     add("__truncsfhf2", &__truncsfhf2);
     check(dylib.define(orc::absoluteSymbols(std::move(symbols))));
+    session.setErrorReporter([this](llvm::Error e) {
+      std::lock_guard lock(reporting);
+      reported += llvm::toString(std::move(e)) + "\n";
+    });
   }
   ~Impl() { check(session.endSession()); }
 
@@ -199,8 +213,8 @@ struct Jit::Impl {
     llvm::SmallVector<char, 0> bitcode;
     llvm::raw_svector_ostream stream(bitcode);
     llvm::WriteBitcodeToFile(module, stream);
-    return contentHash({bitcode, bytes(target.cpu), bytes(target.features), bytes(LLVM_VERSION_STRING),
-                        bytes(optimiserPipeline())});
+    return contentHash(
+        {bitcode, bytes(target.cpu), bytes(target.features), bytes(LLVM_VERSION_STRING), bytes(optimiserPipeline())});
   }
 
   void build(Job &job, llvm::TargetMachine &machine) {
@@ -261,7 +275,9 @@ struct Jit::Impl {
         check(linker.add(dylib, llvm::MemoryBuffer::getMemBufferCopy(
                                     llvm::StringRef(job.object.data(), job.object.size()), job.symbol)));
     }
-    orc::SymbolMap found = valueOf(session.lookup(orc::makeJITDylibSearchOrder(&dylib), std::move(names)));
+    auto symbols = session.lookup(orc::makeJITDylibSearchOrder(&dylib), std::move(names));
+    std::lock_guard lock(reporting);
+    orc::SymbolMap found = valueOf(std::move(symbols), reported);
     for (Job &job : jobs) {
       CompiledKernel c;
       for (size_t i = 0; i < job.kernel->body.size(); ++i) {
@@ -281,6 +297,7 @@ std::vector<std::string> Jit::sources(llvm::ArrayRef<const kir::Kernel *> kernel
   std::vector<Job> jobs;
   for (const kir::Kernel *k : kernels)
     jobs.push_back({k, symbolOf(kir::print(*k))});
+  const NoExceptions llvmHasNone;
   impl->forAll(jobs, [&](Job &job, llvm::TargetMachine &machine) {
     llvm::LLVMContext context;
     job.symbol = impl->sourceOf(*impl->emit(job, machine, context));
@@ -304,8 +321,11 @@ std::vector<CompiledKernel> Jit::compile(llvm::ArrayRef<const kir::Kernel *> ker
     if (!impl->known.count(text) && planned.try_emplace(text, true).second)
       jobs.push_back({k, symbolOf(text)});
   }
-  impl->forAll(jobs, [&](Job &job, llvm::TargetMachine &machine) { impl->build(job, machine); });
-  impl->link(jobs);
+  {
+    const NoExceptions llvmHasNone;
+    impl->forAll(jobs, [&](Job &job, llvm::TargetMachine &machine) { impl->build(job, machine); });
+    impl->link(jobs);
+  }
   for (const Job &job : jobs)
     ++(job.reused ? stats.reused : stats.compiled);
   std::vector<CompiledKernel> result;

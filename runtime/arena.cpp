@@ -54,13 +54,18 @@ int64_t availableMemory() {
   int64_t room = std::numeric_limits<int64_t>::max();
   if (int64_t kb = fieldOf("/proc/meminfo", "MemAvailable"); kb >= 0)
     room = kb * 1024;
-  if (rlimit r{}; ::getrlimit(RLIMIT_AS, &r) == 0 && r.rlim_cur != RLIM_INFINITY) {
-    FileText statm = readTextFile("/proc/self/statm", 4096);
-    int64_t pages = 0;
-    llvm::StringRef text = statm.text;
-    if (statm.ok)
-      (void)text.consumeInteger(10, pages);
-    room = std::min<int64_t>(room, std::max<int64_t>(0, int64_t(r.rlim_cur) - pages * pageBytes()));
+  FileText statm = readTextFile("/proc/self/statm", 4096);
+  llvm::SmallVector<llvm::StringRef, 8> pages;
+  llvm::StringRef(statm.text).split(pages, ' ');
+  // Of that file's numbers: all of the address space, and data with the stack.
+  for (auto [limit, field] : {std::pair(RLIMIT_AS, 0u), {RLIMIT_DATA, 5u}}) {
+    rlimit r{};
+    int64_t used = 0;
+    if (::getrlimit(limit, &r) != 0 || r.rlim_cur == RLIM_INFINITY)
+      continue;
+    if (statm.ok && field < pages.size())
+      (void)pages[field].getAsInteger(10, used);
+    room = std::min<int64_t>(room, std::max<int64_t>(0, int64_t(r.rlim_cur) - used * pageBytes()));
   }
   FileText groups = readTextFile("/proc/self/cgroup", 1 << 16);
   llvm::SmallVector<llvm::StringRef, 16> lines;

@@ -37,7 +37,7 @@ private:
 };
 
 /// Bytes that this process may still allocate without swapping or being killed: the least of MemAvailable, of what the
-/// control groups (v2 and v1) above it leave, and of RLIMIT_AS.
+/// control groups (v2 and v1) above it leave, and of RLIMIT_AS and RLIMIT_DATA.
 int64_t availableMemory();
 /// Resident bytes of this process.
 int64_t residentMemory();

@@ -2,17 +2,22 @@
 
 #include "ir/diagnostics.h"
 #include "ir/environment.h"
+#include "ir/out_of_memory.h"
 #include "ir/stderr.h"
 #include "runtime/fault_place.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <fcntl.h>
 #include <filesystem>
 #include <new>
+#include <pthread.h>
+#include <sys/resource.h>
 #include <system_error>
 #include <unistd.h>
 
@@ -113,6 +118,51 @@ void catchFaults() {
 #endif
 }
 
+bool isShortage(const std::error_code &code) {
+  return code == std::errc::resource_unavailable_try_again || code == std::errc::not_enough_memory;
+}
+
+/// An exception that nobody can catch: of a thread, or within what must not throw.
+[[noreturn]] void onTerminate() {
+  try {
+    if (std::current_exception())
+      throw;
+  } catch (const std::bad_alloc &) {
+    endOutOfMemory();
+  } catch (const std::system_error &e) {
+    if (isShortage(e.code()))
+      endOutOfMemory();
+    ::_exit(reportBug(e.what()));
+  } catch (const std::exception &e) {
+    ::_exit(reportBug(e.what()));
+  } catch (...) {
+  }
+  ::_exit(reportBug("an exception that nothing catches"));
+}
+
+/// Threads get the usual stack whatever `ulimit -s` says, which has it for programs of another kind, and this one as
+/// much of it as it may have.
+void takeStack() {
+  constexpr rlim_t usual = 8 << 20, least = 512 << 10;
+  rlimit r{};
+  if (::getrlimit(RLIMIT_STACK, &r) != 0)
+    return;
+  if (r.rlim_cur < usual) {
+    r.rlim_cur = std::min(usual, r.rlim_max);
+    ::setrlimit(RLIMIT_STACK, &r);
+  }
+  if (r.rlim_cur < least)
+    throw UserError(ErrorCode::OutOfMemory,
+                    fmt::format("the stack is limited to {} KiB, and {} KiB are needed", r.rlim_cur >> 10, least >> 10),
+                    "raise the limit: `ulimit -s 8192`");
+  pthread_attr_t attributes;
+  if (::pthread_attr_init(&attributes) != 0)
+    return;
+  ::pthread_attr_setstacksize(&attributes, usual);
+  ::pthread_setattr_default_np(&attributes);
+  ::pthread_attr_destroy(&attributes);
+}
+
 }  // namespace
 
 Diagnostic currentError() {
@@ -123,9 +173,14 @@ Diagnostic currentError() {
   } catch (const std::filesystem::filesystem_error &e) {
     return {.code = ErrorCode::FileMissing, .message = fmt::format("{}: {}", e.path1().string(), e.code().message())};
   } catch (const std::bad_alloc &) {
-    return {.code = ErrorCode::OutOfMemory,
-            .message = "out of memory",
-            .help = {"close other programs, or use a smaller model or batch"}};
+    return {.code = ErrorCode::OutOfMemory, .message = outOfMemoryText, .help = {outOfMemoryHelp}};
+  } catch (const std::system_error &e) {
+    if (isShortage(e.code()))
+      return {.code = ErrorCode::OutOfMemory,
+              .message =
+                  fmt::format("the system has no more threads or memory for this program: {}", e.code().message()),
+              .help = {"fewer --threads, or raise the limits that `ulimit -a` shows (-u counts threads)"}};
+    return {.code = ErrorCode::Internal, .message = fmt::format("a bug in gptc: {}", e.what())};
   } catch (const std::exception &e) {
     return {.code = ErrorCode::Internal, .message = fmt::format("a bug in gptc: {}", e.what())};
   }
@@ -135,7 +190,10 @@ int guardedMain(const std::function<int()> &work) {
   keepStandardDescriptors();
   ::signal(SIGXFSZ, SIG_IGN);  // a file past `ulimit -f` then is a write error like any other
   catchFaults();
+  catchOutOfMemory();
+  std::set_terminate(onTerminate);
   try {
+    takeStack();
     warnOfStrangeVariables();
     const int code = work();
     const int output = flushOutput();
@@ -145,7 +203,9 @@ int guardedMain(const std::function<int()> &work) {
   } catch (const std::filesystem::filesystem_error &) {
     return report(UserError(currentError()));
   } catch (const std::system_error &e) {  // fmt::print's too, once the buffer of the output is full
-    return std::ferror(stdout) ? reportOutput(e.code().value()) : reportBug(e.what());
+    if (std::ferror(stdout))
+      return reportOutput(e.code().value());
+    return isShortage(e.code()) ? report(UserError(currentError())) : reportBug(e.what());
   } catch (const InternalError &e) {
     return reportBug(e.what());
   } catch (const std::bad_alloc &) {
