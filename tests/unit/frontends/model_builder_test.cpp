@@ -328,6 +328,25 @@ TEST(ModelBuilder, OpsSayWhereTheyCameFrom) {
   EXPECT_NE(text.find("layer=1 loc(\"h1.mlp.c_fc\")"), std::string::npos) << text;
 }
 
+TEST(ModelBuilder, NormsHaveTheirEpsilon) {
+  for (const char *norm : {"layernorm", "rmsnorm"})
+    for (double eps : {1e-5, 1e-6}) {
+      Config c = smallConfig();
+      c.model.norm = norm;
+      c.model.normEps = eps;
+      const auto m = buildModel(c);
+      EXPECT_EQ(m->attrs.has("norm_eps"), eps != 1e-5) << "modules and plans of before say nothing";
+      int norms = 0;
+      for (const auto &f : m->functions)
+        for (const Op &op : f->body)
+          if (op.isOneOf(OpKind::layernorm, OpKind::rmsnorm)) {
+            ++norms;
+            EXPECT_EQ(op.attrs.getFloat("eps"), eps) << op.loc;
+          }
+      EXPECT_EQ(norms, 4 * 5) << "two per layer and one at the end, in each function";
+    }
+}
+
 TEST(ModelBuilder, FoldDividesTheBlock) {
   EXPECT_EQ(foldOf(1024), 256);
   EXPECT_EQ(foldOf(64), 64);
