@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <poll.h>
@@ -119,6 +120,19 @@ private:
   std::string rest;
 };
 
+/// Puts the stand-ins in the driver's place where there is none, in a program that has them. It is looked for in
+/// another process: one that has loaded it is not to be forked.
+void chooseLibraries() {
+#ifdef GPTC_STANDINS
+  if (std::getenv("GPTC_CUDA"))
+    return;
+  Child child([](int to) { addLine(to, CudaLibrary::lookUp(CudaLibraryId::driver) ? "found" : "none"); });
+  std::string line;
+  if (child.read(line, 120) == Child::Read::line && line == "none")
+    setenv("GPTC_CUDA", GPTC_STANDINS, 1);
+#endif
+}
+
 std::string whatOf(const std::exception_ptr &e) {
   try {
     std::rethrow_exception(e);
@@ -131,7 +145,8 @@ std::string whatOf(const std::exception_ptr &e) {
 
 DeviceInfo askDevice() {
   DeviceInfo info;
-  if (CudaLibrary::get(CudaLibraryId::nvrtc).path.find("standin") == std::string::npos)
+  const bool standins = CudaLibrary::get(CudaLibraryId::nvrtc).path.find("standin") != std::string::npos;
+  if (!standins || std::getenv("GPTC_CACHE"))
     info.cacheDir = defaultCacheDir();
   auto describe = [](TestDevice &d) { return json{{"gpu", d.isGpu}, {"name", d.name}, {"arch", d.architecture}}; };
   json said;

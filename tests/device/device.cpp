@@ -4,7 +4,6 @@
 #include "ir/diagnostics.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace gptc::test {
 
@@ -16,13 +15,6 @@ constexpr std::byte red{0xA5};
 size_t roundedUp(size_t n) { return (n + zone - 1) / zone * zone; }
 
 }  // namespace
-
-void chooseLibraries() {
-#ifdef GPTC_STANDINS
-  if (!std::getenv("GPTC_CUDA") && !CudaLibrary::lookUp(CudaLibraryId::driver))
-    setenv("GPTC_CUDA", GPTC_STANDINS, 1);
-#endif
-}
 
 TestDevice &TestDevice::get() {
   static TestDevice device;

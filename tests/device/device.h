@@ -19,12 +19,10 @@ struct DeviceInfo {
   bool isGpu = false;
   std::string name;  // "NVIDIA H200"
   Target target;     // of that GPU; sm_90a for the stand-ins
-  /// Of compiled kernels: the user's, but none for the stand-ins, whose code depends on files that are in no key.
+  /// Of compiled kernels: the user's. Of the stand-ins, whose code depends on files that are in no key, only one that
+  /// GPTC_CACHE names.
   std::string cacheDir;
 };
-
-/// Puts the stand-ins in the driver's place where there is none, in a program that has them. Before anything else.
-void chooseLibraries();
 
 /// Opens the device, in the process that calls it: it cannot be opened in one that was forked from that later.
 class TestDevice {

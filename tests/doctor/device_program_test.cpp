@@ -27,9 +27,10 @@ struct DeviceProgramTest : testing::Test {
 
   /// The exit code; what was printed and what was recorded are kept.
   int run(const std::string &environment, const std::string &options) {
-    const std::string command = fmt::format("cd '{0}' && env -u GTEST_OUTPUT -u GTEST_BRIEF HOME='{0}' GPTC_CUDA='{1}' "
-                                            "{2} '{3}/test_device' --results results {4} >out 2>&1",
-                                            dir.string(), GPTC_STANDINS, environment, GPTC_BIN_DIR, options);
+    const std::string command =
+        fmt::format("cd '{0}' && env -u GTEST_OUTPUT -u GTEST_BRIEF -u GPTC_CACHE HOME='{0}' GPTC_CUDA='{1}' "
+                    "{2} '{3}/test_device' --results results {4} >out 2>&1",
+                    dir.string(), GPTC_STANDINS, environment, GPTC_BIN_DIR, options);
     const int status = std::system(command.c_str());
     std::ostringstream text;
     text << std::ifstream(dir / "out").rdbuf();
