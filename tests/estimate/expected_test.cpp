@@ -53,8 +53,6 @@ TEST_F(ExpectedOfPlans, AStepIsItsKernelsAndARunIsItsStepsAndEvaluations) {
   Plan none = loadPlan(w.path("plan"));
   none.run.valData.clear();
   EXPECT_NEAR(expectedOf(none, 1).run, 1000 * e.step, 1e-6 * e.run);
-  // Twice as fast a CPU computes in half the time, and reads memory as before.
-  EXPECT_LT(expectedOf(p, 1, 2 * rates.fp32).step, e.step);
 }
 
 TEST_F(ExpectedOfPlans, RanksShareTheCoresOfAMachine) {

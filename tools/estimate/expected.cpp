@@ -40,15 +40,13 @@ double passesOfEvaluation(const Plan &plan, const Mesh &mesh) {
 
 }  // namespace
 
-Expected expectedOf(const Plan &plan, int64_t nodes, double fp32) {
+Expected expectedOf(const Plan &plan, int64_t nodes) {
   const Module &m = *plan.planned;
   const Mesh mesh = Mesh::of(m);
   Target target = plan.target;
   if (!target.isCuda())  // ranks of one machine share its cores
     target.threads = unsigned(std::max<int64_t>(1, target.threads * nodes / mesh.ranks()));
-  MachineRates rates = ratesOf(target);
-  if (fp32 > 0 && !target.isCuda())
-    rates = ratesOf(target, fp32 * double(target.threads) / double(plan.target.threads));
+  const MachineRates rates = ratesOf(target);
   const PlannedStep step = plannedStep(m, plan.target, rates);
   Expected e;
   e.network = nodes > 1 && mesh.ranks() > 1;

@@ -19,9 +19,8 @@ struct Expected {
   bool network = false;  // ranks stand on several machines: what they send takes time that is not in it
 };
 
-/// Ranks of a CPU plan share the cores of `nodes` machines like this one. `fp32`: its peak in FLOP/s where that is
-/// known; 0: typical of such a CPU.
-Expected expectedOf(const Plan &plan, int64_t nodes, double fp32 = 0);
+/// Ranks of a CPU plan share the cores of `nodes` machines like this one.
+Expected expectedOf(const Plan &plan, int64_t nodes);
 
 /// "about 12 ms a step, 2 min for 2000 steps, 0.4 GB".
 std::string inWords(const Expected &e, const Plan &plan);
