@@ -9,6 +9,7 @@
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/cuda/library_product.h"
+#include "runtime/cuda/random_memory.h"
 #include "runtime/plan.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -31,7 +32,6 @@ constexpr int mostCalls = 64;   // in a turn
 constexpr double tooSlow = 1.3;
 constexpr double noise = 0.03;
 constexpr DevicePtr granule = DevicePtr(productAlignment);
-constexpr unsigned char filler = 0x3c;  // 0x3c3c is 0.011 in bf16 and 1.06 in f16; as f32 0.011
 
 using Clock = std::chrono::steady_clock;
 double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
@@ -77,7 +77,8 @@ public:
     for (const Product &p : products)
       bytes = std::max(bytes, place(p, 0).second);
     memory = std::make_unique<DeviceMemory>(gpu, bytes);
-    gpu.d.check(gpu.d.memsetBytes(memory->at, filler, bytes, gpu.stream), "cuMemsetD8Async");
+    gpu.d.check(gpu.d.memsetBytes(memory->at, 0, bytes, gpu.stream), "cuMemsetD8Async");
+    random = std::make_unique<RandomMemory>(gpu, bytes);
     lt.check(lt.create(&handle), "cublasLtCreate");
   }
   ~Tuner() {
@@ -89,6 +90,14 @@ public:
   MatmulCall call(const Product &p) const {
     const std::vector<DevicePtr> at = place(p, memory->at).first;
     return MatmulCall(handle, *p.matmul, at, at.back(), size_t(p.memory.back().bytes));
+  }
+
+  /// Random numbers where the product reads.
+  void fill(const Product &p) const {
+    const std::vector<DevicePtr> at = place(p, memory->at).first;
+    const Op &op = *p.ops.front();
+    for (unsigned i = 0; i < op.numOperands(); ++i)
+      random->fill(at[i], size_t(p.memory[i].bytes), op.operand(i)->type.dtype);
   }
 
   /// Milliseconds of each algorithm; of those that fell behind what is known, infinite for those that the library
@@ -187,6 +196,7 @@ private:
   const CublasLt &lt = CublasLt::get();
   LtHandle handle = nullptr;
   std::unique_ptr<DeviceMemory> memory;
+  std::unique_ptr<RandomMemory> random;
   EventHandle begin, end;
 };
 
@@ -234,7 +244,7 @@ static void tune(LibraryTuning &result, Module &planned, const Target &target, c
   result.products = int(products.size());
   const Tuner tuner(gpu, products);
   const ObjectCache cache(cacheDir);
-  const std::string machine = fmt::format("cublaslt algorithms 1 {} {} {} {}", gpu.name, gpu.multiprocessors,
+  const std::string machine = fmt::format("cublaslt algorithms 2 {} {} {} {}", gpu.name, gpu.multiprocessors,
                                           CudaLibrary::get(CudaLibraryId::driver).version.str(),
                                           CudaLibrary::get(CudaLibraryId::cublasLt).version.str());
   const Clock::time_point until =
@@ -253,6 +263,7 @@ static void tune(LibraryTuning &result, Module &planned, const Target &target, c
     } else if (call.algorithms() == 1) {
       chosen = 0;
     } else {
+      tuner.fill(p);
       const std::vector<double> ms = tuner.time(call, until);
       if (ms.empty())
         continue;

@@ -31,8 +31,9 @@ struct LibraryTuning {
 ///   2. The others are timed by events, those with most to compute first, for at most two seconds in all: each
 ///      algorithm twice to warm up, then in turns, so many calls in one graph that a turn takes some 0.2 ms, five
 ///      times; after two turns only those go on whose better one took less than 1.3 times the fastest. One that the
-///      library refuses to run is left out. Operands lie in memory of their own, at addresses aligned as in the arena;
-///      results that go on from what they hold grow and are lost.
+///      library refuses to run is left out. Operands are random numbers, which draw as much power as those of a step,
+///      in memory of their own, at addresses aligned as in the arena; results that go on from what they hold grow and
+///      are lost.
 ///   3. The choice is fastest()'s of the medians. A product for which no time was left gets no pin.
 ///
 /// UserError never: without a GPU, its memory or the library it says so in `problem`.

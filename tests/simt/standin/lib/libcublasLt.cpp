@@ -6,7 +6,8 @@
 // It proposes two algorithms, which add in opposite orders; the second needs a workspace. GPTC_STANDIN_SLOW=1: which of
 // them (0 or 1) takes 50 ms longer, on the clock of events only. GPTC_STANDIN_OTHER=1: the algorithms are described
 // otherwise, as by another version. GPTC_STANDIN_REFUSE=1, 2 or 3: the first, the second, or both are refused when they
-// run, though they are proposed. A call whose equal never ran is refused in a capture: it would load code.
+// run, though they are proposed. GPTC_STANDIN_VARIED=1: operands that are made of one number are refused. A call whose
+// equal never ran is refused in a capture: it would load code.
 // GPTC_STANDIN_CUBLASLT=130002: its version.
 #include "driver_state.h"
 #include "narrow.h"
@@ -270,6 +271,12 @@ LtStatus cublasLtMatmul(LtHandle handle, LtDesc desc, const void *alpha, const v
       return span(reinterpret_cast<void *>(at), n, p.d.type, what);
     };
     const std::byte *pa = matrix(a, p.a, "A"), *pb = matrix(b, p.b, "B");
+    auto constant = [](const std::byte *at, const LtLayoutImpl &l) {
+      const size_t size = sizeOf(l.type), n = size_t(l.rows) * size;  // of the first column
+      return at && l.rows > 1 && std::memcmp(at, at + size, n - size) == 0;
+    };
+    if (setting("VARIED", 0) && (constant(pa, p.a) || constant(pb, p.b)))
+      problem = "cublasLtMatmul: an operand is made of one number";
     const std::byte *pc = betaValue != 0 ? matrix(c, p.c, "C") : nullptr;
     std::byte *pd = matrix(d, p.d, "D");
     std::byte *bias = p.biased() ? vector(p.desc.bias, p.m, "bias") : nullptr;
