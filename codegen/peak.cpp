@@ -2,6 +2,8 @@
 
 #include "ir/diagnostics.h"
 
+#include "llvm/Config/llvm-config.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -34,13 +36,18 @@ double secondsOf(ThreadPool &pool, const CompiledPhase &phase, void *const *para
   return std::chrono::duration<double>(Clock::now() - from).count();
 }
 
-}  // namespace
+/// The loop's kernel.
+struct PeakKernel {
+  Kernel kernel;
+  double flops;     // of a run
+  int64_t outputs;  // elements
+};
 
-PeakLoop::PeakLoop(ThreadPool &pool, const Target &target, DType operands) : pool(pool), jit(target, "") {
+PeakKernel peakKernel(const Target &target, DType operands, unsigned threads) {
   const bool pairs = operands == DType::bf16 && target.bf16Dot;
   const int width = target.lanes(DType::f32);
   const int chains = target.vectorRegisters - 4;  // enough to hide the latency of an FMA, few enough not to spill
-  const int64_t steps = 6000, tasks = 16 * pool.size();
+  const int64_t steps = 6000, tasks = 16 * threads;
 
   Buffer from = makeBuffer("in", DType::f32, Storage::global, 2);
   Buffer to = makeBuffer("out", DType::f32, Storage::global, tasks * chains * width, true);
@@ -64,11 +71,22 @@ PeakLoop::PeakLoop(ThreadPool &pool, const Target &target, DType operands) : poo
       let(a, load(from, imm(0)),
           {let(b, load(from, imm(1)),
                {let(x, factor, {alloc(acc, {start, loop(LoopKind::serial, s, imm(steps), {step}), finish})})})});
-  Kernel k{"peak", {from, to}, {loop(LoopKind::parallel, t, imm(tasks), {task})}};
+  return {Kernel{"peak", {from, to}, {loop(LoopKind::parallel, t, imm(tasks), {task})}},
+          (pairs ? 4.0 : 2.0) * chains * width * steps * double(tasks), to->size};
+}
 
-  phase = jit.compile({&k})[0].phases[0];
-  out.resize(size_t(to->size));
-  flops = (pairs ? 4.0 : 2.0) * chains * width * steps * double(tasks);
+}  // namespace
+
+std::string peakSource(const Target &target, DType operands) {
+  return fmt::format("LLVM {} {}", LLVM_VERSION_STRING,
+                     kir::print(peakKernel(target, operands, target.threads).kernel));
+}
+
+PeakLoop::PeakLoop(ThreadPool &pool, const Target &target, DType operands) : pool(pool), jit(target, "") {
+  const PeakKernel k = peakKernel(target, operands, pool.size());
+  phase = jit.compile({&k.kernel})[0].phases[0];
+  out.resize(size_t(k.outputs));
+  flops = k.flops;
 }
 
 double PeakLoop::run() {

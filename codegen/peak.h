@@ -5,6 +5,7 @@
 #include "codegen/thread_pool.h"
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace gptc {
@@ -27,7 +28,10 @@ private:
   double flops = 0;  // of a run
 };
 
-/// FLOP/s: the best of runs of a PeakLoop, about 50 ms in all.
+/// What a measured peak depends on beside the machine: the loop's kernel, and the compiler that makes code of it.
+std::string peakSource(const Target &target, DType operands = DType::f32);
+
+/// FLOP/s: the best of runs of a PeakLoop, about 50 ms in all. One attempt of PeakRecord's (runtime/peak.h).
 double measurePeakFlops(ThreadPool &pool, const Target &target, DType operands = DType::f32);
 
 /// Bytes/s between memory and all threads of the pool together, in arrays that caches cannot hold (three, each at least

@@ -325,7 +325,9 @@ void readRun(ConfigReader &r, Config &c) {
   traceSteps(r, c.log.traceSteps);
   if (const TomlValue *v = r.get("log.mfu_peak")) {
     auto *word = std::get_if<std::string>(&v->value);
-    if (!word || *word != "measured")
+    if (word && *word == "measured")
+      c.log.mfuPeak = -1;
+    else if (!word || *word != "auto")
       r.number("log.mfu_peak", c.log.mfuPeak, 0, 1e21, true);
   }
 }

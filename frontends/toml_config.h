@@ -117,7 +117,7 @@ struct LogConfig {
   int64_t every = 10;
   bool tensorboard = false;
   std::vector<int64_t> traceSteps;  // empty, or the first and last step to trace
-  double mfuPeak = 0;               // FLOP/s; 0: measured
+  double mfuPeak = 0;               // FLOP/s; 0: "auto"; -1: "measured"
 };
 
 struct CompileConfig {

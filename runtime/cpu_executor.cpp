@@ -248,6 +248,7 @@ void CpuExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> arg
     return;
   }
   for (const CpuKernel &k : f.kernels) {
+    observer->willRun(k);
     const FaultPlace place(fmt::format("kernel {}, {}", k.name, describe(*k.op)));
     const int64_t begin = monotonicNow();
     for (const CompiledPhase &phase : k.code.phases) {
@@ -262,8 +263,8 @@ void CpuExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> arg
 
 const void *CpuExecutor::result(llvm::StringRef function, unsigned i) { return bound(function).results.at(i); }
 
-double CpuExecutor::peakFlops(llvm::StringRef compute) {
-  return measurePeakFlops(pool, host, compute == "bf16" ? DType::bf16 : DType::f32);
+PeakRecord CpuExecutor::peak(llvm::StringRef compute) {
+  return peakOfCpu(pool, host, compute == "bf16" ? DType::bf16 : DType::f32, cacheDir);
 }
 
 void *CpuExecutor::state(llvm::StringRef name) const {

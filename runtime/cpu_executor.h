@@ -43,7 +43,7 @@ public:
   void run(llvm::StringRef function, llvm::ArrayRef<const void *> args) override;
   const void *result(llvm::StringRef function, unsigned i) override;
   bool intact() override { return arena.intact(); }
-  double peakFlops(llvm::StringRef compute) override;
+  PeakRecord peak(llvm::StringRef compute) override;
   /// Address of a state's elements, row-major over padded extents; null where there is no such state.
   void *state(llvm::StringRef name) const;
 

@@ -19,7 +19,7 @@ StateView::~StateView() { executor.closeView(state, access, data); }
 
 Executor::Executor(const Module &planned, const Target &target, const Target &host, ThreadPool &pool,
                    const std::string &cacheDir)
-    : module(planned), target(target), host(host), pool(pool), jit(host, cacheDir) {}
+    : module(planned), target(target), host(host), pool(pool), cacheDir(cacheDir), jit(host, cacheDir) {}
 
 const Type &Executor::argType(llvm::StringRef function, unsigned i) const {
   return module.function(function)->body.args.at(i)->type;

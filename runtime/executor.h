@@ -5,6 +5,7 @@
 #include "codegen/codegen.h"
 #include "codegen/thread_pool.h"
 #include "ir/graph.h"
+#include "runtime/peak.h"
 
 #include <chrono>
 #include <cstdint>
@@ -33,6 +34,8 @@ int64_t monotonicNow();
 class KernelObserver {
 public:
   virtual ~KernelObserver() = default;
+  /// About every kernel before it runs, when all before it have ended.
+  virtual void willRun(const BoundKernel &) {}
   virtual void ran(const BoundKernel &kernel, int64_t begin, int64_t end) = 0;
 };
 
@@ -74,8 +77,11 @@ public:
   virtual void leave() {}
   /// Whether nothing wrote past the end of the arena, as far as can be told.
   virtual bool intact() = 0;
-  /// FLOP/s of this device at best with operands in "fp32", "bf16", "fp16" or "tf32": the denominator of MFU.
-  virtual double peakFlops(llvm::StringRef compute) = 0;
+  /// FLOP/s of this device at best with operands in "fp32", "bf16", "fp16" or "tf32": measured where that has not been
+  /// done before. It must not outlive the executor.
+  virtual PeakRecord peak(llvm::StringRef compute) = 0;
+  /// The same as a data sheet says it.
+  virtual SheetPeak sheetPeak(llvm::StringRef) const { return {}; }
 
   bool has(llvm::StringRef function) const { return module.function(function); }
   const Type &argType(llvm::StringRef function, unsigned i) const;
@@ -111,6 +117,7 @@ protected:
   const Module &module;
   const Target target, host;
   ThreadPool &pool;
+  const std::string cacheDir;
   Jit jit;  // for the host
 
 private:

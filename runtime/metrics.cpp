@@ -53,10 +53,13 @@ void MetricsLog::line(const std::string &text) { appendAll(fd, path, text); }
 
 void MetricsLog::step(const StepMetrics &m) {
   line(fmt::format(
-      R"({{"step": {}, "loss": {}, "lr": {}, "grad_norm": {}, "ms": {}, "tokens_per_s": {}, "mfu": {}{}, "time": "{}"}})"
+      R"({{"step": {}, "loss": {}, "lr": {}, "grad_norm": {}, "ms": {}, "tokens_per_s": {}, "mfu": {}{}{}, "time": "{}"}})"
       "\n",
       m.step, number(m.loss), number(m.lr), number(m.gradNorm), number(std::round(m.ms * 1000) / 1000),
       number(std::round(m.tokensPerSecond * 10) / 10), number(std::round(m.mfu * 1e5) / 1e5),
+      std::isfinite(m.mfuMeasured)
+          ? fmt::format(", \"mfu_measured\": {}", number(std::round(m.mfuMeasured * 1e5) / 1e5))
+          : "",
       m.lossScale > 0 ? fmt::format(", \"loss_scale\": {}", m.lossScale) : "", timeNow()));
 }
 
@@ -112,7 +115,7 @@ void ProgressLine::show(const StepMetrics &m, double msLeft, int64_t memoryBytes
       {m.lossScale > 0 ? fmt::format("scale 2^{}", std::ilogb(m.lossScale)) : "", 0},
       {fmt::format("{:.1f} ms", m.ms), 4},
       {fmt::format("{} tok/s", scaled(m.tokensPerSecond)), 6},
-      {fmt::format("MFU {:.1f}%", m.mfu * 100), 5},
+      {std::isfinite(m.mfu) ? fmt::format("MFU {:.1f}% ({})", m.mfu * 100, m.mfuOf) : "", 5},
       {fmt::format("{:.2f} GB", memoryBytes / 1e9), 1},
       {fmt::format("{} left", formatDuration(msLeft / 1000)), 7},
   };

@@ -3,6 +3,7 @@
 
 #include "llvm/ADT/ArrayRef.h"
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <optional>
@@ -16,12 +17,15 @@ struct StepMetrics {
   int64_t step = 0;
   float loss = 0, lr = 0, gradNorm = 0;
   double ms = 0, tokensPerSecond = 0, mfu = 0;
-  float lossScale = 0;  // of the step; 0 where the loss is not scaled
+  float lossScale = 0;          // of the step; 0 where the loss is not scaled
+  double mfuMeasured = NAN;     // of the measured peak, where `mfu` is of another one
+  const char *mfuOf = "given";  // what `mfu` is of (Utilization::of)
 };
 
 /// OUT_DIR/log.jsonl: one object per line, written in one piece. Steps: `step, loss, lr, grad_norm, ms, tokens_per_s,
-/// mfu`, with fp16 `loss_scale`; evaluations: `step, val_loss`. Both have `time`, when the line was written (timeNow).
-/// Numbers print so that they read back to the same value; what is not finite is null.
+/// mfu`, where that is of a data sheet's peak `mfu_measured`, of the measured one, and with fp16 `loss_scale`;
+/// evaluations: `step, val_loss`. Both have `time`, when the line was written (timeNow). Numbers print so that they
+/// read back to the same value; what is not finite is null.
 class MetricsLog {
 public:
   /// Opens the log for a run that stands at `step`: later lines, and a half-written last one, are dropped.

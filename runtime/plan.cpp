@@ -94,7 +94,7 @@ std::string settingsProblem(const RunSettings &r) {
     return "checkpoint_async is " + r.checkpointAsync;
   if (r.onNonfinite != "skip" && r.onNonfinite != "halt" && r.onNonfinite != "explain")
     return "on_nonfinite is " + r.onNonfinite;
-  if (!(r.mfuPeak >= 0))
+  if (!(r.mfuPeak >= 0) && r.mfuPeak != -1)
     return "mfu_peak is negative";
   return "";
 }

@@ -41,7 +41,8 @@ struct RunSettings {
   int64_t logEvery = 10;
   bool tensorboard = false;
   std::vector<int64_t> traceSteps;
-  double mfuPeak = 0;  // FLOP/s; 0: measured on this machine
+  /// What MFU is of, FLOP/s; 0: a GPU's by its data sheet where that is known, else measured; -1: measured.
+  double mfuPeak = 0;
   bool operator==(const RunSettings &) const = default;
 };
 

@@ -180,9 +180,9 @@ private:
   int64_t profiledSteps = 0;
   bool watched = false;  // someone looked at the kernels of the last step
   Trace trace;
-  double peak = 0;        // FLOP/s of this rank
-  int64_t evaluated = 0;  // step of the last evaluation
-  double valLoss = NAN;   // its result, where this process has made it
+  std::optional<Utilization> utilization;  // of the first rank, whose peak counts for all
+  int64_t evaluated = 0;                   // step of the last evaluation
+  double valLoss = NAN;                    // its result, where this process has made it
   bool saveFailed = false;
   std::vector<int32_t> prompt;  // of samples; empty: none
   // Since the line before in the log.
@@ -331,7 +331,12 @@ private:
     evaluated = agreed(log ? log->lastEvaluation() : 0);
     if (first() && run.tensorboard)
       events.emplace(run.outDir + "/events");
-    peak = run.mfuPeak > 0 ? run.mfuPeak : s.executor.peakFlops(m.attrs.getString("compute", "fp32"));
+    if (first()) {
+      const std::string compute = m.attrs.getString("compute", "fp32");
+      utilization.emplace(run.mfuPeak, s.executor.sheetPeak(compute), s.executor.peak(compute), compute);
+      if (const std::string text = utilization->describe(); !text.empty() && step < target)
+        progress.say(text);
+    }
   }
 
   /// The first rank writes a number that no other run has; a rank that does not find it sees another folder.
@@ -500,16 +505,24 @@ private:
       return;
     StepMetrics metrics{step, r.loss, r.lr, r.gradNorm, trainNs / trainSteps / 1e6, 0, 0, r.lossScale};
     metrics.tokensPerSecond = double(global() * T) / (metrics.ms / 1e3);
-    metrics.mfu = flopsPerToken(m) * metrics.tokensPerSecond / (peak * double(world()));
+    if (utilization) {
+      const Utilization::Shares shares = utilization->at(flopsPerToken(m) * metrics.tokensPerSecond / double(world()),
+                                                         [&](const auto &text) { progress.say(text); });
+      metrics.mfu = shares.mfu, metrics.mfuMeasured = shares.measured;
+      metrics.mfuOf = utilization->of();
+    }
     if (logged) {
       if (log)
         log->step(metrics);
-      if (events)
+      if (events) {
         events->scalars(step, {{"loss", r.loss},
                                {"lr", r.lr},
                                {"grad_norm", r.gradNorm},
                                {"tokens_per_s", float(metrics.tokensPerSecond)},
                                {"mfu", float(metrics.mfu)}});
+        if (std::isfinite(metrics.mfuMeasured))
+          events->scalars(step, {{"mfu_measured", float(metrics.mfuMeasured)}});
+      }
       trainNs = trainSteps = 0;
     }
     const double msPerStep = (at - startedAt) / 1e6 / (step - startStep);  // evaluations and checkpoints included

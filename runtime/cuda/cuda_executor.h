@@ -10,6 +10,7 @@
 #include "runtime/cuda/cudnn_attention.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/cuda/nccl.h"
+#include "runtime/cuda/peak.h"
 #include "runtime/executor.h"
 
 #include "llvm/ADT/STLFunctionalExtras.h"
@@ -36,7 +37,9 @@ public:
   const void *result(llvm::StringRef function, unsigned i) override;
   void leave() override;
   bool intact() override { return true; }  // nothing lies behind it
-  double peakFlops(llvm::StringRef compute) override;
+  PeakRecord peak(llvm::StringRef compute) override { return peakOfGpu(gpu, compute, cacheDir); }
+  SheetPeak sheetPeak(llvm::StringRef compute) const override { return cuda::sheetPeak(gpu.name, compute); }
+  const Gpu &hardware() const { return gpu; }
   /// Bytes that an arena may have on the GPU of this machine. UserError as the constructor's.
   static int64_t memoryForPlans(const Target &target);
 

@@ -1,80 +1,162 @@
 #include "runtime/cuda/peak.h"
 
+#include "codegen/cuda_libraries.h"
 #include "ir/diagnostics.h"
-#include "runtime/cuda/cuda_executor.h"
+#include "ir/gpu_sheets.h"
+#include "runtime/cuda/cublaslt.h"
+#include "runtime/cuda/random_memory.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 namespace gptc::cuda {
 
-PeakKernel peakKernel(const Target &target, llvm::StringRef compute) {
-  constexpr int threads = 256, chains = 8;
-  // Steps of k that a tensor core takes at once, of a warp's product of 16 rows by 8 columns.
-  const int k = compute == "fp16"          ? 16
-                : target.architecture < 80 ? 0
-                : compute == "bf16"        ? 16
-                : compute == "tf32"        ? 8
-                                           : 0;
-  const char *product = k == 0              ? "for (int j = 0; j < 4; ++j) c[i][j] = fusedMultiplyAdd(x, y, c[i][j]);"
-                        : compute == "fp16" ? "mma(f16(), c[i], a, b);"
-                        : compute == "bf16" ? "mma(bf16(), c[i], a, b);"
-                                            : "mma(0.0f, c[i], a, b);";
-  const double operations = chains * (k ? 2.0 * 16 * 8 * k / 32 : 2.0 * 4);
-  return {fmt::format(R"(#include "gptc_device.h"
-GPTC_KERNEL(peak, {0})(Global<const int> steps, Global<float> out) {{
-  const int n = load(steps, 0);
-  const unsigned half = 0x3c003c00u + (unsigned)threadIndex();
-  const unsigned a[4] = {{half, half, half, half}}, b[2] = {{half, half}};
-  const float x = floatOf(half), y = floatOf(0x3f000000u);
-  float c[{1}][4] = {{}};
-#pragma unroll 1
-  for (int s = 0; s < n; ++s) {{
-#pragma unroll
-    for (int i = 0; i < {1}; ++i) {{
-      {2}
-    }}
-  }}
-  float sum = x + y + floatOf(a[3] + b[1]);
-#pragma unroll
-  for (int i = 0; i < {1}; ++i)
-    sum += (c[i][0] + c[i][1]) + (c[i][2] + c[i][3]);
-  store(out, blockIndex() * {0} + threadIndex(), sum);
-}}
-)",
-                      threads, chains, product),
-          threads, operations};
-}
+namespace {
 
-double CudaExecutor::peakFlops(llvm::StringRef compute) {
-  const PeakKernel kernel = peakKernel(target, compute);
-  CudaKernel text;
-  text.text = kernel.text;
-  const CudaCode code = jit.compile(text, "peak");
-  LoadedFunction f = nullptr;
-  gpu.d.check(gpu.d.moduleGetFunction(&f, load(code.image), "peak"), "cuModuleGetFunction");
-  const unsigned blocks = unsigned(8 * gpu.multiprocessors);
-  DeviceMemory out(gpu, size_t(blocks) * kernel.threads * sizeof(float)), steps(gpu, sizeof(int));
-  EventHandle begin(gpu, eventDefault), end(gpu, eventDefault);
-  auto milliseconds = [&](int n) {
-    gpu.d.check(gpu.d.copyToDevice(steps.at, &n, sizeof n, gpu.stream), "cuMemcpyHtoDAsync");
-    void *params[] = {&steps.at, &out.at};
+constexpr int64_t smallest = 128, largest = 8192;  // n
+constexpr double longest = 60e-3;                  // seconds of a product
+constexpr double roundSeconds = 20e-3;
+constexpr int rounds = 3, mostCalls = 8;
+
+class Stopwatch {
+public:
+  explicit Stopwatch(const Gpu &gpu) : gpu(gpu), begin(gpu, eventDefault), end(gpu, eventDefault) {}
+  /// Seconds of what `enqueue` puts into the stream.
+  template <class F> double time(F enqueue) const {
     gpu.d.check(gpu.d.eventRecord(begin.event, gpu.stream), "cuEventRecord");
-    gpu.d.check(gpu.d.launchKernel(f, blocks, 1, 1, kernel.threads, 1, 1, 0, gpu.stream, params, nullptr),
-                "cuLaunchKernel");
+    enqueue();
     gpu.d.check(gpu.d.eventRecord(end.event, gpu.stream), "cuEventRecord");
     gpu.wait();
     float ms = 0;
     gpu.d.check(gpu.d.eventElapsedTime(&ms, begin.event, end.event), "cuEventElapsedTime");
-    return double(ms);
-  };
-  // Long enough that a launch does not count.
-  int n = 1;
-  double ms = milliseconds(n);
-  while (ms < 5 && n < 1 << 24)
-    ms = milliseconds(n *= 2);
-  for (int i = 0; i < 4; ++i)
-    ms = std::min(ms, milliseconds(n));
-  return double(blocks) * kernel.threads * n * kernel.operationsPerStep / (ms * 1e-3);
+    return std::max(1e-3 * double(ms), 1e-7);
+  }
+
+private:
+  const Gpu &gpu;
+  EventHandle begin, end;
+};
+
+class Products {
+public:
+  Products(const Gpu &gpu, llvm::StringRef compute)
+      : gpu(gpu), watch(gpu), tf32(compute == "tf32"), dtype(compute == "bf16"   ? DType::bf16
+                                                             : compute == "fp16" ? DType::f16
+                                                                                 : DType::f32) {
+    lt.check(lt.create(&handle), "cublasLtCreate");
+  }
+  ~Products() {
+    gpu.d.streamSynchronize(gpu.stream);
+    lt.destroy(handle);
+  }
+  Products(const Products &) = delete;
+
+  /// Seconds of a product of that size; of the library's first algorithm, once, or at its best. nullopt where memory or
+  /// the library do not allow it.
+  std::optional<double> seconds(int64_t n, bool atBest) const {
+    try {
+      return secondsOf(n, atBest);
+    } catch (const UserError &e) {
+      if (e.diagnostics[0].code == ErrorCode::OutOfMemory)
+        return std::nullopt;
+      throw;
+    }
+  }
+
+private:
+  std::optional<double> secondsOf(int64_t n, bool atBest) const {
+    const size_t bytes = size_t(n * n) * size_t(sizeOf(dtype));
+    const DeviceMemory a(gpu, bytes), b(gpu, bytes), d(gpu, bytes), workspace(gpu, size_t(libraryWorkspace));
+    RandomMemory random(gpu, bytes);
+    random.fill(a.at, bytes, dtype);
+    random.fill(b.at, bytes, dtype);
+    LibraryMatmul m;
+    m.m = m.n = m.k = n;
+    LibraryMatmul::Matrix *const all[] = {&m.a, &m.b, &m.d};
+    for (unsigned i = 0; i < 3; ++i) {
+      all[i]->param = i, all[i]->dtype = dtype;
+      all[i]->rows = all[i]->cols = all[i]->ld = n;
+    }
+    m.tf32 = tf32;
+    const MatmulCall call(handle, m, {a.at, b.at, d.at}, workspace.at, size_t(libraryWorkspace));
+    std::optional<double> best;
+    for (unsigned algorithm = 0; algorithm < call.algorithms(); ++algorithm) {
+      if (call.tryEnqueue(gpu.stream, algorithm) != ltSuccess)
+        continue;
+      gpu.wait();
+      const double once = watch.time([&] { call.enqueue(gpu.stream, algorithm); });
+      best = std::min(best.value_or(once), once);
+      if (!atBest)
+        break;
+      const int calls = std::clamp(int(roundSeconds / once), 1, mostCalls);
+      for (int round = 0; round < rounds; ++round)
+        best = std::min(*best, watch.time([&] {
+          for (int i = 0; i < calls; ++i)
+            call.enqueue(gpu.stream, algorithm);
+        }) / calls);
+    }
+    return best;
+  }
+
+  const Gpu &gpu;
+  const CublasLt &lt = CublasLt::get();
+  const Stopwatch watch;
+  LtHandle handle = nullptr;
+  const bool tf32;
+  const DType dtype;
+};
+
+}  // namespace
+
+// 1. n doubles while the next product is expected to end in time.
+// 2. The largest is timed by each algorithm.
+ProductPeak measureProduct(const Gpu &gpu, llvm::StringRef compute) {
+  ProductPeak best;
+  if (!CudaLibrary::find(CudaLibraryId::cublasLt))
+    return best;
+  const Products products(gpu, compute);
+  for (int64_t n = smallest; n <= largest; n *= 2) {
+    const std::optional<double> seconds = products.seconds(n, false);
+    if (!seconds)
+      break;
+    best.n = n;
+    if (8 * *seconds > longest)
+      break;
+  }
+  if (best.n)
+    if (const std::optional<double> seconds = products.seconds(best.n, true))
+      best.flops = 2 * std::pow(double(best.n), 3) / *seconds;
+  return best;
+}
+
+SheetPeak sheetPeak(llvm::StringRef gpu, llvm::StringRef compute) {
+  const GpuSheet *s = gpuSheet(gpu);
+  if (!s || (s->arch == "sm_75" && (compute == "bf16" || compute == "tf32")))
+    return {};
+  return {1e12 * (compute == "fp32" ? s->fp32 : compute == "tf32" ? s->tf32 : s->half), s->name.str()};
+}
+
+double measureCopy(const Gpu &gpu) {
+  const Stopwatch watch(gpu);
+  const size_t bytes = std::clamp<size_t>(gpu.available() / 4, 1 << 20, size_t(1) << 30) / 4096 * 4096;
+  const DeviceMemory from(gpu, bytes), to(gpu, bytes);
+  RandomMemory(gpu, bytes).fill(from.at, bytes, DType::f32);
+  double best = 0;
+  for (int i = 0; i < 6; ++i)
+    best = std::max(best, 2 * double(bytes) / watch.time([&] {
+      gpu.d.check(gpu.d.copyOnDevice(to.at, from.at, bytes, gpu.stream), "cuMemcpyDtoDAsync");
+    }));
+  return best;
+}
+
+PeakRecord peakOfGpu(const Gpu &gpu, llvm::StringRef compute, const std::string &cacheDir) {
+  const CudaLibrary &library = CudaLibrary::find(CudaLibraryId::cublasLt);
+  return {cacheDir,
+          fmt::format("{} {} {} multiprocessors driver {} cublaslt {} product {}", gpu.name, gpu.cpu,
+                      gpu.multiprocessors, CudaLibrary::get(CudaLibraryId::driver).version.str(),
+                      library ? library.version.str() : "none", compute.str()),
+          [&gpu, compute = compute.str()] { return measureProduct(gpu, compute).flops; }, "cuBLASLt's product"};
 }
 
 }  // namespace gptc::cuda

@@ -1,20 +1,33 @@
-// The kernel by which a GPU's peak is measured.
+// What a GPU can do at best, measured: the roofs of its kernels.
 #pragma once
 
-#include "ir/schedule.h"
+#include "runtime/cuda/gpu.h"
+#include "runtime/peak.h"
 
-#include <string>
+#include "llvm/ADT/StringRef.h"
 
 namespace gptc::cuda {
 
-struct PeakKernel {
-  std::string text;  // of a function "peak" (const int *steps, float *out), one element of `out` for each thread
-  int threads;       // of a block
-  double operationsPerStep;  // of a thread
+/// The greatest product of n x n matrices of random numbers that was timed.
+struct ProductPeak {
+  double flops = 0;  // FLOP/s; 0 where cuBLASLt is not here, or has no such product
+  int64_t n = 0;
 };
 
-/// Chains of products in registers, without memory: by the tensor cores as our kernels use them where they take
-/// operands of `compute` ("bf16", "fp16", "tf32"), else by fused multiply-adds of f32.
-PeakKernel peakKernel(const Target &target, llvm::StringRef compute);
+/// By cuBLASLt with operands in "fp32", "bf16", "fp16" or "tf32", sums in fp32: n grows by doubling up to 8192, as long
+/// as memory is free for it and a product takes less than 60 ms. Of the algorithms that the library proposes the
+/// fastest counts.
+ProductPeak measureProduct(const Gpu &gpu, llvm::StringRef compute);
+
+/// The data sheet's peak of a GPU of this name (ir/gpu_sheets.h); 0 where the name is not known, or the GPU has no
+/// tensor cores for the type.
+SheetPeak sheetPeak(llvm::StringRef gpu, llvm::StringRef compute);
+
+/// Bytes/s of a copy within the GPU's memory, read and written each counted, in buffers that no cache holds; smaller
+/// ones where memory is short.
+double measureCopy(const Gpu &gpu);
+
+/// The rate of measureProduct, kept for the GPU, its driver and the library. The GPU must outlive it.
+PeakRecord peakOfGpu(const Gpu &gpu, llvm::StringRef compute, const std::string &cacheDir);
 
 }  // namespace gptc::cuda

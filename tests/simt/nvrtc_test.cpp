@@ -7,7 +7,6 @@
 #include "codegen/plain_kernel.h"
 #include "frontends/model_builder.h"
 #include "ir/diagnostics.h"
-#include "runtime/cuda/peak.h"
 #include "tests/device/lanes_text.h"
 #include "tests/unit/codegen/random_kernel.h"
 #include "tests/unit/codegen/recipe_harness.h"
@@ -169,21 +168,6 @@ TEST_F(NvrtcTest, SpillsAreSeen) {
     text += fmt::format("  store(y, {0} * 1024 + threadIndex(), v{0} * v{1});\n", i, (i + 31) % 100);
   const CompiledCuda c = nvrtc->compile(text + "}\n", cudaTarget("cuda:sm_80"));
   EXPECT_GT(c.spilledBytes, 100) << c.log;
-}
-
-TEST_F(NvrtcTest, PeakKernelsCompile) {
-  for (const char *name : {"cuda:sm_75", "cuda:sm_80", "cuda:sm_90a", "cuda:sm_120"})
-    for (const char *compute : {"fp32", "bf16", "fp16", "tf32"}) {
-      const CompiledCuda c = nvrtc->compile(cuda::peakKernel(cudaTarget(name), compute).text, cudaTarget(name));
-      EXPECT_EQ(c.spilledBytes, 0) << name << " " << compute << c.log;
-      // No chain is left out: each is in the loop.
-      if (compute != std::string("fp32") && name != std::string("cuda:sm_75")) {
-        size_t products = 0;
-        for (size_t at = 0; (at = c.ptx.find("mma.sync", at)) != std::string::npos; ++at)
-          ++products;
-        EXPECT_EQ(products, 8u) << name << " " << compute;
-      }
-    }
 }
 
 TEST_F(NvrtcTest, TextThatDoesNotCompileIsOurMistake) {

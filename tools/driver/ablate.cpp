@@ -7,7 +7,6 @@
 // 3. The losses of the first steps must agree, or the comparison would be of two different things.
 #include "tools/driver/ablate.h"
 
-#include "codegen/peak.h"
 #include "frontends/model_builder.h"
 #include "ir/diagnostics.h"
 #include "ir/words.h"
@@ -127,7 +126,8 @@ std::vector<Ablation> ablate(const AblationRequest &request, const std::function
   std::unique_ptr<Module> base = compileVariant(request, nullptr, target);
   const std::string baseText = textOf(*base);
   auto runner = std::make_unique<StepRunner>(std::move(base), target, request.cacheDir, request.threads);
-  const MachineRates rates = ratesOf(target, measurePeakFlops(runner->session.pool, target));
+  const MachineRates rates =
+      ratesOf(target, peakOfCpu(runner->session.pool, target, DType::f32, request.cacheDir).get().flops);
   const Forecast baseForecast = forecast(*runner->session.plan.planned, rates);
   runner->step();
   const double baseLoss = runner->loss;

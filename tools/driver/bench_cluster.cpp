@@ -253,7 +253,7 @@ void benchCluster(const std::string &file, unsigned threads, double seconds) {
   MachineSpeed speed;
   {
     ThreadPool pool(target.threads);
-    speed = measureSpeed(pool, target);
+    speed = measureSpeed(pool, target, "");
   }
   std::vector<std::unique_ptr<MeasuredModel>> models;
   for (const std::vector<std::string> &m : typicalModels())

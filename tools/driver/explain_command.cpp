@@ -1,5 +1,5 @@
 // gptc explain: what is in effect in a plan, what it is worth, and what was not chosen.
-#include "codegen/peak.h"
+#include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
 #include "tools/driver/commands.h"
 #include "tools/driver/explain.h"
@@ -7,6 +7,7 @@
 
 #include "codegen/codegen.h"
 #include "ir/words.h"
+#include "runtime/peak.h"
 
 #include <nlohmann/json.hpp>
 
@@ -40,9 +41,10 @@ json jsonOf(const Plan &plan, const Explanation &e) {
 double undisturbedPeak(const Target &target, bool &measured) {
   const double typical = ratesOf(target).fp32;
   ThreadPool pool(target.threads);
-  double best = 0;
-  for (int round = 0; round < 5 && best < 0.5 * typical; ++round)
-    best = std::max(best, measurePeakFlops(pool, hostTarget(target.threads)));
+  const PeakRecord peak = peakOfCpu(pool, hostTarget(target.threads), DType::f32, defaultCacheDir());
+  double best = peak.get().flops;
+  for (int round = 0; round < 3 && best < 0.5 * typical; ++round)
+    best = peak.again().flops;
   measured = best >= 0.25 * typical;
   return measured ? best : typical;
 }

@@ -71,8 +71,18 @@ std::string shapesOf(const Op &fused) {
 
 DType operandsOf(const Op &fused) { return fused.numOperands() ? fused.operand(0)->type.dtype : DType::f32; }
 
-MachineSpeed measureSpeed(ThreadPool &pool, const Target &target) {
-  return {measurePeakFlops(pool, target), measurePeakFlops(pool, target, DType::bf16), measureMemory(pool, target)};
+MachineSpeed measureSpeed(ThreadPool &pool, const Target &target, const std::string &cacheDir) {
+  return {peakOfCpu(pool, target, DType::f32, cacheDir).get().flops,
+          peakOfCpu(pool, target, DType::bf16, cacheDir).get().flops, measureMemory(pool, target)};
+}
+
+std::string noteOnShares(double mostOfPeak, double mostOfMemory) {
+  std::string text;
+  if (mostOfPeak > 100)
+    text += "above 100% of peak: something else ran when the peak was measured; `gptc bench peak` measures it again\n";
+  if (mostOfMemory > 100)
+    text += "above 100% of memory: the kernel's operands came from the caches\n";
+  return text;
 }
 
 }  // namespace gptc

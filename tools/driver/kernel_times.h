@@ -5,6 +5,7 @@
 #include "codegen/peak.h"
 #include "codegen/tuner.h"
 #include "runtime/executor.h"
+#include "runtime/peak.h"
 #include "tools/driver/step_runner.h"
 
 #include <map>
@@ -15,12 +16,15 @@ namespace gptc {
 
 /// Measured on all threads of a pool.
 struct MachineSpeed {
-  double peakFp32 = 0, peakBf16 = 0;  // FLOP/s (codegen/peak.h)
+  double peakFp32 = 0, peakBf16 = 0;  // FLOP/s (runtime/peak.h)
   MemorySpeed memory;
   /// That of operands of this type.
   double peak(DType operands) const { return operands == DType::bf16 ? peakBf16 : peakFp32; }
 };
-MachineSpeed measureSpeed(ThreadPool &pool, const Target &target);
+/// Memory now, and peaks as the private cache has them ("" for none), else now as well.
+MachineSpeed measureSpeed(ThreadPool &pool, const Target &target, const std::string &cacheDir);
+/// What to say below a table in which a share, in percent, is above 100; "" where none is.
+std::string noteOnShares(double mostOfPeak, double mostOfMemory);
 
 /// A module's fused ops by what they compute (TuningRecord::problem).
 struct GroupsByProblem {

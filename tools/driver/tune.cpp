@@ -109,7 +109,7 @@ private:
     // How long that takes is the machine's business: streams past a large cache, in memory that a virtual machine's
     // host must find first, may be longer than many a search.
     const double asked = now();
-    report.speed = measureSpeed(pool(), target);
+    report.speed = measureSpeed(pool(), target, request.cacheDir);
     measuring = now() - asked;
     TimesByProblem times(*groups);
     runner->step();

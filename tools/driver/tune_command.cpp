@@ -80,8 +80,15 @@ void table(const TuneReport &r) {
                r.unsearched == 1 ? "" : "s");
   fmt::print("{} of {} trials known{}\n", r.knownTrials, r.trials,
              r.failed ? fmt::format("; {} candidates failed and are left out from now on", r.failed) : "");
-  fmt::print("peak {:.0f} GFLOP/s fp32, {:.0f} bf16; memory {:.0f} GB/s\n", r.speed.peakFp32 * 1e-9,
-             r.speed.peakBf16 * 1e-9, r.speed.memory.best() * 1e-9);
+  double mostOfPeak = 0, mostOfMemory = 0;
+  for (const TunedKernel &k : r.kernels) {
+    mostOfPeak = std::max(mostOfPeak, shareOfPeak(k, r, k.ms));
+    mostOfMemory = std::max(mostOfMemory, shareOfMemory(k, r, k.ms));
+  }
+  fmt::print("{}", noteOnShares(mostOfPeak, mostOfMemory));
+  if (r.speed.peakFp32 > 0)  // steps are not measured on a GPU, nor is what they would be held against
+    fmt::print("peak {:.0f} GFLOP/s fp32, {:.0f} bf16; memory {:.0f} GB/s\n", r.speed.peakFp32 * 1e-9,
+               r.speed.peakBf16 * 1e-9, r.speed.memory.best() * 1e-9);
   if (r.verdict.compared)
     fmt::print("step, kernels one by one: {}\n", inWords(r.verdict));
   else

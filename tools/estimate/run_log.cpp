@@ -49,7 +49,7 @@ std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &
   Target here = plan.target;
   if (!cuda)
     here.threads = session.host.threads;  // ranks of one machine share its cores
-  const MachineRates rates = cuda ? ratesOf(here) : ratesOf(here, session.executor.peakFlops("fp32"));
+  const MachineRates rates = cuda ? ratesOf(here) : ratesOf(here, session.executor.peak("fp32").get().flops);
   const PlannedStep step = plannedStep(m, plan.target, rates);
   json predictedCommunication;
   double seconds = step.kernels();

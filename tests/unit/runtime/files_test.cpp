@@ -120,6 +120,10 @@ TEST(MetricsLog, WhatIsNotFiniteIsNull) {
   EXPECT_EQ(text.substr(0, text.find(", \"time\"")),
             "{\"step\": 1, \"loss\": null, \"lr\": 0.001, \"grad_norm\": null, \"ms\": 10, \"tokens_per_s\": 100, "
             "\"mfu\": null");
+  StepMetrics m{2, 1, 1e-3f, 1, 10, 100, 0.405};
+  m.mfuMeasured = 0.52;
+  log.step(m);
+  EXPECT_NE(readFile(dir / "log.jsonl").find("\"mfu\": 0.405, \"mfu_measured\": 0.52, \"time\""), std::string::npos);
 }
 
 TEST(MetricsLog, EachLineHasItsTime) {
