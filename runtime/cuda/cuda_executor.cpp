@@ -8,6 +8,7 @@
 #include "ir/words.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/cuda/branches.h"
+#include "runtime/cuda/gpu_kernel.h"
 #include "runtime/cuda/host_part.h"
 #include "runtime/cuda/kernel_fault.h"
 #include "runtime/cuda/library_product.h"
@@ -114,20 +115,20 @@ void requireShared(const Gpu &gpu, const Target &target, const Module &m, Binder
 
 }  // namespace
 
-struct CudaExecutor::Kernel : BoundKernel {
+struct CudaExecutor::Kernel : GpuKernel {
   struct Phase {
     LoadedFunction function;
     unsigned blocks, threads, sharedBytes;
     std::string symbol;
   };
-  const Gpu *gpu;
-  bool host = false;  // runs there
-  HostKernel onHost;  // then
+  using Launch = std::function<void(Stream)>;
+  const char *callOf = "";  // the library
+  bool host = false;        // runs there
+  HostKernel onHost;        // then
   std::vector<Phase> phases;
-  std::function<void(Stream)> call;                    // of a library, in place of phases
+  Launch call;  // of a library, in place of phases
+  std::function<Launch(llvm::ArrayRef<DevicePtr>)> callElsewhere;
   std::optional<Meeting> meeting;                      // with other ranks, around the phases
-  std::vector<DevicePtr> params;                       // operands, results, workspaces, numbers of streams
-  std::vector<Place> memory;                           // of all but the numbers
   mutable std::vector<std::vector<std::byte>> copies;  // of results, where somebody looked
 
   const void *result(unsigned i) const override {
@@ -139,6 +140,37 @@ struct CudaExecutor::Kernel : BoundKernel {
                  "cuMemcpyDtoHAsync");
     gpu->wait();
     return copies[i].data();
+  }
+  std::string symbols() const override {
+    if (call)
+      return callOf;
+    std::string all;
+    for (const Phase &p : phases)
+      all += (all.empty() ? "" : " ") + p.symbol;
+    return all;
+  }
+  /// Phases on memory at these addresses.
+  void launch(llvm::ArrayRef<DevicePtr> at, Stream stream) const {
+    std::vector<void *> pointers;
+    for (const DevicePtr &p : at)
+      pointers.push_back(const_cast<DevicePtr *>(&p));
+    for (const Phase &p : phases)
+      gpu->d.check(gpu->d.launchKernel(p.function, p.blocks, 1, 1, p.threads, 1, 1, p.sharedBytes, stream,
+                                       pointers.data(), nullptr),
+                   name.c_str());
+  }
+  Launch elsewhere(llvm::ArrayRef<DevicePtr> at, std::string &why) const override {
+    if (host || meeting) {
+      why = host ? "runs on the host" : "meets other ranks";
+      return {};
+    }
+    if (call) {
+      Launch other = callElsewhere(at);
+      if (!other)
+        why = fmt::format("{} has no such call for other addresses", callOf);
+      return other;
+    }
+    return [this, at = at.vec()](Stream stream) { launch(at, stream); };
   }
 };
 
@@ -287,8 +319,15 @@ void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &w
       cudnn = Cudnn::make(gpu);
     std::shared_ptr<AttentionCall> call;
     alone(k, [&] { tryCall(g, [&] { call = cudnn->attention(*a, k.params, workspace, workspaceBytes, why); }); });
-    if (call)
-      k.call = [call](Stream stream) { call->enqueue(stream); };
+    if (!call)
+      return;
+    k.call = [call](Stream stream) { call->enqueue(stream); };
+    k.callOf = "cuDNN";
+    k.callElsewhere = [this, a, last = g.memory.size() - 1, workspaceBytes](llvm::ArrayRef<DevicePtr> at) {
+      std::string none;
+      const std::shared_ptr<AttentionCall> other = cudnn->attention(*a, at, at[last], workspaceBytes, none);
+      return other ? Kernel::Launch([other](Stream stream) { other->enqueue(stream); }) : Kernel::Launch();
+    };
     return;
   }
   const CublasLt &lt = CublasLt::get();
@@ -322,6 +361,14 @@ void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &w
     return;
   }
   k.call = [call, algorithm = *known->second.number](Stream stream) { call->enqueue(stream, algorithm); };
+  k.callOf = "cuBLASLt";
+  k.callElsewhere = [this, &matmul = *g.lowered->call, last = g.memory.size() - 1, workspaceBytes,
+                     algorithm = call->nameOf(*known->second.number)](llvm::ArrayRef<DevicePtr> at) {
+    const auto other = std::make_shared<MatmulCall>(library, matmul, at, at[last], size_t(workspaceBytes));
+    const std::optional<unsigned> number = other->find(algorithm);
+    return number ? Kernel::Launch([other, number](Stream stream) { other->enqueue(stream, *number); })
+                  : Kernel::Launch();
+  };
   strangers += s.algorithm && pinned != known->second.number;
 }
 
@@ -488,13 +535,7 @@ void CudaExecutor::launch(const Kernel &k, Stream stream) {
     return k.call(stream);
   if (k.meeting)
     k.meeting->before(stream);
-  std::vector<void *> params;
-  for (const DevicePtr &p : k.params)
-    params.push_back(const_cast<DevicePtr *>(&p));
-  for (const Kernel::Phase &p : k.phases)
-    gpu.d.check(
-        gpu.d.launchKernel(p.function, p.blocks, 1, 1, p.threads, 1, 1, p.sharedBytes, stream, params.data(), nullptr),
-        k.name.c_str());
+  k.launch(k.params, stream);
   if (k.meeting)
     k.meeting->after(stream);
 }
@@ -577,6 +618,7 @@ void CudaExecutor::observe(Bound &f) {
   EventHandle begin(gpu, eventDefault), end(gpu, eventDefault);
   for (size_t i = 0, n = 0; i < f.kernels.size(); ++i) {
     const Kernel &k = f.kernels[i];
+    alone(k, [&] { observer->willRun(k); });
     const int64_t from = monotonicNow();
     while (i >= f.parts[n].end)
       ++n;

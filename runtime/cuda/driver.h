@@ -53,6 +53,7 @@ enum Result : int {
 enum DeviceAttribute : int {
   maxThreadsPerBlock = 1,
   multiprocessors = 16,
+  l2CacheBytes = 38,
   computeMajor = 75,
   computeMinor = 76,
   maxSharedPerBlockOptin = 97,

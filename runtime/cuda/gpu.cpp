@@ -101,6 +101,7 @@ Gpu::Gpu(const Target &target, int number) : d(Driver::get()) {
                     fmt::format("the plan is for {}, and the GPU here, {}, is {}", target.name, name, cpu),
                     fmt::format("compile with --target cuda:{}", architectureOf(major, minor)));
   d.check(d.deviceGetAttribute(&multiprocessors, cuda::multiprocessors, device), "cuDeviceGetAttribute");
+  d.check(d.deviceGetAttribute(&cacheBytes, l2CacheBytes, device), "cuDeviceGetAttribute");
   d.check(d.deviceGetAttribute(&sharedBytes, maxSharedPerBlockOptin, device), "cuDeviceGetAttribute");
   if (Result r = d.primaryContextRetain(&context, device); r != success)
     throw UserError(r == outOfMemory ? ErrorCode::OutOfMemory : ErrorCode::TargetUnavailable,

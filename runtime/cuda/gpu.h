@@ -26,6 +26,7 @@ public:
   unsigned architecture = 0;  // the same as a number: 90
   int multiprocessors = 0;
   int sharedBytes = 0;  // of shared memory that a block may have
+  int cacheBytes = 0;   // of the second level
   /// Bytes that may still be allocated, and that there are in all.
   size_t available() const;
   size_t total() const;

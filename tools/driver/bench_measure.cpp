@@ -4,10 +4,13 @@
 #include "frontends/toml_config.h"
 #include "ir/diagnostics.h"
 #include "ir/opdef.h"
+#include "ir/stderr.h"
 #include "passes/analysis/cost.h"
+#include "runtime/files.h"
 #include "runtime/profile.h"
 #include "runtime/sample.h"
 #include "runtime/tuned_schedules.h"
+#include "tools/driver/bench_gpu.h"
 #include "tools/driver/cache_dir.h"
 #include "tools/driver/command_line.h"
 #include "tools/driver/commands.h"
@@ -19,6 +22,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <filesystem>
 #include <map>
 
 namespace gptc {
@@ -33,6 +37,17 @@ struct Request {
   int64_t steps = 10;  // or tokens
   unsigned threads = 0;
   bool json = false;
+  // Of kernels: a plan in the model's place, calls of a kernel on a GPU, and where the JSON goes beside the table.
+  int calls = 20;
+  std::string jsonFile;
+  bool wantsTable() const { return !json || !jsonFile.empty(); }
+  void write(const std::string &text) const {
+    if (jsonFile.empty())
+      return fmt::print("{}", text);
+    SyncedFile out(jsonFile);
+    out.write(text.data(), text.size());
+    out.finish();
+  }
 };
 
 json jsonOf(const MachineSpeed &s) {
@@ -76,6 +91,11 @@ void peak(const Request &r) {
   fmt::print("triad {:8.1f} GB/s, two arrays read and one written past the caches\n", s.memory.triad * 1e-9);
 }
 
+bool isFolder(const std::string &path) {
+  std::error_code e;
+  return std::filesystem::is_directory(path, e);
+}
+
 /// The model as `gptc compile` makes it, ready to take steps.
 std::unique_ptr<StepRunner> runnerOf(const Request &r, double &tokens, double &flops, std::string &compute) {
   const Config config = readConfigForBench(r.modelFile, r.settings);
@@ -103,8 +123,7 @@ void step(const Request &r) {
     seconds.push_back(runner->step());
   const Spread s = spreadOf(seconds);
   Utilization utilization(0, {}, runner->session.executor.peak(compute), compute);
-  const double mfu =
-      utilization.at(flops / s.median, [](const std::string &text) { fmt::print(stderr, "{}\n", text); }).mfu;
+  const double mfu = utilization.at(flops / s.median, [](const std::string &text) { printError("{}\n", text); }).mfu;
   const MachineSpeed speed = measureSpeed(runner->session.pool, runner->session.host, defaultCacheDir());
   if (r.json)
     return fmt::print("{}\n",
@@ -121,7 +140,24 @@ void step(const Request &r) {
 void kernels(const Request &r) {
   double tokens, flops;
   std::string compute;
-  std::unique_ptr<StepRunner> runner = runnerOf(r, tokens, flops, compute);
+  std::unique_ptr<StepRunner> runner;
+  if (isFolder(r.modelFile)) {
+    if (!r.settings.empty())
+      throw UserError(ErrorCode::Usage, "--set changes a model, and a plan is made already",
+                      "compile with these settings, or give the model.toml");
+    Plan plan = loadPlan(r.modelFile);
+    if (plan.target.isCuda()) {
+      const GpuKernelReport report = benchGpuKernels(std::move(plan), defaultCacheDir(), r.threads, r.calls);
+      if (r.wantsTable())
+        fmt::print("{}", tableOf(report));
+      if (r.json)
+        r.write(jsonOf(report));
+      return;
+    }
+    runner = std::make_unique<StepRunner>(std::move(plan.planned), plan.target, defaultCacheDir(), r.threads);
+  } else {
+    runner = runnerOf(r, tokens, flops, compute);
+  }
   MachineSpeed speed = measureSpeed(runner->session.pool, runner->session.host, defaultCacheDir());
   MemorySamples memory(runner->session);
   const GroupsByProblem groups(*runner->session.plan.planned, runner->session.plan.target);
@@ -155,7 +191,7 @@ void kernels(const Request &r) {
   const MachineRates rates = ratesOf(runner->session.plan.target, speed.peakFp32);
   json list = json::array();
   double mostOfPeak = 0, mostOfMemory = 0;
-  if (!r.json)
+  if (r.wantsTable())
     fmt::print("{:<44} {:<24} {:>5} {:>9} {:>6} {:>7} {:>7}  {}\n", "kernel", "shapes", "calls", "ms", "share",
                "% peak", "% mem", "schedule");
   for (const Row &row : rows) {
@@ -176,17 +212,18 @@ void kernels(const Request &r) {
                       {"percent_of_peak", ofPeak},
                       {"percent_of_memory", ofMemory},
                       {"schedule", schedule}});
-    else
+    if (r.wantsTable())
       fmt::print("{:<44.44} {:<24.24} {:>5} {:>9.3f} {:>5.1f}% {:>6.1f}% {:>6.1f}%  {}\n", place, shapes, row.calls,
                  row.ms, 100 * row.calls * row.ms / all, ofPeak, ofMemory, schedule);
   }
   if (r.json)
-    return fmt::print(
-        "{}\n",
-        json{{"machine", jsonOf(speed)},
-             {"optimizer", {{"ms", optimizerMs}, {"bytes", optimizerBytes}, {"times_streaming", optimizerShare}}},
-             {"kernels", list}}
-            .dump(2));
+    r.write(json{{"machine", jsonOf(speed)},
+                 {"optimizer", {{"ms", optimizerMs}, {"bytes", optimizerBytes}, {"times_streaming", optimizerShare}}},
+                 {"kernels", list}}
+                .dump(2) +
+            "\n");
+  if (!r.wantsTable())
+    return;
   fmt::print("{}", noteOnShares(mostOfPeak, mostOfMemory));
   fmt::print("memory between steps, medians: read {:.1f} GB/s, copy {:.1f}, triad {:.1f}, which is what % mem is of\n",
              speed.memory.read * 1e-9, speed.memory.copy * 1e-9, speed.memory.triad * 1e-9);
@@ -284,7 +321,29 @@ void addMeasurements(CLI::App &bench) {
   };
   add("peak", "Measures arithmetic and memory at their best", peak, nullptr);
   add("step", "Measures a training step", step, "--steps");
-  add("kernels", "Measures each kernel within the training step", kernels, "--steps");
+  CLI::App *k = bench.add_subcommand("kernels", "Measures each kernel: on a CPU within the training step, on a GPU "
+                                                "by itself");
+  auto r = std::make_shared<Request>();
+  k->add_option("model", r->modelFile, "A plan, or a model.toml for this CPU")
+      ->required()
+      ->type_name("PLAN|MODEL.toml");
+  k->add_option("--set", r->settings, "Overrides a key of the model; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all();
+  k->add_option("--steps", r->steps, fmt::format("Steps on a CPU [{}]", r->steps))->check(within(1, 100000));
+  k->add_option("--calls", r->calls, fmt::format("Calls of each kernel in a graph, on a GPU [{}]", r->calls))
+      ->check(within(1, 1000));
+  k->add_option("--threads", r->threads, "Threads (0: all cores)")->check(within(0, 4096));
+  CLI::Option *file = k->add_option("--json", r->jsonFile,
+                                    "Prints JSON instead of a table, or writes it into a file "
+                                    "beside the table")
+                          ->type_name("[FILE]")
+                          ->expected(0, 1);
+  k->callback([r, file] {
+    r->json = file->count() > 0;
+    kernels(*r);
+  });
   add("decode", "Measures what a token of a sample takes, and its kernels", decode, "--tokens");
 }
 

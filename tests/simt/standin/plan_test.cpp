@@ -4,17 +4,22 @@
 #include "codegen/cuda_jit.h"
 #include "frontends/toml_config.h"
 #include "ir/random.h"
+#include "passes/analysis/cost.h"
 #include "passes/pass.h"
 #include "runtime/binding.h"
 #include "runtime/checkpoint.h"
+#include "runtime/cuda/cuda_executor.h"
 #include "runtime/cuda/cudnn_attention.h"
 #include "runtime/profile.h"
 #include "runtime/sample.h"
 #include "runtime/session.h"
 #include "runtime/state.h"
+#include "tools/driver/bench_gpu.h"
 #include "tools/driver/compile.h"
 
 #include "llvm/ADT/STLExtras.h"
+
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <cstring>
@@ -52,6 +57,7 @@ protected:
     unsetenv("GPTC_STANDIN_NO_MEMORY");
     unsetenv("GPTC_STANDIN_REJECT");
     unsetenv("GPTC_STANDIN_SLOW");
+    unsetenv("GPTC_STANDIN_VARIED");
     unsetenv("GPTC_STANDIN_OTHER");
   }
 
@@ -386,7 +392,9 @@ TEST_F(PlanTest, TheFastestAlgorithmIsPinned) {
   const std::vector<Step> first = firstSteps(off);
 
   setenv("GPTC_STANDIN_SLOW", "0", 1);
+  setenv("GPTC_STANDIN_VARIED", "1", 1);  // what is timed multiplies numbers as a step has them
   const std::string plan = compile(model, "cuda:sm_90a", one);
+  unsetenv("GPTC_STANDIN_VARIED");
   EXPECT_EQ(report.tuning.problem, "");
   EXPECT_GT(report.tuning.products, 5);
   EXPECT_EQ(report.tuning.timed, report.tuning.products);
@@ -676,10 +684,63 @@ TEST_F(PlanTest, ObserversSeeEveryKernelAndItsResults) {
   EXPECT_NE(scan.first.find("ln_f"), std::string::npos) << scan.first;
 }
 
+TEST_F(PlanTest, EveryDistinctKernelIsTimedByItself) {
+  const std::string dir = compile(tinyGpt(), "cuda:sm_90a", {"precision.compute=bf16"});
+  const GpuKernelReport r = benchGpuKernels(loadPlan(dir), cache(), 1, 2);
+  const Module &m = *r.runner->session.plan.planned;
+  std::map<std::string, double> distinct;  // by key: calls in a step
+  for (const auto &f : m.functions)
+    for (const Op &op : f->body)
+      if (op.is(OpKind::fused))
+        distinct[groupKey(op)] += callsPerStep(m, f->name);
+  EXPECT_EQ(r.rows.size(), distinct.size());
+  double sum = 0, last = HUGE_VAL;
+  bool called = false;
+  for (const GpuKernelRow &row : r.rows) {
+    EXPECT_TRUE(row.timed()) << row.time.name << ": " << row.time.skipped;
+    EXPECT_EQ(row.calls, distinct.at(groupKey(*row.time.op))) << row.time.name;
+    EXPECT_GT(row.time.ms, 0);
+    EXPECT_LE(row.time.least, row.time.ms);
+    EXPECT_LE(row.time.ms, row.time.most);
+    EXPECT_EQ(row.time.copies, 2) << "no more than calls";
+    EXPECT_FALSE(row.time.symbols.empty());
+    EXPECT_GT(row.bytes, 0) << row.place;
+    EXPECT_GT(r.ofRoof(row), 0) << row.place;
+    EXPECT_LE(row.stepMs(), last) << "sorted by time";
+    last = row.stepMs();
+    sum += row.calls * row.time.ms;
+    called |= row.library;
+    if (row.library) {
+      EXPECT_EQ(row.time.symbols, "cuBLASLt");
+    }
+  }
+  EXPECT_TRUE(called) << "the stand-in's cuBLASLt";
+  EXPECT_NEAR(r.kernelsMs(), sum, 1e-9 * sum);
+  EXPECT_GT(r.copy, 0);
+  EXPECT_EQ(r.peaks.count("bf16"), 1u);
+  const nlohmann::json j = nlohmann::json::parse(jsonOf(r));
+  ASSERT_EQ(j["kernels"].size(), r.rows.size());
+  double listed = 0;
+  for (const auto &k : j["kernels"])
+    listed += k["ms_per_step"].get<double>();
+  EXPECT_NEAR(listed, j["kernels_ms"].get<double>(), 1e-9 * listed);
+  const std::string table = tableOf(r);
+  for (const GpuKernelRow &row : r.rows)
+    EXPECT_NE(table.find(row.time.symbols), std::string::npos) << table;
+  // The states that it ran from are still good: no call has written into the arena, and no number is a NaN.
+  EXPECT_TRUE(std::isfinite(r.runner->loss));
+  r.runner->step();
+  EXPECT_TRUE(std::isfinite(r.runner->loss));
+}
+
 TEST_F(PlanTest, PeakIsMeasured) {
   std::unique_ptr<Session> s = open(compile(bigram, "cuda:sm_90a"));
-  for (const char *compute : {"fp32", "bf16", "tf32"})
-    EXPECT_GT(s->executor.peakFlops(compute), 1e3);
+  const cuda::Gpu &gpu = static_cast<cuda::CudaExecutor &>(s->executor).hardware();
+  for (const char *compute : {"fp32", "bf16", "tf32"}) {
+    const cuda::ProductPeak peak = cuda::measureProduct(gpu, compute);
+    EXPECT_GT(peak.flops, 1e3) << compute;
+    EXPECT_GE(peak.n, 128) << compute;
+  }
 }
 
 }  // namespace

@@ -134,6 +134,7 @@ Result cuDeviceGetName(char *name, int length, Device) {
 Result cuDeviceGetAttribute(int *value, DeviceAttribute a, Device) {
   const std::map<int, int64_t> values = {{maxThreadsPerBlock, 1024},
                                          {multiprocessors, 2},
+                                         {l2CacheBytes, 1 << 20},
                                          {computeMajor, setting("ARCH", 90) / 10},
                                          {computeMinor, setting("ARCH", 90) % 10},
                                          {maxSharedPerBlockOptin, sharedOptin()}};
