@@ -4,6 +4,7 @@
 #include "frontends/config_reader.h"
 #include "frontends/files.h"
 #include "frontends/hf_config.h"
+#include "ir/gpu_sheets.h"
 #include "ir/words.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -332,6 +333,18 @@ void readRun(ConfigReader &r, Config &c) {
   }
 }
 
+void readGpuMemory(ConfigReader &r, std::string &memory) {
+  r.string("compile.gpu_memory", memory);
+  if (memory == "auto" || parseBytes(memory) || gpuSheet(memory) || !r.good("compile.gpu_memory"))
+    return;
+  std::vector<std::string> names;
+  for (const GpuSheet &s : gpuSheets())
+    names.push_back(s.name.str());
+  r.complain("compile.gpu_memory", ErrorCode::UnknownValue,
+             fmt::format("compile.gpu_memory = \"{}\" is neither a size nor a GPU that is known", memory), "",
+             {fmt::format("\"auto\", a size such as \"80GiB\", or one of {}", quotedList(names))});
+}
+
 void readRemat(ConfigReader &r, std::string &remat) {
   const TomlValue *v = r.get("compile.remat");
   if (!v)
@@ -378,6 +391,7 @@ void readAll(ConfigReader &r, Config &c, ConfigPurpose purpose) {
   readRemat(r, c.compile.remat);
   readPackWeights(r, c.compile.packWeights);
   readTarget(r, c.compile.target);
+  readGpuMemory(r, c.compile.gpuMemory);
   r.choice("compile.library_calls", c.compile.libraryCalls, {"auto", "off"});
   r.choice("compile.autotune", c.compile.autotune, {"off", "cached", "search"});
   r.number("compile.autotune_budget_s", c.compile.autotuneSeconds, 1, 1e9);

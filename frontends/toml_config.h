@@ -124,6 +124,7 @@ struct CompileConfig {
   /// What the backward part computes again rather than keeps: nothing, all but the layers' inputs ("full"), as much as
   /// a budget of bytes asks for ("8GiB"), or as much as this machine's memory asks for.
   std::string remat = "auto";
+  std::string gpuMemory = "auto";  // bytes, or a GPU's name: of the GPU that the plan is for
   /// Copies of weights in panels for the products of CPUs: all that can be, none, or (nothing) those that pay.
   std::optional<bool> packWeights;
   /// cpu; cuda: the GPU of this machine; cuda:sm_90a and the like, of which no GPU need be here.
@@ -181,7 +182,8 @@ int64_t defaultFfnDim(const ModelConfig &m);
 
 /// "auto" micro-batch: the largest divisor of the global batch of at most 8192 tokens whose activations, estimated as
 /// 24 values of width n_embd per token and layer and twice the logits, stay under 4 GiB; at least one sequence. For a
-/// GPU four times as much of both.
+/// GPU four times as much of both; that is where the compiler begins to look for what fits
+/// (tools/driver/micro_batch.h).
 int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep, bool gpu);
 
 /// What the graph follows from, as settings: loadConfig("", these) has the same sizes, batch, optimizer, precision and

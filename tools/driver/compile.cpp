@@ -45,13 +45,14 @@ Config readConfigForBench(const std::string &modelFile, const std::vector<std::s
     throw UserError(ErrorCode::Usage, fmt::format("{} is a module", modelFile), "give the model.toml");
   Config config = readConfig(modelFile, settings);
   if (config.compile.target != "cpu")
-    throw UserError(
-        Diagnostic{ErrorCode::NotBuiltYet,
-                   fmt::format("compile.target = \"{}\": steps are measured on the CPU only", config.compile.target),
-                   config.where("compile.target"),
-                   "",
-                   {"--set compile.target=cpu; on a GPU `gptrun PLAN` prints what a step takes"},
-                   {}});
+    throw UserError(Diagnostic{
+        ErrorCode::NotBuiltYet,
+        fmt::format("compile.target = \"{}\": steps are measured on the CPU only", config.compile.target),
+        config.where("compile.target"),
+        "",
+        {"--set compile.target=cpu; on a GPU `gptrun PLAN` prints what a step takes, and `gptc bench kernels "
+         "PLAN` what its kernels do"},
+        {}});
   return config;
 }
 
@@ -78,11 +79,16 @@ Target targetOf(const Config &config, bool &here) {
 
 namespace {
 
+constexpr int64_t boundless = int64_t(1) << 62;
+
 /// What a plan may take of this machine's memory: the rest is for the process around it and for others. Of a GPU that
-/// is somewhere else nothing is known.
-int64_t memoryForPlans(const Target &target, bool here) {
+/// is somewhere else nothing is known but what compile.gpu_memory says.
+int64_t memoryForPlans(const Config &config, const Target &target, bool here) {
+  if (target.isCuda() && config.fixes("compile.gpu_memory"))
+    return arenaRoom(gpuMemoryOf(config, target, here), target,
+                     Mesh{config.parallel.data, config.parallel.tensor}.ranks());
   if (target.isCuda())
-    return here ? cuda::CudaExecutor::memoryForPlans(target) : int64_t(1) << 62;
+    return here ? cuda::CudaExecutor::memoryForPlans(target) : boundless;
   const int64_t available = availableMemory();
   return available - std::max<int64_t>(256 << 20, available / 20);
 }
@@ -180,7 +186,7 @@ std::unique_ptr<Module> planModule(const Config &config, const Target &target, c
 }
 
 // 1. Configuration -> graph -> the default pipeline, or of a .gir file what it still needs of it. The module is copied
-//    where fusion begins: that is the joint graph.
+//    where fusion begins: that is the joint graph. What "auto" leaves open of ranks and micro-batch is decided before.
 // 2. Where the GPU is here, the algorithms of cuBLASLt's calls are timed, and the fastest are pinned in the schedules.
 // 3. Every group becomes a kernel and is compiled into the cache.
 // 4. The plan is written last: a plan that exists has kernels that compile.
@@ -205,16 +211,21 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   const Stopwatch passes;
   if (!gir) {
     // Ranks of one machine share its memory; how many it will be is not known before they start.
-    const int64_t available = memoryForPlans(plan.target, here);
+    const int64_t available = memoryForPlans(config, plan.target, here);
     const int64_t ranks = Mesh{config.parallel.data, config.parallel.tensor}.ranks();
     const std::vector<Decision> chosen =
         chooseParallel(config, plan.target, plan.target.isCuda() ? available : available / ranks, request.clusterFile);
+    const std::string records = here ? request.cacheDir : "";
+    report.micro = chooseMicroBatch(config, plan.target, here,
+                                    [&](const Config &c) { return planModule(c, plan.target, records, boundless); });
     plan.planned = buildModel(config);
     for (const Decision &d : chosen)
       record(*plan.planned, d);
     plan.model = modelSettings(config);
   }
-  report.available = memoryForPlans(plan.target, here);
+  report.available = memoryForPlans(config, plan.target, here);
+  if (report.micro && !report.micro->fits)
+    report.available = std::min(report.available, report.micro->room);  // recomputation has to bring it about
   const bool tune = config.compile.autotune != "off" && (here || !plan.target.isCuda());
   report.tuned =
       runPasses(plan, config, {firstPass, tune ? request.cacheDir : "", tune, report.available, request.pipeline}, gir);

@@ -5,6 +5,7 @@
 #include "runtime/cuda/library_tuner.h"
 #include "runtime/plan.h"
 #include "runtime/tuned_schedules.h"
+#include "tools/driver/micro_batch.h"
 
 #include <optional>
 #include <string>
@@ -28,12 +29,13 @@ struct CompileRequest {
 struct CompileReport {
   std::string planDir;
   int64_t arenaBytes = 0;
-  int64_t hostBytes = 0;         // of the host's arena, where there is one beside the GPU's
-  int64_t available = 0;         // bytes of this machine that plans may take: the budget of remat = "auto"
-  int groups = 0;                // fused ops of all functions
-  int compiled = 0, reused = 0;  // distinct kernels, by whether the cache had them
-  cuda::LibraryTuning tuning;    // where the plan calls cuBLASLt
-  TunedSchedules::Counts tuned;  // where schedules came from
+  int64_t hostBytes = 0;                  // of the host's arena, where there is one beside the GPU's
+  int64_t available = 0;                  // bytes of this machine that plans may take: the budget of remat = "auto"
+  int groups = 0;                         // fused ops of all functions
+  int compiled = 0, reused = 0;           // distinct kernels, by whether the cache had them
+  cuda::LibraryTuning tuning;             // where the plan calls cuBLASLt
+  std::optional<MicroBatchChoice> micro;  // where it was left open, for a GPU whose memory is known
+  TunedSchedules::Counts tuned;           // where schedules came from
   double passSeconds = 0, kernelSeconds = 0, totalSeconds = 0;
 };
 

@@ -53,6 +53,13 @@ void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t 
                           c.train.accumulate * c.parallel.data, c.train.microBatch, m.blockSize,
                           automatic ? " (micro_batch auto)" : "",
                           flopsPerToken(*plan.planned) * double(c.train.globalBatchTokens) * 1e-9));
+  if (const std::optional<MicroBatchChoice> &micro = r.micro)
+    row("",
+        fmt::format("micro_batch {}: {} of memory in a plan, {} for it in 90% of the {:.4g} GB of {}; {} planning{}",
+                    micro->fits ? "as much as fits" : "not even 1 fits without recomputation",
+                    formatBytes(double(micro->arenaBytes)), formatBytes(double(micro->room)),
+                    1e-9 * double(micro->memory.bytes), micro->memory.of, micro->plannings,
+                    micro->plannings == 1 ? "" : "s"));
   row("steps",
       fmt::format("{}, {} tokens", grouped(c.train.steps), grouped(c.train.steps * c.train.globalBatchTokens)));
   if (const ParallelConfig &p = c.parallel; p.tensor > 1)

@@ -19,7 +19,7 @@
 
 namespace gptc {
 
-TuneReport tuneOnGpu(const TuneRequest &request, const Config &config,
+TuneReport tuneOnGpu(const TuneRequest &request, const Config &given,
                      const std::function<void(const TuneProgress &)> &progress) {
   constexpr double flopsPerByte = 200;  // of a GPU with tensor cores
   const auto begin = std::chrono::steady_clock::now();
@@ -27,7 +27,9 @@ TuneReport tuneOnGpu(const TuneRequest &request, const Config &config,
     return request.seconds - std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
   bool here = true;
+  Config config = given;
   const Target target = targetOf(config, here);
+  chooseMicroBatch(config, target, here, [&](const Config &c) { return planModule(c, target, "", int64_t(1) << 62); });
   const cuda::Gpu gpu(target);
   ThreadPool pool(hostTarget(request.threads).threads);
   TuningRecords records(request.cacheDir);

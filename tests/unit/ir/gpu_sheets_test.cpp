@@ -29,6 +29,8 @@ TEST(GpuSheets, AreFoundByTheNamesOfDriversAndOfPeople) {
       {"NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"},
       {"NVIDIA GeForce RTX 4090", "RTX 4090"},
       {"NVIDIA GeForce RTX 4090 Laptop GPU", ""},
+      {"NVIDIA GeForce RTX 4090 D", ""},
+      {"NVIDIA GeForce RTX 3090 Ti", ""},
       {"NVIDIA H100 80GB HBM3 MIG 1g.10gb", ""},
       {"cluster", ""},
       {"", ""},
@@ -37,6 +39,15 @@ TEST(GpuSheets, AreFoundByTheNamesOfDriversAndOfPeople) {
     EXPECT_EQ(nameOf(device), sheet) << device;
   for (const GpuSheet &s : gpuSheets())
     EXPECT_EQ(gpuSheet(s.name), &s) << s.name.str();
+}
+
+TEST(GpuSheets, OfAnArchitectureTheOneWithLeastMemory) {
+  EXPECT_EQ(leastMemory("sm_90a")->memory, 80);
+  EXPECT_EQ(leastMemory("sm_80")->name, "A30");
+  EXPECT_EQ(leastMemory("sm_99"), nullptr);
+  EXPECT_EQ(gpuSheet("NVIDIA H200")->memory, 141);
+  for (const GpuSheet &s : gpuSheets())
+    EXPECT_TRUE(s.memory >= 16 && s.memory <= 300) << s.name.str();
 }
 
 TEST(GpuSheets, OfAnArchitectureTheLargest) {
