@@ -132,6 +132,14 @@ kernels() {
        END {if (all == "") exit 1; printf "%s ms a step in kernels; most take%s\n", all, substr(most, 2)}' "$work/run" ||
     { echo "the profile has no kernels"; return 1; }
 }
+# The same plan's kernels, each in a graph on memory that no cache holds; a table, and JSON in the archive.
+each_kernel() {
+  local plan=$work/plan-gpt2-large
+  [ -d "$plan" ] || plan=$work/plan-gpt2
+  [ -d "$plan" ] || { echo "there is no GPT-2 to look at"; return 77; }
+  "$bin/gptc" bench kernels "$plan" --json "$keep/profiles/each-kernel.json" || return
+  grep '^step: ' "$log" | tail -n 1
+}
 norm_backward() {
   [ -s "$work/bandwidth" ] || { echo "the bandwidth is not known"; return 77; }
   local profile rate share
@@ -201,6 +209,7 @@ figures() {
   rm -rf "$work/out-gpt-1b3/checkpoints"
   check "GPT-2 1.5B, 4 x 2048" 100 xl gpt2-xl 58 "${gpt2_xl_size[@]}"
   check "kernels" 40 kernels
+  check "each kernel" 90 each_kernel
   check "norm backward" 10 norm_backward
   check "sampling, GPT-2 124M" 30 sampling
   rm -rf "$work/out-gpt2/checkpoints"
