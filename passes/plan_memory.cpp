@@ -13,9 +13,8 @@
 //      nothing lies that lives at the same time (greedy by size, Pisarchyk & Lee 2020, "Efficient memory management
 //      for deep neural net inference").
 //   5. arena_bytes is the end of the largest function's region.
-//   6. Whatever is placed begins at a multiple of planAlignment, for a GPU of cudaPlanAlignment, as sizes are rounded
-//   up
-//      to it; those of the host's arena at multiples of planAlignment for either.
+//   6. Whatever is placed begins at a multiple of planAlignment, for a GPU of cudaPlanAlignment, to which sizes are
+//      rounded up; the host's arena keeps planAlignment for either.
 //   7. States of the host's (offload) have an arena of theirs, and behind them two slots through which the operands and
 //      results of its groups pass: each as large as the largest group asks for, or `slot` bytes (32 MiB) where that is
 //      less, so that small ones go together.
