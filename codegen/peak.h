@@ -35,9 +35,9 @@ std::string peakSource(const Target &target, DType operands = DType::f32);
 double measurePeakFlops(ThreadPool &pool, const Target &target, DType operands = DType::f32);
 
 /// Bytes/s between memory and all threads of the pool together, in arrays that caches cannot hold (three, each at least
-/// 128 MiB and four times the last-level cache, in large pages), by kernels of the emitter's. Counts what the program names:
-/// stores go past the caches, so that no line is read in order to be written, as a plain memcpy does: that moves half
-/// as much again as it names.
+/// 128 MiB and four times the last-level cache, in large pages), by kernels of the emitter's. Counts what the program
+/// names: stores go past the caches, so that no line is read in order to be written, as a plain memcpy does: that moves
+/// half as much again as it names.
 struct MemorySpeed {
   double read = 0;   // sums of one array
   double copy = 0;   // one array read, one written

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace gptc {
@@ -87,6 +88,9 @@ static void syncFolderOf(const std::string &file) {
 }
 
 void writeFileAtomically(const std::string &file, std::string_view content) {
+  // The renaming would put a file into the place of a device or a pipe.
+  if (struct stat s; ::stat(file.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
+    failWrite(file, S_ISDIR(s.st_mode) ? EISDIR : EINVAL);
   std::string temporary = fmt::format("{}.tmp{}", file, ::getpid());
   {
     Descriptor out{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};

@@ -6,6 +6,7 @@
 #include "frontends/hf_config.h"
 
 #include "frontends/files.h"
+#include "ir/json_text.h"
 #include "ir/words.h"
 
 #include <nlohmann/json.hpp>
@@ -314,7 +315,8 @@ private:
   /// A window that no context of this model fills hides nothing.
   void window() {
     known.insert({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"});
-    const json n = has("sliding_window") ? theirs.at("sliding_window") : family.window;
+    // Here null is a word of its own: no window.
+    const json n = theirs.contains("sliding_window") ? theirs.at("sliding_window") : family.window;
     const bool used = !has("use_sliding_window") || theirs.at("use_sliding_window") != false;
     const bool hides = used && !n.is_null() && !(n.is_number() && n >= m.blockSize);
     if (hides)
@@ -391,7 +393,7 @@ private:
 HfComparison compareHfConfig(const std::string &weights, const ModelConfig &model) {
   std::error_code e;
   HfComparison result;
-  const fs::path folder = fs::is_directory(weights, e) ? fs::path(weights) : fs::path(weights).parent_path();
+  const fs::path folder = fs::is_regular_file(weights, e) ? fs::path(weights).parent_path() : fs::path(weights);
   result.file = (folder / "config.json").string();
   result.found = fs::exists(result.file, e);
   if (!result.found)
@@ -402,7 +404,7 @@ HfComparison compareHfConfig(const std::string &weights, const ModelConfig &mode
   };
   json theirs;
   try {
-    theirs = json::parse(readInput(result.file, "configuration"), nullptr, false);
+    theirs = parseJsonOrDiscard<json>(readInput(result.file, "configuration"));
   } catch (const UserError &error) {
     return refuse(error.diagnostics[0].code, error.diagnostics[0].message, error.diagnostics[0].help);
   }

@@ -1,6 +1,7 @@
 #include "runtime/checkpoint.h"
 
 #include "ir/diagnostics.h"
+#include "ir/json_text.h"
 #include "ir/mesh.h"
 #include "ir/words.h"
 #include "runtime/checkpoint_files.h"
@@ -174,7 +175,7 @@ Manifest readManifest(const std::string &dir, int64_t step) {
   Manifest m;
   m.info.dir = dir;
   try {
-    const json manifest = json::parse(text.text);
+    const json manifest = parseJson<json>(text.text);
     if (manifest.at("blake3") != manifestChecksum(manifest))
       damaged("manifest.json does not match its own checksum");
     if (const int64_t schema = manifest.at("schema"); schema < 1 || schema > kSchema)
@@ -354,7 +355,7 @@ void CheckpointStore::complete(AtomicDir &dir, const CheckpointInfo &info, const
 
 void CheckpointStore::noteValidation(int64_t step, double valLoss) const {
   const std::string path = pathOf(step) + "/" + kManifestFile, temporary = path + ".tmp";
-  json manifest = json::parse(readTextFile(path, kManifestLimit).text, nullptr, false);
+  json manifest = parseJsonOrDiscard<json>(readTextFile(path, kManifestLimit).text);
   if (!manifest.is_object())
     return;
   manifest.erase("blake3");
@@ -530,7 +531,7 @@ static std::vector<std::string> weightFiles(const std::string &folder) {
   std::set<std::string> names;
   std::string why = text.why;
   try {
-    const json content = text.ok ? json::parse(text.text) : json();
+    const json content = text.ok ? parseJson<json>(text.text) : json();
     if (text.ok)
       for (auto &[tensor, file] : content.at("weight_map").items())
         names.insert(file.get<std::string>());
@@ -555,7 +556,7 @@ void loadWeights(Executor &executor, const std::string &path, const ModelIdentit
     // A checkpoint of ours says more than the shapes of its tensors.
     FileText text = readTextFile(path + "/" + kManifestFile, kManifestLimit);
     ModelIdentity there;
-    const json manifest = json::parse(text.text, nullptr, false);
+    const json manifest = parseJsonOrDiscard<json>(text.text);
     if (manifest.is_object() && manifest.contains("model_keys"))
       try {
         there.keys = modelKeysOf(manifest);

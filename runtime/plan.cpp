@@ -2,6 +2,7 @@
 
 #include "codegen/codegen.h"
 #include "ir/diagnostics.h"
+#include "ir/json_text.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "ir/plan_check.h"
@@ -431,7 +432,7 @@ Plan loadPlan(const std::string &dir, const std::string &secret) {
     damaged(dir, "manifest.json: " + text.why);
   }
   try {
-    json manifest = json::parse(text.text);
+    json manifest = parseJson<json>(text.text);
     if (manifest.at("schema") != kSchema)
       throw UserError(ErrorCode::NotBuiltYet,
                       fmt::format("the plan {} has schema {}, this gptrun reads schema {}", dir,

@@ -1,6 +1,7 @@
 #include "runtime/safetensors.h"
 
 #include "ir/diagnostics.h"
+#include "ir/json_text.h"
 
 #include <nlohmann/json.hpp>
 
@@ -76,7 +77,7 @@ SafetensorsFile::SafetensorsFile(const std::string &path) : path(path), file(pat
   if (!file.read(sizeof length, text.data(), length))
     damaged("unreadable");
   try {
-    json header = json::parse(text);
+    json header = parseJson<json>(text);
     std::vector<std::pair<int64_t, int64_t>> spans;
     for (auto &[name, value] : header.items()) {
       if (name == "__metadata__") {

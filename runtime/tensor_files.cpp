@@ -1,6 +1,7 @@
 #include "runtime/tensor_files.h"
 
 #include "ir/diagnostics.h"
+#include "ir/json_text.h"
 #include "ir/mesh.h"
 
 #include <nlohmann/json.hpp>
@@ -104,7 +105,7 @@ std::string Piece::str() const {
 std::optional<Piece> Piece::parse(const std::string &text) {
   Piece p;
   try {
-    const json j = json::parse(text);
+    const json j = parseJson<json>(text);
     p.shape = j.at("shape").get<std::vector<int64_t>>();
     if (j.at("runs").size() != p.shape.size())
       return std::nullopt;

@@ -73,13 +73,18 @@ struct Options {
 
 void warn(const std::string &text) { printError("warning: {}\n", text); }
 
-/// Weights with which this run is to begin, as it is said beside them: they may have come here after the plan was made.
+/// Weights from elsewhere, with which this run is to begin or which it is to look at: what the config.json beside them
+/// says. They may have come here after the plan was made.
 void checkWeights(const Options &o, const Plan &plan) {
-  const auto [kind, path] = llvm::StringRef(plan.run.initFrom).split(':');
-  if (path.empty() || plan.model.empty() || o.checkpoint ||
-      (o.resume != "never" && !CheckpointStore(plan.run.outDir).steps().empty()))
+  std::string weights;
+  if (o.checkpoint) {
+    weights = WeightsChoice::parse(*o.checkpoint).path;
+  } else if (o.resume == "never" || CheckpointStore(plan.run.outDir).steps().empty()) {
+    weights = llvm::StringRef(plan.run.initFrom).split(':').second.str();
+  }
+  if (weights.empty() || plan.model.empty())
     return;
-  const HfComparison there = compareHfConfig(path.str(), readConfig("", plan.model).model);
+  const HfComparison there = compareHfConfig(weights, readConfig("", plan.model).model);
   if (!there.differences.empty())
     throw UserError(there.differences);
 }
@@ -103,7 +108,7 @@ void requireFolder(const Options &o, const Plan &plan) {
   if (const std::string problem = problemOfFolder(o, plan); !problem.empty())
     throw UserError(ErrorCode::Usage,
                     fmt::format("the plan {} was not compiled with the cache of this user, and {}", o.plan, problem),
-                    "say where the run is: --out-dir DIR; or compile the plan here");
+                    "say where the run is: --out-dir DIR; or compile the plan here, with the cache that gptrun finds");
 }
 
 Plan planOf(const Options &o, bool trains = false) {

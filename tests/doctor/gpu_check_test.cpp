@@ -156,6 +156,12 @@ TEST_F(GpuCheckTest, WhatDoesNotFitEndsRowsWithoutACrash) {
   EXPECT_EQ(report["state"], "complete");
 }
 
+// Who has mistyped a name is not told that all is well.
+TEST_F(GpuCheckTest, NoRowIsNoPass) {
+  EXPECT_EQ(run(standins, "--proof --only nothing"), 2);
+  EXPECT_EQ(run(standins, "--proof --only '['"), 2);
+}
+
 TEST_F(GpuCheckTest, WithOneItChecksKernels) {
   EXPECT_EQ(run(standins, "--proof --only '^(device layer|conformance)$'"), 0);
   std::map<std::string, std::string> all = results();
@@ -284,7 +290,7 @@ TEST_F(GpuCheckTest, AKernelThatHangsTakesTheLimitAndNoMore) {
   EXPECT_NE(textOf("GPT-2 124M, 16 x 1024").find("took longer than"), std::string::npos) << report.dump(1);
   EXPECT_EQ(results()["kernels"], "skipped") << report.dump(1);
   EXPECT_EQ(textOf("kernels"), "no time is left of 15 s");
-  EXPECT_EQ(report["state"], "complete");
+  EXPECT_EQ(report["state"], "out of time");
   expectNothingLeft();
 }
 

@@ -122,6 +122,52 @@ TEST_F(Inputs, WarningsWithoutStandardError) {
   EXPECT_EQ(run("gptc-opt tiny.plan/joint.gir --passes=cse --time-passes --emit=none 2>/dev/full").code, 0);
 }
 
+// Nor is one replaced by a file.
+TEST_F(Inputs, OutputsLeavePipesAlone) {
+  ASSERT_EQ(run("mkdir logs; mkfifo logs/forecast.jsonl out.toml; ln -s nowhere link.toml").code, 0);
+  EXPECT_EQ(run("timeout 60 gptrun tiny.plan --steps 1 --out-dir logs").code, 0);
+  EXPECT_NE(run("gptc new char --force -o out.toml").code, 0);
+  EXPECT_NE(run("gptc new char -o link.toml").code, 0);
+  EXPECT_EQ(run("test -p logs/forecast.jsonl; test -p out.toml; test -L link.toml").code, 0);
+}
+
+TEST_F(Inputs, NestedTooDeeply) {
+  const std::string deep = std::string(200000, '[') + std::string(200000, ']');
+  ASSERT_EQ(run("cp -r tiny.plan deep.plan; gptrun tiny.plan --steps 1 --out-dir deep").code, 0);
+  for (const char *file : {"deep.plan/manifest.json", "deep/checkpoints/step-00000001/manifest.json"})
+    std::ofstream(*dir / file) << "{\"schema\": 2, \"x\": " << deep << "}";
+  const std::string header = "{\"__metadata__\": " + deep + "}";
+  const uint64_t length = header.size();
+  ASSERT_EQ(run("mkdir theirs").code, 0);
+  std::ofstream(*dir / "theirs/model.safetensors", std::ios::binary)
+          .write(reinterpret_cast<const char *>(&length), sizeof length)
+      << header;
+  for (const char *command :
+       {"gptrun deep.plan", "gptrun eval tiny.plan --data data/train.bin --out-dir deep",
+        "gptrun tiny.plan --out-dir deep", "gptrun eval tiny.plan --data data/train.bin --checkpoint theirs"}) {
+    const Ran r = run(command);
+    EXPECT_EQ(r.code, 5) << command << "\n" << r.err;
+    EXPECT_NE(r.err.find("error[GPTC"), std::string::npos) << command << "\n" << r.err;
+  }
+}
+
+// Weights to look at mean what the plan's model says, as weights to begin with do.
+TEST_F(Inputs, AConfigBesideWeightsToLookAt) {
+  ASSERT_EQ(run("gptrun tiny.plan --steps 1 --out-dir mine\nmkdir others\n"
+                "cp mine/checkpoints/step-00000001/model.safetensors others/\ngptrun eval tiny.plan --data "
+                "data/train.bin --checkpoint others")
+                .code,
+            0);
+  std::ofstream(*dir / "others/config.json") << R"({"model_type": "bloom"})";
+  for (const char *command :
+       {"eval tiny.plan --data data/train.bin --checkpoint others", "sample tiny.plan --checkpoint others",
+        "eval tiny.plan --data data/train.bin --checkpoint others/model.safetensors"}) {
+    const Ran r = run(fmt::format("gptrun {}", command));
+    EXPECT_EQ(r.code, 3) << command << "\n" << r.err;
+    EXPECT_NE(r.err.find("others/config.json: model_type"), std::string::npos) << command << "\n" << r.err;
+  }
+}
+
 TEST_F(Inputs, AMisspeltVariableIsTold) {
   EXPECT_EQ(run("GPTC_CAHCE=x gptc --version").err,
             "warning: the environment has GPTC_CAHCE, which no program reads; did you mean GPTC_CACHE?\n");

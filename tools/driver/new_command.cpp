@@ -19,7 +19,7 @@ struct NewOptions {
 
 void writeNew(const NewOptions &o) {
   const ModelTemplate &t = modelTemplate(o.preset);
-  if (!o.force && fs::exists(o.out))
+  if (!o.force && fs::exists(fs::symlink_status(o.out)))
     throw UserError(ErrorCode::Unwritable, fmt::format("{} is there already", o.out),
                     fmt::format("-o FILE writes another one, --force writes over {}", o.out));
   // Paths count from the folder of the file.

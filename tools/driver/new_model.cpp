@@ -130,7 +130,7 @@ every = 200                     # steps; 0: only at the end
 steps = 20                      # global batches of validation data each time
 
 [checkpoint]
-every = 500                     # steps; a run that was ended goes on from the newest
+every = 400                     # steps; a run that was ended goes on from the newest
 keep = 3
 )",
       fmt::arg("name", t.name), fmt::arg("what", t.what), fmt::arg("model", t.model), fmt::arg("train", t.train),

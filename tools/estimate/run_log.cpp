@@ -2,6 +2,7 @@
 
 #include "frontends/files.h"
 #include "ir/diagnostics.h"
+#include "ir/json_text.h"
 #include "ir/median.h"
 #include "ir/mesh.h"
 #include "runtime/metrics.h"
@@ -96,7 +97,9 @@ std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &
 }
 
 bool appendForecast(const std::string &outDir, const std::string &line) {
-  const int fd = ::open((outDir + "/forecast.jsonl").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  // Of a pipe without a reader this fails, and does not wait for one.
+  const int fd =
+      ::open((outDir + "/forecast.jsonl").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
   if (fd < 0)
     return false;
   const std::string text = line + "\n";
@@ -119,7 +122,7 @@ std::vector<Observation> readForecasts(const std::string &file, const ClusterCon
     o.name = name;
     std::string target;
     try {
-      const json j = json::parse(lines[i].str());
+      const json j = parseJson<json>(lines[i].str());
       if (j.at("schema") != 1)
         throw damaged(fmt::format("schema {} is not known", j.at("schema").dump()));
       o.gpus = j.at("ranks");

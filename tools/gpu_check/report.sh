@@ -29,7 +29,7 @@ json() {
   printf '"%s"' "$(LC_ALL=C tr -cd '\040-\176' <<<"$s")"
 }
 
-rows=() failed=0 missed=0 state=running device=''
+rows=() failed=0 missed=0 late=0 state=running device=''
 # row NAME pass|fail|missed|skipped SECONDS TEXT [MORE FOR THE JSON]
 row() {
   printf '%-28s %-8s %5ss  %s\n' "$1" "$2" "$3" "${4%%$'\n'*}"
@@ -105,7 +105,7 @@ check() {
   [[ $row_name =~ $only ]] || return 0
   rm -f "$work/figure"
   [ "$limit" -le "$(left)" ] || limit=$(left)
-  if [ "$limit" -lt 5 ]; then row "$row_name" skipped 0 "no time is left of $budget s"; return; fi
+  if [ "$limit" -lt 5 ]; then late=$((late + 1)); row "$row_name" skipped 0 "no time is left of $budget s"; return; fi
   # What it prints is beside the results while it runs, for whoever ends this program by force.
   log=$dir/$name.running.log running_name=$row_name
   # A group of its own, so that nothing which it started outlives it.
@@ -180,7 +180,7 @@ at_exit() {
     keep_log
     row "$running_name" fail 0 "interrupted" ", \"log\": $(json "logs/$(log_name "$running_name").log")"
   fi
-  [ "$state" = complete ] || finish interrupted
+  [ "$state" != running ] || finish interrupted
   rm -rf "$work"
 }
 trap at_exit EXIT

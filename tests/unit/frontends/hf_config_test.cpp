@@ -285,8 +285,29 @@ TEST_F(HfConfig, StandsBesideAFileOfWeightsToo) {
   EXPECT_EQ(messages(model, config.dump()).size(), 1u);
 }
 
+TEST_F(HfConfig, NullIsNoWindow) {
+  json config = json::parse(written("mistral-default-4"));
+  const std::vector<std::string> size = {"model.n_layer=32",    "model.n_head=32",      "model.n_kv_head=8",
+                                         "model.n_embd=4096",   "model.norm_eps=1e-6",  "model.vocab_size=32000",
+                                         "model.ffn_dim=14336", "model.block_size=8192"};
+  config["sliding_window"] = nullptr;
+  EXPECT_EQ(messages(llama, config.dump(), size), Messages{});
+  config.erase("sliding_window");
+  EXPECT_EQ(messages(llama, config.dump(), size).size(), 1u);
+}
+
+TEST_F(HfConfig, OfAFolderThatIsNotThere) {
+  write("config.json", R"({"model_type": "bloom"})");  // of something else
+  std::filesystem::remove_all(dir / "weights");
+  write("model.toml", gpt2);
+  const auto loaded = loadConfig((dir / "model.toml").string(), {}, [](const std::string &) { return 0; });
+  ASSERT_EQ(loaded.warnings.size(), 1u);
+  EXPECT_NE(loaded.warnings[0].find("weights/config.json"), std::string::npos) << loaded.warnings[0];
+}
+
 TEST_F(HfConfig, Damaged) {
-  for (const char *text : {"", "[]", "{", "{\"model_type\": \"gpt2\"", "nan", "\xff"}) {
+  const std::string deep = "{\"x\": " + std::string(100000, '[') + std::string(100000, ']') + "}";
+  for (const char *text : {"", "[]", "{", "{\"model_type\": \"gpt2\"", "nan", "\xff", deep.c_str()}) {
     const std::vector<Diagnostic> all = errors(gpt2, text);
     ASSERT_EQ(all.size(), 1u) << text;
     EXPECT_EQ(all[0].code, ErrorCode::CheckpointDamaged) << text;
