@@ -135,6 +135,7 @@ void run(const Request &r) {
                s.flops / s.seconds * 1e-9, 100 * s.atPeak / s.seconds, 100 * s.flops / s.seconds / rested);
   };
   Sum all;
+  double most = 0;  // share of a peak
   std::map<std::string, Sum> byForm;
   for (int64_t tokens : r.tokens) {
     Sum sum;
@@ -162,6 +163,7 @@ void run(const Request &r) {
       }
       const Spread t = spreadOf(times), beside = spreadOf(peaks);
       const double flops = p.flops(tokens), rate = flops / t.median;
+      most = std::max({most, rate / beside.median, rate / rested});
       sum.add(p.calls, flops, t.median, beside.median);
       all.add(p.calls, flops, t.median, beside.median);
       byForm[p.form()].add(p.calls, flops, t.median, beside.median);
@@ -196,6 +198,8 @@ void run(const Request &r) {
                             {"products", rows},
                             {"sums", sums}}
                            .dump(2));
+  else if (most > 1)
+    fmt::print("above 100%: something else ran while the peak was measured\n");
 }
 
 }  // namespace
@@ -207,8 +211,7 @@ void addMatmulBench(CLI::App &bench) {
   c->add_option("--tokens", r->tokens, "Numbers of tokens [256,512,1024,2048,4096]")
       ->delimiter(',')
       ->check(within(int64_t(1), int64_t(1) << 20));
-  c->add_option("--seconds", r->seconds, "Spent on each product, five runs at least [0.3]")
-      ->check(within(0.0, 1e4));
+  c->add_option("--seconds", r->seconds, "Spent on each product, five runs at least [0.3]")->check(within(0.0, 1e4));
   c->add_option("--search", r->search, "Seconds to search each product's schedule first, beyond what is on record [0]")
       ->check(within(0.0, 1e4));
   c->add_flag("--cold", r->cold, "Empties the caches before each run, as most of a step does");
