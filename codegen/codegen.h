@@ -1,15 +1,15 @@
 // From a fused op to machine code.
 //
-//   fused op --recipe--> kir::Kernel --emit_llvm.cpp--> llvm::Module --jit.cpp (ORC)--> CompiledKernel       CPU
-//                                    --emit_cuda.cpp--> CUDA C++     --nvrtc.cpp-----> cubin                 CUDA
+//   fused op --recipe--> kir::Kernel --cpu/emit_llvm.cpp--> llvm::Module --cpu/jit.cpp (ORC)--> CompiledKernel   CPU
+//                                    --cuda/emit.cpp-----> CUDA C++     --cuda/nvrtc.cpp-----> cubin            CUDA
 #pragma once
 
 #include "codegen/collectives.h"
 #include "codegen/library_attention.h"
 #include "codegen/library_matmul.h"
 #include "ir/graph.h"
-#include "ir/kernel.h"
-#include "ir/schedule.h"
+#include "ir/kernel/kernel.h"
+#include "ir/kernel/schedule.h"
 
 #include <memory>
 #include <optional>
@@ -62,6 +62,9 @@ bool selectRecipes(Module &m, const Target &target, ScheduleSource *measured = n
 /// The machine we run on. Honours GPTC_CPU_FEATURES ("-avx512f" and the like) and `threads` (0: hardware threads, or
 /// GPTC_THREADS).
 Target hostTarget(unsigned threads = 0);
+/// CPU model, instruction set, threads and caches of a target that is this machine's CPU: what a time on it depends on
+/// beside the code.
+std::string cpuFingerprint(const Target &target);
 
 /// "cuda:sm_80" and the like. UserError(UnknownValue) for an architecture that NVRTC 13 does not know.
 Target cudaTarget(llvm::StringRef name);

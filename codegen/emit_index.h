@@ -1,7 +1,7 @@
 // What the emitter knows about indices. Plain arithmetic, apart from LLVM.
 #pragma once
 
-#include "ir/kernel.h"
+#include "ir/kernel/kernel.h"
 
 #include <optional>
 

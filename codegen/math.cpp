@@ -3,7 +3,7 @@
 // "Elementary Functions", 2016.
 #include "codegen/math.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <array>
 #include <limits>

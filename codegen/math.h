@@ -7,7 +7,7 @@
 // Overflow gives infinity, underflow goes through the denormals to zero, NaN stays NaN.
 #pragma once
 
-#include "ir/kernel.h"
+#include "ir/kernel/kernel.h"
 
 namespace gptc {
 

@@ -1,6 +1,6 @@
 #include "codegen/object_cache.h"
 
-#include "ir/stderr.h"
+#include "support/stderr.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/BLAKE3.h"
 

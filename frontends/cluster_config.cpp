@@ -3,8 +3,8 @@
 
 #include "frontends/config_reader.h"
 #include "frontends/device_plausible.h"
-#include "frontends/files.h"
-#include "ir/words.h"
+#include "support/input_files.h"
+#include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"

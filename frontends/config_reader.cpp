@@ -1,7 +1,7 @@
 #include "frontends/config_reader.h"
 
 #include "frontends/other_names.h"
-#include "ir/words.h"
+#include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"

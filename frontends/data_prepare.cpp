@@ -1,9 +1,9 @@
 #include "frontends/data_prepare.h"
 
-#include "frontends/files.h"
 #include "frontends/tokenizer.h"
 #include "frontends/utf8.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
+#include "support/input_files.h"
 
 #include "llvm/ADT/StringRef.h"
 

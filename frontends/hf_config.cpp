@@ -5,9 +5,9 @@
 // 4. What is left must be in the list of keys that cannot change a logit, or a dropout rate.
 #include "frontends/hf_config.h"
 
-#include "frontends/files.h"
-#include "ir/json_text.h"
-#include "ir/words.h"
+#include "support/input_files.h"
+#include "support/json_text.h"
+#include "support/words.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,7 @@
 #include "frontends/model_builder.h"
 
 #include "frontends/parameter_groups.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSwitch.h"

@@ -8,7 +8,7 @@
 //
 // Positions: the table wpe; or rotated queries and keys (rope: one table of angles per function, shared by the layers);
 // or a bias in attention (alibi); or none. An encoder (causal = false) has no cache and therefore no @decode and
-// @prefill; its targets are those of masked-token loss, which runtime/data.h makes.
+// @prefill; its targets are those of masked-token loss, which runtime/data/data.h makes.
 //
 // Functions (B = micro_batch, T = block_size, V = vocab_size, P = prefill length, all static):
 //   @forward(%x: i32[B,T], %y: i32[B,T], %seq0: i64[]) -> f32[]
@@ -27,18 +27,18 @@
 //
 // States: parameters under the names of Hugging Face's GPT-2 without the leading "transformer."; a linear layer is
 // [in,out], y = x W + b. Attribute hf holds the name in files: the same or, for a model that Hugging Face's Llama can
-// hold (rmsnorm, swiglu, rope, no bias), that of Llama, with its layout (runtime/file_layout.h). @rng_seed and @step
-// are i64[] counters. h.I.attn.k_cache and v_cache, [n_kv_head,T,D], kind "cache". Matrices have decay=true. Initial
-// values: embeddings normal(0.02); linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at its own
-// width; projections into the residual stream s / sqrt(2 n_layer); biases 0, gains 1. Every parameter and every dropout
-// site has its own random stream.
+// hold (rmsnorm, swiglu, rope, no bias), that of Llama, with its layout (runtime/checkpoint/file_layout.h). @rng_seed
+// and @step are i64[] counters. h.I.attn.k_cache and v_cache, [n_kv_head,T,D], kind "cache". Matrices have decay=true.
+// Initial values: embeddings normal(0.02); linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at
+// its own width; projections into the residual stream s / sqrt(2 n_layer); biases 0, gains 1. Every parameter and every
+// dropout site has its own random stream.
 //
 // Module attributes, for autodiff, the optimizer and the runtime:
 //   string  name
 //   ints    block_size micro_batch accumulate fold n_layer n_head n_kv_head n_embd vocab_size prefill; fold = rows per
 //           block of sums over tokens: the largest divisor of block_size up to 256
 //   ffn_dim norm activation position causal bias tie_embeddings embedding_norm: the keys of [model], by which
-//           checkpoints are told apart (modelIdentity in runtime/plan.h)
+//           checkpoints are told apart (modelIdentity in runtime/plan/plan.h)
 //   norm_eps  where it is not the default
 //   steps warmup, schedule ("cosine" | "wsd" | "linear" | "constant"), lr min_lr_ratio: the learning rate
 //   remat   compile.remat, for the pass of that name

@@ -1,7 +1,7 @@
 #include "frontends/parameter_groups.h"
 
-#include "ir/diagnostics.h"
-#include "ir/words.h"
+#include "support/diagnostics.h"
+#include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"

@@ -1,8 +1,8 @@
 #include "frontends/r_corpus.h"
 
-#include "frontends/files.h"
 #include "frontends/utf8.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
+#include "support/input_files.h"
 
 #include "llvm/ADT/StringExtras.h"
 

@@ -2,7 +2,7 @@
 #include "frontends/tokenizer.h"
 
 #include "frontends/utf8.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <algorithm>
 #include <array>

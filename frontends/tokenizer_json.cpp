@@ -1,9 +1,9 @@
 // Files: GPT-2's merges, and tokenizer.json in the format of Hugging Face's `tokenizers` (model type BPE). Our four
 // kinds fit into it: byte and char are BPE without merges, char without the ByteLevel step.
-#include "frontends/files.h"
 #include "frontends/tokenizer.h"
 #include "frontends/utf8.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
+#include "support/input_files.h"
 
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"

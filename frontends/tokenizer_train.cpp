@@ -1,6 +1,6 @@
 // Training of byte-level BPE. Words are counted once; after that every merge touches only the words that hold the pair.
 #include "frontends/tokenizer.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <algorithm>
 #include <queue>

@@ -2,10 +2,10 @@
 #include "frontends/toml_config.h"
 
 #include "frontends/config_reader.h"
-#include "frontends/files.h"
 #include "frontends/hf_config.h"
 #include "ir/gpu_sheets.h"
-#include "ir/words.h"
+#include "support/input_files.h"
+#include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"

@@ -183,7 +183,7 @@ int64_t defaultFfnDim(const ModelConfig &m);
 /// "auto" micro-batch: the largest divisor of the global batch of at most 8192 tokens whose activations, estimated as
 /// 24 values of width n_embd per token and layer and twice the logits, stay under 4 GiB; at least one sequence. For a
 /// GPU four times as much of both; that is where the compiler begins to look for what fits
-/// (tools/driver/micro_batch.h).
+/// (tools/planner/micro_batch.h).
 int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep, bool gpu);
 
 /// What the graph follows from, as settings: loadConfig("", these) has the same sizes, batch, optimizer, precision and

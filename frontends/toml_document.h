@@ -2,7 +2,7 @@
 // sees of TOML; toml++ itself stays inside toml_document.cpp, because it takes seconds to compile.
 #pragma once
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <cstdint>
 #include <map>

@@ -1,7 +1,7 @@
 #include "ir/element.h"
 
-#include "ir/diagnostics.h"
-#include "ir/kernel_eval.h"
+#include "ir/kernel/eval.h"
+#include "support/diagnostics.h"
 
 #include <cstring>
 

@@ -1,7 +1,7 @@
 #include "ir/graph.h"
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
 

@@ -1,10 +1,10 @@
 // The interpreter: every op by its reference rule, in float64, in order. A result in f32 stays as it is; one in bf16 or
 // f16 is rounded, as that is what such a type is asked for.
-#include "ir/diagnostics.h"
 #include "ir/element.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "ir/random.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseMap.h"
 

@@ -1,6 +1,6 @@
 #include "ir/mesh.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "ir/graph.h"
-#include "ir/kernel.h"
+#include "ir/kernel/kernel.h"
 
 #include <functional>
 #include <optional>

@@ -1,8 +1,8 @@
 // The parser of the grammar in graph.h. Its input is untrusted: it bounds depth and sizes, checks every number, and
 // says no to everything that it does not know, with the place.
-#include "ir/diagnostics.h"
 #include "ir/graph.h"
-#include "ir/words.h"
+#include "support/diagnostics.h"
+#include "support/words.h"
 
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"

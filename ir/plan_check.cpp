@@ -1,7 +1,7 @@
 #include "ir/plan_check.h"
 
 #include "ir/access.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <map>
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "ir/graph.h"
-#include "ir/schedule.h"
+#include "ir/kernel/schedule.h"
 
 #include <optional>
 #include <string>

@@ -9,7 +9,7 @@
 //   uniform in [0,1): value * 2^-32 (top 24 bits, exact in f32)
 #pragma once
 
-#include "ir/kernel.h"
+#include "ir/kernel/kernel.h"
 
 #include <cstdint>
 #include <utility>

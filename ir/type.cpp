@@ -2,19 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <array>
-
 namespace gptc {
 
 namespace {
-
-struct DTypeInfo {
-  const char *name;
-  unsigned size;
-};
-// In the order of the enum.
-constexpr std::array<DTypeInfo, 8> dtypes = {
-    {{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"f16", 2}, {"i32", 4}, {"i64", 8}, {"u32", 4}, {"pred", 1}}};
 
 // Products saturate here, so that bytes() of a nonsensical type cannot wrap around; verify() rejects such a type long
 // before.
@@ -102,16 +92,6 @@ struct Cursor {
 };
 
 }  // namespace
-
-unsigned sizeOf(DType t) { return dtypes[size_t(t)].size; }
-llvm::StringRef nameOf(DType t) { return dtypes[size_t(t)].name; }
-
-std::optional<DType> parseDType(llvm::StringRef name) {
-  for (size_t i = 0; i < dtypes.size(); ++i)
-    if (name == dtypes[i].name)
-      return DType(i);
-  return std::nullopt;
-}
 
 int64_t Type::elements() const {
   int64_t n = 1;

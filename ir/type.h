@@ -8,6 +8,8 @@
 //   - `f32[]` is a scalar.
 #pragma once
 
+#include "ir/kernel/dtype.h"
+
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"
@@ -17,16 +19,6 @@
 #include <string>
 
 namespace gptc {
-
-enum class DType : uint8_t { f32, f64, bf16, f16, i32, i64, u32, pred };
-
-/// Bytes of one stored element.
-unsigned sizeOf(DType t);
-/// The name used in text, e.g. "f32".
-llvm::StringRef nameOf(DType t);
-std::optional<DType> parseDType(llvm::StringRef name);
-inline bool isFloat(DType t) { return t <= DType::f16; }
-inline bool isInt(DType t) { return !isFloat(t); }
 
 /// One dimension. Invariant: 0 < logical <= padded.
 struct Dim {
@@ -47,7 +39,6 @@ struct Shard {
 
 /// Bounds that every type of a valid module keeps, so that no size computed from it overflows.
 inline constexpr unsigned maxRank = 8;
-inline constexpr int64_t maxElements = int64_t(1) << 46;  // padding included
 
 struct Type {
   DType dtype = DType::f32;

@@ -1,6 +1,6 @@
 // The verifier. It reads modules from untrusted plans: it relies on nothing that it has not checked before.
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/StringMap.h"

@@ -37,8 +37,8 @@
 //      last shard meets all levels in @update.
 #include "passes/pass.h"
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/MapVector.h"

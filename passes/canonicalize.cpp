@@ -15,8 +15,8 @@
 //   7. dropout with p = 0; relu of relu; spread, which is there for autodiff, once that has run.
 #include "passes/pass.h"
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
+#include "support/diagnostics.h"
 
 #include <cmath>
 #include <numeric>

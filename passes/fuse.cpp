@@ -31,9 +31,9 @@
 #include "passes/pass.h"
 
 #include "ir/access.h"
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "passes/analysis/fusion_groups.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/MapVector.h"

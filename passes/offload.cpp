@@ -12,10 +12,10 @@
 // before remat, which must know what the GPU holds.
 #include "passes/pass.h"
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "passes/decisions.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/STLExtras.h"

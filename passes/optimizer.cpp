@@ -22,9 +22,9 @@
 //      replace.
 #include "passes/pass.h"
 
-#include "ir/diagnostics.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
+#include "support/diagnostics.h"
 
 #include <map>
 

@@ -20,11 +20,11 @@
 // that ranks agree. Behind settle-writes, which says which results lie in states; before select-recipes.
 #include "passes/pass.h"
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "passes/analysis/state_uses.h"
 #include "passes/decisions.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/STLExtras.h"

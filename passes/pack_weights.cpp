@@ -22,12 +22,12 @@
 // Options: all as if pack_weights were true; cols the width of panels, for tests; available bytes of memory.
 #include "passes/pass.h"
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "passes/analysis/cost.h"
 #include "passes/analysis/fusion_groups.h"
 #include "passes/analysis/liveness.h"
 #include "passes/decisions.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/MapVector.h"
@@ -40,7 +40,7 @@ namespace gptc {
 
 namespace {
 
-/// Products of so few rows stream their second operand instead (matmul_few_rows.cpp).
+/// Products of so few rows stream their second operand instead (recipes/matmul/few_rows.cpp).
 constexpr int64_t fewRows = 4;
 
 int64_t rowsOf(const Op &product) {

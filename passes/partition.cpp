@@ -30,10 +30,10 @@
 // part with the ranks along "data". The attribute `partitioned` says that it has been done.
 #include "passes/pass.h"
 
-#include "ir/diagnostics.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "passes/decisions.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/MapVector.h"

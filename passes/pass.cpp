@@ -1,8 +1,8 @@
 #include "passes/pass.h"
 
-#include "ir/diagnostics.h"
-#include "ir/stderr.h"
-#include "ir/words.h"
+#include "support/diagnostics.h"
+#include "support/stderr.h"
+#include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
 

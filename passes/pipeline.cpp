@@ -1,6 +1,6 @@
 #include "passes/pass.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"

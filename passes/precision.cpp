@@ -39,10 +39,10 @@
 // ops, which are lowered by the same rules, and fuse comes next.
 #include "passes/pass.h"
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "passes/analysis/fusion_groups.h"
 #include "passes/decisions.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/STLExtras.h"

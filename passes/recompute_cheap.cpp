@@ -21,12 +21,12 @@
 // Before fuse, which is to fold the copies; after cse, which would undo them.
 #include "passes/pass.h"
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "passes/analysis/cost.h"
 #include "passes/analysis/liveness.h"
 #include "passes/analysis/recompute.h"
 #include "passes/decisions.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SmallPtrSet.h"

@@ -27,15 +27,15 @@
 // more are settled with that in view.
 #include "passes/pass.h"
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "ir/plan_check.h"
-#include "ir/words.h"
 #include "passes/analysis/liveness.h"
 #include "passes/analysis/recompute.h"
 #include "passes/chunk_classifier.h"
 #include "passes/decisions.h"
 #include "passes/remat.h"
+#include "support/diagnostics.h"
+#include "support/words.h"
 
 #include "llvm/ADT/StringExtras.h"
 

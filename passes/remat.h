@@ -1,7 +1,7 @@
 // What others need of the pass `remat`.
 #pragma once
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 namespace gptc {
 

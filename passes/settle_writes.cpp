@@ -17,10 +17,10 @@
 #include "passes/pass.h"
 
 #include "ir/access.h"
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "passes/analysis/state_uses.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
 

@@ -26,10 +26,10 @@
 // done. The vocabulary is not cut: embedding and classifier are whole on each rank, which computes its tokens' logits.
 #include "passes/pass.h"
 
-#include "ir/diagnostics.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "passes/decisions.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/MapVector.h"

@@ -1,17 +1,17 @@
 // gptc-opt: runs passes on a module in text form. The tool for tests, for looking at what a pass does, and for
 // repeating failures.
 #include "codegen/codegen.h"
-#include "codegen/cuda_jit.h"
-#include "codegen/emit_cuda.h"
-#include "codegen/nvrtc.h"
-#include "ir/diagnostics.h"
+#include "codegen/cuda/emit.h"
+#include "codegen/cuda/jit.h"
+#include "codegen/cuda/nvrtc.h"
 #include "ir/graph.h"
 #include "ir/opdef.h"
 #include "passes/pass.h"
-#include "tools/driver/codegen_passes.h"
-#include "tools/driver/command_line.h"
-#include "tools/driver/gir_file.h"
-#include "tools/driver/main_guard.h"
+#include "support/diagnostics.h"
+#include "tools/commands/command_line.h"
+#include "tools/commands/main_guard.h"
+#include "tools/planner/codegen_passes.h"
+#include "tools/planner/gir_file.h"
 
 #include <set>
 

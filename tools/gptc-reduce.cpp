@@ -1,13 +1,13 @@
 // gptc-reduce: shrinks a .gir that shows a bug to a few ops that still show it, for a report and a regression test.
 #include "tools/check/module_check.h"
 #include "tools/check/reduce.h"
-#include "tools/driver/command_line.h"
-#include "tools/driver/gir_file.h"
-#include "tools/driver/main_guard.h"
+#include "tools/commands/command_line.h"
+#include "tools/commands/main_guard.h"
+#include "tools/planner/gir_file.h"
 
-#include "ir/diagnostics.h"
 #include "ir/graph.h"
-#include "ir/stderr.h"
+#include "support/diagnostics.h"
+#include "support/stderr.h"
 
 #include <cctype>
 #include <csignal>

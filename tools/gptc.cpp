@@ -1,7 +1,7 @@
 // gptc: compiles model descriptions into plans, and prepares data for them.
-#include "tools/driver/command_line.h"
-#include "tools/driver/commands.h"
-#include "tools/driver/main_guard.h"
+#include "tools/commands/command_line.h"
+#include "tools/commands/commands.h"
+#include "tools/commands/main_guard.h"
 
 int main(int argc, char **argv) {
   return gptc::guardedMain([&] {

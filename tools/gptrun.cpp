@@ -1,16 +1,11 @@
 // gptrun: runs a plan. Training by default; `gptrun sample PLAN` and `gptrun eval PLAN` use what was trained.
 #include "frontends/hf_config.h"
 #include "frontends/tokenizer.h"
-#include "ir/diagnostics.h"
 #include "ir/mesh.h"
-#include "ir/stderr.h"
-#include "ir/words.h"
-#include "runtime/cache_secret.h"
-#include "runtime/checkpoint.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/cuda/nccl.h"
-#include "runtime/files.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/host_list.h"
 #include "runtime/launch/launcher.h"
@@ -20,16 +15,21 @@
 #include "runtime/launch/remote_crew.h"
 #include "runtime/launch/same_run.h"
 #include "runtime/launch/world.h"
-#include "runtime/rendezvous.h"
-#include "runtime/sample.h"
-#include "runtime/trainer.h"
-#include "runtime/weights.h"
-#include "tools/driver/cache_dir.h"
-#include "tools/driver/command_line.h"
-#include "tools/driver/compile.h"
-#include "tools/driver/inference.h"
-#include "tools/driver/main_guard.h"
+#include "runtime/rendezvous/rendezvous.h"
+#include "runtime/train/sample.h"
+#include "runtime/train/trainer.h"
+#include "runtime/train/weights.h"
+#include "runtime/tuning/cache_secret.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
+#include "support/stderr.h"
+#include "support/words.h"
+#include "tools/commands/command_line.h"
+#include "tools/commands/main_guard.h"
+#include "tools/compiler/compile.h"
+#include "tools/compiler/inference.h"
 #include "tools/estimate/run_log.h"
+#include "tools/planner/cache_dir.h"
 
 #include <atomic>
 #include <chrono>
@@ -418,7 +418,7 @@ void printShares(const Plan &plan) {
 }
 
 int runTraining(const Options &o, const std::vector<std::string> &words) {
-  ::signal(SIGPIPE, SIG_IGN);  // an output that nobody reads ends the run between two steps (runtime/trainer.h)
+  ::signal(SIGPIPE, SIG_IGN);  // an output that nobody reads ends the run between two steps (runtime/train/trainer.h)
   const World w = World::find();
   Plan plan;
   if (w.alone()) {

@@ -9,7 +9,7 @@
 #include "codegen/recipes/group_ctx.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <numeric>
 

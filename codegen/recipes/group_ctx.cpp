@@ -1,7 +1,7 @@
 #include "codegen/recipes/group_ctx.h"
 
 #include "codegen/codegen.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
 

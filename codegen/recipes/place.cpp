@@ -1,7 +1,8 @@
 #include "codegen/recipes/place.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
+#include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/bit.h"
 

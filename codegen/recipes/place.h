@@ -1,7 +1,10 @@
 // From expression DAGs to statements: every sub-expression is computed once, in the outermost loop where it is known.
 #pragma once
 
-#include "ir/kernel.h"
+#include "ir/kernel/kernel.h"
+
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/SmallVector.h"
 
 #include <functional>
 #include <map>

@@ -14,7 +14,7 @@
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/recipe.h"
 #include "ir/access.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <algorithm>
 #include <numeric>

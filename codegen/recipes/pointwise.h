@@ -3,7 +3,7 @@
 #pragma once
 
 #include "codegen/recipes/group_ctx.h"
-#include "ir/schedule.h"
+#include "ir/kernel/schedule.h"
 
 namespace gptc {
 

@@ -1,6 +1,6 @@
 #include "codegen/recipes/tile.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <algorithm>
 

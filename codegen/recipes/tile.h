@@ -6,8 +6,8 @@
 #pragma once
 
 #include "codegen/recipes/pointwise.h"
-#include "ir/kernel.h"
-#include "ir/schedule.h"
+#include "ir/kernel/kernel.h"
+#include "ir/kernel/schedule.h"
 
 #include <functional>
 

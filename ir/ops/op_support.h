@@ -2,9 +2,9 @@
 // values.
 #pragma once
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "ir/random.h"
+#include "support/diagnostics.h"
 
 #include <functional>
 #include <string>

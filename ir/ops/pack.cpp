@@ -1,5 +1,5 @@
-// Matrices in panels, as products read their second operand (codegen/recipes/matmul.cpp): all steps of `cols` columns
-// lie together, so that a tile of a product streams through memory.
+// Matrices in panels, as products read their second operand (codegen/recipes/matmul/matmul.cpp): all steps of `cols`
+// columns lie together, so that a tile of a product streams through memory.
 //
 //   b is [K,N], or [N,K] with tb. Its panels are [ceil(N/cols), K, cols]: element (k, n) is at [n / cols, k, n % cols].
 //   Of bf16, which products take two neighbours of k at a time, [ceil(N/cols), ceil(K/2), 2 cols]: (k, n) is at

@@ -1,9 +1,9 @@
 #include "passes/analysis/cost.h"
 
-#include "ir/diagnostics.h"
 #include "ir/gpu_sheets.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/SmallPtrSet.h"
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "ir/graph.h"
-#include "ir/schedule.h"
+#include "ir/kernel/schedule.h"
 
 namespace gptc {
 
@@ -30,7 +30,8 @@ struct MachineRates {
 /// sheet of its largest one for training. They do not depend on a measurement, so that two compilations make equal
 /// plans.
 MachineRates ratesOf(const Target &t);
-/// The same with a measured fp32 peak (codegen/peak.h), for forecasts; the other rates of a CPU's arithmetic follow it.
+/// The same with a measured fp32 peak (codegen/cpu/peak.h), for forecasts; the other rates of a CPU's arithmetic follow
+/// it.
 MachineRates ratesOf(const Target &t, double measuredFp32);
 
 /// Kinds of work whose rates differ: what forecasts and measurements are compared by. A kernel is of the kind of its

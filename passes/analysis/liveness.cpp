@@ -1,7 +1,7 @@
 #include "passes/analysis/liveness.h"
 
-#include "ir/diagnostics.h"
 #include "ir/plan_check.h"
+#include "support/diagnostics.h"
 
 #include <algorithm>
 

@@ -1,9 +1,9 @@
 #include "passes/analysis/recompute.h"
 
 #include "ir/access.h"
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/StringExtras.h"
 

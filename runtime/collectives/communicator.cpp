@@ -1,7 +1,7 @@
 #include "runtime/collectives/communicator.h"
-#include "ir/diagnostics.h"
 #include "runtime/collectives/join.h"
 #include "runtime/collectives/signature.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
 

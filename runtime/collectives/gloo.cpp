@@ -1,6 +1,6 @@
 #include "runtime/collectives/gloo.h"
-#include "ir/diagnostics.h"
 #include "runtime/collectives/communicator.h"
+#include "support/diagnostics.h"
 
 #include <climits>
 #include <dlfcn.h>

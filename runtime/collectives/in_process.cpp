@@ -1,8 +1,8 @@
 #include "runtime/collectives/in_process.h"
-#include "ir/diagnostics.h"
 #include "runtime/collectives/signature.h"
 #include "runtime/collectives/sum.h"
-#include "runtime/rendezvous.h"
+#include "runtime/rendezvous/rendezvous.h"
+#include "support/diagnostics.h"
 
 #include <condition_variable>
 #include <cstring>

@@ -1,10 +1,10 @@
 #include "runtime/collectives/join.h"
-#include "ir/diagnostics.h"
-#include "ir/environment.h"
 #include "runtime/collectives/gloo.h"
 #include "runtime/collectives/over_links.h"
 #include "runtime/collectives/shared_links.h"
 #include "runtime/collectives/signature.h"
+#include "support/diagnostics.h"
+#include "support/environment.h"
 
 #include "llvm/ADT/STLExtras.h"
 

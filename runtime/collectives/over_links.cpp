@@ -1,8 +1,8 @@
 #include "runtime/collectives/over_links.h"
-#include "ir/diagnostics.h"
 #include "runtime/collectives/signature.h"
 #include "runtime/collectives/sum.h"
 #include "runtime/launch/pulse.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/SmallVector.h"
 

@@ -17,7 +17,7 @@
 
 #include "runtime/collectives/communicator.h"
 #include "runtime/collectives/links.h"
-#include "runtime/rendezvous.h"
+#include "runtime/rendezvous/rendezvous.h"
 
 namespace gptc {
 

@@ -1,6 +1,6 @@
 #include "runtime/collectives/shared_links.h"
-#include "ir/diagnostics.h"
-#include "runtime/rendezvous.h"
+#include "runtime/rendezvous/rendezvous.h"
+#include "support/diagnostics.h"
 
 #include <algorithm>
 #include <atomic>

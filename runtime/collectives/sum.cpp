@@ -1,5 +1,5 @@
 #include "runtime/collectives/sum.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <bit>
 #include <cstdint>
@@ -16,7 +16,7 @@ template <class T> static void add(void *to, const void *a, const void *b, size_
     t[i] = x[i] + y[i];
 }
 
-/// As kernels round (roundBF16 of ir/kernel_eval.h), without branches, so that the loop is vectors: to nearest, ties to
+/// As kernels round (roundBF16 of ir/kernel/eval.h), without branches, so that the loop is vectors: to nearest, ties to
 /// even, below the normal ones to zero; a NaN stays one.
 static inline uint16_t bf16Of(float f) {
   const uint32_t x = std::bit_cast<uint32_t>(f);

@@ -3,7 +3,7 @@
 // of many small parameters fills the GPU as one sweep.
 #pragma once
 
-#include "runtime/binding.h"
+#include "runtime/device/binding.h"
 
 #include "llvm/ADT/ArrayRef.h"
 

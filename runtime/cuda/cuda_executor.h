@@ -4,14 +4,14 @@
 // waits.
 #pragma once
 
-#include "codegen/cuda_jit.h"
-#include "runtime/binding.h"
+#include "codegen/cuda/jit.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/cudnn_attention.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/cuda/nccl.h"
 #include "runtime/cuda/peak.h"
-#include "runtime/executor.h"
+#include "runtime/device/binding.h"
+#include "runtime/device/executor.h"
 
 #include "llvm/ADT/STLFunctionalExtras.h"
 

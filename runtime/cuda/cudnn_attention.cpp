@@ -1,8 +1,8 @@
 // GPTC_CUDNN is set by CMake where cudnn.h and cudnn_frontend.h are.
 #include "runtime/cuda/cudnn_attention.h"
 
-#include "codegen/cuda_libraries.h"
-#include "ir/diagnostics.h"
+#include "codegen/cuda/libraries.h"
+#include "support/diagnostics.h"
 
 #ifdef GPTC_CUDNN
 

@@ -1,6 +1,6 @@
 #include "runtime/cuda/driver.h"
 
-#include "codegen/cuda_libraries.h"
+#include "codegen/cuda/libraries.h"
 #include "runtime/cuda/kernel_fault.h"
 
 #include <cstdlib>

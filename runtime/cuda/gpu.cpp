@@ -1,6 +1,6 @@
 #include "runtime/cuda/gpu.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/StringRef.h"
 

@@ -1,7 +1,7 @@
 // One GPU: its primary context, a stream, and memory on both sides that frees itself.
 #pragma once
 
-#include "ir/schedule.h"
+#include "ir/kernel/schedule.h"
 #include "runtime/cuda/driver.h"
 
 #include <string>

@@ -1,9 +1,9 @@
 // A kernel of a plan on a GPU, as observers see it: where its memory is, and how to run it elsewhere.
 #pragma once
 
-#include "runtime/binding.h"
 #include "runtime/cuda/gpu.h"
-#include "runtime/executor.h"
+#include "runtime/device/binding.h"
+#include "runtime/device/executor.h"
 
 #include "llvm/ADT/ArrayRef.h"
 

@@ -1,12 +1,12 @@
 #include "runtime/cuda/group_bench.h"
 
-#include "codegen/cuda_libraries.h"
-#include "codegen/emit_cuda.h"
-#include "codegen/group_operands.h"
-#include "codegen/nvrtc.h"
+#include "codegen/cuda/emit.h"
+#include "codegen/cuda/libraries.h"
+#include "codegen/cuda/nvrtc.h"
 #include "codegen/object_cache.h"
-#include "ir/diagnostics.h"
+#include "codegen/tuner/group_operands.h"
 #include "runtime/cuda/cublaslt.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
 

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "codegen/codegen.h"
-#include "codegen/thread_pool.h"
-#include "codegen/tuner.h"
+#include "codegen/tuner/tuner.h"
 #include "runtime/cuda/gpu.h"
+#include "support/thread_pool.h"
 
 #include <memory>
 

@@ -1,7 +1,7 @@
 #include "runtime/cuda/host_part.h"
 
-#include "ir/diagnostics.h"
 #include "ir/plan_check.h"
+#include "support/diagnostics.h"
 
 #include <cstring>
 

@@ -3,10 +3,10 @@
 // arena while the one before is computed, and what they make goes back from there.
 #pragma once
 
-#include "codegen/thread_pool.h"
-#include "runtime/binding.h"
 #include "runtime/cuda/gpu.h"
-#include "runtime/waves.h"
+#include "runtime/device/binding.h"
+#include "runtime/device/waves.h"
+#include "support/thread_pool.h"
 
 #include "llvm/ADT/STLFunctionalExtras.h"
 

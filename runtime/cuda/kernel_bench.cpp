@@ -1,8 +1,8 @@
 #include "runtime/cuda/kernel_bench.h"
 
 #include "codegen/codegen.h"
-#include "ir/diagnostics.h"
 #include "ir/plan_check.h"
+#include "support/diagnostics.h"
 
 #include "llvm/Support/MathExtras.h"
 

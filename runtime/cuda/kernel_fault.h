@@ -1,7 +1,7 @@
 // What a kernel that failed on the GPU is reported by.
 #pragma once
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 namespace gptc::cuda {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "codegen/library_matmul.h"
-#include "runtime/binding.h"
+#include "runtime/device/binding.h"
 
 #include "llvm/ADT/ArrayRef.h"
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "ir/graph.h"
-#include "ir/schedule.h"
+#include "ir/kernel/schedule.h"
 
 #include "llvm/ADT/ArrayRef.h"
 

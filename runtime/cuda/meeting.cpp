@@ -1,6 +1,6 @@
 #include "runtime/cuda/meeting.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 namespace gptc::cuda {
 

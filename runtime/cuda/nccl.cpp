@@ -1,7 +1,7 @@
 #include "runtime/cuda/nccl.h"
 
-#include "codegen/cuda_libraries.h"
-#include "ir/diagnostics.h"
+#include "codegen/cuda/libraries.h"
+#include "support/diagnostics.h"
 
 #include <algorithm>
 #include <thread>

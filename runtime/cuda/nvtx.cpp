@@ -1,6 +1,6 @@
 #include "runtime/cuda/nvtx.h"
 
-#include "codegen/cuda_libraries.h"
+#include "codegen/cuda/libraries.h"
 
 namespace gptc::cuda {
 

@@ -1,10 +1,10 @@
 #include "runtime/cuda/peak.h"
 
-#include "codegen/cuda_libraries.h"
-#include "ir/diagnostics.h"
+#include "codegen/cuda/libraries.h"
 #include "ir/gpu_sheets.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/random_memory.h"
+#include "support/diagnostics.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/cuda/gpu.h"
-#include "runtime/peak.h"
+#include "runtime/device/peak.h"
 
 #include "llvm/ADT/StringRef.h"
 

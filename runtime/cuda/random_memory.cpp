@@ -1,6 +1,6 @@
 #include "runtime/cuda/random_memory.h"
 
-#include "ir/kernel_eval.h"
+#include "ir/kernel/eval.h"
 #include "ir/random.h"
 
 #include <algorithm>

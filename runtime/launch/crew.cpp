@@ -1,9 +1,9 @@
 #include "runtime/launch/crew.h"
 
-#include "ir/diagnostics.h"
-#include "runtime/files.h"
 #include "runtime/launch/cores.h"
-#include "runtime/rendezvous.h"
+#include "runtime/rendezvous/rendezvous.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
 
 #include <nlohmann/json.hpp>
 

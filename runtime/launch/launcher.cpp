@@ -1,11 +1,11 @@
 #include "runtime/launch/launcher.h"
 
-#include "ir/diagnostics.h"
-#include "runtime/files.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/remote_crew.h"
 #include "runtime/launch/stops.h"
-#include "runtime/rendezvous.h"
+#include "runtime/rendezvous/rendezvous.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
 
 #include <algorithm>
 #include <array>

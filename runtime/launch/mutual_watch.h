@@ -8,7 +8,7 @@
 #pragma once
 
 #include "runtime/launch/rank_watch.h"
-#include "runtime/rendezvous.h"
+#include "runtime/rendezvous/rendezvous.h"
 
 #include <condition_variable>
 #include <mutex>

@@ -1,8 +1,8 @@
 #include "runtime/launch/pulse.h"
 
-#include "ir/diagnostics.h"
-#include "ir/environment.h"
 #include "runtime/launch/host_list.h"
+#include "support/diagnostics.h"
+#include "support/environment.h"
 
 #include <algorithm>
 #include <array>

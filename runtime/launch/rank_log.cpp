@@ -1,7 +1,7 @@
 #include "runtime/launch/rank_log.h"
 
-#include "ir/diagnostics.h"
-#include "runtime/files.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
 
 #include <fmt/chrono.h>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 #include "runtime/launch/rank_watch.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
 

@@ -1,7 +1,7 @@
 #include "runtime/launch/remote_crew.h"
 
-#include "ir/diagnostics.h"
 #include "runtime/launch/pulse_json.h"
+#include "support/diagnostics.h"
 
 #include <algorithm>
 #include <array>

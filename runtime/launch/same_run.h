@@ -1,7 +1,7 @@
 // Ranks that do not run the same thing.
 #pragma once
 
-#include "runtime/rendezvous.h"
+#include "runtime/rendezvous/rendezvous.h"
 
 namespace gptc {
 

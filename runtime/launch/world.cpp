@@ -1,10 +1,10 @@
 #include "runtime/launch/world.h"
 
-#include "ir/diagnostics.h"
-#include "ir/environment.h"
-#include "runtime/files.h"
 #include "runtime/launch/host_list.h"
-#include "runtime/rendezvous.h"
+#include "runtime/rendezvous/rendezvous.h"
+#include "support/diagnostics.h"
+#include "support/environment.h"
+#include "support/files.h"
 
 #include "llvm/ADT/StringExtras.h"
 

@@ -2,10 +2,10 @@
 // same connections' kind), in turn. A rate is the bytes of the buffer by the time of the slowest call.
 //
 //   build/release/bin/collectives_bench [ranks [rounds [MiB ...]]]
-#include "ir/diagnostics.h"
-#include "ir/median.h"
 #include "runtime/collectives/communicator.h"
-#include "runtime/rendezvous.h"
+#include "runtime/rendezvous/rendezvous.h"
+#include "support/diagnostics.h"
+#include "support/median.h"
 
 #include <gloo/allreduce.h>
 #include <gloo/math.h>

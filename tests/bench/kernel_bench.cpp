@@ -11,11 +11,11 @@
 // counts wall time on the pool. Each measurement stands between two runs of a loop of independent FMAs on registers.
 #include "codegen/codegen.h"
 #include "codegen/recipes/tile.h"
-#include "codegen/thread_pool.h"
-#include "ir/diagnostics.h"
-#include "ir/kernel_eval.h"
-#include "ir/median.h"
+#include "ir/kernel/eval.h"
 #include "ir/opdef.h"
+#include "support/diagnostics.h"
+#include "support/median.h"
+#include "support/thread_pool.h"
 
 #include <algorithm>
 #include <cstdio>

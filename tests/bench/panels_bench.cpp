@@ -3,9 +3,9 @@
 // caches swept before each; the median of the ratios of neighbours, their quartiles, and what packing takes of an
 // element.
 #include "codegen/codegen.h"
-#include "codegen/group_bench.h"
-#include "codegen/thread_pool.h"
+#include "codegen/tuner/group_bench.h"
 #include "ir/opdef.h"
+#include "support/thread_pool.h"
 
 #include <fmt/format.h>
 

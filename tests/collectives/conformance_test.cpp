@@ -5,7 +5,7 @@
 #include "ir/element.h"
 #include "runtime/collectives/in_process.h"
 #include "runtime/collectives/sum.h"
-#include "tests/simt/standin/ranks.h"
+#include "tests/support/ranks.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 #include "tests/collectives/ranks_of.h"
 
 #include "runtime/collectives/in_process.h"
-#include "tests/simt/standin/ranks.h"
+#include "tests/support/ranks.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/collectives/communicator.h"
-#include "runtime/rendezvous.h"
+#include "runtime/rendezvous/rendezvous.h"
 
 #include <functional>
 #include <string>

@@ -1,6 +1,6 @@
 // The rendezvous by threads of one process: values, barriers, failures, and what strangers cannot do.
-#include "runtime/rendezvous.h"
-#include "runtime/rendezvous_wire.h"
+#include "runtime/rendezvous/rendezvous.h"
+#include "runtime/rendezvous/wire.h"
 #include "tests/collectives/ranks_of.h"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 #include "kernel_case.h"
 
 #include "ir/element.h"
-#include "ir/kernel_bound.h"
+#include "ir/kernel/bound.h"
 #include "passes/pass.h"
 #include "tests/unit/codegen/support.h"
 

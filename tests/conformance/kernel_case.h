@@ -25,7 +25,7 @@ std::unique_ptr<Case> makeCase(const OpDef &def, const OpDef::Sample &sample, un
 void checkInterpreted(const Case &c);
 
 /// The kernels as machine code: against the reference, within the bound of each kernel's own operations
-/// (ir/kernel_bound.h); against the rounding interpreter, bit for bit, where no approximation of a function stands
+/// (ir/kernel/bound.h); against the rounding interpreter, bit for bit, where no approximation of a function stands
 /// between; tasks in another order, bit for bit; red zones around all buffers.
 void checkEmitted(llvm::ArrayRef<std::unique_ptr<Case>> cases);
 

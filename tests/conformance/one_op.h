@@ -1,8 +1,8 @@
 // A program of one op, made from a sample of its definition.
 #pragma once
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

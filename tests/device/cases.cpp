@@ -1,8 +1,8 @@
 #include "tests/device/cases.h"
 
 #include "codegen/codegen.h"
-#include "ir/diagnostics.h"
-#include "tools/driver/cache_dir.h"
+#include "support/diagnostics.h"
+#include "tools/planner/cache_dir.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

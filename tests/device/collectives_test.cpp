@@ -3,7 +3,7 @@
 #include "runtime/cuda/nccl.h"
 #include "tests/device/cases.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 #include "tests/device/device.h"
 
 #include "codegen/codegen.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 // NVIDIA's, its first GPU runs them; else the stand-ins of tests/simt/standin do, by the same calls.
 #pragma once
 
-#include "codegen/cuda_jit.h"
-#include "codegen/cuda_libraries.h"
+#include "codegen/cuda/jit.h"
+#include "codegen/cuda/libraries.h"
 #include "runtime/cuda/gpu.h"
 
 #include <cstddef>

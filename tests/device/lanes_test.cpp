@@ -4,7 +4,7 @@
 #include "tests/device/cases.h"
 #include "tests/device/lanes_text.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

@@ -6,10 +6,10 @@
 #include "tests/device/cases.h"
 
 #include "codegen/codegen.h"
-#include "ir/diagnostics.h"
 #include "ir/element.h"
-#include "ir/kernel_bound.h"
-#include "tests/unit/codegen/recipe_harness.h"
+#include "ir/kernel/bound.h"
+#include "support/diagnostics.h"
+#include "tests/support/recipe_harness.h"
 #include "tests/unit/codegen/support.h"
 
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include "ir/element.h"
 #include "runtime/cuda/cublaslt.h"
 #include "tests/device/cases.h"
-#include "tests/unit/codegen/recipe_harness.h"
+#include "tests/support/recipe_harness.h"
 
 #include <gtest/gtest.h>
 

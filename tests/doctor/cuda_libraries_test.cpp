@@ -1,7 +1,7 @@
 // Where CUDA's libraries are looked for, and what is said of those that do not fit.
-#include "codegen/cuda_libraries.h"
+#include "codegen/cuda/libraries.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

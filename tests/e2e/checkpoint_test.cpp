@@ -2,7 +2,7 @@
 #include "harness.h"
 
 #include "frontends/model_builder.h"
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 
 #include <filesystem>
 #include <set>

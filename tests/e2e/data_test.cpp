@@ -1,8 +1,8 @@
 // A run goes on with the data that it began with, or says that it does not.
 #include "harness.h"
 
-#include "runtime/data.h"
-#include "runtime/manifest.h"
+#include "runtime/data/data.h"
+#include "runtime/plan/manifest.h"
 
 #include <nlohmann/json.hpp>
 

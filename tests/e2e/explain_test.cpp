@@ -1,7 +1,7 @@
 // gptc explain names the decisions of a plan, with numbers that hold.
 #include "harness.h"
 
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 
 #include <nlohmann/json.hpp>
 

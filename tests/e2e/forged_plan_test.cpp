@@ -2,8 +2,8 @@
 // a bug.
 #include "harness.h"
 
-#include "runtime/files.h"
-#include "runtime/manifest.h"
+#include "runtime/plan/manifest.h"
+#include "support/files.h"
 
 #include <filesystem>
 #include <nlohmann/json.hpp>

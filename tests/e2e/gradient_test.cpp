@@ -3,12 +3,12 @@
 
 #include "frontends/toml_config.h"
 #include "ir/opdef.h"
-#include "runtime/checkpoint.h"
-#include "runtime/safetensors.h"
-#include "runtime/sample.h"
-#include "runtime/session.h"
-#include "runtime/state.h"
-#include "tools/driver/compile.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/state.h"
+#include "runtime/train/sample.h"
+#include "runtime/train/session.h"
+#include "tools/compiler/compile.h"
 
 #include <cmath>
 #include <cstring>

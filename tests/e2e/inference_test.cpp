@@ -4,14 +4,14 @@
 
 #include "codegen/codegen.h"
 #include "frontends/toml_config.h"
-#include "ir/diagnostics.h"
 #include "ir/plan_check.h"
-#include "runtime/checkpoint.h"
-#include "runtime/session.h"
-#include "runtime/trainer.h"
-#include "runtime/weights.h"
-#include "tools/driver/compile.h"
-#include "tools/driver/inference.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/train/session.h"
+#include "runtime/train/trainer.h"
+#include "runtime/train/weights.h"
+#include "support/diagnostics.h"
+#include "tools/compiler/compile.h"
+#include "tools/compiler/inference.h"
 
 #include <filesystem>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 // Memory, threads and stack that a shell limits: errors with a code that says so, and never a fault or an abort.
 #include "harness.h"
 
-#include "tools/driver/main_guard.h"
+#include "tools/commands/main_guard.h"
 
 #include <system_error>
 #include <thread>

@@ -1,7 +1,7 @@
 // What a run takes from the machine, other instruction sets, and the other commands of gptrun.
 #include "harness.h"
 
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>

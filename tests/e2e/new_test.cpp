@@ -1,7 +1,7 @@
 // gptc new: each model file compiles once its data are there.
 #include "harness.h"
 
-#include "tools/driver/new_model.h"
+#include "tools/commands/new_model.h"
 
 #include <filesystem>
 

@@ -1,7 +1,7 @@
 // What is computed again in the backward part changes memory and time, and no bit of the result.
 #include "harness.h"
 
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -1,7 +1,7 @@
 // gptc tune and what a compile makes of its records: other schedules, the same bits.
 #include "harness.h"
 
-#include "runtime/tuning_records.h"
+#include "runtime/tuning/tuning_records.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,5 @@
 // What is said of measurements: medians of few, and whether a tuned plan is better.
-#include "tools/driver/tune_verdict.h"
+#include "tools/study/tune_verdict.h"
 
 #include <gtest/gtest.h>
 

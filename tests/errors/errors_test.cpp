@@ -1,9 +1,9 @@
 // Runs golden/*.txt; README.md here describes their form.
-#include "ir/diagnostics.h"
 #include "runtime/cuda/cudnn_attention.h"
-#include "runtime/fault_place.h"
+#include "runtime/device/fault_place.h"
+#include "support/diagnostics.h"
 #include "tests/unit/runtime/temp_dir.h"
-#include "tools/driver/main_guard.h"
+#include "tools/commands/main_guard.h"
 
 #include <gtest/gtest.h>
 
@@ -145,7 +145,7 @@ TEST(Errors, EveryCodeHasAGoldenTextAndTheExitCodeOfItsClass) {
     EXPECT_EQ(exitCodes[number], exit_code) << #name;                                                                  \
   else                                                                                                                 \
     EXPECT_TRUE(elsewhere.count(number)) << #name << " (" << number << ") has no golden text";
-#include "ir/errors.def"
+#include "support/errors.def"
 #undef GPTC_ERROR
 }
 

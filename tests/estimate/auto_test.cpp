@@ -2,11 +2,11 @@
 #include "tools/estimate/auto.h"
 
 #include "codegen/codegen.h"
-#include "ir/diagnostics.h"
 #include "ir/mesh.h"
-#include "tools/driver/compile.h"
-#include "tools/driver/explain.h"
+#include "support/diagnostics.h"
+#include "tools/compiler/compile.h"
 #include "tools/estimate/forecast.h"
+#include "tools/study/explain.h"
 
 #include "llvm/ADT/STLExtras.h"
 

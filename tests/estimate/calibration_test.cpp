@@ -3,7 +3,7 @@
 
 #include "support.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 #include "tools/estimate/pictures.h"
 
 #include "llvm/ADT/STLExtras.h"

@@ -4,8 +4,8 @@
 #include "codegen/codegen.h"
 #include "passes/analysis/cost.h"
 #include "support.h"
-#include "tests/e2e/harness.h"
-#include "tools/driver/compile.h"
+#include "tests/support/harness.h"
+#include "tools/compiler/compile.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Memory of our own plans on GPUs: forecasts against the plans themselves, which need no GPU.
-#include "tools/driver/compile.h"
+#include "tools/compiler/compile.h"
 #include "tools/estimate/search.h"
 
 #include "support.h"

@@ -1,7 +1,7 @@
 // train.micro_batch = "auto" on a GPU: the search by itself, and plans of a tiny model for a GPU with little memory.
-#include "tools/driver/micro_batch.h"
+#include "tools/planner/micro_batch.h"
 
-#include "tools/driver/compile.h"
+#include "tools/compiler/compile.h"
 
 #include <gtest/gtest.h>
 

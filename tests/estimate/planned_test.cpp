@@ -1,9 +1,9 @@
 // Forecasts of plans: memory to the byte, time and traffic from the module itself.
-#include "ir/diagnostics.h"
 #include "ir/mesh.h"
-#include "tools/driver/cache_dir.h"
-#include "tools/driver/compile.h"
+#include "support/diagnostics.h"
+#include "tools/compiler/compile.h"
 #include "tools/estimate/forecast.h"
+#include "tools/planner/cache_dir.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include "codegen/codegen.h"
 #include "ir/graph.h"
 #include "passes/analysis/cost.h"
-#include "runtime/tuned_schedules.h"
+#include "runtime/tuning/tuned_schedules.h"
 #include "tools/estimate/forecast.h"
 #include "tools/estimate/products.h"
 

@@ -1,7 +1,7 @@
 // gptc explain --why of plans.
-#include "tools/driver/why.h"
+#include "tools/study/why.h"
 
-#include "tools/driver/compile.h"
+#include "tools/compiler/compile.h"
 
 #include "support.h"
 

@@ -2,8 +2,8 @@
 //   GPTC_FAULTS=50       how many per engine (the suite: 5)
 //   GPTC_FAULTS_SEED=7   which ones
 // With GPTC_FAULTS the times of each kind are printed: docs/performance.md has them.
-#include "ir/median.h"
 #include "supervised.h"
+#include "support/median.h"
 
 #include <algorithm>
 #include <csignal>

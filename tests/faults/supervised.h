@@ -2,7 +2,7 @@
 // are.
 #pragma once
 
-#include "tests/e2e/harness.h"
+#include "tests/support/harness.h"
 
 #include <atomic>
 #include <chrono>

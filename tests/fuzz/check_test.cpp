@@ -3,10 +3,10 @@
 #include "tools/check/module_check.h"
 
 #include "codegen/codegen.h"
-#include "ir/diagnostics.h"
 #include "ir/plan_check.h"
 #include "passes/pass.h"
-#include "tools/driver/codegen_passes.h"
+#include "support/diagnostics.h"
+#include "tools/planner/codegen_passes.h"
 
 #include <gtest/gtest.h>
 

@@ -4,11 +4,11 @@
 #include "random_graph.h"
 
 #include "codegen/codegen.h"
-#include "ir/diagnostics.h"
 #include "ir/plan_check.h"
 #include "passes/pass.h"
+#include "support/diagnostics.h"
 #include "tools/check/emitted.h"
-#include "tools/driver/codegen_passes.h"
+#include "tools/planner/codegen_passes.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 // GPTC_FUZZ_SEED for a single one, whose text it prints.
 #include "random_graph.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 #include "tests/unit/runtime/temp_dir.h"
 #include "tools/check/module_check.h"
 

@@ -1,7 +1,7 @@
 #include "random_graph.h"
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
+#include "support/diagnostics.h"
 #include "tools/check/inputs.h"
 
 #include "llvm/ADT/DenseSet.h"

@@ -1,7 +1,7 @@
 // Reduction: small results, which still fail and verify.
 #include "random_graph.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 #include "tools/check/reduce.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The launcher with ranks that do as they are told (fake/fake_gptrun.cpp): they die, hang, spin, are slow.
-#include "tests/e2e/harness.h"
+#include "tests/support/harness.h"
 #include "tests/unit/runtime/temp_dir.h"
 
 #include <nlohmann/json.hpp>

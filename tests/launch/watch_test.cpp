@@ -2,7 +2,7 @@
 #include "runtime/launch/rank_watch.h"
 #include "runtime/launch/remote_crew.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

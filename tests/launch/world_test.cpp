@@ -1,8 +1,8 @@
 #include "runtime/launch/host_list.h"
 #include "runtime/launch/world.h"
 
-#include "ir/diagnostics.h"
-#include "runtime/rendezvous.h"
+#include "runtime/rendezvous/rendezvous.h"
+#include "support/diagnostics.h"
 #include "tests/unit/runtime/temp_dir.h"
 
 #include <map>

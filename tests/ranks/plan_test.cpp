@@ -1,7 +1,7 @@
 // Plans for several ranks: the same bits on any number of ranks, in every stage of ZeRO, whatever the micro-batch.
-#include "tests/ranks/rank_threads.h"
+#include "tests/support/rank_threads.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

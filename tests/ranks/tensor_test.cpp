@@ -1,14 +1,14 @@
 // Tensor parallelism: what ranks compute together in the interpreter is what one rank computes with the whole module,
 // in float64; and their plans compute the same within the error of one rank's.
-#include "tests/ranks/rank_threads.h"
+#include "tests/support/rank_threads.h"
 
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
-#include "ir/diagnostics.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "ir/random.h"
 #include "passes/pass.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

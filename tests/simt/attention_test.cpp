@@ -1,6 +1,6 @@
 // Attention statements: their text on the host against what they mean, in every form that there is, and with faults.
 //
-// The tolerance is the bound of the meaning's own errors (ir/kernel_bound.h), which rounds where the text does, four
+// The tolerance is the bound of the meaning's own errors (ir/kernel/bound.h), which rounds where the text does, four
 // times:
 //   - a step of a tensor core rounds once, by at most a unit in the last place (kir::evalMma), where the meaning does
 //     so 8 or 16 times by half of one: these errors are no larger;
@@ -11,13 +11,13 @@
 #include "simt.h"
 
 #include "codegen/codegen.h"
-#include "codegen/emit_cuda.h"
-#include "codegen/nvrtc.h"
-#include "ir/diagnostics.h"
+#include "codegen/cuda/emit.h"
+#include "codegen/cuda/nvrtc.h"
 #include "ir/element.h"
-#include "ir/kernel_bound.h"
+#include "ir/kernel/bound.h"
 #include "ir/ops/op_support.h"
-#include "tests/unit/codegen/recipe_harness.h"
+#include "support/diagnostics.h"
+#include "tests/support/recipe_harness.h"
 #include "tests/unit/codegen/support.h"
 
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
 #include "cases.h"
 
-#include "codegen/plain_kernel.h"
+#include "codegen/cuda/plain_kernel.h"
 #include "ir/access.h"
-#include "ir/diagnostics.h"
 #include "ir/element.h"
-#include "ir/kernel_bound.h"
+#include "ir/kernel/bound.h"
+#include "support/diagnostics.h"
 #include "tests/unit/codegen/support.h"
 
 #include <gtest/gtest.h>

@@ -6,8 +6,8 @@
 #include "simt.h"
 
 #include "codegen/codegen.h"
-#include "codegen/emit_cuda.h"
-#include "tests/unit/codegen/recipe_harness.h"
+#include "codegen/cuda/emit.h"
+#include "tests/support/recipe_harness.h"
 
 #include <optional>
 
@@ -25,7 +25,7 @@ struct Case {
 /// With the default schedule for that GPU, unless one is given.
 Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> schedule = {},
               const char *gpu = "cuda:sm_90a");
-/// Those whose kernel is a template's, with the loop trees that take its place (codegen/plain_kernel.h).
+/// Those whose kernel is a template's, with the loop trees that take its place (codegen/cuda/plain_kernel.h).
 std::vector<Case> withLoopTrees(std::vector<Case> cases);
 void check(const std::vector<Case> &cases);
 /// Runs all phases of a text; empty when nothing was found. `content` becomes what is in memory afterwards.

@@ -2,9 +2,9 @@
 
 #include "frontends/model_builder.h"
 #include "passes/pass.h"
-#include "tools/driver/codegen_passes.h"
-#include "tools/driver/compile.h"
-#include "tools/driver/variants.h"
+#include "tools/compiler/compile.h"
+#include "tools/planner/codegen_passes.h"
+#include "tools/planner/variants.h"
 
 #include <algorithm>
 #include <filesystem>

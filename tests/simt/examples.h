@@ -2,7 +2,7 @@
 #pragma once
 
 #include "codegen/codegen.h"
-#include "tests/unit/codegen/recipe_harness.h"
+#include "tests/support/recipe_harness.h"
 
 #include <string>
 #include <vector>

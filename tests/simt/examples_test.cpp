@@ -2,10 +2,10 @@
 #include "cases.h"
 #include "examples.h"
 
-#include "codegen/emit_cuda.h"
-#include "codegen/nvrtc.h"
-#include "ir/diagnostics.h"
+#include "codegen/cuda/emit.h"
+#include "codegen/cuda/nvrtc.h"
 #include "passes/pass.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"

@@ -4,7 +4,7 @@
 #include "cases.h"
 #include "examples.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #include "simt.h"
 
-#include "codegen/emit_cuda.h"
+#include "codegen/cuda/emit.h"
 #include "host_compile.h"
 
 #include <dlfcn.h>

@@ -8,14 +8,14 @@
 #include "simt.h"
 
 #include "codegen/codegen.h"
-#include "codegen/emit_cuda.h"
+#include "codegen/cuda/emit.h"
 #include "ir/access.h"
-#include "ir/diagnostics.h"
 #include "ir/element.h"
-#include "ir/kernel_bound.h"
+#include "ir/kernel/bound.h"
+#include "support/diagnostics.h"
+#include "tests/support/recipe_harness.h"
 #include "tests/unit/codegen/random_group.h"
 #include "tests/unit/codegen/random_kernel.h"
-#include "tests/unit/codegen/recipe_harness.h"
 #include "tests/unit/codegen/support.h"
 #include "tests/unit/passes/small_gpt.h"
 

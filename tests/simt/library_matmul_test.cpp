@@ -1,9 +1,9 @@
 // Groups as calls of cuBLASLt: the call's own arithmetic, in float64 on memory as it lies, against the group's meaning.
 #include "codegen/library_matmul.h"
 
-#include "ir/diagnostics.h"
 #include "passes/pass.h"
-#include "tests/unit/codegen/recipe_harness.h"
+#include "support/diagnostics.h"
+#include "tests/support/recipe_harness.h"
 #include "tests/unit/passes/small_gpt.h"
 
 #include <gtest/gtest.h>

@@ -2,9 +2,9 @@
 // barrier, a wait or an index that is not as it should be is found.
 #include "cases.h"
 
-#include "codegen/nvrtc.h"
-#include "ir/diagnostics.h"
+#include "codegen/cuda/nvrtc.h"
 #include "ir/element.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

@@ -2,15 +2,15 @@
 #include "pipeline.h"
 
 #include "codegen/codegen.h"
-#include "codegen/emit_cuda.h"
-#include "codegen/nvrtc.h"
-#include "codegen/plain_kernel.h"
+#include "codegen/cuda/emit.h"
+#include "codegen/cuda/nvrtc.h"
+#include "codegen/cuda/plain_kernel.h"
 #include "frontends/model_builder.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 #include "tests/device/lanes_text.h"
+#include "tests/support/recipe_harness.h"
 #include "tests/unit/codegen/random_kernel.h"
-#include "tests/unit/codegen/recipe_harness.h"
-#include "tools/driver/compile.h"
+#include "tools/compiler/compile.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #include "simt.h"
 
-#include "ir/kernel_eval.h"
+#include "ir/kernel/eval.h"
 #include "shim/simt_abi.h"
 
 #include <fmt/format.h>

@@ -2,8 +2,8 @@
 #include "simt.h"
 
 #include "codegen/codegen.h"
-#include "codegen/nvrtc.h"
-#include "ir/kernel_eval.h"
+#include "codegen/cuda/nvrtc.h"
+#include "ir/kernel/eval.h"
 
 #include <gtest/gtest.h>
 

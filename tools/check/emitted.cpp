@@ -4,11 +4,11 @@
 
 #include "codegen/codegen.h"
 #include "ir/access.h"
-#include "ir/diagnostics.h"
 #include "ir/element.h"
-#include "ir/kernel_bound.h"
+#include "ir/kernel/bound.h"
 #include "passes/analysis/liveness.h"
-#include "runtime/cpu_executor.h"
+#include "runtime/device/cpu_executor.h"
+#include "support/diagnostics.h"
 
 #include <cmath>
 #include <cstring>

@@ -4,8 +4,8 @@
 
 #include "tools/check/outcome.h"
 
-#include "codegen/thread_pool.h"
-#include "ir/schedule.h"
+#include "ir/kernel/schedule.h"
+#include "support/thread_pool.h"
 
 namespace gptc {
 
@@ -20,7 +20,7 @@ struct BoundStats {
 /// Runs the calls of `in` on `planned` and says what is wrong; "" when nothing is. `plain` is the module as it was
 /// before the passes; each call is judged by itself, from the states that the calls before it left in the arena.
 ///   - No kernel touches a byte outside of its parameters.
-///   - Every kernel, on the numbers that it met, stays within the bound of its own operations (ir/kernel_bound.h) of
+///   - Every kernel, on the numbers that it met, stays within the bound of its own operations (ir/kernel/bound.h) of
 ///     what its group means.
 ///   - The arena holds, to the bit, what the kernels make where no two tensors share memory: this judges the plan, and
 ///     what ir/access.h allows to share, without any reasoning of theirs.

@@ -1,6 +1,6 @@
 #include "tools/check/guarded_memory.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <algorithm>
 #include <csetjmp>

@@ -1,6 +1,6 @@
 #include "tools/check/outcome.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
 

@@ -11,8 +11,8 @@
 //   6. Attributes go where the op has a default for them.
 #include "tools/check/reduce.h"
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/STLExtras.h"

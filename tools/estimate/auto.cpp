@@ -1,6 +1,6 @@
 #include "tools/estimate/auto.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 #include "tools/estimate/search.h"
 
 #include "llvm/ADT/STLExtras.h"

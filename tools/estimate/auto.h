@@ -2,7 +2,7 @@
 #pragma once
 
 #include "frontends/toml_config.h"
-#include "ir/schedule.h"
+#include "ir/kernel/schedule.h"
 #include "passes/decisions.h"
 
 #include <vector>

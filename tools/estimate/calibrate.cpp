@@ -12,8 +12,8 @@
 // 5. Each row is predicted once more with scalars fitted to the others only, where these suffice for all scalars.
 #include "tools/estimate/calibrate.h"
 
-#include "ir/diagnostics.h"
-#include "ir/words.h"
+#include "support/diagnostics.h"
+#include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"

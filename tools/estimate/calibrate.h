@@ -17,9 +17,9 @@ struct ObservedRow {
   const Observation *observation = nullptr;
   double seen = 0, predicted = 0;  // seconds per step; seen = 0: no speed was observed
   double error = 0;                // predicted / seen - 1
-  double leftOut = 0;              // the same, fitted without this row; NaN where it is not fitted, or the others are too few
+  double leftOut = 0;  // the same, fitted without this row; NaN where it is not fitted, or the others are too few
   bool fitted = false;
-  bool impossible = false;         // breaks physics, and is not fitted
+  bool impossible = false;  // breaks physics, and is not fitted
   Estimate estimate;
   /// Each says what cannot be and what would have to be true. A row with any that is about physics is not fitted.
   std::vector<std::string> contradictions;

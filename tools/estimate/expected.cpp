@@ -1,8 +1,8 @@
 #include "tools/estimate/expected.h"
 
-#include "ir/diagnostics.h"
 #include "ir/gpu_sheets.h"
 #include "ir/mesh.h"
+#include "support/diagnostics.h"
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@ namespace {
 /// What a process holds beside the arena: the program, LLVM and the kernels that it has compiled.
 constexpr double processBytes = 80e6;
 
-/// Passes of @eval by one rank for the evaluations of a whole run (runtime/trainer.cpp).
+/// Passes of @eval by one rank for the evaluations of a whole run (runtime/train/trainer.cpp).
 double passesOfEvaluation(const Plan &plan, const Mesh &mesh) {
   const RunSettings &run = plan.run;
   const Module &m = *plan.planned;

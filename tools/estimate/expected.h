@@ -1,7 +1,7 @@
 // What a run of a plan will take, as `gptc compile` says it: by the cost model at typical rates, nothing is measured.
 #pragma once
 
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 #include "tools/estimate/planned.h"
 
 #include <string>

@@ -1,8 +1,8 @@
 #include "tools/estimate/forecast.h"
 
-#include "ir/diagnostics.h"
-#include "ir/words.h"
-#include "tools/driver/compile.h"
+#include "support/diagnostics.h"
+#include "support/words.h"
+#include "tools/planner/plan_module.h"
 
 #include "llvm/ADT/StringRef.h"
 #include "llvm/ADT/bit.h"

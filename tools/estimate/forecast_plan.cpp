@@ -11,9 +11,9 @@
 #include "tools/estimate/forecast.h"
 
 #include "codegen/codegen.h"
-#include "ir/diagnostics.h"
-#include "tools/driver/cache_dir.h"
-#include "tools/driver/compile.h"
+#include "support/diagnostics.h"
+#include "tools/planner/cache_dir.h"
+#include "tools/planner/plan_module.h"
 
 #include <algorithm>
 

@@ -1,11 +1,11 @@
 #include "tools/estimate/planned.h"
 
-#include "ir/diagnostics.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "ir/plan_check.h"
 #include "passes/analysis/liveness.h"
 #include "passes/decisions.h"
+#include "support/diagnostics.h"
 
 #include "llvm/Support/MathExtras.h"
 

@@ -1,8 +1,8 @@
 #include "tools/estimate/products.h"
 
-#include "ir/diagnostics.h"
 #include "passes/analysis/cost.h"
-#include "runtime/tuned_schedules.h"
+#include "runtime/tuning/tuned_schedules.h"
+#include "support/diagnostics.h"
 #include "tools/estimate/workload.h"
 
 #include "llvm/ADT/STLExtras.h"

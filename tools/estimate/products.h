@@ -1,9 +1,9 @@
-// What the tuner has measured of products (runtime/tuning_records.h), as what forecasts are made of: the share of a
-// device's peak that they reach, by the tokens of a micro-batch.
+// What the tuner has measured of products (runtime/tuning/tuning_records.h), as what forecasts are made of: the share
+// of a device's peak that they reach, by the tokens of a micro-batch.
 #pragma once
 
 #include "frontends/cluster_config.h"
-#include "runtime/tuning_records.h"
+#include "runtime/tuning/tuning_records.h"
 
 #include <cstdint>
 #include <map>

@@ -1,11 +1,11 @@
 #include "tools/estimate/run_log.h"
 
-#include "frontends/files.h"
-#include "ir/diagnostics.h"
-#include "ir/json_text.h"
-#include "ir/median.h"
 #include "ir/mesh.h"
-#include "runtime/metrics.h"
+#include "runtime/train/metrics.h"
+#include "support/diagnostics.h"
+#include "support/input_files.h"
+#include "support/json_text.h"
+#include "support/median.h"
 #include "tools/estimate/expected.h"
 
 #include "llvm/ADT/SmallVector.h"

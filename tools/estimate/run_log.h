@@ -14,7 +14,7 @@
 
 #include "frontends/cluster_config.h"
 #include "passes/analysis/cost.h"
-#include "runtime/trainer.h"
+#include "runtime/train/trainer.h"
 
 #include <map>
 #include <string>

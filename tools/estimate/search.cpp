@@ -1,6 +1,6 @@
 #include "tools/estimate/search.h"
 
-#include "ir/words.h"
+#include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
 

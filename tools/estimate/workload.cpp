@@ -2,10 +2,10 @@
 
 #include "codegen/codegen.h"
 #include "frontends/model_builder.h"
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "passes/pass.h"
+#include "support/diagnostics.h"
 #include "tools/estimate/planned.h"
 
 #include "llvm/ADT/STLExtras.h"

@@ -11,15 +11,15 @@
 // what a rank does once STEP steps are done, in every attempt or in one (from 1): kill=SIGNAL, exit=CODE, error=CODE,
 // stop, spin, busy=MS, slow=MS (longer steps from then on), print, deaf (SIGTERM is ignored), rogue (prints an error
 // and goes on), child (leaves a process behind and dies), lingers=MS (the process ends so much later than its errors).
-#include "ir/diagnostics.h"
-#include "runtime/checkpoint.h"
-#include "runtime/files.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/launch/host_list.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/launch/pulse.h"
 #include "runtime/launch/remote_crew.h"
 #include "runtime/launch/world.h"
-#include "runtime/rendezvous.h"
+#include "runtime/rendezvous/rendezvous.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
 
 #include "llvm/ADT/SmallVector.h"
 

@@ -3,7 +3,7 @@
 #include "runtime/cuda/cublaslt.h"
 
 #include "groups_on_device.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>

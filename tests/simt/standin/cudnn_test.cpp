@@ -2,11 +2,11 @@
 // what the real library takes of them where there is one.
 #include "runtime/cuda/cudnn_attention.h"
 
-#include "codegen/cuda_libraries.h"
+#include "codegen/cuda/libraries.h"
 #include "codegen/library_attention.h"
 #include "groups_on_device.h"
-#include "ir/diagnostics.h"
 #include "ir/ops/heads.h"
+#include "support/diagnostics.h"
 
 #include <array>
 

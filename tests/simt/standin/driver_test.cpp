@@ -2,7 +2,7 @@
 // is what makes the tests of whole plans mean something.
 #include "standins.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <array>
 #include <cmath>

@@ -1,6 +1,6 @@
 // gptrun with several GPUs: a process for each, which meet, train, save and go on as one.
 #include "standins.h"
-#include "tests/e2e/harness.h"
+#include "tests/support/harness.h"
 
 #include <algorithm>
 #include <chrono>

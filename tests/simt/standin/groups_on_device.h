@@ -4,7 +4,7 @@
 #include "ir/element.h"
 #include "ir/opdef.h"
 #include "standins.h"
-#include "tests/unit/codegen/recipe_harness.h"
+#include "tests/support/recipe_harness.h"
 
 #include <cmath>
 

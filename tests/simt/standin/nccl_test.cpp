@@ -2,10 +2,10 @@
 // graphs; ranks that die, stop, never come or do something else; and that the stand-in refuses what NCCL would.
 #include "runtime/cuda/nccl.h"
 
-#include "ir/diagnostics.h"
 #include "ir/element.h"
 #include "ranks.h"
 #include "standins.h"
+#include "support/diagnostics.h"
 
 #include <cmath>
 #include <csignal>

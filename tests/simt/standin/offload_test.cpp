@@ -1,9 +1,9 @@
 // The optimizer on the host while all else is on a GPU: the bits of updates on the GPU, for one and for several.
-#include "tests/ranks/rank_threads.h"
+#include "tests/support/rank_threads.h"
 
 #include "ir/graph.h"
 #include "standins.h"
-#include "tests/e2e/harness.h"
+#include "tests/support/harness.h"
 
 namespace gptc::test {
 namespace {

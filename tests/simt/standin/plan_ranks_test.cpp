@@ -1,5 +1,5 @@
 // Plans for several GPUs, a rank on each: in the order of a tree they give the bits of one GPU, in every stage of ZeRO.
-#include "tests/ranks/rank_threads.h"
+#include "tests/support/rank_threads.h"
 
 #include "ir/graph.h"
 #include "ir/mesh.h"

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "codegen/codegen.h"
-#include "codegen/emit_cuda.h"
-#include "codegen/nvrtc.h"
+#include "codegen/cuda/emit.h"
+#include "codegen/cuda/nvrtc.h"
 #include "runtime/cuda/driver.h"
 
 #include <gtest/gtest.h>

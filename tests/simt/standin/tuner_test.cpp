@@ -4,11 +4,11 @@
 
 #include "frontends/toml_config.h"
 #include "runtime/cuda/group_bench.h"
-#include "runtime/tuned_schedules.h"
-#include "runtime/tuning_log.h"
+#include "runtime/tuning/tuned_schedules.h"
+#include "runtime/tuning/tuning_log.h"
 #include "tests/unit/runtime/temp_dir.h"
-#include "tools/driver/compile.h"
-#include "tools/driver/tune.h"
+#include "tools/compiler/compile.h"
+#include "tools/study/tune.h"
 
 #include "llvm/ADT/STLExtras.h"
 

@@ -1,8 +1,8 @@
 // The attention recipes: values against the reference, and sums that neither blocks nor tasks may reorder.
 #include "recipe_harness.h"
 
-#include "ir/diagnostics.h"
 #include "ir/element.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What kernels are called in images of a GPU.
-#include "codegen/cuda_jit.h"
+#include "codegen/cuda/jit.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // What the emitter concludes about indices against brute force: any base that the facts allow, lane by lane.
 #include "codegen/emit_index.h"
 
-#include "ir/kernel_eval.h"
+#include "ir/kernel/eval.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 #include "codegen/codegen.h"
 #include "codegen/object_cache.h"
-#include "ir/diagnostics.h"
 #include "support.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

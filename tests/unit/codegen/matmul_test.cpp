@@ -1,7 +1,7 @@
 // The matmul recipe: values against the reference, and sums whose bits no size, place or cut may change.
 #include "recipe_harness.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 // pack by themselves, whatever the sizes.
 #include "recipe_harness.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

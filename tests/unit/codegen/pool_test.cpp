@@ -1,5 +1,5 @@
-#include "codegen/thread_pool.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
+#include "support/thread_pool.h"
 
 #include <gtest/gtest.h>
 

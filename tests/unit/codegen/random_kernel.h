@@ -2,7 +2,7 @@
 // stored before it is read. So the emitted code must give the interpreter's bits.
 #pragma once
 
-#include "ir/kernel.h"
+#include "ir/kernel/kernel.h"
 
 #include <cstdlib>
 #include <functional>

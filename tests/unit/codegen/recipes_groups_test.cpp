@@ -2,7 +2,7 @@
 #include "recipe_harness.h"
 
 #include "ir/access.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Every op that a recipe of this folder takes, by itself, on its own samples: tails, single elements, primes, padding.
 #include "recipe_harness.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 #include "random_group.h"
 
 #include "ir/access.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "codegen/codegen.h"
-#include "ir/kernel_bound.h"
-#include "ir/kernel_eval.h"
+#include "ir/kernel/bound.h"
+#include "ir/kernel/eval.h"
 
 #include <cstring>
 #include <stdexcept>

@@ -1,8 +1,8 @@
 // What a tuner may choose from: schedules whose kernels give the bits of the default's, and nothing else.
-#include "codegen/group_bench.h"
+#include "codegen/tuner/group_bench.h"
 #include "recipe_harness.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // config.json beside weights from elsewhere. hf/*.json are as transformers 4.57.6 and 5.23.0 write them
 // (save_pretrained of GPT2Config, LlamaConfig, MistralConfig): `default` without arguments, `small` with the sizes of
 // the models below, the others with the arguments that their names say.
-#include "frontends/files.h"
 #include "frontends/hf_config.h"
+#include "support/input_files.h"
 
 #include <nlohmann/json.hpp>
 

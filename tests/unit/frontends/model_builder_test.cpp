@@ -1,7 +1,7 @@
 #include "frontends/model_builder.h"
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

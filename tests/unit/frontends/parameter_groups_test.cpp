@@ -1,7 +1,7 @@
 #include "frontends/parameter_groups.h"
 
 #include "frontends/model_builder.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #include "frontends/tokenizer.h"
 #include "frontends/utf8.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Which results of a group may lie where its operands do: the planner and the checker of plans trust this answer.
 #include "ir/access.h"
-#include "ir/diagnostics.h"
 #include "ir/graph.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

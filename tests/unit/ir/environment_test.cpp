@@ -1,6 +1,6 @@
 // Variables of the environment: none that is gptc's own is read past the table, and a slip is told.
-#include "ir/diagnostics.h"
-#include "ir/environment.h"
+#include "support/diagnostics.h"
+#include "support/environment.h"
 
 #include <gtest/gtest.h>
 
@@ -46,14 +46,14 @@ TEST(Environment, OnlyKnownOnesAreRead) {
 
 TEST(Environment, ProgramsReadThemThroughTheTable) {
   const std::regex past("getenv\\(\\s*\"GPTC_");
-  for (const char *folder : {"ir", "passes", "codegen", "runtime", "frontends", "tools"})
+  for (const char *folder : {"support", "ir", "passes", "codegen", "runtime", "frontends", "tools"})
     for (const auto &entry : fs::recursive_directory_iterator(fs::path(GPTC_SOURCE_DIR) / folder)) {
       if (entry.path().extension() != ".cpp" && entry.path().extension() != ".h")
         continue;
       std::stringstream text;
       text << std::ifstream(entry.path()).rdbuf();
       EXPECT_FALSE(std::regex_search(text.str(), past))
-          << entry.path() << ": ownVariable() of ir/environment.h knows what there is";
+          << entry.path() << ": ownVariable() of support/environment.h knows what there is";
     }
 }
 

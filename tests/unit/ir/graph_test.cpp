@@ -1,6 +1,6 @@
-#include "ir/diagnostics.h"
 #include "ir/graph.h"
 #include "ir/opdef.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
 #include "ir/ops/op_support.h"
 #include "ir/random.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
-#include "ir/diagnostics.h"
-#include "ir/kernel.h"
-#include "ir/kernel_bound.h"
-#include "ir/kernel_eval.h"
+#include "ir/kernel/bound.h"
+#include "ir/kernel/eval.h"
+#include "ir/kernel/kernel.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "ir/median.h"
+#include "support/median.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "ir/schedule.h"
+#include "ir/kernel/schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -24,8 +24,10 @@ TEST(Schedule, RoundTrip) {
              .pairs = true,
              .library = true,
              .algorithm = 2147483647};
-  EXPECT_EQ(s.str(), "matmul vec=16 unroll=2 task=64 threads=128 mr=14 nr=32 mc=140 nc=4096 kc=256 qb=64 kb=128 stream=1 packB=1 "
-                     "pairs=1 library=1 algorithm=2147483647");
+  EXPECT_EQ(
+      s.str(),
+      "matmul vec=16 unroll=2 task=64 threads=128 mr=14 nr=32 mc=140 nc=4096 kc=256 qb=64 kb=128 stream=1 packB=1 "
+      "pairs=1 library=1 algorithm=2147483647");
   Schedule back;
   ASSERT_TRUE(Schedule::parse(s.str(), back));
   EXPECT_EQ(back, s);
@@ -41,11 +43,35 @@ TEST(Schedule, ZerosAreLeftOut) {
 
 TEST(Schedule, Rejects) {
   Schedule s{.recipe = "untouched"};
-  for (const char *text : {"", "  ", "mr=4", "Matmul", "matmul mr", "matmul mr=", "matmul mr=0", "matmul mr=-4",
-                           "matmul mr=4x", "matmul mr=4 mr=5", "matmul what=4", "matmul mr=2147483648",
-                           "matmul mc=9223372036854775808", "matmul packB=2", "matmul packB=true", "../matmul", "matmul algorithm=5", "attention library=1 algorithm=5", "matmul library=1 algorithm=2147483648",
-                           "row vec=128", "row threads=48", "row threads=1056", "row vec=48", "fold unroll=1025", "matmul nr=1073741824 vec=1", "matmul mr=1025",
-                           "matmul nc=4611686018427387904", "pointwise task=70368744177665", "matmul vec=1 mr=12 nr=12"})
+  for (const char *text : {"",
+                           "  ",
+                           "mr=4",
+                           "Matmul",
+                           "matmul mr",
+                           "matmul mr=",
+                           "matmul mr=0",
+                           "matmul mr=-4",
+                           "matmul mr=4x",
+                           "matmul mr=4 mr=5",
+                           "matmul what=4",
+                           "matmul mr=2147483648",
+                           "matmul mc=9223372036854775808",
+                           "matmul packB=2",
+                           "matmul packB=true",
+                           "../matmul",
+                           "matmul algorithm=5",
+                           "attention library=1 algorithm=5",
+                           "matmul library=1 algorithm=2147483648",
+                           "row vec=128",
+                           "row threads=48",
+                           "row threads=1056",
+                           "row vec=48",
+                           "fold unroll=1025",
+                           "matmul nr=1073741824 vec=1",
+                           "matmul mr=1025",
+                           "matmul nc=4611686018427387904",
+                           "pointwise task=70368744177665",
+                           "matmul vec=1 mr=12 nr=12"})
     EXPECT_FALSE(Schedule::parse(text, s)) << text;
   EXPECT_EQ(s.recipe, "untouched");
 }

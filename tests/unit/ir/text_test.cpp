@@ -1,5 +1,5 @@
-#include "ir/diagnostics.h"
 #include "ir/graph.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

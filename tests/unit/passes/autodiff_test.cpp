@@ -3,7 +3,7 @@
 // in lit tests.)
 #include "small_gpt.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <cmath>
 

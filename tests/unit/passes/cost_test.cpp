@@ -1,7 +1,7 @@
 // The cost model: what a kernel moves, and which of arithmetic and memory decides.
-#include "ir/diagnostics.h"
 #include "passes/analysis/cost.h"
 #include "passes/pass.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

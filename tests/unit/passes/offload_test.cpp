@@ -1,8 +1,8 @@
 // Updates by the host: the same steps, in a part of their own, with states in an arena of their own.
 #include "small_gpt.h"
 
-#include "ir/diagnostics.h"
 #include "ir/plan_check.h"
+#include "support/diagnostics.h"
 
 namespace gptc::test {
 namespace {

@@ -1,7 +1,7 @@
 // Groups of parameters and the other optimizers, on a small GPT: what is trained, by how much, and what is held for it.
 #include "small_gpt.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <cmath>
 #include <functional>

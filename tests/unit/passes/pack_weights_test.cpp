@@ -1,9 +1,9 @@
 // Weights in panels: a training step keeps its results, and what is packed is what was last written.
 #include "small_gpt.h"
 
-#include "ir/diagnostics.h"
 #include "passes/decisions.h"
 #include "passes/pass.h"
+#include "support/diagnostics.h"
 
 namespace gptc::test {
 namespace {

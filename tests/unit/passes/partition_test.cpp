@@ -1,8 +1,8 @@
 // What ranks compute together is what one computes alone, whatever holds which piece.
 #include "small_gpt.h"
 
-#include "ir/diagnostics.h"
 #include "ir/mesh.h"
+#include "support/diagnostics.h"
 
 #include <cmath>
 #include <set>

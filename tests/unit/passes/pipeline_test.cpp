@@ -1,8 +1,8 @@
 // Passes keep the meaning of a training step; the pass manager reads pipelines and reports failures.
 #include "small_gpt.h"
 
-#include "ir/diagnostics.h"
 #include "ir/plan_check.h"
+#include "support/diagnostics.h"
 
 #include <filesystem>
 #include <fstream>

@@ -2,7 +2,7 @@
 // steps that overflow and change nothing.
 #include "small_gpt.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <cmath>
 #include <limits>

@@ -1,7 +1,7 @@
-#include "runtime/arena.h"
+#include "runtime/device/arena.h"
 
-#include "codegen/thread_pool.h"
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
+#include "support/thread_pool.h"
 #include "temp_dir.h"
 
 #include <algorithm>

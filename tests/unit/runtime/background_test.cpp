@@ -1,6 +1,6 @@
 #include "runtime/collectives/background.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
 

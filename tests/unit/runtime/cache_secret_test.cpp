@@ -1,4 +1,4 @@
-#include "runtime/cache_secret.h"
+#include "runtime/tuning/cache_secret.h"
 
 #include "temp_dir.h"
 

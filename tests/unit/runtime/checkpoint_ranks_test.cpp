@@ -1,11 +1,11 @@
 // Checkpoints of several ranks, which are threads here: what each writes, and that any other mesh reads it.
-#include "runtime/checkpoint_saver.h"
+#include "runtime/checkpoint/checkpoint_saver.h"
+#include "runtime/checkpoint/state.h"
 #include "runtime/collectives/in_process.h"
-#include "runtime/cpu_executor.h"
-#include "runtime/plan.h"
-#include "runtime/state.h"
+#include "runtime/device/cpu_executor.h"
+#include "runtime/plan/plan.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 #include "temp_dir.h"
 
 #include <nlohmann/json.hpp>

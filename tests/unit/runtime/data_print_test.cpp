@@ -1,7 +1,7 @@
-#include "runtime/data_print.h"
+#include "runtime/data/data_print.h"
 
-#include "ir/diagnostics.h"
-#include "runtime/data.h"
+#include "runtime/data/data.h"
+#include "support/diagnostics.h"
 #include "temp_dir.h"
 
 #include <chrono>

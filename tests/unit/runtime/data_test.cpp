@@ -1,6 +1,6 @@
-#include "runtime/data.h"
+#include "runtime/data/data.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 #include "temp_dir.h"
 
 #include <algorithm>

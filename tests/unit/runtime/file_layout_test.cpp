@@ -1,4 +1,4 @@
-#include "runtime/file_layout.h"
+#include "runtime/checkpoint/file_layout.h"
 
 #include <gtest/gtest.h>
 

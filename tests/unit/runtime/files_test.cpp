@@ -1,8 +1,8 @@
-#include "runtime/files.h"
+#include "support/files.h"
 
-#include "ir/diagnostics.h"
-#include "runtime/metrics.h"
-#include "runtime/safetensors.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/train/metrics.h"
+#include "support/diagnostics.h"
 #include "temp_dir.h"
 
 #include <nlohmann/json.hpp>

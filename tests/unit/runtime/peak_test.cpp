@@ -1,5 +1,5 @@
 // What MFU is a share of, with measurements that the tests make up.
-#include "runtime/peak.h"
+#include "runtime/device/peak.h"
 
 #include "runtime/cuda/peak.h"
 #include "temp_dir.h"

@@ -1,8 +1,8 @@
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 
-#include "ir/diagnostics.h"
-#include "runtime/files.h"
-#include "runtime/manifest.h"
+#include "runtime/plan/manifest.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
 #include "temp_dir.h"
 
 #include <nlohmann/json.hpp>

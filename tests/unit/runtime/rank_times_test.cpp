@@ -1,4 +1,4 @@
-#include "runtime/rank_times.h"
+#include "runtime/train/rank_times.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/sample.h"
+#include "runtime/train/sample.h"
 
 #include <gtest/gtest.h>
 

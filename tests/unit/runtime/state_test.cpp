@@ -1,13 +1,13 @@
 // Initial values, checkpoints and weights on a module that has states only.
-#include "runtime/checkpoint.h"
-#include "runtime/cpu_executor.h"
-#include "runtime/plan.h"
-#include "runtime/safetensors.h"
-#include "runtime/state.h"
-#include "runtime/weights.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "runtime/checkpoint/state.h"
+#include "runtime/device/cpu_executor.h"
+#include "runtime/plan/plan.h"
+#include "runtime/train/weights.h"
 
-#include "ir/diagnostics.h"
 #include "ir/opdef.h"
+#include "support/diagnostics.h"
 #include "temp_dir.h"
 
 #include <bit>

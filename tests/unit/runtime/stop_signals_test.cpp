@@ -1,4 +1,4 @@
-#include "runtime/stop_signals.h"
+#include "runtime/train/stop_signals.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 
 #include <filesystem>
 #include <fstream>

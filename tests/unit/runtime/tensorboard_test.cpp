@@ -1,6 +1,6 @@
-#include "runtime/tensorboard.h"
+#include "runtime/train/tensorboard.h"
 
-#include "ir/diagnostics.h"
+#include "support/diagnostics.h"
 #include "temp_dir.h"
 
 #include <cstring>

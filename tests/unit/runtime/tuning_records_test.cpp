@@ -1,11 +1,11 @@
 // Records of tuning on disk: whatever happens to the file, whole records are found again and nothing else is believed.
-#include "runtime/tuned_schedules.h"
-#include "runtime/tuning_log.h"
+#include "runtime/tuning/tuned_schedules.h"
+#include "runtime/tuning/tuning_log.h"
 #include "temp_dir.h"
 
-#include "codegen/group_bench.h"
 #include "codegen/object_cache.h"
-#include "ir/kernel.h"
+#include "codegen/tuner/group_bench.h"
+#include "ir/kernel/kernel.h"
 
 #include <nlohmann/json.hpp>
 

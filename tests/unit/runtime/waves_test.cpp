@@ -1,4 +1,4 @@
-#include "runtime/waves.h"
+#include "runtime/device/waves.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,172 @@
+// attention_cached: attention of a few new tokens to a cache of keys and values, for sampling.
+//
+//   1. The caches are passed on with the new rows in place. One that lies where it lay (inPlaceOperand) gets the new
+//      rows alone.
+//   2. Each head by itself: scores of one token against all rows so far, each a dot product in the lanes of a vector;
+//      softmax in 16 lanes; then a chain over rows for each element of the output.
+#include "codegen/recipes/attention/attention.h"
+#include "ir/access.h"
+#include "support/diagnostics.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace gptc {
+
+using namespace kir;
+
+namespace {
+
+using namespace attention;
+
+class Cached {
+public:
+  Cached(GroupEval &group, const Op &op, const Schedule &s)
+      : group(group), shape(shapeOf(op, 0)), qkv{group.inputs[op.operand(0)->index], shape}, bias(group, op, shape),
+        lanes(s.vec) {
+    rows = op.operand(1)->type.dim(1);
+    for (int i = 0; i < 2; ++i) {
+      from[i] = group.inputs[op.operand(1 + i)->index];
+      to[i] = group.outputs[1 + i];
+      stays[i] = inPlaceOperand(group.fused, 1 + i).has_value();
+    }
+    posIn = load(group.inputs[op.operand(3)->index], imm(0));
+  }
+
+  Body body() {
+    return {parallel("kv", shape.kvHeads,
+                     [&](const Expr &kv) { return withPos([&](const Expr &pos) { return store(kv, pos); }); }),
+            parallel("h", shape.heads, [&](const Expr &h) {
+              return withPos([&](const Expr &pos) {
+                scores = makeBuffer("s", group.compute, Storage::stack, rows);
+                return Body{alloc(scores, {bias.withSlope(h, [&] {
+                                    return Body{serial("i", imm(shape.tokens),
+                                                       [&](const Expr &i) { return token(h, i, pos); })};
+                                  })})};
+              });
+            })};
+  }
+
+private:
+  /// The position, clamped so that all new rows exist.
+  Body withPos(const std::function<Body(const Expr &)> &f) {
+    return {bindTo("pos", max(imm(0), min(posIn, imm(rows - shape.tokens))), f)};
+  }
+
+  Body store(const Expr &kv, const Expr &pos) {
+    Body out;
+    for (int side = 0; side < 2; ++side) {
+      Expr base = kv * (rows * shape.size);
+      auto copy = [&](const Expr &first, const Expr &count) {  // rows that stay
+        return vectorLoop("x", count * shape.size, lanes, [&](const Expr &x) {
+          Expr at = base + first * shape.size + x;
+          return Body{kir::store(to[side], at, load(from[side], at))};
+        });
+      };
+      if (!stays[side]) {
+        out.push_back(copy(imm(0), pos));
+        out.push_back(copy(pos + shape.tokens, imm(rows - shape.tokens) - pos));
+      }
+      out.push_back(copyRows(
+          qkv.buffer, [&](const Expr &i) { return side ? qkv.value(imm(0), i, kv) : qkv.key(imm(0), i, kv); }, to[side],
+          base + pos * shape.size, shape.size, imm(shape.tokens), shape.size, shape.size, lanes, 1));
+    }
+    return out;
+  }
+
+  Body token(const Expr &h, const Expr &i, const Expr &pos) {
+    const DType t = group.compute;
+    Expr cache = h / imm(shape.group()) * (rows * shape.size);
+    Expr seen = pos + i + 1;
+    Stmt dots = serial("j", seen, [&](const Expr &j) {
+      Buffer acc = makeBuffer("dot", t, Storage::reg, lanes);
+      Stmt clear =
+          vectorLoop("x", imm(lanes), lanes, [&](const Expr &) { return Body{kir::store(acc, lane(), fimm(0, t))}; });
+      Stmt sum = vectorLoop("x", imm(shape.size), lanes, [&](const Expr &x) {
+        Expr q = load(qkv.buffer, qkv.query(imm(0), i, h) + x), k = load(to[0], cache + j * shape.size + x);
+        return Body{kir::store(acc, lane(), kir::fma(q, k, load(acc, lane())))};
+      });
+      Expr score = hreduce(acc, BinaryOp::add) * fimm(shape.scale(), t);
+      Stmt keep = kir::store(scores, j, bias.add(score, j - (pos + i), imm(0)));
+      return Body{alloc(acc, {clear, sum, keep})};
+    });
+    Stmt rest = foldRow(
+        "max", t, BinaryOp::max, -HUGE_VAL, seen, rowLanes,
+        [&](const Expr &j, const Fold &fold) { return Body{fold(load(scores, j))}; },
+        [&](const Expr &most) {
+          return Body{foldRow(
+              "sum", t, BinaryOp::add, 0, seen, rowLanes,
+              [&](const Expr &j, const Fold &fold) {
+                return Body{bindTo("e", unary(UnaryOp::exp, load(scores, j) - most), [&](const Expr &e) {
+                  return Body{fold(e), kir::store(scores, j, e)};
+                })};
+              },
+              [&](const Expr &sum) { return output(h, i, seen, cache, sum); })};
+        });
+    return {dots, rest};
+  }
+
+  Body output(const Expr &h, const Expr &i, const Expr &seen, const Expr &cache, const Expr &sum) {
+    // Vectors that end where the row ends: the next element may belong to another head, or to nobody.
+    Tile tile;
+    tile.rows = 1;
+    tile.dtype = group.compute;
+    tile.lanes = std::min<int>(lanes, 1 << std::countr_zero(uint64_t(shape.size)));
+    tile.vecs = int(std::min<int64_t>(8, shape.size / tile.lanes));
+    return forPanels(tile, shape.size, [&](const Expr &d0, const Tile &narrow) {
+      TileLoop t;
+      t.tile = narrow;
+      t.steps = seen;
+      t.a = [&](int, const Expr &k) { return load(scores, k); };
+      t.b = [&](int vec, const Expr &k, const Expr &x) {
+        return load(to[1], cache + k * shape.size + d0 + int64_t(vec * tile.lanes) + x);
+      };
+      t.finish = [&](int, int vec, const Expr &x, const Expr &acc) {
+        return kir::store(group.outputs[0], (i * shape.heads + h) * shape.size + d0 + int64_t(vec * tile.lanes) + x,
+                          acc / sum);
+      };
+      return Body{tileLoop(t)};
+    });
+  }
+
+  GroupEval &group;
+  const Shape shape;
+  Packed qkv;
+  Bias bias;
+  const int lanes;
+  int64_t rows;  // of the cache
+  Buffer from[2], to[2], scores;
+  bool stays[2];
+  Expr posIn;
+};
+
+bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention_cached); }
+
+Schedule defaults(const Op &fused, const Target &target) {
+  if (target.isCuda())
+    return cachedSchedule();
+  Schedule s;
+  s.vec = rowLanes;
+  return s;
+}
+
+// Its one size is the lanes of sums, which are not to be chosen.
+std::vector<Schedule> space(const Op &, const Schedule &, const Target &) { return {}; }
+
+LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
+  const Op *op = onlyOp(fused, OpKind::attention_cached);
+  GPTC_CHECK(op && (s.vec > 0 || s.threads > 0), "{}", s.str());
+  GroupEval group(fused, compute);
+  Phases phases = s.threads ? cachedBlocks(group, *op, s) : Phases{Cached(group, *op, s).body(), {}};
+  return std::move(phases).lowered(group);
+}
+
+}  // namespace
+
+const Recipe &attention_cachedRecipe() {
+  static const Recipe recipe{"attention_cached", matches, defaults, space, build};
+  return recipe;
+}
+
+}  // namespace gptc

@@ -1,0 +1,72 @@
+// Dispatch from a fused op to its recipe.
+#include "codegen/recipes/recipe.h"
+
+#include "support/diagnostics.h"
+
+#include <set>
+
+namespace gptc {
+
+const Recipe *findRecipe(llvm::StringRef name) {
+#define GPTC_RECIPE(n)                                                                                                 \
+  if (name == #n)                                                                                                      \
+    return &n##Recipe();
+#include "codegen/recipes/recipes.def"
+#undef GPTC_RECIPE
+  return nullptr;
+}
+
+const Recipe &recipeOf(const Op &fused) {
+  GPTC_CHECK(fused.is(OpKind::fused), "{} is no fused op", fused.name());
+  const std::string problem = groupProblem(fused);
+  GPTC_CHECK(problem.empty(), "{}\n{}", problem, print(fused));
+  return *findRecipe(fused.attrs.getString("kind"));
+}
+
+std::string groupProblem(const Op &fused) {
+  const std::string kind = fused.attrs.getString("kind");
+  const Recipe *recipe = findRecipe(kind);
+  return !recipe                   ? fmt::format("no recipe is called '{}', as a group '{}' says", kind, fused.loc)
+         : !recipe->matches(fused) ? fmt::format("recipe {} does not take the ops of the group '{}'", kind, fused.loc)
+                                   : "";
+}
+
+Schedule defaultSchedule(const Op &fused, const Target &target) {
+  const Recipe &recipe = recipeOf(fused);
+  Schedule s = recipe.defaultSchedule(fused, target);
+  s.recipe = recipe.name;
+  s.library = (target.callsLibrary() && libraryMatmul(fused)) ||
+              (target.callsCudnn() && target.architecture >= 80 && libraryAttention(fused));
+  return s;
+}
+
+std::vector<Schedule> scheduleSpace(const Op &fused, const Target &target) {
+  const Recipe &recipe = recipeOf(fused);
+  const Schedule base = defaultSchedule(fused, target);
+  std::vector<Schedule> space;
+  std::set<std::string> seen = {base.str()};
+  for (Schedule &s : recipe.space(fused, base, target))
+    if (seen.insert(s.str()).second)
+      space.push_back(std::move(s));
+  return space;
+}
+
+LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target &target, DType compute) {
+  const Recipe &recipe = recipeOf(fused);
+  GPTC_CHECK(schedule.recipe == recipe.name, "a schedule for {} given to {}", schedule.recipe, recipe.name);
+  GPTC_CHECK((schedule.threads > 0) == target.isCuda(), "schedule '{}' for target {}", schedule.str(), target.name);
+  LoweredGroup g = recipe.build(fused, schedule, target, compute);
+  if (schedule.library) {
+    g.call = libraryMatmul(fused);
+    g.attention = libraryAttention(fused);
+    GPTC_CHECK((g.call || g.attention) && target.isCuda() && compute == DType::f32, "no call of a library: {}",
+               schedule.str());
+    const int64_t bytes = g.call ? libraryWorkspace : g.attention->workspace();
+    kir::Buffer w = kir::makeBuffer("library", DType::i32, kir::Storage::global, bytes / 4);
+    g.kernel.params.insert(g.kernel.params.end() - streamsOf(fused).size(), w);
+    g.workspaceBytes.push_back(bytes);
+  }
+  return g;
+}
+
+}  // namespace gptc

@@ -1,0 +1,143 @@
+// 1. The matmul itself is read as the recipe reads it (matmul::Problem).
+// 2. The other ops of the group are walked in order. Each has to be the next step from the sum to the result, or a cast
+//    that changes only the type of something known.
+// 3. Every value that the group yields has to be D, the kept operand of gelu, or the bias gradient.
+#include "codegen/library_matmul.h"
+
+#include "codegen/recipes/matmul/matmul.h"
+
+namespace gptc {
+
+namespace {
+
+using Epilogue = LibraryMatmul::Epilogue;
+
+class Matcher {
+public:
+  explicit Matcher(const Op &fused) : fused(fused) {}
+
+  std::optional<LibraryMatmul> run() {
+    if (fused.attrs.getString("kind") != "matmul" || !matmul::Problem::read(fused, p).empty())
+      return std::nullopt;
+    if (p.stored == DType::f64)
+      return std::nullopt;
+    sum = p.anchor->result();
+    for (const Op &op : *fused.body)
+      if (&op != p.anchor && &op != p.columnSum && !op.is(OpKind::yield) && !step(op))
+        return std::nullopt;
+    if (!outputs())
+      return std::nullopt;
+    call();
+    return c;
+  }
+
+private:
+  const Op &fused;
+  matmul::Problem p;
+  LibraryMatmul c;
+  const Value *sum = nullptr;   // what the chain has come to
+  const Value *kept = nullptr;  // the operand of gelu, before a cast
+  int residual = -1;
+  DType out = DType::f32;
+
+  /// What is rounded or widened to `v`, if anything.
+  static const Value *uncast(const Value *v) { return v->def && v->def->is(OpKind::cast) ? v->def->operand(0) : v; }
+  /// The number of an argument, perhaps widened to the type of the sum; -1 for other values.
+  int argument(const Value *v) const {
+    if (v->type.dtype != sum->type.dtype)
+      return -1;
+    v = uncast(v);
+    return v->def || sizeOf(v->type.dtype) > sizeOf(sum->type.dtype) ? -1 : int(v->index);
+  }
+
+  bool step(const Op &op) {
+    if (op.is(OpKind::cast))  // of the sum, of gelu's operand, or of an argument: judged where they are used
+      return true;
+    if (op.is(OpKind::add)) {
+      const bool first = op.operand(0) == sum;
+      if (!first && op.operand(1) != sum)
+        return false;
+      const Value *other = op.operand(first ? 1 : 0);
+      const int arg = argument(other);
+      if (arg < 0 || c.epilogue >= Epilogue::gelu)
+        return false;
+      if (other->type.rank() == 1 && other->type.dims.back() == sum->type.dims.back() && c.bias < 0)
+        c.bias = arg, c.epilogue = Epilogue::bias;
+      else if (other->type.sameShape(sum->type) && residual < 0 && sum->type.rank() > 1)
+        residual = arg;
+      else
+        return false;
+    } else if (op.is(OpKind::gelu) && op.operand(0) == sum && c.epilogue <= Epilogue::bias && residual < 0) {
+      kept = sum;
+      c.epilogue = c.bias < 0 ? Epilogue::gelu : Epilogue::geluBias;
+    } else if (op.is(OpKind::gelu_grad) && op.operand(0) == sum && c.epilogue == Epilogue::none && residual < 0) {
+      c.aux = argument(op.operand(1));
+      c.epilogue = Epilogue::geluGrad;
+      if (c.aux < 0)
+        return false;
+    } else {
+      return false;
+    }
+    sum = op.result();
+    return true;
+  }
+
+  bool outputs() {
+    const Op &yield = *fused.body->back();
+    int d = -1;
+    for (unsigned i = 0; i < yield.numOperands(); ++i) {
+      const Value *v = yield.operand(i), *from = uncast(v);
+      const int param = int(fused.numOperands() + i);
+      if (p.columnSum && v == p.columnSum->result())
+        c.bias = param;
+      else if (from == sum && d < 0)
+        d = param, out = v->type.dtype;
+      else if (from == kept && c.aux < 0)
+        c.aux = param, c.epilogue = c.epilogue == Epilogue::gelu ? Epilogue::geluAux : Epilogue::geluAuxBias;
+      else
+        return false;
+    }
+    if (d < 0 || (out != DType::f32 && out != p.stored))
+      return false;
+    if (p.columnSum) {
+      if (c.epilogue != Epilogue::none || p.columnSum->numOperands() > 1)
+        return false;
+      c.epilogue = Epilogue::biasGradA;
+    }
+    if (p.init >= 0 && residual >= 0)
+      return false;
+    c.d.param = unsigned(d);
+    if (c.aux >= 0 && typeOf(d).padded(-1) % 8 != 0)  // CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD
+      return false;
+    auto isOut = [&](int param) { return param < 0 || typeOf(param).dtype == out; };
+    return isOut(c.bias) && isOut(c.aux) && isOut(residual) && isOut(p.init) &&
+           (p.batch == 1 || (c.epilogue == Epilogue::none && residual < 0 && p.init < 0));
+  }
+
+  const Type &typeOf(int param) const {
+    return unsigned(param) < fused.numOperands() ? fused.operand(unsigned(param))->type
+                                                 : fused.result(unsigned(param) - fused.numOperands())->type;
+  }
+
+  void call() {
+    c.m = p.n, c.n = p.m, c.k = p.k, c.batch = p.batch;
+    c.tf32 = p.anchor->attrs.getBool("tf32");
+    // In memory b is k x n row by row, which is n x k column by column: op() is needed where it is stored as n x k.
+    c.a = {p.b, p.stored, p.tb, p.tb ? p.k : p.n, p.tb ? p.n : p.k, p.ldb, p.bBatch};
+    c.b = {p.a, p.stored, p.ta, p.ta ? p.m : p.k, p.ta ? p.k : p.m, p.lda, p.aBatch};
+    const Type &y = typeOf(int(c.d.param));
+    c.d = {c.d.param, out, false, p.n, p.m, y.padded(-1), y.paddedElements() / p.batch};
+    if (int from = residual >= 0 ? residual : p.init; from >= 0) {
+      c.c = c.d;
+      c.c->param = unsigned(from);
+      c.c->ld = typeOf(from).padded(-1);
+      c.c->batchStride = typeOf(from).paddedElements();
+    }
+  }
+};
+
+}  // namespace
+
+std::optional<LibraryMatmul> libraryMatmul(const Op &fused) { return Matcher(fused).run(); }
+
+}  // namespace gptc

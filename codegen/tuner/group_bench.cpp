@@ -1,0 +1,311 @@
+#include "codegen/tuner/group_bench.h"
+
+#include "codegen/recipes/pointwise.h"
+#include "codegen/tuner/group_operands.h"
+#include "support/diagnostics.h"
+#include "support/words.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/xxhash.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+#include <sys/mman.h>
+
+namespace gptc {
+
+namespace {
+
+constexpr size_t redZone = 4096;  // bytes before and after each buffer
+constexpr unsigned char redByte = 0xa5, poisonByte = 0xff;
+constexpr size_t largePage = 2 << 20;
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// Memory between red zones, in large pages as the runtime's arena has.
+class Guarded {
+public:
+  explicit Guarded(size_t bytes) : bytes(bytes), mapped(roundUp(int64_t(bytes + 2 * redZone), int64_t(largePage))) {
+    void *p = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+      throw UserError(ErrorCode::OutOfMemory, fmt::format("no {} to measure a kernel in", formatBytes(double(mapped))),
+                      "a smaller train.micro_batch has smaller kernels");
+    base = static_cast<unsigned char *>(p);
+    (void)madvise(p, mapped, MADV_HUGEPAGE);
+    paint();
+  }
+  ~Guarded() { munmap(base, mapped); }
+  Guarded(const Guarded &) = delete;
+  unsigned char *data() const { return base + redZone; }
+  size_t size() const { return bytes; }
+  void paint() const {
+    std::memset(base, redByte, redZone);
+    std::memset(base + redZone + bytes, redByte, redZone);
+  }
+  bool intact() const {
+    auto red = [](const unsigned char *p) {
+      return llvm::all_of(llvm::ArrayRef(p, redZone), [](unsigned char c) { return c == redByte; });
+    };
+    return red(base) && red(base + redZone + bytes);
+  }
+  uint64_t hash() const { return llvm::xxh3_64bits(llvm::ArrayRef<uint8_t>(data(), bytes)); }
+
+private:
+  const size_t bytes, mapped;
+  unsigned char *base;
+};
+
+}  // namespace
+
+struct GroupBench::Impl {
+  const Op &fused;
+  const Target target;
+  ThreadPool &pool;
+  const bool cold;
+  const Lowering lowering;
+  Jit jit;
+  std::vector<std::unique_ptr<Guarded>> memory;  // operands and results
+  std::vector<std::unique_ptr<Guarded>> workspaces;
+  std::vector<int64_t> streams;
+  std::vector<uint64_t> operands;                  // hashes of what they hold
+  std::vector<std::vector<unsigned char>> wanted;  // of results
+  Trial base;
+  struct Candidate {
+    LoweredGroup lowered;
+    CompiledKernel code;  // once it is built
+  };
+  std::map<std::string, Candidate> candidates;  // by the text of the schedule
+  std::set<std::string> kernels;                // texts of those
+  std::vector<char> swept;
+
+  Impl(const Op &fused, const Target &target, ThreadPool &pool, bool cold, Lowering lowering)
+      : fused(fused), target(target), pool(pool), cold(cold), lowering(std::move(lowering)), jit(target, ""),
+        streams(streamsOf(fused).size(), 3), swept(cold ? size_t(2 * target.l3Bytes) : 0) {
+    for (unsigned i = 0; i < fused.numOperands() + fused.numResults(); ++i) {
+      const Value *v = i < fused.numOperands() ? fused.operand(i) : fused.result(i - fused.numOperands());
+      memory.push_back(std::make_unique<Guarded>(size_t(v->type.bytes())));
+    }
+    for (unsigned i = 0; i < fused.numOperands(); ++i) {
+      fillOperand(fused, i, memory[i]->data(), pool);
+      operands.push_back(memory[i]->hash());
+    }
+  }
+
+  LoweredGroup lower(const Schedule &s) const {
+    return lowering ? lowering(fused, s, target) : lowerGroup(fused, s, target);
+  }
+
+  const Candidate &of(const Trial &t) const { return candidates.at(t.schedule.str()); }
+
+  std::vector<void *> params(const Candidate &c) {
+    std::vector<void *> all;
+    for (const auto &m : memory)
+      all.push_back(m->data());
+    const std::vector<int64_t> &bytes = c.lowered.workspaceBytes;
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      if (workspaces.size() <= i)
+        workspaces.emplace_back();
+      if (!workspaces[i] || workspaces[i]->size() != size_t(bytes[i]))
+        workspaces[i] = std::make_unique<Guarded>(size_t(bytes[i]));
+      all.push_back(workspaces[i]->data());
+    }
+    for (int64_t &s : streams)
+      all.push_back(&s);
+    return all;
+  }
+
+  /// False where it was given up, as `until` came.
+  bool run(const CompiledKernel &code, void *const *params, double until = HUGE_VAL) {
+    std::atomic<bool> late = false;
+    for (const CompiledPhase &phase : code.phases) {
+      struct Call {
+        const CompiledPhase &phase;
+        void *const *params;
+        double until;
+        std::atomic<bool> &late;
+      } call{phase, params, until, late};
+      auto all = [](void *c, int64_t begin, int64_t end) {
+        auto &call = *static_cast<Call *>(c);
+        call.phase.run(call.params, begin, end);
+      };
+      auto whileThereIsTime = [](void *c, int64_t begin, int64_t end) {
+        auto &call = *static_cast<Call *>(c);
+        for (int64_t i = begin; i < end && !call.late; ++i) {
+          call.phase.run(call.params, i, i + 1);
+          if (now() > call.until)
+            call.late = true;
+        }
+      };
+      if (until == HUGE_VAL)
+        pool.run(phase.tasks, all, &call);
+      else
+        pool.run(phase.tasks, whileThereIsTime, &call);
+    }
+    return !late;
+  }
+
+  /// Reads more than caches hold, on every thread.
+  void sweep() {
+    struct Call {
+      char *at;
+      int64_t each;
+    } call{swept.data(), int64_t(swept.size()) / 64};
+    if (call.each)
+      pool.run(
+          64,
+          [](void *c, int64_t begin, int64_t end) {
+            auto &call = *static_cast<Call *>(c);
+            for (int64_t i = begin * call.each; i < end * call.each; i += 64)
+              ++call.at[i];
+          },
+          &call);
+  }
+
+  void poison() {
+    for (size_t i = fused.numOperands(); i < memory.size(); ++i)
+      std::memset(memory[i]->data(), poisonByte, memory[i]->size());
+    for (const auto &w : workspaces)
+      std::memset(w->data(), poisonByte, w->size());
+  }
+
+  /// Whether nothing was written but results and workspaces. What was is mended.
+  bool intact() {
+    bool all = true;
+    for (auto *list : {&memory, &workspaces})
+      for (const auto &m : *list)
+        if (!m->intact()) {
+          all = false;
+          m->paint();
+        }
+    for (unsigned i = 0; i < operands.size(); ++i)
+      if (memory[i]->hash() != operands[i]) {
+        all = false;
+        fillOperand(fused, i, memory[i]->data(), pool);
+      }
+    return all;
+  }
+};
+
+GroupBench::GroupBench(const Op &fused, const Target &target, ThreadPool &pool, bool cold, Lowering lowering)
+    : impl(std::make_unique<Impl>(fused, target, pool, cold, std::move(lowering))) {
+  GPTC_CHECK(!target.isCuda(), "kernels for {} are not measured here", target.name);
+  impl->base = propose({defaultSchedule(fused, target)}).at(0);
+  build({&impl->base});
+  GPTC_CHECK(impl->base.outcome == Trial::Outcome::timed, "the default kernel of {}: {}", fused.loc, impl->base.why);
+  const auto &c = impl->of(impl->base);
+  const std::vector<void *> params = impl->params(c);
+  impl->poison();
+  impl->run(c.code, params.data());
+  GPTC_CHECK(impl->intact(), "the default kernel of {} writes outside of its memory", fused.loc);
+  for (unsigned i = 0; i < fused.numResults(); ++i) {
+    const Guarded &g = *impl->memory[fused.numOperands() + i];
+    impl->wanted.emplace_back(g.data(), g.data() + g.size());
+  }
+}
+
+GroupBench::~GroupBench() = default;
+
+const Trial &GroupBench::base() const { return impl->base; }
+
+std::vector<Trial> GroupBench::propose(llvm::ArrayRef<Schedule> candidates) {
+  std::vector<Trial> trials;
+  for (const Schedule &s : candidates) {
+    Trial t;
+    t.schedule = s;
+    try {
+      LoweredGroup g = impl->lower(s);
+      if (!impl->kernels.insert(kir::print(g.kernel)).second)
+        continue;
+      impl->candidates[s.str()].lowered = std::move(g);
+    } catch (const InternalError &e) {
+      t.outcome = Trial::Outcome::notCompiled;
+      t.why = e.what();
+    }
+    trials.push_back(std::move(t));
+  }
+  std::vector<Trial *> good;
+  std::vector<const kir::Kernel *> kernels;
+  for (Trial &t : trials)
+    if (t.outcome == Trial::Outcome::timed) {
+      good.push_back(&t);
+      kernels.push_back(&impl->of(t).lowered.kernel);
+    }
+  try {
+    const std::vector<std::string> sources = impl->jit.sources(kernels);
+    for (size_t i = 0; i < good.size(); ++i)
+      good[i]->source = sources[i];
+  } catch (const InternalError &) {  // one of them, and which one is seen when it is alone
+    for (size_t i = 0; i < good.size(); ++i)
+      try {
+        good[i]->source = impl->jit.sources({kernels[i]})[0];
+      } catch (const InternalError &e) {
+        good[i]->outcome = Trial::Outcome::notCompiled;
+        good[i]->why = e.what();
+      }
+  }
+  return trials;
+}
+
+void GroupBench::build(llvm::ArrayRef<Trial *> trials) {
+  std::vector<const kir::Kernel *> kernels;
+  for (const Trial *t : trials)
+    kernels.push_back(&impl->of(*t).lowered.kernel);
+  const double begin = now();
+  std::vector<CompiledKernel> code;
+  try {
+    code = impl->jit.compile(kernels);
+  } catch (const InternalError &e) {
+    if (trials.size() == 1) {
+      trials[0]->outcome = Trial::Outcome::notCompiled;
+      trials[0]->why = e.what();
+      return;
+    }
+    for (Trial *t : trials)
+      build({t});
+    return;
+  }
+  const double each = (now() - begin) / double(std::max<size_t>(1, trials.size()));
+  for (size_t i = 0; i < trials.size(); ++i) {
+    trials[i]->compileSeconds = each;
+    impl->candidates.at(trials[i]->schedule.str()).code = code[i];
+  }
+}
+
+Trial::Outcome GroupBench::check(const Trial &trial, double seconds) {
+  const auto &c = impl->of(trial);
+  const std::vector<void *> params = impl->params(c);
+  impl->poison();
+  const bool ended = impl->run(c.code, params.data(), now() + seconds);
+  if (!impl->intact())
+    return Trial::Outcome::wroteOutside;
+  if (!ended)
+    return Trial::Outcome::tooSlow;
+  for (size_t i = 0; i < impl->wanted.size(); ++i)
+    if (std::memcmp(impl->wanted[i].data(), impl->memory[impl->fused.numOperands() + i]->data(),
+                    impl->wanted[i].size()) != 0)
+      return Trial::Outcome::wrongBits;
+  return Trial::Outcome::timed;
+}
+
+Timing GroupBench::time(const Trial &trial, int runs, double seconds, double hopeless) {
+  const auto &c = impl->of(trial);
+  const std::vector<void *> params = impl->params(c);
+  std::vector<double> times;
+  const double begin = now();
+  int bad = 0;
+  while (int(times.size()) < runs && (times.empty() || now() - begin < seconds) && bad < 2) {
+    impl->sweep();
+    const double t = now();
+    impl->run(c.code, params.data());
+    times.push_back(now() - t);
+    bad += times.back() > hopeless;
+  }
+  return timingOf(std::move(times));
+}
+
+}  // namespace gptc

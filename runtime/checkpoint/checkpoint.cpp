@@ -1,0 +1,591 @@
+#include "runtime/checkpoint/checkpoint.h"
+
+#include "ir/mesh.h"
+#include "runtime/checkpoint/checkpoint_files.h"
+#include "runtime/checkpoint/checkpoint_saver.h"
+#include "runtime/checkpoint/file_layout.h"
+#include "runtime/checkpoint/state.h"
+#include "runtime/collectives/communicator.h"
+#include "runtime/device/executor.h"
+#include "runtime/plan/manifest.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
+#include "support/json_text.h"
+#include "support/words.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <dirent.h>
+#include <filesystem>
+#include <set>
+#include <sys/statvfs.h>
+
+namespace gptc {
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;
+
+namespace {
+
+constexpr int kSchema = 2;                                            // 1: the same, always of one rank
+constexpr size_t kManifestLimit = 64 << 20, kIndexLimit = 100 << 20;  // some have very many files of data
+
+/// The tensor of `file` that holds `want`. `foreign`: from another program, perhaps under "transformer.".
+const TensorInfo *findTensor(const TensorFiles &file, const FileTensor &want, bool foreign) {
+  const TensorInfo *t = file.find(want.info.name);
+  return t || !foreign ? t : file.find("transformer." + want.info.name);
+}
+
+/// What keeps the tensors in `file` from being the content of state `s`, or "". With `taken`, which gets the tensors'
+/// names there, the file is another program's.
+std::string problemOf(const State &s, const TensorFiles &file, std::set<std::string> *taken = nullptr) {
+  for (const FileTensor &want : fileTensors(s)) {
+    const TensorInfo *t = findTensor(file, want, taken != nullptr);
+    if (!t)
+      return fmt::format("tensor {} is missing", want.info.name);
+    if (t->shape != want.info.shape || !isConvertible(t->dtype, want.info.dtype))
+      return fmt::format("tensor {} is {}[{}] where the model has {}[{}]", want.info.name, nameOf(t->dtype).str(),
+                         fmt::join(t->shape, ","), nameOf(want.info.dtype).str(), fmt::join(want.info.shape, ","));
+    if (taken)
+      taken->insert(t->name);
+  }
+  return "";
+}
+
+/// Reads state `s`, of which `file` has all tensors.
+void readState(Executor &executor, const State &s, const TensorFiles &file, bool foreign) {
+  const Type type = wholeType(s);
+  const bool padded = !isDense(type);
+  std::vector<char> whole(isPiece(s) ? type.bytes() : 0), dense, tensor;
+  // Padding behind the end is zero from the beginning.
+  std::optional<StateView> view;
+  if (!isPiece(s))
+    view.emplace(executor, s,
+                 type.elements() == type.paddedElements() ? StateAccess::write : StateAccess::readAndWrite);
+  void *all = view ? view->data : whole.data();
+  if (padded)
+    dense.resize(type.elements() * sizeOf(type.dtype));
+  void *to = padded ? dense.data() : all;
+  const Piece own = Piece::of(s, Mesh::of(executor.planned()), executor.ranks ? executor.ranks->rank : 0);
+  for (const FileTensor &want : fileTensors(s)) {
+    const TensorInfo *t = findTensor(file, want, foreign);
+    if (isWhole(s, want) && t->dtype == s.type.dtype) {
+      file.read(*t, to, &own);
+      continue;
+    }
+    tensor.resize(t->bytes());
+    file.read(*t, tensor.data(), isWhole(s, want) ? &own : nullptr);
+    fromFile(s, want, t->dtype, tensor.data(), to);
+  }
+  if (padded)
+    copyToPadded(type, dense.data(), all);
+  if (isPiece(s))
+    storeWhole(executor, s, all);
+}
+
+/// A counter that a checkpoint of another plan may lack; the runtime itself sets the other two.
+bool startsAfresh(const State &s) {
+  return s.attrs.getString("kind") == "counter" && s.attrs.getString("init") != "normal" && s.name != "step" &&
+         s.name != "rng_seed";
+}
+
+/// The keys of [model] in a manifest. Norms of earlier versions had one epsilon, which they do not say.
+std::map<std::string, std::string> modelKeysOf(const json &manifest) {
+  auto keys = manifest.value("model_keys", std::map<std::string, std::string>());
+  if (keys.count("norm"))
+    keys.try_emplace("norm_eps", textOf(Attr(1e-5)));
+  return keys;
+}
+
+/// What differs between two models, `n_head is 4 there and 2 in the plan`, "" where nothing does that both say; and how
+/// to set that back.
+std::string differenceOf(const ModelIdentity &there, const ModelIdentity &here, std::string &remedy) {
+  std::vector<std::string> differences, settings;
+  for (auto &[key, value] : here.keys)
+    if (auto t = there.keys.find(key); t != there.keys.end() && t->second != value) {
+      differences.push_back(fmt::format("{} is {} there and {} in the plan", key, t->second, value));
+      settings.push_back(fmt::format("model.{} = {}", key, t->second));
+    }
+  if (!settings.empty())
+    remedy = fmt::format("compile the plan again with {}", fmt::join(settings, ", "));
+  return fmt::format("{}", fmt::join(differences, "; "));
+}
+
+/// What the user should know of states that were not simply read.
+std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity &here,
+                                 llvm::ArrayRef<const State *> read, llvm::ArrayRef<const State *> fresh,
+                                 const TensorFiles &file) {
+  std::vector<std::string> notes, unsaid, names, values;
+  for (auto &[key, value] : here.keys)
+    if (!there.keys.count(key))
+      unsaid.push_back("model." + key);
+  if (!unsaid.empty())
+    notes.push_back(fmt::format("the checkpoint does not say {}: taken to be the plan's", fmt::join(unsaid, ", ")));
+  for (const State *s : read) {
+    const DType from = findTensor(file, fileTensors(*s)[0], false)->dtype, to = s->type.dtype;
+    const std::string note =
+        fmt::format("moments are {} in the checkpoint and {} in the plan: {}", nameOf(from).str(), nameOf(to).str(),
+                    sizeOf(from) < sizeOf(to) ? "widened, which is exact" : "rounded to nearest");
+    if (from != to && (notes.empty() || notes.back() != note))
+      notes.push_back(note);
+  }
+  for (const State *s : fresh)
+    names.push_back(s->name), values.push_back(fmt::format("{:g}", constantValue(*s)));
+  if (!names.empty())
+    notes.push_back(
+        fmt::format("not in the checkpoint: {}; starting at {}", fmt::join(names, ", "), fmt::join(values, ", ")));
+  return notes;
+}
+
+/// The update whose moments the plan has.
+std::string optimizerOf(const Module &planned) { return planned.attrs.getString("optimizer", "adamw"); }
+
+/// What all ranks agree on: the values of the first one.
+std::vector<int64_t> ofFirst(Communicator *ranks, std::vector<int64_t> values) {
+  if (!ranks)
+    return values;
+  int64_t count = int64_t(values.size());
+  ranks->run({{Collective::Kind::broadcast, &count, &count, 1, DType::i64, 0}}, SumOrder::fast);
+  values.resize(count);
+  if (count)
+    ranks->run({{Collective::Kind::broadcast, values.data(), values.data(), values.size(), DType::i64, 0}},
+               SumOrder::fast);
+  return values;
+}
+
+struct Manifest {
+  CheckpointInfo info;
+  std::string optimizer;
+  std::vector<std::pair<std::string, std::string>> files;  // and their checksums
+};
+
+/// `step` is what the folder's name says; -1: nothing. Throws UserErrors CheckpointDamaged and NotBuiltYet.
+Manifest readManifest(const std::string &dir, int64_t step) {
+  auto damaged = [&](const std::string &what) {
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", dir, what));
+  };
+  const FileText text = readTextFile(dir + "/" + kManifestFile, kManifestLimit);
+  if (!text.ok)
+    damaged("manifest.json: " + text.why);
+  Manifest m;
+  m.info.dir = dir;
+  try {
+    const json manifest = parseJson<json>(text.text);
+    if (manifest.at("blake3") != manifestChecksum(manifest))
+      damaged("manifest.json does not match its own checksum");
+    if (const int64_t schema = manifest.at("schema"); schema < 1 || schema > kSchema)
+      throw UserError(ErrorCode::NotBuiltYet,
+                      fmt::format("{} has schema {}, this version reads {}", dir, schema, kSchema));
+    m.info.step = manifest.at("step");
+    m.info.planHash = manifest.at("plan");
+    m.info.model.parameters = manifest.at("model");
+    m.info.model.keys = modelKeysOf(manifest);
+    m.info.dataFingerprint = manifest.at("data");
+    if (manifest.contains("data_files"))
+      for (const json &f : manifest.at("data_files"))
+        m.info.data.files.push_back({f.at("name"), f.at("tokens"), f.at("blake3")});
+    m.info.data.tokenizer = manifest.value("tokenizer", "");
+    m.info.results = manifest.value("results", "");
+    m.info.earlierPlans = manifest.value("earlier_plans", m.info.earlierPlans);
+    if (manifest.contains("val_loss"))
+      m.info.valLoss = manifest.at("val_loss").get<double>();
+    m.optimizer = manifest.value("optimizer", "adamw");
+    for (auto &[name, checksum] : manifest.at("files").items()) {
+      if (name.find('/') != std::string::npos)
+        damaged(fmt::format("manifest.json names {}", name));
+      m.files.emplace_back(name, checksum);
+    }
+  } catch (const json::exception &e) {
+    damaged(fmt::format("manifest.json: {}", e.what()));
+  }
+  if (step >= 0 && m.info.step != step)
+    damaged(fmt::format("its manifest speaks of step {}", m.info.step));
+  return m;
+}
+
+/// With its checksum, as a whole on disk.
+void writeManifest(const std::string &path, json manifest) {
+  manifest["blake3"] = manifestChecksum(manifest);
+  const std::string text = manifest.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  SyncedFile file(path);
+  file.write(text.data(), text.size());
+  file.finish();
+}
+
+bool isTensors(llvm::StringRef name, llvm::StringRef stem) {
+  return name.starts_with(stem) && name.ends_with(".safetensors");
+}
+
+TensorFiles tensorsOf(const Manifest &m, llvm::StringRef stem) {
+  std::vector<std::string> paths;
+  for (auto &[name, checksum] : m.files)
+    if (isTensors(name, stem))
+      paths.push_back(m.info.dir + "/" + name);
+  if (paths.empty())
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: no file of {}", m.info.dir, stem.str()));
+  return TensorFiles(paths);
+}
+
+/// The manifest of a checkpoint whose files are what it says. Ranks share out the reading, and all come to the same
+/// result: where one of them finds damage, all throw CheckpointDamaged.
+Manifest verifiedManifest(const std::string &dir, int64_t step, bool parametersOnly, Communicator *ranks) {
+  Manifest m;
+  std::optional<UserError> problem;
+  try {
+    m = readManifest(dir, step);
+    size_t number = 0;
+    for (auto &[name, checksum] : m.files)
+      if ((!parametersOnly || !isTensors(name, "optimizer")) &&
+          int64_t(number++) % (ranks ? ranks->world : 1) == (ranks ? ranks->rank : 0))
+        if (InputFile(dir + "/" + name, "checkpoint").hash() != checksum)
+          throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {} does not match its checksum", dir, name));
+  } catch (const UserError &e) {
+    problem = e;
+  }
+  int64_t finder = problem && ranks ? ranks->rank + 1 : 0;
+  if (ranks) {
+    std::vector<int64_t> all(ranks->world);
+    ranks->run({{Collective::Kind::all_gather, &finder, all.data(), 1, DType::i64}}, SumOrder::fast);
+    finder = *std::max_element(all.begin(), all.end());
+  }
+  if (!problem && finder)
+    problem.emplace(ErrorCode::CheckpointDamaged, fmt::format("{}: rank {} finds it damaged", dir, finder - 1));
+  if (problem)
+    throw *problem;
+  return m;
+}
+
+std::string nameOfStep(int64_t step) { return fmt::format("step-{:08}", step); }
+
+std::optional<int64_t> stepOf(llvm::StringRef name) {
+  int64_t step;
+  if (!name.consume_front("step-") || name.empty() || name.getAsInteger(10, step) || step < 0)
+    return std::nullopt;
+  return step;
+}
+
+}  // namespace
+
+std::vector<std::string> CheckpointInfo::plansBefore(const std::string &plan) const {
+  constexpr size_t most = 64;  // who tries plan after plan does not want all their checkpoints
+  std::vector<std::string> r = ownPlans();
+  std::erase(r, plan);
+  if (r.size() > most)
+    r.erase(r.begin(), r.end() - most);
+  return r;
+}
+
+std::vector<std::string> CheckpointInfo::ownPlans() const {
+  std::vector<std::string> r = earlierPlans;
+  std::erase(r, planHash);
+  r.push_back(planHash);
+  return r;
+}
+
+CheckpointStore::CheckpointStore(const std::string &outDir) : folder(outDir + "/checkpoints") {}
+
+std::vector<int64_t> CheckpointStore::steps() const {
+  std::vector<int64_t> r;
+  std::error_code e;
+  for (const auto &entry : fs::directory_iterator(folder, e))
+    if (auto s = stepOf(entry.path().filename().string()))
+      r.push_back(*s);
+  std::sort(r.rbegin(), r.rend());
+  return r;
+}
+
+void CheckpointStore::cleanUp() const {
+  std::error_code e;
+  std::vector<fs::path> stale;
+  for (const auto &entry : fs::directory_iterator(folder, e))
+    if (entry.path().filename().string().rfind(".step-", 0) == 0)
+      stale.push_back(entry.path());
+  for (const fs::path &p : stale)
+    removeTree(p.string());
+}
+
+std::string CheckpointStore::pathOf(int64_t step) const { return folder + "/" + nameOfStep(step); }
+
+void CheckpointStore::requireSpace(int64_t bytes) const {
+  makeDirs(folder);
+  struct statvfs v {};
+  if (::statvfs(folder.c_str(), &v) != 0)
+    return;
+  int64_t room = int64_t(v.f_bavail) * int64_t(v.f_frsize);
+  if (room < bytes)
+    throw UserError(
+        ErrorCode::DiskFull,
+        fmt::format("a checkpoint needs {} and {} are free under {}", formatBytes(double(bytes)),
+                    formatBytes(double(room)), folder),
+        "free some space, or lower checkpoint.keep; older checkpoints are untouched and the run can be resumed from "
+        "them");
+}
+
+void CheckpointStore::save(Executor &executor, const CheckpointInfo &info) const {
+  CheckpointSaver(executor, *this, false).save(info, 0);
+}
+
+void CheckpointStore::complete(AtomicDir &dir, const CheckpointInfo &info, const Module &planned,
+                               const std::map<std::string, std::string> &files) const {
+  json manifest = {{"schema", kSchema},
+                   {"step", info.step},
+                   {"plan", info.planHash},
+                   {"model", info.model.parameters},
+                   {"model_keys", info.model.keys},
+                   {"optimizer", optimizerOf(planned)},
+                   {"data", info.dataFingerprint},
+                   {"results", info.results},
+                   {"files", files}};
+  for (const FilePrint &f : info.data.files)
+    manifest["data_files"].push_back({{"name", f.name}, {"tokens", f.tokens}, {"blake3", f.hash}});
+  if (!info.data.tokenizer.empty())
+    manifest["tokenizer"] = info.data.tokenizer;
+  if (!info.earlierPlans.empty())
+    manifest["earlier_plans"] = info.earlierPlans;
+  if (info.valLoss && std::isfinite(*info.valLoss))
+    manifest["val_loss"] = *info.valLoss;
+  writeManifest(dir.file(kManifestFile), manifest);
+  dir.commit();
+}
+
+void CheckpointStore::noteValidation(int64_t step, double valLoss) const {
+  const std::string path = pathOf(step) + "/" + kManifestFile, temporary = path + ".tmp";
+  json manifest = parseJsonOrDiscard<json>(readTextFile(path, kManifestLimit).text);
+  if (!manifest.is_object())
+    return;
+  manifest.erase("blake3");
+  manifest["val_loss"] = valLoss;
+  writeManifest(temporary, manifest);
+  replaceFile(temporary, path);
+}
+
+std::optional<int64_t> CheckpointStore::best(const std::vector<std::string> *plans) const {
+  std::optional<int64_t> best;
+  double least = 0;
+  for (int64_t step : steps())
+    try {
+      const CheckpointInfo info = readManifest(pathOf(step), step).info;
+      const bool counts = info.valLoss && (!plans || llvm::is_contained(*plans, info.planHash));
+      if (counts && (!best || *info.valLoss < least)) {
+        best = step;
+        least = *info.valLoss;
+      }
+    } catch (const UserError &) {  // whoever loads it hears of that
+    }
+  return best;
+}
+
+void CheckpointStore::setAsideBeyond(int64_t step) const {
+  for (int64_t s : steps())
+    if (s > step) {
+      const std::string aside = folder + "/damaged-" + nameOfStep(s);
+      removeTree(aside);
+      replaceFile(folder + "/" + nameOfStep(s), aside);
+    }
+}
+
+void CheckpointStore::prune(int64_t keep, const std::vector<std::string> &plans) const {
+  auto isOurs = [&](int64_t step) {
+    try {
+      return llvm::is_contained(plans, readManifest(pathOf(step), step).info.planHash);
+    } catch (const UserError &) {
+      return false;  // damaged: then nobody knows whose it is
+    }
+  };
+  std::vector<int64_t> all = steps();
+  if (all.size() <= size_t(keep))
+    return;
+  const std::optional<int64_t> spared = best(&plans);
+  for (size_t i = keep; i < all.size(); ++i) {
+    if (all[i] == spared)
+      continue;
+    if (!isOurs(all[i]))
+      continue;
+    // Renamed first, so that a removal that is cut short leaves nothing that looks like a checkpoint.
+    std::string old = folder + "/" + nameOfStep(all[i]), gone = folder + "/." + nameOfStep(all[i]) + ".removed";
+    removeTree(gone);
+    if (::rename(old.c_str(), gone.c_str()) == 0)
+      removeTree(gone);
+  }
+}
+
+/// Loads the checkpoint in `dir`, for all ranks together, as CheckpointStore::loadNewest does. `step`: readManifest.
+static CheckpointInfo loadOne(Executor &executor, const std::string &dir, int64_t step, const ModelIdentity &model,
+                              bool parametersOnly) {
+  const Module &planned = executor.planned();
+  const Manifest manifest = verifiedManifest(dir, step, parametersOnly, executor.ranks);
+  CheckpointInfo info = manifest.info;
+  auto mismatch = [&](const std::string &what, const std::string &remedy) {
+    Diagnostic d{
+        ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of {}", info.dir, what), {}, "", {}, {}};
+    if (!remedy.empty())
+      d.help.push_back(remedy);
+    if (!parametersOnly)
+      d.help.push_back(
+          "or train elsewhere, with --out-dir, or start over with --resume never (the old files are kept aside)");
+    throw UserError(d);
+  };
+  std::string remedy;
+  if (const std::string was = manifest.optimizer, is = optimizerOf(planned); !parametersOnly && was != is)
+    mismatch(fmt::format("another optimizer: {} there and {} in the plan", was, is),
+             fmt::format("compile the plan again with optimizer.name = \"{}\", or begin another run with these "
+                         "weights: model.init_from = \"ckpt:{}\"",
+                         was, info.dir));
+  if (std::string different = differenceOf(info.model, model, remedy); !different.empty())
+    mismatch("another model: " + different, remedy);
+  const TensorFiles parameters = tensorsOf(manifest, "model");
+  std::optional<TensorFiles> optimizer;
+  std::vector<const State *> read = savedStates(planned, true), fresh;
+  const size_t parameterStates = read.size();
+  for (const State *s : read)
+    if (std::string problem = problemOf(*s, parameters); !problem.empty())
+      mismatch("another model: " + problem, "");
+  if (info.model.parameters != model.parameters)
+    mismatch("another model: it has parameters that the plan lacks", "");
+  if (!parametersOnly) {
+    optimizer.emplace(tensorsOf(manifest, "optimizer"));
+    for (const State *s : savedStates(planned, false)) {
+      if (startsAfresh(*s) && !optimizer->find(s->name)) {
+        fresh.push_back(s);
+        continue;
+      }
+      if (std::string problem = problemOf(*s, *optimizer); !problem.empty())
+        mismatch("another optimizer: " + problem, "");
+      read.push_back(s);
+    }
+  }
+  // Nothing is missing: now the executor's states may change.
+  for (size_t i = 0; i < read.size(); ++i)
+    readState(executor, *read[i], i < parameterStates ? parameters : *optimizer, false);
+  for (const State *s : fresh)
+    fillConstantState(executor, *s);
+  fillCopies(executor);
+  info.notes = notesOn(info.model, model, llvm::ArrayRef(read).drop_front(parameterStates), fresh,
+                       optimizer ? *optimizer : parameters);
+  return info;
+}
+
+CheckpointInfo CheckpointStore::loadParameters(Executor &executor, const ModelIdentity &model, int64_t step) const {
+  return loadOne(executor, pathOf(step), step, model, true);
+}
+
+CheckpointInfo CheckpointStore::loadParameters(Executor &executor, const ModelIdentity &model, const std::string &dir) {
+  return loadOne(executor, dir, -1, model, true);
+}
+
+std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, const ModelIdentity &model,
+                                                          bool parametersOnly,
+                                                          const std::function<void(const std::string &)> &warn,
+                                                          int64_t atMost) const {
+  std::vector<int64_t> all = steps();
+  if (atMost >= 0)
+    std::erase_if(all, [&](int64_t step) { return step > atMost; });
+  all = ofFirst(executor.ranks, all);
+  for (int64_t step : all) {
+    try {
+      return loadOne(executor, pathOf(step), step, model, parametersOnly);
+    } catch (const UserError &e) {
+      ErrorCode code = e.diagnostics[0].code;
+      if (code != ErrorCode::CheckpointDamaged && code != ErrorCode::FileMissing)
+        throw;
+      warn(fmt::format("passing over a damaged checkpoint: {}", e.diagnostics[0].message));
+    }
+  }
+  if (!all.empty())
+    throw UserError(ErrorCode::CheckpointDamaged,
+                    fmt::format("none of the {} checkpoints under {} is whole", all.size(), folder),
+                    "restore one from a copy, or start over with --resume never (the old files are kept aside)");
+  return std::nullopt;
+}
+
+/// Whether a tensor that no state takes may be left out without changing the model: a table that other programs compute
+/// (masks of attention, frequencies of rotations), or a copy of one that was taken (a tied classifier).
+static bool mayStayOut(const TensorFiles &file, const TensorInfo &t, const std::set<std::string> &taken) {
+  const llvm::StringRef name = t.name;
+  if (name.ends_with(".attn.masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
+      (name.ends_with(".attn.bias") && t.shape.size() == 4))
+    return true;
+  std::vector<char> content(t.bytes()), other(t.bytes());
+  for (const std::string &known : taken)
+    if (const TensorInfo *k = file.find(known); k->dtype == t.dtype && k->shape == t.shape) {
+      file.read(t, content.data());
+      file.read(*k, other.data());
+      if (content == other)
+        return true;
+    }
+  return false;
+}
+
+/// The files of weights in a folder: one, or those that an index names.
+static std::vector<std::string> weightFiles(const std::string &folder) {
+  const std::string one = folder + "/model.safetensors", index = folder + "/" + kIndexFile;
+  std::error_code e;
+  if (fs::exists(one, e) || !fs::exists(index, e))
+    return {one};
+  const FileText text = readTextFile(index, kIndexLimit);
+  std::set<std::string> names;
+  std::string why = text.why;
+  try {
+    const json content = text.ok ? parseJson<json>(text.text) : json();
+    if (text.ok)
+      for (auto &[tensor, file] : content.at("weight_map").items())
+        names.insert(file.get<std::string>());
+  } catch (const json::exception &x) {
+    why = x.what();
+  }
+  std::vector<std::string> paths;
+  for (const std::string &name : names) {
+    if (name.find('/') != std::string::npos)
+      why = fmt::format("it names {}", name);
+    paths.push_back(folder + "/" + name);
+  }
+  if (!why.empty() || paths.empty())
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", index, why.empty() ? "no tensors" : why));
+  return paths;
+}
+
+void loadWeights(Executor &executor, const std::string &path, const ModelIdentity &model) {
+  std::error_code e;
+  const bool folder = fs::is_directory(path, e);
+  if (folder) {
+    // A checkpoint of ours says more than the shapes of its tensors.
+    FileText text = readTextFile(path + "/" + kManifestFile, kManifestLimit);
+    ModelIdentity there;
+    const json manifest = parseJsonOrDiscard<json>(text.text);
+    if (manifest.is_object() && manifest.contains("model_keys"))
+      try {
+        there.keys = modelKeysOf(manifest);
+      } catch (const json::exception &x) {
+        throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: manifest.json: {}", path, x.what()));
+      }
+    std::string remedy;
+    if (std::string d = differenceOf(there, model, remedy); !d.empty())
+      throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} is a checkpoint of another model: {}", path, d),
+                      remedy);
+  }
+  const TensorFiles file(folder ? weightFiles(path) : std::vector{path});
+  std::set<std::string> taken;
+  for (const State *s : savedStates(executor.planned(), true)) {
+    if (std::string problem = problemOf(*s, file, &taken); !problem.empty())
+      throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model: {}", path, problem),
+                      "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
+    readState(executor, *s, file, true);
+  }
+  std::vector<std::string> left;
+  for (const TensorInfo *t : file.all())
+    if (!taken.count(t->name) && !mayStayOut(file, *t, taken))
+      left.push_back(t->name);
+  if (!left.empty())
+    throw UserError(ErrorCode::CheckpointMismatch,
+                    fmt::format("{} does not fit the model, which has no place for tensor {}{}", path, left[0],
+                                left.size() > 1 ? fmt::format(" and {} more", left.size() - 1) : ""),
+                    "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
+  fillCopies(executor);
+}
+
+}  // namespace gptc

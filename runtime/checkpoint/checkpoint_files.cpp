@@ -1,0 +1,138 @@
+#include "runtime/checkpoint/checkpoint_files.h"
+
+#include "support/diagnostics.h"
+
+#include "llvm/ADT/StringMap.h"
+
+#include <algorithm>
+
+namespace gptc {
+
+std::vector<const State *> savedStates(const Module &m, bool parameters) {
+  std::vector<const State *> r;
+  for (const auto &s : m.states) {
+    const std::string kind = s->attrs.getString("kind");
+    if (kind != "grad" && kind != "cache" && kind != "low" && kind != "whole" && kind != "packed" &&
+        (kind == "param") == parameters)
+      r.push_back(s.get());
+  }
+  return r;
+}
+
+Ownership::Ownership(const Module &m, bool parameters)
+    : states(savedStates(m, parameters)), mesh(Mesh::of(m)), parameters(parameters) {
+  for (const State *s : states) {
+    const int64_t bytes = wholeType(*s).elements() * int64_t(sizeOf(s->type.dtype));
+    middle.push_back(total + bytes / 2);
+    total += bytes;
+  }
+  int64_t files = 0;
+  for (int64_t r = 0; r < mesh.ranks(); ++r) {
+    bool any = false;
+    for (size_t i = 0; i < states.size() && !any; ++i)
+      any = writes(i, r);
+    numbers.push_back(any ? ++files : 0);
+  }
+}
+
+bool Ownership::writes(size_t i, int64_t rank) const {
+  // Those that have the same: all along the axes over which it is not cut.
+  int64_t alike = 1, place = 0;
+  for (const char *axis : {"data", "tensor"})
+    if (parameters || !Cut::of(*states[i], axis)) {
+      alike *= mesh.extent(axis);
+      place = place * mesh.extent(axis) + mesh.index(axis, rank);
+    }
+  // Neighbours in the module go to one rank.
+  return place == std::min(alike - 1, int64_t(__int128(middle[i]) * alike / std::max<int64_t>(total, 1)));
+}
+
+std::string Ownership::fileOf(int64_t rank) const {
+  const char *stem = parameters ? "model" : "optimizer";
+  if (mesh.ranks() == 1)
+    return fmt::format("{}.safetensors", stem);
+  if (!numbers[rank])
+    return "";
+  return fmt::format("{}-{:05}-of-{:05}.safetensors", stem, numbers[rank],
+                     *std::max_element(numbers.begin(), numbers.end()));
+}
+
+namespace {
+
+/// Where a state is taken from, without a piece of it.
+class Sources {
+public:
+  explicit Sources(const Module &m) {
+    for (const auto &s : m.states)
+      if (s->attrs.getString("kind") == "whole")
+        copies[s->attrs.getString("of")] = s.get();
+  }
+  OwnedFile::Part of(const State &s, bool parameter) const {
+    OwnedFile::Part part{&s, &s};
+    if (!parameter || !isPiece(s))
+      return part;
+    // ZeRO's stages 1 and 2 keep a whole copy of what is cut over the data ranks.
+    if (auto copy = copies.find(s.name); copy != copies.end())
+      part.source = copy->second;
+    part.gathered = isPiece(*part.source);
+    return part;
+  }
+
+private:
+  llvm::StringMap<const State *> copies;
+};
+
+int64_t roomFor(const OwnedFile::Part &part) {
+  constexpr int64_t line = 64;
+  return (part.type().bytes() + line - 1) / line * line;
+}
+
+}  // namespace
+
+OwnedFiles OwnedFiles::of(const Module &m, int64_t rank, bool copyAll) {
+  const Sources sources(m);
+  OwnedFiles all;
+  for (const bool parameters : {true, false}) {
+    const Ownership owners(m, parameters);
+    OwnedFile &file = all.files[parameters ? 0 : 1];
+    file.name = owners.fileOf(rank);
+    for (size_t i = 0; i < owners.states.size(); ++i) {
+      const State &s = *owners.states[i];
+      OwnedFile::Part part = sources.of(s, parameters);
+      if (part.gathered) {
+        all.gathered.push_back(&s);
+        all.largestGathered = std::max(all.largestGathered, part.type().bytes());
+      }
+      if (!owners.writes(i, rank))
+        continue;
+      if (!parameters && isPiece(s))
+        part.piece = Piece::of(s, Mesh::of(m), rank);
+      if (copyAll || part.gathered) {
+        part.at = all.copyBytes;
+        all.copyBytes += roomFor(part);
+      }
+      file.parts.push_back(std::move(part));
+    }
+  }
+  return all;
+}
+
+int64_t memoryToSave(const Module &m, bool beside) {
+  const Sources sources(m);
+  std::vector<int64_t> bytes(Mesh::of(m).ranks());
+  int64_t largest = 0;
+  for (const bool parameters : {true, false}) {
+    const Ownership owners(m, parameters);
+    for (size_t i = 0; i < owners.states.size(); ++i) {
+      const OwnedFile::Part part = sources.of(*owners.states[i], parameters);
+      if (part.gathered)
+        largest = std::max(largest, part.type().bytes());
+      for (size_t r = 0; r < bytes.size() && (beside || part.gathered); ++r)
+        if (owners.writes(i, int64_t(r)))
+          bytes[r] += roomFor(part);
+    }
+  }
+  return *std::max_element(bytes.begin(), bytes.end()) + largest;
+}
+
+}  // namespace gptc

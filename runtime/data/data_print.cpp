@@ -1,0 +1,160 @@
+#include "runtime/data/data_print.h"
+
+#include "codegen/object_cache.h"
+#include "runtime/data/data.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
+
+#include <algorithm>
+#include <csignal>
+#include <ctime>
+#include <pthread.h>
+#include <sstream>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <system_error>
+#include <unistd.h>
+
+namespace gptc {
+namespace {
+
+constexpr int kNiceness = 10;  // what computes comes first
+
+std::string keyOf(const FileStamp &s) { return fmt::format("data-{:x}-{:x}", s.device, s.inode); }
+/// What changes with the file's content.
+std::string stateOf(const FileStamp &s) { return fmt::format("{} {} {}", s.size, s.modified, s.changed); }
+
+/// A change shortly after another one may leave the same times.
+bool isSettled(const FileStamp &s, int64_t now) {
+  constexpr int64_t tick = 50'000'000;  // ns, of clocks that tick 100 times a second and more
+  return std::max(s.modified, s.changed) < now - tick;
+}
+
+int64_t wallClock() {
+  struct timespec t {};
+  ::clock_gettime(CLOCK_REALTIME, &t);
+  return int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+}
+
+}  // namespace
+
+std::string DataPrint::str() const {
+  std::string text = "data 1\n";
+  for (const FilePrint &f : files)
+    text += fmt::format("{} {} {} {}\n", f.name.size(), f.name, f.tokens, f.hash);
+  return blake3(text + tokenizer);
+}
+
+std::string differenceOf(const DataPrint &there, const DataPrint &here, llvm::ArrayRef<std::string> paths,
+                         const std::string &tokenizer) {
+  for (size_t i = 0; i < std::min(there.files.size(), here.files.size()); ++i) {
+    const FilePrint &was = there.files[i], &is = here.files[i];
+    if (was.name != is.name)
+      return fmt::format("{} stands in the place of {}, as file {} of {}", paths[i], was.name, i + 1,
+                         here.files.size());
+    if (was.tokens != is.tokens)
+      return fmt::format("{} has {} tokens and had {}", paths[i], is.tokens, was.tokens);
+    if (was.hash != is.hash)
+      return fmt::format("{} has other tokens, though as many", paths[i]);
+  }
+  if (there.files.size() < here.files.size())
+    return fmt::format("{} is new: there were {} files and are {}", paths[there.files.size()], there.files.size(),
+                       here.files.size());
+  if (there.files.size() > here.files.size())
+    return fmt::format("{} is missing: there were {} files and are {}", there.files[here.files.size()].name,
+                       there.files.size(), here.files.size());
+  if (!there.tokenizer.empty() && !here.tokenizer.empty() && there.tokenizer != here.tokenizer)
+    return fmt::format("{} is another tokenizer", tokenizer);
+  return "";
+}
+
+DataHasher::DataHasher(const TokenData &data, const std::string &tokenizer, const std::string &cacheDir)
+    : data(data), tokenizer(tokenizer), cacheDir(cacheDir), contents(data.fileCount()) {
+  const ObjectCache cache(cacheDir);
+  for (size_t i = 0; i < contents.size(); ++i) {
+    const FileStamp stamp = data.stamp(i);
+    if (const auto record = cache.read(keyOf(stamp))) {
+      const auto [state, content] = llvm::StringRef(record->data(), record->size()).split('\n');
+      const auto [hash, largest] = content.split(' ');
+      if (state == stateOf(stamp) && !largest.getAsInteger(10, contents[i].largest))
+        contents[i].hash = hash.str();
+    }
+    if (contents[i].hash.empty())
+      unknown += stamp.size;
+  }
+}
+
+DataHasher::~DataHasher() {
+  givenUp = true;
+  if (job.valid())
+    job.wait();
+}
+
+void DataHasher::begin() {
+  constexpr int64_t little = 16 << 20;  // a hundredth of a second
+  if (unknown <= little)
+    return hashUnknown();
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);  // signals are for the thread that trains
+  try {
+    job = std::async(std::launch::async, [this] {
+      pthread_setname_np(pthread_self(), "gptc-hash");
+      ::setpriority(PRIO_PROCESS, id_t(::syscall(SYS_gettid)), kNiceness);
+      hashUnknown();
+    });
+  } catch (const std::system_error &) {
+    // No thread is left: then print() does it.
+  }
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+}
+
+bool DataHasher::ended() const {
+  return !job.valid() || job.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+void DataHasher::hashUnknown() {
+  constexpr int mostTries = 3;
+  const ObjectCache cache(cacheDir);
+  for (size_t i = 0; i < contents.size(); ++i)
+    for (int tries = 1; contents[i].hash.empty() && !givenUp; ++tries) {
+      const int64_t now = wallClock();
+      const FileStamp before = data.stamp(i);
+      const TokenData::Content found = data.content(i, givenUp);
+      if (givenUp)
+        return;
+      if (data.stamp(i) != before) {
+        if (tries < mostTries)
+          continue;
+        throw UserError(ErrorCode::DataInvalid, fmt::format("{} changes while it is read", data.paths()[i]),
+                        "do not change token files while they are in use; run again when it is complete");
+      }
+      contents[i] = {found.hash, found.largest};
+      if (isSettled(before, now)) {
+        const std::string record = fmt::format("{}\n{} {}", stateOf(before), found.hash, found.largest);
+        cache.write(keyOf(before), {record.data(), record.size()});
+      }
+    }
+}
+
+DataPrint DataHasher::print() {
+  if (job.valid())
+    job.get();
+  else
+    hashUnknown();
+  DataPrint r;
+  const std::vector<std::string> paths = data.paths(), names = data.names();
+  for (size_t i = 0; i < contents.size(); ++i) {
+    data.requireLargest(i, contents[i].largest);
+    r.files.push_back({names[i], data.tokens(i), contents[i].hash});
+  }
+  if (!tokenizer.empty())
+    try {
+      r.tokenizer = InputFile(tokenizer, "data.tokenizer").hash();
+    } catch (const UserError &) {
+      // Who needs it says so.
+    }
+  return r;
+}
+
+}  // namespace gptc

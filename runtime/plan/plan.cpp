@@ -1,0 +1,496 @@
+#include "runtime/plan/plan.h"
+
+#include "codegen/codegen.h"
+#include "ir/mesh.h"
+#include "ir/opdef.h"
+#include "ir/plan_check.h"
+#include "runtime/plan/manifest.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
+#include "support/json_text.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <map>
+#include <set>
+
+namespace gptc {
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;
+
+namespace {
+
+constexpr int kSchema = 2;
+constexpr size_t kManifestLimit = 1 << 20;
+constexpr size_t kTextLimit = size_t(256) << 20;
+
+[[noreturn]] void damaged(const std::string &dir, const std::string &what) {
+  throw UserError(ErrorCode::PlanDamaged, fmt::format("the plan {} is damaged: {}", dir, what),
+                  "compile it again with `gptc compile`");
+}
+
+json settingsToJson(const RunSettings &r) {
+  return {{"out_dir", r.outDir},
+          {"steps", r.steps},
+          {"seed", r.seed},
+          {"on_nonfinite", r.onNonfinite},
+          {"init_from", r.initFrom},
+          {"train_data", r.trainData},
+          {"val_data", r.valData},
+          {"tokenizer", r.tokenizer},
+          {"eval_every", r.evalEvery},
+          {"eval_steps", r.evalSteps},
+          {"sample_every", r.sampleEvery},
+          {"sample_prompt", r.samplePrompt},
+          {"sample_tokens", r.sampleTokens},
+          {"checkpoint_every", r.checkpointEvery},
+          {"checkpoint_keep", r.checkpointKeep},
+          {"checkpoint_async", r.checkpointAsync},
+          {"log_every", r.logEvery},
+          {"tensorboard", r.tensorboard},
+          {"trace_steps", r.traceSteps},
+          {"mfu_peak", r.mfuPeak}};
+}
+
+RunSettings settingsFromJson(const json &j) {
+  RunSettings r;
+  r.outDir = j.at("out_dir");
+  r.steps = j.at("steps");
+  r.seed = j.at("seed");
+  r.onNonfinite = j.at("on_nonfinite");
+  r.initFrom = j.at("init_from");
+  r.trainData = j.at("train_data");
+  r.valData = j.at("val_data");
+  r.tokenizer = j.at("tokenizer");
+  r.evalEvery = j.at("eval_every");
+  r.evalSteps = j.at("eval_steps");
+  r.sampleEvery = j.at("sample_every");
+  r.samplePrompt = j.at("sample_prompt");
+  r.sampleTokens = j.at("sample_tokens");
+  r.checkpointEvery = j.at("checkpoint_every");
+  r.checkpointKeep = j.at("checkpoint_keep");
+  r.checkpointAsync = j.value("checkpoint_async", r.checkpointAsync);
+  r.logEvery = j.at("log_every");
+  r.tensorboard = j.at("tensorboard");
+  r.traceSteps = j.at("trace_steps").get<std::vector<int64_t>>();
+  r.mfuPeak = j.at("mfu_peak");
+  return r;
+}
+
+std::string settingsProblem(const RunSettings &r) {
+  for (auto [name, n] : {std::pair{"steps", r.steps},
+                         {"eval_every", r.evalEvery},
+                         {"eval_steps", r.evalSteps},
+                         {"sample_every", r.sampleEvery},
+                         {"sample_tokens", r.sampleTokens},
+                         {"checkpoint_every", r.checkpointEvery}})
+    if (n < 0 || n > (int64_t(1) << 40))
+      return fmt::format("{} is {}", name, n);
+  if (r.checkpointKeep < 1 || r.logEvery < 1)
+    return "checkpoint_keep and log_every must be at least 1";
+  if (r.checkpointAsync != "auto" && r.checkpointAsync != "true" && r.checkpointAsync != "false")
+    return "checkpoint_async is " + r.checkpointAsync;
+  if (r.onNonfinite != "skip" && r.onNonfinite != "halt" && r.onNonfinite != "explain")
+    return "on_nonfinite is " + r.onNonfinite;
+  if (!(r.mfuPeak >= 0) && r.mfuPeak != -1)
+    return "mfu_peak is negative";
+  return "";
+}
+
+json targetToJson(const Target &t) {
+  return {{"name", t.name},
+          {"cpu", t.cpu},
+          {"features", t.features},
+          {"vector_bytes", t.vectorBytes},
+          {"vector_registers", t.vectorRegisters},
+          {"bf16_dot", t.bf16Dot},
+          {"l1_bytes", t.l1Bytes},
+          {"l2_bytes", t.l2Bytes},
+          {"l3_bytes", t.l3Bytes},
+          {"threads", t.threads}};
+}
+
+Target targetFromJson(const json &j) {
+  Target t;
+  t.name = j.at("name");
+  t.cpu = j.at("cpu");
+  t.features = j.at("features");
+  t.vectorBytes = j.at("vector_bytes");
+  t.vectorRegisters = j.at("vector_registers");
+  t.bf16Dot = j.at("bf16_dot");
+  t.l1Bytes = j.at("l1_bytes");
+  t.l2Bytes = j.at("l2_bytes");
+  t.l3Bytes = j.at("l3_bytes");
+  t.threads = j.at("threads");
+  if (t.name == "cpu")
+    return t;
+  // All that can be said of a GPU follows from its name.
+  try {
+    return cudaTarget(t.name);
+  } catch (const UserError &) {
+    return t;  // of an unknown one nothing does
+  }
+}
+
+std::string targetProblem(const Target &t) {
+  unsigned v = t.vectorBytes;
+  if (v < 8 || v > 256 || (v & (v - 1)) || t.vectorRegisters < 8 || t.vectorRegisters > 1024 || t.l1Bytes < 1024 ||
+      t.l2Bytes < 1024 || t.l3Bytes < 1024 || t.l1Bytes > maxArenaBytes || t.l2Bytes > maxArenaBytes ||
+      t.l3Bytes > maxArenaBytes || t.threads < 1 || t.threads > 65536)
+    return "the target's sizes are out of range";
+  return "";
+}
+
+std::string schedulesText(const Module &planned) {
+  json j = json::object();
+  for (const PlannedKernel &k : kernelsOf(planned))
+    j[k.name] = k.schedule;
+  return j.dump(1) + "\n";
+}
+
+/// What the runtime cannot do to a state: it makes the initial values, and counts in counters.
+std::string stateProblem(const State &s) {
+  auto is = [&](std::initializer_list<DType> types) { return llvm::is_contained(types, s.type.dtype); };
+  const std::string init = s.attrs.getString("init", "zeros");
+  const bool constant = init == "ones" || init == "const";
+  if (!constant && init != "normal" && init != "zeros")
+    return fmt::format("state {} has an unknown initial value: {}", s.name, init);
+  if ((init == "normal" && !is({DType::f32})) ||
+      (constant && !is({DType::f32, DType::f64, DType::i32, DType::u32, DType::i64})))
+    return fmt::format("state {} of type {} cannot start as {}", s.name, s.type.str(), init);
+  if ((s.name == "rng_seed" || s.name == "step") && s.type != Type::scalar(DType::i64))
+    return fmt::format("state {} is a {}", s.name, s.type.str());
+  return "";
+}
+
+std::unique_ptr<Module> readModule(const std::string &dir, const std::string &name, const std::string &text) {
+  std::unique_ptr<Module> m;
+  try {
+    m = parseModule(text, dir + "/" + name);
+  } catch (const UserError &e) {
+    damaged(dir, fmt::format("{} does not parse: {}", name, e.diagnostics[0].message));
+  }
+  if (auto problems = verify(*m); !problems.empty())
+    damaged(dir, fmt::format("{} is invalid: {}", name, problems[0]));
+  return m;
+}
+
+}  // namespace
+
+std::string planProblem(const Module &m) {
+  auto in = [&](const char *name, int64_t low, int64_t high) {
+    const Attr *a = m.attrs.find(name);
+    const int64_t *n = a ? std::get_if<int64_t>(a) : nullptr;
+    return n && *n >= low && *n <= high ? std::string()
+                                        : fmt::format("module attribute {} is missing or out of range", name);
+  };
+  const int64_t big = int64_t(1) << 31;
+  for (auto &[name, high] : {std::pair{"block_size", big},
+                             {"micro_batch", big},
+                             {"accumulate", big},
+                             {"vocab_size", big},
+                             {"n_layer", big},
+                             {"n_head", big},
+                             {"n_embd", big},
+                             {"arena_bytes", maxArenaBytes}})
+    if (std::string p = in(name, 1, high); !p.empty())
+      return p;
+  if (m.attrs.has("mask_token"))
+    if (std::string p = in("mask_token", 1, m.attrs.getInt("vocab_size") - 1); !p.empty())
+      return p;
+  for (const auto &s : m.states)
+    if (std::string p = stateProblem(*s); !p.empty())
+      return p;
+  for (const char *name : {"mesh_data", "mesh_tensor", "shards"})
+    if (m.attrs.has(name))
+      if (std::string p = in(name, 1, 1 << 20); !p.empty())
+        return p;
+  const Mesh mesh = Mesh::of(m);
+  const int64_t shards = m.attrs.getInt("shards", 1), accumulate = m.attrs.getInt("accumulate");
+  if (mesh.ranks() > 1 << 20)
+    return fmt::format("a mesh of {} ranks", mesh.ranks());
+  if (mesh.tensor > 1 && !m.attrs.getBool("tensor_sharded"))
+    return fmt::format("nothing is divided over the {} ranks along \"tensor\"", mesh.tensor);
+  if ((shards & (shards - 1)) || accumulate % shards)
+    return fmt::format("{} logical shards for {} micro-batches of a rank", shards, accumulate);
+  for (const auto &s : m.states) {
+    Type part = s->type;
+    for (const char *axis : {"data", "tensor"})
+      if (const auto cut = Cut::of(*s, axis)) {
+        Dim &d = part.dims[cut->dim];
+        if (mesh.extent(axis) == 1 || cut->whole.padded != d.padded * mesh.extent(axis))
+          return fmt::format("state {} is no piece for one of {} ranks", s->name, mesh.extent(axis));
+        d = cut->whole;
+      }
+  }
+  for (const auto &f : m.functions)
+    for (const Op &group : f->body)
+      if (group.is(OpKind::fused))
+        for (const Op &op : *group.body)
+          if (const int64_t ranks = mesh.extent(op.attrs.getString("axis"));
+              op.def().fusion == FusionKind::collective && (op.attrs.getInt("ranks") != ranks || ranks == 1))
+            return fmt::format("{} is not for the {} ranks of the mesh", op.name().str(), ranks);
+  // As in model.toml: sequences and tokens of a whole run can be counted.
+  if (double(accumulate) * mesh.data * m.attrs.getInt("micro_batch") * m.attrs.getInt("block_size") > 0x1p32)
+    return "the global batch is out of range";
+  // The runtime hands over buffers of exactly these types, so a function may take no others.
+  const int64_t T = m.attrs.getInt("block_size"), P = m.attrs.getInt("prefill");
+  const Type tokens(DType::i32, {m.attrs.getInt("micro_batch"), T}), scalar(DType::f32), count(DType::i64),
+      logits(DType::f32, {1, m.attrs.getInt("vocab_size")});
+  struct Signature {
+    const char *name;
+    bool needed;
+    std::vector<Type> args, results;
+  };
+  // Loss, gradient norm, learning rate; with fp16 the scale of the loss.
+  const std::vector<Type> step(m.state("loss_scale") ? 4 : 3, scalar);
+  const bool accumulates = accumulate > 1;
+  std::vector<Signature> signatures = {
+      {"train_step", !accumulates, {tokens, tokens, count, scalar}, step},
+      {"accumulate", accumulates, {tokens, tokens, count, scalar}, {}},
+      {"update", accumulates, {scalar}, step},
+      {"eval", false, {tokens, tokens}, {Type(DType::f32, {m.attrs.getInt("micro_batch"), T})}},
+      {"decode", false, {Type(DType::i32, {1, 1}), count}, {logits}},
+      {"prefill", false, {Type(DType::i32, {1, std::max<int64_t>(1, P)}), count}, {logits}}};
+  if (P > 1)
+    signatures.back().args.push_back(count);
+  std::vector<std::string> folds;
+  for (int64_t level = 1; level < shards; level *= 2)
+    folds.push_back(fmt::format("fold{}", folds.size()));
+  for (const std::string &name : folds)
+    signatures.push_back({name.c_str(), true, {scalar}, {}});
+  for (const Signature &s : signatures) {
+    const Function *f = m.function(s.name);
+    if (!f) {
+      if (s.needed)
+        return fmt::format("function @{} is missing", s.name);
+      continue;
+    }
+    auto plain = [](const Type &t, const Type &want) { return t.dtype == want.dtype && t.sameShape(want); };
+    bool fits = f->body.args.size() == s.args.size();
+    for (size_t i = 0; fits && i < s.args.size(); ++i)
+      fits = plain(f->body.args[i]->type, s.args[i]);
+    std::vector<Type> results = f->results();
+    fits = fits && results.size() == s.results.size();
+    // Logits may be padded: only their logical part is read.
+    for (size_t i = 0; fits && i < results.size(); ++i)
+      fits = results[i].dtype == s.results[i].dtype && results[i].rank() == s.results[i].rank() &&
+             results[i].elements() == s.results[i].elements();
+    if (!fits)
+      return fmt::format("function @{} has another signature than the runtime calls", s.name);
+  }
+  return "";
+}
+
+std::vector<PlannedKernel> kernelsOf(const Module &planned) {
+  std::vector<PlannedKernel> r;
+  for (const auto &f : planned.functions) {
+    int n = 0;
+    for (const Op &op : f->body)
+      if (op.is(OpKind::fused))
+        r.push_back({fmt::format("{}.{}", f->name, n++), &op, op.attrs.getString("schedule")});
+  }
+  return r;
+}
+
+int64_t maskToken(const Module &m) { return m.attrs.getInt("mask_token", -1); }
+
+int64_t parameterCount(const Module &m, bool withoutPositions) {
+  int64_t n = 0;
+  for (const auto &s : m.states)
+    if (s->attrs.getString("kind") == "param" && !(withoutPositions && s->name == "wpe.weight"))
+      n += wholeType(*s).elements();
+  return n;
+}
+
+double flopsPerToken(const Module &m) {
+  // H heads of size Q: H Q = n_embd. An embedding that is not the classifier too is looked up, not multiplied.
+  const State *embedding = m.state("wte.weight"), *classifier = m.state("lm_head.weight");
+  const double lookedUp = embedding && classifier ? double(wholeType(*embedding).elements()) : 0;
+  return 6.0 * (double(parameterCount(m, true)) - lookedUp) +
+         12.0 * m.attrs.getInt("n_layer") * m.attrs.getInt("n_embd") * m.attrs.getInt("block_size");
+}
+
+ModelIdentity modelIdentity(const Module &m) {
+  ModelIdentity r;
+  std::string text;
+  for (const auto &s : m.states)
+    if (s->attrs.getString("kind") == "param") {
+      // Padding is the plan's business, not the model's.
+      text += s->name + ":" + nameOf(s->type.dtype).str();
+      for (const Dim &d : wholeType(*s).dims)
+        text += fmt::format(",{}", d.logical);
+      text += "\n";
+    }
+  r.parameters = blake3(text);
+  for (const char *key : {"n_layer", "n_head", "n_kv_head", "n_embd", "ffn_dim", "vocab_size", "block_size", "norm",
+                          "norm_eps", "activation", "position", "causal", "bias", "tie_embeddings", "embedding_norm"}) {
+    // Only a table of positions has the length of the context; other models may go on with another one.
+    if (key == std::string_view("block_size") && !m.state("wpe.weight"))
+      continue;
+    if (const Attr *a = m.attrs.find(key))
+      r.keys[key] = textOf(*a);
+  }
+  // An attribute only where it is not the default.
+  if (r.keys.count("norm"))
+    r.keys.try_emplace("norm_eps", textOf(Attr(1e-5)));
+  return r;
+}
+
+std::string resultIdentity(const Plan &plan) {
+  if (plan.model.empty() || plan.target.callsLibrary() || plan.target.callsCudnn())
+    return plan.hash;
+  const Module &m = *plan.planned;
+  const Mesh mesh = Mesh::of(m);
+  std::map<llvm::StringRef, llvm::StringRef> settings;  // later ones count
+  for (const std::string &s : plan.model) {
+    const auto [key, value] = llvm::StringRef(s).split('=');
+    if (key != "name" && key != "train.micro_batch" && !key.starts_with("parallel.") && !key.starts_with("compile."))
+      settings[key] = value;
+  }
+  const int64_t shards = mesh.data * m.attrs.getInt("shards", 1);
+  const bool fast = mesh.data > 1 && m.attrs.getString("reduce_order", "tree") == "fast";
+  std::string text =
+      fmt::format("{} tensor={} shards={} fast={}\n", plan.target.name, mesh.tensor, shards, fast ? mesh.data : 0);
+  for (const auto &[key, value] : settings)
+    text += fmt::format("{}={}\n", key.str(), value.str());
+  std::set<std::string> orders;
+  for (const PlannedKernel &k : kernelsOf(m)) {
+    Schedule s;
+    if (Schedule::parse(k.schedule, s) && (s.pairs || s.mma))
+      orders.insert(s.pairs ? "pairs" : "mma");
+    for (const Op &op : *k.op->body)
+      if (op.attrs.has("fold"))
+        orders.insert(fmt::format("{} fold={}", op.name().str(), op.attrs.getInt("fold")));
+  }
+  return blake3(text + fmt::format("{}", fmt::join(orders, "\n")));
+}
+
+void writePlan(const std::string &dir, Plan &plan, const std::string &secret) {
+  GPTC_CHECK(plan.joint && plan.planned, "a plan needs both modules");
+  for (const Module *m : {plan.joint.get(), plan.planned.get()})
+    for (const std::string &problem : verify(*m))
+      GPTC_UNREACHABLE("writing an invalid plan: {}", problem);
+  GPTC_CHECK(planProblem(*plan.planned).empty(), "{}", planProblem(*plan.planned));
+  GPTC_CHECK(settingsProblem(plan.run).empty(), "{}", settingsProblem(plan.run));
+
+  plan.dir = absolutePath(dir);
+  while (plan.dir.size() > 1 && plan.dir.back() == '/')
+    plan.dir.pop_back();
+  std::error_code e;
+  if (fs::exists(plan.dir, e) &&
+      !(fs::is_directory(plan.dir, e) && (fs::is_empty(plan.dir, e) || fs::exists(plan.dir + "/manifest.json", e))))
+    throw UserError(ErrorCode::Unwritable, fmt::format("{} exists and is no plan", plan.dir),
+                    "remove it, or choose another name with -o");
+
+  std::string joint = print(*plan.joint), planned = print(*plan.planned), schedules = schedulesText(*plan.planned);
+  plan.hash = blake3(planned);
+  json manifest = {
+      {"schema", kSchema},
+      {"name", plan.planned->attrs.getString("name")},
+      {"target", targetToJson(plan.target)},
+      {"run", settingsToJson(plan.run)},
+      {"model", plan.model},
+      {"files", {{"joint.gir", blake3(joint)}, {"planned.gir", plan.hash}, {"schedules.json", blake3(schedules)}}}};
+  if (!plan.madeFrom.empty())
+    manifest["made_from"] = plan.madeFrom;
+  if (!secret.empty())
+    manifest["mark"] = manifestMark(manifest, secret);
+  manifest["blake3"] = manifestChecksum(manifest);
+
+  AtomicDir out(plan.dir);
+  std::string text = manifest.dump(2) + "\n";
+  for (auto &[name, content] : {std::pair<const char *, std::string &>{"joint.gir", joint},
+                                {"planned.gir", planned},
+                                {"schedules.json", schedules},
+                                {"manifest.json", text}}) {
+    SyncedFile f(out.file(name));
+    f.write(content.data(), content.size());
+    f.finish();
+  }
+  out.commit();
+}
+
+Plan loadPlan(const std::string &dir, const std::string &secret) {
+  Plan plan;
+  plan.dir = absolutePath(dir);
+  while (plan.dir.size() > 1 && plan.dir.back() == '/')
+    plan.dir.pop_back();
+  std::error_code e;
+  if (!fs::is_directory(plan.dir, e))
+    throw UserError(ErrorCode::FileMissing, fmt::format("there is no plan {}", dir),
+                    "make one: `gptc compile model.toml -o PLAN`");
+
+  FileText text = readTextFile(plan.dir + "/manifest.json", kManifestLimit);
+  if (!text.ok) {
+    if (!fs::exists(plan.dir + "/manifest.json", e))
+      throw UserError(ErrorCode::FileMissing, fmt::format("{} is no plan: it has no manifest.json", dir),
+                      "make one: `gptc compile model.toml -o PLAN`");
+    damaged(dir, "manifest.json: " + text.why);
+  }
+  try {
+    json manifest = parseJson<json>(text.text);
+    if (manifest.at("schema") != kSchema)
+      throw UserError(ErrorCode::NotBuiltYet,
+                      fmt::format("the plan {} has schema {}, this gptrun reads schema {}", dir,
+                                  manifest.at("schema").dump(), kSchema),
+                      "compile it again with this version's `gptc compile`");
+    if (manifest.at("blake3") != manifestChecksum(manifest))
+      damaged(dir, "manifest.json does not match its own checksum");
+    plan.madeHere = !secret.empty() && manifest.value("mark", "") == manifestMark(manifest, secret);
+    plan.target = targetFromJson(manifest.at("target"));
+    if (plan.target.name != "cpu" && !plan.target.isCuda())
+      damaged(dir, fmt::format("it is for the unknown target {}", plan.target.name));
+    if (std::string p = targetProblem(plan.target); !p.empty())
+      damaged(dir, p);
+    plan.run = settingsFromJson(manifest.at("run"));
+    if (std::string p = settingsProblem(plan.run); !p.empty())
+      damaged(dir, p);
+    plan.model = manifest.at("model").get<std::vector<std::string>>();
+    plan.madeFrom = manifest.value("made_from", "");
+
+    auto checked = [&](const char *name) {
+      FileText f = readTextFile(plan.dir + "/" + name, kTextLimit);
+      if (!f.ok)
+        damaged(dir, fmt::format("{}: {}", name, f.why));
+      if (blake3(f.text) != manifest.at("files").at(name))
+        damaged(dir, fmt::format("{} does not match its checksum", name));
+      return std::move(f.text);
+    };
+    std::string planned = checked("planned.gir");
+    plan.hash = blake3(planned);
+    plan.joint = readModule(dir, "joint.gir", checked("joint.gir"));
+    plan.planned = readModule(dir, "planned.gir", planned);
+    if (checked("schedules.json") != schedulesText(*plan.planned))
+      damaged(dir, "schedules.json does not agree with planned.gir");
+  } catch (const json::exception &x) {
+    damaged(dir, fmt::format("manifest.json: {}", x.what()));
+  }
+  if (std::string p = planProblem(*plan.planned); !p.empty())
+    damaged(dir, p);
+  if (auto problems = checkPlan(*plan.planned); !problems.empty())
+    damaged(dir, problems[0]);
+  if (!plan.target.isCuda() && plan.planned->attrs.has("host_bytes"))
+    damaged(dir, "it has a second arena, which only plans for GPUs have");
+  for (const PlannedKernel &k : kernelsOf(*plan.planned))
+    if (Schedule s; !Schedule::parse(k.schedule, s))
+      damaged(dir, fmt::format("kernel {} has no valid schedule", k.name));
+
+  auto resolve = [&](std::string &p) {
+    if (!p.empty() && p[0] != '/')
+      p = absolutePath(plan.dir + "/" + p);
+  };
+  for (std::string *p : {&plan.run.outDir, &plan.run.trainData, &plan.run.valData, &plan.run.tokenizer})
+    resolve(*p);
+  if (size_t colon = plan.run.initFrom.find(':'); colon != std::string::npos) {
+    std::string path = plan.run.initFrom.substr(colon + 1);
+    resolve(path);
+    plan.run.initFrom = plan.run.initFrom.substr(0, colon + 1) + path;
+  }
+  return plan;
+}
+
+}  // namespace gptc

@@ -1,0 +1,765 @@
+#include "runtime/train/trainer.h"
+
+#include "ir/mesh.h"
+#include "runtime/checkpoint/checkpoint_saver.h"
+#include "runtime/checkpoint/state.h"
+#include "runtime/collectives/communicator.h"
+#include "runtime/device/profile.h"
+#include "runtime/launch/pulse.h"
+#include "runtime/train/metrics.h"
+#include "runtime/train/rank_times.h"
+#include "runtime/train/sample.h"
+#include "runtime/train/stop_signals.h"
+#include "runtime/train/tensorboard.h"
+#include "support/diagnostics.h"
+#include "support/words.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <random>
+#include <sys/file.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+
+namespace gptc {
+namespace fs = std::filesystem;
+
+namespace {
+
+// ---- the run's folder -----------------------------------------------------------------------------------------------
+
+/// Holds OUT_DIR for this process.
+class RunLock {
+public:
+  static std::string pathIn(const std::string &outDir) { return outDir + "/.lock"; }
+  explicit RunLock(const std::string &outDir) : path(pathIn(outDir)) {
+    makeDirs(outDir);
+    fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0)
+      throw UserError(ErrorCode::Unwritable, fmt::format("cannot write in {}: {}", outDir, strerror(errno)),
+                      "choose another out_dir, or --out-dir");
+    if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+      ::close(fd);
+      throw UserError(ErrorCode::Unwritable, fmt::format("another run is writing in {}", outDir),
+                      "wait for it, or choose another --out-dir");
+    }
+  }
+  ~RunLock() { ::close(fd); }
+  RunLock(const RunLock &) = delete;
+  /// What other ranks can read there, if they see the same folder: a number that no other run has written.
+  void mark(uint64_t number) {
+    const std::string text = fmt::format("{}\n", number);
+    if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, text.data(), text.size(), 0) != ssize_t(text.size()))
+      throw UserError(ErrorCode::Unwritable, fmt::format("cannot write {}: {}", path, strerror(errno)));
+  }
+
+private:
+  const std::string path;
+  int fd;
+};
+
+/// Moves what an earlier run left out of the way, so that nothing is lost and nothing is mistaken for this run's.
+void setAside(const std::string &outDir, ProgressLine &progress) {
+  std::vector<std::string> found;
+  std::error_code e;
+  for (const char *name : {"checkpoints", "log.jsonl", "trace.json", "events"})
+    if (fs::exists(outDir + "/" + name, e))
+      found.push_back(name);
+  if (found.empty())
+    return;
+  int n = 1;
+  while (fs::exists(fmt::format("{}/old-{}", outDir, n), e))
+    ++n;
+  const std::string old = fmt::format("{}/old-{}", outDir, n);
+  makeDirs(old);
+  for (const std::string &name : found)
+    fs::rename(outDir + "/" + name, old + "/" + name, e);
+  progress.say(fmt::format("kept the earlier run in {}", old));
+}
+
+// ---- the loop -------------------------------------------------------------------------------------------------------
+
+/// A NaN prints as nan, whichever sign the machine gave it.
+template <typename T> T plainNan(T v) { return std::isnan(v) ? std::fabs(v) : v; }
+
+/// Tokens of one micro-batch.
+struct Batch {
+  std::vector<int32_t> x, y;
+};
+
+struct StepResult {
+  float loss = 0, gradNorm = 0, lr = 0;
+  float lossScale = 0;  // 0: not scaled
+  bool finite() const { return std::isfinite(loss) && std::isfinite(gradNorm); }
+  /// Gradients beyond fp16 of a good loss: the optimizer has changed nothing but the scale, which it has halved. At 1
+  /// there is nothing left to halve.
+  bool overflowed() const { return std::isfinite(loss) && !std::isfinite(gradNorm) && lossScale > 1; }
+};
+
+class Trainer {
+public:
+  Trainer(Session &s, const TrainOptions &o)
+      : s(s), run(s.plan.run), options(o), m(*s.plan.planned), together(s.executor.ranks),
+        B(m.attrs.getInt("micro_batch")), T(m.attrs.getInt("block_size")), accumulate(m.attrs.getInt("accumulate")),
+        shards(m.attrs.getInt("shards", 1)), target(o.steps >= 0 ? o.steps : run.steps), progress(o.out, target),
+        store(run.outDir), data(run.trainData, "data.train", m.attrs.getInt("vocab_size"), T, T + 1, maskToken(m)),
+        signals(o.answersStops) {
+    if (o.check)
+      checked.emplace(s.executor);
+    if (first())
+      lock.emplace(run.outDir);
+    if (!run.valData.empty())
+      val.emplace(run.valData, "data.val", m.attrs.getInt("vocab_size"), T, 2, maskToken(m));
+    batch.x.resize(B * T);
+    batch.y.resize(B * T);
+    if (o.hashesData)
+      hasher.emplace(data, run.tokenizer, o.cacheDir);
+  }
+
+  void go() {
+    begin();
+    if (step >= target && !needsEvaluation()) {
+      progress.say(fmt::format("the run in {} is complete: {} steps", run.outDir, step));
+      return;
+    }
+    try {
+      loop();
+    } catch (const UserError &e) {
+      progress.end();
+      // Of tokens that are no good the first one is named, whoever has met one first.
+      if (!together && !dataPrint && !dataFailed && e.diagnostics[0].code == ErrorCode::TokenOutOfRange)
+        settleData();
+      // Between two steps the state is good, whatever went wrong with data or log. Of several ranks the others are
+      // elsewhere then, unless the loss is what is wrong.
+      if (!saveFailed && !dataFailed && (!together || e.diagnostics[0].code == ErrorCode::NonFinite))
+        try {
+          if (step > 0 && step != saved)
+            save(true, 0);  // without pruning: who looks into the error may want an older one
+          else
+            finishSaving();
+        } catch (const UserError &) {
+        }
+      throw;
+    }
+    GPTC_CHECK(s.executor.intact(), "something wrote past the end of the arena");
+  }
+
+private:
+  Session &s;
+  const RunSettings &run;
+  const TrainOptions &options;
+  const Module &m;
+  Communicator *const together;  // all ranks; null where this is the only one
+  const int64_t B, T, accumulate, shards, target;
+  ProgressLine progress;
+  std::optional<RunLock> lock;  // of the first rank, which alone writes in the run's folder
+  CheckpointStore store;
+  std::optional<CheckpointSaver> saver;
+  TokenData data;
+  std::optional<TokenData> val;
+  std::optional<MetricsLog> log;
+  std::optional<EventFile> events;
+  StopSignals signals;
+  Batch batch;
+  int64_t loaded = -1;  // the first sequence in it
+  std::optional<DataHasher> hasher;
+  std::optional<DataPrint> dataPrint;  // of the data; not before all ranks that hash it have done so
+  bool dataFailed = false;
+  std::vector<std::string> earlierPlans;  // CheckpointInfo's
+  int64_t step = 0;                       // optimizer steps done
+  int64_t saved = -1;                     // step of the last checkpoint, which may be under way
+  std::optional<CheckedKernels> checked;
+  Profile profile;
+  int64_t profiledSteps = 0;
+  bool watched = false;  // someone looked at the kernels of the last step
+  Trace trace;
+  std::optional<Utilization> utilization;  // of the first rank, whose peak counts for all
+  int64_t evaluated = 0;                   // step of the last evaluation
+  double valLoss = NAN;                    // its result, where this process has made it
+  bool saveFailed = false;
+  std::vector<int32_t> prompt;  // of samples; empty: none
+  // Since the line before in the log.
+  double trainNs = 0;
+  int64_t trainSteps = 0;
+  int64_t startedAt = 0, startStep = 0, shownAt = 0;
+
+  int64_t rank() const { return together ? together->rank : 0; }
+  int64_t world() const { return together ? together->world : 1; }
+  bool first() const { return rank() == 0; }
+  /// Sequences of a step. Ranks along "tensor" have the same ones.
+  int64_t global() const { return Mesh::of(m).data * accumulate * B; }
+
+  /// What the first rank says.
+  int64_t agreed(int64_t mine) const {
+    if (together)
+      together->run({{Collective::Kind::broadcast, &mine, &mine, 1, DType::i64, 0}}, SumOrder::fast);
+    return mine;
+  }
+  /// Between two steps: whether any rank was told to stop, as all end with the same step. A checkpoint that all ranks
+  /// have written is completed, and what they have found in the data is compared.
+  bool stopping() {
+    int64_t told[] = {StopSignals::asked() || progress.closed(), !written(), hasher && !dataPrint && !hasher->ended()};
+    if (together)
+      together->run({{Collective::Kind::all_reduce, told, told, std::size(told), DType::i64, 0}}, SumOrder::fast);
+    if (!told[1])
+      saver->proceed();
+    if (!told[2])
+      settleData();
+    return told[0] != 0;
+  }
+
+  /// Waits for the print of the data, of which all machines must have the same. All ranks call it together.
+  void settleData() {
+    if (dataPrint)
+      return;
+    constexpr int64_t takesLong = int64_t(1) << 30;
+    const Pulse::Busy busy("hashing the training data");
+    dataFailed = true;
+    if (hasher && !hasher->ended() && hasher->bytesToHash() >= takesLong)
+      progress.say(fmt::format("hashing the training data, {}", formatBytes(double(hasher->bytesToHash()))));
+    DataPrint mine = hasher ? hasher->print() : DataPrint();
+    if (together) {
+      std::array<char, 64> own{};
+      const std::string digits = hasher ? DataPrint{mine.files, ""}.str() : "";
+      std::copy(digits.begin(), digits.end(), own.begin());
+      std::vector<std::array<char, 64>> all(world());
+      together->run({{Collective::Kind::all_gather, own.data(), all.data(), sizeof own / sizeof(uint32_t), DType::u32}},
+                    SumOrder::fast);
+      if (hasher && own != all[0])
+        throw UserError(ErrorCode::RanksDiffer,
+                        fmt::format("rank {} finds other training data in {} than rank 0", rank(), run.trainData),
+                        "copy the same files to all machines, under the same names");
+    }
+    dataFailed = false;
+    dataPrint = std::move(mine);
+  }
+
+  /// That the data is the one that the checkpoint was trained on, before anything is done with it.
+  void compareData(const CheckpointInfo &info) {
+    settleData();
+    if (!first())
+      return;
+    std::string difference;
+    if (info.data.known()) {
+      difference = differenceOf(info.data, *dataPrint, data.paths(), run.tokenizer);
+    } else {
+      progress.say("note: the checkpoint, of an earlier version, knows samples of its training data: only those are "
+                   "compared");
+      if (info.dataFingerprint != data.sampledFingerprint())
+        difference = run.trainData + " has other tokens";
+    }
+    if (difference.empty())
+      return;
+    if (!options.allowChangedData)
+      throw UserError(
+          ErrorCode::DataInvalid, fmt::format("the training data is not that of {}: {}", info.dir, difference),
+          "restore it, or go on with what is there by --allow-changed-data, or start over by --resume never");
+    progress.say(fmt::format("warning: the training data is not that of the checkpoint: {}", difference));
+  }
+
+  /// Scratch or checkpoint; afterwards state, step and log agree.
+  void begin() {
+    // First what may show that the plan is no good, then what changes files.
+    std::vector<std::string> names = {"train_step", "accumulate", "update"};
+    for (const auto &f : m.functions)
+      if (llvm::StringRef(f->name).starts_with("fold"))
+        names.push_back(f->name);
+    if (hasher) {
+      hasher->begin();
+      if (hasher->ended())
+        hasher->print();  // finds tokens that are no good
+    }
+    std::vector<llvm::StringRef> needed(names.begin(), names.end());
+    if (val)
+      needed.push_back("eval");
+    s.executor.prepare(needed);
+    if (val)
+      val->checkTokens();
+    if (options.codec && run.sampleEvery > 0) {
+      prompt = encodePrompt();
+      if (std::string note = tokensWithoutText(m, options.codec->vocabSize()); !note.empty())
+        progress.say("note: " + note);
+    }
+    if (target > run.steps && m.attrs.getString("schedule", "constant") != "constant")
+      progress.say(fmt::format("warning: --steps {} goes beyond the {} steps of the plan, where the learning rate's "
+                               "schedule ends",
+                               target, run.steps));
+    if (first()) {
+      store.cleanUp();
+      if (options.resume == Resume::never)
+        setAside(run.outDir, progress);
+    }
+    if (together)
+      requireOneFolder();
+    std::optional<CheckpointInfo> info;
+    if (options.resume != Resume::never)
+      info = store.loadNewest(
+          s.executor, modelIdentity(m), false, [&](const std::string &w) { progress.say("warning: " + w); },
+          options.resumeAtMost);
+    if (!info && options.resume == Resume::must)
+      throw UserError(ErrorCode::FileMissing, fmt::format("there is no checkpoint under {}", run.outDir),
+                      "start the run without --resume must");
+    if (info) {
+      step = saved = info->step;
+      earlierPlans = info->plansBefore(s.plan.hash);
+      if (first())
+        store.setAsideBeyond(step);
+      if (first() && step >= target)
+        store.prune(run.checkpointKeep, info->ownPlans());  // a kill may have come between the last save and this
+      progress.say(fmt::format("resumed from {}", info->dir));
+      for (const std::string &note : info->notes)
+        progress.say("note: " + note);
+      if (info->planHash != s.plan.hash && (info->results.empty() || info->results != resultIdentity(s.plan)))
+        progress.say("warning: the checkpoint is from another plan of this model; from here on the bits may differ");
+      if (step < target)
+        compareData(*info);
+    } else {
+      initializeStates(s.executor, run.seed);
+      if (run.initFrom != "scratch")
+        loadWeights(s.executor, llvm::StringRef(run.initFrom).split(':').second.str(), modelIdentity(m));
+    }
+    saver.emplace(s.executor, store, savesBeside());
+    if (first())
+      log.emplace(run.outDir, step);
+    evaluated = agreed(log ? log->lastEvaluation() : 0);
+    if (first() && run.tensorboard)
+      events.emplace(run.outDir + "/events");
+    if (first()) {
+      const std::string compute = m.attrs.getString("compute", "fp32");
+      utilization.emplace(run.mfuPeak, s.executor.sheetPeak(compute), s.executor.peak(compute), compute);
+      if (const std::string text = utilization->describe(); !text.empty() && step < target)
+        progress.say(text);
+    }
+  }
+
+  /// The first rank writes a number that no other run has; a rank that does not find it sees another folder.
+  void requireOneFolder() {
+    int64_t number = 0;
+    if (first()) {
+      std::random_device random;
+      number = agreed(int64_t(random()) << 31 | random());
+      lock->mark(uint64_t(number));
+    } else {
+      number = agreed(0);
+    }
+    together->barrier();
+    constexpr int kTries = 500;  // network file systems take a moment
+    const std::string path = RunLock::pathIn(run.outDir), want = fmt::format("{}\n", number);
+    for (int tries = 0; !first() && readTextFile(path, 64).text != want; ++tries) {
+      if (tries == kTries)
+        throw UserError(
+            ErrorCode::RanksDiffer,
+            fmt::format("rank {} does not see the files that rank 0 writes in {}", rank(), run.outDir),
+            "all ranks must see the same files: choose an out_dir on a file system that all machines share");
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+
+  /// Whether to save while steps go on. "auto" does where copies of all that is saved fit into the memory of a machine,
+  /// however the ranks stand on machines.
+  bool savesBeside() {
+    if (run.checkpointEvery <= 0 || run.checkpointEvery >= target || run.checkpointAsync == "false")
+      return false;  // at the end there is nothing to go on with
+    if (run.checkpointAsync == "true")
+      return true;
+    int64_t tooMuch = memoryToSave(m, true) * world() > availableMemory();
+    if (together)
+      together->run({{Collective::Kind::all_reduce, &tooMuch, &tooMuch, 1, DType::i64, 0}}, SumOrder::fast);
+    if (tooMuch)
+      progress.say(fmt::format("note: steps wait while a checkpoint is written: a copy would take {}",
+                               formatBytes(double(memoryToSave(m, true)))));
+    return !tooMuch;
+  }
+
+  /// The prompt of samples; what is wrong with it should not come out after hours.
+  std::vector<int32_t> encodePrompt() {
+    try {
+      std::vector<int32_t> tokens = options.codec->encode(run.samplePrompt);
+      requireKnownPrompt(tokens, m);
+      return tokens;
+    } catch (UserError &e) {
+      Diagnostic &d = e.diagnostics[0];
+      d.message = "eval.sample_prompt: " + d.message;
+      d.help = {"choose another prompt, or the tokenizer that the model's data was prepared with, and compile again"};
+      throw UserError(e.diagnostics);
+    }
+  }
+
+  /// Whether something with this period is due. It always is at the end of the run, but not where --steps makes a
+  /// pause: the log of a run in parts is that of a whole one.
+  bool due(int64_t every) const {
+    return (step == target && target >= run.steps) || (every > 0 && step > 0 && step % every == 0);
+  }
+  /// An evaluation that a stop or a kill prevented is made up for.
+  bool needsEvaluation() const { return val && step > 0 && due(run.evalEvery) && evaluated < step; }
+
+  void loop() {
+    startedAt = monotonicNow();
+    startStep = step;
+    std::optional<RankTimes> times;
+    if (together && !s.plan.target.isCuda())  // of GPUs it would see nothing
+      times.emplace(*together, std::vector{s.executor.dataRanks, s.executor.tensorRanks});
+    Pulse::get().step(step);
+    int skipped = 0;
+    bool stop = false;
+    for (;;) {
+      signals.after(step);
+      stop = stopping();
+      if (needsEvaluation() && !stop)
+        evaluateNow();
+      if (!prompt.empty() && step > startStep && step % run.sampleEvery == 0 && !stop)
+        printSample();
+      const bool last = step >= target || stop;
+      if (step != saved && (due(run.checkpointEvery) || last))
+        save(last, run.checkpointKeep);
+      if (last)
+        break;
+      signals.inStep(step + 1);
+      SmallStates before(s.executor);
+      const int64_t begin = monotonicNow();
+      StepResult r = times ? times->step([&] { return runStep(); }) : runStep();
+      const int64_t took = monotonicNow() - begin;
+      trainNs += took;
+      ++trainSteps;
+      keep(took);
+      ++step;
+      if (const std::string found = firstFound(); r.finite() && !found.empty())
+        hidden(found);
+      if (r.finite())
+        skipped = 0;
+      else if (r.overflowed())
+        progress.say(fmt::format("step {}: gradients overflow at a loss scale of {}; halved, the step changes nothing",
+                                 step, r.lossScale));
+      else
+        diverged(r, before, ++skipped);
+      Pulse::get().step(step);
+      report(r);
+      // Not before the step counts: what fails here must find states and step in agreement.
+      if (isTraced(step) && (!isTraced(step + 1) || step == target || StopSignals::asked()))
+        trace.write(fmt::format("{}/trace{}.json", run.outDir, first() ? "" : fmt::format("-{}", rank())));
+    }
+    finishSaving();
+    progress.end();
+    if (times && step > startStep)
+      progress.say(times->report());
+    if (const std::string how = fmt::format("stopped at step {}; run again to go on", step); stop && step < target) {
+      progress.say(how);
+      if (progress.closed())
+        std::fputs(fmt::format("nobody reads standard output any more: {}\n", how).c_str(), stderr);
+    }
+    if (profiledSteps > 0)
+      progress.print(profile.table(profiledSteps));
+  }
+
+  /// Whether the step to come is one for TrainOptions::watch.
+  bool isWatched() const {
+    constexpr int64_t between = 128, most = 8, first = 3;
+    return options.watch && options.times && options.times->watched < most && (step - startStep) % between == first;
+  }
+  void keep(int64_t ns) {
+    constexpr int64_t cold = 2;
+    constexpr size_t most = 1 << 20;
+    if (options.times && !watched && step - startStep >= cold && options.times->seconds.size() < most)
+      options.times->seconds.push_back(float(1e-9 * double(ns)));
+  }
+
+  bool isTraced(int64_t number) const {
+    return !checked && !run.traceSteps.empty() && number >= run.traceSteps.front() && number <= run.traceSteps.back();
+  }
+
+  void evaluateNow() {
+    const Pulse::Paced paced("evaluating");
+    s.executor.observer = observing();
+    // Several ranks go through it together and stop behind it.
+    std::optional<double> loss =
+        evaluate(s.executor, *val, run.evalSteps, [&] { return !together && StopSignals::asked(); });
+    s.executor.observer = nullptr;
+    if (const std::string found = firstFound(); !found.empty())
+      hidden(found);
+    if (!loss)
+      return;
+    evaluated = step;
+    valLoss = *loss;
+    if (log)
+      log->evaluation(step, *loss);
+    // Of a run that was stopped before it could evaluate.
+    if (step == saved && first() && std::isfinite(valLoss))
+      store.noteValidation(step, valLoss);
+    if (events)
+      events->scalars(step, {{"val_loss", float(*loss)}});
+    progress.say(fmt::format("step {}  val loss {:.4f}", step, *loss));
+  }
+
+  void report(const StepResult &r) {
+    constexpr int64_t kRefresh = 100'000'000;  // ns between two states of the live line
+    const bool logged = step == 1 || due(run.logEvery), visible = logged || step == target;
+    const int64_t at = monotonicNow();
+    if (!visible && !(progress.live() && at - shownAt > kRefresh))
+      return;
+    StepMetrics metrics{step, r.loss, r.lr, r.gradNorm, trainNs / trainSteps / 1e6, 0, 0, r.lossScale};
+    metrics.tokensPerSecond = double(global() * T) / (metrics.ms / 1e3);
+    if (utilization) {
+      const Utilization::Shares shares = utilization->at(flopsPerToken(m) * metrics.tokensPerSecond / double(world()),
+                                                         [&](const auto &text) { progress.say(text); });
+      metrics.mfu = shares.mfu, metrics.mfuMeasured = shares.measured;
+      metrics.mfuOf = utilization->of();
+    }
+    if (logged) {
+      if (log)
+        log->step(metrics);
+      if (events) {
+        events->scalars(step, {{"loss", r.loss},
+                               {"lr", r.lr},
+                               {"grad_norm", r.gradNorm},
+                               {"tokens_per_s", float(metrics.tokensPerSecond)},
+                               {"mfu", float(metrics.mfu)}});
+        if (std::isfinite(metrics.mfuMeasured))
+          events->scalars(step, {{"mfu_measured", float(metrics.mfuMeasured)}});
+      }
+      trainNs = trainSteps = 0;
+    }
+    const double msPerStep = (at - startedAt) / 1e6 / (step - startStep);  // evaluations and checkpoints included
+    progress.show(metrics, msPerStep * (target - step), residentMemory(), visible);
+    shownAt = at;
+  }
+
+  /// Windows of a micro-batch, whose first sequence has this number in the run; at once where they are there already.
+  void load(int64_t first) {
+    if (std::exchange(loaded, -1) != first)
+      for (int64_t i = 0; i < B; ++i)
+        data.window(run.seed, first + i, &batch.x[i * T], &batch.y[i * T]);
+    loaded = first;
+  }
+  /// The same while a step runs, where the executor lets it. What fails will fail again when that micro-batch is due,
+  /// and then the step before it counts.
+  void loadAhead(int64_t first) {
+    try {
+      load(first);
+    } catch (const UserError &) {
+    }
+  }
+
+  StepResult runStep() {
+    // A traced step is left out of the profile.
+    const bool traced = isTraced(step + 1);
+    if (!s.executor.observer)
+      s.executor.observer = observing();
+    if (!s.executor.observer)
+      s.executor.observer = traced ? static_cast<KernelObserver *>(&trace) : options.profile ? &profile : nullptr;
+    if (!s.executor.observer && isWatched()) {
+      s.executor.observer = options.watch;
+      ++options.times->watched;
+    }
+    watched = s.executor.observer;
+    profiledSteps += s.executor.observer == &profile;
+    const int64_t t0 = monotonicNow();
+    const char *last = accumulate > 1 ? "update" : "train_step";
+    const int64_t begin = step * global(), own = s.executor.index("data") * accumulate * B;
+    const float targets = float(data.targets(run.seed, begin, global()));
+    for (int64_t k = 0; k < accumulate; ++k) {
+      const int64_t sequence = own + k * B, perShard = accumulate / shards;
+      load(begin + sequence);
+      s.executor.run(accumulate > 1 ? "accumulate" : last, {batch.x.data(), batch.y.data(), &sequence, &targets});
+      if (shards > 1 && (k + 1) % perShard == 0 && k + 1 < accumulate)  // autodiff says which
+        s.executor.run(fmt::format("fold{}", std::countr_one(uint64_t(k / perShard))), {&targets});
+    }
+    if (accumulate > 1)
+      s.executor.run(last, {&targets});
+    if (step + 1 < target)
+      loadAhead(begin + global() + own);
+    StepResult r;
+    float *to[] = {&r.loss, &r.gradNorm, &r.lr, &r.lossScale};
+    for (size_t i = 0; i < m.function(last)->results().size(); ++i) {
+      std::memcpy(to[i], s.executor.result(last, i), sizeof(float));
+      *to[i] = plainNan(*to[i]);
+    }
+    if (s.executor.observer == &trace)
+      trace.span(fmt::format("step {}", step + 1), t0, monotonicNow());
+    s.executor.observer = nullptr;
+    return r;
+  }
+
+  /// A step whose loss or gradient is not finite: adamw has left parameters and moments as they were.
+  void diverged(const StepResult &r, const SmallStates &before, int inARow) {
+    constexpr int kMostInARow = 100;
+    std::string what = fmt::format("step {}: loss {}, gradient norm {}", step, r.loss, r.gradNorm);
+    const std::string how = options.check ? "explain" : run.onNonfinite;
+    if (how == "skip" && inARow < kMostInARow) {
+      progress.say(what + "; skipped");
+      return;
+    }
+    if (how == "skip")
+      what += fmt::format("; {} steps in a row", inARow);
+    before.restore();
+    --step;
+    if (how == "explain") {
+      std::string first = explain();
+      before.restore();
+      what += first.empty() ? "; replayed, every result is finite" : "; the first value that is not finite: " + first;
+    }
+    throw UserError(ErrorCode::NonFinite, what,
+                    "lower optimizer.lr, raise warmup_steps, set train.grad_clip; or go on from an earlier checkpoint "
+                    "by removing the newest");
+  }
+
+  /// Who looks at the kernels of all that runs; null where nobody does.
+  KernelObserver *observing() { return checked ? &*checked : nullptr; }
+  /// The first value that is not finite in what ran since one asked; "" where all are. All ranks ask together.
+  std::string firstFound() {
+    if (!checked)
+      return "";
+    const std::string text = ofEarliest(checked->first.empty() ? INT64_MAX : checked->before, checked->first);
+    checked->first.clear();
+    checked->before = 0;
+    return text;
+  }
+
+  /// A value that is not finite, which the loss does not show.
+  [[noreturn]] void hidden(const std::string &found) {
+    throw UserError(ErrorCode::NonFinite, fmt::format("step {}: a value that is not finite: {}", step, found),
+                    "the loss may be good all the same: without --check the run goes on");
+  }
+
+  /// Runs the step again from the same state, looking at every result. Ranks run the same kernels, so that the first of
+  /// them in a step is where it came from, whoever has it.
+  std::string explain() {
+    Pulse::Busy busy("looking for the first value that is not finite");
+    constexpr int64_t never = INT64_MAX;
+    int64_t place = never;
+    std::string text;
+    for (size_t i = 0; i < m.states.size() && place == never; ++i)
+      if (const State &state = *m.states[i]; state.attrs.getString("kind") == "param")
+        if (std::string at = firstNonFinite(state.type, s.executor.view(state, StateAccess::read).data); !at.empty())
+          place = int64_t(i), text = fmt::format("parameter {} {} (before the step)", state.name, at);
+    if (text = ofEarliest(place, text); !text.empty())
+      return text;
+    NonFiniteScan scan;
+    s.executor.observer = &scan;
+    runStep();
+    s.executor.observer = nullptr;
+    return ofEarliest(scan.first.empty() ? never : scan.before, scan.first);
+  }
+
+  /// What the rank says that has the least place, with its number; "" where none has anything to say.
+  std::string ofEarliest(int64_t place, const std::string &text) {
+    if (!together)
+      return text;
+    std::vector<int64_t> places(world());
+    together->run({{Collective::Kind::all_gather, &place, places.data(), 1, DType::i64}}, SumOrder::fast);
+    const auto least = std::min_element(places.begin(), places.end());
+    if (*least == INT64_MAX)
+      return "";
+    std::array<char, 256> words{};  // of the rank that has it
+    std::memcpy(words.data(), text.data(), std::min(text.size(), words.size() - 1));
+    const int root = int(least - places.begin());
+    together->run(
+        {{Collective::Kind::broadcast, words.data(), words.data(), words.size() / sizeof(int64_t), DType::i64, root}},
+        SumOrder::fast);
+    return fmt::format("{}, on rank {}", words.data(), root);
+  }
+
+  /// Runs something that saves. What a save throws leaves the states as they are, but one more try makes no sense.
+  template <typename F> auto saving(F f) {
+    saveFailed = true;
+    auto result = f();
+    saveFailed = false;
+    return result;
+  }
+  void save(bool wait, int64_t keep) {
+    const Pulse::Paced paced(Pulse::saving);
+    settleData();
+    saving([&] {
+      CheckpointInfo info{step, s.plan.hash, modelIdentity(m), dataPrint->str(), resultIdentity(s.plan),
+                          "",   {},          earlierPlans};
+      info.data = *dataPrint;
+      if (evaluated == step)
+        info.valLoss = valLoss;
+      wait ? saver->save(info, keep) : saver->begin(info, keep);
+      return 0;
+    });
+    saved = step;
+  }
+  bool written() {
+    return saving([&] { return saver->written(); });
+  }
+  void finishSaving() {
+    const Pulse::Paced paced(Pulse::saving);
+    saving([&] { return saver->finish(), 0; });
+  }
+
+  void printSample() {
+    Pulse::Busy busy("writing a sample");
+    progress.end();
+    SampleOptions o;
+    o.maxTokens = run.sampleTokens;
+    o.seed = run.seed;
+    o.tokens = options.codec->vocabSize();
+    std::string text = run.samplePrompt;
+    sampleTokens(s.executor, prompt, o, [&](int32_t t) {
+      text += options.codec->push(t);
+      return t != options.codec->endOfText() && (together || !StopSignals::asked());
+    });
+    progress.say(fmt::format("step {}  sample: {}", step, text + options.codec->finish()));
+  }
+};
+
+}  // namespace
+
+std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_t batches,
+                               const std::function<bool()> &stop) {
+  const Type &t = executor.argType("eval", 0);
+  const int64_t B = t.dim(0), T = t.dim(1), every = data.evalWindows();
+  // Batches are global ones and losses are added target by target, so the cut into micro-batches changes no bit.
+  const int64_t global = executor.planned().attrs.getInt("accumulate") * B * Mesh::of(executor.planned()).data;
+  const int64_t windows = batches > 0 && batches <= every / global ? batches * global : every;
+  const Type losses = executor.planned().function("eval")->results()[0];
+  Communicator *const together = executor.along("data");
+  const int64_t ranks = together ? together->world : 1, rank = together ? together->rank : 0;
+  const size_t each = losses.paddedElements();
+  std::vector<int32_t> x(B * T), y(B * T);
+  std::vector<float> all(together ? ranks * each : 0);
+  double sum = 0, targets = 0;
+  // Each rank takes its micro-batches in turn, and all add up all losses in one order.
+  for (int64_t w = 0; w < windows; w += ranks * B) {
+    for (int64_t b = 0; b < B; ++b) {
+      const int64_t i = w + rank * B + b;
+      if (i < windows) {
+        // Evenly spread: floor(i all / windows) without overflow.
+        const int64_t at = every / windows * i + every % windows * i / windows;
+        targets += data.evalWindow(at, &x[b * T], &y[b * T]);
+      } else {
+        std::fill_n(&x[b * T], T, 0);
+        std::fill_n(&y[b * T], T, -1);
+      }
+    }
+    executor.run("eval", {x.data(), y.data()});
+    const float *nll = static_cast<const float *>(executor.result("eval", 0));
+    Pulse::get().goesOn();
+    if (together) {
+      together->run({{Collective::Kind::all_gather, nll, all.data(), each, DType::f32}}, SumOrder::fast);
+      nll = all.data();
+    }
+    for (int64_t b = 0; b < std::min(ranks * B, windows - w); ++b)
+      for (int64_t i = 0; i < T; ++i)
+        sum += nll[b * losses.padded(1) + i];
+    if (stop && stop())
+      return std::nullopt;
+  }
+  if (together)
+    together->run({{Collective::Kind::all_reduce, &targets, &targets, 1, DType::f64}}, SumOrder::fast);
+  return plainNan(sum / targets);
+}
+
+void train(Session &session, const TrainOptions &options) {
+  Trainer(session, options).go();
+  session.executor.leave();
+}
+
+}  // namespace gptc

@@ -1,0 +1,293 @@
+#include "support/files.h"
+
+#include "support/diagnostics.h"
+#include "support/regular_file.h"
+
+#include "llvm/Support/BLAKE3.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace gptc {
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void throwWrite(const std::string &path, int error) {
+  bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  throw UserError(full ? ErrorCode::DiskFull : ErrorCode::Unwritable,
+                  fmt::format("cannot write {}: {}", path, strerror(error)),
+                  full ? "free some space, or choose another folder"
+                       : "check that the folder exists and may be written by this user, or choose another one");
+}
+
+int openForReading(const std::string &path, llvm::StringRef wantedAs, size_t &length) {
+  const OpenedFile f = openRegularFile(path);
+  if (f.fd < 0)
+    throw UserError(ErrorCode::FileMissing, fmt::format("cannot open {} ({}): {}", path, wantedAs.str(), f.why));
+  length = f.size;
+  return f.fd;
+}
+
+}  // namespace
+
+InputFile::InputFile(const std::string &path, llvm::StringRef wantedAs) { fd = openForReading(path, wantedAs, length); }
+InputFile::~InputFile() { ::close(fd); }
+
+bool InputFile::read(size_t offset, void *to, size_t bytes) const {
+  char *p = static_cast<char *>(to);
+  while (bytes) {
+    ssize_t n = ::pread(fd, p, std::min(bytes, size_t(1) << 26), offset);
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n <= 0)
+      return false;
+    p += n;
+    offset += n;
+    bytes -= n;
+  }
+  return true;
+}
+
+FileStamp InputFile::stamp() const {
+  struct stat s {};
+  if (::fstat(fd, &s) != 0)
+    return {};
+  auto ns = [](const struct timespec &t) { return int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec; };
+  return {s.st_dev, s.st_ino, s.st_size, ns(s.st_mtim), ns(s.st_ctim)};
+}
+
+std::string InputFile::hash() const {
+  Hasher h;
+  std::vector<char> buffer(std::min(length, size_t(4) << 20));
+  for (size_t at = 0; at < length; at += buffer.size()) {
+    size_t n = std::min(buffer.size(), length - at);
+    if (!read(at, buffer.data(), n))
+      return "";  // equals no hash
+    h.update(buffer.data(), n);
+  }
+  return h.finish();
+}
+
+FileText readTextFile(const std::string &path, size_t limit) {
+  const OpenedFile f = openRegularFile(path);
+  if (f.fd < 0)
+    return {false, "", f.why};
+  FileText r = readText(f.fd, limit);
+  ::close(f.fd);
+  return r;
+}
+
+FileText readText(int fd, size_t limit) {
+  FileText r;
+  char buffer[1 << 16];
+  for (;;) {
+    ssize_t n = ::read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0) {
+      r.why = strerror(errno);
+      break;
+    }
+    if (n == 0) {
+      r.ok = true;
+      break;
+    }
+    if (r.text.size() + n > limit) {
+      r.why = fmt::format("longer than {} bytes", limit);
+      break;
+    }
+    r.text.append(buffer, n);
+  }
+  return r;
+}
+
+SyncedFile::SyncedFile(const std::string &path) : path(path) {
+  fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0)
+    throwWrite(path, errno);
+}
+
+SyncedFile::~SyncedFile() {
+  if (fd >= 0)
+    ::close(fd);
+}
+
+void SyncedFile::write(const void *data, size_t bytes) {
+  appendAll(fd, path, {static_cast<const char *>(data), bytes});
+}
+
+void SyncedFile::finish() {
+  if (::fsync(fd) != 0)
+    throwWrite(path, errno);
+  int closing = fd;
+  fd = -1;
+  // Network file systems report a full disk here.
+  if (::close(closing) != 0 && errno != EINTR)
+    throwWrite(path, errno);
+}
+
+int openAppending(const std::string &path) {
+  // A pipe that stands there has no reader, and would wait for one.
+  int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
+  if (fd < 0)
+    throwWrite(path, errno);
+  return fd;
+}
+
+void appendAll(int fd, const std::string &path, llvm::StringRef text) {
+  while (!text.empty()) {
+    ssize_t n = ::write(fd, text.data(), std::min(text.size(), size_t(1) << 26));
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      throwWrite(path, errno);
+    text = text.drop_front(n);
+  }
+}
+
+void replaceFile(const std::string &from, const std::string &to) {
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    throwWrite(to, errno);
+}
+
+void makeDirs(const std::string &path) {
+  // A new folder lasts once the folder that holds it is synced.
+  std::vector<std::string> parents;
+  std::error_code e;
+  for (fs::path p = fs::path(path).lexically_normal(); !p.empty() && !fs::exists(p, e); p = p.parent_path())
+    parents.push_back(p.has_parent_path() ? p.parent_path().string() : ".");
+  fs::create_directories(path, e);
+  if (e)
+    throwWrite(path, e.value());
+  for (const std::string &parent : llvm::reverse(parents))
+    syncDir(parent);
+}
+
+void syncDir(const std::string &path) {
+  int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0)
+    throwWrite(path, errno);
+  int r = ::fsync(fd), error = errno;
+  ::close(fd);
+  // Some file systems cannot sync a folder; there is nothing more that we could do.
+  if (r != 0 && error != EINVAL && error != EROFS)
+    throwWrite(path, error);
+}
+
+void removeTree(const std::string &path) noexcept {
+  std::error_code e;
+  fs::remove_all(path, e);
+}
+
+AtomicDir::AtomicDir(std::string finalPath) : final(std::move(finalPath)) {
+  while (final.size() > 1 && final.back() == '/')
+    final.pop_back();
+  temporary = temporaryOf(final);
+  const fs::path p(final);
+  if (!p.parent_path().empty())
+    makeDirs(p.parent_path().string());
+  removeTree(temporary);
+  if (::mkdir(temporary.c_str(), 0755) != 0)
+    throwWrite(temporary, errno);
+}
+
+std::string AtomicDir::temporaryOf(const std::string &finalPath) {
+  const fs::path p(finalPath);
+  return (p.parent_path() / ("." + p.filename().string() + ".tmp")).string();
+}
+
+AtomicDir::~AtomicDir() {
+  if (temporary.empty())
+    return;
+  // Out of the way at once: a file that another process makes there meanwhile would keep it.
+  const std::string gone = temporary + ".gone";
+  removeTree(gone);
+  removeTree(::rename(temporary.c_str(), gone.c_str()) == 0 ? gone : temporary);
+}
+
+void AtomicDir::commit() {
+  syncDir(temporary);
+  bool exchanged = false;
+  if (::rename(temporary.c_str(), final.c_str()) != 0) {
+    if (errno != ENOTEMPTY && errno != EEXIST)
+      throwWrite(final, errno);
+    if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE) == 0) {
+      exchanged = true;
+    } else {
+      // A file system without exchange: there is a moment without the folder, but never half of one.
+      std::string old = temporary + ".old";
+      removeTree(old);
+      if (::rename(final.c_str(), old.c_str()) != 0)
+        throwWrite(final, errno);
+      if (::rename(temporary.c_str(), final.c_str()) != 0) {
+        const int error = errno;
+        (void)!::rename(old.c_str(), final.c_str());
+        throwWrite(final, error);
+      }
+      removeTree(old);
+    }
+  }
+  std::string parent = fs::path(final).parent_path().string();
+  syncDir(parent.empty() ? "." : parent);
+  if (exchanged)
+    removeTree(temporary);
+  temporary.clear();
+}
+
+struct Hasher::Impl {
+  llvm::BLAKE3 b;
+};
+Hasher::Hasher() : impl(new Impl) {}
+Hasher::~Hasher() { delete impl; }
+void Hasher::update(const void *data, size_t bytes) { impl->b.update({static_cast<const uint8_t *>(data), bytes}); }
+std::string Hasher::finish() {
+  std::string s;
+  for (uint8_t byte : impl->b.final<32>())
+    s += fmt::format("{:02x}", byte);
+  return s;
+}
+
+std::string blake3(const void *data, size_t bytes) {
+  Hasher h;
+  h.update(data, bytes);
+  return h.finish();
+}
+
+std::string absolutePath(const std::string &path) {
+  std::error_code e;
+  fs::path p = fs::absolute(path, e);
+  return (e ? fs::path(path) : p).lexically_normal().string();
+}
+
+bool liesWithin(const std::string &path, const std::string &folder) {
+  std::error_code e;
+  const fs::path base = fs::canonical(folder, e);
+  fs::path there = fs::absolute(path, e), rest;
+  // What is there is resolved as the system would; of what is not, nothing may lead back.
+  while (!e && !fs::exists(fs::symlink_status(there, e)) && there.has_relative_path()) {
+    e.clear();
+    if (there.filename() == "..")
+      return false;
+    rest = there.filename() / rest;
+    there = there.parent_path();
+  }
+  there = e ? fs::path() : fs::canonical(there, e);  // an error of a link to nowhere
+  return !e && std::mismatch(base.begin(), base.end(), there.begin(), there.end()).first == base.end();
+}
+
+std::string linkOutOf(const std::string &path, const std::string &folder) {
+  std::error_code e;
+  for (fs::recursive_directory_iterator at(path, fs::directory_options::skip_permission_denied, e), end;
+       !e && at != end; at.increment(e))
+    if (at->is_symlink(e) && !liesWithin(at->path().string(), folder))
+      return at->path().string();
+  return "";
+}
+
+}  // namespace gptc

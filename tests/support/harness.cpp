@@ -1,0 +1,218 @@
+#include "harness.h"
+
+#include "runtime/checkpoint/tensor_files.h"
+#include "tests/unit/runtime/temp_dir.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace e2e {
+namespace fs = std::filesystem;
+
+namespace {
+
+const char *kModel = R"(
+schema = 1
+name = "tiny"
+out_dir = "out"
+[model]
+n_layer = 2
+n_head = 2
+n_embd = 32
+block_size = 16
+vocab_size = 64
+dropout = 0.1
+[train]
+steps = 12
+global_batch_tokens = 64
+micro_batch = 4
+[optimizer]
+lr = 1e-2
+warmup_steps = 3
+[data]
+train = "train.bin"
+val = "val.bin"
+[eval]
+every = 6
+steps = 0
+[checkpoint]
+every = 3
+keep = 2
+[log]
+every = 1
+mfu_peak = 1e11
+)";
+
+/// Mostly a walk through the vocabulary with a rule that depends on the token before; a few jumps.
+std::string makeTokens(int n, uint32_t seed) {
+  std::vector<uint16_t> t(n);
+  uint32_t state = seed;
+  for (int i = 1; i < n; ++i) {
+    state = state * 1664525u + 1013904223u;
+    t[i] = (state >> 24) < 25 ? (state >> 8) % 64 : (t[i - 1] * 5 + 3) % 64;
+  }
+  return {reinterpret_cast<const char *>(t.data()), t.size() * 2};
+}
+
+}  // namespace
+
+const std::string &cacheDir() {
+  static TempDir cache;  // one for all tests of this process, and none outside it
+  return cache.path;
+}
+
+std::string readFile(const std::string &path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void writeFile(const std::string &path, const std::string &content) {
+  std::ofstream(path, std::ios::binary) << content;
+}
+
+Process::Process(std::vector<std::string> args, const std::map<std::string, std::string> &env,
+                 const std::string &outputFile)
+    : outputFile(outputFile) {
+  std::vector<char *> argv;
+  for (std::string &a : args)
+    argv.push_back(a.data());
+  argv.push_back(nullptr);
+  child = ::fork();
+  if (child == 0) {
+    int fd = ::open(outputFile.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    ::dup2(fd, 1);
+    ::dup2(fd, 2);
+    for (auto &[key, value] : env)
+      ::setenv(key.c_str(), value.c_str(), 1);
+    ::execv(argv[0], argv.data());
+    ::_exit(127);
+  }
+}
+
+Process::~Process() {
+  if (child > 0) {
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+  }
+}
+
+Result Process::wait() {
+  int status = 0;
+  struct rusage usage {};
+  ::wait4(child, &status, 0, &usage);
+  child = 0;
+  Result r;
+  r.peakMemory = usage.ru_maxrss * 1024;
+  if (WIFEXITED(status))
+    r.code = WEXITSTATUS(status);
+  else
+    r.signal = WTERMSIG(status);
+  r.output = readFile(outputFile);
+  return r;
+}
+
+Workplace::Workplace() {
+  std::string name = ::testing::TempDir() + "gptc-e2e-XXXXXX";
+  dir = ::mkdtemp(name.data()) ? name : "";
+  writeFile(path("train.bin"), makeTokens(2000, 1));
+  writeFile(path("val.bin"), makeTokens(301, 2));
+  writeFile(path("tiny.toml"), kModel);
+}
+
+Workplace::~Workplace() {
+  std::error_code e;
+  if (!::testing::Test::HasFailure())
+    fs::remove_all(dir, e);
+}
+
+Process Workplace::start(const std::string &program, std::vector<std::string> args,
+                         const std::map<std::string, std::string> &env) {
+  args.insert(args.begin(), std::string(GPTC_BIN_DIR) + "/" + program);
+  std::map<std::string, std::string> all = env;
+  all.try_emplace("GPTC_CACHE", cacheDir());
+  return Process(std::move(args), all, path("output-" + std::to_string(runs++)));
+}
+
+Result Workplace::run(const std::string &program, std::vector<std::string> args,
+                      const std::map<std::string, std::string> &env) {
+  return start(program, std::move(args), env).wait();
+}
+
+std::string Workplace::compile(const std::string &name, const std::vector<std::string> &settings) {
+  std::vector<std::string> args = {"compile", modelFile(), "-o", path(name)};
+  for (const std::string &s : settings) {
+    args.push_back("--set");
+    args.push_back(s);
+  }
+  Result r = gptc(args);
+  EXPECT_EQ(r.code, 0) << r.output;
+  return path(name);
+}
+
+std::vector<std::string> Workplace::checkpoints(const std::string &outDir) const {
+  std::vector<std::string> r;
+  std::error_code e;
+  for (const auto &entry : fs::directory_iterator(outDir + "/checkpoints", e))
+    r.push_back(entry.path().filename().string());
+  std::sort(r.begin(), r.end());
+  return r;
+}
+
+std::string Workplace::train(const std::string &plan, const std::string &out, const std::vector<std::string> &more,
+                             const std::map<std::string, std::string> &env) {
+  std::vector<std::string> args = {plan, "--out-dir", path(out)};
+  args.insert(args.end(), more.begin(), more.end());
+  const Result r = gptrun(args, env);
+  EXPECT_EQ(r.code, 0) << r.output;
+  const std::string state = finalState(path(out));
+  EXPECT_FALSE(state.empty()) << r.output;
+  return state;
+}
+
+std::string Workplace::finalState(const std::string &outDir) const {
+  std::vector<std::string> all = checkpoints(outDir);
+  if (all.empty())
+    return "";
+  std::map<std::string, std::vector<std::string>> files;  // by what their names begin with
+  for (const auto &entry : fs::directory_iterator(outDir + "/checkpoints/" + all.back()))
+    if (const std::string name = entry.path().filename(); entry.path().extension() == ".safetensors")
+      files[name.substr(0, name.find_first_of("-."))].push_back(entry.path());
+  std::string state = all.back();
+  for (const auto &[kind, paths] : files) {
+    const gptc::TensorFiles tensors(paths);
+    for (const gptc::TensorInfo *t : tensors.all()) {
+      state += t->name;
+      const size_t at = state.size();
+      state.resize(at + size_t(t->bytes()));
+      tensors.read(*t, state.data() + at);
+    }
+  }
+  return state;
+}
+
+std::vector<std::string> logLines(const std::string &outDir) {
+  std::ifstream in(outDir + "/log.jsonl");
+  std::vector<std::string> r;
+  for (std::string line; std::getline(in, line);) {
+    if (in.eof())  // a run that goes on is still writing it
+      break;
+    nlohmann::json j = nlohmann::json::parse(line);
+    std::string text;
+    for (const char *key : {"step", "loss", "lr", "grad_norm", "val_loss"})
+      if (j.contains(key))
+        text += std::string(key) + "=" + j[key].dump() + " ";
+    r.push_back(text);
+  }
+  return r;
+}
+
+}  // namespace e2e

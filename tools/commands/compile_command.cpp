@@ -1,0 +1,245 @@
+// gptc compile: a model file becomes a plan, and a short account of it.
+#include "codegen/codegen.h"
+#include "codegen/cuda/libraries.h"
+#include "frontends/parameter_groups.h"
+#include "frontends/toml_config.h"
+#include "runtime/checkpoint/checkpoint_files.h"
+#include "runtime/cuda/gpu.h"
+#include "support/stderr.h"
+#include "support/words.h"
+#include "tools/commands/command_line.h"
+#include "tools/commands/commands.h"
+#include "tools/compiler/compile.h"
+#include "tools/estimate/expected.h"
+#include "tools/planner/cache_dir.h"
+#include "tools/planner/gir_file.h"
+#include "tools/study/explain.h"
+#include "tools/study/tune.h"
+
+#include <locale>
+#include <unistd.h>
+
+namespace gptc {
+
+namespace {
+
+/// 1234567 -> "1,234,567".
+std::string grouped(int64_t n) {
+  std::string digits = fmt::format("{}", n);
+  for (int at = int(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(size_t(at), ",");
+  return digits;
+}
+
+void row(const char *name, const std::string &text) { fmt::print("{:<11} {}\n", name, text); }
+
+/// What each rank holds of them.
+double momentBytes(const Module &m) {
+  int64_t bytes = 0;
+  for (const auto &s : m.states)
+    if (s->attrs.getString("kind") == "moment")
+      bytes += s->type.bytes();
+  return double(bytes);
+}
+
+void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t nodes) {
+  const ModelConfig &m = c.model;
+  row("model", fmt::format("{}: {} layers, {} heads{}, width {}, context {}, vocabulary {}", c.name, m.nLayer, m.nHead,
+                           m.nKvHead == m.nHead ? "" : fmt::format(" on {}", m.nKvHead), m.nEmbd, m.blockSize,
+                           grouped(m.vocabSize)));
+  row("parameters", grouped(parameterCount(*plan.planned, false)));
+  const bool automatic = !c.written.count("train.micro_batch") || c.isAuto("train.micro_batch");
+  row("step", fmt::format("{} tokens = {} x {} sequences x {}{}, {:.4g} GFLOP", grouped(c.train.globalBatchTokens),
+                          c.train.accumulate * c.parallel.data, c.train.microBatch, m.blockSize,
+                          automatic ? " (micro_batch auto)" : "",
+                          flopsPerToken(*plan.planned) * double(c.train.globalBatchTokens) * 1e-9));
+  if (const std::optional<MicroBatchChoice> &micro = r.micro)
+    row("",
+        fmt::format("micro_batch {}: {} of memory in a plan, {} for it in 90% of the {:.4g} GB of {}; {} planning{}",
+                    micro->fits ? "as much as fits" : "not even 1 fits without recomputation",
+                    formatBytes(double(micro->arenaBytes)), formatBytes(double(micro->room)),
+                    1e-9 * double(micro->memory.bytes), micro->memory.of, micro->plannings,
+                    micro->plannings == 1 ? "" : "s"));
+  row("steps",
+      fmt::format("{}, {} tokens", grouped(c.train.steps), grouped(c.train.steps * c.train.globalBatchTokens)));
+  if (const ParallelConfig &p = c.parallel; p.tensor > 1)
+    row("ranks", fmt::format("{} = data {} x tensor {}: each {} share heads and hidden features", p.data * p.tensor,
+                             p.data, p.tensor, p.tensor));
+  if (const ParallelConfig &p = c.parallel; p.logicalShards > 1)
+    row(p.tensor > 1 ? "batch" : "ranks",
+        fmt::format("{} share the batch{}, {} logical shards, reduced in the order of {}", p.data,
+                    p.data == 1        ? ""
+                    : p.zeroStage == 0 ? ", each with all parameters"
+                                       : fmt::format(", ZeRO stage {}", p.zeroStage),
+                    p.logicalShards, p.reduceOrder == "tree" ? "a tree" : "the engine"));
+  row("target", plan.target.isCuda()
+                    ? plan.target.name
+                    : fmt::format("cpu {}, {}-bit vectors, {} thread{}", plan.target.cpu, 8 * plan.target.vectorBytes,
+                                  plan.target.threads, plan.target.threads == 1 ? "" : "s"));
+  row("precision", c.precision.compute + (c.precision.compute == "fp32" ? "" : ", parameters fp32") +
+                       (c.precision.optimizerState == "fp32" ? "" : ", optimizer state bf16") +
+                       (c.precision.compute == "fp16" ? ", loss scaled" : "") +
+                       (c.isAuto("precision.compute") ? " (compute auto)" : ""));
+  row("optimizer", fmt::format("{}, {} of moments", c.optimizer.name, formatBytes(momentBytes(*plan.planned))));
+  const std::vector<std::string> groups = describeGroups(c, *plan.planned);
+  for (size_t i = 0; i < groups.size(); ++i)
+    row(i ? "" : "groups", groups[i]);
+  row("kernels", fmt::format("{} for {} groups: {} compiled, {} from the cache", r.compiled + r.reused, r.groups,
+                             r.compiled, r.reused));
+  if (const TunedSchedules::Counts &t = r.tuned; t.exact + t.nearest + t.byDefault)
+    row("schedules",
+        fmt::format("{} kernels as measured, {} as the nearest shape, {} by default{}{}{}{}", t.exact, t.nearest,
+                    t.byDefault, t.checked ? fmt::format("; {} from elsewhere, checked now", t.checked) : "",
+                    t.stale ? fmt::format("; {} out of date, as other code is emitted now", t.stale) : "",
+                    t.rejected ? fmt::format("; {} refused", t.rejected) : "",
+                    t.exact + t.nearest ? "" : " (`gptc tune` measures)"));
+  if (plan.target.isCuda()) {
+    struct Count {
+      int groups = 0, calls = 0;
+    } matmuls, attentions;
+    for (const PlannedKernel &k : kernelsOf(*plan.planned)) {
+      Schedule s;
+      if (!Schedule::parse(k.op->attrs.getString("schedule"), s))
+        continue;
+      Count *of = s.recipe == "matmul"                                      ? &matmuls
+                  : s.recipe == "attention" || s.recipe == "attention_grad" ? &attentions
+                                                                            : nullptr;
+      if (of)
+        ++of->groups, of->calls += s.library;
+    }
+    // One that is here and does not fit is worth a word where it is missed.
+    auto unfit = [&](CudaLibraryId id, const Count &of) {
+      const CudaLibrary &l = CudaLibrary::find(id);
+      return of.groups > of.calls && l.unfit && c.compile.libraryCalls != "off" ? l.why : "";
+    };
+    row("library", matmuls.calls ? fmt::format("cuBLASLt for {} of {} matmul groups", matmuls.calls, matmuls.groups)
+                                 : "none: every matmul is a generated kernel");
+    if (const std::string why = unfit(CudaLibraryId::cublasLt, matmuls); !why.empty())
+      row("", why);
+    const cuda::LibraryTuning &t = r.tuning;
+    if (matmuls.calls && !t.problem.empty())
+      row("", fmt::format("its own choice of algorithms, not timed: {}", t.problem));
+    else if (matmuls.calls)
+      row("", fmt::format("{} products: {} timed, {} known, in {:.2f} s; {} not by its first algorithm", t.products,
+                          t.timed, t.reused, t.seconds, t.notFirst));
+    if (attentions.calls)
+      row("", fmt::format("cuDNN for {} of {} attention groups", attentions.calls, attentions.groups));
+    else if (const std::string why = unfit(CudaLibraryId::cudnn, attentions);
+             !why.empty() && c.precision.compute != "fp32")
+      row("", why);
+  }
+  const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  row("memory",
+      formatBytes(double(r.arenaBytes)) +
+          (r.hostBytes ? fmt::format(" of the GPU, {} pinned on the host", formatBytes(double(r.hostBytes))) : "") +
+          (r.arenaBytes > memory && !plan.target.isCuda()
+               ? fmt::format(": more than the {} of this machine{}", formatBytes(double(memory)),
+                             c.compile.remat == "auto" ? "; remat found nothing that fits" : "")
+               : ""));
+  if (const RunSettings &run = plan.run; run.checkpointEvery > 0 && run.checkpointEvery < run.steps)
+    if (const int64_t bytes = memoryToSave(*plan.planned, run.checkpointAsync != "false"); bytes > 0)
+      row("", formatBytes(double(bytes)) + " more to save checkpoints" +
+                  (run.checkpointAsync == "auto" ? ", where that is free (checkpoint.async)" : ""));
+  for (const Decision &d : decisionsOf(*plan.planned))
+    if (d.pass == "remat")
+      row(d.name == "all" ? "remat" : "",
+          fmt::format("{:<40} {:>12} {:>+9.2f} ms {:>14}",
+                      d.choice == "auto" ? fmt::format("auto, for {} free", formatBytes(double(r.available)))
+                                         : d.choice,
+                      signedBytes(d.effect.memory), d.effect.ms,
+                      d.effect.ms > 0 ? formatBytes(-d.effect.memory / d.effect.ms) + "/ms" : ""));
+  row("expected", inWords(expectedOf(plan, nodes), plan));
+  row("plan", fmt::format("{}  {}", r.planDir, plan.hash.substr(0, 12)));
+  row("time", fmt::format("{:.2f} s: passes {:.2f}, kernels {:.2f}", r.totalSeconds, r.passSeconds, r.kernelSeconds));
+}
+
+/// compile.autotune = "search".
+void tuneFirst(const CompileRequest &request) {
+  if (isGirFile(request.modelFile))
+    return;
+  const Config config = readConfig(request.modelFile, request.settings);
+  if (config.compile.autotune != "search")
+    return;
+  try {
+    TuningRecords(request.cacheDir).keep({});
+  } catch (const UserError &e) {
+    return printError("warning: nothing is tuned, as it could not be kept: {}\n", e.diagnostics[0].message);
+  }
+  TuneRequest t;
+  t.modelFile = request.modelFile, t.settings = request.settings, t.cacheDir = request.cacheDir;
+  t.seconds = config.compile.autotuneSeconds;
+  t.onlyNew = true;
+  const TuneReport r = tune(t, [](const TuneProgress &) {});
+  row("tuned", fmt::format("{} kernels searched, {} known, in {:.1f} s", r.searched, r.known, r.seconds));
+}
+
+}  // namespace
+
+void addCompileCommand(CLI::App &app) {
+  CLI::App *c = app.add_subcommand("compile", "Compiles a model file into a plan");
+  struct Options {
+    CompileRequest request;
+    std::string target;
+    int64_t nodes = 0, ranksPerNode = 0;  // 0: not said
+  };
+  auto o = std::make_shared<Options>();
+  o->request.cacheDir = defaultCacheDir();
+  c->add_option("model", o->request.modelFile,
+                "model.toml (examples/gpt2-124m.toml shows every key), or a module x.gir of any phase")
+      ->required()
+      ->type_name("MODEL.toml");
+  c->add_option("-o,--out", o->request.planDir, "Folder of the plan [NAME.plan]")->type_name("PLAN");
+  c->add_option("--set", o->request.settings, "Overrides a key, for example train.steps=100; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all();
+  c->add_option("--target", o->target,
+                "cpu, cuda (the GPU here) or cuda:sm_90a and the like; as --set compile.target=...")
+      ->type_name("T");
+  c->add_option("--cluster", o->request.clusterFile,
+                "cluster.toml of the machines for which \"auto\" in [parallel] is decided [one node, typical links]")
+      ->type_name("CLUSTER.toml");
+  c->add_option("--dump-dir", o->request.pipeline.dumpDir, "Writes the graph after every pass into this folder")
+      ->type_name("DIR");
+  c->add_flag("--time-passes", o->request.pipeline.timePasses, "Prints the time of every pass to stderr");
+  c->add_option("--nodes", o->nodes, "Machines to train on [1]")->check(within(1, 1 << 20));
+  c->add_option("--ranks-per-node", o->ranksPerNode,
+                "Processes per machine [1]; nodes x ranks-per-node is parallel.data x parallel.tensor")
+      ->check(within(1, 1 << 20));
+  c->callback([o] {
+    if (!o->target.empty())
+      o->request.settings.push_back("compile.target=" + o->target);
+    if (o->nodes || o->ranksPerNode) {
+      const bool gir = isGirFile(o->request.modelFile);
+      const Config c = gir ? Config() : readConfig(o->request.modelFile, o->request.settings);
+      if (o->ranksPerNode > 1 && (gir ? o->target : c.compile.target) == "cuda")
+        cuda::requireGpus(o->ranksPerNode);
+      const int64_t ranks = std::max<int64_t>(1, o->nodes) * std::max<int64_t>(1, o->ranksPerNode);
+      if (ranks % c.parallel.tensor)
+        throw UserError(
+            Diagnostic{ErrorCode::ShapeMismatch,
+                       fmt::format("{} ranks do not divide into groups of tensor = {}", ranks, c.parallel.tensor),
+                       c.where("parallel.tensor"),
+                       "",
+                       {fmt::format("--nodes x --ranks-per-node must be a multiple of {}", c.parallel.tensor)}});
+      if (const SourceLoc at = c.where("parallel.data");
+          at.file == "--set" && c.parallel.data != ranks / c.parallel.tensor)
+        throw UserError(Diagnostic{ErrorCode::Contradiction,
+                                   fmt::format("--nodes x --ranks-per-node are {} ranks, and --set asks for {}", ranks,
+                                               c.parallel.data * c.parallel.tensor),
+                                   at,
+                                   fmt::format("with tensor = {}", c.parallel.tensor),
+                                   {"leave out one of them"}});
+      o->request.settings.push_back(fmt::format("parallel.data={}", ranks / c.parallel.tensor));
+    }
+    tuneFirst(o->request);
+    Config config;
+    Plan plan;
+    CompileReport report = compilePlan(o->request, config, plan);
+    account(config, plan, report, std::max<int64_t>(1, o->nodes));
+    for (const std::string &w : config.warnings)
+      printError("warning: {}\n", w);
+  });
+}
+
+}  // namespace gptc

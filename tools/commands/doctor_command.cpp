@@ -1,0 +1,86 @@
+// gptc doctor: what this machine offers, what is in the way, and what helps.
+#include "codegen/codegen.h"
+#include "tools/commands/command_line.h"
+#include "tools/commands/commands.h"
+#include "tools/study/doctor.h"
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+namespace gptc {
+
+namespace {
+
+constexpr const char *gradeNames[] = {"fine", "absent", "hampered", "blocking"};
+
+void printText(const Diagnosis &d, const std::string &wanted) {
+  auto line = [](const std::string &name, const std::string &text) { fmt::print("{:<10} {}\n", name, text); };
+  int hampered = 0;
+  for (const Finding &f : d.findings) {
+    const bool matters = !f.cuda || wanted != "cpu";
+    const bool wrong = f.grade == Finding::blocking || f.grade == Finding::hampered;
+    hampered += matters && f.grade == Finding::hampered;
+    // Who does not want CUDA need not be told how to get it.
+    const bool tell = f.grade == Finding::hampered || (matters && f.grade != Finding::fine);
+    const bool fine = f.grade == Finding::fine;
+    line(f.name, (wrong && tell ? "problem: "
+                  : fine        ? ""
+                                : "none: ") +
+                     f.found + (fine && !f.needed.empty() ? fmt::format(" (needs {})", f.needed) : ""));
+    if (tell && !f.needed.empty())
+      line("", "needed:  " + f.needed);
+    if (tell && !f.remedy.empty())
+      line("", "remedy:  " + f.remedy);
+  }
+  for (const char *target : {"cpu", "cuda"}) {
+    const std::vector<std::string> blocking = d.blocking(target == std::string("cuda"));
+    line(target == std::string("cpu") ? "result" : "",
+         blocking.empty() ? fmt::format("{} can run", target)
+                          : fmt::format("{} cannot run: {}", target, fmt::join(blocking, ", ")));
+  }
+  if (hampered)
+    line("", fmt::format("{} problem{} above", hampered, hampered == 1 ? "" : "s"));
+}
+
+void printJson(const Diagnosis &d, const std::string &wanted, bool can) {
+  nlohmann::ordered_json findings = nlohmann::json::array();
+  for (const Finding &f : d.findings)
+    findings.push_back({{"name", f.name},
+                        {"target", f.cuda ? "cuda" : "cpu"},
+                        {"grade", gradeNames[f.grade]},
+                        {"found", f.found},
+                        {"needed", f.needed},
+                        {"remedy", f.remedy},
+                        {"file", f.path},
+                        {"file_version", f.version}});
+  const nlohmann::ordered_json all = {
+      {"version", GPTC_VERSION}, {"target", wanted}, {"can_run", can}, {"findings", findings}};
+  fmt::print("{}\n", all.dump(1));
+}
+
+}  // namespace
+
+void addDoctorCommand(CLI::App &app) {
+  struct Options {
+    std::string target = "cpu";
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App *command = app.add_subcommand("doctor", "Says what this machine offers, and names what is missing");
+  command->add_option("--target", o->target, "what is wanted: cpu (default), cuda, or cuda:sm_90a and the like");
+  command->add_flag("--json", o->json, "for programs");
+  command->footer("Exits 0 where the wanted target can run, else 4.");
+  command->callback([o] {
+    const bool cuda = o->target != "cpu";
+    std::string arch;
+    if (cuda && o->target != "cuda")
+      arch = cudaTarget(o->target).cpu;  // refuses all that is none
+    const Diagnosis d = examine(arch);
+    const bool can = d.blocking(cuda).empty();
+    o->json ? printJson(d, o->target, can) : printText(d, o->target);
+    if (!can)
+      throw CLI::RuntimeError(4);
+  });
+}
+
+}  // namespace gptc

@@ -1,0 +1,467 @@
+// gptc estimate: speed, memory and days of a training run before anything runs; gptc calibrate: what a cluster's logs
+// say about it.
+#include "runtime/cuda/gpu.h"
+#include "support/input_files.h"
+#include "support/words.h"
+#include "tools/commands/command_line.h"
+#include "tools/commands/commands.h"
+#include "tools/compiler/compile.h"
+#include "tools/estimate/calibrate.h"
+#include "tools/estimate/pictures.h"
+#include "tools/estimate/products.h"
+#include "tools/estimate/run_log.h"
+#include "tools/estimate/search.h"
+#include "tools/planner/cache_dir.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+
+namespace gptc {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+
+/// "8", "1..64" (by powers of two) or "8,16,48".
+std::vector<int64_t> parseGpus(const std::string &text) {
+  std::vector<int64_t> all;
+  auto number = [&](llvm::StringRef s) {
+    int64_t n = 0;
+    if (s.trim().getAsInteger(10, n) || n < 1 || n > (1 << 20))
+      throw UserError(ErrorCode::Usage, fmt::format("--gpus '{}' names no number of GPUs", text),
+                      "one number (8), several (8,16,48) or a range (1..64), up to 1048576");
+    return n;
+  };
+  if (auto [first, last] = llvm::StringRef(text).split(".."); !last.empty()) {
+    const int64_t from = number(first), to = number(last);
+    if (from > to)
+      throw UserError(ErrorCode::Usage, fmt::format("--gpus {} is an empty range", text),
+                      "write the smaller number first");
+    for (int64_t n = from; n <= to; n *= 2)
+      all.push_back(n);
+    if (all.back() != to)
+      all.push_back(to);
+    return all;
+  }
+  llvm::SmallVector<llvm::StringRef> parts;
+  llvm::StringRef(text).split(parts, ',');
+  for (llvm::StringRef p : parts)
+    if (const int64_t n = number(p); !llvm::is_contained(all, n))
+      all.push_back(n);
+  return all;
+}
+
+json jsonOf(const Estimate &e, double tokens, const ClusterConfig &c) {
+  const Strategy &s = e.strategy;
+  json j = {{"gpus", s.gpus}, {"strategy", s.name()}};
+  if (!e.problem.empty()) {
+    j["problem"] = e.problem;
+    j["remedy"] = e.remedy;
+    return j;
+  }
+  const double days = e.days(tokens);
+  j.update(json{{"s_per_step", e.step},
+                {"tokens_per_s", e.tokensPerSecond},
+                {"days", days},
+                {"gpu_days", days * double(s.gpus)},
+                {"mfu", e.mfu},
+                {"hfu", e.hfu},
+                {"bytes_resident", int64_t(e.bytesResident())},
+                {"bytes_peak", int64_t(e.bytesPeak())},
+                {"oom", e.outOfMemory || e.hostOutOfMemory},
+                {"binds", e.binds}});
+  if (c.limits.price > 0)
+    j["cost"] = {{"amount", days * 24 * double(s.gpus) * c.limits.price}, {"currency", c.limits.currency}};
+  j["tokens"] = tokens;
+  j["tokens_per_step"] = e.tokensPerStep;
+  j["zero_stage"] = s.zeroStage;
+  j["data"] = s.data();
+  j["tensor"] = s.tensor;
+  j["pipeline"] = s.pipeline;
+  j["micro_batch"] = s.microBatch;
+  j["accumulate"] = s.accumulate;
+  j["remat"] = s.remat ? "full" : "none";
+  j["predicted_only"] = e.predictedOnly;
+  j["memory_by"] = e.planned ? "plan" : "formula";
+  j["seconds"] = {{"compute", e.compute}, {"recompute", e.recompute}, {"bubble", e.bubble}, {"reduce", e.reduce},
+                  {"gather", e.gather},   {"exchange", e.exchange},   {"hidden", e.hidden}, {"optimizer", e.optimizer},
+                  {"host", e.host},       {"overhead", e.overhead}};
+  j["bytes"] = {{"parameters", int64_t(e.parameters)}, {"gradients", int64_t(e.gradients)},
+                {"optimizer", int64_t(e.moments)},     {"activations", int64_t(e.activations)},
+                {"gathered", int64_t(e.inFlight)},     {"reserved", int64_t(e.reserved)}};
+  for (const auto &[name, bytes] : largest(e.buffers, 8))
+    j["largest"].push_back({{"name", name}, {"bytes", int64_t(bytes)}});
+  return j;
+}
+
+/// So many digits behind the point, or three in all where that takes more room.
+std::string within(double v, int digits, size_t room) {
+  const std::string text = fmt::format("{:.{}f}", v, digits);
+  return text.size() <= room ? text : fmt::format("{:.3g}", v);
+}
+
+/// Of a column of `room` letters: tenths where a whole number would say little.
+std::string daysWithin(double days, bool tenths, size_t room) {
+  return days < 0.1 ? formatDays(days) : within(days, tenths || days < 10 ? 1 : 0, room);
+}
+
+std::string row(const Estimate &e, double tokens, const ClusterConfig &c) {
+  const Strategy &s = e.strategy;
+  if (!e.problem.empty())
+    return fmt::format("{:>5}  {:<34} {}{}\n", s.gpus, s.name(), e.problem,
+                       e.remedy.empty() ? "" : fmt::format(" ({})", e.remedy));
+  const double days = e.days(tokens);
+  const std::string cost =
+      c.limits.price > 0 ? fmt::format("{:>11}", within(days * 24 * double(s.gpus) * c.limits.price, 0, 10)) : "";
+  return fmt::format("{:>5}  {:<34} {:>4} x {:<4} {:>8} {:>10} {:>6.1f} {:>6.1f} {:>8} {:>9}{} {:>10} {:>10}  {}{}\n",
+                     s.gpus, s.name(), s.microBatch, s.accumulate, fmt::format("{:.3g}", e.step),
+                     fmt::format("{:.4g}", e.tokensPerSecond), 100 * e.mfu, 100 * e.hfu, daysWithin(days, true, 8),
+                     daysWithin(days * double(s.gpus), false, 9), cost, formatBytes(e.bytesResident()),
+                     formatBytes(e.bytesPeak()),
+                     e.outOfMemory       ? "OUT OF MEMORY"
+                     : e.hostOutOfMemory ? "OUT OF HOST MEMORY"
+                                         : e.binds,
+                     e.predictedOnly                                                    ? " (forecast only)"
+                     : c.software.isGptc() && !c.device.isCpu && !e.planned && e.fits() ? " (peak: at least)"
+                                                                                        : "");
+}
+
+std::string header(const ClusterConfig &c) {
+  const std::string cost = c.limits.price > 0 ? fmt::format("{:>11}", c.limits.currency) : "";
+  return fmt::format("{:>5}  {:<34} {:>4} x {:<4} {:>8} {:>10} {:>6} {:>6} {:>8} {:>9}{} {:>10} {:>10}  {}\n", "GPUs",
+                     "strategy", "mb", "acc", "s/step", "tokens/s", "MFU %", "HFU %", "days", "GPU-days", cost,
+                     "resident", "peak", "bound by");
+}
+
+struct EstimateOptions {
+  std::string model, cluster, svg;
+  std::optional<std::string> gpus;
+  std::vector<std::string> settings;
+  double tokens = 100e9;
+  bool json = false, search = false;
+  int64_t pipeline = 1;
+};
+
+std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig &cluster,
+                                  std::optional<Config> &shown) {
+  std::vector<Estimate> all;
+  const auto plans = std::make_shared<Forecaster::Plans>();
+  const std::vector<int64_t> counts = o.gpus ? parseGpus(*o.gpus) : std::vector<int64_t>{0};
+  std::optional<Config> written;  // what says how many ranks there are along "data"
+  if (o.gpus) {
+    try {
+      written = readForForecast(o.model, o.settings, 0, cluster, o.pipeline);
+      if (!written->fixes("parallel.data"))
+        written.reset();
+    } catch (const UserError &) {
+      // Said below, for the ranks asked for.
+    }
+  }
+  // Of several numbers of GPUs some may not be: that is said in their row.
+  auto cannot = [&](int64_t gpus, const Diagnostic &d) {
+    if (counts.size() == 1)
+      throw UserError(d);
+    Estimate none;
+    none.strategy.gpus = gpus;
+    none.problem = d.message;
+    none.remedy = llvm::join(d.help, "; ");
+    all.push_back(none);
+  };
+  for (int64_t gpus : counts) {
+    std::vector<std::string> settings = o.settings;
+    if (written)
+      if (const int64_t ranks = written->parallel.data * written->parallel.tensor * o.pipeline; ranks != gpus) {
+        cannot(gpus, Diagnostic{ErrorCode::Contradiction,
+                                fmt::format("parallel.data = {} takes {} GPUs, and --gpus says {}",
+                                            written->parallel.data, ranks, gpus),
+                                written->where("parallel.data"),
+                                "does not follow --gpus",
+                                {fmt::format("--gpus {} works, or parallel.data = \"auto\" for any number", ranks)}});
+        continue;
+      }
+    Config config;
+    try {
+      config = readForForecast(o.model, settings, gpus, cluster, o.pipeline);
+    } catch (const UserError &e) {
+      if (counts.size() == 1 || e.diagnostics[0].code != ErrorCode::ShapeMismatch)
+        throw;
+      cannot(gpus, e.diagnostics[0]);
+      continue;
+    }
+    if (!shown)
+      shown = config;
+    Forecaster f(config, cluster, plans);
+    const int64_t n = gpus ? gpus : config.parallel.data * config.parallel.tensor * o.pipeline;
+    if (o.search) {
+      std::vector<Estimate> found = searchStrategies(f, n);
+      if (found.empty()) {
+        Estimate none;
+        none.strategy.gpus = n;
+        none.problem = fmt::format("no strategy for {} GPUs within the limits", n);
+        none.remedy = "a larger limits.global_batch_tokens, or a smaller train.micro_batch";
+        found.push_back(none);
+      }
+      // The best that can be run, and what would be faster by more than the forecast's error if it could.
+      const std::optional<Estimate> best = runnable(f, found);
+      if (best)
+        all.push_back(*best);
+      const Estimate &first = found.front();
+      if (!best || (first.predictedOnly && first.fits() &&
+                    (!best->fits() || first.tokensPerSecond > 1.05 * best->tokensPerSecond)))
+        all.push_back(first);
+    } else if (o.pipeline > 1) {
+      all.push_back(f.estimate(f.strategyFor(n, o.pipeline)));
+    } else {
+      std::vector<Estimate> some = strategiesOf(f, n);
+      all.insert(all.end(), some.begin(), some.end());
+    }
+  }
+  return all;
+}
+
+void runEstimate(const EstimateOptions &o) {
+  const ClusterConfig cluster = loadCluster(o.cluster);
+  requireSlowdown(cluster);
+  std::optional<Config> config;
+  const std::vector<Estimate> all = forecastAll(o, cluster, config);
+  if (llvm::none_of(all, [](const Estimate &e) { return e.problem.empty(); }))
+    throw UserError(ErrorCode::Contradiction, all.front().problem, all.front().remedy);
+  std::vector<int64_t> counts;
+  for (const Estimate &e : all)
+    if (counts.empty() || counts.back() != e.strategy.gpus)
+      counts.push_back(e.strategy.gpus);
+  if (o.json) {
+    auto bestFor = [&](int64_t gpus) {
+      std::vector<Estimate> here;
+      for (const Estimate &e : all)
+        if (e.strategy.gpus == gpus)
+          here.push_back(e);
+      const Estimate *best = o.search ? &here.front() : bestOf(here);
+      json j = jsonOf(*best, o.tokens, cluster);
+      if (here.size() > 1)
+        for (const Estimate &e : here)
+          j["alternatives"].push_back(jsonOf(e, o.tokens, cluster));
+      return j;
+    };
+    json out = json::array();
+    for (int64_t n : counts)
+      out.push_back(bestFor(n));
+    fmt::print("{}\n", (counts.size() == 1 ? out[0] : out).dump(2));
+  } else {
+    if (config)
+      fmt::print("{}: {:.4g} parameters, {:.3g} tokens, on {} ({} per node, {}, {} {})\n\n", config->name,
+                 parameterCount(*config), o.tokens, cluster.device.name, cluster.node.devices,
+                 formatBytes(cluster.device.memory), formatFlops(cluster.device.peak(config->precision.compute)),
+                 config->precision.compute);
+    std::string text = header(cluster);
+    for (const Estimate &e : all)
+      text += row(e, o.tokens, cluster);
+    fmt::print("{}", text);
+    for (const Estimate &e : all)
+      if (e.outOfMemory) {
+        std::vector<std::string> parts;
+        for (const auto &[name, bytes] : largest(e.buffers, 4))
+          parts.push_back(fmt::format("{} {}", formatBytes(bytes), name));
+        fmt::print("\n{} GPUs, {}: {} of {}; most of it {}\n", e.strategy.gpus, e.strategy.name(),
+                   formatBytes(e.bytesPeak()), formatBytes(cluster.device.memory), llvm::join(parts, ", "));
+      }
+    for (const Estimate &e : all)
+      if (e.problem.empty() && e.hostOutOfMemory)
+        fmt::print("\n{} GPUs, {}: {} GPUs keep {} in the memory of their node, which has {}\n", e.strategy.gpus,
+                   e.strategy.name(), std::min(cluster.node.devices, e.strategy.gpus), formatBytes(e.hostBytes),
+                   formatBytes(cluster.node.hostMemory));
+    for (const std::string &line : networkAdvice(all, cluster, o.tokens))
+      fmt::print("\n{}\n", line);
+  }
+  if (!o.svg.empty()) {
+    makeFolder(o.svg);
+    writeFileAtomically(o.svg + "/days.svg", daysPicture(all, o.tokens, cluster));
+    const Estimate *best = bestOf(all);
+    writeFileAtomically(o.svg + "/step.svg", stepPicture(*best));
+    Config c = *config;
+    c.train.microBatch = best->strategy.microBatch;
+    writeFileAtomically(o.svg + "/memory.svg",
+                        memoryPicture(*best, memoryCurve(c, cluster, best->strategy.remat), cluster));
+    if (!o.json)
+      fmt::print("\npictures in {}: days.svg step.svg memory.svg\n", o.svg);
+  }
+}
+
+struct CalibrateOptions {
+  std::string cluster, out;
+  std::vector<std::string> fit, logs;
+  bool json = false, write = false, records = false;
+};
+
+/// What the tuner has on record of products on the machine that this runs on, which is one of the cluster's.
+ProductShares sharesOnRecord(const ClusterConfig &cluster, std::string &machine) {
+  if (!cluster.software.isGptc())
+    throw UserError(
+        ErrorCode::Contradiction,
+        fmt::format("{} describes {}, and records are of gptc's kernels", cluster.file, cluster.software.name),
+        "give a cluster file without software.name, or fit software.slowdown to a log");
+  Config config;
+  config.compile.target = cluster.device.isCpu ? "cpu" : "cuda:" + cuda::architectureHere();
+  bool here = true;
+  const Target target = targetOf(config, here);
+  machine = fingerprintOf(target);
+  TuningRecords records(neededCacheDir());
+  ProductShares shares = productShares(records, target, cluster.device);
+  if (shares.byRows.empty())
+    throw UserError(ErrorCode::FileMissing, fmt::format("no product of {} is on record", machine),
+                    fmt::format("`gptc tune MODEL.toml --set compile.target={}` measures those of a model",
+                                cluster.device.isCpu ? "cpu" : "cuda"));
+  return shares;
+}
+
+void runCalibrate(const CalibrateOptions &o) {
+  ClusterConfig cluster = loadCluster(o.cluster);
+  for (const std::string &log : o.logs)
+    for (Observation &row : readForecasts(log, cluster))
+      cluster.observations.push_back(std::move(row));
+  std::vector<Scalar> which;
+  for (const std::string &name : o.fit)
+    which.push_back(name == "slowdown"    ? Scalar::slowdown
+                    : name == "effective" ? Scalar::effective
+                                          : Scalar::stepOverhead);
+  std::optional<ProductShares> shares;
+  std::string machine;
+  if (o.records) {
+    shares = sharesOnRecord(cluster, machine);
+    setShares(cluster.device, *shares);
+  }
+  // Records are worth writing down without a log, too.
+  const Calibration c = shares && cluster.observations.empty() && which.empty() ? Calibration{cluster, {}, {}, {}}
+                                                                                : calibrate(cluster, which);
+  auto value = [&](Scalar s) -> const Fitted & {
+    return s == Scalar::slowdown    ? c.cluster.software.slowdown
+           : s == Scalar::effective ? c.cluster.network.effective
+                                    : c.cluster.software.stepOverhead;
+  };
+  auto text = [](Scalar s, double v) {
+    return s == Scalar::slowdown    ? fmt::format("{:.4g}", v)
+           : s == Scalar::effective ? formatBandwidth(v)
+                                    : formatSeconds(v);
+  };
+  const DeviceSpec &device = c.cluster.device;
+  if (o.json) {
+    json j;
+    if (shares)
+      j["device"] = {{"matmul", device.matmul},
+                     {"efficiency", device.efficiency},
+                     {"products", shares->products},
+                     {"machine", machine}};
+    for (Scalar s : c.fitted)
+      j["fitted"].push_back(
+          {{"name", nameOf(s)}, {"value", value(s).value}, {"low", value(s).low}, {"high", value(s).high}});
+    for (const ObservedRow &r : c.rows) {
+      json e = {{"name", r.observation->name},
+                {"fitted", r.fitted},
+                {"s_per_step", r.predicted},
+                {"oom", r.estimate.outOfMemory}};
+      if (r.seen > 0) {
+        e["seen"] = r.seen;
+        e["error"] = r.error;
+        if (!std::isnan(r.leftOut))
+          e["leave_one_out"] = r.leftOut;
+      }
+      e["contradictions"] = r.contradictions;
+      j["rows"].push_back(e);
+    }
+    j["notes"] = c.notes;
+    fmt::print("{}\n", j.dump(2));
+  } else {
+    if (shares)
+      fmt::print("device.matmul            {:.4g}\ndevice.efficiency        {}\nnote: by the times of {} product{} on "
+                 "record of {}\n",
+                 device.matmul, formatShares(device.efficiency), shares->products, shares->products == 1 ? "" : "s",
+                 machine);
+    for (Scalar s : c.fitted) {
+      const Fitted &f = value(s);
+      const std::string interval =
+          f.low < f.high ? fmt::format("{} to {} with 90% confidence", text(s, f.low), text(s, f.high)) : "";
+      fmt::print("{}\n",
+                 llvm::StringRef(fmt::format("{:<24} {:<12} {}", nameOf(s), text(s, f), interval)).rtrim().str());
+    }
+    for (const std::string &n : c.notes)
+      fmt::print("note: {}\n", n);
+    if (!c.rows.empty())
+      fmt::print("\n{:<52} {:>10} {:>10} {:>7}  {:>8}\n", "observation", "seen", "predicted", "error", "left out");
+    for (const ObservedRow &r : c.rows) {
+      const std::string speed =
+          r.seen > 0 ? fmt::format("{:>10.4g} {:>10.4g} {:>+6.1f}%  {:>8}", r.seen, r.predicted, 100 * r.error,
+                                   !r.fitted               ? "not fit"
+                                   : std::isnan(r.leftOut) ? "too few"
+                                                           : fmt::format("{:+.1f}%", 100 * r.leftOut))
+                     : fmt::format("{:>10} {:>10}", r.observation->outOfMemory ? "no memory" : "",
+                                   r.estimate.outOfMemory ? "no memory" : fmt::format("{:.4g}", r.predicted));
+      fmt::print("{:<52} {}\n", r.observation->name, speed);
+      for (const std::string &why : r.contradictions)
+        fmt::print("    ! {}\n", why);
+    }
+    if (!c.rows.empty())
+      fmt::print("\nSeconds per step. Left out: predicted by the others.\n");
+  }
+  const std::string target = o.write ? o.cluster : o.out;
+  if (!target.empty()) {
+    std::string text = movedTo(readInput(o.cluster, "cluster file"), o.cluster, target);
+    if (!c.fitted.empty())
+      text = withFitted(text, c.cluster);
+    writeFileAtomically(target, shares ? withEfficiency(text, device) : text);
+    if (!o.json)
+      fmt::print("written to {}\n", target);
+  }
+}
+
+}  // namespace
+
+void addEstimateCommand(CLI::App &app) {
+  CLI::App *c = app.add_subcommand("estimate", "Forecasts speed, memory and days of a run on a cluster");
+  auto o = std::make_shared<EstimateOptions>();
+  addModel(*c, o->model, o->settings);
+  c->add_option("--cluster", o->cluster, "cluster.toml: devices, network, software")
+      ->required()
+      ->type_name("CLUSTER.toml");
+  CLI::Option *gpus =
+      c->add_option("--gpus", o->gpus, "How many: 8, 1..64 (powers of two) or 8,16,48; else as [parallel] says")
+          ->type_name("N");
+  c->add_option("--tokens", o->tokens, "Tokens of the whole run")->check(within(1.0, 1e18))->capture_default_str();
+  CLI::Option *pipeline =
+      c->add_option("--pipeline", o->pipeline, "Stages of a pipeline, which is forecast and not run")
+          ->check(within<int64_t>(1, 1024))
+          ->capture_default_str();
+  c->add_flag("--search", o->search, "The best strategy for each number of GPUs")->excludes(pipeline);
+  c->add_flag("--json", o->json, "Prints JSON: one object for one number of GPUs, else a list");
+  c->add_option("--svg", o->svg, "Draws days.svg, step.svg and memory.svg into a folder")->type_name("FOLDER");
+  c->callback([o, gpus] {
+    if (gpus->count() && !o->gpus)
+      o->gpus = "";  // '' is no number of them
+    runEstimate(*o);
+  });
+}
+
+void addCalibrateCommand(CLI::App &app) {
+  CLI::App *c = app.add_subcommand("calibrate", "Fits a cluster's slowdown, network and overhead to its logs");
+  auto o = std::make_shared<CalibrateOptions>();
+  c->add_option("cluster", o->cluster, "cluster.toml with [[observation]] rows")->required()->type_name("CLUSTER.toml");
+  c->add_option("--fit", o->fit,
+                "Scalars to fit instead of those that the file leaves open: slowdown, effective, overhead")
+      ->check(CLI::IsMember({"slowdown", "effective", "overhead"}))
+      ->delimiter(',');
+  c->add_option("--log", o->logs, "forecast.jsonl of a run, whose lines are observations too; may be repeated")
+      ->type_name("OUT_DIR/forecast.jsonl")
+      ->expected(1)
+      ->take_all();
+  c->add_flag("--records", o->records,
+              "Takes the share of the peak that products reach from what gptc tune has measured on this machine");
+  c->add_flag("--write", o->write, "Writes what was found into the file");
+  c->add_option("-o,--output", o->out, "Writes the file with what was found to another place")->type_name("FILE");
+  c->add_flag("--json", o->json, "Prints JSON");
+  c->callback([o] { runCalibrate(*o); });
+}
+
+}  // namespace gptc

@@ -1,0 +1,106 @@
+// gptc explain: what is in effect in a plan, what it is worth, and what was not chosen.
+#include "tools/commands/command_line.h"
+#include "tools/commands/commands.h"
+#include "tools/planner/cache_dir.h"
+#include "tools/study/explain.h"
+#include "tools/study/why.h"
+
+#include "codegen/codegen.h"
+#include "runtime/device/peak.h"
+#include "support/words.h"
+
+#include <nlohmann/json.hpp>
+
+namespace gptc {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+
+json jsonOf(const Effect &e) { return {{"arena_bytes", e.memory}, {"traffic_bytes", e.traffic}, {"ms", e.ms}}; }
+
+json jsonOf(const Plan &plan, const Explanation &e) {
+  json list = json::array();
+  for (const Decision &d : e.decisions) {
+    json entry = {
+        {"pass", d.pass}, {"name", d.name}, {"choice", d.choice}, {"effect", jsonOf(d.effect)}, {"note", d.note}};
+    for (const Alternative &a : d.rejected)
+      entry["rejected"].push_back({{"choice", a.choice}, {"effect", jsonOf(a.effect)}, {"why", a.why}});
+    list.push_back(entry);
+  }
+  return {
+      {"plan", plan.hash},
+      {"arena_bytes", e.plan.arena},
+      {"step", {{"ms", 1e3 * e.plan.step.seconds}, {"flops", e.plan.step.flops}, {"traffic_bytes", e.plan.step.bytes}}},
+      {"fp32_peak", e.rates.fp32},
+      {"decisions", list}};
+}
+
+/// Peak of this machine in FLOP/s. Others may hold it while it is measured: then once more, and in the end what is
+/// typical of such a machine, as a plan is worth the same on a busy day.
+double undisturbedPeak(const Target &target, bool &measured) {
+  const double typical = ratesOf(target).fp32;
+  ThreadPool pool(target.threads);
+  const PeakRecord peak = peakOfCpu(pool, hostTarget(target.threads), DType::f32, defaultCacheDir());
+  double best = peak.get().flops;
+  for (int round = 0; round < 3 && best < 0.5 * typical; ++round)
+    best = peak.again().flops;
+  measured = best >= 0.25 * typical;
+  return measured ? best : typical;
+}
+
+void run(const std::string &dir, bool asJson) {
+  const Plan plan = loadPlan(dir);
+  bool measured = false;
+  const Explanation e = explain(plan, undisturbedPeak(plan.target, measured));
+  if (asJson) {
+    fmt::print("{}\n", jsonOf(plan, e).dump(2));
+    return;
+  }
+  fmt::print("plan        {}  {}\n", dir, plan.hash.substr(0, 12));
+  fmt::print("machine     {} with {} thread{}, {:.0f} GFLOP/s fp32 {}\n", plan.target.cpu, plan.target.threads,
+             plan.target.threads == 1 ? "" : "s", e.rates.fp32 * 1e-9,
+             measured ? "measured" : "typical (too busy to measure)");
+  fmt::print("step        {:.4g} ms predicted: {:.4g} GFLOP, {:.3g} GB to and from memory\n", 1e3 * e.plan.step.seconds,
+             e.plan.step.flops * 1e-9, e.plan.step.bytes * 1e-9);
+  fmt::print("arena       {}\n\n", formatBytes(double(e.plan.arena)));
+  fmt::print(
+      "Each line: with the choice minus without it; negative numbers are savings. Below it, what an alternative\n"
+      "would have done instead. Bytes of the arena are those of plans really made; times and traffic are per step and\n"
+      "predicted.\n\n{}",
+      tableOf(e.decisions));
+}
+
+}  // namespace
+
+void addExplainCommand(CLI::App &app) {
+  CLI::App *c = app.add_subcommand("explain", "Says what each decision of the compiler costs and saves");
+  struct Options {
+    std::string plan, cluster;
+    std::vector<std::string> why;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::Option *plan = c->add_option("plan", o->plan, "Folder written by `gptc compile`")->type_name("PLAN");
+  CLI::Option *json = c->add_flag("--json", o->json, "Prints JSON instead of a table");
+  CLI::Option *why =
+      c->add_option("--why", o->why,
+                    "Why A is slower than B: two plans, or two forecasts \"MODEL.toml gpus=16 KEY=VALUE...\"")
+          ->expected(2)
+          ->type_name("A B")
+          ->excludes(plan)
+          ->excludes(json);
+  c->add_option("--cluster", o->cluster, "On which cluster, for --why with forecasts")
+      ->type_name("CLUSTER.toml")
+      ->needs(why);
+  c->callback([o] {
+    if (!o->why.empty())
+      explainWhy(o->why[0], o->why[1], o->cluster);
+    else if (o->plan.empty())
+      throw UserError(ErrorCode::Usage, "gptc explain needs a plan", "gptc explain PLAN, or --why A B");
+    else
+      run(o->plan, o->json);
+  });
+}
+
+}  // namespace gptc

@@ -1,0 +1,53 @@
+// gptc new: a commented model.toml to start from, which compiles as it is once its data are there.
+#include "support/input_files.h"
+#include "tools/commands/command_line.h"
+#include "tools/commands/commands.h"
+#include "tools/commands/new_model.h"
+
+#include <filesystem>
+
+namespace gptc {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct NewOptions {
+  std::string preset = "small", data = "data", out = "model.toml";
+  bool force = false;
+};
+
+void writeNew(const NewOptions &o) {
+  const ModelTemplate &t = modelTemplate(o.preset);
+  if (!o.force && fs::exists(fs::symlink_status(o.out)))
+    throw UserError(ErrorCode::Unwritable, fmt::format("{} is there already", o.out),
+                    fmt::format("-o FILE writes another one, --force writes over {}", o.out));
+  // Paths count from the folder of the file.
+  const fs::path beside = fs::absolute(o.out).lexically_normal().parent_path();
+  const fs::path data =
+      fs::path(o.data).is_absolute() ? fs::path(o.data) : fs::absolute(o.data).lexically_relative(beside);
+  writeFileAtomically(o.out, textOf(t, data.lexically_normal().string()));
+  fmt::print("{}: {}\n", o.out, t.what);
+  if (!fs::exists(fs::path(o.data) / "train.bin"))
+    fmt::print("data        gptc data prepare YOUR.txt --tokenizer {} --out {}\n", t.tokenizer, o.data);
+  fmt::print("next        gptc compile {} -o {}.plan\n", o.out, fs::path(o.out).stem().string());
+}
+
+}  // namespace
+
+void addNewCommand(CLI::App &app) {
+  CLI::App *c = app.add_subcommand("new", "Writes a commented model.toml to start from");
+  auto o = std::make_shared<NewOptions>();
+  std::string list;
+  for (const ModelTemplate &t : modelTemplates())
+    list += fmt::format("{}{:<7} {}", list.empty() ? "" : "\n", t.name, t.what);
+  c->add_option("preset", o->preset, list)->type_name("NAME")->capture_default_str();
+  c->add_option("-o,--out", o->out, "File to write")->type_name("MODEL.toml")->capture_default_str();
+  c->add_option("--data", o->data, "Folder that `gptc data prepare --out` has written, or will")
+      ->type_name("DIR")
+      ->capture_default_str();
+  c->add_flag("--force", o->force, "Writes over a file that is there");
+  c->callback([o] { writeNew(*o); });
+}
+
+}  // namespace gptc

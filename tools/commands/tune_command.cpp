@@ -1,0 +1,215 @@
+// gptc tune: a line of progress, then a table.
+#include "support/diagnostics.h"
+#include "support/files.h"
+#include "support/stderr.h"
+#include "support/words.h"
+#include "tools/commands/command_line.h"
+#include "tools/commands/commands.h"
+#include "tools/planner/cache_dir.h"
+#include "tools/study/tune.h"
+
+#include <nlohmann/json.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include <utility>
+
+namespace gptc {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+
+/// A line on the terminal that is written over and over, ten times a second at most.
+class LiveLine {
+public:
+  ~LiveLine() { clear(); }
+  void show(const std::string &text) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!terminal || now < next)
+      return;
+    next = now + std::chrono::milliseconds(100);
+    winsize size{};
+    const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col;
+    // One that breaks could not be written over.
+    printError("\r\033[K{}", text.substr(0, (known ? size.ws_col : 80u) - 1));
+    isThere = true;
+  }
+  void clear() {
+    if (std::exchange(isThere, false))
+      printError("\r\033[K");
+  }
+
+private:
+  const bool terminal = isatty(STDERR_FILENO);
+  bool isThere = false;
+  std::chrono::steady_clock::time_point next;
+};
+
+/// Of the peak of its operands' type, in percent.
+double shareOfPeak(const TunedKernel &k, const TuneReport &r, double ms) {
+  const double peak = r.speed.peak(k.operands);
+  return ms > 0 && peak > 0 ? 100 * k.flops / (1e-3 * ms) / peak : 0;
+}
+
+double shareOfMemory(const TunedKernel &k, const TuneReport &r, double ms) {
+  return ms > 0 && r.speed.memory.best() > 0 ? 100 * k.bytes / (1e-3 * ms) / r.speed.memory.best() : 0;
+}
+
+void table(const TuneReport &r) {
+  fmt::print("{:<36} {:<22} {:>5} {:>9} {:>9} {:>7} {:>7} {:>7} {:>6}  {}\n", "kernel", "shapes", "calls", "ms",
+             "tuned", "ratio", "% peak", "% mem", "tried", "schedule");
+  for (const TunedKernel &k : r.kernels) {
+    if (!k.calls)
+      continue;
+    auto cut = [](std::string s, size_t most) { return s.size() > most ? s.substr(0, most - 2) + ".." : s; };
+    fmt::print("{:<36} {:<22} {:>5} {:>9.3f} {:>9.3f} {:>7.3f} {:>6.1f}% {:>6.1f}% {:>6}  {}\n", cut(k.place, 36),
+               cut(k.shapes, 22), k.calls, k.baseMs, k.ms, k.baseMs > 0 ? k.ms / k.baseMs : 1, shareOfPeak(k, r, k.ms),
+               shareOfMemory(k, r, k.ms), k.known ? "known" : fmt::format("{}", k.tried),
+               k.takenBack        ? "default (another was no faster in the step)"
+               : k.best == k.base ? "default"
+                                  : k.best.str());
+  }
+  fmt::print("\n{} kernels searched, {} known, {} taken back as no faster within the step; {:.1f} s\n", r.searched,
+             r.known, r.takenBack, r.seconds);
+  if (r.unsearched)
+    fmt::print("no time was left for {} kernel{}: another `gptc tune` goes on there\n", r.unsearched,
+               r.unsearched == 1 ? "" : "s");
+  fmt::print("{} of {} trials known{}\n", r.knownTrials, r.trials,
+             r.failed ? fmt::format("; {} candidates failed and are left out from now on", r.failed) : "");
+  double mostOfPeak = 0, mostOfMemory = 0;
+  for (const TunedKernel &k : r.kernels) {
+    mostOfPeak = std::max(mostOfPeak, shareOfPeak(k, r, k.ms));
+    mostOfMemory = std::max(mostOfMemory, shareOfMemory(k, r, k.ms));
+  }
+  fmt::print("{}", noteOnShares(mostOfPeak, mostOfMemory));
+  if (r.speed.peakFp32 > 0)  // steps are not measured on a GPU, nor is what they would be held against
+    fmt::print("peak {:.0f} GFLOP/s fp32, {:.0f} bf16; memory {:.0f} GB/s\n", r.speed.peakFp32 * 1e-9,
+               r.speed.peakBf16 * 1e-9, r.speed.memory.best() * 1e-9);
+  if (r.verdict.compared)
+    fmt::print("step, kernels one by one: {}\n", inWords(r.verdict));
+  else
+    fmt::print("{}\n", r.note.empty() ? "the plan is that of default schedules" : r.note);
+}
+
+json jsonOf(const TuneReport &r) {
+  json list = json::array();
+  for (const TunedKernel &k : r.kernels)
+    list.push_back({{"place", k.place},
+                    {"shapes", k.shapes},
+                    {"calls", k.calls},
+                    {"instances", k.instances},
+                    {"default_ms", k.baseMs},
+                    {"ms", k.ms},
+                    {"percent_of_peak", shareOfPeak(k, r, k.ms)},
+                    {"percent_of_memory", shareOfMemory(k, r, k.ms)},
+                    {"candidates", k.candidates},
+                    {"tried", k.tried},
+                    {"known", k.known},
+                    {"raced", k.raced},
+                    {"taken_back", k.takenBack},
+                    {"nearest_raced", k.nearestRaced},
+                    {"default", k.base.str()},
+                    {"schedule", k.best.str()}});
+  auto spread = [](const Spread &s) { return json{{"median", s.median}, {"least", s.least}, {"most", s.most}}; };
+  return {{"seconds", r.seconds},
+          {"searched", r.searched},
+          {"known", r.known},
+          {"unsearched", r.unsearched},
+          {"taken_back", r.takenBack},
+          {"trials", r.trials},
+          {"known_trials", r.knownTrials},
+          {"failed", r.failed},
+          {"peak_fp32", r.speed.peakFp32},
+          {"peak_bf16", r.speed.peakBf16},
+          {"memory_bytes_per_s", r.speed.memory.best()},
+          {"default_step_ms", spread(r.verdict.baseMs)},
+          {"step_ms", spread(r.verdict.ms)},
+          {"ratio", spread(r.verdict.ratio)},
+          {"noise", r.verdict.noise},
+          {"kept", !r.verdict.compared ? nullptr : json(r.verdict.better ? "tuned" : "default")},
+          {"verdict", r.verdict.compared ? inWords(r.verdict) : r.note},
+          {"kernels", list}};
+}
+
+std::atomic<bool> stopAsked = false;
+
+/// Ctrl-C ends the search, and what it found is printed; once more ends the program.
+void stopOnInterrupt() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { stopAsked = true; };
+  action.sa_flags = int(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+}
+
+/// A file that must be writable later. Where it was not there before, an error takes it away again.
+class Reserved {
+public:
+  explicit Reserved(const std::string &file) : file(file) {
+    if (file.empty())
+      return;
+    fresh = access(file.c_str(), F_OK) != 0;
+    close(openAppending(file));
+  }
+  ~Reserved() {
+    if (fresh && !used)
+      unlink(file.c_str());
+  }
+  bool used = false;
+
+private:
+  const std::string file;
+  bool fresh = false;
+};
+
+}  // namespace
+
+void addTuneCommand(CLI::App &app) {
+  CLI::App *c = app.add_subcommand("tune", "Measures schedules and records the fastest for `gptc compile`");
+  struct Options {
+    TuneRequest request;
+    std::string svg;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  addModel(*c, o->request.modelFile, o->request.settings);
+  c->add_option("--seconds", o->request.seconds, "Time for everything but measuring the machine [120]")
+      ->check(within(1.0, 1e6));
+  c->add_option("--threads", o->request.threads, "Threads (0: all cores)")->check(within(0, 4096));
+  c->add_flag("--again", o->request.again, "Measures also what is on record");
+  c->add_option("--svg", o->svg, "Draws the kernels under the roofline into this file")->type_name("FILE");
+  c->add_flag("--json", o->json, "Prints JSON instead of a table");
+  c->callback([o] {
+    // What is measured is of use only where it can be kept and drawn.
+    o->request.cacheDir = neededCacheDir();
+    TuningRecords(o->request.cacheDir).keep({});
+    Reserved picture(o->svg);
+    stopOnInterrupt();
+    o->request.stop = &stopAsked;
+    LiveLine line;
+    const TuneReport r = tune(o->request, [&](const TuneProgress &p) {
+      line.show(fmt::format("{:.0f} s left, kernel {} of {}, {} trials ({} known), best {:.3f} of the default: {}",
+                            std::max(0.0, p.secondsLeft), std::min(p.kernel + 1, p.kernels), p.kernels, p.trials,
+                            p.knownTrials, p.best, p.name));
+    });
+    line.clear();
+    if (!o->svg.empty()) {
+      SyncedFile out(o->svg);
+      const std::string svg = rooflineSvg(r);
+      out.write(svg.data(), svg.size());
+      out.finish();
+      picture.used = true;
+    }
+    if (o->json)
+      fmt::print("{}\n", jsonOf(r).dump(2));
+    else
+      table(r);
+    if (stopAsked)
+      throw CLI::RuntimeError(130);
+  });
+}
+
+}  // namespace gptc

@@ -1,0 +1,260 @@
+#include "tools/compiler/compile.h"
+
+#include "codegen/codegen.h"
+#include "codegen/cuda/jit.h"
+#include "frontends/model_builder.h"
+#include "frontends/toml_config.h"
+#include "ir/mesh.h"
+#include "runtime/cuda/cuda_executor.h"
+#include "runtime/device/arena.h"
+#include "runtime/tuning/cache_secret.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
+#include "support/words.h"
+#include "tools/estimate/auto.h"
+#include "tools/planner/gir_file.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <chrono>
+#include <set>
+
+namespace gptc {
+
+namespace {
+
+class Stopwatch {
+public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+
+private:
+  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+};
+
+std::string absoluteOrEmpty(const std::string &path) { return path.empty() ? path : absolutePath(path); }
+
+constexpr int64_t boundless = int64_t(1) << 62;
+
+/// What a plan may take of this machine's memory: the rest is for the process around it and for others. Of a GPU that
+/// is somewhere else nothing is known but what compile.gpu_memory says.
+int64_t memoryForPlans(const Config &config, const Target &target, bool here) {
+  if (target.isCuda() && config.fixes("compile.gpu_memory"))
+    return arenaRoom(gpuMemoryOf(config, target, here), target,
+                     Mesh{config.parallel.data, config.parallel.tensor}.ranks());
+  if (target.isCuda())
+    return here ? cuda::CudaExecutor::memoryForPlans(target) : boundless;
+  const int64_t available = availableMemory();
+  return available - std::max<int64_t>(256 << 20, available / 20);
+}
+
+}  // namespace
+
+RunSettings runSettings(const Config &c) {
+  RunSettings r;
+  r.outDir = absolutePath(c.outDir);
+  r.steps = c.train.steps;
+  r.seed = uint64_t(c.train.seed);
+  r.onNonfinite = c.train.onNonfinite;
+  auto [kind, dir] = llvm::StringRef(c.model.initFrom).split(':');
+  r.initFrom = dir.empty() ? kind.str() : kind.str() + ":" + absolutePath(dir.str());
+  r.trainData = absoluteOrEmpty(c.data.train);
+  r.valData = absoluteOrEmpty(c.data.val);
+  r.tokenizer = absoluteOrEmpty(c.data.tokenizer);
+  r.evalEvery = c.eval.every;
+  r.evalSteps = c.eval.steps;
+  r.sampleEvery = c.eval.sampleEvery;
+  r.samplePrompt = c.eval.samplePrompt;
+  r.sampleTokens = c.eval.sampleTokens;
+  r.checkpointEvery = c.checkpoint.every;
+  r.checkpointKeep = c.checkpoint.keep;
+  r.checkpointAsync = c.checkpoint.async;
+  r.logEvery = c.log.every;
+  r.tensorboard = c.log.tensorboard;
+  r.traceSteps = c.log.traceSteps;
+  r.mfuPeak = c.log.mfuPeak;
+  return r;
+}
+
+// 1. Configuration -> graph -> the default pipeline, or of a .gir file what it still needs of it. The module is copied
+//    where fusion begins: that is the joint graph. What "auto" leaves open of ranks and micro-batch is decided before.
+// 2. Where the GPU is here, the algorithms of cuBLASLt's calls are timed, and the fastest are pinned in the schedules.
+// 3. Every group becomes a kernel and is compiled into the cache.
+// 4. The plan is written last: a plan that exists has kernels that compile.
+static CompileReport compileInto(const CompileRequest &request, Config &config, Plan &plan) {
+  CompileReport report;
+  const Stopwatch total;
+  const bool gir = isGirFile(request.modelFile);
+  const char *firstPass = "canonicalize";
+  if (gir) {
+    plan.planned = loadGir(request.modelFile);
+    firstPass = firstPassFor(*plan.planned, request.modelFile);
+    config = configOfGir(*plan.planned, request.modelFile, request.settings);
+    if (config.written.count("compile.remat"))
+      plan.planned->attrs.set("remat", config.compile.remat);
+  } else {
+    config = readConfig(request.modelFile, request.settings);
+  }
+  bool here = true;
+  plan.target = targetOf(config, here);
+  plan.run = request.run ? *request.run : runSettings(config);
+
+  const Stopwatch passes;
+  if (!gir) {
+    // Ranks of one machine share its memory; how many it will be is not known before they start.
+    const int64_t available = memoryForPlans(config, plan.target, here);
+    const int64_t ranks = Mesh{config.parallel.data, config.parallel.tensor}.ranks();
+    const std::vector<Decision> chosen =
+        chooseParallel(config, plan.target, plan.target.isCuda() ? available : available / ranks, request.clusterFile);
+    const std::string records = here ? request.cacheDir : "";
+    report.micro = chooseMicroBatch(config, plan.target, here,
+                                    [&](const Config &c) { return planModule(c, plan.target, records, boundless); });
+    plan.planned = buildModel(config);
+    for (const Decision &d : chosen)
+      record(*plan.planned, d);
+    plan.model = modelSettings(config);
+  }
+  report.available = memoryForPlans(config, plan.target, here);
+  if (report.micro && !report.micro->fits)
+    report.available = std::min(report.available, report.micro->room);  // recomputation has to bring it about
+  const bool tune = config.compile.autotune != "off" && (here || !plan.target.isCuda());
+  report.tuned =
+      runPasses(plan, config, {firstPass, tune ? request.cacheDir : "", tune, report.available, request.pipeline}, gir);
+  GPTC_CHECK(plan.joint, "the default pipeline does not fuse");
+  if (std::string problem = gir ? planProblem(*plan.planned) : ""; !problem.empty())
+    throw UserError(ErrorCode::GirInvalid, fmt::format("{}: {}", request.modelFile, problem),
+                    "frontends/model_builder.h says what a training module consists of");
+  report.passSeconds = passes.seconds();
+  report.arenaBytes = plan.planned->attrs.getInt("arena_bytes");
+  report.hostBytes = plan.planned->attrs.getInt("host_bytes", 0);
+  if (!plan.target.callsLibrary() || config.compile.autotune == "off")
+    report.tuning.problem = "compile.autotune is off";
+  else
+    report.tuning = cuda::pinAlgorithms(*plan.planned, plan.target, request.cacheDir);
+
+  const Stopwatch kernels;
+  std::vector<LoweredGroup> distinct, ofHost;
+  std::set<std::string> keys;  // equal groups have equal kernels
+  for (const auto &f : plan.planned->functions)
+    for (const Op &op : f->body) {
+      if (!op.is(OpKind::fused))
+        continue;
+      ++report.groups;
+      if (!keys.insert(groupKey(op)).second)
+        continue;
+      Schedule schedule;
+      GPTC_CHECK(Schedule::parse(op.attrs.getString("schedule"), schedule), "schedule of {}", op.loc);
+      auto &of = runsOnHost(op) ? ofHost : distinct;
+      of.push_back(lowerGroup(op, schedule, runsOnHost(op) ? hostTarget() : plan.target));
+    }
+  auto compile = [&](auto jit, const std::vector<LoweredGroup> &groups) {
+    std::vector<const kir::Kernel *> pointers;
+    for (const LoweredGroup &g : groups)
+      pointers.push_back(&g.kernel);
+    jit.compile(pointers);
+    report.compiled += jit.stats.compiled;
+    report.reused += jit.stats.reused;
+  };
+  if (plan.target.isCuda())
+    compile(CudaJit(plan.target, request.cacheDir), distinct);
+  else
+    compile(Jit(plan.target, request.cacheDir), distinct);
+  if (!ofHost.empty())
+    compile(Jit(hostTarget(), request.cacheDir), ofHost);
+  report.kernelSeconds = kernels.seconds();
+
+  report.planDir = request.planDir.empty() ? config.name + ".plan" : request.planDir;
+  writePlan(report.planDir, plan, neededCacheSecret(request.cacheDir));
+  report.totalSeconds = total.seconds();
+  return report;
+}
+
+Partition::Partition(const Plan &plan, int64_t ranks) {
+  if (plan.model.empty())
+    throw UserError(ErrorCode::RanksUnclear,
+                    fmt::format("the plan is for {} ranks and was compiled from a module, which does not say how to "
+                                "make one for {}",
+                                Mesh::of(*plan.planned).ranks(), ranks),
+                    "compile the module again with that mesh_data");
+  const Module &m = *plan.planned;
+  const int64_t B = m.attrs.getInt("micro_batch"), sequences = Mesh::of(m).data * m.attrs.getInt("accumulate") * B;
+  request.settings = plan.model;
+  // With parallel.tensor = "auto" all ranks are to be shared out anew.
+  const bool open = llvm::is_contained(plan.model, "parallel.tensor=\"auto\"");
+  const int64_t tensor = open ? 1 : Mesh::of(m).tensor, data = ranks == 1 ? 1 : ranks / tensor;
+  if (ranks != 1 && ranks % tensor)
+    throw UserError(ErrorCode::RanksUnclear,
+                    fmt::format("{} ranks do not divide into groups of parallel.tensor = {}", ranks, tensor),
+                    fmt::format("start a multiple of {}, or compile with another parallel.tensor", tensor));
+  request.settings.push_back(fmt::format("parallel.data={}", data));
+  if (ranks == 1 && !open)
+    request.settings.push_back("parallel.tensor=1");
+  const bool fixed = llvm::any_of(plan.model, [](const std::string &s) {
+    return llvm::StringRef(s).starts_with("parallel.logical_shards=") && s.back() != '"';
+  });
+  const int64_t shards = fixed ? Mesh::of(m).data * m.attrs.getInt("shards", 1) : data, share = sequences / shards;
+  int64_t micro = std::min(B, share);
+  if (share < 1 || sequences % shards)
+    throw UserError(ErrorCode::RanksUnclear,
+                    fmt::format("a global batch of {} sequences does not divide by {} ranks", sequences, data),
+                    "choose a number of ranks that divides it, or another train.global_batch_tokens");
+  while (share % micro)
+    --micro;
+  request.settings.push_back(fmt::format("train.micro_batch={}", micro));
+  request.settings.push_back(plan.target.isCuda() ? "compile.target=" + plan.target.name : "compile.target=cpu");
+  request.run = plan.run;
+  Target t;
+  try {
+    bool here;
+    t = targetOf(readConfig("", request.settings), here);
+  } catch (UserError &e) {
+    for (Diagnostic &d : e.diagnostics)
+      d.where = {};  // of settings that nobody has written
+    throw UserError(e.diagnostics);
+  }
+  madeFrom = blake3(fmt::format("{} {} {} {} {}\n{}", plan.hash, t.name, t.cpu, t.features, t.threads,
+                                fmt::join(request.settings, "\n")));
+}
+
+bool Partition::isIn(const std::string &dir) const {
+  try {
+    const Plan there = loadPlan(dir);
+    return there.madeFrom == madeFrom && there.run == *request.run;
+  } catch (const UserError &) {
+    return false;
+  }
+}
+
+void Partition::write(const std::string &dir, const std::string &cacheDir) const {
+  CompileRequest r = request;
+  r.planDir = dir;
+  r.cacheDir = cacheDir;
+  Config config;
+  Plan other;
+  other.madeFrom = madeFrom;
+  compilePlan(r, config, other);
+}
+
+std::unique_ptr<Module> Partition::planForInference(const Target &target, const std::string &cacheDir) const {
+  std::vector<std::string> settings = request.settings;
+  // What these change costs or saves memory in training only, and no bit.
+  settings.insert(settings.end(), {"compile.remat=none", "compile.pack_weights=false", "parallel.offload=none"});
+  const Config config = readConfig("", settings);
+  std::unique_ptr<Module> m = planModule(config, target, cacheDir, int64_t(1) << 62);
+  if (target.callsLibrary() && config.compile.autotune != "off")
+    cuda::pinAlgorithms(*m, target, cacheDir);
+  return m;
+}
+
+CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &plan) {
+  if (!isGirFile(request.modelFile))
+    return compileInto(request, config, plan);
+  try {
+    return compileInto(request, config, plan);
+  } catch (const InternalError &e) {
+    // A module comes from outside: it may be valid and yet ask for what no pass makes.
+    throw UserError(ErrorCode::GirInvalid,
+                    fmt::format("{} cannot be compiled: {}", request.modelFile, withoutPlaces(e.what())));
+  }
+}
+
+}  // namespace gptc

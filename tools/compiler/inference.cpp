@@ -1,0 +1,93 @@
+#include "tools/compiler/inference.h"
+
+#include "ir/mesh.h"
+#include "passes/pass.h"
+#include "support/diagnostics.h"
+#include "support/words.h"
+#include "tools/compiler/compile.h"
+#include "tools/planner/codegen_passes.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringSet.h"
+
+namespace gptc {
+
+namespace {
+
+void addStates(const Block &block, llvm::StringSet<> &names) {
+  for (const Op &op : block) {
+    if (op.isOneOf(OpKind::read, OpKind::write))
+      names.insert(op.state);
+    if (op.body)
+      addStates(*op.body, names);
+  }
+}
+
+/// The copy in low precision becomes the parameter: it is read from the files of the parameter, which round alike.
+void takePlaceOf(State &copy, const State &param) {
+  AttrMap attrs = gptc::attrs({{"kind", std::string("param")}, {"init", std::string("zeros")}});
+  attrs.set("hf", param.attrs.getString("hf", param.name));
+  for (const char *key : {"hf_split", "hf_transpose"})
+    if (const Attr *a = param.attrs.find(key))
+      attrs.set(key, *a);
+  copy.attrs = std::move(attrs);
+}
+
+// 1. The other functions go.
+// 2. Of the states those stay that are read or written, and those of which copies are made when weights are loaded: of
+//    panels the matrix. A parameter of which nothing but its low copy is read has that in its place.
+// 3. Memory is planned anew. Schedules and kernels are as they were.
+void keepOnly(Module &m, llvm::ArrayRef<llvm::StringRef> functions, const Target &target) {
+  std::vector<std::string> others;
+  for (const auto &f : m.functions)
+    if (!llvm::is_contained(functions, f->name))
+      others.push_back(f->name);
+  for (const std::string &name : others)
+    m.removeFunction(name);
+
+  llvm::StringSet<> used;
+  for (const auto &f : m.functions)
+    addStates(f->body, used);
+  for (const char *kind : {"packed", "whole"})
+    for (const auto &s : m.states)
+      if (used.contains(s->name) && s->attrs.getString("kind") == kind)
+        used.insert(s->attrs.getString("of"));
+  llvm::StringSet<> replaced;
+  for (const auto &s : m.states)
+    if (const std::string of = s->attrs.getString("of");
+        used.contains(s->name) && s->attrs.getString("kind") == "low" && !used.contains(of)) {
+      const State *param = m.state(of);
+      GPTC_CHECK(param && param->attrs.getString("kind") == "param", "@{} is no copy of a parameter", s->name);
+      if (replaced.insert(of).second)
+        takePlaceOf(*s, *param);
+    }
+  // A parameter that no function reads is in the files all the same.
+  llvm::erase_if(m.states, [&](const auto &s) {
+    const bool param = s->attrs.getString("kind") == "param";
+    return !used.contains(s->name) && (!param || replaced.contains(s->name));
+  });
+
+  PipelineOptions options;
+  options.reproFile = "";
+  runPipeline(m, parsePipeline("plan-memory", &target), options);
+}
+
+}  // namespace
+
+Plan inferencePlan(Plan plan, llvm::ArrayRef<llvm::StringRef> functions, const std::string &cacheDir) {
+  if (Mesh::of(*plan.planned).ranks() != 1)
+    plan.planned = Partition(plan, 1).planForInference(plan.target, cacheDir);
+  plan.joint.reset();
+  try {
+    keepOnly(*plan.planned, functions, plan.target);
+  } catch (const InternalError &e) {
+    // A plan comes from outside: it may keep memory's rules as it is, and ask for what no pass makes.
+    throw UserError(
+        ErrorCode::PlanDamaged,
+        fmt::format("the plan {} cannot be planned for sampling or evaluation: {}", plan.dir, withoutPlaces(e.what())),
+        "compile it again with `gptc compile`");
+  }
+  return plan;
+}
+
+}  // namespace gptc

@@ -1,0 +1,107 @@
+#include "tools/planner/plan_module.h"
+
+#include "codegen/cuda/libraries.h"
+#include "frontends/model_builder.h"
+#include "frontends/tokenizer.h"
+#include "frontends/toml_config.h"
+#include "passes/remat.h"
+#include "runtime/cuda/cuda_executor.h"
+#include "runtime/tuning/tuning_records.h"
+#include "support/diagnostics.h"
+#include "tools/planner/codegen_passes.h"
+#include "tools/planner/gir_file.h"
+#include "tools/planner/variants.h"
+
+#include <optional>
+
+namespace gptc {
+
+Config readConfig(const std::string &modelFile, const std::vector<std::string> &settings) {
+  return readConfig(modelFile, settings, ConfigPurpose::run);
+}
+
+Config readConfig(const std::string &modelFile, const std::vector<std::string> &settings, ConfigPurpose purpose) {
+  return loadConfig(
+      modelFile, settings, [](const std::string &tokenizer) { return Tokenizer::load(tokenizer).vocabSize(); },
+      purpose);
+}
+
+Config readConfigForBench(const std::string &modelFile, const std::vector<std::string> &settings) {
+  if (isGirFile(modelFile))
+    throw UserError(ErrorCode::Usage, fmt::format("{} is a module", modelFile), "give the model.toml");
+  Config config = readConfig(modelFile, settings);
+  if (config.compile.target != "cpu")
+    throw UserError(Diagnostic{
+        ErrorCode::NotBuiltYet,
+        fmt::format("compile.target = \"{}\": steps are measured on the CPU only", config.compile.target),
+        config.where("compile.target"),
+        "",
+        {"--set compile.target=cpu; on a GPU `gptrun PLAN` prints what a step takes, and `gptc bench kernels "
+         "PLAN` what its kernels do"},
+        {}});
+  return config;
+}
+
+Target targetOf(const Config &config, bool &here) {
+  here = config.compile.target == "cuda";
+  if (config.compile.target == "cpu")
+    return hostTarget();
+  try {
+    Target t = cudaTarget(here ? "cuda:" + cuda::architectureHere() : config.compile.target);
+    if (config.compile.libraryCalls == "auto") {
+      if (CudaLibrary::find(CudaLibraryId::cublasLt))
+        t.features = "cublaslt";
+      if (!cuda::cudnnFrontend().empty() && CudaLibrary::find(CudaLibraryId::cudnn))
+        t.features += t.features.empty() ? "cudnn" : ",cudnn";
+    }
+    return t;
+  } catch (UserError &e) {
+    e.diagnostics[0].where = config.where("compile.target");
+    if (here)
+      e.diagnostics[0].help.push_back("or name a GPU that need not be here, as in cuda:sm_90a");
+    throw UserError(e.diagnostics);
+  }
+}
+
+TunedSchedules::Counts runPasses(Plan &plan, const Config &config, PassRequest request, bool gir) {
+  request.pipeline.beforePass = [&](const PassUse &next, const Module &m) {
+    if (!plan.joint && next.pass->name == llvm::StringRef("fuse"))
+      plan.joint = m.clone();
+  };
+  registerCodegenPasses();
+  std::vector<PassUse> uses = parsePipeline(defaultPipeline(request.first), &plan.target);
+  if (uses.front().pass->name == llvm::StringRef("order"))
+    plan.joint = plan.planned->clone();  // fused already
+  for (const char *pass : {"remat", "pack-weights"})
+    setOption(uses, pass, "available", request.available);
+  std::optional<TuningRecords> records;
+  std::optional<TunedSchedules> tuned;
+  if (request.tuned) {
+    tuned.emplace(records.emplace(request.cacheDir), plan.target);
+    for (PassUse &u : uses)
+      u.options.schedules = &*tuned;
+  }
+  try {
+    runPipeline(*plan.planned, uses, request.pipeline);
+  } catch (RematBudgetError &e) {
+    e.diagnostics[0].where = config.where("compile.remat");
+    if (gir)
+      e.diagnostics[0].help.resize(1);  // the batch and the sizes are decided
+    throw UserError(e.diagnostics);
+  }
+  return tuned ? tuned->counts : TunedSchedules::Counts();
+}
+
+std::unique_ptr<Module> planModule(const Config &config, const Target &target, const std::string &cacheDir,
+                                   int64_t available) {
+  Plan plan;
+  plan.target = target;
+  plan.planned = buildModel(config);
+  PipelineOptions options;
+  options.verifyEach = false;
+  options.reproFile = "";
+  runPasses(plan, config, {"canonicalize", cacheDir, config.compile.autotune != "off", available, options}, false);
+  return std::move(plan.planned);
+}
+
+}  // namespace gptc

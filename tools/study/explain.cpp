@@ -1,0 +1,347 @@
+// 1. Decisions that a pass recorded are taken as they are.
+// 2. For others the joint graph of the plan is compiled again with the decision taken otherwise, down to the memory
+//    plan, and both results are compared: bytes of the arena exactly, traffic and time by the cost model. Where a
+//    budget of memory is in effect, both are compiled without it, so that it does not answer for the other.
+// 3. What cannot be undone in the joint graph (precision, padding, attention as one op, the cut of the batch) is
+//    compared with the model compiled anew from its description, where the plan has one.
+// 4. What no pass does otherwise (masks from counters, states in place) is computed from the shapes.
+#include "tools/study/explain.h"
+
+#include "frontends/model_builder.h"
+#include "frontends/toml_config.h"
+#include "ir/opdef.h"
+#include "passes/analysis/fusion_groups.h"
+#include "passes/analysis/liveness.h"
+#include "support/diagnostics.h"
+#include "support/words.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <tuple>
+
+namespace gptc {
+
+namespace {
+
+class Explainer {
+public:
+  Explainer(const Plan &plan, double fp32Peak) : plan(plan), rates(ratesOf(plan.target, fp32Peak)) {}
+
+  Explanation run() {
+    Explanation e{rates, forecast(*plan.planned, rates), decisionsOf(*plan.planned)};
+    decisions = &e.decisions;
+    now = e.plan;
+    plain = fromJoint([](std::vector<PassUse> &) {});
+    fusion();
+    remat();
+    order();
+    inPlace();
+    sweep();
+    dropout();
+    if (!plan.model.empty()) {
+      padding();
+      precision();
+      attention();
+      microBatch();
+    }
+    std::stable_sort(e.decisions.begin(), e.decisions.end(), [](const Decision &a, const Decision &b) {
+      return std::tie(a.pass, a.name) < std::tie(b.pass, b.name);
+    });
+    return e;
+  }
+
+private:
+  const Plan &plan;
+  const MachineRates rates;
+  Forecast now, plain;  // as planned; without rematerialisation
+  std::vector<Decision> *decisions = nullptr;
+
+  static Effect difference(const Forecast &with, const Forecast &without) {
+    return {double(with.arena - without.arena), with.step.bytes - without.step.bytes,
+            1e3 * (with.step.seconds - without.step.seconds)};
+  }
+
+  using Edit = std::function<void(std::vector<PassUse> &)>;
+  Forecast fromJoint(const Edit &edit) const {
+    return forecast(*runFrom(*plan.joint, "fuse", plan.target,
+                             [&](std::vector<PassUse> &uses) {
+                               setOption(uses, "remat", "budget", std::string("none"));
+                               edit(uses);
+                             }),
+                    rates);
+  }
+
+  /// The same model with other settings, without rematerialisation; nothing where that cannot be, as some ways to share
+  /// the work allow less.
+  std::optional<Forecast> fromModel(const std::vector<std::string> &settings, const BuildOptions &build = {},
+                                    const Edit &edit = {}) const {
+    std::vector<std::string> all = plan.model;
+    if (plan.planned->attrs.has("zero_stage"))  // as it was chosen
+      all.push_back(fmt::format("parallel.zero_stage={}", plan.planned->attrs.getInt("zero_stage")));
+    all.insert(all.end(), settings.begin(), settings.end());
+    try {
+      Config config = loadConfig("", all, [](const std::string &) { return int64_t(0); });
+      return forecast(*runFrom(*buildModel(config, build), "canonicalize", plan.target,
+                               [&](std::vector<PassUse> &uses) {
+                                 setOption(uses, "remat", "budget", std::string("none"));
+                                 if (edit)
+                                   edit(uses);
+                               }),
+                      rates);
+    } catch (const UserError &) {
+      return std::nullopt;
+    }
+  }
+
+  template <typename F> void eachStepOp(const Module &m, const F &visit) const {
+    for (const auto &f : m.functions)
+      if (const double calls = callsPerStep(m, f->name); calls > 0)
+        for (const Op &op : f->body)
+          visit(op, calls);
+  }
+
+  void fusion() {
+    auto pointwise = [](const Op &op) { return op.def().fusion == FusionKind::pointwise; };
+    auto bias = [](const Op &op) { return op.is(OpKind::reduce_sum) || addsBias(op); };
+    struct Kind {
+      const char *option, *kind, *what;
+      bool (*counts)(const Op &member);  // null: any group of several ops
+    };
+    for (const Kind &k : {Kind{"epilogue", "matmul", "matmuls with pointwise ops on their result", pointwise},
+                          Kind{"bias", "matmul", "matmuls with a bias or its gradient", bias},
+                          Kind{"row", "row", "row groups of several ops", nullptr},
+                          Kind{"pointwise", "pointwise", "pointwise groups of several ops", nullptr},
+                          Kind{"fold", "fold", "groups of sums that share an operand", nullptr}}) {
+      int groups = 0;
+      eachStepOp(*plan.planned, [&](const Op &op, double) {
+        if (!op.is(OpKind::fused) || op.attrs.getString("kind") != k.kind)
+          return;
+        int members = 0;
+        bool counts = false;
+        for (const Op &inner : *op.body)
+          if (!inner.isOneOf(OpKind::yield, OpKind::constant)) {
+            ++members;
+            counts |= k.counts && k.counts(inner);
+          }
+        groups += k.counts ? counts : members > 1;
+      });
+      if (groups == 0)
+        continue;
+      Forecast without = fromJoint([&](std::vector<PassUse> &uses) { setOption(uses, "fuse", k.option, false); });
+      decisions->push_back(
+          {"fuse", k.option, fmt::format("{} {}", groups, k.what), difference(plain, without), "", {}});
+    }
+  }
+
+  void remat() {
+    auto all = llvm::find_if(*decisions, [](const Decision &d) { return d.pass == "remat" && d.name == "all"; });
+    Decision d{"remat", "all", "none", {}, "", {}};
+    if (all != decisions->end()) {
+      d.choice = all->choice;
+      decisions->erase(all);
+      d.effect = difference(now, plain);
+      d.rejected.push_back({"none", difference(plain, now), ""});
+    }
+    if (d.choice != "full") {
+      Forecast full =
+          fromJoint([](std::vector<PassUse> &uses) { setOption(uses, "remat", "budget", std::string("full")); });
+      d.rejected.push_back({"full", difference(full, now), "not asked for, and dearer"});
+    }
+    decisions->push_back(d);
+  }
+
+  void order() {
+    Effect e = difference(plain, fromJoint([](std::vector<PassUse> &uses) { removePass(uses, "order"); }));
+    decisions->push_back(
+        {"order", "peak", e.memory < 0 ? "ops moved to just before their use" : "as given", e, "", {}});
+  }
+
+  void inPlace() {
+    int placed = 0;
+    Effect e;
+    for (const auto &f : plan.planned->functions) {
+      const double times = callsPerStep(*plan.planned, f->name);
+      if (times == 0)
+        continue;
+      for (const Op &op : f->body) {
+        if (!op.is(OpKind::write) || rootOf(op.operand(0))->def->loc == "copy")
+          continue;
+        // Without it the new content lies beside the old one until a copy has moved it there.
+        const double bytes = double(op.operand(0)->type.bytes());
+        ++placed;
+        e.memory = std::min(e.memory, -bytes);
+        e.traffic -= times * 2 * bytes;
+        e.ms -= times * 1e3 * (2 * bytes / (2 * bytes <= rates.cacheBytes ? rates.cache : rates.dram) + rates.launch);
+      }
+    }
+    decisions->push_back({"settle-writes",
+                          "in_place",
+                          fmt::format("{} states computed where they lie", placed),
+                          e,
+                          "memory: of the largest one, as copies could follow each other",
+                          {}});
+  }
+
+  void precision() {
+    const Module &m = *plan.planned;
+    for (const char *key : {"compute", "optimizer_state"}) {
+      if (key == llvm::StringRef("optimizer_state") && m.attrs.getString("optimizer") == "adafactor")
+        continue;  // its few statistics are f32, whatever is asked for
+      const std::string chosen = m.attrs.getString(key, "fp32");
+      auto with = [&](const char *value) { return fromModel({fmt::format("precision.{}={}", key, value)}); };
+      auto d = llvm::find_if(*decisions, [&](const Decision &d) { return d.pass == "precision" && d.name == key; });
+      if (d == decisions->end()) {
+        decisions->push_back({"precision", key, chosen, {}, "", {}});
+        d = decisions->end() - 1;
+      }
+      if (chosen != "fp32")
+        if (std::optional<Forecast> f = with("fp32"))
+          d->effect = difference(plain, *f);
+      for (const char *value : {"fp32", "bf16"})
+        if (chosen != value) {
+          const std::optional<Forecast> other = with(value);
+          if (!other)
+            continue;
+          const Effect e = difference(*other, plain);
+          if (value == llvm::StringRef("fp32"))
+            d->rejected.push_back({value, e, "another precision was asked for"});
+          else if (e.memory < 0 || e.ms < 0)
+            d->rejected.push_back({value, e, "not asked for: it rounds"});
+        }
+    }
+  }
+
+  void padding() {
+    auto without = [](std::vector<PassUse> &uses) { removePass(uses, "pad-vocab"); };
+    for (const auto &s : plan.planned->states)
+      for (const Dim &d : s->type.dims)
+        if (d.padded != d.logical) {
+          if (std::optional<Forecast> f = fromModel({}, {}, without))
+            decisions->push_back({"pad-vocab",
+                                  "states",
+                                  fmt::format("{} -> {}", d.logical, d.padded),
+                                  difference(plain, *f),
+                                  "tiles of the classifier without tails",
+                                  {}});
+          return;
+        }
+  }
+
+  /// As the pointwise ops of the optimizer's formula, one sweep each. Adafactor, which several ops compute, has none.
+  void sweep() {
+    int count = 0;
+    eachStepOp(*plan.joint, [&](const Op &op, double) { count += op.isOneOf(OpKind::adamw, OpKind::sgd); });
+    if (!count)
+      return;
+    auto separate = [](std::vector<PassUse> &uses) { setOption(uses, "fuse", "pointwise", false); };
+    Forecast primitive = fromJoint([&](std::vector<PassUse> &uses) {
+      separate(uses);
+      uses.insert(uses.begin(), parsePipeline("primitive-optimizer", &plan.target)[0]);
+    });
+    decisions->push_back({"fuse",
+                          "optimizer",
+                          fmt::format("{} of {} parameters as one sweep",
+                                      plan.joint->attrs.getString("optimizer") == "sgd" ? "SGD" : "AdamW", count),
+                          difference(fromJoint(separate), primitive),
+                          "against the ops of its formula one by one",
+                          {}});
+  }
+
+  /// As matmul, mask, softmax, matmul, with the weights [batch, heads, T, T] of each layer in memory.
+  void attention() {
+    int count = 0;
+    eachStepOp(*plan.planned, [&](const Op &group, double) {
+      if (group.is(OpKind::fused))
+        for (const Op &op : *group.body)
+          count += op.is(OpKind::attention);
+    });
+    if (std::optional<Forecast> f = count ? fromModel({}, {.decomposedAttention = true}) : std::nullopt)
+      decisions->push_back({"fuse",
+                            "attention",
+                            fmt::format("{} as one op", count),
+                            difference(plain, *f),
+                            "against scores and weights in memory",
+                            {}});
+  }
+
+  void dropout() {
+    int count = 0;
+    Effect e;
+    eachStepOp(*plan.planned, [&](const Op &group, double times) {
+      if (!group.is(OpKind::fused))
+        return;
+      for (const Op &op : *group.body) {
+        if (!op.is(OpKind::dropout))
+          continue;
+        ++count;
+        const double elements = double(op.result()->type.elements());
+        e.memory -= elements / 2;  // a byte each, once for the two directions
+        e.traffic -= times * elements;
+        // Each direction makes the numbers anew; a stored mask would be made once and loaded once.
+        e.ms +=
+            times * 0.5e3 * (op.def().cost(op).flops / (rates.elementwise * rates.fp32) - 2 * elements / rates.dram);
+      }
+    });
+    if (count)
+      decisions->push_back({"fuse",
+                            "dropout",
+                            fmt::format("{} masks from counters, none stored", count),
+                            e,
+                            "against masks of one byte per element",
+                            {}});
+  }
+
+  void microBatch() {
+    const int64_t batch = plan.planned->attrs.getInt("micro_batch"),
+                  times = plan.planned->attrs.getInt("accumulate", 1);
+    Decision d{"micro-batch", "size", fmt::format("{} sequences x {}", batch, times), {}, "", {}};
+    auto add = [&](int64_t other) {
+      const std::optional<Forecast> f = fromModel({fmt::format("train.micro_batch={}", other)});
+      if (!f)
+        return;
+      const Effect e = difference(*f, plain);
+      d.rejected.push_back({fmt::format("{} x {}", other, batch * times / other), e,
+                            e.memory < 0 && e.ms > 0 ? "takes longer; what it saves is not needed"
+                            : e.memory < 0           ? "not chosen: train.micro_batch"
+                            : e.ms < 0               ? "takes more memory"
+                                                     : "takes longer and more memory"});
+    };
+    if (batch % 2 == 0)
+      add(batch / 2);
+    if (times % 2 == 0)
+      add(batch * 2);
+    decisions->push_back(d);
+  }
+};
+
+std::string signedMs(double ms) { return std::abs(ms) < 0.0005 ? "0" : fmt::format("{:+.3f}", ms); }
+
+}  // namespace
+
+std::string signedBytes(double bytes) {
+  return std::abs(bytes) < 0.5 ? "0" : (bytes > 0 ? "+" : "") + formatBytes(bytes);
+}
+
+std::string tableOf(const std::vector<Decision> &decisions) {
+  std::string out = fmt::format("{:<24} {:<44} {:>12} {:>12} {:>10}\n", "decision", "choice", "arena", "traffic", "ms");
+  auto row = [&](const std::string &name, const std::string &choice, const Effect &e) {
+    out += fmt::format("{:<24} {:<44} {:>12} {:>12} {:>10}\n", name, choice, signedBytes(e.memory),
+                       signedBytes(e.traffic), signedMs(e.ms));
+  };
+  for (const Decision &d : decisions) {
+    row(d.pass + " " + d.name, d.choice, d.effect);
+    if (!d.note.empty())
+      out += fmt::format("{:24}   {}\n", "", d.note);
+    for (const Alternative &a : d.rejected) {
+      row("", "  rejected: " + a.choice, a.effect);
+      if (!a.why.empty())
+        out += fmt::format("{:24}     {}\n", "", a.why);
+    }
+  }
+  return out;
+}
+
+Explanation explain(const Plan &plan, double fp32Peak) { return Explainer(plan, fp32Peak).run(); }
+
+}  // namespace gptc

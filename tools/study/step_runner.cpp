@@ -1,0 +1,64 @@
+#include "tools/study/step_runner.h"
+
+#include "ir/mesh.h"
+#include "ir/random.h"
+#include "runtime/checkpoint/state.h"
+#include "support/diagnostics.h"
+#include "support/median.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+namespace gptc {
+
+Spread spreadOf(const std::vector<double> &values) {
+  if (values.empty())
+    return {};
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  return {medianOf(values), *least, *most};
+}
+
+static Plan planOf(std::unique_ptr<Module> planned, const Target &target) {
+  if (const int64_t ranks = Mesh::of(*planned).ranks(); ranks > 1)
+    throw UserError(
+        ErrorCode::NotBuiltYet,
+        fmt::format("steps of one rank are measured, and this plan is for {}: more is not built yet", ranks),
+        "--set parallel.data=1 --set parallel.tensor=1 measures one; plans for several ranks, compiled with "
+        "compile.autotune = \"cached\", use what is on record of kernels that are the same there");
+  Plan plan;
+  plan.planned = std::move(planned);
+  plan.target = target;
+  return plan;
+}
+
+StepRunner::StepRunner(std::unique_ptr<Module> planned, const Target &target, const std::string &cacheDir,
+                       unsigned threads)
+    : session(planOf(std::move(planned), target), cacheDir, threads) {
+  const Module &p = *session.plan.planned;
+  accumulate = p.attrs.getInt("accumulate", 1);
+  sequences = p.attrs.getInt("micro_batch");
+  const int64_t tokens = sequences * p.attrs.getInt("block_size"), vocab = p.attrs.getInt("vocab_size");
+  for (auto *list : {&x, &y})
+    for (int64_t i = 0; i < tokens; ++i)
+      list->push_back(int32_t(randomBits(randomKey(7, 0, list == &x, 0), i) % uint64_t(vocab)));
+  valid = float(accumulate * tokens);
+  session.executor.prepare({"train_step", "accumulate", "update"});
+  initializeStates(session.executor, 1337);
+}
+
+double StepRunner::step() {
+  const auto start = std::chrono::steady_clock::now();
+  const char *last = accumulate > 1 ? "update" : "train_step";
+  for (int64_t k = 0; k < accumulate; ++k) {
+    const int64_t first = k * sequences;
+    session.executor.run(accumulate > 1 ? "accumulate" : last, {x.data(), y.data(), &first, &valid});
+  }
+  if (accumulate > 1)
+    session.executor.run(last, {&valid});
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::memcpy(&loss, session.executor.result(last, 0), sizeof loss);
+  return seconds;
+}
+
+}  // namespace gptc
