@@ -1,5 +1,5 @@
 // gptc bench cluster: a file that forecasts can be made with, whose figures can be.
-#include "../e2e/harness.h"
+#include "tests/support/harness.h"
 
 #include "codegen/codegen.h"
 #include "frontends/cluster_config.h"

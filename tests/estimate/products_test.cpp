@@ -1,5 +1,5 @@
 // Times of products that the tuner has on record, as shares of the peak in a cluster file.
-#include "../e2e/harness.h"
+#include "tests/support/harness.h"
 
 #include "codegen/codegen.h"
 #include "ir/graph.h"

@@ -1,5 +1,5 @@
 // gptrun says what it predicted and what it took; gptc calibrate takes that as an observation.
-#include "../e2e/harness.h"
+#include "tests/support/harness.h"
 
 #include <gtest/gtest.h>
 
