@@ -4,9 +4,9 @@
 //
 // Default sizes are those of GPT-2 124M with 4096 tokens, beyond the last-level cache where the op allows; --cached
 // takes few rows, so that all stays in L2. One thread counts CPU time, several count wall time on the pool.
-#include "../unit/codegen/recipe_harness.h"
 #include "support/diagnostics.h"
 #include "support/thread_pool.h"
+#include "tests/support/recipe_harness.h"
 
 #include <algorithm>
 #include <cstdio>

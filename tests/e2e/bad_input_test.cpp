@@ -1,5 +1,5 @@
 // What gptrun says to bad input: a coded error with the fix, the right exit code, nothing lost.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,5 @@
 // Which plans a checkpoint fits: those of the same model, whatever their precision.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include "frontends/model_builder.h"
 #include "runtime/plan/plan.h"

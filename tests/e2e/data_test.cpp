@@ -1,5 +1,5 @@
 // A run goes on with the data that it began with, or says that it does not.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include "runtime/data/data.h"
 #include "runtime/plan/manifest.h"

@@ -1,6 +1,6 @@
 // The examples of model families learn: each is trained for a few steps on Shakespeare. GPTC_SHAKESPEARE names the text
 // where it does not lie in ../shared/data.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include <cmath>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // gptc explain names the decisions of a plan, with numbers that hold.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include "runtime/plan/plan.h"
 

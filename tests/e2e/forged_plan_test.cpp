@@ -1,6 +1,6 @@
 // Plans that somebody changed and gave right checksums: refused, or run without harm; never a crash, never a report of
 // a bug.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include "runtime/plan/manifest.h"
 #include "support/files.h"

@@ -1,5 +1,5 @@
 // gptc compile takes a module of any phase and makes the plan that model.toml makes.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include <filesystem>
 

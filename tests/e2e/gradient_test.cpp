@@ -1,5 +1,5 @@
 // The first step of compiled plans against the float64 interpreter on the same weights and tokens.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include "frontends/toml_config.h"
 #include "ir/opdef.h"

@@ -1,6 +1,6 @@
 // Sampling and evaluation, which are planned by themselves: in the memory that they alone need, with the bits that they
 // have inside training, and of any checkpoint.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include "codegen/codegen.h"
 #include "frontends/toml_config.h"

@@ -1,5 +1,5 @@
 // Killed at any moment and resumed, a run ends with the same bits; a failed save loses nothing.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include <fmt/format.h>
 

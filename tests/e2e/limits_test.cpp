@@ -1,5 +1,5 @@
 // Memory, threads and stack that a shell limits: errors with a code that says so, and never a fault or an abort.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include "tools/commands/main_guard.h"
 

@@ -1,5 +1,5 @@
 // What a run takes from the machine, other instruction sets, and the other commands of gptrun.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include "runtime/plan/plan.h"
 

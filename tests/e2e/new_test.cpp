@@ -1,5 +1,5 @@
 // gptc new: each model file compiles once its data are there.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include "tools/commands/new_model.h"
 

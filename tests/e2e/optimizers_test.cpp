@@ -1,6 +1,6 @@
 // Training with each optimizer: it learns, goes on where it stopped to the same bits, however the batch is cut and on
 // any number of ranks; what a plan prints of it; and groups of parameters.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include <cstdlib>
 #include <filesystem>

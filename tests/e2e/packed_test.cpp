@@ -1,6 +1,6 @@
 // Weights in panels (compile.pack_weights): the bits of a run that packs in every product, wherever panels are filled
 // from: initial values, updates, checkpoints, other ranks.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 using namespace e2e;
 

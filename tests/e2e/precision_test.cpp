@@ -1,6 +1,6 @@
 // Training in low precision: close to fp32, the same bits whatever the threads, micro-batches and interruptions, and
 // checkpoints that hold masters only.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include <cmath>
 

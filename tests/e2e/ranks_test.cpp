@@ -1,5 +1,5 @@
 // gptrun with several ranks: processes that meet, and whose run cannot be told from that of one.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include <chrono>
 #include <cmath>

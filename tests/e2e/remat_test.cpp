@@ -1,5 +1,5 @@
 // What is computed again in the backward part changes memory and time, and no bit of the result.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include "runtime/plan/plan.h"
 

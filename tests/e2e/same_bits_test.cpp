@@ -1,5 +1,5 @@
 // Same plan, same bits: whatever the number of threads, the cut of the global batch, or interruptions.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include <chrono>
 #include <csignal>

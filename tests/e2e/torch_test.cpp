@@ -1,5 +1,5 @@
 // One step of training against PyTorch in float64, on the same weights and tokens. Skipped where PyTorch is missing.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // gptc tune and what a compile makes of its records: other schedules, the same bits.
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include "runtime/tuning/tuning_records.h"
 

@@ -1,4 +1,4 @@
-#include "harness.h"
+#include "tests/support/harness.h"
 
 #include "runtime/checkpoint/tensor_files.h"
 #include "tests/unit/runtime/temp_dir.h"

@@ -1,4 +1,4 @@
-#include "ranks.h"
+#include "tests/support/ranks.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "recipe_harness.h"
+#include "tests/support/recipe_harness.h"
 
 #include "ir/element.h"
 #include "ir/kernel/bound.h"

@@ -3,9 +3,9 @@
 #include "runtime/cuda/nccl.h"
 
 #include "ir/element.h"
-#include "ranks.h"
 #include "standins.h"
 #include "support/diagnostics.h"
+#include "tests/support/ranks.h"
 
 #include <cmath>
 #include <csignal>

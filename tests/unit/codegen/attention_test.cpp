@@ -1,5 +1,5 @@
 // The attention recipes: values against the reference, and sums that neither blocks nor tasks may reorder.
-#include "recipe_harness.h"
+#include "tests/support/recipe_harness.h"
 
 #include "ir/element.h"
 #include "support/diagnostics.h"

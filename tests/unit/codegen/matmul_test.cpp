@@ -1,5 +1,5 @@
 // The matmul recipe: values against the reference, and sums whose bits no size, place or cut may change.
-#include "recipe_harness.h"
+#include "tests/support/recipe_harness.h"
 
 #include "support/diagnostics.h"
 

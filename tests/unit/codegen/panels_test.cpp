@@ -1,6 +1,6 @@
 // Weights in panels: what `pack` leaves in memory, and products that read it. Their bits are those of products that
 // pack by themselves, whatever the sizes.
-#include "recipe_harness.h"
+#include "tests/support/recipe_harness.h"
 
 #include "support/diagnostics.h"
 

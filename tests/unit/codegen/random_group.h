@@ -1,7 +1,7 @@
 // Random pointwise and row groups, for whoever builds kernels of them.
 #pragma once
 
-#include "recipe_harness.h"
+#include "tests/support/recipe_harness.h"
 
 #include <random>
 #include <string>

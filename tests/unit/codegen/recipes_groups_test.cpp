@@ -1,5 +1,5 @@
 // Groups of several members: every way that a recipe cuts its loops, shared memory, and results of mixed shapes.
-#include "recipe_harness.h"
+#include "tests/support/recipe_harness.h"
 
 #include "ir/access.h"
 #include "support/diagnostics.h"

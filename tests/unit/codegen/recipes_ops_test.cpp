@@ -1,5 +1,5 @@
 // Every op that a recipe of this folder takes, by itself, on its own samples: tails, single elements, primes, padding.
-#include "recipe_harness.h"
+#include "tests/support/recipe_harness.h"
 
 #include "support/diagnostics.h"
 

@@ -1,6 +1,6 @@
 // What a tuner may choose from: schedules whose kernels give the bits of the default's, and nothing else.
 #include "codegen/tuner/group_bench.h"
-#include "recipe_harness.h"
+#include "tests/support/recipe_harness.h"
 
 #include "support/diagnostics.h"
 
