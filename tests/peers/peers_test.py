@@ -264,9 +264,9 @@ class Report(unittest.TestCase):
         self.assertEqual(page.count("not yet"), 1)
 
     def test_the_page_is_that_of_the_result_file_beside_it(self):
-        with open(os.path.join(ROOT, "docs", "performance.md")) as f:
+        with open(os.path.join(ROOT, "docs", "lab", "peers.md")) as f:
             page = f.read()
-        results = report.Results(os.path.join(ROOT, "docs", "peers.json"))
+        results = report.Results(os.path.join(ROOT, "docs", "lab", "peers.json"))
         self.assertTrue(results["rows"])
         self.assertEqual(report.into(page, report.page(results.all)), page)
 

@@ -143,7 +143,7 @@ def loss_lines(rows):
 
 
 def page(all_):
-    """The section of docs/performance.md, from what was measured."""
+    """The section of docs/lab/peers.md, from what was measured."""
     about = all_["about"]
     days = " to ".join(dict.fromkeys(about[k] for k in ("from", "to") if k in about))
     out = [f"Measured by `tools/bench/peers`{days and ', ' + days}: {about.get('machine', '')}.\n"]

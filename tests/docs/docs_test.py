@@ -1,0 +1,150 @@
+"""The documents: every path, link and heading that they name exists, and they stay within their lengths.
+
+    tests/docs/docs_test.py          of this source tree
+"""
+
+import fnmatch
+import os
+import re
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# Words (as `wc -w` counts them) of README, CONTRIBUTING and docs/*.md together, and of pages with a limit of their own.
+LIMIT = 26500
+LIMITS = {"docs/performance.md": 1500}
+GENERATED = {"docs/keys.md", "docs/ops.md", "docs/errors.md"}
+FOLDERS = ("support", "ir", "passes", "codegen", "runtime", "frontends", "tools", "tests", "examples", "docs")
+SOURCES = ("h", "cpp", "def", "cuh", "inc", "py", "sh", "toml", "gir", "md", "svg", "txt")
+# What users bring or programs write.
+NOT_OURS = {"model.toml", "mine.toml", "gpt2.toml", "char.toml", "base.toml", "here.toml", "wrong.toml", "cluster.toml",
+            "MODEL.toml", "CLUSTER.toml", "C.toml", "M.toml", "merges.txt", "tinyshakespeare.txt", "TINYSHAKESPEARE.txt",
+            "GPT2-MERGES.txt", "book.txt", "book1.txt", "book2.txt", "x.gir", "model.gir", "repro.gir", "small.gir",
+            "76.gir", "joint.gir", "planned.gir", "cuda.h", "nccl.h", "cublasLt.h", "cudnn.h", "prepare.py",
+            "roof.svg", "days.svg", "step.svg", "memory.svg", "train_gpt2.c"}
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+        return f.read()
+
+
+def tree():
+    """Every file of ours, from the root of the source on."""
+    out = []
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [f for f in folders if not f.startswith(".") and (folder != ROOT or f in FOLDERS)]
+        out += [os.path.relpath(os.path.join(folder, f), ROOT) for f in files]
+    return out
+
+
+def pages(lab=True):
+    """README, CONTRIBUTING, CHANGELOG and the documents; with those of docs/lab, or without."""
+    found = [f for f in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md") if os.path.exists(os.path.join(ROOT, f))]
+    for folder in ("docs", "docs/lab") if lab else ("docs",):
+        found += sorted(f"{folder}/{f}" for f in os.listdir(os.path.join(ROOT, folder)) if f.endswith(".md"))
+    return [p for p in found if p not in GENERATED]
+
+
+def slug(heading):
+    """The anchor that a heading gets."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(text):
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    return {slug(h) for h in re.findall(r"^#+ (.*)$", outside, flags=re.M)}
+
+
+def links(text):
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    return re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", outside))
+
+
+def paths(text):
+    """What is written as a path of ours: in backticks or code, from a folder of the root on; or the name of a source."""
+    named = set()
+    for code in re.findall(r"^```.*?^```", text, flags=re.S | re.M) + re.findall(r"`([^`\n]+)`", text):
+        for word in re.findall(r"[\w./*{},+\-]+", code):
+            word = word.strip(".,").rstrip("/")
+            if re.match(r"(%s)/[\w.*{]" % "|".join(FOLDERS), word):
+                named.add(word)
+            elif re.fullmatch(r"[\w\-]+(/[\w\-]+)*\.(%s)" % "|".join(SOURCES), word):
+                named.add(word)
+    return named
+
+
+class Docs(unittest.TestCase):
+    def test_paths_exist(self):
+        files = tree()
+        folders = {os.path.dirname(f) for f in files}
+        folders |= {os.path.dirname(f) for f in folders}
+        known = files + sorted(folders)
+        wrong = []
+        for page in pages():
+            for path in sorted(paths(read(page))):
+                if path in NOT_OURS or path.split("/")[0] == "docs" and page == "docs/bundle.md":
+                    continue
+                # NAME stands for any, {a,b} for each.
+                for one in expanded(re.sub(r"\bNAME\b", "*", path)):
+                    if not any(fnmatch.fnmatch(f, one) or fnmatch.fnmatch(f, "*/" + one) for f in known):
+                        wrong.append(f"{page}: {path}")
+        self.assertEqual(wrong, [])
+
+    def test_links_lead_somewhere(self):
+        wrong = []
+        for page in pages():
+            for link in links(read(page)):
+                if re.match(r"https?:", link):
+                    continue
+                file, _, anchor = link.partition("#")
+                target = os.path.normpath(os.path.join(os.path.dirname(page), file)) if file else page
+                if not os.path.exists(os.path.join(ROOT, target)):
+                    wrong.append(f"{page}: {link}")
+                elif anchor and anchor not in anchors(read(target)):
+                    wrong.append(f"{page}: {link}: no such heading")
+        self.assertEqual(wrong, [])
+
+    def test_pages_are_short(self):
+        words = {page: len(read(page).split()) for page in pages(lab=False) if page != "CHANGELOG.md"}
+        for page, limit in LIMITS.items():
+            self.assertLessEqual(words[page], limit, page)
+        self.assertLessEqual(sum(words.values()), LIMIT, words)
+
+    def test_the_map_has_every_page(self):
+        linked = {os.path.normpath(os.path.join("docs", link.partition("#")[0])) for link in links(read("docs/README.md"))}
+        for page in pages(lab=False):
+            if page not in ("docs/README.md", "CHANGELOG.md"):
+                self.assertIn(page, linked)
+        for page in GENERATED:
+            if os.path.exists(os.path.join(ROOT, page)):
+                self.assertIn(page, linked)
+
+    def test_the_readme_leads_to_no_diary(self):
+        self.assertEqual([link for link in links(read("README.md")) if "lab/" in link], [])
+
+    def test_programs_know_the_options_of_tools(self):
+        """`tools/NAME --option` in a document: the script names that option."""
+        wrong = []
+        for page in pages():
+            for tool, options in re.findall(r"(?:^|[`\s(])(?:\./)?(tools/[\w/\-]+)((?: --?[\w\-]+)+)", read(page)):
+                script = os.path.join(ROOT, tool)
+                if not os.path.isfile(script):
+                    continue
+                beside = os.path.join(ROOT, tool.replace("-", "_"))
+                text = read(tool)
+                if os.path.isdir(beside):
+                    text += "".join(read(os.path.relpath(os.path.join(beside, f), ROOT)) for f in os.listdir(beside))
+                wrong += [f"{page}: {tool} {o}" for o in re.findall(r"--[\w\-]+", options) if o not in text]
+        self.assertEqual(wrong, [])
+
+
+def expanded(path):
+    """a/{b,c} -> a/b, a/c."""
+    m = re.search(r"\{([^{}]*)\}", path)
+    if not m:
+        return [path]
+    return [p for choice in m.group(1).split(",") for p in expanded(path[: m.start()] + choice + path[m.end():])]
+
+
+if __name__ == "__main__":
+    unittest.main()
