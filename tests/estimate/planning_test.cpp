@@ -83,7 +83,7 @@ TEST(Planning, CommandsPrintWhatThePageSays) {
     EXPECT_EQ(part.text, printed) << "GPTC_UPDATE_PLANNING=1 writes the page anew";
     anew += printed;
   }
-  EXPECT_GE(commands, 8);
+  EXPECT_GE(commands, 7);
   const std::string picture = contentOf(folder / "pictures" / "days.svg");
   EXPECT_NE(picture, "");
   if (std::getenv("GPTC_UPDATE_PLANNING")) {
