@@ -10,7 +10,7 @@ import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Words (as `wc -w` counts them) of README, CONTRIBUTING and docs/*.md together, and of pages with a limit of their own.
-LIMIT = 23500
+LIMIT = 20000
 LIMITS = {"docs/performance.md": 1500}
 GENERATED = {"docs/keys.md", "docs/ops.md", "docs/errors.md"}
 FOLDERS = ("support", "ir", "passes", "codegen", "runtime", "frontends", "tools", "tests", "examples", "docs")
@@ -38,8 +38,8 @@ def tree():
 
 
 def pages(lab=True):
-    """README, CONTRIBUTING, CHANGELOG and the documents; with those of docs/lab, or without."""
-    found = [f for f in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md") if os.path.exists(os.path.join(ROOT, f))]
+    """README, CONTRIBUTING, CHANGELOG and the documents; with those of docs/lab and of folders, or without."""
+    found = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"] + (["tests/README.md", "ir/ops/README.md"] if lab else [])
     for folder in ("docs", "docs/lab") if lab else ("docs",):
         found += sorted(f"{folder}/{f}" for f in os.listdir(os.path.join(ROOT, folder)) if f.endswith(".md"))
     return [p for p in found if p not in GENERATED]
