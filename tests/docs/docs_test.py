@@ -119,6 +119,17 @@ class Docs(unittest.TestCase):
             if os.path.exists(os.path.join(ROOT, page)):
                 self.assertIn(page, linked)
 
+    def test_sources_name_documents_that_exist(self):
+        wrong = []
+        for file in tree():
+            if not re.search(r"\.(h|cpp|def|cuh|py|sh|toml|txt|md)$|^tools/[\w\-]+$|^tests/[\w\-]+/run$", file):
+                continue
+            with open(os.path.join(ROOT, file), encoding="utf-8", errors="replace") as f:
+                for named in re.findall(r"\bdocs/[\w/\-]+\.(?:md|svg|json)\b", f.read()):
+                    if named not in GENERATED and not os.path.exists(os.path.join(ROOT, named)):
+                        wrong.append(f"{file}: {named}")
+        self.assertEqual(wrong, [])
+
     def test_the_readme_leads_to_no_diary(self):
         self.assertEqual([link for link in links(read("README.md")) if "lab/" in link], [])
 
