@@ -122,7 +122,7 @@ class Docs(unittest.TestCase):
     def test_sources_name_documents_that_exist(self):
         wrong = []
         for file in tree():
-            if not re.search(r"\.(h|cpp|def|cuh|py|sh|toml|txt|md)$|^tools/[\w\-]+$|^tests/[\w\-]+/run$", file):
+            if not re.search(r"\.(h|cpp|def|cuh|py|sh|toml|txt|md)$|^tools/[\w\-/]+$|^tests/[\w\-]+/run$", file):
                 continue
             with open(os.path.join(ROOT, file), encoding="utf-8", errors="replace") as f:
                 for named in re.findall(r"\bdocs/[\w/\-]+\.(?:md|svg|json)\b", f.read()):
