@@ -119,6 +119,17 @@ class Docs(unittest.TestCase):
             if os.path.exists(os.path.join(ROOT, page)):
                 self.assertIn(page, linked)
 
+    def test_every_pass_has_its_section(self):
+        headings = {h for line in re.findall(r"^## (.*)$", read("docs/passes.md"), flags=re.M) for h in line.split(", ")}
+        passes = set(re.findall(r'^GPTC_PASS\("([\w\-]+)"', read("passes/passes.def"), flags=re.M)) | {"select-recipes"}
+        self.assertGreater(len(passes), 15)
+        self.assertEqual(headings, passes)
+
+    def test_every_variable_of_users_is_in_the_map(self):
+        variables = re.findall(r'\{"(GPTC_\w+)", true\}', read("support/environment.cpp"))
+        self.assertGreater(len(variables), 5)
+        self.assertEqual([v for v in variables if f"`{v}`" not in read("docs/README.md")], [])
+
     def test_sources_name_documents_that_exist(self):
         wrong = []
         for file in tree():
