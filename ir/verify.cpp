@@ -1,4 +1,5 @@
 // The verifier. It reads modules from untrusted plans: it relies on nothing that it has not checked before.
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
 
@@ -34,6 +35,9 @@ public:
   explicit Verifier(const Module &m) : module(m) {}
 
   std::vector<std::string> run() {
+    for (std::string &problem : moduleFactProblems(module))
+      if (violations.size() < maxViolations)
+        violations.push_back(std::move(problem));
     for (const auto &s : module.states)
       verifyState(*s);
     llvm::StringSet<> names;
@@ -43,6 +47,8 @@ public:
         add("a function needs a name");
       if (!names.insert(f->name).second)
         add("two functions have this name");
+      for (const auto &[name, value] : f->attrs)
+        verifyAttr(functionFacts(), "function", name, value);
       verifyBlock(f->body, OpKind::ret);
     }
     return std::move(violations);
@@ -75,7 +81,7 @@ private:
     if (std::string why = s.type.invalid(); !why.empty())
       add("type " + s.type.str() + ": " + why);
     for (const auto &[name, value] : s.attrs)
-      verifyStateAttr(name, value);
+      verifyAttr(stateFacts(), "state", name, value);
     if (!verifyCuts(s))
       return;
     verifyLayout(s);
@@ -156,40 +162,11 @@ private:
       add("hf_split must cut the columns into one part per name of hf");
   }
 
-  void verifyStateAttr(const std::string &name, const Attr &value) {
-    bool known = true, good = false;
-    if (name == "init") {
-      const std::string *init = std::get_if<std::string>(&value);
-      good = init && (*init == "zeros" || *init == "ones" || *init == "normal" || *init == "const");
-    } else if (name == "memory") {
-      good = value == Attr(std::string("host"));
-    } else if (name == "kind" || name == "hf" || name == "of") {
-      good = std::holds_alternative<std::string>(value);
-    } else if (name == "std" || name == "value") {
-      good = std::holds_alternative<double>(value) || std::holds_alternative<int64_t>(value);
-    } else if (name == "stream") {
-      const int64_t *stream = std::get_if<int64_t>(&value);
-      good = stream && *stream >= 0 && *stream <= UINT32_MAX;
-    } else if (name == "hf_split" || name == "cut_data" || name == "cut_tensor") {
-      good = std::holds_alternative<std::vector<int64_t>>(value);
-    } else if (name == "lr_scale" || name == "weight_decay") {
-      const double *x = std::get_if<double>(&value);
-      good = x && std::isfinite(*x) && *x >= 0;
-    } else if (name == "beta1" || name == "beta2") {
-      const double *x = std::get_if<double>(&value);
-      good = x && *x >= 0 && *x < 1;
-    } else if (name == "decay" || name == "hf_transpose" || name == "tb" || name == "frozen") {
-      good = std::holds_alternative<bool>(value);
-    } else if (name == "at" || name == "group") {
-      const int64_t *at = std::get_if<int64_t>(&value);
-      good = at && *at >= 0;
-    } else {
-      known = false;
-    }
-    if (!known)
-      add(fmt::format("a state has no attribute '{}'", name));
-    else if (!good)
-      add(fmt::format("attribute '{}' of a state has an impossible value", name));
+  void verifyAttr(llvm::ArrayRef<FactSpec> facts, const char *carrier, const std::string &name, const Attr &value) {
+    if (const FactSpec *f = findFact(facts, name); !f)
+      add(unknownFact(facts, carrier, name));
+    else if (!f->problem(value).empty())
+      add(fmt::format("attribute '{}' of a {} has an impossible value", name, carrier));
   }
 
   /// A block whose last op, and only that, is `terminator`.

@@ -151,16 +151,15 @@ std::unique_ptr<Module> loadGir(const std::string &path) {
     text = readInput(path, "module");
   }
   std::unique_ptr<Module> m = parseModule(text, path == "-" ? "<stdin>" : path);
+  checkAttributes(*m, path);  // before the verifier, which knows of them less
   std::vector<std::string> errors = verify(*m);
   for (const auto &f : m->functions)
     for (const Op &op : f->body)
       if (errors.empty() && op.is(OpKind::fused))
         if (std::string problem = groupProblem(op); !problem.empty())
           errors.push_back(fmt::format("@{}: {}", f->name, problem));
-  if (errors.empty()) {
-    checkAttributes(*m, path);
+  if (errors.empty())
     return m;
-  }
   Diagnostic d;
   d.code = ErrorCode::GirInvalid;
   d.message = errors[0];

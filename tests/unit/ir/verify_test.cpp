@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         // state
         Slip{"decay=true", "decay=1", "attribute 'decay' of a state has an impossible value"},
-        Slip{"decay=true", "dekay=true", "a state has no attribute 'dekay'"},
+        Slip{"decay=true", "dekay=true", "a state has no attribute 'dekay'; did you mean 'decay'?"},
         Slip{"init=\"normal\"", "init=\"uniform\"", "attribute 'init'"},
         Slip{"stream=1", "stream=4294967296", "attribute 'stream'"},
         Slip{"stream=1", "stream=-1", "attribute 'stream'"}, Slip{"std=0.02", "std=\"x\"", "attribute 'std'"},

@@ -65,8 +65,6 @@ TEST(Optimizers, PlainSgdHoldsNothing) {
   EXPECT_EQ(momentsOf(*m), std::set<std::string>());
 }
 
-TEST(Optimizers, UnknownOneIsRefused) { EXPECT_THROW(made({}, "adam"), UserError); }
-
 // All steps of a parameter with half the rate are half as long while nothing else differs: in the first step.
 TEST(Groups, ScaleTheLearningRate) {
   for (const char *optimizer : {"adamw", "sgd", "adafactor"}) {

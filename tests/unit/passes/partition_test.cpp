@@ -254,7 +254,5 @@ TEST(PartitionNot, RunsOnce) {
   EXPECT_EQ(print(*m), before);
 }
 
-TEST(PartitionNot, RefusesWhatIsNoMesh) { EXPECT_THROW(compiled({2, 4}, allPasses), UserError); }
-
 }  // namespace
 }  // namespace gptc::test

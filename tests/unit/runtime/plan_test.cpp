@@ -183,6 +183,7 @@ TEST_F(PlanTest, ForgedModulesAreRefused) {
     std::string message;
     int code = load(&message);
     EXPECT_EQ(code, int(ErrorCode::PlanDamaged)) << from << " -> " << to << ": " << message;
+    return message;
   };
   with("block_size=8", "block_size=0");
   with("vocab_size=5", "vocab_size=\"5\"");
@@ -203,6 +204,17 @@ TEST_F(PlanTest, ForgedModulesAreRefused) {
   with("at=256", "at=260");
   with("args_at=[320, 384, 448, 512]", "args_at=[320, 384, 448, 576]");
   with("args_at=[320, 384, 448, 512]", "args_at=[320, 384, 448]");
+  // Facts: names, kinds and values.
+  for (const auto &[attribute, problem] :
+       {std::pair{"shrads=2", "a module has no attribute 'shrads'; did you mean 'shards'?"},
+        {"shards=\"2\"", "module attribute shards must be an integer"},
+        {"mesh_data=0", "module attribute mesh_data = 0 is out of range"},
+        {"compute=\"fp8\"", "module attribute compute = \"fp8\" is not known"}}) {
+    const std::string message = with("block_size=8", fmt::format("block_size=8, {}", attribute));
+    EXPECT_NE(message.find(fmt::format("planned.gir is invalid: {}", problem)), std::string::npos) << message;
+  }
+  with("{args_at=", "{arg_at=");
+  with("kind=\"counter\"", "kind=\"count\"");
 }
 
 }  // namespace
