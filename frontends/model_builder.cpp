@@ -43,7 +43,7 @@ public:
 
   void declare() {
     // GPT-2's 0.02 is right at its own width of 768. What keeps activations of unit size at any width is 1/sqrt(width),
-    // so it is scaled by that; narrow models learn much faster for it (docs/performance.md).
+    // so it is scaled by that; narrow models learn much faster for it (docs/lab/training.md).
     const double linearStd = 0.02 * std::sqrt(768.0 / double(c.nEmbd));
     const double projection = linearStd / std::sqrt(2.0 * c.nLayer);
     const int64_t head = c.nEmbd / c.nHead;

@@ -1,7 +1,7 @@
 // gptrun trains while faults of all kinds hit its ranks, and ends with the bits of a run that nobody disturbed.
 //   GPTC_FAULTS=50       how many per engine (the suite: 5)
 //   GPTC_FAULTS_SEED=7   which ones
-// With GPTC_FAULTS the times of each kind are printed: docs/performance.md has them.
+// With GPTC_FAULTS the times of each kind are printed: docs/lab/ranks.md has them.
 #include "supervised.h"
 #include "support/median.h"
 
