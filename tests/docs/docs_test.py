@@ -127,6 +127,18 @@ class Docs(unittest.TestCase):
         self.assertEqual(sorted(pipeline - sections), [])
         self.assertEqual(sorted(sections - passes), [])
 
+    def test_filters_name_tests(self):
+        """Each word of a --gtest_filter in a document is part of a test's name, or of its suite's."""
+        names = ""
+        for file in tree():
+            if file.startswith("tests/") and file.endswith(".cpp"):
+                names += "".join(re.findall(r"\b(?:TEST(?:_[FP])?|INSTANTIATE_TEST_SUITE_P)\([^)]*", read(file)))
+        wrong = []
+        for page in pages():
+            for given in re.findall(r"--gtest_filter='?([\w*.:/]+)", read(page)):
+                wrong += [f"{page}: {given}" for word in re.split(r"[*.:/]+", given) if word and word not in names]
+        self.assertEqual(wrong, [])
+
     def test_every_variable_of_users_is_in_the_map(self):
         variables = re.findall(r'\{"(GPTC_\w+)", true\}', read("support/environment.cpp"))
         self.assertGreater(len(variables), 5)
