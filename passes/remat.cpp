@@ -208,83 +208,132 @@ private:
     return it->second;
   }
 
-  bool search(int64_t plain, int64_t budget) {
+  /// The sequence of values of step 3, and what comes of its beginnings.
+  class Sequence {
+  public:
+    explicit Sequence(Rematerialiser &r) : r(r) {
+      for (auto &f : r.m.functions) {
+        auto recompute = std::make_unique<Recompute>(*f, r.rates);
+        if (recompute->candidates().empty())
+          continue;
+        for (Class &c : inOrder(*recompute))
+          for (const Value *v : c.values)
+            steps.push_back({functions.size(), c.what, v});
+        functions.push_back(std::move(recompute));
+        names.push_back(f->name);
+      }
+    }
+
     std::vector<std::unique_ptr<Recompute>> functions;
     std::vector<std::string> names;
-    std::vector<Step> sequence;
-    for (auto &f : m.functions) {
-      auto r = std::make_unique<Recompute>(*f, rates);
-      if (r->candidates().empty())
-        continue;
-      for (Class &c : inOrder(*r))
-        for (const Value *v : c.values)
-          sequence.push_back({functions.size(), c.what, v});
-      functions.push_back(std::move(r));
-      names.push_back(f->name);
+    std::vector<Step> steps;
+
+    llvm::ArrayRef<Step> first(size_t n) const { return llvm::ArrayRef(steps).take_front(n); }
+    std::vector<Choice> choices(llvm::ArrayRef<Step> some) const {
+      std::vector<Choice> list;
+      for (size_t i = 0; i < functions.size(); ++i)
+        if (Recompute::Dropped dropped = droppedIn(some, i); !dropped.empty())
+          list.push_back(choiceOf(*r.m.function(names[i]), dropped));
+      return list;
     }
-    auto droppedIn = [](llvm::ArrayRef<Step> steps, size_t function) {
-      Recompute::Dropped dropped;
+    /// Of every layer only the input is kept.
+    std::vector<Choice> full() const {
+      std::vector<Choice> list;
+      for (size_t i = 0; i < functions.size(); ++i)
+        list.push_back(choiceOf(*r.m.function(names[i]), fullOf(*functions[i])));
+      return list;
+    }
+    /// Bytes of the arena, planned, without the first n values.
+    int64_t arena(size_t n) const { return r.planned(choices(first(n))); }
+    /// Live bytes where there are most of them, summed.
+    int64_t live(llvm::ArrayRef<Step> some) const {
+      int64_t most = 0;
+      for (size_t i = 0; i < functions.size(); ++i)
+        most = std::max(most, functions[i]->outcome(droppedIn(some, i)).peak);
+      return most;
+    }
+
+    /// Step 3. Where to begin is told by the sums of live bytes, as if planning added to each what it adds to one
+    /// nearby: `added`, at first what it adds to the whole.
+    size_t guess(int64_t budget, int64_t &added) const {
+      size_t guess = 0;
+      for (int round = 0; round < 3; ++round) {
+        size_t from = 0, to = steps.size();
+        while (from < to) {
+          size_t middle = (from + to) / 2;
+          if (live(first(middle)) + added <= budget)
+            to = middle;
+          else
+            from = middle + 1;
+        }
+        if (round && guess == to)
+          break;
+        guess = to;
+        added = arena(guess) - live(first(guess));
+      }
+      return guess;
+    }
+
+    /// From the guess in growing steps to where it no longer fits below (`low`), or fits above (`high`).
+    void bracket(size_t guess, int64_t budget, size_t &low, size_t &high) const {
+      size_t step = 1;
+      if (arena(guess) <= budget) {
+        high = guess;
+        for (; high > step && arena(high - step) <= budget; step *= 2)
+          high -= step;
+        low = high > step ? high - step : 0;
+      } else {
+        low = guess, high = steps.size();
+        for (; low + step < high && arena(low + step) > budget; step *= 2)
+          low += step;
+        high = std::min(high, low + step);
+      }
+    }
+
+    /// Step 4.
+    void takeOutUnneeded(int64_t budget, int64_t added) {
+      std::vector<std::string> order;
       for (const Step &s : steps)
+        if (order.empty() || order.back() != s.what)
+          order.push_back(s.what);
+      if (!order.empty())
+        order.pop_back();  // the last one is what made it fit
+      for (const std::string &what : llvm::reverse(order)) {
+        std::vector<Step> without;
+        for (const Step &s : steps)
+          if (s.what != what)
+            without.push_back(s);
+        // Planning may differ from the sum of live bytes by a little.
+        if (live(without) + added <= budget + budget / 64 && r.planned(choices(without)) <= budget)
+          steps = without;
+      }
+    }
+
+  private:
+    Rematerialiser &r;
+
+    static Recompute::Dropped droppedIn(llvm::ArrayRef<Step> some, size_t function) {
+      Recompute::Dropped dropped;
+      for (const Step &s : some)
         if (s.function == function)
           dropped.insert(s.value);
       return dropped;
-    };
-    auto choices = [&](llvm::ArrayRef<Step> steps) {
-      std::vector<Choice> list;
-      for (size_t i = 0; i < functions.size(); ++i)
-        if (Recompute::Dropped dropped = droppedIn(steps, i); !dropped.empty())
-          list.push_back(choiceOf(*m.function(names[i]), dropped));
-      return list;
-    };
-    auto first = [&](size_t n) { return llvm::ArrayRef(sequence).take_front(n); };
-    auto arena = [&](size_t n) { return planned(choices(first(n))); };
-    // Step 3. Where to begin is told by the sums of live bytes, as if planning added to each what it adds to
-    // one nearby.
-    auto live = [&](llvm::ArrayRef<Step> steps) {
-      int64_t most = 0;
-      for (size_t i = 0; i < functions.size(); ++i)
-        most = std::max(most, functions[i]->outcome(droppedIn(steps, i)).peak);
-      return most;
-    };
-    int64_t added = plain - live({});
-    size_t low = 0, high = sequence.size(), guess = 0;
-    for (int round = 0; round < 3; ++round) {
-      size_t from = 0, to = high;
-      while (from < to) {
-        size_t middle = (from + to) / 2;
-        if (live(first(middle)) + added <= budget)
-          to = middle;
-        else
-          from = middle + 1;
-      }
-      if (round && guess == to)
-        break;
-      guess = to;
-      added = arena(guess) - live(first(guess));
     }
-    // From the guess in growing steps to where it no longer fits below, or fits above.
-    size_t step = 1;
-    if (arena(guess) <= budget) {
-      high = guess;
-      for (; high > step && arena(high - step) <= budget; step *= 2)
-        high -= step;
-      low = high > step ? high - step : 0;
-    } else {
-      low = guess;
-      for (; low + step < high && arena(low + step) > budget; step *= 2)
-        low += step;
-      high = std::min(high, low + step);
-    }
-    if (arena(high) > budget) {
+  };
+
+  bool search(int64_t plain, int64_t budget) {
+    Sequence sequence(*this);
+    int64_t added = plain - sequence.live({});
+    size_t low, high;
+    sequence.bracket(sequence.guess(budget, added), budget, low, high);
+    if (sequence.arena(high) > budget) {
       // Planned arenas do not fall along the sequence as sums of live bytes do, and the sequence stops where no class
       // by itself lowers the peak any more; dropping all at once may.
-      std::vector<Choice> full;
-      for (size_t i = 0; i < functions.size(); ++i)
-        full.push_back(choiceOf(*m.function(names[i]), fullOf(*functions[i])));
-      const size_t promising = leastPrefix(sequence, live, arena);
-      const bool useFull = planned(full) < arena(promising);
-      smallest = std::min(planned(full), arena(promising));
-      best = useFull ? full : choices(first(promising));
+      const std::vector<Choice> full = sequence.full();
+      const size_t promising = leastPrefix(sequence);
+      const bool useFull = planned(full) < sequence.arena(promising);
+      smallest = std::min(planned(full), sequence.arena(promising));
+      best = useFull ? full : sequence.choices(sequence.first(promising));
       if (smallest > budget)
         return false;
       if (useFull) {
@@ -295,65 +344,51 @@ private:
     }
     while (high - low > 1) {
       size_t middle = (low + high) / 2;
-      (arena(middle) <= budget ? high : low) = middle;
+      (sequence.arena(middle) <= budget ? high : low) = middle;
     }
-    sequence.resize(high);
-    // Step 4.
-    std::vector<std::string> order;
-    for (const Step &s : sequence)
-      if (order.empty() || order.back() != s.what)
-        order.push_back(s.what);
-    if (!order.empty())
-      order.pop_back();  // the last one is what made it fit
-    for (const std::string &what : llvm::reverse(order)) {
-      std::vector<Step> without;
-      for (const Step &s : sequence)
-        if (s.what != what)
-          without.push_back(s);
-      // Planning may differ from the sum of live bytes by a little.
-      if (live(without) + added <= budget + budget / 64 && planned(choices(without)) <= budget)
-        sequence = without;
-    }
-    report(functions, names, sequence);
-    become(choices(sequence));
+    sequence.steps.resize(high);
+    sequence.takeOutUnneeded(budget, added);
+    report(sequence);
+    become(sequence.choices(sequence.steps));
     return true;
   }
 
   /// Of the beginnings of the sequence the one that plans smallest. Planned are its last few, and of those that end
   /// where a class does the ones with least live bytes.
-  template <typename Live, typename Arena>
-  static size_t leastPrefix(llvm::ArrayRef<Step> sequence, const Live &live, const Arena &arena) {
+  static size_t leastPrefix(const Sequence &sequence) {
     constexpr size_t tried = 8;
+    const std::vector<Step> &steps = sequence.steps;
     std::vector<std::pair<int64_t, size_t>> ends;
-    for (size_t n = 1; n < sequence.size(); ++n)
-      if (sequence[n].what != sequence[n - 1].what)
-        ends.push_back({live(sequence.take_front(n)), n});
+    for (size_t n = 1; n < steps.size(); ++n)
+      if (steps[n].what != steps[n - 1].what)
+        ends.push_back({sequence.live(sequence.first(n)), n});
     llvm::sort(ends);
     ends.resize(std::min(ends.size(), tried));
-    for (size_t n = sequence.size() - std::min(sequence.size(), tried); n < sequence.size(); ++n)
+    for (size_t n = steps.size() - std::min(steps.size(), tried); n < steps.size(); ++n)
       ends.push_back({0, n});
-    size_t least = sequence.size();
+    size_t least = steps.size();
     for (auto [bytes, n] : ends)
-      if (arena(n) < arena(least))
+      if (sequence.arena(n) < sequence.arena(least))
         least = n;
     return least;
   }
 
   /// One decision per class, with what it adds to those before it.
-  void report(llvm::ArrayRef<std::unique_ptr<Recompute>> functions, llvm::ArrayRef<std::string> names,
-              llvm::ArrayRef<Step> sequence) {
-    std::vector<Recompute::Dropped> dropped(functions.size());
-    for (size_t i = 0, n = 0; i < sequence.size(); ++n) {
-      const Step &first = sequence[i];
-      const Recompute &r = *functions[first.function];
+  void report(const Sequence &sequence) {
+    const std::vector<Step> &steps = sequence.steps;
+    std::vector<Recompute::Dropped> dropped(sequence.functions.size());
+    for (size_t i = 0, n = 0; i < steps.size(); ++n) {
+      const Step &first = steps[i];
+      const Recompute &r = *sequence.functions[first.function];
       Recompute::Outcome before = r.outcome(dropped[first.function]);
       int count = 0;
-      for (; i < sequence.size() && sequence[i].what == first.what && sequence[i].function == first.function; ++i) {
-        dropped[first.function].insert(sequence[i].value);
+      for (; i < steps.size() && steps[i].what == first.what && steps[i].function == first.function; ++i) {
+        dropped[first.function].insert(steps[i].value);
         ++count;
       }
       Recompute::Outcome after = r.outcome(dropped[first.function]);
-      const double calls = std::max(1.0, callsPerStep(m, names[first.function]));  // of a function by itself, one
+      const double calls =
+          std::max(1.0, callsPerStep(m, sequence.names[first.function]));  // of a function by itself, one
       record(m, {"remat",
                  fmt::format("step{:02}", n + 1),
                  first.what,

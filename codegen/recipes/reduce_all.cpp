@@ -59,51 +59,70 @@ std::vector<Schedule> space(const Op &, const Schedule &base, const Target &targ
   return ScheduleGrid(base).over(&Schedule::task, {base.task / 4, base.task / 2, base.task, 2 * base.task}).take();
 }
 
-LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
-  GroupEval g(fused, compute);
-  Placer placer;
-  const Type domain = groupDomain(fused);
-  const int64_t elements = domain.elements();
-  Var t = makeVar("t"), b = makeVar("b"), c = makeVar("c");
-  Expr base = kir::ref(makeVar("base"));
-  Point point;
-  point.add(base + kir::ref(c), domain.dims);
-  g.setDomain(point);
+/// The kernel of one group.
+class Sums {
+public:
+  Sums(const Op &fused, const Schedule &s, DType compute)
+      : fused(fused), s(s), g(fused, compute), domain(groupDomain(fused)), elements(domain.elements()) {
+    point.add(base + kir::ref(c), domain.dims);
+    g.setDomain(point);
+    std::vector<Expr> roots;
+    for (unsigned i = 0; i < fused.numResults(); ++i) {
+      const Type &type = fused.result(i)->type;
+      if (type.isScalar())
+        roots.push_back(scalars.emplace_back(i, placer.intern(g.at(g.output(i), Point()))).value);
+      else if (sameExtents(type.dims, domain.dims))
+        full.push_back({i, g.at(g.output(i), point)});
+      else
+        others.push_back(i);
+    }
+    sums = collect(roots, [](const Expr &e) { return e->kind == ExprKind::Reduce; });
+    GPTC_CHECK(!sums.empty(), "no sum in a reduce_all group");
+    block = std::min(sums[0]->fold, roundUp(elements, lanes)), blocks = ceilDiv(elements, block);
+    for (const Expr &e : sums)
+      GPTC_CHECK(e->axis == ReduceAxis::all && e->bop == BinaryOp::add && e->fold == sums[0]->fold,
+                 "sums of different kinds in a group");
+  }
 
+  LoweredGroup build() {
+    LoweredGroup out;
+    for (const Expr &e : sums) {
+      workspaces.push_back(makeBuffer("ws", e->dtype, Storage::global, blocks, true));
+      out.workspaceBytes.push_back(blocks * sizeOf(e->dtype));
+    }
+    out.kernel.name = g.kernelName();
+    out.kernel.params = g.params(workspaces);
+    out.kernel.body.push_back(onCuda() ? blocksByThreads() : blocksByTasks());
+    for (unsigned i : others)
+      out.kernel.body.push_back(pointwiseLoops(g, {i}, s));
+    out.kernel.body.push_back(sumOfBlocks());
+    return out;
+  }
+
+private:
   struct Output {
     unsigned result;
     Expr value;
   };
+  const Op &fused;
+  const Schedule &s;
+  GroupEval g;
+  Placer placer;
+  const Type domain;
+  const int64_t elements;
+  Var t = makeVar("t"), b = makeVar("b"), c = makeVar("c");
+  Expr base = kir::ref(makeVar("base"));  // of the block's elements
+  Point point;
   std::vector<Output> full, scalars;
-  std::vector<unsigned> others;
-  std::vector<Expr> roots;
-  for (unsigned i = 0; i < fused.numResults(); ++i) {
-    const Type &type = fused.result(i)->type;
-    if (type.isScalar())
-      roots.push_back(scalars.emplace_back(i, placer.intern(g.at(g.output(i), Point()))).value);
-    else if (sameExtents(type.dims, domain.dims))
-      full.push_back({i, g.at(g.output(i), point)});
-    else
-      others.push_back(i);
-  }
-  std::vector<Expr> sums = collect(roots, [](const Expr &e) { return e->kind == ExprKind::Reduce; });
-  GPTC_CHECK(!sums.empty(), "no sum in a reduce_all group");
-  const int64_t block = std::min(sums[0]->fold, roundUp(elements, lanes)), blocks = ceilDiv(elements, block);
-  for (const Expr &e : sums)
-    GPTC_CHECK(e->axis == ReduceAxis::all && e->bop == BinaryOp::add && e->fold == sums[0]->fold,
-               "sums of different kinds in a group");
+  std::vector<unsigned> others;  // results of other shapes
+  std::vector<Expr> sums;
+  int64_t block, blocks;
+  std::vector<Buffer> workspaces;  // the sums of the blocks
 
-  LoweredGroup out;
-  std::vector<Buffer> workspaces;
-  for (const Expr &e : sums) {
-    workspaces.push_back(makeBuffer("ws", e->dtype, Storage::global, blocks, true));
-    out.workspaceBytes.push_back(blocks * sizeOf(e->dtype));
-  }
-  out.kernel.name = g.kernelName();
-  out.kernel.params = g.params(workspaces);
+  bool onCuda() const { return s.threads > 0; }
 
-  // Adds element c of the block at `base` to element `slot` of each sum, and stores the full results at it.
-  auto addElement = [&](Seq &element, llvm::ArrayRef<Buffer> accs, const Expr &slot) {
+  /// Adds element c of the block at `base` to element `slot` of each sum, and stores the full results at it.
+  void addElement(Seq &element, llvm::ArrayRef<Buffer> accs, const Expr &slot) {
     std::vector<Expr> values;
     for (const Expr &e : sums)
       values.push_back(e->args[0]);
@@ -116,16 +135,20 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
       Stmt st = g.storeOutput(full[k].result, point, values[sums.size() + k]);
       element.add(store(st->buffer, placer.place(st->index), st->value));
     }
-  };
+  }
 
-  // Blocks.
-  const bool cuda = s.threads > 0;
-  if (cuda) {
+  /// Elements of the block at `base`.
+  Expr countHere() {
+    return elements % block ? placer.let("count", min(imm(block), imm(elements) - base)) : imm(block);
+  }
+
+  /// Step 1 on CUDA.
+  Stmt blocksByThreads() {
     Var number = makeVar("number"), i = makeVar("i");
     Seq one, thread, element, last;
     placer.push(one, {number});
     placer.let(base->var, kir::ref(number) * imm(block));
-    Expr count = elements % block ? placer.let("count", min(imm(block), imm(elements) - base)) : imm(block);
+    Expr count = countHere();
     std::vector<Buffer> accs, parts;
     placer.push(thread, {t});
     for (const Expr &e : sums) {
@@ -149,8 +172,11 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
       last.add(store(workspaces[k], kir::ref(number), placer.let("sum", hreduce(parts[k], BinaryOp::add))));
     one.add(loop(LoopKind::block_thread, makeVar("t"), imm(1), last.take()));
     placer.pop();
-    out.kernel.body.push_back(loop(LoopKind::grid, number, imm(blocks), one.take()));
-  } else {
+    return loop(LoopKind::grid, number, imm(blocks), one.take());
+  }
+
+  /// Step 1 on the CPU.
+  Stmt blocksByTasks() {
     int64_t each = std::clamp<int64_t>(s.task / block, 1, blocks), tasks = ceilDiv(blocks, each);
     each = ceilDiv(blocks, tasks), tasks = ceilDiv(blocks, each);
     Seq task, one, element;
@@ -160,7 +186,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
     placer.push(one, {b});
     Expr number = placer.let("block", first + kir::ref(b));
     placer.let(base->var, number * imm(block));
-    Expr count = elements % block ? placer.let("count", min(imm(block), imm(elements) - base)) : imm(block);
+    Expr count = countHere();
     std::vector<Buffer> accs;
     for (const Expr &e : sums) {
       Buffer acc = makeBuffer("acc", e->dtype, Storage::reg, lanes);
@@ -177,14 +203,11 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
     placer.pop();
     task.add(loop(LoopKind::serial, b, here, one.take()));
     placer.pop();
-    out.kernel.body.push_back(tasksLoop(t, tasks, task.take()));
+    return tasksLoop(t, tasks, task.take());
   }
 
-  for (unsigned i : others)
-    out.kernel.body.push_back(pointwiseLoops(g, {i}, s));
-
-  // Sums of the blocks, and what is computed from them.
-  {
+  /// Step 2.
+  Stmt sumOfBlocks() {
     Seq task, add;
     placer.push(task, {});
     std::map<const ExprNode *, Expr> memo;
@@ -203,9 +226,12 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
     for (auto [o, value] : llvm::zip(scalars, values))
       task.add(g.storeOutput(o.result, Point(), value));
     placer.pop();
-    out.kernel.body.push_back(cuda ? threadsLoop(makeVar("t"), 1, 32, task.take()) : kir::block(task.take()));
+    return onCuda() ? threadsLoop(makeVar("t"), 1, 32, task.take()) : kir::block(task.take());
   }
-  return out;
+};
+
+LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {
+  return Sums(fused, s, compute).build();
 }
 
 }  // namespace

@@ -195,41 +195,67 @@ Stmt transposed(int lanes, DType dtype, const std::function<Expr(int, const Expr
   return alloc(t, {all});
 }
 
-Body packPanels(const PanelPack &p) {
-  GPTC_CHECK(p.stepStride == 1 || p.colStride == 1, "strides {} {}", p.stepStride, p.colStride);
-  const int64_t panelSize = p.panelSteps * p.width;
-  Expr toBase = p.toBase ? p.toBase : at(0);
-  Expr nothing = isFloat(p.to->dtype) ? fimm(0, valueType(p.to)) : imm(0, p.to->dtype);
-  Body out;
-  auto zeros = [&](const Expr &panelBase) {
-    return serial("k", p.steps, [&](const Expr &k) {
+namespace {
+
+/// Copies the rows or columns of one PanelPack.
+class PanelPacker {
+public:
+  explicit PanelPacker(const PanelPack &p) : p(p), toBase(p.toBase ? p.toBase : at(0)) {}
+
+  Body all() {
+    if (p.colStride == 1)
+      return rows();
+    Body out;
+    out.push_back(serial("p", p.fullPanels, [&](const Expr &panel) { return columns(panel, p.width); }));
+    if (p.tailCols) {
+      Body tail = columns(p.fullPanels, p.tailCols);
+      tail.insert(tail.begin(), zeros(p.fullPanels));
+      out.push_back(inTail(std::move(tail)));
+    }
+    return out;
+  }
+
+private:
+  const PanelPack &p;
+  const Expr toBase;
+  // How far ahead the source is asked for: what memory takes its time for, a few KiB, whose lines the first-level cache
+  // can hold beside the panels.
+  static constexpr int64_t stepsAhead = 16, squaresAhead = 4;
+
+  Stmt zeros(const Expr &panel) const {
+    Expr nothing = isFloat(p.to->dtype) ? fimm(0, valueType(p.to)) : imm(0, p.to->dtype);
+    return serial("k", p.steps, [&, panelBase = toBase + panel * panelSize()](const Expr &k) {
       return Body{vectorLoop("j", at(p.width), p.lanes, [&](const Expr &j) {
         return Body{store(p.to, panelBase + k * int64_t(p.width) + j, nothing)};
       })};
     });
-  };
-  // How far ahead the source is asked for: what memory takes its time for, a few KiB, whose lines the first-level cache
-  // can hold beside the panels.
-  constexpr int64_t stepsAhead = 16, squaresAhead = 4;
-  if (p.colStride == 1) {
-    // Rows of the source are read in order, a piece of `width` elements for each panel.
-    auto copyRow = [&](const Expr &k, const Expr &panel, int64_t cols) {
-      Expr src = p.base + k * p.stepStride + panel * int64_t(p.width);
-      Expr dst = toBase + panel * panelSize + k * int64_t(p.width);
-      return vectorLoop("j", at(cols), p.lanes, [&](const Expr &j) {
-        Expr value = p.element ? p.element(k, panel * int64_t(p.width) + j) : load(p.from, src + j);
-        return Body{store(p.to, dst + j, value)};
-      });
-    };
-    auto fetchRow = [&](const Expr &k, const Expr &panel) {
-      const int64_t line = cacheLine / int64_t(sizeOf(p.from->dtype));
-      const Expr far = p.base + min(k + stepsAhead, p.steps - at(1)) * (p.perStep * p.stepStride);
-      Body lines;
-      for (int64_t r = 0; r < p.perStep; ++r)
-        for (int64_t c = 0; c < p.width; c += line)
-          lines.push_back(prefetch(p.from, far + panel * int64_t(p.width) + (r * p.stepStride + c)));
-      return block(std::move(lines));
-    };
+  }
+  int64_t panelSize() const { return p.panelSteps * p.width; }
+  Expr target(const Expr &panel, const Expr &k) const { return toBase + panel * panelSize() + k * int64_t(p.width); }
+  Stmt inTail(Body tail) const { return p.hasTail ? ifThen(p.hasTail, std::move(tail)) : block(std::move(tail)); }
+
+  // ---- rows of the source are read in order, a piece of `width` elements for each panel ----
+
+  Stmt copyRow(const Expr &k, const Expr &panel, int64_t cols) const {
+    Expr src = p.base + k * p.stepStride + panel * int64_t(p.width), dst = target(panel, k);
+    return vectorLoop("j", at(cols), p.lanes, [&](const Expr &j) {
+      Expr value = p.element ? p.element(k, panel * int64_t(p.width) + j) : load(p.from, src + j);
+      return Body{store(p.to, dst + j, value)};
+    });
+  }
+
+  Stmt fetchRow(const Expr &k, const Expr &panel) const {
+    const int64_t line = cacheLine / int64_t(sizeOf(p.from->dtype));
+    const Expr far = p.base + min(k + stepsAhead, p.steps - at(1)) * (p.perStep * p.stepStride);
+    Body lines;
+    for (int64_t r = 0; r < p.perStep; ++r)
+      for (int64_t c = 0; c < p.width; c += line)
+        lines.push_back(prefetch(p.from, far + panel * int64_t(p.width) + (r * p.stepStride + c)));
+    return block(std::move(lines));
+  }
+
+  Body rows() const {
+    Body out;
     out.push_back(serial("k", p.steps, [&](const Expr &k) {
       return Body{serial("p", p.fullPanels, [&](const Expr &panel) {
         Body row = {copyRow(k, panel, p.width)};
@@ -238,31 +264,32 @@ Body packPanels(const PanelPack &p) {
         return row;
       })};
     }));
-    if (p.tailCols) {
-      Body tail = {zeros(toBase + p.fullPanels * panelSize),
-                   serial("k", p.steps, [&](const Expr &k) { return Body{copyRow(k, p.fullPanels, p.tailCols)}; })};
-      out.push_back(p.hasTail ? ifThen(p.hasTail, tail) : block(tail));
-    }
+    if (p.tailCols)
+      out.push_back(inTail({zeros(p.fullPanels), serial("k", p.steps, [&](const Expr &k) {
+                              return Body{copyRow(k, p.fullPanels, p.tailCols)};
+                            })}));
     return out;
   }
-  // Transposing: squares of lanes x lanes in registers, what is left over element by element.
-  const int64_t lanes = p.lanes;
-  auto element = [&](const Expr &panel, const Expr &col, const Expr &step, const Expr &along) {
+
+  // ---- transposing: squares of lanes x lanes in registers, what is left over element by element ----
+
+  Expr element(const Expr &panel, const Expr &col, const Expr &step, const Expr &along) const {
     Expr n = panel * int64_t(p.width) + col;
     return p.element ? p.element(step + along, n) : load(p.from, p.base + n * p.colStride + step + along);
-  };
-  auto target = [&](const Expr &panel, const Expr &k) { return toBase + panel * panelSize + k * int64_t(p.width); };
-  auto rest = [&](const Expr &panel, const Expr &firstCol, const Expr &cols, const Expr &firstStep, const Expr &steps) {
+  }
+
+  Stmt rest(const Expr &panel, const Expr &firstCol, const Expr &cols, const Expr &firstStep, const Expr &steps) const {
     return serial("c", cols, [&](const Expr &c) {
       return Body{serial("k", steps, [&](const Expr &k) {
         Expr col = firstCol + c, step = firstStep + k;
         return Body{store(p.to, target(panel, step) + col, element(panel, col, step, at(0)))};
       })};
     });
-  };
-  Expr squares = p.steps / at(lanes), done = squares * lanes;
-  // A square's piece of each row is about a line; past the end of the rows come the next ones of the panel.
-  auto fetchSquare = [&](const Expr &panel, int64_t cols, const Expr &col0, const Expr &s) {
+  }
+
+  /// A square's piece of each row is about a line; past the end of the rows come the next ones of the panel.
+  Stmt fetchSquare(const Expr &panel, int64_t cols, const Expr &col0, const Expr &s, const Expr &squares) const {
+    const int64_t lanes = p.lanes;
     const Expr over = select(lt(s + squaresAhead, squares), at(0), at(1));
     const Expr square = min(s + squaresAhead - over * squares, squares - at(1));
     return bindTo("far", p.base + panel * (p.width * p.colStride) + square * (lanes * p.perStep), [&](const Expr &far) {
@@ -273,8 +300,11 @@ Body packPanels(const PanelPack &p) {
         return lines;
       })};
     });
-  };
-  auto columns = [&](const Expr &panel, int64_t cols) {
+  }
+
+  Body columns(const Expr &panel, int64_t cols) const {
+    const int64_t lanes = p.lanes;
+    Expr squares = p.steps / at(lanes), done = squares * lanes;
     Body out;
     if (cols >= lanes)
       out.push_back(serial("g", at(cols / lanes), [&](const Expr &g) {
@@ -289,7 +319,7 @@ Body packPanels(const PanelPack &p) {
                            return store(p.to, target(panel, s * lanes + int64_t(step)) + col0 + lane, v);
                          })};
                      if (p.fetch)
-                       square.insert(square.begin(), fetchSquare(panel, cols, col0, s));
+                       square.insert(square.begin(), fetchSquare(panel, cols, col0, s, squares));
                      return square;
                    }),
             rest(panel, col0, at(lanes), done, p.steps - done)};
@@ -297,14 +327,14 @@ Body packPanels(const PanelPack &p) {
     if (cols % lanes)
       out.push_back(rest(panel, at(cols / lanes * lanes), at(cols % lanes), at(0), p.steps));
     return out;
-  };
-  out.push_back(serial("p", p.fullPanels, [&](const Expr &panel) { return columns(panel, p.width); }));
-  if (p.tailCols) {
-    Body tail = columns(p.fullPanels, p.tailCols);
-    tail.insert(tail.begin(), zeros(toBase + p.fullPanels * panelSize));
-    out.push_back(p.hasTail ? ifThen(p.hasTail, tail) : block(tail));
   }
-  return out;
+};
+
+}  // namespace
+
+Body packPanels(const PanelPack &p) {
+  GPTC_CHECK(p.stepStride == 1 || p.colStride == 1, "strides {} {}", p.stepStride, p.colStride);
+  return PanelPacker(p).all();
 }
 
 }  // namespace gptc

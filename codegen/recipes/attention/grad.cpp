@@ -297,58 +297,80 @@ private:
     return out;
   }
 
+  /// A block of queries that meets a block of keys.
+  struct Meeting {
+    Expr b, h;
+    Expr j0, count;     // keys: the first, and how many
+    Expr i0, rows;      // queries
+    Expr tiles, ahead;  // of the queries; i0 - j0, a multiple of the tile where causal
+  };
+
   Body queryBlock(const Expr &b, const Expr &h, const Expr &j0, const Expr &count, const Expr &i0, const Expr &rows) {
-    Expr tiles = (rows + (tile.rows - 1)) / imm(tile.rows);
-    Expr ahead = i0 - j0;  // of the block of keys, a multiple of the tile where causal
-    Expr panels = (count + (nr() - 1)) / imm(nr());
-    auto queryOf = [&](const Expr &i) { return qkv.query(b, i0 + i, h); };
-    auto doutOf = [&](const Expr &i) { return outAt(b, i0 + i, h); };
+    const Meeting m{b, h, j0, count, i0, rows, (rows + (tile.rows - 1)) / imm(tile.rows), i0 - j0};
+    Body out = copyQueries(m);
+    out.push_back(allScores(m));
+    out.push_back(addToKeyGrads(m));
+    out.push_back(addToQueryGrads(m));
+    return out;
+  }
+
+  /// Queries and their gradients as products read them.
+  Body copyQueries(const Meeting &m) {
+    auto queryOf = [&](const Expr &i) { return qkv.query(m.b, m.i0 + i, m.h); };
+    auto doutOf = [&](const Expr &i) { return outAt(m.b, m.i0 + i, m.h); };
     Body out;
     if (pairs)
-      out = {copyPairs(qkv.buffer, queryOf, leftQueries, leftStride(), rows, shape.size, tile.lanes),
-             copyPairs(dout, doutOf, leftDouts, leftStride(), rows, shape.size, tile.lanes),
-             copyRowPairs(qkv.buffer, queryOf, queries, imm(0), sizePadded, rows, shape.size, sizePadded, tile.lanes),
-             copyRowPairs(dout, doutOf, douts, imm(0), sizePadded, rows, shape.size, sizePadded, tile.lanes)};
+      out = {copyPairs(qkv.buffer, queryOf, leftQueries, leftStride(), m.rows, shape.size, tile.lanes),
+             copyPairs(dout, doutOf, leftDouts, leftStride(), m.rows, shape.size, tile.lanes),
+             copyRowPairs(qkv.buffer, queryOf, queries, imm(0), sizePadded, m.rows, shape.size, sizePadded, tile.lanes),
+             copyRowPairs(dout, doutOf, douts, imm(0), sizePadded, m.rows, shape.size, sizePadded, tile.lanes)};
     else
-      out = {copyRows(qkv.buffer, queryOf, queries, imm(0), sizePadded, rows, shape.size, sizePadded, tile.lanes,
+      out = {copyRows(qkv.buffer, queryOf, queries, imm(0), sizePadded, m.rows, shape.size, sizePadded, tile.lanes,
                       shape.scale()),
-             copyRows(dout, doutOf, douts, imm(0), sizePadded, rows, shape.size, sizePadded, tile.lanes, 1)};
+             copyRows(dout, doutOf, douts, imm(0), sizePadded, m.rows, shape.size, sizePadded, tile.lanes, 1)};
     if (partTiles) {  // rows past the last query: they add nothing to dk and dv
-      Expr all = tiles * int64_t(tile.rows);
+      Expr all = m.tiles * int64_t(tile.rows);
       auto fillRows = [&](const Buffer &to, const Expr &from, const Expr &end, int64_t rowSize) {
         out.push_back(fill(to, from * rowSize, (end - from) * rowSize));
       };
       for (const Buffer &to : {queries, douts})
-        fillRows(to, (rows + (perStep() - 1)) / imm(perStep()), all / imm(perStep()), sizePadded);
+        fillRows(to, (m.rows + (perStep() - 1)) / imm(perStep()), all / imm(perStep()), sizePadded);
       if (pairs)
         for (const Buffer &to : {leftQueries, leftDouts})
-          fillRows(to, rows, all, leftStride());
+          fillRows(to, m.rows, all, leftStride());
     }
+    return out;
+  }
 
-    out.push_back(serial("tile", tiles, [&](const Expr &t) {
+  /// P and dS, tile by tile.
+  Stmt allScores(const Meeting &m) {
+    Expr panels = (m.count + (nr() - 1)) / imm(nr());
+    return serial("tile", m.tiles, [&](const Expr &t) {
       Expr first = t * int64_t(tile.rows);  // in the block
-      Body body = {fetchAhead(b, h, i0, first)};
+      Body body = {fetchAhead(m.b, m.h, m.i0, first)};
       // Panels that the last row of the tile sees.
       Expr seen = panels;
       if (shape.causal)
-        seen = min(panels, (ahead + first + (tile.rows - 1 + nr())) / imm(nr()));
-      body.push_back(serial("p", seen, [&](const Expr &p) { return scores(h, b, j0, i0, first, p); }));
+        seen = min(panels, (m.ahead + first + (tile.rows - 1 + nr())) / imm(nr()));
+      body.push_back(serial("p", seen, [&](const Expr &p) { return scores(m.h, m.b, m.j0, m.i0, first, p); }));
       return body;
-    }));
+    });
+  }
 
-    // dv += P^T do and dk += dS^T q, over the queries of the block that see the key.
-    Expr keyTiles = (count + (tile.rows - 1)) / imm(tile.rows);
+  /// dv += P^T do and dk += dS^T q, over the queries of the block that see the key.
+  Stmt addToKeyGrads(const Meeting &m) {
+    Expr keyTiles = (m.count + (tile.rows - 1)) / imm(tile.rows);
     if (shape.causal)
-      keyTiles = min(keyTiles, ahead / imm(tile.rows) + tiles);
-    out.push_back(serial("kt", keyTiles, [&](const Expr &kt) {
+      keyTiles = min(keyTiles, m.ahead / imm(tile.rows) + m.tiles);
+    return serial("kt", keyTiles, [&](const Expr &kt) {
       Body body;
       auto product = [&](const Buffer &left, const Buffer &right, const Buffer &sum) {
         return forPanels(tile, sizePadded, [&](const Expr &d0, const Tile &narrow) {
           TileLoop t;
           t.tile = narrow;
-          t.steps = tiles * int64_t(tile.rows / perStep());
+          t.steps = m.tiles * int64_t(tile.rows / perStep());
           if (shape.causal) {
-            Expr own = kt - ahead / imm(tile.rows);  // the tile of queries on the diagonal, if it is of the block
+            Expr own = kt - m.ahead / imm(tile.rows);  // the tile of queries on the diagonal, if it is of the block
             t.begin = max(imm(0), own + 1) * int64_t(tile.rows / perStep());
             t.triangles = {
                 {.ahead = true, .at = own * int64_t(tile.rows / perStep()), .when = binary(BinaryOp::le, imm(0), own)}};
@@ -373,21 +395,23 @@ private:
       for (const Stmt &s : product(dScores, queries, dKeys))
         body.push_back(s);
       return body;
-    }));
+    });
+  }
 
-    // dq += dS k, tile by tile, through the first-level cache: the rows in memory are neither padded nor contiguous.
-    out.push_back(serial("tile", tiles, [&](const Expr &tileOfBlock) {
+  /// dq += dS k, tile by tile, through the first-level cache: the rows in memory are neither padded nor contiguous.
+  Stmt addToQueryGrads(const Meeting &m) {
+    return serial("tile", m.tiles, [&](const Expr &tileOfBlock) {
       Expr first = tileOfBlock * int64_t(tile.rows);
-      Expr valid = partTiles ? min(imm(tile.rows), rows - first) : imm(tile.rows);
-      Expr own = ahead + first;  // the key at the tile's first query, from where a causal mask cuts
-      Expr steps = shape.causal ? min(count, own) : count;
+      Expr valid = partTiles ? min(imm(tile.rows), m.rows - first) : imm(tile.rows);
+      Expr own = m.ahead + first;  // the key at the tile's first query, from where a causal mask cuts
+      Expr steps = shape.causal ? min(m.count, own) : m.count;
       return Body{bindTo("steps", steps, [&](const Expr &steps) {
         return forPanels(tile, sizePadded, [&](const Expr &d0, const Tile &narrow) {
           Expr cols = shape.size % nr() ? min(imm(nr()), imm(shape.size) - d0) : imm(nr());
           auto rowsLoop = [&](bool in) {
             return serial("r", valid, [&](const Expr &r) {
               return Body{vectorLoop("x", cols, tile.lanes, [&](const Expr &x) {
-                Expr far = queryGrad(b, i0 + first + r, h) + d0 + x, near = r * nr() + x;
+                Expr far = queryGrad(m.b, m.i0 + first + r, m.h) + d0 + x, near = r * nr() + x;
                 return Body{in ? store(score, near, load(queryGrads(), far))
                                : store(queryGrads(), far, load(score, near))};
               })};
@@ -397,7 +421,7 @@ private:
           t.tile = narrow;
           t.steps = pairs ? (steps + 1) / imm(2) : steps;  // an odd last key of all is paired with zero
           if (shape.causal)
-            t.triangles = {{.at = own / imm(perStep()), .when = lt(own, count)}};
+            t.triangles = {{.at = own / imm(perStep()), .when = lt(own, m.count)}};
           t.pairs = pairs;
           t.a = [&](int row, const Expr &k) {
             return pairs ? loadPair(dScoreRows, (first + row) * rowStride() + k * 2)
@@ -414,8 +438,7 @@ private:
           return Body{rowsLoop(true), tileLoop(t), rowsLoop(false)};
         });
       })};
-    }));
-    return out;
+    });
   }
 
   /// Rows of q, do and dq are far apart: asks for dq of the tile, and for what the same tile of the next block copies.
@@ -430,6 +453,17 @@ private:
             out.insert(out.end(), row.begin(), row.end());
           return out;
         })};
+      })};
+    });
+  }
+
+  /// Scores of a row less its log-sum-exp, where the power of two of that is out of range; `scale` as in scores().
+  Stmt subtract(const Expr &r, const Expr &lseOfRow, double scale) {
+    return vectorLoop("x", imm(nr()), tile.lanes, [&](const Expr &x) {
+      Expr near = r * nr() + x, zero = fimm(0, dtype()), s = load(score, near);
+      return Body{bindTo("d", (scale == 1 ? s : s * fimm(scale, dtype())) - lseOfRow, [&](const Expr &d) {
+        Expr least = select(lt(zero, d), zero, d);  // of NaN NaN
+        return Body{store(score, near, scale == 1 ? least : least * fimm(1 / scale, dtype()))};
       })};
     });
   }
@@ -459,15 +493,6 @@ private:
     // The step to powers of two takes the scale with it, where scores lack it.
     const double scale = pairs && !shape.alibi ? shape.scale() : 1;
     Expr toLog2 = fimm(log2e * scale, dtype());
-    auto subtract = [&](const Expr &r, const Expr &lseOfRow) {
-      return vectorLoop("x", imm(nr()), tile.lanes, [&](const Expr &x) {
-        Expr near = r * nr() + x, zero = fimm(0, dtype()), s = load(score, near);
-        return Body{bindTo("d", (scale == 1 ? s : s * fimm(scale, dtype())) - lseOfRow, [&](const Expr &d) {
-          Expr least = select(lt(zero, d), zero, d);  // of NaN NaN
-          return Body{store(score, near, scale == 1 ? least : least * fimm(1 / scale, dtype()))};
-        })};
-      });
-    };
     auto withRow = [&](const Expr &r, const std::function<Body(const Row &)> &body) {
       Expr row = i0 + first + r;
       return Body{bindTo("i", partTiles ? min(row, imm(shape.tokens - 1)) : row, [&](const Expr &i) {
@@ -478,7 +503,7 @@ private:
           end = select(lt(row, imm(shape.tokens)), end, imm(0));
         return Body{bindTo("lse", lseOfRow, [&](const Expr &lseOfRow) {
           return Body{bindTo("top", lseOfRow * fimm(log2e, dtype()), [&](const Expr &top) {
-            return Body{ifThen(isHuge(top), {subtract(r, lseOfRow)}),
+            return Body{ifThen(isHuge(top), {subtract(r, lseOfRow, scale)}),
                         bindTo("zero", select(isHuge(top), fimm(0, dtype()), -top), [&](const Expr &zero) {
                           return Body{bindTo("delta", deltaOfRow, [&](const Expr &deltaOfRow) {
                             return body({r, i, end, zero, deltaOfRow});
