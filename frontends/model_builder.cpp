@@ -29,8 +29,8 @@ int64_t dropoutStream(int layer, DropoutSite site) { return dropoutStreams + (la
 
 OpKind activation(const std::string &name) {
   return llvm::StringSwitch<OpKind>(name)
-      .Cases("gelu", "geglu", OpKind::gelu_erf)
-      .Case("gelu_tanh", OpKind::gelu)
+      .Cases("gelu", "geglu", OpKind::gelu_exact)
+      .Case("gelu_tanh", OpKind::gelu_tanh)
       .Case("relu", OpKind::relu)
       .Case("relu2", OpKind::relu2)
       .Cases("silu", "swiglu", OpKind::silu);

@@ -56,14 +56,6 @@ private:
   }
 };
 
-/// The first operand of an op that only continues a sum.
-unsigned firstInit(const Op &op) {
-  unsigned n = 0;
-  for (const OperandSpec &s : op.def().operands)
-    n += !s.optional;
-  return n;
-}
-
 }  // namespace
 
 std::vector<Access> operandAccess(const Op &op) {
@@ -102,7 +94,7 @@ bool mayShare(const Op &fused, unsigned result, unsigned operand) {
   case FusionKind::matmul:
   case FusionKind::scatter: {
     // The one use is as the beginning of this very sum.
-    unsigned i = firstInit(maker) + out->index;
+    unsigned i = maker.def().requiredOperands() + out->index;
     return in->hasOneUse() && i < maker.numOperands() && maker.operand(i) == in;
   }
   case FusionKind::attention:

@@ -60,6 +60,46 @@ private:
   const char *reason = nullptr;
 };
 
+/// What an op makes of a part of the tokens: of x[:, a:b, ..] in the place of x[sequences, tokens, ..].
+class Tokens {
+public:
+  enum Reach {
+    elements,   // computes each element by itself, wherever it stands: a part of the features does, too
+    rows,       // computes each token by itself: given its part of some operands, it yields its part of the results
+    sequences,  // tokens of a sequence meet, or their places count: takes whole sequences only
+  };
+  /// Of reach `rows`: the operands of which a part is given, while the others are whole, and for which ops of the kind
+  /// that holds (all).
+  Tokens(Reach r, std::initializer_list<unsigned> parts = {}, bool (*when)(const Op &) = nullptr)
+      : parts(parts), given(r), when(when) {}
+  Tokens(NotApplicable n) : reason(n.why) {}
+  explicit operator bool() const { return given.has_value(); }
+  bool operator==(Reach r) const { return given == r; }
+  const char *why() const { return reason; }
+  /// Whether the op computes each token by itself, given a part of the operands `parts`.
+  bool byRows(const Op &op) const { return given == rows && (!when || when(op)); }
+  std::vector<unsigned> parts;
+
+private:
+  std::optional<Reach> given;
+  bool (*when)(const Op &) = nullptr;
+  const char *reason = nullptr;
+};
+
+/// An operand whose integers choose among rows or classes, 0 to `count` - 1 of them; or the reason why there is none.
+class Indices {
+public:
+  Indices(unsigned operand, int64_t (*count)(const Op &)) : operand(operand), count(count) {}
+  Indices(NotApplicable n) : reason(n.why) {}
+  explicit operator bool() const { return count; }
+  const char *why() const { return reason; }
+  unsigned operand = 0;
+  int64_t (*count)(const Op &) = nullptr;
+
+private:
+  const char *reason = nullptr;
+};
+
 struct OperandSpec {
   std::string name;
   bool optional = false;  // optional operands come last
@@ -152,11 +192,17 @@ struct OpDef {
   OpKind kind;
   std::string name;
   std::string summary;                // one line, for docs/ops.md and error messages
+  std::string shapes;                 // of operands and results, for docs/ops.md: "x [..,C], g [C] -> y [..,C]"
   std::vector<OperandSpec> operands;  // a last operand named "...": any number
   std::vector<AttrSpec> attrs;        // attributes not listed are rejected
   std::vector<std::string> results;   // names; empty for write/return
   FusionKind fusion;
   Autocast autocast;
+  Tokens tokens;
+  /// Over how many leading dimensions of operand 0, which are tokens, the op sums; 0 where this one does not. Sums of
+  /// floats in the order of `fold`, where the op has that attribute, else in one chain; optional operands begin them.
+  Rule<unsigned(const Op &)> tokenSum;
+  Indices indices;
 
   /// Result types from operands and attributes, or an error message when they do not fit together. Not applicable to
   /// ops whose type is given (const, read, reshape, ...): those give `check` its work.
@@ -181,9 +227,17 @@ struct OpDef {
     std::vector<Tensor> operandValues;  // empty entries: standard normal values
   };
   Rule<std::vector<Sample>(unsigned seed)> samples;
+
+  /// Where the operand of that name stands; nullopt where there is none.
+  std::optional<unsigned> operandIndex(llvm::StringRef operand) const;
+  /// How many operands every op of the kind has: optional ones come behind them.
+  unsigned requiredOperands() const;
+  bool hasAttr(llvm::StringRef attr) const;
 };
 
 const OpDef &opDef(OpKind kind);
+/// Leading dimensions of operand 0 over which the op sums, tokens all of them; 0: it sums over no tokens.
+unsigned summedTokenDims(const Op &op);
 /// The recipe of a group made of this one op, which its attribute `kind` names; null for ops that are never in a group.
 const char *recipeOf(OpKind kind);
 /// Whether the op is a step of an optimizer: operand 0 is a parameter, operand 1 its gradient, result 0 the parameter's

@@ -1,6 +1,8 @@
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <array>
 #include <memory>
 
@@ -18,6 +20,14 @@ constexpr const char *kindNames[] = {
 #undef GPTC_OP
 };
 constexpr size_t numKinds = std::size(kindNames);
+
+/// What ops were called before: texts may still say so, and nothing writes it any more.
+constexpr std::pair<const char *, OpKind> formerNames[] = {
+    {"gelu", OpKind::gelu_tanh},
+    {"gelu_grad", OpKind::gelu_tanh_grad},
+    {"gelu_erf", OpKind::gelu_exact},
+    {"gelu_erf_grad", OpKind::gelu_exact_grad},
+};
 
 class Registry {
 public:
@@ -83,6 +93,8 @@ std::optional<OpKind> parseOpKind(llvm::StringRef name) {
     llvm::StringMap<OpKind> map;
     for (size_t i = 0; i < numKinds; ++i)
       map[nameOf(OpKind(i))] = OpKind(i);
+    for (auto [name, kind] : formerNames)
+      map.try_emplace(name, kind);
     return map;
   }();
   auto it = kinds.find(name);
@@ -98,16 +110,30 @@ const OpDef *findOpDef(llvm::StringRef name) {
 
 llvm::ArrayRef<const OpDef *> allOpDefs() { return Registry::get().all; }
 
+std::optional<unsigned> OpDef::operandIndex(llvm::StringRef operand) const {
+  for (unsigned i = 0; i < operands.size(); ++i)
+    if (operands[i].name == operand)
+      return i;
+  return std::nullopt;
+}
+
+unsigned OpDef::requiredOperands() const {
+  return unsigned(llvm::count_if(operands, [](const OperandSpec &s) { return !s.optional && s.name != "..."; }));
+}
+
+bool OpDef::hasAttr(llvm::StringRef attr) const {
+  return llvm::any_of(attrs, [&](const AttrSpec &s) { return s.name == attr; });
+}
+
+unsigned summedTokenDims(const Op &op) {
+  const auto &sum = op.def().tokenSum;
+  return sum ? sum(op) : 0;
+}
+
 std::string checkSignature(const Op &op) {
   const OpDef &def = op.def();
-  size_t required = 0;
-  size_t most = def.operands.size();
-  for (const OperandSpec &spec : def.operands) {
-    if (spec.name == "...")
-      most = SIZE_MAX;
-    else if (!spec.optional)
-      ++required;
-  }
+  const bool any = !def.operands.empty() && def.operands.back().name == "...";
+  const size_t required = def.requiredOperands(), most = any ? SIZE_MAX : def.operands.size();
   size_t n = op.numOperands();
   if (n < required || n > most) {
     if (required == most)

@@ -67,27 +67,9 @@ int64_t foldFor(const Type &t, unsigned lead, int64_t fold) {
 
 /// Whether a new op sums over tokens; sets its `fold`.
 bool isTokenSum(Op &op, int64_t fold) {
-  const Type *t = op.numOperands() ? &op.operand(0)->type : nullptr;
-  unsigned lead = 0;
-  switch (op.kind) {
-  case OpKind::matmul:
-    if (op.attrs.getBool("ta") && op.attrs.getInt("batch") == 0)
-      lead = t->rank() - 1;
-    break;
-  case OpKind::reduce_sum:
-    lead = op.attrs.getInt("lead");
-    break;
-  case OpKind::layernorm_grad_params:
-  case OpKind::rmsnorm_grad_params:
-    lead = t->rank() - 1;
-    break;
-  case OpKind::embedding_grad:
-    return true;  // one chain in token order
-  default:
-    return false;
-  }
-  if (lead && fold && op.attrs.getInt("fold") == 0)
-    op.attrs.set("fold", foldFor(*t, lead, fold));
+  const unsigned lead = summedTokenDims(op);
+  if (lead && fold && op.def().hasAttr("fold") && op.attrs.getInt("fold") == 0)
+    op.attrs.set("fold", foldFor(op.operand(0)->type, lead, fold));
   return lead > 0;
 }
 
@@ -350,7 +332,7 @@ private:
     for (auto &[v, name] : accumulators) {
       Op *op = v->def;
       if (done.insert(op).second) {
-        if (op->numOperands() > numInputs(*op))
+        if (op->numOperands() > op->def().requiredOperands())
           fail(*op, "already continues a sum");
         Builder b(f.body, op);
         b.loc = op->loc;
@@ -363,14 +345,6 @@ private:
       Builder(f.body, op->next()).write(*m.state(name), v);
     }
     Builder(f.body).ret({});
-  }
-
-  /// Operands before the optional `init` ones.
-  static unsigned numInputs(const Op &op) {
-    unsigned n = 0;
-    for (const OperandSpec &s : op.def().operands)
-      n += !s.optional;
-    return n;
   }
 };
 

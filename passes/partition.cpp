@@ -130,7 +130,7 @@ private:
       offset = b.value(OpKind::mul, {b.value(OpKind::axis_index, {}, how(false)),
                                      b.constant(double(elements), Type::scalar(DType::i64))});
     }
-    const unsigned index0 = step.is(OpKind::adamw) ? 8 : 7;
+    const unsigned index0 = *step.def().operandIndex("index0");
     if (step.numOperands() > index0)
       step.setOperand(index0, Builder(f.body, &step).value(OpKind::add, {step.operand(index0), offset}));
     else

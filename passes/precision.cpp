@@ -56,11 +56,10 @@ struct Summary {
   double traffic = 0;  // bytes
 };
 
-/// Sums over tokens: their results are gradients of parameters and the loss.
+/// Sums over tokens, or over all there is: their results are gradients of parameters, the loss and norms.
 bool sumsTokens(const Op &op) {
-  FusionKind kind = op.def().fusion;
-  return kind == FusionKind::fold || kind == FusionKind::reduce_all || kind == FusionKind::scatter ||
-         (op.is(OpKind::matmul) && op.attrs.getBool("ta") && op.attrs.getInt("batch") == 0);
+  const FusionKind kind = op.def().fusion;
+  return summedTokenDims(op) > 0 || kind == FusionKind::fold || kind == FusionKind::reduce_all;
 }
 
 bool isLowOp(const Op &op) {
@@ -267,9 +266,8 @@ private:
         op.setOperand(i, narrowed(v));
         summary.traffic -= double(sizeOf(DType::f32) - sizeOf(low)) * double(v->type.elements());
       }
-    for (const AttrSpec &a : op.def().attrs)
-      if (a.name == "out" && op.attrs.getString("out").empty())
-        op.attrs.set("out", nameOf(op.result()->type.dtype).str());
+    if (op.def().hasAttr("out") && op.attrs.getString("out").empty())
+      op.attrs.set("out", nameOf(op.result()->type.dtype).str());
     std::vector<Type> types;
     std::string error;
     GPTC_CHECK(op.def().infer(op, types, error), "lowered {}: {}", print(op), error);
@@ -285,7 +283,7 @@ private:
   bool storedLow(const Value *v) const {
     return llvm::all_of(v->users(), [&](const Op *user) {
       return (user->is(OpKind::cast) && user->result()->type.dtype == low) ||
-             (groupOf(user) >= 0 && groupOf(user) == groupOf(v->def) && user->is(OpKind::gelu) &&
+             (groupOf(user) >= 0 && groupOf(user) == groupOf(v->def) && user->is(OpKind::gelu_tanh) &&
               storedLow(user->result()));
     });
   }

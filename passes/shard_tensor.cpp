@@ -64,11 +64,7 @@ struct FeatureBlock {
   bool holds(Op *op) const { return op == row || columns.contains(op) || inside.contains(op); }
 };
 
-/// Element by element, wherever the element stands.
-bool isElementwise(const Op &op) {
-  return op.def().fusion == FusionKind::pointwise && op.numResults() == 1 &&
-         !op.isOneOf(OpKind::dropout, OpKind::causal_mask, OpKind::alibi);
-}
+bool isElementwise(const Op &op) { return op.def().tokens == Tokens::elements; }
 
 class Blocks {
 public:
@@ -106,10 +102,11 @@ private:
       b.columns.insert(op);
       return true;
     }
-    if (op->isOneOf(OpKind::attention, OpKind::attention_cached, OpKind::rope)) {
-      if (v->index != 0 || (!op->is(OpKind::rope) && b.heads))
+    if (op->def().hasAttr("n_head")) {  // keeps heads apart
+      const bool attends = op->def().fusion == FusionKind::attention;
+      if (v->index != 0 || (attends && b.heads))
         return false;
-      if (!op->is(OpKind::rope))
+      if (attends)
         b.heads = op;
       b.inside.insert(op);
       return trace(op->operand(0), b);
@@ -165,9 +162,9 @@ public:
         throw UserError(ErrorCode::GirInvalid, "attention that has some of all heads already cannot be shared out",
                         "a module without of_heads and head0");
       groups = {queries * size, keys * size, keys * size};
-      if (b.heads->is(OpKind::attention_cached))
-        for (unsigned i : {1u, 2u})
-          cut(readState(m, b.heads->operand(i)), 0, {keys});
+      for (const char *cache : {"k", "v"})
+        if (const auto i = b.heads->def().operandIndex(cache))
+          cut(readState(m, b.heads->operand(*i)), 0, {keys});
     } else if (groups[0] % ranks) {
       refuse(groups[0], "features of the hidden layer");
     }
@@ -305,34 +302,16 @@ private:
 
   /// Whether an op outside of blocks that takes `cut` values means the same for a part of the tokens.
   bool actsOnTokens(const Op &op, const llvm::DenseSet<const Value *> &cut) const {
-    auto isCut = [&](unsigned i) { return cut.contains(op.operand(i)); };
-    auto others = [&](unsigned from) {
-      for (unsigned i = from; i < op.numOperands(); ++i)
-        if (isCut(i))
-          return false;
-      return true;
-    };
-    switch (op.kind) {
-    case OpKind::embedding:
-      return !isCut(0) && isCut(1);
-    case OpKind::layernorm:
-    case OpKind::rmsnorm:
-      return isCut(0) && others(1);
-    case OpKind::dropout:
-      return isCut(0) && others(1) && op.numOperands() == 4;
-    case OpKind::matmul:
-      return isCut(0) && others(1) && !op.attrs.getBool("ta") && op.attrs.getInt("batch") == 0;
-    case OpKind::cross_entropy:
-      return isCut(0) && isCut(1);
-    case OpKind::reduce_sum:
-      return isCut(0) && others(1) && op.result()->type.isScalar();
-    case OpKind::ret:
+    if (op.is(OpKind::ret))
       return llvm::none_of(op.operands(), [&](Value *v) { return cut.contains(v) && v->type.rank() < 2; });
-    default:
-      return isElementwise(op) && llvm::all_of(op.operands(), [&](Value *v) {
-               return cut.contains(v) || v->type.rank() <= 1 || isTable(v);
-             });
-    }
+    if (isElementwise(op))
+      return llvm::all_of(op.operands(),
+                          [&](Value *v) { return cut.contains(v) || v->type.rank() <= 1 || isTable(v); });
+    const Tokens &tokens = op.def().tokens;
+    for (unsigned i = 0; i < op.numOperands(); ++i)
+      if (cut.contains(op.operand(i)) != llvm::is_contained(tokens.parts, i))
+        return false;
+    return tokens.byRows(op);
   }
 
   Builder before(Op *op) const {
@@ -412,7 +391,9 @@ private:
     for (const char *count : {"n_head", "n_kv_head"})
       if (op.attrs.has(count))
         op.attrs.set(count, op.attrs.getInt(count) / ranks);
-    if (op.attrs.getBool("alibi") || (op.is(OpKind::attention) && op.numOperands() == 4)) {
+    const auto seed = op.def().operandIndex("seed");
+    const bool draws = seed && *seed < op.numOperands();
+    if (op.attrs.getBool("alibi") || draws) {
       op.addOperand(offset(op.attrs.getInt("n_head")));
       op.attrs.set("of_heads", op.attrs.getInt("n_head") * ranks);
     }
@@ -436,14 +417,15 @@ private:
     for (unsigned i = 0; i < op.numOperands(); ++i)
       if (!pieces.contains(op.operand(i)))
         op.setOperand(i, forPieces(op.operand(i), op));
-    if (op.is(OpKind::dropout)) {
+    if (op.def().operandIndex("index0")) {
       const Type &x = op.operand(0)->type;
       op.addOperand(offset(x.slice(1, x.rank()).elements()));
     }
-    if (op.is(OpKind::reduce_sum) && op.attrs.getInt("fold"))
+    const bool sums = summedTokenDims(op) > 0;
+    if (sums && op.attrs.getInt("fold"))
       op.attrs.set("fold", std::gcd(op.attrs.getInt("fold"), tokens / ranks));
     retype(op);
-    if (op.is(OpKind::reduce_sum)) {
+    if (sums) {
       reduce(op.result(), op, false);
       return;
     }

@@ -93,7 +93,7 @@ int numberOf(ErrorCode code) { return int(code); }
 
 int exitCodeOf(ErrorCode code) {
   switch (code) {
-#define GPTC_ERROR(name, number, exit_code, title)                                                                     \
+#define GPTC_ERROR(name, number, exit_code, title, remedy)                                                             \
   case ErrorCode::name:                                                                                                \
     return exit_code;
 #include "support/errors.def"

@@ -23,7 +23,7 @@ struct SourceLoc {
 };
 
 enum class ErrorCode : int {
-#define GPTC_ERROR(name, number, exit_code, title) name = number,
+#define GPTC_ERROR(name, number, exit_code, title, remedy) name = number,
 #include "support/errors.def"
 #undef GPTC_ERROR
 };

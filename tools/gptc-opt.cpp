@@ -10,6 +10,7 @@
 #include "support/diagnostics.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/main_guard.h"
+#include "tools/commands/reference_pages.h"
 #include "tools/planner/codegen_passes.h"
 #include "tools/planner/gir_file.h"
 
@@ -85,7 +86,7 @@ static std::string kernels(const Module &m, const Target &target, const std::str
 
 static int run(int argc, char **argv) {
   std::string input = "-", passes, emit = "gir", targetName;
-  bool verifyEach = true, listPasses = false;
+  bool verifyEach = true, listPasses = false, listOps = false, listErrors = false;
   PipelineOptions options;
   CLI::App app{"Runs passes on a module of the graph IR and prints the result.", "gptc-opt"};
   app.add_option("input", input, "a .gir file, or - for standard input");
@@ -98,8 +99,14 @@ static int run(int argc, char **argv) {
       ->check(CLI::IsMember({"gir", "dot", "kernel", "llvm", "cuda", "ptx", "none"}));
   app.add_option("--target", targetName, "cpu (default) or cuda:sm_80 and the like (default of --emit=cuda and ptx)");
   app.add_flag("--list-passes", listPasses, "print the passes and their options");
+  app.add_flag("--list-ops", listOps, "print docs/ops.md: every op of the graph IR");
+  app.add_flag("--list-errors", listErrors, "print docs/errors.md: every error code");
   if (std::optional<int> done = parseCommandLine(app, argc, argv))
     return *done;
+  if (listOps || listErrors) {
+    fmt::print("{}{}", listOps ? opsPage() : "", listErrors ? errorsPage() : "");
+    return 0;
+  }
   const bool isCudaText = emit == "cuda" || emit == "ptx";
   if (targetName.empty())
     targetName = isCudaText ? "cuda:sm_80" : "cpu";

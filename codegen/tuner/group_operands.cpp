@@ -1,6 +1,7 @@
 #include "codegen/tuner/group_operands.h"
 
 #include "ir/kernel/eval.h"
+#include "ir/opdef.h"
 #include "ir/random.h"
 
 #include <algorithm>
@@ -10,21 +11,20 @@ namespace gptc {
 
 namespace {
 
-/// How many different values the integers of an operand may have: what they index. 1 where nothing is known.
+/// How many different values the integers of an operand may have: what they index. 1 where nothing is known, and for a
+/// position, which is 0 then.
 int64_t boundOf(const Op &fused, const Value *arg) {
+  if (arg->type.isScalar())
+    return 1;
   int64_t bound = INT64_MAX;
   for (const Op &op : *fused.body)
-    for (const Value *v : op.operands()) {
-      if (v != arg)
+    for (unsigned i = 0; i < op.numOperands(); ++i) {
+      if (op.operand(i) != arg)
         continue;
-      if (op.is(OpKind::embedding))
-        bound = std::min(bound, op.operand(0)->type.dim(0));
-      else if (op.is(OpKind::embedding_grad))
-        bound = std::min(bound, op.result()->type.dim(0));
-      else if (op.isOneOf(OpKind::cross_entropy, OpKind::cross_entropy_grad))
-        bound = std::min(bound, op.operand(0)->type.dim(-1));
-      else
+      const Indices &indices = op.def().indices;
+      if (!indices || indices.operand != i)
         return 1;
+      bound = std::min(bound, indices.count(op));
     }
   return bound == INT64_MAX ? 1 : bound;
 }

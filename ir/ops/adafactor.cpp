@@ -33,8 +33,18 @@ constexpr double defaultEps = 0x1p-23;
 
 constexpr NotApplicable notDifferentiated{"the optimizer runs after the gradients"};
 
+std::string checkCount(const Op &op) {
+  const int64_t count = op.attrs.getInt("count", 1);
+  return count >= 1 ? "" : fmt::format("count = {} must be at least 1", count);
+}
+
 Expr d(double v) { return kir::fimm(v, DType::f64); }
 Expr wide(Expr e) { return kir::cast(DType::f64, std::move(e)); }
+
+void add(OpDef::Sample &sample, Tensor operand) {
+  sample.operandTypes.push_back(operand.type);
+  sample.operandValues.push_back(std::move(operand));
+}
 
 /// Where the statistics of an update stand among its operands: v, and of a matrix v = R, C and the sum of R.
 struct Statistics {
@@ -81,15 +91,11 @@ struct Statistics {
   }
   /// Sample operands.
   static void addSamples(OpDef::Sample &sample, SampleSource &s, const Type &g, bool factored) {
-    auto add = [&](Tensor t) {
-      sample.operandTypes.push_back(t.type);
-      sample.operandValues.push_back(std::move(t));
-    };
     if (!factored)
-      return add(s.uniforms(g, 0.1, 2.0));
-    add(s.uniforms(rowsOf(g), 0.1, 2.0));
-    add(s.uniforms(g.slice(1, 2), 0.1, 2.0));
-    add(Tensor::scalar(double(g.dim(0)) * s.uniform(0.5, 1)));
+      return add(sample, s.uniforms(g, 0.1, 2.0));
+    add(sample, s.uniforms(rowsOf(g), 0.1, 2.0));
+    add(sample, s.uniforms(g.slice(1, 2), 0.1, 2.0));
+    add(sample, Tensor::scalar(double(g.dim(0)) * s.uniform(0.5, 1)));
     sample.attrs.set("rows", g.dim(0));
   }
 };
@@ -170,11 +176,15 @@ OpDef define_adafactor_moment() {
       .name = "adafactor_moment",
       .summary = "a statistic of Adafactor that moves by (step + 1)^-0.8 of the way to x * scale^2 / count, where x is "
                  "the sum of `count` squares; it stays where scale < 0",
+      .shapes = "v, x of one shape, scale, step -> v",
       .operands = {{"v"}, {"x"}, {"scale"}, {"step"}},
       .attrs = {{AttrSpec::Int, "count", false, int64_t(1)}},
       .results = {"v"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = ofParameters,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectFloat(op, 0, error) || !expectType(op, 1, op.operand(0)->type, "the type of v", error) ||
@@ -183,10 +193,7 @@ OpDef define_adafactor_moment() {
             types = {op.operand(0)->type};
             return true;
           },
-      .check = [](const Op &op) -> std::string {
-        int64_t count = op.attrs.getInt("count", 1);
-        return count >= 1 ? "" : fmt::format("count = {} must be at least 1", count);
-      },
+      .check = checkCount,
       .grad = notDifferentiated,
       .cost = [](const Op &op) { return streamCost(op, 4); },
       .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
@@ -222,13 +229,17 @@ OpDef define_adafactor_squares() {
       .kind = OpKind::adafactor_squares,
       .name = "adafactor_squares",
       .summary =
-          "sum of the squares of each row of Adafactor's update before it is clipped; v, or R, C and the sum of R "
-          "over `rows` rows",
+          "of each row the sum of the squares of U = g*scale / sqrt(max(V, eps^2)), where V is v or, of a matrix, v "
+          "column / max(total/rows, eps)",
+      .shapes = "g [..,C], scale, v[, column [C], total] -> y [..]",
       .operands = {{"g"}, {"scale"}, {"v"}, {"column", true}, {"total", true}},
       .attrs = {{AttrSpec::Float, "eps", false, defaultEps}, {AttrSpec::Int, "rows", false, int64_t(1)}},
       .results = {"y"},
       .fusion = FusionKind::row,
       .autocast = AutocastClass::high,
+      .tokens = ofParameters,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectFloat(op, 0, error) || !expectRank(op, 0, 1, error) || !expectScalar(op, 1, DType::f32, error))
@@ -276,13 +287,16 @@ OpDef define_adafactor_size() {
   return {
       .kind = OpKind::adafactor_size,
       .name = "adafactor_size",
-      .summary = "the factor of Adafactor's update, from the sum of its squares over `count` elements and, for a step "
-                 "relative to the parameter, the sum of the parameter's",
+      .summary = "lr, or max(1e-3, sqrt(parameters/count)) min(lr, 1/sqrt(step+1)); over max(1, sqrt(updates/count))",
+      .shapes = "updates, lr, step[, parameters] -> size, all scalars",
       .operands = {{"updates"}, {"lr"}, {"step"}, {"parameters", true}},
       .attrs = {{AttrSpec::Int, "count", true, int64_t(1)}},
       .results = {"size"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = ofParameters,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectScalar(op, 0, DType::f32, error) || !expectScalar(op, 1, DType::f32, error) ||
@@ -292,10 +306,7 @@ OpDef define_adafactor_size() {
             types = {Type::scalar(DType::f32)};
             return true;
           },
-      .check = [](const Op &op) -> std::string {
-        int64_t count = op.attrs.getInt("count");
-        return count >= 1 ? "" : fmt::format("count = {} must be at least 1", count);
-      },
+      .check = checkCount,
       .grad = notDifferentiated,
       .cost = [](const Op &op) { return streamCost(op, 8); },
       .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
@@ -325,10 +336,8 @@ OpDef define_adafactor_size() {
                                .attrs = attrs({{"count", int64_t(100)}}),
                                .operandValues = {Tensor::scalar(updates), Tensor::scalar(s.uniform(0, 0.1)),
                                                  Tensor::scalar(double(s.between(0, 5000)), DType::i64)}});
-            if (relative) {
-              samples.back().operandTypes.push_back(scalar);
-              samples.back().operandValues.push_back(Tensor::scalar(seed % 3 ? s.uniform(0, 10) : 0));
-            }
+            if (relative)
+              add(samples.back(), Tensor::scalar(seed % 3 ? s.uniform(0, 10) : 0));
           }
         return samples;
       },
@@ -339,9 +348,11 @@ OpDef define_adafactor() {
   return {
       .kind = OpKind::adafactor,
       .name = "adafactor",
-      .summary = "one step of Adafactor (Shazeer & Stern 2018) with gradient g * scale, as torch.optim.Adafactor; "
-                 "behind the second moment v stand, where it is factored, the columns' and the sum of the rows', and "
-                 "a first moment where there is one. Nothing changes where scale < 0",
+      .summary =
+          "one step of Adafactor (Shazeer & Stern 2018) with gradient g*scale, as torch.optim.Adafactor: p - lr "
+          "weight_decay p - size U, with U of adafactor_squares, or with m = beta1 m + (1-beta1) size U; nothing "
+          "changes where scale < 0",
+      .shapes = "p, g, scale, lr, size, v[, column, total][, m] -> p[, m][, low]",
       .operands = {{"p"}, {"g"}, {"scale"}, {"lr"}, {"size"}, {"v"}, {"..."}},
       .attrs = {{AttrSpec::Float, "eps", false, defaultEps},
                 {AttrSpec::Int, "rows", false, int64_t(1)},
@@ -351,6 +362,9 @@ OpDef define_adafactor() {
       .results = {"p", "m", "low"},
       .fusion = FusionKind::row,
       .autocast = AutocastClass::high,
+      .tokens = ofParameters,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer = inferAdafactor,
       .check = [](const Op &op) -> std::string {
         const double decay = op.attrs.getFloat("weight_decay"), beta = op.attrs.getFloat("beta1");
@@ -382,8 +396,7 @@ OpDef define_adafactor() {
                                                      Tensor::scalar(1e-2), Tensor::scalar(3e-3)}};
               Statistics::addSamples(sample, s, p, factored);
               if (moment) {
-                sample.operandTypes.push_back(p);
-                sample.operandValues.push_back(s.normals(p));
+                add(sample, s.normals(p));
                 sample.attrs.set("beta1", 0.9);
               }
               samples.push_back(std::move(sample));

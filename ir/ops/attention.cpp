@@ -281,12 +281,19 @@ OpDef define_attention() {
   return {
       .kind = OpKind::attention,
       .name = "attention",
-      .summary = "softmax(q k^T / sqrt(D)) v per head over packed qkv, with dropout on the probabilities",
+      .summary =
+          "softmax(q k^T / sqrt(D)) v per head over packed qkv, with the bias of the alibi op if asked for and "
+          "dropout on the probabilities: element (h,i,j) of a sequence draws index (h*T+i)*T+j. Where these are some "
+          "of of_heads heads, h counts from head0",
+      .shapes = "qkv [B,T,(H+2Hkv)D][, seed, step, seq0][, head0] -> o [B,T,HD], lse [B,H,T]",
       .operands = {{"qkv"}, {"seed", true}, {"step", true}, {"seq0", true}, {"head0", true}},
       .attrs = attentionAttrs(),
       .results = {"o", "lse"},
       .fusion = FusionKind::attention,
       .autocast = {AutocastClass::low, {0}},
+      .tokens = Tokens::sequences,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &qkv = op.operand(0)->type;
@@ -318,11 +325,16 @@ OpDef define_attention_grad() {
       .kind = OpKind::attention_grad,
       .name = "attention_grad",
       .summary = "gradient of attention with respect to qkv; probabilities are recomputed from lse",
+      .shapes = "do [B,T,HD], qkv [B,T,(H+2Hkv)D], o [B,T,HD], lse [B,H,T][, seed, step, seq0][, head0] -> dqkv "
+                "[B,T,(H+2Hkv)D]",
       .operands = {{"do"}, {"qkv"}, {"o"}, {"lse"}, {"seed", true}, {"step", true}, {"seq0", true}, {"head0", true}},
       .attrs = attentionAttrs(),
       .results = {"dqkv"},
       .fusion = FusionKind::attention,
       .autocast = {AutocastClass::low, {0, 1, 2}},
+      .tokens = madeByAutodiff,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &qkv = op.operand(1)->type;
@@ -351,6 +363,7 @@ OpDef define_attention_cached() {
       .name = "attention_cached",
       .summary = "attention of new tokens to a cache of keys and values, which they join at rows pos..; token i sees "
                  "rows <= pos+i",
+      .shapes = "qkv [1,t,(H+2Hkv)D], k [Hkv,S,D], v [Hkv,S,D], pos i64[][, head0 i64[]] -> o [1,t,HD], k, v",
       .operands = {{"qkv"}, {"k"}, {"v"}, {"pos"}, {"head0", true}},
       .attrs = {{AttrSpec::Int, "n_head", true, int64_t(1)},
                 {AttrSpec::Int, "n_kv_head", false, int64_t(0)},
@@ -359,6 +372,9 @@ OpDef define_attention_cached() {
       .results = {"o", "k", "v"},
       .fusion = FusionKind::attention,
       .autocast = AutocastClass::high,
+      .tokens = Tokens::sequences,
+      .tokenSum = noTokenSum,
+      .indices = {3, [](const Op &op) { return op.operand(1)->type.dim(1); }},
       .infer = inferCached,
       .check =
           NotApplicable{

@@ -135,12 +135,16 @@ OpDef define_all_reduce() {
   return {
       .kind = OpKind::all_reduce,
       .name = "all_reduce",
-      .summary = "the sum of all ranks' x",
+      .summary = "the sum of all ranks' x, by order=tree ((x0+x1)+(x2+x3))+.., by order=fast as the engine adds",
+      .shapes = "x -> y, of the type of x",
       .operands = {{"x"}},
       .attrs = attrsOf(aSum),
       .results = {"y"},
       .fusion = FusionKind::collective,
       .autocast = NotApplicable{"what is sent has the type of what is summed"},
+      .tokens = betweenRanks,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectFloat(op, 0, error))
@@ -166,12 +170,16 @@ OpDef define_reduce_scatter() {
   return {
       .kind = OpKind::reduce_scatter,
       .name = "reduce_scatter",
-      .summary = "this rank's piece of the sum of all ranks' x",
+      .summary = "this rank's piece, along dimension dim, of the sum of all ranks' x",
+      .shapes = "x -> piece",
       .operands = {{"x"}},
       .attrs = attrsOf(aSum | aDimension),
       .results = {"piece"},
       .fusion = FusionKind::collective,
       .autocast = NotApplicable{"what is sent has the type of what is summed"},
+      .tokens = betweenRanks,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectFloat(op, 0, error) || !dividesEvenly(op, op.operand(0)->type, error))
@@ -204,12 +212,16 @@ OpDef define_all_gather() {
   return {
       .kind = OpKind::all_gather,
       .name = "all_gather",
-      .summary = "the whole tensor of which every rank gives its piece",
+      .summary = "the whole tensor of which every rank gives its piece, along dimension dim",
+      .shapes = "piece -> y, of the type given",
       .operands = {{"piece"}},
       .attrs = attrsOf(aDimension),
       .results = {"y"},
       .fusion = FusionKind::collective,
       .autocast = NotApplicable{"what is sent has the type of the pieces"},
+      .tokens = betweenRanks,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer = NotApplicable{"its pieces do not say what shape the whole has: it is given"},
       .check = [](const Op &op) -> std::string {
         if (std::string why = checkCollective(op); !why.empty())
@@ -250,6 +262,7 @@ OpDef define_broadcast_from() {
       .kind = OpKind::broadcast_from,
       .name = "broadcast_from",
       .summary = "the x of the rank whose place along the axis is `root`",
+      .shapes = "x -> y, of the type of x",
       .operands = {{"x"}},
       .attrs =
           [] {
@@ -260,6 +273,9 @@ OpDef define_broadcast_from() {
       .results = {"y"},
       .fusion = FusionKind::collective,
       .autocast = NotApplicable{"it copies bits as they are"},
+      .tokens = betweenRanks,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &) {
             types = {op.operand(0)->type};
@@ -309,11 +325,15 @@ OpDef define_done() {
       .kind = OpKind::done,
       .name = "done",
       .summary = "what a group of collectives makes, once it is there; operands behind the first are what it reads",
+      .shapes = "started, what was read -> y, of the type of started",
       .operands = {{"started"}, {"..."}},
       .attrs = {{AttrSpec::Ints, "at", false, std::vector<int64_t>()}},
       .results = {"y"},
       .fusion = FusionKind::structure,
       .autocast = runsNoCode,
+      .tokens = betweenRanks,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &) {
             types = {op.operand(0)->type};
@@ -332,12 +352,16 @@ OpDef define_own_part() {
   return {
       .kind = OpKind::own_part,
       .name = "own_part",
-      .summary = "this rank's piece of an x that is the same on all ranks",
+      .summary = "this rank's piece, along dimension dim, of an x that is the same on all ranks",
+      .shapes = "x -> piece",
       .operands = {{"x"}},
       .attrs = attrsOf(aDimension),
       .results = {"piece"},
       .fusion = FusionKind::collective,
       .autocast = NotApplicable{"it copies bits as they are"},
+      .tokens = betweenRanks,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &x = op.operand(0)->type;
@@ -379,11 +403,15 @@ OpDef define_spread() {
       .kind = OpKind::spread,
       .name = "spread",
       .summary = "x, the same on all ranks, of which each will use another part: its gradient is summed over ranks",
+      .shapes = "x -> y, of the type of x",
       .operands = {{"x"}},
       .attrs = attrsOf(onlyAxis),
       .results = {"y"},
       .fusion = FusionKind::view,
       .autocast = NotApplicable{"canonicalize removes it once autodiff has seen it"},
+      .tokens = betweenRanks,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectFloat(op, 0, error))
@@ -412,11 +440,15 @@ OpDef define_axis_index() {
       .kind = OpKind::axis_index,
       .name = "axis_index",
       .summary = "this rank's place along the axis, counted from 0",
+      .shapes = "-> i i64[]",
       .operands = {},
       .attrs = attrsOf(onlyAxis),
       .results = {"i"},
       .fusion = FusionKind::collective,
       .autocast = NotApplicable{"an integer, the same whatever is computed"},
+      .tokens = betweenRanks,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &, std::vector<Type> &types, std::string &) {
             types = {Type::scalar(DType::i64)};

@@ -25,12 +25,16 @@ OpDef define_embedding() {
   return {
       .kind = OpKind::embedding,
       .name = "embedding",
-      .summary = "row ids[..] of a table",
+      .summary = "row ids[..] of a table; ids are clamped to it",
+      .shapes = "table [V,C], ids [B,T] -> y [B,T,C]",
       .operands = {{"table"}, {"ids"}},
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::gather,
       .autocast = AutocastClass::high,
+      .tokens = {Tokens::rows, {1}},
+      .tokenSum = noTokenSum,
+      .indices = {1, [](const Op &op) { return op.operand(0)->type.dim(0); }},
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &table = op.operand(0)->type, &ids = op.operand(1)->type;
@@ -91,11 +95,15 @@ OpDef define_embedding_grad() {
       .kind = OpKind::embedding_grad,
       .name = "embedding_grad",
       .summary = "row v: the sum of dy over the positions whose id is v, in their order, continuing init",
+      .shapes = "dy [B,T,C], ids [B,T][, init [V,C]] -> dtable [V,C]",
       .operands = {{"dy"}, {"ids"}, {"init", true}},
       .attrs = {{AttrSpec::Int, "vocab", true, int64_t(1)}, {AttrSpec::Int, "padded", false, int64_t(0)}},
       .results = {"dtable"},
       .fusion = FusionKind::scatter,
       .autocast = AutocastClass::high,
+      .tokens = madeByAutodiff,
+      .tokenSum = leadingDims,
+      .indices = {1, [](const Op &op) { return op.result()->type.dim(0); }},
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &dy = op.operand(0)->type, &ids = op.operand(1)->type;

@@ -20,6 +20,8 @@ bool expectLogits(const Op &op, std::string &error) {
                     error);
 }
 
+int64_t classesOf(const Op &op) { return op.operand(0)->type.dim(-1); }
+
 Type perRow(const Type &logits) { return rowsOf(logits).withDType(statDType(logits.dtype)); }
 
 /// The target of the current row as an i64, and whether it carries a loss.
@@ -59,11 +61,15 @@ OpDef define_cross_entropy() {
       .kind = OpKind::cross_entropy,
       .name = "cross_entropy",
       .summary = "per row: log of the sum of exp(logits), less the logit of the target; 0 where the target is -1",
+      .shapes = "logits [..,V], targets [..] -> nll [..], lse [..]",
       .operands = {{"logits"}, {"targets"}},
       .attrs = {},
       .results = {"nll", "lse"},
       .fusion = FusionKind::row,
       .autocast = AutocastClass::high,
+      .tokens = {Tokens::rows, {0, 1}},
+      .tokenSum = noTokenSum,
+      .indices = {1, classesOf},
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectLogits(op, error))
@@ -110,11 +116,15 @@ OpDef define_cross_entropy_grad() {
       .kind = OpKind::cross_entropy_grad,
       .name = "cross_entropy_grad",
       .summary = "(softmax - onehot(target)) * dnll; 0 where the target is -1",
+      .shapes = "logits [..,V], targets [..], lse [..], dnll [..] -> dlogits [..,V]",
       .operands = {{"logits"}, {"targets"}, {"lse"}, {"dnll"}},
       .attrs = {},
       .results = {"dlogits"},
       .fusion = FusionKind::row,
       .autocast = AutocastClass::high,
+      .tokens = madeByAutodiff,
+      .tokenSum = noTokenSum,
+      .indices = {1, classesOf},
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &logits = op.operand(0)->type;

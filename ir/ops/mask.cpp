@@ -44,12 +44,18 @@ OpDef define_dropout() {
   return {
       .kind = OpKind::dropout,
       .name = "dropout",
-      .summary = "x / (1-p) with probability 1-p, else 0; a function of (seed, step, stream, sequence, index) alone",
+      .summary =
+          "x / (1-p) with probability 1-p, else 0. Dimension 0 counts sequences: element i of sequence s is decided "
+          "by random(seed, step, stream, seq0+s, index0+i) alone",
+      .shapes = "x [B,..], seed, step, seq0[, index0], each i64[] -> y [B,..]",
       .operands = {{"x"}, {"seed"}, {"step"}, {"seq0"}, {"index0", true}},
       .attrs = {{AttrSpec::Float, "p", true, 0.0}, {AttrSpec::Int, "stream", true, int64_t(0)}},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = {Tokens::rows, {0}, [](const Op &op) { return op.numOperands() == 4; }},
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer = inferDropout,
       .check = checkDropoutAttrs,
       .grad = [](GradCtx &c) -> std::vector<Value *> {
@@ -106,11 +112,15 @@ OpDef define_causal_mask() {
       .kind = OpKind::causal_mask,
       .name = "causal_mask",
       .summary = "s where column <= row + (S-T), else `value`: each query sees the keys up to its own position",
+      .shapes = "s [..,T,S] -> y [..,T,S]",
       .operands = {{"s"}},
       .attrs = {{AttrSpec::Float, "value", false, -std::numeric_limits<double>::infinity()}},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = Tokens::sequences,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &s = op.operand(0)->type;
@@ -153,12 +163,16 @@ OpDef define_alibi() {
   return {
       .kind = OpKind::alibi,
       .name = "alibi",
-      .summary = "s minus the head's slope times the distance of query and key (Press et al. 2022)",
+      .summary = "s minus the slope of head h times abs(row + (S-T) - column) (Press et al. 2022)",
+      .shapes = "s [..,H,T,S] -> y [..,H,T,S]",
       .operands = {{"s"}},
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = Tokens::sequences,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &s = op.operand(0)->type;

@@ -179,13 +179,21 @@ std::vector<OpDef::Sample> samplesMatmul(unsigned seed) {
   return samples;
 }
 
+bool continues(const Op &op) { return op.numOperands() > 2; }
+
 }  // namespace
 
 OpDef define_matmul() {
   return {
       .kind = OpKind::matmul,
       .name = "matmul",
-      .summary = "matrix product, with either operand transposed, batched, or continuing a sum",
+      .summary =
+          "matrix product. The first `batch` dimensions of both are batched; of the rest all but the last are merged. "
+          "fold=R sums over k in blocks of R from 0, which are added in order to init or +0; fold=0 is one chain over "
+          "k. `out` is the dtype of the result, as which, f32 at least, sums are held",
+      .shapes =
+          "a [batch.., M.., K] ([batch.., K.., M] with ta), b [batch.., K, N] ([batch.., N, K] with tb)[, init] -> y "
+          "[batch.., M.., N]",
       .operands = {{"a"}, {"b"}, {"init", true}},
       .attrs = {{AttrSpec::Bool, "ta", false, false},
                 {AttrSpec::Bool, "tb", false, false},
@@ -196,6 +204,14 @@ OpDef define_matmul() {
       .results = {"y"},
       .fusion = FusionKind::matmul,
       .autocast = {AutocastClass::low, {0, 1}},
+      .tokens = {Tokens::rows,
+                 {0},
+                 [](const Op &op) {
+                   return !op.attrs.getBool("ta") && op.attrs.getInt("batch") == 0 && !continues(op);
+                 }},
+      .tokenSum =
+          [](const Op &op) { return op.attrs.getBool("ta") && op.attrs.getInt("batch") == 0 ? leadingDims(op) : 0; },
+      .indices = noIndices,
       .infer = inferMatmul,
       .check = NotApplicable{"types and attributes are checked when the result type is inferred"},
       .grad = gradMatmul,

@@ -69,6 +69,27 @@ template <typename F> std::vector<Tensor> gatherReference(const Op &op, const Te
   return {std::move(r)};
 }
 
+/// slice and unslice are each other's gradient; `extent` names the other's attribute for the dimension's length.
+std::vector<Value *> gradSlice(GradCtx &c, OpKind other, const char *extent) {
+  int64_t dim = c.op.attrs.getInt("dim");
+  return {c.b.value(
+      other, {c.dresults[0]},
+      attrs({{"dim", dim}, {"start", c.op.attrs.getInt("start")}, {extent, c.op.operand(0)->type.dim(dim)}}))};
+}
+
+/// Of a slice to `size`, or of an unslice to `full`, of the last dimension and of the first.
+std::vector<OpDef::Sample> samplesSlice(unsigned seed, const std::string &extent) {
+  SampleSource s(seed);
+  const bool within = extent == "size";
+  int64_t a = s.extent(9), b = s.extent(9), c = s.extent();
+  int64_t start = s.between(0, within ? c - 1 : 7);
+  auto length = [&] { return within ? s.between(1, c - start) : start + c + s.between(0, 7); };
+  auto along = [&](int64_t dim) { return attrs({{"dim", dim}, {"start", start}, {extent.c_str(), length()}}); };
+  std::vector<OpDef::Sample> samples = {{.operandTypes = {Type(DType::f32, {a, b, c})}, .attrs = along(2)}};
+  samples.push_back({.operandTypes = {Type(DType::f32, {c, a})}, .attrs = along(0)});
+  return samples;
+}
+
 }  // namespace
 
 OpDef define_reshape() {
@@ -76,11 +97,15 @@ OpDef define_reshape() {
       .kind = OpKind::reshape,
       .name = "reshape",
       .summary = "the same elements in row-major order under another shape; a view",
+      .shapes = "x -> y, of the type given",
       .operands = {{"x"}},
       .attrs = {{AttrSpec::Ints, "at", false, std::vector<int64_t>()}},
       .results = {"y"},
       .fusion = FusionKind::view,
       .autocast = AutocastClass::high,
+      .tokens = anyDimension,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer = NotApplicable{"the shape is what one asks for: it is given"},
       .check = [](const Op &op) -> std::string {
         const Type &x = op.operand(0)->type;
@@ -113,11 +138,15 @@ OpDef define_transpose() {
       .kind = OpKind::transpose,
       .name = "transpose",
       .summary = "dimension i of the result is dimension perm[i] of x",
+      .shapes = "x -> y",
       .operands = {{"x"}},
       .attrs = {{AttrSpec::Ints, "perm", true, std::vector<int64_t>()}},
       .results = {"y"},
       .fusion = FusionKind::gather,
       .autocast = AutocastClass::high,
+      .tokens = anyDimension,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &x = op.operand(0)->type;
@@ -180,11 +209,15 @@ OpDef define_slice() {
       .kind = OpKind::slice,
       .name = "slice",
       .summary = "positions start .. start+size of dimension dim",
+      .shapes = "x -> y",
       .operands = {{"x"}},
       .attrs = {{AttrSpec::Int, "dim", true}, {AttrSpec::Int, "start", true}, {AttrSpec::Int, "size", true}},
       .results = {"y"},
       .fusion = FusionKind::gather,
       .autocast = AutocastClass::high,
+      .tokens = anyDimension,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             int64_t dim;
@@ -200,12 +233,7 @@ OpDef define_slice() {
             return true;
           },
       .check = NotApplicable{"infer says it all"},
-      .grad = [](GradCtx &c) -> std::vector<Value *> {
-        int64_t dim = c.op.attrs.getInt("dim");
-        return {c.b.value(
-            OpKind::unslice, {c.dresults[0]},
-            attrs({{"dim", dim}, {"start", c.op.attrs.getInt("start")}, {"full", c.op.operand(0)->type.dim(dim)}}))};
-      },
+      .grad = [](GradCtx &c) { return gradSlice(c, OpKind::unslice, "full"); },
       .cost =
           [](const Op &op) {
             Cost c = streamCost(op, 0);
@@ -226,17 +254,7 @@ OpDef define_slice() {
         i = i + c.op.attrs.getInt("start");
         return {c.operandAt(0, index)};
       },
-      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
-        SampleSource s(seed);
-        int64_t a = s.extent(9), b = s.extent(9), c = s.extent();
-        int64_t start = s.between(0, c - 1);
-        return {
-            {.operandTypes = {Type(DType::f32, {a, b, c})},
-             .attrs = attrs({{"dim", int64_t(2)}, {"start", start}, {"size", s.between(1, c - start)}})},
-            {.operandTypes = {Type(DType::f32, {c, a})},
-             .attrs = attrs({{"dim", int64_t(0)}, {"start", start}, {"size", s.between(1, c - start)}})},
-        };
-      },
+      .samples = [](unsigned seed) { return samplesSlice(seed, "size"); },
   };
 }
 
@@ -245,11 +263,15 @@ OpDef define_unslice() {
       .kind = OpKind::unslice,
       .name = "unslice",
       .summary = "x at positions start .. of a dimension dim of extent full, zeros elsewhere; the gradient of slice",
+      .shapes = "x -> y",
       .operands = {{"x"}},
       .attrs = {{AttrSpec::Int, "dim", true}, {AttrSpec::Int, "start", true}, {AttrSpec::Int, "full", true}},
       .results = {"y"},
       .fusion = FusionKind::gather,
       .autocast = AutocastClass::high,
+      .tokens = anyDimension,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             int64_t dim;
@@ -266,12 +288,7 @@ OpDef define_unslice() {
             return true;
           },
       .check = NotApplicable{"infer says it all"},
-      .grad = [](GradCtx &c) -> std::vector<Value *> {
-        int64_t dim = c.op.attrs.getInt("dim");
-        return {c.b.value(
-            OpKind::slice, {c.dresults[0]},
-            attrs({{"dim", dim}, {"start", c.op.attrs.getInt("start")}, {"size", c.op.operand(0)->type.dim(dim)}}))};
-      },
+      .grad = [](GradCtx &c) { return gradSlice(c, OpKind::slice, "size"); },
       .cost = [](const Op &op) { return streamCost(op, 0); },
       .reference =
           [](const Op &op, std::span<const Tensor *const> x) {
@@ -292,17 +309,7 @@ OpDef define_unslice() {
         kir::Expr element = c.operandAt(0, index);
         return {kir::select(inside, element, kir::immLike(0, element))};
       },
-      .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
-        SampleSource s(seed);
-        int64_t a = s.extent(9), b = s.extent(9), c = s.extent();
-        int64_t start = s.between(0, 7);
-        return {
-            {.operandTypes = {Type(DType::f32, {a, b, c})},
-             .attrs = attrs({{"dim", int64_t(2)}, {"start", start}, {"full", start + c + s.between(0, 7)}})},
-            {.operandTypes = {Type(DType::f32, {c, a})},
-             .attrs = attrs({{"dim", int64_t(0)}, {"start", start}, {"full", start + c + s.between(0, 7)}})},
-        };
-      },
+      .samples = [](unsigned seed) { return samplesSlice(seed, "full"); },
   };
 }
 
@@ -311,11 +318,15 @@ OpDef define_dynamic_slice() {
       .kind = OpKind::dynamic_slice,
       .name = "dynamic_slice",
       .summary = "rows pos .. pos+size of dimension 0; pos is clamped so that they exist",
+      .shapes = "x [n,..], pos i32[] or i64[] -> y [size,..]",
       .operands = {{"x"}, {"pos"}},
       .attrs = {{AttrSpec::Int, "size", true}},
       .results = {"y"},
       .fusion = FusionKind::gather,
       .autocast = AutocastClass::high,
+      .tokens = anyDimension,
+      .tokenSum = noTokenSum,
+      .indices = {1, [](const Op &op) { return op.operand(0)->type.dim(0); }},
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &x = op.operand(0)->type;
@@ -377,11 +388,15 @@ OpDef define_broadcast() {
       .kind = OpKind::broadcast,
       .name = "broadcast",
       .summary = "x repeated over the leading dimensions that it lacks",
+      .shapes = "x, a suffix of y or a scalar -> y, of the type given",
       .operands = {{"x"}},
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = Tokens::elements,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer = NotApplicable{"the shape is what one asks for: it is given"},
       .check = [](const Op &op) -> std::string {
         const Type &x = op.operand(0)->type;
@@ -415,11 +430,15 @@ OpDef define_cast() {
       .kind = OpKind::cast,
       .name = "cast",
       .summary = "x converted to `dtype`: floats to integers toward zero, integers wrap, anything but 0 is a true pred",
+      .shapes = "x -> y, of the shape of x",
       .operands = {{"x"}},
       .attrs = {{AttrSpec::String, "dtype", true, ""}},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
       .autocast = NotApplicable{"says itself what it makes"},
+      .tokens = Tokens::elements,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             std::string name = op.attrs.getString("dtype");

@@ -232,153 +232,190 @@ std::vector<Expr> lowerParams(LowerCtx &c) {
 constexpr NotApplicable noSecond{"a gradient itself; second derivatives are not taken"};
 constexpr NotApplicable inferChecks{"types and attributes are checked when the result types are inferred"};
 
+/// What layernorm and rmsnorm, and their gradients, differ in.
+struct NormSpec {
+  OpKind kind;
+  const char *name, *summary, *shapes;
+  std::vector<OperandSpec> operands;
+  double flops;
+  bool centred;  // layernorm: a mean is subtracted
+};
+
+OpDef normOp(NormSpec spec, std::vector<std::string> results, Rule<std::vector<Value *>(GradCtx &)> grad,
+             Rule<std::vector<Expr>(LowerCtx &)> lower) {
+  return {
+      .kind = spec.kind,
+      .name = spec.name,
+      .summary = spec.summary,
+      .shapes = spec.shapes,
+      .operands = std::move(spec.operands),
+      .attrs = {{AttrSpec::Float, "eps", false, defaultEps}},
+      .results = std::move(results),
+      .fusion = FusionKind::row,
+      .autocast = AutocastClass::high,
+      .tokens = {Tokens::rows, {0}},
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
+      .infer = inferForward,
+      .check = inferChecks,
+      .grad = std::move(grad),
+      .cost = [flops = spec.flops](const Op &op) { return streamCost(op, flops); },
+      .reference = referenceForward,
+      .lower = std::move(lower),
+      .samples = [centred = spec.centred](unsigned seed) { return samplesForward(centred, seed); },
+  };
+}
+
+/// The gradient with respect to x.
+OpDef normGradOp(NormSpec spec) {
+  return {
+      .kind = spec.kind,
+      .name = spec.name,
+      .summary = spec.summary,
+      .shapes = spec.shapes,
+      .operands = std::move(spec.operands),
+      .attrs = {},
+      .results = {"dx"},
+      .fusion = FusionKind::row,
+      .autocast = AutocastClass::high,
+      .tokens = madeByAutodiff,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
+      .infer = inferDx,
+      .check = inferChecks,
+      .grad = noSecond,
+      .cost = [flops = spec.flops](const Op &op) { return streamCost(op, flops); },
+      .reference = referenceDx,
+      .lower = lowerDx,
+      .samples = [centred = spec.centred](unsigned seed) { return samplesGrad(centred, false, seed); },
+  };
+}
+
+/// The gradients with respect to g and b.
+OpDef normParamsOp(NormSpec spec, std::vector<AttrSpec> attrs, std::vector<std::string> results) {
+  return {
+      .kind = spec.kind,
+      .name = spec.name,
+      .summary = spec.summary,
+      .shapes = spec.shapes,
+      .operands = std::move(spec.operands),
+      .attrs = std::move(attrs),
+      .results = std::move(results),
+      .fusion = FusionKind::fold,
+      .autocast = AutocastClass::high,
+      .tokens = madeByAutodiff,
+      .tokenSum = leadingDims,
+      .indices = noIndices,
+      .infer = inferParams,
+      .check = inferChecks,
+      .grad = noSecond,
+      .cost = [flops = spec.flops](const Op &op) { return streamCost(op, flops); },
+      .reference = referenceParams,
+      .lower = lowerParams,
+      .samples = [centred = spec.centred](unsigned seed) { return samplesGrad(centred, true, seed); },
+  };
+}
+
+std::vector<Value *> gradLayernorm(GradCtx &c) {
+  expectNoGradient(c, 1);
+  expectNoGradient(c, 2);
+  Value *x = c.op.operand(0), *g = c.op.operand(1), *dy = c.dresults[0];
+  Value *mean = c.op.result(1), *rstd = c.op.result(2);
+  bool bias = c.op.numOperands() > 2;
+  Op *params = c.b.op(OpKind::layernorm_grad_params, {dy, x, mean, rstd},
+                      bias ? attrs({{"fold", int64_t(0)}, {"bias", true}}) : attrs({{"fold", int64_t(0)}}));
+  std::vector<Value *> grads = {c.b.value(OpKind::layernorm_grad, {dy, x, g, mean, rstd}), params->result(0)};
+  if (bias)
+    grads.push_back(params->result(1));
+  return grads;
+}
+
+std::vector<Expr> lowerLayernorm(LowerCtx &c) {
+  Expr mean = c.rowSum(c.operand(0)) * c.f(1.0 / double(c.op.operand(0)->type.dim(-1)));
+  Expr d = c.operand(0) - mean;
+  Expr rstd = reciprocalDeviation(c, d);
+  Expr xhat = d * rstd, g = c.operand(1);
+  return {c.op.numOperands() > 2 ? kir::fma(xhat, g, c.operand(2)) : xhat * g, mean, rstd};
+}
+
+std::vector<Value *> gradRmsnorm(GradCtx &c) {
+  expectNoGradient(c, 1);
+  Value *x = c.op.operand(0), *g = c.op.operand(1), *dy = c.dresults[0], *rstd = c.op.result(1);
+  return {c.b.value(OpKind::rmsnorm_grad, {dy, x, g, rstd}),
+          c.b.value(OpKind::rmsnorm_grad_params, {dy, x, rstd}, attrs({{"fold", int64_t(0)}}))};
+}
+
+std::vector<Expr> lowerRmsnorm(LowerCtx &c) {
+  Expr rstd = reciprocalDeviation(c, c.operand(0));
+  return {c.operand(0) * rstd * c.operand(1), rstd};
+}
+
 }  // namespace
 
 OpDef define_layernorm() {
-  return {
-      .kind = OpKind::layernorm,
-      .name = "layernorm",
-      .summary =
-          "(x - mean) / sqrt(variance + eps) * g + b over the last dimension; mean and rstd are kept for the gradient",
-      .operands = {{"x"}, {"g"}, {"b", true}},
-      .attrs = {{AttrSpec::Float, "eps", false, defaultEps}},
-      .results = {"y", "mean", "rstd"},
-      .fusion = FusionKind::row,
-      .autocast = AutocastClass::high,
-      .infer = inferForward,
-      .check = inferChecks,
-      .grad = [](GradCtx &c) -> std::vector<Value *> {
-        expectNoGradient(c, 1);
-        expectNoGradient(c, 2);
-        Value *x = c.op.operand(0), *g = c.op.operand(1), *dy = c.dresults[0];
-        Value *mean = c.op.result(1), *rstd = c.op.result(2);
-        bool bias = c.op.numOperands() > 2;
-        Op *params = c.b.op(OpKind::layernorm_grad_params, {dy, x, mean, rstd},
-                            bias ? attrs({{"fold", int64_t(0)}, {"bias", true}}) : attrs({{"fold", int64_t(0)}}));
-        std::vector<Value *> grads = {c.b.value(OpKind::layernorm_grad, {dy, x, g, mean, rstd}), params->result(0)};
-        if (bias)
-          grads.push_back(params->result(1));
-        return grads;
-      },
-      .cost = [](const Op &op) { return streamCost(op, 8); },
-      .reference = referenceForward,
-      .lower = [](LowerCtx &c) -> std::vector<Expr> {
-        Expr mean = c.rowSum(c.operand(0)) * c.f(1.0 / double(c.op.operand(0)->type.dim(-1)));
-        Expr d = c.operand(0) - mean;
-        Expr rstd = reciprocalDeviation(c, d);
-        Expr xhat = d * rstd, g = c.operand(1);
-        return {c.op.numOperands() > 2 ? kir::fma(xhat, g, c.operand(2)) : xhat * g, mean, rstd};
-      },
-      .samples = [](unsigned seed) { return samplesForward(true, seed); },
-  };
+  return normOp({.kind = OpKind::layernorm,
+                 .name = "layernorm",
+                 .summary = "(x - mean) / sqrt(variance + eps) * g + b over the last dimension; mean and rstd are kept "
+                            "for the gradient",
+                 .shapes = "x [..,C], g [C][, b [C]] -> y [..,C], mean [..], rstd [..]",
+                 .operands = {{"x"}, {"g"}, {"b", true}},
+                 .flops = 8,
+                 .centred = true},
+                {"y", "mean", "rstd"}, gradLayernorm, lowerLayernorm);
 }
 
 OpDef define_layernorm_grad() {
-  return {
-      .kind = OpKind::layernorm_grad,
-      .name = "layernorm_grad",
-      .summary = "gradient of layernorm with respect to x",
-      .operands = {{"dy"}, {"x"}, {"g"}, {"mean"}, {"rstd"}},
-      .attrs = {},
-      .results = {"dx"},
-      .fusion = FusionKind::row,
-      .autocast = AutocastClass::high,
-      .infer = inferDx,
-      .check = inferChecks,
-      .grad = noSecond,
-      .cost = [](const Op &op) { return streamCost(op, 11); },
-      .reference = referenceDx,
-      .lower = lowerDx,
-      .samples = [](unsigned seed) { return samplesGrad(true, false, seed); },
-  };
+  return normGradOp({.kind = OpKind::layernorm_grad,
+                     .name = "layernorm_grad",
+                     .summary = "gradient of layernorm with respect to x",
+                     .shapes = "dy [..,C], x [..,C], g [C], mean [..], rstd [..] -> dx [..,C]",
+                     .operands = {{"dy"}, {"x"}, {"g"}, {"mean"}, {"rstd"}},
+                     .flops = 11,
+                     .centred = true});
 }
 
 OpDef define_layernorm_grad_params() {
-  return {
-      .kind = OpKind::layernorm_grad_params,
-      .name = "layernorm_grad_params",
-      .summary = "gradients of layernorm with respect to g and, with bias, b: sums over tokens",
-      .operands = {{"dy"}, {"x"}, {"mean"}, {"rstd"}, {"init_g", true}, {"init_b", true}},
-      .attrs = {{AttrSpec::Int, "fold", false, int64_t(0)}, {AttrSpec::Bool, "bias", false, false}},
-      .results = {"dg", "db"},
-      .fusion = FusionKind::fold,
-      .autocast = AutocastClass::high,
-      .infer = inferParams,
-      .check = inferChecks,
-      .grad = noSecond,
-      .cost = [](const Op &op) { return streamCost(op, 5); },
-      .reference = referenceParams,
-      .lower = lowerParams,
-      .samples = [](unsigned seed) { return samplesGrad(true, true, seed); },
-  };
+  return normParamsOp(
+      {.kind = OpKind::layernorm_grad_params,
+       .name = "layernorm_grad_params",
+       .summary = "gradients of layernorm with respect to g and, with bias, b: sums over tokens",
+       .shapes = "dy [..,C], x [..,C], mean [..], rstd [..][, init_g [C][, init_b [C]]] -> dg [C][, db [C]]",
+       .operands = {{"dy"}, {"x"}, {"mean"}, {"rstd"}, {"init_g", true}, {"init_b", true}},
+       .flops = 5,
+       .centred = true},
+      {{AttrSpec::Int, "fold", false, int64_t(0)}, {AttrSpec::Bool, "bias", false, false}}, {"dg", "db"});
 }
 
 OpDef define_rmsnorm() {
-  return {
-      .kind = OpKind::rmsnorm,
-      .name = "rmsnorm",
-      .summary = "x / sqrt(average of x^2 + eps) * g over the last dimension; rstd is kept for the gradient",
-      .operands = {{"x"}, {"g"}},
-      .attrs = {{AttrSpec::Float, "eps", false, defaultEps}},
-      .results = {"y", "rstd"},
-      .fusion = FusionKind::row,
-      .autocast = AutocastClass::high,
-      .infer = inferForward,
-      .check = inferChecks,
-      .grad = [](GradCtx &c) -> std::vector<Value *> {
-        expectNoGradient(c, 1);
-        Value *x = c.op.operand(0), *g = c.op.operand(1), *dy = c.dresults[0], *rstd = c.op.result(1);
-        return {c.b.value(OpKind::rmsnorm_grad, {dy, x, g, rstd}),
-                c.b.value(OpKind::rmsnorm_grad_params, {dy, x, rstd}, attrs({{"fold", int64_t(0)}}))};
-      },
-      .cost = [](const Op &op) { return streamCost(op, 5); },
-      .reference = referenceForward,
-      .lower = [](LowerCtx &c) -> std::vector<Expr> {
-        Expr rstd = reciprocalDeviation(c, c.operand(0));
-        return {c.operand(0) * rstd * c.operand(1), rstd};
-      },
-      .samples = [](unsigned seed) { return samplesForward(false, seed); },
-  };
+  return normOp({.kind = OpKind::rmsnorm,
+                 .name = "rmsnorm",
+                 .summary = "x / sqrt(average of x^2 + eps) * g over the last dimension; rstd is kept for the gradient",
+                 .shapes = "x [..,C], g [C] -> y [..,C], rstd [..]",
+                 .operands = {{"x"}, {"g"}},
+                 .flops = 5,
+                 .centred = false},
+                {"y", "rstd"}, gradRmsnorm, lowerRmsnorm);
 }
 
 OpDef define_rmsnorm_grad() {
-  return {
-      .kind = OpKind::rmsnorm_grad,
-      .name = "rmsnorm_grad",
-      .summary = "gradient of rmsnorm with respect to x",
-      .operands = {{"dy"}, {"x"}, {"g"}, {"rstd"}},
-      .attrs = {},
-      .results = {"dx"},
-      .fusion = FusionKind::row,
-      .autocast = AutocastClass::high,
-      .infer = inferDx,
-      .check = inferChecks,
-      .grad = noSecond,
-      .cost = [](const Op &op) { return streamCost(op, 8); },
-      .reference = referenceDx,
-      .lower = lowerDx,
-      .samples = [](unsigned seed) { return samplesGrad(false, false, seed); },
-  };
+  return normGradOp({.kind = OpKind::rmsnorm_grad,
+                     .name = "rmsnorm_grad",
+                     .summary = "gradient of rmsnorm with respect to x",
+                     .shapes = "dy [..,C], x [..,C], g [C], rstd [..] -> dx [..,C]",
+                     .operands = {{"dy"}, {"x"}, {"g"}, {"rstd"}},
+                     .flops = 8,
+                     .centred = false});
 }
 
 OpDef define_rmsnorm_grad_params() {
-  return {
-      .kind = OpKind::rmsnorm_grad_params,
-      .name = "rmsnorm_grad_params",
-      .summary = "gradient of rmsnorm with respect to g: a sum over tokens",
-      .operands = {{"dy"}, {"x"}, {"rstd"}, {"init", true}},
-      .attrs = {{AttrSpec::Int, "fold", false, int64_t(0)}},
-      .results = {"dg"},
-      .fusion = FusionKind::fold,
-      .autocast = AutocastClass::high,
-      .infer = inferParams,
-      .check = inferChecks,
-      .grad = noSecond,
-      .cost = [](const Op &op) { return streamCost(op, 3); },
-      .reference = referenceParams,
-      .lower = lowerParams,
-      .samples = [](unsigned seed) { return samplesGrad(false, true, seed); },
-  };
+  return normParamsOp({.kind = OpKind::rmsnorm_grad_params,
+                       .name = "rmsnorm_grad_params",
+                       .summary = "gradient of rmsnorm with respect to g: a sum over tokens",
+                       .shapes = "dy [..,C], x [..,C], rstd [..][, init [C]] -> dg [C]",
+                       .operands = {{"dy"}, {"x"}, {"rstd"}, {"init", true}},
+                       .flops = 3,
+                       .centred = false},
+                      {{AttrSpec::Int, "fold", false, int64_t(0)}}, {"dg"});
 }
 
 }  // namespace gptc

@@ -41,6 +41,23 @@ bool expectType(const Op &op, unsigned i, const Type &t, const char *what, std::
 /// Operand i holds indices or targets: i32 or i64.
 bool expectIndices(const Op &op, unsigned i, std::string &error);
 
+// ---- tokens and indices -------------------------------------------------------------------------------------------
+
+// Why an op says nothing of a part of the tokens, of sums over them, of indices.
+inline constexpr NotApplicable ofParameters{"of parameters and their gradients, which have no tokens"};
+inline constexpr NotApplicable ofScalars{"of scalars, which have no tokens"};
+inline constexpr NotApplicable madeByAutodiff{"only autodiff makes it, after the tokens have been shared out"};
+inline constexpr NotApplicable anyDimension{"which of its dimensions holds tokens is not known"};
+inline constexpr NotApplicable rowsOfScores{"its rows are those of scores, whose second dimension is the heads"};
+inline constexpr NotApplicable betweenRanks{"the pass that places it knows what each rank has"};
+inline constexpr NotApplicable noTokenSum{"it sums over no tokens, or in another order than theirs"};
+inline constexpr NotApplicable noIndices{"none of its operands holds indices"};
+
+/// For OpDef::tokenSum: all dimensions of operand 0 but the last.
+inline unsigned leadingDims(const Op &op) { return op.operand(0)->type.rank() - 1; }
+
+// ---- types ----------------------------------------------------------------------------------------------------------
+
 /// `t` without its last dimension: one element per row.
 Type rowsOf(const Type &t);
 /// The dtype in which sums and row statistics of a `t` are held: f32 for bf16 and f16, else t itself.

@@ -293,7 +293,8 @@ std::vector<Tensor> referenceSgd(const Op &op, std::span<const Tensor *const> in
 bool updatesParameter(const Op &op) { return op.isOneOf(OpKind::adamw, OpKind::sgd, OpKind::adafactor); }
 
 bool takesSeed(const Op &update) {
-  return update.is(OpKind::adamw) ? update.numOperands() > 7 : update.is(OpKind::sgd) && update.numOperands() > 5;
+  const auto seed = update.def().operandIndex("seed");
+  return seed && *seed < update.numOperands();
 }
 
 std::optional<DType> lowCopyOf(const Op &update) { return parseDType(update.attrs.getString("low")); }
@@ -312,7 +313,9 @@ OpDef define_lr_schedule() {
   return {
       .kind = OpKind::lr_schedule,
       .name = "lr_schedule",
-      .summary = "learning rate of a step: warm-up, then constant, linear, cosine or wsd",
+      .summary = "learning rate of a step: warm-up lr*(step+1)/(warmup+1), then constant, linear or cosine down to "
+                 "lr*min_ratio at `steps`, or wsd: linear over the last fifth",
+      .shapes = "step i64[] -> lr f32[]",
       .operands = {{"step"}},
       .attrs = {{AttrSpec::String, "kind", false, std::string("constant")},
                 {AttrSpec::Float, "lr", true, 0.0},
@@ -322,6 +325,9 @@ OpDef define_lr_schedule() {
       .results = {"lr"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = ofScalars,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectScalar(op, 0, DType::i64, error))
@@ -358,11 +364,15 @@ OpDef define_clip_scale() {
       .name = "clip_scale",
       .summary = "factor that clips gradients of that norm: min(1, max / (norm + 1e-6)), 1 where max <= 0, -1 where "
                  "norm is not finite",
+      .shapes = "norm f32[] -> scale f32[]",
       .operands = {{"norm"}},
       .attrs = {{AttrSpec::Float, "max", true, 1.0}},
       .results = {"scale"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = ofScalars,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectScalar(op, 0, DType::f32, error))
@@ -407,13 +417,17 @@ OpDef define_next_loss_scale() {
       .kind = OpKind::next_loss_scale,
       .name = "next_loss_scale",
       .summary =
-          "the factor of the loss for the next step and the number of good steps with it: halved where norm is not "
-          "finite, doubled after 2000 good steps",
+          "halved, to 1 at least, and 0 good steps where norm is not finite; doubled, to 2^24 at most, and 0 at the "
+          "2000th good step in a row; else scale and good+1",
+      .shapes = "scale f32[], good i64[], norm f32[] -> scale, good",
       .operands = {{"scale"}, {"good"}, {"norm"}},
       .attrs = {},
       .results = {"scale", "good"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = ofScalars,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectScalar(op, 0, DType::f32, error) || !expectScalar(op, 1, DType::i64, error) ||
@@ -463,8 +477,10 @@ OpDef define_adamw() {
       .kind = OpKind::adamw,
       .name = "adamw",
       .summary =
-          "one step of AdamW with gradient g * scale (Loshchilov & Hutter 2019); nothing changes where scale < 0. bf16 "
-          "moments are rounded stochastically where a seed is given; with `low`, a copy of p in that dtype",
+          "one step of AdamW (Loshchilov & Hutter 2019) with gradient g*scale, t = step+1, decoupled decay; nothing "
+          "changes where scale < 0. Moments in bf16 are rounded by the halves of random(seed, step, stream, 0, "
+          "index0+i); low names the dtype of a copy of p",
+      .shapes = "p, g, m, v of one shape, lr, step, scale[, seed[, index0]] -> p, m, v[, low]",
       .operands = {{"p"}, {"g"}, {"m"}, {"v"}, {"lr"}, {"step"}, {"scale"}, {"seed", true}, {"index0", true}},
       .attrs = {{AttrSpec::Float, "beta1", false, 0.9},
                 {AttrSpec::Float, "beta2", false, 0.999},
@@ -475,6 +491,9 @@ OpDef define_adamw() {
       .results = {"p", "m", "v", "low"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = ofParameters,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &p = op.operand(0)->type;
@@ -527,9 +546,9 @@ OpDef define_sgd() {
       .kind = OpKind::sgd,
       .name = "sgd",
       .summary =
-          "one step of SGD with gradient g * scale + weight_decay * p, as torch.optim.SGD; with a moment m: m' = "
-          "momentum * m + gradient, and the step follows m', or gradient + momentum * m' with nesterov. Nothing "
-          "changes where scale < 0. A bf16 moment is rounded stochastically where a seed is given",
+          "one step of torch.optim.SGD with gradient g*scale, to which decay is added; nothing changes where scale < "
+          "0. bf16, seed and low as in adamw",
+      .shapes = "p, g, lr, scale[, m[, step, seed[, index0]]] -> p[, m][, low]",
       .operands = {{"p"}, {"g"}, {"lr"}, {"scale"}, {"m", true}, {"step", true}, {"seed", true}, {"index0", true}},
       .attrs = {{AttrSpec::Float, "momentum", false, 0.0},
                 {AttrSpec::Bool, "nesterov", false, false},
@@ -539,6 +558,9 @@ OpDef define_sgd() {
       .results = {"p", "m", "low"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = ofParameters,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &p = op.operand(0)->type;

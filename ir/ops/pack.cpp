@@ -64,12 +64,17 @@ OpDef define_pack() {
   return {
       .kind = OpKind::pack,
       .name = "pack",
-      .summary = "a matrix in panels, for products that read it as their second operand",
+      .summary = "a matrix in panels, for products that read it as their second operand: element (k,n) at [n/cols, k, "
+                 "n%cols], of bf16 at [n/cols, k/2, 2(n%cols)+k%2], zeros past the edges",
+      .shapes = "b [K,N] ([N,K] with tb) -> panels [ceil(N/cols),K,cols], of bf16 [ceil(N/cols),ceil(K/2),2cols]",
       .operands = {{"b"}},
       .attrs = {{AttrSpec::Int, "cols", true, int64_t(0)}, {AttrSpec::Bool, "tb", false, false}},
       .results = {"panels"},
       .fusion = FusionKind::pack,
       .autocast = NotApplicable{"panels are made of what products read, in its precision"},
+      .tokens = ofParameters,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &b = op.operand(0)->type;
@@ -121,11 +126,15 @@ OpDef define_unpack() {
       .kind = OpKind::unpack,
       .name = "unpack",
       .summary = "the matrix of which these are the panels",
+      .shapes = "panels -> b, of the type given",
       .operands = {{"panels"}},
       .attrs = {{AttrSpec::Bool, "tb", false, false}},
       .results = {"b"},
       .fusion = FusionKind::gather,
       .autocast = NotApplicable{"its result has the precision of the panels"},
+      .tokens = ofParameters,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer = NotApplicable{"panels do not say how many columns the last one has: the type is given"},
       .check = [](const Op &op) -> std::string {
         const Type &panels = op.operand(0)->type, &b = op.result()->type;

@@ -106,11 +106,15 @@ OpDef binaryOp(OpKind kind, const char *name, const char *summary, BinaryOp bop)
       .kind = kind,
       .name = name,
       .summary = summary,
+      .shapes = "a, b, one of which may have a suffix of the other's shape -> y",
       .operands = {{"a"}, {"b"}},
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = Tokens::elements,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer = inferBinary,
       .check = NotApplicable{"types say all"},
       .grad = gradBinary,
@@ -147,11 +151,15 @@ OpDef unaryOp(UnarySpec spec) {
       .kind = spec.kind,
       .name = spec.name,
       .summary = spec.summary,
+      .shapes = "x -> y, of the type of x",
       .operands = {{"x"}},
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = Tokens::elements,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer = inferUnary,
       .check = NotApplicable{"types say all"},
       .grad = [spec](GradCtx &c) -> std::vector<Value *> {
@@ -192,11 +200,15 @@ OpDef activationGradOp(ActivationGradSpec spec) {
       .kind = spec.kind,
       .name = spec.name,
       .summary = spec.summary,
+      .shapes = "dy, x -> dx, all of one type",
       .operands = {{"dy"}, {"x"}},
       .attrs = {},
       .results = {"dx"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = Tokens::elements,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectFloat(op, 1, error) || !expectSame(op.operand(0)->type, op.operand(1)->type, "dy and x", error))
@@ -394,24 +406,24 @@ OpDef define_relu2_grad() {
                            .lower = [](LowerCtx &c, Expr dy, Expr x) { return dy * (c.f(2) * kir::max(c.f(0), x)); }});
 }
 
-OpDef define_gelu() {
-  return unaryOp({.kind = OpKind::gelu,
-                  .name = "gelu",
+OpDef define_gelu_tanh() {
+  return unaryOp({.kind = OpKind::gelu_tanh,
+                  .name = "gelu_tanh",
                   .summary = "Gaussian error linear unit, tanh approximation (Hendrycks & Gimpel 2016)",
                   .flops = 16,
                   .reference = geluReference,
                   .lower = [](LowerCtx &c, Expr x) { return x / (c.f(1) + geluExp(c, x, x * x)); },
                   .grad =
                       [](GradCtx &c, Value *x, Value *, Value *dy) {
-                        return c.b.value(OpKind::gelu_grad, {dy, x});
+                        return c.b.value(OpKind::gelu_tanh_grad, {dy, x});
                       }});
 }
 
-OpDef define_gelu_grad() {
+OpDef define_gelu_tanh_grad() {
   // With s = sigmoid(2u): d(x s)/dx = s + x s (1-s) 2u'.
-  return activationGradOp({.kind = OpKind::gelu_grad,
-                           .name = "gelu_grad",
-                           .summary = "dy times the derivative of gelu at x",
+  return activationGradOp({.kind = OpKind::gelu_tanh_grad,
+                           .name = "gelu_tanh_grad",
+                           .summary = "dy times the derivative of gelu_tanh at x",
                            .flops = 24,
                            .reference = [](double dy, double x) { return dy * geluDerivative(x); },
                            .lower =
@@ -423,9 +435,9 @@ OpDef define_gelu_grad() {
                                }});
 }
 
-OpDef define_gelu_erf() {
-  return unaryOp({.kind = OpKind::gelu_erf,
-                  .name = "gelu_erf",
+OpDef define_gelu_exact() {
+  return unaryOp({.kind = OpKind::gelu_exact,
+                  .name = "gelu_exact",
                   .summary = "Gaussian error linear unit, exact: x times the normal distribution function of x",
                   .flops = 36,
                   .reference = [](double x) { return x < -normalEnd ? -0.0 : x * normalBelow(x); },
@@ -437,14 +449,14 @@ OpDef define_gelu_erf() {
                       },
                   .grad =
                       [](GradCtx &c, Value *x, Value *, Value *dy) {
-                        return c.b.value(OpKind::gelu_erf_grad, {dy, x});
+                        return c.b.value(OpKind::gelu_exact_grad, {dy, x});
                       }});
 }
 
-OpDef define_gelu_erf_grad() {
-  return activationGradOp({.kind = OpKind::gelu_erf_grad,
-                           .name = "gelu_erf_grad",
-                           .summary = "dy times the derivative of gelu_erf at x",
+OpDef define_gelu_exact_grad() {
+  return activationGradOp({.kind = OpKind::gelu_exact_grad,
+                           .name = "gelu_exact_grad",
+                           .summary = "dy times the derivative of gelu_exact at x",
                            .flops = 40,
                            .reference =
                                [](double dy, double x) {

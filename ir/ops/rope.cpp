@@ -76,7 +76,8 @@ OpDef define_rope_table() {
   return {
       .kind = OpKind::rope_table,
       .name = "rope_table",
-      .summary = "row t: the cosines, then the sines, of (pos + t) * theta^(-2j/size) for j < size/2",
+      .summary = "row t: the cosines, then the sines, of (pos+t) theta^(-2j/size) for j < size/2",
+      .shapes = "[pos i64[]] -> table f32[rows,size]",
       .operands = {{"pos", true}},
       .attrs = {{AttrSpec::Int, "rows", true, int64_t(1)},
                 {AttrSpec::Int, "size", true, int64_t(2)},
@@ -84,6 +85,9 @@ OpDef define_rope_table() {
       .results = {"table"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = Tokens::sequences,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             int64_t rows = op.attrs.getInt("rows"), size = op.attrs.getInt("size");
@@ -137,7 +141,10 @@ OpDef define_rope() {
   return {
       .kind = OpKind::rope,
       .name = "rope",
-      .summary = "queries and keys of packed qkv turned by the angles of their positions (backwards with `inverse`)",
+      .summary =
+          "turns queries and keys by the angles of the table, back with inverse (Su et al. 2021): the halves of a "
+          "head are the axes of the planes; values stay",
+      .shapes = "qkv [B,T,(H+2Hkv)D], table [T,D] -> y [B,T,(H+2Hkv)D]",
       .operands = {{"qkv"}, {"table"}},
       .attrs = {{AttrSpec::Int, "n_head", true, int64_t(1)},
                 {AttrSpec::Int, "n_kv_head", false, int64_t(0)},
@@ -145,6 +152,9 @@ OpDef define_rope() {
       .results = {"y"},
       .fusion = FusionKind::gather,
       .autocast = AutocastClass::high,
+      .tokens = Tokens::sequences,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer = inferRope,
       .check = NotApplicable{"types and attributes are checked when the result type is inferred"},
       .grad = [](GradCtx &c) -> std::vector<Value *> {

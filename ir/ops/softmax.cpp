@@ -37,101 +37,105 @@ Value *repeatAlongRow(Builder &b, Value *rows, const Type &x) {
   return b.value(OpKind::transpose, {b.op(OpKind::broadcast, {rows}, {turned})->result()}, attrs({{"perm", perm}}));
 }
 
+/// An op on each row of x by itself.
+struct RowSpec {
+  OpKind kind;
+  const char *name, *summary, *shapes;
+  Rule<std::vector<Value *>(GradCtx &)> grad;
+  double flops;
+  /// Of one row of n elements: one result, or n.
+  void (*reference)(const double *x, int64_t n, double *y);
+  Expr (*lower)(LowerCtx &c, Expr x);
+};
+
+OpDef rowOp(RowSpec spec) {
+  return {
+      .kind = spec.kind,
+      .name = spec.name,
+      .summary = spec.summary,
+      .shapes = spec.shapes,
+      .operands = {{"x"}},
+      .attrs = {},
+      .results = {"y"},
+      .fusion = FusionKind::row,
+      .autocast = AutocastClass::high,
+      .tokens = rowsOfScores,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
+      .infer = inferRow,
+      .check = NotApplicable{"types say all"},
+      .grad = std::move(spec.grad),
+      .cost = [flops = spec.flops](const Op &op) { return streamCost(op, flops); },
+      .reference = [reference = spec.reference](const Op &op,
+                                                std::span<const Tensor *const> in) -> std::vector<Tensor> {
+        Tensor y(op.result()->type);
+        const Type &x = in[0]->type;
+        const size_t each = y.data.size() / size_t(x.rows());
+        for (int64_t r = 0; r < x.rows(); ++r)
+          reference(&in[0]->data[size_t(r * x.dim(-1))], x.dim(-1), &y.data[size_t(r) * each]);
+        return {std::move(y)};
+      },
+      .lower = [lower = spec.lower](LowerCtx &c) -> std::vector<Expr> { return {lower(c, c.operand(0))}; },
+      .samples = samplesRow,
+  };
+}
+
 }  // namespace
 
 OpDef define_row_sum() {
-  return {
-      .kind = OpKind::row_sum,
-      .name = "row_sum",
-      .summary = "sum over the last dimension",
-      .operands = {{"x"}},
-      .attrs = {},
-      .results = {"y"},
-      .fusion = FusionKind::row,
-      .autocast = AutocastClass::high,
-      .infer = inferRow,
-      .check = NotApplicable{"types say all"},
-      .grad = [](GradCtx &c) -> std::vector<Value *> {
-        Value *dy = c.dresults[0];
-        const Type &x = c.op.operand(0)->type;
-        if (dy->type.dtype != x.dtype)
-          dy = c.b.value(OpKind::cast, {dy}, attrs({{"dtype", nameOf(x.dtype).str()}}));
-        return {repeatAlongRow(c.b, dy, x)};
-      },
-      .cost = [](const Op &op) { return streamCost(op, 1); },
-      .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
-        Tensor y(op.result()->type);
-        int64_t n = in[0]->type.dim(-1);
-        for (size_t i = 0; i < in[0]->data.size(); ++i)
-          y.data[i / size_t(n)] += in[0]->data[i];
-        return {std::move(y)};
-      },
-      .lower = [](LowerCtx &c) -> std::vector<Expr> { return {c.rowSum(c.operand(0))}; },
-      .samples = samplesRow,
-  };
+  return rowOp({.kind = OpKind::row_sum,
+                .name = "row_sum",
+                .summary = "sum over the last dimension",
+                .shapes = "x [..,C] -> y [..]",
+                .grad = [](GradCtx &c) -> std::vector<Value *> {
+                  Value *dy = c.dresults[0];
+                  const Type &x = c.op.operand(0)->type;
+                  if (dy->type.dtype != x.dtype)
+                    dy = c.b.value(OpKind::cast, {dy}, attrs({{"dtype", nameOf(x.dtype).str()}}));
+                  return {repeatAlongRow(c.b, dy, x)};
+                },
+                .flops = 1,
+                .reference =
+                    [](const double *x, int64_t n, double *y) {
+                      for (int64_t c = 0; c < n; ++c)
+                        *y += x[c];
+                    },
+                .lower = [](LowerCtx &c, Expr x) { return c.rowSum(std::move(x)); }});
 }
 
 OpDef define_row_max() {
-  return {
-      .kind = OpKind::row_max,
-      .name = "row_max",
-      .summary = "largest element over the last dimension",
-      .operands = {{"x"}},
-      .attrs = {},
-      .results = {"y"},
-      .fusion = FusionKind::row,
-      .autocast = AutocastClass::high,
-      .infer = inferRow,
-      .check = NotApplicable{"types say all"},
-      .grad = NotApplicable{"only subtracted for range, where it cancels; softmax has a gradient of its own"},
-      .cost = [](const Op &op) { return streamCost(op, 1); },
-      .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
-        Tensor y(op.result()->type);
-        int64_t n = in[0]->type.dim(-1);
-        for (int64_t r = 0; r < int64_t(y.data.size()); ++r)
-          y.data[r] = *std::max_element(&in[0]->data[r * n], &in[0]->data[r * n] + n);
-        return {std::move(y)};
-      },
-      .lower = [](LowerCtx &c) -> std::vector<Expr> { return {c.rowMax(c.operand(0))}; },
-      .samples = samplesRow,
-  };
+  return rowOp({.kind = OpKind::row_max,
+                .name = "row_max",
+                .summary = "largest element over the last dimension",
+                .shapes = "x [..,C] -> y [..]",
+                .grad = NotApplicable{"only subtracted for range, where it cancels; softmax has a gradient of its own"},
+                .flops = 1,
+                .reference = [](const double *x, int64_t n, double *y) { *y = *std::max_element(x, x + n); },
+                .lower = [](LowerCtx &c, Expr x) { return c.rowMax(std::move(x)); }});
 }
 
 OpDef define_softmax() {
-  return {
-      .kind = OpKind::softmax,
-      .name = "softmax",
-      .summary = "exp(x) / sum of exp(x) over the last dimension",
-      .operands = {{"x"}},
-      .attrs = {},
-      .results = {"y"},
-      .fusion = FusionKind::row,
-      .autocast = AutocastClass::high,
-      .infer = inferRow,
-      .check = NotApplicable{"types say all"},
-      .grad = [](GradCtx &c) -> std::vector<Value *> {
-        return {c.b.value(OpKind::softmax_grad, {c.dresults[0], c.op.result()})};
-      },
-      .cost = [](const Op &op) { return streamCost(op, 14); },
-      .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
-        Tensor y(op.result()->type);
-        int64_t n = y.type.dim(-1);
-        for (int64_t r = 0; r < y.type.rows(); ++r) {
-          const double *x = &in[0]->data[r * n];
-          double most = *std::max_element(x, x + n), sum = 0;
-          for (int64_t c = 0; c < n; ++c)
-            sum += std::exp(x[c] - most);
-          for (int64_t c = 0; c < n; ++c)
-            y.data[r * n + c] = std::exp(x[c] - most) / sum;
-        }
-        return {std::move(y)};
-      },
-      .lower = [](LowerCtx &c) -> std::vector<Expr> {
-        Expr e = kir::unary(kir::UnaryOp::exp, c.operand(0) - c.rowMax(c.operand(0)));
-        return {e * (c.f(1) / c.rowSum(e))};
-      },
-      .samples = samplesRow,
-  };
+  return rowOp({.kind = OpKind::softmax,
+                .name = "softmax",
+                .summary = "exp(x) / sum of exp(x) over the last dimension",
+                .shapes = "x [..,C] -> y [..,C]",
+                .grad = [](GradCtx &c) -> std::vector<Value *> {
+                  return {c.b.value(OpKind::softmax_grad, {c.dresults[0], c.op.result()})};
+                },
+                .flops = 14,
+                .reference =
+                    [](const double *x, int64_t n, double *y) {
+                      double most = *std::max_element(x, x + n), sum = 0;
+                      for (int64_t c = 0; c < n; ++c)
+                        sum += std::exp(x[c] - most);
+                      for (int64_t c = 0; c < n; ++c)
+                        y[c] = std::exp(x[c] - most) / sum;
+                    },
+                .lower =
+                    [](LowerCtx &c, Expr x) {
+                      Expr e = kir::unary(kir::UnaryOp::exp, x - c.rowMax(x));
+                      return e * (c.f(1) / c.rowSum(e));
+                    }});
 }
 
 OpDef define_softmax_grad() {
@@ -139,11 +143,15 @@ OpDef define_softmax_grad() {
       .kind = OpKind::softmax_grad,
       .name = "softmax_grad",
       .summary = "y * (dy - row sum of dy * y)",
+      .shapes = "dy, y [..,C] -> dx [..,C]",
       .operands = {{"dy"}, {"y"}},
       .attrs = {},
       .results = {"dx"},
       .fusion = FusionKind::row,
       .autocast = AutocastClass::high,
+      .tokens = madeByAutodiff,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             const Type &y = op.operand(1)->type;

@@ -9,21 +9,26 @@ using namespace ops;
 
 namespace {
 
+constexpr NotApplicable ofStructure{"a pass that cuts values treats the program's structure itself"};
 constexpr NotApplicable runsNoCode{"it is part of the program's structure and runs no code of its own"};
 constexpr NotApplicable interpreterDoesIt{"the interpreter gives it its meaning: it concerns more than values"};
 
 /// The definition of an op of which nothing but its place in a program is of interest.
-OpDef structural(OpKind kind, std::string summary, std::vector<OperandSpec> operands, std::vector<AttrSpec> attrs,
-                 std::vector<std::string> results, Rule<std::string(const Op &)> check) {
+OpDef structural(OpKind kind, std::string summary, std::string shapes, std::vector<OperandSpec> operands,
+                 std::vector<AttrSpec> attrs, std::vector<std::string> results, Rule<std::string(const Op &)> check) {
   return OpDef{
       .kind = kind,
       .name = nameOf(kind).str(),
       .summary = std::move(summary),
+      .shapes = std::move(shapes),
       .operands = std::move(operands),
       .attrs = std::move(attrs),
       .results = std::move(results),
       .fusion = FusionKind::structure,
       .autocast = NotApplicable{"computes nothing"},
+      .tokens = ofStructure,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer = NotApplicable{"its types are given by what surrounds it"},
       .check = std::move(check),
       .grad = NotApplicable{"autodiff treats state and structure itself"},
@@ -37,28 +42,28 @@ OpDef structural(OpKind kind, std::string summary, std::vector<OperandSpec> oper
 }  // namespace
 
 OpDef define_read() {
-  return structural(OpKind::read, "the content of a state at this point", {}, {}, {"value"},
-                    NotApplicable{"verify() compares it with the state"});
+  return structural(OpKind::read, "the content of a state at this point", "-> value, of the type of the state", {}, {},
+                    {"value"}, NotApplicable{"verify() compares it with the state"});
 }
 
 OpDef define_write() {
-  return structural(OpKind::write, "replaces the content of a state", {{"value"}}, {}, {},
-                    NotApplicable{"verify() compares it with the state"});
+  return structural(OpKind::write, "replaces the content of a state", "value, of the type of the state", {{"value"}},
+                    {}, {}, NotApplicable{"verify() compares it with the state"});
 }
 
 OpDef define_ret() {
-  return structural(OpKind::ret, "the results of a function", {{"..."}}, {}, {},
+  return structural(OpKind::ret, "the results of a function", "any values", {{"..."}}, {}, {},
                     NotApplicable{"any values may be returned"});
 }
 
 OpDef define_yield() {
-  return structural(OpKind::yield, "the results of a fused body", {{"..."}}, {}, {},
+  return structural(OpKind::yield, "the results of a fused body", "any values", {{"..."}}, {}, {},
                     NotApplicable{"verify() compares it with the fused op"});
 }
 
 OpDef define_fused() {
   return structural(OpKind::fused, "a group of ops that becomes one kernel; its body sees only its arguments",
-                    {{"..."}},
+                    "any values -> what its body yields", {{"..."}},
                     {
                         {AttrSpec::String, "kind", true, ""},
                         {AttrSpec::String, "schedule", false, ""},
@@ -76,11 +81,15 @@ OpDef define_constant() {
       .kind = OpKind::constant,
       .name = "constant",
       .summary = "every element is `value`",
+      .shapes = "-> value, of any type",
       .operands = {},
       .attrs = {{AttrSpec::Float, "value", true, 0.0}},
       .results = {"value"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
+      .tokens = Tokens::elements,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer = NotApplicable{"nothing determines its type: it is given"},
       .check = [](const Op &op) -> std::string {
         DType t = op.result()->type.dtype;

@@ -39,12 +39,18 @@ OpDef define_reduce_sum() {
   return {
       .kind = OpKind::reduce_sum,
       .name = "reduce_sum",
-      .summary = "sum over the first `lead` dimensions, optionally continuing an earlier sum",
+      .summary =
+          "sum over the first `lead` dimensions, in blocks of `fold` rows (0: one block), optionally continuing an "
+          "earlier sum",
+      .shapes = "x [lead dims, dims][, init [dims]] -> y [dims]",
       .operands = {{"x"}, {"init", true}},
       .attrs = {{AttrSpec::Int, "lead", true, int64_t(1)}, {AttrSpec::Int, "fold", false, int64_t(0)}},
       .results = {"y"},
       .fusion = FusionKind::fold,
       .autocast = AutocastClass::high,
+      .tokens = {Tokens::rows, {0}, [](const Op &op) { return op.result()->type.isScalar(); }},
+      .tokenSum = [](const Op &op) { return unsigned(op.attrs.getInt("lead")); },
+      .indices = noIndices,
       .infer = inferReduceSum,
       .check = NotApplicable{"types and attributes are checked when the result type is inferred"},
       .grad = [](GradCtx &c) -> std::vector<Value *> {
@@ -82,12 +88,16 @@ OpDef define_sum_squares() {
   return {
       .kind = OpKind::sum_squares,
       .name = "sum_squares",
-      .summary = "sum of the squares of all elements",
+      .summary = "sum of the squares of all elements: of blocks of `block` elements, then of these in order",
+      .shapes = "x -> y, a scalar",
       .operands = {{"x"}},
       .attrs = {{AttrSpec::Int, "block", false, int64_t(4096)}},
       .results = {"y"},
       .fusion = FusionKind::reduce_all,
       .autocast = AutocastClass::high,
+      .tokens = ofParameters,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectFloat(op, 0, error))
@@ -133,11 +143,15 @@ OpDef define_row_squares() {
       .kind = OpKind::row_squares,
       .name = "row_squares",
       .summary = "sum of the squares of each row",
+      .shapes = "x [..,C] -> y [..]",
       .operands = {{"x"}},
       .attrs = {},
       .results = {"y"},
       .fusion = FusionKind::row,
       .autocast = AutocastClass::high,
+      .tokens = ofParameters,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectFloat(op, 0, error) || !expectRank(op, 0, 1, error))
@@ -168,7 +182,10 @@ OpDef define_column_squares() {
   return {
       .kind = OpKind::column_squares,
       .name = "column_squares",
-      .summary = "sum of the squares of each column, over `rows` rows of dimension 0 from `start` on (rows = 0: all)",
+      .summary =
+          "sum of the squares over dimension 0, of `rows` rows from `start` on (0: all, padding included), in blocks "
+          "of `fold` rows",
+      .shapes = "x [R,..] -> y [..]",
       .operands = {{"x"}},
       .attrs = {{AttrSpec::Int, "fold", false, int64_t(0)},
                 {AttrSpec::Int, "start", false, int64_t(0)},
@@ -176,6 +193,9 @@ OpDef define_column_squares() {
       .results = {"y"},
       .fusion = FusionKind::fold,
       .autocast = AutocastClass::high,
+      .tokens = ofParameters,
+      .tokenSum = noTokenSum,
+      .indices = noIndices,
       .infer =
           [](const Op &op, std::vector<Type> &types, std::string &error) {
             if (!expectFloat(op, 0, error) || !expectRank(op, 0, 2, error))

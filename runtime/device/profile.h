@@ -66,7 +66,7 @@ private:
 /// The first element of `data` that is not finite as "[1,5,7] = nan", or "".
 std::string firstNonFinite(const Type &type, const void *data, bool allowMinusInf = false);
 
-/// What an op of the model is called: loc and the ops inside, "h3.mlp.c_fc (matmul+add+gelu)".
+/// What an op of the model is called: loc and the ops inside, "h3.mlp.c_fc (matmul+add+gelu_tanh)".
 std::string describe(const Op &fused);
 
 }  // namespace gptc

@@ -127,10 +127,10 @@ Case product(const std::string &name, int64_t m, int64_t n, int64_t k, const std
   c.body = fmt::format("%y = matmul %a, %b{} : {}\n", at, y);
   if (epilogue == "gelu_grad") {
     c.args += fmt::format(", %h: {}", y);
-    c.body += fmt::format("%g = gelu_grad %y, %h : {}\nyield %g\n", y);
+    c.body += fmt::format("%g = gelu_tanh_grad %y, %h : {}\nyield %g\n", y);
   } else if (epilogue == "bias+gelu") {
     c.args += fmt::format(", %c: {}", type({n}));
-    c.body += fmt::format("%z = add %y, %c : {}\n%g = gelu %z : {}\nyield %z, %g\n", y, y);
+    c.body += fmt::format("%z = add %y, %c : {}\n%g = gelu_tanh %z : {}\nyield %z, %g\n", y, y);
   } else {
     c.body += "yield %y\n";
   }

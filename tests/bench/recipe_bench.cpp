@@ -49,8 +49,9 @@ std::vector<Case> cases(bool cached) {
   add("add", "pointwise", "%x: f32[N,768]; %y: f32[N,768]", "%0 = add %x, %y : f32[N,768]\nyield %0");
   add("bias", "pointwise", "%x: f32[N,768]; %b: f32[768]", "%0 = add %x, %b : f32[N,768]\nyield %0");
   add("bias_in_place", "pointwise", "%x: f32[N,768]; %b: f32[768]", "%0 = add %x, %b : f32[N,768]\nyield %0");
-  add("gelu", "pointwise", "%x: f32[N,768]", "%0 = gelu %x : f32[N,768]\nyield %0");
-  add("gelu_grad", "pointwise", "%dy: f32[N,768]; %x: f32[N,768]", "%0 = gelu_grad %dy, %x : f32[N,768]\nyield %0");
+  add("gelu", "pointwise", "%x: f32[N,768]", "%0 = gelu_tanh %x : f32[N,768]\nyield %0");
+  add("gelu_grad", "pointwise", "%dy: f32[N,768]; %x: f32[N,768]",
+      "%0 = gelu_tanh_grad %dy, %x : f32[N,768]\nyield %0");
   add("dropout", "pointwise", "%x: f32[4,N,768]; %seed: i64[]; %step: i64[]; %seq: i64[]",
       "%0 = dropout %x, %seed, %step, %seq {p=0.2, stream=3} : f32[4,N,768]\nyield %0", 4, 4);
   add("embedding", "pointwise", "%t: f32[50257,768]; %p: f32[N,768]; %ids: i32[4,N]",
@@ -88,7 +89,7 @@ std::vector<Case> cases(bool cached) {
   add("bias_grad", "fold", "%x: f32[N,768]", "%0 = reduce_sum %x {fold=64, lead=1} : f32[768]\nyield %0");
   add("bias_grad3072", "fold", "%x: f32[N,3072]", "%0 = reduce_sum %x {fold=256, lead=1} : f32[3072]\nyield %0");
   add("gelu_bias_grad", "fold", "%dy: f32[N,3072]; %x: f32[N,3072]",
-      "%h = gelu_grad %dy, %x : f32[N,3072]\n%0 = reduce_sum %h {fold=256, lead=1} : f32[3072]\nyield %h, %0");
+      "%h = gelu_tanh_grad %dy, %x : f32[N,3072]\n%0 = reduce_sum %h {fold=256, lead=1} : f32[3072]\nyield %h, %0");
   add("layernorm_params", "fold", "%dy: f32[N,768]; %x: f32[N,768]; %m: f32[N]; %r: f32[N]",
       "%0, %1 = layernorm_grad_params %dy, %x, %m, %r {bias=true, fold=64} : f32[768], f32[768]\nyield %0, %1");
   add("nll_sum", "fold", "%x: f32[N]", "%0 = reduce_sum %x {fold=64, lead=1} : f32[]\nyield %0");

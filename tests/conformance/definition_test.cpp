@@ -16,6 +16,7 @@ TEST_P(Definition, IsComplete) {
   EXPECT_EQ(d.kind, GetParam());
   EXPECT_EQ(findOpDef(d.name), &d);
   EXPECT_FALSE(d.summary.empty());
+  EXPECT_FALSE(d.shapes.empty());
   bool optionalSeen = false;
   std::set<std::string> names;
   for (const OperandSpec &o : d.operands) {

@@ -24,7 +24,7 @@ Tensor row(std::vector<double> v) {
 Tensor step(int64_t v) { return Tensor::scalar(double(v), DType::i64); }
 
 TEST(Meaning, GeluIsTheTanhApproximation) {
-  Tensor y = evaluate(OpKind::gelu, {row({1, -2, 0.3, 0})})[0];  // torch.nn.functional.gelu(x, approximate="tanh")
+  Tensor y = evaluate(OpKind::gelu_tanh, {row({1, -2, 0.3, 0})})[0];  // torch.nn.functional.gelu(x, approximate="tanh")
   EXPECT_NEAR(y.data[0], 0.8411919906082768, 1e-15);
   EXPECT_NEAR(y.data[1], -0.04540230591222494, 1e-15);
   EXPECT_NEAR(y.data[2], 0.18537092354275922, 1e-15);

@@ -39,7 +39,7 @@ def tree():
 
 def pages(lab=True):
     """README, CONTRIBUTING, CHANGELOG and the documents; with those of docs/lab and of folders, or without."""
-    found = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"] + (["tests/README.md", "ir/ops/README.md"] if lab else [])
+    found = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"] + (["tests/README.md"] if lab else [])
     for folder in ("docs", "docs/lab") if lab else ("docs",):
         found += sorted(f"{folder}/{f}" for f in os.listdir(os.path.join(ROOT, folder)) if f.endswith(".md"))
     return [p for p in found if p not in GENERATED]

@@ -140,7 +140,7 @@ TEST(Errors, EveryCodeHasAGoldenTextAndTheExitCodeOfItsClass) {
     ASSERT_NE(at, std::string::npos) << name;
     exitCodes[std::atoi(c.expected.c_str() + at + 5)] = c.exitCode;
   }
-#define GPTC_ERROR(name, number, exit_code, title)                                                                     \
+#define GPTC_ERROR(name, number, exit_code, title, remedy)                                                             \
   if (exitCodes.count(number))                                                                                         \
     EXPECT_EQ(exitCodes[number], exit_code) << #name;                                                                  \
   else                                                                                                                 \

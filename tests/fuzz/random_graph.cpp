@@ -145,8 +145,8 @@ protected:
 
   /// Something pointwise on x, with a gradient.
   Value *activation(Value *x) {
-    static constexpr OpKind kinds[] = {OpKind::gelu, OpKind::gelu_erf, OpKind::relu, OpKind::relu2,
-                                       OpKind::silu, OpKind::tanh,     OpKind::neg};
+    static constexpr OpKind kinds[] = {OpKind::gelu_tanh, OpKind::gelu_exact, OpKind::relu, OpKind::relu2,
+                                       OpKind::silu,      OpKind::tanh,       OpKind::neg};
     switch (pick(9)) {
     case 6:  // away from the poles
       return tryValue(OpKind::exp, {tryValue(OpKind::tanh, {x})});
@@ -562,7 +562,7 @@ private:
     case 6:
       return add(activation(x));
     case 7: {
-      OpKind kinds[] = {OpKind::gelu_grad, OpKind::gelu_erf_grad, OpKind::relu_grad, OpKind::relu2_grad,
+      OpKind kinds[] = {OpKind::gelu_tanh_grad, OpKind::gelu_exact_grad, OpKind::relu_grad, OpKind::relu2_grad,
                         OpKind::silu_grad};
       return add(tryOp(kinds[pick(std::size(kinds))], {y, z}));
     }
@@ -754,7 +754,7 @@ private:
         z = transpose(x, {0, 1, 2});
         break;
       default:
-        z = tryValue(pick(2) ? OpKind::gelu : OpKind::tanh, {x});
+        z = tryValue(pick(2) ? OpKind::gelu_tanh : OpKind::tanh, {x});
         break;
       }
       if (z && z->type == x->type)

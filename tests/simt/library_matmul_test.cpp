@@ -124,21 +124,22 @@ TEST(LibraryMatmul, TakesWhatTheLibraryHas) {
       {"%a: bf16[3,5]; %b: bf16[5,8]; %c: bf16[8]",
        "%y = matmul %a, %b {out=\"f32\"} : f32[3,8]\n%w = cast %c {dtype=\"f32\"} : f32[8]\n%z = add %y, %w : "
        "f32[3,8]\n"
-       "%k = cast %z {dtype=\"bf16\"} : bf16[3,8]\n%g = gelu %z : f32[3,8]\n%l = cast %g {dtype=\"bf16\"} : bf16[3,8]\n"
+       "%k = cast %z {dtype=\"bf16\"} : bf16[3,8]\n%g = gelu_tanh %z : f32[3,8]\n%l = cast %g {dtype=\"bf16\"} : "
+       "bf16[3,8]\n"
        "yield %l, %k",
        Epilogue::geluAuxBias},
-      {"%a: f32[3,5]; %b: f32[5,4]", "%y = matmul %a, %b : f32[3,4]\n%g = gelu %y : f32[3,4]\nyield %g",
+      {"%a: f32[3,5]; %b: f32[5,4]", "%y = matmul %a, %b : f32[3,4]\n%g = gelu_tanh %y : f32[3,4]\nyield %g",
        Epilogue::gelu},
       {"%a: bf16[3,5]; %b: bf16[6->8,5]; %x: bf16[3,6->8]",
        "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[3,6->8]\n%w = cast %x {dtype=\"f32\"} : f32[3,6->8]\n"
-       "%g = gelu_grad %y, %w : f32[3,6->8]\n%l = cast %g {dtype=\"bf16\"} : bf16[3,6->8]\nyield %l",
+       "%g = gelu_tanh_grad %y, %w : f32[3,6->8]\n%l = cast %g {dtype=\"bf16\"} : bf16[3,6->8]\nyield %l",
        Epilogue::geluGrad},
       {"%a: bf16[2,4,3]; %d: bf16[2,4,5]",
        "%w = cast %d {dtype=\"f32\"} : f32[2,4,5]\n%s = reduce_sum %w {fold=4, lead=2} : f32[5]\n"
        "%y = matmul %a, %d {ta=true, fold=4, out=\"f32\"} : f32[3,5]\nyield %s, %y",
        Epilogue::biasGradA},
       {"%a: f32[3,5]; %b: f32[4,5]; %x: f32[3,4]",
-       "%y = matmul %a, %b {tb=true} : f32[3,4]\n%g = gelu_grad %y, %x : f32[3,4]\nyield %g", std::nullopt},
+       "%y = matmul %a, %b {tb=true} : f32[3,4]\n%g = gelu_tanh_grad %y, %x : f32[3,4]\nyield %g", std::nullopt},
       // No calls: what gelu keeps in rows that are no multiple of 8 (above), a bias or a residual of another type than
       // the result, another activation, gelu of a sum with a residual, sums with gelu, a sum that goes on with a
       // residual, two results.
@@ -152,11 +153,14 @@ TEST(LibraryMatmul, TakesWhatTheLibraryHas) {
        std::nullopt},
       {"%a: f32[3,5]; %b: f32[5,4]", "%y = matmul %a, %b : f32[3,4]\n%g = silu %y : f32[3,4]\nyield %g", std::nullopt},
       {"%a: f32[3,5]; %b: f32[5,4]; %r: f32[3,4]",
-       "%y = matmul %a, %b : f32[3,4]\n%z = add %y, %r : f32[3,4]\n%g = gelu %z : f32[3,4]\nyield %g", std::nullopt},
+       "%y = matmul %a, %b : f32[3,4]\n%z = add %y, %r : f32[3,4]\n%g = gelu_tanh %z : f32[3,4]\nyield %g",
+       std::nullopt},
       {"%a: f32[3,5]; %b: f32[5,4]; %r: f32[3,4]",
-       "%y = matmul %a, %b : f32[3,4]\n%g = gelu %y : f32[3,4]\n%z = add %g, %r : f32[3,4]\nyield %z", std::nullopt},
+       "%y = matmul %a, %b : f32[3,4]\n%g = gelu_tanh %y : f32[3,4]\n%z = add %g, %r : f32[3,4]\nyield %z",
+       std::nullopt},
       {"%a: f32[3,5]; %b: f32[5,4]; %c: f32[4]",
-       "%y = matmul %a, %b : f32[3,4]\n%g = gelu %y : f32[3,4]\n%z = add %g, %c : f32[3,4]\nyield %z", std::nullopt},
+       "%y = matmul %a, %b : f32[3,4]\n%g = gelu_tanh %y : f32[3,4]\n%z = add %g, %c : f32[3,4]\nyield %z",
+       std::nullopt},
       {"%a: f16[2,6,3]; %b: f16[2,6,4]; %i: f32[3,4]; %r: f32[3,4]",
        "%y = matmul %a, %b, %i {ta=true, fold=6, out=\"f32\"} : f32[3,4]\n%z = add %y, %r : f32[3,4]\nyield %z",
        std::nullopt},

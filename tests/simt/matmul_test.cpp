@@ -115,7 +115,7 @@ TEST(CudaMatmul, FoldsBatchesAndInitialValues) {
 
 TEST(CudaMatmul, WhatStandsAroundIt) {
   std::vector<Case> cases;
-  const char *gelu = "%h = add %s, %bias : OUT\n%y = gelu %h : OUT\nyield %h, %y";
+  const char *gelu = "%h = add %s, %bias : OUT\n%y = gelu_tanh %h : OUT\nyield %h, %y";
   for (const char *type : {"f32", "bf16"}) {
     cases.push_back(matmulCase({70, 96, 64, type, false, false, 0, 1, false, gelu}));
     cases.push_back(matmulCase({70, 97, 64, type, false, true, 0, 1, false, gelu}));

@@ -149,7 +149,7 @@ TEST_F(NvrtcTest, RandomKernelsCompile) {
 TEST_F(NvrtcTest, EveryStorageTypeCompiles) {
   const Target target = cudaTarget("cuda:sm_80");
   for (const char *type : {"f32", "bf16", "f16"})
-    for (const char *body : {"%y = gelu %x : {}[4,65536]\nyield %y", "%y = softmax %x : {}[4,65536]\nyield %y"}) {
+    for (const char *body : {"%y = gelu_tanh %x : {}[4,65536]\nyield %y", "%y = softmax %x : {}[4,65536]\nyield %y"}) {
       std::string text = body, shape = fmt::format("%x: {}[4,65536]", type);
       text.replace(text.find("{}"), 2, type);
       Group g = group(text.find("gelu") != std::string::npos ? "pointwise" : "row", shape, text);

@@ -27,14 +27,8 @@ int64_t choicesOf(const Value &v) {
     for (unsigned i = 0; i < user->numOperands(); ++i) {
       if (user->operand(i) != &v)
         continue;
-      if (user->is(OpKind::embedding) && i == 1)
-        n = user->operand(0)->type.dim(0);
-      else if (user->isOneOf(OpKind::cross_entropy, OpKind::cross_entropy_grad) && i == 1)
-        n = user->operand(0)->type.dim(-1);
-      else if (user->is(OpKind::embedding_grad) && i == 1)
-        n = user->result()->type.dim(0);
-      else if (user->isOneOf(OpKind::dynamic_slice, OpKind::attention_cached))
-        n = user->operand(user->is(OpKind::dynamic_slice) ? 0 : 1)->type.dim(user->is(OpKind::dynamic_slice) ? 0 : 1);
+      if (const Indices &indices = user->def().indices; indices && indices.operand == i)
+        n = indices.count(*user);
     }
   return n;
 }

@@ -14,7 +14,7 @@ namespace gptc {
 
 struct GpuKernelRow {
   cuda::KernelTime time;
-  std::string place, shapes;    // "h0.mlp.c_fc (matmul+add+gelu)", "8192x768 768x3072"
+  std::string place, shapes;    // "h0.mlp.c_fc (matmul+add+gelu_tanh)", "8192x768 768x3072"
   bool library = false;         // a call of one
   double calls = 0;             // in a training step
   double flops = 0, bytes = 0;  // of a call (passes/analysis/cost.h)

@@ -26,7 +26,7 @@ struct TuneRequest {
 
 /// One distinct kernel.
 struct TunedKernel {
-  std::string place;            // the first place of the model that it stands in: "h0.mlp.c_fc (matmul+add+gelu)"
+  std::string place;            // the first place of the model that it stands in: "h0.mlp.c_fc (matmul+add+gelu_tanh)"
   std::string shapes;           // of its first operands: "12x64x128 128x512"
   int instances = 0;            // in all functions
   double calls = 0;             // in one training step

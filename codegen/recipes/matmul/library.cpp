@@ -67,10 +67,10 @@ private:
         residual = arg;
       else
         return false;
-    } else if (op.is(OpKind::gelu) && op.operand(0) == sum && c.epilogue <= Epilogue::bias && residual < 0) {
+    } else if (op.is(OpKind::gelu_tanh) && op.operand(0) == sum && c.epilogue <= Epilogue::bias && residual < 0) {
       kept = sum;
       c.epilogue = c.bias < 0 ? Epilogue::gelu : Epilogue::geluBias;
-    } else if (op.is(OpKind::gelu_grad) && op.operand(0) == sum && c.epilogue == Epilogue::none && residual < 0) {
+    } else if (op.is(OpKind::gelu_tanh_grad) && op.operand(0) == sum && c.epilogue == Epilogue::none && residual < 0) {
       c.aux = argument(op.operand(1));
       c.epilogue = Epilogue::geluGrad;
       if (c.aux < 0)

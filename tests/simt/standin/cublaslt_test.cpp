@@ -72,11 +72,12 @@ TEST_F(CublasLtTest, ProductsMeanWhatTheirGroupsMean) {
       {"%a: bf16[3,5]; %b: bf16[5,8]; %c: bf16[8]",
        "%y = matmul %a, %b {out=\"f32\"} : f32[3,8]\n%w = cast %c {dtype=\"f32\"} : f32[8]\n%z = add %y, %w : "
        "f32[3,8]\n"
-       "%k = cast %z {dtype=\"bf16\"} : bf16[3,8]\n%g = gelu %z : f32[3,8]\n%l = cast %g {dtype=\"bf16\"} : bf16[3,8]\n"
+       "%k = cast %z {dtype=\"bf16\"} : bf16[3,8]\n%g = gelu_tanh %z : f32[3,8]\n%l = cast %g {dtype=\"bf16\"} : "
+       "bf16[3,8]\n"
        "yield %l, %k"},
       {"%a: bf16[3,5]; %b: bf16[6->8,5]; %x: bf16[3,6->8]",
        "%y = matmul %a, %b {tb=true, out=\"f32\"} : f32[3,6->8]\n%w = cast %x {dtype=\"f32\"} : f32[3,6->8]\n"
-       "%g = gelu_grad %y, %w : f32[3,6->8]\n%l = cast %g {dtype=\"bf16\"} : bf16[3,6->8]\nyield %l"},
+       "%g = gelu_tanh_grad %y, %w : f32[3,6->8]\n%l = cast %g {dtype=\"bf16\"} : bf16[3,6->8]\nyield %l"},
       {"%a: bf16[2,4,3]; %d: bf16[2,4,5]",
        "%w = cast %d {dtype=\"f32\"} : f32[2,4,5]\n%s = reduce_sum %w {fold=4, lead=2} : f32[5]\n"
        "%y = matmul %a, %d {ta=true, fold=4, out=\"f32\"} : f32[3,5]\nyield %s, %y"},
@@ -129,7 +130,7 @@ TEST_F(CublasLtTest, AProductIsCapturedWithTheStep) {
 
 TEST_F(CublasLtTest, TheStandInRefusesWhatTheLibraryWould) {
   Group g = group("matmul", "%a: f32[3,5]; %b: f32[5,8]",
-                  "%y = matmul %a, %b : f32[3,8]\n%z = gelu %y : f32[3,8]\nyield %z, %y");
+                  "%y = matmul %a, %b : f32[3,8]\n%z = gelu_tanh %y : f32[3,8]\nyield %z, %y");
   const LibraryMatmul good = *libraryMatmul(*g.fused);
   const std::vector<DevicePtr> params = place(*g.fused, exactOperands(g));
   auto refused = [&](const std::function<void(LibraryMatmul &)> &spoil) {

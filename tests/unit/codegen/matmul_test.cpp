@@ -169,7 +169,7 @@ TEST(Matmul, Epilogue) {
           fmt::format("%x: f32[2,{0},19]; %w: f32[19,{1}]; %b: f32[{1}]; %r: f32[2,{0},{1}]; %s: f32[]", m, n),
           fmt::format(
               "%y = matmul %x, %w : f32[2,{0},{1}]\n%z = add %y, %b : f32[2,{0},{1}]\n"
-              "%g = gelu %z : f32[2,{0},{1}]\n%h = add %g, %r : f32[2,{0},{1}]\n%i = mul %h, %s : f32[2,{0},{1}]\n"
+              "%g = gelu_tanh %z : f32[2,{0},{1}]\n%h = add %g, %r : f32[2,{0},{1}]\n%i = mul %h, %s : f32[2,{0},{1}]\n"
               "yield %z, %i, %y",
               m, n));
       std::vector<Tensor> operands = randomOperands(g, 5);

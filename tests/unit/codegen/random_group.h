@@ -87,7 +87,7 @@ inline Group randomGroup(Source &s, bool rows) {
       define("relu " + a.name, a.from);
       break;
     case 4:
-      define("gelu " + a.name, a.from);
+      define("gelu_tanh " + a.name, a.from);
       break;
     case 5:
       define("tanh " + a.name, a.from);

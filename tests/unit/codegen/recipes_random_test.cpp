@@ -75,7 +75,7 @@ TEST(RandomGroups, SameBitsWithoutAvx512) {
           1);
   compare(group("reduce_all", "%x: f32[9,1001]", "%0 = sum_squares %x : f32[]\nyield %0"), 2);
   compare(group("fold", "%x: f32[99,101]; %y: f32[99,101]",
-                "%h = gelu_grad %x, %y : f32[99,101]\n%0 = reduce_sum %h {fold=16, lead=1} : f32[101]\nyield %0"),
+                "%h = gelu_tanh_grad %x, %y : f32[99,101]\n%0 = reduce_sum %h {fold=16, lead=1} : f32[101]\nyield %0"),
           3);
   compare(group("fold", "%x: f32[999]", "%0 = reduce_sum %x {fold=16, lead=1} : f32[]\nyield %0"), 4);
 }

@@ -34,7 +34,8 @@ std::vector<Case> cases() {
       return s;
     };
     add("y", 20, "matmul", typed("%a: T[97,131]; %b: T[131,201]; %c: T[201]"),
-        typed("%y = matmul %a, %b : T[97,201]\n%z = add %y, %c : T[97,201]\n%g = gelu %z : T[97,201]\nyield %z, %g"));
+        typed("%y = matmul %a, %b : T[97,201]\n%z = add %y, %c : T[97,201]\n%g = gelu_tanh %z : T[97,201]\nyield %z, "
+              "%g"));
     add("dx", 20, "matmul", typed("%a: T[97,131]; %b: T[201,131]"),
         typed("%y = matmul %a, %b {tb=true} : T[97,201]\nyield %y"));
     add("dw", 20, "matmul", typed("%a: T[130,97]; %b: T[130,201]"),
@@ -47,7 +48,7 @@ std::vector<Case> cases() {
         typed("%do: T[2,67,24]; %x: T[2,67,72]; %o: T[2,67,24]; %l: f32[2,3,67]"),
         typed("%d = attention_grad %do, %x, %o, %l {n_head=3, n_kv_head=3} : T[2,67,72]\nyield %d"));
     add("pointwise", 8, "pointwise", typed("%a: T[601,515]; %b: T[601,515]"),
-        typed("%y = add %a, %b : T[601,515]\n%z = gelu %y : T[601,515]\nyield %z"));
+        typed("%y = add %a, %b : T[601,515]\n%z = gelu_tanh %y : T[601,515]\nyield %z"));
     add("row", 3, "row", typed("%x: T[700,384]"), typed("%y = softmax %x : T[700,384]\nyield %y"));
     add("reduce_all", 2, "reduce_all", typed("%x: T[512,768]"), typed("%y = sum_squares %x : f32[]\nyield %y"));
   }

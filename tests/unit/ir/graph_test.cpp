@@ -192,6 +192,24 @@ TEST(Names, OfOps) {
   EXPECT_EQ(findOpDef("nonsense"), nullptr);
 }
 
+TEST(Names, OfOpsOfBeforeAreReadAndNotWritten) {
+  for (auto [former, kind] : {std::pair("gelu", OpKind::gelu_tanh),
+                              {"gelu_grad", OpKind::gelu_tanh_grad},
+                              {"gelu_erf", OpKind::gelu_exact},
+                              {"gelu_erf_grad", OpKind::gelu_exact_grad}}) {
+    EXPECT_EQ(parseOpKind(former), kind) << former;
+    EXPECT_EQ(parseOpKind(nameOf(kind)), kind) << former;
+    EXPECT_NE(nameOf(kind), former);
+  }
+}
+
+TEST(Names, PlacesInTheListAreKeysOfTuningRecords) {
+  EXPECT_EQ(unsigned(OpKind::read), 0u);
+  EXPECT_EQ(unsigned(OpKind::gelu_tanh), 26u);
+  EXPECT_EQ(unsigned(OpKind::gelu_exact_grad), 29u);
+  EXPECT_EQ(unsigned(OpKind::adafactor), 77u);
+}
+
 TEST(Registry, EveryOpIsComplete) {
   for (const OpDef *def : allOpDefs()) {
     EXPECT_FALSE(def->summary.empty()) << def->name;

@@ -114,7 +114,7 @@ inline std::unique_ptr<Module> smallGpt(const SmallGpt &o) {
   h = b.value(OpKind::add, {h, drop(a, 102)});
   Value *n2 = norm(h), *up = b.value(OpKind::matmul, {n2, read("fc.w")});
   up = o.gated ? b.value(OpKind::mul, {b.value(OpKind::silu, {b.value(OpKind::matmul, {n2, read("gate.w")})}), up})
-               : b.value(OpKind::gelu, {up});
+               : b.value(OpKind::gelu_tanh, {up});
   Value *down = drop(b.value(OpKind::matmul, {up, read("proj.w")}), 103);
   h = b.value(OpKind::add, {h, down});
   b.layer = -1;
