@@ -1,5 +1,7 @@
 // tools/gpu-check against the stand-ins: the table, the JSON, the archive and the exit codes, and what becomes of them
 // when kernels fail, hang or corrupt memory. What it proves is tests/device's.
+#include "tests/support/whole_run.h"
+
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -23,14 +25,8 @@ namespace {
 struct GpuCheckTest : testing::Test {
   fs::path dir = fs::path(testing::TempDir()) / fmt::format("gptc-gpu-check-{}", ::getpid());
   // Kernels of the stand-ins take seconds to compile: once for all tests.
-  static inline fs::path cache;
+  const std::string &cache = gptc::test::sharedFolder("gpu-check");
 
-  static void SetUpTestSuite() {
-    cache = fs::path(testing::TempDir()) / fmt::format("gptc-gpu-check-cache-{}", ::getpid());
-    fs::create_directories(cache);
-    fs::permissions(cache, fs::perms::owner_all);
-  }
-  static void TearDownTestSuite() { fs::remove_all(cache); }
   void SetUp() override {
     fs::remove_all(dir);
     fs::create_directories(dir / "tmp");
@@ -40,7 +36,7 @@ struct GpuCheckTest : testing::Test {
   std::string commandOf(const std::string &environment, const std::string &arguments) const {
     return fmt::format("cd '{0}' && exec env HOME='{0}' TMPDIR='{0}/tmp' GPTC_CACHE='{1}' {2} "
                        "'{3}/tools/gpu-check' --bin '{4}' -d results {5} >out 2>&1",
-                       dir.string(), cache.string(), environment, GPTC_SOURCE_DIR, GPTC_BIN_DIR, arguments);
+                       dir.string(), cache, environment, GPTC_SOURCE_DIR, GPTC_BIN_DIR, arguments);
   }
   static std::string nameOf(const std::string &arguments) {
     for (const char *half : {"figures", "proof"})
@@ -206,9 +202,25 @@ TEST_F(GpuCheckTest, WhatFailsIsCountedAndQuoted) {
   EXPECT_EQ(count["begun"], count["fail"] + count["pass"] + count["skipped"]);
 }
 
+// Of both halves some rows that pass.
+TEST_F(GpuCheckTest, RowsOfBothHalvesRun) {
+  EXPECT_EQ(run(standins, "--small --only '^(tuning|GPT-2 124M, 16|copies|ten steps, bf16)'"), 0) << report.dump(1);
+  const std::map<std::string, std::string> all = results();
+  for (const auto &[check, result] : all)
+    EXPECT_EQ(result, "pass") << check;
+  EXPECT_EQ(all.size(), 5u) << report.dump(1);
+  EXPECT_EQ(report["halves"], (nlohmann::json{"figures", "proof"}));
+  EXPECT_NE(textOf("ten steps, bf16").find("cuBLASLt for 30 of 30 matmul groups"), std::string::npos);
+  EXPECT_EQ(about("GPT-2 124M, 16 x 1024")["aim"], 50.0);
+  EXPECT_TRUE(about("copies")["value"].is_number());
+  EXPECT_EQ(nlohmann::json::parse(archived("gpu-check.json")), report);
+  expectNothingLeft();
+}
+
 // Every row of both halves, on tiny models: all run on the CPU as on the GPU, and what is measured is there with its
 // aim.
 TEST_F(GpuCheckTest, EveryRowRuns) {
+  GPTC_LEFT_TO_ALL();
   EXPECT_EQ(run(standins, "--small --only '^(ten|tuning|GPT|copies|cuBLASLt|kernels|norm|sampling|nanoGPT)'"), 0)
       << report.dump(1);
   int rows = 0;

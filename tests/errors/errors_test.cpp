@@ -2,6 +2,7 @@
 #include "runtime/cuda/cudnn_attention.h"
 #include "runtime/device/fault_place.h"
 #include "support/diagnostics.h"
+#include "tests/support/whole_run.h"
 #include "tests/unit/runtime/temp_dir.h"
 #include "tools/commands/main_guard.h"
 
@@ -86,16 +87,19 @@ TEST_P(Golden, TextAndExitCode) {
   if (GetParam().find("cudnn") != std::string::npos && cuda::cudnnFrontend().empty())
     GTEST_SKIP() << "built without cuDNN's headers";
 
-  static const TempDir cache;  // one for all cases
+  // One for all cases but those that meddle with it.
+  const TempDir own;
+  const std::string &cache = c.script.find("GPTC_CACHE") == std::string::npos ? test::sharedFolder("errors") : own.path;
   const fs::path dir = fs::canonical(testing::TempDir()) / fmt::format("gptc-errors-{}-{}", ::getpid(), GetParam());
   fs::remove_all(dir);
   fs::create_directories(dir / "work");
   std::ofstream(dir / "script") << "set -e\n" << c.script;
-  const std::string command = fmt::format(
-      "cd '{0}/work' && env -i PATH='{1}':/usr/bin:/bin HOME='{0}' LANG=C.UTF-8 GPTC_CACHE='{3}' "
-      "ASAN_OPTIONS=\"$ASAN_OPTIONS\" LIB='{2}' STANDINS='{1}/../lib/standin' bash ../script >'{0}/out' 2>'{0}/err' "
-      "</dev/null",
-      dir.string(), GPTC_BIN_DIR, goldenDir.parent_path().string(), cache.path);
+  const std::string command =
+      fmt::format("cd '{0}/work' && env -i PATH='{1}':/usr/bin:/bin HOME='{0}' LANG=C.UTF-8 GPTC_CACHE='{3}' "
+                  "ASAN_OPTIONS=\"$ASAN_OPTIONS\" GPTC_TEST_SHARED=\"$GPTC_TEST_SHARED\" LIB='{2}' "
+                  "STANDINS='{1}/../lib/standin' bash ../script >'{0}/out' 2>'{0}/err' "
+                  "</dev/null",
+                  dir.string(), GPTC_BIN_DIR, goldenDir.parent_path().string(), cache);
   const int status = std::system(command.c_str());
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
   std::string text = readAll(dir / "err");

@@ -1,5 +1,5 @@
 // gptrun trains while faults of all kinds hit its ranks, and ends with the bits of a run that nobody disturbed.
-//   GPTC_FAULTS=50       how many per engine (the suite: 5)
+//   GPTC_FAULTS=5        how many per engine (else 2, with tools/test --all 50)
 //   GPTC_FAULTS_SEED=7   which ones
 // With GPTC_FAULTS the times of each kind are printed: docs/lab/ranks.md has them.
 #include "supervised.h"
@@ -67,7 +67,7 @@ struct Faults : testing::Test {
 struct RandomFaults : Faults, testing::WithParamInterface<bool> {
   const bool tcp = GetParam();
   const long every = tcp ? 6 : 20;  // steps between checkpoints; over TCP they take long, with more ranks than cores
-  int faults = 5;
+  int faults = gptc::test::sized(2, 50);
   unsigned seed = 1;
 
   void SetUp() override {

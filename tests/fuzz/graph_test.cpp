@@ -4,7 +4,7 @@
 #include "random_graph.h"
 
 #include "support/diagnostics.h"
-#include "tests/unit/runtime/temp_dir.h"
+#include "tests/support/whole_run.h"
 #include "tools/check/module_check.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace gptc::test {
 namespace {
 
-constexpr unsigned blocks = 20;
+constexpr unsigned blocks = 8;
 
 struct Failure {
   unsigned seed;
@@ -33,9 +33,8 @@ unsigned fromEnvironment(const char *name, unsigned otherwise) {
 }
 
 std::string check(const Module &m, unsigned seed, BoundStats &stats) {
-  static const TempDir cache;  // object code of all modules: those of one palette share kernels
   CheckOptions options;
-  options.cacheDir = cache.path;
+  options.cacheDir = sharedFolder("fuzz");  // modules of one palette share kernels
   options.seed = seed;
   options.threads = seed % 16 == 5 ? 3 : 1;
   try {
@@ -49,7 +48,7 @@ class RandomModules : public testing::TestWithParam<unsigned> {};
 
 TEST_P(RandomModules, HoldAtEveryPhase) {
   const bool single = std::getenv("GPTC_FUZZ_SEED");
-  const unsigned rounds = fromEnvironment("GPTC_FUZZ_ROUNDS", 2000);
+  const unsigned rounds = fromEnvironment("GPTC_FUZZ_ROUNDS", sized(400, 20000));
   ASSERT_GT(rounds, 0u);
   const unsigned each = single ? GetParam() == 0 : (rounds + blocks - 1) / blocks;
   const unsigned first = single ? fromEnvironment("GPTC_FUZZ_SEED", 0) : GetParam() * each;

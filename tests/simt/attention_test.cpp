@@ -18,6 +18,7 @@
 #include "ir/ops/op_support.h"
 #include "support/diagnostics.h"
 #include "tests/support/recipe_harness.h"
+#include "tests/support/whole_run.h"
 #include "tests/unit/codegen/support.h"
 
 #include <gtest/gtest.h>
@@ -207,8 +208,11 @@ void check(const std::vector<Case> &cases, const std::string &options = "") {
 
 std::vector<Case> bothDirections(const std::vector<Problem> &problems) {
   std::vector<Case> cases;
+  OneIn some(3);
   for (const Problem &n : problems)
     for (bool backward : {false, true}) {
+      if (some.skips())
+        continue;
       Problem m = n;
       if (!m.schedule.empty() && backward)
         m.schedule += " qb=16 kb=32";
@@ -455,8 +459,12 @@ TEST(CudaAttention, FaultsAreFound) {
   std::vector<std::vector<std::vector<kir::Bounded>>> bounds;
   for (const Case &c : cases)
     bounds.push_back(boundsOf(c));
-  size_t found = 0;
+  size_t found = 0, tried = 0;
+  OneIn some(4);
   for (const Fault &f : faults) {
+    if (some.skips())
+      continue;
+    ++tried;
     std::string outcome;
     bool stands = false;
     for (size_t n = 0; n < cases.size() && outcome.empty(); ++n) {
@@ -479,9 +487,9 @@ TEST(CudaAttention, FaultsAreFound) {
     if (outcome.empty())
       std::printf("not found: %s\n", f.what);
   }
-  std::printf("planted faults, attention: %zu of %zu noticed\n", found, std::size(faults));
+  std::printf("planted faults, attention: %zu of %zu noticed\n", found, tried);
   // At least 95 in a hundred.
-  EXPECT_GE(100 * found, 95 * std::size(faults));
+  EXPECT_GE(100 * found, 95 * tried);
 }
 
 class NvrtcAttention : public testing::TestWithParam<const char *> {};

@@ -3,8 +3,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <stdexcept>
+#include <unistd.h>
 
 namespace fs = std::filesystem;
 
@@ -27,8 +29,54 @@ std::string temporaryFolder() {
   return pattern;
 }
 
+static std::string contentOf(const fs::path &file) {
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+/// What the processes of one run of the tests have compiled: beside each library all that it was made of.
+class Compiled {
+public:
+  explicit Compiled(std::string madeOf) : madeOf(std::move(madeOf)) {
+    const char *shared = std::getenv("GPTC_TEST_SHARED");
+    if (!shared || !*shared)
+      return;
+    folder = fs::path(shared) / "host-compiled";
+    std::error_code ignored;
+    fs::create_directories(folder, ignored);
+    name = std::to_string(std::hash<std::string>{}(this->madeOf));
+  }
+
+  /// A copy, as a process may load the same text twice.
+  bool copyTo(const fs::path &library) const {
+    std::error_code e;
+    return !folder.empty() && contentOf(folder / (name + ".text")) == madeOf &&
+           fs::copy_file(folder / (name + ".so"), library, e);
+  }
+
+  void keep(const fs::path &library) const {
+    if (folder.empty())
+      return;
+    const fs::path mine = folder / (name + "." + std::to_string(getpid()));
+    std::error_code e;
+    if (!fs::copy_file(library, mine, fs::copy_options::overwrite_existing, e))
+      return;
+    fs::rename(mine, folder / (name + ".so"), e);
+    std::ofstream(mine, std::ios::binary) << madeOf;
+    fs::rename(mine, folder / (name + ".text"), e);
+  }
+
+private:
+  std::string madeOf, name;
+  fs::path folder;  // empty: nothing is kept
+};
+
 std::string compileForHost(const std::string &folder, const std::string &common, const std::string &source,
                            const std::string &options) {
+  const Compiled compiled(compiler() + "\n" + options + "\n" + common + "\n" + source);
+  if (compiled.copyTo(folder + "/kernels.so"))
+    return "";
   std::ofstream(folder + "/gptc_common.h") << common;
   std::ofstream(folder + "/kernels.cpp") << source;
   // Not optimised: most of the time goes into compiling. No function of the C library is computed by the compiler,
@@ -37,11 +85,11 @@ std::string compileForHost(const std::string &folder, const std::string &common,
                               " -std=c++20 -O0 -w -fPIC -shared -ffp-contract=off -fno-builtin -fno-strict-aliasing " +
                               options + " -I" + folder + " -I" GPTC_SOURCE_DIR "/tests/simt/shim -o " + folder +
                               "/kernels.so " + folder + "/kernels.cpp > " + folder + "/log 2>&1";
-  if (std::system(command.c_str()) == 0)
+  if (std::system(command.c_str()) == 0) {
+    compiled.keep(folder + "/kernels.so");
     return "";
-  std::ostringstream log;
-  log << std::ifstream(folder + "/log").rdbuf();
-  return "the text does not compile:\n" + log.str().substr(0, 4000);
+  }
+  return "the text does not compile:\n" + contentOf(folder + "/log").substr(0, 4000);
 }
 
 }  // namespace gptc::simt

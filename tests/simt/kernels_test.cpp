@@ -14,6 +14,7 @@
 #include "ir/kernel/bound.h"
 #include "support/diagnostics.h"
 #include "tests/support/recipe_harness.h"
+#include "tests/support/whole_run.h"
 #include "tests/unit/codegen/random_group.h"
 #include "tests/unit/codegen/random_kernel.h"
 #include "tests/unit/codegen/support.h"
@@ -35,7 +36,7 @@ TEST(CudaText, EveryOp) {
   for (const OpDef *def : allOpDefs()) {
     if (!def->samples || !recipeOf(def->kind) || def->fusion == FusionKind::collective)
       continue;
-    for (unsigned seed = 0; seed < 2; ++seed)
+    for (unsigned seed = 0; seed < sized(1u, 2u); ++seed)
       for (const OpDef::Sample &s : def->samples(seed)) {
         Group g = groupOf(def->kind, s.operandTypes, s.attrs, s.resultTypes);
         std::vector<Tensor> operands = randomOperands(g, seed);
@@ -105,7 +106,7 @@ TEST(CudaText, AttentionOfLongRows) {
 
 TEST(CudaText, RandomPointwiseGroups) {
   std::vector<Case> cases;
-  for (unsigned seed = 0; seed < 60; ++seed) {
+  for (unsigned seed = 0; seed < sized(24u, 60u); ++seed) {
     Source s(seed);
     Group g = randomGroup(s, false);
     std::vector<Tensor> operands = randomOperands(g, seed);
@@ -119,7 +120,7 @@ TEST(CudaText, RandomPointwiseGroups) {
 
 TEST(CudaText, RandomRowGroups) {
   std::vector<Case> cases;
-  for (unsigned seed = 0; seed < 40; ++seed) {
+  for (unsigned seed = 0; seed < sized(16u, 40u); ++seed) {
     Source s(1000 + seed);
     Group g = randomGroup(s, true);
     std::vector<Tensor> operands = randomOperands(g, seed);
@@ -248,7 +249,7 @@ TEST(CudaText, RandomKernels) {
   std::vector<std::vector<std::vector<double>>> inputs;
   std::vector<std::string> symbols;
   std::string text;
-  const unsigned count = kernelsToTry(60);
+  const unsigned count = kernelsToTry(sized(24, 60));
   ASSERT_GT(count, 0u);
   for (unsigned seed = 0; kernels.size() < count; ++seed) {
     RandomKernel r(seed + 777, seed % 2 ? DType::f64 : DType::f32);

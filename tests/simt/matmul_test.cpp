@@ -5,6 +5,7 @@
 #include "codegen/cuda/nvrtc.h"
 #include "ir/element.h"
 #include "support/diagnostics.h"
+#include "tests/support/whole_run.h"
 
 #include <gtest/gtest.h>
 
@@ -236,7 +237,10 @@ TEST(CudaMatmul, FaultsAreNoticed) {
     const std::string other = mma ? "matmulFma(C &c" : "matmulMma(C &c";
     const size_t unused = whole.text.find(other), usedAgain = whole.text.find("\n}\n", unused);
     int tried = 0, found = 0;
+    OneIn some(4);
     auto expectNoticed = [&](size_t at, size_t length, const std::string &by) {
+      if (some.skips())
+        return;
       CudaKernel broken = whole;
       broken.text.replace(at, length, by);
       ++tried;
@@ -252,7 +256,7 @@ TEST(CudaMatmul, FaultsAreNoticed) {
     for (size_t at = whole.text.find(word); at != std::string::npos; at = whole.text.find(word, at + 1))
       if (at < unused || at > usedAgain)
         expectNoticed(at, word.size(), ";");
-    EXPECT_GE(tried, int(faults.size()) + 5);
+    EXPECT_GE(tried, (int(faults.size()) + 5) / sized(4, 1));
     std::printf("planted faults, matmul by %s: %d of %d noticed\n", mma ? "tensor cores" : "multiply-adds", found,
                 tried);
   }
@@ -268,7 +272,10 @@ TEST(CudaMatmul, CompilesForEveryGpuWithoutSpills) {
       {"cuda:sm_86", {"bf16"}},         {"cuda:sm_89", {"bf16"}},
       {"cuda:sm_90a", {"bf16", "f32"}}, {"cuda:sm_100", {"bf16"}},
       {"cuda:sm_120", {"bf16", "tf32"}}};
+  OneIn some(3);
   for (const auto &[gpu, types] : gpus) {
+    if (some.skips())
+      continue;
     std::string text;
     int n = 0;
     for (const char *type : types)

@@ -1,7 +1,7 @@
 #include "tests/support/harness.h"
 
 #include "runtime/checkpoint/tensor_files.h"
-#include "tests/unit/runtime/temp_dir.h"
+#include "tests/support/whole_run.h"
 
 #include <nlohmann/json.hpp>
 
@@ -66,8 +66,8 @@ std::string makeTokens(int n, uint32_t seed) {
 }  // namespace
 
 const std::string &cacheDir() {
-  static TempDir cache;  // one for all tests of this process, and none outside it
-  return cache.path;
+  static const std::string &cache = gptc::test::sharedFolder("kernels");
+  return cache;
 }
 
 std::string readFile(const std::string &path) {

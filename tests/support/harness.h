@@ -1,6 +1,8 @@
 // Runs the built programs on a tiny model and generated tokens.
 #pragma once
 
+#include "tests/support/whole_run.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -13,13 +13,13 @@
 #include "runtime/device/arena.h"
 #include "runtime/device/cpu_executor.h"
 #include "support/diagnostics.h"
+#include "tests/support/whole_run.h"
 #include "tools/planner/codegen_passes.h"
 
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 namespace gptc {
@@ -67,18 +67,7 @@ void fillBatch(int step, int64_t sequence, int64_t count, std::vector<int32_t> &
 namespace {
 
 /// For compiled kernels, which are the same on all ranks and for most cuts.
-const std::string &cacheDir() {
-  static const std::string dir = [] {
-    std::string name = testing::TempDir() + "/gptc-ranks-XXXXXX";
-    return std::string(mkdtemp(name.data()));
-  }();
-  return dir;
-}
-
-struct RemoveCache : testing::Environment {
-  void TearDown() override { std::filesystem::remove_all(cacheDir()); }
-};
-const testing::Environment *const removeCache = testing::AddGlobalTestEnvironment(new RemoveCache);
+const std::string &cacheDir() { return test::sharedFolder("kernels-of-ranks"); }
 
 /// The groups along both axes of a mesh, as Communicators of threads.
 class Axes {

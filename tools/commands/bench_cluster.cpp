@@ -258,7 +258,7 @@ void benchCluster(const std::string &file, unsigned threads, double seconds) {
   std::vector<std::unique_ptr<MeasuredModel>> models;
   for (const std::vector<std::string> &m : typicalModels())
     models.push_back(std::make_unique<MeasuredModel>(m, target));
-  constexpr int rounds = 3;
+  const int rounds = seconds > 0 ? 3 : 1;
   for (int round = 0; round < rounds; ++round) {
     ThreadPool &pool = models[0]->pool();
     speed.peakFp32 = std::max(speed.peakFp32, measurePeakFlops(pool, target));

@@ -1,5 +1,6 @@
 // Plans for several GPUs, a rank on each: in the order of a tree they give the bits of one GPU, in every stage of ZeRO.
 #include "tests/support/rank_threads.h"
+#include "tests/support/whole_run.h"
 
 #include "ir/graph.h"
 #include "ir/mesh.h"
@@ -57,9 +58,12 @@ TEST_F(PlanRanksTest, GiveTheBitsOfOneGpu) {
       // Each collective by itself: most go on beside computation.
       {.data = 4, .stage = 0, .bucket = 1},
   };
+  OneIn some(2);
   for (const RankCut &c : cuts)
-    expectSame(train(onGpus(c), 3), ofOne(c, 3),
-               fmt::format("{} ranks, stage {}, {} {}, bucket {}", c.data, c.stage, c.compute, c.optimizer, c.bucket));
+    if (!some.skips())
+      expectSame(
+          train(onGpus(c), 3), ofOne(c, 3),
+          fmt::format("{} ranks, stage {}, {} {}, bucket {}", c.data, c.stage, c.compute, c.optimizer, c.bucket));
 }
 
 // Kernels but attention have the CPU's bits, and so have sums over ranks.

@@ -6,6 +6,7 @@
 #include "runtime/cuda/group_bench.h"
 #include "runtime/tuning/tuned_schedules.h"
 #include "runtime/tuning/tuning_log.h"
+#include "tests/support/whole_run.h"
 #include "tests/unit/runtime/temp_dir.h"
 #include "tools/compiler/compile.h"
 #include "tools/study/tune.h"
@@ -79,7 +80,7 @@ TEST_F(GpuTuner, CandidatesOfEveryRecipeGiveTheBitsOfTheDefault) {
     ASSERT_GE(space.size(), 2u) << g.fused->attrs.getString("kind");
     // Some from all over it: each takes a second to compile here.
     std::vector<Schedule> some;
-    for (size_t i = 0; i < space.size(); i += (space.size() + 3) / 4)
+    for (size_t i = 0; i < space.size(); i += (space.size() + 3) / sized(2, 4))
       some.push_back(space[i]);
     std::vector<Trial> trials = bench.propose(some);
     std::vector<Trial *> all;

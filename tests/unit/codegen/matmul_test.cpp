@@ -1,5 +1,6 @@
 // The matmul recipe: values against the reference, and sums whose bits no size, place or cut may change.
 #include "tests/support/recipe_harness.h"
+#include "tests/support/whole_run.h"
 
 #include "support/diagnostics.h"
 
@@ -35,7 +36,7 @@ std::vector<Schedule> schedules() {
 }
 
 TEST(Matmul, Samples) {
-  for (unsigned seed = 0; seed < 6; ++seed)
+  for (unsigned seed = 0; seed < sized(2u, 6u); ++seed)
     for (const OpDef::Sample &s : opDef(OpKind::matmul).samples(seed)) {
       Group g = matmulOf(s.operandTypes, s.attrs);
       check(g, randomOperands(g, seed));
@@ -65,6 +66,7 @@ Group formOf(const Form &f, int64_t m, int64_t n, int64_t k, DType stored = DTyp
 
 // One element less and one more than tiles, vectors and blocks of k, and primes.
 TEST(Matmul, EdgeShapes) {
+  OneIn some(4);
   for (const Form &f : forms)
     for (auto [m, n, k] : {std::array<int64_t, 3>{1, 1, 1},
                            {5, 31, 7},
@@ -75,6 +77,8 @@ TEST(Matmul, EdgeShapes) {
                            {43, 16, 127},
                            {65, 64, 9},       // flat tiles
                            {65, 1061, 9}}) {  // and a last panel of three vectors
+      if (some.skips())
+        continue;
       Group g = formOf(f, m, n, k);
       check(g, randomOperands(g, unsigned(m * n)));
       if (HasFailure()) {
@@ -86,8 +90,11 @@ TEST(Matmul, EdgeShapes) {
 
 // The order of a sum belongs to the op: neither tiles nor blocks nor the target's registers change a bit.
 TEST(Matmul, SizesNeverChangeBits) {
+  OneIn some(3);
   for (const Form &f : forms)
     for (auto [m, n, k] : {std::array<int64_t, 3>{29, 75, 83}, {7, 17, 64}}) {
+      if (some.skips())
+        continue;
       Group g = formOf(f, m, n, k);
       std::vector<Tensor> operands = randomOperands(g, 1);
       std::vector<Tensor> want = run(g, operands, {});
@@ -137,11 +144,12 @@ TEST(Matmul, NarrowOperands) {
   std::vector<Form> all(std::begin(forms), std::end(forms));
   all.push_back({"odd fold", true, false, true, 7});
   all.push_back({"odd fold tb", false, true, false, 5});
+  OneIn some(7);
   for (const Form &f : all)
     for (auto [m, n, k] : {std::array<int64_t, 3>{29, 75, 83}, {1, 1, 1}, {15, 65, 17}, {14, 33, 64}, {77, 64, 18}})
       for (DType stored : {DType::bf16, DType::f16})
         for (const Target &target : {with, without}) {
-          if (stored == DType::f16 && (target.bf16Dot || m != 29))
+          if ((stored == DType::f16 && (target.bf16Dot || m != 29)) || some.skips())
             continue;
           Group g = formOf(f, m, n, k, stored);
           std::vector<Tensor> operands = randomOperands(g, 1);
@@ -199,9 +207,12 @@ TEST(Matmul, InitInPlace) {
 
 // A weight's gradient and its bias's in one kernel: the bits of two, whatever the sizes, wherever the sums began.
 TEST(Matmul, BiasGradient) {
+  OneIn some(5);
   for (DType stored : {DType::f32, DType::bf16})
     for (bool init : {false, true})
       for (auto [m, n, rows] : {std::array<int64_t, 3>{29, 75, 11}, {1, 1, 1}, {40, 33, 20}}) {
+        if (some.skips())
+          continue;
         std::string x = fmt::format("%x: {}[3,{},{}]", nameOf(stored).str(), rows, m),
                     dy = fmt::format("; %dy: {}[3,{},{}]", nameOf(stored).str(), rows, n), w, b;
         if (init)
@@ -232,10 +243,13 @@ TEST(Matmul, BiasGradient) {
 }
 
 TEST(Matmul, FewRows) {
+  OneIn some(7);
   for (int64_t m : {1, 2, 3, 4})
     for (auto [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {16, 3}, {37, 64}, {129, 18}})
       for (bool tb : {false, true})
         for (auto [init, stored] : {std::pair(false, DType::f32), {true, DType::f32}, {true, DType::bf16}}) {
+          if (some.skips())
+            continue;
           Group g = formOf({"", false, tb, init, 0}, m, n, k, stored);
           std::vector<Tensor> operands = randomOperands(g, unsigned(n));
           check(g, operands);
@@ -274,9 +288,12 @@ TEST(Matmul, OneRowInBlocksOfK) {
     int64_t n, k, rows;
     DType stored;
   };
+  OneIn some(3);
   for (const Case &c : {Case{2053, 40, 16, DType::f32}, Case{2053, 131, 48, DType::bf16},
                         Case{1024, 256, 64, DType::bf16}, Case{40, 2000, 512, DType::f32}})
     for (bool init : {false, true}) {
+      if (some.skips())
+        continue;
       Group g = formOf({"", false, false, init, 0}, 1, c.n, c.k, c.stored);
       std::vector<Tensor> operands = randomOperands(g, unsigned(c.n));
       check(g, operands);
@@ -333,7 +350,10 @@ TEST(Matmul, LargeShapesFitTheStack) {
 
 // Beyond the caches the next tile of A is asked for ahead; a request reaches no element that is not there.
 TEST(Matmul, LargeOperands) {
+  OneIn some(2);
   for (auto [f, stored] : {std::pair(forms[0], DType::bf16), {forms[3], DType::bf16}, {forms[3], DType::f32}}) {
+    if (some.skips())
+      continue;
     Form form = f;
     form.fold = f.fold ? 600 : 0;
     Group g = formOf(form, 2999, 5, 3001, stored);
@@ -347,8 +367,11 @@ TEST(Matmul, LargeOperands) {
 
 // B from memory is asked for ahead too, rows or pieces of columns; likewise.
 TEST(Matmul, LargeSecondOperands) {
+  OneIn some(5);
   for (const Form &f : {forms[0], forms[1], Form{"odd fold", true, false, false, 5}})
     for (auto [k, stored] : {std::pair<int64_t, DType>{1801, DType::f32}, {3501, DType::bf16}}) {
+      if (some.skips())
+        continue;
       Group g = formOf(f, 5, 151, k, stored);
       const std::vector<Tensor> operands = randomOperands(g, 4);
       expectSame(run(g, operands, {.compiled = false}), run(g, operands, {}), f.name);

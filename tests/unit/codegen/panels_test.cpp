@@ -1,6 +1,7 @@
 // Weights in panels: what `pack` leaves in memory, and products that read it. Their bits are those of products that
 // pack by themselves, whatever the sizes.
 #include "tests/support/recipe_harness.h"
+#include "tests/support/whole_run.h"
 
 #include "support/diagnostics.h"
 
@@ -37,9 +38,12 @@ Group productOf(const Shape &s, DType stored, bool tb, bool packed) {
 }
 
 TEST(Pack, SizesAndTargets) {
+  OneIn some(5);
   for (const Shape &s : shapes)
     for (DType stored : {DType::f32, DType::bf16, DType::f16})
       for (bool tb : {false, true}) {
+        if (some.skips())
+          continue;
         Group g = packOf(s, stored, tb);
         const std::vector<Tensor> operands = randomOperands(g, unsigned(s.n));
         check(g, operands);
@@ -57,10 +61,13 @@ TEST(Pack, SizesAndTargets) {
 TEST(Panels, GiveTheBitsOfProductsThatPack) {
   Target with = hostTarget(), without = hostTarget();
   with.bf16Dot = true, without.bf16Dot = false;
+  OneIn some(7);
   for (const Shape &s : shapes)
     for (DType stored : {DType::f32, DType::bf16})
       for (bool tb : {false, true})
         for (const Target &target : {with, without}) {
+          if (some.skips())
+            continue;
           const std::string what =
               fmt::format("{}x{}x{} in {} {} {} {}", s.m, s.n, s.k, s.cols, name(stored), tb, target.bf16Dot);
           Group plain = productOf(s, stored, tb, false), packed = productOf(s, stored, tb, true);

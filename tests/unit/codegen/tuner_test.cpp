@@ -1,6 +1,7 @@
 // What a tuner may choose from: schedules whose kernels give the bits of the default's, and nothing else.
 #include "codegen/tuner/group_bench.h"
 #include "tests/support/recipe_harness.h"
+#include "tests/support/whole_run.h"
 
 #include "support/diagnostics.h"
 
@@ -73,7 +74,7 @@ TEST(Tuner, EveryScheduleOfASpaceGivesTheBitsOfTheDefault) {
     GroupBench bench(fused, target, pool, false);
     // Some of each, from all over it: compiling takes the time.
     std::vector<Schedule> some;
-    for (size_t i = 0; i < space.size(); i += (space.size() + 15) / 16)
+    for (size_t i = 0, step = space.size() / sized(4, 16) + 1; i < space.size(); i += step)
       some.push_back(space[i]);
     for (const Schedule &s : some)
       EXPECT_EQ(bench.verdict(s), Trial::Outcome::timed) << c.name << ": " << s.str();

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <random>
 #include <sstream>
+#include <unistd.h>
 
 using namespace gptc;
 
@@ -26,7 +27,7 @@ class ConfigTest : public testing::Test {
 protected:
   std::filesystem::path dir;
   void SetUp() override {
-    dir = std::filesystem::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
+    dir = std::filesystem::path(testing::TempDir()) / ("gptc-frontends-" + std::to_string(::getpid()));
     std::filesystem::remove_all(dir);
     std::filesystem::create_directories(dir);
   }
@@ -410,7 +411,7 @@ TEST(ConfigFuzz, DamagedFilesAreUserErrors) {
   whole << std::ifstream(GPTC_SOURCE_DIR "/examples/gpt2-124m.toml").rdbuf();
   std::mt19937 random(1);
   auto below = [&](size_t n) { return size_t(random() % n); };
-  const std::string file = testing::TempDir() + "/fuzz.toml";
+  const std::string file = testing::TempDir() + "/gptc-fuzz-" + std::to_string(::getpid());
   const char *pieces[] = {"\"",
                           "'",
                           "[",

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <unistd.h>
 
 using namespace gptc;
 namespace fs = std::filesystem;
@@ -21,7 +22,7 @@ class InFolder : public testing::Test {
 protected:
   fs::path dir;
   void SetUp() override {
-    dir = fs::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
+    dir = fs::path(testing::TempDir()) / ("gptc-frontends-" + std::to_string(::getpid()));
     fs::remove_all(dir);
     fs::create_directories(dir);
   }

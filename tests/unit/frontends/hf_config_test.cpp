@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <unistd.h>
 
 using namespace gptc;
 
@@ -45,7 +46,7 @@ class HfConfig : public testing::Test {
 protected:
   std::filesystem::path dir;
   void SetUp() override {
-    dir = std::filesystem::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
+    dir = std::filesystem::path(testing::TempDir()) / ("gptc-frontends-" + std::to_string(::getpid()));
     std::filesystem::remove_all(dir);
     std::filesystem::create_directories(dir / "weights");
   }

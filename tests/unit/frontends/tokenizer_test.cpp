@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <unistd.h>
 
 using namespace gptc;
 
@@ -148,7 +149,7 @@ TEST(Tokenizer, RefusesDamagedJson) {
 
 class Merges : public testing::Test {
 protected:
-  std::string file = testing::TempDir() + "/merges.txt";
+  std::string file = testing::TempDir() + "/gptc-merges-" + std::to_string(::getpid());
   void write(const std::string &text) { std::ofstream(file) << text; }
   unsigned badLine() {
     try {
