@@ -180,6 +180,8 @@ std::unique_ptr<Module> readModule(const std::string &dir, const std::string &na
 
 }  // namespace
 
+static std::string signatureProblem(const Module &m, int64_t shards, int64_t accumulate);
+
 std::string planProblem(const Module &m) {
   auto in = [&](const char *name, int64_t low, int64_t high) {
     const Attr *a = m.attrs.find(name);
@@ -236,7 +238,11 @@ std::string planProblem(const Module &m) {
   // As in model.toml: sequences and tokens of a whole run can be counted.
   if (double(accumulate) * mesh.data * m.attrs.getInt("micro_batch") * m.attrs.getInt("block_size") > 0x1p32)
     return "the global batch is out of range";
-  // The runtime hands over buffers of exactly these types, so a function may take no others.
+  return signatureProblem(m, shards, accumulate);
+}
+
+/// The runtime hands over buffers of exactly these types, so a function may take no others.
+static std::string signatureProblem(const Module &m, int64_t shards, int64_t accumulate) {
   const int64_t T = m.attrs.getInt("block_size"), P = m.attrs.getInt("prefill");
   const Type tokens(DType::i32, {m.attrs.getInt("micro_batch"), T}), scalar(DType::f32), count(DType::i64),
       logits(DType::f32, {1, m.attrs.getInt("vocab_size")});
