@@ -26,7 +26,7 @@ protected:
   const std::map<std::string, std::string> env = {{"GPTC_CACHE", w.path("tuning-cache")}};
   Result gptc(std::vector<std::string> args) { return w.run("gptc", std::move(args), env); }
   std::string records() const { return w.path("tuning-cache") + "/tuning.jsonl"; }
-  json tune(std::vector<std::string> more = {}, int seconds = 4) {
+  json tune(std::vector<std::string> more = {}, int seconds = gptc::test::sized(2, 4)) {
     std::vector<std::string> args = {"tune", w.modelFile(), "--json", "--seconds", std::to_string(seconds)};
     args.insert(args.end(), more.begin(), more.end());
     const Result r = gptc(args);
@@ -250,7 +250,7 @@ TEST_F(TuneTest, TheManualsCommandsWork) {
       for (std::string word; words >> word;)
         args.push_back(word == "model.toml" ? w.modelFile() : word == "tuned.jsonl" ? w.path(word) : word);
       if (args[0] == "tune")
-        args.insert(args.end(), {"--seconds", "4"});
+        args.insert(args.end(), {"--seconds", gptc::test::sized("2", "4")});
       if (args[0] == "compile")
         args.insert(args.end(), {"-o", w.path("walk.plan")});
       const Result r = w.run("gptc", args, {{"GPTC_CACHE", w.path(b ? "other-cache" : "tuning-cache")}});
