@@ -1,9 +1,9 @@
-// 1. The arena as a list of segments, each with the kernel that stored to it last and those that have read it since.
-//    They are cut where a kernel's place begins or ends. So each kernel's predecessors are found.
-// 2. A kernel goes to the stream of a predecessor after which nothing runs there yet; else to the one that has waited
-//    longest for work. What meets other ranks has one stream, on which no kernel stands in its way or behind it.
-// 3. For each stream it is known up to which kernel it has seen the others: only a predecessor beyond that is waited
-//    for, and what that one had seen is seen with it.
+// 1. Keep the arena as a list of segments, cut where a kernel's place begins or ends. Each segment knows the kernel
+//    that stored to it last and those that have read it since; these are a kernel's predecessors.
+// 2. Put a kernel on the stream of a predecessor that is the last kernel there; else on the stream that has been idle
+//    longest. Collective kernels have a stream of their own, where no other kernel delays them or waits behind them.
+// 3. For each stream, record up to which kernel it has seen every other stream. A kernel waits only for predecessors
+//    beyond that, and thereby sees all that those had seen.
 #include "runtime/cuda/branches.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 struct Segment {
   int writer = -1;
-  std::vector<int> readers;  // since
+  std::vector<int> readers;  // since that store
 };
 
 class Memory {
@@ -74,7 +74,7 @@ std::vector<Branch> branchesOf(llvm::ArrayRef<Touches> kernels, int streams) {
         break;
       }
     std::vector<int> mine = tail[b.stream] < 0 ? std::vector<int>(streams + 1, -1) : seen[tail[b.stream]];
-    // The latest first: it may have seen the others.
+    // The latest first: waiting for it may cover the others.
     for (auto p = before.rbegin(); p != before.rend(); ++p) {
       if (mine[branches[*p].stream] >= *p)
         continue;

@@ -1,6 +1,6 @@
-// Which kernels of a list may run side by side, and on which of a few streams: those that touch the same memory, one of
-// them storing to it, keep their order; all others need none. A graph that is captured so has branches, and the update
-// of many small parameters fills the GPU as one sweep.
+// Assigns the kernels of a list to a few streams, so that independent ones may run side by side. Two kernels keep their
+// order if they touch the same memory and at least one stores to it. A graph captured this way has branches, so the
+// updates of many small parameters fill the GPU as one sweep.
 #pragma once
 
 #include "runtime/device/binding.h"
@@ -11,20 +11,20 @@
 
 namespace gptc::cuda {
 
-/// What a kernel touches; the first `reads` places are only read, the others stored to and perhaps read.
+/// The memory that a kernel touches. The first `reads` places are only read; the others are stored to and perhaps read.
 struct Touches {
   llvm::ArrayRef<Place> memory;
   unsigned reads;
-  bool meets = false;  // other ranks, who all do so in the same order: on a stream of its own, `streams`
+  bool meets = false;  // a collective kernel; these keep their order, on stream `streams`
 };
 
 struct Branch {
-  int stream;              // 0 ... streams - 1, or `streams`
-  std::vector<int> waits;  // for these kernels, on other streams, beside all before it on its own
-  bool awaited = false;    // a later one waits for this
+  int stream;              // 0 ... streams - 1; `streams` for collectives
+  std::vector<int> waits;  // indices of kernels on other streams to wait for, besides its own stream's earlier ones
+  bool awaited = false;    // a later kernel waits for this one
 };
 
-/// One for each kernel, in order. Waits that follow from others are left out.
+/// Returns one branch per kernel, in order. Waits that other waits imply are left out.
 std::vector<Branch> branchesOf(llvm::ArrayRef<Touches> kernels, int streams);
 
 }  // namespace gptc::cuda

@@ -67,7 +67,7 @@ static LtEpilogue epilogueOf(LibraryMatmul::Epilogue e) {
   GPTC_UNREACHABLE("epilogue {}", int(e));
 }
 
-/// The power of two, up to 256, that an address is a multiple of: what the library may take for granted.
+/// The largest power of two, up to 256, that divides the address: the alignment that the library may assume.
 static uint32_t alignmentOf(DevicePtr at) { return uint32_t(std::min<DevicePtr>(256, at & (~at + 1))); }
 
 MatmulCall::MatmulCall(LtHandle handle, const LibraryMatmul &m, llvm::ArrayRef<DevicePtr> params, DevicePtr workspace,
@@ -118,7 +118,7 @@ MatmulCall::MatmulCall(LtHandle handle, const LibraryMatmul &m, llvm::ArrayRef<D
              "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT");
   }
   constexpr int most = 8;
-  LtHeuristic proposals[most] = {};  // every bit of an algorithm counts for its name
+  LtHeuristic proposals[most] = {};  // zeroed, because nameOf hashes every bit of an algorithm
   int count = 0;
   const LtStatus s = lt.heuristic(handle, desc, a, b, c, d, preference, most, proposals, &count);
   lt.check(lt.preferenceDestroy(preference), "cublasLtMatmulPreferenceDestroy");

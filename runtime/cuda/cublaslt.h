@@ -1,5 +1,5 @@
-// Matrix products by cuBLASLt (libcublasLt.so.13), loaded with dlopen. The few functions and types of its API that we
-// use stand here as in the toolkit's cublasLt.h; a test compares them with that header where there is one.
+// Matrix products by cuBLASLt (libcublasLt.so.13), loaded with dlopen. The functions and types of its API that we use
+// are declared here as in the toolkit's cublasLt.h; a test compares them with that header if it is installed.
 #pragma once
 
 #include "codegen/library_matmul.h"
@@ -48,13 +48,13 @@ enum LtEpilogue : int {
 };
 
 struct LtAlgorithm {
-  uint64_t data[8];
+  uint64_t data[8];  // opaque
 };
 struct LtHeuristic {
   LtAlgorithm algorithm;
-  size_t workspace;  // bytes that it needs
+  size_t workspace;  // bytes required
   LtStatus state;
-  float waves;
+  float waves;  // of thread blocks, as the library estimates
   int reserved[4];
 };
 
@@ -88,34 +88,34 @@ struct CublasLt {
   GPTC_CUBLASLT_FUNCTIONS(GPTC_MEMBER)
 #undef GPTC_MEMBER
 
-  /// The library of CudaLibraryId::cublasLt, bound once. UserError(TargetUnavailable) where there is none, or one
-  /// without these functions.
+  /// The library of CudaLibraryId::cublasLt, bound once. Throws UserError(TargetUnavailable) if it is missing or lacks
+  /// one of these functions.
   static const CublasLt &get();
-  /// As Driver::check.
+  /// Throws like Driver::check.
   void check(LtStatus s, const char *what) const;
 };
 
 /// One LibraryMatmul at fixed addresses: its descriptors, made once, and the algorithms that the library proposes for
-/// it. Of one context, and of the device that is current when it is made.
+/// it. It belongs to one handle and to the device that is current at construction.
 class MatmulCall {
 public:
-  /// `params`: addresses of the group's operands and results. `workspace` of that many bytes may be used by the call.
+  /// `params`: addresses of the group's operands and results. The call may use `workspaceBytes` bytes at `workspace`.
   MatmulCall(LtHandle handle, const LibraryMatmul &matmul, llvm::ArrayRef<DevicePtr> params, DevicePtr workspace,
              size_t workspaceBytes);
   ~MatmulCall();
   MatmulCall(const MatmulCall &) = delete;
 
-  /// The library's proposals, best first by its own judgement, at most eight; 0 where it cannot do this product.
+  /// Number of proposals, at most eight, ordered by the library's own estimate; 0 if it cannot compute this product.
   unsigned algorithms() const { return unsigned(found.size()); }
-  /// What a plan calls an algorithm (Schedule::algorithm): a hash of the library's description of it, from 1 to
-  /// 2^31 - 1. The description itself never comes from a plan.
+  /// The name of an algorithm in a plan (Schedule::algorithm): a hash of the library's description of it, in 1 ... 2^31
+  /// - 1. The description itself never comes from a plan.
   int64_t nameOf(unsigned algorithm) const;
-  /// The proposal of that name; nullopt where the library proposes none of it, as another version or GPU may.
+  /// The proposal of that name; nullopt if the library does not propose it, which can happen on another version or GPU.
   std::optional<unsigned> find(int64_t name) const;
-  /// Enqueues the product by one of them. Bits depend on the algorithm. What the library says; one that it proposes may
-  /// still be refused when it runs. It may be captured if an equal call has run before: the first one may load code.
+  /// Enqueues the product by one proposal and returns the library's status: it may refuse at run time what it proposed.
+  /// The result's bits depend on the algorithm. Do not capture the first of equal calls: it may load code.
   LtStatus tryEnqueue(Stream stream, unsigned algorithm) const;
-  /// The same of one that has run. InternalError where it is refused.
+  /// Enqueues a proposal that has run before. Throws InternalError if the library refuses it.
   void enqueue(Stream stream, unsigned algorithm = 0) const;
 
 private:

@@ -31,15 +31,15 @@ namespace gptc::cuda {
 
 namespace {
 
-constexpr size_t alignment = 16;                  // of what kernels' parameters point to
-constexpr int branches = 4;                       // of a graph at most, beside that of collectives
-constexpr size_t ringSlots = 3;                   // calls whose arguments may be on their way
-constexpr size_t contextRoom = 256 << 20;         // for code, and for what the driver itself takes as it goes
-constexpr std::chrono::seconds joinTimeout{120};  // ranks come when all have compiled
+constexpr size_t alignment = 16;                  // bytes; of the memory that kernel parameters point to
+constexpr int branches = 4;                       // streams for branches of a graph, besides that of collectives
+constexpr size_t ringSlots = 3;                   // calls whose arguments may be in flight
+constexpr size_t contextRoom = 256 << 20;         // bytes left for code and for the driver's own allocations
+constexpr std::chrono::seconds joinTimeout{120};  // ranks arrive when they have compiled
 
 size_t aligned(size_t n) { return (n + alignment - 1) / alignment * alignment; }
 
-/// The largest workspace of each library, and of generated kernels.
+/// Bytes of the largest workspace, for each library and for generated kernels.
 std::map<std::string, int64_t> workspaces(const Module &m) {
   std::map<std::string, int64_t> largest;
   for (const PlannedKernel &k : kernelsOf(m)) {
@@ -52,7 +52,7 @@ std::map<std::string, int64_t> workspaces(const Module &m) {
   return largest;
 }
 
-/// "h.0.mlp 12.3 MB, ...": the tensors and workspaces that take most.
+/// "h.0.mlp 12.3 MB, ...": the largest tensors and workspaces.
 std::string largestTensors(const Module &m) {
   std::vector<std::pair<int64_t, std::string>> all;
   for (const auto &s : m.states)
@@ -89,7 +89,7 @@ void requireMemory(const Gpu &gpu, const Module &m, int64_t bytes) {
                   "other programs on the GPU (nvidia-smi)");
 }
 
-/// Code for sm_80 runs on an sm_86 too, whose blocks have less shared memory.
+/// Checks the shared memory that a block needs: code for sm_80 also runs on sm_86, whose blocks have less.
 void requireShared(const Gpu &gpu, const Target &target, const std::string &kernel, llvm::ArrayRef<CudaPhase> phases) {
   for (const CudaPhase &p : phases)
     if (p.sharedBytes > gpu.sharedBytes)
@@ -101,7 +101,7 @@ void requireShared(const Gpu &gpu, const Target &target, const std::string &kern
                                   architectureOf(int(gpu.architecture) / 10, int(gpu.architecture) % 10)));
 }
 
-/// The same of the whole plan, but for kernels that stand beside a call.
+/// Checks all generated kernels of the plan, but not those that back up a library call.
 void requireShared(const Gpu &gpu, const Target &target, const Module &m, Binder &binder) {
   if (gpu.sharedBytes >= target.sharedBytes)
     return;
@@ -122,14 +122,14 @@ struct CudaExecutor::Kernel : GpuKernel {
     std::string symbol;
   };
   using Launch = std::function<void(Stream)>;
-  const char *callOf = "";  // the library
-  bool host = false;        // runs there
-  HostKernel onHost;        // then
+  const char *callOf = "";  // name of the library, if it is a library call
+  bool host = false;        // runs on the host
+  HostKernel onHost;        // its code, if so
   std::vector<Phase> phases;
-  Launch call;  // of a library, in place of phases
+  Launch call;  // of a library; replaces the phases
   std::function<Launch(llvm::ArrayRef<DevicePtr>)> callElsewhere;
-  std::optional<Meeting> meeting;                      // with other ranks, around the phases
-  mutable std::vector<std::vector<std::byte>> copies;  // of results, where somebody looked
+  std::optional<Meeting> meeting;                      // collectives around the phases
+  mutable std::vector<std::vector<std::byte>> copies;  // of results, filled by result()
 
   const void *result(unsigned i) const override {
     if (host)
@@ -149,7 +149,7 @@ struct CudaExecutor::Kernel : GpuKernel {
       all += (all.empty() ? "" : " ") + p.symbol;
     return all;
   }
-  /// Phases on memory at these addresses.
+  /// Launches the phases on memory at these addresses.
   void launch(llvm::ArrayRef<DevicePtr> at, Stream stream) const {
     std::vector<void *> pointers;
     for (const DevicePtr &p : at)
@@ -178,10 +178,10 @@ struct CudaExecutor::Bound {
   const Function *function;
   std::vector<Kernel> kernels;
   std::vector<Place> args, results;
-  std::vector<size_t> argAt, resultAt;  // in a slot of the ring, and in `pinned`
+  std::vector<size_t> argAt, resultAt;  // offsets in a ring slot and in `pinned`
   struct Slot {
     std::unique_ptr<PinnedMemory> memory;
-    EventHandle copied;  // the GPU has taken what is there
+    EventHandle copied;  // the GPU has copied this slot's arguments
     explicit Slot(const Gpu &gpu, size_t bytes)
         : memory(std::make_unique<PinnedMemory>(gpu, std::max(bytes, alignment))), copied(gpu) {}
   };
@@ -189,7 +189,7 @@ struct CudaExecutor::Bound {
   size_t calls = 0;
   std::unique_ptr<PinnedMemory> pinned;  // results
   EventHandle ended;
-  /// Kernels one behind the other that run on the GPU, as one graph, or on the host.
+  /// Consecutive kernels that run either on the GPU as one graph or on the host.
   struct Part {
     size_t begin, end;
     GraphExec graph = nullptr;
@@ -212,7 +212,7 @@ CudaExecutor::CudaExecutor(const Module &planned, const Target &target, const Ta
       binder(module, target, host) {
   branchStreams = {gpu.stream};
   if (Mesh::of(module).ranks() > 1)
-    Nccl::get();  // where it is missing, all ranks say so now
+    Nccl::get();  // all ranks report a missing NCCL now
   requireShared(gpu, target, module, binder);
   const int64_t bytes = module.attrs.getInt("arena_bytes");
   requireMemory(gpu, module, bytes);
@@ -231,7 +231,7 @@ CudaExecutor::CudaExecutor(const Module &planned, const Target &target, const Ta
 int64_t CudaExecutor::memoryForPlans(const Target &target) { return int64_t(roomFor(Gpu(target))); }
 
 CudaExecutor::~CudaExecutor() {
-  communicators.clear();  // without leave() they abort: nothing on the GPU waits for another rank any more
+  communicators.clear();  // aborts them unless leave() ran, so nothing on the GPU waits for another rank
   gpu.d.streamSynchronize(gpu.stream);
   functions.clear();
   cudnn.reset();
@@ -264,8 +264,8 @@ DevicePtr CudaExecutor::streamNumber(int64_t stream) {
   return it->second;
 }
 
-/// Runs a call for the first time, which may load code: the driver may refuse that while a stream captures. Between
-/// runs only states hold anything in the arena; those where the call stores are as before afterwards.
+/// Runs a call for the first time. That may load code, which the driver may refuse while a stream captures. Between
+/// runs only states hold data in the arena; those that the call overwrites are restored afterwards.
 void CudaExecutor::tryCall(const BoundGroup &g, llvm::function_ref<void()> call) {
   struct Part {
     DevicePtr at;
@@ -288,7 +288,7 @@ void CudaExecutor::tryCall(const BoundGroup &g, llvm::function_ref<void()> call)
   gpu.wait();
 }
 
-/// Runs this kernel and no other one, and waits for it: which one has failed is known.
+/// Runs only this kernel and waits for it, so that a failure names it.
 void CudaExecutor::alone(const Kernel &k, llvm::function_ref<void()> run) const {
   try {
     run();
@@ -303,12 +303,12 @@ void CudaExecutor::alone(const Kernel &k, llvm::function_ref<void()> run) const 
   }
 }
 
-/// Gives the kernel its call, which has run once. None where the plan asks for none, or the library has or runs none:
-/// `why` then says it.
+/// Gives the kernel its library call, which has run once. Leaves it without a call if the plan asks for none or the
+/// library has none that runs; `why` then gives the library's reason.
 void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &why) {
   if (!g.lowered->attention && !g.lowered->call)
     return;
-  // Libraries want workspaces at multiples of what plans of earlier versions do not keep: there a part is left out.
+  // Libraries want aligned workspaces, which older plans do not provide: skip to the first aligned address.
   const Place &planned = g.memory.back();
   const int64_t skipped =
       std::min(planned.bytes, int64_t(llvm::alignTo(uint64_t(planned.at), cudaPlanAlignment)) - planned.at);
@@ -337,7 +337,7 @@ void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &w
   Schedule s;
   GPTC_CHECK(Schedule::parse(g.op->attrs.getString("schedule"), s), "schedule of {}", g.name);
   const std::optional<unsigned> pinned = s.algorithm ? call->find(s.algorithm) : 0;
-  // The one that is wanted, then the library's others in their order.
+  // Try the pinned algorithm, then the others in the library's order.
   auto [known, isNew] = algorithms.try_emplace(
       fmt::format("{} by {}", productText(*g.lowered->call, g.memory), pinned.value_or(0)), Algorithm{});
   if (isNew) {
@@ -372,13 +372,13 @@ void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &w
   strangers += s.algorithm && pinned != known->second.number;
 }
 
-/// Whether phases belong to it.
+/// Whether the kernel needs generated code.
 bool CudaExecutor::hasCode(const Kernel &k, const LoweredGroup &g) {
   return !k.call && !k.host && !(g.collectives && g.kernel.body.empty());
 }
 
-/// The ranks along an axis as NCCL has them; null where there is one. The first time they meet, which all ranks come to
-/// by the same way.
+/// The NCCL communicator along an axis; null if the axis has one rank. The first call joins it, so all ranks must make
+/// that call in the same order.
 NcclCommunicator *CudaExecutor::joined(llvm::StringRef axis) {
   Communicator *const hosts = along(axis);
   if (!hosts)
@@ -398,13 +398,13 @@ void CudaExecutor::leave() {
   if (communicators.empty())
     return;
   settle("the last step");
-  functions.clear();  // NCCL wants graphs to go first
+  functions.clear();  // NCCL requires graphs to be destroyed before finish()
   for (auto &[axis, c] : communicators)
     c->finish();
   communicators.clear();
 }
 
-/// Waits for an event behind which another rank may stand.
+/// Waits for an event that may depend on another rank.
 void CudaExecutor::await(Event event, llvm::StringRef what) {
   if (communicators.empty())
     return gpu.d.check(gpu.d.eventSynchronize(event), "cuEventSynchronize");
@@ -419,7 +419,7 @@ void CudaExecutor::await(Event event, llvm::StringRef what) {
   });
 }
 
-/// Waits for all that the stream has been given.
+/// Waits for all work on the GPU's stream.
 void CudaExecutor::settle(llvm::StringRef what) {
   if (communicators.empty())
     return gpu.wait();
@@ -439,7 +439,7 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       continue;
     BoundFunction b = binder.bind(*f);
     auto bound = std::make_unique<Bound>(gpu, f);
-    bound->kernels.reserve(b.groups.size());  // they are pointed into
+    bound->kernels.reserve(b.groups.size());  // pointers into it are kept
     for (const BoundGroup &g : b.groups) {
       Kernel &k = bound->kernels.emplace_back();
       k.name = g.name;
@@ -492,7 +492,7 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       for (const CudaPhase &p : c.phases) {
         Kernel::Phase phase{nullptr, unsigned(p.blocks), unsigned(p.threads), unsigned(p.sharedBytes), p.symbol};
         gpu.d.check(gpu.d.moduleGetFunction(&phase.function, load(c.image), p.symbol.c_str()), "cuModuleGetFunction");
-        // To ask is also to load: the driver may not do so while a stream captures.
+        // Asking also loads the function, which the driver may refuse while a stream captures.
         int most = 0;
         gpu.d.check(gpu.d.functionGetAttribute(&most, functionMaxThreads, phase.function), "cuFuncGetAttribute");
         GPTC_CHECK(int64_t(most) >= p.threads, "{} takes {} threads of {}", k.name, most, p.threads);
@@ -547,7 +547,7 @@ void CudaExecutor::copyResults(const Bound &f) {
         "cuMemcpyDtoHAsync");
 }
 
-/// What runs where. The last part is the GPU's, which also copies results.
+/// Divides the kernels into parts. The last part runs on the GPU, because it also copies the results.
 void CudaExecutor::divide(Bound &f, const BoundFunction &bound) {
   f.parts.push_back({0, 0});
   for (size_t i = 0; i < f.kernels.size(); ++i) {
@@ -567,7 +567,8 @@ void CudaExecutor::divide(Bound &f, const BoundFunction &bound) {
     f.parts.push_back({f.kernels.size(), f.kernels.size()});
 }
 
-/// The kernels of a part, in branches as their memory allows; of the last one then the results to the host.
+/// Captures the kernels of a part, in branches as their memory allows. The last part also copies the results to the
+/// host.
 void CudaExecutor::capture(Bound &f, size_t part) {
   const Driver &d = gpu.d;
   const size_t first = f.parts[part].begin;
@@ -585,7 +586,7 @@ void CudaExecutor::capture(Bound &f, size_t part) {
   auto wait = [&](Stream stream, const EventHandle &e) {
     d.check(d.streamWaitEvent(stream, e.event, 0), "cuStreamWaitEvent");
   };
-  std::vector<std::unique_ptr<EventHandle>> others;  // events live as long as the capture
+  std::vector<std::unique_ptr<EventHandle>> others;  // must live until the capture ends
   const EventHandle &begin = *others.emplace_back(record(gpu.stream));
   std::vector<bool> used(branchStreams.size());
   for (size_t i = 0; i < plan.size(); ++i) {
@@ -612,7 +613,7 @@ void CudaExecutor::capture(Bound &f, size_t part) {
   d.check(d.graphDestroy(graph), "cuGraphDestroy");
 }
 
-/// The kernels one by one.
+/// Runs the kernels one by one.
 void CudaExecutor::observe(Bound &f) {
   settle("a step");
   EventHandle begin(gpu, eventDefault), end(gpu, eventDefault);
@@ -684,10 +685,10 @@ void *CudaExecutor::openView(const State &state, StateAccess access) {
     GPTC_CHECK(hostMemory, "no memory of the host for state {}", s->name);
     return hostMemory->at + (s->attrs.getInt("at") - hostArena);
   }
-  settle("a step");  // copies from and to memory that is not pinned wait by themselves, for ever
+  settle("a step");  // the driver's copies of pageable memory would wait without a time-out
   auto *data = new std::byte[s->type.bytes()];
   if (access == StateAccess::write) {
-    std::memset(data, 0, s->type.bytes());  // padding, too, which who writes all elements leaves as it is
+    std::memset(data, 0, s->type.bytes());  // zeroes padding, which a writer of the elements leaves alone
   } else {
     gpu.d.check(gpu.d.copyToHost(data, arena->at + s->attrs.getInt("at"), s->type.bytes(), gpu.stream),
                 "cuMemcpyDtoHAsync");
@@ -700,7 +701,7 @@ void CudaExecutor::closeView(const State &state, StateAccess access, void *data)
   const State *s = module.state(state.name);
   if (livesOnHost(*s))
     return;
-  // It may not throw: an error stays with the driver, and the next call meets it.
+  // Must not throw: the driver keeps an error, and the next call reports it.
   if (access != StateAccess::read) {
     gpu.d.copyToDevice(arena->at + s->attrs.getInt("at"), data, s->type.bytes(), gpu.stream);
     gpu.d.streamSynchronize(gpu.stream);

@@ -1,7 +1,7 @@
-// A plan on a GPU. Each function is one CUDA graph (two around a part for the host, host_part.h): its kernels at fixed
-// addresses in one arena of exactly the planned bytes, and copies of its results to the host. Arguments come through a
-// ring of pinned memory, so that the host may prepare the next ones while the GPU works; only who asks for a result
-// waits.
+// Runs a plan on a GPU. Each function is one CUDA graph, or two around a host part (host_part.h). A graph runs the
+// kernels at fixed addresses in one arena of exactly the planned bytes, then copies the results to the host. Arguments
+// pass through a ring of pinned memory, so that the host can prepare the next ones while the GPU works; only a reader
+// of results waits.
 #pragma once
 
 #include "codegen/cuda/jit.h"
@@ -24,23 +24,23 @@ namespace gptc::cuda {
 
 class CudaExecutor : public Executor {
 public:
-  /// Allocates the arena, which is zero then, on the visible GPU of this number. UserErrors: TargetUnavailable where no
-  /// GPU runs the plan's code; OutOfMemory, before anything is allocated, with the largest tensors and workspaces.
+  /// Allocates the zeroed arena on visible GPU `device`. Throws UserError(TargetUnavailable) if no GPU runs the plan's
+  /// code, and UserError(OutOfMemory), naming the largest tensors and workspaces, before it allocates anything.
   CudaExecutor(const Module &planned, const Target &target, const Target &host, ThreadPool &pool,
                const std::string &cacheDir, int device = 0);
   ~CudaExecutor() override;
 
-  /// With several ranks all prepare alike: they meet where the first function has collectives.
+  /// If there are several ranks, all must prepare the same functions: they join at the first function with collectives.
   void prepare(llvm::ArrayRef<llvm::StringRef> functions) override;
-  /// Has not ended on return, but with an observer.
+  /// Asynchronous unless an observer is set.
   void run(llvm::StringRef function, llvm::ArrayRef<const void *> args) override;
   const void *result(llvm::StringRef function, unsigned i) override;
   void leave() override;
-  bool intact() override { return true; }  // nothing lies behind it
+  bool intact() override { return true; }  // no guard memory to check
   PeakRecord peak(llvm::StringRef compute) override { return peakOfGpu(gpu, compute, cacheDir); }
   SheetPeak sheetPeak(llvm::StringRef compute) const override { return cuda::sheetPeak(gpu.name, compute); }
   const Gpu &hardware() const { return gpu; }
-  /// Bytes that an arena may have on the GPU of this machine. UserError as the constructor's.
+  /// Bytes available for an arena on this machine's GPU. Throws like the constructor.
   static int64_t memoryForPlans(const Target &target);
 
 private:
@@ -65,30 +65,30 @@ private:
   void observe(Bound &f);
 
   Gpu gpu;
-  // The GPU's own, those in which branches of graphs are captured, and that of what meets other ranks.
+  // The GPU's own stream, the streams of captured branches, and last the stream of collectives.
   std::vector<Stream> branchStreams;
   CudaJit jit;
   Binder binder;
-  LtHandle library = nullptr;  // with the first call of it, and so is
+  LtHandle library = nullptr;  // created on first use, like cudnn
   std::unique_ptr<Cudnn> cudnn;
-  /// What a product by one algorithm is run by, or why by none.
+  /// The algorithm that runs a product, or the reason why there is none.
   struct Algorithm {
     std::optional<unsigned> number;
     std::string why;
   };
   std::map<std::string, Algorithm> algorithms;
-  int strangers = 0;  // calls for which the plan names an algorithm that the library does not propose or run here
-  int generated = 0;  // calls in whose place generated kernels stand
-  std::string firstGenerated;
+  int strangers = 0;           // calls for which the plan names an algorithm that cuBLASLt does not propose or run here
+  int generated = 0;           // library calls replaced by generated kernels
+  std::string firstGenerated;  // the first of these, with the reason
   bool saidStrangers = false, saidGenerated = false;
   std::unique_ptr<DeviceMemory> arena;
-  std::unique_ptr<PinnedMemory> hostMemory;  // the host's arena, where the plan has one
+  std::unique_ptr<PinnedMemory> hostMemory;  // the host's arena, if the plan has one
   std::map<std::shared_ptr<const std::string>, LoadedModule> modules;
-  // Numbers of random streams, which kernels read from memory: 16 bytes each, as parameters are aligned.
+  // Numbers of random streams. Kernels read them from memory, 16 bytes each because parameters are aligned so.
   std::map<int64_t, DevicePtr> streamNumbers;
   std::vector<std::unique_ptr<DeviceMemory>> streamMemory;
   llvm::StringMap<std::unique_ptr<Bound>> functions;
-  std::map<std::string, std::unique_ptr<NcclCommunicator>> communicators;  // by the axes of the mesh
+  std::map<std::string, std::unique_ptr<NcclCommunicator>> communicators;  // by mesh axes
 };
 
 }  // namespace gptc::cuda

@@ -1,4 +1,4 @@
-// GPTC_CUDNN is set by CMake where cudnn.h and cudnn_frontend.h are.
+// CMake sets GPTC_CUDNN if cudnn.h and cudnn_frontend.h exist.
 #include "runtime/cuda/cudnn_attention.h"
 
 #include "codegen/cuda/libraries.h"
@@ -6,8 +6,8 @@
 
 #ifdef GPTC_CUDNN
 
-// With this mode it looks every function up in cudnn_dlhandle. Of the CUDA runtime, which it would load by name,
-// nothing is called for what we ask: the architecture is told, and no data is copied from the host.
+// In this mode cudnn-frontend looks every function up in cudnn_dlhandle. It would load the CUDA runtime by name, but
+// our requests never need it: we pass the architecture and copy no data from the host.
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
@@ -26,11 +26,11 @@ namespace {
 
 using Tensor = std::shared_ptr<Tensor_attributes>;
 
-/// By which the library knows the tensors of a graph. cudnn-frontend gives others to its own, from 1 on, before it
-/// knows of the slopes.
+/// Ids of a graph's tensors. cudnn-frontend numbers its own tensors from 1 before it sees the slopes, hence their
+/// distant id.
 enum Uid : int64_t { uidQ = 1, uidK, uidV, uidO, uidLse, uidDo, uidDq, uidDk, uidDv, uidSlopes = 1 << 20 };
 
-/// [B, heads, T, size] of rows of `row` elements.
+/// [B, heads, T, size] in memory whose rows have `row` elements.
 Tensor_attributes rows(const LibraryAttention &a, Uid uid, int64_t heads, int64_t row) {
   return Tensor_attributes()
       .set_uid(uid)
@@ -64,8 +64,8 @@ std::shared_ptr<FeGraph> describe(const LibraryAttention &a, unsigned architectu
   auto options = [&](auto o) {
     o.set_attn_scale(float(a.scale));
     if (!a.slopes.empty())
-      // As the option for ALiBi does it, but with slopes that lie in the GPU's memory: those of the option are copied
-      // from the host's in every run.
+      // The same computation as cudnn-frontend's ALiBi option, but with slopes in the GPU's memory: the option copies
+      // them from the host in every run.
       o.set_score_mod([heads = a.heads](std::shared_ptr<FeGraph> graph, Tensor score) {
         Tensor slopes;
         int64_t bytes = 0;
@@ -87,8 +87,8 @@ std::shared_ptr<FeGraph> describe(const LibraryAttention &a, unsigned architectu
     isResult(dk, rows(a, uidDk, a.kvHeads, a.width()));
     isResult(dv, rows(a, uidDv, a.kvHeads, a.width()));
   } else {
-    // As single operations, which every version of 9 takes; one operation for all is of later ones, and not for each
-    // GPU.
+    // Separate operations, which every version 9 accepts. The unified operation needs a later version, and not every
+    // GPU has it.
     auto [o, lse] = g->sdpa(q, k, v,
                             options(fe::graph::SDPA_attributes().set_name("attention"))
                                 .set_generate_stats(true)
@@ -99,13 +99,12 @@ std::shared_ptr<FeGraph> describe(const LibraryAttention &a, unsigned architectu
   return g;
 }
 
-/// Null where the library has no engine for it.
+/// Null if the library has no engine for it.
 std::shared_ptr<FeGraph> build(const LibraryAttention &a, unsigned architecture, cudnnHandle_t handle) {
-  // Up to 9.15 sequences that no 128 divides take lengths that cudnn-frontend copies from the host's memory in every
-  // run.
+  // Up to 9.15, cudnn-frontend copies sequence lengths from the host in every run if 128 does not divide the tokens.
   if (a.backward && a.tokens % 128 != 0 && fe::detail::get_backend_version() <= 91500)
     return nullptr;
-  // As cudnn-frontend has it of its own option: no deterministic gradient with ALiBi on sm_100.
+  // cudnn-frontend's own rule: sm_100 has no deterministic gradient with ALiBi.
   if (a.backward && !a.slopes.empty() && architecture / 10 == 10)
     return nullptr;
   try {
@@ -114,12 +113,12 @@ std::shared_ptr<FeGraph> build(const LibraryAttention &a, unsigned architecture,
                       g->create_execution_plans({fe::HeurMode_t::A}).is_good() && g->check_support().is_good() &&
                       g->build_plans().is_good();
     return able ? g : nullptr;
-  } catch (const std::exception &) {  // a function that an older library lacks, or descriptors that it does not take
+  } catch (const std::exception &) {  // an older library lacks a function or rejects a descriptor
     return nullptr;
   }
 }
 
-/// The library stays loaded: who looks functions up keeps them.
+/// The library stays loaded, because the functions looked up in it are kept.
 const CudaLibrary &bound() {
   const CudaLibrary &library = CudaLibrary::get(CudaLibraryId::cudnn);
   fe::cudnn_dlhandle = library.loaded();
@@ -224,10 +223,10 @@ private:
 
   const Gpu &gpu;
   cudnnHandle_t handle = nullptr;
-  std::map<size_t, std::unique_ptr<DeviceMemory>> slopeMemory;  // by the number of heads, which decides them
+  std::map<size_t, std::unique_ptr<DeviceMemory>> slopeMemory;  // by number of heads, which determines the slopes
   struct Known {
     LibraryAttention attention;
-    std::shared_ptr<FeGraph> graph;  // null where there is none that runs
+    std::shared_ptr<FeGraph> graph;  // null if no engine runs it
     std::string why = "";
     bool hasRun = false;
   };

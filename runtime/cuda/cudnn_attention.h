@@ -1,6 +1,6 @@
-// Attention by cuDNN 9 (libcudnn.so.9), found as every library of NVIDIA's is and described to it by cudnn-frontend,
-// which is a library of headers. Where the build had those headers, or cudnn.h, not, no call can be made and plans are
-// made without. cudnn-frontend takes half a minute to compile: it is seen in cudnn_attention.cpp only.
+// Attention by cuDNN 9 (libcudnn.so.9), loaded with dlopen and described by cudnn-frontend, a header-only library. If
+// the build lacks cudnn-frontend or cudnn.h, plans are made without cuDNN and no call can be made. cudnn-frontend takes
+// half a minute to compile, so only cudnn_attention.cpp includes it.
 #pragma once
 
 #include "codegen/library_attention.h"
@@ -13,34 +13,33 @@
 
 namespace gptc::cuda {
 
-/// The version of cudnn-frontend that this build knows, as in "1.32.0"; "" without.
+/// Version of cudnn-frontend in this build, such as "1.32.0"; "" if there is none.
 std::string cudnnFrontend();
 
 /// One LibraryAttention at fixed addresses.
 class AttentionCall {
 public:
   virtual ~AttentionCall() = default;
-  /// May be captured. Not from two threads at a time, as calls share the library's handle.
+  /// May be captured. Calls share the library's handle: only one thread at a time may enqueue.
   virtual void enqueue(Stream stream) const = 0;
 };
 
-/// cuDNN on a GPU; outlives its calls, and the GPU outlives it. Equal calls at different addresses share what the
-/// library compiles for them.
+/// cuDNN on a GPU. It must outlive its calls, and the GPU must outlive it. Equal calls at different addresses share the
+/// library's compiled code.
 class Cudnn {
 public:
-  /// UserErrors: TargetUnavailable where the build or the machine has none; OutOfMemory.
+  /// Throws UserError(TargetUnavailable) if the build or the machine has no cuDNN, and UserError(OutOfMemory).
   static std::unique_ptr<Cudnn> make(const Gpu &gpu);
   virtual ~Cudnn() = default;
-  /// Null where the library has nothing for this on the GPU, wants more than `bytes` of workspace, or refuses to run
-  /// it; `why` says which. `params`: addresses of the group's operands and results. The first of equal calls runs once,
-  /// and is waited for: what the library loads when it first runs is then loaded, which it may not do while a stream
-  /// captures.
+  /// Null if the library has no engine for this call on the GPU, needs more than `bytes` of workspace, or refuses to
+  /// run it; `why` gives the reason. `params`: addresses of the group's operands and results. Runs the first of equal
+  /// calls once and waits for it, because the library loads code then, which is not allowed during a capture.
   virtual std::unique_ptr<AttentionCall> attention(const LibraryAttention &a, llvm::ArrayRef<DevicePtr> params,
                                                    DevicePtr workspace, int64_t bytes, std::string &why) = 0;
 };
 
-/// Why the library does not take the description of a call, "" where it does: all that can be asked without a GPU. That
-/// it has an engine for it is not said.
+/// Why the library refuses the description of a call; "" if it accepts. This needs no GPU, and does not tell whether
+/// the library has an engine for the call.
 std::string cudnnRefusal(const LibraryAttention &a, unsigned architecture);
 
 }  // namespace gptc::cuda

@@ -9,7 +9,7 @@ namespace gptc::cuda {
 
 namespace {
 
-/// The name of the first function that the library lacks, or null.
+/// The name of the first function that the library lacks; null if it has all.
 const char *bind(Driver &d, const CudaLibrary &library) {
 #define GPTC_BIND(member, symbol, params)                                                                              \
   if (!library.bind(d.member, #symbol))                                                                                \
@@ -31,7 +31,7 @@ const Driver *load(std::string &why) {
   if (r == success)
     r = d.deviceGetCount(&devices);
   if (r == success && devices > 0)
-    return &d;  // for the life of the process
+    return &d;  // kept until the process ends
   why = r == success || r == noDevice ? "the driver sees no GPU" : fmt::format("cuInit: {}", d.describe(r));
   if (const char *visible = std::getenv("CUDA_VISIBLE_DEVICES"))
     why += fmt::format(" (CUDA_VISIBLE_DEVICES={})", visible);

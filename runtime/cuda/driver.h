@@ -1,6 +1,6 @@
-// The CUDA driver (libcuda.so.1), loaded with dlopen: nothing of CUDA is needed to build or to start. Its functions
-// that we use and the few types of theirs stand here, as in the toolkit's cuda.h, whose ABI does not change; a test
-// compares them with that header where there is one.
+// The CUDA driver (libcuda.so.1), loaded with dlopen: gptc builds and starts without CUDA. The functions and types that
+// we use are declared here as in the toolkit's cuda.h, whose ABI is stable; a test compares them with that header if it
+// is installed.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace gptc::cuda {
 
 using DevicePtr = unsigned long long;  // an address on the device
-using Device = int;                    // number among the visible ones
+using Device = int;                    // index among the visible GPUs
 using Context = struct ContextImpl *;
 using Stream = struct StreamImpl *;
 using Event = struct EventImpl *;
@@ -63,7 +63,7 @@ enum StreamFlags : unsigned { streamNonBlocking = 1 };
 enum EventFlags : unsigned { eventDefault = 0, eventDisableTiming = 2 };
 enum CaptureMode : int { captureGlobal = 0, captureThreadLocal = 1 };
 
-// X(member, symbol of the library, parameters). A suffix _v2 belongs to the ABI.
+// X(member, symbol of the library, parameters). A suffix _v2 is part of the ABI's name.
 #define GPTC_DRIVER_FUNCTIONS(X)                                                                                       \
   X(init, cuInit, (unsigned flags))                                                                                    \
   X(driverGetVersion, cuDriverGetVersion, (int *version))                                                              \
@@ -110,7 +110,7 @@ enum CaptureMode : int { captureGlobal = 0, captureThreadLocal = 1 };
   X(graphDestroy, cuGraphDestroy, (Graph graph))                                                                       \
   X(graphExecDestroy, cuGraphExecDestroy, (GraphExec exec))
 
-/// UserError(OutOfMemory): `what` found no memory on the GPU.
+/// Throws UserError(OutOfMemory): the GPU has no memory for `what`.
 [[noreturn]] void noMemoryFor(const char *what);
 
 struct Driver {
@@ -118,15 +118,15 @@ struct Driver {
   GPTC_DRIVER_FUNCTIONS(GPTC_MEMBER)
 #undef GPTC_MEMBER
 
-  /// The library of CudaLibraryId::driver, bound and initialised, once. UserError(TargetUnavailable) where there is
-  /// none, it is too old, or it sees no GPU.
+  /// The library of CudaLibraryId::driver, bound and initialised once. Throws UserError(TargetUnavailable) if it is
+  /// missing, too old, or sees no GPU.
   static const Driver &get();
 
   /// "CUDA_ERROR_INVALID_VALUE (1): invalid argument".
   std::string describe(Result r) const;
-  /// UserError(OutOfMemory) where the driver has no memory left for `what`: code, graphs and streams take some, too.
-  /// KernelFault where a kernel has failed, whoever notices it. Else InternalError unless `r` is success: what can go
-  /// wrong without a mistake of ours is asked for otherwise.
+  /// Returns if `r` is success. Throws UserError(OutOfMemory) if the driver has no memory for `what` (code, graphs and
+  /// streams take some too), KernelFault if a kernel has failed, whichever call notices it, else InternalError: causes
+  /// other than our own mistakes are checked for separately.
   void check(Result r, const char *what) const;
 };
 

@@ -48,7 +48,7 @@ bool runsOn(const std::string &compiled, int major, int minor) {
   int number = 0;
   if (!rest.consume_front("sm_") || rest.consumeInteger(10, number) || number / 10 != major)
     return false;
-  // `a`: that GPU only. `f` and plain code: later ones of the same major version too.
+  // `a`: that GPU only. `f` and plain code: also later minor versions of the same major version.
   return rest == "a" ? number % 10 == minor : number % 10 <= minor;
 }
 
@@ -110,7 +110,7 @@ Gpu::Gpu(const Target &target, int number) : d(Driver::get()) {
   d.check(d.streamCreate(&stream, streamNonBlocking), "cuStreamCreate");
 }
 
-// A destructor can do nothing about an error; a kernel's has been reported by who waited for it.
+// A destructor cannot report errors; a failed kernel has been reported to whoever waited for it.
 Gpu::~Gpu() {
   d.streamSynchronize(stream);
   d.streamDestroy(stream);

@@ -1,4 +1,4 @@
-// One GPU: its primary context, a stream, and memory on both sides that frees itself.
+// One GPU: its primary context, its stream, and owners of device and pinned host memory.
 #pragma once
 
 #include "ir/kernel/schedule.h"
@@ -9,11 +9,11 @@
 
 namespace gptc::cuda {
 
-/// A visible GPU, the first unless told. Its context is current in the thread that made this; only that thread may use
-/// it.
+/// A visible GPU. Its context becomes current in the constructing thread, the only one that may use it.
 class Gpu {
 public:
-  /// UserError(TargetUnavailable) where there is none, or none that runs code for `target`.
+  /// Uses visible GPU `number`. Throws UserError(TargetUnavailable) if there is none or it does not run code for
+  /// `target`.
   explicit Gpu(const Target &target, int number = 0);
   ~Gpu();
   Gpu(const Gpu &) = delete;
@@ -22,15 +22,15 @@ public:
   Context context = nullptr;
   Stream stream = nullptr;
   std::string name;           // "NVIDIA H200"
-  std::string cpu;            // its architecture, as Target::cpu has it: "sm_90"
+  std::string cpu;            // its architecture, as in Target::cpu: "sm_90"
   unsigned architecture = 0;  // the same as a number: 90
   int multiprocessors = 0;
-  int sharedBytes = 0;  // of shared memory that a block may have
-  int cacheBytes = 0;   // of the second level
-  /// Bytes that may still be allocated, and that there are in all.
+  int sharedBytes = 0;  // shared memory available to a block
+  int cacheBytes = 0;   // of the second-level cache
+  /// Bytes that can still be allocated, and bytes in total.
   size_t available() const;
   size_t total() const;
-  /// Waits for all that the stream has been given. InternalError where a kernel has failed.
+  /// Waits for all work on the stream. Throws as Driver::check: KernelFault if a kernel has failed.
   void wait() const;
 
 private:
@@ -39,7 +39,7 @@ private:
 
 class DeviceMemory {
 public:
-  /// The content is undefined. UserError(OutOfMemory).
+  /// Allocates without initialising. Throws UserError(OutOfMemory).
   DeviceMemory(const Gpu &gpu, size_t bytes);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory &) = delete;
@@ -49,7 +49,7 @@ private:
   const Gpu &gpu;
 };
 
-/// Memory of the host from and to which the GPU copies by itself.
+/// Host memory that the GPU can copy from and to asynchronously.
 class PinnedMemory {
 public:
   PinnedMemory(const Gpu &gpu, size_t bytes);
@@ -72,20 +72,22 @@ private:
   const Gpu &gpu;
 };
 
-/// Architecture of a GPU of this compute capability, with the instructions of that one GPU where it has such: "sm_90a".
+/// The architecture of this compute capability, with the suffix of its GPU-specific instructions if it has any:
+/// "sm_90a".
 std::string architectureOf(int major, int minor);
-/// Whether NVRTC compiles for GPUs of this capability, and so whether anything can run there.
+/// Whether NVRTC compiles for GPUs of this capability; without it nothing runs there.
 bool isSupported(int major, int minor);
 /// Whether code for `compiled` ("sm_90a") runs on a GPU of that capability.
 bool runsOn(const std::string &compiled, int major, int minor);
-/// The architecture of the first visible GPU, for `--target cuda`. UserError(TargetUnavailable): none, or an old one.
+/// The architecture of the first visible GPU, for `--target cuda`. Throws UserError(TargetUnavailable) if there is none
+/// or it is too old.
 std::string architectureHere();
-/// GPUs that are visible.
+/// Number of visible GPUs.
 int visibleGpus();
-/// UserError(TargetUnavailable) where fewer GPUs are visible than `ranks` on this machine, each of which takes one.
+/// Throws UserError(TargetUnavailable) if fewer GPUs are visible than `ranks` on this machine; each rank takes one.
 void requireGpus(int64_t ranks);
-/// The GPU of one of the ranks of this machine: that of its number; or the only one that it sees, where a launcher that
-/// is not ours gives each rank its own (`srun --gpus-per-task=1`). UserError as requireGpus.
+/// The GPU of a local rank: the one with the rank's number; or the only visible one if another launcher gives each rank
+/// its own (`srun --gpus-per-task=1`). Throws like requireGpus.
 int gpuOfRank(int localRank, int ranksHere, bool launchedByOthers);
 
 }  // namespace gptc::cuda

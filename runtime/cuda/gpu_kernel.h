@@ -1,4 +1,4 @@
-// A kernel of a plan on a GPU, as observers see it: where its memory is, and how to run it elsewhere.
+// A GPU kernel of a plan as observers see it: its memory, and how to run it at other addresses.
 #pragma once
 
 #include "runtime/cuda/gpu.h"
@@ -15,11 +15,12 @@ class GpuKernel : public BoundKernel {
 public:
   const Gpu *gpu = nullptr;
   std::vector<DevicePtr> params;  // operands, results, workspaces, numbers of streams
-  std::vector<Place> memory;      // of all but the numbers
-  /// What it is called on the GPU: its functions, or the library.
+  std::vector<Place> memory;      // arena places of all params but the stream numbers
+  /// Its name on the GPU: the symbols of its functions, or the library.
   virtual std::string symbols() const = 0;
-  /// Enqueues the same on memory at other addresses: `params` of its own, at multiples of 256. Empty where it cannot
-  /// run by itself; `why` says why. It may be captured once it has run; the executor outlives it.
+  /// Returns a function that enqueues the kernel on other memory; `params` are addresses at multiples of 256. Empty if
+  /// the kernel cannot run by itself; `why` gives the reason. May be captured once it has run. The executor must
+  /// outlive it.
   virtual std::function<void(Stream)> elsewhere(llvm::ArrayRef<DevicePtr> params, std::string &why) const = 0;
 };
 

@@ -24,9 +24,9 @@ namespace gptc::cuda {
 namespace {
 
 constexpr char candidateSymbol[] = "candidate";
-constexpr size_t redZone = 4096;  // bytes before and after each buffer, whose alignment it keeps
+constexpr size_t redZone = 4096;  // bytes before and after each buffer; keeps the buffer's alignment
 constexpr unsigned char redByte = 0xa5, poisonByte = 0xff;
-constexpr size_t sweptBytes = 256 << 20;  // more than a GPU's second-level cache holds
+constexpr size_t sweptBytes = 256 << 20;  // more than any GPU's second-level cache
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -63,11 +63,11 @@ private:
   DeviceMemory memory;
 };
 
-/// What NVRTC says of code that must not be taken; "" where it says nothing.
+/// NVRTC's reason to reject the code; "" if there is none.
 std::string complaint(const CompiledCuda &c) {
   if (c.spilledBytes)
     return fmt::format("{} bytes of registers are spilled", c.spilledBytes);
-  for (const char *serialized : {"C7508", "C7510"})  // of wgmma
+  for (const char *serialized : {"C7508", "C7510"})  // serialised wgmma
     if (c.log.find(serialized) != std::string::npos)
       return fmt::format("the compiler has serialized wgmma ({})", serialized);
   return "";
@@ -110,7 +110,7 @@ struct GroupBench::Impl {
   std::vector<std::unique_ptr<Guarded>> memory;  // operands and results
   std::vector<std::unique_ptr<Guarded>> workspaces;
   std::vector<std::unique_ptr<Guarded>> streams;
-  std::vector<std::vector<std::byte>> wanted;  // of results
+  std::vector<std::vector<std::byte>> wanted;  // expected results
   std::unique_ptr<DeviceMemory> swept;
   EventHandle begin, end;
   LtHandle library = nullptr;
@@ -123,7 +123,7 @@ struct GroupBench::Impl {
     std::unique_ptr<MatmulCall> call;
     unsigned algorithm = 0;
   };
-  std::map<std::string, Candidate> candidates;  // by the text of the schedule
+  std::map<std::string, Candidate> candidates;  // by schedule text
   std::set<std::string> sources;
 
   Impl(const Gpu &gpu, const Op &fused, const Target &target, ThreadPool &pool, bool cold)
@@ -180,7 +180,7 @@ struct GroupBench::Impl {
     return all;
   }
 
-  /// The library's call, in memory of its own choice among ours.
+  /// The library's call. The library chooses its memory among ours.
   std::unique_ptr<MatmulCall> callOf(const LoweredGroup &g) {
     if (!library)
       CublasLt::get().check(CublasLt::get().create(&library), "cublasLtCreate");
@@ -188,7 +188,7 @@ struct GroupBench::Impl {
     return std::make_unique<MatmulCall>(library, *g.call, all, workspaces.back()->at(), workspaces.back()->bytes);
   }
 
-  /// False where the library refuses to.
+  /// False if the library refuses.
   bool launch(const Candidate &c) {
     if (c.call)
       return c.call->tryEnqueue(gpu.stream, c.algorithm) == ltSuccess;
@@ -212,7 +212,7 @@ struct GroupBench::Impl {
       w->fill(poisonByte);
   }
 
-  /// Whether nothing was written but results and workspaces. What was is mended.
+  /// Whether only results and workspaces were written. Restores what else was.
   bool intact() {
     bool all = true;
     for (auto *list : {&memory, &workspaces, &streams})
@@ -229,7 +229,7 @@ struct GroupBench::Impl {
     return all;
   }
 
-  /// Code that is there, as functions of the GPU.
+  /// Loads compiled code as functions of the GPU.
   void load(Candidate &c, const CompiledCuda &code) {
     gpu.d.check(gpu.d.moduleLoadData(&c.module, code.cubin.data()), "cuModuleLoadData");
     for (const CudaPhase &p : c.text.phases) {
@@ -246,7 +246,7 @@ GroupBench::GroupBench(const Gpu &gpu, const Op &fused, const Target &target, Th
     : impl(std::make_unique<Impl>(gpu, fused, target, pool, cold)) {
   Schedule s = defaultSchedule(fused, target);
   if (s.library && (!libraryMatmul(fused) || !CudaLibrary::find(CudaLibraryId::cublasLt)))
-    s.library = false;  // attention by cuDNN has no rivals
+    s.library = false;  // attention by cuDNN has no other candidates
   impl->base = propose({s}).at(0);
   build({&impl->base});
   GPTC_CHECK(impl->base.outcome == Trial::Outcome::timed, "the default kernel of {}: {}", fused.loc, impl->base.why);
@@ -355,7 +355,7 @@ void GroupBench::build(llvm::ArrayRef<Trial *> trials) {
 Trial::Outcome GroupBench::check(const Trial &trial, double seconds) {
   const Impl::Candidate &c = impl->of(trial);
   if (!c.call)
-    impl->params(c.lowered);  // its workspaces too are poisoned
+    impl->params(c.lowered);  // also poisons the candidate's workspaces
   impl->poison();
   impl->gpu.wait();
   const double start = now();

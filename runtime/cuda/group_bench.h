@@ -1,5 +1,5 @@
-// Candidates on a GPU: generated kernels, compiled by NVRTC, and the algorithms of cuBLASLt, in memory between red
-// zones, timed by events.
+// Checks and times candidates on a GPU: generated kernels, compiled by NVRTC, and the algorithms of cuBLASLt. Buffers
+// lie between red zones, and events time the runs.
 #pragma once
 
 #include "codegen/codegen.h"
@@ -11,33 +11,33 @@
 
 namespace gptc::cuda {
 
-/// What a time depends on beside the source: the GPU, its driver and NVRTC; and what the default is, against which it
-/// is measured: which libraries the target calls.
+/// What a time depends on besides the source: the GPU, its driver and NVRTC; and the libraries that the target calls,
+/// because they determine the default against which candidates are measured.
 std::string fingerprintOf(const Gpu &gpu, const Target &target);
-/// That of the GPU here, if it runs the target's code; "" where there is none.
+/// The fingerprint of this machine's GPU if it runs the target's code; "" if there is none.
 std::string fingerprintHere(const Target &target);
 
-/// Trial::source of a schedule on the machine of that fingerprint.
+/// Trial::source of a schedule on the machine with that fingerprint.
 std::string sourceOf(const LoweredGroup &lowered, const Schedule &schedule, const Target &target,
                      const std::string &machine);
 
-/// As the CPU's GroupBench. Operands of matmuls are whole numbers: kernels by tensor cores of any kind, and the
-/// library, then give equal bits whatever the order of their sums, but for a library's own gelu, which is never chosen.
-/// One whose log tells of spilled registers, or of wgmma that the compiler has serialized, is no candidate. A kernel
-/// that fails takes the context with it: InternalError.
+/// The CPU's GroupBench for GPUs. Operands of matmuls are integers, so that generated tensor-core kernels and the
+/// library give equal bits in any order of summation. The exception is a library's own gelu, which is never chosen. A
+/// candidate is rejected if its compiler log reports spilled registers or serialised wgmma. A kernel that fails ruins
+/// the context: InternalError.
 class GroupBench : public CandidateBench {
 public:
-  /// `pool` fills operands on the host. UserError(OutOfMemory).
+  /// `pool` fills operands on the host. Throws UserError(OutOfMemory).
   GroupBench(const Gpu &gpu, const Op &fused, const Target &target, ThreadPool &pool, bool cold);
   ~GroupBench() override;
 
-  /// The recipe's space, and where the default is a call of cuBLASLt each algorithm that it proposes.
+  /// The recipe's space; if the default is a cuBLASLt call, also each algorithm that the library proposes.
   std::vector<Schedule> space() const;
 
   const Trial &base() const override;
   std::vector<Trial> propose(llvm::ArrayRef<Schedule> candidates) override;
   void build(llvm::ArrayRef<Trial *> trials) override;
-  /// What has been launched runs to its end.
+  /// `seconds` does not interrupt a kernel that has been launched.
   Trial::Outcome check(const Trial &trial, double seconds) override;
   Timing time(const Trial &trial, int runs, double seconds, double hopeless) override;
 

@@ -29,7 +29,7 @@ void HostPart::add(HostKernel &kernel, const BoundGroup &group) {
       kernel.params.push_back(memory.host + (p.at - hostArena));
       continue;
     }
-    // A result in the place of an operand is so here, too.
+    // A result that shares an operand's place shares it here too.
     size_t operand = i;
     for (size_t j = 0; j < reads && i >= reads; ++j)
       if (group.memory[j].at == p.at)
@@ -59,7 +59,7 @@ void HostPart::bring(const Item &item) {
     gpu.d.check(gpu.d.copyToHost(c.host, c.device, c.bytes, gpu.stream), "cuMemcpyDtoHAsync");
 }
 
-/// The kernel does not write there, and a slot holds what was in it before.
+/// The kernel does not write padding, and a slot holds old data.
 void HostPart::clearPadding(const Item &item) {
   for (const Copy &c : item.padded)
     std::memset(c.host, 0, c.bytes);
@@ -79,7 +79,7 @@ void HostPart::run(ThreadPool &pool, llvm::function_ref<void(Event)> await) {
   if (!batches.empty())
     start(batches[0]);
   for (size_t n = 0; n < batches.size(); ++n) {
-    // Its slot is that of the batch before this one, whose results have been put on their way: the stream keeps order.
+    // Its slot is that of the batch before this one. That batch's results are enqueued, and the stream keeps the order.
     if (n + 1 < batches.size())
       start(batches[n + 1]);
     Batch &b = batches[n];

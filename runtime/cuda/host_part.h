@@ -1,6 +1,6 @@
-// Groups that the host runs between two graphs of a function (the pass offload): the update of parameters whose moments
-// lie in its memory. What they take of the GPU's memory comes over in batches, each into one of two slots of the host's
-// arena while the one before is computed, and what they make goes back from there.
+// Groups that the host runs between two graphs of a function (the offload pass): updates of parameters whose moments
+// lie in host memory. Their operands in GPU memory are copied over in batches. Each batch uses one of two slots of the
+// host's arena, so that one is copied while the previous one is computed. The results are copied back from the slot.
 #pragma once
 
 #include "runtime/cuda/gpu.h"
@@ -15,30 +15,30 @@
 
 namespace gptc::cuda {
 
-/// One of them, with its code. Its streams and parameters must stay where they are.
+/// A kernel for the host with its code. Its `streams` and `params` must not move.
 struct HostKernel {
   CompiledKernel code;
   std::vector<void *> params;    // operands, results, streams
-  std::vector<int64_t> streams;  // content of the last params
+  std::vector<int64_t> streams;  // values that the last params point to
 };
 
 class HostPart {
 public:
-  /// Where things are: the GPU's arena, the host's, and in that the first slot, of so many bytes.
+  /// The addresses of the GPU's arena and the host's arena, and in the latter the offset and bytes of the first slot.
   struct Memory {
     DevicePtr arena;
     std::byte *host;
-    int64_t slots, slotBytes;
+    int64_t slots, slotBytes;  // offset of the first slot, bytes of each
   };
   HostPart(const Gpu &gpu, const Memory &memory, unsigned threads) : gpu(gpu), memory(memory), threads(threads) {}
 
-  /// Puts a kernel, which has its code and streams, behind the others, and gives it its parameters.
+  /// Appends a kernel whose code and streams are set, and sets its params.
   void add(HostKernel &kernel, const BoundGroup &group);
   size_t size() const { return items.size(); }
-  /// Runs all, behind what the GPU's stream has been given; what goes back may still be on its way. `await` waits for
-  /// an event.
+  /// Runs all kernels after the work on the GPU's stream. Copies back to the GPU may still be under way. `await` waits
+  /// for an event.
   void run(ThreadPool &pool, llvm::function_ref<void(Event)> await);
-  /// Runs one of them alone, and waits for all.
+  /// Runs one kernel and waits until its results are on the GPU.
   void runAlone(size_t kernel, ThreadPool &pool, llvm::function_ref<void()> settle);
 
 private:
@@ -50,7 +50,7 @@ private:
   struct Item {
     const HostKernel *kernel;
     std::vector<Copy> in, out;
-    std::vector<Copy> padded;  // results whose padding is to be zero when they go back
+    std::vector<Copy> padded;  // results whose padding must be zeroed before the copy back
   };
   struct Batch {
     size_t begin, end;  // items
@@ -63,7 +63,7 @@ private:
   const unsigned threads;
   std::deque<Item> items;
   std::deque<Batch> batches;
-  int64_t used = 0;  // of the last batch's slot
+  int64_t used = 0;  // bytes of the last batch's slot
 
   void bring(const Item &item);
   static void clearPadding(const Item &item);

@@ -14,19 +14,19 @@ namespace gptc::cuda {
 
 namespace {
 
-constexpr uint64_t granule = 256;               // of addresses
-constexpr size_t leftFree = size_t(256) << 20;  // of memory: for graphs, and for what libraries take as they go
+constexpr uint64_t granule = 256;               // alignment of addresses, in bytes
+constexpr size_t leftFree = size_t(256) << 20;  // bytes left free for graphs and for what libraries allocate
 constexpr int cachesFull = 3;
-constexpr int graphs = 3;  // that are timed
+constexpr int graphs = 3;  // timed launches
 
-/// One part of the arena that a kernel uses; operands and results that begin at one place are one part.
+/// A part of the arena that a kernel uses. Operands and results that begin at one place share a part.
 struct Part {
   DevicePtr arena = 0;
-  size_t bytes = 0, at = 0;  // at: in a copy
+  size_t bytes = 0, at = 0;  // at: offset within a copy
   bool read = false;
 };
 
-/// A kernel's memory, so many times, each at addresses of its own.
+/// Several copies of a kernel's memory.
 class Copies {
 public:
   Copies(const GpuKernel &k, size_t cache, int most) : gpu(*k.gpu), kernel(k) {
@@ -47,7 +47,7 @@ public:
       memory = std::make_unique<DeviceMemory>(gpu, count * each);
   }
 
-  /// The kernel's parameters in a copy.
+  /// The kernel's parameters, pointing into a copy.
   std::vector<DevicePtr> params(int copy) const {
     std::vector<DevicePtr> all;
     for (size_t i = 0; i < kernel.params.size(); ++i)
@@ -55,7 +55,7 @@ public:
                                              : kernel.params[i]);
     return all;
   }
-  /// What is read, from the arena.
+  /// Copies what the kernel reads from the arena.
   void fill() const {
     for (int copy = 0; copy < count; ++copy)
       for (const auto &[place, p] : parts)

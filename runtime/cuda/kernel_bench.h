@@ -1,4 +1,4 @@
-// What each kernel of a plan takes by itself on a GPU.
+// Times each kernel of a plan by itself on a GPU.
 #pragma once
 
 #include "runtime/cuda/gpu_kernel.h"
@@ -10,25 +10,25 @@
 namespace gptc::cuda {
 
 struct KernelTime {
-  std::string name;     // of the first: "train_step.17"
+  std::string name;     // of the first such kernel: "train_step.17"
   std::string symbols;  // GpuKernel::symbols
   const Op *op = nullptr;
-  double ms = 0, least = 0, most = 0;  // of a call: the median of the graphs, and their range
-  int copies = 0;                      // of its memory, that calls take in turn
+  double ms = 0, least = 0, most = 0;  // of a call: median over the timed graphs, and their range
+  int copies = 0;                      // of its memory, used in turn
   int64_t bytes = 0;                   // of one copy
-  std::string skipped;                 // why it was not timed
+  std::string skipped;                 // why it was not timed; "" if it was
 };
 
-/// Times every distinct kernel that runs in front of it, the first time that it sees it, on copies of what the kernel
-/// finds in the arena: numbers of a real step, indices within their tables, moments that are not negative.
+/// Times every distinct kernel when it first appears, on copies of its memory in the arena. So it sees the data of a
+/// real step: indices within their tables, moments that are not negative.
 ///
-///   1. So many copies as together are three times the second-level cache, two at least and no more than calls, as far
-///      as memory is free: what a call reads has left the cache by then, as in a step.
-///   2. The kernel runs once on each copy, outside of any graph: what a library loads is then loaded.
-///   3. `calls` calls, on the copies in turn, are captured in one graph; three of its launches are timed by events,
-///      after one that is not. Before each the copies are made again, so that results that go on from what they hold do
-///      not grow.
-/// The arena is not touched.
+///   1. Make enough copies to exceed three times the second-level cache, at least two and at most `calls`, as far as
+///      memory is free: then a call finds its operands outside the cache, as in a step.
+///   2. Run the kernel once on each copy outside any graph, so that libraries load their code.
+///   3. Capture `calls` calls in one graph, on the copies in turn. Time three launches by events, after one untimed
+///      launch. Refill the copies before each, so that results that accumulate do not grow.
+///
+/// The arena is only read.
 class KernelBench : public KernelObserver {
 public:
   explicit KernelBench(int calls) : calls(calls) {}

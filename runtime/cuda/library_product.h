@@ -1,4 +1,4 @@
-// When two calls of cuBLASLt are the same product: what the library decides for one holds for the other.
+// Identifies equal cuBLASLt products, so that the library's answer for one call holds for the others.
 #pragma once
 
 #include "codegen/library_matmul.h"
@@ -10,10 +10,10 @@
 
 namespace gptc::cuda {
 
-constexpr int64_t productAlignment = 256;  // the library takes no larger one for granted
+constexpr int64_t productAlignment = 256;  // bytes; the library assumes no larger alignment
 
-/// Equal for calls that differ in names and places only. Places (operands, results, workspace) count by their
-/// alignment, and by which of them are one.
+/// Equal for calls that differ only in names and places. A place (operand, result, workspace) counts by its alignment,
+/// its bytes, and which other places coincide with it.
 std::string productText(const LibraryMatmul &m, llvm::ArrayRef<Place> memory);
 
 }  // namespace gptc::cuda

@@ -27,8 +27,8 @@ namespace {
 
 constexpr double secondsInAll = 2;
 constexpr int turns = 5;
-constexpr double turnMs = 0.2;  // a call may take less than an event can tell
-constexpr int mostCalls = 64;   // in a turn
+constexpr double turnMs = 0.2;  // milliseconds of a turn; one call may be shorter than events resolve
+constexpr int mostCalls = 64;   // per turn
 constexpr double tooSlow = 1.3;
 constexpr double noise = 0.03;
 constexpr DevicePtr granule = DevicePtr(productAlignment);
@@ -36,17 +36,17 @@ constexpr DevicePtr granule = DevicePtr(productAlignment);
 using Clock = std::chrono::steady_clock;
 double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
-/// A call of the plan, and those that are the same but for names and places.
+/// A matmul of the plan, for all calls that differ only in names and places.
 struct Product {
   const LibraryMatmul *matmul;
-  std::vector<Place> memory;  // of the first: operands, results, workspace
+  std::vector<Place> memory;  // of the first call: operands, results, workspace
   std::vector<Op *> ops;
   std::string text;
 
   double work() const { return double(matmul->m) * double(matmul->n) * double(matmul->k) * double(matmul->batch); }
 };
 
-/// What is kept of a product: the number of the chosen algorithm, then a line with name and milliseconds for each.
+/// A product's record: the index of the chosen algorithm, then one line with name and milliseconds per algorithm.
 std::string recordText(const MatmulCall &call, unsigned chosen, llvm::ArrayRef<double> ms) {
   std::string text = fmt::format("{}\n", chosen);
   for (unsigned i = 0; i < call.algorithms(); ++i)
@@ -54,7 +54,7 @@ std::string recordText(const MatmulCall &call, unsigned chosen, llvm::ArrayRef<d
   return text;
 }
 
-/// nullopt where the record is none, or of other algorithms than the library proposes now.
+/// nullopt if the text is no record, or lists other algorithms than the library proposes now.
 std::optional<unsigned> readRecord(llvm::StringRef text, const MatmulCall &call) {
   llvm::SmallVector<llvm::StringRef, 10> lines;
   text.split(lines, '\n', -1, /*KeepEmpty=*/false);
@@ -69,7 +69,7 @@ std::optional<unsigned> readRecord(llvm::StringRef text, const MatmulCall &call)
   return chosen;
 }
 
-/// One product at a time, in memory that is large enough for each.
+/// Times one product at a time, in memory large enough for every product.
 class Tuner {
 public:
   Tuner(const Gpu &gpu, llvm::ArrayRef<Product> products) : gpu(gpu), begin(gpu, eventDefault), end(gpu, eventDefault) {
@@ -92,7 +92,7 @@ public:
     return MatmulCall(handle, *p.matmul, at, at.back(), size_t(p.memory.back().bytes));
   }
 
-  /// Random numbers where the product reads.
+  /// Fills a product's operands with random numbers.
   void fill(const Product &p) const {
     const std::vector<DevicePtr> at = place(p, memory->at).first;
     const Op &op = *p.ops.front();
@@ -100,8 +100,8 @@ public:
       random->fill(at[i], size_t(p.memory[i].bytes), op.operand(i)->type.dtype);
   }
 
-  /// Milliseconds of each algorithm; of those that fell behind what is known, infinite for those that the library
-  /// refuses to run. Empty where `until` came too early, or none runs.
+  /// Median milliseconds of each algorithm over the turns it took part in; infinite if the library refuses to run it.
+  /// Empty if `until` passed or no algorithm runs.
   std::vector<double> time(const MatmulCall &call, Clock::time_point until) const {
     const unsigned n = call.algorithms();
     std::vector<std::unique_ptr<Calls>> calls(n);
@@ -109,7 +109,7 @@ public:
     for (unsigned i = 0; i < n; ++i) {
       if (Clock::now() > until)
         return {};
-      const LtStatus first = call.tryEnqueue(gpu.stream, i);  // which may load code, and no capture should meet that
+      const LtStatus first = call.tryEnqueue(gpu.stream, i);  // may load code, which must not happen during a capture
       gpu.wait();
       goesOn[i] = first == ltSuccess;
       if (!goesOn[i])
@@ -128,7 +128,7 @@ public:
           return {};
         ms[i].push_back(once(*calls[i]));
       }
-      // The least of two turns: one that something else came into says nothing.
+      // The lesser of two turns, because another process may have disturbed one.
       std::vector<double> least;
       for (unsigned i = 0; turn == 1 && i < n; ++i)
         least.push_back(ms[i].empty() ? HUGE_VAL : std::min(ms[i][0], ms[i][1]));
@@ -142,7 +142,7 @@ public:
   }
 
 private:
-  /// Some calls of one algorithm as a graph, as in a step: a small product takes less than the host needs to call it.
+  /// Several calls of one algorithm as a graph: the host cannot launch small products as fast as the GPU computes them.
   class Calls {
   public:
     Calls(const Gpu &gpu, const MatmulCall &call, unsigned algorithm, int count) : count(count), gpu(gpu) {
@@ -163,7 +163,7 @@ private:
     const Gpu &gpu;
   };
 
-  /// Milliseconds of one of them.
+  /// Milliseconds per call.
   double once(const Calls &calls) const {
     gpu.d.check(gpu.d.eventRecord(begin.event, gpu.stream), "cuEventRecord");
     gpu.d.check(gpu.d.graphLaunch(calls.graph, gpu.stream), "cuGraphLaunch");
@@ -174,10 +174,10 @@ private:
     return std::max(double(ms), 1e-4) / calls.count;
   }
 
-  /// Where a product's memory is, from an address on that `granule` divides: aligned as in the arena, what is one there
-  /// is one here. And the bytes that all take.
+  /// Addresses of a product's memory from `from` on, a multiple of `granule`, and the total bytes. Alignment is as in
+  /// the arena, and places that coincide there coincide here.
   static std::pair<std::vector<DevicePtr>, size_t> place(const Product &p, DevicePtr from) {
-    std::map<int64_t, int64_t> bytes;  // of what begins there
+    std::map<int64_t, int64_t> bytes;  // by the place where they begin
     for (const Place &m : p.memory)
       bytes[m.at] = std::max(bytes[m.at], m.bytes);
     std::map<int64_t, DevicePtr> places;
@@ -200,13 +200,13 @@ private:
   EventHandle begin, end;
 };
 
-/// A call of cuBLASLt whose algorithm nobody has chosen.
+/// Whether the op is a cuBLASLt call without a pinned algorithm.
 bool isUndecided(const Op &op) {
   Schedule s;
   return Schedule::parse(op.attrs.getString("schedule"), s) && s.recipe == "matmul" && s.library && !s.algorithm;
 }
 
-/// The products of all functions, those with most to compute first.
+/// The products of all functions, those with the most arithmetic first.
 std::vector<Product> productsOf(Module &planned, Binder &binder) {
   std::vector<Product> products;
   std::map<std::string, size_t> known;

@@ -1,6 +1,6 @@
-// Which algorithm of cuBLASLt a plan's products take: measured when a plan is made where its GPU is, and pinned in its
-// schedules. gptrun never measures, so that a plan has the same bits wherever GPU and library are the same; without a
-// pin it takes what the library proposes first, which is as certain.
+// Chooses the cuBLASLt algorithm of each product by measurement when a plan is made on a machine with its GPU, and pins
+// it in the plan's schedules. gptrun never measures, so a plan gives the same bits on the same GPU and library. An
+// unpinned product takes the library's first proposal, which is just as reproducible.
 #pragma once
 
 #include "ir/graph.h"
@@ -14,33 +14,33 @@ namespace gptc::cuda {
 
 struct LibraryTuning {
   int products = 0;     // distinct calls: shapes, types, epilogue, alignment
-  int timed = 0;        // of these now
-  int reused = 0;       // known from an earlier time
-  int notFirst = 0;     // for which another algorithm than the library's first is pinned
-  double seconds = 0;   // that this took, the start of the GPU's context included
-  std::string problem;  // why nothing was measured, without a full stop; "" where it was
+  int timed = 0;        // measured in this run
+  int reused = 0;       // known from an earlier run
+  int notFirst = 0;     // products pinned to another algorithm than the library's first
+  double seconds = 0;   // total time, including the start of the GPU's context
+  std::string problem;  // why nothing was measured, without a full stop; else ""
 };
 
-/// Sets Schedule::algorithm of every library call of a planned module (verified, checked) whose schedule has none, if
-/// the GPU of this machine runs the target's code.
+/// Sets Schedule::algorithm of every library matmul in a planned module (verified, checked) that has none, if the GPU
+/// of this machine runs the target's code.
 ///
-///   1. Calls that differ in names and places only are one product. What an earlier measurement found stands in
-///      `cacheDir` (as CudaJit's), under a hash of the product, the GPU's name and size, and the versions of driver and
-///      library; it counts only if the library still proposes the same algorithms. So a model that is compiled twice
-///      gives one plan.
-///   2. The others are timed by events, those with most to compute first, for at most two seconds in all: each
-///      algorithm twice to warm up, then in turns, so many calls in one graph that a turn takes some 0.2 ms, five
-///      times; after two turns only those go on whose better one took less than 1.3 times the fastest. One that the
-///      library refuses to run is left out. Operands are random numbers, which draw as much power as those of a step,
-///      in memory of their own, at addresses aligned as in the arena; results that go on from what they hold grow and
-///      are lost.
-///   3. The choice is fastest()'s of the medians. A product for which no time was left gets no pin.
+///   1. Calls that differ only in names and places are one product. Earlier measurements are kept in `cacheDir` (as
+///      CudaJit's), keyed by a hash of the product, the GPU's name and size, and the versions of driver and library. A
+///      record counts only if the library still proposes the same algorithms. So compiling a model twice gives one
+///      plan.
+///   2. Time the other products by events, those with the most arithmetic first, for at most two seconds in total. Run
+///      each algorithm twice to warm up, then all in turn for five turns. A turn is one graph with enough calls to take
+///      about 0.2 ms. After two turns drop those whose better turn took 1.3 times the fastest or more, and from the
+///      start those that the library refuses to run. Operands are random numbers, so that power draw matches a real
+///      step. They lie in memory of their own, aligned as in the arena; results that accumulate grow there and are
+///      discarded.
+///   3. Choose by fastest() of the medians. A product for which no time was left stays unpinned.
 ///
-/// UserError never: without a GPU, its memory or the library it says so in `problem`.
+/// Never throws UserError: if the GPU, its memory or the library is missing, `problem` says so.
 LibraryTuning pinAlgorithms(Module &planned, const Target &target, const std::string &cacheDir);
 
-/// The first of these times that is within 3% of the least: what differs by less is noise, and the library's own order
-/// breaks the tie. At least one time, each above 0.
+/// Index of the first time within 3% of the least. Smaller differences are noise, and the library's own order breaks
+/// the tie. Requires at least one time, each above 0.
 unsigned fastest(llvm::ArrayRef<double> times);
 
 }  // namespace gptc::cuda

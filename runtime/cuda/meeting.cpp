@@ -37,7 +37,7 @@ Meeting::Meeting(const Gpu &gpu, const Collectives &what, llvm::ArrayRef<DeviceP
     if (call.padding)
       paddings.push_back({from + size_t(call.paddingFrom) * size, size_t(call.padding) * size});
     if (call.met) {
-      // Each segment of the whole has a part for every rank; what comes from one rank lies together.
+      // Each segment of the whole has a part for every rank; the parts from one rank are contiguous.
       const DevicePtr met = workspaces[*call.met];
       if (call.kind == OpKind::reduce_scatter) {
         for (size_t s = 0; s < segments; ++s)
@@ -69,7 +69,7 @@ void Meeting::before(Stream stream) const {
       gpu.d.check(gpu.d.copyOnDevice(c.to, c.from, c.bytes, stream), "cuMemcpyDtoDAsync");
   for (const Zeros &z : paddings)
     gpu.d.check(gpu.d.memsetBytes(z.at, 0, z.bytes, stream), "cuMemsetD8Async");
-  // Sums that the kernel adds and what NCCL does by itself: a group of messages, and one of collectives.
+  // Exchanges for sums that the kernel adds, and collectives that NCCL sums, form one NCCL group each.
   if (!exchanges.empty())
     ranks->exchange(exchanges, stream);
   if (!collectives.empty())

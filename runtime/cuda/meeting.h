@@ -1,4 +1,4 @@
-// What ranks do together in one group of a plan (codegen/collectives.h), as calls of NCCL and copies in a stream.
+// The collectives of one group of a plan (codegen/collectives.h), as NCCL calls and copies on a stream.
 #pragma once
 
 #include "codegen/collectives.h"
@@ -12,15 +12,15 @@ namespace gptc::cuda {
 
 class Meeting {
 public:
-  /// `params`: of the group's kernel: operands, results, workspaces. `ranks`, null where there is one, are those along
-  /// the axis, `index` is this one's place among them, and `indexAt` is where the GPU finds that as an i64.
+  /// `params`: the kernel's operands, results and workspaces. `ranks`: the communicator along the axis, null if it has
+  /// one rank. `index`: this rank's place among them. `indexAt`: where the GPU finds that as an i64.
   Meeting(const Gpu &gpu, const Collectives &what, llvm::ArrayRef<DevicePtr> params, unsigned operands,
           unsigned results, NcclCommunicator *ranks, int64_t index, DevicePtr indexAt);
 
-  /// Enqueues what comes before the group's kernel, and what comes behind it. Both may be captured.
+  /// Enqueue the work before and after the group's kernel. Both may be captured.
   void before(Stream stream) const;
   void after(Stream stream) const;
-  /// Whether other ranks take part: then all enqueue their groups in the same order.
+  /// Whether other ranks take part. If so, all ranks must enqueue their groups in the same order.
   bool meets() const { return !collectives.empty() || !exchanges.empty(); }
 
 private:
@@ -38,7 +38,7 @@ private:
   std::vector<Zeros> paddings;
   std::vector<NcclCollective> collectives;
   std::vector<NcclExchange> exchanges;
-  std::vector<NcclCollective> gathers;  // of what the kernel has added
+  std::vector<NcclCollective> gathers;  // of the sums that the kernel has computed
 };
 
 }  // namespace gptc::cuda

@@ -27,7 +27,7 @@ const Nccl &Nccl::get() {
   return nccl;
 }
 
-/// NCCL's words for it. The last error is the process's; without a communicator it is the thread's.
+/// NCCL's description of a result. Its last error is per process; without a communicator it is per thread.
 static std::string describe(const Nccl &nccl, NcclResult r, NcclComm comm) {
   const char *text = nccl.errorString(r), *more = nccl.lastError(comm);
   return fmt::format("{}{}{}", text ? text : fmt::format("result {}", int(r)), more && *more ? ": " : "",
@@ -80,7 +80,7 @@ NcclCommunicator::NcclCommunicator(const Gpu &gpu, const NcclId &id, int rank, i
 
 NcclCommunicator::~NcclCommunicator() { abort(); }
 
-/// Also frees it. What runs on the GPU ends, so that streams can be waited for and memory be freed.
+/// Aborts and frees the communicator. Its work on the GPU ends, so streams can be waited for and memory freed.
 void NcclCommunicator::abort() {
   if (comm)
     nccl.abort(comm);
@@ -103,7 +103,7 @@ void NcclCommunicator::failInTime(llvm::StringRef what, std::chrono::millisecond
                   "another rank is dead, stopped or stuck, or does other collectives than this one");
 }
 
-/// Until `asked` is true. Short waits are spun through, as a step's end should not be noticed late.
+/// Polls until `asked` returns true. Spins at first, so that the end of a step is noticed promptly.
 template <class Asked> void NcclCommunicator::poll(llvm::StringRef what, std::chrono::milliseconds most, Asked asked) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
@@ -116,7 +116,7 @@ template <class Asked> void NcclCommunicator::poll(llvm::StringRef what, std::ch
   }
 }
 
-/// A call that does not block has ended only when the communicator says so; before that no other call may be made.
+/// A non-blocking call has ended only when the communicator says so. Until then no other call is allowed.
 void NcclCommunicator::settle(NcclResult r, llvm::StringRef what) {
   if (r != ncclOk && r != ncclRunning)
     fail(r, what);
@@ -130,7 +130,7 @@ void NcclCommunicator::settle(NcclResult r, llvm::StringRef what) {
   });
 }
 
-/// Calls as one: call(i) is the i-th.
+/// Enqueues `calls` calls as one group; call(i) makes the i-th.
 void NcclCommunicator::group(const std::string &first, size_t calls, llvm::function_ref<NcclResult(size_t)> call) {
   ++number;
   last = fmt::format("{}{}", first, calls > 1 ? fmt::format(" and {} more", calls - 1) : "");

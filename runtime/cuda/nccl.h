@@ -1,8 +1,8 @@
-// Collectives between GPUs by NCCL (libnccl.so.2), loaded with dlopen. The few functions and types of its API that we
-// use stand here as in nccl.h; a test compares them with that header where there is one.
+// Collectives between GPUs by NCCL (libnccl.so.2), loaded with dlopen. The functions and types of its API that we use
+// are declared here as in nccl.h; a test compares them with that header if it is installed.
 //
-// Each rank is one GPU. Ranks meet by a NcclId, which one of them makes and sends to the others; from then on all of
-// them enqueue the same collectives in the same order.
+// Each rank is one GPU. One rank makes an NcclId and sends it to the others; all join with it. After that every rank
+// must enqueue the same collectives in the same order.
 #pragma once
 
 #include "runtime/collectives/communicator.h"
@@ -27,7 +27,7 @@ enum NcclResult : int {
   ncclBadArgument = 4,
   ncclBadUsage = 5,
   ncclRemoteFailed = 6,
-  ncclRunning = 7,  // of a communicator that does not block: ask again
+  ncclRunning = 7,  // a non-blocking communicator is still working: ask again
 };
 enum NcclType : int {
   ncclU8 = 1,
@@ -41,15 +41,15 @@ enum NcclType : int {
 };
 enum NcclSum : int { ncclAdd = 0 };
 
-/// By what ranks find each other: opaque bytes, which one rank makes and every rank needs.
+/// The identity of a communicator: opaque bytes that one rank makes and every rank needs to join.
 struct NcclId {
   std::array<char, 128> bytes;
-  /// A new one, for one communicator. The process that makes it must live until all ranks have joined.
-  /// UserError(TargetUnavailable) where NCCL is missing or cannot start.
+  /// Makes an id for one communicator. The calling process must live until all ranks have joined. Throws
+  /// UserError(TargetUnavailable) if NCCL is missing or cannot start.
   static NcclId make();
 };
 
-/// As nccl.h of 2.19 has it, the oldest that we take; later versions know by `version` how much there is.
+/// The layout of nccl.h 2.19, the oldest supported version. Later versions read only the fields that `version` implies.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
@@ -58,10 +58,10 @@ struct NcclConfig {
   int cgaClusterSize = INT_MIN, minCTAs = INT_MIN, maxCTAs = INT_MIN;
   const char *netName = nullptr;
   int splitShare = INT_MIN;
-  int unused = INT_MIN;  // later versions have a setting here: their default
+  int unused = INT_MIN;  // a setting in later versions: its default
 };
 
-// X(member, symbol of the library, parameters) of those that return a result.
+// X(member, symbol of the library, parameters), for the functions that return a result.
 #define GPTC_NCCL_FUNCTIONS(X)                                                                                         \
   X(getUniqueId, ncclGetUniqueId, (NcclId * id))                                                                       \
   X(initRank, ncclCommInitRankConfig, (NcclComm * comm, int world, NcclId id, int rank, NcclConfig *config))           \
@@ -88,15 +88,15 @@ struct Nccl {
   const char *(*errorString)(NcclResult);
   const char *(*lastError)(NcclComm);
 
-  /// The library of CudaLibraryId::nccl, bound once. UserError(TargetUnavailable) where there is none, or one without
-  /// these functions.
+  /// The library of CudaLibraryId::nccl, bound once. Throws UserError(TargetUnavailable) if it is missing or lacks one
+  /// of these functions.
   static const Nccl &get();
 };
 
-/// One collective over all ranks of a communicator, on memory of the GPU. Sums are in the order that NCCL chooses,
-/// rounded to the dtype after each addition; all ranks get the same bits. `pred` can be copied, not added.
+/// One collective over all ranks of a communicator, on GPU memory. NCCL chooses the order of sums and rounds to the
+/// dtype after each addition; all ranks get the same bits. `pred` can be copied but not added.
 struct NcclCollective {
-  using Kind = gptc::Collective::Kind;  // which says what each reads and writes
+  using Kind = gptc::Collective::Kind;  // defines what each kind reads and writes
   Kind kind;
   DevicePtr from, to;
   size_t count;
@@ -106,9 +106,9 @@ struct NcclCollective {
   std::string str() const;
 };
 
-/// Each rank has something for every other one, and for itself: part p of `from` goes to rank p, and what rank p has
-/// for this one comes to part p of `to`. Parts are `count` elements, and begin `fromStride` and `toStride` elements
-/// apart; with a `fromStride` of 0 all get the same. `to` and `from` are no common memory.
+/// Every rank sends a part to every rank, itself included: part p of `from` goes to rank p, and the data from rank p
+/// arrives in part p of `to`. A part has `count` elements. Parts begin `fromStride` and `toStride` elements apart;
+/// `fromStride` = 0 sends the same part to all. `from` and `to` must not overlap.
 struct NcclExchange {
   DevicePtr from, to;
   size_t count, fromStride, toStride;
@@ -117,39 +117,41 @@ struct NcclExchange {
   std::string str() const;
 };
 
-/// One rank's part of a communicator. It belongs to one GPU, which must outlive it, and to the thread of that GPU; a
-/// GPU may have several, one for each axis of a mesh. Nothing here waits for ever: what takes longer than the time-out
-/// (wait(): than its patience, as another rank may save or compile before it comes) is a UserError(CollectiveTimeout)
-/// that names rank, world and what did not end; what NCCL reports is a UserError(RankFailed). After either the
-/// communicator is aborted, so that nothing of it runs on the GPU any more, and can only be destroyed; what its
-/// collectives were writing is undefined.
+/// One rank's end of a communicator. It belongs to one GPU, which must outlive it, and to that GPU's thread. A GPU may
+/// have several, one per mesh axis.
+///
+/// Every wait is bounded by the time-out, or in wait() by `patience` if that is longer, because another rank may be
+/// saving or compiling. If the bound passes, the call throws UserError(CollectiveTimeout), which names rank, world and
+/// the unfinished work. An error reported by NCCL throws UserError(RankFailed). Either error aborts the communicator:
+/// none of its work runs on the GPU any more, the memory its collectives were writing is undefined, and it can only be
+/// destroyed.
 class NcclCommunicator {
 public:
-  /// Joins the others: returns when all `world` ranks have come. Each rank once, on a GPU of its own.
+  /// Joins and returns when all `world` ranks have joined. Each rank joins once, on its own GPU.
   NcclCommunicator(const Gpu &gpu, const NcclId &id, int rank, int world, std::chrono::milliseconds timeout,
                    std::chrono::milliseconds patience = {});
-  /// Aborts, unless finish() has returned: the other ranks get an error, or their time-outs.
+  /// Aborts unless finish() has returned; the other ranks then get an error or time out.
   ~NcclCommunicator();
   NcclCommunicator(const NcclCommunicator &) = delete;
 
   const int rank, world;
 
-  /// Enqueues the collectives as one: none may read what another one writes. They run behind what the stream has been
-  /// given and, whatever their streams, in the order of these calls, which must be that of all ranks. Returns when they
-  /// are enqueued; may be captured into a graph, which must be destroyed before finish().
+  /// Enqueues the collectives as one NCCL group; none may read what another writes. They run after the work already on
+  /// `stream`, and across streams in the order of these calls, which must be the same on all ranks. Asynchronous. May
+  /// be captured into a graph, which must be destroyed before finish().
   void enqueue(llvm::ArrayRef<NcclCollective> calls, Stream stream);
-  /// Exchanges, likewise.
+  /// Enqueues exchanges under the same rules.
   void exchange(llvm::ArrayRef<NcclExchange> calls, Stream stream);
-  /// Waits until the event has happened, with an eye on the other ranks: in the place of cuEventSynchronize behind
-  /// anything that this communicator takes part in, graphs too. `what` is in errors: "step 12". `meanwhile` is called
-  /// in between, and may throw: then the communicator is aborted, too.
+  /// Waits for the event while watching for failures of other ranks. Use it instead of cuEventSynchronize for any work
+  /// that involves this communicator, graphs included. `what` names the work in errors: "step 12". `meanwhile` is
+  /// called repeatedly; if it throws, the communicator is aborted too.
   void wait(
       Event event, llvm::StringRef what, llvm::function_ref<void()> meanwhile = [] {});
-  /// As wait() does: throws where NCCL has found that something failed.
+  /// Throws if NCCL has found a failure, as wait() does.
   void requireWell(llvm::StringRef what);
-  /// Leaves, when all ranks do: waits for what has been enqueued.
+  /// Waits for all enqueued work and leaves. All ranks must call it.
   void finish();
-  /// Collectives enqueued so far, groups as one; those of a graph count once.
+  /// Number of groups of collectives enqueued so far. A captured group counts once.
   int64_t enqueued() const { return number; }
 
 private:
@@ -158,7 +160,7 @@ private:
   const std::chrono::milliseconds timeout, patience;
   NcclComm comm = nullptr;
   int64_t number = 0;
-  std::string last;  // what was enqueued last
+  std::string last;  // description of the last enqueued group
 
   std::string who() const;
   std::string named(llvm::StringRef what) const;

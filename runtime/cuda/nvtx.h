@@ -1,11 +1,11 @@
-// Names for Nsight's time lines, where NVTX is to be had; nothing happens else.
+// Named ranges in Nsight's time lines; no effect if NVTX is not available.
 #pragma once
 
 #include <string>
 
 namespace gptc::cuda {
 
-/// A range of the host's time, as long as this lives; what it starts on the GPU is shown under its name.
+/// A named range of host time, from construction to destruction. Nsight shows the GPU work it launches under its name.
 class NvtxRange {
 public:
   explicit NvtxRange(const std::string &name);

@@ -15,14 +15,14 @@ namespace gptc::cuda {
 namespace {
 
 constexpr int64_t smallest = 128, largest = 8192;  // n
-constexpr double longest = 60e-3;                  // seconds of a product
+constexpr double longest = 60e-3;                  // seconds per product
 constexpr double roundSeconds = 20e-3;
 constexpr int rounds = 3, mostCalls = 8;
 
 class Stopwatch {
 public:
   explicit Stopwatch(const Gpu &gpu) : gpu(gpu), begin(gpu, eventDefault), end(gpu, eventDefault) {}
-  /// Seconds of what `enqueue` puts into the stream.
+  /// Seconds that the work of `enqueue` takes on the stream.
   template <class F> double time(F enqueue) const {
     gpu.d.check(gpu.d.eventRecord(begin.event, gpu.stream), "cuEventRecord");
     enqueue();
@@ -52,8 +52,8 @@ public:
   }
   Products(const Products &) = delete;
 
-  /// Seconds of a product of that size; of the library's first algorithm, once, or at its best. nullopt where memory or
-  /// the library do not allow it.
+  /// Seconds of a product of that size: one run of the library's first algorithm, or the best of all algorithms.
+  /// nullopt if memory or the library do not allow it.
   std::optional<double> seconds(int64_t n, bool atBest) const {
     try {
       return secondsOf(n, atBest);
@@ -109,8 +109,8 @@ private:
 
 }  // namespace
 
-// 1. n doubles while the next product is expected to end in time.
-// 2. The largest is timed by each algorithm.
+// 1. Double n while the next product is expected to end in time.
+// 2. Time the largest n by each algorithm.
 ProductPeak measureProduct(const Gpu &gpu, llvm::StringRef compute) {
   ProductPeak best;
   if (!CudaLibrary::find(CudaLibraryId::cublasLt))

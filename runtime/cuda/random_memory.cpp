@@ -9,7 +9,7 @@
 
 namespace gptc::cuda {
 
-// What repeats does so after a prime number of elements: no two rows of a matrix are equal.
+// The pattern repeats after a prime number of elements, so no two rows of a matrix are equal.
 constexpr size_t period = 1048573;
 
 const RandomMemory::Pattern &RandomMemory::pattern(DType dtype) {
@@ -43,7 +43,7 @@ void RandomMemory::fill(DevicePtr at, size_t bytes, DType dtype) {
   const Pattern &p = pattern(dtype);
   size_t filled = std::min(bytes, p.bytes);
   gpu.d.check(gpu.d.copyOnDevice(at, p.memory->at, filled, gpu.stream), "cuMemcpyDtoDAsync");
-  // Twice as much each time: whole periods, but for the last.
+  // Copies twice as much each time: whole periods except for the last.
   for (size_t n; filled < bytes; filled += n) {
     n = std::min(filled, bytes - filled);
     gpu.d.check(gpu.d.copyOnDevice(at + filled, at, n, gpu.stream), "cuMemcpyDtoDAsync");

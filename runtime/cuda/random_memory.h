@@ -1,5 +1,5 @@
-// Random numbers in a GPU's memory, for what measures it: how much power a product draws, and with that its clock,
-// follows from the bits of its operands.
+// Fills GPU memory with random numbers for measurements: a product's power draw, and with it the clock, depends on the
+// bits of its operands.
 #pragma once
 
 #include "ir/type.h"
@@ -12,9 +12,9 @@ namespace gptc::cuda {
 
 class RandomMemory {
 public:
-  /// `most`: bytes of the largest piece that will be filled.
+  /// `most`: bytes of the largest buffer to fill.
   RandomMemory(const Gpu &gpu, size_t most) : gpu(gpu), most(most) {}
-  /// Numbers in [-1, 1) of f32, bf16 or f16; memory of other types becomes 0. Enqueued on the GPU's stream.
+  /// Enqueues the fill on the GPU's stream: numbers in [-1, 1) for f32, bf16 and f16; zeros for other types.
   void fill(DevicePtr at, size_t bytes, DType dtype);
 
 private:
