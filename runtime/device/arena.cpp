@@ -21,7 +21,7 @@ constexpr unsigned char kCanary = 0xC5;
 
 int64_t pageBytes() { return ::sysconf(_SC_PAGESIZE); }
 
-/// The number after `key` in a file of "key number" lines, or -1.
+/// The number after `key` in a file of "key number" lines; -1 if there is none.
 int64_t fieldOf(const std::string &path, llvm::StringRef key) {
   FileText f = readTextFile(path, 1 << 20);
   if (!f.ok)
@@ -38,12 +38,12 @@ int64_t fieldOf(const std::string &path, llvm::StringRef key) {
   return -1;
 }
 
-/// Free bytes of the control group `dir`: its limit less what it uses, page cache that can be dropped not counted.
+/// Free bytes of the control group `dir`: its limit minus its use, where page cache that can be dropped is not counted.
 int64_t groupRoom(const std::string &dir, const char *limitFile, const char *usageFile, const char *cacheKey) {
   const int64_t unlimited = std::numeric_limits<int64_t>::max();
   int64_t limit = fieldOf(dir + "/" + limitFile, ""), usage = fieldOf(dir + "/" + usageFile, "");
   if (limit < 0 || usage < 0)
-    return unlimited;  // "max", or no such file
+    return unlimited;  // "max", or the file does not exist
   int64_t cache = std::max<int64_t>(0, fieldOf(dir + "/memory.stat", cacheKey));
   return std::max<int64_t>(0, limit - usage + cache);
 }
@@ -57,7 +57,7 @@ int64_t availableMemory() {
   FileText statm = readTextFile("/proc/self/statm", 4096);
   llvm::SmallVector<llvm::StringRef, 8> pages;
   llvm::StringRef(statm.text).split(pages, ' ');
-  // Of that file's numbers: all of the address space, and data with the stack.
+  // Fields of that file: the whole address space, and data with the stack.
   for (auto [limit, field] : {std::pair(RLIMIT_AS, 0u), {RLIMIT_DATA, 5u}}) {
     rlimit r{};
     int64_t used = 0;
@@ -76,7 +76,8 @@ int64_t availableMemory() {
     bool v1 = controllers.contains("memory");
     if (!controllers.empty() && !v1)
       continue;
-    // A limit anywhere above binds, so go up to the root. Inside a container the path may not exist; its root does.
+    // A limit of any parent binds, so walk up to the root. Inside a container the path may not exist, but the root
+    // does.
     for (std::string path = group.str();;) {
       std::string dir = (v1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup") + path;
       room = std::min(room, v1 ? groupRoom(dir, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
@@ -109,7 +110,7 @@ Arena::Arena(int64_t bytes, ThreadPool *pool) : planned(bytes) {
                     "compile with a smaller train.micro_batch (the global batch and the result stay the same), or end "
                     "other programs");
 
-  // Address space costs nothing: enough of it that the arena can start on a huge page.
+  // Address space is free: reserve enough to start the arena on a huge page.
   reservedBytes = mapped + 2 * page + kHuge;
   void *p = ::mmap(nullptr, reservedBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED)

@@ -26,7 +26,7 @@ Place Binder::place(const Function &f, const Value *v) const {
 }
 
 const LoweredGroup &Binder::lower(const Op &op, const std::string &name) {
-  // Layers differ in names only.
+  // Layers differ only in names.
   std::unique_ptr<LoweredGroup> &g = lowered[groupKey(op)];
   if (g)
     return *g;
@@ -36,7 +36,7 @@ const LoweredGroup &Binder::lower(const Op &op, const std::string &name) {
   try {
     g = std::make_unique<LoweredGroup>(lowerGroup(op, schedule, runsOnHost(op) ? host : target));
   } catch (const InternalError &e) {
-    // A plan comes from outside: what it asks for may be nonsense without our being wrong.
+    // A plan comes from outside: a nonsensical request is no fault of ours.
     damaged(fmt::format("kernel {} cannot be built: {}", name, withoutPlaces(e.what())));
   }
   if (auto problems = kir::verify(g->kernel); !problems.empty())
@@ -74,7 +74,7 @@ BoundFunction Binder::bind(const Function &f) {
     const std::vector<int64_t> wsAt = k.op->attrs.getInts("ws_at");
     for (size_t i = 0; i < wsAt.size(); ++i)
       b.memory.push_back({wsAt[i], i < g.workspaceBytes.size() ? g.workspaceBytes[i] : 0});
-    // What the kernel may touch must be what the plan set aside for it.
+    // The kernel's parameters must match the memory that the plan reserved.
     const auto &params = g.kernel.params;
     bool fits = params.size() == b.memory.size() + b.streams.size();
     for (size_t i = 0; fits && i < params.size(); ++i)

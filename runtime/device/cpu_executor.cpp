@@ -40,16 +40,16 @@ struct CpuExecutor::Bound {
   const Function *function;
   std::vector<CpuKernel> kernels;
   std::vector<std::byte *> args, results;
-  /// The same kernels, and one behind the other the collectives that no kernel stands between: one bucket; or one that
-  /// goes on beside the parts behind it.
+  /// Kernels in waves, then one bucket: consecutive collectives with no kernel in between. The bucket may go on beside
+  /// the following parts.
   struct Part {
-    const Part *after = nullptr;  // whose bucket must have ended before
+    const Part *after = nullptr;  // its bucket must have ended before this part starts
     std::unique_ptr<Waves> waves;
     CpuKernel::Meeting bucket;
     bool beside = false;
-    size_t position = 0;                                               // among the parts
-    mutable int64_t number = 0;                                        // of the bucket, where it is under way
-    std::vector<std::pair<const char *, const char *>> read, written;  // by the bucket
+    size_t position = 0;                                               // index among the parts
+    mutable int64_t number = 0;                                        // of the bucket, if under way
+    std::vector<std::pair<const char *, const char *>> read, written;  // memory of the bucket
   };
   std::deque<Part> parts;
   llvm::DenseMap<const Op *, const Part *> startedBy;
@@ -57,7 +57,7 @@ struct CpuExecutor::Bound {
   void add(CpuKernel &kernel, const BoundGroup &group, unsigned threads);
 };
 
-/// Puts a kernel behind the others. Its params are there.
+/// Appends a kernel whose params are set.
 void CpuExecutor::Bound::add(CpuKernel &k, const BoundGroup &g, unsigned threads) {
   auto newPart = [&] {
     Part &part = parts.emplace_back();
@@ -68,7 +68,7 @@ void CpuExecutor::Bound::add(CpuKernel &k, const BoundGroup &g, unsigned threads
     newPart();
   for (const Op *group : g.waitsFor) {
     const Part *started = startedBy.lookup(group);
-    // Buckets end in the order of their starts.
+    // Buckets end in the order in which they started.
     if (const Part *&after = parts.back().after; !after || after->position < started->position)
       after = started;
   }
@@ -82,7 +82,7 @@ void CpuExecutor::Bound::add(CpuKernel &k, const BoundGroup &g, unsigned threads
     parts.back().waves->add({&k.code, k.params, bytes, k.op->numOperands()});
     return;
   }
-  // None of a bucket may touch what another one writes.
+  // The collectives of a bucket must not touch what another one writes.
   const unsigned reads = k.op->numOperands();
   auto range = [&](size_t i) {
     const char *at = static_cast<const char *>(k.params[i]);
@@ -130,7 +130,7 @@ void CpuExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       bound->args.push_back(arena.at(p.at));
     for (const Place &p : b.results)
       bound->results.push_back(arena.at(p.at));
-    bound->kernels.reserve(b.groups.size());  // they are pointed into
+    bound->kernels.reserve(b.groups.size());  // pointers into it are kept
     for (const BoundGroup &g : b.groups) {
       if (!g.lowered->collectives)
         kernels.push_back(&g.lowered->kernel);
@@ -160,7 +160,7 @@ void CpuExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
     }
 }
 
-/// The calls of a group, with places: each segment of a piece is a collective of its own in the bucket.
+/// The collectives of a group with their addresses. Each segment of a piece is a separate collective in the bucket.
 CpuKernel::Meeting CpuExecutor::meetingOf(const CpuKernel &k, const Collectives &what) {
   CpuKernel::Meeting m;
   m.ranks = along(what.axis);
@@ -234,7 +234,8 @@ void CpuExecutor::run(llvm::StringRef function, llvm::ArrayRef<const void *> arg
         waitFor(part.after->number);
       part.waves->run(pool);
       part.number = 0;
-      // Where blocks wait for each other in the middle of a step, a second voice would only be in the way.
+      // If tensor-parallel ranks wait for each other within the step, a second concurrent communication would only slow
+      // it.
       if (!part.beside || part.bucket.ranks != ranks || !ranks->beside() || tensorRanks) {
         meet(part.bucket);
         continue;

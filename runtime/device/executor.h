@@ -1,5 +1,5 @@
-// Runs the functions of a planned module on some device. What there is to a device stands here; cpu_executor.h and
-// cuda/cuda_executor.h are the two.
+// Runs the functions of a planned module on a device. This is the interface of a device; cpu_executor.h and
+// cuda/cuda_executor.h implement it.
 #pragma once
 
 #include "codegen/codegen.h"
@@ -17,35 +17,36 @@ namespace gptc {
 
 class Communicator;
 
-/// One kernel of a function, bound to its memory.
+/// A kernel of a function, bound to its memory.
 class BoundKernel {
 public:
   virtual ~BoundKernel() = default;
   std::string name;  // as in kernelsOf(): "train_step.17"
   const Op *op;      // the fused op
-  /// Where the host can read result i; valid until the next kernel runs.
+  /// Host address of the data of result i; valid until the next kernel runs.
   virtual const void *result(unsigned i) const = 0;
 };
 
 /// Nanoseconds of a monotonic clock.
 int64_t monotonicNow();
 
-/// Told about every kernel that has run; times are nanoseconds of a monotonic clock. Throwing stops the function.
+/// Observes every kernel that runs; times are nanoseconds of a monotonic clock. An exception from it stops the
+/// function.
 class KernelObserver {
 public:
   virtual ~KernelObserver() = default;
-  /// About every kernel before it runs, when all before it have ended.
+  /// Called before a kernel runs, when all earlier ones have ended.
   virtual void willRun(const BoundKernel &) {}
   virtual void ran(const BoundKernel &kernel, int64_t begin, int64_t end) = 0;
 };
 
 class Executor;
 
-/// What the host will do with a state's elements.
+/// How the host will use a state's elements.
 enum class StateAccess { read, write, readAndWrite };
 
-/// A state's elements, row-major over padded extents, where the host can reach them: the state itself, or a copy that
-/// goes back to the device with the end of this.
+/// A state's elements, row-major over padded extents, as host memory: the state itself, or a copy that the destructor
+/// writes back to the device.
 class StateView {
 public:
   StateView(Executor &executor, const State &state, StateAccess access);
@@ -65,52 +66,52 @@ public:
   virtual ~Executor() = default;
   Executor(const Executor &) = delete;
 
-  /// Compiles the kernels of these functions, all at once; functions already prepared, or not in the module, are
-  /// skipped. UserError(PlanDamaged) where the plan asks for a kernel that this version builds otherwise.
+  /// Compiles the kernels of these functions together. Skips functions that are prepared already or not in the module.
+  /// Throws UserError(PlanDamaged) if the plan asks for a kernel that this version builds differently.
   virtual void prepare(llvm::ArrayRef<llvm::StringRef> functions) = 0;
-  /// Copies the arguments to their planned places (each as its type says, padding included) and runs: on return the
-  /// arguments may change, the function need not have ended. Prepares where needed.
+  /// Copies the arguments, laid out as their types say with padding, to their planned places and runs the function,
+  /// preparing it if needed. Afterwards the arguments may change; the function may still be running.
   virtual void run(llvm::StringRef function, llvm::ArrayRef<const void *> args) = 0;
-  /// Where the host finds result i of a function that ran, and has ended by then; valid until another function runs.
+  /// Host address of result i of a function that was run, after waiting for its end; valid until another function runs.
   virtual const void *result(llvm::StringRef function, unsigned i) = 0;
-  /// Leaves the other ranks in good order, when all do. Nothing runs afterwards.
+  /// Leaves the communicators in good order. All ranks must call it; nothing may run afterwards.
   virtual void leave() {}
-  /// Whether nothing wrote past the end of the arena, as far as can be told.
+  /// Whether the memory behind the arena is unchanged, as far as the device can tell.
   virtual bool intact() = 0;
-  /// FLOP/s of this device at best with operands in "fp32", "bf16", "fp16" or "tf32": measured where that has not been
-  /// done before. It must not outlive the executor.
+  /// The device's peak in FLOP/s with operands in "fp32", "bf16", "fp16" or "tf32"; measured if no record exists. The
+  /// record must not outlive the executor.
   virtual PeakRecord peak(llvm::StringRef compute) = 0;
-  /// The same as a data sheet says it.
+  /// The peak according to a data sheet.
   virtual SheetPeak sheetPeak(llvm::StringRef) const { return {}; }
 
   bool has(llvm::StringRef function) const { return module.function(function); }
   const Type &argType(llvm::StringRef function, unsigned i) const;
   StateView view(const State &state, StateAccess access) { return {*this, state, access}; }
-  /// A kernel for the host that belongs to no function (initial values).
+  /// Compiles a host kernel that belongs to no function (for initial values).
   CompiledKernel compile(const kir::Kernel &kernel) { return std::move(jit.compile(&kernel)[0]); }
-  /// Lanes of vectors in such a kernel.
+  /// Vector lanes in such a kernel.
   int lanes(DType t) const { return (target.isCuda() ? host : target).lanes(t); }
   const Module &planned() const { return module; }
   ThreadPool &threads() const { return pool; }
 
-  /// All ranks of the module's mesh, null where there is one. Every rank then calls the same functions in the same
+  /// All ranks of the module's mesh; null if there is only one. All of them must call the same functions in the same
   /// order.
   Communicator *ranks = nullptr;
-  /// Those along one axis that this rank meets; not needed where `ranks` are.
+  /// This rank's groups along the axes of the mesh; not needed if the mesh has one axis.
   Communicator *dataRanks = nullptr, *tensorRanks = nullptr;
-  /// The ranks along an axis of the mesh; null where there is one.
+  /// The ranks along an axis of the mesh; null if there is only one.
   Communicator *along(llvm::StringRef axis) const;
-  /// How long a rank waits for another one that may be saving or compiling, where `ranks` do not say so themselves.
+  /// How long to wait for a rank that may be saving or compiling, if `ranks` does not report that itself.
   std::chrono::milliseconds patience{120000};
-  /// This rank's place along it.
+  /// This rank's index along the axis.
   int64_t index(llvm::StringRef axis) const;
 
-  /// With an observer kernels run one by one.
+  /// If an observer is set, kernels run one by one.
   KernelObserver *observer = nullptr;
 
 protected:
-  /// `planned` (verified, checked) must outlive the executor. Kernels are lowered for `target`, which their schedules
-  /// were chosen for; object code is cached in `cacheDir` ("" for none).
+  /// `planned` (verified, checked) must outlive the executor. Kernels are lowered for `target`, for which their
+  /// schedules were chosen. Object code is cached in `cacheDir` ("" for no cache).
   Executor(const Module &planned, const Target &target, const Target &host, ThreadPool &pool,
            const std::string &cacheDir);
 
@@ -118,11 +119,11 @@ protected:
   const Target target, host;
   ThreadPool &pool;
   const std::string cacheDir;
-  Jit jit;  // for the host
+  Jit jit;  // for kernels on the host
 
 private:
   friend StateView;
-  /// Memory of the host for a view, filled where it will be read; and its end.
+  /// Opens host memory for a view, filled if `access` reads; closeView ends it.
   virtual void *openView(const State &state, StateAccess access) = 0;
   virtual void closeView(const State &state, StateAccess access, void *data) = 0;
 };

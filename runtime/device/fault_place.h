@@ -1,4 +1,4 @@
-// What runs at the moment, for whoever reports a fault of memory in it.
+// The work that is running, for the report of a memory fault.
 #pragma once
 
 #include <atomic>
@@ -6,13 +6,13 @@
 
 namespace gptc {
 
-/// Says so for as long as it lives, to all threads.
+/// Sets the current place for all threads as long as it lives.
 class FaultPlace {
 public:
   explicit FaultPlace(std::string place) : place(std::move(place)) { current = this->place.c_str(); }
   ~FaultPlace() { current = nullptr; }
   FaultPlace(const FaultPlace &) = delete;
-  /// Null where nobody has said anything. To be read by a signal handler.
+  /// The current place; null if none is set. Safe in a signal handler.
   static const char *now() { return current; }
 
 private:

@@ -19,8 +19,8 @@ namespace {
 
 constexpr int mostAttempts = 8;
 constexpr double agreement = 0.02;
-constexpr int enough = 3;          // attempts that agree
-constexpr int mostRemeasured = 3;  // in a run
+constexpr int enough = 3;          // attempts that must agree
+constexpr int mostRemeasured = 3;  // new measurements per run
 
 std::string today() {
   const std::time_t now = std::time(nullptr);
@@ -70,7 +70,7 @@ Peak PeakRecord::again() const {
     best.flops = std::max(best.flops, flops);
   }
   best.date = today();
-  // Ranks of one machine may measure at one time: what is there by now counts.
+  // Ranks of one machine may measure at the same time: respect a record that appeared meanwhile.
   if (const std::optional<Peak> before = known(); before && before->flops >= best.flops)
     return *before;
   if (best.flops > 0) {

@@ -1,5 +1,5 @@
-// What MFU is a share of. A machine's peak is measured once and kept in the private cache: whatever else runs there at
-// the time of one start, shares of one machine are shares of one number.
+// The peak that MFU is a share of. A machine's peak is measured once and kept in the private cache, so that all shares
+// on one machine have one base, whatever else runs when a run starts.
 #pragma once
 
 #include "codegen/codegen.h"
@@ -12,26 +12,27 @@
 namespace gptc {
 
 struct Peak {
-  double flops = 0;  // FLOP/s; 0: there is no way to measure it
+  double flops = 0;  // FLOP/s; 0 if it cannot be measured
   std::string date;  // of the measurement, UTC: "2026-11-23"
 };
 
-/// A peak in the private cache.
+/// A peak recorded in the private cache.
 ///
-///   1. Where there is none, attempts are made until three agree within 2%, or eight have been made: whatever else runs
-///      on the machine makes an attempt too low and never too high. The greatest counts.
-///   2. What is measured again replaces the record only where it is greater.
-/// A cache that cannot be read or written costs the time of measuring each time, and nothing else.
+///   1. If there is no record, measure until three attempts agree within 2%, at most eight times. Other work on the
+///      machine only lowers an attempt, so the greatest counts.
+///   2. A new measurement replaces the record only if it is greater.
+///
+/// If the cache cannot be read or written, each run measures again.
 class PeakRecord {
 public:
-  /// `cacheDir` "" for none. `what`: all that the peak depends on: device, its libraries, type, kernel. `attempt`:
-  /// FLOP/s of one measurement, or 0. `by`: what is measured, where people should know: "cuBLASLt's product".
+  /// `cacheDir`: "" for no cache. `what`: all that the peak depends on: device, libraries, type, kernel. `attempt`: one
+  /// measurement in FLOP/s, 0 if it failed. `by`: what is measured, for messages: "cuBLASLt's product"; may be "".
   PeakRecord(std::string cacheDir, std::string what, std::function<double()> attempt, std::string by = "")
       : by(std::move(by)), cacheDir(std::move(cacheDir)), what(std::move(what)), attempt(std::move(attempt)) {}
   const std::string by;
-  /// That on record, else measured now.
+  /// The recorded peak; measures if there is none.
   Peak get() const;
-  /// Measured now in any case; the greater of it and that on record.
+  /// Measures in any case and returns the greater of this and the record.
   Peak again() const;
 
 private:
@@ -41,34 +42,35 @@ private:
   std::function<double()> attempt;
 };
 
-/// That of this machine's CPU, with all threads of the pool, by the loop of codegen/cpu/peak.h. The pool must outlive
-/// it.
+/// The peak of this machine's CPU with all threads of the pool, by the loop of codegen/cpu/peak.h. The pool must
+/// outlive the record.
 PeakRecord peakOfCpu(ThreadPool &pool, const Target &host, DType operands, const std::string &cacheDir);
 
-/// A peak that somebody else has published.
+/// A published peak.
 struct SheetPeak {
-  double flops = 0;  // 0: none is known
-  std::string of;    // "NVIDIA H200"
+  double flops = 0;  // FLOP/s; 0 if unknown
+  std::string of;    // the device: "NVIDIA H200"
 };
 
-/// Shares of the peak for a run: of a number that the user gives, else of a data sheet's, else of the measured one.
+/// Utilization of a run: a share of the user's peak if given, else of a data sheet's, else of the measured one.
 class Utilization {
 public:
-  /// `given`: FLOP/s that the user says; 0: none; below 0: the measured peak is wanted, whatever the data sheet says.
-  /// `compute`: "bf16", for the texts. Measures where that is needed and not on record.
+  /// `given`: the user's peak in FLOP/s; 0 if none; negative to use the measured peak rather than a data sheet's.
+  /// `compute`: "bf16", for messages. Measures if the measured peak is needed and not recorded.
   Utilization(double given, SheetPeak sheet, PeakRecord record, std::string compute);
 
-  /// What shares are of: "given", "sheet", "measured"; "" where nothing is known.
+  /// The base of the shares: "given", "sheet", "measured"; "" if no peak is known.
   const char *of() const;
-  /// One line for the start of a run; "" where the user has given the number, or nothing is known.
+  /// A line for the start of a run; "" if the user has given the peak or none is known.
   std::string describe() const;
 
   struct Shares {
-    double mfu;       // of what of() says; NaN where nothing is known
-    double measured;  // of the measured peak where that is another one, else NaN
+    double mfu;       // share of the base of(); NaN if unknown
+    double measured;  // share of the measured peak, if that is not the base; else NaN
   };
-  /// Of so many FLOP/s of one device. None is above 1 without a word on why: a measured peak that a run exceeds was too
-  /// low, and is measured again, three times at most; what is still above 1 afterwards is explained once.
+  /// Shares for this rate in FLOP/s of one device. `say` receives an explanation of any share above 1. A measured peak
+  /// below the rate was too low and is measured again, at most three times; a share that stays above 1 is explained
+  /// once.
   Shares at(double flopsPerSecond, const std::function<void(const std::string &)> &say);
 
 private:

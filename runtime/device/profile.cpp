@@ -19,7 +19,7 @@ Cost costOf(const Op &fused) {
   for (const Op &op : *fused.body)
     if (op.def().cost)
       total.flops += op.def().cost(op).flops;
-  // Only what enters and leaves a group moves.
+  // Only operands and results of the group cause traffic.
   for (const Value *v : fused.operands())
     total.bytesRead += v->type.bytes();
   for (unsigned i = 0; i < fused.numResults(); ++i)
@@ -27,7 +27,7 @@ Cost costOf(const Op &fused) {
   return total;
 }
 
-/// "h3.mlp.c_fc" -> "h*.mlp.c_fc": one row of the table for all layers.
+/// "h3.mlp.c_fc" -> "h*.mlp.c_fc": the table has one row for all layers.
 std::string mergeLayers(const std::string &loc) {
   if (loc.size() < 2 || loc[0] != 'h' || !std::isdigit(loc[1]))
     return loc;
@@ -157,7 +157,7 @@ void Trace::write(const std::string &path) const {
 
 std::string firstNonFinite(const Type &type, const void *data, bool allowMinusInf) {
   const unsigned size = sizeOf(type.dtype);
-  // Row by row: what lies in the padding does not count.
+  // Row by row, because padding does not count.
   const int64_t row = type.isScalar() ? 1 : type.dim(-1), rows = type.rows();
   std::vector<int64_t> at(std::max(1u, type.rank()), 0);
   for (int64_t r = 0; r < rows; ++r) {

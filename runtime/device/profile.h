@@ -1,4 +1,4 @@
-// Looking at kernels while they run: a profile, a trace, and the search for the first value that is not finite.
+// Observers of kernels: a profile, a trace, and the search for the first non-finite value.
 #pragma once
 
 #include "runtime/device/executor.h"
@@ -8,12 +8,12 @@
 
 namespace gptc {
 
-/// Sums up time per kernel and, from OpDef::cost of the ops inside, arithmetic and traffic.
+/// Sums up the time of each kernel and, from OpDef::cost of its ops, arithmetic and traffic.
 class Profile : public KernelObserver {
 public:
   void ran(const BoundKernel &kernel, int64_t begin, int64_t end) override;
-  /// A table by place in the model (layers merged) and recipe, most expensive first: share, ms per call of the
-  /// function, GFLOP/s, GB/s. `steps` divides the times.
+  /// A table by place in the model (layers merged) and recipe, most expensive first: share, ms, GFLOP/s, GB/s. Times
+  /// are divided by `steps`.
   std::string table(int64_t steps) const;
 
 private:
@@ -24,11 +24,11 @@ private:
   llvm::StringMap<Entry> entries;
 };
 
-/// Collects kernels as Chrome trace events (chrome://tracing, Perfetto).
+/// Records kernels as Chrome trace events (chrome://tracing, Perfetto).
 class Trace : public KernelObserver {
 public:
   void ran(const BoundKernel &kernel, int64_t begin, int64_t end) override;
-  /// A named span around kernels, e.g. "step 10".
+  /// Adds a named span around kernels, such as "step 10".
   void span(const std::string &name, int64_t begin, int64_t end);
   /// Throws UserError(Unwritable, DiskFull).
   void write(const std::string &path) const;
@@ -42,18 +42,17 @@ private:
   std::vector<Event> events;
 };
 
-/// Scans every result and keeps the first kernel with a value that is NaN or infinite (-inf written by a causal mask is
-/// meant).
+/// Scans every result and keeps the first kernel with NaN or infinity. Ignores -inf written by a causal mask.
 class NonFiniteScan : public KernelObserver {
 public:
   void ran(const BoundKernel &kernel, int64_t begin, int64_t end) override;
-  /// "h3.attn (attention), kernel train_step.41, result 0 [1,5,7] = nan", or "" when everything was finite.
+  /// "h3.attn (attention), kernel train_step.41, result 0 [1,5,7] = nan"; "" if all values were finite.
   std::string first;
-  /// How many kernels had run before that one.
+  /// Number of kernels that ran before that one.
   int64_t before = 0;
 };
 
-/// The same for a run of which every kernel is looked at: one that wrote past the end of the arena is an InternalError.
+/// Also checks the arena after each kernel: throws InternalError if one wrote past its end.
 class CheckedKernels : public NonFiniteScan {
 public:
   explicit CheckedKernels(Executor &executor) : executor(executor) {}
@@ -63,10 +62,10 @@ private:
   Executor &executor;
 };
 
-/// The first element of `data` that is not finite as "[1,5,7] = nan", or "".
+/// The first non-finite element of `data`, as "[1,5,7] = nan"; "" if there is none.
 std::string firstNonFinite(const Type &type, const void *data, bool allowMinusInf = false);
 
-/// What an op of the model is called: loc and the ops inside, "h3.mlp.c_fc (matmul+add+gelu_tanh)".
+/// Name of a group for people: loc and the ops inside, "h3.mlp.c_fc (matmul+add+gelu_tanh)".
 std::string describe(const Op &fused);
 
 }  // namespace gptc

@@ -24,7 +24,7 @@ void WavePhase::runPieces(int64_t begin, int64_t end) const {
 }
 
 void WavePhase::run(ThreadPool &pool) const {
-  // A single piece is not worth waking anybody.
+  // Do not wake other threads for a single piece.
   if (pieces == 1)
     return runPieces(0, 1);
   pool.run(

@@ -1,6 +1,6 @@
-// Kernels one behind the other of which none touches what another one writes form a wave: they need no barrier between
-// them. Small kernels then fill the machine together, the last tasks of one do not leave threads idle before the next,
-// and the optimizer's update of all parameters is one sweep (as multi-tensor optimizers do it on GPUs).
+// A wave is a run of consecutive kernels of which none touches what another writes, so they need no barrier between
+// them. Small kernels then fill the machine together, threads do not idle between one kernel's last tasks and the next
+// kernel, and the optimizer updates all parameters in one sweep (like multi-tensor optimizers on GPUs).
 #pragma once
 
 #include "codegen/codegen.h"
@@ -12,8 +12,8 @@
 
 namespace gptc {
 
-/// The phases of the kernels of a wave that run side by side. What the pool hands out are pieces, each some tasks of
-/// one kernel: tasks of different kernels differ too much in length to be handed out in runs.
+/// Corresponding phases of a wave's kernels, which run side by side. The pool hands out pieces, each some tasks of one
+/// kernel, because tasks of different kernels differ too much in length to share a piece.
 class WavePhase {
 public:
   void add(const CompiledPhase &phase, void *const *params, unsigned threads);
@@ -23,7 +23,7 @@ private:
   struct Part {
     const CompiledPhase *phase;
     void *const *params;
-    int64_t firstPiece, grain;  // tasks of a piece
+    int64_t firstPiece, grain;  // grain: tasks per piece
   };
   std::vector<Part> parts;
   int64_t pieces = 0;
@@ -31,16 +31,16 @@ private:
   void runPieces(int64_t begin, int64_t end) const;
 };
 
-/// A kernel with its memory; code and params must outlive the waves.
+/// A kernel with its memory. Code and params must outlive the waves.
 struct WaveKernel {
   const CompiledKernel *code;
   llvm::ArrayRef<void *> params;
-  llvm::ArrayRef<int64_t> bytes;  // of each parameter
-  unsigned reads;                 // the first so many parameters are only read, the others written (and maybe read)
+  llvm::ArrayRef<int64_t> bytes;  // bytes behind each parameter
+  unsigned reads;                 // the first `reads` parameters are read-only, the others written and perhaps read
 };
 
-/// Cuts a list of kernels into waves. The order of the list is kept but within a wave, and a wave is as long as the
-/// kernels' memory allows; so results do not depend on it.
+/// Cuts a list of kernels into waves, each as long as the kernels' memory allows. Order is given up only within a wave,
+/// so results do not depend on the cut.
 class Waves {
 public:
   explicit Waves(unsigned threads) : threads(threads) {}
@@ -50,7 +50,7 @@ public:
 
 private:
   using Range = std::pair<const char *, const char *>;
-  /// Disjoint ranges, begin to end.
+  /// Disjoint ranges, from begin to end.
   class Ranges {
   public:
     bool overlaps(Range r) const;
@@ -62,8 +62,8 @@ private:
   };
 
   const unsigned threads;
-  std::vector<std::vector<WavePhase>> waves;  // of each wave its phases, with a barrier between one and the next
-  Ranges read, written;                       // by the last wave
+  std::vector<std::vector<WavePhase>> waves;  // the phases of each wave, with barriers in between
+  Ranges read, written;                       // memory of the last wave
 };
 
 }  // namespace gptc

@@ -90,10 +90,10 @@ std::string fitLine(llvm::ArrayRef<LineField> fields, size_t columns) {
 
 ProgressLine::ProgressLine(FILE *out, int64_t steps) : out(out), steps(steps), terminal(::isatty(::fileno(out))) {}
 
-/// What a line may take without being broken. Asked each time, for a window may have got another size; the last column
-/// stays free, as some terminals go on to the next line behind it.
+/// Columns that a line may take without wrapping. Asked each time, because a window's size may change. The last column
+/// stays free, because some terminals wrap after it.
 size_t ProgressLine::columns() const {
-  constexpr unsigned usual = 80;  // of one that does not say
+  constexpr unsigned usual = 80;  // if the terminal does not tell
   winsize w{};
   const unsigned all = ::ioctl(::fileno(out), TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : usual;
   return std::max(1u, all - 1);
@@ -121,7 +121,7 @@ void ProgressLine::show(const StepMetrics &m, double msLeft, int64_t memoryBytes
   };
   const size_t width = terminal ? columns() : std::string::npos;
   const std::string text = fitLine(fields, width);
-  // Blanks cover the rest of a longer line before, as far as the window still shows it.
+  // Blanks cover the rest of a longer previous line, as far as the window still shows it.
   shown = std::min(shown, width);
   print(terminal ? fmt::format("\r{:<{}}", text, shown) : text + "\n");
   if (terminal)
@@ -145,7 +145,7 @@ void ProgressLine::print(const std::string &text) {
   std::fwrite(text.data(), 1, text.size(), out);
   if (std::fflush(out) == 0 || (errno != EPIPE && errno != EIO))
     return;
-  // A pipe without a reader, or a terminal that was closed and whose SIGHUP is ignored: the run goes on without.
+  // The pipe has no reader, or the terminal closed while SIGHUP is ignored: the run goes on without output.
   readerGone = readerGone || errno == EPIPE;
   std::clearerr(out);
   ::__fpurge(out);

@@ -30,8 +30,8 @@ RankTimes::Totals RankTimes::totals() const {
 }
 
 std::string describeWaiting(llvm::ArrayRef<double> inside, double seconds) {
-  // Who comes last to every collective waits for nobody: what it spends in there is what the collectives cost. What the
-  // others spend beyond that they have waited for it.
+  // The last rank to arrive at every collective waits for nobody: its time inside is what the collectives cost. The
+  // other ranks waited for it during the rest of theirs.
   const auto [last, first] = std::minmax_element(inside.begin(), inside.end());
   const double waited = std::accumulate(inside.begin(), inside.end(), 0.0) - *last * double(inside.size());
   const double average = waited / double(inside.size() - 1);

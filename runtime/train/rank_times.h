@@ -1,4 +1,4 @@
-// Where the time of a run with several ranks went.
+// Reports where a run with several ranks spent its time.
 #pragma once
 
 #include "runtime/collectives/communicator.h"
@@ -9,9 +9,9 @@ namespace gptc {
 
 class RankTimes {
 public:
-  /// From now on. Beside all ranks there may be the groups that this one meets along each axis of a mesh (null: none).
+  /// Starts measuring. `axes`: this rank's groups along each mesh axis (null: none).
   RankTimes(Communicator &ranks, const std::vector<Communicator *> &axes);
-  /// Runs a step, and notes what it sends: checkpoints and evaluations send more, now and then.
+  /// Runs a step and counts the bytes it sends, apart from those of checkpoints and evaluations.
   template <class F> auto step(F run) {
     const Totals before = totals();
     auto result = run();
@@ -21,24 +21,24 @@ public:
     ++steps;
     return result;
   }
-  /// Who was the slowest, how long the others waited for it, and what a step sends beside the least that could be. All
-  /// ranks call it together, and all get the same text.
+  /// Reports the slowest rank, how long the others waited for it, and the bytes sent per step relative to the lower
+  /// bound. All ranks must call it together; all get the same text.
   std::string report();
 
 private:
   struct Totals {
-    int64_t sent = 0, least = 0;
-    std::chrono::nanoseconds inside{0};
+    int64_t sent = 0, least = 0;         // bytes, and their lower bound
+    std::chrono::nanoseconds inside{0};  // within collectives
   };
   Totals totals() const;
   Communicator &ranks;
-  std::vector<Communicator *> groups;  // all that are used
+  std::vector<Communicator *> groups;  // all distinct communicators
   const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
   const std::chrono::nanoseconds inside;
   int64_t steps = 0, sent = 0, least = 0;
 };
 
-/// The same of what ranks say, in their order: seconds within collectives, and in all.
+/// The first part of the report: `inside`, per rank, are seconds within collectives; `seconds` is the total.
 std::string describeWaiting(llvm::ArrayRef<double> inside, double seconds);
 
 }  // namespace gptc

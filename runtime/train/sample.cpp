@@ -26,16 +26,16 @@ public:
     limit = executor.planned().attrs.getInt("block_size");
   }
 
-  /// Logits after all of `tokens`, which stand from position 0 on.
+  /// Logits after `tokens`, which occupy the cache from position 0.
   llvm::ArrayRef<float> read(llvm::ArrayRef<int32_t> tokens) {
     const int64_t n = tokens.size();
     std::vector<int32_t> part(piece, 0);
     for (int64_t pos = 0; pos < n; pos += piece) {
-      // The last piece is moved back to end at n: tokens given twice leave equal caches.
+      // The last piece is moved back to end at n: writing a token to the cache twice leaves the same values.
       const int64_t start = std::min(pos, std::max<int64_t>(0, n - piece)), count = std::min(piece, n - start),
                     last = count - 1;
       std::copy_n(tokens.begin() + start, count, part.begin());
-      // A prefill of one token has no choice of which is the last.
+      // A one-token prefill has no operand for the last position.
       std::vector<const void *> args = {part.data(), &start};
       if (piece > 1)
         args.push_back(&last);
@@ -83,12 +83,11 @@ std::string tokensWithoutText(const Module &planned, int64_t tokens) {
                                        vocab, tokens, vocab - tokens);
 }
 
-// There are some 50,000 tokens to choose from, and a few milliseconds between two choices: nothing is sorted but what
-// top-k and top-p ask for.
+// With some 50,000 tokens and a few milliseconds per choice, only what top-k and top-p need is sorted.
 int32_t chooseToken(llvm::ArrayRef<float> logits, const SampleOptions &o, double u) {
   if (o.tokens > 0 && size_t(o.tokens) < logits.size())
     logits = logits.take_front(o.tokens);
-  const float *most = std::max_element(logits.begin(), logits.end());  // the first of equal ones
+  const float *most = std::max_element(logits.begin(), logits.end());  // the first of equals
   if (o.temperature <= 0)
     return int32_t(most - logits.begin());
   std::vector<int32_t> order(logits.size());

@@ -1,4 +1,4 @@
-// Sampling text from a model with a KV cache.
+// Samples text from a model with a KV cache.
 #pragma once
 
 #include "llvm/ADT/ArrayRef.h"
@@ -14,30 +14,31 @@ class Module;
 
 struct SampleOptions {
   int64_t maxTokens = 256;
-  double temperature = 0.8;  // 0: always the most likely token
-  int64_t topK = 0;          // only the k most likely; 0: all
-  double topP = 1;           // only the most likely that together reach this probability (Holtzman et al. 2020)
+  double temperature = 0.8;  // 0: greedy (always the most likely token)
+  int64_t topK = 0;          // choose among the k most likely; 0: all
+  double topP = 1;  // nucleus sampling (Holtzman et al. 2020): choose among the most likely tokens whose probabilities
+                    // reach this sum
   uint64_t seed = 1337;
-  int64_t tokens = 0;  // only ids below are chosen: those that the tokenizer has; 0: all of the model's
+  int64_t tokens = 0;  // choose only ids below this: the tokenizer's; 0: all of the model's
 };
 
-/// Throws UserError(Contradiction) for an encoder: it fills gaps, and cannot continue a text.
+/// Throws UserError(Contradiction) for an encoder, which fills gaps and cannot continue a text.
 void requireGenerator(const Module &planned);
 
-/// Throws UserError(TokenOutOfRange) where the prompt holds a token that the model does not know.
+/// Throws UserError(TokenOutOfRange) if the prompt has a token outside the model's vocabulary.
 void requireKnownPrompt(llvm::ArrayRef<int32_t> prompt, const Module &planned);
 
-/// What to tell a user whose model has more tokens than the tokenizer, or "": sampling with SampleOptions::tokens never
-/// chooses the others, for which there is no text.
+/// A note for the user if the model has more tokens than the tokenizer's `tokens`, else "". SampleOptions::tokens
+/// excludes the surplus tokens, which have no text.
 std::string tokensWithoutText(const Module &planned, int64_t tokens);
 
-/// Chooses a token: `u` uniform in [0,1) is a place in the sum of their probabilities, in order of ids, or of
-/// likelihood where top-k or top-p leave out some. Of equal logits the smaller id counts as likelier.
+/// Chooses a token. `u`, uniform in [0, 1), is a position in the cumulative probabilities, taken in order of ids, or of
+/// likelihood if top-k or top-p exclude some. Of equal logits the smaller id ranks first.
 int32_t chooseToken(llvm::ArrayRef<float> logits, const SampleOptions &options, double u);
 
-/// Continues `prompt` (not empty) token by token until maxTokens or until `emit` returns false. The prompt goes through
-/// @prefill in pieces, each new token through @decode. When the context is full the last half of it is read again from
-/// position 0, and sampling goes on. The tokens are a pure function of state, prompt and options.
+/// Continues `prompt` (not empty) until maxTokens or until `emit` returns false. The prompt goes through @prefill in
+/// pieces, each new token through @decode. When the context is full, its last half is read again from position 0. The
+/// tokens are a pure function of state, prompt and options.
 void sampleTokens(Executor &executor, llvm::ArrayRef<int32_t> prompt, const SampleOptions &options,
                   const std::function<bool(int32_t)> &emit);
 

@@ -15,7 +15,8 @@ static std::unique_ptr<Executor> makeExecutor(Session &s, const std::string &cac
   return std::make_unique<CpuExecutor>(m, s.plan.target, s.host, *s.arena, s.pool, cacheDir);
 }
 
-/// A plan is for so many ranks as its mesh has: who has another number makes another plan first.
+/// Checks that the number of ranks is that of the plan's mesh. A caller with another number must derive another plan
+/// first.
 static Plan forRanks(Plan plan, const Communicator *ranks) {
   const int64_t wanted = Mesh::of(*plan.planned).ranks(), here = ranks ? ranks->world : 1;
   GPTC_CHECK(wanted == here, "a plan for {} ranks, and there are {}", wanted, here);

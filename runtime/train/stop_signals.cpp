@@ -12,12 +12,12 @@ namespace {
 
 Stops gStops;
 bool gAnswers = false;
-/// Where the run is: in step n at 2 n + 1, behind it at 2 n.
+/// Progress of the run: 2 n + 1 during step n, 2 n after it.
 constexpr int64_t kStarting = -1;
 std::atomic<int64_t> gPlace{kStarting};
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
-/// A line of text in the stack: all that a signal handler may do.
+/// A line of text on the stack, because a signal handler must not allocate.
 class Line {
 public:
   void add(const char *text) {
@@ -43,7 +43,7 @@ private:
 void answer() {
   Line line;
   if (::isatty(STDERR_FILENO) && ::isatty(STDOUT_FILENO))
-    line.add("\n");  // the live line may stand there
+    line.add("\n");  // the live line may be on the terminal
   const int64_t place = gPlace;
   if (place == kStarting) {
     line.add("stopping: the run is starting and ends as soon as it can");
@@ -75,18 +75,18 @@ StopSignals::StopSignals(bool answers) {
   gPlace = kStarting;
   struct sigaction a {};
   a.sa_handler = onSignal;
-  // One at a time: two handlers at once could both be the first.
+  // One at a time: of two concurrent handlers both could count as the first.
   for (int number : {SIGTERM, SIGINT, SIGHUP})
     sigaddset(&a.sa_mask, number);
   ::sigaction(SIGTERM, &a, &oldTerm);
   ::sigaction(SIGINT, &a, &oldInt);
   ::sigaction(SIGHUP, nullptr, &oldHup);
-  if (oldHup.sa_handler != SIG_IGN)  // nohup stays nohup
+  if (oldHup.sa_handler != SIG_IGN)  // nohup stays in force
     ::sigaction(SIGHUP, &a, nullptr);
 }
 
 StopSignals::~StopSignals() {
-  // A stop may come as two signals, and the second when all is saved: till the process has ended, it is caught.
+  // One stop may arrive as two signals, the second after the save: keep catching it until the process ends.
   if (asked())
     return;
   ::sigaction(SIGTERM, &oldTerm, nullptr);

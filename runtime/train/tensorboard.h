@@ -1,5 +1,5 @@
-// TensorBoard event files: TFRecords (length, masked CRC-32C, data, masked CRC-32C) of protobuf messages `Event`,
-// written by hand since scalars need four fields of it.
+// TensorBoard event files: TFRecords (length, masked CRC-32C, data, masked CRC-32C) of protobuf `Event` messages.
+// Written by hand, because scalars need only four fields.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@ namespace gptc {
 
 class EventFile {
 public:
-  /// Starts DIR/events.out.tfevents.SECONDS.gptc. A resumed run adds a file; TensorBoard shows the newest value of a
-  /// step. Throws UserError(Unwritable, DiskFull).
+  /// Creates DIR/events.out.tfevents.SECONDS.gptc. A resumed run adds a file; TensorBoard shows the newest value of
+  /// each step. Throws UserError(Unwritable, DiskFull).
   explicit EventFile(const std::string &dir);
   ~EventFile();
   EventFile(const EventFile &) = delete;
-  /// One event with a scalar per name, written at once.
+  /// Writes one event with a scalar per name.
   void scalars(int64_t step, const std::vector<std::pair<std::string, float>> &values);
 
 private:

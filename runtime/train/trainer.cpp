@@ -35,7 +35,7 @@ namespace {
 
 // ---- the run's folder -----------------------------------------------------------------------------------------------
 
-/// Holds OUT_DIR for this process.
+/// Locks OUT_DIR for this process.
 class RunLock {
 public:
   static std::string pathIn(const std::string &outDir) { return outDir + "/.lock"; }
@@ -53,7 +53,7 @@ public:
   }
   ~RunLock() { ::close(fd); }
   RunLock(const RunLock &) = delete;
-  /// What other ranks can read there, if they see the same folder: a number that no other run has written.
+  /// Writes a number that no other run has written, so that other ranks can tell whether they see the same folder.
   void mark(uint64_t number) {
     const std::string text = fmt::format("{}\n", number);
     if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, text.data(), text.size(), 0) != ssize_t(text.size()))
@@ -65,7 +65,7 @@ private:
   int fd;
 };
 
-/// Moves what an earlier run left out of the way, so that nothing is lost and nothing is mistaken for this run's.
+/// Moves an earlier run's files aside, so that nothing is lost or mistaken for this run's.
 void setAside(const std::string &outDir, ProgressLine &progress) {
   std::vector<std::string> found;
   std::error_code e;
@@ -86,10 +86,10 @@ void setAside(const std::string &outDir, ProgressLine &progress) {
 
 // ---- the loop -------------------------------------------------------------------------------------------------------
 
-/// A NaN prints as nan, whichever sign the machine gave it.
+/// Makes a NaN positive, because its sign differs between machines and would be printed.
 template <typename T> T plainNan(T v) { return std::isnan(v) ? std::fabs(v) : v; }
 
-/// Tokens of one micro-batch.
+/// Tokens and targets of one micro-batch.
 struct Batch {
   std::vector<int32_t> x, y;
 };
@@ -98,8 +98,8 @@ struct StepResult {
   float loss = 0, gradNorm = 0, lr = 0;
   float lossScale = 0;  // 0: not scaled
   bool finite() const { return std::isfinite(loss) && std::isfinite(gradNorm); }
-  /// Gradients beyond fp16 of a good loss: the optimizer has changed nothing but the scale, which it has halved. At 1
-  /// there is nothing left to halve.
+  /// The loss is finite but gradients overflowed fp16: the optimizer has only halved the scale. At scale 1 it cannot
+  /// halve again.
   bool overflowed() const { return std::isfinite(loss) && !std::isfinite(gradNorm) && lossScale > 1; }
 };
 
@@ -133,15 +133,15 @@ public:
       loop();
     } catch (const UserError &e) {
       progress.end();
-      // Of tokens that are no good the first one is named, whoever has met one first.
+      // Report the first bad token of the data, whichever rank met one first.
       if (!together && !dataPrint && !dataFailed && e.diagnostics[0].code == ErrorCode::TokenOutOfRange)
         settleData();
-      // Between two steps the state is good, whatever went wrong with data or log. Of several ranks the others are
-      // elsewhere then, unless the loss is what is wrong.
+      // Between two steps the state is good, whatever went wrong with data or log. The other ranks, if any, are
+      // elsewhere then, unless the loss itself is bad.
       if (!saveFailed && !dataFailed && (!together || e.diagnostics[0].code == ErrorCode::NonFinite))
         try {
           if (step > 0 && step != saved)
-            save(true, 0);  // without pruning: who looks into the error may want an older one
+            save(true, 0);  // without pruning: an older checkpoint may help to find the error
           else
             finishSaving();
         } catch (const UserError &) {
@@ -156,10 +156,10 @@ private:
   const RunSettings &run;
   const TrainOptions &options;
   const Module &m;
-  Communicator *const together;  // all ranks; null where this is the only one
+  Communicator *const together;  // all ranks; null if this is the only one
   const int64_t B, T, accumulate, shards, target;
   ProgressLine progress;
-  std::optional<RunLock> lock;  // of the first rank, which alone writes in the run's folder
+  std::optional<RunLock> lock;  // on the first rank, the only one that writes in the run's folder
   CheckpointStore store;
   std::optional<CheckpointSaver> saver;
   TokenData data;
@@ -168,24 +168,24 @@ private:
   std::optional<EventFile> events;
   StopSignals signals;
   Batch batch;
-  int64_t loaded = -1;  // the first sequence in it
+  int64_t loaded = -1;  // number of its first sequence
   std::optional<DataHasher> hasher;
-  std::optional<DataPrint> dataPrint;  // of the data; not before all ranks that hash it have done so
+  std::optional<DataPrint> dataPrint;  // fingerprint of the data, once all hashing ranks have finished
   bool dataFailed = false;
   std::vector<std::string> earlierPlans;  // CheckpointInfo's
   int64_t step = 0;                       // optimizer steps done
-  int64_t saved = -1;                     // step of the last checkpoint, which may be under way
+  int64_t saved = -1;                     // step of the last checkpoint, which may still be in progress
   std::optional<CheckedKernels> checked;
   Profile profile;
   int64_t profiledSteps = 0;
-  bool watched = false;  // someone looked at the kernels of the last step
+  bool watched = false;  // the kernels of the last step were observed
   Trace trace;
-  std::optional<Utilization> utilization;  // of the first rank, whose peak counts for all
+  std::optional<Utilization> utilization;  // on the first rank, whose peak counts for all
   int64_t evaluated = 0;                   // step of the last evaluation
-  double valLoss = NAN;                    // its result, where this process has made it
+  double valLoss = NAN;                    // its result, if this process has computed it
   bool saveFailed = false;
-  std::vector<int32_t> prompt;  // of samples; empty: none
-  // Since the line before in the log.
+  std::vector<int32_t> prompt;  // for samples; empty: no samples
+  // Since the last line of the log:
   double trainNs = 0;
   int64_t trainSteps = 0;
   int64_t startedAt = 0, startStep = 0, shownAt = 0;
@@ -193,17 +193,17 @@ private:
   int64_t rank() const { return together ? together->rank : 0; }
   int64_t world() const { return together ? together->world : 1; }
   bool first() const { return rank() == 0; }
-  /// Sequences of a step. Ranks along "tensor" have the same ones.
+  /// Sequences per step. Ranks along "tensor" share theirs.
   int64_t global() const { return Mesh::of(m).data * accumulate * B; }
 
-  /// What the first rank says.
+  /// The first rank's value, on all ranks.
   int64_t agreed(int64_t mine) const {
     if (together)
       together->run({{Collective::Kind::broadcast, &mine, &mine, 1, DType::i64, 0}}, SumOrder::fast);
     return mine;
   }
-  /// Between two steps: whether any rank was told to stop, as all end with the same step. A checkpoint that all ranks
-  /// have written is completed, and what they have found in the data is compared.
+  /// Called between steps, by all ranks: whether any was asked to stop, because all end with the same step. Also
+  /// completes a checkpoint that all ranks have written, and compares their fingerprints of the data.
   bool stopping() {
     int64_t told[] = {StopSignals::asked() || progress.closed(), !written(), hasher && !dataPrint && !hasher->ended()};
     if (together)
@@ -215,7 +215,7 @@ private:
     return told[0] != 0;
   }
 
-  /// Waits for the print of the data, of which all machines must have the same. All ranks call it together.
+  /// Waits for the data's fingerprint, which must be equal on all machines. All ranks must call it together.
   void settleData() {
     if (dataPrint)
       return;
@@ -241,7 +241,7 @@ private:
     dataPrint = std::move(mine);
   }
 
-  /// That the data is the one that the checkpoint was trained on, before anything is done with it.
+  /// Requires the data that the checkpoint was trained on, before the data is used.
   void compareData(const CheckpointInfo &info) {
     settleData();
     if (!first())
@@ -264,9 +264,9 @@ private:
     progress.say(fmt::format("warning: the training data is not that of the checkpoint: {}", difference));
   }
 
-  /// Scratch or checkpoint; afterwards state, step and log agree.
+  /// Starts from scratch or from a checkpoint. Afterwards state, step and log agree.
   void begin() {
-    // First what may show that the plan is no good, then what changes files.
+    // Do first what may show the plan to be wrong, then what changes files.
     std::vector<std::string> names = {"train_step", "accumulate", "update"};
     for (const auto &f : m.functions)
       if (llvm::StringRef(f->name).starts_with("fold"))
@@ -274,7 +274,7 @@ private:
     if (hasher) {
       hasher->begin();
       if (hasher->ended())
-        hasher->print();  // finds tokens that are no good
+        hasher->print();  // finds bad tokens
     }
     std::vector<llvm::StringRef> needed(names.begin(), names.end());
     if (val)
@@ -312,7 +312,8 @@ private:
       if (first())
         store.setAsideBeyond(step);
       if (first() && step >= target)
-        store.prune(run.checkpointKeep, info->ownPlans());  // a kill may have come between the last save and this
+        store.prune(run.checkpointKeep, info->ownPlans());  // needed if the run was killed between its last save and
+                                                            // pruning
       progress.say(fmt::format("resumed from {}", info->dir));
       for (const std::string &note : info->notes)
         progress.say("note: " + note);
@@ -339,7 +340,7 @@ private:
     }
   }
 
-  /// The first rank writes a number that no other run has; a rank that does not find it sees another folder.
+  /// Requires that all ranks see one run folder: the first writes a unique number, and each other rank must find it.
   void requireOneFolder() {
     int64_t number = 0;
     if (first()) {
@@ -350,7 +351,7 @@ private:
       number = agreed(0);
     }
     together->barrier();
-    constexpr int kTries = 500;  // network file systems take a moment
+    constexpr int kTries = 500;  // network file systems need a moment
     const std::string path = RunLock::pathIn(run.outDir), want = fmt::format("{}\n", number);
     for (int tries = 0; !first() && readTextFile(path, 64).text != want; ++tries) {
       if (tries == kTries)
@@ -362,11 +363,11 @@ private:
     }
   }
 
-  /// Whether to save while steps go on. "auto" does where copies of all that is saved fit into the memory of a machine,
-  /// however the ranks stand on machines.
+  /// Whether to save while steps go on. With "auto" it does if copies of everything saved fit into each machine's
+  /// memory, however the ranks are placed.
   bool savesBeside() {
     if (run.checkpointEvery <= 0 || run.checkpointEvery >= target || run.checkpointAsync == "false")
-      return false;  // at the end there is nothing to go on with
+      return false;  // a save at the end has no steps to run beside
     if (run.checkpointAsync == "true")
       return true;
     int64_t tooMuch = memoryToSave(m, true) * world() > availableMemory();
@@ -378,7 +379,7 @@ private:
     return !tooMuch;
   }
 
-  /// The prompt of samples; what is wrong with it should not come out after hours.
+  /// Encodes the prompt of samples now, because an error in it should not appear after hours.
   std::vector<int32_t> encodePrompt() {
     try {
       std::vector<int32_t> tokens = options.codec->encode(run.samplePrompt);
@@ -392,19 +393,19 @@ private:
     }
   }
 
-  /// Whether something with this period is due. It always is at the end of the run, but not where --steps makes a
-  /// pause: the log of a run in parts is that of a whole one.
+  /// Whether something with this period is due. It is always due at the end of the run, but not at a pause by --steps,
+  /// so that a run in parts has the log of an uninterrupted one.
   bool due(int64_t every) const {
     return (step == target && target >= run.steps) || (every > 0 && step > 0 && step % every == 0);
   }
-  /// An evaluation that a stop or a kill prevented is made up for.
+  /// Includes an evaluation that a stop or a kill prevented.
   bool needsEvaluation() const { return val && step > 0 && due(run.evalEvery) && evaluated < step; }
 
   void loop() {
     startedAt = monotonicNow();
     startStep = step;
     std::optional<RankTimes> times;
-    if (together && !s.plan.target.isCuda())  // of GPUs it would see nothing
+    if (together && !s.plan.target.isCuda())  // it cannot measure collectives on GPUs
       times.emplace(*together, std::vector{s.executor.dataRanks, s.executor.tensorRanks});
     Pulse::get().step(step);
     int skipped = 0;
@@ -441,7 +442,7 @@ private:
         diverged(r, before, ++skipped);
       Pulse::get().step(step);
       report(r);
-      // Not before the step counts: what fails here must find states and step in agreement.
+      // Only after the step has been counted: if this fails, states and step must agree.
       if (isTraced(step) && (!isTraced(step + 1) || step == target || StopSignals::asked()))
         trace.write(fmt::format("{}/trace{}.json", run.outDir, first() ? "" : fmt::format("-{}", rank())));
     }
@@ -458,7 +459,7 @@ private:
       progress.print(profile.table(profiledSteps));
   }
 
-  /// Whether the step to come is one for TrainOptions::watch.
+  /// Whether TrainOptions::watch observes the next step.
   bool isWatched() const {
     constexpr int64_t between = 128, most = 8, first = 3;
     return options.watch && options.times && options.times->watched < most && (step - startStep) % between == first;
@@ -477,7 +478,7 @@ private:
   void evaluateNow() {
     const Pulse::Paced paced("evaluating");
     s.executor.observer = observing();
-    // Several ranks go through it together and stop behind it.
+    // Several ranks complete it together and stop afterwards.
     std::optional<double> loss =
         evaluate(s.executor, *val, run.evalSteps, [&] { return !together && StopSignals::asked(); });
     s.executor.observer = nullptr;
@@ -489,7 +490,7 @@ private:
     valLoss = *loss;
     if (log)
       log->evaluation(step, *loss);
-    // Of a run that was stopped before it could evaluate.
+    // For a run that was stopped before it could evaluate.
     if (step == saved && first() && std::isfinite(valLoss))
       store.noteValidation(step, valLoss);
     if (events)
@@ -498,7 +499,7 @@ private:
   }
 
   void report(const StepResult &r) {
-    constexpr int64_t kRefresh = 100'000'000;  // ns between two states of the live line
+    constexpr int64_t kRefresh = 100'000'000;  // nanoseconds between two updates of the live line
     const bool logged = step == 1 || due(run.logEvery), visible = logged || step == target;
     const int64_t at = monotonicNow();
     if (!visible && !(progress.live() && at - shownAt > kRefresh))
@@ -525,20 +526,20 @@ private:
       }
       trainNs = trainSteps = 0;
     }
-    const double msPerStep = (at - startedAt) / 1e6 / (step - startStep);  // evaluations and checkpoints included
+    const double msPerStep = (at - startedAt) / 1e6 / (step - startStep);  // including evaluations and checkpoints
     progress.show(metrics, msPerStep * (target - step), residentMemory(), visible);
     shownAt = at;
   }
 
-  /// Windows of a micro-batch, whose first sequence has this number in the run; at once where they are there already.
+  /// Loads the windows of the micro-batch that begins with sequence `first` of the run, unless they are loaded already.
   void load(int64_t first) {
     if (std::exchange(loaded, -1) != first)
       for (int64_t i = 0; i < B; ++i)
         data.window(run.seed, first + i, &batch.x[i * T], &batch.y[i * T]);
     loaded = first;
   }
-  /// The same while a step runs, where the executor lets it. What fails will fail again when that micro-batch is due,
-  /// and then the step before it counts.
+  /// Loads while a step runs, if the executor is asynchronous. Errors are ignored: they occur again when that
+  /// micro-batch is due, after the running step has been counted.
   void loadAhead(int64_t first) {
     try {
       load(first);
@@ -547,7 +548,7 @@ private:
   }
 
   StepResult runStep() {
-    // A traced step is left out of the profile.
+    // A traced step is not part of the profile.
     const bool traced = isTraced(step + 1);
     if (!s.executor.observer)
       s.executor.observer = observing();
@@ -567,7 +568,7 @@ private:
       const int64_t sequence = own + k * B, perShard = accumulate / shards;
       load(begin + sequence);
       s.executor.run(accumulate > 1 ? "accumulate" : last, {batch.x.data(), batch.y.data(), &sequence, &targets});
-      if (shards > 1 && (k + 1) % perShard == 0 && k + 1 < accumulate)  // autodiff says which
+      if (shards > 1 && (k + 1) % perShard == 0 && k + 1 < accumulate)  // the "fold" functions of autodiff
         s.executor.run(fmt::format("fold{}", std::countr_one(uint64_t(k / perShard))), {&targets});
     }
     if (accumulate > 1)
@@ -586,7 +587,7 @@ private:
     return r;
   }
 
-  /// A step whose loss or gradient is not finite: adamw has left parameters and moments as they were.
+  /// Handles a step whose loss or gradient is not finite. adamw has left parameters and moments unchanged.
   void diverged(const StepResult &r, const SmallStates &before, int inARow) {
     constexpr int kMostInARow = 100;
     std::string what = fmt::format("step {}: loss {}, gradient norm {}", step, r.loss, r.gradNorm);
@@ -609,9 +610,9 @@ private:
                     "by removing the newest");
   }
 
-  /// Who looks at the kernels of all that runs; null where nobody does.
+  /// The observer of all kernels; null if there is none.
   KernelObserver *observing() { return checked ? &*checked : nullptr; }
-  /// The first value that is not finite in what ran since one asked; "" where all are. All ranks ask together.
+  /// The first non-finite value since the last call; "" if there is none. All ranks must call it together.
   std::string firstFound() {
     if (!checked)
       return "";
@@ -621,14 +622,14 @@ private:
     return text;
   }
 
-  /// A value that is not finite, which the loss does not show.
+  /// Reports a non-finite value that does not show in the loss.
   [[noreturn]] void hidden(const std::string &found) {
     throw UserError(ErrorCode::NonFinite, fmt::format("step {}: a value that is not finite: {}", step, found),
                     "the loss may be good all the same: without --check the run goes on");
   }
 
-  /// Runs the step again from the same state, looking at every result. Ranks run the same kernels, so that the first of
-  /// them in a step is where it came from, whoever has it.
+  /// Runs the step again from the same state and scans every result. Ranks run the same kernels, so the earliest
+  /// finding of any rank is the origin.
   std::string explain() {
     Pulse::Busy busy("looking for the first value that is not finite");
     constexpr int64_t never = INT64_MAX;
@@ -647,7 +648,7 @@ private:
     return ofEarliest(scan.first.empty() ? never : scan.before, scan.first);
   }
 
-  /// What the rank says that has the least place, with its number; "" where none has anything to say.
+  /// The text, with its rank, of the rank with the least `place`; "" if no rank has any.
   std::string ofEarliest(int64_t place, const std::string &text) {
     if (!together)
       return text;
@@ -656,7 +657,7 @@ private:
     const auto least = std::min_element(places.begin(), places.end());
     if (*least == INT64_MAX)
       return "";
-    std::array<char, 256> words{};  // of the rank that has it
+    std::array<char, 256> words{};  // of the rank with the least place
     std::memcpy(words.data(), text.data(), std::min(text.size(), words.size() - 1));
     const int root = int(least - places.begin());
     together->run(
@@ -665,7 +666,7 @@ private:
     return fmt::format("{}, on rank {}", words.data(), root);
   }
 
-  /// Runs something that saves. What a save throws leaves the states as they are, but one more try makes no sense.
+  /// Runs a function that saves. A failed save leaves the states intact, but a second attempt would fail too.
   template <typename F> auto saving(F f) {
     saveFailed = true;
     auto result = f();
@@ -716,7 +717,7 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
                                const std::function<bool()> &stop) {
   const Type &t = executor.argType("eval", 0);
   const int64_t B = t.dim(0), T = t.dim(1), every = data.evalWindows();
-  // Batches are global ones and losses are added target by target, so the cut into micro-batches changes no bit.
+  // Batches are global, and losses are added target by target, so the micro-batch size changes no bit.
   const int64_t global = executor.planned().attrs.getInt("accumulate") * B * Mesh::of(executor.planned()).data;
   const int64_t windows = batches > 0 && batches <= every / global ? batches * global : every;
   const Type losses = executor.planned().function("eval")->results()[0];
@@ -726,12 +727,12 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
   std::vector<int32_t> x(B * T), y(B * T);
   std::vector<float> all(together ? ranks * each : 0);
   double sum = 0, targets = 0;
-  // Each rank takes its micro-batches in turn, and all add up all losses in one order.
+  // Ranks take micro-batches in turn, and all add all losses in one order.
   for (int64_t w = 0; w < windows; w += ranks * B) {
     for (int64_t b = 0; b < B; ++b) {
       const int64_t i = w + rank * B + b;
       if (i < windows) {
-        // Evenly spread: floor(i all / windows) without overflow.
+        // Evenly spread: floor(i every / windows) without overflow.
         const int64_t at = every / windows * i + every % windows * i / windows;
         targets += data.evalWindow(at, &x[b * T], &y[b * T]);
       } else {

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// "3, 6, 9": the newest of them where there are many.
+/// "3, 6, 9": the newest ones if there are many.
 std::string listOf(llvm::ArrayRef<int64_t> newestFirst) {
   constexpr size_t most = 8;
   std::vector<int64_t> shown(newestFirst.take_front(most));

@@ -1,4 +1,4 @@
-// Which weights sampling and evaluation use.
+// Chooses the weights for sampling and evaluation.
 #pragma once
 
 #include "runtime/plan/plan.h"
@@ -13,23 +13,23 @@ struct Session;
 /// `--checkpoint STEP|best|DIR`.
 struct WeightsChoice {
   enum Kind {
-    newest,  // checkpoint of the run, or init_from's weights where there is none
+    newest,  // newest checkpoint of the run; if there is none, init_from's weights
     ofStep,
-    best,     // by the validation loss that was measured at its step
-    inFolder  // a checkpoint, or other safetensors, wherever that is
+    best,     // the checkpoint with the lowest validation loss measured at its step
+    inFolder  // a checkpoint or other safetensors in any folder
   } kind = newest;
   int64_t step = 0;
   std::string path;  // absolute
 
-  /// What was written behind --checkpoint. UserError(Usage, FileMissing).
+  /// Parses the argument of --checkpoint. Throws UserError(Usage, FileMissing).
   static WeightsChoice parse(const std::string &text);
 };
 
-/// Whether the run has them: UserError(FileMissing), which names the steps that there are.
+/// Throws UserError(FileMissing), naming the steps that exist, if the run does not have them.
 void requireWeights(const RunSettings &run, const WeightsChoice &choice);
 
-/// Gives the executor's parameters these weights, of a model that `model` describes; its other states stay as they are
-/// in the beginning. Returns a folder or file, for people. UserErrors: those of requireWeights and of
+/// Loads these weights, of a model that `model` describes, into the executor's parameters; other states keep their
+/// initial values. Returns the folder or file, for messages. Throws the UserErrors of requireWeights and of
 /// CheckpointStore::loadNewest.
 std::string loadForInference(Session &session, const ModelIdentity &model, const WeightsChoice &choice,
                              const std::function<void(const std::string &)> &warn);
