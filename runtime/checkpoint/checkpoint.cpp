@@ -32,17 +32,18 @@ using json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr int kSchema = 2;                                            // 1: the same, always of one rank
-constexpr size_t kManifestLimit = 64 << 20, kIndexLimit = 100 << 20;  // some have very many files of data
+constexpr int kSchema = 2;                                            // 1: the same, but always of one rank
+constexpr size_t kManifestLimit = 64 << 20, kIndexLimit = 100 << 20;  // bytes; a manifest may list very many data files
 
-/// The tensor of `file` that holds `want`. `foreign`: from another program, perhaps under "transformer.".
+/// The tensor of `file` that holds `want`. `foreign`: the file is another program's and may use the prefix
+/// "transformer.".
 const TensorInfo *findTensor(const TensorFiles &file, const FileTensor &want, bool foreign) {
   const TensorInfo *t = file.find(want.info.name);
   return t || !foreign ? t : file.find("transformer." + want.info.name);
 }
 
-/// What keeps the tensors in `file` from being the content of state `s`, or "". With `taken`, which gets the tensors'
-/// names there, the file is another program's.
+/// Why the tensors in `file` cannot be the content of state `s`; "" if they can. A non-null `taken` means that the file
+/// is another program's, and collects the names of the tensors used.
 std::string problemOf(const State &s, const TensorFiles &file, std::set<std::string> *taken = nullptr) {
   for (const FileTensor &want : fileTensors(s)) {
     const TensorInfo *t = findTensor(file, want, taken != nullptr);
@@ -57,12 +58,12 @@ std::string problemOf(const State &s, const TensorFiles &file, std::set<std::str
   return "";
 }
 
-/// Reads state `s`, of which `file` has all tensors.
+/// Reads state `s`. `file` must have all its tensors.
 void readState(Executor &executor, const State &s, const TensorFiles &file, bool foreign) {
   const Type type = wholeType(s);
   const bool padded = !isDense(type);
   std::vector<char> whole(isPiece(s) ? type.bytes() : 0), dense, tensor;
-  // Padding behind the end is zero from the beginning.
+  // Padding at the end is zero from the start.
   std::optional<StateView> view;
   if (!isPiece(s))
     view.emplace(executor, s,
@@ -88,13 +89,13 @@ void readState(Executor &executor, const State &s, const TensorFiles &file, bool
     storeWhole(executor, s, all);
 }
 
-/// A counter that a checkpoint of another plan may lack; the runtime itself sets the other two.
+/// Whether a checkpoint of another plan may lack this counter. The runtime itself sets the two named ones.
 bool startsAfresh(const State &s) {
   return s.attrs.getString("kind") == "counter" && s.attrs.getString("init") != "normal" && s.name != "step" &&
          s.name != "rng_seed";
 }
 
-/// The keys of [model] in a manifest. Norms of earlier versions had one epsilon, which they do not say.
+/// The keys of [model] in a manifest. In earlier versions norms had one fixed epsilon, which manifests do not mention.
 std::map<std::string, std::string> modelKeysOf(const json &manifest) {
   auto keys = manifest.value("model_keys", std::map<std::string, std::string>());
   if (keys.count("norm"))
@@ -102,8 +103,8 @@ std::map<std::string, std::string> modelKeysOf(const json &manifest) {
   return keys;
 }
 
-/// What differs between two models, `n_head is 4 there and 2 in the plan`, "" where nothing does that both say; and how
-/// to set that back.
+/// How two models differ in the keys that both have, `n_head is 4 there and 2 in the plan`, "" if they agree; `remedy`
+/// gets the settings that undo it.
 std::string differenceOf(const ModelIdentity &there, const ModelIdentity &here, std::string &remedy) {
   std::vector<std::string> differences, settings;
   for (auto &[key, value] : here.keys)
@@ -116,7 +117,7 @@ std::string differenceOf(const ModelIdentity &there, const ModelIdentity &here, 
   return fmt::format("{}", fmt::join(differences, "; "));
 }
 
-/// What the user should know of states that were not simply read.
+/// Notes for the user on states that were not read unchanged.
 std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity &here,
                                  llvm::ArrayRef<const State *> read, llvm::ArrayRef<const State *> fresh,
                                  const TensorFiles &file) {
@@ -142,10 +143,10 @@ std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity
   return notes;
 }
 
-/// The update whose moments the plan has.
+/// The optimizer whose moments the plan has.
 std::string optimizerOf(const Module &planned) { return planned.attrs.getString("optimizer", "adamw"); }
 
-/// What all ranks agree on: the values of the first one.
+/// The first rank's values, on all ranks.
 std::vector<int64_t> ofFirst(Communicator *ranks, std::vector<int64_t> values) {
   if (!ranks)
     return values;
@@ -161,10 +162,11 @@ std::vector<int64_t> ofFirst(Communicator *ranks, std::vector<int64_t> values) {
 struct Manifest {
   CheckpointInfo info;
   std::string optimizer;
-  std::vector<std::pair<std::string, std::string>> files;  // and their checksums
+  std::vector<std::pair<std::string, std::string>> files;  // with their checksums
 };
 
-/// `step` is what the folder's name says; -1: nothing. Throws UserErrors CheckpointDamaged and NotBuiltYet.
+/// `step`: the step in the folder's name, checked against the manifest; -1: unknown. Throws UserErrors
+/// CheckpointDamaged and NotBuiltYet.
 Manifest readManifest(const std::string &dir, int64_t step) {
   auto damaged = [&](const std::string &what) {
     throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", dir, what));
@@ -208,7 +210,7 @@ Manifest readManifest(const std::string &dir, int64_t step) {
   return m;
 }
 
-/// With its checksum, as a whole on disk.
+/// Writes the manifest with its checksum, atomically and fsynced.
 void writeManifest(const std::string &path, json manifest) {
   manifest["blake3"] = manifestChecksum(manifest);
   const std::string text = manifest.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
@@ -231,8 +233,8 @@ TensorFiles tensorsOf(const Manifest &m, llvm::StringRef stem) {
   return TensorFiles(paths);
 }
 
-/// The manifest of a checkpoint whose files are what it says. Ranks share out the reading, and all come to the same
-/// result: where one of them finds damage, all throw CheckpointDamaged.
+/// Reads the manifest and verifies its files. The ranks share the reading, and all get the same result: if one finds
+/// damage, all throw CheckpointDamaged.
 Manifest verifiedManifest(const std::string &dir, int64_t step, bool parametersOnly, Communicator *ranks) {
   Manifest m;
   std::optional<UserError> problem;
@@ -272,7 +274,7 @@ std::optional<int64_t> stepOf(llvm::StringRef name) {
 }  // namespace
 
 std::vector<std::string> CheckpointInfo::plansBefore(const std::string &plan) const {
-  constexpr size_t most = 64;  // who tries plan after plan does not want all their checkpoints
+  constexpr size_t most = 64;  // bound for users who try plan after plan
   std::vector<std::string> r = ownPlans();
   std::erase(r, plan);
   if (r.size() > most)
@@ -375,7 +377,7 @@ std::optional<int64_t> CheckpointStore::best(const std::vector<std::string> *pla
         best = step;
         least = *info.valLoss;
       }
-    } catch (const UserError &) {  // whoever loads it hears of that
+    } catch (const UserError &) {  // reported when it is loaded
     }
   return best;
 }
@@ -394,7 +396,7 @@ void CheckpointStore::prune(int64_t keep, const std::vector<std::string> &plans)
     try {
       return llvm::is_contained(plans, readManifest(pathOf(step), step).info.planHash);
     } catch (const UserError &) {
-      return false;  // damaged: then nobody knows whose it is
+      return false;  // damaged: its owner is unknown
     }
   };
   std::vector<int64_t> all = steps();
@@ -406,7 +408,7 @@ void CheckpointStore::prune(int64_t keep, const std::vector<std::string> &plans)
       continue;
     if (!isOurs(all[i]))
       continue;
-    // Renamed first, so that a removal that is cut short leaves nothing that looks like a checkpoint.
+    // Renamed first, so that an interrupted removal leaves nothing that looks like a checkpoint.
     std::string old = folder + "/" + nameOfStep(all[i]), gone = folder + "/." + nameOfStep(all[i]) + ".removed";
     removeTree(gone);
     if (::rename(old.c_str(), gone.c_str()) == 0)
@@ -414,7 +416,8 @@ void CheckpointStore::prune(int64_t keep, const std::vector<std::string> &plans)
   }
 }
 
-/// Loads the checkpoint in `dir`, for all ranks together, as CheckpointStore::loadNewest does. `step`: readManifest.
+/// Loads the checkpoint in `dir`, for all ranks together, as CheckpointStore::loadNewest does. `step`: see
+/// readManifest.
 static CheckpointInfo loadOne(Executor &executor, const std::string &dir, int64_t step, const ModelIdentity &model,
                               bool parametersOnly) {
   const Module &planned = executor.planned();
@@ -459,7 +462,7 @@ static CheckpointInfo loadOne(Executor &executor, const std::string &dir, int64_
       read.push_back(s);
     }
   }
-  // Nothing is missing: now the executor's states may change.
+  // All checks have passed: now change the executor's states.
   for (size_t i = 0; i < read.size(); ++i)
     readState(executor, *read[i], i < parameterStates ? parameters : *optimizer, false);
   for (const State *s : fresh)
@@ -503,8 +506,8 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
   return std::nullopt;
 }
 
-/// Whether a tensor that no state takes may be left out without changing the model: a table that other programs compute
-/// (masks of attention, frequencies of rotations), or a copy of one that was taken (a tied classifier).
+/// Whether an unused tensor may be ignored without changing the model: a table that other programs store (attention
+/// masks, rotary frequencies), or a copy of a tensor that was read (a tied classifier).
 static bool mayStayOut(const TensorFiles &file, const TensorInfo &t, const std::set<std::string> &taken) {
   const llvm::StringRef name = t.name;
   if (name.ends_with(".attn.masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
@@ -521,7 +524,7 @@ static bool mayStayOut(const TensorFiles &file, const TensorInfo &t, const std::
   return false;
 }
 
-/// The files of weights in a folder: one, or those that an index names.
+/// The weight files in a folder: a single one, or those in an index.
 static std::vector<std::string> weightFiles(const std::string &folder) {
   const std::string one = folder + "/model.safetensors", index = folder + "/" + kIndexFile;
   std::error_code e;
@@ -553,7 +556,7 @@ void loadWeights(Executor &executor, const std::string &path, const ModelIdentit
   std::error_code e;
   const bool folder = fs::is_directory(path, e);
   if (folder) {
-    // A checkpoint of ours says more than the shapes of its tensors.
+    // Our own checkpoint states more than the shapes of its tensors.
     FileText text = readTextFile(path + "/" + kManifestFile, kManifestLimit);
     ModelIdentity there;
     const json manifest = parseJsonOrDiscard<json>(text.text);

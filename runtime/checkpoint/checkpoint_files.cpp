@@ -36,14 +36,14 @@ Ownership::Ownership(const Module &m, bool parameters)
 }
 
 bool Ownership::writes(size_t i, int64_t rank) const {
-  // Those that have the same: all along the axes over which it is not cut.
+  // Ranks that have the same data: those along the axes over which it is not cut.
   int64_t alike = 1, place = 0;
   for (const char *axis : {"data", "tensor"})
     if (parameters || !Cut::of(*states[i], axis)) {
       alike *= mesh.extent(axis);
       place = place * mesh.extent(axis) + mesh.index(axis, rank);
     }
-  // Neighbours in the module go to one rank.
+  // Neighbouring states go to one rank.
   return place == std::min(alike - 1, int64_t(__int128(middle[i]) * alike / std::max<int64_t>(total, 1)));
 }
 
@@ -59,7 +59,7 @@ std::string Ownership::fileOf(int64_t rank) const {
 
 namespace {
 
-/// Where a state is taken from, without a piece of it.
+/// Finds the memory that has a state's data.
 class Sources {
 public:
   explicit Sources(const Module &m) {
@@ -71,7 +71,7 @@ public:
     OwnedFile::Part part{&s, &s};
     if (!parameter || !isPiece(s))
       return part;
-    // ZeRO's stages 1 and 2 keep a whole copy of what is cut over the data ranks.
+    // ZeRO stages 1 and 2 keep a whole copy of each parameter that is cut over the data ranks.
     if (auto copy = copies.find(s.name); copy != copies.end())
       part.source = copy->second;
     part.gathered = isPiece(*part.source);

@@ -26,10 +26,10 @@ using json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr size_t kBlock = 1 << 20;  // is hashed while it is in the cache, and shows that the save goes on
-constexpr int kNiceness = 10;       // what computes comes first
+constexpr size_t kBlock = 1 << 20;  // bytes; hashed while still in the cache; each block is a sign of life
+constexpr int kNiceness = 10;       // training comes first
 
-/// A save that nobody wants any more: this process ends, or rank 0 has given it up and removed the folder.
+/// Thrown when a save is abandoned: this process ends, or rank 0 has given it up and removed the folder.
 struct GivenUp {};
 
 UserError filesDiffer(int64_t rank, const std::string &what) {
@@ -37,7 +37,7 @@ UserError filesDiffer(int64_t rank, const std::string &what) {
                    "all ranks must see the same files: choose an out_dir on a file system that all machines share");
 }
 
-/// Until the file is there: of network file systems some show it to others after a moment.
+/// Waits until the path exists, because some network file systems show new files to other machines late.
 bool appears(const std::string &path) {
   constexpr auto most = std::chrono::seconds(5);
   std::error_code e;
@@ -130,7 +130,7 @@ void CheckpointSaver::save(const CheckpointInfo &what, int64_t toKeep) {
 bool CheckpointSaver::written() {
   if (job.valid() && job.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
     const Phase next = phase == Phase::writing && world > 1 ? Phase::written : Phase::idle;
-    phase = Phase::idle;  // where it throws
+    phase = Phase::idle;  // in case of an error
     try {
       job.get();
     } catch (...) {
@@ -167,16 +167,16 @@ void CheckpointSaver::finish() {
   wait();
   proceed();
   wait();
-  // What is complete is so for all ranks.
+  // Completion must hold for all ranks.
   if (executor.ranks)
     executor.ranks->barrier();
 }
 
-/// On a thread of its own, which leaves the CPUs to those that compute where they want them.
+/// Runs `work` on a thread of low priority, so that training has the CPUs.
 void CheckpointSaver::launch(void (CheckpointSaver::*work)()) {
   sigset_t all, old;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);  // signals are for the thread that trains
+  pthread_sigmask(SIG_SETMASK, &all, &old);  // the training thread handles signals
   try {
     job = std::async(std::launch::async, [this, work] {
       pthread_setname_np(pthread_self(), "gptc-save");
@@ -187,7 +187,7 @@ void CheckpointSaver::launch(void (CheckpointSaver::*work)()) {
       }
     });
   } catch (const std::system_error &) {
-    (this->*work)();  // no thread is left: then here
+    (this->*work)();  // no thread available: run it here
     std::promise<void> done;
     done.set_value();
     job = done.get_future();
@@ -242,7 +242,7 @@ void CheckpointSaver::writeOwn(bool copied) {
       if (!file.name.empty())
         write(file, copied);
   } catch (const UserError &) {
-    // Then what went wrong is rank 0's to say; this one learns of it where the ranks meet next.
+    // Rank 0 has removed the folder and reports the error; this rank hears of it at the next collective.
     if (std::error_code e; rank != 0 && !fs::exists(folder, e))
       throw GivenUp();
     throw;
@@ -311,7 +311,7 @@ void CheckpointSaver::write(const OwnedFile &file, bool copied) {
 
 void CheckpointSaver::complete() {
   const Module &m = executor.planned();
-  std::map<std::string, std::string> files;  // and their checksums
+  std::map<std::string, std::string> files;  // with their checksums
   json index = {{"metadata", {{"total_size", 0}}}, {"weight_map", json::object()}};
   int64_t total = 0;
   if (std::error_code e; !fs::exists(dir->path(), e))

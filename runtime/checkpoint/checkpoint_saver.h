@@ -1,12 +1,12 @@
-// Saves checkpoints: each rank writes what it owns (checkpoint_files.h), and the run goes on meanwhile.
+// Saves checkpoints: each rank writes what it owns (checkpoint_files.h) while steps go on.
 //
-//   1. Rank 0 makes a temporary folder. All copy what they own into memory that is there for that; parameters of which
-//      no rank has the whole are gathered, each by its owner.
-//   2. Steps go on, while a thread of each rank writes its files and fsyncs them.
-//   3. When all have, as ranks tell each other between two steps, rank 0 gets the checksums of all files. Its thread
-//      writes the manifest, renames the folder, and removes checkpoints that are not to be kept.
+//   1. Rank 0 makes a temporary folder. All ranks copy what they own into memory reserved for it. Parameters that no
+//      rank has whole are gathered.
+//   2. Steps go on, while a thread of each rank writes and fsyncs its files.
+//   3. Between steps the ranks tell each other when they have finished. Then rank 0 gets the checksums of all files,
+//      and its thread writes the manifest, renames the folder, and removes old checkpoints.
 //
-// A kill at any moment leaves older checkpoints as they are. One save is under way at a time.
+// A kill at any moment leaves older checkpoints intact. Only one save is under way at a time.
 #pragma once
 
 #include "runtime/checkpoint/checkpoint.h"
@@ -22,30 +22,30 @@ namespace gptc {
 
 class CheckpointSaver {
 public:
-  /// Takes the memory that it needs, for saving `beside` steps or while they wait. UserError(OutOfMemory).
+  /// Allocates the memory for copies. `beside`: steps go on during a save. Throws UserError(OutOfMemory).
   CheckpointSaver(Executor &executor, const CheckpointStore &store, bool beside);
-  /// What is not complete is given up.
+  /// Abandons an incomplete checkpoint.
   ~CheckpointSaver();
   CheckpointSaver(const CheckpointSaver &) = delete;
 
-  // Where the executor has ranks, all of them call each of these together, but for written(). UserErrors: DiskFull and
-  // Unwritable; RanksDiffer where a rank does not see the files of another.
+  // All ranks must call each of these together, except written(). They throw UserErrors DiskFull and Unwritable, and
+  // RanksDiffer if a rank does not see the files of another.
 
-  /// Begins a checkpoint of the states as they are now, when the one before is complete. Afterwards all but the `keep`
-  /// newest are removed (0: none is).
+  /// Begins a checkpoint of the current states, after completing the previous one. Once it is complete, all but the
+  /// `keep` newest are removed (0: none is removed).
   void begin(const CheckpointInfo &info, int64_t keep);
-  /// Whether the other ranks need not wait for this one. Throws what went wrong since the last call.
+  /// Whether this rank has finished writing. Throws an error that occurred since the last call.
   bool written();
-  /// Goes on with a checkpoint of which all ranks have written their part.
+  /// Completes a checkpoint whose parts all ranks have written.
   void proceed();
-  /// Returns when nothing is under way.
+  /// Waits until no save is under way.
   void finish();
-  /// A whole one, now.
+  /// Saves a complete checkpoint before it returns.
   void save(const CheckpointInfo &info, int64_t keep);
 
 private:
   enum class Phase { idle, writing, written, completing };
-  /// Checksum of a file, in hexadecimal digits; zeros where there is none. A rank has two.
+  /// Checksum per file, in hexadecimal digits; zeros if there is no file. A rank has up to two files.
   using Checksums = std::array<std::array<char, 64>, 2>;
 
   Executor &executor;
@@ -53,16 +53,16 @@ private:
   const bool beside;
   const int64_t rank, world;
   const OwnedFiles owned;
-  std::optional<Arena> memory;  // for copies, where there are any
+  std::optional<Arena> memory;  // for copies, if there are any
   std::vector<char> scratch;
   Phase phase = Phase::idle;
   std::future<void> job;
   std::atomic<bool> givenUp{false};
   CheckpointInfo info;
   int64_t keep = 0;
-  std::optional<AtomicDir> dir;  // rank 0's, as which all write
+  std::optional<AtomicDir> dir;  // on rank 0; all ranks write into it
   std::string folder;
-  std::vector<Checksums> checksums;  // of each rank; this one's from the beginning
+  std::vector<Checksums> checksums;  // per rank; a rank sets its own while it writes
 
   void start(const CheckpointInfo &info, int64_t keep);
   char *copyOf(const OwnedFile::Part &part) const { return reinterpret_cast<char *>(memory->at(part.at)); }

@@ -10,7 +10,7 @@
 namespace gptc {
 namespace {
 
-/// Calls f(index in the tensor, index in the state) for every element, in squares that stay in cache.
+/// Calls f(index in the tensor, index in the state) for every element, in cache-sized squares.
 template <typename F> void forElements(const State &s, const FileTensor &t, F f) {
   if (isWhole(s, t)) {
     for (int64_t i = 0, n = wholeType(s).elements(); i < n; ++i)

@@ -1,11 +1,12 @@
-// How states lie in safetensors files: under the names and in the layouts that other programs expect. State attributes
+// Maps states to tensors in safetensors files, with the names and layouts that other programs expect. Attributes of a
+// state:
 //
-//   hf            the tensor's name, given here without a leading "transformer."; several, with commas between them,
-//                 where the state holds several tensors side by side
-//   hf_split      the columns of each of those
+//   hf            the tensor's name, without a leading "transformer."; comma-separated if the state holds
+//                 several tensors side by side
+//   hf_split      the number of columns of each of those
 //   hf_transpose  the file has [out, in] where the state has [in, out]
 //
-// A state without `hf` lies under its own name as it is.
+// A state without `hf` is stored unchanged under its own name.
 #pragma once
 
 #include "ir/graph.h"
@@ -17,20 +18,19 @@ namespace gptc {
 
 struct FileTensor {
   TensorInfo info;
-  int64_t firstColumn = 0;
-  bool transposed = false;
+  int64_t firstColumn = 0;  // of the state, where the tensor begins
+  bool transposed = false;  // relative to the state
 };
 
-/// The tensors that hold a state, in the order of its columns.
+/// The tensors that make up a state, in the order of its columns.
 std::vector<FileTensor> fileTensors(const State &s);
-/// Whether a tensor has the bytes of the whole state.
+/// Whether the tensor's bytes are exactly the whole state's.
 bool isWhole(const State &s, const FileTensor &t);
 
-/// Whether fromFile can make elements of `to` from a tensor of `stored`: where both are the same, and among f32, bf16
-/// and f16.
+/// Whether fromFile can convert `stored` to `to`: equal types, or any two of f32, bf16 and f16.
 bool isConvertible(DType stored, DType to);
-/// Copies one tensor out of and into the dense logical elements of a state. `stored` is the dtype in the file. Floats
-/// are widened exactly, or rounded to nearest even.
+/// Copy one tensor from and to the dense logical elements of a state. `stored`: dtype in the file. Floats are widened
+/// exactly or rounded to nearest even.
 void toFile(const State &s, const FileTensor &t, const void *dense, void *tensor);
 void fromFile(const State &s, const FileTensor &t, DType stored, const void *tensor, void *dense);
 

@@ -15,7 +15,7 @@ using json = nlohmann::ordered_json;
 constexpr std::pair<DType, const char *> kNames[] = {{DType::f32, "F32"}, {DType::f64, "F64"},  {DType::bf16, "BF16"},
                                                      {DType::f16, "F16"}, {DType::i32, "I32"},  {DType::i64, "I64"},
                                                      {DType::u32, "U32"}, {DType::pred, "BOOL"}};
-constexpr uint64_t kHeaderLimit = 100 << 20;  // as in the reference implementation
+constexpr uint64_t kHeaderLimit = 100 << 20;  // bytes; as in the reference implementation
 
 const char *formatName(DType t) {
   for (auto [dtype, name] : kNames)
@@ -43,7 +43,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string &path, const std::vector<
     header[t.name] = {{"dtype", formatName(t.dtype)}, {"shape", t.shape}, {"data_offsets", {begin, expected}}};
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data to 8 bytes
   uint64_t length = text.size();
   for (auto [data, bytes] : {std::pair<const void *, size_t>{&length, sizeof length}, {text.data(), text.size()}}) {
     file.write(data, bytes);

@@ -1,6 +1,5 @@
 // The safetensors format: 8 bytes little-endian header length, a JSON header {"name": {"dtype", "shape",
-// "data_offsets"}}, the tensors' bytes back to back. Hugging Face's tools read what is written here, and the other way
-// round.
+// "data_offsets"}}, then the tensors' bytes without gaps. Compatible with Hugging Face's tools in both directions.
 #pragma once
 
 #include "ir/type.h"
@@ -21,14 +20,14 @@ struct TensorInfo {
   int64_t bytes() const;
 };
 
-/// Writes one file: all tensors are announced first, then their bytes follow in the same order, in any number of
-/// pieces.
+/// Writes one file. The constructor declares all tensors; their bytes follow in the same order, in any number of
+/// write() calls. Throws UserError(Unwritable, DiskFull).
 class SafetensorsWriter {
 public:
   SafetensorsWriter(const std::string &path, const std::vector<TensorInfo> &tensors,
                     const std::map<std::string, std::string> &metadata);
   void write(const void *data, size_t bytes);
-  /// fsyncs and closes; returns the BLAKE3 of the whole file.
+  /// Closes the file after fsync and returns its BLAKE3.
   std::string finish();
 
 private:
@@ -37,24 +36,24 @@ private:
   size_t expected = 0, written = 0;
 };
 
-/// A file with a verified header: offsets lie inside the file, do not overlap and fit shape and dtype.
+/// A file whose header has been verified: offsets lie inside the file, do not overlap, and fit shape and dtype.
 class SafetensorsFile {
 public:
-  /// Throws UserError: FileMissing, or CheckpointDamaged for everything else. Tensors of a dtype unknown here are left
-  /// out.
+  /// Throws UserError: FileMissing, or CheckpointDamaged for anything else. Ignores tensors of unknown dtypes.
   explicit SafetensorsFile(const std::string &path);
+  /// The tensor of this name; null if there is none.
   const TensorInfo *find(llvm::StringRef name) const;
   /// All tensors, sorted by name.
   std::vector<const TensorInfo *> all() const;
-  /// Reads the dense bytes of a tensor found above. Throws UserError(CheckpointDamaged).
+  /// Reads the dense bytes of a tensor from find() or all(). Throws UserError(CheckpointDamaged).
   void read(const TensorInfo &t, void *to) const;
-  /// What the header says beside tensors, null where it has no such key.
+  /// A value of the header's metadata; null if there is no such key.
   const std::string *metadata(llvm::StringRef key) const;
 
 private:
   std::string path;
   InputFile file;
-  std::map<std::string, std::pair<TensorInfo, int64_t>, std::less<>> tensors;  // with the offset from the file's start
+  std::map<std::string, std::pair<TensorInfo, int64_t>, std::less<>> tensors;  // each with its byte offset in the file
   std::map<std::string, std::string, std::less<>> words;
 };
 

@@ -16,11 +16,12 @@
 namespace gptc {
 namespace {
 
-// Elements that one call of the normal kernel makes; a multiple of every vector width.
+// Elements per call of the normal kernel: a multiple of every vector width.
 constexpr int64_t kChunk = 4096;
 constexpr int64_t kSmallBytes = 64;
 
-/// out[i] = deviation * normal(key, base + i) for i < kChunk: Box-Muller as randomNormal(), in f32 and vectors.
+/// out[i] = deviation * normal(key, base + i) for i < kChunk: Box-Muller like randomNormal(), but in f32 and in
+/// vectors.
 kir::Kernel normalKernel(int lanes) {
   using namespace kir;
   Buffer out = makeBuffer("out", DType::f32, Storage::global, kChunk, true);
@@ -133,7 +134,7 @@ void fillConstantState(Executor &executor, const State &s) {
   const StateView view = executor.view(s, StateAccess::write);
   char *data = view.as<char>();
   std::memset(data, 0, s.type.bytes());
-  if (value == 0)  // of any type
+  if (value == 0)  // for any type
     return;
   forRows(s.type, [&](int64_t, int64_t at, int64_t count) {
     fillConstant(s.type.dtype, data + at * sizeOf(s.type.dtype), count, value);
@@ -161,7 +162,7 @@ void initializeStates(Executor &executor, uint64_t seed) {
         fill(executor.view(*s, StateAccess::write).as<float>());
         continue;
       }
-      // A value belongs to its place in the whole, whoever holds it.
+      // A value depends on the element's place in the whole, whichever rank holds it.
       dense.resize(whole.elements());
       fill(dense.data());
       padded.resize(whole.paddedElements());
@@ -199,7 +200,7 @@ void narrow(void *arg, int64_t begin, int64_t end) {
 
 namespace {
 
-/// Bytes of this rank's part along `axis` of a whole of type `type`, and back.
+/// Copies this rank's part along `axis` out of a whole of type `type`, or back into it.
 void copyPart(const Executor &executor, const Cut &cut, llvm::StringRef axis, const Type &type, int64_t index,
               const char *from, char *to, bool toPart) {
   const int64_t size = sizeOf(type.dtype), ranks = Mesh::of(executor.planned()).extent(axis);
@@ -208,14 +209,14 @@ void copyPart(const Executor &executor, const Cut &cut, llvm::StringRef axis, co
   });
 }
 
-/// All ranks' parts along an axis, put together in `whole`, which has `type`.
+/// Gathers all ranks' parts along an axis into `whole`, which has type `type`.
 void gather(Executor &executor, const Cut &cut, llvm::StringRef axis, const Type &type, const char *part,
             size_t elements, char *whole) {
   Communicator *along = executor.along(axis);
   GPTC_CHECK(along && type.paddedElements() == int64_t(elements) * along->world, "pieces of {} along {}", type.str(),
              axis.str());
   const size_t bytes = elements * sizeOf(type.dtype);
-  // Rows of a matrix come as they lie.
+  // Parts that are contiguous rows need no rearrangement.
   const bool inPlace = cut.dim == 0 && cut.groups.size() == 1;
   std::vector<char> all(inPlace ? 0 : bytes * along->world);
   along->run({{Collective::Kind::all_gather, part, inPlace ? whole : all.data(), elements, type.dtype}},
@@ -224,7 +225,7 @@ void gather(Executor &executor, const Cut &cut, llvm::StringRef axis, const Type
     copyPart(executor, cut, axis, type, r, all.data() + r * bytes, whole, false);
 }
 
-/// What the ranks along "data" hold together.
+/// Gathers the pieces of the ranks along "data".
 void loadAlongData(Executor &executor, const State &s, char *to) {
   const StateView view = executor.view(s, StateAccess::read);
   if (const auto cut = Cut::of(s, "data"))
@@ -271,7 +272,7 @@ struct Packing {
   bool tb;
 };
 
-/// Panels begin .. end of a matrix of elements of T's size.
+/// Packs panels begin .. end of a matrix whose elements have T's size.
 template <typename T> void packPanels(const Packing &p, int64_t begin, int64_t end) {
   const T *from = static_cast<const T *>(p.from);
   const int64_t together = stepOfPanels(p.b.dtype), steps = p.panels.dim(1), width = p.panels.dim(2),

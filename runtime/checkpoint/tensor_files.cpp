@@ -18,14 +18,13 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr int64_t kMostElements = int64_t(1) << 56;  // so that their bytes can be counted
+constexpr int64_t kMostElements = int64_t(1) << 56;  // so that byte counts do not overflow
 
-/// The places of the whole that a rank has along one dimension, in its order; beyond the logical extent there is
-/// padding.
+/// Indices in the whole that a rank has along one dimension, in its order. Those beyond the logical extent are padding.
 std::vector<int64_t> placesOf(const State &s, unsigned dim, const Mesh &mesh, int64_t rank) {
   std::vector<int64_t> places(wholeType(s).padded(int(dim)));
   std::iota(places.begin(), places.end(), 0);
-  // What ranks along "data" share out is one tensor rank's part (ir/mesh.h).
+  // Ranks along "data" share one tensor rank's part (ir/mesh.h).
   for (const char *axis : {"tensor", "data"}) {
     const auto cut = Cut::of(s, axis);
     if (!cut || cut->dim != dim)

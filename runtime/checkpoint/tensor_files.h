@@ -1,5 +1,5 @@
-// Tensors that lie in one safetensors file or in several, whole or in pieces: what checkpoints of any number of ranks,
-// and other programs' weights, look like to who loads them.
+// Tensors in one or several safetensors files, whole or in pieces: a common view of checkpoints from any number of
+// ranks and of other programs' weights.
 #pragma once
 
 #include "ir/graph.h"
@@ -13,27 +13,28 @@ namespace gptc {
 
 struct Mesh;
 
-/// Where a piece of a tensor lies in the whole: along each dimension runs of logical places, so that neither mesh nor
-/// padding of the plan that loads it need be those of the plan that saved it. A piece holds the elements at all
-/// combinations of these places, row-major.
+/// The location of a piece in its tensor: for each dimension, runs of logical indices. So the plan that loads it may
+/// have another mesh and padding than the one that saved it. The piece holds the elements at all combinations of these
+/// indices, row-major.
 struct Piece {
   struct Run {
-    int64_t whole, own, count;  // places in the whole, and in the memory of the rank that holds the piece
+    int64_t whole, own, count;  // indices in the whole and in the holder's memory
   };
-  std::vector<int64_t> shape;  // of the whole
-  std::vector<std::vector<Run>> runs;
+  std::vector<int64_t> shape;          // of the whole
+  std::vector<std::vector<Run>> runs;  // per dimension
 
-  /// The logical elements of what `rank` of a mesh holds of a state.
+  /// The logical elements that `rank` of a mesh holds of a state.
   static Piece of(const State &s, const Mesh &mesh, int64_t rank);
-  /// Reads what str() wrote; nullopt for anything that is no piece within its whole.
+  /// Parses str()'s text; nullopt if it is no piece within its whole.
   static std::optional<Piece> parse(const std::string &text);
   std::string str() const;
 
+  /// Shape of the piece itself.
   std::vector<int64_t> ownShape() const;
-  /// Whether the two have elements in common.
+  /// Whether the pieces share elements.
   bool meets(const Piece &other) const;
-  /// Calls f(place in the whole, place in memory of these padded extents, elements) for each run along the last
-  /// dimension, in the order in which a file has them.
+  /// Calls f(offset in the whole, offset in memory with these padded extents, elements) for each run along the last
+  /// dimension, in file order.
   template <typename F> void forEachRun(llvm::ArrayRef<int64_t> ownExtents, F f) const {
     walk(0, 0, 0, ownExtents, [&](int64_t whole, int64_t own, int64_t n) { f(whole, own, n); });
   }
@@ -53,17 +54,17 @@ private:
   }
 };
 
-/// The key of safetensors' metadata under which a file says where the piece of that name lies in its tensor.
+/// The metadata key under which a file stores the Piece of this tensor.
 std::string pieceKey(llvm::StringRef tensor);
 
 class TensorFiles {
 public:
-  /// UserErrors: FileMissing, and CheckpointDamaged for all else, pieces that do not make wholes included.
+  /// Throws UserErrors FileMissing, and CheckpointDamaged for anything else, such as pieces that do not make a whole.
   explicit TensorFiles(const std::vector<std::string> &paths);
-  /// As wholes.
+  /// Whole tensors, made of their pieces.
   const TensorInfo *find(llvm::StringRef name) const;
   std::vector<const TensorInfo *> all() const;
-  /// Reads the dense bytes of the whole of a tensor found above; with `part`, only pieces that meet it.
+  /// Reads the dense bytes of a whole tensor from find() or all(); with `part`, only the pieces that overlap it.
   void read(const TensorInfo &t, void *to, const Piece *part = nullptr) const;
 
 private:

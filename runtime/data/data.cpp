@@ -13,18 +13,18 @@
 namespace gptc {
 namespace {
 
-// Streams of the data order, far from those that import gives to dropout and initial values.
+// Random streams of the data order, far from those that import assigns to dropout and initial values.
 constexpr uint32_t kOrderStream = 0xDA7A0001, kOffsetStream = 0xDA7A0002, kMaskStream = 0xDA7A0004;
 constexpr uint64_t kEvalSeed = 0;
 constexpr int kRounds = 6;
 constexpr size_t kHeaderBytes = 1024;
-constexpr int64_t kPiece = 1 << 20;  // tokens that are read at once where all are
+constexpr int64_t kPiece = 1 << 20;  // tokens per read when all are read
 constexpr int32_t kLlmcMagic = 20240520, kLlmcWideMagic = 20240801;
 
 std::vector<std::string> matches(const std::string &pattern, const std::string &key) {
   struct stat st {};
   if (::stat(pattern.c_str(), &st) == 0)
-    return {pattern};  // a name may hold [ or *
+    return {pattern};  // a file name may contain [ or *
   glob_t g{};
   std::vector<std::string> r;
   if (::glob(pattern.c_str(), 0, nullptr, &g) == 0)
@@ -36,7 +36,7 @@ std::vector<std::string> matches(const std::string &pattern, const std::string &
   return r;
 }
 
-/// The path without the folder that the pattern names: what is the same where the data has been moved to.
+/// The path relative to the folder in the pattern, which stays the same if the data is moved.
 std::string nameOf(const std::string &path, const std::string &pattern) {
   const size_t special = path == pattern ? pattern.size() : pattern.find_first_of("*?[\\");
   const size_t slash = pattern.rfind('/', special);
@@ -111,7 +111,7 @@ TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t
               fmt::format("{} tokens, and {} are needed ({})", f.count, minTokens,
                           minTokens == T + 1 ? "block_size + 1" : "for one target"),
               "use more text, or a smaller model.block_size");
-    // One window less than fit leaves room for any offset below T; a file too short for that keeps one window.
+    // One window less than fits leaves room for any offset below T; a file too short for that keeps one window.
     f.windows = std::max<int64_t>(1, (f.count - T) / T);
     f.offsets = std::max<int64_t>(1, std::min(T, f.count - f.windows * T));
     f.evalWindows = (f.count - 1 + T - 1) / T;
@@ -128,7 +128,7 @@ int64_t TokenData::tokens() const {
   return n;
 }
 
-// Reading, not mapping: a mapped file that somebody cuts short ends the program by a signal.
+// Reads instead of mapping, because a signal would end the program if a mapped file were truncated.
 void TokenData::read(const File &f, int64_t start, int64_t count, uint16_t *to) {
   if (!f.file->read(f.start + size_t(start) * 2, to, size_t(count) * 2))
     invalid(f.path, fmt::format("tokens {} to {} cannot be read any more", start, start + count - 1),
@@ -216,7 +216,7 @@ void TokenData::requireNarrowTokens() const {
   constexpr int64_t least = 64, most = 4096;
   for (const File &f : files) {
     std::vector<uint16_t> tokens(std::min(most, f.count) & ~int64_t(1));
-    if (f.start > 0 || int64_t(tokens.size()) < least)  // a header says what follows
+    if (f.start > 0 || int64_t(tokens.size()) < least)  // a header tells the format
       continue;
     read(f, 0, int64_t(tokens.size()), tokens.data());
     bool low = false, high = false;
@@ -260,7 +260,7 @@ int64_t TokenData::evalWindow(int64_t w, int32_t *x, int32_t *y) const {
     --i;
   const File &f = files[i];
   int64_t start = (w - f.firstEvalWindow) * T, targets = std::min(T, f.count - 1 - start);
-  // Where an encoder's last window is short, the text before it is context.
+  // If an encoder's last window is short, the preceding text serves as context.
   const int64_t before = maskToken < 0 ? 0 : std::min(start, T - targets), text = before + targets;
   copy(f, start - before, text, x, y);
   std::fill(x + text, x + T, maskToken < 0 ? 0 : int32_t(maskToken));

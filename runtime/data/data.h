@@ -1,14 +1,13 @@
-// Token files: memory-mapped, in nanoGPT's format (raw little-endian uint16) and llm.c's (1024-byte header, magic
-// 20240520, version 1, then uint16). One data set may be many files; a window never crosses from one into the next.
+// Token files in nanoGPT's format (raw little-endian uint16) and llm.c's (1024-byte header, magic 20240520, version 1,
+// then uint16). A data set may have many files; a window never crosses a file boundary.
 //
-// Training order. In every epoch each file is cut into windows of T tokens (plus one for the last target) from an
-// offset that is random per epoch and file; a random permutation of all windows gives their order. The window of global
-// sequence number g is a pure function of (seed, g): nothing is remembered, so that a resumed run goes on with the data
-// it would have seen.
+// Training order. In every epoch each file is cut into windows of T tokens (plus one for the last target), starting at
+// a random offset per epoch and file; a random permutation orders all windows. The window of global sequence number g
+// is a pure function of (seed, g), so a resumed run needs no state to continue with the same data.
 //
-// Objectives. A decoder's targets are the tokens that follow. An encoder's are masked tokens (runtime/data/masking.h),
-// drawn anew for every global sequence number, and the same at every evaluation. They are made here rather than in the
-// graph, since the loss divides by their number over all micro-batches of a step, which must be known before the first
+// Objectives. A decoder's targets are the following tokens. An encoder's are masked tokens (runtime/data/masking.h),
+// drawn anew for every global sequence number, but fixed for evaluation. They are made here rather than in the graph,
+// because the loss divides by their number over all micro-batches of a step, which must be known before the first one
 // runs.
 #pragma once
 
@@ -22,8 +21,8 @@
 
 namespace gptc {
 
-/// A permutation of [0, n): `index` -> permuted, a balanced Feistel network with cycle walking (Black & Rogaway 2002,
-/// "Ciphers with arbitrary finite domains"), keyed by two words.
+/// A keyed pseudo-random permutation of [0, n): a balanced Feistel network with cycle walking (Black & Rogaway 2002,
+/// "Ciphers with arbitrary finite domains").
 class Permutation {
 public:
   Permutation(int64_t n, uint64_t seed, uint64_t epoch);
@@ -37,34 +36,35 @@ private:
 
 class TokenData {
 public:
-  /// Opens every file that `pattern` (a path, or a glob) names. `key` is the key of model.toml, for messages.
-  /// `maskToken` is an encoder's [MASK], the last id of the vocabulary; -1 for a decoder. UserErrors: FileMissing;
+  /// Opens every file that `pattern` (a path or glob) names. `key`: the key of model.toml, for messages. `maskToken`:
+  /// an encoder's [MASK], the last id of the vocabulary; -1 for a decoder. Throws UserErrors FileMissing, and
   /// DataInvalid for empty, truncated or odd-sized files, unknown headers, and files of fewer than `minTokens` tokens.
   TokenData(const std::string &pattern, const std::string &key, int64_t vocab, int64_t blockSize, int64_t minTokens,
             int64_t maskToken = -1);
 
+  /// Tokens of all files.
   int64_t tokens() const;
-  /// Training window g: x[T] and y[T], the targets or -1. Throws UserError(TokenOutOfRange) naming file and
-  /// position, or DataInvalid where a file has become shorter.
+  /// Writes training window g: x[T] and its targets y[T], -1 for none. Throws UserError(TokenOutOfRange), naming file
+  /// and position, or DataInvalid if a file has become shorter.
   void window(uint64_t seed, int64_t g, int32_t *x, int32_t *y) const;
-  /// Number of targets of windows first .. first + count.
+  /// Number of targets in windows first ... first + count - 1.
   int64_t targets(uint64_t seed, int64_t first, int64_t count) const;
 
-  /// Windows of the whole set in order and without overlap, the last of a file included where it is partial.
+  /// Number of consecutive, non-overlapping windows that cover the set, including a partial last window per file.
   int64_t evalWindows() const { return allWindows; }
-  /// Window i of those. Returns the number of targets. A partial one is filled up with target -1: a decoder's behind
-  /// the text with token 0, which it does not see from there; an encoder's with the text before it and, where the whole
-  /// file is shorter than a window, behind it with [MASK].
+  /// Writes window i of those and returns its number of targets. A partial window is filled with targets of -1: a
+  /// decoder's with token 0 after the text, where it cannot see it; an encoder's with the preceding text and, if the
+  /// file is shorter than a window, [MASK] after it.
   int64_t evalWindow(int64_t i, int32_t *x, int32_t *y) const;
-  /// Reads the whole set, for what evalWindow would find only when it comes to it. UserError(TokenOutOfRange).
+  /// Checks all tokens of the set now. Throws UserError(TokenOutOfRange).
   void checkTokens() const;
 
-  /// UserError(DataInvalid) for a file whose tokens are 32 or 64 bits wide, as far as its beginning shows that.
+  /// Throws UserError(DataInvalid) if the beginning of a file shows tokens of 32 or 64 bits.
   void requireNarrowTokens() const;
 
-  // For the print of the whole set (runtime/data/data_print.h), of file i each.
+  // For the fingerprint of the set (runtime/data/data_print.h); `i` numbers the files.
   size_t fileCount() const { return files.size(); }
-  /// As they are opened; and without the folder that the pattern names.
+  /// Full paths; and names relative to the folder in the pattern.
   std::vector<std::string> paths() const, names() const;
   int64_t tokens(size_t i) const { return files[i].count; }
   FileStamp stamp(size_t i) const { return files[i].file->stamp(); }
@@ -72,12 +72,13 @@ public:
     std::string hash;  // BLAKE3 of all tokens
     uint16_t largest = 0;
   };
-  /// Reads all of it, unless `givenUp`. UserError(DataInvalid).
+  /// Reads all of file i; stops early if `givenUp`. Throws UserError(DataInvalid).
   Content content(size_t i, const std::atomic<bool> &givenUp) const;
-  /// UserError(TokenOutOfRange), naming the first one, where the file's largest token is beyond the vocabulary.
+  /// Throws UserError(TokenOutOfRange), naming the first such token, if the file's largest token exceeds the
+  /// vocabulary.
   void requireLargest(size_t i, uint16_t largest) const;
 
-  /// A hash of sizes and of samples of the content, as checkpoints of earlier versions have it.
+  /// A hash of sizes and sampled content, as in checkpoints of earlier versions.
   std::string sampledFingerprint() const;
 
 private:
@@ -86,15 +87,16 @@ private:
     std::unique_ptr<InputFile> file;
     size_t start;  // byte of the first token
     int64_t count;
-    int64_t firstWindow, firstEvalWindow;  // counts of the files before
+    int64_t firstWindow, firstEvalWindow;  // number of windows in earlier files
     int64_t windows, evalWindows;
-    int64_t offsets;  // number of possible epoch offsets
+    int64_t offsets;  // number of possible epoch offsets, in tokens
   };
-  /// Tokens start.., of which the file had enough when it was opened. UserError(DataInvalid) where it has no more.
+  /// Reads `count` tokens from `start`, which the file had when it was opened. Throws UserError(DataInvalid) if it has
+  /// them no more.
   static void read(const File &f, int64_t start, int64_t count, uint16_t *to);
-  /// Tokens `start`.. of a file, as read, must be of the vocabulary.
+  /// Throws UserError(TokenOutOfRange) if one of the tokens, read from `start` on, is not in the vocabulary.
   void requireKnown(const File &f, int64_t start, const std::vector<uint16_t> &tokens) const;
-  /// All tokens of a file, in pieces.
+  /// Checks all tokens of a file, read in pieces.
   void checkTokens(const File &f) const;
   int64_t limit() const { return maskToken < 0 ? vocab : maskToken; }
   void copy(const File &f, int64_t start, int64_t targets, int32_t *x, int32_t *y) const;

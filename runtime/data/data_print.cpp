@@ -18,15 +18,15 @@
 namespace gptc {
 namespace {
 
-constexpr int kNiceness = 10;  // what computes comes first
+constexpr int kNiceness = 10;  // training comes first
 
 std::string keyOf(const FileStamp &s) { return fmt::format("data-{:x}-{:x}", s.device, s.inode); }
-/// What changes with the file's content.
+/// Changes with the file's content.
 std::string stateOf(const FileStamp &s) { return fmt::format("{} {} {}", s.size, s.modified, s.changed); }
 
-/// A change shortly after another one may leave the same times.
+/// Two changes in quick succession may leave the same times.
 bool isSettled(const FileStamp &s, int64_t now) {
-  constexpr int64_t tick = 50'000'000;  // ns, of clocks that tick 100 times a second and more
+  constexpr int64_t tick = 50'000'000;  // nanoseconds, for clocks that tick at least 100 times a second
   return std::max(s.modified, s.changed) < now - tick;
 }
 
@@ -91,12 +91,12 @@ DataHasher::~DataHasher() {
 }
 
 void DataHasher::begin() {
-  constexpr int64_t little = 16 << 20;  // a hundredth of a second
+  constexpr int64_t little = 16 << 20;  // bytes; about 10 ms of work
   if (unknown <= little)
     return hashUnknown();
   sigset_t all, old;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);  // signals are for the thread that trains
+  pthread_sigmask(SIG_SETMASK, &all, &old);  // the training thread handles signals
   try {
     job = std::async(std::launch::async, [this] {
       pthread_setname_np(pthread_self(), "gptc-hash");
@@ -104,7 +104,7 @@ void DataHasher::begin() {
       hashUnknown();
     });
   } catch (const std::system_error &) {
-    // No thread is left: then print() does it.
+    // No thread available: print() does the work.
   }
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
 }
@@ -152,7 +152,7 @@ DataPrint DataHasher::print() {
     try {
       r.tokenizer = InputFile(tokenizer, "data.tokenizer").hash();
     } catch (const UserError &) {
-      // Who needs it says so.
+      // Whoever needs the tokenizer reports it.
     }
   return r;
 }

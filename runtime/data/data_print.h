@@ -1,9 +1,8 @@
-// What a checkpoint says of the data that its run has seen, so that another run does not go on with other data
-// unnoticed: of each file its name, the number of its tokens and a hash of them all, in the order of the files; and a
-// hash of the tokenizer.
+// The fingerprint of training data in a checkpoint, which keeps another run from continuing with other data unnoticed:
+// per file, in order, its name, its number of tokens and a hash of them; and a hash of the tokenizer.
 //
-// Hashing a file takes as long as reading it. It is done beside the first steps, by one rank of each machine, and what
-// it finds is kept in the private cache under the file's device and inode, as long as size and times of the file stay.
+// Hashing takes as long as reading the files. One rank of each machine does it during the first steps. Results are kept
+// in the private cache under the file's device and inode, and count as long as its size and times stay the same.
 #pragma once
 
 #include "llvm/ADT/ArrayRef.h"
@@ -19,42 +18,41 @@ namespace gptc {
 class TokenData;
 
 struct FilePrint {
-  std::string name;  // as the plan says it, without the folder that holds all of them
+  std::string name;  // relative to the folder that holds all files, as in the plan
   int64_t tokens = 0;
-  std::string hash;  // BLAKE3 of the tokens, whatever the format of the file
+  std::string hash;  // BLAKE3 of the tokens, independent of the file format
   bool operator==(const FilePrint &) const = default;
 };
 
 struct DataPrint {
-  std::vector<FilePrint> files;  // none: not known
-  std::string tokenizer;         // BLAKE3 of its file; "" where there is none, or it cannot be read
+  std::vector<FilePrint> files;  // empty: unknown
+  std::string tokenizer;         // BLAKE3 of its file; "" if it is missing or unreadable
   bool known() const { return !files.empty(); }
-  /// A hash of it all.
+  /// A hash of all fields.
   std::string str() const;
 };
 
-/// How the data `here`, which lies in these files, differs from what was `there`; "" where it does not. A tokenizer
-/// that is not known on one side does not count.
+/// How the data `here`, in the files `paths`, differs from `there`; "" if it does not. A tokenizer unknown on one side
+/// does not count.
 std::string differenceOf(const DataPrint &there, const DataPrint &here, llvm::ArrayRef<std::string> paths,
                          const std::string &tokenizer);
 
 class DataHasher {
 public:
-  /// Looks up in the cache ("": none) which files are known. `data` must outlive this.
+  /// Looks known files up in the cache ("": no cache). `data` must outlive this.
   DataHasher(const TokenData &data, const std::string &tokenizer, const std::string &cacheDir);
-  /// Gives up what is under way.
+  /// Abandons hashing that is under way.
   ~DataHasher();
   DataHasher(const DataHasher &) = delete;
 
-  /// Bytes of files that are not known.
+  /// Bytes of the files that are not in the cache.
   int64_t bytesToHash() const { return unknown; }
-  /// Hashes them, on a thread of its own that leaves the CPUs to those that compute; little data at once. UserError as
-  /// print().
+  /// Starts hashing them on a thread of low priority; hashes small data before it returns. Throws like print().
   void begin();
-  /// Whether print() need not wait.
+  /// Whether print() would return without waiting.
   bool ended() const;
-  /// The print, once all is hashed. UserErrors: TokenOutOfRange for the first token beyond the vocabulary, be it in a
-  /// file that was known; DataInvalid for files that cannot be read whole, or change meanwhile.
+  /// The fingerprint; waits for the hashing. Throws UserErrors TokenOutOfRange for the first token beyond the
+  /// vocabulary, also in a cached file, and DataInvalid for files that cannot be read completely or change meanwhile.
   DataPrint print();
 
 private:

@@ -5,10 +5,10 @@ namespace {
 
 constexpr double kTarget = 0.15, kHidden = 0.8, kReplaced = 0.1;
 
-// Draws of a position, by index 4 * position + which.
+// Random draws of a position, at index kDraws * position + draw.
 enum Draw : uint64_t { isTarget, fate, replacement };
 constexpr uint64_t kDraws = 4;
-constexpr uint64_t kForced = ~uint64_t(0);  // an index that no position has
+constexpr uint64_t kForced = ~uint64_t(0);  // an index that no position uses
 
 bool chosen(RandomKey key, int64_t i) { return randomUniform(key, uint64_t(i) * kDraws + isTarget) < kTarget; }
 

@@ -1,8 +1,8 @@
-// Masked-token loss (Devlin et al. 2019, "BERT"): what an encoder is trained on.
+// Masked-token loss (Devlin et al. 2019, "BERT"), the objective of an encoder.
 //
-// Each position of a sequence is a target with probability 15%. Of the targets 80% are hidden behind [MASK], 10% behind
-// a random token, and 10% stay as they are. What happens to a position is a pure function of the sequence's key and the
-// position. A sequence without any target by these rules gets one, so that no batch is without.
+// Each position is a target with probability 15%. Of the targets, 80% are replaced by [MASK], 10% by a random token,
+// and 10% stay unchanged. A position's fate is a pure function of the sequence's key and the position. A sequence
+// without any target gets one, so that no batch lacks targets.
 #pragma once
 
 #include "ir/random.h"
@@ -11,10 +11,10 @@
 
 namespace gptc {
 
-/// Hides targets among the tokens x[0..count): y is the token that stood at a target, and -1 elsewhere. Text holds ids
-/// below maskToken only. Returns the number of targets, at least 1 (count > 0).
+/// Masks targets among the tokens x[0..count), which must be below maskToken. y is the original token at a target, else
+/// -1. Returns the number of targets, at least 1 (count > 0).
 int64_t maskTokens(RandomKey key, int64_t count, int32_t maskToken, int32_t *x, int32_t *y);
-/// The same number, without tokens.
+/// That number, computed without tokens.
 int64_t maskedTargets(RandomKey key, int64_t count);
 
 }  // namespace gptc

@@ -1,4 +1,4 @@
-// What the manifests of plans and checkpoints have in common.
+// Checksums shared by the manifests of plans and checkpoints.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,10 +7,10 @@
 
 namespace gptc {
 
-/// The checksum that a manifest carries in its field "blake3": that of its text without the field.
+/// The manifest's field "blake3": the checksum of its text without that field.
 std::string manifestChecksum(nlohmann::json manifest);
-/// What it carries in "mark" where it was made here: a hash of its text without both fields, with the secret of the
-/// cache (cache_secret.h).
+/// The manifest's field "mark", which proves that this user made it: a hash of its text without both fields and of the
+/// cache's secret (cache_secret.h).
 std::string manifestMark(nlohmann::json manifest, const std::string &secret);
 
 }  // namespace gptc

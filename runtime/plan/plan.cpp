@@ -127,11 +127,11 @@ Target targetFromJson(const json &j) {
   t.threads = j.at("threads");
   if (t.name == "cpu")
     return t;
-  // All that can be said of a GPU follows from its name.
+  // A GPU target's properties follow from its name.
   try {
     return cudaTarget(t.name);
   } catch (const UserError &) {
-    return t;  // of an unknown one nothing does
+    return t;  // unknown name: keep the target as it is
   }
 }
 
@@ -151,7 +151,7 @@ std::string schedulesText(const Module &planned) {
   return j.dump(1) + "\n";
 }
 
-/// What the runtime cannot do to a state: it makes the initial values, and counts in counters.
+/// Why the runtime cannot handle a state, for which it makes initial values and counts counters; "" if it can.
 std::string stateProblem(const State &s) {
   auto is = [&](std::initializer_list<DType> types) { return llvm::is_contained(types, s.type.dtype); };
   const std::string init = s.attrs.getString("init", "zeros");
@@ -235,13 +235,13 @@ std::string planProblem(const Module &m) {
           if (const int64_t ranks = mesh.extent(op.attrs.getString("axis"));
               op.def().fusion == FusionKind::collective && (op.attrs.getInt("ranks") != ranks || ranks == 1))
             return fmt::format("{} is not for the {} ranks of the mesh", op.name().str(), ranks);
-  // As in model.toml: sequences and tokens of a whole run can be counted.
+  // As in model.toml: the sequences and tokens of a whole run must be countable.
   if (double(accumulate) * mesh.data * m.attrs.getInt("micro_batch") * m.attrs.getInt("block_size") > 0x1p32)
     return "the global batch is out of range";
   return signatureProblem(m, shards, accumulate);
 }
 
-/// The runtime hands over buffers of exactly these types, so a function may take no others.
+/// The runtime passes buffers of exactly these types, so functions must take them.
 static std::string signatureProblem(const Module &m, int64_t shards, int64_t accumulate) {
   const int64_t T = m.attrs.getInt("block_size"), P = m.attrs.getInt("prefill");
   const Type tokens(DType::i32, {m.attrs.getInt("micro_batch"), T}), scalar(DType::f32), count(DType::i64),
@@ -251,7 +251,7 @@ static std::string signatureProblem(const Module &m, int64_t shards, int64_t acc
     bool needed;
     std::vector<Type> args, results;
   };
-  // Loss, gradient norm, learning rate; with fp16 the scale of the loss.
+  // Loss, gradient norm, learning rate; with fp16 also the loss scale.
   const std::vector<Type> step(m.state("loss_scale") ? 4 : 3, scalar);
   const bool accumulates = accumulate > 1;
   std::vector<Signature> signatures = {
@@ -313,7 +313,7 @@ int64_t parameterCount(const Module &m, bool withoutPositions) {
 }
 
 double flopsPerToken(const Module &m) {
-  // H heads of size Q: H Q = n_embd. An embedding that is not the classifier too is looked up, not multiplied.
+  // H heads of size Q: H Q = n_embd. An embedding that is not also the classifier is looked up, not multiplied.
   const State *embedding = m.state("wte.weight"), *classifier = m.state("lm_head.weight");
   const double lookedUp = embedding && classifier ? double(wholeType(*embedding).elements()) : 0;
   return 6.0 * (double(parameterCount(m, true)) - lookedUp) +
@@ -325,7 +325,7 @@ ModelIdentity modelIdentity(const Module &m) {
   std::string text;
   for (const auto &s : m.states)
     if (s->attrs.getString("kind") == "param") {
-      // Padding is the plan's business, not the model's.
+      // Padding belongs to the plan, not to the model.
       text += s->name + ":" + nameOf(s->type.dtype).str();
       for (const Dim &d : wholeType(*s).dims)
         text += fmt::format(",{}", d.logical);
@@ -334,13 +334,13 @@ ModelIdentity modelIdentity(const Module &m) {
   r.parameters = blake3(text);
   for (const char *key : {"n_layer", "n_head", "n_kv_head", "n_embd", "ffn_dim", "vocab_size", "block_size", "norm",
                           "norm_eps", "activation", "position", "causal", "bias", "tie_embeddings", "embedding_norm"}) {
-    // Only a table of positions has the length of the context; other models may go on with another one.
+    // Only a position table depends on the context length; other models may change it.
     if (key == std::string_view("block_size") && !m.state("wpe.weight"))
       continue;
     if (const Attr *a = m.attrs.find(key))
       r.keys[key] = textOf(*a);
   }
-  // An attribute only where it is not the default.
+  // The attribute exists only if it differs from the default.
   if (r.keys.count("norm"))
     r.keys.try_emplace("norm_eps", textOf(Attr(1e-5)));
   return r;
@@ -351,7 +351,7 @@ std::string resultIdentity(const Plan &plan) {
     return plan.hash;
   const Module &m = *plan.planned;
   const Mesh mesh = Mesh::of(m);
-  std::map<llvm::StringRef, llvm::StringRef> settings;  // later ones count
+  std::map<llvm::StringRef, llvm::StringRef> settings;  // later ones override earlier ones
   for (const std::string &s : plan.model) {
     const auto [key, value] = llvm::StringRef(s).split('=');
     if (key != "name" && key != "train.micro_batch" && !key.starts_with("parallel.") && !key.starts_with("compile."))
