@@ -1,4 +1,4 @@
-// Buckets that run while the caller computes: one thread, in the order in which they were started.
+// Runs buckets of collectives on one thread, in the order of their start, while the caller computes.
 #pragma once
 
 #include "runtime/collectives/communicator.h"
@@ -11,18 +11,19 @@
 
 namespace gptc {
 
-/// For one caller, who uses the communicator meanwhile only where nothing is under way.
+/// For one caller, which may use the communicator itself only while no bucket is under way.
 class Background {
 public:
   /// The communicator must outlive this.
   explicit Background(Communicator &ranks);
-  /// What has begun is waited for, no longer than the communicator's time-out; what has not, is left out.
+  /// Waits for a running bucket, at most the communicator's time-out; drops the buckets that have not begun.
   ~Background();
   Background(const Background &) = delete;
 
-  /// The memory of the calls is theirs until wait() has returned. Returns the bucket's number, from 1.
+  /// Starts a bucket and returns its number, from 1. The memory of the calls must not be touched until wait() has
+  /// returned.
   int64_t start(llvm::ArrayRef<Collective> calls, SumOrder order);
-  /// Until all buckets up to this number have run; throws what one of them threw, now and from then on.
+  /// Waits until all buckets up to this number have run. Throws a bucket's error, at this and every later call.
   void wait(int64_t number);
 
 private:

@@ -82,8 +82,8 @@ std::string Communicator::what(llvm::ArrayRef<Collective> calls) const {
                      calls.size() > 1 ? fmt::format(" and {} more", calls.size() - 1) : "");
 }
 
-/// Bytes that a rank must send on average. Every element of a sum but one rank's share has to leave each rank, and
-/// every share has to reach all others; what is broadcast, each rank but the last passes on once.
+/// Bytes that a rank must send on average. In a sum, every element must leave each rank except for the rank's own
+/// share, and every share must reach all others. In a broadcast, each rank but the last passes the data on once.
 static int64_t leastBytesOf(const Collective &c, int world) {
   const int64_t bytes = int64_t(c.count * sizeOf(c.dtype)), others = world - 1;
   switch (c.kind) {

@@ -1,14 +1,12 @@
-// Collectives between the CPU ranks of a job, behind one interface:
+// Collectives between the CPU ranks of a job, behind one interface. Its implementations:
 //
 //   single      one rank: copies.
-//   shared      ranks in processes of one machine, through memory (shared_links.h).
-//   Gloo        ranks in processes anywhere, over TCP. It sits in a plug-in, libgptc_gloo.so beside the programs, which
-//   is
-//               loaded when it is needed.
-//   in process  ranks as threads of one program (in_process.h), for tests; it defines what the others must compute.
+//   shared      processes of one machine, through shared memory (shared_links.h).
+//   Gloo        processes on any machines, over TCP: a plug-in, libgptc_gloo.so beside the programs, loaded on demand.
+//   in process  threads of one program (in_process.h), for tests; the reference for the others.
 //
-// joinGroup chooses; the rendezvous brings processes together. Shared and Gloo are two ways to pass messages, on which
-// the same algorithms stand (over_links.h).
+// joinGroup chooses one; the rendezvous brings processes together. Shared and Gloo only transport messages; both use
+// the same algorithms (over_links.h).
 //
 // A group is any subset of the job's ranks, for example one axis of a mesh:
 //
@@ -31,26 +29,26 @@ namespace gptc {
 
 class RendezvousClient;
 
-/// One collective over all ranks of a communicator, on memory of the host (cuda/nccl.h has the same on a GPU's). Sums
-/// are of any dtype but pred, rounded to the dtype after each addition; all ranks get the same bits.
+/// One collective over all ranks of a communicator, on host memory (cuda/nccl.h has those on GPU memory). Sums work on
+/// any dtype but pred and round to the dtype after each addition; all ranks get the same bits. P is the number of
+/// ranks.
 struct Collective {
   enum class Kind : uint8_t {
-    /// `to`, `count` elements: the sum of all ranks' `from`, as many. May be one memory.
+    /// `to[count]`: the sum of all ranks' `from[count]`. `to` may be `from`.
     all_reduce,
-    /// `to`, world x `count`: the ranks' `from`, `count` each, in their order. `from` may lie where it goes.
+    /// `to[P, count]`: all ranks' `from[count]` in rank order. `from` may be its place in `to`.
     all_gather,
-    /// `to`, `count`: this rank's part of the sum of all ranks' `from`, world x `count`. `to` may be that part of
-    /// `from`.
+    /// `to[count]`: this rank's part of the sum of all ranks' `from[P, count]`. `to` may be that part of `from`.
     reduce_scatter,
-    /// `to`, `count`: `root`'s `from`, `count`. May be one memory; `from` is not read elsewhere.
+    /// `to[count]`: the root's `from[count]`. `to` may be `from`; only the root's `from` is read.
     broadcast,
   };
   Kind kind;
   const void *from;
   void *to;
-  size_t count;
+  size_t count;  // elements, as each kind defines
   DType dtype;
-  int root = 0;
+  int root = 0;  // rank within the group, for broadcast
   bool sums() const { return kind == Kind::all_reduce || kind == Kind::reduce_scatter; }
   /// "all_reduce of 1024 f32"
   std::string str() const;
@@ -67,64 +65,65 @@ inline const char *nameOf(Collective::Kind k) {
   case Collective::Kind::broadcast:
     return "broadcast";
   }
-  return "unknown collective";  // of another rank, where memory is damaged
+  return "unknown collective";  // a value from another rank's damaged memory
 }
 
-/// In what order the ranks' values are added.
+/// The order in which the ranks' values are added.
 enum class SumOrder : uint8_t {
-  /// ((r0 + r1) + (r2 + r3)) + ...: one binary tree over a power of two of ranks, in the order of the group.
+  /// ((r0 + r1) + (r2 + r3)) + ...: one binary tree in the group's order; needs a power of two of ranks.
   tree,
-  /// What costs the engine least. Two runs with as many ranks get the same bits.
+  /// The cheapest order for the engine. Two runs with equally many ranks get the same bits.
   fast,
 };
 
-/// Ranks of the job, in the group's own order. The name belongs to these ranks in this order, once in a job.
+/// Ranks of the job in the group's own order. Within a job a name always means the same ranks in the same order.
 struct Group {
   std::string name;
-  std::vector<int> members;
+  std::vector<int> members;  // ranks of the job
   static Group all(int world);
 };
 
-/// One rank's part of a group. For one thread at a time. Nothing here waits for ever: where nothing arrives for as long
-/// as the time-out, that is a UserError(CollectiveTimeout) that names this rank, the collective and who did not come; a
-/// rank that is gone is a UserError(RankFailed), and ranks that do different things a UserError(CollectiveMismatch)
-/// with both sides. All ranks of the job hear of it through the rendezvous. After any of these the communicator can
-/// only be destroyed; what its collectives were writing is undefined, and nothing writes there any more.
+/// One rank's end of a group; only one thread at a time may use it. No call waits forever: if nothing arrives within
+/// the time-out, it throws UserError(CollectiveTimeout), naming this rank, the collective and the missing rank. It
+/// throws UserError(RankFailed) if a rank is gone, and UserError(CollectiveMismatch), showing both sides, if ranks run
+/// different collectives. The rendezvous tells all ranks of the job. After such an error the communicator can only be
+/// destroyed; the memory its collectives were writing is undefined, and nothing writes to it any more.
 class Communicator {
 public:
-  /// Without finish() before, the other ranks see this one as gone.
+  /// If finish() was not called, the other ranks see this one as gone.
   virtual ~Communicator();
   Communicator(const Communicator &) = delete;
 
   const Group group;
   const int rank, world;  // within the group
 
-  /// Runs the collectives as one: none may read what another one writes. All ranks call it with the same kinds, counts,
-  /// dtypes, roots and order. Returns when the results are there.
-  /// UserError(Contradiction) for sums in the order of a tree over other than a power of two of ranks.
+  /// Runs the collectives as one bucket and waits for the results; none may read what another writes. All ranks must
+  /// pass the same kinds, counts, dtypes, roots and order. Throws UserError(Contradiction) for sums in tree order if
+  /// the number of ranks is not a power of two.
   void run(llvm::ArrayRef<Collective> calls, SumOrder order);
-  /// The same on a thread beside the one that computes: only what that one waits for it counts as time inside.
+  /// Like run(), on a thread beside the computing one. Only the time that the computing thread waits, reported to
+  /// waited(), counts as time inside.
   void runBeside(llvm::ArrayRef<Collective> calls, SumOrder order);
   void waited(std::chrono::nanoseconds time) { inside += time; }
-  /// Returns when all ranks have come.
+  /// Waits for all ranks.
   void barrier();
-  /// Leaves, when all ranks do.
+  /// Leaves the group. All ranks must call it.
   void finish();
-  /// UserError where the job is known to have failed; costs next to nothing. For who waits for other ranks by other
-  /// means.
+  /// Throws UserError if the job is known to have failed; nearly free. For code that waits for other ranks in other
+  /// ways.
   virtual void requireWell() {}
 
-  /// Buckets and barriers so far: what errors call "collective 12".
+  /// Number of buckets and barriers so far: "collective 12" in errors.
   int64_t number() const { return count; }
   /// Bytes that this rank has sent to others of the group.
   int64_t bytesSent() const { return sent; }
-  /// What no algorithm could have done with fewer, over all that it ran; and how long it was in there.
+  /// Lower bound on the bytes that any algorithm must send for the collectives so far, and the time spent in them.
   int64_t leastBytes() const { return least; }
   std::chrono::nanoseconds timeInside() const { return inside; }
-  /// Whether a bucket is better run beside computation: it waits for a network, asleep. Where ranks meet in memory they
-  /// copy, which takes the CPUs that compute.
+  /// Whether to run buckets beside computation: true if they sleep waiting for a network, false if they copy memory
+  /// with the CPUs that compute.
   virtual bool beside() const { return false; }
-  /// Memory that the communicator holds beside the caller's, now. Grows with the largest bucket of reduce_scatter only.
+  /// Bytes that the communicator holds besides the caller's memory. Grows only with the largest reduce_scatter bucket.
   virtual size_t ownBytes() const { return 0; }
 
 protected:
@@ -144,17 +143,17 @@ private:
 
 struct JoinOptions {
   std::chrono::milliseconds timeout{120000};
-  /// Over TCP also where all ranks are on one machine. So it is too where GPTC_INTERFACE names the network interface
-  /// between ranks; else that is the one that reaches the rendezvous.
+  /// Use TCP even between ranks of one machine, as is also done if GPTC_INTERFACE names the network interface between
+  /// ranks. Without that variable, the interface that reaches the rendezvous is used.
   bool tcp = false;
-  /// Of collectives, where that is longer than the time-out: another rank may save or compile before it comes.
+  /// Time-out of collectives if longer than `timeout`: another rank may be saving or compiling.
   std::chrono::milliseconds patience{0};
 };
-/// Joins the other members: returns when all have come. The client may be null for a group of one, and must outlive the
-/// communicator.
+/// Joins the group and returns when all members have come. `client` must outlive the communicator; it may be null for a
+/// group of one.
 std::unique_ptr<Communicator> joinGroup(RendezvousClient *client, const Group &group, const JoinOptions &options);
 
-/// Why ranks on several machines, or over TCP, cannot run here; empty where they can.
+/// Why ranks cannot run on several machines or over TCP here; empty if they can.
 std::string whyNoGloo();
 
 }  // namespace gptc

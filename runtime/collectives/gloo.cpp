@@ -12,7 +12,7 @@ namespace {
 
 struct Plugin {
   MakeLinks *make = nullptr;
-  std::string why;  // where there is none
+  std::string why;  // why there is none
   std::string help;
 };
 

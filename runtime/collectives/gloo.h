@@ -7,7 +7,7 @@
 
 namespace gptc {
 
-/// Null where the address or interface cannot be used. UserError(TargetUnavailable) where the plug-in or Gloo is
+/// Null if the address or interface cannot be used. Throws UserError(TargetUnavailable) if the plug-in or Gloo is
 /// missing.
 std::unique_ptr<Links> makeGlooLinks(const LinksOptions &options, LinkError &e);
 

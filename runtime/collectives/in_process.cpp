@@ -19,10 +19,10 @@ struct InProcess::Shared {
   const std::chrono::milliseconds timeout;
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<llvm::ArrayRef<Collective>> calls;  // of all ranks, in the collective that runs
+  std::vector<llvm::ArrayRef<Collective>> calls;  // of each rank, for the running collective
   std::vector<std::vector<CallSignature>> signatures;
-  std::vector<int64_t> met;  // how often each rank has come to where all wait for all
-  int reading = 0;           // ranks that read the memory of others: whoever fails must let them end
+  std::vector<int64_t> met;  // how many synchronisation points each rank has reached
+  int reading = 0;           // ranks that read others' memory; a failing rank must wait for them
   std::optional<RankFailure> failure;
 };
 
@@ -30,14 +30,14 @@ namespace {
 
 using Bytes = std::vector<char>;
 
-/// The sum of `n` elements at `offset` of what ranks [begin, end) have.
+/// The sum of `n` elements at `offset` over ranks [begin, end).
 Bytes sumOf(llvm::ArrayRef<Collective> of, size_t offset, size_t n, SumOrder order, size_t begin, size_t end) {
   const DType t = of[begin].dtype;
   if (end - begin == 1) {
     const char *at = static_cast<const char *>(of[begin].from) + offset * sizeOf(t);
     return Bytes(at, at + n * sizeOf(t));
   }
-  // A tree in halves, or one rank after the other.
+  // As a tree of halves, or one rank after the other.
   const size_t middle = order == SumOrder::tree ? begin + (end - begin) / 2 : end - 1;
   Bytes left = sumOf(of, offset, n, order, begin, middle);
   const Bytes right = sumOf(of, offset, n, order, middle, end);
@@ -45,7 +45,7 @@ Bytes sumOf(llvm::ArrayRef<Collective> of, size_t offset, size_t n, SumOrder ord
   return left;
 }
 
-/// What `rank` gets. `of`: this collective as each rank calls it.
+/// The result for `rank`. `of`: this collective as each rank calls it.
 Bytes resultOf(llvm::ArrayRef<Collective> of, size_t rank, SumOrder order) {
   const Collective &c = of[rank];
   const size_t bytes = c.count * sizeOf(c.dtype), world = of.size();
@@ -133,7 +133,7 @@ private:
         fail(ErrorCode::CollectiveMismatch,
              fmt::format("{}: {}", who(), differenceOf(rank, s->signatures[me], r, s->signatures[size_t(r)])),
              "all ranks must run the same plan: start them by one gptrun");
-    // Nobody writes before all have read, as memory may be that of the arguments.
+    // No rank writes before all have read, because a result may overwrite an argument.
     std::vector<Bytes> results;
     ++s->reading;
     lock.unlock();

@@ -1,5 +1,5 @@
-// Ranks as threads of one program, which share its memory: for tests of what has several ranks. Small and exact rather
-// than fast: its sums, element by element in SumOrder, are what every other engine is compared with.
+// Ranks as threads of one program, for tests with several ranks. Simple and exact rather than fast: it adds element by
+// element in SumOrder, as the reference for every other engine.
 #pragma once
 
 #include "runtime/collectives/communicator.h"
@@ -9,10 +9,10 @@ namespace gptc {
 class InProcess {
 public:
   InProcess(int world, std::chrono::milliseconds timeout);
-  /// Some of the threads: the i-th of the members joins as rank i.
+  /// A subset of the threads: member i joins as rank i.
   InProcess(Group group, std::chrono::milliseconds timeout);
   ~InProcess();
-  /// A rank's part, each once, from any thread. May outlive this.
+  /// Makes a rank's communicator, once per rank, from any thread. It may outlive this object.
   std::unique_ptr<Communicator> join(int rank);
 
   struct Shared;

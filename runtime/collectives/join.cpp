@@ -23,11 +23,11 @@ namespace {
 
 constexpr size_t nonceBytes = 16, maxAddress = 1024;
 
-/// What a rank tells the others of itself through the rendezvous.
+/// What a rank publishes about itself through the rendezvous.
 struct Card {
   std::string host;
-  std::string nonce;                   // whoever connects must know it
-  std::vector<std::string> addresses;  // for each other rank; its own is empty
+  std::string nonce;                   // secret that a connecting rank must know
+  std::vector<std::string> addresses;  // one for each other rank; its own is empty
 
   std::string str() const {
     std::string text = host + '\n' + nonce;
@@ -54,7 +54,7 @@ struct Card {
   }
 };
 
-/// What is wrong with an interface once is wrong at every restart: an error of the configuration, which ends the run.
+/// A bad interface stays bad after a restart: it is a configuration error, which ends the run.
 void requireInterface(RendezvousClient &client, const std::string &name) {
   if (name.empty())
     return;
@@ -110,7 +110,7 @@ std::unique_ptr<Communicator> joinProcesses(RendezvousClient &client, const Grou
     }
   };
 
-  // Memory, where all can share it and none wants TCP; all come to the same answer.
+  // Shared memory if all ranks can share it and none wants TCP; all ranks come to the same decision.
   const char *variable = ownVariable("GPTC_INTERFACE");
   const std::string interface = variable ? variable : "";
   requireInterface(client, interface);
@@ -163,7 +163,7 @@ std::unique_ptr<Communicator> joinProcesses(RendezvousClient &client, const Grou
                    "use");
     }
   }
-  // Both ends of a connection show that they have read the other one's card.
+  // Both ends of a connection prove that they have read the other's card.
   const uint64_t slot = mix(hashOf({}), uint64_t(world));
   for (int peer = 0; peer < world; ++peer) {
     if (peer == rank)

@@ -16,23 +16,22 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr size_t packBytes = 256 << 10;  // of one message made of small pieces
-constexpr size_t smallPiece = 32 << 10;  // what is smaller travels with others, through a copy
+constexpr size_t packBytes = 256 << 10;  // bytes of a message packed from small pieces
+constexpr size_t smallPiece = 32 << 10;  // bytes; smaller pieces are copied into a common message
 constexpr uint32_t headerMagic = 0x47505448;
-constexpr size_t maxListed = 1 << 16;  // collectives of a bucket that a mismatch lists
+constexpr size_t maxListed = 1 << 16;  // collectives of a bucket that a mismatch report lists
 
-/// A contiguous part of a chunk. To be sent: `at`. To be received: to `at`; where `own` is not null it is added to
-/// that.
+/// A contiguous part of a chunk. Sent from `at`. Received into `at`; if `own` is not null, its values are added.
 struct Piece {
   char *at;
   size_t bytes;
   DType dtype = DType::f32;
   const char *own = nullptr;
-  size_t packed() const { return (bytes + 7) / 8 * 8; }  // among others, so that all elements are aligned
+  size_t packed() const { return (bytes + 7) / 8 * 8; }  // padded, so that all elements in a common message are aligned
 };
 using Pieces = std::vector<Piece>;
 
-/// What one message carries. Both sides cut alike, as only sizes decide.
+/// The content of one message. It depends only on sizes, so both sides cut alike.
 struct Segment {
   llvm::SmallVector<Piece, 1> pieces;
   size_t bytes = 0;
@@ -40,7 +39,7 @@ struct Segment {
 
 std::vector<Segment> cut(const Pieces &pieces, size_t segmentBytes) {
   std::vector<Segment> all;
-  bool open = false;  // the last one takes more
+  bool open = false;  // the last segment has room for more
   for (const Piece &p : pieces) {
     if (p.bytes == 0)
       continue;
@@ -59,7 +58,7 @@ std::vector<Segment> cut(const Pieces &pieces, size_t segmentBytes) {
     all.back().bytes += p.packed();
   }
   for (Segment &s : all)
-    if (s.pieces.size() == 1)  // goes straight from where it is to where it belongs
+    if (s.pieces.size() == 1)  // sent from and received into its final place
       s.bytes = s.pieces[0].bytes;
   return all;
 }
@@ -89,12 +88,12 @@ private:
   const std::unique_ptr<Links> links;
   const LinksPlace place;
   std::shared_ptr<void> listening;
-  const size_t segmentBytes, window;  // of one message, and how many are under way in each direction
+  const size_t segmentBytes, window;  // bytes per message, and messages under way in each direction
   bool dead = false;
   std::vector<char> received, packed;  // messages under way
-  std::vector<char> partial;           // sums on their way through a reduce_scatter
+  std::vector<char> partial;           // partial sums of a reduce_scatter
 
-  // Of the collective that runs.
+  // Of the running collective:
   std::string doing;
   uint64_t slot = 0;
   std::vector<bool> came;
@@ -120,8 +119,8 @@ private:
     throw UserError(f.code, fmt::format("{}: cannot go on: {}", who(), f.text),
                     "the first rank that failed is the cause: see what it says");
   }
-  /// `peer` has not done its part. What the rendezvous knows goes before what is seen from here: a rank may be gone
-  /// because it waited for another one.
+  /// Reports that `peer` has not done its part. The rendezvous's knowledge comes first, because the peer may be gone
+  /// since it waited for another rank.
   [[noreturn]] void fail(int peer, const LinkError &e) {
     const auto grace = std::min<milliseconds>(place.timeout / 2 + milliseconds(50), milliseconds(1000));
     if (e.kind == LinkError::late && !came[size_t(peer)])
@@ -181,7 +180,7 @@ private:
     return memory.data() + i % window * bytes;
   }
 
-  /// Sends to one rank while it receives from one; either may be none (-1). With `relay` it sends on what it receives.
+  /// Sends to one rank while receiving from one; -1 for none. With `relay` it passes on what it receives.
   void transfer(int to, const Pieces &sends, int from, const Pieces &receives, bool relay = false) {
     const std::vector<Segment> out = to < 0 ? std::vector<Segment>() : cut(sends, segmentBytes);
     const std::vector<Segment> in = from < 0 ? std::vector<Segment>() : cut(receives, segmentBytes);
@@ -224,7 +223,7 @@ private:
             break;
           if (!p.own)
             std::memcpy(p.at, at, p.bytes);
-          else if (from < rank)  // the order of the ranks, down to the bits of a NaN
+          else if (from < rank)  // in rank order, because even the bits of a NaN depend on it
             addElements(p.dtype, p.at, at, p.own, p.bytes / sizeOf(p.dtype));
           else
             addElements(p.dtype, p.at, p.own, at, p.bytes / sizeOf(p.dtype));
@@ -240,7 +239,7 @@ private:
 
   // --- what ranks are about to do -----------------------------------------------------------------------------------
 
-  /// The ranks at distances 1, 2, 4, ... in both directions: by them all ranks are connected.
+  /// The ranks at distances 1, 2, 4, ... in both directions, which connect all ranks.
   std::vector<int> neighbours() const {
     std::vector<int> all;
     for (int d = 1; d < world; d *= 2)
@@ -281,7 +280,7 @@ private:
       s.wait();
     if (differ.empty())
       return;
-    // Both sides of each pair come here.
+    // Both sides of each differing pair get here.
     std::vector<Sending> lists;
     if (!mine.empty() && mine.size() <= maxListed)
       for (size_t i : differ)
@@ -290,7 +289,7 @@ private:
     std::vector<CallSignature> other(theirs[first].calls <= maxListed ? theirs[first].calls : 0);
     if (!other.empty())
       receive(peers[first], list, other.data(), other.size() * sizeof other[0]).wait();
-    for (size_t i : differ)  // who waits for this rank's list gets it before the links close
+    for (size_t i : differ)  // a rank that waits for this one's list gets it before the links close
       if (i != first && theirs[i].calls > 0 && theirs[i].calls <= maxListed) {
         std::vector<CallSignature> unused(theirs[i].calls);
         receive(peers[i], list, unused.data(), unused.size() * sizeof unused[0]).wait();
@@ -310,7 +309,7 @@ private:
   void meet() override {
     const Pulse::Collective waiting("a barrier");
     begin({}, SumOrder::fast);
-    // Whoever has heard of all at distances below d hears by rank - d of those below 2 d.
+    // A rank that has heard from all at distances below d hears through rank - d of those below 2 d.
     for (int d = 1; d < world; d *= 2) {
       char to = 1, from = 0;
       const int next = (rank + d) % world, before = (rank - d + world) % world;
@@ -330,7 +329,7 @@ private:
 
   // --- collectives --------------------------------------------------------------------------------------------------
 
-  /// The part of `bytes` that belongs to chunk c: on whole elements, near an equal share.
+  /// Byte range of chunk c in a buffer of `bytes`: whole elements, roughly equal shares.
   std::pair<size_t, size_t> share(size_t bytes, int c) const {
     auto border = [&](int i) { return i == world ? bytes : bytes / size_t(world) * size_t(i) / 64 * 64; };
     return {border(c), border(c + 1)};
@@ -339,7 +338,7 @@ private:
   void perform(llvm::ArrayRef<Collective> calls, SumOrder order) override {
     const Pulse::Collective waiting(calls[0].str());
     begin(calls, order);
-    // What each chunk consists of: where a rank's own values are, where its sums go, and where all end up.
+    // The parts of each chunk: a rank's own values, the places of its sums, and the places of the results.
     std::vector<Pieces> own(static_cast<size_t>(world)), sums(own), gathered(own);
     auto needed = [&](const Collective &c) {
       return c.kind == Collective::Kind::reduce_scatter ? c.count * sizeOf(c.dtype) : 0;
@@ -349,7 +348,7 @@ private:
       scratch += (needed(c) + 63) / 64 * 64;
     const bool halves = std::has_single_bit(unsigned(world));
     const size_t perChunk = scratch;
-    // Halving keeps half of the chunks after its first step; a ring passes one on while it makes the next.
+    // Halving keeps half of the chunks after its first step; a ring passes one on while it receives the next.
     const size_t kept = world == 2 ? 0 : halves ? size_t(world) / 2 : 2;
     if (partial.size() < kept * perChunk)
       partial.resize(kept * perChunk);
@@ -397,7 +396,7 @@ private:
       chain(calls, root);
   }
 
-  /// The chunks that are equal to `r` in their last bits, up to `modulus`.
+  /// The chunks whose index is congruent to r modulo `modulus`.
   Pieces some(const std::vector<Pieces> &chunks, int r, int modulus) const {
     Pieces all;
     for (int c = r % modulus; c < world; c += modulus)
@@ -409,7 +408,7 @@ private:
     for (int d = 1; d < world; d *= 2) {
       const int peer = rank ^ d;
       transfer(peer, some(d == 1 ? own : sums, peer, 2 * d), peer, some(sums, rank, 2 * d));
-      if (d == 1)  // from now on to what is there
+      if (d == 1)  // from now on add to the partial sums
         for (Pieces &chunk : sums)
           for (Piece &p : chunk)
             p.own = p.at;
@@ -426,7 +425,7 @@ private:
   int ring(int i) const { return ((i % world) + world) % world; }
 
   void aroundReduce(const std::vector<Pieces> &own, const std::vector<Pieces> &sums) {
-    // Chunk r is the last that rank r adds to. Where sums are on their way, places alternate by step.
+    // Rank r is the last to add to chunk r. Partial sums alternate between two places from step to step.
     for (int s = 0; s + 1 < world; ++s) {
       const auto out = size_t(ring(rank - s - 1)), in = size_t(ring(rank - s - 2));
       transfer(ring(rank + 1), s == 0 ? own[out] : sums[out], ring(rank - 1), sums[in]);

@@ -28,17 +28,17 @@ public:
   char *at;
   size_t bytes;
   size_t moved = 0;
-  bool named = false;  // its slot and length have been written or read
+  bool named = false;  // slot and length have been written or read
 };
 
 namespace {
 
 constexpr size_t ringBytes = 1 << 20;
-constexpr size_t blockBytes = 64 << 10;  // after which the other side hears of it
+constexpr size_t blockBytes = 64 << 10;  // the other side is notified after this many bytes
 constexpr int spins = 2000;
 constexpr size_t idBytes = 32;
 
-/// From one rank to another; in the segment of the latter.
+/// A ring buffer from one rank to another, in the latter's segment.
 struct Ring {
   alignas(64) std::atomic<uint64_t> written;
   alignas(64) std::atomic<uint64_t> read;
@@ -47,7 +47,7 @@ struct Ring {
 struct Segment {
   char id[idBytes];
   alignas(64) std::atomic<uint32_t> bell, sleeps, closed;
-  alignas(64) Ring from[1];  // one for each rank
+  alignas(64) Ring from[1];  // one per rank
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
@@ -222,7 +222,7 @@ private:
     return true;
   }
 
-  /// Wakes a rank that sleeps. What it is to see has been written before.
+  /// Wakes a sleeping rank. What it has to see must be written before.
   void ring(int peer) {
     Segment &s = *segments[size_t(peer)];
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -231,8 +231,8 @@ private:
     ++s.bell;
     futex(s.bell, FUTEX_WAKE, INT_MAX, nullptr);
   }
-  /// Until the bell rings, or for a moment. Whoever rings either sees that this rank sleeps, or has written before it
-  /// looks once more.
+  /// Sleeps until woken, or briefly. No wake-up is lost: the waker either sees `sleeps`, or wrote its data before the
+  /// last check here.
   void sleep() {
     Segment &s = mine();
     s.sleeps = 1;
@@ -246,7 +246,7 @@ private:
     s.sleeps = 0;
   }
 
-  /// Moves what can be moved. False where nothing could.
+  /// Moves as much data as possible; false if nothing moved.
   bool progress(LinkError &e) {
     bool any = false;
     for (int peer = 0; peer < world; ++peer) {

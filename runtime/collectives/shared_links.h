@@ -1,9 +1,9 @@
-// Links between processes of one machine, through memory that they share: several times as fast as sockets. Needs no
-// library.
+// Links between processes of one machine through shared memory, several times as fast as sockets. Needs no library.
 //
-// Each rank has a segment, which exists as long as someone maps it: nothing is left behind by whoever is killed. In it,
-// one ring of bytes for each other rank to write to. A message is its slot, its length and its bytes. Nobody else works
-// on them: they move while a rank waits, which spins a little and then sleeps until a neighbour rings its bell.
+// Each rank has a segment that exists while a process maps it, so killed processes leave nothing behind. It contains
+// one ring buffer for each other rank to write to. A message is its slot, its length and its bytes. No extra thread
+// moves messages: they progress while a rank waits. A waiting rank spins a little, then sleeps until another rank wakes
+// it.
 #pragma once
 
 #include "runtime/collectives/communicator.h"
@@ -11,7 +11,7 @@
 
 namespace gptc {
 
-/// What must be equal for two processes to share memory so: machine, user, and names of processes.
+/// Equal for two processes that can share memory: machine, process namespace and user; "" if unknown.
 std::string machineId();
 
 std::unique_ptr<Links> makeSharedLinks(int rank, int world);

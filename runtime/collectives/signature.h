@@ -1,4 +1,4 @@
-// What a rank is about to do, in a form that ranks compare before they exchange data.
+// Describes what a rank is about to do, for comparison with other ranks before data is exchanged.
 #pragma once
 
 #include "runtime/collectives/communicator.h"
@@ -21,11 +21,11 @@ struct CallSignature {
 static_assert(sizeof(CallSignature) == 16);
 
 std::vector<CallSignature> signatureOf(llvm::ArrayRef<Collective> calls, SumOrder order);
-/// Mixes bits: of different inputs, hardly ever the same.
+/// Mixes bits: different inputs rarely collide.
 uint64_t mix(uint64_t a, uint64_t b);
 uint64_t hashOf(llvm::ArrayRef<CallSignature> calls);
 
-/// What two ranks do differently: "rank 0 runs all_reduce of 8 f32, rank 1 runs a barrier".
+/// How two ranks differ: "rank 0 runs all_reduce of 8 f32, rank 1 runs a barrier".
 std::string differenceOf(int rank, llvm::ArrayRef<CallSignature> calls, int other,
                          llvm::ArrayRef<CallSignature> others);
 

@@ -16,8 +16,8 @@ template <class T> static void add(void *to, const void *a, const void *b, size_
     t[i] = x[i] + y[i];
 }
 
-/// As kernels round (roundBF16 of ir/kernel/eval.h), without branches, so that the loop is vectors: to nearest, ties to
-/// even, below the normal ones to zero; a NaN stays one.
+/// Rounds like kernels (roundBF16 of ir/kernel/eval.h), but without branches, so that loops vectorise: to nearest, ties
+/// to even; subnormals to zero; NaN stays NaN.
 static inline uint16_t bf16Of(float f) {
   const uint32_t x = std::bit_cast<uint32_t>(f);
   const uint32_t rounded = (x + 0x7fff + ((x >> 16) & 1)) >> 16;
@@ -26,8 +26,8 @@ static inline uint16_t bf16Of(float f) {
 }
 static inline float floatOfBF16(uint16_t x) { return std::bit_cast<float>(uint32_t(x) << 16); }
 
-// The sum of two bf16 or two f16 rounded to f32 and then to their own format is the sum rounded once, as f32 has more
-// than twice their digits.
+// Adding two bf16 or f16 in f32 and rounding to their format gives the correctly rounded sum, because f32 has more than
+// twice their digits.
 static void addBF16(void *to, const void *a, const void *b, size_t n) {
   auto *t = static_cast<uint16_t *>(to);
   const auto *x = static_cast<const uint16_t *>(a), *y = static_cast<const uint16_t *>(b);
@@ -51,9 +51,9 @@ static uint16_t f16Of(float f) {
   const auto sign = uint16_t(bits >> 16 & 0x8000);
   if (x > 0x7f800000)
     return sign | 0x7e00 | uint16_t(x >> 13 & 0x3ff);
-  if (x >= 0x477ff000)  // 65520 and more
+  if (x >= 0x477ff000)  // at least 65520
     return sign | 0x7c00;
-  if (x < 0x38800000)  // below the normal ones: the addition rounds at their place
+  if (x < 0x38800000)  // subnormal: the addition rounds at the last place of subnormals
     return sign | uint16_t(std::bit_cast<uint32_t>(std::bit_cast<float>(x) + 0.5f) - 0x3f000000);
   return sign | uint16_t((x - 0x38000000 + 0xfff + (x >> 13 & 1)) >> 13);
 }

@@ -1,4 +1,4 @@
-// Additions of arrays, rounded to their dtype.
+// Sums of arrays, rounded to their dtype.
 #pragma once
 
 #include "ir/type.h"

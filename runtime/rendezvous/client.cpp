@@ -25,7 +25,7 @@ struct RendezvousClient::Impl {
   milliseconds between{1000}, silence{0};
   std::function<std::string()> news;
 
-  std::mutex mutex;  // for what follows
+  std::mutex mutex;  // guards the following members
   std::condition_variable changed;
   struct Answer {
     bool here = false;
@@ -38,7 +38,7 @@ struct RendezvousClient::Impl {
   bool stop = false, left = false;
   RankFailure failure;  // written once, before `self.failed` points to it
 
-  std::recursive_mutex calling;  // around the calls of listeners
+  std::recursive_mutex calling;  // held while listeners are called
   struct Listener {
     std::function<void()> called;
   };
@@ -69,7 +69,7 @@ struct RendezvousClient::Impl {
       pause = std::min(2 * pause, milliseconds(500));
     }
     local = localPlace(socket.fd).host;
-    // A host that is gone does not close its connections: what it does not acknowledge says so.
+    // A crashed host does not close its connections; unacknowledged data reveals it.
     const int on = 1;
     const unsigned silence = unsigned(between.count() * 4);
     setsockopt(socket.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -77,7 +77,7 @@ struct RendezvousClient::Impl {
     thread = std::thread([this] { run(); });
   }
 
-  /// False where it is worth another try.
+  /// False if another attempt makes sense.
   bool greet(const Options &o, Clock::time_point until, std::string &why) {
     std::string hi = Writer(Kind::hello)
                          .number(magic)
@@ -121,7 +121,7 @@ struct RendezvousClient::Impl {
     }
   }
 
-  std::string received;  // the thread's own
+  std::string received;  // used only by the thread
 
   void fail(RankFailure f) {
     {
@@ -142,7 +142,7 @@ struct RendezvousClient::Impl {
     fail({-1, ErrorCode::RankFailed, fmt::format("the rendezvous at {} is gone: {}", server, why)});
   }
 
-  /// False where it is no message of a server.
+  /// False if the frame is no message of a server.
   bool take(llvm::StringRef frame) {
     Reader r(frame);
     switch (r.number<Kind>()) {
@@ -178,7 +178,7 @@ struct RendezvousClient::Impl {
     std::string why, sending;
     auto beats = Clock::now(), heard = beats;
     for (bool open = true;;) {
-      // The first time what came with the welcome.
+      // At first, what arrived with the welcome.
       size_t at = 0;
       std::optional<size_t> bad;
       while (const auto frame = takeFrame(received, at, maxFrame, bad))
@@ -195,7 +195,7 @@ struct RendezvousClient::Impl {
       {
         std::lock_guard lock(mutex);
         sending += std::exchange(out, "");
-        if (stop) {  // what this rank has reported is still to be heard
+        if (stop) {  // first receive the answer to this rank's own report
           sendSome(socket.fd, sending, why);
           return;
         }
@@ -213,7 +213,7 @@ struct RendezvousClient::Impl {
       if (fds[1].revents)
         waker.clear();
       open = receiveSome(socket.fd, received, maxFrame + 4, why);
-      // Where this process itself was stopped, the silence was its own.
+      // If this process itself was stopped, the silence was its own.
       if (const auto woken = Clock::now(); received.size() > before || woken > beats + silence / 2)
         heard = woken;
     }
@@ -223,7 +223,8 @@ struct RendezvousClient::Impl {
     throw UserError(failure.code, failure.text, "see what that rank says: the first that failed is the cause");
   }
 
-  /// Sends a request, and waits for the answer. The server keeps the time; it is given a little more to say so.
+  /// Sends a request and waits for the answer. The server enforces the time-out; the client allows some more for its
+  /// answer.
   Answer ask(uint64_t id, std::string message, milliseconds wait, llvm::StringRef what) {
     std::unique_lock lock(mutex);
     if (self.failed.load())
@@ -273,7 +274,7 @@ static void checkKey(llvm::StringRef key) {
   GPTC_CHECK(!key.empty() && key.size() <= maxKey, "a key of {} bytes", key.size());
 }
 
-static constexpr milliseconds soon{5000};  // for what the server answers at once
+static constexpr milliseconds soon{5000};  // for requests that the server answers at once
 
 void RendezvousClient::set(llvm::StringRef key, llvm::StringRef value) {
   checkKey(key);
@@ -354,7 +355,7 @@ std::shared_ptr<void> RendezvousClient::onFailure(std::function<void()> called) 
   impl->listeners.push_back(listener);
   if (failure())
     listener->called();
-  // Whoever lets go waits for a call that is under way.
+  // The releasing thread waits for a call that is under way.
   std::recursive_mutex &calling = impl->calling;
   return std::shared_ptr<void>(listener.get(), [&calling, listener](void *) mutable {
     std::lock_guard lock(calling);

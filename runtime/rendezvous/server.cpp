@@ -18,19 +18,19 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr size_t maxWaiting = 256;             // requests of one rank that wait
-constexpr size_t maxUnsent = size_t(4) << 20;  // bytes that a rank has not taken yet
+constexpr size_t maxWaiting = 256;             // waiting requests per rank
+constexpr size_t maxUnsent = size_t(4) << 20;  // bytes that a rank has not received yet
 constexpr size_t maxReasons = 16;
 
 struct Connection {
   Socket socket;
   std::string peer;  // host:port
   int rank = -1;     // -1: has not presented the token
-  std::string host;  // as the rank calls its machine
+  std::string host;  // the rank's name for its machine
   bool left = false;
   Clock::time_point heard;
   std::string in, out;
-  std::string over;  // why it is to be dropped; empty: it goes on
+  std::string over;  // why it will be dropped; empty: it will not
 };
 
 /// A request that waits: get() for its key, barrier() for the other ranks.
@@ -49,16 +49,16 @@ struct RendezvousServer::Impl {
   Waker waker;
   std::thread thread;
 
-  // The thread's own.
+  // Used only by the server's thread:
   std::list<Connection> connections;
   std::map<std::string, std::string, std::less<>> values;
   size_t stored = 0;
   std::map<std::string, std::deque<Waiting>, std::less<>> waitingFor;
   std::map<std::string, std::vector<Waiting>, std::less<>> barriers;
   std::set<int> come;
-  bool told = false;  // all clients know of the failure
+  bool told = false;  // all clients know the failure
 
-  mutable std::mutex mutex;  // for what follows
+  mutable std::mutex mutex;  // guards the following members
   bool stop = false;
   std::optional<RankFailure> failed;
   int joined = 0, left = 0;
@@ -112,7 +112,7 @@ struct RendezvousServer::Impl {
       Socket s(::accept4(listener.fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (s.fd < 0)
         return;
-      // Strangers make room for each other, never for ranks.
+      // Unauthenticated connections displace each other, never ranks.
       int strangers = 0;
       Connection *oldest = nullptr;
       for (Connection &c : connections)
@@ -129,7 +129,7 @@ struct RendezvousServer::Impl {
     }
   }
 
-  /// True where the connection is a rank's from now on.
+  /// Handles the greeting; if it is valid, the connection becomes a rank's.
   void greet(Connection &c, llvm::StringRef frame) {
     Reader r(frame);
     const auto kind = r.number<Kind>();
@@ -151,7 +151,7 @@ struct RendezvousServer::Impl {
       refusal = fmt::format("rank {} has come already", rank);
     else if (said != magic) {
       refusal = "it is of another version of gptc";
-      come.insert(rank);  // the others need not wait for it
+      come.insert(rank);  // others need not wait for it
       fail({rank, ErrorCode::RankFailed,
             fmt::format("rank {} of {} on {} ({}) is of another version of gptc", rank, options.world,
                         host.substr(0, 256), c.peer),
@@ -184,7 +184,7 @@ struct RendezvousServer::Impl {
         .done();
   }
 
-  /// False where there is no room.
+  /// False if there is no room.
   bool store(llvm::StringRef key, llvm::StringRef value) {
     auto at = values.find(key);
     const size_t before = at == values.end() ? 0 : key.size() + at->second.size() + 64;
@@ -234,7 +234,7 @@ struct RendezvousServer::Impl {
         c.over = "it sent a report that is none";
         return;
       }
-      // What only one rank has met with, a full disk perhaps, is for the others the failure of that rank.
+      // An error of one rank alone, such as a full disk, is to the others the failure of that rank.
       if (exitCodeOf(code) == exitCodeOf(ErrorCode::RankFailed))
         fail({c.rank, code, text, code, help});
       else
@@ -335,7 +335,7 @@ struct RendezvousServer::Impl {
       c.over = why;
   }
 
-  /// What has waited too long is told so. Returns when something will be due next.
+  /// Answers requests whose time-out has passed. Returns when the next one is due.
   Clock::time_point expire() {
     const auto now = Clock::now();
     auto next = now + std::chrono::seconds(60);
@@ -432,7 +432,7 @@ struct RendezvousServer::Impl {
             {c.socket.fd, short(c.in.size() < maxFrame + 4 ? POLLIN | (c.out.empty() ? 0 : POLLOUT) : POLLOUT), 0});
       const auto left = std::chrono::duration_cast<milliseconds>(next - Clock::now()).count();
       poll(fds.data(), fds.size(), int(std::clamp<int64_t>(left + 1, 1, 60000)));
-      // Where this process itself was stopped, the silence was its own.
+      // If this process itself was stopped, the silence was its own.
       const auto now = Clock::now();
       if (now > next + options.silence / 2)
         for (Connection &c : connections)

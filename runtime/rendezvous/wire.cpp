@@ -181,14 +181,14 @@ Socket connectTo(const std::string &host, uint16_t port, std::chrono::steady_clo
     socklen_t n = sizeof error;
     if (poll(&p, 1, int(std::max<int64_t>(left.count(), 0))) == 1)
       getsockopt(s.fd, SOL_SOCKET, SO_ERROR, &error, &n);
-    // A port that nobody listens on can be given to the very socket that asks for it, which then talks to itself.
+    // Without a listener, the system may give the port to the connecting socket itself, which then talks to itself.
     if (error == 0 && localPlace(s.fd).str() == remotePlace(s.fd).str())
       error = ECONNREFUSED;
     if (error == 0)
       return s;
     why = std::strerror(error);
   }
-  if (down)  // and stays so
+  if (down)  // and stays down
     throw UserError(ErrorCode::TargetUnavailable,
                     fmt::format("ranks of one machine cannot meet: {} cannot be reached, as the loopback interface is "
                                 "down",

@@ -1,5 +1,5 @@
-// What the rendezvous' server and client share: sockets, and messages. A message is its length (4 bytes, little endian)
-// and as many bytes, of which the first is its kind. For rendezvous_*.cpp only.
+// Sockets and messages, shared by the rendezvous' server and client; only for this folder. A message is its length (4
+// bytes, little endian) followed by that many bytes, of which the first is its kind.
 #pragma once
 
 #include "runtime/rendezvous/rendezvous.h"
@@ -18,7 +18,7 @@ enum class Kind : uint8_t {
   get,        // id, key, milliseconds
   add,        // id, key, delta
   barrier,    // id, name, milliseconds
-  beat,       // news; the server returns it without them
+  beat,       // news; the server echoes it without them
   report,     // code, text, help
   leave,      // id
   // to a client
@@ -29,7 +29,7 @@ enum class Kind : uint8_t {
 };
 enum class Status : uint8_t { ok, late, wrong };
 
-inline constexpr uint32_t magic = 0x47505444;  // and the version of all this but hello and refused
+inline constexpr uint32_t magic = 0x47505444;  // also the version of all messages but hello and refused
 inline constexpr size_t maxKey = 1024, maxNews = 1024;
 inline constexpr size_t maxFrame = RendezvousServer::maxMessage + maxKey + 64;
 inline constexpr size_t maxHello = 512;
@@ -58,7 +58,7 @@ private:
   std::string text;
 };
 
-/// Reads what stands there; after anything that does not fit, `good` is false and all reads give nothing.
+/// Reads values in turn. After a value that does not fit, all reads return zero or "".
 class Reader {
 public:
   explicit Reader(llvm::StringRef s) : rest(s) {}
@@ -85,11 +85,11 @@ private:
   bool good = true;
 };
 
-/// The whole message at `at`, which moves behind it; nullopt where none is there yet, or where its length is none that
-/// is allowed: then that is `badLength`.
+/// Returns the complete message at `at` and advances `at` beyond it; nullopt if it is incomplete or its length is not
+/// allowed, which sets `badLength`.
 std::optional<llvm::StringRef> takeFrame(llvm::StringRef in, size_t &at, size_t most, std::optional<size_t> &badLength);
 
-/// A file descriptor that is closed.
+/// Owns a file descriptor.
 class Socket {
 public:
   Socket() = default;
@@ -103,7 +103,7 @@ public:
   int fd = -1;
 };
 
-/// Wakes a thread that polls it.
+/// Wakes a thread that polls `event`.
 class Waker {
 public:
   Waker();
@@ -112,11 +112,11 @@ public:
   Socket event;
 };
 
-/// As much as the socket takes or has, without waiting. False where the connection has ended; `why` says how.
+/// Send or receive as much as possible without blocking. False if the connection has ended; `why` gives the reason.
 bool sendSome(int fd, std::string &out, std::string &why);
 bool receiveSome(int fd, std::string &in, size_t most, std::string &why);
 
-/// The address of one end, as number and port.
+/// Numeric address and port of one end.
 struct Place {
   std::string host;
   uint16_t port = 0;
@@ -125,13 +125,13 @@ struct Place {
 Place localPlace(int fd);
 Place remotePlace(int fd);
 
-/// A listening socket. Empty where it failed; `why` says how.
+/// A listening socket; empty if it failed, and `why` gives the reason.
 Socket listenAt(const std::string &host, uint16_t port, std::string &why);
-/// A connected one that does not block. UserError(TargetUnavailable) where it would be to this machine itself, whose
-/// loopback interface is down.
+/// A connected, non-blocking socket; empty if it failed, and `why` gives the reason. Throws
+/// UserError(TargetUnavailable) if it would connect to this machine itself and the loopback interface is down.
 Socket connectTo(const std::string &host, uint16_t port, std::chrono::steady_clock::time_point until, std::string &why);
 
-/// Takes the same time whatever the difference.
+/// Compares in a time that does not depend on the difference.
 bool equalInConstantTime(llvm::StringRef a, llvm::StringRef b);
 
 }  // namespace gptc::wire

@@ -72,8 +72,8 @@ std::string neededCacheSecret(const std::string &dir) {
     return "";
   bool whole = write(fd, fresh.data(), digits) == ssize_t(digits) && fsync(fd) == 0;
   whole = close(fd) == 0 && whole;
-  // Of several processes the first one's counts; what was there and is no secret goes. A name that only one can get is
-  // a link's; file systems without links have a rename.
+  // The first of several processes wins; a file without a valid secret is replaced. A link takes the name only if it is
+  // free; on file systems without links such a rename does.
   auto put = [&] {
     return linkat(folder.fd, temporary.c_str(), folder.fd, name, 0) == 0 ||
            (errno != EEXIST && renameat2(folder.fd, temporary.c_str(), folder.fd, name, RENAME_NOREPLACE) == 0);

@@ -20,15 +20,15 @@ std::vector<const TuningRecord *> lastRace(const TuningRecords &records, llvm::S
     if (r.problem == problem && r.machine == machine) {
       if (r.raced > 0) {
         any = std::max(any, r.session);
-        // A race that was run here has its default. A winner from elsewhere that was checked here has none, and bears
-        // the name of its race, which says nothing of when that was by the clock here.
+        // A race that was run here includes its default. A checked winner from elsewhere comes without its default and
+        // bears the name of its race, which does not tell when that was by this machine's clock.
         if (!r.fromElsewhere && r.isDefault)
           own = std::max(own, r.session);
       }
       if (r.isWrong())
         wrong.push_back(&r);
     }
-  const std::string &session = own.empty() ? any : own;  // what was measured here counts before all else
+  const std::string &session = own.empty() ? any : own;  // measurements made here come first
   for (const TuningRecord &r : records.all())
     if (r.raced > 0 && r.session == session && r.problem == problem && r.machine == machine &&
         llvm::none_of(wrong, [&](auto *w) { return w->schedule == r.schedule && w->source == r.source; }))
@@ -55,7 +55,7 @@ std::string TunedSchedules::sourceOf(const Op &fused, const Schedule &s) {
   }
 }
 
-// Algorithms of a library have names that only the library knows; it refuses those that are none.
+// Only the library knows the names of its algorithms, and refuses unknown ones.
 bool TunedSchedules::isCandidate(const Op &fused, const Schedule &s) const {
   Schedule call = s;
   call.algorithm = 0;
@@ -84,7 +84,7 @@ TunedSchedules::Trust TunedSchedules::trusted(const TuningRecord &r, const Op &f
     return Trust::yes;
   try {
     return check(r, fused) == Trial::Outcome::timed ? Trust::yes : Trust::wrong;
-  } catch (const UserError &) {  // no memory for it: as if there were no record
+  } catch (const UserError &) {  // out of memory: as if there were no record
     return Trust::unknown;
   }
 }
@@ -106,7 +106,7 @@ Trial::Outcome TunedSchedules::check(const TuningRecord &r, const Op &fused) {
       } else {
         checked.outcome = GroupBench(fused, target, *pool, false).verdict(r.schedule);
       }
-    } catch (const InternalError &) {  // a fault on a GPU, with which everything there ends
+    } catch (const InternalError &) {  // a fault on a GPU, which ends its context
       trial.outcome = Trial::Outcome::crashed;
       log.add(trial);
       throw;
@@ -122,13 +122,13 @@ Trial::Outcome TunedSchedules::check(const TuningRecord &r, const Op &fused) {
   return checked.outcome;
 }
 
-/// How far one size is from another, in powers of two.
+/// The distance of two sizes, in powers of two.
 static double distance(int64_t a, int64_t b) {
   return a == b ? 0 : a <= 0 || b <= 0 ? HUGE_VAL : std::abs(std::log2(double(a) / double(b)));
 }
 
-/// Of the schedules of a space the one whose sizes are closest to those of `like`, with the same register tile; null
-/// where none has it.
+/// The schedule in the space with the same register tile as `like` and the closest other sizes; null if none has that
+/// tile.
 static const Schedule *closest(const std::vector<Schedule> &space, const Schedule &like) {
   const Schedule *best = nullptr;
   double least = HUGE_VAL;
@@ -145,8 +145,9 @@ static const Schedule *closest(const std::vector<Schedule> &space, const Schedul
   return best;
 }
 
-// A shape is near when each of its extents is within a factor of two. Its winner must have won clearly, since this
-// shape has not been measured, and by its register tile: how much a task takes of memory suits one size only.
+// A shape is near if each of its extents is within a factor of two. Because this shape has not been measured, the
+// winner counts only if it won clearly, and only its register tile is taken: how much memory a task uses suits one size
+// only.
 std::optional<Schedule> TunedSchedules::nearest(const Op &fused) const {
   constexpr double clearly = 0.97;
   const TuningRecord p = problemOf(fused, target);
@@ -186,7 +187,7 @@ std::optional<Schedule> TunedSchedules::find(const Op &fused, const Target &) {
     ++counts.byDefault;
     return std::nullopt;
   };
-  if (machine.empty())  // a GPU that is not here
+  if (machine.empty())  // the GPU is not in this machine
     return byDefault();
   const TuningRecord p = problemOf(fused, target);
   std::vector<const TuningRecord *> race = lastRace(records, p.problem, machine);
@@ -199,7 +200,7 @@ std::optional<Schedule> TunedSchedules::find(const Op &fused, const Target &) {
   }
   for (size_t i = 0; i < race.size(); ++i) {
     const TuningRecord r = *race[i];
-    if (r.isDefault || r.raced >= 1 - r.noise) {  // the rest is no faster
+    if (r.isDefault || r.raced >= 1 - r.noise) {  // otherwise no faster than the default
       ++counts.exact;
       return std::nullopt;
     }

@@ -1,4 +1,4 @@
-// What a compile makes of records: which schedule a group gets.
+// Chooses the schedule of each group from tuning records when a model is compiled.
 #pragma once
 
 #include "codegen/codegen.h"
@@ -9,37 +9,38 @@
 
 namespace gptc {
 
-/// What counts of a problem's records on a machine: those of its last race, the fastest first, without what has turned
-/// out wrong. The default is one of them.
+/// The records of a problem that count on a machine: those of its last race without records found wrong later, fastest
+/// first. The default schedule is one of them.
 std::vector<const TuningRecord *> lastRace(const TuningRecords &records, llvm::StringRef problem,
                                            llvm::StringRef machine);
 
-/// Chooses schedules from records: the winner of a problem's last race; else that of the nearest shape of its family;
-/// else the default.
+/// Chooses a schedule: the winner of the problem's last race; else that of the nearest shape of its family; else the
+/// default.
 class TunedSchedules : public ScheduleSource {
 public:
-  /// Records from elsewhere are checked on `pool`; null: one of its own, made when there is something to check.
+  /// `pool`: checks records from elsewhere; null: makes its own when needed.
   TunedSchedules(TuningRecords &records, const Target &target, ThreadPool *pool = nullptr);
   std::optional<Schedule> find(const Op &fused, const Target &target) override;
 
-  /// Kernels, by where their schedules are from.
+  /// Number of kernels by origin of their schedules.
   struct Counts {
-    int exact = 0;      // measured: the winner of a race, be it the default
+    int exact = 0;      // measured: the winner of a race, which may be the default
     int nearest = 0;    // the winner of a race of the nearest shape
-    int byDefault = 0;  // nothing is known
-    int stale = 0;      // records whose kernel is emitted otherwise today
-    int rejected = 0;   // schedules that are none of their recipe's space, or give other bits
+    int byDefault = 0;  // no record
+    int stale = 0;      // records whose kernel this version emits differently
+    int rejected = 0;   // schedules outside their recipe's space, or with other bits
     int checked = 0;    // records from elsewhere, checked here
   } counts;
 
-  /// What is taken of the nearest shape as long as this one has not been measured.
+  /// The schedule of the nearest measured shape, for a shape that has not been measured.
   std::optional<Schedule> nearest(const Op &fused) const;
-  /// Whether a race is on record, be it without a rival, whose default and whose best are emitted as they were.
+  /// Whether a race is on record, even one without rivals, for whose default and winner this version emits the same
+  /// source.
   bool isKnown(const Op &fused);
-  /// Trial::source of a schedule; "" where no kernel can be made of it.
+  /// Trial::source of a schedule; "" if no kernel can be made of it.
   std::string sourceOf(const Op &fused, const Schedule &s);
-  /// Runs a record's schedule and the default here. What comes of it goes on record where it is news; one that ends
-  /// the process by a fault does so once. UserError(OutOfMemory) where there is no memory for it.
+  /// Runs a record's schedule and the default on this machine, and records a new result. A schedule that crashes the
+  /// process does so only once, because the crash is recorded. Throws UserError(OutOfMemory).
   Trial::Outcome check(const TuningRecord &r, const Op &fused);
 
 private:
@@ -52,7 +53,7 @@ private:
 
   enum class Trust { yes, stale, wrong, unknown };
   Trust trusted(const TuningRecord &r, const Op &fused);
-  /// Whether a tuner may choose it.
+  /// Whether the schedule is one that a tuner may choose.
   bool isCandidate(const Op &fused, const Schedule &s) const;
 };
 

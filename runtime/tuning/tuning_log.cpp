@@ -9,14 +9,14 @@ namespace gptc {
 
 namespace {
 
-/// What a fault writes: nothing but calls that a signal handler may make.
+/// What a fault handler writes; it may only use async-signal-safe calls.
 struct FaultNote {
   int fd = -1;
-  std::string text;  // records, each on a line of its own
+  std::string text;  // records, one per line
 } note;
 std::atomic<bool> noteIsThere = false;
 constexpr int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
-struct sigaction handlers[std::size(faults)];  // that were there
+struct sigaction handlers[std::size(faults)];  // the previous handlers
 
 void onFault(int signal) {
   if (noteIsThere.exchange(false)) {
@@ -27,7 +27,7 @@ void onFault(int signal) {
   for (size_t i = 0; i < std::size(faults); ++i)
     if (faults[i] == signal)
       sigaction(signal, &handlers[i], nullptr);
-  raise(signal);  // as if nobody had looked
+  raise(signal);  // with the default or previous handler
 }
 
 int watchers = 0;
@@ -60,7 +60,7 @@ RecordingLog::RecordingLog(TuningRecords &records, TuningRecord p, const std::st
     Trial t;
     t.schedule = r.schedule, t.source = r.source, t.outcome = r.outcome, t.time = r.time;
     t.compileSeconds = r.compileSeconds, t.known = true;
-    // A later one counts, but what went wrong stays so; a suspect is one until something is known of it.
+    // The latest record counts, but a failure stays one. A suspect stays one until its outcome is known.
     Trial &old = before[{r.schedule.str(), r.source}];
     if (!old.known || old.outcome == timed || old.outcome == suspect)
       old = std::move(t);
@@ -102,7 +102,7 @@ void RecordingLog::begin(llvm::ArrayRef<const Trial *> trials) {
 void RecordingLog::add(const Trial &t) {
   noteIsThere = false;
   ++added;
-  if (t.source.empty())  // no code was emitted that a record could be of
+  if (t.source.empty())  // no code was emitted, so there is nothing to record
     return;
   records.append({recordOf(problem, t, session)});
 }

@@ -1,4 +1,4 @@
-// The trials of a search, kept as they are made.
+// Records the trials of a search as they are made.
 #pragma once
 
 #include "runtime/tuning/tuning_records.h"
@@ -7,17 +7,18 @@
 
 namespace gptc {
 
-/// A search's trials go to the file one by one. While one is compiled or runs for the first time, a fault (SIGSEGV and
-/// the like) writes a record that says so before the process ends, so that the next search leaves it out.
+/// Appends each trial of a search to the records. If a fault (SIGSEGV and the like) occurs while a candidate is
+/// compiled or first run, a record of it is written before the process ends, so that the next search skips it.
 class RecordingLog : public TrialLog {
 public:
-  /// `again`: nothing of earlier searches counts but faults.
+  /// `again`: ignore the results of earlier searches, except faults.
   RecordingLog(TuningRecords &records, TuningRecord problem, const std::string &session, bool again = false);
   ~RecordingLog() override;
   RecordingLog(const RecordingLog &) = delete;
   std::optional<Trial> find(const Trial &trial) override;
   void begin(llvm::ArrayRef<const Trial *> trials) override;
   void add(const Trial &trial) override;
+  /// Trials found on record, and trials added.
   int known = 0, added = 0;
 
 private:

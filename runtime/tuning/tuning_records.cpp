@@ -35,8 +35,8 @@ using json = nlohmann::json;
 
 constexpr int version = 1;
 constexpr size_t longestLine = 16 << 10;
-constexpr size_t largestFile = 64 << 20;  // a model's tuning takes about one
-constexpr double mostSeconds = 3600;      // of one call: more is no measurement
+constexpr size_t largestFile = 64 << 20;  // bytes; tuning one model takes about 1 MiB
+constexpr double mostSeconds = 3600;      // of one call; a greater time is no measurement
 
 std::string hashOf(llvm::StringRef text) { return contentHash({{text.data(), text.size()}}).substr(0, 32); }
 
@@ -44,7 +44,7 @@ bool isHash(const std::string &s, size_t digits) {
   return s.size() == digits && llvm::all_of(s, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-/// Printable ASCII: what is listed must not reach for the terminal.
+/// Whether the text is printable ASCII, so that listings cannot send control sequences to the terminal.
 bool isText(const std::string &s, size_t longest) {
   return !s.empty() && s.size() <= longest && llvm::all_of(s, [](char c) { return c >= ' ' && c < 127; });
 }
@@ -74,7 +74,7 @@ json jsonOf(const TuningRecord &r) {
 }
 
 std::string checksumOf(const json &j) { return hashOf(j.dump()).substr(0, 16); }
-/// Of a record that was made here: nobody else knows the secret.
+/// The mark of a record made here: nobody else knows the secret.
 std::string markOf(const json &j, llvm::StringRef secret) { return hashOf(secret.str() + j.dump()); }
 
 /// "matmul 1024x2304x768", "pointwise add+mul 1024x768".
@@ -115,7 +115,7 @@ TuningRecord::Line TuningRecord::parse(llvm::StringRef line, TuningRecord &r, st
     if (line.size() > longestLine)
       throw std::runtime_error("too long");
     json j = json::parse(line.begin(), line.end());
-    if (j.dump() != line)  // keys that occur twice, for one
+    if (j.dump() != line)  // rejects duplicate keys, for example
       throw std::runtime_error("not as it was written");
     const std::string sum = j.at("sum").get<std::string>();
     j.erase("sum");
@@ -181,7 +181,7 @@ static std::string fingerprintNow(const Target &target) {
 }
 
 std::string fingerprintOf(const Target &target) {
-  // Asking costs: of a GPU a context.
+  // The query is expensive: on a GPU it creates a context.
   static std::mutex lock;
   static std::map<std::string, std::string> known;
   const std::string key = fmt::format("{} {} {} {}", target.name, target.cpu, target.features, target.threads);
@@ -205,7 +205,7 @@ TuningRecord problemOf(const Op &fused, const Target &target) {
 
 // ---- the file ------------------------------------------------------------------------------------------------------
 
-/// tuning.lock in the same folder, held for as long as this lives.
+/// Holds tuning.lock in the same folder.
 class TuningRecords::Lock {
 public:
   explicit Lock(const std::string &dir) {
@@ -216,7 +216,7 @@ public:
       help = "make its folder one that this user may write, or name another by GPTC_CACHE";
       return;
     }
-    // A stopped process must not stop this one.
+    // Do not wait forever for a stopped process.
     int tries = 0;
     while (!(held = flock(fd, LOCK_EX | LOCK_NB) == 0) && (errno == EWOULDBLOCK || errno == EINTR) && ++tries < 500)
       usleep(10000);
@@ -232,7 +232,7 @@ public:
       close(fd);
   }
   explicit operator bool() const { return held; }
-  std::string why, help;  // where it is not held
+  std::string why, help;  // if the lock is not held
 
 private:
   int fd = -1;
@@ -245,7 +245,7 @@ void TuningRecords::warn(std::string text) {
   warnings.push_back(std::move(text));
 }
 
-/// Be it a link to nowhere.
+/// Also true for a dangling link.
 static bool isThere(const std::string &path) {
   struct stat s;
   return lstat(path.c_str(), &s) == 0;
@@ -259,7 +259,7 @@ TuningRecords::TuningRecords(const std::string &dir, bool quiet) : dir(dir), qui
     load(/*locked=*/false);
 }
 
-/// Whole or not at all.
+/// Writes a file completely or not at all.
 static void write(const std::string &path, llvm::StringRef text, bool forThisUserAlone) {
   const std::string fresh = fmt::format("{}.{}.tmp", path, getpid());
   try {
@@ -313,9 +313,9 @@ void TuningRecords::load(bool locked) {
   close(fd);
   if (!text.ok)
     return warn(fmt::format("{} is not used: {}", file, text.why));
-  secret = neededCacheSecret(dir);  // "": then everything counts as from elsewhere, and is checked
+  secret = neededCacheSecret(dir);  // "": all records count as from elsewhere and are checked
 
-  std::vector<std::pair<size_t, std::string>> damaged;  // line and reason
+  std::vector<std::pair<size_t, std::string>> damaged;  // line number and reason
   std::string damagedText;
   llvm::StringRef rest = text.text;
   for (size_t number = 1; !rest.empty(); ++number) {
@@ -340,7 +340,7 @@ void TuningRecords::load(bool locked) {
   if (damaged.empty())
     return;
   std::optional<Lock> lock;
-  if (!locked && lock.emplace(dir)) {  // once more, as the last line may have been one that was being written
+  if (!locked && lock.emplace(dir)) {  // again, because the last line may have been incomplete
     records.clear(), others.clear();
     return load(/*locked=*/true);
   }
@@ -348,7 +348,7 @@ void TuningRecords::load(bool locked) {
   const std::string count = fmt::format("{} damaged line{}", damaged.size(), damaged.size() == 1 ? "" : "s");
   if (!locked)
     return warn(fmt::format("{}: {} left out ({}); {}", file, count, first, lock->why));
-  // Good lines into a new file; what is damaged stays readable beside it.
+  // Copy good lines to a new file; keep damaged lines beside it.
   try {
     const std::string aside = file + ".damaged";
     const int to = openAppending(aside);
@@ -385,7 +385,7 @@ std::vector<TuningRecord> TuningRecords::readFile(const std::string &path, std::
 
 void TuningRecords::writeFile(const std::string &name, llvm::ArrayRef<TuningRecord> some) {
   std::error_code isNew;
-  const std::filesystem::path real = std::filesystem::canonical(name, isNew);  // a link stays one
+  const std::filesystem::path real = std::filesystem::canonical(name, isNew);  // keep a link a link
   const std::string path = isNew ? name : real.string();
   struct stat s;
   if (stat(path.c_str(), &s) != 0 || S_ISREG(s.st_mode))
@@ -426,16 +426,16 @@ void TuningRecords::keep(llvm::ArrayRef<TuningRecord> some) {
     throw UserError(ErrorCode::Unwritable, why, "remove it, or name another folder by GPTC_CACHE");
   }
   std::string text;
-  // After a kill in the middle of a line.
+  // The last writer was killed in the middle of a line.
   if (char last = '\n'; s.st_size && pread(fd, &last, 1, s.st_size - 1) == 1 && last != '\n')
     text = "\n";
   text += linesOf(some, secret);
   try {
-    if (size_t(s.st_size) + text.size() > largestFile)  // which nobody would read
+    if (size_t(s.st_size) + text.size() > largestFile)  // too large to be read again
       throw UserError(ErrorCode::Unwritable, fmt::format("{} is full", file), "`gptc cache prune` makes room");
     appendAll(fd, file, text);
   } catch (const UserError &) {
-    (void)!ftruncate(fd, s.st_size);  // else the next reader sets half a line aside
+    (void)!ftruncate(fd, s.st_size);  // else the next reader would set an incomplete line aside
     close(fd);
     throw;
   }

@@ -1,14 +1,14 @@
-// What was measured about schedules, on disk: CACHE/tuning.jsonl, one line of JSON for each trial, append-only.
+// Measurements of schedules on disk: CACHE/tuning.jsonl, append-only, one line of JSON per trial.
 //
-// A record says: this schedule, for this problem, on this machine, took so long, when this source was emitted for it.
-// It holds sizes and times and no code, so that records from elsewhere may be taken over; what they propose is used
-// only where the recipe's own space contains it, where the same source is still emitted, and, for records that were not
-// made here, after its kernel has given the bits of the default's on this machine. Which ones were made here shows a
-// mark: a hash of the record with the secret of the cache folder (cache_secret.h).
+// A record says: this schedule, for this problem, on this machine, took this time, with this emitted source. It holds
+// numbers and no code, so records from elsewhere can be imported. A record is used only if the recipe's own space
+// contains its schedule and the same source is still emitted; a record not made here only after its kernel has
+// reproduced the default's bits on this machine. Records made here carry a mark: a hash of the record with the secret
+// of the cache folder (cache_secret.h).
 //
-// Lines are appended under a lock in one write, each with a checksum: any number of processes may do so at once, and a
-// kill leaves at most one line that is not whole, which the next reader sets aside. A file that another user owns or
-// may write is set aside as a whole. Lines of another version of the format stay where they are and do not count.
+// Lines have a checksum and are appended under a lock in one write, so many processes may append at once. A kill leaves
+// at most one incomplete line, which the next reader sets aside. A file that another user owns or can write is set
+// aside as a whole. Lines of other format versions stay in the file but do not count.
 #pragma once
 
 #include "codegen/tuner/tuner.h"
@@ -20,71 +20,72 @@
 namespace gptc {
 
 struct TuningRecord {
-  std::string problem;           // hash of what is to be computed, shapes included
-  std::string family;            // hash of the same without shapes
-  std::vector<int64_t> extents;  // of the shapes
+  std::string problem;           // hash of the computation, including shapes
+  std::string family;            // hash of the computation without shapes
+  std::vector<int64_t> extents;  // of all shapes
   std::string name;              // for people: "matmul 1024x2304x768"
   std::string machine;           // fingerprintOf
   Schedule schedule;
   std::string source;  // Trial::source
   Trial::Outcome outcome = Trial::Outcome::timed;
-  Timing time;  // of timed ones
+  Timing time;  // if the outcome is `timed`
   double compileSeconds = 0;
-  double raced = 0;     // time over that of the default, in turn with it; 0: was not in a race
-  double noise = 0;     // of that race
-  std::string session;  // of the search: the records of one belong together; later ones sort behind earlier ones
-  bool isDefault = false;
-  bool fromElsewhere = false;  // its bits have not been checked here
-  /// Turned out not to be used, on this machine.
+  double raced = 0;            // time relative to the default's, measured alternately; 0: not in a race
+  double noise = 0;            // relative noise of that race
+  std::string session;         // id of the search; equal for its records, and sorts by time
+  bool isDefault = false;      // its schedule is the default
+  bool fromElsewhere = false;  // made elsewhere, bits not yet checked here
+  /// Whether the schedule has failed on this machine.
   bool isWrong() const {
     return outcome != Trial::Outcome::timed && outcome != Trial::Outcome::suspect && !fromElsewhere;
   }
   bool operator==(const TuningRecord &) const = default;
 
-  /// One line, with its checksum, without a newline; with `secret` (""), marked as made here unless it is not.
+  /// One line with checksum, without newline. With a `secret`, a record made here is marked as such.
   std::string str(llvm::StringRef secret = "") const;
   enum class Line { record, otherVersion, damaged };
-  /// A record only where the line is one as str() writes it, of this version, with all numbers in range. Otherwise
-  /// `why` says what is wrong.
+  /// Parses a line. It is a record only if str() of this version could have written it, with all numbers in range;
+  /// otherwise `why` gives the reason.
   static Line parse(llvm::StringRef line, TuningRecord &out, std::string &why, llvm::StringRef secret = "");
 };
 
-/// What a search found, of a problem.
+/// The record of one trial of a search.
 TuningRecord recordOf(const TuningRecord &problem, const Trial &trial, const std::string &session);
 
-/// CPU model, instruction set, caches, threads; or the GPU here, its driver and libraries: what a time depends on
-/// beside the source. "" for a GPU that is not here.
+/// What a time depends on besides the source: CPU model, instruction set, caches and threads; or this machine's GPU,
+/// its driver and libraries. "" if the target's GPU is not in this machine.
 std::string fingerprintOf(const Target &target);
-/// Hashes of a group, and its name for people.
+/// A record with only the problem's fields set: hashes of a group, its extents, its name.
 TuningRecord problemOf(const Op &fused, const Target &target);
 
 class TuningRecords {
 public:
-  /// `dir` is the private cache folder ("": nothing is read or kept). Problems with the file are warnings on stderr and
-  /// never more: `quiet` keeps them in `warnings` alone.
+  /// `dir`: the private cache folder ("": nothing is read or kept). Problems with the file are only warnings, on stderr
+  /// and in `warnings`; `quiet` suppresses stderr.
   explicit TuningRecords(const std::string &dir, bool quiet = false);
-  /// Reads all lines of a file from elsewhere (export, import, merge). UserError(FileMissing) where it cannot be read.
-  /// Lines that are no records are told in `damaged`.
+  /// Reads all records of a file from elsewhere (export, import, merge); `damaged` gets the lines that are no records.
+  /// Throws UserError(FileMissing) if it cannot be read.
   static std::vector<TuningRecord> readFile(const std::string &path, std::vector<std::string> &damaged);
-  /// Writes records to a file of their own, or to what is no file (/dev/stdout): UserError(Unwritable, DiskFull).
+  /// Writes records to a file, completely or not at all, or to a device (/dev/stdout). Throws UserError(Unwritable,
+  /// DiskFull).
   static void writeFile(const std::string &path, llvm::ArrayRef<TuningRecord> records);
 
   llvm::ArrayRef<TuningRecord> all() const { return records; }
-  /// Appends, under the lock. A full or read-only disk is a warning, once: the result of a search is then lost.
+  /// Appends under the lock. If the disk is full or read-only, warns once; the records are then lost.
   void append(llvm::ArrayRef<TuningRecord> some);
-  /// Likewise to the file alone. UserError(Unwritable, DiskFull) where they cannot be kept, be it none at all.
+  /// Appends to the file only. Throws UserError(Unwritable, DiskFull) if they cannot be kept, also if there is no file.
   void keep(llvm::ArrayRef<TuningRecord> some);
-  /// Replaces the file by those records, under the lock; what others appended since it was read is kept, and so are
-  /// lines of another version.
+  /// Replaces the file's records under the lock. Keeps lines of other versions, and what others have appended since the
+  /// file was read.
   void replace(std::vector<TuningRecord> all);
 
-  /// Keeps what a problem is, so that it can be computed again without its model; and gives it back, as a module of one
-  /// function of one fused op, null where it is not known.
+  /// keepGroup stores a problem, so that it can be computed without its model; groupOf returns it as a module with one
+  /// function and one fused op, null if it is unknown.
   void keepGroup(const Op &fused, const Target &target) const;
   std::unique_ptr<Module> groupOf(llvm::StringRef problem, const Target &target) const;
 
   const std::string &path() const { return file; }
-  /// tuning.jsonl open for appending; -1 where there is no folder for it.
+  /// Opens tuning.jsonl for appending; -1 if it cannot be opened.
   int openForAppending();
   const std::string &mark() const { return secret; }
   std::vector<std::string> warnings;
@@ -92,7 +93,7 @@ public:
 private:
   std::string dir, file, secret;
   std::vector<TuningRecord> records;
-  std::string others;  // lines of other versions
+  std::string others;  // lines of other format versions
   const bool quiet;
   bool saidNotKept = false;
   void warn(std::string text);

@@ -1,9 +1,9 @@
-// Links by Gloo, over TCP: the only file that sees its headers, and all of the plug-in. Messages are its unbound
-// buffers: a sender is told when the receiver is ready, and data goes straight to where it belongs.
+// Links over TCP by Gloo: the whole plug-in, and the only file that includes Gloo's headers. Messages are Gloo's
+// unbound buffers: the sender is notified when the receiver is ready, and data goes straight to its destination.
 //
-// Gloo throws; nothing leaves this file but LinkErrors. It writes to sockets whose other end may be gone, so that
-// SIGPIPE is held back in the threads that do so. Its data connections carry no secret of their own: they listen on one
-// interface until the peer has come, and who has come is asked for what only ranks can know
+// Gloo throws exceptions; this file converts all of them to LinkErrors. Gloo writes to sockets whose other end may be
+// gone, so SIGPIPE is blocked in the threads that do. Its data connections have no secret: they listen on one interface
+// until the peer has connected, and the peer must then prove that it knows what only ranks can know
 // (runtime/collectives/gloo.cpp).
 #include "runtime/collectives/links.h"
 
@@ -31,7 +31,7 @@ namespace gptc {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-/// In Links, so that its users see a type.
+/// Declared in Links, so that users see a type.
 class Links::Message {
 public:
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
@@ -43,11 +43,11 @@ namespace {
 void describe(LinkError &e, LinkError::Kind kind, const char *text) {
   e.kind = kind;
   if (const char *end = *text == '[' ? std::strstr(text, "] ") : nullptr)
-    text = end + 2;  // behind Gloo's file and line
+    text = end + 2;  // after Gloo's file and line
   std::strncpy(e.text, text, sizeof e.text - 1);
 }
 
-/// `f`, and what it throws as an error: late where it took that long.
+/// Runs `f`; converts an exception to a LinkError: late if `limit` has passed, else gone.
 template <class F> bool guarded(LinkError &e, milliseconds limit, F f) noexcept {
   const auto begin = Clock::now();
   auto kind = [&] { return limit.count() > 0 && Clock::now() - begin >= limit ? LinkError::late : LinkError::gone; };
@@ -84,7 +84,7 @@ private:
   bool was;
 };
 
-/// One for all groups of a process: it has a thread.
+/// One device for all groups of a process, because it has a thread.
 std::shared_ptr<gloo::transport::Device> deviceFor(const LinksOptions &o) {
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<gloo::transport::Device>> devices;
@@ -106,14 +106,14 @@ public:
     const WithoutSigpipe guard;
     device = deviceFor(o);
     context = device->createContext(rank, world);
-    context->setTimeout(milliseconds(std::max<int64_t>(o.milliseconds / 5, 1)));  // it waits five times as long
+    context->setTimeout(milliseconds(std::max<int64_t>(o.milliseconds / 5, 1)));  // Gloo waits five times as long
     for (int peer = 0; peer < world; ++peer)
       if (peer != rank)
         context->createPair(peer);
   }
   ~GlooLinks() override { context.reset(); }
 
-  // Each message wakes threads of both ranks a few times, so that few large ones are best.
+  // Each message wakes threads of both ranks a few times, so few large messages are best.
   size_t messageBytes() const noexcept override { return 2 << 20; }
   size_t messages() const noexcept override { return 4; }
 
