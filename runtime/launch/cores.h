@@ -1,15 +1,15 @@
-// Which CPUs each rank of a machine may use.
+// Assigns CPUs to the ranks of a machine.
 #pragma once
 
 #include <vector>
 
 namespace gptc {
 
-/// The CPUs of this process, neighbours first: those of one core side by side, then those of one socket.
+/// The CPUs of this process, ordered such that those of one core are adjacent, then those of one socket.
 std::vector<int> orderedCpus();
 
-/// Shares `cpus` out among ranks, in order and as evenly as whole CPUs allow: no CPU belongs to two ranks, but where
-/// there are more ranks than CPUs, each has one and some share it.
+/// Divides `cpus` among ranks, in order and as evenly as whole CPUs allow. No CPU belongs to two ranks unless there are
+/// more ranks than CPUs; then each rank has one CPU.
 std::vector<std::vector<int>> shareCpus(const std::vector<int> &cpus, int ranks);
 
 }  // namespace gptc

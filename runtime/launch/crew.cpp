@@ -92,7 +92,7 @@ bool writeAll(int fd, llvm::StringRef text) {
 
 namespace {
 
-/// An environment that can be handed to execve: later entries replace earlier ones of the same name.
+/// An environment for execve: later entries replace earlier ones of the same name.
 class EnvironmentBlock {
 public:
   EnvironmentBlock() {
@@ -135,14 +135,14 @@ struct Pipe {
   Pipe(const Pipe &) = delete;
 };
 
-/// One process and the ends of its pipes.
+/// A process and this side's ends of its pipes.
 struct Member {
   Member(int rank, const std::string &log) : lines(rank, log) {}
   pid_t pid = 0;
   PulseReader pulse;
   RankLines lines;
-  int out = -1, err = -1;  // -1: closed, or never there
-  int end = -1;            // readable once it has ended, which may be after its pipes have closed
+  int out = -1, err = -1;  // -1: closed or never opened
+  int end = -1;            // readable once the process has ended, which may be after its pipes have closed
 };
 
 class LocalCrew : public Crew {
@@ -187,14 +187,14 @@ public:
       Member &m = *members[i];
       RankStatus &r = ranks[i];
       r.pulse = m.pulse.read();
-      // Asked before its pipes are read: what a dead process wrote is in them already.
+      // Checked before its pipes are read, because they already contain all that a dead process wrote.
       int status = 0;
       const bool ended = !r.end && ::waitpid(m.pid, &status, WNOHANG) == m.pid;
       readPipe(m, m.out, r.rank == 0);
       readPipe(m, m.err, r.rank == 0);
       if (!ended)
         continue;
-      // Children of the rank may hold the pipes open; nobody waits for them.
+      // Children of the rank may hold the pipes open; do not wait for them.
       if (const std::string rest = m.lines.finish(); r.rank == 0 && !rest.empty())
         voice.err(rest);
       for (int *fd : {&m.out, &m.err, &m.end})
@@ -242,7 +242,7 @@ private:
       }
       const llvm::StringRef text(bytes.data(), size_t(n));
       if (&fd == &m.out && aloud)
-        voice.out(text);  // as it comes, a line not yet ended too
+        voice.out(text);  // immediately, even an incomplete line
       else if (const std::string plain = m.lines.take(text); aloud && !plain.empty())
         voice.err(plain);
       if (size_t(n) < bytes.size())
@@ -281,17 +281,17 @@ private:
     const pid_t parent = ::getpid();
     m.pid = ::fork();
     if (m.pid == 0) {
-      // Only what may be called between fork and exec.
+      // Only async-signal-safe calls between fork and exec.
       ::setpgid(0, 0);
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent)
-        ::_exit(127);  // it died before it could be told of
+        ::_exit(127);  // the parent died before PR_SET_PDEATHSIG took effect
       sigset_t none;
       sigemptyset(&none);
       ::sigprocmask(SIG_SETMASK, &none, nullptr);
       for (int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD})
         ::signal(number, SIG_DFL);
-      ::signal(SIGTTOU, SIG_IGN);  // its group is not the terminal's, but it writes there all the same
+      ::signal(SIGTTOU, SIG_IGN);  // its group is not the terminal's foreground group, but it writes there
       if (!cpus.empty())
         ::sched_setaffinity(0, sizeof set, &set);
       const int nothing = ::open("/dev/null", O_RDONLY);
@@ -315,7 +315,7 @@ private:
       throw UserError(ErrorCode::OutOfMemory, fmt::format("the system starts no more processes: {}", strerror(errno)),
                       "start fewer ranks, or raise `ulimit -u`");
     }
-    ::setpgid(m.pid, m.pid);  // here as well: a signal may come before the child gets that far
+    ::setpgid(m.pid, m.pid);  // here too, because a signal may come before the child has done it
     ::close(std::exchange(failed.write, -1));
     int why = 0;
     if (::read(failed.read, &why, sizeof why) == sizeof why)

@@ -1,4 +1,4 @@
-// The ranks of one machine, as who started them sees them. A crew is here (this process forks) or on another machine
+// A crew: the ranks of one machine, as their launcher sees them. It is local (this process forks) or on another machine
 // (remote_crew.h); the launcher treats both alike.
 #pragma once
 
@@ -15,20 +15,20 @@
 
 namespace gptc {
 
-/// What is to run on one machine.
+/// What to run on one machine.
 struct CrewPlan {
-  std::vector<std::string> command;      // of every rank; the first word is a program's path
-  std::vector<std::string> environment;  // NAME=VALUE, beside what the machine has and what a rank is told
-  std::string folder;                    // the current one
+  std::vector<std::string> command;      // of every rank; the first word is the program's path
+  std::vector<std::string> environment;  // NAME=VALUE, besides the machine's environment and each rank's variables
+  std::string folder;                    // working directory
   std::string outDir;                    // for the ranks' logs
-  std::string rendezvous, token;
-  int world = 1, nodes = 1, node = 0, ranks = 1;
-  int64_t resumeAtMost = -1;
-  int restarts = 0;
+  std::string rendezvous, token;         // host:port and secret of the meeting place
+  int world = 1, nodes = 1, node = 0, ranks = 1;  // ranks in total; machines; this machine's number; its ranks
+  int64_t resumeAtMost = -1;                      // as in World
+  int restarts = 0;                               // as in World
 
   int first() const { return node * ranks; }
   std::string json() const;
-  /// nullopt where the text is no such plan.
+  /// nullopt if the text is no CrewPlan.
   static std::optional<CrewPlan> parse(const std::string &json);
 };
 
@@ -36,7 +36,7 @@ struct CrewPlan {
 struct RankEnd {
   int code = 0;
   int signal = 0;     // 0: it exited with `code`
-  std::string error;  // the coded errors that it wrote last
+  std::string error;  // the last coded errors that it wrote
   bool good() const { return code == 0 && signal == 0; }
 };
 
@@ -46,43 +46,44 @@ struct RankStatus {
   pid_t pid = 0;  // 0: not started yet
   PulseView pulse;
   std::optional<RankEnd> end;
-  std::chrono::milliseconds age{0};  // of `pulse`, at most
+  std::chrono::milliseconds age{0};  // upper bound on the age of `pulse`
 };
 
-/// "rank 3 on node2 (pid 712)"; " after step 120, in all_reduce of 1024 f32 (its collective 5312)": counted
-/// from the start of the process, which all ranks do alike.
+/// "rank 3 on node2 (pid 712)"; " after step 120, in all_reduce of 1024 f32 (its collective 5312)". Collectives are
+/// counted from the start of the process, equally on all ranks.
 std::string nameOf(const RankStatus &r);
 std::string placeOf(const RankStatus &r);
 
 class Crew {
 public:
   virtual ~Crew() = default;
-  /// To poll for reading. What is ready is read by update().
+  /// Adds the descriptors to poll for reading; update() reads them.
   virtual void addDescriptors(std::vector<int> &fds) const = 0;
-  /// Reads what there is to read, passes rank 0's words on, and brings `ranks` up to date.
+  /// Reads all available input, forwards rank 0's output, and updates `ranks`.
   virtual void update() = 0;
-  /// To the processes of all ranks of this crew, or of one, that have not ended.
+  /// Sends a signal to the running processes of all ranks of this crew, or of one.
   virtual void signal(int number, std::optional<int> rank = std::nullopt) = 0;
-  /// Whether all ranks have ended and all they wrote has been read.
+  /// Whether all ranks have ended and all their output has been read.
   virtual bool done() const = 0;
-  /// Why this machine cannot be reached any more; "" while it can.
+  /// Why this machine can no longer be reached; "" while it can.
   virtual std::string lost() const { return ""; }
 
   std::vector<RankStatus> ranks;
 };
 
-/// Where rank 0's words go, should it be in this crew.
+/// Where rank 0's output goes, if rank 0 is in this crew.
 struct Voice {
-  /// Rank 0 has this file, and so perhaps the terminal, itself: its live line works. -1: `out` gets what it writes.
+  /// A file that rank 0 inherits as its output, perhaps a terminal, so that its live line works. -1: its output goes to
+  /// `out`.
   int direct = -1;
   std::function<void(llvm::StringRef)> out, err;
 };
 
-/// The ranks on this machine. Their processes lead groups of their own, so that a terminal's Ctrl-C reaches only who
-/// started them, and die with the thread that started them. Their standard input is empty.
-/// UserError(RankFailed) where the program cannot be started.
+/// Starts the ranks on this machine. Each process leads its own process group, so that a terminal's Ctrl-C reaches only
+/// the launcher, and dies with the thread that started it. Its standard input is empty. Throws UserError(RankFailed) if
+/// the program cannot be started.
 std::unique_ptr<Crew> startCrewHere(const CrewPlan &plan, const Voice &voice);
 
-/// Writes all of it; false where the reader is gone.
+/// Writes all of `text`; false if the reader is gone.
 bool writeAll(int fd, llvm::StringRef text);
 }  // namespace gptc

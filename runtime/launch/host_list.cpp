@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kMostHosts = 1 << 20;
 
-/// Cuts at commas that stand outside brackets; nullopt where brackets do not match.
+/// Splits at commas outside brackets; nullopt if brackets do not match.
 std::optional<std::vector<llvm::StringRef>> cut(llvm::StringRef text) {
   std::vector<llvm::StringRef> parts;
   bool inside = false;
@@ -28,7 +28,7 @@ std::optional<std::vector<llvm::StringRef>> cut(llvm::StringRef text) {
   return inside ? std::nullopt : std::optional(parts);
 }
 
-/// What "01-03,7" stands for.
+/// Expands "01-03,7".
 std::optional<std::vector<std::string>> numbers(llvm::StringRef ranges) {
   std::vector<std::string> all;
   for (llvm::StringRef rest = ranges;;) {
@@ -48,7 +48,7 @@ std::optional<std::vector<std::string>> numbers(llvm::StringRef ranges) {
 }
 
 bool isHostName(llvm::StringRef name) {
-  // An address of IPv6 too; a user before @ belongs to ssh.
+  // Also allows IPv6 addresses, and a user before @ for ssh.
   return !name.empty() && name[0] != '-' && name.size() <= 255 && name.find_if_not([](char c) {
     return llvm::isAlnum(c) || c == '.' || c == '-' || c == '_' || c == ':' || c == '@';
   }) == llvm::StringRef::npos;

@@ -25,7 +25,7 @@ using Clock = RankWatch::Clock;
 
 constexpr auto kBetweenLooks = std::chrono::milliseconds(50);
 constexpr int kInterrupted = 130;
-/// A heartbeat this old makes a rank the likely cause of what others complain of.
+/// A rank with a heartbeat older than this is the likely cause of the others' errors.
 constexpr auto kSuspicious = std::chrono::milliseconds(1000);
 
 // ---- signals --------------------------------------------------------------------------------------------------------
@@ -42,14 +42,14 @@ public:
     a.sa_handler = onStop;
     for (size_t i = 0; i < signals.size(); ++i) {
       ::sigaction(signals[i], nullptr, &old[i]);
-      if (signals[i] != SIGHUP || old[i].sa_handler != SIG_IGN)  // nohup stays nohup
+      if (signals[i] != SIGHUP || old[i].sa_handler != SIG_IGN)  // nohup stays in force
         ::sigaction(signals[i], &a, nullptr);
     }
     a.sa_handler = SIG_IGN;
-    ::sigaction(SIGPIPE, &a, &oldPipe);  // of an ssh that has ended
+    ::sigaction(SIGPIPE, &a, &oldPipe);  // from an ssh that has ended
   }
   ~CatchStops() {
-    // A stop may come as two signals, and the second when all has ended well: till the process has, it is caught.
+    // One stop may arrive as two signals, the second after a good end: keep catching it until the process ends.
     for (size_t i = 0; i < signals.size() && gStops.count() == 0; ++i)
       ::sigaction(signals[i], &old[i], nullptr);
     ::sigaction(SIGPIPE, &oldPipe, nullptr);
@@ -63,10 +63,10 @@ private:
 
 // ---- words ----------------------------------------------------------------------------------------------------------
 
-/// Whether anyone reads it or not.
+/// Must not fail if nobody reads it.
 void say(const std::string &text) {
   if (::isatty(STDERR_FILENO) && ::isatty(STDOUT_FILENO))
-    std::fputs("\n", stderr);  // rank 0's live line may stand there
+    std::fputs("\n", stderr);  // rank 0's live line may be on the terminal
   std::fputs((text + "\n").c_str(), stderr);
   std::fflush(stderr);
 }
@@ -80,10 +80,10 @@ std::string signalName(int number) {
 struct Cause {
   int rank = -1;
   std::string text;          // one line
-  std::string words;         // the rank's own coded errors, as it wrote them
-  int code = 0;              // its exit code; 0: none
-  bool unreachable = false;  // its machine, from the beginning
-  /// The same again would fail in the same way: usage, configuration, resources, damaged input.
+  std::string words;         // the rank's own coded errors
+  int code = 0;              // the rank's exit code; 0: none
+  bool unreachable = false;  // its machine could never be reached
+  /// Whether a retry would fail the same way: usage, configuration, resources, damaged input.
   bool final() const { return code >= 2 && code <= 5 && !words.empty(); }
 };
 
@@ -127,7 +127,7 @@ public:
       crews.push_back(startCrewAt(o.hosts[plan.node], plan, voice(-1), {o.agent, o.hostSilence}));
   }
 
-  /// Until all ranks have ended. Returns why, where that was not in good order.
+  /// Waits until all ranks have ended. Returns the cause unless all ended well.
   std::optional<Cause> run() {
     for (;;) {
       wait();
@@ -160,7 +160,7 @@ public:
     }
   }
 
-  /// The furthest step of any rank, and where ranks began; -1: not known.
+  /// The furthest step of any rank, and the step where ranks began; -1: unknown.
   int64_t lastStep() const { return furthest(&PulseView::step); }
   int64_t firstStep() const { return furthest(&PulseView::begin); }
   bool anyKilledByUs() const { return killed; }
@@ -177,15 +177,15 @@ private:
   std::vector<std::unique_ptr<Crew>> crews;
   std::vector<RankStatus> ranks;
   std::optional<Cause> cause;
-  std::optional<Clock::time_point> failedAt;   // the first failure was seen
-  std::vector<int> failed;                     // in the order in which it was seen
-  std::optional<Clock::time_point> endAt;      // for SIGKILL
-  std::optional<Clock::time_point> idleEndAt;  // the same for those that save nothing
+  std::optional<Clock::time_point> failedAt;   // when the first failure was seen
+  std::vector<int> failed;                     // failed ranks, in the order in which they were noticed
+  std::optional<Clock::time_point> endAt;      // time of SIGKILL
+  std::optional<Clock::time_point> idleEndAt;  // the same for ranks that are not saving
   int stopsSeen = 0;
   bool killed = false;
 
   static Voice voice(int direct) {
-    // A reader that goes away stops the run, as it does where rank 0 writes to standard output itself.
+    // If the reader goes away, the run stops, as it does if rank 0 writes to standard output itself.
     return {direct,
             [](llvm::StringRef s) {
               if (!writeAll(STDOUT_FILENO, s) && errno == EPIPE && gStops.count() == 0)
@@ -194,7 +194,7 @@ private:
             [](llvm::StringRef s) { writeAll(STDERR_FILENO, s); }};
   }
 
-  /// What other machines need of this one's environment.
+  /// The part of this machine's environment that other machines need.
   static std::vector<std::string> passedOn() {
     std::vector<std::string> entries;
     for (char **e = environ; *e; ++e)
@@ -261,10 +261,10 @@ private:
     }
     if (!failedAt)
       failedAt = now;
-    // Those that complain of others (exit code 6) may be followers of a rank whose end has not been seen yet...
+    // Failed ranks that blame others (exit code 6) may follow from a rank whose end has not been noticed yet ...
     auto follows = [&](int rank) { return ranks[rank].end->code == exitCodeOf(ErrorCode::RankFailed); };
     auto first = std::find_if_not(failed.begin(), failed.end(), follows);
-    // ... or of one that a stop has ended while it was starting, and had nothing to save.
+    // ... or from a rank that a stop ended during its start, with nothing to save.
     if (first == failed.end() && stopsSeen && (anyEndedByTerm() || !allEnded))
       return;
     const int said = saidFirst();
@@ -279,7 +279,7 @@ private:
     fail(causeOf(ranks[said]), now);
   }
 
-  /// Of the ranks that have failed the one that was the first to say so, or to be missed: processes end in any order.
+  /// Of the failed ranks, the one that reported first or was missed first, because processes end in any order.
   int saidFirst() const {
     const std::optional<RankFailure> known = meeting.failure();
     return known && std::find(failed.begin(), failed.end(), known->rank) != failed.end() ? known->rank : failed.front();
@@ -292,11 +292,11 @@ private:
     signal(SIGTERM);
     if (!endAt)
       endAt = now + o.grace;
-    // A checkpoint that is being written is worth the wait. Nothing else is: the others are told, and whom that does
-    // not reach has lost his connection, or compiles what he will compile again.
+    // Only a checkpoint being written is worth waiting for. The other ranks have been told; one that did not hear of it
+    // has lost its connection, or is compiling what it will compile again.
     idleEndAt = now + std::min(o.grace, o.briefGrace);
     if (const RankStatus &r = ranks[cause->rank]; !r.end)
-      crewOf(r.rank).signal(SIGKILL, r.rank);  // a stopped process takes no other
+      crewOf(r.rank).signal(SIGKILL, r.rank);  // a stopped process reacts to no other signal
   }
 
   Crew &crewOf(int rank) {
@@ -307,7 +307,7 @@ private:
   }
 };
 
-/// Waits, unless a signal asks to stop.
+/// Waits; returns early if a signal asks to stop.
 bool pauseFor(std::chrono::milliseconds time) {
   for (const auto until = Clock::now() + time; Clock::now() < until && gStops.count() == 0;)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -324,7 +324,7 @@ void sayWhatStarts(const LaunchOptions &o) {
     say(fmt::format("note: {} ranks share {} CPU{}", world, cpus, cpus == 1 ? "" : "s"));
 }
 
-/// The rank's own words, and which rank it was.
+/// Repeats the rank's own errors, and names the rank.
 int repeat(const Cause &cause) {
   std::fputs(fmt::format("{}  = note: {}\n", cause.words, llvm::StringRef(cause.text).split(':').first.str()).c_str(),
              stderr);
@@ -362,7 +362,7 @@ int launch(const LaunchOptions &o) {
                                    checkpoints.empty() ? "" : "; run again to go on from the newest checkpoint"));
       throw UserError(d);
     }
-    // Where this attempt began, and which checkpoint the next begins with.
+    // Where this attempt began, and the checkpoint for the next one.
     auto newest = [&](int64_t below) {
       auto found = std::find_if(checkpoints.begin(), checkpoints.end(), [&](int64_t s) { return s < below; });
       return found == checkpoints.end() ? int64_t(-1) : *found;
@@ -374,7 +374,7 @@ int launch(const LaunchOptions &o) {
     if (attempt.lastStep() > begun)
       resumeAtMost = -1;
     else if (const int64_t before = newest(begun); restarts > 0 && attempt.firstStep() >= 0 && before >= 0)
-      resumeAtMost = before;  // what failed before it read the checkpoint says nothing about that
+      resumeAtMost = before;  // a failure before the checkpoint was read says nothing about it
     if (resumeAtMost >= 0)
       from = fmt::format("from the checkpoint of step {}: nothing was done beyond step {}", resumeAtMost, begun);
     else if (checkpoints.empty())

@@ -11,11 +11,11 @@ namespace gptc {
 using nlohmann::json;
 using std::chrono::milliseconds;
 
-// News of a moment ago over a network: more patient than who reads heartbeats from memory.
+// More patient than a reader of shared memory, because heartbeats arrive late over a network.
 static constexpr milliseconds between{250}, silence{10000}, age{1000};
 
 MutualWatch::MutualWatch() : host(hostName()) {
-  ::setenv("GPTC_PULSE", std::to_string(::dup(own.fd())).c_str(), 1);  // which Pulse closes
+  ::setenv("GPTC_PULSE", std::to_string(::dup(own.fd())).c_str(), 1);  // Pulse closes the duplicate
 }
 
 std::string MutualWatch::news() const {
@@ -24,7 +24,7 @@ std::string MutualWatch::news() const {
 }
 
 void MutualWatch::judge(RendezvousServer &server, int world) {
-  sigset_t all, old;  // signals are for the thread that trains
+  sigset_t all, old;  // the training thread handles signals
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   judging = std::thread([this, &server, world] {
@@ -44,7 +44,7 @@ void MutualWatch::judge(RendezvousServer &server, int world) {
           ranks[i].pid = j.at("pid");
           ranks[i].pulse = pulseOf(j.at("pulse"));
         } catch (const json::exception &) {
-          // Then it seems to be silent.
+          // Ignored: the rank will seem silent.
         }
       }
       watch.look(ranks, RankWatch::Clock::now());

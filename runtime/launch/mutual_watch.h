@@ -1,6 +1,6 @@
-// Ranks that no launcher of ours watches (srun, torchrun and mpirun have started them) watch each other: each sends its
-// heartbeat to the rendezvous, and rank 0, which has that, judges them as the launcher does (rank_watch.h). Of rank 0
-// itself the others hear nothing any more where it is stopped (RendezvousClient::Options::silence).
+// Supervision among ranks that another launcher started (srun, torchrun, mpirun). Each rank sends its heartbeat to the
+// rendezvous on rank 0, which judges the ranks as gptrun's launcher does (rank_watch.h). If rank 0 itself stops, the
+// others notice its silence (RendezvousClient::Options::silence).
 //
 //   MutualWatch watch;                              // before the first Pulse::get() of the process
 //   RendezvousClient client({..., .news = [&] { return watch.news(); }});
@@ -21,10 +21,10 @@ public:
   MutualWatch();
   ~MutualWatch() { stop(); }
   MutualWatch(const MutualWatch &) = delete;
-  /// What this rank tells of itself.
+  /// This rank's heartbeat as text, for the rendezvous.
   std::string news() const;
-  /// Begins to look at what all ranks tell, on a thread; fails the job at the first that is stuck. The server must
-  /// outlive that.
+  /// Starts a thread that judges all ranks' heartbeats and fails the job at the first stuck rank. The server must
+  /// outlive it.
   void judge(RendezvousServer &server, int world);
   void stop();
 

@@ -23,7 +23,7 @@
 
 namespace gptc {
 
-/// Written by one process and read by another; `writing` is odd while `doing` changes.
+/// Written by one process and read by another. `writing` is odd while `doing` changes.
 struct PulsePage {
   static constexpr uint64_t mark = 0x6770746370756c31;  // "gptcpul1"
   static constexpr size_t words = 12;
@@ -31,7 +31,7 @@ struct PulsePage {
   std::atomic<int64_t> step{-1}, begin{-1}, cpuMs{0};
   std::atomic<uint32_t> state{0}, writing{0};
   std::atomic<int32_t> waitsFor{-1};
-  std::atomic<uint64_t> place{0};  // collectives << 32 | messages in this one
+  std::atomic<uint64_t> place{0};  // collectives << 32 | messages in the current one
   std::array<std::atomic<uint64_t>, words> doing{};
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::is_trivially_destructible_v<PulsePage>);
@@ -45,7 +45,7 @@ PulsePage *mapPage(int fd) {
   return p == MAP_FAILED ? nullptr : static_cast<PulsePage *>(p);
 }
 
-/// The page that GPTC_PULSE names; null where it names none.
+/// The page that GPTC_PULSE names; null if it names none.
 PulsePage *inheritedPage() {
   const char *text = ownVariable("GPTC_PULSE");
   const std::optional<long> fd = text ? parseNumber(text, 3, 1 << 20) : std::nullopt;
@@ -57,7 +57,7 @@ PulsePage *inheritedPage() {
     ::munmap(page, sizeof(PulsePage));
     return nullptr;
   }
-  ::close(int(*fd));  // nothing that this rank starts should hold it
+  ::close(int(*fd));  // children of this rank must not inherit it
   ::unsetenv("GPTC_PULSE");
   return page;
 }
@@ -89,7 +89,7 @@ PulseView PulseReader::read() const {
   v.begin = page->begin.load(std::memory_order_relaxed);
   v.waitsFor = page->waitsFor.load(std::memory_order_relaxed);
   v.place = page->place.load(std::memory_order_relaxed);
-  // A rank that was stopped while it wrote leaves an odd number for ever.
+  // A rank that was stopped while writing leaves an odd number forever.
   for (int tries = 0; tries < 100; ++tries) {
     const uint32_t before = page->writing.load(std::memory_order_acquire);
     std::array<uint64_t, PulsePage::words> text;
@@ -110,11 +110,11 @@ PulseView PulseReader::read() const {
 
 Pulse::Pulse() : page(inheritedPage()) {
   if (!page) {
-    page = new PulsePage;  // for the rest of the process
+    page = new PulsePage;  // until the process ends
     return;
   }
   show();
-  // Signals are for the thread that trains.
+  // The training thread handles signals.
   sigset_t all, old;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -129,13 +129,13 @@ Pulse::Pulse() : page(inheritedPage()) {
       }
     }).detach();  // until the process ends
   } catch (const std::system_error &) {
-    // Without a thread there are no beats, and nobody waits for them.
+    // Without a thread there are no beats, and nobody expects any.
   }
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
 }
 
 Pulse &Pulse::get() {
-  static Pulse *pulse = new Pulse;  // its thread may still beat while others are being destroyed
+  static Pulse *pulse = new Pulse;  // never destroyed, because its thread may still beat during exit
   return *pulse;
 }
 
@@ -161,7 +161,7 @@ void Pulse::await(bool yes) {
 }
 
 void Pulse::show() {
-  // Between two collectives the one beside does nothing of its own.
+  // Between collectives the thread beside has nothing to report.
   const Voice &voice = awaits && beside.state == PulseView::State::collective ? beside : training;
   std::array<uint64_t, PulsePage::words> text{};
   std::memcpy(text.data(), voice.doing.data(), std::min(voice.doing.size(), sizeof text));
@@ -185,7 +185,7 @@ void Pulse::step(int64_t done) {
 }
 
 void Pulse::goesOn() {
-  // While steps go on a thread that saves beside them must not hide a step that does not.
+  // A thread that saves beside steps must not make a stuck step look alive.
   if (page->state.load(std::memory_order_relaxed) == uint32_t(PulseView::State::paced))
     page->progress.fetch_add(1, std::memory_order_relaxed);
 }

@@ -1,14 +1,14 @@
-// A rank's heartbeat: a page of memory that the rank writes and whoever started it reads, also after the rank's death.
+// A rank's heartbeat: a page of memory that the rank writes and its launcher reads, even after the rank's death.
 //
-// Writing costs no call to the system, so a rank may tell as often as it likes where it is. A thread of its own beats
-// four times a second and shows that the process runs at all; steps and what it is doing show whether it gets anywhere.
-// Where nobody listens (a run of one process) all of it goes to a page that nobody reads.
+// Writing needs no system call, so a rank can report its state as often as it likes. A separate thread beats four times
+// a second and shows that the process is running; steps and current work show progress. If nobody listens (a run of one
+// process), the page is private.
 //
 //   Pulse::get().step(120);                              120 steps are done
-//   Pulse::Busy compiling("compiling");                  until the end of the block; may take as long as it likes
-//   Pulse::Paced saving("saving a checkpoint");          the same, but Pulse::get().goesOn() tells of each piece of it
-//   Pulse::Collective waiting("all_reduce of 1024 f32"); until the end of the block; others may be what is waited for
-//   Pulse::get().waits(3); Pulse::get().moved();         within it: nothing goes on without rank 3; rank 3 has come
+//   Pulse::Busy compiling("compiling");                  until the end of the block; may take any time
+//   Pulse::Paced saving("saving a checkpoint");          until the end of the block; goesOn() reports progress
+//   Pulse::Collective waiting("all_reduce of 1024 f32"); until the end of the block; may wait for other ranks
+//   Pulse::get().waits(3); Pulse::get().moved();         within it: waits for rank 3; rank 3's message has come
 #pragma once
 
 #include "llvm/ADT/StringRef.h"
@@ -19,34 +19,36 @@
 
 namespace gptc {
 
-/// What the page says at one moment.
+/// The content of the page at one moment.
 struct PulseView {
   enum class State : uint32_t {
-    busy,        // starting, compiling: what takes the time it takes
-    stepping,    // within a step, in this rank's own work
-    collective,  // where it may wait for others
-    paced,       // saving, evaluating: what tells of each piece that it has done
+    busy,        // starting, compiling: may take any time
+    stepping,    // computing a step
+    collective,  // may be waiting for other ranks
+    paced,       // saving, evaluating: reports progress piece by piece
   };
-  uint64_t beats = 0;     // of the thread; 0: it has not begun
-  uint64_t progress = 0;  // counts whatever the rank tells, but for whom it waits
-  int64_t cpuMs = 0;      // time that the process has computed; what waits for a disk or a file server does not
-  int64_t step = -1;      // steps done; -1: not known yet
-  int64_t begin = -1;     // the first that was told: where this process has begun
+  uint64_t beats = 0;     // number of beats; 0: the thread has not begun
+  uint64_t progress = 0;  // number of reports, except those of waiting
+  int64_t cpuMs = 0;      // CPU milliseconds of the process; does not grow while it waits for a disk or a file server
+  int64_t step = -1;      // steps done; -1: unknown yet
+  int64_t begin = -1;     // the first step reported, where this process began; -1: unknown yet
   State state = State::busy;
   int waitsFor = -1;   // the rank whose message it needs now; -1: none
-  uint64_t place = 0;  // in the order of all collectives and their messages, which ranks go through alike; 0: before
+  uint64_t place = 0;  // position in the sequence of all collectives and their messages, equal on all ranks; 0: before
+                       // the first
   std::string doing;
 };
 
 struct PulsePage;
 
-/// The reader's end: makes the page, for one rank.
+/// The reader's end. Makes the page for one rank.
 class PulseReader {
 public:
   PulseReader();
   ~PulseReader();
   PulseReader(const PulseReader &) = delete;
-  /// For the rank, whose variable GPTC_PULSE must hold its number; closed on exec unless the rank's starter keeps it.
+  /// Descriptor for the rank, whose variable GPTC_PULSE must hold its number. Closed on exec unless the launcher
+  /// prevents it.
   int fd() const { return file; }
   PulseView read() const;
 
@@ -55,20 +57,20 @@ private:
   PulsePage *page = nullptr;
 };
 
-/// The rank's end, for the thread that trains, and for one beside it that carries collectives out meanwhile: what that
-/// one does shows while the first waits for it.
+/// The rank's end, for the training thread and one thread beside it that runs collectives. The state of the latter
+/// shows while the former waits for it.
 class Pulse {
 public:
-  /// Of this process. The first call finds the page by GPTC_PULSE and starts to beat.
+  /// This process's heartbeat. The first call finds the page by GPTC_PULSE and starts to beat.
   static Pulse &get();
   void step(int64_t done);
-  /// In what is paced, from any thread: a piece is done.
+  /// Reports that a piece of a paced activity is done; from any thread.
   void goesOn();
-  /// Nothing goes on before this rank's message is here, or has been taken; and it has been.
+  /// waits: this rank needs the other rank's message, or needs it to take one. moved: that has happened.
   void waits(int rank);
   void moved();
 
-  /// Says what the rank does until the end of a block, and then what it did before.
+  /// Sets what the rank does until the end of a block; then restores what it did before.
   class Doing {
   public:
     Doing(PulseView::State state, llvm::StringRef what);
@@ -79,7 +81,7 @@ public:
     const PulseView::State stateBefore;
     const std::string before;
   };
-  /// What is worth waiting for, even where the run has failed.
+  /// An activity that the launcher waits for even when the run has failed.
   static constexpr const char *saving = "saving a checkpoint";
   struct Busy : Doing {
     explicit Busy(llvm::StringRef what) : Doing(PulseView::State::busy, what) {}
@@ -91,12 +93,12 @@ public:
     explicit Collective(llvm::StringRef what) : Doing(PulseView::State::collective, what) {}
   };
 
-  /// Until the end of a block this thread is the one beside.
+  /// Until the end of a block this thread is the one that runs collectives beside training.
   struct Beside {
     Beside();
     ~Beside();
   };
-  /// Until the end of a block the thread that trains waits for the one beside.
+  /// Until the end of a block the training thread waits for that one.
   struct Awaits {
     Awaits();
     ~Awaits();

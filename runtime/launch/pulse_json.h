@@ -1,4 +1,4 @@
-// A heartbeat as text, for who is on another machine.
+// A heartbeat as JSON, for readers on other machines.
 #pragma once
 
 #include "runtime/launch/pulse.h"
@@ -15,7 +15,7 @@ inline nlohmann::json pulseJson(const PulseView &p) {
           {"waitsFor", p.waitsFor}, {"place", p.place},       {"doing", p.doing}};
 }
 
-/// nlohmann::json::exception where it is none.
+/// Throws nlohmann::json::exception if `j` is no heartbeat.
 inline PulseView pulseOf(const nlohmann::json &j) {
   PulseView p;
   j.at("beats").get_to(p.beats);

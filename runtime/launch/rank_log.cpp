@@ -18,7 +18,7 @@
 namespace gptc {
 namespace {
 
-constexpr size_t kLongestLine = 1 << 16;  // longer ones go on in the next
+constexpr size_t kLongestLine = 1 << 16;  // bytes; longer lines are split
 constexpr size_t kLongestError = 1 << 16;
 
 std::string now() {
@@ -41,7 +41,7 @@ void RankLines::line(llvm::StringRef text, std::string &plain) {
   if (!file.empty()) {
     if (fd < 0)
       fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    // A full disk ends the rank that writes checkpoints there; the log of another rank is no reason to.
+    // A full disk ends the rank that writes checkpoints there; a mere log must not end a rank.
     const std::string quoted =
         nlohmann::json(text.str()).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     const std::string all = fmt::format(R"({{"time": "{}", "rank": {}, "line": {}}})"
@@ -83,11 +83,11 @@ void divertOutput(int rank, const std::string &outDir) {
     throw UserError(ErrorCode::OutOfMemory, fmt::format("no process for {}: {}", file, strerror(errno)),
                     "start fewer ranks, or raise `ulimit -u` and `ulimit -n`");
   if (writer == 0) {
-    // Signals to the job are for the rank; this ends when the rank does.
+    // Signals are for the rank; this process ends when the rank does.
     for (int number : {SIGINT, SIGTERM, SIGHUP})
       ::signal(number, SIG_IGN);
     ::dup2(ends[0], 0);
-    for (int fd = 1; fd < 256; ++fd)  // what others wait for the end of
+    for (int fd = 1; fd < 256; ++fd)  // do not hold open what others wait to see closed
       ::close(fd);
     {
       RankLines lines(rank, file);

@@ -1,4 +1,4 @@
-// What a rank writes, line by line: into OUT_DIR/ranks/rank-0003.log, one JSON object per line:
+// Logs a rank's output, one JSON object per line, in OUT_DIR/ranks/rank-0003.log:
 //
 //   {"time": "2026-03-01T12:00:00.123Z", "rank": 3, "line": "..."}
 #pragma once
@@ -9,19 +9,19 @@
 
 namespace gptc {
 
-/// Cuts what comes through a pipe into lines and keeps the text of coded errors, which is the last that a program says.
+/// Splits piped output into lines, and keeps the text of coded errors, which a program writes last.
 class RankLines {
 public:
-  /// Where the log goes; "": nowhere. It is made by its first line, and goes on after an earlier run's.
+  /// `file`: path of the log; "": none. The first line creates it; an existing log is continued.
   RankLines(int rank, const std::string &file) : rank(rank), file(file) {}
   ~RankLines();
   RankLines(const RankLines &) = delete;
 
-  /// Returns those of the lines now complete that belong to no error.
+  /// Takes output; returns the newly complete lines that are not part of an error.
   std::string take(llvm::StringRef bytes);
-  /// The same with what is left of a line without an end.
+  /// Also takes the rest of an incomplete line.
   std::string finish();
-  /// "error[GPTC0406]: ..." with all that followed it; "" where there was none.
+  /// "error[GPTC0406]: ..." and everything after it; "" if there was none.
   const std::string &error() const { return errorText; }
 
 private:
@@ -35,9 +35,9 @@ private:
 /// ranks/rank-0003.log
 std::string rankLogName(int rank);
 
-/// From here on this process's standard output and error go to that log, by a small process that writes it and ends
-/// with the last who holds them: what a crash says is kept too. For ranks that nobody of ours has started (under srun,
-/// torchrun, mpirun). Before any thread is started. UserError(OutOfMemory, Unwritable).
+/// Redirects this process's standard output and error to that log, through a small process that ends when the last
+/// holder of the descriptors does, so that the output of a crash is kept too. For ranks that another launcher started
+/// (srun, torchrun, mpirun). Call it before any thread is started. Throws UserError(OutOfMemory, Unwritable).
 void divertOutput(int rank, const std::string &outDir);
 
 }  // namespace gptc

@@ -10,9 +10,9 @@ namespace gptc {
 namespace {
 
 constexpr size_t kStepsKept = 8;
-constexpr int kFewestLooks = 20;   // to compare ranks by
-constexpr double kMostly = 0.5;    // of the time others wait for the slow one
-constexpr double kComputes = 0.2;  // of a CPU, at least, goes to who spins, also where ranks share one
+constexpr int kFewestLooks = 20;   // fewer do not suffice to compare ranks
+constexpr double kMostly = 0.5;    // share of time that the others wait for a slow rank
+constexpr double kComputes = 0.2;  // least share of a CPU that a spinning rank uses, even if ranks share one
 
 double seconds(RankWatch::Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -21,7 +21,7 @@ double seconds(RankWatch::Clock::duration d) { return std::chrono::duration<doub
 void RankWatch::look(const std::vector<RankStatus> &ranks, Clock::time_point now) {
   if (!last)
     windowAt = now;
-  // Who looks may have been stopped too, with the whole machine or by Ctrl-Z: that time counts for nobody.
+  // The watching process may have been stopped too, with the machine or by Ctrl-Z: that time does not count.
   else if (const Clock::duration gap = now - *last; gap > limits.silence / 4)
     for (Seen &s : seen)
       for (Clock::time_point *at : {&s.startAt, &s.beatAt, &s.progressAt, &s.stepAt})
@@ -47,7 +47,7 @@ void RankWatch::look(const std::vector<RankStatus> &ranks, Clock::time_point now
       s.stepAt = now;
     }
     if (p.state == PulseView::State::busy || p.state == PulseView::State::paced)
-      s.stepAt = now;  // saving and evaluating belong to no step
+      s.stepAt = now;  // saving and evaluating are not part of a step
     if (p.place != s.pulse.place)
       s.placeAt = now;
     s.pulse = p;
@@ -55,9 +55,9 @@ void RankWatch::look(const std::vector<RankStatus> &ranks, Clock::time_point now
   compare(ranks, now);
 }
 
-/// Whether one rank alone is behind all others, and one of these waits. Not what a rank says of itself: one that gets
-/// little time may spend it anywhere, in collectives too. What is known of ranks elsewhere is a little old; who has
-/// waited for longer than that waits indeed.
+/// Counts a look at which exactly one rank is behind all others and one of these waits. A rank's own state does not
+/// matter, because a rank short of CPU time may spend it anywhere, also in collectives. News of remote ranks is a
+/// little old: a rank counts as waiting if it has waited for longer than that.
 void RankWatch::compare(const std::vector<RankStatus> &ranks, Clock::time_point now) {
   std::chrono::milliseconds age{0};
   for (size_t i = 0; i < seen.size(); ++i) {
@@ -89,7 +89,7 @@ std::optional<RankWatch::Finding> RankWatch::stuck() const {
       continue;
     const Clock::duration longest = longestStep(), still = *last - s.progressAt;
     const Clock::duration limit = std::max<Clock::duration>(limits.silence, limits.steps * longest);
-    // A piece of a checkpoint or of an evaluation is less than a step; but a file may take its time.
+    // A piece of a checkpoint or an evaluation takes less than a step, but a file system may be slow.
     if (still > limit && (!paced || computes(s)))
       return Finding{int(i), fmt::format("runs but gets nowhere for {:.1f} s; a step took {:.3g} s", seconds(still),
                                          seconds(longest))};
@@ -97,14 +97,14 @@ std::optional<RankWatch::Finding> RankWatch::stuck() const {
   return standstill();
 }
 
-/// For as long as it has got nowhere: it spins.
+/// Whether it has used the CPU since its last progress, so it spins.
 bool RankWatch::computes(const Seen &s) const {
   const std::chrono::milliseconds computed(s.pulse.cpuMs - s.cpuAtProgress);
   return computed > kComputes * (*last - s.progressAt);
 }
 
-/// Of the last few. Ranks go through a step together, but those that wait while another one saves count that as theirs:
-/// the rank that says the least is right.
+/// Longest of the last steps. Ranks complete steps together, but a rank that waits for another one's save counts that
+/// as its own step; so the smallest value of any rank is right.
 RankWatch::Clock::duration RankWatch::longestStep() const {
   Clock::duration least = Clock::duration::max();
   for (const Seen &s : seen)
@@ -113,9 +113,9 @@ RankWatch::Clock::duration RankWatch::longestStep() const {
   return least;
 }
 
-/// Where all ranks are in collectives and no message has come to any for as long as a hang takes, no single heartbeat
-/// shows it: one of them hangs in there, or a link is cut. Who waits for somebody points at him; that ends at the rank
-/// that waits for nobody, or with some that wait for each other. Waiting takes little CPU, and who spins takes all.
+/// Finds the culprit if all ranks are in collectives and no message has arrived for as long as a hang takes. No single
+/// heartbeat shows it: a rank hangs in its collective, or a link is broken. Follow from each waiting rank to the one it
+/// waits for, until a rank that waits for nobody, or a circle. Waiting takes little CPU, spinning takes all.
 std::optional<RankWatch::Finding> RankWatch::standstill() const {
   Clock::duration still = Clock::duration::max();
   bool stepsKnown = true;
@@ -138,7 +138,7 @@ std::optional<RankWatch::Finding> RankWatch::standstill() const {
                                      seconds(still))};
     at = next;
   }
-  // After as many hops as there are ranks the walk goes round in a circle.
+  // After as many hops as there are ranks, the walk is in a circle.
   std::vector<int> circle = {at};
   for (int next; (next = seen[size_t(circle.back())].pulse.waitsFor) != at;)
     circle.push_back(next);

@@ -1,4 +1,4 @@
-// Which ranks are stuck, and which are slow, from their heartbeats alone.
+// Finds stuck and slow ranks by their heartbeats alone.
 #pragma once
 
 #include "runtime/launch/crew.h"
@@ -15,14 +15,14 @@ class RankWatch {
 public:
   using Clock = std::chrono::steady_clock;
   struct Limits {
-    /// A rank without a heartbeat for so long is stuck...
+    /// A rank without a heartbeat for this long is stuck ...
     std::chrono::milliseconds silence{4000};
-    /// ... and so is one that gets nowhere for so long and for so many of its steps.
+    /// ... and so is a rank without progress for both this long and this many step times.
     int steps = 4;
-    /// A process that has not given its first heartbeat by then will not: programs on a cold disk take a while. So it
-    /// is where all ranks wait for each other, and how long a step takes is not known.
+    /// Time for the first heartbeat: starting a program from a cold disk takes a while. Also the limit when all ranks
+    /// wait for each other and the duration of a step is unknown.
     std::chrono::milliseconds start{30000};
-    /// Over what time ranks are compared to see which is slow; two steps at least.
+    /// Period over which ranks are compared to find slow ones; at least two steps.
     std::chrono::milliseconds window{10000};
   };
   struct Finding {
@@ -32,17 +32,17 @@ public:
 
   RankWatch(size_t ranks, const Limits &limits) : limits(limits), seen(ranks) {}
 
-  /// Takes in what is known of all ranks now; to be called several times a second.
+  /// Takes the current status of all ranks. Call it several times a second.
   void look(const std::vector<RankStatus> &ranks, Clock::time_point now);
 
-  /// A rank that will not go on by itself: it gives no heartbeat, or it spins within a step, or while it saves or
-  /// evaluates. One that waits for others in a collective is not, nor one that is busy with something else, or has not
-  /// done a step yet: how long these take is not known. Nor is one that saves and waits for a disk, computing nothing.
-  /// But where all wait and none gets anything, it is the one that the others wait for.
+  /// A rank that will not go on by itself: it sends no heartbeat, or it spins within a step, a save or an evaluation.
+  /// Not a rank that waits in a collective, is busy with work of unknown duration, has not done a step yet, or waits
+  /// for a disk without using the CPU. If all ranks wait and no message arrives, it is the rank that the others wait
+  /// for.
   std::optional<Finding> stuck() const;
-  /// The rank with the oldest heartbeat, where that is older than `least`.
+  /// The rank with the oldest heartbeat, if that is older than `least`.
   std::optional<Finding> silent(std::chrono::milliseconds least) const;
-  /// A rank for which the others wait most of their time. Each is told once, and again after it has kept up.
+  /// A rank for which the others wait most of their time. Reported once, and again after it has kept up.
   std::optional<Finding> slow();
 
 private:
@@ -50,13 +50,13 @@ private:
     bool alive = false;
     PulseView pulse;
     Clock::time_point startAt, beatAt, progressAt, stepAt;
-    int64_t cpuAtProgress = 0;          // ms
-    std::deque<Clock::duration> steps;  // how long the last ones took
+    int64_t cpuAtProgress = 0;          // milliseconds
+    std::deque<Clock::duration> steps;  // durations of the last steps
     Clock::time_point placeAt;
-    // In the window:
-    int behind = 0;  // looks
+    // Within the window:
+    int behind = 0;  // number of looks at which it was behind
     int64_t firstStep = -1;
-    bool tolerated = false;  // slow, and told
+    bool tolerated = false;  // slow, and reported
   };
   const Limits limits;
   std::optional<Finding> standstill() const;
@@ -66,7 +66,7 @@ private:
   std::vector<Seen> seen;
   std::optional<Clock::time_point> last;
   Clock::time_point windowAt;
-  int looks = 0;  // of the window, in which ranks could be compared
+  int looks = 0;  // looks in the window at which ranks could be compared
 };
 
 }  // namespace gptc

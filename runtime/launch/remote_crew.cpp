@@ -25,11 +25,11 @@ constexpr size_t kLongestMessage = 1 << 20;
 
 std::string text(const json &j) { return j.dump(-1, ' ', false, json::error_handler_t::replace) + "\n"; }
 
-/// Lines of a descriptor that does not block.
+/// Reads lines from a non-blocking descriptor.
 class LineReader {
 public:
   explicit LineReader(int fd) : fd(fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
-  /// Calls `line` with each that is complete; false at the end, and where a line is longer than any message.
+  /// Calls `line` with each complete line; false at the end of input, or if a line exceeds any message.
   template <class F> bool read(F line) {
     std::array<char, 1 << 16> bytes;
     for (;;) {
@@ -74,7 +74,7 @@ public:
 
   ~RemoteCrew() override {
     if (in >= 0)
-      ::close(in);  // the agent ends its ranks
+      ::close(in);  // the agent then ends its ranks
     if (ssh > 0) {
       for (int i = 0; i < 100 && ::waitpid(ssh, nullptr, WNOHANG) == 0; ++i)
         ::usleep(10'000);
@@ -137,7 +137,7 @@ private:
   std::optional<LineReader> reader;
   Clock::time_point heard, told;
   bool closed = false;
-  std::string said;  // by ssh, at most a little
+  std::string said;  // the beginning of ssh's own output
   std::string why;
 
   void start() {
@@ -194,7 +194,7 @@ private:
   }
 
   void send(const json &j) {
-    // A broken connection is noticed where it is read from.
+    // A broken connection is noticed when it is read.
     if (!closed)
       writeAll(in, text(j));
   }
@@ -212,7 +212,7 @@ private:
   void take(const std::string &line) {
     const json j = json::parse(line, nullptr, false);
     if (!j.is_object()) {
-      said += (said.empty() ? "" : " ") + line.substr(0, 200);  // a shell's greeting, perhaps
+      said += (said.empty() ? "" : " ") + line.substr(0, 200);  // perhaps a shell's greeting
       return;
     }
     try {
@@ -320,7 +320,7 @@ int runAgent(int in, int out) {
     if (crew->done())
       return 0;
     if (!open || !heardBy || Clock::now() - heard > silence)
-      return exitCodeOf(ErrorCode::RankFailed);  // the crew's end ends its ranks
+      return exitCodeOf(ErrorCode::RankFailed);  // destroying the crew ends its ranks
   }
 }
 

@@ -1,12 +1,12 @@
-// A crew on another machine: ssh starts gptrun there as an agent, which starts the ranks and tells of them.
+// A crew on another machine: ssh starts gptrun there as an agent, which starts the ranks and reports on them.
 //
 //   here                                     there
-//   ssh HOST 'exec .../gptrun --agent'  ->   runAgent(): a crew of its own
-//   one line of JSON each, on ssh's standard input: the plan, then signals and a line per second
-//                                       <-   on its standard output: what became of the ranks, what rank 0 says
+//   ssh HOST 'exec .../gptrun --agent'  ->   runAgent(): a local crew
+//   lines of JSON on ssh's standard input: the plan, then signals and one line per second
+//                                       <-   on its standard output: states of the ranks, rank 0's output
 //
-// The token is in the plan, so that no command line shows it. Either side that hears nothing for the time of `silence`
-// takes the other one for lost; the agent then ends its ranks.
+// The token is part of the plan, so it shows on no command line. A side that hears nothing for `silence` takes the
+// other one for lost; the agent then ends its ranks.
 #pragma once
 
 #include "runtime/launch/crew.h"
@@ -16,19 +16,19 @@
 namespace gptc {
 
 struct RemoteOptions {
-  /// The agent's command, quoted for a shell by us.
+  /// The agent's command, which is quoted for a shell here.
   std::vector<std::string> agent;
-  std::chrono::milliseconds silence{15000};
+  std::chrono::milliseconds silence{15000};  // after which the other side counts as lost
 };
 
-/// Starts ssh; that it does not get there is told by lost().
+/// Starts ssh. lost() reports if it cannot connect.
 std::unique_ptr<Crew> startCrewAt(const std::string &host, const CrewPlan &plan, const Voice &voice,
                                   const RemoteOptions &options);
 
-/// The other end: `gptrun --agent`. Returns an exit code.
+/// The agent: `gptrun --agent`. Returns an exit code.
 int runAgent(int in, int out);
 
-/// For a POSIX shell: 'it'\''s'.
+/// Quotes a word for a POSIX shell: 'it'\''s'.
 std::string shellQuoted(llvm::StringRef word);
 
 }  // namespace gptc

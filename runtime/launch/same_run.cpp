@@ -6,7 +6,7 @@
 namespace gptc {
 namespace {
 
-/// Of the running program's file. A version alone would not tell two builds of it apart.
+/// Hash of the running program's file. A version would not distinguish two builds.
 std::string programHash() {
   auto file = llvm::MemoryBuffer::getFile("/proc/self/exe", /*IsText=*/false, /*RequiresNullTerminator=*/false);
   return file ? fmt::format("{:016x}", llvm::xxh3_64bits((*file)->getBuffer())) : "unreadable";

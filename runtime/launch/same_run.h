@@ -1,13 +1,13 @@
-// Ranks that do not run the same thing.
+// Checks that all ranks run the same program and plan.
 #pragma once
 
 #include "runtime/rendezvous/rendezvous.h"
 
 namespace gptc {
 
-/// Compares this rank's program and plan with those of rank 0, before anything is computed with either: two builds may
-/// round differently, and two plans meet in collectives that do not fit together, or worse, that do.
-/// UserError(RanksDiffer), which all ranks hear of.
+/// Compares this rank's program and plan with rank 0's before either is used: two builds may round differently, and the
+/// collectives of two plans do not fit together, or fit wrongly. Throws UserError(RanksDiffer), of which all ranks are
+/// told.
 void requireSameRun(RendezvousClient &ranks, const std::string &planDir, const std::string &planHash);
 
 }  // namespace gptc

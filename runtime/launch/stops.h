@@ -1,4 +1,4 @@
-// Signals that ask a run to stop, counted as whoever sent them meant them.
+// Counts signals that ask a run to stop, as their sender meant them.
 #pragma once
 
 #include <atomic>
@@ -8,12 +8,12 @@
 
 namespace gptc {
 
-/// The first of SIGINT, SIGTERM and SIGHUP asks to save and end, and a later one to end at once. The same wish may come
-/// as several signals: Slurm sends SIGTERM twice at its time limit, `timeout` any signal to its child and at once to
-/// the child's group. So a second SIGTERM means nothing new, nor does anything within half a second.
+/// The first SIGINT, SIGTERM or SIGHUP asks to save and end, a later one to end at once. One request may arrive as
+/// several signals: Slurm sends SIGTERM twice at its time limit, and `timeout` signals its child and immediately the
+/// child's group. So a later SIGTERM does not count, nor does any signal within half a second.
 class Stops {
 public:
-  /// Of a signal handler.
+  /// Async-signal-safe.
   void note(int number) {
     timespec t{};
     ::clock_gettime(CLOCK_MONOTONIC, &t);

@@ -24,7 +24,7 @@ constexpr long kMostRanks = 1 << 20;
   throw UserError(ErrorCode::RanksUnclear, message, help);
 }
 
-/// Reads the variables of one launcher, so that every complaint names it and the way out.
+/// Reads one launcher's variables; each error names the launcher and a remedy.
 class Reader {
 public:
   Reader(const Environment &env, World::Source source) : env(env) {
@@ -63,7 +63,7 @@ public:
     return v && !v->empty() ? number(name, *v, least, most) : otherwise;
   }
 
-  /// rank, size, localRank and ranksPerNode are there: what follows, and whether they fit together.
+  /// Derives the other numbers from rank, size, localRank and ranksPerNode, and checks that they are consistent.
   void shape(const char *rankName, const char *sizeName, const char *localName, const char *perNodeName) {
     auto named = [&](const char *name, int value) { return fmt::format("{}={}", name, value); };
     if (w.rank >= w.size)
@@ -95,10 +95,10 @@ uint32_t hash32(const std::string &text) {
   return uint32_t(std::strtoul(blake3(text).substr(0, 8).c_str(), nullptr, 16));
 }
 
-/// A port for a job, the same for all its ranks: below those that systems hand out by themselves.
+/// A port for a job, the same on all its ranks, below the range of automatically assigned ports.
 int portOf(const std::string &job) { return 20000 + int(hash32("port of " + job) % 12000); }
 
-/// A secret from a file that only this user can read.
+/// Reads a secret from a file that only this user can read.
 std::string readToken(const std::string &file) {
   const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
@@ -120,8 +120,8 @@ std::string readToken(const std::string &file) {
   return token;
 }
 
-/// Address and token where the launcher is not ours. `job` is a text that all ranks of this run have in common, and no
-/// other run has at the same time.
+/// Sets address and token under another launcher. `job`: a text common to all ranks of this run, but to no other run at
+/// the same time.
 void meet(Reader &r, const std::string &job, std::optional<NetAddress> address) {
   World &w = r.w;
   if (auto given = r.text("GPTC_RENDEZVOUS"); given && !given->empty()) {
@@ -133,7 +133,7 @@ void meet(Reader &r, const std::string &job, std::optional<NetAddress> address) 
     unclear(fmt::format("{} does not say on which machine rank 0 is", w.startedBy()),
             "set GPTC_RENDEZVOUS=HOST:PORT for all ranks, HOST being the machine of rank 0");
   w.rendezvous = *address;
-  // What a user chose may be of any length, the rendezvous's tokens are not; our launcher's is one of its own.
+  // A user's secret may have any length, but a rendezvous token may not; our launcher's is a token already.
   auto secret = [&](const std::string &chosen) {
     w.token = w.source == World::Source::launcher ? chosen : blake3("gptc token " + chosen);
     w.tokenIsSecret = true;
@@ -214,7 +214,7 @@ World fromSlurm(const Environment &env) {
   Reader r(env, World::Source::slurm);
   World &w = r.w;
   w.rank = r.need("SLURM_PROCID", 0, kMostRanks - 1);
-  // The step's own count where it differs from the job's.
+  // The step's number of tasks may differ from the job's.
   const char *sizeName = r.text("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   w.size = r.need(sizeName, 1, kMostRanks);
   w.restarts = r.get("SLURM_RESTART_COUNT", 0, kMostRanks, 0);
@@ -256,7 +256,7 @@ World fromSlurm(const Environment &env) {
   return w;
 }
 
-/// Whether a variable is there and says something.
+/// Whether a variable is set and not empty.
 bool says(const Environment &env, const char *name) {
   auto v = env(name);
   return v && !v->empty();
@@ -304,7 +304,7 @@ static World placeOf(const Environment &env) {
     return fromTorchrun(env);
   if (says(env, "OMPI_COMM_WORLD_RANK") || says(env, "OMPI_COMM_WORLD_SIZE"))
     return fromOpenMpi(env);
-  // The script of a batch job has SLURM_PROCID too; only what srun starts is part of a step.
+  // A batch script has SLURM_PROCID too, but only what srun starts is part of a step.
   if (says(env, "SLURM_PROCID") && (says(env, "SLURM_STEP_NODELIST") || says(env, "SLURM_STEP_NUM_TASKS")))
     return fromSlurm(env);
   return {};
