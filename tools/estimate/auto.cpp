@@ -14,7 +14,7 @@ namespace gptc {
 
 namespace {
 
-/// A machine of this target whose ranks are neighbours. Links: of typical shared memory, or of NVLink and PCIe.
+/// One node for all ranks of this target, with the links of typical shared memory, or of NVLink and PCIe.
 ClusterConfig clusterOf(const Target &target, int64_t ranks, int64_t bytesPerRank) {
   const MachineRates r = ratesOf(target);
   ClusterConfig c;
@@ -22,7 +22,7 @@ ClusterConfig clusterOf(const Target &target, int64_t ranks, int64_t bytesPerRan
   DeviceSpec &d = c.device;
   d.isCpu = !target.isCuda();
   d.fp32 = r.fp32, d.tf32 = r.tf32, d.fp16 = r.fp16, d.bf16 = r.bf16;
-  d.memory = double(bytesPerRank) * double(d.isCpu ? ranks : 1);  // which ranks of a node share
+  d.memory = double(bytesPerRank) * double(d.isCpu ? ranks : 1);  // shared by the ranks of a node
   d.bandwidth = r.dram, d.cacheBandwidth = r.cache, d.cacheBytes = r.cacheBytes;
   d.launch = r.launch;
   d.packs = r.packs;
@@ -35,7 +35,7 @@ ClusterConfig clusterOf(const Target &target, int64_t ranks, int64_t bytesPerRan
   return c;
 }
 
-/// Of a file, for this target, whose ranks have no more than that.
+/// The cluster of a file, for this target, with at most `bytesPerRank` per rank.
 ClusterConfig clusterOf(const std::string &file, const Target &target, int64_t bytesPerRank) {
   ClusterConfig c = loadCluster(file);
   if (c.device.isCpu == target.isCuda())
@@ -66,7 +66,7 @@ std::vector<Decision> chooseParallel(Config &config, const Target &target, int64
   std::vector<Estimate> all = strategiesOf(f, ranks, ForecastBy::formulas);
   auto best = [&](const std::vector<Estimate> &some) { return size_t(bestOf(some) - some.data()); };
   size_t at = best(all);
-  // A formula says the least that a plan takes. Where that is little of what there is, the plan fits as well.
+  // The formula is a lower bound of a plan's memory. If it is a small part of the device's memory, the plan fits too.
   while (target.isCuda() && all[at].fits() && all[at].bytesPeak() > f.cluster().device.memory / 4) {
     const Estimate planned = f.forecast(all[at].strategy);
     if (planned.fits())
@@ -90,7 +90,7 @@ std::vector<Decision> chooseParallel(Config &config, const Target &target, int64
     return Effect{a.bytesPeak() - b.bytesPeak(), 0, 1e3 * (a.step - b.step)};
   };
   std::vector<Decision> decisions;
-  // One decision for each of the values: against the best with each of the others.
+  // One decision per value: the best strategy against the best with each other value.
   auto decide = [&](const char *name, const char *against, auto valueOf) {
     std::map<std::string, std::vector<Estimate>> by;
     for (const Estimate &e : all)

@@ -1,15 +1,14 @@
-// 1. Rows that break physics are found without any fit: faster than the device's peak, faster than the network's
-//    nominal bandwidth carries the bytes, the same configuration with other figures or once out of memory, more devices
-//    with more than their share of speed. Those of the first two kinds are not fitted. Configurations are compared as
-//    they were resolved, not as they were spelt.
-// 2. The scalars are fitted by least squares on log(predicted / seen), so that a factor counts the same up and down,
-//    with Levenberg's and Marquardt's damping, from what the file says and from what is usual: the better fit counts.
-//    Where there are fewer rows than scalars the last ones keep their values.
-// 3. As long as rows disagree by more than `agreement` and one that is left out brings the others closer together by
-//    far, that one is set aside: it contradicts the others. At most a third of the rows.
-// 4. The interval of a scalar follows from the Jacobian and Student's t with as many degrees of freedom as rows are
-//    left over.
-// 5. Each row is predicted once more with scalars fitted to the others only, where these suffice for all scalars.
+// 1. Find rows that break physics, without any fit: faster than the device's peak; faster than the network's nominal
+//    bandwidth can carry the bytes; the same configuration with other figures, or once out of memory; more devices with
+//    more than a proportional speed. Rows of the first two kinds are not fitted. Configurations are compared as
+//    resolved, not as written.
+// 2. Fit the scalars by least squares on log(predicted / seen), so that a factor counts the same in both directions,
+//    with Levenberg-Marquardt damping. Start from the file's values and from usual values, and take the better fit. If
+//    there are fewer rows than scalars, the last scalars keep their values.
+// 3. While rows disagree by more than `agreement`, and leaving one out brings the others much closer together, set that
+//    row aside: it contradicts the others. At most a third of the rows.
+// 4. Compute each scalar's interval from the Jacobian and Student's t; the degrees of freedom are rows minus scalars.
+// 5. Predict each row once more with scalars fitted to the other rows, if these suffice for all scalars.
 #include "tools/estimate/calibrate.h"
 
 #include "support/diagnostics.h"
@@ -32,18 +31,18 @@ const char *nameOf(Scalar s) {
 
 namespace {
 
-constexpr double agreement = 0.08;  // rows of one log that differ by less from one model do not contradict each other
+constexpr double agreement = 0.08;  // relative; smaller differences between rows of one log are no contradiction
 constexpr double memoryAgreement = 0.15;
 constexpr size_t mostScalars = 3;
-constexpr double widest = 100;  // an interval that goes further from its middle says nothing
+constexpr double widest = 100;  // ratio; a wider interval says nothing
 
-/// Of Student's distribution, 95% one-sided.
+/// Student's t quantile, 95% one-sided.
 double studentT(int freedom) {
   constexpr double t[] = {0, 6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812};
   return freedom <= 10 ? t[std::max(freedom, 1)] : 1.645 + 1.7 / freedom;
 }
 
-/// Solves A x = b for a positive definite A of up to three rows; false where it is singular.
+/// Solves A x = b for a positive definite A of up to three rows; false if A is singular.
 bool solve(std::vector<std::vector<double>> a, std::vector<double> b, std::vector<double> &x) {
   const size_t n = b.size();
   for (size_t i = 0; i < n; ++i) {
@@ -70,12 +69,11 @@ bool solve(std::vector<std::vector<double>> a, std::vector<double> b, std::vecto
   return true;
 }
 
-/// A configuration as it was resolved, so that neither the order of settings nor a default that is written out makes a
-/// difference. What costs neither time nor memory (learning rates, seeds) is not in it, nor are the numbers of devices
-/// and of passes.
+/// A configuration as resolved, so that the order of settings and explicit defaults make no difference. Leaves out what
+/// costs neither time nor memory (learning rates, seeds), and the numbers of devices and passes.
 struct Work {
-  std::string pass;    // what a rank computes and holds for one pass
-  std::string shared;  // how ranks along `data` share the rest; "" where there is but one
+  std::string pass;    // what a rank computes and holds in one pass
+  std::string shared;  // how ranks along `data` share the rest; "" if there is only one
 
   Work(const Config &c, const Estimate &e, bool ours) {
     const ModelConfig &m = c.model;
@@ -91,7 +89,7 @@ struct Work {
         if (g.frozen)
           add(pass, pattern);
     add(pass, c.precision.compute, c.precision.params, c.precision.optimizerState);
-    // A budget of bytes for what is kept asks for nothing where there is room for all.
+    // A byte budget for activations has no effect if all fit.
     add(pass, s.tensor, s.pipeline, s.microBatch,
         s.remat           ? "full"
         : e.recompute > 0 ? c.compile.remat
@@ -108,10 +106,10 @@ struct Work {
   }
 };
 
-/// Whether a factor parts two figures.
+/// Whether two figures differ by more than the factor 1 + `agreement`.
 bool differ(double a, double b, double agreement) { return std::abs(std::log(a / b)) > std::log(1 + agreement); }
 
-/// Seconds of a step of a row, and what they are in the figure that its log has.
+/// A row's seconds per step, expressed in the unit of its log.
 std::string stepOf(const ObservedRow &row, double seconds) {
   const Observation &o = *row.observation;
   const double tokens = row.estimate.tokensPerStep;
@@ -143,9 +141,9 @@ public:
 private:
   Calibration result;
   std::vector<std::unique_ptr<Forecaster>> forecasters;
-  std::vector<Work> works;    // of the rows
-  std::vector<double> theta;  // logarithms of the scalars fitted; at first of what the file says
-  std::vector<double> usual;  // another start
+  std::vector<Work> works;    // one per row
+  std::vector<double> theta;  // logarithms of the fitted scalars; initially of the file's values
+  std::vector<double> usual;  // the second starting point
 
   void load() {
     for (const Observation &o : result.cluster.observations) {
@@ -178,7 +176,7 @@ private:
     }
   }
 
-  /// What neither the row nor its model says.
+  /// Notes what neither the row nor its model specifies.
   void sayAssumed(const ObservedRow &row, const Config &config) {
     const Strategy &s = row.estimate.strategy;
     std::vector<std::string> assumed;
@@ -223,7 +221,8 @@ private:
       }
       if (s.gpus > c.node.devices && c.network.nominal > 0) {
         const auto e = withScalars(i, 0.01, c.network.nominal, 0);
-        const double wire = e.overNetwork > 0 ? e.overNetwork + e.hidden : 0;  // beside what computes, but not faster
+        const double wire = e.overNetwork > 0 ? e.overNetwork + e.hidden : 0;  // hidden behind computation, but not
+                                                                               // faster
         if (wire > row.seen) {
           row.impossible = true;
           row.contradictions.push_back(fmt::format(
@@ -236,8 +235,8 @@ private:
     compareRows();
   }
 
-  /// Rows that differ in nothing, or in the number of devices and of passes only. They are judged, not left out: either
-  /// may be wrong.
+  /// Compares rows that are equal, or differ only in the numbers of devices and passes. They are judged but still
+  /// fitted, because either may be wrong.
   void compareRows() {
     for (size_t i = 0; i < result.rows.size(); ++i)
       for (size_t j = i + 1; j < result.rows.size(); ++j) {
@@ -258,7 +257,7 @@ private:
       }
   }
 
-  /// Memory does not depend on how many passes a step has, as long as there are several.
+  /// Memory does not depend on the number of passes, except whether it is one or several.
   static void compareMemory(ObservedRow &a, ObservedRow &b) {
     const Strategy &sa = a.estimate.strategy, &sb = b.estimate.strategy;
     if (sa.gpus != sb.gpus || (sa.accumulate > 1) != (sb.accumulate > 1))
@@ -279,10 +278,10 @@ private:
     }
   }
 
-  /// The same work for each means that devices do passes of the same work; their number may differ, as it does where
-  /// the global batch is fixed. A pass and what comes once a step exchange no less among more devices. So one of many
-  /// needs at least as long as one of few for as many passes or more, and for fewer passes at least their share of the
-  /// time. Only what each owns a smaller part of, optimizer and moments, may take less.
+  /// Devices do the same work per pass; their number may differ, as it does at a fixed global batch. More devices
+  /// exchange at least as much per pass and per step. So with at least as many passes, the run on more devices takes at
+  /// least as long, and with fewer passes at least the proportional time. Only the optimizer and moments, of which each
+  /// device owns a smaller part, may take less.
   static void compareSpeed(const ObservedRow &fewer, ObservedRow &more) {
     const Estimate &f = fewer.estimate, &m = more.estimate;
     const double passes = double(m.strategy.accumulate) / double(f.strategy.accumulate);
@@ -321,7 +320,7 @@ private:
           which.push_back(s);
     for (Scalar s : which) {
       if (llvm::is_contained(result.fitted, s))
-        continue;  // named twice
+        continue;  // listed twice
       const bool network = llvm::any_of(
           rows, [&](size_t i) { return result.rows[i].estimate.strategy.gpus > result.cluster.node.devices; });
       if (s == Scalar::effective && !network)
@@ -351,7 +350,7 @@ private:
       valueOf(result.fitted[k]) = Fitted(clamped(result.fitted[k], std::exp(x[k])));
   }
 
-  /// Nothing is faster than the device's peak, which the slowdown of others' software counts from.
+  /// Others' software is never faster than the peak, to which its slowdown refers.
   double clamped(Scalar s, double v) const {
     return s == Scalar::slowdown && !result.cluster.software.isGptc() ? std::max(v, 1.0) : v;
   }
@@ -402,7 +401,7 @@ private:
           g[k] -= j[r][k] * e;
       }
       for (size_t k = 0; k < x.size(); ++k)
-        a[k][k] += damping * (a[k][k] + 1e-6);  // a scalar that no row depends on stays where it is
+        a[k][k] += damping * (a[k][k] + 1e-6);  // keeps a scalar that no row depends on
       if (!solve(a, g, step)) {
         damping *= 10;
         continue;
@@ -467,11 +466,11 @@ private:
           fmt::format("the rows do not agree with one another, nor with any scalars: one is {:.1f} x "
                       "off; what they say of how it ran is wrong, or the software is another",
                       std::exp(most)));
-    // Step 5, before step 4, as predictions change the scalars.
+    // Step 5 comes before step 4, because predictions change the scalars.
     for (size_t k = 0; k < rows.size(); ++k) {
       std::vector<size_t> others = rows;
       others.erase(others.begin() + long(k));
-      // Fewer rows than scalars would leave some of them where this row has put them.
+      // With fewer rows than scalars, some scalars would keep values fitted to this row.
       result.rows[rows[k]].leftOut = others.size() < theta.size() ? std::numeric_limits<double>::quiet_NaN()
                                                                   : std::exp(residual(rows[k], fit(others, theta))) - 1;
     }
@@ -511,7 +510,7 @@ private:
     }
   }
 
-  /// Says what would have to be true for a row that the others contradict.
+  /// Says what would have to be true for a row that contradicts the others.
   void contradict(size_t i, const std::vector<double> &x) {
     ObservedRow &row = result.rows[i];
     const double e = std::exp(residual(i, x)) - 1;
@@ -546,7 +545,7 @@ private:
 
   void finish() {
     if (!theta.empty()) {
-      // Intervals stay; residual() has left other values behind.
+      // Keep the intervals; residual() has changed the values.
       for (size_t k = 0; k < theta.size(); ++k) {
         Fitted &f = valueOf(result.fitted[k]);
         const double low = f.low, high = f.high;
@@ -587,7 +586,7 @@ private:
   }
 };
 
-/// The largest error in `c` of the rows that were fitted in `of`.
+/// The largest error in `c` among the rows that are fitted in `of`.
 double worstOf(const Calibration &c, const Calibration &of) {
   double most = 0;
   for (size_t i = 0; i < c.rows.size(); ++i)
@@ -596,7 +595,7 @@ double worstOf(const Calibration &c, const Calibration &of) {
   return most;
 }
 
-/// What others' software sends is rarely written down: how well the rows agree with the other ways.
+/// Logs rarely tell how other software communicates: try the alternatives, and note how well the rows agree with each.
 void compareAssumptions(Calibration &c, const std::vector<Scalar> &which) {
   const SoftwareSpec &now = c.cluster.software;
   const size_t rows = size_t(llvm::count_if(c.rows, [](const ObservedRow &r) { return r.fitted; }));

@@ -1,4 +1,4 @@
-// Fits the scalars of a cluster file that no data sheet has to what was observed there, and says which observations
+// Fits the scalars of a cluster file that no data sheet gives to its observations, and reports observations that
 // contradict physics, each other, or all others.
 #pragma once
 
@@ -11,29 +11,29 @@
 namespace gptc {
 
 enum class Scalar { slowdown, effective, stepOverhead };
-const char *nameOf(Scalar s);  // "software.slowdown", as in the file
+const char *nameOf(Scalar s);  // the key in the file: "software.slowdown"
 
 struct ObservedRow {
   const Observation *observation = nullptr;
-  double seen = 0, predicted = 0;  // seconds per step; seen = 0: no speed was observed
+  double seen = 0, predicted = 0;  // seconds per step; seen = 0: no speed observed
   double error = 0;                // predicted / seen - 1
-  double leftOut = 0;  // the same, fitted without this row; NaN where it is not fitted, or the others are too few
+  double leftOut = 0;  // error after fitting without this row; NaN if the row is not fitted or too few rows remain
   bool fitted = false;
-  bool impossible = false;  // breaks physics, and is not fitted
+  bool impossible = false;  // contradicts physics, so it is not fitted
   Estimate estimate;
-  /// Each says what cannot be and what would have to be true. A row with any that is about physics is not fitted.
+  /// Each entry says what is impossible and what would have to be true. A row that contradicts physics is not fitted.
   std::vector<std::string> contradictions;
 };
 
 struct Calibration {
-  ClusterConfig cluster;  // with the scalars fitted
+  ClusterConfig cluster;  // with fitted scalars
   std::vector<Scalar> fitted;
   std::vector<ObservedRow> rows;
-  std::vector<std::string> notes;  // why a scalar was left alone
+  std::vector<std::string> notes;  // why a scalar was not fitted
 };
 
-/// `which`: the scalars to fit; empty: those that the file leaves open or that were fitted before. Throws UserError
-/// where no observation has a speed, and what reading the models throws.
+/// Fits `which`; empty: the scalars that the file leaves open or that were fitted before. Throws UserError if no
+/// observation has a speed, and what reading the models throws.
 Calibration calibrate(const ClusterConfig &cluster, std::vector<Scalar> which = {});
 
 }  // namespace gptc

@@ -17,10 +17,10 @@ double collectivesOnOneMachine(const PlannedStep &step, const Target &target, co
 
 namespace {
 
-/// What a process holds beside the arena: the program, LLVM and the kernels that it has compiled.
+/// Bytes of a process besides the arena: program, LLVM, compiled kernels.
 constexpr double processBytes = 80e6;
 
-/// Passes of @eval by one rank for the evaluations of a whole run (runtime/train/trainer.cpp).
+/// Calls of @eval per rank for all evaluations of a run (runtime/train/trainer.cpp).
 double passesOfEvaluation(const Plan &plan, const Mesh &mesh) {
   const RunSettings &run = plan.run;
   const Module &m = *plan.planned;
@@ -29,7 +29,7 @@ double passesOfEvaluation(const Plan &plan, const Mesh &mesh) {
   const double times = run.evalEvery > 0 ? std::max(1.0, std::ceil(double(run.steps) / double(run.evalEvery))) : 1;
   const double pass = double(m.attrs.getInt("micro_batch") * mesh.data);
   double windows = double(run.evalSteps) * pass * double(m.attrs.getInt("accumulate", 1));
-  // At most the whole split, of tokens of two bytes; what stands for several files says nothing here.
+  // At most the whole split, at two bytes per token; a glob's size is unknown.
   std::error_code none;
   if (const auto bytes = std::filesystem::file_size(run.valData, none); !none) {
     const double all = double(bytes) / 2 / double(m.attrs.getInt("block_size"));

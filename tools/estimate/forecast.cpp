@@ -45,14 +45,14 @@ Config readForForecast(const std::string &modelFile, const std::vector<std::stri
     return readConfig(modelFile, with, ConfigPurpose::forecast);
   };
   all.push_back(cluster.device.isCpu ? "compile.target=cpu" : "compile.target=cuda");
-  // Without a batch first: whether it divides depends on the ranks.
+  // First without a batch, because whether it divides depends on the ranks.
   std::vector<std::string> first = all;
   first.push_back("parallel.data=1");
   const Config c = [&] {
     try {
       return load(first);
     } catch (const UserError &) {
-      // With all ranks what would work is named for them.
+      // With all ranks, so that remedies name their number.
       first.back() = fmt::format("parallel.data={}", std::max<int64_t>(gpus, 1));
       load(first);
       throw;
@@ -144,7 +144,7 @@ Link linkOf(const ClusterConfig &c, int64_t ranks, int64_t stride) {
   const double rounds = std::ceil(std::log2(double(ranks)));
   l.network = ranks * stride > c.node.devices;
   if (l.network) {
-    // Groups of neighbours each send over the same links of their node.
+    // Groups of neighbours share the links of their node.
     l.rates.bandwidth = c.network.effective / double(std::min(stride, c.node.devices));
     if (c.node.bandwidth > 0)
       l.rates.bandwidth = std::min(l.rates.bandwidth, c.node.bandwidth);
@@ -163,36 +163,35 @@ const char *whatBinds(const Estimate &e, bool alongNetwork, bool outside) {
       {e.optimizer, "memory bandwidth"},
       {(alongNetwork ? collectives : 0) + (outside ? e.exchange : 0), "network"},
       {(alongNetwork ? 0 : collectives) + (outside ? 0 : e.exchange), "node links"},
-      {e.host + e.overhead, "host"}};  // which is busy between steps, if no FLOP or byte explains them
+      {e.host + e.overhead, "host"}};  // the bottleneck between steps, if neither FLOPs nor bytes explain them
   return std::max_element(std::begin(causes), std::end(causes))->second;
 }
 
 namespace {
 
-/// Bytes that the functions of a plan for GPUs have behind its states, from below: the peaks that any plan has. What it
-/// keeps beside them (operands of products that wait, parameters gathered early) only the plan itself says, so that
-/// what does not fit by this does not fit; tests/estimate/memory_test.cpp compares. `parameters` are this rank's.
+/// A lower bound on the bytes behind the states of a GPU plan: the peaks that every plan has. Only a plan shows what
+/// else it keeps (operands of delayed products, parameters gathered early), so what does not fit by this bound does not
+/// fit at all; tests/estimate/memory_test.cpp compares. `parameters` are this rank's.
 double regionOnGpu(const Config &c, const Strategy &s, const Workload &w, double parameters) {
   const ModelConfig &m = c.model;
   const double D = double(s.data()), t = double(s.tensor), undivided = w.undivided(s.data());
   const double width = c.precision.compute == "fp32" || c.precision.compute == "tf32" ? 4 : 2;
   const bool alone = s.data() == 1;
-  // Gradients, and of these the embedding's, which is summed of its two uses where it is tied.
+  // Gradients; the embedding's part of them, which sums two uses if it is tied; the layers' part.
   const double G = 4 * parameters, E = 4.0 * double(m.vocabSize) * m.nEmbd, layers = G - (m.tieEmbeddings ? 1 : 2) * E;
-  // In the order of a tree ranks meet in a workspace of as many bytes as they add; an all_reduce adds its part in
-  // another.
+  // In tree order ranks exchange through a workspace as large as the data they add; an all_reduce adds its part in
+  // another workspace.
   const bool tree = c.parallel.reduceOrder == "tree";
   auto met = [&](double ranks) { return tree && ranks > 1 ? 1 + 1 / ranks : 0; };
-  // The sum of the embedding's gradient: along "tensor" first, as it is whole on each of those ranks.
+  // The sum of the embedding's gradient: along "tensor" first, because each of those ranks has it whole.
   const double sum = t > 1 ? E * (1 + met(t)) : (m.tieEmbeddings ? E : 0) + (tree && !alone ? E : 0);
 
   double work = (s.remat ? w.checkpointed : w.activations) / t;
   if (s.accumulate == 1)
     work += E;
-  else if (s.zeroStage == 3)  // gathered
+  else if (s.zeroStage == 3)  // parameters are gathered
     work += width / 4 * E;
-  // Sums over ranks are kept till the norm of all is known; of workspaces, the last two, of which the largest is
-  // counted.
+  // Sums over ranks are kept until the norm of all is known. Of the workspaces, the last two; the larger one counts.
   double update = sum;
   if (s.zeroStage > 0)
     update += layers * (undivided + (1 - undivided) / D);
@@ -264,18 +263,18 @@ Estimate Forecaster::estimate(const Strategy &s) {
   const double gradientWidth = soft.gradients == "fp32" ? 4 : width;
   const double slow = soft.slowdown.known ? double(soft.slowdown) : 1;
 
-  // Parameters of one rank: gptc leaves embedding and classifier whole along `tensor`, Megatron divides them. A stage
-  // of a pipeline has its layers, and at its ends one of the two.
+  // Parameters of one rank. gptc keeps embedding and classifier whole along `tensor`, Megatron divides them. A pipeline
+  // stage has its layers, and the first and last one of the two.
   const double embedding = double(m.vocabSize) * m.nEmbd * (m.tieEmbeddings ? 1 : 2);
   const double layersShare = std::max(0.0, w.parameters - embedding) / (t * p);
   const double N = layersShare + (ours ? embedding : embedding / t) / (p > 1 ? (m.tieEmbeddings ? 1 : 2) : 1);
 
-  // What a rank of `data` has of something that ZeRO divides. Ours leave whole what has no equal rows for all.
+  // A data rank's part of what ZeRO divides. gptc keeps whole what does not divide into equal rows.
   const double undivided = ours && s.zeroStage > 0 ? w.undivided(data) : 0;
   const double part = undivided + (1 - undivided) / D;
 
-  // 1. Computation. Rows are shared out along `tensor`, layers along `pipeline`.
-  // Stages of a pipeline are balanced at best, and none is shorter than what stands outside the layers.
+  // 1. Computation. `tensor` divides rows, `pipeline` divides layers. Pipeline stages are balanced at best, and none is
+  // shorter than the part outside the layers.
   const double whole = ours ? w.seconds * double(sharers) : w.flops / dev.peak(compute);
   const double layers = 3 * (ours ? w.forwardSeconds * double(sharers) : w.forwardFlops / dev.peak(compute));
   const double perPass = std::max(whole / p, p > 1 ? whole - layers : 0) / t;
@@ -283,9 +282,9 @@ Estimate Forecaster::estimate(const Strategy &s) {
       s.remat ? (ours ? w.forwardSeconds * double(sharers) : w.forwardFlops / dev.peak(compute)) / (t * p) : 0;
   e.compute = acc * perPass * slow;
   e.recompute = acc * again * slow;
-  e.bubble = s.pipeline > 1 ? (p - 1) / acc * (e.compute + e.recompute) : 0;  // of 1F1B (Narayanan et al. 2021)
+  e.bubble = s.pipeline > 1 ? (p - 1) / acc * (e.compute + e.recompute) : 0;  // 1F1B's (Narayanan et al. 2021)
 
-  // 2. Collectives along `data`: once a step, or with every pass where parts of gradients or parameters are held.
+  // 2. Collectives along `data`: once per step, or per pass if gradients or parameters are held in parts.
   const Link along = linkOf(machines, data, s.tensor * s.pipeline);
   auto send = [&](double &sent, double bytes, double times, double messages) {
     if (data <= 1)
@@ -293,7 +292,7 @@ Estimate Forecaster::estimate(const Strategy &s) {
     sent += times * along.share() * bytes;
     return times * (along.share() * bytes / along.rates.bandwidth + messages * along.rates.latency);
   };
-  // Ours add gradients up before, unless the order of sums between ranks is free.
+  // gptc first accumulates gradients, unless the order of sums between ranks is free.
   const bool reducesEachPass = s.zeroStage >= 2 && (!ours || base.parallel.reduceOrder == "fast");
   const double perPassReduces = reducesEachPass ? acc : 1;
   const double buckets = std::max(1.0, N * gradientWidth / 100e6);
@@ -302,16 +301,16 @@ Estimate Forecaster::estimate(const Strategy &s) {
     const double rows =
         L * (8.0 * m.nEmbd + 2.0 * m.ffnDim + (m.gated() ? m.nEmbd + m.ffnDim : 0)) + double(m.vocabSize) + m.nEmbd;
     e.reduce = send(e.bytesReduced, 2 * rows * double(soft.powersgdRank) * gradientWidth, 1, 2 * buckets);
-    // The gradient with its error is read for either factor and for what is left.
+    // The gradient with its error is read for each factor and for the remainder.
     e.optimizer += 6 * N * 4 / dev.bandwidth;
   } else if (s.compression == "onebit") {
-    // Tang et al. 2021: a sign per element and a scale, there and back.
+    // Tang et al. 2021: a sign per element and a scale, in both directions.
     e.reduce = send(e.bytesReduced, 2 * N / 8, 1, 2 * buckets);
     e.optimizer += 6 * N * 4 / dev.bandwidth;
   } else if (s.zeroStage == 0) {
     e.reduce = send(e.bytesReduced, 2 * N * gradientWidth, 1, 2 * buckets);
   } else {
-    // DeepSpeed runs stages 1 and 2 by one code.
+    // DeepSpeed implements stages 1 and 2 with the same code.
     const double times = s.zeroStage <= 2 && soft.zero1 == "all_reduce" ? 2 : 1 + undivided;
     e.reduce = send(e.bytesReduced, times * N * gradientWidth, perPassReduces, times * buckets);
     e.gather = s.zeroStage <= 2 ? send(e.bytesGathered, (1 - undivided) * N * width, 1, buckets)
@@ -319,7 +318,8 @@ Estimate Forecaster::estimate(const Strategy &s) {
   }
 
   // 3. Activations: two all_reduces per layer and direction, or as many bytes in parts (Korthikanti et al. 2023);
-  //    recomputation repeats those of the forward part. Stages hand a layer's output on and its gradient back.
+  //    recomputation repeats those of the forward part. Pipeline stages pass on a layer's output and return its
+  //    gradient.
   const double activation = double(s.microBatch) * T * m.nEmbd * width;
   if (s.tensor > 1) {
     const Link l = linkOf(machines, s.tensor, 1);
@@ -333,13 +333,13 @@ Estimate Forecaster::estimate(const Strategy &s) {
     e.exchange += acc * 2 * (activation / t / l.rates.bandwidth + l.rates.latency);
   }
 
-  // 4. What the backward part hides: of one pass where gradients are reduced once, else of all.
+  // 4. What the backward part hides: that of one pass if gradients are reduced once, else of all passes.
   const double everyPass = s.zeroStage == 3 || reducesEachPass ? acc : 1;
   e.hidden = std::min(soft.overlap * (e.compute * 2 / 3 + e.recompute) / acc * everyPass, e.reduce + e.gather);
   const double exposed = e.reduce + e.gather - e.hidden;
   e.overNetwork = along.network ? exposed : 0;
 
-  // 5. The optimizer, at the speed of memory; the host's where states are there.
+  // 5. The optimizer, at the speed of memory; of host memory if the states are there.
   const double owned = s.zeroStage > 0 ? part : 1;
   const double stateBytes = (low && base.precision.params == "fp32" ? 4 : 0) + w.momentBytes;
   if (s.offload) {
@@ -362,33 +362,33 @@ Estimate Forecaster::estimate(const Strategy &s) {
 
   // 6. Memory of one device.
   const double master =
-      low && base.precision.params == "fp32" ? 4 * N * owned : 0;  // beside the copies that kernels read
+      low && base.precision.params == "fp32" ? 4 * N * owned : 0;  // besides the copies that kernels read
   e.parameters = width * N * (s.zeroStage == 3 ? part : 1);
   e.gradients = gradientWidth * N;
-  // Ours: a tied embedding is looked up in f32, whole, and has a gradient of each of its two uses till they are added.
+  // gptc looks up a tied embedding in f32, whole, and keeps the gradients of its two uses until they are added.
   if (ours && m.tieEmbeddings) {
     if (low && (s.zeroStage == 1 || s.zeroStage == 2))
       e.parameters += 4 * embedding;
     if (s.accumulate > 1)
       e.gradients += gradientWidth * embedding;
   }
-  // Ours are scattered as soon as they are there, but where they add up over passes first they are whole till then.
+  // gptc scatters gradients immediately, but if they accumulate over passes they are whole until then.
   if (reducesEachPass || (ours && s.zeroStage >= 1 && s.accumulate == 1))
     e.gradients *= part;
   e.moments = (master + w.momentBytes * N * owned);
   if (s.offload)
     e.moments = 0;
   if (s.compression != "none")
-    e.moments += gradientWidth * N;  // what compression has lost, added to the next gradient
+    e.moments += gradientWidth * N;  // the error of compression, added to the next gradient
   if (s.zeroStage == 3)
     e.inFlight = 2 * width * std::max(layersShare / (L / p), ours ? 0.0 : embedding / t);
   const Buffers &live = s.remat ? w.checkpointedBuffers : w.buffers;
-  // Of a stage of a pipeline as many passes are under way as there are stages behind it.
+  // A pipeline stage has as many passes under way as there are stages after it.
   const double passes = s.pipeline > 1 ? std::min(p, acc) : 1;
   e.activations = (s.remat ? w.checkpointed : w.activations) / (t * p) * passes;
   if (ours && !machines.device.isCpu) {
-    // Ours hold nothing but what the plan's functions do (regionOnGpu); those of one pass a step have gradients there.
-    // Behind them lie keys and values of samples.
+    // gptc's memory is that of the plan's functions (regionOnGpu), which includes the gradients if there is one pass
+    // per step; then keys and values for samples.
     if (s.accumulate == 1)
       e.gradients = 0;
     e.inFlight = 0;

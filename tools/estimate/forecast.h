@@ -1,11 +1,11 @@
-// What a strategy costs on a cluster before anything runs: seconds of a step by cause, bytes of a device by kind.
+// Forecasts the cost of a strategy on a cluster: seconds of a step by cause, bytes of a device by kind.
 //
-//   step = accumulate x (compute + recompute + what ranks along `tensor` and `pipeline` exchange)
-//        + collectives along `data` - what of them the backward part hides + optimizer + host link + overhead
+//   step = accumulate x (compute + recompute + exchanges along `tensor` and `pipeline`)
+//        + collectives along `data` - their part hidden behind the backward pass + optimizer + host link + overhead
 //
-// Collectives cost the bytes that a rank must send (Thakur, Rabenseifner & Gropp 2005: (P-1)/P of the data for an
-// all_gather or a reduce_scatter, twice that for an all_reduce) over the bus bandwidth of the slowest link in the
-// group, as NCCL's tests count it. Memory follows ZeRO (Rajbhandari et al. 2020) with activations from the graph
+// A collective costs the bytes that a rank must send (Thakur, Rabenseifner & Gropp 2005: (P-1)/P of the data for an
+// all_gather or a reduce_scatter, twice that for an all_reduce) divided by the bus bandwidth, as NCCL's tests define
+// it, of the slowest link in the group. Memory follows ZeRO (Rajbhandari et al. 2020), with activations from the graph
 // (workload.h).
 #pragma once
 
@@ -20,12 +20,12 @@
 namespace gptc {
 
 struct Strategy {
-  int64_t gpus = 1, tensor = 1, pipeline = 1;
+  int64_t gpus = 1, tensor = 1, pipeline = 1;  // all ranks; degrees of tensor and pipeline parallelism
   int64_t zeroStage = 0;
-  int64_t microBatch = 1, accumulate = 1;
-  bool remat = false;                // every layer's forward part is computed again
-  bool offload = false;              // moments and master weights in the host's memory
-  std::string compression = "none";  // powersgd | onebit
+  int64_t microBatch = 1, accumulate = 1;  // sequences per pass; passes per step
+  bool remat = false;                      // recompute every layer's forward pass
+  bool offload = false;                    // moments and master weights in host memory
+  std::string compression = "none";        // powersgd | onebit
   int64_t data() const { return gpus / (tensor * pipeline); }
   /// "ZeRO-1", "ZeRO-3 + tensor 8 + checkpointing".
   std::string name() const;
@@ -33,74 +33,74 @@ struct Strategy {
 
 struct Estimate {
   Strategy strategy;
-  std::string problem, remedy;  // why it cannot be, empty where it can; and what would
-  bool predictedOnly = false;   // gptc does not run it yet
-  bool planned = false;         // memory is that of a plan
+  std::string problem, remedy;  // why the strategy is impossible, "" if it is not; and a remedy
+  bool predictedOnly = false;   // gptc cannot run it yet
+  bool planned = false;         // memory is a plan's
 
   // Seconds of one step.
   double compute = 0, recompute = 0, bubble = 0;
-  double reduce = 0, gather = 0, exchange = 0;  // gradients; parameters; activations along tensor and pipeline
-  double hidden = 0;                            // of these, beside the backward part
-  double bytesReduced = 0, bytesGathered = 0, bytesExchanged = 0;  // what one rank sends for them
-  double optimizer = 0, host = 0, overhead = 0;
+  double reduce = 0, gather = 0, exchange = 0;  // of gradients; of parameters; of activations along tensor and pipeline
+  double hidden = 0;                            // the part of these that the backward pass hides
+  double bytesReduced = 0, bytesGathered = 0, bytesExchanged = 0;  // bytes that one rank sends for them
+  double optimizer = 0, host = 0, overhead = 0;                    // host: transfers and updates of offload
   double step = 0;
-  double overNetwork = 0;  // of the collectives, what went between nodes and was not hidden
+  double overNetwork = 0;  // part of the collectives that crosses nodes and is not hidden
 
   double tokensPerStep = 0, tokensPerSecond = 0;
-  double flops = 0;  // executed in a step, by all devices
-  double mfu = 0;    // FLOPs of nanoGPT's formula over the peak
-  double hfu = 0;    // likewise those that run, and no fewer than the formula's: kernels may skip what a mask hides
-  // Bytes of one device.
+  double flops = 0;  // executed in a step by all devices
+  double mfu = 0;    // FLOPs of nanoGPT's formula, relative to the peak
+  double hfu = 0;    // executed FLOPs relative to the peak, at least mfu: kernels may skip what a mask hides
+  // Bytes of one device:
   double parameters = 0, gradients = 0, moments = 0, activations = 0, inFlight = 0, reserved = 0;
   double bytesResident() const { return parameters + gradients + moments; }
   double bytesPeak() const { return bytesResident() + activations + inFlight + reserved; }
   bool outOfMemory = false;
   bool hostOutOfMemory = false;
   double hostBytes = 0;  // of all devices of a node, with offload
-  Buffers buffers;       // at the peak, by name
-  std::string binds;     // "compute", "memory bandwidth", "node links", "network" or "host"
+  Buffers buffers;       // at the peak of memory, by name
+  std::string binds;     // the bottleneck: "compute", "memory bandwidth", "node links", "network" or "host"
 
   bool fits() const { return problem.empty() && !outOfMemory && !hostOutOfMemory; }
   double days(double tokens) const { return tokens / tokensPerSecond / 86400; }
 };
 
-/// Forecasts of one model on one cluster. Graphs are built once per micro-batch and kept.
+/// Forecasts of one model on one cluster. Builds graphs once per micro-batch and keeps them.
 class Forecaster {
 public:
-  /// What is known of plans for GPUs of one model: by what of the strategy changes their memory.
+  /// Known memory of GPU plans of one model, keyed by the parts of a strategy that change memory.
   struct Plans {
     struct ZeRO3 {
-      int64_t data = 1, layers = 0;   // for which it was planned
-      PlannedMemory memory, shallow;  // and of three layers
+      int64_t data = 1, layers = 0;   // of the plan
+      PlannedMemory memory, shallow;  // of that plan, and of the one with three layers
     };
     std::map<std::string, PlannedMemory> known;
     std::map<std::string, ZeRO3> zero3;
-    // For --search, which cannot plan all: bytes by which plans exceeded estimate(), by likeOf, and how many did not
-    // fit.
+    // For --search, which cannot plan everything: bytes by which plans exceeded estimate(), by likeOf, and the number
+    // of plans that did not fit.
     std::map<std::string, double> beyond;
     int tooLarge = 0;
   };
-  /// `config` from loadConfig with ConfigPurpose::forecast. `plans`: of forecasts of the same model for other numbers
-  /// of GPUs.
+  /// `config`: from loadConfig with ConfigPurpose::forecast. `plans`: shared with forecasts of the same model on other
+  /// numbers of GPUs.
   Forecaster(const Config &config, ClusterConfig cluster, std::shared_ptr<Plans> plans = std::make_shared<Plans>());
   ~Forecaster();
 
-  /// The strategy that the configuration asks for with so many GPUs; what it leaves open is as gptc chooses it: ZeRO-1
-  /// where there are several ranks.
+  /// The strategy that the configuration specifies for this many GPUs, with gptc's defaults for what is open: ZeRO-1 if
+  /// there are several ranks.
   Strategy strategyFor(int64_t gpus, int64_t pipeline = 1) const;
   /// By formulas over the graph of one micro-batch, for any software and any number of ranks.
   Estimate estimate(const Strategy &s);
-  /// Of one configuration: as estimate(), but of what gptc runs memory is that of its plan (tools/estimate/planned.h),
-  /// and time as well where devices are CPUs.
+  /// The forecast of one configuration: estimate(), but with the memory of the plan (tools/estimate/planned.h) if gptc
+  /// can run it, and on CPUs with the plan's time as well.
   Estimate forecast(const Strategy &s);
 
-  /// What strategies have in common that differ in sizes alone: numbers of ranks along "data", micro-batches.
+  /// A key that is equal for strategies that differ only in sizes: numbers of data ranks, micro-batches.
   static std::string likeOf(const Strategy &s);
   Plans &plansOnGpus() { return *onGpus; }
 
   const Config &config() const { return base; }
   const ClusterConfig &cluster() const { return machines; }
-  /// Other scalars than those of the file, for calibration.
+  /// Replaces the file's scalars, for calibration.
   void setFitted(const Fitted &slowdown, const Fitted &stepOverhead, const Fitted &effective);
 
 private:
@@ -118,35 +118,34 @@ private:
   PlannedMemory plannedZeRO3(const Strategy &s, const std::string &key,
                              const std::function<PlannedMemory(int64_t)> &with);
   void takeMemory(Estimate &e, const PlannedMemory &m) const;
-  void takeHost(Estimate &e, double bytes) const;  // of one device
+  void takeHost(Estimate &e, double bytes) const;  // bytes: of one device
   int64_t perNode(const Strategy &s) const;
-  double flopsOf(const Strategy &s) const;  // peak of all ranks
+  double flopsOf(const Strategy &s) const;  // peak of all ranks, FLOP/s
 };
 
-/// One collective along an axis of the mesh.
+/// One group of ranks along an axis of the mesh.
 struct Link {
   LinkRates rates;
-  bool network = false;
+  bool network = false;  // it crosses nodes
   int64_t ranks = 1;
   double share() const { return double(ranks - 1) / double(ranks); }
 };
 
-/// `ranks` that stand `stride` apart, of all of which there are as many groups side by side.
+/// The group of `ranks` ranks at distance `stride`; `stride` such groups run side by side.
 Link linkOf(const ClusterConfig &c, int64_t ranks, int64_t stride);
-/// What most of a step goes into. `outside`: collectives along `tensor` leave the node.
+/// The bottleneck of a step. `outside`: collectives along `tensor` leave the node.
 const char *whatBinds(const Estimate &e, bool alongNetwork, bool outside);
 
-/// Reads a model for a forecast on `gpus` devices (0: as many as [parallel] says) in groups of `pipeline` stages.
-/// `settings` may hold accumulate=K beside keys of model.toml: the global batch is K passes then of all ranks along
-/// `data`.
+/// Reads a model for a forecast on `gpus` devices (0: as [parallel] says) with `pipeline` stages. `settings` may
+/// contain accumulate=K besides keys of model.toml: the global batch is then K passes of all ranks along `data`.
 Config readForForecast(const std::string &modelFile, const std::vector<std::string> &settings, int64_t gpus,
                        const ClusterConfig &cluster, int64_t pipeline = 1);
 
-/// UserError(MissingKey) for other people's software of which the file does not say how far it stays below the peak,
-/// where nothing fits that to a log.
+/// Throws UserError(MissingKey) if the cluster's software is another program's, its slowdown below the peak is not in
+/// the file, and nothing fits it.
 void requireSlowdown(const ClusterConfig &cluster);
 
-/// "12.3", and below a tenth of a day hours: "1.6 h".
+/// "12.3"; below a tenth of a day in hours: "1.6 h".
 std::string formatDays(double days, int digits = 1);
 
 }  // namespace gptc

@@ -1,13 +1,13 @@
-// Forecaster::forecast: a configuration's own plan. On a cluster of CPUs all of it is priced. On GPUs memory is the
-// plan's and time is estimate()'s: the plan's kernels would be costed by the same costOf at the same shares of the
-// peak, as nobody has measured them there, while estimate() gives times that compare with those of what no plan can be
-// (pipelines, compression), that gptc calibrate fits its scalars to, and by which --search orders.
+// Forecaster::forecast, for configurations that have a plan. On CPUs the plan gives memory and time. On GPUs it gives
+// the memory, while the time is estimate()'s: the plan's kernels would be costed by the same costOf at the same shares
+// of the peak, because they have not been measured. estimate()'s times also compare with strategies that have no plan
+// (pipelines, compression), are those to which gptc calibrate fits its scalars, and give the order of --search.
 //
-// Deep models are planned with two and three layers, and the line through both is taken, of each function for itself:
-// for ZeRO-0 to 2 that is the arena of the whole depth, but for gaps between offsets (tests/estimate/memory_test.cpp).
-// With ZeRO-3 it is not, as how many layers' gathered parameters are in use at once depends on the depth. So up to 32
-// layers are planned as they are, for the first number of ranks that is asked for, and what other numbers change is
-// that of three layers. Of deeper models 8 layers are planned, and what more of them hold is the formula's.
+// Deep models are planned with two and three layers, and each function's memory is extrapolated linearly. For ZeRO-0 to
+// 2 that equals the arena at full depth except for gaps between offsets (tests/estimate/memory_test.cpp). With ZeRO-3
+// it does not, because the number of layers whose gathered parameters are in use at once depends on the depth. So
+// models of up to 32 layers are planned at full depth for the first number of ranks requested; for other numbers, the
+// change is that of three layers. Of deeper models 8 layers are planned, and the rest follows the formula.
 #include "tools/estimate/forecast.h"
 
 #include "codegen/codegen.h"
@@ -19,7 +19,8 @@
 
 namespace gptc {
 
-// Layers: of the line through this and one more; of what is planned whole with ZeRO-3; and what is planned beyond that.
+// Numbers of layers: the shallower of the two for extrapolation; the most planned at full depth with ZeRO-3; those
+// planned for deeper models.
 static constexpr int64_t shallow = 2, deepest = 32, steady = 8;
 
 int64_t Forecaster::perNode(const Strategy &s) const {
@@ -64,7 +65,7 @@ const PlannedStep &Forecaster::planned(const Strategy &s) {
   Config c = configOf(s);
   c.compile.target = "cpu";
   const DeviceSpec dev = shareOf(machines.device, perNode(s));
-  const double spare = std::max(double(256 << 20), dev.memory / 20);  // as compilePlan leaves
+  const double spare = std::max(double(256 << 20), dev.memory / 20);  // the reserve that compilePlan leaves too
   const Target target = hostTarget();
   const std::unique_ptr<Module> m =
       planModule(c, target, defaultCacheDir(), int64_t(std::max(dev.memory - spare, 0.0)));
@@ -74,9 +75,9 @@ const PlannedStep &Forecaster::planned(const Strategy &s) {
 
 const PlannedMemory &Forecaster::plannedOnGpu(const Strategy &s) {
   Strategy few = s;
-  few.accumulate = std::min<int64_t>(s.accumulate, 2);  // more passes are as two
+  few.accumulate = std::min<int64_t>(s.accumulate, 2);  // more passes need the memory of two
   if (s.zeroStage == 2 && base.parallel.reduceOrder == "tree")
-    few.zeroStage = 1;  // sums as that does
+    few.zeroStage = 1;  // adds in the same way
   Config c = configOf(few);
   const std::string ofAll = fmt::format("{}/{}/{}/{}/{}/{}", s.tensor, few.zeroStage, s.microBatch, few.accumulate,
                                         s.remat, s.offload),
@@ -86,7 +87,7 @@ const PlannedMemory &Forecaster::plannedOnGpu(const Strategy &s) {
     return it->second;
   const Target target = targetOnGpus(c);
   c.compile.target = target.name;
-  c.compile.autotune = "off";  // what is on record says nothing of memory
+  c.compile.autotune = "off";  // tuning records do not affect memory
   auto with = [&](int64_t layers) {
     c.model.nLayer = layers;
     return plannedMemory(*planModule(c, target, "", int64_t(1) << 62), target);
@@ -122,7 +123,7 @@ PlannedMemory Forecaster::plannedZeRO3(const Strategy &s, const std::string &key
     m.gradients += to.gradients - from.gradients;
     m.moments += to.moments - from.moments;
   };
-  if (known.layers < layers) {  // more of them, by the formula
+  if (known.layers < layers) {  // the missing layers, by the formula
     Config c = base;
     c.model.nLayer = known.layers;
     const Estimate part = Forecaster(c, machines).estimate(there);
@@ -132,7 +133,7 @@ PlannedMemory Forecaster::plannedZeRO3(const Strategy &s, const std::string &key
     for (auto &[name, region] : m.regions)
       region.bytes += whole.activations - part.activations - (m.cache - known.memory.cache);
   }
-  if (s.data() != known.data) {  // other pieces: of states by the formula, of functions as in a shallow plan
+  if (s.data() != known.data) {  // other piece sizes: states by the formula, functions by the change in a shallow plan
     more(estimate(s), whole);
     m.host *= double(known.data) / double(s.data());
     const PlannedMemory pieces = with(shallow + 1);
@@ -151,7 +152,7 @@ void Forecaster::takeMemory(Estimate &e, const PlannedMemory &m) const {
   e.parameters = m.parameters;
   e.gradients = m.gradients;
   e.moments = m.moments;
-  e.inFlight = 0;  // a part of what functions have
+  e.inFlight = 0;  // part of the functions' memory
   e.activations = m.cache + m.largest().bytes;
   e.buffers = m.largest().buffers;
   e.buffers["parameters"] = e.parameters;
@@ -171,12 +172,12 @@ void Forecaster::takeHost(Estimate &e, double bytes) const {
 }
 
 Estimate Forecaster::forecast(const Strategy &s) {
-  Estimate e = estimate(s);  // why it cannot be
+  Estimate e = estimate(s);  // for its `problem`
   if (!isPlanned(s) || e.predictedOnly)
     return e;
   if (!machines.device.isCpu) {
     const SoftwareSpec &soft = machines.software;
-    // The formula is the least that a plan takes. A tree over a thousand ranks is a kernel of as many terms.
+    // The formula is a lower bound. A tree over a thousand ranks would be a kernel with as many terms.
     if (!e.problem.empty() || e.outOfMemory || (base.parallel.reduceOrder == "tree" && s.data() > 512))
       return e;
     const PlannedMemory &m = plannedOnGpu(s);
@@ -207,7 +208,7 @@ Estimate Forecaster::forecast(const Strategy &s) {
   e.bytesReduced = p.reduce.bytes;
   e.bytesGathered = p.gather.bytes;
   e.bytesExchanged = p.exchange.bytes;
-  // Over a network gradients are summed beside the backward part of the last pass.
+  // Over a network, gradients are reduced beside the backward part of the last pass.
   if (along.network)
     e.hidden = std::min(soft.overlap * (e.compute * 2 / 3 + e.recompute) / double(s.accumulate), e.reduce + e.gather);
   const double exposed = e.reduce + e.gather - e.hidden;

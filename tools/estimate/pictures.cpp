@@ -25,7 +25,7 @@ std::string escaped(const std::string &s) {
   return out;
 }
 
-/// An SVG as it grows.
+/// An SVG under construction.
 class Drawing {
 public:
   Drawing(double width, double height, const std::string &title) {
@@ -79,7 +79,7 @@ std::vector<double> ticks(double low, double high) {
   return all;
 }
 
-/// What a bar chart of named parts is drawn from.
+/// A named part of a bar chart.
 struct Part {
   std::string name;
   double amount;
@@ -107,7 +107,7 @@ std::string daysPicture(const std::vector<Estimate> &all, double tokens, const C
   };
   for (const Estimate &e : all)
     if (e.problem.empty()) {
-      // Where it is up to the forecast, checkpointing comes and goes along a line.
+      // If checkpointing is left to the forecast, it may change along a line.
       Strategy s = e.strategy;
       s.remat = false;
       lines[s.name()].push_back(&e);
@@ -116,7 +116,7 @@ std::string daysPicture(const std::vector<Estimate> &all, double tokens, const C
   for (const Observation &o : cluster.observations)
     if (o.days > 0)
       extend(double(o.gpus), o.days * tokens / o.tokens);
-  // As in tables: days below a tenth are hours, and then all are.
+  // As in tables: if days fall below a tenth, all are shown as hours.
   const double perDay = y0 < 0.1 ? 24 : 1;
   Drawing d(width, height,
             fmt::format("{} for {:.3g} tokens on {}", perDay > 1 ? "Hours" : "Days", tokens, cluster.name));
@@ -226,7 +226,7 @@ std::string memoryPicture(const Estimate &e, const std::vector<double> &curve, c
     d.line(left, y(t), width - right, y(t), "#eeeeee");
     d.text(left - 8, y(t) + 4, formatBytes(t), "end");
   }
-  // What every rank holds all the time, from the bottom up, and above it the pass.
+  // The constant part of every rank from the bottom up, then the pass.
   double at = 0;
   for (const auto &[i, part] :
        llvm::enumerate(std::initializer_list<Part>{{"parameters", e.parameters},
@@ -240,7 +240,7 @@ std::string memoryPicture(const Estimate &e, const std::vector<double> &curve, c
     at += part.amount;
   }
   const double peak = curve.empty() ? 1 : *std::max_element(curve.begin(), curve.end());
-  const double scale = peak > 0 ? e.activations / peak : 0;  // ranks along tensor and pipeline have a part
+  const double scale = peak > 0 ? e.activations / peak : 0;  // ranks along tensor and pipeline hold a part
   std::vector<std::pair<double, double>> outline = {{left, y(always)}};
   for (size_t i = 0; i < curve.size(); ++i)
     outline.push_back({left + double(i) / double(std::max<size_t>(1, curve.size() - 1)) * (width - left - right),
@@ -268,7 +268,7 @@ std::vector<std::string> networkAdvice(const std::vector<Estimate> &all, const C
   for (const Estimate &e : all) {
     if (!e.fits() || !(e.overNetwork > 0))
       continue;
-    // What would be left of the time on the wire at the nominal bandwidth.
+    // Time that the nominal bandwidth would save.
     const double saved = e.overNetwork * (1 - n.effective / n.nominal), days = e.days(tokens) * saved / e.step;
     if (!worst || e.days(tokens) < worst->days(tokens)) {
       worst = &e;

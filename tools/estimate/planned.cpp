@@ -38,7 +38,7 @@ PlannedMemory plannedMemory(const Module &planned, const Target &target) {
   PlannedMemory memory;
   const auto alignment = uint64_t(planAlignmentOf(target));
   auto rounded = [&](int64_t bytes) { return int64_t(llvm::alignTo(uint64_t(bytes), alignment)); };
-  int64_t base = 0;  // where the region of functions begins
+  int64_t base = 0;  // offset of the functions' region
   for (const auto &s : planned.states) {
     if (livesOnHost(*s))
       continue;
@@ -96,8 +96,8 @@ PlannedMemory lineThrough(const PlannedMemory &less, const PlannedMemory &deeper
 
 namespace {
 
-/// Adds what the collectives of a kernel send, `times` a step. `first`: no collective stands right before it, with
-/// which it would go as one.
+/// Adds what the collectives of a kernel send, `times` per step. `first`: no collective directly precedes it, with
+/// which it would form one bucket.
 void addSent(PlannedStep &step, const Op &kernel, double times, bool first) {
   auto add = [&](const Op &op) {
     if (!op.isOneOf(OpKind::all_reduce, OpKind::reduce_scatter, OpKind::all_gather, OpKind::broadcast_from))
@@ -125,7 +125,7 @@ PlannedStep plannedStep(const Module &planned, const Target &target, const Machi
     const double times = callsPerStep(planned, f->name);
     if (times == 0)
       continue;
-    bool bucket = false;  // the kernel before was a collective too
+    bool bucket = false;  // the previous kernel was a collective too
     for (const Op &op : f->body) {
       const KernelCost c = costOf(op, rates);
       if (c.seconds == 0)
@@ -140,7 +140,7 @@ PlannedStep plannedStep(const Module &planned, const Target &target, const Machi
       bucket = kind == KernelClass::communication;
     }
   }
-  // The pass has costed what is computed again, at rates of its own: its share of the step at those.
+  // The pass has costed recomputation at its own rates: take its share of the step at those.
   for (const Decision &d : decisionsOf(planned))
     if (d.pass == "remat" && d.name == "all" && d.effect.ms > 0)
       step.recompute = 1e-3 * d.effect.ms / costOfStep(planned, ratesOf(target)).seconds * step.kernels();

@@ -1,6 +1,6 @@
-// Forecasts of plans rather than of models: what one step of a planned module takes by kind of work, and what a rank
-// holds of it. Where a cluster's software is gptc, the module is the one that `gptc compile` makes for that mesh, so
-// that memory is the plan's arena to the byte.
+// Forecasts from plans rather than models: time of a planned module's step by kind of work, and memory of a rank. If a
+// cluster's software is gptc, the module is the one that `gptc compile` makes for that mesh, so memory equals the
+// plan's arena to the byte.
 #pragma once
 
 #include "tools/estimate/workload.h"
@@ -9,21 +9,21 @@
 
 namespace gptc {
 
-/// Ranks of a CPU cluster share the cores, memory and caches of their node: what one of `ranks` on a node has of them.
+/// The share of one rank of a CPU cluster in its node's cores, memory and caches, which `ranks` ranks divide.
 DeviceSpec shareOf(const DeviceSpec &node, int64_t ranks);
 
 /// Rates of collectives along one axis of a mesh.
 struct LinkRates {
-  double bandwidth = 1e30;  // bus bandwidth of a rank, bytes/s
-  double latency = 0;       // seconds of one collective, or of several that go as one
+  double bandwidth = 1e30;  // bus bandwidth per rank, bytes/s
+  double latency = 0;       // seconds per collective, or per several that run as one
 };
 
-/// What a rank holds of a plan; bytes.
+/// Memory of one rank of a plan, in bytes.
 struct PlannedMemory {
-  double host = 0;                                    // pinned there, with offload
+  double host = 0;                                    // pinned host memory, with offload
   double parameters = 0, gradients = 0, moments = 0;  // on the device
   double cache = 0;                                   // keys and values, for samples
-  /// Behind the states, in one place for all functions: what each has there, and what that is at its peak.
+  /// The region behind the states, shared by all functions: each function's size and its buffers at the peak.
   struct Region {
     double bytes = 0;
     Buffers buffers;
@@ -31,41 +31,41 @@ struct PlannedMemory {
   std::map<std::string, Region> regions;
 
   double states() const { return parameters + gradients + moments + cache; }
-  /// The region of the function that asks for the most.
+  /// The largest function's region.
   const Region &largest() const;
-  /// Of the device: to the byte that of the module.
+  /// The device's arena, to the byte the module's.
   double arena() const { return states() + largest().bytes; }
 };
 
-/// `target`: what the module was planned for.
+/// `target`: the target of the module's schedules.
 PlannedMemory plannedMemory(const Module &planned, const Target &target);
 
-/// The same of a plan with `more` layers more than `deeper`, which has one more than `less`: states and what each
-/// function has are affine functions of the number of layers, as long as the same op is at a function's peak.
+/// Extrapolates to `more` layers beyond `deeper`, which has one layer more than `less`. States and each function's
+/// region are affine in the number of layers as long as the same op is at a function's peak.
 PlannedMemory lineThrough(const PlannedMemory &less, const PlannedMemory &deeper, double more);
 
 /// One step of a rank.
 struct PlannedStep {
-  std::map<KernelClass, double> seconds;  // kernels by class; without communication
+  std::map<KernelClass, double> seconds;  // kernels by class, without communication
   double flops = 0;                       // executed
-  double recompute = 0;                   // of the seconds: what is computed a second time to save memory
+  double recompute = 0;                   // seconds among these for recomputation that saves memory
   /// Bytes that this rank sends and receives, as NCCL's tests count for bus bandwidth.
   struct Sent {
-    double bytes = 0;  // (P-1)/P of an all_gather's or a reduce_scatter's whole, twice that of an all_reduce's
-    double messages = 0;
+    double bytes = 0;     // (P-1)/P of the whole for an all_gather or reduce_scatter, twice that for an all_reduce
+    double messages = 0;  // adjacent collectives count once
     double seconds(const LinkRates &l) const { return bytes / l.bandwidth + messages * l.latency; }
   };
-  Sent reduce, gather, exchange;  // gradients; parameters; activations along "tensor"
+  Sent reduce, gather, exchange;  // of gradients; of parameters; of activations along "tensor"
   PlannedMemory memory;
 
   double kernels() const;
 };
 
-/// `target`: as above.
+/// `target`: the target of the module's schedules.
 PlannedStep plannedStep(const Module &planned, const Target &target, const MachineRates &rates);
 
-/// Bytes by what they are at the position of `f` with the most, and their sum. With `lossInPlace` gradients of logits
-/// are written over the logits.
+/// The largest sum of live bytes at any op of `f`, and its `buffers` by name. `lossInPlace`: gradients of logits
+/// overwrite the logits.
 double peakOf(const Function &f, Buffers &buffers, bool lossInPlace = false);
 
 }  // namespace gptc

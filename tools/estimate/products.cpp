@@ -16,8 +16,8 @@ namespace gptc {
 
 namespace {
 
-/// Tokens of the pass that a group's product is of, 0 where it has none: the rows of the first factor, forward and in
-/// either gradient, as the weight's sums over them.
+/// Tokens in the pass of a group's product, 0 if it has none: the rows of the first factor, forward and in both
+/// gradients, because the weight's gradient sums over them.
 int64_t rowsOf(const Op &group) {
   for (const Op &op : *group.body)
     if (op.is(OpKind::matmul) && op.attrs.getInt("batch") == 0) {

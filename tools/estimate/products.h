@@ -1,5 +1,5 @@
-// What the tuner has measured of products (runtime/tuning/tuning_records.h), as what forecasts are made of: the share
-// of a device's peak that they reach, by the tokens of a micro-batch.
+// Converts tuning records of products (runtime/tuning/tuning_records.h) to the shares of a device's peak that forecasts
+// use, by tokens per micro-batch.
 #pragma once
 
 #include "frontends/cluster_config.h"
@@ -11,17 +11,17 @@
 namespace gptc {
 
 struct ProductShares {
-  int64_t products = 0;              // different ones, each of which counts the same
-  std::map<int64_t, double> byRows;  // 0 to 1, by tokens
+  int64_t products = 0;              // distinct products; each has the same weight
+  std::map<int64_t, double> byRows;  // share from 0 to 1, by tokens
 };
 
-/// The winners of the last races of `target` in `records`: for each product the share at which the cost model
-/// (passes/analysis/cost.h) with the other rates of `device` takes the time that was measured, and of those with as
-/// many rows the geometric mean. A product of which more than half is memory traffic or other work says nothing of
-/// arithmetic, nor does a record whose kernel is not known here or is emitted otherwise today.
+/// The shares from the winners of the last races for `target`. A product's share is that with which the cost model
+/// (passes/analysis/cost.h), at `device`'s other rates, gives the measured time; products with equally many rows are
+/// averaged geometrically. Ignores products of which more than half the time is memory traffic or other work, and
+/// records whose kernel is unknown here or emitted differently today.
 ProductShares productShares(TuningRecords &records, const Target &target, const DeviceSpec &device);
 
-/// device.matmul and device.efficiency, as these shares have them. At least one is needed.
+/// Sets device.matmul and device.efficiency from the shares, at least one.
 void setShares(DeviceSpec &device, const ProductShares &shares);
 
 }  // namespace gptc

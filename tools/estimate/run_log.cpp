@@ -27,9 +27,9 @@ void ClassTimes::ran(const BoundKernel &kernel, int64_t begin, int64_t end) {
 
 namespace {
 
-constexpr size_t leastSteps = 3;  // a median of fewer says nothing
+constexpr size_t leastSteps = 3;  // for a meaningful median
 
-/// Seconds by class without communication, as JSON.
+/// Seconds by class as JSON, without communication.
 json kernelsOf(const std::map<KernelClass, double> &seconds, double steps) {
   json j = json::object();
   for (KernelClass c : kernelClasses)
@@ -70,7 +70,7 @@ std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &
   const double tokens = double(m.attrs.getInt("micro_batch") * m.attrs.getInt("block_size") *
                                m.attrs.getInt("accumulate", 1) * mesh.data);
   std::vector<std::string> settings = plan.model;
-  if (!settings.empty() && mesh.data > 1)  // where "auto" stands there it was chosen
+  if (!settings.empty() && mesh.data > 1)  // "auto" was decided then
     settings.push_back(fmt::format("parallel.zero_stage={}", m.attrs.getInt("zero_stage")));
   return json{{"schema", 1},
               {"time", timeNow()},
@@ -97,7 +97,7 @@ std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &
 }
 
 bool appendForecast(const std::string &outDir, const std::string &line) {
-  // Of a pipe without a reader this fails, and does not wait for one.
+  // Opening a pipe without a reader fails instead of blocking.
   const int fd =
       ::open((outDir + "/forecast.jsonl").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
   if (fd < 0)

@@ -11,8 +11,8 @@ namespace gptc {
 
 namespace {
 
-/// Per token, so that global batches of any size compare. Speeds in one bucket of a relative width of `grain` are
-/// equal: buckets rather than distances, as an order must be transitive.
+/// Compares speeds per token, so that global batches may differ. Speeds in the same bucket of relative width `grain`
+/// are equal; buckets keep the order transitive, which distances would not.
 bool better(const Estimate &a, const Estimate &b, double grain) {
   if (a.fits() != b.fits())
     return a.fits();
@@ -27,17 +27,17 @@ bool better(const Estimate &a, const Estimate &b, double grain) {
   return a.bytesPeak() < b.bytesPeak();
 }
 
-// Of a few stages the fastest is taken, so that more bandwidth never costs days. Among the hundreds of a search many
-// differ by less than any forecast knows.
+// For a few stages the exact fastest is taken, so that more bandwidth never costs days. Among the hundreds of a search
+// many differ by less than the forecast's precision.
 constexpr double exact = 1e-9, searched = 1e-3;
 
-/// More than compile.remat allows a plan, to which what driver and allocator have does not count.
+/// Whether memory exceeds the budget of compile.remat, not counting the driver's and the allocator's reserve.
 bool exceedsBudget(const Forecaster &f, const Estimate &e) {
   const std::optional<int64_t> budget = parseBytes(f.config().compile.remat);
   return budget && e.problem.empty() && e.bytesPeak() - e.reserved > double(*budget);
 }
 
-/// On GPUs. Of a plan for CPUs the passes say so themselves, and formulas are no lower bound of that.
+/// GPUs only. For CPU plans the passes report it, and formulas are no lower bound there.
 void refuseBeyondBudget(const Forecaster &f, Estimate &e) {
   if (f.cluster().device.isCpu || !exceedsBudget(f, e))
     return;
@@ -48,7 +48,7 @@ void refuseBeyondBudget(const Forecaster &f, Estimate &e) {
   e.remedy = "a larger budget, or \"auto\" for the memory that there is";
 }
 
-/// As a run does it with compile.remat = "auto", or with a budget: computed again only where it does not fit otherwise.
+/// As compile.remat = "auto" or a budget does: recompute only if it does not fit otherwise.
 Estimate withRematAsNeeded(Forecaster &f, Strategy s, ForecastBy by) {
   auto forecast = [&] { return by == ForecastBy::plans ? f.forecast(s) : f.estimate(s); };
   Estimate e = forecast();
@@ -63,8 +63,8 @@ Estimate withRematAsNeeded(Forecaster &f, Strategy s, ForecastBy by) {
   return e;
 }
 
-/// Plans the best of these until it is one that was planned. Formulas say the least memory that plans take, and times
-/// of GPUs are theirs, so that nothing behind is better.
+/// Plans the best strategy until the best is one that was planned. Formulas give lower bounds of memory and, on GPUs,
+/// the final times, so no other strategy can be better.
 void planBest(Forecaster &f, std::vector<Estimate> &all, const std::vector<Strategy> &asked) {
   std::vector<bool> planned(all.size());
   for (size_t i; !planned[i = size_t(bestOf(all) - all.data())]; planned[i] = true)
@@ -94,14 +94,14 @@ std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus, ForecastBy by) {
       Strategy s = base;
       s.tensor = tensor;
       s.offload = offload;
-      s.accumulate = base.accumulate * (tensor / base.tensor);  // of the same batch
+      s.accumulate = base.accumulate * (tensor / base.tensor);  // same global batch
       const bool open = s.data() > 1 && !c.fixes("parallel.zero_stage") && s.compression == "none";
       if (!open && (s.data() == 1 || (s.compression != "none" && !c.fixes("parallel.zero_stage"))))
         s.zeroStage = 0;
       for (int64_t stage = open ? 0 : s.zeroStage; stage <= (open ? 3 : s.zeroStage); ++stage) {
         s.zeroStage = stage;
         Estimate e = withRematAsNeeded(f, s, by);
-        // What "auto" stands for is something that runs.
+        // "auto" must resolve to something that runs.
         if ((tensor == base.tensor && offload == base.offload) || (e.problem.empty() && !e.predictedOnly)) {
           all.push_back(std::move(e));
           asked.push_back(s);
@@ -132,7 +132,7 @@ std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
   };
   std::vector<int64_t> tensors = {base.tensor};
   if (!c.fixes("parallel.tensor") && !cluster.device.isCpu) {
-    tensors.clear();  // Groups that no two nodes share. 12 ranks are 4 groups of 3, where heads divide.
+    tensors.clear();  // Only divisors that keep a group within a node: 12 ranks are 4 groups of 3, if heads divide.
     for (int64_t t = 1; t <= std::min(gpus, cluster.node.devices); ++t)
       if (gpus % t == 0 && (gpus <= cluster.node.devices || cluster.node.devices % t == 0))
         tensors.push_back(t);
@@ -189,7 +189,8 @@ std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus) {
   return all;
 }
 
-// After so many plans that do not fit, what is unlike all of them is taken to exceed the formula by as much as any did.
+// After this many plans that do not fit, strategies unlike all planned ones are assumed to exceed the formula by the
+// most that any did.
 static constexpr int enough = 3;
 
 std::optional<Estimate> runnable(Forecaster &f, const std::vector<Estimate> &found) {
@@ -199,7 +200,7 @@ std::optional<Estimate> runnable(Forecaster &f, const std::vector<Estimate> &fou
     if (e.predictedOnly || !e.problem.empty())
       continue;
     if (!e.fits())
-      return least ? least : e;  // nor do those behind it
+      return least ? least : e;  // the following do not fit either
     if (f.cluster().device.isCpu)
       return e;
     const Strategy &s = e.strategy;
@@ -211,7 +212,7 @@ std::optional<Estimate> runnable(Forecaster &f, const std::vector<Estimate> &fou
       for (const auto &[like, bytes] : plans.beyond)
         beyond = std::max(beyond, bytes);
     if (e.bytesPeak() + beyond > memory)
-      continue;  // too large by what is known of plans
+      continue;  // too large, judging by similar plans
     Estimate planned = f.forecast(s);
     refuseBeyondBudget(f, planned);
     plans.beyond[Forecaster::likeOf(s)] = planned.bytesPeak() - e.bytesPeak();
@@ -225,7 +226,7 @@ std::optional<Estimate> runnable(Forecaster &f, const std::vector<Estimate> &fou
 }
 
 std::vector<std::string> whySlower(const Estimate &slow, const Estimate &fast) {
-  // Per million tokens, as steps may hold different numbers of them.
+  // Per million tokens, because steps may have different numbers of them.
   const double a = 1e6 / slow.tokensPerStep, b = 1e6 / fast.tokensPerStep;
   struct Cause {
     std::string text;

@@ -1,4 +1,4 @@
-// Strategies worth a forecast, and the best of them.
+// Enumerates strategies worth a forecast, and finds the best.
 #pragma once
 
 #include "tools/estimate/forecast.h"
@@ -7,23 +7,22 @@
 
 namespace gptc {
 
-/// What the configuration leaves open is tried: ZeRO stages where parallel.zero_stage is "auto" or not written, ranks
-/// along "tensor" and offload where those are "auto", checkpointing where compile.remat is "auto" and nothing fits
-/// without. One entry where all is fixed. In the order of tensor, offload and the stages. `by`: from plans where that
-/// can be, or by formulas, where a decision has to be taken soon. On GPUs plans are made for what is best alone where
-/// tensor or offload is open.
+/// Tries what the configuration leaves open: ZeRO stages if parallel.zero_stage is "auto" or unset; tensor degrees and
+/// offload if those are "auto"; checkpointing if compile.remat is "auto" and nothing fits without it. Returns one entry
+/// if all is fixed, else ordered by tensor, offload and stage. `by`: from plans if possible, or by formulas for a quick
+/// decision. On GPUs, if tensor or offload is open, only the best strategies are planned.
 enum class ForecastBy { plans, formulas };
 std::vector<Estimate> strategiesOf(Forecaster &f, int64_t gpus, ForecastBy by = ForecastBy::plans);
 
-/// The fastest that fits; of equal ones the one with less memory. Where none fits the one that needs the least memory.
+/// The fastest that fits; of equally fast ones the one with less memory. If none fits, the one that needs least memory.
 const Estimate *bestOf(const std::vector<Estimate> &all);
 
-/// Everything that the cluster and the limits allow: stages, micro-batches, accumulation, tensor and pipeline, with and
-/// without checkpointing and offload; fastest first, those that do not fit last. What model.toml fixes stays fixed.
+/// All strategies that the cluster and the limits allow: stages, micro-batches, accumulation, tensor, pipeline,
+/// checkpointing, offload. Fastest first; those that do not fit last. What model.toml fixes stays fixed.
 std::vector<Estimate> searchStrategies(Forecaster &f, int64_t gpus);
 
-/// The best of searchStrategies that can be run, on GPUs with the memory of its plan, which fits; else, of those that
-/// were planned, the one with the least. nullopt where gptc runs none.
+/// The best runnable entry of searchStrategies; on GPUs the best whose plan fits, with the plan's memory. If no plan
+/// fits, the plan with the least memory. nullopt if gptc can run none.
 std::optional<Estimate> runnable(Forecaster &f, const std::vector<Estimate> &found);
 
 /// Why `slow` is slower than `fast`, in bytes and seconds: one line per cause, the largest first.

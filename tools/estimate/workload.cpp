@@ -74,7 +74,7 @@ std::string labelOf(const LiveRange &r) {
   const Op *op = r.value->def;
   if (!op)
     return "tokens";
-  // A cast is named after what it is a copy of.
+  // A cast is named after its source.
   const Op *maker = op;
   while (maker->is(OpKind::cast) && maker->operand(0)->def)
     maker = maker->operand(0)->def;
@@ -89,8 +89,8 @@ std::string labelOf(const LiveRange &r) {
   return place.empty() ? what : fmt::format("{} of {}", what, place);
 }
 
-/// Live ranges of a function. In a planned one a result may lie where an operand lay: that is one piece of memory. With
-/// `lossInPlace` gradients of logits are written over the logits.
+/// Live ranges of a function. In a planned one, a result in its operand's place shares the operand's range.
+/// `lossInPlace`: gradients of logits overwrite the logits.
 std::vector<LiveRange> piecesOf(const Function &f, bool lossInPlace) {
   std::vector<LiveRange> ranges = liveRanges(f);
   if (lossInPlace)
@@ -114,7 +114,7 @@ std::vector<LiveRange> piecesOf(const Function &f, bool lossInPlace) {
   return ranges;
 }
 
-/// Bytes that live before the first op and at each.
+/// Live bytes before the first op and at each op.
 std::vector<double> curveOf(llvm::ArrayRef<LiveRange> pieces, const Function &f) {
   const int n = int(f.body.size()) + 2;
   std::vector<double> bytes(size_t(n) + 1, 0.0);
@@ -143,7 +143,7 @@ double peakOf(const Function &f, Buffers &buffers, bool lossInPlace) {
 
 namespace {
 
-/// All that is measured of a graph of one depth.
+/// All measurements of a graph of one depth.
 struct Measured {
   Workload w;
   double evalFlops = 0, evalSeconds = 0;
@@ -155,12 +155,12 @@ public:
       : software(cluster.software), target(cluster.device.isCpu ? Target() : targetOnGpus(config)) {
     c = config;
     c.model.nLayer = layers;
-    // One rank, and gradients that accumulate: forward and backward are a function of their own then.
+    // One rank with accumulated gradients, so that forward and backward form a function of their own.
     c.parallel = ParallelConfig();
     c.train.accumulate = 2;
     c.train.globalBatchTokens = 2 * c.train.microBatch * c.model.blockSize;
     if (c.optimizer.name == "lamb")
-      c.optimizer.name = "adamw";  // its two moments; the norms are sums over what is read anyway
+      c.optimizer.name = "adamw";  // has the same two moments; its norms sum over data that is read anyway
     c.compile.remat = "none";
     rates = ratesOf(cluster.device, double(c.train.microBatch * c.model.blockSize));
   }
@@ -217,7 +217,7 @@ public:
 
 private:
   const SoftwareSpec &software;
-  const Target target;  // CPUs differ in nothing that is asked for here
+  const Target target;  // the results here do not depend on the CPU
   Config c;
   MachineRates rates;
 };
@@ -232,8 +232,8 @@ std::vector<double> memoryCurve(const Config &config, const ClusterConfig &clust
   std::vector<double> bytes = curveOf(piecesOf(micro, cluster.software.lossInPlace()), micro);
   if (!alone)
     return bytes;
-  // Checkpointing as frameworks do it, drawn from its parts: inputs of layers pile up, then one layer at a time is
-  // there.
+  // Checkpointing as frameworks do it, drawn from its parts: the layers' inputs accumulate, then one layer at a time is
+  // live.
   const Workload w = workloadOf(config, cluster);
   const double outside = w.checkpointed - w.perLayer - double(config.model.nLayer) * w.layerInput;
   bytes.clear();
@@ -278,7 +278,7 @@ Workload workloadOf(const Config &config, const ClusterConfig &cluster, int64_t 
     w.layerInput = width * double(w.rows) * double(config.model.nEmbd);
     w.momentBytes /= w.parameters;
     if (!cluster.software.fusedKernels) {
-      // Of each layer the input is kept; one layer at a time is computed again, beside what does not belong to layers.
+      // Each layer keeps its input; one layer at a time is recomputed, besides what is outside the layers.
       const double outside = w.activations - w.perLayer * double(layers);
       w.checkpointed = double(layers) * w.layerInput + w.perLayer + std::max(outside, 0.0);
       w.checkpointedBuffers = {{"inputs of layers", double(layers) * w.layerInput},

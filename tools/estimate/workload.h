@@ -1,11 +1,10 @@
-// What one rank computes and holds for one micro-batch of a model, before anything is said of ranks: taken from the
-// very graph that a plan is made of, or, for other people's software, from the same graph as that software runs it
-// (attention in parts, no fusion, no padding).
+// The computation and memory of one rank for one micro-batch, independent of the number of ranks: taken from the same
+// graph as a plan, or for other software from that graph as it runs there (decomposed attention, no fusion, no
+// padding).
 //
-// Layers are alike, so that every sum over ops is an affine function of their number. The graph is built with two and
-// with three layers, and the line through both is taken: a model of any depth costs as little to forecast as these.
-// Only peaks of memory are not sums; they are affine too as long as the same op is at the peak
-// (tests/estimate/workload_test.cpp compares with graphs of full depth).
+// Layers are alike, so every sum over ops is affine in their number. The graph is built with two and three layers and
+// extrapolated, so forecasts of deep models are cheap. Memory peaks are not sums, but are affine too as long as the
+// same op is at the peak (tests/estimate/workload_test.cpp compares with graphs of full depth).
 #pragma once
 
 #include "frontends/cluster_config.h"
@@ -18,53 +17,52 @@
 
 namespace gptc {
 
-/// Bytes that live at the peak, by what they are: "softmax of attention".
+/// Bytes that are live at the peak, by name: "softmax of attention".
 using Buffers = std::map<std::string, double>;
 
-/// What lives with `more` layers more than `deeper` has, which is one layer deeper than `less`.
+/// Extrapolates to `more` layers beyond `deeper`, which has one layer more than `less`.
 Buffers lineThrough(const Buffers &less, const Buffers &deeper, double more);
 
 struct Workload {
-  // Of one micro-batch, forward and backward, nothing computed twice.
+  // For one micro-batch, forward and backward, without recomputation:
   double flops = 0;         // executed
-  double seconds = 0;       // by the roofline on the device's rates, not slowed down
-  double forwardFlops = 0;  // of the layers' forward part: what checkpointing computes again
+  double seconds = 0;       // by the roofline at the device's rates, without slowdown
+  double forwardFlops = 0;  // of the layers' forward part, which checkpointing repeats
   double forwardSeconds = 0;
-  // The same once per step: the optimizer over all parameters.
+  // Per step: the optimizer over all parameters.
   double updateBytes = 0;
-  // Memory of one rank.
+  // Memory of one rank:
   double parameters = 0;             // elements, as laid out
-  std::map<int64_t, double> byRows;  // of these, by rows of their tensor; 1 for tensors of one dimension
-  /// Share of the parameters that `ranks` cannot divide: they stay whole (passes/partition.cpp).
+  std::map<int64_t, double> byRows;  // these by the rows of their tensor; 1 for one-dimensional tensors
+  /// Share of the parameters that `ranks` ranks cannot divide; each keeps them whole (passes/partition.cpp).
   double undivided(int64_t ranks) const;
   double activations = 0;   // bytes at the peak of @accumulate
-  double perLayer = 0;      // of which every layer adds so many
-  double checkpointed = 0;  // the same with every layer's forward part computed again
+  double perLayer = 0;      // the part of these that every layer adds
+  double checkpointed = 0;  // the same if every layer's forward part is recomputed
   double layerInput = 0;    // bytes of x between two layers
-  double momentBytes = 0;   // bytes of optimizer state per element, master copies not counted
+  double momentBytes = 0;   // bytes of optimizer state per element, without master copies
   Buffers buffers;          // of `activations`
   Buffers checkpointedBuffers;
-  int64_t rows = 0;  // tokens of the micro-batch
+  int64_t rows = 0;  // tokens per micro-batch
 };
 
-/// What gptc's plans for GPUs are made for in forecasts: machines that have cuBLASLt and cuDNN where the configuration
-/// lets plans call them. Of the architecture neither memory nor what is counted here depends.
+/// The target of GPU plans in forecasts: a machine with cuBLASLt and cuDNN, if the configuration lets plans call them.
+/// Neither memory nor counts depend on its architecture.
 Target targetOnGpus(const Config &config);
 
-/// Rates of a device for costOf, at the size of the micro-batch.
+/// A device's rates for costOf with `rows` tokens per micro-batch.
 MachineRates ratesOf(const DeviceSpec &d, double rows);
 
-/// nanoGPT's formula, FLOPs per token of forward and backward: 6 N + 12 n_layer n_embd T, N without learned positions.
+/// FLOPs per token, forward and backward, by nanoGPT's formula: 6 N + 12 n_layer n_embd T, N without learned positions.
 double modelFlopsPerToken(const Config &config);
-/// Parameters of a model (elements, without padding).
+/// Parameters of a model: elements without padding.
 double parameterCount(const Config &config);
 
-/// Bytes of activations and temporaries at each op of one forward and backward pass, in order, at the model's full
-/// depth.
+/// Bytes of activations and temporaries at each op of a forward and backward pass, in order, at full depth.
 std::vector<double> memoryCurve(const Config &config, const ClusterConfig &cluster, bool remat);
 
-/// Of the model, micro-batch, precision and optimizer that `config` says, by the line through graphs of `shallow`
-/// layers and of one more. Throws what buildModel throws.
+/// The workload of `config`'s model, micro-batch, precision and optimizer, extrapolated from graphs of `shallow` layers
+/// and one more. Throws what buildModel throws.
 Workload workloadOf(const Config &config, const ClusterConfig &cluster, int64_t shallow = 2);
 
 }  // namespace gptc
