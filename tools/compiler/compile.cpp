@@ -35,8 +35,8 @@ std::string absoluteOrEmpty(const std::string &path) { return path.empty() ? pat
 
 constexpr int64_t boundless = int64_t(1) << 62;
 
-/// What a plan may take of this machine's memory: the rest is for the process around it and for others. Of a GPU that
-/// is somewhere else nothing is known but what compile.gpu_memory says.
+/// Bytes of memory that a plan may use; the rest is for its process and others. The memory of a GPU elsewhere is known
+/// only by compile.gpu_memory.
 int64_t memoryForPlans(const Config &config, const Target &target, bool here) {
   if (target.isCuda() && config.fixes("compile.gpu_memory"))
     return arenaRoom(gpuMemoryOf(config, target, here), target,
@@ -75,11 +75,11 @@ RunSettings runSettings(const Config &c) {
   return r;
 }
 
-// 1. Configuration -> graph -> the default pipeline, or of a .gir file what it still needs of it. The module is copied
-//    where fusion begins: that is the joint graph. What "auto" leaves open of ranks and micro-batch is decided before.
-// 2. Where the GPU is here, the algorithms of cuBLASLt's calls are timed, and the fastest are pinned in the schedules.
-// 3. Every group becomes a kernel and is compiled into the cache.
-// 4. The plan is written last: a plan that exists has kernels that compile.
+// 1. Build the graph from the configuration and run the default pipeline, or what a .gir file still needs of it. Copy
+//    the module before fusion: that is the joint graph. Ranks and micro-batch left to "auto" are decided first.
+// 2. If the GPU is in this machine, time the algorithms of cuBLASLt calls and pin the fastest in the schedules.
+// 3. Turn every group into a kernel and compile it into the cache.
+// 4. Write the plan last, so that an existing plan has kernels that compile.
 static CompileReport compileInto(const CompileRequest &request, Config &config, Plan &plan) {
   CompileReport report;
   const Stopwatch total;
@@ -100,7 +100,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
 
   const Stopwatch passes;
   if (!gir) {
-    // Ranks of one machine share its memory; how many it will be is not known before they start.
+    // Ranks of one machine share its memory, but their number is unknown before they start.
     const int64_t available = memoryForPlans(config, plan.target, here);
     const int64_t ranks = Mesh{config.parallel.data, config.parallel.tensor}.ranks();
     const std::vector<Decision> chosen =
@@ -115,7 +115,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   }
   report.available = memoryForPlans(config, plan.target, here);
   if (report.micro && !report.micro->fits)
-    report.available = std::min(report.available, report.micro->room);  // recomputation has to bring it about
+    report.available = std::min(report.available, report.micro->room);  // recomputation must stay within it
   const bool tune = config.compile.autotune != "off" && (here || !plan.target.isCuda());
   report.tuned =
       runPasses(plan, config, {firstPass, tune ? request.cacheDir : "", tune, report.available, request.pipeline}, gir);
@@ -178,7 +178,7 @@ Partition::Partition(const Plan &plan, int64_t ranks) {
   const Module &m = *plan.planned;
   const int64_t B = m.attrs.getInt("micro_batch"), sequences = Mesh::of(m).data * m.attrs.getInt("accumulate") * B;
   request.settings = plan.model;
-  // With parallel.tensor = "auto" all ranks are to be shared out anew.
+  // With parallel.tensor = "auto" the division of the ranks is decided anew.
   const bool open = llvm::is_contained(plan.model, "parallel.tensor=\"auto\"");
   const int64_t tensor = open ? 1 : Mesh::of(m).tensor, data = ranks == 1 ? 1 : ranks / tensor;
   if (ranks != 1 && ranks % tensor)
@@ -208,7 +208,7 @@ Partition::Partition(const Plan &plan, int64_t ranks) {
     t = targetOf(readConfig("", request.settings), here);
   } catch (UserError &e) {
     for (Diagnostic &d : e.diagnostics)
-      d.where = {};  // of settings that nobody has written
+      d.where = {};  // it would point to settings that no user has written
     throw UserError(e.diagnostics);
   }
   madeFrom = blake3(fmt::format("{} {} {} {} {}\n{}", plan.hash, t.name, t.cpu, t.features, t.threads,
@@ -236,7 +236,7 @@ void Partition::write(const std::string &dir, const std::string &cacheDir) const
 
 std::unique_ptr<Module> Partition::planForInference(const Target &target, const std::string &cacheDir) const {
   std::vector<std::string> settings = request.settings;
-  // What these change costs or saves memory in training only, and no bit.
+  // These settings affect time and memory of training only, and no bits.
   settings.insert(settings.end(), {"compile.remat=none", "compile.pack_weights=false", "parallel.offload=none"});
   const Config config = readConfig("", settings);
   std::unique_ptr<Module> m = planModule(config, target, cacheDir, int64_t(1) << 62);
@@ -251,7 +251,7 @@ CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &p
   try {
     return compileInto(request, config, plan);
   } catch (const InternalError &e) {
-    // A module comes from outside: it may be valid and yet ask for what no pass makes.
+    // A module comes from outside: it may be valid and still ask for what no pass makes.
     throw UserError(ErrorCode::GirInvalid,
                     fmt::format("{} cannot be compiled: {}", request.modelFile, withoutPlaces(e.what())));
   }

@@ -1,4 +1,4 @@
-// From a model file to a plan folder: what `gptc compile` does, for tests and programs.
+// Compiles a model file to a plan folder: the work of `gptc compile`, also for tests and other programs.
 #pragma once
 
 #include "runtime/cuda/library_tuner.h"
@@ -17,38 +17,39 @@ struct CompileRequest {
   std::string modelFile;
   std::vector<std::string> settings;  // key=value
   std::string planDir;                // "": NAME.plan in the working folder
-  std::string cacheDir;               // compiled kernels; "": none
-  std::string clusterFile;            // of the machines for which "auto" is decided; "": see tools/estimate/auto.h
+  std::string cacheDir;               // for compiled kernels; "": none
+  std::string clusterFile;            // machines for which "auto" is decided; "": see tools/estimate/auto.h
   PipelineOptions pipeline;
-  std::optional<RunSettings> run;  // instead of what the configuration says
+  std::optional<RunSettings> run;  // replaces the configuration's
 };
 
 struct CompileReport {
   std::string planDir;
   int64_t arenaBytes = 0;
-  int64_t hostBytes = 0;                  // of the host's arena, where there is one beside the GPU's
-  int64_t available = 0;                  // bytes of this machine that plans may take: the budget of remat = "auto"
-  int groups = 0;                         // fused ops of all functions
+  int64_t hostBytes = 0;                  // of the host's arena, if the plan has one
+  int64_t available = 0;                  // bytes of this machine's memory for plans: the budget of remat = "auto"
+  int groups = 0;                         // fused ops in all functions
   int compiled = 0, reused = 0;           // distinct kernels, by whether the cache had them
-  cuda::LibraryTuning tuning;             // where the plan calls cuBLASLt
-  std::optional<MicroBatchChoice> micro;  // where it was left open, for a GPU whose memory is known
-  TunedSchedules::Counts tuned;           // where schedules came from
+  cuda::LibraryTuning tuning;             // if the plan calls cuBLASLt
+  std::optional<MicroBatchChoice> micro;  // if it was open, for a GPU of known memory
+  TunedSchedules::Counts tuned;           // origin of the schedules
   double passSeconds = 0, kernelSeconds = 0, totalSeconds = 0;
 };
 
-/// What a plan holds beside the graph; paths absolute.
+/// The run settings of a plan; paths are absolute.
 RunSettings runSettings(const Config &config);
 
-/// A plan for another number of ranks, made from the model description that it holds: the same run, data and paths. The
-/// global batch stays; the micro-batch shrinks where its share would not be whole.
+/// A plan for another number of ranks, derived from the model description in a plan: same run, data and paths. The
+/// global batch stays; the micro-batch shrinks if its share would not be an integer.
 class Partition {
 public:
-  /// Plans nothing yet. UserError for a plan from a module, and for ranks that batch, model or order do not divide by.
+  /// Plans nothing yet. Throws UserError for a plan made from a module, and if batch, model or reduce order do not
+  /// allow this number of ranks.
   Partition(const Plan &plan, int64_t ranks);
-  /// Whether `dir` holds what write() would make, but for schedules that have been measured since.
+  /// Whether `dir` holds what write() would make, apart from schedules measured since.
   bool isIn(const std::string &dir) const;
   void write(const std::string &dir, const std::string &cacheDir) const;
-  /// Its module for who trains nothing with it: for this target, as if memory had no limits.
+  /// Its module for sampling and evaluation: for this target and without a memory limit.
   std::unique_ptr<Module> planForInference(const Target &target, const std::string &cacheDir) const;
 
 private:
@@ -56,8 +57,8 @@ private:
   std::string madeFrom;
 };
 
-/// Compiles and writes the plan. Kernels are compiled as well, so that mistakes show now and the cache is warm.
-/// `config` receives what was read. Throws UserError.
+/// Compiles a model and writes its plan. Also compiles the kernels, so that errors show now and the cache is filled.
+/// `config` and `plan` receive what was read and made. Throws UserError.
 CompileReport compilePlan(const CompileRequest &request, Config &config, Plan &plan);
 
 }  // namespace gptc

@@ -23,7 +23,7 @@ void addStates(const Block &block, llvm::StringSet<> &names) {
   }
 }
 
-/// The copy in low precision becomes the parameter: it is read from the files of the parameter, which round alike.
+/// Makes the low-precision copy the parameter: loading rounds the parameter's file data in the same way.
 void takePlaceOf(State &copy, const State &param) {
   AttrMap attrs = gptc::attrs({{"kind", std::string("param")}, {"init", std::string("zeros")}});
   attrs.set("hf", param.attrs.getString("hf", param.name));
@@ -33,10 +33,10 @@ void takePlaceOf(State &copy, const State &param) {
   copy.attrs = std::move(attrs);
 }
 
-// 1. The other functions go.
-// 2. Of the states those stay that are read or written, and those of which copies are made when weights are loaded: of
-//    panels the matrix. A parameter of which nothing but its low copy is read has that in its place.
-// 3. Memory is planned anew. Schedules and kernels are as they were.
+// 1. Remove the other functions.
+// 2. Keep the states that are read or written, and the sources of copies that loading fills: for panels, the matrix. If
+//    only the low copy of a parameter is read, it takes the parameter's place.
+// 3. Plan memory anew. Schedules and kernels stay.
 void keepOnly(Module &m, llvm::ArrayRef<llvm::StringRef> functions, const Target &target) {
   std::vector<std::string> others;
   for (const auto &f : m.functions)
@@ -61,7 +61,7 @@ void keepOnly(Module &m, llvm::ArrayRef<llvm::StringRef> functions, const Target
       if (replaced.insert(of).second)
         takePlaceOf(*s, *param);
     }
-  // A parameter that no function reads is in the files all the same.
+  // The files contain even parameters that no function reads.
   llvm::erase_if(m.states, [&](const auto &s) {
     const bool param = s->attrs.getString("kind") == "param";
     return !used.contains(s->name) && (!param || replaced.contains(s->name));
@@ -81,7 +81,7 @@ Plan inferencePlan(Plan plan, llvm::ArrayRef<llvm::StringRef> functions, const s
   try {
     keepOnly(*plan.planned, functions, plan.target);
   } catch (const InternalError &e) {
-    // A plan comes from outside: it may keep memory's rules as it is, and ask for what no pass makes.
+    // A plan comes from outside: it may keep the rules of memory and still ask for what no pass makes.
     throw UserError(
         ErrorCode::PlanDamaged,
         fmt::format("the plan {} cannot be planned for sampling or evaluation: {}", plan.dir, withoutPlaces(e.what())),

@@ -10,7 +10,7 @@ namespace gptc {
 std::string defaultCacheDir() {
   if (const char *own = ownVariable("GPTC_CACHE"))
     return own;
-  // XDG base directories: a relative path is to be ignored.
+  // The XDG specification says to ignore relative paths.
   if (const char *xdg = std::getenv("XDG_CACHE_HOME"); xdg && xdg[0] == '/')
     return std::string(xdg) + "/gptc";
   if (const char *home = std::getenv("HOME"); home && home[0])

@@ -1,9 +1,9 @@
-// Passes that live in codegen.
+// Registers the passes that live in codegen.
 #pragma once
 
 namespace gptc {
 
-/// Makes select-recipes known to the pipeline. To be called before a pipeline is parsed; calling it again does nothing.
+/// Adds select-recipes to the pipeline's passes. Call it before parsing a pipeline; repeated calls do nothing.
 void registerCodegenPasses();
 
 }  // namespace gptc

@@ -26,7 +26,7 @@ namespace {
   throw UserError(d);
 }
 
-/// Attributes of a module, and the keys of model.toml that say the same: their kinds and ranges hold here too.
+/// Module attributes and the keys of model.toml with the same meaning, whose kinds and ranges apply here too.
 constexpr std::pair<const char *, const char *> meanings[] = {{"name", "name"},
                                                               {"n_layer", "model.n_layer"},
                                                               {"n_head", "model.n_head"},
@@ -62,7 +62,7 @@ constexpr std::pair<const char *, const char *> meanings[] = {{"name", "name"},
                                                               {"remat", "compile.remat"},
                                                               {"pack_weights", "compile.pack_weights"}};
 
-/// What the attributes of `m` say, as key=value. UserError(GirInvalid) for those that no key of model.toml can judge.
+/// The attributes of `m` as key=value. Throws UserError(GirInvalid) for bad attributes that have no key in model.toml.
 std::vector<std::string> settingsOf(const Module &m, const std::string &path) {
   for (const char *name : {"accumulate", "fold", "prefill", "mask_token", "arena_bytes"})
     if (const Attr *a = m.attrs.find(name)) {
@@ -101,18 +101,18 @@ void replaceKeys(std::string &text) {
   replace("train.global_batch_tokens", "block_size x micro_batch x accumulate");
 }
 
-/// Passes and runtime read attributes as they stand, so each is judged here, by the schema of model.toml.
+/// Passes and runtime trust attributes, so each is checked here against the schema of model.toml.
 void checkAttributes(const Module &m, const std::string &path) {
   try {
     std::vector<std::string> settings = settingsOf(m, path);
-    llvm::erase(settings, "precision.compute=\"tf32\"");  // whose target is not known here
+    llvm::erase(settings, "precision.compute=\"tf32\"");  // its target is not known here
     loadConfig(".gir", settings, [](const std::string &) { return int64_t(0); });
   } catch (const UserError &e) {
     std::vector<Diagnostic> found;
     for (Diagnostic d : e.diagnostics) {
       if (d.code == ErrorCode::GirInvalid)
         throw;
-      if (d.where.file != "--set")  // what is missing; not every module is to be trained
+      if (d.where.file != "--set")  // a missing key; not every module is for training
         continue;
       d.code = ErrorCode::GirInvalid;
       d.where = SourceLoc();
@@ -132,7 +132,7 @@ void checkAttributes(const Module &m, const std::string &path) {
 /// `key` of a key=value.
 llvm::StringRef keyOf(const std::string &setting) { return llvm::StringRef(setting).split('=').first.trim(); }
 
-/// Whether a key tells how to run a module, rather than what it is.
+/// Whether a key defines how to run a module rather than what it is.
 bool isForRuns(llvm::StringRef key) {
   static const char *const decided[] = {"model.", "train.", "optimizer.", "precision.", "parallel."};
   return key == "model.init_from" || key == "train.seed" || key == "train.on_nonfinite" ||
@@ -184,7 +184,7 @@ const char *firstPassFor(const Module &m, const std::string &path) {
   if (groups && open)
     unfit(path, "some ops stand in groups and others do not",
           "run the pass 'fuse' on it first: gptc-opt --passes=fuse");
-  return groups ? "order" : "optimizer";  // which does nothing where it stands already
+  return groups ? "order" : "optimizer";  // does nothing if the optimizer is there already
 }
 
 Config configOfGir(const Module &m, const std::string &path, const std::vector<std::string> &settings) {

@@ -15,9 +15,9 @@ namespace gptc {
 
 namespace {
 
-constexpr double share = 0.9;  // of the memory
+constexpr double share = 0.9;  // of the memory that plans may use
 constexpr int mostPlannings = 6;
-// What is there beside the arena: the context with the plan's code and graphs, and what each library takes by itself.
+// Bytes besides the arena: the context with the plan's code and graphs, and the libraries' own memory.
 constexpr int64_t MiB = 1 << 20, contextBytes = 768 * MiB, cublasLtBytes = 128 * MiB, cudnnBytes = 256 * MiB,
                   ncclBytes = 512 * MiB;
 
@@ -73,7 +73,7 @@ std::optional<int64_t> largestThatFits(llvm::ArrayRef<int64_t> candidates, int64
       const auto [at, of] = *known.begin();
       next = below(double(at) * double(room) / double(std::max<int64_t>(1, of)));
     } else if (known.size() > 1) {
-      // The two next to the border: it lies between them, or behind the last two.
+      // The two known points next to the border, on both sides of it or else the last two.
       auto b = fits + 1 < n ? known.lower_bound(candidates[fits + 1]) : known.end();
       if (b == known.end())
         --b;
@@ -83,7 +83,7 @@ std::optional<int64_t> largestThatFits(llvm::ArrayRef<int64_t> candidates, int64
       const double slope = double(b->second - a->second) / double(b->first - a->first);
       next = slope > 0 ? below(double(a->first) + double(room - a->second) / slope) : tooLarge - 1;
     }
-    // With one planning less, halving can decide among 2^(left - 1) - 1.
+    // With one call less, bisection can decide among 2^(left - 1) - 1 candidates.
     const int64_t reach = left < 40 ? int64_t(1) << (left - 1) : n;
     if (tooLarge - fits - 1 <= 2 * reach - 1)
       next = std::clamp(next, tooLarge - reach, fits + reach);
@@ -130,7 +130,7 @@ std::optional<MicroBatchChoice> chooseMicroBatch(Config &config, const Target &t
       mostCalls = calls;
       return arenas[micro] = planned->attrs.getInt("arena_bytes");
     } catch (const UserError &) {
-      return std::nullopt;  // too large for the compiler; of one sequence the plan itself says so
+      return std::nullopt;  // too large for the compiler; for one sequence the plan itself reports it
     }
   };
   const std::optional<int64_t> best =

@@ -71,7 +71,7 @@ TunedSchedules::Counts runPasses(Plan &plan, const Config &config, PassRequest r
   registerCodegenPasses();
   std::vector<PassUse> uses = parsePipeline(defaultPipeline(request.first), &plan.target);
   if (uses.front().pass->name == llvm::StringRef("order"))
-    plan.joint = plan.planned->clone();  // fused already
+    plan.joint = plan.planned->clone();  // it was fused already
   for (const char *pass : {"remat", "pack-weights"})
     setOption(uses, pass, "available", request.available);
   std::optional<TuningRecords> records;
@@ -86,7 +86,7 @@ TunedSchedules::Counts runPasses(Plan &plan, const Config &config, PassRequest r
   } catch (RematBudgetError &e) {
     e.diagnostics[0].where = config.where("compile.remat");
     if (gir)
-      e.diagnostics[0].help.resize(1);  // the batch and the sizes are decided
+      e.diagnostics[0].help.resize(1);  // only the first remedy, because batch and sizes are fixed
     throw UserError(e.diagnostics);
   }
   return tuned ? tuned->counts : TunedSchedules::Counts();

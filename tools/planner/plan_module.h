@@ -1,5 +1,5 @@
-// From a configuration to the module that a plan consists of: what the forecasts of tools/estimate run as well. Kernels
-// and files come after it (tools/compiler/compile.h).
+// Makes the module of a plan from a configuration; forecasts (tools/estimate) use it too. Kernels and files follow in
+// tools/compiler/compile.h.
 #pragma once
 
 #include "passes/pass.h"
@@ -15,33 +15,34 @@ namespace gptc {
 struct Config;
 enum class ConfigPurpose;
 
-/// Reads the configuration as loadConfig does, with the vocabulary of its tokenizer file.
+/// Reads a configuration like loadConfig, with the vocabulary of its tokenizer file.
 Config readConfig(const std::string &modelFile, const std::vector<std::string> &settings);
 Config readConfig(const std::string &modelFile, const std::vector<std::string> &settings, ConfigPurpose purpose);
 
-/// The same for commands that measure on the CPU: a module or another target is a UserError.
+/// For commands that measure on the CPU: throws UserError for a module or another target.
 Config readConfigForBench(const std::string &modelFile, const std::vector<std::string> &settings);
 
-/// What config.compile.target names; `here`: the GPU of this machine. UserError(TargetUnavailable, UnknownValue).
+/// The target that config.compile.target names; `here`: set if it is this machine's GPU. Throws
+/// UserError(TargetUnavailable, UnknownValue).
 Target targetOf(const Config &config, bool &here);
 
-/// The module that a plan of this configuration consists of: all passes, no kernels and no files. `available`: bytes
-/// that it may take, for remat = "auto". Throws what they throw.
+/// Runs all passes for this configuration, without kernels and files. `available`: bytes that the plan may take, for
+/// remat = "auto". Throws the UserErrors of the passes.
 std::unique_ptr<Module> planModule(const Config &config, const Target &target, const std::string &cacheDir,
                                    int64_t available);
 
-/// How runPasses() plans.
+/// Options of runPasses().
 struct PassRequest {
-  const char *first;     // pass of the default pipeline with which to begin
-  std::string cacheDir;  // of tuning records
-  bool tuned;            // schedules from there
-  int64_t available;     // bytes: the budget of remat = "auto"
+  const char *first;     // first pass of the default pipeline to run
+  std::string cacheDir;  // with the tuning records
+  bool tuned;            // take schedules from the records
+  int64_t available;     // bytes; the budget of remat = "auto"
   PipelineOptions pipeline;
 };
 
-/// The default pipeline over plan.planned, for plan.target; plan.joint becomes a copy of what it was before fusion.
-/// `gir`: the module comes from a file and not from `config`. Returns where schedules came from. UserError where
-/// remat's budget cannot be kept.
+/// Runs the default pipeline on plan.planned for plan.target; plan.joint becomes a copy from before fusion. `gir`: the
+/// module comes from a file, not from `config`. Returns where schedules came from. Throws UserError if remat's budget
+/// cannot be met.
 TunedSchedules::Counts runPasses(Plan &plan, const Config &config, PassRequest request, bool gir);
 
 }  // namespace gptc

@@ -1,4 +1,4 @@
-// The same model, compiled with one decision taken otherwise: for `gptc explain` and `gptc bench ablate`.
+// Compiles a model with one decision changed, for `gptc explain` and `gptc bench ablate`.
 #pragma once
 
 #include "passes/analysis/cost.h"
@@ -10,8 +10,8 @@
 
 namespace gptc {
 
-/// Runs the default pipeline from pass `from` to its end on a copy of `m`, after `edit` (may be empty) has changed the
-/// options of passes or taken some out. Without the verifier between passes: they are those that made the plan.
+/// Runs the default pipeline from pass `from` on a copy of `m`. `edit` (may be empty) can change options of passes or
+/// remove passes first. Does not verify between passes, because these passes made the plan.
 std::unique_ptr<Module> runFrom(const Module &m, const char *from, const Target &target,
                                 const std::function<void(std::vector<PassUse> &)> &edit = {});
 
@@ -19,7 +19,7 @@ std::unique_ptr<Module> runFrom(const Module &m, const char *from, const Target 
 void setOption(std::vector<PassUse> &uses, llvm::StringRef pass, const char *option, Attr value);
 void removePass(std::vector<PassUse> &uses, llvm::StringRef pass);
 
-/// What a planned module is predicted to need.
+/// Predicted needs of a planned module: arena in bytes, cost of a step.
 struct Forecast {
   int64_t arena = 0;
   KernelCost step;

@@ -1,10 +1,8 @@
-// 1. The model is compiled once with all decisions as they are, and for each variant with one of them off. A variant
-//    whose plan is the same text is not measured: it does nothing for this model. Nor is one that no plan brings
-//    within compile.remat.
-// 2. Both are loaded into arenas of their own, with equal initial values, and run on the same random tokens: one step
-//    each to warm up, then one of each in turn. So whatever else the machine does falls on both, and the ratio of two
-//    neighbours is the figure to trust.
-// 3. The losses of the first steps must agree, or the comparison would be of two different things.
+// 1. Compile the model once with all decisions, and once per variant with one of them off. Skip a variant whose plan
+//    has the same text, because it changes nothing for this model, and one that no plan brings within compile.remat.
+// 2. Load both into separate arenas with equal initial values and run them on the same random tokens: one warm-up step
+//    each, then alternating steps. So disturbances affect both, and the ratio of neighbouring steps is reliable.
+// 3. Compare the losses of the first steps; they must agree, else the comparison would be of different things.
 #include "tools/study/ablate.h"
 
 #include "frontends/model_builder.h"
@@ -30,8 +28,8 @@ struct Variant {
   const char *name;
   bool decomposedAttention = false;
   bool primitiveOptimizer = false;
-  std::vector<const char *> fuseOff;  // options of fuse
-  std::vector<const char *> without;  // passes left out
+  std::vector<const char *> fuseOff;  // options of fuse to switch off
+  std::vector<const char *> without;  // passes to leave out
   const char *remat = nullptr;
   const char *setting = nullptr;  // key=value
 };
@@ -84,7 +82,7 @@ std::unique_ptr<Module> compileVariant(const AblationRequest &request, const Var
     if (v->primitiveOptimizer) {
       auto at = llvm::find_if(uses, [](const PassUse &u) { return u.pass->name == llvm::StringRef("optimizer"); });
       uses.insert(at + 1, parsePipeline("primitive-optimizer", &target)[0]);
-      setOption(uses, "fuse", "pointwise", false);  // each op its own kernel; little else is pointwise by itself
+      setOption(uses, "fuse", "pointwise", false);  // each op is its own kernel
     }
   };
   try {
@@ -95,7 +93,7 @@ std::unique_ptr<Module> compileVariant(const AblationRequest &request, const Var
   }
 }
 
-/// What a plan does, without what was said about it.
+/// A plan's text without the reports in its attributes.
 std::string textOf(const Module &m) {
   std::unique_ptr<Module> plain = m.clone();
   for (const auto &[key, value] : m.attrs)
@@ -160,7 +158,7 @@ std::vector<Ablation> ablate(const AblationRequest &request, const std::function
       StepRunner other(std::move(m), target, request.cacheDir, request.threads);
       other.step();
       a.loss = other.loss;
-      // Another order of sums, another precision; not another model.
+      // The order of sums and the precision may differ, but the model may not.
       GPTC_CHECK(std::abs(a.loss - baseLoss) <= 0.02 * std::abs(baseLoss), "{}: loss {} instead of {}", v.name, a.loss,
                  baseLoss);
       std::vector<double> base, with, ratio;

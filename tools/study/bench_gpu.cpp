@@ -22,8 +22,8 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-/// What a function may be called with: tokens of the vocabulary, positions and numbers of sequences 0, and as many
-/// targets as a step has.
+/// Valid arguments for a function: tokens of the vocabulary, 0 for positions and sequence numbers, the number of
+/// targets of a step.
 class Arguments {
 public:
   Arguments(const Module &m, const Function &f) {
@@ -86,9 +86,9 @@ double GpuKernelReport::kernelsMs() const {
   return sum;
 }
 
-// 1. The step as it runs, in its graphs.
-// 2. Every function kernel by kernel, those of the step first, and each distinct kernel timed when it comes.
-// 3. The roofs, once the step's memory is known to be there: copies and products in what is left of it.
+// 1. Time the step as it runs, in its graphs.
+// 2. Run every function kernel by kernel, those of the step first, and time each distinct kernel when it appears.
+// 3. Measure the roofs last, once the step has its memory: copies and products use what is left.
 GpuKernelReport benchGpuKernels(Plan plan, const std::string &cacheDir, unsigned threads, int calls) {
   GpuKernelReport report;
   report.calls = calls;

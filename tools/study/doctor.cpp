@@ -56,7 +56,7 @@ struct Examination {
 
   void memory() {
     const double all = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE));
-    // A container's limit, where it is below.
+    // A container's limit, if it is lower.
     double limit = all;
     for (const char *file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"})
       if (double bytes; std::ifstream(file) >> bytes)
@@ -76,7 +76,7 @@ struct Examination {
     std::string why;
     const int fd = openPrivateFolder(dir, why);
     if (fd < 0 && errno == ENOENT) {
-      // Made on first use, which needs a parent that can be written to.
+      // The folder is created on first use, which needs a writable parent.
       std::filesystem::path parent = dir;
       std::error_code ec;
       while (!std::filesystem::exists(parent, ec) && parent.has_relative_path())
@@ -117,7 +117,7 @@ struct Examination {
       add("disk", found);
   }
 
-  /// One of CUDA's libraries. `without`: what happens where it is missing; null where nothing can run then.
+  /// Checks one of CUDA's libraries. `without`: the consequence if it is missing; null if nothing can run then.
   bool library(CudaLibraryId id, const char *without) {
     const CudaLibrary &l = CudaLibrary::find(id);
     llvm::StringRef name = l.name;
@@ -136,14 +136,14 @@ struct Examination {
     return false;
   }
 
-  /// That it is found does not say that it works: its own libraries may be missing.
+  /// NVRTC may be found and still not work, because its own libraries may be missing.
   void nvrtc(const Gpus &g) {
     if (!library(CudaLibraryId::nvrtc, nullptr))
       return;
     std::string why;
     const Nvrtc *compiler = Nvrtc::find(why);
     if (compiler) {
-      // What is too old is said of the GPU, and is no fault of the compiler.
+      // An old GPU is reported as such, and is no fault of the compiler.
       const bool able = !g.visible.empty() && cuda::isSupported(g.visible[0].major, g.visible[0].minor);
       const std::string target = !arch.empty() ? arch
                                  : able        ? cuda::architectureOf(g.visible[0].major, g.visible[0].minor)
@@ -208,7 +208,7 @@ struct Examination {
         able.push_back(i);
       }
     }
-    // A run takes the first one, whatever the others can.
+    // A run takes the first GPU, whatever the others can do.
     if (able.empty() || able[0] != 0) {
       Finding &all = *llvm::find_if(d.findings, [](const Finding &x) { return x.name == "GPUs"; });
       all.grade = Grade::blocking;

@@ -1,10 +1,10 @@
-// 1. Decisions that a pass recorded are taken as they are.
-// 2. For others the joint graph of the plan is compiled again with the decision taken otherwise, down to the memory
-//    plan, and both results are compared: bytes of the arena exactly, traffic and time by the cost model. Where a
-//    budget of memory is in effect, both are compiled without it, so that it does not answer for the other.
-// 3. What cannot be undone in the joint graph (precision, padding, attention as one op, the cut of the batch) is
-//    compared with the model compiled anew from its description, where the plan has one.
-// 4. What no pass does otherwise (masks from counters, states in place) is computed from the shapes.
+// 1. Take decisions that a pass recorded as they are.
+// 2. For others, recompile the plan's joint graph with the decision changed, down to the memory plan, and compare:
+//    arena bytes exactly, traffic and time by the cost model. If there is a memory budget, compile both without it, so
+//    that it does not mask the difference.
+// 3. Decisions that the joint graph cannot undo (precision, padding, attention as one op, micro-batch) are compared
+//    with the model compiled anew from its description, if the plan has one.
+// 4. Decisions that no pass can change (masks from counters, states in place) are computed from the shapes.
 #include "tools/study/explain.h"
 
 #include "frontends/model_builder.h"
@@ -72,12 +72,12 @@ private:
                     rates);
   }
 
-  /// The same model with other settings, without rematerialisation; nothing where that cannot be, as some ways to share
-  /// the work allow less.
+  /// The same model with other settings, without rematerialisation; nullopt if that is invalid, because some mesh
+  /// shapes do not allow it.
   std::optional<Forecast> fromModel(const std::vector<std::string> &settings, const BuildOptions &build = {},
                                     const Edit &edit = {}) const {
     std::vector<std::string> all = plan.model;
-    if (plan.planned->attrs.has("zero_stage"))  // as it was chosen
+    if (plan.planned->attrs.has("zero_stage"))  // as decided
       all.push_back(fmt::format("parallel.zero_stage={}", plan.planned->attrs.getInt("zero_stage")));
     all.insert(all.end(), settings.begin(), settings.end());
     try {
@@ -167,7 +167,7 @@ private:
       for (const Op &op : f->body) {
         if (!op.is(OpKind::write) || rootOf(op.operand(0))->def->loc == "copy")
           continue;
-        // Without it the new content lies beside the old one until a copy has moved it there.
+        // Otherwise the new content would need separate memory until a copy has moved it.
         const double bytes = double(op.operand(0)->type.bytes());
         ++placed;
         e.memory = std::min(e.memory, -bytes);
@@ -187,7 +187,7 @@ private:
     const Module &m = *plan.planned;
     for (const char *key : {"compute", "optimizer_state"}) {
       if (key == llvm::StringRef("optimizer_state") && m.attrs.getString("optimizer") == "adafactor")
-        continue;  // its few statistics are f32, whatever is asked for
+        continue;  // its few statistics are always f32
       const std::string chosen = m.attrs.getString(key, "fp32");
       auto with = [&](const char *value) { return fromModel({fmt::format("precision.{}={}", key, value)}); };
       auto d = llvm::find_if(*decisions, [&](const Decision &d) { return d.pass == "precision" && d.name == key; });
@@ -228,7 +228,8 @@ private:
         }
   }
 
-  /// As the pointwise ops of the optimizer's formula, one sweep each. Adafactor, which several ops compute, has none.
+  /// Compared with the optimizer as separate pointwise ops, one sweep each. Adafactor already consists of several ops
+  /// and is left out.
   void sweep() {
     int count = 0;
     eachStepOp(*plan.joint, [&](const Op &op, double) { count += op.isOneOf(OpKind::adamw, OpKind::sgd); });
@@ -248,7 +249,7 @@ private:
                           {}});
   }
 
-  /// As matmul, mask, softmax, matmul, with the weights [batch, heads, T, T] of each layer in memory.
+  /// Compared with matmul, mask, softmax, matmul and weights [batch, heads, T, T] of each layer in memory.
   void attention() {
     int count = 0;
     eachStepOp(*plan.planned, [&](const Op &group, double) {
@@ -276,9 +277,9 @@ private:
           continue;
         ++count;
         const double elements = double(op.result()->type.elements());
-        e.memory -= elements / 2;  // a byte each, once for the two directions
+        e.memory -= elements / 2;  // one byte per element, shared by both directions
         e.traffic -= times * elements;
-        // Each direction makes the numbers anew; a stored mask would be made once and loaded once.
+        // Each direction regenerates the numbers; a stored mask would be made and loaded once.
         e.ms +=
             times * 0.5e3 * (op.def().cost(op).flops / (rates.elementwise * rates.fp32) - 2 * elements / rates.dram);
       }

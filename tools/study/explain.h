@@ -1,4 +1,4 @@
-// What the compiler decided for a plan, what each decision costs and saves, and what the alternatives would.
+// Reports the compiler's decisions for a plan, what each costs and saves, and what the alternatives would.
 #pragma once
 
 #include "passes/decisions.h"
@@ -10,16 +10,16 @@ namespace gptc {
 struct Explanation {
   MachineRates rates;
   Forecast plan;
-  /// Those recorded by passes, and those found by compiling the joint graph once more with one of them taken otherwise.
+  /// Decisions recorded by passes, and those evaluated by recompiling the joint graph with one of them changed.
   std::vector<Decision> decisions;
 };
 
-/// `fp32Peak` in FLOP/s, as measured.
+/// `fp32Peak`: measured, in FLOP/s.
 Explanation explain(const Plan &plan, double fp32Peak);
 
-/// A table for people: one row per decision, alternatives below it.
+/// A table with a row per decision and its alternatives below.
 std::string tableOf(const std::vector<Decision> &decisions);
-/// formatBytes with a sign, "0" where there are none.
+/// formatBytes with a sign; "0" for zero.
 std::string signedBytes(double bytes);
 
 }  // namespace gptc

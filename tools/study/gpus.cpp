@@ -11,7 +11,7 @@ namespace gptc {
 
 namespace {
 
-// Of cuda.h, whose numbers do not change.
+// Values of cuda.h, which do not change.
 enum Attribute { multiprocessorCount = 16, capabilityMajor = 75, capabilityMinor = 76 };
 enum Failure { stubLibrary = 34, noDevice = 100, notReady = 802, driverMismatch = 803, noCompatibility = 804 };
 
@@ -26,7 +26,7 @@ struct Driver {
   int (*attribute)(int *, int, int) = nullptr;
   int (*canAccessPeer)(int *, int, int) = nullptr;
 
-  /// The first function that is missing, or null.
+  /// The first missing function; null if there is none.
   const char *bind(const CudaLibrary &l) {
     const char *missing = nullptr;
     auto one = [&](auto &f, const char *called) { missing = missing || l.bind(f, called) ? missing : called; };
@@ -68,7 +68,7 @@ std::string remedyOf(int error, const Gpus &g) {
   }
 }
 
-/// GPUs in the machine, whatever CUDA_VISIBLE_DEVICES says, and the driver's release.
+/// Finds the GPUs in the machine regardless of CUDA_VISIBLE_DEVICES, and the driver's release.
 void askBelow(Gpus &g) {
   namespace fs = std::filesystem;
   if (const CudaLibrary &nvml = CudaLibrary::find(CudaLibraryId::nvml)) {

@@ -1,4 +1,4 @@
-// The GPUs of this machine, as the driver shows them, without making a context on any.
+// Lists this machine's GPUs by the driver, without creating a context.
 #pragma once
 
 #include "codegen/cuda/libraries.h"
@@ -20,15 +20,15 @@ struct Gpu {
 };
 
 struct Gpus {
-  std::string why;                             // the driver cannot show any: what it says; else empty
-  std::string remedy;                          // then
-  std::vector<Gpu> visible;                    // in CUDA's numbering
-  int present = -1;                            // in the machine or container, hidden ones too; -1: not known
-  std::string release;                         // of the driver, "580.95.05"; empty where it is not known
-  std::vector<std::pair<int, int>> strangers;  // of visible ones: pairs that do not reach each other's memory
+  std::string why;                             // the driver's reason if it can show none; else ""
+  std::string remedy;                          // what to do then
+  std::vector<Gpu> visible;                    // in CUDA's order
+  int present = -1;                            // GPUs in the machine or container, hidden ones too; -1: unknown
+  std::string release;                         // of the driver: "580.95.05"; "" if unknown
+  std::vector<std::pair<int, int>> strangers;  // pairs of visible GPUs without peer access to each other's memory
 };
 
-/// Asks `driver`, which is found, and NVML or /proc.
+/// Asks `driver`, which must have been found, and NVML or /proc.
 Gpus listGpus(const CudaLibrary &driver);
 
 }  // namespace gptc

@@ -1,5 +1,4 @@
-// What this machine's kernels take within a training step, and what it can do at best: for `gptc tune` and `gptc
-// bench`.
+// Times of this machine's kernels within a training step, and its peak rates, for `gptc tune` and `gptc bench`.
 #pragma once
 
 #include "codegen/cpu/peak.h"
@@ -14,34 +13,34 @@
 
 namespace gptc {
 
-/// Measured on all threads of a pool.
+/// Peak rates with all threads of a pool.
 struct MachineSpeed {
   double peakFp32 = 0, peakBf16 = 0;  // FLOP/s (runtime/device/peak.h)
   MemorySpeed memory;
-  /// That of operands of this type.
+  /// Peak for operands of this type.
   double peak(DType operands) const { return operands == DType::bf16 ? peakBf16 : peakFp32; }
 };
-/// Memory now, and peaks as the private cache has them ("" for none), else now as well.
+/// Measures memory now; takes peaks from the private cache ("" for none), else measures them too.
 MachineSpeed measureSpeed(ThreadPool &pool, const Target &target, const std::string &cacheDir);
-/// What to say below a table in which a share, in percent, is above 100; "" where none is.
+/// A note below a table with a share above 100%; "" if there is none. Shares in percent.
 std::string noteOnShares(double mostOfPeak, double mostOfMemory);
 
-/// A module's fused ops by what they compute (TuningRecord::problem).
+/// A module's fused ops, grouped by what they compute (TuningRecord::problem).
 struct GroupsByProblem {
   GroupsByProblem(const Module &m, const Target &target);
   std::map<std::string, std::vector<const Op *>> ops;  // problem -> its instances
   std::map<const Op *, std::string> problems;
-  std::map<std::string, double> calls;  // in a step
+  std::map<std::string, double> calls;  // per step
 };
 
-/// Times of each call, by the problem of its group.
+/// Records the time of each call by problem.
 class TimesByProblem : public KernelObserver {
 public:
   explicit TimesByProblem(const GroupsByProblem &groups) : groups(groups) {}
   void ran(const BoundKernel &kernel, int64_t begin, int64_t end) override;
-  /// Seconds; no runs where it is in no step.
+  /// Seconds; without runs if the problem is not in the step.
   Timing timing(const std::string &problem) const;
-  /// Half the range of the middle half, over the median, of a problem that ran.
+  /// Half the interquartile range, relative to the median; the problem must have run.
   double noise(const std::string &problem) const;
 
 private:
@@ -49,13 +48,13 @@ private:
   std::map<std::string, std::vector<double>> times;  // milliseconds
 };
 
-/// Of one call, by OpDef::cost.
+/// FLOPs per call, by OpDef::cost.
 double flopsOf(const Op &fused);
-/// Operands and results once each.
+/// Bytes of operands and results, each counted once.
 double bytesOf(const Op &fused);
-/// "12x64x128 128x512": of the two operands that come first.
+/// "12x64x128 128x512": shapes of the first two operands.
 std::string shapesOf(const Op &fused);
-/// The type whose peak counts: that of its first operand.
+/// The type whose peak counts: the first operand's.
 DType operandsOf(const Op &fused);
 
 }  // namespace gptc

@@ -1,4 +1,4 @@
-// The roofline (Williams, Waterman & Patterson 2009): FLOP/s against FLOP per byte, both by powers of two, below the
+// The roofline (Williams, Waterman & Patterson 2009): FLOP/s against FLOP per byte, both logarithmic, bounded by the
 // lesser of peak and bandwidth times intensity.
 #include "tools/study/tune.h"
 
@@ -13,11 +13,11 @@ namespace gptc {
 
 namespace {
 
-constexpr double least = 5e-4;  // share of the step: less is not drawn
+constexpr double least = 5e-4;  // smallest share of the step that is drawn
 constexpr double giga = 1e9;
 constexpr double width = 960, height = 560, left = 80, right = 200, top = 50, bottom = 60;
 
-/// Text that is no markup.
+/// Escapes markup.
 std::string escaped(const std::string &s) {
   std::string out;
   for (char c : s)
@@ -42,7 +42,7 @@ std::string rooflineSvg(const TuneReport &report) {
           {&k, k.flops / k.bytes, k.flops / (1e-3 * k.baseMs), k.flops / (1e-3 * k.ms), k.calls * k.ms / step});
   const double memory = report.speed.memory.best();
   const double peak = std::max(report.speed.peakFp32, report.speed.peakBf16);
-  // Axes: whole powers of two around what there is.
+  // Axes span whole powers of two around the data.
   double x0 = -3, x1 = 8, y1 = std::ceil(std::log2(std::max(peak / giga, 1.0))), y0 = y1 - 8;
   for (const Mark &m : marks) {
     x0 = std::min(x0, std::floor(std::log2(m.intensity)));

@@ -1,4 +1,4 @@
-// Training steps of a compiled module on random tokens, for measurements: no data, no files.
+// Runs training steps of a compiled module on random tokens, for measurements without data or files.
 #pragma once
 
 #include "runtime/train/session.h"
@@ -14,13 +14,13 @@ struct Spread {
 };
 Spread spreadOf(const std::vector<double> &values);
 
-/// A compiled module in an arena of its own, with initial values and equal tokens for all of its kind, ready to take
-/// steps.
+/// A compiled module in its own arena, ready for steps, with initial values. Modules with equal shapes get equal
+/// tokens.
 class StepRunner {
 public:
   StepRunner(std::unique_ptr<Module> planned, const Target &target, const std::string &cacheDir, unsigned threads);
 
-  /// Seconds of one step.
+  /// Runs a step and returns its seconds.
   double step();
 
   float loss = 0;  // of the last step

@@ -1,10 +1,9 @@
-// 1. The model is compiled with default schedules, and a few steps tell how much each kernel takes of a step.
-// 2. Distinct kernels that have no race on record are searched, those that take most first, each with a share of the
-//    time that goes with what it takes of a step. Each trial goes to the record as it is made, and none is made twice:
-//    a search that was killed goes on where it was.
-// 3. The model is compiled once more from the records. Steps of both plans run in turn; a kernel that is slower there
-//    than its default, beyond the noise of the step, is taken back: a record says so. What is left is compared once
-//    more, and where the step as a whole is no faster all of it is taken back.
+// 1. Compile the model with default schedules; a few steps give each kernel's share of the step.
+// 2. Search distinct kernels that have no race on record, largest share first, with time in proportion to the share.
+//    Record every trial when it is made, so a killed search continues where it was and makes no trial twice.
+// 3. Compile the model again from the records, and run steps of both plans alternately. A kernel that is slower in the
+//    step than its default, beyond the noise, is taken back, which is recorded. Compare the rest once more; if the step
+//    is not faster as a whole, take back everything.
 #include "tools/study/tune.h"
 
 #include "codegen/tuner/group_bench.h"
@@ -66,7 +65,7 @@ private:
   const TuneRequest &request;
   const std::function<void(const TuneProgress &)> &progress;
   const double begin = now();
-  double measuring = 0;  // the machine; not of the time that was asked for
+  double measuring = 0;  // seconds of measuring the machine; not part of the time limit
   const Config config;
   const Target target;
   const std::string machine;
@@ -76,10 +75,10 @@ private:
   std::unique_ptr<StepRunner> runner;  // with default schedules
   std::optional<GroupsByProblem> groups;
   std::map<std::string, TunedKernel> kernels;  // by problem
-  std::map<std::string, double> weights;       // milliseconds of a step
+  std::map<std::string, double> weights;       // milliseconds per step
   float firstLoss = 0;
   double stepSeconds = 0;
-  double startSeconds = 0;  // of compiling and of a first step
+  double startSeconds = 0;  // seconds for compiling and a first step
 
   bool stopped() const { return request.stop && request.stop->load(); }
   double end() const { return stopped() ? begin : begin + measuring + request.seconds; }
@@ -106,8 +105,8 @@ private:
   void measureStep(std::unique_ptr<Module> module) {
     runner = std::make_unique<StepRunner>(std::move(module), target, request.cacheDir, request.threads);
     groups.emplace(*runner->session.plan.planned, target);
-    // How long that takes is the machine's business: streams past a large cache, in memory that a virtual machine's
-    // host must find first, may be longer than many a search.
+    // The time this takes depends on the machine: streaming beyond a large cache, in memory that a virtual machine's
+    // host has to find first, may take longer than a search.
     const double asked = now();
     report.speed = measureSpeed(pool(), target, request.cacheDir);
     measuring = now() - asked;
@@ -154,13 +153,13 @@ private:
         report.knownTrials += trialsOnRecord(records, problem, machine);
         continue;
       }
-      // Kernels of evaluation and sampling run seldom, and yet.
+      // Kernels of evaluation and sampling run seldom but get some time too.
       work.push_back({problem, std::max(weights[problem], 0.002 * 1e3 * stepSeconds)});
       all += work.back().weight;
     }
     llvm::stable_sort(work, [](const Work &a, const Work &b) { return a.weight > b.weight; });
 
-    // The comparison at the end has its time too: for starting as here, and for some steps.
+    // Reserve time for the final comparison: starting as here, and some steps.
     const double comparing = std::min(0.3 * request.seconds, startSeconds + 10 * stepSeconds);
     const bool cold = runner->session.plan.planned->attrs.getInt("arena_bytes") > target.l3Bytes;
     for (const Work &w : work) {
@@ -178,8 +177,8 @@ private:
     report.unsearched = int(work.size()) - report.searched;
   }
 
-  /// The plan of the records against that of the defaults, in turn. Where kernels were taken back, what is left is
-  /// compared once more; where that is no faster as a whole, all defaults stay.
+  /// Compares the plan from the records with the default plan, alternately. If kernels were taken back, compares the
+  /// rest once more; if that is not faster as a whole, all defaults stay.
   void compare() {
     for (int round = 0; round < 2; ++round) {
       if (stopped()) {
@@ -209,7 +208,7 @@ private:
           takeBack(problem, k, it->second.was, it->second.is, it->second.noise);
   }
 
-  /// Takes back what is slower within the step than its default, beyond noise.
+  /// Takes back kernels that are slower within the step than their default, beyond the noise.
   void compareWith(std::unique_ptr<Module> module) {
     const GroupsByProblem tunedGroups(*module, target);
     TimesByProblem withBase(*groups), withTuned(tunedGroups);
@@ -243,14 +242,14 @@ private:
     }
   }
 
-  /// Of a kernel that is not its default's within the step.
+  /// Times within the step of a kernel without its default schedule.
   struct InStep {
     Timing was, is;
     double noise;
   };
   std::map<std::string, InStep> inStep;  // by problem
 
-  /// A race that the default won: faster alone, and slower within the step, or of no use to the step as a whole.
+  /// Records a race won by the default: the kernel is faster alone, but slower within the step or useless to it.
   void takeBack(const std::string &problem, TunedKernel &k, const Timing &was, const Timing &is, double noise) {
     std::vector<TuningRecord> race;
     const std::string session = newSession(report.takenBack);
@@ -259,12 +258,12 @@ private:
         continue;
       TuningRecord &copy = race.emplace_back(*r);
       copy.session = session;
-      copy.fromElsewhere = false;  // times of here, of a schedule that was checked here
+      copy.fromElsewhere = false;  // times and checks of this machine
       copy.time = r->isDefault ? was : is;
       copy.raced = r->isDefault ? 1 : std::max(is.median / was.median, report.verdict.ratio.median);
       copy.noise = noise;
     }
-    if (race.empty())  // the nearest shape's, which goes with that
+    if (race.empty())  // the schedule came from the nearest shape, which goes with it
       return;
     records.append(race);
     k.best = k.base, k.ms = k.baseMs;

@@ -1,4 +1,4 @@
-// gptc tune: the fastest schedules of a model's kernels on this machine, found by measuring and kept as records.
+// gptc tune: finds the fastest schedules of a model's kernels on this machine by measurement, and records them.
 #pragma once
 
 #include "passes/analysis/cost.h"
@@ -17,57 +17,57 @@ struct TuneRequest {
   std::string modelFile;
   std::vector<std::string> settings;  // key=value
   std::string cacheDir;
-  double seconds = 120;  // for everything but measuring the machine
-  unsigned threads = 0;
-  bool again = false;                       // measures also what is known
-  bool onlyNew = false;                     // does nothing where all is known
-  const std::atomic<bool> *stop = nullptr;  // set by whoever wants no more of it: what has been found is kept
+  double seconds = 120;                     // time limit, not counting the measurement of the machine
+  unsigned threads = 0;                     // 0: as hostTarget() decides
+  bool again = false;                       // also measure what is known
+  bool onlyNew = false;                     // do nothing if all is known
+  const std::atomic<bool> *stop = nullptr;  // may be set to end the search; its findings are kept
 };
 
 /// One distinct kernel.
 struct TunedKernel {
-  std::string place;            // the first place of the model that it stands in: "h0.mlp.c_fc (matmul+add+gelu_tanh)"
+  std::string place;            // its first place in the model: "h0.mlp.c_fc (matmul+add+gelu_tanh)"
   std::string shapes;           // of its first operands: "12x64x128 128x512"
   int instances = 0;            // in all functions
-  double calls = 0;             // in one training step
-  double flops = 0, bytes = 0;  // of one call
-  DType operands = DType::f32;  // whose peak counts
+  double calls = 0;             // per training step
+  double flops = 0, bytes = 0;  // per call
+  DType operands = DType::f32;  // type whose peak counts
   Schedule base, best;
-  size_t candidates = 0;  // in the space
-  size_t tried = 0;
+  size_t candidates = 0;      // in the space
+  size_t tried = 0;           // candidates that were tried
   bool known = false;         // from earlier records
-  bool takenBack = false;     // faster alone, and not within the step: the default stays
-  double raced = 1;           // best over base, alone, in the race of this search
-  double nearestRaced = 0;    // likewise what the records of the nearest shape proposed; 0: nothing
-  double baseMs = 0, ms = 0;  // one call within the step, before and after; 0 where it is in no training step
+  bool takenBack = false;     // faster alone but not within the step: the default stays
+  double raced = 1;           // time of the best relative to the default, alone, in this search's race
+  double nearestRaced = 0;    // the same for the schedule of the nearest shape's records; 0: none
+  double baseMs = 0, ms = 0;  // one call within the step, before and after; 0 if it is not in the training step
 };
 
 struct TuneReport {
-  std::vector<TunedKernel> kernels;  // most time first
-  StepVerdict verdict;               // on what is kept; of the plan that was found last
-  std::string note;                  // why steps were not compared
-  int searched = 0, known = 0, takenBack = 0;
-  int unsearched = 0;   // no time was left
-  int trials = 0;       // of kernels that are searched or known, and of these
-  int knownTrials = 0;  // from earlier searches
-  int failed = 0;       // gave other bits, did not compile and the like
-  double seconds = 0;
+  std::vector<TunedKernel> kernels;            // largest share of the step first
+  StepVerdict verdict;                         // on the final choice: the last plan compared
+  std::string note;                            // why steps were not compared
+  int searched = 0, known = 0, takenBack = 0;  // numbers of kernels
+  int unsearched = 0;                          // for lack of time
+  int trials = 0;                              // of all searched or known kernels
+  int knownTrials = 0;                         // the part of these from earlier searches
+  int failed = 0;                              // other bits, did not compile and the like
+  double seconds = 0;                          // of the whole search
   MachineSpeed speed;
 };
 
 struct TuneProgress {
   int kernel = 0, kernels = 0;
   std::string name;
-  int trials = 0, knownTrials = 0;  // of all kernels so far, and those of them from earlier searches
-  double best = 1;                  // of this kernel: best over default so far
+  int trials = 0, knownTrials = 0;  // of all kernels so far; the part of these from earlier searches
+  double best = 1;                  // of this kernel: best time relative to the default so far
   double secondsLeft = 0;
 };
 
-/// Throws UserError for a model that does not compile, or whose target is no CPU. An interrupted search keeps what it
-/// has.
+/// Throws UserError for a model that does not compile, a .gir, or a target that is not this machine's. An interrupted
+/// search keeps its findings.
 TuneReport tune(const TuneRequest &request, const std::function<void(const TuneProgress &)> &progress);
 
-/// The kernels' places under the roofline, before and after, as a picture.
+/// A roofline picture with each kernel before and after tuning.
 std::string rooflineSvg(const TuneReport &report);
 
 }  // namespace gptc

@@ -1,8 +1,8 @@
-// 1. The model is compiled for the GPU of this machine with default schedules.
-// 2. Distinct kernels that have a choice and no race on record are searched, by their least time on any GPU: the
-//    longer of computing and moving. Each has a share of the time that goes with it, but a second at least, as
-//    compilers take theirs.
-// Steps are not compared: a plan's step on a GPU is one graph, in which kernels run side by side.
+// 1. Compile the model for this machine's GPU with default schedules.
+// 2. Search distinct kernels that have a choice and no race on record, ordered by their lower bound of time on any GPU:
+//    the longer of computing and moving data. Time is in proportion to that bound, at least a second each, because
+//    compilation takes time. Steps are not compared: a plan's step on a GPU is one graph, in which kernels run
+//    concurrently.
 #include "frontends/model_builder.h"
 #include "runtime/cuda/group_bench.h"
 #include "runtime/device/profile.h"

@@ -26,7 +26,7 @@ int trialsOnRecord(const TuningRecords &records, llvm::StringRef problem, llvm::
   return int(all.size());
 }
 
-/// The race of a search; its other trials are on record by then.
+/// The records of a search's race; its other trials are recorded already.
 static std::vector<TuningRecord> raceOf(const SearchResult &found, const TuningRecord &problem,
                                         const std::string &session) {
   std::vector<TuningRecord> all;
@@ -43,7 +43,7 @@ static std::vector<TuningRecord> raceOf(const SearchResult &found, const TuningR
 
 namespace {
 
-/// Counts while the search goes on.
+/// Counts trials during a search.
 class CountingLog : public RecordingLog {
 public:
   CountingLog(TuningRecords &records, const TuningRecord &problem, const std::string &session, bool again,
@@ -66,7 +66,7 @@ private:
   TunedKernel &k;
   TuneReport &report;
   const std::function<void()> &tell;
-  double base = 0;  // seconds of the default, the first one that is looked for
+  double base = 0;  // seconds of the default, which is looked up first
 
   void seen(const Trial &t) {
     if (t.outcome != Trial::Outcome::timed || !t.time.runs)  // not timed yet

@@ -56,7 +56,7 @@ void print(const char *name, const Estimate &e) {
              e.tokensPerSecond, e.binds, formatBytes(e.bytesPeak()), e.fits() ? "" : ", OUT OF MEMORY");
 }
 
-/// What a kernel is for: by the op of its group that says most.
+/// The purpose of a kernel: that of the most telling op in its group.
 const char *kindOf(const Op &op) {
   bool optimizer = false, product = false, attention = false, collective = false, scatter = false;
   auto look = [&](const Op &o) {
@@ -84,7 +84,7 @@ struct Work {
   double kernels = 0;
 };
 
-/// Of one step, by kind.
+/// Work of one step by kind.
 std::map<std::string, Work> workOf(const Plan &plan) {
   const MachineRates rates = ratesOf(plan.target);
   std::map<std::string, Work> all;
