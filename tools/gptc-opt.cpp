@@ -1,5 +1,4 @@
-// gptc-opt: runs passes on a module in text form. The tool for tests, for looking at what a pass does, and for
-// repeating failures.
+// gptc-opt: runs passes on a module in text form, for tests, for inspecting a pass, and for reproducing failures.
 #include "codegen/codegen.h"
 #include "codegen/cuda/emit.h"
 #include "codegen/cuda/jit.h"
@@ -18,7 +17,7 @@
 
 using namespace gptc;
 
-/// Graphviz text: one cluster per function, one node per op, an edge per operand.
+/// Graphviz text with a cluster per function, a node per op and an edge per operand.
 static std::string dot(const Module &m) {
   std::string out = "digraph module {\n  node [shape=box, fontname=monospace];\n";
   for (const auto &f : m.functions) {
@@ -51,13 +50,13 @@ static std::string dot(const Module &m) {
   return out + "}\n";
 }
 
-/// By the name that it has in runs and profiles.
+/// CUDA or PTX text of a kernel; `symbol` is its name in runs and profiles.
 static std::string cuda(const kir::Kernel &k, const std::string &symbol, const Target &target, bool ptx) {
   const std::string text = emitCuda(k, symbol).text;
   return ptx ? Nvrtc::get().compile(text, target).ptx : text;
 }
 
-/// The kernel of every group, as kernel IR, LLVM IR, CUDA C++ or PTX: in the latter two equal ones once.
+/// The kernel of every group as kernel IR, LLVM IR, CUDA C++ or PTX; in the latter two, equal kernels appear once.
 static std::string kernels(const Module &m, const Target &target, const std::string &emit) {
   std::string out;
   const char *comment = emit == "llvm" ? ";" : "//";
@@ -68,7 +67,7 @@ static std::string kernels(const Module &m, const Target &target, const std::str
         continue;
       out += fmt::format("{} @{} {}\n", comment, f->name, op.loc);
       Schedule s;
-      // A schedule for the other kind of target is none for this one.
+      // A schedule for the other kind of target does not apply.
       if (!Schedule::parse(op.attrs.getString("schedule"), s) || (s.threads > 0) != target.isCuda())
         s = defaultSchedule(op, target);
       const kir::Kernel k = lowerGroup(op, s, target).kernel;

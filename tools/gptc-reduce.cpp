@@ -1,4 +1,4 @@
-// gptc-reduce: shrinks a .gir that shows a bug to a few ops that still show it, for a report and a regression test.
+// gptc-reduce: shrinks a .gir that shows a bug to a few ops that still show it, for bug reports and regression tests.
 #include "tools/check/module_check.h"
 #include "tools/check/reduce.h"
 #include "tools/commands/command_line.h"
@@ -31,7 +31,7 @@ void writeOutput(const std::string &path, const std::string &text) {
                     "give another file, or free space there");
 }
 
-/// A folder of our own for candidates and object code.
+/// A private folder for candidates and object code.
 struct WorkFolder {
   std::string path = (std::filesystem::temp_directory_path() / "gptc-reduce-XXXXXX").string();
   WorkFolder() {
@@ -44,12 +44,12 @@ struct WorkFolder {
   }
 };
 
-/// How a failure shows: a reduction must not slide from one to another.
+/// The symptom of a failure; a reduction must keep it.
 struct Failure {
-  std::string what;        // "" where there is none
-  bool outOfTime = false;  // nothing is known then
+  std::string what;        // "" if there is no failure
+  bool outOfTime = false;  // the time limit passed: nothing is known
   std::string kind() const {
-    // The words of its first line that are no names or numbers, after the passes that led there.
+    // The words of the first line after the list of passes, without names and numbers.
     std::string line = what.substr(0, what.find('\n')), words;
     if (size_t at = line.find("': "); llvm::StringRef(line).starts_with("after '") && at != std::string::npos)
       line.erase(0, at + 3);
@@ -60,7 +60,7 @@ struct Failure {
   }
 };
 
-/// Runs `work` in a process of its own, for a candidate may bring it down or never end.
+/// Runs `work` in a child process, because a candidate may crash it or never end.
 Failure inChild(const std::function<std::string()> &work, int seconds) {
   int ends[2];
   GPTC_CHECK(::pipe(ends) == 0, "no pipe");
@@ -75,7 +75,7 @@ Failure inChild(const std::function<std::string()> &work, int seconds) {
     try {
       text = work();
     } catch (const UserError &e) {
-      text = "";  // a candidate that makes no sense, rather than one that fails
+      text = "";  // an invalid candidate rather than a failing one
     } catch (const std::exception &e) {
       text = e.what();
     }
@@ -112,7 +112,7 @@ Failure builtIn(const Module &m, CheckOptions options, int seconds) {
       seconds);
 }
 
-/// A command's exit code on a candidate, which stands in place of {} or comes last; signals count as 128 + n.
+/// The exit code of a command on a candidate, whose path replaces {} or comes last; signals count as 128 + n.
 int exitCodeOf(std::string command, const std::string &path) {
   bool placed = false;
   for (size_t at; (at = command.find("{}")) != std::string::npos; placed = true)

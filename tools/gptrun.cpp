@@ -1,4 +1,4 @@
-// gptrun: runs a plan. Training by default; `gptrun sample PLAN` and `gptrun eval PLAN` use what was trained.
+// gptrun: runs a plan. Trains by default; `gptrun sample PLAN` and `gptrun eval PLAN` use the trained weights.
 #include "frontends/hf_config.h"
 #include "frontends/tokenizer.h"
 #include "ir/mesh.h"
@@ -46,7 +46,7 @@ using namespace gptc;
 
 namespace {
 
-/// The front end's tokenizer, as the runtime wants to see it.
+/// Adapts the front end's tokenizer to the runtime's interface.
 class TokenizerCodec : public TextCodec {
 public:
   explicit TokenizerCodec(const std::string &file) : tokenizer(Tokenizer::load(file)), stream(tokenizer) {}
@@ -65,7 +65,7 @@ struct Options {
   std::string plan, outDir, resume = "auto", prompt = "\n", data;
   std::optional<std::string> hosts, checkpoint;
   int64_t steps = -1;
-  int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not said
+  int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not given
   unsigned threads = 0;
   bool profile = false, check = false, time = false, agent = false, allowChangedData = false;
   SampleOptions sample;
@@ -73,8 +73,8 @@ struct Options {
 
 void warn(const std::string &text) { printError("warning: {}\n", text); }
 
-/// Weights from elsewhere, with which this run is to begin or which it is to look at: what the config.json beside them
-/// says. They may have come here after the plan was made.
+/// Checks imported weights, from which this run begins or which it evaluates, against the config.json beside them. They
+/// may have arrived after the plan was made.
 void checkWeights(const Options &o, const Plan &plan) {
   std::string weights;
   if (o.checkpoint) {
@@ -89,9 +89,9 @@ void checkWeights(const Options &o, const Plan &plan) {
     throw UserError(there.differences);
 }
 
-/// Why the folder that a plan names is not taken: a plan from elsewhere may name one of another run's, to go on there
-/// and to remove its checkpoints. "" where this user compiled the plan, names the folder, or has it below the working
-/// folder.
+/// Why the plan's output folder is refused, "" if it is not: a foreign plan may name another run's folder, to continue
+/// that run and remove its checkpoints. Accepted if this user compiled the plan or named the folder, or if it is below
+/// the working folder.
 std::string problemOfFolder(const Options &o, const Plan &plan) {
   std::error_code e;
   const std::string here = std::filesystem::current_path(e).string(), &out = plan.run.outDir;
@@ -113,7 +113,7 @@ void requireFolder(const Options &o, const Plan &plan) {
 
 Plan planOf(const Options &o, bool trains = false) {
   Plan plan = loadPlan(o.plan, cacheSecret(defaultCacheDir()));
-  if (trains && plan.run.trainData.empty())  // of a .gir, which names none
+  if (trains && plan.run.trainData.empty())  // a plan from a .gir names none
     throw UserError(ErrorCode::FileMissing, "the plan names no training data",
                     "compile again with --set data.train=FILE; `gptc data prepare` makes one from text");
   if (!o.outDir.empty())
@@ -122,8 +122,8 @@ Plan planOf(const Options &o, bool trains = false) {
   return plan;
 }
 
-/// The plan for as many ranks as there are: made anew from the model's description where it was made for others. One
-/// rank makes it, and says so; the others pass `barrier` once it is there.
+/// The plan for `ranks` ranks, derived from its model description if it is for another number. One rank (`makes`)
+/// writes it; the others wait at `barrier` until it exists.
 Plan forRanks(Plan plan, int64_t ranks, bool makes, const std::function<void()> &barrier) {
   const int64_t planned = Mesh::of(*plan.planned).ranks();
   if (planned == ranks)
@@ -144,7 +144,7 @@ Plan forRanks(Plan plan, int64_t ranks, bool makes, const std::function<void()> 
   return plan;
 }
 
-/// A model without what trains it, for a command of one rank.
+/// A model without its training, for a command of one rank.
 class Inference {
 public:
   Inference(const Options &o, const Plan &plan)
@@ -161,10 +161,10 @@ public:
 
 private:
   const WeightsChoice choice;
-  const ModelIdentity model;  // of the whole plan
+  const ModelIdentity model;  // of the complete plan
 };
 
-/// How many ranks there are to be, and where: by the command line, or by whoever has started this one.
+/// Number and placement of the ranks, from the command line or from the launcher of this one.
 struct Ranks {
   World world;
   int nodes = 1, perNode = 1;
@@ -192,7 +192,7 @@ Ranks chooseRanks(const Options &o, const World &world, const Plan &plan) {
                       "leave out --nodes");
   }
   if (!r.world.alone()) {
-    // srun and its like have started the ranks already, and this is one of them.
+    // Another launcher, such as srun, has started the ranks; this is one of them.
     r.nodes = r.world.nodes;
     r.perNode = r.world.ranksPerNode;
     if (r.world.source != World::Source::launcher &&
@@ -204,7 +204,7 @@ Ranks chooseRanks(const Options &o, const World &world, const Plan &plan) {
     return r;
   }
   r.nodes = r.hosts.empty() ? std::max(1, o.nodes) : int(r.hosts.size());
-  // Who says nothing gets the ranks that the plan was made for, on this machine.
+  // By default the run has the ranks that the plan was made for, on this machine.
   const bool silent = r.hosts.empty() && !o.nodes && !o.ranksPerNode;
   r.perNode = o.ranksPerNode                             ? o.ranksPerNode
               : silent                                   ? int(Mesh::of(*plan.planned).ranks())
@@ -223,12 +223,12 @@ Ranks chooseRanks(const Options &o, const World &world, const Plan &plan) {
   return r;
 }
 
-/// Starts this program once per rank, with the same words.
+/// Starts this program once per rank, with the same arguments.
 int launchRanks(const Options &o, const Ranks &ranks, const Plan &plan, const std::vector<std::string> &words) {
-  // What each rank would find, before there is any.
+  // Report now what every rank would report.
   if (Mesh::of(*plan.planned).ranks() != ranks.size())
     Partition(plan, ranks.size());
-  // By that name: in a bundle all programs are one file, which goes by how it is called.
+  // By name, because in a bundle all programs are one file that acts by its name.
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gptrun";
   LaunchOptions l;
   l.nodes = ranks.nodes;
@@ -244,8 +244,8 @@ int launchRanks(const Options &o, const Ranks &ranks, const Plan &plan, const st
   return launch(l);
 }
 
-/// What a rank under another launcher ends with when that launcher ends it: where a rank has failed, with the code of
-/// that one, so that all have it. From before the ranks meet, but for the time in which SIGTERM saves.
+/// The exit of a rank that another launcher ends: if a rank has failed, with that rank's exit code, so that all ranks
+/// have it. In effect from before the ranks meet, except while SIGTERM means to save.
 class LastWords {
 public:
   static void say(int rank, const RankFailure &f) {
@@ -270,23 +270,23 @@ private:
   static inline std::atomic<int> code{0};
 };
 
-/// A rank's place among the others: how they meet, and what they compute together.
+/// A rank among the others: their meeting and their communicators.
 class Together {
 public:
-  /// Meets the others, before anything is read that may be missing on one machine: they hear of that too.
+  /// Meets the other ranks before reading anything that may be missing on one machine, so that they hear of it too.
   explicit Together(const World &w) : world(w) {
     const bool ours = w.source == World::Source::launcher;
     if (!w.alone() && !ours)
       watch.emplace();
-    Pulse::get();  // from here on whoever watches this rank sees whether it runs
+    Pulse::get();  // from here on the watcher of this rank sees whether it runs
     if (w.alone())
       return;
-    // Launchers other than ours do not listen for anybody. Ranks of one machine meet where no other one comes.
+    // Other launchers do not host a rendezvous, so rank 0 does. On a single machine, it is not reachable from others.
     if (w.rank == 0 && !ours)
       server.emplace(RendezvousServer::Options{w.nodes == 1 ? w.rendezvous.host : "0.0.0.0",
                                                uint16_t(w.rendezvous.port), w.token, w.size});
     RendezvousClient::Options o{w.rendezvous.host, uint16_t(w.rendezvous.port), w.token, w.rank, w.size};
-    if (!ours) {  // the server is rank 0's, and nobody else watches
+    if (!ours) {  // rank 0 hosts the server, and no launcher watches
       o.silence = RendezvousServer::Options().silence;
       o.news = [this] { return watch->news(); };
     }
@@ -298,8 +298,8 @@ public:
     if (server)
       watch->judge(*server, w.size);
   }
-  /// Where the plan's folder needs a judgement (problemOfFolder), rank 0's counts, as caches of other machines may not
-  /// know the plan; and before all ranks the launcher's, where that is ours.
+  /// If the plan's folder needs a judgement (problemOfFolder), rank 0's counts, because caches of other machines may
+  /// not know the plan. Under our launcher, the launcher's counts for all ranks.
   void agreeOnFolder(const Options &o, const Plan &plan) {
     if (world.source == World::Source::launcher)
       return;
@@ -310,14 +310,14 @@ public:
       client->get("folder", std::chrono::minutes(2));
     }
   }
-  /// Once this rank has the plan.
+  /// Call it when this rank has the plan.
   void join(const Plan &plan) {
     if (world.alone())
       return;
     requireSameRun(*client, plan.dir, plan.hash);
     ranks = joinGroup(&*client, Group::all(world.size), {.patience = patience});
   }
-  /// The ranks along each axis of a mesh of two.
+  /// The ranks along each axis of a two-axis mesh.
   MeshAxes along(const Mesh &mesh) {
     if (mesh.data == 1 || mesh.tensor == 1)
       return {};
@@ -328,13 +328,13 @@ public:
       axes.push_back(joinGroup(&*client, g, {.patience = patience}));
       return axes.back().get();
     };
-    // A group along one axis is told by its place on the other.
+    // The group along one axis is identified by its index on the other.
     MeshAxes m;
     m.data = joined("data", mesh.index("tensor", ranks->rank));
     m.tensor = joined("tensor", mesh.index("data", ranks->rank));
     return m;
   }
-  /// Runs `work`, and tells the others where it fails. Returns an exit code.
+  /// Runs `work`, and tells the other ranks if it fails. Returns an exit code.
   template <typename F> int run(F work) {
     try {
       work();
@@ -350,7 +350,7 @@ public:
         axis->finish();
       ranks->finish();
       client->leave();
-      // Others may still be waiting for the last message: to them a server that is gone is a rank that failed.
+      // Others may still wait for the last message; to them a vanished server is a failed rank.
       waitFor(std::chrono::seconds(10), [&] { return server->left() == world.size || server->failure(); });
     }
     return 0;
@@ -360,15 +360,15 @@ public:
       ranks->barrier();
   }
 
-  /// Who hangs is noticed long before; but a rank may take its time to write a large checkpoint.
+  /// A hanging rank is noticed long before; but a rank may need time to write a large checkpoint.
   static constexpr std::chrono::minutes patience{30};
 
 private:
-  /// Within a handler: tells the others why this rank ends, and ends it. Whoever fails first says what is wrong, and
-  /// where a launcher is not ours all have its exit code: whether to try again should not depend on which of the codes
-  /// that launcher looks at. (Ours knows the first by the codes.)
+  /// Within a catch block: tells the other ranks why this one ends. The first failed rank prints the error. Under
+  /// another launcher all ranks exit with its code, because whether that launcher retries should not depend on which
+  /// code it looks at. (Ours finds the first failure by the codes.)
   int failed() {
-    ::signal(SIGTERM, SIG_IGN);  // it ends in a moment, and says why
+    ::signal(SIGTERM, SIG_IGN);  // this rank is about to report and end
     const Diagnostic mine = currentError();
     client->report(mine.code, mine.message, fmt::format("{}", fmt::join(mine.help, "; ")));
     const RankFailure *first = client->failure(std::chrono::seconds(1));
@@ -376,7 +376,7 @@ private:
     if (world.source == World::Source::launcher || !first || first->rank == world.rank)
       throw;
     if (!diverted && world.rank != 0)
-      return exitCodeOf(first->cause);  // that rank says it, and rank 0
+      return exitCodeOf(first->cause);  // that rank and rank 0 report it
     throw UserError(first->cause, first->text,
                     !first->help.empty() ? first->help : "see what that rank says: the first that failed is the cause");
   }
@@ -393,14 +393,14 @@ private:
   std::shared_ptr<void> told;
 
 public:
-  std::unique_ptr<Communicator> ranks;  // null where there is one
-  bool diverted = false;                // what this rank writes goes to its log
+  std::unique_ptr<Communicator> ranks;  // null if there is only one rank
+  bool diverted = false;                // this rank's output goes to its log
 
 private:
   std::vector<std::unique_ptr<Communicator>> axes;
 };
 
-/// What each rank holds, and how the ranks share the work.
+/// Prints what each rank holds, and how the ranks share the work.
 void printShares(const Plan &plan) {
   const AttrMap &a = plan.planned->attrs;
   const Mesh now = Mesh::of(*plan.planned);
@@ -418,7 +418,7 @@ void printShares(const Plan &plan) {
 }
 
 int runTraining(const Options &o, const std::vector<std::string> &words) {
-  ::signal(SIGPIPE, SIG_IGN);  // an output that nobody reads ends the run between two steps (runtime/train/trainer.h)
+  ::signal(SIGPIPE, SIG_IGN);  // if nobody reads the output, the run ends between two steps (runtime/train/trainer.h)
   const World w = World::find();
   Plan plan;
   if (w.alone()) {
@@ -453,7 +453,7 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
       codec.emplace(session.plan.run.tokenizer);
     TrainOptions t;
     t.steps = o.steps;
-    // A run that starts over does so once, not at each restart.
+    // With --resume never, only the first start begins anew; restarts resume.
     const bool again = w.restarts > 0 && o.resume == "never";
     t.resume = again                 ? Resume::automatic
                : o.resume == "never" ? Resume::never
@@ -470,7 +470,7 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
     RunTimes times;
     ClassTimes kernels;
     t.times = &times;
-    if (!session.plan.target.isCuda())  // a look would cost the CUDA graph
+    if (!session.plan.target.isCuda())  // observing would break up the CUDA graph
       t.watch = &kernels;
     train(session, t);
     if (w.rank != 0)
@@ -505,7 +505,7 @@ void runSample(const Options &o) {
     printError("note: {}\n", note);
   print(o.prompt);
   using Clock = std::chrono::steady_clock;
-  Clock::time_point first, last;  // tokens; what comes before the first is reading the prompt
+  Clock::time_point first, last;  // times of tokens; before the first the prompt is read
   int64_t tokens = 0;
   sampleTokens(session.executor, prompt, options, [&](int32_t token) {
     last = Clock::now();
@@ -577,7 +577,7 @@ int run(int argc, char **argv) {
   app.add_option("--restarts", o.restarts,
                  withDefault("how often to start again from a checkpoint when a rank fails", o.restarts))
       ->check(within(0, 1 << 20));
-  app.add_flag("--agent", o.agent)->group("");  // what ssh starts on the machines of --hosts
+  app.add_flag("--agent", o.agent)->group("");  // ssh starts it on the machines of --hosts
   app.add_option("--steps", o.steps, "stop once this many steps are done in all; default: the plan's")
       ->check(within(int64_t(0), int64_t(1) << 40));
   app.add_option(
@@ -631,7 +631,7 @@ int run(int argc, char **argv) {
             fmt::format("gptrun {} --help lists what it takes", command->get_name()));
   if (o.plan.empty())
     throw UserError(ErrorCode::Usage, "which plan?", "gptrun PLAN; make one with `gptc compile model.toml -o PLAN`");
-  if (std::isnan(o.sample.temperature) || std::isnan(o.sample.topP))  // a range check lets it pass
+  if (std::isnan(o.sample.temperature) || std::isnan(o.sample.topP))  // a range check does not catch NaN
     throw UserError(ErrorCode::Usage, "--temperature and --top-p want numbers",
                     "for example --temperature 0.8 --top-p 0.95");
   if (sample->parsed())

@@ -52,7 +52,7 @@ every = 1
 mfu_peak = 1e11
 )";
 
-/// Mostly a walk through the vocabulary with a rule that depends on the token before; a few jumps.
+/// A mostly deterministic walk through the vocabulary, in which each token depends on the one before, with a few jumps.
 std::string makeTokens(int n, uint32_t seed) {
   std::vector<uint16_t> t(n);
   uint32_t state = seed;
@@ -182,7 +182,7 @@ std::string Workplace::finalState(const std::string &outDir) const {
   std::vector<std::string> all = checkpoints(outDir);
   if (all.empty())
     return "";
-  std::map<std::string, std::vector<std::string>> files;  // by what their names begin with
+  std::map<std::string, std::vector<std::string>> files;  // by name prefix
   for (const auto &entry : fs::directory_iterator(outDir + "/checkpoints/" + all.back()))
     if (const std::string name = entry.path().filename(); entry.path().extension() == ".safetensors")
       files[name.substr(0, name.find_first_of("-."))].push_back(entry.path());
@@ -203,7 +203,7 @@ std::vector<std::string> logLines(const std::string &outDir) {
   std::ifstream in(outDir + "/log.jsonl");
   std::vector<std::string> r;
   for (std::string line; std::getline(in, line);) {
-    if (in.eof())  // a run that goes on is still writing it
+    if (in.eof())  // a running program is still writing it
       break;
     nlohmann::json j = nlohmann::json::parse(line);
     std::string text;

@@ -1,4 +1,4 @@
-// Runs the built programs on a tiny model and generated tokens.
+// Runs the built programs on a tiny model with generated tokens.
 #pragma once
 
 #include "tests/support/whole_run.h"
@@ -13,17 +13,17 @@
 namespace e2e {
 
 struct Result {
-  int code = -1;  // exit code, -1 when a signal ended it
+  int code = -1;  // exit code; -1 if a signal ended it
   int signal = 0;
   std::string output;      // stdout and stderr
-  int64_t peakMemory = 0;  // bytes resident at most
+  int64_t peakMemory = 0;  // largest resident size in bytes
 };
 
-/// A child process; output goes to a file.
+/// A child process whose output goes to a file.
 class Process {
 public:
   Process(std::vector<std::string> args, const std::map<std::string, std::string> &env, const std::string &outputFile);
-  ~Process();  // kills it if it still runs
+  ~Process();  // kills it if it is still running
   Process(const Process &) = delete;
   int pid() const { return child; }
   Result wait();
@@ -33,7 +33,7 @@ private:
   std::string outputFile;
 };
 
-/// A folder with train.bin, val.bin (a noisy but learnable sequence), and what the programs make in it.
+/// A folder with train.bin and val.bin (a noisy but learnable sequence) for the programs' files.
 class Workplace {
 public:
   Workplace();
@@ -49,17 +49,17 @@ public:
   Result run(const std::string &program, std::vector<std::string> args,
              const std::map<std::string, std::string> &env = {});
 
-  /// Compiles the tiny model with further settings ("train.steps=5") into path(name); fails the test when that fails.
+  /// Compiles the tiny model with more settings ("train.steps=5") into path(name). A failure fails the test.
   std::string compile(const std::string &name, const std::vector<std::string> &settings = {});
-  /// Writes the tiny model's file and returns its path.
+  /// Path of the tiny model's file.
   std::string modelFile() const { return path("tiny.toml"); }
 
-  /// Runs a plan into path(out) with further options; the test fails where that fails. Returns finalState.
+  /// Runs a plan into path(out) with more options. A failure fails the test. Returns finalState.
   std::string train(const std::string &plan, const std::string &out, const std::vector<std::string> &more = {},
                     const std::map<std::string, std::string> &env = {});
 
-  /// The newest checkpoint of a run folder, as names and bytes of all tensors, in whatever files they lie; "" where
-  /// there is none.
+  /// Names and bytes of all tensors in the newest checkpoint of a run, independent of their distribution over files; ""
+  /// if there is none.
   std::string finalState(const std::string &outDir) const;
   std::vector<std::string> checkpoints(const std::string &outDir) const;
 
@@ -68,11 +68,11 @@ private:
   int runs = 0;
 };
 
-/// Where the programs keep compiled kernels during the tests.
+/// Folder of compiled kernels during the tests.
 const std::string &cacheDir();
 std::string readFile(const std::string &path);
 void writeFile(const std::string &path, const std::string &content);
-/// `step loss lr grad_norm` or `step val_loss` of each line of a log, without what depends on time.
+/// `step loss lr grad_norm` or `step val_loss` of each log line, without timings.
 std::vector<std::string> logLines(const std::string &outDir);
 
 }  // namespace e2e

@@ -66,10 +66,10 @@ void fillBatch(int step, int64_t sequence, int64_t count, std::vector<int32_t> &
 
 namespace {
 
-/// For compiled kernels, which are the same on all ranks and for most cuts.
+/// Cache of compiled kernels, which are the same on all ranks and for most cuts.
 const std::string &cacheDir() { return test::sharedFolder("kernels-of-ranks"); }
 
-/// The groups along both axes of a mesh, as Communicators of threads.
+/// The communicators of threads along both axes of a mesh.
 class Axes {
 public:
   explicit Axes(const Mesh &mesh) : mesh(mesh) {
@@ -105,12 +105,12 @@ std::unique_ptr<Module> plannedFor(const RankCut &c) {
   if (const std::string name = "overlap-collectives"; c.bucket)
     passes.insert(passes.find(name) + name.size(), fmt::format("{{bucket={}}}", c.bucket));
   if (c.slot)
-    passes += fmt::format("{{slot={}}}", c.slot);  // of plan-memory, the last
+    passes += fmt::format("{{slot={}}}", c.slot);  // plan-memory's, the last pass
   runPipeline(*m, parsePipeline(passes, &target), options);
   return m;
 }
 
-/// Calls work(rank, its executor) of all ranks of a planned module at once, each on a thread of its own.
+/// Calls work(rank, executor) for all ranks of a planned module concurrently, each on its own thread.
 static void onRanks(const Module &m, const Target &target, llvm::function_ref<void(int, Executor &)> work) {
   const Target host = hostTarget(1);
   const Mesh mesh = Mesh::of(m);

@@ -27,7 +27,7 @@ std::map<std::string, RankScenario> &scenarios() {
   return all;
 }
 
-/// Before any test: a program that was started as a rank is one, and runs none.
+/// Runs before any test: a program started as a rank runs its scenario and no tests.
 class RankEnvironment : public testing::Environment {
   void SetUp() override {
     const char *text = std::getenv(variable);

@@ -1,4 +1,4 @@
-// Ranks as processes: the test program starts itself again, once for each.
+// Runs ranks as processes: the test program starts itself once per rank.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace gptc::test {
 
-/// How one ended: the exit status or minus the signal, and what it printed. One that still ran at the end was killed.
+/// How a rank ended: the exit status or minus the signal, and its output. `hung`: it was still running at the end and
+/// was killed.
 struct RankOutcome {
   int status = 0;
   std::string text;
@@ -14,22 +15,22 @@ struct RankOutcome {
 };
 
 struct RankRun {
-  std::string scenario;  // a key of rankScenarios()
-  int world;
-  std::vector<int> ranks = {};  // those that are started; empty: all
-  int expected = -1;            // how many are waited for; the rest is killed then. -1: all
+  std::string scenario;         // a key in rankScenarios()
+  int world;                    // number of ranks
+  std::vector<int> ranks = {};  // ranks to start; empty: all
+  int expected = -1;            // number of ranks to wait for, before the rest is killed; -1: all
   std::vector<std::string> environment = {};
 };
-/// Waits for them at most 60 seconds.
+/// Runs the ranks; waits for at most 60 seconds.
 std::vector<RankOutcome> runRanks(const RankRun &run);
 
-/// In a rank: who it is, and a folder of all ranks of this run.
+/// In a rank: its number, and a folder shared by all ranks of this run.
 struct RankPlace {
   int rank, world;
   std::string folder;
 };
 using RankScenario = void (*)(const RankPlace &);
-/// Registers what ranks can do, while the program starts. An exception becomes exit status 1 and its text.
+/// Registers a scenario during static initialisation. An exception becomes exit status 1 with its text.
 struct RankScenarioAdded {
   RankScenarioAdded(const char *name, RankScenario run);
 };

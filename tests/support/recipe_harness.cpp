@@ -23,7 +23,7 @@ Group group(const std::string &kind, const std::string &args, const std::string 
     names += (names.empty() ? "" : ", ") + p.trim().split(':').first.trim().str();
     list += (list.empty() ? "" : ", ") + p.trim().str();
   }
-  // The types of what is yielded are found by parsing the body as a function first, which only the verifier would mind.
+  // Parse the body as a function first to find the types of the yielded values; only the verifier would reject it.
   auto probe = parseModule(fmt::format("func @f({}) -> () {{\n{}\n}}", list, body), "test");
   std::string types, results;
   unsigned n = 0;
@@ -81,11 +81,11 @@ std::vector<double> spread(const Tensor &t, double fill) {
 
 namespace {
 
-constexpr double untouched = 7;  // in padding of results
+constexpr double untouched = 7;  // expected in the padding of results
 
 DType storageOf(DType t, DType compute) { return isFloat(t) && compute == DType::f64 ? DType::f64 : t; }
 
-/// The reverse of spread; padding must hold `fill`.
+/// The inverse of spread; padding must contain `fill`.
 Tensor gather(const Type &type, const std::vector<double> &padded, double fill, bool checkPadding) {
   Tensor t(type);
   std::vector<double> mark = spread(Tensor(type, std::vector<double>(type.elements(), 1)), 0);
@@ -100,7 +100,7 @@ Tensor gather(const Type &type, const std::vector<double> &padded, double fill, 
   return t;
 }
 
-/// Bytes with a zone around them that must stay as it is.
+/// A buffer between guard bytes that must stay unchanged.
 class Guarded {
 public:
   Guarded(const kir::Buffer &b, const std::vector<double> &content)
@@ -181,7 +181,7 @@ std::vector<Tensor> run(const Group &g, const std::vector<Tensor> &operands, con
     Jit jit(target, "");
     CompiledKernel k = jit.compile({&low.kernel})[0];
     for (const CompiledPhase &p : k.phases)
-      for (int64_t t = p.tasks; t-- > 0;)  // any order will do
+      for (int64_t t = p.tasks; t-- > 0;)  // tasks may run in any order
         p.run(pointers.data(), t, t + 1);
     for (unsigned i = 0; i < content.size(); ++i) {
       memory[i]->expectIntact();
@@ -239,7 +239,7 @@ static void expectWithin(const std::vector<Tensor> &bound, const std::vector<Ten
         largest = std::max(largest, std::fabs(v));
     for (size_t i = 0; i < want[r].data.size(); ++i) {
       const double a = got[r].data[i], b = want[r].data[i];
-      // The reference rounds too: in f64, and what it yields in 16 bits.
+      // The reference rounds too: in f64, and to 16 bits if its result has 16.
       const DType t = got[r].type.dtype;
       const double rounding = t == DType::bf16  ? std::fabs(b) * 0x1p-8
                               : t == DType::f16 ? std::fabs(b) * 0x1p-11 + 0x1p-25

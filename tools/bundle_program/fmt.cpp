@@ -1,5 +1,4 @@
-// fmt's own functions, which Debian has as a shared library only: its sources, from its headers. All that fmt 9's own
-// library instantiates stands here, whatever of it we use today.
+// Instantiates all of fmt 9's own library from its headers, because Debian has it only as a shared library.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

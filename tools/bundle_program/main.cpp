@@ -1,4 +1,4 @@
-// All programs in one file, for tools/bundle: it is the one by whose name it is called (links in bin/).
+// All programs in one file, for tools/bundle: acts as the program whose name it is called by (links in bin/).
 #include <cstdio>
 #include <string_view>
 

@@ -22,7 +22,7 @@ using Bytes = std::vector<std::byte>;
 
 // ---- tensors in memory ----------------------------------------------------------------------------------------------
 
-/// A tensor as the memory of a value of type `t`; padding holds NaN, which no logical element may show.
+/// A tensor's memory as a value of type `t`. Padding is NaN, which must not reach a logical element.
 Bytes bytesOf(const Tensor &x, const Type &t) {
   Bytes bytes(t.bytes(), std::byte(0xff));
   std::vector<int64_t> at = elementPlaces(t);
@@ -42,13 +42,13 @@ Tensor tensorOf(const std::byte *bytes, const Type &t) {
 
 // ---- a planned function as a list of kernels ------------------------------------------------------------------------
 
-/// Content of values, each in memory of its own, whatever the plan says; T is one content.
+/// Contents of values in separate memory, independent of the plan; T is the content of one value.
 template <typename T> struct Contents {
   llvm::StringMap<T> states;
   llvm::DenseMap<const Value *, T> values;  // by root: reshapes are views
 };
 
-/// Runs a function on contents: `kernel(op, operands, results)` fills the results of a group.
+/// Runs a function on contents; `kernel(op, operands, results)` computes the results of a group.
 template <typename T, typename F>
 std::vector<T> runOnContents(const Function &f, std::vector<T> args, Contents<T> &c, F kernel) {
   c.values.clear();
@@ -85,7 +85,7 @@ std::vector<T> runOnContents(const Function &f, std::vector<T> args, Contents<T>
 
 // ---- the runs of one call -------------------------------------------------------------------------------------------
 
-/// Collects the compiled kernels by op.
+/// Collects the compiled kernel of each op.
 struct Recorder : KernelObserver {
   llvm::DenseMap<const Op *, const CpuKernel *> kernels;
   void ran(const BoundKernel &k, int64_t, int64_t) override { kernels[k.op] = static_cast<const CpuKernel *>(&k); }
@@ -102,7 +102,7 @@ Bounds boundsOf(const Tensor &x, const Type &t) {
   return b;
 }
 
-/// The panels of a state, where its elements are bounded so.
+/// The bounds of a packed state, given those of the state that it packs.
 Bounds packedBounds(const State &packed, const State &of, Contents<Bounds> &contents) {
   const Bounds &b = contents.states[of.name];
   Tensor values(of.type), errors(of.type);
@@ -116,7 +116,7 @@ Bounds packedBounds(const State &packed, const State &of, Contents<Bounds> &cont
   return panels;
 }
 
-/// Error bounds in the place of values.
+/// The error bounds, in place of the values.
 Tensor errorsOf(const Bounds &b, const Type &t) {
   Tensor x(t);
   std::vector<int64_t> at = elementPlaces(t);
@@ -125,7 +125,7 @@ Tensor errorsOf(const Bounds &b, const Type &t) {
   return x;
 }
 
-/// The bounds of a kernel's results.
+/// Error bounds of a kernel's results.
 std::vector<Bounds> boundGroup(const Op &op, std::vector<Bounds> buffers, const Target &target) {
   Schedule schedule;
   GPTC_CHECK(Schedule::parse(op.attrs.getString("schedule"), schedule), "no schedule: {}", print(op));
@@ -146,7 +146,7 @@ std::vector<Bounds> boundGroup(const Op &op, std::vector<Bounds> buffers, const 
   return {first, first + op.numResults()};
 }
 
-/// The largest finite magnitude, `so far` counted.
+/// The largest finite magnitude in `t`, at least `soFar`.
 double largestOf(const Tensor &t, double soFar) {
   for (double v : t.data)
     if (std::isfinite(v))
@@ -154,11 +154,12 @@ double largestOf(const Tensor &t, double soFar) {
   return soFar;
 }
 
-/// What the reference itself may be off: it computes in float64, at times by another formula, which cancels where the
-/// kernel's does not (1 + tanh of a large negative number). A few thousand units of the largest number that it met.
+/// The reference's own error. It computes in float64, but its formula may cancel where the kernel's does not (1 + tanh
+/// of a large negative number): a few thousand ulps of its largest value.
 double referenceError(double largest) { return 0x1p-40 * largest; }
 
-/// The first element of `is` that is further than factor * its limit + slack from `want`, or another NaN or infinity.
+/// The first element of `is` that is farther than factor * its limit + slack from `want`, or differs in being NaN or
+/// infinite.
 std::string outside(const Tensor &want, const Tensor &is, const Tensor &limit, double factor, double slack,
                     int64_t &bounded, int64_t &unbounded) {
   for (size_t i = 0; i < want.data.size(); ++i) {
@@ -231,13 +232,13 @@ private:
     const Outcome expected = interpretCall(plain, call, before, largest), bounds = boundErrors(f, call, before);
     if (std::string d = compare(expected, shared, bounds, wide, largest, "machine code"); !d.empty() || !again)
       return d;
-    // Both compute the same in f64, each off by 2^-29 of the bound or so; for sums in another order a few times that.
+    // Both compute the same in f64, each off by about 2^-29 of the bound; sums in another order by a few times that.
     return compare(expected, interpretCall(*again, call, before, largest), bounds, holdsNarrow(m) ? 2 : 0x1p-24,
                    largest, "another order of passes");
   }
 
-  // The reference rounds too: in f64, by 2^-29 of what f32 does; and to 16 bits where kernels do, each by no more than
-  // the bound allows, but not to the same side.
+  // The reference rounds too: in f64, with 2^-29 of f32's error; and to 16 bits like the kernels, each within the bound
+  // but possibly in opposite directions.
   const double wide = holdsNarrow(m) ? 2 : 1 + 0x1p-20;
 
   Outcome runInArena(const std::string &function, llvm::ArrayRef<Bytes> args) {
@@ -256,11 +257,11 @@ private:
     return out;
   }
 
-  /// One kernel on guarded memory, by itself.
+  /// Runs one kernel on guarded memory.
   void runKernel(const Op &op, llvm::ArrayRef<const Bytes *> operands, std::vector<Bytes> &results) {
     thread_local GuardedMemory memory;
     memory.clear();
-    // Most overruns are at the end; those at the beginning are looked for in every fourth module.
+    // Most overruns are at the end; every fourth module checks the beginning instead.
     const auto edge = in.seed % 4 == 1 ? GuardedMemory::begin : GuardedMemory::end;
     std::vector<void *> params;
     auto take = [&](size_t bytes) { return static_cast<std::byte *>(params.emplace_back(memory.take(bytes, edge))); };
@@ -269,7 +270,7 @@ private:
     std::vector<std::byte *> made;
     for (unsigned i = 0; i < op.numResults(); ++i) {
       made.push_back(take(op.result(i)->type.bytes()));
-      if (auto j = inPlaceOperand(op, i))  // what lies there stands in for sharing its memory
+      if (auto j = inPlaceOperand(op, i))  // copying the operand there emulates shared memory
         std::memcpy(made[i], operands[*j]->data(), operands[*j]->size());
     }
     for (int64_t bytes : op.attrs.getInts("ws"))
@@ -303,7 +304,7 @@ private:
     return "";
   }
 
-  /// A kernel's results against the meaning of its group, on the numbers that it met.
+  /// Compares a kernel's results with its group's meaning on the values that it received.
   std::string compareKernel(const Op &op, llvm::ArrayRef<const Bytes *> operands, llvm::ArrayRef<Bytes> results) {
     std::vector<Tensor> tensors;
     std::vector<Bounds> buffers;
@@ -328,7 +329,7 @@ private:
     return "";
   }
 
-  /// `fault` says what went wrong, and then the outcome is incomplete.
+  /// If `fault` is set, the outcome is incomplete.
   Outcome runGuarded(const Function &f, llvm::ArrayRef<Bytes> args, Contents<Bytes> &contents) {
     std::vector<Bytes> results = runOnContents(f, args.vec(), contents,
                                                [&](const Op &op, llvm::ArrayRef<const Bytes *> operands,
@@ -362,7 +363,7 @@ private:
     Contents<Bounds> contents;
     for (const auto &s : m.states)
       contents.states[s->name] = boundsOf(before.find(s->name)->second, s->type);
-    // Copies of parameters stand for these, from which they are off by what rounding took.
+    // Low copies stand for their parameters, from which they differ by rounding.
     for (const auto &s : m.states) {
       if (s->attrs.getString("kind") != "low")
         continue;

@@ -23,7 +23,7 @@ thread_local void *volatile faultAddress = nullptr;
 
 void onFault(int signal, siginfo_t *info, void *) {
   if (!armed) {
-    ::signal(signal, SIG_DFL);  // not ours: the same fault again ends the process
+    ::signal(signal, SIG_DFL);  // not ours: the repeated fault ends the process
     return;
   }
   signalSeen = signal;

@@ -1,4 +1,4 @@
-// Memory of tensors that ends at a protected page, and calls of code that may touch it.
+// Memory that ends at a protected page, and calls of code that may overrun it.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace gptc {
 
-/// Slots of memory between protected pages. A tensor lies at the end of its slot, so that the first byte past it
-/// faults, or at the beginning, so that the last byte before it does; what is left of its pages is a red zone.
+/// Slots of memory between protected pages. A tensor lies at the end of its slot, so that the byte after it faults, or
+/// at the beginning, so that the byte before it does. The rest of its pages is a red zone.
 class GuardedMemory {
 public:
   enum Edge { end, begin };
@@ -22,9 +22,9 @@ public:
 
   /// Frees all slots.
   void clear() { used.clear(); }
-  /// The next slot's memory, `bytes` long, filled with 0xff bytes (NaN; -1). InternalError past the last slot.
+  /// Returns `bytes` bytes in the next slot, filled with 0xff (NaN; -1). Throws InternalError if no slot is left.
   std::byte *take(size_t bytes, Edge edge);
-  /// Whether all red zones hold what take() left there.
+  /// Whether all red zones are unchanged.
   bool intact() const;
 
 private:
@@ -37,8 +37,8 @@ private:
   std::vector<Slot> used;
 };
 
-/// Runs `code` on this thread; says at which address it faulted, if it did (SIGSEGV, SIGBUS), or that it divided by
-/// zero (SIGFPE) or ran what is no instruction (SIGILL). `code` must own nothing that would need a destructor then.
+/// Runs `code` on this thread. Returns the fault that it raised, if any: SIGSEGV or SIGBUS with the address, SIGFPE
+/// (division by zero), or SIGILL. Destructors in `code` do not run after a fault.
 std::optional<std::string> faultOf(const std::function<void()> &code);
 
 }  // namespace gptc

@@ -12,7 +12,7 @@ namespace gptc {
 
 namespace {
 
-/// FNV-1a: equal on every machine, unlike std::hash.
+/// FNV-1a, which unlike std::hash is equal on every machine.
 unsigned hashOf(const std::string &s, unsigned seed) {
   unsigned h = 2166136261u ^ (seed * 2654435761u);
   for (unsigned char c : s)
@@ -20,7 +20,7 @@ unsigned hashOf(const std::string &s, unsigned seed) {
   return h;
 }
 
-/// The rows or classes that an integer argument chooses from.
+/// The number of rows or classes that an integer argument selects from.
 int64_t choicesOf(const Value &v) {
   int64_t n = 5;
   for (const Op *user : v.users())
@@ -41,7 +41,7 @@ bool mayHoldNonFinite(const Module &m) {
   return true;
 }
 
-/// What a state of kind "low" holds: its parameter, rounded.
+/// The content of a state of kind "low": its rounded parameter.
 Tensor lowCopy(const State &copy, const Tensor &parameter) {
   Tensor t(copy.type, parameter.data);
   for (double &v : t.data)
@@ -64,7 +64,7 @@ Tensor packedTensor(const State &packed, const Tensor &of) {
 Tensor inputTensor(const std::string &name, const Type &t, int64_t below, unsigned seed) {
   std::mt19937 random(hashOf(name, seed));
   Tensor x(t);
-  // A second moment.
+  // A second moment, which is never negative.
   const bool square = llvm::any_of(std::initializer_list<llvm::StringRef>{"v.", "row.", "column."},
                                    [&](llvm::StringRef prefix) { return llvm::StringRef(name).starts_with(prefix); });
   const bool index = llvm::StringRef(name).starts_with("pos") || t.isScalar();
@@ -74,7 +74,7 @@ Tensor inputTensor(const std::string &name, const Type &t, int64_t below, unsign
     } else if (t.dtype == DType::pred) {
       v = random() % 2;
     } else if (isInt(t.dtype)) {
-      // Outside of the table now and then; scalars count or choose, and are not negative.
+      // Sometimes outside the table; scalars are counts or selectors and not negative.
       v = random() % 8 || index ? double(random() % below) : random() % 2 ? -1.0 : double(below);
     } else {
       v = roundTo(t.dtype, double(int(random() % 2048) - 1024) / 512);
@@ -114,7 +114,7 @@ StateMap statesFor(const Module &m, unsigned seed) {
     Tensor t(s->type);
     if (kind != "grad")
       t = inputTensor(s->name, s->type, 7, seed);
-    // Matrices are scaled to keep the size of what they multiply, by a power of two.
+    // Scale matrices by a power of two such that products keep the size of their input.
     if (kind == "param" && s->type.rank() > 1 && isFloat(s->type.dtype)) {
       const double scale = std::exp2(-std::ceil(std::log2(double(s->type.dim(-1))) / 2));
       for (double &v : t.data)

@@ -1,5 +1,5 @@
-// Arguments and states for any module, made from nothing but its types, its names and a seed: so a module that a tool
-// has cut down is run on the same numbers as before.
+// Makes arguments and states for any module from its types, names and a seed only, so a reduced module runs on the same
+// numbers as the original.
 #pragma once
 
 #include "ir/graph.h"
@@ -21,19 +21,19 @@ struct Inputs {
   unsigned seed = 0;
 };
 
-/// Values of one argument or state: floats are multiples of 2^-9 of at most 2 in size, exact in their dtype; integers
-/// lie in [-1, below]; where a name says more ("step", "n_valid"), so do the values.
+/// Values of an argument or state: floats are multiples of 2^-9 with magnitude at most 2, exact in their dtype;
+/// integers lie in [-1, below]; names with a meaning ("step", "n_valid") get suitable values.
 Tensor inputTensor(const std::string &name, const Type &t, int64_t below, unsigned seed);
 
-/// Calls of every function: @train_step twice, @accumulate twice before @update, each other once. Integer arguments
-/// that choose a row or a class reach one past either end. In one module of 16 an argument holds a NaN and an
-/// infinity, but not with dropout or row_max: of what those make of a NaN, results of 0 and a lost NaN are allowed.
+/// Calls every function: @train_step twice, @accumulate twice before @update, all others once. Integer arguments that
+/// select a row or class exceed the range by one at both ends. In one of 16 modules an argument contains NaN and
+/// infinity, except with dropout or row_max, which may turn NaN into 0 or lose it.
 Inputs inputsFor(const Module &m, unsigned seed);
 
-/// What a state of kind "packed" holds, unrounded, where this is what it holds the panels of.
+/// The unrounded content of a state of kind "packed" that packs `of`.
 Tensor packedTensor(const State &packed, const Tensor &of);
 
-/// Contents of the states of `m`, by name: parameters and moments random, accumulators zero.
+/// Contents of the states of `m` by name: random parameters and moments, zero accumulators.
 StateMap statesFor(const Module &m, unsigned seed);
 
 }  // namespace gptc

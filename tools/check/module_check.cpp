@@ -14,12 +14,12 @@ namespace gptc {
 
 namespace {
 
-/// Where a pass may stand: before autodiff, behind it, on groups.
+/// The phases at which a pass may run: before autodiff, after it, on groups.
 struct Place {
   const char *pass;
   bool import = false, joint = false, groups = false;
-  bool rounds = false;         // results may change, within the bound of what comes out in the end
-  bool behindUpdates = false;  // what writes parameters must be there
+  bool rounds = false;         // may change results, within the final error bound
+  bool behindUpdates = false;  // needs the ops that write parameters
 };
 constexpr Place movable[] = {
     {"canonicalize", true, true, false},
@@ -28,20 +28,20 @@ constexpr Place movable[] = {
     {"order", true, true, true},
     {"pad-vocab", true, false, false},
     {"pad-vocab{multiple=8}", true, false, false},
-    {"shard-tensor", true, false, false},  // of one rank: nothing
+    {"shard-tensor", true, false, false},  // no effect on one rank
     {"recompute-cheap", false, true, false},
     {"remat{budget=full}", false, false, true},
     {"precision", false, true, false, true},
-    {"partition", false, true, false},  // of one rank: nothing
+    {"partition", false, true, false},  // no effect on one rank
     {"pack-weights{all=true,cols=4}", false, true, false, false, true},
-    {"overlap-collectives", true, true, true},  // likewise
-    {"offload", false, true, true},             // without its attribute: nothing
+    {"overlap-collectives", true, true, true},  // no effect on one rank
+    {"offload", false, true, true},             // no effect without its attribute
     {"chunk-classifier{chunks=2}", false, false, true, true},
 };
-/// Each at one place in the order, below.
+/// Passes with a fixed place in the order.
 constexpr const char *fixed[] = {"autodiff", "optimizer", "fuse", "settle-writes", "select-recipes", "plan-memory"};
 
-/// How groups are made; twice as often with all kinds of growth on, as models are compiled.
+/// Ways to form groups. Full fusion is listed twice because models are compiled with it.
 constexpr const char *fusions[] = {"fuse",
                                    "fuse",
                                    "fuse{max=3}",
@@ -51,7 +51,7 @@ constexpr const char *fusions[] = {"fuse",
                                    "fuse{fold=false}",
                                    "fuse{bias=false}"};
 
-/// Not meant to keep the bits: a baseline for benches.
+/// Passes that may change bits: baselines for benches.
 constexpr const char *baselines[] = {"primitive-optimizer"};
 
 std::vector<std::string> violations(const Module &m) {
@@ -103,7 +103,7 @@ private:
   BoundStats &stats;
   std::mt19937 random;
   Target target;
-  bool training = false, grouped = false, updates = false;  // these have been added
+  bool training = false, grouped = false, updates = false;  // whether these have been added
   std::string history, failure;
 
   unsigned pick(size_t n) { return random() % n; }
@@ -113,7 +113,7 @@ private:
       failure = history.empty() ? what : fmt::format("after '{}': {}", history, what);
   }
 
-  /// One pass, the verifier, and the text.
+  /// Runs one pass, the verifier, and the text check.
   void apply(Module &m, const std::string &pass) {
     history += (history.empty() ? "" : ",") + pass;
     PipelineOptions quiet;
@@ -153,9 +153,9 @@ private:
     for (const auto &s : whole->states)
       if (s->attrs.getString("kind") == "param")
         params.push_back(s.get());
-    // d(loss)/dt along a random direction, by central differences with two steps; what they differ by is about what
-    // the better one is off, and rounding of the loss comes on top. Where a relu is at 0 there is no slope: then from
-    // other points, on which a wrong gradient is wrong too. Nothing is known where there is no finite slope.
+    // Estimates d(loss)/dt along a random direction by central differences with two step sizes, whose difference
+    // estimates the error of the better one; rounding of the loss adds to it. A relu at 0 has no slope, so other points
+    // are tried, where a wrong gradient is wrong too. Without a finite slope nothing can be concluded.
     auto slopesAt = [&](int point) -> std::optional<std::string> {
       std::mt19937 shift(options.seed);
       StateMap from = statesFor(*whole, options.seed), direction;
@@ -185,7 +185,7 @@ private:
         return std::string();
       return fmt::format("the gradient has slope {} along a direction, the loss {}", slope, fine);
     };
-    if (!holdsNarrow(*whole)) {  // what is rounded to 16 bits changes by steps, which have no slope
+    if (!holdsNarrow(*whole)) {  // rounding to 16 bits makes the loss a step function without slope
       std::string wrong;
       for (int point = 0; point < 4 && (point == 0 || !wrong.empty()); ++point)
         wrong = slopesAt(point).value_or(wrong);
@@ -238,7 +238,7 @@ private:
     expectSame(*m, in, expected);
   }
 
-  /// Up to `most` passes that may stand at this place, in any order.
+  /// Runs up to `most` passes that are allowed at this place, in random order.
   void shuffle(Module &m, bool Place::*place, unsigned most, const std::function<void(bool mayRound)> &after) {
     for (unsigned n = pick(most + 1); n > 0 && failure.empty(); --n) {
       const Place &p = movable[pick(std::size(movable))];
@@ -259,7 +259,7 @@ private:
     return n;
   }
 
-  /// The states and most of what else is live at the peak.
+  /// A budget for the states and most of the rest that is live at the peak.
   static int64_t smallBudget(const Module &m) {
     int64_t states = 0, peak = 0;
     for (const auto &s : m.states)
@@ -310,8 +310,8 @@ private:
     }
     shuffle(*m, &Place::groups, 3, same);
     if (pick(3) == 0) {
-      // Where the classifier is cut into chunks, sums over tokens are, too: at whole folds, of which the interpreter
-      // knows nothing.
+      // If the classifier is cut into chunks, so are sums over tokens: at whole folds, which the interpreter does not
+      // know.
       const unsigned losses = countLosses(*m);
       apply(*m, fmt::format("remat{{budget=auto,available={}}}", smallBudget(*m)));
       same(countLosses(*m) != losses);

@@ -1,4 +1,4 @@
-// What a module does on given inputs, by the interpreter, and how two such outcomes differ.
+// Runs a module in the interpreter on given inputs, and compares two outcomes.
 #pragma once
 
 #include "tools/check/inputs.h"
@@ -8,20 +8,20 @@
 namespace gptc {
 
 struct Outcome {
-  std::vector<std::vector<Tensor>> results;  // by call
+  std::vector<std::vector<Tensor>> results;  // one entry per call
   StateMap states;
 };
 
 Outcome interpretCalls(const Module &m, const Inputs &in);
 
-/// Where they differ in a bit (of value: +0 equals -0, and one NaN another); "" where they do not. States that only
-/// `b` has are left out, padding too.
+/// The first difference in bits (but +0 equals -0, and all NaNs are equal); "" if there is none. Ignores padding, and
+/// states that only `b` has.
 std::string differenceOf(const Outcome &a, const Outcome &b);
 
-/// Whether some value is stored in 16 bits. Ops round to that, also in the interpreter.
+/// Whether any value is stored in 16 bits, to which ops round, also in the interpreter.
 bool holdsNarrow(const Module &m);
 
-/// Calls f(name, tensor of a, tensor of b) for everything that both must have; returns what is missing, or "".
+/// Calls f(name, tensor of a, tensor of b) for everything that both must have. Returns what is missing, or "".
 std::string forEachPair(const Outcome &a, const Outcome &b,
                         const std::function<void(const std::string &, const Tensor &, const Tensor &)> &f);
 

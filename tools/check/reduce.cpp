@@ -1,14 +1,14 @@
-// The reduction, as rounds of the steps below until a round changes nothing. Every step proposes candidates, each a
-// changed copy of the best module so far; one that verifies and still fails becomes the best.
+// The reduction repeats the steps below until a round changes nothing. Every step proposes changed copies of the best
+// module so far; one that verifies and still fails becomes the best.
 //
-//   1. Functions go, then whole layers.
-//   2. Results of `return` go; ops: each result of one that goes is replaced by an operand of its type, or an earlier
-//      value of its type, or a new argument. Chunks of the list, halved from all down to one (ddmin).
-//   3. Operands of ops become arguments, so that what computes them can go. Optional ones go.
-//   4. What nobody uses goes: ops, arguments, states.
-//   5. Extents become 1, 2, 3, half or one less, everywhere at once: arguments and states get the new types, the rest
-//      follows by the ops' own rules. Padding goes.
-//   6. Attributes go where the op has a default for them.
+//   1. Remove functions, then whole layers.
+//   2. Remove results of `return`, and ops: each result of a removed op is replaced by an operand or an earlier value
+//      of its type, or by a new argument. Chunks of the list, halved from all ops down to one (ddmin).
+//   3. Turn operands of ops into arguments, so that their producers can be removed. Remove optional operands.
+//   4. Remove what is unused: ops, arguments, states.
+//   5. Change extents to 1, 2, 3, half or one less, everywhere at once: arguments and states get the new types, and the
+//      ops' own rules determine the rest. Remove padding.
+//   6. Remove attributes for which the op has a default.
 #include "tools/check/reduce.h"
 
 #include "ir/opdef.h"
@@ -46,7 +46,7 @@ Value *newArgument(Module &m, const Op &op, const Type &t) {
   return f.body.addArg(t, fmt::format("r{}", f.body.args.size()));
 }
 
-/// What may stand for a result of an op that goes.
+/// A replacement for a result of a removed op.
 Value *substitute(Module &m, Op &op, const Value &result) {
   for (Value *v : op.operands())
     if (v->type == result.type)
@@ -64,7 +64,7 @@ void removeOp(Module &m, Op &op) {
   op.erase();
 }
 
-/// Step 4. Arguments keep their names, and with them their values; those in `given` stay, and then counters do, too.
+/// Step 4. Arguments keep their names, which determine their values. Those in `given` stay, and then counters stay too.
 void removeUnused(Module &m, bool opsToo, const std::set<std::string> &given) {
   std::set<std::string> used;
   for (auto &f : m.functions) {
@@ -89,8 +89,8 @@ void removeUnused(Module &m, bool opsToo, const std::set<std::string> &given) {
 
 // ---- step 5 ---------------------------------------------------------------------------------------------------------
 
-/// The new dims of a reshape whose operand changed from `in` to `now`: runs of dimensions with equal products belong
-/// together, and in each run either side has one dimension, or both are alike.
+/// The new dims of a reshape whose operand changed from `in` to `now`. Runs of dimensions with equal products belong
+/// together; in each run either side has one dimension, or both are equal.
 bool reshapedDims(const Type &in, const Type &now, const Type &out, const std::function<Dim(Dim)> &map, Type &result) {
   result = Type(now.dtype);
   unsigned i = 0, o = 0;
@@ -124,7 +124,7 @@ bool reshapedDims(const Type &in, const Type &now, const Type &out, const std::f
   return true;
 }
 
-/// Gives every extent `from` the value `to`; false where some op has no place for that.
+/// Changes every extent `from` to `to`; false if some op does not allow it.
 bool changeExtents(Module &m, const std::function<Dim(Dim)> &map, int64_t from, int64_t to) {
   auto mapped = [&](Type t) {
     for (Dim &d : t.dims)
@@ -207,10 +207,10 @@ private:
   const StillFails &stillFails;
   const std::function<void(const ReduceStep &)> &progress;
   std::set<std::string> tried;
-  bool deadMatters = false;     // the failure needs ops that nobody uses
-  std::set<std::string> given;  // arguments that passes ask for by name; they ask for counters, too
+  bool deadMatters = false;     // the failure needs unused ops
+  std::set<std::string> given;  // arguments that passes look up by name; these passes need counters too
 
-  /// Tries `change` on a copy; it returns false where it does not apply.
+  /// Tries `change` on a copy; `change` returns false if it does not apply.
   bool attempt(const char *what, const std::function<bool(Module &)> &change) {
     auto m = best->clone();
     if (!change(*m))
@@ -225,12 +225,12 @@ private:
     return true;
   }
 
-  /// ddmin: removes chunks of the `size()` numbered things, from all of them down to single ones.
+  /// ddmin: removes chunks of `size()` numbered things, from all of them down to single ones.
   bool minimise(const char *what, const std::function<size_t()> &size,
                 const std::function<bool(Module &, size_t first, size_t count)> &removeChunk) {
     bool any = false;
     for (size_t chunk = std::max<size_t>(1, size()); chunk >= 1; chunk /= 2) {
-      // From the end: what uses others goes before these.
+      // From the end: users are removed before what they use.
       for (size_t end = size(), first; end > 0; end = std::min(first, size())) {
         first = end > chunk ? end - chunk : 0;
         any |= attempt(what, [&](Module &m) { return removeChunk(m, first, end - first); });
@@ -323,7 +323,7 @@ private:
             op->addOperand(v);
           return true;
         });
-        if (opsOf(*best).size() != before)  // those before n may have gone
+        if (opsOf(*best).size() != before)  // ops before n may have been removed
           return true;
       }
     return any;

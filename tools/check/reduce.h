@@ -1,4 +1,4 @@
-// Shrinks a module that shows a failure to a small one that still does.
+// Shrinks a module that shows a failure to a small one that still shows it.
 #pragma once
 
 #include "ir/graph.h"
@@ -10,20 +10,20 @@
 namespace gptc {
 
 struct ReduceStep {
-  std::string what;  // e.g. "drop ops"
-  unsigned ops;      // left
+  std::string what;  // "drop ops"
+  unsigned ops;      // remaining ops
 };
 
-/// Whether a candidate, which verifies, still shows the failure.
+/// Whether a candidate, which verifies, still fails.
 using StillFails = std::function<bool(const Module &)>;
 
-/// The smallest module found that still fails. Delta debugging (Zeller & Hildebrandt 2002, "Simplifying and isolating
+/// Returns the smallest failing module found. Delta debugging (Zeller & Hildebrandt 2002, "Simplifying and isolating
 /// failure-inducing input") over functions, layers, results, ops and operands; then extents, padding and attributes.
-/// `m` itself fails.
+/// `m` itself must fail.
 std::unique_ptr<Module> reduceModule(const Module &m, const StillFails &stillFails,
                                      const std::function<void(const ReduceStep &)> &progress = nullptr);
 
-/// Ops that do something: all but the ends of blocks; those of fused bodies count.
+/// Number of ops without block terminators; includes those in fused bodies.
 unsigned countOps(const Module &m);
 
 }  // namespace gptc

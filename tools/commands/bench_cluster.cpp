@@ -1,11 +1,11 @@
-// gptc bench cluster: this machine as a cluster.toml, measured.
+// gptc bench cluster: measures this machine as a cluster.toml.
 //
-// 1. Peaks of arithmetic in registers, and memory (codegen/cpu/peak.h); an all_reduce between ranks of this machine.
-// 2. Training steps of a few small models in fp32 and bf16, each kernel timed within the step.
-// 3. What no loop of instructions says, the shares of the peak that kernels reach and the rates at which they stream,
-//    is fitted: coordinate descent on the cost model itself (passes/analysis/cost.h), so that what is minimised is what
-//    forecasts are made of: the squares of log(predicted / measured), of each step and, weighted by its share of it, of
-//    each kernel.
+// 1. Measure peaks of arithmetic in registers, memory (codegen/cpu/peak.h), and an all_reduce between ranks of this
+//    machine.
+// 2. Run training steps of a few small models in fp32 and bf16, with each kernel timed within the step.
+// 3. Fit what no instruction loop shows: the shares of the peak that kernels reach, and their streaming rates.
+//    Coordinate descent on the cost model itself (passes/analysis/cost.h) minimises what forecasts depend on: the
+//    squares of log(predicted / measured) of each step and, weighted by its share of the step, of each kernel.
 #include "tools/commands/bench_cluster.h"
 
 #include "codegen/codegen.h"
@@ -34,21 +34,20 @@ namespace gptc {
 
 namespace {
 
-/// A kernel of a model, as the fit sees it.
+/// A kernel of a model, as the fit uses it.
 struct Sample {
   const Op *op;
-  double seconds;  // of one call
-  double calls;    // in a step
+  double seconds;  // per call
+  double calls;    // per step
 };
 
-/// Of measurements beside which something else may have run for a while: the lower quartile.
+/// The lower quartile, for measurements that other processes may have disturbed for a while.
 double undisturbed(std::vector<double> v) {
   std::sort(v.begin(), v.end());
   return v.empty() ? 0 : v[v.size() / 4];
 }
 
-/// One model, measured again and again in turn with others, so that what disturbs the machine for some seconds does not
-/// all fall on one.
+/// One model, measured repeatedly in turn with others, so that a disturbance of some seconds does not affect only one.
 class MeasuredModel : public KernelObserver {
 public:
   MeasuredModel(const std::vector<std::string> &settings, const Target &target)
@@ -56,7 +55,7 @@ public:
                defaultCacheDir(), target.threads),
         groups(*runner.session.plan.planned, runner.session.plan.target) {}
 
-  /// Steps for so long, two at least, behind one that finds the caches as another model left them.
+  /// Runs steps for `seconds`, at least two, after one that restores the model's data to the caches.
   void visit(double seconds) {
     runner.step();
     const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
@@ -84,8 +83,8 @@ public:
   ThreadPool &pool() { return runner.session.pool; }
 
   std::vector<Sample> samples;
-  double kernels = 0;  // seconds of all of them, one by one
-  double step = 0;     // of one step, in which kernels that do not wait for each other run side by side
+  double kernels = 0;  // seconds of all kernels, one by one
+  double step = 0;     // seconds of a step, in which independent kernels run concurrently
 
 private:
   StepRunner runner;
@@ -94,7 +93,7 @@ private:
   std::vector<double> steps;
 };
 
-/// Widths at which kernels behave differently: in the caches of a core, of the machine, in memory.
+/// Widths at which kernels behave differently: data in a core's caches, in the machine's caches, in memory.
 std::vector<std::vector<std::string>> typicalModels() {
   auto model = [](int layers, int heads, int width, int context, int vocab, int sequences) {
     return std::vector<std::string>{fmt::format("model.n_layer={}", layers),
@@ -160,7 +159,7 @@ public:
     return sum / double(models.size());
   }
 
-  /// Predicted over measured, of each model's step.
+  /// Ratios of predicted to measured time, per model's step.
   std::vector<double> steps() const {
     std::vector<double> all;
     for (const auto &m : models) {
@@ -173,12 +172,12 @@ public:
   }
 
 private:
-  static constexpr double stepWeight = 4;  // what is asked for are steps; kernels tell why they take as long
+  static constexpr double stepWeight = 4;  // steps are the goal; kernels explain them
   MachineRates rates;
   const std::vector<std::unique_ptr<MeasuredModel>> &models;
 
-  /// The best value of one scalar, by a grid of factors that narrows: the error is not convex, as a kernel is bound now
-  /// by this and now by that.
+  /// The best value of one scalar, by a grid of factors that narrows. The error is not convex, because a kernel's bound
+  /// changes with the value.
   double descend(double &value, double least, double most) {
     double best = value, bestError = error();
     for (double factor : {1.5, 1.1, 1.02, 1.004}) {
@@ -245,7 +244,7 @@ std::string clusterText(const Target &target, const MachineSpeed &speed, const M
 
 void benchCluster(const std::string &file, unsigned threads, double seconds) {
   const Target target = hostTarget(threads);
-  // Before there is another pool of threads, which would stand in the way.
+  // Before another thread pool exists, which would compete for CPUs.
   LinkSpeed links;
   for (int i = 0; target.threads > 1 && i < 3; ++i)
     if (const LinkSpeed l = measureLinks(2); l.bandwidth > links.bandwidth)

@@ -1,14 +1,14 @@
-// gptc bench cluster: this machine as a cluster.toml, measured.
+// gptc bench cluster: measures this machine as a cluster.toml.
 #pragma once
 
 namespace gptc {
 
-/// Collectives of ranks on this machine.
+/// Speed of collectives between ranks on this machine.
 struct LinkSpeed {
   double bandwidth = 0;  // bus bandwidth of a large all_reduce, bytes/s, as NCCL's tests count
-  double latency = 0;    // seconds of one of a single number
+  double latency = 0;    // seconds of an all_reduce of one number
 };
-/// `ranks` >= 2, each a thread with a processor's place of its own.
+/// Measures `ranks` >= 2 ranks, run as threads that communicate like processes.
 LinkSpeed measureLinks(int ranks);
 
 }  // namespace gptc

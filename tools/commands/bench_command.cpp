@@ -72,7 +72,7 @@ static void addAblate(CLI::App &bench) {
     std::vector<Ablation> all = ablate(o->request, [&](const Ablation &a) {
       if (o->json)
         return;
-      if (!std::exchange(headed, true))  // only now: mistakes have come to light before the first row
+      if (!std::exchange(headed, true))  // not earlier, so that errors appear before the table
         fmt::print("{:<22} {:>9} {:>20} {:>9} {:>8} {:^16} {:>8} {:>12}\n", "variant", "ms/step", "least..most",
                    "all on", "slower", "least..most", "predicted", "arena");
       printRow(a);

@@ -1,4 +1,4 @@
-// What ranks in processes of one machine exchange through its memory.
+// Measures collectives between ranks that share this machine's memory.
 #include "runtime/collectives/communicator.h"
 #include "runtime/device/executor.h"
 #include "runtime/rendezvous/rendezvous.h"
@@ -13,7 +13,7 @@ namespace gptc {
 
 namespace {
 
-/// Seconds of one all_reduce of `n` floats, for each of `rounds` after one that is not counted.
+/// Seconds of an all_reduce of `n` floats, for `rounds` rounds after an uncounted one.
 std::vector<double> timesOf(Communicator &c, size_t n, int rounds) {
   std::vector<float> x(n, 1.f), y(n);
   std::vector<double> seconds;
@@ -30,7 +30,7 @@ std::vector<double> timesOf(Communicator &c, size_t n, int rounds) {
 }  // namespace
 
 LinkSpeed measureLinks(int ranks) {
-  constexpr size_t large = size_t(4) << 20;  // floats: as much as caches hold and more, as gradients are
+  constexpr size_t large = size_t(4) << 20;  // floats: larger than caches, like gradients
   LinkSpeed speed;
   const std::string token = newToken();
   RendezvousServer server({.token = token, .world = ranks});

@@ -1,12 +1,11 @@
-// gptc bench matmul: the products of a model's linear layers by themselves, at many numbers of tokens.
+// gptc bench matmul: measures the products of a model's linear layers by themselves, for several numbers of tokens.
 //
-//   1. The model is compiled, which tells what products it has: those of the forward pass, and both of each one's
-//      gradient.
-//   2. For each number of tokens the extent that is the tokens is replaced, and the product compiled without
-//      prologue or epilogue, with the schedule on record or the default.
-//   3. It runs between runs of the peak loop. A share of peak is that of the better of the two neighbours: products
-//      draw so much power that the clock falls by a tenth in a second of them, and what a rested machine can do is no
-//      measure of a schedule. Both are printed.
+//   1. Compile the model to find its products: those of the forward pass, and both gradients of each.
+//   2. For each number of tokens, replace the token extent and compile the product without prologue or epilogue, with
+//      the recorded schedule or the default.
+//   3. Run it between runs of the peak loop. A share of peak refers to the better of the two neighbours: products draw
+//      so much power that within a second the clock falls by a tenth, and the rate of a rested machine does not measure
+//      a schedule. Both rates are printed.
 #include "codegen/cpu/peak.h"
 #include "codegen/tuner/group_bench.h"
 #include "frontends/model_builder.h"
@@ -38,15 +37,15 @@ struct Product {
   Type a, b, y;
   bool ta = false, tb = false;
   int64_t fold = 0;  // of dw
-  double calls = 0;  // in a step
+  double calls = 0;  // per step
 
-  /// Of activations A and a weight B, as it is stored or transposed; or of activations A and a gradient B.
+  /// Activations A times a weight B, stored or transposed; or activations A times a gradient B.
   const char *form() const { return ta ? "A'B" : tb ? "AB'" : "AB"; }
   int64_t m(int64_t tokens) const { return ta ? a.dim(-1) : tokens; }
   int64_t n() const { return y.dim(-1); }
   int64_t k(int64_t tokens) const { return ta ? tokens : a.dim(-1); }
   double flops(int64_t tokens) const { return 2.0 * double(m(tokens)) * double(n()) * double(k(tokens)); }
-  /// The same with so many tokens, as the body of a fused op.
+  /// The product with `tokens` tokens, as the body of a fused op.
   std::unique_ptr<Module> module(int64_t tokens) const {
     auto flat = [&](const Type &t, bool ofTokens) {
       return Type(t.dtype, {ofTokens ? Dim(tokens) : t.dims.front(), t.dims.back()});
@@ -65,7 +64,7 @@ struct Product {
   }
 };
 
-/// Products of the tokens of a micro-batch, equal ones once.
+/// Products over the tokens of a micro-batch, equal ones once.
 std::vector<Product> productsOf(const Module &planned) {
   std::map<std::string, size_t> known;
   std::vector<Product> all;
@@ -92,7 +91,7 @@ std::vector<Product> productsOf(const Module &planned) {
 }
 
 struct Sum {
-  double flops = 0, seconds = 0, atPeak = 0;  // atPeak: seconds that the peak beside each product would have taken
+  double flops = 0, seconds = 0, atPeak = 0;  // atPeak: seconds at the peak measured beside each product
   void add(double times, double f, double t, double peak) {
     flops += times * f;
     seconds += times * t;
@@ -135,7 +134,7 @@ void run(const Request &r) {
                s.flops / s.seconds * 1e-9, 100 * s.atPeak / s.seconds, 100 * s.flops / s.seconds / rested);
   };
   Sum all;
-  double most = 0;  // share of a peak
+  double most = 0;  // largest share of a peak
   std::map<std::string, Sum> byForm;
   for (int64_t tokens : r.tokens) {
     Sum sum;
@@ -150,7 +149,7 @@ void run(const Request &r) {
         better = found.trials[found.best].schedule;
       }
       if (better)
-        if (std::vector<Trial> t = bench.propose({*better}); !t.empty()) {  // empty: the default's own kernel
+        if (std::vector<Trial> t = bench.propose({*better}); !t.empty()) {  // empty: it gives the default's own kernel
           bench.build({&t[0]});
           if (t[0].outcome == Trial::Outcome::timed && bench.check(t[0], HUGE_VAL) == Trial::Outcome::timed)
             trial = t[0];

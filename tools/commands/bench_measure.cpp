@@ -1,4 +1,4 @@
-// gptc bench peak, step, kernels and decode: what there is, with what is on record about schedules.
+// gptc bench peak, step, kernels and decode: measurements with the recorded schedules.
 #include "codegen/codegen.h"
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
@@ -37,7 +37,7 @@ struct Request {
   int64_t steps = 10;  // or tokens
   unsigned threads = 0;
   bool json = false;
-  // Of kernels: a plan in the model's place, calls of a kernel on a GPU, and where the JSON goes beside the table.
+  // For kernels: a plan instead of a model, calls of each kernel on a GPU, and the JSON file besides the table.
   int calls = 20;
   std::string jsonFile;
   bool wantsTable() const { return !json || !jsonFile.empty(); }
@@ -58,7 +58,7 @@ json jsonOf(const MachineSpeed &s) {
           {"triad_bytes_per_s", s.memory.triad}};
 }
 
-/// What memory does in turn with something else.
+/// Memory bandwidth, measured in turn with something else.
 class MemorySamples {
 public:
   explicit MemorySamples(Session &s) : probe(s.pool, s.host) {}
@@ -76,7 +76,7 @@ private:
 void peak(const Request &r) {
   const Target target = hostTarget(r.threads);
   ThreadPool pool(target.threads);
-  // Asked for by name, so measured anew; the greatest counts from now on.
+  // The user asked for a measurement, so do not use the record; the greatest value counts from now on.
   const Peak fp32 = peakOfCpu(pool, target, DType::f32, defaultCacheDir()).again(),
              bf16 = peakOfCpu(pool, target, DType::bf16, defaultCacheDir()).again();
   const MachineSpeed s{fp32.flops, bf16.flops, measureMemory(pool, target)};
@@ -96,7 +96,7 @@ bool isFolder(const std::string &path) {
   return std::filesystem::is_directory(path, e);
 }
 
-/// The model as `gptc compile` makes it, ready to take steps.
+/// The model as `gptc compile` makes it, ready for steps.
 std::unique_ptr<StepRunner> runnerOf(const Request &r, double &tokens, double &flops, std::string &compute) {
   const Config config = readConfigForBench(r.modelFile, r.settings);
   const Target target = hostTarget(r.threads);
@@ -231,7 +231,7 @@ void kernels(const Request &r) {
              optimizerMs, optimizerBytes * 1e-9, optimizerShare);
 }
 
-/// Bytes of the parameters, or of their copies in a narrower type, of which a token needs every element.
+/// Bytes of the parameters, or of their narrower copies, that a token reads completely.
 double weightsPerToken(const Module &m) {
   std::map<std::string, double> read;
   for (const Op &op : m.function("decode")->body)
@@ -276,7 +276,7 @@ void decode(const Request &r) {
       memory.sample();
     last = monotonicNow();
   });
-  // What of it is the choice of the token, given the logits of the last one.
+  // The part spent on choosing the token, given the last one's logits.
   const llvm::ArrayRef<float> logits(static_cast<const float *>(session.executor.result("decode", 0)),
                                      size_t(m.attrs.getInt("vocab_size")));
   for (int i = 0; i < 9; ++i) {

@@ -1,4 +1,4 @@
-// gptc cache: what is on record about schedules.
+// gptc cache: lists, exchanges and checks tuning records.
 #include "codegen/object_cache.h"
 #include "codegen/tuner/group_bench.h"
 #include "runtime/tuning/tuned_schedules.h"
@@ -21,7 +21,7 @@ namespace gptc {
 
 namespace {
 
-/// A problem on a machine.
+/// Problem and machine.
 using Key = std::pair<std::string, std::string>;
 
 std::set<Key> problemsOf(const TuningRecords &records) {
@@ -31,7 +31,7 @@ std::set<Key> problemsOf(const TuningRecords &records) {
   return keys;
 }
 
-/// Those of each problem's last race.
+/// The records of each problem's last race.
 std::vector<TuningRecord> racesOf(const TuningRecords &records) {
   std::vector<TuningRecord> all;
   for (const auto &[problem, machine] : problemsOf(records))
@@ -76,8 +76,8 @@ void list(bool trials) {
   }
 }
 
-/// Equal ones once, in the order of the files. Where there is none among lines that are something else, the files are
-/// not those that were meant.
+/// Distinct records in the order of the files. Throws if the files contain other lines but no records, because they are
+/// probably not the intended files.
 std::vector<TuningRecord> together(const std::vector<std::string> &files) {
   std::vector<TuningRecord> all;
   std::set<std::string> seen;
@@ -107,7 +107,7 @@ void write(const std::string &path, llvm::ArrayRef<TuningRecord> records) {
 
 void import(const std::vector<std::string> &files) {
   TuningRecords records(neededCacheDir());
-  std::set<std::string> known;  // without a mark, as those of files are
+  std::set<std::string> known;  // without marks, as in files
   for (const TuningRecord &r : records.all())
     known.insert(r.str());
   std::vector<TuningRecord> fresh;
@@ -119,8 +119,8 @@ void import(const std::vector<std::string> &files) {
              fresh.size(), fresh.size() == 1 ? "" : "s");
 }
 
-/// Every winner on record for this machine against its default, those from elsewhere first, for at most so long. One
-/// that gives other bits is named, and a record says that it is not to be taken. Returns how many do.
+/// Runs every winner recorded for this machine against its default, those from elsewhere first, for at most `seconds`.
+/// Reports those with other bits and records that they must not be used. Returns their number.
 int run(TuningRecords &records, double seconds) {
   const auto begin = std::chrono::steady_clock::now();
   auto left = [&] { return seconds - std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
@@ -170,8 +170,8 @@ int run(TuningRecords &records, double seconds) {
   return wrong;
 }
 
-/// Reads every record: a damaged line has been set aside by then. With `seconds` winners run. UserErrors: PlanDamaged
-/// where some are set aside, Unwritable for a folder that is not used.
+/// Reads every record, which sets damaged lines aside. With `seconds`, also runs winners. Throws UserErrors PlanDamaged
+/// if lines were set aside, and Unwritable for a folder that cannot be used.
 void verify(std::optional<double> seconds) {
   std::string why;
   if (const int fd = openPrivateFolder(neededCacheDir(), why); fd >= 0)
@@ -196,7 +196,7 @@ void verify(std::optional<double> seconds) {
     throw UserError(std::move(wrong));
 }
 
-/// Keeps each problem's last race, and what went wrong here, which no search is to try again.
+/// Keeps each problem's last race, and this machine's failures, so that no search repeats them.
 void prune() {
   TuningRecords records(neededCacheDir());
   const size_t before = records.all().size();

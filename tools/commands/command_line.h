@@ -1,4 +1,4 @@
-// CLI11 with our errors: a wrong command line is UserError(Usage).
+// CLI11 with our error messages: an invalid command line is UserError(Usage).
 #pragma once
 
 #include "support/diagnostics.h"
@@ -11,7 +11,7 @@
 
 namespace gptc {
 
-/// Whether a command takes words that are neither options nor commands.
+/// Whether a command takes positional arguments.
 inline bool takesWords(const CLI::App &app) {
   for (const CLI::Option *o : app.get_options())
     if (o->get_positional())
@@ -19,7 +19,7 @@ inline bool takesWords(const CLI::App &app) {
   return false;
 }
 
-/// For Option::check: a number from `least` to `most`; NaN is none.
+/// For Option::check: a number from `least` to `most`; rejects NaN.
 template <typename T> CLI::Validator within(T least, T most) {
   const std::string range = fmt::format("{} to {}", least, most);
   return {[=](std::string &text) {
@@ -30,7 +30,7 @@ template <typename T> CLI::Validator within(T least, T most) {
           range};
 }
 
-/// The model file of a command that does not read its data, and --set.
+/// Adds the model file, for a command that does not read the model's data, and --set.
 inline void addModel(CLI::App &command, std::string &file, std::vector<std::string> &settings) {
   command.add_option("model", file, "model.toml; its data is not read")->required()->type_name("MODEL.toml");
   command.add_option("--set", settings, "Overrides a key, for example train.micro_batch=4; may be repeated")
@@ -39,10 +39,10 @@ inline void addModel(CLI::App &command, std::string &file, std::vector<std::stri
       ->take_all();
 }
 
-/// Parses and runs callbacks. Returns an exit code where there is nothing more to do (--help, --version, a command that
-/// threw CLI::RuntimeError).
+/// Parses the command line and runs callbacks. Returns an exit code if nothing is left to do (--help, --version, a
+/// command that threw CLI::RuntimeError).
 inline std::optional<int> parseCommandLine(CLI::App &app, int argc, char **argv) {
-  // `--x=` with nothing behind the sign: CLI11 would take the next argument as the value.
+  // `--x=` without a value: CLI11 would take the next argument as the value.
   for (int i = 1; i < argc && llvm::StringRef(argv[i]) != "--"; ++i)
     if (llvm::StringRef word = argv[i]; word.starts_with("--") && word.find('=') + 1 == word.size())
       throw UserError(ErrorCode::Usage, fmt::format("{} has no value", word.str()),
@@ -57,9 +57,9 @@ inline std::optional<int> parseCommandLine(CLI::App &app, int argc, char **argv)
   } catch (const CLI::CallForVersion &e) {
     std::fprintf(stdout, "%s\n", e.what());
   } catch (const CLI::RuntimeError &e) {
-    return e.get_exit_code();  // a command that has said all and ends with a code of its own
+    return e.get_exit_code();  // the command has reported, and chose the exit code
   } catch (const CLI::ParseError &e) {
-    // The innermost command that was named tells what may be written.
+    // The innermost command determines what is allowed.
     std::string command = app.get_name();
     const CLI::App *at = &app;
     while (!at->get_subcommands().empty()) {
@@ -78,7 +78,7 @@ inline std::optional<int> parseCommandLine(CLI::App &app, int argc, char **argv)
           for (const std::string &name : o->get_lnames())
             known.push_back("--" + name);
       else if (takesWords(*at))
-        continue;  // a word too many, rather than a wrong command
+        continue;  // a surplus word rather than a wrong command
       else
         for (const CLI::App *c : at->get_subcommands([](const CLI::App *) { return true; }))
           known.push_back(c->get_name());

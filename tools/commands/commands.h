@@ -1,4 +1,4 @@
-// The commands of gptc, one file each. A command's work is its callback: it runs while the command line is parsed.
+// The commands of gptc, one file each. A command's callback does its work while the command line is parsed.
 #pragma once
 
 namespace CLI {
@@ -11,7 +11,7 @@ void addNewCommand(CLI::App &app);
 void addCompileCommand(CLI::App &app);
 void addDataCommand(CLI::App &app);
 void addBenchCommand(CLI::App &app);
-/// Those of `gptc bench` that only measure.
+/// The measurements of `gptc bench`.
 void addMeasurements(CLI::App &bench);
 void addMatmulBench(CLI::App &bench);
 void addClusterBench(CLI::App &bench);

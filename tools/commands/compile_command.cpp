@@ -1,4 +1,4 @@
-// gptc compile: a model file becomes a plan, and a short account of it.
+// gptc compile: compiles a model file to a plan and prints a short report.
 #include "codegen/codegen.h"
 #include "codegen/cuda/libraries.h"
 #include "frontends/parameter_groups.h"
@@ -33,7 +33,7 @@ std::string grouped(int64_t n) {
 
 void row(const char *name, const std::string &text) { fmt::print("{:<11} {}\n", name, text); }
 
-/// What each rank holds of them.
+/// Bytes of moments on each rank.
 double momentBytes(const Module &m) {
   int64_t bytes = 0;
   for (const auto &s : m.states)
@@ -107,7 +107,7 @@ void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t 
       if (of)
         ++of->groups, of->calls += s.library;
     }
-    // One that is here and does not fit is worth a word where it is missed.
+    // Mention an installed library of the wrong version if it would be used.
     auto unfit = [&](CudaLibraryId id, const Count &of) {
       const CudaLibrary &l = CudaLibrary::find(id);
       return of.groups > of.calls && l.unfit && c.compile.libraryCalls != "off" ? l.why : "";
@@ -153,7 +153,7 @@ void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t 
   row("time", fmt::format("{:.2f} s: passes {:.2f}, kernels {:.2f}", r.totalSeconds, r.passSeconds, r.kernelSeconds));
 }
 
-/// compile.autotune = "search".
+/// Implements compile.autotune = "search".
 void tuneFirst(const CompileRequest &request) {
   if (isGirFile(request.modelFile))
     return;
@@ -180,7 +180,7 @@ void addCompileCommand(CLI::App &app) {
   struct Options {
     CompileRequest request;
     std::string target;
-    int64_t nodes = 0, ranksPerNode = 0;  // 0: not said
+    int64_t nodes = 0, ranksPerNode = 0;  // 0: not given
   };
   auto o = std::make_shared<Options>();
   o->request.cacheDir = defaultCacheDir();

@@ -1,4 +1,4 @@
-// gptc data: text to token files.
+// gptc data: converts text to token files.
 #include "frontends/data_prepare.h"
 #include "frontends/r_corpus.h"
 #include "tools/commands/command_line.h"

@@ -1,4 +1,4 @@
-// gptc doctor: what this machine offers, what is in the way, and what helps.
+// gptc doctor: reports what this machine offers, what is missing, and remedies.
 #include "codegen/codegen.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
@@ -20,7 +20,7 @@ void printText(const Diagnosis &d, const std::string &wanted) {
     const bool matters = !f.cuda || wanted != "cpu";
     const bool wrong = f.grade == Finding::blocking || f.grade == Finding::hampered;
     hampered += matters && f.grade == Finding::hampered;
-    // Who does not want CUDA need not be told how to get it.
+    // Do not tell users who do not want CUDA how to get it.
     const bool tell = f.grade == Finding::hampered || (matters && f.grade != Finding::fine);
     const bool fine = f.grade == Finding::fine;
     line(f.name, (wrong && tell ? "problem: "
@@ -74,7 +74,7 @@ void addDoctorCommand(CLI::App &app) {
     const bool cuda = o->target != "cpu";
     std::string arch;
     if (cuda && o->target != "cuda")
-      arch = cudaTarget(o->target).cpu;  // refuses all that is none
+      arch = cudaTarget(o->target).cpu;  // rejects invalid architectures
     const Diagnosis d = examine(arch);
     const bool can = d.blocking(cuda).empty();
     o->json ? printJson(d, o->target, can) : printText(d, o->target);

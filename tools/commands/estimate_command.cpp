@@ -1,5 +1,4 @@
-// gptc estimate: speed, memory and days of a training run before anything runs; gptc calibrate: what a cluster's logs
-// say about it.
+// gptc estimate: forecasts speed, memory and days of a training run. gptc calibrate: fits a cluster to its logs.
 #include "runtime/cuda/gpu.h"
 #include "support/input_files.h"
 #include "support/words.h"
@@ -26,7 +25,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-/// "8", "1..64" (by powers of two) or "8,16,48".
+/// "8", "1..64" (powers of two) or "8,16,48".
 std::vector<int64_t> parseGpus(const std::string &text) {
   std::vector<int64_t> all;
   auto number = [&](llvm::StringRef s) {
@@ -98,13 +97,13 @@ json jsonOf(const Estimate &e, double tokens, const ClusterConfig &c) {
   return j;
 }
 
-/// So many digits behind the point, or three in all where that takes more room.
+/// Fixed `digits` decimals, or 3 significant digits if that does not fit `room`.
 std::string within(double v, int digits, size_t room) {
   const std::string text = fmt::format("{:.{}f}", v, digits);
   return text.size() <= room ? text : fmt::format("{:.3g}", v);
 }
 
-/// Of a column of `room` letters: tenths where a whole number would say little.
+/// Days in a column of `room` characters, with tenths if a whole number would say little.
 std::string daysWithin(double days, bool tenths, size_t room) {
   return days < 0.1 ? formatDays(days) : within(days, tenths || days < 10 ? 1 : 0, room);
 }
@@ -151,17 +150,17 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
   std::vector<Estimate> all;
   const auto plans = std::make_shared<Forecaster::Plans>();
   const std::vector<int64_t> counts = o.gpus ? parseGpus(*o.gpus) : std::vector<int64_t>{0};
-  std::optional<Config> written;  // what says how many ranks there are along "data"
+  std::optional<Config> written;  // gives the number of data ranks
   if (o.gpus) {
     try {
       written = readForForecast(o.model, o.settings, 0, cluster, o.pipeline);
       if (!written->fixes("parallel.data"))
         written.reset();
     } catch (const UserError &) {
-      // Said below, for the ranks asked for.
+      // Reported below, for the requested numbers of ranks.
     }
   }
-  // Of several numbers of GPUs some may not be: that is said in their row.
+  // If several numbers of GPUs are requested, the row of an impossible one says why.
   auto cannot = [&](int64_t gpus, const Diagnostic &d) {
     if (counts.size() == 1)
       throw UserError(d);
@@ -205,7 +204,7 @@ std::vector<Estimate> forecastAll(const EstimateOptions &o, const ClusterConfig 
         none.remedy = "a larger limits.global_batch_tokens, or a smaller train.micro_batch";
         found.push_back(none);
       }
-      // The best that can be run, and what would be faster by more than the forecast's error if it could.
+      // The best runnable strategy, and strategies that are faster by more than the forecast's error but cannot be run.
       const std::optional<Estimate> best = runnable(f, found);
       if (best)
         all.push_back(*best);
@@ -297,7 +296,7 @@ struct CalibrateOptions {
   bool json = false, write = false, records = false;
 };
 
-/// What the tuner has on record of products on the machine that this runs on, which is one of the cluster's.
+/// Shares of products in the tuning records of this machine, which must be one of the cluster's.
 ProductShares sharesOnRecord(const ClusterConfig &cluster, std::string &machine) {
   if (!cluster.software.isGptc())
     throw UserError(
@@ -334,7 +333,7 @@ void runCalibrate(const CalibrateOptions &o) {
     shares = sharesOnRecord(cluster, machine);
     setShares(cluster.device, *shares);
   }
-  // Records are worth writing down without a log, too.
+  // Records are worth storing even without a log.
   const Calibration c = shares && cluster.observations.empty() && which.empty() ? Calibration{cluster, {}, {}, {}}
                                                                                 : calibrate(cluster, which);
   auto value = [&](Scalar s) -> const Fitted & {
@@ -439,7 +438,7 @@ void addEstimateCommand(CLI::App &app) {
   c->add_option("--svg", o->svg, "Draws days.svg, step.svg and memory.svg into a folder")->type_name("FOLDER");
   c->callback([o, gpus] {
     if (gpus->count() && !o->gpus)
-      o->gpus = "";  // '' is no number of them
+      o->gpus = "";  // '' is no number of GPUs
     runEstimate(*o);
   });
 }

@@ -1,4 +1,4 @@
-// gptc explain: what is in effect in a plan, what it is worth, and what was not chosen.
+// gptc explain: reports the decisions in a plan, their worth, and the alternatives.
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
 #include "tools/planner/cache_dir.h"
@@ -36,8 +36,8 @@ json jsonOf(const Plan &plan, const Explanation &e) {
       {"decisions", list}};
 }
 
-/// Peak of this machine in FLOP/s. Others may hold it while it is measured: then once more, and in the end what is
-/// typical of such a machine, as a plan is worth the same on a busy day.
+/// This machine's peak in FLOP/s. If other processes disturb the measurement, tries again, and at last takes the
+/// typical value of such a machine, so that the report does not depend on how busy the machine is.
 double undisturbedPeak(const Target &target, bool &measured) {
   const double typical = ratesOf(target).fp32;
   ThreadPool pool(target.threads);

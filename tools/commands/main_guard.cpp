@@ -48,7 +48,7 @@ int reportBug(const char *what) {
   return exitCodeOf(ErrorCode::Internal);
 }
 
-/// That standard output could not be written. 0 where its reader went away, which is no error.
+/// Reports that standard output could not be written. Returns 0 if its reader went away, which is no error.
 int reportOutput(int error) {
   if (error == EPIPE)
     return 0;
@@ -62,34 +62,35 @@ int flushOutput() {
     return reportOutput(errno);
   if (!std::ferror(stdout))
     return 0;
-  // An earlier write failed, and a stream does not keep the reason: most likely it is still the same.
+  // An earlier write failed, but a stream does not keep the reason; most likely it still applies.
   if (::write(STDOUT_FILENO, "\n", 1) < 0)
     return reportOutput(errno);
   return report(UserError(ErrorCode::Unwritable, "a part of standard output could not be written and is lost",
                           "where it goes, later writes succeeded: a disk may have been full for a while"));
 }
 
-/// What was closed (`>&-`) would be the next file that is opened, and get what is printed. In its place stands what can
-/// be written, or read, as little; but what goes to standard error is lost in silence, as was asked for.
+/// A closed standard descriptor (`>&-`) would be reused by the next file opened, which would then receive output.
+/// Replaces it by a descriptor that cannot be written or read either; but output to a closed standard error is
+/// discarded silently.
 void keepStandardDescriptors() {
   for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)
       (void)!::open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_WRONLY);
 }
 
-/// One of several ranks says it.
+/// Only one of several ranks warns.
 void warnOfStrangeVariables() {
   for (const char *rank : {"GPTC_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "RANK"})
     if (const char *number = std::getenv(rank); number && *number && number != llvm::StringRef("0"))
       return;
-  // gptrun has said it, whose ranks have a pulse.
+  // gptrun, whose ranks have a pulse, has warned already.
   if (ownVariable("GPTC_PULSE"))
     return;
   for (const std::string &sentence : strangeVariables(environ))
     printError("warning: {}\n", sentence);
 }
 
-/// Only what a signal handler may do.
+/// Async-signal-safe calls only.
 void onFault(int) {
   auto say = [](const char *text) { (void)!::write(STDERR_FILENO, text, std::strlen(text)); };
   static_assert(int(ErrorCode::Internal) == 7001);
@@ -104,7 +105,7 @@ void onFault(int) {
 
 void catchFaults() {
 #ifndef __SANITIZE_ADDRESS__  // which says more about them
-  // A stack of its own, for the fault may be that the stack is used up.
+  // A separate stack, because the fault may be a stack overflow.
   static char stack[1 << 16];
   stack_t s{};
   s.ss_sp = stack;
@@ -122,7 +123,7 @@ bool isShortage(const std::error_code &code) {
   return code == std::errc::resource_unavailable_try_again || code == std::errc::not_enough_memory;
 }
 
-/// An exception that nobody can catch: of a thread, or within what must not throw.
+/// Handles exceptions that nobody can catch: from a thread, or inside noexcept code.
 [[noreturn]] void onTerminate() {
   try {
     if (std::current_exception())
@@ -140,8 +141,8 @@ bool isShortage(const std::error_code &code) {
   ::_exit(reportBug("an exception that nothing catches"));
 }
 
-/// Threads get the usual stack whatever `ulimit -s` says, which has it for programs of another kind, and this one as
-/// much of it as it may have.
+/// Gives threads the usual stack size regardless of `ulimit -s`, which is meant for other programs, and the main thread
+/// as much as allowed.
 void takeStack() {
   constexpr rlim_t usual = 8 << 20, least = 512 << 10;
   rlimit r{};
@@ -188,7 +189,7 @@ Diagnostic currentError() {
 
 int guardedMain(const std::function<int()> &work) {
   keepStandardDescriptors();
-  ::signal(SIGXFSZ, SIG_IGN);  // a file past `ulimit -f` then is a write error like any other
+  ::signal(SIGXFSZ, SIG_IGN);  // writing beyond `ulimit -f` is then an ordinary write error
   catchFaults();
   catchOutOfMemory();
   std::set_terminate(onTerminate);
@@ -202,7 +203,7 @@ int guardedMain(const std::function<int()> &work) {
     return report(e);
   } catch (const std::filesystem::filesystem_error &) {
     return report(UserError(currentError()));
-  } catch (const std::system_error &e) {  // fmt::print's too, once the buffer of the output is full
+  } catch (const std::system_error &e) {  // also thrown by fmt::print when the output buffer is flushed
     if (std::ferror(stdout))
       return reportOutput(e.code().value());
     return isShortage(e.code()) ? report(UserError(currentError())) : reportBug(e.what());

@@ -1,4 +1,4 @@
-// What every program's main does around its work: turns exceptions into messages on stderr and exit codes.
+// The frame of every program's main: turns exceptions into messages on stderr and exit codes.
 #pragma once
 
 #include "support/diagnostics.h"
@@ -7,14 +7,14 @@
 
 namespace gptc {
 
-/// Runs `work` and returns its exit code. UserError: its text (coloured on a terminal) and its exit code; out of
-/// memory, threads, or stack from the beginning: as UserError(OutOfMemory), in whatever thread; InternalError and any
-/// other exception: a request to report it, and 70. Output that could not be written in full (a full disk) is
-/// UserError(DiskFull or Unwritable); a reader that went away ends the program quietly. A fault of memory (SIGSEGV,
-/// SIGBUS), where a guard page of the arena stops a wrong kernel, is reported as a bug too, and 70.
+/// Runs `work` and returns its exit code. A UserError prints its text (coloured on a terminal) and gives its own code.
+/// Lack of memory, threads or initial stack, in any thread, is UserError(OutOfMemory). InternalError and other
+/// exceptions print a request to report them and give 70, and so does a memory fault (SIGSEGV, SIGBUS), for example
+/// when a wrong kernel hits a guard page of the arena. Incomplete output (a full disk) is UserError(DiskFull or
+/// Unwritable); if the reader went away, the program ends quietly.
 int guardedMain(const std::function<int()> &work);
 
-/// Within a handler: what guardedMain would show, the first error of several.
+/// Within a catch block: what guardedMain would print, the first of several errors.
 Diagnostic currentError();
 
 }  // namespace gptc

@@ -1,4 +1,4 @@
-// gptc new: a commented model.toml to start from, which compiles as it is once its data are there.
+// gptc new: writes a commented model.toml that compiles once its data exists.
 #include "support/input_files.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
@@ -22,7 +22,7 @@ void writeNew(const NewOptions &o) {
   if (!o.force && fs::exists(fs::symlink_status(o.out)))
     throw UserError(ErrorCode::Unwritable, fmt::format("{} is there already", o.out),
                     fmt::format("-o FILE writes another one, --force writes over {}", o.out));
-  // Paths count from the folder of the file.
+  // Paths are relative to the file's folder.
   const fs::path beside = fs::absolute(o.out).lexically_normal().parent_path();
   const fs::path data =
       fs::path(o.data).is_absolute() ? fs::path(o.data) : fs::absolute(o.data).lexically_relative(beside);

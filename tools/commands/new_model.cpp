@@ -5,7 +5,7 @@
 
 namespace gptc {
 
-// Of the sizes of GPT-2 124M those that train for days on a CPU: for a GPU, and to make smaller.
+// The large models, with GPT-2 124M's sizes, need days on a CPU: for a GPU, or to be reduced.
 static constexpr const char *large =
     R"(n_layer = 12                    # 6, with n_head = 6 and n_embd = 384, is a tenth of the work
 n_head = 12                     # divides n_embd
@@ -100,7 +100,7 @@ const ModelTemplate &modelTemplate(const std::string &name) {
 
 std::string textOf(const ModelTemplate &t, const std::string &data) {
   const std::string folder = data.empty() || data == "." ? "" : data + "/";
-  // As basic strings of TOML have it.
+  // As a TOML basic string.
   std::string quoted;
   for (char c : folder)
     quoted += c == '"' || c == '\\' ? std::string("\\") + c

@@ -1,4 +1,4 @@
-// The model files that `gptc new` writes.
+// Templates of the model files that `gptc new` writes.
 #pragma once
 
 #include "llvm/ADT/ArrayRef.h"
@@ -9,16 +9,16 @@ namespace gptc {
 
 struct ModelTemplate {
   const char *name;       // "gpt2"
-  const char *what;       // one line
-  const char *tokenizer;  // --tokenizer of `gptc data prepare` that goes with it
+  const char *what;       // one-line description
+  const char *tokenizer;  // matching --tokenizer of `gptc data prepare`
   const char *model, *train, *optimizer;
   const char *compute;
 };
 
 llvm::ArrayRef<ModelTemplate> modelTemplates();
-/// UserError(Usage) for a name that there is none of.
+/// Throws UserError(Usage) for an unknown name.
 const ModelTemplate &modelTemplate(const std::string &name);
-/// The file's text. `data`: the folder of token files, from the folder of the file on.
+/// The file's text. `data`: the folder of token files, relative to the model file's folder.
 std::string textOf(const ModelTemplate &t, const std::string &data);
 
 }  // namespace gptc

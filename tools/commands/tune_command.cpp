@@ -1,4 +1,4 @@
-// gptc tune: a line of progress, then a table.
+// gptc tune: shows progress, then a table.
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/stderr.h"
@@ -23,7 +23,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-/// A line on the terminal that is written over and over, ten times a second at most.
+/// A terminal line that is overwritten, at most ten times a second.
 class LiveLine {
 public:
   ~LiveLine() { clear(); }
@@ -34,7 +34,7 @@ public:
     next = now + std::chrono::milliseconds(100);
     winsize size{};
     const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col;
-    // One that breaks could not be written over.
+    // A wrapped line could not be overwritten.
     printError("\r\033[K{}", text.substr(0, (known ? size.ws_col : 80u) - 1));
     isThere = true;
   }
@@ -49,7 +49,7 @@ private:
   std::chrono::steady_clock::time_point next;
 };
 
-/// Of the peak of its operands' type, in percent.
+/// Percent of the peak for its operands' type.
 double shareOfPeak(const TunedKernel &k, const TuneReport &r, double ms) {
   const double peak = r.speed.peak(k.operands);
   return ms > 0 && peak > 0 ? 100 * k.flops / (1e-3 * ms) / peak : 0;
@@ -86,7 +86,7 @@ void table(const TuneReport &r) {
     mostOfMemory = std::max(mostOfMemory, shareOfMemory(k, r, k.ms));
   }
   fmt::print("{}", noteOnShares(mostOfPeak, mostOfMemory));
-  if (r.speed.peakFp32 > 0)  // steps are not measured on a GPU, nor is what they would be held against
+  if (r.speed.peakFp32 > 0)  // on a GPU neither steps nor peaks are measured
     fmt::print("peak {:.0f} GFLOP/s fp32, {:.0f} bf16; memory {:.0f} GB/s\n", r.speed.peakFp32 * 1e-9,
                r.speed.peakBf16 * 1e-9, r.speed.memory.best() * 1e-9);
   if (r.verdict.compared)
@@ -137,7 +137,7 @@ json jsonOf(const TuneReport &r) {
 
 std::atomic<bool> stopAsked = false;
 
-/// Ctrl-C ends the search, and what it found is printed; once more ends the program.
+/// Ctrl-C ends the search and prints its results; a second one ends the program.
 void stopOnInterrupt() {
   struct sigaction action {};
   action.sa_handler = [](int) { stopAsked = true; };
@@ -145,7 +145,7 @@ void stopOnInterrupt() {
   sigaction(SIGINT, &action, nullptr);
 }
 
-/// A file that must be writable later. Where it was not there before, an error takes it away again.
+/// A file that will be written later. Created now to detect errors; removed on an error if it did not exist.
 class Reserved {
 public:
   explicit Reserved(const std::string &file) : file(file) {
@@ -183,7 +183,7 @@ void addTuneCommand(CLI::App &app) {
   c->add_option("--svg", o->svg, "Draws the kernels under the roofline into this file")->type_name("FILE");
   c->add_flag("--json", o->json, "Prints JSON instead of a table");
   c->callback([o] {
-    // What is measured is of use only where it can be kept and drawn.
+    // Measurements are useful only if they can be kept and drawn.
     o->request.cacheDir = neededCacheDir();
     TuningRecords(o->request.cacheDir).keep({});
     Reserved picture(o->svg);
