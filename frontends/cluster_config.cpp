@@ -1,4 +1,4 @@
-// The schema of cluster.toml, one call per key, in the manner of toml_config.cpp.
+// The schema of cluster.toml, one call per key, like toml_config.cpp.
 #include "frontends/cluster_config.h"
 
 #include "frontends/config_reader.h"
@@ -35,7 +35,7 @@ double DeviceSpec::peak(const std::string &compute) const {
 
 namespace {
 
-/// What a quantity may be measured in, and what no machine of this world has.
+/// A unit of measurement, and the range of values that machines can have.
 struct Unit {
   const char *what, *name;  // "a rate of arithmetic", "FLOP/s"
   std::vector<const char *> spellings;
@@ -54,7 +54,7 @@ constexpr Prefix prefixes[] = {{"", 1},        {"k", 1e3},  {"K", 1e3},     {"M"
                                {"T", 1e12},    {"P", 1e15}, {"Ki", 1024.0}, {"Mi", 0x1p20}, {"Gi", 0x1p30},
                                {"Ti", 0x1p40}, {"m", 1e-3}, {"u", 1e-6},    {"n", 1e-9}};
 
-/// The number of units in "312 TFLOP/s"; nullopt where there is no number, or no unit of this kind. "Gb/s" are bits.
+/// The number of units in "312 TFLOP/s"; nullopt without a number or a unit of this kind. "Gb/s" are bits.
 std::optional<double> parseQuantity(llvm::StringRef text, const Unit &unit) {
   text = text.trim();
   const size_t end = std::min(text.find_first_not_of("0123456789.eE+-"), text.size());
@@ -95,7 +95,7 @@ public:
     if (number)
       plain = std::get_if<int64_t>(&v->value) ? double(std::get<int64_t>(v->value)) : std::get<double>(v->value);
     else if (text && !llvm::StringRef(*text).trim().getAsDouble(plain))
-      text = nullptr;  // a number in quotes
+      text = nullptr;  // a bare number in quotes
     else if (!text)
       return r.complain(key, ErrorCode::WrongType, fmt::format("{} must be a string with a unit", key),
                         fmt::format("this is {}", v->kind()), {fmt::format("such as \"{}\"", example(unit))});
@@ -128,7 +128,7 @@ public:
       out = Fitted(value);
   }
 
-  /// [low, high] of a fitted scalar, as `gptc calibrate` writes them.
+  /// Reads the interval [low, high] of a fitted scalar, as `gptc calibrate` writes it.
   void interval(const char *key, Fitted &of, const Unit *unit) {
     const TomlValue *v = r.get(key);
     if (!v)
@@ -166,8 +166,8 @@ private:
     text.take_front(text.find_first_not_of("0123456789.eE+-")).getAsDouble(n);
     return n;
   }
-  /// The number with the unit itself where a machine can have that, else with the prefix that is likeliest for it: the
-  /// T of TFLOP/s, the G of the others.
+  /// The number with the bare unit if a machine can have that value, else with the likeliest prefix: T for FLOP/s, G
+  /// for others.
   static std::string likely(double n, const Unit &unit) {
     if (&unit != &seconds && n >= unit.least && n <= unit.most)
       return withPrefix(n, unit.name);
@@ -234,13 +234,13 @@ void readDevice(ConfigReader &r, DeviceSpec &d) {
                             key == std::string("device.peak_fp32") ? "19.5 TFLOP/s"
                             : key == std::string("device.memory")  ? "80 GiB"
                                                                    : "2039 GB/s"));
-  // What tensor cores, or the same units on half the bits, do slower is a prefix mistyped or another device's figure.
+  // A 16-bit or TF32 peak below fp32's has a mistyped prefix or belongs to another device.
   const std::pair<const char *, double> low[] = {
       {"device.peak_tf32", d.tf32}, {"device.peak_fp16", d.fp16}, {"device.peak_bf16", d.bf16}};
   for (auto &[key, value] : low)
     if (!d.isCpu && value > 0 && value < d.fp32 && r.good(key) && r.good("device.peak_fp32")) {
       std::vector<std::string> help;
-      if (value * 1000 >= d.fp32 && value * 1000 <= 100 * d.fp32)  // tensor cores are some ten times as fast
+      if (value * 1000 >= d.fp32 && value * 1000 <= 100 * d.fp32)  // tensor cores are about ten times as fast
         help.push_back(fmt::format("did you mean \"{}\"?", withPrefix(value * 1000, flops.name)));
       help.push_back("its data sheet has the dense peak of tensor cores; left out it is peak_fp32");
       r.complain(key, ErrorCode::OutOfRange,
@@ -252,7 +252,7 @@ void readDevice(ConfigReader &r, DeviceSpec &d) {
     d.cacheBandwidth = 2.5 * d.bandwidth;
 }
 
-/// What can be, and yet is no such device's.
+/// Complains about values that are possible but do not belong to such a device.
 void holdAgainstDevices(ConfigReader &r, DeviceSpec d) {
   const std::pair<const char *, double *> read[] = {{"device.peak_fp32", &d.fp32},
                                                     {"device.peak_tf32", &d.tf32},
@@ -277,7 +277,7 @@ void readSoftware(ConfigReader &r, SoftwareSpec &s, NetworkSpec &n) {
     s.fusedAttention = s.fusedLoss = s.paddedVocab = s.fusedKernels = false;
   }
   double slowdown = s.slowdown;
-  // Of others it is against the peak, which nothing exceeds; of ours against what kernels usually reach.
+  // For other software it is relative to the peak, which nothing exceeds; for gptc, to what kernels usually reach.
   r.number("software.slowdown", slowdown, s.isGptc() ? 0.01 : 1, 1000);
   if (r.get("software.slowdown") && r.good("software.slowdown"))
     s.slowdown = Fitted(slowdown);
@@ -307,7 +307,7 @@ void readSoftware(ConfigReader &r, SoftwareSpec &s, NetworkSpec &n) {
   c.quantity("network.latency", n.latency, seconds, true);
 }
 
-/// Keys of an observation that are short for a key of model.toml.
+/// Keys of an observation that abbreviate keys of model.toml.
 constexpr std::pair<const char *, const char *> shorts[] = {{"observation.zero_stage", "parallel.zero_stage"},
                                                             {"observation.tensor", "parallel.tensor"},
                                                             {"observation.offload", "parallel.offload"},
@@ -345,7 +345,7 @@ void readObservation(ConfigReader &r, const std::string &file, Observation &o) {
     bool good = items;
     for (const TomlValue &item : items ? *items : std::vector<TomlValue>()) {
       auto *text = std::get_if<std::string>(&item.value);
-      good &= text && llvm::StringRef(*text).find('=') + 1 > 1;  // and something before it
+      good &= text && llvm::StringRef(*text).find('=') + 1 > 1;  // needs a key before the =
       if (good)
         o.settings.push_back(*text);
     }
@@ -418,7 +418,7 @@ ClusterConfig loadCluster(const std::string &file) {
 
 namespace {
 
-/// By how many brackets a line of TOML opens more than it closes.
+/// Number of brackets that a line of TOML opens, minus those it closes.
 int bracketsOf(llvm::StringRef line) {
   int n = 0;
   char quote = 0;
@@ -435,15 +435,15 @@ int bracketsOf(llvm::StringRef line) {
   return n;
 }
 
-/// Puts `wanted` in place of what `keys` have in [table], or behind the last line of the table.
+/// Replaces the lines of `keys` in [table] by `wanted`, or appends `wanted` to the table.
 std::string withKeys(llvm::StringRef text, llvm::StringRef table, llvm::ArrayRef<std::string> keys,
                      llvm::ArrayRef<std::string> wanted) {
   llvm::SmallVector<llvm::StringRef> old;
   text.rtrim('\n').split(old, '\n');
   std::vector<std::string> lines;
-  std::optional<size_t> place, last;  // of the old keys, and behind the table
+  std::optional<size_t> place, last;  // of the old keys, and after the table
   bool inside = false, replaced = false;
-  int open = 0;  // brackets of a value that goes on
+  int open = 0;  // open brackets of a value that continues
   for (llvm::StringRef line : old) {
     if (open <= 0) {
       const auto [key, value] = line.trim().split('=');

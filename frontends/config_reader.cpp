@@ -83,7 +83,7 @@ void ConfigReader::number(const char *key, double &out, double least, double mos
   else
     return wrongType(key, *v, "a number");
   bool inside = (openLeast ? x > least : x >= least) && (openMost ? x < most : x <= most);
-  if (!inside)  // NaN ends here too
+  if (!inside)  // also true for NaN
     return complain(key, ErrorCode::OutOfRange, fmt::format("{} = {} is out of range", key, x),
                     fmt::format("must be {} {} and {} {}", openLeast ? "above" : "at least", least,
                                 openMost ? "below" : "at most", most));
@@ -207,7 +207,7 @@ void ConfigReader::unknownKeys(const std::map<std::string, std::string> &hints) 
     if (size_t dot = k.find('.'); dot != std::string::npos && sections.insert(k.substr(0, dot)).second)
       sectionNames.push_back(k.substr(0, dot));
 
-  std::set<std::string> strange;  // tables reported as a whole: their keys are not reported again
+  std::set<std::string> strange;  // tables reported as a whole; their keys are not reported again
   for (auto &[name, at] : tables) {
     if (sections.count(name))
       continue;
@@ -245,7 +245,7 @@ void ConfigReader::unknownKeys(const std::map<std::string, std::string> &hints) 
                              {fmt::format("write [{}] on a line of its own", key)}});
       continue;
     }
-    // A right name in the wrong table is the likelier slip than a misspelt one. It may stand in several.
+    // A correct name in the wrong table is likelier than a typing error. Several tables may have it.
     std::vector<std::string> right;
     for (const std::string &k : known)
       if (leafOf(k) == leafOf(key) && !llvm::is_contained(right, k))
@@ -257,8 +257,8 @@ void ConfigReader::unknownKeys(const std::map<std::string, std::string> &hints) 
       if (*other->note)
         help.push_back(other->note);
     }
-    // Names are compared without their table, whose letters would make any two of them alike: first those of the same
-    // table, then all.
+    // Names are compared without their table, whose letters would make all of them similar: first within the same
+    // table, then among all.
     const std::string table = key.substr(0, key.size() - leafOf(key).size());
     for (bool here : {true, false}) {
       std::vector<std::string> leaves;

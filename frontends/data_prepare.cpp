@@ -18,7 +18,7 @@ namespace {
 using Texts = std::vector<std::string_view>;
 constexpr int64_t largestVocab = 1 << 16;
 
-/// What --tokenizer says, checked before any file is read.
+/// The parsed value of --tokenizer, checked before any file is read.
 struct Wanted {
   enum Kind { characters, bytes, bpe, merges, file } kind;
   int64_t vocab = 0;
@@ -79,7 +79,7 @@ Tokenizer makeTokenizer(const Wanted &wanted, const Texts &train, const Texts &a
   GPTC_UNREACHABLE("tokenizer kind {}", int(wanted.kind));
 }
 
-/// Cuts the last `fraction` of all characters off into `val`.
+/// Moves the last `fraction` of all characters to `val`.
 void split(Texts &train, Texts &val, double fraction, bool bytes) {
   auto lengthOf = [&](std::string_view t) { return bytes ? int64_t(t.size()) : countCodePoints(t); };
   int64_t total = 0;
@@ -164,7 +164,7 @@ PrepareResult prepareData(const PrepareOptions &options) {
                     fmt::format("a vocabulary of {} does not fit the 16 bits of a token file", tokenizer.vocabSize()),
                     "use bpe:N with N up to 65536, or byte");
 
-  // Everything that can go wrong with the text has gone wrong before the first file is replaced.
+  // Encode everything before replacing the first file, so that bad text changes no file.
   const std::vector<int32_t> trainTokens = encodeAll(train, tokenizer), valTokens = encodeAll(val, tokenizer);
   const PrepareResult result{tokenizer.describe(),      tokenizer.vocabSize(), int64_t(trainTokens.size()),
                              int64_t(valTokens.size()), bytesOf(train),        bytesOf(val)};

@@ -14,19 +14,19 @@ namespace {
 struct Peak {
   const char *key;
   double value;
-  double GpuSheet::*onSheet;  // TFLOP/s
+  double GpuSheet::*onSheet;  // in TFLOP/s
 };
 
-/// FLOPs that a device can do for each byte that it reads. Today's GPUs have 10 (of fp32, on data centers') to 900.
+/// FLOPs per byte of memory traffic. Today's GPUs have 10 (fp32, data centre) to 900.
 constexpr double leastFlopsPerByte = 0.1, leastOfGpus = 2, mostFlopsPerByte = 5000;
-/// More than this beside fp32 and it is fp32 that is mistyped: tensor cores are 4 to 35 times as fast.
+/// Ratio to fp32 above which fp32 is mistyped: tensor cores are 4 to 35 times as fast.
 constexpr double mostBesideFp32 = 100;
-/// Bytes per second of a memory, from an old laptop's to more than any data sheet has.
+/// Memory bandwidth in bytes/s, from an old laptop's to more than any data sheet's.
 constexpr double leastBandwidth = 5e9, leastOfGpuMemory = 20e9, mostBandwidth = 50e12;
 
 bool near(double a, double b, double by) { return std::abs(a - b) <= by * b; }
 
-/// The value a prefix up or down, if that is about what the data sheet has.
+/// The value with another prefix, if that is close to the data sheet's.
 double otherPrefix(double value, double sheet) {
   for (double f : {1e3, 1e-3, 1e6, 1e-6})
     if (near(value * f, sheet, 0.35))
@@ -56,7 +56,7 @@ public:
 private:
   const DeviceSpec &d;
   const GpuSheet *sheet;
-  double good = 0;  // the largest peak that may be
+  double good = 0;  // the largest plausible peak
   std::vector<Implausible> out;
 
   std::vector<Peak> peaks() const {
@@ -71,7 +71,7 @@ private:
                        formatFlops(1e12 * s.*p.onSheet));
   }
 
-  /// Whether it was complained about.
+  /// Compares a peak with the data sheet; returns whether it complained.
   bool againstSheet(const Peak &p) {
     const double dense = 1e12 * sheet->*p.onSheet;
     if (near(p.value, 2 * dense, 0.04)) {
@@ -122,7 +122,7 @@ private:
     const std::string says =
         fmt::format("no device does {} FLOPs for each byte that it reads",
                     flopsPerByte < 10 ? fmt::format("{:.2g}", flopsPerByte) : fmt::format("{:.0f}", flopsPerByte));
-    // Of two figures that do not fit together the one is wrong that no memory has.
+    // Of two incompatible figures, the one is wrong that no memory can have.
     if (d.bandwidth >= least && d.bandwidth <= mostBandwidth && many) {
       const Peak *worst = nullptr;
       const std::vector<Peak> all = peaks();

@@ -1,5 +1,5 @@
-// What no device is like: figures of a cluster file that are another unit's or a data sheet's headline. A forecast from
-// them would be a thousand times or twice too good, and look like any other.
+// Detects implausible figures in a cluster file: a wrong unit, or a data sheet's headline figure. A forecast from them
+// would be off by a factor of two or a thousand without looking wrong.
 #pragma once
 
 #include "frontends/cluster_config.h"
@@ -12,12 +12,12 @@ namespace gptc {
 struct Implausible {
   const char *key;      // "device.peak_bf16"
   std::string message;  // "twice the dense peak of an H100: that is with sparsity"
-  std::string label;    // beside the value
-  std::string likely;   // what is meant, as in "989 TFLOP/s"; empty where nothing is likelier than anything else
+  std::string label;    // shown beside the value
+  std::string likely;   // the probable value, "989 TFLOP/s"; "" if none is
 };
 
-/// Against the data sheet where the name is one of ir/gpu_sheets.h's; else peaks that only sparsity reaches, and
-/// figures that no device has side by side. Of figures that are 0 (left out, or refused already) nothing is said.
+/// Compares with the data sheet if ir/gpu_sheets.h has the device's name; else finds peaks that require sparsity, and
+/// combinations that no device has. Ignores figures of 0 (absent or already refused).
 std::vector<Implausible> implausible(const DeviceSpec &d);
 
 }  // namespace gptc

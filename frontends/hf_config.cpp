@@ -1,8 +1,8 @@
-// 1. model_type names the family, a table of their keys: which key of [model] says the same, what it means that the
-//    file does not have the key (the family's default in transformers), and how values translate.
-// 2. What [model] cannot say has one value that is built, and no other is taken.
-// 3. Rotations have their names and places in several versions; all that are there must agree.
-// 4. What is left must be in the list of keys that cannot change a logit, or a dropout rate.
+// 1. model_type selects the family, a table of its keys: the equivalent key of [model], the meaning of an absent key
+//    (transformers' default for the family), and the translation of values.
+// 2. For a key that [model] cannot express only one value is built; all others are refused.
+// 3. Rotations have several names and places in different versions; all that are present must agree.
+// 4. Any other key must be in the list of keys that cannot change a logit, or be a dropout rate.
 #include "frontends/hf_config.h"
 
 #include "support/input_files.h"
@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using json = nlohmann::json;
 
-/// What a key of [model] says; null for one that has no place in these tables.
+/// The value of a key of [model]; null for a key outside these tables.
 json ours(const ModelConfig &m, llvm::StringRef key) {
   const std::pair<const char *, json> all[] = {{"n_layer", m.nLayer},
                                                {"n_head", m.nHead},
@@ -46,7 +46,7 @@ json ours(const ModelConfig &m, llvm::StringRef key) {
   GPTC_UNREACHABLE("[model] has no {}", key.str());
 }
 
-/// How a value of theirs reads in [model]; null where nothing there says it.
+/// Translates a value of config.json to [model]; null if [model] cannot express it.
 using Translation = json (*)(const json &);
 
 json same(const json &value) { return value; }
@@ -73,14 +73,14 @@ json gatedActivation(const json &name) {
   return plain == "silu" ? json("swiglu") : plain == "gelu" ? json("geglu") : json();
 }
 
-/// Looks up the value of a key of theirs.
+/// Looks up the value of a key of config.json.
 using Lookup = llvm::function_ref<json(const char *key)>;
 
 struct Row {
   const char *theirs;
-  const char *ours;  // the key of [model] that says it; "": none does, and what `absent` means is all that is built
-  json absent;       // what it means that the file does not have the key, or null there;
-  json (*derived)(Lookup) = nullptr;  // where that follows from other keys
+  const char *ours;                   // equivalent key of [model]; "": none, and only the meaning of `absent` is built
+  json absent;                        // meaning of an absent or null key
+  json (*derived)(Lookup) = nullptr;  // computes it from other keys, if it follows from them
   Translation translate = same;
 };
 
@@ -101,13 +101,13 @@ json fourWidths(Lookup get) {
 struct Family {
   const char *name;
   std::vector<Row> rows;
-  /// What the name of the family alone says.
+  /// Values that follow from the family alone.
   std::vector<std::pair<const char *, json>> facts;
-  const char *positions;  // key: how many it was made for
+  const char *positions;  // key for the number of positions
   int64_t defaultPositions;
-  bool tableOfPositions;  // which then has block_size rows, no more and no fewer
-  json theta;             // of rotations; null: it has none
-  json window;            // of attention; null: none
+  bool tableOfPositions;  // positions are a table, which must have exactly block_size rows
+  json theta;             // base of the rotations; null: none
+  json window;            // window of attention; null: none
 };
 
 Family llamaLike(const char *name, int64_t ffn, Row keyHeads, int64_t positions, json window) {
@@ -162,7 +162,7 @@ const std::vector<Family> &families() {
   return all;
 }
 
-/// Keys of any family of which one value only is built.
+/// Keys of any family for which only one value is built.
 const std::vector<Row> &commonRows() {
   static const std::vector<Row> all = {{"is_encoder_decoder", "", false},
                                        {"cross_attention_hidden_size", "", {}},
@@ -172,8 +172,8 @@ const std::vector<Row> &commonRows() {
   return all;
 }
 
-/// Keys that cannot change a logit: how the file was written, how the model is run or trained, what is done with its
-/// logits, and what heads other than the classifier look like.
+/// Keys that cannot change a logit: about the file, running or training the model, the use of logits, or heads other
+/// than the classifier.
 const std::set<std::string> &neutral() {
   static const std::set<std::string> all = {
       // the file
@@ -182,14 +182,14 @@ const std::set<std::string> &neutral() {
       // special tokens
       "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id",
       "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id",
-      // how it is run: what is kept, cut in pieces or given back, and in which order the same is computed
+      // running: what is kept, split or returned, and in which order the same is computed
       "use_cache", "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "return_dict",
       "output_hidden_states", "output_attentions", "output_past", "torchscript", "use_bfloat16",
       "chunk_size_feed_forward", "gradient_checkpointing", "pretraining_tp", "reorder_and_upcast_attn", "is_decoder",
       "tie_encoder_decoder", "tf_legacy_loss", "keys_to_ignore_at_inference", "max_sequence_length", "n_ctx",
       // initial values
       "initializer_range",
-      // what is done with logits
+      // use of logits
       "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
       "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
       "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores",
@@ -201,7 +201,7 @@ const std::set<std::string> &neutral() {
   return all;
 }
 
-/// Rates of dropout, which evaluation has none of; model.dropout says those of training.
+/// Dropout rates, which evaluation ignores; model.dropout gives the training rate.
 const std::set<std::string> &dropoutRates() {
   static const std::set<std::string> all = {"attn_pdrop",        "embd_pdrop",         "resid_pdrop",
                                             "attention_dropout", "hidden_dropout",     "summary_first_dropout",
@@ -244,13 +244,13 @@ private:
     found.push_back({code, fmt::format("{}: {}", file, what), {}, "", {std::move(help)}});
   }
 
-  /// `what` they say, which key `key` of [model] would say as `value`.
+  /// Reports that config.json says `what`, which `key` of [model] would express as `value`.
   void differ(const std::string &what, const char *key, const json &value) {
     add(ErrorCode::Contradiction, fmt::format("{}, but model.{} = {}", what, key, shown(ours(m, key))),
         fmt::format("write {} = {} in [model], or take weights of another model", key, shown(value)));
   }
 
-  /// `what` they say, where only `built` exists.
+  /// Reports that config.json says `what`, of which only `built` is built.
   void notBuilt(const std::string &what, const std::string &built) {
     add(ErrorCode::NotBuiltYet, fmt::format("{}, but only {} is built", what, built),
         "take weights of another model: with these, gptc would compute something else than they were trained for");
@@ -261,7 +261,7 @@ private:
     return it != theirs.end() && !it->is_null();
   }
 
-  /// `key = value`, and where the file does not have the key, whose value it is.
+  /// `key = value`, and for an absent key the family whose default it is.
   std::string said(llvm::StringRef key, const json &value) const {
     return has(key) ? fmt::format("{} = {}", key.str(), shown(value))
                     : fmt::format("no {}, which in model_type = \"{}\" means {}", key.str(), family.name, shown(value));
@@ -283,9 +283,9 @@ private:
   void compare(const Row &r) {
     known.insert(r.theirs);
     const json absent = meaningOfAbsence(r), value = has(r.theirs) ? theirs.at(r.theirs) : absent;
-    if (value.is_null() || (r.derived && absent.is_null()))  // what it follows from is wrong itself
+    if (value.is_null() || (r.derived && absent.is_null()))  // the keys it follows from are wrong themselves
       return;
-    // What follows here from the same keys as there needs no word beside them.
+    // A value that follows here from the same keys as there needs no comparison.
     if (r.derived && *r.ours && !has(r.theirs) &&
         r.derived([&](const char *key) { return ours(m, row(key).ours); }) == ours(m, r.ours))
       return;
@@ -312,10 +312,10 @@ private:
               : fmt::format("write block_size = {} in [model], or less", shown(n)));
   }
 
-  /// A window that no context of this model fills hides nothing.
+  /// A window that this model's context does not exceed has no effect.
   void window() {
     known.insert({"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"});
-    // Here null is a word of its own: no window.
+    // Here null has its own meaning: no window.
     const json n = theirs.contains("sliding_window") ? theirs.at("sliding_window") : family.window;
     const bool used = !has("use_sliding_window") || theirs.at("use_sliding_window") != false;
     const bool hides = used && !n.is_null() && !(n.is_number() && n >= m.blockSize);
@@ -335,7 +335,8 @@ private:
       notBuilt(said("layer_types", types), "\"full_attention\"");
   }
 
-  /// In transformers 4 rope_theta beside rope_scaling, in 5 both as rope_parameters, which newer files of either have.
+  /// transformers 4 has rope_theta beside rope_scaling, transformers 5 both as rope_parameters; newer files of either
+  /// version have all of them.
   void rotations() {
     known.insert({"rope_theta", "rope_scaling", "rope_parameters"});
     auto theta = [&](const std::string &name, const json &value) {

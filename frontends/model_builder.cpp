@@ -20,11 +20,11 @@ int64_t foldOf(int64_t blockSize) {
 
 namespace {
 
-// Streams of initial values count from 0 in the order of the states; those of dropout stand far above them.
+// Streams of initial values count from 0 in the order of the states; those of dropout are far above.
 constexpr int64_t dropoutStreams = 1 << 20;
 enum DropoutSite { attentionSite, residualSite, mlpSite, sitesPerLayer };
 
-/// Layer `l` is -1 for what stands outside the layers.
+/// Layer -1 stands for everything outside the layers.
 int64_t dropoutStream(int layer, DropoutSite site) { return dropoutStreams + (layer + 1) * sitesPerLayer + site; }
 
 OpKind activation(const std::string &name) {
@@ -36,14 +36,14 @@ OpKind activation(const std::string &name) {
       .Cases("silu", "swiglu", OpKind::silu);
 }
 
-/// Declares the states; the functions below read them by name.
+/// Declares the states, which the functions below read by name.
 class Parameters {
 public:
   Parameters(Module &m, const ModelConfig &c) : m(m), c(c) {}
 
   void declare() {
-    // GPT-2's 0.02 is right at its own width of 768. What keeps activations of unit size at any width is 1/sqrt(width),
-    // so it is scaled by that; narrow models learn much faster for it (docs/lab/training.md).
+    // GPT-2's 0.02 suits its own width of 768. Activations keep unit size at any width with 1/sqrt(width), hence this
+    // scaling; narrow models learn much faster with it (docs/lab/training.md).
     const double linearStd = 0.02 * std::sqrt(768.0 / double(c.nEmbd));
     const double projection = linearStd / std::sqrt(2.0 * c.nLayer);
     const int64_t head = c.nEmbd / c.nHead;
@@ -115,7 +115,7 @@ private:
       parameter(name + ".bias", Type(DType::f32, {c.nEmbd}), "zeros");
   }
 
-  /// The name in Hugging Face's GPT-2 or, where the model is one of its Llamas, there.
+  /// The name in Hugging Face's GPT-2, or in its Llama if the model is one.
   std::string fileName(const std::string &name) const {
     if (name == "lm_head.weight")
       return name;
@@ -151,13 +151,13 @@ private:
   int64_t nextStream = 0;
 };
 
-/// Builds one function. Every state is read once, where it is first needed.
+/// Builds one function. Reads every state once, at its first use.
 class FunctionBuilder {
 public:
   FunctionBuilder(Module &m, const Config &config, const BuildOptions &options, const char *name)
       : m(m), c(config.model), options(options), f(m.addFunction(name)), b(f->body), fold(foldOf(c.blockSize)) {}
 
-  /// With targets: their negative log likelihoods, in training the sum of them.
+  /// Returns the negative log likelihoods of the targets, for training their sum.
   void buildLoss(int64_t batch, bool training) {
     const Type tokens(DType::i32, {batch, c.blockSize});
     Value *x = f->body.addArg(tokens, "x");
@@ -174,13 +174,14 @@ public:
     Value *scores = head(h);
     at("loss");
     Value *nll = b.value(OpKind::cross_entropy, {scores, y});
-    // @eval hands out one value per target, which the caller adds up in an order that no batch size changes.
+    // @eval returns one value per target; the caller adds them in an order that does not depend on the batch size.
     if (training)
       nll = b.value(OpKind::reduce_sum, {nll}, attrs({{"lead", int64_t(2)}, {"fold", fold}}));
     b.ret({nll});
   }
 
-  /// `count` tokens through the KV cache; with `chooses`, an argument says which of them the logits follow.
+  /// Processes `count` tokens through the KV cache; with `chooses`, an argument selects the token that the logits
+  /// follow.
   void buildCached(int64_t count, bool chooses) {
     Value *tok = f->body.addArg(Type(DType::i32, {1, count}), "tok");
     Value *pos = f->body.addArg(Type::scalar(DType::i64), "pos");
@@ -191,7 +192,7 @@ public:
       h = block(h, l, pos);
     at("last");
     h = reshape(h, {count, c.nEmbd});
-    if (last)  // before the final norm: nothing after it mixes tokens
+    if (last)  // before the final norm, because nothing after it mixes tokens
       h = b.value(OpKind::dynamic_slice, {h, last}, attrs({{"size", int64_t(1)}}));
     h = finalNorm(h);
     Value *logits = head(h);
@@ -244,7 +245,7 @@ private:
     return c.bias ? add(y, read(name + ".bias")) : y;
   }
 
-  /// Position embeddings of rows pos.. (all of them where pos is null).
+  /// Position embeddings of rows from `pos` on; of all rows if `pos` is null.
   Value *embed(Value *tokens, Value *pos) {
     at("wte");
     Value *h = b.value(OpKind::embedding, {read("wte.weight"), tokens});
@@ -263,7 +264,7 @@ private:
     return dropout(h, -1, residualSite);
   }
 
-  /// Angles of `rows` positions from pos (0 where null) on, for all layers.
+  /// Angles of `rows` positions from `pos` (null: 0) on, for all layers.
   void makeRopeTable(int64_t rows, Value *pos) {
     if (c.position != "rope")
       return;
@@ -301,7 +302,7 @@ private:
     return add(x, y);
   }
 
-  /// The hidden layer: act(x W), or act(x Wg) * (x W) where gated (Shazeer 2020, "GLU Variants Improve Transformer").
+  /// The hidden layer: act(x W); if gated, act(x Wg) * (x W) (Shazeer 2020, "GLU Variants Improve Transformer").
   Value *feedForward(Value *x, const std::string &h, int l) {
     Value *gate = nullptr;
     if (c.gated()) {
@@ -341,8 +342,7 @@ private:
     return op->result(0);
   }
 
-  /// The same attention from simple ops. With G query heads for each of K key heads, queries are laid out as
-  /// [B,K,G*T,D].
+  /// Attention from simple ops. With G query heads per key head, of which there are K, queries have layout [B,K,G*T,D].
   Value *decomposed(Value *qkv, int l) {
     const int64_t batch = qkv->type.dim(0), T = c.blockSize, H = c.nHead, K = c.nKvHead, G = H / K, D = c.nEmbd / H;
     auto part = [&](int64_t start, int64_t size) {

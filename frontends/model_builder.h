@@ -1,55 +1,55 @@
-// From a configuration to the graph of a transformer that normalises before each block (GPT-2, Radford et al. 2019),
-// before any pass: phase "import". docs/model.md says what each key of [model] changes.
+// Builds the graph of a pre-norm transformer (GPT-2, Radford et al. 2019) from a configuration, before any pass: phase
+// "import". docs/model.md describes the effect of each key of [model].
 //
 //   x = drop(norm?(wte[tok] + wpe[pos]))
 //   per layer  x = x + drop(c_proj(attention(rope?(c_attn(ln_1 x)))))
 //              x = x + drop(mlp.c_proj(h)),  h = act(mlp.c_fc(ln_2 x)), or act(mlp.c_gate(ln_2 x)) * mlp.c_fc(ln_2 x)
 //   logits = lm_head(ln_f x)
 //
-// Positions: the table wpe; or rotated queries and keys (rope: one table of angles per function, shared by the layers);
-// or a bias in attention (alibi); or none. An encoder (causal = false) has no cache and therefore no @decode and
-// @prefill; its targets are those of masked-token loss, which runtime/data/data.h makes.
+// Positions: the table wpe; rotated queries and keys (rope: one table of angles per function, shared by the layers); a
+// bias in attention (alibi); or none. An encoder (causal = false) has no cache and hence no @decode and @prefill; its
+// targets are those of the masked-token loss (runtime/data/data.h).
 //
 // Functions (B = micro_batch, T = block_size, V = vocab_size, P = prefill length, all static):
 //   @forward(%x: i32[B,T], %y: i32[B,T], %seq0: i64[]) -> f32[]
-//       Sum of the negative log likelihoods, with dropout; targets of -1 count nothing. seq0: number of the first
-//       sequence in its step.
+//       Sum of the negative log likelihoods, with dropout; targets of -1 do not count. seq0: number of the
+//       first sequence within its step.
 //   @eval(%x: i32[B,T], %y: i32[B,T]) -> f32[B,T]
-//       The negative log likelihoods one by one, not summed, without dropout.
+//       The negative log likelihood of each target, not summed, without dropout.
 //   @decode(%tok: i32[1,1], %pos: i64[]) -> f32[1,V]
 //       Logits after one more token at position pos < T.
 //   @prefill(%tok: i32[1,P], %pos: i64[], %last: i64[]) -> f32[1,V]
 //       P tokens at positions pos.., logits after token `last` of them.
-//       P = min(64, T), and pos + P <= T is needed. A prompt of n >= P tokens is cut at 0, P, 2P, ... with the last
-//       piece at n - P: tokens given twice leave equal caches. One of n < P tokens is padded with any tokens and last =
-//       n - 1: what is written past the end is overwritten by @decode before any token may attend to it. Without %last
-//       where P = 1.
+//       P = min(64, T); requires pos + P <= T. A prompt of n >= P tokens is cut at 0, P, 2P, ..., and the last piece
+//       begins at n - P: writing a token twice leaves the same cache. A prompt of n < P tokens is padded with arbitrary
+//       tokens, with last = n - 1: @decode overwrites the entries past the end before any token attends to them. If
+//       P = 1, there is no %last.
 //
-// States: parameters under the names of Hugging Face's GPT-2 without the leading "transformer."; a linear layer is
-// [in,out], y = x W + b. Attribute hf holds the name in files: the same or, for a model that Hugging Face's Llama can
-// hold (rmsnorm, swiglu, rope, no bias), that of Llama, with its layout (runtime/checkpoint/file_layout.h). @rng_seed
-// and @step are i64[] counters. h.I.attn.k_cache and v_cache, [n_kv_head,T,D], kind "cache". Matrices have decay=true.
-// Initial values: embeddings normal(0.02); linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at
-// its own width; projections into the residual stream s / sqrt(2 n_layer); biases 0, gains 1. Every parameter and every
-// dropout site has its own random stream.
+// States. Parameters have Hugging Face's GPT-2 names without the leading "transformer."; a linear layer is [in,out], y
+// = x W + b. Attribute hf is the name in files: the same or, for a model that Hugging Face's Llama can hold (rmsnorm,
+// swiglu, rope, no bias), Llama's, with its layout (runtime/checkpoint/file_layout.h). @rng_seed and @step are i64[]
+// counters. h.I.attn.k_cache and v_cache are [n_kv_head,T,D], kind "cache". Matrices have decay=true. Initial values:
+// embeddings normal(0.02); linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at its own width;
+// projections into the residual stream s / sqrt(2 n_layer); biases 0, gains 1. Every parameter and every dropout site
+// has its own random stream.
 //
 // Module attributes, for autodiff, the optimizer and the runtime:
 //   string  name
 //   ints    block_size micro_batch accumulate fold n_layer n_head n_kv_head n_embd vocab_size prefill; fold = rows per
 //           block of sums over tokens: the largest divisor of block_size up to 256
 //   ffn_dim norm activation position causal bias tie_embeddings embedding_norm: the keys of [model], by which
-//           checkpoints are told apart (modelIdentity in runtime/plan/plan.h)
-//   norm_eps  where it is not the default
+//           checkpoints are identified (modelIdentity in runtime/plan/plan.h)
+//   norm_eps  if not the default
 //   steps warmup, schedule ("cosine" | "wsd" | "linear" | "constant"), lr min_lr_ratio: the learning rate
 //   remat   compile.remat, for the pass of that name
-//   pack_weights   compile.pack_weights, where it is true or false, for the pass pack-weights
+//   pack_weights   compile.pack_weights if it is true or false, for the pass pack-weights
 //   mask_token: id of [MASK], encoders only
 //   optimizer ("adamw" | "sgd" | "adafactor"), beta1 beta2 eps weight_decay momentum nesterov relative_step
-//           first_moment: the keys of [optimizer]; what its groups say stands on their parameters
+//           first_moment: the keys of [optimizer]; the settings of its groups are attributes of their parameters
 //   grad_clip: 0 for none
 //   compute ("fp32" | "bf16" | "fp16"), optimizer_state ("fp32" | "bf16"): for passes precision and optimizer. With
-//           fp16 there are the states @loss_scale (f32[], from 2^16) and @good_steps (i64[]), of which autodiff and the
-//           optimizer make dynamic loss scaling
+//           fp16 there are states @loss_scale (f32[], initially 2^16) and @good_steps (i64[]), with which autodiff and
+//           the optimizer implement dynamic loss scaling
 #pragma once
 
 #include "frontends/toml_config.h"
@@ -60,15 +60,15 @@
 namespace gptc {
 
 struct BuildOptions {
-  /// Attention of @forward and @eval as matmul, mask, softmax and dropout ops instead of one op. Dropout then acts on
-  /// [B,H,T,T].
+  /// Builds attention of @forward and @eval as matmul, mask, softmax and dropout ops instead of one op. Dropout then
+  /// acts on [B,H,T,T].
   bool decomposedAttention = false;
-  /// @decode and @prefill.
+  /// Include @decode and @prefill.
   bool sampling = true;
 };
 
-/// Needs a configuration from loadConfig (all sizes known). Throws UserError(TooLarge) beyond 10^12 parameters
-/// or maxElements in one tensor, and what applyGroups throws.
+/// Requires a configuration from loadConfig, in which all sizes are known. Throws UserError(TooLarge) beyond 10^12
+/// parameters or maxElements per tensor, and what applyGroups throws.
 std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &options = {});
 
 /// Largest divisor of `blockSize` that is at most 256.

@@ -9,7 +9,7 @@
 namespace gptc {
 
 bool matchesPattern(llvm::StringRef pattern, llvm::StringRef name) {
-  // The last `*` takes one character more whenever what follows does not fit.
+  // On a mismatch, the last `*` takes one more character.
   size_t p = 0, n = 0, star = llvm::StringRef::npos, taken = 0;
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

@@ -1,8 +1,8 @@
-// Groups of parameters, [[optimizer.group]]: which they are, by patterns on their names, and what holds for them alone.
+// Groups of parameters, [[optimizer.group]], selected by patterns on their names, with settings of their own.
 //
-// A name is that of the state: Hugging Face's of GPT-2 without the leading "transformer.", such as "wte.weight" or
-// "h.0.attn.c_attn.bias". In a pattern `*` stands for any text and `?` for one character. A parameter belongs to the
-// last group that matches it, or to none.
+// A name is the state's: Hugging Face's GPT-2 name without the leading "transformer.", such as "wte.weight" or
+// "h.0.attn.c_attn.bias". In a pattern, `*` matches any text and `?` one character. A parameter belongs to the last
+// group that matches it, or to none.
 #pragma once
 
 #include "frontends/toml_config.h"
@@ -10,15 +10,15 @@
 
 namespace gptc {
 
-/// Whether the whole of `name` is as the pattern says.
+/// Whether the pattern matches all of `name`.
 bool matchesPattern(llvm::StringRef pattern, llvm::StringRef name);
 
-/// Writes to each parameter of `m` what its group says (ir/graph.h, State). UserErrors, all of them together:
-/// UnknownValue for a pattern that matches nothing, Contradiction for a group that later ones leave nothing to, or
-/// where every parameter is frozen.
+/// Sets the attributes of each parameter of `m` from its group (ir/graph.h, State). Throws UserErrors together:
+/// UnknownValue for a pattern without a match; Contradiction for a group whose parameters all belong to later groups,
+/// or if all parameters are frozen.
 void applyGroups(const Config &config, Module &m);
 
-/// One line for each group and one for the parameters in none, as `gptc compile` prints them; none without groups.
+/// One line per group and one for parameters in no group, as `gptc compile` prints them; empty without groups.
 std::vector<std::string> describeGroups(const Config &config, const Module &m);
 
 }  // namespace gptc

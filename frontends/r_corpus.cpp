@@ -18,7 +18,7 @@ namespace {
   throw UserError(ErrorCode::DataInvalid, fmt::format("{} is no R data file that gptc can read: {}", file, why));
 }
 
-/// Big-endian reader of a serialized object.
+/// Big-endian reader of a serialised object.
 class Xdr {
 public:
   Xdr(std::string_view data, const std::string &file) : data(data), file(file) {}
@@ -49,8 +49,8 @@ std::optional<std::string> characterVector(std::string_view object, const std::s
   if (in.bytes(2) != "X\n")
     damaged(file, "an object is not in XDR form");
   const int version = in.integer();
-  in.integer();  // R that wrote it
-  in.integer();  // oldest R that reads it
+  in.integer();  // version of R that wrote it
+  in.integer();  // oldest version of R that reads it
   if (version == 3)
     in.bytes(size_t(in.integer()));  // name of the native encoding
   else if (version != 2)

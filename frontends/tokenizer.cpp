@@ -36,7 +36,7 @@ size_t firstWord(std::string_view text) {
       if (text.substr(0, ending.size()) == ending)
         return ending.size();
 
-  // One optional space, then a run of one class other than space.
+  // An optional space, then a run of one class other than space.
   unsigned length;
   size_t at = text[0] == ' ';
   const Class kind = classAt(text, at, length);
@@ -63,7 +63,7 @@ namespace {
 struct PrintableTable {
   std::array<uint32_t, 256> character;
   std::array<int, 512> byte;
-  std::vector<int> order;  // bytes in GPT-2's order of tokens: those that print as themselves first
+  std::vector<int> order;  // bytes in GPT-2's token order: those that print as themselves first
 
   PrintableTable() {
     byte.fill(-1);
@@ -184,8 +184,7 @@ void Tokenizer::symbolsOf(std::string_view word, std::vector<int32_t> &out) cons
   }
 }
 
-/// Applies merges in the order of their ranks, leftmost first, over a linked list of symbols: n log n even for one long
-/// word.
+/// Applies merges in order of rank, leftmost first, on a linked list of symbols: n log n even for one long word.
 void Tokenizer::encodeWord(std::string_view word, std::vector<int32_t> &out) const {
   std::vector<int32_t> ids;
   symbolsOf(word, ids);
@@ -219,7 +218,7 @@ void Tokenizer::encodeWord(std::string_view word, std::vector<int32_t> &out) con
   while (!queue.empty()) {
     Candidate c = queue.top();
     queue.pop();
-    // Stale where one of the two was merged meanwhile.
+    // Outdated: one of the two has been merged.
     if (ids[c.at] < 0 || next[c.at] >= n || rankOf(ids[c.at], ids[next[c.at]]) != c.rank)
       continue;
     const int gone = next[c.at];
@@ -238,7 +237,7 @@ void Tokenizer::encodeWord(std::string_view word, std::vector<int32_t> &out) con
 void Tokenizer::encode(std::string_view text, std::vector<int32_t> &out) const {
   if (merges.empty() || !splitWords)
     return encodeWord(text, out);
-  // Words repeat; long ones are rare and would only fill the memory.
+  // Words repeat; long ones are rare and not worth caching.
   constexpr size_t longest = 64, most = 1 << 20;
   std::string key;
   while (!text.empty()) {

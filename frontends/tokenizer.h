@@ -1,11 +1,11 @@
-// Text to tokens and back. One kind of tokenizer serves all: byte-pair encoding (Sennrich et al. 2016) over an
-// alphabet.
-//   char          the alphabet is the sorted set of the text's characters, no merges (as nanoGPT's character data)
+// Converts text to tokens and back. All tokenizers are byte-pair encoding (Sennrich et al. 2016) over an alphabet:
+//   char          the sorted set of the text's characters, no merges (like nanoGPT's character data)
 //   byte          the 256 bytes, no merges; token = byte
 //   bpe:N         the 256 bytes in GPT-2's order, trained merges, and <|endoftext|> as the last of N tokens
 //   gpt2:FILE     GPT-2's merges file: exactly GPT-2's tokens
-// tokenizer.json is the format of Hugging Face's `tokenizers`, model type BPE, so that other tools read it too; other
-// files of that type are read as well.
+//
+// tokenizer.json has the format of Hugging Face's `tokenizers`, model type BPE, so that other tools can read it; other
+// files of that type can be read too.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +18,28 @@ namespace gptc {
 
 class Tokenizer {
 public:
-  /// The sorted set of characters of the texts, which must be valid UTF-8.
+  /// Alphabet: the sorted set of the texts' characters. The texts must be valid UTF-8.
   static Tokenizer characters(const std::vector<std::string_view> &texts);
   static Tokenizer bytes();
-  /// Learns merges until there are `vocab` tokens or no pair occurs twice. Deterministic: among pairs of equal count
-  /// the one with the smaller ids wins. vocab >= 257.
+  /// Learns merges until there are `vocab` (>= 257) tokens or no pair occurs twice. Deterministic: of pairs with equal
+  /// counts the one with smaller ids wins.
   static Tokenizer train(const std::vector<std::string_view> &texts, int64_t vocab);
-  /// GPT-2's merges file (a "#version" line, then one merge a line). Throws UserError(FileMissing, DataInvalid).
+  /// Reads GPT-2's merges file: a "#version" line, then one merge per line. Throws UserError(FileMissing, DataInvalid).
   static Tokenizer fromMerges(const std::string &file);
-  /// tokenizer.json. Throws UserError: FileMissing, DataInvalid, or NotBuiltYet for a part of the format that is not.
+  /// Reads a tokenizer.json. Throws UserErrors FileMissing, DataInvalid, and NotBuiltYet for unsupported parts of the
+  /// format.
   static Tokenizer load(const std::string &file);
   static Tokenizer fromJson(const std::string &text, const std::string &file);
 
-  /// Appends the tokens of a text; special tokens are not looked for. A character outside the vocabulary:
-  /// UserError(DataInvalid). Not for several threads at once: words seen are remembered.
+  /// Appends the tokens of a text; special tokens are not recognised. Throws UserError(DataInvalid) for a character
+  /// outside the alphabet. Not thread-safe, because it caches words.
   void encode(std::string_view text, std::vector<int32_t> &out) const;
   std::vector<int32_t> encode(std::string_view text) const;
-  /// Bytes of one token; "" for ids that do not exist. A token may end in the middle of a character: see TextStream.
+  /// Bytes of one token; "" for unknown ids. A token may end within a character: see TextStream.
   const std::string &text(int32_t token) const;
   std::string decode(const std::vector<int32_t> &tokens) const;
   int64_t vocabSize() const { return int64_t(pieces.size()); }
-  /// Id of <|endoftext|>, or -1.
+  /// Id of <|endoftext|>; -1 if there is none.
   int32_t endOfText() const { return eot; }
   /// One line: "bpe, 4096 tokens".
   std::string describe() const;
@@ -53,40 +54,40 @@ private:
   void addByteAlphabet(bool gpt2Order);
   void addMerge(int32_t left, int32_t right, int32_t into);
   void addEndOfText();
-  /// Fills `symbols` from the pieces that are one symbol long.
+  /// Fills `symbols` from the pieces that consist of one symbol.
   void indexAlphabet();
   void encodeWord(std::string_view word, std::vector<int32_t> &out) const;
   void symbolsOf(std::string_view word, std::vector<int32_t> &out) const;
 
-  bool byteLevel = true;            // the alphabet is bytes, else characters
-  bool splitWords = true;           // GPT-2's words are encoded apart
+  bool byteLevel = true;            // the alphabet is bytes; else characters
+  bool splitWords = true;           // encode each of GPT-2's words separately
   std::vector<std::string> pieces;  // token -> bytes
   std::vector<Merge> merges;        // by rank
   std::vector<int32_t> mergedInto;  // rank -> token
   int32_t eot = -1;
   std::vector<int32_t> symbols;                                        // byte or character -> token, -1 for none
   std::unordered_map<uint64_t, int32_t> ranks;                         // left << 32 | right -> rank
-  mutable std::unordered_map<std::string, std::vector<int32_t>> seen;  // word -> tokens
+  mutable std::unordered_map<std::string, std::vector<int32_t>> seen;  // cache: word -> tokens
 };
 
-/// Cuts text into the words that GPT-2 encodes apart: the pattern
+/// Splits text into GPT-2's words by the pattern
 ///   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 /// Returns the length in bytes of the first word of a non-empty text.
 size_t firstWord(std::string_view text);
 
-/// GPT-2's way to write any bytes as printable characters: a character for each byte, and back.
+/// GPT-2's encoding of bytes as printable characters, one per byte, and back.
 std::string printableBytes(std::string_view bytes);
-/// False where `text` holds a character that stands for no byte.
+/// False if `text` contains a character that encodes no byte.
 bool bytesOfPrintable(std::string_view text, std::string &bytes);
 
-/// Turns tokens into text that always ends on a whole character, for printing while sampling. Bytes that are no UTF-8
-/// become U+FFFD.
+/// Converts tokens to text that always ends on a complete character, for printing while sampling. Invalid UTF-8 becomes
+/// U+FFFD.
 class TextStream {
 public:
   explicit TextStream(const Tokenizer &t) : tokenizer(t) {}
-  /// The text that became complete with this token.
+  /// Returns the text that this token completes.
   std::string push(int32_t token);
-  /// What is left; an incomplete character as U+FFFD.
+  /// Returns the rest; an incomplete character becomes U+FFFD.
   std::string finish();
 
 private:

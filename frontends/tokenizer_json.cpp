@@ -1,5 +1,5 @@
-// Files: GPT-2's merges, and tokenizer.json in the format of Hugging Face's `tokenizers` (model type BPE). Our four
-// kinds fit into it: byte and char are BPE without merges, char without the ByteLevel step.
+// Reads and writes GPT-2's merges file and tokenizer.json in the format of Hugging Face's `tokenizers` (model type
+// BPE). All four kinds fit: byte and char are BPE without merges, char without the ByteLevel step.
 #include "frontends/tokenizer.h"
 #include "frontends/utf8.h"
 #include "support/diagnostics.h"
@@ -65,7 +65,7 @@ std::string Tokenizer::json() const {
   Json vocab = Json::object(), pairs = Json::array();
   for (int32_t id = 0; id < vocabSize(); ++id)
     if (id != eot && !pieces[id].empty())
-      vocab.get_ref<Json::object_t &>().emplace_back(written(id), id);  // operator[] would search all names before it
+      vocab.get_ref<Json::object_t &>().emplace_back(written(id), id);  // operator[] would compare all earlier names
   for (const Merge &m : merges)
     pairs.push_back(written(m.left) + " " + written(m.right));
   Json added = Json::array();
@@ -115,7 +115,7 @@ Tokenizer Tokenizer::fromJson(const std::string &text, const std::string &file) 
     bad("it is not JSON");
   static const Json absent;
   auto part = [](const Json &of, const char *name) -> const Json & {
-    auto it = of.find(name);  // end() for what is no object
+    auto it = of.find(name);  // end() if `of` is no object
     return it == of.end() ? absent : *it;
   };
   const Json &model = part(j, "model"), &level = part(j, "pre_tokenizer");
@@ -154,7 +154,7 @@ Tokenizer Tokenizer::fromJson(const std::string &text, const std::string &file) 
   std::unordered_map<std::string, int32_t> ids;  // as written in the file
   for (auto &[written, id] : vocab.items()) {
     std::string piece = written;
-    // Special tokens may stand in the vocabulary as plain text.
+    // The vocabulary may contain special tokens as plain text.
     const bool special = added.is_array() && std::any_of(added.begin(), added.end(),
                                                          [&](const Json &a) { return part(a, "content") == written; });
     if (t.byteLevel && !special && !bytesOfPrintable(written, piece))

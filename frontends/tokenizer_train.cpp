@@ -1,4 +1,4 @@
-// Training of byte-level BPE. Words are counted once; after that every merge touches only the words that hold the pair.
+// Trains byte-level BPE. Words are counted once; then each merge touches only the words that contain the pair.
 #include "frontends/tokenizer.h"
 #include "support/diagnostics.h"
 
@@ -16,12 +16,12 @@ struct Word {
 
 struct PairUse {
   int64_t count = 0;
-  std::vector<int32_t> words;  // that held the pair when it was counted; some may hold it no more
+  std::vector<int32_t> words;  // that contained the pair when it was counted
 };
 
 struct Candidate {
   int64_t count;
-  uint64_t pair;  // left << 32 | right: comparing it compares the ids in order
+  uint64_t pair;  // left << 32 | right: compares like the ids in order
   bool operator<(const Candidate &o) const { return count != o.count ? count < o.count : pair > o.pair; }
 };
 
@@ -33,7 +33,7 @@ Tokenizer Tokenizer::train(const std::vector<std::string_view> &texts, int64_t v
   t.addByteAlphabet(true);
   t.indexAlphabet();
 
-  // 1. Words and their counts, in order of appearance (so that nothing depends on a hash function).
+  // 1. Count words, in order of appearance, so that nothing depends on a hash function.
   std::vector<Word> words;
   {
     std::unordered_map<std::string_view, size_t> index;
@@ -50,7 +50,7 @@ Tokenizer Tokenizer::train(const std::vector<std::string_view> &texts, int64_t v
       }
   }
 
-  // 2. Pairs and where they are.
+  // 2. Find the pairs and the words that contain them.
   std::unordered_map<uint64_t, PairUse> pairs;
   auto pairAt = [](const std::vector<int32_t> &ids, size_t i) { return uint64_t(ids[i]) << 32 | uint32_t(ids[i + 1]); };
   auto count = [&](size_t w, int64_t sign) {
@@ -68,14 +68,14 @@ Tokenizer Tokenizer::train(const std::vector<std::string_view> &texts, int64_t v
   for (auto &[pair, use] : pairs)
     queue.push({use.count, pair});
 
-  // 3. The most frequent pair becomes a token, until there are enough.
+  // 3. Turn the most frequent pair into a token until there are enough.
   while (int64_t(t.pieces.size()) < vocab - 1 && !queue.empty()) {
     const Candidate best = queue.top();
     queue.pop();
     const auto it = pairs.find(best.pair);
     if (it == pairs.end())
       continue;
-    if (it->second.count != best.count) {  // it lost some since it was queued
+    if (it->second.count != best.count) {  // its count has dropped since it was queued
       if (it->second.count > 1)
         queue.push({it->second.count, best.pair});
       continue;

@@ -1,4 +1,4 @@
-// The schema, one call per key, and the rules between keys.
+// The schema of model.toml, one call per key, and the rules between keys.
 #include "frontends/toml_config.h"
 
 #include "frontends/config_reader.h"
@@ -28,7 +28,7 @@ struct Layers {
   std::map<std::string, SourceLoc> tables;
 };
 
-/// Loads `file` over its bases, the deepest base first.
+/// Loads `file` after its bases, the deepest base first.
 void loadLayers(const std::string &file, Layers &out, std::vector<std::string> &chain, const TomlValue *named) {
   std::string identity = fs::weakly_canonical(file).string();
   if (llvm::is_contained(chain, identity))
@@ -67,7 +67,7 @@ void path(ConfigReader &r, const char *key, std::string &out) {
   }
 }
 
-/// What a preset stands for where the file says nothing. All have the sizes of GPT-2 124M and its vocabulary, so that
+/// Sets what a preset implies where the file says nothing. All presets have GPT-2 124M's sizes and vocabulary, so that
 /// families compare at one size.
 void takePreset(ModelConfig &m) {
   if (m.preset == "none")
@@ -102,7 +102,7 @@ void readModel(ConfigReader &r, ModelConfig &m) {
   r.integer("model.n_kv_head", m.nKvHead, 1, 1024);
   r.integer("model.ffn_dim", m.ffnDim, 1, 1 << 20);
   r.integer("model.vocab_size", m.vocabSize, 2, 1 << 24);
-  r.integer("model.block_size", m.blockSize, 1, 1 << 17);  // rows of attention scores stand on the stack
+  r.integer("model.block_size", m.blockSize, 1, 1 << 17);  // rows of attention scores are on the stack
   r.choice("model.norm", m.norm, {"layernorm", "rmsnorm"});
   r.number("model.norm_eps", m.normEps, 0, 1, true);
   r.choice("model.activation", m.activation, {"gelu_tanh", "gelu", "relu", "relu2", "silu", "swiglu", "geglu"});
@@ -154,7 +154,7 @@ void readGroup(ConfigReader &r, OptimizerConfig &o) {
 
 void readTraining(ConfigReader &r, TrainConfig &t, OptimizerConfig &o) {
   r.integer("train.steps", t.steps, 1, 1'000'000'000);
-  // With 10^9 steps, the tokens of a run still fit 63 bits.
+  // So that with 10^9 steps the tokens of a run fit 63 bits.
   r.integer("train.global_batch_tokens", t.globalBatchTokens, 1, int64_t(1) << 32);
   r.integerOr("train.micro_batch", t.microBatch, 1, 1 << 20, {"auto"});
   r.integer("train.seed", t.seed, 0, big);
@@ -191,7 +191,7 @@ void readTraining(ConfigReader &r, TrainConfig &t, OptimizerConfig &o) {
   r.eachTable("optimizer.group", [&](ConfigReader &one) { readGroup(one, o); });
 }
 
-/// "(line 6)" where the key was written in a file.
+/// "(line 6)" if the key is written in a file.
 std::string lineOf(const ConfigReader &r, const char *key) {
   SourceLoc at = r.where(key);
   return at.line && at.file != "--set" ? fmt::format(" (line {})", at.line) : "";
@@ -208,7 +208,7 @@ bool wantsCuda(ConfigReader &r) {
 void readPrecision(ConfigReader &r, PrecisionConfig &p, const OptimizerConfig &o, ConfigPurpose purpose) {
   r.choice("precision.compute", p.compute, {"fp32", "bf16", "fp16", "tf32", "auto"});
   if (p.compute == "tf32" && !wantsCuda(r) &&
-      purpose == ConfigPurpose::run)  // which is the mistake then, and said where it stands
+      purpose == ConfigPurpose::run)  // that mistake is reported at its own location
     r.complain("precision.compute", ErrorCode::Contradiction, "tf32 does not exist on the target, a CPU",
                "a format of NVIDIA's tensor cores, for compile.target = \"cuda\"",
                {"\"bf16\" is the fast one on a CPU with AVX512-BF16; \"fp32\" is exact everywhere"});
@@ -398,7 +398,7 @@ void readAll(ConfigReader &r, Config &c, ConfigPurpose purpose) {
   readRun(r, c);
 }
 
-/// Attention keeps a few rows of a head on the stack of a thread.
+/// Attention keeps a few rows of a head on a thread's stack.
 constexpr int64_t widestHead = 1024;
 
 bool headsFit(const ModelConfig &m, int64_t heads, int64_t width) {
@@ -414,8 +414,8 @@ std::string divisors(int64_t n, int64_t most) {
   return fmt::format("{}", fmt::join(found, ", "));
 }
 
-/// What to write instead of a number of heads and a width that do not fit: numbers of heads of this width, the nearest
-/// widths with this number, and where this width has no number at all, the nearest that has one.
+/// Remedies for a number of heads that does not fit the width: numbers of heads for this width; the nearest widths for
+/// this number; and if this width allows no number, the nearest that does.
 std::vector<std::string> fittingHeads(const ModelConfig &m) {
   constexpr int64_t mostHeads = 1024, widest = 1 << 16;
   std::vector<std::string> numbers, widths, help;
@@ -488,7 +488,7 @@ void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
   bool readable = !data.tokenizer.empty() && (!written || fs::exists(data.tokenizer));
   if (readable) {
     try {
-      // An encoder's [MASK] is a token that no text has.
+      // An encoder's [MASK] is an additional token.
       const int64_t tokens = tokenizerVocab(data.tokenizer), vocab = tokens + !m.causal;
       if (!written)
         m.vocabSize = vocab;
@@ -509,22 +509,22 @@ void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
   }
 }
 
-/// Weights from elsewhere must be those of this model, in what their shapes do not tell too.
+/// Checks that imported weights are those of this model, including what their shapes do not show.
 void checkWeights(ConfigReader &r, Config &c) {
   const auto [kind, path] = llvm::StringRef(c.model.initFrom).split(':');
   const char *const key = "model.init_from";
-  if (path.empty() || r.complained())  // then the model may not be complete
+  if (path.empty() || r.complained())  // the model may be incomplete
     return;
   const HfComparison there = compareHfConfig(path.str(), c.model);
   for (const Diagnostic &d : there.differences)
     r.complain(key, d.code, d.message, d.label, d.help);
-  // A checkpoint of ours says it itself.
+  // Our own checkpoint describes its model.
   if (!there.found && kind == "hf" && !fs::exists(fs::path(there.file).replace_filename("manifest.json")))
     c.warnings.push_back(
         fmt::format("there is no {}: that the weights mean what [model] says is not checked", there.file));
 }
 
-/// Heads, those of keys and values too, and features of the hidden layer must divide by `tensor`.
+/// Checks that `tensor` divides the heads, those of keys and values too, and the hidden features.
 void checkTensor(ConfigReader &r, const Config &c) {
   const ModelConfig &m = c.model;
   const int64_t t = c.parallel.tensor;
@@ -556,7 +556,7 @@ void checkBatch(ConfigReader &r, const ModelConfig &m, const ParallelConfig &p, 
                           "parallel.logical_shards"})
     if (!r.good(key))
       return;
-  // A micro-batch lies within a logical shard.
+  // A micro-batch must lie within a logical shard.
   const int64_t block = m.blockSize, shards = p.logicalShards;
   if (!t.globalBatchTokens)
     t.globalBatchTokens =
@@ -685,7 +685,7 @@ std::vector<std::string> modelSettings(const Config &c) {
     for (const char *section : {"model.", "train.", "optimizer.", "precision.", "parallel.", "compile."})
       if (llvm::StringRef(key).starts_with(section) && key != "model.init_from")
         all.push_back(key + "=" + value.text());
-  // What was found in the tokenizer, or chosen.
+  // Values found in the tokenizer or chosen here.
   all.push_back(fmt::format("name={}", TomlValue{c.name, {}, {}}.text()));
   all.push_back(fmt::format("model.vocab_size={}", c.model.vocabSize));
   all.push_back(fmt::format("train.micro_batch={}", c.train.microBatch));

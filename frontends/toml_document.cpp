@@ -4,7 +4,7 @@
 
 #include "llvm/ADT/StringExtras.h"
 
-// Its assertions fire on some malformed files, which it goes on to report as it should.
+// Its assertions fail on some malformed files, which it then reports correctly.
 #define TOML_ASSERT(x) static_cast<void>(0)
 #include <toml++/toml.h>
 
@@ -96,7 +96,7 @@ TomlDocument parseToml(const std::string &text, const std::string &file) {
   TomlDocument doc;
   doc.file = file;
   Flattener flat(doc, text);
-  // Dotted keys nest, and the TOML library recurses once per level: a line of a hundred thousand dots would end its
+  // Dotted keys nest, and the TOML library recurses per level: a line of a hundred thousand dots would overflow the
   // stack.
   constexpr size_t longestLine = 16384;
   unsigned number = 0;
@@ -121,7 +121,7 @@ TomlDocument parseToml(const std::string &text, const std::string &file) {
 
 TomlDocument parseTomlFile(const std::string &file) { return parseToml(readInput(file, "model file"), file); }
 
-/// Digits with signs, points and an exponent at most.
+/// Whether the text has only digits, signs, points and exponent letters.
 static bool looksLikeNumber(llvm::StringRef text) {
   text.consume_front("-") || text.consume_front("+");
   return !text.empty() && llvm::isDigit(text[0]) && text.find_first_not_of("0123456789._eE+-") == llvm::StringRef::npos;
@@ -159,7 +159,7 @@ std::string TomlValue::text() const {
   return "[" + out + "]";
 }
 
-/// Puts a value, with all inside it, at one place.
+/// Sets the location of a value and all nested values.
 static void standAt(TomlValue &v, const SourceLoc &at) {
   v.key = v.where = at;
   if (auto *items = std::get_if<std::vector<TomlValue>>(&v.value))
@@ -179,7 +179,7 @@ std::pair<std::string, TomlValue> parseSetting(const std::string &setting) {
                     "for example --set train.steps=100");
   std::string text = llvm::StringRef(setting).substr(eq + 1).trim().str();
 
-  // The value is parsed as `v = TEXT`; the places are then those of the whole setting.
+  // Parsed as `v = TEXT`; locations then refer to the whole setting.
   TomlValue v;
   try {
     TomlDocument doc = parseToml("v = " + text, "--set");

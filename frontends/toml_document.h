@@ -1,5 +1,5 @@
-// A TOML file as a flat list of dotted keys, each with the place where it stands. This is all that the rest of gptc
-// sees of TOML; toml++ itself stays inside toml_document.cpp, because it takes seconds to compile.
+// A TOML file as a flat list of dotted keys with source locations: all that the rest of gptc sees of TOML. toml++ stays
+// in toml_document.cpp, because it takes seconds to compile.
 #pragma once
 
 #include "support/diagnostics.h"
@@ -14,32 +14,32 @@
 namespace gptc {
 
 struct TomlValue;
-/// The keys of a table inside an array, in the order of their names.
+/// The keys of a table inside an array, sorted by name.
 using TomlTable = std::vector<std::pair<std::string, TomlValue>>;
 
 struct TomlValue {
-  /// monostate: a value that no key of ours takes (a date).
+  /// monostate: a type that no key has (a date).
   std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<TomlValue>, TomlTable> value;
-  SourceLoc key;    // the key's text
-  SourceLoc where;  // the value's text
-  /// "a string", "an integer", ...: for messages.
+  SourceLoc key;    // location of the key
+  SourceLoc where;  // location of the value
+  /// For messages: "a string", "an integer", ...
   const char *kind() const;
-  /// As it could stand in a file. Not for monostate.
+  /// The value as TOML text. Not for monostate.
   std::string text() const;
 };
 
 struct TomlDocument {
   std::string file;                         // as given
-  std::map<std::string, TomlValue> values;  // by dotted key, e.g. "model.n_layer"
-  std::map<std::string, SourceLoc> tables;  // every [table] that was written, by dotted name
+  std::map<std::string, TomlValue> values;  // by dotted key: "model.n_layer"
+  std::map<std::string, SourceLoc> tables;  // every [table] in the file, by dotted name
 };
 
-/// Reads and parses a file. Throws UserError(FileMissing) or UserError(TomlSyntax).
+/// Reads and parses a file. Throws UserError(FileMissing, TomlSyntax).
 TomlDocument parseTomlFile(const std::string &file);
 TomlDocument parseToml(const std::string &text, const std::string &file);
 
-/// One `key=value` of the command line: dotted key, TOML value; what is no TOML value is taken as a string.
-/// Throws UserError(Usage) where there is no key or no `=`.
+/// Parses one `key=value` of the command line: a dotted key and a TOML value; other text counts as a string. Throws
+/// UserError(Usage) if the key or the `=` is missing.
 std::pair<std::string, TomlValue> parseSetting(const std::string &setting);
 
 }  // namespace gptc

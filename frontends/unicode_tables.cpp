@@ -1,5 +1,5 @@
-// Ranges of the Unicode 14 general categories L* and N*, from UnicodeData.txt: for every code point whose category
-// starts with that letter, runs joined. Both tables are sorted.
+// Ranges of Unicode 14's general categories L* and N*, from UnicodeData.txt. Adjacent code points are joined; both
+// tables are sorted.
 #include "frontends/utf8.h"
 
 #include <algorithm>

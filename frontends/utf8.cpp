@@ -6,7 +6,7 @@ namespace {
 
 bool continues(char c) { return (uint8_t(c) & 0xc0) == 0x80; }
 
-/// Bytes that a lead byte announces; 0 for a byte that leads nothing.
+/// Length in bytes that a lead byte announces; 0 if it is none.
 unsigned announced(uint8_t lead) {
   return lead < 0x80                   ? 1
          : lead >= 0xc2 && lead < 0xe0 ? 2

@@ -8,24 +8,24 @@
 namespace gptc {
 
 struct CodePoint {
-  uint32_t value;   // U+FFFD where the bytes are no UTF-8
-  unsigned length;  // bytes used; 1 where they are no UTF-8
+  uint32_t value;   // U+FFFD if invalid
+  unsigned length;  // bytes consumed; 1 if invalid
   bool valid;
 };
-/// The character at the front of a non-empty text. Overlong forms, surrogates and values past U+10FFFF are not valid.
+/// The first character of a non-empty text. Overlong forms, surrogates and values above U+10FFFF are invalid.
 CodePoint firstCodePoint(std::string_view text);
 /// Appends a character.
 void appendUtf8(std::string &out, uint32_t value);
-/// Offset of the first byte that is no UTF-8, or npos.
+/// Offset of the first invalid byte; npos if there is none.
 size_t findInvalidUtf8(std::string_view text);
-/// Characters of a valid text.
+/// Number of characters in a valid text.
 int64_t countCodePoints(std::string_view text);
-/// Bytes of the first `count` characters of a valid text.
+/// Number of bytes in the first `count` characters of a valid text.
 size_t bytesOfCodePoints(std::string_view text, int64_t count);
-/// True when `text` could be the beginning of a character: a lead byte with fewer continuation bytes than it asks for.
+/// Whether `text` may be the beginning of a character: a lead byte with too few continuation bytes.
 bool incompleteCodePoint(std::string_view text);
 
-/// General category L*, N*, and the property White_Space, of Unicode 14.
+/// General categories L* and N*, and the property White_Space, of Unicode 14.
 bool isLetter(uint32_t c);
 bool isNumber(uint32_t c);
 bool isSpace(uint32_t c);
