@@ -369,7 +369,7 @@ void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &w
     return number ? Kernel::Launch([other, number](Stream stream) { other->enqueue(stream, *number); })
                   : Kernel::Launch();
   };
-  strangers += s.algorithm && pinned != known->second.number;
+  unknownAlgorithms += s.algorithm && pinned != known->second.number;
 }
 
 /// Whether the kernel needs generated code.
@@ -460,20 +460,20 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
       setLibraryCall(g, k, why);
       if (hasCode(k, *g.lowered))
         kernels.push_back(&g.lowered->kernel);
-      if (!why.empty() && generated++ == 0)
-        firstGenerated = fmt::format("{} ({}): {}", k.name, describe(*k.op), why);
+      if (!why.empty() && replacedCalls++ == 0)
+        firstReplaced = fmt::format("{} ({}): {}", k.name, describe(*k.op), why);
     }
     pending.push_back({bound.get(), std::move(b)});
     functions[name] = std::move(bound);
   }
-  if (strangers && !std::exchange(saidStrangers, true))
+  if (unknownAlgorithms && !std::exchange(saidUnknown, true))
     printError("warning: cuBLASLt {} on {} does not run what the plan chose for {} of its calls: its own choice "
                "takes their place, and bits and speed may differ; `gptc compile` here chooses anew\n",
-               CudaLibrary::get(CudaLibraryId::cublasLt).version.str(), gpu.name, strangers);
-  if (generated && !std::exchange(saidGenerated, true))
+               CudaLibrary::get(CudaLibraryId::cublasLt).version.str(), gpu.name, unknownAlgorithms);
+  if (replacedCalls && !std::exchange(saidReplaced, true))
     printError("warning: generated kernels take the place of {} of the plan's library calls on {}, and bits and speed "
                "may differ; the first is {}\n",
-               generated, gpu.name, firstGenerated);
+               replacedCalls, gpu.name, firstReplaced);
   const std::vector<CudaCode> code = jit.compile(kernels);
   std::vector<CompiledKernel> hostCode = Executor::jit.compile(hostKernels);
   size_t next = 0, nextOnHost = 0;

@@ -77,10 +77,10 @@ private:
     std::string why;
   };
   std::map<std::string, Algorithm> algorithms;
-  int strangers = 0;           // calls for which the plan names an algorithm that cuBLASLt does not propose or run here
-  int generated = 0;           // library calls replaced by generated kernels
-  std::string firstGenerated;  // the first of these, with the reason
-  bool saidStrangers = false, saidGenerated = false;
+  int unknownAlgorithms = 0;  // calls for which the plan names an algorithm that cuBLASLt does not propose or run here
+  int replacedCalls = 0;      // library calls replaced by generated kernels
+  std::string firstReplaced;  // the first of these, with the reason
+  bool saidUnknown = false, saidReplaced = false;
   std::unique_ptr<DeviceMemory> arena;
   std::unique_ptr<PinnedMemory> hostMemory;  // the host's arena, if the plan has one
   std::map<std::shared_ptr<const std::string>, LoadedModule> modules;

@@ -113,14 +113,14 @@ struct RendezvousServer::Impl {
       if (s.fd < 0)
         return;
       // Unauthenticated connections displace each other, never ranks.
-      int strangers = 0;
+      int unauthenticated = 0;
       Connection *oldest = nullptr;
       for (Connection &c : connections)
         if (c.rank < 0 && c.over.empty()) {
-          ++strangers;
+          ++unauthenticated;
           oldest = oldest ? oldest : &c;
         }
-      if (strangers >= maxStrangers)
+      if (unauthenticated >= maxStrangers)
         oldest->over = "too many connections without the token";
       Connection &c = connections.emplace_back();
       c.peer = remotePlace(s.fd).str();
