@@ -16,7 +16,7 @@ bool everything() {
 
 namespace {
 
-/// Of this process, and gone with it.
+/// Belongs to this process and is removed with it.
 struct OwnFolder {
   OwnFolder() {
     std::string name = testing::TempDir() + "gptc-tests-XXXXXX";

@@ -12,7 +12,7 @@ namespace gptc {
 
 namespace {
 
-/// An op of the kind as a program of its own, with the types and attributes of one of its samples.
+/// A program that consists of one op of this kind, with the types and attributes of one of its samples.
 struct SampleOp {
   Module m;
   Function *f = m.addFunction("f");
@@ -41,7 +41,7 @@ std::string attributesOf(const OpDef &def) {
   return text.empty() ? "none" : text;
 }
 
-/// The ops of which the gradient is made, found by asking the rule for that of a sample.
+/// The ops that the gradient consists of, found by applying the rule to a sample.
 std::string gradientOf(const OpDef &def) {
   if (!def.grad)
     return fmt::format("none: {}", def.grad.why());
@@ -52,7 +52,7 @@ std::string gradientOf(const OpDef &def) {
     if (!isFloat(one.op->result(0)->type.dtype))
       continue;
     Builder b(one.f->body);
-    std::vector<Value *> d(one.op->numResults());  // of statistics there is none
+    std::vector<Value *> d(one.op->numResults());  // statistics have no gradient
     d[0] = one.f->body.addArg(one.op->result(0)->type);
     GradCtx ctx{b, *one.op, d};
     any |= llvm::any_of(def.grad(ctx), [](const Value *g) { return g != nullptr; });
@@ -109,7 +109,7 @@ std::string tokensOf(const OpDef &def) {
   return def.tokenSum ? text + "; sums tokens" : text;
 }
 
-/// Operations per element of the largest operand or result, where that is the same for all samples.
+/// Operations per element of the largest operand or result, if all samples agree.
 std::string costOf(const OpDef &def) {
   if (!def.cost)
     return "none";

@@ -1,12 +1,12 @@
-// The pages of docs/ that are generated, so that they cannot fall behind: a test compares them with what these return.
+// Generates pages of docs/ from the code; a test checks that the pages in docs/ are current.
 #pragma once
 
 #include <string>
 
 namespace gptc {
 
-/// docs/ops.md: what every op takes, yields, means and costs, how it is differentiated, fused and shared out, as its
-/// OpDef says. Printed by `gptc-opt --list-ops`.
+/// docs/ops.md: operands, results, meaning, cost, gradient, fusion and sharding of every op, from its OpDef. Printed by
+/// `gptc-opt --list-ops`.
 std::string opsPage();
 /// docs/errors.md: every code of support/errors.def. Printed by `gptc-opt --list-errors`.
 std::string errorsPage();

@@ -151,7 +151,7 @@ std::unique_ptr<Module> loadGir(const std::string &path) {
     text = readInput(path, "module");
   }
   std::unique_ptr<Module> m = parseModule(text, path == "-" ? "<stdin>" : path);
-  checkAttributes(*m, path);  // before the verifier, which knows of them less
+  checkAttributes(*m, path);  // before the verifier, which knows less about them
   std::vector<std::string> errors = verify(*m);
   for (const auto &f : m->functions)
     for (const Op &op : f->body)
