@@ -1,5 +1,5 @@
 // cluster.toml: the machines, network and software of a forecast. Every quantity is a string with its unit, such as
-// "312 TFLOP/s", "80 GiB", "5 GB/s" or "20 us"; docs/planning.md describes every key.
+// "312 TFLOP/s", "80 GiB", "5 GB/s" or "20 us"; examples/clusters/every-key.toml has every key.
 //
 // Unmeasured scalars may be left out and fitted (`gptc calibrate`) from [[observation]] rows, each a model with its
 // settings and what was observed.
