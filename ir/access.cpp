@@ -1,5 +1,6 @@
 #include "ir/access.h"
 
+#include "ir/facts.h"
 #include "ir/opdef.h"
 
 #include "llvm/ADT/DenseSet.h"
@@ -129,7 +130,7 @@ bool mayShare(const Op &fused, unsigned result, unsigned operand) {
 }
 
 std::optional<unsigned> inPlaceOperand(const Op &fused, unsigned result) {
-  const auto entries = fused.attrs.getInts("in_place");
+  const auto entries = fact<&GroupFacts::inPlace>(fused);
   if (result >= entries.size() || entries[result] < 0 || entries[result] >= int64_t(fused.numOperands()) ||
       !mayShare(fused, result, unsigned(entries[result])))
     return std::nullopt;

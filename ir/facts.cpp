@@ -1,5 +1,5 @@
-#include "ir/facts.h"
 
+#include "ir/facts.h"
 #include "support/diagnostics.h"
 #include "support/words.h"
 
@@ -109,6 +109,8 @@ State *addState(Module &m, llvm::StringRef name, Type type, StateKind kind) {
   setFact<&InitialFacts::init>(*s, Initial::zeros);
   return s;
 }
+
+bool isTrained(const State &s) { return kindOf(s) == StateKind::param && !fact<&TrainedFacts::frozen>(s); }
 
 // ---- the table ------------------------------------------------------------------------------------------------------
 

@@ -133,6 +133,11 @@ template <auto member> auto fact(const CarrierOf<member> &of) {
 }
 /// Whether the attribute is there.
 template <auto member> bool hasFact(const CarrierOf<member> &of) { return of.attrs.has(FactAt<member>::name); }
+/// What the attribute says, without a copy; null if there is none, or one of another kind. Not for words.
+template <auto member> const typename FactAt<member>::Value *peekFact(const CarrierOf<member> &of) {
+  const Attr *a = of.attrs.find(FactAt<member>::name);
+  return a ? std::get_if<typename FactAt<member>::Value>(a) : nullptr;
+}
 template <auto member>
 void setFact(CarrierOf<member> &of, const std::type_identity_t<typename FactAt<member>::Value> &value) {
   writeFact(of.attrs, FactAt<member>::name, value);
@@ -153,6 +158,8 @@ template <typename S> void writeFacts(typename S::Carrier &of, const S &facts);
 
 /// A new state of this kind that begins with zeros.
 State *addState(Module &m, llvm::StringRef name, Type type, StateKind kind);
+/// Says which recipe makes the kernel of a group.
+inline void setKind(Op &group, RecipeKind kind) { setFact<&GroupFacts::kind>(group, std::string(nameOf(kind))); }
 /// The kind of a state; nullopt where it has none.
 inline std::optional<StateKind> kindOf(const State &s) { return fact<&StateFacts::kind>(s); }
 /// The recipe of a group; nullopt where none is called so, which codegen's groupProblem complains about.

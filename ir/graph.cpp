@@ -238,8 +238,6 @@ void Module::removeFunction(llvm::StringRef name) {
   llvm::erase_if(functions, [&](const auto &f) { return f->name == name; });
 }
 
-bool isTrained(const State &s) { return s.attrs.getString("kind") == "param" && !s.attrs.getBool("frozen"); }
-
 std::unique_ptr<Module> Module::clone() const {
   auto m = std::make_unique<Module>();
   m->attrs = attrs;

@@ -1,6 +1,7 @@
 // The interpreter: every op by its reference rule, in float64, in order. A result in f32 stays as it is; one in bf16 or
 // f16 is rounded, as that is what such a type is asked for.
 #include "ir/element.h"
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "ir/random.h"
@@ -194,18 +195,17 @@ std::vector<Tensor> interpretFused(const Op &fused, std::span<const Tensor> oper
 
 Tensor initialValue(const State &s, uint64_t seed) {
   Tensor t(s.type);
-  std::string init = s.attrs.getString("init", "zeros");
-  if (init == "zeros")
+  const Initial init = fact<&InitialFacts::init>(s);
+  if (init == Initial::zeros)
     return t;
-  if (init == "ones" || init == "const") {
-    double value = init == "ones" ? 1.0 : s.attrs.getFloat("value");
+  if (init != Initial::normal) {
+    double value = init == Initial::ones ? 1.0 : fact<&InitialFacts::value>(s);
     std::fill(t.data.begin(), t.data.end(), roundTo(s.type.dtype, value));
     return t;
   }
-  GPTC_CHECK(init == "normal" && isFloat(s.type.dtype), "state @{} : {} cannot be initialised as '{}'", s.name,
-             s.type.str(), init);
-  RandomKey key = randomKey(seed, 0, uint32_t(s.attrs.getInt("stream")), 0);
-  double deviation = s.attrs.getFloat("std", 1.0);
+  GPTC_CHECK(isFloat(s.type.dtype), "state @{} : {} cannot be initialised as 'normal'", s.name, s.type.str());
+  RandomKey key = randomKey(seed, 0, uint32_t(fact<&InitialFacts::stream>(s)), 0);
+  double deviation = fact<&InitialFacts::std>(s);
   for (size_t i = 0; i < t.data.size(); ++i)
     t.data[i] = roundTo(s.type.dtype, deviation * randomNormal(key, i));
   return t;

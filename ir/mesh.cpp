@@ -1,16 +1,19 @@
 #include "ir/mesh.h"
 
+#include "ir/facts.h"
 #include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
 
 namespace gptc {
 
-static std::string attributeOf(llvm::StringRef axis) { return "cut_" + axis.str(); }
+/// Null where there is none, or what is there is no list: the verifier asks before it has judged.
+static const Ints *cutOf(const State &s, llvm::StringRef axis) {
+  return axis == "data" ? peekFact<&StateFacts::cutData>(s) : peekFact<&StateFacts::cutTensor>(s);
+}
 
 std::optional<Cut> Cut::of(const State &s, llvm::StringRef axis) {
-  const Attr *a = s.attrs.find(attributeOf(axis));
-  auto *n = a ? std::get_if<std::vector<int64_t>>(a) : nullptr;  // the verifier asks before it has judged
+  const Ints *n = cutOf(s, axis);
   if (!n || n->size() < 4)
     return std::nullopt;
   return Cut{unsigned((*n)[0]), Dim((*n)[1], (*n)[2]), {n->begin() + 3, n->end()}};
@@ -20,13 +23,16 @@ void Cut::apply(State &s, llvm::StringRef axis, int64_t ranks) const {
   const bool divides = llvm::all_of(groups, [&](int64_t n) { return n % ranks == 0; });
   GPTC_CHECK(dim < s.type.rank() && s.type.dims[dim] == whole && divides, "@{} : {} does not divide by {} ranks",
              s.name, s.type.str(), ranks);
-  std::vector<int64_t> n = {int64_t(dim), whole.logical, whole.padded};
+  Ints n = {int64_t(dim), whole.logical, whole.padded};
   n.insert(n.end(), groups.begin(), groups.end());
-  s.attrs.set(attributeOf(axis), std::move(n));
+  if (axis == "data")
+    setFact<&StateFacts::cutData>(s, n);
+  else
+    setFact<&StateFacts::cutTensor>(s, n);
   s.type.dims[dim] = Dim(whole.padded / ranks);
 }
 
-bool isPiece(const State &s) { return s.attrs.has("cut_data") || s.attrs.has("cut_tensor"); }
+bool isPiece(const State &s) { return hasFact<&StateFacts::cutData>(s) || hasFact<&StateFacts::cutTensor>(s); }
 
 Type wholeAlongData(const State &s) {
   Type t = s.type;

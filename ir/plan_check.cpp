@@ -1,6 +1,7 @@
 #include "ir/plan_check.h"
 
 #include "ir/access.h"
+#include "ir/facts.h"
 #include "support/diagnostics.h"
 
 #include <map>
@@ -9,14 +10,8 @@ namespace gptc {
 
 namespace {
 
-template <typename T> const T *attr(const AttrMap &attrs, llvm::StringRef name) {
-  const Attr *a = attrs.find(name);
-  return a ? std::get_if<T>(a) : nullptr;
-}
-
-/// An entry of an attribute that lists offsets.
-std::optional<int64_t> entry(const AttrMap &attrs, llvm::StringRef name, size_t i) {
-  const auto *list = attr<std::vector<int64_t>>(attrs, name);
+/// An entry of a list of offsets, which may be missing.
+std::optional<int64_t> entry(const Ints *list, size_t i) {
   if (!list || i >= list->size())
     return std::nullopt;
   return (*list)[i];
@@ -72,13 +67,13 @@ public:
   std::vector<std::string> errors;
 
   void run() {
-    const int64_t *bytes = attr<int64_t>(m.attrs, "arena_bytes");
+    const int64_t *bytes = peekFact<&MemoryFacts::arenaBytes>(m);
     if (!bytes || *bytes < 0) {
       errors.push_back("the module has no valid arena_bytes");
       return;
     }
     arena = *bytes;
-    if (const int64_t *of = attr<int64_t>(m.attrs, "host_bytes")) {
+    if (const int64_t *of = peekFact<&MemoryFacts::hostBytes>(m)) {
       host = *of;
       if (host < 0 || host > maxArenaBytes) {
         errors.push_back("the module has no valid host_bytes");
@@ -86,7 +81,7 @@ public:
       }
     }
     for (const auto &s : m.states) {
-      const int64_t *at = attr<int64_t>(s->attrs, "at");
+      const int64_t *at = peekFact<&StateFacts::at>(*s);
       placeState(*s, at ? std::optional(*at) : std::nullopt);
     }
     if (errors.empty())
@@ -159,7 +154,8 @@ private:
     }
     for (size_t i = 0; i < f.body.args.size(); ++i) {
       const Value &a = *f.body.args[i];
-      auto r = range(entry(f.attrs, "args_at", i), bytesOf(a.type), fmt::format("argument {} of @{}", i, f.name));
+      auto r = range(entry(peekFact<&FunctionFacts::argsAt>(f), i), bytesOf(a.type),
+                     fmt::format("argument {} of @{}", i, f.name));
       if (!r)
         return;
       if (r->begin >= hostArena)
@@ -197,7 +193,7 @@ private:
             fail("{}: a workspace was overwritten before the collectives were done", where);
         [[fallthrough]];
       case OpKind::reshape: {
-        auto r = range(entry(op.attrs, "at", 0), bytesOf(op.result()->type), where);
+        auto r = range(entry(peekFact<&GroupFacts::at>(op), 0), bytesOf(op.result()->type), where);
         if (!r)
           return;
         if (*r != in[0].where)
@@ -229,9 +225,9 @@ private:
   /// What runs on the GPU reaches nothing of the host's; what runs on the host fits its slot.
   void checkMemory(const Function &f, const Op &op, const std::string &where) {
     if (runsOnHost(op)) {
-      if (const std::string kind = op.attrs.getString("kind"); kind != "pointwise")
-        fail("{}: a group of kind {} is none for the host", where, kind);
-      if (const auto *ws = attr<std::vector<int64_t>>(op.attrs, "ws"); ws && !ws->empty())
+      if (kindOf(op) != RecipeKind::pointwise)
+        fail("{}: a group of kind {} is none for the host", where, fact<&GroupFacts::kind>(op));
+      if (const auto *ws = peekFact<&GroupFacts::ws>(op); ws && !ws->empty())
         fail("{}: a group of the host with workspaces", where);
       if (errors.empty() && stagingBytes(m, f, op) > hostSlotBytes(m))
         fail("{}: no room for what comes to the host and goes back", where);
@@ -244,7 +240,7 @@ private:
     for (unsigned i = 0; i < op.numResults(); ++i)
       if (onHost(op.result(i)))
         fail("{}: result {} lies in the host's arena", where, i);
-    for (int64_t at : op.attrs.getInts("ws_at"))
+    for (int64_t at : fact<&GroupFacts::wsAt>(op))
       if (at >= hostArena)
         fail("{}: a workspace lies in the host's arena", where);
   }
@@ -259,9 +255,9 @@ private:
           fail("{}: {} {} overlaps another result or workspace", where, what, i);
       taken.push_back(r);
     };
-    const auto *sizes = attr<std::vector<int64_t>>(op.attrs, "ws");
+    const auto *sizes = peekFact<&GroupFacts::ws>(op);
     for (size_t i = 0; sizes && i < sizes->size(); ++i) {
-      auto r = range(entry(op.attrs, "ws_at", i), (*sizes)[i], fmt::format("{}: workspace {}", where, i));
+      auto r = range(entry(peekFact<&GroupFacts::wsAt>(op), i), (*sizes)[i], fmt::format("{}: workspace {}", where, i));
       if (!r)
         return false;
       take(*r, "workspace", i);
@@ -272,7 +268,8 @@ private:
       workspaces.push_back({*r, next++});
     }
     for (unsigned i = 0; i < op.numResults(); ++i) {
-      auto r = range(entry(op.attrs, "at", i), bytesOf(op.result(i)->type), fmt::format("{}: result {}", where, i));
+      auto r = range(entry(peekFact<&GroupFacts::at>(op), i), bytesOf(op.result(i)->type),
+                     fmt::format("{}: result {}", where, i));
       if (!r)
         return false;
       take(*r, "result", i);
@@ -292,22 +289,22 @@ private:
 
 std::optional<int64_t> plannedOffset(const Module &m, const Function &f, const Value &v) {
   if (!v.def)
-    return entry(f.attrs, "args_at", v.index);
+    return entry(peekFact<&FunctionFacts::argsAt>(f), v.index);
   if (v.def->is(OpKind::read)) {
     const State *s = m.state(v.def->state);
-    const int64_t *at = s ? attr<int64_t>(s->attrs, "at") : nullptr;
+    const int64_t *at = s ? peekFact<&StateFacts::at>(*s) : nullptr;
     return at ? std::optional(*at) : std::nullopt;
   }
-  return entry(v.def->attrs, "at", v.index);
+  return entry(peekFact<&GroupFacts::at>(*v.def), v.index);
 }
 
 int64_t hostSlotBytes(const Module &m) {
   int64_t states = 0;
   for (const auto &s : m.states)
     if (livesOnHost(*s))
-      states = std::max(states, s->attrs.getInt("at") - hostArena + s->type.bytes());
+      states = std::max(states, fact<&StateFacts::at>(*s) - hostArena + s->type.bytes());
   states = (states + planAlignment - 1) / planAlignment * planAlignment;
-  return std::max<int64_t>(0, m.attrs.getInt("host_bytes", 0) - states) / 2;
+  return std::max<int64_t>(0, fact<&MemoryFacts::hostBytes>(m) - states) / 2;
 }
 
 int64_t stagingBytes(const Module &m, const Function &f, const Op &group) {

@@ -80,45 +80,41 @@ private:
       add("two states have this name");
     if (std::string why = s.type.invalid(); !why.empty())
       add("type " + s.type.str() + ": " + why);
+    bool good = true;
     for (const auto &[name, value] : s.attrs)
-      verifyAttr(stateFacts(), "state", name, value);
-    if (!verifyCuts(s))
+      good = verifyAttr(stateFacts(), "state", name, value) && good;
+    if (!good || !verifyCuts(s))
       return;
     verifyLayout(s);
-    const Attr *kind = s.attrs.find("kind"), *of = s.attrs.find("of");
-    auto *name = kind ? std::get_if<std::string>(kind) : nullptr;
-    if (!name || (*name != "low" && *name != "whole" && *name != "packed"))
+    const std::optional<StateKind> kind = kindOf(s);
+    if (kind != StateKind::low && kind != StateKind::whole && kind != StateKind::packed)
       return;
-    const State *p =
-        of && std::holds_alternative<std::string>(*of) ? module.state(std::get<std::string>(*of)) : nullptr;
-    if (*name == "packed") {
+    const std::string *of = peekFact<&StateFacts::of>(s);
+    const State *p = of ? module.state(*of) : nullptr;
+    if (kind == StateKind::packed) {
       const int64_t cols = s.type.rank() == 3 ? s.type.dim(2) / stepOfPanels(s.type.dtype) : 0;
-      const Attr *tb = s.attrs.find("tb");
-      const std::optional<Type> panels = p ? panelsOf(p->type, cols, tb && *tb == Attr(true)) : std::nullopt;
+      const std::optional<Type> panels = p ? panelsOf(p->type, cols, fact<&StateFacts::tb>(s)) : std::nullopt;
       if (!panels || !panels->sameShape(s.type) || panels->dtype != s.type.dtype || isPiece(s))
         add("a state of kind packed needs `of`, the name of a matrix whose panels these are");
       return;
     }
     if (!p || p->type.dtype != DType::f32 || !wholeType(*p).sameShape(wholeType(s)))
-      return add(
-          fmt::format("a state of kind {} needs `of`, the name of one that is f32 and of the same shape", *name));
-    if (*name == "low" && s.type.dtype != DType::bf16 && s.type.dtype != DType::f16)
+      return add(fmt::format("a state of kind {} needs `of`, the name of one that is f32 and of the same shape",
+                             nameOf(*kind)));
+    if (kind == StateKind::low && s.type.dtype != DType::bf16 && s.type.dtype != DType::f16)
       add("a state of kind low must be bf16 or f16");
-    if (*name == "whole" && (s.type.dtype != DType::f32 || s.attrs.has("cut_data")))
+    if (kind == StateKind::whole && (s.type.dtype != DType::f32 || hasFact<&StateFacts::cutData>(s)))
       add("a state of kind whole must be f32 and not cut along data");
   }
 
   /// Each cut leaves equal parts of every group.
   bool verifyCuts(const State &s) {
     Type part = s.type;
-    for (const char *axis : {"data", "tensor"}) {
-      const std::string name = fmt::format("cut_{}", axis);
-      const Attr *attribute = s.attrs.find(name);
-      if (!attribute)
+    for (const auto &[name, n] :
+         {std::pair{FactAt<&StateFacts::cutData>::name, peekFact<&StateFacts::cutData>(s)},
+          std::pair{FactAt<&StateFacts::cutTensor>::name, peekFact<&StateFacts::cutTensor>(s)}}) {
+      if (!n)
         continue;
-      auto *n = std::get_if<std::vector<int64_t>>(attribute);
-      if (!n)  // said already
-        return false;
       bool good = n->size() >= 4 && (*n)[0] >= 0 && (*n)[0] < part.rank() && (*n)[1] >= 1 && (*n)[1] <= (*n)[2] &&
                   (*n)[2] <= maxElements && part.padded(int((*n)[0])) >= 1;
       if (good) {
@@ -143,30 +139,33 @@ private:
 
   /// Tensors side by side cover the columns, and only matrices can be turned round.
   void verifyLayout(const State &s) {
-    const Attr *hf = s.attrs.find("hf"), *split = s.attrs.find("hf_split"), *turned = s.attrs.find("hf_transpose");
-    if (!split && !turned)
+    const auto file = factsOf<FileFacts>(s);
+    const bool split = hasFact<&FileFacts::hfSplit>(s);
+    if (!split && !hasFact<&FileFacts::hfTranspose>(s))
       return;
     if (s.type.rank() != 2)
       return add("hf_split and hf_transpose are for matrices");
-    auto *columns = split ? std::get_if<std::vector<int64_t>>(split) : nullptr;
-    auto *names = hf ? std::get_if<std::string>(hf) : nullptr;
-    if (!columns)
+    if (!split)
       return;
     const int64_t all = wholeType(s).dim(1);
     int64_t sum = 0;
-    bool good = names && !columns->empty() && llvm::StringRef(*names).count(',') + 1 == columns->size();
-    for (int64_t n : *columns)
+    bool good = file.hf && !file.hfSplit.empty() && llvm::StringRef(*file.hf).count(',') + 1 == file.hfSplit.size();
+    for (int64_t n : file.hfSplit)
       if (n < 1 || n > all || (sum += n) > all)
         good = false;
     if (!good || sum != all)
       add("hf_split must cut the columns into one part per name of hf");
   }
 
-  void verifyAttr(llvm::ArrayRef<FactSpec> facts, const char *carrier, const std::string &name, const Attr &value) {
-    if (const FactSpec *f = findFact(facts, name); !f)
+  bool verifyAttr(llvm::ArrayRef<FactSpec> facts, const char *carrier, const std::string &name, const Attr &value) {
+    const FactSpec *f = findFact(facts, name);
+    if (!f)
       add(unknownFact(facts, carrier, name));
     else if (!f->problem(value).empty())
       add(fmt::format("attribute '{}' of a {} has an impossible value", name, carrier));
+    else
+      return true;
+    return false;
   }
 
   /// A block whose last op, and only that, is `terminator`.

@@ -37,6 +37,7 @@
 //      last shard meets all levels in @update.
 #include "passes/pass.h"
 
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
 
@@ -108,7 +109,7 @@ public:
       }
     ret->erase();
     Builder(f.body).ret(results);
-    f.attrs.set("grads", int64_t(results.size() - 1));
+    setFact<&FunctionFacts::grads>(f, int64_t(results.size() - 1));
   }
 
   llvm::DenseSet<Op *> tokenSums;
@@ -201,12 +202,12 @@ public:
       });
       for (unsigned k = 0; k < reached.size(); ++k)
         if (!accumulators.count(reached[k])) {
-          State *s = m.addState(reached.size() == 1 ? names[i] : fmt::format("{}.{}", names[i], k), reached[k]->type);
-          s->attrs = attrs({{"kind", std::string("grad")}, {"init", std::string("zeros")}});
+          State *s = addState(m, reached.size() == 1 ? names[i] : fmt::format("{}.{}", names[i], k), reached[k]->type,
+                              StateKind::grad);
           accumulators[reached[k]] = s->name;
         }
     }
-    const int64_t shards = m.attrs.getInt("shards", 1);
+    const int64_t shards = fact<&ParallelFacts::shards>(m);
     if (shards < 1 || (shards & (shards - 1)))
       throw UserError(ErrorCode::GirInvalid, fmt::format("shards = {} is no power of two", shards));
     int levels = 0;
@@ -305,9 +306,7 @@ private:
     std::string full = fmt::format("fold{}.{}", level, name);
     if (State *s = m.state(full))
       return s;
-    State *s = m.addState(full, type);
-    s->attrs = attrs({{"kind", std::string("grad")}, {"init", std::string("zeros")}});
-    return s;
+    return addState(m, full, type, StateKind::grad);
   }
 
   void buildFold(int level, const std::vector<std::string> &names) {
@@ -321,8 +320,8 @@ private:
 
   void buildUpdate(int levels, const std::vector<std::string> &names) {
     Function *update = m.addFunction("update");
-    update->attrs.set("grads", f.attrs.getInt("grads"));
-    f.attrs.erase("grads");
+    setFact<&FunctionFacts::grads>(*update, fact<&FunctionFacts::grads>(f));
+    eraseFact<&FunctionFacts::grads>(f);
     fromAccumulators(*update, levels, names, [](Builder &b, llvm::ArrayRef<Value *> results) { b.ret(results); });
   }
 
@@ -357,7 +356,7 @@ bool autodiff(Module &m, const PassOptions &) {
   std::vector<Type> results = forward->results();
   if (results.size() != 1 || !results[0].isScalar() || !isFloat(results[0].dtype))
     throw UserError(ErrorCode::GirInvalid, "@forward must return one float scalar, the summed loss");
-  bool accumulate = m.attrs.getInt("accumulate", 1) > 1;
+  bool accumulate = fact<&BatchFacts::accumulate>(m) > 1;
   for (const char *name : {"train_step", "accumulate", "update"})
     if (m.function(name))
       throw UserError(ErrorCode::GirInvalid, fmt::format("the module has both @forward and @{}", name),
@@ -365,7 +364,7 @@ bool autodiff(Module &m, const PassOptions &) {
 
   Function *f = m.cloneFunction(*forward, accumulate ? "accumulate" : "train_step");
   m.removeFunction("forward");
-  Differentiator d(m, *f, m.attrs.getInt("fold"));
+  Differentiator d(m, *f, fact<&BatchFacts::fold>(m));
   d.run();
   if (accumulate)
     Splitter(m, *f, d.tokenSums).run();

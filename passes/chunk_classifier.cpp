@@ -25,6 +25,7 @@
 #include "passes/chunk_classifier.h"
 
 #include "ir/access.h"
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "passes/pass.h"
@@ -94,7 +95,7 @@ private:
   /// Step 1.
   bool find() {
     for (Op &op : f.body)
-      if (op.is(OpKind::fused) && op.attrs.getString("kind") == "row" && isLoss(op) && usersFit())
+      if (op.is(OpKind::fused) && kindOf(op) == RecipeKind::row && isLoss(op) && usersFit())
         return true;
     return false;
   }
@@ -270,7 +271,7 @@ private:
   Op *pointwise(llvm::ArrayRef<Value *> operands, const std::string &loc,
                 const llvm::function_ref<Value *(Builder &, llvm::ArrayRef<Value *>)> &fill) {
     Op *group = f.body.insert(OpKind::fused, loss);
-    group->attrs = attrs({{"kind", std::string("pointwise")}});
+    setKind(*group, RecipeKind::pointwise);
     group->loc = loc;
     group->body = std::make_unique<Block>();
     Builder b(*group->body);

@@ -1,6 +1,8 @@
 // The text of a decision: fields with '|' between them, five for the decision and five for each alternative.
 #include "passes/decisions.h"
 
+#include "ir/facts.h"
+
 #include "llvm/ADT/StringExtras.h"
 
 #include <fmt/format.h>
@@ -8,8 +10,6 @@
 namespace gptc {
 
 namespace {
-
-constexpr llvm::StringLiteral prefix = "decision.";
 
 std::string field(std::string text) {
   for (char &c : text)
@@ -31,13 +31,30 @@ bool parse(llvm::ArrayRef<llvm::StringRef> fields, size_t at, std::string &choic
          !fields[at + 3].getAsDouble(e.ms);
 }
 
+/// The attribute of a decision.
+std::string attributeOf(llvm::StringRef pass, llvm::StringRef name) {
+  return fmt::format("{}{}.{}", std::string_view(decisionPrefix), std::string_view(pass), std::string_view(name));
+}
+
 }  // namespace
 
 void record(Module &m, const Decision &d) {
   std::string text = textOf(d.choice, d.effect, d.note);
   for (const Alternative &a : d.rejected)
     text += "|" + textOf(a.choice, a.effect, a.why);
-  m.attrs.set(fmt::format("decision.{}.{}", d.pass, d.name), text);
+  m.attrs.set(attributeOf(d.pass, d.name), text);
+}
+
+bool isDecided(const Module &m, llvm::StringRef pass, llvm::StringRef name) {
+  return m.attrs.has(attributeOf(pass, name));
+}
+
+std::unique_ptr<Module> withoutDecisions(const Module &m) {
+  std::unique_ptr<Module> plain = m.clone();
+  for (const auto &[key, value] : m.attrs)
+    if (llvm::StringRef(key).starts_with(decisionPrefix))
+      plain->attrs.erase(key);
+  return plain;
 }
 
 std::vector<Decision> decisionsOf(const Module &m) {
@@ -45,7 +62,7 @@ std::vector<Decision> decisionsOf(const Module &m) {
   for (const auto &[key, value] : m.attrs) {
     llvm::StringRef name = key;
     const std::string *text = std::get_if<std::string>(&value);
-    if (!name.consume_front(prefix) || !text)
+    if (!name.consume_front(decisionPrefix) || !text)
       continue;
     llvm::SmallVector<llvm::StringRef, 16> fields;
     llvm::StringRef(*text).split(fields, '|');

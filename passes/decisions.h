@@ -40,6 +40,10 @@ struct Decision {
 
 /// Adds a decision, in place of an earlier one of the same pass and name. In texts, '|' and line ends become ' '.
 void record(Module &m, const Decision &d);
+/// Whether the decision `name` of `pass` is recorded: such a pass has run.
+bool isDecided(const Module &m, llvm::StringRef pass, llvm::StringRef name);
+/// The module without its decisions.
+std::unique_ptr<Module> withoutDecisions(const Module &m);
 /// All decisions, sorted by pass and name. Attributes that are no decision's text are passed over.
 std::vector<Decision> decisionsOf(const Module &m);
 

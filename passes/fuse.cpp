@@ -31,6 +31,7 @@
 #include "passes/pass.h"
 
 #include "ir/access.h"
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "passes/analysis/fusion_groups.h"
 #include "support/diagnostics.h"
@@ -453,7 +454,7 @@ private:
     if (!used)
       return;  // dead
     Op *group = f.body.insert(OpKind::fused, before);
-    group->attrs = attrs({{"kind", std::string(u.kind)}});
+    setFact<&GroupFacts::kind>(*group, u.kind);
     group->loc = u.anchor->loc;
     group->layer = u.anchor->layer;
     for (auto &[outer, inner] : arguments)
@@ -483,7 +484,7 @@ private:
   Value *constantGroup(const Op &constant, Op *before) {
     const Value *v = constant.result();
     Op *group = f.body.insert(OpKind::fused, before);
-    group->attrs = attrs({{"kind", std::string("pointwise")}});
+    setKind(*group, RecipeKind::pointwise);
     group->loc = constant.loc;
     group->layer = constant.layer;
     group->body = std::make_unique<Block>();

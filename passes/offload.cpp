@@ -12,6 +12,7 @@
 // before remat, which must know what the GPU holds.
 #include "passes/pass.h"
 
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "passes/decisions.h"
@@ -27,7 +28,7 @@ namespace gptc {
 namespace {
 
 bool isUpdate(const Op &op) {
-  if (!op.is(OpKind::fused) || op.attrs.getString("kind") != "pointwise")
+  if (!op.is(OpKind::fused) || kindOf(op) != RecipeKind::pointwise)
     return false;
   for (const Op &member : *op.body)
     if (updatesParameter(member))
@@ -134,28 +135,24 @@ private:
 }  // namespace
 
 bool offload(Module &m, const PassOptions &) {
-  const std::string what = m.attrs.getString("offload", "none");
-  if (what == "none")
+  if (fact<&CompileFacts::offload>(m) == Offload::none)
     return false;
-  if (what != "optimizer")
-    throw UserError(ErrorCode::GirInvalid, fmt::format("the module's attribute offload is {:?}", what),
-                    "\"none\" and \"optimizer\" work");
-  if (const std::string kind = m.attrs.getString("optimizer", "adamw"); kind == "adafactor")
+  if (fact<&OptimizerFacts::optimizer>(m) == OptimizerKind::adafactor)
     throw UserError(ErrorCode::NotBuiltYet, "adafactor on the host is not built yet",
                     "leave the module's attribute offload out");
   int groups = 0;
   for (auto &f : m.functions)
     for (Op &op : f->body)
       if (isUpdate(op)) {
-        op.attrs.set("host", true);
+        setFact<&GroupFacts::host>(op, true);
         ++groups;
       }
   const llvm::StringSet<> states = statesOfUpdates(m);
   int64_t bytes = 0;
   for (auto &s : m.states)
-    if (const std::string kind = s->attrs.getString("kind");
-        (kind == "param" || kind == "moment") && states.contains(s->name)) {
-      s->attrs.set("memory", std::string("host"));
+    if (const auto kind = kindOf(*s);
+        (kind == StateKind::param || kind == StateKind::moment) && states.contains(s->name)) {
+      setFact<&StateFacts::memory>(*s, Memory::host);
       bytes += s->type.bytes();
     }
   for (auto &f : m.functions)

@@ -22,6 +22,7 @@
 //      replace.
 #include "passes/pass.h"
 
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
@@ -41,8 +42,7 @@ constexpr int64_t columnFold = 256;
 
 class Optimizer {
 public:
-  Optimizer(Module &m, Function &f)
-      : m(m), a(m.attrs), ret(f.body.back()), b(f.body, ret), kind(a.getString("optimizer", "adamw")) {}
+  Optimizer(Module &m, Function &f) : m(m), facts(factsOf<OptimizerFacts>(m)), ret(f.body.back()), b(f.body, ret) {}
 
   void append(Function &f) {
     findParameters(f);
@@ -51,21 +51,23 @@ public:
     normAndScale();
     now = b.read(*need("step", "state @step : i64[] {kind=\"counter\"}"));
     lr = b.value(OpKind::lr_schedule, {now},
-                 attrs({{"kind", a.getString("schedule", "constant")},
-                        {"lr", a.getFloat("lr", 1e-3)},
-                        {"warmup", a.getInt("warmup", 0)},
-                        {"steps", a.getInt("steps", 1)},
-                        {"min_ratio", a.getFloat("min_lr_ratio", 0)}}));
-    const bool bf16 = a.getString("optimizer_state", "fp32") == "bf16";
-    if (kind == "adamw")
+                 attrs({{"kind", std::string(nameOf(facts.schedule))},
+                        {"lr", facts.lr},
+                        {"warmup", facts.warmup},
+                        {"steps", facts.steps},
+                        {"min_ratio", facts.minLrRatio}}));
+    const bool bf16 = fact<&PrecisionFacts::optimizerState>(m) == MomentType::bf16;
+    switch (facts.optimizer) {
+    case OptimizerKind::adamw:
       adamw(bf16);
-    else if (kind == "sgd")
+      break;
+    case OptimizerKind::sgd:
       sgd(bf16);
-    else if (kind == "adafactor")
+      break;
+    case OptimizerKind::adafactor:
       adafactor();
-    else
-      throw UserError(ErrorCode::GirInvalid, fmt::format("the module's attribute optimizer is {:?}", kind),
-                      "\"adamw\", \"sgd\" and \"adafactor\" work");
+      break;
+    }
     b.write(*m.state("step"), b.value(OpKind::add, {now, b.constant(1, now->type)}));
     moveLossScale();
     moveEarlierWrites(last);
@@ -74,7 +76,7 @@ public:
       results.push_back(lossScale);
     b.ret(results);
     ret->erase();
-    f.attrs.erase("grads");
+    eraseFact<&FunctionFacts::grads>(f);
   }
 
 private:
@@ -85,10 +87,9 @@ private:
   };
 
   Module &m;
-  const AttrMap &a;
+  const OptimizerFacts facts;
   Op *const ret;
   Builder b;
-  const std::string kind;
   std::vector<Trained> params;
   Value *norm = nullptr, *scale = nullptr, *lossScale = nullptr, *now = nullptr, *lr = nullptr;
   Value *place = nullptr;  // along "tensor"
@@ -115,7 +116,7 @@ private:
 
   bool isMatrix(const Trained &p) const { return p.state->type.rank() == 2; }
   /// Whether ranks along "tensor" have parts of it.
-  static bool isCut(const Trained &p) { return p.state->attrs.has("cut_tensor"); }
+  static bool isCut(const Trained &p) { return hasFact<&StateFacts::cutTensor>(*p.state); }
 
   void normAndScale() {
     Value *sum = nullptr;
@@ -124,7 +125,7 @@ private:
         if (isCut(p) != cut)
           continue;
         Value *squares;
-        if (kind == "adafactor" && isMatrix(p)) {
+        if (facts.optimizer == OptimizerKind::adafactor && isMatrix(p)) {
           p.rows = b.value(OpKind::row_squares, {p.gradient});
           squares = total(p.rows);
         } else {
@@ -142,7 +143,7 @@ private:
       lossScale = b.read(*s);
     if (lossScale)  // a power of two: exact
       norm = b.value(OpKind::div, {norm, lossScale});
-    scale = b.value(OpKind::clip_scale, {norm}, attrs({{"max", a.getFloat("grad_clip", 0)}}));
+    scale = b.value(OpKind::clip_scale, {norm}, attrs({{"max", facts.gradClip}}));
     if (lossScale)
       scale = b.value(OpKind::div, {scale, lossScale});
   }
@@ -163,7 +164,7 @@ private:
   // ---- what groups say ----------------------------------------------------------------------------------------------
 
   Value *rateOf(const State &p) {
-    const double factor = p.attrs.getFloat("lr_scale", 1);
+    const double factor = fact<&TrainedFacts::lrScale>(p);
     if (factor == 1)
       return lr;
     Value *&scaled = scaledRates[factor];
@@ -173,7 +174,8 @@ private:
   }
 
   double decayOf(const State &p) const {
-    return p.attrs.getFloat("weight_decay", p.attrs.getBool("decay") ? a.getFloat("weight_decay", 0) : 0.0);
+    const bool decays = fact<&TrainedFacts::decay>(p);
+    return fact<&TrainedFacts::weightDecay>(p).value_or(decays ? facts.weightDecay : 0.0);
   }
 
   // ---- updates ------------------------------------------------------------------------------------------------------
@@ -182,10 +184,9 @@ private:
     std::string name = fmt::format("{}.{}", which, p.name);
     if (State *s = m.state(name))
       return s;
-    State *s = m.addState(name, type);
-    s->attrs = attrs({{"kind", std::string("moment")}, {"init", std::string("zeros")}});
-    if (const Attr *cut = p.attrs.find("cut_tensor"); cut && type.sameShape(p.type))
-      s->attrs.set("cut_tensor", *cut);
+    State *s = addState(m, name, type, StateKind::moment);
+    if (hasFact<&StateFacts::cutTensor>(p) && type.sameShape(p.type))
+      setFact<&StateFacts::cutTensor>(*s, fact<&StateFacts::cutTensor>(p));
     return s;
   }
 
@@ -223,9 +224,9 @@ private:
       const State &p = *params[i].state;
       const Type moments = p.type.withDType(bf16 ? DType::bf16 : p.type.dtype);
       State *m1 = momentOf("m", p, moments), *m2 = momentOf("v", p, moments);
-      AttrMap at = attrs({{"beta1", p.attrs.getFloat("beta1", a.getFloat("beta1", 0.9))},
-                          {"beta2", p.attrs.getFloat("beta2", a.getFloat("beta2", 0.999))},
-                          {"eps", a.getFloat("eps", 1e-8)},
+      AttrMap at = attrs({{"beta1", fact<&TrainedFacts::beta1>(p).value_or(facts.beta1)},
+                          {"beta2", fact<&TrainedFacts::beta2>(p).value_or(facts.beta2)},
+                          {"eps", facts.eps.value_or(1e-8)},
                           {"weight_decay", decayOf(p)}});
       if (bf16)
         at.set("stream", momentStreams + int64_t(i));
@@ -241,7 +242,7 @@ private:
   }
 
   void sgd(bool bf16) {
-    const double momentum = a.getFloat("momentum", 0);
+    const double momentum = facts.momentum;
     Value *seed = momentum > 0 ? seedFor(bf16) : nullptr;
     for (size_t i = 0; i < params.size(); ++i) {
       const State &p = *params[i].state;
@@ -252,7 +253,7 @@ private:
         moment = momentOf("momentum", p, p.type.withDType(bf16 ? DType::bf16 : p.type.dtype));
         operands.push_back(b.read(*moment));
         at.set("momentum", momentum);
-        at.set("nesterov", a.getBool("nesterov"));
+        at.set("nesterov", facts.nesterov);
       }
       if (seed) {
         operands.append({now, seed});
@@ -268,7 +269,7 @@ private:
   }
 
   void adafactor() {
-    const double firstMoment = a.getFloat("first_moment", 0);
+    const double firstMoment = facts.firstMoment;
     struct Step {
       Value *v = nullptr, *column = nullptr, *total = nullptr;  // the latter two of a matrix
       AttrMap statistics;
@@ -284,7 +285,7 @@ private:
       const State &p = *params[i].state;
       Value *g = params[i].gradient;
       Step &s = steps[i];
-      s.statistics = attrs({{"eps", a.getFloat("eps", 0x1p-23)}});
+      s.statistics = attrs({{"eps", facts.eps.value_or(0x1p-23)}});
       if (!isMatrix(params[i])) {
         s.v = move(momentOf("v", p, p.type), b.value(OpKind::mul, {g, g}), 1);
         continue;
@@ -308,7 +309,7 @@ private:
       auto all = [&](Value *rows) { return isCut(params[i]) ? overTensor(total(rows)) : total(rows); };
       Value *updates = all(b.value(OpKind::adafactor_squares,
                                    withStatistics({params[i].gradient, scale}, s.v, s.column, s.total), s.statistics));
-      Value *parameters = a.getBool("relative_step", true) ? all(b.value(OpKind::row_squares, {s.content})) : nullptr;
+      Value *parameters = facts.relativeStep ? all(b.value(OpKind::row_squares, {s.content})) : nullptr;
       s.size = b.value(OpKind::adafactor_size, {updates, rateOf(p), now, parameters},
                        attrs({{"count", wholeType(p).elements()}}));
     }
@@ -370,7 +371,7 @@ private:
 bool optimizer(Module &m, const PassOptions &) {
   bool changed = false;
   for (auto &f : m.functions)
-    if (f->attrs.has("grads")) {
+    if (hasFact<&FunctionFacts::grads>(*f)) {
       Optimizer(m, *f).append(*f);
       changed = true;
     }

@@ -20,6 +20,7 @@
 // that ranks agree. Behind settle-writes, which says which results lie in states; before select-recipes.
 #include "passes/pass.h"
 
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "passes/analysis/state_uses.h"
@@ -38,7 +39,7 @@ namespace {
 const Op &firstOf(const Op &group) { return *group.body->front(); }
 /// Along the axis "data". Those along "tensor" stand between one block and the next: nothing goes on beside them.
 bool isCollective(const Op &op) {
-  return op.is(OpKind::fused) && op.attrs.getString("kind") == "collective" &&
+  return op.is(OpKind::fused) && kindOf(op) == RecipeKind::collective &&
          firstOf(op).isOneOf(OpKind::all_reduce, OpKind::reduce_scatter, OpKind::all_gather) &&
          firstOf(op).attrs.getString("axis") == "data";
 }

@@ -22,6 +22,7 @@
 // Options: all as if pack_weights were true; cols the width of panels, for tests; available bytes of memory.
 #include "passes/pass.h"
 
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "passes/analysis/cost.h"
 #include "passes/analysis/fusion_groups.h"
@@ -105,16 +106,16 @@ public:
   }
 
   bool memoryIsShort(llvm::ArrayRef<const Copy *> chosen) const {
-    const std::string remat = m.attrs.getString("remat", "auto");
+    const std::string remat = fact<&CompileFacts::remat>(m).value_or("auto");
     return (remat != "auto" && remat != "none") || (available && statesWith(chosen) > available / 2);
   }
 
   /// Step 5.
   void make(const Copy &c) {
-    State *s = m.addState((c.tb ? "turned." : "panels.") + c.of->name, c.type);
-    s->attrs = attrs({{"kind", std::string("packed")}, {"init", std::string("zeros")}, {"of", c.of->name}});
+    State *s = addState(m, (c.tb ? "turned." : "panels.") + c.of->name, c.type, StateKind::packed);
+    setFact<&StateFacts::of>(*s, c.of->name);
     if (c.tb)
-      s->attrs.set("tb", true);
+      setFact<&StateFacts::tb>(*s, true);
     llvm::DenseMap<const Op *, Value *> unpacked;  // by the read that it replaces
     for (Op *product : c.uses) {
       Op *read = product->operand(1)->def;
@@ -158,9 +159,9 @@ private:
   State *weightOf(const Op &product) {
     const Value *b = product.operand(1);
     State *s = b->def && b->def->is(OpKind::read) ? m.state(b->def->state) : nullptr;
-    const std::string kind = s ? s->attrs.getString("kind") : "";
+    const std::optional<StateKind> kind = s ? kindOf(*s) : std::nullopt;
     const bool gathered = b->def && b->def->is(OpKind::all_gather);
-    if ((kind != "param" && kind != "low" && kind != "whole") || !readsPanels(product, b)) {
+    if ((kind != StateKind::param && kind != StateKind::low && kind != StateKind::whole) || !readsPanels(product, b)) {
       if (gathered)
         why = "ranks gather weights where they use them (ZeRO stage 3)";
       return nullptr;
@@ -222,10 +223,10 @@ std::string countOf(llvm::ArrayRef<const Copy *> copies) {
 }  // namespace
 
 bool packWeights(Module &m, const PassOptions &options) {
-  const Attr *wish = m.attrs.find("pack_weights");
-  const bool all = options.values.getBool("all") || (wish && *wish == Attr(true));
-  if ((wish && *wish == Attr(false)) || (!options.target && !all) || llvm::any_of(m.states, [](const auto &s) {
-        return s->attrs.getString("kind") == "packed";  // done
+  const std::optional<bool> wish = fact<&CompileFacts::packWeights>(m);
+  const bool all = options.values.getBool("all") || wish == true;
+  if (wish == false || (!options.target && !all) || llvm::any_of(m.states, [](const auto &s) {
+        return kindOf(*s) == StateKind::packed;  // done
       }))
     return false;
   PackWeights pass(m, options);

@@ -20,6 +20,7 @@
 // are left alone.
 #include "passes/pass.h"
 
+#include "ir/facts.h"
 #include "ir/opdef.h"
 
 #include "llvm/ADT/MapVector.h"
@@ -36,7 +37,7 @@ State *parameterOf(const Module &m, const Value *v) {
   if (!v->def || !v->def->is(OpKind::read))
     return nullptr;
   State *s = m.state(v->def->state);
-  return s && s->attrs.getString("kind") == "param" ? s : nullptr;
+  return s && kindOf(*s) == StateKind::param ? s : nullptr;
 }
 
 PaddedDims vocabularyStates(const Module &m) {
@@ -98,7 +99,7 @@ bool retype(Module &m) {
 bool padVocab(Module &m, const PassOptions &options) {
   const int64_t multiple = std::max<int64_t>(1, options.values.getInt("multiple", 128));
   for (const auto &s : m.states)
-    if (std::string kind = s->attrs.getString("kind"); kind == "moment" || kind == "grad")
+    if (const auto kind = kindOf(*s); kind == StateKind::moment || kind == StateKind::grad)
       return false;
   std::unique_ptr<Module> padded = m.clone();
   bool changed = false;

@@ -30,6 +30,7 @@
 // part with the ranks along "data". The attribute `partitioned` says that it has been done.
 #include "passes/pass.h"
 
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "passes/decisions.h"
@@ -52,8 +53,8 @@ constexpr int farAway = 24;
 class Partition {
 public:
   explicit Partition(Module &m)
-      : m(m), ranks(Mesh::of(m).data), stage(m.attrs.getInt("zero_stage", 0)),
-        order(m.attrs.getString("reduce_order", "tree")) {}
+      : m(m), ranks(Mesh::of(m).data), stage(fact<&ParallelFacts::zeroStage>(m)),
+        order(fact<&ParallelFacts::reduceOrder>(m)) {}
 
   void run() {
     Function *last = m.function("update") ? m.function("update") : m.function("train_step");
@@ -66,7 +67,7 @@ public:
       reduceLoss(b, ret);
     }
     for (Update &u : updates) {
-      if (u.divided && stage >= 2 && order == "fast")
+      if (u.divided && stage >= 2 && order == ReduceOrder::fast)
         accumulatePieces(*last, u);
       sumGradient(*last, u);
     }
@@ -81,7 +82,7 @@ public:
 private:
   Module &m;
   const int64_t ranks, stage;
-  const std::string order;
+  const ReduceOrder order;
 
   struct Update {
     Op *step;  // updatesParameter
@@ -94,7 +95,7 @@ private:
   AttrMap how(bool sums) const {
     AttrMap a = attrs({{"axis", std::string("data")}, {"ranks", ranks}});
     if (sums)
-      a.set("order", order);
+      a.set("order", std::string(nameOf(order)));
     return a;
   }
 
@@ -225,7 +226,7 @@ private:
   /// micro-batch and starts again from zero.
   std::optional<Accumulator> accumulatorOf(Op &read, Function &last, Function &micro) const {
     Accumulator a{m.state(read.state), &read, nullptr, nullptr, nullptr, nullptr};
-    if (!a.state || a.state->attrs.getString("kind") != "grad" || !a.state->type.sameShape(read.result()->type))
+    if (!a.state || kindOf(*a.state) != StateKind::grad || !a.state->type.sameShape(read.result()->type))
       return std::nullopt;
     int uses = 0;
     for (const auto &f : m.functions)
@@ -289,7 +290,7 @@ private:
 
   /// Step 4: squares of columns. The parts do not depend on who has them.
   void sumColumns(Function &f) {
-    const int64_t shards = ranks * std::max<int64_t>(1, m.attrs.getInt("shards", 1));
+    const int64_t shards = ranks * std::max<int64_t>(1, fact<&ParallelFacts::shards>(m));
     llvm::SmallVector<Op *, 8> sums;
     for (Op &op : f.body)
       if (op.is(OpKind::column_squares))
@@ -360,7 +361,7 @@ private:
       b.loc = op->loc;
       for (unsigned i = 0; i < op->numOperands(); ++i)
         if (Op *read = readOf(op->operand(i)))
-          if (State *s = m.state(read->state); divided.contains(s->name) || s->attrs.getString("kind") == "moment")
+          if (State *s = m.state(read->state); divided.contains(s->name) || kindOf(*s) == StateKind::moment)
             readPiece(b, *op, i, *s);
       if (op->is(OpKind::reduce_sum)) {
         Value *piece = op->operand(0);
@@ -394,7 +395,7 @@ private:
   void giveWhole(Function &last, Update &u) {
     State *low = nullptr;
     for (const auto &s : m.states)
-      if (s->attrs.getString("kind") == "low" && s->attrs.getString("of") == u.param->name)
+      if (kindOf(*s) == StateKind::low && fact<&StateFacts::of>(*s) == u.param->name)
         low = s.get();
     const Type type = wholeAlongData(*u.param);
     if (low) {
@@ -424,9 +425,10 @@ private:
     if (!read)
       return;
     State *whole = m.addState("whole." + u.param->name, type);
-    whole->attrs = attrs({{"kind", std::string("whole")}, {"of", u.param->name}});
-    if (const Attr *cut = u.param->attrs.find("cut_tensor"))
-      whole->attrs.set("cut_tensor", *cut);
+    setFact<&StateFacts::kind>(*whole, StateKind::whole);
+    setFact<&StateFacts::of>(*whole, u.param->name);
+    if (hasFact<&StateFacts::cutTensor>(*u.param))
+      setFact<&StateFacts::cutTensor>(*whole, fact<&StateFacts::cutTensor>(*u.param));
     for (const auto &f : m.functions)
       for (Op &op : f->body)
         if (readsOther(op, *u.param)) {
@@ -498,13 +500,10 @@ private:
 }  // namespace
 
 bool partition(Module &m, const PassOptions &) {
-  const int64_t stage = m.attrs.getInt("zero_stage", 0);
-  if (m.attrs.getBool("partitioned") || (Mesh::of(m).data == 1 && m.attrs.getInt("shards", 1) == 1))
+  if (fact<&PhaseFacts::partitioned>(m) || (Mesh::of(m).data == 1 && fact<&ParallelFacts::shards>(m) == 1))
     return false;
-  if (stage < 0 || stage > 3)
-    throw UserError(ErrorCode::GirInvalid, fmt::format("zero_stage = {} is none of 0, 1, 2, 3", stage));
   Partition(m).run();
-  m.attrs.set("partitioned", true);
+  setFact<&PhaseFacts::partitioned>(m, true);
   return true;
 }
 

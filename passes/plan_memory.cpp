@@ -21,6 +21,7 @@
 #include "passes/pass.h"
 
 #include "ir/access.h"
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "ir/plan_check.h"
 #include "passes/analysis/liveness.h"
@@ -199,25 +200,25 @@ private:
         workspaces[ranges[i].op].push_back(offset[i]);
     for (Op &op : f.body) {
       if (op.is(OpKind::read))
-        at[op.result()] = m.state(op.state)->attrs.getInt("at");
+        at[op.result()] = fact<&StateFacts::at>(*m.state(op.state));
       if (op.is(OpKind::write))
-        at[rootOf(op.operand(0))] = m.state(op.state)->attrs.getInt("at");
+        at[rootOf(op.operand(0))] = fact<&StateFacts::at>(*m.state(op.state));
     }
     std::vector<int64_t> args;
     for (const auto &a : f.body.args)
       args.push_back(at.lookup(a.get()));
-    f.attrs.set("args_at", args);
+    setFact<&FunctionFacts::argsAt>(f, args);
     for (Op &op : f.body) {
       if (!op.isOneOf(OpKind::fused, OpKind::reshape, OpKind::done))
         continue;
       std::vector<int64_t> results;
       for (unsigned i = 0; i < op.numResults(); ++i)
         results.push_back(at.lookup(rootOf(op.result(i))));
-      op.attrs.set("at", results);
+      setFact<&GroupFacts::at>(op, results);
       if (auto it = workspaces.find(&op); it != workspaces.end())
-        op.attrs.set("ws_at", it->second);
+        setFact<&GroupFacts::wsAt>(op, it->second);
       else
-        op.attrs.erase("ws_at");
+        eraseFact<&GroupFacts::wsAt>(op);
     }
   }
 };
@@ -230,7 +231,7 @@ bool planMemory(Module &m, const PassOptions &options) {
   for (auto &s : m.states) {
     const bool onHost = livesOnHost(*s);
     int64_t &next = onHost ? host : base;
-    s->attrs.set("at", next);
+    setFact<&StateFacts::at>(*s, next);
     next += int64_t(llvm::alignTo(uint64_t(alignedBytes(s->type)), uint64_t(onHost ? planAlignment : alignment)));
     if (base > maxArenaBytes || host - hostArena > maxArenaBytes)
       tooLarge("the model's state");
@@ -241,7 +242,7 @@ bool planMemory(Module &m, const PassOptions &options) {
     planner.require();
     end = std::max(end, planner.place(base));
   }
-  m.attrs.set("arena_bytes", end);
+  setFact<&MemoryFacts::arenaBytes>(m, end);
   int64_t slot = 0, most = 0;
   for (const auto &f : m.functions) {
     int64_t all = 0;
@@ -255,9 +256,9 @@ bool planMemory(Module &m, const PassOptions &options) {
   }
   slot = std::max(slot, std::min(most, options.values.getInt("slot", 32 << 20)));
   if (host > hostArena || slot)
-    m.attrs.set("host_bytes", host - hostArena + 2 * slot);
+    setFact<&MemoryFacts::hostBytes>(m, host - hostArena + 2 * slot);
   else
-    m.attrs.erase("host_bytes");
+    eraseFact<&MemoryFacts::hostBytes>(m);
   std::vector<std::string> errors = checkPlan(m);
   GPTC_CHECK(errors.empty(), "{}", fmt::join(errors, "\n"));
   return true;

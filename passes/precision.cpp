@@ -39,6 +39,7 @@
 // ops, which are lowered by the same rules, and fuse comes next.
 #include "passes/pass.h"
 
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "passes/analysis/fusion_groups.h"
 #include "passes/decisions.h"
@@ -339,10 +340,10 @@ State *copyOf(Module &m, const State &p, DType low) {
   const std::string name = "low." + p.name;
   if (State *s = m.state(name))
     return s;
-  State *s = m.addState(name, p.type.withDType(low));
-  s->attrs = attrs({{"kind", std::string("low")}, {"init", std::string("zeros")}, {"of", p.name}});
-  if (const Attr *cut = p.attrs.find("cut_tensor"))
-    s->attrs.set("cut_tensor", *cut);
+  State *s = addState(m, name, p.type.withDType(low), StateKind::low);
+  setFact<&StateFacts::of>(*s, p.name);
+  if (hasFact<&StateFacts::cutTensor>(p))
+    setFact<&StateFacts::cutTensor>(*s, fact<&StateFacts::cutTensor>(p));
   return s;
 }
 
@@ -354,7 +355,7 @@ void readCopies(Module &m, Function &f, DType low, Summary &summary) {
       continue;
     const Op *read = op->operand(0)->def;
     const State *p = read && read->is(OpKind::read) ? m.state(read->state) : nullptr;
-    if (!p || p->attrs.getString("kind") != "param")
+    if (!p || kindOf(*p) != StateKind::param)
       continue;
     Builder b(f.body, op);
     b.loc = op->loc;
@@ -370,7 +371,7 @@ void writeCopies(Module &m, Function &f, DType low, Summary &summary) {
   for (Op *op = f.body.front(), *next; op; op = next) {
     next = op->next();
     State *copy = op->is(OpKind::write) ? m.state("low." + op->state) : nullptr;
-    if (!copy || copy->attrs.getString("kind") != "low")
+    if (!copy || kindOf(*copy) != StateKind::low)
       continue;
     Value *v = op->operand(0), *narrow;
     Builder b(f.body, next);
@@ -404,25 +405,22 @@ int64_t allowTF32(Function &f) {
 }  // namespace
 
 bool precision(Module &m, const PassOptions &options) {
-  const std::string compute = m.attrs.getString("compute", "fp32");
-  if (compute == "fp32" || m.attrs.getBool("lowered"))
+  const Compute compute = fact<&PrecisionFacts::compute>(m);
+  if (compute == Compute::fp32 || fact<&PhaseFacts::lowered>(m))
     return false;
-  if (compute == "tf32") {
+  if (compute == Compute::tf32) {
     int64_t n = 0;
     for (auto &f : m.functions)
       n += allowTF32(*f);
-    m.attrs.set("lowered", true);
+    setFact<&PhaseFacts::lowered>(m, true);
     record(m, {.pass = "precision",
                .name = "compute",
-               .choice = compute,
+               .choice = std::string(nameOf(compute)),
                .note = fmt::format("{} contractions may round their operands to 10 bits of mantissa", n)});
     return true;
   }
-  if (compute != "bf16" && compute != "fp16")
-    throw UserError(ErrorCode::GirInvalid, fmt::format("the module's attribute compute is {:?}", compute),
-                    "\"fp32\", \"bf16\", \"fp16\" and \"tf32\" work");
-  const DType low = compute == "bf16" ? DType::bf16 : DType::f16;
-  m.attrs.set("lowered", true);
+  const DType low = compute == Compute::bf16 ? DType::bf16 : DType::f16;
+  setFact<&PhaseFacts::lowered>(m, true);
   const bool library = options.target && options.target->callsLibrary();
   Summary step;
   for (auto &f : m.functions) {
@@ -435,10 +433,10 @@ bool precision(Module &m, const PassOptions &options) {
     writeCopies(m, *f, low, step);
   record(m, {.pass = "precision",
              .name = "compute",
-             .choice = compute,
+             .choice = std::string(nameOf(compute)),
              .effect = {.traffic = step.traffic},
              .note = fmt::format("{} values stored in {}, {} of them beside f32 for norms; {} copies of parameters",
-                                 step.rounded, compute, step.norms, step.copies)});
+                                 step.rounded, nameOf(compute), step.norms, step.copies)});
   return true;
 }
 

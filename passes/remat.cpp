@@ -27,6 +27,7 @@
 // more are settled with that in view.
 #include "passes/pass.h"
 
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "ir/plan_check.h"
 #include "passes/analysis/liveness.h"
@@ -204,7 +205,7 @@ private:
   int64_t planned(const std::vector<Choice> &choices) {
     auto [it, isNew] = knownArenas.try_emplace(choices);
     if (isNew)
-      it->second = plannedModule(choices)->attrs.getInt("arena_bytes");
+      it->second = fact<&MemoryFacts::arenaBytes>(*plannedModule(choices));
     return it->second;
   }
 
@@ -460,14 +461,14 @@ private:
 
 void Rematerialiser::cannot(int64_t budget) const {
   std::unique_ptr<Module> p = plannedModule(best);
-  const int64_t arena = p->attrs.getInt("arena_bytes");
+  const int64_t arena = fact<&MemoryFacts::arenaBytes>(*p);
   // Rounded up, so that what is named works.
   const std::string smallest = arena < 10 << 20 ? fmt::format("{}KiB", (arena + 1023) / 1024)
                                                 : fmt::format("{:.1f}MiB", std::ceil(double(arena) / 0x1p20 * 10) / 10);
   std::map<std::string, int64_t> states;
   for (const auto &s : p->states)
     if (!livesOnHost(*s))
-      states[s->attrs.getString("kind", "other")] += alignedBytes(s->type);
+      states[hasFact<&StateFacts::kind>(*s) ? std::string(nameOf(*kindOf(*s))) : "other"] += alignedBytes(s->type);
   Diagnostic d;
   d.code = ErrorCode::TooLarge;
   d.message = fmt::format("no plan fits into {}: with everything recomputed that helps, it takes {}",
@@ -554,11 +555,11 @@ bool withinBudget(Module &m, const PassOptions &o, int64_t budget, const std::st
 }  // namespace
 
 bool remat(Module &m, const PassOptions &options) {
-  std::string wish = m.attrs.getString("remat", "none");
+  std::string wish = fact<&CompileFacts::remat>(m).value_or("none");
   if (const Attr *budget = options.values.find("budget"))
     wish = std::holds_alternative<std::string>(*budget) ? std::get<std::string>(*budget)
                                                         : std::to_string(options.values.getInt("budget"));
-  if (wish == "none" || m.attrs.has("decision.remat.all"))  // nothing to do, or done
+  if (wish == "none" || isDecided(m, "remat", "all"))  // nothing to do, or done
     return false;
   if (wish == "full") {
     Rematerialiser r(m, options);

@@ -17,6 +17,7 @@
 #include "passes/pass.h"
 
 #include "ir/access.h"
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "passes/analysis/state_uses.h"
@@ -55,7 +56,7 @@ bool forwardWrites(Function &f) {
 Value *copyOf(Value *v, Op *before) {
   Block &block = *before->parent();
   Op *group = block.insert(OpKind::fused, before);
-  group->attrs = attrs({{"kind", std::string("pointwise")}});
+  setKind(*group, RecipeKind::pointwise);
   group->loc = "copy";
   group->addOperand(v);
   group->body = std::make_unique<Block>();
@@ -85,7 +86,7 @@ void copyAround(Op &write, const StateUses &uses) {
 
 /// Step 5.
 bool markInPlace(Op &group) {
-  if (!group.is(OpKind::fused) || group.attrs.getString("kind") != "attention_cached")
+  if (!group.is(OpKind::fused) || kindOf(group) != RecipeKind::attention_cached)
     return false;
   std::vector<int64_t> entries(group.numResults(), -1);
   for (unsigned i = 0; i < group.numResults(); ++i)
@@ -97,12 +98,12 @@ bool markInPlace(Op &group) {
             entries[i] = j;
   if (llvm::all_of(entries, [](int64_t j) { return j < 0; }))
     entries.clear();
-  if (group.attrs.getInts("in_place") == entries)
+  if (fact<&GroupFacts::inPlace>(group) == entries)
     return false;
   if (entries.empty())
-    group.attrs.erase("in_place");
+    eraseFact<&GroupFacts::inPlace>(group);
   else
-    group.attrs.set("in_place", entries);
+    setFact<&GroupFacts::inPlace>(group, entries);
   return true;
 }
 

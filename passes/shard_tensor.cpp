@@ -26,6 +26,7 @@
 // done. The vocabulary is not cut: embedding and classifier are whole on each rank, which computes its tokens' logits.
 #include "passes/pass.h"
 
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "passes/decisions.h"
@@ -52,7 +53,7 @@ State *weightOf(const Module &m, const Op &op) {
       op.attrs.getInt("batch") != 0)
     return nullptr;
   State *s = readState(m, op.operand(1));
-  return s && s->attrs.getString("kind") == "param" && s->type.rank() == 2 ? s : nullptr;
+  return s && kindOf(*s) == StateKind::param && s->type.rank() == 2 ? s : nullptr;
 }
 
 struct FeatureBlock {
@@ -118,7 +119,7 @@ private:
       if (operand->type.isScalar())
         continue;
       State *vector = operand->type.rank() == 1 ? readState(m, operand) : nullptr;
-      if (vector && vector->attrs.getString("kind") == "param")
+      if (vector && kindOf(*vector) == StateKind::param)
         b.vectors.insert(vector);
       else if (!operand->type.sameShape(v->type) || !trace(operand, b))
         return false;
@@ -454,7 +455,7 @@ private:
 
 bool shardTensor(Module &m, const PassOptions &) {
   const int64_t ranks = Mesh::of(m).tensor;
-  if (ranks == 1 || m.attrs.getBool("tensor_sharded"))
+  if (ranks == 1 || fact<&PhaseFacts::tensorSharded>(m))
     return false;
   if (!m.function("forward"))
     throw UserError(ErrorCode::GirInvalid, fmt::format("tensor = {} in a module without @forward", ranks),
@@ -481,7 +482,7 @@ bool shardTensor(Module &m, const PassOptions &) {
   states.apply();
   for (Sharder &s : sharders)
     s.run();
-  m.attrs.set("tensor_sharded", true);
+  setFact<&PhaseFacts::tensorSharded>(m, true);
   record(m,
          {.pass = "shard-tensor",
           .name = "tensor",

@@ -1,6 +1,7 @@
 #include "codegen/recipes/group_ctx.h"
 
 #include "codegen/codegen.h"
+#include "ir/facts.h"
 #include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -65,7 +66,7 @@ std::vector<Buffer> GroupEval::params(llvm::ArrayRef<Buffer> workspaces) const {
 }
 
 std::string GroupEval::kernelName() const {
-  std::string name = fused.attrs.getString("kind", "group");
+  std::string name = fact<&GroupFacts::kind>(fused);
   unsigned shown = 0;
   for (const Op &op : body)
     if (!op.isOneOf(OpKind::constant, OpKind::yield) && ++shown <= 6)

@@ -1,6 +1,7 @@
 // Dispatch from a fused op to its recipe.
 #include "codegen/recipes/recipe.h"
 
+#include "ir/facts.h"
 #include "support/diagnostics.h"
 
 #include <set>
@@ -20,11 +21,11 @@ const Recipe &recipeOf(const Op &fused) {
   GPTC_CHECK(fused.is(OpKind::fused), "{} is no fused op", fused.name());
   const std::string problem = groupProblem(fused);
   GPTC_CHECK(problem.empty(), "{}\n{}", problem, print(fused));
-  return *findRecipe(fused.attrs.getString("kind"));
+  return *findRecipe(fact<&GroupFacts::kind>(fused));
 }
 
 std::string groupProblem(const Op &fused) {
-  const std::string kind = fused.attrs.getString("kind");
+  const std::string kind = fact<&GroupFacts::kind>(fused);
   const Recipe *recipe = findRecipe(kind);
   return !recipe                   ? fmt::format("no recipe is called '{}', as a group '{}' says", kind, fused.loc)
          : !recipe->matches(fused) ? fmt::format("recipe {} does not take the ops of the group '{}'", kind, fused.loc)

@@ -7,6 +7,7 @@
 #include "codegen/codegen.h"
 #include "codegen/recipes/recipe.h"
 
+#include "ir/facts.h"
 #include "support/diagnostics.h"
 
 #include "llvm/ADT/DenseMap.h"
@@ -46,11 +47,11 @@ template <typename F> std::string groupText(const Op &fused, const std::string &
     else
       put(std::get<int64_t>(attr));
   };
-  put(fused.attrs.getString("kind"));
+  put(fact<&GroupFacts::kind>(fused));
   put(schedule);
   if (runsOnHost(fused))
     put("host");
-  put(fmt::format("{}", fmt::join(fused.attrs.getInts("in_place"), ",")));
+  put(fmt::format("{}", fmt::join(fact<&GroupFacts::inPlace>(fused), ",")));
   llvm::DenseMap<const Value *, unsigned> number;
   for (const auto &a : fused.body->args) {
     number.try_emplace(a.get(), number.size());
@@ -79,7 +80,7 @@ template <typename F> std::string groupText(const Op &fused, const std::string &
 }  // namespace
 
 std::string groupKey(const Op &fused) {
-  return groupText(fused, fused.attrs.getString("schedule"), [](const Type &t) { return t.str(); });
+  return groupText(fused, fact<&GroupFacts::schedule>(fused), [](const Type &t) { return t.str(); });
 }
 
 GroupShape groupShape(const Op &fused) {
@@ -113,19 +114,19 @@ bool selectRecipes(Module &m, const Target &target, ScheduleSource *measured) {
       auto [it, isNew] = known.try_emplace(key);
       if (isNew) {
         Schedule s;
-        std::string text = op.attrs.getString("schedule");
+        std::string text = fact<&GroupFacts::schedule>(op);
         // A schedule for the other kind of target is none for this one.
-        if (text.empty() || !Schedule::parse(text, s) || s.recipe != op.attrs.getString("kind") ||
+        if (text.empty() || !Schedule::parse(text, s) || s.recipe != fact<&GroupFacts::kind>(op) ||
             (s.threads > 0) != targetOf(op).isCuda()) {
           std::optional<Schedule> best = measured && !runsOnHost(op) ? measured->find(op, target) : std::nullopt;
           s = best ? *best : defaultSchedule(op, targetOf(op));
         }
         it->second = {s.str(), lowerGroup(op, s, targetOf(op)).workspaceBytes};
       }
-      if (op.attrs.getString("schedule") == it->second.schedule && op.attrs.getInts("ws") == it->second.ws)
+      if (fact<&GroupFacts::schedule>(op) == it->second.schedule && fact<&GroupFacts::ws>(op) == it->second.ws)
         continue;
-      op.attrs.set("schedule", it->second.schedule);
-      op.attrs.set("ws", it->second.ws);
+      setFact<&GroupFacts::schedule>(op, it->second.schedule);
+      setFact<&GroupFacts::ws>(op, it->second.ws);
       changed = true;
     }
   }

@@ -1,5 +1,6 @@
 #include "passes/analysis/cost.h"
 
+#include "ir/facts.h"
 #include "ir/gpu_sheets.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
@@ -216,12 +217,12 @@ double callsPerStep(const Module &m, llvm::StringRef function) {
     if (level.getAsInteger(10, n))
       return 0;
     double calls = 0;
-    for (uint64_t k = 0; k + 1 < uint64_t(m.attrs.getInt("shards", 1)); ++k)
+    for (uint64_t k = 0; k + 1 < uint64_t(fact<&ParallelFacts::shards>(m)); ++k)
       calls += std::countr_one(k) == n;
     return calls;
   }
   if (function == "accumulate")
-    return double(std::max<int64_t>(1, m.attrs.getInt("accumulate", 1)));
+    return double(std::max<int64_t>(1, fact<&BatchFacts::accumulate>(m)));
   return function == "train_step" || function == "update" ? 1 : 0;
 }
 

@@ -1,5 +1,6 @@
 #include "passes/analysis/liveness.h"
 
+#include "ir/facts.h"
 #include "ir/plan_check.h"
 #include "support/diagnostics.h"
 
@@ -55,7 +56,7 @@ std::vector<LiveRange> liveRanges(const Function &f) {
       for (unsigned i = 0; i < op.numResults(); ++i)
         add(op.result(i), &op, position);
     if (op.is(OpKind::fused)) {
-      std::vector<int64_t> ws = op.attrs.getInts("ws");
+      std::vector<int64_t> ws = fact<&GroupFacts::ws>(op);
       for (unsigned i = 0; i < ws.size(); ++i) {
         if (ws[i] < 0 || ws[i] > (int64_t(1) << 56))
           throw UserError(ErrorCode::TooLarge, fmt::format("a workspace of {} bytes", ws[i]));

@@ -1,6 +1,7 @@
 #include "passes/analysis/recompute.h"
 
 #include "ir/access.h"
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "support/diagnostics.h"
@@ -151,8 +152,11 @@ struct Recompute::Impl {
       copy.group->addResult(v->type, group->result(i)->name);
       copy.makes.push_back(which[i] ? group->result(i) : nullptr);
     }
-    copy.group->attrs =
-        attrs({{"kind", anchor ? group->attrs.getString("kind") : std::string(row ? "row" : "pointwise")}});
+    copy.group->attrs = AttrMap();
+    if (anchor)
+      setFact<&GroupFacts::kind>(*copy.group, fact<&GroupFacts::kind>(*group));
+    else
+      setKind(*copy.group, row ? RecipeKind::row : RecipeKind::pointwise);
     copy.cost = costOf(*copy.group, rates);
     return copy;
   }

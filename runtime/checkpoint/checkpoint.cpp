@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/checkpoint.h"
 
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "runtime/checkpoint/checkpoint_files.h"
 #include "runtime/checkpoint/checkpoint_saver.h"
@@ -91,7 +92,7 @@ void readState(Executor &executor, const State &s, const TensorFiles &file, bool
 
 /// Whether a checkpoint of another plan may lack this counter. The runtime itself sets the two named ones.
 bool startsAfresh(const State &s) {
-  return s.attrs.getString("kind") == "counter" && s.attrs.getString("init") != "normal" && s.name != "step" &&
+  return kindOf(s) == StateKind::counter && fact<&InitialFacts::init>(s) != Initial::normal && s.name != "step" &&
          s.name != "rng_seed";
 }
 
@@ -144,7 +145,9 @@ std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity
 }
 
 /// The optimizer whose moments the plan has.
-std::string optimizerOf(const Module &planned) { return planned.attrs.getString("optimizer", "adamw"); }
+std::string optimizerOf(const Module &planned) {
+  return std::string(nameOf(fact<&OptimizerFacts::optimizer>(planned)));
+}
 
 /// The first rank's values, on all ranks.
 std::vector<int64_t> ofFirst(Communicator *ranks, std::vector<int64_t> values) {

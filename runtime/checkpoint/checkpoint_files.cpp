@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/checkpoint_files.h"
 
+#include "ir/facts.h"
 #include "support/diagnostics.h"
 
 #include "llvm/ADT/StringMap.h"
@@ -11,10 +12,23 @@ namespace gptc {
 std::vector<const State *> savedStates(const Module &m, bool parameters) {
   std::vector<const State *> r;
   for (const auto &s : m.states) {
-    const std::string kind = s->attrs.getString("kind");
-    if (kind != "grad" && kind != "cache" && kind != "low" && kind != "whole" && kind != "packed" &&
-        (kind == "param") == parameters)
-      r.push_back(s.get());
+    switch (kindOf(*s).value_or(StateKind::counter)) {
+    case StateKind::grad:
+    case StateKind::cache:
+    case StateKind::low:
+    case StateKind::whole:
+    case StateKind::packed:
+      break;
+    case StateKind::param:
+      if (parameters)
+        r.push_back(s.get());
+      break;
+    case StateKind::moment:
+    case StateKind::counter:
+      if (!parameters)
+        r.push_back(s.get());
+      break;
+    }
   }
   return r;
 }
@@ -64,8 +78,8 @@ class Sources {
 public:
   explicit Sources(const Module &m) {
     for (const auto &s : m.states)
-      if (s->attrs.getString("kind") == "whole")
-        copies[s->attrs.getString("of")] = s.get();
+      if (kindOf(*s) == StateKind::whole)
+        copies[fact<&StateFacts::of>(*s)] = s.get();
   }
   OwnedFile::Part of(const State &s, bool parameter) const {
     OwnedFile::Part part{&s, &s};

@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/file_layout.h"
 
+#include "ir/facts.h"
 #include "ir/kernel/eval.h"
 #include "support/diagnostics.h"
 
@@ -42,9 +43,9 @@ void copyIn(const State &s, const FileTensor &t, const void *tensor, void *dense
 }  // namespace
 
 std::vector<FileTensor> fileTensors(const State &s) {
-  const std::string names = s.attrs.getString("hf", s.name);
-  const bool transposed = s.attrs.getBool("hf_transpose");
-  std::vector<int64_t> columns = s.attrs.getInts("hf_split");
+  const std::string names = fact<&FileFacts::hf>(s).value_or(s.name);
+  const bool transposed = fact<&FileFacts::hfTranspose>(s);
+  std::vector<int64_t> columns = fact<&FileFacts::hfSplit>(s);
   llvm::SmallVector<llvm::StringRef, 3> parts;
   if (columns.empty())
     parts.push_back(names);

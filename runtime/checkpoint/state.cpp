@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/state.h"
 
+#include "ir/facts.h"
 #include "ir/kernel/eval.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
@@ -124,9 +125,9 @@ void copyToPadded(const Type &type, const void *dense, void *padded) {
 }
 
 double constantValue(const State &s) {
-  const std::string init = s.attrs.getString("init", "zeros");
-  GPTC_CHECK(init == "zeros" || init == "ones" || init == "const", "state {} starts as {}", s.name, init);
-  return init == "zeros" ? 0 : init == "ones" ? 1 : s.attrs.getFloat("value");
+  const Initial init = fact<&InitialFacts::init>(s);
+  GPTC_CHECK(init != Initial::normal, "state {} starts as normal", s.name);
+  return init == Initial::zeros ? 0 : init == Initial::ones ? 1 : fact<&InitialFacts::value>(s);
 }
 
 void fillConstantState(Executor &executor, const State &s) {
@@ -145,17 +146,17 @@ void initializeStates(Executor &executor, uint64_t seed) {
   std::vector<float> dense, padded;
   CompiledKernel normal;
   for (const auto &s : executor.planned().states) {
-    const std::string init = s->attrs.getString("init", "zeros");
-    if (init == "ones" || init == "const") {
+    const Initial init = fact<&InitialFacts::init>(*s);
+    if (init == Initial::ones || init == Initial::constant) {
       fillConstantState(executor, *s);
-    } else if (init == "normal") {
+    } else if (init == Initial::normal) {
       GPTC_CHECK(s->type.dtype == DType::f32, "normal initial values of {}", s->type.str());
       if (normal.phases.empty())
         normal = executor.compile(normalKernel(executor.lanes(DType::f32)));
       const Type whole = wholeType(*s);
-      const RandomKey key = randomKey(seed, 0, s->attrs.getInt("stream"), 0);
+      const RandomKey key = randomKey(seed, 0, fact<&InitialFacts::stream>(*s), 0);
       auto fill = [&](float *data) {
-        NormalFill f{&normal.phases[0], data, whole.elements(), {key.k0, key.k1}, float(s->attrs.getFloat("std", 1))};
+        NormalFill f{&normal.phases[0], data, whole.elements(), {key.k0, key.k1}, float(fact<&InitialFacts::std>(*s))};
         executor.threads().run((f.elements + kChunk - 1) / kChunk, fillNormal, &f);
       };
       if (!isPiece(*s) && isDense(whole)) {
@@ -168,8 +169,6 @@ void initializeStates(Executor &executor, uint64_t seed) {
       padded.resize(whole.paddedElements());
       copyToPadded(whole, dense.data(), padded.data());
       storeWhole(executor, *s, padded.data());
-    } else {
-      GPTC_CHECK(init == "zeros", "state {} has an unknown initial value: {}", s->name, init);
     }
   }
   if (executor.planned().state("rng_seed"))
@@ -311,15 +310,15 @@ void fillCopies(Executor &executor) {
   const Module &m = executor.planned();
   std::vector<char> gathered;
   for (const auto &s : m.states) {
-    const std::string kind = s->attrs.getString("kind");
-    if (kind != "low" && kind != "whole")
+    const std::optional<StateKind> kind = kindOf(*s);
+    if (kind != StateKind::low && kind != StateKind::whole)
       continue;
-    const std::string of = s->attrs.getString("of");
+    const std::string of = fact<&StateFacts::of>(*s);
     const State *p = m.state(of);
     GPTC_CHECK(p && p->type.dtype == DType::f32 && wholeType(*p).sameShape(wholeType(*s)), "@{} is no copy of @{}",
                s->name, of);
     const StateView to = executor.view(*s, StateAccess::write);
-    if (kind == "whole") {
+    if (kind == StateKind::whole) {
       loadAlongData(executor, *p, to.as<char>());
       continue;
     }
@@ -337,12 +336,12 @@ void fillCopies(Executor &executor) {
     }
   }
   for (const auto &s : m.states) {  // of parameters and of the copies above
-    if (s->attrs.getString("kind") != "packed")
+    if (kindOf(*s) != StateKind::packed)
       continue;
-    const State *b = m.state(s->attrs.getString("of"));
+    const State *b = m.state(fact<&StateFacts::of>(*s));
     GPTC_CHECK(b, "@{} is no copy", s->name);
     const StateView from = executor.view(*b, StateAccess::read), to = executor.view(*s, StateAccess::write);
-    Packing p{from.data, to.data, b->type, s->type, s->attrs.getBool("tb")};
+    Packing p{from.data, to.data, b->type, s->type, fact<&StateFacts::tb>(*s)};
     executor.threads().run(p.panels.dim(0), packState, &p);
   }
 }
@@ -355,7 +354,7 @@ void writeCounter(Executor &executor, llvm::StringRef name, int64_t value) {
 
 SmallStates::SmallStates(Executor &executor) : executor(executor) {
   for (const auto &s : executor.planned().states)
-    if (s->type.bytes() <= kSmallBytes && s->attrs.getString("kind") != "param") {
+    if (s->type.bytes() <= kSmallBytes && kindOf(*s) != StateKind::param) {
       const StateView view = executor.view(*s, StateAccess::read);
       saved.push_back({s.get(), {view.as<char>(), view.as<char>() + s->type.bytes()}});
     }

@@ -1,6 +1,7 @@
 #include "runtime/cuda/cuda_executor.h"
 
 #include "codegen/cuda/libraries.h"
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "ir/plan_check.h"
 #include "runtime/collectives/communicator.h"
@@ -44,9 +45,9 @@ std::map<std::string, int64_t> workspaces(const Module &m) {
   std::map<std::string, int64_t> largest;
   for (const PlannedKernel &k : kernelsOf(m)) {
     Schedule s;
-    const bool library = Schedule::parse(k.op->attrs.getString("schedule"), s) && s.library;
+    const bool library = Schedule::parse(fact<&GroupFacts::schedule>(*k.op), s) && s.library;
     int64_t &bytes = largest[!library ? "a kernel" : s.recipe == "matmul" ? "cuBLASLt" : "cuDNN"];
-    for (int64_t ws : k.op->attrs.getInts("ws"))
+    for (int64_t ws : fact<&GroupFacts::ws>(*k.op))
       bytes = std::max(bytes, ws);
   }
   return largest;
@@ -214,11 +215,11 @@ CudaExecutor::CudaExecutor(const Module &planned, const Target &target, const Ta
   if (Mesh::of(module).ranks() > 1)
     Nccl::get();  // all ranks report a missing NCCL now
   requireShared(gpu, target, module, binder);
-  const int64_t bytes = module.attrs.getInt("arena_bytes");
+  const int64_t bytes = fact<&MemoryFacts::arenaBytes>(module);
   requireMemory(gpu, module, bytes);
   arena = std::make_unique<DeviceMemory>(gpu, bytes);
   gpu.d.check(gpu.d.memsetBytes(arena->at, 0, bytes, gpu.stream), "cuMemsetD8Async");
-  if (const int64_t of = module.attrs.getInt("host_bytes", 0)) {
+  if (const int64_t of = fact<&MemoryFacts::hostBytes>(module)) {
     hostMemory = std::make_unique<PinnedMemory>(gpu, of);
     std::memset(hostMemory->at, 0, of);
   }
@@ -274,7 +275,7 @@ void CudaExecutor::tryCall(const BoundGroup &g, llvm::function_ref<void()> call)
   std::vector<Part> kept;
   for (const Place &p : llvm::drop_begin(g.memory, g.op->numOperands()))
     for (const auto &s : module.states) {
-      const int64_t at = s->attrs.getInt("at"), from = std::max(at, p.at),
+      const int64_t at = fact<&StateFacts::at>(*s), from = std::max(at, p.at),
                     to = std::min(at + s->type.bytes(), p.at + p.bytes);
       if (from >= to)
         continue;
@@ -335,7 +336,7 @@ void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &w
     lt.check(lt.create(&library), "cublasLtCreate");
   auto call = std::make_shared<MatmulCall>(library, *g.lowered->call, k.params, workspace, size_t(workspaceBytes));
   Schedule s;
-  GPTC_CHECK(Schedule::parse(g.op->attrs.getString("schedule"), s), "schedule of {}", g.name);
+  GPTC_CHECK(Schedule::parse(fact<&GroupFacts::schedule>(*g.op), s), "schedule of {}", g.name);
   const std::optional<unsigned> pinned = s.algorithm ? call->find(s.algorithm) : 0;
   // Try the pinned algorithm, then the others in the library's order.
   auto [known, isNew] = algorithms.try_emplace(
@@ -554,7 +555,7 @@ void CudaExecutor::divide(Bound &f, const BoundFunction &bound) {
     if (f.kernels[i].host != bool(f.parts.back().host)) {
       f.parts.push_back({i, i});
       if (f.kernels[i].host) {
-        const int64_t of = module.attrs.getInt("host_bytes"), slot = hostSlotBytes(module);
+        const int64_t of = fact<&MemoryFacts::hostBytes>(module), slot = hostSlotBytes(module);
         f.parts.back().host = std::make_unique<HostPart>(
             gpu, HostPart::Memory{arena->at, hostMemory->at, of - 2 * slot, slot}, pool.size());
       }
@@ -683,14 +684,14 @@ void *CudaExecutor::openView(const State &state, StateAccess access) {
   GPTC_CHECK(s, "no state {}", state.name);
   if (livesOnHost(*s)) {
     GPTC_CHECK(hostMemory, "no memory of the host for state {}", s->name);
-    return hostMemory->at + (s->attrs.getInt("at") - hostArena);
+    return hostMemory->at + (fact<&StateFacts::at>(*s) - hostArena);
   }
   settle("a step");  // the driver's copies of pageable memory would wait without a time-out
   auto *data = new std::byte[s->type.bytes()];
   if (access == StateAccess::write) {
     std::memset(data, 0, s->type.bytes());  // zeroes padding, which a writer of the elements leaves alone
   } else {
-    gpu.d.check(gpu.d.copyToHost(data, arena->at + s->attrs.getInt("at"), s->type.bytes(), gpu.stream),
+    gpu.d.check(gpu.d.copyToHost(data, arena->at + fact<&StateFacts::at>(*s), s->type.bytes(), gpu.stream),
                 "cuMemcpyDtoHAsync");
     gpu.wait();
   }
@@ -703,7 +704,7 @@ void CudaExecutor::closeView(const State &state, StateAccess access, void *data)
     return;
   // Must not throw: the driver keeps an error, and the next call reports it.
   if (access != StateAccess::read) {
-    gpu.d.copyToDevice(arena->at + s->attrs.getInt("at"), data, s->type.bytes(), gpu.stream);
+    gpu.d.copyToDevice(arena->at + fact<&StateFacts::at>(*s), data, s->type.bytes(), gpu.stream);
     gpu.d.streamSynchronize(gpu.stream);
   }
   delete[] static_cast<std::byte *>(data);

@@ -5,6 +5,7 @@
 #include "codegen/cuda/nvrtc.h"
 #include "codegen/object_cache.h"
 #include "codegen/tuner/group_operands.h"
+#include "ir/facts.h"
 #include "runtime/cuda/cublaslt.h"
 #include "support/diagnostics.h"
 
@@ -158,7 +159,7 @@ struct GroupBench::Impl {
 
   std::vector<std::byte> operand(unsigned i) const {
     std::vector<std::byte> bytes(size_t(fused.operand(i)->type.bytes()));
-    fillOperand(fused, i, bytes.data(), pool, fused.attrs.getString("kind") == "matmul");
+    fillOperand(fused, i, bytes.data(), pool, kindOf(fused) == RecipeKind::matmul);
     return bytes;
   }
 

@@ -3,6 +3,7 @@
 #include "codegen/codegen.h"
 #include "codegen/cuda/libraries.h"
 #include "codegen/object_cache.h"
+#include "ir/facts.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/cuda/library_product.h"
@@ -203,7 +204,7 @@ private:
 /// Whether the op is a cuBLASLt call without a pinned algorithm.
 bool isUndecided(const Op &op) {
   Schedule s;
-  return Schedule::parse(op.attrs.getString("schedule"), s) && s.recipe == "matmul" && s.library && !s.algorithm;
+  return Schedule::parse(fact<&GroupFacts::schedule>(op), s) && s.recipe == "matmul" && s.library && !s.algorithm;
 }
 
 /// The products of all functions, those with the most arithmetic first.
@@ -275,9 +276,9 @@ static void tune(LibraryTuning &result, Module &planned, const Target &target, c
     result.notFirst += *chosen != 0;
     for (Op *op : p.ops) {
       Schedule s;
-      GPTC_CHECK(Schedule::parse(op->attrs.getString("schedule"), s), "schedule of {}", op->loc);
+      GPTC_CHECK(Schedule::parse(fact<&GroupFacts::schedule>(*op), s), "schedule of {}", op->loc);
       s.algorithm = call.nameOf(*chosen);
-      op->attrs.set("schedule", s.str());
+      setFact<&GroupFacts::schedule>(*op, s.str());
     }
   }
 }

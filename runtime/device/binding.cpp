@@ -1,5 +1,6 @@
 #include "runtime/device/binding.h"
 
+#include "ir/facts.h"
 #include "ir/plan_check.h"
 #include "runtime/plan/plan.h"
 #include "support/diagnostics.h"
@@ -19,8 +20,8 @@ Place Binder::place(const Function &f, const Value *v) const {
   std::optional<int64_t> at = plannedOffset(module, f, *v);
   const bool onHost = target.isCuda() && at && *at >= hostArena;
   GPTC_CHECK(at && *at >= 0 &&
-                 (onHost ? *at - hostArena + v->type.bytes() <= module.attrs.getInt("host_bytes")
-                         : *at + v->type.bytes() <= module.attrs.getInt("arena_bytes")),
+                 (onHost ? *at - hostArena + v->type.bytes() <= fact<&MemoryFacts::hostBytes>(module)
+                         : *at + v->type.bytes() <= fact<&MemoryFacts::arenaBytes>(module)),
              "a value of @{} has no place", f.name);
   return {*at, v->type.bytes()};
 }
@@ -31,7 +32,7 @@ const LoweredGroup &Binder::lower(const Op &op, const std::string &name) {
   if (g)
     return *g;
   Schedule schedule;
-  if (const std::string text = op.attrs.getString("schedule"); !Schedule::parse(text, schedule))
+  if (const std::string text = fact<&GroupFacts::schedule>(op); !Schedule::parse(text, schedule))
     damaged(fmt::format("kernel {} has no valid schedule: {}", name, text));
   try {
     g = std::make_unique<LoweredGroup>(lowerGroup(op, schedule, runsOnHost(op) ? host : target));
@@ -64,14 +65,14 @@ BoundFunction Binder::bind(const Function &f) {
     if (k.op->parent() != &f.body)
       continue;
     const LoweredGroup &g = lower(*k.op, k.name);
-    if (g.workspaceBytes != k.op->attrs.getInts("ws"))
+    if (g.workspaceBytes != fact<&GroupFacts::ws>(*k.op))
       damaged(fmt::format("kernel {} was planned with other workspaces than this version needs", k.name));
     BoundGroup b{k.name, k.op, &g, beside.contains(k.op), waits[k.op], {}, streamsOf(*k.op)};
     for (Value *v : k.op->operands())
       b.memory.push_back(place(f, v));
     for (unsigned i = 0; i < k.op->numResults(); ++i)
       b.memory.push_back(place(f, k.op->result(i)));
-    const std::vector<int64_t> wsAt = k.op->attrs.getInts("ws_at");
+    const std::vector<int64_t> wsAt = fact<&GroupFacts::wsAt>(*k.op);
     for (size_t i = 0; i < wsAt.size(); ++i)
       b.memory.push_back({wsAt[i], i < g.workspaceBytes.size() ? g.workspaceBytes[i] : 0});
     // The kernel's parameters must match the memory that the plan reserved.

@@ -1,6 +1,7 @@
 #include "runtime/device/cpu_executor.h"
 
 #include "codegen/cpu/peak.h"
+#include "ir/facts.h"
 #include "runtime/device/fault_place.h"
 #include "runtime/device/profile.h"
 #include "runtime/device/waves.h"
@@ -110,8 +111,8 @@ void CpuExecutor::Bound::add(CpuKernel &k, const BoundGroup &g, unsigned threads
 CpuExecutor::CpuExecutor(const Module &planned, const Target &target, const Target &host, Arena &arena,
                          ThreadPool &pool, const std::string &cacheDir)
     : Executor(planned, target, host, pool, cacheDir), arena(arena), binder(module, target, host) {
-  GPTC_CHECK(arena.bytes() == module.attrs.getInt("arena_bytes"), "arena of {} bytes for a plan of {}", arena.bytes(),
-             module.attrs.getInt("arena_bytes"));
+  GPTC_CHECK(arena.bytes() == fact<&MemoryFacts::arenaBytes>(module), "arena of {} bytes for a plan of {}",
+             arena.bytes(), fact<&MemoryFacts::arenaBytes>(module));
 }
 
 CpuExecutor::~CpuExecutor() = default;
@@ -270,7 +271,7 @@ PeakRecord CpuExecutor::peak(llvm::StringRef compute) {
 
 void *CpuExecutor::state(llvm::StringRef name) const {
   const State *s = module.state(name);
-  return s ? arena.at(s->attrs.getInt("at")) : nullptr;
+  return s ? arena.at(fact<&StateFacts::at>(*s)) : nullptr;
 }
 
 }  // namespace gptc

@@ -1,5 +1,6 @@
 #include "runtime/device/profile.h"
 
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
@@ -107,7 +108,7 @@ std::string Profile::table(int64_t steps) const {
   for (const auto &entry : entries) {
     const Entry &e = entry.second;
     std::string what = describe(*e.op);
-    Row &r = rows[{mergeLayers(what), e.op->attrs.getString("kind")}];
+    Row &r = rows[{mergeLayers(what), fact<&GroupFacts::kind>(*e.op)}];
     Cost c = costOf(*e.op);
     r.ns += e.ns;
     r.calls += e.calls;
@@ -129,7 +130,7 @@ std::string Profile::table(int64_t steps) const {
 }
 
 void Trace::ran(const BoundKernel &kernel, int64_t begin, int64_t end) {
-  events.push_back({describe(*kernel.op), kernel.op->attrs.getString("kind"), begin, end, true});
+  events.push_back({describe(*kernel.op), fact<&GroupFacts::kind>(*kernel.op), begin, end, true});
 }
 
 void Trace::span(const std::string &name, int64_t begin, int64_t end) {

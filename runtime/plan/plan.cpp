@@ -1,6 +1,7 @@
 #include "runtime/plan/plan.h"
 
 #include "codegen/codegen.h"
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "ir/plan_check.h"
@@ -154,13 +155,11 @@ std::string schedulesText(const Module &planned) {
 /// Why the runtime cannot handle a state, for which it makes initial values and counts counters; "" if it can.
 std::string stateProblem(const State &s) {
   auto is = [&](std::initializer_list<DType> types) { return llvm::is_contained(types, s.type.dtype); };
-  const std::string init = s.attrs.getString("init", "zeros");
-  const bool constant = init == "ones" || init == "const";
-  if (!constant && init != "normal" && init != "zeros")
-    return fmt::format("state {} has an unknown initial value: {}", s.name, init);
-  if ((init == "normal" && !is({DType::f32})) ||
+  const Initial init = fact<&InitialFacts::init>(s);
+  const bool constant = init == Initial::ones || init == Initial::constant;
+  if ((init == Initial::normal && !is({DType::f32})) ||
       (constant && !is({DType::f32, DType::f64, DType::i32, DType::u32, DType::i64})))
-    return fmt::format("state {} of type {} cannot start as {}", s.name, s.type.str(), init);
+    return fmt::format("state {} of type {} cannot start as {}", s.name, s.type.str(), nameOf(init));
   if ((s.name == "rng_seed" || s.name == "step") && s.type != Type::scalar(DType::i64))
     return fmt::format("state {} is a {}", s.name, s.type.str());
   return "";
@@ -178,43 +177,40 @@ std::unique_ptr<Module> readModule(const std::string &dir, const std::string &na
   return m;
 }
 
+/// A fact that the runtime needs: a number from 1 to `high`.
+template <auto member> std::string rangeProblem(const Module &m, int64_t high) {
+  const int64_t n = fact<member>(m);
+  return hasFact<member>(m) && n >= 1 && n <= high
+             ? ""
+             : fmt::format("module attribute {} is missing or out of range", FactAt<member>::name);
+}
+
 }  // namespace
 
 static std::string signatureProblem(const Module &m, int64_t shards, int64_t accumulate);
 
 std::string planProblem(const Module &m) {
-  auto in = [&](const char *name, int64_t low, int64_t high) {
-    const Attr *a = m.attrs.find(name);
-    const int64_t *n = a ? std::get_if<int64_t>(a) : nullptr;
-    return n && *n >= low && *n <= high ? std::string()
-                                        : fmt::format("module attribute {} is missing or out of range", name);
-  };
   const int64_t big = int64_t(1) << 31;
-  for (auto &[name, high] : {std::pair{"block_size", big},
-                             {"micro_batch", big},
-                             {"accumulate", big},
-                             {"vocab_size", big},
-                             {"n_layer", big},
-                             {"n_head", big},
-                             {"n_embd", big},
-                             {"arena_bytes", maxArenaBytes}})
-    if (std::string p = in(name, 1, high); !p.empty())
-      return p;
-  if (m.attrs.has("mask_token"))
-    if (std::string p = in("mask_token", 1, m.attrs.getInt("vocab_size") - 1); !p.empty())
-      return p;
+  std::string range = rangeProblem<&ModelFacts::blockSize>(m, big);
+  for (const std::string &next :
+       {rangeProblem<&BatchFacts::microBatch>(m, big), rangeProblem<&BatchFacts::accumulate>(m, big),
+        rangeProblem<&ModelFacts::vocabSize>(m, big), rangeProblem<&ModelFacts::nLayer>(m, big),
+        rangeProblem<&ModelFacts::nHead>(m, big), rangeProblem<&ModelFacts::nEmbd>(m, big),
+        rangeProblem<&MemoryFacts::arenaBytes>(m, maxArenaBytes)})
+    if (range.empty())
+      range = next;
+  if (range.empty() && hasFact<&BatchFacts::maskToken>(m))
+    range = rangeProblem<&BatchFacts::maskToken>(m, fact<&ModelFacts::vocabSize>(m) - 1);
+  if (!range.empty())
+    return range;
   for (const auto &s : m.states)
     if (std::string p = stateProblem(*s); !p.empty())
       return p;
-  for (const char *name : {"mesh_data", "mesh_tensor", "shards"})
-    if (m.attrs.has(name))
-      if (std::string p = in(name, 1, 1 << 20); !p.empty())
-        return p;
   const Mesh mesh = Mesh::of(m);
-  const int64_t shards = m.attrs.getInt("shards", 1), accumulate = m.attrs.getInt("accumulate");
+  const int64_t shards = fact<&ParallelFacts::shards>(m), accumulate = fact<&BatchFacts::accumulate>(m);
   if (mesh.ranks() > 1 << 20)
     return fmt::format("a mesh of {} ranks", mesh.ranks());
-  if (mesh.tensor > 1 && !m.attrs.getBool("tensor_sharded"))
+  if (mesh.tensor > 1 && !fact<&PhaseFacts::tensorSharded>(m))
     return fmt::format("nothing is divided over the {} ranks along \"tensor\"", mesh.tensor);
   if ((shards & (shards - 1)) || accumulate % shards)
     return fmt::format("{} logical shards for {} micro-batches of a rank", shards, accumulate);
@@ -236,16 +232,16 @@ std::string planProblem(const Module &m) {
               op.def().fusion == FusionKind::collective && (op.attrs.getInt("ranks") != ranks || ranks == 1))
             return fmt::format("{} is not for the {} ranks of the mesh", op.name().str(), ranks);
   // As in model.toml: the sequences and tokens of a whole run must be countable.
-  if (double(accumulate) * mesh.data * m.attrs.getInt("micro_batch") * m.attrs.getInt("block_size") > 0x1p32)
+  if (double(accumulate) * mesh.data * fact<&BatchFacts::microBatch>(m) * fact<&ModelFacts::blockSize>(m) > 0x1p32)
     return "the global batch is out of range";
   return signatureProblem(m, shards, accumulate);
 }
 
 /// The runtime passes buffers of exactly these types, so functions must take them.
 static std::string signatureProblem(const Module &m, int64_t shards, int64_t accumulate) {
-  const int64_t T = m.attrs.getInt("block_size"), P = m.attrs.getInt("prefill");
-  const Type tokens(DType::i32, {m.attrs.getInt("micro_batch"), T}), scalar(DType::f32), count(DType::i64),
-      logits(DType::f32, {1, m.attrs.getInt("vocab_size")});
+  const int64_t T = fact<&ModelFacts::blockSize>(m), P = fact<&BatchFacts::prefill>(m);
+  const Type tokens(DType::i32, {fact<&BatchFacts::microBatch>(m), T}), scalar(DType::f32), count(DType::i64),
+      logits(DType::f32, {1, fact<&ModelFacts::vocabSize>(m)});
   struct Signature {
     const char *name;
     bool needed;
@@ -258,7 +254,7 @@ static std::string signatureProblem(const Module &m, int64_t shards, int64_t acc
       {"train_step", !accumulates, {tokens, tokens, count, scalar}, step},
       {"accumulate", accumulates, {tokens, tokens, count, scalar}, {}},
       {"update", accumulates, {scalar}, step},
-      {"eval", false, {tokens, tokens}, {Type(DType::f32, {m.attrs.getInt("micro_batch"), T})}},
+      {"eval", false, {tokens, tokens}, {Type(DType::f32, {fact<&BatchFacts::microBatch>(m), T})}},
       {"decode", false, {Type(DType::i32, {1, 1}), count}, {logits}},
       {"prefill", false, {Type(DType::i32, {1, std::max<int64_t>(1, P)}), count}, {logits}}};
   if (P > 1)
@@ -297,17 +293,17 @@ std::vector<PlannedKernel> kernelsOf(const Module &planned) {
     int n = 0;
     for (const Op &op : f->body)
       if (op.is(OpKind::fused))
-        r.push_back({fmt::format("{}.{}", f->name, n++), &op, op.attrs.getString("schedule")});
+        r.push_back({fmt::format("{}.{}", f->name, n++), &op, fact<&GroupFacts::schedule>(op)});
   }
   return r;
 }
 
-int64_t maskToken(const Module &m) { return m.attrs.getInt("mask_token", -1); }
+int64_t maskToken(const Module &m) { return fact<&BatchFacts::maskToken>(m); }
 
 int64_t parameterCount(const Module &m, bool withoutPositions) {
   int64_t n = 0;
   for (const auto &s : m.states)
-    if (s->attrs.getString("kind") == "param" && !(withoutPositions && s->name == "wpe.weight"))
+    if (kindOf(*s) == StateKind::param && !(withoutPositions && s->name == "wpe.weight"))
       n += wholeType(*s).elements();
   return n;
 }
@@ -317,14 +313,14 @@ double flopsPerToken(const Module &m) {
   const State *embedding = m.state("wte.weight"), *classifier = m.state("lm_head.weight");
   const double lookedUp = embedding && classifier ? double(wholeType(*embedding).elements()) : 0;
   return 6.0 * (double(parameterCount(m, true)) - lookedUp) +
-         12.0 * m.attrs.getInt("n_layer") * m.attrs.getInt("n_embd") * m.attrs.getInt("block_size");
+         12.0 * fact<&ModelFacts::nLayer>(m) * fact<&ModelFacts::nEmbd>(m) * fact<&ModelFacts::blockSize>(m);
 }
 
 ModelIdentity modelIdentity(const Module &m) {
   ModelIdentity r;
   std::string text;
   for (const auto &s : m.states)
-    if (s->attrs.getString("kind") == "param") {
+    if (kindOf(*s) == StateKind::param) {
       // Padding belongs to the plan, not to the model.
       text += s->name + ":" + nameOf(s->type.dtype).str();
       for (const Dim &d : wholeType(*s).dims)
@@ -332,17 +328,18 @@ ModelIdentity modelIdentity(const Module &m) {
       text += "\n";
     }
   r.parameters = blake3(text);
-  for (const char *key : {"n_layer", "n_head", "n_kv_head", "n_embd", "ffn_dim", "vocab_size", "block_size", "norm",
-                          "norm_eps", "activation", "position", "causal", "bias", "tie_embeddings", "embedding_norm"}) {
-    // Only a position table depends on the context length; other models may change it.
-    if (key == std::string_view("block_size") && !m.state("wpe.weight"))
+  for (const FactSpec &f : moduleFacts()) {
+    if (f.group != llvm::StringRef("ModelFacts") || f.name == llvm::StringRef(FactAt<&ModelFacts::name>::name))
       continue;
-    if (const Attr *a = m.attrs.find(key))
-      r.keys[key] = textOf(*a);
+    // Only a position table depends on the context length; other models may change it.
+    if (f.name == llvm::StringRef(FactAt<&ModelFacts::blockSize>::name) && !m.state("wpe.weight"))
+      continue;
+    if (const Attr *a = m.attrs.find(f.name))
+      r.keys[f.name] = textOf(*a);
   }
   // The attribute exists only if it differs from the default.
   if (r.keys.count("norm"))
-    r.keys.try_emplace("norm_eps", textOf(Attr(1e-5)));
+    r.keys.try_emplace("norm_eps", textOf(Attr(FactAt<&ModelFacts::normEps>::absent())));
   return r;
 }
 
@@ -357,8 +354,8 @@ std::string resultIdentity(const Plan &plan) {
     if (key != "name" && key != "train.micro_batch" && !key.starts_with("parallel.") && !key.starts_with("compile."))
       settings[key] = value;
   }
-  const int64_t shards = mesh.data * m.attrs.getInt("shards", 1);
-  const bool fast = mesh.data > 1 && m.attrs.getString("reduce_order", "tree") == "fast";
+  const int64_t shards = mesh.data * fact<&ParallelFacts::shards>(m);
+  const bool fast = mesh.data > 1 && fact<&ParallelFacts::reduceOrder>(m) == ReduceOrder::fast;
   std::string text =
       fmt::format("{} tensor={} shards={} fast={}\n", plan.target.name, mesh.tensor, shards, fast ? mesh.data : 0);
   for (const auto &[key, value] : settings)
@@ -396,7 +393,7 @@ void writePlan(const std::string &dir, Plan &plan, const std::string &secret) {
   plan.hash = blake3(planned);
   json manifest = {
       {"schema", kSchema},
-      {"name", plan.planned->attrs.getString("name")},
+      {"name", fact<&ModelFacts::name>(*plan.planned)},
       {"target", targetToJson(plan.target)},
       {"run", settingsToJson(plan.run)},
       {"model", plan.model},
@@ -479,7 +476,7 @@ Plan loadPlan(const std::string &dir, const std::string &secret) {
     damaged(dir, p);
   if (auto problems = checkPlan(*plan.planned); !problems.empty())
     damaged(dir, problems[0]);
-  if (!plan.target.isCuda() && plan.planned->attrs.has("host_bytes"))
+  if (!plan.target.isCuda() && hasFact<&MemoryFacts::hostBytes>(*plan.planned))
     damaged(dir, "it has a second arena, which only plans for GPUs have");
   for (const PlannedKernel &k : kernelsOf(*plan.planned))
     if (Schedule s; !Schedule::parse(k.schedule, s))

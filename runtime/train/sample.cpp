@@ -1,5 +1,6 @@
 #include "runtime/train/sample.h"
 
+#include "ir/facts.h"
 #include "ir/random.h"
 #include "runtime/device/executor.h"
 #include "runtime/plan/plan.h"
@@ -23,7 +24,7 @@ public:
                       "compile it again with `gptc compile`");
     executor.prepare({"prefill", "decode"});
     piece = executor.argType("prefill", 0).dim(1);
-    limit = executor.planned().attrs.getInt("block_size");
+    limit = fact<&ModelFacts::blockSize>(executor.planned());
   }
 
   /// Logits after `tokens`, which occupy the cache from position 0.
@@ -54,7 +55,7 @@ public:
 private:
   llvm::ArrayRef<float> logits(llvm::StringRef function) const {
     return {static_cast<const float *>(executor.result(function, 0)),
-            size_t(executor.planned().attrs.getInt("vocab_size"))};
+            size_t(fact<&ModelFacts::vocabSize>(executor.planned()))};
   }
   Executor &executor;
   int64_t piece = 0;
@@ -69,7 +70,7 @@ void requireGenerator(const Module &planned) {
 }
 
 void requireKnownPrompt(llvm::ArrayRef<int32_t> prompt, const Module &planned) {
-  const int64_t vocab = planned.attrs.getInt("vocab_size");
+  const int64_t vocab = fact<&ModelFacts::vocabSize>(planned);
   for (int32_t t : prompt)
     if (t < 0 || t >= vocab)
       throw UserError(ErrorCode::TokenOutOfRange, fmt::format("the prompt has token {}, the vocabulary {}", t, vocab),
@@ -77,7 +78,7 @@ void requireKnownPrompt(llvm::ArrayRef<int32_t> prompt, const Module &planned) {
 }
 
 std::string tokensWithoutText(const Module &planned, int64_t tokens) {
-  const int64_t vocab = planned.attrs.getInt("vocab_size");
+  const int64_t vocab = fact<&ModelFacts::vocabSize>(planned);
   return tokens >= vocab ? ""
                          : fmt::format("the model has {} tokens and the tokenizer {}; samples never hold the other {}",
                                        vocab, tokens, vocab - tokens);

@@ -1,5 +1,6 @@
 #include "runtime/train/session.h"
 
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/cuda/cuda_executor.h"
@@ -26,7 +27,8 @@ static Plan forRanks(Plan plan, const Communicator *ranks) {
 Session::Session(Plan given, const std::string &cacheDir, unsigned threads, Communicator *ranks, MeshAxes along,
                  int gpu)
     : plan(forRanks(std::move(given), ranks)), host(hostTarget(threads)), pool(host.threads),
-      arena(plan.target.isCuda() ? nullptr : std::make_unique<Arena>(plan.planned->attrs.getInt("arena_bytes"), &pool)),
+      arena(plan.target.isCuda() ? nullptr
+                                 : std::make_unique<Arena>(fact<&MemoryFacts::arenaBytes>(*plan.planned), &pool)),
       device(makeExecutor(*this, cacheDir, gpu)), executor(*device) {
   executor.ranks = ranks;
   executor.dataRanks = along.data;

@@ -1,5 +1,6 @@
 #include "runtime/train/trainer.h"
 
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "runtime/checkpoint/checkpoint_saver.h"
 #include "runtime/checkpoint/state.h"
@@ -107,16 +108,17 @@ class Trainer {
 public:
   Trainer(Session &s, const TrainOptions &o)
       : s(s), run(s.plan.run), options(o), m(*s.plan.planned), together(s.executor.ranks),
-        B(m.attrs.getInt("micro_batch")), T(m.attrs.getInt("block_size")), accumulate(m.attrs.getInt("accumulate")),
-        shards(m.attrs.getInt("shards", 1)), target(o.steps >= 0 ? o.steps : run.steps), progress(o.out, target),
-        store(run.outDir), data(run.trainData, "data.train", m.attrs.getInt("vocab_size"), T, T + 1, maskToken(m)),
+        B(fact<&BatchFacts::microBatch>(m)), T(fact<&ModelFacts::blockSize>(m)),
+        accumulate(fact<&BatchFacts::accumulate>(m)), shards(fact<&ParallelFacts::shards>(m)),
+        target(o.steps >= 0 ? o.steps : run.steps), progress(o.out, target), store(run.outDir),
+        data(run.trainData, "data.train", fact<&ModelFacts::vocabSize>(m), T, T + 1, maskToken(m)),
         signals(o.answersStops) {
     if (o.check)
       checked.emplace(s.executor);
     if (first())
       lock.emplace(run.outDir);
     if (!run.valData.empty())
-      val.emplace(run.valData, "data.val", m.attrs.getInt("vocab_size"), T, 2, maskToken(m));
+      val.emplace(run.valData, "data.val", fact<&ModelFacts::vocabSize>(m), T, 2, maskToken(m));
     batch.x.resize(B * T);
     batch.y.resize(B * T);
     if (o.hashesData)
@@ -287,7 +289,7 @@ private:
       if (std::string note = tokensWithoutText(m, options.codec->vocabSize()); !note.empty())
         progress.say("note: " + note);
     }
-    if (target > run.steps && m.attrs.getString("schedule", "constant") != "constant")
+    if (target > run.steps && fact<&OptimizerFacts::schedule>(m) != LrSchedule::constant)
       progress.say(fmt::format("warning: --steps {} goes beyond the {} steps of the plan, where the learning rate's "
                                "schedule ends",
                                target, run.steps));
@@ -333,7 +335,7 @@ private:
     if (first() && run.tensorboard)
       events.emplace(run.outDir + "/events");
     if (first()) {
-      const std::string compute = m.attrs.getString("compute", "fp32");
+      const std::string compute(nameOf(fact<&PrecisionFacts::compute>(m)));
       utilization.emplace(run.mfuPeak, s.executor.sheetPeak(compute), s.executor.peak(compute), compute);
       if (const std::string text = utilization->describe(); !text.empty() && step < target)
         progress.say(text);
@@ -636,7 +638,7 @@ private:
     int64_t place = never;
     std::string text;
     for (size_t i = 0; i < m.states.size() && place == never; ++i)
-      if (const State &state = *m.states[i]; state.attrs.getString("kind") == "param")
+      if (const State &state = *m.states[i]; kindOf(state) == StateKind::param)
         if (std::string at = firstNonFinite(state.type, s.executor.view(state, StateAccess::read).data); !at.empty())
           place = int64_t(i), text = fmt::format("parameter {} {} (before the step)", state.name, at);
     if (text = ofEarliest(place, text); !text.empty())
@@ -718,7 +720,7 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
   const Type &t = executor.argType("eval", 0);
   const int64_t B = t.dim(0), T = t.dim(1), every = data.evalWindows();
   // Batches are global, and losses are added target by target, so the micro-batch size changes no bit.
-  const int64_t global = executor.planned().attrs.getInt("accumulate") * B * Mesh::of(executor.planned()).data;
+  const int64_t global = fact<&BatchFacts::accumulate>(executor.planned()) * B * Mesh::of(executor.planned()).data;
   const int64_t windows = batches > 0 && batches <= every / global ? batches * global : every;
   const Type losses = executor.planned().function("eval")->results()[0];
   Communicator *const together = executor.along("data");

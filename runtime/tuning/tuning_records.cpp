@@ -2,6 +2,7 @@
 
 #include "codegen/codegen.h"
 #include "codegen/object_cache.h"
+#include "ir/facts.h"
 #include "runtime/cuda/group_bench.h"
 #include "runtime/tuning/cache_secret.h"
 #include "support/diagnostics.h"
@@ -95,7 +96,7 @@ std::string nameOf(const Op &fused) {
   std::string operands;
   for (const Value *v : fused.operands().take_front(2))
     operands += (operands.empty() ? "" : " ") + shape(v->type);
-  return fmt::format("{} {} {}", fused.attrs.getString("kind"), members, operands);
+  return fmt::format("{} {} {}", fact<&GroupFacts::kind>(fused), members, operands);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "codegen/library_matmul.h"
 
 #include "codegen/recipes/matmul/matmul.h"
+#include "ir/facts.h"
 
 namespace gptc {
 
@@ -17,7 +18,7 @@ public:
   explicit Matcher(const Op &fused) : fused(fused) {}
 
   std::optional<LibraryMatmul> run() {
-    if (fused.attrs.getString("kind") != "matmul" || !matmul::Problem::read(fused, p).empty())
+    if (kindOf(fused) != RecipeKind::matmul || !matmul::Problem::read(fused, p).empty())
       return std::nullopt;
     if (p.stored == DType::f64)
       return std::nullopt;
