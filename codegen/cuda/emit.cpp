@@ -7,6 +7,7 @@
 // (loads, stores, integer divisions) asks it.
 #include "codegen/cuda/emit.h"
 
+#include "codegen/cuda/device_text.h"
 #include "codegen/cuda/emit_block.h"
 #include "codegen/cuda/emit_text.h"
 #include "codegen/emit_index.h"
@@ -749,9 +750,9 @@ CudaKernel emitCuda(const Kernel &k, const std::string &symbol) {
     r.text += fmt::format("\n#ifndef GPTC_{0}\n#define GPTC_{0}\n{1}#endif\n", name, e.out);
   }
   if (multiplies)
-    r.text += fmt::format("\n#ifndef GPTC_matmul\n#define GPTC_matmul{}#endif\n", cudaMatmulText());
+    r.text += fmt::format("\n#ifndef GPTC_matmul\n#define GPTC_matmul\n{}#endif\n", device_text::matmul);
   if (!constants.empty())
-    r.text += fmt::format("\n#ifndef GPTC_attention\n#define GPTC_attention{}#endif\n\n", cudaAttentionText());
+    r.text += fmt::format("\n#ifndef GPTC_attention\n#define GPTC_attention\n{}#endif\n\n", device_text::attention);
   r.text += constants + phases;
   return r;
 }

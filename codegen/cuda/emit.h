@@ -40,8 +40,4 @@ struct CudaKernel {
 /// in how its variables are called. InternalError for a kernel that breaks the rules above.
 CudaKernel emitCuda(const kir::Kernel &k, const std::string &symbol);
 
-/// The device layer for NVRTC; and the part of it that stands on the rest, for whoever replaces the rest.
-std::string cudaDeviceLayer();
-const char *cudaDeviceCommon();
-
 }  // namespace gptc

@@ -40,8 +40,6 @@ std::string binaryText(kir::BinaryOp op, DType t, const std::string &x, const st
 /// i64 where nothing is known: it wraps.
 std::string wrapping64(kir::BinaryOp op, const std::string &x, const std::string &y);
 
-/// What a matmul statement calls, to stand once in front of it.
-const char *cudaMatmulText();
 /// The operands of a matmul statement as the text has them; aBase and bBase are multiples of so many elements (0: 0).
 struct MatmulNames {
   std::string c, a, b, aBase, bBase, row, col;
@@ -49,8 +47,6 @@ struct MatmulNames {
 };
 std::string matmulCall(const kir::MatmulTile &t, const MatmulNames &names);
 
-/// What an attention statement calls, to stand once in front of it.
-const char *cudaAttentionText();
 /// A function of scalars that text is to define.
 struct CudaFunction {
   std::string name;

@@ -1,6 +1,7 @@
 #include "codegen/cuda/jit.h"
 
 #include "codegen/codegen.h"
+#include "codegen/cuda/device_text.h"
 #include "codegen/cuda/libraries.h"
 #include "codegen/cuda/nvrtc.h"
 #include "codegen/cuda/plain_kernel.h"

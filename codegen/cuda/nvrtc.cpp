@@ -1,6 +1,6 @@
 #include "codegen/cuda/nvrtc.h"
 
-#include "codegen/cuda/emit.h"
+#include "codegen/cuda/device_text.h"
 #include "codegen/cuda/libraries.h"
 #include "support/diagnostics.h"
 

@@ -1,5 +1,6 @@
 #include "runtime/cuda/group_bench.h"
 
+#include "codegen/cuda/device_text.h"
 #include "codegen/cuda/emit.h"
 #include "codegen/cuda/libraries.h"
 #include "codegen/cuda/nvrtc.h"

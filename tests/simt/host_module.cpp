@@ -1,6 +1,6 @@
 #include "simt.h"
 
-#include "codegen/cuda/emit.h"
+#include "codegen/cuda/device_text.h"
 #include "host_compile.h"
 
 #include <dlfcn.h>
@@ -18,7 +18,7 @@ HostModule::HostModule(const std::string &text, const std::vector<std::string> &
   std::string source = text + "\n";
   for (const std::string &k : kernels)
     source += "GPTC_HOST_ENTRY(" + k + ")\n";
-  if (std::string problem = compileForHost(folder, cudaDeviceCommon(), source, options); !problem.empty())
+  if (std::string problem = compileForHost(folder, device_text::common, source, options); !problem.empty())
     throw std::runtime_error(problem);
   library = dlopen((folder + "/kernels.so").c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library)

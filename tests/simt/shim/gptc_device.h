@@ -1,4 +1,4 @@
-// The device layer on the host: primitives that go through simt_abi.h, then the common part (cudaDeviceCommon()),
+// The device layer on the host: primitives that go through simt_abi.h, then the common part (device_text::common),
 // which the test writes beside the text.
 #pragma once
 

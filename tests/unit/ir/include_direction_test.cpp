@@ -76,6 +76,7 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
         {"codegen/recipes", {"support", "ir/kernel", "ir", "codegen"}},
         {"codegen/recipes/attention", {"support", "ir/kernel", "ir", "ir/ops", "codegen", "codegen/recipes"}},
         {"codegen/recipes/matmul", {"support", "ir/kernel", "ir", "codegen", "codegen/recipes"}},
+        {"codegen/cuda/device", {}},
         {"codegen/cuda", {"support", "ir/kernel", "ir", "ir/ops", "codegen", "codegen/recipes"}},
         {"codegen/tuner", {"support", "ir/kernel", "ir", "codegen", "codegen/recipes"}},
         {"frontends", {"support", "ir"}},

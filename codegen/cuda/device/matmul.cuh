@@ -1,27 +1,19 @@
-// The text of matmul statements: one template, which stands on the device layer and which NVRTC compiles only for the
-// shapes that a kernel asks for. docs/cuda.md gives the reasons for its sizes.
-//
-//   1. A tile of the product belongs to a block. Along k, pieces of A and B come to shared memory by asynchronous
-//      copies, as they lie in memory, `STAGES` of them in a ring: while one is multiplied the next ones are on their
-//      way. One barrier per piece does two things: all threads' copies of this piece have arrived, and all have done
-//      with the piece before, whose place the next copy takes.
-//   2. Pieces of 16 bytes are swizzled within their rows (swizzledChunk), so that neither copies nor fragments meet
-//      bank conflicts; nothing is padded.
-//   3. Tensor cores: ldmatrix reads fragments of either order, transposed where k does not run along the rows. tf32 has
-//      no transposed ldmatrix: its words are read one by one.
-//      FMA: a thread reads four steps of its rows and columns at once and takes them in the order of k.
-//   4. Sums go to the tile in shared memory, where the pieces were, and whatever comes next takes them from there in
-//      whole rows: so it reads and writes memory 16 bytes per thread.
-//
-// What lies outside of the matrices is copied as zeros.
-#include "codegen/cuda/emit_text.h"
-
-#include <numeric>
-
-namespace gptc {
-
-const char *cudaMatmulText() {
-  return R"cuda(
+//! The text of matmul statements: one template, which stands on the device layer and which NVRTC compiles only for the
+//! shapes that a kernel asks for. docs/cuda.md gives the reasons for its sizes.
+//!
+//!   1. A tile of the product belongs to a block. Along k, pieces of A and B come to shared memory by asynchronous
+//!      copies, as they lie in memory, `STAGES` of them in a ring: while one is multiplied the next ones are on their
+//!      way. One barrier per piece does two things: all threads' copies of this piece have arrived, and all have done
+//!      with the piece before, whose place the next copy takes.
+//!   2. Pieces of 16 bytes are swizzled within their rows (swizzledChunk), so that neither copies nor fragments meet
+//!      bank conflicts; nothing is padded.
+//!   3. Tensor cores: ldmatrix reads fragments of either order, transposed where k does not run along the rows. tf32 has
+//!      no transposed ldmatrix: its words are read one by one.
+//!      FMA: a thread reads four steps of its rows and columns at once and takes them in the order of k.
+//!   4. Sums go to the tile in shared memory, where the pieces were, and whatever comes next takes them from there in
+//!      whole rows: so it reads and writes memory 16 bytes per thread.
+//!
+//! What lies outside of the matrices is copied as zeros.
 // ROWS x COLS elements, of which rows x cols are there, from element `base` on with rows `ld` apart, to `to`, where
 // rows are COLS long and swizzled; V at once, a divisor of base and ld.
 template <int ROWS, int COLS, int V, int THREADS, class T, class From>
@@ -269,23 +261,3 @@ GPTC_FUNCTION void matmulFma(C &c, const A &a, long long aBase, int lda, const B
                                                                    Pieces(k, fold, STEPS), row, col, multiply);
   forAll([&](int i, int j) { store(c, rowOf(i) * LDC + colOf(j), acc[i][j]); });
 }
-)cuda";
-}
-
-std::string matmulCall(const kir::MatmulTile &t, const MatmulNames &n) {
-  const int64_t piece = 16 / int64_t(sizeOf(t.a->dtype)), fold = t.fold ? t.fold : t.k;
-  // How many elements one copy takes: as many as every row begins with, and every block of k where that runs along
-  // rows.
-  auto width = [&](int64_t multiple, int64_t ld, bool kInner) {
-    const int64_t w = std::gcd(std::gcd(multiple, ld), piece);
-    return kInner && t.k > fold ? std::gcd(w, fold) : w;
-  };
-  const int64_t va = width(n.aMultiple, t.lda, !t.ta), vb = width(n.bMultiple, t.ldb, t.tb);
-  return fmt::format("matmul{}<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>({}, {}, {}, {}, {}, {}, {}, {}, "
-                     "{}, {}, {}, {}, {});",
-                     t.mma ? "Mma" : "Fma", storedType(t.a->dtype), t.ta, t.tb, t.rows, t.cols, t.ldc, t.steps, t.mr,
-                     t.nr, t.stages, va, vb, t.fold != 0, t.goesOn, n.c, n.a, n.aBase, t.lda, n.b, n.bBase, t.ldb, t.m,
-                     t.n, t.k, fold, n.row, n.col);
-}
-
-}  // namespace gptc

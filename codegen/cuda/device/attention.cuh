@@ -1,42 +1,32 @@
-// The text of attention statements: templates that stand on the device layer and which NVRTC compiles only for the
-// shapes that a kernel asks for. docs/cuda.md gives the reasons for their sizes.
-//
-// After FlashAttention-2 (Dao 2023): a block keeps a tile of rows and goes through pieces of columns; scores never
-// leave registers. All three kernels are one pattern, of two products only:
-//   scores      s[rows, columns] = a[rows, D] b[columns, D]^T, both as they lie in memory;
-//   weigh       acc[rows, D] += s[rows, columns] b[columns, D], s from registers: where the tensor core leaves a sum of
-//               16 x 8 is where it wants an operand of 16 x 16 (or of 16 x 8 with its steps in another order).
-//
-//             rows      columns   per piece
-//   forward   queries   keys      s = q k^T, online softmax, o += p v
-//   dq        queries   keys      s = q k^T, dp = do v^T, dq += ds k
-//   dk, dv    keys      queries   s = k q^T, dp = v do^T, dv += p do, dk += ds q: transposed, so that nothing has to be
-//
-// The last two compute scores twice in all: so each sum has one owner and no atomics are needed, and the order of every
-// sum is fixed.
-//
-//   1. Pieces come by asynchronous copies into a ring of STAGES places. Rows in shared memory are an odd number of 16
-//      bytes apart: eight rows of one fragment lie in different banks.
-//   2. A warp has M times 16 rows of the tile and all columns of a piece, so a row's maximum and sum are within four
-//      lanes. With M = 2 each fragment of b serves two products.
-//   3. Masks are selects, and only of pieces that the diagonal or the end cuts; warps that see nothing of a piece
-//      skip it.
-//   4. What a mask hides meets a probability of 0 in the second product, which makes NaN of what is not finite. So
-//      pieces on the diagonal are searched for such elements; where there are any, they make NaN of the rows that see
-//      them, and then give way to zeros.
-//
-// Without tensor cores (exact f32, bf16 on sm_75) the same fragments are computed by fused multiply-adds: of a, lanes
-// of four share what they read; of b, eight do.
-#include "codegen/cuda/emit_text.h"
-#include "ir/ops/op_support.h"
-#include "ir/random.h"
-
-#include <cmath>
-
-namespace gptc {
-
-const char *cudaAttentionText() {
-  return R"cuda(
+//! The text of attention statements: templates that stand on the device layer and which NVRTC compiles only for the
+//! shapes that a kernel asks for. docs/cuda.md gives the reasons for their sizes.
+//!
+//! After FlashAttention-2 (Dao 2023): a block keeps a tile of rows and goes through pieces of columns; scores never
+//! leave registers. All three kernels are one pattern, of two products only:
+//!   scores      s[rows, columns] = a[rows, D] b[columns, D]^T, both as they lie in memory;
+//!   weigh       acc[rows, D] += s[rows, columns] b[columns, D], s from registers: where the tensor core leaves a sum of
+//!               16 x 8 is where it wants an operand of 16 x 16 (or of 16 x 8 with its steps in another order).
+//!
+//!             rows      columns   per piece
+//!   forward   queries   keys      s = q k^T, online softmax, o += p v
+//!   dq        queries   keys      s = q k^T, dp = do v^T, dq += ds k
+//!   dk, dv    keys      queries   s = k q^T, dp = v do^T, dv += p do, dk += ds q: transposed, so that nothing has to be
+//!
+//! The last two compute scores twice in all: so each sum has one owner and no atomics are needed, and the order of every
+//! sum is fixed.
+//!
+//!   1. Pieces come by asynchronous copies into a ring of STAGES places. Rows in shared memory are an odd number of 16
+//!      bytes apart: eight rows of one fragment lie in different banks.
+//!   2. A warp has M times 16 rows of the tile and all columns of a piece, so a row's maximum and sum are within four
+//!      lanes. With M = 2 each fragment of b serves two products.
+//!   3. Masks are selects, and only of pieces that the diagonal or the end cuts; warps that see nothing of a piece
+//!      skip it.
+//!   4. What a mask hides meets a probability of 0 in the second product, which makes NaN of what is not finite. So
+//!      pieces on the diagonal are searched for such elements; where there are any, they make NaN of the rows that see
+//!      them, and then give way to zeros.
+//!
+//! Without tensor cores (exact f32, bf16 on sm_75) the same fragments are computed by fused multiply-adds: of a, lanes
+//! of four share what they read; of b, eight do.
 // What follows from the constants of a kernel, C.
 template <class C> struct AttentionSizes {
   typedef typename C::Element Element;
@@ -680,59 +670,3 @@ GPTC_FUNCTION void attentionKeyGrad(Room &room, const Dout &dout, const Qkv &qkv
   storeHead<C>(grad, keyRows, S::WIDTH, row, dk, [](int) { return C::SCALE; });
   storeHead<C>(grad, valueRows, S::WIDTH, row, dv, [](int) { return C::KEPT; });
 }
-)cuda";
-}
-
-/// Of the index that dropout draws at: of a score of one sequence.
-static DType indexOf(const kir::AttentionTile &t) {
-  return double(t.ofHeads) * double(t.tokens) * double(t.tokens) < 0x1p32 ? DType::u32 : DType::i64;
-}
-
-std::vector<CudaFunction> attentionFunctions(const kir::AttentionTile &t, const std::string &name) {
-  std::vector<CudaFunction> all;
-  if (t.p > 0) {
-    kir::Var low = kir::makeVar("low", DType::u32), high = kir::makeVar("high", DType::u32),
-             index = kir::makeVar("index", indexOf(t));
-    all.push_back({name + "Keeps",
-                   {low, high, index},
-                   ops::dropoutKeeps(randomBitsExpr({kir::ref(low), kir::ref(high)}, kir::ref(index)), t.p)});
-  }
-  if (t.alibi) {
-    kir::Var head = kir::makeVar("head");
-    all.push_back({name + "Slope", {head}, ops::alibiSlope(kir::ref(head), t.ofHeads, DType::f32)});
-  }
-  return all;
-}
-
-std::string attentionConstants(const kir::AttentionTile &t, const std::string &name, bool drops) {
-  std::string s = fmt::format("struct {}Constants {{\n  typedef {} Element;\n", name, storedType(t.operands[0]->dtype));
-  auto number = [&](const char *type, const char *field, const std::string &value) {
-    s += fmt::format("  static constexpr {} {} = {};\n", type, field, value);
-  };
-  auto integer = [&](const char *field, int64_t value) { number("int", field, std::to_string(value)); };
-  integer("BATCH", t.batch), integer("TOKENS", t.tokens), integer("HEADS", t.heads), integer("KEY_HEADS", t.keyHeads);
-  integer("SIZE", t.size), integer("WARPS", t.threads / 32), integer("M", t.mr / 16), integer("N", t.nr);
-  integer("STAGES", t.stages);
-  auto flag = [&](const char *field, bool value) { number("bool", field, value ? "true" : "false"); };
-  flag("CAUSAL", t.causal), flag("ALIBI", t.alibi), flag("DROPS", drops), flag("MMA", t.mma);
-  number("float", "SCALE", literal(float(1 / std::sqrt(double(t.size))), DType::f32));
-  number("float", "KEPT", literal(float(drops ? 1 / (1 - t.p) : 1), DType::f32));
-  if (drops)
-    s += fmt::format("  typedef {} Index;\n  static GPTC_METHOD bool keep(unsigned low, unsigned high, Index index) {{ "
-                     "return {}Keeps(low, high, index); }}\n",
-                     typeOf(indexOf(t)), name);
-  if (t.alibi)
-    s += fmt::format("  static GPTC_METHOD float slope(int head) {{ return {}Slope(head); }}\n", name);
-  return s + "};\n";
-}
-
-std::string attentionCall(const kir::AttentionTile &t, const std::string &name, const std::string &room,
-                          llvm::ArrayRef<std::string> operands, llvm::ArrayRef<std::string> places,
-                          const std::string &head0) {
-  constexpr const char *functions[] = {"Forward", "QueryGrad", "KeyGrad"};
-  return fmt::format("attention{}<{}Constants>({}, {}, {}, {});", functions[int(t.part)], name, room,
-                     fmt::join(operands, ", "), fmt::join(places, ", "),
-                     head0.empty() ? "0" : fmt::format("(int)load({}, 0)", head0));
-}
-
-}  // namespace gptc

@@ -1,0 +1,82 @@
+//! The device layer of emitted CUDA text: what follows from primitives.cuh, the same on a GPU and in the host shim of
+//! tests/simt.
+GPTC_FUNCTION int wrapAdd(int a, int b) { return (int)((unsigned)a + (unsigned)b); }
+GPTC_FUNCTION int wrapSub(int a, int b) { return (int)((unsigned)a - (unsigned)b); }
+GPTC_FUNCTION int wrapMul(int a, int b) { return (int)((unsigned)a * (unsigned)b); }
+typedef unsigned long long u64;
+GPTC_FUNCTION long long wrapAdd(long long a, long long b) { return (long long)((u64)a + (u64)b); }
+GPTC_FUNCTION long long wrapSub(long long a, long long b) { return (long long)((u64)a - (u64)b); }
+GPTC_FUNCTION long long wrapMul(long long a, long long b) { return (long long)((u64)a * (u64)b); }
+GPTC_FUNCTION int magnitude(int v) { return v < 0 ? wrapSub(0, v) : v; }
+GPTC_FUNCTION long long magnitude(long long v) { return v < 0 ? wrapSub(0ll, v) : v; }
+template <int N> struct Constant { enum : int { value = N }; };
+// The second operand where either is NaN.
+template <class T> GPTC_FUNCTION T minimum(T a, T b) { return a < b ? a : b; }
+template <class T> GPTC_FUNCTION T maximum(T a, T b) { return a > b ? a : b; }
+
+// Storage formats: T in memory is a value of type Storage<T>::Value.
+template <class T> struct Storage {
+  typedef T Value;
+  static GPTC_METHOD T pack(T v) { return v; }
+  static GPTC_METHOD T unpack(T v) { return v; }
+};
+template <> struct Storage<bf16> {
+  typedef float Value;
+  static GPTC_METHOD bf16 pack(float v) {  // to the nearest, ties to even; denormals to zero
+    unsigned u = bitsOf(v);
+    u = v != v                    ? u | 0x400000u
+        : (u & 0x7f800000u) == 0u ? u & 0x80000000u
+                                  : u + 0x7fffu + ((u >> 16) & 1u);
+    return bf16{(unsigned short)(u >> 16)};
+  }
+  static GPTC_METHOD float unpack(bf16 v) { return floatOf((unsigned)v.bits << 16); }
+};
+template <> struct Storage<f16> {
+  typedef float Value;
+  static GPTC_METHOD f16 pack(float v) { return f16{bitsOfF16(v)}; }
+  static GPTC_METHOD float unpack(f16 v) { return floatOfF16(v.bits); }
+};
+GPTC_FUNCTION float roundBF16(float v) { return Storage<bf16>::unpack(Storage<bf16>::pack(v)); }
+GPTC_FUNCTION float roundF16(float v) { return Storage<f16>::unpack(Storage<f16>::pack(v)); }
+
+template <class T> struct ElementOf;  // of what a buffer's name is
+template <class T> struct ElementOf<T *> { typedef T type; };
+template <class T> struct ElementOf<const T *> { typedef T type; };
+template <class T, int N> struct ElementOf<T[N]> { typedef T type; };
+
+template <class P, class I> GPTC_FUNCTION auto load(P &p, I i) {
+  return Storage<typename ElementOf<P>::type>::unpack(readRaw(p, i));
+}
+template <class P, class I, class V> GPTC_FUNCTION void store(P &p, I i, V v) {
+  writeRaw(p, i, Storage<typename ElementOf<P>::type>::pack(v));
+}
+
+template <class T, int W> struct alignas(sizeof(T) * W < 16 ? sizeof(T) * W : 16) Vector { T v[W]; };
+template <int W, class P, class I> GPTC_FUNCTION auto loadVector(P &p, I i) {
+  typedef typename ElementOf<P>::type T;
+  const Vector<T, W> raw = readPack<Vector<T, W>>(p, i);
+  Vector<typename Storage<T>::Value, W> r;
+#pragma unroll
+  for (int l = 0; l < W; ++l)
+    r.v[l] = Storage<T>::unpack(raw.v[l]);
+  return r;
+}
+template <class P> using ValueOf = typename Storage<typename ElementOf<P>::type>::Value;
+template <int W, class P, class I> GPTC_FUNCTION void storeVector(P &p, I i, const Vector<ValueOf<P>, W> &value) {
+  typedef typename ElementOf<P>::type T;
+  Vector<T, W> raw;
+#pragma unroll
+  for (int l = 0; l < W; ++l)
+    raw.v[l] = Storage<T>::pack(value.v[l]);
+  writePack(p, i, raw);
+}
+
+// Where a tile in shared memory has rows of CHUNKS (a power of two) pieces of 16 bytes: the place within its row of
+// piece `chunk` of row `row`. So 8 rows of one piece, which a fragment takes, lie in different banks, and so do 8
+// neighbours in one row, which are copied together.
+template <int CHUNKS> GPTC_FUNCTION int swizzledChunk(int row, int chunk) {
+  return CHUNKS >= 8   ? chunk ^ (row & 7)
+         : CHUNKS == 4 ? chunk ^ (row >> 1 & 3)
+         : CHUNKS == 2 ? chunk ^ (row >> 2 & 1)
+                       : chunk;
+}

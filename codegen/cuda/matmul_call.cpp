@@ -1,0 +1,24 @@
+// How emitted text calls the matmul template of device/matmul.cuh.
+#include "codegen/cuda/emit_text.h"
+
+#include <numeric>
+
+namespace gptc {
+
+std::string matmulCall(const kir::MatmulTile &t, const MatmulNames &n) {
+  const int64_t piece = 16 / int64_t(sizeOf(t.a->dtype)), fold = t.fold ? t.fold : t.k;
+  // How many elements one copy takes: as many as every row begins with, and every block of k where that runs along
+  // rows.
+  auto width = [&](int64_t multiple, int64_t ld, bool kInner) {
+    const int64_t w = std::gcd(std::gcd(multiple, ld), piece);
+    return kInner && t.k > fold ? std::gcd(w, fold) : w;
+  };
+  const int64_t va = width(n.aMultiple, t.lda, !t.ta), vb = width(n.bMultiple, t.ldb, t.tb);
+  return fmt::format("matmul{}<{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}>({}, {}, {}, {}, {}, {}, {}, {}, "
+                     "{}, {}, {}, {}, {});",
+                     t.mma ? "Mma" : "Fma", storedType(t.a->dtype), t.ta, t.tb, t.rows, t.cols, t.ldc, t.steps, t.mr,
+                     t.nr, t.stages, va, vb, t.fold != 0, t.goesOn, n.c, n.a, n.aBase, t.lda, n.b, n.bBase, t.ldb, t.m,
+                     t.n, t.k, fold, n.row, n.col);
+}
+
+}  // namespace gptc
