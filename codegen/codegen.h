@@ -5,8 +5,8 @@
 #pragma once
 
 #include "codegen/collectives.h"
-#include "codegen/library_attention.h"
-#include "codegen/library_matmul.h"
+#include "codegen/cublaslt_matmul.h"
+#include "codegen/cudnn_attention.h"
 #include "ir/graph.h"
 #include "ir/kernel/kernel.h"
 #include "ir/kernel/schedule.h"
@@ -25,8 +25,8 @@ struct LoweredGroup {
   std::vector<int64_t> workspaceBytes;
   /// One of these takes the kernel's place where the library is able to (Schedule::library); its memory is the last
   /// workspace.
-  std::optional<LibraryMatmul> call;
-  std::optional<LibraryAttention> attention;
+  std::optional<CublasLtMatmul> call;
+  std::optional<CudnnAttention> attention;
   /// What ranks do together: an engine of the runtime does it. The kernel is empty, or adds what the engine brings.
   std::optional<Collectives> collectives;
 };

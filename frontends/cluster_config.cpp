@@ -3,7 +3,7 @@
 
 #include "frontends/config_reader.h"
 #include "frontends/device_plausible.h"
-#include "support/input_files.h"
+#include "support/files.h"
 #include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"

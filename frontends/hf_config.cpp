@@ -5,7 +5,7 @@
 // 4. Any other key must be in the list of keys that cannot change a logit, or be a dropout rate.
 #include "frontends/hf_config.h"
 
-#include "support/input_files.h"
+#include "support/files.h"
 #include "support/json_text.h"
 #include "support/words.h"
 

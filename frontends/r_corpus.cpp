@@ -2,7 +2,7 @@
 
 #include "frontends/utf8.h"
 #include "support/diagnostics.h"
-#include "support/input_files.h"
+#include "support/files.h"
 
 #include "llvm/ADT/StringExtras.h"
 

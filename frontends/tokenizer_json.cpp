@@ -3,7 +3,7 @@
 #include "frontends/tokenizer.h"
 #include "frontends/utf8.h"
 #include "support/diagnostics.h"
-#include "support/input_files.h"
+#include "support/files.h"
 
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"

@@ -4,7 +4,7 @@
 #include "frontends/config_reader.h"
 #include "frontends/hf_config.h"
 #include "ir/gpu_sheets.h"
-#include "support/input_files.h"
+#include "support/files.h"
 #include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"

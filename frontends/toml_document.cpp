@@ -1,6 +1,6 @@
 #include "frontends/toml_document.h"
 
-#include "support/input_files.h"
+#include "support/files.h"
 
 #include "llvm/ADT/StringExtras.h"
 

@@ -27,7 +27,7 @@
 //      behind it starts from the exact sum.
 //   6. Ranks gather (shard-tensor) in low precision what is read so. What they add stays f32.
 //
-// Where plans may call cuBLASLt (Target::features), matmuls are to be calls of it (codegen/library_matmul.h), as those
+// Where plans may call cuBLASLt (Target::features), matmuls are to be calls of it (codegen/cublaslt_matmul.h), as those
 // run at twice the rate of a generated kernel on the GPUs that matter. It stores one result, and adds a bias of the
 // type of the result. So the residual stream has no low copy beside a matmul that ends in it, and a bias behind which
 // all is stored low is read from a low copy, as frameworks with autocast do it.

@@ -1,7 +1,7 @@
 #include "support/files.h"
 
 #include "support/diagnostics.h"
-#include "support/regular_file.h"
+#include "support/words.h"
 
 #include "llvm/Support/BLAKE3.h"
 
@@ -18,6 +18,39 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// Closed when its scope ends.
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0)
+      ::close(fd);
+  }
+};
+
+/// Everything from where `fd` stands into `text`: 0, an errno, or EFBIG for more than `limit` bytes. `expected` is the
+/// size that the file reports, which is 0 for files of the kernel.
+int readAll(int fd, size_t expected, size_t limit, std::string &text) {
+  text.resize(std::min(expected, limit) + (1 << 12));  // more than expected, so that its end is seen without growing
+  size_t filled = 0;
+  for (;;) {
+    if (filled == text.size())
+      text.resize(2 * filled);
+    const ssize_t n = ::read(fd, text.data() + filled, text.size() - filled);
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      return errno;
+    filled += size_t(n);
+    if (filled > limit)
+      return EFBIG;
+    if (n == 0)
+      break;
+  }
+  text.resize(filled);
+  return 0;
+}
+
+/// Of what a run writes.
 [[noreturn]] void throwWrite(const std::string &path, int error) {
   bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
   throw UserError(full ? ErrorCode::DiskFull : ErrorCode::Unwritable,
@@ -34,7 +67,60 @@ int openForReading(const std::string &path, llvm::StringRef wantedAs, size_t &le
   return f.fd;
 }
 
+/// "did you mean NAME?" where the same folder holds a file of nearly that name.
+std::string nearName(const std::string &file) {
+  const fs::path path(file);
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(path.has_parent_path() ? path.parent_path() : fs::path("."), error), end;
+       !error && it != end; it.increment(error))
+    names.push_back(it->path().filename().string());
+  std::sort(names.begin(), names.end());
+  const std::string near = nearestWord(path.filename().string(), names);
+  return near.empty() ? "check the path" : fmt::format("did you mean {}?", (path.parent_path() / near).string());
+}
+
+[[noreturn]] void failRead(const std::string &file, const std::string &what, int error, const std::string &why) {
+  throw UserError(ErrorCode::FileMissing, fmt::format("cannot read {} {}: {}", what, file, why),
+                  error == ENOENT   ? nearName(file)
+                  : error == EINVAL ? "write what is to be read into a file, and name that"
+                                    : "check the path and its permissions");
+}
+
+/// Of what a user asks for by name, and may ask for again.
+[[noreturn]] void failWrite(const std::string &file, int error) {
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG)
+    throw UserError(ErrorCode::DiskFull, fmt::format("no space left for {}", file),
+                    "free some space or write elsewhere; nothing was replaced");
+  throw UserError(ErrorCode::Unwritable, fmt::format("cannot write {}: {}", file, strerror(error)),
+                  "choose a folder you may write to");
+}
+
 }  // namespace
+
+OpenedFile openRegularFile(const std::string &path) {
+  OpenedFile f;
+  // Before it is opened, which some devices take as a command; and after, as it may be another one then.
+  struct stat s {};
+  int error = ::stat(path.c_str(), &s) == 0 ? 0 : errno;
+  if (!error && S_ISREG(s.st_mode)) {
+    f.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    error = f.fd < 0 || ::fstat(f.fd, &s) != 0 ? errno : 0;
+  }
+  if (!error && S_ISREG(s.st_mode)) {
+    f.size = s.st_size;
+    return f;
+  }
+  if (f.fd >= 0)
+    ::close(f.fd);
+  f.fd = -1;
+  f.error = error ? error : S_ISDIR(s.st_mode) ? EISDIR : EINVAL;
+  f.why = f.error != EINVAL || error ? strerror(f.error)
+          : S_ISFIFO(s.st_mode)      ? "it is a pipe, and only files are read"
+          : S_ISSOCK(s.st_mode)      ? "it is a socket, and only files are read"
+                                     : "it is a device, and only files are read";
+  return f;
+}
 
 InputFile::InputFile(const std::string &path, llvm::StringRef wantedAs) { fd = openForReading(path, wantedAs, length); }
 InputFile::~InputFile() { ::close(fd); }
@@ -76,35 +162,66 @@ std::string InputFile::hash() const {
 
 FileText readTextFile(const std::string &path, size_t limit) {
   const OpenedFile f = openRegularFile(path);
-  if (f.fd < 0)
-    return {false, "", f.why};
-  FileText r = readText(f.fd, limit);
-  ::close(f.fd);
-  return r;
+  const Descriptor in{f.fd};
+  return in.fd < 0 ? FileText{false, "", f.why} : readText(in.fd, limit);
 }
 
 FileText readText(int fd, size_t limit) {
   FileText r;
-  char buffer[1 << 16];
-  for (;;) {
-    ssize_t n = ::read(fd, buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR)
-      continue;
-    if (n < 0) {
-      r.why = strerror(errno);
-      break;
-    }
-    if (n == 0) {
-      r.ok = true;
-      break;
-    }
-    if (r.text.size() + n > limit) {
-      r.why = fmt::format("longer than {} bytes", limit);
-      break;
-    }
-    r.text.append(buffer, n);
-  }
+  const int error = readAll(fd, 0, limit, r.text);
+  r.ok = error == 0;
+  if (error)
+    r.text.clear(), r.why = error == EFBIG ? fmt::format("longer than {} bytes", limit) : strerror(error);
   return r;
+}
+
+std::string readInput(const std::string &file, const std::string &what) {
+  const OpenedFile opened = openRegularFile(file);
+  const Descriptor in{opened.fd};
+  if (in.fd < 0)
+    failRead(file, what, opened.error, opened.why);
+  std::string content;
+  if (const int error = readAll(in.fd, size_t(opened.size), SIZE_MAX, content))
+    failRead(file, what, error, strerror(error));
+  return content;
+}
+
+/// Makes a renaming in the folder of `file` last. Best effort: the content is safe, and some file systems cannot.
+static void syncFolderOf(const std::string &file) {
+  const std::string folder = fs::path(file).parent_path().string();
+  Descriptor in{::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (in.fd >= 0)
+    ::fsync(in.fd);
+}
+
+void writeFileAtomically(const std::string &file, std::string_view content) {
+  // The renaming would put a file into the place of a device or a pipe.
+  if (struct stat s; ::stat(file.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
+    failWrite(file, S_ISDIR(s.st_mode) ? EISDIR : EINVAL);
+  std::string temporary = fmt::format("{}.tmp{}", file, ::getpid());
+  {
+    Descriptor out{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    int error = out.fd < 0 ? errno : 0;
+    while (!error && !content.empty()) {
+      ssize_t n = ::write(out.fd, content.data(), content.size());
+      if (n >= 0)
+        content.remove_prefix(n);
+      else if (errno != EINTR)
+        error = errno;
+    }
+    if (!error && ::fsync(out.fd) != 0)
+      error = errno;
+    if (error) {
+      ::unlink(temporary.c_str());
+      failWrite(file, error);
+    }
+  }
+  if (::rename(temporary.c_str(), file.c_str()) != 0) {
+    int error = errno;
+    ::unlink(temporary.c_str());
+    failWrite(file, error);
+  }
+  syncFolderOf(file);
 }
 
 SyncedFile::SyncedFile(const std::string &path) : path(path) {
@@ -154,6 +271,13 @@ void appendAll(int fd, const std::string &path, llvm::StringRef text) {
 void replaceFile(const std::string &from, const std::string &to) {
   if (::rename(from.c_str(), to.c_str()) != 0)
     throwWrite(to, errno);
+}
+
+void makeFolder(const std::string &folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error || !fs::is_directory(folder))
+    failWrite(folder, error ? error.value() : ENOTDIR);
 }
 
 void makeDirs(const std::string &path) {
@@ -263,6 +387,12 @@ std::string absolutePath(const std::string &path) {
   std::error_code e;
   fs::path p = fs::absolute(path, e);
   return (e ? fs::path(path) : p).lexically_normal().string();
+}
+
+std::string resolveBeside(const std::string &path, const std::string &from) {
+  if (path.empty() || fs::path(path).is_absolute())
+    return path;
+  return (fs::path(from).parent_path() / path).lexically_normal().string();
 }
 
 bool liesWithin(const std::string &path, const std::string &folder) {

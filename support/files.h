@@ -1,14 +1,31 @@
-// Files as the runtime needs them: whole or not at all. Errors are UserErrors: FileMissing for what cannot be opened,
-// DiskFull for ENOSPC, EDQUOT and EFBIG, Unwritable for every other failed write.
+// Files: opened only if they are regular, read whole or in pieces, and written so that they appear whole or not at all.
+//
+// Errors are UserErrors: FileMissing for what cannot be opened or read, DiskFull for ENOSPC, EDQUOT and EFBIG,
+// Unwritable for every other failed write. readTextFile and openRegularFile return the reason instead.
 #pragma once
 
 #include "llvm/ADT/StringRef.h"
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace gptc {
+
+// ---- reading -------------------------------------------------------------------------------------------------------
+
+/// A file opened to be read, whose descriptor is the caller's to close; or fd -1, and what is in the way.
+struct OpenedFile {
+  int fd = -1;
+  int64_t size = 0;  // 0 for files of the kernel, as in /proc
+  int error = 0;     // of errno
+  std::string why;
+};
+
+/// Opens a regular file, or a link to one; every program opens what it is to read by it. Nothing else is opened and
+/// nothing waits: a pipe may never get a writer, and a device may never end.
+OpenedFile openRegularFile(const std::string &path);
 
 /// What tells one content of a file from another without reading it. Times are nanoseconds.
 struct FileStamp {
@@ -47,6 +64,15 @@ FileText readTextFile(const std::string &path, size_t limit);
 /// From where an open one stands; it stays open.
 FileText readText(int fd, size_t limit);
 
+/// Whole content of a file that a user names. Throws UserError(FileMissing) naming `what` ("token file", "corpus", ...)
+/// if it is missing, unreadable or no regular file; the help names a file of nearly the same name beside it.
+std::string readInput(const std::string &file, const std::string &what);
+
+// ---- writing -------------------------------------------------------------------------------------------------------
+
+/// Writes to a temporary name in the same folder, syncs, renames and syncs the folder.
+void writeFileAtomically(const std::string &file, std::string_view content);
+
 /// A file being written: buffered by the caller, fsynced on close. An unfinished one is left to whoever removes its
 /// folder.
 class SyncedFile {
@@ -70,6 +96,10 @@ void appendAll(int fd, const std::string &path, llvm::StringRef text);
 /// Renames a file over another.
 void replaceFile(const std::string &from, const std::string &to);
 
+// ---- folders -------------------------------------------------------------------------------------------------------
+
+/// Makes a folder and those above it, for what a user may make again. Throws also if a file stands there.
+void makeFolder(const std::string &folder);
 /// Makes a folder and those above it, and syncs the folders that hold new ones.
 void makeDirs(const std::string &path);
 void syncDir(const std::string &path);
@@ -96,6 +126,8 @@ private:
   std::string final, temporary;
 };
 
+// ---- contents and names --------------------------------------------------------------------------------------------
+
 /// BLAKE3 as 64 hexadecimal digits.
 std::string blake3(const void *data, size_t bytes);
 inline std::string blake3(llvm::StringRef text) { return blake3(text.data(), text.size()); }
@@ -115,6 +147,8 @@ private:
 
 /// Path made absolute against the current folder and cleaned of "." and "..".
 std::string absolutePath(const std::string &path);
+/// `path` as seen from the folder in which `from` stands: absolute paths stay. An empty path stays empty.
+std::string resolveBeside(const std::string &path, const std::string &from);
 /// Whether what is written at `path`, which need not be there yet, lies in `folder`, wherever links lead. Not where
 /// that cannot be told.
 bool liesWithin(const std::string &path, const std::string &folder);

@@ -130,7 +130,7 @@ Plan forRanks(Plan plan, int64_t ranks, bool makes, const std::function<void()> 
     return plan;
   const std::string outDir = plan.run.outDir, dir = fmt::format("{}/plan-{}-ranks", outDir, ranks);
   if (makes) {
-    const Partition partition(plan, ranks);
+    const PlanForRanks partition(plan, ranks);
     const bool there = partition.isIn(dir);
     fmt::print("the plan is for {} rank{}: {} one for {} in {}\n", planned, planned == 1 ? "" : "s",
                there ? "taking the" : "making", ranks, dir);
@@ -227,7 +227,7 @@ Ranks chooseRanks(const Options &o, const World &world, const Plan &plan) {
 int launchRanks(const Options &o, const Ranks &ranks, const Plan &plan, const std::vector<std::string> &words) {
   // Report now what every rank would report.
   if (Mesh::of(*plan.planned).ranks() != ranks.size())
-    Partition(plan, ranks.size());
+    PlanForRanks(plan, ranks.size());
   // By name, because in a bundle all programs are one file that acts by its name.
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gptrun";
   LaunchOptions l;

@@ -36,8 +36,8 @@ Schedule defaultSchedule(const Op &fused, const Target &target) {
   const Recipe &recipe = recipeOf(fused);
   Schedule s = recipe.defaultSchedule(fused, target);
   s.recipe = recipe.name;
-  s.library = (target.callsLibrary() && libraryMatmul(fused)) ||
-              (target.callsCudnn() && target.architecture >= 80 && libraryAttention(fused));
+  s.library = (target.callsLibrary() && matchCublasLtMatmul(fused)) ||
+              (target.callsCudnn() && target.architecture >= 80 && matchCudnnAttention(fused));
   return s;
 }
 
@@ -58,8 +58,8 @@ LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target 
   GPTC_CHECK((schedule.threads > 0) == target.isCuda(), "schedule '{}' for target {}", schedule.str(), target.name);
   LoweredGroup g = recipe.build(fused, schedule, target, compute);
   if (schedule.library) {
-    g.call = libraryMatmul(fused);
-    g.attention = libraryAttention(fused);
+    g.call = matchCublasLtMatmul(fused);
+    g.attention = matchCudnnAttention(fused);
     GPTC_CHECK((g.call || g.attention) && target.isCuda() && compute == DType::f32, "no call of a library: {}",
                schedule.str());
     const int64_t bytes = g.call ? libraryWorkspace : g.attention->workspace();

@@ -380,7 +380,7 @@ Stmt matmul(MatmulTile t, const Buffer &c, Expr aBase, Expr bBase, Expr row0, Ex
 }
 
 int64_t AttentionTile::sharedBytes() const {
-  // As codegen/cuda/device_attention.cpp lays it out: tiles of rows, then the ring of two pieces and the statistics of
+  // As codegen/cuda/device/attention.cuh lays it out: tiles of rows, then the ring of two pieces and the statistics of
   // columns.
   const int64_t element = sizeOf(operands[0]->dtype), once = element == 4 ? 8 : 16;
   const int64_t row = ((size + once - 1) / once * once) * element + 16;

@@ -45,23 +45,23 @@ static LtType typeOf(DType t) {
   }
 }
 
-static LtEpilogue epilogueOf(LibraryMatmul::Epilogue e) {
+static LtEpilogue epilogueOf(CublasLtMatmul::Epilogue e) {
   switch (e) {
-  case LibraryMatmul::Epilogue::none:
+  case CublasLtMatmul::Epilogue::none:
     return ltEpilogueDefault;
-  case LibraryMatmul::Epilogue::bias:
+  case CublasLtMatmul::Epilogue::bias:
     return ltEpilogueBias;
-  case LibraryMatmul::Epilogue::gelu:
+  case CublasLtMatmul::Epilogue::gelu:
     return ltEpilogueGelu;
-  case LibraryMatmul::Epilogue::geluBias:
+  case CublasLtMatmul::Epilogue::geluBias:
     return ltEpilogueGeluBias;
-  case LibraryMatmul::Epilogue::geluAux:
+  case CublasLtMatmul::Epilogue::geluAux:
     return ltEpilogueGeluAux;
-  case LibraryMatmul::Epilogue::geluAuxBias:
+  case CublasLtMatmul::Epilogue::geluAuxBias:
     return ltEpilogueGeluAuxBias;
-  case LibraryMatmul::Epilogue::geluGrad:
+  case CublasLtMatmul::Epilogue::geluGrad:
     return ltEpilogueGeluGrad;
-  case LibraryMatmul::Epilogue::biasGradA:
+  case CublasLtMatmul::Epilogue::biasGradA:
     return ltEpilogueBiasGradA;
   }
   GPTC_UNREACHABLE("epilogue {}", int(e));
@@ -70,10 +70,10 @@ static LtEpilogue epilogueOf(LibraryMatmul::Epilogue e) {
 /// The largest power of two, up to 256, that divides the address: the alignment that the library may assume.
 static uint32_t alignmentOf(DevicePtr at) { return uint32_t(std::min<DevicePtr>(256, at & (~at + 1))); }
 
-MatmulCall::MatmulCall(LtHandle handle, const LibraryMatmul &m, llvm::ArrayRef<DevicePtr> params, DevicePtr workspace,
+MatmulCall::MatmulCall(LtHandle handle, const CublasLtMatmul &m, llvm::ArrayRef<DevicePtr> params, DevicePtr workspace,
                        size_t workspaceBytes)
     : lt(CublasLt::get()), handle(handle), workspace(reinterpret_cast<void *>(workspace)), hasC(m.c.has_value()) {
-  const LibraryMatmul::Matrix &source = m.c ? *m.c : m.d;
+  const CublasLtMatmul::Matrix &source = m.c ? *m.c : m.d;
   const DevicePtr at[] = {params[m.a.param], params[m.b.param], params[source.param], params[m.d.param]};
   pA = reinterpret_cast<const void *>(at[0]);
   pB = reinterpret_cast<const void *>(at[1]);
@@ -93,7 +93,7 @@ MatmulCall::MatmulCall(LtHandle handle, const LibraryMatmul &m, llvm::ArrayRef<D
     set(ltAuxPointer, params[m.aux]);
     set(ltAuxLd, m.d.ld);
   }
-  auto layout = [&](LtLayout &l, const LibraryMatmul::Matrix &x) {
+  auto layout = [&](LtLayout &l, const CublasLtMatmul::Matrix &x) {
     lt.check(lt.layoutCreate(&l, typeOf(x.dtype), uint64_t(x.rows), uint64_t(x.cols), x.ld),
              "cublasLtMatrixLayoutCreate");
     if (m.batch > 1) {

@@ -2,7 +2,7 @@
 // are declared here as in the toolkit's cublasLt.h; a test compares them with that header if it is installed.
 #pragma once
 
-#include "codegen/library_matmul.h"
+#include "codegen/cublaslt_matmul.h"
 #include "runtime/cuda/driver.h"
 
 #include "llvm/ADT/ArrayRef.h"
@@ -95,12 +95,12 @@ struct CublasLt {
   void check(LtStatus s, const char *what) const;
 };
 
-/// One LibraryMatmul at fixed addresses: its descriptors, made once, and the algorithms that the library proposes for
+/// One CublasLtMatmul at fixed addresses: its descriptors, made once, and the algorithms that the library proposes for
 /// it. It belongs to one handle and to the device that is current at construction.
 class MatmulCall {
 public:
   /// `params`: addresses of the group's operands and results. The call may use `workspaceBytes` bytes at `workspace`.
-  MatmulCall(LtHandle handle, const LibraryMatmul &matmul, llvm::ArrayRef<DevicePtr> params, DevicePtr workspace,
+  MatmulCall(LtHandle handle, const CublasLtMatmul &matmul, llvm::ArrayRef<DevicePtr> params, DevicePtr workspace,
              size_t workspaceBytes);
   ~MatmulCall();
   MatmulCall(const MatmulCall &) = delete;

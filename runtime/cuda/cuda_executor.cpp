@@ -315,7 +315,7 @@ void CudaExecutor::setLibraryCall(const BoundGroup &g, Kernel &k, std::string &w
       std::min(planned.bytes, int64_t(llvm::alignTo(uint64_t(planned.at), cudaPlanAlignment)) - planned.at);
   const DevicePtr workspace = arena->at + planned.at + skipped;
   const int64_t workspaceBytes = planned.bytes - skipped;
-  if (const std::optional<LibraryAttention> &a = g.lowered->attention) {
+  if (const std::optional<CudnnAttention> &a = g.lowered->attention) {
     if (!cudnn)
       cudnn = Cudnn::make(gpu);
     std::shared_ptr<AttentionCall> call;

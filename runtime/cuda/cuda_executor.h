@@ -6,7 +6,7 @@
 
 #include "codegen/cuda/jit.h"
 #include "runtime/cuda/cublaslt.h"
-#include "runtime/cuda/cudnn_attention.h"
+#include "runtime/cuda/cudnn.h"
 #include "runtime/cuda/gpu.h"
 #include "runtime/cuda/nccl.h"
 #include "runtime/cuda/peak.h"

@@ -247,7 +247,7 @@ struct GroupBench::Impl {
 GroupBench::GroupBench(const Gpu &gpu, const Op &fused, const Target &target, ThreadPool &pool, bool cold)
     : impl(std::make_unique<Impl>(gpu, fused, target, pool, cold)) {
   Schedule s = defaultSchedule(fused, target);
-  if (s.library && (!libraryMatmul(fused) || !CudaLibrary::find(CudaLibraryId::cublasLt)))
+  if (s.library && (!matchCublasLtMatmul(fused) || !CudaLibrary::find(CudaLibraryId::cublasLt)))
     s.library = false;  // attention by cuDNN has no other candidates
   impl->base = propose({s}).at(0);
   build({&impl->base});

@@ -6,12 +6,12 @@
 
 namespace gptc::cuda {
 
-static std::string textOf(const LibraryMatmul::Matrix &x) {
+static std::string textOf(const CublasLtMatmul::Matrix &x) {
   return fmt::format("{} {} {} {}x{} {} {}", x.param, nameOf(x.dtype), x.transposed, x.rows, x.cols, x.ld,
                      x.batchStride);
 }
 
-std::string productText(const LibraryMatmul &m, llvm::ArrayRef<Place> memory) {
+std::string productText(const CublasLtMatmul &m, llvm::ArrayRef<Place> memory) {
   std::string s =
       fmt::format("{}x{}x{} {} tf32 {} epilogue {} {} {} a {} b {} c {} d {}", m.m, m.n, m.k, m.batch, m.tf32,
                   int(m.epilogue), m.bias, m.aux, textOf(m.a), textOf(m.b), m.c ? textOf(*m.c) : "none", textOf(m.d));

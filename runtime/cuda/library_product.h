@@ -1,7 +1,7 @@
 // Identifies equal cuBLASLt products, so that the library's answer for one call holds for the others.
 #pragma once
 
-#include "codegen/library_matmul.h"
+#include "codegen/cublaslt_matmul.h"
 #include "runtime/device/binding.h"
 
 #include "llvm/ADT/ArrayRef.h"
@@ -14,6 +14,6 @@ constexpr int64_t productAlignment = 256;  // bytes; the library assumes no larg
 
 /// Equal for calls that differ only in names and places. A place (operand, result, workspace) counts by its alignment,
 /// its bytes, and which other places coincide with it.
-std::string productText(const LibraryMatmul &m, llvm::ArrayRef<Place> memory);
+std::string productText(const CublasLtMatmul &m, llvm::ArrayRef<Place> memory);
 
 }  // namespace gptc::cuda

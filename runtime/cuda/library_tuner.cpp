@@ -39,7 +39,7 @@ double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::
 
 /// A matmul of the plan, for all calls that differ only in names and places.
 struct Product {
-  const LibraryMatmul *matmul;
+  const CublasLtMatmul *matmul;
   std::vector<Place> memory;  // of the first call: operands, results, workspace
   std::vector<Op *> ops;
   std::string text;

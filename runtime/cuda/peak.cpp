@@ -71,9 +71,9 @@ private:
     RandomMemory random(gpu, bytes);
     random.fill(a.at, bytes, dtype);
     random.fill(b.at, bytes, dtype);
-    LibraryMatmul m;
+    CublasLtMatmul m;
     m.m = m.n = m.k = n;
-    LibraryMatmul::Matrix *const all[] = {&m.a, &m.b, &m.d};
+    CublasLtMatmul::Matrix *const all[] = {&m.a, &m.b, &m.d};
     for (unsigned i = 0; i < 3; ++i) {
       all[i]->param = i, all[i]->dtype = dtype;
       all[i]->rows = all[i]->cols = all[i]->ld = n;

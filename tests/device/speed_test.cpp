@@ -1,5 +1,5 @@
 // How fast memory and products are on the GPU of this machine: what tools/gpu-check holds kernels and models against.
-#include "codegen/library_matmul.h"
+#include "codegen/cublaslt_matmul.h"
 #include "ir/element.h"
 #include "runtime/cuda/cublaslt.h"
 #include "tests/device/cases.h"
@@ -86,7 +86,8 @@ Finding libraryProduct(TestDevice &device, const CudaCode &code) {
   lt.check(lt.create(&handle), "cublasLtCreate");
   double best = 0;
   {
-    const cuda::MatmulCall call(handle, *libraryMatmul(*g.fused), {a.at, b.at, y.at}, workspace.at, workspaceBytes);
+    const cuda::MatmulCall call(handle, *matchCublasLtMatmul(*g.fused), {a.at, b.at, y.at}, workspace.at,
+                                workspaceBytes);
     cuda::EventHandle begin(gpu, cuda::eventDefault), end(gpu, cuda::eventDefault);
     const int calls = device.isGpu ? 20 : 1;
     for (unsigned i = 0; i < call.algorithms(); ++i) {

@@ -1,5 +1,5 @@
 // gptc doctor on machines that are made up: with none of CUDA's libraries, and with stand-ins for them.
-#include "runtime/cuda/cudnn_attention.h"
+#include "runtime/cuda/cudnn.h"
 
 #include <gtest/gtest.h>
 

@@ -122,7 +122,7 @@ TEST_F(InferenceTest, ABudgetOfSeveralRanksIsNotOneOfEvaluation) {
   const std::string plan = compiled("tight", std::to_string(least) + "B"), out = w.path("out");
   const Result trained = w.gptrun({plan, "--out-dir", out, "--ranks-per-node", "2"});
   ASSERT_EQ(trained.code, 0) << trained.output;
-  EXPECT_THROW(Partition(loadPlan(plan), 1).write(w.path("one"), cacheDir()), UserError)
+  EXPECT_THROW(PlanForRanks(loadPlan(plan), 1).write(w.path("one"), cacheDir()), UserError)
       << "one rank trains in as little memory: the test shows nothing";
   const Result r = w.gptrun({"eval", plan, "--out-dir", out});
   EXPECT_EQ(r.code, 0) << r.output;

@@ -1,5 +1,5 @@
 // Runs golden/*.txt; README.md here describes their form.
-#include "runtime/cuda/cudnn_attention.h"
+#include "runtime/cuda/cudnn.h"
 #include "runtime/device/fault_place.h"
 #include "support/diagnostics.h"
 #include "tests/support/whole_run.h"

@@ -202,7 +202,7 @@ TEST(Explain, SpeaksOfPlansForSeveralRanks) {
     EXPECT_EQ(named(e.decisions, "tensor") != nullptr, tensorOpen) << mesh.back();
     if (tensorOpen) {
       EXPECT_EQ(Mesh::of(*plan.planned).ranks(), 2);
-      Partition(plan, 4).write(dir + "/four", "");  // decided anew, for all of them
+      PlanForRanks(plan, 4).write(dir + "/four", "");  // decided anew, for all of them
       const Plan more = loadPlan(dir + "/four");
       EXPECT_EQ(Mesh::of(*more.planned).ranks(), 4);
       EXPECT_TRUE(llvm::is_contained(more.model, "parallel.tensor=\"auto\""));

@@ -15,7 +15,7 @@
 #include "passes/analysis/cost.h"
 #include "runtime/device/arena.h"
 #include "support/diagnostics.h"
-#include "support/input_files.h"
+#include "support/files.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
 #include "tools/compiler/compile.h"

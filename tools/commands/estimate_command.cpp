@@ -1,6 +1,6 @@
 // gptc estimate: forecasts speed, memory and days of a training run. gptc calibrate: fits a cluster to its logs.
 #include "runtime/cuda/gpu.h"
-#include "support/input_files.h"
+#include "support/files.h"
 #include "support/words.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"

@@ -1,5 +1,5 @@
 // gptc new: writes a commented model.toml that compiles once its data exists.
-#include "support/input_files.h"
+#include "support/files.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/new_model.h"

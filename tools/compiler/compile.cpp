@@ -168,7 +168,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
   return report;
 }
 
-Partition::Partition(const Plan &plan, int64_t ranks) {
+PlanForRanks::PlanForRanks(const Plan &plan, int64_t ranks) {
   if (plan.model.empty())
     throw UserError(ErrorCode::RanksUnclear,
                     fmt::format("the plan is for {} ranks and was compiled from a module, which does not say how to "
@@ -215,7 +215,7 @@ Partition::Partition(const Plan &plan, int64_t ranks) {
                                 fmt::join(request.settings, "\n")));
 }
 
-bool Partition::isIn(const std::string &dir) const {
+bool PlanForRanks::isIn(const std::string &dir) const {
   try {
     const Plan there = loadPlan(dir);
     return there.madeFrom == madeFrom && there.run == *request.run;
@@ -224,7 +224,7 @@ bool Partition::isIn(const std::string &dir) const {
   }
 }
 
-void Partition::write(const std::string &dir, const std::string &cacheDir) const {
+void PlanForRanks::write(const std::string &dir, const std::string &cacheDir) const {
   CompileRequest r = request;
   r.planDir = dir;
   r.cacheDir = cacheDir;
@@ -234,7 +234,7 @@ void Partition::write(const std::string &dir, const std::string &cacheDir) const
   compilePlan(r, config, other);
 }
 
-std::unique_ptr<Module> Partition::planForInference(const Target &target, const std::string &cacheDir) const {
+std::unique_ptr<Module> PlanForRanks::planForInference(const Target &target, const std::string &cacheDir) const {
   std::vector<std::string> settings = request.settings;
   // These settings affect time and memory of training only, and no bits.
   settings.insert(settings.end(), {"compile.remat=none", "compile.pack_weights=false", "parallel.offload=none"});

@@ -41,11 +41,11 @@ RunSettings runSettings(const Config &config);
 
 /// A plan for another number of ranks, derived from the model description in a plan: same run, data and paths. The
 /// global batch stays; the micro-batch shrinks if its share would not be an integer.
-class Partition {
+class PlanForRanks {
 public:
   /// Plans nothing yet. Throws UserError for a plan made from a module, and if batch, model or reduce order do not
   /// allow this number of ranks.
-  Partition(const Plan &plan, int64_t ranks);
+  PlanForRanks(const Plan &plan, int64_t ranks);
   /// Whether `dir` holds what write() would make, apart from schedules measured since.
   bool isIn(const std::string &dir) const;
   void write(const std::string &dir, const std::string &cacheDir) const;

@@ -76,7 +76,7 @@ void keepOnly(Module &m, llvm::ArrayRef<llvm::StringRef> functions, const Target
 
 Plan inferencePlan(Plan plan, llvm::ArrayRef<llvm::StringRef> functions, const std::string &cacheDir) {
   if (Mesh::of(*plan.planned).ranks() != 1)
-    plan.planned = Partition(plan, 1).planForInference(plan.target, cacheDir);
+    plan.planned = PlanForRanks(plan, 1).planForInference(plan.target, cacheDir);
   plan.joint.reset();
   try {
     keepOnly(*plan.planned, functions, plan.target);

@@ -3,7 +3,7 @@
 #include "ir/mesh.h"
 #include "runtime/train/metrics.h"
 #include "support/diagnostics.h"
-#include "support/input_files.h"
+#include "support/files.h"
 #include "support/json_text.h"
 #include "support/median.h"
 #include "tools/estimate/expected.h"

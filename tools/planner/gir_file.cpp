@@ -3,7 +3,7 @@
 #include "codegen/codegen.h"
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
-#include "support/input_files.h"
+#include "support/files.h"
 
 #include "llvm/ADT/STLExtras.h"
 

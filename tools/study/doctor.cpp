@@ -4,7 +4,7 @@
 #include "codegen/cuda/libraries.h"
 #include "codegen/cuda/nvrtc.h"
 #include "codegen/object_cache.h"
-#include "runtime/cuda/cudnn_attention.h"
+#include "runtime/cuda/cudnn.h"
 #include "runtime/cuda/gpu.h"
 #include "support/diagnostics.h"
 #include "tools/planner/cache_dir.h"

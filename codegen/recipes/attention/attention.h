@@ -138,7 +138,7 @@ struct Phases {
   /// Becomes the kernel of the group.
   LoweredGroup lowered(const GroupEval &group) &&;
 };
-/// Attention as grids (cuda.cpp): of loop trees, or of attention statements where the schedule has mr and nr.
+/// Attention as grids (grid.cpp): of loop trees, or of attention statements where the schedule has mr and nr.
 Phases cachedBlocks(GroupEval &group, const Op &op, const Schedule &s);
 Phases forwardBlocks(GroupEval &group, const Op &op, const Schedule &s);
 Phases backwardBlocks(GroupEval &group, const Op &op, const Schedule &s);

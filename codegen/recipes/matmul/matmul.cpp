@@ -233,7 +233,7 @@ using matmul::Epilogue;
 using matmul::Problem;
 
 /// The schedule with everything worked out.
-struct Blocks {
+struct BlockSizes {
   Tile tile;
   bool pairs = false;  // of bf16; then a step takes two elements of k
   bool copyA = false;  // tiles of A are converted into a buffer of their own
@@ -266,8 +266,8 @@ struct Blocks {
 /// Steps of k that a block must be a multiple of, so that one ends where a partial sum and a pair do.
 int64_t unitOf(const Problem &p, bool pairs) { return p.fold ? p.fold : pairs ? 2 : 1; }
 
-Blocks blocksOf(const Problem &p, const Schedule &s, DType dtype) {
-  Blocks b;
+BlockSizes blocksOf(const Problem &p, const Schedule &s, DType dtype) {
+  BlockSizes b;
   b.tile.dtype = dtype;
   b.tile.lanes = s.vec;
   b.tile.vecs = s.nr / s.vec;
@@ -307,7 +307,7 @@ Blocks blocksOf(const Problem &p, const Schedule &s, DType dtype) {
 
 class Builder {
 public:
-  Builder(GroupEval &group, const Problem &p, const Blocks &b) : group(group), p(p), b(b), epilogue(group, p) {
+  Builder(GroupEval &group, const Problem &p, const BlockSizes &b) : group(group), p(p), b(b), epilogue(group, p) {
     needsStart = p.fold || p.init >= 0 || b.kBlocks > 1;
   }
 
@@ -673,7 +673,7 @@ private:
 
   GroupEval &group;
   const Problem &p;
-  const Blocks &b;
+  const BlockSizes &b;
   Epilogue epilogue;
   Buffer packedB, copyOfA, sums, columnSums, columnPart;
   Expr batch;
@@ -725,7 +725,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
   GPTC_CHECK(s.vec > 0 && s.mr > 0 && s.nr > 0 && s.nr % s.vec == 0 && s.mc > 0 && s.nc > 0 && s.kc > 0 &&
                  (!p.panels || s.nr == p.panels),
              "{}", s.str());
-  Blocks b = blocksOf(p, s, compute);
+  BlockSizes b = blocksOf(p, s, compute);
   Builder builder(group, p, b);
   out.kernel.body = {parallel("task", b.tasks(p), [&](const Expr &t) { return Body{builder.task(t)}; })};
   return out;

@@ -84,7 +84,7 @@ Schedule fewRowsSchedule(const Problem &p, const Target &target);
 std::vector<Schedule> fewRowsSpace(const Problem &p, const Schedule &base);
 LoweredGroup buildFewRows(GroupEval &group, const Problem &p, const Schedule &s);
 
-/// On CUDA (cuda.cpp): the default; every tile that shared memory and registers have room for, with each length
+/// On CUDA (grid.cpp): the default; every tile that shared memory and registers have room for, with each length
 /// and number of pieces, best first by estimate; and a kernel.
 Schedule cudaSchedule(const Problem &p, const Target &target);
 std::vector<Schedule> cudaSpace(const Problem &p, const Schedule &base, const Target &target);

@@ -84,7 +84,7 @@ TEST_F(CublasLtTest, ProductsMeanWhatTheirGroupsMean) {
   };
   for (auto [args, body] : groups) {
     Group g = group("matmul", args, body);
-    auto l = libraryMatmul(*g.fused);
+    auto l = matchCublasLtMatmul(*g.fused);
     ASSERT_TRUE(l) << print(*g.fused);
     const std::vector<Tensor> operands = exactOperands(g);
     const std::vector<DevicePtr> params = place(*g.fused, operands);
@@ -103,11 +103,11 @@ TEST_F(CublasLtTest, AProductIsCapturedWithTheStep) {
   const std::vector<Tensor> operands = exactOperands(g);
   std::vector<DevicePtr> params = place(*g.fused, operands);
   params.back() = params[2];  // the sum goes on in place
-  MatmulCall call(handle, *libraryMatmul(*g.fused), params, workspace, workspaceBytes);
+  MatmulCall call(handle, *matchCublasLtMatmul(*g.fused), params, workspace, workspaceBytes);
   Graph graph;
   GraphExec exec;
   // Not before it has run elsewhere, as that may load code.
-  const MatmulCall first(handle, *libraryMatmul(*g.fused), place(*g.fused, operands), workspace, workspaceBytes);
+  const MatmulCall first(handle, *matchCublasLtMatmul(*g.fused), place(*g.fused, operands), workspace, workspaceBytes);
   ASSERT_EQ(driver->streamBeginCapture(stream, captureThreadLocal), success);
   EXPECT_EQ(int(first.tryEnqueue(stream, 0)), 13);
   ASSERT_EQ(driver->streamEndCapture(stream, &graph), success);
@@ -131,10 +131,10 @@ TEST_F(CublasLtTest, AProductIsCapturedWithTheStep) {
 TEST_F(CublasLtTest, TheStandInRefusesWhatTheLibraryWould) {
   Group g = group("matmul", "%a: f32[3,5]; %b: f32[5,8]",
                   "%y = matmul %a, %b : f32[3,8]\n%z = gelu_tanh %y : f32[3,8]\nyield %z, %y");
-  const LibraryMatmul good = *libraryMatmul(*g.fused);
+  const CublasLtMatmul good = *matchCublasLtMatmul(*g.fused);
   const std::vector<DevicePtr> params = place(*g.fused, exactOperands(g));
-  auto refused = [&](const std::function<void(LibraryMatmul &)> &spoil) {
-    LibraryMatmul l = good;
+  auto refused = [&](const std::function<void(CublasLtMatmul &)> &spoil) {
+    CublasLtMatmul l = good;
     spoil(l);
     try {
       return MatmulCall(handle, l, params, workspace, workspaceBytes).algorithms() == 0;
@@ -142,12 +142,12 @@ TEST_F(CublasLtTest, TheStandInRefusesWhatTheLibraryWould) {
       return true;
     }
   };
-  EXPECT_FALSE(refused([](LibraryMatmul &) {}));
-  EXPECT_TRUE(refused([](LibraryMatmul &l) { l.a.transposed = true; })) << "shapes that do not fit";
-  EXPECT_TRUE(refused([](LibraryMatmul &l) { l.b.ld = 1; })) << "columns that overlap";
-  EXPECT_TRUE(refused([](LibraryMatmul &l) { l.a.dtype = DType::bf16; })) << "factors of two types";
-  EXPECT_TRUE(refused([](LibraryMatmul &l) { l.aux = -1; })) << "nowhere to keep gelu's operand";
-  EXPECT_TRUE(refused([](LibraryMatmul &l) { l.epilogue = LibraryMatmul::Epilogue::bias; })) << "no bias";
+  EXPECT_FALSE(refused([](CublasLtMatmul &) {}));
+  EXPECT_TRUE(refused([](CublasLtMatmul &l) { l.a.transposed = true; })) << "shapes that do not fit";
+  EXPECT_TRUE(refused([](CublasLtMatmul &l) { l.b.ld = 1; })) << "columns that overlap";
+  EXPECT_TRUE(refused([](CublasLtMatmul &l) { l.a.dtype = DType::bf16; })) << "factors of two types";
+  EXPECT_TRUE(refused([](CublasLtMatmul &l) { l.aux = -1; })) << "nowhere to keep gelu's operand";
+  EXPECT_TRUE(refused([](CublasLtMatmul &l) { l.epilogue = CublasLtMatmul::Epilogue::bias; })) << "no bias";
   // Too little workspace: only the algorithm that needs none.
   EXPECT_EQ(MatmulCall(handle, good, params, workspace, 16).algorithms(), 1u);
   MatmulCall call(handle, good, params, workspace, workspaceBytes);

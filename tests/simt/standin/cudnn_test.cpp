@@ -1,9 +1,9 @@
 // Attention groups as calls of cuDNN, through cudnn-frontend and the stand-in: results, streams, capture, refusals; and
 // what the real library takes of them where there is one.
-#include "runtime/cuda/cudnn_attention.h"
+#include "runtime/cuda/cudnn.h"
 
 #include "codegen/cuda/libraries.h"
-#include "codegen/library_attention.h"
+#include "codegen/cudnn_attention.h"
 #include "groups_on_device.h"
 #include "ir/ops/heads.h"
 #include "support/diagnostics.h"
@@ -173,7 +173,7 @@ protected:
     gpu.reset();
     GroupsOnDevice::TearDown();
   }
-  std::unique_ptr<AttentionCall> call(const LibraryAttention &a, const std::vector<DevicePtr> &params,
+  std::unique_ptr<AttentionCall> call(const CudnnAttention &a, const std::vector<DevicePtr> &params,
                                       int64_t bytes = workspaceBytes) {
     std::string why;
     std::unique_ptr<AttentionCall> made = library->attention(a, params, workspace, bytes, why);
@@ -201,7 +201,8 @@ TEST_F(CudnnTest, CallsMeanWhatTheirGroupsMean) {
     const Group forward = forwardOf(f), backward = backwardOf(f);
     const std::vector<Tensor> in = randomOperands(forward, ++seed);
     const std::vector<Tensor> want = interpretFused(*forward.fused, in);
-    const std::optional<LibraryAttention> a = libraryAttention(*forward.fused), g = libraryAttention(*backward.fused);
+    const std::optional<CudnnAttention> a = matchCudnnAttention(*forward.fused),
+                                        g = matchCudnnAttention(*backward.fused);
     ASSERT_TRUE(a && g) << print(*forward.fused);
     const std::string what = fmt::format("{} [{},{}] {}/{} x {}{}", nameOf(f.dtype).str(), f.batch, f.tokens, f.heads,
                                          f.kvHeads, f.size, f.causal ? " causal" : "");
@@ -228,7 +229,7 @@ TEST_F(CudnnTest, CallsMeanWhatTheirGroupsMean) {
 // One description serves calls at other addresses, and what is captured runs again.
 TEST_F(CudnnTest, EqualCallsAreCapturedWithTheStep) {
   const Group g = forwardOf(forms[1]);
-  const LibraryAttention a = *libraryAttention(*g.fused);
+  const CudnnAttention a = *matchCudnnAttention(*g.fused);
   const std::vector<Tensor> first = randomOperands(g, 1), second = randomOperands(g, 2);
   const std::vector<DevicePtr> p = place(*g.fused, first), q = place(*g.fused, second);
   const std::unique_ptr<AttentionCall> x = call(a, p), y = call(a, q);
@@ -256,17 +257,17 @@ TEST_F(CudnnTest, EqualCallsAreCapturedWithTheStep) {
 // Where the library has no engine, or wants more than was planned, there is no call.
 TEST_F(CudnnTest, WhatTheLibraryHasNotIsNoCall) {
   const Group g = backwardOf(forms[0]);
-  const LibraryAttention good = *libraryAttention(*g.fused);
+  const CudnnAttention good = *matchCudnnAttention(*g.fused);
   const std::vector<DevicePtr> params = place(*g.fused, randomOperands(g, 1));
   EXPECT_TRUE(call(good, params));
   EXPECT_TRUE(call(good, params, good.workspace()));
   EXPECT_FALSE(call(good, params, 4096)) << "of 256 bytes, the gradient of 4 x 64 x 64 scores and 2 x 32 f32";
   for (int64_t size : {4, 12, 136}) {
-    LibraryAttention other = good;
+    CudnnAttention other = good;
     other.size = size;
     EXPECT_FALSE(call(other, params)) << size;
   }
-  LibraryAttention odd = good;
+  CudnnAttention odd = good;
   odd.kvHeads = 3;
   EXPECT_FALSE(call(odd, params));
   // At run time: no address for a tensor, none for the workspace.
@@ -368,10 +369,10 @@ TEST_F(CudnnTest, TheStandInRefusesWhatTheLibraryWould) {
 }
 #endif
 
-TEST(LibraryAttention, TakesWhatTheLibraryHas) {
+TEST(CudnnAttention, TakesWhatTheLibraryHas) {
   const Form plain{DType::bf16, 2, 16, 4, 2, 64, true};
   auto taken = [](const Form &f) {
-    return libraryAttention(*forwardOf(f).fused) && libraryAttention(*backwardOf(f).fused);
+    return matchCudnnAttention(*forwardOf(f).fused) && matchCudnnAttention(*backwardOf(f).fused);
   };
   EXPECT_TRUE(taken(plain));
   auto but = [&](auto change) {
@@ -389,14 +390,14 @@ TEST(LibraryAttention, TakesWhatTheLibraryHas) {
   EXPECT_FALSE(but([](Form &f) { f.alibi = true, f.causal = false; }));
   const Group dropping = forwardOf(plain);
   dropping.fused->body->front()->attrs.set("p", 0.1);
-  EXPECT_FALSE(libraryAttention(*dropping.fused));
+  EXPECT_FALSE(matchCudnnAttention(*dropping.fused));
   const Group part = groupOf(OpKind::attention, {Type(DType::bf16, {1, 16, 48}), Type::scalar(DType::i64)},
                              attrs({{"n_head", 2}, {"of_heads", 4}, {"alibi", true}}), {});
-  EXPECT_FALSE(libraryAttention(*part.fused));
+  EXPECT_FALSE(matchCudnnAttention(*part.fused));
   // 2 x 4 x 16384 x 16384 gradients of scores in 16 bits are 4 GiB.
   const Form large{DType::bf16, 2, 16384, 4, 4, 64, true};
-  EXPECT_TRUE(libraryAttention(*forwardOf(large).fused));
-  EXPECT_FALSE(libraryAttention(*backwardOf(large).fused));
+  EXPECT_TRUE(matchCudnnAttention(*forwardOf(large).fused));
+  EXPECT_FALSE(matchCudnnAttention(*backwardOf(large).fused));
   // Only where a plan may call it, and not before sm_80.
   const Group g = forwardOf(plain);
   for (const char *arch : {"cuda:sm_75", "cuda:sm_80", "cuda:sm_90a", "cuda:sm_120a"})
@@ -409,7 +410,7 @@ TEST(LibraryAttention, TakesWhatTheLibraryHas) {
     }
 }
 
-TEST(LibraryAttention, ABuildWithoutHeadersCannotCall) {
+TEST(CudnnAttention, ABuildWithoutHeadersCannotCall) {
   if (!cudnnFrontend().empty())
     GTEST_SKIP() << "built with cuDNN's headers";
   try {
@@ -438,7 +439,7 @@ TEST(RealCudnn, TakesTheDescriptionOfEveryCall) {
     for (const Form &f : forms)
       for (const Group &g : {forwardOf(f), backwardOf(f)})
         for (unsigned architecture : {80u, 90u, 100u, 120u})
-          if (std::string why = cudnnRefusal(*libraryAttention(*g.fused), architecture); !why.empty()) {
+          if (std::string why = cudnnRefusal(*matchCudnnAttention(*g.fused), architecture); !why.empty()) {
             fmt::print(stderr, "sm_{}: {}\n{}", architecture, why, print(*g.fused));
             exit(1);
           }

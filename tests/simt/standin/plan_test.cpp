@@ -9,7 +9,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/state.h"
 #include "runtime/cuda/cuda_executor.h"
-#include "runtime/cuda/cudnn_attention.h"
+#include "runtime/cuda/cudnn.h"
 #include "runtime/device/binding.h"
 #include "runtime/device/profile.h"
 #include "runtime/train/sample.h"

@@ -3,7 +3,7 @@
 #include "frontends/r_corpus.h"
 #include "frontends/tokenizer.h"
 #include "support/diagnostics.h"
-#include "support/input_files.h"
+#include "support/files.h"
 
 #include <gtest/gtest.h>
 #include <zlib.h>

@@ -2,7 +2,7 @@
 // (save_pretrained of GPT2Config, LlamaConfig, MistralConfig): `default` without arguments, `small` with the sizes of
 // the models below, the others with the arguments that their names say.
 #include "frontends/hf_config.h"
-#include "support/input_files.h"
+#include "support/files.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,5 @@
 // Groups as calls of cuBLASLt: the call's own arithmetic, in float64 on memory as it lies, against the group's meaning.
-#include "codegen/library_matmul.h"
+#include "codegen/cublaslt_matmul.h"
 
 #include "passes/pass.h"
 #include "support/diagnostics.h"
@@ -14,7 +14,7 @@
 namespace gptc::test {
 namespace {
 
-using Epilogue = LibraryMatmul::Epilogue;
+using Epilogue = CublasLtMatmul::Epilogue;
 
 double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 double geluSlope(double x) {
@@ -23,8 +23,8 @@ double geluSlope(double x) {
 }
 
 /// What cublasLtMatmul documents, one array for each parameter.
-void evaluate(const LibraryMatmul &l, std::vector<std::vector<double>> &memory) {
-  auto at = [&](const LibraryMatmul::Matrix &x, int64_t batch, int64_t row, int64_t col) -> double & {
+void evaluate(const CublasLtMatmul &l, std::vector<std::vector<double>> &memory) {
+  auto at = [&](const CublasLtMatmul::Matrix &x, int64_t batch, int64_t row, int64_t col) -> double & {
     if (x.transposed)
       std::swap(row, col);
     EXPECT_TRUE(row < x.rows && col < x.cols && x.rows <= x.ld);
@@ -79,7 +79,7 @@ Tensor gather(const std::vector<double> &memory, const Type &type, double fill) 
   return t;
 }
 
-void expectMeaning(const Op &fused, const LibraryMatmul &l, const std::vector<Tensor> &operands) {
+void expectMeaning(const Op &fused, const CublasLtMatmul &l, const std::vector<Tensor> &operands) {
   std::vector<std::vector<double>> memory;
   for (const Tensor &t : operands)
     memory.push_back(spread(t, std::numeric_limits<double>::quiet_NaN()));
@@ -104,7 +104,7 @@ struct Expected {
   bool hasC = false;
 };
 
-TEST(LibraryMatmul, TakesWhatTheLibraryHas) {
+TEST(CublasLtMatmul, TakesWhatTheLibraryHas) {
   const Expected cases[] = {
       {"%a: f32[3,5]; %b: f32[5,4]", "%y = matmul %a, %b : f32[3,4]\nyield %y", Epilogue::none},
       {"%a: f32[5,3]; %b: f32[4,5]", "%y = matmul %a, %b {ta=true, tb=true} : f32[3,4]\nyield %y", Epilogue::none},
@@ -174,7 +174,7 @@ TEST(LibraryMatmul, TakesWhatTheLibraryHas) {
   unsigned seed = 0;
   for (const Expected &e : cases) {
     Group g = group("matmul", e.args, e.body);
-    std::optional<LibraryMatmul> l = libraryMatmul(*g.fused);
+    std::optional<CublasLtMatmul> l = matchCublasLtMatmul(*g.fused);
     ASSERT_EQ(l.has_value(), e.epilogue.has_value()) << print(*g.fused);
     if (!l)
       continue;
@@ -184,7 +184,7 @@ TEST(LibraryMatmul, TakesWhatTheLibraryHas) {
   }
 }
 
-TEST(LibraryMatmul, OfAModelProductsAreCalls) {
+TEST(CublasLtMatmul, OfAModelProductsAreCalls) {
   Target target = cudaTarget("cuda:sm_90a");
   target.features = "cublaslt";
   for (const char *compute : {"fp32", "bf16", "tf32"}) {
@@ -196,7 +196,7 @@ TEST(LibraryMatmul, OfAModelProductsAreCalls) {
     int calls = 0, others = 0;
     for (Op &op : m->function("train_step")->body)
       if (op.is(OpKind::fused) && op.attrs.getString("kind") == "matmul") {
-        auto l = libraryMatmul(op);
+        auto l = matchCublasLtMatmul(op);
         ++(l ? calls : others);
         if (!l)
           continue;

@@ -1,5 +1,5 @@
 // CMake sets GPTC_CUDNN if cudnn.h and cudnn_frontend.h exist.
-#include "runtime/cuda/cudnn_attention.h"
+#include "runtime/cuda/cudnn.h"
 
 #include "codegen/cuda/libraries.h"
 #include "support/diagnostics.h"
@@ -31,14 +31,14 @@ using Tensor = std::shared_ptr<Tensor_attributes>;
 enum Uid : int64_t { uidQ = 1, uidK, uidV, uidO, uidLse, uidDo, uidDq, uidDk, uidDv, uidSlopes = 1 << 20 };
 
 /// [B, heads, T, size] in memory whose rows have `row` elements.
-Tensor_attributes rows(const LibraryAttention &a, Uid uid, int64_t heads, int64_t row) {
+Tensor_attributes rows(const CudnnAttention &a, Uid uid, int64_t heads, int64_t row) {
   return Tensor_attributes()
       .set_uid(uid)
       .set_dim({a.batch, heads, a.tokens, a.size})
       .set_stride({a.tokens * row, a.size, row, 1});
 }
 
-Tensor_attributes statistics(const LibraryAttention &a) {
+Tensor_attributes statistics(const CudnnAttention &a) {
   return Tensor_attributes()
       .set_uid(uidLse)
       .set_data_type(fe::DataType_t::FLOAT)
@@ -52,7 +52,7 @@ void isResult(const Tensor &t, const Tensor_attributes &as) {
     t->set_data_type(as.get_data_type());
 }
 
-std::shared_ptr<FeGraph> describe(const LibraryAttention &a, unsigned architecture) {
+std::shared_ptr<FeGraph> describe(const CudnnAttention &a, unsigned architecture) {
   auto g = std::make_shared<FeGraph>();
   g->set_io_data_type(a.dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
@@ -100,7 +100,7 @@ std::shared_ptr<FeGraph> describe(const LibraryAttention &a, unsigned architectu
 }
 
 /// Null if the library has no engine for it.
-std::shared_ptr<FeGraph> build(const LibraryAttention &a, unsigned architecture, cudnnHandle_t handle) {
+std::shared_ptr<FeGraph> build(const CudnnAttention &a, unsigned architecture, cudnnHandle_t handle) {
   // Up to 9.15, cudnn-frontend copies sequence lengths from the host in every run if 128 does not divide the tokens.
   if (a.backward && a.tokens % 128 != 0 && fe::detail::get_backend_version() <= 91500)
     return nullptr;
@@ -160,7 +160,7 @@ public:
     fe::detail::destroy_handle(handle);
   }
 
-  std::unique_ptr<AttentionCall> attention(const LibraryAttention &a, llvm::ArrayRef<DevicePtr> params,
+  std::unique_ptr<AttentionCall> attention(const CudnnAttention &a, llvm::ArrayRef<DevicePtr> params,
                                            DevicePtr workspace, int64_t bytes, std::string &why) override {
     auto it = std::find_if(graphs.begin(), graphs.end(), [&](const Known &k) { return k.attention == a; });
     if (it == graphs.end()) {
@@ -225,7 +225,7 @@ private:
   cudnnHandle_t handle = nullptr;
   std::map<size_t, std::unique_ptr<DeviceMemory>> slopeMemory;  // by number of heads, which determines the slopes
   struct Known {
-    LibraryAttention attention;
+    CudnnAttention attention;
     std::shared_ptr<FeGraph> graph;  // null if no engine runs it
     std::string why = "";
     bool hasRun = false;
@@ -242,7 +242,7 @@ std::string cudnnFrontend() {
 
 std::unique_ptr<Cudnn> Cudnn::make(const Gpu &gpu) { return std::make_unique<Library>(gpu); }
 
-std::string cudnnRefusal(const LibraryAttention &a, unsigned architecture) {
+std::string cudnnRefusal(const CudnnAttention &a, unsigned architecture) {
   bound();
   std::shared_ptr<FeGraph> g = describe(a, architecture);
   fe::error_t e = g->validate();
@@ -266,7 +266,7 @@ std::unique_ptr<Cudnn> Cudnn::make(const Gpu &) {
                   "plan here, or with compile.library_calls = \"off\"");
 }
 
-std::string cudnnRefusal(const LibraryAttention &, unsigned) { return "built without cuDNN's headers"; }
+std::string cudnnRefusal(const CudnnAttention &, unsigned) { return "built without cuDNN's headers"; }
 
 }  // namespace gptc::cuda
 

@@ -21,7 +21,7 @@
 
 namespace gptc {
 
-struct LibraryAttention {
+struct CudnnAttention {
   bool backward = false;
   bool causal = true;
   DType dtype = DType::bf16;  // of q, k, v, o and their gradients
@@ -32,7 +32,7 @@ struct LibraryAttention {
   unsigned qkv = 0, o = 0, lse = 0;
   unsigned dout = 0, dqkv = 0;  // backward only
 
-  bool operator==(const LibraryAttention &) const = default;
+  bool operator==(const CudnnAttention &) const = default;
   int64_t width() const { return (heads + 2 * kvHeads) * size; }  // elements of a row of qkv
   /// Bytes that are planned for the call, made without asking the library, which is asked only where a GPU is. A bound
   /// of what the library needs by its own description of its algorithms; where it needs more, it is not called.
@@ -46,7 +46,7 @@ struct LibraryAttention {
   static constexpr int64_t mostWorkspace = int64_t(2) << 30;
 };
 
-/// nullopt where the group is no such call.
-std::optional<LibraryAttention> libraryAttention(const Op &fused);
+/// nullopt where the group is no such call (codegen/recipes/attention/cudnn.cpp).
+std::optional<CudnnAttention> matchCudnnAttention(const Op &fused);
 
 }  // namespace gptc

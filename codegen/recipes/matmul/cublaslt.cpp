@@ -2,7 +2,7 @@
 // 2. The other ops of the group are walked in order. Each has to be the next step from the sum to the result, or a cast
 //    that changes only the type of something known.
 // 3. Every value that the group yields has to be D, the kept operand of gelu, or the bias gradient.
-#include "codegen/library_matmul.h"
+#include "codegen/cublaslt_matmul.h"
 
 #include "codegen/recipes/matmul/matmul.h"
 #include "ir/facts.h"
@@ -11,13 +11,13 @@ namespace gptc {
 
 namespace {
 
-using Epilogue = LibraryMatmul::Epilogue;
+using Epilogue = CublasLtMatmul::Epilogue;
 
 class Matcher {
 public:
   explicit Matcher(const Op &fused) : fused(fused) {}
 
-  std::optional<LibraryMatmul> run() {
+  std::optional<CublasLtMatmul> run() {
     if (kindOf(fused) != RecipeKind::matmul || !matmul::Problem::read(fused, p).empty())
       return std::nullopt;
     if (p.stored == DType::f64)
@@ -35,7 +35,7 @@ public:
 private:
   const Op &fused;
   matmul::Problem p;
-  LibraryMatmul c;
+  CublasLtMatmul c;
   const Value *sum = nullptr;   // what the chain has come to
   const Value *kept = nullptr;  // the operand of gelu, before a cast
   int residual = -1;
@@ -139,6 +139,6 @@ private:
 
 }  // namespace
 
-std::optional<LibraryMatmul> libraryMatmul(const Op &fused) { return Matcher(fused).run(); }
+std::optional<CublasLtMatmul> matchCublasLtMatmul(const Op &fused) { return Matcher(fused).run(); }
 
 }  // namespace gptc

@@ -1,5 +1,5 @@
-// How emitted text calls the attention templates of device/attention.cuh: their constants, the functions that these name,
-// and the statement.
+// How emitted text calls the attention templates of device/attention.cuh: their constants, the functions that these
+// name, and the statement.
 #include "codegen/cuda/emit_text.h"
 #include "ir/ops/op_support.h"
 #include "ir/random.h"

@@ -24,7 +24,7 @@
 
 namespace gptc {
 
-struct LibraryMatmul {
+struct CublasLtMatmul {
   /// cuBLASLt's CUBLASLT_EPILOGUE_ of that name.
   enum class Epilogue { none, bias, gelu, geluBias, geluAux, geluAuxBias, geluGrad, biasGradA };
   /// `param` counts the group's operands and then its results, as parameters of its kernel do.
@@ -48,7 +48,7 @@ struct LibraryMatmul {
 /// Memory that a call may use: what NVIDIA recommends for Hopper and later, more than earlier GPUs need.
 constexpr int64_t libraryWorkspace = 32 << 20;
 
-/// nullopt where the group is no such call.
-std::optional<LibraryMatmul> libraryMatmul(const Op &fused);
+/// nullopt where the group is no such call (codegen/recipes/matmul/cublaslt.cpp).
+std::optional<CublasLtMatmul> matchCublasLtMatmul(const Op &fused);
 
 }  // namespace gptc

@@ -45,9 +45,9 @@ Stmt threadLoop(const char *name, int64_t count, const std::function<Body(const 
 using Rows = std::function<Expr(const Expr &j, const Expr &x)>;
 
 /// What the blocks of all forms do.
-class Blocks {
+class GridAttention {
 protected:
-  Blocks(GroupEval &group, const Op &op, const Shape &shape, const Schedule &s, const Buffer &rowsOf)
+  GridAttention(GroupEval &group, const Op &op, const Shape &shape, const Schedule &s, const Buffer &rowsOf)
       : group(group), shape(shape), tiled(s.mr > 0), lanes(s.vec ? s.vec : lanesOf(shape)),
         threads(tiled ? blockThreads : s.threads), bias(group, op, shape), head0(firstHead(group, op)) {
     if (tiled && isNarrow(rowsOf->dtype))
@@ -280,10 +280,10 @@ Expr placeOf(const Buffer &weights, const Expr &block, int64_t count) {
   return weights->storage == Storage::shared ? imm(0) : block * count;
 }
 
-class Cached : Blocks {
+class Cached : GridAttention {
 public:
   Cached(GroupEval &group, const Op &op, const Schedule &s)
-      : Blocks(group, op, shapeOf(op, 0), s, group.outputs[1]), qkv{input(op, 0), shape},
+      : GridAttention(group, op, shapeOf(op, 0), s, group.outputs[1]), qkv{input(op, 0), shape},
         rows(op.operand(1)->type.dim(1)), scores(weights("s", rows, 1, shape.heads * shape.tokens)) {
     for (int i = 0; i < 2; ++i) {
       from[i] = input(op, 1 + i);
@@ -382,10 +382,10 @@ private:
   Expr posIn;
 };
 
-class Forward : Blocks {
+class Forward : GridAttention {
 public:
   Forward(GroupEval &group, const Op &op, const Schedule &s)
-      : Blocks(group, op, shapeOf(op, 0), s, group.inputs[op.operand(0)->index]), qkv{input(op, 0), shape},
+      : GridAttention(group, op, shapeOf(op, 0), s, group.inputs[op.operand(0)->index]), qkv{input(op, 0), shape},
         dropout(group, op, 1, shape), scores(weights("s", shape.tokens, 1, fewBlocks)), schedule(s) {}
 
   Phases phases() {
@@ -445,10 +445,10 @@ private:
 
 /// 1. delta_i = do_i . o_i.  2. dq, a block for each query.  3. dk and dv, a block for each key, which goes through the
 /// heads that share it in order.
-class Backward : Blocks {
+class Backward : GridAttention {
 public:
   Backward(GroupEval &group, const Op &op, const Schedule &s)
-      : Blocks(group, op, shapeOf(op, 1), s, group.inputs[op.operand(1)->index]), qkv{input(op, 1), shape},
+      : GridAttention(group, op, shapeOf(op, 1), s, group.inputs[op.operand(1)->index]), qkv{input(op, 1), shape},
         dqkv{group.outputs[0], shape}, dropout(group, op, 4, shape), dout(input(op, 0)), out(input(op, 2)),
         lse(input(op, 3)), dScores(weights("ds", shape.tokens, 2, fewBlocks, 2)),
         probs(weights("p", shape.tokens, 2, fewBlocks, 2)),

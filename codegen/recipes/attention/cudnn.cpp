@@ -1,11 +1,11 @@
-#include "codegen/library_attention.h"
+#include "codegen/cudnn_attention.h"
 
 #include "codegen/recipes/attention/attention.h"
 #include "ir/ops/op_support.h"
 
 namespace gptc {
 
-int64_t LibraryAttention::workspace() const {
+int64_t CudnnAttention::workspace() const {
   int64_t bytes = 1 << 20;
   if (backward) {
     const int64_t rows = roundUp(tokens, 128), all = batch * heads;
@@ -16,8 +16,8 @@ int64_t LibraryAttention::workspace() const {
   return bytes;
 }
 
-std::optional<LibraryAttention> libraryAttention(const Op &fused) {
-  LibraryAttention a;
+std::optional<CudnnAttention> matchCudnnAttention(const Op &fused) {
+  CudnnAttention a;
   const Op *op = attention::onlyOp(fused, OpKind::attention);
   if (!op) {
     op = attention::onlyOp(fused, OpKind::attention_grad);
@@ -47,7 +47,7 @@ std::optional<LibraryAttention> libraryAttention(const Op &fused) {
     a.o = results;
     a.lse = results + 1;
   }
-  if (a.workspace() > LibraryAttention::mostWorkspace)
+  if (a.workspace() > CudnnAttention::mostWorkspace)
     return std::nullopt;
   return a;
 }
