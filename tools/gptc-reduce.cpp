@@ -132,8 +132,10 @@ int run(int argc, char **argv) {
                "Without --test, a module fails where passes change what it means, crash or break its text, or where\n"
                "machine code leaves its memory or is further off than its error bound (tools/check/module_check.h).",
                "gptc-reduce"};
-  app.add_option("input", input, "a .gir file, or - for standard input");
-  app.add_option("-o,--output", output, "where the small module goes; - for standard output (default)");
+  app.set_version_flag("--version", "gptc-reduce " GPTC_VERSION);
+  app.add_option("input", input, "a .gir file, or - for standard input")->type_name("FILE.gir");
+  app.add_option("-o,--output", output, "where the small module goes; - for standard output (default)")
+      ->type_name("FILE.gir");
   app.add_option(
       "--test", test,
       "a command that fails on the module; a candidate counts when it ends with the same exit code. {} in it "

@@ -19,6 +19,7 @@ int main(int argc, char **argv) {
     gptc::addEstimateCommand(app);
     gptc::addCalibrateCommand(app);
     gptc::addDoctorCommand(app);
+    gptc::addCompletionCommand(app);
     return gptc::parseCommandLine(app, argc, argv).value_or(0);
   });
 }

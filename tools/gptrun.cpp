@@ -551,13 +551,15 @@ template <typename T> std::string withDefault(const char *text, const T &value) 
 int run(int argc, char **argv) {
   Options o;
   CLI::App app{"gptrun: trains, samples and evaluates a plan made by `gptc compile`", "gptrun"};
+  app.set_version_flag("--version", "gptrun " GPTC_VERSION);
   auto common = [&](CLI::App *a) {
-    a->add_option("PLAN", o.plan, "folder written by `gptc compile`");
+    a->add_option("PLAN", o.plan, "folder written by `gptc compile`")->type_name("FOLDER");
     a->add_option("--threads", o.threads, "threads; never changes results; default: 0, all cores")
         ->check(within(0, 4096));
     a->add_option("--out-dir", o.outDir,
                   "where the run writes; default: out_dir of model.toml, for a plan from elsewhere only below the "
-                  "working folder");
+                  "working folder")
+        ->type_name("DIR");
   };
   common(&app);
   auto weights = [&](CLI::App *a) {

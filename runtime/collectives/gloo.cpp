@@ -21,7 +21,12 @@ Plugin load() {
   char self[PATH_MAX];
   const ssize_t n = readlink("/proc/self/exe", self, sizeof self);
   const llvm::StringRef program(self, n > 0 ? size_t(n) : 0);
-  const std::string path = program.substr(0, program.rfind('/') + 1).str() + "libgptc_gloo.so";
+  const std::string beside = program.substr(0, program.rfind('/') + 1).str();
+  // Beside the programs as they are built, in a folder of its own as they are installed.
+  std::string path = beside + "libgptc_gloo.so";
+  if (const std::string installed = beside + "../lib/gptc/libgptc_gloo.so";
+      access(path.c_str(), R_OK) != 0 && access(installed.c_str(), R_OK) == 0)
+    path = installed;
   if (access(path.c_str(), R_OK) != 0) {
     p.why = fmt::format("ranks on several machines, or over TCP, need {}, which is missing", path);
     p.help = "install libgloo-dev and build again (tools/setup does both); ranks of one machine need none of it";

@@ -5,7 +5,6 @@
 int gptc_main(int argc, char **argv);
 int gptrun_main(int argc, char **argv);
 int gptc_opt_main(int argc, char **argv);
-int gptc_device_test_main(int argc, char **argv);
 
 int main(int argc, char **argv) {
   std::string_view name = argc ? argv[0] : "";
@@ -14,7 +13,5 @@ int main(int argc, char **argv) {
     return gptrun_main(argc, argv);
   if (name == "gptc-opt")
     return gptc_opt_main(argc, argv);
-  if (name == "gptc-device-test")
-    return gptc_device_test_main(argc, argv);
   return gptc_main(argc, argv);
 }

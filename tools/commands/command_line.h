@@ -3,6 +3,7 @@
 
 #include "support/diagnostics.h"
 #include "support/words.h"
+#include "tools/commands/command_tree.h"
 
 #include <CLI/CLI.hpp>
 
@@ -42,6 +43,8 @@ inline void addModel(CLI::App &command, std::string &file, std::vector<std::stri
 /// Parses the command line and runs callbacks. Returns an exit code if nothing is left to do (--help, --version, a
 /// command that threw CLI::RuntimeError).
 inline std::optional<int> parseCommandLine(CLI::App &app, int argc, char **argv) {
+  if (answersForTools(app, argc, argv))
+    return 0;
   // `--x=` without a value: CLI11 would take the next argument as the value.
   for (int i = 1; i < argc && llvm::StringRef(argv[i]) != "--"; ++i)
     if (llvm::StringRef word = argv[i]; word.starts_with("--") && word.find('=') + 1 == word.size())

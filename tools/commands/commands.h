@@ -21,5 +21,6 @@ void addExplainCommand(CLI::App &app);
 void addEstimateCommand(CLI::App &app);
 void addCalibrateCommand(CLI::App &app);
 void addDoctorCommand(CLI::App &app);
+void addCompletionCommand(CLI::App &app);
 
 }  // namespace gptc

@@ -42,7 +42,8 @@ double momentBytes(const Module &m) {
   return double(bytes);
 }
 
-void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t nodes) {
+/// What is trained: model, batch, ranks.
+void accountOfModel(const Config &c, const Plan &plan, const CompileReport &r) {
   const ModelConfig &m = c.model;
   row("model", fmt::format("{}: {} layers, {} heads{}, width {}, context {}, vocabulary {}", c.name, m.nLayer, m.nHead,
                            m.nKvHead == m.nHead ? "" : fmt::format(" on {}", m.nKvHead), m.nEmbd, m.blockSize,
@@ -72,6 +73,47 @@ void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t 
                     : p.zeroStage == 0 ? ", each with all parameters"
                                        : fmt::format(", ZeRO stage {}", p.zeroStage),
                     p.logicalShards, p.reduceOrder == "tree" ? "a tree" : "the engine"));
+}
+
+/// Which of a GPU's plan calls libraries.
+void accountOfLibraries(const Config &c, const Plan &plan, const CompileReport &r) {
+  struct Count {
+    int groups = 0, calls = 0;
+  } matmuls, attentions;
+  for (const PlannedKernel &k : kernelsOf(*plan.planned)) {
+    Schedule s;
+    if (!Schedule::parse(k.op->attrs.getString("schedule"), s))
+      continue;
+    Count *of = s.recipe == "matmul"                                      ? &matmuls
+                : s.recipe == "attention" || s.recipe == "attention_grad" ? &attentions
+                                                                          : nullptr;
+    if (of)
+      ++of->groups, of->calls += s.library;
+  }
+  // Mention an installed library of the wrong version if it would be used.
+  auto unfit = [&](CudaLibraryId id, const Count &of) {
+    const CudaLibrary &l = CudaLibrary::find(id);
+    return of.groups > of.calls && l.unfit && c.compile.libraryCalls != "off" ? l.why : "";
+  };
+  row("library", matmuls.calls ? fmt::format("cuBLASLt for {} of {} matmul groups", matmuls.calls, matmuls.groups)
+                               : "none: every matmul is a generated kernel");
+  if (const std::string why = unfit(CudaLibraryId::cublasLt, matmuls); !why.empty())
+    row("", why);
+  const cuda::LibraryTuning &t = r.tuning;
+  if (matmuls.calls && !t.problem.empty())
+    row("", fmt::format("its own choice of algorithms, not timed: {}", t.problem));
+  else if (matmuls.calls)
+    row("", fmt::format("{} products: {} timed, {} known, in {:.2f} s; {} not by its first algorithm", t.products,
+                        t.timed, t.reused, t.seconds, t.notFirst));
+  if (attentions.calls)
+    row("", fmt::format("cuDNN for {} of {} attention groups", attentions.calls, attentions.groups));
+  else if (const std::string why = unfit(CudaLibraryId::cudnn, attentions);
+           !why.empty() && c.precision.compute != "fp32")
+    row("", why);
+}
+
+void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t nodes) {
+  accountOfModel(c, plan, r);
   row("target", plan.target.isCuda()
                     ? plan.target.name
                     : fmt::format("cpu {}, {}-bit vectors, {} thread{}", plan.target.cpu, 8 * plan.target.vectorBytes,
@@ -93,41 +135,8 @@ void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t 
                     t.stale ? fmt::format("; {} out of date, as other code is emitted now", t.stale) : "",
                     t.rejected ? fmt::format("; {} refused", t.rejected) : "",
                     t.exact + t.nearest ? "" : " (`gptc tune` measures)"));
-  if (plan.target.isCuda()) {
-    struct Count {
-      int groups = 0, calls = 0;
-    } matmuls, attentions;
-    for (const PlannedKernel &k : kernelsOf(*plan.planned)) {
-      Schedule s;
-      if (!Schedule::parse(k.op->attrs.getString("schedule"), s))
-        continue;
-      Count *of = s.recipe == "matmul"                                      ? &matmuls
-                  : s.recipe == "attention" || s.recipe == "attention_grad" ? &attentions
-                                                                            : nullptr;
-      if (of)
-        ++of->groups, of->calls += s.library;
-    }
-    // Mention an installed library of the wrong version if it would be used.
-    auto unfit = [&](CudaLibraryId id, const Count &of) {
-      const CudaLibrary &l = CudaLibrary::find(id);
-      return of.groups > of.calls && l.unfit && c.compile.libraryCalls != "off" ? l.why : "";
-    };
-    row("library", matmuls.calls ? fmt::format("cuBLASLt for {} of {} matmul groups", matmuls.calls, matmuls.groups)
-                                 : "none: every matmul is a generated kernel");
-    if (const std::string why = unfit(CudaLibraryId::cublasLt, matmuls); !why.empty())
-      row("", why);
-    const cuda::LibraryTuning &t = r.tuning;
-    if (matmuls.calls && !t.problem.empty())
-      row("", fmt::format("its own choice of algorithms, not timed: {}", t.problem));
-    else if (matmuls.calls)
-      row("", fmt::format("{} products: {} timed, {} known, in {:.2f} s; {} not by its first algorithm", t.products,
-                          t.timed, t.reused, t.seconds, t.notFirst));
-    if (attentions.calls)
-      row("", fmt::format("cuDNN for {} of {} attention groups", attentions.calls, attentions.groups));
-    else if (const std::string why = unfit(CudaLibraryId::cudnn, attentions);
-             !why.empty() && c.precision.compute != "fp32")
-      row("", why);
-  }
+  if (plan.target.isCuda())
+    accountOfLibraries(c, plan, r);
   const int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   row("memory",
       formatBytes(double(r.arenaBytes)) +
@@ -195,7 +204,7 @@ void addCompileCommand(CLI::App &app) {
       ->take_all();
   c->add_option("--target", o->target,
                 "cpu, cuda (the GPU here) or cuda:sm_90a and the like; as --set compile.target=...")
-      ->type_name("T");
+      ->type_name("cpu|cuda|cuda:SM");
   c->add_option("--cluster", o->request.clusterFile,
                 "cluster.toml of the machines for which \"auto\" in [parallel] is decided [one node, typical links]")
       ->type_name("CLUSTER.toml");

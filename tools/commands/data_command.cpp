@@ -45,7 +45,7 @@ void addDataCommand(CLI::App &app) {
       ->type_name("F");
   c->add_option("--out", options->outDir, "Folder to write into")->required()->type_name("DIR");
   c->add_option("--format", options->format, "nanogpt (16-bit tokens) or llmc (with llm.c's header) [nanogpt]")
-      ->type_name("F");
+      ->type_name("nanogpt|llmc");
   c->callback([options] { prepare(*options); });
 
   // For tools/quickstart.

@@ -67,7 +67,8 @@ void addDoctorCommand(CLI::App &app) {
   };
   auto o = std::make_shared<Options>();
   CLI::App *command = app.add_subcommand("doctor", "Says what this machine offers, and names what is missing");
-  command->add_option("--target", o->target, "what is wanted: cpu (default), cuda, or cuda:sm_90a and the like");
+  command->add_option("--target", o->target, "what is wanted: cpu (default), cuda, or cuda:sm_90a and the like")
+      ->type_name("cpu|cuda|cuda:SM");
   command->add_flag("--json", o->json, "for programs");
   command->footer("Exits 0 where the wanted target can run, else 4.");
   command->callback([o] {
