@@ -8,11 +8,11 @@ namespace gptc {
 
 namespace device_text {
 extern const char *const primitives, *const warp, *const common;  // the device layer
-extern const char *const matmul, *const attention;                // what statements call, to stand once in front of them
+extern const char *const matmul, *const attention;  // what statements call, to stand once in front of them
 }  // namespace device_text
 
-/// The device layer for NVRTC, which kernels include as "gptc_device.h". A host that replaces primitives and warp shares
-/// device_text::common.
+/// The device layer for NVRTC, which kernels include as "gptc_device.h". A host that replaces primitives and warp
+/// shares device_text::common.
 std::string cudaDeviceLayer();
 
 }  // namespace gptc

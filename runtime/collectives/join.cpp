@@ -81,26 +81,59 @@ void requireInterface(RendezvousClient &client, const std::string &name) {
   throw UserError(ErrorCode::RanksUnclear, text, help);
 }
 
-}  // namespace
+/// A rank on its way to the others of its group.
+class Joining {
+public:
+  Joining(RendezvousClient &client, const Group &group, const JoinOptions &options)
+      : client(client), group(group), options(options), world(int(group.members.size())),
+        until(Clock::now() + options.timeout), hosts(size_t(world)), nonces(size_t(world)) {
+    const auto at = std::find(group.members.begin(), group.members.end(), client.rank);
+    GPTC_CHECK(at != group.members.end(), "rank {} is none of group {}", client.rank, group.name);
+    rank = int(at - group.members.begin());
+  }
 
-std::unique_ptr<Communicator> joinProcesses(RendezvousClient &client, const Group &group, const JoinOptions &options) {
-  const auto until = Clock::now() + options.timeout;
-  auto left = [&] { return std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(until - Clock::now())); };
-  const int world = int(group.members.size());
-  const auto at = std::find(group.members.begin(), group.members.end(), client.rank);
-  GPTC_CHECK(at != group.members.end(), "rank {} is none of group {}", client.rank, group.name);
-  const int rank = int(at - group.members.begin());
-  auto fail = [&] [[noreturn]] (ErrorCode code, const std::string &text, const std::string &help) {
+  std::unique_ptr<Communicator> run() {
+    openLinks();
+    connectAll();
+    meetAll();
+    return overLinks(std::move(links), group, {client, std::max(options.timeout, options.patience), hosts, !shares});
+  }
+
+private:
+  RendezvousClient &client;
+  const Group &group;
+  const JoinOptions &options;
+  const int world;
+  const Clock::time_point until;
+  int rank = 0;  // in the group, as `peer` below
+  bool shares = false;
+  std::unique_ptr<Links> links;
+  std::string nonce;
+  std::vector<std::string> hosts, nonces;  // of all ranks
+
+  milliseconds left() const {
+    return std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(until - Clock::now()));
+  }
+  [[noreturn]] void fail(ErrorCode code, const std::string &text, const std::string &help) {
     const std::string all = fmt::format("rank {} of {} on {}, joining group {}: {}", client.rank, client.world,
                                         hostName(), group.name, text);
     client.report(code, all, help);
     throw UserError(code, all, help);
-  };
+  }
+  /// Of what came of a peer's links; where a rank has failed before, that is why.
+  [[noreturn]] void failOfLink(const LinkError &e, const std::string &text, const std::string &help) {
+    if (const RankFailure *f = client.failure(milliseconds(1000)))
+      throw UserError(f->code, f->text, "the first rank that failed is the cause: see what it says");
+    fail(e.kind == LinkError::late ? ErrorCode::CollectiveTimeout : ErrorCode::RankFailed, text, help);
+  }
+  std::string nameOf(int peer) const {
+    return fmt::format("rank {} on {}", group.members[size_t(peer)], hosts[size_t(peer)]);
+  }
 
-  auto of = [&](const char *what, int member) { return fmt::format("{}/{}/{}", what, group.name, member); };
-  auto ask = [&](const char *what, int peer) {
+  std::string keyOf(const char *what, int member) const { return fmt::format("{}/{}/{}", what, group.name, member); }
+  std::string ask(const char *what, int peer) {
     try {
-      return client.get(of(what, peer), left());
+      return client.get(keyOf(what, peer), left());
     } catch (const UserError &error) {
       if (client.failure() || error.diagnostics[0].code != ErrorCode::CollectiveTimeout)
         throw;
@@ -108,83 +141,86 @@ std::unique_ptr<Communicator> joinProcesses(RendezvousClient &client, const Grou
            fmt::format("rank {} did not come in {:.1f} s", group.members[size_t(peer)], options.timeout.count() / 1e3),
            "that rank is dead, stopped or stuck, or does not join this group");
     }
-  };
-
-  // Shared memory if all ranks can share it and none wants TCP; all ranks come to the same decision.
-  const char *variable = ownVariable("GPTC_INTERFACE");
-  const std::string interface = variable ? variable : "";
-  requireInterface(client, interface);
-  const std::string machine = options.tcp || !interface.empty() ? "" : machineId();
-  client.set(of("machine", rank), machine);
-  bool share = !machine.empty();
-  for (int peer = 0; peer < world; ++peer)
-    share &= peer == rank || ask("machine", peer) == machine;
-  LinkError e;
-  std::unique_ptr<Links> links =
-      share
-          ? makeSharedLinks(rank, world)
-          : makeGlooLinks({client.localAddress().c_str(), interface.c_str(), rank, world, options.timeout.count()}, e);
-  if (!links)
-    fail(ErrorCode::RendezvousFailed,
-         fmt::format("cannot use {}: {}", interface.empty() ? client.localAddress() : "interface " + interface, e.text),
-         "GPTC_INTERFACE names the network interface between ranks; `ip address` lists those of this machine");
-
-  Card card{hostName(), newToken().substr(0, nonceBytes), {}};
-  for (int peer = 0; peer < world; ++peer) {
-    std::string address(maxAddress, '\0');
-    address.resize(peer == rank ? 0 : links->address(peer, address.data(), address.size()));
-    card.addresses.push_back(address);
   }
-  client.set(of("links", rank), card.str());
 
-  std::vector<std::string> hosts(size_t(world), card.host);
-  auto nameOf = [&](int peer) {
-    return fmt::format("rank {} on {}", group.members[size_t(peer)], hosts[size_t(peer)]);
-  };
-  std::vector<std::string> nonces(static_cast<size_t>(world));
-  for (int peer = 0; peer < world; ++peer) {
-    if (peer == rank)
-      continue;
-    const std::optional<Card> other = Card::parse(ask("links", peer), size_t(world));
-    if (!other)
-      fail(ErrorCode::CollectiveMismatch,
-           fmt::format("rank {} has another idea of the group's members", group.members[size_t(peer)]),
-           "all ranks must run the same plan: start them by one gptrun");
-    hosts[size_t(peer)] = other->host;
-    nonces[size_t(peer)] = other->nonce;
-    const std::string &address = other->addresses[size_t(rank)];
-    if (!links->connect(peer, address.data(), address.size(), e)) {
-      if (const RankFailure *f = client.failure(milliseconds(1000)))
-        throw UserError(f->code, f->text, "the first rank that failed is the cause: see what it says");
-      fail(e.kind == LinkError::late ? ErrorCode::CollectiveTimeout : ErrorCode::RankFailed,
-           fmt::format("no connection from {} to {}: {}", client.localAddress(), nameOf(peer), e.text),
-           share ? "GPTC_INTERFACE=lo makes ranks of one machine talk over TCP"
-                 : "a firewall between them must let all ports through; GPTC_INTERFACE names the network interface to "
-                   "use");
+  /// Shared memory if all ranks can share it and none wants TCP; all ranks come to the same decision.
+  void openLinks() {
+    const char *variable = ownVariable("GPTC_INTERFACE");
+    const std::string interface = variable ? variable : "";
+    requireInterface(client, interface);
+    const std::string machine = options.tcp || !interface.empty() ? "" : machineId();
+    client.set(keyOf("machine", rank), machine);
+    shares = !machine.empty();
+    for (int peer = 0; peer < world; ++peer)
+      shares &= peer == rank || ask("machine", peer) == machine;
+    LinkError e;
+    const std::string &local = client.localAddress();
+    links = shares ? makeSharedLinks(rank, world)
+                   : makeGlooLinks({local.c_str(), interface.c_str(), rank, world, options.timeout.count()}, e);
+    if (!links)
+      fail(ErrorCode::RendezvousFailed,
+           fmt::format("cannot use {}: {}", interface.empty() ? local : "interface " + interface, e.text),
+           "GPTC_INTERFACE names the network interface between ranks; `ip address` lists those of this machine");
+  }
+
+  /// Tells the others where this rank is, and connects to where they are.
+  void connectAll() {
+    Card card{hostName(), newToken().substr(0, nonceBytes), {}};
+    nonce = card.nonce;
+    hosts.assign(size_t(world), card.host);
+    for (int peer = 0; peer < world; ++peer) {
+      std::string address(maxAddress, '\0');
+      address.resize(peer == rank ? 0 : links->address(peer, address.data(), address.size()));
+      card.addresses.push_back(address);
+    }
+    client.set(keyOf("links", rank), card.str());
+    for (int peer = 0; peer < world; ++peer) {
+      if (peer == rank)
+        continue;
+      const std::optional<Card> other = Card::parse(ask("links", peer), size_t(world));
+      if (!other)
+        fail(ErrorCode::CollectiveMismatch,
+             fmt::format("rank {} has another idea of the group's members", group.members[size_t(peer)]),
+             "all ranks must run the same plan: start them by one gptrun");
+      hosts[size_t(peer)] = other->host;
+      nonces[size_t(peer)] = other->nonce;
+      const std::string &address = other->addresses[size_t(rank)];
+      LinkError e;
+      if (!links->connect(peer, address.data(), address.size(), e))
+        failOfLink(e, fmt::format("no connection from {} to {}: {}", client.localAddress(), nameOf(peer), e.text),
+                   shares ? "GPTC_INTERFACE=lo makes ranks of one machine talk over TCP"
+                          : "a firewall between them must let all ports through; GPTC_INTERFACE names the network "
+                            "interface to use");
     }
   }
-  // Both ends of a connection prove that they have read the other's card.
-  const uint64_t slot = mix(hashOf({}), uint64_t(world));
-  for (int peer = 0; peer < world; ++peer) {
-    if (peer == rank)
-      continue;
-    char said[nonceBytes] = {};
-    Links::Message *out = links->send(peer, slot, nonces[size_t(peer)].data(), nonceBytes, e);
-    Links::Message *in = out ? links->receive(peer, slot, said, nonceBytes, e) : nullptr;
-    const bool met = in && links->wait(in, left().count(), e) && links->wait(out, left().count(), e);
-    for (Links::Message *m : {out, in})
-      if (m)
-        links->free(m);
-    if (met && std::memcmp(said, card.nonce.data(), nonceBytes) == 0)
-      continue;
-    if (const RankFailure *f = client.failure(milliseconds(1000)))
-      throw UserError(f->code, f->text, "the first rank that failed is the cause: see what it says");
-    fail(e.kind == LinkError::late ? ErrorCode::CollectiveTimeout : ErrorCode::RankFailed,
-         met ? fmt::format("what came in the place of {} is not that rank", nameOf(peer))
-             : fmt::format("{} does not answer: {}", nameOf(peer), e.text),
-         "see what that rank says; ports of ranks should not be open to other machines");
+
+  /// Both ends of a connection prove that they have read the other's card.
+  void meetAll() {
+    const uint64_t slot = mix(hashOf({}), uint64_t(world));
+    for (int peer = 0; peer < world; ++peer) {
+      if (peer == rank)
+        continue;
+      LinkError e;
+      char said[nonceBytes] = {};
+      Links::Message *out = links->send(peer, slot, nonces[size_t(peer)].data(), nonceBytes, e);
+      Links::Message *in = out ? links->receive(peer, slot, said, nonceBytes, e) : nullptr;
+      const bool met = in && links->wait(in, left().count(), e) && links->wait(out, left().count(), e);
+      for (Links::Message *m : {out, in})
+        if (m)
+          links->free(m);
+      if (!met || std::memcmp(said, nonce.data(), nonceBytes) != 0)
+        failOfLink(e,
+                   met ? fmt::format("what came in the place of {} is not that rank", nameOf(peer))
+                       : fmt::format("{} does not answer: {}", nameOf(peer), e.text),
+                   "see what that rank says; ports of ranks should not be open to other machines");
+    }
   }
-  return overLinks(std::move(links), group, {client, std::max(options.timeout, options.patience), hosts, !share});
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> joinProcesses(RendezvousClient &client, const Group &group, const JoinOptions &options) {
+  return Joining(client, group, options).run();
 }
 
 }  // namespace gptc

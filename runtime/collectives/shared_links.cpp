@@ -138,7 +138,7 @@ public:
   Message *send(int peer, uint64_t slot, const void *at, size_t n, LinkError &e) noexcept override {
     auto *m = new Message{peer, true, slot, static_cast<char *>(const_cast<void *>(at)), n};
     queues[size_t(peer)].out.push_back(m);
-    write(peer);
+    write(peer, e);
     return m;
   }
   Message *receive(int peer, uint64_t slot, void *at, size_t n, LinkError &e) noexcept override {
@@ -252,81 +252,56 @@ private:
     for (int peer = 0; peer < world; ++peer) {
       if (peer == rank)
         continue;
-      any |= write(peer);
+      any |= write(peer, e);
       any |= read(peer, e);
     }
     return any;
   }
 
-  static void copyIn(Ring &r, uint64_t at, const char *from, size_t n) {
+  /// Copies n bytes between memory and the place `at` of a ring, which goes on at its beginning: in, or out of it.
+  static void copy(Ring &r, uint64_t at, char *memory, size_t n, bool in) {
     const size_t place = at % ringBytes, first = std::min(n, ringBytes - place);
-    std::memcpy(r.bytes + place, from, first);
-    std::memcpy(r.bytes, from + first, n - first);
-  }
-  static void copyOut(const Ring &r, uint64_t at, char *to, size_t n) {
-    const size_t place = at % ringBytes, first = std::min(n, ringBytes - place);
-    std::memcpy(to, r.bytes + place, first);
-    std::memcpy(to + first, r.bytes, n - first);
+    auto part = [&](char *inRing, char *outside, size_t bytes) {
+      std::memcpy(in ? inRing : outside, in ? outside : inRing, bytes);
+    };
+    part(r.bytes + place, memory, first);
+    part(r.bytes, memory + first, n - first);
   }
 
-  bool write(int peer) {
-    auto &queue = queues[size_t(peer)].out;
-    Ring &r = segments[size_t(peer)]->from[rank];
+  bool write(int peer, LinkError &e) {
+    return move(queues[size_t(peer)].out, segments[size_t(peer)]->from[rank], peer, e);
+  }
+  bool read(int peer, LinkError &e) { return move(queues[size_t(peer)].in, mine().from[peer], peer, e); }
+
+  /// Messages in their order, each a header and then blocks, into a ring or out of it, as far as there is room or
+  /// something there. False where nothing could be moved.
+  bool move(std::deque<Message *> &queue, Ring &r, int peer, LinkError &e) {
     bool any = false;
     while (!queue.empty()) {
       Message &m = *queue.front();
-      const uint64_t at = r.written.load(std::memory_order_relaxed);
-      const size_t room = ringBytes - size_t(at - r.read.load(std::memory_order_acquire));
-      size_t n = 0;
+      std::atomic<uint64_t> &own = m.sends ? r.written : r.read;
+      const uint64_t at = own.load(std::memory_order_relaxed);
+      const size_t most = m.sends ? ringBytes - size_t(at - r.read.load(std::memory_order_acquire))
+                                  : size_t(r.written.load(std::memory_order_acquire) - at);
+      size_t n = sizeof(Header);
       if (!m.named) {
-        if (room < sizeof(Header))
+        if (most < n)
           break;
-        const Header h{m.slot, m.bytes};
-        copyIn(r, at, reinterpret_cast<const char *>(&h), n = sizeof h);
-        m.named = true;
-      } else {
-        n = std::min({room, blockBytes, m.bytes - m.moved});
-        if (n == 0)
-          break;
-        copyIn(r, at, m.at + m.moved, n);
-        m.moved += n;
-      }
-      r.written.store(at + n, std::memory_order_release);
-      ring(peer);
-      any = true;
-      if (m.moved == m.bytes)
-        queue.pop_front();
-    }
-    return any;
-  }
-
-  bool read(int peer, LinkError &e) {
-    auto &queue = queues[size_t(peer)].in;
-    Ring &r = mine().from[peer];
-    bool any = false;
-    while (!queue.empty()) {
-      Message &m = *queue.front();
-      const uint64_t at = r.read.load(std::memory_order_relaxed);
-      const size_t there = size_t(r.written.load(std::memory_order_acquire) - at);
-      size_t n = 0;
-      if (!m.named) {
-        if (there < sizeof(Header))
-          break;
-        Header h;
-        copyOut(r, at, reinterpret_cast<char *>(&h), n = sizeof h);
+        Header h{m.slot, m.bytes};
+        copy(r, at, reinterpret_cast<char *>(&h), n, m.sends);
         if (h.slot != m.slot || h.bytes != m.bytes) {
           say(e, LinkError::gone, "it sent something else than what was due");
           break;
         }
         m.named = true;
       } else {
-        n = std::min({there, blockBytes, m.bytes - m.moved});
+        n = std::min({most, blockBytes, m.bytes - m.moved});
         if (n == 0)
           break;
-        copyOut(r, at, m.at + m.moved, n);
+        copy(r, at, m.at + m.moved, n, m.sends);
         m.moved += n;
       }
-      r.read.store(at + n, std::memory_order_release);
+      own.store(at + n, std::memory_order_release);
       ring(peer);
       any = true;
       if (m.moved == m.bytes)

@@ -429,6 +429,16 @@ void CudaExecutor::settle(llvm::StringRef what) {
   await(e.event, what);
 }
 
+/// Where each of these begins, one behind the other, and how many bytes they take.
+static size_t layOut(const std::vector<Place> &places, std::vector<size_t> &at) {
+  size_t end = 0;
+  for (const Place &p : places) {
+    at.push_back(end);
+    end += aligned(p.bytes);
+  }
+  return end;
+}
+
 void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
   std::vector<std::pair<Bound *, BoundFunction>> pending;
   std::vector<const kir::Kernel *> kernels, hostKernels;
@@ -505,14 +515,6 @@ void CudaExecutor::prepare(llvm::ArrayRef<llvm::StringRef> names) {
     }
     bound->args = b.args;
     bound->results = b.results;
-    auto layOut = [](const std::vector<Place> &places, std::vector<size_t> &at) {
-      size_t end = 0;
-      for (const Place &p : places) {
-        at.push_back(end);
-        end += aligned(p.bytes);
-      }
-      return end;
-    };
     const size_t argBytes = layOut(bound->args, bound->argAt), resultBytes = layOut(bound->results, bound->resultAt);
     for (size_t i = 0; i < ringSlots; ++i)
       bound->ring.push_back(std::make_unique<Bound::Slot>(gpu, argBytes));

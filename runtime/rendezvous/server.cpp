@@ -211,105 +211,121 @@ struct RendezvousServer::Impl {
     return n;
   }
 
+  void takeBeat(Connection &c, Reader &r) {
+    const llvm::StringRef text = r.string();
+    if (!r.whole() || text.size() > maxNews) {
+      c.over = "it sent a heartbeat that is none";
+      return;
+    }
+    {
+      std::lock_guard lock(mutex);
+      news[size_t(c.rank)] = text.str();
+    }
+    c.out += Writer(Kind::beat).done();
+  }
+
+  void takeReport(Connection &c, Reader &r) {
+    const auto code = ErrorCode(r.number<int32_t>());
+    const std::string text = r.string().str(), help = r.string().str();
+    if (!r.whole()) {
+      c.over = "it sent a report that is none";
+      return;
+    }
+    // An error of one rank alone, such as a full disk, is to the others the failure of that rank.
+    if (exitCodeOf(code) == exitCodeOf(ErrorCode::RankFailed))
+      fail({c.rank, code, text, code, help});
+    else
+      fail({c.rank, ErrorCode::RankFailed, fmt::format("{} failed: {}", nameOf(c), text), code, help});
+  }
+
+  // Requests, which are answered now or later. False for a message that is none of ours.
+
+  /// Stores a value, and answers with `said` or that there is no room.
+  void storeFor(int rank, uint64_t id, llvm::StringRef key, llvm::StringRef value, llvm::StringRef said) {
+    if (store(key, value))
+      answer(rank, id, Status::ok, said);
+    else
+      answer(rank, id, Status::wrong, fmt::format("the values of all ranks exceed {} MiB", maxStored >> 20));
+  }
+
+  bool set(Connection &c, uint64_t id, llvm::StringRef key, Reader &r) {
+    const llvm::StringRef value = r.string();
+    if (!r.whole())
+      return false;
+    storeFor(c.rank, id, key, value, "");
+    return true;
+  }
+
+  bool add(Connection &c, uint64_t id, llvm::StringRef key, Reader &r) {
+    const auto delta = r.number<int64_t>();
+    if (!r.whole())
+      return false;
+    int64_t now = 0;
+    if (auto at = values.find(key); at != values.end() && llvm::StringRef(at->second).getAsInteger(10, now)) {
+      answer(c.rank, id, Status::wrong, "the key holds no number");
+      return true;
+    }
+    const std::string text = std::to_string(int64_t(uint64_t(now) + uint64_t(delta)));
+    storeFor(c.rank, id, key, text, text);
+    return true;
+  }
+
+  bool wait(Kind kind, Connection &c, uint64_t id, llvm::StringRef key, Reader &r) {
+    const auto time = r.number<int64_t>();
+    if (!r.whole() || time < 0)
+      return false;
+    if (waitingOf(c.rank) >= maxWaiting) {
+      answer(c.rank, id, Status::wrong, "too many requests wait");
+      return true;
+    }
+    const Waiting w{c.rank, id, Clock::now() + milliseconds(std::min<int64_t>(time, 1000ll * 86400 * 365))};
+    if (kind == Kind::get) {
+      if (auto at = values.find(key); at != values.end())
+        answer(c.rank, id, Status::ok, at->second);
+      else
+        waitingFor[key.str()].push_back(w);
+      return true;
+    }
+    auto &all = barriers[key.str()];
+    all.push_back(w);
+    if (all.size() == size_t(options.world)) {
+      for (const Waiting &x : all)
+        answer(x.rank, x.id, Status::ok, "");
+      barriers.erase(key.str());
+    }
+    return true;
+  }
+
+  bool leave(Connection &c, uint64_t id, Reader &r) {
+    if (!r.whole())
+      return false;
+    answer(c.rank, id, Status::ok, "");
+    c.left = true;
+    std::lock_guard lock(mutex);
+    ++left;
+    return true;
+  }
+
   void serve(Connection &c, llvm::StringRef frame) {
     Reader r(frame);
     const auto kind = r.number<Kind>();
-    if (kind == Kind::beat) {
-      const llvm::StringRef text = r.string();
-      if (!r.whole() || text.size() > maxNews) {
-        c.over = "it sent a heartbeat that is none";
-        return;
-      }
-      {
-        std::lock_guard lock(mutex);
-        news[size_t(c.rank)] = text.str();
-      }
-      c.out += Writer(Kind::beat).done();
-      return;
-    }
-    if (kind == Kind::report) {
-      const auto code = ErrorCode(r.number<int32_t>());
-      const std::string text = r.string().str(), help = r.string().str();
-      if (!r.whole()) {
-        c.over = "it sent a report that is none";
-        return;
-      }
-      // An error of one rank alone, such as a full disk, is to the others the failure of that rank.
-      if (exitCodeOf(code) == exitCodeOf(ErrorCode::RankFailed))
-        fail({c.rank, code, text, code, help});
-      else
-        fail({c.rank, ErrorCode::RankFailed, fmt::format("{} failed: {}", nameOf(c), text), code, help});
-      return;
-    }
+    if (kind == Kind::beat)
+      return takeBeat(c, r);
+    if (kind == Kind::report)
+      return takeReport(c, r);
     const auto id = r.number<uint64_t>();
     const llvm::StringRef key = kind == Kind::leave ? llvm::StringRef() : r.string();
     if (key.size() > maxKey) {
       c.over = "it sent a key that is too long";
       return;
     }
-    const auto full = fmt::format("the values of all ranks exceed {} MiB", maxStored >> 20);
-    switch (kind) {
-    case Kind::set: {
-      const llvm::StringRef value = r.string();
-      if (!r.whole())
-        break;
-      const bool room = store(key, value);
-      answer(c.rank, id, room ? Status::ok : Status::wrong, room ? "" : full);
-      return;
-    }
-    case Kind::add: {
-      const auto delta = r.number<int64_t>();
-      if (!r.whole())
-        break;
-      int64_t now = 0;
-      if (auto at = values.find(key); at != values.end() && llvm::StringRef(at->second).getAsInteger(10, now)) {
-        answer(c.rank, id, Status::wrong, "the key holds no number");
-        return;
-      }
-      const std::string text = std::to_string(int64_t(uint64_t(now) + uint64_t(delta)));
-      const bool room = store(key, text);
-      answer(c.rank, id, room ? Status::ok : Status::wrong, room ? llvm::StringRef(text) : llvm::StringRef(full));
-      return;
-    }
-    case Kind::get:
-    case Kind::barrier: {
-      const auto wait = r.number<int64_t>();
-      if (!r.whole() || wait < 0)
-        break;
-      if (waitingOf(c.rank) >= maxWaiting) {
-        answer(c.rank, id, Status::wrong, "too many requests wait");
-        return;
-      }
-      const Waiting w{c.rank, id, Clock::now() + milliseconds(std::min<int64_t>(wait, 1000ll * 86400 * 365))};
-      if (kind == Kind::get) {
-        if (auto at = values.find(key); at != values.end())
-          answer(c.rank, id, Status::ok, at->second);
-        else
-          waitingFor[key.str()].push_back(w);
-        return;
-      }
-      auto &all = barriers[key.str()];
-      all.push_back(w);
-      if (all.size() == size_t(options.world)) {
-        for (const Waiting &x : all)
-          answer(x.rank, x.id, Status::ok, "");
-        barriers.erase(key.str());
-      }
-      return;
-    }
-    case Kind::leave: {
-      if (!r.whole())
-        break;
-      answer(c.rank, id, Status::ok, "");
-      c.left = true;
-      std::lock_guard lock(mutex);
-      ++left;
-      return;
-    }
-    default:
-      break;
-    }
-    c.over = "it sent a message that is none of ours";
+    const bool known = kind == Kind::set                            ? set(c, id, key, r)
+                       : kind == Kind::add                          ? add(c, id, key, r)
+                       : kind == Kind::get || kind == Kind::barrier ? wait(kind, c, id, key, r)
+                       : kind == Kind::leave                        ? leave(c, id, r)
+                                                                    : false;
+    if (!known)
+      c.over = "it sent a message that is none of ours";
   }
 
   void read(Connection &c) {
@@ -335,34 +351,33 @@ struct RendezvousServer::Impl {
       c.over = why;
   }
 
+  /// Answers those of `all` that have waited too long, and lowers `next` to when the others will have.
+  template <typename All>
+  void answerLate(All &all, Clock::time_point now, llvm::StringRef value, Clock::time_point &next) {
+    for (size_t i = all.size(); i-- > 0;)
+      if (all[i].until <= now) {
+        answer(all[i].rank, all[i].id, Status::late, value);
+        all.erase(all.begin() + long(i));
+      } else {
+        next = std::min(next, all[i].until);
+      }
+  }
+
   /// Answers requests whose time-out has passed. Returns when the next one is due.
   Clock::time_point expire() {
     const auto now = Clock::now();
     auto next = now + std::chrono::seconds(60);
     for (auto at = waitingFor.begin(); at != waitingFor.end();) {
-      auto &all = at->second;
-      for (size_t i = all.size(); i-- > 0;)
-        if (all[i].until <= now) {
-          answer(all[i].rank, all[i].id, Status::late, "");
-          all.erase(all.begin() + long(i));
-        } else {
-          next = std::min(next, all[i].until);
-        }
-      at = all.empty() ? waitingFor.erase(at) : std::next(at);
+      answerLate(at->second, now, "", next);
+      at = at->second.empty() ? waitingFor.erase(at) : std::next(at);
     }
     for (auto at = barriers.begin(); at != barriers.end();) {
-      auto &all = at->second;
+      const auto &all = at->second;
       std::string missing;
       for (int r = 0; r < options.world; ++r)
         if (std::none_of(all.begin(), all.end(), [&](const Waiting &w) { return w.rank == r; }))
           missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
-      for (size_t i = all.size(); i-- > 0;)
-        if (all[i].until <= now) {
-          answer(all[i].rank, all[i].id, Status::late, missing);
-          all.erase(all.begin() + long(i));
-        } else {
-          next = std::min(next, all[i].until);
-        }
+      answerLate(at->second, now, missing, next);
       at = all.empty() ? barriers.erase(at) : std::next(at);
     }
     for (Connection &c : connections) {

@@ -67,7 +67,8 @@ TEST_F(BundleTest, ItsDoctorExaminesTheMachine) {
 }
 
 TEST_F(BundleTest, ItNeedsNothingButGlibc) {
-  const Answer a = run("readelf -dW '" GPTC_BUNDLE "' '" GPTC_BUNDLE "-device-test' | sed -nE 's/.*\\(NEEDED\\).*\\[(.*)\\]/\\1/p' | "
+  const Answer a = run("readelf -dW '" GPTC_BUNDLE "' '" GPTC_BUNDLE
+                       "-device-test' | sed -nE 's/.*\\(NEEDED\\).*\\[(.*)\\]/\\1/p' | "
                        "grep -vxE 'lib(c|m|dl|pthread|rt)\\.so\\.[0-9]+|ld-linux-x86-64\\.so\\.2'");
   EXPECT_EQ(a.text, "");
   EXPECT_EQ(a.code, 1) << "grep finds no other";

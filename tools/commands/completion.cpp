@@ -113,7 +113,7 @@ std::string fishValue(const ValueForm &v) {
   for (const std::string &word : v.words)
     offers.push_back(word);
   if (v.files && !v.suffix.empty())
-    offers.push_back(fmt::format(R"((__fish_complete_path (commandline -ct) | string match -er '.(/|{})(\t|$)'))",
+    offers.push_back(fmt::format(R"((__fish_complete_path (commandline -ct) | string match -er '(?:/|{})(?:\t|$)'))",
                                  replaced(v.suffix, ".", "\\.")));
   else if (!v.files && v.folders)
     offers.push_back("(__fish_complete_directories)");

@@ -1,0 +1,341 @@
+// What a strategy costs by formulas over the graph of one micro-batch: seconds of a step in five parts, and bytes of a
+// device.
+//
+//   1. Computation: rows are shared out along `tensor`, layers along `pipeline`.
+//   2. Collectives along `data`, of gradients and parameters.
+//   3. Activations that ranks along `tensor` and `pipeline` exchange.
+//   4. What of the collectives the backward part hides.
+//   5. The optimizer, at the speed of memory or of the host.
+//   6. Memory of one device.
+#include "support/diagnostics.h"
+#include "tools/estimate/forecast.h"
+
+#include "llvm/ADT/bit.h"
+#include "llvm/Support/MathExtras.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+namespace gptc {
+
+namespace {
+
+/// Bytes that the functions of a plan for GPUs have behind its states, from below: the peaks that any plan has. What it
+/// keeps beside them (operands of products that wait, parameters gathered early) only the plan itself says, so that
+/// what does not fit by this does not fit; tests/estimate/memory_test.cpp compares. `parameters` are this rank's.
+double regionOnGpu(const Config &c, const Strategy &s, const Workload &w, double parameters) {
+  const ModelConfig &m = c.model;
+  const double D = double(s.data()), t = double(s.tensor), undivided = w.undivided(s.data());
+  const double width = c.precision.compute == "fp32" || c.precision.compute == "tf32" ? 4 : 2;
+  const bool alone = s.data() == 1;
+  // Gradients, and of these the embedding's, which is summed of its two uses where it is tied.
+  const double G = 4 * parameters, E = 4.0 * double(m.vocabSize) * m.nEmbd, layers = G - (m.tieEmbeddings ? 1 : 2) * E;
+  // In the order of a tree ranks meet in a workspace of as many bytes as they add; an all_reduce adds its part in
+  // another.
+  const bool tree = c.parallel.reduceOrder == "tree";
+  auto met = [&](double ranks) { return tree && ranks > 1 ? 1 + 1 / ranks : 0; };
+  // The sum of the embedding's gradient: along "tensor" first, as it is whole on each of those ranks.
+  const double sum = t > 1 ? E * (1 + met(t)) : (m.tieEmbeddings ? E : 0) + (tree && !alone ? E : 0);
+
+  double work = (s.remat ? w.checkpointed : w.activations) / t;
+  if (s.accumulate == 1)
+    work += E;
+  else if (s.zeroStage == 3)  // gathered
+    work += width / 4 * E;
+  // Sums over ranks are kept till the norm of all is known; of workspaces, the last two, of which the largest is
+  // counted.
+  double update = sum;
+  if (s.zeroStage > 0)
+    update += layers * (undivided + (1 - undivided) / D);
+  else if (t > 1)
+    update += s.accumulate > 1 && alone ? 0 : layers;
+  else if (!alone)
+    update = G + E * met(D);
+  else if (s.accumulate == 1)
+    update += E;
+  return std::max(work, update);
+}
+
+/// Why a strategy cannot be, and what would.
+struct Refusal {
+  std::string problem, remedy;
+};
+
+std::optional<Refusal> refusalOfSizes(const Config &base, const Strategy &s) {
+  const ModelConfig &m = base.model;
+  if (const int64_t group = s.tensor * s.pipeline; s.gpus % group)
+    return Refusal{fmt::format("{} GPUs do not divide into groups of {} x {}", s.gpus, s.tensor, s.pipeline),
+                   fmt::format("{} GPUs do", std::max<int64_t>(1, s.gpus / group) * group)};
+  if (s.accumulate < 1)
+    return Refusal{fmt::format("a global batch of {} tokens has no whole pass of {} ranks",
+                               base.train.globalBatchTokens, s.data()),
+                   fmt::format("{} tokens are one pass of each", s.microBatch * m.blockSize * s.data())};
+  if (m.nHead % s.tensor || m.nKvHead % s.tensor || m.ffnDim % s.tensor)
+    return Refusal{fmt::format("tensor = {} does not divide {} heads, {} heads of keys and {} hidden features",
+                               s.tensor, m.nHead, m.nKvHead, m.ffnDim),
+                   fmt::format("{} does", std::gcd(std::gcd(m.nHead, m.nKvHead), std::gcd(m.ffnDim, s.tensor)))};
+  if (m.nLayer % s.pipeline)
+    return Refusal{fmt::format("{} layers do not divide into {} stages", m.nLayer, s.pipeline),
+                   fmt::format("{} stages do", std::gcd(m.nLayer, s.pipeline))};
+  return std::nullopt;
+}
+
+std::optional<Refusal> refusalOf(const Config &base, const ClusterConfig &machines, const Strategy &s) {
+  if (std::optional<Refusal> r = refusalOfSizes(base, s))
+    return r;
+  if (s.compression != "none" && s.zeroStage > 0)
+    return Refusal{fmt::format("{} compresses whole gradients, and ZeRO sums pieces of them", s.compression),
+                   "parallel.zero_stage = 0, or parallel.compression = \"none\""};
+  if (s.gpus > machines.node.devices && !(machines.network.effective > 0))
+    return Refusal{fmt::format("{} GPUs take several nodes of {}, and nothing is known of the network", s.gpus,
+                               machines.node.devices),
+                   "write network.nominal or network.effective into the cluster file"};
+  if (s.offload && !machines.node.knowsHost())
+    return Refusal{"offload needs node.host_link and node.host_bandwidth, which the cluster file does not have",
+                   "write them, such as host_link = \"25 GB/s\" and host_bandwidth = \"300 GB/s\""};
+  const bool ours = machines.software.isGptc();
+  if (ours && base.parallel.reduceOrder == "tree" && !llvm::isPowerOf2_64(uint64_t(s.data()))) {
+    const uint64_t below = llvm::bit_floor(uint64_t(s.data()));
+    return Refusal{fmt::format("{} ranks cannot add up in the order of a binary tree", s.data()),
+                   fmt::format("{} or {} ranks, or parallel.reduce_order = \"fast\"", below, 2 * below)};
+  }
+  return std::nullopt;
+}
+
+/// The steps of an estimate, in the order in which they are to be called.
+class StepEstimate {
+public:
+  StepEstimate(const Config &config, const ClusterConfig &machines, int64_t sharers, const Workload &workload,
+               Estimate &e)
+      : config(config), machines(machines), sharers(sharers), w(workload), s(e.strategy), e(e) {}
+
+  void computation();
+  void collectives();
+  void exchanges();
+  void overlap();
+  void optimizer();
+  void memory();
+
+  const char *binds() const { return whatBinds(e, along.network, s.tensor > machines.node.devices); }
+  double hostStateBytes() const { return parameters * owned * stateBytes; }
+
+private:
+  const Config &config;
+  const ClusterConfig &machines;
+  const int64_t sharers;  // ranks of one device
+  const Workload &w;
+  const Strategy &s;
+  Estimate &e;
+
+  const ModelConfig &m = config.model;
+  const SoftwareSpec &software = machines.software;
+  const DeviceSpec device = shareOf(machines.device, sharers);
+  const bool ours = software.isGptc();
+  const double ranks = double(s.data()), tensor = double(s.tensor), stages = double(s.pipeline);
+  const double passes = double(s.accumulate), layers = double(m.nLayer);
+
+  // Bytes of an element: as computed with, and of a gradient.
+  const double width = config.precision.compute == "fp32" || config.precision.compute == "tf32" ? 4 : 2;
+  const bool low = width < 4;
+  const double gradientWidth = software.gradients == "fp32" ? 4 : width;
+
+  // Parameters of one rank: gptc leaves embedding and classifier whole along `tensor`, Megatron divides them. A stage
+  // of a pipeline has its layers, and at its ends one of the two.
+  const double embedding = double(m.vocabSize) * m.nEmbd * (m.tieEmbeddings ? 1 : 2);
+  const double ofLayers = std::max(0.0, w.parameters - embedding) / (tensor * stages);
+  const double parameters =
+      ofLayers + (ours ? embedding : embedding / tensor) / (stages > 1 ? (m.tieEmbeddings ? 1 : 2) : 1);
+
+  // What a rank of `data` has of something that ZeRO divides. Ours leave whole what has no equal rows for all.
+  const double undivided = ours && s.zeroStage > 0 ? w.undivided(s.data()) : 0;
+  const double part = undivided + (1 - undivided) / ranks;
+  const double owned = s.zeroStage > 0 ? part : 1;
+  const double stateBytes = (low && config.precision.params == "fp32" ? 4 : 0) + w.momentBytes;
+
+  const Link along = linkOf(machines, s.data(), s.tensor *s.pipeline);  // of the ranks of `data`
+  // Ours add gradients up over passes before, unless the order of sums between ranks is free.
+  const bool reducesEachPass = s.zeroStage >= 2 && (!ours || config.parallel.reduceOrder == "fast");
+
+  double send(double &sent, double bytes, double times, double messages) const;
+  void memoryOfStates();
+  void memoryOfPasses();
+};
+
+void StepEstimate::computation() {
+  const double slow = software.slowdown.known ? double(software.slowdown) : 1;
+  const double peak = device.peak(config.precision.compute);
+  const double whole = ours ? w.seconds * double(sharers) : w.flops / peak;
+  const double forward = ours ? w.forwardSeconds * double(sharers) : w.forwardFlops / peak;
+  // Stages of a pipeline are balanced at best, and none is shorter than what stands outside the layers.
+  const double perPass = std::max(whole / stages, stages > 1 ? whole - 3 * forward : 0) / tensor;
+  const double again = s.remat ? forward / (tensor * stages) : 0;
+  e.compute = passes * perPass * slow;
+  e.recompute = passes * again * slow;
+  // Of 1F1B (Narayanan et al. 2021).
+  e.bubble = s.pipeline > 1 ? (stages - 1) / passes * (e.compute + e.recompute) : 0;
+}
+
+/// Seconds of a collective along `data` over so many bytes, in so many messages, `times` in a step.
+double StepEstimate::send(double &sent, double bytes, double times, double messages) const {
+  if (s.data() <= 1)
+    return 0.0;
+  sent += times * along.share() * bytes;
+  return times * (along.share() * bytes / along.rates.bandwidth + messages * along.rates.latency);
+}
+
+/// Once a step, or with every pass where parts of gradients or parameters are held.
+void StepEstimate::collectives() {
+  const double buckets = std::max(1.0, parameters * gradientWidth / 100e6);
+  if (s.compression == "powersgd") {
+    // Vogels et al. 2019: factors P and Q of each matrix; everything else is small.
+    const double rows = layers * (8.0 * m.nEmbd + 2.0 * m.ffnDim + (m.gated() ? m.nEmbd + m.ffnDim : 0)) +
+                        double(m.vocabSize) + m.nEmbd;
+    e.reduce = send(e.bytesReduced, 2 * rows * double(software.powersgdRank) * gradientWidth, 1, 2 * buckets);
+    // The gradient with its error is read for either factor and for what is left.
+    e.optimizer += 6 * parameters * 4 / device.bandwidth;
+  } else if (s.compression == "onebit") {
+    // Tang et al. 2021: a sign per element and a scale, there and back.
+    e.reduce = send(e.bytesReduced, 2 * parameters / 8, 1, 2 * buckets);
+    e.optimizer += 6 * parameters * 4 / device.bandwidth;
+  } else if (s.zeroStage == 0) {
+    e.reduce = send(e.bytesReduced, 2 * parameters * gradientWidth, 1, 2 * buckets);
+  } else {
+    // DeepSpeed runs stages 1 and 2 by one code.
+    const double times = s.zeroStage <= 2 && software.zero1 == "all_reduce" ? 2 : 1 + undivided;
+    const double reductions = reducesEachPass ? passes : 1;
+    e.reduce = send(e.bytesReduced, times * parameters * gradientWidth, reductions, times * buckets);
+    e.gather = s.zeroStage <= 2 ? send(e.bytesGathered, (1 - undivided) * parameters * width, 1, buckets)
+                                : send(e.bytesGathered, 2 * (1 - undivided) * parameters * width, passes, 2 * layers);
+  }
+}
+
+/// Two all_reduces per layer and direction, or as many bytes in parts (Korthikanti et al. 2023); recomputation repeats
+/// those of the forward part. Stages hand a layer's output on and its gradient back.
+void StepEstimate::exchanges() {
+  const double activation = double(s.microBatch) * double(m.blockSize) * m.nEmbd * width;
+  if (s.tensor > 1) {
+    const Link l = linkOf(machines, s.tensor, 1);
+    const double times = passes * layers / stages * (s.remat ? 6 : 4);
+    e.bytesExchanged += times * 2 * l.share() * activation;
+    e.exchange += times * (2 * l.share() * activation / l.rates.bandwidth + 2 * l.rates.latency);
+  }
+  if (s.pipeline > 1) {
+    const Link l = linkOf(machines, s.pipeline, s.tensor);
+    e.bytesExchanged += passes * 2 * activation / tensor;
+    e.exchange += passes * 2 * (activation / tensor / l.rates.bandwidth + l.rates.latency);
+  }
+}
+
+/// Of one pass where gradients are reduced once, else of all.
+void StepEstimate::overlap() {
+  const double everyPass = s.zeroStage == 3 || reducesEachPass ? passes : 1;
+  const double most = software.overlap * (e.compute * 2 / 3 + e.recompute) / passes * everyPass;
+  e.hidden = std::min(most, e.reduce + e.gather);
+  e.overNetwork = along.network ? e.reduce + e.gather - e.hidden : 0;
+}
+
+void StepEstimate::optimizer() {
+  if (!s.offload) {
+    e.optimizer += w.updateBytes * owned * (parameters / w.parameters) / device.bandwidth;
+    return;
+  }
+  const double bytes = parameters * owned;
+  e.host = bytes * (gradientWidth + width) / machines.node.hostLink +
+           bytes * (2 * stateBytes + gradientWidth + width) * double(std::min(machines.node.devices, s.gpus)) /
+               machines.node.hostBandwidth;
+}
+
+void StepEstimate::memory() {
+  memoryOfStates();
+  memoryOfPasses();
+  e.buffers["parameters"] = e.parameters;
+  e.buffers["gradients"] = e.gradients;
+  e.buffers["optimizer state"] = e.moments;
+  e.buffers["parameters gathered"] = e.inFlight;
+  e.buffers["driver and allocator"] = e.reserved;
+  e.outOfMemory = e.bytesPeak() > device.memory;
+}
+
+void StepEstimate::memoryOfStates() {
+  // Beside the copies that kernels read.
+  const double master = low && config.precision.params == "fp32" ? 4 * parameters * owned : 0;
+  e.parameters = width * parameters * (s.zeroStage == 3 ? part : 1);
+  e.gradients = gradientWidth * parameters;
+  // Ours: a tied embedding is looked up in f32, whole, and has a gradient of each of its two uses till they are added.
+  if (ours && m.tieEmbeddings) {
+    if (low && (s.zeroStage == 1 || s.zeroStage == 2))
+      e.parameters += 4 * embedding;
+    if (s.accumulate > 1)
+      e.gradients += gradientWidth * embedding;
+  }
+  // Ours are scattered as soon as they are there, but where they add up over passes first they are whole till then.
+  if (reducesEachPass || (ours && s.zeroStage >= 1 && s.accumulate == 1))
+    e.gradients *= part;
+  e.moments = s.offload ? 0 : master + w.momentBytes * parameters * owned;
+  if (s.compression != "none")
+    e.moments += gradientWidth * parameters;  // what compression has lost, added to the next gradient
+}
+
+void StepEstimate::memoryOfPasses() {
+  if (s.zeroStage == 3)
+    e.inFlight = 2 * width * std::max(ofLayers / (layers / stages), ours ? 0.0 : embedding / tensor);
+  // Of a stage of a pipeline as many passes are under way as there are stages behind it.
+  const double underWay = s.pipeline > 1 ? std::min(stages, passes) : 1;
+  e.activations = (s.remat ? w.checkpointed : w.activations) / (tensor * stages) * underWay;
+  if (ours && !machines.device.isCpu) {
+    // Ours hold nothing but what the plan's functions do (regionOnGpu); those of one pass a step have gradients there.
+    // Behind them lie keys and values of samples.
+    if (s.accumulate == 1)
+      e.gradients = 0;
+    e.inFlight = 0;
+    const double cached =
+        m.causal ? 8.0 * layers / stages * double(m.blockSize) * m.nEmbd / m.nHead * m.nKvHead / tensor : 0;
+    e.activations = regionOnGpu(config, s, w, parameters) + cached;
+  }
+  e.reserved = software.context + software.fragmentation * e.activations;
+  for (const auto &[name, bytes] : s.remat ? w.checkpointedBuffers : w.buffers)
+    e.buffers[name] += bytes / (tensor * stages) * underWay;
+}
+
+}  // namespace
+
+Estimate Forecaster::estimate(const Strategy &s) {
+  Estimate e;
+  e.strategy = s;
+  if (std::optional<Refusal> r = refusalOf(base, machines, s)) {
+    e.problem = std::move(r->problem);
+    e.remedy = std::move(r->remedy);
+    return e;
+  }
+  const bool notOurs =
+      s.compression != "none" || base.optimizer.name == "lamb" || (s.offload && base.optimizer.name == "adafactor");
+  e.predictedOnly = s.pipeline > 1 || (machines.software.isGptc() && notOurs);
+
+  const Workload &w = workload(s.microBatch);
+  StepEstimate step(base, machines, perNode(s), w, e);
+  step.computation();
+  step.collectives();
+  step.exchanges();
+  step.overlap();
+  step.optimizer();
+  e.overhead = machines.software.stepOverhead.known ? double(machines.software.stepOverhead) : 0;
+  const double exposed = e.reduce + e.gather - e.hidden;
+  e.step = e.compute + e.recompute + e.bubble + exposed + e.exchange + e.optimizer + e.host + e.overhead;
+
+  e.tokensPerStep = double(s.microBatch) * double(base.model.blockSize) * double(s.data()) * double(s.accumulate);
+  e.tokensPerSecond = e.tokensPerStep / e.step;
+  const double peak = flopsOf(s);
+  e.flops = (w.flops + (s.remat ? w.forwardFlops : 0)) / double(w.rows) * e.tokensPerStep;
+  e.mfu = flopsPerToken * e.tokensPerSecond / peak;
+  e.hfu = std::max(e.mfu, e.flops / e.step / peak);
+
+  step.memory();
+  if (s.offload)
+    takeHost(e, step.hostStateBytes());
+  e.binds = step.binds();
+  return e;
+}
+
+}  // namespace gptc
