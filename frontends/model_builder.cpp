@@ -1,6 +1,7 @@
 #include "frontends/model_builder.h"
 
 #include "frontends/parameter_groups.h"
+#include "ir/facts.h"
 #include "support/diagnostics.h"
 
 #include "llvm/ADT/StringMap.h"
@@ -58,8 +59,8 @@ public:
       norm(h + "ln_1");
       linear(h + "attn.c_attn", c.nEmbd, qkv, linearStd);
       if (llama)
-        m.state(h + "attn.c_attn.weight")
-            ->attrs.set("hf_split", std::vector<int64_t>{c.nHead * head, c.nKvHead * head, c.nKvHead * head});
+        setFact<&FileFacts::hfSplit>(*m.state(h + "attn.c_attn.weight"),
+                                     {c.nHead * head, c.nKvHead * head, c.nKvHead * head});
       linear(h + "attn.c_proj", c.nEmbd, c.nEmbd, projection);
       norm(h + "ln_2");
       if (c.gated())
@@ -75,44 +76,45 @@ public:
   }
 
   void declareLossScale() {
-    m.addState("loss_scale", Type::scalar(DType::f32))->attrs =
-        attrs({{"kind", std::string("counter")}, {"init", std::string("const")}, {"value", 0x1p16}});
+    State *scale = addState(m, "loss_scale", Type::scalar(DType::f32), StateKind::counter);
+    setFact<&InitialFacts::init>(*scale, Initial::constant);
+    setFact<&InitialFacts::value>(*scale, 0x1p16);
     counter("good_steps");
   }
 
   void declareCaches() {
     for (int64_t l = 0; l < c.nLayer; ++l)
       for (const char *which : {"k", "v"}) {
-        State *s = m.addState(fmt::format("h.{}.attn.{}_cache", l, which),
-                              Type(DType::f32, {c.nKvHead, c.blockSize, c.nEmbd / c.nHead}));
-        s->attrs = attrs({{"kind", std::string("cache")}, {"init", std::string("zeros")}});
+        const Type type(DType::f32, {c.nKvHead, c.blockSize, c.nEmbd / c.nHead});
+        addState(m, fmt::format("h.{}.attn.{}_cache", l, which), type, StateKind::cache);
       }
   }
 
 private:
-  State *parameter(const std::string &name, Type type, const std::string &init) {
-    State *s = m.addState(name, std::move(type));
-    s->attrs = attrs({{"kind", std::string("param")}, {"init", init}, {"hf", fileName(name)}});
+  State *parameter(const std::string &name, Type type, Initial init) {
+    State *s = addState(m, name, std::move(type), StateKind::param);
+    setFact<&InitialFacts::init>(*s, init);
+    setFact<&FileFacts::hf>(*s, fileName(name));
     return s;
   }
   State *matrix(const std::string &name, int64_t rows, int64_t columns, double std) {
-    State *s = parameter(name, Type(DType::f32, {rows, columns}), "normal");
-    s->attrs.set("std", std);
-    s->attrs.set("stream", nextStream++);
-    s->attrs.set("decay", true);
+    State *s = parameter(name, Type(DType::f32, {rows, columns}), Initial::normal);
+    setFact<&InitialFacts::std>(*s, std);
+    setFact<&InitialFacts::stream>(*s, nextStream++);
+    setFact<&TrainedFacts::decay>(*s, true);
     return s;
   }
   void linear(const std::string &name, int64_t in, int64_t out, double std) {
     State *s = matrix(name + ".weight", in, out, std);
     if (llama)
-      s->attrs.set("hf_transpose", true);
+      setFact<&FileFacts::hfTranspose>(*s, true);
     if (c.bias)
-      parameter(name + ".bias", Type(DType::f32, {out}), "zeros");
+      parameter(name + ".bias", Type(DType::f32, {out}), Initial::zeros);
   }
   void norm(const std::string &name) {
-    parameter(name + ".weight", Type(DType::f32, {c.nEmbd}), "ones");
+    parameter(name + ".weight", Type(DType::f32, {c.nEmbd}), Initial::ones);
     if (c.bias && c.norm == "layernorm")
-      parameter(name + ".bias", Type(DType::f32, {c.nEmbd}), "zeros");
+      parameter(name + ".bias", Type(DType::f32, {c.nEmbd}), Initial::zeros);
   }
 
   /// The name in Hugging Face's GPT-2, or in its Llama if the model is one.
@@ -139,10 +141,7 @@ private:
     return in + theirs;
   }
 
-  void counter(const std::string &name) {
-    m.addState(name, Type::scalar(DType::i64))->attrs =
-        attrs({{"kind", std::string("counter")}, {"init", std::string("zeros")}});
-  }
+  void counter(const std::string &name) { addState(m, name, Type::scalar(DType::i64), StateKind::counter); }
 
   Module &m;
   const ModelConfig &c;
@@ -388,6 +387,65 @@ private:
   llvm::StringMap<Value *> readings;
 };
 
+/// The enumerator of a word that the configuration's reader has judged.
+template <typename E> E chosen(const std::string &word) {
+  const std::optional<E> value = parseWord<E>(word);
+  GPTC_CHECK(value, "nothing is called {}", word);
+  return *value;
+}
+
+/// What passes and the runtime read of the configuration.
+void sayFacts(Module &m, const Config &config) {
+  const ModelConfig &c = config.model;
+  const OptimizerConfig &o = config.optimizer;
+  writeFacts(m, ModelFacts{.name = config.name,
+                           .nLayer = c.nLayer,
+                           .nHead = c.nHead,
+                           .nKvHead = c.nKvHead,
+                           .nEmbd = c.nEmbd,
+                           .ffnDim = c.ffnDim,
+                           .vocabSize = c.vocabSize,
+                           .blockSize = c.blockSize,
+                           .norm = chosen<Norm>(c.norm),
+                           .normEps = c.normEps,
+                           .activation = chosen<Activation>(c.activation),
+                           .position = chosen<Position>(c.position),
+                           .causal = c.causal,
+                           .bias = c.bias,
+                           .tieEmbeddings = c.tieEmbeddings,
+                           .embeddingNorm = c.embeddingNorm});
+  writeFacts(m, BatchFacts{.microBatch = config.train.microBatch,
+                           .accumulate = config.train.accumulate,
+                           .fold = foldOf(c.blockSize)});
+  writeFacts(m, OptimizerFacts{.optimizer = chosen<OptimizerKind>(o.name),
+                               .steps = config.train.steps,
+                               .warmup = o.warmupSteps,
+                               .schedule = chosen<LrSchedule>(o.schedule),
+                               .lr = o.lr,
+                               .minLrRatio = o.minLrRatio,
+                               .beta1 = o.beta1,
+                               .beta2 = o.beta2,
+                               .eps = o.eps,
+                               .momentum = o.momentum,
+                               .nesterov = o.nesterov,
+                               .relativeStep = o.relativeStep,
+                               .firstMoment = o.firstMoment,
+                               .weightDecay = o.weightDecay,
+                               .gradClip = config.train.gradClip});
+  writeFacts(m, PrecisionFacts{.compute = chosen<Compute>(config.precision.compute),
+                               .optimizerState = chosen<MomentType>(config.precision.optimizerState)});
+  if (const ParallelConfig &p = config.parallel; p.logicalShards > 1 || p.tensor > 1)
+    writeFacts(m, ParallelFacts{.data = p.data,
+                                .tensor = p.tensor,
+                                .zeroStage = p.zeroStage,
+                                .reduceOrder = chosen<ReduceOrder>(p.reduceOrder),
+                                .shards = p.shardsPerRank()});
+  const bool gpu = config.compile.target != "cpu";
+  writeFacts(m, CompileFacts{.remat = config.compile.remat,
+                             .packWeights = config.compile.packWeights,
+                             .offload = gpu ? chosen<Offload>(config.parallel.offload) : Offload::none});
+}
+
 }  // namespace
 
 std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &options) {
@@ -410,56 +468,7 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
 
   auto m = std::make_unique<Module>();
   const int64_t prefill = std::min<int64_t>(64, c.blockSize);
-  m->attrs = attrs({{"name", config.name},
-                    {"block_size", c.blockSize},
-                    {"micro_batch", config.train.microBatch},
-                    {"accumulate", config.train.accumulate},
-                    {"fold", foldOf(c.blockSize)},
-                    {"n_layer", c.nLayer},
-                    {"n_head", c.nHead},
-                    {"n_kv_head", c.nKvHead},
-                    {"n_embd", c.nEmbd},
-                    {"ffn_dim", c.ffnDim},
-                    {"vocab_size", c.vocabSize},
-                    {"norm", c.norm},
-                    {"activation", c.activation},
-                    {"position", c.position},
-                    {"causal", c.causal},
-                    {"bias", c.bias},
-                    {"tie_embeddings", c.tieEmbeddings},
-                    {"embedding_norm", c.embeddingNorm},
-                    {"steps", config.train.steps},
-                    {"warmup", config.optimizer.warmupSteps},
-                    {"schedule", config.optimizer.schedule},
-                    {"lr", config.optimizer.lr},
-                    {"min_lr_ratio", config.optimizer.minLrRatio},
-                    {"beta1", config.optimizer.beta1},
-                    {"beta2", config.optimizer.beta2},
-                    {"eps", config.optimizer.eps},
-                    {"optimizer", config.optimizer.name},
-                    {"momentum", config.optimizer.momentum},
-                    {"nesterov", config.optimizer.nesterov},
-                    {"relative_step", config.optimizer.relativeStep},
-                    {"first_moment", config.optimizer.firstMoment},
-                    {"weight_decay", config.optimizer.weightDecay},
-                    {"grad_clip", config.train.gradClip},
-                    {"remat", config.compile.remat},
-                    {"compute", config.precision.compute},
-                    {"optimizer_state", config.precision.optimizerState}});
-  if (c.normEps != ModelConfig().normEps)
-    m->attrs.set("norm_eps", c.normEps);
-  if (config.compile.packWeights)
-    m->attrs.set("pack_weights", *config.compile.packWeights);
-  if (const ParallelConfig &p = config.parallel; p.logicalShards > 1 || p.tensor > 1) {
-    m->attrs.set("mesh_data", p.data);
-    if (p.tensor > 1)
-      m->attrs.set("mesh_tensor", p.tensor);
-    m->attrs.set("zero_stage", p.zeroStage);
-    m->attrs.set("reduce_order", p.reduceOrder);
-    m->attrs.set("shards", p.shardsPerRank());
-  }
-  if (config.parallel.offload != "none" && config.compile.target != "cpu")
-    m->attrs.set("offload", config.parallel.offload);
+  sayFacts(*m, config);
   Parameters declarations(*m, c);
   declarations.declare();
   applyGroups(config, *m);
@@ -468,9 +477,9 @@ std::unique_ptr<Module> buildModel(const Config &config, const BuildOptions &opt
   FunctionBuilder(*m, config, options, "forward").buildLoss(config.train.microBatch, true);
   FunctionBuilder(*m, config, options, "eval").buildLoss(config.train.microBatch, false);
   if (!c.causal)
-    m->attrs.set("mask_token", c.maskToken());
+    setFact<&BatchFacts::maskToken>(*m, c.maskToken());
   if (options.sampling && c.causal) {
-    m->attrs.set("prefill", prefill);
+    setFact<&BatchFacts::prefill>(*m, prefill);
     declarations.declareCaches();
     FunctionBuilder(*m, config, options, "decode").buildCached(1, false);
     FunctionBuilder(*m, config, options, "prefill").buildCached(prefill, prefill > 1);

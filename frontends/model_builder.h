@@ -33,23 +33,10 @@
 // projections into the residual stream s / sqrt(2 n_layer); biases 0, gains 1. Every parameter and every dropout site
 // has its own random stream.
 //
-// Module attributes, for autodiff, the optimizer and the runtime:
-//   string  name
-//   ints    block_size micro_batch accumulate fold n_layer n_head n_kv_head n_embd vocab_size prefill; fold = rows per
-//           block of sums over tokens: the largest divisor of block_size up to 256
-//   ffn_dim norm activation position causal bias tie_embeddings embedding_norm: the keys of [model], by which
-//           checkpoints are identified (modelIdentity in runtime/plan/plan.h)
-//   norm_eps  if not the default
-//   steps warmup, schedule ("cosine" | "wsd" | "linear" | "constant"), lr min_lr_ratio: the learning rate
-//   remat   compile.remat, for the pass of that name
-//   pack_weights   compile.pack_weights if it is true or false, for the pass pack-weights
-//   mask_token: id of [MASK], encoders only
-//   optimizer ("adamw" | "sgd" | "adafactor"), beta1 beta2 eps weight_decay momentum nesterov relative_step
-//           first_moment: the keys of [optimizer]; the settings of its groups are attributes of their parameters
-//   grad_clip: 0 for none
-//   compute ("fp32" | "bf16" | "fp16"), optimizer_state ("fp32" | "bf16"): for passes precision and optimizer. With
-//           fp16 there are states @loss_scale (f32[], initially 2^16) and @good_steps (i64[]), with which autodiff and
-//           the optimizer implement dynamic loss scaling
+// The module's attributes are those of ModelFacts, BatchFacts, OptimizerFacts, PrecisionFacts, CompileFacts and, for
+// several ranks or logical shards, ParallelFacts (ir/facts.def). `fold`, the rows per block of sums over tokens, is the
+// largest divisor of block_size up to 256. With compute "fp16" there are states @loss_scale (f32[], initially 2^16) and
+// @good_steps (i64[]), with which autodiff and the optimizer implement dynamic loss scaling.
 #pragma once
 
 #include "frontends/toml_config.h"

@@ -1,5 +1,6 @@
 #include "frontends/parameter_groups.h"
 
+#include "ir/facts.h"
 #include "support/diagnostics.h"
 #include "support/words.h"
 
@@ -36,7 +37,7 @@ bool matches(const ParameterGroup &g, const State &s) {
 std::vector<State *> parametersOf(const Module &m) {
   std::vector<State *> all;
   for (const auto &s : m.states)
-    if (s->attrs.getString("kind") == "param")
+    if (kindOf(*s) == StateKind::param)
       all.push_back(s.get());
   return all;
 }
@@ -94,18 +95,18 @@ void applyGroups(const Config &config, Module &m) {
       continue;
     const ParameterGroup &g = groups[last];
     ++members[last];
-    s->attrs.set("group", int64_t(last));
+    setFact<&TrainedFacts::group>(*s, int64_t(last));
     if (g.frozen) {
-      s->attrs.set("frozen", true);
+      setFact<&TrainedFacts::frozen>(*s, true);
       continue;
     }
     if (g.lrScale != 1)
-      s->attrs.set("lr_scale", g.lrScale);
+      setFact<&TrainedFacts::lrScale>(*s, g.lrScale);
     if (g.weightDecay)
-      s->attrs.set("weight_decay", *g.weightDecay);
+      setFact<&TrainedFacts::weightDecay>(*s, *g.weightDecay);
     if (g.betas) {
-      s->attrs.set("beta1", g.betas->first);
-      s->attrs.set("beta2", g.betas->second);
+      setFact<&TrainedFacts::beta1>(*s, g.betas->first);
+      setFact<&TrainedFacts::beta2>(*s, g.betas->second);
     }
   }
   for (size_t i = 0; problems.empty() && i < groups.size(); ++i)
@@ -134,7 +135,7 @@ std::vector<std::string> describeGroups(const Config &config, const Module &m) {
   };
   std::vector<Size> sizes(groups.size() + 1);
   for (const State *s : parametersOf(m)) {
-    Size &of = sizes[size_t(s->attrs.getInt("group", int64_t(groups.size())))];
+    Size &of = sizes[size_t(fact<&TrainedFacts::group>(*s).value_or(int64_t(groups.size())))];
     ++of.tensors;
     of.elements += wholeType(*s).elements();
   }

@@ -3,6 +3,7 @@
 #include "codegen/cuda/emit.h"
 #include "codegen/cuda/jit.h"
 #include "codegen/cuda/nvrtc.h"
+#include "ir/facts.h"
 #include "ir/graph.h"
 #include "ir/opdef.h"
 #include "passes/pass.h"
@@ -31,7 +32,7 @@ static std::string dot(const Module &m) {
       number[&op] = number.size();
       std::string label = op.name().str();
       if (op.is(OpKind::fused)) {
-        label = op.attrs.getString("kind") + ":";
+        label = fact<&GroupFacts::kind>(op) + ":";
         for (const Op &inner : *op.body)
           if (!inner.isOneOf(OpKind::yield, OpKind::constant))
             label += " " + inner.name().str();
@@ -68,7 +69,7 @@ static std::string kernels(const Module &m, const Target &target, const std::str
       out += fmt::format("{} @{} {}\n", comment, f->name, op.loc);
       Schedule s;
       // A schedule for the other kind of target does not apply.
-      if (!Schedule::parse(op.attrs.getString("schedule"), s) || (s.threads > 0) != target.isCuda())
+      if (!Schedule::parse(fact<&GroupFacts::schedule>(op), s) || (s.threads > 0) != target.isCuda())
         s = defaultSchedule(op, target);
       const kir::Kernel k = lowerGroup(op, s, target).kernel;
       if (emit == "cuda" || emit == "ptx") {

@@ -1,6 +1,7 @@
 // gptrun: runs a plan. Trains by default; `gptrun sample PLAN` and `gptrun eval PLAN` use the trained weights.
 #include "frontends/hf_config.h"
 #include "frontends/tokenizer.h"
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/collectives/communicator.h"
@@ -402,19 +403,18 @@ private:
 
 /// Prints what each rank holds, and how the ranks share the work.
 void printShares(const Plan &plan) {
-  const AttrMap &a = plan.planned->attrs;
+  const auto shared = factsOf<ParallelFacts>(*plan.planned);
   const Mesh now = Mesh::of(*plan.planned);
   std::string work;
   if (now.data > 1)
     work = fmt::format("{}{} share each batch: {}, gradients added in the order of {}, ", now.data,
                        now.tensor > 1 ? fmt::format(" groups of {}", now.tensor) : " ranks",
-                       a.getInt("zero_stage") ? fmt::format("ZeRO stage {}", a.getInt("zero_stage"))
-                                              : "all parameters on each",
-                       a.getString("reduce_order") == "tree" ? "a tree" : "the engine");
+                       shared.zeroStage ? fmt::format("ZeRO stage {}", shared.zeroStage) : "all parameters on each",
+                       shared.reduceOrder == ReduceOrder::tree ? "a tree" : "the engine");
   else
     work = fmt::format("{} ranks share heads and hidden features (tensor parallel), ", now.tensor);
-  fmt::print("{}{}, {} of memory each\n", work, a.getString("compute", "fp32"),
-             formatBytes(double(a.getInt("arena_bytes"))));
+  fmt::print("{}{}, {} of memory each\n", work, nameOf(fact<&PrecisionFacts::compute>(*plan.planned)),
+             formatBytes(double(fact<&MemoryFacts::arenaBytes>(*plan.planned))));
 }
 
 int runTraining(const Options &o, const std::vector<std::string> &words) {
@@ -528,7 +528,7 @@ void runEval(const Options &o) {
     throw UserError(ErrorCode::FileMissing, "the plan names no validation data",
                     "give --data FILE, or set data.val in model.toml and compile again");
   TokenData data(o.data.empty() ? plan.run.valData : o.data, o.data.empty() ? "data.val" : "--data",
-                 m.attrs.getInt("vocab_size"), m.attrs.getInt("block_size"), 2, maskToken(m));
+                 fact<&ModelFacts::vocabSize>(m), fact<&ModelFacts::blockSize>(m), 2, maskToken(m));
   if (!o.data.empty())
     data.requireNarrowTokens();
   data.checkTokens();

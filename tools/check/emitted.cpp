@@ -1,5 +1,6 @@
 #include "tools/check/emitted.h"
 
+#include "ir/facts.h"
 #include "tools/check/guarded_memory.h"
 
 #include "codegen/codegen.h"
@@ -128,7 +129,7 @@ Tensor errorsOf(const Bounds &b, const Type &t) {
 /// Error bounds of a kernel's results.
 std::vector<Bounds> boundGroup(const Op &op, std::vector<Bounds> buffers, const Target &target) {
   Schedule schedule;
-  GPTC_CHECK(Schedule::parse(op.attrs.getString("schedule"), schedule), "no schedule: {}", print(op));
+  GPTC_CHECK(Schedule::parse(fact<&GroupFacts::schedule>(op), schedule), "no schedule: {}", print(op));
   LoweredGroup g = lowerGroup(op, schedule, target);
   while (buffers.size() < g.kernel.params.size()) {
     const size_t result = buffers.size() - op.numOperands();
@@ -176,8 +177,8 @@ class Runner {
 public:
   Runner(const Module &m, const Module &plain, const Module *again, const Inputs &in, ThreadPool &pool,
          const Target &target, const std::string &cacheDir, BoundStats &stats)
-      : m(m), plain(plain), again(again), in(in), target(target), stats(stats), arena(m.attrs.getInt("arena_bytes")),
-        executor(m, target, target, arena, pool, cacheDir) {
+      : m(m), plain(plain), again(again), in(in), target(target), stats(stats),
+        arena(fact<&MemoryFacts::arenaBytes>(m)), executor(m, target, target, arena, pool, cacheDir) {
     executor.observer = &recorder;
     std::memset(arena.data(), 0xff, arena.bytes());
     StateMap initial = statesFor(m, in.seed);
@@ -273,7 +274,7 @@ private:
       if (auto j = inPlaceOperand(op, i))  // copying the operand there emulates shared memory
         std::memcpy(made[i], operands[*j]->data(), operands[*j]->size());
     }
-    for (int64_t bytes : op.attrs.getInts("ws"))
+    for (int64_t bytes : fact<&GroupFacts::ws>(op))
       take(bytes);
     for (int64_t stream : streamsOf(op))
       std::memcpy(take(sizeof stream), &stream, sizeof stream);
@@ -365,17 +366,17 @@ private:
       contents.states[s->name] = boundsOf(before.find(s->name)->second, s->type);
     // Low copies stand for their parameters, from which they differ by rounding.
     for (const auto &s : m.states) {
-      if (s->attrs.getString("kind") != "low")
+      if (kindOf(*s) != StateKind::low)
         continue;
-      const Tensor &whole = before.find(s->attrs.getString("of"))->second;
+      const Tensor &whole = before.find(fact<&StateFacts::of>(*s))->second;
       Bounds &b = contents.states[s->name];
       std::vector<int64_t> at = elementPlaces(s->type);
       for (size_t i = 0; i < at.size(); ++i)
         b[at[i]] = {whole.data[i], std::fabs(whole.data[i] - b[at[i]].value)};
     }
     for (const auto &s : m.states)
-      if (s->attrs.getString("kind") == "packed")
-        contents.states[s->name] = packedBounds(*s, *m.state(s->attrs.getString("of")), contents);
+      if (kindOf(*s) == StateKind::packed)
+        contents.states[s->name] = packedBounds(*s, *m.state(fact<&StateFacts::of>(*s)), contents);
     std::vector<Bounds> args;
     for (size_t i = 0; i < call.args.size(); ++i)
       args.push_back(boundsOf(call.args[i], f.body.args[i]->type));

@@ -1,6 +1,7 @@
 #include "tools/check/inputs.h"
 
 #include "ir/element.h"
+#include "ir/facts.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -110,12 +111,12 @@ Inputs inputsFor(const Module &m, unsigned seed) {
 StateMap statesFor(const Module &m, unsigned seed) {
   StateMap all;
   for (const auto &s : m.states) {
-    const std::string kind = s->attrs.getString("kind");
+    const std::optional<StateKind> kind = kindOf(*s);
     Tensor t(s->type);
-    if (kind != "grad")
+    if (kind != StateKind::grad)
       t = inputTensor(s->name, s->type, 7, seed);
     // Scale matrices by a power of two such that products keep the size of their input.
-    if (kind == "param" && s->type.rank() > 1 && isFloat(s->type.dtype)) {
+    if (kind == StateKind::param && s->type.rank() > 1 && isFloat(s->type.dtype)) {
       const double scale = std::exp2(-std::ceil(std::log2(double(s->type.dim(-1))) / 2));
       for (double &v : t.data)
         v = roundTo(s->type.dtype, v * scale);
@@ -123,11 +124,11 @@ StateMap statesFor(const Module &m, unsigned seed) {
     all[s->name] = std::move(t);
   }
   for (const auto &s : m.states)
-    if (s->attrs.getString("kind") == "low")
-      all[s->name] = lowCopy(*s, all[s->attrs.getString("of")]);
+    if (kindOf(*s) == StateKind::low)
+      all[s->name] = lowCopy(*s, all[fact<&StateFacts::of>(*s)]);
   for (const auto &s : m.states)
-    if (s->attrs.getString("kind") == "packed")
-      all[s->name] = packedTensor(*s, all[s->attrs.getString("of")]);
+    if (kindOf(*s) == StateKind::packed)
+      all[s->name] = packedTensor(*s, all[fact<&StateFacts::of>(*s)]);
   return all;
 }
 

@@ -1,6 +1,7 @@
 #include "tools/check/module_check.h"
 
 #include "codegen/codegen.h"
+#include "ir/facts.h"
 #include "passes/analysis/liveness.h"
 #include "passes/pass.h"
 #include "support/diagnostics.h"
@@ -82,7 +83,7 @@ public:
       for (const auto &f : original.functions)
         for (const Op &op : f->body)
           grouped |= op.is(OpKind::fused);
-      if (original.attrs.has("arena_bytes"))
+      if (hasFact<&MemoryFacts::arenaBytes>(original))
         return checkPlanned();
       training = original.function("forward") != nullptr;
       if (training)
@@ -139,7 +140,7 @@ private:
 
   void checkGradients() {
     auto whole = original.clone();
-    whole->attrs.set("accumulate", int64_t(1));
+    setFact<&BatchFacts::accumulate>(*whole, int64_t(1));
     history.clear();
     apply(*whole, "autodiff");
     const Function &step = *whole->function("train_step");
@@ -151,7 +152,7 @@ private:
 
     std::vector<const State *> params;
     for (const auto &s : whole->states)
-      if (s->attrs.getString("kind") == "param")
+      if (kindOf(*s) == StateKind::param)
         params.push_back(s.get());
     // Estimates d(loss)/dt along a random direction by central differences with two step sizes, whose difference
     // estimates the error of the better one; rounding of the loss adds to it. A relu at 0 has no slope, so other points
@@ -193,7 +194,7 @@ private:
         fail(wrong);
     }
 
-    if (original.attrs.getInt("accumulate", 1) > 1 && failure.empty()) {
+    if (fact<&BatchFacts::accumulate>(original) > 1 && failure.empty()) {
       auto cut = original.clone();
       history.clear();
       apply(*cut, "autodiff");
@@ -321,7 +322,7 @@ private:
     apply(*m, "select-recipes");
     apply(*m, "plan-memory");
     same();
-    if (!failure.empty() || !options.emit || m->attrs.getInt("arena_bytes") == 0)  // nothing to compute
+    if (!failure.empty() || !options.emit || fact<&MemoryFacts::arenaBytes>(*m) == 0)  // nothing to compute
       return;
     ThreadPool pool(options.threads);
     if (std::string d = emittedDifference(*m, *plain, again.get(), in, pool, target, options.cacheDir, stats);

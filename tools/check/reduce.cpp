@@ -11,6 +11,7 @@
 //   6. Remove attributes for which the op has a default.
 #include "tools/check/reduce.h"
 
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
 
@@ -83,7 +84,7 @@ void removeUnused(Module &m, bool opsToo, const std::set<std::string> &given) {
       f->body.args[i]->index = unsigned(i);
   }
   llvm::erase_if(m.states, [&](const auto &s) {
-    return !used.count(s->name) && (given.empty() || s->attrs.getString("kind", "") != "counter");
+    return !used.count(s->name) && (given.empty() || kindOf(*s) != StateKind::counter);
   });
 }
 

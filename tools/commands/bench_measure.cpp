@@ -2,6 +2,7 @@
 #include "codegen/codegen.h"
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "passes/analysis/cost.h"
 #include "runtime/device/profile.h"
@@ -199,7 +200,7 @@ void kernels(const Request &r) {
                  ofMemory = 100 * row.bytes / s / speed.memory.triad;
     mostOfPeak = std::max(mostOfPeak, ofPeak), mostOfMemory = std::max(mostOfMemory, ofMemory);
     const std::string place = describe(*row.op), shapes = shapesOf(*row.op),
-                      schedule = row.op->attrs.getString("schedule");
+                      schedule = fact<&GroupFacts::schedule>(*row.op);
     if (r.json)
       list.push_back({{"place", place},
                       {"shapes", shapes},
@@ -238,7 +239,7 @@ double weightsPerToken(const Module &m) {
     for (unsigned i = 0; op.is(OpKind::fused) && i < op.numOperands(); ++i) {
       const Op *from = op.operand(i)->def;
       const State *s = from && from->is(OpKind::read) ? m.state(from->state) : nullptr;
-      if (!s || (s->attrs.getString("kind") != "param" && s->attrs.getString("kind") != "low"))
+      if (!s || (kindOf(*s) != StateKind::param && kindOf(*s) != StateKind::low))
         continue;
       if (llvm::any_of(op.body->args[i]->users(), [](const Op *u) { return u->def().fusion != FusionKind::gather; }))
         read[s->name] = double(s->type.bytes());
@@ -278,7 +279,7 @@ void decode(const Request &r) {
   });
   // The part spent on choosing the token, given the last one's logits.
   const llvm::ArrayRef<float> logits(static_cast<const float *>(session.executor.result("decode", 0)),
-                                     size_t(m.attrs.getInt("vocab_size")));
+                                     size_t(fact<&ModelFacts::vocabSize>(m)));
   for (int i = 0; i < 9; ++i) {
     const int64_t from = monotonicNow();
     chooseToken(logits, options, 0.1 * i);

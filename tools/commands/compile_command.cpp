@@ -3,6 +3,7 @@
 #include "codegen/cuda/libraries.h"
 #include "frontends/parameter_groups.h"
 #include "frontends/toml_config.h"
+#include "ir/facts.h"
 #include "runtime/checkpoint/checkpoint_files.h"
 #include "runtime/cuda/gpu.h"
 #include "support/stderr.h"
@@ -37,7 +38,7 @@ void row(const char *name, const std::string &text) { fmt::print("{:<11} {}\n", 
 double momentBytes(const Module &m) {
   int64_t bytes = 0;
   for (const auto &s : m.states)
-    if (s->attrs.getString("kind") == "moment")
+    if (kindOf(*s) == StateKind::moment)
       bytes += s->type.bytes();
   return double(bytes);
 }
@@ -82,7 +83,7 @@ void accountOfLibraries(const Config &c, const Plan &plan, const CompileReport &
   } matmuls, attentions;
   for (const PlannedKernel &k : kernelsOf(*plan.planned)) {
     Schedule s;
-    if (!Schedule::parse(k.op->attrs.getString("schedule"), s))
+    if (!Schedule::parse(fact<&GroupFacts::schedule>(*k.op), s))
       continue;
     Count *of = s.recipe == "matmul"                                      ? &matmuls
                 : s.recipe == "attention" || s.recipe == "attention_grad" ? &attentions

@@ -4,6 +4,7 @@
 #include "codegen/cuda/jit.h"
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "runtime/cuda/cuda_executor.h"
 #include "runtime/device/arena.h"
@@ -90,7 +91,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
     firstPass = firstPassFor(*plan.planned, request.modelFile);
     config = configOfGir(*plan.planned, request.modelFile, request.settings);
     if (config.written.count("compile.remat"))
-      plan.planned->attrs.set("remat", config.compile.remat);
+      setFact<&CompileFacts::remat>(*plan.planned, config.compile.remat);
   } else {
     config = readConfig(request.modelFile, request.settings);
   }
@@ -124,8 +125,8 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
     throw UserError(ErrorCode::GirInvalid, fmt::format("{}: {}", request.modelFile, problem),
                     "frontends/model_builder.h says what a training module consists of");
   report.passSeconds = passes.seconds();
-  report.arenaBytes = plan.planned->attrs.getInt("arena_bytes");
-  report.hostBytes = plan.planned->attrs.getInt("host_bytes", 0);
+  report.arenaBytes = fact<&MemoryFacts::arenaBytes>(*plan.planned);
+  report.hostBytes = fact<&MemoryFacts::hostBytes>(*plan.planned);
   if (!plan.target.callsLibrary() || config.compile.autotune == "off")
     report.tuning.problem = "compile.autotune is off";
   else
@@ -142,7 +143,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
       if (!keys.insert(groupKey(op)).second)
         continue;
       Schedule schedule;
-      GPTC_CHECK(Schedule::parse(op.attrs.getString("schedule"), schedule), "schedule of {}", op.loc);
+      GPTC_CHECK(Schedule::parse(fact<&GroupFacts::schedule>(op), schedule), "schedule of {}", op.loc);
       auto &of = runsOnHost(op) ? ofHost : distinct;
       of.push_back(lowerGroup(op, schedule, runsOnHost(op) ? hostTarget() : plan.target));
     }
@@ -176,7 +177,8 @@ PlanForRanks::PlanForRanks(const Plan &plan, int64_t ranks) {
                                 Mesh::of(*plan.planned).ranks(), ranks),
                     "compile the module again with that mesh_data");
   const Module &m = *plan.planned;
-  const int64_t B = m.attrs.getInt("micro_batch"), sequences = Mesh::of(m).data * m.attrs.getInt("accumulate") * B;
+  const int64_t B = fact<&BatchFacts::microBatch>(m),
+                sequences = Mesh::of(m).data * fact<&BatchFacts::accumulate>(m) * B;
   request.settings = plan.model;
   // With parallel.tensor = "auto" the division of the ranks is decided anew.
   const bool open = llvm::is_contained(plan.model, "parallel.tensor=\"auto\"");
@@ -191,7 +193,7 @@ PlanForRanks::PlanForRanks(const Plan &plan, int64_t ranks) {
   const bool fixed = llvm::any_of(plan.model, [](const std::string &s) {
     return llvm::StringRef(s).starts_with("parallel.logical_shards=") && s.back() != '"';
   });
-  const int64_t shards = fixed ? Mesh::of(m).data * m.attrs.getInt("shards", 1) : data, share = sequences / shards;
+  const int64_t shards = fixed ? Mesh::of(m).data * fact<&ParallelFacts::shards>(m) : data, share = sequences / shards;
   int64_t micro = std::min(B, share);
   if (share < 1 || sequences % shards)
     throw UserError(ErrorCode::RanksUnclear,

@@ -1,5 +1,6 @@
 #include "tools/compiler/inference.h"
 
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "passes/pass.h"
 #include "support/diagnostics.h"
@@ -25,12 +26,12 @@ void addStates(const Block &block, llvm::StringSet<> &names) {
 
 /// Makes the low-precision copy the parameter: loading rounds the parameter's file data in the same way.
 void takePlaceOf(State &copy, const State &param) {
-  AttrMap attrs = gptc::attrs({{"kind", std::string("param")}, {"init", std::string("zeros")}});
-  attrs.set("hf", param.attrs.getString("hf", param.name));
-  for (const char *key : {"hf_split", "hf_transpose"})
-    if (const Attr *a = param.attrs.find(key))
-      attrs.set(key, *a);
-  copy.attrs = std::move(attrs);
+  copy.attrs = AttrMap();
+  setFact<&StateFacts::kind>(copy, StateKind::param);
+  setFact<&InitialFacts::init>(copy, Initial::zeros);
+  auto file = factsOf<FileFacts>(param);
+  file.hf = file.hf.value_or(param.name);
+  writeFacts(copy, file);
 }
 
 // 1. Remove the other functions.
@@ -48,22 +49,22 @@ void keepOnly(Module &m, llvm::ArrayRef<llvm::StringRef> functions, const Target
   llvm::StringSet<> used;
   for (const auto &f : m.functions)
     addStates(f->body, used);
-  for (const char *kind : {"packed", "whole"})
+  for (const StateKind kind : {StateKind::packed, StateKind::whole})
     for (const auto &s : m.states)
-      if (used.contains(s->name) && s->attrs.getString("kind") == kind)
-        used.insert(s->attrs.getString("of"));
+      if (used.contains(s->name) && kindOf(*s) == kind)
+        used.insert(fact<&StateFacts::of>(*s));
   llvm::StringSet<> replaced;
   for (const auto &s : m.states)
-    if (const std::string of = s->attrs.getString("of");
-        used.contains(s->name) && s->attrs.getString("kind") == "low" && !used.contains(of)) {
+    if (const std::string of = fact<&StateFacts::of>(*s);
+        used.contains(s->name) && kindOf(*s) == StateKind::low && !used.contains(of)) {
       const State *param = m.state(of);
-      GPTC_CHECK(param && param->attrs.getString("kind") == "param", "@{} is no copy of a parameter", s->name);
+      GPTC_CHECK(param && kindOf(*param) == StateKind::param, "@{} is no copy of a parameter", s->name);
       if (replaced.insert(of).second)
         takePlaceOf(*s, *param);
     }
   // The files contain even parameters that no function reads.
   llvm::erase_if(m.states, [&](const auto &s) {
-    const bool param = s->attrs.getString("kind") == "param";
+    const bool param = kindOf(*s) == StateKind::param;
     return !used.contains(s->name) && (!param || replaced.contains(s->name));
   });
 

@@ -1,5 +1,6 @@
 #include "tools/estimate/expected.h"
 
+#include "ir/facts.h"
 #include "ir/gpu_sheets.h"
 #include "ir/mesh.h"
 #include "support/diagnostics.h"
@@ -27,12 +28,12 @@ double passesOfEvaluation(const Plan &plan, const Mesh &mesh) {
   if (run.valData.empty())
     return 0;
   const double times = run.evalEvery > 0 ? std::max(1.0, std::ceil(double(run.steps) / double(run.evalEvery))) : 1;
-  const double pass = double(m.attrs.getInt("micro_batch") * mesh.data);
-  double windows = double(run.evalSteps) * pass * double(m.attrs.getInt("accumulate", 1));
+  const double pass = double(fact<&BatchFacts::microBatch>(m) * mesh.data);
+  double windows = double(run.evalSteps) * pass * double(fact<&BatchFacts::accumulate>(m));
   // At most the whole split, at two bytes per token; a glob's size is unknown.
   std::error_code none;
   if (const auto bytes = std::filesystem::file_size(run.valData, none); !none) {
-    const double all = double(bytes) / 2 / double(m.attrs.getInt("block_size"));
+    const double all = double(bytes) / 2 / double(fact<&ModelFacts::blockSize>(m));
     windows = run.evalSteps > 0 ? std::min(windows, all) : all;
   }
   return times * std::ceil(windows / pass);

@@ -1,5 +1,6 @@
 #include "tools/estimate/planned.h"
 
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "ir/plan_check.h"
@@ -43,15 +44,15 @@ PlannedMemory plannedMemory(const Module &planned, const Target &target) {
     if (livesOnHost(*s))
       continue;
     const int64_t bytes = rounded(alignedBytes(s->type));
-    base = std::max(base, s->attrs.getInt("at") + bytes);
-    const std::string kind = s->attrs.getString("kind");
-    double &to = kind == "grad"     ? memory.gradients
-                 : kind == "moment" ? memory.moments
-                 : kind == "cache"  ? memory.cache
-                                    : memory.parameters;
+    base = std::max(base, fact<&StateFacts::at>(*s) + bytes);
+    const std::optional<StateKind> kind = kindOf(*s);
+    double &to = kind == StateKind::grad     ? memory.gradients
+                 : kind == StateKind::moment ? memory.moments
+                 : kind == StateKind::cache  ? memory.cache
+                                             : memory.parameters;
     to += double(bytes);
   }
-  memory.host = double(planned.attrs.getInt("host_bytes", 0));
+  memory.host = double(fact<&MemoryFacts::hostBytes>(planned));
   for (const auto &f : planned.functions) {
     int64_t end = base;
     auto holds = [&](int64_t at, int64_t bytes) {
@@ -59,10 +60,10 @@ PlannedMemory plannedMemory(const Module &planned, const Target &target) {
         end = std::max(end, at + bytes);
     };
     for (size_t i = 0; i < f->body.args.size(); ++i)
-      holds(f->attrs.getInts("args_at")[i], rounded(alignedBytes(f->body.args[i]->type)));
+      holds(fact<&FunctionFacts::argsAt>(*f)[i], rounded(alignedBytes(f->body.args[i]->type)));
     for (const Op &op : f->body) {
-      const std::vector<int64_t> at = op.attrs.getInts("at"), places = op.attrs.getInts("ws_at"),
-                                 sizes = op.attrs.getInts("ws");
+      const std::vector<int64_t> at = fact<&GroupFacts::at>(op), places = fact<&GroupFacts::wsAt>(op),
+                                 sizes = fact<&GroupFacts::ws>(op);
       for (size_t i = 0; i < at.size(); ++i)
         holds(at[i], rounded(alignedBytes(op.result(unsigned(i))->type)));
       for (size_t i = 0; i < places.size(); ++i)

@@ -1,5 +1,6 @@
 #include "tools/estimate/run_log.h"
 
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "runtime/train/metrics.h"
 #include "support/diagnostics.h"
@@ -67,11 +68,11 @@ std::string forecastLine(const Session &session, int64_t nodes, const RunTimes &
     auto it = kernels.seconds.find(KernelClass::communication);
     measuredCommunication = it == kernels.seconds.end() ? 0.0 : it->second / double(times.watched);
   }
-  const double tokens = double(m.attrs.getInt("micro_batch") * m.attrs.getInt("block_size") *
-                               m.attrs.getInt("accumulate", 1) * mesh.data);
+  const double tokens = double(fact<&BatchFacts::microBatch>(m) * fact<&ModelFacts::blockSize>(m) *
+                               fact<&BatchFacts::accumulate>(m) * mesh.data);
   std::vector<std::string> settings = plan.model;
   if (!settings.empty() && mesh.data > 1)  // "auto" was decided then
-    settings.push_back(fmt::format("parallel.zero_stage={}", m.attrs.getInt("zero_stage")));
+    settings.push_back(fmt::format("parallel.zero_stage={}", fact<&ParallelFacts::zeroStage>(m)));
   return json{{"schema", 1},
               {"time", timeNow()},
               {"plan", plan.hash},

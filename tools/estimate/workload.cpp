@@ -2,6 +2,7 @@
 
 #include "codegen/codegen.h"
 #include "frontends/model_builder.h"
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "passes/pass.h"
@@ -47,7 +48,7 @@ double parameterCount(const Config &config) {
   const std::unique_ptr<Module> m = buildModel(config, {.sampling = false});
   double n = 0;
   for (const auto &s : m->states)
-    if (s->attrs.getString("kind") == "param")
+    if (kindOf(*s) == StateKind::param)
       n += double(s->type.elements());
   return n;
 }
@@ -99,9 +100,9 @@ std::vector<LiveRange> piecesOf(const Function &f, bool lossInPlace) {
     });
   std::map<std::pair<int64_t, int>, LiveRange *> endsAt;  // by offset and last position
   auto offset = [](const LiveRange &r) -> std::optional<int64_t> {
-    if (!r.value || !r.value->def || !r.value->def->attrs.has("at"))
+    if (!r.value || !r.value->def || !hasFact<&GroupFacts::at>(*r.value->def))
       return std::nullopt;
-    const std::vector<int64_t> at = r.value->def->attrs.getInts("at");
+    const std::vector<int64_t> at = fact<&GroupFacts::at>(*r.value->def);
     return r.value->index < at.size() ? std::optional(at[r.value->index]) : std::nullopt;
   };
   for (LiveRange &r : ranges)
@@ -178,11 +179,11 @@ public:
     w.updateBytes = costOf(*m->function("update"), rates).bytes;
     double moments = 0;
     for (const auto &s : m->states) {
-      const std::string kind = s->attrs.getString("kind");
-      if (kind == "param") {
+      const std::optional<StateKind> kind = kindOf(*s);
+      if (kind == StateKind::param) {
         w.parameters += double(s->type.paddedElements());
         w.byRows[s->type.rank() > 1 ? s->type.padded(0) : 1] += double(s->type.paddedElements());
-      } else if (kind == "moment") {
+      } else if (kind == StateKind::moment) {
         moments += double(s->type.bytes());
       }
     }

@@ -1,7 +1,9 @@
 #include "tools/planner/gir_file.h"
 
 #include "codegen/codegen.h"
+#include "ir/facts.h"
 #include "ir/opdef.h"
+#include "passes/decisions.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 
@@ -27,63 +29,45 @@ namespace {
 }
 
 /// Module attributes and the keys of model.toml with the same meaning, whose kinds and ranges apply here too.
-constexpr std::pair<const char *, const char *> meanings[] = {{"name", "name"},
-                                                              {"n_layer", "model.n_layer"},
-                                                              {"n_head", "model.n_head"},
-                                                              {"n_kv_head", "model.n_kv_head"},
-                                                              {"n_embd", "model.n_embd"},
-                                                              {"vocab_size", "model.vocab_size"},
-                                                              {"block_size", "model.block_size"},
-                                                              {"ffn_dim", "model.ffn_dim"},
-                                                              {"norm", "model.norm"},
-                                                              {"norm_eps", "model.norm_eps"},
-                                                              {"activation", "model.activation"},
-                                                              {"position", "model.position"},
-                                                              {"causal", "model.causal"},
-                                                              {"bias", "model.bias"},
-                                                              {"tie_embeddings", "model.tie_embeddings"},
-                                                              {"embedding_norm", "model.embedding_norm"},
-                                                              {"micro_batch", "train.micro_batch"},
-                                                              {"steps", "train.steps"},
-                                                              {"grad_clip", "train.grad_clip"},
-                                                              {"schedule", "optimizer.schedule"},
-                                                              {"lr", "optimizer.lr"},
-                                                              {"warmup", "optimizer.warmup_steps"},
-                                                              {"min_lr_ratio", "optimizer.min_lr_ratio"},
-                                                              {"eps", "optimizer.eps"},
-                                                              {"weight_decay", "optimizer.weight_decay"},
-                                                              {"optimizer", "optimizer.name"},
-                                                              {"momentum", "optimizer.momentum"},
-                                                              {"nesterov", "optimizer.nesterov"},
-                                                              {"relative_step", "optimizer.relative_step"},
-                                                              {"first_moment", "optimizer.first_moment"},
-                                                              {"compute", "precision.compute"},
-                                                              {"optimizer_state", "precision.optimizer_state"},
-                                                              {"remat", "compile.remat"},
-                                                              {"pack_weights", "compile.pack_weights"}};
+const std::vector<std::pair<llvm::StringRef, llvm::StringRef>> &meanings() {
+  static const auto all = [] {
+    std::vector<std::pair<llvm::StringRef, llvm::StringRef>> pairs;
+    for (const FactSpec &f : moduleFacts())
+      if (const llvm::StringRef key = f.writer; llvm::is_contained(configKeys(), key) &&
+                                                !key.starts_with("parallel.") && key != "optimizer.betas" &&
+                                                key != "train.global_batch_tokens")
+        pairs.push_back({f.name, key});
+    return pairs;
+  }();
+  return all;
+}
 
 /// The attributes of `m` as key=value. Throws UserError(GirInvalid) for bad attributes that have no key in model.toml.
 std::vector<std::string> settingsOf(const Module &m, const std::string &path) {
-  for (const char *name : {"accumulate", "fold", "prefill", "mask_token", "arena_bytes"})
+  for (const char *name :
+       {FactAt<&BatchFacts::accumulate>::name, FactAt<&BatchFacts::fold>::name, FactAt<&BatchFacts::prefill>::name,
+        FactAt<&BatchFacts::maskToken>::name, FactAt<&MemoryFacts::arenaBytes>::name})
     if (const Attr *a = m.attrs.find(name)) {
       const int64_t *n = std::get_if<int64_t>(a);
       if (!n || *n < 0)
         unfit(path, fmt::format("module attribute {} = {} is no count", name, textOf(*a)), "write a whole number");
     }
   std::vector<std::string> all;
-  for (auto &[attribute, key] : meanings)
+  for (auto &[attribute, key] : meanings())
     if (const Attr *a = m.attrs.find(attribute)) {
-      if (*a == Attr(std::string("auto")) && llvm::StringRef(attribute) != "remat")
-        unfit(path, fmt::format("module attribute {} = \"auto\": a module has decided", attribute), "write the value");
-      all.push_back(fmt::format("{}={}", key, textOf(*a)));
+      if (*a == Attr(std::string("auto")) && attribute != FactAt<&CompileFacts::remat>::name)
+        unfit(path, fmt::format("module attribute {} = \"auto\": a module has decided", attribute.str()),
+              "write the value");
+      all.push_back(fmt::format("{}={}", key.str(), textOf(*a)));
     }
-  if (const Attr *first = m.attrs.find("beta1"), *second = m.attrs.find("beta2"); first && second)
+  if (const Attr *first = m.attrs.find(FactAt<&OptimizerFacts::beta1>::name),
+      *second = m.attrs.find(FactAt<&OptimizerFacts::beta2>::name);
+      first && second)
     all.push_back(fmt::format("optimizer.betas=[{}, {}]", textOf(*first), textOf(*second)));
   double tokens = 1;
-  for (const char *name : {"block_size", "micro_batch", "accumulate"}) {
-    const Attr *a = m.attrs.find(name);
-    tokens *= a && std::holds_alternative<int64_t>(*a) ? double(std::get<int64_t>(*a)) : 0;
-  }
+  for (const int64_t *n : {peekFact<&ModelFacts::blockSize>(m), peekFact<&BatchFacts::microBatch>(m),
+                           peekFact<&BatchFacts::accumulate>(m)})
+    tokens *= n ? double(*n) : 0;
   if (tokens > 0)
     all.push_back(fmt::format("train.global_batch_tokens={:.0f}", std::min(tokens, 0x1p62)));
   return all;
@@ -94,8 +78,8 @@ void replaceKeys(std::string &text) {
     for (size_t at = 0; (at = text.find(key.str(), at)) != std::string::npos; at += name.size())
       text.replace(at, key.size(), name.str());
   };
-  for (auto &[attribute, key] : meanings)
-    if (key != llvm::StringRef(attribute))
+  for (auto &[attribute, key] : meanings())
+    if (key != attribute)
       replace(key, attribute);
   replace("optimizer.betas", "[beta1, beta2]");
   replace("train.global_batch_tokens", "block_size x micro_batch x accumulate");
@@ -194,16 +178,25 @@ Config configOfGir(const Module &m, const std::string &path, const std::vector<s
       throw UserError(ErrorCode::Usage, fmt::format("{} cannot be set: {} says it itself", s, path),
                       "out_dir, train.seed, train.on_nonfinite, compile.remat, model.init_from and the keys of data, "
                       "eval, checkpoint and log can be set; else compile model.toml, or change the module");
-    if (key == "compile.remat" && m.attrs.has("decision.remat.all"))
+    if (key == "compile.remat" && isDecided(m, "remat", "all"))
       throw UserError(ErrorCode::Usage, fmt::format("{} cannot be set: {} has been through the pass remat", s, path),
                       "give a module from before, or compile model.toml");
   }
-  for (const char *name : {"block_size", "micro_batch", "accumulate", "n_layer", "n_head", "n_embd", "vocab_size"})
-    if (m.attrs.getInt(name) < 1)
+  const auto model = factsOf<ModelFacts>(m);
+  const auto batch = factsOf<BatchFacts>(m);
+  const bool accumulates = hasFact<&BatchFacts::accumulate>(m);
+  for (const auto &[name, value] : {std::pair{FactAt<&ModelFacts::blockSize>::name, model.blockSize},
+                                    {FactAt<&BatchFacts::microBatch>::name, batch.microBatch},
+                                    {FactAt<&BatchFacts::accumulate>::name, accumulates ? batch.accumulate : 0},
+                                    {FactAt<&ModelFacts::nLayer>::name, model.nLayer},
+                                    {FactAt<&ModelFacts::nHead>::name, model.nHead},
+                                    {FactAt<&ModelFacts::nEmbd>::name, model.nEmbd},
+                                    {FactAt<&ModelFacts::vocabSize>::name, model.vocabSize}})
+    if (value < 1)
       unfit(path, fmt::format("module attribute {} is missing or not positive", name),
             "frontends/model_builder.h lists the attributes of a training module");
   std::vector<std::string> all = settingsOf(m, path);
-  if (!m.attrs.has("steps"))
+  if (!hasFact<&OptimizerFacts::steps>(m))
     all.push_back("train.steps=1");
   all.insert(all.end(), settings.begin(), settings.end());
   return loadConfig(path, all, [](const std::string &) { return int64_t(0); });

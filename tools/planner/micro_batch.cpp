@@ -1,5 +1,6 @@
 #include "tools/planner/micro_batch.h"
 
+#include "ir/facts.h"
 #include "ir/gpu_sheets.h"
 #include "runtime/cuda/gpu.h"
 #include "support/diagnostics.h"
@@ -26,7 +27,7 @@ int libraryCalls(const Module &planned) {
   for (const auto &f : planned.functions)
     for (const Op &op : f->body) {
       Schedule s;
-      calls += op.is(OpKind::fused) && Schedule::parse(op.attrs.getString("schedule"), s) && s.library;
+      calls += op.is(OpKind::fused) && Schedule::parse(fact<&GroupFacts::schedule>(op), s) && s.library;
     }
   return calls;
 }
@@ -128,7 +129,7 @@ std::optional<MicroBatchChoice> chooseMicroBatch(Config &config, const Target &t
       if (calls < mostCalls)
         return std::nullopt;
       mostCalls = calls;
-      return arenas[micro] = planned->attrs.getInt("arena_bytes");
+      return arenas[micro] = fact<&MemoryFacts::arenaBytes>(*planned);
     } catch (const UserError &) {
       return std::nullopt;  // too large for the compiler; for one sequence the plan itself reports it
     }

@@ -1,5 +1,6 @@
 #include "tools/planner/variants.h"
 
+#include "ir/facts.h"
 #include "tools/planner/codegen_passes.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -31,7 +32,7 @@ void removePass(std::vector<PassUse> &uses, llvm::StringRef pass) {
 }
 
 Forecast forecast(const Module &planned, const MachineRates &rates) {
-  return {planned.attrs.getInt("arena_bytes"), costOfStep(planned, rates)};
+  return {fact<&MemoryFacts::arenaBytes>(planned), costOfStep(planned, rates)};
 }
 
 }  // namespace gptc

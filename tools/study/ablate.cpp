@@ -6,6 +6,7 @@
 #include "tools/study/ablate.h"
 
 #include "frontends/model_builder.h"
+#include "passes/decisions.h"
 #include "passes/remat.h"
 #include "support/diagnostics.h"
 #include "support/words.h"
@@ -94,13 +95,7 @@ std::unique_ptr<Module> compileVariant(const AblationRequest &request, const Var
 }
 
 /// A plan's text without the reports in its attributes.
-std::string textOf(const Module &m) {
-  std::unique_ptr<Module> plain = m.clone();
-  for (const auto &[key, value] : m.attrs)
-    if (llvm::StringRef(key).starts_with("decision."))
-      plain->attrs.erase(key);
-  return print(*plain);
-}
+std::string textOf(const Module &m) { return print(*withoutDecisions(m)); }
 
 std::vector<std::string> ablationNames() {
   std::vector<std::string> names;

@@ -2,6 +2,7 @@
 
 #include "codegen/codegen.h"
 #include "frontends/cluster_config.h"
+#include "ir/facts.h"
 #include "ir/random.h"
 #include "passes/analysis/cost.h"
 #include "runtime/cuda/cuda_executor.h"
@@ -27,9 +28,9 @@ using json = nlohmann::ordered_json;
 class Arguments {
 public:
   Arguments(const Module &m, const Function &f) {
-    const uint64_t vocab = uint64_t(m.attrs.getInt("vocab_size"));
+    const uint64_t vocab = uint64_t(fact<&ModelFacts::vocabSize>(m));
     const float targets =
-        float(m.attrs.getInt("micro_batch") * m.attrs.getInt("block_size") * m.attrs.getInt("accumulate", 1));
+        float(fact<&BatchFacts::microBatch>(m) * fact<&ModelFacts::blockSize>(m) * fact<&BatchFacts::accumulate>(m));
     for (const auto &arg : f.body.args) {
       const Type &t = arg->type;
       std::vector<std::byte> &bytes = memory.emplace_back(size_t(t.bytes()));
@@ -190,7 +191,7 @@ std::string jsonOf(const GpuKernelReport &r) {
               {"symbols", row.time.symbols},
               {"library", row.library},
               {"class", nameOf(classOf(*row.time.op))},
-              {"schedule", row.time.op->attrs.getString("schedule")},
+              {"schedule", fact<&GroupFacts::schedule>(*row.time.op)},
               {"calls", row.calls},
               {"flops", row.flops},
               {"bytes", row.bytes}};

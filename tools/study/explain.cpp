@@ -9,6 +9,7 @@
 
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "passes/analysis/fusion_groups.h"
 #include "passes/analysis/liveness.h"
@@ -77,8 +78,8 @@ private:
   std::optional<Forecast> fromModel(const std::vector<std::string> &settings, const BuildOptions &build = {},
                                     const Edit &edit = {}) const {
     std::vector<std::string> all = plan.model;
-    if (plan.planned->attrs.has("zero_stage"))  // as decided
-      all.push_back(fmt::format("parallel.zero_stage={}", plan.planned->attrs.getInt("zero_stage")));
+    if (hasFact<&ParallelFacts::zeroStage>(*plan.planned))  // as decided
+      all.push_back(fmt::format("parallel.zero_stage={}", fact<&ParallelFacts::zeroStage>(*plan.planned)));
     all.insert(all.end(), settings.begin(), settings.end());
     try {
       Config config = loadConfig("", all, [](const std::string &) { return int64_t(0); });
@@ -105,17 +106,19 @@ private:
     auto pointwise = [](const Op &op) { return op.def().fusion == FusionKind::pointwise; };
     auto bias = [](const Op &op) { return op.is(OpKind::reduce_sum) || addsBias(op); };
     struct Kind {
-      const char *option, *kind, *what;
+      const char *option;
+      RecipeKind kind;
+      const char *what;
       bool (*counts)(const Op &member);  // null: any group of several ops
     };
-    for (const Kind &k : {Kind{"epilogue", "matmul", "matmuls with pointwise ops on their result", pointwise},
-                          Kind{"bias", "matmul", "matmuls with a bias or its gradient", bias},
-                          Kind{"row", "row", "row groups of several ops", nullptr},
-                          Kind{"pointwise", "pointwise", "pointwise groups of several ops", nullptr},
-                          Kind{"fold", "fold", "groups of sums that share an operand", nullptr}}) {
+    for (const Kind &k : {Kind{"epilogue", RecipeKind::matmul, "matmuls with pointwise ops on their result", pointwise},
+                          Kind{"bias", RecipeKind::matmul, "matmuls with a bias or its gradient", bias},
+                          Kind{"row", RecipeKind::row, "row groups of several ops", nullptr},
+                          Kind{"pointwise", RecipeKind::pointwise, "pointwise groups of several ops", nullptr},
+                          Kind{"fold", RecipeKind::fold, "groups of sums that share an operand", nullptr}}) {
       int groups = 0;
       eachStepOp(*plan.planned, [&](const Op &op, double) {
-        if (!op.is(OpKind::fused) || op.attrs.getString("kind") != k.kind)
+        if (!op.is(OpKind::fused) || kindOf(op) != k.kind)
           return;
         int members = 0;
         bool counts = false;
@@ -186,9 +189,11 @@ private:
   void precision() {
     const Module &m = *plan.planned;
     for (const char *key : {"compute", "optimizer_state"}) {
-      if (key == llvm::StringRef("optimizer_state") && m.attrs.getString("optimizer") == "adafactor")
+      if (key == llvm::StringRef("optimizer_state") && fact<&OptimizerFacts::optimizer>(m) == OptimizerKind::adafactor)
         continue;  // its few statistics are always f32
-      const std::string chosen = m.attrs.getString(key, "fp32");
+      const auto facts = factsOf<PrecisionFacts>(m);
+      const std::string chosen(key == llvm::StringRef("compute") ? nameOf(facts.compute)
+                                                                 : nameOf(facts.optimizerState));
       auto with = [&](const char *value) { return fromModel({fmt::format("precision.{}={}", key, value)}); };
       auto d = llvm::find_if(*decisions, [&](const Decision &d) { return d.pass == "precision" && d.name == key; });
       if (d == decisions->end()) {
@@ -240,13 +245,14 @@ private:
       separate(uses);
       uses.insert(uses.begin(), parsePipeline("primitive-optimizer", &plan.target)[0]);
     });
-    decisions->push_back({"fuse",
-                          "optimizer",
-                          fmt::format("{} of {} parameters as one sweep",
-                                      plan.joint->attrs.getString("optimizer") == "sgd" ? "SGD" : "AdamW", count),
-                          difference(fromJoint(separate), primitive),
-                          "against the ops of its formula one by one",
-                          {}});
+    decisions->push_back(
+        {"fuse",
+         "optimizer",
+         fmt::format("{} of {} parameters as one sweep",
+                     fact<&OptimizerFacts::optimizer>(*plan.joint) == OptimizerKind::sgd ? "SGD" : "AdamW", count),
+         difference(fromJoint(separate), primitive),
+         "against the ops of its formula one by one",
+         {}});
   }
 
   /// Compared with matmul, mask, softmax, matmul and weights [batch, heads, T, T] of each layer in memory.
@@ -294,8 +300,8 @@ private:
   }
 
   void microBatch() {
-    const int64_t batch = plan.planned->attrs.getInt("micro_batch"),
-                  times = plan.planned->attrs.getInt("accumulate", 1);
+    const int64_t batch = fact<&BatchFacts::microBatch>(*plan.planned),
+                  times = fact<&BatchFacts::accumulate>(*plan.planned);
     Decision d{"micro-batch", "size", fmt::format("{} sequences x {}", batch, times), {}, "", {}};
     auto add = [&](int64_t other) {
       const std::optional<Forecast> f = fromModel({fmt::format("train.micro_batch={}", other)});

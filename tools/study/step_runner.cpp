@@ -1,5 +1,6 @@
 #include "tools/study/step_runner.h"
 
+#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "ir/random.h"
 #include "runtime/checkpoint/state.h"
@@ -36,9 +37,9 @@ StepRunner::StepRunner(std::unique_ptr<Module> planned, const Target &target, co
                        unsigned threads)
     : session(planOf(std::move(planned), target), cacheDir, threads) {
   const Module &p = *session.plan.planned;
-  accumulate = p.attrs.getInt("accumulate", 1);
-  sequences = p.attrs.getInt("micro_batch");
-  const int64_t tokens = sequences * p.attrs.getInt("block_size"), vocab = p.attrs.getInt("vocab_size");
+  accumulate = fact<&BatchFacts::accumulate>(p);
+  sequences = fact<&BatchFacts::microBatch>(p);
+  const int64_t tokens = sequences * fact<&ModelFacts::blockSize>(p), vocab = fact<&ModelFacts::vocabSize>(p);
   for (auto *list : {&x, &y})
     for (int64_t i = 0; i < tokens; ++i)
       list->push_back(int32_t(randomBits(randomKey(7, 0, list == &x, 0), i) % uint64_t(vocab)));

@@ -9,6 +9,7 @@
 #include "codegen/tuner/group_bench.h"
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
+#include "ir/facts.h"
 #include "runtime/device/arena.h"
 #include "runtime/device/profile.h"
 #include "runtime/tuning/tuned_schedules.h"
@@ -32,7 +33,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 Schedule scheduleOf(const Op &op) {
   Schedule s;
-  GPTC_CHECK(Schedule::parse(op.attrs.getString("schedule"), s), "schedule of {}", op.loc);
+  GPTC_CHECK(Schedule::parse(fact<&GroupFacts::schedule>(op), s), "schedule of {}", op.loc);
   return s;
 }
 
@@ -161,7 +162,7 @@ private:
 
     // Reserve time for the final comparison: starting as here, and some steps.
     const double comparing = std::min(0.3 * request.seconds, startSeconds + 10 * stepSeconds);
-    const bool cold = runner->session.plan.planned->attrs.getInt("arena_bytes") > target.l3Bytes;
+    const bool cold = fact<&MemoryFacts::arenaBytes>(*runner->session.plan.planned) > target.l3Bytes;
     for (const Work &w : work) {
       const double left = end() - comparing - now();
       if (left <= 0)
@@ -193,7 +194,7 @@ private:
         report.verdict = {};
         return;
       }
-      if (module->attrs.getInt("arena_bytes") > availableMemory() - (256 << 20)) {
+      if (fact<&MemoryFacts::arenaBytes>(*module) > availableMemory() - (256 << 20)) {
         report.note = "not compared within the step: memory does not hold both plans";
         break;
       }

@@ -1,5 +1,6 @@
 #include "tools/study/why.h"
 
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "passes/analysis/cost.h"
 #include "support/diagnostics.h"
@@ -57,7 +58,7 @@ void print(const char *name, const Estimate &e) {
 }
 
 /// The purpose of a kernel: that of the most telling op in its group.
-const char *kindOf(const Op &op) {
+const char *kindName(const Op &op) {
   bool optimizer = false, product = false, attention = false, collective = false, scatter = false;
   auto look = [&](const Op &o) {
     const FusionKind kind = o.def().fusion;
@@ -96,7 +97,7 @@ std::map<std::string, Work> workOf(const Plan &plan) {
       const KernelCost c = costOf(op, rates);
       if (c.seconds == 0)
         continue;
-      Work &w = all[kindOf(op)];
+      Work &w = all[kindName(op)];
       w.cost += {times * c.flops, times * c.bytes, times * c.seconds};
       w.kernels += times;
     }
@@ -108,7 +109,7 @@ void print(const char *name, const Plan &plan) {
   const KernelCost step = costOfStep(*plan.planned, ratesOf(plan.target));
   fmt::print("{}  {}: {:.4g} ms a step, {:.4g} GFLOP, {:.4g} GB to and from memory, arena {}\n", name, plan.dir,
              1e3 * step.seconds, 1e-9 * step.flops, 1e-9 * step.bytes,
-             formatBytes(double(plan.planned->attrs.getInt("arena_bytes"))));
+             formatBytes(double(fact<&MemoryFacts::arenaBytes>(*plan.planned))));
 }
 
 }  // namespace
