@@ -418,7 +418,7 @@ void sayFacts(Module &m, const Config &config) {
                            .accumulate = config.train.accumulate,
                            .fold = foldOf(c.blockSize)});
   writeFacts(m, OptimizerFacts{.optimizer = chosen<OptimizerKind>(o.name),
-                               .steps = config.train.steps,
+                               .steps = config.run.steps,
                                .warmup = o.warmupSteps,
                                .schedule = chosen<LrSchedule>(o.schedule),
                                .lr = o.lr,

@@ -1,9 +1,9 @@
-// The schema of model.toml, one call per key, and the rules between keys.
+// Files and --set become one set of values, and the rules between keys of several sections.
 #include "frontends/toml_config.h"
 
 #include "frontends/config_reader.h"
 #include "frontends/hf_config.h"
-#include "ir/gpu_sheets.h"
+#include "frontends/read_settings.h"
 #include "support/files.h"
 #include "support/words.h"
 
@@ -21,7 +21,6 @@ namespace gptc {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr int64_t big = std::numeric_limits<int64_t>::max();
 
 struct Layers {
   std::map<std::string, TomlValue> values;
@@ -56,346 +55,6 @@ void loadLayers(const std::string &file, Layers &out, std::vector<std::string> &
     out.values[key] = value;
   for (auto &[name, at] : doc.tables)
     out.tables[name] = at;
-}
-
-void path(ConfigReader &r, const char *key, std::string &out) {
-  r.string(key, out);
-  if (const TomlValue *v = r.get(key); v && r.good(key)) {
-    if (out.empty())
-      r.complain(key, ErrorCode::OutOfRange, fmt::format("{} is empty", key), "a path is needed");
-    out = resolveBeside(out, v->where.file);
-  }
-}
-
-/// Sets what a preset implies where the file says nothing. All presets have GPT-2 124M's sizes and vocabulary, so that
-/// families compare at one size.
-void takePreset(ModelConfig &m) {
-  if (m.preset == "none")
-    return;
-  m.nLayer = m.nHead = 12;
-  m.nEmbd = 768;
-  m.blockSize = 1024;
-  m.vocabSize = 50257;
-  if (m.preset == "llama") {  // Touvron et al. 2023
-    m.norm = "rmsnorm";
-    m.activation = "swiglu";
-    m.position = "rope";
-    m.bias = m.tieEmbeddings = false;
-  } else if (m.preset == "bloom") {  // Le Scao et al. 2022
-    m.position = "alibi";
-    m.embeddingNorm = true;
-  } else if (m.preset == "encoder") {  // Devlin et al. 2019, with norms before the blocks
-    m.causal = false;
-    m.activation = "gelu";
-    m.embeddingNorm = true;
-    m.blockSize = 512;
-    ++m.vocabSize;  // [MASK]
-  }
-}
-
-void readModel(ConfigReader &r, ModelConfig &m) {
-  r.choice("model.preset", m.preset, {"gpt2", "llama", "bloom", "encoder", "none"});
-  takePreset(m);
-  r.integer("model.n_layer", m.nLayer, 1, 1000);
-  r.integer("model.n_head", m.nHead, 1, 1024);
-  r.integer("model.n_embd", m.nEmbd, 1, 1 << 16);
-  r.integer("model.n_kv_head", m.nKvHead, 1, 1024);
-  r.integer("model.ffn_dim", m.ffnDim, 1, 1 << 20);
-  r.integer("model.vocab_size", m.vocabSize, 2, 1 << 24);
-  r.integer("model.block_size", m.blockSize, 1, 1 << 17);  // rows of attention scores are on the stack
-  r.choice("model.norm", m.norm, {"layernorm", "rmsnorm"});
-  r.number("model.norm_eps", m.normEps, 0, 1, true);
-  r.choice("model.activation", m.activation, {"gelu_tanh", "gelu", "relu", "relu2", "silu", "swiglu", "geglu"});
-  r.choice("model.position", m.position, {"learned", "rope", "alibi", "none"});
-  r.boolean("model.causal", m.causal);
-  r.boolean("model.bias", m.bias);
-  r.boolean("model.tie_embeddings", m.tieEmbeddings);
-  r.boolean("model.embedding_norm", m.embeddingNorm);
-  r.number("model.dropout", m.dropout, 0, 1, false, true);
-
-  if (const TomlValue *v = r.get("model.init_from")) {
-    r.string("model.init_from", m.initFrom);
-    auto [kind, dir] = llvm::StringRef(m.initFrom).split(':');
-    if ((kind == "hf" || kind == "ckpt") && !dir.empty())
-      m.initFrom = kind.str() + ":" + resolveBeside(dir.str(), v->where.file);
-    else if (r.good("model.init_from") && m.initFrom != "scratch")
-      r.complain("model.init_from", ErrorCode::UnknownValue,
-                 fmt::format("model.init_from = \"{}\" is not known", m.initFrom), "",
-                 {"\"scratch\", \"hf:DIR\" and \"ckpt:DIR\" work today"});
-  }
-}
-
-void readGroup(ConfigReader &r, OptimizerConfig &o) {
-  ParameterGroup g;
-  const char *const match = "optimizer.group.match";
-  if (const TomlValue *v = r.get(match)) {
-    auto *list = std::get_if<std::vector<TomlValue>>(&v->value);
-    for (const TomlValue &item : list ? llvm::ArrayRef(*list) : llvm::ArrayRef(*v))
-      if (auto *pattern = std::get_if<std::string>(&item.value))
-        g.patterns.push_back({*pattern, item.where});
-    if (g.patterns.empty() || (list && g.patterns.size() != list->size()))
-      r.complain(match, ErrorCode::WrongType, fmt::format("{} must be a string or a list of strings", match),
-                 fmt::format("this is {}", v->kind()), {"for example \"*.bias\" or [\"wte.*\", \"h.*.ln_1.*\"]"});
-  } else {
-    r.missing(match, "name the group's parameters, for example match = \"*.bias\"");
-  }
-  r.number("optimizer.group.lr_scale", g.lrScale, 0, 1000, true);
-  double decay = 0;
-  r.number("optimizer.group.weight_decay", decay, 0, 1000);
-  if (r.get("optimizer.group.weight_decay"))
-    g.weightDecay = decay;
-  std::vector<double> betas{o.beta1, o.beta2};
-  r.numbers("optimizer.group.betas", betas, 2, 0, 1);
-  if (r.get("optimizer.group.betas"))
-    g.betas = {betas[0], betas[1]};
-  r.boolean("optimizer.group.frozen", g.frozen);
-  o.groups.push_back(std::move(g));
-}
-
-void readTraining(ConfigReader &r, TrainConfig &t, OptimizerConfig &o) {
-  r.integer("train.steps", t.steps, 1, 1'000'000'000);
-  // So that with 10^9 steps the tokens of a run fit 63 bits.
-  r.integer("train.global_batch_tokens", t.globalBatchTokens, 1, int64_t(1) << 32);
-  r.integerOr("train.micro_batch", t.microBatch, 1, 1 << 20, {"auto"});
-  r.integer("train.seed", t.seed, 0, big);
-  r.number("train.grad_clip", t.gradClip, 0, 1e9);
-  r.choice("train.on_nonfinite", t.onNonfinite, {"explain", "halt", "skip"});
-
-  r.choice("optimizer.name", o.name, {"adamw", "sgd", "adafactor"}, {"lamb"});
-  if (o.name == "sgd") {
-    o.lr = 0.1;
-    o.weightDecay = 0;
-  } else if (o.name == "adafactor") {
-    o.lr = 0.01;
-    o.eps = 0x1p-23;
-    o.weightDecay = 0;
-  }
-  r.number("optimizer.lr", o.lr, 0, 1000);
-  std::vector<double> betas{o.beta1, o.beta2};
-  r.numbers("optimizer.betas", betas, 2, 0, 1);
-  o.beta1 = betas[0];
-  o.beta2 = betas[1];
-  r.number("optimizer.eps", o.eps, 0, 1, true);
-  r.number("optimizer.weight_decay", o.weightDecay, 0, 1000);
-  r.choice("optimizer.schedule", o.schedule, {"cosine", "wsd", "linear", "constant"});
-  r.integer("optimizer.warmup_steps", o.warmupSteps, 0, 1'000'000'000);
-  r.number("optimizer.min_lr_ratio", o.minLrRatio, 0, 1);
-  r.number("optimizer.momentum", o.momentum, 0, 1, false, true);
-  r.boolean("optimizer.nesterov", o.nesterov);
-  if (o.name == "sgd" && o.nesterov && o.momentum == 0 && r.good("optimizer.momentum"))
-    r.complain("optimizer.nesterov", ErrorCode::Contradiction,
-               "Nesterov's step looks ahead along a momentum, which is 0", "contradicts momentum = 0",
-               {"leave it out, or write momentum = 0.9"});
-  r.boolean("optimizer.relative_step", o.relativeStep);
-  r.number("optimizer.first_moment", o.firstMoment, 0, 1, false, true);
-  r.eachTable("optimizer.group", [&](ConfigReader &one) { readGroup(one, o); });
-}
-
-/// "(line 6)" if the key is written in a file.
-std::string lineOf(const ConfigReader &r, const char *key) {
-  SourceLoc at = r.where(key);
-  return at.line && at.file != "--set" ? fmt::format(" (line {})", at.line) : "";
-}
-
-bool namesCuda(llvm::StringRef target) { return target == "cuda" || target.starts_with("cuda:"); }
-
-bool wantsCuda(ConfigReader &r) {
-  const TomlValue *v = r.get("compile.target");
-  auto *target = v ? std::get_if<std::string>(&v->value) : nullptr;
-  return target && namesCuda(*target);
-}
-
-void readPrecision(ConfigReader &r, PrecisionConfig &p, const OptimizerConfig &o, ConfigPurpose purpose) {
-  r.choice("precision.compute", p.compute, {"fp32", "bf16", "fp16", "tf32", "auto"});
-  if (p.compute == "tf32" && !wantsCuda(r) &&
-      purpose == ConfigPurpose::run)  // that mistake is reported at its own location
-    r.complain("precision.compute", ErrorCode::Contradiction, "tf32 does not exist on the target, a CPU",
-               "a format of NVIDIA's tensor cores, for compile.target = \"cuda\"",
-               {"\"bf16\" is the fast one on a CPU with AVX512-BF16; \"fp32\" is exact everywhere"});
-  if (p.compute == "auto")
-    p.compute = "fp32";
-  std::string &params = p.params;
-  r.string("precision.params", params);
-  if (params == "bf16" || params == "fp16") {
-    if (p.compute == params || !r.good("precision.compute"))
-      r.notBuilt("precision.params", fmt::format("\"{}\"", params), {"\"fp32\""});
-    else
-      r.complain("precision.params", ErrorCode::Contradiction,
-                 p.compute == "fp32" ? fmt::format("parameters in {} leave nothing to compute in fp32", params)
-                                     : fmt::format("parameters in {} are no operands of {}", params, p.compute),
-                 fmt::format("contradicts compute = \"{}\"{}", p.compute,
-                             r.where("precision.compute").line ? lineOf(r, "precision.compute") : ", the default"),
-                 {fmt::format("compute = \"{}\" with params = \"fp32\" reads {} copies of them", params, params)});
-  } else if (params != "fp32") {
-    r.complain("precision.params", ErrorCode::UnknownValue,
-               fmt::format("precision.params = \"{}\" is not known", params), "",
-               {"\"fp32\" works today; precision.compute says what kernels read"});
-  }
-  r.choice("precision.optimizer_state", p.optimizerState, {"fp32", "bf16"});
-  if (p.optimizerState == "bf16" && o.name == "adafactor")
-    r.complain("precision.optimizer_state", ErrorCode::Contradiction,
-               "the statistics of adafactor are fp32, of which there are few",
-               "contradicts optimizer.name = \"adafactor\"", {"leave it out, or write \"fp32\""});
-}
-
-bool isPowerOfTwo(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
-
-void readParallel(ConfigReader &r, ParallelConfig &p, ConfigPurpose purpose) {
-  r.choice("parallel.offload", p.offload, {"none", "optimizer", "auto"});
-  if (p.offload == "auto")
-    p.offload = "none";
-  int64_t stage = -1, shards = 0;
-  r.integerOr("parallel.data", p.data, 1, 1 << 20, {"auto"});
-  r.integerOr("parallel.tensor", p.tensor, 1, 1 << 10, {"auto"});
-  r.integerOr("parallel.zero_stage", stage, 0, 3, {"auto"});
-  r.integerOr("parallel.logical_shards", shards, 1, 1 << 20, {"auto"});
-  r.choice("parallel.reduce_order", p.reduceOrder, {"tree", "fast"});
-  p.zeroStage = stage >= 0 ? stage : p.data > 1 ? 1 : 0;
-  p.logicalShards = shards ? shards : p.data;
-  r.choice("parallel.compression", p.compression, {"none"}, {"powersgd", "onebit"});
-  const bool tree = p.reduceOrder == "tree";
-  if (purpose == ConfigPurpose::forecast) {
-    if (!tree || !isPowerOfTwo(p.data) || !isPowerOfTwo(p.logicalShards) || p.logicalShards < p.data)
-      p.logicalShards = p.data;
-    return;
-  }
-  if (tree && !isPowerOfTwo(p.data)) {
-    int64_t below = 1;
-    while (2 * below < p.data)
-      below *= 2;
-    r.complain("parallel.data", ErrorCode::ShapeMismatch,
-               fmt::format("{} ranks cannot add up in the order of a binary tree", p.data),
-               "reduce_order = \"tree\" needs a power of two",
-               {fmt::format("{} or {} ranks work, or parallel.reduce_order = \"fast\"", below, 2 * below)});
-  } else if (tree && (!isPowerOfTwo(p.logicalShards) || p.logicalShards < p.data)) {
-    r.complain("parallel.logical_shards", ErrorCode::ShapeMismatch,
-               fmt::format("{} logical shards for {} ranks", p.logicalShards, p.data),
-               "must be a power of two, at least one for each rank",
-               {fmt::format("{}, {} or {} work", p.data, 2 * p.data, 4 * p.data)});
-  } else if (!tree && p.logicalShards != p.data) {
-    r.complain("parallel.logical_shards", ErrorCode::Contradiction,
-               "logical shards give the order of a tree, and reduce_order = \"fast\" leaves it to the engine",
-               fmt::format("must be {}, the ranks", p.data), {"leave one of the two out"});
-  }
-}
-
-void readTarget(ConfigReader &r, std::string &target) {
-  std::string wanted = "auto";
-  r.string("compile.target", wanted);
-  if (wanted != "auto" && wanted != "cpu" && !namesCuda(wanted))
-    r.complain("compile.target", ErrorCode::UnknownValue, fmt::format("compile.target = \"{}\" is not known", wanted),
-               "", {"\"cpu\" (as \"auto\" is today), \"cuda\" for the GPU here, or \"cuda:sm_90a\" and the like"});
-  target = wanted == "auto" ? "cpu" : wanted;
-}
-
-/// [] or [first, last].
-void traceSteps(ConfigReader &r, std::vector<int64_t> &out) {
-  const TomlValue *v = r.get("log.trace_steps");
-  if (!v)
-    return;
-  auto *items = std::get_if<std::vector<TomlValue>>(&v->value);
-  if (items && items->empty())
-    return;
-  std::vector<double> steps;
-  r.numbers("log.trace_steps", steps, 2, 1, 1e9);
-  if (!r.good("log.trace_steps"))
-    return;
-  if (steps[0] > steps[1] || std::floor(steps[0]) != steps[0] || std::floor(steps[1]) != steps[1])
-    return r.complain("log.trace_steps", ErrorCode::OutOfRange, "log.trace_steps must be the first and the last step",
-                      "for example [10, 12]");
-  out = {int64_t(steps[0]), int64_t(steps[1])};
-}
-
-void readRun(ConfigReader &r, Config &c) {
-  path(r, "data.train", c.data.train);
-  path(r, "data.val", c.data.val);
-  path(r, "data.tokenizer", c.data.tokenizer);
-
-  r.integer("eval.every", c.eval.every, 0, 1'000'000'000);
-  r.integer("eval.steps", c.eval.steps, 0, 1'000'000'000);
-  r.integer("eval.sample_every", c.eval.sampleEvery, 0, 1'000'000'000);
-  r.string("eval.sample_prompt", c.eval.samplePrompt);
-  r.integer("eval.sample_tokens", c.eval.sampleTokens, 1, 1 << 20);
-
-  r.integer("checkpoint.every", c.checkpoint.every, 0, 1'000'000'000);
-  r.integer("checkpoint.keep", c.checkpoint.keep, 1, 1'000'000);
-  r.booleanOrAuto("checkpoint.async", c.checkpoint.async);
-
-  r.integer("log.every", c.log.every, 1, 1'000'000'000);
-  r.boolean("log.tensorboard", c.log.tensorboard);
-  traceSteps(r, c.log.traceSteps);
-  if (const TomlValue *v = r.get("log.mfu_peak")) {
-    auto *word = std::get_if<std::string>(&v->value);
-    if (word && *word == "measured")
-      c.log.mfuPeak = -1;
-    else if (!word || *word != "auto")
-      r.number("log.mfu_peak", c.log.mfuPeak, 0, 1e21, true);
-  }
-}
-
-void readGpuMemory(ConfigReader &r, std::string &memory) {
-  r.string("compile.gpu_memory", memory);
-  if (memory == "auto" || parseBytes(memory) || gpuSheet(memory) || !r.good("compile.gpu_memory"))
-    return;
-  std::vector<std::string> names;
-  for (const GpuSheet &s : gpuSheets())
-    names.push_back(s.name.str());
-  r.complain("compile.gpu_memory", ErrorCode::UnknownValue,
-             fmt::format("compile.gpu_memory = \"{}\" is neither a size nor a GPU that is known", memory), "",
-             {fmt::format("\"auto\", a size such as \"80GiB\", or one of {}", quotedList(names))});
-}
-
-void readRemat(ConfigReader &r, std::string &remat) {
-  const TomlValue *v = r.get("compile.remat");
-  if (!v)
-    return;
-  const std::string forms = "\"auto\", \"none\", \"full\" and a budget such as \"8GiB\" work";
-  if (auto *s = std::get_if<std::string>(&v->value)) {
-    remat = *s;
-    if (remat != "auto" && remat != "none" && remat != "full" && !parseBytes(remat))
-      r.complain("compile.remat", ErrorCode::UnknownValue, fmt::format("compile.remat = \"{}\" is not known", remat),
-                 "", {forms});
-    return;
-  }
-  auto *bytes = std::get_if<int64_t>(&v->value);
-  r.complain("compile.remat", ErrorCode::WrongType, "compile.remat must be a string",
-             fmt::format("this is {}", v->kind()),
-             {bytes && *bytes > 0 ? fmt::format("write \"{}B\", or a larger unit as in \"8GiB\"", *bytes) : forms});
-}
-
-void readPackWeights(ConfigReader &r, std::optional<bool> &packWeights) {
-  const TomlValue *v = r.get("compile.pack_weights");
-  if (!v)
-    return;
-  const std::string forms = "\"auto\", true and false work";
-  if (auto *b = std::get_if<bool>(&v->value))
-    packWeights = *b;
-  else if (auto *s = std::get_if<std::string>(&v->value); !s)
-    r.complain("compile.pack_weights", ErrorCode::WrongType, "compile.pack_weights must be \"auto\", true or false",
-               fmt::format("this is {}", v->kind()), {forms});
-  else if (*s != "auto")
-    r.complain("compile.pack_weights", ErrorCode::UnknownValue,
-               fmt::format("compile.pack_weights = \"{}\" is not known", *s), "", {forms});
-}
-
-void readAll(ConfigReader &r, Config &c, ConfigPurpose purpose) {
-  int64_t schema = 1;
-  r.integer("schema", schema, 1, 1);
-  r.get("extends");
-  r.string("name", c.name);
-  path(r, "out_dir", c.outDir);
-  readModel(r, c.model);
-  readTraining(r, c.train, c.optimizer);
-  readPrecision(r, c.precision, c.optimizer, purpose);
-  readParallel(r, c.parallel, purpose);
-  readRemat(r, c.compile.remat);
-  readPackWeights(r, c.compile.packWeights);
-  readTarget(r, c.compile.target);
-  readGpuMemory(r, c.compile.gpuMemory);
-  r.choice("compile.library_calls", c.compile.libraryCalls, {"auto", "off"});
-  r.choice("compile.autotune", c.compile.autotune, {"off", "cached", "search"});
-  r.number("compile.autotune_budget_s", c.compile.autotuneSeconds, 1, 1e9);
-  readRun(r, c);
 }
 
 /// Attention keeps a few rows of a head on a thread's stack.
@@ -451,7 +110,7 @@ std::vector<std::string> fittingHeads(const ModelConfig &m) {
   return help;
 }
 
-void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
+void checkModel(ConfigReader &r, ModelConfig &m, const RunSettings &run,
                 const std::function<int64_t(const std::string &)> &tokenizerVocab) {
   const std::pair<const char *, int64_t> needed[] = {{"model.n_layer", m.nLayer},
                                                      {"model.n_head", m.nHead},
@@ -485,11 +144,11 @@ void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
     m.ffnDim = defaultFfnDim(m);
 
   bool written = r.where("model.vocab_size").line != 0;
-  bool readable = !data.tokenizer.empty() && (!written || fs::exists(data.tokenizer));
+  bool readable = !run.tokenizer.empty() && (!written || fs::exists(run.tokenizer));
   if (readable) {
     try {
       // An encoder's [MASK] is an additional token.
-      const int64_t tokens = tokenizerVocab(data.tokenizer), vocab = tokens + !m.causal;
+      const int64_t tokens = tokenizerVocab(run.tokenizer), vocab = tokens + !m.causal;
       if (!written)
         m.vocabSize = vocab;
       else if (r.good("model.vocab_size") && vocab > m.vocabSize)
@@ -511,7 +170,7 @@ void checkModel(ConfigReader &r, ModelConfig &m, const DataConfig &data,
 
 /// Checks that imported weights are those of this model, including what their shapes do not show.
 void checkWeights(ConfigReader &r, Config &c) {
-  const auto [kind, path] = llvm::StringRef(c.model.initFrom).split(':');
+  const auto [kind, path] = llvm::StringRef(c.run.initFrom).split(':');
   const char *const key = "model.init_from";
   if (path.empty() || r.complained())  // the model may be incomplete
     return;
@@ -639,40 +298,40 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
   c.file = file;
   const bool forecast = purpose == ConfigPurpose::forecast;
   ConfigReader r(file, layers.values, layers.tables, forecast);
-  readAll(r, c, purpose);
+  readSettings(r, c, purpose);
   r.unknownKeys(
       {{"optimizer.group", "there may be several: write [[optimizer.group]], with two brackets"},
        {"precision.loss_scale", "compute = \"fp16\" scales the loss by itself: from 2^16, halved after a step "
                                 "that overflows, doubled after 2000 good ones"}});
   if (c.name.empty())
     c.name = fs::path(file).stem().string();
-  if (c.outDir.empty())
-    c.outDir = resolveBeside("out/" + c.name, file);
-  if (c.data.train.empty() && r.good("data.train") && !settingsOnly && !forecast)
+  if (c.run.outDir.empty())
+    c.run.outDir = resolveBeside("out/" + c.name, file);
+  if (c.run.trainData.empty() && r.good("data.train") && !settingsOnly && !forecast)
     r.missing("data.train", "name a token file; `gptc data prepare` makes one from text");
-  if (c.eval.sampleEvery && c.data.tokenizer.empty())
+  if (c.run.sampleEvery && c.run.tokenizer.empty())
     r.missing("data.tokenizer", "eval.sample_every needs it to turn tokens into text");
-  checkModel(r, c.model, c.data, tokenizerVocab);
+  checkModel(r, c.model, c.run, tokenizerVocab);
   checkTensor(r, c);
   if (c.parallel.offload == "optimizer" && c.optimizer.name == "adafactor" && namesCuda(c.compile.target) && !forecast)
     r.complain("parallel.offload", ErrorCode::NotBuiltYet, "adafactor on the host is not built yet",
                "its statistics, of which there are few, stay on the GPU",
                {"leave the key out; optimizer.name = \"adamw\" and \"sgd\" can be there"});
   checkBatch(r, c.model, c.parallel, c.train, namesCuda(c.compile.target));
-  if (!c.model.causal && c.eval.sampleEvery)
+  if (!c.model.causal && c.run.sampleEvery)
     r.complain("eval.sample_every", ErrorCode::Contradiction, "an encoder cannot continue a text",
                "model.causal = false reads both ways", {"eval.sample_every = 0 works, or model.causal = true"});
-  if (c.eval.sampleEvery && c.eval.samplePrompt.empty())
+  if (c.run.sampleEvery && c.run.samplePrompt.empty())
     r.complain("eval.sample_prompt", ErrorCode::OutOfRange, "eval.sample_prompt is empty",
                "a model continues at least one token",
                {"eval.sample_prompt = \"\\n\" works, or eval.sample_every = 0"});
   if (!forecast)
     checkWeights(r, c);
   r.finish();
-  if (c.optimizer.warmupSteps >= c.train.steps)
+  if (c.optimizer.warmupSteps >= c.run.steps)
     c.warnings.push_back(
         fmt::format("the learning rate never reaches {}: optimizer.warmup_steps = {}, train.steps = {}", c.optimizer.lr,
-                    c.optimizer.warmupSteps, c.train.steps));
+                    c.optimizer.warmupSteps, c.run.steps));
   if (c.parallel.offload == "optimizer" && !namesCuda(c.compile.target))
     c.warnings.push_back("parallel.offload = \"optimizer\" changes nothing: on a CPU moments are in the host's memory");
   c.written = std::move(layers.values);
@@ -695,14 +354,11 @@ std::vector<std::string> modelSettings(const Config &c) {
 
 const std::vector<std::string> &configKeys() {
   static const std::vector<std::string> keys = [] {
-    std::map<std::string, TomlValue> none;
-    std::map<std::string, SourceLoc> noTables;
-    ConfigReader r("", none, noTables);
-    Config c;
-    readAll(r, c, ConfigPurpose::run);
-    std::vector<std::string> all = r.keys();
+    Settings s;
+    std::vector<std::string> all;
+    for (const Setting &row : keysOf(s))
+      all.push_back(row.key);
     llvm::sort(all);
-    all.erase(std::unique(all.begin(), all.end()), all.end());
     return all;
   }();
   return keys;

@@ -11,6 +11,7 @@ int main(int argc, char **argv) {
     app.set_help_all_flag("--help-all", "Help of every command");
     gptc::addNewCommand(app);
     gptc::addCompileCommand(app);
+    gptc::addConfigCommand(app);
     gptc::addDataCommand(app);
     gptc::addExplainCommand(app);
     gptc::addBenchCommand(app);

@@ -33,72 +33,68 @@ constexpr size_t kTextLimit = size_t(256) << 20;
                   "compile it again with `gptc compile`");
 }
 
-json settingsToJson(const RunSettings &r) {
-  return {{"out_dir", r.outDir},
-          {"steps", r.steps},
-          {"seed", r.seed},
-          {"on_nonfinite", r.onNonfinite},
-          {"init_from", r.initFrom},
-          {"train_data", r.trainData},
-          {"val_data", r.valData},
-          {"tokenizer", r.tokenizer},
-          {"eval_every", r.evalEvery},
-          {"eval_steps", r.evalSteps},
-          {"sample_every", r.sampleEvery},
-          {"sample_prompt", r.samplePrompt},
-          {"sample_tokens", r.sampleTokens},
-          {"checkpoint_every", r.checkpointEvery},
-          {"checkpoint_keep", r.checkpointKeep},
-          {"checkpoint_async", r.checkpointAsync},
-          {"log_every", r.logEvery},
-          {"tensorboard", r.tensorboard},
-          {"trace_steps", r.traceSteps},
-          {"mfu_peak", r.mfuPeak}};
+/// Members of the types that JSON has: all that a manifest holds are.
+template <typename M>
+constexpr bool inJson = std::is_same_v<M, int64_t *> || std::is_same_v<M, double *> || std::is_same_v<M, bool *> ||
+                        std::is_same_v<M, std::string *> || std::is_same_v<M, std::vector<int64_t> *>;
+
+json settingsToJson(RunSettings r) {
+  json j;
+  eachKept(r, [&](const Setting &s) {
+    std::visit(
+        [&](auto member) {
+          if constexpr (inJson<decltype(member)>)
+            j[s.inPlan.name] = *member;
+        },
+        s.member);
+  });
+  return j;
 }
 
+/// Throws json::exception for a key that is missing or of another type.
 RunSettings settingsFromJson(const json &j) {
   RunSettings r;
-  r.outDir = j.at("out_dir");
-  r.steps = j.at("steps");
-  r.seed = j.at("seed");
-  r.onNonfinite = j.at("on_nonfinite");
-  r.initFrom = j.at("init_from");
-  r.trainData = j.at("train_data");
-  r.valData = j.at("val_data");
-  r.tokenizer = j.at("tokenizer");
-  r.evalEvery = j.at("eval_every");
-  r.evalSteps = j.at("eval_steps");
-  r.sampleEvery = j.at("sample_every");
-  r.samplePrompt = j.at("sample_prompt");
-  r.sampleTokens = j.at("sample_tokens");
-  r.checkpointEvery = j.at("checkpoint_every");
-  r.checkpointKeep = j.at("checkpoint_keep");
-  r.checkpointAsync = j.value("checkpoint_async", r.checkpointAsync);
-  r.logEvery = j.at("log_every");
-  r.tensorboard = j.at("tensorboard");
-  r.traceSteps = j.at("trace_steps").get<std::vector<int64_t>>();
-  r.mfuPeak = j.at("mfu_peak");
+  eachKept(r, [&](const Setting &s) {
+    std::visit(
+        [&](auto member) {
+          if constexpr (inJson<decltype(member)>)
+            if (!s.inPlan.newer || j.contains(s.inPlan.name))
+              j.at(s.inPlan.name).get_to(*member);
+        },
+        s.member);
+  });
   return r;
 }
 
-std::string settingsProblem(const RunSettings &r) {
-  for (auto [name, n] : {std::pair{"steps", r.steps},
-                         {"eval_every", r.evalEvery},
-                         {"eval_steps", r.evalSteps},
-                         {"sample_every", r.sampleEvery},
-                         {"sample_tokens", r.sampleTokens},
-                         {"checkpoint_every", r.checkpointEvery}})
-    if (n < 0 || n > (int64_t(1) << 40))
+/// What is wrong with the value of a setting that a manifest holds, "" if nothing is. Anybody may have written it.
+std::string settingProblem(const Setting &s) {
+  const std::string &name = s.inPlan.name;
+  if (auto *type = std::get_if<values::Integer>(&s.type))
+    if (const int64_t n = *std::get<int64_t *>(s.member); n < type->least || n > type->most)
       return fmt::format("{} is {}", name, n);
-  if (r.checkpointKeep < 1 || r.logEvery < 1)
-    return "checkpoint_keep and log_every must be at least 1";
-  if (r.checkpointAsync != "auto" && r.checkpointAsync != "true" && r.checkpointAsync != "false")
-    return "checkpoint_async is " + r.checkpointAsync;
-  if (r.onNonfinite != "skip" && r.onNonfinite != "halt" && r.onNonfinite != "explain")
-    return "on_nonfinite is " + r.onNonfinite;
-  if (!(r.mfuPeak >= 0) && r.mfuPeak != -1)
-    return "mfu_peak is negative";
+  if (auto *type = std::get_if<values::Number>(&s.type)) {
+    const double x = *std::get<double *>(s.member);
+    if (!type->holds(x) && llvm::none_of(type->words, [&](const values::Word &w) { return w.value == x; }))
+      return fmt::format("{} is {}", name, x);
+  }
+  auto *const *text = std::get_if<std::string *>(&s.member);
+  std::vector<std::string> words;
+  if (auto *type = std::get_if<values::Choice>(&s.type))
+    words = type->built;
+  else if (std::holds_alternative<values::Boolean>(s.type))
+    words = {"auto", "true", "false"};
+  if (text && !words.empty() && !llvm::is_contained(words, **text))
+    return fmt::format("{} is {}", name, **text);
   return "";
+}
+
+std::string settingsProblem(RunSettings r) {
+  std::string problem;
+  eachKept(r, [&](const Setting &s) {
+    if (problem.empty())
+      problem = settingProblem(s);
+  });
+  return problem;
 }
 
 json targetToJson(const Target &t) {
@@ -482,17 +478,10 @@ Plan loadPlan(const std::string &dir, const std::string &secret) {
     if (Schedule s; !Schedule::parse(k.schedule, s))
       damaged(dir, fmt::format("kernel {} has no valid schedule", k.name));
 
-  auto resolve = [&](std::string &p) {
-    if (!p.empty() && p[0] != '/')
-      p = absolutePath(plan.dir + "/" + p);
-  };
-  for (std::string *p : {&plan.run.outDir, &plan.run.trainData, &plan.run.valData, &plan.run.tokenizer})
-    resolve(*p);
-  if (size_t colon = plan.run.initFrom.find(':'); colon != std::string::npos) {
-    std::string path = plan.run.initFrom.substr(colon + 1);
-    resolve(path);
-    plan.run.initFrom = plan.run.initFrom.substr(0, colon + 1) + path;
-  }
+  eachPath(plan.run, [&](std::string &path) {
+    if (path[0] != '/')
+      path = absolutePath(plan.dir + "/" + path);
+  });
   return plan;
 }
 

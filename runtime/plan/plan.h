@@ -6,11 +6,12 @@
 //   schedules.json   kernel -> schedule, for people; must agree with planned.gir
 //
 // Facts of the model (block_size, micro_batch, accumulate, vocab_size, n_layer, n_head, n_embd, ...) are module
-// attributes only; RunSettings holds what the graph does not.
+// attributes only; RunSettings (ir/settings/settings.h) holds what the graph does not.
 #pragma once
 
 #include "ir/graph.h"
 #include "ir/kernel/schedule.h"
+#include "ir/settings/settings.h"
 
 #include <cstdint>
 #include <map>
@@ -19,32 +20,6 @@
 #include <vector>
 
 namespace gptc {
-
-/// How to run a plan. Paths are absolute in memory; in a file they may be relative to the plan's folder.
-struct RunSettings {
-  std::string outDir;                   // folder of log.jsonl, checkpoints, traces
-  int64_t steps = 0;                    // optimizer steps of the whole run
-  uint64_t seed = 1337;                 // seed of initial values, data order and dropout; state @rng_seed is set to it
-  std::string onNonfinite = "explain";  // skip | halt | explain
-  std::string initFrom = "scratch";     // scratch | hf:DIR | ckpt:DIR, a folder with model.safetensors
-  std::string trainData;                // token file or glob
-  std::string valData;                  // likewise; empty: no evaluation
-  std::string tokenizer;                // tokenizer.json; empty: no samples
-  int64_t evalEvery = 0;                // steps between evaluations; 0: only at the end
-  int64_t evalSteps = 0;                // global batches per evaluation; 0: the whole split
-  int64_t sampleEvery = 0;              // steps between samples; 0: never
-  std::string samplePrompt;
-  int64_t sampleTokens = 64;
-  int64_t checkpointEvery = 0;  // 0: only at the end
-  int64_t checkpointKeep = 3;
-  std::string checkpointAsync = "auto";  // whether steps go on during a save: true | false | auto
-  int64_t logEvery = 10;
-  bool tensorboard = false;
-  std::vector<int64_t> traceSteps;  // steps to write a Chrome trace of
-  /// The peak that MFU is a share of, in FLOP/s; 0: a GPU's data sheet if known, else the measured peak; -1: measured.
-  double mfuPeak = 0;
-  bool operator==(const RunSettings &) const = default;
-};
 
 struct Plan {
   std::unique_ptr<Module> joint;    // joint.gir

@@ -9,6 +9,7 @@ namespace gptc {
 
 void addNewCommand(CLI::App &app);
 void addCompileCommand(CLI::App &app);
+void addConfigCommand(CLI::App &app);
 void addDataCommand(CLI::App &app);
 void addBenchCommand(CLI::App &app);
 /// The measurements of `gptc bench`.

@@ -62,8 +62,7 @@ void accountOfModel(const Config &c, const Plan &plan, const CompileReport &r) {
                     formatBytes(double(micro->arenaBytes)), formatBytes(double(micro->room)),
                     1e-9 * double(micro->memory.bytes), micro->memory.of, micro->plannings,
                     micro->plannings == 1 ? "" : "s"));
-  row("steps",
-      fmt::format("{}, {} tokens", grouped(c.train.steps), grouped(c.train.steps * c.train.globalBatchTokens)));
+  row("steps", fmt::format("{}, {} tokens", grouped(c.run.steps), grouped(c.run.steps * c.train.globalBatchTokens)));
   if (const ParallelConfig &p = c.parallel; p.tensor > 1)
     row("ranks", fmt::format("{} = data {} x tensor {}: each {} share heads and hidden features", p.data * p.tensor,
                              p.data, p.tensor, p.tensor));
@@ -195,7 +194,7 @@ void addCompileCommand(CLI::App &app) {
   auto o = std::make_shared<Options>();
   o->request.cacheDir = defaultCacheDir();
   c->add_option("model", o->request.modelFile,
-                "model.toml (examples/gpt2-124m.toml shows every key), or a module x.gir of any phase")
+                "model.toml (`gptc config --list` has every key), or a module x.gir of any phase")
       ->required()
       ->type_name("MODEL.toml");
   c->add_option("-o,--out", o->request.planDir, "Folder of the plan [NAME.plan]")->type_name("PLAN");

@@ -109,7 +109,7 @@ std::string textOf(const ModelTemplate &t, const std::string &data) {
   return fmt::format(
       R"(# gptc new {name}: {what}.
 # `gptc compile FILE` says how long it will take on this machine, `--set train.steps=100` overrides any key, and
-# examples/gpt2-124m.toml has every key there is. Paths count from the folder of this file.
+# `gptc config --list` shows every key there is. Paths count from the folder of this file.
 
 [model]                         # docs/model.md
 {model}

@@ -32,8 +32,6 @@ private:
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
 };
 
-std::string absoluteOrEmpty(const std::string &path) { return path.empty() ? path : absolutePath(path); }
-
 constexpr int64_t boundless = int64_t(1) << 62;
 
 /// Bytes of memory that a plan may use; the rest is for its process and others. The memory of a GPU elsewhere is known
@@ -51,28 +49,8 @@ int64_t memoryForPlans(const Config &config, const Target &target, bool here) {
 }  // namespace
 
 RunSettings runSettings(const Config &c) {
-  RunSettings r;
-  r.outDir = absolutePath(c.outDir);
-  r.steps = c.train.steps;
-  r.seed = uint64_t(c.train.seed);
-  r.onNonfinite = c.train.onNonfinite;
-  auto [kind, dir] = llvm::StringRef(c.model.initFrom).split(':');
-  r.initFrom = dir.empty() ? kind.str() : kind.str() + ":" + absolutePath(dir.str());
-  r.trainData = absoluteOrEmpty(c.data.train);
-  r.valData = absoluteOrEmpty(c.data.val);
-  r.tokenizer = absoluteOrEmpty(c.data.tokenizer);
-  r.evalEvery = c.eval.every;
-  r.evalSteps = c.eval.steps;
-  r.sampleEvery = c.eval.sampleEvery;
-  r.samplePrompt = c.eval.samplePrompt;
-  r.sampleTokens = c.eval.sampleTokens;
-  r.checkpointEvery = c.checkpoint.every;
-  r.checkpointKeep = c.checkpoint.keep;
-  r.checkpointAsync = c.checkpoint.async;
-  r.logEvery = c.log.every;
-  r.tensorboard = c.log.tensorboard;
-  r.traceSteps = c.log.traceSteps;
-  r.mfuPeak = c.log.mfuPeak;
+  RunSettings r = c.run;
+  eachPath(r, [](std::string &path) { path = absolutePath(path); });
   return r;
 }
 

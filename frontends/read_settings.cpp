@@ -1,0 +1,421 @@
+#include "frontends/read_settings.h"
+
+#include "ir/gpu_sheets.h"
+#include "support/files.h"
+#include "support/words.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringRef.h"
+
+#include <cmath>
+#include <map>
+#include <string_view>
+
+namespace gptc {
+
+std::string lineOf(const ConfigReader &r, const char *key) {
+  SourceLoc at = r.where(key);
+  return at.line && at.file != "--set" ? fmt::format(" (line {})", at.line) : "";
+}
+
+bool namesCuda(llvm::StringRef target) { return target == "cuda" || target.starts_with("cuda:"); }
+
+namespace {
+
+std::vector<std::string> textsOf(const std::vector<values::Word> &words) {
+  std::vector<std::string> all;
+  for (const values::Word &w : words)
+    all.push_back(w.text);
+  return all;
+}
+
+/// The word that stands there in place of a number, or null.
+const values::Word *wordAt(ConfigReader &r, const char *key, const std::vector<values::Word> &words) {
+  const TomlValue *v = r.get(key);
+  auto *text = v ? std::get_if<std::string>(&v->value) : nullptr;
+  for (const values::Word &w : words)
+    if (text && *text == w.text)
+      return &w;
+  return nullptr;
+}
+
+void readPath(ConfigReader &r, const char *key, std::string &out) {
+  r.string(key, out);
+  if (const TomlValue *v = r.get(key); v && r.good(key)) {
+    if (out.empty())
+      r.complain(key, ErrorCode::OutOfRange, fmt::format("{} is empty", key), "a path is needed");
+    out = resolveBeside(out, v->where.file);
+  }
+}
+
+void readNumbers(ConfigReader &r, const char *key, const Member &member, const values::Numbers &type) {
+  auto *pair = std::get_if<NumberPair>(&member);
+  auto *optional = std::get_if<std::optional<std::pair<double, double>> *>(&member);
+  std::vector<double> xs = pair ? std::vector<double>{*pair->first, *pair->second} : std::vector<double>(type.count);
+  r.numbers(key, xs, type.count, type.least, type.most);
+  if (pair)
+    *pair->first = xs[0], *pair->second = xs[1];
+  if (optional && r.get(key))
+    **optional = {xs[0], xs[1]};
+}
+
+/// Reads the value of a key by its type.
+struct ByType {
+  ConfigReader &r;
+  const char *key;
+  const Member &member;
+
+  template <typename T> T &as() const { return *std::get<T *>(member); }
+
+  void operator()(const values::Integer &t) const {
+    if (const values::Word *w = wordAt(r, key, t.words))
+      as<int64_t>() = int64_t(w->value);
+    else
+      r.integerOr(key, as<int64_t>(), t.least, t.most, textsOf(t.words));
+  }
+  void operator()(const values::Number &t) const {
+    auto *optional = std::get_if<std::optional<double> *>(&member);
+    double x = 0;
+    double &out = optional ? x : as<double>();
+    if (const values::Word *w = wordAt(r, key, t.words))
+      out = w->value;
+    else
+      r.number(key, out, t.least.value, t.most.value, t.least.open, t.most.open);
+    if (optional && r.get(key))
+      **optional = x;
+  }
+  void operator()(const values::Boolean &t) const {
+    if (t.orAuto)
+      r.booleanOrAuto(key, as<std::string>());
+    else
+      r.boolean(key, as<bool>());
+  }
+  void operator()(const values::Numbers &t) const { readNumbers(r, key, member, t); }
+  void operator()(const values::Choice &t) const { r.choice(key, as<std::string>(), t.built, t.later); }
+  void operator()(const values::Text &) const { r.string(key, as<std::string>()); }
+  void operator()(const values::Path &) const { readPath(r, key, as<std::string>()); }
+  void operator()(const values::Patterns &) const { GPTC_UNREACHABLE("{} has a rule of its own", key); }
+  void operator()(const values::Tables &) const { GPTC_UNREACHABLE("{} has a rule of its own", key); }
+};
+
+// Rules of single keys.
+
+struct Reading {
+  ConfigReader &r;
+  Settings &s;
+  ConfigPurpose purpose;
+};
+
+/// What a preset stands for where the file says nothing. All have the sizes of GPT-2 124M and its vocabulary, so that
+/// families compare at one size.
+void takePreset(Reading &in) {
+  ModelConfig &m = in.s.model;
+  if (m.preset == "none")
+    return;
+  m.nLayer = m.nHead = 12;
+  m.nEmbd = 768;
+  m.blockSize = 1024;
+  m.vocabSize = 50257;
+  if (m.preset == "llama") {  // Touvron et al. 2023
+    m.norm = "rmsnorm";
+    m.activation = "swiglu";
+    m.position = "rope";
+    m.bias = m.tieEmbeddings = false;
+  } else if (m.preset == "bloom") {  // Le Scao et al. 2022
+    m.position = "alibi";
+    m.embeddingNorm = true;
+  } else if (m.preset == "encoder") {  // Devlin et al. 2019, with norms before the blocks
+    m.causal = false;
+    m.activation = "gelu";
+    m.embeddingNorm = true;
+    m.blockSize = 512;
+    ++m.vocabSize;  // [MASK]
+  }
+}
+
+void readInitFrom(Reading &in, const Setting &s) {
+  ConfigReader &r = in.r;
+  std::string &from = in.s.run.initFrom;
+  const char *key = s.key.c_str();
+  const TomlValue *v = r.get(key);
+  if (!v)
+    return;
+  r.string(key, from);
+  auto [kind, dir] = llvm::StringRef(from).split(':');
+  if ((kind == "hf" || kind == "ckpt") && !dir.empty())
+    from = kind.str() + ":" + resolveBeside(dir.str(), v->where.file);
+  else if (r.good(key) && from != "scratch")
+    r.complain(key, ErrorCode::UnknownValue, fmt::format("{} = \"{}\" is not known", key, from), "",
+               {"\"scratch\", \"hf:DIR\" and \"ckpt:DIR\" work today"});
+}
+
+void readMatch(ConfigReader &r, const char *key, ParameterGroup &g) {
+  const TomlValue *v = r.get(key);
+  if (!v)
+    return r.missing(key, "name the group's parameters, for example match = \"*.bias\"");
+  auto *list = std::get_if<std::vector<TomlValue>>(&v->value);
+  for (const TomlValue &item : list ? llvm::ArrayRef(*list) : llvm::ArrayRef(*v))
+    if (auto *pattern = std::get_if<std::string>(&item.value))
+      g.patterns.push_back({*pattern, item.where});
+  if (g.patterns.empty() || (list && g.patterns.size() != list->size()))
+    r.complain(key, ErrorCode::WrongType, fmt::format("{} must be a string or a list of strings", key),
+               fmt::format("this is {}", v->kind()), {"for example \"*.bias\" or [\"wte.*\", \"h.*.ln_1.*\"]"});
+}
+
+void readGroups(Reading &in, const Setting &s) {
+  in.r.eachTable(s.key.c_str(), [&](ConfigReader &one) {
+    ParameterGroup g;
+    for (const Setting &key : keysOf(g))
+      if (std::holds_alternative<values::Patterns>(key.type))
+        readMatch(one, key.key.c_str(), g);
+      else
+        readSetting(one, key);
+    in.s.optimizer.groups.push_back(std::move(g));
+  });
+}
+
+/// Defaults of an optimizer where they are not those of AdamW.
+void takeOptimizer(Reading &in) {
+  OptimizerConfig &o = in.s.optimizer;
+  if (o.name == "sgd") {
+    o.lr = 0.1;
+    o.weightDecay = 0;
+  } else if (o.name == "adafactor") {
+    o.lr = 0.01;
+    o.eps = 0x1p-23;
+    o.weightDecay = 0;
+  }
+}
+
+void checkNesterov(Reading &in) {
+  const OptimizerConfig &o = in.s.optimizer;
+  if (o.name == "sgd" && o.nesterov && o.momentum == 0 && in.r.good("optimizer.momentum"))
+    in.r.complain("optimizer.nesterov", ErrorCode::Contradiction,
+                  "Nesterov's step looks ahead along a momentum, which is 0", "contradicts momentum = 0",
+                  {"leave it out, or write momentum = 0.9"});
+}
+
+bool wantsCuda(ConfigReader &r) {
+  const TomlValue *v = r.get("compile.target");
+  auto *target = v ? std::get_if<std::string>(&v->value) : nullptr;
+  return target && namesCuda(*target);
+}
+
+void takeCompute(Reading &in) {
+  ConfigReader &r = in.r;
+  PrecisionConfig &p = in.s.precision;
+  if (p.compute == "tf32" && !wantsCuda(r) &&
+      in.purpose == ConfigPurpose::run)  // which is the mistake then, and said where it stands
+    r.complain("precision.compute", ErrorCode::Contradiction, "tf32 does not exist on the target, a CPU",
+               "a format of NVIDIA's tensor cores, for compile.target = \"cuda\"",
+               {"\"bf16\" is the fast one on a CPU with AVX512-BF16; \"fp32\" is exact everywhere"});
+  if (p.compute == "auto")
+    p.compute = "fp32";
+}
+
+void readParams(Reading &in, const Setting &) {
+  ConfigReader &r = in.r;
+  const PrecisionConfig &p = in.s.precision;
+  std::string &params = in.s.precision.params;
+  r.string("precision.params", params);
+  if (params == "bf16" || params == "fp16") {
+    if (p.compute == params || !r.good("precision.compute"))
+      r.notBuilt("precision.params", fmt::format("\"{}\"", params), {"\"fp32\""});
+    else
+      r.complain("precision.params", ErrorCode::Contradiction,
+                 p.compute == "fp32" ? fmt::format("parameters in {} leave nothing to compute in fp32", params)
+                                     : fmt::format("parameters in {} are no operands of {}", params, p.compute),
+                 fmt::format("contradicts compute = \"{}\"{}", p.compute,
+                             r.where("precision.compute").line ? lineOf(r, "precision.compute") : ", the default"),
+                 {fmt::format("compute = \"{}\" with params = \"fp32\" reads {} copies of them", params, params)});
+  } else if (params != "fp32") {
+    r.complain("precision.params", ErrorCode::UnknownValue,
+               fmt::format("precision.params = \"{}\" is not known", params), "",
+               {"\"fp32\" works today; precision.compute says what kernels read"});
+  }
+}
+
+void checkOptimizerState(Reading &in) {
+  ConfigReader &r = in.r;
+  const PrecisionConfig &p = in.s.precision;
+  const OptimizerConfig &o = in.s.optimizer;
+  if (p.optimizerState == "bf16" && o.name == "adafactor")
+    r.complain("precision.optimizer_state", ErrorCode::Contradiction,
+               "the statistics of adafactor are fp32, of which there are few",
+               "contradicts optimizer.name = \"adafactor\"", {"leave it out, or write \"fp32\""});
+}
+
+bool isPowerOfTwo(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
+
+/// Not written: "auto".
+void openParallel(Reading &in) {
+  in.s.parallel.zeroStage = -1;
+  in.s.parallel.logicalShards = 0;
+}
+
+/// What "auto" is today, and whether the rest goes together.
+void takeParallel(Reading &in) {
+  ConfigReader &r = in.r;
+  ParallelConfig &p = in.s.parallel;
+  if (p.zeroStage < 0)
+    p.zeroStage = p.data > 1 ? 1 : 0;
+  if (!p.logicalShards)
+    p.logicalShards = p.data;
+  const bool tree = p.reduceOrder == "tree";
+  if (in.purpose == ConfigPurpose::forecast) {
+    if (!tree || !isPowerOfTwo(p.data) || !isPowerOfTwo(p.logicalShards) || p.logicalShards < p.data)
+      p.logicalShards = p.data;
+    return;
+  }
+  if (tree && !isPowerOfTwo(p.data)) {
+    int64_t below = 1;
+    while (2 * below < p.data)
+      below *= 2;
+    r.complain("parallel.data", ErrorCode::ShapeMismatch,
+               fmt::format("{} ranks cannot add up in the order of a binary tree", p.data),
+               "reduce_order = \"tree\" needs a power of two",
+               {fmt::format("{} or {} ranks work, or parallel.reduce_order = \"fast\"", below, 2 * below)});
+  } else if (tree && (!isPowerOfTwo(p.logicalShards) || p.logicalShards < p.data)) {
+    r.complain("parallel.logical_shards", ErrorCode::ShapeMismatch,
+               fmt::format("{} logical shards for {} ranks", p.logicalShards, p.data),
+               "must be a power of two, at least one for each rank",
+               {fmt::format("{}, {} or {} work", p.data, 2 * p.data, 4 * p.data)});
+  } else if (!tree && p.logicalShards != p.data) {
+    r.complain("parallel.logical_shards", ErrorCode::Contradiction,
+               "logical shards give the order of a tree, and reduce_order = \"fast\" leaves it to the engine",
+               fmt::format("must be {}, the ranks", p.data), {"leave one of the two out"});
+  }
+}
+
+void takeOffload(Reading &in) {
+  if (in.s.parallel.offload == "auto")
+    in.s.parallel.offload = "none";
+}
+
+void readTarget(Reading &in, const Setting &) {
+  ConfigReader &r = in.r;
+  std::string wanted = "auto";
+  r.string("compile.target", wanted);
+  if (wanted != "auto" && wanted != "cpu" && !namesCuda(wanted))
+    r.complain("compile.target", ErrorCode::UnknownValue, fmt::format("compile.target = \"{}\" is not known", wanted),
+               "", {"\"cpu\" (as \"auto\" is today), \"cuda\" for the GPU here, or \"cuda:sm_90a\" and the like"});
+  in.s.compile.target = wanted == "auto" ? "cpu" : wanted;
+}
+
+void readRemat(Reading &in, const Setting &) {
+  ConfigReader &r = in.r;
+  std::string &remat = in.s.compile.remat;
+  const TomlValue *v = r.get("compile.remat");
+  if (!v)
+    return;
+  const std::string forms = "\"auto\", \"none\", \"full\" and a budget such as \"8GiB\" work";
+  if (auto *s = std::get_if<std::string>(&v->value)) {
+    remat = *s;
+    if (remat != "auto" && remat != "none" && remat != "full" && !parseBytes(remat))
+      r.complain("compile.remat", ErrorCode::UnknownValue, fmt::format("compile.remat = \"{}\" is not known", remat),
+                 "", {forms});
+    return;
+  }
+  auto *bytes = std::get_if<int64_t>(&v->value);
+  r.complain("compile.remat", ErrorCode::WrongType, "compile.remat must be a string",
+             fmt::format("this is {}", v->kind()),
+             {bytes && *bytes > 0 ? fmt::format("write \"{}B\", or a larger unit as in \"8GiB\"", *bytes) : forms});
+}
+
+void readGpuMemory(Reading &in, const Setting &) {
+  ConfigReader &r = in.r;
+  std::string &memory = in.s.compile.gpuMemory;
+  r.string("compile.gpu_memory", memory);
+  if (memory == "auto" || parseBytes(memory) || gpuSheet(memory) || !r.good("compile.gpu_memory"))
+    return;
+  std::vector<std::string> names;
+  for (const GpuSheet &s : gpuSheets())
+    names.push_back(s.name.str());
+  r.complain("compile.gpu_memory", ErrorCode::UnknownValue,
+             fmt::format("compile.gpu_memory = \"{}\" is neither a size nor a GPU that is known", memory), "",
+             {fmt::format("\"auto\", a size such as \"80GiB\", or one of {}", quotedList(names))});
+}
+
+void readPackWeights(Reading &in, const Setting &) {
+  ConfigReader &r = in.r;
+  const TomlValue *v = r.get("compile.pack_weights");
+  if (!v)
+    return;
+  const std::string forms = "\"auto\", true and false work";
+  if (auto *b = std::get_if<bool>(&v->value))
+    in.s.compile.packWeights = *b;
+  else if (auto *s = std::get_if<std::string>(&v->value); !s)
+    r.complain("compile.pack_weights", ErrorCode::WrongType, "compile.pack_weights must be \"auto\", true or false",
+               fmt::format("this is {}", v->kind()), {forms});
+  else if (*s != "auto")
+    r.complain("compile.pack_weights", ErrorCode::UnknownValue,
+               fmt::format("compile.pack_weights = \"{}\" is not known", *s), "", {forms});
+}
+
+/// [] or [first, last].
+void readTraceSteps(Reading &in, const Setting &) {
+  ConfigReader &r = in.r;
+  const TomlValue *v = r.get("log.trace_steps");
+  if (!v)
+    return;
+  auto *items = std::get_if<std::vector<TomlValue>>(&v->value);
+  if (items && items->empty())
+    return;
+  std::vector<double> steps;
+  r.numbers("log.trace_steps", steps, 2, 1, 1e9);
+  if (!r.good("log.trace_steps"))
+    return;
+  if (steps[0] > steps[1] || std::floor(steps[0]) != steps[0] || std::floor(steps[1]) != steps[1])
+    return r.complain("log.trace_steps", ErrorCode::OutOfRange, "log.trace_steps must be the first and the last step",
+                      "for example [10, 12]");
+  in.s.run.traceSteps = {int64_t(steps[0]), int64_t(steps[1])};
+}
+
+/// What happens to a key beside or in place of reading it by its type.
+struct Rule {
+  void (*before)(Reading &) = nullptr;
+  void (*read)(Reading &, const Setting &) = nullptr;
+  void (*after)(Reading &) = nullptr;
+};
+
+const std::map<std::string_view, Rule> rules = {
+    {"extends", {.read = [](Reading &in, const Setting &s) { in.r.get(s.key.c_str()); }}},  // bases are loaded before
+    {"model.preset", {.after = takePreset}},
+    {"model.init_from", {.read = readInitFrom}},
+    {"optimizer.name", {.after = takeOptimizer}},
+    {"optimizer.nesterov", {.after = checkNesterov}},
+    {"optimizer.group", {.read = readGroups}},
+    {"precision.compute", {.after = takeCompute}},
+    {"precision.params", {.read = readParams}},
+    {"precision.optimizer_state", {.after = checkOptimizerState}},
+    {"parallel.data", {.before = openParallel}},
+    {"parallel.offload", {.after = takeOffload}},
+    {"parallel.compression", {.after = takeParallel}},
+    {"compile.target", {.read = readTarget}},
+    {"compile.remat", {.read = readRemat}},
+    {"compile.gpu_memory", {.read = readGpuMemory}},
+    {"compile.pack_weights", {.read = readPackWeights}},
+    {"log.trace_steps", {.read = readTraceSteps}},
+};
+
+}  // namespace
+
+void readSetting(ConfigReader &r, const Setting &s) { std::visit(ByType{r, s.key.c_str(), s.member}, s.type); }
+
+void readSettings(ConfigReader &r, Settings &s, ConfigPurpose purpose) {
+  Reading in{r, s, purpose};
+  for (const Setting &key : keysOf(s)) {
+    const auto found = rules.find(key.key);
+    const Rule rule = found == rules.end() ? Rule() : found->second;
+    if (rule.before)
+      rule.before(in);
+    if (rule.read)
+      rule.read(in, key);
+    else
+      readSetting(r, key);
+    if (rule.after)
+      rule.after(in);
+  }
+}
+
+}  // namespace gptc

@@ -1,0 +1,126 @@
+// What is known of a key of model.toml: its name, the member that holds its value, its type and range, and its meaning.
+// ir/settings/settings.h has one of these for every key.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace gptc {
+
+/// Types of values.
+namespace values {
+
+/// A word in place of a number, and the number that the member holds then.
+struct Word {
+  std::string text;
+  double value;
+};
+
+struct Integer {
+  int64_t least, most;
+  std::vector<Word> words;
+};
+
+struct Bound {
+  double value;
+  bool open;  // the value itself is outside
+};
+inline Bound atLeast(double x) { return {x, false}; }
+inline Bound above(double x) { return {x, true}; }
+inline Bound atMost(double x) { return {x, false}; }
+inline Bound below(double x) { return {x, true}; }
+
+struct Number {
+  Bound least, most;
+  std::vector<Word> words;
+  /// False for NaN.
+  bool holds(double x) const {
+    return (least.open ? x > least.value : x >= least.value) && (most.open ? x < most.value : x <= most.value);
+  }
+};
+
+/// A list of `count` numbers, each at least `least` and below `most`; with `orNone` also the empty list.
+struct Numbers {
+  unsigned count;
+  double least, most;
+  bool orNone = false;
+};
+
+/// true or false; with `orAuto` also "auto".
+struct Boolean {
+  bool orAuto = false;
+};
+
+/// One of the words `built`. Those in `later` are known, and an error today outside forecasts.
+struct Choice {
+  std::vector<std::string> built, later;
+};
+
+/// What text may look like.
+struct Form {
+  std::string description;
+  std::string pattern;  // a regular expression of JSON Schema (ECMA-262)
+};
+
+/// One of the words, or text of one of the forms; any text if there are neither.
+struct Text {
+  std::vector<std::string> words;
+  std::vector<Form> forms;
+};
+
+/// A file or folder. Relative to the folder of the file that names it, or to the working folder if --set does.
+struct Path {};
+
+/// A pattern on names of parameters, or a list of them.
+struct Patterns {};
+
+/// [[key]]: any number of tables, of the keys that groupKeys lists.
+struct Tables {};
+
+}  // namespace values
+
+using ValueType = std::variant<values::Integer, values::Number, values::Numbers, values::Boolean, values::Choice,
+                               values::Text, values::Path, values::Patterns, values::Tables>;
+
+/// The two members that hold a list of two numbers.
+struct NumberPair {
+  double *first, *second;
+};
+
+/// Where a value is held. monostate: in no member of a plain type.
+using Member =
+    std::variant<std::monostate, int64_t *, double *, bool *, std::string *, NumberPair, std::vector<int64_t> *,
+                 std::optional<bool> *, std::optional<double> *, std::optional<std::pair<double, double>> *>;
+
+/// What holds if the key is not written, in words. Without this it is what the member holds before anything is read.
+struct Otherwise {
+  std::string words;
+};
+
+/// The key is kept in a plan's manifest, under this name.
+struct InPlan {
+  std::string name;
+  /// Plans of schema 2 from before there was this key do not have it: the default holds for them. True of every key
+  /// that is added without a new schema.
+  bool newer = false;
+};
+
+struct Setting {
+  std::string key;  // "eval.every"
+  Member member;
+  ValueType type;
+  std::string meaning;
+  Otherwise otherwise;
+  InPlan inPlan;  // without a name: not kept there
+
+  /// "eval"; "" for a key outside tables. "optimizer.group" for a group's.
+  std::string section() const { return key.find('.') == std::string::npos ? "" : key.substr(0, key.rfind('.')); }
+  /// "every".
+  std::string leaf() const { return key.substr(key.rfind('.') + 1); }
+};
+
+}  // namespace gptc

@@ -1,0 +1,405 @@
+// Every key of model.toml: the members that hold the values, and below them the one table of names, types, ranges and
+// meanings. What reads model.toml and --set, the run settings in a plan's manifest, `gptc config`, docs/keys.md and the
+// JSON Schema for editors are all made from this table. A new key is a member and a line here, and its use.
+//
+// A member's initial value is its key's default. Rules that the table cannot say (presets, keys that contradict each
+// other) stand in frontends/read_settings.cpp and frontends/toml_config.cpp.
+#pragma once
+
+#include "ir/settings/setting.h"
+#include "support/diagnostics.h"
+
+#include <functional>
+#include <limits>
+
+namespace gptc {
+
+// Of ir/facts.h, which says what a module keeps of these keys.
+enum class Norm;
+enum class Activation;
+enum class Position;
+enum class OptimizerKind;
+enum class LrSchedule;
+enum class Compute;
+enum class MomentType;
+enum class ReduceOrder;
+enum class Offload;
+
+/// How to run a plan: what a plan's manifest holds, as none of it is in the graph. All paths of a plan are absolute in
+/// memory (a relative one in a manifest is taken from the plan's folder).
+struct RunSettings {
+  std::string outDir;  // default: out/NAME beside the model file
+  int64_t steps = 1000;
+  int64_t seed = 1337;
+  std::string onNonfinite = "explain";
+  std::string initFrom = "scratch";
+  std::string trainData, valData, tokenizer;  // "": none
+  int64_t evalEvery = 250;
+  int64_t evalSteps = 20;
+  int64_t sampleEvery = 0;
+  std::string samplePrompt = "\n";
+  int64_t sampleTokens = 64;
+  int64_t checkpointEvery = 1000;
+  int64_t checkpointKeep = 3;
+  std::string checkpointAsync = "auto";  // | "true" | "false"
+  int64_t logEvery = 10;
+  bool tensorboard = false;
+  std::vector<int64_t> traceSteps;  // empty, or the first and the last step
+  double mfuPeak = 0;               // FLOP/s; 0: "auto"; -1: "measured"
+  bool operator==(const RunSettings &) const = default;
+};
+
+struct ModelConfig {
+  std::string preset = "none";
+  int64_t nLayer = 0, nHead = 0, nEmbd = 0;  // 0: neither written nor of a preset
+  int64_t nKvHead = 0;                       // default: nHead
+  int64_t ffnDim = 0;                        // default: see defaultFfnDim
+  int64_t vocabSize = 0;                     // default: that of data.tokenizer ([MASK] added), else the preset's
+  int64_t blockSize = 0;
+  std::string norm = "layernorm";
+  double normEps = 1e-5;
+  std::string activation = "gelu_tanh";
+  std::string position = "learned";
+  bool causal = true;
+  bool bias = true;
+  bool tieEmbeddings = true;
+  bool embeddingNorm = false;
+  double dropout = 0;
+
+  /// Whether the feed-forward layer has a second matrix, whose activated product is the gate of the first's.
+  bool gated() const { return activation == "swiglu" || activation == "geglu"; }
+  /// An encoder's [MASK]: the last token, which text never holds.
+  int64_t maskToken() const { return vocabSize - 1; }
+};
+
+struct TrainConfig {
+  int64_t globalBatchTokens = 0;  // default: 16384, rounded to whole sequences
+  int64_t microBatch = 0;         // sequences; 0: "auto", see autoMicroBatch
+  int64_t accumulate = 1;         // passes of each rank per step; follows from the two above and the ranks
+  double gradClip = 1.0;
+};
+
+/// [[optimizer.group]]: parameters with settings of their own (frontends/parameter_groups.h).
+struct ParameterGroup {
+  std::vector<std::pair<std::string, SourceLoc>> patterns;
+  double lrScale = 1;
+  std::optional<double> weightDecay;
+  std::optional<std::pair<double, double>> betas;
+  bool frozen = false;
+};
+
+struct OptimizerConfig {
+  std::string name = "adamw";
+  double lr = 6e-4;
+  double beta1 = 0.9, beta2 = 0.95;
+  double eps = 1e-8;
+  double weightDecay = 0.1;
+  double firstMoment = 0;
+  double momentum = 0.9;
+  bool nesterov = false;
+  bool relativeStep = true;
+  std::vector<ParameterGroup> groups;  // a parameter belongs to the last that matches
+  std::string schedule = "cosine";
+  int64_t warmupSteps = 0;
+  double minLrRatio = 0;
+};
+
+/// How ranks share the work (passes/partition.cpp, passes/shard_tensor.cpp): data x tensor of them.
+struct ParallelConfig {
+  int64_t data = 1;
+  int64_t tensor = 1;
+  int64_t zeroStage = 0;      // "auto": 1 with several ranks, which costs no more and holds less than 0
+  int64_t logicalShards = 1;  // "auto": as many as ranks
+  std::string reduceOrder = "tree";
+  std::string offload = "none";
+  std::string compression = "none";
+  int64_t shardsPerRank() const { return logicalShards / data; }
+};
+
+struct PrecisionConfig {
+  std::string compute = "fp32";
+  std::string params = "fp32";  // in forecasts also bf16 and fp16
+  std::string optimizerState = "fp32";
+};
+
+struct CompileConfig {
+  std::string target = "cpu";
+  std::string remat = "auto";
+  std::string gpuMemory = "auto";
+  std::optional<bool> packWeights;  // nothing: "auto"
+  std::string libraryCalls = "auto";
+  std::string autotune = "cached";
+  double autotuneSeconds = 120;
+};
+
+/// What a model file says.
+struct Settings {
+  int64_t schema = 1;
+  std::string name;  // default: the file's name without .toml
+  RunSettings run;
+  ModelConfig model;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  ParallelConfig parallel;
+  PrecisionConfig precision;
+  CompileConfig compile;
+};
+
+// The table. `key` takes (name, member, type, meaning, Otherwise or InPlan...). Keys are read in this order, nearest
+// names are looked for in this order, and manifests hold their keys in this order.
+
+/// All words of an enum of ir/facts.h, in its order, and behind them `more`.
+template <typename E> std::vector<std::string> factWords(std::vector<std::string> more = {});
+
+namespace values {
+constexpr int64_t billion = 1'000'000'000;
+inline Form sizeForm(const char *example) {
+  return {std::string("a size such as ") + example, "^[0-9]+(\\.[0-9]+)? *([KMGT]i?B|B)?$"};
+}
+}  // namespace values
+
+template <typename Table> void fileKeys(Table &key, Settings &s) {
+  using namespace values;
+  key("schema", s.schema, Integer{1, 1}, "Version of these keys.");
+  key("extends", std::monostate(), Path{}, "A model file that holds for every key that this one does not write.",
+      Otherwise{"none"});
+  key("name", s.name, Text{}, "Name of the model and of its plan, NAME.plan.", Otherwise{"the file's name"});
+  key("out_dir", s.run.outDir, Path{}, "Folder of what a run writes: log.jsonl, checkpoints, traces.",
+      Otherwise{"out/NAME"}, InPlan{"out_dir"});
+}
+
+template <typename Table> void modelKeys(Table &key, ModelConfig &m) {
+  using namespace values;
+  key("model.preset", m.preset, Choice{{"gpt2", "llama", "bloom", "encoder", "none"}},
+      "Family whose architecture, with the sizes of GPT-2 124M, holds for keys that are not written.");
+  const Otherwise sizes{"the preset's"};
+  key("model.n_layer", m.nLayer, Integer{1, 1000}, "Layers.", sizes);
+  key("model.n_head", m.nHead, Integer{1, 1024}, "Heads of attention. Divides n_embd; n_embd / n_head is at most 1024.",
+      sizes);
+  key("model.n_embd", m.nEmbd, Integer{1, 1 << 16}, "Width of the residual stream.", sizes);
+  key("model.n_kv_head", m.nKvHead, Integer{1, 1024},
+      "Heads of keys and values. Divides n_head; fewer make grouped-query attention, 1 multi-query attention.",
+      Otherwise{"n_head"});
+  key("model.ffn_dim", m.ffnDim, Integer{1, 1 << 20}, "Width of the hidden layer.",
+      Otherwise{"4 n_embd; with a gated activation 8/3 n_embd, rounded up"});
+  key("model.vocab_size", m.vocabSize, Integer{2, 1 << 24},
+      "Tokens. At least those of the tokenizer; an encoder has one more, [MASK].",
+      Otherwise{"the tokenizer's, else the preset's"});
+  // At most so many, as rows of attention scores stand on the stack.
+  key("model.block_size", m.blockSize, Integer{1, 1 << 17}, "Context: tokens of a sequence.", sizes);
+  key("model.norm", m.norm, Choice{factWords<Norm>()}, "Norm before attention, hidden layer and classifier.",
+      Otherwise{"\"layernorm\"; preset llama: \"rmsnorm\""});
+  key("model.norm_eps", m.normEps, Number{above(0), atMost(1)},
+      "Added to the variance, or to the mean square, before the root.");
+  key("model.activation", m.activation, Choice{factWords<Activation>()},
+      "Activation of the hidden layer. swiglu and geglu are gated and have a third matrix.",
+      Otherwise{"\"gelu_tanh\"; preset llama: \"swiglu\", encoder: \"gelu\""});
+  key("model.position", m.position, Choice{factWords<Position>()},
+      "How positions are told: a table, rotated queries and keys, a bias of the scores, or not at all.",
+      Otherwise{"\"learned\"; preset llama: \"rope\", bloom: \"alibi\""});
+  key("model.causal", m.causal, Boolean{}, "Whether a token sees only those before it. false makes an encoder.",
+      Otherwise{"true; preset encoder: false"});
+  key("model.bias", m.bias, Boolean{}, "Whether linear layers and layer norms have a bias.",
+      Otherwise{"true; preset llama: false"});
+  key("model.tie_embeddings", m.tieEmbeddings, Boolean{}, "Whether the classifier is the embedding table.",
+      Otherwise{"true; preset llama: false"});
+  key("model.embedding_norm", m.embeddingNorm, Boolean{}, "Whether a norm follows the embedding.",
+      Otherwise{"false; presets bloom and encoder: true"});
+  key("model.dropout", m.dropout, Number{atLeast(0), below(1)},
+      "Probability that an element is dropped: of embeddings, of attention, and of what is added to the residual "
+      "stream.");
+}
+
+template <typename Table> void trainKeys(Table &key, TrainConfig &t, RunSettings &run) {
+  using namespace values;
+  key("train.steps", run.steps, Integer{1, billion}, "Optimizer steps of the whole run.", InPlan{"steps"});
+  // With 10^9 steps, the tokens of a run still fit 63 bits.
+  key("train.global_batch_tokens", t.globalBatchTokens, Integer{1, int64_t(1) << 32},
+      "Tokens of a step: ranks x micro_batch x block_size x a whole number, the passes over which gradients "
+      "accumulate.",
+      Otherwise{"16384, in whole sequences"});
+  key("train.micro_batch", t.microBatch, Integer{1, 1 << 20, {{"auto", 0}}},
+      "Sequences of a rank in one pass. \"auto\": on a CPU at most 8192 tokens and about 4 GiB of activations; on a "
+      "GPU as many as its memory holds.");
+  key("train.seed", run.seed, Integer{0, std::numeric_limits<int64_t>::max()},
+      "Seed of initial values, of the order of data, and of dropout.", InPlan{"seed"});
+  key("train.on_nonfinite", run.onNonfinite, Choice{{"explain", "halt", "skip"}},
+      "What follows a loss or gradient that is not finite: replay the step and name the first bad op, stop, or go on "
+      "without the step.",
+      InPlan{"on_nonfinite"});
+  // Of [model], and here as manifests have it in this place.
+  key("model.init_from", run.initFrom, Text{{"scratch"}, {{"\"hf:DIR\"", "^hf:."}, {"\"ckpt:DIR\"", "^ckpt:."}}},
+      "Initial weights: random, or of a folder with model.safetensors that another program or a run of ours wrote.",
+      InPlan{"init_from"});
+  key("train.grad_clip", t.gradClip, Number{atLeast(0), atMost(1e9)},
+      "Largest norm of the gradient; a larger one is scaled down to it. 0: no clipping.");
+}
+
+template <typename Table> void optimizerKeys(Table &key, OptimizerConfig &o) {
+  using namespace values;
+  key("optimizer.name", o.name, Choice{factWords<OptimizerKind>(), {"lamb"}}, "Optimizer.");
+  key("optimizer.lr", o.lr, Number{atLeast(0), atMost(1000)}, "Highest learning rate.",
+      Otherwise{"6e-4; sgd: 0.1, adafactor: 0.01"});
+  key("optimizer.betas", NumberPair{&o.beta1, &o.beta2}, Numbers{2, 0, 1}, "adamw: decay rates of its two moments.");
+  key("optimizer.eps", o.eps, Number{above(0), atMost(1)},
+      "adamw: added to the root of the second moment. adafactor: the least root of a mean square.",
+      Otherwise{"1e-8; adafactor: 2^-23"});
+  key("optimizer.weight_decay", o.weightDecay, Number{atLeast(0), atMost(1000)}, "Weight decay, of matrices only.",
+      Otherwise{"0.1; sgd and adafactor: 0"});
+  key("optimizer.schedule", o.schedule, Choice{factWords<LrSchedule>()},
+      "Learning rate after the warm-up: falls as a cosine, stays but for the last fifth, falls evenly, or stays.");
+  key("optimizer.warmup_steps", o.warmupSteps, Integer{0, billion}, "Steps in which the learning rate rises from 0.");
+  key("optimizer.min_lr_ratio", o.minLrRatio, Number{atLeast(0), atMost(1)},
+      "The last learning rate, as a part of the highest.");
+  key("optimizer.momentum", o.momentum, Number{atLeast(0), below(1)}, "sgd: momentum. 0: none, and no moment is kept.");
+  key("optimizer.nesterov", o.nesterov, Boolean{}, "sgd: whether a step looks ahead along the momentum.");
+  key("optimizer.relative_step", o.relativeStep, Boolean{},
+      "adafactor: whether steps are relative to the size of the parameter, at most lr and 1/sqrt(step) of it.");
+  key("optimizer.first_moment", o.firstMoment, Number{atLeast(0), below(1)},
+      "adafactor: decay rate of a first moment. 0: none, which is what keeps its state small.");
+  key("optimizer.group", std::monostate(), Tables{},
+      "Groups of parameters with settings of their own. The last group that matches a parameter holds.",
+      Otherwise{"none"});
+}
+
+/// Keys of one [[optimizer.group]].
+template <typename Table> void groupKeys(Table &key, ParameterGroup &g) {
+  using namespace values;
+  key("optimizer.group.match", std::monostate(), Patterns{},
+      "Names of parameters as checkpoints have them, without \"transformer.\"; * stands for any text, ? for "
+      "a character.",
+      Otherwise{"needed"});
+  key("optimizer.group.lr_scale", g.lrScale, Number{above(0), atMost(1000)}, "Factor of the learning rate.");
+  const Otherwise all{"the optimizer's"};
+  key("optimizer.group.weight_decay", g.weightDecay, Number{atLeast(0), atMost(1000)}, "Weight decay, of vectors too.",
+      all);
+  key("optimizer.group.betas", g.betas, Numbers{2, 0, 1}, "adamw: decay rates of its two moments.", all);
+  key("optimizer.group.frozen", g.frozen, Boolean{},
+      "Whether they are left as they are: nothing is kept or computed to train them.");
+}
+
+template <typename Table> void precisionKeys(Table &key, PrecisionConfig &p) {
+  using namespace values;
+  key("precision.compute", p.compute, Choice{factWords<Compute>({"auto"})},
+      "Format of contractions and of what is kept between kernels. fp16 scales the loss by itself; tf32 is for GPUs; "
+      "\"auto\" is fp32.");
+  key("precision.params", p.params, Choice{{"fp32"}, {"bf16", "fp16"}}, "Format of the master copy of parameters.");
+  key("precision.optimizer_state", p.optimizerState, Choice{factWords<MomentType>()},
+      "Format of moments. bf16 is rounded stochastically; adafactor keeps fp32.");
+}
+
+template <typename Table> void parallelKeys(Table &key, ParallelConfig &p) {
+  using namespace values;
+  const Otherwise open{"\"auto\""};
+  key("parallel.data", p.data, Integer{1, 1 << 20, {{"auto", 1}}},
+      "Ranks, or groups of `tensor` of them, that share the batch. `gptc compile --nodes N --ranks-per-node K` "
+      "sets it.",
+      open);
+  key("parallel.tensor", p.tensor, Integer{1, 1 << 10, {{"auto", 1}}},
+      "Ranks that share heads and hidden features; there are data x tensor ranks. \"auto\": as a forecast finds "
+      "fastest.");
+  key("parallel.zero_stage", p.zeroStage, Integer{0, 3, {{"auto", -1}}},
+      "What ranks share out rather than repeat: 0 nothing, 1 moments, 2 gradients too, 3 parameters too. \"auto\": the "
+      "fastest that a forecast fits into memory.",
+      open);
+  key("parallel.logical_shards", p.logicalShards, Integer{1, 1 << 20, {{"auto", 0}}},
+      "Parts of the batch whose gradients are added in one binary tree, whoever computes them: a power of two, at "
+      "least the ranks. \"auto\": as many as ranks.",
+      open);
+  key("parallel.reduce_order", p.reduceOrder, Choice{factWords<ReduceOrder>()},
+      "Order in which ranks add gradients: tree gives the same bits with any number of ranks, fast leaves it to the "
+      "engine.");
+  key("parallel.offload", p.offload, Choice{factWords<Offload>({"auto"})},
+      "Whether a GPU's moments and master weights are in the host's memory. \"auto\": if a forecast does not fit "
+      "otherwise, or is faster.");
+  key("parallel.compression", p.compression, Choice{{"none"}, {"powersgd", "onebit"}},
+      "How gradients are compressed between ranks.");
+}
+
+template <typename Table> void compileKeys(Table &key, CompileConfig &c) {
+  using namespace values;
+  key("compile.target", c.target, Text{{"auto", "cpu", "cuda"}, {{"\"cuda:sm_90a\" and the like", "^cuda:."}}},
+      "What the plan is for: a CPU, the GPU of this machine, or an architecture of GPUs. \"auto\" is cpu.",
+      Otherwise{"\"auto\""});
+  key("compile.remat", c.remat, Text{{"auto", "none", "full"}, {sizeForm("\"8GiB\"")}},
+      "What the backward part computes again rather than keeps: as much as memory asks for, nothing, all but the "
+      "inputs of layers, or as much as a budget asks for.");
+  key("compile.pack_weights", c.packWeights, Boolean{true},
+      "Whether a CPU plan keeps copies of weights as its products read them. \"auto\": those that pay.");
+  key("compile.gpu_memory", c.gpuMemory,
+      Text{{"auto"}, {sizeForm("\"80GiB\""), {"the name of a GPU, such as \"H200\"", "[A-Za-z]"}}},
+      "Memory of the GPU that the plan is for. \"auto\": of the GPU here, or the least of the architecture.");
+  key("compile.library_calls", c.libraryCalls, Choice{{"auto", "off"}},
+      "Whether a CUDA plan calls cuBLASLt and cuDNN if they are found. off: every kernel is generated, and sums do not "
+      "depend on the micro-batch.");
+  key("compile.autotune", c.autotune, Choice{{"off", "cached", "search"}},
+      "Schedules of kernels: defaults, the fastest on record (`gptc tune`), or tuned before compiling.");
+  key("compile.autotune_budget_s", c.autotuneSeconds, Number{atLeast(1), atMost(1e9)},
+      "Seconds that autotune = \"search\" takes at most.");
+}
+
+template <typename Table> void dataKeys(Table &key, RunSettings &run) {
+  using namespace values;
+  key("data.train", run.trainData, Path{},
+      "Token files to train on, of nanoGPT or llm.c; globs are allowed. `gptc data prepare` makes them from text.",
+      Otherwise{"needed"}, InPlan{"train_data"});
+  key("data.val", run.valData, Path{}, "Token files to evaluate on; globs are allowed.",
+      Otherwise{"none: no evaluation"}, InPlan{"val_data"});
+  key("data.tokenizer", run.tokenizer, Path{}, "tokenizer.json, for samples and for the size of the vocabulary.",
+      Otherwise{"none: no samples"}, InPlan{"tokenizer"});
+}
+
+template <typename Table> void runKeys(Table &key, RunSettings &run) {
+  using namespace values;
+  const Integer steps{0, billion};
+  key("eval.every", run.evalEvery, steps, "Steps between evaluations. 0: only after the last step.",
+      InPlan{"eval_every"});
+  key("eval.steps", run.evalSteps, steps, "Global batches of an evaluation. 0: the whole split, without overlap.",
+      InPlan{"eval_steps"});
+  key("eval.sample_every", run.sampleEvery, steps, "Steps between samples of text. 0: none.", InPlan{"sample_every"});
+  key("eval.sample_prompt", run.samplePrompt, Text{}, "Text that a sample continues: at least one token.",
+      Otherwise{"\"\\n\""}, InPlan{"sample_prompt"});
+  key("eval.sample_tokens", run.sampleTokens, Integer{1, 1 << 20}, "Tokens of a sample.", InPlan{"sample_tokens"});
+
+  key("checkpoint.every", run.checkpointEvery, steps, "Steps between checkpoints. 0: only after the last step.",
+      InPlan{"checkpoint_every"});
+  key("checkpoint.keep", run.checkpointKeep, Integer{1, 1'000'000},
+      "Newest checkpoints that stay; the best by validation loss stays beside them.", InPlan{"checkpoint_keep"});
+  key("checkpoint.async", run.checkpointAsync, Boolean{true},
+      "Whether steps go on while a checkpoint is written, from a copy in memory. \"auto\": if the copy fits.",
+      InPlan{"checkpoint_async", true});
+
+  key("log.every", run.logEvery, Integer{1, billion}, "Steps between lines of progress and of log.jsonl.",
+      InPlan{"log_every"});
+  key("log.tensorboard", run.tensorboard, Boolean{}, "Whether events for TensorBoard are written too.",
+      InPlan{"tensorboard"});
+  key("log.trace_steps", run.traceSteps, Numbers{2, 1, values::billion, true},
+      "First and last step whose kernels are traced.", InPlan{"trace_steps"});
+  key("log.mfu_peak", run.mfuPeak, Number{above(0), atMost(1e21), {{"auto", 0}, {"measured", -1}}},
+      "FLOP/s that MFU is a part of. \"auto\": a GPU's by its data sheet, else measured once.", InPlan{"mfu_peak"});
+}
+
+template <typename Table> void allKeys(Table &key, Settings &s) {
+  fileKeys(key, s);
+  modelKeys(key, s.model);
+  trainKeys(key, s.train, s.run);
+  optimizerKeys(key, s.optimizer);
+  precisionKeys(key, s.precision);
+  parallelKeys(key, s.parallel);
+  compileKeys(key, s.compile);
+  dataKeys(key, s.run);
+  runKeys(key, s.run);
+}
+
+/// The table, bound to the members of `s`, which must outlive it.
+std::vector<Setting> keysOf(Settings &s);
+/// Keys of one [[optimizer.group]], whose names begin with "optimizer.group.".
+std::vector<Setting> keysOf(ParameterGroup &g);
+
+/// Calls `with` for each key that a plan's manifest holds, bound to `run`, in the order of the manifest.
+void eachKept(RunSettings &run, const std::function<void(const Setting &)> &with);
+
+/// Calls `with` for each path that is written: out_dir, those of [data], and DIR in init_from = "hf:DIR" or "ckpt:DIR".
+void eachPath(RunSettings &run, const std::function<void(std::string &path)> &with);
+
+}  // namespace gptc
