@@ -238,6 +238,8 @@ struct OpDef {
 const OpDef &opDef(OpKind kind);
 /// Leading dimensions of operand 0 over which the op sums, tokens all of them; 0: it sums over no tokens.
 unsigned summedTokenDims(const Op &op);
+/// The name of the kind, which is also that of its recipe if it has one of its own.
+const char *nameOf(FusionKind kind);
 /// The recipe of a group made of this one op, which its attribute `kind` names; null for ops that are never in a group.
 const char *recipeOf(OpKind kind);
 /// Whether the op is a step of an optimizer: operand 0 is a parameter, operand 1 its gradient, result 0 the parameter's

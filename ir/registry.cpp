@@ -158,11 +158,12 @@ std::string checkSignature(const Op &op) {
   return "";
 }
 
-const char *recipeOf(OpKind kind) {
-  switch (opDef(kind).fusion) {
+const char *nameOf(FusionKind kind) {
+  switch (kind) {
   case FusionKind::pointwise:
-  case FusionKind::gather:
     return "pointwise";
+  case FusionKind::gather:
+    return "gather";
   case FusionKind::row:
     return "row";
   case FusionKind::fold:
@@ -173,17 +174,33 @@ const char *recipeOf(OpKind kind) {
     return "matmul";
   case FusionKind::pack:
     return "pack";
+  case FusionKind::attention:
+    return "attention";
   case FusionKind::scatter:
     return "scatter";
   case FusionKind::collective:
     return "collective";
+  case FusionKind::view:
+    return "view";
+  case FusionKind::structure:
+    return "structure";
+  }
+  GPTC_UNREACHABLE("fusion {}", int(kind));
+}
+
+const char *recipeOf(OpKind kind) {
+  const FusionKind fusion = opDef(kind).fusion;
+  switch (fusion) {
+  case FusionKind::gather:
+    return nameOf(FusionKind::pointwise);
   case FusionKind::attention:
     return nameOf(kind).data();  // attention, attention_grad, attention_cached
   case FusionKind::view:
   case FusionKind::structure:
     return nullptr;
+  default:
+    return nameOf(fusion);
   }
-  return nullptr;
 }
 
 }  // namespace gptc

@@ -66,36 +66,6 @@ std::string gradientOf(const OpDef &def) {
   return !any ? "none" : text.empty() ? "dy" : text;
 }
 
-const char *nameOf(FusionKind kind) {
-  switch (kind) {
-  case FusionKind::pointwise:
-    return "pointwise";
-  case FusionKind::gather:
-    return "gather";
-  case FusionKind::row:
-    return "row";
-  case FusionKind::fold:
-    return "fold";
-  case FusionKind::reduce_all:
-    return "reduce_all";
-  case FusionKind::matmul:
-    return "matmul";
-  case FusionKind::pack:
-    return "pack";
-  case FusionKind::attention:
-    return "attention";
-  case FusionKind::scatter:
-    return "scatter";
-  case FusionKind::collective:
-    return "collective";
-  case FusionKind::view:
-    return "view";
-  case FusionKind::structure:
-    return "structure";
-  }
-  GPTC_UNREACHABLE("fusion {}", int(kind));
-}
-
 std::string tokensOf(const OpDef &def) {
   std::string text;
   if (!def.tokens) {
