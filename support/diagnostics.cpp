@@ -6,19 +6,19 @@ namespace gptc {
 
 namespace {
 
-// ANSI sequences, empty where colours are off.
+// ANSI sequences, empty without colours.
 struct Palette {
   const char *error, *frame, *bold, *off;
 };
 constexpr Palette plain = {"", "", "", ""};
 constexpr Palette coloured = {"\033[1;31m", "\033[1;34m", "\033[1m", "\033[0m"};
 
-// A line longer than this is shown around the column only: damaged input may be one line of megabytes.
+// Of a longer line, only the part around the column is shown: damaged input may be one line of megabytes.
 constexpr size_t maxShown = 160;
 
 bool continuesCharacter(char c) { return (uint8_t(c) & 0xc0) == 0x80; }
 
-/// Bytes of the printable character in UTF-8 that `text` begins with; 0 where there is none.
+/// Length in bytes of the printable UTF-8 character at the front of `text`; 0 if there is none.
 size_t printableBytes(llvm::StringRef text) {
   const uint8_t first = text.empty() ? 0 : text[0];
   if (first < 0x80)
@@ -32,7 +32,8 @@ size_t printableBytes(llvm::StringRef text) {
   return first == 0xc2 && uint8_t(text[1]) < 0xa0 ? 0 : n;  // C1 control characters
 }
 
-/// Damaged input may be quoted anywhere: control characters and what is no UTF-8 must not reach the terminal.
+/// Escapes control characters and invalid UTF-8 as \xHH: messages quote damaged input, which must not reach the
+/// terminal.
 std::string printable(llvm::StringRef text) {
   std::string out;
   while (!text.empty()) {
@@ -46,8 +47,8 @@ std::string printable(llvm::StringRef text) {
   return out;
 }
 
-/// The quoted line and its underline. Columns are bytes from 1; a character of several bytes takes one place, and tabs
-/// stay tabs so that the underline stands below the text in any terminal.
+/// The quoted line and its underline. Columns are bytes from 1; a character of several bytes takes one place in the
+/// output. Tabs stay tabs, so that the underline matches at any tab width.
 struct Excerpt {
   std::string text;
   std::string underline;
@@ -156,7 +157,7 @@ UserError::UserError(ErrorCode code, std::string message, std::string help) {
 
 InternalError::InternalError(const char *file, int line, std::string message) {
   llvm::StringRef path = file;
-  while (path.consume_front("../")) {  // the compiler may have been called from the build folder
+  while (path.consume_front("../")) {  // __FILE__ is relative to the build folder
   }
   text = fmt::format("internal error at {}:{}: {}", path.str(), line, message);
 }

@@ -1,8 +1,8 @@
-// Errors, in three kinds that never mix:
-//   UserError      the input, the machine or the files are at fault: printed like rustc's, with a code and a fix.
-//   InternalError  gptc is at fault: names our file and line, exit code 70.
-//   (Run-time faults of a rank are UserErrors with a GPTC06xx code.)
-// Codes are listed in errors.def with their exit code.
+// The two kinds of errors:
+//   UserError      the input, the machine or a file is at fault. Printed in rustc's layout, with a code and a fix.
+//   InternalError  gptc is at fault. Names our file and line; exit code 70.
+// A rank that fails at run time throws a UserError with a GPTC06xx code. errors.def lists all codes with their exit
+// codes.
 #pragma once
 
 #include "llvm/ADT/StringRef.h"
@@ -13,12 +13,12 @@
 
 namespace gptc {
 
-/// A place in a text file. line and column count from 1; line 0 means "the file as a whole".
+/// A place in a text file. `line` and `column` (in bytes) count from 1; line 0 stands for the whole file.
 struct SourceLoc {
   std::string file;
   unsigned line = 0;
   unsigned column = 0;
-  unsigned length = 1;     // of the underlined text
+  unsigned length = 1;     // of the underlined text, bytes
   std::string sourceLine;  // the text of that line, quoted below the message
 };
 
@@ -32,11 +32,11 @@ int exitCodeOf(ErrorCode code);
 struct Diagnostic {
   ErrorCode code;
   std::string message;
-  SourceLoc where;    // file empty: none
-  std::string label;  // stands beside the underline
+  SourceLoc where;    // no place if `file` is empty
+  std::string label;  // printed beside the underline
   std::vector<std::string> help;
   std::vector<std::string> notes;
-  /// rustc-like text, ending in a newline. `color` uses ANSI sequences.
+  /// The message in rustc's layout, ending in a newline, with ANSI colours if `color`.
   std::string str(bool color = false) const;
 };
 
@@ -62,7 +62,7 @@ private:
   std::string text;
 };
 
-/// Throws InternalError unless `cond` holds; the rest is a fmt format.
+/// Throws InternalError unless `cond` holds. The other arguments are an fmt format string and its values.
 #define GPTC_CHECK(cond, ...)                                                                                          \
   do {                                                                                                                 \
     if (!(cond)) [[unlikely]]                                                                                          \

@@ -13,24 +13,25 @@ namespace {
 
 struct OwnVariable {
   const char *name;
-  bool byUsers;  // set by users; else by gptrun for its ranks
+  bool byUsers;  // set by users; false: set by gptrun for its ranks
 };
 
 constexpr OwnVariable known[] = {
     {"GPTC_CACHE", true},         // folder of compiled kernels and tuning records
-    {"GPTC_THREADS", true},       // threads where no option says how many
-    {"GPTC_CPU_FEATURES", true},  // features of the CPU that are not to be used: -avx512f
-    {"GPTC_CUDA", true},          // the only folders in which NVIDIA's libraries are looked for
+    {"GPTC_THREADS", true},       // number of threads if no option gives it
+    {"GPTC_CPU_FEATURES", true},  // CPU features not to use: "-avx512f"
+    {"GPTC_CUDA", true},          // folders to search for NVIDIA's libraries, instead of the usual ones
     {"GPTC_INTERFACE", true},     // network interface between ranks
-    {"GPTC_RENDEZVOUS", true},    // HOST:PORT at which ranks of another launcher meet
-    {"GPTC_TOKEN", true},         // what they show each other, or
-    {"GPTC_TOKEN_FILE", true},    // the file that holds it
-    {"GPTC_RESTARTS", true},      // how often a script has started the run again
+    {"GPTC_RENDEZVOUS", true},    // HOST:PORT of the rendezvous, for ranks of another launcher
+    {"GPTC_TOKEN", true},         // the secret that ranks share, or
+    {"GPTC_TOKEN_FILE", true},    // the file that holds the secret
+    {"GPTC_RESTARTS", true},      // number of restarts of the run by a script
     {"GPTC_RANK", false},        {"GPTC_WORLD", false},          {"GPTC_LOCAL_RANK", false},
     {"GPTC_LOCAL_WORLD", false}, {"GPTC_RESUME_AT_MOST", false}, {"GPTC_PULSE", false},
 };
 
-/// Of tests, stand-ins and scripts of the source tree, whose programs inherit them.
+/// Prefixes of the variables of tests, stand-ins and scripts in the source tree: programs that those start inherit
+/// them.
 constexpr const char *ofTests[] = {"GPTC_TEST_",        "GPTC_STANDIN_",    "GPTC_FUZZ_",   "GPTC_FAULTS",
                                    "GPTC_CONFORMANCE_", "GPTC_UPDATE_",     "GPTC_STEPS",   "GPTC_TARGETS",
                                    "GPTC_SHAKESPEARE",  "GPTC_GPT2_MERGES", "GPTC_NO_SETUP"};
@@ -56,7 +57,7 @@ std::vector<std::string> strangeVariables(const char *const *environment) {
     if (!own.consume_front("GPTC_") || llvm::is_contained(all, own) ||
         llvm::any_of(ofTests, [&](const char *prefix) { return name.starts_with(prefix); }))
       continue;
-    // What all have in common says nothing of which one is meant.
+    // Names are compared without GPTC_: the common prefix would make all of them look alike.
     const std::string near = nearestWord(own.str(), all);
     sentences.push_back(fmt::format("the environment has {}, which no program reads; {}", name.str(),
                                     near.empty() ? fmt::format("there are {}", fmt::join(ofUsers, ", "))

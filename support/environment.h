@@ -1,5 +1,5 @@
-// The variables of the environment that are gptc's own, GPTC_ANY. Those of others (HOME, CUDA_VISIBLE_DEVICES, a
-// launcher's) are read where they are needed.
+// The environment variables of gptc, whose names begin with GPTC_. Variables of other programs (HOME,
+// CUDA_VISIBLE_DEVICES, a launcher's) are read where they are used.
 #pragma once
 
 #include <string>
@@ -7,11 +7,12 @@
 
 namespace gptc {
 
-/// The value of one of gptc's own variables, or null where it is not set. `name` is in the table of environment.cpp.
+/// The value of a variable of gptc; null if it is not set. `name` must be in the table of environment.cpp (else
+/// InternalError).
 const char *ownVariable(const char *name);
 
-/// A sentence about each variable of `environment` (as `environ` has them) that begins with GPTC_ and that no program
-/// reads: which one may be meant. Those of tests are passed over.
+/// One warning for each variable of `environment` (in the format of `environ`) whose name begins with GPTC_ and that no
+/// program reads; it names the nearest known variable. Variables of the tests get no warning.
 std::vector<std::string> strangeVariables(const char *const *environment);
 
 }  // namespace gptc

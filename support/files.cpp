@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Closed when its scope ends.
+/// Closes a descriptor at the end of the scope.
 struct Descriptor {
   int fd;
   ~Descriptor() {
@@ -27,10 +27,10 @@ struct Descriptor {
   }
 };
 
-/// Everything from where `fd` stands into `text`: 0, an errno, or EFBIG for more than `limit` bytes. `expected` is the
-/// size that the file reports, which is 0 for files of the kernel.
+/// Reads `fd` from its current offset to its end into `text`. Returns 0, an errno, or EFBIG for more than `limit`
+/// bytes. `expected` is the size that fstat reports, which is 0 for files of the kernel.
 int readAll(int fd, size_t expected, size_t limit, std::string &text) {
-  text.resize(std::min(expected, limit) + (1 << 12));  // more than expected, so that its end is seen without growing
+  text.resize(std::min(expected, limit) + (1 << 12));  // room to see the end of the file without growing
   size_t filled = 0;
   for (;;) {
     if (filled == text.size())
@@ -50,7 +50,7 @@ int readAll(int fd, size_t expected, size_t limit, std::string &text) {
   return 0;
 }
 
-/// Of what a run writes.
+/// For files that a run writes by itself.
 [[noreturn]] void throwWrite(const std::string &path, int error) {
   bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
   throw UserError(full ? ErrorCode::DiskFull : ErrorCode::Unwritable,
@@ -67,7 +67,7 @@ int openForReading(const std::string &path, llvm::StringRef wantedAs, size_t &le
   return f.fd;
 }
 
-/// "did you mean NAME?" where the same folder holds a file of nearly that name.
+/// "did you mean NAME?" if the same folder holds a file of nearly that name, else "check the path".
 std::string nearName(const std::string &file) {
   const fs::path path(file);
   std::vector<std::string> names;
@@ -87,7 +87,7 @@ std::string nearName(const std::string &file) {
                                     : "check the path and its permissions");
 }
 
-/// Of what a user asks for by name, and may ask for again.
+/// For files that a user named on a command line and can have written again.
 [[noreturn]] void failWrite(const std::string &file, int error) {
   if (error == ENOSPC || error == EDQUOT || error == EFBIG)
     throw UserError(ErrorCode::DiskFull, fmt::format("no space left for {}", file),
@@ -100,7 +100,8 @@ std::string nearName(const std::string &file) {
 
 OpenedFile openRegularFile(const std::string &path) {
   OpenedFile f;
-  // Before it is opened, which some devices take as a command; and after, as it may be another one then.
+  // stat before open, because opening some devices has effects; fstat after it, because the path may have changed
+  // meanwhile.
   struct stat s {};
   int error = ::stat(path.c_str(), &s) == 0 ? 0 : errno;
   if (!error && S_ISREG(s.st_mode)) {
@@ -154,7 +155,7 @@ std::string InputFile::hash() const {
   for (size_t at = 0; at < length; at += buffer.size()) {
     size_t n = std::min(buffer.size(), length - at);
     if (!read(at, buffer.data(), n))
-      return "";  // equals no hash
+      return "";  // differs from every hash
     h.update(buffer.data(), n);
   }
   return h.finish();
@@ -186,7 +187,8 @@ std::string readInput(const std::string &file, const std::string &what) {
   return content;
 }
 
-/// Makes a renaming in the folder of `file` last. Best effort: the content is safe, and some file systems cannot.
+/// Syncs the folder of `file`, so that a rename in it survives a crash. Errors are ignored: some file systems cannot do
+/// it.
 static void syncFolderOf(const std::string &file) {
   const std::string folder = fs::path(file).parent_path().string();
   Descriptor in{::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
@@ -195,7 +197,7 @@ static void syncFolderOf(const std::string &file) {
 }
 
 void writeFileAtomically(const std::string &file, std::string_view content) {
-  // The renaming would put a file into the place of a device or a pipe.
+  // rename would replace a device or a pipe by a file.
   if (struct stat s; ::stat(file.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
     failWrite(file, S_ISDIR(s.st_mode) ? EISDIR : EINVAL);
   std::string temporary = fmt::format("{}.tmp{}", file, ::getpid());
@@ -250,7 +252,7 @@ void SyncedFile::finish() {
 }
 
 int openAppending(const std::string &path) {
-  // A pipe that stands there has no reader, and would wait for one.
+  // O_NONBLOCK: opening a pipe without a reader would wait for one.
   int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
   if (fd < 0)
     throwWrite(path, errno);
@@ -281,7 +283,7 @@ void makeFolder(const std::string &folder) {
 }
 
 void makeDirs(const std::string &path) {
-  // A new folder lasts once the folder that holds it is synced.
+  // A new folder survives a crash once its parent is synced.
   std::vector<std::string> parents;
   std::error_code e;
   for (fs::path p = fs::path(path).lexically_normal(); !p.empty() && !fs::exists(p, e); p = p.parent_path())
@@ -299,7 +301,7 @@ void syncDir(const std::string &path) {
     throwWrite(path, errno);
   int r = ::fsync(fd), error = errno;
   ::close(fd);
-  // Some file systems cannot sync a folder; there is nothing more that we could do.
+  // Some file systems cannot sync a folder.
   if (r != 0 && error != EINVAL && error != EROFS)
     throwWrite(path, error);
 }
@@ -329,7 +331,7 @@ std::string AtomicDir::temporaryOf(const std::string &finalPath) {
 AtomicDir::~AtomicDir() {
   if (temporary.empty())
     return;
-  // Out of the way at once: a file that another process makes there meanwhile would keep it.
+  // Renamed first: a file that another process makes in the folder meanwhile would keep it from being removed.
   const std::string gone = temporary + ".gone";
   removeTree(gone);
   removeTree(::rename(temporary.c_str(), gone.c_str()) == 0 ? gone : temporary);
@@ -344,7 +346,7 @@ void AtomicDir::commit() {
     if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE) == 0) {
       exchanged = true;
     } else {
-      // A file system without exchange: there is a moment without the folder, but never half of one.
+      // The file system cannot exchange: for a moment there is no folder, but never half of one.
       std::string old = temporary + ".old";
       removeTree(old);
       if (::rename(final.c_str(), old.c_str()) != 0)
@@ -399,7 +401,7 @@ bool liesWithin(const std::string &path, const std::string &folder) {
   std::error_code e;
   const fs::path base = fs::canonical(folder, e);
   fs::path there = fs::absolute(path, e), rest;
-  // What is there is resolved as the system would; of what is not, nothing may lead back.
+  // The existing part is resolved as the system does it; the part that does not exist must not contain "..".
   while (!e && !fs::exists(fs::symlink_status(there, e)) && there.has_relative_path()) {
     e.clear();
     if (there.filename() == "..")
@@ -407,7 +409,7 @@ bool liesWithin(const std::string &path, const std::string &folder) {
     rest = there.filename() / rest;
     there = there.parent_path();
   }
-  there = e ? fs::path() : fs::canonical(there, e);  // an error of a link to nowhere
+  there = e ? fs::path() : fs::canonical(there, e);  // a dangling link is an error here
   return !e && std::mismatch(base.begin(), base.end(), there.begin(), there.end()).first == base.end();
 }
 

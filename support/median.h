@@ -1,4 +1,4 @@
-// The median of measurements, one way for all that print or choose by it.
+// The median, for everything that prints measurements or chooses by them.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 namespace gptc {
 
-/// The middle one, of an even number the mean of the two in the middle; 0 of none.
+/// The median; of an even number of values the mean of the middle two; 0 if there are none.
 template <typename T> double medianOf(std::vector<T> values) {
   if (values.empty())
     return 0;

@@ -1,11 +1,11 @@
-// Memory that runs out where no exception can tell of it.
+// Running out of memory inside libraries that were built without exceptions.
 #pragma once
 
 namespace gptc {
 
-/// While one of these lives, in whatever thread, memory that cannot be had ends the process: endOutOfMemory(). For work
-/// of libraries that were built without exceptions (LLVM): one that passes through them leaves what they were changing
-/// half changed, and destroying that is a fault of memory.
+/// While an object of this class lives, an allocation that fails in any thread ends the process by endOutOfMemory().
+/// For calls of libraries without exceptions (LLVM): std::bad_alloc would leave their data half changed, and destroying
+/// that data would corrupt memory.
 class NoExceptions {
 public:
   NoExceptions();
@@ -13,14 +13,15 @@ public:
   NoExceptions(const NoExceptions &) = delete;
 };
 
-/// Says UserError(OutOfMemory) on standard error, as guardedMain says std::bad_alloc, and ends the process with its
-/// exit code. Takes no memory; may be called by a signal handler.
+/// Prints the text of UserError(OutOfMemory), as guardedMain does for std::bad_alloc, and ends the process with exit
+/// code 4. It allocates nothing and may be called from a signal handler.
 [[noreturn]] void endOutOfMemory();
 
-/// How both say it.
+/// Message and help text of guardedMain and endOutOfMemory.
 extern const char *const outOfMemoryText, *const outOfMemoryHelp;
 
-/// Makes NoExceptions work in this process, and does the same for what LLVM takes from malloc.
+/// Installs the new-handler that NoExceptions needs, and LLVM's handler for failed mallocs, which calls
+/// endOutOfMemory().
 void catchOutOfMemory();
 
 }  // namespace gptc

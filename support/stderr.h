@@ -1,4 +1,4 @@
-// What programs say beside their results.
+// Printing to standard error.
 #pragma once
 
 #include <cstdio>
@@ -9,8 +9,8 @@
 
 namespace gptc {
 
-/// Prints to standard error. Where nobody can read it, as it is closed or its disk is full, nothing is lost that a
-/// program should end for.
+/// Prints to standard error. Failures are ignored: a program must not end because standard error is closed or its disk
+/// is full.
 template <typename... T> void printError(fmt::format_string<T...> format, T &&...values) {
   std::fputs(fmt::format(format, std::forward<T>(values)...).c_str(), stderr);
 }

@@ -19,8 +19,7 @@ namespace gptc {
 
 namespace {
 
-// Long enough to bridge what the caller does between two kernels, short enough not to burn a core while it does
-// something else.
+// Longer than the caller's work between two kernels, short enough not to burn a core while the caller does other work.
 constexpr auto spinTime = std::chrono::microseconds(50);
 
 void futexWait(std::atomic<uint32_t> &word, uint32_t value) {
@@ -30,7 +29,7 @@ void futexWakeAll(std::atomic<uint32_t> &word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t *>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-/// The CPUs of the process, as they were before any pool pinned a thread.
+/// The affinity mask of the calling thread, which no pool pins.
 std::vector<int> allowedCpus() {
   std::vector<int> cpus;
   cpu_set_t set;
@@ -45,19 +44,19 @@ thread_local bool insideTask = false;
 
 }  // namespace
 
-// A job is published by opening the gate and ended by closing it. Workers count themselves in through the gate, so that
-// the caller waits only for those that take part: one that sleeps through a short job costs nothing.
+// A job starts when the gate opens and ends when the gate closes. Workers count themselves in through the gate, so that
+// the caller waits only for those that take part: a worker that sleeps through a short job delays nobody.
 struct ThreadPool::Impl {
   static constexpr uint64_t open = uint64_t(1) << 31;
   static constexpr uint64_t insideMask = open - 1;
 
   // gate: job number << 32 | open | workers inside
   alignas(64) std::atomic<uint64_t> gate{0};
-  alignas(64) std::atomic<uint32_t> bell{0};  // the low bits of the job number; sleepers wait on it
+  alignas(64) std::atomic<uint32_t> bell{0};  // counts rings (jobs and the stop); sleepers wait on it
   std::atomic<uint32_t> sleepers{0};
   std::atomic<bool> stop{false};
   alignas(64) std::atomic<int64_t> next{0};
-  // Written while the gate is closed and nobody is inside:
+  // Written only while the gate is closed and no worker is inside:
   alignas(64) int64_t tasks = 0;
   int64_t grain = 1;
   void (*fn)(void *, int64_t, int64_t) = nullptr;
@@ -71,7 +70,7 @@ struct ThreadPool::Impl {
     insideTask = false;
   }
 
-  /// Returns when a job newer than `seen` was joined and left, or the pool stops.
+  /// Waits for a job newer than `seen` and works on it. Returns after that, or when the pool stops.
   void serve(uint32_t &seen) noexcept {
     auto until = std::chrono::steady_clock::now() + spinTime;
     for (unsigned turn = 1;; ++turn) {
@@ -119,7 +118,7 @@ struct ThreadPool::Impl {
       cpu_set_t set;
       CPU_ZERO(&set);
       CPU_SET(cpu, &set);
-      sched_setaffinity(0, sizeof set, &set);  // where it fails the thread runs unpinned
+      sched_setaffinity(0, sizeof set, &set);  // if this fails, the thread runs unpinned
     }
     uint32_t seen = 0;
     while (!stop.load(std::memory_order_acquire))
@@ -136,7 +135,7 @@ ThreadPool::ThreadPool(unsigned threads) : impl(std::make_unique<Impl>()) {
       impl->workers.emplace_back([p = impl.get(), cpu = pin ? cpus[i] : -1] { p->worker(cpu); });
   } catch (const std::system_error &e) {
     const unsigned started = size();
-    impl->finish();  // frees what the message may need
+    impl->finish();  // frees memory that the message may need
     throw UserError(ErrorCode::OutOfMemory,
                     fmt::format("the system runs {} of {} threads: {}", started, threads, e.code().message()),
                     "give a smaller number of --threads");

@@ -24,7 +24,7 @@ std::string nearestWord(const std::string &word, const std::vector<std::string> 
     std::sort(w.begin(), w.end());
     return w;
   };
-  // In a short word two changes leave little of it, unless they swap two letters.
+  // In a short word one edit is allowed, and a swap of two letters counts as one.
   const bool brief = word.size() < 6;
   const unsigned most = word.size() < 3 ? 0 : brief ? 1 : std::max<unsigned>(2, word.size() / 3);
   std::string best;

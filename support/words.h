@@ -1,4 +1,4 @@
-// Words for messages.
+// Lists, names and sizes in messages.
 #pragma once
 
 #include "llvm/ADT/StringRef.h"
@@ -12,18 +12,18 @@ namespace gptc {
 
 /// `"a", "b" and "c"`.
 std::string quotedList(const std::vector<std::string> &words, const char *last = "and");
-/// The word of `known` that is nearest to `word`, or "" where none is near enough to be a slip: two changes, or one in
-/// three letters of a long word; one change, or two letters swapped, in a word of 3 to 5; none in a shorter one.
+/// The word of `known` nearest to `word`; "" if none is near enough to be a typing error. Allowed edits: none in a word
+/// of 1 or 2 letters; one, or a swap of two letters, in one of 3 to 5; in a longer one 2, or a third of its letters if
+/// more.
 std::string nearestWord(const std::string &word, const std::vector<std::string> &known);
 
-/// The message of an InternalError without our files and conditions, for one who wrote what led to it: these help him
-/// with nothing.
+/// The message of an InternalError without our file names and conditions, for users whose input caused it.
 std::string withoutPlaces(std::string text);
 
-/// "8GiB", "500 MB" or "1000": a positive number with an optional unit, B, KB, MB, GB, TB, KiB, MiB, GiB or TiB.
-/// nullopt for anything else.
+/// "8GiB", "500 MB" or "1000": a number of at least one byte, with an optional unit B, KB, MB, GB, TB, KiB, MiB, GiB or
+/// TiB. nullopt for anything else.
 std::optional<int64_t> parseBytes(llvm::StringRef text);
-/// "512 B", "28.0 KiB", "-12.5 MiB", "12.0 GiB": KiB from 1 KiB on, MiB from 10 MiB on, GiB from 10 GiB on.
+/// "512 B", "28.0 KiB", "-12.5 MiB", "12.0 GiB". KiB from 1 KiB on, MiB from 10 MiB on, GiB from 10 GiB on.
 std::string formatBytes(double bytes);
 
 }  // namespace gptc
