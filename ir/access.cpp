@@ -10,13 +10,13 @@ namespace gptc {
 
 namespace {
 
-/// Notes which accessor the lowering rule calls; what it returns is only of the right dtype.
+/// Records which accessors a lowering rule calls. The expressions that they return have the right dtype but no meaning.
 class Probe : public LowerCtx {
 public:
   explicit Probe(const Op &op) : LowerCtx(op), seen(op.numOperands(), Access::none) {}
   std::vector<Access> seen;
 
-  /// Whether `e` holds the first index.
+  /// Whether `e` contains the first index.
   bool holdsFirst(const kir::Expr &e) {
     if (!e || here.empty() || !visited.insert(e.get()).second)
       return false;
@@ -94,7 +94,7 @@ bool mayShare(const Op &fused, unsigned result, unsigned operand) {
   case FusionKind::fold:
   case FusionKind::matmul:
   case FusionKind::scatter: {
-    // The one use is as the beginning of this very sum.
+    // The operand's only use is as the beginning of this sum.
     unsigned i = maker.def().requiredOperands() + out->index;
     return in->hasOneUse() && i < maker.numOperands() && maker.operand(i) == in;
   }
@@ -109,7 +109,7 @@ bool mayShare(const Op &fused, unsigned result, unsigned operand) {
   default:
     return false;
   }
-  llvm::DenseSet<const Value *> content = {in};  // and what is only another type of it
+  llvm::DenseSet<const Value *> content = {in};  // the operand and casts of it
   for (const Op &op : *fused.body) {
     FusionKind kind = op.def().fusion;
     if (op.is(OpKind::cast) && content.contains(op.operand(0)))

@@ -1,4 +1,4 @@
-// Tensors as memory holds them, element by element, for the interpreter and whatever compares memory with it.
+// Elements of tensors in memory, for the interpreter and for comparisons of memory with its results.
 #pragma once
 
 #include "ir/type.h"
@@ -7,13 +7,13 @@
 
 namespace gptc {
 
-/// The nearest value that the dtype can hold; integers stay as they are.
+/// Rounds to a float dtype, as a store does (to bf16 and f16 by way of f32). Of other dtypes, returns `v`.
 double roundTo(DType t, double v);
-/// Element i of an array of `t`; i64 beyond 2^53 lose bits.
+/// Element i of an array of dtype `t`. An i64 beyond 2^53 loses bits.
 double loadElement(DType t, const void *memory, int64_t i);
-/// Rounds as roundTo; a pred is 0 or 1.
+/// Stores `v` as element i: rounded as by roundTo, cut to an integer, or as 0 or 1 for pred.
 void storeElement(DType t, void *memory, int64_t i, double v);
-/// Where the logical elements stand among the padded ones, in row-major order.
+/// For each logical element in row-major order, its index among the stored ones, which include padding.
 std::vector<int64_t> elementPlaces(const Type &t);
 
 }  // namespace gptc

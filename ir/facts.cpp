@@ -144,7 +144,7 @@ template <typename T> llvm::ArrayRef<const char *> words() {
     return {};
 }
 
-/// The lines of facts.def about one carrier.
+/// The facts of one carrier in facts.def.
 template <typename Carrier> std::vector<FactSpec> table() {
   std::vector<FactSpec> all;
 #define GPTC_FACTS(S, carrier) if constexpr (std::is_same_v<Carrier, carrier>) {
@@ -157,7 +157,7 @@ template <typename Carrier> std::vector<FactSpec> table() {
   return all;
 }
 
-/// The number that an attribute is; nullopt if it is none.
+/// The number in an attribute; nullopt if it holds none.
 std::optional<double> numberOf(const Attr &value) {
   if (auto *n = std::get_if<int64_t>(&value))
     return double(*n);
@@ -166,7 +166,7 @@ std::optional<double> numberOf(const Attr &value) {
   return std::nullopt;
 }
 
-/// A name or a value from outside, on one line and not too long.
+/// An untrusted name or value for a message: on one line, at most 80 characters.
 std::string shown(const Attr &value) {
   std::string text = textOf(value);
   if (text.size() > 80)
@@ -174,7 +174,7 @@ std::string shown(const Attr &value) {
   return text;
 }
 
-/// What an attribute of this kind must be; "" if `value` is.
+/// "" if `value` has this kind, else what it must be.
 const char *wrongKind(FactSpec::Kind kind, const Attr &value) {
   switch (kind) {
   case FactSpec::Bool:
@@ -232,7 +232,7 @@ std::string unknownFact(llvm::ArrayRef<FactSpec> facts, const char *carrier, con
   std::vector<std::string> known;
   for (const FactSpec &f : facts)
     known.push_back(f.name);
-  // A name from outside may be of any length, and distances take time.
+  // The name is untrusted and may be long; edit distances take quadratic time.
   const std::string near = nearestWord(name.substr(0, 80), known);
   return fmt::format("a {} has no attribute '{}'{}", carrier, llvm::StringRef(shown(name)).trim('"').str(),
                      near.empty() ? "" : fmt::format("; did you mean '{}'?", near));

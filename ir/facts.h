@@ -1,13 +1,13 @@
-// What modules, functions, states and groups say about themselves, with types. Their text holds facts as attributes;
-// ir/facts.def lists every one with its type, its name in text, its default, its limits, its writer and its meaning.
+// Typed access to the facts of modules, functions, states and groups. In text, facts are attributes. ir/facts.def lists
+// each with its type, its name in text, its default, its limits, its writer and its meaning.
 //
-//   if (fact<&BatchFacts::accumulate>(m) > 1) ...            reads one; what is absent is the default
+//   if (fact<&BatchFacts::accumulate>(m) > 1) ...            reads one; an absent one has the default
 //   const auto optimizer = factsOf<OptimizerFacts>(m);       reads all of a struct
 //   setFact<&PhaseFacts::lowered>(m, true);                  writes one
 //   writeFacts(m, BatchFacts{...});                          writes all of a struct
 //
-// Reading a fact whose attribute is of another kind is an InternalError, and of an unknown word a UserError
-// (GirInvalid); the verifier rejects both first.
+// Reading a fact throws InternalError if the attribute has another kind, and UserError(GirInvalid) if its word is
+// unknown. The verifier rejects both first.
 #pragma once
 
 #include "ir/graph.h"
@@ -40,7 +40,7 @@ template <> inline constexpr auto wordsOf<Compute> = std::to_array({"fp32", "bf1
 enum class MomentType { fp32, bf16 };
 template <> inline constexpr auto wordsOf<MomentType> = std::to_array({"fp32", "bf16"});
 
-/// In what order ranks add: that of a binary tree, or the engine's.
+/// The order in which ranks add: a binary tree, or the order of the collective engine.
 enum class ReduceOrder { tree, fast };
 template <> inline constexpr auto wordsOf<ReduceOrder> = std::to_array({"tree", "fast"});
 
@@ -51,17 +51,17 @@ enum class StateKind {
   param,
   moment,   // of an optimizer
   grad,     // the sum of gradients so far
-  counter,  // steps, seeds, the scale of the loss
-  cache,    // keys or values of earlier tokens
+  counter,  // step, seed, loss scale
+  cache,    // KV cache: keys or values of earlier tokens
   low,      // a copy of a parameter in a narrower dtype
-  whole,    // all ranks' pieces of a parameter
+  whole,    // a parameter gathered from the pieces of all ranks
   packed,   // a weight in panels
 };
 template <>
 inline constexpr auto wordsOf<StateKind> = std::to_array({"param", "moment", "grad", "counter", "cache", "low", "whole",
                                                           "packed"});
 
-/// The recipes of codegen/recipes: what makes the kernel of a group.
+/// The recipes of codegen/recipes, one of which makes the kernel of a group.
 enum class RecipeKind {
   pointwise,
   row,
@@ -103,7 +103,7 @@ using Ints = std::vector<int64_t>;
 #include "ir/facts.def"
 #undef GPTC_FACT_MEMBER
 
-/// The attribute of a member.
+/// Attribute name, type and default of a member.
 template <auto member> struct FactAt;
 #define GPTC_FACTS(S, carrier)
 #define GPTC_FACT(S, type, member, ...) GPTC_FACT_AT(S, type, member, __VA_ARGS__)
@@ -123,17 +123,18 @@ template <auto member> using CarrierOf = typename FactAt<member>::Holder::Carrie
 
 // ---- reading and writing --------------------------------------------------------------------------------------------
 
-/// What the attribute `name` says; `absent` if there is none. Instances exist for the types of members.
+/// The value of the attribute `name`; `absent` if there is none. Instantiated for the types in facts.def.
 template <typename T> T readFact(const AttrMap &attrs, const char *name, T absent);
-/// Makes the attribute `name` say `value`; removes it if that is std::nullopt. Instances as above.
+/// Sets the attribute `name` to `value`, or removes it if `value` is std::nullopt. Instantiated for the types in
+/// facts.def.
 template <typename T> void writeFact(AttrMap &attrs, const char *name, const T &value);
 
 template <auto member> auto fact(const CarrierOf<member> &of) {
   return readFact(of.attrs, FactAt<member>::name, FactAt<member>::absent());
 }
-/// Whether the attribute is there.
+/// Whether the attribute is present.
 template <auto member> bool hasFact(const CarrierOf<member> &of) { return of.attrs.has(FactAt<member>::name); }
-/// What the attribute says, without a copy; null if there is none, or one of another kind. Not for words.
+/// The value without a copy; null if the attribute is absent or has another kind. Not for enums.
 template <auto member> const typename FactAt<member>::Value *peekFact(const CarrierOf<member> &of) {
   const Attr *a = of.attrs.find(FactAt<member>::name);
   return a ? std::get_if<typename FactAt<member>::Value>(a) : nullptr;
@@ -145,7 +146,8 @@ void setFact(CarrierOf<member> &of, const std::type_identity_t<typename FactAt<m
 template <auto member> void eraseFact(CarrierOf<member> &of) { of.attrs.erase(FactAt<member>::name); }
 
 template <typename S> S factsOf(const typename S::Carrier &of);
-/// Writes every member; those of GPTC_FACT_UNLESS only if they are not the default. Other attributes stay.
+/// Writes every member; removes the attribute of a GPTC_FACT_UNLESS member with the default value. Other attributes
+/// stay.
 template <typename S> void writeFacts(typename S::Carrier &of, const S &facts);
 
 #define GPTC_FACTS(S, carrier)                                                                                         \
@@ -156,20 +158,21 @@ template <typename S> void writeFacts(typename S::Carrier &of, const S &facts);
 #define GPTC_FACTS_END(S, carrier)
 #include "ir/facts.def"
 
-/// A new state of this kind that begins with zeros.
+/// Adds a state of this kind, initialised with zeros. The name must be new (else InternalError).
 State *addState(Module &m, llvm::StringRef name, Type type, StateKind kind);
-/// Says which recipe makes the kernel of a group.
+/// Sets the recipe that makes the kernel of a group.
 inline void setKind(Op &group, RecipeKind kind) { setFact<&GroupFacts::kind>(group, std::string(nameOf(kind))); }
-/// The kind of a state; nullopt where it has none.
+/// The kind of a state; nullopt if it has none.
 inline std::optional<StateKind> kindOf(const State &s) { return fact<&StateFacts::kind>(s); }
-/// The recipe of a group; nullopt where none is called so, which codegen's groupProblem complains about.
+/// The recipe of a group; nullopt if no recipe has the name in its attribute `kind`, which codegen's groupProblem
+/// reports.
 inline std::optional<RecipeKind> kindOf(const Op &group) {
   return parseWord<RecipeKind>(fact<&GroupFacts::kind>(group));
 }
 
 // ---- the table ------------------------------------------------------------------------------------------------------
 
-/// The numbers that a fact may be.
+/// The range of a number; NaN is outside.
 struct Limits {
   double low, high;
   bool openLow = false, openHigh = false;
@@ -186,12 +189,12 @@ struct FactSpec {
   const char *writer;
   const char *meaning;
 
-  /// What is wrong with a value: "must be an integer", "= 0 is out of range", `= "foo" is not known; "tree" and "fast"
-  /// are`; "" if nothing is.
+  /// Why `value` cannot be the value of this fact: "must be an integer", "= 0 is out of range", `= "foo" is not known;
+  /// "tree" and "fast" are`; "" if it can.
   std::string problem(const Attr &value) const;
 };
 
-/// In the order of facts.def.
+/// All facts of a kind of carrier, in the order of facts.def.
 llvm::ArrayRef<FactSpec> moduleFacts();
 llvm::ArrayRef<FactSpec> functionFacts();
 llvm::ArrayRef<FactSpec> stateFacts();
@@ -199,14 +202,14 @@ llvm::ArrayRef<FactSpec> groupFacts();
 /// The fact of that name; null if there is none.
 const FactSpec *findFact(llvm::ArrayRef<FactSpec> facts, llvm::StringRef name);
 
-/// Module attributes whose names begin so are notes of passes about what they chose (passes/decisions.h): of any name,
-/// and strings.
+/// Prefix of the module attributes in which passes record their decisions (passes/decisions.h). After the prefix any
+/// name is allowed; the values are strings.
 constexpr llvm::StringLiteral decisionPrefix = "decision.";
 
-/// What is wrong with the attributes of the module itself, one line each: an unknown name, with the nearest known one;
-/// another kind; a number or word that the fact cannot be.
+/// Problems with the attributes of the module itself, one line each: an unknown name (with the nearest known one), a
+/// wrong kind, a number or word outside the fact's limits. Empty if there are none.
 std::vector<std::string> moduleFactProblems(const Module &m);
-/// "a state has no attribute 'dekay'; did you mean 'decay'?", with the nearest known fact if one is near.
+/// "a state has no attribute 'dekay'; did you mean 'decay'?", with the nearest known fact if one is near enough.
 std::string unknownFact(llvm::ArrayRef<FactSpec> facts, const char *carrier, const std::string &name);
 
 }  // namespace gptc

@@ -11,9 +11,10 @@
 
 namespace gptc {
 
-// NVIDIA's data sheets and architecture white papers, by number of the architecture; the first of each is the largest.
+// From NVIDIA's data sheets and architecture white papers. Ordered by architecture; the largest GPU of each comes
+// first.
 static constexpr GpuSheet sheets[] = {
-    {"T4", "sm_75", 8.1, 8.1, 65, 320, 4, 16},  // bf16 and tf32 came with Ampere, and run as fp32
+    {"T4", "sm_75", 8.1, 8.1, 65, 320, 4, 16},  // Turing has no bf16 and tf32 units: fp32's rates
     {"A100", "sm_80", 19.5, 156, 312, 2039, 40, 80},
     {"A100 PCIe", "sm_80", 19.5, 156, 312, 1935, 40, 80},
     {"A100 40GB", "sm_80", 19.5, 156, 312, 1555, 40, 40},

@@ -1,6 +1,5 @@
-// What data sheets say of GPUs: dense peaks with sums in f32, memory and its bandwidth, caches. The cost model takes
-// the rates of an architecture from here, a cluster file is held against it, and whoever has a GPU's name can look it
-// up.
+// Figures from the data sheets of GPUs: peak rates of dense products with sums in f32, memory and its bandwidth,
+// caches. The cost model and the checks of cluster files use them.
 #pragma once
 
 #include "llvm/ADT/ArrayRef.h"
@@ -11,24 +10,24 @@
 namespace gptc {
 
 struct GpuSheet {
-  llvm::StringRef name;     // words that the name of such a GPU holds
-  llvm::StringRef arch;     // without a letter behind it
-  double fp32, tf32, half;  // TFLOP/s; `half` of fp16 and bf16. With structured sparsity tensor cores have twice that.
+  llvm::StringRef name;     // words that all occur in the names of these GPUs
+  llvm::StringRef arch;     // "sm_90": without a trailing letter
+  double fp32, tf32, half;  // TFLOP/s; `half`: fp16 and bf16. All dense: without structured sparsity.
   double dram;              // GB/s
   double l2;                // MiB
-  double memory;            // GB, of 10^9 bytes: a GPU has some more
+  double memory;            // GB, of 10^9 bytes; real GPUs have slightly more
 };
 
 llvm::ArrayRef<GpuSheet> gpuSheets();
 
-/// By the name that a driver gives ("NVIDIA H100 80GB HBM3") or that people write ("H100-SXM5"). Null for a name that
-/// is not known, and for parts and mobile versions of a GPU, whose figures are others.
+/// Finds a GPU by the name that the driver reports ("NVIDIA H100 80GB HBM3") or people write ("H100-SXM5"). Null if the
+/// name is unknown, or names a MIG slice, a mobile version or another variant with different figures.
 const GpuSheet *gpuSheet(llvm::StringRef name);
 
-/// The one of exactly this architecture that has least memory; null where none is known.
+/// The GPU of exactly this architecture ("sm_90a" counts as "sm_90") with the least memory; null if none is known.
 const GpuSheet *leastMemory(llvm::StringRef arch);
 
-/// The largest for training of an architecture, "sm_90a" and the like, or of the one before it.
+/// The largest GPU for training of this architecture ("sm_90a"), or of the nearest earlier one that is known.
 const GpuSheet &largestGpu(llvm::StringRef arch);
 
 }  // namespace gptc

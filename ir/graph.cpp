@@ -87,7 +87,7 @@ AttrMap attrs(std::initializer_list<std::pair<const char *, Attr>> items) {
 // ---- values and ops -------------------------------------------------------------------------------------------------
 
 Value::~Value() {
-  // Users are gone by now, but in a module that a pass left invalid: then they must not follow this pointer any more.
+  // Users remain only in a module that a pass left invalid. They must not keep a dangling pointer.
   for (Op *user : uses)
     for (Value *&slot : user->ops)
       if (slot == this)
@@ -98,7 +98,7 @@ void Value::replaceAllUsesWith(Value *other) {
   GPTC_CHECK(other, "replacing by nothing");
   if (other == this)
     return;
-  // A user with several such slots appears once per slot; its first visit rewrites them all.
+  // A user appears once per slot that uses this value; its first visit rewrites all of them.
   llvm::SmallVector<Op *, 4> users = std::move(uses);
   uses.clear();
   for (Op *user : users)
@@ -137,7 +137,7 @@ void Op::dropOperands() {
 void Op::forgetUse(Value *v) {
   if (!v)
     return;
-  // From the back: blocks are taken apart from the back, where a value's latest user is.
+  // Search from the back: blocks are destroyed from the back, so that the user is the value's latest.
   for (size_t i = v->uses.size(); i-- > 0;)
     if (v->uses[i] == this) {
       v->uses.erase(v->uses.begin() + i);

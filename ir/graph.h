@@ -11,9 +11,9 @@
 //     }
 //   }
 //
-// Meaning. Ops of a function happen in the order in which they stand. A value is defined once and is immutable. State
-// is the only thing that lives between calls: `read` yields its content at that point, `write` replaces it. A `fused`
-// op has a body, which sees only its block arguments; its meaning is that of the body, op by op.
+// Semantics. The ops of a function run in order. A value is defined once and is immutable. Only states live between
+// calls: `read` yields the content of a state at that point, `write` replaces it. The body of a `fused` op sees only
+// its block arguments; the op computes what its body computes, op by op.
 #pragma once
 
 #include "ir/type.h"
@@ -35,19 +35,19 @@ class Function;
 class Module;
 struct OpDef;
 
-/// Every op there is; the list is ops.def.
+/// All ops, listed in ops.def.
 enum class OpKind : uint16_t {
 #define GPTC_OP(name) name,
 #include "ir/ops.def"
 #undef GPTC_OP
 };
-/// The name used in text: that of the enumerator, but `return` for ret.
+/// The name in text: that of the enumerator, except `return` for ret.
 llvm::StringRef nameOf(OpKind kind);
 std::optional<OpKind> parseOpKind(llvm::StringRef name);
 
 /// Attribute values.
 using Attr = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
-/// As the text form has it: strings quoted, doubles so that they parse back to the same bits.
+/// The value in text: strings are quoted, doubles parse back to the same bits.
 std::string textOf(const Attr &a);
 
 /// A small map that keeps its keys sorted, so that text is canonical.
@@ -62,8 +62,8 @@ public:
   auto end() const { return items.end(); }
   bool operator==(const AttrMap &) const = default;
 
-  // Typed look-ups with a default for an absent key. A present key of another kind is an InternalError; the verifier
-  // rejects it first. getFloat accepts an integer.
+  // Typed look-ups with a default for an absent key. They throw InternalError if the value has another kind, which the
+  // verifier rejects first. getFloat accepts an integer.
   int64_t getInt(llvm::StringRef name, int64_t otherwise = 0) const;
   double getFloat(llvm::StringRef name, double otherwise = 0) const;
   bool getBool(llvm::StringRef name, bool otherwise = false) const;
@@ -105,7 +105,7 @@ public:
   ~Op();
   OpKind kind;
   AttrMap attrs;
-  std::string loc;              // what the user wrote, e.g. "h3.ln1"; may be empty
+  std::string loc;              // place in the model, e.g. "h3.ln1"; may be empty
   int layer = -1;               // transformer layer, or -1
   std::string state;            // for read and write: the state's name, without '@'
   std::unique_ptr<Block> body;  // for fused, else null
@@ -127,9 +127,9 @@ public:
   Value *addResult(Type type, llvm::StringRef name = "");
 
   Block *parent() const { return block; }
-  /// Removes the op from its block and destroys it. Its results must be unused.
+  /// Removes the op from its block and destroys it. Its results must be unused (else InternalError).
   void erase();
-  /// Moves the op to stand just before `other` (which may be in the same block only).
+  /// Moves the op to just before `other`, which must be in the same block (else InternalError).
   void moveBefore(Op *other);
   Op *next() const;  // null at the end
   Op *prev() const;
@@ -153,7 +153,7 @@ public:
   std::vector<std::unique_ptr<Value>> args;
   Value *addArg(Type type, llvm::StringRef name = "");
 
-  /// A new op of `kind` with no operands and no results, before `before` (at the end when null).
+  /// Inserts an op without operands and results before `before`, or at the end if that is null.
   Op *insert(OpKind kind, Op *before = nullptr);
 
   struct iterator {
@@ -178,20 +178,21 @@ private:
   std::list<std::unique_ptr<Op>> ops;
 };
 
-/// State that outlives a call: parameters, moments, step, KV cache. Attributes used:
+/// State that outlives a call: parameters, moments, step, KV cache. Its attributes (StateFacts, InitialFacts,
+/// TrainedFacts and FileFacts in ir/facts.def):
 ///   kind   "param" | "moment" | "grad" | "counter" | "cache" | "low" | "whole" | "packed"
-///   of     for "low": the parameter of which this is a copy in a narrower dtype, which whoever writes the parameter
-///          writes too, and which no checkpoint holds; for "whole": that of which each rank updates a piece;
-///          for "packed": the state of which this holds the panels (ir/ops/pack.cpp), likewise
-///   tb     of "packed": those of an [N,K]
-///   cut_data, cut_tensor  of a state of which each rank holds a piece: how the whole is cut (ir/mesh.h)
-///   memory "host": in the host's memory, while all else is on a GPU (passes/offload.cpp)
+///   of     the state from which this one is derived, and no checkpoint holds this one. "low": a copy of that parameter in
+///          a narrower dtype. "whole": that parameter, gathered; each rank updates a piece of it. "packed": panels of
+///          that state (ir/ops/pack.cpp). Functions that write a parameter write its low and packed copies too.
+///   tb     of "packed": the panels are those of an [N,K]
+///   cut_data, cut_tensor  if each rank holds a piece: how the whole is cut (ir/mesh.h)
+///   memory "host": in the host's memory, while all other states are on a GPU (passes/offload.cpp)
 ///   init   "zeros" | "ones" | "normal" | "const";  std, value
-///   stream random stream of the initial value (and of nothing else)
+///   stream random stream of the initial value, which nothing else uses
 ///   decay  weight decay applies
-///   of parameters in a group of their own (passes/optimizer.cpp): lr_scale, weight_decay, beta1, beta2 in place of the
-///          module's; frozen: it is not trained and has neither gradient nor moments; group: the group's number
-///   hf   Hugging Face name or names, hf_split their columns, and hf_transpose
+///   group  number of the parameter's [[optimizer.group]], with lr_scale, weight_decay, beta1 and beta2 in place of the
+///          module's; frozen: not trained, has neither gradient nor moments (passes/optimizer.cpp)
+///   hf     Hugging Face name or names, with hf_split (columns of each) and hf_transpose
 struct State {
   std::string name;
   Type type;
@@ -201,11 +202,11 @@ struct State {
 /// Whether this is a parameter that training changes.
 bool isTrained(const State &s);
 bool isPiece(const State &s);
-/// The type of all ranks' pieces together; the state's own where it is no piece.
+/// The type of all ranks' pieces together; the state's own type if it is no piece.
 Type wholeType(const State &s);
 
-/// Whether a state lies in the host's memory while all else is on a GPU, and whether the host runs a group (the pass
-/// offload).
+/// Whether a state lies in the host's memory while all others are on a GPU, and whether the host computes a group. Both
+/// are set by the pass offload.
 inline bool livesOnHost(const State &s) { return s.attrs.getString("memory") == "host"; }
 inline bool runsOnHost(const Op &op) { return op.is(OpKind::fused) && op.attrs.getBool("host"); }
 
@@ -215,7 +216,7 @@ public:
   AttrMap attrs;
   Block body;
   Module *module = nullptr;
-  /// Types of what it returns.
+  /// Types of the returned values.
   std::vector<Type> results() const;
 };
 
@@ -231,20 +232,21 @@ public:
   Function *addFunction(llvm::StringRef name);
   void removeFunction(llvm::StringRef name);
   std::unique_ptr<Module> clone() const;
-  /// Becomes what `other` is: how a pass that works on a clone keeps its result. Ops and values stay where they are.
+  /// Replaces the content by that of `other`, for a pass that works on a clone. Pointers to ops and values of `other`
+  /// stay valid.
   void take(std::unique_ptr<Module> other);
-  /// A copy of `f` in this module under a new name.
+  /// Copies `f` into this module under a new name (else InternalError).
   Function *cloneFunction(const Function &f, llvm::StringRef name);
 };
 
-/// Copies an op, its body included, to `to` before `before` (to the end when null). Operands are mapped through `map`;
-/// those not in it must be visible there. The results are recorded in it.
+/// Copies an op and its body into `to`, before `before` (at the end if null). Operands are replaced by their entries in
+/// `map`; operands without an entry are kept and must be visible there. Adds the results to `map`.
 Op *cloneOp(const Op &op, Block &to, Op *before, llvm::DenseMap<const Value *, Value *> &map);
 
-/// cloneOp of all ops of `from`.
+/// Copies all ops of `from` with cloneOp.
 void cloneOps(const Block &from, Block &to, Op *before, llvm::DenseMap<const Value *, Value *> &map);
 
-/// Creates ops at a point, inferring result types with the op's own rule. A wrong use is an InternalError.
+/// Creates ops at one place, with result types from OpDef::infer. Wrong operands or attributes are an InternalError.
 class Builder {
 public:
   explicit Builder(Block &block, Op *before = nullptr) : block(&block), before(before) {}
@@ -253,9 +255,9 @@ public:
   std::string loc;
   int layer = -1;
 
-  /// The op itself, for ops with several results. Null operands at the end are dropped (optional operands).
+  /// Returns the op, for ops with several results. Null operands at the end (absent optional ones) are dropped.
   Op *op(OpKind kind, llvm::ArrayRef<Value *> operands, AttrMap attrs = {});
-  /// As `op`, with the result types given rather than inferred (ops whose type is not determined by operands).
+  /// The same with given result types, for ops whose types do not follow from their operands.
   Op *op(OpKind kind, llvm::ArrayRef<Value *> operands, llvm::ArrayRef<Type> types, AttrMap attrs = {});
   /// Result 0 of `op`.
   Value *value(OpKind kind, llvm::ArrayRef<Value *> operands, AttrMap attrs = {}) {
@@ -283,21 +285,23 @@ AttrMap attrs(std::initializer_list<std::pair<const char *, Attr>> items);
 //   attr     := "true" | "false" | int | double | string | "[" ints "]"
 //   value    := "%" name          name := [A-Za-z0-9_.$]+ | string        comments run from // to the end of the line
 //
-// A double has a point or an exponent, or is inf, -inf, nan or nan(0xBITS); a string has the escapes \" \\ \n \t \xHH.
-// A value whose name starts with a digit has no name of its own: such values are numbered in order. A body is a scope
-// of its own.
+// A double has a point or an exponent, or is inf, -inf, nan or nan(0xBITS). A string has the escapes \" \\ \n \t \xHH.
+// A value whose name starts with a digit is unnamed; the printer numbers such values in order. A body is a scope of its
+// own.
 
-/// The whole module as text. parse(print(m)) == m, bit for bit; names of values may change to become unique.
+/// The module as text. Parsing it yields the same module, bit for bit, except that names of values may change to become
+/// unique.
 std::string print(const Module &m);
 std::string print(const Function &f);
 std::string print(const Op &op);
-/// Parses a module (the `module { }` wrapper may be left out). Throws UserError with file:line:column on bad text.
-/// The result is not yet verified.
+/// Parses a module; the `module { }` wrapper may be left out. Throws UserError(GirSyntax) with file:line:column.
+/// The result is not verified.
 std::unique_ptr<Module> parseModule(llvm::StringRef text, llvm::StringRef filename);
 
 // ---- verify.cpp -----------------------------------------------------------------------------------------------------
-/// Every violation found, one line each, empty when the module is valid: dominance, known state, operand counts,
-/// attribute names and kinds, result types equal to those inferred, return last, read/write types, fused bodies.
+/// Checks dominance, known states, operand counts, attribute names and kinds, result types against the inferred ones,
+/// return last, types of read and write, fused bodies. Returns one line per violation (at most 50); empty if the module
+/// is valid.
 std::vector<std::string> verify(const Module &m);
 
 }  // namespace gptc

@@ -1,5 +1,5 @@
-// The interpreter: every op by its reference rule, in float64, in order. A result in f32 stays as it is; one in bf16 or
-// f16 is rounded, as that is what such a type is asked for.
+// The interpreter: runs the ops in order by their reference rules, in float64. Results of dtype f32 keep their float64
+// values; results of dtype bf16 and f16 are rounded, because that rounding is part of an op's meaning.
 #include "ir/element.h"
 #include "ir/facts.h"
 #include "ir/mesh.h"
@@ -15,10 +15,10 @@ namespace {
 
 bool sameData(const Type &a, const Type &b) { return a.dtype == b.dtype && a.sameShape(b); }
 
-/// What each rank holds of one value.
+/// One value on all ranks, by rank.
 using OfRanks = std::vector<Tensor>;
 
-/// Runs one block on all ranks of a mesh, op by op. Tensors are freed after their last use: a training step has many.
+/// Runs one block on all ranks of a mesh, op by op. Frees each tensor after its last use.
 class Run {
 public:
   Run(const Block &block, const Mesh &mesh, llvm::MutableArrayRef<StateMap *> states, const InterpretObserver &observe)
@@ -32,7 +32,7 @@ public:
       live[v] = {std::move(tensors), v->users().size()};
   }
 
-  /// Of each result what each rank holds.
+  /// Runs the block and returns the operands of its `return` or `yield`.
   std::vector<OfRanks> run() {
     for (const Op &op : block) {
       std::vector<const OfRanks *> operands;
@@ -50,7 +50,7 @@ public:
       std::vector<OfRanks> results = execute(op, operands);
       GPTC_CHECK(results.size() == op.numResults(), "{} results of {}", results.size(), print(op));
       if (observe) {
-        std::vector<Tensor> first;  // the very tensors: who looks may change them
+        std::vector<Tensor> first;  // moved, not copied: tests let the observer change them
         for (OfRanks &r : results)
           first.push_back(std::move(r[0]));
         observe(op, first);
@@ -83,7 +83,7 @@ private:
   };
   const Block &block;
   const Mesh mesh;
-  llvm::MutableArrayRef<StateMap *> states;  // of each rank; none in a fused body
+  llvm::MutableArrayRef<StateMap *> states;  // by rank; none in a fused body
   const InterpretObserver &observe;
   llvm::DenseMap<const Value *, Live> live;
 
@@ -105,7 +105,7 @@ private:
       }
       return results;
     }
-    // Ranks compute alone, or in groups whose results come rank by rank.
+    // An op runs on each rank by itself; a collective runs once per group and returns its results rank by rank.
     const bool together = op.def().fusion == FusionKind::collective;
     for (OfRanks &r : results)
       r.resize(ranks);
@@ -131,9 +131,9 @@ private:
     return results;
   }
 
-  /// A result as its type holds it.
+  /// Rounds a result to bf16 or f16 if that is its dtype.
   static Tensor stored(Tensor t, const Type &type) {
-    t.type.sharding = type.sharding;  // not an op's business
+    t.type.sharding = type.sharding;  // reference rules do not set it
     if (DType d = t.type.dtype; d == DType::bf16 || d == DType::f16)
       for (double &v : t.data)
         v = roundTo(d, v);

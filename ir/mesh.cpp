@@ -7,7 +7,7 @@
 
 namespace gptc {
 
-/// Null where there is none, or what is there is no list: the verifier asks before it has judged.
+/// The cut's attribute. Null if it is absent or no list: the verifier calls this on unchecked modules.
 static const Ints *cutOf(const State &s, llvm::StringRef axis) {
   return axis == "data" ? peekFact<&StateFacts::cutData>(s) : peekFact<&StateFacts::cutTensor>(s);
 }

@@ -1,14 +1,14 @@
-// The mesh of ranks that a module is made for, which of them take part in a collective together, and which part of a
-// state each holds.
+// The mesh of ranks that a module is made for, the groups of ranks that take part in a collective, and the part of a
+// state that each rank holds.
 //
-// Module attributes `mesh_data` and `mesh_tensor` (1 where absent) are the extents of the axes "data" and "tensor".
-// Rank r stands at data = r / tensor, tensor = r mod tensor: neighbours, which usually share a machine, exchange most.
+// Module attributes `mesh_data` and `mesh_tensor` (default 1) are the extents of the axes "data" and "tensor". Rank r
+// is at data = r / tensor, tensor = r mod tensor: neighbours, which usually share a machine, communicate most.
 //
-// A state may be cut along each axis. Its attribute cut_AXIS = [dim, logical, padded, groups...] says that dimension
-// `dim` of the whole has these extents and consists of groups of so many places, which add up to the padded extent; the
-// i-th of n ranks has the i-th of n equal parts of each group, one behind the other. Rows of a matrix are one group;
-// the columns of packed queries, keys and values are three, so that a rank gets whole heads of each. The cut along
-// "tensor" comes first: what ranks along "data" share out is one tensor rank's part.
+// A state may be cut along each axis. Its attribute cut_AXIS = [dim, logical, padded, groups...] gives the dimension
+// `dim` that is cut, its logical and padded extents in the whole, and the sizes of groups of places, which add up to
+// the padded extent. Each of n ranks has one of n equal parts of every group; rank i has the i-th parts, one behind the
+// other. The rows of a matrix are one group. The columns of packed queries, keys and values are three groups, so that a
+// rank gets whole heads of each. The cut along "tensor" comes first: ranks along "data" divide one tensor rank's part.
 #pragma once
 
 #include "ir/graph.h"
@@ -21,9 +21,9 @@ struct Mesh {
   int64_t ranks() const { return data * tensor; }
   /// Extent of "data" or "tensor"; 0 for any other name.
   int64_t extent(llvm::StringRef axis) const { return axis == "data" ? data : axis == "tensor" ? tensor : 0; }
-  /// A rank's place along an axis.
+  /// The index of a rank along an axis.
   int64_t index(llvm::StringRef axis, int64_t rank) const { return axis == "data" ? rank / tensor : rank % tensor; }
-  /// The ranks that `rank` meets along an axis, itself included, in order.
+  /// The ranks that differ from `rank` only along `axis`, itself included, in order. Empty for an unknown axis.
   std::vector<int64_t> group(llvm::StringRef axis, int64_t rank) const {
     std::vector<int64_t> members;
     for (int64_t i = 0; i < extent(axis); ++i)
@@ -32,7 +32,7 @@ struct Mesh {
   }
 };
 
-/// In what order ranks along "tensor" add: the tree, where they are a power of two.
+/// The order (attribute `order`) in which ranks along "tensor" add: "tree" if their number is a power of two.
 inline const char *tensorOrder(int64_t ranks) { return (ranks & (ranks - 1)) == 0 ? "tree" : "fast"; }
 
 /// How a state is cut along one axis.
@@ -41,12 +41,12 @@ struct Cut {
   Dim whole;
   std::vector<int64_t> groups;
 
-  /// Of a state that is cut along `axis`.
+  /// The cut of `s` along `axis`; nullopt if there is none.
   static std::optional<Cut> of(const State &s, llvm::StringRef axis);
-  /// Makes `s` one rank's part of what it is now.
+  /// Changes type and attributes of `s` to those of one rank's part. InternalError if they do not divide.
   void apply(State &s, llvm::StringRef axis, int64_t ranks) const;
-  /// Calls f(place in the whole, place in the part, elements) for each run of elements of the index-th part, both
-  /// row-major over padded extents. `type` is that of the whole.
+  /// Calls f(offset in the whole, offset in the part, elements) for each contiguous run of the index-th part. Offsets
+  /// count elements, row-major over padded extents. `type` is the type of the whole.
   template <typename F> void forEachRun(const Type &type, int64_t ranks, int64_t index, F f) const {
     int64_t outer = 1, inner = 1;
     for (unsigned d = 0; d < type.rank(); ++d)
@@ -63,7 +63,7 @@ struct Cut {
   }
 };
 
-/// The type of what all ranks along "data" hold together of a state: one tensor rank's part.
+/// The type of a state's pieces along "data" together: one tensor rank's part of the whole.
 Type wholeAlongData(const State &s);
 
 }  // namespace gptc

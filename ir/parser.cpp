@@ -1,5 +1,5 @@
-// The parser of the grammar in graph.h. Its input is untrusted: it bounds depth and sizes, checks every number, and
-// says no to everything that it does not know, with the place.
+// The parser of the grammar in graph.h. The input is untrusted: the parser bounds depth and sizes, checks every number,
+// and rejects everything unknown with file, line and column.
 #include "ir/graph.h"
 #include "support/diagnostics.h"
 #include "support/words.h"
@@ -15,7 +15,7 @@ namespace gptc {
 
 namespace {
 
-constexpr unsigned maxDepth = 8;  // of bodies within bodies; valid modules need 1
+constexpr unsigned maxDepth = 8;  // of nested bodies; valid modules need 1
 
 bool isDigit(char c) { return c >= '0' && c <= '9'; }
 bool isWordStart(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
@@ -72,7 +72,7 @@ private:
     throw UserError(std::move(d));
   }
 
-  /// Fails at what stands next.
+  /// Fails at the next token.
   [[noreturn]] void fail(std::string message) {
     skip();
     llvm::StringRef word = rest.take_while(isNameChar);
@@ -81,7 +81,7 @@ private:
 
   // ---- tokens -------------------------------------------------------------------------------------------------------
 
-  /// Passes over blanks and comments.
+  /// Skips blanks and comments.
   void skip() {
     for (;;) {
       rest = rest.ltrim(" \t\r\n");
@@ -203,7 +203,7 @@ private:
 
   // ---- attributes ---------------------------------------------------------------------------------------------------
 
-  /// `{` key `=` : attributes, not the start of a body.
+  /// Whether attributes follow (`{` key `=`) and not a body.
   bool attrsFollow() {
     if (!peek('{'))
       return false;
@@ -435,7 +435,7 @@ private:
     skip();
     llvm::StringRef place = peekWord();
     Op *op = block.insert(parseKind());
-    // The first operand stands on the line of its op: the next op may start with '%', too.
+    // An operand must be on the line of its op: a '%' on the next line begins the next op.
     bool more = rest.ltrim(" \t").starts_with("%");
     if (accept('@')) {
       op->state = parseName();

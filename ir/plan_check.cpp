@@ -10,14 +10,14 @@ namespace gptc {
 
 namespace {
 
-/// An entry of a list of offsets, which may be missing.
+/// Entry i of a list of offsets; nullopt if it is missing.
 std::optional<int64_t> entry(const Ints *list, size_t i) {
   if (!list || i >= list->size())
     return std::nullopt;
   return (*list)[i];
 }
 
-/// Bytes of a tensor, or nullopt when they do not fit an i64.
+/// Bytes of a tensor; nullopt if they do not fit an i64.
 std::optional<int64_t> bytesOf(const Type &t) {
   int64_t n = sizeOf(t.dtype);
   for (const Dim &d : t.dims)
@@ -26,7 +26,7 @@ std::optional<int64_t> bytesOf(const Type &t) {
   return n;
 }
 
-/// Who wrote which bytes last. Owners are content numbers; 0 is "nobody".
+/// The content that last wrote each byte. Contents are numbered from 1; 0 stands for none.
 class ByteOwners {
 public:
   void set(int64_t begin, int64_t end, unsigned owner) {
@@ -101,7 +101,7 @@ private:
       errors.push_back(fmt::format(f, std::forward<A>(args)...));
   }
 
-  /// The range of a thing of `bytes` bytes at `at`, when it is one inside the arena.
+  /// The range of `bytes` bytes at `at`; nullopt, with an error, if it is not inside an arena.
   std::optional<Range> range(std::optional<int64_t> at, std::optional<int64_t> bytes, const std::string &what) {
     if (!at) {
       fail("{} has no offset", what);
@@ -172,7 +172,7 @@ private:
       for (unsigned i = 0; i < op.numOperands(); ++i) {
         in.push_back(contents.lookup(op.operand(i)));
         if (op.is(OpKind::done) && i > 0 && in[i].owner && in[i].where == in[0].where)
-          continue;  // the collective's result lies where its operand lay
+          continue;  // the collective's result replaces its operand in memory
         if (!in.back().owner || !owners.ownedBy(in.back().where.begin, in.back().where.end, in.back().owner))
           fail("{}: operand {} was overwritten before its last use", where, i);
       }
@@ -222,7 +222,7 @@ private:
     }
   }
 
-  /// What runs on the GPU reaches nothing of the host's; what runs on the host fits its slot.
+  /// Groups of the GPU must not use the host's arena; groups of the host must fit a slot.
   void checkMemory(const Function &f, const Op &op, const std::string &where) {
     if (runsOnHost(op)) {
       if (kindOf(op) != RecipeKind::pointwise)

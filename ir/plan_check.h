@@ -1,9 +1,10 @@
-// What a planned module promises about memory, and the check of that promise.
+// The memory plan of a module, and its check.
 //
 // A planned module has the attribute arena_bytes; every state has `at`; a function has `args_at`, one offset per
-// argument; fused ops, reshapes and `done` have `at`, one per result; fused ops with workspaces have `ws_at`. Offsets
-// are bytes from the start of one arena, multiples of planAlignment. Arguments are written before a call, which may
-// overwrite them; results last until the next call; all else in the arena but the states is free between calls.
+// argument; fused ops, reshapes and `done` have `at`, one offset per result; fused ops with workspaces have `ws_at`.
+// Offsets are bytes from the start of the arena, multiples of planAlignment. The caller writes the arguments before a
+// call; the call may overwrite them. Results last until the next call. Between calls, all of the arena but the states
+// is free.
 #pragma once
 
 #include "ir/graph.h"
@@ -16,32 +17,32 @@
 namespace gptc {
 
 constexpr int64_t planAlignment = 64;
-/// Of what plan-memory places in the memory of a GPU: cuBLASLt wants workspaces there, and memory comes in such pieces.
-/// Plans of earlier versions have multiples of planAlignment alone, which still hold.
+/// Alignment of a GPU's plan, in bytes: cuBLASLt wants it for workspaces, and GPU memory comes in such pieces. Plans of
+/// earlier versions are aligned to planAlignment only and remain valid.
 constexpr int64_t cudaPlanAlignment = 256;
-/// What sizes are rounded up to in the arena of a device.
+/// The alignment of offsets and sizes in a target's arena, in bytes.
 inline int64_t planAlignmentOf(const Target &target) { return target.isCuda() ? cudaPlanAlignment : planAlignment; }
-/// No machine that could run a larger plan exists; beyond it, 64-bit offsets would need care everywhere.
+/// No machine can run a larger plan; below this limit, sums of 64-bit offsets and sizes cannot overflow.
 constexpr int64_t maxArenaBytes = int64_t(1) << 46;
 
-/// States in the host's memory (livesOnHost) have offsets from here on: places in an arena of the host's, whose bytes
-/// the attribute `host_bytes` counts. Groups of the host (runsOnHost) have their operands and results there or in the
-/// arena; those that are in the arena pass through one of two equal slots, which are what the states leave of
-/// `host_bytes`.
+/// Offsets from here on are in the host's arena, whose size is the attribute `host_bytes`. States in the host's memory
+/// (livesOnHost) have such offsets. Operands and results of the host's groups (runsOnHost) are in either arena; those
+/// in the device's arena are copied through one of two equal slots, which take the part of `host_bytes` behind the
+/// states.
 constexpr int64_t hostArena = maxArenaBytes;
-/// Bytes of a slot; 0 where there are none.
+/// Bytes of a slot; 0 if there are none.
 int64_t hostSlotBytes(const Module &m);
-/// Bytes of a slot that a group of the host needs.
+/// Bytes of a slot that a group of the host needs for its operands and results in the device's arena.
 int64_t stagingBytes(const Module &m, const Function &f, const Op &group);
 
-/// Where a value of a planned module lies. nullopt when the plan does not say.
+/// The offset of a value of a planned module; nullopt if the plan has none.
 std::optional<int64_t> plannedOffset(const Module &m, const Function &f, const Value &v);
 
-/// Every way in which the plan fails, one line each, empty when it holds: an offset that is missing, misaligned or
-/// outside of the arena; an operand, a written state or a returned value of which a byte was overwritten since it was
-/// computed; a result on top of something that the same op still reads. The module must have passed verify(); it may
-/// come from anyone. Works by running each function on a map of bytes to owners, so that it shares no reasoning with
-/// the pass that made the plan.
+/// Checks the plan of an untrusted module that has passed verify(). Returns one line per error (at most 20), empty if
+/// the plan is valid: an offset that is missing, misaligned or outside of the arena; an operand, a written state or a
+/// returned value of which a byte was overwritten since it was computed; a result on top of an operand that the same op
+/// still reads. The check runs each function on a map of bytes to owners, so that it shares no reasoning with the pass
+/// plan-memory.
 std::vector<std::string> checkPlan(const Module &m);
 
 }  // namespace gptc

@@ -6,8 +6,8 @@
 
 namespace gptc {
 
-// Every formula stands here once, as a template over the "word" it computes with: uint32_t on the host, kir::Expr (u32)
-// in kernels. The two can then not drift apart.
+// Every formula is a template over the word it computes with: uint32_t on the host, kir::Expr (u32) in kernels. So the
+// two cannot diverge.
 namespace {
 
 uint32_t constantLike(uint32_t c, uint32_t) { return c; }
@@ -71,7 +71,7 @@ uint32_t randomBits(RandomKey key, uint64_t index) {
 double randomUniform(RandomKey key, uint64_t index) { return double(randomBits(key, index) >> 8) * 0x1p-24; }
 
 double randomNormal(RandomKey key, uint64_t index) {
-  // 1 - uniform lies in (0,1]: the logarithm is finite.
+  // 1 - uniform is in (0,1], so that the logarithm is finite.
   double radius = std::sqrt(-2.0 * std::log(1.0 - randomUniform(key, 2 * index)));
   return radius * std::cos(2.0 * std::numbers::pi * randomUniform(key, 2 * index + 1));
 }

@@ -1,5 +1,5 @@
-// Random numbers as a pure function of (seed, step, stream, sequence, index): never of rank, micro-step, offset or
-// padding.
+// Random numbers are a pure function of (seed, step, stream, sequence, index). They never depend on rank, micro-step,
+// offset or padding.
 //
 //   key     = words 0 and 1 of philox4x32-10(counter = {step lo, step hi, stream, sequence lo},
 //             key = {seed lo, seed hi ^ sequence hi})
@@ -26,13 +26,13 @@ double randomUniform(RandomKey key, uint64_t index);
 /// Standard normal by Box-Muller on indices 2*index and 2*index+1.
 double randomNormal(RandomKey key, uint64_t index);
 
-/// The same as kernel expressions, equal bit for bit to the functions above. Both words are u32.
+/// The same functions as kernel expressions, equal bit for bit. Both words are u32.
 struct RandomKeyExpr {
   kir::Expr k0, k1;
 };
-/// All i64; of `stream` the low word counts.
+/// All arguments are i64; only the low word of `stream` is used.
 RandomKeyExpr randomKeyExpr(kir::Expr seed, kir::Expr step, kir::Expr stream, kir::Expr sequence);
-/// `index` is i64, or u32 where it is known to be below 2^32 (half the work in a vector loop).
+/// `index` is i64, or u32 if it is known to be below 2^32 (half the work in a vector loop).
 kir::Expr randomBitsExpr(const RandomKeyExpr &key, kir::Expr index);
 
 }  // namespace gptc

@@ -21,7 +21,7 @@ constexpr const char *kindNames[] = {
 };
 constexpr size_t numKinds = std::size(kindNames);
 
-/// What ops were called before: texts may still say so, and nothing writes it any more.
+/// Former names of ops. The parser still accepts them; the printer does not write them.
 constexpr std::pair<const char *, OpKind> formerNames[] = {
     {"gelu", OpKind::gelu_tanh},
     {"gelu_grad", OpKind::gelu_tanh_grad},

@@ -1,4 +1,4 @@
-// The printer. The grammar stands in graph.h; parser.cpp reads it back.
+// The printer. graph.h has the grammar; parser.cpp reads the text back.
 #include "ir/graph.h"
 
 #include "llvm/ADT/StringSet.h"
@@ -39,7 +39,7 @@ void printString(std::string &out, llvm::StringRef s) {
   out += '"';
 }
 
-/// A name that stands bare where it can and quoted where it must.
+/// Prints a name, quoted if it is empty or has characters other than those of bare names.
 void printName(std::string &out, llvm::StringRef name) {
   if (!name.empty() && llvm::all_of(name, isNameChar))
     out += name;
@@ -111,7 +111,7 @@ void printAttrs(std::string &out, const AttrMap &attrs) {
   out += '}';
 }
 
-/// Names of the values of one block. A hint that is taken, or that could be mistaken for a number, is changed.
+/// Names of the values of one block. A hint that is taken, or that starts with a digit, is changed.
 class Names {
 public:
   explicit Names(const Block &b) {

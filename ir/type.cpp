@@ -6,8 +6,7 @@ namespace gptc {
 
 namespace {
 
-// Products saturate here, so that bytes() of a nonsensical type cannot wrap around; verify() rejects such a type long
-// before.
+// Products saturate here, so that bytes() of an unverified type cannot overflow. verify() rejects such a type.
 constexpr int64_t saturated = int64_t(1) << 59;
 
 int64_t multiply(int64_t a, int64_t b) {
@@ -18,7 +17,7 @@ int64_t multiply(int64_t a, int64_t b) {
 bool isDigit(char c) { return c >= '0' && c <= '9'; }
 bool isAlpha(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
-/// A reader over the text of one type.
+/// Reads the text of one type.
 struct Cursor {
   llvm::StringRef text;
   std::string &error;

@@ -1,8 +1,8 @@
 // The type of a value: element type, shape with padding, and sharding.
 //
 // Text form:  f32[8,1024,50257->50304]{2:tp}
-//   - `50257->50304` is the logical and the padded extent of a dimension; they are equal where only one number stands.
-//     Memory is laid out row-major over padded extents. Elements past the logical extent are never observable.
+//   - `50257->50304` is the logical and the padded extent of a dimension; a single number is both. Memory is laid out
+//     row-major over padded extents. Elements past the logical extent are never observable.
 //   - `{2:tp}` says that dimension 2 is split over mesh axis `tp`. A dimension number is used rather than an axis
 //     letter, because a type names no axes.
 //   - `f32[]` is a scalar.
@@ -37,7 +37,7 @@ struct Shard {
   bool operator==(const Shard &) const = default;
 };
 
-/// Bounds that every type of a valid module keeps, so that no size computed from it overflows.
+/// Most dimensions of a type in a valid module (see also maxElements in ir/kernel/dtype.h).
 inline constexpr unsigned maxRank = 8;
 
 struct Type {
@@ -70,11 +70,11 @@ struct Type {
 
   bool operator==(const Type &) const = default;
   std::string str() const;
-  /// Which invariant (of Dim, of sharding, or of the bounds above) is broken; "" when none is.
+  /// The invariant (of Dim, of sharding, of maxRank or maxElements) that is violated; "" if none is.
   std::string invalid() const;
 };
 
-/// Parses a type at the front of `text` and removes it; nullopt (text untouched) where none stands.
+/// Parses a type at the front of `text` and removes it; nullopt (text untouched) if there is none.
 /// On a malformed type `error` says what is wrong.
 std::optional<Type> parseType(llvm::StringRef &text, std::string &error);
 

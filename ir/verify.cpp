@@ -1,4 +1,4 @@
-// The verifier. It reads modules from untrusted plans: it relies on nothing that it has not checked before.
+// The verifier. Modules come from untrusted plans: it relies only on what it has already checked.
 #include "ir/facts.h"
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
@@ -13,10 +13,10 @@ namespace gptc {
 
 namespace {
 
-// A damaged module may break every line; what comes after the first few helps nobody.
+// A damaged module may have an error in every line; more than the first few do not help.
 constexpr size_t maxViolations = 50;
 
-/// The first line of an op's text: bodies are long.
+/// The first line of an op's text, without its body.
 std::string headline(const Op &op) {
   std::string text = print(op);
   text.resize(std::min(text.find('\n'), text.size()));
@@ -57,7 +57,7 @@ public:
 private:
   const Module &module;
   std::string where;
-  const Op *group = nullptr;  // whose body is being verified; its text is made only when something is wrong
+  const Op *group = nullptr;  // whose body is being verified, or null; printed only for an error
   llvm::StringMap<const State *> states;
   std::vector<std::string> violations;
 
@@ -68,7 +68,7 @@ private:
     violations.push_back(where + inBody + ": " + std::move(message));
   }
   void add(const Op &op, const std::string &message) {
-    if (violations.size() < maxViolations)  // the text of an op takes time
+    if (violations.size() < maxViolations)  // printing an op takes time
       add(fmt::format("'{}' {}: {}", op.name().str(), message, headline(op)));
   }
 
@@ -107,7 +107,7 @@ private:
       add("a state of kind whole must be f32 and not cut along data");
   }
 
-  /// Each cut leaves equal parts of every group.
+  /// Each cut must divide every group into equal parts.
   bool verifyCuts(const State &s) {
     Type part = s.type;
     for (const auto &[name, n] :
@@ -137,7 +137,7 @@ private:
     return true;
   }
 
-  /// Tensors side by side cover the columns, and only matrices can be turned round.
+  /// hf_split must cover all columns, and only matrices can be transposed.
   void verifyLayout(const State &s) {
     const auto file = factsOf<FileFacts>(s);
     const bool split = hasFact<&FileFacts::hfSplit>(s);
@@ -168,7 +168,7 @@ private:
     return false;
   }
 
-  /// A block whose last op, and only that, is `terminator`.
+  /// Checks a block, of which the last op, and only that, must be `terminator`.
   void verifyBlock(const Block &block, OpKind terminator) {
     llvm::DenseSet<const Value *> visible;
     for (const auto &a : block.args) {
@@ -186,7 +186,7 @@ private:
   }
 
   void verifyOp(const Op &op, const llvm::DenseSet<const Value *> &visible, OpKind terminator) {
-    bool usable = true;  // for the op's own rules
+    bool usable = true;  // the op's own rules may run
     for (unsigned i = 0; i < op.numOperands(); ++i)
       if (!visible.contains(op.operand(i))) {
         add(op, fmt::format("uses operand {} before it is defined", i));
@@ -241,7 +241,7 @@ private:
       add(op, fmt::format("is of type {}, but @{} is of type {}", v->type.str(), s->name, s->type.str()));
   }
 
-  /// Number and types of the results. False where they are wrong.
+  /// Checks number and types of the results. False if they are wrong.
   bool verifyTypes(const Op &op) {
     const OpDef &def = op.def();
     if (!def.infer) {
@@ -261,7 +261,7 @@ private:
     std::vector<Type> given;
     for (unsigned i = 0; i < op.numResults(); ++i) {
       given.push_back(op.result(i)->type);
-      // Sharding is decided by passes, not by the op.
+      // Passes decide the sharding; infer rules do not know it.
       same = same && types[i].dtype == given[i].dtype && types[i].sameShape(given[i]);
     }
     if (!same)
