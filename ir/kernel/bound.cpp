@@ -30,7 +30,7 @@ double unitOf(DType t) {
   }
 }
 
-/// What rounding adds when results below the normal numbers are spaced evenly.
+/// The absolute error of rounding a result below the normal numbers, which are spaced evenly.
 double smallestOf(DType t) {
   switch (t) {
   case DType::f64:
@@ -58,7 +58,7 @@ double largestOf(DType t) {
 struct Value {
   double v = 0, e = 0;             // floats: value and error bound
   int64_t i = 0;                   // integers
-  bool unsure = false;             // a pred that rounding might have turned
+  bool unsure = false;             // a pred that may differ because of rounding
   double high = 0, highError = 0;  // pairs of bf16: v and e are of the low half
 };
 
@@ -95,8 +95,8 @@ Value divValues(Value a, Value b) {
   return {q, (a.e + std::fabs(q) * b.e) / least};
 }
 
-/// Errors of the functions as codegen/math.h states them, and half a unit for the rounding of the exact result, in
-/// units (a unit in the last place is at most two of `unitOf`).
+/// The error of a function as codegen/math.h states it, plus half a place for rounding, in multiples of `unitOf` (a
+/// unit in the last place is at most two of them).
 double unitsOf(UnaryOp op) {
   switch (op) {
   case UnaryOp::exp:
@@ -168,13 +168,13 @@ Value binaryValue(BinaryOp op, DType t, Value a, Value b) {
     return rounded(t, divValues(a, b));
   default: {  // min, max
     double r = evalFloat<double>(op, a.v, b.v);
-    bool apart = std::fabs(a.v - b.v) > a.e + b.e;  // then the same one is chosen in any case
+    bool apart = std::fabs(a.v - b.v) > a.e + b.e;  // then rounding cannot change the choice
     return {r, apart ? (r == a.v ? a.e : b.e) : std::max(a.e, b.e)};
   }
   }
 }
 
-/// As an operand or a result of Dot, where a denormal may become zero.
+/// An operand or result of Dot: a denormal may become zero.
 Value flushed(Value x) {
   if ((x.v != 0 || x.e != 0) && std::fabs(x.v) - x.e < 0x1p-126)
     x.e += 0x1p-126;
@@ -186,7 +186,7 @@ Value dotValue(Value acc, const Value &a, const Value &b) {
   };
   return step(lowOf(a), lowOf(b), step(highOf(a), highOf(b), flushed(acc)));
 }
-/// Rounded to bf16, unless it is one.
+/// Rounds to bf16, unless `x` is an exact bf16.
 Value halfOfPair(Value x) { return x.e == 0 && roundBF16(float(x.v)) == x.v ? x : rounded(DType::bf16, x); }
 
 Value selectValue(DType t, Value c, Value a, Value b) {
@@ -217,8 +217,8 @@ public:
   void run(const std::vector<Stmt> &stmts) { run(stmts, {0}); }
 
 private:
-  // Lanes of a vector loop go in lock step, statement by statement, since a load from registers may take what another
-  // lane stored. Outside of one there is lane 0 alone.
+  // Lanes of a vector loop run in lock step, statement by statement, because a load from registers may read what
+  // another lane stored. Outside of vector loops there is only lane 0.
   using Lanes = std::vector<int64_t>;
   std::vector<llvm::DenseMap<const VarNode *, Value>> vars{1};  // by lane
   int64_t laneIndex = 0;
@@ -305,7 +305,7 @@ private:
       run(s.orelse, no);
       if (either.empty())
         return;
-      const bool outer = std::exchange(onlyDoubts, true);  // of all that they store nothing can be said
+      const bool outer = std::exchange(onlyDoubts, true);  // nothing is known of the elements that they store to
       run(s.body, either);
       run(s.orelse, either);
       onlyDoubts = outer;
@@ -341,7 +341,7 @@ private:
       }
       if (!t.mma)
         return rounded(type, sum);
-      const bool fits = magnitudes < largestOf(type);  // not so for NaN
+      const bool fits = magnitudes < largestOf(type);  // false for NaN
       return Value{sum.v, fits ? sum.e + mmaError(magnitudes, int(once)) : infinity};
     };
     std::vector<Value> sums;
@@ -363,7 +363,7 @@ private:
         element(s.buffer, i * t.ldc + j) = sums[i * cols + j];
   }
 
-  /// Whether both are surely one value.
+  /// Whether both certainly have the same value.
   static bool same(const ExprNode &a, const ExprNode &b) {
     if (&a == &b)
       return true;
@@ -384,7 +384,7 @@ private:
       v.i = e->ival;
       return v;
     }
-    case ExprKind::FloatImm:  // stands for a number that it may have been rounded from, unless that is whole
+    case ExprKind::FloatImm:  // a fraction may have been rounded to the dtype, a whole number not
       return e->fval == std::floor(e->fval) ? Value{e->fval} : rounded(e->dtype, {e->fval});
     case ExprKind::Var:
       return vars[laneIndex].lookup(e->var.get());

@@ -1,4 +1,4 @@
-// The types of elements, which graph IR and kernel IR share.
+// The element types of graph IR and kernel IR.
 #pragma once
 
 #include "llvm/ADT/StringRef.h"
@@ -18,7 +18,7 @@ std::optional<DType> parseDType(llvm::StringRef name);
 inline bool isFloat(DType t) { return t <= DType::f16; }
 inline bool isInt(DType t) { return !isFloat(t); }
 
-/// Elements of a type of a valid module, padding included, at most: no size computed from it overflows.
+/// Most elements of a type in a valid module, padding included: no size computed from a type overflows.
 inline constexpr int64_t maxElements = int64_t(1) << 46;
 
 }  // namespace gptc

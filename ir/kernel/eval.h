@@ -1,7 +1,8 @@
-// What the operators of the kernel IR mean on values. Constant folding and the interpreter share these functions, so
-// that an expression has one meaning wherever it is evaluated before code exists.
+// The operators of the kernel IR on values. Constant folding and the interpreter share these functions, so that both
+// give an expression the same value.
 //
-// Integers travel as int64_t in the canonical form of their dtype: i32 sign-extended, u32 zero-extended, pred 0 or 1.
+// Integers are passed as int64_t in the canonical form of their dtype: i32 sign-extended, u32 zero-extended, pred 0 or
+// 1.
 #pragma once
 
 #include "ir/kernel/kernel.h"
@@ -32,7 +33,8 @@ inline int64_t wrapInt(DType t, int64_t v) {
 
 inline bool isComparison(BinaryOp op) { return op >= BinaryOp::eq; }
 
-/// Canonical operands in, canonical result out (0 or 1 for comparisons). Division truncates; by zero it throws.
+/// Operands and result are canonical (0 or 1 for comparisons). Division truncates. InternalError if it is by zero, and
+/// for a shift by the width or more.
 inline int64_t evalInt(BinaryOp op, DType t, int64_t a, int64_t b) {
   auto ua = uint64_t(a), ub = uint64_t(b);
   switch (op) {
@@ -82,8 +84,8 @@ inline int64_t evalInt(BinaryOp op, DType t, int64_t a, int64_t b) {
   GPTC_UNREACHABLE("binary operator");
 }
 
-/// Arithmetic of F, which is float or double. min and max are a < b ? a : b and a > b ? a : b: the second operand where
-/// one is NaN.
+/// Arithmetic of F, which is float or double. min and max are a < b ? a : b and a > b ? a : b: the second operand if
+/// either is NaN.
 template <typename F> F evalFloat(BinaryOp op, F a, F b) {
   switch (op) {
   case BinaryOp::add:
@@ -139,7 +141,7 @@ inline float roundF16(float x) {
   float a = std::fabs(x);
   if (!(a < 65520.0f))  // NaN, or what rounds past the largest f16 (65504)
     return x != x ? x : std::copysign(std::numeric_limits<float>::infinity(), x);
-  // Adding and removing a power of two rounds at its last place; below 2^-14 that place is 2^-24 for all.
+  // Adding and subtracting `magic` rounds to the last place of f16 at this exponent; below 2^-14 that place is 2^-24.
   int e = a < 0x1p-14f ? -14 : std::ilogb(a);
   float magic = std::ldexp(1.5f, e + 13);
   return std::copysign((a + magic) - magic, x);
@@ -152,7 +154,7 @@ inline uint16_t bitsOfF16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
   if (magnitude >= 0x7f800000)  // infinity, NaN
     return uint16_t(sign | 0x7c00 | (magnitude > 0x7f800000 ? 0x200 : 0) | (magnitude >> 13 & 0x3ff));
-  if (magnitude >= 0x38800000)  // normal there
+  if (magnitude >= 0x38800000)  // normal in f16
     return uint16_t(sign | (magnitude - 0x38000000) >> 13);
   return uint16_t(sign | uint32_t(std::fabs(x) * 0x1p24f));
 }
@@ -164,7 +166,7 @@ inline float floatOfF16(uint16_t b) {
   return b & 0x8000 ? -a : a;
 }
 
-/// Pairs of bf16, see kernel.h.
+/// Pairs of bf16 (kernel.h).
 inline uint32_t evalPair(float low, float high) {
   return bitsOfBF16(roundBF16(low)) | uint32_t(bitsOfBF16(roundBF16(high))) << 16;
 }
@@ -176,14 +178,14 @@ inline float evalDot(float acc, uint32_t a, uint32_t b) {
   return flushed(std::fma(flushed(lowOfPair(a)), flushed(lowOfPair(b)), step));
 }
 
-/// To tf32, which has 10 bits behind the point: to the nearest, ties away from zero.
+/// Rounds to tf32, which has 10 bits of mantissa: to nearest, ties away from zero.
 inline float roundTF32(float x) {
   const auto u = std::bit_cast<uint32_t>(x);
   return (u & 0x7f800000) == 0x7f800000 ? x : std::bit_cast<float>((u + 0x1000) & 0xffffe000);
 }
-/// One step of a tensor core: `acc` and n products, which are exact, added up and rounded once, towards zero. GPUs add
-/// in an order of their own and cut off what lies too far below the largest (Fasi, Higham, Mikaitis, Pranesh 2021,
-/// "Numerical behavior of NVIDIA tensor cores"), so their bits may differ, by at most mmaError.
+/// One step of a tensor core: the exact sum of `acc` and n exact products, rounded once, towards zero. GPUs add in an
+/// order of their own and cut off what lies too far below the largest (Fasi, Higham, Mikaitis, Pranesh 2021, "Numerical
+/// behavior of NVIDIA tensor cores"), so their bits may differ, by at most mmaError.
 inline float evalMma(float acc, const float *a, const float *b, int n) {
   double sum = acc;
   for (int k = 0; k < n; ++k)
@@ -191,9 +193,9 @@ inline float evalMma(float acc, const float *a, const float *b, int n) {
   const auto r = float(sum);
   return std::isfinite(r) && std::fabs(r) > std::fabs(sum) ? std::nextafter(r, 0.0f) : r;
 }
-/// What a step may be away from the exact sum, where `magnitudes` is the sum of the absolute values: each of n + 1
-/// summands loses less than a unit in the last place (2^-23) of the largest, and the result as much; twice where a GPU
-/// takes the step in two.
+/// Bound of the error of a step. `magnitudes` is the sum of the absolute values of acc and the products: each of the n
+/// + 1 summands loses less than a unit in the last place (2^-23) of the largest, and the result as much; twice that if
+/// a GPU splits the step in two.
 inline double mmaError(double magnitudes, int n) { return (n + 4) * 0x1p-23 * magnitudes + 0x1p-126; }
 
 template <typename F> F evalUnaryFloat(UnaryOp op, F a) {

@@ -1,6 +1,6 @@
 // The interpreter of kernels. A kernel is first compiled to a tree of statements whose expressions are straight-line
 // programs over numbered temporaries; each operation then runs for all active lanes of a vector loop before the next,
-// as kir says.
+// as kernel.h prescribes.
 #include "ir/kernel/eval.h"
 #include "ir/kernel/kernel.h"
 #include "support/diagnostics.h"
@@ -25,14 +25,14 @@ union Cell {
 /// A temporary or a variable: one cell, or one per lane.
 struct Place {
   int at = 0;      // index of its first cell
-  int stride = 0;  // 1 where it varies
+  int stride = 0;  // 1 if there is a cell per lane
 };
 
 struct Memory {
   const BufferNode *node;
   double *global = nullptr;
   std::vector<Cell> cells;         // reg and stack
-  std::vector<uint32_t> storedIn;  // the scope entry in which each was last stored to
+  std::vector<uint32_t> storedIn;  // by element: the value of `entry` at the last store
   uint32_t entry = 0;
 };
 
@@ -45,7 +45,7 @@ struct Operation {
 
 struct Node {
   const StmtNode *stmt;
-  std::vector<Operation> ops;  // compute the places below
+  std::vector<Operation> ops;  // they compute the places below
   Place first, second;         // For: begin, extent; Store: index, value; Let, If: value
   Place var;                   // For, Let
   int memory = -1;             // Store, Alloc; Matmul: c
@@ -429,7 +429,7 @@ private:
     case ExprKind::Binary:
       return binary(op);
     case ExprKind::Fma:
-      if (rounded && op.type == DType::f32)  // in double it would round twice
+      if (rounded && op.type == DType::f32)  // a double fma would round twice
         return floats(op, [&](int l) { return std::fma(float(a(l).f), float(b(l).f), float(c(l).f)); });
       return floats(op, [&](int l) { return std::fma(a(l).f, b(l).f, c(l).f); });
     case ExprKind::Pair:
@@ -474,7 +474,7 @@ private:
     auto a = [&](int l) { return cell(op.a, l); };
     auto b = [&](int l) { return cell(op.b, l); };
     if (isInt(op.type)) {
-      if (op.type == DType::i64 && o == BinaryOp::add)  // indices: worth a short cut
+      if (op.type == DType::i64 && o == BinaryOp::add)  // a fast path for indices
         return ints(op, [&](int l) { return int64_t(uint64_t(a(l).i) + uint64_t(b(l).i)); });
       return ints(op, [&](int l) { return evalInt(o, op.type, a(l).i, b(l).i); });
     }
@@ -496,7 +496,7 @@ private:
       uint64_t bits;
       if (op.type == DType::f32)
         bits = std::bit_cast<uint32_t>(float(in.f));
-      else  // f64 and integers hold their own bits
+      else  // the bits of an f64 or an integer: Cell is a union
         bits = uint64_t(in.i);
       if (op.e->dtype == DType::f32)
         out.f = std::bit_cast<float>(uint32_t(bits));

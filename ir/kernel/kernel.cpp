@@ -25,7 +25,7 @@ Expr foldBinaryFloat(BinaryOp op, const Expr &a, const Expr &b) {
   return fimm(v, a->dtype);
 }
 
-/// x+0, x*1, x*0, (x+c)+d and the like. Null where nothing simplifies.
+/// Simplifies x+0, x*1, x*0, (x+c)+d and the like. Null if nothing applies.
 Expr simplifyInt(BinaryOp op, const Expr &a, const Expr &b) {
   int64_t va = 0, vb = 0;
   bool ia = isImm(a, &va), ib = isImm(b, &vb);
@@ -36,7 +36,7 @@ Expr simplifyInt(BinaryOp op, const Expr &a, const Expr &b) {
       return b;
     if (ib && vb == 0)
       return a;
-    if (ia)  // constants to the right
+    if (ia)  // move constants to the right
       return binary(op, b, a);
     if (ib && a->kind == ExprKind::Binary && a->bop == BinaryOp::add && isImm(a->args[1], &va))
       return binary(op, a->args[0], imm(evalInt(BinaryOp::add, t, va, vb), t));
@@ -85,7 +85,7 @@ bool foldsExactly(UnaryOp op) {
   case UnaryOp::tanh:
   case UnaryOp::sin:
   case UnaryOp::cos:
-    return false;  // an emitter's polynomial may differ from libm in the last place
+    return false;  // not folded: an emitter's polynomial may differ from libm in the last place
   default:
     return true;
   }
@@ -245,7 +245,7 @@ Expr cast(DType t, Expr a) {
   if (a->dtype == t)
     return a;
   if (a->kind == ExprKind::IntImm) {
-    if (isFloat(t))  // straight to the target: an i64 may not fit a double exactly
+    if (isFloat(t))  // directly to f32: going through double would round twice
       return fimm(t == DType::f32 ? double(float(a->ival)) : double(a->ival), t);
     return imm(t == DType::pred ? a->ival != 0 : a->ival, t);
   }
@@ -380,7 +380,7 @@ Stmt matmul(MatmulTile t, const Buffer &c, Expr aBase, Expr bBase, Expr row0, Ex
 }
 
 int64_t AttentionTile::sharedBytes() const {
-  // As codegen/cuda/device/attention.cuh lays it out: tiles of rows, then the ring of two pieces and the statistics of
+  // The layout of codegen/cuda/device/attention.cuh: tiles of rows, then the ring of two pieces and the statistics of
   // columns.
   const int64_t element = sizeOf(operands[0]->dtype), once = element == 4 ? 8 : 16;
   const int64_t row = ((size + once - 1) / once * once) * element + 16;

@@ -1,68 +1,69 @@
-// The kernel IR: immutable loop trees over flat buffers. Recipes build them, emitters print them as LLVM IR or CUDA
-// C++, the interpreter (interp.cpp) runs them in float64.
+// The kernel IR: immutable loop trees over flat buffers. Recipes build them, emitters translate them to LLVM IR or CUDA
+// C++, and the interpreter (interp.cpp) runs them in float64.
 //
-// Meaning
+// Semantics
 //   - Indices are i64 and count elements; a buffer is one-dimensional. Integers wrap; their division truncates. Shifts
 //     are logical, by less than the width of the dtype.
 //   - Float arithmetic is IEEE in the expression's type, never reassociated and never contracted: only Fma fuses. min
 //     and max return the second operand when either is NaN. Conversions to bf16 and f16 round to nearest even;
-//     a denormal f32 becomes a bf16 zero of its sign, as x86's conversion has it. A float that does not fit the integer
-//     it is cast to gives an unspecified value.
+//     a denormal f32 becomes a bf16 zero of its sign, as in x86's conversion. A cast of a float to an integer that
+//     cannot hold it gives an unspecified value.
 //   - Buffers of dtype bf16/f16 are storage: a Load yields f32 and a Store takes f32. No expression has these dtypes:
 //     cast(bf16, e) rounds e and stays f32.
-//   - A u32 may hold a pair of bf16, the first in its low half. Pair rounds two f32 to one. LoadPair reads two elements
-//     of a bf16 buffer that is not `reg`, at index and behind it. Dot(acc, a, b), of an f32 and two pairs, is
-//     fma(low a, low b, fma(high a, high b, acc)) in f32, where denormals count as zeros of their sign among the
-//     operands and among the two results: x86's VDPBF16PS, and the same bits from FMAs on CPUs without it. In float64 a
-//     pair still holds bf16. A pair's denormals have no certain bits: only Dot looks into pairs, And may clear a half.
-//   - Select evaluates both sides: a load in either must be in bounds, so clamp its index. If evaluates one side only.
+//   - A u32 may hold a pair of bf16, the first in its low half. Pair rounds two f32 to a pair. LoadPair reads two
+//     elements of a bf16 buffer, at index and index + 1; the buffer must not be `reg`. Dot(acc, a, b), of an f32 and
+//     two pairs, is fma(low a, low b, fma(high a, high b, acc)) in f32, where denormals count as zeros of their sign
+//     among the operands and among the two results: x86's VDPBF16PS, and the same bits from FMAs on CPUs without it. In
+//     the float64 interpreter, too, a pair holds bf16. The bits of denormals in a pair are unspecified: only Dot may
+//     use the halves of a pair, and And may clear a half.
+//   - Select evaluates both sides: a load in either must be in bounds, so clamp its index. If runs only one side.
 //   - `vector(W)` runs W iterations at a time, in lock step, each statement for all lanes before the next; the last,
-//     partial group runs masked (inactive lanes neither load nor store). Lane() is (i - begin) mod W. A body must not
-//     carry a value from lane to lane but through `reg`; no two lanes of a group store to one element. Vector loops do
-//     not nest; loops inside one have bounds that are equal for all lanes. If may depend on the lane.
+//     partial group runs masked (inactive lanes neither load nor store). Lane() is (i - begin) mod W. A body may carry
+//     values from lane to lane only through `reg`; no two lanes of a group store to one element. Vector loops do not
+//     nest; loops inside one have bounds that are equal for all lanes. If may depend on the lane.
 //   - A `reg` buffer is private to the current task and lives in registers: all indices into it must be constants after
 //     unrolling, plus Lane() or a vector loop's variable with stride 1 (then begin and extent of that loop are
-//     constants, and the emitter expands it). A load may also permute: its index may be any constant function of
-//     Lane(), when the W elements come from at most two W-aligned groups of the buffer.
-//   - A `stack` buffer is private to the current task, 64-byte aligned, at any index; together at most 1 MiB in a
-//     phase.
+//     constants, and the emitter expands it). A load may also permute: its index may be any constant function of Lane()
+//     if the W elements come from at most two W-aligned groups of the buffer.
+//   - A `stack` buffer is private to the current task and 64-byte aligned; indices may be any expression. All of them
+//     have at most 1 MiB in one top-level statement.
 //   - `unroll` loops have constant extents and are expanded by the emitter.
 //   - `parallel` loops stand only at the top level of a kernel and have constant begin and extent. Their iterations are
-//     independent tasks and may run in any order on any thread; top-level statements are separated by barriers. A
-//     top-level statement that is no parallel loop is one task.
+//     independent tasks and may run in any order on any thread; barriers separate top-level statements. A top-level
+//     statement that is no parallel loop is one task.
 //   - `grid` loops stand only at the top level and have constant begin and extent: their iterations are the blocks of a
 //     CUDA launch, independent as those of `parallel`. `block_thread` loops stand in a grid loop and not in each other,
 //     begin at 0 and have a constant extent of at most 1024: their iterations are the threads of the block, independent
-//     of each other, and all of them end before what follows begins. Around them a grid loop holds what is the same for
-//     all threads: Let, If, serial loops and shared buffers, but no stores (a block_thread loop of extent 1 does
-//     those). stack and reg buffers live inside block_thread loops. CPU emitters run both serially and refuse shared
-//     buffers.
-//   - A `shared` buffer belongs to a block of a grid loop, at any index; together at most 227 KiB in a phase, and what
-//     the target has (Target::sharedBytes).
-//   - `matmul` is what all threads of a block do together: it stands where block_thread loops do. It computes a tile of
-//     a product, as MatmulTile says, and leaves it in a shared buffer, the rest of which is room to work in: whatever
-//     else the buffer held is lost. CPU emitters refuse it.
-//   - `attention` likewise: what its body says, by a template of the emitter's. It may use all of a shared buffer; what
-//     that held is lost.
-//     It takes sums in an order of its own: the bits are not the body's. The shared memory that the body asks for does
-//     not count.
-//   - HReduce folds W lanes of a reg buffer by halves (lane i with lane i+W/2, and so on): one fixed tree on every ISA.
+//     of each other, and all of them end before what follows begins. Outside of them a grid loop has only statements
+//     that are the same for all threads: Let, If, serial loops and shared buffers, but no stores (use a block_thread
+//     loop of extent 1). stack and reg buffers are inside block_thread loops. CPU emitters run both serially and refuse
+//     shared buffers.
+//   - A `shared` buffer belongs to a block of a grid loop; indices may be any expression. All of them have at most 227
+//     KiB in one top-level statement, and at most Target::sharedBytes.
+//   - `matmul` is executed by all threads of a block together, in the places where block_thread loops may be. It
+//     computes a tile of a product (see MatmulTile) into a shared buffer and uses the rest of the buffer as workspace,
+//     so that its other content is lost. CPU emitters refuse it.
+//   - `attention`, too, is executed by all threads of a block together. It computes what its body computes, by a
+//     template of the emitter. It may use all of a shared buffer, whose content is lost. It adds in an order of its
+//     own, so that its bits differ from the body's. The shared buffers of the body do not count.
+//   - HReduce folds W lanes of a reg buffer by halves (lane i with lane i+W/2, and so on), a fixed tree on every ISA.
 //     The first operand is the lower lane. Outside of block_thread loops it folds a shared buffer in the same way.
-//   - Two parameters may be given the same memory (in-place groups). Then each element is loaded before it is stored to
-//     in statement order and within one task, and code keeps that order: it never moves a load across a store.
+//   - Two parameters may have the same memory (in-place groups). Then the kernel must load each element before it
+//     stores to it, in statement order and within one task. Emitted code keeps that order: it never moves a load across
+//     a store.
 //
-// For speed, on the CPU
+// Speed on the CPU
 //   - An index inside a vector loop is cheap when it is uniform (scalar load, broadcast) or has stride 1 in the loop's
 //     variable (vector load); anything else gathers or goes element by element. The analysis sees through Let, +, -, *
 //     by constants, and through i / c and i % c where W divides c and all else in i (so that flat loops may broadcast
 //     rows).
-//   - Whatever is uniform and loaded from memory inside a loop that also stores to memory is loaded again each time, as
-//     the store may alias: bind it with Let outside. Arithmetic on loop-invariant values is hoisted by itself.
+//   - A uniform load inside a loop that also stores to memory is repeated in each iteration, because the store may
+//     alias: bind it with Let outside. Arithmetic on loop-invariant values is hoisted without that.
 //   - Vector loops of constant extent that W divides have no tail; one of constant extent <= W is a single group
 //     without a loop.
 //   - Rows of a reg buffer are best W-aligned (round their length up to W): SROA then keeps each group in one register.
-//   - Denormals are kept, as IEEE says; on many CPUs an operation on one costs some hundred cycles.
-//   - LoadPair has stride 1 in the sense above when its index has stride 2.
+//   - Denormals are kept, as IEEE requires; on many CPUs an operation on one costs some hundred cycles.
+//   - LoadPair is a vector load if its index has stride 2.
 //   - Shared subexpressions (one ExprNode used twice in a statement) are computed once; across statements use Let.
 #pragma once
 
@@ -85,8 +86,8 @@ struct BufferNode {
   Storage storage;
   int64_t size;          // elements; for global: the number that may be accessed
   bool written = false;  // global only: the kernel stores to it
-  /// Global only, for speed: what is stored is not read again while caches hold it. Whole aligned vectors go past them;
-  /// they are seen by others where any store is, after the task.
+  /// Global only, for speed: stored elements are not read again while caches would hold them. Whole aligned vectors
+  /// bypass the caches. As with any store, others see them after the task.
   bool streamed = false;
 };
 using Buffer = std::shared_ptr<BufferNode>;
@@ -94,7 +95,7 @@ using Buffer = std::shared_ptr<BufferNode>;
 enum class ExprKind : uint8_t {
   IntImm,    // dtype i32/i64/u32/pred, `ival`
   FloatImm,  // dtype f32/f64, `fval`
-  Var,       // loop variable or Let, identity = the VarNode
+  Var,       // loop variable or Let, identified by its VarNode
   Lane,      // lane of the innermost vector loop, i64
   Load,      // buffer[args[0]]
   Unary,
@@ -107,7 +108,7 @@ enum class ExprKind : uint8_t {
   Cast,
   Bitcast,
   HReduce,  // fold of elements args[0] .. args[0] + ival of reg or shared `buffer` with `bop` (add, max, min); uniform
-  Reduce,   // only between OpDef::lower and a recipe: see ReduceAxis. Recipes replace it.
+  Reduce,   // symbolic (ReduceAxis): OpDef::lower makes it, recipes replace it
 };
 enum class UnaryOp : uint8_t {
   neg,
@@ -127,10 +128,10 @@ enum class UnaryOp : uint8_t {
 };
 enum class BinaryOp : uint8_t { add, sub, mul, div, rem, min, max, and_, or_, xor_, shl, shr, eq, ne, lt, le, gt, ge };
 
-/// What a symbolic Reduce sums over. Row: the last dimension of the domain. Fold: all leading dimensions, in blocks of
-/// `fold` rows in order (docs/architecture.md, "The order of every sum"): acc = init (args[1], or +0 when absent); for
-/// each block: p = +0, p += e(row) in order, then acc += p. fold 0 means one block. All: every element, in fixed blocks
-/// of `fold` elements.
+/// The elements that a symbolic Reduce sums. row: the last dimension of the domain. fold: all leading dimensions, in
+/// blocks of `fold` rows in order (docs/architecture.md, "The order of every sum"): acc = init (args[1], or +0 if
+/// absent); for each block: p = +0, p += e(row) in order, then acc += p; fold 0 means one block. all: every element, in
+/// fixed blocks of `fold` elements.
 enum class ReduceAxis : uint8_t { row, fold, all };
 
 struct VarNode {
@@ -155,14 +156,14 @@ struct ExprNode {
   std::vector<Expr> args;
 };
 
-// Construction. Both operands of a binary expression have the same dtype (InternalError otherwise); immediate operands
-// fold; x+0, x*1 and x*0 of integers simplify. Comparisons yield pred.
+// Construction. Both operands of a binary expression must have the same dtype (else InternalError). Operations on
+// immediates are folded; x+0, x*1 and x*0 of integers are simplified. Comparisons yield pred.
 Expr imm(int64_t v, DType t = DType::i64);
 Expr fimm(double v, DType t = DType::f32);
 /// An immediate of `like`'s dtype, integer or float.
 Expr immLike(double v, const Expr &like);
 Expr ref(const Var &v);
-inline Expr ref(Var &v) { return ref(std::as_const(v)); }  // or else argument-dependent lookup prefers std::ref
+inline Expr ref(Var &v) { return ref(std::as_const(v)); }  // without these, argument-dependent lookup prefers std::ref
 inline Expr ref(Var &&v) { return ref(std::as_const(v)); }
 Var makeVar(const std::string &name, DType t = DType::i64);
 Expr lane();
@@ -176,7 +177,7 @@ Expr dot(Expr acc, Expr a, Expr b);
 Expr select(Expr cond, Expr a, Expr b);
 Expr cast(DType t, Expr a);
 Expr bitcast(DType t, Expr a);
-/// Folds `lanes` elements (a power of two; 0: the whole buffer) from `offset` (null: 0; a constant after unrolling).
+/// Folds `lanes` elements (a power of two; 0: the whole buffer) from `offset` on, a constant after unrolling (null: 0).
 Expr hreduce(const Buffer &reg, BinaryOp op, Expr offset = nullptr, int lanes = 0);
 Expr reduce(BinaryOp op, ReduceAxis axis, Expr e, int64_t fold = 0, Expr init = nullptr);
 inline Expr operator+(Expr a, Expr b) { return binary(BinaryOp::add, a, b); }
@@ -191,53 +192,54 @@ Expr min(Expr a, Expr b);
 Expr max(Expr a, Expr b);
 Expr lt(Expr a, Expr b);
 
-/// A tile of the product of two matrices in memory. Element (i, j) of the tile, where row = row0 + i is below m and col
-/// = col0 + j below n (others have no value afterwards), is a sum over k of a(row, k) b(k, col):
-///   fold = 0   one chain over all k, which starts with c[i * ldc + j] where the tile goes on, else with +0;
+/// A tile of the product of two matrices in memory. Element (i, j) of the tile is a sum over k of a(row, k) b(k, col),
+/// with row = row0 + i and col = col0 + j. If row >= m or col >= n, it has no value. The order of the sum:
+///   fold = 0   one chain over all k, which starts with c[i * ldc + j] if `goesOn`, else with +0;
 ///   fold = R   acc = that start; for each block of R steps: a chain p from +0, then acc = acc + p.
-/// A chain takes one fused multiply-add per step, in the dtype of the sums; or, by tensor cores, products of 16 (of
-/// f32: 8) steps at once, the last ones of a chain filled with zeros, as evalMma has it. Those round operands of f32 to
-/// tf32.
+/// A chain takes one fused multiply-add per step, in the dtype of the sums. With `mma` (tensor cores) it takes the
+/// products of 16 steps (f32: 8) at once, padded with zeros at the end of a chain (see evalMma), and rounds operands of
+/// f32 to tf32.
 struct MatmulTile {
-  Buffer a, b;  // parameters of one dtype: bf16 and f16 with sums in f32; f32 and f64 with sums of theirs
+  Buffer a, b;  // parameters of one dtype; sums in f32, of f64 in f64
   int64_t m = 0, n = 0, k = 0;
-  bool ta = false, tb = false;  // a is [k, m] in memory rather than [m, k], b [n, k] rather than [k, n]
-  int64_t lda = 0, ldb = 0;     // elements between rows in memory
+  bool ta = false, tb = false;  // a is [k, m] in memory instead of [m, k], b is [n, k] instead of [k, n]
+  int64_t lda = 0, ldb = 0;     // leading dimensions, in elements
   int64_t fold = 0;
   bool goesOn = false;
   bool mma = false;  // by tensor cores
   int64_t rows = 0, cols = 0, ldc = 0;
-  // For speed only. Of the tile, a warp (by tensor cores) or a thread takes mr x nr; `stages` pieces of `steps` of k
-  // are on their way or in use.
+  // For speed only. A thread, or with `mma` a warp, computes mr x nr of the tile. `stages` pieces of `steps` of k are
+  // being copied or in use.
   int threads = 0, mr = 0, nr = 0, stages = 0;
   int64_t steps = 0;
 
-  /// Room that the pieces take, in bytes: the buffer is at least as large.
+  /// Bytes of the pieces; the shared buffer must have at least as many.
   int64_t stageBytes() const { return (rows + cols) * steps * stages * int64_t(sizeOf(a->dtype)); }
-  /// Steps of k that a tensor core takes at once.
+  /// Steps of k per instruction of a tensor core.
   int64_t stepsAtOnce() const { return sizeOf(a->dtype) == 4 ? 8 : 16; }
 };
 
-/// What a block does for attention over packed rows (ir/ops/attention.cpp), in rows `threads` / 32 * `mr` from the
-/// first of a tile on: queries of one head of one sequence, or keys. With bf16 and f16, what the second product takes
-/// from the first one is rounded to them; by tensor cores of f32, operands are rounded to tf32.
+/// The work of a block for attention over packed rows (ir/ops/attention.cpp): `threads` / 32 * `mr` rows from the first
+/// row of a tile on, which are queries of one head of one sequence, or keys. Of bf16 and f16 operands, the second
+/// product takes the results of the first rounded to that dtype. Tensor cores round f32 operands to tf32.
 struct AttentionTile {
   enum class Part : uint8_t { forward, queryGrad, keyGrad };
   Part part = Part::forward;
-  /// Parameters: qkv, o, lse; or do, qkv, lse, delta (of each query, do . o), dqkv. Statistics are f32, all others of
-  /// one dtype.
+  /// Parameters: qkv, o, lse for `forward`; do, qkv, lse, delta (do . o of each query), dqkv for gradients. lse and
+  /// delta are f32, all others of one dtype.
   std::vector<Buffer> operands;
   int64_t batch = 0, tokens = 0, heads = 0, keyHeads = 0, size = 0;
-  int64_t ofHeads = 0;  // of which `heads` are some: the first is the one that this i64 says; null: they are all
-  Buffer head0;
+  int64_t ofHeads = 0;  // heads of the model
+  Buffer head0;         // an i64, the first of `heads` among ofHeads; null: `heads` are all of them
   bool causal = false, alibi = false;
-  double p = 0;      // dropout, where the statement has a key
+  double p = 0;      // probability of dropout, if the statement has a key
   bool mma = false;  // by tensor cores
-  // For speed only: a warp takes mr rows, and nr columns at once; `stages` of these are on their way or in use.
+  // For speed only: a warp computes mr rows, nr columns at a time; `stages` pieces of columns are being copied or in
+  // use.
   int threads = 0, mr = 0, nr = 0, stages = 0;
 
   int64_t rows() const { return threads / 32 * mr; }
-  /// What the block needs of shared memory, in bytes.
+  /// Shared memory of the block, in bytes.
   int64_t sharedBytes() const;
 };
 
@@ -247,9 +249,9 @@ using Stmt = std::shared_ptr<const StmtNode>;
 struct StmtNode {
   StmtKind kind;
   Var var;                   // For, Let
-  Expr begin;                // For: first value (imm 0 by default); Matmul: where a begins; Attention: tile
-  Expr extent;               // For: number of iterations, i64; may be a runtime value (not for unroll, reg indices);
-                             // Matmul: where b begins; Attention: sequence
+  Expr begin;                // For: first value (default imm 0); Matmul: offset of a, elements; Attention: tile
+  Expr extent;               // For: iterations, i64, may be a runtime value (not for unroll loops and reg indices);
+                             // Matmul: offset of b, elements; Attention: sequence
   LoopKind loop{};           // For
   int width = 1;             // For vector: lanes, a power of two
   Buffer buffer;             // Store, Prefetch, Alloc; Matmul: c; Attention: its room
@@ -262,17 +264,18 @@ struct StmtNode {
 };
 Stmt loop(LoopKind kind, const Var &v, Expr extent, std::vector<Stmt> body, int width = 1, Expr begin = nullptr);
 Stmt store(const Buffer &b, Expr index, Expr value);
-/// Asks early for the cache line of b[index], a uniform index in bounds, to be written if the buffer is. No meaning.
+/// Prefetches the cache line of b[index], for writing if the kernel writes the buffer. `index` is uniform and in
+/// bounds.
 Stmt prefetch(const Buffer &b, Expr index);
 Stmt let(const Var &v, Expr value, std::vector<Stmt> body);
 Stmt ifThen(Expr cond, std::vector<Stmt> then, std::vector<Stmt> orelse = {});
 Stmt block(std::vector<Stmt> body);
-/// A stack or reg buffer visible in `body`. Its content is undefined until stored to.
+/// Declares a stack, reg or shared buffer for `body`. Elements are undefined until they are stored to.
 Stmt alloc(const Buffer &b, std::vector<Stmt> body);
-/// The tile from (row0, col0) on, multiples of its size, of matrices that begin at elements aBase and bBase, to `c`.
+/// Computes the tile at (row0, col0), multiples of its size, into `c`. The matrices begin at elements aBase and bBase.
 Stmt matmul(MatmulTile t, const Buffer &c, Expr aBase, Expr bBase, Expr row0, Expr col0);
-/// `tile` counts tiles of rows, `head` heads (of keys, for their gradient). `key` (i64, or null): k0 of the sequence's
-/// RandomKey in the lower half, k1 in the upper.
+/// `tile` is the index of a tile of rows, `head` that of a head (for keyGrad: a key head). `key` (i64, or null without
+/// dropout) has k0 of the sequence's RandomKey in its lower half, k1 in the upper.
 Stmt attention(AttentionTile t, const Buffer &room, Expr tile, Expr sequence, Expr head, Expr key,
                std::vector<Stmt> meaning);
 Buffer makeBuffer(const std::string &name, DType t, Storage s, int64_t size, bool written = false);
@@ -283,21 +286,21 @@ struct Kernel {
   std::vector<Stmt> body;      // top-level statements, with a barrier between one and the next
 };
 
-/// The dtype a Load of the buffer yields and a Store takes: f32 for bf16 and f16, else the buffer's own.
+/// The dtype that a Load of the buffer yields and a Store takes: f32 for bf16 and f16, else the buffer's dtype.
 DType valueType(const Buffer &b);
-/// True for an immediate integer; `v` is its value.
+/// Whether `e` is an immediate integer; stores its value in `v`.
 bool isImm(const Expr &e, int64_t *v = nullptr);
-/// Canonical text of a kernel; its name is left out and buffers and variables are numbered, so that equal kernels have
-/// equal text. Nodes used more than once in a statement stand before it as `%n = ...`.
+/// Canonical text of a kernel: without its name and with numbered buffers and variables, so that equal kernels have
+/// equal text. Nodes used more than once in a statement are printed before it as `%n = ...`.
 std::string print(const Kernel &k);
 std::string print(const Expr &e);
-/// Violations of the rules above, one line each.
+/// Violations of the rules above, one line each; empty if there are none.
 std::vector<std::string> verify(const Kernel &k);
-/// Runs the kernel in float64 (integers exactly; those stored to a parameter up to 2^53). `buffers[i]` holds params[i],
-/// at least size elements each. An index out of bounds, a store of two lanes to one element, or a read of an undefined
-/// stack or reg element throws InternalError naming the statement. With `rounded`, every float operation rounds to its
-/// dtype, and stores to theirs: then emitted code gives the same bits, up to the last places of f32 exp, log, tanh, sin
-/// and cos.
+/// Runs the kernel in float64. Integers are exact; those stored to a parameter up to 2^53. `buffers[i]` holds
+/// params[i], at least `size` elements. Throws InternalError naming the statement for an index out of bounds, a store
+/// of two lanes to one element, or a read of an undefined stack or reg element. With `rounded`, every float operation
+/// and store rounds to its dtype: the bits are those of emitted code, except for the last places of f32 exp, log, tanh,
+/// sin and cos.
 void interpret(const Kernel &k, std::vector<std::vector<double>> &buffers, bool rounded = false);
 
 }  // namespace gptc::kir

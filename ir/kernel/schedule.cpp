@@ -10,8 +10,8 @@ namespace gptc {
 
 namespace {
 
-// Far above what any recipe chooses, and small enough that no product of a size with an extent overflows, nor the code
-// that a recipe unrolls fills the memory.
+// Far above what any recipe chooses, but small enough that no product of a size and an extent overflows, and that
+// unrolled code does not fill the memory.
 constexpr int64_t maxVec = 64;
 constexpr int64_t maxUnrolled = 1024;
 constexpr int64_t maxThreads = 1024;
@@ -49,7 +49,7 @@ bool isRecipeName(llvm::StringRef s) {
 
 int64_t tileColumns(const Target &target, int64_t m, int64_t n) {
   const int64_t lanes = target.lanes(DType::f32), flat = 4 * lanes;
-  // Flat tiles need many registers. Wide panels leave more of the last one unused.
+  // Flat tiles need many registers, and wide panels leave more of the last panel unused.
   return target.vectorRegisters < 32 || m < 64 || (n % flat && n < 1024) ? 2 * lanes : flat;
 }
 

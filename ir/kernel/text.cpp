@@ -1,5 +1,5 @@
-// Canonical text. Names do not show: parameters, variables and buffers are numbered in the order in which they appear,
-// so that equal kernels print equal text and the JIT compiles them once.
+// Canonical text. Parameters, variables and buffers are numbered in the order in which they appear instead of named, so
+// that equal kernels have equal text and the JIT compiles them once.
 #include "ir/kernel/kernel.h"
 #include "support/diagnostics.h"
 
@@ -81,7 +81,8 @@ public:
 private:
   bool canonical;
   llvm::DenseMap<const void *, int> buffers, vars;
-  // Per statement: how often each node is used, the number of each shared one, and the lines that define those.
+  // Per statement: number of uses of each node, number (%n) of each shared node, and the lines that define the shared
+  // nodes.
   llvm::DenseMap<const ExprNode *, int> uses, shared;
   std::vector<std::string> definitions;
 
@@ -98,7 +99,7 @@ private:
         countUses(a);
   }
 
-  /// Starts a statement whose expressions are `roots`.
+  /// Begins a statement whose expressions are `roots`.
   void begin(std::initializer_list<Expr> roots) {
     uses.clear();
     shared.clear();

@@ -1,6 +1,5 @@
-// The rules above kir in kernel.h, checked on a whole kernel. Types of operands are checked where nodes are built; here
-// stands what needs the surroundings: scopes, where loops may stand, what may depend on a lane, and indices into
-// registers.
+// Checks the rules of kernel.h on a whole kernel. The functions that build nodes check operand types. This file checks
+// what depends on context: scopes, places of loops, dependence on lanes, and indices into registers.
 #include "ir/kernel/kernel.h"
 #include "support/diagnostics.h"
 
@@ -17,15 +16,15 @@ namespace {
 
 constexpr int64_t maxStackBytes = 1 << 20;
 constexpr int64_t maxSharedBytes = 227 << 10;
-constexpr int64_t maxMatmulExtent = INT32_MAX - 4096;  // the tile's last row or step still fits 32 bits
+constexpr int64_t maxMatmulExtent = INT32_MAX - 4096;  // the last row or step of a tile still fits 32 bits
 constexpr int64_t maxBlockThreads = 1024;
 constexpr int maxLanes = 64;
 
-/// What is known of an i64 expression as an index into registers.
+/// An i64 expression as an index into registers.
 struct Form {
-  bool fixed = false;  // constant after unrolling, plus stride * lane
+  bool fixed = false;  // a constant after unrolling, plus stride * lane
   int64_t stride = 0;
-  bool perLane = false;  // not so, but a constant for each lane
+  bool perLane = false;  // not `fixed`, but a constant for each lane
 };
 
 struct VarInfo {
@@ -54,10 +53,10 @@ public:
   }
 
 private:
-  llvm::DenseSet<const BufferNode *> buffers, counted;  // in scope; in the bytes below already
+  llvm::DenseSet<const BufferNode *> buffers, counted;  // in scope; already counted in the bytes below
   llvm::DenseMap<const VarNode *, VarInfo> vars;
   int64_t stackBytes = 0, sharedBytes = 0;
-  const StmtNode *vector = nullptr;  // the vector loop we stand in
+  const StmtNode *vector = nullptr;  // the enclosing vector loop, or null
   bool inGrid = false, inThread = false;
   std::string where;
   struct Info {
@@ -174,7 +173,7 @@ private:
       return {true, x.stride - y.stride};
     case BinaryOp::mul: {
       int64_t c;
-      if ((x.stride && !isImm(args[1], &c)) || y.stride)  // constants stand to the right
+      if ((x.stride && !isImm(args[1], &c)) || y.stride)  // constants are on the right
         return perLane;
       return {true, x.stride ? x.stride * c : 0};
     }
@@ -276,11 +275,11 @@ private:
     if (t.fold < 0 || t.fold > t.k)
       error("blocks of {} steps of {}", t.fold, t.k);
     auto isPower = [](int64_t v) { return v > 0 && (v & (v - 1)) == 0; };
-    const int64_t piece = 16 / int64_t(sizeOf(t.a->dtype));  // elements that are copied together
+    const int64_t piece = 16 / int64_t(sizeOf(t.a->dtype));  // elements of a 16-byte copy
     if (!isPower(t.rows) || !isPower(t.cols) || !isPower(t.steps) || std::min({t.rows, t.cols, t.steps}) < piece ||
         std::max({t.rows, t.cols, t.steps}) > 1024 || t.ldc < t.cols || t.ldc % 4)
       error("a tile of {} x {}, rows {} apart, in {} steps", t.rows, t.cols, t.ldc, t.steps);
-    // Each warp or thread takes as much, in whole units.
+    // All warps or threads take equal parts, in whole units.
     const int64_t rowUnit = t.mma ? 16 : 4, colUnit = t.mma ? 16 : 4;
     if (t.mr < 1 || t.nr < 1 || t.mr % rowUnit || t.nr % colUnit || t.rows % t.mr || t.cols % t.nr ||
         t.rows / t.mr * (t.cols / t.nr) * (t.mma ? 32 : 1) != t.threads || t.threads % 32 ||
