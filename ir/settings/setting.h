@@ -1,5 +1,5 @@
-// What is known of a key of model.toml: its name, the member that holds its value, its type and range, and its meaning.
-// ir/settings/settings.h has one of these for every key.
+// The description of a key of model.toml: its name, the member that holds its value, its type and range, and its
+// meaning. ir/settings/settings.h has one for every key.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace gptc {
 /// Types of values.
 namespace values {
 
-/// A word in place of a number, and the number that the member holds then.
+/// A word that may be written instead of a number, and the number that the member gets.
 struct Word {
   std::string text;
   double value;
@@ -55,7 +55,7 @@ struct Boolean {
   bool orAuto = false;
 };
 
-/// One of the words `built`. Those in `later` are known, and an error today outside forecasts.
+/// One of the words in `built`. Words in `later` are not built yet: outside forecasts they are an error.
 struct Choice {
   std::vector<std::string> built, later;
 };
@@ -91,12 +91,12 @@ struct NumberPair {
   double *first, *second;
 };
 
-/// Where a value is held. monostate: in no member of a plain type.
+/// The member that holds a value; monostate: no member of a plain type.
 using Member =
     std::variant<std::monostate, int64_t *, double *, bool *, std::string *, NumberPair, std::vector<int64_t> *,
                  std::optional<bool> *, std::optional<double> *, std::optional<std::pair<double, double>> *>;
 
-/// What holds if the key is not written, in words. Without this it is what the member holds before anything is read.
+/// The value of a key that is not written, in words. Without this it is the member's initial value.
 struct Otherwise {
   std::string words;
 };
@@ -104,8 +104,8 @@ struct Otherwise {
 /// The key is kept in a plan's manifest, under this name.
 struct InPlan {
   std::string name;
-  /// Plans of schema 2 from before there was this key do not have it: the default holds for them. True of every key
-  /// that is added without a new schema.
+  /// Plans of schema 2 that are older than this key lack it and get the default. True for every key that is added
+  /// without a new schema.
   bool newer = false;
 };
 
@@ -115,7 +115,7 @@ struct Setting {
   ValueType type;
   std::string meaning;
   Otherwise otherwise;
-  InPlan inPlan;  // without a name: not kept there
+  InPlan inPlan;  // without a name: not in manifests
 
   /// "eval"; "" for a key outside tables. "optimizer.group" for a group's.
   std::string section() const { return key.find('.') == std::string::npos ? "" : key.substr(0, key.rfind('.')); }

@@ -24,7 +24,7 @@ struct Rows {
     if constexpr (std::is_lvalue_reference_v<M>)
       s.member = &member;
     else
-      s.member = member;  // no plain member
+      s.member = member;  // std::monostate: no plain member
     (take(s, std::move(more)), ...);
     all.push_back(std::move(s));
   }

@@ -1,9 +1,9 @@
 // Every key of model.toml: the members that hold the values, and below them the one table of names, types, ranges and
 // meanings. What reads model.toml and --set, the run settings in a plan's manifest, `gptc config`, docs/keys.md and the
-// JSON Schema for editors are all made from this table. A new key is a member and a line here, and its use.
+// JSON Schema for editors are all made from this table. A new key needs a member, a line in the table, and its use.
 //
-// A member's initial value is its key's default. Rules that the table cannot say (presets, keys that contradict each
-// other) stand in frontends/read_settings.cpp and frontends/toml_config.cpp.
+// A member's initial value is its key's default. Rules that the table cannot express (presets, keys that contradict
+// each other) are in frontends/read_settings.cpp and frontends/toml_config.cpp.
 #pragma once
 
 #include "ir/settings/setting.h"
@@ -14,7 +14,7 @@
 
 namespace gptc {
 
-// Of ir/facts.h, which says what a module keeps of these keys.
+// Defined in ir/facts.h; modules keep these keys as facts.
 enum class Norm;
 enum class Activation;
 enum class Position;
@@ -25,8 +25,8 @@ enum class MomentType;
 enum class ReduceOrder;
 enum class Offload;
 
-/// How to run a plan: what a plan's manifest holds, as none of it is in the graph. All paths of a plan are absolute in
-/// memory (a relative one in a manifest is taken from the plan's folder).
+/// The settings of a run, which a plan's manifest holds because the graph has none of them. Paths are absolute in
+/// memory; a relative path in a manifest is resolved against the plan's folder.
 struct RunSettings {
   std::string outDir;  // default: out/NAME beside the model file
   int64_t steps = 1000;
@@ -51,7 +51,7 @@ struct RunSettings {
 
 struct ModelConfig {
   std::string preset = "none";
-  int64_t nLayer = 0, nHead = 0, nEmbd = 0;  // 0: neither written nor of a preset
+  int64_t nLayer = 0, nHead = 0, nEmbd = 0;  // 0: neither the file nor a preset gives it
   int64_t nKvHead = 0;                       // default: nHead
   int64_t ffnDim = 0;                        // default: see defaultFfnDim
   int64_t vocabSize = 0;                     // default: that of data.tokenizer ([MASK] added), else the preset's
@@ -66,20 +66,20 @@ struct ModelConfig {
   bool embeddingNorm = false;
   double dropout = 0;
 
-  /// Whether the feed-forward layer has a second matrix, whose activated product is the gate of the first's.
+  /// Whether the feed-forward layer has a second matrix, whose activated product multiplies the product of the first.
   bool gated() const { return activation == "swiglu" || activation == "geglu"; }
-  /// An encoder's [MASK]: the last token, which text never holds.
+  /// The token [MASK] of an encoder: the last one, which text never contains.
   int64_t maskToken() const { return vocabSize - 1; }
 };
 
 struct TrainConfig {
   int64_t globalBatchTokens = 0;  // default: 16384, rounded to whole sequences
   int64_t microBatch = 0;         // sequences; 0: "auto", see autoMicroBatch
-  int64_t accumulate = 1;         // passes of each rank per step; follows from the two above and the ranks
+  int64_t accumulate = 1;         // micro-batches of each rank per step, computed from the two above and the ranks
   double gradClip = 1.0;
 };
 
-/// [[optimizer.group]]: parameters with settings of their own (frontends/parameter_groups.h).
+/// [[optimizer.group]]: parameters with their own settings (frontends/parameter_groups.h).
 struct ParameterGroup {
   std::vector<std::pair<std::string, SourceLoc>> patterns;
   double lrScale = 1;
@@ -98,17 +98,17 @@ struct OptimizerConfig {
   double momentum = 0.9;
   bool nesterov = false;
   bool relativeStep = true;
-  std::vector<ParameterGroup> groups;  // a parameter belongs to the last that matches
+  std::vector<ParameterGroup> groups;  // a parameter belongs to the last one that matches
   std::string schedule = "cosine";
   int64_t warmupSteps = 0;
   double minLrRatio = 0;
 };
 
-/// How ranks share the work (passes/partition.cpp, passes/shard_tensor.cpp): data x tensor of them.
+/// How data * tensor ranks share the work (passes/partition.cpp, passes/shard_tensor.cpp).
 struct ParallelConfig {
   int64_t data = 1;
   int64_t tensor = 1;
-  int64_t zeroStage = 0;      // "auto": 1 with several ranks, which costs no more and holds less than 0
+  int64_t zeroStage = 0;      // "auto": 1 with several ranks: less memory than 0 for no more communication
   int64_t logicalShards = 1;  // "auto": as many as ranks
   std::string reduceOrder = "tree";
   std::string offload = "none";
@@ -126,13 +126,13 @@ struct CompileConfig {
   std::string target = "cpu";
   std::string remat = "auto";
   std::string gpuMemory = "auto";
-  std::optional<bool> packWeights;  // nothing: "auto"
+  std::optional<bool> packWeights;  // nullopt: "auto"
   std::string libraryCalls = "auto";
   std::string autotune = "cached";
   double autotuneSeconds = 120;
 };
 
-/// What a model file says.
+/// The content of a model file.
 struct Settings {
   int64_t schema = 1;
   std::string name;  // default: the file's name without .toml
@@ -145,10 +145,10 @@ struct Settings {
   CompileConfig compile;
 };
 
-// The table. `key` takes (name, member, type, meaning, Otherwise or InPlan...). Keys are read in this order, nearest
-// names are looked for in this order, and manifests hold their keys in this order.
+// The table. `key` takes (name, member, type, meaning, Otherwise or InPlan...). Its order is that in which keys are
+// read, that of candidates for nearest names, and that of keys in manifests.
 
-/// All words of an enum of ir/facts.h, in its order, and behind them `more`.
+/// All words of an enum of ir/facts.h in its order, followed by `more`.
 template <typename E> std::vector<std::string> factWords(std::vector<std::string> more = {});
 
 namespace values {
@@ -185,7 +185,7 @@ template <typename Table> void modelKeys(Table &key, ModelConfig &m) {
   key("model.vocab_size", m.vocabSize, Integer{2, 1 << 24},
       "Tokens. At least those of the tokenizer; an encoder has one more, [MASK].",
       Otherwise{"the tokenizer's, else the preset's"});
-  // At most so many, as rows of attention scores stand on the stack.
+  // Limited because rows of attention scores are on the stack.
   key("model.block_size", m.blockSize, Integer{1, 1 << 17}, "Context: tokens of a sequence.", sizes);
   key("model.norm", m.norm, Choice{factWords<Norm>()}, "Norm before attention, hidden layer and classifier.",
       Otherwise{"\"layernorm\"; preset llama: \"rmsnorm\""});
@@ -213,7 +213,7 @@ template <typename Table> void modelKeys(Table &key, ModelConfig &m) {
 template <typename Table> void trainKeys(Table &key, TrainConfig &t, RunSettings &run) {
   using namespace values;
   key("train.steps", run.steps, Integer{1, billion}, "Optimizer steps of the whole run.", InPlan{"steps"});
-  // With 10^9 steps, the tokens of a run still fit 63 bits.
+  // With this limit, the tokens of a run of 10^9 steps fit 63 bits.
   key("train.global_batch_tokens", t.globalBatchTokens, Integer{1, int64_t(1) << 32},
       "Tokens of a step: ranks x micro_batch x block_size x a whole number, the passes over which gradients "
       "accumulate.",
@@ -227,7 +227,7 @@ template <typename Table> void trainKeys(Table &key, TrainConfig &t, RunSettings
       "What follows a loss or gradient that is not finite: replay the step and name the first bad op, stop, or go on "
       "without the step.",
       InPlan{"on_nonfinite"});
-  // Of [model], and here as manifests have it in this place.
+  // A key of [model], but here because of its place in manifests.
   key("model.init_from", run.initFrom, Text{{"scratch"}, {{"\"hf:DIR\"", "^hf:."}, {"\"ckpt:DIR\"", "^ckpt:."}}},
       "Initial weights: random, or of a folder with model.safetensors that another program or a run of ours wrote.",
       InPlan{"init_from"});
@@ -399,7 +399,8 @@ std::vector<Setting> keysOf(ParameterGroup &g);
 /// Calls `with` for each key that a plan's manifest holds, bound to `run`, in the order of the manifest.
 void eachKept(RunSettings &run, const std::function<void(const Setting &)> &with);
 
-/// Calls `with` for each path that is written: out_dir, those of [data], and DIR in init_from = "hf:DIR" or "ckpt:DIR".
+/// Calls `with` for each path that is not empty: out_dir, those of [data], and DIR in init_from = "hf:DIR" or
+/// "ckpt:DIR".
 void eachPath(RunSettings &run, const std::function<void(std::string &path)> &with);
 
 }  // namespace gptc
