@@ -3,7 +3,7 @@
 //
 //   w     = t^-0.8                                    one minus the decay rate of the statistics
 //   R, C += w (mean of G^2 over a row, a column - R, C)      for a matrix
-//   V    += w (G^2 - V)                               for all else
+//   V    += w (G^2 - V)                               for all other parameters
 //   V     = R C / max(mean of R, eps)                 for a matrix, never in memory
 //   U     = G / sqrt(max(V, eps^2))
 //   size  = max(1e-3, RMS(P)) min(lr, 1 / sqrt(t)) / max(1, RMS(U));     without the relative step: lr / max(1, RMS(U))
@@ -12,8 +12,8 @@
 // With a first moment m (the paper's beta1): m = beta1 m + (1 - beta1) size U, and P takes m for size U.
 //
 // Gradients are read three times: for the sums of their squares, which the global norm needs too, for RMS(U), and for
-// the update; U is computed twice rather than stored. The sums over rows and columns are ops of their own (row_squares,
-// column_squares, reduce_sum), so that their order is what it is elsewhere, and ranks can have rows of them.
+// the update. U is computed twice instead of stored. The sums over rows and columns are separate ops (row_squares,
+// column_squares, reduce_sum), so that their order is that of other sums and ranks can hold some of the rows.
 #include "ir/ops/op_support.h"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ void add(OpDef::Sample &sample, Tensor operand) {
   sample.operandValues.push_back(std::move(operand));
 }
 
-/// Where the statistics of an update stand among its operands: v, and of a matrix v = R, C and the sum of R.
+/// The operands of an update that hold statistics, from index v on: V, or for a matrix R, C and the sum of R.
 struct Statistics {
   unsigned v;
   bool factored;
@@ -102,7 +102,7 @@ struct Statistics {
 
 Statistics statisticsOfSquares(const Op &op) { return {op, 2, op.numOperands() > 3}; }
 
-/// The operands of `adafactor` behind v: [column, total][m].
+/// Optional operands of `adafactor` behind v: column and total of a matrix, m.
 bool isFactored(const Op &op) { return op.numOperands() >= 8; }
 bool hasMoment(const Op &op) { return op.numOperands() % 2 == 1; }
 Statistics statisticsOfUpdate(const Op &op) { return {op, 5, isFactored(op)}; }

@@ -1,9 +1,9 @@
 // Attention over packed queries, keys and values, forward, backward, and with a cache for sampling.
 //
-// A row of qkv holds H query heads, then Hkv key heads, then Hkv value heads, each of D elements: what GPT-2's c_attn
-// yields. Query head h uses key and value head h / (H / Hkv) (grouped queries, Ainslie et al. 2023). With scale =
+// A row of qkv holds H query heads, then Hkv key heads, then Hkv value heads, each of D elements: the output of GPT-2's
+// c_attn. Query head h uses key and value head h / (H / Hkv) (grouped queries, Ainslie et al. 2023). With scale =
 // 1/sqrt(D):
-//   s_ij = scale * q_i . k_j,   j <= i where causal; with ALiBi less the head's slope times |i - j|
+//   s_ij = scale * q_i . k_j,   j <= i if causal; with ALiBi minus the head's slope times |i - j|
 //   lse_i = log sum_j exp(s_ij),   p_ij = exp(s_ij - lse_i),   o_i = sum_j m_ij p_ij v_j
 // where m_ij is 0 or 1/(1-p) by dropout, drawn at index (h*T + i)*T + j of the sequence: what the dropout op would draw
 // for [B,H,T,T]. Where these are some of `of_heads` heads, the first of them is head0, by which slopes and indices
@@ -35,12 +35,12 @@ double dot(const double *a, const double *b, int64_t n) {
 
 bool causal(const Op &op) { return op.attrs.getBool("causal", true); }
 
-/// Of all heads, the first that an op has.
+/// The index of the op's first head among all of_heads heads.
 int64_t firstHead(const Op &op, std::span<const Tensor *const> in) {
   return op.attrs.getInt("of_heads") ? int64_t(in.back()->data[0]) : 0;
 }
 
-/// Scores s_ij of head h, of which q . k is given.
+/// Scores s_ij of head h, computed from given products q . k.
 class Scores {
 public:
   Scores(const Op &op, const Heads &n, std::span<const Tensor *const> in, int64_t head)
@@ -74,7 +74,8 @@ private:
   RandomKey key{};
 };
 
-/// Optional operands from `first` on are seed, step and seq0, all three or none, and then head0, if there is of_heads.
+/// Rule for the optional operands from `first` on: seed, step and seq0, all three or none, then head0 if there is
+/// of_heads.
 bool expectOptionalOperands(const Op &op, unsigned first, int64_t heads, std::string &error) {
   constexpr int64_t most = 1 << 24;
   const int64_t all = op.attrs.getInt("of_heads");
@@ -155,7 +156,7 @@ std::vector<Tensor> referenceAttentionGrad(const Op &op, std::span<const Tensor 
   return {std::move(result)};
 }
 
-/// `products` matrix products over all pairs (query, key) that are computed, and the exponentials.
+/// The cost of `products` matrix products over all computed pairs (query, key), and of the exponentials.
 Cost attentionCost(const Op &op, const Type &qkv, double products) {
   Heads n(op, qkv);
   double pairs = double(n.batch) * double(n.queries) * double(n.rows) * double(n.rows) / (causal(op) ? 2 : 1);
@@ -164,8 +165,7 @@ Cost attentionCost(const Op &op, const Type &qkv, double products) {
   return c;
 }
 
-/// Samples of attention and, with `backward`, of its gradient: there o and lse are those that the forward op would
-/// yield.
+/// Samples of attention or, with `backward`, of its gradient, with o and lse as the forward op would yield them.
 std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
   SampleSource s(seed);
   struct Shape {
@@ -180,7 +180,8 @@ std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
         Shape{1, 1, false, false, 0.5}, Shape{2, 1, true, true, 0.0}, Shape{6, 2, true, true, 0.3},
         Shape{4, 4, false, true, 0.25}, Shape{3, 1, false, true, 0.0}, Shape{2, 1, true, false, 0.4, 1 << 24},
         Shape{2, 2, true, true, 0.0, 12}, Shape{2, 1, false, true, 0.3, 8}}) {
-    // Backward is quadratic in rows for each element of a finite difference; long rows come with the forward samples.
+    // Finite differences of backward take quadratic time in rows for each element; the forward samples have the long
+    // rows.
     int64_t rows = s.extent(backward ? 33 : 17), size = s.extent(9);
     Type qkv(DType::f32, {s.between(1, 2), rows, (shape.heads + 2 * shape.keyHeads) * size});
     AttrMap at = attrs({{"n_head", shape.heads}, {"causal", shape.causal}});
@@ -399,7 +400,7 @@ OpDef define_attention_cached() {
                                                        {2, 2, true, 6}}) {
           int64_t rows = s.extent(9), size = s.extent(33), capacity = rows + s.between(0, 40);
           Type cache(DType::f32, {keyHeads, capacity, size});
-          // At the start, anywhere, and beyond the end.
+          // At the start, within, and beyond the end of the cache.
           for (int64_t pos : {int64_t(0), s.between(0, capacity - rows), capacity + 7}) {
             samples.push_back(
                 {.operandTypes = {Type(DType::f32, {1, rows, (heads + 2 * keyHeads) * size}), cache, cache,

@@ -1,26 +1,25 @@
-// What ranks along one axis of the mesh (ir/mesh.h) do together, and where they differ. A function is the same on every
-// rank; these ops are where ranks differ in what they hold and where they meet.
+// Collectives of the ranks along one axis of the mesh (ir/mesh.h), and ops that differ by rank. A function is the same
+// on every rank; only these ops and the contents of states depend on the rank.
 //
 // Sums over ranks have the order of the attribute `order`: "tree" adds neighbours, then pairs of neighbours, and so on,
 // ((x0+x1)+(x2+x3))+..., whatever the engine; with "fast" the engine chooses. Rank r's piece of a tensor is the r-th of
-// `ranks` equal parts of dimension `dim`. Only dimension 0 may have padding, which is cut too; of a piece all is
-// logical, and what was padding is zero.
+// `ranks` equal parts of dimension `dim`. Only dimension 0 may have padding, which is cut too; all elements of a piece
+// are logical, and those that were padding are zero.
 //
-// Gradients are those of tensor parallelism (Shoeybi et al. 2019, section 3): a value is either the same on all ranks,
-// and so is its gradient; or a piece, or a term of a sum over ranks, of which each rank has the gradient of its own.
-//   all_reduce      terms -> the same      gradient: nothing to do, as the gradient of a sum is that of each term
+// Gradients are those of tensor parallelism (Shoeybi et al. 2019, section 3). A value is the same on all ranks, and so
+// is its gradient; or it is a piece or a term of a sum over ranks, and each rank has the gradient of its own.
+//   all_reduce      terms -> the same      gradient: the identity, as the gradient of a sum is that of each term
 //   spread          the same -> the same, of which each rank will use another part    gradient: all_reduce
-//   all_gather      pieces -> the same, likewise used in part by each                 gradient: reduce_scatter
+//   all_gather      pieces -> the same, of which each rank will use another part      gradient: reduce_scatter
 //   reduce_scatter  terms -> pieces                                                   gradient: all_gather
 //   own_part        the same -> pieces                                                gradient: all_gather
-// broadcast_from has none: what it yields is one rank's, and the other ranks' operands count for nothing.
+// broadcast_from has no gradient: it yields one rank's operand and ignores those of the others.
 //
-// The place of compressed reductions (PowerSGD, Vogels et al. 2019; 1-bit, Tang et al. 2021) is beside all_reduce: x
-// and a state, what compression has lost so far -> the sum and the new state. A bucket then holds an engine's
-// collectives on what is sent, and kernels around them, as those of a tree on GPUs are
-// (codegen/recipes/collective.cpp).
+// Compressed reductions (PowerSGD, Vogels et al. 2019; 1-bit, Tang et al. 2021) would be ops beside all_reduce: x and a
+// state, the compression error so far -> the sum and the new state. A bucket would then hold an engine's collectives on
+// the compressed data and kernels around them, as for a tree on GPUs (codegen/recipes/collective.cpp).
 //
-// A group of collectives goes on beside what follows it until `done` has its results (pass overlap-collectives).
+// A group of collectives runs concurrently with the ops after it until `done` waits for it (pass overlap-collectives).
 //
 // The reference takes the operands of all ranks of the group, rank by rank, and yields all their results likewise.
 #include "ir/mesh.h"
@@ -48,7 +47,7 @@ std::string checkCollective(const Op &op) {
   return "";
 }
 
-/// Whether `whole` can be held in equal pieces along the op's dimension.
+/// Whether `whole` divides into equal pieces along the op's dimension.
 bool dividesEvenly(const Op &op, const Type &whole, std::string &error) {
   const int64_t ranks = ranksOf(op), dim = op.attrs.getInt("dim");
   if (ranks < 1 || dim < 0 || dim >= whole.rank() || whole.padded(int(dim)) % ranks)
@@ -64,7 +63,7 @@ Type pieceOf(const Op &op, const Type &whole) {
   return piece;
 }
 
-/// Calls f(element of the whole, element of the piece) for all of rank r's piece but its padding.
+/// Calls f(element of the whole, element of the piece) for each element of rank r's piece that is not padding.
 template <typename F> void forEachOfPiece(const Op &op, const Type &whole, int64_t r, F f) {
   const unsigned dim = dimOf(op);
   const int64_t outer = whole.slice(0, dim).elements(), inner = whole.slice(dim + 1, whole.rank()).elements(),
@@ -75,7 +74,7 @@ template <typename F> void forEachOfPiece(const Op &op, const Type &whole, int64
         f((o * all + r * own + x) * inner + i, (o * own + x) * inner + i);
 }
 
-/// The sum over all ranks.
+/// The sum over all ranks, in the order "tree".
 std::vector<double> sumOver(std::span<const Tensor *const> in) {
   std::vector<std::vector<double>> level;
   for (const Tensor *t : in)
@@ -116,7 +115,7 @@ AttrMap sampleAttrs(int64_t dim = 0) {
   return a;
 }
 
-/// What the collective of a gradient says of axis, ranks and dimension.
+/// The attributes of a gradient's collective: axis, ranks and dimension of `op`, an order if it sums.
 AttrMap attrsOfGradient(const Op &op, bool sums) {
   AttrMap a = op.attrs;
   a.erase("order");
@@ -302,7 +301,8 @@ OpDef define_broadcast_from() {
   };
 }
 
-/// Until then nobody may use what the group of collectives makes or write what it reads.
+/// Before `done`, no other op may use a result of the group of collectives. checkPlan checks that nothing overwrites
+/// what the group reads.
 static std::string checkDone(const Op &op) {
   const Value *started = op.operand(0);
   const Op *group = started->def;

@@ -1,5 +1,5 @@
-// Table look-up and its gradient. An id outside [0, V) is clamped: ids are checked where data enters, and no id may
-// reach memory outside the table.
+// Table look-up and its gradient. An id outside [0, V) is clamped: data loading checks ids, but no id may ever access
+// memory outside of the table.
 #include "ir/ops/op_support.h"
 
 #include <algorithm>

@@ -11,7 +11,7 @@ namespace gptc::ops {
 /// of_heads.
 struct Heads {
   int64_t batch, rows, queries, keyValues, size;
-  int64_t ofHeads;  // of which the queries' are some
+  int64_t ofHeads;  // heads of the model, of which the queries' are a part
 
   static bool from(const Op &op, const Type &qkv, Heads &h, std::string &error) {
     h.queries = op.attrs.getInt("n_head");
@@ -33,7 +33,7 @@ struct Heads {
     h.batch = qkv.dim(0), h.rows = qkv.dim(1), h.size = width / all;
     return true;
   }
-  /// Of an op already checked.
+  /// For an op that passed its checks; InternalError otherwise.
   Heads(const Op &op, const Type &qkv) {
     std::string error;
     GPTC_CHECK(from(op, qkv, *this, error), "{}", error);
@@ -42,7 +42,7 @@ struct Heads {
 
   int64_t width() const { return (queries + 2 * keyValues) * size; }
   int64_t keyHead(int64_t h) const { return h / (queries / keyValues); }
-  // Where the elements of row t of sequence b stand in qkv.
+  // Offsets, in elements, of head h of row t of sequence b in qkv (q, k, v), o and lse.
   int64_t q(int64_t b, int64_t t, int64_t h) const { return (b * rows + t) * width() + h * size; }
   int64_t k(int64_t b, int64_t t, int64_t h) const { return q(b, t, queries + keyHead(h)); }
   int64_t v(int64_t b, int64_t t, int64_t h) const { return q(b, t, queries + keyValues + keyHead(h)); }

@@ -1,5 +1,5 @@
-// Cross-entropy over the last dimension, forward and backward. A target outside [0, V) carries no loss: -1 means so on
-// purpose.
+// Cross-entropy over the last dimension, forward and backward. A row with a target outside [0, V) has no loss; -1 is
+// the usual target for that.
 #include "ir/ops/op_support.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ int64_t classesOf(const Op &op) { return op.operand(0)->type.dim(-1); }
 
 Type perRow(const Type &logits) { return rowsOf(logits).withDType(statDType(logits.dtype)); }
 
-/// The target of the current row as an i64, and whether it carries a loss.
+/// The target of the current row as an i64, and whether the row has a loss.
 struct Target {
   Expr index, valid;
   Target(LowerCtx &c) {
@@ -40,7 +40,7 @@ OpDef::Sample sampleOf(SampleSource &s, const Type &logits, DType targets) {
   Type rows = rowsOf(logits).withDType(targets);
   int64_t v = logits.dim(-1);
   OpDef::Sample p{.operandTypes = {logits, rows}, .operandValues = {s.normals(logits), s.integers(rows, -1, v - 1)}};
-  // Without a loss in the first row, out of range in the last, where an unguarded load would leave the buffer.
+  // No loss in the first row; out of range in the last, where an unguarded load would leave the buffer.
   std::vector<double> &t = p.operandValues[1].data;
   t.back() = double(t.size() > 2 ? v : v - 1);
   if (t.size() > 1)
@@ -103,7 +103,7 @@ OpDef define_cross_entropy() {
         Expr lse = most + kir::unary(UnaryOp::log, c.rowSum(kir::unary(UnaryOp::exp, x - most)));
         Target t(c);
         std::vector<Expr> at = c.index();
-        // A row without a loss loads element 0 and drops it, so that every load is in bounds.
+        // A row without a loss loads element 0 and ignores it, so that every load is in bounds.
         at.back() = kir::select(t.valid, t.index, kir::imm(0));
         return {kir::select(t.valid, lse - c.operandAt(0, at), c.f(0)), lse};
       },
@@ -154,7 +154,7 @@ OpDef define_cross_entropy_grad() {
       .lower = [](LowerCtx &c) -> std::vector<Expr> {
         Target t(c);
         Expr p = kir::unary(UnaryOp::exp, c.operand(0) - c.rowOperand(2));
-        // Columns are compared as i32 where they fit: twice the lanes.
+        // Columns are compared as i32 if they fit: twice the lanes.
         DType narrow = c.op.operand(0)->type.dim(-1) <= INT32_MAX ? DType::i32 : DType::i64;
         Expr hit = kir::binary(BinaryOp::eq, kir::cast(narrow, c.index().back()), kir::cast(narrow, t.index));
         Expr d = (p - kir::select(hit, c.f(1), c.f(0))) * c.rowOperand(3);

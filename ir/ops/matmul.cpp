@@ -6,7 +6,7 @@ using namespace ops;
 
 namespace {
 
-/// A matmul read as batch x ([M,K] times [K,N]), with the strides that its operands' order implies.
+/// A matmul as `batch` products [M,K] times [K,N], with strides by the order of its operands.
 struct Product {
   int64_t batch = 1, m = 1, n = 1, k = 1;
   // Element (i, x) of a is at i * aM + x * aK, of b at x * bK + j * bN, in logical row-major order, batches apart.
@@ -25,7 +25,7 @@ struct Product {
   }
 };
 
-/// The dimensions that are merged into one must not be padded, but for the first: rows would not be evenly spaced.
+/// Of the dimensions that are merged into one, only the first may be padded: else rows would not be evenly spaced.
 bool needEvenRows(const Op &op, unsigned i, unsigned batch, std::string &error) {
   const Type &t = op.operand(i)->type;
   for (unsigned d = batch + 1; d + 1 < t.rank(); ++d)
@@ -34,8 +34,8 @@ bool needEvenRows(const Op &op, unsigned i, unsigned batch, std::string &error) 
   return true;
 }
 
-/// The dtype of the result: attribute `out`, by default that of the operands. Sums are held in it, or in f32 where it
-/// is narrower.
+/// The dtype of the result: attribute `out`, by default that of the operands. Sums have this dtype, or f32 if it is
+/// narrower.
 std::optional<DType> outDType(const Op &op) {
   std::string name = op.attrs.getString("out");
   return name.empty() ? op.operand(0)->type.dtype : parseDType(name);
@@ -107,7 +107,7 @@ Value *reshapeTo(Builder &b, Value *v, const Type &t) {
   return v->type.sameShape(t) ? v : b.op(OpKind::reshape, {v}, {t})->result();
 }
 
-/// `v` with the dimensions between the batch and the last one merged, so that it can stand as a b with tb.
+/// `v` with the dimensions between the batch and the last one merged, so that it can be operand b with tb.
 Value *mergeRows(Builder &b, Value *v, unsigned batch) {
   if (v->type.rank() == batch + 2)
     return v;
@@ -136,7 +136,7 @@ std::vector<Value *> gradMatmul(GradCtx &c) {
       at.set("tb", true);
     return reshapeTo(c.b, c.b.value(OpKind::matmul, {x, y}, std::move(at)), type);
   };
-  // With A = a or its transpose and B likewise: dA = dY B^T, dB = A^T dY, each written in the order its operand is
+  // With A = a or its transpose and B likewise: dA = dY B^T, dB = A^T dY, each in the order in which its operand is
   // stored.
   Value *da = ta ? product(b, dy, tb, true, a->type) : product(dy, b, false, !tb, a->type);
   Value *db = tb ? product(dy, a, true, ta, b->type) : product(a, dy, !ta, false, b->type);
@@ -156,7 +156,7 @@ Cost costMatmul(const Op &op) {
 std::vector<OpDef::Sample> samplesMatmul(unsigned seed) {
   SampleSource source(seed);
   int64_t sizes[] = {source.extent(129), source.extent(17), source.extent(17)}, b = source.between(1, 3);
-  int64_t m = sizes[seed % 3], n = sizes[(seed + 1) % 3], k = sizes[(seed + 2) % 3];  // each may be the long one
+  int64_t m = sizes[seed % 3], n = sizes[(seed + 1) % 3], k = sizes[(seed + 2) % 3];  // each is the long one in turn
   Dim pk = source.maybePadded(k), pn = source.maybePadded(n);
   std::vector<OpDef::Sample> samples;
   auto add = [&](std::vector<std::vector<Dim>> shapes, AttrMap at) {
@@ -174,7 +174,7 @@ std::vector<OpDef::Sample> samplesMatmul(unsigned seed) {
   add({{b, m, pk}, {pk, pn}, {b, m, pn}}, {});
   add({{b, 2, m, pk}, {b, 2, pn, pk}}, attrs({{"batch", int64_t(2)}, {"tb", true}}));
   add({{b, 2, k, m}, {b, 2, k, n}}, attrs({{"batch", int64_t(2)}, {"ta", true}}));
-  // A product of narrow operands whose sums are kept, as weight gradients are.
+  // A product of narrow operands with f32 sums, as weight gradients have them.
   add({{k, m}, {k, pn}, {m, pn}}, attrs({{"ta", true}, {"fold", int64_t(4)}, {"out", "f32"}}));
   return samples;
 }

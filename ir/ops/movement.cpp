@@ -9,8 +9,8 @@ using namespace ops;
 
 namespace {
 
-/// Row-major positions of all logical elements are the same in both: what follows the first padded dimension on is
-/// equal, and what stands before has as many elements.
+/// Whether the row-major positions of all logical elements are the same in both: the dimensions from the first padded
+/// one on are equal, and those before have equally many elements.
 bool sameLayout(const Type &a, const Type &b) {
   llvm::ArrayRef<Dim> x = a.dims, y = b.dims;
   while (!x.empty() && !y.empty() && x.back() == y.back()) {
@@ -21,7 +21,7 @@ bool sameLayout(const Type &a, const Type &b) {
   return llvm::all_of(x, plain) && llvm::all_of(y, plain) && Type(a.dtype, x).elements() == Type(b.dtype, y).elements();
 }
 
-/// The dimension named by attribute `dim`, if it is one that may be cut: not padded, not sharded.
+/// Gets the dimension in attribute `dim`; false, with `error`, unless it may be cut: not padded, not sharded.
 bool cutDimension(const Op &op, int64_t &dim, std::string &error) {
   const Type &x = op.operand(0)->type;
   dim = op.attrs.getInt("dim");
@@ -35,7 +35,7 @@ bool cutDimension(const Op &op, int64_t &dim, std::string &error) {
   return true;
 }
 
-/// [start, start + size) lies within [0, full).
+/// Whether [start, start + size) is within [0, full).
 bool inRange(int64_t start, int64_t size, int64_t full) {
   return size > 0 && start >= 0 && size <= full && start <= full - size;
 }
@@ -51,8 +51,8 @@ kir::Expr clampIndex(kir::Expr i, int64_t last) {
   return kir::min(kir::max(std::move(i), kir::imm(0)), kir::imm(last));
 }
 
-/// A result gathered from operand 0: from(index, source) turns the index of a result element into that of the source;
-/// false where there is none, and the element is zero.
+/// A result gathered from operand 0: from(index, source) computes the source's index for a result element; false if the
+/// element has no source and is zero.
 template <typename F> std::vector<Tensor> gatherReference(const Op &op, const Tensor &x, F from) {
   Tensor r(op.result()->type);
   std::vector<int64_t> strides = stridesOf(x.type);
@@ -69,7 +69,7 @@ template <typename F> std::vector<Tensor> gatherReference(const Op &op, const Te
   return {std::move(r)};
 }
 
-/// slice and unslice are each other's gradient; `extent` names the other's attribute for the dimension's length.
+/// slice and unslice are each other's gradient; `extent` is the other's attribute with the length of the dimension.
 std::vector<Value *> gradSlice(GradCtx &c, OpKind other, const char *extent) {
   int64_t dim = c.op.attrs.getInt("dim");
   return {c.b.value(
@@ -77,7 +77,7 @@ std::vector<Value *> gradSlice(GradCtx &c, OpKind other, const char *extent) {
       attrs({{"dim", dim}, {"start", c.op.attrs.getInt("start")}, {extent, c.op.operand(0)->type.dim(dim)}}))};
 }
 
-/// Of a slice to `size`, or of an unslice to `full`, of the last dimension and of the first.
+/// Samples of a slice (`extent` "size") or an unslice ("full"), of the last dimension and of the first.
 std::vector<OpDef::Sample> samplesSlice(unsigned seed, const std::string &extent) {
   SampleSource s(seed);
   const bool within = extent == "size";
@@ -303,7 +303,7 @@ OpDef define_unslice() {
         int64_t dim = c.op.attrs.getInt("dim"), size = x.dim(dim);
         std::vector<kir::Expr> index = c.index();
         kir::Expr i = index[dim] - kir::imm(c.op.attrs.getInt("start"));
-        // The load is clamped rather than guarded, so that it may be done in every lane.
+        // The load is clamped instead of guarded, so that every lane can do it.
         index[dim] = clampIndex(i, size - 1);
         kir::Expr inside = kir::binary(kir::BinaryOp::eq, index[dim], i);
         kir::Expr element = c.operandAt(0, index);
@@ -371,7 +371,7 @@ OpDef define_dynamic_slice() {
         SampleSource s(seed);
         int64_t n = s.extent(), c = s.extent();
         std::vector<OpDef::Sample> samples;
-        // Inside, and beyond either end.
+        // Within, and beyond either end.
         for (int64_t pos : {s.between(0, n - 1), int64_t(-3), n + 5}) {
           DType t = pos < 0 ? DType::i32 : DType::i64;
           samples.push_back({.operandTypes = {Type(DType::f32, {n, c}), Type::scalar(t)},

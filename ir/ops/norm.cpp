@@ -1,7 +1,7 @@
 // Layer normalisation (Ba et al. 2016) and RMS normalisation (Zhang & Sennrich 2019), forward and backward.
 //
 // Both are y = xhat * g (+ b) with xhat = (x - mean) * rstd, where RMS normalisation has mean 0. With w = dy * g:
-//   dx = rstd * (w - avg(w) - xhat * avg(w * xhat))        avg over the row; avg(w) only where a mean was subtracted
+//   dx = rstd * (w - avg(w) - xhat * avg(w * xhat))        avg over the row; avg(w) only if a mean was subtracted
 //   dg = sum over rows of dy * xhat,   db = sum over rows of dy
 #include "ir/ops/op_support.h"
 
@@ -22,7 +22,7 @@ bool checkEps(const Op &op, std::string &error) {
 
 Type rowStats(const Type &x) { return rowsOf(x).withDType(statDType(x.dtype)); }
 
-/// x with rows; operand `i` holds one float per column of x.
+/// Rule: operand `i` has one float per column of x.
 bool expectColumns(const Op &op, unsigned i, const Type &x, std::string &error) {
   Type want(op.operand(i)->type.dtype, {x.dims.back()});
   return expectFloat(op, i, error) && expectType(op, i, want, "one element per column of x", error);
@@ -143,7 +143,7 @@ std::vector<Expr> lowerDx(LowerCtx &c) {
   return {rstd * kir::fma(-projection, xhat, w)};
 }
 
-/// dy, x, g and statistics as a forward op would have left them.
+/// Samples of dy, x, g and the statistics that a forward op would yield.
 std::vector<OpDef::Sample> samplesGrad(bool centred, bool params, unsigned seed) {
   SampleSource s(seed);
   Type x(DType::f32, {s.extent(9), s.extent(5), s.maybePadded(s.extent(129))});
@@ -232,7 +232,7 @@ std::vector<Expr> lowerParams(LowerCtx &c) {
 constexpr NotApplicable noSecond{"a gradient itself; second derivatives are not taken"};
 constexpr NotApplicable inferChecks{"types and attributes are checked when the result types are inferred"};
 
-/// What layernorm and rmsnorm, and their gradients, differ in.
+/// The differences between layernorm and rmsnorm, and between their gradients.
 struct NormSpec {
   OpKind kind;
   const char *name, *summary, *shapes;

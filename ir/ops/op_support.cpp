@@ -175,7 +175,7 @@ double alibiSlope(int64_t head, int64_t heads) {
 
 kir::Expr alibiSlope(const kir::Expr &head, int64_t heads, DType compute) {
   const int64_t m = int64_t(std::bit_floor(uint64_t(heads)));
-  // In f64, so that powers of two come out as such.
+  // In f64, so that powers of two are exact.
   auto slope = [&](kir::Expr n, double each) {
     kir::Expr exponent = kir::cast(DType::f64, std::move(n)) * kir::fimm(-each * std::numbers::ln2, DType::f64);
     return kir::cast(compute, kir::unary(kir::UnaryOp::exp, exponent));

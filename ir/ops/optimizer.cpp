@@ -1,8 +1,9 @@
-// The optimizer: learning rate, clipping, AdamW, SGD (Adafactor: adafactor.cpp). All of it runs in the graph; none of
-// it is differentiated.
+// The optimizer: learning rate, clipping, AdamW, SGD (Adafactor: adafactor.cpp). All are ops of the graph without
+// gradients.
 //
-// What depends on the step alone (learning rate, bias corrections) is computed in f64 even in f32 kernels: 1 - beta^t
-// loses half of f32's digits at small t. It is uniform, so that it is computed once per kernel task, not per element.
+// Values that depend only on the step (learning rate, bias corrections) are computed in f64 even in f32 kernels: at
+// small t, 1 - beta^t loses half of f32's digits. They are uniform, so that they are computed once per kernel task, not
+// per element.
 #include "ir/ops/op_support.h"
 
 #include <algorithm>
@@ -18,7 +19,7 @@ using kir::UnaryOp;
 
 namespace {
 
-// Loss scaling as PyTorch's GradScaler does it; the bounds keep the factor a power of two that f32 holds with room.
+// Loss scaling as in PyTorch's GradScaler. Within these bounds the factor is a power of two far from the limits of f32.
 constexpr int64_t goodSteps = 2000;
 constexpr double leastLossScale = 1, mostLossScale = 0x1p24;
 
@@ -32,7 +33,7 @@ Expr d(double v) { return kir::fimm(v, DType::f64); }
 ///   it < warmup   lr * (it+1) / (warmup+1), as nanoGPT does
 ///   constant      lr
 ///   linear        from lr at `warmup` down to min at `steps`, min beyond
-///   cosine        the same along half a cosine (Loshchilov & Hutter 2017)
+///   cosine        the same, along half a cosine (Loshchilov & Hutter 2017)
 ///   wsd           warm-up, stable, decay: lr, then linear over the last fifth of the steps (Hu et al. 2024)
 /// where min = lr * min_ratio.
 struct LrSchedule {
@@ -44,7 +45,7 @@ struct LrSchedule {
       : kind(op.attrs.getString("kind", "constant")), lr(op.attrs.getFloat("lr")),
         least(lr * op.attrs.getFloat("min_ratio")), warmup(op.attrs.getInt("warmup")), steps(op.attrs.getInt("steps")),
         decayFrom(kind == "wsd" ? std::max(warmup, steps - steps / 5) : warmup) {}
-  /// Steps over which the rate falls.
+  /// The number of steps in which the rate falls.
   double decaySteps() const { return double(std::max<int64_t>(1, steps - decayFrom)); }
 };
 
@@ -99,13 +100,13 @@ struct Adam {
         eps(op.attrs.getFloat("eps", 1e-8)), decay(op.attrs.getFloat("weight_decay", 0)) {}
 };
 
-// Stochastic rounding to bf16 (Gupta et al. 2015, "Deep learning with limited numerical precision"): the 16 bits that
-// bf16 drops are a fraction f of its last place, and the magnitude grows by one place with probability f: 16 random
-// bits are added to the f32 and the lower half is cut off. On average nothing is lost, where rounding to nearest would
-// lose every change below half a place: at beta2 = 0.999 a second moment would never fall. The bits of element i are
-// those of random(seed, step, stream, sequence 0, index0 + i): the upper half for m, the lower for v. index0 is 0 but
-// for a rank's piece of a parameter: along "data" where it begins in the whole, along "tensor" behind the parts of the
-// ranks before.
+// Stochastic rounding to bf16 (Gupta et al. 2015, "Deep learning with limited numerical precision"). The 16 bits that
+// bf16 drops are a fraction f of its last place; the magnitude grows by one place with probability f: 16 random bits
+// are added to the f32 and the lower half is cut off. The mean is exact, while rounding to nearest would lose every
+// change below half a place: at beta2 = 0.999 a second moment would never fall. The bits of element i are those of
+// random(seed, step, stream, sequence 0, index0 + i): the upper half for m, the lower for v. index0 is 0 unless the
+// parameter is a rank's piece: then along "data" the index at which the piece begins in the whole, along "tensor" the
+// number of elements of the ranks before.
 
 constexpr uint32_t keptHalf = 0xffff0000;
 
@@ -123,7 +124,7 @@ bool roundsStochastically(const Op &op, unsigned moment) {
   return takesSeed(op) && op.operand(moment)->type.dtype == DType::bf16;
 }
 
-/// The random bits of the current element of an update; its operands `step` and `seed`, and index0 behind that.
+/// The random bits of the current element of an update. `step` and `seed` are operand indices; index0 may follow seed.
 Expr roundingBits(LowerCtx &c, unsigned step, unsigned seed) {
   const Type &type = c.op.operand(0)->type;
   std::vector<Expr> at = c.index();
@@ -137,7 +138,7 @@ Expr roundingBits(LowerCtx &c, unsigned step, unsigned seed) {
   return randomBitsExpr(randomKeyExpr(c.operand(seed), c.operand(step), c.stream(), kir::imm(0)), i);
 }
 
-/// roundingBits of the reference, by the number of the element.
+/// roundingBits for reference rules, by the element's index.
 class RoundingBits {
 public:
   RoundingBits(const Op &op, std::span<const Tensor *const> in, size_t step, size_t seed) {
@@ -154,7 +155,7 @@ private:
   uint64_t index0 = 0;
 };
 
-/// The type rule of an update's optional operands from `step` on: step, seed, index0.
+/// Type rule for the optional operands of an update from `step` on: step, seed, index0.
 bool expectRounding(const Op &op, unsigned step, std::string &error) {
   for (unsigned i = step; i < op.numOperands(); ++i)
     if (!expectScalar(op, i, DType::i64, error))
@@ -162,7 +163,7 @@ bool expectRounding(const Op &op, unsigned step, std::string &error) {
   return true;
 }
 
-/// Check rule of an update: a weight decay that is one, a stream that is a u32.
+/// Check rule of an update: weight_decay must be finite and not negative, stream a u32.
 std::string checkUpdate(const Op &op) {
   if (double decay = op.attrs.getFloat("weight_decay"); !(std::isfinite(decay) && decay >= 0))
     return fmt::format("weight_decay = {} must be finite and not negative", decay);
@@ -171,7 +172,7 @@ std::string checkUpdate(const Op &op) {
   return "";
 }
 
-/// 1 - beta^t; for beta 0 that is 1.
+/// 1 - beta^t; a case of its own for beta = 0, which has no logarithm.
 Expr biasCorrection(double beta, const Expr &t) {
   return beta == 0 ? d(1) : d(1) - kir::unary(UnaryOp::exp, t * d(std::log(beta)));
 }
@@ -395,7 +396,7 @@ OpDef define_clip_scale() {
         Expr norm = c.operand(0);
         double max = c.op.attrs.getFloat("max");
         Expr scale = max > 0 ? kir::min(c.f(1), c.f(max) / (norm + c.f(1e-6))) : c.f(1);
-        // Infinity less itself is not a number, and that equals nothing.
+        // infinity - infinity is NaN, which compares unequal to 0.
         Expr finite = kir::binary(BinaryOp::eq, norm - norm, c.f(0));
         return {kir::select(finite, scale, c.f(-1))};
       },

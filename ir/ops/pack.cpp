@@ -1,9 +1,9 @@
-// Matrices in panels, as products read their second operand (codegen/recipes/matmul/matmul.cpp): all steps of `cols`
-// columns lie together, so that a tile of a product streams through memory.
+// Matrices in panels, the layout in which products read their second operand (codegen/recipes/matmul/matmul.cpp): all
+// steps of `cols` columns are contiguous, so that a tile of a product streams through memory.
 //
 //   b is [K,N], or [N,K] with tb. Its panels are [ceil(N/cols), K, cols]: element (k, n) is at [n / cols, k, n % cols].
-//   Of bf16, which products take two neighbours of k at a time, [ceil(N/cols), ceil(K/2), 2 cols]: (k, n) is at
-//   [n / cols, k / 2, 2 (n % cols) + k % 2]. What is past the last column or an odd last k is zero.
+//   For bf16, of which products take two neighbours of k at a time, they are [ceil(N/cols), ceil(K/2), 2 cols]: (k, n)
+//   is at [n / cols, k / 2, 2 (n % cols) + k % 2]. Elements past the last column or an odd last k are zero.
 #include "ir/ops/op_support.h"
 
 namespace gptc {
@@ -21,7 +21,7 @@ std::optional<Type> panelsOf(const Type &b, int64_t cols, bool tb) {
 
 namespace {
 
-/// Where element (k, n) stands, and which element stands somewhere. I is int64_t or kir::Expr.
+/// The place of element (k, n) in panels. I is int64_t or kir::Expr.
 template <typename I> struct Place { I panel, step, col; };
 Place<kir::Expr> placeOf(const kir::Expr &k, const kir::Expr &n, int64_t cols, int64_t together) {
   using kir::imm;

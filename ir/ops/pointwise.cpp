@@ -26,7 +26,8 @@ bool inferBinary(const Op &op, std::vector<Type> &types, std::string &error) {
   return true;
 }
 
-/// Integer results wrap. What a Tensor holds is exact and far from the limits of int64, so that it converts.
+/// Integer results wrap. Integers of a Tensor are exact and far from the limits of int64, so that the conversion is
+/// safe.
 double applyInteger(OpKind kind, DType t, double a, double b) {
   uint64_t x = uint64_t(int64_t(a)), y = uint64_t(int64_t(b));
   uint64_t r = kind == OpKind::add ? x + y : kind == OpKind::sub ? x - y : x * y;
@@ -143,7 +144,7 @@ struct UnarySpec {
   double (*reference)(double x);
   Expr (*lower)(LowerCtx &c, Expr x);
   Value *(*grad)(GradCtx &c, Value *x, Value *y, Value *dy);
-  double lo = -3.0, hi = 3.0;  // where samples lie
+  double lo = -3.0, hi = 3.0;  // range of samples
 };
 
 OpDef unaryOp(UnarySpec spec) {
@@ -185,7 +186,7 @@ OpDef unaryOp(UnarySpec spec) {
   };
 }
 
-/// dx of an activation: dy * f'(x), as an op of its own so that one expression yields it.
+/// dx of an activation: dy * f'(x), a separate op, so that one expression computes it.
 struct ActivationGradSpec {
   OpKind kind;
   const char *name;
@@ -253,14 +254,14 @@ Expr geluExp(LowerCtx &c, const Expr &x, const Expr &xx) {
 /// The normal distribution function.
 double normalBelow(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
 
-/// From here on the exponential of -x^2/2 is 0 in f64 too: x is cut off there, so that infinities stay what they are.
+/// From here on exp(-x^2/2) is 0 even in f64. x is clamped to it, so that infinities give the right limits.
 constexpr double normalEnd = 64;
 
-/// 1 minus it at a = |x|, as exp(-a^2/2) t R(t) with t = 1/(1 + a/4). R is the Chebyshev
-/// approximation of 18 terms on 0 <= t <= 1, absolute error 6e-14: enough for f64 too, where nothing depends on it but
-/// tests. With one exponential and one division this costs half as much as rational forms by intervals.
+/// 1 minus normalBelow at a = |x|, as exp(-a^2/2) t R(t) with t = 1/(1 + a/4). R is the Chebyshev approximation of 18
+/// terms on 0 <= t <= 1, absolute error 6e-14: enough also for f64, which only tests use. With one exponential and one
+/// division this costs half as much as rational forms by intervals.
 struct NormalTail {
-  Expr x, tail, exp;  // x cut off at normalEnd, and that exponential
+  Expr x, tail, exp;  // x clamped to normalEnd, the tail, exp(-x^2/2)
 };
 NormalTail normalAbove(LowerCtx &c, Expr x) {
   static constexpr double coefficients[] = {0x1.9884533d43a20p-4,   0x1.9884533caa6b4p-4,  0x1.7efc0e46e17c0p-4,
@@ -376,7 +377,7 @@ OpDef define_relu_grad() {
        .name = "relu_grad",
        .summary = "dy where x is positive, else 0",
        .flops = 1,
-       .reference = [](double dy, double x) { return x > 0 ? dy : 0.0; },  // also where dy is not finite
+       .reference = [](double dy, double x) { return x > 0 ? dy : 0.0; },  // also if dy is not finite
        .lower = [](LowerCtx &c, Expr dy, Expr x) { return kir::select(kir::lt(c.f(0), x), dy, c.f(0)); }});
 }
 
@@ -443,7 +444,7 @@ OpDef define_gelu_exact() {
                   .reference = [](double x) { return x < -normalEnd ? -0.0 : x * normalBelow(x); },
                   .lower =
                       [](LowerCtx &c, Expr x) {
-                        // x - x Q(x) where positive, x Q(-x) where not.
+                        // x - x Q(x) if x > 0, else x Q(-x); Q is the tail.
                         NormalTail n = normalAbove(c, x);
                         return kir::fma(-kir::unary(UnaryOp::abs, n.x), n.tail, kir::max(c.f(0), x));
                       },

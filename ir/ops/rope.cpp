@@ -1,10 +1,10 @@
-// Rotary position embedding (Su et al. 2021, "RoFormer"): queries and keys are turned by an angle that grows with their
-// position, so that their products depend on distances alone.
+// Rotary position embedding (Su et al. 2021, "RoFormer"): queries and keys are rotated by an angle proportional to
+// their position, so that their products depend only on distances.
 //
 // Element j of the first half of a head and element j of the second form a plane (the layout of Hugging Face's Llama).
-// Row t turns it by t * theta^(-2j/D):
+// Row t rotates it by t * theta^(-2j/D):
 //   y_j = x_j cos - x_(j+D/2) sin,   y_(j+D/2) = x_(j+D/2) cos + x_j sin
-// The cosines and sines of all rows stand in a table, which one op makes and all layers share.
+// The cosines and sines of all rows are in a table, which one op computes for all layers.
 #include "ir/ops/heads.h"
 #include "ir/ops/op_support.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 double thetaOf(const Op &op) { return op.attrs.getFloat("theta", 10000.0); }
 
-/// Columns of queries and keys come first in a row; values, behind them, are not turned.
+/// The columns of queries and keys, the first ones of a row. Values, behind them, are not rotated.
 int64_t turnedColumns(const Heads &h) { return (h.queries + h.keyValues) * h.size; }
 
 bool inferRope(const Op &op, std::vector<Type> &types, std::string &error) {
@@ -59,7 +59,7 @@ std::vector<Expr> lowerRope(LowerCtx &c) {
   std::vector<Expr> at = c.index();
   const Expr column = at[2], inHalf = column % kir::imm(half);
   const Expr second = column / kir::imm(half) % kir::imm(2);  // 0 or 1: which half of its head
-  // Of this form, the partner's column has stride 1 in vectors that lie within a half.
+  // Written like this, the partner's column has stride 1 in vectors within a half.
   Expr partner[] = {at[0], at[1], column + (kir::imm(half) - second * h.size)};
   Expr cosine[] = {at[1], inHalf}, sine[] = {at[1], inHalf + half};
   Expr turn = c.operandAt(1, sine);
@@ -171,7 +171,7 @@ OpDef define_rope() {
         std::vector<OpDef::Sample> samples;
         for (auto [heads, keyHeads] : {std::pair<int64_t, int64_t>{2, 2}, {4, 1}, {3, 3}})
           for (bool inverse : {false, true}) {
-            // A whole vector in half a head, or any size.
+            // Half a head of whole vectors, or of any size.
             int64_t rows = s.extent(9), size = keyHeads == 1 ? 64 : 2 * s.extent(17);
             samples.push_back(
                 {.operandTypes = {Type(DType::f32, {s.between(1, 3), rows, (heads + 2 * keyHeads) * size}),

@@ -24,8 +24,8 @@ std::vector<OpDef::Sample> samplesRow(unsigned seed) {
   return {{.operandTypes = {x}}, {.operandTypes = {x.slice(2, 3)}}};
 }
 
-/// A row statistic repeated along the last dimension: broadcast adds leading dimensions only, so the new one is turned
-/// to the back.
+/// A row statistic repeated along the last dimension: broadcast adds only leading dimensions, so the new one is
+/// transposed to the back.
 Value *repeatAlongRow(Builder &b, Value *rows, const Type &x) {
   Type turned(x.dtype, {x.dims.back()});
   std::vector<int64_t> perm;
@@ -37,13 +37,13 @@ Value *repeatAlongRow(Builder &b, Value *rows, const Type &x) {
   return b.value(OpKind::transpose, {b.op(OpKind::broadcast, {rows}, {turned})->result()}, attrs({{"perm", perm}}));
 }
 
-/// An op on each row of x by itself.
+/// An op that computes each row of x by itself.
 struct RowSpec {
   OpKind kind;
   const char *name, *summary, *shapes;
   Rule<std::vector<Value *>(GradCtx &)> grad;
   double flops;
-  /// Of one row of n elements: one result, or n.
+  /// Computes one row of n elements: one result, or n.
   void (*reference)(const double *x, int64_t n, double *y);
   Expr (*lower)(LowerCtx &c, Expr x);
 };

@@ -1,4 +1,4 @@
-// Ops that make up programs rather than compute: state access, terminators, groups, constants.
+// Ops of program structure: state access, terminators, groups, constants.
 #include "ir/ops/op_support.h"
 
 #include <cmath>
@@ -13,7 +13,7 @@ constexpr NotApplicable ofStructure{"a pass that cuts values treats the program'
 constexpr NotApplicable runsNoCode{"it is part of the program's structure and runs no code of its own"};
 constexpr NotApplicable interpreterDoesIt{"the interpreter gives it its meaning: it concerns more than values"};
 
-/// The definition of an op of which nothing but its place in a program is of interest.
+/// The definition of an op to which the fields for computation do not apply.
 OpDef structural(OpKind kind, std::string summary, std::string shapes, std::vector<OperandSpec> operands,
                  std::vector<AttrSpec> attrs, std::vector<std::string> results, Rule<std::string(const Op &)> check) {
   return OpDef{

@@ -1,4 +1,4 @@
-// Sums over leading dimensions (tokens), in the order that `fold` fixes, and sums of squares: of all elements, of each
+// Sums over leading dimensions (tokens), in the order of attribute `fold`, and sums of squares of all elements, of each
 // row, of each column.
 #include "ir/ops/op_support.h"
 
@@ -223,7 +223,7 @@ OpDef define_column_squares() {
             y.data[i % columns] += in[0]->data[i] * in[0]->data[i];
         return {std::move(y)};
       },
-      // Where there are several parts they read x together, as one group: each adds zeros for the rows of the others.
+      // Several parts of x are one group that reads x once: each part adds zeros for the rows of the others.
       .lower = [](LowerCtx &c) -> std::vector<Expr> {
         const int64_t start = c.op.attrs.getInt("start"), rows = c.op.attrs.getInt("rows");
         Expr x = c.operand(0), square = x * x;
