@@ -6,10 +6,8 @@
 #include "frontends/hf_config.h"
 
 #include "support/files.h"
-#include "support/json_text.h"
+#include "support/json.h"
 #include "support/words.h"
-
-#include <nlohmann/json.hpp>
 
 #include "llvm/ADT/STLExtras.h"
 

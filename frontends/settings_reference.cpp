@@ -1,13 +1,12 @@
 #include "frontends/settings_reference.h"
 
 #include "support/files.h"
+#include "support/json.h"
 #include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"
-
-#include <nlohmann/json.hpp>
 
 namespace gptc {
 
@@ -15,7 +14,9 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-template <typename... F> struct Overloaded : F... { using F::operator()...; };
+template <typename... F> struct Overloaded : F... {
+  using F::operator()...;
+};
 template <typename... F> Overloaded(F...) -> Overloaded<F...>;
 
 TomlValue toml(auto value) {
@@ -139,9 +140,7 @@ json schemaOf(const ValueType &type) {
                         [](const values::Boolean &t) {
                           return t.orAuto ? json{{"enum", {true, false, "auto"}}} : json{{"type", "boolean"}};
                         },
-                        [](const values::Choice &t) {
-                          return json{{"enum", t.built}};
-                        },
+                        [](const values::Choice &t) { return json{{"enum", t.built}}; },
                         [](const values::Text &t) {
                           if (t.words.empty() && t.forms.empty())
                             return json{{"type", "string"}};
@@ -150,16 +149,12 @@ json schemaOf(const ValueType &type) {
                             any.push_back({{"type", "string"}, {"pattern", f.pattern}});
                           return json{{"anyOf", any}};
                         },
-                        [](const values::Path &) {
-                          return json{{"type", "string"}, {"minLength", 1}};
-                        },
+                        [](const values::Path &) { return json{{"type", "string"}, {"minLength", 1}}; },
                         [](const values::Patterns &) {
                           const json one = {{"type", "string"}};
                           return json{{"anyOf", {one, {{"type", "array"}, {"items", one}, {"minItems", 1}}}}};
                         },
-                        [](const values::Tables &) {
-                          return json{{"type", "array"}};
-                        },
+                        [](const values::Tables &) { return json{{"type", "array"}}; },
                     },
                     type);
 }
@@ -223,43 +218,42 @@ std::string groupFile(ParameterGroup g) {
 }  // namespace
 
 std::optional<TomlValue> valueOf(const Setting &s) {
-  return std::visit(Overloaded{
-                        [](std::monostate) { return std::optional<TomlValue>(); },
-                        [&](const int64_t *x) -> std::optional<TomlValue> {
-                          const auto &t = std::get<values::Integer>(s.type);
-                          return numberOrWord(*x, *x >= t.least && *x <= t.most, t.words);
-                        },
-                        [&](const double *x) -> std::optional<TomlValue> {
-                          const auto &t = std::get<values::Number>(s.type);
-                          return numberOrWord(*x, t.holds(*x), t.words);
-                        },
-                        [](const bool *x) -> std::optional<TomlValue> { return toml(*x); },
-                        [&](const std::string *x) -> std::optional<TomlValue> {
-                          if (std::holds_alternative<values::Path>(s.type) && x->empty())
-                            return std::nullopt;
-                          const bool truth = std::holds_alternative<values::Boolean>(s.type) && *x != "auto";
-                          return truth ? toml(*x == "true") : toml(*x);
-                        },
-                        [](const NumberPair &x) -> std::optional<TomlValue> {
-                          return listOf({toml(*x.first), toml(*x.second)});
-                        },
-                        [](const std::vector<int64_t> *x) -> std::optional<TomlValue> {
-                          std::vector<TomlValue> items;
-                          for (int64_t n : *x)
-                            items.push_back(toml(n));
-                          return listOf(items);
-                        },
-                        [](const std::optional<bool> *x) -> std::optional<TomlValue> {
-                          return *x ? toml(**x) : toml(std::string("auto"));
-                        },
-                        [](const std::optional<double> *x) -> std::optional<TomlValue> {
-                          return *x ? std::optional(toml(**x)) : std::nullopt;
-                        },
-                        [](const std::optional<std::pair<double, double>> *x) -> std::optional<TomlValue> {
-                          return *x ? std::optional(listOf({toml((*x)->first), toml((*x)->second)})) : std::nullopt;
-                        },
-                    },
-                    s.member);
+  return std::visit(
+      Overloaded{
+          [](std::monostate) { return std::optional<TomlValue>(); },
+          [&](const int64_t *x) -> std::optional<TomlValue> {
+            const auto &t = std::get<values::Integer>(s.type);
+            return numberOrWord(*x, *x >= t.least && *x <= t.most, t.words);
+          },
+          [&](const double *x) -> std::optional<TomlValue> {
+            const auto &t = std::get<values::Number>(s.type);
+            return numberOrWord(*x, t.holds(*x), t.words);
+          },
+          [](const bool *x) -> std::optional<TomlValue> { return toml(*x); },
+          [&](const std::string *x) -> std::optional<TomlValue> {
+            if (std::holds_alternative<values::Path>(s.type) && x->empty())
+              return std::nullopt;
+            const bool truth = std::holds_alternative<values::Boolean>(s.type) && *x != "auto";
+            return truth ? toml(*x == "true") : toml(*x);
+          },
+          [](const NumberPair &x) -> std::optional<TomlValue> { return listOf({toml(*x.first), toml(*x.second)}); },
+          [](const std::vector<int64_t> *x) -> std::optional<TomlValue> {
+            std::vector<TomlValue> items;
+            for (int64_t n : *x)
+              items.push_back(toml(n));
+            return listOf(items);
+          },
+          [](const std::optional<bool> *x) -> std::optional<TomlValue> {
+            return *x ? toml(**x) : toml(std::string("auto"));
+          },
+          [](const std::optional<double> *x) -> std::optional<TomlValue> {
+            return *x ? std::optional(toml(**x)) : std::nullopt;
+          },
+          [](const std::optional<std::pair<double, double>> *x) -> std::optional<TomlValue> {
+            return *x ? std::optional(listOf({toml((*x)->first), toml((*x)->second)})) : std::nullopt;
+          },
+      },
+      s.member);
 }
 
 std::string typeText(const ValueType &type) {

@@ -4,11 +4,10 @@
 #include "frontends/utf8.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
+#include "support/json.h"
 
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 

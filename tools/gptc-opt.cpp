@@ -88,21 +88,20 @@ static int run(int argc, char **argv) {
   std::string input = "-", passes, emit = "gir", targetName;
   bool verifyEach = true, listPasses = false, listOps = false, listErrors = false;
   PipelineOptions options;
-  CLI::App app{"Runs passes on a module of the graph IR and prints the result.", "gptc-opt"};
-  app.set_version_flag("--version", "gptc-opt " GPTC_VERSION);
-  app.add_option("input", input, "a .gir file, or - for standard input")->type_name("FILE.gir");
-  app.add_option("--passes", passes, "e.g. 'autodiff,optimizer,fuse{max=8}'; 'default' stands for the whole pipeline");
-  app.add_flag("--verify-each,!--no-verify-each", verifyEach, "run the verifier after each pass (default)");
-  app.add_flag("--print-changed", options.printChanged, "print the module after each pass that changed it, to stderr");
-  app.add_flag("--time-passes", options.timePasses, "print a table of times to stderr");
-  app.add_option("--dump-dir", options.dumpDir, "write the module after each pass into this folder")->type_name("DIR");
-  app.add_option("--emit", emit, "gir, dot, kernel, llvm, cuda, ptx or none")
-      ->check(CLI::IsMember({"gir", "dot", "kernel", "llvm", "cuda", "ptx", "none"}));
-  app.add_option("--target", targetName, "cpu (default) or cuda:sm_80 and the like (default of --emit=cuda and ptx)");
-  app.add_flag("--list-passes", listPasses, "print the passes and their options");
-  app.add_flag("--list-ops", listOps, "print docs/ops.md: every op of the graph IR");
-  app.add_flag("--list-errors", listErrors, "print docs/errors.md: every error code");
-  if (std::optional<int> done = parseCommandLine(app, argc, argv))
+  CommandLine app("gptc-opt", "Runs passes on a module of the graph IR and prints the result.");
+  app.option("input", input, "a .gir file, or - for standard input").type("FILE.gir");
+  app.option("--passes", passes, "e.g. 'autodiff,optimizer,fuse{max=8}'; 'default' stands for the whole pipeline");
+  app.flag("--verify-each,!--no-verify-each", verifyEach, "run the verifier after each pass (default)");
+  app.flag("--print-changed", options.printChanged, "print the module after each pass that changed it, to stderr");
+  app.flag("--time-passes", options.timePasses, "print a table of times to stderr");
+  app.option("--dump-dir", options.dumpDir, "write the module after each pass into this folder").type("DIR");
+  app.option("--emit", emit, "gir, dot, kernel, llvm, cuda, ptx or none")
+      .oneOf({"gir", "dot", "kernel", "llvm", "cuda", "ptx", "none"});
+  app.option("--target", targetName, "cpu (default) or cuda:sm_80 and the like (default of --emit=cuda and ptx)");
+  app.flag("--list-passes", listPasses, "print the passes and their options");
+  app.flag("--list-ops", listOps, "print docs/ops.md: every op of the graph IR");
+  app.flag("--list-errors", listErrors, "print docs/errors.md: every error code");
+  if (std::optional<int> done = app.parse(argc, argv))
     return *done;
   if (listOps || listErrors) {
     fmt::print("{}{}", listOps ? opsPage() : "", listErrors ? errorsPage() : "");

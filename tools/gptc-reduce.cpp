@@ -128,24 +128,22 @@ int run(int argc, char **argv) {
   CheckOptions options;
   int seconds = 60;
   bool quiet = false;
-  CLI::App app{"Shrinks a module that shows a bug to a small one that still shows it.\n\n"
-               "Without --test, a module fails where passes change what it means, crash or break its text, or where\n"
-               "machine code leaves its memory or is further off than its error bound (tools/check/module_check.h).",
-               "gptc-reduce"};
-  app.set_version_flag("--version", "gptc-reduce " GPTC_VERSION);
-  app.add_option("input", input, "a .gir file, or - for standard input")->type_name("FILE.gir");
-  app.add_option("-o,--output", output, "where the small module goes; - for standard output (default)")
-      ->type_name("FILE.gir");
-  app.add_option(
-      "--test", test,
-      "a command that fails on the module; a candidate counts when it ends with the same exit code. {} in it "
-      "stands for the candidate's path, else that comes last");
-  app.add_option("--seed", options.seed, "of the numbers and the order of passes in the built-in check");
-  app.add_option("--timeout", seconds,
-                 "seconds for one candidate in the built-in check; one that takes longer counts as good (default 60)")
-      ->check(within(1, 3600));
-  app.add_flag("--quiet", quiet, "no progress on standard error");
-  if (std::optional<int> done = parseCommandLine(app, argc, argv))
+  CommandLine app(
+      "gptc-reduce",
+      "Shrinks a module that shows a bug to a small one that still shows it.\n\n"
+      "Without --test, a module fails where passes change what it means, crash or break its text, or where\n"
+      "machine code leaves its memory or is further off than its error bound (tools/check/module_check.h).");
+  app.option("input", input, "a .gir file, or - for standard input").type("FILE.gir");
+  app.option("-o,--output", output, "where the small module goes; - for standard output (default)").type("FILE.gir");
+  app.option("--test", test,
+             "a command that fails on the module; a candidate counts when it ends with the same exit code. {} in it "
+             "stands for the candidate's path, else that comes last");
+  app.option("--seed", options.seed, "of the numbers and the order of passes in the built-in check");
+  app.option("--timeout", seconds,
+             "seconds for one candidate in the built-in check; one that takes longer counts as good (default 60)")
+      .within(1, 3600);
+  app.flag("--quiet", quiet, "no progress on standard error");
+  if (std::optional<int> done = app.parse(argc, argv))
     return *done;
 
   std::unique_ptr<Module> m = loadGir(input);

@@ -5,10 +5,9 @@
 
 int main(int argc, char **argv) {
   return gptc::guardedMain([&] {
-    CLI::App app("Compiles a GPT and its training recipe into a plan that gptrun runs.", "gptc");
-    app.set_version_flag("--version", "gptc " GPTC_VERSION);
-    app.require_subcommand(1);
-    app.set_help_all_flag("--help-all", "Help of every command");
+    gptc::CommandLine app("gptc", "Compiles a GPT and its training recipe into a plan that gptrun runs.");
+    app.requireCommand();
+    app.helpOfAll();
     gptc::addNewCommand(app);
     gptc::addCompileCommand(app);
     gptc::addConfigCommand(app);
@@ -21,6 +20,6 @@ int main(int argc, char **argv) {
     gptc::addCalibrateCommand(app);
     gptc::addDoctorCommand(app);
     gptc::addCompletionCommand(app);
-    return gptc::parseCommandLine(app, argc, argv).value_or(0);
+    return app.parse(argc, argv).value_or(0);
   });
 }

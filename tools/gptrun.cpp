@@ -254,7 +254,7 @@ public:
     code = exitCodeOf(f.cause);
   }
   static void listen() {
-    struct sigaction a {};
+    struct sigaction a{};
     a.sa_handler = [](int number) {
       if (const int said = code) {
         (void)!::write(STDERR_FILENO, words.data(), words.size());
@@ -550,95 +550,88 @@ template <typename T> std::string withDefault(const char *text, const T &value) 
 
 int run(int argc, char **argv) {
   Options o;
-  CLI::App app{"gptrun: trains, samples and evaluates a plan made by `gptc compile`", "gptrun"};
-  app.set_version_flag("--version", "gptrun " GPTC_VERSION);
-  auto common = [&](CLI::App *a) {
-    a->add_option("PLAN", o.plan, "folder written by `gptc compile`")->type_name("FOLDER");
-    a->add_option("--threads", o.threads, "threads; never changes results; default: 0, all cores")
-        ->check(within(0, 4096));
-    a->add_option("--out-dir", o.outDir,
-                  "where the run writes; default: out_dir of model.toml, for a plan from elsewhere only below the "
-                  "working folder")
-        ->type_name("DIR");
+  CommandLine app("gptrun", "gptrun: trains, samples and evaluates a plan made by `gptc compile`");
+  auto common = [&](Command a) {
+    a.option("PLAN", o.plan, "folder written by `gptc compile`").type("FOLDER");
+    a.option("--threads", o.threads, "threads; never changes results; default: 0, all cores").within(0, 4096);
+    a.option("--out-dir", o.outDir,
+             "where the run writes; default: out_dir of model.toml, for a plan from elsewhere only below the "
+             "working folder")
+        .type("DIR");
   };
-  common(&app);
-  auto weights = [&](CLI::App *a) {
-    a->add_option(
-         "--checkpoint", o.checkpoint,
-         "which weights: the number of a step | best: least validation loss | a folder with model.safetensors; "
-         "default: the newest checkpoint")
-        ->type_name("STEP|best|DIR");
+  common(app);
+  auto weights = [&](Command a) {
+    a.option("--checkpoint", o.checkpoint,
+             "which weights: the number of a step | best: least validation loss | a folder with model.safetensors; "
+             "default: the newest checkpoint")
+        .type("STEP|best|DIR");
   };
-  app.add_option("--nodes", o.nodes, "machines; without --hosts their ranks all run on this one; default: 1")
-      ->check(within(1, 1 << 10));
-  app.add_option("--hosts", o.hosts, "names of the machines, to be reached by ssh: node1,node2 or node[1-8]");
-  app.add_option("--ranks-per-node", o.ranksPerNode,
-                 "processes per machine; default: those of the plan, with --nodes 1, with --hosts and a plan for "
-                 "GPUs as many as this machine has")
-      ->check(within(1, 1 << 10));
-  app.add_option("--restarts", o.restarts,
-                 withDefault("how often to start again from a checkpoint when a rank fails", o.restarts))
-      ->check(within(0, 1 << 20));
-  app.add_flag("--agent", o.agent)->group("");  // ssh starts it on the machines of --hosts
-  app.add_option("--steps", o.steps, "stop once this many steps are done in all; default: the plan's")
-      ->check(within(int64_t(0), int64_t(1) << 40));
-  app.add_option(
+  app.option("--nodes", o.nodes, "machines; without --hosts their ranks all run on this one; default: 1")
+      .within(1, 1 << 10);
+  app.option("--hosts", o.hosts, "names of the machines, to be reached by ssh: node1,node2 or node[1-8]");
+  app.option("--ranks-per-node", o.ranksPerNode,
+             "processes per machine; default: those of the plan, with --nodes 1, with --hosts and a plan for "
+             "GPUs as many as this machine has")
+      .within(1, 1 << 10);
+  app.option("--restarts", o.restarts,
+             withDefault("how often to start again from a checkpoint when a rank fails", o.restarts))
+      .within(0, 1 << 20);
+  app.flag("--agent", o.agent).hidden();  // ssh starts it on the machines of --hosts
+  app.option("--steps", o.steps, "stop once this many steps are done in all; default: the plan's")
+      .within(int64_t(0), int64_t(1) << 40);
+  app.option(
          "--resume", o.resume,
          "auto: from the newest checkpoint if there is one | never: start over, keeping the earlier run aside | must; "
          "default: auto")
-      ->check(CLI::IsMember({"auto", "never", "must"}));
-  app.add_flag("--allow-changed-data", o.allowChangedData,
-               "resume although the training data is not that of the checkpoint");
-  CLI::Option *profile = app.add_flag("--profile", o.profile, "print time, GFLOP/s and GB/s per kernel at the end");
-  app.add_flag("--check", o.check,
-               "run kernels one by one, and end with the name of the first that fails or leaves a value that is not "
-               "finite; slow, the same bits")
-      ->excludes(profile);
+      .oneOf({"auto", "never", "must"});
+  app.flag("--allow-changed-data", o.allowChangedData,
+           "resume although the training data is not that of the checkpoint");
+  const Option profile = app.flag("--profile", o.profile, "print time, GFLOP/s and GB/s per kernel at the end");
+  app.flag("--check", o.check,
+           "run kernels one by one, and end with the name of the first that fails or leaves a value that is not "
+           "finite; slow, the same bits")
+      .excludes(profile);
 
-  CLI::App *sample = app.add_subcommand("sample", "continue a prompt");
+  Command sample = app.command("sample", "continue a prompt");
   common(sample);
   weights(sample);
-  sample->add_option("--prompt", o.prompt, "text to continue; default: the end of a line");
-  sample->add_option("--max-tokens", o.sample.maxTokens, withDefault("tokens to generate", o.sample.maxTokens))
-      ->check(within(int64_t(1), int64_t(1) << 40));
+  sample.option("--prompt", o.prompt, "text to continue; default: the end of a line");
+  sample.option("--max-tokens", o.sample.maxTokens, withDefault("tokens to generate", o.sample.maxTokens))
+      .within(int64_t(1), int64_t(1) << 40);
   sample
-      ->add_option("--temperature", o.sample.temperature,
-                   withDefault("0: always the likeliest token", o.sample.temperature))
-      ->check(within(0.0, 100.0));
-  sample->add_option("--top-k", o.sample.topK, withDefault("choose among the k likeliest; 0: all", o.sample.topK))
-      ->check(within(int64_t(0), int64_t(1) << 31));
+      .option("--temperature", o.sample.temperature, withDefault("0: always the likeliest token", o.sample.temperature))
+      .within(0.0, 100.0);
+  sample.option("--top-k", o.sample.topK, withDefault("choose among the k likeliest; 0: all", o.sample.topK))
+      .within(int64_t(0), int64_t(1) << 31);
   sample
-      ->add_option("--top-p", o.sample.topP,
-                   withDefault("choose among the likeliest that together reach this probability", o.sample.topP))
-      ->check(within(1e-9, 1.0));
-  sample->add_option("--seed", o.sample.seed, withDefault("seed of the choice", o.sample.seed));
-  sample->add_flag("--time", o.time, "say at the end how many tokens came in a second");
-  CLI::App *eval = app.add_subcommand("eval", "loss on the validation data, or on another file");
+      .option("--top-p", o.sample.topP,
+              withDefault("choose among the likeliest that together reach this probability", o.sample.topP))
+      .within(1e-9, 1.0);
+  sample.option("--seed", o.sample.seed, withDefault("seed of the choice", o.sample.seed));
+  sample.flag("--time", o.time, "say at the end how many tokens came in a second");
+  Command eval = app.command("eval", "loss on the validation data, or on another file");
   common(eval);
   weights(eval);
-  eval->add_option("--data", o.data, "token file, globs allowed; default: data.val of model.toml")->type_name("FILE");
-  eval->add_option("--steps", o.steps, "global batches; 0: the whole of the data; default: eval.steps of model.toml")
-      ->check(within(int64_t(0), int64_t(1) << 40));
+  eval.option("--data", o.data, "token file, globs allowed; default: data.val of model.toml").type("FILE");
+  eval.option("--steps", o.steps, "global batches; 0: the whole of the data; default: eval.steps of model.toml")
+      .within(int64_t(0), int64_t(1) << 40);
 
-  if (std::optional<int> code = parseCommandLine(app, argc, argv))
+  if (std::optional<int> code = app.parse(argc, argv))
     return *code;
   if (o.agent)
     return runAgent(STDIN_FILENO, STDOUT_FILENO);
-  for (const CLI::App *command : app.get_subcommands())
-    for (const CLI::Option *option : app.get_options())
-      if (option->count() && !command->get_option_no_throw(option->get_name()))
-        throw UserError(
-            ErrorCode::Usage,
-            fmt::format("{} is for training: gptrun {} does not take it", option->get_name(), command->get_name()),
-            fmt::format("gptrun {} --help lists what it takes", command->get_name()));
+  if (const auto foreign = app.optionForeignToCommand())
+    throw UserError(ErrorCode::Usage,
+                    fmt::format("{} is for training: gptrun {} does not take it", foreign->option, foreign->command),
+                    fmt::format("gptrun {} --help lists what it takes", foreign->command));
   if (o.plan.empty())
     throw UserError(ErrorCode::Usage, "which plan?", "gptrun PLAN; make one with `gptc compile model.toml -o PLAN`");
   if (std::isnan(o.sample.temperature) || std::isnan(o.sample.topP))  // a range check does not catch NaN
     throw UserError(ErrorCode::Usage, "--temperature and --top-p want numbers",
                     "for example --temperature 0.8 --top-p 0.95");
-  if (sample->parsed())
+  if (sample.given())
     runSample(o);
-  else if (eval->parsed())
+  else if (eval.given())
     runEval(o);
   else
     return runTraining(o, {argv + 1, argv + argc});

@@ -11,12 +11,10 @@
 #include "runtime/plan/manifest.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
-#include "support/json_text.h"
+#include "support/json.h"
 #include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -318,7 +316,7 @@ std::string CheckpointStore::pathOf(int64_t step) const { return folder + "/" + 
 
 void CheckpointStore::requireSpace(int64_t bytes) const {
   makeDirs(folder);
-  struct statvfs v {};
+  struct statvfs v{};
   if (::statvfs(folder.c_str(), &v) != 0)
     return;
   int64_t room = int64_t(v.f_bavail) * int64_t(v.f_frsize);

@@ -7,9 +7,8 @@
 #include "runtime/launch/pulse.h"
 #include "runtime/plan/manifest.h"
 #include "support/diagnostics.h"
+#include "support/json.h"
 #include "support/words.h"
-
-#include <nlohmann/json.hpp>
 
 #include <csignal>
 #include <cstring>

@@ -1,9 +1,7 @@
 #include "runtime/checkpoint/safetensors.h"
 
 #include "support/diagnostics.h"
-#include "support/json_text.h"
-
-#include <nlohmann/json.hpp>
+#include "support/json.h"
 
 #include <algorithm>
 

@@ -2,9 +2,7 @@
 
 #include "ir/mesh.h"
 #include "support/diagnostics.h"
-#include "support/json_text.h"
-
-#include <nlohmann/json.hpp>
+#include "support/json.h"
 
 #include "llvm/ADT/STLExtras.h"
 

@@ -4,8 +4,7 @@
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
-
-#include <nlohmann/json.hpp>
+#include "support/json.h"
 
 #include <algorithm>
 #include <cmath>

@@ -4,8 +4,7 @@
 #include "runtime/rendezvous/rendezvous.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
-
-#include <nlohmann/json.hpp>
+#include "support/json.h"
 
 #include <algorithm>
 #include <array>
@@ -42,7 +41,7 @@ std::string CrewPlan::json() const {
 std::optional<CrewPlan> CrewPlan::parse(const std::string &text) {
   CrewPlan p;
   try {
-    const nlohmann::json j = nlohmann::json::parse(text);
+    const nlohmann::json j = parseJson(text);
     j.at("command").get_to(p.command);
     j.at("environment").get_to(p.environment);
     j.at("folder").get_to(p.folder);

@@ -39,7 +39,7 @@ void MutualWatch::judge(RendezvousServer &server, int world) {
         try {
           if (news[i].empty())
             continue;
-          const json j = json::parse(news[i]);
+          const json j = parseJson(news[i]);
           ranks[i].host = j.at("host");
           ranks[i].pid = j.at("pid");
           ranks[i].pulse = pulseOf(j.at("pulse"));

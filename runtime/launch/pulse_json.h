@@ -2,8 +2,7 @@
 #pragma once
 
 #include "runtime/launch/pulse.h"
-
-#include <nlohmann/json.hpp>
+#include "support/json.h"
 
 #include <algorithm>
 

@@ -2,9 +2,7 @@
 
 #include "support/diagnostics.h"
 #include "support/files.h"
-
-#include <fmt/chrono.h>
-#include <nlohmann/json.hpp>
+#include "support/json.h"
 
 #include <algorithm>
 #include <array>
@@ -13,6 +11,7 @@
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
+#include <fmt/chrono.h>
 #include <unistd.h>
 
 namespace gptc {

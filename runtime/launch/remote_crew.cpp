@@ -67,7 +67,7 @@ public:
     reader.emplace(out);
     ::fcntl(err, F_SETFL, O_NONBLOCK);
     heard = told = Clock::now();
-    json first = json::parse(plan.json());
+    json first = parseJson(plan.json());
     first["silenceMs"] = options.silence.count();
     send(first);
   }
@@ -210,7 +210,7 @@ private:
   }
 
   void take(const std::string &line) {
-    const json j = json::parse(line, nullptr, false);
+    const json j = parseJsonOrDiscard(line);
     if (!j.is_object()) {
       said += (said.empty() ? "" : " ") + line.substr(0, 200);  // perhaps a shell's greeting
       return;
@@ -264,7 +264,7 @@ int runAgent(int in, int out) {
       heard = Clock::now();
       if (!first)
         first = line;
-      else if (json j = json::parse(line, nullptr, false); j.is_object())
+      else if (json j = parseJsonOrDiscard(line); j.is_object())
         commands.push_back(j);
     });
   };
@@ -278,16 +278,11 @@ int runAgent(int in, int out) {
     tell({{"refused", "gptrun there is of another version"}});
     return exitCodeOf(ErrorCode::Usage);
   }
-  const std::chrono::milliseconds silence(json::parse(*first).value("silenceMs", 15000));
+  const std::chrono::milliseconds silence(parseJson(*first).value("silenceMs", 15000));
   std::unique_ptr<Crew> crew;
   try {
-    crew = startCrewHere(*plan, {-1,
-                                 [&](llvm::StringRef s) {
-                                   tell({{"out", s.str()}});
-                                 },
-                                 [&](llvm::StringRef s) {
-                                   tell({{"err", s.str()}});
-                                 }});
+    crew = startCrewHere(*plan, {-1, [&](llvm::StringRef s) { tell({{"out", s.str()}}); },
+                                 [&](llvm::StringRef s) { tell({{"err", s.str()}}); }});
   } catch (const UserError &e) {
     tell({{"refused", e.diagnostics[0].message}});
     return e.exitCode();

@@ -1,8 +1,7 @@
 #include "runtime/plan/manifest.h"
 
 #include "support/files.h"
-
-#include <nlohmann/json.hpp>
+#include "support/json.h"
 
 namespace gptc {
 

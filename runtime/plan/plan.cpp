@@ -8,11 +8,9 @@
 #include "runtime/plan/manifest.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
-#include "support/json_text.h"
+#include "support/json.h"
 
 #include "llvm/ADT/STLExtras.h"
-
-#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <map>

@@ -2,8 +2,7 @@
 
 #include "support/diagnostics.h"
 #include "support/files.h"
-
-#include <nlohmann/json.hpp>
+#include "support/json.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -27,7 +26,7 @@ MetricsLog::MetricsLog(const std::string &outDir, int64_t step) : path(outDir + 
   std::string kept;
   llvm::StringRef rest = old.text;
   for (size_t end; (end = rest.find('\n')) != llvm::StringRef::npos; rest = rest.drop_front(end + 1)) {
-    nlohmann::json j = nlohmann::json::parse(rest.begin(), rest.begin() + end, nullptr, false);
+    nlohmann::json j = parseJsonOrDiscard(rest.substr(0, end));
     if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer() || j["step"] > step)
       continue;
     if (j.contains("val_loss"))

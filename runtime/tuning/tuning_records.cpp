@@ -7,12 +7,11 @@
 #include "runtime/tuning/cache_secret.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
+#include "support/json.h"
 #include "support/stderr.h"
 #include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -115,7 +114,7 @@ TuningRecord::Line TuningRecord::parse(llvm::StringRef line, TuningRecord &r, st
   try {
     if (line.size() > longestLine)
       throw std::runtime_error("too long");
-    json j = json::parse(line.begin(), line.end());
+    json j = parseJson(line);
     if (j.dump() != line)  // rejects duplicate keys, for example
       throw std::runtime_error("not as it was written");
     const std::string sum = j.at("sum").get<std::string>();

@@ -2,10 +2,8 @@
 
 #include "codegen/codegen.h"
 #include "support/diagnostics.h"
+#include "support/json.h"
 #include "tools/planner/cache_dir.h"
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <cerrno>
 #include <chrono>
@@ -13,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <poll.h>
 #include <regex>
 #include <sys/prctl.h>
@@ -164,7 +163,7 @@ DeviceInfo askDevice() {
     });
     std::string line;
     if (child.read(line, 120) == Child::Read::line)
-      said = json::parse(line);
+      said = parseJson<json>(line);
     else
       said = {{"problem", "the device could not be opened within 120 s, or the process ended"}};
   }
@@ -203,7 +202,7 @@ public:
         std::string line;
         const Child::Read read = child.read(line, running ? options.caseSeconds : std::max(options.caseSeconds, 120));
         if (read == Child::Read::line) {
-          const json said = json::parse(line);
+          const json said = parseJson<json>(line);
           if (said.contains("unusable")) {
             opened = said["unusable"];
           } else if (said.contains("begun")) {

@@ -1,11 +1,11 @@
 // The program of tests/device, on the stand-ins: a case that fails, hangs, crashes or does not compile is recorded by
 // its name, and hides no other.
+#include "support/json.h"
+
 #include <gtest/gtest.h>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
 #include <filesystem>
+#include <fmt/format.h>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -39,7 +39,7 @@ struct DeviceProgramTest : testing::Test {
     records.clear();
     std::ifstream lines(dir / "results");
     for (std::string line; std::getline(lines, line);) {
-      const nlohmann::json record = nlohmann::json::parse(line);
+      const nlohmann::json record = gptc::parseJson(line);
       if (!record.contains("case"))
         continue;
       begun += record["result"] == "begun";

@@ -1,12 +1,11 @@
 // gptc doctor on machines that are made up: with none of CUDA's libraries, and with stand-ins for them.
 #include "runtime/cuda/cudnn.h"
+#include "support/json.h"
 
 #include <gtest/gtest.h>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
 #include <filesystem>
+#include <fmt/format.h>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -97,7 +96,7 @@ TEST_F(DoctorTest, JsonHoldsTheSame) {
   env["FAKE_NVRTC"] = "1209";
   Answer a = doctor("--target cuda --json");
   EXPECT_EQ(a.code, 4) << a.text;
-  const nlohmann::json all = nlohmann::json::parse(a.text);
+  const nlohmann::json all = gptc::parseJson(a.text);
   EXPECT_EQ(all["target"], "cuda");
   EXPECT_FALSE(all["can_run"].get<bool>());
   int seen = 0;

@@ -1,15 +1,14 @@
 // tools/gpu-check against the stand-ins: the table, the JSON, the archive and the exit codes, and what becomes of them
 // when kernels fail, hang or corrupt memory. What it proves is tests/device's.
+#include "support/json.h"
 #include "tests/support/whole_run.h"
 
 #include <gtest/gtest.h>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fmt/format.h>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -169,7 +168,7 @@ TEST_F(GpuCheckTest, WithOneItChecksKernels) {
   std::istringstream lines(archived("logs/cases-Device.jsonl"));
   nlohmann::json figures;
   for (std::string line; std::getline(lines, line);)
-    if (const nlohmann::json record = nlohmann::json::parse(line); record.contains("programs"))
+    if (const nlohmann::json record = gptc::parseJson(line); record.contains("programs"))
       figures = record;
   EXPECT_GT(figures["compiled"], 100) << figures;
   EXPECT_LE(figures["compiled"], 20 * figures["programs"].get<int>()) << "one program keeps one core busy";
@@ -188,7 +187,7 @@ TEST_F(GpuCheckTest, WhatFailsIsCountedAndQuoted) {
   std::istringstream lines(archived("logs/cases-Device.jsonl"));
   std::map<std::string, int> count;
   for (std::string line; std::getline(lines, line);) {
-    const nlohmann::json record = nlohmann::json::parse(line);
+    const nlohmann::json record = gptc::parseJson(line);
     if (record.contains("result"))
       ++count[record["result"]];
     if (record.value("result", "") == "fail") {
@@ -213,7 +212,7 @@ TEST_F(GpuCheckTest, RowsOfBothHalvesRun) {
   EXPECT_NE(textOf("ten steps, bf16").find("cuBLASLt for 30 of 30 matmul groups"), std::string::npos);
   EXPECT_EQ(about("GPT-2 124M, 16 x 1024")["aim"], 50.0);
   EXPECT_TRUE(about("copies")["value"].is_number());
-  EXPECT_EQ(nlohmann::json::parse(archived("gpu-check.json")), report);
+  EXPECT_EQ(gptc::parseJson(archived("gpu-check.json")), report);
   expectNothingLeft();
 }
 
@@ -250,7 +249,7 @@ TEST_F(GpuCheckTest, EveryRowRuns) {
   EXPECT_NE(archived("plans/gpt2/schedules.json").find("algorithm="), std::string::npos);
   EXPECT_NE(archived("runs/bf16-cuda.jsonl").find("\"loss\""), std::string::npos);
   EXPECT_NE(archived("logs/tuning.log").find(" products: "), std::string::npos);
-  EXPECT_EQ(nlohmann::json::parse(archived("gpu-check.json")), report);
+  EXPECT_EQ(gptc::parseJson(archived("gpu-check.json")), report);
   EXPECT_LE(fs::file_size(dir / "results/gpu-check.tar.gz"), size_t(16) << 20);
   expectNothingLeft();
 }
@@ -328,7 +327,7 @@ TEST_F(GpuCheckTest, WhatIsInterruptedIsWrittenDown) {
   EXPECT_EQ(report["state"], "interrupted");
   EXPECT_EQ(results(), (std::map<std::string, std::string>{{"doctor", "pass"}, {"copies", "fail"}}));
   EXPECT_EQ(textOf("copies"), "interrupted");
-  EXPECT_EQ(nlohmann::json::parse(archived(name + ".json")), report);
+  EXPECT_EQ(gptc::parseJson(archived(name + ".json")), report);
   expectNothingLeft();
 }
 

@@ -1,7 +1,6 @@
 // What gptrun says to bad input: a coded error with the fix, the right exit code, nothing lost.
+#include "support/json.h"
 #include "tests/support/harness.h"
-
-#include <nlohmann/json.hpp>
 
 #include <chrono>
 #include <filesystem>
@@ -209,7 +208,7 @@ TEST_F(BadInput, TracesAndEvents) {
   EXPECT_NE(r.output.find("GFLOP/s"), std::string::npos);
   EXPECT_NE(r.output.find("attention"), std::string::npos);
   EXPECT_NE(r.output.find("all kernels"), std::string::npos);
-  nlohmann::json trace = nlohmann::json::parse(readFile(w.path("out/trace.json")));
+  nlohmann::json trace = gptc::parseJson(readFile(w.path("out/trace.json")));
   int steps = 0, kernels = 0;
   for (auto &e : trace["traceEvents"]) {
     steps += e["cat"] == "step";

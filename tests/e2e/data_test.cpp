@@ -3,8 +3,7 @@
 
 #include "runtime/data/data.h"
 #include "runtime/plan/manifest.h"
-
-#include <nlohmann/json.hpp>
+#include "support/json.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -56,7 +55,7 @@ TEST_F(DataTest, OtherTokensAreRefusedUnlessAllowed) {
 TEST_F(DataTest, CheckpointsOfEarlierVersionsAreComparedBySamples) {
   const std::string plan = compile(), out = w.path("out"), file = out + "/checkpoints/step-00000004/manifest.json";
   w.train(plan, "out", {"--steps", "4"});
-  nlohmann::ordered_json j = nlohmann::ordered_json::parse(readFile(file));
+  nlohmann::ordered_json j = gptc::parseJson<nlohmann::ordered_json>(readFile(file));
   ASSERT_EQ(j.erase("data_files"), 1u);
   auto say = [&](const std::string &print) {
     j["data"] = print;

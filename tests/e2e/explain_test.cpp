@@ -2,8 +2,7 @@
 #include "tests/support/harness.h"
 
 #include "runtime/plan/plan.h"
-
-#include <nlohmann/json.hpp>
+#include "support/json.h"
 
 using namespace e2e;
 using nlohmann::json;
@@ -14,7 +13,7 @@ struct Explain : ::testing::Test {
   json of(const std::string &plan) {
     Result r = w.gptc({"explain", plan, "--json"});
     EXPECT_EQ(r.code, 0) << r.output;
-    return json::parse(r.output);
+    return gptc::parseJson<json>(r.output);
   }
   static json decision(const json &all, const std::string &pass, const std::string &name) {
     for (const json &d : all["decisions"])
@@ -124,7 +123,7 @@ TEST_F(Explain, AblationMeasuresTheSameModel) {
   ASSERT_EQ(r.code, 0) << r.output;
   // What only puts ops into other kernels leaves every bit; the others round elsewhere.
   std::map<std::string, json> measured;
-  for (const json &v : json::parse(r.output))
+  for (const json &v : gptc::parseJson<json>(r.output))
     if (!v.contains("skipped"))
       measured[v["name"]] = v;
   for (const char *name : {"unfused pointwise", "separate bias", "no epilogues", "unpadded vocabulary", "remat full"}) {
@@ -143,7 +142,7 @@ TEST_F(Explain, AblationMeasuresTheSameModel) {
   // "all off" needs more memory: attention keeps its weights.
   r = w.gptc({"bench", "ablate", w.modelFile(), "--steps", "1", "--only", "all off", "--json"});
   ASSERT_EQ(r.code, 0) << r.output;
-  json all = json::parse(r.output);
+  json all = gptc::parseJson<json>(r.output);
   ASSERT_EQ(all.size(), 1u);
   EXPECT_GT(all[0]["arena_bytes"], all[0]["base_arena_bytes"]);
 }
@@ -158,7 +157,7 @@ TEST_F(Explain, AblationSkipsWhatABudgetRulesOut) {
   r = w.gptc({"bench", "ablate", w.modelFile(), "--set", "compile.remat=" + least, "--steps", "1", "--json"});
   ASSERT_EQ(r.code, 0) << r.output;
   int measured = 0;
-  for (const json &v : json::parse(r.output)) {
+  for (const json &v : gptc::parseJson<json>(r.output)) {
     measured += v.contains("ms");
     if (v["name"] != "decomposed attention")
       continue;

@@ -4,10 +4,9 @@
 
 #include "runtime/plan/manifest.h"
 #include "support/files.h"
+#include "support/json.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
-
 using namespace e2e;
 
 namespace {
@@ -33,7 +32,8 @@ public:
 
   Result run(const std::string &bad) {
     writeFile(plan + "/planned.gir", bad);
-    nlohmann::ordered_json j = nlohmann::ordered_json::parse(manifest), s = nlohmann::ordered_json::parse(schedules);
+    nlohmann::ordered_json j = gptc::parseJson<nlohmann::ordered_json>(manifest),
+                           s = gptc::parseJson<nlohmann::ordered_json>(schedules);
     // Schedules are listed in the order of the kernels.
     size_t from = bad.find("func @");  // the module has an attribute of that name too
     for (auto &[name, text] : s.items()) {

@@ -10,12 +10,11 @@
 #include "runtime/train/trainer.h"
 #include "runtime/train/weights.h"
 #include "support/diagnostics.h"
+#include "support/json.h"
 #include "tools/compiler/compile.h"
 #include "tools/compiler/inference.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
-
 using namespace e2e;
 using namespace gptc;
 namespace fs = std::filesystem;
@@ -40,7 +39,7 @@ struct InferenceTest : ::testing::Test {
     std::istringstream log(readFile(outDir + "/log.jsonl"));
     double loss = 0;
     for (std::string line; std::getline(log, line);)
-      loss = nlohmann::json::parse(line).value("val_loss", loss);
+      loss = parseJson(line).value("val_loss", loss);
     return loss;
   }
   Workplace w;

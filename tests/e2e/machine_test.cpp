@@ -2,9 +2,9 @@
 #include "tests/support/harness.h"
 
 #include "runtime/plan/plan.h"
+#include "support/json.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <regex>
 
 using namespace e2e;
@@ -60,7 +60,7 @@ TEST_F(MachineTest, TrainingLearnsAndEvalAgrees) {
   ASSERT_TRUE(std::regex_search(r.output, m, std::regex("val loss ([0-9.]+)"))) << r.output;
   EXPECT_NEAR(std::stod(m[1]), val, 1e-4);
   // From anywhere: paths in a plan do not depend on where it is run.
-  nlohmann::json manifest = nlohmann::json::parse(readFile(plan + "/manifest.json"));
+  nlohmann::json manifest = gptc::parseJson(readFile(plan + "/manifest.json"));
   EXPECT_EQ(manifest["run"]["train_data"], w.path("train.bin"));
 }
 

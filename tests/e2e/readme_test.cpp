@@ -1,15 +1,14 @@
 // The losses that the README shows of tools/quickstart are those of today: to step 20, and with tools/test --all to the
 // last one. GPTC_AUSTEN names a folder with the novels; else data/austen/texts, where tools/quickstart keeps them, or
 // what tools/fetch-austen brings.
+#include "support/json.h"
 #include "tests/support/harness.h"
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fmt/format.h>
 #include <fstream>
 #include <sstream>
 
@@ -91,7 +90,7 @@ TEST(Readme, LossesOfTheQuickstartAreThoseOfToday) {
   std::map<int, double> losses;
   std::ifstream in(w.path("run/log.jsonl"));
   for (std::string line; std::getline(in, line);)
-    if (const nlohmann::json j = nlohmann::json::parse(line); j.contains("loss"))
+    if (const nlohmann::json j = gptc::parseJson(line); j.contains("loss"))
       losses[j["step"]] = j["loss"];
   for (const auto &[step, loss] : shown.losses)
     if (step <= steps) {

@@ -2,8 +2,7 @@
 #include "tests/support/harness.h"
 
 #include "runtime/tuning/tuning_records.h"
-
-#include <nlohmann/json.hpp>
+#include "support/json.h"
 
 #include <algorithm>
 #include <chrono>
@@ -31,7 +30,7 @@ protected:
     args.insert(args.end(), more.begin(), more.end());
     const Result r = gptc(args);
     EXPECT_EQ(r.code, 0) << r.output;
-    return r.code ? json() : json::parse(r.output);
+    return r.code ? json() : gptc::parseJson<json>(r.output);
   }
   /// The cache after one search, which all tests of a run share.
   void haveRecords() {
@@ -137,7 +136,7 @@ TEST_F(TuneTest, AKilledSearchGoesOnWhereItWas) {
   for (std::string line; std::getline(text, line);) {
     if (line.empty())
       continue;
-    const json j = json::parse(line);
+    const json j = gptc::parseJson<json>(line);
     const bool isNew = j.contains("raced") || seen.insert(j["problem"].dump() + j["schedule"].dump()).second;
     EXPECT_TRUE(isNew) << line;
   }
@@ -359,12 +358,12 @@ TEST_F(TuneTest, ASecondCompileWithSearchHasNothingToDo) {
 TEST_F(TuneTest, BenchMeasuresMachineStepAndKernels) {
   const Result p = gptc({"bench", "peak", "--json"});
   ASSERT_EQ(p.code, 0) << p.output;
-  const json peak = json::parse(p.output);
+  const json peak = gptc::parseJson<json>(p.output);
   EXPECT_GT(peak["fp32_flops"].get<double>(), 1e9);
   EXPECT_GT(peak["read_bytes_per_s"].get<double>(), 1e8);
   const Result s = gptc({"bench", "step", w.modelFile(), "--steps", "3", "--json"});
   ASSERT_EQ(s.code, 0) << s.output;
-  const json step = json::parse(s.output);
+  const json step = gptc::parseJson<json>(s.output);
   EXPECT_LE(step["ms"]["least"], step["ms"]["median"]);
   EXPECT_LE(step["ms"]["median"], step["ms"]["most"]);
   EXPECT_GT(step["tokens_per_s"].get<double>(), 0);
@@ -373,7 +372,7 @@ TEST_F(TuneTest, BenchMeasuresMachineStepAndKernels) {
   const Result k = gptc({"bench", "kernels", w.modelFile(), "--steps", "2", "--json"});
   ASSERT_EQ(k.code, 0) << k.output;
   double matmuls = 0;
-  const json list = json::parse(k.output)["kernels"];
+  const json list = gptc::parseJson<json>(k.output)["kernels"];
   for (const json &one : list) {
     EXPECT_GT(one["ms"].get<double>(), 0) << one;
     matmuls += one["schedule"].get<std::string>().starts_with("matmul ") ? one["calls"].get<double>() : 0;
@@ -382,7 +381,7 @@ TEST_F(TuneTest, BenchMeasuresMachineStepAndKernels) {
   const Result m =
       gptc({"bench", "matmul", w.modelFile(), "--tokens", "24,100", "--seconds", "0", "--search", "0.01", "--json"});
   ASSERT_EQ(m.code, 0) << m.output;
-  const json products = json::parse(m.output);
+  const json products = gptc::parseJson<json>(m.output);
   double flops = 0, seconds = 0;
   std::set<std::string> forms;
   for (const json &one : products["products"]) {
@@ -398,7 +397,7 @@ TEST_F(TuneTest, BenchMeasuresMachineStepAndKernels) {
   EXPECT_EQ(gptc({"bench", "matmul", w.path("x.gir")}).code, 2);
   const Result d = gptc({"bench", "decode", w.modelFile(), "--tokens", "5", "--json"});
   ASSERT_EQ(d.code, 0) << d.output;
-  const json decode = json::parse(d.output);
+  const json decode = gptc::parseJson<json>(d.output);
   EXPECT_LE(decode["ms"]["least"], decode["ms"]["median"]);
   EXPECT_LT(decode["choosing_ms"], decode["ms"]["most"]);
   const double perSecond = 1e3 * decode["bytes"].get<double>() / decode["ms"]["median"].get<double>();

@@ -3,10 +3,9 @@
 
 #include "codegen/codegen.h"
 #include "frontends/cluster_config.h"
+#include "support/json.h"
 
 #include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 
 using namespace gptc;
 using namespace e2e;
@@ -39,7 +38,7 @@ TEST(BenchCluster, WritesWhatForecastsNeed) {
   const Result e = w.gptc({"estimate", w.modelFile(), "--cluster", file, "--gpus", std::to_string(c.node.devices),
                            "--set", "accumulate=1", "--json"});
   ASSERT_EQ(e.code, 0) << e.output;
-  EXPECT_GT(double(nlohmann::json::parse(e.output)["s_per_step"]), 0);
+  EXPECT_GT(double(parseJson(e.output)["s_per_step"]), 0);
   EXPECT_EQ(w.gptc({"bench", "cluster", "--seconds", "-1"}).code, 2);
   EXPECT_EQ(w.gptc({"bench", "cluster", "--help"}).code, 0);
 }

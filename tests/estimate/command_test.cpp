@@ -1,9 +1,8 @@
 // The commands as users call them: how long they take, and files that nobody would write.
 #include "support.h"
+#include "support/json.h"
 
 #include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -61,7 +60,7 @@ TEST(Command, AllStrategiesOf7BAnd70BTakeSeconds) {
                                        cluster, mode, size));
         ASSERT_EQ(r.code, 0) << r.err;
         EXPECT_LT(r.seconds, patience) << cluster << mode << size;
-        const auto all = nlohmann::json::parse(r.out);
+        const auto all = parseJson(r.out);
         ASSERT_EQ(all.size(), 7u);
         EXPECT_EQ(all.back()["gpus"], 64);
         EXPECT_GT(double(all.back()["tokens_per_s"]), 0);
@@ -72,7 +71,7 @@ TEST(Command, OneNumberOfGpusIsOneObject) {
   const Ran r = gptc("estimate examples/bloom-7b1.toml --cluster examples/clusters/jean-zay.toml --gpus 16 --json "
                      "--set parallel.zero_stage=1 --set compile.remat=none --set accumulate=256");
   ASSERT_EQ(r.code, 0) << r.err;
-  const auto j = nlohmann::json::parse(r.out);
+  const auto j = parseJson(r.out);
   for (const char *key :
        {"gpus", "s_per_step", "tokens_per_s", "days", "mfu", "bytes_resident", "bytes_peak", "oom", "binds"})
     EXPECT_TRUE(j.contains(key)) << key;
@@ -96,7 +95,7 @@ TEST(Command, RanksThatAreNoTreeAreNoForecast) {
         EXPECT_NE(r.err.find("parallel.reduce_order = \"fast\""), std::string::npos) << r.err;
         const Ran fast = gptc(fmt::format("{}{}{} --json --set parallel.reduce_order=fast", of, n, mode));
         ASSERT_EQ(fast.code, 0) << fast.err;
-        EXPECT_GT(double(nlohmann::json::parse(fast.out)["tokens_per_s"]), 0);
+        EXPECT_GT(double(parseJson(fast.out)["tokens_per_s"]), 0);
       }
     const Ran some = gptc(of + "8,12");
     EXPECT_EQ(some.code, 0) << some.err;
@@ -108,7 +107,7 @@ TEST(Command, RanksThatAreNoTreeAreNoForecast) {
                                        "--gpus 6 --search --json --set parallel.tensor=auto --set accumulate=4",
                                        cluster));
     ASSERT_EQ(three.code, 0) << three.err;
-    const auto j = nlohmann::json::parse(three.out);
+    const auto j = parseJson(three.out);
     EXPECT_EQ(j["predicted_only"], false);
     EXPECT_EQ(j["tensor"], 3) << three.out;
     EXPECT_EQ(j["data"], 2);
@@ -138,7 +137,7 @@ TEST(Command, StagesOfAPipelineShareABatch) {
   auto json = [&](const std::string &more) {
     const Ran r = gptc(of + more);
     EXPECT_EQ(r.code, 0) << more << r.err;
-    return r.code ? nlohmann::json() : nlohmann::json::parse(r.out);
+    return r.code ? nlohmann::json() : parseJson(r.out);
   };
   for (const char *batch : {"--set accumulate=8", "--set train.global_batch_tokens=16384"}) {
     const auto j = json(std::string("--gpus 10 ") + batch);
@@ -165,7 +164,7 @@ TEST(Command, LessThanATenthOfADayIsHours) {
     const std::string of = "estimate examples/gpt2-124m.toml --cluster examples/clusters/jean-zay.toml --gpus 8 ";
     const Ran r = gptc(of + "--tokens 3e7 --svg '" + folder + "'" + mode);
     ASSERT_EQ(r.code, 0) << r.err;
-    const double days = nlohmann::json::parse(gptc(of + "--tokens 3e7 --json" + mode).out)["days"];
+    const double days = parseJson(gptc(of + "--tokens 3e7 --json" + mode).out)["days"];
     ASSERT_LT(days, 0.1);
     EXPECT_NE(r.out.find(fmt::format(" {:.2g} h ", 24 * days)), std::string::npos) << r.out;
     EXPECT_EQ(r.out.find(" 0.0 "), std::string::npos) << r.out;
@@ -183,7 +182,7 @@ TEST(Command, LessThanATenthOfADayIsHours) {
 TEST(Command, NumbersOfGpusAreReadOnceAndNeverGuessed) {
   const std::string of = "estimate examples/bloom-7b1.toml --cluster examples/clusters/8xh100.toml ";
   EXPECT_EQ(gptc(of + "--gpus ''").code, 2);
-  EXPECT_TRUE(nlohmann::json::parse(gptc(of + "--json --gpus 8,8").out).is_object());
+  EXPECT_TRUE(parseJson(gptc(of + "--json --gpus 8,8").out).is_object());
 }
 
 TEST(Command, ColumnsStayApart) {
@@ -225,7 +224,7 @@ TEST(Command, BudgetsThatNothingMeetsAreNoForecast) {
   EXPECT_EQ(gptc(of + "1 --set compile.remat=60GiB").code, 0);
   const Ran some = gptc(of + "8 --search --json --set compile.remat=4GiB");
   ASSERT_EQ(some.code, 0) << some.err;
-  const auto j = nlohmann::json::parse(some.out);
+  const auto j = parseJson(some.out);
   EXPECT_LE(int64_t(j["bytes_peak"]) - int64_t(j["bytes"]["reserved"]), int64_t(4) << 30) << some.out;
 }
 
@@ -238,7 +237,7 @@ TEST(Command, WhatIsLeftToAutoTakesSeconds) {
                                      cluster, size));
       ASSERT_EQ(r.code, 0) << r.err;
       EXPECT_LT(r.seconds, patience) << cluster << size;
-      for (const auto &best : nlohmann::json::parse(r.out)) {
+      for (const auto &best : parseJson(r.out)) {
         EXPECT_TRUE(bool(best["oom"]) || best["memory_by"] == "plan") << best["gpus"] << best["strategy"];
         EXPECT_GT(best["alternatives"].size(), 1u);
       }

@@ -5,12 +5,11 @@
 #include "ir/graph.h"
 #include "passes/analysis/cost.h"
 #include "runtime/tuning/tuned_schedules.h"
+#include "support/json.h"
 #include "tools/estimate/forecast.h"
 #include "tools/estimate/products.h"
 
 #include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 
 #include <sys/stat.h>
 
@@ -156,11 +155,11 @@ TEST_F(Products, EnterForecastsThroughTheFile) {
                             fmt::format("train.micro_batch={}", sequences)},
                            env);
     EXPECT_EQ(e.code, 0) << e.output;
-    return double(nlohmann::json::parse(e.output)["s_per_step"]);
+    return double(parseJson(e.output)["s_per_step"]);
   };
   EXPECT_LT(seconds(out, 4), seconds(file, 4));
 
-  const nlohmann::json j = nlohmann::json::parse(w.run("gptc", {"calibrate", file, "--records", "--json"}, env).output);
+  const nlohmann::json j = parseJson(w.run("gptc", {"calibrate", file, "--records", "--json"}, env).output);
   EXPECT_EQ(j["device"]["products"], 2);
   EXPECT_EQ(j["device"]["efficiency"].size(), 2u);
   EXPECT_NEAR(double(j["device"]["matmul"]), 0.9, 1e-6);

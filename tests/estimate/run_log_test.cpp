@@ -1,9 +1,8 @@
 // gptrun says what it predicted and what it took; gptc calibrate takes that as an observation.
+#include "support/json.h"
 #include "tests/support/harness.h"
 
 #include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 
 #include <sstream>
 
@@ -16,7 +15,7 @@ std::vector<json> linesOf(const std::string &file) {
   std::vector<json> lines;
   std::istringstream in(readFile(file));
   for (std::string line; std::getline(in, line);)
-    lines.push_back(json::parse(line));
+    lines.push_back(gptc::parseJson<json>(line));
   return lines;
 }
 
@@ -67,7 +66,7 @@ TEST(RunLog, PredictedAgainstMeasured) {
   const Result r = w.gptc(
       {"calibrate", w.path("c.toml"), "--log", file, "--fit", "slowdown", "--json", "--output", w.path("fitted.toml")});
   ASSERT_EQ(r.code, 0) << r.output;
-  const json j = json::parse(r.output);
+  const json j = gptc::parseJson<json>(r.output);
   EXPECT_EQ(j["rows"][0]["name"], file + ":1");
   EXPECT_DOUBLE_EQ(double(j["rows"][0]["seen"]), double(m["s_per_step"]));
   // One scalar for one row: it is met.

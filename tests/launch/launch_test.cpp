@@ -1,8 +1,7 @@
 // The launcher with ranks that do as they are told (fake/fake_gptrun.cpp): they die, hang, spin, are slow.
+#include "support/json.h"
 #include "tests/support/harness.h"
 #include "tests/unit/runtime/temp_dir.h"
-
-#include <nlohmann/json.hpp>
 
 #include <chrono>
 #include <csignal>
@@ -104,7 +103,7 @@ TEST_F(LaunchTest, OneVoiceAndALogForEveryOtherRank) {
   std::istringstream log(readFile(out + "/ranks/rank-0003.log"));
   std::vector<std::string> lines;
   for (std::string line; std::getline(log, line);) {
-    const nlohmann::json j = nlohmann::json::parse(line);
+    const nlohmann::json j = gptc::parseJson(line);
     EXPECT_EQ(j["rank"], 3);
     lines.push_back(j["line"]);
   }

@@ -1,9 +1,8 @@
 #include "runtime/launch/pulse.h"
 
 #include "runtime/launch/rank_log.h"
+#include "support/json.h"
 #include "tests/unit/runtime/temp_dir.h"
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -121,7 +120,7 @@ TEST(RankLog, LinesWithTimeAndRankAndTheErrorKept) {
   std::istringstream in(readFile(file));
   std::vector<std::string> found;
   for (std::string text; std::getline(in, text);) {
-    nlohmann::json j = nlohmann::json::parse(text);
+    nlohmann::json j = parseJson(text);
     EXPECT_EQ(j["rank"], 3);
     const std::string time = j["time"];
     EXPECT_EQ(time.size(), 24u) << time;

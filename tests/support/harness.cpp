@@ -1,9 +1,8 @@
 #include "tests/support/harness.h"
 
 #include "runtime/checkpoint/tensor_files.h"
+#include "support/json.h"
 #include "tests/support/whole_run.h"
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <csignal>
@@ -107,7 +106,7 @@ Process::~Process() {
 
 Result Process::wait() {
   int status = 0;
-  struct rusage usage {};
+  struct rusage usage{};
   ::wait4(child, &status, 0, &usage);
   child = 0;
   Result r;
@@ -205,7 +204,7 @@ std::vector<std::string> logLines(const std::string &outDir) {
   for (std::string line; std::getline(in, line);) {
     if (in.eof())  // a running program is still writing it
       break;
-    nlohmann::json j = nlohmann::json::parse(line);
+    nlohmann::json j = gptc::parseJson(line);
     std::string text;
     for (const char *key : {"step", "loss", "lr", "grad_norm", "val_loss"})
       if (j.contains(key))

@@ -282,20 +282,20 @@ void benchCluster(const std::string &file, unsigned threads, double seconds) {
 
 }  // namespace
 
-void addClusterBench(CLI::App &bench) {
-  CLI::App *c = bench.add_subcommand("cluster", "Measures this machine for forecasts, as a cluster.toml");
+void addClusterBench(Command &bench) {
+  Command c = bench.command("cluster", "Measures this machine for forecasts, as a cluster.toml");
   struct Options {
     std::string file;
     unsigned threads = 0;
     double seconds = 2;
   };
   auto o = std::make_shared<Options>();
-  c->add_option("-o,--output", o->file, "File to write; default: prints it")->type_name("CLUSTER.toml");
-  c->add_option("--threads", o->threads, "Threads (0: all cores)")->check(within(0, 4096));
-  c->add_option("--seconds", o->seconds, "For the steps of each of six models, three steps at least")
-      ->check(within(0.0, 600.0))
-      ->capture_default_str();
-  c->callback([o] { benchCluster(o->file, o->threads, o->seconds); });
+  c.option("-o,--output", o->file, "File to write; default: prints it").type("CLUSTER.toml");
+  c.option("--threads", o->threads, "Threads (0: all cores)").within(0, 4096);
+  c.option("--seconds", o->seconds, "For the steps of each of six models, three steps at least")
+      .within(0.0, 600.0)
+      .showDefault();
+  c.run([o] { benchCluster(o->file, o->threads, o->seconds); });
 }
 
 }  // namespace gptc

@@ -1,11 +1,10 @@
 // gptc bench: measures on this machine.
+#include "support/json.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
 #include "tools/planner/cache_dir.h"
 #include "tools/study/ablate.h"
 #include "tools/study/explain.h"
-
-#include <nlohmann/json.hpp>
 
 #include <utility>
 
@@ -50,24 +49,21 @@ json jsonOf(const Ablation &a) {
 
 }  // namespace
 
-static void addAblate(CLI::App &bench) {
-  CLI::App *c = bench.add_subcommand("ablate", "Measures the training step with each optimisation off");
+static void addAblate(Command &bench) {
+  Command c = bench.command("ablate", "Measures the training step with each optimisation off");
   struct Options {
     AblationRequest request;
     bool json = false;
   };
   auto o = std::make_shared<Options>();
   o->request.cacheDir = defaultCacheDir();
-  addModel(*c, o->request.modelFile, o->request.settings);
-  c->add_option("--steps", o->request.steps, "Timed steps of each variant, in turn with the same number of base [5]")
-      ->check(within(1, 100000));
-  c->add_option("--only", o->request.only, "Measures this variant; may be repeated")
-      ->type_name("NAME")
-      ->expected(1)
-      ->take_all();
-  c->add_option("--threads", o->request.threads, "Threads (0: all cores)")->check(within(0, 4096));
-  c->add_flag("--json", o->json, "Prints JSON instead of a table");
-  c->callback([o] {
+  addModel(c, o->request.modelFile, o->request.settings);
+  c.option("--steps", o->request.steps, "Timed steps of each variant, in turn with the same number of base [5]")
+      .within(1, 100000);
+  c.option("--only", o->request.only, "Measures this variant; may be repeated").type("NAME").repeated();
+  c.option("--threads", o->request.threads, "Threads (0: all cores)").within(0, 4096);
+  c.flag("--json", o->json, "Prints JSON instead of a table");
+  c.run([o] {
     bool headed = false;
     std::vector<Ablation> all = ablate(o->request, [&](const Ablation &a) {
       if (o->json)
@@ -86,13 +82,13 @@ static void addAblate(CLI::App &bench) {
   });
 }
 
-void addBenchCommand(CLI::App &app) {
-  CLI::App *bench = app.add_subcommand("bench", "Measures this machine, and a model's kernels and steps on it");
-  bench->require_subcommand(1);
-  addMeasurements(*bench);
-  addMatmulBench(*bench);
-  addClusterBench(*bench);
-  addAblate(*bench);
+void addBenchCommand(Command &app) {
+  Command bench = app.command("bench", "Measures this machine, and a model's kernels and steps on it");
+  bench.requireCommand();
+  addMeasurements(bench);
+  addMatmulBench(bench);
+  addClusterBench(bench);
+  addAblate(bench);
 }
 
 }  // namespace gptc

@@ -13,6 +13,7 @@
 #include "passes/analysis/cost.h"
 #include "runtime/tuning/tuned_schedules.h"
 #include "support/diagnostics.h"
+#include "support/json.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
 #include "tools/compiler/compile.h"
@@ -21,8 +22,6 @@
 #include "tools/study/step_runner.h"
 
 #include "llvm/ADT/STLExtras.h"
-
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <map>
@@ -203,20 +202,20 @@ void run(const Request &r) {
 
 }  // namespace
 
-void addMatmulBench(CLI::App &bench) {
-  CLI::App *c = bench.add_subcommand("matmul", "Measures the products of a model's linear layers by themselves");
+void addMatmulBench(Command &bench) {
+  Command c = bench.command("matmul", "Measures the products of a model's linear layers by themselves");
   auto r = std::make_shared<Request>();
-  addModel(*c, r->modelFile, r->settings);
-  c->add_option("--tokens", r->tokens, "Numbers of tokens [256,512,1024,2048,4096]")
-      ->delimiter(',')
-      ->check(within(int64_t(1), int64_t(1) << 20));
-  c->add_option("--seconds", r->seconds, "Spent on each product, five runs at least [0.3]")->check(within(0.0, 1e4));
-  c->add_option("--search", r->search, "Seconds to search each product's schedule first, beyond what is on record [0]")
-      ->check(within(0.0, 1e4));
-  c->add_flag("--cold", r->cold, "Empties the caches before each run, as most of a step does");
-  c->add_option("--threads", r->threads, "Threads (0: all cores)")->check(within(0, 4096));
-  c->add_flag("--json", r->json, "Prints JSON instead of a table");
-  c->callback([r] { run(*r); });
+  addModel(c, r->modelFile, r->settings);
+  c.option("--tokens", r->tokens, "Numbers of tokens [256,512,1024,2048,4096]")
+      .separatedBy(',')
+      .within(int64_t(1), int64_t(1) << 20);
+  c.option("--seconds", r->seconds, "Spent on each product, five runs at least [0.3]").within(0.0, 1e4);
+  c.option("--search", r->search, "Seconds to search each product's schedule first, beyond what is on record [0]")
+      .within(0.0, 1e4);
+  c.flag("--cold", r->cold, "Empties the caches before each run, as most of a step does");
+  c.option("--threads", r->threads, "Threads (0: all cores)").within(0, 4096);
+  c.flag("--json", r->json, "Prints JSON instead of a table");
+  c.run([r] { run(*r); });
 }
 
 }  // namespace gptc

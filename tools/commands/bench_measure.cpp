@@ -10,6 +10,7 @@
 #include "runtime/tuning/tuned_schedules.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
+#include "support/json.h"
 #include "support/stderr.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
@@ -20,8 +21,6 @@
 #include "tools/study/kernel_times.h"
 
 #include "llvm/ADT/STLExtras.h"
-
-#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <map>
@@ -308,41 +307,36 @@ void decode(const Request &r) {
 
 }  // namespace
 
-void addMeasurements(CLI::App &bench) {
+void addMeasurements(Command &bench) {
   auto add = [&](const char *name, const char *what, void (*run)(const Request &), const char *steps) {
-    CLI::App *c = bench.add_subcommand(name, what);
+    Command c = bench.command(name, what);
     auto r = std::make_shared<Request>();
     if (steps) {
-      addModel(*c, r->modelFile, r->settings);
-      c->add_option(steps, r->steps, fmt::format("How many are timed [{}]", r->steps))->check(within(1, 100000));
+      addModel(c, r->modelFile, r->settings);
+      c.option(steps, r->steps, fmt::format("How many are timed [{}]", r->steps)).within(1, 100000);
     }
-    c->add_option("--threads", r->threads, "Threads (0: all cores)")->check(within(0, 4096));
-    c->add_flag("--json", r->json, "Prints JSON instead of text");
-    c->callback([r, run] { run(*r); });
+    c.option("--threads", r->threads, "Threads (0: all cores)").within(0, 4096);
+    c.flag("--json", r->json, "Prints JSON instead of text");
+    c.run([r, run] { run(*r); });
   };
   add("peak", "Measures arithmetic and memory at their best", peak, nullptr);
   add("step", "Measures a training step", step, "--steps");
-  CLI::App *k = bench.add_subcommand("kernels", "Measures each kernel: on a CPU within the training step, on a GPU "
-                                                "by itself");
+  Command k = bench.command("kernels", "Measures each kernel: on a CPU within the training step, on a GPU "
+                                       "by itself");
   auto r = std::make_shared<Request>();
-  k->add_option("model", r->modelFile, "A plan, or a model.toml for this CPU")
-      ->required()
-      ->type_name("PLAN|MODEL.toml");
-  k->add_option("--set", r->settings, "Overrides a key of the model; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all();
-  k->add_option("--steps", r->steps, fmt::format("Steps on a CPU [{}]", r->steps))->check(within(1, 100000));
-  k->add_option("--calls", r->calls, fmt::format("Calls of each kernel in a graph, on a GPU [{}]", r->calls))
-      ->check(within(1, 1000));
-  k->add_option("--threads", r->threads, "Threads (0: all cores)")->check(within(0, 4096));
-  CLI::Option *file = k->add_option("--json", r->jsonFile,
-                                    "Prints JSON instead of a table, or writes it into a file "
-                                    "beside the table")
-                          ->type_name("[FILE]")
-                          ->expected(0, 1);
-  k->callback([r, file] {
-    r->json = file->count() > 0;
+  k.option("model", r->modelFile, "A plan, or a model.toml for this CPU").required().type("PLAN|MODEL.toml");
+  k.option("--set", r->settings, "Overrides a key of the model; may be repeated").type("KEY=VALUE").repeated();
+  k.option("--steps", r->steps, fmt::format("Steps on a CPU [{}]", r->steps)).within(1, 100000);
+  k.option("--calls", r->calls, fmt::format("Calls of each kernel in a graph, on a GPU [{}]", r->calls))
+      .within(1, 1000);
+  k.option("--threads", r->threads, "Threads (0: all cores)").within(0, 4096);
+  const Option file = k.option("--json", r->jsonFile,
+                               "Prints JSON instead of a table, or writes it into a file "
+                               "beside the table")
+                          .type("[FILE]")
+                          .mayHaveValue();
+  k.run([r, file] {
+    r->json = file.given();
     kernels(*r);
   });
   add("decode", "Measures what a token of a sample takes, and its kernels", decode, "--tokens");

@@ -212,9 +212,9 @@ void prune() {
 
 }  // namespace
 
-void addCacheCommand(CLI::App &app) {
-  CLI::App *cache = app.add_subcommand("cache", "Lists, checks and exchanges records of tuning");
-  cache->require_subcommand(1);
+void addCacheCommand(Command &app) {
+  Command cache = app.command("cache", "Lists, checks and exchanges records of tuning");
+  cache.requireCommand();
   struct Options {
     bool trials = false, run = false;
     double seconds = 60;
@@ -222,34 +222,34 @@ void addCacheCommand(CLI::App &app) {
     std::vector<std::string> files;
   };
   auto o = std::make_shared<Options>();
-  CLI::App *c = cache->add_subcommand("ls", "Lists problems and their best schedules");
-  c->add_flag("--trials", o->trials, "Lists every trial");
-  c->callback([o] { list(o->trials); });
+  Command c = cache.command("ls", "Lists problems and their best schedules");
+  c.flag("--trials", o->trials, "Lists every trial");
+  c.run([o] { list(o->trials); });
 
-  c = cache->add_subcommand("export", "Writes the best and its rivals of every problem into a file");
-  c->add_option("file", o->out, "To be written")->required()->type_name("FILE");
-  c->callback([o] {
+  c = cache.command("export", "Writes the best and its rivals of every problem into a file");
+  c.option("file", o->out, "To be written").required().type("FILE");
+  c.run([o] {
     const TuningRecords records(neededCacheDir());
     const std::vector<TuningRecord> races = racesOf(records);
     write(o->out, races);
   });
 
-  c = cache->add_subcommand("import", "Takes over records of another machine or user");
-  c->add_option("files", o->files, "Written by export, or a tuning.jsonl")->required()->type_name("FILE");
-  c->callback([o] { import(o->files); });
+  c = cache.command("import", "Takes over records of another machine or user");
+  c.option("files", o->files, "Written by export, or a tuning.jsonl").required().type("FILE");
+  c.run([o] { import(o->files); });
 
-  c = cache->add_subcommand("merge", "Writes the records of several files into one, equal ones once");
-  c->add_option("-o,--out", o->out, "To be written")->required()->type_name("FILE");
-  c->add_option("files", o->files, "To be read")->required()->type_name("FILE");
-  c->callback([o] { write(o->out, together(o->files)); });
+  c = cache.command("merge", "Writes the records of several files into one, equal ones once");
+  c.option("-o,--out", o->out, "To be written").required().type("FILE");
+  c.option("files", o->files, "To be read").required().type("FILE");
+  c.run([o] { write(o->out, together(o->files)); });
 
-  c = cache->add_subcommand("verify", "Reads every record; exit code 5 where some were set aside");
-  CLI::Option *run = c->add_flag("--run", o->run, "Also runs the winners for this machine against their defaults");
-  c->add_option("--seconds", o->seconds, "Time for --run [60]")->check(within(0.0, 1e6))->needs(run);
-  c->callback([o] { verify(o->run ? std::optional(o->seconds) : std::nullopt); });
+  c = cache.command("verify", "Reads every record; exit code 5 where some were set aside");
+  const Option run = c.flag("--run", o->run, "Also runs the winners for this machine against their defaults");
+  c.option("--seconds", o->seconds, "Time for --run [60]").within(0.0, 1e6).needs(run);
+  c.run([o] { verify(o->run ? std::optional(o->seconds) : std::nullopt); });
 
-  c = cache->add_subcommand("prune", "Removes trials that are no longer looked up");
-  c->callback([] { prune(); });
+  c = cache.command("prune", "Removes trials that are no longer looked up");
+  c.run([] { prune(); });
 }
 
 }  // namespace gptc

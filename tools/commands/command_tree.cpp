@@ -6,8 +6,6 @@
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringExtras.h"
 
-#include <CLI/CLI.hpp>
-
 #include <cstdio>
 #include <filesystem>
 #include <spawn.h>
@@ -45,51 +43,6 @@ ValueForm valueForm(const std::string &type) {
   }
   v.type = (v.words.empty() ? shown.split(':').first : shown).str();
   return v;
-}
-
-static CommandEntry entryOf(const CLI::App &app, const std::string &path) {
-  CommandEntry c;
-  c.path = path;
-  c.text = app.get_description();
-  c.footer = app.get_footer();
-  for (const CLI::Option *o : app.get_options()) {
-    if (o->get_group().empty())
-      continue;
-    OptionEntry e;
-    e.text = o->get_description();
-    e.values = o->get_items_expected_max();
-    e.optional = e.values > 0 && o->get_items_expected_min() == 0;
-    if (e.values > 0)
-      e.value = valueForm(o->get_type_name());
-    if (o->get_positional()) {
-      const std::string name = o->get_name(true);
-      e.label = e.value.type.empty() || llvm::isUpper(name.front()) ? name : e.value.type;
-      c.positionals.push_back(e);
-      continue;
-    }
-    for (const std::string &name : o->get_snames())
-      e.names.push_back("-" + name);
-    for (const std::string &name : o->get_lnames())
-      e.names.push_back("--" + name);
-    c.options.push_back(e);
-  }
-  for (const CLI::App *sub : app.get_subcommands([](const CLI::App *) { return true; }))
-    if (!sub->get_group().empty())
-      c.commands.push_back(entryOf(*sub, path + " " + sub->get_name()));
-  return c;
-}
-
-CommandEntry commandTree(const CLI::App &app) { return entryOf(app, app.get_name()); }
-
-bool answersForTools(const CLI::App &app, int argc, char **argv) {
-  const std::string_view first = argc > 1 ? argv[1] : "";
-  std::string text;
-  if (argc == 3 && first == "--completion")
-    text = completionScript(commandTree(app), argv[2]);
-  else if (argc == 2 && first == "--man")
-    text = manPage(commandTree(app));
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  return !text.empty();
 }
 
 void printCompletionsBeside(const std::string &self, const std::string &shell) {

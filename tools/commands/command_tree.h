@@ -4,10 +4,6 @@
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
-
 namespace gptc {
 
 /// What may stand where an option or a command takes a value, read from the type that its help shows.
@@ -42,8 +38,6 @@ struct CommandEntry {
   std::string name() const { return path.substr(path.rfind(' ') + 1); }
 };
 
-CommandEntry commandTree(const CLI::App &app);
-
 /// Of the bash, zsh or fish shell: commands, options, their choices and files.
 std::string bashCompletion(const CommandEntry &program);
 std::string zshCompletion(const CommandEntry &program);
@@ -53,9 +47,6 @@ std::string completionScript(const CommandEntry &program, const std::string &she
 
 /// In roff, section 1.
 std::string manPage(const CommandEntry &program);
-
-/// PROGRAM --completion SHELL and PROGRAM --man, which every program answers and no help shows: whether it was one.
-bool answersForTools(const CLI::App &app, int argc, char **argv);
 
 /// Prints the scripts of the programs beside this one, which are not `self`.
 void printCompletionsBeside(const std::string &self, const std::string &shell);

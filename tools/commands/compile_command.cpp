@@ -184,8 +184,8 @@ void tuneFirst(const CompileRequest &request) {
 
 }  // namespace
 
-void addCompileCommand(CLI::App &app) {
-  CLI::App *c = app.add_subcommand("compile", "Compiles a model file into a plan");
+void addCompileCommand(Command &app) {
+  Command c = app.command("compile", "Compiles a model file into a plan");
   struct Options {
     CompileRequest request;
     std::string target;
@@ -193,29 +193,26 @@ void addCompileCommand(CLI::App &app) {
   };
   auto o = std::make_shared<Options>();
   o->request.cacheDir = defaultCacheDir();
-  c->add_option("model", o->request.modelFile,
-                "model.toml (`gptc config --list` has every key), or a module x.gir of any phase")
-      ->required()
-      ->type_name("MODEL.toml");
-  c->add_option("-o,--out", o->request.planDir, "Folder of the plan [NAME.plan]")->type_name("PLAN");
-  c->add_option("--set", o->request.settings, "Overrides a key, for example train.steps=100; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all();
-  c->add_option("--target", o->target,
-                "cpu, cuda (the GPU here) or cuda:sm_90a and the like; as --set compile.target=...")
-      ->type_name("cpu|cuda|cuda:SM");
-  c->add_option("--cluster", o->request.clusterFile,
-                "cluster.toml of the machines for which \"auto\" in [parallel] is decided [one node, typical links]")
-      ->type_name("CLUSTER.toml");
-  c->add_option("--dump-dir", o->request.pipeline.dumpDir, "Writes the graph after every pass into this folder")
-      ->type_name("DIR");
-  c->add_flag("--time-passes", o->request.pipeline.timePasses, "Prints the time of every pass to stderr");
-  c->add_option("--nodes", o->nodes, "Machines to train on [1]")->check(within(1, 1 << 20));
-  c->add_option("--ranks-per-node", o->ranksPerNode,
-                "Processes per machine [1]; nodes x ranks-per-node is parallel.data x parallel.tensor")
-      ->check(within(1, 1 << 20));
-  c->callback([o] {
+  c.option("model", o->request.modelFile,
+           "model.toml (`gptc config --list` has every key), or a module x.gir of any phase")
+      .required()
+      .type("MODEL.toml");
+  c.option("-o,--out", o->request.planDir, "Folder of the plan [NAME.plan]").type("PLAN");
+  c.option("--set", o->request.settings, "Overrides a key, for example train.steps=100; may be repeated")
+      .type("KEY=VALUE")
+      .repeated();
+  c.option("--target", o->target, "cpu, cuda (the GPU here) or cuda:sm_90a and the like; as --set compile.target=...")
+      .type("cpu|cuda|cuda:SM");
+  c.option("--cluster", o->request.clusterFile,
+           "cluster.toml of the machines for which \"auto\" in [parallel] is decided [one node, typical links]")
+      .type("CLUSTER.toml");
+  c.option("--dump-dir", o->request.pipeline.dumpDir, "Writes the graph after every pass into this folder").type("DIR");
+  c.flag("--time-passes", o->request.pipeline.timePasses, "Prints the time of every pass to stderr");
+  c.option("--nodes", o->nodes, "Machines to train on [1]").within(1, 1 << 20);
+  c.option("--ranks-per-node", o->ranksPerNode,
+           "Processes per machine [1]; nodes x ranks-per-node is parallel.data x parallel.tensor")
+      .within(1, 1 << 20);
+  c.run([o] {
     if (!o->target.empty())
       o->request.settings.push_back("compile.target=" + o->target);
     if (o->nodes || o->ranksPerNode) {

@@ -7,17 +7,17 @@
 
 namespace gptc {
 
-void addCompletionCommand(CLI::App &app) {
-  CLI::App *c = app.add_subcommand("completion", "Prints what completes command lines in a shell");
+void addCompletionCommand(Command &app) {
+  Command c = app.command("completion", "Prints what completes command lines in a shell");
   auto shell = std::make_shared<std::string>();
-  c->add_option("shell", *shell, "Which one")->required()->check(CLI::IsMember(completionShells()));
-  c->footer("bash: source <(gptc completion bash)     in ~/.bashrc\n"
-            "zsh:  source <(gptc completion zsh)      in ~/.zshrc, behind compinit\n"
-            "fish: gptc completion fish | source      in ~/.config/fish/config.fish");
-  c->callback([&app, shell] {
-    const std::string text = completionScript(commandTree(app), *shell);
+  c.option("shell", *shell, "Which one").required().oneOf(completionShells());
+  c.footer("bash: source <(gptc completion bash)     in ~/.bashrc\n"
+           "zsh:  source <(gptc completion zsh)      in ~/.zshrc, behind compinit\n"
+           "fish: gptc completion fish | source      in ~/.config/fish/config.fish");
+  c.run([app, shell] {
+    const std::string text = completionScript(app.tree(), *shell);
     std::fwrite(text.data(), 1, text.size(), stdout);
-    printCompletionsBeside(app.get_name(), *shell);
+    printCompletionsBeside(app.name(), *shell);
   });
 }
 

@@ -6,24 +6,23 @@
 
 namespace gptc {
 
-void addConfigCommand(CLI::App &app) {
-  CLI::App *c = app.add_subcommand("config", "Lists the keys of a model file, or prints what holds with one");
+void addConfigCommand(Command &app) {
+  Command c = app.command("config", "Lists the keys of a model file, or prints what holds with one");
   struct Options {
     std::string model;
     std::vector<std::string> settings;
     bool list = false, schema = false, markdown = false;
   };
   auto o = std::make_shared<Options>();
-  c->add_option("model", o->model, "Checks this file and prints the value of every key, and where it comes from")
-      ->type_name("MODEL.toml");
-  c->add_option("--set", o->settings, "Overrides a key, for example train.steps=100; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->take_all();
-  c->add_flag("--list", o->list, "Prints every key: type and range, [default], meaning");
-  c->add_flag("--schema", o->schema, "Prints a JSON Schema, by which editors check and complete model files");
-  c->add_flag("--markdown", o->markdown, "Prints docs/keys.md");
-  c->callback([o] {
+  c.option("model", o->model, "Checks this file and prints the value of every key, and where it comes from")
+      .type("MODEL.toml");
+  c.option("--set", o->settings, "Overrides a key, for example train.steps=100; may be repeated")
+      .type("KEY=VALUE")
+      .repeated();
+  c.flag("--list", o->list, "Prints every key: type and range, [default], meaning");
+  c.flag("--schema", o->schema, "Prints a JSON Schema, by which editors check and complete model files");
+  c.flag("--markdown", o->markdown, "Prints docs/keys.md");
+  c.run([o] {
     if (o->list + o->schema + o->markdown + !o->model.empty() != 1)
       throw UserError(ErrorCode::Usage, "gptc config takes a model file, --list, --schema or --markdown: one of them",
                       "for example gptc config --list");

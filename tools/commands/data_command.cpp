@@ -23,39 +23,39 @@ void prepare(const PrepareOptions &options) {
 
 }  // namespace
 
-void addDataCommand(CLI::App &app) {
-  CLI::App *data = app.add_subcommand("data", "Makes token files from text");
-  data->require_subcommand(1);
+void addDataCommand(Command &app) {
+  Command data = app.command("data", "Makes token files from text");
+  data.requireCommand();
 
-  CLI::App *c = data->add_subcommand("prepare", "Tokenizes text files into train.bin, val.bin and tokenizer.json");
+  Command c = data.command("prepare", "Tokenizes text files into train.bin, val.bin and tokenizer.json");
   auto options = std::make_shared<PrepareOptions>();
-  c->add_option("files", options->files, "Text files, UTF-8; each is one document")->required()->type_name("FILES");
-  c->add_option("--tokenizer", options->tokenizer,
-                "char            the characters of the text\n"
-                "byte            the 256 bytes\n"
-                "bpe:N           byte-pair encoding of N tokens, learned from the training text\n"
-                "gpt2:FILE       GPT-2's tokens, from its merges file\n"
-                "FILE.json       a tokenizer made before")
-      ->required()
-      ->type_name("KIND");
-  auto *val = c->add_option("--val", options->valFiles, "Text files to validate on")->type_name("FILES");
-  c->add_option("--val-fraction", options->valFraction,
-                "Without --val: the last part of the text to validate on [0.1]; 0: none")
-      ->excludes(val)
-      ->type_name("F");
-  c->add_option("--out", options->outDir, "Folder to write into")->required()->type_name("DIR");
-  c->add_option("--format", options->format, "nanogpt (16-bit tokens) or llmc (with llm.c's header) [nanogpt]")
-      ->type_name("nanogpt|llmc");
-  c->callback([options] { prepare(*options); });
+  c.option("files", options->files, "Text files, UTF-8; each is one document").required().type("FILES");
+  c.option("--tokenizer", options->tokenizer,
+           "char            the characters of the text\n"
+           "byte            the 256 bytes\n"
+           "bpe:N           byte-pair encoding of N tokens, learned from the training text\n"
+           "gpt2:FILE       GPT-2's tokens, from its merges file\n"
+           "FILE.json       a tokenizer made before")
+      .required()
+      .type("KIND");
+  const Option val = c.option("--val", options->valFiles, "Text files to validate on").type("FILES");
+  c.option("--val-fraction", options->valFraction,
+           "Without --val: the last part of the text to validate on [0.1]; 0: none")
+      .excludes(val)
+      .type("F");
+  c.option("--out", options->outDir, "Folder to write into").required().type("DIR");
+  c.option("--format", options->format, "nanogpt (16-bit tokens) or llmc (with llm.c's header) [nanogpt]")
+      .type("nanogpt|llmc");
+  c.run([options] { prepare(*options); });
 
   // For tools/quickstart.
-  CLI::App *r = data->add_subcommand("r-texts", "Writes the character vectors of an R data file (.rdb) as text files");
-  r->group("");
+  Command r = data.command("r-texts", "Writes the character vectors of an R data file (.rdb) as text files");
+  r.hidden();
   auto rdb = std::make_shared<std::string>();
   auto out = std::make_shared<std::string>();
-  r->add_option("rdb", *rdb, "Rdata.rdb")->required();
-  r->add_option("--out", *out, "Folder to write into")->required();
-  r->callback([rdb, out] {
+  r.option("rdb", *rdb, "Rdata.rdb").required();
+  r.option("--out", *out, "Folder to write into").required();
+  r.run([rdb, out] {
     for (const auto &[file, bytes] : extractRTexts(*rdb, *out))
       fmt::print("{:<40} {:>10} bytes\n", file, bytes);
   });

@@ -1,12 +1,11 @@
 // gptc doctor: reports what this machine offers, what is missing, and remedies.
 #include "codegen/codegen.h"
+#include "support/json.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
 #include "tools/study/doctor.h"
 
 #include <memory>
-#include <nlohmann/json.hpp>
-
 namespace gptc {
 
 namespace {
@@ -60,18 +59,18 @@ void printJson(const Diagnosis &d, const std::string &wanted, bool can) {
 
 }  // namespace
 
-void addDoctorCommand(CLI::App &app) {
+void addDoctorCommand(Command &app) {
   struct Options {
     std::string target = "cpu";
     bool json = false;
   };
   auto o = std::make_shared<Options>();
-  CLI::App *command = app.add_subcommand("doctor", "Says what this machine offers, and names what is missing");
-  command->add_option("--target", o->target, "what is wanted: cpu (default), cuda, or cuda:sm_90a and the like")
-      ->type_name("cpu|cuda|cuda:SM");
-  command->add_flag("--json", o->json, "for programs");
-  command->footer("Exits 0 where the wanted target can run, else 4.");
-  command->callback([o] {
+  Command command = app.command("doctor", "Says what this machine offers, and names what is missing");
+  command.option("--target", o->target, "what is wanted: cpu (default), cuda, or cuda:sm_90a and the like")
+      .type("cpu|cuda|cuda:SM");
+  command.flag("--json", o->json, "for programs");
+  command.footer("Exits 0 where the wanted target can run, else 4.");
+  command.run([o] {
     const bool cuda = o->target != "cpu";
     std::string arch;
     if (cuda && o->target != "cuda")
@@ -80,7 +79,7 @@ void addDoctorCommand(CLI::App &app) {
     const bool can = d.blocking(cuda).empty();
     o->json ? printJson(d, o->target, can) : printText(d, o->target);
     if (!can)
-      throw CLI::RuntimeError(4);
+      throw EndProgram(4);
   });
 }
 

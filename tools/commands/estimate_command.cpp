@@ -1,6 +1,7 @@
 // gptc estimate: forecasts speed, memory and days of a training run. gptc calibrate: fits a cluster to its logs.
 #include "runtime/cuda/gpu.h"
 #include "support/files.h"
+#include "support/json.h"
 #include "support/words.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
@@ -14,8 +15,6 @@
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
-
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 
@@ -418,49 +417,43 @@ void runCalibrate(const CalibrateOptions &o) {
 
 }  // namespace
 
-void addEstimateCommand(CLI::App &app) {
-  CLI::App *c = app.add_subcommand("estimate", "Forecasts speed, memory and days of a run on a cluster");
+void addEstimateCommand(Command &app) {
+  Command c = app.command("estimate", "Forecasts speed, memory and days of a run on a cluster");
   auto o = std::make_shared<EstimateOptions>();
-  addModel(*c, o->model, o->settings);
-  c->add_option("--cluster", o->cluster, "cluster.toml: devices, network, software")
-      ->required()
-      ->type_name("CLUSTER.toml");
-  CLI::Option *gpus =
-      c->add_option("--gpus", o->gpus, "How many: 8, 1..64 (powers of two) or 8,16,48; else as [parallel] says")
-          ->type_name("N");
-  c->add_option("--tokens", o->tokens, "Tokens of the whole run")->check(within(1.0, 1e18))->capture_default_str();
-  CLI::Option *pipeline =
-      c->add_option("--pipeline", o->pipeline, "Stages of a pipeline, which is forecast and not run")
-          ->check(within<int64_t>(1, 1024))
-          ->capture_default_str();
-  c->add_flag("--search", o->search, "The best strategy for each number of GPUs")->excludes(pipeline);
-  c->add_flag("--json", o->json, "Prints JSON: one object for one number of GPUs, else a list");
-  c->add_option("--svg", o->svg, "Draws days.svg, step.svg and memory.svg into a folder")->type_name("FOLDER");
-  c->callback([o, gpus] {
-    if (gpus->count() && !o->gpus)
+  addModel(c, o->model, o->settings);
+  c.option("--cluster", o->cluster, "cluster.toml: devices, network, software").required().type("CLUSTER.toml");
+  const Option gpus =
+      c.option("--gpus", o->gpus, "How many: 8, 1..64 (powers of two) or 8,16,48; else as [parallel] says").type("N");
+  c.option("--tokens", o->tokens, "Tokens of the whole run").within(1.0, 1e18).showDefault();
+  const Option pipeline = c.option("--pipeline", o->pipeline, "Stages of a pipeline, which is forecast and not run")
+                              .within<int64_t>(1, 1024)
+                              .showDefault();
+  c.flag("--search", o->search, "The best strategy for each number of GPUs").excludes(pipeline);
+  c.flag("--json", o->json, "Prints JSON: one object for one number of GPUs, else a list");
+  c.option("--svg", o->svg, "Draws days.svg, step.svg and memory.svg into a folder").type("FOLDER");
+  c.run([o, gpus] {
+    if (gpus.given() && !o->gpus)
       o->gpus = "";  // '' is no number of GPUs
     runEstimate(*o);
   });
 }
 
-void addCalibrateCommand(CLI::App &app) {
-  CLI::App *c = app.add_subcommand("calibrate", "Fits a cluster's slowdown, network and overhead to its logs");
+void addCalibrateCommand(Command &app) {
+  Command c = app.command("calibrate", "Fits a cluster's slowdown, network and overhead to its logs");
   auto o = std::make_shared<CalibrateOptions>();
-  c->add_option("cluster", o->cluster, "cluster.toml with [[observation]] rows")->required()->type_name("CLUSTER.toml");
-  c->add_option("--fit", o->fit,
-                "Scalars to fit instead of those that the file leaves open: slowdown, effective, overhead")
-      ->check(CLI::IsMember({"slowdown", "effective", "overhead"}))
-      ->delimiter(',');
-  c->add_option("--log", o->logs, "forecast.jsonl of a run, whose lines are observations too; may be repeated")
-      ->type_name("OUT_DIR/forecast.jsonl")
-      ->expected(1)
-      ->take_all();
-  c->add_flag("--records", o->records,
-              "Takes the share of the peak that products reach from what gptc tune has measured on this machine");
-  c->add_flag("--write", o->write, "Writes what was found into the file");
-  c->add_option("-o,--output", o->out, "Writes the file with what was found to another place")->type_name("FILE");
-  c->add_flag("--json", o->json, "Prints JSON");
-  c->callback([o] { runCalibrate(*o); });
+  c.option("cluster", o->cluster, "cluster.toml with [[observation]] rows").required().type("CLUSTER.toml");
+  c.option("--fit", o->fit, "Scalars to fit instead of those that the file leaves open: slowdown, effective, overhead")
+      .oneOf({"slowdown", "effective", "overhead"})
+      .separatedBy(',');
+  c.option("--log", o->logs, "forecast.jsonl of a run, whose lines are observations too; may be repeated")
+      .type("OUT_DIR/forecast.jsonl")
+      .repeated();
+  c.flag("--records", o->records,
+         "Takes the share of the peak that products reach from what gptc tune has measured on this machine");
+  c.flag("--write", o->write, "Writes what was found into the file");
+  c.option("-o,--output", o->out, "Writes the file with what was found to another place").type("FILE");
+  c.flag("--json", o->json, "Prints JSON");
+  c.run([o] { runCalibrate(*o); });
 }
 
 }  // namespace gptc

@@ -7,9 +7,8 @@
 
 #include "codegen/codegen.h"
 #include "runtime/device/peak.h"
+#include "support/json.h"
 #include "support/words.h"
-
-#include <nlohmann/json.hpp>
 
 namespace gptc {
 
@@ -73,27 +72,24 @@ void run(const std::string &dir, bool asJson) {
 
 }  // namespace
 
-void addExplainCommand(CLI::App &app) {
-  CLI::App *c = app.add_subcommand("explain", "Says what each decision of the compiler costs and saves");
+void addExplainCommand(Command &app) {
+  Command c = app.command("explain", "Says what each decision of the compiler costs and saves");
   struct Options {
     std::string plan, cluster;
     std::vector<std::string> why;
     bool json = false;
   };
   auto o = std::make_shared<Options>();
-  CLI::Option *plan = c->add_option("plan", o->plan, "Folder written by `gptc compile`")->type_name("PLAN");
-  CLI::Option *json = c->add_flag("--json", o->json, "Prints JSON instead of a table");
-  CLI::Option *why =
-      c->add_option("--why", o->why,
-                    "Why A is slower than B: two plans, or two forecasts \"MODEL.toml gpus=16 KEY=VALUE...\"")
-          ->expected(2)
-          ->type_name("A B")
-          ->excludes(plan)
-          ->excludes(json);
-  c->add_option("--cluster", o->cluster, "On which cluster, for --why with forecasts")
-      ->type_name("CLUSTER.toml")
-      ->needs(why);
-  c->callback([o] {
+  const Option plan = c.option("plan", o->plan, "Folder written by `gptc compile`").type("PLAN");
+  const Option json = c.flag("--json", o->json, "Prints JSON instead of a table");
+  const Option why = c.option("--why", o->why,
+                              "Why A is slower than B: two plans, or two forecasts \"MODEL.toml gpus=16 KEY=VALUE...\"")
+                         .values(2)
+                         .type("A B")
+                         .excludes(plan)
+                         .excludes(json);
+  c.option("--cluster", o->cluster, "On which cluster, for --why with forecasts").type("CLUSTER.toml").needs(why);
+  c.run([o] {
     if (!o->why.empty())
       explainWhy(o->why[0], o->why[1], o->cluster);
     else if (o->plan.empty())

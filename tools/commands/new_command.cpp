@@ -35,21 +35,19 @@ void writeNew(const NewOptions &o) {
 
 }  // namespace
 
-void addNewCommand(CLI::App &app) {
-  CLI::App *c = app.add_subcommand("new", "Writes a commented model.toml to start from");
+void addNewCommand(Command &app) {
+  Command c = app.command("new", "Writes a commented model.toml to start from");
   auto o = std::make_shared<NewOptions>();
   std::string list, names;
   for (const ModelTemplate &t : modelTemplates()) {
     names += (names.empty() ? "" : "|") + std::string(t.name);
     list += fmt::format("{}{:<7} {}", list.empty() ? "" : "\n", t.name, t.what);
   }
-  c->add_option("preset", o->preset, list)->type_name(names)->capture_default_str();
-  c->add_option("-o,--out", o->out, "File to write")->type_name("MODEL.toml")->capture_default_str();
-  c->add_option("--data", o->data, "Folder that `gptc data prepare --out` has written, or will")
-      ->type_name("DIR")
-      ->capture_default_str();
-  c->add_flag("--force", o->force, "Writes over a file that is there");
-  c->callback([o] { writeNew(*o); });
+  c.option("preset", o->preset, list).type(names).showDefault();
+  c.option("-o,--out", o->out, "File to write").type("MODEL.toml").showDefault();
+  c.option("--data", o->data, "Folder that `gptc data prepare --out` has written, or will").type("DIR").showDefault();
+  c.flag("--force", o->force, "Writes over a file that is there");
+  c.run([o] { writeNew(*o); });
 }
 
 }  // namespace gptc

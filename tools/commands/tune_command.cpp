@@ -1,14 +1,13 @@
 // gptc tune: shows progress, then a table.
 #include "support/diagnostics.h"
 #include "support/files.h"
+#include "support/json.h"
 #include "support/stderr.h"
 #include "support/words.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
 #include "tools/planner/cache_dir.h"
 #include "tools/study/tune.h"
-
-#include <nlohmann/json.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -139,7 +138,7 @@ std::atomic<bool> stopAsked = false;
 
 /// Ctrl-C ends the search and prints its results; a second one ends the program.
 void stopOnInterrupt() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = [](int) { stopAsked = true; };
   action.sa_flags = int(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
@@ -167,22 +166,21 @@ private:
 
 }  // namespace
 
-void addTuneCommand(CLI::App &app) {
-  CLI::App *c = app.add_subcommand("tune", "Measures schedules and records the fastest for `gptc compile`");
+void addTuneCommand(Command &app) {
+  Command c = app.command("tune", "Measures schedules and records the fastest for `gptc compile`");
   struct Options {
     TuneRequest request;
     std::string svg;
     bool json = false;
   };
   auto o = std::make_shared<Options>();
-  addModel(*c, o->request.modelFile, o->request.settings);
-  c->add_option("--seconds", o->request.seconds, "Time for everything but measuring the machine [120]")
-      ->check(within(1.0, 1e6));
-  c->add_option("--threads", o->request.threads, "Threads (0: all cores)")->check(within(0, 4096));
-  c->add_flag("--again", o->request.again, "Measures also what is on record");
-  c->add_option("--svg", o->svg, "Draws the kernels under the roofline into this file")->type_name("FILE");
-  c->add_flag("--json", o->json, "Prints JSON instead of a table");
-  c->callback([o] {
+  addModel(c, o->request.modelFile, o->request.settings);
+  c.option("--seconds", o->request.seconds, "Time for everything but measuring the machine [120]").within(1.0, 1e6);
+  c.option("--threads", o->request.threads, "Threads (0: all cores)").within(0, 4096);
+  c.flag("--again", o->request.again, "Measures also what is on record");
+  c.option("--svg", o->svg, "Draws the kernels under the roofline into this file").type("FILE");
+  c.flag("--json", o->json, "Prints JSON instead of a table");
+  c.run([o] {
     // Measurements are useful only if they can be kept and drawn.
     o->request.cacheDir = neededCacheDir();
     TuningRecords(o->request.cacheDir).keep({});
@@ -208,7 +206,7 @@ void addTuneCommand(CLI::App &app) {
     else
       table(r);
     if (stopAsked)
-      throw CLI::RuntimeError(130);
+      throw EndProgram(130);
   });
 }
 

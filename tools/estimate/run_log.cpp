@@ -5,14 +5,12 @@
 #include "runtime/train/metrics.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
-#include "support/json_text.h"
+#include "support/json.h"
 #include "support/median.h"
 #include "tools/estimate/expected.h"
 
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <fcntl.h>

@@ -8,12 +8,11 @@
 #include "runtime/cuda/cuda_executor.h"
 #include "runtime/device/profile.h"
 #include "support/diagnostics.h"
+#include "support/json.h"
 #include "tools/study/kernel_times.h"
 #include "tools/study/step_runner.h"
 
 #include "llvm/ADT/STLExtras.h"
-
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 

@@ -14,12 +14,11 @@
 #include "runtime/device/profile.h"
 #include "runtime/train/sample.h"
 #include "runtime/train/session.h"
+#include "support/json.h"
 #include "tools/compiler/compile.h"
 #include "tools/study/bench_gpu.h"
 
 #include "llvm/ADT/STLExtras.h"
-
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <cstring>
@@ -718,7 +717,7 @@ TEST_F(PlanTest, EveryDistinctKernelIsTimedByItself) {
   EXPECT_NEAR(r.kernelsMs(), sum, 1e-9 * sum);
   EXPECT_GT(r.copy, 0);
   EXPECT_EQ(r.peaks.count("bf16"), 1u);
-  const nlohmann::json j = nlohmann::json::parse(jsonOf(r));
+  const nlohmann::json j = parseJson(jsonOf(r));
   ASSERT_EQ(j["kernels"].size(), r.rows.size());
   double listed = 0;
   for (const auto &k : j["kernels"])

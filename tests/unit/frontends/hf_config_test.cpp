@@ -3,8 +3,7 @@
 // the models below, the others with the arguments that their names say.
 #include "frontends/hf_config.h"
 #include "support/files.h"
-
-#include <nlohmann/json.hpp>
+#include "support/json.h"
 
 #include <gtest/gtest.h>
 
@@ -190,7 +189,7 @@ TEST_F(HfConfig, TellsEachDifferenceWithBothValues) {
            {llama, "llama-small-4", "num_attention_heads", "4",
             "209 num_attention_heads = \"4\", but model.n_head = 4"},
        }) {
-    json config = json::parse(written(c.file));
+    json config = parseJson<json>(written(c.file));
     config[c.key] = c.value;
     EXPECT_EQ(messages(c.model, config.dump()), Messages{c.message}) << c.key;
   }
@@ -211,7 +210,7 @@ TEST_F(HfConfig, ConfigsOfTransformersWithOtherRotations) {
 }
 
 TEST_F(HfConfig, TellsAllAtOnceWhereInitFromStands) {
-  json config = json::parse(written("llama-small-5"));
+  json config = parseJson<json>(written("llama-small-5"));
   config["num_attention_heads"] = 8;
   config["rms_norm_eps"] = 0.1;
   config["mystery"] = "x";
@@ -235,7 +234,7 @@ TEST_F(HfConfig, AnotherFamily) {
 }
 
 TEST_F(HfConfig, WhatCannotChangeALogitIsPassedOver) {
-  json config = json::parse(written("gpt2-small-4"));
+  json config = parseJson<json>(written("gpt2-small-4"));
   config.update({{"torch_dtype", "bfloat16"},
                  {"dtype", "float16"},
                  {"use_cache", false},
@@ -255,7 +254,7 @@ TEST_F(HfConfig, WhatCannotChangeALogitIsPassedOver) {
   config["sliding_window"] = 8;
   config["use_sliding_window"] = false;
   EXPECT_EQ(messages(gpt2, config.dump()), Messages{});
-  config = json::parse(written("llama-small-4"));
+  config = parseJson<json>(written("llama-small-4"));
   config["rope_scaling"] = {{"type", "default"}};
   config["layer_types"] = {"full_attention", "full_attention"};
   EXPECT_EQ(messages(llama, config.dump()), Messages{});
@@ -277,7 +276,7 @@ TEST_F(HfConfig, NoneIsAWarning) {
 
 TEST_F(HfConfig, StandsBesideAFileOfWeightsToo) {
   write("weights/model.safetensors", "");
-  json config = json::parse(written("gpt2-small-4"));
+  json config = parseJson<json>(written("gpt2-small-4"));
   config["n_layer"] = 3;
   std::string model = gpt2;
   model.replace(model.find("hf:weights"), 10, "hf:weights/model.safetensors");
@@ -287,7 +286,7 @@ TEST_F(HfConfig, StandsBesideAFileOfWeightsToo) {
 }
 
 TEST_F(HfConfig, NullIsNoWindow) {
-  json config = json::parse(written("mistral-default-4"));
+  json config = parseJson<json>(written("mistral-default-4"));
   const std::vector<std::string> size = {"model.n_layer=32",    "model.n_head=32",      "model.n_kv_head=8",
                                          "model.n_embd=4096",   "model.norm_eps=1e-6",  "model.vocab_size=32000",
                                          "model.ffn_dim=14336", "model.block_size=8192"};

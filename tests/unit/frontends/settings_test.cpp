@@ -1,16 +1,15 @@
 // The table of keys, and what is made of it: reader, list, page, schema.
 #include "frontends/read_settings.h"
 #include "frontends/settings_reference.h"
+#include "support/json.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"
 
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <gtest/gtest.h>
 #include <regex>
 #include <sstream>
 
@@ -167,7 +166,7 @@ TEST(Keys, EachHasANameOfItsOwnATypeAndAMeaning) {
 }
 
 TEST(Keys, DefaultsCanBeWritten) {
-  const json schema = json::parse(keySchema(KeyReference()));
+  const json schema = parseJson<json>(keySchema(KeyReference()));
   for (const Setting &s : KeyReference().keys) {
     Settings defaults, read;
     const auto find = [&](Settings &of) {
@@ -186,7 +185,7 @@ TEST(Keys, DefaultsCanBeWritten) {
 }
 
 TEST(Keys, TheSchemaTakesTheExamples) {
-  const json schema = json::parse(keySchema(KeyReference()));
+  const json schema = parseJson<json>(keySchema(KeyReference()));
   for (const std::string &file : modelFiles())
     EXPECT_EQ(problemOf(schema, jsonOf(parseTomlFile(file))), "") << file;
   for (const char *wrong :
@@ -197,7 +196,7 @@ TEST(Keys, TheSchemaTakesTheExamples) {
 
 // What an editor takes is what the compiler takes, at every bound.
 TEST(Keys, SchemaAndReaderAgree) {
-  const json schema = json::parse(keySchema(KeyReference()));
+  const json schema = parseJson<json>(keySchema(KeyReference()));
   int taken = 0, refused = 0;
   for (const Setting &s : KeyReference().keys) {
     if (std::holds_alternative<values::Tables>(s.type) || s.key == "extends")
@@ -274,7 +273,7 @@ TEST(Keys, ANewOneIsALineOfTheTable) {
       << keyList(keys);
   EXPECT_NE(keysPage(keys).find("| `patience` | integer, 1 to 9, or \"never\" | 7 | Evaluations without"),
             std::string::npos);
-  const json schema = json::parse(keySchema(keys));
+  const json schema = parseJson<json>(keySchema(keys));
   EXPECT_EQ(problemOf(schema, json{{"eval", {{"patience", "never"}}}}), "");
   EXPECT_NE(problemOf(schema, json{{"eval", {{"patience", 10}}}}), "");
   for (auto [text, value] : {std::pair{"3", 3}, {"\"never\"", 0}, {"10", 7}}) {

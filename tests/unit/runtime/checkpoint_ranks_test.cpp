@@ -6,9 +6,8 @@
 #include "runtime/plan/plan.h"
 
 #include "support/diagnostics.h"
+#include "support/json.h"
 #include "temp_dir.h"
-
-#include <nlohmann/json.hpp>
 
 #include <atomic>
 #include <cstring>
@@ -206,7 +205,7 @@ TEST(CheckpointOfRanks, EachWritesItsShareOnce) {
   EXPECT_EQ(bytes, 2 * 4 * (37 * 9 + 8 * 48 + 11 + 160) + 8);
   EXPECT_LT(most, bytes / 3);
   // As other programs look for them.
-  const nlohmann::json index = nlohmann::json::parse(readFile(at + "/model.safetensors.index.json"));
+  const nlohmann::json index = parseJson(readFile(at + "/model.safetensors.index.json"));
   EXPECT_EQ(index["metadata"]["total_size"], 4 * (37 * 9 + 8 * 48 + 11 + 160));
   ASSERT_EQ(index["weight_map"].size(), 4u);
   for (const auto &[name, file] : index["weight_map"].items())

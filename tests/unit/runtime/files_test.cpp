@@ -3,9 +3,8 @@
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/train/metrics.h"
 #include "support/diagnostics.h"
+#include "support/json.h"
 #include "temp_dir.h"
-
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <cstdlib>
@@ -136,7 +135,7 @@ TEST(MetricsLog, EachLineHasItsTime) {
   std::istringstream lines(readFile(dir / "log.jsonl"));
   int n = 0;
   for (std::string line; std::getline(lines, line); ++n) {
-    const std::string time = nlohmann::json::parse(line).value("time", "");
+    const std::string time = parseJson(line).value("time", "");
     EXPECT_TRUE(std::regex_match(time, std::regex(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)"))) << line;
     EXPECT_LE(before, time);
     EXPECT_LE(time, after);

@@ -3,9 +3,8 @@
 #include "runtime/plan/manifest.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
+#include "support/json.h"
 #include "temp_dir.h"
-
-#include <nlohmann/json.hpp>
 
 #include <functional>
 
@@ -45,7 +44,7 @@ struct PlanTest : ::testing::Test {
   /// Changes the manifest and gives it a right checksum again, as somebody with bad intent would.
   void forge(const std::function<void(json &)> &change) {
     writePlan(dir / "plan", plan);
-    json j = json::parse(readFile(dir / "plan/manifest.json"));
+    json j = parseJson<json>(readFile(dir / "plan/manifest.json"));
     change(j);
     j["blake3"] = manifestChecksum(j);
     writeFile(dir / "plan/manifest.json", j.dump(2));
@@ -82,7 +81,7 @@ TEST_F(PlanTest, AMarkShowsWhoMadeIt) {
   fs::rename(dir / "plan", dir / "moved");
   EXPECT_TRUE(loadPlan(dir / "moved", "secret").madeHere);
   // A copy that somebody changes has the mark of another text.
-  json j = json::parse(readFile(dir / "moved/manifest.json"));
+  json j = parseJson<json>(readFile(dir / "moved/manifest.json"));
   j["run"]["out_dir"] = "/elsewhere";
   j["blake3"] = manifestChecksum(j);
   writeFile(dir / "moved/manifest.json", j.dump(2));
@@ -100,7 +99,7 @@ TEST_F(PlanTest, ManifestsKeepTheirKeysAndNumbers) {
   r.checkpointEvery = 6, r.checkpointKeep = 8, r.checkpointAsync = "true", r.logEvery = 9, r.tensorboard = true;
   r.traceSteps = {10, 12}, r.mfuPeak = 1e12;
   writePlan(dir / "plan", plan);
-  const auto manifest = nlohmann::ordered_json::parse(readFile(dir / "plan/manifest.json"));
+  const auto manifest = parseJson<nlohmann::ordered_json>(readFile(dir / "plan/manifest.json"));
   EXPECT_EQ(manifest["run"].dump(),
             R"({"out_dir":"/out","steps":5,"seed":7,"on_nonfinite":"skip","init_from":"hf:/weights",)"
             R"("train_data":"/train.bin","val_data":"/val.bin","tokenizer":"/t.json","eval_every":1,"eval_steps":2,)"

@@ -6,8 +6,7 @@
 #include "codegen/object_cache.h"
 #include "codegen/tuner/group_bench.h"
 #include "ir/kernel/kernel.h"
-
-#include <nlohmann/json.hpp>
+#include "support/json.h"
 
 #include <algorithm>
 #include <chrono>
@@ -434,7 +433,7 @@ TEST_F(Records, AnExportLeavesPipesAndLinksWhatTheyAre) {
 
 /// As tuning.jsonl has it, but with a checksum of one's own: what somebody may put there who knows the format.
 std::string forged(const TuningRecord &r, const std::function<void(nlohmann::json &)> &change) {
-  nlohmann::json j = nlohmann::json::parse(r.str());
+  nlohmann::json j = parseJson(r.str());
   j.erase("sum");
   change(j);
   const std::string text = j.dump();
@@ -509,7 +508,8 @@ TEST_F(Records, NumbersOutOfRangeAndStrangeLinesAreDamage) {
   const std::string good = r.str() + "\n";
   using json = nlohmann::json;
   const std::pair<const char *, std::string> lines[] = {
-      {"NaN", [&] {
+      {"NaN",
+       [&] {
          std::string t = forged(r, [](json &) {});
          return t.replace(t.find("\"seconds\":["), 11, "\"seconds\":[NaN,");
        }()},
@@ -527,7 +527,8 @@ TEST_F(Records, NumbersOutOfRangeAndStrangeLinesAreDamage) {
       {"control characters of Unicode", forged(r, [](json &j) { j["name"] = "\u009b2J"; })},
       {"a field missing", forged(r, [](json &j) { j.erase("session"); })},
       {"a number for a text", forged(r, [](json &j) { j["machine"] = 7; })},
-      {"a key twice", [&] {
+      {"a key twice",
+       [&] {
          std::string t = good;
          return t.replace(t.find("\"raced\""), 7, "\"raced\":0.001,\"raced\"");
        }()},
