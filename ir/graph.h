@@ -182,8 +182,9 @@ private:
 /// TrainedFacts and FileFacts in ir/facts.def):
 ///   kind   "param" | "moment" | "grad" | "counter" | "cache" | "low" | "whole" | "packed"
 ///   of     the state from which this one is derived; checkpoints leave this one out. "low": a copy of that parameter
-///          in a narrower dtype. "whole": that parameter, gathered; each rank updates a piece of it. "packed": panels of
-///          that state (ir/ops/pack.cpp). Functions that write a parameter write its low and packed copies too.
+///          in a narrower dtype. "whole": that parameter, gathered; each rank updates a piece of it. "packed": the
+///          panels of that state (ir/ops/pack.cpp). Functions that write a parameter also write its low and packed
+///          copies.
 ///   tb     of "packed": the panels are those of an [N,K]
 ///   cut_data, cut_tensor  if each rank holds a piece: how the whole is cut (ir/mesh.h)
 ///   memory "host": in the host's memory, while all other states are on a GPU (passes/offload.cpp)

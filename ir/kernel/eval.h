@@ -139,7 +139,7 @@ inline float roundBF16(float x) {
 /// Rounds to f16 (nearest even, overflow to infinity) and back.
 inline float roundF16(float x) {
   float a = std::fabs(x);
-  if (!(a < 65520.0f))  // NaN, or what rounds past the largest f16 (65504)
+  if (!(a < 65520.0f))  // NaN, or rounded past the largest f16 (65504)
     return x != x ? x : std::copysign(std::numeric_limits<float>::infinity(), x);
   // Adding and subtracting `magic` rounds to the last place of f16 at this exponent; below 2^-14 that place is 2^-24.
   int e = a < 0x1p-14f ? -14 : std::ilogb(a);
@@ -184,7 +184,7 @@ inline float roundTF32(float x) {
   return (u & 0x7f800000) == 0x7f800000 ? x : std::bit_cast<float>((u + 0x1000) & 0xffffe000);
 }
 /// One step of a tensor core: the exact sum of `acc` and n exact products, rounded once, towards zero. GPUs add in an
-/// order of their own and cut off what lies too far below the largest (Fasi, Higham, Mikaitis, Pranesh 2021, "Numerical
+/// order of their own and cut off bits too far below the largest (Fasi, Higham, Mikaitis, Pranesh 2021, "Numerical
 /// behavior of NVIDIA tensor cores"), so their bits may differ, by at most mmaError.
 inline float evalMma(float acc, const float *a, const float *b, int n) {
   double sum = acc;

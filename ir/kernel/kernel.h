@@ -28,16 +28,16 @@
 //   - A `stack` buffer is private to the current task and 64-byte aligned; indices may be any expression. All of them
 //     have at most 1 MiB in one top-level statement.
 //   - `unroll` loops have constant extents and are expanded by the emitter.
-//   - `parallel` loops stand only at the top level of a kernel and have constant begin and extent. Their iterations are
+//   - `parallel` loops are only at the top level of a kernel and have constant begin and extent. Their iterations are
 //     independent tasks and may run in any order on any thread; barriers separate top-level statements. A top-level
 //     statement that is no parallel loop is one task.
-//   - `grid` loops stand only at the top level and have constant begin and extent: their iterations are the blocks of a
-//     CUDA launch, independent as those of `parallel`. `block_thread` loops stand in a grid loop and not in each other,
+//   - `grid` loops are only at the top level and have constant begin and extent: their iterations are the blocks of a
+//     CUDA launch, independent like those of `parallel`. `block_thread` loops are in a grid loop and not in each other,
 //     begin at 0 and have a constant extent of at most 1024: their iterations are the threads of the block, independent
-//     of each other, and all of them end before what follows begins. Outside of them a grid loop has only statements
-//     that are the same for all threads: Let, If, serial loops and shared buffers, but no stores (use a block_thread
-//     loop of extent 1). stack and reg buffers are inside block_thread loops. CPU emitters run both serially and refuse
-//     shared buffers.
+//     of each other, and all of them end before the next statement begins. Outside of them a grid loop has only
+//     statements that are the same for all threads: Let, If, serial loops and shared buffers, but no stores (use a
+//     block_thread loop of extent 1). stack and reg buffers are inside block_thread loops. CPU emitters run both
+//     serially and refuse shared buffers.
 //   - A `shared` buffer belongs to a block of a grid loop; indices may be any expression. All of them have at most 227
 //     KiB in one top-level statement, and at most Target::sharedBytes.
 //   - `matmul` is executed by all threads of a block together, in the places where block_thread loops may be. It
@@ -45,7 +45,8 @@
 //     so that its other content is lost. CPU emitters refuse it.
 //   - `attention`, too, is executed by all threads of a block together. It computes what its body computes, by a
 //     template of the emitter. It may use all of a shared buffer, whose content is lost. It adds in an order of its
-//     own, so that its bits differ from the body's. The shared buffers of the body do not count.
+//     own, so that its bits differ from the body's. The shared buffers of the body do not count. CPU emitters refuse
+//     it.
 //   - HReduce folds W lanes of a reg buffer by halves (lane i with lane i+W/2, and so on), a fixed tree on every ISA.
 //     The first operand is the lower lane. Outside of block_thread loops it folds a shared buffer in the same way.
 //   - Two parameters may have the same memory (in-place groups). Then the kernel must load each element before it
@@ -55,8 +56,8 @@
 // Speed on the CPU
 //   - An index inside a vector loop is cheap when it is uniform (scalar load, broadcast) or has stride 1 in the loop's
 //     variable (vector load); anything else gathers or goes element by element. The analysis sees through Let, +, -, *
-//     by constants, and through i / c and i % c where W divides c and all else in i (so that flat loops may broadcast
-//     rows).
+//     by constants, and through i / c and i % c if W divides c and all other terms of i (so that flat loops may
+//     broadcast rows).
 //   - A uniform load inside a loop that also stores to memory is repeated in each iteration, because the store may
 //     alias: bind it with Let outside. Arithmetic on loop-invariant values is hoisted without that.
 //   - Vector loops of constant extent that W divides have no tail; one of constant extent <= W is a single group
@@ -257,7 +258,7 @@ struct StmtNode {
   Buffer buffer;             // Store, Prefetch, Alloc; Matmul: c; Attention: its room
   Expr index;                // Store, Prefetch; Matmul: row0; Attention: head
   Expr value;                // Store, Let; If: condition; Matmul: col0; Attention: key of dropout, or null
-  std::vector<Stmt> body;    // For, If, Block; Let and Alloc: the scope; Attention: what it means
+  std::vector<Stmt> body;    // For, If, Block; Let and Alloc: the scope; Attention: its definition
   std::vector<Stmt> orelse;  // If
   std::shared_ptr<const MatmulTile> matmul;
   std::shared_ptr<const AttentionTile> attention;

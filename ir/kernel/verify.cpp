@@ -28,7 +28,7 @@ struct Form {
 };
 
 struct VarInfo {
-  bool varying = false;  // differs between lanes of the vector loop it stands in
+  bool varying = false;  // differs between lanes of the enclosing vector loop
   Form form;
 };
 

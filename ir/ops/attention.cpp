@@ -6,12 +6,12 @@
 //   s_ij = scale * q_i . k_j,   j <= i if causal; with ALiBi minus the head's slope times |i - j|
 //   lse_i = log sum_j exp(s_ij),   p_ij = exp(s_ij - lse_i),   o_i = sum_j m_ij p_ij v_j
 // where m_ij is 0 or 1/(1-p) by dropout, drawn at index (h*T + i)*T + j of the sequence: what the dropout op would draw
-// for [B,H,T,T]. Where these are some of `of_heads` heads, the first of them is head0, by which slopes and indices
+// for [B,H,T,T]. If the op has only some of `of_heads` heads, head0 is the first of them, from which slopes and indices
 // count. Backward, as in Dao et al. 2022, with delta_i = do_i . o_i:
 //   dv_j = sum_i m_ij p_ij do_i,   ds_ij = p_ij (m_ij do_i . v_j - delta_i),   dq_i = scale sum_j ds_ij k_j,   dk_j =
 //   scale sum_i ds_ij q_i
-// With `tf32` a kernel may round what is multiplied in these products to 10 bits of mantissa, as NVIDIA's tensor cores
-// take f32; the reference rounds nothing.
+// With `tf32` a kernel may round the factors of these products to 10 bits of mantissa, as NVIDIA's tensor cores do with
+// f32; the reference rounds nothing.
 #include "ir/ops/heads.h"
 #include "ir/ops/op_support.h"
 #include "ir/random.h"

@@ -1,6 +1,6 @@
 // Layer normalisation (Ba et al. 2016) and RMS normalisation (Zhang & Sennrich 2019), forward and backward.
 //
-// Both are y = xhat * g (+ b) with xhat = (x - mean) * rstd, where RMS normalisation has mean 0. With w = dy * g:
+// Both are y = xhat * g (+ b) with xhat = (x - mean) * rstd; for RMS normalisation, mean = 0. With w = dy * g:
 //   dx = rstd * (w - avg(w) - xhat * avg(w * xhat))        avg over the row; avg(w) only if a mean was subtracted
 //   dg = sum over rows of dy * xhat,   db = sum over rows of dy
 #include "ir/ops/op_support.h"
