@@ -1,6 +1,6 @@
-// Passes and the pipeline. One pass, one file, one entry `bool NAME(Module &, const PassOptions &)`, listed in
-// passes.def with one line of summary. A pass returns whether it changed the module. `gptc-opt
-// --passes='autodiff,fuse{max=8}'` runs any list.
+// Passes and the pipeline. Each pass has one file with one entry `bool NAME(Module &, const PassOptions &)`, which
+// returns whether it changed the module, and one line in passes.def. `gptc-opt --passes='autodiff,fuse{max=8}'` runs
+// any list of passes.
 #pragma once
 
 #include "ir/graph.h"
@@ -13,7 +13,8 @@
 
 namespace gptc {
 
-/// What `pass{name=value}` may say. Anything else is a UserError(Usage), so that a pass reads its options unchecked.
+/// An option that `pass{name=value}` may set. parsePipeline throws UserError(Usage) for any other name or value, so a
+/// pass reads its options without checks.
 struct PassOption {
   enum Kind {
     isFlag,     // true or false
@@ -21,21 +22,22 @@ struct PassOption {
     isBudget    // a string: none, full, auto or bytes such as 8GiB; or bytes as a positive integer
   } kind;
   std::string name;
-  int64_t least = 0, most = 0;
+  int64_t least = 0, most = 0;  // of isInteger, both included
 
   static PassOption flag(const char *name) { return {isFlag, name}; }
   static PassOption integer(const char *name, int64_t least, int64_t most) { return {isInteger, name, least, most}; }
   static PassOption budget(const char *name) { return {isBudget, name}; }
 
+  /// Whether the value has the option's kind and lies in its range.
   bool takes(const Attr &value) const;
-  /// "true or false", "an integer from 1 to 65536".
+  /// The permitted values as text: "true or false", "an integer from 1 to 65536".
   std::string allowed() const;
 };
 
-/// Options of one pass use, as written: `fuse{max=8}`.
+/// Options of one use of a pass, such as `fuse{max=8}`.
 struct PassOptions {
   AttrMap values;
-  const Target *target = nullptr;
+  const Target *target = nullptr;       // may be null
   ScheduleSource *schedules = nullptr;  // may be null
 };
 
@@ -47,9 +49,9 @@ struct PassInfo {
 };
 
 llvm::ArrayRef<PassInfo> allPasses();
-/// Null where there is none of that name.
+/// Null if no pass has this name.
 const PassInfo *findPass(llvm::StringRef name);
-/// Adds a pass from another library (select-recipes lives in codegen and needs it).
+/// Adds a pass of another library, such as select-recipes of codegen. It replaces a pass of the same name.
 void registerPass(PassInfo info);
 
 struct PassUse;
@@ -57,29 +59,31 @@ struct PipelineOptions {
   bool verifyEach = true;
   bool printChanged = false;  // module text to stderr after each pass that changed it
   bool timePasses = false;
-  std::string dumpDir;                  // one .gir per pass
-  std::string reproFile = "repro.gir";  // written when a pass fails or leaves an invalid module
-  std::function<void(const PassUse &next, const Module &m)> beforePass;  // sees the module between passes; may be empty
+  std::string dumpDir;                  // gets one .gir file per pass; empty: none is written
+  std::string reproFile = "repro.gir";  // written if a pass fails or leaves an invalid module; empty: not written
+  std::function<void(const PassUse &next, const Module &m)> beforePass;  // called before each pass; may be empty
 };
 
 struct PassUse {
   const PassInfo *pass;
   PassOptions options;
 };
-/// Parses `a,b{k=v,k2="s"},c`; `default` stands for the passes of defaultPipeline(). Throws UserError(Usage) naming an
-/// unknown pass or option, or a value that the option does not take.
+/// Parses `a,b{k=v,k2="s"},c`; `default` stands for the passes of defaultPipeline(). Throws UserError(Usage) for wrong
+/// syntax, an unknown pass or option, or a value that the option does not take.
 std::vector<PassUse> parsePipeline(llvm::StringRef text, const Target *target);
+/// Runs the passes in order. Throws InternalError if a pass fails or leaves an invalid module, UserError(Unwritable) if
+/// a file of `dumpDir` cannot be written. UserErrors of passes propagate.
 void runPipeline(Module &m, llvm::ArrayRef<PassUse> passes, const PipelineOptions &options);
 
-/// Each pass of passes.def; its file holds its algorithm as a numbered comment.
+/// The entry of each pass of passes.def. The comment at the top of its file describes its algorithm in numbered steps.
 #define GPTC_PASS(name, function, ...) bool function(Module &m, const PassOptions &options);
 #include "passes/passes.def"
 #undef GPTC_PASS
 
-/// The default pipeline from import to planned, one line per pass with the reason for its place; or what is left of it
-/// from the first `from` on. pipeline.cpp
+/// The names of the default pipeline, from an imported to a planned module, or its part from the first pass `from` on.
+/// Asserts that `from` is in the pipeline. pipeline.cpp gives the reason for each place.
 llvm::ArrayRef<const char *> defaultPasses(llvm::StringRef from = "");
-/// The same as text for parsePipeline.
+/// The same names as text for parsePipeline.
 std::string defaultPipeline(llvm::StringRef from = "");
 
 }  // namespace gptc

@@ -1,3 +1,5 @@
+// GroupBench: each buffer lies between red zones, and results and workspaces are poisoned before a check, so that
+// check() finds writes outside of the buffers and elements that a candidate does not write.
 #include "codegen/tuner/group_bench.h"
 
 #include "codegen/recipes/pointwise.h"
@@ -27,7 +29,7 @@ constexpr size_t largePage = 2 << 20;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-/// Memory between red zones, in large pages as the runtime's arena has.
+/// Memory between red zones, in large pages like the runtime's arena.
 class Guarded {
 public:
   explicit Guarded(size_t bytes) : bytes(bytes), mapped(roundUp(int64_t(bytes + 2 * redZone), int64_t(largePage))) {
@@ -72,15 +74,15 @@ struct GroupBench::Impl {
   std::vector<std::unique_ptr<Guarded>> memory;  // operands and results
   std::vector<std::unique_ptr<Guarded>> workspaces;
   std::vector<int64_t> streams;
-  std::vector<uint64_t> operands;                  // hashes of what they hold
-  std::vector<std::vector<unsigned char>> wanted;  // of results
+  std::vector<uint64_t> operands;                  // hash of the content of each operand
+  std::vector<std::vector<unsigned char>> wanted;  // the default's bytes of each result
   Trial base;
   struct Candidate {
     LoweredGroup lowered;
-    CompiledKernel code;  // once it is built
+    CompiledKernel code;  // after build()
   };
   std::map<std::string, Candidate> candidates;  // by the text of the schedule
-  std::set<std::string> kernels;                // texts of those
+  std::set<std::string> kernels;                // the text of each candidate's kernel
   std::vector<char> swept;
 
   Impl(const Op &fused, const Target &target, ThreadPool &pool, bool cold, Lowering lowering)
@@ -119,7 +121,7 @@ struct GroupBench::Impl {
     return all;
   }
 
-  /// False where it was given up, as `until` came.
+  /// Runs all phases. Returns false if `until` (in the time of now()) came first and tasks were left out.
   bool run(const CompiledKernel &code, void *const *params, double until = HUGE_VAL) {
     std::atomic<bool> late = false;
     for (const CompiledPhase &phase : code.phases) {
@@ -149,7 +151,7 @@ struct GroupBench::Impl {
     return !late;
   }
 
-  /// Reads more than caches hold, on every thread.
+  /// Evicts the caches: touches `swept`, which is twice as large as the last-level cache, on all threads.
   void sweep() {
     struct Call {
       char *at;
@@ -173,7 +175,7 @@ struct GroupBench::Impl {
       std::memset(w->data(), poisonByte, w->size());
   }
 
-  /// Whether nothing was written but results and workspaces. What was is mended.
+  /// Whether only results and workspaces were written. Restores red zones and operands that were written too.
   bool intact() {
     bool all = true;
     for (auto *list : {&memory, &workspaces})
@@ -239,7 +241,7 @@ std::vector<Trial> GroupBench::propose(llvm::ArrayRef<Schedule> candidates) {
     const std::vector<std::string> sources = impl->jit.sources(kernels);
     for (size_t i = 0; i < good.size(); ++i)
       good[i]->source = sources[i];
-  } catch (const InternalError &) {  // one of them, and which one is seen when it is alone
+  } catch (const InternalError &) {  // at least one kernel fails; try each alone to find out which
     for (size_t i = 0; i < good.size(); ++i)
       try {
         good[i]->source = impl->jit.sources({kernels[i]})[0];

@@ -1,4 +1,4 @@
-// Candidates on the CPU: compiled by Jit, run on the pool, in memory between red zones.
+// Measures candidates on the CPU. Jit compiles them, the thread pool runs them, and red zones surround their memory.
 #pragma once
 
 #include "codegen/codegen.h"
@@ -10,24 +10,23 @@
 
 namespace gptc {
 
-/// From a schedule to a kernel: lowerGroup, or in tests something that goes wrong.
+/// Makes a kernel from a schedule: lowerGroup, or in tests a function that makes wrong kernels.
 using Lowering = std::function<LoweredGroup(const Op &, const Schedule &, const Target &)>;
 
-/// Operands are those of fillOperand. Between candidates everything is as before: operands that one has written to are
-/// filled again, and red zones painted.
+/// The operands come from fillOperand. check() restores operands and red zones that a candidate has overwritten.
 class GroupBench : public CandidateBench {
 public:
-  /// Compiles and runs the default schedule, whose results are what others must give. `cold`: caches are emptied before
-  /// each call that is timed, as a step does whose memory no cache can hold. UserError(OutOfMemory) where buffers do
-  /// not fit.
+  /// Compiles and runs the default schedule, whose results are the reference. `cold`: empties the caches before each
+  /// timed call, like a step whose memory exceeds the caches. Asserts that the target is a CPU and that the default
+  /// kernel compiles and writes to its results only. Throws UserError(OutOfMemory) if the buffers do not fit.
   GroupBench(const Op &fused, const Target &target, ThreadPool &pool, bool cold, Lowering lowering = nullptr);
   ~GroupBench() override;
 
   const Trial &base() const override;
   std::vector<Trial> propose(llvm::ArrayRef<Schedule> candidates) override;
   void build(llvm::ArrayRef<Trial *> trials) override;
-  /// A candidate that takes too long is given up between two of its tasks. Loops of the kernel IR end: there is no
-  /// other way for one never to.
+  /// A candidate that takes longer than `seconds` is stopped between two of its tasks. No task runs forever, as all
+  /// loops of the kernel IR are bounded.
   Trial::Outcome check(const Trial &trial, double seconds) override;
   Timing time(const Trial &trial, int runs, double seconds, double hopeless) override;
 

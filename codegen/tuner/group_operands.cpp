@@ -11,8 +11,8 @@ namespace gptc {
 
 namespace {
 
-/// How many different values the integers of an operand may have: what they index. 1 where nothing is known, and for a
-/// position, which is 0 then.
+/// The extent that the integers of an operand index; the smallest one if several ops use the operand. 1, so that all
+/// integers are 0, for scalars (positions, seeds) and if an op uses the operand as something else than indices.
 int64_t boundOf(const Op &fused, const Value *arg) {
   if (arg->type.isScalar())
     return 1;

@@ -1,4 +1,4 @@
-// What kernels are measured and compared on: random operands of a fused op.
+// Random operands of a fused op, on which kernels are measured and compared.
 #pragma once
 
 #include "ir/graph.h"
@@ -6,9 +6,9 @@
 
 namespace gptc {
 
-/// Fills the memory of operand `i`: numbers in [-1, 1), rounded to its dtype; indices that are within their table. The
-/// same bits each time, whatever the number of threads. `whole`: whole numbers from -2 to 2, of which sums of products
-/// are exact in whatever order and by whatever instruction they are added, up to four million of them.
+/// Fills the memory of operand `i`. Floats get numbers in [-1, 1), rounded to the dtype; integers get indices within
+/// the extent that they index, other dtypes zeros. The bits do not depend on the number of threads. `whole`: floats get
+/// integers from -2 to 2, whose sums of up to four million products are exact in any order and with any instruction.
 void fillOperand(const Op &fused, unsigned i, void *to, ThreadPool &pool, bool whole = false);
 
 }  // namespace gptc

@@ -16,9 +16,9 @@ namespace {
 
 using Outcome = Trial::Outcome;
 
-constexpr double slower = 1.25;  // than the best so far: not worth another look
-constexpr double hopeless = 10;  // times the default, and what a first call costs: is not waited for
-constexpr double firstCall = 0.05;
+constexpr double slower = 1.25;     // times the best time so far: slower candidates are dropped early
+constexpr double hopeless = 10;     // times the default's time, plus firstCall: a check is stopped then
+constexpr double firstCall = 0.05;  // seconds that a first call may cost
 constexpr size_t finalists = 4;
 constexpr size_t batch = 8;
 constexpr int runs = 5, rounds = 9;
@@ -70,9 +70,9 @@ private:
   double patience() const { return firstCall + hopeless * trials[0].time.median; }
 
   void tryAll() {
-    // A race needs so long; the search may have the rest.
+    // Leaves time for the race.
     const double until = end - std::min(limits.seconds / 3, 2.0 * finalists * rounds * best);
-    // The first batch is tried in any case: who begins a search wants more than the default from it.
+    // The first batch is tried even if the time is over, so that a search compares more than the default.
     for (size_t at = 0; at < space.size() && !(at && over(until)); at += batch) {
       std::vector<Trial> some = bench.propose(llvm::ArrayRef(space).slice(at, std::min(batch, space.size() - at)));
       std::vector<Trial *> fresh, suspects;
@@ -108,7 +108,7 @@ private:
     bench.build(some);
   }
 
-  /// One stall of the machine is no reason to leave a candidate out for ever.
+  /// Checks a second time after `tooSlow`: a single stall of the machine must not go on record as the outcome.
   Outcome check(const Trial &t) {
     const Outcome first = bench.check(t, patience());
     return first == Outcome::tooSlow ? bench.check(t, patience()) : first;
@@ -118,7 +118,7 @@ private:
     log.begin({&t});
     try {
       t.outcome = check(t);
-    } catch (const InternalError &) {  // a fault on a GPU, with which everything there ends
+    } catch (const InternalError &) {  // a fault on a GPU ends all work of the process there
       t.outcome = Outcome::crashed;
       log.add(t);
       throw;
@@ -127,7 +127,8 @@ private:
       t.time = bench.time(t, runs, 0.1, slower * best);
   }
 
-  /// The fastest few, and the one that was proposed. Those on record have no code yet.
+  /// Indices of the trials that race: the fastest few, and the proposed schedule if it was timed. Compiles and checks
+  /// those of earlier searches, which have no code yet, and omits those that fail.
   std::vector<size_t> chosen() {
     std::vector<size_t> order;
     for (size_t i = 1; i < trials.size(); ++i)
@@ -156,7 +157,7 @@ private:
     return order;
   }
 
-  /// Each round: the default, every finalist, the default again, whose two times tell what a ratio is worth.
+  /// Each round times the default, every finalist and the default again. The difference of its two times is the noise.
   void race() {
     const std::vector<size_t> order = chosen();
     log.begin({});
@@ -208,7 +209,7 @@ bool parseOutcome(llvm::StringRef name, Outcome &outcome) {
 Outcome CandidateBench::verdict(const Schedule &schedule) {
   std::vector<Trial> trial = propose({schedule});
   if (trial.empty())
-    return Outcome::timed;  // the default's own kernel
+    return Outcome::timed;  // the kernel equals the default's
   if (trial[0].outcome == Outcome::timed)
     build({&trial[0]});
   return trial[0].outcome == Outcome::timed ? check(trial[0], HUGE_VAL) : trial[0].outcome;

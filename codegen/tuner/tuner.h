@@ -1,8 +1,8 @@
-// The search for the fastest schedule of a group, by measuring candidates on the machine that this process runs on.
+// The search for the fastest schedule of a group. It measures candidates on the machine that this process runs on.
 //
-// What a candidate must be is settled before it is timed: it must give the bits that the recipe's default gives, which
-// the conformance suite holds against the interpreter in float64, and write nowhere else. So a choice by measurement,
-// which differs from run to run, never shows in a result.
+// A candidate is timed only after a check: it must give the same bits as the recipe's default schedule and write to its
+// results and workspaces alone. So results do not depend on the choice, which may differ from run to run. The
+// conformance suite compares the default with the interpreter in float64.
 #pragma once
 
 #include "ir/graph.h"
@@ -24,92 +24,92 @@ struct Timing {
   int runs = 0;
   bool operator==(const Timing &) const = default;
 };
+/// `seconds` of each run; must not be empty.
 Timing timingOf(std::vector<double> seconds);
 
 /// One measured schedule of a group.
 struct Trial {
   enum class Outcome {
     timed,
-    wrongBits,     // not those of the default
-    wroteOutside,  // of its buffers, or to an operand
-    notCompiled,   // the recipe, the emitter or the compiler gave up
-    spills,        // needs more registers than a thread of the GPU has
-    tooSlow,       // given up before it ended, at many times the default's time
-    suspect,       // one of several that were compiled when the process ended by a fault
-    crashed,       // the process ended by a fault in it
+    wrongBits,     // its results differ from those of the default
+    wroteOutside,  // it wrote outside of its buffers, or to an operand
+    notCompiled,   // the recipe, the emitter or the compiler failed
+    spills,        // it needs more registers than a thread of the GPU has
+    tooSlow,       // it was stopped, at many times the time of the default
+    suspect,       // a fault ended the process while this one and others were being compiled
+    crashed,       // a fault in this one ended the process, or all work on the GPU
   };
   Schedule schedule;
   Outcome outcome = Outcome::timed;
-  Timing time;         // of timed ones; few runs where the first ones were hopeless
-  double raced = 0;    // time over that of the default, alternating with it; 0: did not come that far; 1: the default
-  std::string source;  // hash of the code that is emitted, Jit::sources on the CPU
+  Timing time;         // if the outcome is `timed`; fewer runs if the first ones were slow
+  double raced = 0;    // time in the race relative to the default; 0: not in the race; 1: the default itself
+  std::string source;  // hash of the emitted code; on the CPU Jit::sources
   double compileSeconds = 0;
-  int registers = 0;   // of a thread of a GPU
-  bool known = false;  // from an earlier search
-  std::string why;     // of one that was not compiled
+  int registers = 0;   // per thread of a GPU
+  bool known = false;  // found by an earlier search
+  std::string why;     // the error, if the outcome is `notCompiled` or `spills`
 };
-/// "wrong_bits" and the like; and back, false where there is none of that name.
+/// The outcome's name, such as "wrong_bits". parseOutcome is the inverse; it returns false for an unknown name.
 const char *nameOf(Trial::Outcome outcome);
 bool parseOutcome(llvm::StringRef name, Trial::Outcome &outcome);
 
-/// What earlier searches of a group found, and where this one's trials go as soon as they are made, so that a search
-/// that ends early loses no more than the trial under way.
+/// The trials of earlier searches of a group, and a sink for the trials of this one. The search adds each trial as soon
+/// as it is made, so a search that ends early loses only the trial in progress.
 class TrialLog {
 public:
   virtual ~TrialLog() = default;
-  /// What is on record of a schedule for which this source is emitted.
+  /// The earlier trial with the same schedule and source; nullopt if there is none.
   virtual std::optional<Trial> find(const Trial &) { return std::nullopt; }
-  /// The process is about to compile these, or to run one of them for the first time: it may end there by a fault.
+  /// Called before the search compiles these trials or runs one of them for the first time. Either may end the process
+  /// by a fault. An empty list says that this danger is over.
   virtual void begin(llvm::ArrayRef<const Trial *>) {}
-  /// What has become of one that is not from an earlier search.
+  /// Called with each trial that no earlier search has made, once its outcome is known.
   virtual void add(const Trial &) {}
 };
 
-/// Kernels of one fused op, in memory of their own on the shapes that it has, of any schedule. One for each kind of
-/// machine: GroupBench (group_bench.h) on the CPU, cuda::GroupBench on a GPU.
+/// Compiles, checks and times kernels of one fused op, in buffers of its own. Implementations: GroupBench
+/// (group_bench.h) on the CPU, cuda::GroupBench on a GPU.
 class CandidateBench {
 public:
   virtual ~CandidateBench() = default;
-  /// The default, compiled and run: its results are what others must give.
+  /// The default schedule, compiled and run. Its results are the reference.
   virtual const Trial &base() const = 0;
-  /// A trial for each schedule whose kernel has not been proposed before, with its source; not compiled yet. One of
-  /// which no kernel can be made says so.
+  /// A trial, with its source but not compiled, for each schedule whose kernel has not been proposed before. If no
+  /// kernel can be made of the schedule, the outcome is `notCompiled`.
   virtual std::vector<Trial> propose(llvm::ArrayRef<Schedule> candidates) = 0;
-  /// Compiles them side by side; those that do not compile say so.
+  /// Compiles the trials together. Sets the outcome of a trial that does not compile.
   virtual void build(llvm::ArrayRef<Trial *> trials) = 0;
-  /// Runs it once, for `seconds` at most, and looks at what it wrote.
+  /// Runs the trial once, for at most `seconds`, and checks what it wrote. `timed` means that it passed.
   virtual Trial::Outcome check(const Trial &trial, double seconds) = 0;
-  /// Up to `runs` calls, fewer once `seconds` are over or two were beyond `hopeless` seconds each.
+  /// Times up to `runs` calls. Stops after `seconds`, or after two calls that took more than `hopeless` seconds each.
   virtual Timing time(const Trial &trial, int runs, double seconds, double hopeless) = 0;
 
-  /// The steps before time, of one schedule; `timed` where its bits are those of the default.
+  /// Proposes, builds and checks one schedule. Returns `timed` if it passes.
   Trial::Outcome verdict(const Schedule &schedule);
 };
 
 struct SearchLimits {
-  double seconds = 1;  // to be spent on this group, the race of the best included; but eight are tried at least
-  bool cold = false;   // caches are emptied before each call, as a step does whose memory no cache can hold
-  /// One that is tried first and raced in any case: what a compile takes as long as nothing is measured.
+  double seconds = 1;  // budget of the whole search, race included; the first batch of eight is tried in any case
+  bool cold = false;   // empty the caches before each call, like a step whose memory exceeds them
+  /// A schedule that is tried first and takes part in the race: the one that a compile uses without measurements.
   std::optional<Schedule> proposed = std::nullopt;
   TrialLog *log = nullptr;
 };
 
-/// What became of a search; trials in the order tried, the default first. `best` is among them: the winner of a race in
-/// turn with the default, or the default where none wins by more than `noise` of that race.
+/// The outcome of a search. `best` is the winner of the race, or the default if no trial beats it by more than `noise`.
 struct SearchResult {
-  std::vector<Trial> trials;
-  size_t best = 0;
-  size_t candidates = 0;  // in the space
-  double noise = 0;       // half the spread of the default against itself, relative
+  std::vector<Trial> trials;  // in the order tried, the default first
+  size_t best = 0;            // index into trials
+  size_t candidates = 0;      // schedules in the space
+  double noise = 0;           // median over the rounds of half the default's difference to itself, relative
 };
 
-/// 1. The space, in the order of the recipe's estimate, is compiled in batches, each candidate checked and timed a few
-///    times, with early stopping: one that is a quarter slower than the best so far is not timed again. What is on
-///    record is neither compiled nor timed.
-/// 2. The best few race: each in turn with the default, in several rounds, as a machine is not equally fast at all
-///    times. The least median of ratios wins.
+/// 1. Compiles the space in batches, in its order, and checks and times each candidate a few times. Timing stops early
+///    after two calls that are a quarter slower than the best so far. Trials of earlier searches are not repeated.
+/// 2. The fastest few race: each round times all of them between two calls of the default, as the speed of the machine
+///    varies over time. The least median of the ratios to the default wins.
 SearchResult searchSchedules(CandidateBench &bench, std::vector<Schedule> space, const SearchLimits &limits);
-/// On the CPU, over the space of the group's recipe.
+/// The same on the CPU, over the space of the group's recipe.
 SearchResult searchSchedules(const Op &fused, const Target &target, ThreadPool &pool, const SearchLimits &limits);
 
 }  // namespace gptc

@@ -1,4 +1,4 @@
-// Which ops `fuse`, with its default options, would put into one kernel.
+// The groups that the pass `fuse` forms with its default options.
 #pragma once
 
 #include "ir/graph.h"
@@ -7,13 +7,14 @@
 
 namespace gptc {
 
-/// Ops of one group have equal numbers; ops that run no code have none. The function stays as it is.
+/// Maps each op that runs code to the number of its group. Ops of one group have equal numbers. Does not change `f`.
 llvm::DenseMap<const Op *, int> fusionGroups(Module &m, Function &f);
 
-/// Whether this product may read `b`, its second operand, in panels: those of `unpack`, if that is what `b` comes from.
+/// Whether the op is a matmul that may read `b`, its second operand, in panels. If an `unpack` defines `b`, its panels
+/// must also have the orientation (`tb`) of the matmul.
 bool readsPanels(const Op &product, const Value *b);
 
-/// Whether `op` adds a vector to each row: what the option `bias` of fuse decides about, beside sums of its gradient.
+/// Whether `op` adds a vector to each row. The option `bias` of fuse applies to such ops and to their gradients' sums.
 bool addsBias(const Op &op);
 
 }  // namespace gptc

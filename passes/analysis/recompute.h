@@ -1,15 +1,15 @@
-// What it takes to compute values of the forward part of a function a second time in its backward part, instead of
-// keeping them until then: Chen et al. 2016, "Training deep nets with sublinear memory cost", on fused groups.
+// Recomputation of forward values in the backward part of a function instead of keeping them until then: Chen et al.
+// 2016, "Training deep nets with sublinear memory cost", on fused groups.
 //
-// Backward begins with the first group that holds a gradient op. A value made before and used from there on may be
-// dropped: it then lives to its last use in forward, and just before its first use in backward the part of its group's
-// body that makes it stands once more. That part begins at the group's operands or, where those are not dropped, at
-// other results of the group: a gelu starts from the stored sum before it, not from the matmul. All dropped results of
-// a group are made again together. What the copy needs and was dropped itself is made again before it; what it needs
-// and was not dropped lives longer.
+// The backward part begins with the first group that contains a gradient op. A value that is computed before that and
+// used after it may be dropped. It then lives until its last use in the forward part, and a copy of the part of its
+// group that computes it is inserted just before its first use in the backward part. The copy starts from the operands
+// of the group or from results of the group that are not dropped: a gelu starts from the stored sum before it, not from
+// the matmul. One copy computes all dropped results of a group. If an operand of the copy was dropped too, its own copy
+// comes first; if it was not, it lives longer.
 //
-// A copy holds the ops of the original on the same values in the same order, so it gives the same bits, random numbers
-// included: they are functions of counters.
+// A copy has the ops of the original, in the same order, on the same values. So it gives the same bits. That includes
+// random numbers, which are functions of counters.
 #pragma once
 
 #include "passes/analysis/cost.h"
@@ -22,7 +22,7 @@ namespace gptc {
 
 class Recompute {
 public:
-  /// `f` consists of groups (after fuse and order). It must not change before apply().
+  /// `f` must consist of groups (after fuse and order) and must not change before apply().
   Recompute(Function &f, const MachineRates &rates);
   ~Recompute();
 
@@ -30,20 +30,21 @@ public:
 
   struct Candidate {
     const Value *value;
-    std::string what;  // "h*.ln_1: layernorm", the same for all layers
+    std::string what;  // "h*.ln_1: layernorm", equal for all layers
     int layer;
-    bool leavesLayer;  // also used by the forward part of another layer
+    bool leavesLayer;  // the forward part of another layer uses the value too
   };
-  /// Every value that may be dropped, in order of definition. Empty where there is no backward part.
+  /// Every value that may be dropped, in order of definition. Empty if the function has no backward part.
   const std::vector<Candidate> &candidates() const { return list; }
 
   struct Outcome {
-    int64_t peak = 0;  // most bytes that live at one time, workspaces aside; memory planning may need a little more
-    KernelCost extra;  // of what is computed twice
+    int64_t peak = 0;  // maximum of live bytes, without workspaces; memory planning may need a little more
+    KernelCost extra;  // of all copies
   };
+  /// The effect of dropping these values. Does not change the function.
   Outcome outcome(const Dropped &dropped) const;
 
-  /// Rewrites the function. Afterwards this object is of no use.
+  /// Inserts the copies and makes the backward part use them. May be called once, as the last call on this object.
   void apply(const Dropped &dropped);
 
 private:
@@ -52,10 +53,10 @@ private:
   std::vector<Candidate> list;
 };
 
-/// Whether this is an op of a backward part: NAME_grad and NAME_grad_params, as ops.def calls them.
+/// Whether ops.def names the op NAME_grad or NAME_grad_params. Such ops occur in backward parts only.
 bool isGradient(const Op &op);
 
-/// "h3.mlp.c_fc" -> "h*.mlp.c_fc": one name for all layers.
+/// Replaces the layer number: "h3.mlp.c_fc" -> "h*.mlp.c_fc". Other names stay as they are.
 std::string withoutLayer(llvm::StringRef loc);
 
 }  // namespace gptc
