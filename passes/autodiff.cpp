@@ -6,35 +6,35 @@
 //       with accumulate > 1:
 //         @accumulate(%x, %y, %seq0, %n_valid) -> ()   once per micro-batch
 //         @update(%n_valid) -> (loss, gradients)       once per step
-//       and, where a rank holds several logical shards of the batch (module attribute shards, a power of two),
-//         @fold0, @fold1, .. (%n_valid) -> ()          behind each shard but the last
-//       The function that returns gradients carries the attribute grads = their number; the optimizer pass turns it
-//       into an update. loss = sum / n_valid, where n_valid counts the targets of the whole global batch. @forward is
-//       removed; a module without one is left alone.
+//       and, if a rank holds several logical shards of the batch (module attribute shards, a power of two),
+//         @fold0, @fold1, .. (%n_valid) -> ()          one of them after each shard but the last
+//       The function that returns gradients has the attribute grads, their number. The pass optimizer turns it into an
+//       update. loss = sum / n_valid, where n_valid counts the targets of the whole global batch. @forward is removed.
+//       A module without @forward stays as it is.
 //
 // Algorithm
 //   1. A value is active when it is a float and depends on a state of kind "param" that is not frozen.
 //   2. The gradient of the sum is 1 / n_valid. Ops are visited from last to first; OpDef::grad gives the
 //      contributions to the active operands.
 //   3. Contributions to one value are added in the order in which they arise, the use nearest to the loss first:
-//      ((g_last + g_before) + ...). For a parameter this holds over all its reads.
+//      ((g_last + g_before) + ...). All reads of a parameter count as one value.
 //   4. Sums over tokens among the new ops get `fold`, the rows of one partial sum: the largest common divisor of the
 //      module's fold and the rows of one sequence, so that no partial sum spans two sequences.
-//   5. When gradients accumulate, values fall into three classes: `fixed` (parameters, constants, n_valid), `token`
-//      (they depend on the batch), and `summed`: a sum over tokens of `token` values, and what follows from
-//      such sums and fixed values alone. The sums that take `token` values form the border. Each of their results gets
-//      an accumulator, a state of kind "grad": grad.NAME, or grad.NAME.0, .1, ... when several reach parameter NAME, in
-//      the order of 3. @accumulate continues each sum through the op's own `init` operand; what lies beyond the
-//      border (adding the uses, views) happens once, in @update, in the same order as in @train_step. So the bits do
-//      not depend on how the batch was cut.
-//   6. Accumulators must start from +0. They are created with init = "zeros" and @update writes zeros back after
-//      reading them: one more store of each gradient per step, and no special first micro-step. Nothing is lost in
-//      bits: a sum without `init` starts from +0 too.
-//   7. Shards are added in a binary tree over their numbers, ((s0+s1)+(s2+s3))+..., which is also how ranks add up what
-//      each of them has: so the bits do not depend on how many ranks share the shards. As in a binary counter,
-//      @foldT adds what lies on levels 0 to T-1 to the shard that has just ended and leaves the sum on level T, a state
-//      of kind "grad" for each result: foldT.NAME. T is the number of ones at the end of the shard's number; the
-//      last shard meets all levels in @update.
+//   5. If gradients accumulate, there are three classes of values: `fixed` (parameters, constants, n_valid), `token`
+//      (they depend on the batch), and `summed` (sums over tokens of `token` values, and values that depend on such
+//      sums and `fixed` values alone). The sums that take `token` values form the border. Each of their results gets an
+//      accumulator, a state of kind "grad": grad.NAME, or grad.NAME.0, .1, ... if several reach parameter NAME, in the
+//      order of step 3. @accumulate continues each sum through the op's own `init` operand. The ops beyond the border
+//      (adding the uses, views) run once, in @update, in the same order as in @train_step. So the bits do not depend on
+//      how the batch is cut into micro-batches.
+//   6. Accumulators must start from +0. They are created with init = "zeros", and @update writes zeros after reading
+//      them. This costs one more store of each gradient per step and saves a special first micro-batch. The bits stay,
+//      as a sum without `init` starts from +0 too.
+//   7. Shards are added in a binary tree over their numbers, ((s0+s1)+(s2+s3))+.... Ranks add their sums in the same
+//      tree, so the bits do not depend on how many ranks share the shards. As in a binary counter, @foldT adds the sums
+//      of levels 0 to T-1 to the shard that has just ended and writes the result to level T: a state foldT.NAME of kind
+//      "grad" for each result. T is the number of ones at the end of the shard's number in binary. @update adds all
+//      levels to the last shard.
 #include "passes/pass.h"
 
 #include "ir/facts.h"
@@ -56,7 +56,7 @@ namespace {
                   fmt::format("'{}'{}: {}", op.name().str(), op.loc.empty() ? "" : " at " + op.loc, what), help);
 }
 
-/// Rows of one partial sum of an op that sums `lead` leading dimensions of `t`.
+/// Step 4: the attribute `fold` of an op that sums the first `lead` dimensions of `t`.
 int64_t foldFor(const Type &t, unsigned lead, int64_t fold) {
   if (lead == 1)  // [tokens, C] counts tokens; [B, T, C] counts sequences, each a block of its own
     return t.rank() <= 2 ? std::gcd(fold, t.dim(0)) : 1;
@@ -66,7 +66,7 @@ int64_t foldFor(const Type &t, unsigned lead, int64_t fold) {
   return std::gcd(fold, rows);
 }
 
-/// Whether a new op sums over tokens; sets its `fold`.
+/// Whether an op sums over tokens. Sets its `fold` if it has none yet and the module's `fold` is not 0.
 bool isTokenSum(Op &op, int64_t fold) {
   const unsigned lead = summedTokenDims(op);
   if (lead && fold && op.def().hasAttr("fold") && op.attrs.getInt("fold") == 0)
@@ -95,7 +95,7 @@ public:
 
     Builder b(f.body, ret);
     Value *loss = b.value(OpKind::div, {sum, nValid});
-    // With a state @loss_scale all gradients are multiplied by it, so that small ones do not vanish in fp16.
+    // A state @loss_scale multiplies all gradients, so that small ones do not underflow in fp16.
     const State *scale = m.state("loss_scale");
     contributions[sum] = b.value(OpKind::div, {scale ? b.read(*scale) : b.constant(1, sum->type), nValid});
     for (Op *op = loss->def->prev(); op; op = op->prev())
@@ -120,7 +120,7 @@ private:
   int64_t fold;
   llvm::DenseSet<const Value *> active;
   llvm::DenseMap<const Value *, Value *> contributions;
-  llvm::StringMap<Value *> gradients;  // by state
+  llvm::StringMap<Value *> gradients;  // by name of the state
 
   void markActive() {
     for (Op &op : f.body) {
@@ -182,7 +182,7 @@ private:
   }
 };
 
-/// Step 5: cuts a function that returns (loss, gradients) at its sums over tokens.
+/// Steps 5 to 7: cuts a function that returns (loss, gradients) at its sums over tokens.
 class Splitter {
 public:
   Splitter(Module &m, Function &f, const llvm::DenseSet<Op *> &tokenSums) : m(m), f(f), tokenSums(tokenSums) {}
@@ -227,7 +227,7 @@ private:
   llvm::DenseMap<const Value *, Class> classes;
   llvm::DenseMap<const Op *, unsigned> position;
   llvm::DenseSet<Value *> visited;
-  llvm::MapVector<Value *, std::string> accumulators;  // result on the border -> state
+  llvm::MapVector<Value *, std::string> accumulators;  // result on the border -> name of the state
 
   Value *nValid() const { return f.body.args.back().get(); }
 
@@ -253,7 +253,8 @@ private:
            llvm::any_of(v->def->operands(), [&](Value *o) { return classes[o] == token; });
   }
 
-  /// The border values from which an output is computed, without those that an earlier output already reached.
+  /// Collects the border values on which an output depends, without those that an earlier call has found. Throws
+  /// UserError(GirInvalid) if the output depends on a `token` value that no such sum covers.
   void reach(Value *output, llvm::SmallVectorImpl<Value *> &out) {
     llvm::SmallVector<Value *, 16> todo = {output};
     while (!todo.empty()) {
@@ -274,8 +275,8 @@ private:
     }
   }
 
-  /// What follows from the accumulators, which become zero: the loss and the gradients of a shard, with what lies on
-  /// the first `levels` levels. Ends with `end`, which is given the results.
+  /// Fills a function `to`: computes the loss and the gradients of a shard from the accumulators, adds the sums of the
+  /// first `levels` levels, writes zeros to the accumulators, and calls `end` with the results.
   void fromAccumulators(Function &to, int levels, const std::vector<std::string> &names,
                         const std::function<void(Builder &, llvm::ArrayRef<Value *>)> &end) {
     llvm::DenseMap<const Value *, Value *> map;

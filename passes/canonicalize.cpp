@@ -1,18 +1,18 @@
-// Simpler ops with the same bits. One function per op kind; each is tried on every op, in order, until a sweep
-// changes nothing (what stands before an op is simple already, so two sweeps are the rule).
+// Replaces ops by simpler ones that give the same bits. One function per op kind is tried on every op, in order, until
+// a sweep changes nothing. The ops before an op are already simple, so there are usually two sweeps.
 //
-//   1. Constant folding of add, sub, mul, div, neg, sqrt, cast in f32, f64 and integers: those round correctly, so
-//      kernels give the same bits. exp, log and tanh are polynomials in kernels and stay. A constant seen through
-//      reshape, transpose, slice or broadcast is a constant.
+//   1. Constant folding of add, sub, mul, div, neg, sqrt, cast in f32, f64 and integers. These ops round correctly, so
+//      kernels give the same bits. exp, log and tanh are polynomials in kernels and stay. A reshape, transpose, slice
+//      or broadcast of a constant is a constant.
 //   2. Identities that are exact in IEEE arithmetic: x + -0, x - 0, x * 1, x / 1 are x (but x + 0 is not: -0 + 0 =
 //      0); x * -1 is -x; x / 2^k is x * 2^-k; x + -y is x - y; x - -y is x + y; --x is x. For integers x + 0, x - 0,
 //      x * 1 are x, x * 0 is 0.
-//   3. Views of views: reshape of reshape, transpose of transpose, slice of slice, broadcast of broadcast; those that
-//      change nothing go. A transpose that only moves dimensions of extent 1 is a reshape.
+//   3. Views of views: reshape of reshape, transpose of transpose, slice of slice, broadcast of broadcast. Views that
+//      change nothing are removed. A transpose that only moves dimensions of extent 1 becomes a reshape.
 //   4. cast to the same dtype; cast to a wider dtype and back.
-//   5. An operand that is broadcast to the shape of the other one: arithmetic does that by itself.
+//   5. An operand that is broadcast to the shape of the other operand: arithmetic ops broadcast implicitly.
 //   6. matmul of a matrix transposed in its last two dimensions: flips ta or tb.
-//   7. dropout with p = 0; relu of relu; spread, which is there for autodiff, once that has run.
+//   7. dropout with p = 0; relu of relu; spread outside of @forward, as only autodiff needs it.
 #include "passes/pass.h"
 
 #include "ir/opdef.h"
@@ -25,7 +25,7 @@ namespace gptc {
 
 namespace {
 
-/// The value of a splat constant as kernels see it.
+/// The value of a constant as kernels read it: rounded to f32 if that is its dtype.
 std::optional<double> constantOf(const Value *v) {
   if (!v->def || !v->def->is(OpKind::constant))
     return std::nullopt;
@@ -35,7 +35,7 @@ std::optional<double> constantOf(const Value *v) {
 
 bool isInt(const Value *v) { return gptc::isInt(v->type.dtype); }
 
-/// A constant whose sign of zero counts.
+/// Whether `v` is the constant `c`. Of floats the sign of zero counts.
 bool isExactly(const Value *v, double c) {
   auto x = constantOf(v);
   return x && *x == c && (isInt(v) || std::signbit(*x) == std::signbit(c));
@@ -43,7 +43,7 @@ bool isExactly(const Value *v, double c) {
 
 bool foldable(DType t) { return t == DType::f32 || t == DType::f64 || t == DType::i32 || t == DType::i64; }
 
-/// `r` in dtype `t`, when it is representable without wrapping.
+/// `r` rounded to dtype `t`; nullopt if it is no integer in the range of an integer `t`, or `t` is not foldable.
 std::optional<double> rounded(double r, DType t) {
   switch (t) {
   case DType::f32:
@@ -105,7 +105,7 @@ private:
     return at(op).value(kind, operands, std::move(attrs));
   }
   Value *make(Op &op, OpKind kind, Value *operand) { return at(op).op(kind, {operand}, {op.result()->type})->result(); }
-  /// For changes within the op itself.
+  /// Records a change within an op that is not replaced.
   void touch() { changedNow = true; }
 
   Value *foldConstants(Op &op) {
@@ -148,7 +148,7 @@ private:
       break;
     }
     if (!std::isfinite(r))
-      return nullptr;  // leave it where it can be seen
+      return nullptr;  // keeps the op that makes the inf or NaN, so that it stays visible
     auto folded = rounded(r, t.dtype);
     return folded ? at(op).constant(*folded, t) : nullptr;
   }
@@ -206,7 +206,7 @@ private:
       }
     }
     Value *a = op.operand(0), *b = op.operand(1);
-    bool whole = a->type == t;  // b adds nothing to the shape
+    bool whole = a->type == t;  // b does not broadcast a
     Op *nb = b->def && b->def->is(OpKind::neg) ? b->def : nullptr;
     Op *na = a->def && a->def->is(OpKind::neg) ? a->def : nullptr;
     switch (op.kind) {
@@ -241,7 +241,7 @@ private:
     }
   }
 
-  /// Whether every value of `narrow` is one of `wide`.
+  /// Whether `wide` represents every value of `narrow` exactly.
   static bool holds(DType wide, DType narrow) {
     switch (wide) {
     case DType::f64:

@@ -1,27 +1,28 @@
-// The classifier, the loss and their gradients a few sequences at a time: the logits of a whole batch, and their
-// gradient, which takes their place, never stand in memory together. As in Liger Kernel's fused linear cross
-// entropy (Hsu et al. 2024), on the graph.
+// Computes the classifier, the loss and their gradients for a few sequences at a time, so that memory never holds the
+// logits [B, T, V] of the whole batch or their gradient, which takes their place. This is the method of Liger Kernel's
+// fused linear cross entropy (Hsu et al. 2024), on the graph.
 //
 //   logits = matmul h, W;  nll, dlogits = loss(logits, y);  s = sum nll
 //   dh = matmul dlogits, W;  dW = matmul dlogits^T, h
 // becomes, for each chunk i of the first dimension (sequences),
 //   h_i, y_i = slices;  logits_i;  nll_i, dlogits_i;  s_i = sum nll_i from s_(i-1);  dh_i;  dW_i = ... from dW_(i-1)
-// and dh = all dh_i, put together.
+// and dh is the concatenation of all dh_i.
 //
-//   1. The pattern is looked for among groups: a row group with a cross_entropy and its gradient, on the result of a
-//      matmul that nobody else uses; the gradient's users are two plain matmuls, the losses' user is one sum.
-//   2. An operand of the loss is cut where a member reads it at the current point or row of a domain [B, T, ...], and
-//      used whole where it is broadcast over that. A member that reads elsewhere, or whose elements depend on the
-//      number of the sequence itself (dropout), keeps the classifier whole.
-//   3. Reads of states that the five groups need and that stand behind the loss move before it. There the chunks are
-//      laid down in order. Types inside the groups follow from the ops' own rules.
-//   4. dh is a sum of pieces with zeros around them.
-// The same bits: sums over tokens continue through their `init` operands at whole blocks, contractions over features
-// are rows of their own, and a chain of sums that starts from +0 never ends at -0, so adding zeros changes
-// nothing. (Not so in bf16, where tiny numbers become zeros of their sign: there the classifier stays whole.)
+//   1. The pattern consists of groups: a row group with a cross_entropy and its gradient, on the result of a matmul
+//      without other users. The users of the gradient are two matmuls that are groups of their own, the user of the
+//      losses is one sum.
+//   2. An operand of the loss is cut if a member of the group reads it at the current point or row of a domain
+//      [B, T, ...], and used whole if it is broadcast over that domain. The pass gives up if a member reads an operand
+//      elsewhere, or if its elements depend on the number of the sequence itself (dropout).
+//   3. Reads of states that the five groups need and that stand after the loss move before it. The chunks are inserted
+//      there in order. Types inside the groups follow from the ops' own rules.
+//   4. dh is a sum of the pieces, each padded with zeros to the full batch.
+// The bits stay: sums over tokens continue through their `init` operands at whole blocks, contractions over features
+// compute each row by itself, and a chain of sums that starts from +0 never ends at -0, so adding zeros changes
+// nothing. In bf16 the last point does not hold, as tiny numbers round to zeros of their sign: the pass requires f32.
 //
-// Option: chunks (must divide the batch). Used by remat where a budget asks for it; the price is that the weight is
-// packed, and its gradient loaded and stored, once per chunk. After order, as remat.
+// Option: chunks (must divide the batch). remat uses the pass to meet a memory budget. The price is that the weight is
+// packed, and its gradient loaded and stored, once per chunk. Runs after order, like remat.
 #include "passes/chunk_classifier.h"
 
 #include "ir/access.h"
@@ -38,6 +39,7 @@ namespace {
 
 using Mapping = llvm::DenseMap<const Value *, Value *>;
 
+/// Whether the op is a group of a single op of this kind.
 bool isPlain(const Op *group, OpKind kind) {
   return group && group->is(OpKind::fused) && group->body->size() == 2 && group->body->front()->is(kind);
 }
@@ -126,7 +128,8 @@ private:
            logits->type.rank() == 3 && contracts(classifier, false);
   }
 
-  /// A matmul over features keeps the rows of its first operand; one over tokens sums them.
+  /// Whether the group's matmul takes the group's operands in order and contracts over tokens (`ta`) or, if `tokens` is
+  /// false, over features.
   static bool contracts(const Op *group, bool tokens) {
     const Op *op = group->body->front();
     return op->attrs.getInt("batch") == 0 && op->attrs.getBool("ta") == tokens &&
@@ -149,7 +152,7 @@ private:
            dlogits->type.dtype == DType::f32 && lossSum->body->front()->attrs.getInt("lead") == 2;
   }
 
-  /// Whether the sum in this group ends a block of its tokens where a chunk ends.
+  /// Whether each chunk ends at the end of a block (`fold` rows) of the sum over tokens in this group.
   bool wholeBlocks(const Op &group) const {
     const int64_t fold = group.body->front()->attrs.getInt("fold");
     return fold > 0 && size * logits->type.dim(1) % fold == 0;
@@ -189,8 +192,8 @@ private:
     return true;
   }
 
-  /// Step 3: everything that the five groups use must be there before the loss. False, and nothing changed, where it
-  /// is not and cannot be.
+  /// Step 3: moves the reads that the five groups need before the loss. Returns false and changes nothing if another
+  /// operand is defined after the loss, or if a write of the state stands between the loss and the read.
   bool moveReads() {
     llvm::SmallVector<Op *, 4> reads;
     llvm::DenseMap<const Op *, int> position;
@@ -216,8 +219,8 @@ private:
     return true;
   }
 
-  /// The group on other operands; types follow. A null operand at the end is left out; one more than before is added
-  /// to the op inside as its `init`.
+  /// Copies the group for other operands and infers the types anew. Null operands at the end are left out. An operand
+  /// more than the group has becomes the `init` of the op inside.
   Op *copyOf(const Op &group, std::vector<Value *> operands) {
     while (!operands.back())
       operands.pop_back();
@@ -267,7 +270,7 @@ private:
     return copy;
   }
 
-  /// A pointwise group with one body; `fill` makes its results.
+  /// Inserts a pointwise group before the loss. `fill` builds its body from the block arguments and returns its result.
   Op *pointwise(llvm::ArrayRef<Value *> operands, const std::string &loc,
                 const llvm::function_ref<Value *(Builder &, llvm::ArrayRef<Value *>)> &fill) {
     Op *group = f.body.insert(OpKind::fused, loss);

@@ -1,11 +1,11 @@
 // Common subexpression elimination.
 //
 //   1. Walk each function in order and give every op a key: its kind, attributes, operands, result types and, for a
-//      read, the state with the number of writes to it so far. So two reads are equal only where no write stands
-//      between them.
-//   2. An op whose key was seen before is replaced by the first one. It stood earlier, so dominance holds.
-// Every op is a pure function of its key (random numbers too: seed, step and stream are in it), except writes and
-// terminators, and fused ops, which this pass leaves alone: it runs before fusion.
+//      read, the state and the number of writes to it so far. So two reads are equal only if no write of the state
+//      stands between them.
+//   2. Replace an op whose key was seen before by the first such op. It stands earlier, so dominance holds.
+// Every op but writes and terminators is a pure function of its key. That includes random numbers, as seed, step and
+// stream are in the key. The pass skips fused ops, as it runs before fusion.
 #include "passes/pass.h"
 
 #include "llvm/ADT/Hashing.h"
@@ -28,7 +28,7 @@ static llvm::hash_code hashOf(const Attr &a) {
       a);
 }
 
-/// Equal, and for numbers bit for bit: +0 and -0 are different constants, and a NaN equals itself.
+/// Equality, of floats bit by bit: +0 and -0 are different constants, and a NaN equals itself.
 static bool sameBits(const Attr &a, const Attr &b) {
   const double *x = std::get_if<double>(&a), *y = std::get_if<double>(&b);
   return x && y ? std::bit_cast<uint64_t>(*x) == std::bit_cast<uint64_t>(*y) : a == b;

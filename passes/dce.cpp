@@ -1,9 +1,9 @@
 // Dead code elimination.
 //
 //   1. Walk each function from its last op to its first.
-//   2. An op without a user, that is no write and no terminator, goes; its operands may thereby lose their last user,
-//      and as definitions stand before uses, one walk finds them all.
-// States stay: they are what a user saves and loads.
+//   2. Erase each op that has no user and is neither a write nor a terminator. This may leave its operands without a
+//      user. One walk suffices, as definitions precede uses.
+// States stay, as checkpoints save and load them.
 #include "passes/pass.h"
 
 namespace gptc {

@@ -1,4 +1,5 @@
-// The text of a decision: fields with '|' between them, five for the decision and five for each alternative.
+// The text of a decision: fields separated by '|', five for the decision and five for each alternative: choice, memory,
+// traffic, ms, and the note or the reason.
 #include "passes/decisions.h"
 
 #include "ir/facts.h"
@@ -19,11 +20,11 @@ std::string field(std::string text) {
 }
 
 std::string textOf(const std::string &choice, const Effect &e, const std::string &note) {
-  // Shortest text that parses back to the same number.
+  // fmt writes the shortest text that parses back to the same number.
   return fmt::format("{}|{}|{}|{}|{}", field(choice), e.memory, e.traffic, e.ms, field(note));
 }
 
-/// Five fields from `at` on; false where they are none.
+/// Parses five fields from `at` on. Returns false if a number does not parse.
 bool parse(llvm::ArrayRef<llvm::StringRef> fields, size_t at, std::string &choice, Effect &e, std::string &note) {
   choice = fields[at].str();
   note = fields[at + 4].str();
@@ -31,7 +32,7 @@ bool parse(llvm::ArrayRef<llvm::StringRef> fields, size_t at, std::string &choic
          !fields[at + 3].getAsDouble(e.ms);
 }
 
-/// The attribute of a decision.
+/// The name of a decision's attribute.
 std::string attributeOf(llvm::StringRef pass, llvm::StringRef name) {
   return fmt::format("{}{}.{}", std::string_view(decisionPrefix), std::string_view(pass), std::string_view(name));
 }

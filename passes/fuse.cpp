@@ -1,11 +1,12 @@
-// Fusion: afterwards every op that runs code stands in a `fused` op, whose attribute `kind` names the recipe that
-// makes one kernel of it. Constants, casts from bf16 or f16 to f32, and on CPUs `unpack` in front of matmuls are copied
-// into the groups that use them; reads, writes, reshapes and `return` stay outside.
+// Fusion: puts every op that runs code into a `fused` op (group), whose attribute `kind` names the recipe that makes
+// one kernel of it. Constants, casts from bf16 or f16 to f32, and on CPUs `unpack` before matmuls are copied into the
+// groups that use them. Reads, writes, reshapes and `return` stay outside.
 //
 // Groups
-//   matmul     a matmul and pointwise ops on its result (bias, activation or its gradient, dropout, residual). Not
-//              behind a sum over tokens (`fold` or `init`): such a result is only complete after the last block. With a
-//              weight's gradient goes that of the bias: the sum of the matmul's second operand over the same tokens.
+//   matmul     a matmul and pointwise ops on its result (bias, activation or its gradient, dropout, residual). Such ops
+//              are not fused with a matmul that sums over tokens (`fold` or `init`), as its result is complete only
+//              after the last block. A matmul that computes a weight's gradient takes in the bias gradient: the sum of
+//              its second operand over the same tokens.
 //   row        row ops and pointwise ops on one domain: residual + norm, with the sum as another result; loss and its
 //              gradient
 //   pointwise  pointwise and gather ops on one domain. Updates of parameters (adamw, sgd, adafactor) stay alone: the
@@ -14,20 +15,21 @@
 // All other ops form groups of their own.
 //
 // Algorithm
-//   1. The function is a sequence of units, at first one per op. Units of one group are kept contiguous, so the
-//      sequence is always an order in which the program may run.
-//   2. Greedily, for each unit in order and kind by kind as listed: a unit grows by ops that use its results, and
-//      (row, pointwise) by pointwise ops that compute its operands. An edge may lie inside a group when both ops have
-//      the same domain and the user reads the operand at the current point or row (ir/access.h): operands that an op
-//      reads at computed positions, those of gather ops, must come from outside.
-//   3. Units A and B (A first) may merge when no op between them both depends on A and is needed by B. Then what does
-//      not depend on A moves before it and the rest behind B. Writes count as depending on the reads whose content
-//      they replace.
-//   4. A group's results are the values used outside (of attention ops all); its operands are in order of first use.
+//   1. The function is a sequence of units, at first one per op. The ops of a unit are contiguous, so the sequence is
+//      always an order in which the program may run.
+//   2. Units grow greedily, kind by kind as listed, in order: by ops that use their results, and (row, pointwise) by
+//      pointwise ops that compute their operands. An edge may lie inside a group if both ops have the same domain and
+//      the user reads the operand at the current point or row (ir/access.h). Operands that an op reads at computed
+//      positions, such as those of gather ops, must come from outside.
+//   3. Units A and B (A first) may merge if no op between them both depends on A and is needed by B. The units between
+//      them that do not depend on A move before A, the others after B. A write depends on the users of the content that
+//      it replaces.
+//   4. The results of a group are the values used outside (of attention ops all). Its operands are in order of first
+//      use.
 //
-// Options: epilogue, row, pointwise, fold (default true) switch a kind of growth off, for ablation; bias the growth of
-// matmuls by a bias or its gradient. max (default 32): ops per group; scalar groups are not bounded, as their kernels
-// are one task.
+// Options, for ablation: epilogue, row, pointwise, fold (default true) allow a kind of growth; bias (default true)
+// allows matmuls to take in a bias or its gradient. max (default 32) bounds the ops of a group, except for groups of
+// scalars, whose kernels are one task.
 #include "passes/pass.h"
 
 #include "ir/access.h"
@@ -48,16 +50,18 @@ namespace {
 
 struct Unit {
   std::vector<Op *> ops;
-  const char *kind = nullptr;  // null: no code
-  Op *anchor = nullptr;        // gives the group its name in listings
-  int position = 0;            // in the sequence; positions only grow, some are empty
-  Unit *into = nullptr;        // the unit that this one was merged into
+  const char *kind = nullptr;  // the recipe; null: the op runs no code
+  Op *anchor = nullptr;        // gives the group its loc and layer
+  int position = 0;            // index into the sequence
+  Unit *into = nullptr;        // the unit that this one was merged into; null: none
 
-  // What step 3 asks for, by number rather than by name: it looks at many units.
-  llvm::SmallVector<Unit *, 4> sources;     // units of the operands, as they were; current() finds what they are now
-  llvm::SmallVector<unsigned, 2> contents;  // states whose content at a read is an operand
-  int state = -1;                           // of a read or write
-  unsigned mark = 0;                        // the number of the last merge for which this unit had to stay behind
+  // For step 3, which visits many units. States have numbers here, as names would be slow.
+  llvm::SmallVector<Unit *, 4> sources;     // units of the operands when this one was made; see current()
+  llvm::SmallVector<unsigned, 2> contents;  // states whose content is an operand
+  int state = -1;                           // the state of a read or write
+  unsigned mark = 0;                        // the last merge (number) in which this unit had to come after A
+
+  /// The unit that contains this unit's ops now.
 
   Unit *current() {
     Unit *u = this;
@@ -159,13 +163,13 @@ private:
   const PassOptions &options;
   const int64_t maxOps;
   std::vector<std::unique_ptr<Unit>> units;
-  std::vector<Unit *> sequence;  // null where a unit was merged away
+  std::vector<Unit *> sequence;  // null at positions that merges have left empty
   llvm::DenseMap<const Op *, Unit *> unitOf;
-  llvm::DenseSet<const Op *> copied;  // casts and unpacks that each group makes for itself
+  llvm::DenseSet<const Op *> copied;  // casts and unpacks that are copied into each group that uses them
   llvm::DenseMap<const Op *, std::vector<Access>> accessMemo;
   llvm::StringMap<unsigned> stateNumbers;
   std::vector<unsigned> touched,
-      written;  // by state: the last merge for which a read, use or write of it had to stay behind
+      written;  // by state: the last merge in which a read, use or write of it (touched), or a write, came after A
   unsigned merges = 0;
 
   static bool is(const Unit *u, const char *kind) { return u->kind && llvm::StringRef(u->kind) == kind; }
@@ -173,24 +177,25 @@ private:
     Unit *u = unitOf.lookup(op);
     return u ? u->current() : nullptr;
   }
-  /// Widening bf16 or f16 is exact and costs nothing beside the load, so that groups read what is stored. Anchors,
-  /// writes and views need the wide value in memory.
+  /// Whether the op widens bf16 or f16 and all its users have an element expression. Groups then read the narrow value
+  /// and widen it, which is exact and free beside the load. Anchors, writes and views need the wide value in memory.
   static bool isFreeCast(const Op &op) {
     auto low = [](DType t) { return t == DType::bf16 || t == DType::f16; };
     return op.is(OpKind::cast) && low(op.operand(0)->type.dtype) && op.result()->type.dtype == DType::f32 &&
            !isConstant(op.operand(0)) &&
            llvm::all_of(op.result()->users(), [](const Op *user) { return bool(user->def().lower); });
   }
-  /// A CPU's matmul reads its second operand in panels; where anybody else needs the matrix it is made in memory.
+  /// Whether all users of an `unpack` are CPU matmuls that read their second operand in panels. If not, the unpacked
+  /// matrix is made in memory.
   bool isFreeUnpack(const Op &op) const {
     if (!op.is(OpKind::unpack) || (options.target && options.target->isCuda()))
       return false;
     const Value *b = op.result();
     return !b->unused() && llvm::all_of(b->users(), [&](const Op *user) { return readsPanels(*user, b); });
   }
-  /// What a group that uses `v` reads.
+  /// The value that a group reads if it uses `v`: the operand of a copied op, else `v`.
   const Value *source(const Value *v) const { return v->def && copied.contains(v->def) ? v->def->operand(0) : v; }
-  /// Where a value is computed; null for arguments and constants.
+  /// The unit that computes a value; null for arguments and constants.
   Unit *unitOfValue(const Value *v) const { return v->def ? unitOfOp(v->def) : nullptr; }
 
   unsigned stateNumber(llvm::StringRef name) {
@@ -211,14 +216,14 @@ private:
 
   // ---- step 3 ----
 
-  /// Merges two units when that leaves an order in which the program may run; the result is the merged unit or null.
+  /// Merges two units. Returns the merged unit, or null and changes nothing if step 3 forbids it.
   Unit *tryMerge(Unit *a, Unit *b) {
     if (a->position > b->position)
       std::swap(a, b);
     const unsigned now = ++merges;
     auto stayBehind = [&](Unit *u) {
       u->mark = now;
-      for (unsigned s : u->contents)  // a later write replaces what it uses
+      for (unsigned s : u->contents)  // a write must stay after the users of the content that it replaces
         touched[s] = now;
       if (u->state >= 0) {
         touched[u->state] = now;
@@ -267,7 +272,7 @@ private:
 
   // ---- step 2 ----
 
-  /// Whether `user`, in a group with the op that computes `v`, can read it there.
+  /// Whether `user` can read `v` inside a group that contains both it and the op that computes `v`.
   bool readableInside(const Op &user, const Value *v) {
     const std::vector<Access> &access = accessOf(user);
     const Type &domain = domainOf(user);
@@ -294,6 +299,7 @@ private:
     return true;
   }
 
+  /// Whether step 2 allows `u` to take in `other`, apart from edges and order.
   bool mayGrow(const Unit *u, const Unit *other) {
     const Op &op = *other->anchor;
     if (!other->kind || updatesParameter(op) || updatesParameter(*u->anchor))
@@ -309,6 +315,7 @@ private:
     return domainOf(op).sameShape(domainOf(*u->anchor));
   }
 
+  /// Merges `other` into `u` if all conditions hold. `u` keeps its kind and anchor and becomes the merged unit.
   bool absorb(Unit *&u, Unit *other) {
     if (!other || other == u || !mayGrow(u, other) || !edgesFit(u, other) || !edgesFit(other, u))
       return false;
@@ -323,7 +330,7 @@ private:
     return true;
   }
 
-  /// Tries every edge of the unit once; whether it grew.
+  /// Tries every edge of the unit once. Returns whether it grew.
   bool grow(Unit *&u) {
     bool grew = false;
     for (size_t n = 0; n < u->ops.size(); ++n) {
@@ -343,6 +350,7 @@ private:
     return grew;
   }
 
+  /// False for matmuls that sum over tokens: those with `init` (a third operand) or `fold`.
   static bool canAnchor(const Op &op) {
     return !op.is(OpKind::matmul) || (op.numOperands() == 2 && op.attrs.getInt("fold") == 0);
   }
@@ -357,6 +365,7 @@ private:
     }
   }
 
+  /// Merges the gradient of a weight (matmul with ta and `fold`) with the sum over tokens of its second operand.
   void joinBiasGradients() {
     for (auto &owned : units) {
       Unit *u = owned.get();
@@ -372,7 +381,7 @@ private:
                                             !user->result()->unused() && other->ops.size() == 1 &&
                                             user->attrs.getInt("fold") == fold &&
                                             user->attrs.getInt("lead") + 1 == int64_t(from->type.rank()))
-            // A call of cuBLASLt begins the gradient of a bias at zero.
+            // cuBLASLt computes the gradient of a bias without `init`.
             return user->numOperands() > 1 && options.target && options.target->callsLibrary() ? nullptr : other;
         return nullptr;
       };
@@ -389,6 +398,7 @@ private:
     }
   }
 
+  /// Merges `fold` units of equal shape and blocks that share an operand.
   void joinSums() {
     auto sameSum = [](const Op &a, const Op &b) {
       return a.operand(0)->type.sameShape(b.operand(0)->type) && a.result()->type.sameShape(b.result()->type) &&
@@ -413,7 +423,7 @@ private:
 
   static bool isConstant(const Value *v) { return v->def && v->def->is(OpKind::constant); }
 
-  /// A fused op before `before` for `ops`, whose results take the place of those used elsewhere.
+  /// Makes a fused op of the unit, before `before`. Its results replace the values that other ops use.
   void makeGroup(const Unit &u, Op *before) {
     llvm::DenseSet<const Op *> inside(u.ops.begin(), u.ops.end());
     llvm::MapVector<Value *, Value *> arguments;
@@ -447,7 +457,7 @@ private:
           used = true;
           escaping.push_back(v);
         } else if (op->def().fusion == FusionKind::attention) {
-          escaping.push_back(v);  // the recipe makes them all
+          escaping.push_back(v);  // the recipe needs all results as outputs
         }
       }
     }
@@ -474,7 +484,7 @@ private:
     }
   }
 
-  /// Constants that are written, viewed or returned: each such use gets a group of its own.
+  /// Gives each constant that `user` writes, views or returns a group of its own.
   void giveConstantsGroups(Op *user) {
     for (unsigned i = 0; i < user->numOperands(); ++i)
       if (Value *v = user->operand(i); isConstant(v))

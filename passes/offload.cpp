@@ -1,15 +1,17 @@
-// The optimizer's states in the host's memory, where a GPU's does not suffice (ZeRO-Offload, Ren et al. 2021): with the
-// module attribute offload = "optimizer", parameters are updated by the host.
+// Keeps the optimizer's states in the memory of the host (ZeRO-Offload, Ren et al. 2021). With the module attribute
+// offload = "optimizer" the host updates the parameters.
 //
-//   1. A group that updates a parameter (fuse leaves these alone) is the host's: it gets the attribute `host`.
+//   1. A group that updates a parameter (fuse merges it with no other op) gets the attribute `host` and runs on the
+//      host.
 //   2. A parameter or moment whose old and new content no other group reads, in any function, lies in the host's memory
-//      (attribute memory = "host"): the moments, and master weights of which the GPU reads low copies. What else such a
-//      group takes comes over, and what else it makes goes back: a gradient for each parameter, and its new weights.
-//   3. All that needs no result of the host's groups moves before them, but for what replaces a state's content that
-//      they read: so the function is a part for the GPU, one for the host, and one for the GPU again.
+//      (attribute memory = "host"): the moments, and master weights if the GPU reads low copies of them. The other
+//      operands and results of these groups are transferred: the gradient of each parameter to the host, its new
+//      weights to the GPU.
+//   3. All ops that need no result of the host's groups move before them, except those that replace a content that the
+//      host's groups read. So a function has three parts: for the GPU, for the host, and for the GPU.
 //
-// The bits are those of updates on the GPU, as elements are the same expressions. Behind fuse, whose groups it marks;
-// before remat, which must know what the GPU holds.
+// The bits equal those of updates on the GPU, as the expressions of elements are the same. Runs after fuse, whose
+// groups it marks, and before remat, which must know what the GPU's memory holds.
 #include "passes/pass.h"
 
 #include "ir/facts.h"
@@ -36,13 +38,13 @@ bool isUpdate(const Op &op) {
   return false;
 }
 
-/// The state whose content a value is, "" where it is none's.
+/// The name of the state of which the value is the content, possibly through views; "" if there is none.
 std::string contentOf(Value *v) {
   const Op *def = rootOf(v)->def;
   return def && def->is(OpKind::read) ? def->state : "";
 }
 
-/// Whether a value, or a view of it, is an operand of what is not the host's.
+/// Whether an op that does not run on the host, other than a write, uses the value or a view of it.
 bool usedByGpu(const Value &v) {
   return llvm::any_of(v.users(), [](const Op *user) {
     if (user->isOneOf(OpKind::reshape, OpKind::done))
@@ -51,7 +53,7 @@ bool usedByGpu(const Value &v) {
   });
 }
 
-/// Step 2: those that only updates touch.
+/// Step 2: the names of states whose contents only host groups read and write.
 llvm::StringSet<> statesOfUpdates(Module &m) {
   llvm::StringSet<> touched, others;
   for (auto &f : m.functions)
@@ -84,7 +86,7 @@ public:
   void run() {
     if (llvm::none_of(ops, [](const Op *op) { return runsOnHost(*op); }))
       return;
-    // What the host's groups need stays before them.
+    // Finds the ops on which the host's groups depend. They stay before these groups.
     for (Op *op : llvm::reverse(ops))
       if (runsOnHost(*op) || needed.contains(op))
         for (const Value *v : op->operands())
@@ -107,11 +109,12 @@ private:
 
   int partOf(const Op &op) const { return runsOnHost(op) ? 1 : behind.contains(&op) ? 2 : 0; }
 
-  /// One round: what uses something that has moved, and what replaces a content of which there is such a use.
+  /// Adds to `behind` the ops that use a result of its ops, and the groups that replace a content that its ops use.
+  /// Returns whether there were any.
   bool grow() {
     const size_t before = behind.size();
     llvm::StringMap<const Op *> written;
-    llvm::StringSet<> used;  // contents, by what has moved
+    llvm::StringSet<> used;  // states whose content an op of `behind` uses
     for (Op *op : ops)
       if (behind.contains(op))
         for (Value *v : op->operands())

@@ -1,25 +1,25 @@
 // Appends the optimizer to the function that returns (loss, gradients), which autodiff marks with the attribute
-// `grads`. Result: (loss, grad_norm, lr), and parameters, moments and step written.
+// `grads`. The function then returns (loss, grad_norm, lr) and writes parameters, moments and step.
 //
-//   1. sum_squares of each gradient, in state order; added in that order; square root: the global norm. Gradients of
-//      which ranks along "tensor" have parts (shard-tensor) come first, and are added over those ranks; of the others
-//      all have the same.
-//   2. clip_scale: min(1, grad_clip / norm), or -1 when the norm is not finite, on which updates change nothing.
+//   1. The global norm is the square root of the sum of the gradients' sum_squares, added in state order. Gradients
+//      that are divided along "tensor" (shard-tensor) come first, and their sum is added over those ranks. The other
+//      gradients are equal on all of them.
+//   2. clip_scale: min(1, grad_clip / norm), or -1 if the norm is not finite. Updates with -1 change nothing.
 //   3. lr_schedule from @step and the module attributes lr, schedule, warmup, steps, min_lr_ratio.
-//   4. For each parameter that is trained the update that the module attribute `optimizer` names. What a group of
-//      parameters asks for stands on its states (ir/graph.h): lr_scale, weight_decay, beta1, beta2. Elsewhere the
-//      module attributes hold, and weight decay only where the state says decay=true.
+//   4. Each trained parameter gets the update that the module attribute `optimizer` names. The attributes lr_scale,
+//      weight_decay, beta1 and beta2 of its state (ir/graph.h) override the module attributes. The module's weight
+//      decay applies only to states with decay=true.
 //        adamw      moments m.NAME and v.NAME. With optimizer_state = "bf16" they are bf16, rounded stochastically.
-//        sgd        with the module attribute momentum above 0 one moment, momentum.NAME, likewise
-//        adafactor  of a matrix row.NAME and column.NAME, else v.NAME; with first_moment above 0 update.NAME too. The
-//                   sums of squares of a matrix's rows serve the norm of step 1. All parameters take each step
-//                   together, so that their many small kernels run side by side. Of a matrix of which ranks along
-//                   "tensor" have columns, rows are summed over them, and columns where they have rows.
+//        sgd        with the module attribute momentum above 0 one moment, momentum.NAME, of the same dtype
+//        adafactor  moments row.NAME and column.NAME of a matrix, else v.NAME; with first_moment above 0 update.NAME
+//                   too. Step 1 uses the sums of squares of a matrix's rows as well. Each stage is made for all
+//                   parameters before the next one, so that many small kernels may run together. If ranks along
+//                   "tensor" have columns of a matrix, its row sums are added over them; if they have rows, its column
+//                   sums.
 //   5. @step = @step + 1.
-//   6. Where there is a state @loss_scale, autodiff has multiplied the gradients by it: the norm and the factor of step
-//      2 are divided by it, and it and @good_steps move on by next_loss_scale. The function returns it too.
-//   7. Writes that were there before (zeros into accumulators) move to the end, after the last use of what they
-//      replace.
+//   6. If there is a state @loss_scale, autodiff has multiplied the gradients by it. The norm and the factor of step 2
+//      are divided by it, next_loss_scale updates it and @good_steps, and the function returns it too.
+//   7. Earlier writes (zeros into accumulators) move to the end, after the last use of the contents that they replace.
 #include "passes/pass.h"
 
 #include "ir/facts.h"
@@ -33,11 +33,11 @@ namespace gptc {
 
 namespace {
 
-// Streams of stochastic rounding count from here in the order of the parameters, above those of initial values and
-// dropout.
+// The stream of stochastic rounding is this plus the index of the parameter. Initial values and dropout have lower
+// streams.
 constexpr int64_t momentStreams = 1 << 24;
 
-/// Rows of one partial sum over the rows of a gradient.
+/// The attribute `fold` of column_squares: rows of one partial sum.
 constexpr int64_t columnFold = 256;
 
 class Optimizer {
@@ -83,7 +83,7 @@ private:
   struct Trained {
     const State *state;
     Value *gradient;
-    Value *rows = nullptr;  // sums of squares of the gradient's rows; adafactor, of a matrix
+    Value *rows = nullptr;  // adafactor, of a matrix: the sum of squares of each row of the gradient
   };
 
   Module &m;
@@ -92,7 +92,7 @@ private:
   Builder b;
   std::vector<Trained> params;
   Value *norm = nullptr, *scale = nullptr, *lossScale = nullptr, *now = nullptr, *lr = nullptr;
-  Value *place = nullptr;  // along "tensor"
+  Value *place = nullptr;  // axis_index of this rank along "tensor"
   std::map<double, Value *> scaledRates;
 
   const State *need(const char *name, const char *declaration) {
@@ -115,7 +115,7 @@ private:
   }
 
   bool isMatrix(const Trained &p) const { return p.state->type.rank() == 2; }
-  /// Whether ranks along "tensor" have parts of it.
+  /// Whether each rank along "tensor" has a part of the parameter.
   static bool isCut(const Trained &p) { return hasFact<&StateFacts::cutTensor>(*p.state); }
 
   void normAndScale() {
@@ -148,7 +148,7 @@ private:
       scale = b.value(OpKind::div, {scale, lossScale});
   }
 
-  /// Terms that ranks along "tensor" have.
+  /// Adds the terms of all ranks along "tensor".
   Value *overTensor(Value *terms) {
     const int64_t ranks = Mesh::of(m).tensor;
     return b.value(
@@ -161,7 +161,7 @@ private:
                                  : b.value(OpKind::reduce_sum, {rows}, attrs({{"lead", int64_t(rows->type.rank())}}));
   }
 
-  // ---- what groups say ----------------------------------------------------------------------------------------------
+  // ---- attributes of parameters -------------------------------------------------------------------------------------
 
   Value *rateOf(const State &p) {
     const double factor = fact<&TrainedFacts::lrScale>(p);
@@ -190,7 +190,8 @@ private:
     return s;
   }
 
-  /// Of a matrix: one value for each place of its dimension `dim`, cut as that is.
+  /// A moment of a matrix with one value for each index of its dimension `dim`, divided along "tensor" like that
+  /// dimension.
   State *statisticOf(const char *which, const Trained &p, unsigned dim) {
     const std::optional<Cut> cut = Cut::of(*p.state, "tensor");
     const bool parts = cut && cut->dim == dim;
@@ -202,14 +203,14 @@ private:
     return s;
   }
 
-  /// What stochastic rounding needs, where moments are bf16.
+  /// The seed of stochastic rounding; null unless moments are bf16.
   Value *seedFor(bool bf16) {
     return bf16 ? b.read(*need("rng_seed", "state @rng_seed : i64[] {kind=\"counter\"}, for stochastic rounding"))
                 : nullptr;
   }
 
-  /// With a seed: index0 of an update, so that no two ranks along "tensor" round their parts by the same numbers, and
-  /// all round alike what all have. Null elsewhere.
+  /// The operand index0 of an update with a seed, for a parameter that is divided along "tensor": ranks then round
+  /// their parts by different random numbers. Null otherwise: all ranks round a whole parameter by the same numbers.
   Value *index0For(const Value *seed, const Trained &p) {
     if (!seed || !isCut(p))
       return nullptr;
@@ -271,7 +272,7 @@ private:
   void adafactor() {
     const double firstMoment = facts.firstMoment;
     struct Step {
-      Value *v = nullptr, *column = nullptr, *total = nullptr;  // the latter two of a matrix
+      Value *v = nullptr, *column = nullptr, *total = nullptr;  // column and total only of a matrix
       AttrMap statistics;
       Value *content = nullptr, *size = nullptr;
     };
@@ -355,7 +356,7 @@ private:
     b.write(*good, next->result(1));
   }
 
-  /// Of the ops up to `last`, which was the last one before this pass.
+  /// Step 7. `last` is the last op, apart from `return`, that was there before this pass.
   void moveEarlierWrites(Op *last) {
     llvm::SmallVector<Op *, 16> earlier;
     for (Op *op = last; op; op = op->prev())

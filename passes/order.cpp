@@ -1,16 +1,15 @@
-// An order of ops that needs less memory at its peak.
+// Reorders ops to lower the peak of memory.
 //
-// The order of import and autodiff is already good for activations: backward visits them in reverse. What is left to
-// gain are ops that stand far before their first use.
-//   1. An op is light when its results take at least as many bytes as the operands that it is the only one to use:
-//      doing it later can only make less live meanwhile. Reads are light, writes are not.
-//   2. The ops are taken in the given order, light ones left out; before an op is placed, all that it needs is
-//      placed, in the given order. So a light op comes to stand just before its first user, and the rest keeps its
-//      order.
+// The order of import and autodiff is already good for activations, as the backward part visits them in reverse. The
+// pass moves ops that stand far before their first use.
+//   1. An op is light if its results take at least as many bytes as the operands of which it is the only user. Running
+//      it later cannot raise the live bytes in between. Reads are light, writes are not.
+//   2. Ops that are not light are placed in the given order, each after all ops that it needs, which are also in the
+//      given order. So a light op comes to stand just before its first user, and the other ops keep their order.
 //   3. The new order is kept if its peak of live bytes is lower than that of the given one.
-// What an op needs: its operands; for a read, the last write of its state before it; for a write, the last write
-// before it and all users of the content that it replaces, so that the new content can be computed in the old one's
-// place.
+// An op needs the ops that define its operands. A read needs the last write of its state before it. A write needs the
+// last write before it and all users of the content that it replaces, so that the new content can be computed in the
+// memory of the old one.
 #include "passes/pass.h"
 
 #include "ir/opdef.h"
@@ -43,7 +42,7 @@ private:
   std::vector<std::vector<int>> needs;
   std::vector<bool> placed;
   std::vector<Op *> result;
-  llvm::DenseMap<const Value *, llvm::SmallVector<const Op *, 2>> usersOf;  // of memory, through views
+  llvm::DenseMap<const Value *, llvm::SmallVector<const Op *, 2>> usersOf;  // of each root (rootOf), views included
 
   void collect() {
     llvm::DenseMap<const Op *, int> index;
@@ -106,7 +105,7 @@ private:
     return made >= freed;
   }
 
-  /// Places op i behind all that it needs.
+  /// Places op i after all ops that it needs.
   void place(int i) {
     std::vector<int> todo = {i};
     while (!todo.empty()) {

@@ -1,23 +1,24 @@
-// Collectives in buckets, beside the computation that does not need them: what DDP calls overlap (Li et al. 2020,
-// "PyTorch distributed"), and ZeRO's prefetching of parameters. A group of collectives is a start; `done` (ir/ops/
-// collective.cpp) is where its results are needed, and until then its memory is not anybody else's.
+// Overlaps collectives with computation that does not need them and merges them into buckets: the overlap of DDP (Li et
+// al. 2020, "PyTorch distributed") and the parameter prefetching of ZeRO. A group of collectives starts them; the op
+// `done` (ir/ops/collective.cpp) waits for the results. The memory of the group is in use until then.
 //
-//   1. Levels. An op's level is the number of sums between ranks that its operands wait for, one behind the other. What
-//      replaces a state's content has at least the level of every op that uses the old one. Ops are taken level by
-//      level, in their order: so nothing that could go on waits for a sum, and equal collectives come together.
-//   2. Each collective that follows from computation may start behind its last operand, and behind the last use of a
-//      state in whose place its result lies; it must be done before its first user. Those that may start one after the
-//      other are one bucket, up to `bucket` bytes (25 MiB): a message of many tensors costs the latency of one.
-//   3. What a reduce_scatter reads is kept until it is done, and so is the workspace in which GPUs meet to add in the
-//      order of a tree: these are done when the bucket after the next starts, so that no more than two buckets are kept
-//      for them. What others read they replace.
-//   4. A gather of a state's content before its use (ZeRO stage 3) could start at any time, and its result takes memory
-//      from then on. It starts where the one before it is needed: one is in use while the next one comes. Those that
-//      are together no larger than the largest are one bucket.
-//   5. A bucket without computation beside it is no start: it is run where it is needed.
+//   1. The level of an op is the longest chain of collectives along "data" on computed operands on which it depends. An
+//      op that replaces a state's content has at least the level of every user of the old content. Ops are sorted by
+//      level, else in the given order. So an op does not wait for a collective that it does not need, and collectives
+//      of one level become neighbours.
+//   2. A collective, except those of step 4, may start after its last operand and after the last use of a state whose
+//      memory its result takes. It must be done before its first user. Collectives whose periods overlap form one
+//      bucket, of at most `bucket` bytes (25 MiB): one message for many tensors costs one latency.
+//   3. A reduce_scatter keeps its operands until it is done. On GPUs an all_reduce in tree order keeps its workspace
+//      likewise. Such a bucket must be done when the second bucket after it starts, so that at most two are kept. Other
+//      collectives write over their operands.
+//   4. An all_gather of a state's content before its use (ZeRO stage 3) could start at any time, but its result takes
+//      memory from then on. It starts where the bucket before it is needed: one is in use while the next one is
+//      gathered. Gathers form one bucket if together they are no larger than the largest.
+//   5. A bucket without computation between start and use runs where it is needed, without `done`.
 //
-// The bits of all results are the same, as no sum changes its order; a bucket runs in the order of this one program, so
-// that ranks agree. Behind settle-writes, which says which results lie in states; before select-recipes.
+// The bits of all results stay, as no sum changes its order. All ranks start buckets in the order of this one program,
+// so they agree. Runs after settle-writes, which decides which results lie in states, and before select-recipes.
 #include "passes/pass.h"
 
 #include "ir/facts.h"
@@ -37,7 +38,8 @@ namespace gptc {
 namespace {
 
 const Op &firstOf(const Op &group) { return *group.body->front(); }
-/// Along the axis "data". Those along "tensor" stand between one block and the next: nothing goes on beside them.
+/// Whether the op is a group of collectives along "data". Those along "tensor" stand between two blocks, so that no
+/// computation could run beside them.
 bool isCollective(const Op &op) {
   return op.is(OpKind::fused) && kindOf(op) == RecipeKind::collective &&
          firstOf(op).isOneOf(OpKind::all_reduce, OpKind::reduce_scatter, OpKind::all_gather) &&
@@ -45,16 +47,16 @@ bool isCollective(const Op &op) {
 }
 bool sums(const Op &group) { return !firstOf(group).is(OpKind::all_gather); }
 
-/// What a state's content is seen through.
+/// Whether the op only gives access to memory: a read or a reshape.
 bool isView(const Op &op) { return op.isOneOf(OpKind::read, OpKind::reshape); }
 bool isContent(const Value *v) { return rootOf(v)->def && rootOf(v)->def->is(OpKind::read); }
 
 struct Bucket {
   std::vector<Op *> groups;
-  int start = -1;   // behind the op at this position
-  int needed = -1;  // before the op at this position
+  int start = -1;   // starts after the op at this position
+  int needed = -1;  // must be done before the op at this position
   int64_t bytes = 0;
-  bool beside = false;
+  bool beside = false;  // whether computation runs between start and needed
 };
 
 class Overlap {
@@ -72,11 +74,11 @@ public:
 
 private:
   Function &f;
-  const int64_t most;  // bytes of a bucket
+  const int64_t most;  // maximum bytes of a bucket
   const bool gpu;
   std::vector<Op *> ops;
   llvm::DenseMap<const Op *, int> position;
-  std::vector<Bucket> results;  // those of step 2 in the order of their starts, then those of step 4
+  std::vector<Bucket> results;  // the buckets of step 2 in the order of their starts, then those of step 4
 
   void number() {
     ops.clear();
@@ -134,7 +136,7 @@ private:
 
   void collect() {
     const StateUses uses(f);
-    llvm::StringMap<int> replaced;  // where a state's content goes
+    llvm::StringMap<int> replaced;  // by state: the position of the group that computes its new content
     for (Op *op : ops)
       if (op->is(OpKind::write))
         if (const Op *group = rootOf(op->operand(0))->def)
@@ -150,7 +152,7 @@ private:
           if (auto it = replaced.find(root->state); it != replaced.end() && it->second > position.lookup(op))
             item.needed = std::min(item.needed, it->second);
         } else if (root && isCollective(*root)) {
-          item.ready = std::max(item.ready, position.lookup(op) - 1);  // where that one is done
+          item.ready = std::max(item.ready, position.lookup(op) - 1);  // the other collective is done before this one
         } else if (v->def) {
           item.ready = std::max(item.ready, position.lookup(v->def));
         }
@@ -178,12 +180,14 @@ private:
     groups = int(pushed.size() + pulled.size());
   }
 
+  /// Whether the group may join the bucket: same direction (sum or gather), axis, ranks and order.
   static bool together(const Bucket &b, const Op &group) {
     const Op &one = firstOf(*b.groups[0]), &other = firstOf(group);
     return sums(*b.groups[0]) == sums(group) && one.attrs.getString("axis") == other.attrs.getString("axis") &&
            one.attrs.getInt("ranks") == other.attrs.getInt("ranks") &&
            one.attrs.getString("order", "tree") == other.attrs.getString("order", "tree");
   }
+  /// Step 3: whether the bucket keeps operands or workspaces until it is done.
   bool keepsMemory(const Bucket &b) const {
     for (const Op *group : b.groups)
       for (const Op &op : *group->body)
@@ -235,7 +239,7 @@ private:
     buckets = int(results.size());
   }
 
-  /// One group of all of a bucket, at the end of the function.
+  /// Merges the groups of a bucket into one at the end of the function. A bucket of one group stays as it is.
   Op *merged(const Bucket &b) {
     if (b.groups.size() == 1)
       return b.groups[0];
@@ -245,7 +249,7 @@ private:
     group->layer = b.groups[0]->layer;
     auto body = std::make_unique<Block>();
     llvm::DenseMap<const Value *, Value *> arguments;  // from operands
-    std::vector<std::pair<Value *, Value *>> yields;   // what a group made before, and makes in the body
+    std::vector<std::pair<Value *, Value *>> yields;   // each result of the old groups, and its value in the new body
     for (const Op *one : b.groups) {
       llvm::DenseMap<const Value *, Value *> map;
       for (unsigned i = 0; i < one->numOperands(); ++i) {
@@ -276,7 +280,7 @@ private:
   void place() {
     const int last = int(ops.size()) - 1;
     std::vector<std::vector<const Bucket *>> startsBehind(ops.size() + 1), doneBefore(ops.size());
-    llvm::DenseSet<const Op *> moved;  // placed by what they belong to
+    llvm::DenseSet<const Op *> moved;  // writes of results of collectives; they go to the end
     llvm::DenseMap<const Bucket *, Op *> groupOf;
     llvm::DenseMap<const Bucket *, std::vector<Op *>> dones;
     llvm::DenseSet<const Op *> gone;
@@ -352,7 +356,7 @@ bool overlapCollectives(Module &m, const PassOptions &options) {
     bool any = false;
     for (const Op &op : f->body) {
       if (op.is(OpKind::done))
-        return false;  // it has been here
+        return false;  // the pass has already run
       any |= isCollective(op);
     }
     if (any)

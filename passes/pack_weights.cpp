@@ -1,25 +1,26 @@
-// Weights in panels, written once per step, for products that would otherwise pack them each time (recipe matmul).
+// Keeps copies of weights in panels, written once per step, for matmuls that would otherwise pack them each time.
 //
-// On CPUs a product copies its second operand into panels before it multiplies. Where gradients accumulate, products of
-// many micro-batches pack the same weight; a copy of it in panels, a state of kind "packed", spares them that for the
-// price of its memory and of one write per step. Forward (AB) and the gradient of its input (AB') read other panels.
+// On CPUs a matmul (here: product) copies its second operand into panels before it multiplies. If gradients accumulate,
+// the products of many micro-batches pack the same weight. A copy in panels, a state of kind "packed", saves this work.
+// It costs memory and one write per step. The forward product (AB) and the gradient of its input (AB') need different
+// panels.
 //
-//   1. Uses: matmuls of more than a few rows whose second operand is what a state held when the function began: a
-//      parameter, its low copy, or its whole where ranks have pieces. Not where they gather it at its use (ZeRO stage
-//      3). Of bf16 only where the CPU multiplies pairs (Target::bf16Dot), and no f16: panels in memory hold what is
-//      stored, and those products widen it as they pack.
-//   2. Uses of one state, with or without tb, share a copy, whose panels are as wide as their products' register tiles.
-//   3. A copy pays when the packing that it spares in a step takes twice as long as writing it: estimates err. With the
-//      module attribute `pack_weights` true all copies are made, with false none.
-//   4. Where memory is what is short none is: with a budget in the module attribute `remat`, or where the states would
-//      take more than half of what is available.
-//   5. Chosen uses read `unpack` of the copy, which `fuse` makes part of their groups; functions that write the state
-//      end by writing its panels. The runtime fills them after initialising and loading, and no checkpoint holds them.
+//   1. Uses: matmuls of more than 4 rows whose second operand is the content of a state when the function begins: a
+//      parameter, its low copy, or its whole if ranks have pieces. A weight that is gathered at its use (ZeRO stage 3)
+//      is none. bf16 needs a CPU that multiplies pairs (Target::bf16Dot), and f16 is excluded: panels in memory keep
+//      the dtype, but those products widen to f32 as they pack.
+//   2. Uses of one state with equal tb share a copy. Its panels are as wide as the register tiles of the products.
+//   3. A copy pays if the packing that it saves in a step takes more than twice as long as writing it; the factor
+//      allows for errors of the estimate. With the module attribute `pack_weights` true all are made, with false none.
+//   4. No copy is made if memory is short: if the module attribute `remat` holds a budget, or if the states would take
+//      more than half of the available memory.
+//   5. Chosen uses read an `unpack` of the copy, which `fuse` copies into their groups. Functions that write the state
+//      end by writing its panels. The runtime fills them after initialising and loading; no checkpoint holds them.
 //
-// No sum changes its order: results are the same to the bit. On the joint graph, behind the passes that make low and
-// whole copies; before fuse.
+// No sum changes its order, so the bits stay. Runs on the joint graph, after the passes that make low and whole copies
+// and before fuse.
 //
-// Options: all as if pack_weights were true; cols the width of panels, for tests; available bytes of memory.
+// Options: all, as if pack_weights were true; cols, the width of panels, for tests; available, bytes of memory.
 #include "passes/pass.h"
 
 #include "ir/facts.h"
@@ -41,15 +42,16 @@ namespace gptc {
 
 namespace {
 
-/// Products of so few rows stream their second operand instead (recipes/matmul/few_rows.cpp).
+/// Products of at most so many rows stream their second operand instead of packing it (recipes/matmul/few_rows.cpp).
 constexpr int64_t fewRows = 4;
 
+/// Rows of the result.
 int64_t rowsOf(const Op &product) {
   const Type &a = product.operand(0)->type;
   return product.attrs.getBool("ta") ? a.dim(-1) : a.elements() / a.dim(-1);
 }
 
-/// How many times longer than writing a copy what it spares must take.
+/// A copy pays if it saves more than this multiple of the time to write it.
 constexpr double margin = 2;
 
 struct Copy {
@@ -57,8 +59,8 @@ struct Copy {
   bool tb;
   Type type;
   std::vector<Op *> uses;
-  double written = 0, spared = 0;  // seconds of a step
-  double products = 0;             // of a step
+  double written = 0, spared = 0;  // seconds per step: to write the copy, and of the packing that it saves
+  double products = 0;             // calls of its uses per step
   bool pays() const { return spared > margin * written; }
   double bytes() const { return double(alignedBytes(type)); }
 };
@@ -94,8 +96,9 @@ public:
   }
 
   std::vector<Copy> copies;
-  std::string why;  // no copy is possible of some weight
+  std::string why;  // the reason why some weight can have no copy
 
+  /// Bytes of all states, the chosen copies included.
   int64_t statesWith(llvm::ArrayRef<const Copy *> chosen) const {
     int64_t bytes = 0;
     for (const auto &s : m.states)
@@ -105,6 +108,7 @@ public:
     return bytes;
   }
 
+  /// Step 4.
   bool memoryIsShort(llvm::ArrayRef<const Copy *> chosen) const {
     const std::string remat = fact<&CompileFacts::remat>(m).value_or("auto");
     return (remat != "auto" && remat != "none") || (available && statesWith(chosen) > available / 2);
@@ -116,7 +120,7 @@ public:
     setFact<&StateFacts::of>(*s, c.of->name);
     if (c.tb)
       setFact<&StateFacts::tb>(*s, true);
-    llvm::DenseMap<const Op *, Value *> unpacked;  // by the read that it replaces
+    llvm::DenseMap<const Op *, Value *> unpacked;  // the read of the state -> the `unpack` that replaces it
     for (Op *product : c.uses) {
       Op *read = product->operand(1)->def;
       Value *&b = unpacked[read];
@@ -137,7 +141,7 @@ public:
           write = &op;
       if (!write)
         continue;
-      // Behind all else: packing, like the updates before it, is then one sweep over many weights.
+      // At the end of the function, so that all packing is one sweep over the weights, like the updates before it.
       Builder builder(f->body, f->body.back());
       builder.loc = s->name;
       const int64_t width = c.type.dim(2) / stepOfPanels(c.type.dtype);
@@ -151,11 +155,12 @@ private:
   Module &m;
   const Target *target;
   const int64_t cols, available;
-  llvm::StringSet<> changing;  // states that are read behind a write
+  llvm::StringSet<> changing;  // states that some function reads after writing them
 
   static AttrMap turned(const Copy &c) { return c.tb ? attrs({{"tb", true}}) : AttrMap(); }
 
-  /// The state whose content this product packs, if panels of it may take its place.
+  /// The state whose content this product packs, if panels may replace it; else null. Sets `why` if that has a reason
+  /// worth telling.
   State *weightOf(const Op &product) {
     const Value *b = product.operand(1);
     State *s = b->def && b->def->is(OpKind::read) ? m.state(b->def->state) : nullptr;

@@ -2,22 +2,21 @@
 // logits then start on cache lines, tiles of the classifier have no ragged edge, and any power of two of ranks can
 // share it (Narayanan et al. 2021, section 5.6, pads for the last of these; nanoGPT for the first two).
 //
-// What is padded is memory alone. The type says both extents, `f32[50257->50304,768]`; every op ranges over the logical
-// one, so padded logits never take part in a softmax, and padded rows are never written: parameters, and with them
-// gradients and moments, which follow their type, are 0 there from the start and stay so. Checkpoints hold logical
-// extents.
+// Only memory is padded. The type has both extents, `f32[50257->50304,768]`. Every op ranges over the logical one, so
+// padded logits never take part in a softmax, and padded rows are never written. Padded rows of parameters, and of
+// gradients and moments, which have the same type, are 0 from the start and stay 0. Checkpoints hold logical extents.
 //
 // Algorithm
 //   1. The vocabulary is the extent V of the logits of a cross_entropy. Its states are the parameters from which those
 //      logits come by a matmul (dimension 0 where the weight is transposed, else 1), and the tables of embedding ops
 //      with V rows.
 //   2. That dimension of those states is padded.
-//   3. The results of all ops get their types anew, by the ops' own rules; a reshape hands on the padding of its last
+//   3. The types of all results are inferred anew by the ops' own rules. A reshape keeps the padding of its last
 //      dimension.
-//   4. Where some op has no rule for the padded type, or keeps what must not be padded (a dimension that it merges or
-//      cuts), nothing is padded at all.
-// Runs on imported graphs, before autodiff: both directions then agree. Modules that hold moments or gradients already
-// are left alone.
+//   4. If the rule or the check of some op rejects the padded types (a dimension that it merges or cuts), the module
+//      stays as it is.
+// Runs on imported graphs, before autodiff, so that both directions agree. Modules with moments or gradients stay as
+// they are.
 #include "passes/pass.h"
 
 #include "ir/facts.h"
@@ -30,9 +29,9 @@ namespace gptc {
 
 namespace {
 
-using PaddedDims = llvm::MapVector<State *, unsigned>;  // which dimension of which state
+using PaddedDims = llvm::MapVector<State *, unsigned>;  // state -> the dimension to pad
 
-/// The parameter that an operand reads, if it is one.
+/// The parameter that defines `v`; null if `v` is no read of a parameter.
 State *parameterOf(const Module &m, const Value *v) {
   if (!v->def || !v->def->is(OpKind::read))
     return nullptr;
@@ -40,6 +39,7 @@ State *parameterOf(const Module &m, const Value *v) {
   return s && kindOf(*s) == StateKind::param ? s : nullptr;
 }
 
+/// Step 1.
 PaddedDims vocabularyStates(const Module &m) {
   PaddedDims found;
   llvm::SmallVector<int64_t, 1> extents;
@@ -67,7 +67,7 @@ PaddedDims vocabularyStates(const Module &m) {
   return found;
 }
 
-/// Step 3; false when an op has no rule for what its operands have become.
+/// Step 3. Returns false if an op rejects its new types; the module is then half changed.
 bool retype(Module &m) {
   for (auto &f : m.functions)
     for (Op &op : f->body) {

@@ -1,33 +1,33 @@
-// Data parallelism: what ranks along the axis "data" of the mesh (ir/mesh.h) do together in a step. Each has its part
-// of the global batch; their gradients are summed, and with zero_stage > 0 each updates its piece of the parameters
-// (ZeRO, Rajbhandari et al. 2020).
+// Data parallelism along the axis "data" of the mesh (ir/mesh.h). Each rank has its part of the global batch. Gradients
+// are summed over the ranks, and with zero_stage > 0 each rank updates its piece of the parameters (ZeRO, Rajbhandari
+// et al. 2020).
 //
 // Module attributes: mesh_data; zero_stage 0 to 3; reduce_order "tree" or "fast" (ir/ops/collective.cpp); shards, the
-// logical shards of a rank (autodiff). A module of one rank with one shard is left alone.
+// logical shards of a rank (autodiff). A module of one rank with one shard stays as it is.
 //
-//   1. A parameter of two dimensions or more whose rows divide by the ranks is divided from stage 1 on: one piece per
-//      rank, of equal rows. The others, a thousandth of a GPT, stay whole and are updated by every rank alike.
-//   2. Gradients and loss are summed where the step's last function has them: by reduce_scatter into pieces, or by
-//      all_reduce.
-//   3. The squares for the global norm are summed row by row and rows in order, so that it has the same bits on any
-//      number of ranks: those of divided parameters by whoever has the row, and gathered.
-//   4. Updates (adamw, sgd, adafactor) read and write pieces: of a divided parameter the state itself and its moments
-//      are pieces, as are gradients, and so is what is computed from them row by row. Sums over rows: one value per row
-//      is gathered and summed in order. The squares of columns are summed in as many equal parts as logical shards
-//      divide the rows, a rank's parts by that rank, and the parts' sums added in a binary tree.
-//   5. Whoever reads a divided parameter gets the whole: up to stage 2 from a state of kind "whole" (its low copy,
-//      where there is one), into which the step's last function gathers the new pieces; with stage 3 by all_gather just
-//      before its use, again where the next use is far away, so that no rank ever holds all of them.
+//   1. From stage 1 on a parameter of two dimensions or more whose rows divide by the ranks is divided: one piece per
+//      rank, of equal rows. The others, a thousandth of a GPT, stay whole, and every rank updates them.
+//   2. The step's last function sums gradients and loss over the ranks: by reduce_scatter into pieces, or all_reduce.
+//   3. The squares for the global norm are summed within each row, and these sums in the order of rows, so that the
+//      norm has the same bits on any number of ranks. Of a divided parameter each rank sums the rows of its piece, and
+//      the sums are gathered.
+//   4. Updates (adamw, sgd, adafactor) of a divided parameter read and write pieces: the state itself, its moments, its
+//      gradient, and values computed from them row by row. For a sum over rows one value per row is gathered and summed
+//      in order. For the squares of columns the rows are cut into as many equal parts as divide both the rows and the
+//      logical shards of all ranks. Each rank sums its own parts, and the sums are added in a binary tree.
+//   5. Other users of a divided parameter read the whole. Up to stage 2 a state of kind "whole" (or the low copy, if
+//      there is one) holds it, into which the step's last function gathers the new pieces. With stage 3 an all_gather
+//      before the use makes it, and another one if the next use is far away, so that no rank holds all wholes at once.
 //
 // A gradient is scattered as soon as the step's last function has it, so that stage 1 holds no more of them than stage
-// 2. Where gradients accumulate in the order of a tree, each rank's own are whole until the step's end in every stage:
-// the sum over a shard must be complete before it meets another's. With reduce_order "fast" nothing asks for that, and
-// from stage 2 on they are summed between ranks in every micro-step and accumulate as pieces, which is what those
-// stages are known for: a P-th of the memory, for as many times the messages as there are micro-batches.
+// 2. If gradients accumulate in tree order, the gradients of a rank are whole until the end of the step in every stage,
+// as the sum of a shard must be complete before it is added to another one. With reduce_order "fast" this is not
+// needed: from stage 2 on gradients are summed over the ranks in every micro-batch and accumulate as pieces. On P ranks
+// this takes 1/P of the memory and sends one message per micro-batch.
 //
-// On the joint graph, after precision, whose low copies are what is gathered; before fuse, so that groups have the
-// shapes that ranks really have. What shard-tensor has cut it takes as it finds it: each rank along "tensor" shares its
-// part with the ranks along "data". The attribute `partitioned` says that it has been done.
+// Runs on the joint graph, after precision, whose low copies it gathers, and before fuse, so that groups have the
+// shapes of one rank. If shard-tensor has run, each rank along "tensor" shares its part with the ranks along "data".
+// The attribute `partitioned` marks modules on which the pass has run.
 #include "passes/pass.h"
 
 #include "ir/facts.h"
@@ -47,7 +47,7 @@ namespace gptc {
 
 namespace {
 
-/// Ops between two uses of a gathered parameter from which on it is gathered twice (step 5).
+/// Step 5: a parameter is gathered again if its next use is more than this number of ops away.
 constexpr int farAway = 24;
 
 class Partition {
@@ -90,8 +90,9 @@ private:
     bool divided = false;
   };
   std::vector<Update> updates;
-  llvm::DenseMap<const Value *, Type> wholes;  // of each value that is a piece: what all of them are together
+  llvm::DenseMap<const Value *, Type> wholes;  // values that are pieces -> the type of the whole
 
+  /// The attributes of a collective; with `order` if it sums.
   AttrMap how(bool sums) const {
     AttrMap a = attrs({{"axis", std::string("data")}, {"ranks", ranks}});
     if (sums)
@@ -114,14 +115,15 @@ private:
       u.divided = ranks > 1 && stage > 0 && t.rank() >= 2 && t.padded(0) % ranks == 0;
       updates.push_back(u);
     }
-    // Stochastic rounding draws by the index in the whole, along this axis.
+    // Stochastic rounding draws random numbers by the index in the whole, so that pieces round like the whole.
     llvm::DenseMap<int64_t, Value *> offsets;
     for (const Update &u : updates)
       if (u.divided && takesSeed(*u.step))
         countFromPiece(f, *u.step, offsets);
   }
 
-  /// An update's index0 grows by where this rank's piece begins. `offsets`: of pieces by their elements.
+  /// Adds the first index of this rank's piece to the operand index0 of an update. `offsets` caches these values by the
+  /// elements of a piece.
   void countFromPiece(Function &f, Op &step, llvm::DenseMap<int64_t, Value *> &offsets) const {
     const Type &t = step.operand(0)->type;
     const int64_t elements = t.padded(0) / ranks * t.slice(1, t.rank()).elements();
@@ -138,7 +140,7 @@ private:
       step.addOperand(offset);
   }
 
-  /// The first of these users of `v`: not before it can what depends on all ranks be needed.
+  /// The first of these users of `v` in the order of the function.
   static Op *firstOf(llvm::ArrayRef<Op *> users, const Value *v) {
     for (Op *op = v->def ? v->def->next() : v->owner->front(); op; op = op->next())
       if (llvm::is_contained(users, op))
@@ -161,7 +163,7 @@ private:
         replaceOperand(*user, loss, sum);
   }
 
-  /// Whether the op is the optimizer's, rather than one of the backward graph, which the same gradient may feed.
+  /// Whether the op belongs to the optimizer, not to the backward graph, which may use the same gradient.
   static bool isOptimizers(const Op &op) {
     const bool squares = op.is(OpKind::mul) && op.operand(0) == op.operand(1) &&
                          llvm::all_of(op.result()->users(), [](Op *u) { return u->is(OpKind::adafactor_moment); });
@@ -172,17 +174,18 @@ private:
   struct Accumulator {
     State *state;
     Op *read, *reset;          // in the step's last function
-    Op *sum, *before, *after;  // of a micro-batch, continuing what is read before
+    Op *sum, *before, *after;  // in @accumulate: the sum, the read that it continues, the write of its result
   };
 
-  /// Step 2, a micro-batch at a time: where the gradient is an accumulator, or the sum of some.
+  /// Step 2 with reduce_order "fast" from stage 2 on: sums the gradient over the ranks in each micro-batch, if it is an
+  /// accumulator or a sum of accumulators. Otherwise changes nothing.
   void accumulatePieces(Function &last, Update &u) {
     Function *micro = m.function("accumulate");
     Value *g = u.step->operand(1);
     if (!micro || !llvm::all_of(g->users(), [](const Op *user) { return isOptimizers(*user); }))
       return;
     std::vector<Accumulator> accumulators;
-    std::vector<Value *> sums = {g};  // from the gradient back to what is read
+    std::vector<Value *> sums = {g};  // from the gradient back to the reads of accumulators
     for (size_t i = 0; i < sums.size(); ++i) {
       Op *op = sums[i]->def;
       if (op && op->is(OpKind::add) && (i == 0 || sums[i]->hasOneUse())) {
@@ -206,7 +209,7 @@ private:
       if (old->result()->unused())
         old->erase();
       a.before->result()->type = a.state->type;
-      // The sum of this micro-batch alone, scattered, then added.
+      // Sums this micro-batch alone, scatters the sum and adds the piece.
       Builder b(micro->body, a.after);
       b.loc = a.sum->loc;
       b.layer = a.sum->layer;
@@ -222,8 +225,8 @@ private:
     }
   }
 
-  /// The accumulator that the last function reads here, if it is one that takes a sum with an `init` in each
-  /// micro-batch and starts again from zero.
+  /// The accumulator that `read`, in the last function, reads. nullopt unless each micro-batch continues it by a sum
+  /// with `init`, the last function resets it to zero, and it has no other uses.
   std::optional<Accumulator> accumulatorOf(Op &read, Function &last, Function &micro) const {
     Accumulator a{m.state(read.state), &read, nullptr, nullptr, nullptr, nullptr};
     if (!a.state || kindOf(*a.state) != StateKind::grad || !a.state->type.sameShape(read.result()->type))
@@ -288,7 +291,7 @@ private:
     }
   }
 
-  /// Step 4: squares of columns. The parts do not depend on who has them.
+  /// Step 4: the squares of columns. The parts do not depend on the number of ranks.
   void sumColumns(Function &f) {
     const int64_t shards = ranks * std::max<int64_t>(1, fact<&ParallelFacts::shards>(m));
     llvm::SmallVector<Op *, 8> sums;
@@ -320,7 +323,7 @@ private:
     }
   }
 
-  /// Rows of one partial sum, so that no such sum spans two parts.
+  /// The attribute `fold` for a part of so many rows. It divides them, so that no partial sum spans two parts.
   static int64_t foldOf(int64_t rows) {
     for (int64_t fold = 256; fold >= 32; --fold)
       if (rows % fold == 0)
@@ -328,17 +331,17 @@ private:
     return rows;
   }
 
-  /// Over the ranks along "data", already.
+  /// Whether the gradient is already summed over the ranks along "data".
   static bool isSummed(const Value &g) {
     return g.def && g.def->is(OpKind::all_reduce) && g.def->attrs.getString("axis") == "data";
   }
 
-  /// What an update computes with: it may read pieces of the states of divided parameters.
+  /// Whether the op is part of an update. Such ops read pieces of divided parameters, all others the whole.
   static bool belongsToUpdate(const Op &op) {
     return updatesParameter(op) || op.isOneOf(OpKind::row_squares, OpKind::adafactor_moment);
   }
 
-  /// Step 4: all that follows row by row from pieces is pieces.
+  /// Step 4: values that are computed row by row from pieces become pieces.
   void dividePieces(Function &f) {
     llvm::StringMap<const Update *> divided;
     for (const Update &u : updates)
@@ -347,7 +350,7 @@ private:
     auto readOf = [](const Value *v) { return v->def && v->def->is(OpKind::read) ? v->def : nullptr; };
     for (Op *op = f.body.front(), *next; op; op = next) {
       next = op->next();
-      // Of pieces, ranks along "tensor" add pieces.
+      // Skips collectives along "data". Those along "tensor" turn pieces into pieces.
       const bool ours = op->def().fusion == FusionKind::collective && op->attrs.getString("axis") == "data";
       if (ours || op->is(OpKind::write))
         continue;
@@ -379,7 +382,7 @@ private:
     }
   }
 
-  /// Operand i, the whole of a state, becomes this rank's piece of it.
+  /// Makes operand i, a read of a whole state, a read of this rank's piece. Divides the state if it is not yet divided.
   void readPiece(Builder &b, Op &op, unsigned i, State &s) {
     Op *whole = op.operand(i)->def;
     const Type type = whole->result()->type;
@@ -418,7 +421,7 @@ private:
         if (!readsOther(*op, *u.param))
           continue;
         if (op->result()->unused())
-          op->erase();  // precision has left it behind: the low copy is read instead
+          op->erase();  // the pass precision left it without users: they read the low copy
         else
           read = true;
       }
@@ -440,13 +443,13 @@ private:
     b.write(*whole, b.op(OpKind::all_gather, {u.step->result(0)}, {type}, how(false))->result());
   }
 
-  /// Whether this reads the whole of a parameter, not the piece that is updated.
+  /// Whether the op is a read of the state that no op of an update uses.
   static bool readsOther(const Op &op, const State &s) {
     return op.is(OpKind::read) && op.state == s.name &&
            !llvm::any_of(op.result()->users(), [](const Op *user) { return belongsToUpdate(*user); });
   }
 
-  /// What the function writes to this state are pieces: the state gets the whole.
+  /// Gathers the pieces that the function writes to this state, so that it holds the whole.
   void gatherInto(Function &f, State &s, const Type &whole) {
     for (Op &op : f.body)
       if (op.is(OpKind::write) && op.state == s.name && !op.operand(0)->type.sameShape(whole)) {
@@ -456,12 +459,12 @@ private:
       }
   }
 
-  /// Every other user of the state's content gets a gathered whole.
+  /// Gives each user of the state's content, except updates, a gathered whole.
   void gatherAtUses(State &s, const Type &whole) {
     for (const auto &f : m.functions) {
       struct Use {
         Op *user;
-        int position;  // behind the read
+        int position;  // ops after the read
       };
       std::vector<std::pair<Op *, std::vector<Use>>> reads;
       for (Op &op : f->body) {
@@ -469,7 +472,7 @@ private:
           continue;
         std::vector<Use> uses;
         const auto users = op.result()->users();
-        // A walk rather than a table of all positions: there are as many states as layers have.
+        // Walks from each read instead of making a table of all positions, as this runs once per state.
         int n = 0;
         for (Op *at = &op; at; at = at->next(), ++n)
           if (llvm::is_contained(users, at))

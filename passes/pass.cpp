@@ -71,7 +71,7 @@ std::string PassOption::allowed() const {
 
 namespace {
 
-/// A cursor over the pipeline text; every message quotes that text and points at the place.
+/// A recursive-descent parser of the pipeline text. Every error quotes the text and points at the place.
 struct PipelineParser {
   llvm::StringRef text;
   const Target *target;
@@ -234,9 +234,9 @@ std::vector<PassUse> parsePipeline(llvm::StringRef text, const Target *target) {
 
 // ---- running --------------------------------------------------------------------------------------------------------
 
-// 1. A copy of the module is kept while a pass runs, so that a failure can be reproduced from what the pass saw.
-// 2. After the pass the verifier runs over the whole module; a violation is our bug.
-// 3. On a failure the copy is written with the command that repeats it, and the error names that file.
+// 1. If `reproFile` is given, copies the module before each pass, so that a failure can be reproduced.
+// 2. Runs the pass, then the verifier over the whole module. A violation is a bug of the pass.
+// 3. On a failure writes the copy to `reproFile` with the command that repeats it. The InternalError names that file.
 void runPipeline(Module &m, llvm::ArrayRef<PassUse> passes, const PipelineOptions &options) {
   struct Time {
     std::string name;

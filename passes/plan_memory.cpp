@@ -1,23 +1,22 @@
-// Offsets for everything that a module keeps in memory, in one arena: states first, then one region that all
-// functions share for arguments, temporaries and workspaces. ir/plan_check.h says what the result promises.
+// Gives everything that a module keeps in memory an offset in one arena: states first, then one region that all
+// functions share for arguments, temporaries and workspaces. ir/plan_check.h specifies the result.
 //
-//   1. Needs what fuse and settle-writes leave: code only in groups, and every written value a result that may lie
-//      where its state lies. There it goes.
-//   2. Other results of groups, arguments and workspaces live from their op to the last use (through views), results
-//      of the function to its end; workspaces during one op, of collectives that go on beside others until they are
-//      done.
-//   3. A result takes the place of an operand of equal size that nobody uses afterwards, where mayShare (ir/access.h)
-//      allows: less memory, and the store hits the cache line that was just loaded. What collectives read that go on
-//      beside other ops is in use until they are done; their own results may lie there.
-//   4. The rest is placed by decreasing size, ties by first position: each at the lowest offset in whose bytes
-//      nothing lies that lives at the same time (greedy by size, Pisarchyk & Lee 2020, "Efficient memory management
-//      for deep neural net inference").
+//   1. Requires the output of fuse and settle-writes: code only in groups, and every written value a result that may
+//      lie in its state's memory. It is placed there.
+//   2. Other results of groups and arguments live from their op to the last use (through views), results of the
+//      function to its end. Workspaces live during one op, those of overlapped collectives until their `done`.
+//   3. A result takes the memory of an operand of equal size that has no later use, if mayShare (ir/access.h) allows.
+//      This saves memory, and the store hits the cache line that was just loaded. Operands of overlapped collectives
+//      are in use until `done`, but results of the same collectives may lie there.
+//   4. The other ranges are placed by decreasing size, ties by first position. Each gets the lowest offset at which it
+//      overlaps no range that lives at the same time (greedy by size, Pisarchyk & Lee 2020, "Efficient memory
+//      management for deep neural net inference").
 //   5. arena_bytes is the end of the largest function's region.
-//   6. Whatever is placed begins at a multiple of planAlignment, for a GPU of cudaPlanAlignment, to which sizes are
-//      rounded up; the host's arena keeps planAlignment for either.
-//   7. States of the host's (offload) have an arena of theirs, and behind them two slots through which the operands and
-//      results of its groups pass: each as large as the largest group asks for, or `slot` bytes (32 MiB) where that is
-//      less, so that small ones go together.
+//   6. Offsets are multiples of planAlignment, on a GPU of cudaPlanAlignment, and sizes are rounded up to it. The
+//      host's arena always uses planAlignment.
+//   7. States in the host's memory (offload) have an arena of their own. Two slots follow them, through which operands
+//      and results of the host's groups are transferred. A slot has the bytes of the largest group, or `slot` bytes
+//      (32 MiB) if that is more, so that small groups share one. It never exceeds all groups of a function together.
 #include "passes/pass.h"
 
 #include "ir/access.h"
@@ -48,7 +47,7 @@ class FunctionPlanner {
 public:
   FunctionPlanner(Module &m, Function &f, int64_t alignment) : m(m), f(f), alignment(alignment) {}
 
-  /// Step 1.
+  /// Step 1. Throws UserError(GirInvalid) if the function does not fulfil the requirements.
   void require() {
     StateUses uses(f);
     llvm::StringMap<bool> written;
@@ -72,7 +71,8 @@ public:
     }
   }
 
-  /// Places everything from `base` on; returns where it ends.
+  /// Steps 2 to 4: places everything at `base` or above. Returns the end. Throws UserError(TooLarge) if that exceeds
+  /// maxArenaBytes.
   int64_t place(int64_t base) {
     std::vector<LiveRange> ranges = liveRanges(f);
     std::vector<size_t> host = shareDying(ranges);
@@ -117,7 +117,7 @@ private:
   Function &f;
   const int64_t alignment;
 
-  /// Which groups of collectives go on beside other ops, until when, and what else uses what they read.
+  /// The periods of overlapped collectives, and the other uses of their operands.
   class Waits {
   public:
     explicit Waits(const Function &f) {
@@ -131,13 +131,13 @@ private:
             end[op.operand(0)->def] = position;
           } else if (auto [it, first] = reader.try_emplace(root, op.operand(0)->def);
                      !first && it->second != op.operand(0)->def) {
-            it->second = nullptr;  // several
+            it->second = nullptr;  // several collectives read it
           }
         }
         ++position;
       }
     }
-    /// Whether the op at `begin` is the last to use memory that is live until `end`.
+    /// Whether `op`, at position `begin`, is the last user of the memory of `root`, which is live until `until`.
     bool dies(const Value *root, int until, const Op &op, int begin) const {
       if (until == begin)
         return true;
@@ -145,15 +145,15 @@ private:
     }
 
   private:
-    llvm::DenseMap<const Op *, int> end;
-    llvm::DenseMap<const Value *, int> lastUse;        // but by `done`
-    llvm::DenseMap<const Value *, const Op *> reader;  // the only one that a `done` waits for
+    llvm::DenseMap<const Op *, int> end;               // collective -> position of its last `done`
+    llvm::DenseMap<const Value *, int> lastUse;        // by ops other than `done`
+    llvm::DenseMap<const Value *, const Op *> reader;  // the only overlapped collective that reads it; null: several
   };
 
-  /// Step 3: for each range the one in whose place it lies (often itself), which is extended to live as long.
+  /// Step 3: for each range the index of the range whose memory it uses (often its own). Extends that range to its end.
   std::vector<size_t> shareDying(std::vector<LiveRange> &ranges) {
     std::vector<size_t> host(ranges.size());
-    std::vector<const Op *> takenBy(ranges.size());  // a result that nobody uses does not extend what it takes over
+    std::vector<const Op *> takenBy(ranges.size());  // by range: the last group that took it, for one result only
     llvm::DenseMap<const Value *, size_t> of;
     const Waits waits(f);
     for (size_t i = 0; i < ranges.size(); ++i) {
@@ -181,7 +181,7 @@ private:
     return host;
   }
 
-  /// Whether a result may lie where `root` lies, which the group may use as several operands.
+  /// Whether a result may take the memory of `root`. All operands of the group that are views of it must allow that.
   bool mayTakeOver(const Op &group, unsigned result, const Value *root) {
     bool legal = true;
     for (unsigned i = 0; legal && i < group.numOperands(); ++i)
@@ -190,6 +190,7 @@ private:
     return legal;
   }
 
+  /// Writes the offsets to the attributes of the function and its ops.
   void record(llvm::ArrayRef<LiveRange> ranges, llvm::ArrayRef<int64_t> offset) {
     llvm::DenseMap<const Value *, int64_t> at;
     llvm::DenseMap<const Op *, std::vector<int64_t>> workspaces;

@@ -1,42 +1,42 @@
-// Low precision: in a module whose attribute `compute` is "bf16" or "fp16", contractions and attention read operands of
-// that type, and what is stored between kernels is of that type where that is safe. Arithmetic stays f32: a value is
-// rounded once, where the chain of ops that makes it ends, and widened where a kernel loads it.
+// Low precision. If the module attribute `compute` is "bf16" or "fp16", contractions and attention read operands of
+// that type, and values between kernels are stored in it if that is safe. Arithmetic stays f32: a value is rounded
+// once, at the end of the chain of ops that computes it, and a kernel widens it when loading it.
 //
-// What stays f32 in memory: parameters and moments (but for copies, below), sums over tokens and all that follows from
-// them, statistics of rows, the residual stream with its gradient, what a function returns or writes.
+// These values stay f32 in memory: parameters and moments (apart from copies, step 4), sums over tokens and values that
+// depend on them, statistics of rows, the residual stream and its gradient, values that a function returns or writes.
 //
-//   1. fusionGroups says which ops will share a kernel: what passes from one to the next need not be in memory.
-//   2. A value is an activation when it depends on a tensor argument other than through a sum over tokens or a
-//      statistic of rows. Its uses, those through views included, are
+//   1. fusionGroups predicts which ops will share a kernel. Values inside a kernel need no memory.
+//   2. A value is an activation if it depends on a tensor argument by a path without a sum over tokens or a statistic
+//      of rows. Its uses, also through views, are of these kinds:
 //        low      an operand that an op of autocast class `low` may take in low precision
 //        fixed    memory has to hold f32: writes, returns, ops without an element expression
-//        stream   an operand of an addition of two activations, from another group: the residual stream and its
-//                 gradient
-//        other    in another group
-//        inside   in the group that computes it
-//   3. An activation gets a low copy, one cast behind the op that computes it,
-//        - when it has a low use,
-//        - when nothing needs it in f32 from memory: the copy then takes its place there,
-//        - when two groups or more would read it besides: 2 bytes written, 2 fewer read by each. These are norms of the
-//          residual stream (the low-precision norms): their input is rounded, their statistics are not.
-//      Low uses read the copy, other uses a cast of it back to f32, which `fuse` makes part of the reading kernel.
-//   4. Operands of class `low` that are no activations are parameters: a cast of their own, once in a function. Where a
-//      parameter is read, the cast is replaced by a state of kind "low", the parameter's copy, which its update writes
-//      in the sweep that updates the parameter. The runtime fills it from the parameter after initialising and loading.
-//   5. Results of low ops take the types that follow; those of matmul stay f32 (attribute `out`), so that what is fused
-//      behind it starts from the exact sum.
-//   6. Ranks gather (shard-tensor) in low precision what is read so. What they add stays f32.
+//        stream   an operand of an addition of two activations, in another group: the residual stream and its gradient
+//        other    another use in another group
+//        inside   a use in the group that computes it
+//   3. An activation gets a low copy, by one cast after the op that computes it,
+//        - if it has a low use,
+//        - if it has an `other` use and no `fixed` or `stream` use: the copy then replaces it in memory,
+//        - if two or more groups have `other` uses: the copy adds 2 bytes of stores per element and saves 2 bytes of
+//          loads in each group. These groups are norms of the residual stream (the low-precision norms). Their input
+//          is rounded, their statistics are not.
+//      Low uses read the copy. Other uses read a cast of it back to f32, which `fuse` copies into the reading kernel.
+//   4. Operands of class `low` that are no activations are parameters. Each gets one cast per function. A cast of a
+//      parameter's content is replaced by a state of kind "low", the copy of the parameter. The op that updates the
+//      parameter writes the copy too. The runtime fills it from the parameter after initialising and loading.
+//   5. The result types of low ops are inferred anew. Results of matmul stay f32 (attribute `out`), so that ops fused
+//      with it start from the unrounded sum.
+//   6. An all_gather (shard-tensor) whose users read low precision gathers in low precision. Sums over ranks stay f32.
 //
-// Where plans may call cuBLASLt (Target::features), matmuls are to be calls of it (codegen/cublaslt_matmul.h), as those
-// run at twice the rate of a generated kernel on the GPUs that matter. It stores one result, and adds a bias of the
-// type of the result. So the residual stream has no low copy beside a matmul that ends in it, and a bias behind which
-// all is stored low is read from a low copy, as frameworks with autocast do it.
+// If plans may call cuBLASLt (Target::features), it is to compute matmuls (codegen/cublaslt_matmul.h), at twice the
+// rate of a generated kernel on the GPUs that matter. It stores one result and adds a bias of the type of the result.
+// So the residual stream gets no low copy if it ends the group of a matmul, and a bias is read from a low copy if its
+// sum is stored in low precision only, as in frameworks with autocast.
 //
-// With `compute` "tf32" nothing changes its type: the tensor cores of NVIDIA's GPUs read f32 and use 10 bits of its
-// mantissa. Ops of class `low` whose operands are f32 get the attribute `tf32`, which allows that.
+// With `compute` "tf32" no type changes. Tensor cores of NVIDIA GPUs read f32 and use 10 bits of its mantissa. Ops of
+// class `low` whose operands are f32 get the attribute `tf32`, which allows that.
 //
-// The module attribute `lowered` says that all this has been done. On the joint graph: autodiff has made the backward
-// ops, which are lowered by the same rules, and fuse comes next.
+// The module attribute `lowered` marks modules on which the pass has run. It runs on the joint graph, after autodiff,
+// so that the same rules apply to backward ops, and before fuse.
 #include "passes/pass.h"
 
 #include "ir/facts.h"
@@ -53,16 +53,19 @@ namespace gptc {
 namespace {
 
 struct Summary {
+  // Activations with a low copy; those of them that stay f32 in memory too and have no low use; casts of parameters
+  // that became reads of copies.
   int64_t rounded = 0, norms = 0, copies = 0;
-  double traffic = 0;  // bytes
+  double traffic = 0;  // change in bytes
 };
 
-/// Sums over tokens, or over all there is: their results are gradients of parameters, the loss and norms.
+/// Whether the op sums over tokens or over all elements. Such results are gradients of parameters, the loss and norms.
 bool sumsTokens(const Op &op) {
   const FusionKind kind = op.def().fusion;
   return summedTokenDims(op) > 0 || kind == FusionKind::fold || kind == FusionKind::reduce_all;
 }
 
+/// Whether the op is of autocast class `low` and no operand of `lowOperands` is f64.
 bool isLowOp(const Op &op) {
   const Autocast &a = op.def().autocast;
   return a == AutocastClass::low && llvm::all_of(a.lowOperands, [&](unsigned i) {
@@ -116,7 +119,7 @@ private:
   struct Use {
     Op *user;
     unsigned operand;
-    Value *alias;  // the value or a view of it
+    Value *alias;  // the operand: the value or a view of it
   };
 
   Function &f;
@@ -125,7 +128,7 @@ private:
   const llvm::DenseMap<const Op *, int> groups;
   llvm::DenseSet<int> matmulGroups;
   llvm::DenseSet<const Value *> activations;
-  llvm::DenseMap<const Value *, Value *> narrow, wide;  // casts that are there already
+  llvm::DenseMap<const Value *, Value *> narrow, wide;  // memo of narrowed() and widened()
   Summary summary;
 
   // ---- step 2 ----
@@ -170,7 +173,7 @@ private:
            activations.contains(u.user->operand(0)) && activations.contains(u.user->operand(1));
   }
 
-  /// Whether a call of the library ends with this addition to the residual stream.
+  /// Whether the op adds a matmul of its group to the residual stream and a cuBLASLt call will compute the group.
   bool endsInStream(const Op &op) const {
     return library && op.is(OpKind::add) && op.operand(0)->type.sameShape(op.operand(1)->type) &&
            matmulGroups.contains(groupOf(&op));
@@ -183,7 +186,7 @@ private:
       return;
     if (v->def && v->def->is(OpKind::cast) && v->def->operand(0)->type.dtype == low)
       return;                                     // stored in low precision already
-    const bool storedLow = v->type.dtype == low;  // what a low op yields by itself
+    const bool storedLow = v->type.dtype == low;  // the result of a low op
     if (storedLow && !(v->def && isLowOp(*v->def)))
       return;
     std::vector<Use> uses, lowUses, others;
@@ -236,7 +239,7 @@ private:
     return result;
   }
 
-  /// The low copy of a value; a view's is the view of the copy.
+  /// The low copy of a value. For a view it is a view of the low copy.
   Value *narrowed(Value *v) {
     if (Value *done = narrow.lookup(v))
       return done;
@@ -259,7 +262,7 @@ private:
 
   // ---- steps 4 and 5 ----
 
-  /// An op of class low whose activations have been lowered.
+  /// Lowers the remaining operands of an op of class low and infers its result types.
   void lowerOp(Op &op) {
     for (unsigned i : op.def().autocast.lowOperands)
       if (i < op.numOperands() && op.operand(i)->type.dtype == DType::f32) {
@@ -280,7 +283,8 @@ private:
     }
   }
 
-  /// Whether memory holds `v` in low precision only.
+  /// Whether memory will hold `v` in low precision only: its users are casts to `low`, or a gelu_tanh in its group
+  /// whose result fulfils the same.
   bool storedLow(const Value *v) const {
     return llvm::all_of(v->users(), [&](const Op *user) {
       return (user->is(OpKind::cast) && user->result()->type.dtype == low) ||
@@ -289,7 +293,7 @@ private:
     });
   }
 
-  /// A bias behind a matmul, with all that follows stored low, becomes a low one widened.
+  /// Makes the addition of a bias to a matmul read a low copy of the bias, widened, if the sum is stored low only.
   void lowerBias(Op &op) {
     if (!addsBias(op) || !matmulGroups.contains(groupOf(&op)) || !storedLow(op.result()))
       return;
@@ -305,7 +309,7 @@ private:
     }
   }
 
-  /// What all that follows reads in low precision is gathered so: rounding first gives the same for half the bytes.
+  /// Step 6. Rounding before the all_gather gives the same bits for half the bytes.
   void gatherNarrow(Op &op) {
     llvm::SmallVector<Op *, 4> casts(op.result()->users());
     const bool all = op.result()->type.dtype == DType::f32 && !casts.empty() && llvm::all_of(casts, [&](Op *user) {
@@ -347,7 +351,7 @@ State *copyOf(Module &m, const State &p, DType low) {
   return s;
 }
 
-/// Casts of what a parameter held when it was read become reads of its copy.
+/// Replaces casts of parameters by reads of their copies.
 void readCopies(Module &m, Function &f, DType low, Summary &summary) {
   for (Op *op = f.body.front(), *next; op; op = next) {
     next = op->next();
@@ -366,7 +370,7 @@ void readCopies(Module &m, Function &f, DType low, Summary &summary) {
   }
 }
 
-/// Every write of a parameter that has a copy writes the copy.
+/// Makes every write of a parameter write its copy too, if it has one.
 void writeCopies(Module &m, Function &f, DType low, Summary &summary) {
   for (Op *op = f.body.front(), *next; op; op = next) {
     next = op->next();
@@ -386,10 +390,9 @@ void writeCopies(Module &m, Function &f, DType low, Summary &summary) {
   }
 }
 
-// ---- tf32
-// ------------------------------------------------------------------------------------------------------------
+// ---- tf32 -----------------------------------------------------------------------------------------------------------
 
-/// Number of ops that may round.
+/// Sets the attribute `tf32`. Returns the number of ops that got it.
 int64_t allowTF32(Function &f) {
   int64_t n = 0;
   for (Op &op : f.body)

@@ -1,15 +1,15 @@
-// AdamW and SGD as the pointwise ops of their formulas, as a framework without a fused optimizer runs them. For `gptc
-// bench ablate`, which measures what the one op is worth; equal to it up to rounding (the bias corrections are computed
-// in f32 here). Of AdamW:
+// Replaces adamw and sgd by the pointwise ops of their formulas, as a framework without a fused optimizer runs them.
+// `gptc bench ablate` uses this to measure the gain of the single op. Results are equal up to rounding, as the bias
+// corrections are computed in f32 here. AdamW:
 //
 //   1. Once per function and pair of betas: c1 = 1 / (1 - beta1^t), c2 = 1 / (1 - beta2^t), t = step + 1.
 //   2. g' = g scale;  m' = beta1 m + (1 - beta1) g';  v' = beta2 v + (1 - beta2) g' g'
 //   3. p' = p - lr (c1 m' / (sqrt(c2 v') + eps) + decay p)
 //
-// Of SGD: g' = g scale + decay p;  m' = momentum m + g';  p' = p - lr m', or p - lr (g' + momentum m') with nesterov.
+// SGD: g' = g scale + decay p;  m' = momentum m + g';  p' = p - lr m', or p - lr (g' + momentum m') with nesterov.
 //
-// Moments in bf16 are widened first and rounded at the end, to nearest; so is the low-precision copy of the parameter.
-// A step whose gradient is not finite (scale < 0) is not left out as those ops do.
+// Moments in bf16 are widened first and rounded to nearest at the end. The low-precision copy of the parameter is also
+// rounded to nearest. Unlike adamw and sgd, these ops do not skip a step whose gradient is not finite (scale < 0).
 #include "passes/pass.h"
 
 #include <cmath>
@@ -44,7 +44,7 @@ bool primitiveOptimizer(Module &m, const PassOptions &) {
         return x->type.dtype == t ? x : b.value(OpKind::cast, {x}, attrs({{"dtype", nameOf(t).str()}}));
       };
       Value *p = op->operand(0);
-      auto become = [&](llvm::ArrayRef<Value *> now) {  // the last: the copy, if there is one
+      auto become = [&](llvm::ArrayRef<Value *> now) {  // the last entry is the low-precision copy, if there is one
         for (unsigned i = 0; i < op->numResults(); ++i)
           op->result(i)->replaceAllUsesWith(as(now[i], op->result(i)->type.dtype));
         op->erase();

@@ -1,24 +1,24 @@
-// What the backward part should compute again because that is quicker than to load it: a minimum cut, as in functorch's
-// "min-cut rematerialization partitioner" (Horace He 2022; the same cut in Jain et al. 2020, "Checkmate").
+// Recomputes values in the backward part if that is faster than loading them. A minimum cut selects the values, as in
+// functorch's "min-cut rematerialization partitioner" (Horace He 2022; the same cut in Jain et al. 2020, "Checkmate").
 //
-// A cheap value that only pointwise and row ops of the backward part use need not be stored: the op that makes it folds
-// into theirs, and only what it is made of is loaded. Where a contraction uses it (the weight gradient that reads a
-// norm's or an activation's result), it has to stand in memory: recipes pack operands from there, and a kernel of its
-// own that writes it again costs more than to keep it.
+// A cheap value that only pointwise and row ops of the backward part use need not be stored: fuse folds the op that
+// computes it into theirs, and only its operands are loaded. If a contraction uses the value (the weight gradient that
+// reads a norm's or an activation's result), it has to be in memory, as recipes pack operands from there. A separate
+// kernel that writes it again costs more than keeping it.
 //
-//   1. Backward begins with the first gradient op. The network's nodes are the values before it from which values used
-//      in backward are made by cheap ops: pointwise, row, gather and views.
-//   2. A value's capacity is what keeping it costs in bytes: a load in backward, and a store in forward unless
-//      something there or a contraction in backward needs it in memory anyway. Values of other ops, arguments, states
-//      and values that are in memory anyway hang on the source; values that foldable ops of the backward part use, on
-//      the sink. An op connects its operands with its results without bound.
-//   3. A minimum cut (Dinic 1970) is a cheapest set of values to keep. Of several the one nearest to the backward
-//      part is taken: it computes least again.
-//   4. Ops behind the cut are copied to just before their first use in backward. They give the same bits.
-//   5. Fusion decides what the copies cost. So the cut is tried on a copy of the module, fused, and taken only where
-//      the cost model finds it quicker: as a whole, else each kind of op by itself.
+//   1. The backward part begins with the first gradient op. The nodes of the network are the values before it from
+//      which cheap ops (pointwise, row, gather and views) make values that the backward part uses.
+//   2. The capacity of a value is the cost of keeping it in bytes: a load in the backward part, and a store in the
+//      forward part unless an op needs the value in memory anyway. The source is connected to arguments, contents of
+//      states, results of other ops and values that are in memory anyway; the sink to values that foldable ops of the
+//      backward part use. Edges from the operands of an op to its results are unbounded.
+//   3. A minimum cut (Dinic 1970) is a cheapest set of values to keep. If there are several, the one nearest to the
+//      backward part is taken, as it recomputes least.
+//   4. Ops after the cut are copied to just before their first use in the backward part. They give the same bits.
+//   5. Fusion decides what the copies cost. So the cut is tried on a copy of the module, which is then fused, and taken
+//      only if the cost model predicts less time: as a whole, else one kind of op after the other.
 //
-// Before fuse, which is to fold the copies; after cse, which would undo them.
+// Runs before fuse, which folds the copies, and after cse, which would undo them.
 #include "passes/pass.h"
 
 #include "ir/opdef.h"
@@ -39,7 +39,7 @@ namespace gptc {
 
 namespace {
 
-/// Maximum flow by levels. Capacities are bytes.
+/// A flow network with Dinic's algorithm. Capacities are bytes.
 class Network {
 public:
   static constexpr int64_t unbounded = std::numeric_limits<int64_t>::max() / 4;
@@ -55,7 +55,7 @@ public:
     edges.push_back({from, 0});
   }
 
-  /// Saturates the network; then tells which nodes can still reach `sink`.
+  /// Finds a maximum flow. Returns for each node whether it can still reach `sink` in the residual network.
   std::vector<bool> sinkSide(int source, int sink) {
     while (findLevels(source, sink)) {
       next.assign(edgesOf.size(), 0);
@@ -80,7 +80,7 @@ public:
 private:
   struct Edge {
     int to;
-    int64_t capacity;  // what is left; edge e ^ 1 leads back
+    int64_t capacity;  // residual capacity; edge e ^ 1 is the reverse edge
   };
   std::vector<Edge> edges;
   std::vector<std::vector<int>> edgesOf;
@@ -100,7 +100,7 @@ private:
     return level[sink] >= 0;
   }
 
-  /// Depth first along rising levels; deep as the longest chain of cheap ops.
+  /// Pushes flow along one path of rising levels and returns it. Recurses as deep as the longest chain of cheap ops.
   int64_t push(int at, int sink, int64_t most) {
     if (at == sink)
       return most;
@@ -130,13 +130,13 @@ bool isCheap(const Op &op) {
   }
 }
 
-/// Ops that a copy of what they use may fold into.
+/// Whether fuse may fold copies of its operands' ops into the op.
 bool folds(const Op &op) {
   return op.def().fusion == FusionKind::pointwise || op.def().fusion == FusionKind::row ||
          op.def().fusion == FusionKind::view;
 }
 
-/// Kinds of ops, for step 5: of all layers together.
+/// The kind of an op for step 5: its name and its loc without the layer.
 std::string kindOf(const Op &op) { return fmt::format("{} {}", withoutLayer(op.loc), op.name()); }
 
 class Cutter {
@@ -151,7 +151,7 @@ public:
     }
   }
 
-  /// Values of the forward part to compute again, none where that is no gain. By position of the op.
+  /// The ops of the forward part to recompute, in order; none if the cut contains views only.
   std::vector<const Op *> cut() {
     std::vector<const Op *> again;
     if (first < 0)
@@ -178,13 +178,13 @@ public:
       if (make)
         again.push_back(&op);
     }
-    // Views alone are no computation.
+    // Views alone save nothing.
     if (llvm::all_of(again, [](const Op *op) { return op->def().fusion == FusionKind::view; }))
       again.clear();
     return again;
   }
 
-  /// Step 4, for the ops whose kind is in `kinds`.
+  /// Step 4, for the ops of `again` that `wanted` accepts. Returns whether it changed the function.
   bool copy(const std::vector<const Op *> &again, const llvm::function_ref<bool(const Op &)> &wanted) {
     llvm::DenseMap<const Value *, Value *> copies;
     llvm::SmallPtrSet<const Op *, 16> chosen;
@@ -217,10 +217,10 @@ public:
 private:
   Function &f;
   llvm::DenseMap<const Op *, int> position;
-  int first = -1;  // of the backward part
+  int first = -1;  // position of the first op of the backward part; -1: there is none
   Network net;
   int source = 0, sink = 0;
-  llvm::MapVector<const Value *, int> nodes;  // in; out is the next one
+  llvm::MapVector<const Value *, int> nodes;  // value -> its in-node; the out-node is the next one
 
   bool late(const Op *op) const {
     auto it = position.find(op);
@@ -231,7 +231,8 @@ private:
     return llvm::any_of(v->users(), [&](const Op *u) { return late(u) && folds(*u); });
   }
 
-  /// Whether forward, or a contraction in backward, needs the value in memory whatever we do.
+  /// Whether the value is in memory whatever the cut is: an argument, a state's content, or used by an op that does not
+  /// fold.
   bool inMemory(const Value *v) const {
     if (!v->def || v->def->is(OpKind::read))
       return true;
@@ -244,7 +245,7 @@ private:
     return false;
   }
 
-  /// Statistics per row and scalars are no load worth a thought.
+  /// Smaller values (scalars, statistics of rows) are always kept, as loading them costs little.
   static constexpr int64_t leastBytes = 64 << 10;
 
   bool hangsOnSource(const Value *v) const {
@@ -266,7 +267,7 @@ private:
     return it->second;
   }
 
-  /// Adds everything that `v` can be made from.
+  /// Adds the nodes and edges of all values from which cheap ops make `v`.
   void reach(const Value *v) {
     std::vector<const Value *> todo = {v};
     while (!todo.empty()) {
@@ -284,13 +285,15 @@ private:
   }
 };
 
+/// The cost of one optimizer step after fusion.
 KernelCost fusedCost(const Module &m, const MachineRates &rates) {
   std::unique_ptr<Module> copy = m.clone();
   fuse(*copy, {});
   return costOfStep(*copy, rates);
 }
 
-/// Copies what `wanted` takes of each function's cut; null where that changes nothing.
+/// A copy of the module in which the ops of each function's cut that `wanted` accepts are recomputed; null if there are
+/// none.
 std::unique_ptr<Module> with(const Module &m, const llvm::function_ref<bool(const Op &)> &wanted) {
   std::unique_ptr<Module> copy = m.clone();
   bool changed = false;

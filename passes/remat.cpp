@@ -1,30 +1,29 @@
-// Rematerialisation: values that the backward part needs are computed a second time rather than kept, as far as a
-// budget of memory asks for it. analysis/recompute.h says what a second computation consists of, and why it gives the
-// same bits.
+// Rematerialisation: drops values of the forward part and recomputes them in the backward part, as far as a memory
+// budget requires it. analysis/recompute.h describes the copies and why they give the same bits.
 //
 // Options: budget = none | full | auto | bytes ("8GiB"); without it the module attribute `remat`, else none.
 //          available = bytes that this machine can give to the plan, for auto.
 //   none   nothing is recomputed
-//   full   of every layer only the input is kept, as practitioners know it
-//   bytes  the arena, planned to the byte, is to be at most that large
-//   auto   a budget of `available` where the plan is larger than that, else none
+//   full   of every layer only the input is kept
+//   bytes  the planned arena is to be at most that large
+//   auto   a budget of `available` if the plan is larger than that, else none
 //
 // Algorithm for a budget
 //   1. The values that may be dropped form classes: the same result of the same group in all layers.
-//   2. Classes are put in order. Again and again that class comes next which, dropped in all layers on top of those
-//      before it, lowers the peak by the most bytes per second of recompute; one that does not lower it waits, and
-//      is left out when nothing after it changes that. Peaks here are sums of live bytes; seconds are predicted by
-//      analysis/cost.h. Within a class earlier layers come first: their values live longest.
-//   3. So there is one sequence of values, whatever the budget. The shortest beginning of it with which the module,
-//      planned for real, fits into the budget is found by bisection.
-//   4. Classes that turn out not to be needed, because later ones free more, are taken out again, the dearest first.
-//   5. All this is done with the classifier whole and in 2, 4, 8 chunks (chunk_classifier.cpp), where the logits are
-//      large; the way that fits in the least time is taken.
-//   6. If nothing fits, the error names the smallest budget found that does, and what holds the memory then. Several
-//      beginnings of the sequence are planned for it, as arenas do not quite follow the sums of live bytes.
+//   2. Classes are ordered greedily. The next class is the one that, dropped in all layers in addition to those before
+//      it, lowers the peak by the most bytes per second of recompute. Classes that do not lower the peak wait, and are
+//      left out if none of the rest lowers it. Peaks here are sums of live bytes; analysis/cost.h predicts the seconds.
+//      Within a class earlier layers come first, as their values live longest.
+//   3. So there is one sequence of values for all budgets. Bisection finds its shortest prefix with which the module,
+//      planned by plan-memory, fits into the budget.
+//   4. Classes that are not needed, because later ones free more, are removed again, the least efficient ones first.
+//   5. If the logits are large, steps 1 to 4 are tried with the classifier whole and in 2, 4, 8 chunks
+//      (chunk_classifier.cpp). The fastest result that fits is taken.
+//   6. If nothing fits, the error names the smallest arena that was found, and what occupies it. Several prefixes are
+//      planned for this, as planned arenas do not quite follow the sums of live bytes.
 //
-// After order, which says what lives when; before settle-writes, so that states whose content a copy needs once
-// more are settled with that in view.
+// Runs after order, which fixes live ranges, and before settle-writes, which must see all uses of states, including
+// those of the copies.
 #include "passes/pass.h"
 
 #include "ir/facts.h"
@@ -54,6 +53,7 @@ struct Class {
   std::vector<const Value *> values;  // in order of definition
 };
 
+/// Step 1, for values of at least `least` bytes.
 std::vector<Class> classesOf(const Recompute &r, int64_t least) {
   std::vector<Class> classes;
   std::map<std::string, size_t> index;
@@ -68,7 +68,7 @@ std::vector<Class> classesOf(const Recompute &r, int64_t least) {
   return classes;
 }
 
-/// Step 2: the classes in order, as far as they lower the peak.
+/// Step 2.
 std::vector<Class> inOrder(const Recompute &r) {
   Recompute::Dropped dropped;
   Recompute::Outcome now = r.outcome(dropped);
@@ -83,7 +83,7 @@ std::vector<Class> inOrder(const Recompute &r) {
       Recompute::Outcome o = r.outcome(with);
       if (o.peak >= now.peak)
         continue;
-      // Dropping more may make recomputing cheaper, where a copy starts further up anyway.
+      // The difference of seconds may be negative: dropping more values may make the copies cheaper.
       double ratio = double(now.peak - o.peak) / std::max(1e-9, o.extra.seconds - now.extra.seconds);
       if (ratio > bestRatio) {
         best = i;
@@ -101,6 +101,7 @@ std::vector<Class> inOrder(const Recompute &r) {
   return order;
 }
 
+/// The values that `full` drops: those of layers that no other layer's forward part uses.
 Recompute::Dropped fullOf(const Recompute &r) {
   Recompute::Dropped dropped;
   for (const Recompute::Candidate &c : r.candidates())
@@ -109,16 +110,16 @@ Recompute::Dropped fullOf(const Recompute &r) {
   return dropped;
 }
 
-/// A function's values by number, so that they can be found in a copy of the module.
+/// Dropped values of a function by number, so that they can be found in a copy of the module.
 struct Choice {
   std::string function;
-  std::vector<std::pair<int, unsigned>> values;  // op, result
+  std::vector<std::pair<int, unsigned>> values;  // index of the op, index of its result
   bool operator<(const Choice &o) const { return std::tie(function, values) < std::tie(o.function, o.values); }
 };
 
-/// What a module takes.
+/// The memory and time of a planned module.
 struct Needs {
-  int64_t arena = 0;
+  int64_t arena = 0;  // bytes
   KernelCost step;
 };
 
@@ -131,6 +132,7 @@ class Rematerialiser {
 public:
   Rematerialiser(Module &m, const PassOptions &o) : m(m), o(o), rates(ratesOf(o.target ? *o.target : Target())) {}
 
+  /// Applies `full`.
   void full() {
     std::vector<Choice> chosen;
     for (auto &f : m.functions) {
@@ -141,17 +143,18 @@ public:
     become(chosen);
   }
 
-  /// Brings the module within the budget. Otherwise it stays as it is, and `smallest` is what it could do with.
+  /// Brings the arena within `budget` bytes and returns true. Otherwise the module stays as it is, and `smallest` is
+  /// the smallest arena that was found.
   bool fit(int64_t budget) {
     const int64_t plain = planned({});
     return plain <= budget || search(plain, budget);
   }
 
-  /// What the module takes as it is.
+  /// The needs of the module as it is.
   Needs needs() { return {planned({}), costOfStep(m, rates)}; }
-  /// After fit() failed.
+  /// Bytes; valid after fit() has returned false.
   int64_t smallest = 0;
-  /// Step 6.
+  /// Step 6: throws RematBudgetError. Only after fit() has returned false.
   [[noreturn]] void cannot(int64_t budget) const;
 
 private:
@@ -191,7 +194,7 @@ private:
     }
   }
 
-  /// The module as it will be planned.
+  /// A copy of the module with the choices applied and the rest of the pipeline run.
   std::unique_ptr<Module> plannedModule(const std::vector<Choice> &choices) const {
     std::unique_ptr<Module> copy = m.clone();
     applyTo(*copy, choices);
@@ -209,7 +212,7 @@ private:
     return it->second;
   }
 
-  /// The sequence of values of step 3, and what comes of its beginnings.
+  /// The sequence of values of step 3, and the memory of its prefixes.
   class Sequence {
   public:
     explicit Sequence(Rematerialiser &r) : r(r) {
@@ -237,16 +240,16 @@ private:
           list.push_back(choiceOf(*r.m.function(names[i]), dropped));
       return list;
     }
-    /// Of every layer only the input is kept.
+    /// The choices of `full`.
     std::vector<Choice> full() const {
       std::vector<Choice> list;
       for (size_t i = 0; i < functions.size(); ++i)
         list.push_back(choiceOf(*r.m.function(names[i]), fullOf(*functions[i])));
       return list;
     }
-    /// Bytes of the arena, planned, without the first n values.
+    /// Bytes of the planned arena if the first n values are dropped.
     int64_t arena(size_t n) const { return r.planned(choices(first(n))); }
-    /// Live bytes where there are most of them, summed.
+    /// The peak of live bytes over all functions if the values of `some` are dropped.
     int64_t live(llvm::ArrayRef<Step> some) const {
       int64_t most = 0;
       for (size_t i = 0; i < functions.size(); ++i)
@@ -254,8 +257,8 @@ private:
       return most;
     }
 
-    /// Step 3. Where to begin is told by the sums of live bytes, as if planning added to each what it adds to one
-    /// nearby: `added`, at first what it adds to the whole.
+    /// Step 3: the length of the prefix at which the bisection begins. Estimates arenas as live bytes plus `added`: at
+    /// first the difference for the module as it is, then that for the last guess.
     size_t guess(int64_t budget, int64_t &added) const {
       size_t guess = 0;
       for (int round = 0; round < 3; ++round) {
@@ -275,7 +278,8 @@ private:
       return guess;
     }
 
-    /// From the guess in growing steps to where it no longer fits below (`low`), or fits above (`high`).
+    /// Step 3: searches from the guess in doubling steps, down to a prefix that does not fit (`low`) or up to one that
+    /// fits (`high`).
     void bracket(size_t guess, int64_t budget, size_t &low, size_t &high) const {
       size_t step = 1;
       if (arena(guess) <= budget) {
@@ -298,13 +302,13 @@ private:
         if (order.empty() || order.back() != s.what)
           order.push_back(s.what);
       if (!order.empty())
-        order.pop_back();  // the last one is what made it fit
+        order.pop_back();  // without the last class the module did not fit
       for (const std::string &what : llvm::reverse(order)) {
         std::vector<Step> without;
         for (const Step &s : steps)
           if (s.what != what)
             without.push_back(s);
-        // Planning may differ from the sum of live bytes by a little.
+        // Planned arenas differ a little from sums of live bytes, hence the margin of 1/64.
         if (live(without) + added <= budget + budget / 64 && r.planned(choices(without)) <= budget)
           steps = without;
       }
@@ -328,8 +332,8 @@ private:
     size_t low, high;
     sequence.bracket(sequence.guess(budget, added), budget, low, high);
     if (sequence.arena(high) > budget) {
-      // Planned arenas do not fall along the sequence as sums of live bytes do, and the sequence stops where no class
-      // by itself lowers the peak any more; dropping all at once may.
+      // Planned arenas do not always shrink along the sequence, unlike sums of live bytes. And the sequence ends when
+      // no single class lowers the peak, but dropping all values of `full` together may lower it.
       const std::vector<Choice> full = sequence.full();
       const size_t promising = leastPrefix(sequence);
       const bool useFull = planned(full) < sequence.arena(promising);
@@ -354,8 +358,8 @@ private:
     return true;
   }
 
-  /// Of the beginnings of the sequence the one that plans smallest. Planned are its last few, and of those that end
-  /// where a class does the ones with least live bytes.
+  /// The length of the prefix with the smallest planned arena. Plans the longest few prefixes and, of those that end
+  /// with a class, the few with the least live bytes.
   static size_t leastPrefix(const Sequence &sequence) {
     constexpr size_t tried = 8;
     const std::vector<Step> &steps = sequence.steps;
@@ -374,7 +378,7 @@ private:
     return least;
   }
 
-  /// One decision per class, with what it adds to those before it.
+  /// Records one decision per class, with the effect relative to the classes before it.
   void report(const Sequence &sequence) {
     const std::vector<Step> &steps = sequence.steps;
     std::vector<Recompute::Dropped> dropped(sequence.functions.size());
@@ -389,7 +393,7 @@ private:
       }
       Recompute::Outcome after = r.outcome(dropped[first.function]);
       const double calls =
-          std::max(1.0, callsPerStep(m, sequence.names[first.function]));  // of a function by itself, one
+          std::max(1.0, callsPerStep(m, sequence.names[first.function]));  // 1 for functions outside of a step
       record(m, {"remat",
                  fmt::format("step{:02}", n + 1),
                  first.what,
@@ -400,21 +404,22 @@ private:
     }
   }
 
+  /// Applies the choices to the module.
   void become(const std::vector<Choice> &chosen) {
     const int64_t arena = planned(chosen);
     applyTo(m, chosen);
     knownArenas = {{{}, arena}};
   }
 
-  /// What lives beside the states where most bytes are live, layers together, largest first. A result that lies in the
-  /// place of an operand counts once.
+  /// Names and bytes of the values that are live at the peak of a planned module, besides states. Layers count
+  /// together, largest first. A result in the memory of an operand counts once.
   static std::vector<std::pair<std::string, int64_t>> atPeak(const Module &p) {
     int64_t top = -1;
     std::vector<LiveRange> most;
     for (const auto &f : p.functions) {
       std::vector<LiveRange> ranges = liveRanges(*f);
       for (const LiveRange &r : ranges) {
-        std::map<int64_t, LiveRange> live;  // by place
+        std::map<int64_t, LiveRange> live;  // by offset; workspaces by negative numbers
         int64_t bytes = 0, unplaced = -1;
         for (const LiveRange &o : ranges)
           if (o.begin <= r.begin && r.begin <= o.end)
@@ -462,7 +467,7 @@ private:
 void Rematerialiser::cannot(int64_t budget) const {
   std::unique_ptr<Module> p = plannedModule(best);
   const int64_t arena = fact<&MemoryFacts::arenaBytes>(*p);
-  // Rounded up, so that what is named works.
+  // Rounded up, so that the budget that the error suggests works.
   const std::string smallest = arena < 10 << 20 ? fmt::format("{}KiB", (arena + 1023) / 1024)
                                                 : fmt::format("{:.1f}MiB", std::ceil(double(arena) / 0x1p20 * 10) / 10);
   std::map<std::string, int64_t> states;
@@ -495,7 +500,7 @@ void Rematerialiser::cannot(int64_t budget) const {
   throw RematBudgetError(d);
 }
 
-/// Bytes of the largest value that is no state's.
+/// Bytes of the largest value outside of states.
 int64_t largestValue(const Module &m) {
   int64_t most = 0;
   for (const auto &f : m.functions)
@@ -504,21 +509,21 @@ int64_t largestValue(const Module &m) {
   return most;
 }
 
-/// The decision as a whole.
+/// Records the decision for the whole pass.
 void recordAll(Module &m, const std::string &choice, const Effect &effect) {
   record(m, {"remat", "all", choice, effect, "", {}});
 }
 
-/// Step 5: with the classifier whole, in two chunks, in four ...; the quickest way that fits. `choice` is what the
-/// decision is called. False where the module fits as it is; where nothing fits, too if `lenient`, else that is an
-/// error.
+/// Step 5: tries the classifier whole and in chunks, and takes the fastest result that fits into `budget` bytes.
+/// `choice` names the decision. Returns false and changes nothing if the module fits as it is. If nothing fits, returns
+/// false if `lenient`, else throws RematBudgetError.
 bool withinBudget(Module &m, const PassOptions &o, int64_t budget, const std::string &choice, bool lenient) {
   const Needs before = Rematerialiser(m, o).needs();
   if (before.arena <= budget)
     return false;
   const bool large = largestValue(m) >= before.arena / 32;
-  std::unique_ptr<Module> taken, nearest;  // fits in the least time; the least of those that do not fit
-  std::unique_ptr<Rematerialiser> failed;  // of `nearest`
+  std::unique_ptr<Module> taken, nearest;  // the fastest that fits; the smallest of those that do not fit
+  std::unique_ptr<Rematerialiser> failed;  // refers to `nearest`
   Needs after;
   for (int64_t chunks = 1; chunks <= (large ? 8 : 1); chunks *= 2) {
     std::unique_ptr<Module> trial = m.clone();
@@ -559,7 +564,7 @@ bool remat(Module &m, const PassOptions &options) {
   if (const Attr *budget = options.values.find("budget"))
     wish = std::holds_alternative<std::string>(*budget) ? std::get<std::string>(*budget)
                                                         : std::to_string(options.values.getInt("budget"));
-  if (wish == "none" || isDecided(m, "remat", "all"))  // nothing to do, or done
+  if (wish == "none" || isDecided(m, "remat", "all"))  // the latter: the pass has already run
     return false;
   if (wish == "full") {
     Rematerialiser r(m, options);
@@ -573,8 +578,8 @@ bool remat(Module &m, const PassOptions &options) {
     int64_t states = 0;
     for (const auto &s : m.states)
       states += livesOnHost(*s) ? 0 : alignedBytes(s->type);
-    // Where the states alone do not fit, nothing helps: a plan for another machine. The number is not recorded: free
-    // memory differs from one compile to the next, and plans that come out alike are to be alike.
+    // If the states alone do not fit, recomputation cannot help, and the plan is for another machine. The decision does
+    // not record `available`: free memory differs between compiles, and equal choices are to give equal plans.
     return available > states && withinBudget(m, options, available, wish, true);
   }
   std::optional<int64_t> budget = parseBytes(wish);

@@ -1,19 +1,18 @@
-// Makes every state be computed where it lies, so that writes run no code. Afterwards a function writes a state at
-// most once, behind all its reads, and each written value is a result of a group that may lie in the state's place
-// (StateUses::inPlace).
+// Makes groups compute new contents in the memory of their states, so that writes run no code. Afterwards a function
+// writes a state at most once, after all its reads, and each written value is a result of a group that may take the
+// state's memory (StateUses::inPlace).
 //
-//   1. A read behind a write of the same state becomes the value written; of several writes of a state only the last
-//      stays.
-//   2. Writes are taken in order. One that writes back what the state holds goes. One whose value may be computed in
-//      place, and was not placed in another state already, is settled.
-//   3. For any other, a group that copies the value is put just before the write; that group's result may lie in
-//      place.
-//   4. Uses of the old content behind such a write come to use a copy, made just before.
-//   5. A group that changes a few rows of a state and lies in its place says so (inPlaceOperand): its kernel then
-//      leaves the other rows alone.
-//   6. Reads and views that nobody uses any more go: they would seem to need content that is gone.
+//   1. A read after a write of the same state is replaced by the value written. Of several writes of a state only the
+//      last stays.
+//   2. Visits writes in order. A write of the state's own content is erased. A write whose value may be computed in
+//      place, and is not already placed in another state, is settled.
+//   3. Before any other write a group that copies the value is inserted. Its result may lie in place.
+//   4. Uses of the old content after such a write get a copy of it, made just before the write.
+//   5. A group that changes a few rows of a state in place gets the attribute in_place (inPlaceOperand, ir/access.h).
+//      Its kernel then does not store the other rows.
+//   6. Unused reads and views are erased, as they would seem to need contents that are overwritten.
 //
-// Between fuse, as it needs groups, and select-recipes, which gives the copies their schedule.
+// Runs after fuse, as it needs groups, and before select-recipes, which gives the copies their schedule.
 #include "passes/pass.h"
 
 #include "ir/access.h"
@@ -52,7 +51,7 @@ bool forwardWrites(Function &f) {
   return changed;
 }
 
-/// A group of its own that copies `v`, before `before`.
+/// Inserts a group that copies `v` before the op `before`. Returns the copy.
 Value *copyOf(Value *v, Op *before) {
   Block &block = *before->parent();
   Op *group = block.insert(OpKind::fused, before);

@@ -1,29 +1,31 @@
-// shard-tensor: tensor parallelism (Shoeybi et al. 2019, "Megatron-LM", section 3), with what stands between two blocks
-// cut by tokens (Korthikanti et al. 2022, "Reducing Activation Recomputation", section 4.2).
+// shard-tensor: tensor parallelism (Shoeybi et al. 2019, "Megatron-LM", section 3). Between blocks the work is divided
+// by tokens (Korthikanti et al. 2022, "Reducing Activation Recomputation", section 4.2).
 //
-// A block is two matmuls with parameters, and between them ops that keep features apart: attention with rope, or an
-// activation, gated or not. Each of the mesh_tensor ranks has a part of the features: whole heads, or columns of the
-// hidden layer.
+// A block is two matmuls with parameters, and between them ops that do not mix features or heads: attention with rope,
+// or an activation, gated or not. Each of the mesh_tensor ranks has a part of the features: whole heads, or columns of
+// the hidden layer.
 //
 //   x -> all_gather -> matmul, columns of W1 -> its heads, its hidden features -> matmul, rows of W2 -> reduce_scatter
 //
-//   1. Blocks are found from their second matmul backwards, in every function. What lies inside may not be used
-//   outside.
-//   2. States take the types of their parts, and say how they are cut (ir/mesh.h): columns of W1 and its bias, of
-//      packed queries, keys and values each by itself; rows of W2; heads of caches. A bias behind W2 is whole, and
-//      added once.
-//   3. Ops inside keep their kind: attention and rope get as many heads as there are. Dropout on probabilities and the
-//      slopes of ALiBi count from the rank's first head (head0), so that they are those of one rank.
-//   4. Outside, each rank has an equal part of the tokens of every sequence: embedding, norms, dropout, residual sums,
-//      classifier and loss. Sequences are cut all alike, so that no sum depends on the micro-batch. A function in which
-//      that cannot be (tokens that do not divide by the ranks, one token with a cache) computes these things on all
-//      ranks alike, and all_reduce takes the place of reduce_scatter.
-//   5. Parameters used on a part of the tokens, and values that are the same on all ranks where a block begins, go
-//      through `spread`, whose gradient is summed over the ranks; a table of positions is used in part (own_part). So
-//      autodiff makes all gradients by the ops' own rules, and once per step what belongs to parameters alone.
+//   1. Blocks are found from their second matmul backwards, in every function. Ops outside of a block may not use
+//      values inside, apart from writes of caches.
+//   2. States get the types of their parts and attributes that describe the cut (ir/mesh.h): columns of W1 and its bias
+//      (of packed queries, keys and values each by itself), rows of W2, heads of caches. A bias after W2 stays whole
+//      and is added once, after the sum over ranks.
+//   3. Ops inside keep their kind. Attention and rope get the number of heads of one rank. Dropout on probabilities and
+//      the slopes of ALiBi count heads from the rank's first one (head0), so that they equal those on a single rank.
+//   4. Outside, each rank has an equal part of the tokens of every sequence: for embedding, norms, dropout, residual
+//      sums, classifier and loss. All sequences are cut alike, so that no sum depends on the micro-batch. If a function
+//      does not allow this (tokens that do not divide by the ranks, one token with a cache), all ranks compute these
+//      ops on all tokens, and all_reduce replaces reduce_scatter.
+//   5. Parameters that ops use on a part of the tokens, and values that are equal on all ranks at the beginning of a
+//      block, pass through `spread`, whose gradient is summed over the ranks. Of a table of positions each rank uses a
+//      part (own_part). So autodiff makes all gradients by the ops' own rules, and gradients of parameters are summed
+//      over ranks once per step.
 //
-// On imported graphs, before autodiff: both directions then agree. The attribute `tensor_sharded` says that it has been
-// done. The vocabulary is not cut: embedding and classifier are whole on each rank, which computes its tokens' logits.
+// Runs on imported graphs, before autodiff, so that both directions agree. The attribute `tensor_sharded` marks modules
+// on which the pass has run. The vocabulary is not cut: embedding and classifier are whole on each rank, which computes
+// the logits of its tokens.
 #include "passes/pass.h"
 
 #include "ir/facts.h"
@@ -47,7 +49,7 @@ State *readState(const Module &m, const Value *v) {
   return v->def && v->def->is(OpKind::read) ? m.state(v->def->state) : nullptr;
 }
 
-/// The parameter of a product x W as linear layers have it.
+/// The parameter W if the op is a matmul x W of a linear layer (no ta, tb, batch or `init`); else null.
 State *weightOf(const Module &m, const Op &op) {
   if (!op.is(OpKind::matmul) || op.numOperands() != 2 || op.attrs.getBool("ta") || op.attrs.getBool("tb") ||
       op.attrs.getInt("batch") != 0)
@@ -56,10 +58,11 @@ State *weightOf(const Module &m, const Op &op) {
   return s && kindOf(*s) == StateKind::param && s->type.rank() == 2 ? s : nullptr;
 }
 
+/// A block: `columns` are the matmuls with W1, `row` is the matmul with W2, `inside` are the ops between them.
 struct FeatureBlock {
   Op *row = nullptr;
   llvm::SetVector<Op *> columns, inside;
-  llvm::SetVector<State *> vectors;  // added or multiplied between them
+  llvm::SetVector<State *> vectors;  // parameters of rank 1 that ops inside use, such as the bias of W1
   Op *heads = nullptr;               // the attention, if there is one
 
   bool holds(Op *op) const { return op == row || columns.contains(op) || inside.contains(op); }
@@ -92,7 +95,8 @@ private:
   const Module &m;
   llvm::DenseMap<const Op *, Role> roles;
 
-  /// Step 1: whether `v` is made of the results of first matmuls, feature by feature.
+  /// Step 1: whether `v` depends, feature by feature or head by head, on results of first matmuls. Adds the ops on the
+  /// way to the block.
   bool trace(Value *v, FeatureBlock &b) {
     Op *op = v->def;
     if (!op)
@@ -103,7 +107,7 @@ private:
       b.columns.insert(op);
       return true;
     }
-    if (op->def().hasAttr("n_head")) {  // keeps heads apart
+    if (op->def().hasAttr("n_head")) {  // does not mix heads
       const bool attends = op->def().fusion == FusionKind::attention;
       if (v->index != 0 || (attends && b.heads))
         return false;
@@ -127,6 +131,7 @@ private:
     return true;
   }
 
+  /// Whether the block has a first matmul, and no op outside uses values inside, apart from writes by the attention.
   bool closed(const FeatureBlock &b) const {
     for (const auto &ops : {b.columns, b.inside})
       for (Op *op : ops)
@@ -137,7 +142,7 @@ private:
     return !b.columns.empty();
   }
 
-  /// Heads come from one product; every vector has one element for each of its features.
+  /// Whether all first matmuls and vectors have the same number of features. Attention must come from one matmul.
   bool sizesFit(const FeatureBlock &b) const {
     if (b.heads && b.columns.size() != 1)
       return false;
@@ -176,7 +181,7 @@ public:
     cut(weightOf(m, *b.row), 0, {b.row->operand(1)->type.dim(0)});
   }
 
-  /// Nobody else uses what is cut.
+  /// Throws UserError(GirInvalid) if an op outside of blocks uses a state that is cut.
   void checkUsers(const Function &f, const Blocks &blocks) const {
     for (const Op &op : f.body) {
       State *s = op.isOneOf(OpKind::read, OpKind::write) ? m.state(op.state) : nullptr;
@@ -203,6 +208,8 @@ private:
   const int64_t ranks;
   llvm::MapVector<State *, Cut> cuts;
 
+  /// Cuts dimension `dim` of the state, which consists of `groups`. Throws UserError(GirInvalid) if another block cuts
+  /// it differently.
   void cut(State *s, unsigned dim, std::vector<int64_t> groups) {
     GPTC_CHECK(s, "a block of something else than states");
     const Cut c{dim, s->type.dims[dim], std::move(groups)};
@@ -221,13 +228,13 @@ private:
   }
 };
 
-/// Steps 3 to 5 of one function, whose blocks' states have been cut.
+/// Steps 3 to 5 of one function.
 class Sharder {
 public:
   Sharder(Module &m, Function &f, const Blocks &blocks, int64_t ranks)
       : m(m), f(f), blocks(blocks), ranks(ranks), differentiated(f.name == "forward") {}
 
-  /// Whether tokens can be cut. To be asked before states have changed.
+  /// Step 4: whether the function can be divided by tokens. Must be called before the types of states change.
   bool canCutTokens() {
     const Type &x = blocks.all[0].columns[0]->operand(0)->type;
     if (x.rank() != 3 || x.dim(1) % ranks)
@@ -287,21 +294,21 @@ private:
   const int64_t ranks;
   const bool differentiated;
   bool byTokens = false;
-  int64_t sequences = 0, tokens = 0;  // of a batch, of a sequence
+  int64_t sequences = 0, tokens = 0;  // per batch, per sequence
   Op *first = nullptr;
-  llvm::DenseSet<const Value *> pieces;            // values of which each rank has its tokens'
-  llvm::DenseMap<const Value *, Value *> entered;  // x at the beginning of a block
-  llvm::DenseMap<const Value *, Value *> wholes;   // what ops on a rank's tokens use in place of a whole value
-  llvm::DenseMap<int64_t, Value *> offsets;
+  llvm::DenseSet<const Value *> pieces;            // values that each rank has for its part of the tokens
+  llvm::DenseMap<const Value *, Value *> entered;  // memo of entering()
+  llvm::DenseMap<const Value *, Value *> wholes;   // memo of forPieces()
+  llvm::DenseMap<int64_t, Value *> offsets;        // memo of offset()
 
   bool isArgumentOfTokens(const Value &a) const {
     return a.type.rank() == 2 && a.type.dim(0) == sequences && a.type.dim(1) == tokens;
   }
 
-  /// [T,C] beside [B,T,C]: a row for each position.
+  /// Whether the value has one row for each position: [T, C] next to [B, T, C].
   bool isTable(const Value *v) const { return v->type.rank() == 2 && v->type.dim(0) == tokens; }
 
-  /// Whether an op outside of blocks that takes `cut` values means the same for a part of the tokens.
+  /// Whether an op outside of blocks with operands of `cut` may run on a part of the tokens.
   bool actsOnTokens(const Op &op, const llvm::DenseSet<const Value *> &cut) const {
     if (op.is(OpKind::ret))
       return llvm::none_of(op.operands(), [&](Value *v) { return cut.contains(v) && v->type.rank() < 2; });
@@ -339,7 +346,7 @@ private:
       op.result(i)->type = types[i];
   }
 
-  /// What all ranks have alike, at the beginning of a block.
+  /// The input of a block with all tokens: all_gather of `x`, `spread` of it, or `x` if nothing will be differentiated.
   Value *entering(Value *x, Op *op) {
     Value *&v = entered[x];
     if (v)
@@ -354,11 +361,12 @@ private:
     return v;
   }
 
-  /// Replaces the terms of a sum over ranks by the sum, or a piece of it.
+  /// Ends a block: the result of its second matmul is a term of a sum over ranks.
   void leave(Op &op) {
     retype(op);
     reduce(op.result(), op, byTokens);
   }
+  /// Makes the users of `terms` use their sum over ranks, or this rank's piece of it.
   void reduce(Value *terms, Op &op, bool intoPieces) {
     llvm::SmallVector<Op *, 4> users(terms->users());
     Builder b = before(op.next());
@@ -374,7 +382,7 @@ private:
       pieces.insert(sum);
   }
 
-  /// axis_index * each.
+  /// The value axis_index * each, at the beginning of the function.
   Value *offset(int64_t each) {
     Value *&v = offsets[each];
     if (!v) {
@@ -434,7 +442,8 @@ private:
       pieces.insert(op.result(i));
   }
 
-  /// A whole value as an op on a rank's tokens uses it.
+  /// The operand that `op`, on a rank's tokens, uses instead of the whole value `v`: own_part of an argument or a
+  /// table, `spread` of a parameter, or `v` itself.
   Value *forPieces(Value *v, Op &op) {
     const bool argument = !v->def && isArgumentOfTokens(*v), table = isElementwise(op) && isTable(v);
     if (!argument && !table && (v->type.isScalar() || !isFloat(v->type.dtype) || !differentiated))

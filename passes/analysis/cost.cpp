@@ -75,10 +75,10 @@ MachineRates gpuRates(llvm::StringRef arch) {
   r.dram = 0.9e9 * g.dram;
   r.cache = 2.5 * r.dram;
   r.cacheBytes = 0.5 * double(1 << 20) * g.l2;
-  r.host = 60e9;      // as the memory of a server's share for one of its GPUs
+  r.host = 60e9;      // one GPU's share of the memory bandwidth of a server
   r.launch = 1.5e-6;  // within a CUDA graph
   r.packs = false;
-  // What generated kernels may hope for; not measured yet.
+  // Shares of the peak that generated kernels are assumed to reach; not measured yet.
   r.matmul = 0.7;
   r.attention = 0.5, r.attentionGrad = 0.4;
   r.elementwise = 0.25;
@@ -95,11 +95,11 @@ MachineRates ratesOf(const Target &t) {
   MachineRates r;
   r.cycles = t.threads * clock;
   r.fp32 = t.threads * clock * fmaPerCycle * 2 * t.lanes(DType::f32);
-  // VDPBF16PS does two products per lane where one FMA does one.
+  // VDPBF16PS does two products per lane, an FMA one.
   r.bf16 = t.bf16Dot ? 2 * r.fp32 : r.fp32;
   r.tf32 = r.fp16 = r.fp32;
-  // A core streams about 30 GB/s from memory and 55 from the last-level cache, where others are too; memory is shared,
-  // and full at about ten cores.
+  // A core streams about 30 GB/s from memory and, while other cores do so too, 55 GB/s from the last-level cache. About
+  // ten cores saturate the memory.
   r.dram = 30e9 * std::min(t.threads, 10u);
   r.cache = 55e9 * t.threads;
   r.cacheBytes = 0.5 * double(t.l3Bytes);
@@ -116,7 +116,7 @@ MachineRates ratesOf(const Target &t, double measuredFp32) {
   return r;
 }
 
-/// Of a contraction, by the type of its factors.
+/// Peak FLOP/s of a contraction, by the type of its factors.
 static double productRate(const Op &op, const MachineRates &r) {
   if (op.attrs.getBool("tf32"))
     return r.tf32;
@@ -128,7 +128,7 @@ static double productRate(const Op &op, const MachineRates &r) {
   return op.def().autocast.lowOperands.empty() ? r.fp32 : bf16 ? r.bf16 : fp16 ? r.fp16 : r.fp32;
 }
 
-/// FLOP/s that an op can expect.
+/// FLOP/s that an op reaches in practice.
 static double rateFor(const Op &op, const MachineRates &r) {
   switch (op.def().fusion) {
   case FusionKind::matmul:
@@ -142,7 +142,8 @@ static double rateFor(const Op &op, const MachineRates &r) {
   }
 }
 
-/// Bytes of an operand that a kernel touches: all, or where only gathers read it, a row for each row that they make.
+/// Bytes of a group's operand that its kernel touches; `inside` is its block argument. If only gather ops read it,
+/// these are the bytes of their results, at most the whole operand.
 static double touched(const Value *operand, const Value *inside) {
   double rows = 0;
   for (const Op *user : inside->users()) {
@@ -165,8 +166,8 @@ KernelCost costOf(const Op &op, const MachineRates &rates) {
     double flops = inner.def().cost(inner).flops;
     c.flops += flops;
     compute += flops / rateFor(inner, rates);
-    // A contraction loads and stores its operands once to pack them, if they do not come in panels, and a sum that it
-    // continues.
+    // A matmul loads and stores each operand once: factors to pack them, unless they come in panels, and the sum that
+    // it continues (`init`).
     if (rates.packs && inner.is(OpKind::matmul))
       for (const Value *v : inner.operands()) {
         if (v->def && v->def->is(OpKind::unpack))
@@ -212,7 +213,8 @@ KernelCost costOf(const Function &f, const MachineRates &rates) {
 
 double callsPerStep(const Module &m, llvm::StringRef function) {
   if (llvm::StringRef level = function; level.consume_front("fold")) {
-    // @foldN folds N sums of logical shards after the k-th one but the last, where k has N ones at its end.
+    // After each logical shard k but the last the runtime calls @foldN, where N is the number of ones at the end of k
+    // in binary.
     int n = 0;
     if (level.getAsInteger(10, n))
       return 0;

@@ -49,7 +49,7 @@ std::vector<LiveRange> liveRanges(const Function &f) {
     for (const Value *v : op.operands())
       if (auto it = of.find(rootOf(v)); it != of.end())
         ranges[it->second].end = position + op.is(OpKind::ret);
-    if (op.is(OpKind::done))  // until then the group goes on
+    if (op.is(OpKind::done))  // the collective uses its workspaces until then
       for (size_t i : workspaces.lookup(op.operand(0)->def))
         ranges[i].end = position;
     if (!op.isOneOf(OpKind::read, OpKind::reshape, OpKind::done))

@@ -35,12 +35,12 @@ bool holdsGradient(const Op &group) {
 /// Part of a group, as a group of its own.
 struct Copy {
   Op *group;                         // in the scratch block; operands are block arguments there
-  std::vector<Value *> needs;        // what its operands are in the function, in order
+  std::vector<Value *> needs;        // for each of its operands the value of the function
   std::vector<const Value *> makes;  // for each of its results the value that it repeats; null: a by-product
   KernelCost cost;
 };
 
-/// One thing of a planned order: an op of the function, or a copy.
+/// One entry of the new order: an op of the function, or a copy.
 struct Item {
   Op *op = nullptr;
   const Copy *copy = nullptr;
@@ -68,15 +68,15 @@ struct Recompute::Impl {
   std::vector<Op *> ops;
   int backward = -1;  // position of the first op of the backward part
   llvm::DenseMap<const Op *, int> position;
-  llvm::DenseMap<const Value *, std::vector<Op *>> users;  // of memory, in order; views among them
+  llvm::DenseMap<const Value *, std::vector<Op *>> users;  // of each root (rootOf), in order, views included
   llvm::DenseSet<const Value *> inState;
-  mutable Block scratch;  // groups of copies, until apply() moves their bodies
+  mutable Block scratch;  // holds the groups of copies until apply() moves their bodies
   mutable std::map<std::pair<const Op *, std::vector<bool>>, Copy> copies;
   mutable llvm::DenseMap<std::pair<const Op *, unsigned>, llvm::SmallVector<const Value *, 2>> hosts;
 
   bool late(const Op *op) const { return position.lookup(op) >= backward; }
 
-  /// The part of `group` that makes the dropped results again, from its operands and the results that are kept.
+  /// The part of `group` that computes its dropped results from its operands and its kept results. Memoised.
   const Copy &copyOf(const Op *group, const Dropped &dropped) const {
     std::vector<bool> which;
     for (unsigned i = 0; i < group->numResults(); ++i)
@@ -89,11 +89,11 @@ struct Recompute::Impl {
 
   Copy build(const Op *group, const std::vector<bool> &which) const {
     const Op *yield = group->body->back();
-    llvm::DenseMap<const Value *, unsigned> kept;  // body values that stand in memory
+    llvm::DenseMap<const Value *, unsigned> kept;  // body values that memory holds -> index of the result
     for (unsigned i = 0; i < yield->numOperands(); ++i)
       if (!which[i])
         kept.try_emplace(yield->operand(i), i);
-    // Backwards over the body: what is needed, and what comes from outside.
+    // Walks the body backwards to find the ops and values that the copy needs.
     llvm::DenseSet<const Op *> needed;
     llvm::DenseSet<const Value *> wanted;
     for (unsigned i = 0; i < yield->numOperands(); ++i)
@@ -106,7 +106,7 @@ struct Recompute::Impl {
       bool make = false;
       for (unsigned i = 0; i < op->numResults(); ++i)
         make |= wanted.contains(op->result(i)) && !kept.count(op->result(i));
-      // A dropped result that equals a kept one cannot be: fuse yields each value once.
+      // No dropped result equals a kept one, as fuse yields each value once.
       if (!make)
         continue;
       needed.insert(op);
@@ -141,7 +141,7 @@ struct Recompute::Impl {
       FusionKind kind = op->def().fusion;
       row |= kind == FusionKind::row;
       anchor |= kind != FusionKind::row && kind != FusionKind::pointwise && kind != FusionKind::gather;
-      all |= kind == FusionKind::attention;  // the recipe makes all results
+      all |= kind == FusionKind::attention;  // its recipe needs all results as outputs
     }
     Op *out = inner.insert(OpKind::yield);
     for (unsigned i = 0; i < yield->numOperands(); ++i) {
@@ -161,7 +161,7 @@ struct Recompute::Impl {
     return copy;
   }
 
-  /// The order of ops and copies. Each copy stands just before the first op that needs it.
+  /// The order of ops and copies. Each copy stands just before the first op of the backward part that needs it.
   std::vector<Item> arrange(const Dropped &dropped) const {
     std::vector<Item> items;
     llvm::DenseSet<const Op *> made;
@@ -182,7 +182,7 @@ struct Recompute::Impl {
     return items;
   }
 
-  /// Operands in whose place result `i` of a group may lie once they die.
+  /// Roots of the operands whose memory result `i` of a group may take if the group is their last user.
   llvm::ArrayRef<const Value *> hostsOf(const Op *group, unsigned i) const {
     auto [it, isNew] = hosts.try_emplace({group, i});
     if (isNew && group->result(i)->type.bytes() >= (64 << 10))  // smaller ones do not matter
@@ -229,7 +229,7 @@ Recompute::Outcome Recompute::outcome(const Dropped &dropped) const {
   struct Range {
     int64_t bytes;
     int begin, end;
-    bool hosts = false;  // a result took its place
+    bool hosts = false;  // a result took over its memory
   };
   std::vector<Range> ranges;
   llvm::DenseMap<const Value *, size_t> original, again;
@@ -258,7 +258,7 @@ Recompute::Outcome Recompute::outcome(const Dropped &dropped) const {
       continue;
     }
     const Op *op = items[at].op;
-    // A view shows memory and uses none; whoever uses the view uses the memory.
+    // Reads and views do not extend a range. Their users do.
     if (op->isOneOf(OpKind::read, OpKind::reshape))
       continue;
     for (const Value *v : op->operands())
@@ -267,7 +267,7 @@ Recompute::Outcome Recompute::outcome(const Dropped &dropped) const {
       if (!impl->inState.contains(op->result(i)))
         add(original, op->result(i), op->result(i)->type, at);
   }
-  // A result that takes over the place of an operand counts from the next op on.
+  // A result that takes over the memory of an operand counts from the next op on.
   for (int at = 0; at < int(items.size()); ++at) {
     const Op *op = items[at].op;
     if (!op || !op->is(OpKind::fused))
@@ -300,7 +300,7 @@ Recompute::Outcome Recompute::outcome(const Dropped &dropped) const {
 }
 
 void Recompute::apply(const Dropped &dropped) {
-  llvm::DenseMap<const Value *, Value *> again;  // dropped values and views of them
+  llvm::DenseMap<const Value *, Value *> again;  // dropped values and views of them -> the recomputed ones
   auto mapped = [&](Value *v, Op *before) {
     llvm::SmallVector<Value *, 2> views;
     Value *at = v;
