@@ -23,50 +23,52 @@ namespace gptc {
 struct LoweredGroup {
   kir::Kernel kernel;
   std::vector<int64_t> workspaceBytes;
-  /// One of these takes the kernel's place where the library is able to (Schedule::library); its memory is the last
+  /// Set if Schedule::library: the call that replaces the kernel if the library can do it. Its memory is the last
   /// workspace.
   std::optional<CublasLtMatmul> call;
   std::optional<CudnnAttention> attention;
-  /// What ranks do together: an engine of the runtime does it. The kernel is empty, or adds what the engine brings.
+  /// Collectives that an engine of the runtime executes. The kernel is empty, or adds the values that the engine
+  /// delivers.
   std::optional<Collectives> collectives;
 };
 
-/// The random streams that the members of a group name (none: 0), each once, in order: arguments and not constants of
-/// the kernel, so that dropout of all layers and the stochastic rounding of all parameters of a shape share one.
+/// The members' attributes `stream`, each value once, in the members' order. The kernel takes them as arguments, not as
+/// constants: so the dropout of all layers shares one kernel, and so does the stochastic rounding of all parameters of
+/// one shape.
 std::vector<int64_t> streamsOf(const Op &fused);
 
-/// The recipe's default for this group on this target: needs no measurement.
+/// The recipe's default for this group on this target. It needs no measurement.
 Schedule defaultSchedule(const Op &fused, const Target &target);
-/// Every other schedule for this group on this target that a tuner may choose: no default among them, none twice. Their
-/// kernels give the bits of the default's.
+/// Every other schedule for this group on this target that a tuner may choose, without the default and without
+/// duplicates. Their kernels give the same bits as the default's kernel.
 std::vector<Schedule> scheduleSpace(const Op &fused, const Target &target);
 /// Builds the kernel. `compute` f64 builds it in double precision over f64 buffers (tests). Throws InternalError for a
 /// group that no recipe covers: the fuse pass must not make one.
 LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target &target, DType compute = DType::f32);
-/// Why no kernel can be made of a group: its kind is no recipe, or one for other ops. "" where one can.
+/// Why no kernel can be made of a group: its kind names no recipe, or a recipe that does not match. "" if one can.
 std::string groupProblem(const Op &fused);
-/// A text that is equal for groups that lower to equal kernels (same kind, schedule, types and members; names, places
-/// and the numbers of random streams do not count), so that the layers of a model need lowering once.
+/// A text that is equal for groups that lower to equal kernels, so that the layers of a model are lowered once. It
+/// covers kind, schedule, types and members, but not names, source locations and the numbers of random streams.
 std::string groupKey(const Op &fused);
-/// What is to be computed, whatever the schedule, in two parts: a text of kind, members and dtypes, and the extents of
-/// operands and results, one after the other. Groups with equal texts differ in nothing but shapes.
+/// What a group computes, without its schedule. `family` is a text of kind, members and dtypes; `extents` lists the
+/// extents of operands and results, one after the other. Groups of one family differ only in shapes.
 struct GroupShape {
   std::string family;
   std::vector<int64_t> extents;
 };
 GroupShape groupShape(const Op &fused);
-/// Sets `schedule` and `ws` of every fused op; keeps a schedule that is already there. Others get what `measured` has,
-/// else the recipe's default. Returns whether anything changed.
+/// Sets `schedule` and `ws` of every fused op. A schedule that is already there stays; otherwise the op gets the one
+/// that `measured` finds, else the recipe's default. Returns whether anything changed.
 bool selectRecipes(Module &m, const Target &target, ScheduleSource *measured = nullptr);
 
-/// The machine we run on. Honours GPTC_CPU_FEATURES ("-avx512f" and the like) and `threads` (0: hardware threads, or
-/// GPTC_THREADS).
+/// The machine that this process runs on. `threads` 0 means GPTC_THREADS, else the CPUs that the process may use.
+/// GPTC_CPU_FEATURES masks features off ("-avx512f"). UserError(Usage) if either variable does not parse.
 Target hostTarget(unsigned threads = 0);
-/// CPU model, instruction set, threads and caches of a target that is this machine's CPU: what a time on it depends on
-/// beside the code.
+/// CPU model, instruction set, threads and caches: what a measured time depends on beside the code. `target` must be
+/// a target of this machine's CPU.
 std::string cpuFingerprint(const Target &target);
 
-/// "cuda:sm_80" and the like. UserError(UnknownValue) for an architecture that NVRTC 13 does not know.
+/// The target of a name such as "cuda:sm_80". UserError(UnknownValue) if NVRTC 13 does not know the architecture.
 Target cudaTarget(llvm::StringRef name);
 
 struct CompiledPhase {
@@ -75,21 +77,21 @@ struct CompiledPhase {
   int64_t tasks;
 };
 struct CompiledKernel {
-  std::vector<CompiledPhase> phases;  // with a barrier between one and the next
+  std::vector<CompiledPhase> phases;  // run in order, with a barrier between consecutive ones
 };
 
-/// Compiles kernels in parallel and keeps their code alive. Equal kernels are compiled once. Object code is cached in
-/// `cacheDir` (0700; "" for none) under a hash of the emitted IR and the target.
+/// Compiles kernels in parallel and keeps their code alive as long as the Jit lives. Equal kernels are compiled once.
+/// Object code is cached in `cacheDir` (mode 0700; "" for no cache) under a hash of the emitted IR and the target.
 class Jit {
 public:
   Jit(const Target &target, std::string cacheDir);
   ~Jit();
-  /// Same order as `kernels`.
+  /// The compiled kernels, in the order of `kernels`. UserError(OutOfMemory) if no memory is left for their code.
   std::vector<CompiledKernel> compile(llvm::ArrayRef<const kir::Kernel *> kernels);
-  /// A hash of what is emitted for each, the target and the version of LLVM: of all that its code depends on.
+  /// For each kernel a hash of all that its code depends on: the emitted IR, the target, LLVM's version and passes.
   std::vector<std::string> sources(llvm::ArrayRef<const kir::Kernel *> kernels);
   struct Stats {
-    int compiled = 0, reused = 0;  // distinct kernels, by whether the cache had them
+    int compiled = 0, reused = 0;  // distinct kernels: compiled, or found in the cache
     double seconds = 0;
   } stats;
 
@@ -98,7 +100,7 @@ private:
   std::unique_ptr<Impl> impl;
 };
 
-/// LLVM IR as text, optimised or as emitted; for gptc-opt --emit=llvm and tests.
+/// The kernel's LLVM IR as text, optimised or as emitted. For gptc-opt --emit=llvm and tests.
 std::string emitLLVM(const kir::Kernel &k, const Target &target, bool optimise);
 
 }  // namespace gptc

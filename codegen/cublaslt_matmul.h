@@ -1,21 +1,21 @@
-// A matmul group as one call of cuBLASLt, where the library has what the group asks for:
+// A matmul group as one call of cuBLASLt, if the library has an epilogue for the group:
 //
 //   D = epilogue(op(A) op(B) + C)
 //
-// Matrices are as the library sees them, column after column, so that what lies in memory row by row is its own
-// transpose: with D the transpose of the group's result, A comes from the group's operand b and B from a.
+// The library reads matrices in column-major order, so a row-major matrix of the group is its transpose. D is therefore
+// the transpose of the group's result, A is made from the group's operand b, and B from a.
 //
-// Taken are groups of a matmul with
+// Supported groups are a matmul with any of
 //   - a bias of the type of the result, a residual of the type of the result, or both;
-//   - gelu behind the bias, its operand kept for the backward pass (in the type of the result) or not;
+//   - gelu after the bias; its operand may be a result too, for the backward pass, in the type of the result;
 //   - the derivative of gelu at a kept operand;
 //   - the gradient of a bias beside that of the weight.
-// The library's types: factors of one type (f32, bf16, f16), sums in f32, C, D, bias and what is kept of one type,
-// which is that of the factors or f32 (cublasLt.h of CUDA 13: CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
-// _EPILOGUE_AUX_DATA_TYPE). So a bias in f32 beside results in bf16 is no call.
+// The library's types: both factors have one type (f32, bf16, f16); sums are f32; C, D, the bias and gelu's operand
+// have one type, which is that of the factors or f32 (cublasLt.h of CUDA 13: CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+// _EPILOGUE_AUX_DATA_TYPE). So a group with an f32 bias and bf16 results is not supported.
 //
-// The order of sums is the library's: equal for one version, one algorithm and one GPU, and another one for another
-// batch, where that of generated kernels stays (docs/architecture.md).
+// The library chooses the order of sums. It is the same for one version, algorithm and GPU, but may change with the
+// batch size. The order in generated kernels does not (docs/architecture.md).
 #pragma once
 
 #include "ir/graph.h"
@@ -25,30 +25,30 @@
 namespace gptc {
 
 struct CublasLtMatmul {
-  /// cuBLASLt's CUBLASLT_EPILOGUE_ of that name.
+  /// The CUBLASLT_EPILOGUE_ constant of the same name.
   enum class Epilogue { none, bias, gelu, geluBias, geluAux, geluAuxBias, geluGrad, biasGradA };
-  /// `param` counts the group's operands and then its results, as parameters of its kernel do.
+  /// `param` is a parameter of the group's kernel: operands come first, then results.
   struct Matrix {
     unsigned param = 0;
     DType dtype = DType::f32;
     bool transposed = false;          // op() of A and B
-    int64_t rows = 0, cols = 0;       // as stored: before op()
+    int64_t rows = 0, cols = 0;       // as stored, before op()
     int64_t ld = 0, batchStride = 0;  // elements between columns, between matrices of a batch
   };
 
   int64_t m = 0, n = 0, k = 0, batch = 1;  // D is m x n
   Matrix a, b, d;
   std::optional<Matrix> c;
-  bool tf32 = false;  // factors of f32 may be rounded
+  bool tf32 = false;  // f32 factors may be rounded to tf32
   Epilogue epilogue = Epilogue::none;
-  int bias = -1;  // param: m elements, read or, with biasGradA, written
-  int aux = -1;   // param: gelu's operand, as D; read with geluGrad, else written
+  int bias = -1;  // param of m elements: written by biasGradA, else read; -1: none
+  int aux = -1;   // param of gelu's operand, laid out as D: read by geluGrad, else written; -1: none
 };
 
-/// Memory that a call may use: what NVIDIA recommends for Hopper and later, more than earlier GPUs need.
+/// Bytes that a call may use: NVIDIA's recommendation for Hopper and later, which is more than earlier GPUs need.
 constexpr int64_t libraryWorkspace = 32 << 20;
 
-/// nullopt where the group is no such call (codegen/recipes/matmul/cublaslt.cpp).
+/// The call that computes the group, or nullopt if there is none (codegen/recipes/matmul/cublaslt.cpp).
 std::optional<CublasLtMatmul> matchCublasLtMatmul(const Op &fused);
 
 }  // namespace gptc

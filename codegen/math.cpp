@@ -1,5 +1,5 @@
-// Method throughout: exact range reduction, a minimax polynomial (Remez, weighted for relative error; degrees chosen so
-// that the approximation error stays below 2^-30, but for exp2), exact reconstruction by exponent bits. Muller,
+// The method of all functions: exact range reduction, a minimax polynomial (Remez, weighted for relative error), exact
+// reconstruction by exponent bits. The degrees keep the approximation error below 2^-30, except for exp2. Muller,
 // "Elementary Functions", 2016.
 #include "codegen/math.h"
 
@@ -31,7 +31,7 @@ Expr polynomial(const Expr &x, std::initializer_list<double> c) {
   return r;
 }
 
-/// x = n ln 2 + r with |r| <= ln 2 / 2; n as float and, plus 0x4b400000, as bits. |n| < 2^22.
+/// x = n ln 2 + r with |r| <= ln 2 / 2 and |n| < 2^22. `nBits` is the integer n + 0x4b400000; `expm1` is e^r - 1.
 struct ExpReduced {
   Expr n, nBits, r, expm1;
 };
@@ -46,8 +46,8 @@ ExpReduced reduceExp(const Expr &x) {
   return {n, bits(shifted), r, fma(r * r, p, r)};
 }
 
-/// y 2^n, rounded once, for n in [-254, 254] as reduceExp gives its bits: in two factors, since n may lie outside the
-/// exponents of normal numbers.
+/// y 2^n, rounded once, for n in [-254, 254]; `nBits` as in ExpReduced. Multiplies by two factors, because 2^n itself
+/// may not be a normal number.
 Expr timesPowerOfTwo(const Expr &y, const Expr &nBits) {
   Expr biased = nBits - u(0x4b400000 - 254);  // n + 254
   Expr half = shr(biased, 1);
@@ -55,14 +55,14 @@ Expr timesPowerOfTwo(const Expr &y, const Expr &nBits) {
 }
 
 Expr expansionOfExp(const Expr &x) {
-  // Beyond these the result is 0 or infinity. min and max pass on their second operand where it is NaN.
+  // Beyond these the result is 0 or infinity. min and max return their second operand if it is NaN.
   Expr clamped = min(fimm(89), max(fimm(-104), x));
   ExpReduced e = reduceExp(clamped);
   return timesPowerOfTwo(e.expm1 + fimm(1), e.nBits);
 }
 
-/// 2^r for |r| <= 1/2, with 2^0 = 1. Softmax takes exp2 for every score: the reduction needs no multiplication, and six
-/// terms leave an approximation error of 2^-28.3, a thirtieth of what rounding adds.
+/// 2^r for |r| <= 1/2, and exactly 1 for r = 0. Softmax computes exp2 for every score because its reduction needs no
+/// multiplication. Degree six leaves an approximation error of 2^-28.3, a thirtieth of the rounding error.
 Expr mantissaOfExp2(const Expr &r) {
   return polynomial(r, {1, 0x1.62e430p-1, 0x1.ebfbdcp-3, 0x1.c6af7ap-5, 0x1.3b2dd2p-7, 0x1.5f0958p-10, 0x1.417afcp-13});
 }
@@ -80,7 +80,7 @@ Expr expansionOfTanh(const Expr &x) {
   ExpReduced e = reduceExp(y);
   Expr scale = fromBits(shl(e.nBits - u(0x4b400000 - 127), 23));
   Expr em1 = fma(e.expm1, scale, scale - fimm(1));
-  // Above 1/2 rather as 1 - 2 exp(-2|x|) / (E + 2), whose rounding errors come after the point where they matter.
+  // For |x| > 0.55: 1 - 2 exp(-2|x|) / (E + 2). The quotient only corrects 1, so its rounding errors matter less.
   Expr large = compare(BinaryOp::lt, y, fimm(-1.1));
   Expr q = select(large, fma(e.expm1, scale, scale) * fimm(-2), fimm(0) - em1) / (em1 + fimm(2));
   Expr t = select(large, fimm(1) + q, q);
@@ -108,7 +108,7 @@ Expr expansionOfLog(const Expr &x) {
   return select(compare(BinaryOp::ne, x, x), x, y);
 }
 
-/// sin(x + quarters * pi/2). In f64: it has bits enough for the reduction, and these functions are rare.
+/// sin(x + quarters * pi/2). Computed in f64, which has enough bits for the reduction; these functions are rare.
 Expr expansionOfSin(const Expr &x, int quarters) {
   auto d = [](double v) { return fimm(v, DType::f64); };
   Expr wide = cast(DType::f64, x);

@@ -1,5 +1,5 @@
-// Transcendental functions of f32 as kernel expressions: no call leaves the kernel, every lane does the same work, and
-// each emitter gives the same bits from the same expression (all operators in them are correctly rounded).
+// Transcendental functions of f32 as kernel expressions. The kernel makes no calls, all lanes do the same work, and all
+// emitters give the same bits, because every operator in the expressions is correctly rounded.
 //
 // Errors, in units in the last place of the correctly rounded result, over all f32 inputs
 // (tests/unit/codegen/math_test.cpp):
@@ -11,18 +11,19 @@
 
 namespace gptc {
 
-/// y = f(x): `result` holds references to `x`.
+/// y = f(x). `result` is f(x) as an expression of the variable `x`.
 struct MathExpansion {
   kir::Var x;
   kir::Expr result;
-  /// Of exp2: `mantissa` refers to `fraction`, which is x - n for the integer n next to x (the even one of two), and
-  /// what 2^n multiplies, rounding once. The same bits where a CPU has instructions for both.
+  /// For exp2 only: the result is also mantissa * 2^n, rounded once, where n is x rounded to the nearest integer, ties
+  /// to even. `mantissa` is an expression of the variable `fraction`, which is x - n. A CPU with instructions for
+  /// `fraction` and the scaling gets the same bits as from `result`.
   kir::Var fraction;
   kir::Expr mantissa;
 };
 
-/// Null `result` where the operator needs no expansion (sqrt, neg, ...). Built once per operator; safe to call from any
-/// thread.
+/// The expansion of `op`; its `result` is null if the operator needs none (sqrt, neg, ...). Built once per process.
+/// Safe to call from any thread.
 const MathExpansion &expandMath(kir::UnaryOp op);
 
 }  // namespace gptc

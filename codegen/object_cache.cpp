@@ -31,7 +31,7 @@ public:
   explicit File(int fd) : fd(fd) {}
   ~File() { close(); }
   File(const File &) = delete;
-  /// False where what was written is not there after all: some file systems say so only now.
+  /// False if a write failed after all: some file systems report that only at close.
   bool close() { return fd < 0 || ::close(std::exchange(fd, -1)) == 0; }
   int fd;
 };
@@ -64,7 +64,8 @@ bool writeAll(int fd, const char *from, size_t n) {
   return true;
 }
 
-/// These pieces as a file of the folder: whole, under its name only then. False, and errno, where that failed.
+/// Writes the pieces to a temporary file of the folder and renames it to `name` when it is whole. False, with errno, on
+/// failure.
 bool writeFile(int folder, const std::string &name, llvm::ArrayRef<llvm::ArrayRef<char>> pieces) {
   static std::atomic<unsigned> counter;
   const std::string temporary = fmt::format(".{}.{}.tmp", getpid(), counter++);
@@ -83,7 +84,7 @@ bool writeFile(int folder, const std::string &name, llvm::ArrayRef<llvm::ArrayRe
   return whole;
 }
 
-/// Of an entry and its name: an object that lies under the name of another one has no function of that kernel's.
+/// The checksum covers the key too: an object stored under another kernel's key lacks that kernel's functions.
 llvm::BLAKE3Result<32> checksum(llvm::StringRef key, llvm::ArrayRef<char> data) {
   llvm::BLAKE3 h;
   const uint64_t n = key.size();
@@ -93,8 +94,8 @@ llvm::BLAKE3Result<32> checksum(llvm::StringRef key, llvm::ArrayRef<char> data) 
   return h.final();
 }
 
-/// What lets somebody else put another folder, or a link, in the place of one below this folder; "" where nothing does.
-/// In a folder with the sticky bit, as /tmp has it, an entry is safe from all but its owner and the folder's.
+/// Why another user could replace an entry of this folder by another folder or a link; "" if nobody can. In a folder
+/// with the sticky bit, such as /tmp, only the entry's owner and the folder's owner can replace an entry.
 std::string openTo(const struct stat &s) {
   if (s.st_uid != 0 && s.st_uid != geteuid())
     return fmt::format("belongs to another user (number {})", s.st_uid);
@@ -103,7 +104,8 @@ std::string openTo(const struct stat &s) {
   return "";
 }
 
-/// Opens `dir` step by step, so that what is looked at is what is gone through. -1, with errno and perhaps `why`.
+/// Opens `dir` one folder at a time, so that the folders checked are the folders passed through. Returns -1, with errno
+/// and perhaps `why`, on failure.
 int openBelowSafeFolders(const std::string &dir, std::string &why) {
   constexpr int mostLinks = 40;
   constexpr int folder = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -211,7 +213,7 @@ int openPrivateFolder(const std::string &dir, std::string &why) {
 static int makePrivateFolder(const std::string &dir, std::string &why) {
   if (const int fd = openPrivateFolder(dir, why); fd >= 0 || errno != ENOENT)
     return fd;
-  // Those above it too are for this user alone, whatever the umask, or they would be what makes it unsafe.
+  // Folders above it are made with mode 0700 too, or openBelowSafeFolders might refuse them.
   std::vector<std::filesystem::path> missing;
   std::error_code ec;
   for (std::filesystem::path p = dir; !p.empty() && !std::filesystem::exists(p, ec) && p != p.parent_path();
@@ -236,7 +238,7 @@ ObjectCache::ObjectCache(const std::string &dir) : dir(dir) {
   fd = makePrivateFolder(dir, why);
   if (fd >= 0)
     return;
-  // Once, however many look into it.
+  // Each warning is printed once per process.
   static std::mutex lock;
   static std::set<std::string> said;
   const std::lock_guard guard(lock);

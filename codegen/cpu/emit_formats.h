@@ -1,5 +1,5 @@
-// Storage formats as LLVM IR: narrow floats and predicates in memory, and products of pairs of bf16. A part of
-// emit_llvm.cpp, which alone includes it.
+// LLVM IR of storage formats: narrow floats and predicates in memory, and products of pairs of bf16. Only emit_llvm.cpp
+// includes this file.
 #pragma once
 
 #include "ir/type.h"
@@ -14,23 +14,23 @@
 
 namespace gptc {
 
-/// Values are scalars or vectors of any power of two of lanes.
+/// Emits conversions and products. Values are scalars or vectors whose number of lanes is a power of two.
 struct FormatEmitter {
   using LValue = llvm::Value;
 
   llvm::IRBuilder<> &b;
   bool hasBF16 = false;  // the CPU has AVX512-BF16
-  bool hasDQ = false;    // and AVX512-DQ
+  bool hasDQ = false;    // the CPU has AVX512-DQ
   unsigned vectorBytes = 0;
 
-  /// `t`, or a vector of it like `shape`.
+  /// `t`, or a vector of `t` with as many lanes as `shape` has.
   static llvm::Type *like(llvm::Type *t, LValue *shape) {
     if (auto *v = llvm::dyn_cast<llvm::FixedVectorType>(shape->getType()))
       return llvm::FixedVectorType::get(t, v->getNumElements());
     return t;
   }
 
-  /// What holds a value in a register, and in memory.
+  /// The LLVM type of a value in a register (scalarType) and in memory (memoryType).
   llvm::Type *scalarType(DType t) {
     switch (t) {
     case DType::f32:
@@ -62,7 +62,7 @@ struct FormatEmitter {
     }
   }
 
-  /// From the representation in memory to that in registers.
+  /// Converts a value's representation in memory to that in registers; pack does the reverse.
   LValue *unpack(DType t, LValue *v) {
     if (t == DType::bf16) {
       LValue *wide = b.CreateShl(b.CreateZExt(v, like(b.getInt32Ty(), v)), 16);
@@ -83,8 +83,8 @@ struct FormatEmitter {
       return b.CreateZExt(v, like(b.getInt8Ty(), v));
     return v;
   }
-  /// The i16 of the nearest bf16 of an f32. Without the CPU's conversion, by integers: the same bits, denormals as
-  /// zeros.
+  /// The bits (i16) of the bf16 nearest to an f32. Without AVX512-BF16 integer operations give the same bits, with
+  /// denormals as zeros.
   LValue *round(LValue *v) {
     llvm::Type *i32 = like(b.getInt32Ty(), v), *i16 = like(b.getInt16Ty(), v);
     if (hasBF16)
@@ -98,13 +98,13 @@ struct FormatEmitter {
     return b.CreateTrunc(b.CreateLShr(bits, 16), i16);
   }
 
-  /// One u32 of the bits of two bf16.
+  /// A u32 from the bits of two bf16.
   LValue *pair(LValue *low, LValue *high) {
     llvm::Type *i32 = like(b.getInt32Ty(), low);
     return b.CreateOr(b.CreateZExt(low, i32), b.CreateShl(b.CreateZExt(high, i32), 16));
   }
 
-  /// kir's Dot: acc is f32, x and y are u32.
+  /// kir::dot: acc is f32; x and y are u32, each a pair of bf16.
   LValue *dot(LValue *acc, LValue *x, LValue *y) {
     auto *t = llvm::dyn_cast<llvm::FixedVectorType>(acc->getType());
     const unsigned n = t ? t->getNumElements() : 1;
@@ -142,8 +142,8 @@ struct FormatEmitter {
     return b.CreateIntrinsic(id, {}, {acc, b.CreateBitCast(x, pairs), b.CreateBitCast(y, pairs)});
   }
 
-  /// A store of a whole vector that leaves no trace in the caches, where its address is a multiple of its size (x86 has
-  /// no other). A fence must follow, sometime before others may look.
+  /// A store of a whole vector. It bypasses the caches if the address is a multiple of the vector's size, as x86
+  /// requires for such stores; else it is a plain store. A fence must follow before other threads read the memory.
   void storePastCaches(LValue *v, LValue *p, llvm::Align align) {
     llvm::Function *fn = b.GetInsertBlock()->getParent();
     const uint64_t size = fn->getParent()->getDataLayout().getTypeStoreSize(v->getType()),
@@ -163,21 +163,21 @@ struct FormatEmitter {
     b.SetInsertPoint(stored);
   }
 
-  /// Whether fraction() and scale() take a vector of f32 like v.
+  /// Whether fraction() and scale() accept v: f32 in 16 lanes, on a CPU with AVX512-DQ.
   bool hasScale(LValue *v) const {
     auto *t = llvm::dyn_cast<llvm::FixedVectorType>(v->getType());
     return hasDQ && t && t->getNumElements() == 16;
   }
-  /// x - n for the integer n next to x, the even one of two; 0 of infinities.
+  /// x - n, where n is x rounded to the nearest integer, ties to even; 0 for infinities.
   LValue *fraction(LValue *x) { return masked(llvm::Intrinsic::x86_avx512_mask_reduce_ps_512, {x, b.getInt32(0)}, x); }
-  /// y 2^n, rounded once.
+  /// y 2^n, rounded once, with the same n.
   LValue *scale(LValue *y, LValue *x) {
     LValue *n = masked(llvm::Intrinsic::x86_avx512_mask_rndscale_ps_512, {x, b.getInt32(0)}, x);
     return masked(llvm::Intrinsic::x86_avx512_mask_scalef_ps_512, {y, n}, x);
   }
 
 private:
-  /// An instruction with a mask, which is full here, and the CPU's rounding.
+  /// A masked instruction with all lanes active and the CPU's current rounding mode.
   LValue *masked(llvm::Intrinsic::ID id, llvm::SmallVector<LValue *, 5> args, LValue *shape) {
     constexpr int currentRounding = 4;
     args.append({llvm::PoisonValue::get(shape->getType()), b.getInt16(0xffff), b.getInt32(currentRounding)});

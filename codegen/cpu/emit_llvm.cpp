@@ -1,13 +1,13 @@
 // Kernel IR to LLVM IR.
 //
-// Vector loops become explicit vectors here: LLVM's vectorisers do not run, so the shape of the code is what the recipe
-// said. Inside a vector loop each value is
+// Vector loops become explicit vectors here. LLVM's vectorisers do not run, so the recipe alone decides the shape of
+// the code. Inside a vector loop each value is
 //   uniform   one scalar, the same for all lanes;
-//   linear    i64 base + stride * lane: stays scalar until somebody needs it as a vector, and gives contiguous loads
-//             and stores;
+//   linear    i64 base + stride * lane: stays scalar until an operation needs a vector, and gives contiguous loads and
+//             stores;
 //   varying   a vector.
-// The last, partial group is emitted once more under a mask. Unroll loops are expanded with constant indices, so that
-// SROA turns reg buffers into registers.
+// The body is emitted once more under a mask for the last, partial group. Unroll loops are expanded with constant
+// indices, so that SROA turns reg buffers into registers.
 #include "codegen/cpu/emit_formats.h"
 #include "codegen/cpu/llvm_internal.h"
 #include "codegen/emit_index.h"
@@ -32,12 +32,12 @@ namespace {
 
 using LValue = llvm::Value;
 
-/// A value of the current point; see the head of this file. The facts hold for i64 values.
+/// A value; see the head of this file for its three kinds. The facts hold for i64 values.
 struct Val : IndexFacts {
   LValue *scalar = nullptr;  // uniform, or lane 0 of a linear value
   LValue *vector = nullptr;  // varying
-  LValue *bf16 = nullptr;    // its 16 bits as bf16, where it was one before it became f32
-  bool rounded = false;      // and these are as rounding leaves them, without denormals
+  LValue *bf16 = nullptr;    // the 16 bits of the bf16 from which the f32 was made; null: there is none
+  bool rounded = false;      // `bf16` is the result of a rounding, so it is no denormal
 
   bool uniform() const { return scalar && stride == 0; }
   bool linear() const { return scalar && stride != 0; }
@@ -58,7 +58,7 @@ public:
       : kernel(k), module(module), ctx(module.getContext()), b(ctx), formats{b} {}
 
   void run(const std::string &name, const StmtNode &phase, const Target &target) {
-    // A target may be asked for schedules of another machine's.
+    // Target::bf16Dot describes schedules and may be set for a CPU that lacks the instructions.
     formats.hasBF16 = target.bf16Dot && llvm::StringRef(target.features).contains("+avx512bf16");
     formats.vectorBytes = target.vectorBytes;
     formats.hasDQ = target.features.find("+avx512dq") != std::string::npos;
@@ -68,7 +68,7 @@ public:
     fn->addFnAttr(llvm::Attribute::NoUnwind);
     fn->addFnAttr("target-cpu", target.cpu);
     fn->addFnAttr("target-features", target.features);
-    // Or else LLVM splits 512-bit vectors on CPUs whose tuning asks for 256.
+    // Without these attributes LLVM splits 512-bit vectors on CPUs that it tunes for 256 bits.
     std::string bits = std::to_string(target.vectorBytes * 8);
     fn->addFnAttr("prefer-vector-width", bits);
     fn->addFnAttr("min-legal-vector-width", bits);
@@ -84,7 +84,7 @@ public:
       tasks(phase);
     else
       statement(phase);
-    if (streams)  // or else other threads might not see those stores after these tasks
+    if (streams)  // the fence makes those stores visible to other threads after these tasks
       b.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
     b.CreateRetVoid();
     b.SetInsertPoint(entry);
@@ -101,7 +101,7 @@ private:
   FormatEmitter formats;
   llvm::DenseMap<const BufferNode *, LValue *> memory;
   llvm::DenseMap<const VarNode *, Val> vars;
-  llvm::DenseMap<const ExprNode *, Val> done;  // of the current statement: shared nodes are emitted once
+  llvm::DenseMap<const ExprNode *, Val> done;  // nodes of the current statement, so that shared ones are emitted once
   Group *group = nullptr;
   const bool isX86 = llvm::Triple(module.getTargetTriple()).isX86();  // elsewhere no fence is known here
   bool streams = false;                                               // some stores go past the caches
@@ -155,18 +155,18 @@ private:
 
   LValue *unpack(DType t, LValue *v) { return formats.unpack(t, v); }
   LValue *pack(DType t, LValue *v) { return formats.pack(t, v); }
-  /// The bits of a float value rounded to bf16, or that it had as one; as a vector where `wide`.
+  /// The bits of a float value rounded to bf16, or of the bf16 that it was made from; as a vector if `wide`.
   LValue *bitsOf16(const Val &v, bool wide) {
     LValue *bits = v.bf16 ? v.bf16 : pack(DType::bf16, v.vector ? v.vector : v.scalar);
     return wide && !v.vector ? b.CreateVectorSplat(group->width, bits) : bits;
   }
-  /// A value's representation in memory; as a vector where `wide`. What a rounding left as bf16 is not rounded again.
+  /// A value's representation in memory; as a vector if `wide`. A value just rounded to bf16 is not rounded again.
   LValue *toMemory(DType t, const Val &v, bool wide) {
     if (t == DType::bf16 && v.rounded)
       return bitsOf16(v, wide);
     return pack(t, wide ? asVector(v) : v.scalar);
   }
-  /// A value from its representation in memory, with this shape.
+  /// The value of a representation in memory: varying if `bits` is a vector, else uniform.
   Val fromMemory(DType t, LValue *bits) {
     Val v = bits->getType()->isVectorTy() ? varying(unpack(t, bits)) : uniform(unpack(t, bits));
     if (t == DType::bf16)
@@ -189,7 +189,7 @@ private:
     return v;
   }
 
-  /// Calls `f` with the operands as scalars where all are uniform, else as vectors.
+  /// Calls `f` with the operands as scalars if all are uniform, else as vectors.
   template <typename F> Val lift(std::initializer_list<Val> vals, F f) {
     bool scalar = true;
     for (const Val &v : vals)
@@ -270,7 +270,7 @@ private:
     LValue *v;
     if (at.linear() && at.stride == 1) {
       LValue *p = gep(buffer, at.scalar);
-      // Reg buffers are padded: reading past what is active is harmless there and keeps them in registers.
+      // Reg buffers are padded, so reading inactive lanes is harmless. A masked load would keep them out of registers.
       if (group->mask && buffer->storage != Storage::reg)
         v = b.CreateMaskedLoad(widen(t), p, align, group->mask, llvm::Constant::getNullValue(widen(t)));
       else
@@ -282,7 +282,7 @@ private:
     return fromMemory(buffer->dtype, v);
   }
 
-  /// Two neighbours of a bf16 buffer at once.
+  /// Two adjacent elements of a bf16 buffer as one u32 per lane.
   Val loadPair(const Buffer &buffer, const Val &at) {
     llvm::Type *t = b.getInt32Ty();
     llvm::Align align = alignOf(buffer);
@@ -330,7 +330,8 @@ private:
     }
   }
 
-  /// A load from registers with a constant index for each lane: two groups of lanes at most, and one shuffle.
+  /// A load from a reg buffer with a constant index per lane: one shuffle of at most two vectors. InternalError if an
+  /// index is not constant, out of range, or in a third vector.
   LValue *permuted(const Buffer &buffer, LValue *index) {
     const int64_t w = group->width;
     auto *lanes = llvm::dyn_cast<llvm::Constant>(index);
@@ -355,7 +356,8 @@ private:
     return b.CreateShuffleVector(first, groups.size() > 1 ? whole(groups.back()) : first, shuffle);
   }
 
-  /// Registers have no addresses: an index that is not constant here would silently put the buffer into memory.
+  /// InternalError if an index into a reg buffer is out of range or not constant: LLVM would put the buffer into
+  /// memory.
   void checkReg(const Buffer &buffer, const Val &at) {
     if (buffer->storage != Storage::reg)
       return;
@@ -445,7 +447,7 @@ private:
     return lift({x, y}, [&](llvm::ArrayRef<LValue *> a) { return arithmetic(op, t, a[0], a[1]); });
   }
 
-  /// i64 operations on uniform and linear values, with what is known about them. None where the result varies.
+  /// An i64 operation on uniform and linear values, with the facts about its result. nullopt if the result is varying.
   std::optional<Val> indexArithmetic(BinaryOp op, const Val &x, const Val &y) {
     if (!x.scalar || !y.scalar)
       return std::nullopt;
@@ -480,7 +482,7 @@ private:
       return f ? b.CreateFDiv(x, y) : u ? b.CreateUDiv(x, divisor(y)) : b.CreateSDiv(x, divisor(y));
     case BinaryOp::rem:
       return u ? b.CreateURem(x, divisor(y)) : b.CreateSRem(x, divisor(y));
-    // The second operand where one is NaN, as x86's own instructions.
+    // The second operand if either is NaN, as x86's instructions do.
     case BinaryOp::min:
       return b.CreateSelect(compare(P::FCMP_OLT, P::ICMP_SLT, P::ICMP_ULT), x, y);
     case BinaryOp::max:
@@ -510,7 +512,7 @@ private:
     }
     GPTC_UNREACHABLE("binary operator");
   }
-  /// Inactive lanes hold anything, and an integer division by zero traps.
+  /// The divisor with 1 in inactive lanes: they may hold 0, and an integer division by zero traps.
   LValue *divisor(LValue *y) {
     if (!group || !group->mask || !y->getType()->isVectorTy() || llvm::isa<llvm::Constant>(y))
       return y;
@@ -534,7 +536,7 @@ private:
       if (isFloat(from)) {
         if (isFloat(to))
           return b.CreateFPCast(v, t);
-        // Out of range is poison; frozen it is merely unspecified.
+        // LLVM makes a result out of range poison; a frozen one is merely unspecified.
         return b.CreateFreeze(to == DType::u32 ? b.CreateFPToUI(v, t) : b.CreateFPToSI(v, t));
       }
       if (isFloat(to))
@@ -620,12 +622,12 @@ private:
     }
   }
 
-  /// All allocas stand in the entry block, one per buffer however often its scope is entered.
+  /// All allocas stand in the entry block, one per buffer, even if its Alloc is emitted several times.
   void allocate(const Buffer &buffer) {
     if (memory.count(buffer.get()))
       return;
     GPTC_CHECK(buffer->storage != Storage::shared, "shared buffer {} on the CPU", buffer->name);
-    // Masked groups of a reg buffer touch whole vectors.
+    // Masked groups load and store whole vectors of a reg buffer, so it needs padding.
     int64_t size = buffer->size + (buffer->storage == Storage::reg ? 64 : 0);
     llvm::IRBuilder<>::InsertPointGuard guard(b);
     b.SetInsertPoint(entry);
@@ -634,8 +636,8 @@ private:
     memory[buffer.get()] = a;
   }
 
-  /// A rotated loop of `iv` from `from` below `to`, in steps of `step`; `emitBody` gets the induction variable. Guarded
-  /// unless known to run at least once.
+  /// A rotated loop from `from` below `to` in steps of `step`; `emitBody` gets the induction variable. `runs`: the loop
+  /// is known to run at least once and needs no guard.
   template <typename F> void countedLoop(LValue *from, LValue *to, int64_t step, bool runs, F emitBody) {
     auto *head = llvm::BasicBlock::Create(ctx, "loop", fn);
     auto *exit = llvm::BasicBlock::Create(ctx, "done", fn);
@@ -765,7 +767,7 @@ private:
         arm(b.CreateNot(cond.scalar), m, s.orelse);
       return;
     }
-    // Lanes that do not take part may hold poison, which `and` would pass on.
+    // Inactive lanes may hold poison: `and` would propagate it, a select does not.
     auto lanes = [&](LValue *c) {
       return group->mask ? b.CreateSelect(group->mask, c, llvm::ConstantInt::getFalse(c->getType())) : c;
     };

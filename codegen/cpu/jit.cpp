@@ -1,7 +1,7 @@
-// From LLVM IR on: the passes, the code generator and the linker.
+// Runs LLVM's passes, code generator and linker on emitted IR.
 //
-// Compiles kernels on several threads, one object each, and links them with ORC's linking layer. LLJIT itself is not
-// used: it would bring a platform, an IR layer and the process's symbols, of which kernels may see only the few below.
+// Kernels are compiled on several threads, one object each, and linked by ORC's linking layer. LLJIT is not used: it
+// would add a platform, an IR layer and all symbols of the process. Kernels may only see the few symbols below.
 #include "codegen/codegen.h"
 #include "codegen/cpu/llvm_internal.h"
 #include "codegen/object_cache.h"
@@ -46,7 +46,7 @@ namespace orc = llvm::orc;
 
 namespace {
 
-/// `said` is what LLVM has reported before.
+/// Throws UserError(OutOfMemory) if LLVM is out of memory, else InternalError. `said`: errors reported before `e`.
 [[noreturn]] void fail(llvm::Error e, const std::string &said = "") {
   const std::string text = said + llvm::toString(std::move(e));
   if (llvm::StringRef(text).contains(std::make_error_code(std::errc::not_enough_memory).message()))
@@ -172,8 +172,8 @@ struct Jit::Impl {
       : target(t), cache(dir), session(valueOf(orc::SelfExecutorProcessControl::Create())),
         linker(session, valueOf(llvm::jitlink::InProcessMemoryManager::Create())),
         dylib(session.createBareJITDylib("kernels")) {
-    // All that generated code may call: libm for functions in f64, which the optimizer's scalars use in every step, so
-    // that those follow the C library of the machine; and what LLVM itself makes of loops and intrinsics.
+    // All functions that generated code may call. Functions of f64 come from the machine's libm, and so do the bits of
+    // the optimizer's scalars, which use them in every step. LLVM lowers some loops and intrinsics to the others.
     orc::SymbolMap symbols;
     auto add = [&](const char *name, auto *f) {
       symbols[session.intern(name)] = {orc::ExecutorAddr::fromPtr(f), llvm::JITSymbolFlags::Exported};
@@ -235,7 +235,7 @@ struct Jit::Impl {
       cache.write(key, job.object);
   }
 
-  /// Calls each(job, machine) for all of them, on several threads.
+  /// Calls each(job, machine) for all jobs, on several threads. Rethrows the error of the first job that has one.
   template <typename F> void forAll(std::vector<Job> &jobs, F each) {
     std::atomic<size_t> next = 0;
     auto work = [&] {
@@ -290,7 +290,7 @@ struct Jit::Impl {
   }
 };
 
-/// By content: code in the cache does not depend on what else it was compiled with.
+/// A symbol made from the kernel's text, so that cached code does not depend on the other kernels of its batch.
 static std::string symbolOf(const std::string &text) { return "k" + contentHash({bytes(text)}).substr(0, 16); }
 
 std::vector<std::string> Jit::sources(llvm::ArrayRef<const kir::Kernel *> kernels) {

@@ -1,5 +1,5 @@
-// What jit.cpp and emit_llvm.cpp share. Only these two, with what emit_formats.h adds to the latter, see LLVM's IR and
-// ORC headers, which cost seconds per file; so nothing here needs them.
+// Functions that jit.cpp and emit_llvm.cpp share. This header includes none of LLVM's IR and ORC headers, which cost
+// seconds per file: only jit.cpp, emit_llvm.cpp and emit_formats.h include those.
 #pragma once
 
 #include "ir/kernel/kernel.h"
@@ -16,21 +16,21 @@ class TargetMachine;
 
 namespace gptc {
 
-/// A machine for the target: position-independent code for the JIT, contraction off, all optimisations on.
-/// InternalError when LLVM does not know the CPU.
+/// LLVM's code generator for the target: position-independent code for the JIT, contraction off, all optimisations on.
+/// InternalError if LLVM makes none for the CPU.
 std::unique_ptr<llvm::TargetMachine> makeTargetMachine(const Target &target);
 
-/// One function per top-level statement, `void SYMBOL_pN(void *const *params, i64 begin, i64 end)`, as emitted.
-/// InternalError when the kernel breaks a rule of kir.
+/// Emits one function per top-level statement, `void SYMBOL_pN(void *const *params, i64 begin, i64 end)`, which runs
+/// tasks [begin, end). No pass has run on the result. InternalError if the kernel breaks a rule of kir.
 std::unique_ptr<llvm::Module> emitModule(const kir::Kernel &k, const std::string &symbol, const Target &target,
                                          llvm::TargetMachine &machine, llvm::LLVMContext &context);
 
-/// LLVM's text of the passes that optimiseModule runs: the emitter has vectorised and unrolled already, so nothing here
-/// does.
+/// The passes that optimiseModule runs, in LLVM's pipeline syntax. None vectorises or unrolls: the emitter has done so.
 const char *optimiserPipeline();
 void optimiseModule(llvm::Module &module, llvm::TargetMachine &machine);
 
-/// Tasks of one top-level statement.
+/// Number of tasks of a top-level statement: the extent of a parallel loop, else 1. InternalError if the extent is not
+/// constant.
 int64_t taskCount(const kir::StmtNode &phase);
 
 }  // namespace gptc

@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Of memory, that a thread reads or writes in one go: long enough for the machine to see what comes next.
+/// Contiguous bytes per task: long enough for the hardware prefetcher.
 constexpr int64_t taskBytes = 1 << 20;
 
 double secondsOf(ThreadPool &pool, const CompiledPhase &phase, void *const *params) {
@@ -36,10 +36,9 @@ double secondsOf(ThreadPool &pool, const CompiledPhase &phase, void *const *para
   return std::chrono::duration<double>(Clock::now() - from).count();
 }
 
-/// The loop's kernel.
 struct PeakKernel {
   Kernel kernel;
-  double flops;     // of a run
+  double flops;     // FLOP of one run
   int64_t outputs;  // elements
 };
 
@@ -59,7 +58,7 @@ PeakKernel peakKernel(const Target &target, DType operands, unsigned threads) {
     return loop(LoopKind::unroll, c, imm(chains), {loop(LoopKind::vector, l, imm(width), {statement(at)}, width)});
   };
   Stmt start = all([&](Expr at) { return store(acc, at, ref(b)); });
-  // Chains of sums; a factor that is a sum itself would keep the pairs from being used.
+  // The chains go through the sum only: a factor that depended on a sum would have to be rounded to a pair each step.
   Expr factor = pairs ? pair(ref(a), ref(a)) : ref(a);
   Var x = makeVar("x", factor->dtype);
   Stmt step = all([&](Expr at) {
@@ -174,7 +173,7 @@ MemorySpeed MemoryProbe::once() { return impl->once(); }
 MemorySpeed measureMemory(ThreadPool &pool, const Target &target) {
   MemoryProbe probe(pool, target);
   MemorySpeed best;
-  // Where caches are large, a round takes a second.
+  // A run takes up to a second if the caches are large, and so the arrays.
   const auto begin = Clock::now();
   for (int i = 0; i < 10 && (i < 3 || Clock::now() - begin < std::chrono::seconds(2)); ++i) {
     const MemorySpeed s = probe.once();

@@ -1,4 +1,4 @@
-// What the machine can do at best, measured: the denominator of MFU, and the roofs of the roofline.
+// Measures the machine's peak FLOP/s and memory bandwidth: the denominator of MFU, and the roofs of the roofline.
 #pragma once
 
 #include "codegen/codegen.h"
@@ -10,14 +10,14 @@
 
 namespace gptc {
 
-/// Independent chains of vector FMAs in registers, no memory, on all threads of the pool together. Counts an FMA as
-/// two. With operands in bf16, dot products of pairs where the CPU has them (four each); else they are converted, and
-/// the peak is that of f32.
+/// Runs independent chains of vector FMAs in registers, without memory accesses, on all threads of the pool. An FMA
+/// counts as two FLOP. With bf16 operands the loop uses dot products of pairs (four FLOP per lane) if the target has
+/// them (Target::bf16Dot); else bf16 is converted to f32, and the loop measures the peak of f32.
 class PeakLoop {
 public:
   PeakLoop(ThreadPool &pool, const Target &target, DType operands = DType::f32);
-  /// FLOP/s of one run of about a third of a millisecond: what the clock allows at this moment. A CPU lowers it under
-  /// heavy load, so that what runs beside a product for a while is not what a rested machine can do.
+  /// FLOP/s of one run of about a third of a millisecond, at the clock rate of the moment. A CPU lowers its clock under
+  /// heavy load: a run in the middle of other work measures less than one on an idle machine.
   double run();
 
 private:
@@ -25,33 +25,35 @@ private:
   Jit jit;
   CompiledPhase phase;
   std::vector<float> in{0.5f, 1.0f}, out;
-  double flops = 0;  // of a run
+  double flops = 0;  // FLOP of one run
 };
 
-/// What a measured peak depends on beside the machine: the loop's kernel, and the compiler that makes code of it.
+/// What a measured peak depends on beside the machine, as text: LLVM's version and the loop's kernel.
 std::string peakSource(const Target &target, DType operands = DType::f32);
 
-/// FLOP/s: the best of runs of a PeakLoop, about 50 ms in all. One attempt of PeakRecord's (runtime/device/peak.h).
+/// FLOP/s: the best run of a PeakLoop within about 50 ms. PeakRecord (runtime/device/peak.h) makes several such
+/// attempts.
 double measurePeakFlops(ThreadPool &pool, const Target &target, DType operands = DType::f32);
 
-/// Bytes/s between memory and all threads of the pool together, in arrays that caches cannot hold (three, each at least
-/// 128 MiB and four times the last-level cache, in large pages), by kernels of the emitter's. Counts what the program
-/// names: stores go past the caches, so that no line is read in order to be written, as a plain memcpy does: that moves
-/// half as much again as it names.
+/// Bytes/s between memory and all threads of the pool together, measured with kernels of this compiler on three arrays
+/// that caches cannot hold (each at least 128 MiB and four times the last-level cache, in large pages). Counts the
+/// bytes that the kernel loads and stores. Stores bypass the caches, so no cache line is read before it is written; a
+/// plain memcpy does read it, and moves half as much again as it counts.
 struct MemorySpeed {
-  double read = 0;   // sums of one array
+  double read = 0;   // sums of one array: one read
   double copy = 0;   // one array read, one written
   double triad = 0;  // a = b + s c (McCalpin 1995, STREAM): two read, one written
-  /// What no kernel that memory limits can much exceed: the largest of them.
+  /// The largest of the three. A kernel that memory limits cannot be much faster.
   double best() const { return read > triad ? (read > copy ? read : copy) : (triad > copy ? triad : copy); }
 };
 
-/// Measures memory again and again, in turn with something else.
+/// Measures memory repeatedly, so that a caller can alternate it with other measurements. The constructor throws
+/// UserError(OutOfMemory) if the arrays cannot be mapped.
 class MemoryProbe {
 public:
   MemoryProbe(ThreadPool &pool, const Target &target);
   ~MemoryProbe();
-  /// One run of each, a few milliseconds.
+  /// One run of each kernel, a few milliseconds.
   MemorySpeed once();
 
 private:
@@ -59,7 +61,7 @@ private:
   std::unique_ptr<Impl> impl;
 };
 
-/// The best of several runs of each.
+/// The best of 3 to 10 runs of each kernel. Throws as MemoryProbe does.
 MemorySpeed measureMemory(ThreadPool &pool, const Target &target);
 
 }  // namespace gptc

@@ -1,4 +1,4 @@
-// What the machine offers: LLVM's view of the CPU, the kernel's view of its caches and of the CPUs we may use.
+// Describes this machine: LLVM reports the CPU's features, Linux its caches and the CPUs that the process may use.
 #include "codegen/codegen.h"
 #include "codegen/object_cache.h"
 #include "support/diagnostics.h"
@@ -18,7 +18,7 @@ namespace gptc {
 
 namespace {
 
-/// Bytes of the cache of that level of CPU 0, from sysfs; 0 where it does not say.
+/// Bytes of CPU 0's data or unified cache of that level, from sysfs; 0 if sysfs does not say.
 int64_t cacheBytes(int level) {
   for (int i = 0; i < 8; ++i) {
     std::string dir = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", i);
@@ -42,7 +42,8 @@ unsigned allowedCpus() {
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
-/// Features that cannot be without `missing`. Written out where the CPU's name would bring them back.
+/// Whether `feature` needs `missing`. Such features must be disabled explicitly, or LLVM enables them for the CPU's
+/// name.
 bool dependsOn(llvm::StringRef feature, llvm::StringRef missing) {
   if (feature == missing)
     return true;
@@ -87,7 +88,7 @@ Target hostTarget(unsigned threads) {
   }
   const bool avx512 =
       host.lookup("avx512f") && host.lookup("avx512vl") && host.lookup("avx512bw") && host.lookup("avx512dq");
-  if (!avx512)  // wide vectors of f32 without those of narrow types: LLVM gives up on what they share
+  if (!avx512)  // LLVM fails on wide vectors of f32 without wide vectors of narrow types
     for (auto &f : host)
       if (dependsOn(f.getKey(), "avx512f"))
         f.second = false;

@@ -1,5 +1,5 @@
-// What the CUDA emitter asks about a block of a grid loop before it writes it: what its parts touch, how many threads
-// it has, and where its shared memory lies. A part of emit.cpp, which alone includes it.
+// Analyses of a grid loop's block, before the CUDA emitter writes it: the memory that its parts access, its number of
+// threads, and the places of its shared memory. Only emit.cpp includes this file.
 #pragma once
 
 #include "ir/kernel/kernel.h"
@@ -17,9 +17,10 @@ namespace gptc::cudaBlock {
 
 using namespace kir;
 
-/// What part of a block's work touches, for barriers. Parameters of equal size may share memory: they count as one.
+/// The memory that a part of a block reads and writes, for barriers. Parameters of equal size count as one, because
+/// they may share memory.
 struct Touched {
-  using Memory = std::pair<const BufferNode *, int64_t>;  // a shared buffer, or null and the bytes of a parameter
+  using Memory = std::pair<const BufferNode *, int64_t>;  // a shared buffer and 0, or null and a parameter's bytes
   std::set<Memory> read, written;
 
   void expression(const Expr &e, std::set<const ExprNode *> &seen) {
@@ -67,7 +68,7 @@ private:
   }
 };
 
-/// Threads of a block: those of the widest block_thread loop or matmul below.
+/// Threads of a block: the most that a block_thread loop, matmul or attention statement at or below `s` has.
 inline int64_t threadsOf(const StmtNode &s) {
   if (s.kind == StmtKind::Attention)
     return s.attention->threads;
@@ -80,12 +81,13 @@ inline int64_t threadsOf(const StmtNode &s) {
   return n;
 }
 
-/// Each shared buffer below, and the byte where it would begin were they all in one piece of memory.
+/// Lays out all shared buffers below `s` in one piece of memory: `places` gets each one's first byte, a multiple of 128
+/// after the initial `bytes`, and `bytes` the end.
 inline void placeShared(const StmtNode &s, llvm::DenseMap<const BufferNode *, int64_t> &places, int64_t &bytes) {
   if (s.kind == StmtKind::Alloc && s.buffer->storage == Storage::shared &&
       places.try_emplace(s.buffer.get(), bytes).second)
     bytes += (s.buffer->size * int64_t(sizeOf(s.buffer->dtype)) + 127) / 128 * 128;
-  if (s.kind == StmtKind::Attention)  // its body is only what it means
+  if (s.kind == StmtKind::Attention)  // its body only defines its meaning and is not emitted
     return;
   for (const std::vector<Stmt> *list : {&s.body, &s.orelse})
     for (const Stmt &c : *list)

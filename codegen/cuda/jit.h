@@ -1,4 +1,5 @@
-// Kernels to code for a GPU: emitCuda's text in few programs, which NVRTC compiles side by side. No GPU is needed.
+// Compiles kernels to code for a GPU. The texts of emitCuda are joined to a few programs, which NVRTC compiles in
+// parallel. No GPU is needed.
 #pragma once
 
 #include "codegen/cuda/emit.h"
@@ -13,42 +14,41 @@
 
 namespace gptc {
 
-/// What a kernel is called in images, and so by profilers and compute-sanitizer: at most 48 characters of its own name,
-/// which says the ops of its group, and 8 digits of a hash of its print ("row_layernorm_grad_1a2b3c4d"). Its functions
-/// are SYMBOL_p0, SYMBOL_p1, ...
+/// The symbol of a kernel in images, which profilers and compute-sanitizer show: at most 48 characters of the kernel's
+/// name, which lists the ops of its group, and 8 digits of a hash of kir::print ("row_layernorm_grad_1a2b3c4d"). The
+/// kernel's functions are SYMBOL_p0, SYMBOL_p1, ...
 std::string cudaSymbol(const kir::Kernel &k);
 
-/// A kernel in an image (a cubin), which it may share with others.
+/// A compiled kernel. Several kernels may share an image (a cubin).
 struct CudaCode {
   std::shared_ptr<const std::string> image;
   std::vector<CudaPhase> phases;
-  bool isPlain = false;        // loop trees in place of a template that was refused
-  std::exception_ptr refused;  // a UserError: there is no image
+  bool isPlain = false;        // loop trees replace a template that NVRTC refused
+  std::exception_ptr refused;  // set if there is no image: a UserError
 };
 
-/// Compiles kernels, equal ones once, by the name of the first. Images are cached in `cacheDir` (0700; "" for none)
-/// under a hash of their text, the device layer, the architecture and NVRTC's version; beside them stands for each
-/// kernel in which image it is and how it is called there, so that it is found whatever it is asked for with and
-/// whatever it is called.
+/// Compiles kernels; equal ones once, under the name of the first. Images are cached in `cacheDir` (mode 0700; "" for
+/// no cache) under a hash of their text, the device layer, the architecture and NVRTC's version. A second entry per
+/// kernel holds its image's key and its symbol there, so that a later batch with other kernels or names still finds it.
 ///
-/// A kernel that NVRTC does not compile is kept in a file. Where it is the text of a template, loop trees of the same
-/// meaning take its place (plain_kernel.h), and a warning on stderr quotes the log. Whether that is so follows from the
-/// text and NVRTC's version alone, so bits stay the same wherever both do.
+/// The text of a kernel that NVRTC does not compile is kept in a file. If the kernel has matmul or attention templates,
+/// loop trees of the same meaning replace it (plain_kernel.h), and a warning on stderr quotes the log. This depends
+/// only on the text and NVRTC's version, so equal texts and versions give equal bits.
 class CudaJit {
 public:
-  /// UserError(TargetUnavailable) where there is no NVRTC.
+  /// UserError(TargetUnavailable) if there is no NVRTC.
   CudaJit(const Target &target, const std::string &cacheDir);
-  /// Same order as `kernels`. UserError(KernelRejected) for one that NVRTC does not compile and that has no template,
-  /// or is no better without.
+  /// The code in the order of `kernels`. UserError(KernelRejected) if NVRTC does not compile one of them and loop trees
+  /// cannot replace it.
   std::vector<CudaCode> compile(llvm::ArrayRef<const kir::Kernel *> kernels);
-  /// The same, but a kernel that is not compiled has that error in its place.
+  /// The same, but CudaCode::refused holds the error of a kernel that is not compiled.
   std::vector<CudaCode> compileEach(llvm::ArrayRef<const kir::Kernel *> kernels);
-  /// Text by hand, of functions that `text.phases` names.
+  /// Compiles handwritten text, whose functions `text.phases` names. UserError(KernelRejected) as above.
   CudaCode compile(const CudaKernel &text, const std::string &name);
   struct Stats {
-    int compiled = 0, reused = 0;  // distinct kernels, by whether the cache had them
-    int programs = 0;              // that were compiled, or tried
-    int plain = 0;                 // distinct kernels in whose place loop trees stand
+    int compiled = 0, reused = 0;  // distinct kernels: compiled, or found in the cache
+    int programs = 0;              // programs given to NVRTC, with or without success
+    int plain = 0;                 // distinct kernels that loop trees replace
   } stats;
 
 private:
@@ -56,9 +56,9 @@ private:
   struct Program;
   const Target target;
   const ObjectCache cache;
-  std::string salt;                 // what all keys depend on
+  std::string salt;                 // part of all keys: architecture, NVRTC's version, device layer
   llvm::StringMap<CudaCode> known;  // by kir::print
-  llvm::StringMap<int> kept;        // names of texts that were refused
+  llvm::StringMap<int> kept;        // how many refused texts of a name were kept
 
   std::string keyOf(llvm::StringRef kind, llvm::StringRef text) const;
   void emit(Text &t, const kir::Kernel &k, const std::string &printed) const;

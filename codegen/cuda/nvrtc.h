@@ -1,5 +1,5 @@
-// Compiles CUDA text for a GPU by NVRTC, which is loaded with dlopen: nothing of CUDA is needed to build or to start,
-// and no GPU to compile.
+// Compiles CUDA text with NVRTC, which is loaded by dlopen: nothing of CUDA is needed to build or to start, and no GPU
+// to compile.
 #pragma once
 
 #include "ir/kernel/schedule.h"
@@ -11,12 +11,12 @@ namespace gptc {
 
 struct CompiledCuda {
   std::string cubin, ptx;
-  std::string log;           // what compiler and assembler said
-  int registers = 0;         // of the kernel with most
-  int64_t spilledBytes = 0;  // stores and loads of registers that did not fit, all kernels together
+  std::string log;           // of compiler and assembler
+  int registers = 0;         // per thread, of the kernel with most
+  int64_t spilledBytes = 0;  // of stores and loads of spilled registers, in all kernels together
 };
 
-/// Text that does not compile: a mistake of ours, or of the compiler's.
+/// Thrown for text that does not compile: a bug of this compiler or of NVRTC.
 class CudaRejected : public InternalError {
 public:
   CudaRejected(const std::string &log, const std::string &text)
@@ -27,14 +27,14 @@ public:
 /// The NVRTC library of this machine, as CudaLibrary finds it.
 class Nvrtc {
 public:
-  /// Loaded once. UserError(TargetUnavailable) where there is none.
+  /// The library, loaded once per process. UserError(TargetUnavailable) if there is none.
   static const Nvrtc &get();
-  /// The same; null and the reason where there is none.
+  /// The same, but null, with the reason in `why`, if there is none.
   static const Nvrtc *find(std::string &why);
 
-  /// Text as emitCuda gives it, for `target.cpu`; without contraction, denormals kept, correctly rounded division.
-  /// Callable from any thread. CudaRejected when the text does not compile;
-  /// UserError(TargetUnavailable) where a part of the library is missing.
+  /// Compiles the text of emitCuda for the architecture `target.cpu`: without contraction, with denormals, and with
+  /// correctly rounded division and square root. Callable from any thread. CudaRejected if the text does not compile;
+  /// UserError(TargetUnavailable) if a part of the library is missing.
   CompiledCuda compile(const std::string &text, const Target &target) const;
 
 private:
