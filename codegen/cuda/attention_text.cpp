@@ -1,5 +1,5 @@
-// How emitted text calls the attention templates of device/attention.cuh: their constants, the functions that these
-// name, and the statement.
+// Writes calls of the attention templates of device/attention.cuh: the struct of constants, the functions that it
+// calls, and the statement.
 #include "codegen/cuda/emit_text.h"
 #include "ir/ops/op_support.h"
 #include "ir/random.h"
@@ -8,7 +8,7 @@
 
 namespace gptc {
 
-/// Of the index that dropout draws at: of a score of one sequence.
+/// The dtype of dropout's index, which numbers the scores of one sequence: u32 if that suffices.
 static DType indexOf(const kir::AttentionTile &t) {
   return double(t.ofHeads) * double(t.tokens) * double(t.tokens) < 0x1p32 ? DType::u32 : DType::i64;
 }

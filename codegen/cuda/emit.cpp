@@ -1,10 +1,10 @@
-// The text is written statement by statement. A node that a statement uses twice becomes a constant of its own, as does
-// what would make a line too long; everything else stands where it is used. Inside a vector loop each value is
+// Writes the text statement by statement. A node becomes a constant of its own if a statement uses it twice or if a
+// line would become too long; other nodes stand where they are used. Inside a vector loop each value is
 //   uniform   one text, the same for all lanes;
 //   linear    i64 base + stride * lane: the text of the base;
 //   varying   one text per lane.
-// Lanes that do not take part are left out where that is known now; else each has a guard, and what could do harm
-// (loads, stores, integer divisions) asks it.
+// Lanes that are known to be inactive are left out. If that is known only at run time, a lane has a guard, a condition
+// that protects its loads, stores and integer divisions.
 #include "codegen/cuda/emit.h"
 
 #include "codegen/cuda/device_text.h"
@@ -31,7 +31,7 @@ namespace {
 constexpr size_t longText = 120;
 constexpr int64_t staticShared = 48 << 10;  // bytes that a kernel may declare
 
-/// A value of the current point; see the head of this file. The facts hold for i64 values.
+/// A value; see the head of this file for its three kinds. The facts hold for i64 values.
 struct Val : IndexFacts {
   std::string text;                // uniform or linear
   std::vector<std::string> lanes;  // varying
@@ -48,7 +48,7 @@ Val uniformVal(std::string text) {
   return v;
 }
 
-/// Whether a product's or attention's template is part of it.
+/// Whether `s` contains a matmul or attention statement.
 bool holdsTile(const StmtNode &s) {
   auto inStmt = [](const Stmt &t) { return holdsTile(*t); };
   return s.kind == StmtKind::Matmul || s.kind == StmtKind::Attention || llvm::any_of(s.body, inStmt) ||
@@ -60,7 +60,7 @@ public:
   TextEmitter(std::set<UnaryOp> &functions, bool &multiplies) : functions(functions), multiplies(multiplies) {}
 
   std::string out;
-  std::string before;  // what attention statements need in front of the kernel
+  std::string before;  // functions and constants of attention statements, to stand before the kernel
 
   void kernel(const Kernel &k, const StmtNode &phase, CudaPhase &info) {
     int64_t begin, blocks;
@@ -125,10 +125,10 @@ private:
   llvm::DenseMap<const ExprNode *, Val> done;
   int threads = 0;
   bool inThread = false;
-  int width = 1;                        // of the vector loop we stand in
-  std::vector<int> active{0};           // its lanes that may take part
-  std::vector<std::string> guards{""};  // per lane: the condition under which it does; "": always
-  Touched pending;                      // since the last barrier, by all threads
+  int width = 1;                        // lanes of the current vector loop
+  std::vector<int> active{0};           // its lanes that may be active
+  std::vector<std::string> guards{""};  // per lane: the condition under which it is active; "": always
+  Touched pending;                      // memory that all threads together accessed since the last barrier
 
   // ---- text --------------------------------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ private:
     return v.stride == 0 || l == 0 ? v.text : fmt::format("({} + {})", v.text, v.stride * l);
   }
 
-  /// The value as a constant of that name.
+  /// Writes the value's texts as constants named after `base`, unless they are constants already.
   Val define(Val v, const std::string &base, DType t) {
     if (v.known)
       return v;
@@ -220,7 +220,7 @@ private:
     return done[e.get()] = v;
   }
 
-  /// Calls `f` with the texts of the operands, once where all are uniform, else per lane.
+  /// Calls `f` with the texts of the operands: once if all are uniform, else per active lane.
   template <typename F> Val lift(llvm::ArrayRef<Val> vals, F f) {
     llvm::SmallVector<std::string, 3> args;
     if (llvm::all_of(vals, [](const Val &v) { return v.uniform(); })) {
@@ -239,7 +239,7 @@ private:
     return r;
   }
 
-  /// Zero in lanes that do not take part.
+  /// The value, with 0 in lanes whose guard is false.
   Val guarded(Val v) const {
     for (int l : active)
       if (!v.scalar() && !guards[l].empty())
@@ -314,7 +314,7 @@ private:
     }
   }
 
-  /// i64 operations on uniform and linear values, with what is known about them. None where the result varies.
+  /// An i64 operation on uniform and linear values, with the facts about its result. nullopt if the result is varying.
   std::optional<Val> arithmetic64(BinaryOp op, const Val &x, const Val &y) {
     if (!x.scalar() || !y.scalar())
       return std::nullopt;
@@ -402,7 +402,7 @@ private:
     return llvm::all_of(guards, [](const std::string &g) { return g.empty(); });
   }
 
-  /// Whether the lanes touch one aligned vector of memory.
+  /// Whether the lanes access one aligned vector of memory.
   bool isVector(const Buffer &b, const Val &at) const {
     const int64_t bytes = width * int64_t(sizeOf(b->dtype));
     return width > 1 && int(active.size()) == width && isUnguarded() &&
@@ -439,7 +439,7 @@ private:
       const std::string values = list(list(value).size() > longText ? define(value, "t", valueType(b)) : value);
       return line(fmt::format("storeVector<{}>({}, {}, {{{{{}}}}});", width, nameOf(b), at.text, values));
     }
-    // No lane stores before each has loaded.
+    // All lanes load before any lane stores.
     const Val to = define(at, "at", DType::i64), v = define(value, "t", valueType(b));
     for (int l : active)
       line(fmt::format("{}store({}, {}, {});", guards[l].empty() ? "" : fmt::format("if ({}) ", guards[l]), nameOf(b),
@@ -448,7 +448,7 @@ private:
 
   // ---- folds -------------------------------------------------------------------------------------------------------
 
-  /// The texts folded by halves, each step a constant.
+  /// Folds the texts by halves; each step becomes a constant.
   std::string halves(std::vector<std::string> v, BinaryOp op, DType t) {
     for (size_t n = v.size() / 2; n >= 1; n /= 2)
       for (size_t i = 0; i < n; ++i)
@@ -467,8 +467,8 @@ private:
         v.push_back(element(arithmetic64(BinaryOp::add, at, index(i))->text));
       return uniformVal(halves(v, e.bop, e.dtype));
     }
-    // Every warp folds all elements: lane l takes l, l + 32, ..., and a shuffle swaps partners; the one with the lower
-    // lane is the first operand on both sides, so that all lanes hold the same bits.
+    // Every warp folds all elements: lane l takes l, l + 32, ..., then shuffles exchange values between partners. Both
+    // use the value of the lower lane as the first operand, so that all lanes get the same bits.
     const int lanes = int(std::min<int64_t>(e.ival, 32));
     Val lane = uniformVal(fmt::format("(thread & {})", lanes - 1));
     lane.bound = lanes - 1, lane.narrow = true;
@@ -493,7 +493,8 @@ private:
       statement(*s);
   }
 
-  /// Called before anything that all threads of a block do: a barrier where this meets what came before.
+  /// Must be called before each access that all threads of a block make. Writes a barrier if `next` conflicts with
+  /// accesses since the last one.
   void sync(const Touched &next) {
     if (inThread)
       return;
@@ -612,7 +613,7 @@ private:
       pending.merge(after);
       return close();
     }
-    // Lanes go in lock step: both sides for those that take part in them.
+    // A varying condition: both arms are written, each for the lanes that take it.
     const std::vector<std::string> outer = guards;
     cond = define(cond, "on", DType::pred);  // what one side stores does not change it
     auto arm = [&](const std::vector<Stmt> &stmts, const char *sign) {
@@ -661,7 +662,7 @@ private:
     close();
   }
 
-  /// The body for the first `lanes` lanes from `base` on; with `end`, for those before it.
+  /// Writes the body for the first `lanes` lanes from `base` on. With `end`, lanes at or past it get a false guard.
   void group(const StmtNode &s, Val base, int lanes, const std::string &end = "") {
     width = s.width;
     active.resize(lanes);
@@ -710,7 +711,7 @@ private:
       group(s, at(whole * w), int(rest));
   }
 
-  /// The threads of a block, each with its own iteration.
+  /// A block_thread loop: each thread of a block runs one iteration.
   void region(const StmtNode &s) {
     Touched touched;
     touched.statement(s);

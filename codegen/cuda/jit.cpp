@@ -24,13 +24,13 @@ namespace gptc {
 
 namespace {
 
-// Programs per thread: enough that threads end together, few enough that each is worth its start. And kernels per
-// program, so that threads end together where there are hundreds.
+// Programs per thread: enough that all threads end at about the same time, few enough that each is worth its start-up.
+// With hundreds of kernels, `kernelsPerProgram` bounds the size of a program for the same reason.
 constexpr size_t programsPerThread = 2, kernelsPerProgram = 20;
 
 llvm::ArrayRef<char> bytes(llvm::StringRef s) { return {s.data(), s.size()}; }
 
-/// A symbol from a kernel's print alone: equal ones have equal texts under it, whatever they are called.
+/// A symbol made from a kernel's print alone. Kernels with equal prints and different names get equal texts under it.
 std::string namelessSymbol(const std::string &printed) { return "k" + contentHash({bytes(printed)}).substr(0, 16); }
 
 void rename(std::string &text, const std::string &from, const std::string &to) {
@@ -38,8 +38,8 @@ void rename(std::string &text, const std::string &from, const std::string &to) {
     text.replace(at, from.size(), to);
 }
 
-/// The name of a kernel as the beginning of a symbol: without its kind where the first op is called so, too, and cut
-/// between two words.
+/// The beginning of a kernel's symbol: its name, without its kind if that repeats in the first op's name, and cut
+/// between two words if it is too long.
 std::string readableName(llvm::StringRef name) {
   constexpr size_t most = 48;
   for (size_t n = 1; 2 * n < name.size(); ++n)
@@ -75,11 +75,11 @@ std::string joined(llvm::ArrayRef<std::string> texts) {
 std::string cudaSymbol(const kir::Kernel &k) { return symbolOf(k, kir::print(k)); }
 
 struct CudaJit::Text {
-  std::string printed;  // of the kernel
+  std::string printed;  // kir::print of the kernel
   CudaKernel cuda;
   std::string name;
-  const kir::Kernel *kernel = nullptr;  // that the text was made from
-  std::string symbol, key;              // of the text: its own, and that of its entry in the cache
+  const kir::Kernel *kernel = nullptr;  // from which the text was emitted; null for handwritten text and loop trees
+  std::string symbol, key;              // the text's symbol, and the key of its cache entry
   bool isPlain = false;
   std::exception_ptr refused;
   std::shared_ptr<const std::string> image;
@@ -101,7 +101,7 @@ std::string CudaJit::keyOf(llvm::StringRef kind, llvm::StringRef text) const {
   return contentHash({bytes(salt), bytes(kind), bytes(text)});
 }
 
-/// Makes the text of a kernel, called by its name.
+/// Emits the text of a kernel under its readable symbol. The key is of the text under its nameless symbol.
 void CudaJit::emit(Text &t, const kir::Kernel &k, const std::string &printed) const {
   const std::string nameless = namelessSymbol(printed);
   t.symbol = symbolOf(k, printed);
@@ -112,7 +112,7 @@ void CudaJit::emit(Text &t, const kir::Kernel &k, const std::string &printed) co
     rename(p.symbol, nameless, t.symbol);
 }
 
-/// Gives what the cache has its image, and the symbol that it has there; the rest.
+/// Gives each text that the cache has its image and renames it to its symbol there. Returns the other texts.
 std::vector<CudaJit::Text *> CudaJit::withoutCached(llvm::ArrayRef<Text *> texts) const {
   std::map<std::string, std::shared_ptr<const std::string>> images;
   std::vector<Text *> missing;
@@ -147,7 +147,7 @@ void CudaJit::compile(Program &p) const {
   }
 }
 
-/// All of them, side by side. Each keeps its own error.
+/// Compiles all programs in parallel. Each keeps its own error.
 void CudaJit::compile(std::vector<Program> &programs) {
   std::atomic<size_t> next = 0;
   auto work = [&] {
@@ -171,8 +171,8 @@ void CudaJit::compile(std::vector<Program> &programs) {
   stats.programs += int(programs.size());
 }
 
-/// Where the text of a kernel that was refused stands from now on, with the device layer before it, so that it compiles
-/// by itself; lines are counted as in the log.
+/// Writes the text of a refused kernel to a file, with the device layer before it so that it compiles by itself, and
+/// with line numbers as in the log. Returns a sentence that names the file.
 std::string CudaJit::keep(const Text &t) {
   std::string whole = t.cuda.text;
   const std::string include = "#include \"gptc_device.h\"\n";
@@ -196,9 +196,9 @@ static std::string quoted(llvm::StringRef log) {
   return lines.size() > most ? text + fmt::format("  and {} more lines\n", lines.size() - most) : text;
 }
 
-// 1. Few programs, the longest text first, each to the program that is shortest so far.
-// 2. Of a program that does not compile, each kernel by itself.
-// 3. In place of those that are refused, loop trees where the text was a template's; else the error stays with it.
+// 1. Joins the texts to a few programs: the longest text first, each to the program that is shortest so far.
+// 2. If a program does not compile, compiles each of its kernels by itself.
+// 3. If NVRTC refuses a kernel with templates, loop trees replace it; any other refused kernel keeps the error.
 void CudaJit::build(llvm::ArrayRef<Text *> texts) {
   std::vector<Text *> longest = texts.vec();
   llvm::stable_sort(longest, [](Text *a, Text *b) { return a->cuda.text.size() > b->cuda.text.size(); });

@@ -25,8 +25,8 @@ CudaVersion ofDecimal(size_t v, size_t major, size_t minor) {
   return {int(v / major), int(v % major / minor), int(v % minor)};
 }
 
-// How libraries say their version, by the function at `f`. None of these needs a device, or that the library was
-// initialised.
+// Each reads a library's version with the library's function at `f`. None of those functions needs a device or an
+// initialised library.
 
 std::optional<CudaVersion> driverVersion(void *f) {
   int v = 0;
@@ -53,20 +53,20 @@ std::optional<CudaVersion> ncclVersion(void *f) {
 
 std::optional<CudaVersion> untold(void *) { return CudaVersion{}; }
 
-/// What is to be known of a library.
+/// The static description of a library.
 struct Facts {
   CudaLibraryId id;
   const char *name;
-  std::array<const char *, 2> files;  // the version that we are written for first
-  const char *probe;                  // a function that every version has
+  std::array<const char *, 2> files;  // file names to try, the preferred major version first
+  const char *probe;                  // a function that every version has; its address goes to `version`
   std::optional<CudaVersion> (*version)(void *probe);
   CudaVersion needed;
   bool ofDriver;
-  bool sameMajor = false;          // a later major version has other functions; else it has all of an earlier one
-  const char *builtFor = nullptr;  // a function that tells the CUDA that it is built for, where its version does not
+  bool sameMajor = false;          // a later major version does not fit, because its functions differ
+  const char *builtFor = nullptr;  // a function that returns the CUDA version for which the library was built, or null
 
   bool takes(const CudaVersion &v) const { return v >= needed && (!sameMajor || v.major == needed.major); }
-  /// "13.0 or later", and where they end.
+  /// "13.0 or later" or "13.0 or later but below 14".
   std::string range() const {
     return needed.str() + " or later" + (sameMajor ? fmt::format(" but below {}", needed.major + 1) : "");
   }
@@ -74,7 +74,7 @@ struct Facts {
 
 using enum CudaLibraryId;
 constexpr Facts facts[] = {
-    // Code for a GPU made by toolkit 13 runs on a driver for CUDA 13.0 or later (release 580).
+    // GPU code of toolkit 13 needs a driver for CUDA 13.0 or later (release 580).
     {driver, "the NVIDIA driver", {"libcuda.so.1", nullptr}, "cuDriverGetVersion", driverVersion, {13, 0, 0}, true},
     {nvml, "NVML", {"libnvidia-ml.so.1", nullptr}, "nvmlInit_v2", untold, {}, true},
     {nvrtc, "NVRTC", {"libnvrtc.so.13", "libnvrtc.so"}, "nvrtcVersion", nvrtcVersion, {13, 0, 0}, false},
@@ -95,7 +95,7 @@ constexpr Facts facts[] = {
      false,
      true,
      "cudnnGetCudartVersion"},
-    // 2.19 brought memory that is registered with a communicator.
+    // 2.19 is the first with memory registered with a communicator.
     {nccl, "NCCL", {"libnccl.so.2", "libnccl.so"}, "ncclGetVersion", ncclVersion, {2, 19, 0}, false, true},
     {nvtx, "NVTX", {"libnvtx3interop.so.1", "libnvtx3interop.so"}, "nvtxRangePushA", untold, {}, false},
 };
@@ -104,7 +104,7 @@ const Facts &factsOf(CudaLibraryId id) {
   return *std::find_if(std::begin(facts), std::end(facts), [&](const Facts &f) { return f.id == id; });
 }
 
-/// The folders of a variable's value, which is null where it is not set.
+/// The folders of a variable's value; none if `value` is null.
 std::vector<std::string> listOf(const char *value) {
   std::vector<std::string> folders;
   llvm::SmallVector<llvm::StringRef, 8> parts;
@@ -114,7 +114,7 @@ std::vector<std::string> listOf(const char *value) {
   return folders;
 }
 
-/// The folders below one of a toolkit, of Python packages, or of libraries, in which libraries may lie.
+/// Adds the folders in which libraries may lie below a folder of a toolkit, of Python packages, or of libraries.
 void addBelow(std::vector<std::string> &to, const fs::path &folder) {
   std::error_code ec;
   for (const char *sub : {"", "lib64", "lib", "targets/x86_64-linux/lib"})
@@ -128,7 +128,7 @@ void addBelow(std::vector<std::string> &to, const fs::path &folder) {
   to.insert(to.end(), packages.begin(), packages.end());
 }
 
-/// The folders of Python's packages; asking costs some 30 ms, once per process.
+/// The folders of Python's packages. Running python3 costs some 30 ms, once per process.
 const std::vector<std::string> &pythonFolders() {
   static const std::vector<std::string> found = [] {
     std::vector<std::string> folders;
@@ -143,14 +143,14 @@ const std::vector<std::string> &pythonFolders() {
     llvm::SmallVector<llvm::StringRef, 16> lines;
     llvm::StringRef(text).split(lines, '\n', -1, /*KeepEmpty=*/false);
     for (llvm::StringRef line : lines)
-      if (line.starts_with("/"))  // nothing relative: a downloaded folder that we stand in must not bring code
+      if (line.starts_with("/"))  // no relative path: code of the current folder must not be loaded
         addBelow(folders, line.str());
     return folders;
   }();
   return found;
 }
 
-/// One try after the other; keeps what it has to say of those that failed.
+/// Tries one file after another and keeps the reason why the first unfit one was refused.
 struct Search {
   const Facts &f;
   std::string path, why;
@@ -166,7 +166,7 @@ struct Search {
     return nullptr;
   }
 
-  /// `file` with a folder, or a bare name, which the loader looks for.
+  /// Loads `file`, a path or a bare name for the loader to find. Null if there is none or it does not fit.
   void *open(const std::string &file) {
     std::error_code ec;
     const bool bare = file.find('/') == std::string::npos;
@@ -175,7 +175,7 @@ struct Search {
     void *library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) {
       const std::string reason = dlerror();
-      // Of a bare name: there is none, unless something that it needs is what is missing.
+      // With this message there is no file of that bare name. Other messages may name a missing dependency.
       return bare && llvm::StringRef(reason).starts_with(file + ": cannot open shared object file")
                  ? nullptr
                  : refuse(nullptr, "the loader refuses " + reason);
@@ -226,7 +226,7 @@ struct Search {
           addBelow(folders, fs::absolute(home));
     folders.push_back("");
     if (f.ofDriver) {
-      // Containers, WSL and NixOS.
+      // The driver's folders in containers, WSL and NixOS.
       for (const char *folder : {"/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/run/opengl-driver/lib"})
         folders.push_back(folder);
     } else {
@@ -270,7 +270,7 @@ void *CudaLibrary::symbol(const char *function) const { return handle ? dlsym(ha
 
 CudaLibrary CudaLibrary::lookUp(CudaLibraryId id) {
   const Facts &f = factsOf(id);
-  // cuDNN loads NVRTC and cuBLASLt by their names when it needs them: ours, if they are in the process by then.
+  // cuDNN loads NVRTC and cuBLASLt by name when it needs them. If they are loaded before, it uses the same ones.
   if (id == cudnn) {
     find(nvrtc);
     find(cublasLt);

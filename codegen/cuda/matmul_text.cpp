@@ -1,4 +1,4 @@
-// How emitted text calls the matmul template of device/matmul.cuh.
+// Writes calls of the matmul templates of device/matmul.cuh.
 #include "codegen/cuda/emit_text.h"
 
 #include <numeric>
@@ -7,8 +7,8 @@ namespace gptc {
 
 std::string matmulCall(const kir::MatmulTile &t, const MatmulNames &n) {
   const int64_t piece = 16 / int64_t(sizeOf(t.a->dtype)), fold = t.fold ? t.fold : t.k;
-  // How many elements one copy takes: as many as every row begins with, and every block of k where that runs along
-  // rows.
+  // Elements per copy, at most 16 bytes: all rows must begin at a multiple of it, and all blocks of k too if k runs
+  // along rows.
   auto width = [&](int64_t multiple, int64_t ld, bool kInner) {
     const int64_t w = std::gcd(std::gcd(multiple, ld), piece);
     return kInner && t.k > fold ? std::gcd(w, fold) : w;

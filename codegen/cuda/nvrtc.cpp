@@ -15,7 +15,7 @@ namespace gptc {
 
 namespace {
 
-// What we need of nvrtc.h, whose ABI does not change.
+// The needed declarations of nvrtc.h, whose ABI does not change.
 using Program = struct ProgramImpl *;
 using Result = int;
 constexpr Result success = 0, compilationFailed = 6, builtinsMissing = 7, compilerFailed = 11;
@@ -99,7 +99,7 @@ const Nvrtc &Nvrtc::get() {
                   fmt::format("install a newer one than {}", library.version.str()));
 }
 
-/// Spilled bytes and registers, from the assembler's report.
+/// Reads spilled bytes and registers from the assembler's report.
 static void readReport(CompiledCuda &c) {
   llvm::StringRef log = c.log;
   llvm::SmallVector<llvm::StringRef, 32> words;

@@ -14,9 +14,9 @@ using namespace kir;
 
 namespace {
 
-constexpr int64_t side = 4;  // of a thread's patch; tiles have as many rows and columns, or a multiple
+constexpr int64_t side = 4;  // rows and columns of a thread's patch; a tile's rows and columns are multiples of it
 
-/// The threads of a block go through the patches of the tile.
+/// Loop trees in place of one matmul statement: the threads of a block share out the patches of the tile.
 class Product {
 public:
   explicit Product(const StmtNode &s) : t(*s.matmul), c(s.buffer), type(c->dtype) {
@@ -56,7 +56,7 @@ private:
     Seq out;
     const int64_t across = t.cols / side;
     Expr i0 = out.let("i0", at / imm(across) * side), j0 = out.let("j0", at % imm(across) * side);
-    // Of rows and columns outside of the matrices the last one is taken: their sums have no value.
+    // Rows and columns past the end of the matrices read the last one instead; nothing reads their sums.
     const bool rowsEnd = t.m % t.rows != 0, colsEnd = t.n % t.cols != 0;
     for (int64_t x = 0; x < side; ++x) {
       Expr row = row0 + (i0 + x), col = col0 + (j0 + x);
@@ -95,7 +95,7 @@ private:
     return out.take();
   }
 
-  /// One step of k.
+  /// Step k of all sums of the patch.
   Body step(const Buffer &acc, const Expr &k) {
     Seq out;
     Expr x[side], y[side];
@@ -128,7 +128,7 @@ public:
   }
 
 private:
-  std::set<const BufferNode *> rooms;  // of attention statements, which nothing else uses
+  std::set<const BufferNode *> rooms;  // shared buffers of attention statements; nothing else uses them
 
   Body one(const Stmt &s) {
     if (s->kind == StmtKind::Matmul) {

@@ -1,4 +1,4 @@
-// What GPUs offer, by the name of their architecture: no GPU is needed to compile for one.
+// Describes GPUs by the name of their architecture. No GPU is needed to compile for one.
 #include "codegen/codegen.h"
 #include "support/diagnostics.h"
 
@@ -7,7 +7,7 @@
 namespace gptc {
 
 Target cudaTarget(llvm::StringRef name) {
-  // All that NVRTC 13 compiles for. `a`: with instructions of that one GPU; `f`: of its family.
+  // All architectures of NVRTC 13. `a` adds instructions of one architecture, `f` those of its family.
   static constexpr llvm::StringLiteral known[] = {"sm_75",   "sm_80",   "sm_86",  "sm_87",   "sm_88",   "sm_89",
                                                   "sm_90",   "sm_90a",  "sm_100", "sm_100f", "sm_100a", "sm_103",
                                                   "sm_103f", "sm_103a", "sm_110", "sm_110f", "sm_110a", "sm_120",
@@ -31,11 +31,11 @@ Target cudaTarget(llvm::StringRef name) {
   t.cpu = arch.str();
   t.vectorBytes = 16;  // the widest access of one thread
   t.warp = 32;
-  // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; multiprocessors of the GPUs that
-  // most people have.
+  // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". `processors` is that of a common GPU
+  // of the architecture.
   struct Limits {
     unsigned architecture, processors;
-    int64_t shared;  // KiB of a multiprocessor; a block may have 1 less, but on sm_75 all
+    int64_t shared;  // KiB per multiprocessor; a block may have 1 KiB less, on sm_75 all
   };
   static constexpr Limits limits[] = {{75, 40, 64},    {80, 108, 164}, {86, 84, 100},   {87, 16, 164},
                                       {88, 16, 164},   {89, 128, 100}, {90, 132, 228},  {100, 148, 228},

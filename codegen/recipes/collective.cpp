@@ -1,11 +1,11 @@
-// The collective recipe: a list of what an engine has to do. Its space is empty.
+// The collective recipe: a list of calls for an engine of the runtime. It has no other schedules.
 //
-// On the CPU engines add in the order of a tree themselves, and there is no kernel. On a GPU the order of NCCL's sums
-// is NCCL's own; where it is to be the tree,
-//   1. ranks exchange what they add rather than sums: each gets everybody's values of its part of the result, in as
-//      many bytes as the least that a reduce_scatter can have.
-//   2. The kernel adds them in the tree's order, every element by itself; of many ranks in passes of 32.
-//   3. Parts of an all_reduce are gathered.
+// The CPU's engines add in the order of a tree themselves, and there is no kernel. NCCL chooses its own order of sums.
+// If the op asks for the tree's order on a GPU,
+//   1. ranks exchange terms instead of sums: each rank receives all ranks' values of its part of the result. That takes
+//      as many bytes as the least that a reduce_scatter can take.
+//   2. The kernel adds them in the tree's order, element by element; for many ranks in passes of 32 terms.
+//   3. The parts of an all_reduce are gathered.
 #include "codegen/recipes/group_ctx.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
@@ -19,7 +19,8 @@ using namespace kir;
 
 namespace {
 
-/// Collectives of one axis and order on operands of the group, each result yielded.
+/// All members are collectives of one axis, order and number of ranks on operands of the group, and only their results
+/// are yielded.
 bool matches(const Op &fused) {
   const Op *first = nullptr;
   for (const Op &op : *fused.body) {
@@ -47,13 +48,12 @@ Schedule defaults(const Op &, const Target &target) {
 
 std::vector<Schedule> space(const Op &, const Schedule &, const Target &) { return {}; }
 
-/// Terms of one expression: more are added in passes, so that a kernel's text does not grow with the ranks.
+/// Most terms of one expression. More are added in passes, so that a kernel's text does not grow with the ranks.
 constexpr int64_t mostTerms = 32;
 bool addsInPasses(int64_t ranks) { return ranks > mostTerms && ranks % mostTerms == 0; }
 
-/// For each g < groups and i < n: sum[offset + g each + i] = ((m[i] + m[stride + i]) + (m[2 stride + i] + m[3 stride +
-/// i])) +
-/// ... of `terms`, where m is met from g each on, rounded to the dtype after each addition.
+/// For each g < groups and i < n: sum[offset + g*each + i] = ((m(0) + m(1)) + (m(2) + m(3))) + ... of `terms` terms,
+/// where m(r) = met[g*each + r*stride + i]. Each addition rounds to the dtype.
 Stmt addTerms(const Buffer &met, const Buffer &sum, int64_t offset, int64_t n, int64_t terms, int64_t stride,
               int64_t groups, int64_t each, const Schedule &s) {
   const int64_t vec = std::gcd(std::gcd(n, offset), std::max(1, s.vec));
@@ -77,8 +77,8 @@ Stmt addTerms(const Buffer &met, const Buffer &sum, int64_t offset, int64_t n, i
                      {vec == 1 ? stored : loop(LoopKind::vector, c, imm(vec), {stored}, int(vec))});
 }
 
-/// sum[offset + i] = the tree's sum of met[i], met[n + i], ... of all ranks. Sums of a pass stand where their first
-/// terms were.
+/// sum[offset + i] = the tree's sum of met[i], met[n + i], ... over all ranks. A pass overwrites its first terms in
+/// `met` with its sums.
 void addAsTree(std::vector<Stmt> &body, const Buffer &met, const Buffer &sum, int64_t offset, int64_t n, int64_t ranks,
                const Schedule &s) {
   int64_t stride = n;
@@ -121,7 +121,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
     }
     if (target.isCuda() && out.collectives->tree && ranks > 1 &&
         op.isOneOf(OpKind::all_reduce, OpKind::reduce_scatter)) {
-      // Of an all_reduce what divides is shared out, and the rest, less than an element for each rank, all add.
+      // The ranks share the elements of an all_reduce equally; all ranks add the rest, of fewer elements than ranks.
       const int64_t all = call.count, rest = op.is(OpKind::all_reduce) ? all % ranks : 0;
       auto meet = [&](int64_t count, int64_t offset) {
         const bool inParts = op.is(OpKind::all_reduce) && count % ranks == 0;

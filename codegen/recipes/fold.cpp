@@ -1,17 +1,16 @@
-// The fold recipe: sums over the leading dimensions (tokens) for each column: bias gradients, the parameters' gradients
-// of norms, the loss. Several such sums over one domain, and what is pointwise before and after them, make one kernel.
+// The fold recipe: sums over the leading dimensions (tokens) for each column, such as bias gradients, the parameters'
+// gradients of norms, and the loss. One kernel computes several sums over one domain and the pointwise ops around them.
 //
 //   acc = init or +0;  for each block of `fold` rows: { p = +0; for each row: p = p + e(row);  acc = acc + p }
 //
-// That order is kept to the bit by three ways to run it, so that a schedule is free to choose:
+// There are three ways to run this, all with the same bits, so a schedule may choose freely:
 //   one phase    tasks take columns and walk all rows.                                  (mc = 0)
 //   two phases   tasks take a block of rows and a part of the columns and leave p in a workspace; tasks of the
 //                second phase take columns and add the blocks in order.                 (mc = 1)
-//   few columns  as two phases, but the lanes of a vector are blocks: a chain of additions per block is slow, 16 at a
-//                time are not.
-// On CUDA there are two phases too, with a thread for each column of each block, and then one for each column. In the
-// first two above, `unroll` rows are added per visit of the partial sums, which stand in a stack buffer of `nc`
-// columns.
+//   few columns  as two phases, but each lane of a vector takes a block of rows: the latency of one chain of additions
+//                is slow, 16 chains side by side are not.
+// The first two add `unroll` rows each time they load the partial sums, which stand in a stack buffer of `nc` columns.
+// CUDA has two phases too: first a thread for each column of each block, then one for each column.
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
@@ -29,7 +28,7 @@ constexpr int64_t fewColumns = 16;
 constexpr int blockLanes = 16;
 constexpr int64_t stackBytes = 512 << 10;
 
-/// The dimensions that the folds of a group sum over, all alike; 0 when there is no fold or they differ.
+/// The number of leading dimensions that all folds of a group sum over; 0 if there is no fold or they differ.
 unsigned leadOf(const Op &fused) {
   unsigned lead = 0;
   const Type *domain = nullptr;
@@ -145,8 +144,8 @@ private:
     int64_t most;
     int64_t tasks;
   };
-  /// Columns in parts of at most `most` (0: 1024), and few enough for partial and total sums on the stack. `open` then
-  /// says where the part of one task is.
+  /// Cuts the columns into parts of at most `most` (0: 1024), such that partial and total sums fit the stack. `open`
+  /// then binds the first column and the number of columns of one task.
   Columns cut(int64_t most) const {
     Columns c;
     const int64_t room = stackBytes / int64_t(2 * sums.size() * sizeOf(g.compute)) / 16 * 16;
@@ -164,7 +163,7 @@ private:
     return loop(LoopKind::vector, cVar, c.count, element.take(), powerOfTwo(c.most, s.vec > 0 ? s.vec : 16));
   }
 
-  /// Adds `n` rows from `first` on to each sum, starting from `part` (or from +0), and hands the sums to `finish`.
+  /// Adds `n` rows from `first` on to each sum, starting from `part` or from +0, and calls `finish` with the sums.
   void rowGroup(Seq &out, const Expr &first, int64_t n, const Columns &c, bool fromZero,
                 const std::function<void(Seq &, llvm::ArrayRef<Expr>)> &finish) {
     Seq element;
@@ -228,7 +227,7 @@ private:
     placer.pop();
     seq.add(columnLoop(c, element));
   }
-  /// Stores the results, given the value of each sum.
+  /// Stores the results of column `col` from the values of the sums.
   void finishResults(Seq &element, llvm::ArrayRef<Expr> totals, const Expr &col) {
     std::vector<Expr> values;
     std::map<const ExprNode *, Expr> memo;
@@ -341,7 +340,8 @@ private:
 
   // ---- one column at a time ----------------------------------------------------------------------------------------
 
-  /// The blocks of a column, `stride` apart in the workspaces from `first` on, added in order; and its results.
+  /// Adds the blocks' sums of a column in order and stores its results. In the workspaces the sums are `stride`
+  /// elements apart, from `first` on.
   void addBlocks(Seq &column, const Expr &col, const Expr &first, int64_t stride) {
     std::vector<Expr> inits, totals;
     for (const Sum &sum : sums)
@@ -362,7 +362,7 @@ private:
 
   // ---- few columns --------------------------------------------------------------------------------------------------
 
-  /// Chains of `rowsEach` additions for `blocksHere` blocks at a time, left in the workspaces.
+  /// Chains of `rowsEach` additions for `blocksHere` blocks side by side; stores their sums to the workspaces.
   Stmt chains(const Expr &firstBlock, const Expr &blocksHere, int width, int64_t rowsEach) {
     Var col = makeVar("col"), q = makeVar("q"), v = makeVar("v");
     Seq perColumn;
@@ -529,8 +529,8 @@ Schedule defaults(const Op &fused, const Target &target) {
   const double bytes = trafficPerElement(fused, domain);
   s.vec = 2 * target.lanes(DType::f32);
   s.task = elementsPerTask(domain.elements(), bytes, target);
-  // One tensor read from memory alone is read fastest as four rows side by side; two or more, or what is in the cache,
-  // as one stream each (measured on Zen 5: 39 against 33 GB/s, 37 against 31, and 203 against 149 in L2).
+  // A single tensor in memory is read fastest as four rows side by side. Two or more tensors, or one in the cache, are
+  // read fastest as one stream each (measured on Zen 5: 39 against 33 GB/s, 37 against 31, and 203 against 149 in L2).
   const bool fromMemory = bytes * double(domain.elements()) > double(target.l2Bytes);
   const bool alone = bytes <= sizeOf(domain.dtype);
   s.unroll = fromMemory && alone ? 4 : 1;

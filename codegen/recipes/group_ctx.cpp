@@ -96,8 +96,8 @@ std::set<int64_t> GroupEval::splitsOf(const Expr &index) const {
   for (const auto &[key, s] : splitMemo) {
     if (key.first != index.get() || s.right.index == index)
       continue;
-    // A cut of the right part has as many elements inside as in the whole; one of the left part, times those on the
-    // right.
+    // A split of the right part has the same number of elements inside as seen from the whole. A split of the left part
+    // has all elements of the right part inside too.
     if (key.second > 1)
       sizes.insert(key.second);
     sizes.merge(splitsOf(s.right.index));
@@ -138,7 +138,7 @@ std::vector<Expr> GroupEval::indices(const Point &p) {
   std::vector<Expr> out;
   for (const Axis &axis : p.axes) {
     Axis a = axis;
-    // From the inside, so that every remainder is by one extent only.
+    // Split from the innermost dimension outwards: then each rem is by the extent of one dimension.
     std::vector<Expr> parts;
     while (a.dims.size() > 1) {
       auto [left, right] = split(a, a.dims.size() - 1);
@@ -195,7 +195,7 @@ Expr GroupEval::offset(const Type &t, const Point &p) {
   unsigned d = 0;
   for (const Axis &axis : p.axes) {
     Axis a = axis;
-    // Padding inside an axis: cut it there, outermost cut first, so that terms are added from the outside in.
+    // Split the axis at padding inside of it, outermost split first, so that terms are added from the outside in.
     unsigned begin = d, end = d + a.dims.size();
     for (unsigned i = begin; i < end; ++i)
       GPTC_CHECK(a.dims[i - begin] == t.dim(i), "axis of {} in dimension {} of {}", a.dims[i - begin], i, t.str());
@@ -257,7 +257,7 @@ private:
   const Point &p;
 };
 
-/// Memoised by address: a point that is the same loop variables gives the same nodes.
+/// The memo compares indices by address: a point of the same loop variables gives the same nodes.
 static std::pair<const void *, std::vector<const void *>> keyOf(const void *what, const Point &p) {
   std::vector<const void *> at;
   for (const Axis &a : p.axes)
@@ -267,7 +267,7 @@ static std::pair<const void *, std::vector<const void *>> keyOf(const void *what
 
 Expr GroupEval::at(const Value *v, const Point &p) {
   GPTC_CHECK(p.rank() == v->type.rank(), "a point of rank {} in a value of type {}", p.rank(), v->type.str());
-  // A value of a narrow type has been rounded, whether or not it was stored.
+  // A value of a narrow type must be rounded, even if it is never stored.
   const DType narrow = v->type.dtype;
   auto asStored = [&](Expr e) {
     const bool rounds = compute != DType::f64 && (narrow == DType::bf16 || narrow == DType::f16);
@@ -297,7 +297,7 @@ Expr GroupEval::at(const Value *v, const Point &p) {
   return asStored(member(op, domainOf(op, v, p))[v->index]);
 }
 
-/// The domain of `op` at which its result `v` is wanted at `p`.
+/// The point in the domain of `op` at which to evaluate it for its result `v` at `p`.
 Point GroupEval::domainOf(const Op &op, const Value *v, const Point &p) {
   switch (op.def().fusion) {
   case FusionKind::pointwise:
@@ -332,7 +332,7 @@ Point GroupEval::domainOf(const Op &op, const Value *v, const Point &p) {
 const std::vector<Expr> &GroupEval::member(const Op &op, const Point &p) {
   auto [it, isNew] = memo.try_emplace(keyOf(&op, p));
   if (isNew) {
-    // `lower` evaluates operands, which adds to the memo; std::map keeps references.
+    // `lower` evaluates operands, which inserts into the memo; references into a std::map stay valid.
     it->second.keepAlive = p;
     MemberCtx ctx(op, *this, it->second.keepAlive);
     it->second.exprs = op.def().lower(ctx);
@@ -348,7 +348,7 @@ Type groupDomain(const Op &fused) {
   for (const Op &op : *fused.body) {
     if (op.isOneOf(OpKind::constant, OpKind::yield))
       continue;
-    // A cast of an operand has the operand's shape, which may be that of a table.
+    // A cast of an operand does not count: the operand may be the table of a gather, larger than the domain.
     if (op.is(OpKind::cast) && !op.operand(0)->def &&
         llvm::none_of(op.result()->users(), [](const Op *user) { return user->is(OpKind::yield); }))
       continue;

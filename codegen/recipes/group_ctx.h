@@ -1,9 +1,9 @@
-// The body of a fused op as symbolic expressions.
+// Evaluates the body of a fused op to symbolic expressions.
 //
-// Every value of a body is a function from a point (logical indices) to an expression. A block argument is a load from
-// its buffer, a constant an immediate, and a member's result what its OpDef::lower says, with the operands' expressions
-// in place of its operands. Recipes ask for the outputs at a point made of their loop variables and get one expression
-// DAG; equal (value, point) pairs give the same node.
+// Each value of the body is a function from a point (logical indices) to an expression. A block argument becomes a load
+// from its buffer, and a constant an immediate. A member's result becomes what its OpDef::lower makes of the operands'
+// expressions. A recipe evaluates the outputs at a point made of its loop variables and gets one expression DAG. Equal
+// (value, point) pairs give the same node.
 #pragma once
 
 #include "ir/graph.h"
@@ -16,14 +16,14 @@
 
 namespace gptc {
 
-/// A run of consecutive dimensions walked by one index (row-major over logical extents). `index` is i64.
+/// Consecutive dimensions that one index walks, row-major over their logical extents. `index` is i64.
 struct Axis {
   kir::Expr index;
   llvm::SmallVector<int64_t, 4> dims;
   int64_t extent() const;
 };
 
-/// A position in a tensor: axes that together cover all its dimensions, in order. A scalar's point has none.
+/// A position in a tensor: axes that together cover all its dimensions, in order. A scalar's point has no axes.
 struct Point {
   llvm::SmallVector<Axis, 4> axes;
   unsigned rank() const;
@@ -32,7 +32,7 @@ struct Point {
 
 class GroupEval {
 public:
-  /// `compute` is the dtype of float arithmetic: f32, or f64, where every float buffer is f64 too.
+  /// `compute` is the dtype of float arithmetic: f32 or f64. With f64 every float buffer is f64 too.
   GroupEval(const Op &fused, DType compute);
 
   const Op &fused;
@@ -42,43 +42,44 @@ public:
   std::vector<kir::Buffer> inputs, outputs;
   /// The body's value that becomes result i.
   const Value *output(unsigned i) const { return body.back()->operand(i); }
-  /// The attribute `stream` of a member, i64: what its kernel argument holds, or 0 where it has none.
+  /// The value (i64) of the kernel argument for a member's attribute `stream`; 0 if the member has none.
   kir::Expr stream(const Op &member) const;
-  /// inputs, outputs, `workspaces`, streams: the parameters of the kernel.
+  /// The parameters of the kernel: inputs, outputs, `workspaces`, streams.
   std::vector<kir::Buffer> params(llvm::ArrayRef<kir::Buffer> workspaces = {}) const;
   /// A readable name for the kernel, from the members.
   std::string kernelName() const;
 
-  /// The point of the loops in the group's domain; needed before a row result (its column is the last axis, which must
-  /// cover the last dimension alone) or a fold result (its rows are the leading axes) is asked for. Clears nothing:
-  /// several domains may be used one after another.
+  /// Sets the point of the loops in the group's domain, from which at() takes the column of a row result and the rows
+  /// of a fold result. For row results the last axis must cover the last dimension alone. A recipe may set several
+  /// domains one after another; earlier results stay valid.
   void setDomain(Point p) { domain = std::move(p); }
 
-  /// Element of `v` at `p`: compute dtype for floats, the stored dtype for integers. Holds Reduce nodes where the group
-  /// reduces; a row Reduce is free in the domain's column index, a fold Reduce in its rows.
+  /// The element of `v` at `p`, in compute dtype for floats and in the stored dtype for integers. A Reduce node stands
+  /// for each sum or maximum: a row Reduce runs over the domain's column index, a fold Reduce over its rows.
   kir::Expr at(const Value *v, const Point &p);
-  /// From now on `v` is what `f` says: how a recipe gives the result of its anchor (the accumulators of a matmul).
+  /// Makes at() return f(p) for `v`. A recipe so gives the result of its anchor (the accumulators of a matmul).
   void bind(const Value *v, std::function<kir::Expr(const Point &)> f) { bound[v] = std::move(f); }
 
-  /// Position in memory (padded, row-major) of a point in a tensor of this type.
+  /// The offset in memory (elements, padded, row-major) of a point in a tensor of this type.
   kir::Expr offset(const Type &t, const Point &p);
-  /// The type in a buffer of a tensor of this dtype, and in expressions.
+  /// The dtype of a tensor's elements in a buffer (storageOf) and in expressions (valueOf).
   DType storageOf(DType t) const { return isFloat(t) && compute == DType::f64 ? DType::f64 : t; }
   DType valueOf(DType t) const { return isFloat(t) ? compute : t; }
   /// The load of a buffer that holds a tensor of type `t`.
   kir::Expr loadAt(const kir::Buffer &b, const Type &t, const Point &p);
-  /// output[p] = e, with e in compute dtype.
+  /// The store output[p] = e, with e in compute dtype.
   kir::Stmt storeOutput(unsigned result, const Point &p, kir::Expr e);
 
-  // Parts of points. They split an axis by div and rem where they must.
+  // Parts of points: the last or first `rank` dimensions, and one index per dimension. An axis that is only partly
+  // wanted is split by div and rem.
   Point suffix(const Point &p, unsigned rank);
   Point prefix(const Point &p, unsigned rank);
   std::vector<kir::Expr> indices(const Point &p);
-  /// Axes as one index each over the dimensions of another type with the same elements (a reshape).
+  /// The point of the same element in type `to`, which has as many elements (a reshape). Each axis keeps its index.
   Point reshaped(const Point &p, const Type &to);
 
-  /// Number of elements inside each place where an axis with this index had to be split: recipes that can choose their
-  /// axes look here after a trial evaluation, and cut the axes there instead.
+  /// For each split of an axis with this index the number of elements inside. A recipe that can choose its axes makes a
+  /// trial evaluation and then cuts the axes at these places, which saves the div and rem.
   std::set<int64_t> splitsOf(const kir::Expr &index) const;
 
 private:
@@ -104,7 +105,7 @@ private:
   std::map<std::pair<const void *, int64_t>, Split> splitMemo;  // by index and number of elements inside
 };
 
-/// The type with most elements that a member of the body is defined over: what the group's loops walk.
+/// The type that the group's loops walk: the largest over which a member of the body is defined.
 Type groupDomain(const Op &fused);
 
 }  // namespace gptc

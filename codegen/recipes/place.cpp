@@ -103,13 +103,14 @@ static bool isLeaf(const Expr &e) {
          e->kind == ExprKind::Lane;
 }
 
-/// What registers and stack buffers hold changes from statement to statement.
+/// Whether the value may change from statement to statement: a load from registers or a stack or shared buffer.
 static bool isChanging(const Expr &e) {
   return e->kind == ExprKind::HReduce ||
          ((e->kind == ExprKind::Load || e->kind == ExprKind::LoadPair) && e->buffer->storage != Storage::global);
 }
 
-/// Index arithmetic such as base + lane: it stays inside the load or store, where the emitter sees a contiguous access.
+/// Index arithmetic such as base + lane. It stays inside the load or store, so that the emitter sees contiguous
+/// accesses.
 static bool isIndex(const Expr &e) {
   return e->kind == ExprKind::Binary && e->dtype == DType::i64 &&
          (e->bop == BinaryOp::add || e->bop == BinaryOp::sub || e->bop == BinaryOp::mul) &&
@@ -124,7 +125,7 @@ std::vector<Expr> Placer::place(llvm::ArrayRef<Expr> given, bool bind) {
     roots.push_back(intern(e));
   std::vector<Expr> nodes = collect(roots, [](const Expr &) { return true; });
 
-  // The scope in which each node stands, the innermost scope that uses it, and how many uses it has.
+  // For each node the scope in which it stands, the innermost scope that uses it, and its number of uses.
   struct Info {
     unsigned depth = 0, userDepth = 0, uses = 0;
     bool changing = false;

@@ -1,4 +1,5 @@
-// From expression DAGs to statements: every sub-expression is computed once, in the outermost loop where it is known.
+// Turns expression DAGs into statements: each sub-expression is computed once, in the outermost loop that knows its
+// variables.
 #pragma once
 
 #include "ir/kernel/kernel.h"
@@ -12,7 +13,7 @@
 
 namespace gptc {
 
-/// Statements under construction. A Let or Alloc added here stays visible to all that is added after it.
+/// A sequence of statements under construction. A Let or Alloc is visible to all statements added after it.
 class Seq {
 public:
   void add(kir::Stmt s);
@@ -20,7 +21,7 @@ public:
   kir::Expr let(const std::string &name, kir::Expr value);
   void let(const kir::Var &v, kir::Expr value);
   void alloc(kir::Buffer b);
-  /// The finished statements; empties this.
+  /// Returns the finished statements and empties the sequence.
   std::vector<kir::Stmt> take();
 
 private:
@@ -33,23 +34,23 @@ private:
   std::vector<Item> items;
 };
 
-/// Places expressions in nested loops. Open a scope per loop, outermost first, each with the variables that it makes
-/// visible and the sequence of its body; `place` then returns what to write in the innermost scope, after adding Lets
-///   - to an outer scope for whatever does not depend on the variables inside it (so it must be loadable there: buffers
-///     that the kernel writes are only read at the element that is written), and
-///   - to the innermost scope for whatever is used twice.
-/// Equal expressions become one.
+/// Places expressions in nested loops. Open one scope per loop, outermost first, with the loop's variables and the
+/// sequence of its body. `place` then returns the expressions to write in the innermost scope. It adds Lets
+///   - to an outer scope for a sub-expression that does not depend on variables of inner scopes. Its loads must be
+///     valid there: a kernel may read a global buffer that it writes only at the element that it is about to write;
+///   - to its scope for a sub-expression that is used more than once.
+/// Equal expressions become one node.
 class Placer {
 public:
   void push(Seq &seq, llvm::ArrayRef<kir::Var> vars);
   void pop();
-  /// A Let in the innermost scope, known to later `place` calls.
+  /// Adds a Let to the innermost scope. Later `place` calls may use its variable.
   kir::Expr let(const std::string &name, kir::Expr value);
   void let(const kir::Var &v, kir::Expr value);
-  /// All roots are needed together. With `bind` each is in a Let, so that stores may follow in any order.
+  /// Places the roots together. With `bind` each root gets a Let, so that stores may follow in any order.
   std::vector<kir::Expr> place(llvm::ArrayRef<kir::Expr> roots, bool bind = true);
   kir::Expr place(const kir::Expr &root) { return place(llvm::ArrayRef<kir::Expr>(root), false)[0]; }
-  /// One node for all equal expressions, so that they can be compared by address.
+  /// The one node that stands for all expressions equal to `e`, so that expressions compare by address.
   kir::Expr intern(const kir::Expr &e);
 
 private:
@@ -64,10 +65,10 @@ private:
   std::vector<kir::Expr> keepAlive;
 };
 
-/// The expression with `f(node)` in place of each node for which it is not null; shared nodes stay shared.
+/// `e` with each node for which f(node) is not null replaced by f(node). Shared nodes stay shared.
 kir::Expr substitute(const kir::Expr &e, std::map<const kir::ExprNode *, kir::Expr> &memo,
                      const std::function<kir::Expr(const kir::Expr &)> &f);
-/// All nodes of a kind below (and at) the roots, operands before users, each once.
+/// All nodes at or below the roots for which `wanted` is true, operands before users, each once.
 std::vector<kir::Expr> collect(llvm::ArrayRef<kir::Expr> roots, const std::function<bool(const kir::Expr &)> &wanted);
 
 }  // namespace gptc

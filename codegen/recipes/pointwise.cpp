@@ -1,14 +1,14 @@
-// The pointwise recipe: every result element by itself.
+// The pointwise recipe: computes every result element by itself.
 //
 //   1. A trial evaluation with one index over all elements shows where that index would have to be divided (a suffix
 //      broadcast, padding, an op that asks for indices).
-//   2. The innermost such place cuts the domain into rows x inner; with none the loop is flat. Only the rows' index is
-//      divided, once per row.
-//   3. Tasks take several rows, or a part of one, and the vector loop runs over the inner elements. On CUDA a task is
-//      one thread, whose part is a few elements in one access.
-//      With Schedule::stream, results that cannot take an operand's place go past the caches.
-//   4. Results of different shapes (a scalar beside full tensors) have loops of their own, largest first: what a small
-//      result overwrites has then been read.
+//   2. The innermost such place cuts the domain into rows x inner; if there is none, the loop is flat. Only the rows'
+//      index is divided, once per row.
+//   3. A task takes several rows, or a part of one, and the vector loop runs over the inner elements. On CUDA a task is
+//      one thread, which takes a few elements in one access.
+//      With Schedule::stream, stores of results that cannot share memory with an operand bypass the caches.
+//   4. Results of different shapes (a scalar beside full tensors) get loops of their own, largest first: a small result
+//      may overwrite an operand that the larger ones read.
 #include "codegen/recipes/pointwise.h"
 
 #include "codegen/recipes/place.h"
@@ -64,8 +64,8 @@ Stmt threadsLoop(const Var &t, int64_t tasks, int64_t threads, std::vector<Stmt>
               {loop(LoopKind::block_thread, i, imm(threads), {numbered})});
 }
 
-/// Elements inside the innermost cut of `dims` that the results need, or all of them; and how many dimensions stand
-/// outside.
+/// The number of elements inside the innermost cut of `dims` that the results need (all elements if there is none), and
+/// the number of dimensions outside of it.
 static std::pair<int64_t, unsigned> innerElements(GroupEval &g, llvm::ArrayRef<unsigned> results,
                                                   llvm::ArrayRef<Dim> dims) {
   Point flat;
@@ -84,8 +84,8 @@ static std::pair<int64_t, unsigned> innerElements(GroupEval &g, llvm::ArrayRef<u
   return {inner, 0};
 }
 
-/// At most `width` lanes, and fewer where the columns are divided: a vector that crosses no multiple of the divisor
-/// loads from consecutive places. Not below 8 lanes, where elements one by one are no slower.
+/// `width` lanes, or fewer if expressions divide the column index: a vector that crosses no multiple of the divisor
+/// loads from consecutive places. At least 8 lanes, as narrower vectors are no faster than single elements.
 static int widthWithinDivisors(llvm::ArrayRef<Expr> values, const Var &column, int width) {
   auto isColumn = [&](const Expr &e) { return e->kind == ExprKind::Var && e->var == column; };
   for (const Expr &e : collect(values, [](const Expr &e) {
@@ -173,13 +173,13 @@ static bool matches(const Op &fused) {
   return true;
 }
 
-/// Whether result i is the copy of a parameter that its update also makes, for the next step.
+/// Whether result i is the low copy of a parameter, which the parameter's update makes for the next step.
 static bool isCopyOfParameter(const Op &fused, unsigned i) {
   const Value *v = fused.body->back()->operand(i);
   return v->def && updatesParameter(*v->def) && lowCopyOf(*v->def) && v->index + 1 == v->def->numResults();
 }
 
-/// Whether result i cannot lie where an operand lies, whose lines are in the caches when they are stored to.
+/// Whether result i shares memory with no operand. Lines shared with an operand are in the caches when they are stored.
 static bool liesApart(const Op &fused, unsigned i) {
   for (unsigned j = 0; j < fused.numOperands() && !isCopyOfParameter(fused, i); ++j)
     if (mayShare(fused, i, j))
@@ -187,8 +187,8 @@ static bool liesApart(const Op &fused, unsigned i) {
   return true;
 }
 
-/// Whether a result is read again only when caches have long held something else: it is larger than they are, or it is
-/// the copy of a parameter, beside which the update reads and writes many times as much.
+/// Whether some result will have left the caches before it is read again: it is larger than they are, or it is the low
+/// copy of a parameter, whose update moves many times as many bytes.
 static bool readAgainLate(const Op &fused, const Target &target) {
   constexpr int64_t smallCopy = 1 << 20;  // all of a model with such parameters may fit
   for (unsigned i = 0; i < fused.numResults(); ++i)

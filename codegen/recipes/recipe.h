@@ -1,13 +1,13 @@
-// What a recipe is: from a fused op to a kernel, by one method for a whole class of groups.
+// A recipe makes kernels of fused ops, by one method for a whole class of groups.
 //
 // A recipe reads the group's body through GroupEval (group_ctx.h), which gives each output as one symbolic expression
-// of the loop indices, chooses loops, and places the expressions in them (place.h). It asks the target for sizes; the
-// order of its sums depends only on attributes of the ops and on Schedule::vec, whose default therefore never depends
-// on the target.
+// of the loop indices, chooses loops, and places the expressions in them (place.h). It asks the target for sizes. The
+// order of its sums depends only on attributes of the ops and on Schedule::vec, so the default of Schedule::vec never
+// depends on the target. Schedule::pairs, mma and library are the exceptions (ir/kernel/schedule.h).
 //
-// Sharing memory. mayShare (ir/access.h) says which results may take an operand's buffer. Every recipe keeps to it: an
-// element is loaded before the same element is stored to, whichever result it belongs to, and results smaller than the
-// domain are stored after the loops that read operands of their size.
+// Sharing memory. mayShare (ir/access.h) says which results may take an operand's buffer. Every recipe must respect it:
+// it loads an element before it stores the same element of any result, and it stores results smaller than the domain
+// after the loops that read operands of their size.
 #pragma once
 
 #include "codegen/codegen.h"
@@ -20,14 +20,14 @@ struct Recipe {
   const char *name;
   /// Whether `build` can handle this group.
   bool (*matches)(const Op &fused);
-  /// Sizes that are good without measurement. Never throws on a group that matches. Those for CUDA have `threads`, and
-  /// `build` makes grid loops of them.
+  /// Sizes that are good without measurement, for a group that matches. For CUDA targets `threads` is set, and `build`
+  /// then makes grid loops. UserError(NotBuiltYet) for a matmul of packed weights on CUDA.
   Schedule (*defaultSchedule)(const Op &fused, const Target &target);
-  /// What else may be fast: variations of `base`, the default. Each builds, of the same sums in the same order, a
-  /// kernel that gives the same bits. None where there is nothing to choose.
+  /// Other schedules that may be fast: variations of `base`, the default. Each builds a kernel with the same order of
+  /// sums, which so gives the same bits. Empty if there is nothing to choose.
   std::vector<Schedule> (*space)(const Op &fused, const Schedule &base, const Target &target);
-  /// Parameters of the kernel: those of GroupEval::params, one workspace per entry of workspaceBytes. With compute f64
-  /// every float buffer holds f64, workspaces included.
+  /// Builds the kernel. Its parameters are GroupEval::params with one workspace per entry of workspaceBytes. With
+  /// compute f64 every float buffer holds f64, workspaces included.
   LoweredGroup (*build)(const Op &fused, const Schedule &schedule, const Target &target, DType compute);
 };
 
@@ -35,11 +35,12 @@ struct Recipe {
 #include "codegen/recipes/recipes.def"
 #undef GPTC_RECIPE
 
-/// All combinations of some values for some sizes of a schedule.
+/// Builds all combinations of given values for several sizes of a schedule.
 class ScheduleGrid {
 public:
   explicit ScheduleGrid(const Schedule &base) : all{base} {}
-  /// Every schedule so far with each of the values; those that are not positive are left out.
+  /// Combines every schedule so far with each of the values, without values below 1. The bool overload adds both
+  /// choices.
   ScheduleGrid &over(int Schedule::*size, std::initializer_list<int64_t> values) { return with(size, values); }
   ScheduleGrid &over(int64_t Schedule::*size, std::initializer_list<int64_t> values) { return with(size, values); }
   ScheduleGrid &over(bool Schedule::*choice) {
@@ -63,9 +64,9 @@ private:
   std::vector<Schedule> all;
 };
 
-/// Null when there is none of that name.
+/// The recipe of that name, or null.
 const Recipe *findRecipe(llvm::StringRef name);
-/// The recipe of a fused op's `kind`; InternalError when there is none or when it does not match.
+/// The recipe of a fused op's `kind`. InternalError if there is none or it does not match.
 const Recipe &recipeOf(const Op &fused);
 
 }  // namespace gptc

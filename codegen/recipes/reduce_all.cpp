@@ -1,10 +1,9 @@
-// The reduce_all recipe: sums of every element, such as the squares for a gradient norm.
+// The reduce_all recipe: sums over all elements, such as the sum of squares for a gradient norm.
 //
-//   1. The flattened logical tensor is cut into blocks of the op's `block` elements. Element i of a block goes to lane
-//      i mod 64, in order; the lanes are folded by halves and the block's sum goes to a workspace. Tasks take several
-//      blocks.
-//      On CUDA a block of 64 threads takes one, and a thread is a lane.
-//   2. One task adds the blocks in order from +0 and stores what follows from the sums.
+//   1. The flattened logical tensor is cut into blocks of the op's `block` elements. Element i of a block is added to
+//      lane i mod 64, in order; then the lanes are folded by halves, and the block's sum is stored to a workspace. A
+//      task takes several blocks. On CUDA 64 threads take one block, and each thread is a lane.
+//   2. One task adds the blocks' sums in order from +0 and stores the results that depend on them.
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
@@ -121,7 +120,7 @@ private:
 
   bool onCuda() const { return s.threads > 0; }
 
-  /// Adds element c of the block at `base` to element `slot` of each sum, and stores the full results at it.
+  /// Adds element c of the block at `base` to accs[...][slot] of each sum, and stores the full results at this element.
   void addElement(Seq &element, llvm::ArrayRef<Buffer> accs, const Expr &slot) {
     std::vector<Expr> values;
     for (const Expr &e : sums)
@@ -137,7 +136,7 @@ private:
     }
   }
 
-  /// Elements of the block at `base`.
+  /// Number of elements of the block at `base`.
   Expr countHere() {
     return elements % block ? placer.let("count", min(imm(block), imm(elements) - base)) : imm(block);
   }

@@ -1,19 +1,20 @@
-// The row recipe: groups that sum (or take the maximum) over the last dimension: layernorm, softmax, cross entropy,
-// their gradients, and what is pointwise around them.
+// The row recipe: sums or maxima over the last dimension, and the pointwise ops around them: layernorm, softmax, cross
+// entropy and their gradients.
 //
 //   1. The outputs at (row, column) are one expression DAG in which Reduce nodes stand for row sums. A Reduce whose
 //      argument holds Reduces of level n has level n+1.
-//   2. Tasks take blocks of rows. Per row, level by level: one sweep over the columns adds to `vec` lanes in registers,
-//      which are then folded by halves; the result is a scalar.
-//   3. A last sweep stores the full outputs; row outputs are stored after it. All that is read per row is read before.
-//   4. A costly function (exp, tanh, ...) that two sweeps need is kept for the row on the stack, if the row is not too
-//      long.
+//   2. A task takes a block of rows. For each row and level, one sweep over the columns adds to `vec` lanes in
+//      registers; then the lanes are folded by halves to a scalar.
+//   3. A last sweep stores the full outputs, and then row outputs are stored. Their values are computed before it,
+//      because stores may overwrite operands.
+//   4. If two sweeps need the same costly function (exp, tanh, ...), its values are kept for the row on the stack,
+//      unless the row is too long.
 //
-// The order of a row's sum is given by `vec` alone: element c goes to lane c mod vec, in order. Its default depends on
-// the row's length and on nothing else, so that no machine changes the bits.
+// `vec` alone determines the order of a row's sum: element c is added to lane c mod vec, in order. The default of `vec`
+// depends only on the row's length, so the bits are the same on all machines.
 //
-// On CUDA a row is one block, a lane one thread, and what is known per row is computed by every thread: the lanes meet
-// in a shared buffer, and the order of each sum is that of the CPU.
+// On CUDA a block of threads computes a row, and each thread is a lane. Every thread computes the row's scalars itself.
+// The lanes are folded in a shared buffer, and each sum has the same order as on the CPU.
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
@@ -28,8 +29,8 @@ using namespace kir;
 
 namespace {
 
-constexpr int64_t keptBytes = 64 << 10;       // of a row, on the stack
-constexpr int64_t keptSharedBytes = 8 << 10;  // on CUDA: more would leave too few blocks on a multiprocessor
+constexpr int64_t keptBytes = 64 << 10;       // most bytes kept for a row, on the stack
+constexpr int64_t keptSharedBytes = 8 << 10;  // the same on CUDA: more would leave too few blocks on a multiprocessor
 
 bool isCostly(const Expr &e) {
   return e->kind == ExprKind::Unary && (e->uop == UnaryOp::exp || e->uop == UnaryOp::log || e->uop == UnaryOp::tanh ||
@@ -180,7 +181,7 @@ private:
     }
   }
 
-  /// What a sweep does at (row, c): sums go to `accs` at `slot`.
+  /// The work of a sweep at (row, c). Its terms are added to accs[...][slot].
   void emitElement(const Sweep &w, const Point &point, Seq &element, llvm::ArrayRef<Buffer> accs, const Expr &slot) {
     std::vector<Expr> roots;
     Sweep copy = w;
@@ -285,7 +286,7 @@ private:
       placer.let(w.sums[n].result, hreduce(parts[n], w.sums[n].op));
   }
 
-  /// One block per row; otherwise as `emit`.
+  /// As `emit`, but with one block of threads per row.
   Stmt emitBlocks(const Point &point, const Point &rowPoint) {
     Seq row, last;
     placer.push(row, {rowVar});
@@ -350,7 +351,7 @@ Schedule defaults(const Op &fused, const Target &target) {
   return s;
 }
 
-// Not the lanes: sums within a row have their order from them.
+// `vec` does not vary: it determines the order of sums.
 std::vector<Schedule> space(const Op &, const Schedule &base, const Target &target) {
   if (target.isCuda())
     return {};  // a thread for each lane or column

@@ -1,4 +1,4 @@
-// The scatter recipe: embedding_grad, rows added to a table at computed places.
+// The scatter recipe: embedding_grad, which adds rows to a table at computed places.
 //
 //   table[v] = (init[v] or +0) + dy[n1] + dy[n2] + ...   for the tokens n1 < n2 < ... with id v
 //
@@ -21,7 +21,7 @@ using namespace kir;
 
 namespace {
 
-/// The one scatter op of the group, when its result is a result of the group; else null.
+/// The one scatter op of the group if its result is a result of the group; else null.
 const Op *scatterOf(const Op &fused) {
   const Op *found = nullptr;
   for (const Op &op : *fused.body)

@@ -1,9 +1,9 @@
 // select-recipes: gives every fused op its schedule and the bytes of its workspaces.
 //
-//   1. A fused op whose schedule text already names its recipe keeps it (a plan, or a tuner, chose it); any other gets
-//      one that was measured, or the recipe's default for the target.
-//   2. The kernel is built once, for the workspaces that it asks for: memory planning needs them.
-//      Groups with equal keys get the same answer without being built again.
+//   1. A fused op whose schedule already names its recipe and fits its kind of target keeps it: a plan or a tuner chose
+//      it. Any other op gets a measured schedule, else the recipe's default for the target.
+//   2. The kernel is built once for the sizes of its workspaces, which memory planning needs. Groups with equal keys
+//      are built only once.
 #include "codegen/codegen.h"
 #include "codegen/recipes/recipe.h"
 
@@ -29,7 +29,7 @@ std::vector<int64_t> streamsOf(const Op &fused) {
 
 namespace {
 
-/// Writes what a group is. `type` says what of a type counts.
+/// A text of a group's kind, schedule, members and types. type(t) writes a type.
 template <typename F> std::string groupText(const Op &fused, const std::string &schedule, F type) {
   std::string key;
   const std::vector<int64_t> streams = streamsOf(fused);
@@ -115,7 +115,7 @@ bool selectRecipes(Module &m, const Target &target, ScheduleSource *measured) {
       if (isNew) {
         Schedule s;
         std::string text = fact<&GroupFacts::schedule>(op);
-        // A schedule for the other kind of target is none for this one.
+        // A schedule for a GPU cannot be used on a CPU, nor the reverse.
         if (text.empty() || !Schedule::parse(text, s) || s.recipe != fact<&GroupFacts::kind>(op) ||
             (s.threads > 0) != targetOf(op).isCuda()) {
           std::optional<Schedule> best = measured && !runsOnHost(op) ? measured->find(op, target) : std::nullopt;

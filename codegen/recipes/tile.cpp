@@ -14,7 +14,7 @@ Expr at(int64_t v) { return imm(v); }
 /// Whether row `row` takes element `x` of a triangle.
 bool takes(const Triangle &t, int row, int x) { return t.ahead ? x >= row : x <= row - t.late; }
 
-/// Of a pair of bf16 its first half, or the second one; zero stands for the other.
+/// The first or second half of a pair of bf16, with zero in place of the other half.
 Expr halfOf(const Expr &pair, bool second) {
   return binary(BinaryOp::and_, pair, imm(second ? 0xffff0000 : 0xffff, DType::u32));
 }
@@ -94,7 +94,7 @@ Stmt tileLoop(const TileLoop &t) {
   Stmt zero = everySlot([&](int i, int v, const Expr &j) {
     return store(acc, slot(i, v, j), t.start ? t.start(i, v, j) : fimm(0, tile.dtype));
   });
-  // What a row takes of a step: both halves of a pair, one, or nothing.
+  // The parts of a step that a row takes: both halves of a pair, one of them, or none.
   struct Part {
     bool low = true, high = true;
   };
@@ -218,8 +218,8 @@ public:
 private:
   const PanelPack &p;
   const Expr toBase;
-  // How far ahead the source is asked for: what memory takes its time for, a few KiB, whose lines the first-level cache
-  // can hold beside the panels.
+  // How far ahead the source is prefetched: a few KiB cover the latency of memory, and fit the first-level cache beside
+  // the panels.
   static constexpr int64_t stepsAhead = 16, squaresAhead = 4;
 
   Stmt zeros(const Expr &panel) const {
@@ -287,7 +287,7 @@ private:
     });
   }
 
-  /// A square's piece of each row is about a line; past the end of the rows come the next ones of the panel.
+  /// Prefetches a later square: about one line of each row. Past the end of the rows it takes the panel's next rows.
   Stmt fetchSquare(const Expr &panel, int64_t cols, const Expr &col0, const Expr &s, const Expr &squares) const {
     const int64_t lanes = p.lanes;
     const Expr over = select(lt(s + squaresAhead, squares), at(0), at(1));

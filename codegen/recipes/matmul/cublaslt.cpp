@@ -1,7 +1,8 @@
+// Matches a group with a call of cuBLASLt.
+//
 // 1. The matmul itself is read as the recipe reads it (matmul::Problem).
-// 2. The other ops of the group are walked in order. Each has to be the next step from the sum to the result, or a cast
-//    that changes only the type of something known.
-// 3. Every value that the group yields has to be D, the kept operand of gelu, or the bias gradient.
+// 2. The other ops of the group are walked in order. Each must be the next step from the sum to the result, or a cast.
+// 3. Every value that the group yields must be D or the operand of gelu, perhaps cast, or the bias gradient.
 #include "codegen/cublaslt_matmul.h"
 
 #include "codegen/recipes/matmul/matmul.h"
@@ -36,14 +37,14 @@ private:
   const Op &fused;
   matmul::Problem p;
   CublasLtMatmul c;
-  const Value *sum = nullptr;   // what the chain has come to
+  const Value *sum = nullptr;   // the last value of the chain so far
   const Value *kept = nullptr;  // the operand of gelu, before a cast
   int residual = -1;
   DType out = DType::f32;
 
-  /// What is rounded or widened to `v`, if anything.
+  /// The operand of the cast that gives `v`, or `v` itself.
   static const Value *uncast(const Value *v) { return v->def && v->def->is(OpKind::cast) ? v->def->operand(0) : v; }
-  /// The number of an argument, perhaps widened to the type of the sum; -1 for other values.
+  /// The number of the group's operand that `v` is, or that a widening cast made it from; -1 for other values.
   int argument(const Value *v) const {
     if (v->type.dtype != sum->type.dtype)
       return -1;
@@ -52,7 +53,7 @@ private:
   }
 
   bool step(const Op &op) {
-    if (op.is(OpKind::cast))  // of the sum, of gelu's operand, or of an argument: judged where they are used
+    if (op.is(OpKind::cast))  // checked at its use: of the sum, of gelu's operand, or of an operand of the group
       return true;
     if (op.is(OpKind::add)) {
       const bool first = op.operand(0) == sum;
@@ -123,7 +124,7 @@ private:
   void call() {
     c.m = p.n, c.n = p.m, c.k = p.k, c.batch = p.batch;
     c.tf32 = p.anchor->attrs.getBool("tf32");
-    // In memory b is k x n row by row, which is n x k column by column: op() is needed where it is stored as n x k.
+    // A row-major k x n matrix b is column-major n x k. So A needs op() only if b is stored as n x k.
     c.a = {p.b, p.stored, p.tb, p.tb ? p.k : p.n, p.tb ? p.n : p.k, p.ldb, p.bBatch};
     c.b = {p.a, p.stored, p.ta, p.ta ? p.m : p.k, p.ta ? p.k : p.m, p.lda, p.aBatch};
     const Type &y = typeOf(int(c.d.param));

@@ -1,10 +1,10 @@
-// Sizes of the matmul recipe on a CPU: how the result is cut into tasks, blocks of k, and register tiles.
+// Chooses the sizes of the matmul recipe on a CPU: register tiles, blocks of k, and the tasks of the result.
 //
-//   1. A cut is a tile, a length of blocks of k, and the tiles and panels of a task. Only cuts whose panels of
-//      B and sums stay in the second-level cache count.
-//   2. A coarse model gives each the time of its busiest thread.
-//   3. The default is the best cut of one tile that suits the shape; the space is the best cuts of every tile
-//      and length of blocks, for a tuner to measure.
+//   1. A cut is a tile, a length of blocks of k, and the numbers of tiles and panels of a task. A cut is valid if its
+//      panels of B and its sums fit the second-level cache.
+//   2. A coarse model estimates the time of the busiest thread for each cut.
+//   3. The default is the best cut with one tile that suits the shape. The space has the best cuts with every tile and
+//      length of blocks, for a tuner to measure.
 #include "codegen/recipes/matmul/matmul.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -17,7 +17,7 @@ namespace gptc::matmul {
 
 namespace {
 
-/// Estimated cycles of one core for one task; coarse, but in the right order. Fitted to the shapes of GPT-2
+/// Estimated cycles of one core for one task. Coarse, but it ranks cuts well. Fitted to the shapes of GPT-2
 /// (kernel_bench).
 double taskCycles(const Problem &p, const Tile &tile, const Target &target, bool pairs, int64_t kc, int64_t tiles,
                   int64_t panels) {
@@ -27,10 +27,11 @@ double taskCycles(const Problem &p, const Tile &tile, const Target &target, bool
   auto far = [&](double total, double near, double memory) {
     return total > double(target.l3Bytes) / 2 ? memory : total > double(target.l2Bytes) / 2 ? near : 0.0;
   };
-  // A piece of a row of a transposed A is a part of a line, which the next tile finds again when the block is short.
+  // A tile takes part of a line of each row of a transposed A. If the block is short, the line is still in the cache
+  // for the next tile.
   const double copyA = !copiesA(p, pairs, DType::f32, tile.rows) ? 0 : !p.ta ? 0.16 : kc > 256 ? 0.26 : 0.14;
   const double readA = rows * k * (copyA + bytes * far(double(p.m) * k * bytes, p.ta ? 0.05 : 0.02, p.ta ? 0.3 : 0.03));
-  // Panels in memory arrive while the tiles multiply by the one before, at a small cost, but for a task's first one.
+  // Packed panels are prefetched while the tiles multiply by the panel before, at a small cost; the first one is not.
   const double packB = p.panels ? bytes * (0.05 * k * cols + 0.1 * double(kc * tile.cols()))
                                 : k * cols *
                                       ((pairs  ? p.tb ? 0.29 : 0.19
@@ -44,7 +45,7 @@ double taskCycles(const Problem &p, const Tile &tile, const Target &target, bool
   return readA + packB + double(tiles * panels) * perPanel + 2000;
 }
 
-/// The tallest tile as wide as a panel. The panels of another machine may take more vectors than suit this one.
+/// The tallest tile as wide as a panel. Panels packed for another machine may need more vectors than suit this one.
 Tile tileOfPanels(int64_t cols, const Target &target, bool pairs) {
   Tile t = registerTile(target, DType::f32, pairs);
   t.lanes = int(std::min<int64_t>(t.lanes, cols & -cols));
@@ -59,11 +60,11 @@ Tile tileOfPanels(int64_t cols, const Target &target, bool pairs) {
 Tile defaultTile(const Problem &p, const Target &target, bool pairs) {
   if (p.panels)
     return tileForRows(tileOfPanels(p.panels, target, pairs), p.m);
-  // A transposed A is read in pieces as wide as a tile is tall.
+  // A transposed A is read in pieces of as many elements as a tile has rows, so the tallest tile is best.
   Tile largest = flatTile(target, DType::f32);
   if (p.ta || largest.cols() != tileColumns(target, p.m, p.n))
     largest = registerTile(target, DType::f32, pairs);
-  // Tiles that are copied together should fill whole vectors: four of them do.
+  // Four tiles that are copied together should fill whole vectors.
   if (const int part = largest.lanes / 4;
       p.ta && copiesA(p, pairs, DType::f32, largest.rows) && part && largest.rows > part)
     largest.rows = largest.rows / part * part;
@@ -72,39 +73,40 @@ Tile defaultTile(const Problem &p, const Target &target, bool pairs) {
 
 int64_t unitOfBlocks(const Problem &p, bool pairs) { return p.fold ? p.fold : pairs ? 32 : 16; }
 
-/// k in equal blocks of at most so many elements.
+/// The length of equal blocks of k of at most `most` elements, a multiple of unitOfBlocks.
 int64_t blockOfK(const Problem &p, bool pairs, int64_t most) {
   const int64_t unit = unitOfBlocks(p, pairs), blocks = ceilDiv(p.k, std::max(unit, most));
   return std::min(p.k, roundUp(ceilDiv(p.k, blocks), unit));
 }
 
-/// Whether panels of B and the sums of a task stay in the second-level cache. A transposed A needs room there too: a
-/// tile of it is a short piece of each of kc rows, and where those lie in pages of their own they fall into few sets.
+/// Whether the panels of B and the sums of a task fit the second-level cache. A transposed A that is read in place
+/// needs room too: a tile takes a short piece of each of kc rows, which fall into few cache sets if each lies in its
+/// own page.
 bool fits(const Problem &p, const Tile &tile, const Target &target, bool pairs, int64_t kc, int64_t tiles,
           int64_t panels) {
   const int64_t bytes = sizeOf(tile.dtype), nr = tile.cols();
   const bool direct = p.ta && !copiesA(p, pairs, DType::f32, tile.rows);  // the micro-kernel reads A as it is
   if (direct && kc > (p.lda * bytes > 4096 ? 256 : panels > 1 ? 512 : 1024))
     return false;
-  // Of panels in memory this one and the next.
+  // If B is packed in memory, the current panel and the next one count.
   const double b = double(kc * (p.panels ? 2 : panels) * nr * bytes) / (pairs ? 2 : 1),
                sums = kc < p.k ? double(tiles * tile.rows * panels * nr * bytes) : 0;
   const double l2 = double(std::min(target.l2Bytes, stackBudget * 16 / 15));
   return b <= l2 * (direct ? 0.27 : pairs ? 0.58 : 0.5) && b + sums <= l2 * (direct ? 0.7 : 0.92);
 }
 
-/// Each cut of the result into tasks that fits, with its estimated time; where none does, tasks of one panel.
+/// Calls `body` with each valid cut of the result into tasks and its estimated time; not at all if no cut is valid.
 void forCuts(const Problem &p, const Tile &tile, const Target &target, bool pairs, int64_t kc,
              const std::function<void(int64_t tilesPerTask, int64_t panelsPerTask, double cycles)> &body) {
   const int64_t tiles = ceilDiv(p.m, tile.rows), panels = ceilDiv(p.n, int64_t(tile.cols()));
-  // The least tiles per task for each number of tasks that can be had: about 2 sqrt(tiles) of them.
+  // For each possible number of tasks the least tiles per task: about 2 sqrt(tiles) values.
   for (int64_t most = tiles; most >= 1;) {
     const int64_t rowTasks = ceilDiv(tiles, most), tilesPerTask = ceilDiv(tiles, rowTasks);
     most = tilesPerTask - 1;
     for (int64_t perTask = 1; perTask <= panels; ++perTask) {
       if (!fits(p, tile, target, pairs, kc, tilesPerTask, perTask))
         break;
-      // Threads are never equally fast: the last round is partly idle, so many small tasks beat a few large ones.
+      // Threads are never equally fast, so the last round is partly idle: many small tasks beat a few large ones.
       const double tasks = double(p.batch * rowTasks * ceilDiv(panels, perTask));
       body(tilesPerTask, perTask,
            (std::ceil(tasks / target.threads) + 0.3) * taskCycles(p, tile, target, pairs, kc, tilesPerTask, perTask));
@@ -132,10 +134,10 @@ Schedule cpuSchedule(const Problem &p, const Target &target) {
     return fewRowsSchedule(p, target);
   const bool pairs = usesPairs(p, target);
   const Tile tile = defaultTile(p, target, pairs);
-  // Blocks of k: long ones spare trips of the accumulators to memory, short ones leave room for more columns, for which
-  // A is read once.
+  // Long blocks of k load and store the accumulators less often; short ones leave room for more columns, so that A is
+  // read less often.
   double least = HUGE_VAL;
-  // Where nothing fits, all of the rows and one panel.
+  // If no cut is valid: tasks of all rows and one panel.
   Schedule best = scheduleOf(tile, pairs, blockOfK(p, pairs, 1024), ceilDiv(p.m, int64_t(tile.rows)), 1);
   for (int64_t most : {1024, 800, 512, 256}) {
     const int64_t kc = blockOfK(p, pairs, most);
@@ -158,7 +160,7 @@ std::vector<Schedule> cpuSpace(const Problem &p, const Schedule &base, const Tar
     Schedule schedule;
   };
   const bool pairs = base.pairs;
-  // A tile leaves registers for its vectors of B and a broadcast; with pairs the broadcast needs one of its own.
+  // A tile leaves registers for its vectors of B and a broadcast; with pairs the broadcast needs one more.
   std::vector<Tile> tiles = {defaultTile(p, target, pairs)};
   const int lanes = target.lanes(DType::f32), registers = int(target.vectorRegisters) - 1 - pairs;
   for (int vecs : {2, 3, 4, 5, 6}) {
