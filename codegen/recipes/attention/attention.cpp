@@ -1,21 +1,21 @@
 // attention, forward: softmax(q k^T / sqrt(D)) v without a T x T matrix in memory.
 //
-//   1. Keys are packed transposed, in panels [T/nr][D][nr], and values by rows: by each task for its head when they are
-//      small, else once per head of keys into a workspace.
-//   2. A task takes tiles of mr queries. Scores of a tile against all keys that it may see fit in the second-level
-//      cache (mr x T), so the softmax is the plain one: no rescaling.
-//      ALiBi's bias is added when a tile of scores is stored.
-//   3. Row by row: maximum, exponentials (as powers of two) and their sum in 16 lanes, log-sum-exp for the backward
-//      pass; dropout after the sum. Of rows whose maximum is huge (isHuge) it is subtracted first.
-//   4. o = (P V) / sum, with P read as the broadcast operand of the micro-kernel. Keys that a causal mask hides from a
-//      row are no part of its chain: their values need not be finite.
+//   1. Keys are packed transposed, in panels [T/nr][D][nr], and values by rows. If they are small, each task packs them
+//      for its head; else they are packed once per head of keys into a workspace.
+//   2. A task takes tiles of mr queries. The scores of a tile against all keys that it may see (mr x T) fit the
+//      second-level cache, so softmax needs no rescaling. ALiBi's bias is added when a tile of scores is stored.
+//   3. For each row: the maximum, the exponentials (as powers of two) and their sum in 16 lanes, and the log-sum-exp
+//      for the backward pass. Dropout comes after the sum. If the maximum is huge (isHuge), it is subtracted first.
+//   4. o = (P V) / sum, with P as the broadcast operand of the micro-kernel. A row's chain leaves out keys that a
+//      causal mask hides, so their values need not be finite.
 //
-// bf16 on CPUs that multiply pairs of it (Schedule::pairs): queries and keys stand in pairs along d, values in pairs of
-// rows, and probabilities are rounded to bf16 for the product with values, as in FlashAttention; their sum is of what
-// they were before. Scores are scaled in f32, with the step to powers of two. An odd last one is paired with zero.
+// bf16 on CPUs that multiply pairs (Schedule::pairs): queries and keys are stored in pairs along d, and values in pairs
+// of rows. Probabilities are rounded to bf16 for the product with values, as in FlashAttention; their sum is taken
+// before the rounding. The factor that turns scores into powers of two scales them too, in f32. An odd last element is
+// paired with zero.
 //
-// Every score and output element is one chain of FMAs, over d and over keys from 0; rows do not know of each other. The
-// last tile of queries is moved up until it fits, and stores only its own rows.
+// Every score is one chain of FMAs over d, and every output element one chain over keys from 0. Rows are independent of
+// each other. The last tile of queries is moved up until it fits, and stores only its own rows.
 #include "codegen/recipes/attention/attention.h"
 #include "support/diagnostics.h"
 
@@ -74,7 +74,7 @@ public:
       Expr head = t / imm(chunks);
       return Body{bindTo("b", head / imm(shape.heads), [&](const Expr &b) {
         return Body{bindTo("h", head % imm(shape.heads), [&](const Expr &h) {
-          // Later queries see more keys: the long tasks go first.
+          // Later queries see more keys: start with the longest tasks.
           Expr first = (imm(chunks - 1) - t % imm(chunks)) * tilesPerTask;
           return Body{dropout.withKey(b, [&] { return Body{bias.withSlope(h, [&] { return task(b, h, first); })}; })};
         })};
@@ -91,7 +91,7 @@ private:
   int64_t nr() const { return tile.cols(); }
   int64_t perStep() const { return pairs ? 2 : 1; }  // keys of a product with values
 
-  /// Keys at the places of the tile's own queries i0 .. i0+mr, which a causal mask cuts.
+  /// The keys at positions i0 .. i0+mr of the tile's queries, where the causal mask cuts.
   std::vector<Triangle> ownKeys(const Expr &i0) const {
     if (!pairs)
       return {{.at = i0}};
@@ -159,7 +159,7 @@ private:
     return body;
   }
 
-  /// Queries i0 .. i0+mr; rows before `own` belong to the tile before this one.
+  /// The tile of queries i0 .. i0+mr. Its rows before `own` belong to the previous tile and are not stored.
   Body tileBody(const Expr &b, const Expr &h, const Expr &i0, const Expr &own, const Expr &keysBase,
                 const Expr &valuesBase) {
     const int64_t rows = tile.rows;
@@ -186,7 +186,7 @@ private:
       return Body{tileLoop(t)};
     }));
     out.push_back(serial("i", imm(rows), [&](const Expr &i) {
-      // Rows of queries are far apart: those of the next tile are asked for while this one computes.
+      // Rows of queries are far apart: prefetch those of the next tile while this one computes.
       Body body = fetchRow(qkv.buffer, qkv.query(b, min(i0 + i + rows, imm(shape.tokens - 1)), h), shape.size);
       for (const Stmt &s : softmaxRow(h, i0, i, panels))
         body.push_back(s);
@@ -201,8 +201,8 @@ private:
     return out;
   }
 
-  /// One row of scores becomes unnormalised probabilities, 0 where the query does not look. Rows end with a panel, so
-  /// that all rows of a tile run the same vectors; what all rows see needs no mask.
+  /// Turns a row of scores into unnormalised probabilities, 0 for keys that are masked. Rows end with a panel, so that
+  /// all rows of a tile run the same vectors. Keys that all rows see need no mask.
   Body softmaxRow(const Expr &h, const Expr &i0, const Expr &i, const Expr &panels) {
     Expr query = i0 + i, base = i * scoresStride, extent = panels * nr();
     constexpr int most = 2 * rowLanes;
@@ -245,14 +245,14 @@ private:
     })};
   }
 
-  /// For all rows of a tile at once: log-sum-exp of its own rows, and the factors of the outputs.
+  /// For all rows of a tile: stores the log-sum-exp of its own rows and computes the factors of the outputs.
   Body statistics(const Expr &b, const Expr &h, const Expr &i0, const Expr &own) {
     Expr lseAt = (b * shape.heads + h) * shape.tokens + i0 + own;
     Stmt lse = vectorLoop("i", imm(tile.rows) - own, rowLanes, [&](const Expr &i) {
       Expr most = load(maxima, own + i), log = unary(UnaryOp::log, load(sums, own + i));
       if (scaleLeft == 1)
         return Body{store(group.outputs[1], lseAt + i, most + log)};
-      // Of a huge one as the backward pass has scores, so that both cancel.
+      // For a huge maximum, round as the backward pass rounds scores, so that the two cancel.
       Expr scale = fimm(scaleLeft, dtype()), huge = isHuge(most * fimm(scaleLeft * log2e, dtype()));
       return Body{store(group.outputs[1], lseAt + i, select(huge, most * scale + log, fma(most, scale, log)))};
     });
@@ -298,13 +298,13 @@ private:
   Bias bias;
   Tile tile;
   bool pairs;
-  double scaleLeft;  // what scores in memory are still to be multiplied by
+  double scaleLeft;  // the factor by which scores in memory are still to be multiplied; 1 with ALiBi
   int64_t depth;     // steps of a score
   int64_t keyPanels, keysSize, sizePadded, valuesSize, tiles, tilesPerTask, scoresStride, queriesStride, probsStride;
   bool shared;  // keys and values are packed once per head of keys, into workspaces
   Buffer keys, values, queries, scores, result;
-  Buffer probs;         // the same as scores where nothing is paired
-  Buffer maxima, sums;  // of the rows of a tile; sums become the factors of the outputs
+  Buffer probs;         // the same buffer as scores without pairs
+  Buffer maxima, sums;  // one per row of a tile; sums become the factors of the outputs
 };
 
 bool matches(const Op &fused) { return onlyOp(fused, OpKind::attention); }

@@ -1,9 +1,9 @@
 // attention_cached: attention of a few new tokens to a cache of keys and values, for sampling.
 //
-//   1. The caches are passed on with the new rows in place. One that lies where it lay (inPlaceOperand) gets the new
-//      rows alone.
-//   2. Each head by itself: scores of one token against all rows so far, each a dot product in the lanes of a vector;
-//      softmax in 16 lanes; then a chain over rows for each element of the output.
+//   1. The caches are copied to the results with the new rows. If a result shares memory with its operand
+//      (inPlaceOperand), only the new rows are stored.
+//   2. For each head and token: scores against all rows so far, each a dot product in the lanes of a vector; softmax in
+//      16 lanes; then a chain over rows for each element of the output.
 #include "codegen/recipes/attention/attention.h"
 #include "ir/access.h"
 #include "support/diagnostics.h"
@@ -49,7 +49,7 @@ public:
   }
 
 private:
-  /// The position, clamped so that all new rows exist.
+  /// The position of the first new row, clamped so that all new rows lie in the cache.
   Body withPos(const std::function<Body(const Expr &)> &f) {
     return {bindTo("pos", max(imm(0), min(posIn, imm(rows - shape.tokens))), f)};
   }
@@ -108,7 +108,7 @@ private:
   }
 
   Body output(const Expr &h, const Expr &i, const Expr &seen, const Expr &cache, const Expr &sum) {
-    // Vectors that end where the row ends: the next element may belong to another head, or to nobody.
+    // Vectors that end with the row: the next element may belong to another head or lie past the cache.
     Tile tile;
     tile.rows = 1;
     tile.dtype = group.compute;
@@ -151,7 +151,7 @@ Schedule defaults(const Op &fused, const Target &target) {
   return s;
 }
 
-// Its one size is the lanes of sums, which are not to be chosen.
+// Its one size, `vec`, determines the order of sums and must not vary.
 std::vector<Schedule> space(const Op &, const Schedule &, const Target &) { return {}; }
 
 LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType compute) {

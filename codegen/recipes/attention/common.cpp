@@ -133,7 +133,7 @@ Expr Bias::add(const Expr &score, const Expr &uniform, const Expr &lane) const {
   if (!shape.alibi)
     return score;
   Expr distance = cast(compute, uniform) + cast(compute, lane);
-  // Where keys after the query are masked, the distance is never positive.
+  // With a causal mask keys after the query are masked, so the distance is never positive.
   return shape.causal ? fma(slope, distance, score) : fma(-slope, unary(UnaryOp::abs, distance), score);
 }
 

@@ -1,29 +1,29 @@
 // attention_grad: probabilities are recomputed from the log-sum-exp, block by block (Dao et al. 2022, "FlashAttention",
 // algorithm 4).
 //
-//   A task owns one head of keys of one sequence, so that every sum has one owner; or, where those are few (task = 1),
-//   one head of queries.
-//   1. delta_i = do_i . o_i for its heads; dq starts at zero.
-//   2. For each block of kb keys: k and v are packed transposed, dk and dv start at zero. For each head of queries of
-//      the group, then for each block of qb queries that sees a key of the block (from its first one on, where causal):
+//   A task takes one head of keys of one sequence, so that one task computes each sum. If those are few (task = 1), a
+//   task takes one head of queries.
+//   1. delta_i = do_i . o_i for the task's heads; dq starts at zero.
+//   2. For each block of kb keys: k and v are packed transposed; dk and dv start at zero. For each head of queries of
+//      the group, and each block of qb queries that sees a key of the block (if causal, from the block's first key on):
 //        S = q k^T (and ALiBi's bias), P = exp(S - lse) as powers of two;  dP = do v^T, dS = P (dP - delta)
 //        dv += P^T do;  dk += dS^T q;  dq += dS k
-//      by tiles, where lse is huge (isHuge) as powers of (S - lse), which is at most 0; P and dS are [qb x kb], in the
-//      second-level cache. Blocks of queries begin with those of keys and tiles are square there, so that a causal mask
-//      leaves triangles of tiles on the diagonal: what it hides is no part of any chain, and need not be finite.
-//   3. dk and dv of the block, which heads that share keys add to a total in order, are stored; with a task for each
-//      head they go to a workspace, and tasks of a second phase add them in the same order.
+//      by tiles. P and dS are [qb x kb] and fit the second-level cache. If lse is huge (isHuge), S - lse is computed
+//      before the step to powers of two, and limited to at most 0. Blocks of queries begin where blocks of keys begin,
+//      and tiles are square there, so a causal mask cuts triangles of tiles on the diagonal. No chain contains a masked
+//      element, so those need not be finite.
+//   3. dk and dv of the block are stored. Heads that share keys are added to a total first, in order. If each head is a
+//      task, its dk and dv go to a workspace, and tasks of a second phase add them in the same order.
 //
-// bf16 on CPUs that multiply pairs of it (Schedule::pairs): whatever a product runs over stands in pairs: q, do, k and
-// v along d for S and dP; rows of q, do, P and dS for dk and dv; rows of k, and dS along keys, for dq. P and dS are
-// rounded to bf16. Nothing is scaled before it is multiplied, but S, dk and dq after.
+// bf16 on CPUs that multiply pairs (Schedule::pairs): pairs run along the dimension that a product sums over: q, do, k
+// and v along d for S and dP; q, do, P and dS along queries for dk and dv; k and dS along keys for dq. P and dS are
+// rounded to bf16. Operands are not scaled, but S, dk and dq are.
 //
-// Sums are f32 whatever the gradient is stored in; dq, which grows from block to block, does so in a workspace where
-// the gradient itself is narrower.
+// Sums are always f32. dq grows from block to block; if the gradient is narrower than f32, dq grows in a workspace.
 //
-// Every element of dq is one chain over keys, every element of dk and dv one chain over queries for each head, and
-// these are added in order: neither the sizes of the blocks nor the tasks show. Without pairs, q is scaled by 1/sqrt(D)
-// when it is copied, so dk comes out scaled; k is scaled for dq.
+// Every element of dq is one chain over keys. Every element of dk and dv is one chain over queries for each head, and
+// the heads are added in order. So the bits depend neither on the sizes of blocks nor on the tasks. Without pairs, q is
+// scaled by 1/sqrt(D) when it is copied, which also scales dk; k is scaled for dq.
 #include "codegen/recipes/attention/attention.h"
 #include "support/diagnostics.h"
 
@@ -91,15 +91,15 @@ public:
   std::vector<Buffer> workspaces() const { return used; }
 
 private:
-  /// Tiles of keys may reach past the block; what they find there goes to rows that nobody stores.
+  /// Rows of dk and dv. Tiles of keys may reach past the block; their rows there are not stored.
   int64_t keyRows() const { return roundUp(keysPerBlock, tile.rows); }
-  /// A triangle may reach past the block too, and multiplies zeros there.
+  /// Rows of copied keys. A triangle may reach past the block too, and multiplies zeros there.
   int64_t copiedKeys() const { return keysPerBlock + (shape.causal ? tile.rows : 0); }
-  /// Of P and dS.
+  /// Elements between rows of P and dS.
   int64_t stride() const { return oddLines(keyRows(), dtype()); }
-  /// Of dS by rows of bf16, where P and dS stand in pairs of rows.
+  /// Elements between rows of the second copy of dS, unpaired rows of bf16; only with pairs.
   int64_t rowStride() const { return oddLines(keyRows(), DType::bf16); }
-  /// Steps of a product over d, and between rows of its left operand.
+  /// Steps of a product over d; leftStride() is the number of elements between rows of its left operand.
   int64_t depth() const { return pairs ? ceilDiv(shape.size, 2) : shape.size; }
   int64_t leftStride() const { return pairs ? sizePadded / 2 : sizePadded; }
   int64_t perStep() const { return pairs ? 2 : 1; }
@@ -113,7 +113,7 @@ private:
            2 * queriesPerBlock * stride() + 2 * tile.rows * nr() + totals;
   }
   int64_t headsPerTask() const { return byHeads ? 1 : shape.group(); }
-  /// Whether a task adds the gradients of keys of several heads.
+  /// Whether a task adds dk and dv of several heads.
   bool addsHeads() const { return headsPerTask() > 1; }
   Expr perRow(const Expr &b, const Expr &h, const Expr &i) const { return (b * shape.heads + h) * shape.tokens + i; }
 
@@ -131,13 +131,13 @@ private:
     Expr zero = to->dtype == DType::u32 ? imm(0, DType::u32) : fimm(0, valueType(to));
     return vectorLoop("x", count, tile.lanes, [&](const Expr &x) { return Body{store(to, base + x, zero)}; });
   }
-  /// Where dq of a row grows.
+  /// The buffer in which dq grows; queryGrad() is the offset of a row in it.
   const Buffer &queryGrads() const { return dQueries ? dQueries : dqkv.buffer; }
   Expr queryGrad(const Expr &b, const Expr &i, const Expr &h) const {
     return dQueries ? perRow(b, h, i) * sizePadded : dqkv.query(b, i, h);
   }
 
-  /// Heads of queries from `firstHead` on, which share the head `kv` of keys.
+  /// A task: headsPerTask() heads of queries from `firstHead` on, which share the head `kv` of keys.
   Body task(const Expr &b, const Expr &kv, const Expr &firstHead) {
     keysT = stack("kt", keysPerBlock * depth(), packed());
     valuesT = stack("vt", keysPerBlock * depth(), packed());
@@ -179,7 +179,7 @@ private:
     return body;
   }
 
-  /// delta of a head, and its dq set to zero.
+  /// Computes delta of a head and sets its dq to zero.
   Body prepare(const Expr &b, const Expr &h) {
     return {serial("i", imm(shape.tokens), [&](const Expr &i) {
       Expr at = outAt(b, i, h);
@@ -201,10 +201,10 @@ private:
       })};
     })};
   }
-  /// 1/sqrt(D) on what was computed from unscaled pairs.
+  /// `e` times 1/sqrt(D) with pairs, whose operands are not scaled.
   Expr scaledLate(const Expr &e) const { return pairs ? e * fimm(shape.scale()) : e; }
 
-  /// Element x of `count` rows of gradients of keys and values: each(j, x).
+  /// each(j, x) for the elements x of `count` rows j of dk and dv.
   Stmt eachGradient(const Expr &count, const std::function<Body(const Expr &, const Expr &)> &each) {
     return serial("j", count, [&](const Expr &j) {
       return Body{vectorLoop("x", imm(shape.size), tile.lanes, [&](const Expr &x) { return each(j, x); })};
@@ -215,7 +215,7 @@ private:
             store(dqkv.buffer, dqkv.value(b, j, kv) + x, dv)};
   }
 
-  /// The second phase: what heads that share keys have left in workspaces.
+  /// The second phase: adds dk and dv of the heads that share keys, from the workspaces.
   Stmt addHeads() {
     const int64_t rows = 16, blocks = ceilDiv(shape.tokens, rows);
     return parallel("t", shape.batch * shape.kvHeads * blocks, [&](const Expr &t) {
@@ -297,12 +297,12 @@ private:
     return out;
   }
 
-  /// A block of queries that meets a block of keys.
+  /// A block of queries and a block of keys.
   struct Meeting {
     Expr b, h;
-    Expr j0, count;     // keys: the first, and how many
-    Expr i0, rows;      // queries
-    Expr tiles, ahead;  // of the queries; i0 - j0, a multiple of the tile where causal
+    Expr j0, count;     // the first key, and the number of keys
+    Expr i0, rows;      // the same of queries
+    Expr tiles, ahead;  // tiles of queries; i0 - j0, a multiple of tile.rows if causal
   };
 
   Body queryBlock(const Expr &b, const Expr &h, const Expr &j0, const Expr &count, const Expr &i0, const Expr &rows) {
@@ -314,7 +314,7 @@ private:
     return out;
   }
 
-  /// Queries and their gradients as products read them.
+  /// Copies queries and do to the layouts that the products read.
   Body copyQueries(const Meeting &m) {
     auto queryOf = [&](const Expr &i) { return qkv.query(m.b, m.i0 + i, m.h); };
     auto doutOf = [&](const Expr &i) { return outAt(m.b, m.i0 + i, m.h); };
@@ -328,7 +328,7 @@ private:
       out = {copyRows(qkv.buffer, queryOf, queries, imm(0), sizePadded, m.rows, shape.size, sizePadded, tile.lanes,
                       shape.scale()),
              copyRows(dout, doutOf, douts, imm(0), sizePadded, m.rows, shape.size, sizePadded, tile.lanes, 1)};
-    if (partTiles) {  // rows past the last query: they add nothing to dk and dv
+    if (partTiles) {  // zero rows past the last query, so that they add nothing to dk and dv
       Expr all = m.tiles * int64_t(tile.rows);
       auto fillRows = [&](const Buffer &to, const Expr &from, const Expr &end, int64_t rowSize) {
         out.push_back(fill(to, from * rowSize, (end - from) * rowSize));
@@ -348,7 +348,7 @@ private:
     return serial("tile", m.tiles, [&](const Expr &t) {
       Expr first = t * int64_t(tile.rows);  // in the block
       Body body = {fetchAhead(m.b, m.h, m.i0, first)};
-      // Panels that the last row of the tile sees.
+      // The number of panels that the last row of the tile sees.
       Expr seen = panels;
       if (shape.causal)
         seen = min(panels, (m.ahead + first + (tile.rows - 1 + nr())) / imm(nr()));
@@ -441,7 +441,7 @@ private:
     });
   }
 
-  /// Rows of q, do and dq are far apart: asks for dq of the tile, and for what the same tile of the next block copies.
+  /// Prefetches dq of the tile, and q and do of the same tile in the next block: their rows are far apart.
   Stmt fetchAhead(const Expr &b, const Expr &h, const Expr &i0, const Expr &first) {
     return serial("r", imm(tile.rows), [&](const Expr &r) {
       Expr last = imm(shape.tokens - 1), i = i0 + first + r;
@@ -457,12 +457,12 @@ private:
     });
   }
 
-  /// Scores of a row less its log-sum-exp, where the power of two of that is out of range; `scale` as in scores().
+  /// Subtracts the log-sum-exp from the scores of a row, for a huge log-sum-exp (isHuge). `scale` as in scores().
   Stmt subtract(const Expr &r, const Expr &lseOfRow, double scale) {
     return vectorLoop("x", imm(nr()), tile.lanes, [&](const Expr &x) {
       Expr near = r * nr() + x, zero = fimm(0, dtype()), s = load(score, near);
       return Body{bindTo("d", (scale == 1 ? s : s * fimm(scale, dtype())) - lseOfRow, [&](const Expr &d) {
-        Expr least = select(lt(zero, d), zero, d);  // of NaN NaN
+        Expr least = select(lt(zero, d), zero, d);  // NaN stays NaN
         return Body{store(score, near, scale == 1 ? least : least * fimm(1 / scale, dtype()))};
       })};
     });
@@ -488,9 +488,9 @@ private:
       return tileLoop(t);
     };
     struct Row {
-      Expr r, i, end, zero, delta;  // zero: the power of two that the log-sum-exp takes away
+      Expr r, i, end, zero, delta;  // zero: what the exponent of two adds for the log-sum-exp
     };
-    // The step to powers of two takes the scale with it, where scores lack it.
+    // If scores are not scaled yet, the factor that turns them into powers of two scales them too.
     const double scale = pairs && !shape.alibi ? shape.scale() : 1;
     Expr toLog2 = fimm(log2e * scale, dtype());
     auto withRow = [&](const Expr &r, const std::function<Body(const Row &)> &body) {
@@ -499,7 +499,7 @@ private:
         Expr lseOfRow = load(lse, perRow(b, h, i));
         Expr deltaOfRow = load(delta, perRow(b, h, i));
         Expr end = shape.causal ? i + 1 : imm(shape.tokens);
-        if (partTiles)  // rows past the last query see nothing
+        if (partTiles)  // rows past the last query see no keys
           end = select(lt(row, imm(shape.tokens)), end, imm(0));
         return Body{bindTo("lse", lseOfRow, [&](const Expr &lseOfRow) {
           return Body{bindTo("top", lseOfRow * fimm(log2e, dtype()), [&](const Expr &top) {
@@ -571,14 +571,14 @@ private:
   bool pairs;
   bool byHeads;  // a task is one head of queries that shares its keys with others
   int64_t keysPerBlock, keyBlocks, queriesPerBlock, sizePadded;
-  bool partBlocks = false, partTiles = false;  // whether the last queries fill less than a block, or a tile
+  bool partBlocks = false, partTiles = false;  // whether the last block or tile of queries may be partly filled
   std::vector<Buffer> locals;
   Buffer keysT, valuesT, keys, dKeys, dValues, queries, douts, probs, dScores, score, dProb, delta;
-  // The same as queries, douts and dScores where nothing is paired.
+  // Without pairs these are the same buffers as queries, douts and dScores.
   Buffer leftQueries, leftDouts, dScoreRows;
-  Buffer dQueries;                // null where dq grows in the result
-  Buffer totalKeys, totalValues;  // dk and dv of the block over the heads of the task, where there are several
-  Buffer headKeys, headValues;    // of each head, where each is a task
+  Buffer dQueries;                // null if dq grows in the result
+  Buffer totalKeys, totalValues;  // sums of the block's dk and dv over the heads of the task, if it has several
+  Buffer headKeys, headValues;    // dk and dv of each head, if each head is a task
   std::vector<Buffer> used;       // workspaces
 };
 
@@ -597,10 +597,12 @@ Schedule defaults(const Op &fused, const Target &target) {
   s.vec = tile.lanes;
   s.mr = tile.rows;
   s.nr = tile.cols();
-  // Larger blocks compute more above the diagonal, smaller ones load and store sums more often, which pairs feel twice.
+  // Larger blocks compute more above the diagonal. Smaller blocks load and store sums more often, which costs
+  // relatively twice as much with pairs.
   s.kb = shape.tokens <= 128 ? 32 : s.pairs ? 256 : 128;
   s.qb = shape.tokens <= 128 ? roundUp(32, tile.rows) : (s.pairs ? 8 : 4) * tile.rows;
-  // Heads of queries as tasks cost a workspace: where heads of keys would leave a fifth of the threads idle.
+  // Tasks of one head of queries cost a workspace, so only if tasks of heads of keys would leave more than a fifth of
+  // the threads idle.
   const int64_t tasks = shape.batch * shape.kvHeads;
   s.task = shape.group() > 1 && 5 * tasks < 4 * roundUp(tasks, int64_t(target.threads));
   return s;

@@ -1,18 +1,18 @@
-// Attention as grids. Loop trees: any shape, any dtype, f64 too. With a cache this is the whole story; in training it
-// is what attention statements (kir::AttentionTile) mean, which an emitter writes as templates for tensor cores, and
-// what stands where those do not fit.
+// Attention as grid loops. The loop trees take any shape and dtype, f64 included. Attention with a cache always uses
+// them. In training they are the bodies of attention statements (kir::AttentionTile), which the emitter writes as calls
+// of templates for tensor cores, and they replace statements that do not fit.
 //
-// A block takes one row of one head: a query in the forward pass and for dq, a key for dk and dv. Its threads take the
-// rows that this row meets in turn, a weight for each, each made of dot products in `vec` lanes; what has to be known
-// of all weights (their maximum, their sum) is a chain of each thread's own, folded by halves. For the weighted sum of
-// rows threads split into groups, each of which takes every so many-th row, so that neighbours read neighbours and many
-// loads are under way at once; the groups' sums are added in order.
+// A block of threads takes one row of one head: a query in the forward pass and for dq, a key for dk and dv. Its
+// threads share out the rows that this row meets. A thread computes a weight for each of its rows, by dot products in
+// `vec` lanes. For the maximum and sum of all weights each thread folds its own in a chain, and the threads' values are
+// folded by halves. For the weighted sum of rows the threads form groups, and each group takes every so many-th row:
+// neighbours read neighbouring elements, and many loads are in flight. The groups' sums are added in order.
 //
-// For one new token reading keys and values once from memory is all that counts: a row of 64 bf16 is a whole line of
-// 128 bytes, which a thread reads in pieces of 16 bytes that the first-level cache keeps for it. In training this form
+// For one new token, only reading keys and values once from memory counts. A row of 64 bf16 is a whole line of 128
+// bytes; a thread reads it in pieces of 16 bytes, for which the first-level cache keeps the line. In training this form
 // reads each key and value from the cache once per query, and is many times slower than a statement.
 //
-// A masked key is never looked at, so nothing that stands there reaches the row.
+// Masked keys and values are never read, so they need not be finite.
 #include "codegen/recipes/attention/attention.h"
 #include "ir/access.h"
 #include "support/diagnostics.h"
@@ -29,7 +29,7 @@ using namespace kir;
 namespace {
 
 constexpr int64_t sharedBudget = 48 << 10;
-constexpr int64_t meaningBudget = 227 << 10;  // of what nobody runs on a GPU
+constexpr int64_t meaningBudget = 227 << 10;  // for bodies of attention statements, which GPUs run only as a fallback
 constexpr int blockThreads = 256;             // of loop trees
 
 Stmt gridLoop(const char *name, int64_t count, const std::function<Body(const Expr &)> &body) {
@@ -44,7 +44,7 @@ Stmt threadLoop(const char *name, int64_t count, const std::function<Body(const 
 /// An element of a row: row(j, x).
 using Rows = std::function<Expr(const Expr &j, const Expr &x)>;
 
-/// What the blocks of all forms do.
+/// Parts that the blocks of all forms share.
 class GridAttention {
 protected:
   GridAttention(GroupEval &group, const Op &op, const Shape &shape, const Schedule &s, const Buffer &rowsOf)
@@ -58,19 +58,20 @@ protected:
   }
 
   static bool isNarrow(DType t) { return t == DType::bf16 || t == DType::f16; }
-  /// Lanes of dot products: loads of whole vectors where rows begin at multiples of them.
+  /// Lanes of dot products: as many as allow loads of whole vectors, if rows begin at multiples of at least 4 elements.
   static int lanesOf(const Shape &shape) {
     const int64_t divisor = int64_t(1) << std::countr_zero(uint64_t(shape.size));
     return divisor >= 4 ? int(std::min<int64_t>(divisor, rowLanes)) : rowLanes;
   }
 
   DType dtype() const { return group.compute; }
-  /// What the second product takes from the first.
+  /// The weight that the second product takes. Bodies of statements round it to their operands' bf16 or f16.
   Expr weight(const Expr &e) const { return operand ? unary(*operand, e) : e; }
   Buffer input(const Op &op, unsigned i) const { return group.inputs[op.operand(i)->index]; }
 
-  /// Room for `count` weights, beside all else that a block shares (with `sums` weighted sums): shared, or a workspace
-  /// with room for each block.
+  /// A buffer for `count` weights. It is shared if it fits shared memory beside the block's other shared buffers
+  /// (`sums` weighted sums, `buffers` of these); else it is a workspace with `count` weights for each of `blocks`
+  /// blocks.
   Buffer weights(const char *name, int64_t count, int sums, int64_t blocks, int buffers = 1) const {
     const bool fits = (2 * threads + sums * groups * shape.size + buffers * count) * int64_t(sizeOf(dtype())) <=
                       (tiled ? meaningBudget : sharedBudget);
@@ -94,7 +95,7 @@ protected:
     return alloc(acc, {clear, sum, bindTo(name, hreduce(acc, BinaryOp::add), f)});
   }
 
-  /// f(n) for first, first + step, ... below `count`, where first < step. Indices stay in bounds that emitters can see.
+  /// f(n) for n = first, first + step, ... below `count`; first < step. The loop form lets emitters bound the index.
   static Stmt every(const char *name, const Expr &first, int64_t step, const Expr &count,
                     const std::function<Body(const Expr &)> &f) {
     return serial("k", (count + (step - 1)) / imm(step), [&](const Expr &k) {
@@ -105,11 +106,11 @@ protected:
   Stmt eachRow(const Expr &t, const Expr &count, const std::function<Body(const Expr &j)> &f) const {
     return every("j", t, threads, count, f);
   }
-  /// The same by all threads, each with its own rows.
+  /// f(j) for each row below `count`, shared out to all threads.
   Stmt allRows(const Expr &count, const std::function<Body(const Expr &j)> &f) const {
     return threadLoop("t", threads, [&](const Expr &t) { return Body{eachRow(t, count, f)}; });
   }
-  /// Folds over all rows: body(result).
+  /// Folds a value of each row and emits body(result).
   Body foldRows(const char *name, BinaryOp op, double start, const Expr &count,
                 const std::function<Body(const Expr &j, const Fold &fold)> &element,
                 const std::function<Body(const Expr &)> &body) const {
@@ -124,7 +125,7 @@ protected:
     return {alloc(all, {each, bindTo(name, hreduce(all, op), body)})};
   }
 
-  /// f(n) for n < count, by all threads in turn.
+  /// f(n) for n < count, shared out to all threads.
   Stmt shareOut(int64_t count, const std::function<Body(const Expr &)> &f) const {
     return threadLoop("t", std::min<int64_t>(count, threads), [&](const Expr &t) {
       return count <= threads ? f(t) : Body{every("slot", t, threads, imm(count), f)};
@@ -132,7 +133,8 @@ protected:
   }
 
   Buffer partialSums(const char *name) const { return makeBuffer(name, dtype(), Storage::shared, groups * shape.size); }
-  /// partial[group][x] (+)= the sum of weights[at + j] * row(j, x) over the rows below `count` that the group takes.
+  /// partial[group][x] = the sum of weights[at + j] * row(j, x) over the group's rows below `count`; with `goesOn` the
+  /// chain starts from partial[group][x] instead of +0.
   Stmt sumRows(const Buffer &partial, bool goesOn, const Buffer &weights, const Expr &at, const Expr &count,
                const Rows &row) const {
     const int64_t pieces = shape.size / pack;
@@ -154,7 +156,7 @@ protected:
       return Body{alloc(acc, {start, add, keep})};
     });
   }
-  /// f(x, sum) for each element of the sum of all groups' sums.
+  /// Adds the groups' sums in order and emits f(x, sum) for each element.
   Stmt addGroups(const Buffer &partial, const std::function<Stmt(const Expr &x, const Expr &sum)> &f) const {
     return shareOut(shape.size, [&](const Expr &x) {
       Buffer acc = makeBuffer("all", dtype(), Storage::reg, 1);
@@ -165,8 +167,8 @@ protected:
     });
   }
 
-  /// A query in `queries` at `query`, which sees the keys before `seen` from its `position` among them. `keep` says
-  /// which probabilities stay (null: all); scores stand from `scoresAt` on.
+  /// A query: its row begins at `query` in `queries`, its `position` among the keys is for ALiBi, and it sees the keys
+  /// before `seen`. `keep` is the dropout mask (null: none). Scores are stored from `scoresAt` on.
   struct Row {
     Buffer queries;
     Expr query, seen, position;
@@ -175,7 +177,7 @@ protected:
     Buffer scores;
     Expr scoresAt;
   };
-  /// finish(most, sum, partial sums of the output), where outputs are still to be divided by `sum`.
+  /// Computes a row and emits finish(maximum, sum, partial sums of the output), which must divide outputs by `sum`.
   Body softmaxRow(const Row &r,
                   const std::function<Body(const Expr &most, const Expr &sum, const Buffer &partial)> &finish) const {
     auto score = [&](const Expr &j, const Fold &fold) {
@@ -207,8 +209,8 @@ protected:
     return within(r.scores, std::move(all));
   }
 
-  /// Attention statements: a block for each tile, sequence and head, those with most to do first. row(b, head, i) is
-  /// what a row of the tile means.
+  /// A grid of attention statements, with one block for each tile, sequence and head, the longest first. row(b, head,
+  /// i) is the loop tree of one row, from which the statements' bodies are made.
   Stmt statements(AttentionTile t, const Schedule &s, int64_t heads, Dropout &dropout,
                   const std::function<Body(const Expr &b, const Expr &head, const Expr &i)> &row) const {
     t.batch = shape.batch, t.tokens = shape.tokens, t.heads = shape.heads, t.keyHeads = shape.kvHeads;
@@ -241,16 +243,16 @@ protected:
 
   GroupEval &group;
   const Shape shape;
-  const bool tiled;  // attention statements
+  const bool tiled;  // uses attention statements
   const int lanes, threads;
   std::optional<UnaryOp> operand;
   Bias bias;
   Buffer head0;
-  int pack;        // elements that one access moves
-  int64_t groups;  // of threads that share out rows
+  int pack;        // elements of one memory access
+  int64_t groups;  // groups of threads that share out rows for weighted sums
 };
 
-/// A block for each (sequence, head, row), or fewer that take several where weights do not fit into shared memory.
+/// A grid with a block for each (sequence, head, row), or with at most `blocks` blocks that take several.
 Stmt eachHeadsRow(const Shape &shape, int64_t heads, int64_t blocks,
                   const std::function<Body(const Expr &block, const Expr &b, const Expr &head, const Expr &i)> &body) {
   const int64_t all = shape.batch * heads * shape.tokens;
@@ -270,7 +272,7 @@ Stmt eachHeadsRow(const Shape &shape, int64_t heads, int64_t blocks,
     })};
   });
 }
-/// Blocks where their weights stand in memory.
+/// Most blocks if their weights do not fit shared memory, but stand in a workspace.
 constexpr int64_t fewBlocks = 1024;
 int64_t blocksOf(const Shape &shape, int64_t heads, const Buffer &weights) {
   const int64_t all = shape.batch * heads * shape.tokens;
@@ -310,13 +312,13 @@ public:
   }
 
 private:
-  /// The position, clamped so that all new rows exist.
+  /// The position of the first new row, clamped so that all new rows lie in the cache.
   Body withPos(const std::function<Body(const Expr &)> &f) {
     return {bindTo("pos", max(imm(0), min(posIn, imm(rows - shape.tokens))), f)};
   }
 
-  /// A thread passes on one pack of a row of the caches, or takes it from the new rows. Where both caches lie where
-  /// they lay (inPlaceOperand) only new rows are stored.
+  /// Each thread copies one pack of a row of both caches, from the operands or from the new rows. If both results share
+  /// memory with their operands (inPlaceOperand), only new rows are stored.
   Stmt passOn() {
     const int64_t pieces = shape.size / pack;
     Var n = makeVar("n");
@@ -443,8 +445,8 @@ private:
   const Schedule schedule;
 };
 
-/// 1. delta_i = do_i . o_i.  2. dq, a block for each query.  3. dk and dv, a block for each key, which goes through the
-/// heads that share it in order.
+/// Phases: 1. delta_i = do_i . o_i. 2. dq, with a block for each query. 3. dk and dv, with a block for each key, which
+/// adds the heads that share the key in order.
 class Backward : GridAttention {
 public:
   Backward(GroupEval &group, const Op &op, const Schedule &s)

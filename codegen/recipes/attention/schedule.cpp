@@ -1,5 +1,5 @@
-// Schedules of attention on CUDA. docs/cuda.md gives the reasons. A warp's rows and columns of a piece are mr x nr in
-// the forward pass and for dk and dv, qb x kb for dq; without mr there are loop trees only.
+// Schedules of attention on CUDA. docs/cuda.md gives the reasons. A warp's tile of a stage is mr x nr (rows x columns)
+// in the forward pass and for dk and dv, and qb x kb for dq. Schedules without mr mean loop trees.
 #include "codegen/recipes/attention/attention.h"
 
 #include <algorithm>
@@ -10,18 +10,18 @@ using namespace kir;
 
 namespace {
 
-/// Tokens up to which an attention statement's meaning finds room in shared memory (cuda.cpp).
+/// Most tokens for which the loop trees of an attention statement's body fit shared memory (meaningBudget, grid.cpp).
 constexpr int64_t mostTokens = 20 << 10;
-constexpr int64_t mostSize = 128;  // of a head: above it, sums find no room in registers
+constexpr int64_t mostSize = 128;  // elements of a head: above it, sums do not fit the registers
 
-/// Registers of a thread, of 255. NVRTC has been asked for tiles of every shape: it holds sums in as many, scores,
-/// which go through exponentials and masks, in half as many again, and needs the rest of what is left here.
+/// Whether a tile fits a thread's 255 registers. From NVRTC's reports for tiles of all shapes: a sum takes one
+/// register, a score, with exponentials and masks, one and a half; the rest up to 255 is for all other values.
 bool fitsRegisters(const AttentionTile &t, const Target &target) {
   const int64_t sums = t.mr * t.size / 32 * (t.part == AttentionTile::Part::keyGrad ? 2 : 1);
   const int64_t scores = int64_t(t.mr) * t.nr / 32 * (t.part == AttentionTile::Part::forward ? 1 : 2);
   const bool narrow = sizeOf(t.operands[0]->dtype) == 2;
   const int64_t kept = t.part == AttentionTile::Part::forward && t.mma && narrow && t.mr * t.size <= 2048 ? 32 : 0;
-  // Words of tf32 are read one by one, and compilers read far ahead.
+  // Words of tf32 are loaded one by one, and the compiler moves such loads far ahead, which takes registers.
   const bool words = t.mma && !narrow;
   if (words && t.size > 64)
     return t.mr == 16 && t.nr == 16;
@@ -32,16 +32,16 @@ bool fitsRegisters(const AttentionTile &t, const Target &target) {
   return t.nr <= widest && sums + scores * 3 / 2 + kept <= most;
 }
 
-/// An estimate of how much of a multiprocessor's multiply-adds a tile uses.
+/// An estimate of the fraction of a multiprocessor's multiply-adds that a tile uses; 0 if it does not fit.
 double rateOf(const AttentionTile &t, const Shape &shape, const Target &target) {
   const int64_t shared = t.sharedBytes();
   if (!fitsRegisters(t, target) || shared > target.sharedBytes)
     return 0;
-  // Most need more than half of the registers that three blocks of four warps would leave them.
+  // At most two blocks of four warps: most tiles need too many registers for three.
   const int64_t blocks = std::min<int64_t>(target.processorShared / (shared + 1024), 256 / t.threads);
   const double warps = double(std::max<int64_t>(blocks, 1) * t.threads / 32);
-  // A fragment of 16 columns takes as long to read as two products of 16 x 8 to compute, and serves mr / 16 times two;
-  // those of rows, which only forward keeps, each nr / 16 times two.
+  // Reading a fragment of 16 columns takes as long as computing two products of 16 x 8, and the fragment serves
+  // 2 mr / 16 products. A fragment of rows, which only the forward pass keeps in registers, serves 2 nr / 16.
   const double column = 16.0 / t.mr, both = column + 16.0 / t.nr;
   auto time = [](double reads) { return std::max(1.0, reads); };
   double product = 0;
@@ -56,7 +56,7 @@ double rateOf(const AttentionTile &t, const Shape &shape, const Target &target) 
     product = (time(both) + time(column)) / 2;
     break;
   }
-  // Rows and columns behind the last token or the diagonal are computed for nothing.
+  // The tile wastes rows and columns past the last token or the diagonal.
   const double tokens = double(shape.tokens), seen = shape.causal ? tokens / 2 : tokens;
   const double useful = seen / (seen + double(t.rows()) / 2 + t.nr / 2.0);
   return warps / (warps + 3) * useful * (t.stages > 1 ? 1 : 0.85) / product;
@@ -98,7 +98,7 @@ Schedule cudaSchedule(const Op &op, const Target &target) {
   AttentionTile t;
   t.mma = tiled.mma;
   t.operands = {makeBuffer("x", type.dtype, Storage::global, 1)};
-  // No more warps than there are rows for.
+  // No more warps than there are rows of queries for.
   tiled.threads = shape.tokens <= 16 ? 32 : shape.tokens <= 48 ? 64 : 128;
   if (!backward) {
     t = best(t, shape, target, tiled.threads);
@@ -117,7 +117,7 @@ Schedule cudaSchedule(const Op &op, const Target &target) {
   return tiled;
 }
 
-// The columns of a piece stay as they are: sums over them are rescaled piece by piece.
+// The columns of a tile do not vary: sums are rescaled once per tile of columns, so another width changes their bits.
 std::vector<Schedule> cudaSpace(const Op &op, const Schedule &base, const Target &target) {
   const bool backward = op.is(OpKind::attention_grad);
   const Type &type = op.operand(backward)->type;

@@ -1,15 +1,13 @@
-// matmul with up to four rows of A (decoding): as fast as B can be read, so B is read once, in order, and never copied.
+// matmul with up to four rows of A (decoding). Reading B limits the speed, so B is read once, in order, and not copied.
 //
-//   B [K,N]: lanes walk over columns. The sums of a task's columns stand in the first-level cache; some steps at a time
-//            are added to them, so that one load and store of a sum pays for all, while the rows of the next pass are
-//            asked for.
+//   B [K,N]: lanes walk over columns. The sums of a task's columns stay in the first-level cache. A pass adds several
+//            steps for one load and store of each sum, and prefetches the rows of the next pass.
 //   B [N,K]: each result is a chain along a row of B. Squares of B are transposed in registers, so that lanes are rows
-//            of B and a step takes one FMA; that keeps up with memory, which is asked for some lines of each row ahead.
+//            of B and a step takes one FMA. Some lines of each row are prefetched, so this keeps up with memory.
 //
-// The sums are the same chains as in matmul.cpp, with one exception: where one row is multiplied by a [K,N] that caches
-// do not keep, the chain is cut into blocks of k (rowsPerBlock), each from +0, which are then added in order. A task
-// takes whole rows of a block: memory that lies together, which is read at the full rate, where parts of all rows are
-// read at 0.6 to 0.8 of it.
+// The sums are the same chains as in matmul.cpp, with one exception. If one row is multiplied by a large [K,N], the
+// chain is cut into blocks of k (rowsPerBlock), each from +0, which are then added in order. A task takes whole rows of
+// a block, which are contiguous and so read at the full rate; parts of all rows are read at 0.6 to 0.8 of it.
 #include "codegen/recipes/matmul/matmul.h"
 #include "support/diagnostics.h"
 
@@ -21,8 +19,8 @@ using namespace kir;
 
 namespace {
 
-/// Bytes of a B from which on its rows are shared out among tasks, and in how many blocks: by the shape alone, as the
-/// order of the sum follows. One row is a token of a sample; a training step has more, whatever its micro-batch.
+/// From so many bytes of B on, tasks share out its rows, in so many blocks. Only the shape decides, because it changes
+/// the order of the sum. One row is a sampled token; training steps have more rows.
 constexpr int64_t sharedRowsBytes = 256 << 10, blocksOfRows = 4;
 
 int64_t rowsPerBlock(const Problem &p) {
@@ -34,10 +32,10 @@ int64_t rowsPerBlock(const Problem &p) {
 /// Columns of a task of the second phase, which adds the blocks.
 constexpr int64_t columnsOfTotal = 512;
 
-/// Squares of B transposed side by side: as many chains of FMAs, whose latency shuffles then hide.
+/// Squares of B transposed side by side, so that there are as many chains of FMAs and shuffles hide their latency.
 constexpr int64_t squares = 2;
 
-/// Lines of each row that are asked for ahead.
+/// Lines of each row that are prefetched.
 constexpr int64_t linesAhead = 4;
 
 class FewRows {
@@ -66,7 +64,7 @@ public:
   }
 
 private:
-  /// Columns from `first` on of at most `most`.
+  /// Number of columns from `first` on, at most `most`.
   Expr columnsFrom(const Expr &first, int64_t most) const {
     return p.n % most ? min(imm(most), imm(p.n) - first) : imm(most);
   }
@@ -74,7 +72,7 @@ private:
     return p.init >= 0 ? epilogue.init(imm(0), row, col) : fimm(0, group.compute);
   }
 
-  /// All of k for some columns, to the end.
+  /// All of k for some columns, and the epilogue.
   Stmt wholeTask(const Expr &t) {
     sums = makeBuffer("c", group.compute, Storage::stack, p.m * s.nc);
     const Expr first = t * s.nc, cols = columnsFrom(first, s.nc);
@@ -91,7 +89,7 @@ private:
     return alloc(sums, std::move(body));
   }
 
-  /// One block of k for some columns, left in `partial`.
+  /// One block of k for some columns; stores the sums to `partial`.
   Stmt blockTask(const Expr &block, const Expr &piece) {
     sums = makeBuffer("c", group.compute, Storage::stack, s.nc);
     const Expr first = piece * s.nc, cols = columnsFrom(first, s.nc);
@@ -103,7 +101,7 @@ private:
     return alloc(sums, std::move(body));
   }
 
-  /// The blocks of some columns in order, and the group's outputs.
+  /// Adds the blocks of some columns in order and stores the group's outputs.
   Stmt totalTask(const Expr &t) {
     const Expr first = t * columnsOfTotal;
     return epilogue.emit(imm(0), imm(0), imm(1), first, columnsFrom(first, columnsOfTotal), s.vec,
@@ -117,7 +115,7 @@ private:
                          });
   }
 
-  // A step of the chain takes one element of k, or a pair of bf16; an odd last one is a step of its own.
+  // A step of the chain takes one element of k, or a pair of bf16. An odd last element is a step of its own.
   int64_t steps() const { return pairs ? p.k / 2 : p.k; }
   bool hasOdd() const { return pairs && p.k % 2; }
   DType stepType() const { return pairs ? DType::u32 : group.compute; }
@@ -127,7 +125,7 @@ private:
   Expr b(const Expr &step, const Expr &col, bool odd = false) const {
     return element(p.b, !p.tb, p.ldb, col, step, odd);
   }
-  /// Element `at` of the outer dimension and a step of k, which is the rows of the operand when `byRows`.
+  /// The operand's value at element `at` of its other dimension and step `step` of k. `byRows`: k runs along its rows.
   Expr element(unsigned operand, bool byRows, int64_t ld, const Expr &at, const Expr &step, bool odd) const {
     Expr k = pairs ? step * 2 : step;
     return stepOf(pairs, group.inputs[operand], byRows ? k * ld + at : at * ld + k, byRows ? ld : 1, odd);
@@ -184,8 +182,8 @@ private:
       out.push_back(ifThen(binary(BinaryOp::eq, block, imm(blocks - 1)), rest));
   }
 
-  /// add(from, extent) for all columns, a line at a time, while the rows of the pass from step `next` on are asked for:
-  /// a task's pieces of rows are too short for the machine to see what comes.
+  /// add(from, extent) for all columns, a line at a time, with prefetches of the pass from step `next` on: a task's
+  /// pieces of rows are too short for the hardware prefetcher.
   Body fetching(const Expr &next, const Expr &first, const Expr &cols,
                 const std::function<Stmt(const Expr &from, const Expr &extent)> &add) {
     const int64_t line = cacheLine / int64_t(sizeOf(p.stored)), perStep = pairs ? 2 : 1, rows = atOnce * perStep;
@@ -226,7 +224,7 @@ private:
     out.push_back(tasks > 1 ? ifThen(binary(BinaryOp::eq, t, imm(tasks - 1)), rest) : block(rest));
   }
 
-  /// The steps from `from` on, one by one.
+  /// Emits the steps from `from` on one by one.
   void eachStep(Body &out, const Expr &from, const std::function<Body(const Expr &k, bool odd)> &body) {
     out.push_back(serial("k", imm(steps()) - from, [&](const Expr &k) { return body(from + k, false); }));
     if (hasOdd())
@@ -267,7 +265,7 @@ private:
     Body body = {move(true)};
     body.push_back(serial("s", imm(whole), [&](const Expr &square) {
       Expr k0 = square * lanes;
-      // One line of each row is too little for the machine to see what comes: some lines on, or of the next rows.
+      // One line per row is too short for the hardware prefetcher: prefetch some lines ahead, or of the next rows.
       Body both = {bindTo("far", (square + linesAhead) * (lanes * (pairs ? 2 : 1)), [&](const Expr &far) {
         const Expr wrapped = far + select(lt(far, imm(p.k)), imm(0), imm((count * lanes - 1) * p.ldb));
         return Body{bindTo("next", (first + col) * p.ldb + wrapped, [&](const Expr &next) {
@@ -316,7 +314,7 @@ namespace {
 
 constexpr int64_t maxSums = 4096;  // of a task
 
-/// A whole number of `unit`s, so that there are about `tasks`.
+/// Columns of a task so that there are about `tasks` tasks: a multiple of `unit`, at most max(unit, most).
 int64_t columnsOfTask(const Problem &p, int64_t tasks, int64_t most, int64_t unit = 32) {
   return std::clamp(roundUp(ceilDiv(p.n, tasks), unit), unit, std::max(unit, most));
 }
@@ -330,13 +328,14 @@ Schedule fewRowsSchedule(const Problem &p, const Target &target) {
   s.mr = int(p.m);
   s.pairs = usesPairs(p, target);
   if (!p.tb) {
-    // What a pass reads ahead is to leave room in the first-level cache.
+    // The rows of a pass and the prefetched ones must leave room in the first-level cache.
     const int64_t blocks = ceilDiv(p.k, rowsPerBlock(p)), perStep = (s.pairs ? 2 : 1) * int64_t(sizeOf(p.stored));
     s.nc = columnsOfTask(p, ceilDiv(int64_t(target.threads), blocks), maxSums / p.m);
     s.unroll = 4 * perStep * s.nc > target.l1Bytes / 2 ? 2 : 4;
     return s;
   }
-  // Enough tasks for every thread to end at the same time, each long enough to stream; whole groups.
+  // Enough tasks that all threads end at about the same time, each long enough to stream memory, of whole groups of
+  // rows.
   s.nc = columnsOfTask(p, int64_t(target.threads) * 4, 2048, std::max<int64_t>(32, squares * s.vec));
   return s;
 }

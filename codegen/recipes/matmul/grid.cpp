@@ -1,18 +1,18 @@
-// matmul on CUDA: a block computes a tile of the product by a matmul statement (kir::MatmulTile) and gives it to the
-// epilogue in whole rows.
+// matmul on CUDA: a block of threads computes a tile of the product by a matmul statement (kir::MatmulTile), and the
+// epilogue reads whole rows of the tile.
 //
-//   1. Blocks go through the tiles in groups of a few rows of them, so that those that run at one time share their
-//      operands in the second-level cache.
-//   2. Where the sums go on from an initial value, the block loads it to the tile in shared memory.
-//   3. The matmul statement: tensor cores for bf16 and f16, and for f32 where the op says tf32 and the GPU has it; else
-//      fused multiply-adds in the order of k, which give the CPU's bits for f32.
+//   1. Blocks take the tiles in groups of a few rows of tiles, so that blocks that run at the same time share operands
+//      in the second-level cache.
+//   2. If there is an initial value, the block loads it into the tile in shared memory.
+//   3. The matmul statement uses tensor cores for bf16 and f16, and for f32 if the op has tf32 and the GPU supports it.
+//      Otherwise it uses fused multiply-adds in the order of k, which give the CPU's bits for f32.
 //   4. Each thread takes a few neighbouring elements in each of some rows of the tile and stores the group's outputs.
-// A bias gradient (the sum of B's rows) is two more phases, with a thread for each column of each block of R tokens and
-// then one for each column, as the fold recipe has it.
+// A bias gradient (the sum of B's rows) takes two more phases, as in the fold recipe: one thread for each column of
+// each block of R tokens, then one thread for each column.
 //
-// Choice of tiles (docs/cuda.md has the figures): a warp's tile of 64 x 64 makes most of what it reads from shared
-// memory, which is what limits tensor cores first. Where sums fold, a second set of them takes the registers of half of
-// it. Few tiles leave multiprocessors idle: the default has the least estimated time of the busiest one.
+// Choice of tiles (docs/cuda.md has the figures). Shared memory limits tensor cores first, and a warp's tile of 64 x 64
+// uses each element that it reads most often. If sums fold, a second set of sums halves the tile that fits the
+// registers. Few tiles leave multiprocessors idle: the default has the least estimated time of the busiest one.
 #include "codegen/recipes/matmul/matmul.h"
 #include "codegen/recipes/place.h"
 #include "support/diagnostics.h"
@@ -30,8 +30,8 @@ namespace {
 
 constexpr int64_t lanesAtOnce = 4;  // elements of a row that a thread takes in the epilogue: 16 bytes of f32, so that
                                     // neighbours read the tile without bank conflicts
-constexpr int rowsAtOnce = 4;       // of which it loads all operands before it stores
-constexpr int64_t tileGap = 8;      // elements behind each row of the tile: a warp stores pairs of 8 rows at once
+constexpr int rowsAtOnce = 4;       // rows whose operands it loads before it stores
+constexpr int64_t tileGap = 8;      // unused elements after each row of the tile: a warp stores pairs of 8 rows at once
 constexpr int64_t rowTilesAtOnce = 8;
 constexpr int columnThreads = 128;
 constexpr int64_t registersPerProcessor = 65536;
@@ -76,7 +76,7 @@ public:
       const int64_t most = std::min(rowTiles, rowTilesAtOnce);
       Expr group = at / imm(most * colTiles), inGroup = at % imm(most * colTiles), first = group * most;
       Expr count = imm(most);
-      if (rowTiles % most)  // never below 1, as is said for the sake of narrow indices
+      if (rowTiles % most)  // never below 1: max() only proves that to the emitter, for narrow indices
         count = out.let("count", min(count, max(imm(rowTiles) - first, imm(1))));
       row = first + inGroup % count, col = inGroup / count;
     }
@@ -98,7 +98,7 @@ public:
     return loop(LoopKind::grid, b, imm(p.batch * rowTiles * colTiles), out.take());
   }
 
-  /// The bias gradient: its partial sums in `parts`, and what becomes of them.
+  /// The bias gradient: a phase that stores partial sums to `parts`, and a phase that adds them up.
   std::vector<Stmt> columnSums(const Buffer &parts) {
     const int64_t blocks = ceilDiv(p.k, p.fold), rest = p.k % p.fold;
     Var t = makeVar("t"), c = makeVar("col");
@@ -119,7 +119,7 @@ public:
 private:
   Expr place(const Expr &row, const Expr &col) const { return row * tile.ldc + col; }
 
-  /// f(row, rows, col, cols) by each thread, for its part of the tile: consecutive rows, of those that are there.
+  /// Each thread runs f(row, rows, col, cols) for its part of the tile: consecutive rows, without those past the end.
   Stmt forTile(const std::function<Body(const Expr &, const Expr &, const Expr &, const Expr &)> &f) {
     const int64_t across = s.nc / lanesAtOnce, threads = std::min<int64_t>(tile.threads, s.mc * across);
     const int64_t rows = ceilDiv(s.mc * across, threads);
@@ -142,15 +142,15 @@ private:
   Expr batch, row0, col0;
 };
 
-/// A tile that a schedule may choose: of a block, and of each of its warps or threads.
+/// A tile that a schedule may choose.
 struct Candidate {
-  int64_t mc, nc;
-  int mr, nr;
-  double rate;  // of multiply-adds, as a part of what the multiprocessor can do when two blocks share it
+  int64_t mc, nc;  // tile of a block
+  int mr, nr;      // tile of each of its warps (tensor cores) or threads
+  double rate;     // multiply-adds as a fraction of the multiprocessor's peak, if two blocks share it
 };
 
-// The rate is what shared memory (128 bytes per cycle) leaves of 1024 multiply-adds of bf16 per cycle: a warp's tile
-// reads (mr + nr) / (mr nr) elements for each, and a block's copies write as much of its own.
+// The rate is the fraction of 1024 multiply-adds of bf16 per cycle that shared memory (128 bytes per cycle) can feed. A
+// warp's tile reads (mr + nr) / (mr nr) elements per multiply-add; a block's copies write (mc + nc) / (mc nc).
 constexpr Candidate byTensorCores[] = {{256, 128, 64, 64, 0.97}, {128, 256, 64, 64, 0.97}, {128, 128, 64, 64, 0.93},
                                        {128, 64, 64, 32, 0.75},  {64, 128, 32, 64, 0.75},  {64, 64, 32, 32, 0.55},
                                        {32, 64, 16, 32, 0.35},   {16, 128, 16, 32, 0.26},  {16, 64, 16, 16, 0.22}};
@@ -160,7 +160,7 @@ constexpr Candidate folded[] = {{128, 128, 64, 32, 0.8}, {128, 64, 64, 32, 0.75}
 constexpr Candidate byFma[] = {
     {128, 128, 8, 8, 0.95}, {64, 128, 8, 8, 0.85}, {64, 64, 4, 4, 0.7}, {32, 64, 4, 4, 0.6}, {16, 128, 4, 4, 0.45}};
 
-/// Registers of a thread, roughly: sums, operands of a step, and about 60 others.
+/// An estimate of a thread's registers: sums, operands of a step, and about 60 others.
 int64_t registersOf(const Schedule &s, bool folds) {
   const int64_t sums = s.mma ? s.mr * s.nr / 32 : s.mr * s.nr,
                 operands = s.mma ? s.mr / 4 + s.nr / 4 : 4 * (s.mr + s.nr);
@@ -194,7 +194,7 @@ Stmt Epilogue::emitRows(const Expr &batch, const Expr &firstRow, const Expr &row
     kept.push_back(makeBuffer("kept", v->dtype, Storage::reg, int64_t(atOnce) * lanes));
     inCol.add(store(kept.back(), slot, v));
   }
-  // Each of the rows at once: `body`, where it is there.
+  // `body` for each of the `atOnce` rows that exists.
   int64_t n = 0;
   const bool whole = isImm(rows, &n) && n % atOnce == 0;
   auto eachRow = [&](const Var &v, Body body) {
@@ -227,16 +227,16 @@ llvm::ArrayRef<Candidate> candidatesOf(const Problem &p, bool mma) {
                        : llvm::ArrayRef<Candidate>(byTensorCores);
 }
 
-/// Whether a thread has the registers for it: what NVRTC has shown, where the count of registersOf does not tell.
+/// Whether a thread has enough registers for a tile, in cases that NVRTC showed and registersOf does not cover.
 bool hasRegisters(const Candidate &c, const Problem &p, const Target &target, bool mma) {
   const int64_t size = sizeOf(p.stored);
-  // Fragments of tf32 that ldmatrix cannot transpose take their places in registers too.
+  // ldmatrix cannot transpose fragments of tf32, so they take additional registers.
   if (mma && p.fold && size == 4 && c.mr * c.nr > 32 * 32)
     return false;
-  // Two sets of 64 sums and what is widened to f32 on its way are more than a thread has: bf16 on sm_75.
+  // Two sets of 64 sums and operands widened to f32 need more registers than a thread has: bf16 on sm_75.
   if (!mma && p.fold && size == 2 && c.mr * c.nr > 4 * 4)
     return false;
-  // Columns that end within a tile take registers that the largest one leaves none of, as NVRTC 13 compiles it there.
+  // On sm_80 NVRTC 13 needs more registers for columns that end within a tile than the largest tile leaves.
   return !(mma && target.architecture == 80 && !p.tb && p.n % c.nc && c.mr * c.nr == 64 * 64);
 }
 
@@ -248,7 +248,7 @@ Schedule scheduleOf(const Candidate &c, bool mma, const Target &target) {
   return s;
 }
 
-/// Blocks that a multiprocessor runs at a time, of two that count; 0 where it has no room for one.
+/// Blocks that a multiprocessor can run at a time, at most 2; 0 if shared memory or registers do not suffice for one.
 int64_t blocksOf(const Schedule &s, const Problem &p, const Target &target) {
   const int64_t bytes = sharedBytes(s, p.stored, DType::f32);
   const int64_t most = registersPerProcessor / (registersOf(s, p.fold != 0) * s.threads);
@@ -275,9 +275,9 @@ Schedule cudaSchedule(const Problem &p, const Target &target) {
     if (!hasRegisters(c, p, target, best.mma))
       continue;
     Schedule s = scheduleOf(c, best.mma, target);
-    // Rows of a piece are 64 bytes, or 128 where the tile is small and a barrier comes often. Three pieces on their way
-    // hide memory's latency; fewer do where that makes room for a second block, whose epilogue hides behind the other's
-    // products.
+    // Rows of a stage are 64 bytes, or 128 if the tile is small and barriers are frequent. Three stages in flight hide
+    // the latency of memory. Fewer suffice if that makes room for a second block, because its epilogue overlaps with
+    // the products of the first.
     s.kc = (s.mma && c.mc * c.nc < 128 * 128 ? 128 : 64) / int64_t(sizeOf(p.stored));
     int64_t blocks = 0;
     for (int stages = 2; stages <= mostStages(target); ++stages) {
@@ -318,7 +318,7 @@ std::vector<Schedule> cudaSpace(const Problem &p, const Schedule &base, const Ta
 LoweredGroup buildCuda(const Op &fused, const Problem &p, const Schedule &given, DType compute) {
   GroupEval group(fused, compute);
   Schedule s = given;
-  if (compute == DType::f64) {  // by multiply-adds, in registers that each take twice the room
+  if (compute == DType::f64) {  // fused multiply-adds, with sums that take two registers each
     s.mma = false;
     s.mc = std::min<int64_t>(s.mc, 64), s.nc = 64, s.mr = s.nr = 4, s.kc = 8, s.stages = 2;
     s.threads = int(s.mc * s.nc / 16);

@@ -5,25 +5,25 @@
 //   3. for each tile of mr rows it runs the micro-kernel over the panels: mr x nr accumulators, one chain of FMAs each.
 //   4. After the last block of k the epilogue reads the finished tile from the first-level cache and stores the group's
 //      outputs.
-// A bias gradient, the sum of B's rows, is added up from each block of B that has just been packed, by the tasks with
-// the first rows of the result (cuBLASLt's BGRADB).
+// A bias gradient is the sum of B's rows. The tasks with the first rows of the result add it up from each block of B
+// right after packing it (cuBLASLt's BGRADB).
 //
-// bf16 and f16. Sums are f32 whatever is stored. Panels of B hold f32, and so does a copy of each tile of A, as
-// converting an element for each vector would cost more than the FMA. On CPUs that multiply pairs of bf16 (Schedule::
-// pairs) panels and copies hold pairs of neighbours in k instead, and a step of the chain is kir::dot: twice the speed.
-// Pairs begin at every fold, or at k = 0; the last one of an odd number of steps is filled with zero. A as [M,K] lies
-// in pairs as it is and needs no copy (unless folds are odd).
+// bf16 and f16. Sums are always f32. Panels of B and copies of the tiles of A hold f32, because converting an element
+// for each vector would cost more than the FMA. On CPUs that multiply pairs of bf16 (Schedule::pairs), panels and
+// copies hold pairs of neighbours in k instead, and a step of the chain is kir::dot, at twice the speed. Pairs begin at
+// every fold, or at k = 0; an odd last element is paired with zero. A as [M,K] already lies in pairs and needs no copy,
+// unless folds are odd.
 //
-// Weights may come in panels already (`unpack`, which a group takes in before its matmul): step 2 is left out then, and
-// the micro-kernel reads operand B where it lies. Those of bf16 hold pairs. All tiles take one panel after the other,
-// and each asks for a share of the next one: nothing waits for memory but the first panel of a task.
+// Packed weights. If B is already packed in panels (op `unpack` before the matmul), step 2 is left out and the
+// micro-kernel reads operand B in place. Panels of bf16 hold pairs. All tiles use one panel before the next, and each
+// tile prefetches a share of the next panel, so that only a task's first panel waits for memory.
 //
 // Order of sums. fold=0: one chain over all k from init or +0; a later block of k loads the accumulators that the
-// earlier one stored. fold=R: R steps from +0, added to init or +0, in order. Neither depends on any size in the
+// earlier one stored. fold=R: chains of R steps from +0, added to init or +0 in order. Neither depends on a size in the
 // schedule.
 //
-// Ragged shapes. The last tile of rows is moved up until it fits, and stores only its own rows; the last panel of
-// columns is filled with zeros. Both compute elements nobody stores, by the same chains.
+// Ragged shapes. The last tile of rows is moved up until it fits and stores only its own rows. The last panel of
+// columns is filled with zeros. Both compute additional elements, by the same chains, that are never stored.
 #include "codegen/recipes/matmul/matmul.h"
 #include "codegen/recipes/place.h"
 #include "support/diagnostics.h"
@@ -232,28 +232,29 @@ namespace {
 using matmul::Epilogue;
 using matmul::Problem;
 
-/// The schedule with everything worked out.
+/// All sizes that follow from a schedule.
 struct BlockSizes {
   Tile tile;
-  bool pairs = false;  // of bf16; then a step takes two elements of k
-  bool copyA = false;  // tiles of A are converted into a buffer of their own
-  int64_t group = 1;   // so many at once
+  bool pairs = false;  // a step takes two elements of k, a pair of bf16
+  bool copyA = false;  // tiles of A are copied into a buffer
+  int64_t group = 1;   // tiles copied together
   int64_t tiles, tilesPerTask, rowTasks;
   int64_t panels, panelsPerTask, colTasks;
-  int64_t tailCols;  // columns of the last panel when it is not full
+  int64_t tailCols;  // columns of the last panel if it is not full, else 0
   int64_t kc, kBlocks;
   /// Elements between rows (A as [M,K]) or steps (A as [K,M]) of the copy of A.
   int64_t strideA(const Problem &p) const { return oddLines(p.ta ? groupRows(p) : stepsOf(p, kc), DType::f32); }
   int64_t groupRows(const Problem &p) const { return std::min(group * tile.rows, p.m); }
-  /// Steps of the chain in so many elements of k, which begin a block.
+  /// Steps of the chain in the first `k` elements of a block.
   int64_t stepsOf(const Problem &p, int64_t k) const {
     if (!pairs)
       return k;
     return p.fold ? k / p.fold * ceilDiv(p.fold, 2) + ceilDiv(k % p.fold, 2) : ceilDiv(k, 2);
   }
-  /// Steps of panels in memory, which hold pairs whether or not they are multiplied as such.
+  /// Steps of a packed operand B, whose bf16 panels hold pairs even if the schedule does not multiply pairs.
   static int64_t stepsInMemory(const Problem &p, int64_t k) { return ceilDiv(k, stepOfPanels(p.stored)); }
-  /// Panels of B, tiles of A, and the sums of one tile or, between blocks of k, of all.
+  /// Elements of all stack buffers: panels of B, copies of A, and the sums of one tile, or of all tiles if k has
+  /// several blocks.
   int64_t stackElements(const Problem &p) const {
     const int64_t steps = stepsOf(p, kc);
     return (p.panels ? 0 : panelsPerTask * steps * tile.cols()) + (p.columnSum ? 2 * panelsPerTask * tile.cols() : 0) +
@@ -263,7 +264,7 @@ struct BlockSizes {
   int64_t tasks(const Problem &p) const { return p.batch * rowTasks * colTasks; }
 };
 
-/// Steps of k that a block must be a multiple of, so that one ends where a partial sum and a pair do.
+/// A block of k must be a multiple of this, so that no partial sum and no pair crosses its end.
 int64_t unitOf(const Problem &p, bool pairs) { return p.fold ? p.fold : pairs ? 2 : 1; }
 
 BlockSizes blocksOf(const Problem &p, const Schedule &s, DType dtype) {
@@ -276,8 +277,8 @@ BlockSizes blocksOf(const Problem &p, const Schedule &s, DType dtype) {
   b.copyA = matmul::copiesA(p, b.pairs, dtype, b.tile.rows);
   b.tiles = ceilDiv(p.m, b.tile.rows);
   b.tilesPerTask = std::clamp<int64_t>(s.mc / b.tile.rows, 1, b.tiles);
-  // A row of a tile of a transposed A is a piece of a line, of which the tiles beside it take the rest: so many
-  // together as give the least vectors and lines.
+  // A tile takes a part of a line of each row of a transposed A, and its neighbours take the rest. Copy as many tiles
+  // together as give the fewest vectors and lines.
   if (b.copyA && p.ta) {
     auto cost = [&](int64_t n) { return ceilDiv(b.tilesPerTask, n) * (ceilDiv(n * b.tile.rows, b.tile.lanes) + 1); };
     for (int64_t n = 2; n <= std::min<int64_t>(5, b.tilesPerTask); ++n)
@@ -346,8 +347,8 @@ private:
         makeBuffer("c", dtype(), Storage::stack, tileSize() * (b.kBlocks > 1 ? b.tilesPerTask * b.panelsPerTask : 1));
     Expr panels = part(b.panels, b.panelsPerTask, panel0), tiles = part(b.tiles, b.tilesPerTask, tile0);
     Expr last = eq(colTask, imm(b.colTasks - 1));
-    // The panel with fewer columns is the last of the last task. It has a micro-kernel of its own if it needs fewer
-    // vectors.
+    // The panel with fewer columns is the last panel of the last task. It gets a micro-kernel of its own if it needs
+    // fewer vectors.
     Expr fullPanels = b.tailCols ? panels - select(last, imm(1), imm(0)) : panels;
     bool ownTail = b.tailCols && ceilDiv(b.tailCols, b.tile.lanes) < b.tile.vecs;
 
@@ -402,11 +403,12 @@ private:
     return p.panels ? body : alloc(packedB, {body});
   }
 
-  /// Panels from memory are taken one after the other, each by all tiles, so that the next one has time to arrive.
-  /// Where tiles of A are copied that would be once per panel.
+  /// Whether all tiles use one panel before the next, so that a prefetched panel has time to arrive. Not if tiles of A
+  /// are copied: each would be copied once per panel.
   bool readsPanelByPanel() const { return p.panels && !b.copyA; }
 
-  /// All tiles of a task by all panels, over a block of k. `tail` (a pred, or null): one more of fewer columns follows.
+  /// All tiles of a task by `count` panels, over a block of k. If `tail` (a pred, or null) holds, one more panel with
+  /// fewer columns follows.
   Body panelByPanel(const Expr &kb, const Expr &k0, const Expr &kl, const Expr &tile0, const Expr &tiles,
                     const Expr &panel0, const Expr &all, const Expr &count, const Expr &tail) {
     auto byTiles = [&](const Tile &t, const Expr &panel) {
@@ -428,8 +430,8 @@ private:
     return out;
   }
 
-  /// Asks for a tile's share of the panel after this one: of this block of k, or the first one of the next block, or
-  /// where both are done the next task's, which some thread is about to read.
+  /// Prefetches a tile's share of the next panel: of this block of k, or the first panel of the next block, or after
+  /// both the next task's, which some thread is about to read.
   Stmt fetchNextPanel(const Expr &kb, const Expr &tile, const Expr &panel, const Expr &panel0, const Expr &all) {
     const Buffer &from = group.inputs[p.b];
     const int64_t perLine = cacheLine / int64_t(sizeOf(p.stored)), together = stepOfPanels(p.stored);
@@ -448,16 +450,15 @@ private:
     });
   }
 
-  /// The first row of a tile, or of some together: the last ones are moved up until they fit.
+  /// The first row of a tile, or of `count` tiles together. The last ones are moved up until they fit.
   Expr firstRow(const Expr &tile, int64_t count = 1) const {
     return min(tile * int64_t(b.tile.rows), imm(p.m - std::min(count * b.tile.rows, p.m)));
   }
 
   static Expr eq(const Expr &x, const Expr &y) { return binary(BinaryOp::eq, x, y); }
 
-  /// Packs a block of kl elements of k: body(first element, first step, steps, odd) for each run of elements that pairs
-  /// do not reach across. With `odd` there is one element in a pair of its own, after `steps` whole ones (or single
-  /// elements, where nothing is paired).
+  /// Splits a block of kl elements of k into runs that no pair crosses: body(first element, first step, steps, odd) for
+  /// each run. With `odd` the run is one element, paired with zero. Without pairs there is one run of single elements.
   using Run = std::function<Body(const Expr &first, const Expr &step, const Expr &steps, bool odd)>;
   Body runs(const Expr &kl, const Run &body) const {
     if (!b.pairs)
@@ -478,12 +479,12 @@ private:
   Expr lengthOfFold(const Expr &f, const Expr &kl) const {
     return p.k % p.fold == 0 ? imm(p.fold) : min(imm(p.fold), kl - f * p.fold);
   }
-  /// Steps of the chain in so many elements of k.
+  /// Steps of the chain in `k` elements.
   Expr stepsIn(const Expr &k) const { return b.pairs ? (k + 1) / imm(2) : k; }
 
   int64_t perStep() const { return b.pairs ? 2 : 1; }
 
-  /// Bytes of B from which on it comes from memory: whoever used it last has used more since than caches hold.
+  /// From so many bytes on B is expected in memory, not in the caches, and packing prefetches it.
   static constexpr int64_t largeB = 1 << 20;
 
   Body packB(const Expr &panel0, const Expr &fullPanels, const Expr &last, const Expr &k0, const Expr &kl) {
@@ -513,7 +514,7 @@ private:
     });
   }
 
-  /// The task's columns of columnSum, over the block of k from k0 on.
+  /// Adds the block of k from k0 on to the task's columns of columnSum.
   Body addColumns(const Expr &panel0, const Expr &panels, const Expr &kb, const Expr &k0, const Expr &kl) {
     Expr col0 = panel0 * nr(), cols = min(panels * nr(), imm(p.n) - col0);
     auto each = [&](const std::function<Stmt(const Expr &)> &body) {
@@ -536,7 +537,7 @@ private:
             b.kBlocks > 1 ? ifThen(eq(kb, imm(b.kBlocks - 1)), {finish}) : finish};
   }
 
-  /// The tiles of A from a0 on as f32 or as pairs: [rows][steps], or [steps][rows] where A comes as [K,M].
+  /// Copies the group's tiles of A from a0 on as f32 or pairs: [rows][steps], or [steps][rows] if A is [K,M].
   Body copyGroup(const Expr &a0, const Expr &kl) {
     const Buffer &from = group.inputs[p.a];
     const int64_t stride = b.strideA(p);
@@ -557,15 +558,15 @@ private:
     });
   }
 
-  /// Bytes of A that no cache may be expected to hold: smaller ones gain nothing from being asked for.
+  /// Bytes of A above which no cache is expected to hold it. Prefetching a smaller A gains nothing.
   static constexpr int64_t largeA = 16 << 20;
 
-  /// Asks for a part of the tiles of A after this group, each tile and panel for another: their copy would wait for all
-  /// of it at once, and pieces of rows, each in a page of its own, are more than the hardware fetches ahead by itself.
+  /// Prefetches a part of the next group's tiles of A; each tile and panel takes another part. Otherwise the next copy
+  /// would wait for memory: the hardware prefetcher does not follow so many pieces of rows, each in a page of its own.
   Stmt fetchNextGroup(const Expr &tile, const Expr &inGroup, const Expr &k0, const Expr &kl, const Expr &panel) {
     const Buffer &from = group.inputs[p.a];
     const int64_t perLine = cacheLine / int64_t(sizeOf(p.stored)), rows = b.groupRows(p);
-    // As [K,M] some lines of each row, the first of which the group before has read. As [M,K] whole lines.
+    // [K,M]: some lines of each row; the group before has read the first one. [M,K]: whole lines.
     const int64_t perRow = ceilDiv(p.ta ? rows : b.kc, perLine), lines = (p.ta ? b.kc : rows) * perRow;
     const int64_t perPanel = ceilDiv(lines, b.group * b.panelsPerTask);
     Expr i0 = firstRow(tile - inGroup + b.group, b.group), end = kl - imm(1);
@@ -585,7 +586,7 @@ private:
       return loadPair(group.inputs[p.a], a0 + k * 2 + row * p.lda);
     return load(group.inputs[p.a], a0 + (p.ta ? k * p.lda + int64_t(row) : k + row * p.lda));
   }
-  /// What step `step` of block kb takes of a column of a panel in memory.
+  /// The value of step `step` of block kb in a column of a packed panel of operand B.
   Expr elementOfPanel(const Expr &panel, const Expr &kb, const Expr &step, const Expr &col) const {
     const Buffer &from = group.inputs[p.b];
     const int64_t together = stepOfPanels(p.stored), steps = ceilDiv(p.k, together);
@@ -594,14 +595,14 @@ private:
       return loadPair(from, ((panel * steps + at) * nr() + col) * 2);
     if (together == 1)
       return load(from, (panel * steps + at) * nr() + col);
-    // Pairs, one half at a time: where the CPU has no dot products, or sums are f64.
+    // Memory holds pairs, but a step takes one half: the CPU has no dot products, or sums are f64.
     return load(from, ((panel * steps + at / imm(together)) * nr() + col) * together + at % imm(together));
   }
-  /// Whether a block may end with an element without a partner, for which memory holds no pair.
+  /// Whether a block may end with an element that has no partner in memory.
   bool endsOdd() const { return b.pairs && !b.copyA && p.k % 2; }
 
-  /// The micro-kernel of one tile and panel, which begins at a0 in A or in its copy, and the epilogue after the last
-  /// block of k.
+  /// The micro-kernel of one tile, which begins at a0 in A or in its copy, and one panel. The epilogue follows after
+  /// the last block of k.
   Body panelBody(const Tile &t, const Expr &kb, const Expr &kl, const Expr &tile0, const Expr &tile, const Expr &a0,
                  const Expr &panel, const Expr &panelOfN) {
     Expr i0 = firstRow(tile0 + tile), ownRow = (tile0 + tile) * int64_t(b.tile.rows) - i0;
@@ -662,7 +663,7 @@ private:
     else
       out.push_back(micro(imm(0), kl));
 
-    // A row of the tile in one go, so that its vectors are computed side by side.
+    // One vector loop takes a whole row of the tile, so that the latencies of its vectors overlap.
     const int lanes = int(llvm::bit_floor(unsigned(t.cols())));
     Stmt finish =
         epilogue.emit(batch, i0 + ownRow, imm(t.rows) - ownRow, col0, cols, lanes,
@@ -677,7 +678,7 @@ private:
   Epilogue epilogue;
   Buffer packedB, copyOfA, sums, columnSums, columnPart;
   Expr batch;
-  bool needsStart;  // sums begin in memory rather than at +0 in registers
+  bool needsStart;  // sums begin in memory instead of at +0 in registers
 };
 
 Problem problemOf(const Op &fused) {
@@ -692,7 +693,7 @@ bool matches(const Op &fused) {
   return Problem::read(fused, p).empty();
 }
 
-/// The same of a group that is to run on this target.
+/// The same for a group to run on `target`. UserError(NotBuiltYet) for packed weights on CUDA.
 Problem problemFor(const Op &fused, const Target &target) {
   const Problem p = problemOf(fused);
   if (p.panels && target.isCuda())

@@ -1,11 +1,12 @@
-// pack: a matrix in panels (ir/ops/pack.cpp), once for all products that will read it.
+// pack: copies a matrix into panels (ir/ops/pack.cpp), once for all products that will read it.
 //
-//   1. A task takes some panels and a block of k, so that what it reads and writes stays in the second-level cache.
-//   2. Where rows of the matrix run along panels their pieces are copied, where they run along k squares are transposed
-//      in registers (PanelPack). Of bf16 the rows of a pair are shuffled into each other.
-//   3. The last panel, and what is left of k, go element by element where they are ragged; what is missing is zero.
+//   1. A task takes some panels and a block of k, so that the memory that it reads and writes fits the second-level
+//      cache.
+//   2. If rows of the matrix run along panels, pieces of rows are copied; if they run along k, squares are transposed
+//      in registers (PanelPack). For bf16 the two rows of a pair are interleaved.
+//   3. A ragged last panel and the rest of k are copied element by element. Missing elements are zero.
 //
-// On CUDA every element by itself, as the op says.
+// On CUDA each element is computed by itself (pointwiseLoops).
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
 #include "codegen/recipes/tile.h"
@@ -20,8 +21,8 @@ using namespace kir;
 namespace {
 
 struct Matrix {
-  int64_t n, k, ld;        // columns of the product, steps, elements between rows in memory
-  int64_t cols, together;  // of a panel; neighbours of k in one step
+  int64_t n, k, ld;        // columns of the product, elements of k, elements between rows in memory
+  int64_t cols, together;  // columns of a panel; neighbours in k that one step holds
   bool tb;
   int64_t panels() const { return ceilDiv(n, cols); }
   int64_t steps() const { return ceilDiv(k, together); }
@@ -67,7 +68,7 @@ private:
   static Expr eq(const Expr &x, const Expr &y) { return binary(BinaryOp::eq, x, y); }
   int64_t tailCols() const { return m.n % m.cols; }
   Expr source(const Expr &k, const Expr &n) const { return m.tb ? n * m.ld + k : k * m.ld + n; }
-  /// Where a step of a panel begins.
+  /// The offset in `to` of a step of a panel.
   Expr target(const Expr &panel, const Expr &step) const { return (panel * m.steps() + step) * (m.together * m.cols); }
 
   Body task(const Expr &panel0, const Expr &colTask, int64_t colTasks, const Expr &k0, const Expr &kl) {
@@ -91,7 +92,7 @@ private:
 
   Body pairs(const Expr &panel0, const Expr &full, const Expr &last, const Expr &k0, const Expr &kl) {
     Body out;
-    // Runs of k that begin with a pair, so that only the last one of the matrix may end without.
+    // k0 is even, so only the last pair of the matrix may lack its second element.
     const Expr done = m.tb ? kl / imm(lanes) * lanes : kl / imm(2) * 2;
     auto fullPanel = [&](const Expr &panel) {
       if (lanes < 2)
@@ -108,7 +109,7 @@ private:
     return out;
   }
 
-  /// A vector of columns' elements k and, behind it, their elements k + 1, into each other and to memory.
+  /// Interleaves the two vectors in `two`, elements k and k + 1 of some columns, and stores them.
   Stmt shuffled(const Buffer &two, const Expr &at) const {
     Expr second = binary(BinaryOp::and_, lane(), imm(1)) * int64_t(lanes), half = binary(BinaryOp::shr, lane(), imm(1));
     return block({store(to, at + lane(), load(two, second + half)),
@@ -152,7 +153,7 @@ private:
     })};
   }
 
-  /// Elements k0 .. k0 + kl of the first columns of a panel.
+  /// Copies elements k0 .. k0 + kl of the first `cols` columns of a panel one by one.
   Stmt oneByOne(const Expr &panel, const Expr &cols, const Expr &k0, const Expr &kl) const {
     return serial("k", kl, [&](const Expr &x) {
       return Body{bindTo("k", k0 + x, [&](const Expr &k) {
@@ -193,7 +194,7 @@ Schedule defaults(const Op &fused, const Target &target) {
   s.vec = target.lanes(DType::f32);
   const int64_t elements =
       std::clamp<int64_t>(m.n * m.k / (16 * std::max(1u, target.threads)), int64_t(8) << 10, int64_t(64) << 10);
-  // Rows are read in long pieces, whichever way they run.
+  // Rows are read in long pieces, along k or along panels.
   s.nc = m.tb ? m.cols : std::min<int64_t>(m.panels(), ceilDiv(1024, m.cols)) * m.cols;
   s.kc = std::min(m.k, roundUp(ceilDiv(elements, s.nc), 2 * s.vec));
   return s;
