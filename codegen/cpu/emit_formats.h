@@ -124,7 +124,7 @@ struct FormatEmitter {
       std::iota(all.begin(), all.end(), 0);
       return b.CreateShuffleVector(low, high, all);
     }
-    if (n < 4) {  // the narrowest instruction, with zeros where nobody looks
+    if (n < 4) {  // the narrowest instruction, with zeros in unused lanes
       auto four = [&](LValue *v) {
         LValue *r = llvm::Constant::getNullValue(llvm::FixedVectorType::get(v->getType()->getScalarType(), 4));
         for (unsigned i = 0; i < n; ++i)

@@ -116,7 +116,7 @@ public:
 private:
   std::set<UnaryOp> &functions;
   bool &multiplies;                                          // there are matmuls
-  llvm::DenseMap<const BufferNode *, int64_t> sharedPlaces;  // where the launch gives the memory
+  llvm::DenseMap<const BufferNode *, int64_t> sharedPlaces;  // first bytes, if the launch gives the shared memory
   std::string symbol, indent;
   Names names;
   llvm::DenseMap<const BufferNode *, std::string> memory;

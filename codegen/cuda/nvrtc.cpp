@@ -94,7 +94,7 @@ const Nvrtc &Nvrtc::get() {
   std::string why;
   if (const Nvrtc *found = find(why))
     return *found;
-  const CudaLibrary &library = CudaLibrary::get(CudaLibraryId::nvrtc);  // throws where there is none
+  const CudaLibrary &library = CudaLibrary::get(CudaLibraryId::nvrtc);  // throws if there is none
   throw UserError(ErrorCode::TargetUnavailable, fmt::format("NVRTC cannot be loaded: {}", why),
                   fmt::format("install a newer one than {}", library.version.str()));
 }

@@ -176,8 +176,8 @@ Stmt transposed(int lanes, DType dtype, const std::function<Expr(int, const Expr
   Body out;
   for (int i = 0; i < lanes; ++i)
     out.push_back(store(t, lane() + int64_t(i * lanes), row(i, lane())));
-  // Each stage swaps the off-diagonal quarters of blocks of 2m x 2m: element l of row i is then element l of row i or,
-  // where l has the bit m, element l - m of row i + m.
+  // Each stage swaps the off-diagonal quarters of blocks of 2m x 2m. In a row i without the bit m, the new element l is
+  // the old element l - m of row i + m if l has the bit m, else the old element l of row i.
   for (int m = lanes / 2; m >= 1; m /= 2)
     for (int i = 0; i < lanes; ++i) {
       if (i & m)

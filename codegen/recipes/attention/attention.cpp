@@ -11,8 +11,8 @@
 //
 // bf16 on CPUs that multiply pairs (Schedule::pairs): queries and keys are stored in pairs along d, and values in pairs
 // of rows. Probabilities are rounded to bf16 for the product with values, as in FlashAttention; their sum is taken
-// before the rounding. The factor that turns scores into powers of two scales them too, in f32. An odd last element is
-// paired with zero.
+// before the rounding. Scores are scaled in f32: with ALiBi when they are stored, else by the factor that turns them
+// into powers of two. An odd last element is paired with zero.
 //
 // Every score is one chain of FMAs over d, and every output element one chain over keys from 0. Rows are independent of
 // each other. The last tile of queries is moved up until it fits, and stores only its own rows.

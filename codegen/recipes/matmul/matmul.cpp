@@ -328,7 +328,7 @@ private:
   DType packedType() const { return b.pairs ? DType::u32 : dtype(); }
   int64_t nr() const { return b.tile.cols(); }
   int64_t tileSize() const { return b.tile.rows * nr(); }
-  /// min(per, total - first), constant where it can be.
+  /// min(per, total - first), as a constant if `per` divides `total`.
   static Expr part(int64_t total, int64_t per, const Expr &first) {
     return total % per == 0 ? imm(per) : min(imm(per), imm(total) - first);
   }
