@@ -77,8 +77,8 @@ public:
     } else if (auto *t = node.as_table()) {
       TomlTable inner;
       for (auto &&[key, item] : *t) {
-        inner.emplace_back(std::string(key.str()), value(item));
-        inner.back().second.key = locate(key.source());
+        inner.push_back({std::string(key.str()), value(item)});
+        inner.back().value.key = locate(key.source());
       }
       v.value = std::move(inner);
     }

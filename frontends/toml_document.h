@@ -13,9 +13,9 @@
 
 namespace gptc {
 
-struct TomlValue;
+struct TomlMember;
 /// The keys of a table inside an array, sorted by name.
-using TomlTable = std::vector<std::pair<std::string, TomlValue>>;
+using TomlTable = std::vector<TomlMember>;
 
 struct TomlValue {
   /// monostate: a type that no key has (a date).
@@ -26,6 +26,11 @@ struct TomlValue {
   const char *kind() const;
   /// The value as TOML text. Not for monostate.
   std::string text() const;
+};
+
+struct TomlMember {
+  std::string name;
+  TomlValue value;
 };
 
 struct TomlDocument {

@@ -22,8 +22,8 @@ template <> inline constexpr auto wordsOf<Norm> = std::to_array({"layernorm", "r
 
 enum class Activation { gelu_tanh, gelu, relu, relu2, silu, swiglu, geglu };
 template <>
-inline constexpr auto wordsOf<Activation> = std::to_array({"gelu_tanh", "gelu", "relu", "relu2", "silu", "swiglu",
-                                                           "geglu"});
+inline constexpr auto wordsOf<Activation> =
+    std::to_array({"gelu_tanh", "gelu", "relu", "relu2", "silu", "swiglu", "geglu"});
 
 enum class Position { learned, rope, alibi, none };
 template <> inline constexpr auto wordsOf<Position> = std::to_array({"learned", "rope", "alibi", "none"});
@@ -58,8 +58,8 @@ enum class StateKind {
   packed,   // a weight in panels
 };
 template <>
-inline constexpr auto wordsOf<StateKind> = std::to_array({"param", "moment", "grad", "counter", "cache", "low", "whole",
-                                                          "packed"});
+inline constexpr auto wordsOf<StateKind> =
+    std::to_array({"param", "moment", "grad", "counter", "cache", "low", "whole", "packed"});
 
 /// The recipes of codegen/recipes, one of which makes the kernel of a group.
 enum class RecipeKind {
@@ -76,9 +76,9 @@ enum class RecipeKind {
   collective,
 };
 template <>
-inline constexpr auto wordsOf<RecipeKind> = std::to_array({"pointwise", "row", "fold", "reduce_all", "matmul", "pack",
-                                                           "attention", "attention_grad", "attention_cached", "scatter",
-                                                           "collective"});
+inline constexpr auto wordsOf<RecipeKind> =
+    std::to_array({"pointwise", "row", "fold", "reduce_all", "matmul", "pack", "attention", "attention_grad",
+                   "attention_cached", "scatter", "collective"});
 
 enum class Memory { host };
 template <> inline constexpr auto wordsOf<Memory> = std::to_array({"host"});

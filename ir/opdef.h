@@ -30,7 +30,9 @@ public:
   template <HeldBy<F> L> Rule(L f) : fn(std::move(f)) {}
   Rule(NotApplicable n) : reason(n.why) {}
   explicit operator bool() const { return bool(fn); }
-  template <typename... A> auto operator()(A &&...a) const { return fn(std::forward<A>(a)...); }
+  template <typename... A> std::invoke_result_t<const std::function<F> &, A...> operator()(A &&...a) const {
+    return fn(std::forward<A>(a)...);
+  }
   const char *why() const { return reason; }
 
 private:

@@ -226,7 +226,7 @@ private:
       if (whole && isExactly(b, 1))
         return a;
       if (whole && isExactly(b, -1) && !isInt(b))
-        return make(op, OpKind::neg, {a});
+        return make(op, OpKind::neg, a);
       return isInt(b) && isExactly(b, 0) ? at(op).constant(0, t) : nullptr;
     default: {
       if (whole && isExactly(b, 1))

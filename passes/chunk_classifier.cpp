@@ -290,11 +290,11 @@ private:
   }
 
   Value *slice(Value *v, int64_t start) {
-    return pointwise(
-               {v}, loss->loc + " (chunk)",
-               [&](Builder &b, llvm::ArrayRef<Value *> x) {
-                 return b.value(OpKind::slice, {x[0]}, attrs({{"dim", int64_t(0)}, {"start", start}, {"size", size}}));
-               })
+    return pointwise({v}, loss->loc + " (chunk)",
+                     [&](Builder &b, llvm::ArrayRef<Value *> x) {
+                       return b.value(OpKind::slice, {x[0]},
+                                      attrs({{"dim", int64_t(0)}, {"start", start}, {"size", size}}));
+                     })
         ->result();
   }
 

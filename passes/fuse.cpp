@@ -73,7 +73,7 @@ struct Unit {
 
 class Fuser {
 public:
-  Fuser(Module &m, Function &f, const PassOptions &o) : m(m), f(f), options(o), maxOps(o.values.getInt("max", 32)) {}
+  Fuser(Function &f, const PassOptions &o) : f(f), options(o), maxOps(o.values.getInt("max", 32)) {}
 
   /// Steps 1 to 3.
   void form() {
@@ -158,7 +158,6 @@ public:
   }
 
 private:
-  Module &m;
   Function &f;
   const PassOptions &options;
   const int64_t maxOps;
@@ -515,7 +514,7 @@ bool fuse(Module &m, const PassOptions &options) {
       open |= recipeOf(op.kind) != nullptr;
     if (!open)
       continue;
-    Fuser fuser(m, *f, options);
+    Fuser fuser(*f, options);
     fuser.form();
     fuser.emit();
     changed = true;
@@ -534,9 +533,9 @@ bool addsBias(const Op &op) {
   return op.is(OpKind::add) && llvm::any_of(op.operands(), [](const Value *v) { return v->type.rank() == 1; });
 }
 
-llvm::DenseMap<const Op *, int> fusionGroups(Module &m, Function &f) {
+llvm::DenseMap<const Op *, int> fusionGroups(Function &f) {
   const PassOptions defaults;
-  Fuser fuser(m, f, defaults);
+  Fuser fuser(f, defaults);
   fuser.form();
   return fuser.groups();
 }

@@ -79,8 +79,7 @@ bool readsLow(const Op &op, unsigned operand) {
 
 class Lowering {
 public:
-  Lowering(Module &m, Function &f, DType low, bool library)
-      : f(f), low(low), library(library), groups(fusionGroups(m, f)) {
+  Lowering(Function &f, DType low, bool library) : f(f), low(low), library(library), groups(fusionGroups(f)) {
     for (const Op &op : f.body)
       if (op.is(OpKind::matmul))
         matmulGroups.insert(groupOf(&op));
@@ -427,7 +426,7 @@ bool precision(Module &m, const PassOptions &options) {
   const bool library = options.target && options.target->callsLibrary();
   Summary step;
   for (auto &f : m.functions) {
-    Summary s = Lowering(m, *f, low, library).run();
+    Summary s = Lowering(*f, low, library).run();
     readCopies(m, *f, low, s);
     if (f->name == "train_step" || f->name == "accumulate")
       step = s;

@@ -102,7 +102,7 @@ OpenedFile openRegularFile(const std::string &path) {
   OpenedFile f;
   // stat before open, because opening some devices has effects; fstat after it, because the path may have changed
   // meanwhile.
-  struct stat s {};
+  struct stat s{};
   int error = ::stat(path.c_str(), &s) == 0 ? 0 : errno;
   if (!error && S_ISREG(s.st_mode)) {
     f.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -142,7 +142,7 @@ bool InputFile::read(size_t offset, void *to, size_t bytes) const {
 }
 
 FileStamp InputFile::stamp() const {
-  struct stat s {};
+  struct stat s{};
   if (::fstat(fd, &s) != 0)
     return {};
   auto ns = [](const struct timespec &t) { return int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec; };

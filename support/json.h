@@ -11,9 +11,9 @@ extern template class nlohmann::basic_json<nlohmann::ordered_map>;
 
 namespace gptc {
 
-/// Parses JSON of at most 64 levels: our files have at most six, and code that walks a value of a million levels runs out
-/// of stack. Json: nlohmann::json, or nlohmann::ordered_json, which keeps the order of members. Throws Json::exception
-/// for invalid text and for deeper values.
+/// Parses JSON of at most 64 levels: our files have at most six, and code that walks a value of a million levels runs
+/// out of stack. Json: nlohmann::json, or nlohmann::ordered_json, which keeps the order of members. Throws
+/// Json::exception for invalid text and for deeper values.
 template <class Json = nlohmann::json> Json parseJson(std::string_view text);
 
 /// The same, but gives a discarded value, which is of no type, instead of an exception.

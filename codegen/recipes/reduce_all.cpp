@@ -62,7 +62,7 @@ std::vector<Schedule> space(const Op &, const Schedule &base, const Target &targ
 class Sums {
 public:
   Sums(const Op &fused, const Schedule &s, DType compute)
-      : fused(fused), s(s), g(fused, compute), domain(groupDomain(fused)), elements(domain.elements()) {
+      : s(s), g(fused, compute), domain(groupDomain(fused)), elements(domain.elements()) {
     point.add(base + kir::ref(c), domain.dims);
     g.setDomain(point);
     std::vector<Expr> roots;
@@ -103,7 +103,6 @@ private:
     unsigned result;
     Expr value;
   };
-  const Op &fused;
   const Schedule &s;
   GroupEval g;
   Placer placer;

@@ -138,15 +138,13 @@ Stmt tileLoop(const TileLoop &t) {
         const int x = int(s) * perStep;
         return Part{takes(tri, row, x), takes(tri, row, x + perStep - 1)};
       };
-      steps.push_back(step(
-          k, [&](int i) { return t.a(i, k); }, part));
+      steps.push_back(step(k, [&](int i) { return t.a(i, k); }, part));
     }
     return tri.when ? ifThen(tri.when, std::move(steps)) : block(std::move(steps));
   };
   Var k = makeVar("k");
   Expr of = kir::ref(k);
-  Body inner = {step(
-      of, [&](int i) { return t.a(i, of); }, whole)};
+  Body inner = {step(of, [&](int i) { return t.a(i, of); }, whole)};
   Body all = {zero};
   for (const Triangle &tri : t.triangles)
     if (tri.ahead)

@@ -22,7 +22,9 @@ std::optional<Type> panelsOf(const Type &b, int64_t cols, bool tb) {
 namespace {
 
 /// The place of element (k, n) in panels. I is int64_t or kir::Expr.
-template <typename I> struct Place { I panel, step, col; };
+template <typename I> struct Place {
+  I panel, step, col;
+};
 Place<kir::Expr> placeOf(const kir::Expr &k, const kir::Expr &n, int64_t cols, int64_t together) {
   using kir::imm;
   kir::Expr col = n % imm(cols);

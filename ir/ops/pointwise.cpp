@@ -308,10 +308,7 @@ OpDef define_exp() {
                   .flops = 10,
                   .reference = [](double x) { return std::exp(x); },
                   .lower = [](LowerCtx &, Expr x) { return kir::unary(UnaryOp::exp, x); },
-                  .grad =
-                      [](GradCtx &c, Value *, Value *y, Value *dy) {
-                        return c.b.value(OpKind::mul, {dy, y});
-                      }});
+                  .grad = [](GradCtx &c, Value *, Value *y, Value *dy) { return c.b.value(OpKind::mul, {dy, y}); }});
 }
 
 OpDef define_log() {
@@ -321,10 +318,7 @@ OpDef define_log() {
                   .flops = 10,
                   .reference = [](double x) { return std::log(x); },
                   .lower = [](LowerCtx &, Expr x) { return kir::unary(UnaryOp::log, x); },
-                  .grad =
-                      [](GradCtx &c, Value *x, Value *, Value *dy) {
-                        return c.b.value(OpKind::div, {dy, x});
-                      },
+                  .grad = [](GradCtx &c, Value *x, Value *, Value *dy) { return c.b.value(OpKind::div, {dy, x}); },
                   .lo = 0.1,
                   .hi = 5.0});
 }
@@ -350,25 +344,21 @@ OpDef define_sqrt() {
                   .flops = 4,
                   .reference = [](double x) { return std::sqrt(x); },
                   .lower = [](LowerCtx &, Expr x) { return kir::unary(UnaryOp::sqrt, x); },
-                  .grad =
-                      [](GradCtx &c, Value *, Value *y, Value *dy) {
-                        return c.b.value(OpKind::div, {dy, c.b.value(OpKind::add, {y, y})});
-                      },
+                  .grad = [](GradCtx &c, Value *, Value *y,
+                             Value *dy) { return c.b.value(OpKind::div, {dy, c.b.value(OpKind::add, {y, y})}); },
                   .lo = 0.1,
                   .hi = 5.0});
 }
 
 OpDef define_relu() {
-  return unaryOp({.kind = OpKind::relu,
-                  .name = "relu",
-                  .summary = "x where positive, else 0",
-                  .flops = 1,
-                  .reference = [](double x) { return x < 0 ? 0 : x; },  // NaN stays NaN
-                  .lower = [](LowerCtx &c, Expr x) { return kir::max(c.f(0), x); },
-                  .grad =
-                      [](GradCtx &c, Value *x, Value *, Value *dy) {
-                        return c.b.value(OpKind::relu_grad, {dy, x});
-                      }});
+  return unaryOp(
+      {.kind = OpKind::relu,
+       .name = "relu",
+       .summary = "x where positive, else 0",
+       .flops = 1,
+       .reference = [](double x) { return x < 0 ? 0 : x; },  // NaN stays NaN
+       .lower = [](LowerCtx &c, Expr x) { return kir::max(c.f(0), x); },
+       .grad = [](GradCtx &c, Value *x, Value *, Value *dy) { return c.b.value(OpKind::relu_grad, {dy, x}); }});
 }
 
 OpDef define_relu_grad() {
@@ -382,20 +372,18 @@ OpDef define_relu_grad() {
 }
 
 OpDef define_relu2() {
-  return unaryOp({.kind = OpKind::relu2,
-                  .name = "relu2",
-                  .summary = "the square of x where positive, else 0 (So et al. 2021)",
-                  .flops = 2,
-                  .reference = [](double x) { return x < 0 ? 0 : x * x; },
-                  .lower =
-                      [](LowerCtx &c, Expr x) {
-                        Expr r = kir::max(c.f(0), x);
-                        return r * r;
-                      },
-                  .grad =
-                      [](GradCtx &c, Value *x, Value *, Value *dy) {
-                        return c.b.value(OpKind::relu2_grad, {dy, x});
-                      }});
+  return unaryOp(
+      {.kind = OpKind::relu2,
+       .name = "relu2",
+       .summary = "the square of x where positive, else 0 (So et al. 2021)",
+       .flops = 2,
+       .reference = [](double x) { return x < 0 ? 0 : x * x; },
+       .lower =
+           [](LowerCtx &c, Expr x) {
+             Expr r = kir::max(c.f(0), x);
+             return r * r;
+           },
+       .grad = [](GradCtx &c, Value *x, Value *, Value *dy) { return c.b.value(OpKind::relu2_grad, {dy, x}); }});
 }
 
 OpDef define_relu2_grad() {
@@ -408,16 +396,14 @@ OpDef define_relu2_grad() {
 }
 
 OpDef define_gelu_tanh() {
-  return unaryOp({.kind = OpKind::gelu_tanh,
-                  .name = "gelu_tanh",
-                  .summary = "Gaussian error linear unit, tanh approximation (Hendrycks & Gimpel 2016)",
-                  .flops = 16,
-                  .reference = geluReference,
-                  .lower = [](LowerCtx &c, Expr x) { return x / (c.f(1) + geluExp(c, x, x * x)); },
-                  .grad =
-                      [](GradCtx &c, Value *x, Value *, Value *dy) {
-                        return c.b.value(OpKind::gelu_tanh_grad, {dy, x});
-                      }});
+  return unaryOp(
+      {.kind = OpKind::gelu_tanh,
+       .name = "gelu_tanh",
+       .summary = "Gaussian error linear unit, tanh approximation (Hendrycks & Gimpel 2016)",
+       .flops = 16,
+       .reference = geluReference,
+       .lower = [](LowerCtx &c, Expr x) { return x / (c.f(1) + geluExp(c, x, x * x)); },
+       .grad = [](GradCtx &c, Value *x, Value *, Value *dy) { return c.b.value(OpKind::gelu_tanh_grad, {dy, x}); }});
 }
 
 OpDef define_gelu_tanh_grad() {
@@ -437,21 +423,19 @@ OpDef define_gelu_tanh_grad() {
 }
 
 OpDef define_gelu_exact() {
-  return unaryOp({.kind = OpKind::gelu_exact,
-                  .name = "gelu_exact",
-                  .summary = "Gaussian error linear unit, exact: x times the normal distribution function of x",
-                  .flops = 36,
-                  .reference = [](double x) { return x < -normalEnd ? -0.0 : x * normalBelow(x); },
-                  .lower =
-                      [](LowerCtx &c, Expr x) {
-                        // x - x Q(x) if x > 0, else x Q(-x); Q is the tail.
-                        NormalTail n = normalAbove(c, x);
-                        return kir::fma(-kir::unary(UnaryOp::abs, n.x), n.tail, kir::max(c.f(0), x));
-                      },
-                  .grad =
-                      [](GradCtx &c, Value *x, Value *, Value *dy) {
-                        return c.b.value(OpKind::gelu_exact_grad, {dy, x});
-                      }});
+  return unaryOp(
+      {.kind = OpKind::gelu_exact,
+       .name = "gelu_exact",
+       .summary = "Gaussian error linear unit, exact: x times the normal distribution function of x",
+       .flops = 36,
+       .reference = [](double x) { return x < -normalEnd ? -0.0 : x * normalBelow(x); },
+       .lower =
+           [](LowerCtx &c, Expr x) {
+             // x - x Q(x) if x > 0, else x Q(-x); Q is the tail.
+             NormalTail n = normalAbove(c, x);
+             return kir::fma(-kir::unary(UnaryOp::abs, n.x), n.tail, kir::max(c.f(0), x));
+           },
+       .grad = [](GradCtx &c, Value *x, Value *, Value *dy) { return c.b.value(OpKind::gelu_exact_grad, {dy, x}); }});
 }
 
 OpDef define_gelu_exact_grad() {
@@ -474,16 +458,14 @@ OpDef define_gelu_exact_grad() {
 }
 
 OpDef define_silu() {
-  return unaryOp({.kind = OpKind::silu,
-                  .name = "silu",
-                  .summary = "x sigmoid(x)",
-                  .flops = 12,
-                  .reference = [](double x) { return x * sigmoidOf(x); },
-                  .lower = [](LowerCtx &c, Expr x) { return x / (c.f(1) + kir::unary(UnaryOp::exp, -x)); },
-                  .grad =
-                      [](GradCtx &c, Value *x, Value *, Value *dy) {
-                        return c.b.value(OpKind::silu_grad, {dy, x});
-                      }});
+  return unaryOp(
+      {.kind = OpKind::silu,
+       .name = "silu",
+       .summary = "x sigmoid(x)",
+       .flops = 12,
+       .reference = [](double x) { return x * sigmoidOf(x); },
+       .lower = [](LowerCtx &c, Expr x) { return x / (c.f(1) + kir::unary(UnaryOp::exp, -x)); },
+       .grad = [](GradCtx &c, Value *x, Value *, Value *dy) { return c.b.value(OpKind::silu_grad, {dy, x}); }});
 }
 
 OpDef define_silu_grad() {

@@ -8,7 +8,7 @@
 namespace gptc {
 
 /// Maps each op that runs code to the number of its group. Ops of one group have equal numbers. Does not change `f`.
-llvm::DenseMap<const Op *, int> fusionGroups(Module &m, Function &f);
+llvm::DenseMap<const Op *, int> fusionGroups(Function &f);
 
 /// Whether the op is a matmul that may read `b`, its second operand, in panels. If an `unpack` defines `b`, its panels
 /// must also have the orientation (`tb`) of the matmul.

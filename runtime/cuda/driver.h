@@ -76,7 +76,7 @@ enum CaptureMode : int { captureGlobal = 0, captureThreadLocal = 1 };
   X(primaryContextRetain, cuDevicePrimaryCtxRetain, (Context * context, Device device))                                \
   X(primaryContextRelease, cuDevicePrimaryCtxRelease_v2, (Device device))                                              \
   X(contextSetCurrent, cuCtxSetCurrent, (Context context))                                                             \
-  X(memGetInfo, cuMemGetInfo_v2, (size_t * available, size_t * total))                                                 \
+  X(memGetInfo, cuMemGetInfo_v2, (size_t *available, size_t *total))                                                   \
   X(memAlloc, cuMemAlloc_v2, (DevicePtr * at, size_t bytes))                                                           \
   X(memFree, cuMemFree_v2, (DevicePtr at))                                                                             \
   X(memHostAlloc, cuMemHostAlloc, (void **at, size_t bytes, unsigned flags))                                           \

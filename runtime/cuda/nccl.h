@@ -145,8 +145,7 @@ public:
   /// Waits for the event while watching for failures of other ranks. Use it instead of cuEventSynchronize for any work
   /// that involves this communicator, graphs included. `what` names the work in errors: "step 12". `meanwhile` is
   /// called repeatedly; if it throws, the communicator is aborted too.
-  void wait(
-      Event event, llvm::StringRef what, llvm::function_ref<void()> meanwhile = [] {});
+  void wait(Event event, llvm::StringRef what, llvm::function_ref<void()> meanwhile = [] {});
   /// Throws if NCCL has found a failure, as wait() does.
   void requireWell(llvm::StringRef what);
   /// Waits for all enqueued work and leaves. All ranks must call it.

@@ -22,7 +22,7 @@ constexpr int64_t kPiece = 1 << 20;  // tokens per read when all are read
 constexpr int32_t kLlmcMagic = 20240520, kLlmcWideMagic = 20240801;
 
 std::vector<std::string> matches(const std::string &pattern, const std::string &key) {
-  struct stat st {};
+  struct stat st{};
   if (::stat(pattern.c_str(), &st) == 0)
     return {pattern};  // a file name may contain [ or *
   glob_t g{};

@@ -31,7 +31,7 @@ bool isSettled(const FileStamp &s, int64_t now) {
 }
 
 int64_t wallClock() {
-  struct timespec t {};
+  struct timespec t{};
   ::clock_gettime(CLOCK_REALTIME, &t);
   return int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
 }

@@ -38,7 +38,7 @@ class CatchStops {
 public:
   CatchStops() {
     gStops.clear();
-    struct sigaction a {};
+    struct sigaction a{};
     a.sa_handler = onStop;
     for (size_t i = 0; i < signals.size(); ++i) {
       ::sigaction(signals[i], nullptr, &old[i]);

@@ -49,7 +49,7 @@ PulsePage *mapPage(int fd) {
 PulsePage *inheritedPage() {
   const char *text = ownVariable("GPTC_PULSE");
   const std::optional<long> fd = text ? parseNumber(text, 3, 1 << 20) : std::nullopt;
-  struct stat s {};
+  struct stat s{};
   if (!fd || ::fstat(int(*fd), &s) != 0 || !S_ISREG(s.st_mode) || size_t(s.st_size) != sizeof(PulsePage))
     return nullptr;
   PulsePage *page = mapPage(int(*fd));

@@ -27,7 +27,7 @@ void requireSameRun(RendezvousClient &ranks, const std::string &planDir, const s
   GPTC_CHECK(theirs.size() == 3, "rank 0 says {}", first);
   const std::string me = fmt::format("rank {} on {}", ranks.rank, hostName()),
                     it = fmt::format("rank 0 on {}", theirs[0].str());
-  auto differ = [&] [[noreturn]] (const std::string &text, const std::string &help) {
+  auto differ = [&](const std::string &text, const std::string &help) {
     ranks.report(ErrorCode::RanksDiffer, text, help);
     throw UserError(ErrorCode::RanksDiffer, text, help);
   };

@@ -103,7 +103,7 @@ std::string readToken(const std::string &file) {
   const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
     throw UserError(ErrorCode::FileMissing, fmt::format("cannot read GPTC_TOKEN_FILE={}: {}", file, strerror(errno)));
-  struct stat s {};
+  struct stat s{};
   std::array<char, 4096> content;
   const bool known = ::fstat(fd, &s) == 0;
   const ssize_t n = known && S_ISREG(s.st_mode) ? ::read(fd, content.data(), content.size()) : -1;

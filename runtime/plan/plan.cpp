@@ -453,7 +453,7 @@ Plan loadPlan(const std::string &dir, const std::string &secret) {
       FileText f = readTextFile(plan.dir + "/" + name, kTextLimit);
       if (!f.ok)
         damaged(dir, fmt::format("{}: {}", name, f.why));
-      if (blake3(f.text) != manifest.at("files").at(name))
+      if (json(blake3(f.text)) != manifest.at("files").at(name))
         damaged(dir, fmt::format("{} does not match its checksum", name));
       return std::move(f.text);
     };

@@ -73,7 +73,7 @@ StopSignals::StopSignals(bool answers) {
   gStops.clear();
   gAnswers = answers;
   gPlace = kStarting;
-  struct sigaction a {};
+  struct sigaction a{};
   a.sa_handler = onSignal;
   // One at a time: of two concurrent handlers both could count as the first.
   for (int number : {SIGTERM, SIGINT, SIGHUP})

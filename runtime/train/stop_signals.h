@@ -26,8 +26,7 @@ public:
   void after(int64_t step);
 
 private:
-  struct sigaction oldTerm {
-  }, oldInt{}, oldHup{};
+  struct sigaction oldTerm{}, oldInt{}, oldHup{};
 };
 
 }  // namespace gptc

@@ -33,7 +33,7 @@ void onFault(int signal) {
 int watchers = 0;
 
 void watchFaults() {
-  struct sigaction a {};
+  struct sigaction a{};
   a.sa_handler = onFault;
   a.sa_flags = SA_ONSTACK | SA_NODEFER;
   if (!watchers++)

@@ -111,9 +111,9 @@ std::vector<Said> runFaulty(const std::string &scenario, int world, int expected
   RendezvousServer server({.token = token, .world = world, .silence = silence});
   std::vector<Said> all;
   for (const RankOutcome &o : runRanks({.scenario = scenario,
-                              .world = world,
-                              .expected = expected,
-                              .environment = JobPlace::of(server, token).environment(tcp)})) {
+                                        .world = world,
+                                        .expected = expected,
+                                        .environment = JobPlace::of(server, token).environment(tcp)})) {
     Said s;
     int at = 0;
     const std::string text = printed(o.text);

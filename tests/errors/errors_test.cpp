@@ -75,8 +75,7 @@ std::vector<std::string> names() {
 class Golden : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Errors, Golden, testing::ValuesIn(names()), [](auto &info) {
   std::string name = info.param;
-  std::replace_if(
-      name.begin(), name.end(), [](char ch) { return !std::isalnum((unsigned char)ch); }, '_');
+  std::replace_if(name.begin(), name.end(), [](char ch) { return !std::isalnum((unsigned char)ch); }, '_');
   return name;
 });
 

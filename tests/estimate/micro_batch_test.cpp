@@ -57,8 +57,7 @@ TEST(MicroBatch, SixPlanningsFindTheLargest) {
           expectLargest(divisors(n), room, first, bytes, what);
   // 240 of them are more than halving can do, and no problem for a line.
   for (int64_t room : {0, 1070, 2000, 123456, 40000000, 1000000000})
-    expectLargest(
-        divisors(720720), room, 16, [](int64_t m) { return 1000 + 70 * m; }, "many");
+    expectLargest(divisors(720720), room, 16, [](int64_t m) { return 1000 + 70 * m; }, "many");
 }
 
 Config tiny(std::vector<std::string> settings) {

@@ -17,7 +17,6 @@ namespace {
 struct Signals : testing::Test {
   Place w;
   std::string plan, expected;
-  static constexpr int kRanks = 2;
 
   void SetUp() override {
     const std::vector<std::string> settings = {"train.micro_batch=1", "parallel.logical_shards=2", "train.steps=1000",

@@ -70,7 +70,7 @@ bool GuardedMemory::intact() const {
 std::optional<std::string> faultOf(const std::function<void()> &code) {
   static std::once_flag once;
   std::call_once(once, [] {
-    struct sigaction a {};
+    struct sigaction a{};
     a.sa_sigaction = onFault;
     a.sa_flags = SA_SIGINFO | SA_NODEFER;
     for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL})

@@ -331,10 +331,8 @@ private:
   }
 
   bool shrinkExtents() {
-    bool any = attempt("drop padding", [&](Module &m) {
-      return changeExtents(
-          m, [](Dim d) { return Dim(d.logical); }, -2, 0);
-    });
+    bool any = attempt("drop padding",
+                       [&](Module &m) { return changeExtents(m, [](Dim d) { return Dim(d.logical); }, -2, 0); });
     std::set<int64_t, std::greater<>> extents;
     auto collect = [&](const Type &t) {
       for (const Dim &d : t.dims)
@@ -347,10 +345,13 @@ private:
         collect(a->type);
     for (int64_t from : extents)
       for (int64_t to : {int64_t(1), int64_t(2), int64_t(3), from / 2, from - 1})
-        if (to > 0 && to < from && attempt("shrink an extent", [&](Module &m) {
-              return changeExtents(
-                  m, [&](Dim d) { return d.logical == from ? Dim(to, to + d.padded - d.logical) : d; }, from, to);
-            })) {
+        if (to > 0 && to < from &&
+            attempt(
+                "shrink an extent",
+                [&](Module &m) {
+                  return changeExtents(
+                      m, [&](Dim d) { return d.logical == from ? Dim(to, to + d.padded - d.logical) : d; }, from, to);
+                })) {
           any = true;
           break;
         }

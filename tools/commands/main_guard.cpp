@@ -111,7 +111,7 @@ void catchFaults() {
   s.ss_sp = stack;
   s.ss_size = sizeof stack;
   ::sigaltstack(&s, nullptr);
-  struct sigaction a {};
+  struct sigaction a{};
   a.sa_handler = onFault;
   a.sa_flags = SA_ONSTACK;
   ::sigaction(SIGSEGV, &a, nullptr);

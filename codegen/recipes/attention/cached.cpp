@@ -98,9 +98,8 @@ private:
           return Body{foldRow(
               "sum", t, BinaryOp::add, 0, seen, rowLanes,
               [&](const Expr &j, const Fold &fold) {
-                return Body{bindTo("e", unary(UnaryOp::exp, load(scores, j) - most), [&](const Expr &e) {
-                  return Body{fold(e), kir::store(scores, j, e)};
-                })};
+                return Body{bindTo("e", unary(UnaryOp::exp, load(scores, j) - most),
+                                   [&](const Expr &e) { return Body{fold(e), kir::store(scores, j, e)}; })};
               },
               [&](const Expr &sum) { return output(h, i, seen, cache, sum); })};
         });

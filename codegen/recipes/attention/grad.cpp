@@ -40,9 +40,9 @@ using namespace attention;
 class Backward {
 public:
   Backward(GroupEval &group, const Op &op, const Schedule &s)
-      : group(group),
-        shape(shapeOf(op, 1)), qkv{group.inputs[op.operand(1)->index], shape}, dqkv{group.outputs[0], shape},
-        dropout(group, op, 4, shape), bias(group, op, shape), dout(input(op, 0)), out(input(op, 2)), lse(input(op, 3)) {
+      : group(group), shape(shapeOf(op, 1)), qkv{group.inputs[op.operand(1)->index], shape},
+        dqkv{group.outputs[0], shape}, dropout(group, op, 4, shape), bias(group, op, shape), dout(input(op, 0)),
+        out(input(op, 2)), lse(input(op, 3)) {
     tile = {.rows = int(std::min<int64_t>(s.mr, shape.tokens)),
             .vecs = s.nr / s.vec,
             .lanes = s.vec,

@@ -186,9 +186,8 @@ protected:
           [&](const Expr &x) { return r.key(j, x); },
           [&](const Expr &product) {
             Expr value = bias.add(product * fimm(shape.scale(), dtype()), j - r.position, imm(0));
-            return Body{bindTo("score", value, [&](const Expr &v) {
-              return Body{kir::store(r.scores, r.scoresAt + j, v), fold(v)};
-            })};
+            return Body{bindTo("score", value,
+                               [&](const Expr &v) { return Body{kir::store(r.scores, r.scoresAt + j, v), fold(v)}; })};
           })};
     };
     Body all = foldRows("most", BinaryOp::max, -HUGE_VAL, r.seen, score, [&](const Expr &most) {

@@ -259,7 +259,7 @@ private:
       });
     };
     auto sumAt = [&](int64_t g, const Expr &lane) {
-      return [=, this](int64_t i) { return std::pair(acc, lane + (i * count + g) * lanes); };
+      return [=](int64_t i) { return std::pair(acc, lane + (i * count + g) * lanes); };
     };
     const int64_t whole = steps() / lanes;
     Body body = {move(true)};

@@ -70,7 +70,7 @@ void onSignal(int number) {
 const bool installed = [] {
   if (const char *where = std::getenv("GPTC_RENDEZVOUS"); where && std::strrchr(where, ':'))
     rendezvousPort = std::atoi(std::strrchr(where, ':') + 1);
-  struct sigaction a {};
+  struct sigaction a{};
   a.sa_handler = onSignal;
   a.sa_flags = SA_RESTART;
   for (int i = 1; i <= 5; ++i)

@@ -106,7 +106,7 @@ int rank(const std::string &outDir, const std::vector<std::string> &words) {
   std::ofstream(mine + std::to_string(attempt))
       << ::getpid() << " " << world.resumeAtMost << " " << world.rendezvous.str() << " "
       << std::thread::hardware_concurrency() << "\n";
-  struct sigaction a {};
+  struct sigaction a{};
   a.sa_handler = [](int) { stopping = 1; };
   ::sigaction(SIGTERM, &a, nullptr);
   int64_t step = 0;

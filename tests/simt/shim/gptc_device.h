@@ -18,7 +18,9 @@
   const Shared<type> name(simtDynamicShared(#name, (size) * (long long)sizeof(type), offset), 0)
 #define GPTC_PRIVATE(type, name, size) Private<type, size> name(#name)
 
-template <class T> struct Global { SimtMemory *memory; };
+template <class T> struct Global {
+  SimtMemory *memory;
+};
 template <class T> struct Shared {
   SimtMemory *memory;
   long long first = 0;  // byte
@@ -201,10 +203,18 @@ GPTC_FUNCTION unsigned packPair(f16, float low, float high) {
 }
 
 template <class T> struct ElementOf;
-template <class T> struct ElementOf<Shared<T>> { typedef T type; };
-template <class T> struct ElementOf<Global<T>> { typedef std::remove_const_t<T> type; };
-template <class T> struct ElementOf<const Shared<T>> { typedef T type; };
-template <class T, int N> struct ElementOf<Private<T, N>> { typedef T type; };
+template <class T> struct ElementOf<Shared<T>> {
+  typedef T type;
+};
+template <class T> struct ElementOf<Global<T>> {
+  typedef std::remove_const_t<T> type;
+};
+template <class T> struct ElementOf<const Shared<T>> {
+  typedef T type;
+};
+template <class T, int N> struct ElementOf<Private<T, N>> {
+  typedef T type;
+};
 #ifdef GPTC_PERTURB
 // What CUDA gives to 2 units in the last place only: functions of f64.
 GPTC_FUNCTION double perturbed(double v) { return v * (bitsOf(v) & 4 ? 1 + 0x1p-51 : 1 - 0x1p-51); }

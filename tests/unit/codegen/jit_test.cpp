@@ -106,7 +106,9 @@ TEST_F(Cached, ASecondProcessReusesObjects) {
 
 TEST_F(Cached, DamagedEntriesAreCompiledAgain) {
   Kernel k = scale("k", 7);
-  { Jit(hostTarget(1), dir.string()).compile({&k}); }
+  {
+    Jit(hostTarget(1), dir.string()).compile({&k});
+  }
   const fs::path entry = entries().at(0);
   const auto size = fs::file_size(entry);
   for (auto damage : {uintmax_t(0), uintmax_t(20), size / 2, size - 1}) {
@@ -134,9 +136,13 @@ TEST_F(Cached, DamagedEntriesAreCompiledAgain) {
 
 TEST_F(Cached, AnEntryUnderTheNameOfAnotherIsCompiledAgain) {
   Kernel seven = scale("k", 7), eight = scale("other", 8);
-  { Jit(hostTarget(1), dir.string()).compile({&seven}); }
+  {
+    Jit(hostTarget(1), dir.string()).compile({&seven});
+  }
   const fs::path first = entries().at(0);
-  { Jit(hostTarget(1), dir.string()).compile({&eight}); }
+  {
+    Jit(hostTarget(1), dir.string()).compile({&eight});
+  }
   const std::vector<fs::path> both = entries();
   ASSERT_EQ(both.size(), 2u);
   const fs::path second = both[0] == first ? both[1] : both[0];
@@ -148,7 +154,9 @@ TEST_F(Cached, AnEntryUnderTheNameOfAnotherIsCompiledAgain) {
   }
   // Likewise where both kernels have one name, and the wrong one would run.
   Kernel nine = scale("k", 9);
-  { Jit(hostTarget(1), dir.string()).compile({&nine}); }
+  {
+    Jit(hostTarget(1), dir.string()).compile({&nine});
+  }
   for (const fs::path &p : entries())
     if (p != first && p != second)
       fs::copy_file(first, p, fs::copy_options::overwrite_existing);

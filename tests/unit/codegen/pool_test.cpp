@@ -88,8 +88,7 @@ TEST(ThreadPool, ATaskMayCallRun) {
       [](void *arg, int64_t b, int64_t e) {
         auto *n = static_cast<Nested *>(arg);
         for (; b < e; ++b)
-          n->pool->run(
-              10, [](void *arg, int64_t b, int64_t e) { static_cast<Nested *>(arg)->sum += e - b; }, n);
+          n->pool->run(10, [](void *arg, int64_t b, int64_t e) { static_cast<Nested *>(arg)->sum += e - b; }, n);
       },
       &n);
   EXPECT_EQ(n.sum, 100);
@@ -98,7 +97,9 @@ TEST(ThreadPool, ATaskMayCallRun) {
 TEST(ThreadPool, LeavesTheCallersAffinityAlone) {
   cpu_set_t before, after;
   ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
-  { ThreadPool pool(2); }
+  {
+    ThreadPool pool(2);
+  }
   ASSERT_EQ(sched_getaffinity(0, sizeof after, &after), 0);
   EXPECT_TRUE(CPU_EQUAL(&before, &after));
 }

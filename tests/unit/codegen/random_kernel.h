@@ -83,7 +83,6 @@ private:
   std::vector<Buffer> locals;                 // stack buffers, all elements stored to
   std::vector<std::pair<Buffer, int>> lanes;  // reg buffers of one group of so many lanes
   int width = 0;                              // of the vector loop we stand in
-  int depth = 0;
 
   int64_t pick(int64_t low, int64_t high) { return low + int64_t(rng() % uint32_t(high - low + 1)); }
   bool chance(int percent) { return pick(0, 99) < percent; }

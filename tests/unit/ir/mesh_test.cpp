@@ -112,9 +112,8 @@ TEST(Mesh, StatesAreCutAlongBothAxes) {
   EXPECT_EQ(runs[2], (Run{7, 3, 1}));
   EXPECT_EQ(runs[3], (Run{10, 4, 2}));
   runs.clear();
-  Cut::of(s, "data")->forEachRun(wholeAlongData(s), 2, 1, [&](int64_t from, int64_t to, int64_t n) {
-    runs.push_back({from, to, n});
-  });
+  Cut::of(s, "data")->forEachRun(wholeAlongData(s), 2, 1,
+                                 [&](int64_t from, int64_t to, int64_t n) { runs.push_back({from, to, n}); });
   EXPECT_EQ(runs, (std::vector<Run>{{8, 0, 8}}));
 }
 

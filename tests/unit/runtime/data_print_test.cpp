@@ -135,7 +135,9 @@ TEST_F(DataPrints, AreMadeBesideWhoGoesOn) {
   writeFile(dir / "a.bin", "");
   fs::resize_file(dir / "a.bin", 20 << 20);
   const TokenData d = open("a.bin");
-  { DataHasher(d, "", "").begin(); }  // is given up
+  {
+    DataHasher(d, "", "").begin();
+  }  // is given up
   DataHasher hasher(d, "", "");
   hasher.begin();
   EXPECT_EQ(hasher.print().str(), print("a.bin").str());
