@@ -5,6 +5,7 @@
 #include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 
 #include <algorithm>
 #include <chrono>
@@ -22,7 +23,6 @@ static std::vector<PassInfo> &registry() {
     std::vector<PassInfo> list = {
 #define GPTC_PASS(name, function, summary, ...) PassInfo{name, summary, function, {__VA_ARGS__}},
 #include "passes/passes.def"
-#undef GPTC_PASS
     };
     list.reserve(64);  // PassUse keeps pointers into this list
     return list;
@@ -46,6 +46,18 @@ void registerPass(PassInfo info) {
   GPTC_CHECK(registry().size() < registry().capacity(), "too many passes");
   registry().push_back(std::move(info));
 }
+
+llvm::ArrayRef<const char *> defaultPasses(llvm::StringRef from) {
+  static const char *const passes[] = {
+#define GPTC_PIPELINE(name) name,
+#include "passes/passes.def"
+  };
+  auto first = from.empty() ? std::begin(passes) : llvm::find(passes, from);
+  GPTC_CHECK(first != std::end(passes), "'{}' is not in the default pipeline", from.str());
+  return {first, std::end(passes)};
+}
+
+std::string defaultPipeline(llvm::StringRef from) { return llvm::join(defaultPasses(from), ","); }
 
 bool PassOption::takes(const Attr &value) const {
   const int64_t *i = std::get_if<int64_t>(&value);

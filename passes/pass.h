@@ -78,10 +78,9 @@ void runPipeline(Module &m, llvm::ArrayRef<PassUse> passes, const PipelineOption
 /// The entry of each pass of passes.def. The comment at the top of its file describes its algorithm in numbered steps.
 #define GPTC_PASS(name, function, ...) bool function(Module &m, const PassOptions &options);
 #include "passes/passes.def"
-#undef GPTC_PASS
 
 /// The names of the default pipeline, from an imported to a planned module, or its part from the first pass `from` on.
-/// Asserts that `from` is in the pipeline. pipeline.cpp gives the reason for each place.
+/// Asserts that `from` is in the pipeline. passes.def gives the reason for each place.
 llvm::ArrayRef<const char *> defaultPasses(llvm::StringRef from = "");
 /// The same names as text for parsePipeline.
 std::string defaultPipeline(llvm::StringRef from = "");

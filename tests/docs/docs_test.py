@@ -122,7 +122,7 @@ class Docs(unittest.TestCase):
     def test_every_pass_of_the_pipeline_has_its_section(self):
         sections = {h for line in re.findall(r"^## (.*)$", read("docs/passes.md"), flags=re.M) for h in line.split(", ")}
         passes = set(re.findall(r'^GPTC_PASS\("([\w\-]+)"', read("passes/passes.def"), flags=re.M)) | {"select-recipes"}
-        pipeline = {p for p in passes if f'"{p}"' in read("passes/pipeline.cpp")}
+        pipeline = set(re.findall(r'^GPTC_PIPELINE\("([\w\-]+)"', read("passes/passes.def"), flags=re.M))
         self.assertGreater(len(pipeline), 15)
         self.assertEqual(sorted(pipeline - sections), [])
         self.assertEqual(sorted(sections - passes), [])

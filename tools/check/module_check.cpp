@@ -8,6 +8,7 @@
 #include "tools/planner/codegen_passes.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 
@@ -15,32 +16,22 @@ namespace gptc {
 
 namespace {
 
-/// The phases at which a pass may run: before autodiff, after it, on groups.
-struct Place {
+/// Where a pass may run, and how its results are compared (passes.def).
+enum Trial : unsigned { imported = 1, joint = 2, groups = 4, rounds = 8, updates = 16, fixed = 32, never = 64 };
+struct Tried {
   const char *pass;
-  bool import = false, joint = false, groups = false;
-  bool rounds = false;         // may change results, within the final error bound
-  bool behindUpdates = false;  // needs the ops that write parameters
+  unsigned where;
 };
-constexpr Place movable[] = {
-    {"canonicalize", true, true, false},
-    {"cse", true, true, false},
-    {"dce", true, true, true},
-    {"order", true, true, true},
-    {"pad-vocab", true, false, false},
-    {"pad-vocab{multiple=8}", true, false, false},
-    {"shard-tensor", true, false, false},  // no effect on one rank
-    {"recompute-cheap", false, true, false},
-    {"remat{budget=full}", false, false, true},
-    {"precision", false, true, false, true},
-    {"partition", false, true, false},  // no effect on one rank
-    {"pack-weights{all=true,cols=4}", false, true, false, false, true},
-    {"overlap-collectives", true, true, true},  // no effect on one rank
-    {"offload", false, true, true},             // no effect without its attribute
-    {"chunk-classifier{chunks=2}", false, false, true, true},
+constexpr Tried allTried[] = {
+#define GPTC_TRIED(use, where) {use, where},
+#include "passes/passes.def"
 };
-/// Passes with a fixed place in the order.
-constexpr const char *fixed[] = {"autodiff", "optimizer", "fuse", "settle-writes", "select-recipes", "plan-memory"};
+constexpr auto movable = [] {
+  constexpr auto isMovable = [](const Tried &t) { return !(t.where & (fixed | never)); };
+  std::array<Tried, std::count_if(std::begin(allTried), std::end(allTried), isMovable)> some{};
+  std::copy_if(std::begin(allTried), std::end(allTried), some.begin(), isMovable);
+  return some;
+}();
 
 /// Ways to form groups. Full fusion is listed twice because models are compiled with it.
 constexpr const char *fusions[] = {"fuse",
@@ -51,9 +42,6 @@ constexpr const char *fusions[] = {"fuse",
                                    "fuse{pointwise=false}",
                                    "fuse{fold=false}",
                                    "fuse{bias=false}"};
-
-/// Passes that may change bits: baselines for benches.
-constexpr const char *baselines[] = {"primitive-optimizer"};
 
 std::vector<std::string> violations(const Module &m) {
   std::vector<std::string> errors = verify(m);
@@ -104,7 +92,7 @@ private:
   BoundStats &stats;
   std::mt19937 random;
   Target target;
-  bool training = false, grouped = false, updates = false;  // whether these have been added
+  bool training = false, grouped = false, updating = false;  // whether these have been added
   std::string history, failure;
 
   unsigned pick(size_t n) { return random() % n; }
@@ -222,13 +210,13 @@ private:
   void checkAlone() {
     const Inputs in = inputsFor(original, options.seed);
     const Outcome expected = interpretCalls(original, in);
-    for (const Place &p : movable) {
-      if (!(grouped ? p.groups : p.import))
+    for (const Tried &p : movable) {
+      if (!(p.where & (grouped ? groups : imported)))
         continue;
       auto m = original.clone();
       history.clear();
       apply(*m, p.pass);
-      if (!p.rounds)
+      if (!(p.where & rounds))
         expectSame(*m, in, expected);
     }
     if (grouped)
@@ -240,13 +228,13 @@ private:
   }
 
   /// Runs up to `most` passes that are allowed at this place, in random order.
-  void shuffle(Module &m, bool Place::*place, unsigned most, const std::function<void(bool mayRound)> &after) {
+  void shuffle(Module &m, Trial place, unsigned most, const std::function<void(bool mayRound)> &after) {
     for (unsigned n = pick(most + 1); n > 0 && failure.empty(); --n) {
-      const Place &p = movable[pick(std::size(movable))];
-      if (!(p.*place) || (p.behindUpdates && !updates))
+      const Tried &p = movable[pick(std::size(movable))];
+      if (!(p.where & place) || ((p.where & updates) && !updating))
         continue;
       apply(m, p.pass);
-      after(p.rounds);
+      after(p.where & rounds);
     }
   }
 
@@ -283,12 +271,12 @@ private:
     if (training) {
       const Inputs forward = inputsFor(original, options.seed);
       const Outcome loss = interpretCalls(original, forward);
-      shuffle(*m, &Place::import, 4, [&](bool) {
+      shuffle(*m, imported, 4, [&](bool) {
         changed = true;
         expectSame(*m, forward, loss);
       });
       apply(*m, "autodiff");
-      shuffle(*m, &Place::joint, 2, [&](bool mayRound) { changed |= mayRound; });
+      shuffle(*m, gptc::joint, 2, [&](bool mayRound) { changed |= mayRound; });
       apply(*m, "optimizer");
       reordered = interpretCalls(*m, in);
       if (changed)
@@ -303,13 +291,13 @@ private:
       else
         expectSame(*m, in, now);
     };
-    updates = true;
+    updating = true;
     if (!grouped) {
-      shuffle(*m, &Place::joint, 5, same);
+      shuffle(*m, gptc::joint, 5, same);
       apply(*m, fusions[pick(std::size(fusions))]);
       same();
     }
-    shuffle(*m, &Place::groups, 3, same);
+    shuffle(*m, groups, 3, same);
     if (pick(3) == 0) {
       // If the classifier is cut into chunks, so are sums over tokens: at whole folds, which the interpreter does not
       // know.
@@ -352,13 +340,8 @@ std::vector<std::string> passesWithoutPlace() {
   registerCodegenPasses();
   std::vector<std::string> names;
   for (const PassInfo &p : allPasses()) {
-    auto in = [&](const auto &list) {
-      return std::any_of(std::begin(list), std::end(list), [&](const char *n) { return llvm::StringRef(n) == p.name; });
-    };
-    const bool shuffled = std::any_of(std::begin(movable), std::end(movable), [&](const Place &f) {
-      return llvm::StringRef(f.pass).split('{').first == p.name;
-    });
-    const bool known = shuffled || in(fixed) || in(baselines);
+    const bool known = std::any_of(std::begin(allTried), std::end(allTried),
+                                   [&](const Tried &t) { return llvm::StringRef(t.pass).split('{').first == p.name; });
     if (!known)
       names.push_back(p.name);
   }
