@@ -233,7 +233,7 @@ public:
     window();
     if (!family.theta.is_null())
       rotations();
-    strangers();
+    unknownKeys();
     return std::move(found);
   }
 
@@ -373,7 +373,7 @@ private:
         "it may change what the model computes, and nothing in gptc knows it");
   }
 
-  void strangers() {
+  void unknownKeys() {
     for (const auto &[key, value] : theirs.items())
       if (!known.count(key) && !neutral().count(key) && !dropoutRates().count(key))
         unknown(key, value);

@@ -120,7 +120,7 @@ struct RendezvousServer::Impl {
           ++unauthenticated;
           oldest = oldest ? oldest : &c;
         }
-      if (unauthenticated >= maxStrangers)
+      if (unauthenticated >= maxUnauthenticated)
         oldest->over = "too many connections without the token";
       Connection &c = connections.emplace_back();
       c.peer = remotePlace(s.fd).str();

@@ -81,7 +81,7 @@ std::string fitLine(llvm::ArrayRef<LineField> fields, size_t columns) {
   std::string text = joined();
   while (text.size() > columns && kept.size() > 1) {
     kept.erase(std::min_element(kept.begin(), kept.end(),
-                                [](const LineField *a, const LineField *b) { return a->rank < b->rank; }));
+                                [](const LineField *a, const LineField *b) { return a->priority < b->priority; }));
     text = joined();
   }
   return text.substr(0, columns);

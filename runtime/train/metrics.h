@@ -45,12 +45,12 @@ private:
   int64_t evaluated = -1;
 };
 
-/// A part of the live line. If not all parts fit, those of the lowest rank are left out.
+/// A part of the live line. If not all parts fit, those of the lowest priority are left out.
 struct LineField {
   std::string text;
-  int rank = 0;  // importance
+  int priority = 0;
 };
-/// The fields in their order, separated by two blanks. Leaves out fields, lowest rank first, until the line fits
+/// The fields in their order, separated by two blanks. Leaves out fields, lowest priority first, until the line fits
 /// `columns`; cuts a single field that is too long.
 std::string fitLine(llvm::ArrayRef<LineField> fields, size_t columns);
 

@@ -107,7 +107,7 @@ struct StepResult {
 class Trainer {
 public:
   Trainer(Session &s, const TrainOptions &o)
-      : s(s), run(s.plan.run), options(o), m(*s.plan.planned), together(s.executor.ranks),
+      : s(s), run(s.plan.run), options(o), m(*s.plan.planned), allRanks(s.executor.ranks),
         B(fact<&BatchFacts::microBatch>(m)), T(fact<&ModelFacts::blockSize>(m)),
         accumulate(fact<&BatchFacts::accumulate>(m)), shards(fact<&ParallelFacts::shards>(m)),
         target(o.steps >= 0 ? o.steps : run.steps), progress(o.out, target), store(run.outDir),
@@ -136,11 +136,11 @@ public:
     } catch (const UserError &e) {
       progress.end();
       // Report the first bad token of the data, whichever rank met one first.
-      if (!together && !dataPrint && !dataFailed && e.diagnostics[0].code == ErrorCode::TokenOutOfRange)
+      if (!allRanks && !dataPrint && !dataFailed && e.diagnostics[0].code == ErrorCode::TokenOutOfRange)
         settleData();
       // Between two steps the state is good, whatever went wrong with data or log. The other ranks, if any, are
       // elsewhere then, unless the loss itself is bad.
-      if (!saveFailed && !dataFailed && (!together || e.diagnostics[0].code == ErrorCode::NonFinite))
+      if (!saveFailed && !dataFailed && (!allRanks || e.diagnostics[0].code == ErrorCode::NonFinite))
         try {
           if (step > 0 && step != saved)
             save(true, 0);  // without pruning: an older checkpoint may help to find the error
@@ -158,7 +158,7 @@ private:
   const RunSettings &run;
   const TrainOptions &options;
   const Module &m;
-  Communicator *const together;  // all ranks; null if this is the only one
+  Communicator *const allRanks;  // all ranks; null if this is the only one
   const int64_t B, T, accumulate, shards, target;
   ProgressLine progress;
   std::optional<RunLock> lock;  // on the first rank, the only one that writes in the run's folder
@@ -192,29 +192,29 @@ private:
   int64_t trainSteps = 0;
   int64_t startedAt = 0, startStep = 0, shownAt = 0;
 
-  int64_t rank() const { return together ? together->rank : 0; }
-  int64_t world() const { return together ? together->world : 1; }
+  int64_t rank() const { return allRanks ? allRanks->rank : 0; }
+  int64_t world() const { return allRanks ? allRanks->world : 1; }
   bool first() const { return rank() == 0; }
   /// Sequences per step. Ranks along "tensor" share theirs.
   int64_t global() const { return Mesh::of(m).data * accumulate * B; }
 
   /// The first rank's value, on all ranks.
   int64_t agreed(int64_t mine) const {
-    if (together)
-      together->run({{Collective::Kind::broadcast, &mine, &mine, 1, DType::i64, 0}}, SumOrder::fast);
+    if (allRanks)
+      allRanks->run({{Collective::Kind::broadcast, &mine, &mine, 1, DType::i64, 0}}, SumOrder::fast);
     return mine;
   }
   /// Called between steps, by all ranks: whether any was asked to stop, because all end with the same step. Also
   /// completes a checkpoint that all ranks have written, and compares their fingerprints of the data.
   bool stopping() {
-    int64_t told[] = {StopSignals::asked() || progress.closed(), !written(), hasher && !dataPrint && !hasher->ended()};
-    if (together)
-      together->run({{Collective::Kind::all_reduce, told, told, std::size(told), DType::i64, 0}}, SumOrder::fast);
-    if (!told[1])
+    int64_t asked[] = {StopSignals::asked() || progress.closed(), !written(), hasher && !dataPrint && !hasher->ended()};
+    if (allRanks)
+      allRanks->run({{Collective::Kind::all_reduce, asked, asked, std::size(asked), DType::i64, 0}}, SumOrder::fast);
+    if (!asked[1])
       saver->proceed();
-    if (!told[2])
+    if (!asked[2])
       settleData();
-    return told[0] != 0;
+    return asked[0] != 0;
   }
 
   /// Waits for the data's fingerprint, which must be equal on all machines. All ranks must call it together.
@@ -227,12 +227,12 @@ private:
     if (hasher && !hasher->ended() && hasher->bytesToHash() >= takesLong)
       progress.say(fmt::format("hashing the training data, {}", formatBytes(double(hasher->bytesToHash()))));
     DataPrint mine = hasher ? hasher->print() : DataPrint();
-    if (together) {
+    if (allRanks) {
       std::array<char, 64> own{};
       const std::string digits = hasher ? DataPrint{mine.files, ""}.str() : "";
       std::copy(digits.begin(), digits.end(), own.begin());
       std::vector<std::array<char, 64>> all(world());
-      together->run({{Collective::Kind::all_gather, own.data(), all.data(), sizeof own / sizeof(uint32_t), DType::u32}},
+      allRanks->run({{Collective::Kind::all_gather, own.data(), all.data(), sizeof own / sizeof(uint32_t), DType::u32}},
                     SumOrder::fast);
       if (hasher && own != all[0])
         throw UserError(ErrorCode::RanksDiffer,
@@ -298,7 +298,7 @@ private:
       if (options.resume == Resume::never)
         setAside(run.outDir, progress);
     }
-    if (together)
+    if (allRanks)
       requireOneFolder();
     std::optional<CheckpointInfo> info;
     if (options.resume != Resume::never)
@@ -352,7 +352,7 @@ private:
     } else {
       number = agreed(0);
     }
-    together->barrier();
+    allRanks->barrier();
     constexpr int kTries = 500;  // network file systems need a moment
     const std::string path = RunLock::pathIn(run.outDir), want = fmt::format("{}\n", number);
     for (int tries = 0; !first() && readTextFile(path, 64).text != want; ++tries) {
@@ -373,8 +373,8 @@ private:
     if (run.checkpointAsync == "true")
       return true;
     int64_t tooMuch = memoryToSave(m, true) * world() > availableMemory();
-    if (together)
-      together->run({{Collective::Kind::all_reduce, &tooMuch, &tooMuch, 1, DType::i64, 0}}, SumOrder::fast);
+    if (allRanks)
+      allRanks->run({{Collective::Kind::all_reduce, &tooMuch, &tooMuch, 1, DType::i64, 0}}, SumOrder::fast);
     if (tooMuch)
       progress.say(fmt::format("note: steps wait while a checkpoint is written: a copy would take {}",
                                formatBytes(double(memoryToSave(m, true)))));
@@ -407,8 +407,8 @@ private:
     startedAt = monotonicNow();
     startStep = step;
     std::optional<RankTimes> times;
-    if (together && !s.plan.target.isCuda())  // it cannot measure collectives on GPUs
-      times.emplace(*together, std::vector{s.executor.dataRanks, s.executor.tensorRanks});
+    if (allRanks && !s.plan.target.isCuda())  // it cannot measure collectives on GPUs
+      times.emplace(*allRanks, std::vector{s.executor.dataRanks, s.executor.tensorRanks});
     Pulse::get().step(step);
     int skipped = 0;
     bool stop = false;
@@ -482,7 +482,7 @@ private:
     s.executor.observer = observing();
     // Several ranks complete it together and stop afterwards.
     std::optional<double> loss =
-        evaluate(s.executor, *val, run.evalSteps, [&] { return !together && StopSignals::asked(); });
+        evaluate(s.executor, *val, run.evalSteps, [&] { return !allRanks && StopSignals::asked(); });
     s.executor.observer = nullptr;
     if (const std::string found = firstFound(); !found.empty())
       hidden(found);
@@ -652,17 +652,17 @@ private:
 
   /// The text, with its rank, of the rank with the least `place`; "" if no rank has any.
   std::string ofEarliest(int64_t place, const std::string &text) {
-    if (!together)
+    if (!allRanks)
       return text;
     std::vector<int64_t> places(world());
-    together->run({{Collective::Kind::all_gather, &place, places.data(), 1, DType::i64}}, SumOrder::fast);
+    allRanks->run({{Collective::Kind::all_gather, &place, places.data(), 1, DType::i64}}, SumOrder::fast);
     const auto least = std::min_element(places.begin(), places.end());
     if (*least == INT64_MAX)
       return "";
     std::array<char, 256> words{};  // of the rank with the least place
     std::memcpy(words.data(), text.data(), std::min(text.size(), words.size() - 1));
     const int root = int(least - places.begin());
-    together->run(
+    allRanks->run(
         {{Collective::Kind::broadcast, words.data(), words.data(), words.size() / sizeof(int64_t), DType::i64, root}},
         SumOrder::fast);
     return fmt::format("{}, on rank {}", words.data(), root);
@@ -707,7 +707,7 @@ private:
     std::string text = run.samplePrompt;
     sampleTokens(s.executor, prompt, o, [&](int32_t t) {
       text += options.codec->push(t);
-      return t != options.codec->endOfText() && (together || !StopSignals::asked());
+      return t != options.codec->endOfText() && (allRanks || !StopSignals::asked());
     });
     progress.say(fmt::format("step {}  sample: {}", step, text + options.codec->finish()));
   }
@@ -723,11 +723,11 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
   const int64_t global = fact<&BatchFacts::accumulate>(executor.planned()) * B * Mesh::of(executor.planned()).data;
   const int64_t windows = batches > 0 && batches <= every / global ? batches * global : every;
   const Type losses = executor.planned().function("eval")->results()[0];
-  Communicator *const together = executor.along("data");
-  const int64_t ranks = together ? together->world : 1, rank = together ? together->rank : 0;
+  Communicator *const dataRanks = executor.along("data");
+  const int64_t ranks = dataRanks ? dataRanks->world : 1, rank = dataRanks ? dataRanks->rank : 0;
   const size_t each = losses.paddedElements();
   std::vector<int32_t> x(B * T), y(B * T);
-  std::vector<float> all(together ? ranks * each : 0);
+  std::vector<float> all(dataRanks ? ranks * each : 0);
   double sum = 0, targets = 0;
   // Ranks take micro-batches in turn, and all add all losses in one order.
   for (int64_t w = 0; w < windows; w += ranks * B) {
@@ -745,8 +745,8 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
     executor.run("eval", {x.data(), y.data()});
     const float *nll = static_cast<const float *>(executor.result("eval", 0));
     Pulse::get().goesOn();
-    if (together) {
-      together->run({{Collective::Kind::all_gather, nll, all.data(), each, DType::f32}}, SumOrder::fast);
+    if (dataRanks) {
+      dataRanks->run({{Collective::Kind::all_gather, nll, all.data(), each, DType::f32}}, SumOrder::fast);
       nll = all.data();
     }
     for (int64_t b = 0; b < std::min(ranks * B, windows - w); ++b)
@@ -755,8 +755,8 @@ std::optional<double> evaluate(Executor &executor, const TokenData &data, int64_
     if (stop && stop())
       return std::nullopt;
   }
-  if (together)
-    together->run({{Collective::Kind::all_reduce, &targets, &targets, 1, DType::f64}}, SumOrder::fast);
+  if (dataRanks)
+    dataRanks->run({{Collective::Kind::all_reduce, &targets, &targets, 1, DType::f64}}, SumOrder::fast);
   return plainNan(sum / targets);
 }
 

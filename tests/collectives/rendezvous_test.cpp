@@ -380,7 +380,7 @@ TEST(Rendezvous, StrangersCostNobodyAnything) {
   }
   // More silent ones than there is room for, before and while a rank joins.
   std::vector<wire::Socket> silent;
-  for (int i = 0; i < Server::maxStrangers + 40; ++i)
+  for (int i = 0; i < Server::maxUnauthenticated + 40; ++i)
     silent.push_back(connect());
   auto b = join(o, s, 1);
   a->set("k", "v");

@@ -122,14 +122,12 @@ private:
 /// Puts the stand-ins in the driver's place where there is none, in a program that has them. It is looked for in
 /// another process: one that has loaded it is not to be forked.
 void chooseLibraries() {
-#ifdef GPTC_STANDINS
-  if (std::getenv("GPTC_CUDA"))
+  if (!standinFolder || std::getenv("GPTC_CUDA"))
     return;
   Child child([](int to) { addLine(to, CudaLibrary::lookUp(CudaLibraryId::driver) ? "found" : "none"); });
   std::string line;
   if (child.read(line, 120) == Child::Read::line && line == "none")
-    setenv("GPTC_CUDA", GPTC_STANDINS, 1);
-#endif
+    setenv("GPTC_CUDA", standinFolder, 1);
 }
 
 std::string whatOf(const std::exception_ptr &e) {

@@ -46,6 +46,10 @@ Outcomes runCases(const std::string &test, const std::vector<DeviceCase> &cases)
 /// Adds a line to the results: of a test as a whole.
 void record(const std::string &test, const std::map<std::string, double> &figures);
 
+/// Of the build that the program belongs to: libraries that stand in for NVIDIA's, and expected texts. Null in the
+/// program of tools/bundle.
+extern const char *const standinFolder, *const goldenFolder;
+
 /// The whole program: its options, then GoogleTest's. Its exit code.
 int deviceTests(int argc, char **argv);
 

@@ -224,11 +224,11 @@ struct Examination {
                                  shown && first < names.size() ? names[first].str() : fmt::format("{}", first));
       }
     }
-    if (visible > 1 && g.strangers.empty()) {
+    if (visible > 1 && g.withoutPeerAccess.empty()) {
       add({"peers", Grade::fine, true, "all reach each other's memory"});
     } else if (visible > 1) {
       std::string pairs;
-      for (auto [a, b] : g.strangers)
+      for (auto [a, b] : g.withoutPeerAccess)
         pairs += fmt::format("{}{}-{}", pairs.empty() ? "" : ", ", a, b);
       add({"peers", Grade::hampered, true, fmt::format("no access between {}: copies go through the host", pairs),
            "access between all",

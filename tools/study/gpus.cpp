@@ -138,7 +138,7 @@ Gpus listGpus(const CudaLibrary &library) {
     for (int b = a + 1; b < n; ++b) {
       int there = 0, back = 0;
       if (driver.canAccessPeer(&there, a, b) || driver.canAccessPeer(&back, b, a) || !there || !back)
-        g.strangers.push_back({a, b});
+        g.withoutPeerAccess.push_back({a, b});
     }
   return g;
 }
