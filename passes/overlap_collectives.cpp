@@ -286,7 +286,7 @@ private:
     llvm::DenseSet<const Op *> gone;
     std::vector<Op *> writes;
     for (const Bucket &b : results) {
-      startsBehind[size_t(b.start + 1)].push_back(&b);
+      startsBehind[size_t(b.start) + 1].push_back(&b);
       doneBefore[size_t(b.needed)].push_back(&b);
       for (const Op *g : b.groups)
         gone.insert(g);
