@@ -1,4 +1,5 @@
-// What nearly every file includes, parsed once where there is no ccache. No file relies on it: each includes what it uses.
+// What nearly every file includes, parsed once where there is no ccache. No file relies on it: each includes what it
+// uses.
 #include <algorithm>
 #include <array>
 #include <chrono>

@@ -1,5 +1,5 @@
-// From the merged keys of a model file to the members of Settings: each by its line of the table in
-// ir/settings/settings.h, and by a rule of its own if the table cannot say all of it.
+// Copies each key of a merged model file into its member of Settings, as its line of the table in
+// ir/settings/settings.h says, and by a rule of its own if the table cannot say all of it.
 #pragma once
 
 #include "frontends/config_reader.h"

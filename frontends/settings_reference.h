@@ -9,7 +9,7 @@
 namespace gptc {
 
 /// The keys of model.toml and those of an [[optimizer.group]], with the values that hold if nothing is written.
-/// A new key appears in all that follows.
+/// Every function below picks up a new key by itself.
 struct KeyReference {
   Settings settings;
   ParameterGroup group;

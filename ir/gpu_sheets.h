@@ -27,7 +27,7 @@ const GpuSheet *gpuSheet(llvm::StringRef name);
 /// The GPU of exactly this architecture ("sm_90a" counts as "sm_90") with the least memory; null if none is known.
 const GpuSheet *leastMemory(llvm::StringRef arch);
 
-/// The largest GPU for training of this architecture ("sm_90a"), or of the nearest earlier one that is known.
+/// The first GPU in the table of this architecture ("sm_90a"), the largest for training; or of the nearest earlier one.
 const GpuSheet &largestGpu(llvm::StringRef arch);
 
 }  // namespace gptc

@@ -170,7 +170,7 @@ struct FormatEmitter {
   }
   /// x - n, where n is x rounded to the nearest integer, ties to even; 0 for infinities.
   LValue *fraction(LValue *x) { return masked(llvm::Intrinsic::x86_avx512_mask_reduce_ps_512, {x, b.getInt32(0)}, x); }
-  /// y 2^n, rounded once, with the same n.
+  /// y * 2^n, rounded once; n is x rounded as in fraction().
   LValue *scale(LValue *y, LValue *x) {
     LValue *n = masked(llvm::Intrinsic::x86_avx512_mask_rndscale_ps_512, {x, b.getInt32(0)}, x);
     return masked(llvm::Intrinsic::x86_avx512_mask_scalef_ps_512, {y, n}, x);

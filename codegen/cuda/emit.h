@@ -6,7 +6,7 @@
 //
 //   - A block has as many threads as its widest block_thread loop, rounded up to whole warps. A barrier precedes a part
 //     of a block that may access memory written since the last barrier, or write memory read since then. Barriers also
-//     separate the iterations of a serial loop. Parameters of equal size count as one, because they may share memory.
+//     separate the iterations of a serial loop. Parameters of equal size count as one buffer: they may share memory.
 //   - Every warp computes an HReduce of a shared buffer itself: lanes fold elements 32 apart first, then shuffle. That
 //     is the order that kir prescribes, and all lanes get the same bits.
 //   - Vector loops are expanded. Contiguous accesses of a whole group become one vector access if the index is a

@@ -32,9 +32,9 @@ public:
   /// The same, but null, with the reason in `why`, if there is none.
   static const Nvrtc *find(std::string &why);
 
-  /// Compiles the text of emitCuda for the architecture `target.cpu`: without contraction, with denormals, and with
-  /// correctly rounded division and square root. Callable from any thread. CudaRejected if the text does not compile;
-  /// UserError(TargetUnavailable) if a part of the library is missing.
+  /// Compiles the text of emitCuda for the architecture `target.cpu`: without fusing a multiply and an add, with
+  /// denormals, and with correctly rounded division and square root. Callable from any thread. CudaRejected if the text
+  /// does not compile; UserError(TargetUnavailable) if a part of the library is missing.
   CompiledCuda compile(const std::string &text, const Target &target) const;
 
 private:

@@ -36,8 +36,9 @@ private:
 
 /// Places expressions in nested loops. Open one scope per loop, outermost first, with the loop's variables and the
 /// sequence of its body. `place` then returns the expressions to write in the innermost scope. It adds Lets
-///   - to an outer scope for a sub-expression that does not depend on variables of inner scopes. Its loads must be
-///     valid there: a kernel may read a global buffer that it writes only at the element that it is about to write;
+///   - to an outer scope for a sub-expression that does not depend on variables of inner scopes. No load may
+///     move to where it would read another value: of a buffer that it writes, a kernel reads only the element that it
+///     writes next;
 ///   - to its scope for a sub-expression that is used more than once.
 /// Equal expressions become one node.
 class Placer {

@@ -1,5 +1,5 @@
-// The loops over elements of the pointwise recipe. Other recipes use them for results of other shapes than their own
-// loops have.
+// The loops over elements of the pointwise recipe. Other recipes call them for results whose shape differs from that
+// of their own loops.
 #pragma once
 
 #include "codegen/recipes/group_ctx.h"
@@ -12,11 +12,11 @@ namespace gptc {
 /// thread.
 kir::Stmt pointwiseLoops(GroupEval &g, llvm::ArrayRef<unsigned> results, const Schedule &s);
 
-/// Elements per task so that a task moves 32 to 256 KiB; all elements if they take only a few microseconds. `bytes` is
+/// Elements per task so that a task moves 32 to 256 KiB; all elements if they move less than 160 KiB. `bytes` is
 /// the traffic per element.
 int64_t elementsPerTask(int64_t elements, double bytes, const Target &target);
 
-/// Bytes per element of the domain that operands and results of its size move, at least 4.
+/// Bytes moved per domain element, over operands and results with as many elements as the domain; at least 4.
 double trafficPerElement(const Op &fused, const Type &domain);
 /// Whether logical extents are equal. Padding may differ.
 bool sameExtents(llvm::ArrayRef<Dim> a, llvm::ArrayRef<Dim> b);

@@ -30,13 +30,13 @@ Tile registerTile(const Target &target, DType dtype, bool pairs);
 /// A tile with fewer rows and four vectors: 6 x 4 of 32 registers; 0 rows if there are only 16. A step loads less, and
 /// an epilogue overlaps the latencies of four vectors. But B is read twice as often.
 Tile flatTile(const Target &target, DType dtype);
-/// `largest` with `rows` rows if it has that many; else with the number of rows, at least half of largest.rows, that
-/// wastes least when `rows` rows are cut into equal tiles. The last tile may overlap the one before it.
+/// If `rows` <= largest.rows: a tile of `rows` rows. Else one of the height, at least half of largest.rows, that wastes
+/// least when `rows` rows are cut into equal tiles; the last tile may overlap the one before it.
 Tile tileForRows(const Tile &largest, int64_t rows);
 
-/// Steps at a causal diagonal, in which row r of a tile takes only some of the elements x = 0, 1, ..., as many as the
-/// tile has rows (pairs: half as many steps). With `ahead` row r takes x >= r, before the loop's other steps; else
-/// x <= r - late, after them. Masked elements are not multiplied by 0, because 0 times a non-finite value is NaN.
+/// Steps on the causal diagonal, where the mask leaves row r of a tile only part of the elements x = 0, 1, ..., as many
+/// as the tile has rows (pairs: half as many steps). With `ahead` row r takes x >= r, before the loop's other steps;
+/// else x <= r - late, after them. Masked elements are not multiplied by 0, because 0 times a non-finite value is NaN.
 struct Triangle {
   bool ahead = false;
   kir::Expr at;    // the first step

@@ -61,7 +61,7 @@ public:
   /// The earlier trial with the same schedule and source; nullopt if there is none.
   virtual std::optional<Trial> find(const Trial &) { return std::nullopt; }
   /// Called before the search compiles these trials or runs one of them for the first time. Either may end the process
-  /// by a fault. An empty list says that this danger is over.
+  /// by a fault. An empty list: no trial can end the process now.
   virtual void begin(llvm::ArrayRef<const Trial *>) {}
   /// Called with each trial that no earlier search has made, once its outcome is known.
   virtual void add(const Trial &) {}
@@ -101,7 +101,7 @@ struct SearchResult {
   std::vector<Trial> trials;  // in the order tried, the default first
   size_t best = 0;            // index into trials
   size_t candidates = 0;      // schedules in the space
-  double noise = 0;           // median over the rounds of half the default's difference to itself, relative
+  double noise = 0;           // median over rounds of |a - b| / (a + b), the default's two times in a round
 };
 
 /// 1. Compiles the space in batches, in its order, and checks and times each candidate a few times. Timing stops early

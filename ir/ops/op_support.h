@@ -54,7 +54,7 @@ inline constexpr NotApplicable betweenRanks{"the pass that places it knows what 
 inline constexpr NotApplicable noTokenSum{"it sums over no tokens, or in another order than theirs"};
 inline constexpr NotApplicable noIndices{"none of its operands holds indices"};
 
-/// For OpDef::tokenSum: all dimensions of operand 0 but the last.
+/// For OpDef::tokenSum: the number of dimensions of operand 0, less one.
 inline unsigned leadingDims(const Op &op) { return op.operand(0)->type.rank() - 1; }
 
 // ---- types ----------------------------------------------------------------------------------------------------------
@@ -87,8 +87,8 @@ Cost streamCost(const Op &op, double flopsPerElement);
 // ---- gradient rules -------------------------------------------------------------------------------------------------
 
 /// Sums `g` over the leading dimensions by which `like` was broadcast (reduce_sum); returns g itself if there are none.
-/// The order of that sum: if the summed index is a token, `fold` stays 0 here and the caller of the gradient rules sets
-/// it. If it is a whole sequence (a [T,C] table added to [B,T,C]), `fold` is 1: each sequence is its own block, so that
+/// The order of that sum: over tokens, `fold` stays 0 for the caller of the gradient rules to set. If it is over whole
+/// sequences (a [T,C] table added to [B,T,C]), `fold` is 1: each sequence is its own block, so that
 /// the order does not depend on the micro-batch.
 Value *sumTo(Builder &b, Value *g, const Type &like);
 /// Throws UserError if something depends on result `i`, a statistic without a gradient.

@@ -46,7 +46,7 @@ class RendezvousServer {
 public:
   static constexpr size_t maxMessage = size_t(1) << 20;  // bytes of key and value in a message
   static constexpr size_t maxStored = size_t(64) << 20;  // bytes of all keys and values
-  static constexpr int maxUnauthenticated = 64;                // connections that have not yet presented the token
+  static constexpr int maxUnauthenticated = 64;          // connections that have not yet presented the token
 
   struct Options {
     std::string address = "127.0.0.1";  // interface to listen on; "0.0.0.0" or "::" for all

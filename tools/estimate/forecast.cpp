@@ -1,167 +1,230 @@
+// Forecaster::forecast, for configurations that have a plan. On CPUs the plan gives memory and time. On GPUs it gives
+// the memory, while the time is estimate()'s: the plan's kernels would be costed by the same costOf at the same shares
+// of the peak, because they have not been measured. estimate()'s times also compare with strategies that have no plan
+// (pipelines, compression), are those to which gptc calibrate fits its scalars, and give the order of --search.
+//
+// Deep models are planned with two and three layers, and each function's memory is extrapolated linearly. For ZeRO-0 to
+// 2 that equals the arena at full depth except for gaps between offsets (tests/estimate/memory_test.cpp). With ZeRO-3
+// it does not, because the number of layers whose gathered parameters are in use at once depends on the depth. So
+// models of up to 32 layers are planned at full depth for the first number of ranks requested; for other numbers, the
+// change is that of three layers. Of deeper models 8 layers are planned, and the rest follows the formula.
 #include "tools/estimate/forecast.h"
 
+#include "codegen/codegen.h"
 #include "support/diagnostics.h"
-#include "support/words.h"
+#include "tools/planner/cache_dir.h"
 #include "tools/planner/plan_module.h"
 
-#include "llvm/ADT/StringRef.h"
-
 #include <algorithm>
-#include <cmath>
 
 namespace gptc {
 
-std::string Strategy::name() const {
-  std::string s = data() > 1 || zeroStage ? zeroStage ? fmt::format("ZeRO-{}", zeroStage) : "DDP" : "one rank";
-  if (tensor > 1)
-    s += fmt::format(" + tensor {}", tensor);
-  if (pipeline > 1)
-    s += fmt::format(" + pipeline {}", pipeline);
-  if (compression != "none")
-    s += compression == "powersgd" ? " + PowerSGD" : " + 1-bit";
-  if (offload)
-    s += " + offload";
-  if (remat)
-    s += " + checkpointing";
-  return s;
+// Numbers of layers: the shallower of the two for extrapolation; the most planned at full depth with ZeRO-3; those
+// planned for deeper models.
+static constexpr int64_t shallow = 2, deepest = 32, steady = 8;
+
+int64_t Forecaster::perNode(const Strategy &s) const {
+  return machines.device.isCpu ? std::min(s.gpus, machines.node.devices) : 1;
 }
 
-Config readForForecast(const std::string &modelFile, const std::vector<std::string> &settings, int64_t gpus,
-                       const ClusterConfig &cluster, int64_t pipeline) {
-  std::vector<std::string> all;
-  int64_t accumulate = 0;
-  for (const std::string &s : settings) {
-    if (auto [key, value] = llvm::StringRef(s).split('='); key == "accumulate") {
-      if (value.getAsInteger(10, accumulate) || accumulate < 1)
-        throw UserError(ErrorCode::Usage, fmt::format("accumulate={} is no number of passes", value.str()));
-    } else {
-      all.push_back(s);
-    }
-  }
-  auto load = [&](const std::vector<std::string> &with) {
-    return readConfig(modelFile, with, ConfigPurpose::forecast);
+double Forecaster::flopsOf(const Strategy &s) const {
+  return machines.device.peak(base.precision.compute) * double(s.gpus) / double(perNode(s));
+}
+
+bool Forecaster::isPlanned(const Strategy &s) const {
+  const bool cpu = machines.device.isCpu;
+  const bool built = s.pipeline == 1 && s.compression == "none" && base.optimizer.name != "lamb" &&
+                     base.precision.params == "fp32" && !(cpu && base.precision.compute == "tf32");
+  return machines.software.isGptc() && built;
+}
+
+Config Forecaster::configOf(const Strategy &s) const {
+  Config c = base;
+  const int64_t data = s.data();
+  c.parallel.data = data;
+  c.parallel.tensor = s.tensor;
+  c.parallel.zeroStage = s.zeroStage;
+  c.parallel.logicalShards = base.fixes("parallel.logical_shards") ? std::max(c.parallel.logicalShards, data) : data;
+  c.parallel.offload = s.offload ? "optimizer" : "none";
+  c.train.microBatch = s.microBatch;
+  c.train.accumulate = s.accumulate;
+  c.train.globalBatchTokens = s.microBatch * c.model.blockSize * data * s.accumulate;
+  if (s.remat)
+    c.compile.remat = "full";
+  else if (c.compile.remat == "full" || !machines.device.isCpu)
+    c.compile.remat = "none";
+  return c;
+}
+
+const PlannedStep &Forecaster::planned(const Strategy &s) {
+  const std::string key =
+      fmt::format("{}/{}/{}/{}/{}/{}", s.gpus, s.tensor, s.zeroStage, s.microBatch, s.accumulate, s.remat);
+  auto it = plans.find(key);
+  if (it != plans.end())
+    return it->second;
+  Config c = configOf(s);
+  c.compile.target = "cpu";
+  const DeviceSpec dev = shareOf(machines.device, perNode(s));
+  const double spare = std::max(double(256 << 20), dev.memory / 20);  // the reserve that compilePlan leaves too
+  const Target target = hostTarget();
+  const std::unique_ptr<Module> m =
+      planModule(c, target, defaultCacheDir(), int64_t(std::max(dev.memory - spare, 0.0)));
+  const MachineRates rates = ratesOf(dev, double(s.microBatch * c.model.blockSize));
+  return plans.emplace(key, plannedStep(*m, target, rates)).first->second;
+}
+
+const PlannedMemory &Forecaster::plannedOnGpu(const Strategy &s) {
+  Strategy few = s;
+  few.accumulate = std::min<int64_t>(s.accumulate, 2);  // more passes need the memory of two
+  if (s.zeroStage == 2 && base.parallel.reduceOrder == "tree")
+    few.zeroStage = 1;  // adds in the same way
+  Config c = configOf(few);
+  const std::string ofAll = fmt::format("{}/{}/{}/{}/{}/{}", s.tensor, few.zeroStage, s.microBatch, few.accumulate,
+                                        s.remat, s.offload),
+                    key = fmt::format("{}/{}/{}", ofAll, s.data(), c.parallel.shardsPerRank());
+  auto it = onGpus->known.find(key);
+  if (it != onGpus->known.end())
+    return it->second;
+  const Target target = targetOnGpus(c);
+  c.compile.target = target.name;
+  c.compile.autotune = "off";  // tuning records do not affect memory
+  auto with = [&](int64_t layers) {
+    c.model.nLayer = layers;
+    return plannedMemory(*planModule(c, target, "", int64_t(1) << 62), target);
   };
-  all.push_back(cluster.device.isCpu ? "compile.target=cpu" : "compile.target=cuda");
-  // First without a batch, because whether it divides depends on the ranks.
-  std::vector<std::string> first = all;
-  first.push_back("parallel.data=1");
-  const Config c = [&] {
-    try {
-      return load(first);
-    } catch (const UserError &) {
-      // With all ranks, so that remedies name their number.
-      first.back() = fmt::format("parallel.data={}", std::max<int64_t>(gpus, 1));
-      load(first);
-      throw;
-    }
-  }();
-  int64_t data = 0;
-  if (gpus) {
-    const int64_t group = c.parallel.tensor * pipeline;
-    if (gpus % group)
-      throw UserError(Diagnostic{ErrorCode::ShapeMismatch,
-                                 pipeline > 1
-                                     ? fmt::format("{} GPUs do not divide into groups of tensor x pipeline = {} x {}",
-                                                   gpus, c.parallel.tensor, pipeline)
-                                     : fmt::format("{} GPUs do not divide into groups of {}", gpus, group),
-                                 c.written.count("parallel.tensor") ? c.where("parallel.tensor") : SourceLoc(),
-                                 "must divide the number of GPUs",
-                                 {fmt::format("--gpus {} works", std::max<int64_t>(1, gpus / group) * group)}});
-    data = gpus / group;
-    all.push_back(fmt::format("parallel.data={}", data));
-  } else if (auto it = c.written.find("parallel.data"); it != c.written.end()) {
-    data = load(all).parallel.data;
-  } else {
-    data = 1;
+  const int64_t layers = base.model.nLayer;
+  PlannedMemory m;
+  if (layers <= shallow + 1)
+    m = with(layers);
+  else if (s.zeroStage < 3)
+    m = lineThrough(with(shallow), with(shallow + 1), double(layers - shallow - 1));
+  else
+    m = plannedZeRO3(few, ofAll, with);
+  return onGpus->known.emplace(key, std::move(m)).first->second;
+}
+
+PlannedMemory Forecaster::plannedZeRO3(const Strategy &s, const std::string &key,
+                                       const std::function<PlannedMemory(int64_t)> &with) {
+  const int64_t layers = base.model.nLayer;
+  auto [it, isNew] = onGpus->zero3.try_emplace(key);
+  Plans::ZeRO3 &known = it->second;
+  if (isNew) {
+    known.layers = layers <= deepest ? layers : steady;
+    known.data = s.data();
+    known.memory = with(known.layers);
+    known.shallow = with(shallow + 1);
   }
-  if (accumulate) {
-    if (!c.written.count("train.micro_batch"))
-      all.push_back(fmt::format("train.micro_batch={}", c.train.microBatch));
-    all.push_back(
-        fmt::format("train.global_batch_tokens={}", accumulate * c.train.microBatch * c.model.blockSize * data));
-  }
-  return load(all);
-}
-
-Forecaster::Forecaster(const Config &config, ClusterConfig cluster, std::shared_ptr<Plans> plans)
-    : base(config), machines(std::move(cluster)), flopsPerToken(modelFlopsPerToken(config)), onGpus(std::move(plans)) {}
-Forecaster::~Forecaster() = default;
-
-void Forecaster::setFitted(const Fitted &slowdown, const Fitted &stepOverhead, const Fitted &effective) {
-  machines.software.slowdown = slowdown;
-  machines.software.stepOverhead = stepOverhead;
-  machines.network.effective = effective;
-}
-
-void requireSlowdown(const ClusterConfig &cluster) {
-  const SoftwareSpec &s = cluster.software;
-  if (s.isGptc() || s.slowdown.known)
-    return;
-  throw UserError(Diagnostic{ErrorCode::MissingKey,
-                             fmt::format("software.slowdown is missing: how far {} stays below the peak", s.name),
-                             s.where,
-                             "other software than gptc's",
-                             {"write it into [software]: slowdown = 2.5 is 40% of the device's peak",
-                              "or fit it to a log: [[observation]] rows, and gptc calibrate CLUSTER.toml --write"}});
-}
-
-std::string formatDays(double days, int digits) {
-  return days >= 0.1 ? fmt::format("{:.{}f}", days, digits) : fmt::format("{:.2g} h", 24 * days);
-}
-
-Strategy Forecaster::strategyFor(int64_t gpus, int64_t pipeline) const {
-  Strategy s;
-  s.gpus = gpus;
-  s.tensor = base.parallel.tensor;
-  s.pipeline = pipeline;
-  s.zeroStage = s.data() > 1 ? base.parallel.zeroStage : 0;
-  s.microBatch = base.train.microBatch;
-  s.accumulate = base.train.globalBatchTokens / std::max<int64_t>(1, s.microBatch * base.model.blockSize * s.data());
-  s.remat = base.compile.remat == "full";
-  s.offload = base.parallel.offload == "optimizer" && !machines.device.isCpu;
-  s.compression = base.parallel.compression;
-  return s;
-}
-
-const Workload &Forecaster::workload(int64_t microBatch) {
-  auto it = workloads.find(microBatch);
-  if (it == workloads.end()) {
+  PlannedMemory m = known.memory;
+  Strategy there = s;
+  there.gpus = known.data * s.tensor;
+  const Estimate whole = estimate(there);
+  auto more = [&](const Estimate &to, const Estimate &from) {
+    m.parameters += to.parameters - from.parameters;
+    m.gradients += to.gradients - from.gradients;
+    m.moments += to.moments - from.moments;
+  };
+  if (known.layers < layers) {  // the missing layers, by the formula
     Config c = base;
-    c.train.microBatch = microBatch;
-    it = workloads.emplace(microBatch, workloadOf(c, machines)).first;
+    c.model.nLayer = known.layers;
+    const Estimate part = Forecaster(c, machines).estimate(there);
+    more(whole, part);
+    m.cache *= double(layers) / double(known.layers);
+    m.host *= double(layers) / double(known.layers);
+    for (auto &[name, region] : m.regions)
+      region.bytes += whole.activations - part.activations - (m.cache - known.memory.cache);
   }
-  return it->second;
+  if (s.data() != known.data) {  // other piece sizes: states by the formula, functions by the change in a shallow plan
+    more(estimate(s), whole);
+    m.host *= double(known.data) / double(s.data());
+    const PlannedMemory pieces = with(shallow + 1);
+    for (auto &[name, region] : m.regions)
+      region.bytes += pieces.regions.at(name).bytes - known.shallow.regions.at(name).bytes;
+  }
+  return m;
 }
 
-Link linkOf(const ClusterConfig &c, int64_t ranks, int64_t stride) {
-  Link l;
-  l.ranks = ranks;
-  if (ranks <= 1)
-    return l;
-  const double rounds = std::ceil(std::log2(double(ranks)));
-  l.network = ranks * stride > c.node.devices;
-  if (l.network) {
-    // Groups of neighbours share the links of their node.
-    l.rates.bandwidth = c.network.effective / double(std::min(stride, c.node.devices));
-    if (c.node.bandwidth > 0)
-      l.rates.bandwidth = std::min(l.rates.bandwidth, c.node.bandwidth);
-    l.rates.latency = rounds * c.network.latency;
-  } else {
-    l.rates.bandwidth = c.node.bandwidth;
-    l.rates.latency = rounds * c.node.latency;
-  }
-  return l;
+std::string Forecaster::likeOf(const Strategy &s) {
+  return fmt::format("{}/{}/{}/{}/{}", s.tensor, s.zeroStage, s.accumulate > 1, s.remat, s.offload);
 }
 
-const char *whatBinds(const Estimate &e, bool alongNetwork, bool outside) {
-  const double collectives = e.reduce + e.gather - e.hidden;
-  const std::pair<double, const char *> causes[] = {
-      {e.compute + e.recompute + e.bubble, "compute"},
-      {e.optimizer, "memory bandwidth"},
-      {(alongNetwork ? collectives : 0) + (outside ? e.exchange : 0), "network"},
-      {(alongNetwork ? 0 : collectives) + (outside ? 0 : e.exchange), "node links"},
-      {e.host + e.overhead, "host"}};  // the bottleneck between steps, if neither FLOPs nor bytes explain them
-  return std::max_element(std::begin(causes), std::end(causes))->second;
+void Forecaster::takeMemory(Estimate &e, const PlannedMemory &m) const {
+  e.planned = true;
+  e.parameters = m.parameters;
+  e.gradients = m.gradients;
+  e.moments = m.moments;
+  e.inFlight = 0;  // part of the functions' memory
+  e.activations = m.cache + m.largest().bytes;
+  e.buffers = m.largest().buffers;
+  e.buffers["parameters"] = e.parameters;
+  e.buffers["gradients"] = e.gradients;
+  e.buffers["optimizer state"] = e.moments;
+  if (m.cache > 0)
+    e.buffers["keys and values of samples"] = m.cache;
+  if (e.reserved > 0)
+    e.buffers["driver and allocator"] = e.reserved;
+  e.outOfMemory = e.bytesPeak() > shareOf(machines.device, perNode(e.strategy)).memory;
+}
+
+void Forecaster::takeHost(Estimate &e, double bytes) const {
+  const NodeSpec &node = machines.node;
+  e.hostBytes = bytes * double(std::min(node.devices, e.strategy.gpus));
+  e.hostOutOfMemory = node.hostMemory > 0 && e.hostBytes > node.hostMemory;
+}
+
+Estimate Forecaster::forecast(const Strategy &s) {
+  Estimate e = estimate(s);  // for its `problem`
+  if (!isPlanned(s) || e.predictedOnly)
+    return e;
+  if (!machines.device.isCpu) {
+    const SoftwareSpec &soft = machines.software;
+    // The formula is a lower bound. A tree over a thousand ranks would be a kernel with as many terms.
+    if (!e.problem.empty() || e.outOfMemory || (base.parallel.reduceOrder == "tree" && s.data() > 512))
+      return e;
+    const PlannedMemory &m = plannedOnGpu(s);
+    e.reserved = soft.context + soft.fragmentation * (m.cache + m.largest().bytes);
+    takeMemory(e, m);
+    takeHost(e, m.host);
+    return e;
+  }
+  if (!e.problem.empty())
+    return e;
+  const double tokens = e.tokensPerStep;
+  e = {};
+  e.strategy = s;
+  const PlannedStep &p = planned(s);
+  const SoftwareSpec &soft = machines.software;
+  const double slow = soft.slowdown.known ? double(soft.slowdown) : 1;
+  const Link along = linkOf(machines, s.data(), s.tensor), across = linkOf(machines, s.tensor, 1);
+  auto of = [&](KernelClass c) {
+    auto it = p.seconds.find(c);
+    return it == p.seconds.end() ? 0 : it->second;
+  };
+  e.optimizer = slow * of(KernelClass::optimizer);
+  e.recompute = slow * p.recompute;
+  e.compute = slow * p.kernels() - e.optimizer - e.recompute;
+  e.reduce = p.reduce.seconds(along.rates);
+  e.gather = p.gather.seconds(along.rates);
+  e.exchange = p.exchange.seconds(across.rates);
+  e.bytesReduced = p.reduce.bytes;
+  e.bytesGathered = p.gather.bytes;
+  e.bytesExchanged = p.exchange.bytes;
+  // Over a network, gradients are reduced beside the backward part of the last pass.
+  if (along.network)
+    e.hidden = std::min(soft.overlap * (e.compute * 2 / 3 + e.recompute) / double(s.accumulate), e.reduce + e.gather);
+  const double exposed = e.reduce + e.gather - e.hidden;
+  e.overNetwork = along.network ? exposed : 0;
+  e.overhead = soft.stepOverhead.known ? double(soft.stepOverhead) : 0;
+  e.step = e.compute + e.recompute + e.optimizer + exposed + e.exchange + e.overhead;
+
+  e.tokensPerStep = tokens;
+  e.tokensPerSecond = tokens / e.step;
+  e.mfu = flopsPerToken * e.tokensPerSecond / flopsOf(s);
+  e.flops = p.flops * double(s.gpus);
+  e.hfu = std::max(e.mfu, e.flops / e.step / flopsOf(s));
+
+  takeMemory(e, p.memory);
+  e.binds = whatBinds(e, along.network, s.tensor > machines.node.devices);
+  return e;
 }
 
 }  // namespace gptc

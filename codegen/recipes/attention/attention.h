@@ -99,8 +99,9 @@ kir::Stmt copyRows(const kir::Buffer &from, const std::function<kir::Expr(const 
                    const kir::Buffer &to, const kir::Expr &toBase, int64_t toStride, const kir::Expr &rows,
                    int64_t cols, int64_t paddedCols, int lanes, double scale);
 
-/// Packs rows of `size` elements, p.colStride apart from p.base on, into panels. A step is one element of a row, or
-/// with `pairs` a pair of them; an odd last element is paired with zero. Sets `steps` and `panelSteps` of `p` itself.
+/// Packs rows into panels. Rows have `size` elements, start at p.base and lie p.colStride apart. A step is one element
+/// of a row, or with `pairs` a pair of them; an odd last element is paired with zero. Sets `steps` and `panelSteps` of
+/// `p` itself.
 Body packTransposed(PanelPack p, int64_t size, bool pairs);
 /// to[i*toStride + x] = pair x of row i of `cols` bf16; an odd last element is paired with zero.
 kir::Stmt copyPairs(const kir::Buffer &from, const std::function<kir::Expr(const kir::Expr &)> &fromBase,
@@ -140,11 +141,12 @@ struct Phases {
   /// The kernel of the group with these phases.
   LoweredGroup lowered(const GroupEval &group) &&;
 };
-/// Attention as grid loops (grid.cpp): attention statements if the schedule has mr and nr, else loop trees.
+/// Attention as grid loops (cuda_kernel.cpp). If the schedule has mr and nr, a tile is one attention statement, which
+/// the emitter writes by a template; else it is plain loops.
 Phases cachedBlocks(GroupEval &group, const Op &op, const Schedule &s);
 Phases forwardBlocks(GroupEval &group, const Op &op, const Schedule &s);
 Phases backwardBlocks(GroupEval &group, const Op &op, const Schedule &s);
-/// Default schedules of these (schedule.cpp). With a cache there are only loop trees.
+/// Default schedules of these (cuda_schedule.cpp). With a cache there are only loop trees.
 Schedule cachedSchedule();
 Schedule cudaSchedule(const Op &op, const Target &target);
 /// Other schedules that fit shared memory and registers and give the same bits: other rows per warp, other numbers of

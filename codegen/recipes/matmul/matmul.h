@@ -40,7 +40,7 @@ inline bool copiesA(const Problem &p, bool pairs, DType compute, int rows) {
   return compute == DType::f32 && p.stored != DType::f32 && !inPairs;
 }
 
-/// Schedules for a CPU (schedule.cpp): the default, and others that may be fast, best first by estimate.
+/// Schedules for a CPU (cpu_schedule.cpp): the default, and others that may be fast, best first by estimate.
 Schedule cpuSchedule(const Problem &p, const Target &target);
 std::vector<Schedule> cpuSpace(const Problem &p, const Schedule &base, const Target &target);
 
@@ -85,8 +85,8 @@ Schedule fewRowsSchedule(const Problem &p, const Target &target);
 std::vector<Schedule> fewRowsSpace(const Problem &p, const Schedule &base);
 LoweredGroup buildFewRows(GroupEval &group, const Problem &p, const Schedule &s);
 
-/// On CUDA (grid.cpp): the default schedule; all tiles for which shared memory and registers have room, with each
-/// length and number of stages, best first by estimate; and the kernel.
+/// On CUDA (cuda_kernel.cpp): the default schedule; all tiles for which shared memory and registers have room, with
+/// each length and number of stages, best first by estimate; and the kernel.
 Schedule cudaSchedule(const Problem &p, const Target &target);
 std::vector<Schedule> cudaSpace(const Problem &p, const Schedule &base, const Target &target);
 LoweredGroup buildCuda(const Op &fused, const Problem &p, const Schedule &s, DType compute);
