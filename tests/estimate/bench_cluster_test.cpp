@@ -13,7 +13,7 @@ using namespace e2e;
 TEST(BenchCluster, WritesWhatForecastsNeed) {
   Workplace w;
   const std::string file = w.path("here.toml");
-  const Result r = w.gptc({"bench", "cluster", "--seconds", "0", "-o", file});
+  const Result r = w.run("gptc", {"bench", "cluster", "--seconds", "0", "-o", file}, {{"LD_PRELOAD", cacheShim()}});
   ASSERT_EQ(r.code, 0) << r.output;
   const ClusterConfig c = loadCluster(file);
   const DeviceSpec &d = c.device;

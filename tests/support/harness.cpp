@@ -69,6 +69,8 @@ const std::string &cacheDir() {
   return cache;
 }
 
+std::string cacheShim() { return GPTC_BIN_DIR "/../lib/libcache_shim.so"; }
+
 std::string readFile(const std::string &path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
@@ -117,6 +119,11 @@ Result Process::wait() {
     r.signal = WTERMSIG(status);
   r.output = readFile(outputFile);
   return r;
+}
+
+bool Process::hasEnded() const {
+  siginfo_t info{};
+  return ::waitid(P_PID, id_t(child), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == child;
 }
 
 Workplace::Workplace() {

@@ -27,6 +27,8 @@ public:
   Process(const Process &) = delete;
   int pid() const { return child; }
   Result wait();
+  /// Whether it has ended; wait() still says how.
+  bool hasEnded() const;
 
 private:
   int child;
@@ -68,6 +70,8 @@ private:
   int runs = 0;
 };
 
+/// The library that makes the last-level cache small for a program (shim/cache_shim.cpp), to be preloaded.
+std::string cacheShim();
 /// Folder of compiled kernels during the tests.
 const std::string &cacheDir();
 std::string readFile(const std::string &path);
