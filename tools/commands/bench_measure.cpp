@@ -124,8 +124,8 @@ void step(const Request &r) {
   const Spread s = spreadOf(seconds);
   Utilization utilization(0, {}, runner->session.executor.peak(compute), compute);
   const double mfu = utilization.at(flops / s.median, [](const std::string &text) { printError("{}\n", text); }).mfu;
-  const MachineSpeed speed = measureSpeed(runner->session.pool, runner->session.host, defaultCacheDir());
-  if (r.json)
+  if (r.json) {
+    const MachineSpeed speed = measureSpeed(runner->session.pool, runner->session.host, defaultCacheDir());
     return fmt::print("{}\n",
                       json{{"ms", {{"median", 1e3 * s.median}, {"least", 1e3 * s.least}, {"most", 1e3 * s.most}}},
                            {"tokens_per_s", tokens / s.median},
@@ -133,6 +133,7 @@ void step(const Request &r) {
                            {"mfu", mfu},
                            {"machine", jsonOf(speed)}}
                           .dump(2));
+  }
   fmt::print("{:.2f} ms per step ({:.2f}..{:.2f}, {} steps), {:.0f} tokens/s; MFU {:.1f}%: {}\n", 1e3 * s.median,
              1e3 * s.least, 1e3 * s.most, r.steps, tokens / s.median, 100 * mfu, utilization.describe());
 }
@@ -158,7 +159,7 @@ void kernels(const Request &r) {
   } else {
     runner = runnerOf(r, tokens, flops, compute);
   }
-  MachineSpeed speed = measureSpeed(runner->session.pool, runner->session.host, defaultCacheDir());
+  MachineSpeed speed = measureArithmetic(runner->session.pool, runner->session.host, defaultCacheDir());
   MemorySamples memory(runner->session);
   const GroupsByProblem groups(*runner->session.plan.planned, runner->session.plan.target);
   TimesByProblem times(groups);

@@ -71,9 +71,16 @@ std::string shapesOf(const Op &fused) {
 
 DType operandsOf(const Op &fused) { return fused.numOperands() ? fused.operand(0)->type.dtype : DType::f32; }
 
-MachineSpeed measureSpeed(ThreadPool &pool, const Target &target, const std::string &cacheDir) {
+MachineSpeed measureArithmetic(ThreadPool &pool, const Target &target, const std::string &cacheDir) {
   return {peakOfCpu(pool, target, DType::f32, cacheDir).get().flops,
-          peakOfCpu(pool, target, DType::bf16, cacheDir).get().flops, measureMemory(pool, target)};
+          peakOfCpu(pool, target, DType::bf16, cacheDir).get().flops,
+          {}};
+}
+
+MachineSpeed measureSpeed(ThreadPool &pool, const Target &target, const std::string &cacheDir) {
+  MachineSpeed speed = measureArithmetic(pool, target, cacheDir);
+  speed.memory = measureMemory(pool, target);
+  return speed;
 }
 
 std::string noteOnShares(double mostOfPeak, double mostOfMemory) {

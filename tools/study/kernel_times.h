@@ -20,6 +20,8 @@ struct MachineSpeed {
   /// Peak for operands of this type.
   double peak(DType operands) const { return operands == DType::bf16 ? peakBf16 : peakFp32; }
 };
+/// The peaks alone; memory stays 0.
+MachineSpeed measureArithmetic(ThreadPool &pool, const Target &target, const std::string &cacheDir);
 /// Measures memory now; takes peaks from the private cache ("" for none), else measures them too.
 MachineSpeed measureSpeed(ThreadPool &pool, const Target &target, const std::string &cacheDir);
 /// A note below a table with a share above 100%; "" if there is none. Shares in percent.
