@@ -294,7 +294,7 @@ TEST_F(RanksTest, AStoppedRankZeroIsSeenUnderOtherLaunchersToo) {
   const int port = 20000 + (::getpid() + 4) % 10000;
   Process first = w.start("gptrun", {plan, "--out-dir", w.path("out")}, torchrun("0", port));
   Process other = w.start("gptrun", {plan, "--out-dir", w.path("out")}, torchrun("1", port));
-  for (int i = 0; i < 3000 && logLines(w.path("out")).size() < 3; ++i)
+  while (!other.hasEnded() && logLines(w.path("out")).size() < 3)
     ::usleep(10000);
   ::kill(first.pid(), SIGSTOP);
   const auto begin = std::chrono::steady_clock::now();

@@ -78,7 +78,7 @@ struct Signals : testing::Test {
                  return false;
                };
                while (!saving() && !run.ended())
-                 ;
+                 std::this_thread::sleep_for(std::chrono::microseconds(100));
              }},
             {"in an evaluation", false, step(40, milliseconds(2))},
             {"in a restart", false, [](Supervised &run) {
@@ -101,18 +101,23 @@ struct Signals : testing::Test {
   }
 };
 
+// Half of the moments here, the other half in the test of SIGKILL below.
 TEST_F(Signals, OneSavesAndEndsAllRanks) {
   int i = 0;
+  gptc::test::OneIn some(2);
   for (const Moment &m : moments()) {
     const int number = std::array{SIGINT, SIGTERM, SIGHUP}[size_t(i++ % 3)];
+    if (some.skips())
+      continue;
     const std::string when = std::string(m.name) + ", " + strsignal(number);
     Supervised run = start(m.cold);
     m.reach(run);
     const long before = run.lastStep(0);
-    ::kill(run.pid(), number);
+    const Stalls stalls;
     const auto at = Clock::now();
+    ::kill(run.pid(), number);
     const e2e::Result r = run.wait();
-    EXPECT_LT(secondsSince(at), 8) << when;
+    EXPECT_LT(secondsSince(at), 8 + stalls.seconds()) << when;
     w.expectNothingLeft(when);
     // Nothing was there to save before the first step; a run that is about to restart has saved.
     const bool steps = r.output.find("stopped at step ") != std::string::npos;
@@ -152,7 +157,7 @@ TEST_F(Signals, TwoForOneWishAreOne) {
 TEST_F(Signals, OneWishLastsTillTheEnd) {
   Supervised run = start(false);
   ASSERT_TRUE(run.waitForStep(30, 0)) << run.output();
-  for (const auto begin = Clock::now(); !run.ended() && secondsSince(begin) < 20;) {
+  while (!run.ended()) {
     ::kill(run.pid(), SIGTERM);
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
@@ -169,18 +174,22 @@ TEST_F(Signals, ASecondOneEndsAllAtOnce) {
   ::kill(run.pid(), SIGINT);
   ASSERT_NE(run.waitFor("once more to end at once", 0), std::string::npos);
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  const Stalls stalls;
   const auto at = Clock::now();
   ::kill(run.pid(), SIGINT);
   const e2e::Result r = run.wait();
   EXPECT_EQ(r.code, 130) << r.output;
-  EXPECT_LT(secondsSince(at), 1);
+  EXPECT_LT(secondsSince(at), 1 + stalls.seconds());
   EXPECT_EQ(r.output.find("error["), std::string::npos) << r.output;
   w.expectNothingLeft("after a second signal");
   expectResumes("after a second signal");
 }
 
 TEST_F(Signals, NothingOutlivesAGptrunThatIsKilled) {
+  int i = 0;
   for (const Moment &m : moments()) {
+    if (++i % 2 && !gptc::test::everything())
+      continue;
     Supervised run = start(m.cold);
     m.reach(run);
     ::kill(run.pid(), SIGKILL);

@@ -50,12 +50,12 @@ public:
   int pid() const { return process->pid(); }
   /// What it has printed so far.
   const std::string &output();
-  /// Waits for a text behind `from` in the output; where it begins there, or npos after the time.
-  size_t waitFor(const std::string &text, size_t from, milliseconds most = milliseconds(60000));
+  /// Waits for a text behind `from` in the output; where it begins there, or npos where the run ends without.
+  size_t waitFor(const std::string &text, size_t from);
   /// The last step that was printed behind `from`, -1 for none.
   long lastStep(size_t from);
-  /// Waits until that step, or a later one, is printed behind `from`.
-  bool waitForStep(long step, size_t from, milliseconds most = milliseconds(60000));
+  /// Waits until that step, or a later one, is printed behind `from`; false where the run ends without.
+  bool waitForStep(long step, size_t from);
   /// The processes of the ranks that run now.
   std::map<int, int> ranks() const;
   /// To the process of a rank; fails the test where there is none.

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <sstream>
 #include <stdexcept>
 #include <unistd.h>
@@ -72,6 +74,34 @@ private:
   fs::path folder;  // empty: nothing is kept
 };
 
+/// A folder with the device layer as the compiler has parsed it, once for all kernels of a run; "" without a shared
+/// folder. A compiler that cannot use it reads the text.
+static std::string parsedLayer(const std::string &common, const std::string &flags) {
+  const char *shared = std::getenv("GPTC_TEST_SHARED");
+  if (!shared || !*shared)
+    return "";
+  static std::mutex lock;
+  const std::lock_guard guard(lock);
+  static std::map<size_t, std::string> known;
+  const size_t number = std::hash<std::string>{}(flags + "\n" + common);
+  auto [it, isNew] = known.try_emplace(number);
+  const fs::path folder = fs::path(shared) / ("device-layer-" + std::to_string(number));
+  if (!isNew || fs::exists(folder))
+    return it->second = folder.string();
+  const fs::path mine = folder.string() + "." + std::to_string(getpid());
+  std::error_code e;
+  fs::create_directories(mine, e);
+  std::ofstream(mine / "gptc_common.h") << common;
+  const std::string command = flags + " -I" + mine.string() + " -x c++-header -o " + mine.string() +
+                              "/gptc_device.h.gch " GPTC_SOURCE_DIR "/tests/simt/shim/gptc_device.h > /dev/null 2>&1";
+  if (std::system(command.c_str()) != 0)
+    fs::remove(mine / "gptc_device.h.gch", e);
+  fs::rename(mine, folder, e);
+  if (e)  // another process was first
+    fs::remove_all(mine, e);
+  return it->second = folder.string();
+}
+
 std::string compileForHost(const std::string &folder, const std::string &common, const std::string &source,
                            const std::string &options) {
   const Compiled compiled(compiler() + "\n" + options + "\n" + common + "\n" + source);
@@ -81,10 +111,12 @@ std::string compileForHost(const std::string &folder, const std::string &common,
   std::ofstream(folder + "/kernels.cpp") << source;
   // Not optimised: most of the time goes into compiling. No function of the C library is computed by the compiler,
   // whose results may differ from it in the last place.
-  const std::string command = compiler() +
-                              " -std=c++20 -O0 -w -fPIC -shared -ffp-contract=off -fno-builtin -fno-strict-aliasing " +
-                              options + " -I" + folder + " -I" GPTC_SOURCE_DIR "/tests/simt/shim -o " + folder +
-                              "/kernels.so " + folder + "/kernels.cpp > " + folder + "/log 2>&1";
+  const std::string flags =
+      compiler() + " -std=c++20 -O0 -w -fPIC -ffp-contract=off -fno-builtin -fno-strict-aliasing " + options;
+  const std::string layer = parsedLayer(common, flags);
+  const std::string command = flags + " -shared " + (layer.empty() ? "" : "-I" + layer) + " -I" + folder +
+                              " -I" GPTC_SOURCE_DIR "/tests/simt/shim -o " + folder + "/kernels.so " + folder +
+                              "/kernels.cpp > " + folder + "/log 2>&1";
   if (std::system(command.c_str()) == 0) {
     compiled.keep(folder + "/kernels.so");
     return "";

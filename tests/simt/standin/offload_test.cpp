@@ -15,10 +15,11 @@ protected:
 
   static void expectTheSame(RankCut c, const std::string &what) {
     c.target = "cuda:sm_90a";
-    const Outcome want = train(c, 3);
+    const int steps = sized(2, 3);  // the second one is with moments
+    const Outcome want = train(c, steps);
     c.settings.push_back("parallel.offload=optimizer");
     setenv("GPTC_STANDIN_ORDER", "1", 1);  // the newest first
-    const Outcome got = train(c, 3);
+    const Outcome got = train(c, steps);
     unsetenv("GPTC_STANDIN_ORDER");
     EXPECT_EQ(got.losses, want.losses) << what;
     for (const auto &[name, bytes] : want.states) {
@@ -26,7 +27,7 @@ protected:
       ASSERT_TRUE(it != got.states.end()) << what << ": " << name;
       EXPECT_TRUE(it->second == bytes) << what << ": " << name << " differs";
     }
-    EXPECT_LT(want.losses[2], want.losses[0]);
+    EXPECT_LT(want.losses.back(), want.losses[0]);
   }
 };
 

@@ -19,6 +19,9 @@ RankCut onGpus(RankCut c) {
   return c;
 }
 
+/// The second one is with moments.
+const int kSteps = sized(2, 3);
+
 /// What one GPU gives, with as many logical shards; computed once.
 const Outcome &ofOne(const RankCut &c, int steps) {
   static std::map<std::string, Outcome> known;
@@ -62,16 +65,16 @@ TEST_F(PlanRanksTest, GiveTheBitsOfOneGpu) {
   for (const RankCut &c : cuts)
     if (!some.skips())
       expectSame(
-          train(onGpus(c), 3), ofOne(c, 3),
+          train(onGpus(c), kSteps), ofOne(c, kSteps),
           fmt::format("{} ranks, stage {}, {} {}, bucket {}", c.data, c.stage, c.compute, c.optimizer, c.bucket));
 }
 
 // Kernels but attention have the CPU's bits, and so have sums over ranks.
 TEST_F(PlanRanksTest, AreAsNearToTheCpusRanksAsOneGpuToOneCpu) {
   const RankCut c{4, 1, 1};
-  const Outcome got = train(onGpus(c), 3);
-  expectSame(got, ofOne(c, 3), "four ranks");
-  expectNear(got, train(c, 3), 1e-4, "four ranks");
+  const Outcome got = train(onGpus(c), kSteps);
+  expectSame(got, ofOne(c, kSteps), "four ranks");
+  expectNear(got, train(c, kSteps), 1e-4, "four ranks");
 }
 
 TEST_F(PlanRanksTest, CollectivesGiveWhatTheReferenceSays) {
@@ -81,24 +84,24 @@ TEST_F(PlanRanksTest, CollectivesGiveWhatTheReferenceSays) {
 
 TEST_F(PlanRanksTest, TheOrderMayBeNccls) {
   const RankCut c{4, 1, 1, "fast"};
-  expectNear(train(onGpus(c), 3), ofOne(c, 3), 1e-4, "four ranks");
+  expectNear(train(onGpus(c), kSteps), ofOne(c, kSteps), 1e-4, "four ranks");
 }
 
 TEST_F(PlanRanksTest, ShareLayers) {
   // Another order of sums for each number of ranks along "tensor", the same for any along "data".
   const RankCut two{.data = 1, .microBatches = logicalShards, .tensor = 2};
-  const Outcome want = train(onGpus(two), 3);
-  expectNear(want, ofOne(two, 3), 1e-4, "two ranks");
-  expectSame(train(onGpus({.data = 2, .stage = 3, .microBatches = 2, .tensor = 2}), 3), want, "stage 3");
+  const Outcome want = train(onGpus(two), kSteps);
+  expectNear(want, ofOne(two, kSteps), 1e-4, "two ranks");
+  expectSame(train(onGpus({.data = 2, .stage = 3, .microBatches = 2, .tensor = 2}), kSteps), want, "stage 3");
 }
 
 /// A plan's collectives go on a stream of their own, and kernels beside them, on whatever driver's order.
 TEST_F(PlanRanksTest, WhateverTheDriversOrder) {
   const RankCut c{.data = 2, .stage = 3, .microBatches = 2, .bucket = 1};
-  const Outcome want = ofOne(c, 3);
+  const Outcome want = ofOne(c, kSteps);
   for (const char *order : {"0", "1"}) {
     setenv("GPTC_STANDIN_ORDER", order, 1);
-    expectSame(train(onGpus(c), 3), want, std::string("order ") + order);
+    expectSame(train(onGpus(c), kSteps), want, std::string("order ") + order);
   }
   unsetenv("GPTC_STANDIN_ORDER");
 }
