@@ -1,6 +1,8 @@
 // The device layer on the host: primitives that go through simt_abi.h, then the common part (device_text::common),
 // which the test writes beside the text.
-#pragma once
+// No #pragma once: that does not know the text of a layer that was parsed before (host_compile.cpp).
+#ifndef GPTC_DEVICE_H
+#define GPTC_DEVICE_H
 
 #include "simt_abi.h"
 
@@ -240,3 +242,5 @@ static void callEach(void (*kernel)(Global<T>...), SimtMemory *const *params, st
 template <class... T> static void callWith(void (*kernel)(Global<T>...), SimtMemory *const *params) {
   callEach(kernel, params, std::index_sequence_for<T...>());
 }
+
+#endif
