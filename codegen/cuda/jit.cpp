@@ -186,7 +186,7 @@ std::string CudaJit::keep(const Text &t) {
 }
 
 /// The first lines of a log, each indented.
-static std::string quoted(llvm::StringRef log) {
+static std::string indented(llvm::StringRef log) {
   constexpr size_t most = 3;
   llvm::SmallVector<llvm::StringRef, 8> lines;
   log.trim().split(lines, '\n');
@@ -244,7 +244,7 @@ void CudaJit::build(llvm::ArrayRef<Text *> texts) {
       }
       printError("warning: NVRTC {} does not compile the kernel {} for {}:\n{}"
                  "  {}; plain loops take its place, which are many times slower\n",
-                 nvrtc, t.name, target.cpu, quoted(e.log), place);
+                 nvrtc, t.name, target.cpu, indented(e.log), place);
       t.cuda = std::move(other.cuda);
       t.symbol = std::move(other.symbol);
       t.key = std::move(other.key);
