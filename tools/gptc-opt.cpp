@@ -97,7 +97,9 @@ static int run(int argc, char **argv) {
   app.option("--dump-dir", options.dumpDir, "write the module after each pass into this folder").type("DIR");
   app.option("--emit", emit, "gir, dot, kernel, llvm, cuda, ptx or none")
       .oneOf({"gir", "dot", "kernel", "llvm", "cuda", "ptx", "none"});
-  app.option("--target", targetName, "cpu (default) or cuda:sm_80 and the like (default of --emit=cuda and ptx)");
+  app.option("--target", targetName,
+             "cpu (default: this machine's), cuda:sm_80 and the like (default of --emit=cuda and ptx), or none: "
+             "passes know no machine");
   app.flag("--list-passes", listPasses, "print the passes and their options");
   app.flag("--list-ops", listOps, "print docs/ops.md: every op of the graph IR");
   app.flag("--list-errors", listErrors, "print docs/errors.md: every error code");
@@ -110,10 +112,13 @@ static int run(int argc, char **argv) {
   const bool isCudaText = emit == "cuda" || emit == "ptx";
   if (targetName.empty())
     targetName = isCudaText ? "cuda:sm_80" : "cpu";
-  const Target target = targetName == "cpu" ? hostTarget() : cudaTarget(targetName);
-  if (target.isCuda() ? emit == "llvm" : isCudaText)
+  const bool known = targetName != "none";
+  const Target target = targetName == "cpu" || !known ? hostTarget() : cudaTarget(targetName);
+  if (target.isCuda() ? emit == "llvm" : isCudaText || (!known && (emit == "llvm" || emit == "kernel")))
     throw UserError(ErrorCode::Usage, fmt::format("--emit={} is not for --target={}", emit, targetName),
-                    target.isCuda() ? "use --emit=cuda, ptx or kernel" : "use --target=cuda:sm_80 or the like");
+                    target.isCuda() ? "use --emit=cuda, ptx or kernel"
+                    : isCudaText    ? "use --target=cuda:sm_80 or the like"
+                                    : "use --target=cpu");
   options.verifyEach = verifyEach;
   registerCodegenPasses();
   if (listPasses) {
@@ -125,7 +130,7 @@ static int run(int argc, char **argv) {
     return 0;
   }
 
-  std::vector<PassUse> uses = parsePipeline(passes, &target);
+  std::vector<PassUse> uses = parsePipeline(passes, known ? &target : nullptr);
   std::unique_ptr<Module> m = loadGir(input);
   runPipeline(*m, uses, options);
   std::string text;

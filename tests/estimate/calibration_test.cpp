@@ -2,6 +2,7 @@
 #include "tools/estimate/calibrate.h"
 
 #include "support.h"
+#include "tests/support/whole_run.h"
 
 #include "support/diagnostics.h"
 #include "tools/estimate/pictures.h"
@@ -164,7 +165,8 @@ TEST(Made, NoiseIsNoContradictionAndTheIntervalsHoldTheTruth) {
   std::mt19937 random(11);
   std::uniform_real_distribution<double> u(0, 1), noise(-0.03, 0.03);
   int held = 0, intervals = 0;
-  for (int i = 0; i < 20; ++i) {
+  const int logs = gptc::test::sized(10, 20);
+  for (int i = 0; i < logs; ++i) {
     const Truth truth{1.2 * std::pow(6, u(random)), 1e9 * std::pow(20, u(random)), 0.3 * std::pow(10, u(random))};
     std::vector<Logged> runs;
     for (const Logged &r : variedRuns())
@@ -189,9 +191,9 @@ TEST(Made, NoiseIsNoContradictionAndTheIntervalsHoldTheTruth) {
       held += f.low <= value && value <= f.high;
     }
   }
-  // Of 90% intervals: with 60 of them fewer than 45 have a chance below 1 in 1000.
-  EXPECT_EQ(intervals, 60);
-  EXPECT_GE(held, 45);
+  // Of 90% intervals: fewer than 45 of 60, or 21 of 30, have a chance below 1 in 1000.
+  EXPECT_EQ(intervals, 3 * logs);
+  EXPECT_GE(held, gptc::test::sized(21, 45));
 }
 
 bool says(const ObservedRow &r, const std::string &what) {
@@ -206,8 +208,11 @@ const Truth usual{4, 5e9, 0.8};
 TEST(Planted, OneRowAgainstAllOthers) {
   const std::vector<Logged> &runs = variedRuns();
   const std::vector<double> steps = stepsOf(runs, usual);
+  gptc::test::OneIn some(3);
   for (size_t bad = 0; bad < runs.size(); ++bad)
     for (double factor : {1.5, 1 / 1.5}) {
+      if (some.skips())
+        continue;
       std::vector<double> wrong = steps;
       wrong[bad] *= factor;
       const Calibration c = calibrate(logOf(runs, wrong));

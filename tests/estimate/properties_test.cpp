@@ -2,6 +2,7 @@
 #include "tools/estimate/search.h"
 
 #include "support.h"
+#include "tests/support/whole_run.h"
 
 #include <gtest/gtest.h>
 
@@ -286,7 +287,7 @@ TEST(Search, IsNoWorseThanWhatItIncludes) {
 TEST(Search, MoreBandwidthCostsNoDays) {
   for (const ClusterConfig &software : softwares()) {
     double best = 1e300, found = 1e300;
-    for (double f = 1; f <= 1e4; f *= 1.7) {
+    for (double f = 1; f <= 1e4; f *= gptc::test::sized(5.0, 1.7)) {
       ClusterConfig c = software;
       c.network.effective = Fitted(1e9 * f);
       Forecaster forecaster(bloom(c, 16, {"accumulate=4"}), c);

@@ -48,7 +48,7 @@ class RandomModules : public testing::TestWithParam<unsigned> {};
 
 TEST_P(RandomModules, HoldAtEveryPhase) {
   const bool single = std::getenv("GPTC_FUZZ_SEED");
-  const unsigned rounds = fromEnvironment("GPTC_FUZZ_ROUNDS", sized(400, 20000));
+  const unsigned rounds = fromEnvironment("GPTC_FUZZ_ROUNDS", sized(256, 20000));
   ASSERT_GT(rounds, 0u);
   const unsigned each = single ? GetParam() == 0 : (rounds + blocks - 1) / blocks;
   const unsigned first = single ? fromEnvironment("GPTC_FUZZ_SEED", 0) : GetParam() * each;

@@ -445,7 +445,9 @@ double distance(const Outcome &a, const Outcome &b, const std::string &name) {
 const std::vector<std::string> smooth = {"optimizer.eps=0.01"};
 
 /// How far rounding alone moves results is seen between two plans for one rank: in other orders of the same sums, each
-/// as good as any; or, where what is stored is narrow, with and without that.
+/// as good as any; or, where what is stored is narrow, with and without that. Several ranks are then as far from the
+/// plan without as one rank is, and at most twice as far from that one. Of all steps and states together: at a single
+/// one the two may be closer by chance.
 class TensorPlans : public testing::Test {
 protected:
   static void expectAsGoodAsOne(RankCut c) {
@@ -455,12 +457,13 @@ protected:
       c.settings.insert(c.settings.end(), smooth.begin(), smooth.end());
     one.settings = other.settings = c.settings;
     const Outcome a = train(one, 3), b = train(other, 3), got = train(c, 3);
-    const double factor = narrow ? 1 : 16;
+    const double factor = narrow ? 2 : 16;
+    double moved = 0;
     for (size_t i = 0; i < a.losses.size(); ++i)
-      EXPECT_NEAR(got.losses[i], a.losses[i], factor * std::fabs(a.losses[i] - b.losses[i]) + 0x1p-20 * a.losses[i])
-          << i;
+      moved = std::max(moved, double(std::fabs(a.losses[i] - b.losses[i])));
+    for (size_t i = 0; i < a.losses.size(); ++i)
+      EXPECT_NEAR(got.losses[i], a.losses[i], factor * moved + 0x1p-20 * a.losses[i]) << i;
     EXPECT_LT(got.losses[2], got.losses[0]) << "it learns nothing";
-    // Of all states together: of a single one the two may be closer by chance.
     double apart = 0;
     for (const auto &[name, bytes] : a.states)
       apart = std::max(apart, distance(a, b, name));
