@@ -230,6 +230,17 @@ TEST_F(LaunchTest, OneSignalSavesAndEndsAll) {
   }
 }
 
+// A rank that is told of the other's end before it has heard of the stop fails, and is no cause of anything.
+TEST_F(LaunchTest, AStopWhileARankStartsIsNoFailure) {
+  auto p = start("ranks=2 restarts=0", "steps:5000 1:1:starting");
+  ASSERT_TRUE(waitForFile("saved-5"));
+  ::kill(p->pid(), SIGINT);
+  const e2e::Result r = p->wait();
+  EXPECT_EQ(r.code, 130) << r.output;
+  EXPECT_EQ(r.output.find("error[GPTC0601]"), std::string::npos) << r.output;
+  EXPECT_EQ(processes(), std::vector<int>{});
+}
+
 TEST_F(LaunchTest, ASecondSignalEndsAllAtOnce) {
   auto p = start("ranks=3 silence=60000", "steps:5000 0:3:deaf 1:3:deaf 2:3:deaf");
   ASSERT_TRUE(waitForFile("saved-5"));

@@ -9,8 +9,9 @@
 // every 5 steps, and all resume from what it saved. On SIGTERM all end after the same step and rank 0 saves; a rank
 // that the others wait for in vain makes them fail. Instructions: steps:N, ms:N, and RANK:STEP:ACTION[:ATTEMPT] for
 // what a rank does once STEP steps are done, in every attempt or in one (from 1): kill=SIGNAL, exit=CODE, error=CODE,
-// stop, spin, busy=MS, slow=MS (longer steps from then on), print, deaf (SIGTERM is ignored), rogue (prints an error
-// and goes on), child (leaves a process behind and dies), lingers=MS (the process ends so much later than its errors).
+// stop, spin, busy=MS, slow=MS (longer steps from then on), print, deaf (SIGTERM is ignored), starting (SIGTERM ends
+// it, as before a rank has anything to save), rogue (prints an error and goes on), child (leaves a process behind and
+// dies), lingers=MS (the process ends so much later than its errors).
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/launch/host_list.h"
 #include "runtime/launch/launcher.h"
@@ -164,6 +165,8 @@ int rank(const std::string &outDir, const std::vector<std::string> &words) {
         fmt::print(stderr, "err of rank {}\n", world.rank);
       } else if (i.action == "deaf") {
         ::signal(SIGTERM, SIG_IGN);
+      } else if (i.action == "starting") {
+        ::signal(SIGTERM, SIG_DFL);
       } else if (i.action == "child") {
         if (::fork() == 0)
           for (;;)
