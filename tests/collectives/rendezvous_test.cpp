@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <set>
@@ -357,6 +358,22 @@ TEST(Rendezvous, AClientWaitsForItsServer) {
   early.join();
   ASSERT_TRUE(c);
   EXPECT_EQ(c->add("x", 1), 1);
+}
+
+TEST(Rendezvous, TheOldestStrangerMakesRoom) {
+  auto o = job(1);
+  o.greeting = 60s;  // so that nobody leaves for another reason
+  const Server s(o);
+  std::string why;
+  std::vector<wire::Socket> silent;
+  for (int i = 0; i <= Server::maxUnauthenticated; ++i)
+    silent.push_back(wire::connectTo(o.address, s.port(), Clock::now() + 1s, why));
+  sockaddr_in first{};
+  socklen_t size = sizeof first;
+  ASSERT_EQ(getsockname(silent[0].fd, reinterpret_cast<sockaddr *>(&first), &size), 0);
+  ASSERT_TRUE(soon([&] { return !s.dropped().empty(); }));
+  EXPECT_EQ(s.dropped().size(), 1u);
+  EXPECT_HAS(s.dropped()[0], fmt::format(":{}: too many connections without the token", ntohs(first.sin_port)));
 }
 
 TEST(Rendezvous, StrangersCostNobodyAnything) {

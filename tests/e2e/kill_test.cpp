@@ -104,9 +104,10 @@ TEST_F(KillTest, KilledAgainAndAgain) {
 
 TEST_F(KillTest, AFullDiskStopsTrainingAndLosesNothing) {
   // Each in the second checkpoint or later: the first must stay.
-  for (const std::string &at :
-       {"write:" + std::to_string(writes / 5 + 30), std::string("fsync:12"), std::string("rename:2")}) {
-    Result r = run("out", {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", at}, {"GPTC_TEST_DO", "enospc"}});
+  for (auto [at, what] : {std::pair("write:" + std::to_string(writes / 5 + 30), "enospc"),
+                          {std::string("fsync:12"), "edquot"},
+                          {std::string("rename:2"), "enospc"}}) {
+    Result r = run("out", {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", at}, {"GPTC_TEST_DO", what}});
     EXPECT_EQ(r.code, 4) << at << "\n" << r.output;
     EXPECT_NE(r.output.find("error[GPTC0402]"), std::string::npos) << r.output;
     std::vector<std::string> left = w.checkpoints(w.path("out"));

@@ -1,7 +1,7 @@
 // Loaded with LD_PRELOAD by the kill tests: ends the process, or makes a call fail or take long, inside the Nth write,
 // fsync or rename that concerns a checkpoint.
 //   GPTC_TEST_AT      "write:3", "fsync:2", "rename:1": which call, counted from 1; a write is cut in half first
-//   GPTC_TEST_DO      "kill" (default) | "enospc" | "sleep": two seconds
+//   GPTC_TEST_DO      "kill" (default) | "enospc" and "edquot": a full disk or quota | "sleep": two seconds
 //   GPTC_TEST_RANK    the rank that it happens to; default: any
 //   GPTC_TEST_LATE    a rank that takes half a second to create each file; others take one to give up a folder
 //   GPTC_TEST_COUNTS  a file that receives the three totals on exit
@@ -16,6 +16,7 @@
 #include <fcntl.h>
 #include <string>
 #include <unistd.h>
+#include <utility>
 
 namespace {
 
@@ -52,10 +53,11 @@ bool isMoment(Call call) {
 
 int act() {
   const char *what = std::getenv("GPTC_TEST_DO");
-  if (what && std::strcmp(what, "enospc") == 0) {
-    errno = ENOSPC;
-    return -1;
-  }
+  for (auto [name, error] : {std::pair("enospc", ENOSPC), {"edquot", EDQUOT}})
+    if (what && std::strcmp(what, name) == 0) {
+      errno = error;
+      return -1;
+    }
   if (what && std::strcmp(what, "sleep") == 0) {
     ::sleep(2);
     return 0;

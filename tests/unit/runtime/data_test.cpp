@@ -1,5 +1,6 @@
 #include "runtime/data/data.h"
 
+#include "runtime/data/masking.h"
 #include "support/diagnostics.h"
 #include "temp_dir.h"
 
@@ -173,6 +174,14 @@ TEST(TokenData, AnEncodersTargetsAreMasked) {
   EXPECT_NEAR(double(hidden) / targets, 0.8, 0.03);
   EXPECT_NEAR(double(kept) / targets, 0.1, 0.022);
   EXPECT_NEAR(double(replaced) / targets, 0.1, 0.022);
+}
+
+TEST(Masking, ARandomTokenIsNeverTheMask) {
+  const int64_t n = 20000;
+  std::vector<int32_t> x(n, 0), y(n);
+  const int64_t targets = maskTokens(randomKey(7, 0, 0, 0), n, 1, x.data(), y.data());  // one token beside the mask
+  // Five standard deviations of 3000 draws at 80%; were the mask among the random tokens, it would be 85%.
+  EXPECT_NEAR(double(std::count(x.begin(), x.end(), 1)) / double(targets), 0.8, 0.037);
 }
 
 TEST(TokenData, AnEncodersEvaluationIsAlwaysTheSame) {

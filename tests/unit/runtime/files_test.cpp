@@ -7,8 +7,10 @@
 #include "temp_dir.h"
 
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
+#include <fstream>
 #include <regex>
 #include <sstream>
 #include <sys/ioctl.h>
@@ -56,6 +58,15 @@ TEST(SyncedFile, ErrorsHaveCodes) {
     f.write("x", 1);
   };
   EXPECT_EQ(codeThrown(fill), int(ErrorCode::DiskFull));
+}
+
+TEST(ReadTextFile, TakesAsManyBytesAsTheLimitAndNoMore) {
+  TempDir dir;
+  std::ofstream(dir / "x") << "12345";
+  EXPECT_EQ(readTextFile(dir / "x", 5).text, "12345");
+  const FileText longer = readTextFile(dir / "x", 4);
+  EXPECT_FALSE(longer.ok);
+  EXPECT_FALSE(longer.why.empty());
 }
 
 TEST(Safetensors, RoundTrip) {
@@ -219,6 +230,24 @@ TEST(ProgressLine, FitsIntoTheTerminal) {
       EXPECT_EQ(l.find("GB") != std::string::npos, columns > 80) << l;
     }
   }
+}
+
+TEST(ProgressLine, SeesThatItsPipeHasNoReader) {
+  const auto old = std::signal(SIGPIPE, SIG_IGN);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  FILE *out = fdopen(ends[1], "w");
+  {
+    ProgressLine line(out, 20000);
+    EXPECT_FALSE(line.closed());
+    line.print("a line\n");
+    EXPECT_FALSE(line.closed());
+    close(ends[0]);
+    line.print("another\n");
+    EXPECT_TRUE(line.closed());
+  }
+  std::fclose(out);
+  std::signal(SIGPIPE, old);
 }
 
 TEST(ProgressLine, FollowsTheWindow) {
