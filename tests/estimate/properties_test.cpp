@@ -226,6 +226,16 @@ TEST(Forecast, APipelineFillsAndDrains) {
   }
 }
 
+TEST(Forecast, StagesHaveAllTheSameLayers) {
+  const ClusterConfig c = jeanZay();
+  Forecaster f(bloom(c, 8, {"train.micro_batch=1"}), c);
+  for (int64_t stages = 1; stages <= 31; ++stages) {
+    Strategy s;
+    s.gpus = s.pipeline = stages;
+    EXPECT_EQ(f.estimate(s).problem.empty(), 30 % stages == 0) << stages;
+  }
+}
+
 TEST(Forecast, NeighboursShareTheLinksOfTheirNode) {
   // 8 groups of ranks along `data` send at once, one from each device of a node.
   ClusterConfig c = jeanZay();
