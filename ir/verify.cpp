@@ -161,8 +161,8 @@ private:
     const FactSpec *f = findFact(facts, name);
     if (!f)
       add(unknownFact(facts, carrier, name));
-    else if (!f->problem(value).empty())
-      add(fmt::format("attribute '{}' of a {} has an impossible value", name, carrier));
+    else if (const std::string problem = f->problem(value); !problem.empty())
+      add(fmt::format("{} attribute '{}' {}", carrier, name, problem));
     else
       return true;
     return false;

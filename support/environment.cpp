@@ -32,9 +32,9 @@ constexpr OwnVariable known[] = {
 
 /// Prefixes of the variables of tests, stand-ins and scripts in the source tree: programs that those start inherit
 /// them.
-constexpr const char *ofTests[] = {"GPTC_TEST_",        "GPTC_STANDIN_",    "GPTC_FUZZ_",   "GPTC_FAULTS",
-                                   "GPTC_CONFORMANCE_", "GPTC_UPDATE_",     "GPTC_STEPS",   "GPTC_TARGETS",
-                                   "GPTC_SHAKESPEARE",  "GPTC_GPT2_MERGES", "GPTC_NO_SETUP"};
+constexpr const char *ofTests[] = {"GPTC_TEST_",        "GPTC_STANDIN_",    "GPTC_FUZZ_",    "GPTC_FAULTS",
+                                   "GPTC_CONFORMANCE_", "GPTC_UPDATE_",     "GPTC_STEPS",    "GPTC_TARGETS",
+                                   "GPTC_SHAKESPEARE",  "GPTC_GPT2_MERGES", "GPTC_NO_SETUP", "GPTC_AUSTEN"};
 
 }  // namespace
 

@@ -131,6 +131,8 @@ static int run(int argc, char **argv) {
   }
 
   std::vector<PassUse> uses = parsePipeline(passes, known ? &target : nullptr);
+  if (!known && llvm::any_of(uses, [](const PassUse &u) { return llvm::StringRef(u.pass->name) == "select-recipes"; }))
+    throw UserError(ErrorCode::Usage, "select-recipes is not for --target=none", "use --target=cpu");
   std::unique_ptr<Module> m = loadGir(input);
   runPipeline(*m, uses, options);
   std::string text;

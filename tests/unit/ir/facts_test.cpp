@@ -154,10 +154,12 @@ TEST(Facts, FunctionsAndStatesHaveNoOthers) {
   const auto m = parseModule("state @s : f32[] {kind=\"parm\"}\nstate @t : f32[] {grop=1}\n"
                              "func @f() {arg_at=[64]} {\n return\n}\nfunc @g() {grads=-1} {\n return\n}",
                              "t");
-  EXPECT_EQ(verify(*m), (std::vector<std::string>{"@s: attribute 'kind' of a state has an impossible value",
-                                                  "@t: a state has no attribute 'grop'; did you mean 'group'?",
-                                                  "@f: a function has no attribute 'arg_at'; did you mean 'args_at'?",
-                                                  "@g: attribute 'grads' of a function has an impossible value"}));
+  EXPECT_EQ(verify(*m), (std::vector<std::string>{
+                            "@s: state attribute 'kind' = \"parm\" is not known; \"param\", \"moment\", \"grad\", "
+                            "\"counter\", \"cache\", \"low\", \"whole\" and \"packed\" are",
+                            "@t: a state has no attribute 'grop'; did you mean 'group'?",
+                            "@f: a function has no attribute 'arg_at'; did you mean 'args_at'?",
+                            "@g: function attribute 'grads' = -1 is out of range"}));
 }
 
 // The op `fused` lists its own attributes; both lists are the same.
