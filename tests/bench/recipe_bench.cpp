@@ -99,6 +99,36 @@ std::vector<Case> cases(bool cached) {
   return list;
 }
 
+/// Memory for the kernel's parameters, with random operands in it. Returns the bytes that a run moves.
+double allocate(const Case &c, const test::Group &g, const kir::Kernel &kernel, std::vector<void *> &params) {
+  const Op &fused = *g.fused;
+  double bytes = 0;
+  std::vector<Tensor> values = test::randomOperands(g, 1, c.below);
+  for (unsigned i = 0; i < kernel.params.size(); ++i) {
+    const kir::Buffer &b = kernel.params[i];
+    int64_t n = b->size * int64_t(sizeOf(b->dtype));
+    char *p = static_cast<char *>(std::aligned_alloc(64, size_t((n + 63) / 64 * 64)));
+    std::memset(p, 0, size_t(n));
+    params.push_back(p);
+    if (i >= fused.numOperands() + fused.numResults())
+      continue;
+    // A table that is only looked up moves as much as is looked up.
+    bool looked = llvm::StringRef(c.name) == "embedding" && i == 0;
+    bytes += looked ? double(kernel.params.back()->size * 4) : double(n);
+    if (i < fused.numOperands())
+      for (int64_t e = 0; e < b->size; ++e) {
+        double v = std::abs(values[i].data[e]);
+        if (b->dtype == DType::f32)
+          reinterpret_cast<float *>(p)[e] = float(v);
+        else if (b->dtype == DType::i32)
+          reinterpret_cast<int32_t *>(p)[e] = int32_t(v);
+        else
+          reinterpret_cast<int64_t *>(p)[e] = int64_t(v);
+      }
+  }
+  return bytes;
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -136,31 +166,8 @@ int main(int argc, char **argv) {
       std::printf("%s\n%s\n", kir::print(low.kernel).c_str(), emitLLVM(low.kernel, target, true).c_str());
     CompiledKernel k = jit.compile({&low.kernel})[0];
 
-    double bytes = 0;
     std::vector<void *> params;
-    std::vector<Tensor> values = test::randomOperands(g, 1, c.below);
-    for (unsigned i = 0; i < low.kernel.params.size(); ++i) {
-      const kir::Buffer &b = low.kernel.params[i];
-      int64_t n = b->size * int64_t(sizeOf(b->dtype));
-      char *p = static_cast<char *>(std::aligned_alloc(64, size_t((n + 63) / 64 * 64)));
-      std::memset(p, 0, size_t(n));
-      params.push_back(p);
-      if (i >= fused.numOperands() + fused.numResults())
-        continue;
-      // A table that is only looked up moves as much as is looked up.
-      bool looked = llvm::StringRef(c.name) == "embedding" && i == 0;
-      bytes += looked ? double(low.kernel.params.back()->size * 4) : double(n);
-      if (i < fused.numOperands())
-        for (int64_t e = 0; e < b->size; ++e) {
-          double v = std::abs(values[i].data[e]);
-          if (b->dtype == DType::f32)
-            reinterpret_cast<float *>(p)[e] = float(v);
-          else if (b->dtype == DType::i32)
-            reinterpret_cast<int32_t *>(p)[e] = int32_t(v);
-          else
-            reinterpret_cast<int64_t *>(p)[e] = int64_t(v);
-        }
-    }
+    const double bytes = allocate(c, g, low.kernel, params);
     const std::vector<void *> owned = params;
     if (llvm::StringRef(c.name).contains("in_place"))
       params[fused.numOperands()] = params[0];

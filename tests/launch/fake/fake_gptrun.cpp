@@ -31,6 +31,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
@@ -81,6 +82,49 @@ struct Instruction {
   std::string action;
   int value = 0;
 };
+
+/// Does what the instruction says to its rank; `own`: milliseconds of a step from then on. An exit code ends the rank.
+std::optional<int> obey(const Instruction &i, int &own) {
+  if (i.action == "kill") {
+    ::raise(i.value);
+  } else if (i.action == "exit") {
+    std::exit(i.value);
+  } else if (i.action == "error" || i.action == "rogue") {
+    const ErrorCode code = i.value == 6   ? ErrorCode::CollectiveTimeout
+                           : i.value == 4 ? ErrorCode::NonFinite
+                                          : ErrorCode::FileMissing;
+    const UserError e(code, fmt::format("rank {} says what is wrong", i.rank), "so and so");
+    fmt::print(stderr, "{}", e.what());
+    if (i.action == "error")
+      return e.exitCode();
+  } else if (i.action == "lingers") {
+    lingers = milliseconds(i.value);
+  } else if (i.action == "stop") {
+    ::raise(SIGSTOP);
+  } else if (i.action == "spin") {
+    for (volatile bool forever = true; forever;)
+      ;
+  } else if (i.action == "busy") {
+    Pulse::Busy busy("saving a checkpoint");
+    std::this_thread::sleep_for(milliseconds(i.value));
+  } else if (i.action == "slow") {
+    own = i.value;
+  } else if (i.action == "print") {
+    fmt::print("out of rank {}\n", i.rank);
+    std::fflush(stdout);
+    fmt::print(stderr, "err of rank {}\n", i.rank);
+  } else if (i.action == "deaf") {
+    ::signal(SIGTERM, SIG_IGN);
+  } else if (i.action == "starting") {
+    ::signal(SIGTERM, SIG_DFL);
+  } else if (i.action == "child") {
+    if (::fork() == 0)
+      for (;;)
+        ::pause();
+    ::raise(SIGKILL);
+  }
+  return std::nullopt;
+}
 
 int rank(const std::string &outDir, const std::vector<std::string> &words) {
   const World world = World::find();
@@ -135,44 +179,8 @@ int rank(const std::string &outDir, const std::vector<std::string> &words) {
         continue;
       if (i.rank != world.rank)
         continue;
-      if (i.action == "kill") {
-        ::raise(i.value);
-      } else if (i.action == "exit") {
-        std::exit(i.value);
-      } else if (i.action == "error" || i.action == "rogue") {
-        const ErrorCode code = i.value == 6   ? ErrorCode::CollectiveTimeout
-                               : i.value == 4 ? ErrorCode::NonFinite
-                                              : ErrorCode::FileMissing;
-        const UserError e(code, fmt::format("rank {} says what is wrong", world.rank), "so and so");
-        fmt::print(stderr, "{}", e.what());
-        if (i.action == "error")
-          return e.exitCode();
-      } else if (i.action == "lingers") {
-        lingers = milliseconds(i.value);
-      } else if (i.action == "stop") {
-        ::raise(SIGSTOP);
-      } else if (i.action == "spin") {
-        for (volatile bool forever = true; forever;)
-          ;
-      } else if (i.action == "busy") {
-        Pulse::Busy busy("saving a checkpoint");
-        std::this_thread::sleep_for(milliseconds(i.value));
-      } else if (i.action == "slow") {
-        own = i.value;
-      } else if (i.action == "print") {
-        fmt::print("out of rank {}\n", world.rank);
-        std::fflush(stdout);
-        fmt::print(stderr, "err of rank {}\n", world.rank);
-      } else if (i.action == "deaf") {
-        ::signal(SIGTERM, SIG_IGN);
-      } else if (i.action == "starting") {
-        ::signal(SIGTERM, SIG_DFL);
-      } else if (i.action == "child") {
-        if (::fork() == 0)
-          for (;;)
-            ::pause();
-        ::raise(SIGKILL);
-      }
+      if (std::optional<int> code = obey(i, own))
+        return *code;
     }
     // The others are at this step or in the next: all can stop behind that one.
     if (int64_t never = 0; stopping)

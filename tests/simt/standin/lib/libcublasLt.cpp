@@ -136,6 +136,90 @@ struct Product {
 
 }  // namespace
 
+namespace {
+
+using Resolve = std::byte *(*)(DevicePtr, size_t);
+
+/// What a call was given, checked.
+struct Call {
+  Product p;
+  const void *a, *b, *c;
+  void *d;
+  float beta;
+  void *workspace;
+  bool second;
+};
+
+/// On the stream's turn. Returns what is wrong with the memory, or "".
+std::string multiply(const Call &call, Resolve memory) {
+  const Product &p = call.p;
+  std::string problem;
+  auto span = [&](const void *at, int64_t elements, LtType t, const char *what) {
+    const auto address = reinterpret_cast<DevicePtr>(at);
+    std::byte *here = memory(address, size_t(elements) * sizeOf(t));
+    if (!here || address % 16)
+      problem = fmt::format("cublasLtMatmul: {} of {} elements at address {:#x}", what, elements, address);
+    return here;
+  };
+  auto matrix = [&](const void *at, const LtLayoutImpl &l, const char *what) {
+    return span(at, (l.batch - 1) * l.stride + (l.cols - 1) * l.ld + l.rows, l.type, what);
+  };
+  auto vector = [&](DevicePtr at, int64_t n, const char *what) {
+    return span(reinterpret_cast<void *>(at), n, p.d.type, what);
+  };
+  const std::byte *pa = matrix(call.a, p.a, "A"), *pb = matrix(call.b, p.b, "B");
+  auto constant = [](const std::byte *at, const LtLayoutImpl &l) {
+    const size_t size = sizeOf(l.type), n = size_t(l.rows) * size;  // of the first column
+    return at && l.rows > 1 && std::memcmp(at, at + size, n - size) == 0;
+  };
+  if (setting("VARIED", 0) && (constant(pa, p.a) || constant(pb, p.b)))
+    problem = "cublasLtMatmul: an operand is made of one number";
+  const std::byte *pc = call.beta != 0 ? matrix(call.c, p.c, "C") : nullptr;
+  std::byte *pd = matrix(call.d, p.d, "D");
+  std::byte *bias = p.biased() ? vector(p.desc.bias, p.m, "bias") : nullptr;
+  std::byte *aux = p.keeps() ? vector(p.desc.aux, (p.n - 1) * p.desc.auxLd + p.m, "aux") : nullptr;
+  if (call.second)
+    span(call.workspace, secondWorkspace / 4, ltF32, "workspace");
+  if (!problem.empty())
+    return problem;
+  auto ofA = [&](int64_t s, int64_t i, int64_t x) {
+    return loadAt(p.a.type, pa, s * p.a.stride + (p.desc.transA ? i * p.a.ld + x : x * p.a.ld + i));
+  };
+  auto ofB = [&](int64_t s, int64_t x, int64_t j) {
+    return loadAt(p.b.type, pb, s * p.b.stride + (p.desc.transB ? x * p.b.ld + j : j * p.b.ld + x));
+  };
+  for (int64_t s = 0; s < p.d.batch; ++s)
+    for (int64_t j = 0; j < p.n; ++j)
+      for (int64_t i = 0; i < p.m; ++i) {
+        float sum = 0;
+        for (int64_t x = 0; x < p.k; ++x) {
+          const int64_t at = call.second ? p.k - 1 - x : x;
+          sum = std::fma(ofA(s, i, at), ofB(s, at, j), sum);
+        }
+        if (pc)
+          sum += loadAt(p.c.type, pc, s * p.c.stride + j * p.c.ld + i);
+        if (p.desc.epilogue & 4)
+          sum += loadAt(p.d.type, bias, i);
+        const int64_t kept = j * p.desc.auxLd + i;
+        if (p.desc.epilogue == ltEpilogueGeluGrad)
+          sum *= geluSlope(loadAt(p.d.type, aux, kept));
+        else if (aux)
+          storeAt(p.d.type, aux, kept, sum);
+        if (p.desc.epilogue & 32)
+          sum = gelu(sum);
+        storeAt(p.d.type, pd, s * p.d.stride + j * p.d.ld + i, sum);
+      }
+  for (int64_t i = 0; p.desc.epilogue == ltEpilogueBiasGradA && i < p.m; ++i) {
+    float sum = 0;
+    for (int64_t x = 0; x < p.k; ++x)
+      sum += ofA(0, i, x);
+    storeAt(p.d.type, bias, i, sum);
+  }
+  return "";
+}
+
+}  // namespace
+
 extern "C" {
 
 size_t cublasLtGetVersion() { return size_t(setting("CUBLASLT", 130002)); }
@@ -231,7 +315,6 @@ LtStatus cublasLtMatmul(LtHandle handle, LtDesc desc, const void *alpha, const v
   if (alphaValue != 1 || (betaValue != 0 && betaValue != 1))
     return wrong();
   using Enqueue = Result (*)(const char *, Stream, const Action &);
-  using Resolve = std::byte *(*)(DevicePtr, size_t);
   static const auto put = reinterpret_cast<Enqueue>(dlsym(RTLD_DEFAULT, "gptcStandinEnqueue"));
   static const auto memory = reinterpret_cast<Resolve>(dlsym(RTLD_DEFAULT, "gptcStandinResolve"));
   using Take = void (*)(double);
@@ -256,69 +339,7 @@ LtStatus cublasLtMatmul(LtHandle handle, LtDesc desc, const void *alpha, const v
   const Result queued = put("cublasLtMatmul", stream, [=]() -> std::string {
     if (second == (setting("SLOW", 1) != 0))
       take(slowMs);
-    std::string problem;
-    auto span = [&](const void *at, int64_t elements, LtType t, const char *what) {
-      const auto address = reinterpret_cast<DevicePtr>(at);
-      std::byte *here = memory(address, size_t(elements) * sizeOf(t));
-      if (!here || address % 16)
-        problem = fmt::format("cublasLtMatmul: {} of {} elements at address {:#x}", what, elements, address);
-      return here;
-    };
-    auto matrix = [&](const void *at, const LtLayoutImpl &l, const char *what) {
-      return span(at, (l.batch - 1) * l.stride + (l.cols - 1) * l.ld + l.rows, l.type, what);
-    };
-    auto vector = [&](DevicePtr at, int64_t n, const char *what) {
-      return span(reinterpret_cast<void *>(at), n, p.d.type, what);
-    };
-    const std::byte *pa = matrix(a, p.a, "A"), *pb = matrix(b, p.b, "B");
-    auto constant = [](const std::byte *at, const LtLayoutImpl &l) {
-      const size_t size = sizeOf(l.type), n = size_t(l.rows) * size;  // of the first column
-      return at && l.rows > 1 && std::memcmp(at, at + size, n - size) == 0;
-    };
-    if (setting("VARIED", 0) && (constant(pa, p.a) || constant(pb, p.b)))
-      problem = "cublasLtMatmul: an operand is made of one number";
-    const std::byte *pc = betaValue != 0 ? matrix(c, p.c, "C") : nullptr;
-    std::byte *pd = matrix(d, p.d, "D");
-    std::byte *bias = p.biased() ? vector(p.desc.bias, p.m, "bias") : nullptr;
-    std::byte *aux = p.keeps() ? vector(p.desc.aux, (p.n - 1) * p.desc.auxLd + p.m, "aux") : nullptr;
-    if (second)
-      span(workspace, secondWorkspace / 4, ltF32, "workspace");
-    if (!problem.empty())
-      return problem;
-    auto ofA = [&](int64_t s, int64_t i, int64_t x) {
-      return loadAt(p.a.type, pa, s * p.a.stride + (p.desc.transA ? i * p.a.ld + x : x * p.a.ld + i));
-    };
-    auto ofB = [&](int64_t s, int64_t x, int64_t j) {
-      return loadAt(p.b.type, pb, s * p.b.stride + (p.desc.transB ? x * p.b.ld + j : j * p.b.ld + x));
-    };
-    for (int64_t s = 0; s < p.d.batch; ++s)
-      for (int64_t j = 0; j < p.n; ++j)
-        for (int64_t i = 0; i < p.m; ++i) {
-          float sum = 0;
-          for (int64_t x = 0; x < p.k; ++x) {
-            const int64_t at = second ? p.k - 1 - x : x;
-            sum = std::fma(ofA(s, i, at), ofB(s, at, j), sum);
-          }
-          if (pc)
-            sum += loadAt(p.c.type, pc, s * p.c.stride + j * p.c.ld + i);
-          if (p.desc.epilogue & 4)
-            sum += loadAt(p.d.type, bias, i);
-          const int64_t kept = j * p.desc.auxLd + i;
-          if (p.desc.epilogue == ltEpilogueGeluGrad)
-            sum *= geluSlope(loadAt(p.d.type, aux, kept));
-          else if (aux)
-            storeAt(p.d.type, aux, kept, sum);
-          if (p.desc.epilogue & 32)
-            sum = gelu(sum);
-          storeAt(p.d.type, pd, s * p.d.stride + j * p.d.ld + i, sum);
-        }
-    for (int64_t i = 0; p.desc.epilogue == ltEpilogueBiasGradA && i < p.m; ++i) {
-      float sum = 0;
-      for (int64_t x = 0; x < p.k; ++x)
-        sum += ofA(0, i, x);
-      storeAt(p.d.type, bias, i, sum);
-    }
-    return "";
+    return multiply({p, a, b, c, d, betaValue, workspace, second}, memory);
   });
   return queued == success ? ltSuccess : LtStatus(14);  // CUBLAS_STATUS_INTERNAL_ERROR
 }
