@@ -262,8 +262,8 @@ TEST_F(LaunchTest, RanksDeafToSigtermAreKilledAfterTheGrace) {
 
 TEST_F(LaunchTest, NothingOutlivesAKilledLauncher) {
   // Not even what hears of nothing, and so would not end by itself.
-  auto p = start("ranks=3 silence=60000", "steps:5000 1:2:deaf 1:2:print 1:2:spin");
-  ASSERT_TRUE(waitFor("out of rank 1"));
+  auto p = start("ranks=3 silence=60000", "steps:5000 1:5:deaf 1:5:spin");
+  ASSERT_TRUE(waitForFile("saved-5"));
   EXPECT_EQ(processes().size(), 4u);
   ::kill(p->pid(), SIGKILL);
   EXPECT_EQ(p->wait().signal, SIGKILL);
