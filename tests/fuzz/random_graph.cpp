@@ -542,25 +542,12 @@ private:
   /// Of a statistic: positive.
   Value *positive(Value *x) { return tryValue(OpKind::exp, {small(x)}); }
 
-  /// Operands that most ops take; any of them may be null.
-  struct Drawn {
-    Type full, rows, columns;
-    Value *x, *y, *z, *row, *g;
-  };
-
   void step() {
     const Type full = shape(3), rows = full.slice(0, 2), columns = shape(1);
     Value *x = of(chance(4) ? shape(pick(4)) : full), *y = of(full), *z = of(full), *row = of(rows), *g = of(columns);
     if (!x || !y)
       return;
-    const Drawn drawn{full, rows, columns, x, y, z, row, g};
-    const unsigned which = unsigned(pick(42));
-    which < 18 ? elementsAndRows(which, drawn) : otherOps(which, drawn);
-  }
-
-  void elementsAndRows(unsigned which, const Drawn &drawn) {
-    const auto &[full, rows, columns, x, y, z, row, g] = drawn;
-    switch (which) {
+    switch (pick(42)) {
     case 0:
     case 1:
     case 2: {
@@ -603,12 +590,6 @@ private:
       Op *loss = tryOp(OpKind::cross_entropy, {small(y), targets});
       return loss ? add(tryOp(OpKind::cross_entropy_grad, {loss->operand(0), targets, loss->result(1), row})) : void();
     }
-    }
-  }
-
-  void otherOps(unsigned which, const Drawn &drawn) {
-    const auto &[full, rows, columns, x, y, z, row, g] = drawn;
-    switch (which) {
     case 18: {
       const int64_t lead = 1 + pick(2);
       std::vector<Value *> in = {small(y)};
