@@ -445,9 +445,9 @@ double distance(const Outcome &a, const Outcome &b, const std::string &name) {
 const std::vector<std::string> smooth = {"optimizer.eps=0.01"};
 
 /// How far rounding alone moves results is seen between two plans for one rank: in other orders of the same sums, each
-/// as good as any; or, where what is stored is narrow, with and without that. Several ranks are then as far from the
-/// plan without as one rank is, and at most twice as far from that one. Of all steps and states together: at a single
-/// one the two may be closer by chance.
+/// as good as any; or, where storage is narrow, with and without that. With narrow storage several ranks are as far
+/// from the wide plan as one rank is, so at most twice as far from one rank. This holds for the largest difference of
+/// all steps, and of all states; at a single one the two may be closer by chance.
 class TensorPlans : public testing::Test {
 protected:
   static void expectAsGoodAsOne(RankCut c) {
@@ -458,11 +458,10 @@ protected:
     one.settings = other.settings = c.settings;
     const Outcome a = train(one, 3), b = train(other, 3), got = train(c, 3);
     const double factor = narrow ? 2 : 16;
-    double moved = 0;
+    auto moved = [&](size_t i) { return double(std::fabs(a.losses[i] - b.losses[i])); };
+    const double most = std::max({moved(0), moved(1), moved(2)});
     for (size_t i = 0; i < a.losses.size(); ++i)
-      moved = std::max(moved, double(std::fabs(a.losses[i] - b.losses[i])));
-    for (size_t i = 0; i < a.losses.size(); ++i)
-      EXPECT_NEAR(got.losses[i], a.losses[i], factor * moved + 0x1p-20 * a.losses[i]) << i;
+      EXPECT_NEAR(got.losses[i], a.losses[i], factor * (narrow ? most : moved(i)) + 0x1p-20 * a.losses[i]) << i;
     EXPECT_LT(got.losses[2], got.losses[0]) << "it learns nothing";
     double apart = 0;
     for (const auto &[name, bytes] : a.states)
