@@ -78,6 +78,28 @@ struct RandomFaults : Faults, testing::WithParamInterface<bool> {
       faults = std::atoi(n);
     if (const char *n = std::getenv("GPTC_FAULTS_SEED"))
       seed = unsigned(std::atoi(n));
+    random.seed(seed);
+  }
+
+  std::mt19937 random;
+  long below(long n) { return long(random() % unsigned(n)); }
+
+  /// Waits until some time within a step of the attempt whose words begin at `from`, at most 1.5 intervals behind its
+  /// first. If `within`, not within a step that is next to an evaluation or a checkpoint. Returns the seconds of a
+  /// step, 0 if the run ends before.
+  double waitInARun(Supervised &run, size_t from, bool within) {
+    if (!run.waitForStep(0, from))
+      return 0;
+    const long first = run.lastStep(from);
+    const auto begin = Clock::now();
+    long at = first + 2 + below(every * 3 / 2 - 2);
+    while (within && (at % every > every - 3 || at % every < 2 || at % 70 > 67 || at % 70 < 2))
+      ++at;
+    if (!run.waitForStep(at, from))
+      return 0;
+    const double seconds = secondsSince(begin) / double(std::max(1L, at - first));
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds * double(below(1000)) / 1000));
+    return seconds;
   }
   std::map<std::string, std::string> env() const {
     std::map<std::string, std::string> e = {{"LD_PRELOAD", kShim}};
@@ -90,8 +112,6 @@ INSTANTIATE_TEST_SUITE_P(Faults, RandomFaults, testing::Bool(),
                          [](auto &info) { return info.param ? "Gloo" : "Shared"; });
 
 TEST_P(RandomFaults, EndWithTheBitsOfAQuietRun) {
-  std::mt19937 random(seed);
-  auto below = [&](long n) { return long(random() % unsigned(n)); };
   // Each fault comes at most 1.5 intervals behind the checkpoint that the attempt before it has left.
   const long steps = (faults + 1) * every * 3 / 2;
   const std::vector<std::string> settings = {"train.micro_batch=1", "parallel.logical_shards=4",
@@ -132,15 +152,8 @@ TEST_P(RandomFaults, EndWithTheBitsOfAQuietRun) {
     if (early) {
       std::this_thread::sleep_for(milliseconds(below(3000)));
     } else {
-      ASSERT_TRUE(run.waitForStep(0, from)) << what << "\n" << run.output();
-      const long first = run.lastStep(from);
-      const auto begin = Clock::now();
-      long at = first + 2 + below(every * 3 / 2 - 2);
-      while (within && (at % every > every - 3 || at % every < 2 || at % 70 > 67 || at % 70 < 2))
-        ++at;
-      ASSERT_TRUE(run.waitForStep(at, from)) << what << "\n" << run.output();
-      stepSeconds = secondsSince(begin) / double(std::max(1L, at - first));
-      std::this_thread::sleep_for(std::chrono::duration<double>(stepSeconds * double(below(1000)) / 1000));
+      stepSeconds = waitInARun(run, from, within);
+      ASSERT_GT(stepSeconds, 0) << what << "\n" << run.output();
     }
     // A rank that starts may not be there yet.
     std::map<int, int> ranks;

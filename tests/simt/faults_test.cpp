@@ -46,12 +46,9 @@ std::vector<Fault> faultsOf(const std::string &text) {
   return faults;
 }
 
-TEST(LoopTrees, FaultsAreNoticed) {
-  if (!simt::HostModule::possible())
-    GTEST_SKIP() << "no C++ compiler: set CXX";
-  // Two kernels of each recipe, of each number of barriers.
+/// Two kernels of each recipe, of each number of barriers. `recipes` gets the names of the recipes.
+std::vector<Case> someLoopTrees(std::set<std::string> &recipes) {
   std::map<std::pair<std::string, size_t>, int> taken;
-  std::set<std::string> recipes;
   std::vector<Case> cases;
   const Target target = cudaTarget("cuda:sm_90a");
   // Rows of several warps: those of one need no barrier, as each lane folds what it has stored itself. And a cache with
@@ -92,6 +89,14 @@ TEST(LoopTrees, FaultsAreNoticed) {
         cases.push_back(std::move(c));
       }
   }
+  return cases;
+}
+
+TEST(LoopTrees, FaultsAreNoticed) {
+  if (!simt::HostModule::possible())
+    GTEST_SKIP() << "no C++ compiler: set CXX";
+  std::set<std::string> recipes;
+  const std::vector<Case> cases = someLoopTrees(recipes);
   EXPECT_GE(recipes.size(), 6u);
 
   // All in one program: names of one length, so that a fault is at one place in all of a kernel's texts.
