@@ -1,4 +1,5 @@
 #include "grower.h"
+#include "support/diagnostics.h"
 
 namespace gptc::test {
 
