@@ -47,14 +47,14 @@ protected:
   }
   unsigned pickExtent(size_t n) { return palette() % n; }
 
-  Value *arg(const std::string &name, Type t, int64_t below = 5) {
+  Value *arg(const std::string &name, const Type &t, int64_t below = 5) {
     Value *v = f->body.addArg(t, name);
     known[v] = inputTensor(name, t, below, seed * 8);
     return v;
   }
 
   State *state(const std::string &name, Type t, const char *kind = nullptr) {
-    State *s = m.addState(name, t);
+    State *s = m.addState(name, std::move(t));
     if (kind)
       s->attrs = attrs({{"kind", std::string(kind)}});
     states[name] = statesFor(m, seed)[name];
@@ -120,7 +120,7 @@ protected:
     return op ? op->result() : nullptr;
   }
   Value *constant(double v, Type t = Type::scalar(DType::f32)) {
-    return tryValue(OpKind::constant, {}, attrs({{"value", v}}), {t});
+    return tryValue(OpKind::constant, {}, attrs({{"value", v}}), {std::move(t)});
   }
   /// Powers of four and zeros: folding them is exact.
   double wholeConstant() {

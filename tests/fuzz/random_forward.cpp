@@ -97,11 +97,11 @@ private:
     return d;
   }
 
-  std::string parameter(std::string name, Type t) {
+  std::string parameter(std::string name, const Type &t) {
     state(name, t, "param")->attrs.set("decay", t.rank() > 1);
     return name;
   }
-  Value *newParameter(Type t) { return read(parameter("p" + std::to_string(names++), t)); }
+  Value *newParameter(const Type &t) { return read(parameter("p" + std::to_string(names++), t)); }
   Value *firstRead(llvm::StringRef name) {
     for (Op &op : f->body)
       if (op.is(OpKind::read) && op.state == name)
