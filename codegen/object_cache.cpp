@@ -282,12 +282,14 @@ std::string ObjectCache::keep(const std::string &name, llvm::StringRef text, std
     std::error_code ec;
     const std::filesystem::path among = std::filesystem::temp_directory_path(ec);
     folder = ((ec ? "/tmp" : among) / "gptc-XXXXXX").string();
-    if (!mkdtemp(folder.data()) || (own.fd = openPrivateFolder(folder, why)) < 0) {
+    if (mkdtemp(folder.data()))
+      own.fd = openPrivateFolder(folder, why);
+    if (own.fd < 0) {
       why = fmt::format("cannot make {}: {}", folder, std::strerror(errno));
       return "";
     }
   }
-  const std::string path = (std::filesystem::path(folder) / name).string();
+  std::string path = (std::filesystem::path(folder) / name).string();
   if (writeFile(fd < 0 ? own.fd : fd, name, llvm::ArrayRef(text.data(), text.size())))
     return path;
   why = fmt::format("cannot write {}: {}", path, std::strerror(errno));

@@ -37,8 +37,8 @@
 
 // libgcc's conversions of f16, for CPUs without F16C. Only their addresses are needed; C++ has no name for the type in
 // GCC 12.
-extern "C" void __extendhfsf2();
-extern "C" void __truncsfhf2();
+extern "C" void __extendhfsf2();  // NOLINT(bugprone-reserved-identifier)
+extern "C" void __truncsfhf2();   // NOLINT(bugprone-reserved-identifier)
 
 namespace gptc {
 
@@ -308,7 +308,7 @@ std::vector<std::string> Jit::sources(llvm::ArrayRef<const kir::Kernel *> kernel
   return result;
 }
 
-Jit::Jit(const Target &target, std::string cacheDir) : impl(std::make_unique<Impl>(target, cacheDir)) {}
+Jit::Jit(const Target &target, std::string cacheDir) : impl(std::make_unique<Impl>(target, std::move(cacheDir))) {}
 Jit::~Jit() = default;
 
 std::vector<CompiledKernel> Jit::compile(llvm::ArrayRef<const kir::Kernel *> kernels) {

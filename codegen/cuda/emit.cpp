@@ -668,7 +668,8 @@ private:
     active.resize(lanes);
     std::iota(active.begin(), active.end(), 0);
     guards.assign(width, "");
-    if ((base.stride = width > 1))
+    base.stride = width > 1;
+    if (base.stride)
       base.known.reset();
     for (int l : active)
       if (!end.empty())

@@ -40,7 +40,7 @@ double rateOf(const AttentionTile &t, const Shape &shape, const Target &target) 
     return 0;
   // At most two blocks of four warps: most tiles need too many registers for three.
   const int64_t blocks = std::min<int64_t>(target.processorShared / (shared + 1024), 256 / t.threads);
-  const double warps = double(std::max<int64_t>(blocks, 1) * t.threads / 32);
+  const int64_t warps = std::max<int64_t>(blocks, 1) * t.threads / 32;
   // Reading a fragment of 16 columns takes as long as computing two products of 16 x 8, and the fragment serves
   // 2 mr / 16 products. A fragment of rows, which only the forward pass keeps in registers, serves 2 nr / 16.
   const double column = 16.0 / t.mr, both = column + 16.0 / t.nr;
@@ -60,7 +60,7 @@ double rateOf(const AttentionTile &t, const Shape &shape, const Target &target) 
   // The tile wastes rows and columns past the last token or the diagonal.
   const double tokens = double(shape.tokens), seen = shape.causal ? tokens / 2 : tokens;
   const double useful = seen / (seen + double(t.rows()) / 2 + t.nr / 2.0);
-  return warps / (warps + 3) * useful * (t.stages > 1 ? 1 : 0.85) / product;
+  return double(warps) / double(warps + 3) * useful * (t.stages > 1 ? 1 : 0.85) / product;
 }
 
 AttentionTile best(AttentionTile t, const Shape &shape, const Target &target, int threads) {
