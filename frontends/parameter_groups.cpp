@@ -103,7 +103,7 @@ void applyGroups(const Config &config, Module &m) {
     if (g.lrScale != 1)
       setFact<&TrainedFacts::lrScale>(*s, g.lrScale);
     if (g.weightDecay)
-      setFact<&TrainedFacts::weightDecay>(*s, *g.weightDecay);
+      setFact<&TrainedFacts::weightDecay>(*s, g.weightDecay);
     if (g.betas) {
       setFact<&TrainedFacts::beta1>(*s, g.betas->first);
       setFact<&TrainedFacts::beta2>(*s, g.betas->second);
