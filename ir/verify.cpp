@@ -150,9 +150,11 @@ private:
     const int64_t all = wholeType(s).dim(1);
     int64_t sum = 0;
     bool good = file.hf && !file.hfSplit.empty() && llvm::StringRef(*file.hf).count(',') + 1 == file.hfSplit.size();
-    for (int64_t n : file.hfSplit)
-      if (n < 1 || n > all || (sum += n) > all)
-        good = false;
+    for (int64_t n : file.hfSplit) {
+      good = good && n >= 1 && n <= all - sum;
+      if (good)
+        sum += n;
+    }
     if (!good || sum != all)
       add("hf_split must cut the columns into one part per name of hf");
   }

@@ -159,7 +159,7 @@ std::vector<OpDef::Sample> samplesMatmul(unsigned seed) {
   int64_t m = sizes[seed % 3], n = sizes[(seed + 1) % 3], k = sizes[(seed + 2) % 3];  // each is the long one in turn
   Dim pk = source.maybePadded(k), pn = source.maybePadded(n);
   std::vector<OpDef::Sample> samples;
-  auto add = [&](std::vector<std::vector<Dim>> shapes, AttrMap at) {
+  auto add = [&](const std::vector<std::vector<Dim>> &shapes, AttrMap at) {
     OpDef::Sample s{.attrs = std::move(at)};
     for (const auto &dims : shapes)
       s.operandTypes.push_back(Type(DType::f32, dims));

@@ -109,8 +109,8 @@ OpDef define_rope_table() {
         const int64_t size = y.type.dim(1), half = size / 2;
         const double pos = in.empty() ? 0 : in[0]->data[0], slope = -std::log(thetaOf(op)) / double(half);
         for (int64_t i = 0; i < y.type.elements(); ++i) {
-          const int64_t column = i % size;
-          const double angle = (pos + double(i / size)) * std::exp(slope * double(column % half));
+          const int64_t row = i / size, column = i % size;
+          const double angle = (pos + double(row)) * std::exp(slope * double(column % half));
           y.data[i] = column < half ? std::cos(angle) : std::sin(angle);
         }
         return {std::move(y)};
