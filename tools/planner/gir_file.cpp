@@ -42,24 +42,26 @@ const std::vector<std::pair<llvm::StringRef, llvm::StringRef>> &meanings() {
   return all;
 }
 
-/// The attributes of `m` as key=value. Throws UserError(GirInvalid) for bad attributes that have no key in model.toml.
-std::vector<std::string> settingsOf(const Module &m, const std::string &path) {
-  for (const char *name :
-       {FactAt<&BatchFacts::accumulate>::name, FactAt<&BatchFacts::fold>::name, FactAt<&BatchFacts::prefill>::name,
-        FactAt<&BatchFacts::maskToken>::name, FactAt<&MemoryFacts::arenaBytes>::name})
-    if (const Attr *a = m.attrs.find(name)) {
-      const int64_t *n = std::get_if<int64_t>(a);
-      if (!n || *n < 0)
-        unfit(path, fmt::format("module attribute {} = {} is no count", name, textOf(*a)), "write a whole number");
-    }
+/// Words of our own for what the facts reject and model.toml lets pass: "auto", and counts that have no key. Throws
+/// UserError(GirInvalid). The verifier names all else.
+void checkUndecided(const Module &m, const std::string &path) {
+  for (const auto &[name, value] : m.attrs) {
+    const FactSpec *f = findFact(moduleFacts(), name);
+    if (!f || f->problem(value).empty())
+      continue;
+    if (value == Attr(std::string("auto")))
+      unfit(path, fmt::format("module attribute {} = \"auto\": a module has decided", name), "write the value");
+    if (f->kind == FactSpec::Int && !llvm::is_contained(configKeys(), f->writer))
+      unfit(path, fmt::format("module attribute {} = {} is no count", name, textOf(value)), "write a whole number");
+  }
+}
+
+/// The attributes of `m` as key=value.
+std::vector<std::string> settingsOf(const Module &m) {
   std::vector<std::string> all;
   for (auto &[attribute, key] : meanings())
-    if (const Attr *a = m.attrs.find(attribute)) {
-      if (*a == Attr(std::string("auto")) && attribute != FactAt<&CompileFacts::remat>::name)
-        unfit(path, fmt::format("module attribute {} = \"auto\": a module has decided", attribute.str()),
-              "write the value");
+    if (const Attr *a = m.attrs.find(attribute))
       all.push_back(fmt::format("{}={}", key.str(), textOf(*a)));
-    }
   if (const Attr *first = m.attrs.find(FactAt<&OptimizerFacts::beta1>::name),
       *second = m.attrs.find(FactAt<&OptimizerFacts::beta2>::name);
       first && second)
@@ -85,17 +87,17 @@ void replaceKeys(std::string &text) {
   replace("train.global_batch_tokens", "block_size x micro_batch x accumulate");
 }
 
-/// Passes and runtime trust attributes, so each is checked here against the schema of model.toml.
+/// Passes and runtime trust attributes, so those with a key are checked against the schema of model.toml, whose ranges
+/// are narrower than those of facts.
 void checkAttributes(const Module &m, const std::string &path) {
+  checkUndecided(m, path);
   try {
-    std::vector<std::string> settings = settingsOf(m, path);
+    std::vector<std::string> settings = settingsOf(m);
     llvm::erase(settings, "precision.compute=\"tf32\"");  // its target is not known here
     loadConfig(".gir", settings, [](const std::string &) { return int64_t(0); });
   } catch (const UserError &e) {
     std::vector<Diagnostic> found;
     for (Diagnostic d : e.diagnostics) {
-      if (d.code == ErrorCode::GirInvalid)
-        throw;
       if (d.where.file != "--set")  // a missing key; not every module is for training
         continue;
       d.code = ErrorCode::GirInvalid;
@@ -135,7 +137,7 @@ std::unique_ptr<Module> loadGir(const std::string &path) {
     text = readInput(path, "module");
   }
   std::unique_ptr<Module> m = parseModule(text, path == "-" ? "<stdin>" : path);
-  checkAttributes(*m, path);  // before the verifier, which knows less about them
+  checkAttributes(*m, path);  // before the verifier, which knows neither keys nor their ranges
   std::vector<std::string> errors = verify(*m);
   for (const auto &f : m->functions)
     for (const Op &op : f->body)
@@ -195,7 +197,7 @@ Config configOfGir(const Module &m, const std::string &path, const std::vector<s
     if (value < 1)
       unfit(path, fmt::format("module attribute {} is missing or not positive", name),
             "frontends/model_builder.h lists the attributes of a training module");
-  std::vector<std::string> all = settingsOf(m, path);
+  std::vector<std::string> all = settingsOf(m);
   if (!hasFact<&OptimizerFacts::steps>(m))
     all.push_back("train.steps=1");
   all.insert(all.end(), settings.begin(), settings.end());
