@@ -44,6 +44,8 @@ enum class OpKind : uint16_t {
 /// The name in text: that of the enumerator, except `return` for ret.
 llvm::StringRef nameOf(OpKind kind);
 std::optional<OpKind> parseOpKind(llvm::StringRef name);
+/// The op whose name, or former name, `word` misspells in any case of letters; nullopt if none is near enough.
+std::optional<OpKind> nearestOpKind(llvm::StringRef word);
 
 /// Attribute values.
 using Attr = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;

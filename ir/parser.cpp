@@ -2,7 +2,6 @@
 // and rejects everything unknown with file, line and column.
 #include "ir/graph.h"
 #include "support/diagnostics.h"
-#include "support/words.h"
 
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
@@ -409,19 +408,13 @@ private:
     if (word.empty())
       fail("expected the name of an op");
     std::optional<OpKind> kind = parseOpKind(word);
-    if (!kind)
-      failAt(word, fmt::format("unknown op '{}'", word.take_front(80).str()), nearest(word));
+    if (!kind) {
+      const std::optional<OpKind> near = nearestOpKind(word.take_front(80));
+      failAt(word, fmt::format("unknown op '{}'", word.take_front(80).str()),
+             near ? fmt::format("did you mean '{}'?", nameOf(*near).str()) : "");
+    }
     rest = rest.drop_front(word.size());
     return *kind;
-  }
-
-  static std::string nearest(llvm::StringRef word) {
-    std::vector<std::string> known;
-#define GPTC_OP(name) known.push_back(nameOf(OpKind::name).str());
-#include "ir/ops.def"
-#undef GPTC_OP
-    const std::string near = nearestWord(word.take_front(80).str(), known);
-    return near.empty() ? "" : fmt::format("did you mean '{}'?", near);
   }
 
   void parseOp(Block &block, Scope &scope, unsigned depth) {

@@ -1,5 +1,6 @@
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
+#include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
 
@@ -99,6 +100,15 @@ std::optional<OpKind> parseOpKind(llvm::StringRef name) {
   }();
   auto it = kinds.find(name);
   return it == kinds.end() ? std::nullopt : std::optional(it->second);
+}
+
+std::optional<OpKind> nearestOpKind(llvm::StringRef word) {
+  std::vector<std::string> known;
+  for (size_t i = 0; i < numKinds; ++i)
+    known.push_back(nameOf(OpKind(i)).str());
+  for (auto [name, kind] : formerNames)
+    known.push_back(name);
+  return parseOpKind(nearestWord(word.lower(), known));
 }
 
 const OpDef &opDef(OpKind kind) { return *Registry::get().byKind[size_t(kind)]; }

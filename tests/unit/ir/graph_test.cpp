@@ -203,6 +203,16 @@ TEST(Names, OfOpsOfBeforeAreReadAndNotWritten) {
   }
 }
 
+TEST(Names, OfOpsAreFoundNearAWord) {
+  EXPECT_EQ(nearestOpKind("ade"), OpKind::add);
+  EXPECT_EQ(nearestOpKind("retrun"), OpKind::ret);
+  EXPECT_EQ(nearestOpKind("LayerNorm"), OpKind::layernorm);
+  EXPECT_EQ(nearestOpKind("RMS_Norm"), OpKind::rmsnorm);
+  EXPECT_EQ(nearestOpKind("gelu_erv"), OpKind::gelu_exact);
+  EXPECT_EQ(nearestOpKind("GELU_erf_gard"), OpKind::gelu_exact_grad);
+  EXPECT_EQ(nearestOpKind("frobnicate"), std::nullopt);
+}
+
 TEST(Names, PlacesInTheListAreKeysOfTuningRecords) {
   EXPECT_EQ(unsigned(OpKind::read), 0u);
   EXPECT_EQ(unsigned(OpKind::gelu_tanh), 26u);

@@ -180,6 +180,8 @@ TEST(Text, OneOpByItself) {
   EXPECT_EQ(print(*m->functions[0]->body.front()), "%0 = read @wte.weight : f32[50257->50304,768]{1:tp}\n");
 }
 
+#define IN_F(ops) "func @f(%x: f32[2]) -> () {\n" ops "\n}"
+
 TEST(TextErrors, NameThePlace) {
   EXPECT_EQ(rejected("module {\n  func @f(%x: f32[]) -> (f32[]) {\n    %0 = ade %x : f32[]\n    return %0\n  }\n}\n"),
             "error[GPTC0501]: unknown op 'ade'\n"
@@ -188,6 +190,8 @@ TEST(TextErrors, NameThePlace) {
             "3 |     %0 = ade %x : f32[]\n"
             "  |          ^^^\n"
             "  = help: did you mean 'add'?\n");
+  // A former name misspelt: the help has the name of today.
+  EXPECT_NE(rejected(IN_F("%y = GELU_erv %x : f32[2]\nreturn")).find("did you mean 'gelu_exact'?"), std::string::npos);
 }
 
 struct Bad {
@@ -201,7 +205,6 @@ TEST_P(TextRejects, WithAMessage) {
   EXPECT_NE(error.find(GetParam().message), std::string::npos) << error;
 }
 
-#define IN_F(ops) "func @f(%x: f32[2]) -> () {\n" ops "\n}"
 INSTANTIATE_TEST_SUITE_P(
     All, TextRejects,
     testing::Values(
