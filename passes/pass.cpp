@@ -181,6 +181,9 @@ struct PipelineParser {
         fail(fmt::format("pass '{}' has no option '{}'", name.str(), key.str()), where, key.size(),
              names.empty() ? "it takes none" : nearest(key, names));
       }
+      if (use.options.values.has(key))
+        fail(fmt::format("option '{}' of pass '{}' is given twice", key.str(), name.str()), where, key.size(),
+             "leave one of the two out");
       if (!take('='))
         fail(fmt::format("option '{}' needs a value", key.str()), where, key.size(),
              fmt::format("{}=... takes {}", option->name, option->allowed()));

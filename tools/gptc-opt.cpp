@@ -105,8 +105,11 @@ static int run(int argc, char **argv) {
   app.flag("--list-errors", listErrors, "print docs/errors.md: every error code");
   if (std::optional<int> done = app.parse(argc, argv))
     return *done;
+  if (listPasses + listOps + listErrors > 1)
+    throw UserError(ErrorCode::Usage, "gptc-opt prints --list-passes, --list-ops or --list-errors: one of them",
+                    "run it once for each");
   if (listOps || listErrors) {
-    fmt::print("{}{}", listOps ? opsPage() : "", listErrors ? errorsPage() : "");
+    fmt::print("{}", listOps ? opsPage() : errorsPage());
     return 0;
   }
   const bool isCudaText = emit == "cuda" || emit == "ptx";

@@ -26,6 +26,13 @@ void addConfigCommand(Command &app) {
     if (o->list + o->schema + o->markdown + !o->model.empty() != 1)
       throw UserError(ErrorCode::Usage, "gptc config takes a model file, --list, --schema or --markdown: one of them",
                       "for example gptc config --list");
+    if (o->model.empty() && !o->settings.empty())
+      throw UserError(ErrorCode::Usage,
+                      fmt::format("--set {} needs a model file: --{} is the same for all", o->settings[0],
+                                  o->list     ? "list"
+                                  : o->schema ? "schema"
+                                              : "markdown"),
+                      "gptc config MODEL.toml --set KEY=VALUE, or leave --set out");
     if (!o->model.empty())
       return fmt::print("{}", resolvedFile(readConfig(o->model, o->settings)));
     const KeyReference keys;
