@@ -48,7 +48,8 @@ std::string completionScript(const CommandEntry &program, const std::string &she
 /// In roff, section 1.
 std::string manPage(const CommandEntry &program);
 
-/// Prints the scripts of the programs beside this one, which are not `self`.
+/// Prints the scripts of the programs beside this one, which are not `self`. Throws UserError(TargetUnavailable) if one
+/// of them fails, or has not ended after ten seconds.
 void printCompletionsBeside(const std::string &self, const std::string &shell);
 
 }  // namespace gptc
