@@ -2,7 +2,9 @@
 """The pure parts of tools/bench/peers, the processes that it talks to as far as they are there, and that PyTorch's
 model is ours.
 
-peers_test.py BIN     where BIN holds gptc and gptrun
+peers_test.py BIN [PART]     where BIN holds gptc and gptrun. PART: pure, onednn or pytorch; else all.
+
+Exit status 77 if a case was skipped, with the reasons in the last line.
 """
 
 import argparse
@@ -332,27 +334,22 @@ class Known(unittest.TestCase):
             self.assertRaisesRegex(peers.Failed, "another machine", bench.look)
 
 
-class Processes(unittest.TestCase):
-    def test_onednn_multiplies(self):
-        libraries = settings.found(settings.ONEDNN)
-        if not libraries:
+class OneDnn(unittest.TestCase):
+    def setUp(self):
+        self.libraries = settings.found(settings.ONEDNN)
+        if not self.libraries:
             self.skipTest("no libdnnl")
+
+    def test_onednn_multiplies(self):
         order = {"dtype": "f32", "products": [{"m": 65, "n": 33, "k": 17, "form": f} for f in ("AB", "AB'", "A'B")]}
         done = subprocess.run(
-            [sys.executable, peers.ONEDNN, libraries[0], "0"], input=json.dumps(order), capture_output=True, text=True
+            [sys.executable, peers.ONEDNN, self.libraries[0], "0"], input=json.dumps(order), capture_output=True, text=True
         )
         self.assertEqual(done.returncode, 0, done.stderr)
         got = json.loads(done.stdout)
         self.assertEqual((len(got["packed"]), len(got["plain"])), (3, 3))
 
-    def test_onednn_notices_a_wrong_sum(self):
-        with self.assertRaises(RuntimeError):
-            onednn_matmul.OneDnn.check(b"\0\0\0\0", 5, onednn_matmul.F32)
-
     def test_products_beside_onednn(self):
-        libraries = settings.found(settings.ONEDNN)
-        if not libraries:
-            self.skipTest("no libdnnl")
         ours = {"ms": {"median": 0.5}, "gflops": 1.0, "of_peak_beside": 0.25, "calls": 2}
         said = {"products": [{"m": 64, "n": 32, "k": 16, "form": f, **ours} for f in ("AB", "A'B")]}
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as shown:
@@ -367,20 +364,38 @@ class Processes(unittest.TestCase):
         self.assertEqual(
             (len(of["rounds"]), of["rounds"][1]["gptc"], of["rounds"][1]["peak"]), (2, [0.5, 0.5], [4.0, 4.0])
         )
-        self.assertEqual(len(report.titles(of["rounds"])), 2 * len(libraries))
+        self.assertEqual(len(report.titles(of["rounds"])), 2 * len(self.libraries))
         self.assertIn("/no/such.so", shown.getvalue())
 
-    def test_time_to_a_trained_model(self):
+
+class Unusable(unittest.TestCase):
+    def test_onednn_notices_a_wrong_sum(self):
+        with self.assertRaises(RuntimeError):
+            onednn_matmul.OneDnn.check(b"\0\0\0\0", 5, onednn_matmul.F32)
+
+    def test_a_python_that_is_not_there(self):
+        with self.assertRaises((OSError, peers.Failed)):
+            peers.Theirs("/no/such/python", {}, {}, "fp32")
+
+
+class PyTorch(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
         pythons = [p for p in (sys.executable, "/usr/bin/python3", "python3") if has_torch(p)]
-        if not pythons or not BIN:
-            self.skipTest("no Python with PyTorch and NumPy")
+        if not pythons:
+            raise unittest.SkipTest("no Python with PyTorch and NumPy")
+        if not BIN:
+            raise unittest.SkipTest("no folder with gptc and gptrun was given")
+        cls.python = pythons[0]
+
+    def test_time_to_a_trained_model(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             with open(f"{folder}/text.txt", "w") as f:
                 f.write("the quick brown fox jumps over the lazy dog\n" * 500)
             bench, was = bench_of(folder, job_rounds=1), (peers.JOB, peers.BIN)
             bench.contenders = lambda group, compute: {
-                "PyTorch eager": (pythons[0], {"adamw": "foreach"}, "defaults", {}),
-                "PyTorch compiled": (pythons[0], {"adamw": "no such"}, "never", {}),
+                "PyTorch eager": (self.python, {"adamw": "foreach"}, "defaults", {}),
+                "PyTorch compiled": (self.python, {"adamw": "no such"}, "never", {}),
             }
             peers.JOB, peers.BIN = {**peers.JOB, "steps": 60, "warmup": 10, "eval_every": 30, "eval_steps": 2}, BIN
             try:
@@ -394,22 +409,14 @@ class Processes(unittest.TestCase):
             self.assertTrue(0 < loss < 2, f"{of}: {loss}")
 
     def test_pytorch_trains_our_model(self):
-        pythons = [p for p in (sys.executable, "/usr/bin/python3", "python3") if has_torch(p)]
-        if not pythons or not BIN:
-            self.skipTest("no Python with PyTorch and NumPy")
         script = os.path.join(ROOT, "tests", "peers", "same_model.py")
         env = settings.environment({}, os.environ, peers.CPUS)
-        done = subprocess.run([pythons[0], script, BIN], capture_output=True, text=True, env=env)
+        done = subprocess.run([self.python, script, BIN], capture_output=True, text=True, env=env)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_peer_answers_or_says_why_not(self):
-        with self.assertRaises((OSError, peers.Failed)):
-            peers.Theirs("/no/such/python", {}, {}, "fp32")
-        pythons = [p for p in (sys.executable, "/usr/bin/python3", "python3") if has_torch(p)]
-        if not pythons:
-            self.skipTest("no Python with PyTorch and NumPy")
         tiny = dict(layers=1, heads=1, width=8, vocab=11, block=4, batch=1, bias=False)
-        peer = peers.Theirs(pythons[0], {"adamw": "foreach"}, tiny, "fp32")
+        peer = peers.Theirs(self.python, {"adamw": "foreach"}, tiny, "fp32")
         self.assertEqual(len(peer.steps(2, warm=1)), 2)
         peer.options = {**tiny, "adamw": "no such"}
         with self.assertRaises(peers.Failed):
@@ -426,5 +433,26 @@ def has_torch(python):
         return False
 
 
+PARTS = {"pure": (Settings, Report, Known, Unusable), "onednn": (OneDnn,), "pytorch": (PyTorch,)}
+
+
+def main():
+    if len(sys.argv) > 2 or (len(sys.argv) == 2 and sys.argv[1] not in PARTS):
+        sys.exit(__doc__)
+    every = [c for part in PARTS.values() for c in part]
+    cases = [c for c in globals().values() if isinstance(c, type) and issubclass(c, unittest.TestCase)]
+    assert set(cases) == set(every), "each class belongs to a part"
+    classes = PARTS[sys.argv[1]] if len(sys.argv) == 2 else every
+    load = unittest.defaultTestLoader.loadTestsFromTestCase
+    result = unittest.TextTestRunner().run(unittest.TestSuite(load(c) for c in classes))
+    if not result.wasSuccessful():
+        return 1
+    if result.skipped:
+        sys.stderr.flush()
+        print("; ".join(sorted({reason for _, reason in result.skipped})))
+        return 77
+    return 0
+
+
 if __name__ == "__main__":
-    unittest.main()
+    sys.exit(main())
