@@ -216,10 +216,6 @@ llvm::ArrayRef<FactSpec> stateFacts() {
   static const std::vector<FactSpec> all = table<State>();
   return all;
 }
-llvm::ArrayRef<FactSpec> groupFacts() {
-  static const std::vector<FactSpec> all = table<Op>();
-  return all;
-}
 
 const FactSpec *findFact(llvm::ArrayRef<FactSpec> facts, llvm::StringRef name) {
   for (const FactSpec &f : facts)

@@ -194,11 +194,10 @@ struct FactSpec {
   std::string problem(const Attr &value) const;
 };
 
-/// All facts of a kind of carrier, in the order of facts.def.
+/// All facts of a kind of carrier, in the order of facts.def. Those of groups are attributes of the op `fused`.
 llvm::ArrayRef<FactSpec> moduleFacts();
 llvm::ArrayRef<FactSpec> functionFacts();
 llvm::ArrayRef<FactSpec> stateFacts();
-llvm::ArrayRef<FactSpec> groupFacts();
 /// The fact of that name; null if there is none.
 const FactSpec *findFact(llvm::ArrayRef<FactSpec> facts, llvm::StringRef name);
 

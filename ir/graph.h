@@ -43,6 +43,7 @@ enum class OpKind : uint16_t {
 };
 /// The name in text: that of the enumerator, except `return` for ret.
 llvm::StringRef nameOf(OpKind kind);
+/// The op of that name, also a former one; nullopt if there is none.
 std::optional<OpKind> parseOpKind(llvm::StringRef name);
 /// The op whose name, or former name, `word` misspells in any case of letters; nullopt if none is near enough.
 std::optional<OpKind> nearestOpKind(llvm::StringRef word);

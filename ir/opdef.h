@@ -258,8 +258,6 @@ std::optional<Type> panelsOf(const Type &b, int64_t cols, bool tb);
 constexpr int64_t maxPanelColumns = 1024;
 /// The number of neighbours along K that are adjacent in panels.
 inline int64_t stepOfPanels(DType t) { return t == DType::bf16 ? 2 : 1; }
-/// The definition of that name, also a former one; null if there is none.
-const OpDef *findOpDef(llvm::StringRef name);
 llvm::ArrayRef<const OpDef *> allOpDefs();
 /// The error in the number of operands or in the names and kinds of attributes; "" if there is none. `infer`, `check`
 /// and all later rules rely on a correct signature.

@@ -113,11 +113,6 @@ std::optional<OpKind> nearestOpKind(llvm::StringRef word) {
 
 const OpDef &opDef(OpKind kind) { return *Registry::get().byKind[size_t(kind)]; }
 
-const OpDef *findOpDef(llvm::StringRef name) {
-  std::optional<OpKind> kind = parseOpKind(name);
-  return kind ? &opDef(*kind) : nullptr;
-}
-
 llvm::ArrayRef<const OpDef *> allOpDefs() { return Registry::get().all; }
 
 std::optional<unsigned> OpDef::operandIndex(llvm::StringRef operand) const {

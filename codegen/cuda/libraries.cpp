@@ -319,14 +319,4 @@ const CudaLibrary &CudaLibrary::get(CudaLibraryId id) {
   return l;
 }
 
-llvm::ArrayRef<CudaLibraryId> allCudaLibraries() {
-  static const std::vector<CudaLibraryId> all = [] {
-    std::vector<CudaLibraryId> ids;
-    for (const Facts &f : facts)
-      ids.push_back(f.id);
-    return ids;
-  }();
-  return all;
-}
-
 }  // namespace gptc

@@ -2,8 +2,6 @@
 // where they may lie. Callers of a library look its functions up with CudaLibrary::symbol or bind.
 #pragma once
 
-#include "llvm/ADT/ArrayRef.h"
-
 #include <string>
 #include <vector>
 
@@ -64,8 +62,5 @@ public:
 private:
   void *handle = nullptr;
 };
-
-/// All libraries; each comes after those that it depends on.
-llvm::ArrayRef<CudaLibraryId> allCudaLibraries();
 
 }  // namespace gptc
