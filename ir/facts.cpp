@@ -110,6 +110,9 @@ State *addState(Module &m, llvm::StringRef name, Type type, StateKind kind) {
   return s;
 }
 
+bool livesOnHost(const State &s) { return fact<&StateFacts::memory>(s) == Memory::host; }
+bool runsOnHost(const Op &op) { return op.is(OpKind::fused) && fact<&GroupFacts::host>(op); }
+
 bool isTrained(const State &s) { return kindOf(s) == StateKind::param && !fact<&TrainedFacts::frozen>(s); }
 
 // ---- the table ------------------------------------------------------------------------------------------------------

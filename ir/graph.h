@@ -211,8 +211,8 @@ Type wholeType(const State &s);
 
 /// Whether a state lies in the host's memory while all others are on a GPU, and whether the host computes a group. Both
 /// are set by the pass offload.
-inline bool livesOnHost(const State &s) { return s.attrs.getString("memory") == "host"; }
-inline bool runsOnHost(const Op &op) { return op.is(OpKind::fused) && op.attrs.getBool("host"); }
+bool livesOnHost(const State &s);
+bool runsOnHost(const Op &op);
 
 class Function {
 public:

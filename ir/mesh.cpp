@@ -7,6 +7,8 @@
 
 namespace gptc {
 
+Mesh Mesh::of(const Module &m) { return {fact<&ParallelFacts::data>(m), fact<&ParallelFacts::tensor>(m)}; }
+
 /// The cut's attribute. Null if it is absent or no list: the verifier calls this on unchecked modules.
 static const Ints *cutOf(const State &s, llvm::StringRef axis) {
   return axis == "data" ? peekFact<&StateFacts::cutData>(s) : peekFact<&StateFacts::cutTensor>(s);

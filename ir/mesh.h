@@ -17,7 +17,7 @@ namespace gptc {
 
 struct Mesh {
   int64_t data = 1, tensor = 1;
-  static Mesh of(const Module &m) { return {m.attrs.getInt("mesh_data", 1), m.attrs.getInt("mesh_tensor", 1)}; }
+  static Mesh of(const Module &m);
   int64_t ranks() const { return data * tensor; }
   /// Extent of "data" or "tensor"; 0 for any other name.
   int64_t extent(llvm::StringRef axis) const { return axis == "data" ? data : axis == "tensor" ? tensor : 0; }

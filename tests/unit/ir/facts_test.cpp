@@ -111,6 +111,12 @@ TEST(Facts, AnUnknownWordIsAnError) {
     EXPECT_EQ(e.diagnostics[0].message, "attribute compute = \"fp8\" is not known");
     EXPECT_EQ(e.diagnostics[0].help.at(0), "\"fp32\", \"bf16\", \"fp16\" and \"tf32\" work");
   }
+  State *s = m.addState("s", Type::scalar(DType::f32));
+  EXPECT_FALSE(livesOnHost(*s));
+  s->attrs.set("memory", std::string("host"));
+  EXPECT_TRUE(livesOnHost(*s));
+  s->attrs.set("memory", std::string("disk"));
+  EXPECT_THROW(livesOnHost(*s), UserError);
 }
 
 struct Bad {
