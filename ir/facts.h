@@ -11,6 +11,7 @@
 #pragma once
 
 #include "ir/graph.h"
+#include "ir/kernel/recipe_kind.h"
 #include "support/enum_words.h"
 
 namespace gptc {
@@ -60,25 +61,6 @@ enum class StateKind {
 template <>
 inline constexpr auto wordsOf<StateKind> =
     std::to_array({"param", "moment", "grad", "counter", "cache", "low", "whole", "packed"});
-
-/// The recipes of codegen/recipes, one of which makes the kernel of a group.
-enum class RecipeKind {
-  pointwise,
-  row,
-  fold,
-  reduce_all,
-  matmul,
-  pack,
-  attention,
-  attention_grad,
-  attention_cached,
-  scatter,
-  collective,
-};
-template <>
-inline constexpr auto wordsOf<RecipeKind> =
-    std::to_array({"pointwise", "row", "fold", "reduce_all", "matmul", "pack", "attention", "attention_grad",
-                   "attention_cached", "scatter", "collective"});
 
 enum class Memory { host };
 template <> inline constexpr auto wordsOf<Memory> = std::to_array({"host"});

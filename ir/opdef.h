@@ -8,6 +8,7 @@
 
 #include "ir/graph.h"
 #include "ir/kernel/kernel.h"
+#include "ir/kernel/recipe_kind.h"
 
 #include <functional>
 #include <optional>
@@ -242,10 +243,9 @@ struct OpDef {
 const OpDef &opDef(OpKind kind);
 /// The leading dimensions of operand 0, all tokens, that the op sums over (OpDef::tokenSum); 0 if not applicable.
 unsigned summedTokenDims(const Op &op);
-/// The name of the kind; also the name of its recipe, if it has its own.
 const char *nameOf(FusionKind kind);
-/// The recipe of a group of this op alone (its attribute `kind`); null for ops that are never in a group.
-const char *recipeOf(OpKind kind);
+/// The recipe of a group of this op alone; nullopt for ops that are never in a group.
+std::optional<RecipeKind> recipeOf(OpKind kind);
 /// Whether the op is an optimizer's update. Operand 0 is a parameter, operand 1 its gradient, result 0 the new
 /// parameter. If the attribute `low` names a dtype, the last result is a copy of the new parameter in it.
 bool updatesParameter(const Op &op);

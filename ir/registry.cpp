@@ -193,19 +193,32 @@ const char *nameOf(FusionKind kind) {
   GPTC_UNREACHABLE("fusion {}", int(kind));
 }
 
-const char *recipeOf(OpKind kind) {
-  const FusionKind fusion = opDef(kind).fusion;
-  switch (fusion) {
+std::optional<RecipeKind> recipeOf(OpKind kind) {
+  switch (opDef(kind).fusion) {
+  case FusionKind::pointwise:
   case FusionKind::gather:
-    return nameOf(FusionKind::pointwise);
+    return RecipeKind::pointwise;
+  case FusionKind::row:
+    return RecipeKind::row;
+  case FusionKind::fold:
+    return RecipeKind::fold;
+  case FusionKind::reduce_all:
+    return RecipeKind::reduce_all;
+  case FusionKind::matmul:
+    return RecipeKind::matmul;
+  case FusionKind::pack:
+    return RecipeKind::pack;
   case FusionKind::attention:
-    return nameOf(kind).data();  // attention, attention_grad, attention_cached
+    return parseWord<RecipeKind>(nameOf(kind));  // attention, attention_grad, attention_cached
+  case FusionKind::scatter:
+    return RecipeKind::scatter;
+  case FusionKind::collective:
+    return RecipeKind::collective;
   case FusionKind::view:
   case FusionKind::structure:
-    return nullptr;
-  default:
-    return nameOf(fusion);
+    return std::nullopt;
   }
+  GPTC_UNREACHABLE("fusion of {}", nameOf(kind));
 }
 
 }  // namespace gptc

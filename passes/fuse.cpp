@@ -50,10 +50,10 @@ namespace {
 
 struct Unit {
   std::vector<Op *> ops;
-  const char *kind = nullptr;  // the recipe; null: the op runs no code
-  Op *anchor = nullptr;        // gives the group its loc and layer
-  int position = 0;            // index into the sequence
-  Unit *into = nullptr;        // the unit that this one was merged into; null: none
+  std::optional<RecipeKind> kind;  // nullopt: the op runs no code
+  Op *anchor = nullptr;            // gives the group its loc and layer
+  int position = 0;                // index into the sequence
+  Unit *into = nullptr;            // the unit that this one was merged into; null: none
 
   // For step 3, which visits many units. States have numbers here, as names would be slow.
   llvm::SmallVector<Unit *, 4> sources;     // units of the operands when this one was made; see current()
@@ -103,11 +103,11 @@ public:
       }
     }
     if (options.values.getBool("epilogue", true))
-      growAll("matmul");
+      growAll(RecipeKind::matmul);
     if (options.values.getBool("row", true))
-      growAll("row");
+      growAll(RecipeKind::row);
     if (options.values.getBool("pointwise", true))
-      growAll("pointwise");
+      growAll(RecipeKind::pointwise);
     if (options.values.getBool("fold", true)) {
       if (options.values.getBool("bias", true))
         joinBiasGradients();
@@ -171,7 +171,6 @@ private:
       written;  // by state: the last merge in which a read, use or write of it (touched), or a write, came after A
   unsigned merges = 0;
 
-  static bool is(const Unit *u, const char *kind) { return u->kind && llvm::StringRef(u->kind) == kind; }
   Unit *unitOfOp(const Op *op) const {
     Unit *u = unitOf.lookup(op);
     return u ? u->current() : nullptr;
@@ -303,11 +302,12 @@ private:
     const Op &op = *other->anchor;
     if (!other->kind || updatesParameter(op) || updatesParameter(*u->anchor))
       return false;
-    bool pointwise = is(other, "pointwise");
-    bool fits = is(u, "matmul") ? pointwise && other->ops.size() == 1 && op.def().fusion == FusionKind::pointwise
-                : is(u, "row")  ? pointwise || is(other, "row")
-                                : pointwise;
-    if (is(u, "matmul") && addsBias(op) && !options.values.getBool("bias", true))
+    bool pointwise = other->kind == RecipeKind::pointwise;
+    bool fits = u->kind == RecipeKind::matmul
+                    ? pointwise && other->ops.size() == 1 && op.def().fusion == FusionKind::pointwise
+                : u->kind == RecipeKind::row ? pointwise || other->kind == RecipeKind::row
+                                             : pointwise;
+    if (u->kind == RecipeKind::matmul && addsBias(op) && !options.values.getBool("bias", true))
       return false;
     if (!fits || (!domainOf(op).isScalar() && int64_t(u->ops.size() + other->ops.size()) > maxOps))
       return false;
@@ -318,7 +318,7 @@ private:
   bool absorb(Unit *&u, Unit *other) {
     if (!other || other == u || !mayGrow(u, other) || !edgesFit(u, other) || !edgesFit(other, u))
       return false;
-    const char *kind = u->kind;
+    const std::optional<RecipeKind> kind = u->kind;
     Op *anchor = u->anchor;
     Unit *merged = tryMerge(u, other);
     if (!merged)
@@ -342,7 +342,7 @@ private:
         for (Op *user : users)
           grew |= absorb(u, unitOfOp(user));
       }
-      if (!is(u, "matmul"))
+      if (u->kind != RecipeKind::matmul)
         for (Value *v : op->operands())
           grew |= absorb(u, unitOfValue(v));
     }
@@ -354,10 +354,10 @@ private:
     return !op.is(OpKind::matmul) || (op.numOperands() == 2 && op.attrs.getInt("fold") == 0);
   }
 
-  void growAll(const char *kind) {
+  void growAll(RecipeKind kind) {
     for (auto &owned : units) {
       Unit *u = owned.get();
-      if (u->ops.empty() || !is(u, kind) || !canAnchor(*u->anchor))
+      if (u->ops.empty() || u->kind != kind || !canAnchor(*u->anchor))
         continue;
       while (grow(u)) {
       }
@@ -368,7 +368,7 @@ private:
   void joinBiasGradients() {
     for (auto &owned : units) {
       Unit *u = owned.get();
-      if (u->ops.empty() || !is(u, "matmul"))
+      if (u->ops.empty() || u->kind != RecipeKind::matmul)
         continue;
       const Op &product = *u->anchor;
       const int64_t fold = product.attrs.getInt("fold");
@@ -391,7 +391,7 @@ private:
           sum = sumFor(user->result());
       Op *anchor = u->anchor;
       if (Unit *merged = sum ? tryMerge(u, sum) : nullptr) {
-        merged->kind = "matmul";
+        merged->kind = RecipeKind::matmul;
         merged->anchor = anchor;
       }
     }
@@ -405,11 +405,11 @@ private:
     };
     for (auto &owned : units) {
       Unit *u = owned.get();
-      for (size_t n = 0; n < u->ops.size() && is(u, "fold"); ++n)
+      for (size_t n = 0; n < u->ops.size() && u->kind == RecipeKind::fold; ++n)
         for (Value *v : llvm::SmallVector<Value *, 4>(u->ops[n]->operands()))
           for (Op *user : llvm::SmallVector<Op *, 8>(v->users())) {
             Unit *other = unitOfOp(user);
-            if (!other || other == u || !is(other, "fold") || other->position < u->position ||
+            if (!other || other == u || other->kind != RecipeKind::fold || other->position < u->position ||
                 !sameSum(*u->anchor, *other->anchor) || int64_t(u->ops.size() + other->ops.size()) > maxOps ||
                 !edgesFit(u, other))
               continue;
@@ -463,7 +463,7 @@ private:
     if (!used)
       return;  // dead
     Op *group = f.body.insert(OpKind::fused, before);
-    setFact<&GroupFacts::kind>(*group, u.kind);
+    setKind(*group, *u.kind);
     group->loc = u.anchor->loc;
     group->layer = u.anchor->layer;
     for (auto &[outer, inner] : arguments)
@@ -511,7 +511,7 @@ bool fuse(Module &m, const PassOptions &options) {
   for (auto &f : m.functions) {
     bool open = false;
     for (Op &op : f->body)
-      open |= recipeOf(op.kind) != nullptr;
+      open |= recipeOf(op.kind).has_value();
     if (!open)
       continue;
     Fuser fuser(*f, options);

@@ -148,7 +148,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
 }  // namespace
 
 const Recipe &collectiveRecipe() {
-  static const Recipe recipe{"collective", matches, defaults, space, build};
+  static const Recipe recipe{RecipeKind::collective, matches, defaults, space, build};
   return recipe;
 }
 

@@ -562,7 +562,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &foldRecipe() {
-  static const Recipe recipe = {"fold", matches, defaults, space, build};
+  static const Recipe recipe = {RecipeKind::fold, matches, defaults, space, build};
   return recipe;
 }
 

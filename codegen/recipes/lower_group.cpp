@@ -8,34 +8,37 @@
 
 namespace gptc {
 
-const Recipe *findRecipe(llvm::StringRef name) {
-#define GPTC_RECIPE(n)                                                                                                 \
-  if (name == #n)                                                                                                      \
-    return &n##Recipe();
+static const Recipe &recipeFor(RecipeKind kind) {
+  switch (kind) {
+#define GPTC_RECIPE(name)                                                                                              \
+  case RecipeKind::name:                                                                                               \
+    return name##Recipe();
 #include "codegen/recipes/recipes.def"
 #undef GPTC_RECIPE
-  return nullptr;
+  }
+  GPTC_UNREACHABLE("recipe {}", int(kind));
 }
 
 const Recipe &recipeOf(const Op &fused) {
   GPTC_CHECK(fused.is(OpKind::fused), "{} is no fused op", fused.name());
   const std::string problem = groupProblem(fused);
   GPTC_CHECK(problem.empty(), "{}\n{}", problem, print(fused));
-  return *findRecipe(fact<&GroupFacts::kind>(fused));
+  return recipeFor(*kindOf(fused));
 }
 
 std::string groupProblem(const Op &fused) {
-  const std::string kind = fact<&GroupFacts::kind>(fused);
-  const Recipe *recipe = findRecipe(kind);
-  return !recipe                   ? fmt::format("no recipe is called '{}', as a group '{}' says", kind, fused.loc)
-         : !recipe->matches(fused) ? fmt::format("recipe {} does not take the ops of the group '{}'", kind, fused.loc)
-                                   : "";
+  const std::optional<RecipeKind> kind = kindOf(fused);
+  if (!kind)
+    return fmt::format("no recipe is called '{}', as a group '{}' says", fact<&GroupFacts::kind>(fused), fused.loc);
+  return recipeFor(*kind).matches(fused)
+             ? ""
+             : fmt::format("recipe {} does not take the ops of the group '{}'", nameOf(*kind), fused.loc);
 }
 
 Schedule defaultSchedule(const Op &fused, const Target &target) {
   const Recipe &recipe = recipeOf(fused);
   Schedule s = recipe.defaultSchedule(fused, target);
-  s.recipe = recipe.name;
+  s.recipe = recipe.kind;
   s.library = (target.callsLibrary() && matchCublasLtMatmul(fused)) ||
               (target.callsCudnn() && target.architecture >= 80 && matchCudnnAttention(fused));
   return s;
@@ -54,7 +57,7 @@ std::vector<Schedule> scheduleSpace(const Op &fused, const Target &target) {
 
 LoweredGroup lowerGroup(const Op &fused, const Schedule &schedule, const Target &target, DType compute) {
   const Recipe &recipe = recipeOf(fused);
-  GPTC_CHECK(schedule.recipe == recipe.name, "a schedule for {} given to {}", schedule.recipe, recipe.name);
+  GPTC_CHECK(schedule.recipe == recipe.kind, "schedule '{}' given to {}", schedule.str(), nameOf(recipe.kind));
   GPTC_CHECK((schedule.threads > 0) == target.isCuda(), "schedule '{}' for target {}", schedule.str(), target.name);
   LoweredGroup g = recipe.build(fused, schedule, target, compute);
   if (schedule.library) {

@@ -252,7 +252,7 @@ static LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DT
 }
 
 const Recipe &pointwiseRecipe() {
-  static const Recipe recipe = {"pointwise", matches, defaults, space, build};
+  static const Recipe recipe = {RecipeKind::pointwise, matches, defaults, space, build};
   return recipe;
 }
 

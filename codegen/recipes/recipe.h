@@ -17,7 +17,7 @@
 namespace gptc {
 
 struct Recipe {
-  const char *name;
+  RecipeKind kind;
   /// Whether `build` can handle this group.
   bool (*matches)(const Op &fused);
   /// Sizes that are good without measurement, for a group that matches. For CUDA targets `threads` is set, and `build`
@@ -64,8 +64,6 @@ private:
   std::vector<Schedule> all;
 };
 
-/// The recipe of that name, or null.
-const Recipe *findRecipe(llvm::StringRef name);
 /// The recipe of a fused op's `kind`. InternalError if there is none or it does not match.
 const Recipe &recipeOf(const Op &fused);
 

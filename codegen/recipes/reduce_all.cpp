@@ -235,7 +235,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &reduce_allRecipe() {
-  static const Recipe recipe = {"reduce_all", matches, defaults, space, build};
+  static const Recipe recipe = {RecipeKind::reduce_all, matches, defaults, space, build};
   return recipe;
 }
 

@@ -367,7 +367,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
 }  // namespace
 
 const Recipe &rowRecipe() {
-  static const Recipe recipe = {"row", matches, defaults, space, build};
+  static const Recipe recipe = {RecipeKind::row, matches, defaults, space, build};
   return recipe;
 }
 

@@ -138,7 +138,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &scatterRecipe() {
-  static const Recipe recipe = {"scatter", matches, defaults, space, build};
+  static const Recipe recipe = {RecipeKind::scatter, matches, defaults, space, build};
   return recipe;
 }
 

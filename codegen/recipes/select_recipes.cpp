@@ -116,7 +116,7 @@ bool selectRecipes(Module &m, const Target &target, ScheduleSource *measured) {
         Schedule s;
         std::string text = fact<&GroupFacts::schedule>(op);
         // A schedule for a GPU cannot be used on a CPU, nor the reverse.
-        if (text.empty() || !Schedule::parse(text, s) || s.recipe != fact<&GroupFacts::kind>(op) ||
+        if (text.empty() || !Schedule::parse(text, s) || s.recipe != kindOf(op) ||
             (s.threads > 0) != targetOf(op).isCuda()) {
           std::optional<Schedule> best = measured && !runsOnHost(op) ? measured->find(op, target) : std::nullopt;
           s = best ? *best : defaultSchedule(op, targetOf(op));

@@ -40,11 +40,6 @@ template <typename S, typename F> void forEachField(S &s, F f) {
   f("algorithm", s.algorithm, INT32_MAX);
 }
 
-bool isRecipeName(llvm::StringRef s) {
-  return !s.empty() &&
-         llvm::all_of(s, [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; });
-}
-
 }  // namespace
 
 int64_t tileColumns(const Target &target, int64_t m, int64_t n) {
@@ -54,7 +49,7 @@ int64_t tileColumns(const Target &target, int64_t m, int64_t n) {
 }
 
 std::string Schedule::str() const {
-  std::string s = recipe;
+  std::string s = recipe ? std::string(nameOf(*recipe)) : "";
   forEachField(*this, [&](const char *name, auto value, int64_t) {
     if (value)
       s += std::string(" ") + name + "=" + std::to_string(int64_t(value));
@@ -65,10 +60,11 @@ std::string Schedule::str() const {
 bool Schedule::parse(llvm::StringRef text, Schedule &out) {
   llvm::SmallVector<llvm::StringRef, 12> words;
   text.split(words, ' ', -1, /*KeepEmpty=*/false);
-  if (words.empty() || !isRecipeName(words[0]))
-    return false;
   Schedule s;
-  s.recipe = words[0].str();
+  if (!words.empty())
+    s.recipe = parseWord<RecipeKind>(words[0]);
+  if (!s.recipe)
+    return false;
   for (llvm::StringRef word : llvm::ArrayRef(words).drop_front()) {
     auto [name, digits] = word.split('=');
     bool known = false;
@@ -86,9 +82,9 @@ bool Schedule::parse(llvm::StringRef text, Schedule &out) {
   }
   const int64_t tile = int64_t(s.mr) * s.nr;  // elements, held in vectors that are all unrolled
   if ((s.vec & (s.vec - 1)) || s.threads % 32 || (s.vec && tile > maxTileVectors * s.vec) ||
-      (s.algorithm && !(s.library && s.recipe == "matmul")))
+      (s.algorithm && !(s.library && s.recipe == RecipeKind::matmul)))
     return false;
-  out = std::move(s);
+  out = s;
   return true;
 }
 

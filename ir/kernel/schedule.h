@@ -10,6 +10,7 @@
 #pragma once
 
 #include "ir/kernel/dtype.h"
+#include "ir/kernel/recipe_kind.h"
 
 #include <optional>
 #include <string>
@@ -51,9 +52,8 @@ struct Target {
 /// Sizes chosen for one kernel; zero stands for the recipe's default. One flat struct for all recipes, as in tuning
 /// records.
 struct Schedule {
-  /// "pointwise", "row", "fold", "reduce_all", "matmul", "attention", "attention_grad", "attention_cached", "scatter"
-  std::string recipe;
-  int vec = 0;  // lanes of vector loops; the lanes of row sums
+  std::optional<RecipeKind> recipe;  // nullopt until one is chosen
+  int vec = 0;                       // lanes of vector loops; the lanes of row sums
   int unroll = 0;
   int64_t task = 0;                // rows, elements or heads per parallel task
   int threads = 0;                 // threads of a block, a multiple of the warp; set on CUDA, and only there

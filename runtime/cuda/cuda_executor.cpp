@@ -46,7 +46,7 @@ std::map<std::string, int64_t> workspaces(const Module &m) {
   for (const PlannedKernel &k : kernelsOf(m)) {
     Schedule s;
     const bool library = Schedule::parse(fact<&GroupFacts::schedule>(*k.op), s) && s.library;
-    int64_t &bytes = largest[!library ? "a kernel" : s.recipe == "matmul" ? "cuBLASLt" : "cuDNN"];
+    int64_t &bytes = largest[!library ? "a kernel" : s.recipe == RecipeKind::matmul ? "cuBLASLt" : "cuDNN"];
     for (int64_t ws : fact<&GroupFacts::ws>(*k.op))
       bytes = std::max(bytes, ws);
   }

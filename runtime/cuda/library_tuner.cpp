@@ -204,7 +204,8 @@ private:
 /// Whether the op is a cuBLASLt call without a pinned algorithm.
 bool isUndecided(const Op &op) {
   Schedule s;
-  return Schedule::parse(fact<&GroupFacts::schedule>(op), s) && s.recipe == "matmul" && s.library && !s.algorithm;
+  return Schedule::parse(fact<&GroupFacts::schedule>(op), s) && s.recipe == RecipeKind::matmul && s.library &&
+         !s.algorithm;
 }
 
 /// The products of all functions, those with the most arithmetic first.

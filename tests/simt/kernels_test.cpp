@@ -110,7 +110,7 @@ TEST(CudaText, RandomPointwiseGroups) {
     Source s(seed);
     Group g = randomGroup(s, false);
     std::vector<Tensor> operands = randomOperands(g, seed);
-    Schedule schedule{.recipe = "pointwise"};
+    Schedule schedule{.recipe = RecipeKind::pointwise};
     schedule.vec = 1 << s.between(0, 3);
     schedule.threads = int(32 * s.between(1, 9));
     cases.push_back(makeCase(std::move(g), std::move(operands), schedule));

@@ -62,7 +62,7 @@ Group groupOf(OpKind kind, llvm::ArrayRef<Type> operands, const AttrMap &attribu
   }
   in.op(OpKind::yield, yielded, llvm::ArrayRef<Type>());
   Builder out(f->body);
-  g.fused = out.op(OpKind::fused, outer, types, attrs({{"kind", recipeOf(kind)}}));
+  g.fused = out.op(OpKind::fused, outer, types, attrs({{"kind", std::string(nameOf(recipeOf(kind).value()))}}));
   g.fused->body = std::move(body);
   std::vector<Value *> returned;
   for (unsigned i = 0; i < g.fused->numResults(); ++i)

@@ -84,9 +84,9 @@ void accountOfLibraries(const Config &c, const Plan &plan, const CompileReport &
     Schedule s;
     if (!Schedule::parse(fact<&GroupFacts::schedule>(*k.op), s))
       continue;
-    Count *of = s.recipe == "matmul"                                      ? &matmuls
-                : s.recipe == "attention" || s.recipe == "attention_grad" ? &attentions
-                                                                          : nullptr;
+    Count *of = s.recipe == RecipeKind::matmul                                                ? &matmuls
+                : s.recipe == RecipeKind::attention || s.recipe == RecipeKind::attention_grad ? &attentions
+                                                                                              : nullptr;
     if (of)
       ++of->groups, of->calls += s.library;
   }

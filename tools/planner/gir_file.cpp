@@ -165,7 +165,7 @@ const char *firstPassFor(const Module &m, const std::string &path) {
   for (const auto &f : m.functions)
     for (const Op &op : f->body) {
       groups |= op.is(OpKind::fused);
-      open |= recipeOf(op.kind) != nullptr;
+      open |= recipeOf(op.kind).has_value();
     }
   if (groups && open)
     unfit(path, "some ops stand in groups and others do not",

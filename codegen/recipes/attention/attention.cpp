@@ -364,7 +364,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &attentionRecipe() {
-  static const Recipe recipe{"attention", matches, defaults, space, build};
+  static const Recipe recipe{RecipeKind::attention, matches, defaults, space, build};
   return recipe;
 }
 

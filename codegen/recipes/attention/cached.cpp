@@ -164,7 +164,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &attention_cachedRecipe() {
-  static const Recipe recipe{"attention_cached", matches, defaults, space, build};
+  static const Recipe recipe{RecipeKind::attention_cached, matches, defaults, space, build};
   return recipe;
 }
 

@@ -642,7 +642,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &attention_gradRecipe() {
-  static const Recipe recipe{"attention_grad", matches, defaults, space, build};
+  static const Recipe recipe{RecipeKind::attention_grad, matches, defaults, space, build};
   return recipe;
 }
 

@@ -116,7 +116,7 @@ void forCuts(const Problem &p, const Tile &tile, const Target &target, bool pair
 
 Schedule scheduleOf(const Tile &tile, bool pairs, int64_t kc, int64_t tilesPerTask, int64_t panelsPerTask) {
   Schedule s;
-  s.recipe = "matmul";
+  s.recipe = RecipeKind::matmul;
   s.pairs = pairs;
   s.vec = tile.lanes;
   s.mr = tile.rows;

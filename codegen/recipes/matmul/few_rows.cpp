@@ -323,7 +323,7 @@ int64_t columnsOfTask(const Problem &p, int64_t tasks, int64_t most, int64_t uni
 
 Schedule fewRowsSchedule(const Problem &p, const Target &target) {
   Schedule s;
-  s.recipe = "matmul";
+  s.recipe = RecipeKind::matmul;
   s.vec = target.lanes(DType::f32);
   s.mr = int(p.m);
   s.pairs = usesPairs(p, target);

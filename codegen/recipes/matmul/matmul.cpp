@@ -735,7 +735,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &target, DTy
 }  // namespace
 
 const Recipe &matmulRecipe() {
-  static const Recipe recipe{"matmul", matches, defaults, space, build};
+  static const Recipe recipe{RecipeKind::matmul, matches, defaults, space, build};
   return recipe;
 }
 

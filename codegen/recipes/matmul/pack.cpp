@@ -221,7 +221,7 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 }  // namespace
 
 const Recipe &packRecipe() {
-  static const Recipe recipe = {"pack", matches, defaults, space, build};
+  static const Recipe recipe = {RecipeKind::pack, matches, defaults, space, build};
   return recipe;
 }
 

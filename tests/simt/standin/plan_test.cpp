@@ -255,8 +255,8 @@ TEST_F(PlanTest, TenStepsOfAGptAreTheCpus) {
     for (const PlannedKernel &k : kernelsOf(*gpu->plan.planned)) {
       Schedule schedule;
       ASSERT_TRUE(Schedule::parse(k.op->attrs.getString("schedule"), schedule));
-      const bool attention = schedule.recipe == "attention" || schedule.recipe == "attention_grad";
-      EXPECT_EQ(schedule.library, v.library && (schedule.recipe == "matmul" || (attention && !fp32 && cudnn)))
+      const bool attention = schedule.recipe == RecipeKind::attention || schedule.recipe == RecipeKind::attention_grad;
+      EXPECT_EQ(schedule.library, v.library && (schedule.recipe == RecipeKind::matmul || (attention && !fp32 && cudnn)))
           << k.name;
     }
     for (Session *s : {&*cpu, &*gpu})

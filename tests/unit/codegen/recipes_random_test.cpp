@@ -36,7 +36,7 @@ TEST(RandomGroups, Pointwise) {
     Group g = randomGroup(s, false);
     std::vector<Tensor> operands = randomOperands(g, seed);
     Schedule schedule;
-    schedule.recipe = "pointwise";
+    schedule.recipe = RecipeKind::pointwise;
     schedule.vec = 1 << s.between(0, 6);
     schedule.task = s.between(0, 3) ? s.between(1, 700) : 0;
     compare(g, operands, schedule, seed);

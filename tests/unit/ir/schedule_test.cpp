@@ -7,7 +7,7 @@ using namespace gptc;
 namespace {
 
 TEST(Schedule, RoundTrip) {
-  Schedule s{.recipe = "matmul",
+  Schedule s{.recipe = RecipeKind::matmul,
              .vec = 16,
              .unroll = 2,
              .task = 64,
@@ -34,19 +34,21 @@ TEST(Schedule, RoundTrip) {
 }
 
 TEST(Schedule, ZerosAreLeftOut) {
-  Schedule s{.recipe = "row"};
+  Schedule s{.recipe = RecipeKind::row};
   EXPECT_EQ(s.str(), "row");
-  Schedule back{.recipe = "x", .vec = 3};
+  Schedule back{.recipe = RecipeKind::fold, .vec = 3};
   ASSERT_TRUE(Schedule::parse("row", back));
   EXPECT_EQ(back, s);
 }
 
 TEST(Schedule, Rejects) {
-  Schedule s{.recipe = "untouched"};
+  Schedule s{.recipe = RecipeKind::pack};
   for (const char *text : {"",
                            "  ",
                            "mr=4",
                            "Matmul",
+                           "matmuls mr=4",
+                           "reduce vec=8",
                            "matmul mr",
                            "matmul mr=",
                            "matmul mr=0",
@@ -73,7 +75,7 @@ TEST(Schedule, Rejects) {
                            "pointwise task=70368744177665",
                            "matmul vec=1 mr=12 nr=12"})
     EXPECT_FALSE(Schedule::parse(text, s)) << text;
-  EXPECT_EQ(s.recipe, "untouched");
+  EXPECT_EQ(s, Schedule{.recipe = RecipeKind::pack});
 }
 
 }  // namespace
