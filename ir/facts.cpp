@@ -15,7 +15,7 @@ namespace {
 template <typename T> constexpr bool isOptional = false;
 template <typename T> constexpr bool isOptional<std::optional<T>> = true;
 
-template <typename T> T read(const AttrMap &attrs, const char *name, T absent) {
+template <typename T> T read(const AttrMap &attrs, const char *name, const T &absent) {
   if constexpr (isOptional<T>) {
     using Held = typename T::value_type;
     return attrs.has(name) ? T(read<Held>(attrs, name, Held())) : absent;
