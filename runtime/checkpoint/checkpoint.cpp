@@ -546,7 +546,7 @@ static std::vector<std::string> weightFiles(const std::string &folder) {
   for (const std::string &name : names) {
     if (name.find('/') != std::string::npos)
       why = fmt::format("it names {}", name);
-    paths.push_back(folder + "/" + name);
+    paths.push_back(fmt::format("{}/{}", folder, name));
   }
   if (!why.empty() || paths.empty())
     throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", index, why.empty() ? "no tensors" : why));

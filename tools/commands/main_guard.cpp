@@ -91,7 +91,7 @@ void warnOfStrangeVariables() {
 }
 
 /// Async-signal-safe calls only.
-void onFault(int) {
+[[maybe_unused]] void onFault(int) {
   auto say = [](const char *text) { (void)!::write(STDERR_FILENO, text, std::strlen(text)); };
   static_assert(int(ErrorCode::Internal) == 7001);
   say("error[GPTC7001]: a bug in gptc: a fault of memory");
