@@ -225,7 +225,7 @@ struct RendezvousClient::Impl {
 
   /// Sends a request and waits for the answer. The server enforces the time-out; the client allows some more for its
   /// answer.
-  Answer ask(uint64_t id, std::string message, milliseconds wait, llvm::StringRef what) {
+  Answer ask(uint64_t id, const std::string &message, milliseconds wait, llvm::StringRef what) {
     std::unique_lock lock(mutex);
     if (self.failed.load())
       throwFailure();
