@@ -139,7 +139,7 @@ void conform(Communicator &c) {
   if (std::has_single_bit(unsigned(c.world)))
     orders.push_back(SumOrder::tree);
   uint64_t seed = 1;
-  auto run = [&](std::vector<std::unique_ptr<Case>> cases, SumOrder order) {
+  auto run = [&](const std::vector<std::unique_ptr<Case>> &cases, SumOrder order) {
     std::vector<Collective> calls;
     for (const auto &k : cases)
       calls.push_back(k->call);

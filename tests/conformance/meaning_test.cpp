@@ -130,7 +130,7 @@ struct AdafactorSteps {
     const bool factored = p.type.rank() == 2;
     const Tensor factor = Tensor::scalar(scale), lr = Tensor::scalar(1e-2), now = conformance::step(t);
     auto one = [](OpKind kind, std::vector<Tensor> in, AttrMap at = {}) {
-      return evaluate(kind, std::move(in), at)[0];
+      return evaluate(kind, std::move(in), std::move(at))[0];
     };
     auto total = [&](const Tensor &x) {
       return x.type.isScalar() ? x : one(OpKind::reduce_sum, {x}, attrs({{"lead", int64_t(1)}}));
