@@ -106,7 +106,7 @@ TEST(Checkpoints, OfAnotherModelAreRefusedByTheKeysThatDiffer) {
       {"model.position=none", "position is \"rope\" there and \"none\" in the plan", "model.position = \"rope\""}};
   for (auto &c : cases) {
     const std::string other = w.compile("other", {"model.position=rope", c.setting});
-    for (std::vector<std::string> command : {std::vector<std::string>{other}, {"eval", other}}) {
+    for (const std::vector<std::string> &command : {std::vector<std::string>{other}, {"eval", other}}) {
       Result r = w.gptrun(command);
       EXPECT_EQ(r.code, 5) << c.setting << r.output;
       EXPECT_NE(r.output.find(c.difference), std::string::npos) << r.output;

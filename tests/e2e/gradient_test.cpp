@@ -279,7 +279,7 @@ TEST_F(Cache, WeightsOfALlamaUnderItsNames) {
 
 TEST_F(Cache, SamplingGoesOnPastTheContext) {
   std::unique_ptr<Session> s = open({});
-  auto draw = [&](uint64_t seed, int64_t n, std::vector<int32_t> prompt = {1, 2, 3}) {
+  auto draw = [&](uint64_t seed, int64_t n, const std::vector<int32_t> &prompt = {1, 2, 3}) {
     std::vector<int32_t> out;
     sampleTokens(s->executor, prompt, {.maxTokens = n, .temperature = 1, .seed = seed}, [&](int32_t t) {
       out.push_back(t);

@@ -133,7 +133,7 @@ TEST_F(InferenceTest, ABudgetOfSeveralRanksIsNotOneOfEvaluation) {
 
 TEST_F(InferenceTest, AnyCheckpointIsEvaluated) {
   const std::string plan = w.compile("plan", {"eval.every=3"}), out = w.path("out");
-  const std::string first = w.train(plan, "out", {"--steps", "6"});
+  w.train(plan, "out", {"--steps", "6"});
   // Step 3 is to be the best for good, and step 6 was evaluated by who went on.
   const CheckpointStore store(out);
   ASSERT_EQ(store.steps(), (std::vector<int64_t>{6, 3}));

@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(OptimizerPlans, SayWhatMomentsTake) {
   Workplace w;
-  auto account = [&](std::vector<std::string> settings) {
+  auto account = [&](const std::vector<std::string> &settings) {
     std::vector<std::string> args = {"compile", w.modelFile(), "-o", w.path("plan")};
     for (const std::string &s : settings)
       args.insert(args.end(), {"--set", s});

@@ -142,7 +142,7 @@ TEST(PackedChoice, WhatGathersAtItsUseHasNoPanels) {
 
 TEST(PackedChoice, IsSaidAndPaysHere) {
   Workplace w;
-  auto decisionOf = [&](std::vector<std::string> settings) {
+  auto decisionOf = [&](const std::vector<std::string> &settings) {
     Result r = w.gptc({"explain", w.compile("plan", settings)});
     EXPECT_EQ(r.code, 0) << r.output;
     const size_t at = r.output.find("pack-weights panels");

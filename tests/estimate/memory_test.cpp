@@ -109,7 +109,7 @@ TEST(MemoryOnGpus, OfZeRO3OnOtherNumbersOfGpusIsCloseToTheWholePlan) {
   const Config config = bloom(c, 4, small({"model.n_layer=7"}));
   const auto plans = std::make_shared<Forecaster::Plans>();
   for (int64_t n : {4, 16})
-    for (Strategy s : strategies(n, false)) {
+    for (const Strategy &s : strategies(n, false)) {
       if (s.zeroStage != 3)
         continue;
       Forecaster f(config, c, plans);

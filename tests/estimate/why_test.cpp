@@ -47,7 +47,7 @@ TEST(WhyPlans, NamesTheKindOfWorkThatDiffers) {
   // The other way round the signs are.
   const std::vector<std::string> back = whySlower(narrow, wide);
   ASSERT_EQ(back.size(), lines.size());
-  EXPECT_NE(back[0].find("-"), std::string::npos) << back[0];
+  EXPECT_NE(back[0].find('-'), std::string::npos) << back[0];
   EXPECT_TRUE(whySlower(narrow, narrow).empty());
 }
 

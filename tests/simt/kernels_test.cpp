@@ -293,7 +293,7 @@ TEST(CudaText, RandomKernels) {
 /// Runs the kernel whole, which must be right, and without each of its barriers in turn, which must be found.
 /// `shared`: pairs of parameters that are one memory. Returns what is in memory after the whole kernel ran.
 std::vector<std::vector<float>> checkBarriers(const kir::Kernel &k, size_t atLeast,
-                                              std::vector<std::pair<unsigned, unsigned>> shared = {}) {
+                                              const std::vector<std::pair<unsigned, unsigned>> &shared = {}) {
   const CudaKernel whole = emitCuda(k, "whole");
   const std::string word = "barrier();";
   std::vector<std::string> kernels = {"whole_p0"};

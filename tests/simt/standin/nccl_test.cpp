@@ -292,7 +292,7 @@ template <int signal> void lost(const RankPlace &at) {
     raise(signal);
   }
   c.enqueue(NcclCollective{Kind::all_reduce, x, x, 3, DType::f32}, p.gpu.stream);
-  std::ofstream{mark(at.rank)};
+  std::ofstream(mark(at.rank)).flush();
   try {
     p.wait(c, "step 12");
   } catch (const UserError &) {

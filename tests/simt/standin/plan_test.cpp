@@ -639,7 +639,7 @@ TEST_F(PlanTest, CheckpointsGoFromOneDeviceToTheOther) {
   initializeStates(cpu->executor, 3);
   std::vector<Step> want = train(*cpu, 0, 6);
   want.erase(want.begin(), want.begin() + 3);
-  for (auto [first, second] : {std::pair{gpuPlan, cpuPlan}, {cpuPlan, gpuPlan}}) {
+  for (const auto &[first, second] : {std::pair{gpuPlan, cpuPlan}, {cpuPlan, gpuPlan}}) {
     const std::string out = (folder / fmt::format("move-{}", first == gpuPlan)).string();
     std::unique_ptr<Session> a = open(first), b = open(second);
     initializeStates(a->executor, 3);

@@ -16,7 +16,7 @@ struct SmallGpt {
   bool rope = false, alibi = false, gated = false, causal = true;  // rope: heads of an even size
 };
 
-inline void addParam(Module &m, const char *name, std::vector<int64_t> shape) {
+inline void addParam(Module &m, const char *name, const std::vector<int64_t> &shape) {
   Type t(DType::f32);
   for (int64_t n : shape)
     t.dims.push_back(n);
@@ -77,7 +77,7 @@ inline std::unique_ptr<Module> smallGpt(const SmallGpt &o) {
       return b.value(OpKind::rmsnorm, {v, read("ln.g")}, attrs({{"eps", 1e-5}}));
     return b.value(OpKind::layernorm, {v, read("ln.g"), o.bias ? read("ln.b") : nullptr}, attrs({{"eps", 1e-5}}));
   };
-  auto reshape = [&](Value *v, std::vector<Dim> dims) {
+  auto reshape = [&](Value *v, const std::vector<Dim> &dims) {
     return b.op(OpKind::reshape, {v}, llvm::ArrayRef<Type>(Type(DType::f32, dims)))->result();
   };
   auto part = [&](Value *v, int64_t start) {
