@@ -21,7 +21,8 @@ using OfRanks = std::vector<Tensor>;
 /// Runs one block on all ranks of a mesh, op by op. Frees each tensor after its last use.
 class Run {
 public:
-  Run(const Block &block, const Mesh &mesh, llvm::MutableArrayRef<StateMap *> states, const InterpretObserver &observe)
+  /// `observe` may be null; it and `states` must outlive the run.
+  Run(const Block &block, const Mesh &mesh, llvm::MutableArrayRef<StateMap *> states, const InterpretObserver *observe)
       : block(block), mesh(mesh), states(states), observe(observe) {}
 
   void bind(const Value *v, OfRanks tensors) {
@@ -49,11 +50,11 @@ public:
       }
       std::vector<OfRanks> results = execute(op, operands);
       GPTC_CHECK(results.size() == op.numResults(), "{} results of {}", results.size(), print(op));
-      if (observe) {
+      if (observe && *observe) {
         std::vector<Tensor> first;  // moved, not copied: tests let the observer change them
         for (OfRanks &r : results)
           first.push_back(std::move(r[0]));
-        observe(op, first);
+        (*observe)(op, first);
         for (size_t i = 0; i < results.size(); ++i)
           results[i][0] = std::move(first[i]);
       }
@@ -68,7 +69,7 @@ public:
 
   /// Runs the body of a fused op.
   static std::vector<OfRanks> fused(const Op &op, const Mesh &mesh, llvm::ArrayRef<const OfRanks *> operands,
-                                    const InterpretObserver &observe) {
+                                    const InterpretObserver *observe) {
     GPTC_CHECK(op.body && operands.size() == op.body->args.size(), "{} operands for {}", operands.size(), print(op));
     Run inner(*op.body, mesh, {}, observe);
     for (size_t i = 0; i < operands.size(); ++i)
@@ -84,7 +85,7 @@ private:
   const Block &block;
   const Mesh mesh;
   llvm::MutableArrayRef<StateMap *> states;  // by rank; none in a fused body
-  const InterpretObserver &observe;
+  const InterpretObserver *observe;
   llvm::DenseMap<const Value *, Live> live;
 
   std::vector<OfRanks> execute(const Op &op, llvm::ArrayRef<const OfRanks *> operands) {
@@ -146,7 +147,7 @@ private:
 std::vector<Tensor> interpret(const Function &f, std::span<const Tensor> args, StateMap &state,
                               const InterpretObserver &observe) {
   StateMap *states[] = {&state};
-  Run run(f.body, {}, states, observe);
+  Run run(f.body, {}, states, &observe);
   GPTC_CHECK(args.size() == f.body.args.size(), "@{} takes {} arguments, not {}", f.name, f.body.args.size(),
              args.size());
   for (size_t i = 0; i < args.size(); ++i)
