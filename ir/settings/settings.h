@@ -108,7 +108,7 @@ struct OptimizerConfig {
 struct ParallelConfig {
   int64_t data = 1;
   int64_t tensor = 1;
-  int64_t zeroStage = 0;      // "auto": 1 with several ranks: less memory than 0 for no more communication
+  int64_t zeroStage = 0;      // "auto": the fastest of 0 to 3 that fits (tools/estimate/auto.cpp)
   int64_t logicalShards = 1;  // "auto": as many as ranks
   std::string reduceOrder = "tree";
   std::string offload = "none";
