@@ -284,7 +284,9 @@ private:
       else if (std::string d = differenceOf(expected, reordered); !d.empty())
         fail(d);
     }
-    Outcome now = training ? std::move(reordered) : expected;
+    Outcome now = expected;
+    if (training)
+      now = std::move(reordered);
     auto same = [&](bool mayRound = false) {
       if (mayRound)
         now = interpretCalls(*m, in);

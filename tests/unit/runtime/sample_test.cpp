@@ -11,7 +11,7 @@ using namespace gptc;
 
 namespace {
 
-std::map<int, double> frequencies(std::vector<float> logits, SampleOptions o) {
+std::map<int, double> frequencies(const std::vector<float> &logits, SampleOptions o) {
   std::map<int, double> f;
   const int n = 10000;
   for (int i = 0; i < n; ++i)
