@@ -612,8 +612,10 @@ void CudaExecutor::capture(Bound &f, size_t part) {
     copyResults(f);
   Graph graph = nullptr;
   d.check(d.streamEndCapture(gpu.stream, &graph), "cuStreamEndCapture");
-  d.check(d.graphInstantiate(&f.parts[part].graph, graph, 0), "cuGraphInstantiate");
-  d.check(d.graphDestroy(graph), "cuGraphDestroy");
+  const auto instantiated = d.graphInstantiate(&f.parts[part].graph, graph, 0);
+  const auto destroyed = d.graphDestroy(graph);
+  d.check(instantiated, "cuGraphInstantiate");
+  d.check(destroyed, "cuGraphDestroy");
 }
 
 /// Runs the kernels one by one.

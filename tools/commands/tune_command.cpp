@@ -64,7 +64,7 @@ void table(const TuneReport &r) {
   for (const TunedKernel &k : r.kernels) {
     if (!k.calls)
       continue;
-    auto cut = [](std::string s, size_t most) { return s.size() > most ? s.substr(0, most - 2) + ".." : s; };
+    auto cut = [](const std::string &s, size_t most) { return s.size() > most ? s.substr(0, most - 2) + ".." : s; };
     fmt::print("{:<36} {:<22} {:>5} {:>9.3f} {:>9.3f} {:>7.3f} {:>6.1f}% {:>6.1f}% {:>6}  {}\n", cut(k.place, 36),
                cut(k.shapes, 22), k.calls, k.baseMs, k.ms, k.baseMs > 0 ? k.ms / k.baseMs : 1, shareOfPeak(k, r, k.ms),
                shareOfMemory(k, r, k.ms), k.known ? "known" : fmt::format("{}", k.tried),

@@ -616,7 +616,7 @@ void compareAssumptions(Calibration &c, const std::vector<Scalar> &which) {
 
 }  // namespace
 
-Calibration calibrate(const ClusterConfig &cluster, std::vector<Scalar> which) {
+Calibration calibrate(const ClusterConfig &cluster, const std::vector<Scalar> &which) {
   if (llvm::none_of(cluster.observations,
                     [](const Observation &o) { return o.days > 0 || o.secondsPerStep > 0 || o.tokensPerSecond > 0; }))
     throw UserError(ErrorCode::MissingKey, fmt::format("{} has no [[observation]] with a speed", cluster.file),

@@ -34,6 +34,6 @@ struct Calibration {
 
 /// Fits `which`; empty: the scalars that the file leaves open or that were fitted before. Throws UserError if no
 /// observation has a speed, and what reading the models throws.
-Calibration calibrate(const ClusterConfig &cluster, std::vector<Scalar> which = {});
+Calibration calibrate(const ClusterConfig &cluster, const std::vector<Scalar> &which = {});
 
 }  // namespace gptc

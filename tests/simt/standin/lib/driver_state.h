@@ -118,13 +118,14 @@ inline thread_local Context current = nullptr;
 inline std::map<DevicePtr, Allocation> allocations;
 inline size_t allocated = 0;
 inline DevicePtr nextAddress = 0x200000000000;
-inline std::map<std::byte *, size_t> pinned;
-inline std::set<Stream> streams;
-inline std::set<Event> events;
-inline std::set<LoadedModule> modules;
-inline std::set<LoadedFunction> functions;
-inline std::set<Graph> graphs;
-inline std::set<GraphExec> execs;
+// Never destroyed, so that LeakSanitizer finds what they hold: behind a sticky failure nothing can be freed.
+inline auto &pinned = *new std::map<std::byte *, size_t>;
+inline auto &streams = *new std::set<Stream>;
+inline auto &events = *new std::set<Event>;
+inline auto &modules = *new std::set<LoadedModule>;
+inline auto &functions = *new std::set<LoadedFunction>;
+inline auto &graphs = *new std::set<Graph>;
+inline auto &execs = *new std::set<GraphExec>;
 inline std::vector<std::shared_ptr<Capture>> captures;
 inline std::vector<OpPtr> pending;
 inline std::map<const void *, OpPtr> chains;  // what runs in the order in which it was enqueued, whatever the stream
