@@ -21,7 +21,7 @@ std::unique_ptr<Module> runFrom(const Module &m, const char *from, const Target 
   return copy;
 }
 
-void setOption(std::vector<PassUse> &uses, llvm::StringRef pass, const char *option, Attr value) {
+void setOption(std::vector<PassUse> &uses, llvm::StringRef pass, const char *option, const Attr &value) {
   for (PassUse &use : uses)
     if (pass == use.pass->name)
       use.options.values.set(option, value);

@@ -324,7 +324,7 @@ TEST(Tuner, WhatIsOnRecordIsNotMeasuredAgain) {
 TEST(Tuner, WhatTheNearestShapeProposesIsRacedInAnyCase) {
   Wrong w;
   const std::vector<Schedule> space = w.space();
-  const Schedule last = space.back();
+  const Schedule &last = space.back();
   GroupBench bench(w.fused, w.target, w.pool, false);
   const SearchResult r = searchSchedules(bench, space, {.seconds = 0.05, .proposed = last});
   ASSERT_GE(r.trials.size(), 2u);

@@ -41,7 +41,7 @@ TEST(Diagnostics, Several) {
   Diagnostic b{ErrorCode::WrongType, "two", {}, "", {}, {}};
   UserError e(std::vector<Diagnostic>{a, b});
   EXPECT_STREQ(e.what(), "error[GPTC0202]: one\n\nerror[GPTC0203]: two\n");
-  EXPECT_THROW(UserError(std::vector<Diagnostic>()), InternalError);
+  EXPECT_THROW(throw UserError(std::vector<Diagnostic>()), InternalError);
 }
 
 std::string shown(std::string line, unsigned column, unsigned length = 1) {
