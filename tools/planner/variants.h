@@ -16,7 +16,7 @@ std::unique_ptr<Module> runFrom(const Module &m, const char *from, const Target 
                                 const std::function<void(std::vector<PassUse> &)> &edit = {});
 
 /// Sets an option of every use of a pass.
-void setOption(std::vector<PassUse> &uses, llvm::StringRef pass, const char *option, Attr value);
+void setOption(std::vector<PassUse> &uses, llvm::StringRef pass, const char *option, const Attr &value);
 void removePass(std::vector<PassUse> &uses, llvm::StringRef pass);
 
 /// Predicted needs of a planned module: arena in bytes, cost of a step.
