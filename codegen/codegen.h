@@ -84,7 +84,7 @@ struct CompiledKernel {
 /// Object code is cached in `cacheDir` (mode 0700; "" for no cache) under a hash of the emitted IR and the target.
 class Jit {
 public:
-  Jit(const Target &target, std::string cacheDir);
+  Jit(const Target &target, const std::string &cacheDir);
   ~Jit();
   /// The compiled kernels, in the order of `kernels`. UserError(OutOfMemory) if no memory is left for their code.
   std::vector<CompiledKernel> compile(llvm::ArrayRef<const kir::Kernel *> kernels);

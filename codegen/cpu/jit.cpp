@@ -308,7 +308,7 @@ std::vector<std::string> Jit::sources(llvm::ArrayRef<const kir::Kernel *> kernel
   return result;
 }
 
-Jit::Jit(const Target &target, std::string cacheDir) : impl(std::make_unique<Impl>(target, std::move(cacheDir))) {}
+Jit::Jit(const Target &target, const std::string &cacheDir) : impl(std::make_unique<Impl>(target, cacheDir)) {}
 Jit::~Jit() = default;
 
 std::vector<CompiledKernel> Jit::compile(llvm::ArrayRef<const kir::Kernel *> kernels) {

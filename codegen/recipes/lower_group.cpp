@@ -49,9 +49,9 @@ std::vector<Schedule> scheduleSpace(const Op &fused, const Target &target) {
   const Schedule base = defaultSchedule(fused, target);
   std::vector<Schedule> space;
   std::set<std::string> seen = {base.str()};
-  for (Schedule &s : recipe.space(fused, base, target))
+  for (const Schedule &s : recipe.space(fused, base, target))
     if (seen.insert(s.str()).second)
-      space.push_back(std::move(s));
+      space.push_back(s);
   return space;
 }
 

@@ -59,7 +59,7 @@ Case matmulCase(const Shape &s, std::optional<Schedule> schedule = {}, const cha
   std::vector<Tensor> operands = randomOperands(g, unsigned(s.m * 7 + s.n * 3 + s.k));
   for (double &v : operands[1].data)  // so that sums are about as large as 1
     v = roundTo(operands[1].type.dtype, v * 0.125);
-  return makeCase(std::move(g), std::move(operands), std::move(schedule), gpu);
+  return makeCase(std::move(g), std::move(operands), schedule, gpu);
 }
 
 Schedule tile(const char *text) {
