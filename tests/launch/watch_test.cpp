@@ -177,6 +177,30 @@ TEST(RankWatch, WhoSpinsWhileItSaves) {
     }
 }
 
+// What a rank computed before its last progress says nothing of why it waits now.
+TEST(RankWatch, ASlowDiskIsNoSpin) {
+  Stage s(2);
+  s.play(milliseconds(1000), [&](long) {
+    for (int r : {0, 1})
+      s.beat(r), s.step(r);
+  });
+  s.ranks[0].pulse.state = State::paced;
+  s.ranks[1].pulse.state = State::collective;
+  s.play(milliseconds(20000), [&](long) {
+    s.beat(0), s.beat(1);
+    s.ranks[0].pulse.cpuMs += 25;
+    ++s.ranks[0].pulse.progress;
+  });
+  EXPECT_FALSE(s.watch.stuck());
+  for (int second = 0; second < 60; ++second) {
+    s.play(milliseconds(1000), [&](long) {
+      s.beat(0), s.beat(1);
+      s.ranks[0].pulse.cpuMs += 1;
+    });
+    ASSERT_FALSE(s.watch.stuck()) << second;
+  }
+}
+
 TEST(RankWatch, AllWaitInTheFirstStep) {
   Stage s(2);
   auto beat = [&](long) {
