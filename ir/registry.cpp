@@ -194,31 +194,11 @@ const char *nameOf(FusionKind kind) {
 }
 
 std::optional<RecipeKind> recipeOf(OpKind kind) {
-  switch (opDef(kind).fusion) {
-  case FusionKind::pointwise:
-  case FusionKind::gather:
+  const FusionKind fusion = opDef(kind).fusion;
+  if (fusion == FusionKind::gather)
     return RecipeKind::pointwise;
-  case FusionKind::row:
-    return RecipeKind::row;
-  case FusionKind::fold:
-    return RecipeKind::fold;
-  case FusionKind::reduce_all:
-    return RecipeKind::reduce_all;
-  case FusionKind::matmul:
-    return RecipeKind::matmul;
-  case FusionKind::pack:
-    return RecipeKind::pack;
-  case FusionKind::attention:
-    return parseWord<RecipeKind>(nameOf(kind));  // attention, attention_grad, attention_cached
-  case FusionKind::scatter:
-    return RecipeKind::scatter;
-  case FusionKind::collective:
-    return RecipeKind::collective;
-  case FusionKind::view:
-  case FusionKind::structure:
-    return std::nullopt;
-  }
-  GPTC_UNREACHABLE("fusion of {}", nameOf(kind));
+  // attention, attention_grad and attention_cached have a recipe each; views and structure have none.
+  return parseWord<RecipeKind>(fusion == FusionKind::attention ? nameOf(kind) : llvm::StringRef(nameOf(fusion)));
 }
 
 }  // namespace gptc

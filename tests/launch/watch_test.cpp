@@ -150,16 +150,21 @@ TEST(RankWatch, AllWaitAndNothingComes) {
 }
 
 // Saving and evaluating tell of each piece. Who computes without one spins; who waits for a disk does not.
+/// Two ranks take steps for a second; then rank 0 saves, and rank 1 waits for it.
+void saveBehindSomeSteps(Stage &s) {
+  s.play(milliseconds(1000), [&](long) {
+    for (int r : {0, 1})
+      s.beat(r), s.step(r);
+  });
+  s.ranks[0].pulse.state = State::paced;
+  s.ranks[1].pulse.state = State::collective;
+}
+
 TEST(RankWatch, WhoSpinsWhileItSaves) {
   for (const bool computes : {true, false})
     for (const bool writes : {true, false}) {
       Stage s(2);
-      s.play(milliseconds(1000), [&](long) {
-        for (int r : {0, 1})
-          s.beat(r), s.step(r);
-      });
-      s.ranks[0].pulse.state = State::paced;
-      s.ranks[1].pulse.state = State::collective;
+      saveBehindSomeSteps(s);
       auto act = [&](long t) {
         s.beat(0), s.beat(1);
         s.ranks[0].pulse.cpuMs += computes ? 25 : 1;  // half a CPU
@@ -180,12 +185,7 @@ TEST(RankWatch, WhoSpinsWhileItSaves) {
 // What a rank computed before its last progress says nothing of why it waits now.
 TEST(RankWatch, ASlowDiskIsNoSpin) {
   Stage s(2);
-  s.play(milliseconds(1000), [&](long) {
-    for (int r : {0, 1})
-      s.beat(r), s.step(r);
-  });
-  s.ranks[0].pulse.state = State::paced;
-  s.ranks[1].pulse.state = State::collective;
+  saveBehindSomeSteps(s);
   s.play(milliseconds(20000), [&](long) {
     s.beat(0), s.beat(1);
     s.ranks[0].pulse.cpuMs += 25;
