@@ -5,23 +5,15 @@
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/FileUtilities.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/Program.h"
 
-#include <array>
-#include <cerrno>
-#include <chrono>
-#include <csignal>
 #include <cstdio>
-#include <fcntl.h>
 #include <filesystem>
 #include <optional>
-#include <poll.h>
-#include <spawn.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
-#include <utility>
-
-extern char **environ;
 
 namespace gptc {
 
@@ -54,88 +46,8 @@ ValueForm valueForm(const std::string &type) {
   return v;
 }
 
-namespace {
-
-/// A program that was asked for its completions. Its destructor ends it.
-class Asked {
-public:
-  Asked(std::string program, std::string shell) {
-    std::array<int, 2> ends;
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-      return;
-    from = ends[0];
-    ::fcntl(from, F_SETFL, O_NONBLOCK);
-    std::string option = "--completion";
-    char *arguments[] = {program.data(), option.data(), shell.data(), nullptr};
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    if (::posix_spawn(&child, program.c_str(), &actions, nullptr, arguments, environ) != 0)
-      child = -1;
-    ::posix_spawn_file_actions_destroy(&actions);
-    ::close(ends[1]);
-    if (child > 0)
-      end = int(::syscall(SYS_pidfd_open, child, 0));
-  }
-  Asked(const Asked &) = delete;
-  Asked &operator=(const Asked &) = delete;
-  ~Asked() {
-    if (child > 0) {
-      ::kill(child, SIGKILL);
-      ::waitpid(child, nullptr, 0);
-    }
-    for (int fd : {from, end})
-      if (fd >= 0)
-        ::close(fd);
-  }
-
-  bool started() const { return end >= 0; }
-
-  /// Waits until the program has ended; false if it still runs after `most`. Needs started().
-  bool wait(std::chrono::milliseconds most) {
-    const auto deadline = std::chrono::steady_clock::now() + most;
-    while (true) {
-      const auto left =
-          std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-      pollfd fds[] = {{end, POLLIN, 0}, {from, POLLIN, 0}};  // a descriptor below 0 is left out
-      if (left <= 0 || (::poll(fds, 2, int(left)) < 0 && errno != EINTR))
-        return false;
-      readAll();
-      if (fds[0].revents)
-        return true;
-    }
-  }
-
-  /// What it printed, or nullopt if it failed. Needs a wait() that returned true.
-  std::optional<std::string> answer() {
-    int status = 0;
-    const bool well = ::waitpid(std::exchange(child, -1), &status, 0) > 0 && WIFEXITED(status) && !WEXITSTATUS(status);
-    return well ? std::optional(text) : std::nullopt;
-  }
-
-private:
-  pid_t child = -1;
-  int from = -1, end = -1;  // its standard output, and its pidfd
-  std::string text;
-
-  void readAll() {
-    std::array<char, 1 << 16> bytes;
-    while (from >= 0) {
-      const ssize_t n = ::read(from, bytes.data(), bytes.size());
-      if (n > 0)
-        text.append(bytes.data(), size_t(n));
-      else if (n < 0 && errno == EAGAIN)
-        return;
-      else if (n == 0 || errno != EINTR)
-        ::close(std::exchange(from, -1));
-    }
-  }
-};
-
-}  // namespace
-
 void printCompletionsBeside(const std::string &self, const std::string &shell) {
-  constexpr std::chrono::seconds most{10};  // all take less than one
+  constexpr unsigned most = 10;  // seconds; all take less than one
   const char *help = "install the programs of one version together";
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
@@ -143,15 +55,23 @@ void printCompletionsBeside(const std::string &self, const std::string &shell) {
     const std::string program = folder / name;
     if (name == self || ::access(program.c_str(), X_OK) != 0)
       continue;
-    Asked asked(program, shell);
-    if (asked.started() && !asked.wait(most))
+    // By way of a file: only this program writes standard output, and reports it if that is full.
+    llvm::SmallString<128> file;
+    if (const std::error_code e = llvm::sys::fs::createTemporaryFile("gptc", "completion", file))
+      throw UserError(ErrorCode::DiskFull, fmt::format("cannot write a temporary file: {}", e.message()),
+                      "free some space, or set TMPDIR to another folder");
+    const llvm::FileRemover remover(file);
+    const std::optional<llvm::StringRef> redirects[] = {std::nullopt, file.str(), std::nullopt};
+    std::string why;
+    const int code =
+        llvm::sys::ExecuteAndWait(program, {program, "--completion", shell}, std::nullopt, redirects, most, 0, &why);
+    if (llvm::StringRef(why).starts_with("Child timed out"))
       throw UserError(ErrorCode::TargetUnavailable,
-                      fmt::format("{} has not said within {} s what it takes", program, most.count()), help);
-    const std::optional<std::string> text = asked.started() ? asked.answer() : std::nullopt;
-    if (!text)
+                      fmt::format("{} has not said within {} s what it takes", program, most), help);
+    const auto text = llvm::MemoryBuffer::getFile(file);
+    if (code != 0 || !text)
       throw UserError(ErrorCode::TargetUnavailable, fmt::format("{} does not say what it takes", program), help);
-    // Written by this program, which reports it if standard output is full.
-    std::fwrite(text->data(), 1, text->size(), stdout);
+    std::fwrite((*text)->getBufferStart(), 1, (*text)->getBufferSize(), stdout);
   }
 }
 
