@@ -28,13 +28,22 @@ enum DropoutSite { attentionSite, residualSite, mlpSite, sitesPerLayer };
 /// Layer -1 stands for everything outside the layers.
 int64_t dropoutStream(int layer, DropoutSite site) { return dropoutStreams + (layer + 1) * sitesPerLayer + site; }
 
-OpKind activation(const std::string &name) {
-  return llvm::StringSwitch<OpKind>(name)
-      .Cases("gelu", "geglu", OpKind::gelu_exact)
-      .Case("gelu_tanh", OpKind::gelu_tanh)
-      .Case("relu", OpKind::relu)
-      .Case("relu2", OpKind::relu2)
-      .Cases("silu", "swiglu", OpKind::silu);
+OpKind opOf(Activation activation) {
+  switch (activation) {
+  case Activation::gelu_tanh:
+    return OpKind::gelu_tanh;
+  case Activation::gelu:
+  case Activation::geglu:
+    return OpKind::gelu_exact;
+  case Activation::relu:
+    return OpKind::relu;
+  case Activation::relu2:
+    return OpKind::relu2;
+  case Activation::silu:
+  case Activation::swiglu:
+    return OpKind::silu;
+  }
+  GPTC_UNREACHABLE("activation {}", int(activation));
 }
 
 /// Declares the states, which the functions below read by name.
@@ -50,7 +59,7 @@ public:
     const int64_t head = c.nEmbd / c.nHead;
     const int64_t qkv = (c.nHead + 2 * c.nKvHead) * head;
     matrix("wte.weight", c.vocabSize, c.nEmbd, 0.02);
-    if (c.position == "learned")
+    if (c.position == Position::learned)
       matrix("wpe.weight", c.blockSize, c.nEmbd, 0.02);
     if (c.embeddingNorm)
       norm("word_embeddings_layernorm");
@@ -113,7 +122,7 @@ private:
   }
   void norm(const std::string &name) {
     parameter(name + ".weight", Type(DType::f32, {c.nEmbd}), Initial::ones);
-    if (c.bias && c.norm == "layernorm")
+    if (c.bias && c.norm == Norm::layernorm)
       parameter(name + ".bias", Type(DType::f32, {c.nEmbd}), Initial::zeros);
   }
 
@@ -145,8 +154,8 @@ private:
 
   Module &m;
   const ModelConfig &c;
-  const bool llama = c.causal && c.norm == "rmsnorm" && c.activation == "swiglu" && c.position == "rope" && !c.bias &&
-                     !c.embeddingNorm;
+  const bool llama = c.causal && c.norm == Norm::rmsnorm && c.activation == Activation::swiglu &&
+                     c.position == Position::rope && !c.bias && !c.embeddingNorm;
   int64_t nextStream = 0;
 };
 
@@ -234,7 +243,7 @@ private:
 
   Value *norm(Value *x, const std::string &name) {
     const AttrMap eps = attrs({{"eps", c.normEps}});
-    if (c.norm == "rmsnorm")
+    if (c.norm == Norm::rmsnorm)
       return b.value(OpKind::rmsnorm, {x, read(name + ".weight")}, eps);
     return b.value(OpKind::layernorm, {x, read(name + ".weight"), c.bias ? read(name + ".bias") : nullptr}, eps);
   }
@@ -248,7 +257,7 @@ private:
   Value *embed(Value *tokens, Value *pos) {
     at("wte");
     Value *h = b.value(OpKind::embedding, {read("wte.weight"), tokens});
-    if (c.position == "learned") {
+    if (c.position == Position::learned) {
       at("wpe");
       Value *table = read("wpe.weight");
       if (pos)
@@ -265,7 +274,7 @@ private:
 
   /// Angles of `rows` positions from `pos` (null: 0) on, for all layers.
   void makeRopeTable(int64_t rows, Value *pos) {
-    if (c.position != "rope")
+    if (c.position != Position::rope)
       return;
     at("rope");
     ropeTable = b.value(OpKind::rope_table, {pos}, attrs({{"rows", rows}, {"size", c.nEmbd / c.nHead}}));
@@ -311,14 +320,14 @@ private:
     at("mlp.c_fc", l);
     Value *y = linear(x, h + "mlp.c_fc");
     at("mlp.act", l);
-    Value *activated = b.value(activation(c.activation), {gate ? gate : y});
+    Value *activated = b.value(opOf(c.activation), {gate ? gate : y});
     return gate ? b.value(OpKind::mul, {activated, y}) : activated;
   }
 
   AttrMap headAttrs() const { return attrs({{"n_head", c.nHead}, {"n_kv_head", c.nKvHead}}); }
   AttrMap attentionAttrs() const {
     AttrMap a = headAttrs();
-    if (c.position == "alibi")
+    if (c.position == Position::alibi)
       a.set("alibi", true);
     return a;
   }
@@ -355,7 +364,7 @@ private:
         b.value(OpKind::matmul, {reshape(q, {batch, K, G * T, D}), k}, attrs({{"batch", int64_t(2)}, {"tb", true}}));
     s = b.value(OpKind::mul, {s, b.constant(1 / std::sqrt(double(D)))});
     s = reshape(s, {batch, H, T, T});
-    if (c.position == "alibi")
+    if (c.position == Position::alibi)
       s = b.value(OpKind::alibi, {s});
     if (c.causal)
       s = b.value(OpKind::causal_mask, {s});
@@ -406,10 +415,10 @@ void sayFacts(Module &m, const Config &config) {
                            .ffnDim = c.ffnDim,
                            .vocabSize = c.vocabSize,
                            .blockSize = c.blockSize,
-                           .norm = chosen<Norm>(c.norm),
+                           .norm = c.norm,
                            .normEps = c.normEps,
-                           .activation = chosen<Activation>(c.activation),
-                           .position = chosen<Position>(c.position),
+                           .activation = c.activation,
+                           .position = c.position,
                            .causal = c.causal,
                            .bias = c.bias,
                            .tieEmbeddings = c.tieEmbeddings,
@@ -420,7 +429,7 @@ void sayFacts(Module &m, const Config &config) {
   writeFacts(m, OptimizerFacts{.optimizer = chosen<OptimizerKind>(o.name),
                                .steps = config.run.steps,
                                .warmup = o.warmupSteps,
-                               .schedule = chosen<LrSchedule>(o.schedule),
+                               .schedule = o.schedule,
                                .lr = o.lr,
                                .minLrRatio = o.minLrRatio,
                                .beta1 = o.beta1,
@@ -433,12 +442,12 @@ void sayFacts(Module &m, const Config &config) {
                                .weightDecay = o.weightDecay,
                                .gradClip = config.train.gradClip});
   writeFacts(m, PrecisionFacts{.compute = chosen<Compute>(config.precision.compute),
-                               .optimizerState = chosen<MomentType>(config.precision.optimizerState)});
+                               .optimizerState = config.precision.optimizerState});
   if (const ParallelConfig &p = config.parallel; p.logicalShards > 1 || p.tensor > 1)
     writeFacts(m, ParallelFacts{.data = p.data,
                                 .tensor = p.tensor,
                                 .zeroStage = p.zeroStage,
-                                .reduceOrder = chosen<ReduceOrder>(p.reduceOrder),
+                                .reduceOrder = p.reduceOrder,
                                 .shards = p.shardsPerRank()});
   const bool gpu = config.compile.target != "cpu";
   writeFacts(m, CompileFacts{.remat = config.compile.remat,

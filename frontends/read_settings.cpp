@@ -91,7 +91,14 @@ struct ByType {
       r.boolean(key, as<bool>());
   }
   void operator()(const values::Numbers &t) const { readNumbers(r, key, member, t); }
-  void operator()(const values::Choice &t) const { r.choice(key, as<std::string>(), t.built, t.later); }
+  void operator()(const values::Choice &t) const {
+    if (auto *text = std::get_if<std::string *>(&member))
+      return r.choice(key, **text, t.built, t.later);
+    const WordMember &choice = std::get<WordMember>(member);
+    std::string word = choice.word();
+    r.choice(key, word, t.built, t.later);
+    choice.set(word);
+  }
   void operator()(const values::Text &) const { r.string(key, as<std::string>()); }
   void operator()(const values::Path &) const { readPath(r, key, as<std::string>()); }
   void operator()(const values::Patterns &) const { GPTC_UNREACHABLE("{} has a rule of its own", key); }
@@ -117,16 +124,16 @@ void takePreset(Reading &in) {
   m.blockSize = 1024;
   m.vocabSize = 50257;
   if (m.preset == "llama") {  // Touvron et al. 2023
-    m.norm = "rmsnorm";
-    m.activation = "swiglu";
-    m.position = "rope";
+    m.norm = Norm::rmsnorm;
+    m.activation = Activation::swiglu;
+    m.position = Position::rope;
     m.bias = m.tieEmbeddings = false;
   } else if (m.preset == "bloom") {  // Le Scao et al. 2022
-    m.position = "alibi";
+    m.position = Position::alibi;
     m.embeddingNorm = true;
   } else if (m.preset == "encoder") {  // Devlin et al. 2019, with norms before the blocks
     m.causal = false;
-    m.activation = "gelu";
+    m.activation = Activation::gelu;
     m.embeddingNorm = true;
     m.blockSize = 512;
     ++m.vocabSize;  // [MASK]
@@ -239,7 +246,7 @@ void checkOptimizerState(Reading &in) {
   ConfigReader &r = in.r;
   const PrecisionConfig &p = in.s.precision;
   const OptimizerConfig &o = in.s.optimizer;
-  if (p.optimizerState == "bf16" && o.name == "adafactor")
+  if (p.optimizerState == MomentType::bf16 && o.name == "adafactor")
     r.complain("precision.optimizer_state", ErrorCode::Contradiction,
                "the statistics of adafactor are fp32, of which there are few",
                "contradicts optimizer.name = \"adafactor\"", {"leave it out, or write \"fp32\""});
@@ -261,7 +268,7 @@ void takeParallel(Reading &in) {
     p.zeroStage = p.data > 1 ? 1 : 0;
   if (!p.logicalShards)
     p.logicalShards = p.data;
-  const bool tree = p.reduceOrder == "tree";
+  const bool tree = p.reduceOrder == ReduceOrder::tree;
   if (in.purpose == ConfigPurpose::forecast) {
     if (!tree || !isPowerOfTwo(p.data) || !isPowerOfTwo(p.logicalShards) || p.logicalShards < p.data)
       p.logicalShards = p.data;

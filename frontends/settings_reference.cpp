@@ -236,6 +236,7 @@ std::optional<TomlValue> valueOf(const Setting &s) {
             const bool truth = std::holds_alternative<values::Boolean>(s.type) && *x != "auto";
             return truth ? toml(*x == "true") : toml(*x);
           },
+          [](const WordMember &x) -> std::optional<TomlValue> { return toml(x.word()); },
           [](const NumberPair &x) -> std::optional<TomlValue> { return listOf({toml(*x.first), toml(*x.second)}); },
           [](const std::vector<int64_t> *x) -> std::optional<TomlValue> {
             std::vector<TomlValue> items;

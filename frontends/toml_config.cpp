@@ -62,7 +62,7 @@ constexpr int64_t widestHead = 1024;
 
 bool headsFit(const ModelConfig &m, int64_t heads, int64_t width) {
   const int64_t size = width / heads;
-  return width % heads == 0 && size <= widestHead && !(m.position == "rope" && size % 2);
+  return width % heads == 0 && size <= widestHead && !(m.position == Position::rope && size % 2);
 }
 
 std::string divisors(int64_t n, int64_t most) {

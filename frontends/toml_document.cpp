@@ -179,17 +179,16 @@ std::pair<std::string, TomlValue> parseSetting(const std::string &setting) {
                     "for example --set train.steps=100");
   std::string text = llvm::StringRef(setting).substr(eq + 1).trim().str();
 
-  // Parsed as `v = TEXT`; locations then refer to the whole setting.
+  // Parsed as `v = TEXT`; locations then refer to the whole setting. Several lines are no value but text.
   TomlValue v;
+  v.value = text;
   try {
-    TomlDocument doc = parseToml("v = " + text, "--set");
-    if (doc.values.size() == 1 && doc.values.begin()->first == "v")
-      v = doc.values.begin()->second;
+    if (text.find_first_of("\r\n") == std::string::npos)
+      v = parseToml("v = " + text, "--set").values.at("v");
   } catch (const UserError &) {
     if (looksLikeNumber(text))
       throw UserError(ErrorCode::OutOfRange, fmt::format("--set {}: {} is no number that can be held", setting, text),
                       "integers go up to 9223372036854775807");
-    v.value = text;
   }
   SourceLoc at;
   at.file = "--set";

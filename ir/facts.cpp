@@ -1,5 +1,5 @@
-
 #include "ir/facts.h"
+
 #include "support/diagnostics.h"
 #include "support/words.h"
 
@@ -196,11 +196,19 @@ const char *wrongKind(FactSpec::Kind kind, const Attr &value) {
 
 }  // namespace
 
+std::string Limits::text() const {
+  if (high >= DBL_MAX)
+    return openLow ? fmt::format("above {}", low) : fmt::format("{} or more", low);
+  if (!openLow && !openHigh)
+    return fmt::format("{} to {}", low, high);
+  return fmt::format("{} {}, {} {}", openLow ? "above" : "at least", low, openHigh ? "below" : "at most", high);
+}
+
 std::string FactSpec::problem(const Attr &value) const {
   if (const char *wrong = wrongKind(kind, value); *wrong)
     return wrong;
   if (limits && !limits->contain(*numberOf(value)))
-    return fmt::format("= {} is out of range", shown(value));
+    return fmt::format("= {} is out of range; {} works", shown(value), limits->text());
   if (!words.empty() && !llvm::is_contained(words, llvm::StringRef(std::get<std::string>(value))))
     return fmt::format("= {} is not known; {} {}", shown(value), quotedList({words.begin(), words.end()}),
                        words.size() == 1 ? "is" : "are");

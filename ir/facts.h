@@ -10,6 +10,7 @@
 // unknown. The verifier rejects both first.
 #pragma once
 
+#include "ir/choices.h"
 #include "ir/graph.h"
 #include "ir/kernel/recipe_kind.h"
 #include "support/enum_words.h"
@@ -17,36 +18,6 @@
 namespace gptc {
 
 // ---- words ----------------------------------------------------------------------------------------------------------
-
-enum class Norm { layernorm, rmsnorm };
-template <> inline constexpr auto wordsOf<Norm> = std::to_array({"layernorm", "rmsnorm"});
-
-enum class Activation { gelu_tanh, gelu, relu, relu2, silu, swiglu, geglu };
-template <>
-inline constexpr auto wordsOf<Activation> =
-    std::to_array({"gelu_tanh", "gelu", "relu", "relu2", "silu", "swiglu", "geglu"});
-
-enum class Position { learned, rope, alibi, none };
-template <> inline constexpr auto wordsOf<Position> = std::to_array({"learned", "rope", "alibi", "none"});
-
-enum class OptimizerKind { adamw, sgd, adafactor };
-template <> inline constexpr auto wordsOf<OptimizerKind> = std::to_array({"adamw", "sgd", "adafactor"});
-
-enum class LrSchedule { cosine, wsd, linear, constant };
-template <> inline constexpr auto wordsOf<LrSchedule> = std::to_array({"cosine", "wsd", "linear", "constant"});
-
-enum class Compute { fp32, bf16, fp16, tf32 };
-template <> inline constexpr auto wordsOf<Compute> = std::to_array({"fp32", "bf16", "fp16", "tf32"});
-
-enum class MomentType { fp32, bf16 };
-template <> inline constexpr auto wordsOf<MomentType> = std::to_array({"fp32", "bf16"});
-
-/// The order in which ranks add: a binary tree, or the order of the collective engine.
-enum class ReduceOrder { tree, fast };
-template <> inline constexpr auto wordsOf<ReduceOrder> = std::to_array({"tree", "fast"});
-
-enum class Offload { none, optimizer };
-template <> inline constexpr auto wordsOf<Offload> = std::to_array({"none", "optimizer"});
 
 enum class StateKind {
   param,
@@ -159,6 +130,8 @@ struct Limits {
   double low, high;
   bool openLow = false, openHigh = false;
   bool contain(double x) const { return (openLow ? x > low : x >= low) && (openHigh ? x < high : x <= high); }
+  /// "1 to 8", "above 0, at most 1", "0 or more".
+  std::string text() const;
 };
 
 /// One line of facts.def.
@@ -171,8 +144,8 @@ struct FactSpec {
   const char *writer;
   const char *meaning;
 
-  /// Why `value` cannot be the value of this fact: "must be an integer", "= 0 is out of range", `= "foo" is not known;
-  /// "tree" and "fast" are`; "" if it can.
+  /// Why `value` cannot be the value of this fact: "must be an integer", "= 0 is out of range; 1 to 8 works", `= "foo"
+  /// is not known; "tree" and "fast" are`; "" if it can.
   std::string problem(const Attr &value) const;
 };
 

@@ -2,6 +2,10 @@
 // meaning. ir/settings/settings.h has one for every key.
 #pragma once
 
+#include "support/enum_words.h"
+
+#include "llvm/ADT/ArrayRef.h"
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -86,15 +90,33 @@ struct Tables {};
 using ValueType = std::variant<values::Integer, values::Number, values::Numbers, values::Boolean, values::Choice,
                                values::Text, values::Path, values::Patterns, values::Tables>;
 
+/// A member of an enum class with words, whatever enum it is.
+class WordMember {
+public:
+  template <Worded E>
+  explicit WordMember(E &member)
+      : at(&member), words(wordsOf<E>), index([](const void *e) { return size_t(*static_cast<const E *>(e)); }),
+        assign([](void *e, size_t i) { *static_cast<E *>(e) = E(i); }) {}
+  std::string word() const { return words[index(at)]; }
+  /// `word` must be a word of the enum (else InternalError).
+  void set(const std::string &word) const;
+
+private:
+  void *at;
+  llvm::ArrayRef<const char *> words;
+  size_t (*index)(const void *);
+  void (*assign)(void *, size_t);
+};
+
 /// The two members that hold a list of two numbers.
 struct NumberPair {
   double *first, *second;
 };
 
 /// The member that holds a value; monostate: no member of a plain type.
-using Member =
-    std::variant<std::monostate, int64_t *, double *, bool *, std::string *, NumberPair, std::vector<int64_t> *,
-                 std::optional<bool> *, std::optional<double> *, std::optional<std::pair<double, double>> *>;
+using Member = std::variant<std::monostate, int64_t *, double *, bool *, std::string *, WordMember, NumberPair,
+                            std::vector<int64_t> *, std::optional<bool> *, std::optional<double> *,
+                            std::optional<std::pair<double, double>> *>;
 
 /// The value of a key that is not written, in words. Without this it is the member's initial value.
 struct Otherwise {

@@ -1,15 +1,15 @@
 #include "ir/settings/settings.h"
 
-#include "ir/facts.h"
+#include "llvm/ADT/STLExtras.h"
 
 #include <type_traits>
 
 namespace gptc {
 
-template <typename E> std::vector<std::string> factWords(std::vector<std::string> more) {
-  std::vector<std::string> words = allWords<E>();
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
+void WordMember::set(const std::string &word) const {
+  const size_t i = llvm::find(words, word) - words.begin();
+  GPTC_CHECK(i < words.size(), "{}", word);
+  assign(at, i);
 }
 
 namespace {
@@ -21,7 +21,9 @@ struct Rows {
   template <typename M, typename... More>
   void operator()(const char *key, M &&member, ValueType type, const char *meaning, More... more) {
     Setting s{key, {}, std::move(type), meaning, {}, {}};
-    if constexpr (std::is_lvalue_reference_v<M>)
+    if constexpr (Worded<std::remove_reference_t<M>>)
+      s.member = WordMember(member);
+    else if constexpr (std::is_lvalue_reference_v<M>)
       s.member = &member;
     else
       s.member = member;  // std::monostate: no plain member

@@ -6,6 +6,7 @@
 // each other) are in frontends/read_settings.cpp and frontends/toml_config.cpp.
 #pragma once
 
+#include "ir/choices.h"
 #include "ir/settings/setting.h"
 #include "support/diagnostics.h"
 
@@ -13,17 +14,6 @@
 #include <limits>
 
 namespace gptc {
-
-// Defined in ir/facts.h; modules keep these keys as facts.
-enum class Norm;
-enum class Activation;
-enum class Position;
-enum class OptimizerKind;
-enum class LrSchedule;
-enum class Compute;
-enum class MomentType;
-enum class ReduceOrder;
-enum class Offload;
 
 /// The settings of a run, which a plan's manifest holds because the graph has none of them. Paths are absolute in
 /// memory; a relative path in a manifest is resolved against the plan's folder.
@@ -56,10 +46,10 @@ struct ModelConfig {
   int64_t ffnDim = 0;                        // default: see defaultFfnDim
   int64_t vocabSize = 0;                     // default: that of data.tokenizer ([MASK] added), else the preset's
   int64_t blockSize = 0;
-  std::string norm = "layernorm";
+  Norm norm = Norm::layernorm;
   double normEps = 1e-5;
-  std::string activation = "gelu_tanh";
-  std::string position = "learned";
+  Activation activation = Activation::gelu_tanh;
+  Position position = Position::learned;
   bool causal = true;
   bool bias = true;
   bool tieEmbeddings = true;
@@ -67,7 +57,7 @@ struct ModelConfig {
   double dropout = 0;
 
   /// Whether the feed-forward layer has a second matrix, whose activated product multiplies the product of the first.
-  bool gated() const { return activation == "swiglu" || activation == "geglu"; }
+  bool gated() const { return activation == Activation::swiglu || activation == Activation::geglu; }
   /// The token [MASK] of an encoder: the last one, which text never contains.
   int64_t maskToken() const { return vocabSize - 1; }
 };
@@ -99,7 +89,7 @@ struct OptimizerConfig {
   bool nesterov = false;
   bool relativeStep = true;
   std::vector<ParameterGroup> groups;  // a parameter belongs to the last one that matches
-  std::string schedule = "cosine";
+  LrSchedule schedule = LrSchedule::cosine;
   int64_t warmupSteps = 0;
   double minLrRatio = 0;
 };
@@ -110,7 +100,7 @@ struct ParallelConfig {
   int64_t tensor = 1;
   int64_t zeroStage = 0;      // "auto": the fastest of 0 to 3 that fits (tools/estimate/auto.cpp)
   int64_t logicalShards = 1;  // "auto": as many as ranks
-  std::string reduceOrder = "tree";
+  ReduceOrder reduceOrder = ReduceOrder::tree;
   std::string offload = "none";
   std::string compression = "none";
   int64_t shardsPerRank() const { return logicalShards / data; }
@@ -119,7 +109,7 @@ struct ParallelConfig {
 struct PrecisionConfig {
   std::string compute = "fp32";
   std::string params = "fp32";  // in forecasts also bf16 and fp16
-  std::string optimizerState = "fp32";
+  MomentType optimizerState = MomentType::fp32;
 };
 
 struct CompileConfig {
@@ -148,8 +138,12 @@ struct Settings {
 // The table. `key` takes (name, member, type, meaning, Otherwise or InPlan...). Its order is that in which keys are
 // read, that of candidates for nearest names, and that of keys in manifests.
 
-/// All words of an enum of ir/facts.h in its order, followed by `more`.
-template <typename E> std::vector<std::string> factWords(std::vector<std::string> more = {});
+/// All words of an enum in its order, followed by `more`.
+template <Worded E> std::vector<std::string> wordsAnd(std::initializer_list<const char *> more) {
+  std::vector<std::string> words = allWords<E>();
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
 
 namespace values {
 constexpr int64_t billion = 1'000'000'000;
@@ -187,14 +181,14 @@ template <typename Table> void modelKeys(Table &key, ModelConfig &m) {
       Otherwise{"the tokenizer's, else the preset's"});
   // Limited because rows of attention scores are on the stack.
   key("model.block_size", m.blockSize, Integer{1, 1 << 17}, "Context: tokens of a sequence.", sizes);
-  key("model.norm", m.norm, Choice{factWords<Norm>()}, "Norm before attention, hidden layer and classifier.",
+  key("model.norm", m.norm, Choice{allWords<Norm>()}, "Norm before attention, hidden layer and classifier.",
       Otherwise{"\"layernorm\"; preset llama: \"rmsnorm\""});
   key("model.norm_eps", m.normEps, Number{above(0), atMost(1)},
       "Added to the variance, or to the mean square, before the root.");
-  key("model.activation", m.activation, Choice{factWords<Activation>()},
+  key("model.activation", m.activation, Choice{allWords<Activation>()},
       "Activation of the hidden layer. swiglu and geglu are gated and have a third matrix.",
       Otherwise{"\"gelu_tanh\"; preset llama: \"swiglu\", encoder: \"gelu\""});
-  key("model.position", m.position, Choice{factWords<Position>()},
+  key("model.position", m.position, Choice{allWords<Position>()},
       "How positions are told: a table, rotated queries and keys, a bias of the scores, or not at all.",
       Otherwise{"\"learned\"; preset llama: \"rope\", bloom: \"alibi\""});
   key("model.causal", m.causal, Boolean{}, "Whether a token sees only those before it. false makes an encoder.",
@@ -237,7 +231,7 @@ template <typename Table> void trainKeys(Table &key, TrainConfig &t, RunSettings
 
 template <typename Table> void optimizerKeys(Table &key, OptimizerConfig &o) {
   using namespace values;
-  key("optimizer.name", o.name, Choice{factWords<OptimizerKind>(), {"lamb"}}, "Optimizer.");
+  key("optimizer.name", o.name, Choice{allWords<OptimizerKind>(), {"lamb"}}, "Optimizer.");
   key("optimizer.lr", o.lr, Number{atLeast(0), atMost(1000)}, "Highest learning rate.",
       Otherwise{"6e-4; sgd: 0.1, adafactor: 0.01"});
   key("optimizer.betas", NumberPair{&o.beta1, &o.beta2}, Numbers{2, 0, 1}, "adamw: decay rates of its two moments.");
@@ -246,7 +240,7 @@ template <typename Table> void optimizerKeys(Table &key, OptimizerConfig &o) {
       Otherwise{"1e-8; adafactor: 2^-23"});
   key("optimizer.weight_decay", o.weightDecay, Number{atLeast(0), atMost(1000)}, "Weight decay, of matrices only.",
       Otherwise{"0.1; sgd and adafactor: 0"});
-  key("optimizer.schedule", o.schedule, Choice{factWords<LrSchedule>()},
+  key("optimizer.schedule", o.schedule, Choice{allWords<LrSchedule>()},
       "Learning rate after the warm-up: falls as a cosine, stays but for the last fifth, falls evenly, or stays.");
   key("optimizer.warmup_steps", o.warmupSteps, Integer{0, billion}, "Steps in which the learning rate rises from 0.");
   key("optimizer.min_lr_ratio", o.minLrRatio, Number{atLeast(0), atMost(1)},
@@ -280,11 +274,11 @@ template <typename Table> void groupKeys(Table &key, ParameterGroup &g) {
 
 template <typename Table> void precisionKeys(Table &key, PrecisionConfig &p) {
   using namespace values;
-  key("precision.compute", p.compute, Choice{factWords<Compute>({"auto"})},
+  key("precision.compute", p.compute, Choice{wordsAnd<Compute>({"auto"})},
       "Format of contractions and of what is kept between kernels. fp16 scales the loss by itself; tf32 is for GPUs; "
       "\"auto\" is fp32.");
   key("precision.params", p.params, Choice{{"fp32"}, {"bf16", "fp16"}}, "Format of the master copy of parameters.");
-  key("precision.optimizer_state", p.optimizerState, Choice{factWords<MomentType>()},
+  key("precision.optimizer_state", p.optimizerState, Choice{allWords<MomentType>()},
       "Format of moments. bf16 is rounded stochastically; adafactor keeps fp32.");
 }
 
@@ -306,10 +300,10 @@ template <typename Table> void parallelKeys(Table &key, ParallelConfig &p) {
       "Parts of the batch whose gradients are added in one binary tree, whoever computes them: a power of two, at "
       "least the ranks. \"auto\": as many as ranks.",
       open);
-  key("parallel.reduce_order", p.reduceOrder, Choice{factWords<ReduceOrder>()},
+  key("parallel.reduce_order", p.reduceOrder, Choice{allWords<ReduceOrder>()},
       "Order in which ranks add gradients: tree gives the same bits with any number of ranks, fast leaves it to the "
       "engine.");
-  key("parallel.offload", p.offload, Choice{factWords<Offload>({"auto"})},
+  key("parallel.offload", p.offload, Choice{wordsAnd<Offload>({"auto"})},
       "Whether a GPU's moments and master weights are in the host's memory. \"auto\": if a forecast does not fit "
       "otherwise, or is faster.");
   key("parallel.compression", p.compression, Choice{{"none"}, {"powersgd", "onebit"}},

@@ -8,7 +8,7 @@
 //   Pulse::Busy compiling("compiling");                  until the end of the block; may take any time
 //   Pulse::Paced saving("saving a checkpoint");          until the end of the block; goesOn() reports progress
 //   Pulse::Collective waiting("all_reduce of 1024 f32"); until the end of the block; may wait for other ranks
-//   Pulse::get().waits(3); Pulse::get().moved();         within it: waits for rank 3; rank 3's message has come
+//   Pulse::get().waits(3); Pulse::get().moved();         within it: waits for a message of rank 3; it has come
 #pragma once
 
 #include "llvm/ADT/StringRef.h"
@@ -66,8 +66,9 @@ public:
   void step(int64_t done);
   /// Reports that a piece of a paced activity is done; from any thread.
   void goesOn();
-  /// waits: this rank needs the other rank's message, or needs it to take one. moved: that has happened.
+  /// This rank cannot go on before rank `rank` has sent a message, or has received one.
   void waits(int rank);
+  /// The message has come, or has been received.
   void moved();
 
   /// Sets what the rank does until the end of a block; then restores what it did before.
@@ -93,12 +94,12 @@ public:
     explicit Collective(llvm::StringRef what) : Doing(PulseView::State::collective, what) {}
   };
 
-  /// Until the end of a block this thread is the one that runs collectives beside training.
+  /// Marks this thread as the one that runs collectives beside the training thread, until the end of a block.
   struct Beside {
     Beside();
     ~Beside();
   };
-  /// Until the end of a block the training thread waits for that one.
+  /// Says that the training thread waits for the thread of collectives, until the end of a block.
   struct Awaits {
     Awaits();
     ~Awaits();

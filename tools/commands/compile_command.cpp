@@ -72,7 +72,7 @@ void accountOfModel(const Config &c, const Plan &plan, const CompileReport &r) {
                     p.data == 1        ? ""
                     : p.zeroStage == 0 ? ", each with all parameters"
                                        : fmt::format(", ZeRO stage {}", p.zeroStage),
-                    p.logicalShards, p.reduceOrder == "tree" ? "a tree" : "the engine"));
+                    p.logicalShards, p.reduceOrder == ReduceOrder::tree ? "a tree" : "the engine"));
 }
 
 /// Which of a GPU's plan calls libraries.
@@ -119,7 +119,7 @@ void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t 
                     : fmt::format("cpu {}, {}-bit vectors, {} thread{}", plan.target.cpu, 8 * plan.target.vectorBytes,
                                   plan.target.threads, plan.target.threads == 1 ? "" : "s"));
   row("precision", c.precision.compute + (c.precision.compute == "fp32" ? "" : ", parameters fp32") +
-                       (c.precision.optimizerState == "fp32" ? "" : ", optimizer state bf16") +
+                       (c.precision.optimizerState == MomentType::fp32 ? "" : ", optimizer state bf16") +
                        (c.precision.compute == "fp16" ? ", loss scaled" : "") +
                        (c.isAuto("precision.compute") ? " (compute auto)" : ""));
   row("optimizer", fmt::format("{}, {} of moments", c.optimizer.name, formatBytes(momentBytes(*plan.planned))));

@@ -1,7 +1,9 @@
 #include "tools/commands/reference_pages.h"
 
+#include "ir/facts.h"
 #include "ir/opdef.h"
 #include "support/diagnostics.h"
+#include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SetVector.h"
@@ -100,12 +102,40 @@ std::string costOf(const OpDef &def) {
   return *each == 0 ? "no arithmetic" : fmt::format("{:.4g} flop an element", *each);
 }
 
+std::string valuesOf(const FactSpec &f) {
+  if (!f.words.empty())
+    return quotedList({f.words.begin(), f.words.end()}, "or");
+  if (f.limits)
+    return (f.kind == FactSpec::Int ? "integer, " : "number, ") + f.limits->text();
+  switch (f.kind) {
+  case FactSpec::Bool:
+    return "true or false";
+  case FactSpec::Int:
+    return "integer";
+  case FactSpec::Float:
+    return "number";
+  case FactSpec::String:
+    return "text";
+  case FactSpec::Ints:
+    return "integers";
+  }
+  GPTC_UNREACHABLE("kind {}", int(f.kind));
+}
+
+std::string factsSection(const char *carriers, llvm::ArrayRef<FactSpec> facts) {
+  std::string section =
+      fmt::format("\n## Attributes of {}\n\n| attribute | values | from | meaning |\n|---|---|---|---|\n", carriers);
+  for (const FactSpec &f : facts)
+    section += fmt::format("| `{}` | {} | `{}` | {} |\n", f.name, valuesOf(f), f.writer, f.meaning);
+  return section;
+}
+
 }  // namespace
 
 std::string opsPage() {
   std::string page =
       "# Ops\n\n"
-      "Made by `gptc-opt --list-ops` from the definitions in `ir/ops/`; a test compares the two.\n\n"
+      "Made by `gptc-opt --list-ops` from the definitions in `ir/ops/` and `ir/facts.def`; a test compares the two.\n\n"
       "An operand in brackets and an attribute with ? are optional. In shapes, `..` is any leading dimensions, `B,T` "
       "sequences and tokens, `H`, `Hkv` and `D` heads, heads of keys and values, and their size. *Gradient* lists the "
       "ops of which autodiff makes it, or `dy`, the result's own. *Tokens* says what the op makes of a part of the "
@@ -116,6 +146,11 @@ std::string opsPage() {
   for (const OpDef *d : allOpDefs())
     page += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} | {} |\n", d->name, operandsOf(*d), attributesOf(*d),
                         d->shapes, d->summary, gradientOf(*d), nameOf(d->fusion), tokensOf(*d), costOf(*d));
+  page += factsSection("modules", moduleFacts());
+  page += factsSection("functions", functionFacts());
+  page += factsSection("states", stateFacts());
+  page += "\n*from* is the key of model.toml that the attribute repeats, or the pass that writes it. A module also has "
+          "`decision.*`, what passes decided and why (`gptc explain`).\n";
   return page;
 }
 

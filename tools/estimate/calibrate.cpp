@@ -79,8 +79,8 @@ struct Work {
     const ModelConfig &m = c.model;
     const Strategy &s = e.strategy;
     auto add = [](std::string &to, auto... values) { ((to += fmt::format("{} ", values)), ...); };
-    add(pass, m.nLayer, m.nHead, m.nKvHead, m.nEmbd, m.ffnDim, m.vocabSize, m.blockSize, m.norm, m.activation,
-        m.position, m.causal, m.bias, m.tieEmbeddings, m.embeddingNorm, m.dropout > 0);
+    add(pass, m.nLayer, m.nHead, m.nKvHead, m.nEmbd, m.ffnDim, m.vocabSize, m.blockSize, nameOf(m.norm),
+        nameOf(m.activation), nameOf(m.position), m.causal, m.bias, m.tieEmbeddings, m.embeddingNorm, m.dropout > 0);
     const OptimizerConfig &o = c.optimizer;
     add(pass, o.name, c.train.gradClip > 0, o.name == "sgd" && o.momentum > 0,
         o.name == "adafactor" && o.firstMoment > 0);
@@ -88,7 +88,7 @@ struct Work {
       for (const auto &[pattern, where] : g.patterns)
         if (g.frozen)
           add(pass, pattern);
-    add(pass, c.precision.compute, c.precision.params, c.precision.optimizerState);
+    add(pass, c.precision.compute, c.precision.params, nameOf(c.precision.optimizerState));
     // A byte budget for activations has no effect if all fit.
     add(pass, s.tensor, s.pipeline, s.microBatch,
         s.remat           ? "full"
@@ -99,7 +99,7 @@ struct Work {
       add(pass, c.parallel.shardsPerRank(), c.compile.libraryCalls, c.compile.autotune == "off",
           c.compile.packWeights ? *c.compile.packWeights ? "packed" : "unpacked" : "auto");
     if (s.data() > 1)
-      add(shared, s.zeroStage, s.compression, ours ? c.parallel.reduceOrder : "");
+      add(shared, s.zeroStage, s.compression, ours ? nameOf(c.parallel.reduceOrder) : "");
   }
   bool isSame(const Work &o) const {
     return pass == o.pass && (shared == o.shared || shared.empty() || o.shared.empty());

@@ -34,7 +34,7 @@ double regionOnGpu(const Config &c, const Strategy &s, const Workload &w, double
   const double G = 4 * parameters, E = 4.0 * double(m.vocabSize) * m.nEmbd, layers = G - (m.tieEmbeddings ? 1 : 2) * E;
   // In the order of a tree ranks meet in a workspace of as many bytes as they add; an all_reduce adds its part in
   // another.
-  const bool tree = c.parallel.reduceOrder == "tree";
+  const bool tree = c.parallel.reduceOrder == ReduceOrder::tree;
   auto met = [&](double ranks) { return tree && ranks > 1 ? 1 + 1 / ranks : 0; };
   // The sum of the embedding's gradient: along "tensor" first, as it is whole on each of those ranks.
   const double sum = t > 1 ? E * (1 + met(t)) : (m.tieEmbeddings ? E : 0) + (tree && !alone ? E : 0);
@@ -96,7 +96,7 @@ std::optional<Refusal> refusalOf(const Config &base, const ClusterConfig &machin
     return Refusal{"offload needs node.host_link and node.host_bandwidth, which the cluster file does not have",
                    "write them, such as host_link = \"25 GB/s\" and host_bandwidth = \"300 GB/s\""};
   const bool ours = machines.software.isGptc();
-  if (ours && base.parallel.reduceOrder == "tree" && !llvm::isPowerOf2_64(uint64_t(s.data()))) {
+  if (ours && base.parallel.reduceOrder == ReduceOrder::tree && !llvm::isPowerOf2_64(uint64_t(s.data()))) {
     const uint64_t below = llvm::bit_floor(uint64_t(s.data()));
     return Refusal{fmt::format("{} ranks cannot add up in the order of a binary tree", s.data()),
                    fmt::format("{} or {} ranks, or parallel.reduce_order = \"fast\"", below, 2 * below)};
@@ -148,7 +148,8 @@ private:
   const double parameters =
       ofLayers + (ours ? embedding : embedding / tensor) / (stages > 1 ? (m.tieEmbeddings ? 1 : 2) : 1);
 
-  // What a rank of `data` has of something that ZeRO divides. Ours leave whole what has no equal rows for all.
+  // The part that a rank along `data` holds of what ZeRO divides. gptc divides only tensors with equal rows for all
+  // ranks.
   const double undivided = ours && s.zeroStage > 0 ? w.undivided(s.data()) : 0;
   const double part = undivided + (1 - undivided) / ranks;
   const double owned = s.zeroStage > 0 ? part : 1;
@@ -156,7 +157,7 @@ private:
 
   const Link along = linkOf(machines, s.data(), s.tensor *s.pipeline);  // of the ranks of `data`
   // Ours add gradients up over passes before, unless the order of sums between ranks is free.
-  const bool reducesEachPass = s.zeroStage >= 2 && (!ours || config.parallel.reduceOrder == "fast");
+  const bool reducesEachPass = s.zeroStage >= 2 && (!ours || config.parallel.reduceOrder == ReduceOrder::fast);
 
   double send(double &sent, double bytes, double times, double messages) const;
   void memoryOfStates();
@@ -270,7 +271,7 @@ void StepEstimate::memoryOfStates() {
     if (s.accumulate > 1)
       e.gradients += gradientWidth * embedding;
   }
-  // Ours are scattered as soon as they are there, but where they add up over passes first they are whole till then.
+  // gptc scatters a gradient as soon as it is computed; one that adds up over passes stays whole until the last pass.
   if (reducesEachPass || (ours && s.zeroStage >= 1 && s.accumulate == 1))
     e.gradients *= part;
   e.moments = s.offload ? 0 : master + w.momentBytes * parameters * owned;
@@ -281,11 +282,11 @@ void StepEstimate::memoryOfStates() {
 void StepEstimate::memoryOfPasses() {
   if (s.zeroStage == 3)
     e.inFlight = 2 * width * std::max(ofLayers / (layers / stages), ours ? 0.0 : embedding / tensor);
-  // Of a stage of a pipeline as many passes are under way as there are stages behind it.
+  // The first stage of a pipeline keeps activations of as many passes as there are stages.
   const double underWay = s.pipeline > 1 ? std::min(stages, passes) : 1;
   e.activations = (s.remat ? w.checkpointed : w.activations) / (tensor * stages) * underWay;
   if (ours && !machines.device.isCpu) {
-    // Ours hold nothing but what the plan's functions do (regionOnGpu); those of one pass a step have gradients there.
+    // gptc holds nothing but what the plan's functions do (regionOnGpu); those of one pass a step have gradients there.
     // Behind them lie keys and values of samples.
     if (s.accumulate == 1)
       e.gradients = 0;

@@ -76,7 +76,7 @@ const PlannedStep &Forecaster::planned(const Strategy &s) {
 const PlannedMemory &Forecaster::plannedOnGpu(const Strategy &s) {
   Strategy few = s;
   few.accumulate = std::min<int64_t>(s.accumulate, 2);  // more passes need the memory of two
-  if (s.zeroStage == 2 && base.parallel.reduceOrder == "tree")
+  if (s.zeroStage == 2 && base.parallel.reduceOrder == ReduceOrder::tree)
     few.zeroStage = 1;  // adds in the same way
   Config c = configOf(few);
   const std::string ofAll = fmt::format("{}/{}/{}/{}/{}/{}", s.tensor, few.zeroStage, s.microBatch, few.accumulate,
@@ -178,7 +178,7 @@ Estimate Forecaster::forecast(const Strategy &s) {
   if (!machines.device.isCpu) {
     const SoftwareSpec &soft = machines.software;
     // The formula is a lower bound. A tree over a thousand ranks would be a kernel with as many terms.
-    if (!e.problem.empty() || e.outOfMemory || (base.parallel.reduceOrder == "tree" && s.data() > 512))
+    if (!e.problem.empty() || e.outOfMemory || (base.parallel.reduceOrder == ReduceOrder::tree && s.data() > 512))
       return e;
     const PlannedMemory &m = plannedOnGpu(s);
     e.reserved = soft.context + soft.fragmentation * (m.cache + m.largest().bytes);

@@ -55,7 +55,7 @@ double parameterCount(const Config &config) {
 
 double modelFlopsPerToken(const Config &config) {
   const ModelConfig &m = config.model;
-  const double positions = m.position == "learned" ? double(m.blockSize) * m.nEmbd : 0;
+  const double positions = m.position == Position::learned ? double(m.blockSize) * m.nEmbd : 0;
   return 6 * (parameterCount(config) - positions) + 12.0 * m.nLayer * m.nEmbd * m.blockSize;
 }
 

@@ -28,9 +28,10 @@ using namespace kir;
 
 namespace {
 
-constexpr int64_t sharedBudget = 48 << 10;
-constexpr int64_t meaningBudget = 227 << 10;  // for bodies of attention statements, which GPUs run only as a fallback
-constexpr int blockThreads = 256;             // of loop trees
+constexpr int64_t sharedBudget = 48 << 10;  // bytes of shared memory of a block
+constexpr int64_t fallbackSharedBudget = 227
+                                         << 10;  // the same, of the loop trees for which a GPU has no attention kernel
+constexpr int blockThreads = 256;                // of loop trees
 
 Stmt gridLoop(const char *name, int64_t count, const std::function<Body(const Expr &)> &body) {
   Var v = makeVar(name);
@@ -74,7 +75,7 @@ protected:
   /// blocks.
   Buffer weights(const char *name, int64_t count, int sums, int64_t blocks, int buffers = 1) const {
     const bool fits = (2 * threads + sums * groups * shape.size + buffers * count) * int64_t(sizeOf(dtype())) <=
-                      (tiled ? meaningBudget : sharedBudget);
+                      (tiled ? fallbackSharedBudget : sharedBudget);
     GPTC_CHECK(fits || !tiled, "{} tokens are too many for attention statements", shape.tokens);
     return fits ? makeBuffer(name, dtype(), Storage::shared, count)
                 : makeBuffer(name, dtype(), Storage::global, blocks * count, true);

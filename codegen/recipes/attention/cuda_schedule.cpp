@@ -10,7 +10,7 @@ using namespace kir;
 
 namespace {
 
-/// Most tokens for which the loop trees of an attention statement's body fit shared memory (meaningBudget,
+/// Most tokens for which the loop trees of an attention statement's body fit shared memory (fallbackSharedBudget,
 /// cuda_kernel.cpp).
 constexpr int64_t mostTokens = 20 << 10;
 constexpr int64_t mostSize = 128;  // elements of a head: above it, sums do not fit the registers

@@ -66,7 +66,7 @@ TEST_F(ConfigTest, FillsDefaults) {
   EXPECT_EQ(c.run.trainData, (dir / "data/train.bin").string());
   EXPECT_EQ(c.model.nKvHead, 4);
   EXPECT_EQ(c.model.ffnDim, 128);
-  EXPECT_EQ(c.model.norm, "layernorm");
+  EXPECT_EQ(c.model.norm, Norm::layernorm);
   EXPECT_EQ(c.train.globalBatchTokens, 16384);
   EXPECT_EQ(c.train.microBatch * c.train.accumulate * 16, 16384);
   EXPECT_EQ(c.train.microBatch, 512);  // 8192 tokens
@@ -85,27 +85,30 @@ TEST_F(ConfigTest, PresetsAreFamilies) {
     return load("[model]\npreset = \"" + name + "\"\n" + more + "[data]\ntrain = \"/t.bin\"\n").model;
   };
   const ModelConfig llama = preset("llama"), bloom = preset("bloom"), encoder = preset("encoder");
-  EXPECT_EQ(llama.norm + llama.activation + llama.position, "rmsnormswiglurope");
+  auto choices = [](const ModelConfig &m) {
+    return fmt::format("{} {} {}", nameOf(m.norm), nameOf(m.activation), nameOf(m.position));
+  };
+  EXPECT_EQ(choices(llama), "rmsnorm swiglu rope");
   EXPECT_FALSE(llama.bias || llama.tieEmbeddings || llama.embeddingNorm);
   EXPECT_EQ(llama.ffnDim, 2048);
-  EXPECT_EQ(bloom.norm + bloom.activation + bloom.position, "layernormgelu_tanhalibi");
+  EXPECT_EQ(choices(bloom), "layernorm gelu_tanh alibi");
   EXPECT_TRUE(bloom.bias && bloom.tieEmbeddings && bloom.embeddingNorm && bloom.causal);
-  EXPECT_EQ(encoder.norm + encoder.activation + encoder.position, "layernormgelulearned");
+  EXPECT_EQ(choices(encoder), "layernorm gelu learned");
   EXPECT_FALSE(encoder.causal);
   EXPECT_EQ(encoder.vocabSize, 50258);
   EXPECT_EQ(encoder.maskToken(), 50257);
-  EXPECT_EQ(preset("llama", "bias = true\nposition = \"alibi\"\n").position, "alibi");
+  EXPECT_EQ(preset("llama", "bias = true\nposition = \"alibi\"\n").position, Position::alibi);
   EXPECT_TRUE(preset("llama", "bias = true\n").bias);
 }
 
 TEST_F(ConfigTest, GatedHiddenLayersKeepTheNumberOfParameters) {
   ModelConfig m;
-  m.activation = "swiglu";
+  m.activation = Activation::swiglu;
   for (auto [width, hidden] : {std::pair<int64_t, int64_t>{4096, 11008}, {768, 2048}, {384, 1024}, {128, 352}}) {
     m.nEmbd = width;
     EXPECT_EQ(defaultFfnDim(m), hidden);
   }
-  m.activation = "gelu";
+  m.activation = Activation::gelu;
   EXPECT_EQ(defaultFfnDim(m), 512);
 }
 
@@ -335,7 +338,8 @@ TEST_F(ConfigTest, RanksShareTheBatch) {
   EXPECT_EQ(c.parallel.shardsPerRank(), 2);
   EXPECT_EQ(c.parallel.zeroStage, 0);
   EXPECT_EQ(load(small, {"parallel.data=4", "train.global_batch_tokens=128"}).train.microBatch, 2) << "auto";
-  EXPECT_EQ(load(small, with({"parallel.data=1", "parallel.reduce_order=fast"})).parallel.reduceOrder, "fast");
+  EXPECT_EQ(load(small, with({"parallel.data=1", "parallel.reduce_order=fast"})).parallel.reduceOrder,
+            ReduceOrder::fast);
   c = load(small, with({"parallel.data=2", "parallel.tensor=2", "compile.target=cuda:sm_90a"}));
   EXPECT_EQ(c.parallel.data * c.parallel.tensor, 4) << "on GPUs too";
 

@@ -48,9 +48,9 @@ Config variant(const std::string &name) {
   if (name == "untied")
     c.model.tieEmbeddings = false;
   if (name == "rmsnorm")
-    c.model.norm = "rmsnorm";
+    c.model.norm = Norm::rmsnorm;
   if (name == "nopos")
-    c.model.position = "none";
+    c.model.position = Position::none;
   if (name == "gqa") {
     c.model.nEmbd = 16;
     c.model.nHead = 4;
@@ -58,23 +58,21 @@ Config variant(const std::string &name) {
   }
   if (name == "mqa")
     c.model.nKvHead = 1;
-  if (name == "silu" || name == "relu" || name == "relu2" || name == "gelu" || name == "swiglu" || name == "geglu")
-    c.model.activation = name;
-  if (name == "rope" || name == "alibi")
-    c.model.position = name;
+  c.model.activation = parseWord<Activation>(name).value_or(c.model.activation);
+  c.model.position = parseWord<Position>(name).value_or(c.model.position);
   if (name == "embnorm")
     c.model.embeddingNorm = true;
   if (name == "llama") {
-    c.model.norm = "rmsnorm";
-    c.model.activation = "swiglu";
-    c.model.position = "rope";
+    c.model.norm = Norm::rmsnorm;
+    c.model.activation = Activation::swiglu;
+    c.model.position = Position::rope;
     c.model.bias = c.model.tieEmbeddings = false;
     c.model.nEmbd = 24;
     c.model.nHead = 6;
     c.model.nKvHead = 2;
   }
   if (name == "bloom") {
-    c.model.position = "alibi";
+    c.model.position = Position::alibi;
     c.model.embeddingNorm = true;
     c.model.nEmbd = 12;
     c.model.nHead = 3;  // not a power of two
@@ -204,7 +202,7 @@ TEST(ModelBuilder, RopeAndAlibiTellTheOrder) {
 }
 
 TEST(ModelBuilder, AnEncoderSeesBothWaysAndHasNoCache) {
-  for (const char *position : {"learned", "rope", "alibi"}) {
+  for (Position position : {Position::learned, Position::rope, Position::alibi}) {
     Config c = smallConfig();
     c.model.causal = false;
     c.model.position = position;
@@ -229,9 +227,9 @@ TEST(ModelBuilder, AnEncoderSeesBothWaysAndHasNoCache) {
     };
     const std::vector<double> fused = losses(*m, 3), apart = losses(*simple, 3), moved = losses(*m, 4);
     for (size_t i = 0; i < fused.size(); ++i)
-      EXPECT_NEAR(fused[i], apart[i], 1e-9) << position;
+      EXPECT_NEAR(fused[i], apart[i], 1e-9) << nameOf(position);
     EXPECT_EQ(fused[1], 0);
-    EXPECT_GT(std::fabs(fused[0] - moved[0]), 1e-3) << "the first token must see the last; " << position;
+    EXPECT_GT(std::fabs(fused[0] - moved[0]), 1e-3) << "the first token must see the last; " << nameOf(position);
     EXPECT_EQ(fused[7], moved[7]) << "but no other sequence";
   }
 }
@@ -329,7 +327,7 @@ TEST(ModelBuilder, OpsSayWhereTheyCameFrom) {
 }
 
 TEST(ModelBuilder, NormsHaveTheirEpsilon) {
-  for (const char *norm : {"layernorm", "rmsnorm"})
+  for (Norm norm : {Norm::layernorm, Norm::rmsnorm})
     for (double eps : {1e-5, 1e-6}) {
       Config c = smallConfig();
       c.model.norm = norm;

@@ -145,12 +145,12 @@ INSTANTIATE_TEST_SUITE_P(
                         "module attribute norm = \"batchnorm\" is not known; \"layernorm\" and \"rmsnorm\" are"},
                     Bad{"optimizer=\"adam\"",
                         "module attribute optimizer = \"adam\" is not known; \"adamw\", \"sgd\" and \"adafactor\" are"},
-                    Bad{"zero_stage=4", "module attribute zero_stage = 4 is out of range"},
-                    Bad{"mesh_data=0", "module attribute mesh_data = 0 is out of range"},
-                    Bad{"arena_bytes=-1", "module attribute arena_bytes = -1 is out of range"},
-                    Bad{"norm_eps=0.0", "module attribute norm_eps = 0.0 is out of range"},
-                    Bad{"lr=nan", "module attribute lr = nan is out of range"},
-                    Bad{"weight_decay=inf", "module attribute weight_decay = inf is out of range"}));
+                    Bad{"zero_stage=4", "module attribute zero_stage = 4 is out of range; 0 to 3 works"},
+                    Bad{"mesh_data=0", "module attribute mesh_data = 0 is out of range; 1 to 1048576 works"},
+                    Bad{"arena_bytes=-1", "module attribute arena_bytes = -1 is out of range; 0 or more works"},
+                    Bad{"norm_eps=0.0", "module attribute norm_eps = 0.0 is out of range; above 0, at most 1 works"},
+                    Bad{"lr=nan", "module attribute lr = nan is out of range; 0 or more works"},
+                    Bad{"weight_decay=inf", "module attribute weight_decay = inf is out of range; 0 or more works"}));
 
 TEST(Facts, GoodOnesPass) {
   EXPECT_TRUE(problemsOf("shards=2, lr=1, norm=\"rmsnorm\", zero_stage=3, arena_bytes=0, decision.x.y=\"\"").empty());
@@ -165,7 +165,7 @@ TEST(Facts, FunctionsAndStatesHaveNoOthers) {
                             "\"counter\", \"cache\", \"low\", \"whole\" and \"packed\" are",
                             "@t: a state has no attribute 'grop'; did you mean 'group'?",
                             "@f: a function has no attribute 'arg_at'; did you mean 'args_at'?",
-                            "@g: function attribute 'grads' = -1 is out of range"}));
+                            "@g: function attribute 'grads' = -1 is out of range; 0 or more works"}));
 }
 
 // The op `fused` lists its own attributes; both lists are the same.

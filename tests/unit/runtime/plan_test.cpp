@@ -232,7 +232,7 @@ TEST_F(PlanTest, ForgedModulesAreRefused) {
   for (const auto &[attribute, problem] :
        {std::pair{"shrads=2", "a module has no attribute 'shrads'; did you mean 'shards'?"},
         {"shards=\"2\"", "module attribute shards must be an integer"},
-        {"mesh_data=0", "module attribute mesh_data = 0 is out of range"},
+        {"mesh_data=0", "module attribute mesh_data = 0 is out of range; 1 to 1048576 works"},
         {"compute=\"fp8\"", "module attribute compute = \"fp8\" is not known"}}) {
     const std::string message = with("block_size=8", fmt::format("block_size=8, {}", attribute));
     EXPECT_NE(message.find(fmt::format("planned.gir is invalid: {}", problem)), std::string::npos) << message;
