@@ -29,6 +29,13 @@ template <typename T> const T *get(const AttrMap &map, llvm::StringRef name) {
 
 }  // namespace
 
+AttrMap::AttrMap() = default;
+AttrMap::AttrMap(const AttrMap &) = default;
+AttrMap::AttrMap(AttrMap &&) noexcept = default;
+AttrMap &AttrMap::operator=(const AttrMap &) = default;
+AttrMap &AttrMap::operator=(AttrMap &&) noexcept = default;
+AttrMap::~AttrMap() = default;
+
 const Attr *AttrMap::find(llvm::StringRef name) const {
   auto it = findKey(items, name);
   return it != items.end() && it->first == name ? &it->second : nullptr;

@@ -56,6 +56,13 @@ std::string textOf(const Attr &a);
 /// A small map that keeps its keys sorted, so that text is canonical.
 class AttrMap {
 public:
+  // In graph.cpp, as many files copy attributes.
+  AttrMap();
+  AttrMap(const AttrMap &);
+  AttrMap(AttrMap &&) noexcept;
+  AttrMap &operator=(const AttrMap &);
+  AttrMap &operator=(AttrMap &&) noexcept;
+  ~AttrMap();
   const Attr *find(llvm::StringRef name) const;
   void set(llvm::StringRef name, Attr value);
   void erase(llvm::StringRef name);

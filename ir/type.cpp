@@ -92,6 +92,13 @@ struct Cursor {
 
 }  // namespace
 
+Type::Type() = default;
+Type::Type(const Type &) = default;
+Type::Type(Type &&) noexcept = default;
+Type &Type::operator=(const Type &) = default;
+Type &Type::operator=(Type &&) noexcept = default;
+Type::~Type() = default;
+
 int64_t Type::elements() const {
   int64_t n = 1;
   for (const Dim &d : dims)

@@ -45,7 +45,13 @@ struct Type {
   llvm::SmallVector<Dim, 4> dims;
   llvm::SmallVector<Shard, 1> sharding;  // sorted by dim, each dim at most once
 
-  Type() = default;
+  // In type.cpp, as many files copy types.
+  Type();
+  Type(const Type &);
+  Type(Type &&) noexcept;
+  Type &operator=(const Type &);
+  Type &operator=(Type &&) noexcept;
+  ~Type();
   Type(DType dtype, llvm::ArrayRef<Dim> dims = {}) : dtype(dtype), dims(dims.begin(), dims.end()) {}
   static Type scalar(DType dtype) { return Type(dtype); }
 

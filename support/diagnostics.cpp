@@ -141,6 +141,11 @@ std::string Diagnostic::str(bool color) const {
   return s;
 }
 
+Diagnostic::~Diagnostic() = default;
+
+UserError::UserError(Diagnostic d) : diagnostics{std::move(d)} { text = diagnostics[0].str(); }
+UserError::UserError(const UserError &) = default;
+UserError::~UserError() = default;
 UserError::UserError(std::vector<Diagnostic> ds) : diagnostics(std::move(ds)) {
   GPTC_CHECK(!diagnostics.empty(), "a UserError needs a diagnostic");
   for (const Diagnostic &d : diagnostics)
@@ -155,11 +160,17 @@ UserError::UserError(ErrorCode code, std::string message, std::string help) {
   diagnostics.push_back(std::move(d));
 }
 
+InternalError::InternalError(const InternalError &) = default;
+InternalError::~InternalError() = default;
 InternalError::InternalError(const char *file, int line, std::string message) {
   llvm::StringRef path = file;
   while (path.consume_front("../")) {  // __FILE__ is relative to the build folder
   }
   text = fmt::format("internal error at {}:{}: {}", path.str(), line, message);
+}
+
+void throwInternalError(const char *file, int line, std::string message) {
+  throw InternalError(file, line, std::move(message));
 }
 
 }  // namespace gptc

@@ -38,13 +38,16 @@ struct Diagnostic {
   std::vector<std::string> notes;
   /// The message in rustc's layout, ending in a newline, with ANSI colours if `color`.
   std::string str(bool color = false) const;
+  ~Diagnostic();  // in diagnostics.cpp, as many files make errors; so below
 };
 
 class UserError : public std::exception {
 public:
-  explicit UserError(Diagnostic d) : diagnostics{std::move(d)} { text = diagnostics[0].str(); }
+  explicit UserError(Diagnostic d);
   explicit UserError(std::vector<Diagnostic> ds);
   UserError(ErrorCode code, std::string message, std::string help = "");
+  UserError(const UserError &);
+  ~UserError() override;
   std::vector<Diagnostic> diagnostics;  // never empty
   int exitCode() const { return exitCodeOf(diagnostics[0].code); }
   const char *what() const noexcept override { return text.c_str(); }
@@ -56,19 +59,23 @@ private:
 class InternalError : public std::exception {
 public:
   InternalError(const char *file, int line, std::string message);
+  InternalError(const InternalError &);
+  ~InternalError() override;
   const char *what() const noexcept override { return text.c_str(); }
 
 private:
   std::string text;
 };
 
+[[noreturn]] void throwInternalError(const char *file, int line, std::string message);
+
 /// Throws InternalError unless `cond` holds. The other arguments are an fmt format string and its values.
 #define GPTC_CHECK(cond, ...)                                                                                          \
   do {                                                                                                                 \
     if (!(cond)) [[unlikely]]                                                                                          \
-      throw ::gptc::InternalError(__FILE__, __LINE__, ::fmt::format("`" #cond "` failed: " __VA_ARGS__));              \
+      ::gptc::throwInternalError(__FILE__, __LINE__, ::fmt::format("`" #cond "` failed: " __VA_ARGS__));               \
   } while (0)
-#define GPTC_UNREACHABLE(...) throw ::gptc::InternalError(__FILE__, __LINE__, ::fmt::format(__VA_ARGS__))
+#define GPTC_UNREACHABLE(...) ::gptc::throwInternalError(__FILE__, __LINE__, ::fmt::format(__VA_ARGS__))
 
 }  // namespace gptc
 
