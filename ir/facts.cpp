@@ -56,13 +56,13 @@ template <typename T> void write(AttrMap &attrs, const char *name, const T &valu
 
 }  // namespace
 
-template <typename T> T readFact(const AttrMap &attrs, const char *name, T absent) {
-  return read<T>(attrs, name, std::move(absent));
+template <typename T> T readFact(const AttrMap &attrs, const char *name, const T &absent) {
+  return read<T>(attrs, name, absent);
 }
 template <typename T> void writeFact(AttrMap &attrs, const char *name, const T &value) { write(attrs, name, value); }
 
 #define GPTC_FACT_TYPE(...)                                                                                            \
-  template __VA_ARGS__ readFact(const AttrMap &, const char *, __VA_ARGS__);                                           \
+  template __VA_ARGS__ readFact(const AttrMap &, const char *, const __VA_ARGS__ &);                                   \
   template void writeFact(AttrMap &, const char *, const __VA_ARGS__ &);
 #define GPTC_FACT_TYPES(type) GPTC_FACT_TYPE(type) GPTC_FACT_TYPE(std::optional<type>)
 GPTC_FACT_TYPES(bool)

@@ -77,7 +77,7 @@ template <auto member> using CarrierOf = typename FactAt<member>::Holder::Carrie
 // ---- reading and writing --------------------------------------------------------------------------------------------
 
 /// The value of the attribute `name`; `absent` if there is none. Instantiated for the types in facts.def.
-template <typename T> T readFact(const AttrMap &attrs, const char *name, T absent);
+template <typename T> T readFact(const AttrMap &attrs, const char *name, const T &absent);
 /// Sets the attribute `name` to `value`, or removes it if `value` is std::nullopt. Instantiated for the types in
 /// facts.def.
 template <typename T> void writeFact(AttrMap &attrs, const char *name, const T &value);

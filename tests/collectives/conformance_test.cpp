@@ -164,12 +164,12 @@ void conform(Communicator &c) {
             if (t == DType::f32 || t == DType::bf16 || t == DType::i64) {
               std::vector<std::unique_ptr<Case>> alone;
               alone.push_back(one(kind, t, n, inPlace));
-              run(std::move(alone), order);
+              run(alone, order);
             }
             bucket.push_back(one(kind, t, n, inPlace));
           }
       }
-    run(std::move(bucket), order);
+    run(bucket, order);
     // More than fits into the messages under way, where there are any.
     const size_t most = c.bytesSent() == 0 ? 3001 : c.world <= 3 ? 1'100'001 : 300'001;
     for (const Kind kind : kinds) {
@@ -177,7 +177,7 @@ void conform(Communicator &c) {
       large.push_back(one(kind, DType::f32, kind == Kind::reduce_scatter ? most / size_t(c.world) : most,
                           kind == Kind::all_reduce));
       large.push_back(one(kind, DType::bf16, 3, false));
-      run(std::move(large), order);
+      run(large, order);
     }
     c.barrier();
   }

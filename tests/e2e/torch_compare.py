@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/env python3
 """Compares one training step with PyTorch: loss and the gradient of every parameter, on the same weights and tokens.
 
   torch_compare.py CHECKPOINT NEXT_CHECKPOINT LOG TOKENS n_head beta1 grad_clip loss_bound gradient_bound [activation]

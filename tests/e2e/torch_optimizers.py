@@ -1,4 +1,4 @@
-#!/usr/bin/python3
+#!/usr/bin/env python3
 """Goes on training with PyTorch's optimizer from a checkpoint, and compares the parameters with those of a later one.
 
   torch_optimizers.py CHECKPOINT LATER TOKENS adamw|sgd|nesterov|adafactor

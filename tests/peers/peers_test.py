@@ -381,7 +381,8 @@ class Unusable(unittest.TestCase):
 class PyTorch(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        pythons = [p for p in (sys.executable, "/usr/bin/python3", "python3") if has_torch(p)]
+        folders = os.environ["PATH"].split(":")  # all of them: a wrapper may have put its own Python in front
+        pythons = [p for p in [sys.executable, *(os.path.join(f, "python3") for f in folders)] if has_torch(p)]
         if not pythons:
             raise unittest.SkipTest("no Python with PyTorch and NumPy")
         if not BIN:

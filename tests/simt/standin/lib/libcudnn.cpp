@@ -37,8 +37,10 @@ struct Object {
   template <class T> std::vector<T> all(int a) const {
     std::vector<T> v;
     if (auto it = attributes.find(a); it != attributes.end()) {
+      // NOLINTBEGIN(bugprone-sizeof-expression): descriptors are pointers
       v.resize(it->second.bytes.size() / sizeof(T));
       std::memcpy(v.data(), it->second.bytes.data(), v.size() * sizeof(T));
+      // NOLINTEND(bugprone-sizeof-expression)
     }
     return v;
   }
