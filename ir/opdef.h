@@ -230,7 +230,6 @@ struct OpDef {
     AttrMap attrs;
     std::vector<Type> resultTypes;      // only for ops without `infer`
     std::vector<Tensor> operandValues;  // empty entries: standard normal values
-    ~Sample();
   };
   Rule<std::vector<Sample>(unsigned seed)> samples;
 

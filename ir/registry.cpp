@@ -115,8 +115,6 @@ const OpDef &opDef(OpKind kind) { return *Registry::get().byKind[size_t(kind)]; 
 
 llvm::ArrayRef<const OpDef *> allOpDefs() { return Registry::get().all; }
 
-OpDef::Sample::~Sample() = default;
-
 std::optional<unsigned> OpDef::operandIndex(llvm::StringRef operand) const {
   for (unsigned i = 0; i < operands.size(); ++i)
     if (operands[i].name == operand)

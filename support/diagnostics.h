@@ -30,7 +30,17 @@ enum class ErrorCode : int {
 int exitCodeOf(ErrorCode code);
 
 struct Diagnostic {
-  ErrorCode code;
+  // In diagnostics.cpp, like UserError's and InternalError's, as many files make errors.
+  Diagnostic();
+  Diagnostic(ErrorCode code, std::string message, SourceLoc where = {}, std::string label = "",
+             std::vector<std::string> help = {}, std::vector<std::string> notes = {});
+  Diagnostic(const Diagnostic &);
+  Diagnostic(Diagnostic &&) noexcept;
+  Diagnostic &operator=(const Diagnostic &);
+  Diagnostic &operator=(Diagnostic &&) noexcept;
+  ~Diagnostic();
+
+  ErrorCode code{};
   std::string message;
   SourceLoc where;    // no place if `file` is empty
   std::string label;  // printed beside the underline
@@ -38,7 +48,6 @@ struct Diagnostic {
   std::vector<std::string> notes;
   /// The message in rustc's layout, ending in a newline, with ANSI colours if `color`.
   std::string str(bool color = false) const;
-  ~Diagnostic();  // in diagnostics.cpp, as many files make errors; so below
 };
 
 class UserError : public std::exception {
