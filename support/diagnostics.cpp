@@ -141,17 +141,6 @@ std::string Diagnostic::str(bool color) const {
   return s;
 }
 
-Diagnostic::Diagnostic() = default;
-Diagnostic::Diagnostic(ErrorCode code, std::string message, SourceLoc where, std::string label,
-                       std::vector<std::string> help, std::vector<std::string> notes)
-    : code(code), message(std::move(message)), where(std::move(where)), label(std::move(label)), help(std::move(help)),
-      notes(std::move(notes)) {}
-Diagnostic::Diagnostic(const Diagnostic &) = default;
-Diagnostic::Diagnostic(Diagnostic &&) noexcept = default;
-Diagnostic &Diagnostic::operator=(const Diagnostic &) = default;
-Diagnostic &Diagnostic::operator=(Diagnostic &&) noexcept = default;
-Diagnostic::~Diagnostic() = default;
-
 UserError::UserError(Diagnostic d) : diagnostics{std::move(d)} { text = diagnostics[0].str(); }
 UserError::UserError(const UserError &) = default;
 UserError::~UserError() = default;

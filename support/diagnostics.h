@@ -30,17 +30,7 @@ enum class ErrorCode : int {
 int exitCodeOf(ErrorCode code);
 
 struct Diagnostic {
-  // In diagnostics.cpp, like UserError's and InternalError's, as many files make errors.
-  Diagnostic();
-  Diagnostic(ErrorCode code, std::string message, SourceLoc where = {}, std::string label = "",
-             std::vector<std::string> help = {}, std::vector<std::string> notes = {});
-  Diagnostic(const Diagnostic &);
-  Diagnostic(Diagnostic &&) noexcept;
-  Diagnostic &operator=(const Diagnostic &);
-  Diagnostic &operator=(Diagnostic &&) noexcept;
-  ~Diagnostic();
-
-  ErrorCode code{};
+  ErrorCode code;
   std::string message;
   SourceLoc where;    // no place if `file` is empty
   std::string label;  // printed beside the underline
