@@ -287,4 +287,14 @@ TEST(Keys, ANewOneIsALineOfTheTable) {
   }
 }
 
+TEST(Settings, SeveralLinesAreTextAndNoFurtherKeys) {
+  for (const char *text : {"4\n[model]", "4\nmodel.n_layer=7", "a\nb"}) {
+    const auto [key, value] = parseSetting(std::string("train.steps=") + text);
+    EXPECT_EQ(key, "train.steps");
+    const auto *read = std::get_if<std::string>(&value.value);
+    ASSERT_TRUE(read) << text;
+    EXPECT_EQ(*read, text);
+  }
+}
+
 }  // namespace
