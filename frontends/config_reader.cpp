@@ -237,12 +237,23 @@ void ConfigReader::unknownKeys(const std::map<std::string, std::string> &hints) 
     size_t dot = key.rfind('.');
     if (dot != std::string::npos && strange.count(key.substr(0, dot)))
       continue;
+    const bool set = v.key.file == "--set";
     if (sections.count(key)) {
-      diagnostics.push_back({ErrorCode::WrongType,
-                             fmt::format("{} is a table", key),
+      diagnostics.push_back(
+          {ErrorCode::WrongType,
+           fmt::format("{} is a table", key),
+           v.key,
+           "",
+           {set ? fmt::format("--set {}.KEY=VALUE", key) : fmt::format("write [{}] on a line of its own", key)}});
+      continue;
+    }
+    if (llvm::StringRef(key).starts_with("optimizer.group.")) {
+      diagnostics.push_back({ErrorCode::UnknownKey,
+                             fmt::format("{} is a key of each [[optimizer.group]]", key),
                              v.key,
                              "",
-                             {fmt::format("write [{}] on a line of its own", key)}});
+                             {fmt::format("{}", set ? "--set 'optimizer.group=[{match=\"*.bias\", lr_scale=0.5}]'"
+                                                    : "write it below [[optimizer.group]], with two brackets")}});
       continue;
     }
     // A correct name in the wrong table is likelier than a typing error. Several tables may have it.

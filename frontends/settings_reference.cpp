@@ -173,7 +173,9 @@ json jsonOf(const TomlValue &v) {
 
 json schemaOf(const Setting &s) {
   json j = schemaOf(s.type);
-  j["description"] = s.meaning + (s.otherwise.words.empty() ? "" : " Default: " + s.otherwise.words + ".");
+  j["description"] = s.meaning + (s.otherwise.words.empty()       ? ""
+                                  : s.otherwise.words == "needed" ? " It must be written."
+                                                                  : " Default: " + s.otherwise.words + ".");
   if (const std::optional<TomlValue> v = s.otherwise.words.empty() ? valueOf(s) : std::nullopt)
     j["default"] = jsonOf(*v);
   return j;

@@ -3,6 +3,7 @@
 #include "support/files.h"
 
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/JSON.h"
 
 // Its assertions fail on some malformed files, which it then reports correctly.
 #define TOML_ASSERT(x) static_cast<void>(0)
@@ -179,17 +180,27 @@ std::pair<std::string, TomlValue> parseSetting(const std::string &setting) {
                     "for example --set train.steps=100");
   std::string text = llvm::StringRef(setting).substr(eq + 1).trim().str();
 
+  if (!llvm::json::isUTF8(text))
+    throw UserError(ErrorCode::Usage, fmt::format("--set {}: the value is not UTF-8", llvm::json::fixUTF8(setting)),
+                    "plans and logs hold it, and are UTF-8");
+
   // Parsed as `v = TEXT`; locations then refer to the whole setting. Several lines are no value but text.
-  TomlValue v;
-  v.value = text;
+  TomlDocument parsed;
   try {
     if (text.find_first_of("\r\n") == std::string::npos)
-      v = parseToml("v = " + text, "--set").values.at("v");
+      parsed = parseToml("v = " + text, "--set");
   } catch (const UserError &) {
     if (looksLikeNumber(text))
       throw UserError(ErrorCode::OutOfRange, fmt::format("--set {}: {} is no number that can be held", setting, text),
                       "integers go up to 9223372036854775807");
   }
+  if (parsed.tables.count("v"))
+    throw UserError(ErrorCode::WrongType, fmt::format("--set {}: a table is set key by key", setting),
+                    fmt::format("for example --set {}.KEY=VALUE", key.str()));
+  TomlValue v;
+  v.value = text;
+  if (const auto it = parsed.values.find("v"); it != parsed.values.end())
+    v = it->second;
   SourceLoc at;
   at.file = "--set";
   at.line = 1;

@@ -188,22 +188,9 @@ private:
   std::list<std::unique_ptr<Op>> ops;
 };
 
-/// State that outlives a call: parameters, moments, step, KV cache. Its attributes (StateFacts, InitialFacts,
-/// TrainedFacts and FileFacts in ir/facts.def):
-///   kind   "param" | "moment" | "grad" | "counter" | "cache" | "low" | "whole" | "packed"
-///   of     the state from which this one is derived; checkpoints leave this one out. "low": a copy of that parameter
-///          in a narrower dtype. "whole": that parameter, gathered; each rank updates a piece of it. "packed": the
-///          panels of that state (ir/ops/pack.cpp). Functions that write a parameter also write its low and packed
-///          copies.
-///   tb     of "packed": the panels are those of an [N,K]
-///   cut_data, cut_tensor  if each rank holds a piece: how the whole is cut (ir/mesh.h)
-///   memory "host": in the host's memory, while all other states are on a GPU (passes/offload.cpp)
-///   init   "zeros" | "ones" | "normal" | "const";  std, value
-///   stream random stream of the initial value, which nothing else uses
-///   decay  weight decay applies
-///   group  number of the parameter's [[optimizer.group]], with lr_scale, weight_decay, beta1 and beta2 in place of the
-///          module's; frozen: not trained, has neither gradient nor moments (passes/optimizer.cpp)
-///   hf     Hugging Face name or names, with hf_split (columns of each) and hf_transpose
+/// State that outlives a call: parameters, moments, step, KV cache. Its attributes are StateFacts, InitialFacts,
+/// TrainedFacts and FileFacts (ir/facts.def). A state that has the fact `of` is derived from that state, and not saved;
+/// functions that write a parameter also write its low and packed copies.
 struct State {
   std::string name;
   Type type;

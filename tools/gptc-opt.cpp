@@ -108,6 +108,9 @@ static int run(int argc, char **argv) {
   if (listPasses + listOps + listErrors > 1)
     throw UserError(ErrorCode::Usage, "gptc-opt prints --list-passes, --list-ops or --list-errors: one of them",
                     "run it once for each");
+  if ((listOps || listErrors) && argc > 2)
+    throw UserError(ErrorCode::Usage, fmt::format("--list-{} stands alone", listOps ? "ops" : "errors"),
+                    "the page is of no module and of no passes");
   if (listOps || listErrors) {
     fmt::print("{}", listOps ? opsPage() : errorsPage());
     return 0;

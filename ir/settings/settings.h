@@ -148,7 +148,7 @@ template <Worded E> std::vector<std::string> wordsAnd(std::initializer_list<cons
 namespace values {
 constexpr int64_t billion = 1'000'000'000;
 inline Form sizeForm(const char *example) {
-  return {std::string("a size such as ") + example, "^[0-9]+(\\.[0-9]+)? *([KMGT]i?B|B)?$"};
+  return {std::string("a size such as ") + example, "^(?=.*[1-9])([0-9]+(\\.[0-9]*)?|\\.[0-9]+) *([KMGT]i?B|B)?$"};
 }
 }  // namespace values
 

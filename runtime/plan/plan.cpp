@@ -11,6 +11,7 @@
 #include "support/json.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/JSON.h"
 
 #include <filesystem>
 #include <map>
@@ -366,6 +367,17 @@ std::string resultIdentity(const Plan &plan) {
   return blake3(text + fmt::format("{}", fmt::join(orders, "\n")));
 }
 
+/// JSON is UTF-8, and names of files may be anything.
+static void requireUtf8(const json &manifest) {
+  const json flat = manifest.flatten();
+  for (const auto &[key, value] : flat.items())
+    if (const auto *text = value.get_ptr<const std::string *>(); text && !llvm::json::isUTF8(*text))
+      throw UserError(ErrorCode::Unwritable,
+                      fmt::format("{} = {} is not UTF-8, as a plan's manifest must be",
+                                  llvm::StringRef(key).rsplit('/').second.str(), llvm::json::fixUTF8(*text)),
+                      "rename the file or folder, or name another");
+}
+
 void writePlan(const std::string &dir, Plan &plan, const std::string &secret) {
   GPTC_CHECK(plan.joint && plan.planned, "a plan needs both modules");
   for (const Module *m : {plan.joint.get(), plan.planned.get()})
@@ -394,6 +406,7 @@ void writePlan(const std::string &dir, Plan &plan, const std::string &secret) {
       {"files", {{"joint.gir", blake3(joint)}, {"planned.gir", plan.hash}, {"schedules.json", blake3(schedules)}}}};
   if (!plan.madeFrom.empty())
     manifest["made_from"] = plan.madeFrom;
+  requireUtf8(manifest);
   if (!secret.empty())
     manifest["mark"] = manifestMark(manifest, secret);
   manifest["blake3"] = manifestChecksum(manifest);

@@ -1,5 +1,6 @@
 #include "tools/commands/command_line.h"
 
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringRef.h"
 
 #include <CLI/CLI.hpp>
@@ -121,6 +122,24 @@ static auto allCommands(const CLI::App &app) {
   return app.get_subcommands([](const CLI::App *) { return true; });
 }
 
+/// What the help says of a value beside its type: range, default, and which options must or may not stand beside it.
+static std::string limitsOf(const CLI::Option &o) {
+  std::vector<std::string> all;
+  const std::string type = o.get_type_name();
+  if (const size_t colon = type.find(':'); colon != std::string::npos && type.find('{') == std::string::npos)
+    if (llvm::StringRef range = llvm::StringRef(type).substr(colon + 1); range.contains(" to "))
+      all.push_back(range.str());
+  if (o.get_expected_max() > 0 && !o.get_default_str().empty())
+    all.push_back("default " + o.get_default_str());
+  if (o.get_required())
+    all.push_back("required");
+  for (const CLI::Option *other : o.get_excludes())
+    all.push_back("not with " + other->get_name());
+  for (const CLI::Option *other : o.get_needs())
+    all.push_back("with " + other->get_name());
+  return llvm::join(all, ", ");
+}
+
 static CommandEntry entryOf(const CLI::App &app, const std::string &path) {
   CommandEntry c;
   c.path = path;
@@ -131,6 +150,8 @@ static CommandEntry entryOf(const CLI::App &app, const std::string &path) {
       continue;
     OptionEntry e;
     e.text = o->get_description();
+    e.limits = limitsOf(*o);
+    e.required = o->get_required();
     e.values = o->get_items_expected_max();
     e.optional = e.values > 0 && o->get_items_expected_min() == 0;
     if (e.values > 0)
@@ -238,6 +259,11 @@ std::optional<int> CommandLine::parse(int argc, char **argv) {
     std::fputs(app->help().c_str(), stdout);
   } catch (const CLI::CallForAllHelp &) {
     std::fputs(app->help("", CLI::AppFormatMode::All).c_str(), stdout);
+    // CLI11 tells one level; `data prepare` and the like are on the second.
+    for (const CLI::App *command : allCommands(*app))
+      for (const CLI::App *nested : allCommands(*command))
+        if (!command->get_group().empty() && !nested->get_group().empty())
+          std::fputs(("\n" + nested->help(app->get_name() + " " + command->get_name())).c_str(), stdout);
   } catch (const CLI::CallForVersion &e) {
     std::fprintf(stdout, "%s\n", e.what());
   } catch (const CLI::ParseError &e) {

@@ -25,6 +25,11 @@ std::string roff(const std::string &text) {
   return s;
 }
 
+/// The text of an option with its limits.
+std::string textOf(const OptionEntry &o) {
+  return o.text + (o.limits.empty() ? "" : (o.text.empty() ? "[" : " [") + o.limits + "]");
+}
+
 /// Keeps the lines of a text that is a list.
 std::string lines(const std::string &text) {
   if (text.find('\n') == std::string::npos)
@@ -39,15 +44,17 @@ std::string synopsis(const CommandEntry &c) {
   std::string s = bold(c.path);
   if (!c.options.empty())
     s += " [" + italic("options") + "]";
-  for (const OptionEntry &p : c.positionals)
-    s += " " + italic(p.label);
+  for (const OptionEntry &p : c.positionals) {
+    const std::string name = italic(p.label) + (p.values > 1 ? "..." : "");
+    s += p.required ? " " + name : " [" + name + "]";
+  }
   return s + (c.commands.empty() ? "" : " [" + italic("command") + "]") + "\n";
 }
 
 std::string options(const CommandEntry &c) {
   std::string s;
   for (const OptionEntry &p : c.positionals)
-    s += ".TP\n" + italic(p.label) + "\n" + lines(p.text);
+    s += ".TP\n" + italic(p.label) + "\n" + lines(textOf(p));
   for (const OptionEntry &o : c.options) {
     std::vector<std::string> names;
     for (const std::string &name : o.names)
@@ -55,7 +62,7 @@ std::string options(const CommandEntry &c) {
     s += ".TP\n" + llvm::join(names, ", ");
     if (o.values > 0 && !o.value.type.empty())
       s += (o.optional ? " [" : " ") + italic(o.value.type) + (o.optional ? "]" : "");
-    s += "\n" + lines(o.text);
+    s += "\n" + lines(textOf(o));
   }
   return s;
 }
