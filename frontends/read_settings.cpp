@@ -156,11 +156,11 @@ void readInitFrom(Reading &in, const Setting &s) {
     return;
   r.string(key, from);
   auto [kind, dir] = llvm::StringRef(from).split(':');
-  if ((kind == "hf" || kind == "ckpt") && !dir.empty())
+  if ((kind == "hf" || kind == "gguf" || kind == "ckpt") && !dir.empty())
     from = kind.str() + ":" + resolveBeside(dir.str(), v->where.file);
   else if (r.good(key) && from != "scratch")
     r.complain(key, ErrorCode::UnknownValue, fmt::format("{} = \"{}\" is not known", key, from), "",
-               {"\"scratch\", \"hf:DIR\" and \"ckpt:DIR\" work today"});
+               {"\"scratch\", \"hf:DIR\", \"gguf:FILE\" and \"ckpt:DIR\" work today"});
 }
 
 void readMatch(ConfigReader &r, const char *key, ParameterGroup &g) {

@@ -3,6 +3,7 @@
 
 #include "frontends/check_model.h"
 #include "frontends/config_reader.h"
+#include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_config.h"
 #include "frontends/read_settings.h"
 #include "support/files.h"
@@ -104,6 +105,15 @@ void checkWeights(ConfigReader &r, Config &c) {
   const char *const key = "model.init_from";
   if (path.empty() || r.complained())  // the model may be incomplete
     return;
+  if (kind == "gguf" || isGguf(path.str())) {
+    const GgufComparison there = compareGguf(path.str(), c.model);
+    for (const Diagnostic &d : there.differences)
+      r.complain(key, d.code, d.message, d.label, d.help);
+    if (!there.found)
+      c.warnings.push_back(
+          fmt::format("there is no {}: that the weights mean what [model] says is not checked", path.str()));
+    return;
+  }
   const HfComparison there = compareHfConfig(path.str(), c.model);
   for (const Diagnostic &d : there.differences)
     r.complain(key, d.code, d.message, d.label, d.help);

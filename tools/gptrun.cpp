@@ -1,4 +1,5 @@
 // gptrun: runs a plan. Trains by default; `gptrun sample PLAN` and `gptrun eval PLAN` use the trained weights.
+#include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_config.h"
 #include "frontends/tokenizer.h"
 #include "ir/facts.h"
@@ -74,8 +75,8 @@ struct Options {
 
 void warn(const std::string &text) { printError("warning: {}\n", text); }
 
-/// Checks imported weights, from which this run begins or which it evaluates, against the config.json beside them. They
-/// may have arrived after the plan was made.
+/// Checks imported weights, from which this run begins or which it evaluates, against the config.json beside them, or
+/// the metadata in a GGUF file. They may have arrived after the plan was made.
 void checkWeights(const Options &o, const Plan &plan) {
   std::string weights;
   if (o.checkpoint) {
@@ -85,9 +86,11 @@ void checkWeights(const Options &o, const Plan &plan) {
   }
   if (weights.empty() || plan.model.empty())
     return;
-  const HfComparison there = compareHfConfig(weights, readConfig("", plan.model).model);
-  if (!there.differences.empty())
-    throw UserError(there.differences);
+  const ModelConfig model = readConfig("", plan.model).model;
+  const std::vector<Diagnostic> differences =
+      isGguf(weights) ? compareGguf(weights, model).differences : compareHfConfig(weights, model).differences;
+  if (!differences.empty())
+    throw UserError(differences);
 }
 
 /// Why the plan's output folder is refused, "" if it is not: a foreign plan may name another run's folder, to continue

@@ -331,8 +331,10 @@ template <typename Table> void trainKeys(Table &key, TrainConfig &t, RunSettings
       "without the step.",
       InPlan{"on_nonfinite"});
   // A key of [model], but here because of its place in manifests.
-  key("model.init_from", run.initFrom, Text{{"scratch"}, {{"\"hf:DIR\"", "^hf:."}, {"\"ckpt:DIR\"", "^ckpt:."}}},
-      "Initial weights: random, or of a folder with model.safetensors that another program or a run of ours wrote.",
+  key("model.init_from", run.initFrom,
+      Text{{"scratch"}, {{"\"hf:DIR\"", "^hf:."}, {"\"gguf:FILE\"", "^gguf:."}, {"\"ckpt:DIR\"", "^ckpt:."}}},
+      "Initial weights: random, of a GGUF file, or of a folder with model.safetensors that another program or a run of "
+      "ours wrote.",
       InPlan{"init_from"});
   key("train.grad_clip", t.gradClip, Number{atLeast(0), atMost(1e9)},
       "Largest norm of the gradient; a larger one is scaled down to it. 0: no clipping.");
@@ -505,8 +507,8 @@ std::vector<Setting> keysOf(ParameterGroup &g);
 /// Calls `with` for each key that a plan's manifest holds, bound to `run`, in the order of the manifest.
 void eachKept(RunSettings &run, const std::function<void(const Setting &)> &with);
 
-/// Calls `with` for each path that is not empty: out_dir, those of [data], and DIR in init_from = "hf:DIR" or
-/// "ckpt:DIR".
+/// Calls `with` for each path that is not empty: out_dir, those of [data], and that in init_from = "hf:DIR",
+/// "gguf:FILE" or "ckpt:DIR".
 void eachPath(RunSettings &run, const std::function<void(std::string &path)> &with);
 
 }  // namespace gptc

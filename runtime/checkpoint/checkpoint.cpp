@@ -5,12 +5,14 @@
 #include "runtime/checkpoint/checkpoint_files.h"
 #include "runtime/checkpoint/checkpoint_saver.h"
 #include "runtime/checkpoint/file_layout.h"
+#include "runtime/checkpoint/gguf_weights.h"
 #include "runtime/checkpoint/state.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/device/executor.h"
 #include "runtime/plan/manifest.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
+#include "support/gguf/gguf_file.h"
 #include "support/json.h"
 #include "support/words.h"
 
@@ -641,6 +643,8 @@ static std::vector<std::string> weightFiles(const std::string &folder) {
 }
 
 void loadWeights(Executor &executor, const std::string &path, const ModelIdentity &model) {
+  if (isGguf(path))
+    return loadGguf(executor, path);
   std::error_code e;
   const bool folder = fs::is_directory(path, e);
   if (folder) {

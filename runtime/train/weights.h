@@ -16,7 +16,7 @@ struct WeightsChoice {
     newest,  // newest checkpoint of the run; if there is none, init_from's weights
     ofStep,
     best,     // the checkpoint with the lowest validation loss measured at its step
-    inFolder  // a checkpoint or other safetensors in any folder
+    inFolder  // a checkpoint or other safetensors in any folder, or a GGUF file
   } kind = newest;
   int64_t step = 0;
   std::string path;  // absolute

@@ -77,6 +77,7 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
     std::vector<std::pair<std::string, Rooms>> table = {
         {"cmake", {}},
         {"support", {}},
+        {"support/gguf", {"support"}},
         {"ir/kernel", {"support"}},
         {"ir", {"support", "ir/kernel"}},
         {"ir/ops", {"support", "ir"}},
@@ -91,7 +92,8 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
         {"codegen/cuda/device", {}},
         {"codegen/cuda", {"support", "ir/kernel", "ir", "ir/ops", "codegen", "codegen/recipes"}},
         {"codegen/tuner", {"support", "ir/kernel", "ir", "codegen", "codegen/recipes"}},
-        {"frontends", {"support", "ir", "ir/settings"}},
+        {"frontends/gguf", {"support", "support/gguf", "ir/settings"}},
+        {"frontends", {"support", "support/gguf", "ir", "ir/settings", "frontends/gguf"}},
         {"runtime/rendezvous", {"support"}},
         {"runtime/launch", {"support", "runtime/rendezvous"}},
         {"runtime/collectives", {"support", "ir", "runtime/rendezvous", "runtime/launch"}},
@@ -104,15 +106,15 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
         {"runtime/tuning", {"support", "ir/kernel", "ir", "codegen", "codegen/tuner", "runtime/cuda"}},
         {"runtime/data", {"support", "ir", "codegen"}},
         {"runtime/checkpoint",
-         {"support", "ir/kernel", "ir", "runtime/launch", "runtime/collectives", "runtime/plan", "runtime/device",
-          "runtime/data"}},
+         {"support", "support/gguf", "ir/kernel", "ir", "runtime/launch", "runtime/collectives", "runtime/plan",
+          "runtime/device", "runtime/data"}},
         {"runtime/train",
          {"support", "ir", "runtime/launch", "runtime/collectives", "runtime/plan", "runtime/device", "runtime/cuda",
           "runtime/data", "runtime/checkpoint"}},
     };
     // The tools see everything but how ops, kernels and recipes are made, and of each other what follows.
-    Rooms seen = {"support", "ir",          "ir/kernel",    "passes",        "passes/analysis",
-                  "codegen", "codegen/cpu", "codegen/cuda", "codegen/tuner", "frontends"};
+    Rooms seen = {"support", "support/gguf", "ir",           "ir/kernel",     "passes",    "passes/analysis",
+                  "codegen", "codegen/cpu",  "codegen/cuda", "codegen/tuner", "frontends", "frontends/gguf"};
     for (const auto &[room, sees] : table)
       if (room.rfind("runtime/", 0) == 0)
         seen.push_back(room);

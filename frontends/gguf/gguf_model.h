@@ -1,0 +1,43 @@
+// Metadata of GGUF files <-> keys of [model], by the architecture that a file names: gpt2, llama, qwen2, qwen3 and
+// bloom, with llama.cpp's keys and meanings. Tensor shapes do not show all of it (heads, rotations, epsilons), so every
+// key that can change a logit is read, and a key that no table here names is refused.
+#pragma once
+
+#include "ir/settings/settings.h"
+#include "support/gguf/gguf_file.h"
+#include "support/gguf/gguf_writer.h"
+
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+struct GgufImport {
+  ModelConfig model;  // complete
+  std::string toml;   // a model.toml that says it and begins with these weights; [data] is to be filled in
+};
+
+/// Reads the model of a GGUF file. `weights` stands in the text as init_from = "gguf:WEIGHTS". Throws UserErrors: those
+/// of GgufFile, and NotBuiltYet, MissingKey, UnknownKey, Contradiction and OutOfRange for what [model] cannot express;
+/// all of them together.
+GgufImport importGguf(const std::string &file, const std::string &weights);
+
+struct GgufComparison {
+  bool found = false;  // false: the file does not exist, and nothing was compared
+  /// Diagnostics without a location. Each names the file, and the keys with both values.
+  std::vector<Diagnostic> differences;
+};
+
+/// Compares a GGUF file with a complete [model]. A context shorter than the file's is no difference.
+GgufComparison compareGguf(const std::string &file, const ModelConfig &model);
+
+struct GgufMetadata {
+  std::string architecture;
+  GgufKeys keys;
+};
+
+/// The architecture that holds a complete [model], and its keys in a file whose matrices are of format `type`. `name`
+/// is what other programs show. Throws UserError(NotBuiltYet) if none does, with the keys that differ from the nearest.
+GgufMetadata ggufMetadata(const ModelConfig &model, const std::string &name, GgmlType type);
+
+}  // namespace gptc

@@ -1,0 +1,320 @@
+#include "frontends/gguf/vocabulary.h"
+
+#include "support/diagnostics.h"
+#include "support/files.h"
+#include "support/json.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <filesystem>
+#include <map>
+
+namespace gptc {
+namespace {
+
+namespace fs = std::filesystem;
+using json = nlohmann::json;
+
+constexpr const char *kEndOfText = "<|endoftext|>";
+
+struct SpecialId {
+  const char *key;
+  int64_t GgufVocabulary::*id;
+};
+constexpr SpecialId kIds[] = {{"tokenizer.ggml.bos_token_id", &GgufVocabulary::bos},
+                              {"tokenizer.ggml.eos_token_id", &GgufVocabulary::eos},
+                              {"tokenizer.ggml.eot_token_id", &GgufVocabulary::eot},
+                              {"tokenizer.ggml.unknown_token_id", &GgufVocabulary::unk},
+                              {"tokenizer.ggml.padding_token_id", &GgufVocabulary::pad}};
+
+struct Flag {
+  const char *key;
+  bool GgufVocabulary::*value;
+};
+constexpr Flag kFlags[] = {{"tokenizer.ggml.add_bos_token", &GgufVocabulary::addBos},
+                           {"tokenizer.ggml.add_eos_token", &GgufVocabulary::addEos},
+                           {"tokenizer.ggml.add_space_prefix", &GgufVocabulary::addSpacePrefix}};
+
+/// A member of an object; null if there is none, or `of` is no object.
+const json &part(const json &of, const char *name) {
+  static const json absent;
+  const auto it = of.find(name);
+  return it == of.end() ? absent : *it;
+}
+
+/// Patterns by which pre-tokenizers of others split a text.
+constexpr const char *kLlama3Pattern =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+constexpr const char *kQwen2Pattern =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+/// Whether a step of a pre-tokenizer makes bytes printable, and splits by GPT-2's pattern exactly if `splits`.
+bool isByteLevel(const json &step, bool splits) {
+  return part(step, "type") == "ByteLevel" && part(step, "add_prefix_space") != true &&
+         (part(step, "use_regex") != false) == splits;
+}
+
+/// llama.cpp's name of the splitting that a pre-tokenizer does before BPE; "" if it has none.
+std::string splittingOf(const json &pre, const json &normalizer, const json &model) {
+  const bool ignoresMerges = part(model, "ignore_merges") == true;
+  if (isByteLevel(pre, true))
+    return normalizer.is_null() && !ignoresMerges ? "gpt-2" : "";
+  const json &steps = part(pre, "pretokenizers");
+  // Where nothing merges, nothing depends on where a text is split.
+  if (isByteLevel(pre, false))
+    return normalizer.is_null() && part(model, "merges").is_array() && part(model, "merges").empty() ? "gpt-2" : "";
+  if (part(pre, "type") != "Sequence" || !steps.is_array() || steps.size() != 2)
+    return "";
+  const json &first = steps[0];
+  if (part(first, "type") == "Digits" && part(first, "individual_digits") == true && isByteLevel(steps[1], true))
+    return normalizer.is_null() && !ignoresMerges ? "smollm" : "";
+  const bool isolates = part(first, "type") == "Split" && part(first, "behavior") == "Isolated" &&
+                        part(first, "invert") != true && isByteLevel(steps[1], false);
+  const json &pattern = part(part(first, "pattern"), "Regex");
+  if (isolates && pattern == kLlama3Pattern && normalizer.is_null() && ignoresMerges)
+    return "llama-bpe";
+  // llama.cpp leaves Qwen's normal form to its users, as it does for files that its own script writes.
+  if (isolates && pattern == kQwen2Pattern && (normalizer.is_null() || part(normalizer, "type") == "NFC") &&
+      !ignoresMerges)
+    return "qwen2";
+  return "";
+}
+
+/// Reads the vocabulary of a tokenizer.json.
+class Conversion {
+public:
+  Conversion(const std::string &file, int64_t vocabSize) : file(file), folder(fs::path(file).parent_path()) {
+    v.model = "gpt2";
+    v.tokens.resize(size_t(vocabSize));
+    v.types.resize(size_t(vocabSize), GgufVocabulary::unused);
+  }
+
+  GgufVocabulary run() {
+    const json j = parseJsonOrDiscard<json>(readInput(file, "tokenizer"));
+    if (!j.is_object())
+      bad("it is no JSON object");
+    checkModel(j);
+    takeTokens(part(part(j, "model"), "vocab"), part(j, "added_tokens"));
+    takeMerges(part(part(j, "model"), "merges"));
+    takeSpecialTokens();
+    for (size_t i = 0; i < v.tokens.size(); ++i)
+      if (v.types[i] == GgufVocabulary::unused)
+        v.tokens[i] = fmt::format("[PAD{}]", i);
+    // llama.cpp takes token 11 for the end of a text if the file names none.
+    if (v.eos < 0) {
+      const auto free = llvm::find(v.types, int32_t(GgufVocabulary::unused));
+      if (free == v.types.end())
+        later("no end-of-text token, without which llama.cpp would take another for it",
+              "a tokenizer bpe:N of `gptc data prepare` has one; or make model.vocab_size larger by one");
+      v.bos = v.eos = free - v.types.begin();
+      *free = GgufVocabulary::control;
+    }
+    return std::move(v);
+  }
+
+private:
+  [[noreturn]] void bad(const std::string &why) const {
+    throw UserError(ErrorCode::DataInvalid, fmt::format("{} is no tokenizer that gptc can use: {}", file, why),
+                    "`gptc data prepare` writes one");
+  }
+  [[noreturn]] void later(const std::string &what, const std::string &help) const {
+    throw UserError(ErrorCode::NotBuiltYet,
+                    fmt::format("{} has {}: as a vocabulary of GGUF it is not built yet", file, what), help);
+  }
+
+  void checkModel(const json &j) {
+    const json &model = part(j, "model");
+    if (part(model, "type") != "BPE" || part(model, "byte_fallback") == true)
+      later(part(model, "type").is_string() ? fmt::format("a model {}{}", part(model, "type").get<std::string>(),
+                                                          part(model, "byte_fallback") == true ? " of characters" : "")
+                                            : "no model",
+            "byte-level BPE works today");
+    v.pre = splittingOf(part(j, "pre_tokenizer"), part(j, "normalizer"), model);
+    if (v.pre.empty())
+      later("a splitting that llama.cpp has no name for (normalizer, pre_tokenizer, ignore_merges)",
+            "GPT-2's works, which `gptc data prepare --tokenizer bpe:N` uses, and those of SmolLM, Llama 3 and Qwen2");
+    for (const char *name : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"})
+      if (const json &value = part(model, name); !value.is_null() && value != "" && value != 0)
+        later(name, "byte-level BPE without it works today");
+  }
+
+  /// The entry of an id, which must be one of the model's and free.
+  void place(const json &id, const std::string &token, GgufVocabulary::TokenType type) {
+    if (!id.is_number_integer() || id < 0)
+      bad("an id is no number of a token");
+    if (id >= int64_t(v.tokens.size()))
+      throw UserError(
+          ErrorCode::ShapeMismatch,
+          fmt::format("{}: token {} is beyond the model's vocabulary of {}", file, id.get<int64_t>(), v.tokens.size()),
+          "take the tokenizer that the model was trained with");
+    const size_t i = id.get<size_t>();
+    if (v.types[i] != GgufVocabulary::unused && v.tokens[i] != token)
+      bad(fmt::format("two tokens have the number {}", i));
+    v.tokens[i] = token;
+    v.types[i] = type;
+    ids[token] = int64_t(i);
+  }
+
+  void takeTokens(const json &vocab, const json &added) {
+    if (!vocab.is_object() || vocab.empty())
+      bad("model.vocab is missing");
+    for (const auto &[token, id] : vocab.items())
+      place(id, token, GgufVocabulary::normal);
+    if (added.is_array())
+      for (const json &a : added)
+        if (const json &content = part(a, "content"); content.is_string())
+          place(part(a, "id"), content,
+                part(a, "special") == true ? GgufVocabulary::control : GgufVocabulary::userDefined);
+  }
+
+  void takeMerges(const json &merges) {
+    if (!merges.is_array())
+      bad("model.merges is missing");
+    for (const json &m : merges) {
+      const bool pair = m.is_array() && m.size() == 2 && m[0].is_string() && m[1].is_string();
+      if (!pair && !m.is_string())
+        bad(fmt::format("merge {} is no pair", v.merges.size()));
+      std::string text =
+          pair ? fmt::format("{} {}", m[0].get<std::string>(), m[1].get<std::string>()) : m.get<std::string>();
+      if (llvm::StringRef(text).count(' ') != 1)  // bytes of spaces are printable characters
+        bad(fmt::format("merge {} is no pair of byte-level pieces", v.merges.size()));
+      v.merges.push_back(std::move(text));
+    }
+  }
+
+  json beside(const char *name) const {
+    const std::string path = (folder / name).string();
+    std::error_code e;
+    if (!fs::exists(path, e))
+      return json::object();
+    json j = parseJsonOrDiscard<json>(readInput(path, "configuration"));
+    if (!j.is_object())
+      throw UserError(ErrorCode::DataInvalid, fmt::format("{} is no JSON object", path),
+                      "copy it again from where the tokenizer is from");
+    return j;
+  }
+
+  /// The id of a token that a configuration names, as text or as an object with `content`.
+  int64_t idOf(const json &token, const char *key) const {
+    const json &text = token.is_object() ? part(token, "content") : token;
+    if (!text.is_string())
+      return -1;
+    const auto it = ids.find(text.get<std::string>());
+    if (it == ids.end())
+      bad(fmt::format("{} of the tokenizer_config.json beside it is no token", key));
+    return it->second;
+  }
+
+  void takeSpecialTokens() {
+    const json config = beside("tokenizer_config.json"), generation = beside("generation_config.json");
+    v.bos = idOf(part(config, "bos_token"), "bos_token");
+    v.eos = idOf(part(config, "eos_token"), "eos_token");
+    v.unk = idOf(part(config, "unk_token"), "unk_token");
+    v.pad = idOf(part(config, "pad_token"), "pad_token");
+    // A model that ends its turns otherwise than its texts has several end tokens.
+    std::vector<int64_t> ends;
+    const json &listed = part(generation, "eos_token_id");
+    for (const json &id : listed.is_array() ? listed : listed.is_null() ? json::array() : json::array({listed})) {
+      if (!id.is_number_integer() || id < 0 || id >= int64_t(v.tokens.size()))
+        bad("eos_token_id of the generation_config.json beside it is no token");
+      ends.push_back(id);
+    }
+    if (!ends.empty() && (v.eos < 0 || !llvm::is_contained(ends, v.eos)))
+      v.eos = ends[0];
+    for (const int64_t id : ends)
+      if (id != v.eos && v.eot < 0)
+        v.eot = id;
+    if (const auto end = ids.find(kEndOfText); end != ids.end() && v.eos < 0) {
+      v.eos = end->second;
+      v.bos = v.bos < 0 ? v.eos : v.bos;
+    }
+    v.addBos = part(config, "add_bos_token") == true;
+    v.addEos = part(config, "add_eos_token") == true;
+    if (v.addBos && v.bos < 0)
+      bad("the tokenizer_config.json beside it asks for a bos_token, and names none");
+    if (const json &chat = part(config, "chat_template"); chat.is_string())
+      v.chatTemplate = chat;
+    std::error_code e;
+    if (const fs::path own = folder / "chat_template.jinja"; fs::exists(own, e))
+      v.chatTemplate = readInput(own.string(), "chat template");
+  }
+
+  const std::string &file;
+  const fs::path folder;
+  GgufVocabulary v;
+  std::map<std::string, int64_t, std::less<>> ids;
+};
+
+}  // namespace
+
+std::optional<GgufVocabulary> readVocabulary(const GgufFile &file) {
+  GgufVocabulary v;
+  v.model = file.text("tokenizer.ggml.model").value_or("no_vocab");
+  if (v.model == "no_vocab")
+    return std::nullopt;
+  v.pre = file.text("tokenizer.ggml.pre").value_or("");
+  v.tokens = file.texts("tokenizer.ggml.tokens").value_or(std::vector<std::string>());
+  v.merges = file.texts("tokenizer.ggml.merges").value_or(std::vector<std::string>());
+  if (v.tokens.empty())
+    file.damaged("tokenizer.ggml.tokens is missing or empty");
+  auto requireLength = [&](const char *key, size_t n) {
+    if (n != v.tokens.size())
+      file.damaged(fmt::format("{} has {} entries for {} tokens", key, n, v.tokens.size()));
+  };
+  if (const auto scores = file.numbers("tokenizer.ggml.scores")) {
+    requireLength("tokenizer.ggml.scores", scores->size());
+    for (const double score : *scores)
+      v.scores.push_back(float(score));
+  }
+  v.types.assign(v.tokens.size(), GgufVocabulary::normal);
+  if (const auto types = file.integers("tokenizer.ggml.token_type")) {
+    requireLength("tokenizer.ggml.token_type", types->size());
+    for (size_t i = 0; i < types->size(); ++i) {
+      if ((*types)[i] < GgufVocabulary::normal || (*types)[i] > GgufVocabulary::byte)
+        file.damaged(fmt::format("tokenizer.ggml.token_type has {}, which is no type of token", (*types)[i]));
+      v.types[i] = int32_t((*types)[i]);
+    }
+  }
+  for (const SpecialId &s : kIds) {
+    v.*s.id = file.integer(s.key).value_or(-1);
+    if (file.has(s.key) && (v.*s.id < 0 || v.*s.id >= int64_t(v.tokens.size())))
+      file.damaged(fmt::format("{} = {} is no token", s.key, v.*s.id));
+  }
+  const bool sentences = v.model == "llama", words = v.model == "bert";
+  v.addBos = sentences || words || (v.model == "gpt2" && v.pre == "llama-bpe");
+  v.addEos = words || v.model == "t5";
+  v.addSpacePrefix = sentences || v.model == "t5";
+  for (const Flag &f : kFlags)
+    v.*f.value = file.boolean(f.key).value_or(v.*f.value);
+  v.chatTemplate = file.text("tokenizer.chat_template").value_or("");
+  return v;
+}
+
+GgufVocabulary vocabularyOf(const std::string &tokenizerJson, int64_t vocabSize) {
+  return Conversion(tokenizerJson, vocabSize).run();
+}
+
+void addVocabulary(GgufKeys &keys, const GgufVocabulary *v) {
+  keys.emplace_back("tokenizer.ggml.model", v ? v->model : std::string("no_vocab"));
+  if (!v)
+    return;
+  if (!v->pre.empty())
+    keys.emplace_back("tokenizer.ggml.pre", v->pre);
+  keys.emplace_back("tokenizer.ggml.tokens", v->tokens);
+  if (!v->scores.empty())
+    keys.emplace_back("tokenizer.ggml.scores", v->scores);
+  keys.emplace_back("tokenizer.ggml.token_type", v->types);
+  if (!v->merges.empty() || v->model == "gpt2")
+    keys.emplace_back("tokenizer.ggml.merges", v->merges);
+  for (const SpecialId &s : kIds)
+    if (v->*s.id >= 0)
+      keys.emplace_back(s.key, uint32_t(v->*s.id));
+  for (const Flag &f : kFlags)
+    keys.emplace_back(f.key, v->*f.value);
+  if (!v->chatTemplate.empty())
+    keys.emplace_back("tokenizer.chat_template", v->chatTemplate);
+}
+
+}  // namespace gptc

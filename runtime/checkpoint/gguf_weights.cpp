@@ -1,0 +1,285 @@
+#include "runtime/checkpoint/gguf_weights.h"
+
+#include "ir/facts.h"
+#include "ir/mesh.h"
+#include "runtime/checkpoint/checkpoint_files.h"
+#include "runtime/checkpoint/file_layout.h"
+#include "runtime/checkpoint/gguf_names.h"
+#include "runtime/checkpoint/state.h"
+#include "runtime/collectives/communicator.h"
+#include "runtime/device/executor.h"
+#include "support/diagnostics.h"
+#include "support/gguf/gguf_file.h"
+#include "support/words.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <exception>
+#include <mutex>
+#include <set>
+
+namespace gptc {
+namespace {
+
+constexpr int64_t kPiece = 1 << 15;  // elements that a thread reads at a time: with its block bytes at most 256 KiB
+
+/// Where the elements of a state are in this rank's memory, in elements: row and column each have a part of the offset,
+/// -1 if another rank has them. A state of one dimension has one row.
+struct Places {
+  std::vector<int64_t> row, column;
+
+  Places(const State &s, const Piece &own) {
+    const unsigned rank = s.type.rank();
+    GPTC_CHECK(rank == 1 || rank == 2, "@{} : {}", s.name, s.type.str());
+    row = rank == 2 ? along(own, 0, s.type.padded(1)) : std::vector<int64_t>{0};
+    column = along(own, rank - 1, 1);
+  }
+
+private:
+  static std::vector<int64_t> along(const Piece &own, unsigned dim, int64_t stride) {
+    std::vector<int64_t> at(size_t(own.shape[dim]), -1);
+    for (const Piece::Run &r : own.runs[dim])
+      for (int64_t i = 0; i < r.count; ++i)
+        at[size_t(r.whole + i)] = (r.own + i) * stride;
+    return at;
+  }
+};
+
+/// Reads one tensor into its places, a piece for each task.
+class TensorRead {
+public:
+  TensorRead(const GgufFile &file, const GgufTensor &tensor, const GgufPart &part, const Places &places, float *to)
+      : file(file), tensor(tensor), part(part), places(places), to(to), vector(part.shape.size() == 1),
+        rows(vector ? 1 : part.shape[0]), columns(part.shape.back()), width(std::min(columns, kPiece)),
+        height(std::max<int64_t>(1, kPiece / columns)), across((columns + width - 1) / width) {}
+
+  void run(ThreadPool &pool) {
+    pool.run((rows + height - 1) / height * across, &TensorRead::tasks, this, 1);
+    if (failure)
+      std::rethrow_exception(failure);
+  }
+
+private:
+  static void tasks(void *arg, int64_t begin, int64_t end) {
+    auto &self = *static_cast<TensorRead *>(arg);
+    try {
+      for (int64_t i = begin; i < end; ++i)
+        self.piece(i / self.across * self.height, i % self.across * self.width);
+    } catch (...) {
+      const std::lock_guard lock(self.mutex);
+      self.failure = std::current_exception();
+    }
+  }
+
+  /// The piece that begins at row r0 and column c0: whole rows, or a part of one.
+  void piece(int64_t r0, int64_t c0) const {
+    const int64_t r1 = std::min(rows, r0 + height), c1 = std::min(columns, c0 + width), step = c1 - c0;
+    std::vector<float> values(size_t((r1 - r0) * step));
+    file.read(tensor, r0 * columns + c0, int64_t(values.size()), values.data());
+    auto put = [&](int64_t row, int64_t column, float value) {
+      const int64_t i = places.row[size_t(row)], j = places.column[size_t(part.firstColumn + column)];
+      if (i >= 0 && j >= 0)
+        to[i + j] = value;
+    };
+    if (part.transposed) {
+      std::vector<int64_t> columnOf;
+      for (int64_t r = r0; r < r1; ++r)
+        columnOf.push_back(part.rowOf(r));
+      for (int64_t c = c0; c < c1; ++c)
+        for (int64_t r = r0; r < r1; ++r)
+          put(c, columnOf[size_t(r - r0)], values[size_t((r - r0) * step + c - c0)]);
+      return;
+    }
+    for (int64_t r = r0; r < r1; ++r)
+      for (int64_t c = c0; c < c1; ++c)
+        put(r, vector ? part.rowOf(c) : c, values[size_t((r - r0) * step + c - c0)]);
+  }
+
+  const GgufFile &file;
+  const GgufTensor &tensor;
+  const GgufPart &part;
+  const Places &places;
+  float *to;
+  const bool vector;
+  const int64_t rows, columns, width, height, across;
+  std::mutex mutex;
+  std::exception_ptr failure;
+};
+
+/// A table of positions may have more rows than the model's context; the first ones count.
+bool fits(const GgufTensor &t, const GgufPart &part) {
+  if (part.name == "position_embd.weight" && t.shape.size() == 2)
+    return t.shape[0] >= part.shape[0] && t.shape[1] == part.shape[1];
+  return t.shape == part.shape;
+}
+
+/// Whether a tensor without a place is a copy of one that was read: a tied classifier.
+bool isCopy(const GgufFile &file, const GgufTensor &t, const std::set<std::string> &taken) {
+  constexpr int64_t piece = 1 << 20;
+  return llvm::any_of(taken, [&](const std::string &name) {
+    const GgufTensor &other = *file.find(name);
+    if (other.format != t.format || other.shape != t.shape)
+      return false;
+    std::vector<char> a(piece), b(piece);
+    for (int64_t at = 0; at < t.bytes; at += piece) {
+      const int64_t n = std::min(piece, t.bytes - at);
+      file.readBytes(t, at, n, a.data());
+      file.readBytes(other, at, n, b.data());
+      if (!std::equal(a.begin(), a.begin() + n, b.begin()))
+        return false;
+    }
+    return true;
+  });
+}
+
+[[noreturn]] void mismatch(const std::string &path, const std::string &what) {
+  throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model: {}", path, what),
+                  "`gptc import FILE.gguf` writes the [model] that it holds");
+}
+
+std::string architectureOf(const GgufFile &file) {
+  const std::string name = file.text("general.architecture").value_or("");
+  if (!llvm::is_contained(ggufArchitectures(), name))
+    throw UserError(ErrorCode::NotBuiltYet,
+                    fmt::format("{}: general.architecture = \"{}\", which is not built yet", file.path, name),
+                    fmt::format("{} work today", quotedList(ggufArchitectures())));
+  return name;
+}
+
+/// The heads of the file. A module that states them must agree, because no shape shows them.
+GgufHeads headsOf(const GgufFile &file, const std::string &architecture, const Module &m) {
+  GgufHeads there;
+  there.queries = file.integer(architecture + ".attention.head_count").value_or(0);
+  there.keys = file.integer(architecture + ".attention.head_count_kv").value_or(there.queries);
+  const std::tuple<const char *, int64_t, int64_t> both[] = {{"n_head", there.queries, fact<&ModelFacts::nHead>(m)},
+                                                             {"n_kv_head", there.keys, fact<&ModelFacts::nKvHead>(m)}};
+  for (const auto &[key, theirs, ours] : both)
+    if (ours && theirs != ours)
+      mismatch(file.path, fmt::format("{} is {} there and {} in the plan", key, theirs, ours));
+  return there;
+}
+
+}  // namespace
+
+void loadGguf(Executor &executor, const std::string &path) {
+  const GgufFile file(path);
+  const Module &m = executor.planned();
+  const std::string architecture = architectureOf(file);
+  const GgufHeads heads = headsOf(file, architecture, m);
+  std::vector<std::pair<const State *, std::vector<GgufPart>>> all;
+  std::set<std::string> taken;
+  for (const State *s : savedStates(m, true)) {
+    const auto parts = ggufParts(*s, architecture, heads);
+    if (!parts)
+      mismatch(path, fmt::format("architecture {} has no place for {}", architecture, s->name));
+    for (const GgufPart &part : *parts) {
+      const GgufTensor *t = file.find(part.name);
+      if (!t)
+        mismatch(path, fmt::format("tensor {} is missing", part.name));
+      if (!fits(*t, part))
+        mismatch(path, fmt::format("tensor {} is [{}] where the model has [{}]", part.name, fmt::join(t->shape, ","),
+                                   fmt::join(part.shape, ",")));
+      if (!t->format->readable())
+        file.read(*t, 0, 0, nullptr);  // says what is readable
+      taken.insert(part.name);
+    }
+    all.emplace_back(s, *parts);
+  }
+  for (const GgufTensor &t : file.tensors())
+    if (!taken.count(t.name) && !isCopy(file, t, taken))
+      mismatch(path, fmt::format("it has no place for tensor {}", t.name));
+  // All checks have passed: now change the executor's states.
+  const int64_t rank = executor.ranks ? executor.ranks->rank : 0;
+  for (const auto &[s, parts] : all) {
+    GPTC_CHECK(s->type.dtype == DType::f32, "@{} : {}", s->name, s->type.str());
+    const Places places(*s, Piece::of(*s, Mesh::of(m), rank));
+    // Padding stays as it is: zero.
+    const StateView view = executor.view(*s, StateAccess::readAndWrite);
+    for (const GgufPart &part : parts)
+      TensorRead(file, *file.find(part.name), part, places, view.as<float>()).run(executor.threads());
+  }
+  fillCopies(executor);
+}
+
+namespace {
+
+/// The format of a tensor in a file whose matrices are to be of format `type`.
+GgmlType formatOf(const GgufPart &part, GgmlType type) {
+  if (part.shape.size() == 1 || part.name == "position_embd.weight")
+    return GgmlType::f32;
+  return part.shape.back() % ggmlFormat(type).elements ? GgmlType::f16 : type;
+}
+
+/// The dense logical elements of a parameter, as f32, from the tensors of a checkpoint.
+std::vector<float> denseOf(const State &s, const TensorFiles &source) {
+  State wanted = s;
+  wanted.type = wholeType(s);
+  for (Dim &d : wanted.type.dims)
+    d.padded = d.logical;
+  wanted.type.dtype = DType::f32;
+  eraseFact<&StateFacts::cutData>(wanted);
+  eraseFact<&StateFacts::cutTensor>(wanted);
+  std::vector<float> dense(size_t(wanted.type.elements()));
+  for (const FileTensor &want : fileTensors(wanted)) {
+    const TensorInfo *t = source.find(want.info.name);
+    if (!t)
+      t = source.find("transformer." + want.info.name);
+    if (!t || t->shape != want.info.shape || !isConvertible(t->dtype, DType::f32))
+      throw UserError(ErrorCode::CheckpointMismatch,
+                      t ? fmt::format("tensor {} is {}[{}] where the model has f32[{}]", t->name,
+                                      nameOf(t->dtype).str(), fmt::join(t->shape, ","), fmt::join(want.info.shape, ","))
+                        : fmt::format("tensor {} is missing", want.info.name),
+                      "export a checkpoint of the same model");
+    std::vector<char> bytes(size_t(t->bytes()));
+    source.read(*t, bytes.data());
+    fromFile(wanted, want, t->dtype, bytes.data(), dense.data());
+  }
+  return dense;
+}
+
+/// Writes one tensor out of the dense elements of its state, which have `width` columns.
+void writeTensor(GgufWriter &out, const GgufPart &part, GgmlType type, const std::vector<float> &dense, int64_t width) {
+  const bool vector = part.shape.size() == 1;
+  const int64_t rows = vector ? 1 : part.shape[0], columns = part.shape.back();
+  std::vector<float> row(size_t(columns), 0.f);
+  std::vector<char> blocks(size_t(ggmlFormat(type).bytesOf(columns)));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const int64_t i = part.transposed ? c : r, j = part.transposed ? part.rowOf(r) : vector ? part.rowOf(c) : c;
+      row[size_t(c)] = dense[size_t(i * width + part.firstColumn + j)];
+    }
+    if (!quantize(type, row.data(), columns, blocks.data()))
+      throw UserError(ErrorCode::OutOfRange,
+                      fmt::format("tensor {} has a value that {} cannot hold", part.name, ggmlFormat(type).name),
+                      "export with --dtype f32");
+    out.write(blocks.data(), blocks.size());
+  }
+}
+
+}  // namespace
+
+void writeGguf(const std::string &path, const Module &model, const TensorFiles &source, const std::string &architecture,
+               const GgufKeys &keys, GgmlType type) {
+  const GgufHeads heads{fact<&ModelFacts::nHead>(model), fact<&ModelFacts::nKvHead>(model)};
+  std::vector<std::pair<const State *, std::vector<GgufPart>>> all;
+  std::vector<GgufWriter::Tensor> tensors;
+  for (const State *s : savedStates(model, true)) {
+    const auto parts = ggufParts(*s, architecture, heads);
+    if (!parts)
+      throw UserError(ErrorCode::NotBuiltYet,
+                      fmt::format("GGUF's architecture {} has no place for {}", architecture, s->name),
+                      "export it as a Hugging Face folder");
+    for (const GgufPart &part : *parts)
+      tensors.push_back({part.name, formatOf(part, type), part.shape});
+    all.emplace_back(s, *parts);
+  }
+  GgufWriter out(path, keys, tensors);
+  for (const auto &[s, parts] : all) {
+    const std::vector<float> dense = denseOf(*s, source);
+    for (const GgufPart &part : parts)
+      writeTensor(out, part, formatOf(part, type), dense, wholeType(*s).dim(-1));
+  }
+  out.finish();
+}
+
+}  // namespace gptc

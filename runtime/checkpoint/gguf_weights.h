@@ -1,0 +1,29 @@
+// Parameters out of GGUF files and into them. The files' containers: support/gguf; their tensors' names and layouts:
+// gguf_names.h; their metadata: frontends/gguf.
+#pragma once
+
+#include "runtime/checkpoint/tensor_files.h"
+#include "support/gguf/gguf_writer.h"
+
+#include <string>
+
+namespace gptc {
+
+class Executor;
+
+/// Loads the parameters of a GGUF file, widened to f32. Reads them in pieces of some rows into their places, with at
+/// most 64 MiB of memory for all threads together. Throws UserErrors FileMissing, CheckpointDamaged, NotBuiltYet (an
+/// architecture or a format of tensors), and CheckpointMismatch: for a missing tensor, another shape or number of
+/// heads, or a tensor that has no place in the model. All ranks must call it together. Does not compare what shapes do
+/// not show: that is frontends/gguf/gguf_model.h's.
+void loadGguf(Executor &executor, const std::string &path);
+
+/// Writes the parameters of `model`, a module in any phase, whose values `source` has as checkpoints do
+/// (runtime/checkpoint/file_layout.h), as a GGUF file with these keys. Matrices are of format `type` (f32, f16, bf16
+/// or q8_0), but f16 where q8_0 asks for rows of whole blocks; vectors and tables of positions are f32, as llama.cpp
+/// wants them. Takes memory for the largest parameter twice. Throws UserErrors Unwritable, DiskFull, CheckpointDamaged,
+/// CheckpointMismatch for a tensor that `source` lacks, and OutOfRange for a value that `type` cannot hold.
+void writeGguf(const std::string &path, const Module &model, const TensorFiles &source, const std::string &architecture,
+               const GgufKeys &keys, GgmlType type);
+
+}  // namespace gptc

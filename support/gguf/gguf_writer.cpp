@@ -1,0 +1,141 @@
+#include "support/gguf/gguf_writer.h"
+
+#include "support/diagnostics.h"
+#include "support/gguf/gguf_file.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <filesystem>
+#include <unistd.h>
+
+namespace gptc {
+namespace {
+
+constexpr int64_t kAlignment = 32;  // what readers take if general.alignment is absent
+
+int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+template <typename T> void put(std::string &to, T value) {
+  to.append(reinterpret_cast<const char *>(&value), sizeof value);
+}
+void put(std::string &to, const std::string &text) {
+  put(to, uint64_t(text.size()));
+  to += text;
+}
+
+template <typename T> constexpr GgufType typeOf() {
+  if constexpr (std::is_same_v<T, bool>)
+    return GgufType::boolean;
+  else if constexpr (std::is_same_v<T, std::string>)
+    return GgufType::string;
+  else if constexpr (std::is_same_v<T, float>)
+    return GgufType::f32;
+  else if constexpr (std::is_same_v<T, double>)
+    return GgufType::f64;
+  else if constexpr (sizeof(T) == 1)
+    return std::is_signed_v<T> ? GgufType::i8 : GgufType::u8;
+  else if constexpr (sizeof(T) == 2)
+    return std::is_signed_v<T> ? GgufType::i16 : GgufType::u16;
+  else if constexpr (sizeof(T) == 4)
+    return std::is_signed_v<T> ? GgufType::i32 : GgufType::u32;
+  else
+    return std::is_signed_v<T> ? GgufType::i64 : GgufType::u64;
+}
+
+template <typename T> void putValue(std::string &to, const T &value) {
+  put(to, uint32_t(typeOf<T>()));
+  put(to, value);
+}
+template <typename T> void putValue(std::string &to, const std::vector<T> &values) {
+  put(to, uint32_t(GgufType::array));
+  put(to, uint32_t(typeOf<T>()));
+  put(to, uint64_t(values.size()));
+  for (const auto &value : values)
+    put(to, T(value));
+}
+
+}  // namespace
+
+int64_t GgufWriter::Tensor::bytes() const {
+  int64_t n = 1;
+  for (const int64_t extent : shape)
+    n *= extent;
+  return ggmlFormat(type).bytesOf(n);
+}
+
+GgufWriter::GgufWriter(const std::string &path, const GgufKeys &keys, const std::vector<Tensor> &tensors)
+    : path(path), temporary(fmt::format("{}.tmp{}", path, ::getpid())) {
+  // A rename would replace a device or a pipe by a file.
+  std::error_code e;
+  if (std::filesystem::exists(path, e) && !std::filesystem::is_regular_file(path, e))
+    throw UserError(ErrorCode::Unwritable, fmt::format("cannot write {}: it is no regular file", path),
+                    "name another file");
+  std::string header = "GGUF";
+  put(header, uint32_t(3));
+  put(header, uint64_t(tensors.size()));
+  put(header, uint64_t(keys.size()));
+  for (const auto &[key, value] : keys) {
+    put(header, key);
+    std::visit([&](const auto &v) { putValue(header, v); }, value);
+  }
+  int64_t offset = 0;
+  for (const Tensor &t : tensors) {
+    GPTC_CHECK(!t.shape.empty() && t.shape.back() % ggmlFormat(t.type).elements == 0, "tensor {}", t.name);
+    put(header, t.name);
+    put(header, uint32_t(t.shape.size()));
+    for (const int64_t extent : llvm::reverse(t.shape))
+      put(header, uint64_t(extent));
+    put(header, uint32_t(t.type));
+    put(header, uint64_t(offset));
+    sizes.push_back(t.bytes());
+    offset += padded(sizes.back());
+  }
+  header.resize(size_t(padded(int64_t(header.size()))));
+  file.emplace(temporary);
+  try {
+    file->write(header.data(), header.size());
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+GgufWriter::~GgufWriter() {
+  if (!file)
+    return;
+  file.reset();
+  ::unlink(temporary.c_str());
+}
+
+void GgufWriter::endTensors() {
+  static constexpr char zeros[kAlignment] = {};
+  while (current < sizes.size() && written == sizes[current]) {
+    file->write(zeros, size_t(padded(written) - written));
+    ++current;
+    written = 0;
+  }
+}
+
+void GgufWriter::write(const void *data, size_t bytes) {
+  const char *from = static_cast<const char *>(data);
+  for (size_t left = bytes; left;) {
+    GPTC_CHECK(current < sizes.size(), "{} bytes behind the last tensor", left);
+    const size_t here = std::min(left, size_t(sizes[current] - written));
+    file->write(from, here);
+    from += here;
+    left -= here;
+    written += int64_t(here);
+    endTensors();
+  }
+}
+
+void GgufWriter::finish() {
+  GPTC_CHECK(current == sizes.size(), "tensor {} of {} has {} bytes", current, sizes.size(), written);
+  file->finish();
+  replaceFile(temporary, path);
+  file.reset();
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  syncDir(folder.empty() ? "." : folder);
+}
+
+}  // namespace gptc

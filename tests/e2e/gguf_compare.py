@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Reads GGUF files of ours with other programs.
+
+  gguf_compare.py read FILE CHECKPOINT TOKENIZER       Python's package gguf: keys, vocabulary, and that every tensor is
+                                                        the checkpoint's, quantised as gguf.quants does it
+  gguf_compare.py llama GOLDENS (FILE TOKENIZER TEXT)...  llama.cpp (llama-cpp-python): losses of the goldens are
+                                                        those of transformers to 1e-3; greedy decoding gives TEXT, up to
+                                                        the first token whose two best logits are closer than 1e-3
+
+llama.cpp is to be built without GGML_GELU_FP16 (ggml-cpu/vec.h), whose table of GELU is good to 1e-3 only; cache in F32,
+no flash attention. Exit status: 0 equal, 1 not, 77 a package is missing.
+"""
+import json
+import os
+import struct
+import sys
+
+BOUND = 1e-3
+try:
+    import numpy as np
+    if sys.argv[1] == "read":
+        import gguf
+    else:
+        import llama_cpp
+except (ImportError, OSError, RuntimeError) as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+
+
+def safetensors(path):
+    with open(path, "rb") as f:
+        data = f.read()
+    (n,) = struct.unpack("<Q", data[:8])
+    tensors = {}
+    for name, entry in json.loads(data[8:8 + n]).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            tensors[name] = np.frombuffer(data[8 + n + begin:8 + n + end], np.float32).reshape(entry["shape"])
+    return tensors
+
+
+def read(file, checkpoint, tokenizer):
+    reader = gguf.GGUFReader(file)
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    for key, value in {"general.architecture": "llama", "llama.block_count": 2, "llama.attention.head_count": 4,
+                       "llama.attention.head_count_kv": 4, "llama.embedding_length": 32, "llama.context_length": 16,
+                       "llama.rope.dimension_count": 8, "llama.vocab_size": 300, "general.file_type": 7,
+                       "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2"}.items():
+        assert fields[key] == value, (key, fields[key])
+    with open(tokenizer, encoding="utf-8") as f:
+        ours = json.load(f)
+    for token, i in ours["model"]["vocab"].items():
+        assert fields["tokenizer.ggml.tokens"][i] == token, token
+    assert len(fields["tokenizer.ggml.tokens"]) == 300
+    assert len(fields["tokenizer.ggml.merges"]) == len(ours["model"]["merges"])
+    source = safetensors(checkpoint)
+    names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
+             "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+             "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm",
+             "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+    assert len(reader.tensors) == len(source), (len(reader.tensors), len(source))
+    for t in reader.tensors:
+        parts = t.name.split(".")
+        theirs = (f"model.layers.{parts[1]}.{names[parts[2]]}" if parts[0] == "blk" else names[parts[0]]) + ".weight"
+        want = source[theirs]
+        if parts[-2] in ("attn_q", "attn_k"):
+            want = want.reshape(4, 2, 4, 32).swapaxes(1, 2).reshape(want.shape)
+        blocks = gguf.quants.quantize(np.ascontiguousarray(want), t.tensor_type)
+        assert t.data.tobytes() == blocks.tobytes(), t.name
+    print(f"gguf reads {len(reader.tensors)} tensors as they were written")
+
+
+class Model:
+    """A model of llama.cpp, whose logits follow each token."""
+
+    def __init__(self, file, context=256):
+        p = llama_cpp.llama_model_default_params()
+        p.n_gpu_layers = 0
+        self.model = llama_cpp.llama_model_load_from_file(file.encode(), p)
+        assert self.model, file
+        c = llama_cpp.llama_context_default_params()
+        c.n_ctx = c.n_batch = c.n_ubatch = context
+        c.n_threads = c.n_threads_batch = 1
+        c.type_k = c.type_v = 0  # GGML_TYPE_F32
+        c.flash_attn_type = 0  # LLAMA_FLASH_ATTN_TYPE_DISABLED
+        self.context = llama_cpp.llama_init_from_model(self.model, c)
+        self.size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+
+    def logits(self, tokens, first):
+        """Logits after each of these tokens, of which `first` stand before them."""
+        batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i] = token
+            batch.pos[i] = first + i
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = 0
+            batch.logits[i] = 1
+        assert llama_cpp.llama_decode(self.context, batch) == 0
+        rows = [np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(self.context, i), (self.size,)).astype(np.float64)
+                for i in range(len(tokens))]
+        llama_cpp.llama_batch_free(batch)
+        return np.array(rows)
+
+
+def llama(goldens, runs):
+    quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
+    llama_cpp.llama_log_set(quiet, None)
+    tokens = np.fromfile(os.path.join(goldens, "tokens.bin"), np.uint16).astype(int)
+    with open(os.path.join(goldens, "losses.txt"), encoding="ascii") as f:
+        losses = dict(line.split() for line in f)
+    for name, loss in losses.items():
+        file = os.path.join(goldens, name + ".gguf")
+        rows = Model(file, 16).logits(tokens[:-1], 0)
+        got = np.mean([np.log(np.exp(r - r.max()).sum()) + r.max() - r[t] for r, t in zip(rows, tokens[1:])])
+        print(f"{name}: loss {got:.7f} in llama.cpp, {float(loss):.7f} in transformers")
+        assert abs(got - float(loss)) < BOUND
+    for file, tokenizer, text in zip(runs[::3], runs[1::3], runs[2::3]):
+        with open(tokenizer, encoding="utf-8") as f:
+            ids = json.load(f)["model"]["vocab"]
+        with open(text, encoding="utf-8") as f:
+            ours = [ids[c] for c in f.read().rstrip("\n")[:203]]
+        prompt = ours[:3]
+        model = Model(file)
+        row, at = model.logits(prompt, 0)[-1], len(prompt)
+        while at < len(ours):
+            best = np.argsort(row)[::-1]
+            if best[0] != ours[at]:
+                gap = row[best[0]] - row[ours[at]]
+                print(f"{os.path.basename(file)}: token {at} differs, whose logits are {gap:.2e} apart")
+                assert gap < BOUND
+                break
+            row = model.logits([ours[at]], at)[0]
+            at += 1
+        else:
+            print(f"{os.path.basename(file)}: {at - len(prompt)} greedy tokens are equal")
+        assert at > len(prompt)
+
+
+if sys.argv[1] == "read":
+    read(*sys.argv[2:])
+else:
+    llama(sys.argv[2], sys.argv[3:])

@@ -1,0 +1,230 @@
+// GGUF in and out: models of llama.cpp's layout against transformers, our own exported and read back, on any number of
+// ranks, and by Python's package gguf and llama.cpp where they are installed.
+#include "tests/support/harness.h"
+
+#include "frontends/gguf/gguf_model.h"
+#include "frontends/toml_config.h"
+#include "runtime/data/data.h"
+#include "runtime/plan/plan.h"
+#include "runtime/train/session.h"
+#include "runtime/train/trainer.h"
+#include "runtime/train/weights.h"
+#include "tools/commands/export_gguf.h"
+#include "tools/compiler/inference.h"
+#include "tools/planner/plan_module.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+using namespace e2e;
+using namespace gptc;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string goldens = GPTC_SOURCE_DIR "/tests/unit/frontends/gguf/";
+
+struct Gguf : ::testing::Test {
+  Workplace w;
+
+  /// The validation loss of a plan's first weights, or of others.
+  double lossOf(const std::string &dir, const std::string &weights = "") {
+    Plan plan = loadPlan(dir);
+    plan.run.outDir = w.path("nowhere");
+    const Module &m = *plan.planned;
+    const TokenData data(plan.run.valData, "data.val", m.attrs.getInt("vocab_size"), m.attrs.getInt("block_size"), 2,
+                         maskToken(m));
+    const ModelIdentity model = modelIdentity(m);
+    Session session(inferencePlan(std::move(plan), kEvaluation, cacheDir()), cacheDir());
+    const WeightsChoice choice = weights.empty() ? WeightsChoice() : WeightsChoice::parse(weights);
+    loadForInference(session, model, choice, [](const std::string &what) { ADD_FAILURE() << what; });
+    return evaluate(session.executor, data, session.plan.run.evalSteps).value_or(-1);
+  }
+
+  std::string newest(const std::string &out) const {
+    return fmt::format("{}/checkpoints/{}", out, w.checkpoints(out).back());
+  }
+
+  /// Exports the newest checkpoint of a run.
+  void exportRun(const std::string &planDir, const std::string &out, const std::string &to, GgmlType type,
+                 const std::string &tokenizer = "") {
+    std::vector<std::string> files;
+    for (const auto &entry : fs::directory_iterator(newest(out)))
+      if (const std::string name = entry.path().filename().string();
+          name.rfind("model", 0) == 0 && entry.path().extension() == ".safetensors")
+        files.push_back(entry.path().string());
+    const Plan plan = loadPlan(planDir);
+    const ModelConfig model = readConfig("", plan.model).model;
+    exportGguf(to, {*plan.planned, model, TensorFiles(files), tokenizer, "tiny", type});
+  }
+
+  /// Runs the script that compares with Python's packages; skips the test if they are missing.
+  void compare(const std::string &arguments) {
+    const int status = std::system(
+        fmt::format("'{}/tests/e2e/gguf_compare.py' {} >'{}' 2>&1", GPTC_SOURCE_DIR, arguments, w.path("said.txt"))
+            .c_str());
+    const std::string said = readFile(w.path("said.txt"));
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+    if (code == 77 || code == 126 || code == 127)
+      GTEST_SKIP() << said;
+    EXPECT_EQ(code, 0) << said;
+    fmt::print("{}", said);
+  }
+};
+
+TEST_F(Gguf, LossesOfImportedModelsAreThoseOfTransformers) {
+  std::ifstream losses(goldens + "losses.txt");
+  std::string name;
+  int compared = 0;
+  for (double want; losses >> name >> want;) {
+    const std::string file = fmt::format("{}{}.gguf", goldens, name), model = w.path(name + ".toml");
+    try {
+      writeFile(model, importGguf(file, file).toml);
+    } catch (const UserError &e) {
+      EXPECT_EQ(e.diagnostics[0].code, ErrorCode::NotBuiltYet) << e.what();
+      continue;
+    }
+    const std::string tokens = goldens + "tokens.bin", plan = w.path(name + ".plan");
+    const Result r = w.gptc({"compile", model, "-o", plan, "--set", "data.train='" + tokens + "'", "--set",
+                             "data.val='" + tokens + "'", "--set", "eval.steps=0", "--set", "train.micro_batch=1",
+                             "--set", "train.global_batch_tokens=16"});
+    ASSERT_EQ(r.code, 0) << r.output;
+    EXPECT_NEAR(lossOf(plan), want, 1e-5) << name;
+    ++compared;
+  }
+  EXPECT_GE(compared, 3);
+}
+
+TEST_F(Gguf, WhatIsExportedComputesTheSame) {
+  int n = 0;
+  for (const std::vector<std::string> &family :
+       std::vector<std::vector<std::string>>{{},
+                                             {"model.preset=llama", "model.n_head=4", "model.n_kv_head=2"},
+                                             {"model.preset=llama", "model.tie_embeddings=true", "model.n_head=1"},
+                                             {"model.preset=bloom", "model.vocab_size=67"}}) {
+    std::vector<std::string> settings = family;
+    settings.insert(settings.end(), {"train.steps=4", "model.dropout=0.0"});
+    const std::string plan = w.compile(fmt::format("plan{}", n), settings), out = fmt::format("out{}", n);
+    w.train(plan, out);
+    const std::string checkpoint = newest(w.path(out));
+    const double loss = lossOf(plan, checkpoint);
+    EXPECT_GT(loss, 1);
+    for (const auto &[word, bound] : {std::pair{"f32", 0.0}, {"bf16", 0.02}, {"f16", 0.002}, {"q8_0", 0.02}}) {
+      const std::string file = w.path(fmt::format("{}{}.gguf", n, word));
+      exportRun(plan, w.path(out), file, *ggufFormatOf(word));
+      if (bound == 0)
+        EXPECT_EQ(lossOf(plan, file), loss) << word;
+      else
+        EXPECT_NEAR(lossOf(plan, file), loss, bound) << word;
+    }
+    // Another plan begins with it, and it is that model.
+    const std::string f32 = w.path(fmt::format("{}f32.gguf", n));
+    EXPECT_EQ(importGguf(f32, "x").model.nHead, loadPlan(plan).planned->attrs.getInt("n_head"));
+    settings.push_back("model.init_from='gguf:" + f32 + "'");
+    EXPECT_EQ(lossOf(w.compile(fmt::format("again{}", n), settings)), loss);
+    ++n;
+  }
+  EXPECT_EQ(ggufFormatOf("q4_0"), std::nullopt);
+}
+
+TEST_F(Gguf, AnyNumberOfRanksBeginsWithTheSameWeights) {
+  const std::vector<std::string> llama = {"model.preset=llama", "model.n_head=4", "model.n_kv_head=2",
+                                          "model.dropout=0.0", "train.steps=3"};
+  const std::string plan = w.compile("plan", llama), file = w.path("x.gguf");
+  w.train(plan, "out");
+  exportRun(plan, w.path("out"), file, GgmlType::f32);
+  std::vector<std::string> settings = llama;
+  settings.insert(settings.end(), {"model.init_from='gguf:" + file + "'", "parallel.logical_shards=2",
+                                   "train.micro_batch=2", "log.every=1"});
+  auto losses = [&](const char *name, const std::vector<std::string> &more, const std::string &ranks) {
+    std::vector<std::string> all = settings;
+    all.insert(all.end(), more.begin(), more.end());
+    w.train(w.compile(name, all), std::string(name) + "-out", {"--ranks-per-node", ranks});
+    return logLines(w.path(std::string(name) + "-out"));
+  };
+  const std::vector<std::string> one = losses("one", {}, "1");
+  EXPECT_FALSE(one.empty());
+  EXPECT_EQ(losses("pieces", {"parallel.data=2", "parallel.zero_stage=3"}, "2"), one);
+  // Ranks that share heads add in another order.
+  const std::vector<std::string> tensor = losses("tensor", {"parallel.tensor=2"}, "2");
+  ASSERT_EQ(tensor.size(), one.size());
+  auto first = [](const std::vector<std::string> &lines) {
+    std::istringstream words(lines[0]);
+    double step = 0, loss = 0;
+    words >> step >> loss;
+    return loss;
+  };
+  EXPECT_NEAR(first(tensor), first(one), 1e-5);
+}
+
+TEST_F(Gguf, CompilingComparesTheFileWithTheModel) {
+  const std::string file = goldens + "gpt2.gguf", model = w.path("model.toml");
+  writeFile(model, importGguf(file, file).toml);
+  const Result r = w.gptc({"compile", model, "-o", w.path("p.plan"), "--set", "model.n_head=2", "--set",
+                           "data.train='" + goldens + "tokens.bin'"});
+  EXPECT_EQ(r.code, 3);
+  EXPECT_NE(r.output.find("gpt2.attention.head_count = 4, but model.n_head = 2"), std::string::npos) << r.output;
+  // A file that arrives, or changes, after the plan was made is compared when the run starts.
+  const std::string late = w.path("late.gguf");
+  const Result compiled =
+      w.gptc({"compile", model, "-o", w.path("late.plan"), "--set", "model.init_from='gguf:" + late + "'", "--set",
+              "data.train='" + goldens + "tokens.bin'", "--set", "model.norm_eps=1e-6"});
+  ASSERT_EQ(compiled.code, 0) << compiled.output;
+  EXPECT_NE(compiled.output.find("is not checked"), std::string::npos) << compiled.output;
+  EXPECT_EQ(w.gptrun({w.path("late.plan"), "--steps", "1"}).code, 3) << "it is not there";
+  fs::copy(file, late);
+  const Result started = w.gptrun({w.path("late.plan"), "--steps", "1"});
+  EXPECT_EQ(started.code, 3) << started.output;
+  EXPECT_NE(started.output.find("gpt2.attention.layer_norm_epsilon = 1e-05, but model.norm_eps = 1e-06"),
+            std::string::npos)
+      << started.output;
+}
+
+TEST_F(Gguf, PythonsPackageReadsWhatIsExported) {
+  const std::string text = w.path("text.txt");
+  std::string words;
+  for (int i = 0; i < 300; ++i)
+    words += fmt::format("the {} cats sat on the mats. ", i);
+  writeFile(text, words);
+  ASSERT_EQ(w.gptc({"data", "prepare", text, "--tokenizer", "bpe:290", "--out", w.path("made")}).code, 0);
+  const std::string tokenizer = w.path("made/tokenizer.json");
+  const std::string plan =
+      w.compile("plan", {"model.preset=llama", "model.n_head=4", "model.vocab_size=300", "train.steps=1"});
+  w.train(plan, "out");
+  exportRun(plan, w.path("out"), w.path("x.gguf"), GgmlType::q8_0, tokenizer);
+  compare(fmt::format("read '{}' '{}/model.safetensors' '{}'", w.path("x.gguf"), newest(w.path("out")), tokenizer));
+}
+
+TEST_F(Gguf, LlamaCppComputesTheSame) {
+  // One character is one token, so that texts and tokens are the same.
+  std::string text;
+  for (int i = 0; i < 3000; ++i)
+    text += char('A' + (i * i * 7 + i * 3 + i / 11) % 50);
+  writeFile(w.path("text.txt"), text);
+  ASSERT_EQ(w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "char", "--out", w.path("made")}).code, 0);
+  std::string arguments = "llama '" + goldens + "'";
+  for (const auto &[name, settings] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"gpt2", {}}, {"llama", {"model.preset=llama", "model.n_kv_head=2"}}, {"bloom", {"model.preset=bloom"}}}) {
+    std::vector<std::string> all = settings;
+    all.insert(all.end(),
+               {"model.n_head=4", "model.block_size=256", "model.dropout=0.0", "train.micro_batch=1",
+                "train.global_batch_tokens=256", "train.steps=30", "optimizer.lr=3e-3", "eval.every=0",
+                "model.vocab_size=50", "data.train='" + w.path("made/train.bin") + "'",
+                "data.val='" + w.path("made/val.bin") + "'", "data.tokenizer='" + w.path("made/tokenizer.json") + "'"});
+    const std::string plan = w.compile(name, all), out = name + "-out", file = w.path(name + ".gguf");
+    w.train(plan, out);
+    exportRun(plan, w.path(out), file, GgmlType::f32);
+    const Result r = w.gptrun(
+        {"sample", plan, "--out-dir", w.path(out), "--prompt", "ABC", "--max-tokens", "200", "--temperature", "0"});
+    ASSERT_EQ(r.code, 0) << r.output;
+    writeFile(w.path(name + ".txt"), r.output);
+    arguments += fmt::format(" '{}' '{}' '{}'", file, w.path("made/tokenizer.json"), w.path(name + ".txt"));
+  }
+  compare(arguments);
+}
+
+}  // namespace

@@ -1,0 +1,412 @@
+// Metadata and vocabularies of GGUF files against [model] and tokenizer.json. gguf/*.gguf are tiny models with the
+// metadata that llama.cpp's converter writes (gguf/make_goldens.py).
+#include "frontends/gguf/gguf_model.h"
+#include "frontends/gguf/vocabulary.h"
+#include "frontends/tokenizer.h"
+#include "frontends/toml_config.h"
+#include "support/files.h"
+#include "support/json.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+using namespace gptc;
+
+namespace {
+
+using json = nlohmann::json;
+using Texts = std::vector<std::string>;
+
+const std::string goldens = GPTC_SOURCE_DIR "/tests/unit/frontends/gguf/";
+
+class GgufModel : public testing::Test {
+protected:
+  std::filesystem::path dir;
+  void SetUp() override {
+    dir = std::filesystem::path(testing::TempDir()) / ("gptc-gguf-model-" + std::to_string(::getpid()));
+    std::filesystem::remove_all(dir);
+    std::filesystem::create_directories(dir);
+  }
+  void TearDown() override { std::filesystem::remove_all(dir); }
+
+  std::string path(const std::string &name) const { return (dir / name).string(); }
+  std::string write(const std::string &name, const std::string &text) {
+    std::ofstream(dir / name) << text;
+    return path(name);
+  }
+  /// A file with these keys and tensors of zeros.
+  std::string made(const GgufKeys &keys, const std::vector<GgufWriter::Tensor> &tensors) {
+    GgufWriter out(path("x.gguf"), keys, tensors);
+    for (const GgufWriter::Tensor &t : tensors)
+      out.write(std::string(size_t(t.bytes()), 0).data(), size_t(t.bytes()));
+    out.finish();
+    return path("x.gguf");
+  }
+  /// `CODE message` of every problem, without the file's name.
+  template <typename F> Texts problems(F f) {
+    Texts all;
+    try {
+      f();
+    } catch (const UserError &e) {
+      for (const Diagnostic &d : e.diagnostics) {
+        std::string text = d.message;
+        if (const size_t at = text.find(path("x.gguf")); at != std::string::npos)
+          text.erase(at, path("x.gguf").size());
+        all.push_back(fmt::format("{} {}", int(d.code), text));
+        EXPECT_FALSE(d.help.empty()) << text;
+      }
+    }
+    return all;
+  }
+};
+
+const GgufKeys llamaKeys = {{"general.architecture", std::string("llama")},
+                            {"general.name", std::string("any")},
+                            {"llama.block_count", uint32_t(2)},
+                            {"llama.context_length", uint32_t(16)},
+                            {"llama.embedding_length", uint32_t(16)},
+                            {"llama.feed_forward_length", uint32_t(24)},
+                            {"llama.attention.head_count", uint32_t(4)},
+                            {"llama.attention.layer_norm_rms_epsilon", 1e-6f}};
+const std::vector<GgufWriter::Tensor> embeddings = {{"token_embd.weight", GgmlType::f32, {37, 16}}};
+
+GgufKeys with(GgufKeys keys, const std::string &key, GgufValue value) {
+  for (auto &[name, old] : keys)
+    if (name == key) {
+      old = std::move(value);
+      return keys;
+    }
+  keys.emplace_back(key, std::move(value));
+  return keys;
+}
+
+TEST_F(GgufModel, ImportsAsAModelFileThatHoldsIt) {
+  const std::string file = goldens + "llama.gguf";
+  const GgufImport made = importGguf(file, file);
+  EXPECT_EQ(made.toml, fmt::format(R"(# The model of a GGUF file: architecture llama, tensors of F32.
+[model]
+n_layer = 2
+n_head = 4
+n_embd = 16
+n_kv_head = 2
+ffn_dim = 24
+vocab_size = 37
+block_size = 16
+norm = "rmsnorm"
+norm_eps = 1e-06
+activation = "swiglu"
+position = "rope"
+bias = false
+tie_embeddings = false
+init_from = "gguf:{}"
+
+[data]
+train = "train.bin"  # `gptc data prepare` makes it
+)",
+                                   file));
+  EXPECT_EQ(made.model.normEps, 1e-6);
+  for (const char *name : {"llama", "gpt2", "bloom"}) {
+    const std::string weights = fmt::format("{}{}.gguf", goldens, name);
+    const std::string model = write("model.toml", importGguf(weights, weights).toml);
+    const Config c = loadConfig(model, {}, {});
+    EXPECT_TRUE(c.warnings.empty()) << name;
+    EXPECT_EQ(c.run.initFrom, "gguf:" + weights);
+    EXPECT_TRUE(compareGguf(weights, c.model).differences.empty()) << name;
+  }
+  const ModelConfig bloom = importGguf(goldens + "bloom.gguf", "x").model;
+  EXPECT_EQ(bloom.position, Position::alibi);
+  EXPECT_TRUE(bloom.embeddingNorm && bloom.bias && bloom.tieEmbeddings);
+  EXPECT_EQ(bloom.ffnDim, 64);
+  // A path that TOML must quote.
+  EXPECT_NE(importGguf(file, "a \"b\"\\c").toml.find(R"(init_from = "gguf:a \"b\"\\c")"), std::string::npos);
+}
+
+TEST_F(GgufModel, EachDifferenceIsAnErrorWithBothValues) {
+  std::filesystem::copy(goldens + "llama.gguf", dir / "x.gguf");
+  const std::string toml = importGguf(path("x.gguf"), "x.gguf").toml;
+  const struct {
+    const char *setting;
+    std::string message;
+  } cases[] = {
+      {"model.n_layer=3", "209 : llama.block_count = 2, but model.n_layer = 3"},
+      {"model.n_head=8", "209 : llama.attention.head_count = 4, but model.n_head = 8"},
+      {"model.n_kv_head=4", "209 : llama.attention.head_count_kv = 2, but model.n_kv_head = 4"},
+      {"model.n_embd=32", "209 : llama.embedding_length = 16, but model.n_embd = 32"},
+      {"model.ffn_dim=32", "209 : llama.feed_forward_length = 24, but model.ffn_dim = 32"},
+      {"model.vocab_size=38", "209 : token_embd.weight has 37 rows, but model.vocab_size = 38"},
+      {"model.block_size=17", "209 : llama.context_length = 16, but model.block_size = 17"},
+      {"model.norm_eps=1e-5", "209 : llama.attention.layer_norm_rms_epsilon = 1e-06, but model.norm_eps = 1e-05"},
+      {"model.norm=layernorm",
+       "209 : general.architecture = \"llama\" has norm = \"rmsnorm\", but model.norm = \"layernorm\""},
+      {"model.activation=geglu",
+       "209 : general.architecture = \"llama\" has activation = \"swiglu\", but model.activation = \"geglu\""},
+      {"model.position=alibi",
+       "209 : general.architecture = \"llama\" has position = \"rope\", but model.position = \"alibi\""},
+      {"model.bias=true", "209 : general.architecture = \"llama\" has bias = false, but model.bias = true"},
+      {"model.causal=false", "209 : general.architecture = \"llama\" has causal = true, but model.causal = false"},
+      {"model.embedding_norm=true",
+       "209 : general.architecture = \"llama\" has embedding_norm = false, but model.embedding_norm = true"},
+      {"model.tie_embeddings=true", "209 : a tensor output.weight, but model.tie_embeddings = true"}};
+  const std::string model = write("model.toml", toml);
+  for (const auto &c : cases)
+    EXPECT_EQ(problems([&] { loadConfig(model, {c.setting}, {}); }), Texts{c.message}) << c.setting;
+  for (const char *fine : {"model.block_size=8", "model.dropout=0.5", "model.init_from=scratch"})
+    EXPECT_EQ(problems([&] { loadConfig(model, {fine}, {}); }), Texts{}) << fine;
+  const Config missing = loadConfig(model, {"model.init_from=gguf:none.gguf"}, {});
+  ASSERT_EQ(missing.warnings.size(), 1u);
+  EXPECT_NE(missing.warnings[0].find("is not checked"), std::string::npos) << missing.warnings[0];
+  write("x.gguf", "no model");
+  EXPECT_EQ(problems([&] { loadConfig(model, {}, {}); }),
+            Texts{"504  is no valid GGUF file: it does not begin with GGUF"});
+}
+
+TEST_F(GgufModel, WhatModelHasNoKeyForIsRefusedByName) {
+  const std::string later = ", but only ";
+  struct Case {
+    const char *key;
+    GgufValue value;
+    std::string message;
+  };
+  const Case cases[] = {
+      {"llama.rope.freq_base", 5e5f, "208 : llama.rope.freq_base = 500000, but only 10000 is built"},
+      {"llama.rope.scaling.type", std::string("yarn"),
+       "208 : llama.rope.scaling.type = \"yarn\", but only \"none\" is built"},
+      {"llama.rope.dimension_count", uint32_t(2),
+       "208 : llama.rope.dimension_count = 2, but only llama.embedding_length / llama.attention.head_count = 4 is "
+       "built"},
+      {"llama.attention.key_length", uint32_t(8),
+       "208 : llama.attention.key_length = 8, but only llama.embedding_length / llama.attention.head_count = 4 is "
+       "built"},
+      {"llama.attention.sliding_window", uint32_t(4096),
+       "208 : llama.attention.sliding_window = 4096, but only 0 is built"},
+      {"llama.expert_count", uint32_t(8), "208 : llama.expert_count = 8, but only 0 is built"},
+      {"llama.logit_scale", 16.f, "208 : llama.logit_scale = 16, but only 1 is built"},
+      {"llama.new_trick", true, "202 : unknown key llama.new_trick = true"},
+      {"other.key", std::vector<int32_t>{1, 2}, "202 : unknown key other.key = an array of 2 integers"},
+      {"general.type", std::string("adapter"), "208 : general.type = \"adapter\", but only \"model\" is built"},
+      {"split.count", uint16_t(3),
+       "208 : split.count = 3, but only a model in one file (`llama-gguf-split --merge` of llama.cpp joins them) is "
+       "built"},
+      {"general.architecture", std::string("mamba"),
+       "208 : general.architecture = \"mamba\", but only \"gpt2\", \"llama\", \"qwen2\", \"qwen3\" or \"bloom\" is "
+       "built"},
+      {"llama.vocab_size", uint32_t(38), "209 : llama.vocab_size = 38, but token_embd.weight has 37 rows"},
+      {"llama.block_count", uint32_t(2000), "204 : llama.block_count = 2000, which is no model.n_layer"},
+      {"llama.block_count", uint32_t(0), "204 : llama.block_count = 0, which is no model.n_layer"},
+      {"llama.embedding_length", uint32_t(18),
+       "206 : llama.embedding_length = 18, llama.attention.head_count = 4 and no llama.attention.head_count_kv, which "
+       "means 4 do not divide each other"},
+      {"llama.attention.head_count", std::vector<int32_t>{4, 4},
+       "504  is no valid GGUF file: llama.attention.head_count is an array of 2 integers, where an integer is needed"},
+      {"llama.block_count", -1.5f, "504  is no valid GGUF file: llama.block_count is -1.5, where an integer is needed"},
+  };
+  for (const Case &c : cases)
+    EXPECT_EQ(problems([&] { importGguf(made(with(llamaKeys, c.key, c.value), embeddings), "x"); }), Texts{c.message})
+        << c.key;
+  EXPECT_EQ(problems([&] { importGguf(made(llamaKeys, embeddings), "x"); }), Texts{});
+  for (const char *harmless : {"general.license", "quantize.imatrix.file", "tokenizer.ggml.whatever"})
+    EXPECT_EQ(problems([&] { importGguf(made(with(llamaKeys, harmless, std::string("x")), embeddings), "x"); }),
+              Texts{})
+        << harmless;
+  GgufKeys without;
+  for (const auto &key : llamaKeys)
+    if (key.first.find("count") == std::string::npos)
+      without.push_back(key);
+  EXPECT_EQ(problems([&] { importGguf(made(without, embeddings), "x"); }),
+            (Texts{"207 : it does not say llama.block_count, which is model.n_layer",
+                   "207 : it does not say llama.attention.head_count, which is model.n_head"}));
+  for (const auto &[tensor, message] :
+       {std::pair{"blk.0.attn_q.bias", "a model without biases of queries, keys and values"},
+        {"blk.0.attn_q_norm.weight", "a model without norms of queries and keys"},
+        {"rope_freqs.weight", "rotations without factors of their own"}}) {
+    auto tensors = embeddings;
+    tensors.push_back({tensor, GgmlType::f32, {4}});
+    EXPECT_EQ(problems([&] { importGguf(made(llamaKeys, tensors), "x"); }),
+              Texts{fmt::format("208 : it has a tensor {}, but only {} is built", tensor, message)});
+  }
+}
+
+TEST_F(GgufModel, MetadataIsThatOfTheArchitectureThatHoldsTheModel) {
+  for (const char *name : {"gpt2", "llama", "bloom"}) {
+    const ModelConfig model = importGguf(fmt::format("{}{}.gguf", goldens, name), "x").model;
+    const GgufMetadata metadata = ggufMetadata(model, "a model", GgmlType::q8_0);
+    EXPECT_EQ(metadata.architecture, name);
+    auto tensors = embeddings;
+    if (!model.tieEmbeddings)
+      tensors.push_back({"output.weight", GgmlType::f32, {37, 16}});
+    const std::string file = made(metadata.keys, tensors);
+    EXPECT_TRUE(compareGguf(file, model).differences.empty()) << name;
+    const GgufFile f(file);
+    EXPECT_EQ(f.integer("general.file_type"), 7);
+    EXPECT_EQ(f.text("general.name"), "a model");
+  }
+  ModelConfig m = importGguf(goldens + "llama.gguf", "x").model;
+  m.norm = Norm::layernorm;
+  EXPECT_EQ(problems([&] { ggufMetadata(m, "x", GgmlType::f32); }),
+            Texts{"208 no architecture of GGUF that gptc writes holds this model: llama has norm = \"rmsnorm\", not "
+                  "\"layernorm\""});
+  m = importGguf(goldens + "gpt2.gguf", "x").model;
+  m.activation = Activation::gelu;
+  m.causal = false;
+  EXPECT_EQ(problems([&] { ggufMetadata(m, "x", GgmlType::f32); }),
+            Texts{"208 no architecture of GGUF that gptc writes holds this model: gpt2 has activation = \"gelu_tanh\", "
+                  "not \"gelu\"; causal = true, not false"});
+}
+
+/// A tokenizer.json of ours, trained on some text.
+std::string ours(int64_t tokens) {
+  std::string text;
+  for (int i = 0; i < 200; ++i)
+    text += fmt::format("the {} cats sat on the mats, and {} dogs did not. ", i, i % 7);
+  return Tokenizer::train({text}, tokens).json();
+}
+
+TEST_F(GgufModel, OwnVocabulariesAreGpt2s) {
+  const std::string file = write("tokenizer.json", ours(300));
+  const json j = json::parse(ours(300));
+  const GgufVocabulary v = vocabularyOf(file, 305);
+  EXPECT_EQ(v.model, "gpt2");
+  EXPECT_EQ(v.pre, "gpt-2");
+  ASSERT_EQ(v.tokens.size(), 305u);
+  for (const auto &[token, id] : j["model"]["vocab"].items())
+    EXPECT_EQ(v.tokens[id.get<size_t>()], token);
+  EXPECT_EQ(v.merges.size(), j["model"]["merges"].size());
+  const int64_t end = Tokenizer::load(file).endOfText();
+  EXPECT_EQ(v.tokens[size_t(end)], "<|endoftext|>");
+  EXPECT_EQ(v.types[size_t(end)], GgufVocabulary::control);
+  EXPECT_EQ(v.types[0], GgufVocabulary::normal);
+  EXPECT_EQ(v.types[304], GgufVocabulary::unused);
+  EXPECT_EQ(v.tokens[304], "[PAD304]");
+  EXPECT_EQ(v.bos, end);
+  EXPECT_EQ(v.eos, end);
+  EXPECT_FALSE(v.addBos);
+
+  GgufKeys keys;
+  addVocabulary(keys, &v);
+  const auto back = readVocabulary(GgufFile(made(keys, {})));
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->tokens, v.tokens);
+  EXPECT_EQ(back->types, v.types);
+  EXPECT_EQ(back->merges, v.merges);
+  EXPECT_EQ(back->eos, end);
+  EXPECT_EQ(back->eot, -1);
+  EXPECT_FALSE(back->addSpacePrefix);
+  keys.clear();
+  addVocabulary(keys, nullptr);
+  EXPECT_FALSE(readVocabulary(GgufFile(made(keys, {}))));
+}
+
+TEST_F(GgufModel, SpecialTokensComeFromTheFilesBesideATokenizer) {
+  json j = json::parse(ours(300));
+  for (const auto &[id, text] : std::vector<std::pair<int, const char *>>{{300, "<|start|>"}, {301, "<|end|>"}})
+    j["added_tokens"].push_back({{"id", id}, {"content", text}, {"special", true}});
+  j["added_tokens"].push_back({{"id", 302}, {"content", "<own>"}, {"special", false}});
+  const std::string file = write("tokenizer.json", j.dump());
+  write("tokenizer_config.json", R"({"bos_token": "<|start|>", "eos_token": {"content": "<|end|>"}, "pad_token": null,
+         "add_bos_token": true, "chat_template": "{{ old }}"})");
+  write("generation_config.json", R"({"eos_token_id": [299, 301]})");
+  write("chat_template.jinja", "{{ messages }}");
+  const GgufVocabulary v = vocabularyOf(file, 303);
+  EXPECT_EQ(v.bos, 300);
+  EXPECT_EQ(v.eos, 301);
+  EXPECT_EQ(v.eot, 299);
+  EXPECT_EQ(v.pad, -1);
+  EXPECT_TRUE(v.addBos);
+  EXPECT_EQ(v.types[302], GgufVocabulary::userDefined);
+  EXPECT_EQ(v.chatTemplate, "{{ messages }}");
+  GgufKeys keys;
+  addVocabulary(keys, &v);
+  const auto back = readVocabulary(GgufFile(made(keys, {})));
+  EXPECT_EQ(back->chatTemplate, "{{ messages }}");
+  EXPECT_EQ(back->eot, 299);
+  EXPECT_TRUE(back->addBos);
+
+  EXPECT_EQ(problems([&] { vocabularyOf(file, 302); }),
+            Texts{fmt::format("206 {}: token 302 is beyond the model's vocabulary of 302", file)});
+  write("generation_config.json", R"({"eos_token_id": 303})");
+  EXPECT_EQ(problems([&] { vocabularyOf(file, 303); }).size(), 1u);
+  write("generation_config.json", "[");
+  EXPECT_EQ(problems([&] { vocabularyOf(file, 303); }).size(), 1u);
+}
+
+TEST_F(GgufModel, SplittingsThatLlamaCppLacksAreRefused) {
+  const json base = json::parse(ours(300));
+  const json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}},
+             plain = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  auto pre = [&](const json &changes) {
+    json j = base;
+    j.merge_patch(changes);
+    const std::string file = write("tokenizer.json", j.dump());
+    try {
+      return vocabularyOf(file, 300).pre;
+    } catch (const UserError &e) {
+      return fmt::format("error {}", int(e.diagnostics[0].code));
+    }
+  };
+  const json digits = {{"type", "Digits"}, {"individual_digits", true}};
+  auto sequence = [](std::vector<json> steps) {
+    return json{{"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}}}};
+  };
+  EXPECT_EQ(pre(json::object()), "gpt-2");
+  EXPECT_EQ(pre(sequence({digits, level})), "smollm");
+  EXPECT_EQ(pre(sequence({digits, plain})), "error 208");
+  EXPECT_EQ(pre(sequence({level, digits})), "error 208");
+  EXPECT_EQ(pre({{"pre_tokenizer", plain}}), "error 208");
+  EXPECT_EQ(pre({{"pre_tokenizer", plain}, {"model", {{"merges", json::array()}}}}), "gpt-2") << "nothing merges";
+  EXPECT_EQ(pre({{"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", true}}}}), "error 208");
+  EXPECT_EQ(pre({{"normalizer", {{"type", "NFC"}}}}), "error 208");
+  EXPECT_EQ(pre({{"model", {{"ignore_merges", true}}}}), "error 208");
+  EXPECT_EQ(pre({{"model", {{"byte_fallback", true}}}}), "error 208");
+  EXPECT_EQ(pre({{"model", {{"type", "Unigram"}}}}), "error 208");
+  EXPECT_EQ(pre({{"model", {{"vocab", {{"x", -1}}}}}}), "error 302");
+  EXPECT_EQ(pre({{"model", {{"merges", {"one"}}}}}), "error 302");
+  const std::string words = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|",
+                    rest = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+  auto split = [&](const std::string &numbers) {
+    return json{{"type", "Split"}, {"pattern", {{"Regex", words + numbers + rest}}}, {"behavior", "Isolated"}};
+  };
+  EXPECT_EQ(pre(sequence({split("\\p{N}"), plain})), "qwen2");
+  EXPECT_EQ(pre(sequence({split("\\p{N}{1,2}"), plain})), "error 208");
+  json llama = sequence({split("\\p{N}{1,3}"), plain});
+  EXPECT_EQ(pre(llama), "error 208") << "llama.cpp ignores merges with it";
+  llama["model"] = {{"ignore_merges", true}};
+  EXPECT_EQ(pre(llama), "llama-bpe");
+  // Characters, not bytes.
+  write("tokenizer.json", Tokenizer::characters({"abc"}).json());
+  EXPECT_THROW(vocabularyOf(path("tokenizer.json"), 10), UserError);
+  // Bytes end no text: a token that the model has beside them does.
+  write("tokenizer.json", Tokenizer::bytes().json());
+  EXPECT_THROW(vocabularyOf(path("tokenizer.json"), 256), UserError);
+  EXPECT_EQ(vocabularyOf(path("tokenizer.json"), 257).eos, 256);
+}
+
+TEST_F(GgufModel, VocabulariesOfOthersAreChecked) {
+  const GgufKeys keys = {{"tokenizer.ggml.model", std::string("llama")},
+                         {"tokenizer.ggml.tokens", Texts{"<unk>", "<s>", "a"}},
+                         {"tokenizer.ggml.scores", std::vector<float>{0, 0, -1}},
+                         {"tokenizer.ggml.token_type", std::vector<int32_t>{2, 3, 1}},
+                         {"tokenizer.ggml.bos_token_id", uint32_t(1)}};
+  const auto v = readVocabulary(GgufFile(made(keys, {})));
+  EXPECT_EQ(v->scores, (std::vector<float>{0, 0, -1}));
+  EXPECT_TRUE(v->addBos && v->addSpacePrefix && !v->addEos) << "what llama.cpp takes for this model";
+  EXPECT_EQ(v->bos, 1);
+  EXPECT_EQ(v->unk, -1);
+  const std::string before = "504  is no valid GGUF file: ";
+  const std::pair<std::pair<const char *, GgufValue>, const char *> cases[] = {
+      {{"tokenizer.ggml.tokens", Texts{}}, "tokenizer.ggml.tokens is missing or empty"},
+      {{"tokenizer.ggml.scores", std::vector<float>{0}}, "tokenizer.ggml.scores has 1 entries for 3 tokens"},
+      {{"tokenizer.ggml.token_type", std::vector<int32_t>{1, 1, 7}},
+       "tokenizer.ggml.token_type has 7, which is no type of token"},
+      {{"tokenizer.ggml.token_type", std::vector<int32_t>{1}}, "tokenizer.ggml.token_type has 1 entries for 3 tokens"},
+      {{"tokenizer.ggml.eos_token_id", uint32_t(3)}, "tokenizer.ggml.eos_token_id = 3 is no token"},
+      {{"tokenizer.ggml.add_bos_token", uint32_t(1)},
+       "tokenizer.ggml.add_bos_token is 1, where true or false is needed"}};
+  for (const auto &[change, message] : cases)
+    EXPECT_EQ(problems([&] { readVocabulary(GgufFile(made(with(keys, change.first, change.second), {}))); }),
+              Texts{before + message});
+}
+
+}  // namespace

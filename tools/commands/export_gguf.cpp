@@ -1,0 +1,26 @@
+#include "tools/commands/export_gguf.h"
+
+#include "frontends/gguf/gguf_model.h"
+#include "frontends/gguf/vocabulary.h"
+#include "runtime/checkpoint/gguf_weights.h"
+
+namespace gptc {
+
+std::optional<GgmlType> ggufFormatOf(llvm::StringRef word) {
+  for (const auto &[name, type] : {std::pair{"f32", GgmlType::f32}, std::pair{"f16", GgmlType::f16},
+                                   std::pair{"bf16", GgmlType::bf16}, std::pair{"q8_0", GgmlType::q8_0}})
+    if (word == name)
+      return type;
+  return std::nullopt;
+}
+
+void exportGguf(const std::string &file, const GgufExport &what) {
+  GgufMetadata metadata = ggufMetadata(what.config, what.name, what.type);
+  std::optional<GgufVocabulary> vocabulary;
+  if (!what.tokenizer.empty())
+    vocabulary = vocabularyOf(what.tokenizer, what.config.vocabSize);
+  addVocabulary(metadata.keys, vocabulary ? &*vocabulary : nullptr);
+  writeGguf(file, what.model, what.source, metadata.architecture, metadata.keys, what.type);
+}
+
+}  // namespace gptc

@@ -1,0 +1,29 @@
+// Writes parameters as a GGUF file with metadata and vocabulary: what `gptc export --format gguf` does.
+#pragma once
+
+#include "frontends/toml_config.h"
+#include "ir/graph.h"
+#include "runtime/checkpoint/tensor_files.h"
+#include "support/gguf/blocks.h"
+
+#include <optional>
+#include <string>
+
+namespace gptc {
+
+/// "f32", "f16", "bf16", "q8_0": formats of the matrices of a file that is written. nullopt for another word.
+std::optional<GgmlType> ggufFormatOf(llvm::StringRef word);
+
+struct GgufExport {
+  const Module &model;        // in any phase: its parameters, and their names in `source`
+  const ModelConfig &config;  // complete
+  const TensorFiles &source;  // the weights of a checkpoint, or other safetensors
+  std::string tokenizer;      // a tokenizer.json; "": the file gets no vocabulary
+  std::string name;           // what other programs show
+  GgmlType type;
+};
+
+/// Throws UserErrors: those of ggufMetadata, vocabularyOf and writeGguf.
+void exportGguf(const std::string &file, const GgufExport &what);
+
+}  // namespace gptc
