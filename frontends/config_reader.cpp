@@ -177,6 +177,29 @@ void ConfigReader::numbers(const char *key, std::vector<double> &out, unsigned c
   out = xs;
 }
 
+void ConfigReader::integers(const char *key, std::vector<int64_t> &out, int64_t least, int64_t most) {
+  const TomlValue *v = get(key);
+  if (!v)
+    return;
+  auto *items = std::get_if<std::vector<TomlValue>>(&v->value);
+  std::vector<int64_t> xs;
+  if (items)
+    for (const TomlValue &item : *items)
+      if (auto *i = std::get_if<int64_t>(&item.value))
+        xs.push_back(*i);
+  if (!items || xs.size() != items->size())
+    return wrongType(key, *v, "a list of integers");
+  for (size_t i = 0; i < xs.size(); ++i) {
+    if (xs[i] < least || xs[i] > most)
+      return complain(key, ErrorCode::OutOfRange, fmt::format("{} holds {}", key, xs[i]),
+                      fmt::format("must be {} to {}", least, most));
+    if (i && xs[i] <= xs[i - 1])
+      return complain(key, ErrorCode::OutOfRange, fmt::format("{} holds {} behind {}", key, xs[i], xs[i - 1]),
+                      "must rise, each number once");
+  }
+  out = std::move(xs);
+}
+
 void ConfigReader::eachTable(const char *key, const std::function<void(ConfigReader &)> &read) {
   const TomlValue *v = get(key);
   if (!v)

@@ -32,6 +32,8 @@ public:
   void choice(const char *key, std::string &out, std::vector<std::string> built, std::vector<std::string> later = {});
   /// A list of exactly `count` numbers.
   void numbers(const char *key, std::vector<double> &out, unsigned count, double least, double most);
+  /// A list of any number of integers in rising order.
+  void integers(const char *key, std::vector<int64_t> &out, int64_t least, int64_t most);
   /// Reads each table of [[key]] through a reader whose keys are key.NAME; collects their errors here.
   void eachTable(const char *key, const std::function<void(ConfigReader &)> &read);
   /// A boolean of which only the value `built` is built.

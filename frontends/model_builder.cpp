@@ -407,6 +407,10 @@ template <typename E> E chosen(const std::string &word) {
 void sayFacts(Module &m, const Config &config) {
   const ModelConfig &c = config.model;
   const OptimizerConfig &o = config.optimizer;
+  // Equal models say the same, however their keys are written.
+  auto unlessBias = [&](const std::optional<bool> &own) {
+    return c.biased(own) == c.bias ? std::nullopt : std::optional(c.biased(own));
+  };
   writeFacts(m, ModelFacts{.name = config.name,
                            .nLayer = c.nLayer,
                            .nHead = c.nHead,
@@ -422,7 +426,38 @@ void sayFacts(Module &m, const Config &config) {
                            .causal = c.causal,
                            .bias = c.bias,
                            .tieEmbeddings = c.tieEmbeddings,
-                           .embeddingNorm = c.embeddingNorm});
+                           .embeddingNorm = c.embeddingNorm,
+                           .headDim = c.headSize() == c.nEmbd / c.nHead ? 0 : c.headSize(),
+                           .ropeTheta = c.ropeTheta,
+                           .rotaryDim = c.rotated() == c.headSize() ? 0 : c.rotated(),
+                           .ropeScaling = c.ropeScaling,
+                           .ropeFactor = c.ropeFactor,
+                           .ropeOriginal = c.ropeOriginal,
+                           .ropeLow = c.ropeLow,
+                           .ropeHigh = c.ropeHigh,
+                           .ropeBetaFast = c.ropeBetaFast,
+                           .ropeBetaSlow = c.ropeBetaSlow,
+                           .ropeTruncate = c.ropeTruncate,
+                           .ropeMagnitude = c.ropeMagnitude,
+                           .layersWithoutRope = c.layersWithoutRope,
+                           .window = c.window,
+                           .layersWithoutWindow = c.layersWithoutWindow,
+                           .attentionScale = c.attentionScale,
+                           .attentionSoftcap = c.attentionSoftcap,
+                           .logitSoftcap = c.logitSoftcap,
+                           .embeddingScale = c.embeddingScale,
+                           .qkvBias = unlessBias(c.qkvBias),
+                           .attentionBias = unlessBias(c.attentionBias),
+                           .mlpBias = unlessBias(c.mlpBias),
+                           .normBias = c.norm == Norm::layernorm ? unlessBias(c.normBias) : std::nullopt,
+                           .headBias = c.headBias,
+                           .qkNorm = c.qkNorm,
+                           .normPosition = c.normPosition,
+                           .normPlusOne = c.normPlusOne,
+                           .parallelResidual = c.parallelResidual,
+                           .sharedNorm = c.sharedNorm,
+                           .tokenTypes = c.tokenTypes,
+                           .headTransform = c.headTransform});
   writeFacts(m, BatchFacts{.microBatch = config.train.microBatch,
                            .accumulate = config.train.accumulate,
                            .fold = foldOf(c.blockSize)});

@@ -9,7 +9,7 @@ namespace gptc {
 
 namespace {
 
-constexpr const char *rotations = "position = \"rope\" turns by theta 10000, without scaling: no other is built";
+constexpr const char *partOfHead = "rotary_dim is a number of elements, not a part of the head";
 
 constexpr OtherName all[] = {{"learning_rate", "optimizer.lr"},
                              {"max_lr", "optimizer.lr"},
@@ -105,9 +105,24 @@ constexpr OtherName all[] = {{"learning_rate", "optimizer.lr"},
                              {"hidden_act", "model.activation"},
                              {"activation_function", "model.activation"},
                              {"rope", "model.position"},
-                             {"rope_theta", "model.position", rotations},
-                             {"rope_scaling", "model.position", rotations},
-                             {"rotary_base", "model.position", rotations},
+                             {"rotary_base", "model.rope_theta"},
+                             {"rope_base", "model.rope_theta"},
+                             {"rotary_emb_base", "model.rope_theta"},
+                             {"rotary_pct", "model.rotary_dim", partOfHead},
+                             {"partial_rotary_factor", "model.rotary_dim", partOfHead},
+                             {"head_size", "model.head_dim"},
+                             {"d_head", "model.head_dim"},
+                             {"kv_channels", "model.head_dim"},
+                             {"sliding_window", "model.window"},
+                             {"window_size", "model.window"},
+                             {"attn_logit_softcapping", "model.attention_softcap"},
+                             {"final_logit_softcapping", "model.logit_softcap"},
+                             {"softmax_scale", "model.attention_scale"},
+                             {"qk_layernorm", "model.qk_norm"},
+                             {"use_qk_norm", "model.qk_norm"},
+                             {"use_parallel_residual", "model.parallel_residual"},
+                             {"type_vocab_size", "model.token_types"},
+                             {"add_qkv_bias", "model.qkv_bias"},
                              {"use_rotary", "model.position"},
                              {"alibi", "model.position"},
                              {"pos_emb", "model.position"},

@@ -85,11 +85,18 @@ struct ByType {
       **optional = x;
   }
   void operator()(const values::Boolean &t) const {
-    if (t.orAuto)
+    if (auto *optional = std::get_if<std::optional<bool> *>(&member)) {
+      bool x = false;
+      r.boolean(key, x);
+      if (r.get(key))
+        **optional = x;
+    } else if (t.orAuto) {
       r.booleanOrAuto(key, as<std::string>());
-    else
+    } else {
       r.boolean(key, as<bool>());
+    }
   }
+  void operator()(const values::Integers &t) const { r.integers(key, as<std::vector<int64_t>>(), t.least, t.most); }
   void operator()(const values::Numbers &t) const { readNumbers(r, key, member, t); }
   void operator()(const values::Choice &t) const {
     if (auto *text = std::get_if<std::string *>(&member))

@@ -137,6 +137,11 @@ json schemaOf(const ValueType &type) {
                               {"maxItems", t.count}};
                           return t.orNone ? json{{"anyOf", {list, {{"type", "array"}, {"maxItems", 0}}}}} : list;
                         },
+                        [](const values::Integers &t) {
+                          return json{{"type", "array"},
+                                      {"items", {{"type", "integer"}, {"minimum", t.least}, {"maximum", t.most}}},
+                                      {"uniqueItems", true}};
+                        },
                         [](const values::Boolean &t) {
                           return t.orAuto ? json{{"enum", {true, false, "auto"}}} : json{{"type", "boolean"}};
                         },
@@ -244,8 +249,10 @@ std::optional<TomlValue> valueOf(const Setting &s) {
               items.push_back(toml(n));
             return listOf(items);
           },
-          [](const std::optional<bool> *x) -> std::optional<TomlValue> {
-            return *x ? toml(**x) : toml(std::string("auto"));
+          [&](const std::optional<bool> *x) -> std::optional<TomlValue> {
+            return *x                                         ? std::optional(toml(**x))
+                   : std::get<values::Boolean>(s.type).orAuto ? std::optional(toml(std::string("auto")))
+                                                              : std::nullopt;
           },
           [](const std::optional<double> *x) -> std::optional<TomlValue> {
             return *x ? std::optional(toml(**x)) : std::nullopt;
@@ -272,6 +279,9 @@ std::string typeText(const ValueType &type) {
           [](const values::Numbers &t) {
             return fmt::format("list of {} numbers, at least {} and below {}{}", t.count, t.least, t.most,
                                t.orNone ? ", or []" : "");
+          },
+          [](const values::Integers &t) {
+            return fmt::format("list of integers in rising order, {} to {}", t.least, t.most);
           },
           [](const values::Boolean &t) { return std::string(t.orAuto ? "true, false or \"auto\"" : "true or false"); },
           [](const values::Choice &t) {

@@ -1,6 +1,7 @@
 // Files and --set become one set of values, and the rules between keys of several sections.
 #include "frontends/toml_config.h"
 
+#include "frontends/check_model.h"
 #include "frontends/config_reader.h"
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_config.h"
@@ -58,59 +59,6 @@ void loadLayers(const std::string &file, Layers &out, std::vector<std::string> &
     out.tables[name] = at;
 }
 
-/// Attention keeps a few rows of a head on a thread's stack.
-constexpr int64_t widestHead = 1024;
-
-bool headsFit(const ModelConfig &m, int64_t heads, int64_t width) {
-  const int64_t size = width / heads;
-  return width % heads == 0 && size <= widestHead && !(m.position == Position::rope && size % 2);
-}
-
-std::string divisors(int64_t n, int64_t most) {
-  std::vector<std::string> found;
-  for (int64_t d = 1; d <= n && found.size() < 12; ++d)
-    if (n % d == 0 && d <= most)
-      found.push_back(fmt::format("{}", d));
-  return fmt::format("{}", fmt::join(found, ", "));
-}
-
-/// Remedies for a number of heads that does not fit the width: numbers of heads for this width; the nearest widths for
-/// this number; and if this width allows no number, the nearest that does.
-std::vector<std::string> fittingHeads(const ModelConfig &m) {
-  constexpr int64_t mostHeads = 1024, widest = 1 << 16;
-  std::vector<std::string> numbers, widths, help;
-  for (int64_t h = 1; h <= std::min(mostHeads, m.nEmbd) && numbers.size() < 12; ++h)
-    if (headsFit(m, h, m.nEmbd))
-      numbers.push_back(fmt::format("{}", h));
-  if (!numbers.empty())
-    help.push_back(fmt::format("n_head = {} {}", fmt::join(numbers, ", "), numbers.size() > 1 ? "work" : "works"));
-  auto nearest = [&](const std::function<bool(int64_t)> &fits) {
-    std::vector<std::string> found;
-    for (int step : {-1, 1})
-      for (int64_t w = m.nEmbd + step; w >= 1 && w <= widest; w += step)
-        if (fits(w)) {
-          found.push_back(fmt::format("{}", w));
-          break;
-        }
-    return found;
-  };
-  if (widths = nearest([&](int64_t w) { return headsFit(m, m.nHead, w); }); !widths.empty())
-    help.push_back(
-        fmt::format("n_embd = {} works with {} head{}", fmt::join(widths, " or "), m.nHead, m.nHead > 1 ? "s" : ""));
-  if (numbers.empty()) {
-    auto some = [&](int64_t w) {
-      for (int64_t h = 1; h <= mostHeads; ++h)
-        if (headsFit(m, h, w))
-          return h;
-      return int64_t(0);
-    };
-    for (const std::string &w : nearest([&](int64_t w) { return some(w) != 0; }))
-      if (!llvm::is_contained(widths, w))
-        help.push_back(fmt::format("n_embd = {} works with n_head = {}", w, some(std::stoll(w))));
-  }
-  return help;
-}
-
 void checkModel(ConfigReader &r, ModelConfig &m, const RunSettings &run,
                 const std::function<int64_t(const std::string &)> &tokenizerVocab) {
   const std::pair<const char *, int64_t> needed[] = {{"model.n_layer", m.nLayer},
@@ -121,28 +69,10 @@ void checkModel(ConfigReader &r, ModelConfig &m, const RunSettings &run,
     if (!value && r.good(key) && r.good("model.preset"))
       r.missing(key, "write it, or take preset = \"gpt2\" in [model]");
 
-  bool heads = m.nHead && m.nEmbd && r.good("model.n_head") && r.good("model.n_embd");
-  const char *toBlame = r.where("model.n_head").line ? "model.n_head" : "model.n_embd";
-  if (heads && m.nEmbd % m.nHead)
-    r.complain(toBlame, ErrorCode::ShapeMismatch, fmt::format("{} heads cannot share a width of {}", m.nHead, m.nEmbd),
-               fmt::format("n_head must divide n_embd = {}{}", m.nEmbd, lineOf(r, "model.n_embd")), fittingHeads(m));
-  else if (heads && m.nEmbd / m.nHead > widestHead)
-    r.complain(toBlame, ErrorCode::OutOfRange, fmt::format("heads of width {} are too wide", m.nEmbd / m.nHead),
-               fmt::format("n_embd / n_head must be at most {}", widestHead), fittingHeads(m));
-  if (!m.nKvHead)
-    m.nKvHead = m.nHead;
-  else if (m.nHead && r.good("model.n_kv_head") && r.good("model.n_head") && m.nHead % m.nKvHead)
-    r.complain("model.n_kv_head", ErrorCode::ShapeMismatch,
-               fmt::format("{} heads cannot share {} key and value heads", m.nHead, m.nKvHead),
-               fmt::format("n_kv_head must divide n_head = {}{}", m.nHead, lineOf(r, "model.n_head")),
-               {fmt::format("{} work", divisors(m.nHead, m.nHead))});
-  if (heads && r.good(toBlame) && !headsFit(m, m.nHead, m.nEmbd))
-    r.complain(
-        toBlame, ErrorCode::ShapeMismatch,
-        fmt::format("heads of {} elements cannot be rotated: position = \"rope\" turns pairs", m.nEmbd / m.nHead),
-        fmt::format("n_embd / n_head = {} / {} must be even", m.nEmbd, m.nHead), fittingHeads(m));
+  checkHeads(r, m);
   if (!m.ffnDim)
     m.ffnDim = defaultFfnDim(m);
+  checkArchitecture(r, m);
 
   bool written = r.where("model.vocab_size").line != 0;
   bool readable = !run.tokenizer.empty() && (!written || fs::exists(run.tokenizer));

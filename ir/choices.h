@@ -17,6 +17,23 @@ inline constexpr auto wordsOf<Activation> =
 enum class Position { learned, rope, alibi, none };
 template <> inline constexpr auto wordsOf<Position> = std::to_array({"learned", "rope", "alibi", "none"});
 
+/// How the angles of rotations are scaled for contexts longer than those of training. linear: Chen et al. 2023,
+/// "Extending Context Window of Large Language Models via Positional Interpolation"; llama3: Grattafiori et al. 2024,
+/// "The Llama 3 Herd of Models"; yarn: Peng et al. 2023, "YaRN".
+enum class RopeScaling { none, linear, llama3, yarn };
+template <> inline constexpr auto wordsOf<RopeScaling> = std::to_array({"none", "linear", "llama3", "yarn"});
+
+/// What an RMS norm of queries and keys goes over: each head, or all heads together (Henry et al. 2020, "Query-Key
+/// Normalization for Transformers").
+enum class QkNorm { none, head, whole };
+template <> inline constexpr auto wordsOf<QkNorm> = std::to_array({"none", "head", "whole"});
+
+/// Where the norms of a layer stand: before each block (Xiong et al. 2020, "On Layer Normalization in the Transformer
+/// Architecture"); behind each residual sum (Vaswani et al. 2017), without a final norm; on the output of each block;
+/// before each block and on its output.
+enum class NormPosition { pre, post, output, both };
+template <> inline constexpr auto wordsOf<NormPosition> = std::to_array({"pre", "post", "output", "both"});
+
 enum class OptimizerKind { adamw, sgd, adafactor };
 template <> inline constexpr auto wordsOf<OptimizerKind> = std::to_array({"adamw", "sgd", "adafactor"});
 

@@ -73,6 +73,9 @@ GPTC_FACT_TYPE(Ints)
 GPTC_FACT_TYPE(Norm)
 GPTC_FACT_TYPE(Activation)
 GPTC_FACT_TYPE(Position)
+GPTC_FACT_TYPE(RopeScaling)
+GPTC_FACT_TYPE(QkNorm)
+GPTC_FACT_TYPE(NormPosition)
 GPTC_FACT_TYPE(OptimizerKind)
 GPTC_FACT_TYPE(LrSchedule)
 GPTC_FACT_TYPE(Compute)
@@ -152,9 +155,9 @@ template <typename Carrier> std::vector<FactSpec> table() {
   std::vector<FactSpec> all;
 #define GPTC_FACTS(S, carrier) if constexpr (std::is_same_v<Carrier, carrier>) {
 #define GPTC_FACT(S, type, member, name, otherwise, limits, writer, meaning)                                           \
-  all.push_back({attributeKind<type>(), #S, name, limits, words<type>(), writer, meaning});
+  all.push_back({attributeKind<type>(), #S, name, limits, words<type>(), writer, meaning, false});
 #define GPTC_FACT_UNLESS(S, type, member, name, otherwise, limits, writer, meaning)                                    \
-  all.push_back({attributeKind<type>(), #S, name, limits, words<type>(), writer, meaning});
+  all.push_back({attributeKind<type>(), #S, name, limits, words<type>(), writer, meaning, true});
 #define GPTC_FACTS_END(S, carrier) }
 #include "ir/facts.def"
   return all;

@@ -143,6 +143,7 @@ struct FactSpec {
   llvm::ArrayRef<const char *> words;  // of an enum
   const char *writer;
   const char *meaning;
+  bool unlessDefault;  // writeFacts leaves it out if it has its default
 
   /// Why `value` cannot be the value of this fact: "must be an integer", "= 0 is out of range; 1 to 8 works", `= "foo"
   /// is not known; "tree" and "fast" are`; "" if it can.

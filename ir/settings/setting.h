@@ -54,6 +54,11 @@ struct Numbers {
   bool orNone = false;
 };
 
+/// A list of any number of integers, in rising order.
+struct Integers {
+  int64_t least, most;
+};
+
 /// true or false; with `orAuto` also "auto".
 struct Boolean {
   bool orAuto = false;
@@ -87,8 +92,8 @@ struct Tables {};
 
 }  // namespace values
 
-using ValueType = std::variant<values::Integer, values::Number, values::Numbers, values::Boolean, values::Choice,
-                               values::Text, values::Path, values::Patterns, values::Tables>;
+using ValueType = std::variant<values::Integer, values::Number, values::Numbers, values::Integers, values::Boolean,
+                               values::Choice, values::Text, values::Path, values::Patterns, values::Tables>;
 
 /// A member of an enum class with words, whatever enum it is.
 class WordMember {

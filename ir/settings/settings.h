@@ -56,6 +56,40 @@ struct ModelConfig {
   bool embeddingNorm = false;
   double dropout = 0;
 
+  // Of models of other programs. Lists of layers count from 0 and are in rising order.
+  int64_t headDim = 0;  // default: nEmbd / nHead
+  double ropeTheta = 10000;
+  int64_t rotaryDim = 0;  // default: headDim
+  RopeScaling ropeScaling = RopeScaling::none;
+  double ropeFactor = 1;
+  int64_t ropeOriginal = 0;  // llama3 and yarn need it
+  double ropeLow = 1, ropeHigh = 4;
+  double ropeBetaFast = 32, ropeBetaSlow = 1;
+  bool ropeTruncate = true;
+  double ropeMagnitude = 0;  // 0: of ropeFactor
+  std::vector<int64_t> layersWithoutRope;
+  int64_t window = 0;  // 0: none
+  std::vector<int64_t> layersWithoutWindow;
+  double attentionScale = 0;                      // 0: 1 / sqrt(headDim)
+  double attentionSoftcap = 0, logitSoftcap = 0;  // 0: none
+  double embeddingScale = 1;
+  std::optional<bool> qkvBias, attentionBias, mlpBias;  // default: bias
+  std::optional<bool> normBias;                         // default: bias with layer norms
+  bool headBias = false;
+  QkNorm qkNorm = QkNorm::none;
+  NormPosition normPosition = NormPosition::pre;
+  bool normPlusOne = false;
+  bool parallelResidual = false, sharedNorm = false;
+  int64_t tokenTypes = 0;  // 0: no table of them
+  bool headTransform = false;
+
+  /// Elements of a head; 0 while a size is missing.
+  int64_t headSize() const { return headDim ? headDim : nHead ? nEmbd / nHead : 0; }
+  /// Elements of a head that are rotated with position = rope.
+  int64_t rotated() const { return rotaryDim ? rotaryDim : headSize(); }
+  /// Whether layers that `own` speaks of have a bias.
+  bool biased(const std::optional<bool> &own) const { return own.value_or(bias); }
+  bool normBiased() const { return normBias.value_or(bias) && norm == Norm::layernorm; }
   /// Whether the feed-forward layer has a second matrix, whose activated product multiplies the product of the first.
   bool gated() const { return activation == Activation::swiglu || activation == Activation::geglu; }
   /// The token [MASK] of an encoder: the last one, which text never contains.
@@ -168,12 +202,13 @@ template <typename Table> void modelKeys(Table &key, ModelConfig &m) {
       "Family whose architecture, with the sizes of GPT-2 124M, holds for keys that are not written.");
   const Otherwise sizes{"the preset's"};
   key("model.n_layer", m.nLayer, Integer{1, 1000}, "Layers.", sizes);
-  key("model.n_head", m.nHead, Integer{1, 1024}, "Heads of attention. Divides n_embd; n_embd / n_head is at most 1024.",
+  key("model.n_head", m.nHead, Integer{1, 1024}, "Heads of attention. Divides n_embd, unless head_dim is written.",
       sizes);
   key("model.n_embd", m.nEmbd, Integer{1, 1 << 16}, "Width of the residual stream.", sizes);
   key("model.n_kv_head", m.nKvHead, Integer{1, 1024},
       "Heads of keys and values. Divides n_head; fewer make grouped-query attention, 1 multi-query attention.",
       Otherwise{"n_head"});
+  key("model.head_dim", m.headDim, Integer{1, 1024}, "Elements of a head.", Otherwise{"n_embd / n_head, at most 1024"});
   key("model.ffn_dim", m.ffnDim, Integer{1, 1 << 20}, "Width of the hidden layer.",
       Otherwise{"4 n_embd; with a gated activation 8/3 n_embd, rounded up"});
   key("model.vocab_size", m.vocabSize, Integer{2, 1 << 24},
@@ -202,6 +237,80 @@ template <typename Table> void modelKeys(Table &key, ModelConfig &m) {
   key("model.dropout", m.dropout, Number{atLeast(0), below(1)},
       "Probability that an element is dropped: of embeddings, of attention, and of what is added to the residual "
       "stream.");
+}
+
+/// Keys of [model] that say how positions are rotated.
+template <typename Table> void rotationKeys(Table &key, ModelConfig &m) {
+  using namespace values;
+  const Number positive{above(0), atMost(1e9)};
+  key("model.rope_theta", m.ropeTheta, Number{above(1), atMost(1e12)},
+      "position = \"rope\": base of the angles; pair i of d elements turns by theta^(-2i/d) a token.");
+  key("model.rotary_dim", m.rotaryDim, Integer{1, 1024},
+      "position = \"rope\": elements of each head that are rotated, the first ones. Even.", Otherwise{"head_dim"});
+  key("model.rope_scaling", m.ropeScaling, Choice{allWords<RopeScaling>()},
+      "How angles are changed for contexts longer than those of training. linear: all divided by rope_factor; llama3: "
+      "only slow ones; yarn: slow ones, and scores are scaled.");
+  key("model.rope_factor", m.ropeFactor, Number{atLeast(1), atMost(1e6)},
+      "rope_scaling: how many times longer contexts are.");
+  key("model.rope_original_block_size", m.ropeOriginal, Integer{0, 1 << 24},
+      "rope_scaling llama3 and yarn: tokens of the contexts of training. Both need it.");
+  key("model.rope_low_freq_factor", m.ropeLow, positive,
+      "llama3: angles that turn at most this often in an original context are divided by rope_factor.");
+  key("model.rope_high_freq_factor", m.ropeHigh, positive,
+      "llama3: angles that turn at least this often stay; those between are blended.");
+  key("model.rope_beta_fast", m.ropeBetaFast, positive,
+      "yarn: angles that turn more often than this in an original context stay.");
+  key("model.rope_beta_slow", m.ropeBetaSlow, positive,
+      "yarn: angles that turn less often than this are divided by rope_factor.");
+  key("model.rope_truncate", m.ropeTruncate, Boolean{},
+      "yarn: whether the bounds that rope_beta_fast and rope_beta_slow give are rounded to whole pairs.");
+  key("model.rope_attention_factor", m.ropeMagnitude, Number{atLeast(0), atMost(1000)},
+      "yarn: factor of rotated queries and keys. 0: 0.1 ln(rope_factor) + 1.");
+  key("model.layers_without_rope", m.layersWithoutRope, Integers{0, 999},
+      "position = \"rope\": layers, from 0, that do not rotate.");
+}
+
+/// Further keys of [model] on attention.
+template <typename Table> void attentionKeys(Table &key, ModelConfig &m) {
+  using namespace values;
+  const Number cap{atLeast(0), atMost(1e9)};
+  key("model.window", m.window, Integer{0, 1 << 24},
+      "Tokens that a token sees at most, itself included. 0: all before it. Needs causal = true.");
+  key("model.layers_without_window", m.layersWithoutWindow, Integers{0, 999},
+      "Layers, from 0, whose tokens see all before them in spite of window.");
+  key("model.attention_scale", m.attentionScale, Number{atLeast(0), atMost(1e6)},
+      "Factor of the products of queries and keys. 0: 1 / sqrt(head_dim).");
+  key("model.attention_softcap", m.attentionSoftcap, cap,
+      "c: scaled products s become c tanh(s / c), before what positions add. 0: they stay.");
+  key("model.qk_norm", m.qkNorm, Choice{allWords<QkNorm>()},
+      "RMS norm of queries and keys before they are rotated: none, of each head, or over all heads together.");
+}
+
+/// Further keys of [model] on the layers and on what surrounds them.
+template <typename Table> void layerKeys(Table &key, ModelConfig &m) {
+  using namespace values;
+  const Otherwise bias{"bias"};
+  key("model.qkv_bias", m.qkvBias, Boolean{}, "Whether queries, keys and values have a bias.", bias);
+  key("model.attention_bias", m.attentionBias, Boolean{}, "Whether the projection behind attention has a bias.", bias);
+  key("model.mlp_bias", m.mlpBias, Boolean{}, "Whether the linear layers of the hidden layer have a bias.", bias);
+  key("model.norm_bias", m.normBias, Boolean{}, "Whether layer norms have a bias.",
+      Otherwise{"bias; norm = \"rmsnorm\": false"});
+  key("model.head_bias", m.headBias, Boolean{}, "Whether the classifier has a bias.");
+  key("model.norm_position", m.normPosition, Choice{allWords<NormPosition>()},
+      "Where norms stand: before each block; behind each residual sum, without a final norm; on the output of each "
+      "block; before it and on its output.");
+  key("model.norm_plus_one", m.normPlusOne, Boolean{},
+      "norm = \"rmsnorm\": whether norms multiply by 1 + weight, in place of the weight.");
+  key("model.parallel_residual", m.parallelResidual, Boolean{},
+      "Whether attention and hidden layer read the same input, and both are added to it.");
+  key("model.shared_norm", m.sharedNorm, Boolean{}, "parallel_residual: whether both share one norm.");
+  key("model.embedding_scale", m.embeddingScale, Number{above(0), atMost(1e6)}, "Factor of embeddings.");
+  key("model.token_types", m.tokenTypes, Integer{0, 1 << 16},
+      "Rows of a table of token types, of which row 0 is added to every embedding. 0: no table.");
+  key("model.head_transform", m.headTransform, Boolean{},
+      "Whether a linear layer, the activation and a norm stand before the classifier.");
+  key("model.logit_softcap", m.logitSoftcap, Number{atLeast(0), atMost(1e9)},
+      "c: logits l become c tanh(l / c). 0: they stay.");
 }
 
 template <typename Table> void trainKeys(Table &key, TrainConfig &t, RunSettings &run) {
@@ -378,6 +487,9 @@ template <typename Table> void runKeys(Table &key, RunSettings &run) {
 template <typename Table> void allKeys(Table &key, Settings &s) {
   fileKeys(key, s);
   modelKeys(key, s.model);
+  rotationKeys(key, s.model);
+  attentionKeys(key, s.model);
+  layerKeys(key, s.model);
   trainKeys(key, s.train, s.run);
   optimizerKeys(key, s.optimizer);
   precisionKeys(key, s.precision);

@@ -104,14 +104,28 @@ std::map<std::string, std::string> modelKeysOf(const json &manifest) {
   return keys;
 }
 
-/// How two models differ in the keys that both have, `n_head is 4 there and 2 in the plan`, "" if they agree; `remedy`
-/// gets the settings that undo it.
+/// Whether a model that does not mention the key agrees with its default. Those of a part of a model need not.
+bool standsForDefault(const std::string &key, const ModelIdentity &model) {
+  const FactSpec *f = findFact(moduleFacts(), key);
+  return f && f->unlessDefault && model.keys.count("norm") && !model.keys.count(key);
+}
+
+/// How two models differ in the keys that both have or that stand for their defaults, `n_head is 4 there and 2 in the
+/// plan`, "" if they agree; `remedy` gets the settings that undo it.
 std::string differenceOf(const ModelIdentity &there, const ModelIdentity &here, std::string &remedy) {
   std::vector<std::string> differences, settings;
   for (auto &[key, value] : here.keys)
     if (auto t = there.keys.find(key); t != there.keys.end() && t->second != value) {
       differences.push_back(fmt::format("{} is {} there and {} in the plan", key, t->second, value));
       settings.push_back(fmt::format("model.{} = {}", key, t->second));
+    } else if (standsForDefault(key, there)) {
+      differences.push_back(fmt::format("{} has its default there and is {} in the plan", key, value));
+      settings.push_back(fmt::format("the default of model.{}", key));
+    }
+  for (auto &[key, value] : there.keys)
+    if (standsForDefault(key, here)) {
+      differences.push_back(fmt::format("{} is {} there and has its default in the plan", key, value));
+      settings.push_back(fmt::format("model.{} = {}", key, value));
     }
   if (!settings.empty())
     remedy = fmt::format("compile the plan again with {}", fmt::join(settings, ", "));
@@ -124,7 +138,7 @@ std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity
                                  const TensorFiles &file) {
   std::vector<std::string> notes, unsaid, names, values;
   for (auto &[key, value] : here.keys)
-    if (!there.keys.count(key))
+    if (!there.keys.count(key) && !standsForDefault(key, there))
       unsaid.push_back("model." + key);
   if (!unsaid.empty())
     notes.push_back(fmt::format("the checkpoint does not say {}: taken to be the plan's", fmt::join(unsaid, ", ")));

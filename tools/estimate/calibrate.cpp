@@ -81,6 +81,12 @@ struct Work {
     auto add = [](std::string &to, auto... values) { ((to += fmt::format("{} ", values)), ...); };
     add(pass, m.nLayer, m.nHead, m.nKvHead, m.nEmbd, m.ffnDim, m.vocabSize, m.blockSize, nameOf(m.norm),
         nameOf(m.activation), nameOf(m.position), m.causal, m.bias, m.tieEmbeddings, m.embeddingNorm, m.dropout > 0);
+    const std::string layers =
+        fmt::format("{}; {}", fmt::join(m.layersWithoutRope, ","), fmt::join(m.layersWithoutWindow, ","));
+    add(pass, m.headSize(), m.rotated(), nameOf(m.ropeScaling), m.window, layers, m.attentionSoftcap > 0,
+        m.logitSoftcap > 0, m.embeddingScale != 1, m.biased(m.qkvBias), m.biased(m.attentionBias), m.biased(m.mlpBias),
+        m.normBiased(), m.headBias, nameOf(m.qkNorm), nameOf(m.normPosition), m.normPlusOne, m.parallelResidual,
+        m.sharedNorm, m.tokenTypes > 0, m.headTransform);
     const OptimizerConfig &o = c.optimizer;
     add(pass, o.name, c.train.gradClip > 0, o.name == "sgd" && o.momentum > 0,
         o.name == "adafactor" && o.firstMoment > 0);

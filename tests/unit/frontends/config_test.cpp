@@ -59,6 +59,43 @@ protected:
   using Places = std::vector<std::string>;
 };
 
+// Keys that follow from others, and that `gptc config` shows as they are.
+TEST_F(ConfigTest, SizesOfHeadsAndBiasesFollow) {
+  ModelConfig m = load(small).model;
+  EXPECT_EQ(m.headDim, 8);
+  EXPECT_EQ(m.rotaryDim, 8);
+  EXPECT_TRUE(*m.qkvBias && *m.attentionBias && *m.mlpBias && *m.normBias);
+  m = load(small, {"model.bias=false"}).model;
+  EXPECT_FALSE(*m.qkvBias || *m.attentionBias || *m.mlpBias || *m.normBias);
+  EXPECT_FALSE(*load(small, {"model.norm=rmsnorm"}).model.normBias);
+}
+
+TEST_F(ConfigTest, KeysOfAModelThatContradictEachOther) {
+  using S = std::vector<std::string>;
+  const std::pair<S, Places> cases[] = {
+      {{"model.position=rope", "model.rotary_dim=3"}, {"206 1:18"}},
+      {{"model.position=rope", "model.rotary_dim=10"}, {"206 1:18"}},
+      {{"model.position=rope", "model.head_dim=9"}, {"206 1:16"}},
+      {{"model.position=rope", "model.head_dim=9", "model.rotary_dim=4"}, {}},
+      {{"model.rotary_dim=8", "model.rope_theta=10000", "model.window=0", "model.norm_position=pre"}, {}},  // defaults
+      {{"model.rotary_dim=4"}, {"209 1:18"}},
+      {{"model.position=rope", "model.rope_scaling=linear", "model.rope_beta_slow=2"}, {"209 1:22"}},
+      {{"model.position=rope", "model.rope_scaling=linear"}, {}},
+      {{"model.window=8", "model.layers_without_window=[1]"}, {}},
+      {{"model.window=8", "model.layers_without_window=[2]"}, {"204 1:29"}},
+      {{"model.window=8", "model.layers_without_window=[1, 0]"}, {"204 1:29"}},
+      {{"model.window=8", "model.causal=false"}, {"209 1:14"}},
+      {{"model.shared_norm=true", "model.parallel_residual=true"}, {}},
+  };
+  for (const auto &[settings, expected] : cases) {
+    Places found;
+    for (const Diagnostic &d : errors(small, settings))
+      if (d.code != ErrorCode::NotBuiltYet)
+        found.push_back(fmt::format("{} {}:{}", int(d.code), d.where.line, d.where.column));
+    EXPECT_EQ(found, expected) << fmt::format("{}", fmt::join(settings, " "));
+  }
+}
+
 TEST_F(ConfigTest, FillsDefaults) {
   Config c = load(small);
   EXPECT_EQ(c.name, "model");
@@ -235,9 +272,9 @@ TEST_F(ConfigTest, NearestNames) {
     EXPECT_EQ(errors(small, {fmt::format("model.{}=1", theirs)}).at(0).label,
               fmt::format("did you mean model.{}?", ours));
   EXPECT_EQ(errors(small, {"learning_rate=1"}).at(0).label, "did you mean optimizer.lr?");
-  const Diagnostic theta = errors(small, {"model.rope_theta=5e5"}).at(0);
-  EXPECT_EQ(theta.label, "did you mean model.position?");
-  EXPECT_EQ(theta.help.size(), 1u);
+  const Diagnostic part = errors(small, {"model.rotary_pct=0.25"}).at(0);
+  EXPECT_EQ(part.label, "did you mean model.rotary_dim?");
+  EXPECT_EQ(part.help.size(), 1u);
   EXPECT_EQ(labelOf("[optimiser]\nlr = 1\n"), "did you mean [optimizer]?");
   EXPECT_EQ(labelOf("[model.heads]\nx = 1\n"), "");
   // What short names share with others by chance is no hint.

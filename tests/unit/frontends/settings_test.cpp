@@ -107,6 +107,8 @@ std::string problemOf(const json &schema, const json &value, const std::string &
       good = !value.is_array() || value.size() >= limit.get<size_t>();
     else if (keyword == "maxItems")
       good = !value.is_array() || value.size() <= limit.get<size_t>();
+    else if (keyword == "uniqueItems" && value.is_array())
+      good = std::set<json>(value.begin(), value.end()).size() == value.size();
     else if (keyword == "items" && value.is_array()) {
       for (const json &item : value)
         if (std::string p = problemOf(limit, item, at + "[]"); !p.empty())
@@ -115,7 +117,7 @@ std::string problemOf(const json &schema, const json &value, const std::string &
       if (std::string p = membersProblem(schema, value, at); !p.empty())
         return p;
     } else if (!llvm::is_contained({"$schema", "title", "description", "default", "required", "additionalProperties",
-                                    "items", "properties"},
+                                    "items", "properties", "uniqueItems"},
                                    keyword)) {
       ADD_FAILURE() << "the schema uses " << keyword;
     }

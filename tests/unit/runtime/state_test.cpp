@@ -377,6 +377,29 @@ TEST_F(CheckpointTest, KeysThatItDoesNotSayAreTakenToAgree) {
             (std::vector<std::string>{"the checkpoint does not say model.activation: taken to be the plan's"}));
 }
 
+// Keys of later versions: a whole model that does not say one has its default.
+TEST_F(CheckpointTest, KeysThatStandForTheirDefaultsMustAgree) {
+  model.keys["norm"] = "\"rmsnorm\"";
+  model.keys["norm_eps"] = "1e-05";
+  save(1);
+  std::string message;
+  model.keys["window"] = "8";
+  EXPECT_EQ(codeThrown([&] { load(f); }, &message), int(ErrorCode::CheckpointMismatch));
+  EXPECT_NE(message.find("window has its default there and is 8 in the plan"), std::string::npos) << message;
+  save(2);
+  EXPECT_TRUE(load(f)->notes.empty());
+  model.keys.erase("window");
+  model.keys["qkv_bias"] = "true";
+  EXPECT_EQ(codeThrown([&] { loadWeights(*f.executor, stepDir(2), model); }, &message),
+            int(ErrorCode::CheckpointMismatch));
+  EXPECT_NE(message.find("window is 8 there and has its default in the plan"), std::string::npos) << message;
+  EXPECT_NE(message.find("qkv_bias has its default there and is true in the plan"), std::string::npos) << message;
+  model.keys["gone"] = "1";  // of a version that is later still
+  model.keys.erase("qkv_bias");
+  model.keys["window"] = "8";
+  EXPECT_TRUE(load(f));
+}
+
 TEST_F(CheckpointTest, OfAnotherPrecisionIsConverted) {
   const int n = 37 * 129;
   float *m = f.data("m.wte.weight");
