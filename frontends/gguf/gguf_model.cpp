@@ -10,6 +10,8 @@
 
 #include "llvm/ADT/STLExtras.h"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -24,14 +26,18 @@ struct Architecture {
   Activation activation;
   Position position;
   bool bias, embeddingNorm;
-  bool grouped;  // fewer heads of keys and values than of queries
+  bool grouped;   // fewer heads of keys and values than of queries
+  bool biases;    // tensors say whether linear layers have biases; else all or none have
+  bool qkvBias;   // queries, keys and values always have biases
+  bool headNorm;  // norms of the heads of queries and keys
 };
+/// Where several hold a model, the first one does.
 constexpr Architecture kArchitectures[] = {
-    {"gpt2", Norm::layernorm, Activation::gelu_tanh, Position::learned, true, false, false},
-    {"llama", Norm::rmsnorm, Activation::swiglu, Position::rope, false, false, true},
-    {"qwen2", Norm::rmsnorm, Activation::swiglu, Position::rope, false, false, true},
-    {"qwen3", Norm::rmsnorm, Activation::swiglu, Position::rope, false, false, true},
-    {"bloom", Norm::layernorm, Activation::gelu_tanh, Position::alibi, true, true, false}};
+    {"gpt2", Norm::layernorm, Activation::gelu_tanh, Position::learned, true, false, false, false, true, false},
+    {"qwen2", Norm::rmsnorm, Activation::swiglu, Position::rope, false, false, true, false, true, false},
+    {"qwen3", Norm::rmsnorm, Activation::swiglu, Position::rope, false, false, true, false, false, true},
+    {"llama", Norm::rmsnorm, Activation::swiglu, Position::rope, false, false, true, true, false, false},
+    {"bloom", Norm::layernorm, Activation::gelu_tanh, Position::alibi, true, true, false, false, true, false}};
 
 const Architecture *architectureOf(llvm::StringRef name) {
   const auto *at = llvm::find_if(kArchitectures, [&](const Architecture &a) { return name == a.name; });
@@ -56,7 +62,21 @@ constexpr Row kRows[] = {{"block_count", "n_layer", &ModelConfig::nLayer},
                          {"context_length", "block_size", &ModelConfig::blockSize},
                          {"attention.head_count", "n_head", &ModelConfig::nHead}};
 constexpr const char *kKeyHeads = "attention.head_count_kv", *kVocabSize = "vocab_size", *kTheta = "rope.freq_base",
-                     *kRotated = "rope.dimension_count";
+                     *kRotated = "rope.dimension_count", *kKeyLength = "attention.key_length",
+                     *kValueLength = "attention.value_length", *kScaling = "rope.scaling.type",
+                     *kFactor = "rope.scaling.factor", *kOriginal = "rope.scaling.original_context_length",
+                     *kBetaFast = "rope.scaling.yarn_beta_fast", *kBetaSlow = "rope.scaling.yarn_beta_slow";
+
+/// The architecture's values of [model].
+void setFacts(ModelConfig &m, const Architecture &a) {
+  m.norm = a.norm;
+  m.activation = a.activation;
+  m.position = a.position;
+  m.bias = a.bias;
+  m.embeddingNorm = a.embeddingNorm;
+  m.qkvBias = a.qkvBias;
+  m.qkNorm = a.headNorm ? QkNorm::head : QkNorm::none;
+}
 
 const char *epsilonOf(const Architecture &a) {
   return a.norm == Norm::rmsnorm ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
@@ -80,7 +100,9 @@ const std::map<std::string, std::set<std::string>> &onlyBuilt() {
       {"embedding_scale", {"1"}},
       {"attn_logit_softcapping", {"0"}},
       {"final_logit_softcapping", {"0"}},
-      {"rope.scaling.factor", {"1"}},
+      {"rope.scaling.attn_factor", {"1"}},
+      {"rope.scaling.yarn_attn_factor", {"1"}},
+      {"rope.scaling.yarn_ext_factor", {"1"}},
       {"rope.scaling.finetuned", {"false", "true"}},
       // Meta's own layout of q and k is what converted files have too, whatever this key of older files says.
       {"tensor_data_layout", {"\"Meta AI original pth\""}}};
@@ -101,7 +123,9 @@ std::string textOf(const Member &member) {
           return fmt::format("\"{}\"", m.word());
         else if constexpr (std::is_same_v<M, std::string *>)
           return fmt::format("\"{}\"", *m);
-        else if constexpr (std::is_same_v<M, int64_t *> || std::is_same_v<M, double *> || std::is_same_v<M, bool *>)
+        else if constexpr (std::is_same_v<M, double *>)
+          return fmt::format("{}", float(*m));  // files have no more digits
+        else if constexpr (std::is_same_v<M, int64_t *> || std::is_same_v<M, bool *>)
           return fmt::format("{}", *m);
         else if constexpr (std::is_same_v<M, std::optional<bool> *>)
           return *m ? fmt::format("{}", **m) : "";
@@ -113,20 +137,59 @@ std::string textOf(const Member &member) {
       member);
 }
 
+using KeyTexts = std::vector<std::pair<std::string, std::string>>;
+
+/// With the values of keys that follow from others where they are not written.
+ModelConfig resolved(ModelConfig m) {
+  m.nKvHead = m.nKvHead ? m.nKvHead : m.nHead;
+  m.headDim = m.headSize();
+  m.rotaryDim = m.rotated();
+  m.qkvBias = m.biased(m.qkvBias);
+  m.attentionBias = m.biased(m.attentionBias);
+  m.mlpBias = m.biased(m.mlpBias);
+  m.normBias = m.normBiased();
+  return m;
+}
+
 /// The values of all keys of [model] that say what a model computes: key without "model.", text.
-std::vector<std::pair<std::string, std::string>> keysOfModel(const ModelConfig &m) {
+KeyTexts keysOfModel(const ModelConfig &m) {
   Settings s;
-  s.model = m;
-  s.model.normEps = double(float(m.normEps));  // as exact as a file has it
-  std::vector<std::pair<std::string, std::string>> all;
+  s.model = resolved(m);
+  KeyTexts texts;
   for (const Setting &row : keysOf(s))
     if (row.section() == "model" && row.leaf() != "preset" && row.leaf() != "dropout" && row.leaf() != "init_from")
-      all.emplace_back(row.leaf(), textOf(row.member));
-  return all;
+      texts.emplace_back(row.leaf(), textOf(row.member));
+  return texts;
+}
+
+/// Keys that follow from others if they are not written, and a model without them.
+bool isDerived(const std::string &key) {
+  static const std::set<std::string> keys = {"n_kv_head",      "head_dim", "rotary_dim", "qkv_bias",
+                                             "attention_bias", "mlp_bias", "norm_bias"};
+  return keys.count(key) != 0;
+}
+ModelConfig withoutDerived(ModelConfig m) {
+  m.headDim = m.rotaryDim = m.nKvHead = 0;
+  m.qkvBias = m.attentionBias = m.mlpBias = m.normBias = std::nullopt;
+  return m;
 }
 
 /// The shortest number that is this f32.
 double shortest(float value) { return std::stod(fmt::format("{}", value)); }
+
+/// What Llama 3's scaling divides the angle of each pair of a head by (transformers' rope_type "llama3"): nothing where
+/// it turns at least ropeHigh times in an original context, ropeFactor where at most ropeLow times, and a blend
+/// between.
+std::vector<float> llama3Factors(const ModelConfig &m) {
+  const int64_t size = m.headSize();
+  std::vector<float> factors;
+  for (int64_t i = 0; i < size / 2; ++i) {
+    const double turns = double(m.ropeOriginal) * std::pow(m.ropeTheta, -2.0 * double(i) / double(size)) / (2 * M_PI);
+    const double blend = std::clamp((turns - m.ropeLow) / (m.ropeHigh - m.ropeLow), 0.0, 1.0);
+    factors.push_back(float(1 / ((1 - blend) / m.ropeFactor + blend)));
+  }
+  return factors;
+}
 
 /// Reads a file's metadata. Problems are collected.
 class Reading {
@@ -142,11 +205,7 @@ public:
       return m;
     }
     prefix = name + ".";
-    m.norm = a->norm;
-    m.activation = a->activation;
-    m.position = a->position;
-    m.bias = a->bias;
-    m.embeddingNorm = a->embeddingNorm;
+    setFacts(m, *a);
     for (const auto &[key, value] : keysOfModel(m))
       said[key] = fmt::format("general.architecture = \"{}\" has {} = {}", name, key, value);
     for (const Row &r : kRows)
@@ -156,8 +215,10 @@ public:
     if (!a->grouped && m.nKvHead != m.nHead)
       notBuilt(shown(kKeyHeads), fmt::format("as many as {}", shown("attention.head_count")));
     epsilon(epsilonOf(*a));
-    rotations(*a);
-    tensors();
+    headSizes(*a);
+    if (a->position == Position::rope)
+      rotations();
+    tensors(*a);
     onlyOneValue();
     if (problems.empty())
       ranges();
@@ -206,25 +267,88 @@ private:
     say(key, "norm_eps", "nothing");
   }
 
-  /// Sizes of heads, and how they are rotated.
-  void rotations(const Architecture &a) {
-    const int64_t head = m.nHead > 0 ? m.nEmbd / m.nHead : 0;
-    for (const char *key : {"attention.key_length", "attention.value_length", kRotated}) {
-      if (key == kRotated && a.position != Position::rope)
-        continue;
-      known.insert(key);
-      if (const auto size = f.integer(prefix + key); size && *size != head)
-        notBuilt(shown(key), fmt::format("{}embedding_length / {}attention.head_count = {}", prefix, prefix, head));
-    }
+  void headSizes(const Architecture &a) {
+    const int64_t equal = m.nHead > 0 ? m.nEmbd / m.nHead : 0;
+    m.headDim = f.integer(prefix + kKeyLength).value_or(equal);
+    say(kKeyLength, "head_dim", fmt::format("{}", equal));
+    known.insert(kValueLength);
+    if (const auto size = f.integer(prefix + kValueLength); size && *size != m.headDim)
+      notBuilt(shown(kValueLength), fmt::format("{}, as {}{}", m.headDim, prefix, kKeyLength));
+    // A part of a head is not rotated as other programs do it: their pairs would be those of the part.
     if (a.position != Position::rope)
       return;
-    known.insert(kTheta);
-    if (const auto theta = f.number(prefix + kTheta); theta && *theta != 1e4)
-      notBuilt(shown(kTheta), "10000");
+    known.insert(kRotated);
+    if (const auto size = f.integer(prefix + kRotated); size && *size != m.headDim)
+      notBuilt(shown(kRotated), fmt::format("{}, the whole head,", m.headDim));
+    else
+      said["rotary_dim"] = f.has(prefix + kRotated) ? shown(kRotated) : said["head_dim"];
   }
 
-  /// What tensors say: the vocabulary, a classifier of its own, and parts that [model] has no key for.
-  void tensors() {
+  /// A number of the scaling of rotations, beside `ours` of [model].
+  double scaling(const char *theirs, const char *ours, double absent) {
+    const double value = f.number(prefix + theirs).value_or(absent);
+    say(theirs, ours, fmt::format("{}", absent));
+    return shortest(float(value));
+  }
+
+  void rotations() {
+    m.ropeTheta = scaling(kTheta, "rope_theta", 10000);
+    known.insert({kScaling, kFactor, kOriginal, kBetaFast, kBetaSlow});
+    // llama.cpp takes a factor alone for a linear one.
+    const bool scaled = f.number(prefix + kFactor).value_or(1) != 1;
+    const std::string type = f.text(prefix + kScaling).value_or(scaled ? "linear" : "none");
+    say(kScaling, "rope_scaling", "none");
+    if (const GgufTensor *factors = f.find("rope_freqs.weight"))
+      return scaledLikeLlama3(*factors, type);
+    if (type == "none")
+      return;
+    if (type != "linear" && type != "yarn") {
+      notBuilt(shown(kScaling), "\"none\", \"linear\" or \"yarn\"");
+      return;
+    }
+    m.ropeScaling = type == "linear" ? RopeScaling::linear : RopeScaling::yarn;
+    m.ropeFactor = scaling(kFactor, "rope_factor", 1);
+    if (m.ropeScaling == RopeScaling::linear)
+      return;
+    m.ropeOriginal = needed(kOriginal, "rope_original_block_size");
+    m.ropeBetaFast = scaling(kBetaFast, "rope_beta_fast", 32);
+    m.ropeBetaSlow = scaling(kBetaSlow, "rope_beta_slow", 1);
+  }
+
+  /// Llama 3's scaling is a tensor of what each angle is divided by. Its numbers stand nowhere, so they are found
+  /// again: they must give this tensor.
+  void scaledLikeLlama3(const GgufTensor &factors, const std::string &type) {
+    const int64_t pairs = m.headDim / 2;
+    std::vector<float> there(size_t(std::clamp<int64_t>(pairs, 1, 512)));
+    const bool fits = type == "none" && factors.shape == std::vector<int64_t>{int64_t(there.size())} &&
+                      factors.format->type == GgmlType::f32 && m.headDim % 2 == 0;
+    if (fits)
+      f.read(factors, 0, pairs, there.data());
+    ModelConfig trial = m;
+    trial.ropeScaling = RopeScaling::llama3;
+    trial.ropeFactor = fits ? shortest(*llvm::max_element(there)) : 0;
+    for (int64_t original = 1024; fits && original <= 1 << 20; original *= 2) {
+      trial.ropeOriginal = original;
+      const std::vector<float> ours = llama3Factors(trial);
+      bool equal = true;
+      for (size_t i = 0; i < ours.size(); ++i)
+        equal &= std::fabs(ours[i] - there[i]) <= 1e-5f * std::fabs(there[i]);
+      if (!equal)
+        continue;
+      m = trial;
+      for (const char *key :
+           {"rope_scaling", "rope_factor", "rope_original_block_size", "rope_low_freq_factor", "rope_high_freq_factor"})
+        said[key] = fmt::format("rope_freqs.weight is that of rope_scaling = \"llama3\" with rope_factor = {} and "
+                                "rope_original_block_size = {}",
+                                m.ropeFactor, original);
+      return;
+    }
+    notBuilt("it has a tensor rope_freqs.weight",
+             "one that Llama 3's scaling gives, with low and high factors 1 and 4 and no other scaling,");
+  }
+
+  /// What tensors say: the vocabulary, a classifier of its own, and parts that an architecture may have.
+  void tensors(const Architecture &a) {
     const GgufTensor *embeddings = f.find("token_embd.weight");
     known.insert(kVocabSize);
     if (!embeddings || embeddings->shape.size() != 2) {
@@ -237,16 +361,20 @@ private:
     if (const auto size = f.integer(prefix + kVocabSize); size && *size != m.vocabSize)
       add(ErrorCode::Contradiction, fmt::format("{}, but {}", shown(kVocabSize), said["vocab_size"]),
           "convert the original weights again with a newer llama.cpp");
-    m.tieEmbeddings = !f.find("output.weight");
-    said["tie_embeddings"] = m.tieEmbeddings ? "no tensor output.weight" : "a tensor output.weight";
-    const std::pair<const char *, const char *> parts[] = {
-        {"blk.0.attn_q.bias", "a model without biases of queries, keys and values"},
-        {"blk.0.attn_q_norm.weight", "a model without norms of queries and keys"},
-        {"rope_freqs.weight", "rotations without factors of their own"}};
-    if (!m.bias)
-      for (const auto &[tensor, without] : parts)
-        if (f.find(tensor))
-          notBuilt(fmt::format("it has a tensor {}", tensor), without);
+    auto has = [&](const char *tensor, const char *ours) {
+      said[ours] = fmt::format("{} tensor {}", f.find(tensor) ? "a" : "no", tensor);
+      return f.find(tensor) != nullptr;
+    };
+    m.tieEmbeddings = !has("output.weight", "tie_embeddings");
+    if (a.biases) {
+      m.qkvBias = has("blk.0.attn_q.bias", "qkv_bias");
+      m.attentionBias = has("blk.0.attn_output.bias", "attention_bias");
+      m.mlpBias = has("blk.0.ffn_up.bias", "mlp_bias");
+    }
+    for (const char *tensor : {"rope_factors_long.weight", "rope_factors_short.weight", "blk.0.attn_q_norm.weight",
+                               "blk.0.ffn_gate_inp.weight"})
+      if (f.find(tensor) && !(a.headNorm && llvm::StringRef(tensor).contains("q_norm")))
+        notBuilt(fmt::format("it has a tensor {}", tensor), "a model without it");
   }
 
   void onlyOneValue() {
@@ -272,6 +400,7 @@ private:
 
   /// That each value may stand in a model.toml, and that heads divide the width.
   void ranges() {
+    m = resolved(m);
     Settings s;
     s.model = m;
     for (const Setting &row : keysOf(s)) {
@@ -286,7 +415,8 @@ private:
         add(ErrorCode::OutOfRange, fmt::format("{}, which is no {}", said[row.leaf()], row.key),
             fmt::format("docs/keys.md has the values that {} takes", row.leaf()));
     }
-    if (problems.empty() && (m.nEmbd % m.nHead || m.nHead % m.nKvHead))
+    const bool whole = problems.empty() && (f.has(prefix + kKeyLength) || m.nEmbd % m.nHead == 0);
+    if (problems.empty() && (!whole || m.nHead % m.nKvHead))
       add(ErrorCode::ShapeMismatch,
           fmt::format("{}, {} and {} do not divide each other", said["n_embd"], said["n_head"], said["n_kv_head"]),
           "heads of keys and values divide those of queries, and these the width");
@@ -305,12 +435,11 @@ std::string tomlOf(const GgufFile &f, const ModelConfig &m, const std::string &w
     formats.insert(t.format->name);
   std::string text = fmt::format("# The model of a GGUF file: architecture {}, tensors of {}.\n[model]\n",
                                  f.text("general.architecture").value_or(""), fmt::join(formats, ", "));
-  const auto usual = keysOfModel(ModelConfig());
-  const auto own = keysOfModel(m);
+  // Left out is what holds without being written.
+  const KeyTexts usual = keysOfModel(ModelConfig()), follows = keysOfModel(withoutDerived(m)), own = keysOfModel(m);
   for (size_t i = 0; i < own.size(); ++i)
-    if (own[i].second != usual[i].second && !(own[i].first == "n_kv_head" && m.nKvHead == m.nHead))
-      text += fmt::format("{} = {}\n", own[i].first,
-                          own[i].first == "norm_eps" ? fmt::format("{}", m.normEps) : own[i].second);
+    if (own[i] != (isDerived(own[i].first) ? follows[i] : usual[i]))
+      text += fmt::format("{} = {}\n", own[i].first, own[i].second);
   std::string quoted;
   for (const char c : weights)
     quoted += c == '"' || c == '\\' ? fmt::format("\\{}", c) : std::string(1, c);
@@ -322,15 +451,31 @@ std::string tomlOf(const GgufFile &f, const ModelConfig &m, const std::string &w
 /// What an architecture holds of a model: its own values, and those that its keys can say.
 ModelConfig heldBy(const Architecture &a, const ModelConfig &m) {
   ModelConfig held;
-  held.norm = a.norm;
-  held.activation = a.activation;
-  held.position = a.position;
-  held.bias = a.bias;
-  held.embeddingNorm = a.embeddingNorm;
+  setFacts(held, a);
   for (const Row &r : kRows)
     held.*r.member = m.*r.member;
   held.nKvHead = a.grouped ? m.nKvHead : m.nHead;
+  held.headDim = m.headDim;
   held.normEps = m.normEps;
+  if (a.biases) {
+    held.qkvBias = m.biased(m.qkvBias);
+    held.attentionBias = m.biased(m.attentionBias);
+    held.mlpBias = m.biased(m.mlpBias);
+  }
+  if (a.position == Position::rope) {
+    held.ropeTheta = m.ropeTheta;
+    held.ropeScaling = m.ropeScaling;
+    held.ropeFactor = m.ropeFactor;
+    held.ropeOriginal = m.ropeOriginal;
+    if (m.ropeScaling == RopeScaling::llama3) {
+      held.ropeLow = m.ropeLow;
+      held.ropeHigh = m.ropeHigh;
+    }
+    if (m.ropeScaling == RopeScaling::yarn) {
+      held.ropeBetaFast = m.ropeBetaFast;
+      held.ropeBetaSlow = m.ropeBetaSlow;
+    }
+  }
   held.vocabSize = m.vocabSize;
   held.tieEmbeddings = m.tieEmbeddings;
   return held;
@@ -360,20 +505,21 @@ GgufComparison compareGguf(const std::string &file, const ModelConfig &model) {
     result.differences = std::move(reading.problems);
     if (!result.differences.empty())
       return result;
-    const auto theirs = keysOfModel(there), ours = keysOfModel(model);
+    const KeyTexts theirs = keysOfModel(there), ours = keysOfModel(model),
+                   theirsFollow = keysOfModel(withoutDerived(there)), oursFollow = keysOfModel(withoutDerived(model));
     for (size_t i = 0; i < ours.size(); ++i) {
       const auto &[key, value] = ours[i];
+      if (isDerived(key) && ours[i] == oursFollow[i] && theirs[i] == theirsFollow[i])
+        continue;  // the key from which both follow is said
       const bool isContext = key == "block_size";
       if (isContext ? model.blockSize <= there.blockSize : value == theirs[i].second)
         continue;
-      const std::string shown = key == "norm_eps" ? fmt::format("{}", model.normEps) : value;
-      const std::string wanted = key == "norm_eps" ? fmt::format("{}", there.normEps) : theirs[i].second;
       result.differences.push_back({ErrorCode::Contradiction,
-                                    fmt::format("{}: {}, but model.{} = {}", file, reading.said[key], key, shown),
+                                    fmt::format("{}: {}, but model.{} = {}", file, reading.said[key], key, value),
                                     {},
                                     "",
                                     {fmt::format("write {} = {} in [model]{}, or take weights of another model", key,
-                                                 wanted, isContext ? " or less" : "")}});
+                                                 theirs[i].second, isContext ? " or less" : "")}});
     }
   } catch (const UserError &error) {
     for (const Diagnostic &d : error.diagnostics)
@@ -412,7 +558,7 @@ GgufMetadata ggufMetadata(const ModelConfig &model, const std::string &name, Ggm
   const auto *kind = llvm::find_if(kinds, [&](const auto &k) { return k.first == type; });
   GPTC_CHECK(kind != std::end(kinds), "files of {} are not written", ggmlFormat(type).name);
   const std::string prefix = std::string(chosen->name) + ".";
-  GgufMetadata out{chosen->name, {}};
+  GgufMetadata out{chosen->name, {}, {}};
   auto say = [&](const std::string &key, GgufValue value) { out.keys.emplace_back(key, std::move(value)); };
   say("general.architecture", std::string(chosen->name));
   say("general.type", std::string("model"));
@@ -424,9 +570,25 @@ GgufMetadata ggufMetadata(const ModelConfig &model, const std::string &name, Ggm
   say(prefix + kKeyHeads, uint32_t(model.nKvHead));
   say(prefix + epsilonOf(*chosen), float(model.normEps));
   say(prefix + kVocabSize, uint32_t(model.vocabSize));
-  if (chosen->position == Position::rope) {
-    say(prefix + kRotated, uint32_t(model.nEmbd / model.nHead));
-    say(prefix + kTheta, 1e4F);
+  const auto head = uint32_t(model.headSize());
+  if (chosen->headNorm || model.headSize() * model.nHead != model.nEmbd) {
+    say(prefix + kKeyLength, head);
+    say(prefix + kValueLength, head);
+  }
+  if (chosen->position != Position::rope)
+    return out;
+  say(prefix + kRotated, head);
+  say(prefix + kTheta, float(model.ropeTheta));
+  if (model.ropeScaling == RopeScaling::llama3)
+    out.tensors.emplace_back("rope_freqs.weight", llama3Factors(model));
+  if (model.ropeScaling == RopeScaling::linear || model.ropeScaling == RopeScaling::yarn) {
+    say(prefix + kScaling, std::string(nameOf(model.ropeScaling)));
+    say(prefix + kFactor, float(model.ropeFactor));
+  }
+  if (model.ropeScaling == RopeScaling::yarn) {
+    say(prefix + kOriginal, uint32_t(model.ropeOriginal));
+    say(prefix + kBetaFast, float(model.ropeBetaFast));
+    say(prefix + kBetaSlow, float(model.ropeBetaSlow));
   }
   return out;
 }

@@ -34,6 +34,8 @@ GgufComparison compareGguf(const std::string &file, const ModelConfig &model);
 struct GgufMetadata {
   std::string architecture;
   GgufKeys keys;
+  /// Vectors of f32 beside the parameters: what Llama 3's scaling divides angles by.
+  std::vector<std::pair<std::string, std::vector<float>>> tensors;
 };
 
 /// The architecture that holds a complete [model], and its keys in a file whose matrices are of format `type`. `name`

@@ -185,6 +185,9 @@ void loadGguf(Executor &executor, const std::string &path) {
     }
     all.emplace_back(s, *parts);
   }
+  // The numbers of Llama 3's scaling are the plan's, which frontends/gguf compares with this tensor.
+  if (file.find("rope_freqs.weight") && fact<&ModelFacts::ropeScaling>(m) == RopeScaling::llama3)
+    taken.insert("rope_freqs.weight");
   for (const GgufTensor &t : file.tensors())
     if (!taken.count(t.name) && !isCopy(file, t, taken))
       mismatch(path, fmt::format("it has no place for tensor {}", t.name));
@@ -258,27 +261,31 @@ void writeTensor(GgufWriter &out, const GgufPart &part, GgmlType type, const std
 
 }  // namespace
 
-void writeGguf(const std::string &path, const Module &model, const TensorFiles &source, const std::string &architecture,
-               const GgufKeys &keys, GgmlType type) {
+void writeGguf(const std::string &path, const Module &model, const TensorFiles &source, const GgufContent &content,
+               GgmlType type) {
   const GgufHeads heads{fact<&ModelFacts::nHead>(model), fact<&ModelFacts::nKvHead>(model)};
   std::vector<std::pair<const State *, std::vector<GgufPart>>> all;
   std::vector<GgufWriter::Tensor> tensors;
   for (const State *s : savedStates(model, true)) {
-    const auto parts = ggufParts(*s, architecture, heads);
+    const auto parts = ggufParts(*s, content.architecture, heads);
     if (!parts)
       throw UserError(ErrorCode::NotBuiltYet,
-                      fmt::format("GGUF's architecture {} has no place for {}", architecture, s->name),
+                      fmt::format("GGUF's architecture {} has no place for {}", content.architecture, s->name),
                       "export it as a Hugging Face folder");
     for (const GgufPart &part : *parts)
       tensors.push_back({part.name, formatOf(part, type), part.shape});
     all.emplace_back(s, *parts);
   }
-  GgufWriter out(path, keys, tensors);
+  for (const auto &[name, values] : content.tensors)
+    tensors.push_back({name, GgmlType::f32, {int64_t(values.size())}});
+  GgufWriter out(path, content.keys, tensors);
   for (const auto &[s, parts] : all) {
     const std::vector<float> dense = denseOf(*s, source);
     for (const GgufPart &part : parts)
       writeTensor(out, part, formatOf(part, type), dense, wholeType(*s).dim(-1));
   }
+  for (const auto &[name, values] : content.tensors)
+    out.write(values.data(), values.size() * sizeof(float));
   out.finish();
 }
 

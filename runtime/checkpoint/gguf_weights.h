@@ -18,12 +18,19 @@ class Executor;
 /// not show: that is frontends/gguf/gguf_model.h's.
 void loadGguf(Executor &executor, const std::string &path);
 
+/// What a file has beside the parameters.
+struct GgufContent {
+  std::string architecture;
+  GgufKeys keys;
+  std::vector<std::pair<std::string, std::vector<float>>> tensors;  // vectors of f32
+};
+
 /// Writes the parameters of `model`, a module in any phase, whose values `source` has as checkpoints do
-/// (runtime/checkpoint/file_layout.h), as a GGUF file with these keys. Matrices are of format `type` (f32, f16, bf16
-/// or q8_0), but f16 where q8_0 asks for rows of whole blocks; vectors and tables of positions are f32, as llama.cpp
-/// wants them. Takes memory for the largest parameter twice. Throws UserErrors Unwritable, DiskFull, CheckpointDamaged,
+/// (runtime/checkpoint/file_layout.h), as a GGUF file. Matrices are of format `type` (f32, f16, bf16 or q8_0), but f16
+/// where q8_0 asks for rows of whole blocks; vectors and tables of positions are f32, as llama.cpp wants them. Takes
+/// memory for the largest parameter twice. Throws UserErrors Unwritable, DiskFull, CheckpointDamaged,
 /// CheckpointMismatch for a tensor that `source` lacks, and OutOfRange for a value that `type` cannot hold.
-void writeGguf(const std::string &path, const Module &model, const TensorFiles &source, const std::string &architecture,
-               const GgufKeys &keys, GgmlType type);
+void writeGguf(const std::string &path, const Module &model, const TensorFiles &source, const GgufContent &content,
+               GgmlType type);
 
 }  // namespace gptc

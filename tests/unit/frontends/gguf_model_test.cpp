@@ -89,10 +89,10 @@ TEST_F(GgufModel, ImportsAsAModelFileThatHoldsIt) {
   EXPECT_EQ(made.toml, fmt::format(R"(# The model of a GGUF file: architecture llama, tensors of F32.
 [model]
 n_layer = 2
-n_head = 4
-n_embd = 16
-n_kv_head = 2
-ffn_dim = 24
+n_head = 2
+n_embd = 12
+n_kv_head = 1
+ffn_dim = 20
 vocab_size = 37
 block_size = 16
 norm = "rmsnorm"
@@ -119,7 +119,7 @@ train = "train.bin"  # `gptc data prepare` makes it
   const ModelConfig bloom = importGguf(goldens + "bloom.gguf", "x").model;
   EXPECT_EQ(bloom.position, Position::alibi);
   EXPECT_TRUE(bloom.embeddingNorm && bloom.bias && bloom.tieEmbeddings);
-  EXPECT_EQ(bloom.ffnDim, 64);
+  EXPECT_EQ(bloom.ffnDim, 48);
   // A path that TOML must quote.
   EXPECT_NE(importGguf(file, "a \"b\"\\c").toml.find(R"(init_from = "gguf:a \"b\"\\c")"), std::string::npos);
 }
@@ -132,10 +132,10 @@ TEST_F(GgufModel, EachDifferenceIsAnErrorWithBothValues) {
     std::string message;
   } cases[] = {
       {"model.n_layer=3", "209 : llama.block_count = 2, but model.n_layer = 3"},
-      {"model.n_head=8", "209 : llama.attention.head_count = 4, but model.n_head = 8"},
-      {"model.n_kv_head=4", "209 : llama.attention.head_count_kv = 2, but model.n_kv_head = 4"},
-      {"model.n_embd=32", "209 : llama.embedding_length = 16, but model.n_embd = 32"},
-      {"model.ffn_dim=32", "209 : llama.feed_forward_length = 24, but model.ffn_dim = 32"},
+      {"model.n_head=1", "209 : llama.attention.head_count = 2, but model.n_head = 1"},
+      {"model.n_kv_head=2", "209 : llama.attention.head_count_kv = 1, but model.n_kv_head = 2"},
+      {"model.n_embd=24", "209 : llama.embedding_length = 12, but model.n_embd = 24"},
+      {"model.ffn_dim=32", "209 : llama.feed_forward_length = 20, but model.ffn_dim = 32"},
       {"model.vocab_size=38", "209 : token_embd.weight has 37 rows, but model.vocab_size = 38"},
       {"model.block_size=17", "209 : llama.context_length = 16, but model.block_size = 17"},
       {"model.norm_eps=1e-5", "209 : llama.attention.layer_norm_rms_epsilon = 1e-06, but model.norm_eps = 1e-05"},
@@ -171,15 +171,15 @@ TEST_F(GgufModel, WhatModelHasNoKeyForIsRefusedByName) {
     std::string message;
   };
   const Case cases[] = {
-      {"llama.rope.freq_base", 5e5f, "208 : llama.rope.freq_base = 500000, but only 10000 is built"},
+      {"llama.rope.scaling.type", std::string("longrope"),
+       "208 : llama.rope.scaling.type = \"longrope\", but only \"none\", \"linear\" or \"yarn\" is built"},
       {"llama.rope.scaling.type", std::string("yarn"),
-       "208 : llama.rope.scaling.type = \"yarn\", but only \"none\" is built"},
+       "207 : it does not say llama.rope.scaling.original_context_length, which is model.rope_original_block_size"},
       {"llama.rope.dimension_count", uint32_t(2),
-       "208 : llama.rope.dimension_count = 2, but only llama.embedding_length / llama.attention.head_count = 4 is "
-       "built"},
-      {"llama.attention.key_length", uint32_t(8),
-       "208 : llama.attention.key_length = 8, but only llama.embedding_length / llama.attention.head_count = 4 is "
-       "built"},
+       "208 : llama.rope.dimension_count = 2, but only 4, the whole head, is built"},
+      {"llama.attention.value_length", uint32_t(8),
+       "208 : llama.attention.value_length = 8, but only 4, as llama.attention.key_length is built"},
+      {"llama.rope.freq_base", -1.f, "204 : llama.rope.freq_base = -1, which is no model.rope_theta"},
       {"llama.attention.sliding_window", uint32_t(4096),
        "208 : llama.attention.sliding_window = 4096, but only 0 is built"},
       {"llama.expert_count", uint32_t(8), "208 : llama.expert_count = 8, but only 0 is built"},
@@ -191,7 +191,7 @@ TEST_F(GgufModel, WhatModelHasNoKeyForIsRefusedByName) {
        "208 : split.count = 3, but only a model in one file (`llama-gguf-split --merge` of llama.cpp joins them) is "
        "built"},
       {"general.architecture", std::string("mamba"),
-       "208 : general.architecture = \"mamba\", but only \"gpt2\", \"llama\", \"qwen2\", \"qwen3\" or \"bloom\" is "
+       "208 : general.architecture = \"mamba\", but only \"gpt2\", \"qwen2\", \"qwen3\", \"llama\" or \"bloom\" is "
        "built"},
       {"llama.vocab_size", uint32_t(38), "209 : llama.vocab_size = 38, but token_embd.weight has 37 rows"},
       {"llama.block_count", uint32_t(2000), "204 : llama.block_count = 2000, which is no model.n_layer"},
@@ -219,9 +219,10 @@ TEST_F(GgufModel, WhatModelHasNoKeyForIsRefusedByName) {
             (Texts{"207 : it does not say llama.block_count, which is model.n_layer",
                    "207 : it does not say llama.attention.head_count, which is model.n_head"}));
   for (const auto &[tensor, message] :
-       {std::pair{"blk.0.attn_q.bias", "a model without biases of queries, keys and values"},
-        {"blk.0.attn_q_norm.weight", "a model without norms of queries and keys"},
-        {"rope_freqs.weight", "rotations without factors of their own"}}) {
+       {std::pair{"blk.0.attn_q_norm.weight", "a model without it"},
+        {"rope_factors_long.weight", "a model without it"},
+        {"rope_freqs.weight",
+         "one that Llama 3's scaling gives, with low and high factors 1 and 4 and no other scaling,"}}) {
     auto tensors = embeddings;
     tensors.push_back({tensor, GgmlType::f32, {4}});
     EXPECT_EQ(problems([&] { importGguf(made(llamaKeys, tensors), "x"); }),
@@ -230,7 +231,7 @@ TEST_F(GgufModel, WhatModelHasNoKeyForIsRefusedByName) {
 }
 
 TEST_F(GgufModel, MetadataIsThatOfTheArchitectureThatHoldsTheModel) {
-  for (const char *name : {"gpt2", "llama", "bloom"}) {
+  for (const char *name : {"gpt2", "llama", "bloom", "qwen2", "qwen3"}) {
     const ModelConfig model = importGguf(fmt::format("{}{}.gguf", goldens, name), "x").model;
     const GgufMetadata metadata = ggufMetadata(model, "a model", GgmlType::q8_0);
     EXPECT_EQ(metadata.architecture, name);
@@ -254,6 +255,92 @@ TEST_F(GgufModel, MetadataIsThatOfTheArchitectureThatHoldsTheModel) {
   EXPECT_EQ(problems([&] { ggufMetadata(m, "x", GgmlType::f32); }),
             Texts{"208 no architecture of GGUF that gptc writes holds this model: gpt2 has activation = \"gelu_tanh\", "
                   "not \"gelu\"; causal = true, not false"});
+}
+
+TEST_F(GgufModel, QwensHaveBiasesNormsAndHeadsOfTheirOwn) {
+  const GgufImport two = importGguf(goldens + "qwen2.gguf", "x"), three = importGguf(goldens + "qwen3.gguf", "x");
+  EXPECT_EQ(two.model.qkvBias, true);
+  EXPECT_EQ(two.model.ropeTheta, 1e6);
+  EXPECT_NE(two.toml.find("\nqkv_bias = true\n"), std::string::npos) << two.toml;
+  EXPECT_NE(two.toml.find("\nrope_theta = 1000000\n"), std::string::npos) << two.toml;
+  EXPECT_EQ(two.toml.find("head_dim"), std::string::npos) << two.toml;
+  EXPECT_EQ(three.model.qkNorm, QkNorm::head);
+  EXPECT_EQ(three.model.headDim, 8);
+  EXPECT_NE(three.toml.find("\nhead_dim = 8\n"), std::string::npos) << three.toml;
+  EXPECT_NE(three.toml.find("\nqk_norm = \"head\"\n"), std::string::npos) << three.toml;
+  EXPECT_EQ(three.toml.find("bias = true"), std::string::npos) << three.toml;
+  // Their keys are those of the file, and a difference names both values.
+  ModelConfig m = three.model;
+  m.headDim = 4;
+  const GgufComparison there = compareGguf(goldens + "qwen3.gguf", m);
+  ASSERT_EQ(there.differences.size(), 1u);
+  EXPECT_EQ(there.differences[0].message,
+            goldens + "qwen3.gguf: qwen3.attention.key_length = 8, but model.head_dim = 4");
+}
+
+TEST_F(GgufModel, ScalingsOfRotationsAreReadAndWritten) {
+  ModelConfig m = importGguf(made(llamaKeys, embeddings), "x").model;
+  m.ropeTheta = 5e5;
+  m.headDim = m.rotaryDim = 64;
+  auto again = [&](const ModelConfig &model) {
+    const GgufMetadata metadata = ggufMetadata(model, "x", GgmlType::f32);
+    std::vector<GgufWriter::Tensor> tensors = embeddings;
+    for (const auto &[name, values] : metadata.tensors)
+      tensors.push_back({name, GgmlType::f32, {int64_t(values.size())}});
+    GgufWriter out(path("x.gguf"), metadata.keys, tensors);
+    const std::string zeros(size_t(embeddings[0].bytes()), 0);
+    out.write(zeros.data(), zeros.size());
+    for (const auto &[name, values] : metadata.tensors)
+      out.write(values.data(), values.size() * 4);
+    out.finish();
+    Texts all;
+    for (const Diagnostic &d : compareGguf(path("x.gguf"), model).differences)
+      all.push_back(d.message);
+    return all;
+  };
+  EXPECT_EQ(again(m), Texts{});
+  m.ropeFactor = 4;
+  m.ropeScaling = RopeScaling::linear;
+  EXPECT_EQ(again(m), Texts{});
+  m.ropeScaling = RopeScaling::yarn;
+  m.ropeOriginal = 16384;
+  EXPECT_EQ(again(m), Texts{});
+  m.ropeBetaFast = 16;
+  EXPECT_EQ(again(m), Texts{});
+  EXPECT_EQ(GgufFile(path("x.gguf")).number("llama.rope.scaling.yarn_beta_fast"), 16);
+  m.ropeTruncate = false;
+  EXPECT_THROW(again(m), UserError) << "no key of a file says it";
+  m.ropeTruncate = true;
+  m.ropeBetaFast = 32;
+  m.ropeScaling = RopeScaling::llama3;
+  m.ropeFactor = 32;
+  m.ropeOriginal = 8192;
+  EXPECT_EQ(again(m), Texts{});
+  // Llama 3.2's factors by transformers' formula: the first angles stay, the last are divided.
+  const std::vector<float> factors = ggufMetadata(m, "x", GgmlType::f32).tensors.at(0).second;
+  ASSERT_EQ(factors.size(), 32u);
+  EXPECT_EQ(factors[0], 1);
+  EXPECT_EQ(factors[31], 32);
+  EXPECT_NEAR(factors[16], 3.29226, 1e-4);  // 8192 theta^(-1/2) / 2 pi = 1.84385 turns: blend 0.28128
+  EXPECT_EQ(importGguf(path("x.gguf"), "x").model.ropeOriginal, 8192);
+  m.ropeLow = 2;  // is not found again
+  EXPECT_EQ(again(m).size(), 1u);
+  // A factor without a type is llama.cpp's linear one.
+  EXPECT_EQ(importGguf(made(with(llamaKeys, "llama.rope.scaling.factor", 2.f), embeddings), "x").model.ropeScaling,
+            RopeScaling::linear);
+}
+
+TEST_F(GgufModel, BiasesOfLlamaAreThoseThatItsTensorsSay) {
+  auto tensors = embeddings;
+  tensors.push_back({"blk.0.attn_q.bias", GgmlType::f32, {16}});
+  ModelConfig m = importGguf(made(llamaKeys, tensors), "x").model;
+  EXPECT_EQ(m.qkvBias, true);
+  EXPECT_EQ(m.attentionBias, false);
+  EXPECT_EQ(ggufMetadata(m, "x", GgmlType::f32).architecture, "qwen2") << "the same model";
+  m.attentionBias = true;
+  EXPECT_EQ(ggufMetadata(m, "x", GgmlType::f32).architecture, "llama");
+  m.headBias = true;
+  EXPECT_THROW(ggufMetadata(m, "x", GgmlType::f32), UserError);
 }
 
 /// A tokenizer.json of ours, trained on some text.

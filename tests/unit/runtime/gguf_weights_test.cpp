@@ -46,13 +46,13 @@ struct Model {
   std::unique_ptr<CpuExecutor> executor;
 };
 
-// Heads of 4: c_attn has 2 x 4 columns of queries, 4 of keys, 4 of values.
+// Heads of 6: c_attn has 2 x 6 columns of queries, 6 of keys, 6 of values.
 const char *kLlama = R"(module {
   state @wte.weight : f32[37->40,6] {kind="param", hf="model.embed_tokens.weight"}
   state @h.0.ln_1.weight : f32[6] {kind="param", hf="model.layers.0.input_layernorm.weight"}
-  state @h.0.attn.c_attn.weight : f32[6,16] {kind="param", hf="q,k,v", hf_split=[8,4,4], hf_transpose=true}
-  state @h.0.attn.c_attn.bias : f32[16] {kind="param"}
-  state @h.0.attn.c_proj.weight : f32[8,6] {kind="param", hf="o", hf_transpose=true}
+  state @h.0.attn.c_attn.weight : f32[6,24] {kind="param", hf="q,k,v", hf_split=[12,6,6], hf_transpose=true}
+  state @h.0.attn.c_attn.bias : f32[24] {kind="param"}
+  state @h.0.attn.c_proj.weight : f32[12,6] {kind="param", hf="o", hf_transpose=true}
   state @lm_head.weight : f32[37->40,6] {kind="param"}
   state @low.lm_head.weight : bf16[37->40,6] {kind="low", of="lm_head.weight"}
   state @m.wte.weight : f32[37->40,6] {kind="moment", init="zeros"}
@@ -65,12 +65,16 @@ GgufKeys llamaKeys(uint32_t heads = 2, const char *architecture = "llama") {
 }
 
 using Tensors = std::vector<GgufWriter::Tensor>;
-const Tensors kTensors = {
-    {"token_embd.weight", GgmlType::f32, {37, 6}},       {"blk.0.attn_norm.weight", GgmlType::f32, {6}},
-    {"blk.0.attn_q.weight", GgmlType::f32, {8, 6}},      {"blk.0.attn_k.weight", GgmlType::f32, {4, 6}},
-    {"blk.0.attn_v.weight", GgmlType::f32, {4, 6}},      {"blk.0.attn_q.bias", GgmlType::f32, {8}},
-    {"blk.0.attn_k.bias", GgmlType::f32, {4}},           {"blk.0.attn_v.bias", GgmlType::f32, {4}},
-    {"blk.0.attn_output.weight", GgmlType::f32, {6, 8}}, {"output.weight", GgmlType::f32, {37, 6}}};
+const Tensors kTensors = {{"token_embd.weight", GgmlType::f32, {37, 6}},
+                          {"blk.0.attn_norm.weight", GgmlType::f32, {6}},
+                          {"blk.0.attn_q.weight", GgmlType::f32, {12, 6}},
+                          {"blk.0.attn_k.weight", GgmlType::f32, {6, 6}},
+                          {"blk.0.attn_v.weight", GgmlType::f32, {6, 6}},
+                          {"blk.0.attn_q.bias", GgmlType::f32, {12}},
+                          {"blk.0.attn_k.bias", GgmlType::f32, {6}},
+                          {"blk.0.attn_v.bias", GgmlType::f32, {6}},
+                          {"blk.0.attn_output.weight", GgmlType::f32, {6, 12}},
+                          {"output.weight", GgmlType::f32, {37, 6}}};
 
 /// Value i of tensor t is 1000 t + i, or as `value` says.
 void writeTensors(
@@ -91,8 +95,8 @@ void writeTensors(
   out.finish();
 }
 
-/// Row of a head of 4 in llama's order that holds element j of ours: halves (0,1), (2,3) become pairs (0,2), (1,3).
-int64_t pairOf(int64_t j) { return j / 4 * 4 + j % 2 * 2 + j % 4 / 2; }
+/// Row of a head of 6 in llama's order that holds element j of ours: halves (0,1,2), (3,4,5) become 0,3, 1,4, 2,5.
+int64_t pairOf(int64_t j) { return j / 6 * 6 + j % 3 * 2 + j % 6 / 3; }
 
 TEST(GgufWeights, LieWhereTheLayoutOfTheArchitectureSays) {
   TempDir dir;
@@ -110,21 +114,21 @@ TEST(GgufWeights, LieWhereTheLayoutOfTheArchitectureSays) {
     EXPECT_EQ(m.data("wte.weight")[37 * 6], -1) << "padding stays as it is";
     EXPECT_EQ(m.data("m.wte.weight")[0], -1);
     EXPECT_EQ(m.data("h.0.ln_1.weight")[5], 1005);
-    auto row = [&](int64_t j, int64_t end) { return interleaved && j < end ? pairOf(j) : j; };
+    auto row = [&](int64_t j) { return interleaved ? pairOf(j) : j; };
     for (int64_t i = 0; i < 6; ++i)
-      for (int64_t j = 0; j < 16; ++j) {
-        const float want = j < 8    ? 2000 + 6 * row(j, 8) + i
-                           : j < 12 ? 3000 + 6 * row(j - 8, 4) + i
-                                    : 4000 + 6 * (j - 12) + i;
-        ASSERT_EQ(m.data("h.0.attn.c_attn.weight")[16 * i + j], want) << architecture << " " << i << " " << j;
+      for (int64_t j = 0; j < 24; ++j) {
+        const int64_t want = j < 12   ? 2000 + 6 * row(j) + i
+                             : j < 18 ? 3000 + 6 * row(j - 12) + i
+                                      : 4000 + 6 * (j - 18) + i;
+        ASSERT_EQ(m.data("h.0.attn.c_attn.weight")[24 * i + j], float(want)) << architecture << " " << i << " " << j;
       }
-    for (int64_t j = 0; j < 16; ++j)
-      ASSERT_EQ(m.data("h.0.attn.c_attn.bias")[j], j < 8    ? 5000 + row(j, 8)
-                                                   : j < 12 ? 6000 + row(j - 8, 4)
-                                                            : 7000 + j - 12);
-    for (int64_t i = 0; i < 8; ++i)
+    for (int64_t j = 0; j < 24; ++j)
+      ASSERT_EQ(m.data("h.0.attn.c_attn.bias")[j], float(j < 12   ? 5000 + row(j)
+                                                         : j < 18 ? 6000 + row(j - 12)
+                                                                  : 7000 + j - 18));
+    for (int64_t i = 0; i < 12; ++i)
       for (int64_t j = 0; j < 6; ++j)
-        ASSERT_EQ(m.data("h.0.attn.c_proj.weight")[6 * i + j], 8000 + 8 * j + i);
+        ASSERT_EQ(m.data("h.0.attn.c_proj.weight")[6 * i + j], float(8000 + 12 * j + i));
     // The copy that steps read.
     EXPECT_EQ(static_cast<const uint16_t *>(m.executor->state("low.lm_head.weight"))[0], 0x460d);  // 9000 rounded
   }
@@ -177,8 +181,8 @@ TEST(GgufWeights, WhatDoesNotFitIsRefused) {
   changed.erase(changed.begin() + 3);
   EXPECT_EQ(problem(llamaKeys(), changed), before + "tensor blk.0.attn_k.weight is missing");
   changed = kTensors;
-  changed[2].shape = {6, 8};
-  EXPECT_EQ(problem(llamaKeys(), changed), before + "tensor blk.0.attn_q.weight is [6,8] where the model has [8,6]");
+  changed[2].shape = {6, 12};
+  EXPECT_EQ(problem(llamaKeys(), changed), before + "tensor blk.0.attn_q.weight is [6,12] where the model has [12,6]");
   changed = kTensors;
   changed.push_back({"rope_freqs.weight", GgmlType::f32, {2}});
   EXPECT_EQ(problem(llamaKeys(), changed), before + "it has no place for tensor rope_freqs.weight");
@@ -237,7 +241,7 @@ TEST(GgufWeights, WhatIsWrittenIsReadAgain) {
     for (const GgmlType type : {GgmlType::f32, GgmlType::bf16, GgmlType::f16, GgmlType::q8_0}) {
       GgufKeys keys = llamaKeys(4, architecture);
       keys.back().second = uint32_t(4);
-      writeGguf(path, *want.module, source, architecture, keys, type);
+      writeGguf(path, *want.module, source, {architecture, keys, {{"extra", {1, 2}}}}, type);
       const GgufFile file(path);
       EXPECT_EQ(file.find("blk.0.attn_norm.weight")->format->type, GgmlType::f32);
       EXPECT_EQ(file.find("position_embd.weight")->format->type, GgmlType::f32);
@@ -245,7 +249,12 @@ TEST(GgufWeights, WhatIsWrittenIsReadAgain) {
       EXPECT_EQ(file.find("token_embd.weight")->shape, (std::vector<int64_t>{7, 64})) << "without padding";
       EXPECT_EQ(file.find("blk.0.ffn_down.weight")->format->type, type == GgmlType::q8_0 ? GgmlType::f16 : type);
       EXPECT_EQ(file.find("blk.0.attn_q.weight") != nullptr, architecture != llvm::StringRef("gpt2"));
+      float extra[2];
+      file.read(*file.find("extra"), 0, 2, extra);
+      EXPECT_EQ(extra[1], 2);
       Model got(text, 4, 4);
+      EXPECT_EQ(codeThrown([&] { loadGguf(*got.executor, path); }), 505) << "no place for the other tensor";
+      writeGguf(path, *want.module, source, {architecture, keys, {}}, type);
       loadGguf(*got.executor, path);
       for (const auto &s : want.module->states) {
         // Values are below 3: half a unit in the last place, or half a 127th.
@@ -262,15 +271,17 @@ TEST(GgufWeights, WhatIsWrittenIsReadAgain) {
   writeCheckpoint(dir / "model.safetensors", tensors);
   const TensorFiles large({dir / "model.safetensors"});
   std::string message;
-  EXPECT_EQ(codeThrown([&] { writeGguf(path, *want.module, large, "gpt2", llamaKeys(4), GgmlType::f16); }, &message),
-            204);
+  EXPECT_EQ(
+      codeThrown([&] { writeGguf(path, *want.module, large, {"gpt2", llamaKeys(4), {}}, GgmlType::f16); }, &message),
+      204);
   EXPECT_EQ(message, "tensor token_embd.weight has a value that F16 cannot hold");
-  EXPECT_EQ(codeThrown([&] { writeGguf(path, *want.module, large, "gpt2", llamaKeys(4), GgmlType::bf16); }), 0);
+  EXPECT_EQ(codeThrown([&] { writeGguf(path, *want.module, large, {"gpt2", llamaKeys(4), {}}, GgmlType::bf16); }), 0);
   tensors.pop_back();
   writeCheckpoint(dir / "model.safetensors", tensors);
   const TensorFiles less({dir / "model.safetensors"});
-  EXPECT_EQ(codeThrown([&] { writeGguf(path, *want.module, less, "gpt2", llamaKeys(4), GgmlType::f32); }, &message),
-            505);
+  EXPECT_EQ(
+      codeThrown([&] { writeGguf(path, *want.module, less, {"gpt2", llamaKeys(4), {}}, GgmlType::f32); }, &message),
+      505);
   EXPECT_EQ(message, "tensor down is missing");
   EXPECT_EQ(GgufFile(path).find("token_embd.weight")->format->type, GgmlType::bf16) << "the file before stays";
 }

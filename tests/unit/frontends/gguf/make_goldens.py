@@ -22,7 +22,7 @@ from transformers import (BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadM
                           Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 OUT = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__))
-CONTEXT, WIDTH, LAYERS, HEADS, KEY_HEADS, VOCABULARY, HIDDEN = 16, 16, 2, 4, 2, 37, 24
+CONTEXT, WIDTH, LAYERS, HEADS, KEY_HEADS, VOCABULARY, HIDDEN = 16, 12, 2, 2, 1, 37, 20
 
 
 def hexes(values):
@@ -130,11 +130,12 @@ def family(name, model, theta=10000.0, head=WIDTH // HEADS):
         w.add_layer_norm_rms_eps(1e-6)
         w.add_rope_freq_base(theta)
         w.add_rope_dimension_count(head)
-        w.add_vocab_size(VOCABULARY)
     if name == "qwen3":
         w.add_key_length(head)
         w.add_value_length(head)
     w.add_file_type(0)
+    w.add_vocab_size(VOCABULARY)
+    w.add_tokenizer_model("no_vocab")
     around, layer, inside = outside_in(name)
     weights = {n: p.detach().numpy() for n, p in model.named_parameters()}
     for n, value in weights.items():
@@ -175,7 +176,7 @@ def families():
         "bloom": family("bloom", BloomForCausalLM(BloomConfig(n_layer=LAYERS, n_head=HEADS, **{
             k: v for k, v in common.items() if k != "num_attention_heads"}))),
         "qwen2": family("qwen2", Qwen2ForCausalLM(Qwen2Config(**new, rope_theta=1e6)), 1e6),
-        "qwen3": family("qwen3", Qwen3ForCausalLM(Qwen3Config(**new, head_dim=6, rope_theta=1e6)), 1e6, 6),
+        "qwen3": family("qwen3", Qwen3ForCausalLM(Qwen3Config(**new, head_dim=8, rope_theta=1e6)), 1e6, 8),
     }
     with open(os.path.join(OUT, "losses.txt"), "w") as f:
         for name, loss in losses.items():
