@@ -507,6 +507,11 @@ bool shardTensor(Module &m, const PassOptions &) {
   States states(m, ranks);
   std::vector<std::pair<Function *, Blocks>> functions;
   for (const auto &f : m.functions) {
+    for (const Op &op : f->body)
+      if (op.is(OpKind::qk_norm) && op.attrs.getBool("whole"))  // its averages would be of a part of what they are of
+        throw UserError(ErrorCode::NotBuiltYet,
+                        fmt::format("qk_norm = \"whole\" with tensor = {} is not built yet", ranks),
+                        "tensor = 1 works, or norms of each head");
     functions.emplace_back(f.get(), Blocks(m, *f));
     for (const FeatureBlock &b : functions.back().second.all)
       states.add(b);

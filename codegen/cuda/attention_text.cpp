@@ -37,15 +37,22 @@ std::string attentionConstants(const kir::AttentionTile &t, const std::string &n
   auto integer = [&](const char *field, int64_t value) { number("int", field, std::to_string(value)); };
   integer("BATCH", t.batch), integer("TOKENS", t.tokens), integer("HEADS", t.heads), integer("KEY_HEADS", t.keyHeads);
   integer("SIZE", t.size), integer("WARPS", t.threads / 32), integer("M", t.mr / 16), integer("N", t.nr);
-  integer("STAGES", t.stages);
+  integer("STAGES", t.stages), integer("WINDOW", t.window);
   auto flag = [&](const char *field, bool value) { number("bool", field, value ? "true" : "false"); };
-  flag("CAUSAL", t.causal), flag("ALIBI", t.alibi), flag("DROPS", drops), flag("MMA", t.mma);
-  number("float", "SCALE", literal(float(1 / std::sqrt(double(t.size))), DType::f32));
+  flag("CAUSAL", t.causal), flag("ALIBI", t.alibi), flag("CAPS", t.softcap != 0), flag("DROPS", drops),
+      flag("MMA", t.mma);
+  number("float", "SCALE", literal(float(t.factor()), DType::f32));
   number("float", "KEPT", literal(float(drops ? 1 / (1 - t.p) : 1), DType::f32));
   if (drops)
     s += fmt::format("  typedef {} Index;\n  static GPTC_METHOD bool keep(unsigned low, unsigned high, Index index) {{ "
                      "return {}Keeps(low, high, index); }}\n",
                      typeOf(indexOf(t)), name);
+  if (t.softcap != 0) {
+    number("float", "CAP", literal(float(t.softcap), DType::f32));
+    number("float", "CAPS_SCALE", literal(float(t.factor() / t.softcap), DType::f32));
+    s += fmt::format("  static GPTC_METHOD float tanh(float x) {{ return {}F32(x); }}\n",
+                     functionOf(kir::UnaryOp::tanh));
+  }
   if (t.alibi)
     s += fmt::format("  static GPTC_METHOD float slope(int head) {{ return {}Slope(head); }}\n", name);
   return s + "};\n";

@@ -596,6 +596,8 @@ private:
     }
     before += attentionConstants(t, symbol, s.value != nullptr);
     functions.insert({UnaryOp::exp, UnaryOp::log});
+    if (t.softcap != 0)
+      functions.insert(UnaryOp::tanh);
     line(attentionCall(t, symbol, nameOf(s.buffer), operands, places, t.head0 ? nameOf(t.head0) : ""));
   }
 

@@ -47,9 +47,14 @@ struct Triangle {
 /// The work of one tile: steps begin <= k < steps of all accumulators. Each callback builds one accumulator's part.
 struct TileLoop {
   Tile tile;
-  kir::Expr begin;                                          // first k; null: 0
-  kir::Expr steps;                                          // end of k
-  std::vector<Triangle> triangles;                          // all `ahead` or none; at most one exists at run time
+  kir::Expr begin;                  // first k; null: 0
+  kir::Expr steps;                  // end of k
+  std::vector<Triangle> triangles;  // all `ahead` or none; at most one exists at run time
+  /// If set, rows take only part of the elements of the steps of [begin, beginWhole) and [steps, end): those for which
+  /// sees(row, element) is true. Step k has element k, or with `pairs` elements 2k and 2k + 1. Others are not
+  /// multiplied, as in triangles.
+  std::function<kir::Expr(int row, const kir::Expr &element)> sees;
+  kir::Expr beginWhole, end;                                // null: no such steps
   bool pairs = false;                                       // a and b yield pairs of bf16, and a step is kir::dot
   std::function<kir::Expr(int row, const kir::Expr &k)> a;  // uniform
   std::function<kir::Expr(int vec, const kir::Expr &k, const kir::Expr &lane)> b;

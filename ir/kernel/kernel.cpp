@@ -2,6 +2,8 @@
 
 #include "ir/kernel/eval.h"
 
+#include <cmath>
+
 namespace gptc::kir {
 
 namespace {
@@ -378,6 +380,8 @@ Stmt matmul(MatmulTile t, const Buffer &c, Expr aBase, Expr bBase, Expr row0, Ex
   s->matmul = std::make_shared<MatmulTile>(std::move(t));
   return s;
 }
+
+double AttentionTile::factor() const { return scale != 0 ? scale : 1 / std::sqrt(double(size)); }
 
 int64_t AttentionTile::sharedBytes() const {
   // The layout of codegen/cuda/device/attention.cuh: tiles of rows, then the ring of two pieces and the statistics of

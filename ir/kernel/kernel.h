@@ -233,13 +233,18 @@ struct AttentionTile {
   int64_t ofHeads = 0;  // heads of the model
   Buffer head0;         // an i64, the first of `heads` among ofHeads; null: `heads` are all of them
   bool causal = false, alibi = false;
-  double p = 0;      // probability of dropout, if the statement has a key
-  bool mma = false;  // by tensor cores
+  double p = 0;        // probability of dropout, if the statement has a key
+  double scale = 0;    // the factor of q . k; 0: 1/sqrt(size)
+  double softcap = 0;  // the largest magnitude of a scaled score before ALiBi; 0: no limit
+  int64_t window = 0;  // the last keys that a query sees, if causal; 0: all
+  bool mma = false;    // by tensor cores
   // For speed only: a warp computes mr rows, nr columns at a time; `stages` pieces of columns are being copied or in
   // use.
   int threads = 0, mr = 0, nr = 0, stages = 0;
 
   int64_t rows() const { return threads / 32 * mr; }
+  /// The factor of q . k.
+  double factor() const;
   /// Shared memory of the block, in bytes.
   int64_t sharedBytes() const;
 };

@@ -240,13 +240,21 @@ private:
       std::string tile = text(s.begin), sequence = text(s.extent), head = text(s.index);
       if (t.head0)
         head += fmt::format(" + {} of {}", buffer(t.head0.get()), t.ofHeads);
-      std::string key = s.value ? " p " + fmt::format("{}", t.p) + " key " + text(s.value) : "";
+      std::string how = t.causal ? " causal" : "";
+      if (t.window)
+        how += fmt::format(" window {}", t.window);
+      if (t.alibi)
+        how += " alibi";
+      if (t.scale != 0)
+        how += fmt::format(" scale {}", t.scale);
+      if (t.softcap != 0)
+        how += fmt::format(" softcap {}", t.softcap);
+      if (s.value)
+        how += fmt::format(" p {} key {}", t.p, text(s.value));
       return scope(
-          fmt::format("attention {} in {} of{} at ({}, {}, {}) of {}x{}x{}/{}x{}{}{}{} {} threads {} each {}x{} "
-                      "stages {}",
+          fmt::format("attention {} in {} of{} at ({}, {}, {}) of {}x{}x{}/{}x{}{} {} threads {} each {}x{} stages {}",
                       parts[int(t.part)], buffer(s.buffer.get()), operands, sequence, head, tile, t.batch, t.tokens,
-                      t.heads, t.keyHeads, t.size, t.causal ? " causal" : "", t.alibi ? " alibi" : "", key,
-                      t.mma ? "mma" : "fma", t.threads, t.mr, t.nr, t.stages),
+                      t.heads, t.keyHeads, t.size, how, t.mma ? "mma" : "fma", t.threads, t.mr, t.nr, t.stages),
           s.body, depth);
     }
     case StmtKind::If:

@@ -8,6 +8,7 @@
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/SmallVector.h"
 
+#include <cmath>
 #include <utility>
 
 namespace gptc::kir {
@@ -327,6 +328,9 @@ private:
         out->size < tokens * t.heads * t.size || t.operands[2]->size < tokens * t.heads ||
         t.operands[forward ? 2 : 3]->size < tokens * t.heads)
       error("operands are too small for {} rows of {}", tokens, row);
+    if (t.window < 0 || t.window >= t.tokens || (t.window && !t.causal) || !(t.softcap >= 0) || !(t.scale >= 0) ||
+        !std::isfinite(t.softcap) || !std::isfinite(t.scale))
+      error("a window of {}, scale {}, softcap {}", t.window, t.scale, t.softcap);
     if (t.threads < 32 || t.threads % 32 || t.threads > maxBlockThreads || t.mr < 16 || t.mr % 16 || t.mr > 64 ||
         t.nr < 16 || t.nr % 16 || t.nr > 256 || t.stages < 1 || t.stages > 2)
       return error("{} threads, of which each warp takes {} x {}, {} stages", t.threads, t.mr, t.nr, t.stages);

@@ -2,14 +2,17 @@
 //
 // A row of qkv holds H query heads, then Hkv key heads, then Hkv value heads, each of D elements: the output of GPT-2's
 // c_attn. Query head h uses key and value head h / (H / Hkv) (grouped queries, Ainslie et al. 2023). With scale =
-// 1/sqrt(D):
-//   s_ij = scale * q_i . k_j,   j <= i if causal; with ALiBi minus the head's slope times |i - j|
+// 1/sqrt(D), unless it is given:
+//   s_ij = scale * q_i . k_j,   j <= i if causal, and j > i - window if there is a window (Beltagy et al. 2020);
+//   with a soft cap, cap * tanh(s_ij / cap) in its place (Bello et al. 2017); with ALiBi minus the head's slope times
+//   |i - j|
 //   lse_i = log sum_j exp(s_ij),   p_ij = exp(s_ij - lse_i),   o_i = sum_j m_ij p_ij v_j
 // where m_ij is 0 or 1/(1-p) by dropout, drawn at index (h*T + i)*T + j of the sequence: what the dropout op would draw
 // for [B,H,T,T]. If the op has only some of `of_heads` heads, head0 is the first of them, from which slopes and indices
 // count. Backward, as in Dao et al. 2022, with delta_i = do_i . o_i:
 //   dv_j = sum_i m_ij p_ij do_i,   ds_ij = p_ij (m_ij do_i . v_j - delta_i),   dq_i = scale sum_j ds_ij k_j,   dk_j =
 //   scale sum_i ds_ij q_i
+// where a soft cap multiplies ds_ij by 1 - tanh^2 (s_ij / cap).
 // With `tf32` a kernel may round the factors of these products to 10 bits of mantissa, as NVIDIA's tensor cores do with
 // f32; the reference rounds nothing.
 #include "ir/ops/heads.h"
@@ -40,18 +43,51 @@ int64_t firstHead(const Op &op, std::span<const Tensor *const> in) {
   return op.attrs.getInt("of_heads") ? int64_t(in.back()->data[0]) : 0;
 }
 
+/// The first key that query i sees, which sees no key after its own if there is a window.
+int64_t firstKey(const Op &op, int64_t i) {
+  const int64_t window = op.attrs.getInt("window");
+  return window ? std::max<int64_t>(0, i - window + 1) : 0;
+}
+
 /// Scores s_ij of head h, computed from given products q . k.
 class Scores {
 public:
   Scores(const Op &op, const Heads &n, std::span<const Tensor *const> in, int64_t head)
-      : scale(n.scale()), slope(op.attrs.getBool("alibi") ? alibiSlope(firstHead(op, in) + head, n.ofHeads) : 0) {}
+      : scale(n.scale()), cap(op.attrs.getFloat("softcap")),
+        slope(op.attrs.getBool("alibi") ? alibiSlope(firstHead(op, in) + head, n.ofHeads) : 0) {}
   double operator()(int64_t i, int64_t j, double product) const {
-    return scale * product - slope * double(std::abs(i - j));
+    const double s = scale * product;
+    return (cap != 0 ? cap * std::tanh(s / cap) : s) - slope * double(std::abs(i - j));
+  }
+  /// The derivative of a score with respect to its product.
+  double derivative(double product) const {
+    const double t = cap != 0 ? std::tanh(scale * product / cap) : 0;
+    return scale * (1 - t * t);
   }
 
 private:
-  double scale, slope;
+  double scale, cap, slope;
 };
+
+/// Check rule: how scores are made, and which keys a query sees. Outside of the limits f32 would overflow or lose all.
+std::string checkScores(const Op &op) {
+  constexpr double least = 1e-6, most = 1e6;
+  constexpr int64_t longest = 1 << 30;
+  for (const char *name : {"scale", "softcap"})
+    if (const double v = op.attrs.getFloat(name); v != 0 && !(v >= least && v <= most))
+      return fmt::format("{} = {} must be 0 or between {} and {}", name, v, least, most);
+  const int64_t window = op.attrs.getInt("window");
+  if (window < 0 || window > longest)
+    return fmt::format("window = {} must be between 0 and {}", window, longest);
+  if (window && !causal(op))
+    return fmt::format("window = {} needs causal = true", window);
+  return "";
+}
+
+std::string checkAttention(const Op &op) {
+  const std::string error = checkDropoutAttrs(op);
+  return error.empty() ? checkScores(op) : error;
+}
 
 /// Factors m_ij of one sequence; all 1 without dropout.
 class DropoutFactors {
@@ -98,7 +134,9 @@ std::vector<AttrSpec> attentionAttrs() {
   return {{AttrSpec::Int, "n_head", true, int64_t(1)},    {AttrSpec::Int, "n_kv_head", false, int64_t(0)},
           {AttrSpec::Int, "of_heads", false, int64_t(0)}, {AttrSpec::Bool, "causal", false, true},
           {AttrSpec::Bool, "alibi", false, false},        {AttrSpec::Float, "p", false, 0.0},
-          {AttrSpec::Int, "stream", false, int64_t(0)},   {AttrSpec::Bool, "tf32", false, false}};
+          {AttrSpec::Int, "stream", false, int64_t(0)},   {AttrSpec::Bool, "tf32", false, false},
+          {AttrSpec::Float, "scale", false, 0.0},         {AttrSpec::Float, "softcap", false, 0.0},
+          {AttrSpec::Int, "window", false, int64_t(0)}};
 }
 
 std::vector<Tensor> referenceAttention(const Op &op, std::span<const Tensor *const> in) {
@@ -111,14 +149,14 @@ std::vector<Tensor> referenceAttention(const Op &op, std::span<const Tensor *con
     for (int64_t h = 0; h < n.queries; ++h) {
       const Scores score(op, n, in, h);
       for (int64_t i = 0; i < n.rows; ++i) {
-        int64_t end = causal(op) ? i + 1 : n.rows;
-        for (int64_t j = 0; j < end; ++j)
+        const int64_t begin = firstKey(op, i), end = causal(op) ? i + 1 : n.rows;
+        for (int64_t j = begin; j < end; ++j)
           s[j] = score(i, j, dot(x + n.q(b, i, h), x + n.k(b, j, h), n.size));
-        double most = *std::max_element(s.begin(), s.begin() + end), sum = 0;
-        for (int64_t j = 0; j < end; ++j)
+        double most = *std::max_element(s.begin() + begin, s.begin() + end), sum = 0;
+        for (int64_t j = begin; j < end; ++j)
           sum += std::exp(s[j] - most);
         double l = lse.data[n.lse(b, i, h)] = most + std::log(sum);
-        for (int64_t j = 0; j < end; ++j)
+        for (int64_t j = begin; j < end; ++j)
           for (int64_t c = 0; c < n.size; ++c)
             o.data[n.o(b, i, h) + c] += factor.at(n, h, i, j) * std::exp(s[j] - l) * x[n.v(b, j, h) + c];
       }
@@ -139,11 +177,11 @@ std::vector<Tensor> referenceAttentionGrad(const Op &op, std::span<const Tensor 
       for (int64_t i = 0; i < n.rows; ++i) {
         const double *di = dout + n.o(b, i, h);
         double delta = dot(di, out + n.o(b, i, h), n.size);
-        for (int64_t j = 0; j < (causal(op) ? i + 1 : n.rows); ++j) {
-          double p =
-              std::exp(score(i, j, dot(x + n.q(b, i, h), x + n.k(b, j, h), n.size)) - in[3]->data[n.lse(b, i, h)]);
+        for (int64_t j = firstKey(op, i); j < (causal(op) ? i + 1 : n.rows); ++j) {
+          const double product = dot(x + n.q(b, i, h), x + n.k(b, j, h), n.size);
+          double p = std::exp(score(i, j, product) - in[3]->data[n.lse(b, i, h)]);
           double m = factor.at(n, h, i, j);
-          double ds = n.scale() * p * (m * dot(di, x + n.v(b, j, h), n.size) - delta);
+          double ds = score.derivative(product) * p * (m * dot(di, x + n.v(b, j, h), n.size) - delta);
           for (int64_t c = 0; c < n.size; ++c) {
             d[n.q(b, i, h) + c] += ds * x[n.k(b, j, h) + c];
             d[n.k(b, j, h) + c] += ds * x[n.q(b, i, h) + c];
@@ -156,12 +194,17 @@ std::vector<Tensor> referenceAttentionGrad(const Op &op, std::span<const Tensor 
   return {std::move(result)};
 }
 
+constexpr double tanhFlops = 25;
+
 /// The cost of `products` matrix products over all computed pairs (query, key), and of the exponentials.
 Cost attentionCost(const Op &op, const Type &qkv, double products) {
   Heads n(op, qkv);
   double pairs = double(n.batch) * double(n.queries) * double(n.rows) * double(n.rows) / (causal(op) ? 2 : 1);
+  if (const double seen = double(op.attrs.getInt("window")); seen != 0 && seen < double(n.rows))
+    pairs = double(n.batch) * double(n.queries) * seen * (double(n.rows) - seen / 2);
   Cost c = streamCost(op, 0);
-  c.flops = pairs * (2 * products * double(n.size) + (op.attrs.getBool("alibi") ? 12 : 10));
+  const double perPair = (op.attrs.getBool("alibi") ? 12 : 10) + (op.attrs.getFloat("softcap") != 0 ? tanhFlops : 0);
+  c.flops = pairs * (2 * products * double(n.size) + perPair);
   return c;
 }
 
@@ -170,16 +213,24 @@ std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
   SampleSource s(seed);
   struct Shape {
     int64_t heads, keyHeads;
-    bool causal, alibi;
-    double p;
+    bool causal, alibi = false;
+    double p = 0;
     int64_t ofHeads = 0;
+    double scale = 0, softcap = 0;
+    bool window = false;
   };
   std::vector<OpDef::Sample> samples;
   for (Shape shape :
        {Shape{2, 2, true, false, 0.0}, Shape{4, 2, true, false, 0.25}, Shape{3, 1, false, false, 0.0},
         Shape{1, 1, false, false, 0.5}, Shape{2, 1, true, true, 0.0}, Shape{6, 2, true, true, 0.3},
         Shape{4, 4, false, true, 0.25}, Shape{3, 1, false, true, 0.0}, Shape{2, 1, true, false, 0.4, 1 << 24},
-        Shape{2, 2, true, true, 0.0, 12}, Shape{2, 1, false, true, 0.3, 8}}) {
+        Shape{2, 2, true, true, 0.0, 12}, Shape{2, 1, false, true, 0.3, 8},
+        Shape{.heads = 2, .keyHeads = 2, .causal = false, .scale = 0.3},
+        Shape{.heads = 2, .keyHeads = 1, .causal = false, .softcap = 1.5},
+        Shape{.heads = 2, .keyHeads = 2, .causal = true, .window = true},
+        Shape{.heads = 4, .keyHeads = 2, .causal = true, .p = 0.25, .scale = 0.7, .softcap = 2, .window = true},
+        Shape{.heads = 2, .keyHeads = 1, .causal = true, .alibi = true, .softcap = 0.8, .window = true},
+        Shape{.heads = 1, .keyHeads = 1, .causal = false, .alibi = true, .p = 0.5, .scale = 1.25, .softcap = 3}}) {
     // Finite differences of backward take quadratic time in rows for each element; the forward samples have the long
     // rows.
     int64_t rows = s.extent(backward ? 33 : 17), size = s.extent(9);
@@ -189,6 +240,12 @@ std::vector<OpDef::Sample> samplesAttention(bool backward, unsigned seed) {
       at.set("n_kv_head", shape.keyHeads);
     if (shape.alibi)
       at.set("alibi", true);
+    if (shape.scale != 0)
+      at.set("scale", shape.scale);
+    if (shape.softcap != 0)
+      at.set("softcap", shape.softcap);
+    if (shape.window)
+      at.set("window", s.between(1, rows));
     std::vector<Tensor> inputs = {s.normals(qkv)};
     if (shape.p > 0) {
       at.set("p", shape.p);
@@ -262,15 +319,16 @@ std::vector<Tensor> referenceCached(const Op &op, std::span<const Tensor *const>
   for (int64_t h = 0; h < n.queries; ++h) {
     const Scores score(op, n, in, h);
     for (int64_t i = 0; i < n.rows; ++i) {
-      std::vector<double> s(pos + i + 1);
+      const int64_t first = firstKey(op, pos + i);
+      std::vector<double> s(pos + i + 1 - first);
       for (int64_t j = 0; j < int64_t(s.size()); ++j)
-        s[j] = score(pos + i, j, dot(x + n.q(0, i, h), &k.data[at(n.keyHead(h), j)], n.size));
+        s[j] = score(pos + i, first + j, dot(x + n.q(0, i, h), &k.data[at(n.keyHead(h), first + j)], n.size));
       double most = *std::max_element(s.begin(), s.end()), sum = 0;
       for (double e : s)
         sum += std::exp(e - most);
       for (int64_t j = 0; j < int64_t(s.size()); ++j)
         for (int64_t c = 0; c < n.size; ++c)
-          o.data[n.o(0, i, h) + c] += std::exp(s[j] - most) / sum * v.data[at(n.keyHead(h), j) + c];
+          o.data[n.o(0, i, h) + c] += std::exp(s[j] - most) / sum * v.data[at(n.keyHead(h), first + j) + c];
     }
   }
   return {std::move(o), std::move(k), std::move(v)};
@@ -283,9 +341,10 @@ OpDef define_attention() {
       .kind = OpKind::attention,
       .name = "attention",
       .summary =
-          "softmax(q k^T / sqrt(D)) v per head over packed qkv, with the bias of the alibi op if asked for and "
-          "dropout on the probabilities: element (h,i,j) of a sequence draws index (h*T+i)*T+j. Where these are some "
-          "of of_heads heads, h counts from head0",
+          "softmax(scale q k^T) v per head over packed qkv, scale 1/sqrt(D) unless given; scores s become softcap "
+          "tanh(s / softcap) if asked for, then get the bias of the alibi op, and with a window a query sees only the "
+          "last `window` keys up to its own. Dropout on the probabilities: element (h,i,j) of a sequence draws index "
+          "(h*T+i)*T+j. Where these are some of of_heads heads, h counts from head0",
       .shapes = "qkv [B,T,(H+2Hkv)D][, seed, step, seq0][, head0] -> o [B,T,HD], lse [B,H,T]",
       .operands = {{"qkv"}, {"seed", true}, {"step", true}, {"seq0", true}, {"head0", true}},
       .attrs = attentionAttrs(),
@@ -304,7 +363,7 @@ OpDef define_attention() {
             types = {n.outType(qkv), n.lseType(qkv)};
             return true;
           },
-      .check = checkDropoutAttrs,
+      .check = checkAttention,
       .grad = [](GradCtx &c) -> std::vector<Value *> {
         expectNoGradient(c, 1);
         std::vector<Value *> operands = {c.dresults[0], c.op.operand(0), c.op.result(0), c.op.result(1)};
@@ -349,7 +408,7 @@ OpDef define_attention_grad() {
             types = {qkv};
             return true;
           },
-      .check = checkDropoutAttrs,
+      .check = checkAttention,
       .grad = NotApplicable{"a gradient itself; second derivatives are not taken"},
       .cost = [](const Op &op) { return attentionCost(op, op.operand(1)->type, 5); },
       .reference = referenceAttentionGrad,
@@ -363,13 +422,16 @@ OpDef define_attention_cached() {
       .kind = OpKind::attention_cached,
       .name = "attention_cached",
       .summary = "attention of new tokens to a cache of keys and values, which they join at rows pos..; token i sees "
-                 "rows <= pos+i",
+                 "rows <= pos+i, of these the last `window` if there is a window",
       .shapes = "qkv [1,t,(H+2Hkv)D], k [Hkv,S,D], v [Hkv,S,D], pos i64[][, head0 i64[]] -> o [1,t,HD], k, v",
       .operands = {{"qkv"}, {"k"}, {"v"}, {"pos"}, {"head0", true}},
       .attrs = {{AttrSpec::Int, "n_head", true, int64_t(1)},
                 {AttrSpec::Int, "n_kv_head", false, int64_t(0)},
                 {AttrSpec::Int, "of_heads", false, int64_t(0)},
-                {AttrSpec::Bool, "alibi", false, false}},
+                {AttrSpec::Bool, "alibi", false, false},
+                {AttrSpec::Float, "scale", false, 0.0},
+                {AttrSpec::Float, "softcap", false, 0.0},
+                {AttrSpec::Int, "window", false, int64_t(0)}},
       .results = {"o", "k", "v"},
       .fusion = FusionKind::attention,
       .autocast = AutocastClass::high,
@@ -377,15 +439,15 @@ OpDef define_attention_cached() {
       .tokenSum = noTokenSum,
       .indices = {3, [](const Op &op) { return op.operand(1)->type.dim(1); }},
       .infer = inferCached,
-      .check =
-          NotApplicable{
-              "types and attributes are checked when the result types are inferred; pos is clamped so that rows exist"},
+      .check = checkScores,  // pos is clamped so that rows exist
       .grad = NotApplicable{"sampling only"},
       .cost =
           [](const Op &op) {
             Heads n(op, op.operand(0)->type);
             Cost c = streamCost(op, 0);
-            c.flops = 4.0 * double(n.rows) * double(op.operand(1)->type.dim(1)) * double(n.queries * n.size);
+            const int64_t window = op.attrs.getInt("window"), capacity = op.operand(1)->type.dim(1);
+            const double seen = double(window ? std::min(window, capacity) : capacity);
+            c.flops = 4.0 * double(n.rows) * seen * double(n.queries * n.size);
             return c;
           },
       .reference = referenceCached,
@@ -393,11 +455,18 @@ OpDef define_attention_cached() {
       .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
         SampleSource s(seed);
         std::vector<OpDef::Sample> samples;
-        for (auto [heads, keyHeads, alibi, ofHeads] : {std::tuple<int64_t, int64_t, bool, int64_t>{2, 2, false, 0},
-                                                       {4, 1, false, 0},
-                                                       {3, 3, true, 0},
-                                                       {4, 2, true, 0},
-                                                       {2, 2, true, 6}}) {
+        struct Shape {
+          int64_t heads, keyHeads;
+          bool alibi = false;
+          int64_t ofHeads = 0;
+          double scale = 0, softcap = 0;
+          bool window = false;
+        };
+        for (auto [heads, keyHeads, alibi, ofHeads, scale, softcap, window] :
+             {Shape{2, 2}, Shape{4, 1}, Shape{3, 3, true}, Shape{4, 2, true}, Shape{2, 2, true, 6},
+              Shape{.heads = 2, .keyHeads = 1, .scale = 0.4}, Shape{.heads = 2, .keyHeads = 2, .softcap = 1.5},
+              Shape{.heads = 2, .keyHeads = 1, .window = true},
+              Shape{.heads = 3, .keyHeads = 1, .alibi = true, .scale = 0.6, .softcap = 2, .window = true}}) {
           int64_t rows = s.extent(9), size = s.extent(33), capacity = rows + s.between(0, 40);
           Type cache(DType::f32, {keyHeads, capacity, size});
           // At the start, within, and beyond the end of the cache.
@@ -407,6 +476,13 @@ OpDef define_attention_cached() {
                                   Type::scalar(DType::i64)},
                  .attrs = attrs({{"n_head", heads}, {"n_kv_head", keyHeads}, {"alibi", alibi}}),
                  .operandValues = {Tensor(), Tensor(), Tensor(), Tensor::scalar(double(pos), DType::i64)}});
+            AttrMap &at = samples.back().attrs;
+            if (scale != 0)
+              at.set("scale", scale);
+            if (softcap != 0)
+              at.set("softcap", softcap);
+            if (window)
+              at.set("window", s.between(1, capacity));
             if (OpDef::Sample &part = samples.back(); ofHeads) {
               part.attrs.set("of_heads", ofHeads);
               part.operandTypes.push_back(Type::scalar(DType::i64));

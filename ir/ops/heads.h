@@ -12,12 +12,14 @@ namespace gptc::ops {
 struct Heads {
   int64_t batch, rows, queries, keyValues, size;
   int64_t ofHeads;  // heads of the model, of which the queries' are a part
+  double factor;    // of q . k, if it is given; 0: 1/sqrt(size)
 
   static bool from(const Op &op, const Type &qkv, Heads &h, std::string &error) {
     h.queries = op.attrs.getInt("n_head");
     h.keyValues = op.attrs.getInt("n_kv_head", h.queries);
     if (!isFloat(qkv.dtype) || qkv.rank() != 3)
       return fail(error, "qkv must be a float tensor of three dimensions, not {}", qkv.str());
+    h.factor = op.attrs.getFloat("scale");
     h.ofHeads = op.attrs.getInt("of_heads", 0) ? op.attrs.getInt("of_heads") : h.queries;
     int64_t width = qkv.dim(2);
     if (h.queries < 1 || h.queries > width || h.keyValues < 1 || h.queries % h.keyValues != 0)
@@ -48,7 +50,7 @@ struct Heads {
   int64_t v(int64_t b, int64_t t, int64_t h) const { return q(b, t, queries + keyValues + keyHead(h)); }
   int64_t o(int64_t b, int64_t t, int64_t h) const { return ((b * rows + t) * queries + h) * size; }
   int64_t lse(int64_t b, int64_t t, int64_t h) const { return (b * queries + h) * rows + t; }
-  double scale() const { return 1.0 / std::sqrt(double(size)); }
+  double scale() const { return factor != 0 ? factor : 1.0 / std::sqrt(double(size)); }
 
   Type outType(const Type &qkv) const { return Type(qkv.dtype, {qkv.dims[0], qkv.dims[1], Dim(queries * size)}); }
   Type lseType(const Type &qkv) const { return Type(statDType(qkv.dtype), {qkv.dims[0], Dim(queries), qkv.dims[1]}); }

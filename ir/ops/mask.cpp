@@ -111,10 +111,12 @@ OpDef define_causal_mask() {
   return {
       .kind = OpKind::causal_mask,
       .name = "causal_mask",
-      .summary = "s where column <= row + (S-T), else `value`: each query sees the keys up to its own position",
+      .summary = "s where column <= row + (S-T), else `value`: each query sees the keys up to its own position, with a "
+                 "window the last `window` of them",
       .shapes = "s [..,T,S] -> y [..,T,S]",
       .operands = {{"s"}},
-      .attrs = {{AttrSpec::Float, "value", false, -std::numeric_limits<double>::infinity()}},
+      .attrs = {{AttrSpec::Float, "value", false, -std::numeric_limits<double>::infinity()},
+                {AttrSpec::Int, "window", false, int64_t(0)}},
       .results = {"y"},
       .fusion = FusionKind::pointwise,
       .autocast = AutocastClass::high,
@@ -131,30 +133,43 @@ OpDef define_causal_mask() {
             types = {s};
             return true;
           },
-      .check = NotApplicable{"types say all"},
+      .check = [](const Op &op) -> std::string {
+        const int64_t window = op.attrs.getInt("window"), longest = 1 << 30;
+        return window >= 0 && window <= longest ? ""
+                                                : fmt::format("window = {} must be between 0 and {}", window, longest);
+      },
       .grad = [](GradCtx &c) -> std::vector<Value *> {
-        return {c.b.value(OpKind::causal_mask, {c.dresults[0]}, attrs({{"value", 0.0}}))};
+        AttrMap at = c.op.attrs;
+        at.set("value", 0.0);
+        return {c.b.value(OpKind::causal_mask, {c.dresults[0]}, std::move(at))};
       },
       .cost = [](const Op &op) { return streamCost(op, 0); },
       .reference = [](const Op &op, std::span<const Tensor *const> in) -> std::vector<Tensor> {
         Tensor y = *in[0];
-        int64_t columns = y.type.dim(-1), rows = y.type.dim(-2);
-        for (int64_t i = 0; i < int64_t(y.data.size()); ++i)
-          if (i % columns > i / columns % rows + columns - rows)
+        int64_t columns = y.type.dim(-1), rows = y.type.dim(-2), window = op.attrs.getInt("window");
+        for (int64_t i = 0; i < int64_t(y.data.size()); ++i) {
+          const int64_t last = i / columns % rows + columns - rows;
+          if (i % columns > last || (window && i % columns <= last - window))
             y.data[i] = maskValue(op);
+        }
         return {std::move(y)};
       },
       .lower = [](LowerCtx &c) -> std::vector<Expr> {
         const Type &s = c.op.operand(0)->type;
         std::vector<Expr> at = c.index();
         Expr last = at[at.size() - 2] + (s.dim(-1) - s.dim(-2));
-        return {kir::select(kir::binary(BinaryOp::le, at.back(), last), c.operand(0), c.f(maskValue(c.op)))};
+        Expr seen = kir::binary(BinaryOp::le, at.back(), last);
+        if (const int64_t window = c.op.attrs.getInt("window"))
+          seen = kir::binary(BinaryOp::and_, seen, kir::lt(last + -window, at.back()));
+        return {kir::select(seen, c.operand(0), c.f(maskValue(c.op)))};
       },
       .samples = [](unsigned seed) -> std::vector<OpDef::Sample> {
         SampleSource s(seed);
         int64_t rows = s.extent(33), columns = rows + s.between(0, 3) * s.extent(33);
         Type t(DType::f32, {s.extent(3), s.extent(3), rows, s.maybePadded(columns)});
-        return {{.operandTypes = {t}, .attrs = attrs({{"value", -2.5}})}, {.operandTypes = {t.slice(2, 4)}}};
+        return {{.operandTypes = {t}, .attrs = attrs({{"value", -2.5}})},
+                {.operandTypes = {t.slice(2, 4)}},
+                {.operandTypes = {t.slice(1, 4)}, .attrs = attrs({{"window", s.between(1, columns)}})}};
       },
   };
 }

@@ -1,6 +1,7 @@
 // Layer normalisation (Ba et al. 2016) and RMS normalisation (Zhang & Sennrich 2019), forward and backward.
 //
-// Both are y = xhat * g (+ b) with xhat = (x - mean) * rstd; for RMS normalisation, mean = 0. With w = dy * g:
+// Both are y = xhat * g (+ b) with xhat = (x - mean) * rstd; for RMS normalisation, mean = 0, and with `plus_one` 1 + g
+// takes the place of g (Gemma). With w = dy * g:
 //   dx = rstd * (w - avg(w) - xhat * avg(w * xhat))        avg over the row; avg(w) only if a mean was subtracted
 //   dg = sum over rows of dy * xhat,   db = sum over rows of dy
 #include "ir/ops/op_support.h"
@@ -21,6 +22,10 @@ bool checkEps(const Op &op, std::string &error) {
 }
 
 Type rowStats(const Type &x) { return rowsOf(x).withDType(statDType(x.dtype)); }
+
+/// What the parameter g stands for.
+double weightOf(const Op &op, double g) { return op.attrs.getBool("plus_one") ? 1 + g : g; }
+Expr weightOf(LowerCtx &c, const Expr &g) { return c.op.attrs.getBool("plus_one") ? c.f(1) + g : g; }
 
 /// Rule: operand `i` has one float per column of x.
 bool expectColumns(const Op &op, unsigned i, const Type &x, std::string &error) {
@@ -61,7 +66,7 @@ std::vector<Tensor> referenceForward(const Op &op, std::span<const Tensor *const
       var += (row[c] - m) * (row[c] - m);
     double s = 1.0 / std::sqrt(var / double(n) + eps);
     for (int64_t c = 0; c < n; ++c)
-      y.data[r * n + c] = (row[c] - m) * s * in[1]->data[c] + (in.size() > 2 ? in[2]->data[c] : 0.0);
+      y.data[r * n + c] = (row[c] - m) * s * weightOf(op, in[1]->data[c]) + (in.size() > 2 ? in[2]->data[c] : 0.0);
     mean.data[r] = m;
     rstd.data[r] = s;
   }
@@ -85,6 +90,8 @@ std::vector<OpDef::Sample> samplesForward(bool bias, unsigned seed) {
   if (bias)
     samples.push_back({.operandTypes = {x, columns, columns}, .attrs = attrs({{"eps", 1e-3}})});
   samples.push_back({.operandTypes = {columns, columns}, .attrs = attrs({{"eps", 0.1}})});
+  if (!bias)
+    samples.push_back({.operandTypes = {x, columns}, .attrs = attrs({{"eps", 1e-6}, {"plus_one", true}})});
   return samples;
 }
 
@@ -119,12 +126,12 @@ std::vector<Tensor> referenceDx(const Op &op, std::span<const Tensor *const> in)
     double mean = centred ? in[3]->data[r] : 0.0, rstd = in[centred ? 4 : 3]->data[r];
     double sumW = 0, sumWX = 0;
     for (int64_t c = 0; c < n; ++c) {
-      double w = in[0]->data[r * n + c] * in[2]->data[c];
+      double w = in[0]->data[r * n + c] * weightOf(op, in[2]->data[c]);
       sumW += w;
       sumWX += w * (in[1]->data[r * n + c] - mean) * rstd;
     }
     for (int64_t c = 0; c < n; ++c) {
-      double w = in[0]->data[r * n + c] * in[2]->data[c], xhat = (in[1]->data[r * n + c] - mean) * rstd;
+      double w = in[0]->data[r * n + c] * weightOf(op, in[2]->data[c]), xhat = (in[1]->data[r * n + c] - mean) * rstd;
       dx.data[r * n + c] = rstd * (w - (centred ? sumW / double(n) : 0.0) - xhat * sumWX / double(n));
     }
   }
@@ -136,7 +143,7 @@ std::vector<Expr> lowerDx(LowerCtx &c) {
   Expr inverse = c.f(1.0 / double(c.op.operand(1)->type.dim(-1)));
   Expr rstd = c.rowOperand(centred ? 4 : 3);
   Expr d = centred ? c.operand(1) - c.rowOperand(3) : c.operand(1);
-  Expr xhat = d * rstd, w = c.operand(0) * c.operand(2);
+  Expr xhat = d * rstd, w = c.operand(0) * weightOf(c, c.operand(2));
   Expr projection = c.rowSum(w * xhat) * inverse;
   if (centred)
     w = w - c.rowSum(w) * inverse;
@@ -168,8 +175,14 @@ std::vector<OpDef::Sample> samplesGrad(bool centred, bool params, unsigned seed)
     }
     return p;
   };
-  if (!params)
-    return {sample(false, false, 0)};
+  if (!params) {
+    std::vector<OpDef::Sample> samples = {sample(false, false, 0)};
+    if (!centred) {
+      samples.push_back(sample(false, false, 0));
+      samples.back().attrs.set("plus_one", true);
+    }
+    return samples;
+  }
   std::vector<OpDef::Sample> samples = {sample(false, false, 0), sample(true, false, x.dim(1))};
   if (centred) {
     samples.push_back(sample(false, true, s.extent(9)));
@@ -241,6 +254,13 @@ struct NormSpec {
   bool centred;  // layernorm: a mean is subtracted
 };
 
+/// `attrs`, and for RMS normalisation `plus_one`.
+std::vector<AttrSpec> withPlusOne(const NormSpec &spec, std::vector<AttrSpec> attrs) {
+  if (!spec.centred)
+    attrs.push_back({AttrSpec::Bool, "plus_one", false, false});
+  return attrs;
+}
+
 OpDef normOp(NormSpec spec, std::vector<std::string> results, Rule<std::vector<Value *>(GradCtx &)> grad,
              Rule<std::vector<Expr>(LowerCtx &)> lower) {
   return {
@@ -249,7 +269,7 @@ OpDef normOp(NormSpec spec, std::vector<std::string> results, Rule<std::vector<V
       .summary = spec.summary,
       .shapes = spec.shapes,
       .operands = std::move(spec.operands),
-      .attrs = {{AttrSpec::Float, "eps", false, defaultEps}},
+      .attrs = withPlusOne(spec, {{AttrSpec::Float, "eps", false, defaultEps}}),
       .results = std::move(results),
       .fusion = FusionKind::row,
       .autocast = AutocastClass::high,
@@ -274,7 +294,7 @@ OpDef normGradOp(NormSpec spec) {
       .summary = spec.summary,
       .shapes = spec.shapes,
       .operands = std::move(spec.operands),
-      .attrs = {},
+      .attrs = withPlusOne(spec, {}),
       .results = {"dx"},
       .fusion = FusionKind::row,
       .autocast = AutocastClass::high,
@@ -341,13 +361,14 @@ std::vector<Expr> lowerLayernorm(LowerCtx &c) {
 std::vector<Value *> gradRmsnorm(GradCtx &c) {
   expectNoGradient(c, 1);
   Value *x = c.op.operand(0), *g = c.op.operand(1), *dy = c.dresults[0], *rstd = c.op.result(1);
-  return {c.b.value(OpKind::rmsnorm_grad, {dy, x, g, rstd}),
+  const AttrMap at = c.op.attrs.getBool("plus_one") ? attrs({{"plus_one", true}}) : AttrMap();
+  return {c.b.value(OpKind::rmsnorm_grad, {dy, x, g, rstd}, at),
           c.b.value(OpKind::rmsnorm_grad_params, {dy, x, rstd}, attrs({{"fold", int64_t(0)}}))};
 }
 
 std::vector<Expr> lowerRmsnorm(LowerCtx &c) {
   Expr rstd = reciprocalDeviation(c, c.operand(0));
-  return {c.operand(0) * rstd * c.operand(1), rstd};
+  return {c.operand(0) * rstd * weightOf(c, c.operand(1)), rstd};
 }
 
 }  // namespace
@@ -387,14 +408,16 @@ OpDef define_layernorm_grad_params() {
 }
 
 OpDef define_rmsnorm() {
-  return normOp({.kind = OpKind::rmsnorm,
-                 .name = "rmsnorm",
-                 .summary = "x / sqrt(average of x^2 + eps) * g over the last dimension; rstd is kept for the gradient",
-                 .shapes = "x [..,C], g [C] -> y [..,C], rstd [..]",
-                 .operands = {{"x"}, {"g"}},
-                 .flops = 5,
-                 .centred = false},
-                {"y", "rstd"}, gradRmsnorm, lowerRmsnorm);
+  return normOp(
+      {.kind = OpKind::rmsnorm,
+       .name = "rmsnorm",
+       .summary = "x / sqrt(average of x^2 + eps) * g over the last dimension, with plus_one times 1 + g; rstd is kept "
+                  "for the gradient",
+       .shapes = "x [..,C], g [C] -> y [..,C], rstd [..]",
+       .operands = {{"x"}, {"g"}},
+       .flops = 5,
+       .centred = false},
+      {"y", "rstd"}, gradRmsnorm, lowerRmsnorm);
 }
 
 OpDef define_rmsnorm_grad() {

@@ -56,10 +56,15 @@ TEST(Edges, MatmulBeyondEveryBlock) {
 
 TEST(Edges, AttentionRowsAndHeads) {
   std::vector<Sample> forward, backward;
-  auto add = [&](int64_t rows, int64_t heads, int64_t keyHeads, int64_t size, bool causal) {
+  auto add = [&](int64_t rows, int64_t heads, int64_t keyHeads, int64_t size, bool causal, int64_t window = 0,
+                 double softcap = 0) {
     Type qkv = f32({1, rows, (heads + 2 * keyHeads) * size}), o = f32({1, rows, heads * size}),
          lse = f32({1, heads, rows});
     AttrMap at = attrs({{"n_head", heads}, {"n_kv_head", keyHeads}, {"causal", causal}});
+    if (window)
+      at.set("window", window);
+    if (softcap != 0)
+      at.set("softcap", softcap);
     forward.push_back({.operandTypes = {qkv}, .attrs = at});
     // What the backward pass needs of the forward pass, as the reference has it.
     OneOp one = makeOneOp(opDef(OpKind::attention), forward.back(), unsigned(rows));
@@ -75,6 +80,8 @@ TEST(Edges, AttentionRowsAndHeads) {
   add(65, 1, 1, 64, true);
   add(33, 1, 1, 127, true);
   add(129, 1, 1, 1, false);
+  for (int64_t window : {1, 15, 16, 17, 64, 128})
+    add(129, 2, 1, 5, true, window, window % 2 ? 0 : 2.5);
   check(OpKind::attention, forward);
   check(OpKind::attention_grad, backward);
 }
@@ -87,6 +94,10 @@ TEST(Edges, AttentionOverACache) {
       samples.push_back({.operandTypes = {f32({1, 1, 6 * 64}), cache, cache, Type::scalar(DType::i64)},
                          .attrs = attrs({{"n_head", int64_t(2)}}),
                          .operandValues = {Tensor(), Tensor(), Tensor(), Tensor::scalar(double(pos), DType::i64)}});
+      for (int64_t window : {int64_t(1), capacity / 2 + 1}) {
+        samples.push_back(samples.back());
+        samples.back().attrs.set("window", window);
+      }
     }
   check(OpKind::attention_cached, samples);
 }

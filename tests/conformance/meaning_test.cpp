@@ -276,10 +276,11 @@ TEST(Meaning, GroupedQueriesRepeatKeysAndValues) {
   EXPECT_EQ(a[1].data, b[1].data);
 }
 
-TEST(Meaning, CacheContinuesWhatAttentionDoesAtOnce) {
+/// Tokens with a cache, some at once, then one at a time, get what attention gives them all at once.
+void cacheContinues(int64_t window) {
   int64_t n = 6, width = 3 * 2 * 4;
   Tensor qkv = normals(Type(DType::f32, {1, n, width}), 2);
-  AttrMap at = attrs({{"n_head", int64_t(2)}});
+  AttrMap at = attrs({{"n_head", int64_t(2)}, {"window", window}, {"softcap", 1.5}});
   Tensor whole = evaluate(OpKind::attention, {qkv}, at)[0];
   Tensor k(Type(DType::f32, {2, 8, 4})), v = k;
   // Three tokens, then one at a time.
@@ -290,6 +291,56 @@ TEST(Meaning, CacheContinuesWhatAttentionDoesAtOnce) {
     for (size_t i = 0; i < r[0].data.size(); ++i)
       ASSERT_NEAR(r[0].data[i], whole.data[size_t(from) * 8 + i], 1e-14);
     k = r[1], v = r[2];
+  }
+}
+
+// As Gemma 2 has it: the scale is given, scores are capped, and a query sees the last keys only, itself among them.
+TEST(Meaning, ScaleCapAndWindowEqualTheirDecomposition) {
+  auto m = parseModule(R"(
+    func @f(%qkv: f32[2,5,54]) -> (f32[2,5,18], f32[2,5,18]) {
+      %o, %lse = attention %qkv {n_head=3, scale=0.3, softcap=0.7, window=2} : f32[2,5,18], f32[2,3,5]
+      %q = slice %qkv {dim=2, start=0, size=18} : f32[2,5,18]
+      %k = slice %qkv {dim=2, start=18, size=18} : f32[2,5,18]
+      %v = slice %qkv {dim=2, start=36, size=18} : f32[2,5,18]
+      %q4 = reshape %q : f32[2,5,3,6]
+      %k4 = reshape %k : f32[2,5,3,6]
+      %v4 = reshape %v : f32[2,5,3,6]
+      %qt = transpose %q4 {perm=[0,2,1,3]} : f32[2,3,5,6]
+      %kt = transpose %k4 {perm=[0,2,1,3]} : f32[2,3,5,6]
+      %vt = transpose %v4 {perm=[0,2,1,3]} : f32[2,3,5,6]
+      %raw = matmul %qt, %kt {batch=2, tb=true} : f32[2,3,5,5]
+      %scale = constant {value=0.3} : f32[]
+      %scaled = mul %raw, %scale : f32[2,3,5,5]
+      %cap = constant {value=0.7} : f32[]
+      %caps = div %scaled, %cap : f32[2,3,5,5]
+      %t = tanh %caps : f32[2,3,5,5]
+      %capped = mul %t, %cap : f32[2,3,5,5]
+      %masked = causal_mask %capped {window=2} : f32[2,3,5,5]
+      %p = softmax %masked : f32[2,3,5,5]
+      %ot = matmul %p, %vt {batch=2} : f32[2,3,5,6]
+      %o4 = transpose %ot {perm=[0,2,1,3]} : f32[2,5,3,6]
+      %o3 = reshape %o4 : f32[2,5,18]
+      return %o, %o3
+    })",
+                       "attention.gir");
+  ASSERT_EQ(verify(*m), std::vector<std::string>());
+  StateMap none;
+  std::vector<Tensor> args = {normals(Type(DType::f32, {2, 5, 54}), 3)};
+  std::vector<Tensor> r = interpret(*m->function("f"), args, none);
+  for (size_t i = 0; i < r[0].data.size(); ++i)
+    ASSERT_NEAR(r[0].data[i], r[1].data[i], 1e-14) << i;
+  // By hand: row 3 sees keys 2 and 3.
+  const std::vector<double> y = evaluate(OpKind::causal_mask, {normals(Type(DType::f32, {4, 4}), 1)},
+                                         attrs({{"window", int64_t(2)}, {"value", 9.0}}))[0]
+                                    .data;
+  for (int i = 0; i < 16; ++i)
+    EXPECT_EQ(y[i] == 9.0, i % 4 > i / 4 || i % 4 < i / 4 - 1) << i;
+}
+
+TEST(Meaning, CacheContinuesWhatAttentionDoesAtOnce) {
+  for (int64_t window : {0, 3}) {
+    SCOPED_TRACE(window);
+    cacheContinues(window);
   }
 }
 

@@ -41,12 +41,15 @@ struct Problem {
   std::string schedule;  // "": the default
   bool tf32 = false;
   int64_t head0 = -1, ofHeads = 0;  // -1: these are all heads
+  double scale = 0, softcap = 0;
+  int64_t window = 0;
 };
 
 std::string describe(const Problem &n) {
-  return fmt::format("{}[{},{}] heads {}/{} from {} of {} size {}{}{} p {} {} {}{}", nameOf(n.type).str(), n.batch,
-                     n.tokens, n.heads, n.keyHeads, n.head0, n.ofHeads, n.size, n.causal ? " causal" : "",
-                     n.alibi ? " alibi" : "", n.p, n.target, n.schedule, n.tf32 ? " tf32" : "");
+  return fmt::format("{}[{},{}] heads {}/{} from {} of {} size {}{}{} p {} {} {}{} scale {} softcap {} window {}",
+                     nameOf(n.type).str(), n.batch, n.tokens, n.heads, n.keyHeads, n.head0, n.ofHeads, n.size,
+                     n.causal ? " causal" : "", n.alibi ? " alibi" : "", n.p, n.target, n.schedule,
+                     n.tf32 ? " tf32" : "", n.scale, n.softcap, n.window);
 }
 
 struct Case {
@@ -73,6 +76,12 @@ Case makeCase(const Problem &n, bool backward, unsigned seed,
     at.set("alibi", true);
   if (n.tf32)
     at.set("tf32", true);
+  if (n.scale != 0)
+    at.set("scale", n.scale);
+  if (n.softcap != 0)
+    at.set("softcap", n.softcap);
+  if (n.window)
+    at.set("window", n.window);
   std::vector<Tensor> operands = {normals(Type(n.type, {n.batch, n.tokens, (n.heads + 2 * n.keyHeads) * n.size}), rng)};
   if (change)
     change(operands);
@@ -275,12 +284,48 @@ TEST(CudaAttention, Schedules) {
   check(bothDirections(problems));
 }
 
+// Windows that end within a piece, at its edge, and pieces that no row of a tile sees; caps on scores, with everything
+// else.
+TEST(CudaAttention, ScalesCapsAndWindows) {
+  check(bothDirections({
+      {.type = DType::bf16, .tokens = 129, .heads = 1, .keyHeads = 1, .window = 20},
+      {.type = DType::f16, .tokens = 129, .heads = 2, .keyHeads = 1, .size = 64, .window = 1},
+      {.type = DType::bf16, .tokens = 160, .heads = 1, .keyHeads = 1, .window = 64},
+      {.type = DType::f32, .tokens = 80, .scale = 0.3, .window = 33},
+      {.type = DType::f32, .tf32 = true, .softcap = 2},
+      {.type = DType::bf16, .causal = false, .softcap = 1.5},
+      {.type = DType::f16,
+       .tokens = 90,
+       .heads = 4,
+       .keyHeads = 2,
+       .p = 0.25,
+       .scale = 0.3,
+       .softcap = 3,
+       .window = 31},
+      {.type = DType::f32, .tokens = 70, .alibi = true, .softcap = 3, .window = 17},
+      {.type = DType::bf16, .tokens = 77, .alibi = true, .target = "cuda:sm_75", .softcap = 5, .window = 40},
+      {.type = DType::bf16,
+       .tokens = 150,
+       .heads = 1,
+       .keyHeads = 1,
+       .schedule = "threads=64 mr=32 nr=16 stages=2 mma=1",
+       .window = 40},
+      {.type = DType::bf16,
+       .tokens = 150,
+       .heads = 1,
+       .keyHeads = 1,
+       .schedule = "threads=64 mr=16 nr=64 stages=1 mma=1",
+       .window = 70},
+  }));
+}
+
 // What a mask hides is not looked at, even where it is no number.
 TEST(CudaAttention, HiddenNonFiniteRows) {
   std::vector<Case> cases;
-  for (DType type : {DType::bf16, DType::f32})
+  for (const Problem &n : {Problem{.type = DType::bf16, .tokens = 80},
+                           {.type = DType::f32, .tokens = 80},
+                           {.type = DType::bf16, .tokens = 80, .window = 20}})
     for (bool backward : {false, true}) {
-      const Problem n{.type = type, .tokens = 80};
       cases.push_back(makeCase(n, backward, 5, [&](std::vector<Tensor> &operands) {
         const int64_t width = 6 * n.size;
         for (int64_t x = 0; x < width; ++x)  // all of row 70; queries and values of row 33, in one head
@@ -431,6 +476,16 @@ constexpr Fault faults[] = {
     {"a piece of keys too few", "(seen + C::N - 1) / C::N", "seen / C::N"},
     {"the last rows are lost", "r < C::TOKENS) {", "r < C::TOKENS - 1) {"},
     {"rows behind the last are stored", "    if (r < C::TOKENS) {", "    {"},
+    {"the first key of a window is hidden", "j > i - C::WINDOW", "j > i - C::WINDOW + 1"},
+    {"one before the window is seen", "j > i - C::WINDOW", "j >= i - C::WINDOW"},
+    {"a window begins a piece too late", "maximum(i + 1 - C::WINDOW, 0)", "maximum(i + 1 - C::WINDOW, 0) + C::N"},
+    {"windows are not masked", "C::WINDOW != 0 && column < i + rows - C::WINDOW", "false"},
+    {"windows of queries are not masked for keys", "(C::WINDOW != 0 && column + C::N > row + C::WINDOW) ||", ""},
+    {"the last queries of a window are lost", "minimum(first + S::ROWS - 1 + C::WINDOW, C::TOKENS)",
+     "minimum(first + C::WINDOW, C::TOKENS)"},
+    {"a warp looks away too early", "column < row + C::M * 16 - 1 + C::WINDOW", "column < row + C::WINDOW"},
+    {"a cap has another unit", "caps * (C::MMA ? C::CAP * 0x1.715476p+0f : C::CAP)", "caps * C::CAP"},
+    {"a cap without its derivative", "fusedMultiplyAdd(-caps, caps, 1.0f)", "1.0f"},
     {"slopes without their sign", "C::CAUSAL ? (float)ahead :", "C::CAUSAL ? -(float)ahead :"},
     {"pieces are not searched", "if (!barrierOr(found))\n    return;", "return;"},
     {"no zeros in place of what was found", "      store(b, place, 0.0f);", "      ;"},
@@ -455,6 +510,14 @@ TEST(CudaAttention, FaultsAreFound) {
                                operands[0].data[69 * width + 6 * 16 + 1] = std::numeric_limits<double>::quiet_NaN();
                                operands[0].data[40 * width + 1] = std::numeric_limits<double>::infinity();
                              }));
+    cases.push_back(makeCase({.type = DType::bf16,
+                              .tokens = 110,
+                              .heads = 2,
+                              .keyHeads = 1,
+                              .schedule = schedule + (backward ? " qb=16 kb=32" : ""),
+                              .softcap = 1.5,
+                              .window = 41},
+                             backward, 2));
   }
   std::vector<std::vector<std::vector<kir::Bounded>>> bounds;
   for (const Case &c : cases)
@@ -505,7 +568,9 @@ TEST_P(NvrtcAttention, CompilesWithoutSpills) {
   int number = 0;
   for (const Problem &n : {Problem{.type = DType::bf16, .tokens = 256, .size = 64, .p = 0.2},
                            Problem{.type = DType::f16, .tokens = 256, .size = 128, .alibi = true, .p = 0.1},
-                           Problem{.type = DType::f32, .tokens = 256, .size = 64, .tf32 = true}})
+                           Problem{.type = DType::f32, .tokens = 256, .size = 64, .tf32 = true},
+                           Problem{.type = DType::bf16, .tokens = 256, .size = 128, .softcap = 50, .window = 100},
+                           Problem{.type = DType::f16, .tokens = 256, .size = 64, .p = 0.1, .softcap = 50}})
     for (bool backward : {false, true}) {
       Problem m = n;
       m.target = GetParam();

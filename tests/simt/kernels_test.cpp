@@ -60,17 +60,20 @@ TEST(CudaText, AttentionWithCache) {
     const char *type;
     int64_t tokens, rows, heads, keyHeads, size, pos;
     bool alibi;
+    int64_t window = 0;
+    double softcap = 0;
   };
   for (const Shape &n : {Shape{"bf16", 1, 700, 2, 1, 64, 650, false}, Shape{"f16", 3, 300, 2, 2, 24, 290, true},
-                         Shape{"f32", 2, 270, 3, 1, 7, 1, true}, Shape{"f32", 1, 12000, 1, 1, 4, 600, false}}) {
+                         Shape{"f32", 2, 270, 3, 1, 7, 1, true}, Shape{"bf16", 3, 700, 2, 1, 64, 650, false, 300, 2},
+                         Shape{"f32", 1, 12000, 1, 1, 4, 600, false}}) {
     const std::string parameters =
         fmt::format("%x: {0}[1,{1},{2}]; %k: {0}[{3},{4},{5}]; %v: {0}[{3},{4},{5}]; %p: i64[]", n.type, n.tokens,
                     (n.heads + 2 * n.keyHeads) * n.size, n.keyHeads, n.rows, n.size);
     const std::string body =
-        fmt::format("%o, %k2, %v2 = attention_cached %x, %k, %v, %p {{n_head={}, n_kv_head={}, alibi={}}} : "
-                    "{}[1,{},{}], {}[{},{},{}], {}[{},{},{}]\nyield %o, %k2, %v2",
-                    n.heads, n.keyHeads, n.alibi, n.type, n.tokens, n.heads * n.size, n.type, n.keyHeads, n.rows,
-                    n.size, n.type, n.keyHeads, n.rows, n.size);
+        fmt::format("%o, %k2, %v2 = attention_cached %x, %k, %v, %p {{n_head={}, n_kv_head={}, alibi={}, window={}, "
+                    "softcap={}}} : {}[1,{},{}], {}[{},{},{}], {}[{},{},{}]\nyield %o, %k2, %v2",
+                    n.heads, n.keyHeads, n.alibi, n.window, double(n.softcap), n.type, n.tokens, n.heads * n.size,
+                    n.type, n.keyHeads, n.rows, n.size, n.type, n.keyHeads, n.rows, n.size);
     Group g = group("attention_cached", parameters, body);
     std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()));
     for (Tensor &t : operands)

@@ -19,8 +19,8 @@
 //!      bytes apart: eight rows of one fragment lie in different banks.
 //!   2. A warp has M times 16 rows of the tile and all columns of a piece, so a row's maximum and sum are within four
 //!      lanes. With M = 2 each fragment of b serves two products.
-//!   3. Masks are selects, and only of pieces that the diagonal or the end cuts; warps that see nothing of a piece
-//!      skip it.
+//!   3. Masks are selects, and only of pieces that the diagonal, a window or the end cuts; warps that see nothing of a
+//!      piece skip it, and so do blocks of pieces before or behind the windows of all their rows.
 //!   4. What a mask hides meets a probability of 0 in the second product, which makes NaN of what is not finite. So
 //!      pieces on the diagonal are searched for such elements; where there are any, they make NaN of the rows that see
 //!      them, and then give way to zeros.
@@ -245,14 +245,23 @@ template <class C, int COLUMNS, class F> GPTC_FUNCTION void forElements(F f) {
 
 // Whether query i sees key j; of pieces that nothing cuts nobody asks.
 template <class C> GPTC_FUNCTION bool sees(int i, int j) {
-  return (!C::CAUSAL || j <= i) && i < C::TOKENS && j < C::TOKENS;
+  return (!C::CAUSAL || j <= i) && (C::WINDOW == 0 || j > i - C::WINDOW) && i < C::TOKENS && j < C::TOKENS;
+}
+// The first key that query i sees.
+template <class C> GPTC_FUNCTION int firstKey(int i) { return C::WINDOW == 0 ? 0 : maximum(i + 1 - C::WINDOW, 0); }
+// Whether the windows of `rows` queries from i on begin before, in or behind the columns from `column` on.
+template <class C> GPTC_FUNCTION bool windowReaches(int i, int column) {
+  return C::WINDOW == 0 || column + C::N > i + 1 - C::WINDOW;
+}
+template <class C> GPTC_FUNCTION bool windowCuts(int i, int rows, int column) {
+  return C::WINDOW != 0 && column < i + rows - C::WINDOW;
 }
 
 // Scores times the logarithm of the exponential's base: e without tensor cores, else 2.
 template <class C> GPTC_FUNCTION float attentionScale() { return C::MMA ? C::SCALE * 0x1.715476p+0f : C::SCALE; }
-// The factor that gives scores their natural base, from what withBias leaves or, without, from the product.
+// The factor that gives scores their natural base, from what withBias and capped leave or, without, from the product.
 template <class C> GPTC_FUNCTION float naturalScale() {
-  return !C::ALIBI ? C::SCALE : C::MMA ? 0x1.62e43p-1f : 1.0f;
+  return !C::ALIBI && !C::CAPS ? C::SCALE : C::MMA ? 0x1.62e43p-1f : 1.0f;
 }
 // Whether an exponent is so large that its own rounding moves what is left of it after a subtraction by more than 2^-9,
 // and further on past all powers. There scores are subtracted before they are multiplied.
@@ -262,6 +271,12 @@ template <class C> GPTC_FUNCTION float exponential(float x) {
     return exp2Approximate(x);
   else
     return expF32(x);
+}
+// A scaled score in units of the cap, within (-1, 1), from the product; and the capped score from that, with the base in
+// it.
+template <class C> GPTC_FUNCTION float inCaps(float product) { return C::tanh(product * C::CAPS_SCALE); }
+template <class C> GPTC_FUNCTION float capped(float caps) {
+  return caps * (C::MMA ? C::CAP * 0x1.715476p+0f : C::CAP);
 }
 // What ALiBi adds for a key `ahead` places after the query; `slope` has the base in it.
 template <class C> GPTC_FUNCTION float withBias(float score, float slope, int ahead) {
@@ -362,7 +377,7 @@ GPTC_FUNCTION void attentionForward(Room &room, const Qkv &qkv, Out &out, Lse &l
                   values = keys + C::KEY_HEADS * C::SIZE;
   [[maybe_unused]] const DropoutKey<C> key(dropout, head0);
   const float scale = attentionScale<C>(), slope = slopeOf<C>(head0 + head), infinity = floatOf(0x7f800000u);
-  const float each = C::ALIBI ? 1.0f : scale;
+  const float each = C::ALIBI || C::CAPS ? 1.0f : scale;
 
   SharedView<E> queries = sharedView<E>(room, 0);
   constexpr int BYTES = C::N * S::LD * (int)sizeof(E), PIECES = S::ROWS * S::LD * (int)sizeof(E);
@@ -378,20 +393,20 @@ GPTC_FUNCTION void attentionForward(Room &room, const Qkv &qkv, Out &out, Lse &l
   for (int h = 0; h < 2 * C::M; ++h)
     most[h] = -infinity, sum[h] = 0.0f;
 
-  const int seen = C::CAUSAL ? minimum(first + S::ROWS, C::TOKENS) : C::TOKENS;
+  const int seen = C::CAUSAL ? minimum(first + S::ROWS, C::TOKENS) : C::TOKENS, begin = firstKey<C>(first) / C::N;
   forRing<C::STAGES>(
-      (seen + C::N - 1) / C::N,
+      (seen + C::N - 1) / C::N - begin,
       [&](int piece, int place) {
-        copyHead<C, C::N>(keysAt(place), qkv, keys, S::WIDTH, piece * C::N);
-        copyHead<C, C::N>(valuesAt(place), qkv, values, S::WIDTH, piece * C::N);
+        copyHead<C, C::N>(keysAt(place), qkv, keys, S::WIDTH, (begin + piece) * C::N);
+        copyHead<C, C::N>(valuesAt(place), qkv, values, S::WIDTH, (begin + piece) * C::N);
       },
       [&](int piece, int place) {
-        const int column = piece * C::N, mine = column + lane % 4 * 2;
-        const bool looks = !C::CAUSAL || column < row + C::M * 16;
+        const int column = (begin + piece) * C::N, mine = column + lane % 4 * 2;
+        const bool looks = (!C::CAUSAL || column < row + C::M * 16) && windowReaches<C>(row, column);
         float s[C::M][C::N / 8][4];
         if (looks) {
           if constexpr (KEEPS) {
-            if (piece == 0) {
+            if (begin + piece == firstKey<C>(row) / C::N) {  // the warp's first
 #pragma unroll
               for (int i = 0; i < C::M; ++i)
 #pragma unroll
@@ -407,12 +422,18 @@ GPTC_FUNCTION void attentionForward(Room &room, const Qkv &qkv, Out &out, Lse &l
             scores<C>(s, queries, warpRow, keysAt(place),
                       [&](unsigned(&r)[4], int i, int k) { rowFragment<C>(r, queries, warpRow + i * 16, k); });
           }
+          if constexpr (C::CAPS)
+            forElements<C, C::N>([&](int h, int j, int e) {
+              float &v = s[h / 2][j][h % 2 * 2 + e];
+              v = capped<C>(inCaps<C>(v));
+            });
           if constexpr (C::ALIBI)
             forElements<C, C::N>([&](int h, int j, int e) {
               float &v = s[h / 2][j][h % 2 * 2 + e];
-              v = withBias<C>(v * scale, slope, mine + j * 8 + e - (row + h * 8 + lane / 4));
+              v = withBias<C>(C::CAPS ? v : v * scale, slope, mine + j * 8 + e - (row + h * 8 + lane / 4));
             });
-          if ((C::CAUSAL && column + C::N > row + 1) || column + C::N > C::TOKENS)
+          if ((C::CAUSAL && column + C::N > row + 1) || windowCuts<C>(row, C::M * 16, column) ||
+              column + C::N > C::TOKENS)
             forElements<C, C::N>([&](int h, int j, int e) {
               if (!sees<C>(row + h * 8 + lane / 4, mine + j * 8 + e))
                 s[h / 2][j][h % 2 * 2 + e] = -infinity;
@@ -461,7 +482,7 @@ GPTC_FUNCTION void attentionForward(Room &room, const Qkv &qkv, Out &out, Lse &l
               acc[h / 2][d][h % 2 * 2] *= again, acc[h / 2][d][h % 2 * 2 + 1] *= again;
           }
         }
-        if (C::CAUSAL && column + C::N > first + 1)
+        if ((C::CAUSAL && column + C::N > first + 1) || windowCuts<C>(first, S::ROWS, column))
           hideNonFinite<C>(acc, valuesAt(place), row, column, [](int i, int j) { return sees<C>(i, j); });
         if (looks)
           weigh<C>(acc, s, valuesAt(place));
@@ -491,12 +512,24 @@ template <class C, class Statistic, class Query, class KeyOf>
 GPTC_FUNCTION void gradients(float (&s)[C::M][C::N / 8][4], float (&dp)[C::M][C::N / 8][4], bool cut, int head,
                              const DropoutKey<C> &key, float largest, Statistic statistic, Query query, KeyOf keyOf) {
   const float scale = attentionScale<C>(), slope = slopeOf<C>(key.head0 + head), base = C::MMA ? 0x1.715476p+0f : 1.0f;
+  // The derivative of a soft cap goes into what multiplies the probability, before the score takes its place.
+  if constexpr (C::CAPS)
+    forElements<C, C::N>([&](int h, int j, int e) {
+      float &p = s[h / 2][j][h % 2 * 2 + e], &d = dp[h / 2][j][h % 2 * 2 + e];
+      const float caps = inCaps<C>(p);
+      if constexpr (C::DROPS)
+        d = key.keeps(head, query(h, j, e), keyOf(h, j, e)) ? d * C::KEPT : 0.0f;
+      d = (d - statistic(h, j, e).v[1]) * fusedMultiplyAdd(-caps, caps, 1.0f);
+      p = capped<C>(caps);
+    });
   if constexpr (C::ALIBI)
     forElements<C, C::N>([&](int h, int j, int e) {
       float &p = s[h / 2][j][h % 2 * 2 + e];
-      p = withBias<C>(p * scale, slope, keyOf(h, j, e) - query(h, j, e));
+      p = withBias<C>(C::CAPS ? p : p * scale, slope, keyOf(h, j, e) - query(h, j, e));
     });
-  auto exponent = [&](float p, float lse) { return C::ALIBI ? p - lse * base : fusedMultiplyAdd(p, scale, -(lse * base)); };
+  auto exponent = [&](float p, float lse) {
+    return C::ALIBI || C::CAPS ? p - lse * base : fusedMultiplyAdd(p, scale, -(lse * base));
+  };
   if (isHuge(largest * base))
     forElements<C, C::N>([&](int h, int j, int e) {
       float &p = s[h / 2][j][h % 2 * 2 + e];
@@ -512,7 +545,11 @@ GPTC_FUNCTION void gradients(float (&s)[C::M][C::N / 8][4], float (&dp)[C::M][C:
     float &p = s[h / 2][j][h % 2 * 2 + e], &d = dp[h / 2][j][h % 2 * 2 + e];
     const auto of = statistic(h, j, e);
     p = exponential<C>(p);
-    if constexpr (C::DROPS) {
+    if constexpr (C::CAPS) {
+      d = p * d;
+      if constexpr (C::DROPS)
+        p = key.keeps(head, query(h, j, e), keyOf(h, j, e)) ? p : 0.0f;
+    } else if constexpr (C::DROPS) {
       const bool keeps = key.keeps(head, query(h, j, e), keyOf(h, j, e));
       d = p * ((keeps ? d * C::KEPT : 0.0f) - of.v[1]);
       p = keeps ? p : 0.0f;
@@ -559,16 +596,16 @@ GPTC_FUNCTION void attentionQueryGrad(Room &room, const Dout &dout, const Qkv &q
     largest = maximum(largest, magnitude(statistics[h].v[0]));
   }
 
-  const int seen = C::CAUSAL ? minimum(first + S::ROWS, C::TOKENS) : C::TOKENS;
+  const int seen = C::CAUSAL ? minimum(first + S::ROWS, C::TOKENS) : C::TOKENS, begin = firstKey<C>(first) / C::N;
   forRing<C::STAGES>(
-      (seen + C::N - 1) / C::N,
+      (seen + C::N - 1) / C::N - begin,
       [&](int piece, int place) {
-        copyHead<C, C::N>(keysAt(place), qkv, keys, S::WIDTH, piece * C::N);
-        copyHead<C, C::N>(valuesAt(place), qkv, values, S::WIDTH, piece * C::N);
+        copyHead<C, C::N>(keysAt(place), qkv, keys, S::WIDTH, (begin + piece) * C::N);
+        copyHead<C, C::N>(valuesAt(place), qkv, values, S::WIDTH, (begin + piece) * C::N);
       },
       [&](int piece, int place) {
-        const int column = piece * C::N, mine = column + lane % 4 * 2;
-        const bool looks = !C::CAUSAL || column < row + C::M * 16;
+        const int column = (begin + piece) * C::N, mine = column + lane % 4 * 2;
+        const bool looks = (!C::CAUSAL || column < row + C::M * 16) && windowReaches<C>(row, column);
         float s[C::M][C::N / 8][4], dp[C::M][C::N / 8][4];
         if (looks) {
           scores<C>(s, queries, warpRow, keysAt(place),
@@ -576,11 +613,14 @@ GPTC_FUNCTION void attentionQueryGrad(Room &room, const Dout &dout, const Qkv &q
           scores<C>(dp, douts, warpRow, valuesAt(place),
                     [&](unsigned(&r)[4], int i, int k) { rowFragment<C>(r, douts, warpRow + i * 16, k); });
           gradients<C>(
-              s, dp, (C::CAUSAL && column + C::N > row + 1) || column + C::N > C::TOKENS, head, key, largest,
+              s, dp,
+              (C::CAUSAL && column + C::N > row + 1) || windowCuts<C>(row, C::M * 16, column) ||
+                  column + C::N > C::TOKENS,
+              head, key, largest,
               [&](int h, int, int) { return statistics[h]; }, [&](int h, int, int) { return row + h * 8 + lane / 4; },
               [&](int, int j, int e) { return mine + j * 8 + e; });
         }
-        if (C::CAUSAL && column + C::N > first + 1)
+        if ((C::CAUSAL && column + C::N > first + 1) || windowCuts<C>(first, S::ROWS, column))
           hideNonFinite<C>(acc, keysAt(place), row, column, [](int i, int j) { return sees<C>(i, j); });
         if (looks)
           weigh<C>(acc, dp, keysAt(place));
@@ -614,7 +654,8 @@ GPTC_FUNCTION void attentionKeyGrad(Room &room, const Dout &dout, const Qkv &qkv
       [&](int h, int d, int e) { dk[h / 2][d][h % 2 * 2 + e] = dv[h / 2][d][h % 2 * 2 + e] = 0.0f; });
 
   // The heads that share these keys, one after the other, and for each all pieces that see one of them.
-  const int start = C::CAUSAL ? first / C::N : 0, perHead = (C::TOKENS + C::N - 1) / C::N - start;
+  const int end = C::WINDOW == 0 ? C::TOKENS : minimum(first + S::ROWS - 1 + C::WINDOW, C::TOKENS);
+  const int start = C::CAUSAL ? first / C::N : 0, perHead = (end + C::N - 1) / C::N - start;
   constexpr int SHARE = C::HEADS / C::KEY_HEADS;
   auto headOf = [&](int piece) { return keyHead * SHARE + piece / perHead; };
   auto columnOf = [&](int piece) { return (start + piece % perHead) * C::N; };
@@ -635,7 +676,8 @@ GPTC_FUNCTION void attentionKeyGrad(Room &room, const Dout &dout, const Qkv &qkv
       },
       [&](int piece, int place) {
         const int head = headOf(piece), column = columnOf(piece), mine = column + lane % 4 * 2;
-        const bool looks = !C::CAUSAL || column + C::N > row;
+        const bool looks = (!C::CAUSAL || column + C::N > row) &&
+                           (C::WINDOW == 0 || column < row + C::M * 16 - 1 + C::WINDOW);
         float s[C::M][C::N / 8][4], dp[C::M][C::N / 8][4];
         if (looks) {
           scores<C>(s, keys, warpRow, queriesAt(place),
@@ -653,12 +695,14 @@ GPTC_FUNCTION void attentionKeyGrad(Room &room, const Dout &dout, const Qkv &qkv
             for (int e = 0; e < 2; ++e)
               largest = maximum(largest, magnitude(statistic(0, j, e).v[0]));
           gradients<C>(
-              s, dp, (C::CAUSAL && column < row + C::M * 16 - 1) || column + C::N > C::TOKENS, head, key, largest,
-              statistic,
+              s, dp,
+              (C::CAUSAL && column < row + C::M * 16 - 1) || (C::WINDOW != 0 && column + C::N > row + C::WINDOW) ||
+                  column + C::N > C::TOKENS,
+              head, key, largest, statistic,
               [&](int, int j, int e) { return mine + j * 8 + e; },
               [&](int h, int, int) { return row + h * 8 + lane / 4; });
         }
-        if (C::CAUSAL && column < first + S::ROWS - 1) {
+        if ((C::CAUSAL && column < first + S::ROWS - 1) || (C::WINDOW != 0 && column + C::N > first + C::WINDOW)) {
           hideNonFinite<C>(dv, doutsAt(place), row, column, [](int j, int i) { return sees<C>(i, j); });
           hideNonFinite<C>(dk, queriesAt(place), row, column, [](int j, int i) { return sees<C>(i, j); });
         }

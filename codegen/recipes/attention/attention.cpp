@@ -3,7 +3,8 @@
 //   1. Keys are packed transposed, in panels [T/nr][D][nr], and values by rows. If they are small, each task packs them
 //      for its head; else they are packed once per head of keys into a workspace.
 //   2. A task takes tiles of mr queries. The scores of a tile against all keys that it may see (mr x T) fit the
-//      second-level cache, so softmax needs no rescaling. ALiBi's bias is added when a tile of scores is stored.
+//      second-level cache, so softmax needs no rescaling. A soft cap and ALiBi's bias are applied when a tile of scores
+//      is stored. With a window only the panels of keys that a row of the tile sees are computed.
 //   3. For each row: the maximum, the exponentials (as powers of two) and their sum in 16 lanes, and the log-sum-exp
 //      for the backward pass. Dropout comes after the sum. If the maximum is huge (isHuge), it is subtracted first.
 //   4. o = (P V) / sum, with P as the broadcast operand of the micro-kernel. A row's chain leaves out keys that a
@@ -11,8 +12,8 @@
 //
 // bf16 on CPUs that multiply pairs (Schedule::pairs): queries and keys are stored in pairs along d, and values in pairs
 // of rows. Probabilities are rounded to bf16 for the product with values, as in FlashAttention; their sum is taken
-// before the rounding. Scores are scaled in f32: with ALiBi when they are stored, else by the factor that turns them
-// into powers of two. An odd last element is paired with zero.
+// before the rounding. Scores are scaled in f32: with ALiBi or a soft cap when they are stored, else by the factor that
+// turns them into powers of two. An odd last element is paired with zero.
 //
 // Every score is one chain of FMAs over d, and every output element one chain over keys from 0. Rows are independent of
 // each other. The last tile of queries is moved up until it fits, and stores only its own rows.
@@ -21,6 +22,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace gptc {
 
@@ -40,7 +42,7 @@ public:
             .lanes = s.vec,
             .dtype = group.compute};
     pairs = s.pairs && group.compute == DType::f32 && qkv.buffer->dtype == DType::bf16;
-    scaleLeft = pairs && !shape.alibi ? shape.scale() : 1;
+    scaleLeft = pairs && !bias.active() ? shape.scale() : 1;
     depth = pairs ? ceilDiv(shape.size, 2) : shape.size;
     keyPanels = ceilDiv(shape.tokens, nr());
     scoresStride = oddLines(keyPanels * nr(), dtype());
@@ -164,12 +166,19 @@ private:
                 const Expr &valuesBase) {
     const int64_t rows = tile.rows;
     Expr panels = shape.causal ? (i0 + (rows + nr() - 1)) / imm(nr()) : imm(keyPanels);
+    const Expr begin = firstOfTile(i0), firstPanel = begin / imm(nr());
     Body out;
     auto queryOf = [&](const Expr &i) { return qkv.query(b, i0 + i, h); };
     out.push_back(pairs ? copyPairs(qkv.buffer, queryOf, queries, queriesStride, imm(rows), shape.size, tile.lanes)
                         : copyRows(qkv.buffer, queryOf, queries, imm(0), queriesStride, imm(rows), shape.size,
                                    shape.size, tile.lanes, shape.scale()));
-    out.push_back(serial("p", panels, [&](const Expr &p) {
+    auto eachPanel = [&](const std::function<Body(const Expr &)> &body) {
+      if (!shape.window)
+        return serial("p", panels, body);
+      Var p = makeVar("p");
+      return loop(LoopKind::serial, p, panels - firstPanel, body(kir::ref(p)), 1, firstPanel);
+    };
+    out.push_back(eachPanel([&](const Expr &p) {
       TileLoop t;
       t.tile = tile;
       t.steps = imm(depth);
@@ -181,7 +190,7 @@ private:
       t.finish = [&](int row, int vec, const Expr &j, const Expr &acc) {
         Expr ahead = p * nr() - i0 + int64_t(vec * tile.lanes - row);
         Expr score = pairs && scaleLeft == 1 ? acc * fimm(shape.scale()) : acc;
-        return store(scores, p * nr() + (row * scoresStride + vec * tile.lanes) + j, bias.add(score, ahead, j));
+        return store(scores, p * nr() + (row * scoresStride + vec * tile.lanes) + j, bias.of(score, ahead, j));
       };
       return Body{tileLoop(t)};
     }));
@@ -201,10 +210,17 @@ private:
     return out;
   }
 
+  /// The first key from which the scores of a tile are computed: the start of a panel, at or before the first key that
+  /// its first row sees, and at a multiple of the lanes, so that a key's lane in a row's sums does not depend on tiles.
+  Expr firstOfTile(const Expr &i0) const {
+    const int64_t step = std::lcm<int64_t>(nr(), 2 * rowLanes);
+    return shape.window ? shape.firstKey(i0) / imm(step) * step : imm(0);
+  }
+
   /// Turns a row of scores into unnormalised probabilities, 0 for keys that are masked. Rows end with a panel, so that
   /// all rows of a tile run the same vectors. Keys that all rows see need no mask.
   Body softmaxRow(const Expr &h, const Expr &i0, const Expr &i, const Expr &panels) {
-    Expr query = i0 + i, base = i * scoresStride, extent = panels * nr();
+    Expr query = i0 + i, base = i * scoresStride, extent = panels * nr(), begin = firstOfTile(i0);
     constexpr int most = 2 * rowLanes;
     auto parts = [&](const std::function<Body(const Expr &, const Fold &, bool)> &element) {
       auto part = [&](const Expr &begin, const Expr &count, bool masked) {
@@ -213,11 +229,19 @@ private:
       if (!shape.causal && shape.tokens % nr() == 0)
         return std::vector{part(imm(0), extent, false)};
       Expr seen = (shape.causal ? i0 + 1 : imm(shape.tokens)) / imm(most) * most;
+      if (shape.window) {  // the last row is the last to see its first key
+        Expr all = min(seen, (shape.firstKey(i0 + (tile.rows - 1)) + (most - 1)) / imm(most) * most);
+        return std::vector{part(begin, all - begin, true), part(all, seen - all, false),
+                           part(seen, extent - seen, true)};
+      }
       return std::vector{part(imm(0), seen, false), part(seen, extent - seen, true)};
     };
     Expr end = shape.causal ? query + 1 : imm(shape.tokens);
     auto visible = [&](const Expr &j, const Expr &v, double otherwise, bool masked) {
-      return masked ? select(lt(j, end), v, fimm(otherwise, dtype())) : v;
+      Expr seen = lt(j, end);
+      if (shape.window)
+        seen = binary(BinaryOp::and_, seen, shape.inWindow(query, j));
+      return masked ? select(seen, v, fimm(otherwise, dtype())) : v;
     };
     Expr factor = fimm(scaleLeft * log2e, dtype());
     auto maximum = parts([&](const Expr &j, const Fold &fold, bool masked) {
@@ -236,8 +260,9 @@ private:
     };
     return {foldParts("max", dtype(), BinaryOp::max, -HUGE_VAL, maximum, most, [&](const Expr &most) {
       return Body{store(maxima, i, most), bindTo("top", most * factor, [&](const Expr &top) {
-                    Stmt subtract = vectorLoop("j", extent, tile.lanes, [&](const Expr &j) {
-                      return Body{store(scores, base + j, load(scores, base + j) - most)};
+                    Expr from = shape.window ? base + begin : base;
+                    Stmt subtract = vectorLoop("j", extent - begin, tile.lanes, [&](const Expr &j) {
+                      return Body{store(scores, from + j, load(scores, from + j) - most)};
                     });
                     return Body{ifThen(isHuge(top), {subtract}),
                                 bindTo("zero", select(isHuge(top), fimm(0, dtype()), -top), exponentials)};
@@ -263,6 +288,24 @@ private:
     return {lse, inverse};
   }
 
+  /// The steps over keys of a tile with a window. At its beginning rows see different keys; in between all see all;
+  /// then come the keys of the tile's own positions, for which triangles serve. If the window is no longer than that,
+  /// every step is masked.
+  void maskWindow(TileLoop &t, const Expr &i0) const {
+    auto stepsUp = [&](const Expr &key) { return pairs ? (key + 1) / imm(2) : key; };
+    t.begin = shape.firstKey(i0) / imm(perStep());
+    t.sees = [this, i0](int row, const Expr &key) {
+      const Expr query = i0 + int64_t(row);
+      return binary(BinaryOp::and_, lt(key, query + 1), shape.inWindow(query, key));
+    };
+    if (shape.window > tile.rows + 1) {
+      t.beginWhole = stepsUp(shape.firstKey(i0 + (tile.rows - 1)));
+      return;
+    }
+    t.triangles.clear();
+    t.beginWhole = t.steps = stepsUp(i0 + tile.rows);
+  }
+
   Body outputs(const Expr &b, const Expr &h, const Expr &i0, const Expr &own, const Expr &valuesBase, const Expr &d0,
                const Tile &narrow) {
     TileLoop t;
@@ -271,6 +314,8 @@ private:
     t.steps = shape.causal ? (i0 + (perStep() - 1)) / imm(perStep()) : imm(ceilDiv(shape.tokens, perStep()));
     if (shape.causal)
       t.triangles = ownKeys(i0);
+    if (shape.window)
+      maskWindow(t, i0);
     t.pairs = pairs;
     t.a = [&](int row, const Expr &k) {
       return pairs ? loadPair(probs, k * 2 + row * probsStride) : load(probs, k + row * probsStride);
@@ -298,7 +343,7 @@ private:
   Bias bias;
   Tile tile;
   bool pairs;
-  double scaleLeft;  // the factor by which scores in memory are still to be multiplied; 1 with ALiBi
+  double scaleLeft;  // the factor by which scores in memory are still to be multiplied; 1 with ALiBi or a soft cap
   int64_t depth;     // steps of a score
   int64_t keyPanels, keysSize, sizePadded, valuesSize, tiles, tilesPerTask, scoresStride, queriesStride, probsStride;
   bool shared;  // keys and values are packed once per head of keys, into workspaces

@@ -18,9 +18,18 @@ struct Shape {
   int64_t ofHeads;                              // all heads of the layer; the op has `heads` of them
   bool causal, alibi;
   double p;                                                       // probability of dropout
+  double factor;                                                  // of q . k; 0: 1/sqrt(D)
+  double softcap;                                                 // largest magnitude of a scaled score; 0: any
+  int64_t window;                                                 // the last keys that a query sees; 0: all before it
   int64_t width() const { return (heads + 2 * kvHeads) * size; }  // elements of a row of qkv
   int64_t group() const { return heads / kvHeads; }               // query heads per key head
   double scale() const;
+  /// The first key that a query sees: 0 without a window. The query may be past the last one.
+  kir::Expr firstKey(const kir::Expr &query) const;
+  /// The end of the queries that see a key.
+  kir::Expr endOfQueries(const kir::Expr &key) const;
+  /// pred: whether the window of a query has a key; null without a window.
+  kir::Expr inWindow(const kir::Expr &query, const kir::Expr &key) const;
 };
 /// The shape of an attention op whose operand number `qkv` holds packed queries, keys and values [B, T, width].
 Shape shapeOf(const Op &op, unsigned qkv);
@@ -76,17 +85,28 @@ private:
   kir::Expr first;  // head0 inside withKey, if the op has only some heads
 };
 
-/// ALiBi: adds a bias to a score that depends on the distance of query and key. Without ALiBi it adds nothing.
+/// What becomes of a scaled score: a soft cap limits it, and ALiBi adds a bias that depends on the distance of query
+/// and key. Without them it stays.
 class Bias {
 public:
   Bias(const GroupEval &group, const Op &op, const Shape &shape);
   /// Binds the slope of a head around `body`; add() may be used inside.
   kir::Stmt withSlope(const kir::Expr &head, const std::function<Body()> &body);
-  /// score + bias for a key `uniform + lane` positions after the query (negative: before it). `lane` is the part that
-  /// varies within a vector. The distance is computed in floats, where integers up to 2^24 are exact.
-  kir::Expr add(const kir::Expr &score, const kir::Expr &uniform, const kir::Expr &lane) const;
+  /// Whether scores are changed, and so must be scaled before.
+  bool active() const { return shape.alibi || shape.softcap != 0; }
+  /// The capped score + bias for a key `uniform + lane` positions after the query (negative: before it). `lane` is the
+  /// part that varies within a vector. The distance is computed in floats, where integers up to 2^24 are exact.
+  kir::Expr of(const kir::Expr &score, const kir::Expr &uniform, const kir::Expr &lane) const;
+  /// The same, and the derivative of the capped score, around `body`. There must be a soft cap.
+  using WithDerivative = std::function<Body(const kir::Expr &score, const kir::Expr &derivative)>;
+  kir::Stmt withDerivative(const kir::Expr &score, const kir::Expr &uniform, const kir::Expr &lane,
+                           const WithDerivative &body) const;
 
 private:
+  /// tanh of the score in units of the cap.
+  kir::Expr inCaps(const kir::Expr &score) const;
+  kir::Expr add(const kir::Expr &score, const kir::Expr &uniform, const kir::Expr &lane) const;
+
   const Shape shape;
   const DType compute;
   const kir::Buffer head0;

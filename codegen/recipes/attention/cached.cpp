@@ -2,7 +2,8 @@
 //
 //   1. The caches are copied to the results with the new rows. If a result shares memory with its operand
 //      (inPlaceOperand), only the new rows are stored.
-//   2. For each head and token: scores against all rows so far, each a dot product in the lanes of a vector; softmax in
+//   2. For each head and token: scores against all rows so far, or those of the window, each a dot product in the lanes
+//   of a vector; softmax in
 //      16 lanes; then a chain over rows for each element of the output.
 #include "codegen/recipes/attention/attention.h"
 #include "ir/access.h"
@@ -78,8 +79,14 @@ private:
   Body token(const Expr &h, const Expr &i, const Expr &pos) {
     const DType t = group.compute;
     Expr cache = h / imm(shape.group()) * (rows * shape.size);
-    Expr seen = pos + i + 1;
-    Stmt dots = serial("j", seen, [&](const Expr &j) {
+    Expr seen = pos + i + 1, first = shape.firstKey(pos + i), count = shape.window ? seen - first : seen;
+    auto eachKey = [&](const std::function<Body(const Expr &)> &body) {
+      if (!shape.window)
+        return serial("j", seen, body);
+      Var j = makeVar("j");
+      return loop(LoopKind::serial, j, count, body(kir::ref(j)), 1, first);
+    };
+    Stmt dots = eachKey([&](const Expr &j) {
       Buffer acc = makeBuffer("dot", t, Storage::reg, lanes);
       Stmt clear =
           vectorLoop("x", imm(lanes), lanes, [&](const Expr &) { return Body{kir::store(acc, lane(), fimm(0, t))}; });
@@ -88,25 +95,25 @@ private:
         return Body{kir::store(acc, lane(), kir::fma(q, k, load(acc, lane())))};
       });
       Expr score = hreduce(acc, BinaryOp::add) * fimm(shape.scale(), t);
-      Stmt keep = kir::store(scores, j, bias.add(score, j - (pos + i), imm(0)));
+      Stmt keep = kir::store(scores, j, bias.of(score, j - (pos + i), imm(0)));
       return Body{alloc(acc, {clear, sum, keep})};
     });
     Stmt rest = foldRow(
-        "max", t, BinaryOp::max, -HUGE_VAL, seen, rowLanes,
-        [&](const Expr &j, const Fold &fold) { return Body{fold(load(scores, j))}; },
+        "max", t, BinaryOp::max, -HUGE_VAL, count, rowLanes,
+        [&](const Expr &j, const Fold &fold) { return Body{fold(load(scores, first + j))}; },
         [&](const Expr &most) {
           return Body{foldRow(
-              "sum", t, BinaryOp::add, 0, seen, rowLanes,
+              "sum", t, BinaryOp::add, 0, count, rowLanes,
               [&](const Expr &j, const Fold &fold) {
-                return Body{bindTo("e", unary(UnaryOp::exp, load(scores, j) - most),
-                                   [&](const Expr &e) { return Body{fold(e), kir::store(scores, j, e)}; })};
+                return Body{bindTo("e", unary(UnaryOp::exp, load(scores, first + j) - most),
+                                   [&](const Expr &e) { return Body{fold(e), kir::store(scores, first + j, e)}; })};
               },
-              [&](const Expr &sum) { return output(h, i, seen, cache, sum); })};
+              [&](const Expr &sum) { return output(h, i, first, seen, cache, sum); })};
         });
     return {dots, rest};
   }
 
-  Body output(const Expr &h, const Expr &i, const Expr &seen, const Expr &cache, const Expr &sum) {
+  Body output(const Expr &h, const Expr &i, const Expr &first, const Expr &seen, const Expr &cache, const Expr &sum) {
     // Vectors that end with the row: the next element may belong to another head or lie past the cache.
     Tile tile;
     tile.rows = 1;
@@ -117,6 +124,8 @@ private:
       TileLoop t;
       t.tile = narrow;
       t.steps = seen;
+      if (shape.window)
+        t.begin = first;
       t.a = [&](int, const Expr &k) { return load(scores, k); };
       t.b = [&](int vec, const Expr &k, const Expr &x) {
         return load(to[1], cache + k * shape.size + d0 + int64_t(vec * tile.lanes) + x);

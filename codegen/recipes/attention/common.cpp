@@ -8,7 +8,11 @@ namespace gptc::attention {
 
 using namespace kir;
 
-double Shape::scale() const { return 1.0 / std::sqrt(double(size)); }
+double Shape::scale() const { return factor != 0 ? factor : 1.0 / std::sqrt(double(size)); }
+
+Expr Shape::firstKey(const Expr &query) const { return window ? max(imm(0), query + (1 - window)) : imm(0); }
+Expr Shape::endOfQueries(const Expr &key) const { return window ? min(imm(tokens), key + window) : imm(tokens); }
+Expr Shape::inWindow(const Expr &query, const Expr &key) const { return window ? lt(query + -window, key) : nullptr; }
 
 Shape shapeOf(const Op &op, unsigned qkv) {
   Shape s;
@@ -26,6 +30,11 @@ Shape shapeOf(const Op &op, unsigned qkv) {
   s.causal = op.attrs.getBool("causal", true);
   s.alibi = op.attrs.getBool("alibi");
   s.p = op.attrs.getFloat("p");
+  s.factor = op.attrs.getFloat("scale");
+  s.softcap = op.attrs.getFloat("softcap");
+  s.window = op.attrs.getInt("window");
+  if (s.window >= (op.is(OpKind::attention_cached) ? op.operand(1)->type.dim(1) : s.tokens))
+    s.window = 0;
   return s;
 }
 
@@ -126,6 +135,18 @@ Stmt Bias::withSlope(const Expr &head, const std::function<Body()> &body) {
   return bindTo("slope", ops::alibiSlope(ofAll, shape.ofHeads, compute), [&](const Expr &e) {
     slope = e;
     return body();
+  });
+}
+
+Expr Bias::inCaps(const Expr &score) const { return unary(UnaryOp::tanh, score * fimm(1 / shape.softcap, compute)); }
+
+Expr Bias::of(const Expr &score, const Expr &uniform, const Expr &lane) const {
+  return add(shape.softcap != 0 ? inCaps(score) * fimm(shape.softcap, compute) : score, uniform, lane);
+}
+
+Stmt Bias::withDerivative(const Expr &score, const Expr &uniform, const Expr &lane, const WithDerivative &body) const {
+  return bindTo("caps", inCaps(score), [&](const Expr &t) {
+    return body(add(t * fimm(shape.softcap, compute), uniform, lane), fma(-t, t, fimm(1, compute)));
   });
 }
 

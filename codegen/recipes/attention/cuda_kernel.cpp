@@ -103,6 +103,11 @@ protected:
       return Body{bindTo(name, k * step + first, [&](const Expr &n) { return Body{ifThen(lt(n, count), f(n))}; })};
     });
   }
+  /// f(the first key that query i sees), bound to a name if there is a window.
+  Body fromFirstKey(const Expr &i, const std::function<Body(const Expr &)> &f) const {
+    return shape.window ? Body{bindTo("first", shape.firstKey(i), f)} : f(imm(0));
+  }
+
   /// f(j) for each row below `count` that thread t takes.
   Stmt eachRow(const Expr &t, const Expr &count, const std::function<Body(const Expr &j)> &f) const {
     return every("j", t, threads, count, f);
@@ -169,7 +174,8 @@ protected:
   }
 
   /// A query: its row begins at `query` in `queries`, its `position` among the keys is for ALiBi, and it sees the keys
-  /// before `seen`. `keep` is the dropout mask (null: none). Scores are stored from `scoresAt` on.
+  /// before `seen`. With a window keys count from the first that it sees. `keep` is the dropout mask (null: none).
+  /// Scores are stored from `scoresAt` on.
   struct Row {
     Buffer queries;
     Expr query, seen, position;
@@ -186,7 +192,7 @@ protected:
           "dot", [&](const Expr &x) { return load(r.queries, r.query + x); },
           [&](const Expr &x) { return r.key(j, x); },
           [&](const Expr &product) {
-            Expr value = bias.add(product * fimm(shape.scale(), dtype()), j - r.position, imm(0));
+            Expr value = bias.of(product * fimm(shape.scale(), dtype()), j - r.position, imm(0));
             return Body{bindTo("score", value,
                                [&](const Expr &v) { return Body{kir::store(r.scores, r.scoresAt + j, v), fold(v)}; })};
           })};
@@ -215,6 +221,7 @@ protected:
                   const std::function<Body(const Expr &b, const Expr &head, const Expr &i)> &row) const {
     t.batch = shape.batch, t.tokens = shape.tokens, t.heads = shape.heads, t.keyHeads = shape.kvHeads;
     t.size = shape.size, t.causal = shape.causal, t.alibi = shape.alibi, t.p = dropout.active() ? shape.p : 0;
+    t.scale = shape.factor, t.softcap = shape.softcap, t.window = shape.window;
     t.ofHeads = shape.ofHeads, t.head0 = head0;
     t.mma = s.mma, t.threads = s.threads, t.stages = s.stages;
     GPTC_CHECK(t.rows() > 0 && t.nr > 0 && t.stages > 0, "{}", s.str());
@@ -360,14 +367,17 @@ private:
   }
 
   Body token(const Expr &n, const Expr &h, const Expr &i, const Expr &pos, const Expr &seen) {
+    return fromFirstKey(pos + i, [&](const Expr &first) { return tokenFrom(first, n, h, i, pos, seen); });
+  }
+  Body tokenFrom(const Expr &first, const Expr &n, const Expr &h, const Expr &i, const Expr &pos, const Expr &seen) {
     Expr cache = h / imm(shape.group()) * (rows * shape.size);
     Row r;
     r.queries = qkv.buffer;
     r.query = qkv.query(imm(0), i, h);
-    r.seen = seen;
-    r.position = pos + i;
-    r.key = [&](const Expr &j, const Expr &x) { return load(to[0], cache + j * shape.size + x); };
-    r.value = [&](const Expr &j, const Expr &x) { return load(to[1], cache + j * shape.size + x); };
+    r.seen = seen - first;
+    r.position = pos + i - first;
+    r.key = [&](const Expr &j, const Expr &x) { return load(to[0], cache + (first + j) * shape.size + x); };
+    r.value = [&](const Expr &j, const Expr &x) { return load(to[1], cache + (first + j) * shape.size + x); };
     r.scores = scores;
     r.scoresAt = placeOf(scores, n, rows);
     return softmaxRow(r, [&](const Expr &, const Expr &sum, const Buffer &partial) {
@@ -410,16 +420,19 @@ public:
 
 private:
   Body query(const Expr &block, const Expr &b, const Expr &h, const Expr &i) {
+    return fromFirstKey(i, [&](const Expr &first) { return queryFrom(first, block, b, h, i); });
+  }
+  Body queryFrom(const Expr &first, const Expr &block, const Expr &b, const Expr &h, const Expr &i) {
     Expr kv = h / imm(shape.group());
     Row r;
     r.queries = qkv.buffer;
     r.query = qkv.query(b, i, h);
-    r.seen = shape.causal ? i + 1 : imm(shape.tokens);
-    r.position = i;
-    r.key = [&](const Expr &j, const Expr &x) { return load(qkv.buffer, qkv.key(b, j, kv) + x); };
-    r.value = [&](const Expr &j, const Expr &x) { return load(qkv.buffer, qkv.value(b, j, kv) + x); };
+    r.seen = (shape.causal ? i + 1 : imm(shape.tokens)) - first;
+    r.position = i - first;
+    r.key = [&](const Expr &j, const Expr &x) { return load(qkv.buffer, qkv.key(b, first + j, kv) + x); };
+    r.value = [&](const Expr &j, const Expr &x) { return load(qkv.buffer, qkv.value(b, first + j, kv) + x); };
     if (dropout.active())
-      r.keep = [&](const Expr &j) { return dropout.keep(h, i, j); };
+      r.keep = [&](const Expr &j) { return dropout.keep(h, i, first + j); };
     r.scores = scores;
     r.scoresAt = placeOf(scores, block, shape.tokens);
     return softmaxRow(r, [&](const Expr &most, const Expr &sum, const Buffer &partial) {
@@ -536,31 +549,40 @@ private:
               "dv", [&](const Expr &x) { return load(dout, outAt(b, i, h) + x); },
               [&](const Expr &x) { return load(qkv.buffer, qkv.value(b, j, kv) + x); },
               [&](const Expr &dp) {
-                Expr score = bias.add(product * fimm(shape.scale(), dtype()), j - i, imm(0));
-                Expr e = unary(UnaryOp::exp, score - load(lse, perRow(b, h, i)));
-                return Body{bindTo("e", e, [&](const Expr &e) {
-                  Expr p = e, arrived = dp;
-                  if (dropout.active()) {
-                    Expr scaled = fimm(dropout.keptScale(), dtype()), zero = fimm(0, dtype());
-                    Expr factor = select(dropout.keep(h, i, j), scaled, zero);
-                    p = e * factor, arrived = dp * factor;
-                  }
-                  return f(p, e * (arrived - load(delta, perRow(b, h, i))));
-                })};
+                auto withScore = [&](const Expr &score, const Expr &slope) {
+                  Expr e = unary(UnaryOp::exp, score - load(lse, perRow(b, h, i)));
+                  return Body{bindTo("e", e, [&](const Expr &e) {
+                    Expr p = e, arrived = dp;
+                    if (dropout.active()) {
+                      Expr scaled = fimm(dropout.keptScale(), dtype()), zero = fimm(0, dtype());
+                      Expr factor = select(dropout.keep(h, i, j), scaled, zero);
+                      p = e * factor, arrived = dp * factor;
+                    }
+                    Expr ds = e * (arrived - load(delta, perRow(b, h, i)));
+                    return f(p, slope ? ds * slope : ds);
+                  })};
+                };
+                Expr scaled = product * fimm(shape.scale(), dtype());
+                if (shape.softcap != 0)
+                  return Body{bias.withDerivative(scaled, j - i, imm(0), withScore)};
+                return withScore(bias.of(scaled, j - i, imm(0)), nullptr);
               })};
         });
   }
 
   Body query(const Expr &block, const Expr &b, const Expr &h, const Expr &i) {
-    Expr kv = h / imm(shape.group()), seen = shape.causal ? i + 1 : imm(shape.tokens);
+    return fromFirstKey(i, [&](const Expr &first) { return queryFrom(first, block, b, h, i); });
+  }
+  Body queryFrom(const Expr &first, const Expr &block, const Expr &b, const Expr &h, const Expr &i) {
+    Expr kv = h / imm(shape.group()), seen = (shape.causal ? i + 1 : imm(shape.tokens)) - first;
     Expr at = placeOf(dScores, block, shape.tokens);
     Stmt rows = allRows(seen, [&](const Expr &j) {
-      return Body{pair(b, h, kv, i, j,
+      return Body{pair(b, h, kv, i, first + j,
                        [&](const Expr &, const Expr &ds) { return Body{kir::store(dScores, at + j, weight(ds))}; })};
     });
     Buffer partial = partialSums("dq");
     Stmt sum = sumRows(partial, false, dScores, at, seen,
-                       [&](const Expr &j, const Expr &x) { return load(qkv.buffer, qkv.key(b, j, kv) + x); });
+                       [&](const Expr &j, const Expr &x) { return load(qkv.buffer, qkv.key(b, first + j, kv) + x); });
     Stmt keep = addGroups(partial, [&](const Expr &x, const Expr &all) {
       return kir::store(dqkv.buffer, dqkv.query(b, i, h) + x, all * fimm(shape.scale(), dtype()));
     });
@@ -570,7 +592,7 @@ private:
   Body key(const Expr &block, const Expr &b, const Expr &kv, const Expr &j) {
     Buffer dKey = partialSums("dk"), dValue = partialSums("dv");
     Expr at = placeOf(dScores, block, shape.tokens), first = shape.causal ? j : imm(0);
-    Expr count = imm(shape.tokens) - first;
+    Expr count = shape.endOfQueries(j) - first;
     Stmt clear = shareOut(dKey->size, [&](const Expr &x) {
       return Body{kir::store(dKey, x, fimm(0, dtype())), kir::store(dValue, x, fimm(0, dtype()))};
     });

@@ -31,6 +31,8 @@ std::optional<CudnnAttention> matchCudnnAttention(const Op &fused) {
   if ((a.dtype != DType::bf16 && a.dtype != DType::f16) || shape.size % 8 != 0 || shape.size > 128 ||
       shape.tokens < 2 || (shape.alibi && (!shape.causal || shape.ofHeads > shape.heads)) || shape.p != 0)
     return std::nullopt;
+  if (shape.softcap != 0 || shape.window)  // the graph describes neither
+    return std::nullopt;
   a.causal = shape.causal;
   a.batch = shape.batch, a.tokens = shape.tokens, a.heads = shape.heads, a.kvHeads = shape.kvHeads, a.size = shape.size;
   a.scale = shape.scale();

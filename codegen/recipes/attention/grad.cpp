@@ -6,12 +6,13 @@
 //   1. delta_i = do_i . o_i for the task's heads; dq starts at zero.
 //   2. For each block of kb keys: k and v are packed transposed; dk and dv start at zero. For each head of queries of
 //      the group, and each block of qb queries that sees a key of the block (if causal, from the block's first key on):
-//        S = q k^T (and ALiBi's bias), P = exp(S - lse) as powers of two;  dP = do v^T, dS = P (dP - delta)
+//        S = q k^T (capped, and ALiBi's bias), P = exp(S - lse) as powers of two;  dP = do v^T, dS = P (dP - delta)
 //        dv += P^T do;  dk += dS^T q;  dq += dS k
 //      by tiles. P and dS are [qb x kb] and fit the second-level cache. If lse is huge (isHuge), S - lse is computed
 //      before the step to powers of two, and limited to at most 0. Blocks of queries begin where blocks of keys begin,
 //      and tiles are square there, so a causal mask cuts triangles of tiles on the diagonal. No chain contains a masked
-//      element, so those need not be finite.
+//      element, so those need not be finite. With a window blocks, tiles and panels that it hides are left out, and
+//      where it begins or ends, each step of a chain has a mask.
 //   3. dk and dv of the block are stored. Heads that share keys are added to a total first, in order. If each head is a
 //      task, its dk and dv go to a workspace, and tasks of a second phase add them in the same order.
 //
@@ -105,7 +106,8 @@ private:
   int64_t perStep() const { return pairs ? 2 : 1; }
   DType packed() const { return pairs ? DType::u32 : dtype(); }
   int64_t stackElements() const {
-    const int64_t totals = addsHeads() ? 2 * keysPerBlock * sizePadded : 0;
+    const int64_t totals =
+        (addsHeads() ? 2 * keysPerBlock * sizePadded : 0) + (shape.softcap != 0 ? tile.rows * nr() : 0);
     if (pairs)
       return 2 * keysPerBlock * depth() + (copiedKeys() / 2 + 2 * keyRows() + 2 * queriesPerBlock) * sizePadded +
              queriesPerBlock * stride() + queriesPerBlock * rowStride() / 2 + 2 * tile.rows * nr() + totals;
@@ -158,6 +160,8 @@ private:
       dScoreRows = stack("dsr", queriesPerBlock * rowStride(), DType::bf16);
     }
     score = stack("s", tile.rows * nr(), dtype());
+    if (shape.softcap != 0)
+      derivative = stack("dc", tile.rows * nr(), dtype());
     dProb = stack("dp", tile.rows * nr(), dtype());
 
     Body body = {serial("g", imm(headsPerTask()), [&](const Expr &g) { return prepare(b, firstHead + g); }),
@@ -265,6 +269,8 @@ private:
     Expr firstQuery = shape.causal ? j0 : imm(0);
     auto queryBlocksOf = [&](const Expr &h) {
       Expr blocks = (imm(shape.tokens + queriesPerBlock - 1) - firstQuery) / imm(queriesPerBlock);
+      if (shape.window)
+        blocks = (shape.endOfQueries(j0 + count + -1) + (queriesPerBlock - 1) - firstQuery) / imm(queriesPerBlock);
       return serial("ib", blocks, [&](const Expr &ib) {
         return Body{bindTo("i0", firstQuery + ib * queriesPerBlock, [&](const Expr &i0) {
           Expr rows = partBlocks ? min(imm(queriesPerBlock), imm(shape.tokens) - i0) : imm(queriesPerBlock);
@@ -352,7 +358,14 @@ private:
       Expr seen = panels;
       if (shape.causal)
         seen = min(panels, (m.ahead + first + (tile.rows - 1 + nr())) / imm(nr()));
-      body.push_back(serial("p", seen, [&](const Expr &p) { return scores(m.h, m.b, m.j0, m.i0, first, p); }));
+      Var p = makeVar("p");
+      Body panel = scores(m.h, m.b, m.j0, m.i0, first, kir::ref(p));
+      if (shape.window) {
+        Expr begin = shape.firstKey(m.ahead + first) / imm(nr());
+        body.push_back(loop(LoopKind::serial, p, seen - begin, std::move(panel), 1, begin));
+      } else {
+        body.push_back(loop(LoopKind::serial, p, seen, std::move(panel)));
+      }
       return body;
     });
   }
@@ -362,7 +375,14 @@ private:
     Expr keyTiles = (m.count + (tile.rows - 1)) / imm(tile.rows);
     if (shape.causal)
       keyTiles = min(keyTiles, m.ahead / imm(tile.rows) + m.tiles);
-    return serial("kt", keyTiles, [&](const Expr &kt) {
+    auto eachTile = [&](const std::function<Body(const Expr &)> &body) {
+      if (!shape.window)
+        return serial("kt", keyTiles, body);
+      Var kt = makeVar("kt");
+      Expr begin = shape.firstKey(m.ahead) / imm(tile.rows);  // of the first key that the block's first query sees
+      return loop(LoopKind::serial, kt, keyTiles - begin, body(kir::ref(kt)), 1, begin);
+    };
+    return eachTile([&](const Expr &kt) {
       Body body;
       auto product = [&](const Buffer &left, const Buffer &right, const Buffer &sum) {
         return forPanels(tile, sizePadded, [&](const Expr &d0, const Tile &narrow) {
@@ -374,6 +394,8 @@ private:
             t.begin = max(imm(0), own + 1) * int64_t(tile.rows / perStep());
             t.triangles = {
                 {.ahead = true, .at = own * int64_t(tile.rows / perStep()), .when = binary(BinaryOp::le, imm(0), own)}};
+            if (shape.window)
+              maskQueries(t, kt * int64_t(tile.rows) - m.ahead, max(imm(0), own) * int64_t(tile.rows / perStep()));
           }
           t.pairs = pairs;
           t.a = [&](int row, const Expr &k) {
@@ -396,6 +418,43 @@ private:
         body.push_back(s);
       return body;
     });
+  }
+
+  /// The steps over queries of a tile of keys with a window, whose first key has the position `key`, and the block's
+  /// first query 0. Past the diagonal all keys are seen, until the windows end one after the other. If the window is no
+  /// longer than a tile, every step from `diagonal` on is masked.
+  void maskQueries(TileLoop &t, const Expr &key, const Expr &diagonal) const {
+    auto clamped = [&, all = t.steps](const Expr &query) { return min(all, max(imm(0), query) / imm(perStep())); };
+    t.sees = [this, key](int row, const Expr &query) {
+      const Expr own = key + int64_t(row);
+      return binary(BinaryOp::and_, lt(own, query + 1), shape.inWindow(query, own));
+    };
+    const Expr ends = key + shape.window;
+    t.end = clamped(ends + (tile.rows - 1 + perStep() - 1));
+    if (shape.window > tile.rows + 1) {
+      t.steps = max(t.begin, clamped(ends));
+      return;
+    }
+    t.triangles.clear();
+    t.begin = t.steps = diagonal;
+  }
+
+  /// The steps over keys of a tile of queries with a window, whose first query has the position `query`, and the
+  /// block's first key 0: as maskQueries, before the diagonal. `end` is the last key of the block or of the tile's
+  /// queries.
+  void maskKeys(TileLoop &t, const Expr &query, const Expr &end) const {
+    auto stepsUp = [&](const Expr &key) { return pairs ? (key + 1) / imm(2) : key; };
+    t.sees = [this, query](int row, const Expr &key) {
+      const Expr own = query + int64_t(row);
+      return binary(BinaryOp::and_, lt(key, own + 1), shape.inWindow(own, key));
+    };
+    t.begin = shape.firstKey(query) / imm(perStep());
+    if (shape.window > tile.rows + 1) {
+      t.beginWhole = max(t.begin, min(t.steps, stepsUp(shape.firstKey(query + (tile.rows - 1)))));
+      return;
+    }
+    t.triangles.clear();
+    t.beginWhole = t.steps = max(t.begin, stepsUp(end));
   }
 
   /// dq += dS k, tile by tile, through the first-level cache: the rows in memory are neither padded nor contiguous.
@@ -422,6 +481,8 @@ private:
           t.steps = pairs ? (steps + 1) / imm(2) : steps;  // an odd last key of all is paired with zero
           if (shape.causal)
             t.triangles = {{.at = own / imm(perStep()), .when = lt(own, m.count)}};
+          if (shape.window)
+            maskKeys(t, own, min(m.count, own + tile.rows));
           t.pairs = pairs;
           t.a = [&](int row, const Expr &k) {
             return pairs ? loadPair(dScoreRows, (first + row) * rowStride() + k * 2)
@@ -482,8 +543,13 @@ private:
       };
       t.finish = [&](int row, int vec, const Expr &j, const Expr &acc) {
         Expr ahead = j0 + p * nr() - (i0 + first) + int64_t(vec * tile.lanes - row);
-        return store(to, j + int64_t(row * nr() + vec * tile.lanes),
-                     ofScores ? bias.add(shape.alibi ? scaledLate(acc) : acc, ahead, j) : acc);
+        Expr at = j + int64_t(row * nr() + vec * tile.lanes);
+        Expr scaled = bias.active() ? scaledLate(acc) : acc;
+        if (!ofScores || shape.softcap == 0)
+          return store(to, at, ofScores ? bias.of(scaled, ahead, j) : acc);
+        return bias.withDerivative(scaled, ahead, j, [&](const Expr &score, const Expr &slope) {
+          return Body{store(to, at, score), store(derivative, at, slope)};
+        });
       };
       return tileLoop(t);
     };
@@ -491,7 +557,7 @@ private:
       Expr r, i, end, zero, delta;  // zero: what the exponent of two adds for the log-sum-exp
     };
     // If scores are not scaled yet, the factor that turns them into powers of two scales them too.
-    const double scale = pairs && !shape.alibi ? shape.scale() : 1;
+    const double scale = pairs && !bias.active() ? shape.scale() : 1;
     Expr toLog2 = fimm(log2e * scale, dtype());
     auto withRow = [&](const Expr &r, const std::function<Body(const Row &)> &body) {
       Expr row = i0 + first + r;
@@ -516,15 +582,20 @@ private:
     // P, with dropout, and dS of key x of the panel.
     auto element = [&](const Row &row, const Expr &x, const std::function<Body(const Expr &, const Expr &)> &body) {
       Expr j = j0 + p * nr() + x, near = row.r * nr() + x, zero = fimm(0, dtype());
-      auto visible = [&, seen = lt(j, row.end)](const Expr &e) { return select(seen, e, zero); };
+      Expr seen = lt(j, row.end);
+      if (shape.window)
+        seen = binary(BinaryOp::and_, seen, shape.inWindow(row.i, j));
+      auto visible = [&](const Expr &e) { return select(seen, e, zero); };
+      // The gradient of the scaled product from that of the score.
+      auto ofProduct = [&](const Expr &ds) { return shape.softcap != 0 ? ds * load(derivative, near) : ds; };
       return Body{bindTo("prob", visible(unary(UnaryOp::exp2, fma(load(score, near), toLog2, row.zero))),
                          [&](const Expr &prob) {
                            Expr dp = load(dProb, near);
                            if (!dropout.active())
-                             return body(prob, visible(prob * (dp - row.delta)));
+                             return body(prob, visible(ofProduct(prob * (dp - row.delta))));
                            Expr factor = select(dropout.keep(h, row.i, j), fimm(dropout.keptScale(), dtype()), zero);
                            return Body{bindTo("factor", factor, [&](const Expr &factor) {
-                             return body(prob * factor, visible(prob * (dp * factor - row.delta)));
+                             return body(prob * factor, visible(ofProduct(prob * (dp * factor - row.delta))));
                            })};
                          })};
     };
@@ -576,6 +647,7 @@ private:
   Buffer keysT, valuesT, keys, dKeys, dValues, queries, douts, probs, dScores, score, dProb, delta;
   // Without pairs these are the same buffers as queries, douts and dScores.
   Buffer leftQueries, leftDouts, dScoreRows;
+  Buffer derivative;              // of the capped scores of a tile; null without a soft cap
   Buffer dQueries;                // null if dq grows in the result
   Buffer totalKeys, totalValues;  // sums of the block's dk and dv over the heads of the task, if it has several
   Buffer headKeys, headValues;    // dk and dv of each head, if each head is a task

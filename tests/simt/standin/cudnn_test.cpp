@@ -391,6 +391,16 @@ TEST(CudnnAttention, TakesWhatTheLibraryHas) {
   const Group dropping = forwardOf(plain);
   dropping.fused->body->front()->attrs.set("p", 0.1);
   EXPECT_FALSE(matchCudnnAttention(*dropping.fused));
+  auto with = [&](const char *name, Attr value) {
+    const Group g = forwardOf(plain);
+    g.fused->body->front()->attrs.set(name, std::move(value));
+    return matchCudnnAttention(*g.fused);
+  };
+  EXPECT_FALSE(with("softcap", 2.0));
+  EXPECT_FALSE(with("window", plain.tokens - 1));
+  EXPECT_TRUE(with("window", plain.tokens)) << "all tokens";
+  ASSERT_TRUE(with("scale", 0.3));
+  EXPECT_EQ(with("scale", 0.3)->scale, 0.3);
   const Group part = groupOf(OpKind::attention, {Type(DType::bf16, {1, 16, 48}), Type::scalar(DType::i64)},
                              attrs({{"n_head", 2}, {"of_heads", 4}, {"alibi", true}}), {});
   EXPECT_FALSE(matchCudnnAttention(*part.fused));

@@ -3,11 +3,15 @@
 #include "tests/support/whole_run.h"
 
 #include "ir/element.h"
+#include "ir/kernel/eval.h"
 #include "support/diagnostics.h"
+
+#include "llvm/ADT/STLExtras.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <tuple>
 
 namespace gptc::test {
@@ -50,6 +54,8 @@ struct Case {
   bool alibi = false;
   DType stored = DType::f32;
   int64_t ofHeads = 0;  // 0: these are all
+  double scale = 0, softcap = 0;
+  int64_t window = 0;
 };
 
 /// A forward group and a backward one, with operands that belong together.
@@ -63,7 +69,10 @@ Both both(const Case &c, unsigned seed) {
                       {"causal", c.causal},
                       {"alibi", c.alibi},
                       {"p", c.p},
-                      {"stream", int64_t(5)}});
+                      {"stream", int64_t(5)},
+                      {"scale", c.scale},
+                      {"softcap", c.softcap},
+                      {"window", c.window}});
   std::vector<Type> types = {f32({c.batch, c.tokens, (c.heads + 2 * c.kvHeads) * c.size}).withDType(c.stored)};
   for (int i = 0; c.p > 0 && i < 3; ++i)
     types.push_back(Type::scalar(DType::i64));
@@ -92,8 +101,9 @@ Both both(const Case &c, unsigned seed) {
 
 void compare(const Case &c, bool interpreted = false) {
   Both b = both(c, unsigned(c.tokens));
-  std::string what = fmt::format("B{} T{} H{}/{} D{} causal {} p {} alibi {}", c.batch, c.tokens, c.heads, c.kvHeads,
-                                 c.size, c.causal, c.p, c.alibi);
+  std::string what =
+      fmt::format("B{} T{} H{}/{} D{} causal {} p {} alibi {} scale {} softcap {} window {}", c.batch, c.tokens,
+                  c.heads, c.kvHeads, c.size, c.causal, c.p, c.alibi, c.scale, c.softcap, c.window);
   for (DType compute : {DType::f64, DType::f32}) {
     expectWithinBound(b.forward, b.in, {.compute = compute, .compiled = !interpreted}, what);
     expectWithinBound(b.backward, b.gradIn, {.compute = compute, .compiled = !interpreted}, what + " backward");
@@ -190,16 +200,147 @@ TEST(Attention, Alibi) {
   compare({1, 211, 3, 1, 8, true, 0.3, true});
 }
 
+// Windows shorter than a tile, around its rows and around panels of keys, and nearly all.
+TEST(Attention, Windows) {
+  OneIn some(4);
+  for (int64_t tokens : {33, 97, 150})
+    for (int64_t window : {1, 2, 7, 13, 14, 15, 16, 17, 31, 32, 33, 64, 96, 149, 150}) {
+      if (some.skips())
+        continue;
+      compare({.batch = 1, .tokens = tokens, .heads = 2, .kvHeads = 1, .size = 12, .causal = true, .window = window});
+      if (HasFailure())
+        return;
+    }
+}
+
+TEST(Attention, ScalesCapsAndWindows) {
+  OneIn some(3);
+  for (DType stored : {DType::f32, DType::bf16, DType::f16})
+    for (const Case &c : {Case{2, 45, 2, 1, 16, false, 0, false, stored, 0, 0.5},
+                          Case{1, 45, 2, 2, 16, false, 0, false, stored, 0, 0, 2},
+                          Case{1, 70, 4, 2, 16, true, 0.25, false, stored, 0, 0.3, 1.5, 19},
+                          Case{1, 129, 2, 1, 7, true, 0, true, stored, 0, 0, 3, 40},
+                          Case{1, 77, 3, 1, 24, true, 0.25, true, stored, 2000, 0.1, 50, 64}}) {
+      if (some.skips())
+        continue;
+      compare(c);
+      if (HasFailure())
+        return;
+    }
+}
+
+/// The number of vector loops with multiply-adds in them that a kernel runs, where loads of integers give `loaded`.
+class Products {
+public:
+  explicit Products(int64_t loaded) : loaded(loaded) {}
+  int64_t of(const kir::Kernel &k) {
+    for (const kir::Stmt &s : k.body)
+      run(*s);
+    return count;
+  }
+
+private:
+  const int64_t loaded;
+  int64_t count = 0;
+  std::map<const kir::VarNode *, int64_t> values;
+
+  int64_t value(const kir::Expr &e) {
+    using kir::ExprKind;
+    switch (e->kind) {
+    case ExprKind::IntImm:
+      return e->ival;
+    case ExprKind::Var:
+      return values.at(e->var.get());
+    case ExprKind::Binary:
+      if (isFloat(e->args[0]->dtype))
+        return 0;
+      return kir::evalInt(e->bop, e->args[0]->dtype, value(e->args[0]), value(e->args[1]));
+    case ExprKind::Select:
+      return value(e->args[0]) ? value(e->args[1]) : value(e->args[2]);
+    default:
+      return loaded;
+    }
+  }
+  static bool multiplies(const kir::Expr &e) {
+    return e->kind == kir::ExprKind::Fma || e->kind == kir::ExprKind::Dot ||
+           llvm::any_of(e->args, [](const kir::Expr &a) { return multiplies(a); });
+  }
+  static bool multiplies(const kir::StmtNode &s) {
+    return (s.kind == kir::StmtKind::Store && multiplies(s.value)) ||
+           llvm::any_of(s.body, [](const kir::Stmt &b) { return multiplies(*b); });
+  }
+  void runAll(const std::vector<kir::Stmt> &body) {
+    for (const kir::Stmt &s : body)
+      run(*s);
+  }
+  void run(const kir::StmtNode &s) {
+    switch (s.kind) {
+    case kir::StmtKind::For: {
+      if (s.loop == kir::LoopKind::vector) {
+        count += multiplies(s);
+        return;
+      }
+      const int64_t begin = value(s.begin), n = value(s.extent);
+      for (int64_t i = 0; i < n; ++i) {
+        values[s.var.get()] = begin + i;
+        runAll(s.body);
+      }
+      return;
+    }
+    case kir::StmtKind::Let:
+      if (!isFloat(s.value->dtype))
+        values[s.var.get()] = value(s.value);
+      return runAll(s.body);
+    case kir::StmtKind::If:
+      return runAll(isFloat(s.value->dtype) || value(s.value) ? s.body : s.orelse);
+    default:
+      return runAll(s.body);
+    }
+  }
+};
+
+// What a window hides wholly is not computed: the work grows with tokens times window.
+TEST(Attention, WindowsSkipWhatTheyHide) {
+  const int64_t tokens = 1024, window = 64, size = 32;
+  auto work = [&](OpKind kind, int64_t window) {
+    const AttrMap at = attrs({{"n_head", int64_t(1)}, {"window", window}});
+    const Type qkv = f32({1, tokens, 3 * size}), o = f32({1, tokens, size}), lse = f32({1, 1, tokens}),
+               one = f32({1, 1, 3 * size}), cache = f32({1, tokens, size});
+    const std::vector<Type> operands = kind == OpKind::attention ? std::vector<Type>{qkv}
+                                       : kind == OpKind::attention_grad
+                                           ? std::vector<Type>{o, qkv, o, lse}
+                                           : std::vector{one, cache, cache, Type::scalar(DType::i64)};
+    const Group g = attentionOf(kind, operands, at);
+    const Target target = hostTarget();
+    return Products(tokens - 1).of(lowerGroup(*g.fused, defaultSchedule(*g.fused, target), target).kernel);
+  };
+  for (OpKind kind : kinds) {
+    const int64_t all = work(kind, 0), some = work(kind, window);
+    EXPECT_EQ(work(kind, tokens), all) << nameOf(kind).str();
+    // Causal pairs are half of all; blocks of up to 128 keys and queries are computed whole.
+    const int64_t seen = kind == OpKind::attention_cached ? tokens : tokens / 2;
+    const int64_t part = kind == OpKind::attention_grad ? window + 128
+                         : kind == OpKind::attention    ? window + 48
+                                                        : window;
+    EXPECT_LE(some * seen, all * part) << nameOf(kind).str() << ": " << some << " of " << all;
+    EXPECT_GT(some * seen, all * window / 2) << nameOf(kind).str() << ": " << some << " of " << all;
+  }
+}
+
 TEST(Attention, Interpreted) { compare({2, 40, 4, 2, 8, true, 0.25}, true); }
 
 // Blocks, tasks and where keys are packed are the schedule's; the sums are the op's.
 TEST(Attention, SizesNeverChangeBits) {
   OneIn some(3);
-  for (auto [causal, p, alibi, stored] : {std::tuple<bool, double, bool, DType>{true, 0, false, DType::f32},
-                                          {true, 0.2, true, DType::f32},
-                                          {false, 0.2, true, DType::f32},
-                                          {true, 0.2, true, DType::bf16}}) {
-    Both b = both({2, 151, 6, 2, 24, causal, p, alibi, stored}, 1);
+  for (auto [causal, p, alibi, stored, softcap, window] :
+       {std::tuple<bool, double, bool, DType, double, int64_t>{true, 0, false, DType::f32, 0, 0},
+        {true, 0.2, true, DType::f32, 0, 0},
+        {false, 0.2, true, DType::f32, 0, 0},
+        {true, 0.2, true, DType::bf16, 0, 0},
+        {true, 0, false, DType::f32, 2, 37},
+        {true, 0.2, true, DType::bf16, 2, 50},
+        {true, 0, false, DType::bf16, 0, 5}}) {
+    Both b = both({2, 151, 6, 2, 24, causal, p, alibi, stored, 0, 0, softcap, window}, 1);
     Target target = hostTarget();
     target.bf16Dot = true;
     std::vector<Tensor> forward = run(b.forward, b.in, {.target = target}),
@@ -316,7 +457,8 @@ void plant(Case c, const std::vector<const char *> &forwards, const std::vector<
   const int64_t tokens[] = {0, c.tokens / 2, c.tokens - 1};
   c.batch = std::size(heads) * std::size(bad) * std::size(tokens);
   std::string what = fmt::format("T{} H{}/{} D{} causal {} p {} alibi {} {}", c.tokens, c.heads, c.kvHeads, c.size,
-                                 c.causal, c.p, c.alibi, nameOf(c.stored).str());
+                                 c.causal, c.p, c.alibi, nameOf(c.stored).str()) +
+                     fmt::format(" softcap {} window {}", c.softcap, c.window);
   Both b = both(c, unsigned(c.tokens));
   const int64_t width = (c.heads + 2 * c.kvHeads) * c.size;
   int64_t sequence = 0;
@@ -360,6 +502,8 @@ TEST(Attention, NotFiniteStaysBehindTheMask) {
     plant({1, 45, 4, 2, 5, true, 0.3, true, stored}, forwards, backwards);
     plant({1, 40, 1, 1, 17, true, 0, false, stored}, forwards, backwards);
     plant({1, 33, 4, 1, 7, false, 0.3, true, stored}, {}, {});
+    for (int64_t window : {3, 20, 33})
+      plant({1, 75, 2, 1, 5, true, 0, false, stored, 0, 0, window == 20 ? 2.0 : 0, window}, forwards, backwards);
     if (HasFatalFailure())
       return;
   }
