@@ -229,22 +229,6 @@ void checkHeads(ConfigReader &r, ModelConfig &m) {
 
 void checkArchitecture(ConfigReader &r, ModelConfig &m) {
   Contradictions(r, m).check();
-  const struct {
-    const char *key;
-    bool built;
-    std::string written, works;
-  } later[] = {
-      {"model.rotary_dim", m.rotaryDim == m.headDim, fmt::format("{}", m.rotaryDim), fmt::format("{}", m.headDim)},
-      {"model.rope_scaling", m.ropeScaling == RopeScaling::none, quoted(nameOf(m.ropeScaling)), "\"none\""},
-      {"model.window", !m.window, fmt::format("{}", m.window), "0"},
-      {"model.attention_scale", !m.attentionScale, fmt::format("{}", m.attentionScale), "0"},
-      {"model.attention_softcap", !m.attentionSoftcap, fmt::format("{}", m.attentionSoftcap), "0"},
-      {"model.qk_norm", m.qkNorm == QkNorm::none, quoted(nameOf(m.qkNorm)), "\"none\""},
-      {"model.norm_plus_one", !m.normPlusOne, "true", "false"}};
-  for (const auto &l : later)
-    if (!l.built && r.good(l.key) && r.where(l.key).line)
-      r.complain(l.key, ErrorCode::NotBuiltYet, fmt::format("{} = {} is not built yet", l.key, l.written), "",
-                 {fmt::format("leave the key out or write {}", l.works)});
   m.qkvBias = m.biased(m.qkvBias);
   m.attentionBias = m.biased(m.attentionBias);
   m.mlpBias = m.biased(m.mlpBias);

@@ -10,8 +10,8 @@ namespace gptc {
 /// rotary_dim where they are not written.
 void checkHeads(ConfigReader &r, ModelConfig &m);
 
-/// Reports values other than a key's default where they have no effect or contradict another key, and what is not built
-/// yet. Sets the biases that are not written.
+/// Reports values other than a key's default where they have no effect or contradict another key. Sets the biases that
+/// are not written.
 void checkArchitecture(ConfigReader &r, ModelConfig &m);
 
 /// "1, 2, 4": the divisors of `n` up to `most`, at most 12 of them.

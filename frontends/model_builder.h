@@ -1,10 +1,15 @@
-// Builds the graph of a pre-norm transformer (GPT-2, Radford et al. 2019) from a configuration, before any pass: phase
-// "import". docs/model.md describes the effect of each key of [model].
+// Builds the graph of a transformer (GPT-2, Radford et al. 2019) from a configuration, before any pass: phase "import".
+// docs/model.md describes the effect of each key of [model].
 //
-//   x = drop(norm?(wte[tok] + wpe[pos]))
-//   per layer  x = x + drop(c_proj(attention(rope?(c_attn(ln_1 x)))))
-//              x = x + drop(mlp.c_proj(h)),  h = act(mlp.c_fc(ln_2 x)), or act(mlp.c_gate(ln_2 x)) * mlp.c_fc(ln_2 x)
-//   logits = lm_head(ln_f x)
+//   x = drop(norm?(embedding_scale wte[tok] + wpe[pos] + wtt[0]))
+//   a(x) = drop(ln_1_out?(c_proj(attention(rope?(qk_norm?(c_attn x))))))
+//   m(x) = drop(ln_2_out?(mlp.c_proj h)),  h = act(mlp.c_fc x), or act(mlp.c_gate x) * mlp.c_fc x
+//   per layer, by norm_position:
+//     pre, both      x = x + a(ln_1 x);    x = x + m(ln_2 x)       both: a and m end with a norm, ln_1_out and ln_2_out
+//     output         x = x + a(x);         x = x + m(x)            and so here
+//     post           x = ln_1(x + a(x));   x = ln_2(x + m(x))      without ln_f
+//     or, with parallel_residual, x = x + a(ln_1 x) + m(ln_2 x); with shared_norm ln_2 is ln_1
+//   logits = cap?(lm_head(transform?(ln_f x)) + lm_head.bias?),  transform(x) = head.norm(act(head.dense x))
 //
 // Positions: the table wpe; rotated queries and keys (rope: one table of angles per function, shared by the layers); a
 // bias in attention (alibi); or none. An encoder (causal = false) has no cache and hence no @decode and @prefill; its
@@ -28,10 +33,10 @@
 // States. Parameters have Hugging Face's GPT-2 names without the leading "transformer."; a linear layer is [in,out], y
 // = x W + b. Attribute hf is the name in files: the same or, for a model that Hugging Face's Llama can hold (rmsnorm,
 // swiglu, rope, no bias), Llama's, with its layout (runtime/checkpoint/file_layout.h). @rng_seed and @step are i64[]
-// counters. h.I.attn.k_cache and v_cache are [n_kv_head,T,D], kind "cache". Matrices have decay=true. Initial values:
-// embeddings normal(0.02); linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at its own width;
-// projections into the residual stream s / sqrt(2 n_layer); biases 0, gains 1. Every parameter and every dropout site
-// has its own random stream.
+// counters. h.I.attn.k_cache and v_cache are [n_kv_head,T,D], kind "cache"; D is head_dim. Matrices have decay=true.
+// Initial values: embeddings normal(0.02); linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at
+// its own width; projections into the residual stream s / sqrt(2 n_layer); biases 0, gains 1, or 0 if norms add 1.
+// Every parameter and every dropout site has its own random stream.
 //
 // The module's attributes are those of ModelFacts, BatchFacts, OptimizerFacts, PrecisionFacts, CompileFacts and, for
 // several ranks or logical shards, ParallelFacts (ir/facts.def). `fold`, the rows per block of sums over tokens, is the

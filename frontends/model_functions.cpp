@@ -224,6 +224,10 @@ private:
     const std::string h = fmt::format("h.{}.", l);
     at("attn.c_attn", l);
     Value *qkv = linear(x, h + "attn.c_attn", c.biased(c.qkvBias));
+    if (c.qkNorm != QkNorm::none) {
+      at("attn.qk_norm", l);
+      qkv = normOfHeads(qkv, h);
+    }
     if (ropeTable && !llvm::is_contained(c.layersWithoutRope, l)) {
       at("attn.rope", l);
       AttrMap how = headAttrs();
@@ -240,6 +244,22 @@ private:
     y = outputNorm(y, "ln_1_out", l);
     at("attn.drop", l);
     return dropout(y, l, residualSite);
+  }
+
+  /// The RMS norm of queries and keys. That of each head takes heads as a dimension.
+  Value *normOfHeads(Value *qkv, const std::string &h) {
+    const int64_t batch = qkv->type.dim(0), rows = qkv->type.dim(1), width = qkv->type.dim(2);
+    const bool whole = c.qkNorm == QkNorm::whole;
+    AttrMap how = headAttrs();
+    how.set("eps", c.normEps);
+    if (whole)
+      how.set("whole", true);
+    if (c.normPlusOne)
+      how.set("plus_one", true);
+    if (!whole)
+      qkv = reshape(qkv, {batch, rows, c.nHead + 2 * c.nKvHead, c.headSize()});
+    qkv = b.value(OpKind::qk_norm, {qkv, read(h + "attn.q_norm.weight"), read(h + "attn.k_norm.weight")}, how);
+    return whole ? qkv : reshape(qkv, {batch, rows, width});
   }
 
   /// The hidden layer: act(x W); if gated, act(x Wg) * (x W) (Shazeer 2020, "GLU Variants Improve Transformer").

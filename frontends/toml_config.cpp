@@ -129,6 +129,12 @@ void checkTensor(ConfigReader &r, const Config &c) {
   const int64_t t = c.parallel.tensor;
   if (t == 1 || !r.good("parallel.tensor"))
     return;
+  if (m.qkNorm == QkNorm::whole && r.good("model.qk_norm"))
+    return r.complain(
+        "parallel.tensor", ErrorCode::NotBuiltYet,
+        fmt::format("parallel.tensor = {} with model.qk_norm = \"whole\" is not built yet", t),
+        fmt::format("each rank has some heads, and the norm goes over all of them{}", lineOf(r, "model.qk_norm")),
+        {"parallel.tensor = 1 works, with more ranks along parallel.data"});
   const struct {
     const char *key, *what, *name;
     int64_t n;

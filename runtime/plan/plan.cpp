@@ -323,10 +323,9 @@ int64_t parameterCount(const Module &m, bool withoutPositions) {
 }
 
 double attentionFlopsPerToken(const ModelFacts &m) {
-  const int64_t heads = m.headDim ? m.nHead * m.headDim : m.nEmbd, window = m.window ? m.window : m.blockSize;
-  const int64_t whole = m.window ? int64_t(m.layersWithoutWindow.size()) : m.nLayer;
-  return 12.0 * double(heads) *
-         (double(whole) * double(m.blockSize) + double(m.nLayer - whole) * double(std::min(window, m.blockSize)));
+  const double heads = m.headDim ? double(m.nHead) * double(m.headDim) : double(m.nEmbd), layers = double(m.nLayer);
+  const double windowed = m.window ? layers - double(m.layersWithoutWindow.size()) : 0;
+  return 12 * heads * ((layers - windowed) * double(m.blockSize) + windowed * double(std::min(m.window, m.blockSize)));
 }
 
 double flopsPerToken(const Module &m) {

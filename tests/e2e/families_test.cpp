@@ -107,7 +107,9 @@ struct Families : ::testing::TestWithParam<const char *> {
   e2e::Workplace w;
 };
 
-INSTANTIATE_TEST_SUITE_P(Of, Families, ::testing::Values("gpt2", "bloom", "bert"),
+INSTANTIATE_TEST_SUITE_P(Of, Families,
+                         ::testing::Values("gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2", "gpt_neox",
+                                           "bloom", "phi", "gemma2", "bert"),
                          [](const auto &info) { return std::string(info.param); });
 
 TEST_P(Families, LossesAndEveryGradientAreTransformers) {

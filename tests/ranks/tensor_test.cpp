@@ -55,7 +55,12 @@ const std::vector<Form> forms = {
       "model.head_transform=true", "model.head_bias=true", "model.dropout=0.2"}},
     {"norms_of_outputs",
      {"model.norm_position=both", "model.norm=rmsnorm", "model.activation=geglu_tanh", "model.bias=false",
-      "model.qkv_bias=true", "model.logit_softcap=2", "model.embedding_scale=3", "model.ffn_dim=12"}},
+      "model.qkv_bias=true", "model.logit_softcap=2", "model.embedding_scale=3", "model.ffn_dim=12",
+      "model.norm_plus_one=true", "model.attention_softcap=2", "model.attention_scale=0.7", "model.window=3",
+      "model.layers_without_window=[1]"}},
+    {"norms_of_heads",
+     {"model.norm=rmsnorm", "model.position=rope", "model.rotary_dim=2", "model.qk_norm=head", "model.head_dim=6",
+      "model.rope_scaling=yarn", "model.rope_factor=2", "model.rope_original_block_size=8", "model.dropout=0.1"}},
 };
 
 struct Case {
@@ -426,6 +431,22 @@ TEST(TensorNot, DividesWhatHasNoParts) {
   // Two heads of keys and values for four ranks.
   EXPECT_THROW(passed({1, 1, 4}, beforeGradients), UserError);
   EXPECT_THROW(passed({0, 1, 3}, beforeGradients), UserError);
+  // A norm over all heads, of which each rank has some.
+  try {
+    std::unique_ptr<Module> m = buildModel(
+        loadConfig("",
+                   {"model.preset=none", "model.n_layer=1", "model.n_head=4", "model.n_embd=16", "model.vocab_size=13",
+                    "model.block_size=8", "model.qk_norm=whole", "model.norm=rmsnorm", "train.micro_batch=1"},
+                   [](const std::string &) { return int64_t(0); }));
+    m->attrs.set("mesh_tensor", int64_t(2));
+    PipelineOptions options;
+    options.reproFile = "";
+    runPipeline(*m, parsePipeline("shard-tensor", nullptr), options);
+    FAIL();
+  } catch (const UserError &e) {
+    EXPECT_EQ(e.diagnostics[0].code, ErrorCode::NotBuiltYet);
+    EXPECT_NE(e.diagnostics[0].message.find("qk_norm"), std::string::npos);
+  }
   std::unique_ptr<Module> m = imported({0, 1, 1});
   const std::string before = print(*m);
   PipelineOptions options;

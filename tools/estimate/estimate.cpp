@@ -76,6 +76,8 @@ std::optional<Refusal> refusalOfSizes(const Config &base, const Strategy &s) {
     return Refusal{fmt::format("tensor = {} does not divide {} heads, {} heads of keys and {} hidden features",
                                s.tensor, m.nHead, m.nKvHead, m.ffnDim),
                    fmt::format("{} does", std::gcd(std::gcd(m.nHead, m.nKvHead), std::gcd(m.ffnDim, s.tensor)))};
+  if (s.tensor > 1 && m.qkNorm == QkNorm::whole)
+    return Refusal{fmt::format("tensor = {} with qk_norm = \"whole\" is not built yet", s.tensor), "tensor = 1 does"};
   if (m.nLayer % s.pipeline)
     return Refusal{fmt::format("{} layers do not divide into {} stages", m.nLayer, s.pipeline),
                    fmt::format("{} stages do", std::gcd(m.nLayer, s.pipeline))};

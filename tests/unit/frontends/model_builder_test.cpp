@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <set>
 
 using namespace gptc;
@@ -37,10 +38,11 @@ StateMap initialStates(const Module &m, uint64_t seed) {
 Tensor integers(Type type, std::vector<double> values) { return Tensor(std::move(type), std::move(values)); }
 
 std::vector<std::string> variants() {
-  return {"plain",    "nobias",     "untied",     "rmsnorm", "nopos",    "gqa",   "mqa",    "silu",
-          "relu",     "relu2",      "gelu",       "swiglu",  "geglu",    "rope",  "alibi",  "embnorm",
-          "llama",    "bloom",      "geglu_tanh", "headdim", "somerope", "post",  "output", "both",
-          "parallel", "sharednorm", "types",      "scaled",  "softcap",  "biases"};
+  return {"plain",    "nobias",     "untied",     "rmsnorm",    "nopos",    "gqa",     "mqa",       "silu",
+          "relu",     "relu2",      "gelu",       "swiglu",     "geglu",    "rope",    "alibi",     "embnorm",
+          "llama",    "bloom",      "geglu_tanh", "headdim",    "somerope", "post",    "output",    "both",
+          "parallel", "sharednorm", "types",      "scaled",     "softcap",  "biases",  "rotarydim", "llama3",
+          "yarn",     "linear",     "window",     "softscores", "qkhead",   "qkwhole", "gemma"};
 }
 
 Config variant(const std::string &name) {
@@ -85,6 +87,38 @@ Config variant(const std::string &name) {
     c.model.embeddingScale = 3;
   if (name == "softcap")
     c.model.logitSoftcap = 2;
+  const bool rotates =
+      name == "rotarydim" || parseWord<RopeScaling>(name).value_or(RopeScaling::none) != RopeScaling::none;
+  if (rotates) {
+    c.model.position = Position::rope;
+    c.model.headDim = 8;
+    c.model.ropeTheta = 100;
+    c.model.ropeScaling = parseWord<RopeScaling>(name).value_or(RopeScaling::none);
+    c.model.ropeFactor = name == "rotarydim" ? 1 : 4;
+    c.model.ropeOriginal = 32;
+    c.model.rotaryDim = name == "rotarydim" ? 4 : 0;
+  }
+  if (name == "window")
+    c.model.window = 2;
+  if (name == "softscores") {
+    c.model.attentionSoftcap = 1;
+    c.model.attentionScale = 0.7;
+  }
+  if (name == "qkhead" || name == "qkwhole") {
+    c.model.position = Position::rope;
+    c.model.nHead = 4;
+    c.model.headDim = 6;
+    c.model.qkNorm = name == "qkhead" ? QkNorm::head : QkNorm::whole;
+  }
+  if (name == "gemma") {
+    c.model.norm = Norm::rmsnorm;
+    c.model.normPosition = NormPosition::both;
+    c.model.normPlusOne = true;
+    c.model.window = 3;
+    c.model.layersWithoutWindow = {1};
+    c.model.attentionSoftcap = 2;
+    c.model.qkNorm = QkNorm::head;
+  }
   if (name == "biases") {
     c.model.bias = false;
     c.model.qkvBias = c.model.normBias = true;
@@ -323,6 +357,103 @@ TEST(ModelBuilder, LlamasHaveTheirNamesInFiles) {
   EXPECT_FALSE(m->state("wte.weight")->attrs.has("hf_transpose"));
   EXPECT_EQ(hf("ln_f.weight"), "model.norm.weight");
   EXPECT_EQ(hf("lm_head.weight"), "lm_head.weight");
+}
+
+/// The types of the states with these names, "-" for one that is missing.
+std::vector<std::string> typesOf(const Module &m, std::initializer_list<const char *> names) {
+  std::vector<std::string> types;
+  for (const char *name : names)
+    types.push_back(m.state(name) ? m.state(name)->type.str() : "-");
+  return types;
+}
+
+using Types = std::vector<std::string>;
+
+TEST(ModelBuilder, StatesOfModelsOfOtherPrograms) {
+  auto m = buildModel(variant("headdim"));  // four heads of 6 and as many of keys, at a width of 7
+  EXPECT_EQ(typesOf(*m, {"h.0.attn.c_attn.weight", "h.0.attn.c_proj.weight", "h.1.attn.k_cache"}),
+            (Types{"f32[7,48]", "f32[24,7]", "f32[2,6,6]"}));
+  m = buildModel(variant("qkhead"));
+  EXPECT_EQ(typesOf(*m, {"h.1.attn.q_norm.weight", "h.1.attn.k_norm.weight"}), (Types{"f32[6]", "f32[6]"}));
+  m = buildModel(variant("qkwhole"));
+  EXPECT_EQ(typesOf(*m, {"h.1.attn.q_norm.weight", "h.1.attn.k_norm.weight"}), (Types{"f32[24]", "f32[12]"}));
+  m = buildModel(variant("post"));
+  EXPECT_EQ(typesOf(*m, {"h.1.ln_1.weight", "h.1.ln_2.weight", "h.1.ln_1_out.weight", "ln_f.weight"}),
+            (Types{"f32[8]", "f32[8]", "-", "-"}));
+  m = buildModel(variant("output"));
+  EXPECT_EQ(
+      typesOf(*m, {"h.1.ln_1.weight", "h.1.ln_2.weight", "h.1.ln_1_out.weight", "h.1.ln_2_out.bias", "ln_f.bias"}),
+      (Types{"-", "-", "f32[8]", "f32[8]", "f32[8]"}));
+  m = buildModel(variant("sharednorm"));
+  EXPECT_EQ(typesOf(*m, {"h.0.ln_1.weight", "h.0.ln_2.weight"}), (Types{"f32[8]", "-"}));
+  m = buildModel(variant("types"));
+  EXPECT_EQ(typesOf(*m, {"wtt.weight", "head.dense.weight", "head.norm.bias", "lm_head.weight", "lm_head.bias"}),
+            (Types{"f32[3,8]", "f32[8,8]", "f32[8]", "-", "f32[11]"}));
+  m = buildModel(variant("biases"));
+  EXPECT_EQ(typesOf(*m, {"h.0.attn.c_attn.bias", "h.0.attn.c_proj.bias", "h.0.mlp.c_fc.bias", "h.0.ln_1.bias"}),
+            (Types{"f32[24]", "-", "-", "f32[8]"}));
+  m = buildModel(variant("gemma"));
+  for (const char *gain : {"h.0.ln_1.weight", "h.1.ln_2_out.weight", "h.0.attn.k_norm.weight", "ln_f.weight"})
+    EXPECT_EQ(m->state(gain)->attrs.getString("init"), "zeros") << gain << " is added to 1";
+}
+
+TEST(ModelBuilder, AttributesOfAttentionAndRotations) {
+  Config c = variant("gemma");
+  c.model.position = Position::rope;
+  c.model.headDim = 6;
+  c.model.rotaryDim = 4;
+  c.model.ropeTheta = 5e5;
+  c.model.ropeScaling = RopeScaling::llama3;
+  c.model.ropeFactor = 8;
+  c.model.ropeOriginal = 64;
+  c.model.attentionScale = 0.25;
+  c.model.layersWithoutRope = {0};
+  const auto m = buildModel(c);
+  std::map<OpKind, int> found;
+  for (const auto &f : m->functions)
+    for (const Op &op : f->body) {
+      if (op.isOneOf(OpKind::attention, OpKind::attention_cached)) {
+        EXPECT_EQ(op.attrs.getInt("window"), op.layer == 1 ? 0 : 3) << print(op);
+        EXPECT_EQ(op.attrs.getFloat("softcap"), 2);
+        EXPECT_EQ(op.attrs.getFloat("scale"), 0.25);
+      }
+      if (op.is(OpKind::rope)) {
+        EXPECT_EQ(op.layer, 1);
+        EXPECT_EQ(op.attrs.getInt("rotary"), 4);
+      }
+      if (op.is(OpKind::rope_table)) {
+        EXPECT_EQ(op.attrs.getFloat("theta"), 5e5);
+        EXPECT_EQ(op.attrs.getString("scaling"), "llama3");
+        EXPECT_EQ(op.result()->type.dim(1), 4);
+      }
+      ++found[op.kind];
+    }
+  EXPECT_EQ(found[OpKind::rope], 4) << "one of two layers, in four functions";
+  EXPECT_EQ(found[OpKind::qk_norm], 8);
+  EXPECT_EQ(found[OpKind::rope_table], 4);
+  // What says nothing new is not said: a window of the whole context, the default's scale.
+  c = smallConfig();
+  c.model.window = c.model.blockSize;
+  c.model.attentionScale = 0.5;  // of heads of 4
+  const auto plain = buildModel(c);
+  for (const Op &op : plain->function("forward")->body)
+    EXPECT_FALSE(op.is(OpKind::attention) && (op.attrs.has("window") || op.attrs.has("scale"))) << print(op);
+}
+
+TEST(ModelBuilder, FactsSayOnlyWhatIsNotTheDefault) {
+  Config c = smallConfig();
+  const auto before = buildModel(c)->attrs;
+  c.model.headDim = c.model.rotaryDim = 4;
+  c.model.qkvBias = c.model.mlpBias = c.model.normBias = true;
+  c.model.attentionScale = 0.5;
+  EXPECT_EQ(buildModel(c)->attrs, before);
+  c.model.headDim = 6;
+  c.model.mlpBias = false;
+  const auto m = buildModel(c);
+  EXPECT_EQ(m->attrs.getInt("head_dim"), 6);
+  EXPECT_EQ(m->attrs.getFloat("attention_scale"), 0.5) << "which is not that of heads of 6";
+  EXPECT_FALSE(m->attrs.getBool("mlp_bias", true));
+  EXPECT_FALSE(m->attrs.has("qkv_bias"));
 }
 
 TEST(ModelBuilder, EveryDropoutSiteHasItsStream) {

@@ -118,6 +118,20 @@ TEST_F(PlanTest, FormulaOfNanoGpt) {
   EXPECT_EQ(flopsPerToken(*plan.planned), 6.0 * 20 + 12.0 * 3 * 2 * 2 * 8);
 }
 
+TEST(FlopsOfAttention, FollowTheSizeOfHeadsAndTheWindow) {
+  ModelFacts m;
+  m.nLayer = 3, m.nHead = 4, m.nEmbd = 32, m.blockSize = 64;
+  EXPECT_EQ(attentionFlopsPerToken(m), 12.0 * 3 * 32 * 64);
+  m.headDim = 16;
+  EXPECT_EQ(attentionFlopsPerToken(m), 12.0 * 3 * 64 * 64);
+  m.window = 10;
+  EXPECT_EQ(attentionFlopsPerToken(m), 12.0 * 3 * 64 * 10);
+  m.layersWithoutWindow = {0, 2};
+  EXPECT_EQ(attentionFlopsPerToken(m), 12.0 * 64 * (64 + 10 + 64));
+  m.window = 100;
+  EXPECT_EQ(attentionFlopsPerToken(m), 12.0 * 3 * 64 * 64);
+}
+
 TEST_F(PlanTest, ReplacesPlansOnly) {
   plan.run.steps = 7;
   writePlan(dir / "plan", plan);
