@@ -77,10 +77,53 @@ Stmt bindTo(const char *name, const Expr &value, const std::function<Body(const 
   return let(v, value, body(kir::ref(v)));
 }
 
+/// Where an accumulator of a tile is.
+static Expr slotOf(const Tile &tile, int row, int vec, const Expr &lane) {
+  return lane + int64_t(row * tile.cols() + vec * tile.lanes);
+}
+
+/// The steps from `first` to `end`, of which each row takes only what it sees.
+static Stmt maskedSteps(const TileLoop &t, const Buffer &acc, const Expr &first, const Expr &end) {
+  const Tile &tile = t.tile;
+  Var at = makeVar("k");
+  const Expr k = kir::ref(at);
+  // A pred; of pairs the bits of those halves that the row sees.
+  auto seenBy = [&](int row) {
+    auto half = [&](int64_t n, int64_t bits) {
+      return select(t.sees(row, k * 2 + n), imm(bits, DType::u32), imm(0, DType::u32));
+    };
+    return t.pairs ? binary(BinaryOp::or_, half(0, 0xffff), half(1, 0xffff0000)) : t.sees(row, k);
+  };
+  Stmt one = vectorLoop("j", imm(tile.lanes), tile.lanes, [&](const Expr &j) {
+    std::vector<Var> vars;
+    for (int v = 0; v < tile.vecs; ++v)
+      vars.push_back(makeVar("b", t.pairs ? DType::u32 : tile.dtype));
+    Body body;
+    for (int i = 0; i < tile.rows; ++i)
+      body.push_back(bindTo("seen", seenBy(i), [&](const Expr &seen) {
+        const Expr own = t.a(i, k);
+        return Body{bindTo("a", t.pairs ? binary(BinaryOp::and_, own, seen) : own, [&](const Expr &a) {
+          Body out;
+          for (int v = 0; v < tile.vecs; ++v) {
+            const Expr to = slotOf(tile, i, v, j), sum = load(acc, to), b = kir::ref(vars[v]);
+            out.push_back(
+                store(acc, to,
+                      t.pairs ? dot(sum, binary(BinaryOp::and_, b, seen), a) : select(seen, kir::fma(a, b, sum), sum)));
+          }
+          return out;
+        })};
+      }));
+    for (int v = tile.vecs; v-- > 0;)
+      body = {let(vars[v], t.b(v, k, j), std::move(body))};
+    return body;
+  });
+  return loop(LoopKind::serial, at, end - first, {one}, 1, first);
+}
+
 Stmt tileLoop(const TileLoop &t) {
   const Tile &tile = t.tile;
   Buffer acc = makeBuffer("acc", tile.dtype, Storage::reg, int64_t(tile.rows) * tile.cols());
-  auto slot = [&](int row, int vec, const Expr &j) { return j + int64_t(row * tile.cols() + vec * tile.lanes); };
+  auto slot = [&](int row, int vec, const Expr &j) { return slotOf(tile, row, vec, j); };
   auto everySlot = [&](const std::function<Stmt(int, int, const Expr &)> &make) {
     return vectorLoop("j", at(tile.lanes), tile.lanes, [&](const Expr &j) {
       Body out;
@@ -142,47 +185,6 @@ Stmt tileLoop(const TileLoop &t) {
     }
     return tri.when ? ifThen(tri.when, std::move(steps)) : block(std::move(steps));
   };
-  // Steps of which rows take only what they see.
-  auto maskedSteps = [&](const Expr &first, const Expr &end) {
-    Var at = makeVar("k");
-    Expr k = kir::ref(at);
-    Stmt one = vectorLoop("j", imm(tile.lanes), tile.lanes, [&](const Expr &j) {
-      Body body;
-      std::vector<Var> vars;
-      for (int v = 0; v < tile.vecs; ++v)
-        vars.push_back(makeVar("b", t.pairs ? DType::u32 : tile.dtype));
-      for (int i = 0; i < tile.rows; ++i) {
-        auto with = [&](const Expr &seen, const std::function<Expr(const Expr &sum, const Expr &a, const Expr &b)> &f) {
-          body.push_back(bindTo("seen", seen, [&](const Expr &seen) {
-            const Expr own = t.a(i, k);
-            return Body{bindTo("a", t.pairs ? binary(BinaryOp::and_, own, seen) : own, [&](const Expr &a) {
-              Body out;
-              for (int v = 0; v < tile.vecs; ++v) {
-                Expr sum = load(acc, slot(i, v, j)), b = kir::ref(vars[v]);
-                out.push_back(
-                    store(acc, slot(i, v, j),
-                          t.pairs ? f(sum, a, binary(BinaryOp::and_, b, seen)) : select(seen, f(sum, a, b), sum)));
-              }
-              return out;
-            })};
-          }));
-        };
-        if (t.pairs) {
-          auto half = [&](int64_t n, int64_t bits) {
-            return select(t.sees(i, k * 2 + n), imm(bits, DType::u32), imm(0, DType::u32));
-          };
-          with(binary(BinaryOp::or_, half(0, 0xffff), half(1, 0xffff0000)),
-               [](const Expr &sum, const Expr &a, const Expr &b) { return dot(sum, b, a); });
-        } else {
-          with(t.sees(i, k), [](const Expr &sum, const Expr &a, const Expr &b) { return kir::fma(a, b, sum); });
-        }
-      }
-      for (int v = tile.vecs; v-- > 0;)
-        body = {let(vars[v], t.b(v, k, j), std::move(body))};
-      return body;
-    });
-    return loop(LoopKind::serial, at, end - first, {one}, 1, first);
-  };
   Var k = makeVar("k");
   Expr of = kir::ref(k);
   Body inner = {step(of, [&](int i) { return t.a(i, of); }, whole)};
@@ -191,12 +193,12 @@ Stmt tileLoop(const TileLoop &t) {
     if (tri.ahead)
       all.push_back(triangle(tri));
   if (t.beginWhole)
-    all.push_back(maskedSteps(t.begin, t.beginWhole));
+    all.push_back(maskedSteps(t, acc, t.begin, t.beginWhole));
   const Expr begin = t.beginWhole ? t.beginWhole : t.begin;
   all.push_back(begin ? loop(LoopKind::serial, k, t.steps - begin, std::move(inner), 1, begin)
                       : loop(LoopKind::serial, k, t.steps, std::move(inner)));
   if (t.end)
-    all.push_back(maskedSteps(t.steps, t.end));
+    all.push_back(maskedSteps(t, acc, t.steps, t.end));
   for (const Triangle &tri : t.triangles)
     if (!tri.ahead)
       all.push_back(triangle(tri));

@@ -11,8 +11,8 @@ namespace gptc::ops {
 /// of_heads.
 struct Heads {
   int64_t batch, rows, queries, keyValues, size;
-  int64_t ofHeads;  // heads of the model, of which the queries' are a part
-  double factor;    // of q . k, if it is given; 0: 1/sqrt(size)
+  int64_t ofHeads;    // heads of the model, of which the queries' are a part
+  double factor = 0;  // of q . k, if it is given; 0: 1/sqrt(size)
 
   static bool from(const Op &op, const Type &qkv, Heads &h, std::string &error) {
     h.queries = op.attrs.getInt("n_head");

@@ -238,10 +238,7 @@ private:
     };
     Expr end = shape.causal ? query + 1 : imm(shape.tokens);
     auto visible = [&](const Expr &j, const Expr &v, double otherwise, bool masked) {
-      Expr seen = lt(j, end);
-      if (shape.window)
-        seen = binary(BinaryOp::and_, seen, shape.inWindow(query, j));
-      return masked ? select(seen, v, fimm(otherwise, dtype())) : v;
+      return masked ? select(shape.withWindow(lt(j, end), query, j), v, fimm(otherwise, dtype())) : v;
     };
     Expr factor = fimm(scaleLeft * log2e, dtype());
     auto maximum = parts([&](const Expr &j, const Fold &fold, bool masked) {
@@ -296,7 +293,7 @@ private:
     t.begin = shape.firstKey(i0) / imm(perStep());
     t.sees = [this, i0](int row, const Expr &key) {
       const Expr query = i0 + int64_t(row);
-      return binary(BinaryOp::and_, lt(key, query + 1), shape.inWindow(query, key));
+      return shape.withWindow(lt(key, query + 1), query, key);
     };
     if (shape.window > tile.rows + 1) {
       t.beginWhole = stepsUp(shape.firstKey(i0 + (tile.rows - 1)));

@@ -28,8 +28,8 @@ struct Shape {
   kir::Expr firstKey(const kir::Expr &query) const;
   /// The end of the queries that see a key.
   kir::Expr endOfQueries(const kir::Expr &key) const;
-  /// pred: whether the window of a query has a key; null without a window.
-  kir::Expr inWindow(const kir::Expr &query, const kir::Expr &key) const;
+  /// pred: `seen`, and with a window whether the query's has the key.
+  kir::Expr withWindow(const kir::Expr &seen, const kir::Expr &query, const kir::Expr &key) const;
 };
 /// The shape of an attention op whose operand number `qkv` holds packed queries, keys and values [B, T, width].
 Shape shapeOf(const Op &op, unsigned qkv);

@@ -12,7 +12,9 @@ double Shape::scale() const { return factor != 0 ? factor : 1.0 / std::sqrt(doub
 
 Expr Shape::firstKey(const Expr &query) const { return window ? max(imm(0), query + (1 - window)) : imm(0); }
 Expr Shape::endOfQueries(const Expr &key) const { return window ? min(imm(tokens), key + window) : imm(tokens); }
-Expr Shape::inWindow(const Expr &query, const Expr &key) const { return window ? lt(query + -window, key) : nullptr; }
+Expr Shape::withWindow(const Expr &seen, const Expr &query, const Expr &key) const {
+  return window ? binary(BinaryOp::and_, seen, lt(query + -window, key)) : seen;
+}
 
 Shape shapeOf(const Op &op, unsigned qkv) {
   Shape s;

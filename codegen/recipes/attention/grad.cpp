@@ -427,7 +427,7 @@ private:
     auto clamped = [&, all = t.steps](const Expr &query) { return min(all, max(imm(0), query) / imm(perStep())); };
     t.sees = [this, key](int row, const Expr &query) {
       const Expr own = key + int64_t(row);
-      return binary(BinaryOp::and_, lt(own, query + 1), shape.inWindow(query, own));
+      return shape.withWindow(lt(own, query + 1), query, own);
     };
     const Expr ends = key + shape.window;
     t.end = clamped(ends + (tile.rows - 1 + perStep() - 1));
@@ -446,7 +446,7 @@ private:
     auto stepsUp = [&](const Expr &key) { return pairs ? (key + 1) / imm(2) : key; };
     t.sees = [this, query](int row, const Expr &key) {
       const Expr own = query + int64_t(row);
-      return binary(BinaryOp::and_, lt(key, own + 1), shape.inWindow(own, key));
+      return shape.withWindow(lt(key, own + 1), own, key);
     };
     t.begin = shape.firstKey(query) / imm(perStep());
     if (shape.window > tile.rows + 1) {
@@ -582,10 +582,9 @@ private:
     // P, with dropout, and dS of key x of the panel.
     auto element = [&](const Row &row, const Expr &x, const std::function<Body(const Expr &, const Expr &)> &body) {
       Expr j = j0 + p * nr() + x, near = row.r * nr() + x, zero = fimm(0, dtype());
-      Expr seen = lt(j, row.end);
-      if (shape.window)
-        seen = binary(BinaryOp::and_, seen, shape.inWindow(row.i, j));
-      auto visible = [&](const Expr &e) { return select(seen, e, zero); };
+      auto visible = [&, seen = shape.withWindow(lt(j, row.end), row.i, j)](const Expr &e) {
+        return select(seen, e, zero);
+      };
       // The gradient of the scaled product from that of the score.
       auto ofProduct = [&](const Expr &ds) { return shape.softcap != 0 ? ds * load(derivative, near) : ds; };
       return Body{bindTo("prob", visible(unary(UnaryOp::exp2, fma(load(score, near), toLog2, row.zero))),
