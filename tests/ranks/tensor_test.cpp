@@ -355,6 +355,23 @@ TEST_P(TensorForms, GradientsAreThoseOfOneRank) {
   EXPECT_EQ(i, expected[0].size());
 }
 
+// A block that is not found would be computed whole by every rank: right, but no faster.
+TEST_P(TensorForms, EveryBlockIsDivided) {
+  const std::unique_ptr<Module> m = passed({GetParam(), 1, 2}, beforeGradients);
+  int matrices = 0;
+  for (const auto &s : m->states)
+    if (s->type.rank() == 2 &&
+        (s->name.find(".attn.c_") != std::string::npos || s->name.find(".mlp.c_") != std::string::npos)) {
+      ++matrices;
+      EXPECT_TRUE(Cut::of(*s, "tensor")) << s->name;
+    }
+  EXPECT_GE(matrices, 2 * 4);
+  int scattered = 0;
+  for (const Op &op : m->function("forward")->body)
+    scattered += op.is(OpKind::reduce_scatter);
+  EXPECT_EQ(scattered, 2 * 2) << "and ranks have parts of the tokens between them";
+}
+
 TEST_P(TensorForms, LossesOfTargetsAreThoseOfOneRank) {
   const Case alone{GetParam(), 1, 1}, two{GetParam(), 1, 2};
   const std::unique_ptr<Module> whole = passed(alone, beforeGradients), m = passed(two, beforeGradients);

@@ -42,11 +42,14 @@ TEST(Facts, WhatIsWrittenIsRead) {
   EXPECT_EQ(factsOf<ModelFacts>(m), model);
   writeFacts(m, ParallelFacts{.data = 4, .tensor = 2, .zeroStage = 1, .reduceOrder = ReduceOrder::fast});
   writeFacts(m, CompileFacts{.remat = "8GiB", .packWeights = false, .offload = Offload::optimizer});
-  EXPECT_EQ(print(m), "module {activation=\"geglu\", bias=true, block_size=0, causal=false, embedding_norm=false, "
-                      "ffn_dim=0, layers_without_rope=[1, 2], mesh_data=4, mesh_tensor=2, n_embd=0, n_head=0, n_kv_head=0, n_layer=3, "
-                      "name=\"small\", norm=\"rmsnorm\", norm_eps=0.25, offload=\"optimizer\", pack_weights=false, "
-                      "position=\"none\", qkv_bias=false, reduce_order=\"fast\", remat=\"8GiB\", rope_scaling=\"yarn\", shards=1, tie_embeddings=true, "
-                      "vocab_size=0, zero_stage=1} {\n}\n");
+  EXPECT_EQ(
+      print(m),
+      "module {activation=\"geglu\", bias=true, block_size=0, causal=false, embedding_norm=false, "
+      "ffn_dim=0, layers_without_rope=[1, 2], mesh_data=4, mesh_tensor=2, n_embd=0, n_head=0, n_kv_head=0, n_layer=3, "
+      "name=\"small\", norm=\"rmsnorm\", norm_eps=0.25, offload=\"optimizer\", pack_weights=false, "
+      "position=\"none\", qkv_bias=false, reduce_order=\"fast\", remat=\"8GiB\", rope_scaling=\"yarn\", shards=1, "
+      "tie_embeddings=true, "
+      "vocab_size=0, zero_stage=1} {\n}\n");
 }
 
 // Some are written only if they say something: an old text stays as it was.
