@@ -80,7 +80,8 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
         {"codegen/cuda/device", {}},
         {"codegen/cuda", {"support", "ir/kernel", "ir", "ir/ops", "codegen", "codegen/recipes"}},
         {"codegen/tuner", {"support", "ir/kernel", "ir", "codegen", "codegen/recipes"}},
-        {"frontends", {"support", "ir", "ir/settings"}},
+        {"frontends/tokenizer", {"support"}},
+        {"frontends", {"support", "ir", "ir/settings", "frontends/tokenizer"}},
         {"runtime/rendezvous", {"support"}},
         {"runtime/launch", {"support", "runtime/rendezvous"}},
         {"runtime/collectives", {"support", "ir", "runtime/rendezvous", "runtime/launch"}},
@@ -100,8 +101,8 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
           "runtime/data", "runtime/checkpoint"}},
     };
     // The tools see everything but how ops, kernels and recipes are made, and of each other what follows.
-    Rooms seen = {"support", "ir",          "ir/kernel",    "passes",        "passes/analysis",
-                  "codegen", "codegen/cpu", "codegen/cuda", "codegen/tuner", "frontends"};
+    Rooms seen = {"support",     "ir",           "ir/kernel",     "passes",    "passes/analysis",    "codegen",
+                  "codegen/cpu", "codegen/cuda", "codegen/tuner", "frontends", "frontends/tokenizer"};
     for (const auto &[room, sees] : table)
       if (room.rfind("runtime/", 0) == 0)
         seen.push_back(room);
