@@ -8,6 +8,9 @@
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Base64.h"
 
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
 #include <set>
 
 namespace gptc {
@@ -19,6 +22,22 @@ const Json &part(const Json &of, const char *name) {
   static const Json absent;
   auto it = of.find(name);  // end() if `of` is no object
   return it == of.end() ? absent : *it;
+}
+
+/// A number as `tokenizers` reads it, whose JSON library divides the digits by a power of ten and rounds twice. Scores
+/// in the last bit decide between segmentations of the same pieces.
+double asTokenizersReads(double value) {
+  if (value == 0 || !std::isfinite(value))
+    return value;
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, std::abs(value), std::chars_format::scientific).ptr;
+  const auto [digits, exponent] = llvm::StringRef(text, size_t(end - text)).split('e');
+  const auto [whole, fraction] = digits.split('.');
+  const uint64_t significand = std::stoull((whole + fraction).str());
+  const int power = std::stoi(exponent.str()) - int(fraction.size());
+  const double ten = std::strtod(fmt::format("1e{}", std::abs(power)).c_str(), nullptr);
+  const double read = power >= 0 ? double(significand) * ten : double(significand) / ten;
+  return std::copysign(std::isfinite(read) ? read : value, value);
 }
 
 class JsonReader {
@@ -313,7 +332,7 @@ private:
     for (const Json &entry : list(model, "vocab", "model")) {
       if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number())
         bad(fmt::format("entry {} of model.vocab is no piece with its score", pieces.size()));
-      pieces.push_back({entry[0].get<std::string>(), entry[1].get<double>()});
+      pieces.push_back({entry[0].get<std::string>(), asTokenizersReads(entry[1].get<double>())});
       if (!std::isfinite(pieces.back().score))
         bad(fmt::format("the score of \"{}\" is no number", pieces.back().text));
       known[pieces.back().text] = placeId(int64_t(pieces.size()) - 1, pieces.back().text);
