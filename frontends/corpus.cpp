@@ -17,7 +17,7 @@ namespace gptc {
 namespace {
 
 constexpr size_t kBlock = 1 << 20;    // bytes
-constexpr size_t kLargest = 1 << 30;  // bytes of a document that cannot be cut
+constexpr size_t kLargest = 1 << 28;  // bytes of a document that cannot be cut
 
 bool isLetter(char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
 
@@ -182,7 +182,7 @@ bool CorpusReader::next(Block &block) {
     length = ended ? pending.size() : cutOf(pending);
     if (!length && want >= kLargest)
       throw UserError(ErrorCode::TooLarge,
-                      fmt::format("{}:{}: a document of more than 1 GiB, which this tokenizer cannot take in pieces",
+                      fmt::format("{}:{}: a document of more than 256 MiB, which this tokenizer cannot take in pieces",
                                   nameOfInput(options.files[file]), line),
                       "cut it into several documents");
   }

@@ -38,7 +38,7 @@ struct CorpusOptions {
 };
 
 /// Reads a corpus once. Throws UserErrors FileMissing, DataInvalid (empty, damaged, cut off) and TooLarge for a
-/// document that cannot be cut and takes more than a gibibyte.
+/// document that cannot be cut and takes more than 256 MiB.
 class CorpusReader {
 public:
   explicit CorpusReader(const CorpusOptions &options);

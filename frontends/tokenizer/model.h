@@ -94,13 +94,13 @@ public:
   };
   Unigram(const std::vector<UnigramPiece> &pieces, Options options);
   ~Unigram() override;
+  // A word is never cut before spaces: the rounding of a sum, which tells equal segmentations apart, depends on what
+  // stands before it.
   void encode(std::string_view word, std::vector<int32_t> &out) const override;
-  bool cutsBeforeSpace() const override { return spacesLead; }
 
 private:
   struct Impl;
   std::unique_ptr<Impl> impl;
-  bool spacesLead;
 };
 
 // ---- WordPiece (Schuster & Nakajima 2012, as in BERT) and whole words

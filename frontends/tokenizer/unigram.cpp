@@ -21,8 +21,7 @@ Unigram::Unigram(const std::vector<UnigramPiece> &pieces, Options options) : imp
   constexpr double unknownPenalty = 10;
   impl->options = options;
   double lowest = 0, highest = 0;
-  bool any = false, spaceIsKnown = false;
-  spacesLead = true;
+  bool any = false;
   VocabularyIds ids;
   for (size_t id = 0; id < pieces.size(); ++id) {
     const UnigramPiece &p = pieces[id];
@@ -32,16 +31,12 @@ Unigram::Unigram(const std::vector<UnigramPiece> &pieces, Options options) : imp
     if (p.kind == UnigramPiece::hidden)
       continue;
     impl->trie.add(p.text, int32_t(id));
-    spacesLead = spacesLead && spaceLeads(p.text);
-    spaceIsKnown = spaceIsKnown || p.text == "\u2581";
     if (p.kind == UnigramPiece::normal) {
       lowest = any ? std::min(lowest, p.score) : p.score;
       highest = any ? std::max(highest, p.score) : p.score;
       any = true;
     }
   }
-  // Where the space is unknown, unknown text on both of its sides is one token.
-  spacesLead = spacesLead && spaceIsKnown;
   impl->fallback = byteTokens(ids);
   impl->highest = highest;
   impl->unknownScore =

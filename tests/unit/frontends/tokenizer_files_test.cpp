@@ -88,7 +88,7 @@ TEST(TokenizerFiles, PiecesHaveTheTokensOfTheWhole) {
       }
     EXPECT_EQ(ids, t.encode(text)) << g["file"];
   }
-  EXPECT_GE(cut, 10);
+  EXPECT_GE(cut, 8);
 }
 
 TEST(TokenizerFiles, TiktokensMergeByTheRankOfWhatTheyMake) {
