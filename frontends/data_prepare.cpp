@@ -1,22 +1,31 @@
 #include "frontends/data_prepare.h"
 
-#include "frontends/tokenizer.h"
-#include "frontends/utf8.h"
+#include "frontends/corpus.h"
+#include "frontends/token_writer.h"
+#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/tokenizer/training.h"
+#include "frontends/tokenizer/utf8.h"
+#include "support/atomic_file.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 
 #include "llvm/ADT/StringRef.h"
 
-#include <bit>
-#include <cstring>
+#include <atomic>
+#include <exception>
 #include <filesystem>
+#include <limits>
+#include <optional>
+#include <sched.h>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
 
 namespace gptc {
 
 namespace {
 
-using Texts = std::vector<std::string_view>;
-constexpr int64_t largestVocab = 1 << 16;
+constexpr int64_t kNarrowVocab = 1 << 16, kLargestTrained = 1 << 20;
 
 /// The parsed value of --tokenizer, checked before any file is read.
 struct Wanted {
@@ -34,103 +43,344 @@ Wanted parseTokenizer(const std::string &text) {
     return {Wanted::bytes};
   if (name == "gpt2" && !rest.empty())
     return {Wanted::merges, 0, rest.str()};
-  if (s.ends_with(".json"))
-    return {Wanted::file, 0, text};
   int64_t vocab;
   if (name == "bpe" && !rest.getAsInteger(10, vocab)) {
-    if (vocab < 257 || vocab > largestVocab)
+    if (vocab < 257 || vocab > kLargestTrained)
       throw UserError(ErrorCode::Usage,
-                      fmt::format("--tokenizer bpe:{}: the vocabulary must be 257 to {}", vocab, largestVocab),
-                      "256 bytes, the merges, and <|endoftext|>; tokens are stored in 16 bits. bpe:4096 suits a few "
-                      "megabytes of text");
+                      fmt::format("--tokenizer bpe:{}: the vocabulary must be 257 to {}", vocab, kLargestTrained),
+                      "256 bytes, the merges, and <|endoftext|>; up to 65536, tokens are stored in 16 bits. bpe:4096 "
+                      "suits a few megabytes of text");
     return {Wanted::bpe, vocab};
   }
+  std::error_code ignored;
+  const llvm::StringRef file = rest.empty() ? s : s.rsplit(':').first;
+  if (file.contains('.') || std::filesystem::exists(file.str(), ignored))
+    return {Wanted::file, 0, text};
   throw UserError(ErrorCode::Usage, fmt::format("--tokenizer {} is not known", text),
-                  "char, byte, bpe:4096, gpt2:MERGES_FILE, or a tokenizer.json");
+                  "char, byte, bpe:4096, gpt2:MERGES_FILE, or a tokenizer.json, tokenizer.model, tekken.json or "
+                  "NAME.tiktoken:PATTERN");
 }
 
-std::string readText(const std::string &file, bool anyBytes) {
-  std::string text = readInput(file, "text file");
-  if (text.empty())
-    throw UserError(ErrorCode::DataInvalid, fmt::format("text file {} is empty", file), "leave it out, or fill it");
-  if (anyBytes)
-    return text;
-  if (size_t at = findInvalidUtf8(text); at != std::string::npos)
-    throw UserError(ErrorCode::DataInvalid,
-                    fmt::format("{} is no UTF-8 text: byte {:#04x} at offset {} (line {})", file, uint8_t(text[at]), at,
-                                1 + llvm::StringRef(text).take_front(at).count('\n')),
-                    "convert it, for example `iconv -f latin1 -t utf8`, or use --tokenizer byte");
-  return text;
+unsigned cpusOfProcess() {
+  cpu_set_t set;
+  const int n = ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  return unsigned(std::max(1, n));
 }
 
-Tokenizer makeTokenizer(const Wanted &wanted, const Texts &train, const Texts &all) {
-  switch (wanted.kind) {
-  case Wanted::characters:
-    return Tokenizer::characters(all);
-  case Wanted::bytes:
-    return Tokenizer::bytes();
-  case Wanted::bpe:
-    return Tokenizer::train(train, wanted.vocab);
-  case Wanted::merges:
-    return Tokenizer::fromMerges(wanted.path);
-  case Wanted::file:
-    return Tokenizer::load(wanted.path);
+/// Reads a corpus in blocks, works on several at a time, and hands the results on in order.
+class Passes {
+public:
+  Passes(const PrepareOptions &options, int64_t totalBytes)
+      : options(options), threads(options.threads ? unsigned(options.threads) : cpusOfProcess()),
+        totalBytes(totalBytes) {}
+
+  unsigned threadCount() const { return threads; }
+
+  /// `work(thread, block)` makes a Result; `take(block, result)` is called in the order of the corpus. `before`: bytes
+  /// of files that an earlier call read.
+  template <typename Result, typename Work, typename Take>
+  void run(const char *doing, int64_t before, const CorpusOptions &corpus, Work work, Take take) {
+    CorpusReader reader(corpus);
+    std::vector<Block> current = batch(reader), next;
+    while (!current.empty()) {
+      std::vector<Result> results(current.size());
+      std::vector<std::exception_ptr> errors(current.size());
+      std::exception_ptr readError;
+      std::atomic<size_t> at = 0;
+      auto help = [&](unsigned thread) {
+        for (size_t i; (i = at++) < current.size();)
+          try {
+            results[i] = work(thread, current[i]);
+          } catch (...) {
+            errors[i] = std::current_exception();
+          }
+      };
+      std::vector<std::thread> helpers;
+      try {
+        for (unsigned t = 1; t < threads; ++t)
+          helpers.emplace_back(help, t);
+      } catch (const std::system_error &) {
+        // Fewer threads do.
+      }
+      try {
+        next = batch(reader);
+      } catch (...) {
+        readError = std::current_exception();
+      }
+      help(0);
+      for (std::thread &t : helpers)
+        t.join();
+      for (size_t i = 0; i < current.size(); ++i) {
+        if (errors[i])
+          std::rethrow_exception(errors[i]);
+        take(current[i], std::move(results[i]));
+      }
+      if (readError)
+        std::rethrow_exception(readError);
+      if (options.progress)
+        options.progress({doing, before + reader.consumed(), totalBytes});
+      current.swap(next);
+      next.clear();
+    }
   }
-  GPTC_UNREACHABLE("tokenizer kind {}", int(wanted.kind));
-}
 
-/// Moves the last `fraction` of all characters to `val`.
-void split(Texts &train, Texts &val, double fraction, bool bytes) {
-  auto lengthOf = [&](std::string_view t) { return bytes ? int64_t(t.size()) : countCodePoints(t); };
-  int64_t total = 0;
-  for (std::string_view t : train)
-    total += lengthOf(t);
-  int64_t left = int64_t(double(total) * (1 - fraction));
-  Texts kept;
-  for (std::string_view t : train) {
-    const int64_t n = lengthOf(t);
-    const size_t cut = left >= n ? t.size() : bytes ? left : bytesOfCodePoints(t, left);
-    if (cut)
-      kept.push_back(t.substr(0, cut));
-    if (cut < t.size())
-      val.push_back(t.substr(cut));
-    left -= std::min(left, n);
+private:
+  std::vector<Block> batch(CorpusReader &reader) const {
+    std::vector<Block> blocks(4 * size_t(threads));
+    size_t n = 0;
+    while (n < blocks.size() && reader.next(blocks[n]))
+      ++n;
+    blocks.resize(n);
+    return blocks;
   }
-  train = std::move(kept);
-}
+  const PrepareOptions &options;
+  unsigned threads;
+  int64_t totalBytes;
+};
 
-std::vector<int32_t> encodeAll(const Texts &texts, const Tokenizer &tokenizer) {
-  std::vector<int32_t> tokens;
-  for (std::string_view text : texts) {
-    if (!tokens.empty() && tokenizer.endOfText() >= 0)
-      tokens.push_back(tokenizer.endOfText());
-    tokenizer.encode(text, tokens);
+/// The corpora, their split, and the tokenizer that grows out of them.
+class Preparation {
+public:
+  Preparation(const PrepareOptions &options, Wanted wanted) : options(options), wanted(wanted) {
+    if (wanted.kind == Wanted::file)
+      tokenizer = Tokenizer::load(wanted.path);
+    else if (wanted.kind == Wanted::merges)
+      tokenizer = Tokenizer::fromMerges(wanted.path);
+    for (CorpusOptions *c : {&train, &val}) {
+      c->files = c == &train ? options.files : options.valFiles;
+      c->keyGiven = !options.key.empty();
+      if (c->keyGiven)
+        c->key = options.key;
+      c->anyBytes = wanted.kind == Wanted::bytes;
+      c->cut = tokenizer                    ? tokenizer->cut()
+               : wanted.kind == Wanted::bpe ? CutPoint::beforeLineFeed  // GPT-2's words
+                                            : CutPoint::anywhere;
+    }
+    splits = options.valFiles.empty() && options.valFraction > 0;
+    openStandardInput();
   }
-  return tokens;
-}
+  ~Preparation() {
+    if (input > STDIN_FILENO)
+      ::close(input);
+  }
 
-void writeTokens(const std::string &file, const std::vector<int32_t> &tokens, bool llmc) {
-  static_assert(std::endian::native == std::endian::little, "token files are little-endian");
-  std::string content;
-  if (llmc) {
-    int32_t header[256] = {20240520, 1, int32_t(tokens.size())};
-    content.assign(reinterpret_cast<const char *>(header), sizeof header);
+  PrepareResult run() {
+    Passes passes(options, sizeOfFiles(train) + sizeOfFiles(val));
+    if (splits || wanted.kind == Wanted::characters)
+      count(passes);
+    if (wanted.kind == Wanted::characters)
+      tokenizer = Tokenizer::characters(characters);
+    else if (wanted.kind == Wanted::bytes)
+      tokenizer = Tokenizer::bytes();
+    else if (wanted.kind == Wanted::bpe)
+      learn(passes);
+    return encode(passes);
   }
-  const size_t start = content.size();
-  content.resize(start + 2 * tokens.size());
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const uint16_t t = uint16_t(tokens[i]);
-    std::memcpy(content.data() + start + 2 * i, &t, 2);
-  }
-  writeFileAtomically(file, content);
-}
 
-int64_t bytesOf(const Texts &texts) {
-  int64_t n = 0;
-  for (std::string_view t : texts)
-    n += int64_t(t.size());
-  return n;
-}
+private:
+  void openStandardInput() {
+    int dashes = 0;
+    for (const std::vector<std::string> &files : {train.files, val.files})
+      dashes += int(std::count(files.begin(), files.end(), "-"));
+    if (dashes > 1)
+      throw UserError(ErrorCode::Usage, "standard input (-) is named twice", "name it once");
+    if (!dashes)
+      return;
+    const bool once = tokenizer && !splits;
+    if (!once)
+      makeFolder(options.outDir);
+    input = once ? STDIN_FILENO : keepStandardInput(options.outDir);
+    train.standardInput = val.standardInput = input;
+  }
+
+  int64_t unitsOf(std::string_view text) const {
+    return wanted.kind == Wanted::bytes ? int64_t(text.size()) : countCodePoints(text);
+  }
+  size_t bytesOfUnits(std::string_view text, int64_t units) const {
+    return wanted.kind == Wanted::bytes ? size_t(units) : bytesOfCodePoints(text, units);
+  }
+
+  /// Counts characters, which says where the training text ends, and collects them.
+  void count(Passes &passes) {
+    struct Result {
+      int64_t units = 0;
+    };
+    std::vector<CharacterSet> of(wanted.kind == Wanted::characters ? passes.threadCount() : 0);
+    auto work = [&](const CorpusOptions &corpus) {
+      return [&](unsigned thread, const Block &block) {
+        Result r;
+        forTexts(block, corpus, [&](std::string_view text) {
+          r.units += unitsOf(text);
+          if (!of.empty())
+            of[thread].add(text);
+        });
+        return r;
+      };
+    };
+    int64_t total = 0;
+    passes.run<Result>("counting", 0, train, work(train), [&](const Block &, Result r) {
+      starts.push_back(total);
+      total += r.units;
+    });
+    starts.push_back(total);
+    if (!of.empty() && !val.files.empty())
+      passes.run<Result>("counting", sizeOfFiles(train), val, work(val), [](const Block &, Result) {});
+    for (const CharacterSet &c : of)
+      characters.add(c);
+    if (splits)
+      trainUnits = int64_t(double(total) * (1 - options.valFraction));
+  }
+
+  void learn(Passes &passes) {
+    struct Result {};
+    std::vector<WordCounts> of(passes.threadCount());
+    passes.run<Result>(
+        "learning", 0, train,
+        [&](unsigned thread, const Block &block) {
+          int64_t units = startOf(block);
+          forTexts(block, train, [&](std::string_view text) {
+            const int64_t n = splits ? unitsOf(text) : 0;
+            if (units < trainUnits)
+              of[thread].add(units + n <= trainUnits ? text : text.substr(0, bytesOfUnits(text, trainUnits - units)));
+            units += n;
+          });
+          return Result{};
+        },
+        [](const Block &, Result) {});
+    for (unsigned t = 1; t < of.size(); ++t)
+      of[0].add(of[t]);
+    tokenizer = Tokenizer::train(of[0], wanted.vocab);
+  }
+
+  /// Calls `f` for each text of a block: a part of a text file, or the documents of JSON lines.
+  template <typename F> static void forTexts(const Block &block, const CorpusOptions &corpus, F f) {
+    if (block.jsonLines)
+      return forDocuments(block, corpus, [&](std::string &text) { f(std::string_view(text)); });
+    requireUtf8(block, corpus);
+    f(std::string_view(block.text));
+  }
+
+  /// Number of characters before a block, if they were counted.
+  int64_t startOf(const Block &block) const {
+    if (!splits)
+      return 0;
+    if (size_t(block.number) + 1 >= starts.size())
+      throw UserError(ErrorCode::DataInvalid, "the text changes while it is read",
+                      "run again when its files are complete");
+    return starts[size_t(block.number)];
+  }
+
+  /// Tokens of a block for one of the two files.
+  struct Part {
+    std::vector<int32_t> tokens;
+    bool any = false, startsDocument = false;
+    int64_t bytes = 0;
+  };
+  struct Encoded {
+    Part train, val;
+    int64_t controlTokens = 0;
+  };
+
+  /// Encodes a text for one file; `starts`, `ends`: whether a document does here.
+  void encodePart(const Tokenizer &t, std::string_view text, bool starts, bool ends, Part &part, int64_t &found) const {
+    if (text.empty())
+      return;
+    if (!part.any)
+      part.startsDocument = starts;
+    else if (starts && t.endOfText() >= 0)
+      part.tokens.push_back(t.endOfText());
+    part.any = true;
+    part.bytes += int64_t(text.size());
+    found += t.encode(text, part.tokens, {options.parseSpecial, options.addSpecial, !starts, !ends});
+  }
+
+  Encoded encodeBlock(const Tokenizer &t, const Block &block, const CorpusOptions &corpus, bool isVal) const {
+    Encoded e;
+    int64_t units = isVal ? 0 : startOf(block);
+    forTexts(block, corpus, [&](std::string_view text) {
+      const bool starts = block.jsonLines || block.startsDocument, ends = block.jsonLines || block.endsDocument;
+      if (isVal || !splits)
+        return encodePart(t, text, starts, ends, isVal ? e.val : e.train, e.controlTokens);
+      const int64_t n = unitsOf(text), left = std::clamp<int64_t>(trainUnits - units, 0, n);
+      const size_t cut = left == n ? text.size() : bytesOfUnits(text, left);
+      encodePart(t, text.substr(0, cut), starts, ends || units + n >= trainUnits, e.train, e.controlTokens);
+      encodePart(t, text.substr(cut), starts || units + left == trainUnits, ends, e.val, e.controlTokens);
+      units += n;
+    });
+    return e;
+  }
+
+  void write(const Part &part, TokenWriter &writer, int64_t &bytes) const {
+    if (!part.any)
+      return;
+    if (part.startsDocument && bytes && tokenizer->endOfText() >= 0)
+      writer.append({tokenizer->endOfText()});
+    writer.append(part.tokens);
+    bytes += part.bytes;
+  }
+
+  PrepareResult encode(Passes &passes) {
+    PrepareResult r;
+    r.tokenizer = tokenizer->describe();
+    r.vocab = tokenizer->vocabSize();
+    r.wide = r.vocab > kNarrowVocab;
+    r.separator = tokenizer->text(tokenizer->endOfText());
+    const bool header = options.format == "llmc" || r.wide;
+    makeFolder(options.outDir);
+    const std::string trainPath = options.outDir + "/train.bin", valPath = options.outDir + "/val.bin";
+    // Nothing is replaced before all is encoded, so that bad text changes no file.
+    TokenWriter trainFile(trainPath, header, r.wide);
+    std::optional<TokenWriter> valFile;
+    if (splits || !val.files.empty())
+      valFile.emplace(valPath, header, r.wide);
+    const std::vector<Tokenizer> of(passes.threadCount(), *tokenizer);
+    auto encodeAll = [&](const CorpusOptions &corpus, bool isVal) {
+      passes.run<Encoded>(
+          "encoding", isVal ? sizeOfFiles(train) : 0, corpus,
+          [&](unsigned thread, const Block &block) { return encodeBlock(of[thread], block, corpus, isVal); },
+          [&](const Block &, Encoded e) {
+            write(e.train, trainFile, r.trainBytes);
+            if (valFile)
+              write(e.val, *valFile, r.valBytes);
+            r.controlTokens += e.controlTokens;
+          });
+    };
+    encodeAll(train, false);
+    if (!r.trainBytes)
+      throw UserError(ErrorCode::DataInvalid, "no text is left to train on",
+                      "give more text or a smaller --val-fraction");
+    if (!val.files.empty())
+      encodeAll(val, true);
+    trainFile.finish();
+    if (valFile)
+      valFile->finish();
+    AtomicFile tokenizerFile(options.outDir + "/" + tokenizer->file().name);
+    tokenizerFile.append(tokenizer->file().content);
+    tokenizerFile.finish();
+    r.trainTokens = trainFile.count();
+    trainFile.commit();
+    if (r.valBytes) {
+      r.valTokens = valFile->count();
+      valFile->commit();
+    } else {
+      std::error_code ignored;  // a val.bin of an earlier run would not fit this tokenizer
+      std::filesystem::remove(valPath, ignored);
+    }
+    tokenizerFile.commit();
+    r.tokenizerFile = options.outDir + "/" + tokenizer->file().name;
+    return r;
+  }
+
+  const PrepareOptions &options;
+  Wanted wanted;
+  CorpusOptions train, val;
+  bool splits = false;
+  int input = -1;
+  std::optional<Tokenizer> tokenizer;
+  CharacterSet characters;
+  std::vector<int64_t> starts;                               // characters before each block of the training files
+  int64_t trainUnits = std::numeric_limits<int64_t>::max();  // characters to train on
+};
 
 }  // namespace
 
@@ -141,43 +391,7 @@ PrepareResult prepareData(const PrepareOptions &options) {
   if (!(options.valFraction >= 0 && options.valFraction < 1))
     throw UserError(ErrorCode::Usage, fmt::format("--val-fraction {} is out of range", options.valFraction),
                     "at least 0 and below 1");
-
-  const bool bytes = wanted.kind == Wanted::bytes;
-  std::vector<std::string> contents;
-  for (const std::string &f : options.files)
-    contents.push_back(readText(f, bytes));
-  for (const std::string &f : options.valFiles)
-    contents.push_back(readText(f, bytes));
-  Texts train(contents.begin(), contents.begin() + options.files.size());
-  Texts val(contents.begin() + options.files.size(), contents.end());
-  if (val.empty() && options.valFraction > 0)
-    split(train, val, options.valFraction, bytes);
-  if (train.empty())
-    throw UserError(ErrorCode::DataInvalid, "no text is left to train on",
-                    "give more text or a smaller --val-fraction");
-
-  Texts all = train;
-  all.insert(all.end(), val.begin(), val.end());
-  const Tokenizer tokenizer = makeTokenizer(wanted, train, all);
-  if (tokenizer.vocabSize() > largestVocab)
-    throw UserError(ErrorCode::TooLarge,
-                    fmt::format("a vocabulary of {} does not fit the 16 bits of a token file", tokenizer.vocabSize()),
-                    "use bpe:N with N up to 65536, or byte");
-
-  // Encode everything before replacing the first file, so that bad text changes no file.
-  const std::vector<int32_t> trainTokens = encodeAll(train, tokenizer), valTokens = encodeAll(val, tokenizer);
-  const PrepareResult result{tokenizer.describe(),      tokenizer.vocabSize(), int64_t(trainTokens.size()),
-                             int64_t(valTokens.size()), bytesOf(train),        bytesOf(val)};
-  makeFolder(options.outDir);
-  const bool llmc = options.format == "llmc";
-  writeTokens(options.outDir + "/train.bin", trainTokens, llmc);
-  std::error_code ignored;  // a val.bin of an earlier run would not fit this tokenizer
-  if (!val.empty())
-    writeTokens(options.outDir + "/val.bin", valTokens, llmc);
-  else
-    std::filesystem::remove(options.outDir + "/val.bin", ignored);
-  writeFileAtomically(options.outDir + "/tokenizer.json", tokenizer.json());
-  return result;
+  return Preparation(options, wanted).run();
 }
 
 }  // namespace gptc

@@ -2,20 +2,37 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace gptc {
 
+/// How far the work is.
+struct PrepareProgress {
+  std::string doing;         // "counting", "learning", "encoding"
+  int64_t done = 0, of = 0;  // bytes of the files; of = 0: unknown
+};
+
 struct PrepareOptions {
-  std::vector<std::string> files;     // training text
+  /// Training text. "-" is standard input. Text files are one document each; files named *.jsonl or *.ndjson, and
+  /// standard input if its first line is a JSON object, hold one document a line. .gz and .zst are read too, by
+  /// content.
+  std::vector<std::string> files;
   std::vector<std::string> valFiles;  // validation text; empty: the end of `files`
   double valFraction = 0.1;  // validation share of the characters (byte: of the bytes) if valFiles is empty; 0: none
-  /// "char", "byte", "bpe:N", "gpt2:MERGES_FILE", or a tokenizer.json.
+  /// "char", "byte", "bpe:N", "gpt2:MERGES_FILE", or a file that Tokenizer::load takes.
   std::string tokenizer;
   std::string outDir;
-  /// "nanogpt": uint16 tokens; "llmc": the same after llm.c's header of 256 int32 (magic 20240520, version 1, count).
+  /// "nanogpt": uint16 tokens, without header, as long as the vocabulary fits; else as "llmc". "llmc": llm.c's header
+  /// of 256 int32, then uint16 tokens (magic 20240520, version 1), or uint32 tokens (20240801, version 7) if the
+  /// vocabulary exceeds 65536.
   std::string format = "nanogpt";
+  std::string key;            // of JSON lines; given: all files are JSON lines; "": "text", where files are
+  bool parseSpecial = false;  // control tokens in the text become their tokens
+  bool addSpecial = false;    // the tokens that the tokenizer puts around a text, around each document
+  int threads = 0;            // 0: the CPUs of this process. The files do not depend on it.
+  std::function<void(const PrepareProgress &)> progress;  // called now and then, if set
 };
 
 struct PrepareResult {
@@ -23,12 +40,18 @@ struct PrepareResult {
   int64_t vocab = 0;
   int64_t trainTokens = 0, valTokens = 0;
   int64_t trainBytes = 0, valBytes = 0;  // bytes of text
+  int64_t controlTokens = 0;             // that stand in the text, as text or as tokens
+  bool wide = false;                     // tokens have 32 bits
+  std::string separator;                 // the token between documents; "": none
+  std::string tokenizerFile;             // path of the tokenizer
 };
 
-/// Writes train.bin, val.bin (if there is a validation split) and tokenizer.json into outDir, each completely or not at
-/// all. Every file is one document; <|endoftext|>, if the tokenizer has it, separates documents. Tokenizers are trained
-/// on the training text only, but char collects the characters of both. Throws UserErrors Usage (wrong tokenizer or
-/// format), FileMissing, DataInvalid (empty, not UTF-8), TooLarge (vocabulary beyond uint16), Unwritable, DiskFull.
+/// Writes train.bin, val.bin (if there is a validation split) and the tokenizer's file into outDir, each completely or
+/// not at all, and none if one of them fails. The token that ends a document, if the tokenizer has one, separates
+/// documents. Tokenizers are trained on the training text only, but char collects the characters of both. Needs memory
+/// for a few blocks of text per thread (frontends/corpus.h), not for the corpus, which it reads up to three times.
+/// Throws UserErrors Usage (wrong tokenizer or format), FileMissing, DataInvalid (empty, damaged, not UTF-8), TooLarge,
+/// Unwritable, DiskFull.
 PrepareResult prepareData(const PrepareOptions &options);
 
 }  // namespace gptc

@@ -1,6 +1,6 @@
 #include "frontends/r_corpus.h"
 
-#include "frontends/utf8.h"
+#include "frontends/tokenizer/utf8.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 

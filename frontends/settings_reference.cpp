@@ -319,6 +319,14 @@ std::string keyList(const KeyReference &keys) {
   return out;
 }
 
+/// Text of a Markdown table's cell.
+static std::string inCell(llvm::StringRef text) {
+  std::string out;
+  for (char c : text)
+    out += c == '|' ? "\\|" : std::string(1, c);
+  return out;
+}
+
 std::string keysPage(const KeyReference &keys) {
   std::string out = R"(# Keys of model.toml
 
@@ -348,7 +356,8 @@ Only the sizes in [model], or a preset, and `data.train` have to be written. `"a
         out += fmt::format("More in {}.\n\n", page);
     out += "| key | values | default | meaning |\n|---|---|---|---|\n";
     for (const Setting *s : those)
-      out += fmt::format("| `{}` | {} | {} | {} |\n", s->leaf(), typeText(s->type), defaultText(*s), s->meaning);
+      out +=
+          fmt::format("| `{}` | {} | {} | {} |\n", s->leaf(), typeText(s->type), defaultText(*s), inCell(s->meaning));
   });
   return out;
 }

@@ -1,5 +1,7 @@
 #include "support/files.h"
 
+#include "support/atomic_file.h"
+
 #include "support/diagnostics.h"
 #include "support/words.h"
 
@@ -197,33 +199,64 @@ static void syncFolderOf(const std::string &file) {
 }
 
 void writeFileAtomically(const std::string &file, std::string_view content) {
+  AtomicFile out(file);
+  out.append(content);
+  out.commit();
+}
+
+AtomicFile::AtomicFile(std::string name) : path(std::move(name)), temporary(fmt::format("{}.tmp{}", path, ::getpid())) {
   // rename would replace a device or a pipe by a file.
-  if (struct stat s; ::stat(file.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
-    failWrite(file, S_ISDIR(s.st_mode) ? EISDIR : EINVAL);
-  std::string temporary = fmt::format("{}.tmp{}", file, ::getpid());
-  {
-    Descriptor out{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-    int error = out.fd < 0 ? errno : 0;
-    while (!error && !content.empty()) {
-      ssize_t n = ::write(out.fd, content.data(), content.size());
-      if (n >= 0)
-        content.remove_prefix(n);
-      else if (errno != EINTR)
-        error = errno;
-    }
-    if (!error && ::fsync(out.fd) != 0)
-      error = errno;
-    if (error) {
-      ::unlink(temporary.c_str());
-      failWrite(file, error);
-    }
-  }
-  if (::rename(temporary.c_str(), file.c_str()) != 0) {
-    int error = errno;
+  if (struct stat s; ::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
+    failWrite(path, S_ISDIR(s.st_mode) ? EISDIR : EINVAL);
+  fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0)
+    failWrite(path, errno);
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd >= 0)
+    ::close(fd);
+  if (!renamed)
     ::unlink(temporary.c_str());
-    failWrite(file, error);
+}
+
+void AtomicFile::append(std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t n = ::write(fd, content.data(), std::min(content.size(), size_t(1) << 26));
+    if (n < 0 && errno != EINTR)
+      failWrite(path, errno);
+    content.remove_prefix(size_t(std::max<ssize_t>(n, 0)));
   }
-  syncFolderOf(file);
+}
+
+void AtomicFile::writeAt(int64_t offset, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t n = ::pwrite(fd, content.data(), content.size(), offset);
+    if (n < 0 && errno != EINTR)
+      failWrite(path, errno);
+    content.remove_prefix(size_t(std::max<ssize_t>(n, 0)));
+    offset += std::max<ssize_t>(n, 0);
+  }
+}
+
+void AtomicFile::finish() {
+  if (fd < 0)
+    return;
+  if (::fsync(fd) != 0)
+    failWrite(path, errno);
+  const int closing = fd;
+  fd = -1;
+  // Network file systems report a full disk here.
+  if (::close(closing) != 0 && errno != EINTR)
+    failWrite(path, errno);
+}
+
+void AtomicFile::commit() {
+  finish();
+  if (::rename(temporary.c_str(), path.c_str()) != 0)
+    failWrite(path, errno);
+  renamed = true;
+  syncFolderOf(path);
 }
 
 SyncedFile::SyncedFile(const std::string &path) : path(path) {

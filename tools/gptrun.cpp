@@ -1,7 +1,7 @@
 // gptrun: runs a plan. Trains by default; `gptrun sample PLAN` and `gptrun eval PLAN` use the trained weights.
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_config.h"
-#include "frontends/tokenizer.h"
+#include "frontends/tokenizer/tokenizer.h"
 #include "ir/facts.h"
 #include "ir/mesh.h"
 #include "runtime/checkpoint/checkpoint.h"
@@ -51,8 +51,16 @@ namespace {
 /// Adapts the front end's tokenizer to the runtime's interface.
 class TokenizerCodec : public TextCodec {
 public:
-  explicit TokenizerCodec(const std::string &file) : tokenizer(Tokenizer::load(file)), stream(tokenizer) {}
-  std::vector<int32_t> encode(const std::string &text) override { return tokenizer.encode(text); }
+  TokenizerCodec(const std::string &file, bool parseSpecial)
+      : tokenizer(Tokenizer::load(file)), stream(tokenizer), parseSpecial(parseSpecial) {}
+  std::vector<int32_t> encode(const std::string &text) override {
+    std::vector<int32_t> tokens;
+    const int64_t found = tokenizer.encode(text, tokens, {.parseSpecial = parseSpecial});
+    if (found)
+      printError("note: {} control token{} in the prompt: {}\n", found, found == 1 ? "" : "s",
+                 parseSpecial ? "parsed" : "encoded as text (data.parse_special or --parse-special changes it)");
+    return tokens;
+  }
   std::string push(int32_t token) override { return stream.push(token); }
   std::string finish() override { return stream.finish(); }
   int64_t vocabSize() const override { return tokenizer.vocabSize(); }
@@ -61,6 +69,7 @@ public:
 private:
   Tokenizer tokenizer;
   TextStream stream;
+  bool parseSpecial;
 };
 
 struct Options {
@@ -69,7 +78,7 @@ struct Options {
   int64_t steps = -1;
   int nodes = 0, ranksPerNode = 0, restarts = 3;  // 0 nodes, ranks: not given
   unsigned threads = 0;
-  bool profile = false, check = false, time = false, agent = false, allowChangedData = false;
+  bool profile = false, check = false, time = false, agent = false, allowChangedData = false, parseSpecial = false;
   SampleOptions sample;
 };
 
@@ -453,7 +462,7 @@ int runTraining(const Options &o, const std::vector<std::string> &words) {
     session.executor.patience = Together::patience;
     std::optional<TokenizerCodec> codec;
     if (!session.plan.run.tokenizer.empty() && session.plan.run.sampleEvery > 0)
-      codec.emplace(session.plan.run.tokenizer);
+      codec.emplace(session.plan.run.tokenizer, session.plan.run.parseSpecial);
     TrainOptions t;
     t.steps = o.steps;
     // With --resume never, only the first start begins anew; restarts resume.
@@ -492,7 +501,7 @@ void runSample(const Options &o) {
     throw UserError(ErrorCode::FileMissing, "the plan names no tokenizer",
                     "set data.tokenizer in model.toml and compile again");
   const Inference inference(o, plan);
-  TokenizerCodec codec(file);
+  TokenizerCodec codec(file, plan.run.parseSpecial || o.parseSpecial);
   std::vector<int32_t> prompt = codec.encode(o.prompt);
   if (prompt.empty())
     throw UserError(ErrorCode::Usage, "the prompt is empty", "give --prompt TEXT");
@@ -599,6 +608,7 @@ int run(int argc, char **argv) {
   common(sample);
   weights(sample);
   sample.option("--prompt", o.prompt, "text to continue; default: the end of a line");
+  sample.flag("--parse-special", o.parseSpecial, "control tokens in the prompt become their tokens");
   sample.option("--max-tokens", o.sample.maxTokens, withDefault("tokens to generate", o.sample.maxTokens))
       .within(int64_t(1), int64_t(1) << 40);
   sample

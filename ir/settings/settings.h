@@ -24,6 +24,7 @@ struct RunSettings {
   std::string onNonfinite = "explain";
   std::string initFrom = "scratch";
   std::string trainData, valData, tokenizer;  // "": none
+  bool parseSpecial = false;
   int64_t evalEvery = 250;
   int64_t evalSteps = 20;
   int64_t sampleEvery = 0;
@@ -452,6 +453,11 @@ template <typename Table> void dataKeys(Table &key, RunSettings &run) {
       Otherwise{"none: no evaluation"}, InPlan{"val_data"});
   key("data.tokenizer", run.tokenizer, Path{}, "tokenizer.json, for samples and for the size of the vocabulary.",
       Otherwise{"none: no samples"}, InPlan{"tokenizer"});
+  key("data.parse_special", run.parseSpecial, Boolean{},
+      "Whether control tokens such as <|im_end|> in the text of a prompt become their tokens. false: they are text "
+      "like "
+      "any other. `gptc data prepare --parse-special` decides for training data.",
+      InPlan{"parse_special", true});
 }
 
 template <typename Table> void runKeys(Table &key, RunSettings &run) {

@@ -19,7 +19,7 @@ constexpr uint64_t kEvalSeed = 0;
 constexpr int kRounds = 6;
 constexpr size_t kHeaderBytes = 1024;
 constexpr int64_t kPiece = 1 << 20;  // tokens per read when all are read
-constexpr int32_t kLlmcMagic = 20240520, kLlmcWideMagic = 20240801;
+constexpr int32_t kLlmcMagic = 20240520, kLlmcVersion = 1, kLlmcWideMagic = 20240801, kLlmcWideVersion = 7;
 
 std::vector<std::string> matches(const std::string &pattern, const std::string &key) {
   struct stat st{};
@@ -75,37 +75,10 @@ int64_t Permutation::operator()(int64_t index) const {
 TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t vocab, int64_t blockSize,
                      int64_t minTokens, int64_t maskToken)
     : vocab(vocab), T(blockSize), maskToken(maskToken) {
-  const std::string again = "make it again with `gptc data prepare`";
   for (const std::string &path : matches(pattern, key)) {
-    File f{path, nameOf(path, pattern), std::make_unique<InputFile>(path, key), 0, 0, epochWindows, allWindows, 0, 0,
+    File f{path, nameOf(path, pattern), std::make_unique<InputFile>(path, key), 0, 2, 0, epochWindows, allWindows, 0, 0,
            0};
-    const size_t size = f.file->size();
-    if (size == 0)
-      invalid(path, "the file is empty", again);
-    int32_t header[3] = {};
-    if (size >= sizeof header && !f.file->read(0, header, sizeof header))
-      invalid(path, "its header cannot be read", again);
-    if (header[0] == kLlmcMagic || header[0] == kLlmcWideMagic) {
-      if (header[0] != kLlmcMagic || header[1] != 1)
-        invalid(path,
-                fmt::format("an llm.c file of magic {} and version {}; 20240520 version 1 (uint16 tokens) is known",
-                            header[0], header[1]),
-                again);
-      if (size < kHeaderBytes || header[2] < 0 || size != kHeaderBytes + size_t(header[2]) * 2)
-        invalid(path,
-                fmt::format("truncated: its header promises {} tokens ({} bytes), it has {} bytes", header[2],
-                            kHeaderBytes + int64_t(header[2]) * 2, size),
-                again);
-      f.start = kHeaderBytes;
-      f.count = header[2];
-    } else {
-      if (std::memcmp(header, "\x93NUMPY", 6) == 0)
-        invalid(path, "an array of NumPy's, with a header",
-                "write its elements alone, as 16-bit numbers: array.astype('uint16').tofile(FILE)");
-      if (size % 2)
-        invalid(path, fmt::format("{} bytes, an odd number: truncated, or no file of 16-bit tokens", size), again);
-      f.count = size / 2;
-    }
+    readFormat(f);
     if (f.count < minTokens)
       invalid(path,
               fmt::format("{} tokens, and {} are needed ({})", f.count, minTokens,
@@ -121,6 +94,42 @@ TokenData::TokenData(const std::string &pattern, const std::string &key, int64_t
   }
 }
 
+void TokenData::readFormat(File &f) {
+  const std::string again = "make it again with `gptc data prepare`";
+  const size_t size = f.file->size();
+  if (size == 0)
+    invalid(f.path, "the file is empty", again);
+  int32_t header[4] = {};
+  if (size >= sizeof header && !f.file->read(0, header, sizeof header))
+    invalid(f.path, "its header cannot be read", again);
+  const auto [magic, version, low, high] = header;
+  if (magic == kLlmcMagic || magic == kLlmcWideMagic) {
+    const bool wide = magic == kLlmcWideMagic;
+    if (version != (wide ? kLlmcWideVersion : kLlmcVersion))
+      invalid(f.path,
+              fmt::format("an llm.c file of magic {} and version {}; 20240520 version 1 (uint16 tokens) and 20240801 "
+                          "version 7 (uint32 tokens) are known",
+                          magic, version),
+              again);
+    f.width = wide ? 4 : 2;
+    f.start = kHeaderBytes;
+    f.count = int64_t(uint64_t(uint32_t(high)) << 32 | uint32_t(low));
+    if (size < kHeaderBytes || f.count < 0 || uint64_t(f.count) != (size - kHeaderBytes) / f.width ||
+        (size - kHeaderBytes) % f.width)
+      invalid(f.path,
+              fmt::format("truncated: its header promises {} tokens of {} bits, it has {} bytes after the header",
+                          f.count, 8 * f.width, size < kHeaderBytes ? 0 : size - kHeaderBytes),
+              again);
+    return;
+  }
+  if (std::memcmp(header, "\x93NUMPY", 6) == 0)
+    invalid(f.path, "an array of NumPy's, with a header",
+            "write its elements alone, as 16-bit numbers: array.astype('uint16').tofile(FILE)");
+  if (size % 2)
+    invalid(f.path, fmt::format("{} bytes, an odd number: truncated, or no file of 16-bit tokens", size), again);
+  f.count = int64_t(size / 2);
+}
+
 int64_t TokenData::tokens() const {
   int64_t n = 0;
   for (const File &f : files)
@@ -129,24 +138,47 @@ int64_t TokenData::tokens() const {
 }
 
 // Reads instead of mapping, because a signal would end the program if a mapped file were truncated.
-void TokenData::read(const File &f, int64_t start, int64_t count, uint16_t *to) {
-  if (!f.file->read(f.start + size_t(start) * 2, to, size_t(count) * 2))
+std::vector<char> TokenData::readBytes(const File &f, int64_t start, int64_t count) {
+  std::vector<char> bytes(size_t(count) * f.width);
+  if (!f.file->read(f.start + size_t(start) * f.width, bytes.data(), bytes.size()))
     invalid(f.path, fmt::format("tokens {} to {} cannot be read any more", start, start + count - 1),
             "do not change token files while they are in use; run again with the file whole");
+  return bytes;
+}
+
+namespace {
+
+std::vector<uint32_t> tokensOf(const std::vector<char> &bytes, size_t width) {
+  std::vector<uint32_t> tokens(bytes.size() / width);
+  if (width == sizeof(uint32_t)) {
+    std::memcpy(tokens.data(), bytes.data(), bytes.size());
+    return tokens;
+  }
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    uint16_t t;
+    std::memcpy(&t, bytes.data() + i * sizeof t, sizeof t);
+    tokens[i] = t;
+  }
+  return tokens;
+}
+
+}  // namespace
+
+std::vector<uint32_t> TokenData::read(const File &f, int64_t start, int64_t count) {
+  return tokensOf(readBytes(f, start, count), f.width);
 }
 
 void TokenData::copy(const File &f, int64_t start, int64_t targets, int32_t *x, int32_t *y) const {
-  std::vector<uint16_t> tokens(targets + 1);
-  read(f, start, targets + 1, tokens.data());
+  const std::vector<uint32_t> tokens = read(f, start, targets + 1);
   requireKnown(f, start, tokens);
   for (int64_t i = 0; i < targets; ++i) {
-    x[i] = tokens[i];
-    y[i] = tokens[i + 1];
+    x[i] = int32_t(tokens[i]);
+    y[i] = int32_t(tokens[i + 1]);
   }
 }
 
-void TokenData::requireKnown(const File &f, int64_t start, const std::vector<uint16_t> &tokens) const {
-  const auto bad = std::find_if(tokens.begin(), tokens.end(), [most = limit()](uint16_t v) { return v >= most; });
+void TokenData::requireKnown(const File &f, int64_t start, const std::vector<uint32_t> &tokens) const {
+  const auto bad = std::find_if(tokens.begin(), tokens.end(), [most = limit()](uint32_t v) { return v >= most; });
   if (bad == tokens.end())
     return;
   const int64_t at = start + (bad - tokens.begin());
@@ -154,11 +186,11 @@ void TokenData::requireKnown(const File &f, int64_t start, const std::vector<uin
     throw UserError(ErrorCode::TokenOutOfRange,
                     fmt::format("{}: token {} at position {} is the encoder's [MASK], the last of a vocabulary of {}",
                                 f.path, *bad, at, vocab),
-                    fmt::format("set model.vocab_size to {}, one more than the text has tokens", *bad + 2));
+                    fmt::format("set model.vocab_size to {}, one more than the text has tokens", int64_t(*bad) + 2));
   throw UserError(ErrorCode::TokenOutOfRange,
                   fmt::format("{}: token {} at position {} is beyond the vocabulary of {}", f.path, *bad, at, vocab),
                   fmt::format("set model.vocab_size to at least {}, or prepare the data with the model's own tokenizer",
-                              *bad + (maskToken < 0 ? 1 : 2)));
+                              int64_t(*bad) + (maskToken < 0 ? 1 : 2)));
 }
 
 void TokenData::checkTokens() const {
@@ -167,15 +199,11 @@ void TokenData::checkTokens() const {
 }
 
 void TokenData::checkTokens(const File &f) const {
-  std::vector<uint16_t> tokens;
-  for (int64_t start = 0; start < f.count; start += kPiece) {
-    tokens.resize(std::min(kPiece, f.count - start));
-    read(f, start, int64_t(tokens.size()), tokens.data());
-    requireKnown(f, start, tokens);
-  }
+  for (int64_t start = 0; start < f.count; start += kPiece)
+    requireKnown(f, start, read(f, start, std::min(kPiece, f.count - start)));
 }
 
-void TokenData::requireLargest(size_t i, uint16_t largest) const {
+void TokenData::requireLargest(size_t i, uint32_t largest) const {
   if (largest >= limit())
     checkTokens(files[i]);
 }
@@ -184,15 +212,11 @@ TokenData::Content TokenData::content(size_t i, const std::atomic<bool> &givenUp
   const File &f = files[i];
   Content r;
   Hasher h;
-  std::vector<uint16_t> tokens(std::min(kPiece, f.count));
   for (int64_t start = 0; start < f.count && !givenUp; start += kPiece) {
-    const int64_t n = std::min(kPiece, f.count - start);
-    read(f, start, n, tokens.data());
-    h.update(tokens.data(), size_t(n) * 2);
-    uint16_t largest = 0;
-    for (int64_t k = 0; k < n; ++k)
-      largest = std::max(largest, tokens[k]);
-    r.largest = std::max(r.largest, largest);
+    const std::vector<char> bytes = readBytes(f, start, std::min(kPiece, f.count - start));
+    h.update(bytes.data(), bytes.size());
+    for (uint32_t t : tokensOf(bytes, f.width))
+      r.largest = std::max(r.largest, t);
   }
   r.hash = h.finish();
   return r;
@@ -215,10 +239,10 @@ std::vector<std::string> TokenData::names() const {
 void TokenData::requireNarrowTokens() const {
   constexpr int64_t least = 64, most = 4096;
   for (const File &f : files) {
-    std::vector<uint16_t> tokens(std::min(most, f.count) & ~int64_t(1));
-    if (f.start > 0 || int64_t(tokens.size()) < least)  // a header tells the format
+    const int64_t n = std::min(most, f.count) & ~int64_t(1);
+    if (f.start > 0 || n < least)  // a header tells the format
       continue;
-    read(f, 0, int64_t(tokens.size()), tokens.data());
+    const std::vector<uint32_t> tokens = read(f, 0, n);
     bool low = false, high = false;
     for (size_t i = 0; i < tokens.size(); i += 2) {
       low |= tokens[i] != 0;
@@ -228,7 +252,7 @@ void TokenData::requireNarrowTokens() const {
       invalid(
           f.path,
           fmt::format("every second of its first {} 16-bit numbers is 0, as in a file of wider tokens", tokens.size()),
-          "token files have 16 bits a token; `gptc data prepare` makes them from text");
+          "a file without header has 16 bits a token; `gptc data prepare` makes token files from text");
   }
 }
 
@@ -277,13 +301,12 @@ std::string TokenData::sampledFingerprint() const {
   constexpr int kSamples = 16;
   constexpr int64_t kSampleTokens = 2048;
   Hasher h;
-  std::vector<uint16_t> sample(kSampleTokens);
   for (const File &f : files) {
     h.update(&f.count, sizeof f.count);
     for (int s = 0; s < kSamples; ++s) {
       int64_t span = std::min(kSampleTokens, f.count), start = (f.count - span) / (kSamples - 1) * s;
-      read(f, start, span, sample.data());
-      h.update(sample.data(), span * 2);
+      const std::vector<char> sample = readBytes(f, start, span);
+      h.update(sample.data(), sample.size());
     }
   }
   return h.finish();

@@ -1,5 +1,7 @@
-// Token files in nanoGPT's format (raw little-endian uint16) and llm.c's (1024-byte header, magic 20240520, version 1,
-// then uint16). A data set may have many files; a window never crosses a file boundary.
+// Token files in nanoGPT's format (raw little-endian uint16) and llm.c's two, which have a header of 256 int32: magic,
+// version, number of tokens. 20240520, version 1: uint16 tokens; 20240801, version 7: uint32 tokens, for vocabularies
+// beyond 65536. The fourth number of a header holds the upper half of a count beyond 2^31 - 1, where llm.c's files end
+// and have 0. A data set may have many files; a window never crosses a file boundary.
 //
 // Training order. In every epoch each file is cut into windows of T tokens (plus one for the last target), starting at
 // a random offset per epoch and file; a random permutation orders all windows. The window of global sequence number g
@@ -59,7 +61,7 @@ public:
   /// Checks all tokens of the set now. Throws UserError(TokenOutOfRange).
   void checkTokens() const;
 
-  /// Throws UserError(DataInvalid) if the beginning of a file shows tokens of 32 or 64 bits.
+  /// Throws UserError(DataInvalid) if the beginning of a file without header shows tokens of 32 or 64 bits.
   void requireNarrowTokens() const;
 
   // For the fingerprint of the set (runtime/data/data_print.h); `i` numbers the files.
@@ -70,13 +72,13 @@ public:
   FileStamp stamp(size_t i) const { return files[i].file->stamp(); }
   struct Content {
     std::string hash;  // BLAKE3 of all tokens
-    uint16_t largest = 0;
+    uint32_t largest = 0;
   };
   /// Reads all of file i; stops early if `givenUp`. Throws UserError(DataInvalid).
   Content content(size_t i, const std::atomic<bool> &givenUp) const;
   /// Throws UserError(TokenOutOfRange), naming the first such token, if the file's largest token exceeds the
   /// vocabulary.
-  void requireLargest(size_t i, uint16_t largest) const;
+  void requireLargest(size_t i, uint32_t largest) const;
 
   /// A hash of sizes and sampled content, as in checkpoints of earlier versions.
   std::string sampledFingerprint() const;
@@ -86,16 +88,21 @@ private:
     std::string path, name;
     std::unique_ptr<InputFile> file;
     size_t start;  // byte of the first token
+    size_t width;  // bytes of a token: 2 or 4
     int64_t count;
     int64_t firstWindow, firstEvalWindow;  // number of windows in earlier files
     int64_t windows, evalWindows;
     int64_t offsets;  // number of possible epoch offsets, in tokens
   };
-  /// Reads `count` tokens from `start`, which the file had when it was opened. Throws UserError(DataInvalid) if it has
-  /// them no more.
-  static void read(const File &f, int64_t start, int64_t count, uint16_t *to);
+  /// Finds out a file's format from its header: `start`, `width` and `count`. Throws UserError(DataInvalid).
+  static void readFormat(File &f);
+  /// Reads the bytes of `count` tokens from `start`, which the file had when it was opened. Throws
+  /// UserError(DataInvalid) if it has them no more.
+  static std::vector<char> readBytes(const File &f, int64_t start, int64_t count);
+  /// Reads tokens like readBytes.
+  static std::vector<uint32_t> read(const File &f, int64_t start, int64_t count);
   /// Throws UserError(TokenOutOfRange) if one of the tokens, read from `start` on, is not in the vocabulary.
-  void requireKnown(const File &f, int64_t start, const std::vector<uint16_t> &tokens) const;
+  void requireKnown(const File &f, int64_t start, const std::vector<uint32_t> &tokens) const;
   /// Checks all tokens of a file, read in pieces.
   void checkTokens(const File &f) const;
   int64_t limit() const { return maskToken < 0 ? vocab : maskToken; }

@@ -58,7 +58,7 @@ public:
 private:
   struct Content {
     std::string hash;  // "": not known yet
-    uint16_t largest = 0;
+    uint32_t largest = 0;
   };
   const TokenData &data;
   const std::string tokenizer, cacheDir;

@@ -1,24 +1,80 @@
 // gptc data: converts text to token files.
 #include "frontends/data_prepare.h"
 #include "frontends/r_corpus.h"
+#include "runtime/train/metrics.h"
+#include "support/stderr.h"
+#include "support/words.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
+
+#include <chrono>
+#include <unistd.h>
 
 namespace gptc {
 
 namespace {
 
-void prepare(const PrepareOptions &options) {
+/// One line that follows the work, on a terminal.
+class ProgressLine {
+public:
+  ~ProgressLine() { clear(); }
+  void show(const PrepareProgress &p) {
+    using namespace std::chrono;
+    constexpr auto between = milliseconds(200);
+    const steady_clock::time_point now = steady_clock::now();
+    if (p.doing != doing) {
+      doing = p.doing;
+      began = now;
+      before = p.done;
+    }
+    if (now - shown < between)
+      return;
+    shown = now;
+    const double seconds = duration<double>(now - began).count();
+    const double rate = seconds > 0 ? double(p.done - before) / seconds : 0;
+    std::string text = fmt::format("{} {}", p.doing, formatBytes(double(p.done)));
+    if (p.of)
+      text += fmt::format(" of {} ({:.0f}%)", formatBytes(double(p.of)), 100 * double(p.done) / double(p.of));
+    if (rate > 0) {
+      text += fmt::format(", {}/s", formatBytes(rate));
+      if (p.of > p.done)
+        text += fmt::format(", {} left", formatDuration(double(p.of - p.done) / rate));
+    }
+    clear();
+    printError("{}", text);
+    width = text.size();
+  }
+  void clear() {
+    if (width)
+      printError("\r{}\r", std::string(width, ' '));
+    width = 0;
+  }
+
+private:
+  std::string doing;
+  std::chrono::steady_clock::time_point began, shown;
+  int64_t before = 0;
+  size_t width = 0;
+};
+
+void prepare(PrepareOptions options) {
+  ProgressLine progress;
+  if (::isatty(STDERR_FILENO))
+    options.progress = [&](const PrepareProgress &p) { progress.show(p); };
   const PrepareResult r = prepareData(options);
+  progress.clear();
   auto line = [](const char *what, int64_t tokens, int64_t bytes) {
     fmt::print("{:<10} {:>13} tokens {:>14} bytes of text {:>6.2f} bytes/token\n", what, tokens, bytes,
                double(bytes) / double(std::max<int64_t>(1, tokens)));
   };
-  fmt::print("{:<10} {}\n", "tokenizer", r.tokenizer);
+  fmt::print("{:<10} {}{}\n", "tokenizer", r.tokenizer, r.wide ? ", 32 bits each" : "");
   line("train", r.trainTokens, r.trainBytes);
   if (r.valTokens)
     line("val", r.valTokens, r.valBytes);
   fmt::print("{:<10} {}\n", "written", options.outDir);
+  if (r.controlTokens)
+    printError("note: {} control token{} in the text: {}\n", r.controlTokens, r.controlTokens == 1 ? "" : "s",
+               options.parseSpecial ? "parsed" : "encoded as text (--parse-special makes tokens of them)");
 }
 
 }  // namespace
@@ -29,13 +85,19 @@ void addDataCommand(Command &app) {
 
   Command c = data.command("prepare", "Tokenizes text files into train.bin, val.bin and tokenizer.json");
   auto options = std::make_shared<PrepareOptions>();
-  c.option("files", options->files, "Text files, UTF-8; each is one document").required().type("FILES");
+  c.option("files", options->files,
+           "Text files, UTF-8; each is one document. *.jsonl and *.ndjson: one document a line. .gz and .zst are read "
+           "too. -: standard input")
+      .required()
+      .type("FILES");
   c.option("--tokenizer", options->tokenizer,
            "char            the characters of the text\n"
            "byte            the 256 bytes\n"
            "bpe:N           byte-pair encoding of N tokens, learned from the training text\n"
            "gpt2:FILE       GPT-2's tokens, from its merges file\n"
-           "FILE.json       a tokenizer made before")
+           "FILE.json       a tokenizer made before, or Hugging Face's tokenizer.json, or Mistral's tekken.json\n"
+           "FILE.model      SentencePiece's\n"
+           "FILE.tiktoken:P tiktoken's ranks with the words of P: gpt2, cl100k, o200k or llama3")
       .required()
       .type("KIND");
   const Option val = c.option("--val", options->valFiles, "Text files to validate on").type("FILES");
@@ -44,8 +106,15 @@ void addDataCommand(Command &app) {
       .excludes(val)
       .type("F");
   c.option("--out", options->outDir, "Folder to write into").required().type("DIR");
-  c.option("--format", options->format, "nanogpt (16-bit tokens) or llmc (with llm.c's header) [nanogpt]")
+  c.option("--format", options->format,
+           "nanogpt (16-bit tokens) or llmc (with llm.c's header) [nanogpt]; a vocabulary beyond 65536 takes llm.c's "
+           "header and 32 bits")
       .type("nanogpt|llmc");
+  c.option("--key", options->key, "Member of JSON lines that holds the text [text]; given: all files are JSON lines")
+      .type("NAME");
+  c.flag("--parse-special", options->parseSpecial, "Control tokens in the text become their tokens, not text");
+  c.flag("--add-special", options->addSpecial, "Put around each document what the tokenizer puts around a text");
+  c.option("--threads", options->threads, "Threads [the CPUs of this process]").type("N").within(1, 1024);
   c.run([options] { prepare(*options); });
 
   // For tools/quickstart.

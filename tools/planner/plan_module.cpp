@@ -2,7 +2,7 @@
 
 #include "codegen/cuda/libraries.h"
 #include "frontends/model_builder.h"
-#include "frontends/tokenizer.h"
+#include "frontends/tokenizer/tokenizer.h"
 #include "frontends/toml_config.h"
 #include "passes/remat.h"
 #include "runtime/cuda/cuda_executor.h"

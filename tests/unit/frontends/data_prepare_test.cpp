@@ -1,16 +1,19 @@
 #include "frontends/data_prepare.h"
 
 #include "frontends/r_corpus.h"
-#include "frontends/tokenizer.h"
+#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/tokenizer/utf8.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 
 #include <gtest/gtest.h>
 #include <zlib.h>
+#include <zstd.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <unistd.h>
 
 using namespace gptc;
@@ -131,15 +134,158 @@ TEST_F(DataPrepare, NothingIsReplacedWhenTheTextIsWrong) {
   EXPECT_EQ(tokens("out/train.bin"), before);
 }
 
-TEST_F(DataPrepare, TooManyCharactersForSixteenBits) {
+TEST_F(DataPrepare, AVocabularyBeyond16BitsTakes32) {
   // 70000 different characters.
   std::string text;
-  for (uint32_t c = 0x10000; c < 0x10000 + 70000; ++c) {
-    text += char(0xf0 | c >> 18);
-    for (int shift : {12, 6, 0})
-      text += char(0x80 | (c >> shift & 0x3f));
+  for (uint32_t c = 0x10000; c < 0x10000 + 70000; ++c)
+    appendUtf8(text, c);
+  PrepareOptions o = options({write("a.txt", text)}, "char");
+  o.valFraction = 0;
+  const PrepareResult r = prepareData(o);
+  EXPECT_TRUE(r.wide);
+  const std::string bytes = readInput(path("out/train.bin"), "token file");
+  int32_t header[256], last;
+  ASSERT_EQ(bytes.size(), sizeof header + 70000 * 4);
+  std::memcpy(header, bytes.data(), sizeof header);
+  std::memcpy(&last, bytes.data() + bytes.size() - 4, 4);
+  EXPECT_EQ(header[0], 20240801);
+  EXPECT_EQ(header[1], 7);
+  EXPECT_EQ(header[2], 70000);
+  EXPECT_EQ(header[3], 0);
+  EXPECT_EQ(last, 69999);
+}
+
+std::string gzipped(const std::string &text) {
+  z_stream z{};
+  deflateInit2(&z, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
+  std::string out(compressBound(text.size()) + 64, '\0');
+  z.next_in = reinterpret_cast<Bytef *>(const_cast<char *>(text.data()));
+  z.avail_in = uInt(text.size());
+  z.next_out = reinterpret_cast<Bytef *>(out.data());
+  z.avail_out = uInt(out.size());
+  deflate(&z, Z_FINISH);
+  out.resize(z.total_out);
+  deflateEnd(&z);
+  return out;
+}
+
+std::string zstd(const std::string &text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+  return out;
+}
+
+/// Text with words, numbers, runs of space and characters of several bytes.
+std::string manyWords(size_t bytes) {
+  std::mt19937 random(7);
+  const char *words[] = {"the",   " quick", "  brown", "\n", "\n\n", " don't", "123",
+                         " 4567", "né中文", "!?",      " ",  "\t",   "x"};
+  std::string text;
+  while (text.size() < bytes)
+    text += words[random() % std::size(words)];
+  return text;
+}
+
+TEST_F(DataPrepare, CompressedTextGivesTheSameTokens) {
+  const std::string text = manyWords(3 << 20);  // several blocks
+  auto prepared = [&](const std::string &file, const std::string &content) {
+    prepareData(options({write(file, content)}, "bpe:400"));
+    return readInput(path("out/train.bin"), "token file") + readInput(path("out/val.bin"), "token file");
+  };
+  const std::string plain = prepared("a.txt", text);
+  EXPECT_EQ(prepared("a.txt.gz", gzipped(text)), plain);
+  EXPECT_EQ(prepared("b.txt.gz", gzipped(text.substr(0, 1000)) + gzipped(text.substr(1000))), plain) << "two members";
+  EXPECT_EQ(prepared("a.zst", zstd(text)), plain);
+  EXPECT_EQ(prepared("b.zst", zstd(text.substr(0, 1000)) + zstd(text.substr(1000))), plain) << "two frames";
+}
+
+TEST_F(DataPrepare, TokensDoNotDependOnThreadsOrBlocks) {
+  const std::string text = manyWords(5 << 20), more = manyWords(1000);
+  for (const char *tokenizer : {"byte", "char", "bpe:500"}) {
+    PrepareOptions o = options({write("a.txt", text), write("b.txt", more)}, tokenizer);
+    o.threads = 1;
+    prepareData(o);
+    const std::string train = readInput(path("out/train.bin"), "t"), val = readInput(path("out/val.bin"), "t");
+    const Tokenizer t = Tokenizer::load(path("out/tokenizer.json"));
+    o.threads = 5;
+    prepareData(o);
+    EXPECT_EQ(readInput(path("out/train.bin"), "t"), train) << tokenizer;
+    EXPECT_EQ(readInput(path("out/val.bin"), "t"), val) << tokenizer;
+    // All at once.
+    const bool bytes = o.tokenizer == "byte";
+    const int64_t characters =
+        bytes ? int64_t(text.size() + more.size()) : countCodePoints(text) + countCodePoints(more);
+    const int64_t left = int64_t(double(characters) * (1 - o.valFraction));
+    const size_t cut = bytes ? size_t(left) : bytesOfCodePoints(text, left);
+    std::vector<int32_t> ids;
+    t.encode(std::string_view(text).substr(0, cut), ids);
+    EXPECT_EQ(tokens("out/train.bin"), Tokens(ids.begin(), ids.end())) << tokenizer;
+    ids.clear();
+    t.encode(std::string_view(text).substr(cut), ids);
+    if (t.endOfText() >= 0)
+      ids.push_back(t.endOfText());
+    t.encode(more, ids);
+    EXPECT_EQ(tokens("out/val.bin"), Tokens(ids.begin(), ids.end())) << tokenizer;
   }
-  EXPECT_EQ(codeOf([&] { prepareData(options({write("a.txt", text)}, "char")); }), 404);
+}
+
+TEST_F(DataPrepare, JsonLinesAreDocuments) {
+  const std::string lines = "{\"id\": 1, \"text\": \"x\"}\n\n{\"meta\": {\"text\": \"no\"}, \"text\": \"y\\u0078\"}\n"
+                            "{\"text\": \"\"}";
+  PrepareOptions o = options({write("a.jsonl", lines)}, "bpe:300");
+  o.valFraction = 0;
+  const uint16_t x = 'x' - '!', y = 'y' - '!', eot = 256;
+  prepareData(o);
+  EXPECT_EQ(tokens("out/train.bin"), (Tokens{x, eot, y, x}));
+  o.files = {write("a.txt", lines)};
+  o.key = "text";
+  prepareData(o);
+  EXPECT_EQ(tokens("out/train.bin"), (Tokens{x, eot, y, x}));
+  o.files = {write("a.jsonl.gz", gzipped(lines))};
+  o.key = "";
+  prepareData(o);
+  EXPECT_EQ(tokens("out/train.bin"), (Tokens{x, eot, y, x}));
+}
+
+TEST_F(DataPrepare, DamagedTextIsNamedWithItsLine) {
+  auto messageOf = [&](const std::string &name, const std::string &content) {
+    PrepareOptions o = options({write(name, content)}, "byte");
+    try {
+      prepareData(o);
+    } catch (const UserError &e) {
+      EXPECT_EQ(e.diagnostics[0].code, ErrorCode::DataInvalid);
+      return e.diagnostics[0].message;
+    }
+    return std::string("none");
+  };
+  const std::string good = "{\"text\": \"a\"}\n", name = path("a.jsonl");
+  EXPECT_NE(messageOf("a.jsonl", good + "{\"text\": \"a}\n").find(name + ":2: no JSON"), std::string::npos);
+  EXPECT_NE(messageOf("a.jsonl", good + good + "[]\n").find(name + ":3: no JSON object"), std::string::npos);
+  EXPECT_NE(messageOf("a.jsonl", good + "{\"txt\": \"a\"}").find(name + ":2: no \"text\""), std::string::npos);
+  EXPECT_NE(messageOf("a.jsonl", "{\"text\": 3}").find(name + ":1: its \"text\" is no text"), std::string::npos);
+  const std::string gz = gzipped("one\ntwo\nthree"), zst = zstd("one\ntwo\nthree");
+  EXPECT_NE(messageOf("a.gz", gz.substr(0, gz.size() - 3)).find(path("a.gz") + ":3: its gzip data are cut off"),
+            std::string::npos);
+  std::string wrong = gz;
+  wrong[wrong.size() - 6] ^= 1;  // of the checksum
+  EXPECT_NE(messageOf("a.gz", wrong).find("its gzip data are damaged"), std::string::npos);
+  EXPECT_NE(messageOf("a.gz", gz + "rest").find("its gzip data are damaged"), std::string::npos);
+  EXPECT_NE(messageOf("a.zst", zst.substr(0, zst.size() - 3)).find("Zstandard data are cut off"), std::string::npos);
+  EXPECT_NE(messageOf("a.zst", zst + "rest").find("Zstandard data are damaged"), std::string::npos);
+}
+
+TEST_F(DataPrepare, ControlTokensOfATextAreTextUnlessAskedFor) {
+  prepareData(options({write("a.txt", "hello hello hello")}, "bpe:260"));
+  fs::rename(path("out"), path("first"));
+  PrepareOptions o = options({write("b.txt", "x<|endoftext|>y")}, path("first/tokenizer.json"));
+  o.valFraction = 0;
+  PrepareResult r = prepareData(o);
+  EXPECT_EQ(r.controlTokens, 1);
+  EXPECT_EQ(tokens("out/train.bin").size(), 15u);
+  o.parseSpecial = true;
+  r = prepareData(o);
+  EXPECT_EQ(r.controlTokens, 1);
+  EXPECT_EQ(tokens("out/train.bin"), (Tokens{'x' - '!', 259, 'y' - '!'}));
 }
 
 // ---- R's files ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,9 @@
-#include "frontends/tokenizer.h"
-#include "frontends/utf8.h"
+#include "frontends/tokenizer/tokenizer.h"
+
+#include "frontends/tokenizer/printable.h"
+#include "frontends/tokenizer/training.h"
+#include "frontends/tokenizer/utf8.h"
+#include "frontends/tokenizer/words.h"
 #include "support/diagnostics.h"
 
 #include <gtest/gtest.h>
@@ -23,6 +27,20 @@ std::vector<std::string> words(std::string_view text) {
 
 using Words = std::vector<std::string>;
 using Ids = std::vector<int32_t>;
+
+Tokenizer trained(const std::vector<std::string_view> &texts, int64_t vocab) {
+  WordCounts counts;
+  for (std::string_view text : texts)
+    counts.add(text);
+  return Tokenizer::train(counts, vocab);
+}
+
+Tokenizer ofCharacters(const std::vector<std::string_view> &texts) {
+  CharacterSet used;
+  for (std::string_view text : texts)
+    used.add(text);
+  return Tokenizer::characters(used);
+}
 
 TEST(Words, FollowGpt2sPattern) {
   EXPECT_EQ(words("Hello world"), (Words{"Hello", " world"}));
@@ -63,7 +81,7 @@ TEST(Tokenizer, BytesAreTheirOwnTokens) {
 }
 
 TEST(Tokenizer, CharactersAreSorted) {
-  Tokenizer t = Tokenizer::characters({"bca", "é\n"});
+  Tokenizer t = ofCharacters({"bca", "é\n"});
   EXPECT_EQ(t.vocabSize(), 5);
   EXPECT_EQ(t.encode("\nabcé"), (Ids{0, 1, 2, 3, 4}));
   try {
@@ -77,7 +95,7 @@ TEST(Tokenizer, CharactersAreSorted) {
 
 TEST(Tokenizer, LearnsTheMostFrequentPairFirst) {
   // "ab" occurs 4 times; then " ab" 3 times and "bc" twice as part of "ab c": "abc" and " abc" follow.
-  Tokenizer t = Tokenizer::train({"ab abc abc ab"}, 260);
+  Tokenizer t = trained({"ab abc abc ab"}, 260);
   EXPECT_EQ(t.vocabSize(), 260);
   EXPECT_EQ(t.text(256), "ab");
   EXPECT_EQ(t.text(257), " ab");
@@ -86,24 +104,24 @@ TEST(Tokenizer, LearnsTheMostFrequentPairFirst) {
   EXPECT_EQ(t.encode(" abc ab"), (Ids{258, 257}));
 }
 
-TEST(Tokenizer, StopsWhereNoPairOccursTwice) { EXPECT_EQ(Tokenizer::train({"abc"}, 400).vocabSize(), 257); }
+TEST(Tokenizer, StopsWhereNoPairOccursTwice) { EXPECT_EQ(trained({"abc"}, 400).vocabSize(), 257); }
 
 TEST(Tokenizer, OfPairsThatStandAsOftenTheFirstIdsMerge) {
   for (const std::vector<std::string_view> &texts :
        {std::vector<std::string_view>{"xy", "ab", "xy", "ab"}, {"ab", "xy", "ab", "xy"}}) {
-    Tokenizer t = Tokenizer::train(texts, 258);
+    Tokenizer t = trained(texts, 258);
     EXPECT_EQ(t.encode("ab").size(), 1u);
     EXPECT_EQ(t.encode("xy").size(), 2u);
   }
 }
 
 TEST(Tokenizer, TrainsOnRunsOfOneLetter) {
-  Tokenizer t = Tokenizer::train({"aaaaaaaa aaaaaaaa aaaaa"}, 300);
+  Tokenizer t = trained({"aaaaaaaa aaaaaaaa aaaaa"}, 300);
   EXPECT_EQ(t.decode(t.encode("aaaaaaaaaaaaa aaa")), "aaaaaaaaaaaaa aaa");
 }
 
 TEST(Tokenizer, EncodesAHugeWordInTime) {
-  Tokenizer t = Tokenizer::train({"abababab cdcdcd abcd"}, 270);
+  Tokenizer t = trained({"abababab cdcdcd abcd"}, 270);
   std::string word(1 << 20, 'a');
   for (size_t i = 1; i < word.size(); i += 2)
     word[i] = 'b';
@@ -112,15 +130,14 @@ TEST(Tokenizer, EncodesAHugeWordInTime) {
 
 TEST(Tokenizer, JsonComesBack) {
   const std::string text = "It's 12 o'clock.\n\nNaïve “quotes” — 中文 ½";
-  for (const Tokenizer &t :
-       {Tokenizer::bytes(), Tokenizer::characters({text}), Tokenizer::train({text, text, text}, 290)}) {
-    Tokenizer back = Tokenizer::fromJson(t.json(), "t.json");
+  for (const Tokenizer &t : {Tokenizer::bytes(), ofCharacters({text}), trained({text, text, text}, 290)}) {
+    Tokenizer back = Tokenizer::fromJson(t.file().content, "t.json");
     EXPECT_EQ(back.vocabSize(), t.vocabSize());
     EXPECT_EQ(back.encode(text), t.encode(text));
     EXPECT_EQ(back.decode(back.encode(text)), text);
     EXPECT_EQ(back.describe(), t.describe());
     EXPECT_EQ(back.endOfText(), t.endOfText());
-    EXPECT_EQ(back.json(), t.json());
+    EXPECT_EQ(back.file().content, t.file().content);
   }
 }
 
@@ -142,7 +159,7 @@ TEST(Tokenizer, RefusesDamagedJson) {
   EXPECT_EQ(codeOf(R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 0}, "merges": []}})"), 302);
   EXPECT_EQ(codeOf(R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]}})"), 302);
   EXPECT_EQ(codeOf(R"({"model": {"type": "BPE", "vocab": {}, "merges": []}})"), 302);
-  EXPECT_EQ(codeOf(R"({"normalizer": {"type": "NFC"}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})"),
+  EXPECT_EQ(codeOf(R"({"normalizer": {"type": "Nmt"}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})"),
             208);
   EXPECT_EQ(codeOf(R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}})"), 0);
 }

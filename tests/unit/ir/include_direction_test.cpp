@@ -93,7 +93,9 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
         {"codegen/cuda", {"support", "ir/kernel", "ir", "ir/ops", "codegen", "codegen/recipes"}},
         {"codegen/tuner", {"support", "ir/kernel", "ir", "codegen", "codegen/recipes"}},
         {"frontends/gguf", {"support", "support/gguf", "ir/settings"}},
-        {"frontends", {"support", "support/gguf", "ir", "ir/settings", "frontends/gguf"}},
+        {"frontends/tokenizer", {"support"}},
+        {"frontends",
+         {"support", "support/gguf", "ir", "ir/settings", "frontends/gguf", "frontends/tokenizer"}},
         {"runtime/rendezvous", {"support"}},
         {"runtime/launch", {"support", "runtime/rendezvous"}},
         {"runtime/collectives", {"support", "ir", "runtime/rendezvous", "runtime/launch"}},
@@ -113,8 +115,9 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
           "runtime/data", "runtime/checkpoint"}},
     };
     // The tools see everything but how ops, kernels and recipes are made, and of each other what follows.
-    Rooms seen = {"support", "support/gguf", "ir",           "ir/kernel",     "passes",    "passes/analysis",
-                  "codegen", "codegen/cpu",  "codegen/cuda", "codegen/tuner", "frontends", "frontends/gguf"};
+    Rooms seen = {"support",     "support/gguf", "ir",            "ir/kernel", "passes",         "passes/analysis",
+                  "codegen",     "codegen/cpu",  "codegen/cuda",  "codegen/tuner", "frontends", "frontends/gguf",
+                  "frontends/tokenizer"};
     for (const auto &[room, sees] : table)
       if (room.rfind("runtime/", 0) == 0)
         seen.push_back(room);

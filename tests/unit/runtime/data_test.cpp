@@ -233,6 +233,14 @@ TEST(TokenData, BadFilesAreNamed) {
   EXPECT_EQ(open(llmc(tokens(20), 20240520, 1, 30)), int(ErrorCode::DataInvalid));
   EXPECT_EQ(open(llmc(tokens(20), 20240520, 2)), int(ErrorCode::DataInvalid));
   EXPECT_EQ(open(llmc(tokens(20), 20240801, 7)), int(ErrorCode::DataInvalid));
+  EXPECT_EQ(open(llmc(tokens(20), 20240801, 7, 10)), 0);
+  EXPECT_EQ(open(llmc(tokens(20), 20240801, 1, 10)), int(ErrorCode::DataInvalid));
+  EXPECT_EQ(open(llmc(tokens(20) + "x", 20240801, 7, 10)), int(ErrorCode::DataInvalid));
+  std::string manyMore = llmc(tokens(20));
+  manyMore[15] = char(0x7f);  // the upper half of the count: more bytes than 64 bits can count
+  EXPECT_EQ(open(manyMore), int(ErrorCode::DataInvalid));
+  manyMore[15] = char(0x80);
+  EXPECT_EQ(open(manyMore), int(ErrorCode::DataInvalid));
   EXPECT_EQ(open(llmc(tokens(20)).substr(0, 900)), int(ErrorCode::DataInvalid));
 }
 
@@ -269,6 +277,37 @@ TEST(TokenData, WiderTokensAreNoticed) {
   EXPECT_EQ(check(bytes.substr(0, 40)), 0) << "too few to tell";
   EXPECT_EQ(check(llmc(bytes)), 0) << "its header tells";
   EXPECT_EQ(check("\x93NUMPY" + bytes), int(ErrorCode::DataInvalid));
+}
+
+TEST(TokenData, TokensOf32BitsAreReadWhole) {
+  TempDir dir;
+  std::vector<uint32_t> wide(30);
+  for (int i = 0; i < 30; ++i)
+    wide[i] = 100'000 + i;
+  auto bytes = [&] { return std::string(reinterpret_cast<char *>(wide.data()), wide.size() * 4); };
+  writeFile(dir / "w.bin", llmc(bytes(), 20240801, 7, 30));
+  TokenData d(dir / "w.bin", "data.train", 100'030, 8, 9);
+  EXPECT_EQ(d.tokens(), 30);
+  int32_t x[8], y[8];
+  EXPECT_EQ(d.evalWindow(1, x, y), 8);
+  EXPECT_EQ(x[0], 100'008);
+  EXPECT_EQ(y[7], 100'016);
+  EXPECT_EQ(d.evalWindow(3, x, y), 5);  // tokens 24 to 29
+  EXPECT_EQ(y[4], 100'029);
+  d.window(7, 0, x, y);
+  EXPECT_EQ(y[3], x[3] + 1);
+  d.checkTokens();
+  d.requireNarrowTokens();
+  const std::atomic<bool> on = false;
+  const TokenData::Content content = d.content(0, on);
+  EXPECT_EQ(content.largest, 100'029u);
+  EXPECT_EQ(content.hash, blake3(bytes()));
+  std::string message;
+  wide[29] = 1u << 31;  // no int32
+  writeFile(dir / "w.bin", llmc(bytes(), 20240801, 7, 30));
+  EXPECT_EQ(codeThrown([&] { TokenData(dir / "w.bin", "data.train", 100'030, 8, 9).checkTokens(); }, &message),
+            int(ErrorCode::TokenOutOfRange));
+  EXPECT_NE(message.find("token 2147483648 at position 29"), std::string::npos) << message;
 }
 
 TEST(TokenData, TheWholeSetIsChecked) {

@@ -1,9 +1,9 @@
-// Ranges of Unicode 14's general categories L* and N*, from UnicodeData.txt. Adjacent code points are joined; both
-// tables are sorted.
-#include "frontends/utf8.h"
+// Ranges of Unicode 14's general categories L* and N*, from UnicodeData.txt, and of the property White_Space. Adjacent
+// code points are joined.
+#include "frontends/tokenizer/utf8.h"
 
 #include <algorithm>
-#include <iterator>
+#include <vector>
 
 namespace gptc {
 
@@ -156,21 +156,31 @@ constexpr Range numbers[] = {
     {0x1e2f0, 0x1e2f9}, {0x1e8c7, 0x1e8cf}, {0x1e950, 0x1e959}, {0x1ec71, 0x1ecab}, {0x1ecad, 0x1ecaf},
     {0x1ecb1, 0x1ecb4}, {0x1ed01, 0x1ed2d}, {0x1ed2f, 0x1ed3d}, {0x1f100, 0x1f10c}, {0x1fbf0, 0x1fbf9},
 };
+
+constexpr Range spaces[] = {
+    {0x9, 0xd}, {0x20, 0x20}, {0x85, 0x85}, {0xa0, 0xa0}, {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029},
+    {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000},
+};
 // clang-format on
 
-template <size_t n> bool within(const Range (&table)[n], uint32_t c) {
-  const Range *r = std::upper_bound(std::begin(table), std::end(table), c,
-                                    [](uint32_t value, const Range &range) { return value < range.first; });
-  return r != std::begin(table) && c <= std::prev(r)->last;
-}
+/// One byte for each code point: words of a text need a look at each character.
+struct ClassTable {
+  std::vector<CharClass> of = std::vector<CharClass>(0x110000, CharClass::other);
+  ClassTable() {
+    for (const Range &r : letters)
+      std::fill(of.begin() + r.first, of.begin() + r.last + 1, CharClass::letter);
+    for (const Range &r : numbers)
+      std::fill(of.begin() + r.first, of.begin() + r.last + 1, CharClass::number);
+    for (const Range &r : spaces)
+      std::fill(of.begin() + r.first, of.begin() + r.last + 1, CharClass::space);
+  }
+};
 
 }  // namespace
 
-bool isLetter(uint32_t c) { return c < 128 ? (c | 32) >= 'a' && (c | 32) <= 'z' : within(letters, c); }
-bool isNumber(uint32_t c) { return c < 128 ? c >= '0' && c <= '9' : within(numbers, c); }
-bool isSpace(uint32_t c) {
-  return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+CharClass charClass(uint32_t c) {
+  static const ClassTable table;
+  return c < table.of.size() ? table.of[c] : CharClass::other;
 }
 
 }  // namespace gptc

@@ -1,4 +1,4 @@
-// UTF-8, and the Unicode classes that GPT-2's word pattern uses.
+// UTF-8, and the Unicode classes that patterns of words use.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,13 @@ size_t findInvalidUtf8(std::string_view text);
 int64_t countCodePoints(std::string_view text);
 /// Number of bytes in the first `count` characters of a valid text.
 size_t bytesOfCodePoints(std::string_view text, int64_t count);
+/// Throws UserError(DataInvalid) with place and line if a text is no UTF-8; `what` names it.
+void requireUtf8(std::string_view text, const std::string &what);
 /// Whether `text` may be the beginning of a character: a lead byte with too few continuation bytes.
 bool incompleteCodePoint(std::string_view text);
 
 /// General categories L* and N*, and the property White_Space, of Unicode 14.
-bool isLetter(uint32_t c);
-bool isNumber(uint32_t c);
-bool isSpace(uint32_t c);
+enum class CharClass : uint8_t { other, letter, number, space };
+CharClass charClass(uint32_t c);
 
 }  // namespace gptc

@@ -1,4 +1,8 @@
-#include "frontends/utf8.h"
+#include "frontends/tokenizer/utf8.h"
+
+#include "support/diagnostics.h"
+
+#include <algorithm>
 
 namespace gptc {
 
@@ -75,6 +79,14 @@ size_t bytesOfCodePoints(std::string_view text, int64_t count) {
     if (!continues(text[i]) && count-- == 0)
       break;
   return i;
+}
+
+void requireUtf8(std::string_view text, const std::string &what) {
+  if (const size_t at = findInvalidUtf8(text); at != std::string_view::npos)
+    throw UserError(ErrorCode::DataInvalid,
+                    fmt::format("{} is no UTF-8 text: byte {:#04x} at offset {} (line {})", what, uint8_t(text[at]), at,
+                                1 + std::count(text.begin(), text.begin() + int64_t(at), '\n')),
+                    "convert it, for example `iconv -f latin1 -t utf8`, or use --tokenizer byte");
 }
 
 bool incompleteCodePoint(std::string_view text) {

@@ -1,0 +1,543 @@
+// Reads tokenizer.json, the format of Hugging Face's `tokenizers`.
+#include "frontends/tokenizer/pipeline.h"
+#include "frontends/tokenizer/printable.h"
+#include "frontends/tokenizer/utf8.h"
+#include "support/diagnostics.h"
+#include "support/json.h"
+
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/Base64.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <set>
+
+namespace gptc {
+namespace {
+
+using Json = nlohmann::json;
+
+const Json &part(const Json &of, const char *name) {
+  static const Json absent;
+  auto it = of.find(name);  // end() if `of` is no object
+  return it == of.end() ? absent : *it;
+}
+
+/// A number as `tokenizers` reads it, whose JSON library divides the digits by a power of ten and rounds twice. Scores
+/// in the last bit decide between segmentations of the same pieces.
+double asTokenizersReads(double value) {
+  if (value == 0 || !std::isfinite(value))
+    return value;
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, std::abs(value), std::chars_format::scientific).ptr;
+  const auto [digits, exponent] = llvm::StringRef(text, size_t(end - text)).split('e');
+  const auto [whole, fraction] = digits.split('.');
+  const uint64_t significand = std::stoull((whole + fraction).str());
+  const int power = std::stoi(exponent.str()) - int(fraction.size());
+  const double ten = std::strtod(fmt::format("1e{}", std::abs(power)).c_str(), nullptr);
+  const double read = power >= 0 ? double(significand) * ten : double(significand) / ten;
+  return std::copysign(std::isfinite(read) ? read : value, value);
+}
+
+class JsonReader {
+public:
+  JsonReader(const Json &j, const std::string &file) : j(j), file(file), p(std::make_unique<Pipeline>()) {}
+
+  std::shared_ptr<const Pipeline> read(const std::string &text) {
+    const Json &model = part(j, "model");
+    if (!model.is_object())
+      bad("it has no model");
+    // Older files leave the type out; only BPE's have merges.
+    const std::string type = part(model, "type").is_string()    ? word(model, "type", "model")
+                             : part(model, "merges").is_array() ? "BPE"
+                                                                : "";
+    readAdded();
+    if (const Json &n = part(j, "normalizer"); !n.is_null())
+      p->normalizer = normalizer(n, "normalizer");
+    if (const Json &t = part(j, "pre_tokenizer"); !t.is_null()) {
+      p->bytes = type == "BPE" && usesByteLevel(t);
+      p->preTokenizer = preTokenizer(t, "pre_tokenizer", true);
+    }
+    if (type == "BPE")
+      readBpe(model);
+    else if (type == "Unigram")
+      readUnigram(model);
+    else if (type == "WordPiece" || type == "WordLevel")
+      readWords(model, type);
+    else
+      later(type.empty() ? "a model without type" : "a model of type " + type);
+    placeAdded();
+    if (p->pieces.empty())
+      bad("its vocabulary is empty");
+    if (const Json &post = part(j, "post_processor"); !post.is_null())
+      readPostProcessor(post);
+    readDecoder(part(j, "decoder"));
+    p->file = {"tokenizer.json", text};
+    return std::move(p);
+  }
+
+private:
+  [[noreturn]] void bad(const std::string &why) const {
+    throw UserError(ErrorCode::DataInvalid, fmt::format("{} is no tokenizer that gptc can use: {}", file, why),
+                    "`gptc data prepare` writes one; a tokenizer.json of Hugging Face's `tokenizers` works too");
+  }
+  [[noreturn]] void later(const std::string &what) const {
+    throw UserError(ErrorCode::NotBuiltYet, fmt::format("{} uses {}, which is not built yet", file, what),
+                    "take a tokenizer without it; docs/data.md lists what works");
+  }
+
+  // Members of an object, by type. `where` is for messages: "normalizer.normalizers[1]".
+  std::string word(const Json &of, const char *name, const std::string &where) const {
+    const Json &v = part(of, name);
+    if (!v.is_string())
+      bad(fmt::format("{}.{} is no text", where, name));
+    return v.get<std::string>();
+  }
+  bool flag(const Json &of, const char *name, const std::string &where, bool otherwise) const {
+    const Json &v = part(of, name);
+    if (!v.is_null() && !v.is_boolean())
+      bad(fmt::format("{}.{} is neither true nor false", where, name));
+    return v.is_null() ? otherwise : v.get<bool>();
+  }
+  int64_t number(const Json &of, const char *name, const std::string &where) const {
+    const Json &v = part(of, name);
+    if (!v.is_number_integer() || v.get<int64_t>() < 0 || v.get<int64_t>() >= kMostTokens)
+      bad(fmt::format("{}.{} is no whole number below {}", where, name, kMostTokens));
+    return v.get<int64_t>();
+  }
+  const Json &list(const Json &of, const char *name, const std::string &where) const {
+    const Json &v = part(of, name);
+    if (!v.is_array())
+      bad(fmt::format("{}.{} is no list", where, name));
+    return v;
+  }
+
+  // ---- normalizers ----
+
+  std::unique_ptr<Normalizer> normalizer(const Json &n, const std::string &where) const {
+    const std::string type = word(n, "type", where);
+    if (type == "Sequence") {
+      std::vector<std::unique_ptr<Normalizer>> all;
+      for (const Json &step : list(n, "normalizers", where))
+        all.push_back(normalizer(step, fmt::format("{}.normalizers[{}]", where, all.size())));
+      return allOf(std::move(all));
+    }
+    if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD")
+      return normalForm(type == "NFC"    ? NormalForm::nfc
+                        : type == "NFD"  ? NormalForm::nfd
+                        : type == "NFKC" ? NormalForm::nfkc
+                                         : NormalForm::nfkd);
+    if (type == "Lowercase")
+      return lowercase();
+    if (type == "StripAccents")
+      return stripAccents();
+    if (type == "Strip")
+      return stripSpace(flag(n, "strip_left", where, true), flag(n, "strip_right", where, true));
+    if (type == "Prepend")
+      return prepend(word(n, "prepend", where));
+    if (type == "Replace") {
+      const Json &pattern = part(n, "pattern");
+      const std::string content = word(n, "content", where);
+      if (part(pattern, "Regex").is_string())
+        return replaceMatches(Regex(word(pattern, "Regex", where), fmt::format("{}: {}", file, where)), content);
+      return replaceText(word(pattern, "String", where + ".pattern"), content);
+    }
+    if (type == "BertNormalizer") {
+      const bool lower = flag(n, "lowercase", where, true);
+      return bertNormalizer(flag(n, "clean_text", where, true), flag(n, "handle_chinese_chars", where, true),
+                            flag(n, "strip_accents", where, lower), lower);
+    }
+    if (type == "Precompiled") {
+      std::vector<char> blob;
+      const Json &map = part(n, "precompiled_charsmap");
+      if (map.is_string()) {
+        if (llvm::Error e = llvm::decodeBase64(map.get_ref<const std::string &>(), blob)) {
+          llvm::consumeError(std::move(e));
+          bad(where + ".precompiled_charsmap is no base64");
+        }
+      } else if (!map.is_null()) {
+        bad(where + ".precompiled_charsmap is no text");
+      }
+      if (blob.empty())
+        return allOf(std::vector<std::unique_ptr<Normalizer>>{});
+      return precompiled(Charsmap(std::string(blob.begin(), blob.end()), fmt::format("{}: {}", file, where)));
+    }
+    later("a normalizer of type " + type);
+  }
+
+  // ---- pre-tokenizers ----
+
+  static bool usesByteLevel(const Json &t) {
+    if (part(t, "type") == "ByteLevel")
+      return true;
+    const Json &all = part(t, "pretokenizers");
+    return all.is_array() && std::any_of(all.begin(), all.end(), usesByteLevel);
+  }
+
+  SplitBehavior behavior(const Json &t, const std::string &where) const {
+    const std::string name = word(t, "behavior", where);
+    constexpr std::pair<const char *, SplitBehavior> names[] = {
+        {"Removed", SplitBehavior::removed},
+        {"Isolated", SplitBehavior::isolated},
+        {"MergedWithPrevious", SplitBehavior::mergedWithPrevious},
+        {"MergedWithNext", SplitBehavior::mergedWithNext},
+        {"Contiguous", SplitBehavior::contiguous}};
+    for (const auto &[known, b] : names)
+      if (name == known)
+        return b;
+    bad(fmt::format("{}.behavior is \"{}\"", where, name));
+  }
+
+  std::unique_ptr<PreTokenizer> splitPreTokenizer(const Json &t, const std::string &where) const {
+    const Json &pattern = part(t, "pattern");
+    const SplitBehavior b = behavior(t, where);
+    const bool invert = flag(t, "invert", where, false);
+    if (!part(pattern, "Regex").is_string())
+      return splitOn(word(pattern, "String", where + ".pattern"), b, invert);
+    const std::string regex = word(pattern, "Regex", where);
+    const bool wordsAlone = (b == SplitBehavior::isolated && !invert) || (b == SplitBehavior::removed && invert);
+    if (const FirstWord words = wordsOfPattern(regex); words && wordsAlone)
+      return splitByHand(words);
+    return splitOn(Regex(regex, fmt::format("{}: {}", file, where)), b, invert,
+                   wordsAlone && cutsBeforeLineFeed(regex));
+  }
+
+  std::unique_ptr<PreTokenizer> metaspacePreTokenizer(const Json &t, const std::string &where) const {
+    const Json &given = part(t, "prepend_scheme");
+    const std::string scheme = given.is_null() ? flag(t, "add_prefix_space", where, true) ? "always" : "never"
+                                               : word(t, "prepend_scheme", where);
+    if (scheme != "always" && scheme != "first" && scheme != "never")
+      bad(fmt::format("{}.prepend_scheme is \"{}\"", where, scheme));
+    return metaspace(word(t, "replacement", where),
+                     scheme == "always"  ? PrependScheme::always
+                     : scheme == "first" ? PrependScheme::first
+                                         : PrependScheme::never,
+                     flag(t, "split", where, true));
+  }
+
+  /// `last`: no step follows.
+  std::unique_ptr<PreTokenizer> preTokenizer(const Json &t, const std::string &where, bool last) {
+    const std::string type = word(t, "type", where);
+    if (type == "Sequence") {
+      std::vector<std::unique_ptr<PreTokenizer>> all;
+      const Json &steps = list(t, "pretokenizers", where);
+      for (const Json &step : steps)
+        all.push_back(preTokenizer(step, fmt::format("{}.pretokenizers[{}]", where, all.size()),
+                                   last && all.size() + 1 == steps.size()));
+      return allOf(std::move(all));
+    }
+    if (type == "Split")
+      return splitPreTokenizer(t, where);
+    if (type == "ByteLevel") {
+      if (p->printed)
+        later("two steps of type ByteLevel");
+      const bool print = !last || !p->bytes;
+      p->printed = p->bytes && print;
+      return byteLevel(flag(t, "add_prefix_space", where, true), flag(t, "use_regex", where, true), print);
+    }
+    if (type == "Digits")
+      return digits(flag(t, "individual_digits", where, false));
+    if (type == "Punctuation")
+      return punctuation(part(t, "behavior").is_null() ? SplitBehavior::isolated : behavior(t, where));
+    if (type == "Metaspace")
+      return metaspacePreTokenizer(t, where);
+    if (type == "Whitespace")  // `tokenizers` counts the joiners among the letters
+      return splitOn(Regex("[\\w\\x{200c}\\x{200d}]+|[^\\w\\s\\x{200c}\\x{200d}]+", where), SplitBehavior::removed,
+                     true, true);
+    if (type == "WhitespaceSplit")
+      return whitespaceSplit();
+    if (type == "BertPreTokenizer")
+      return bertPreTokenizer();
+    later("a pre_tokenizer of type " + type);
+  }
+
+  // ---- vocabularies ----
+
+  /// The name of a token whose id the vocabulary gives; -1 for null.
+  int32_t unknownToken(const Json &model, const VocabularyIds &ids) const {
+    const Json &unknown = part(model, "unk_token");
+    if (unknown.is_null())
+      return -1;
+    const std::string name = word(model, "unk_token", "model");
+    const auto it = ids.find(name);
+    if (it == ids.end())
+      bad(fmt::format("model.unk_token \"{}\" is not in the vocabulary", name));
+    return it->second;
+  }
+
+  std::string optionalWord(const Json &model, const char *name) const {
+    return part(model, name).is_null() ? "" : word(model, name, "model");
+  }
+
+  void readBpe(const Json &model) {
+    const Json &vocab = part(model, "vocab"), &merges = part(model, "merges");
+    if (!vocab.is_object() || !merges.is_array())
+      bad("model.vocab or model.merges is missing");
+    if (const Json &d = part(model, "dropout"); !d.is_null() && !(d.is_number() && d == 0))
+      later("dropout");
+    VocabularyIds ids;  // as written in the file
+    std::vector<std::pair<std::string, int32_t>> texts;
+    for (auto &[written, id] : vocab.items()) {
+      // What is no byte-level text never comes out of a word: a control token, say.
+      std::string bytes;
+      const bool reachable = !p->bytes || bytesOfPrintable(written, bytes);
+      ids[written] = placeId(id, p->bytes && reachable && !isAdded(written) ? bytes : written);
+      if (reachable)
+        texts.emplace_back(p->bytes ? bytes : written, ids[written]);
+    }
+    BpeOptions o;
+    o.bytes = p->bytes;
+    o.ignoreMerges = flag(model, "ignore_merges", "model", false);
+    o.byteFallback = flag(model, "byte_fallback", "model", false);
+    o.fuseUnknown = flag(model, "fuse_unk", "model", false);
+    o.unknown = unknownToken(model, ids);
+    o.prefix = optionalWord(model, "continuing_subword_prefix");
+    o.suffix = optionalWord(model, "end_of_word_suffix");
+    if (o.bytes && !(o.prefix.empty() && o.suffix.empty()))
+      later("ByteLevel with a prefix or suffix of pieces");
+    auto bpe = std::make_unique<Bpe>(o);
+    for (const auto &[text, id] : texts)
+      bpe->add(text, id);
+    int32_t rank = 0;
+    for (const Json &m : merges) {
+      std::string left, right;
+      if (m.is_string()) {
+        auto [l, r] = llvm::StringRef(m.get_ref<const std::string &>()).split(' ');
+        left = l.str();
+        right = r.str();
+      } else if (m.is_array() && m.size() == 2 && m[0].is_string() && m[1].is_string()) {
+        left = m[0];
+        right = m[1];
+      }
+      // A piece that continues a word loses its prefix where it is joined.
+      const std::string whole =
+          left + (llvm::StringRef(right).starts_with(o.prefix) ? right.substr(o.prefix.size()) : right);
+      auto l = ids.find(left), r = ids.find(right), both = ids.find(whole);
+      if (l == ids.end() || r == ids.end() || both == ids.end())
+        bad(fmt::format("merge {} of \"{}\" and \"{}\" is not in the vocabulary", rank, left, right));
+      bpe->addMerge(l->second, r->second, both->second, rank++);
+    }
+    bpe->finish(p->pieces);
+    p->kind = bpe->hasMerges() ? "bpe" : p->bytes ? "byte" : "char";
+    p->cutsAnywhere = !bpe->hasMerges() && !p->normalizer && added.empty() && o.unknown < 0 && !o.byteFallback &&
+                      o.prefix.empty() && o.suffix.empty() &&
+                      (!p->preTokenizer || (p->bytes && part(part(j, "pre_tokenizer"), "add_prefix_space") == false));
+    p->model = std::move(bpe);
+    known = std::move(ids);
+  }
+
+  void readUnigram(const Json &model) {
+    std::vector<UnigramPiece> pieces;
+    for (const Json &entry : list(model, "vocab", "model")) {
+      if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number())
+        bad(fmt::format("entry {} of model.vocab is no piece with its score", pieces.size()));
+      pieces.push_back({entry[0].get<std::string>(), asTokenizersReads(entry[1].get<double>())});
+      if (!std::isfinite(pieces.back().score))
+        bad(fmt::format("the score of \"{}\" is no number", pieces.back().text));
+      known[pieces.back().text] = placeId(int64_t(pieces.size()) - 1, pieces.back().text);
+    }
+    Unigram::Options o;
+    if (!part(model, "unk_id").is_null()) {
+      o.unknown = int32_t(number(model, "unk_id", "model"));
+      if (size_t(o.unknown) >= pieces.size())
+        bad(fmt::format("model.unk_id is {} of {} pieces", o.unknown, pieces.size()));
+    }
+    o.byteFallback = flag(model, "byte_fallback", "model", false);
+    p->kind = "unigram";
+    p->model = std::make_unique<Unigram>(pieces, o);
+  }
+
+  void readWords(const Json &model, const std::string &type) {
+    const Json &vocab = part(model, "vocab");
+    if (!vocab.is_object())
+      bad("model.vocab is missing");
+    for (auto &[text, id] : vocab.items())
+      known[text] = placeId(id, text);
+    int32_t unknown = -1;
+    if (const auto it = known.find(optionalWord(model, "unk_token")); it != known.end())
+      unknown = it->second;
+    if (type == "WordLevel") {
+      p->kind = "words";
+      p->model = std::make_unique<WholeWords>(known, unknown);
+      return;
+    }
+    if (unknown < 0)
+      bad("model.unk_token is not in the vocabulary");
+    p->kind = "wordpiece";
+    p->model = std::make_unique<WordPiece>(
+        known, unknown, optionalWord(model, "continuing_subword_prefix"),
+        part(model, "max_input_chars_per_word").is_null() ? 100 : number(model, "max_input_chars_per_word", "model"));
+  }
+
+  int32_t placeId(const Json &id, const std::string &text) {
+    if (!id.is_number_integer() || (id.is_number_unsigned() && id.get<uint64_t>() >= uint64_t(kMostTokens)))
+      bad(fmt::format("the id of {} is no token number", text));
+    p->place(id.get<int64_t>(), text, file);
+    return int32_t(id.get<int64_t>());
+  }
+
+  // ---- added tokens ----
+
+  void readAdded() {
+    const Json &all = part(j, "added_tokens");
+    if (all.is_null())
+      return;
+    if (!all.is_array())
+      bad("added_tokens is no list");
+    for (const Json &a : all) {
+      const std::string where = fmt::format("added_tokens[{}]", added.size());
+      AddedToken t;
+      t.content = word(a, "content", where);
+      t.id = int32_t(number(a, "id", where));
+      t.singleWord = flag(a, "single_word", where, false);
+      t.stripLeft = flag(a, "lstrip", where, false);
+      t.stripRight = flag(a, "rstrip", where, false);
+      t.special = flag(a, "special", where, false);
+      t.normalized = flag(a, "normalized", where, !t.special);
+      contents.insert(t.content);
+      added.push_back(std::move(t));
+    }
+  }
+
+  bool isAdded(const std::string &text) const { return contents.count(text); }
+
+  void placeAdded() {
+    for (AddedToken &t : added) {
+      if (t.content.empty())
+        continue;
+      if (const auto it = known.find(t.content); it != known.end() && it->second != t.id)
+        bad(fmt::format("\"{}\" is token {} of the vocabulary and {} of added_tokens", t.content, it->second, t.id));
+      p->place(t.id, t.content, file);
+      if (t.special)
+        p->setControl(t.id);
+      if (t.content == "<|endoftext|>")
+        p->endOfText = t.id;
+      std::string needle = t.content;
+      if (t.normalized && p->normalizer)
+        p->normalizer->apply(needle, false);
+      if (!t.special)
+        p->pieces[size_t(t.id)] = needle;  // which `tokenizers` decodes to, too
+      (t.normalized ? p->normalizedAdded : p->added).add(t, needle);
+    }
+    p->findEndOfText();
+  }
+
+  // ---- post-processors ----
+
+  int32_t idWithin(const Json &id, const std::string &where) const {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= int64_t(p->pieces.size()))
+      bad(fmt::format("{} names a token that is not there", where));
+    return int32_t(id.get<int64_t>());
+  }
+
+  void readTemplate(const Json &post, const std::string &where) {
+    std::vector<int32_t> before, after;
+    bool seen = false;
+    for (const Json &step : list(post, "single", where)) {
+      if (const Json &sequence = part(step, "Sequence"); !sequence.is_null()) {
+        if (seen)
+          later("a post_processor that repeats a text");
+        seen = true;
+        continue;
+      }
+      const std::string name = word(part(step, "SpecialToken"), "id", where + ".single");
+      const Json &entry = part(part(post, "special_tokens"), name.c_str());
+      for (const Json &id : list(entry, "ids", where + ".special_tokens"))
+        (seen ? after : before).push_back(idWithin(id, where));
+    }
+    if (!seen)
+      bad(where + ".single has no text");
+    p->before.insert(p->before.begin(), before.begin(), before.end());
+    p->after.insert(p->after.end(), after.begin(), after.end());
+  }
+
+  void readPostProcessor(const Json &post, const std::string &where = "post_processor") {
+    const std::string type = word(post, "type", where);
+    if (type == "Sequence") {
+      size_t i = 0;
+      for (const Json &step : list(post, "processors", where))
+        readPostProcessor(step, fmt::format("{}.processors[{}]", where, i++));
+    } else if (type == "TemplateProcessing") {
+      readTemplate(post, where);
+    } else if (type == "BertProcessing" || type == "RobertaProcessing") {
+      auto id = [&](const char *name) {
+        const Json &pair = part(post, name);
+        if (!pair.is_array() || pair.size() != 2)
+          bad(fmt::format("{}.{} is no token with its id", where, name));
+        return idWithin(pair[1], where);
+      };
+      p->before.insert(p->before.begin(), id("cls"));
+      p->after.push_back(id("sep"));
+    } else if (type != "ByteLevel") {  // which changes offsets only
+      later("a post_processor of type " + type);
+    }
+  }
+
+  // ---- decoders ----
+
+  std::unique_ptr<Decoder> decoder(const Json &d, const std::string &where) const {
+    const std::string type = word(d, "type", where);
+    if (type == "Sequence") {
+      std::vector<std::unique_ptr<Decoder>> all;
+      for (const Json &step : list(d, "decoders", where))
+        all.push_back(decoder(step, fmt::format("{}.decoders[{}]", where, all.size())));
+      return allOf(std::move(all));
+    }
+    if (type == "ByteLevel" && !p->bytes)
+      later("a decoder of type ByteLevel without a pre_tokenizer of that type");
+    if (type == "Fuse" || type == "ByteLevel")
+      return fuseDecoder();
+    if (type == "ByteFallback")
+      return byteFallbackDecoder();
+    if (type == "Metaspace") {
+      const Json &given = part(d, "prepend_scheme");
+      return metaspaceDecoder(word(d, "replacement", where),
+                              given.is_null() ? flag(d, "add_prefix_space", where, true) : given != "never");
+    }
+    if (type == "WordPiece")
+      return wordPieceDecoder(word(d, "prefix", where), flag(d, "cleanup", where, true));
+    if (type == "BPEDecoder")
+      return bpeDecoder(word(d, "suffix", where));
+    if (type == "Strip")
+      return stripDecoder(word(d, "content", where), size_t(number(d, "start", where)),
+                          size_t(number(d, "stop", where)));
+    if (type == "Replace") {
+      const Json &pattern = part(d, "pattern");
+      const std::string content = word(d, "content", where);
+      if (part(pattern, "Regex").is_string())
+        return replaceDecoder(Regex(word(pattern, "Regex", where), fmt::format("{}: {}", file, where)), content);
+      return replaceDecoder(word(pattern, "String", where + ".pattern"), content);
+    }
+    later("a decoder of type " + type);
+  }
+
+  void readDecoder(const Json &d) {
+    const Json &type = part(d, "type");
+    if (type == "Fuse" || (p->bytes && (d.is_null() || type == "ByteLevel")))
+      return;  // a text is its tokens' bytes
+    if (!d.is_null())
+      p->decoder = decoder(d, "decoder");
+    else
+      p->decoder = spacesBetween();
+  }
+
+  const Json &j;
+  const std::string &file;
+  std::unique_ptr<Pipeline> p;
+  std::vector<AddedToken> added;
+  std::set<std::string> contents;  // of the added tokens
+  VocabularyIds known;
+};
+
+}  // namespace
+
+Tokenizer Tokenizer::fromJson(const std::string &text, const std::string &file) {
+  const Json j = parseJsonOrDiscard(text);
+  if (j.is_discarded() || !j.is_object())
+    throw UserError(ErrorCode::DataInvalid, fmt::format("{} is no tokenizer that gptc can use: it is not JSON", file),
+                    "`gptc data prepare` writes one; a tokenizer.json of Hugging Face's `tokenizers` works too");
+  return Tokenizer(JsonReader(j, file).read(text));
+}
+
+}  // namespace gptc

@@ -1,0 +1,33 @@
+// A file that is written piece by piece and appears complete or not at all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace gptc {
+
+/// For files that a user named on a command line. Functions throw UserErrors DiskFull and Unwritable.
+class AtomicFile {
+public:
+  /// Opens a temporary file in the folder of `path`; refuses a path that is there and no regular file.
+  explicit AtomicFile(std::string path);
+  /// Removes the temporary file if commit() was not called.
+  ~AtomicFile();
+  AtomicFile(const AtomicFile &) = delete;
+  void append(std::string_view content);
+  /// Writes over what was appended.
+  void writeAt(int64_t offset, std::string_view content);
+  /// Syncs the content; nothing can be written after it. commit() calls it.
+  void finish();
+  /// Renames the temporary file to `path`, which it replaces, and syncs the folder.
+  void commit();
+
+private:
+  std::string path, temporary;
+  int fd = -1;
+  bool renamed = false;
+};
+
+}  // namespace gptc

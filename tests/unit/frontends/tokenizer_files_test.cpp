@@ -1,0 +1,246 @@
+// Tokenizer files of other programs. The goldens in tokenizers/ are what Hugging Face's `tokenizers` and
+// `sentencepiece` make of tiny tokenizers of our own (tokenizers/make.py).
+#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/tokenizer/training.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
+#include "support/json.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+using namespace gptc;
+
+namespace {
+
+using Ids = std::vector<int32_t>;
+const std::string folder = GPTC_SOURCE_DIR "/tests/unit/frontends/tokenizers/";
+
+const nlohmann::json &goldens() {
+  static const nlohmann::json j = parseJson(readInput(folder + "goldens.json", "goldens"));
+  return j;
+}
+
+TEST(TokenizerFiles, GiveTheTokensOfTheirOwnLibraries) {
+  const auto texts = goldens()["texts"].get<std::vector<std::string>>();
+  for (const auto &g : goldens()["tokenizers"]) {
+    const std::string file = g["file"];
+    const Tokenizer t = Tokenizer::load(folder + file);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const std::string what = fmt::format("{}, text {}: \"{}\"", file, i, texts[i]);
+      EXPECT_EQ(t.encode(texts[i]), g["plain"][i].get<Ids>()) << what;
+      if (!g.contains("special"))
+        continue;
+      EXPECT_EQ(t.encode(texts[i], {.parseSpecial = true, .addSpecial = true}), g["special"][i].get<Ids>()) << what;
+    }
+  }
+}
+
+TEST(TokenizerFiles, DecodeAsTheirOwnLibraries) {
+  for (const auto &g : goldens()["tokenizers"]) {
+    const Tokenizer t = Tokenizer::load(folder + g["file"].get<std::string>());
+    for (size_t i = 0; i < g["plain"].size(); ++i) {
+      const Ids ids = g["plain"][i].get<Ids>();
+      // `tokenizers` replaces bytes that are no UTF-8 by U+FFFD; a stream does too.
+      TextStream stream(t);
+      std::string streamed;
+      for (int32_t id : ids)
+        streamed += stream.push(id);
+      streamed += stream.finish();
+      const std::string wanted = g["decoded"][i];
+      EXPECT_EQ(t.decodesByToken() ? streamed : t.decode(ids), wanted) << g["file"] << ", text " << i;
+      // A stream has one U+FFFD where `tokenizers` has several, if at all.
+      if (wanted.find("\ufffd") == std::string::npos) {
+        EXPECT_EQ(streamed, t.decode(ids)) << g["file"] << ", text " << i;
+      }
+    }
+  }
+}
+
+TEST(TokenizerFiles, ComeBackFromWhatIsSaved) {
+  for (const auto &g : goldens()["tokenizers"]) {
+    const std::string file = g["file"];
+    const Tokenizer t = Tokenizer::load(folder + file);
+    EXPECT_EQ(t.file().content, readInput(folder + file, "tokenizer")) << file;
+  }
+}
+
+/// Tokens of pieces that `cut` allows, one after the other.
+TEST(TokenizerFiles, PiecesHaveTheTokensOfTheWhole) {
+  std::string text = "It's the wall\nof the water, the boats\n\n and <|end|> women\n 12\nlines a  b c\n";
+  for (int i = 0; i < 3; ++i)
+    text += text;
+  int cut = 0;
+  for (const auto &g : goldens()["tokenizers"]) {
+    const Tokenizer t = Tokenizer::load(folder + g["file"].get<std::string>());
+    const CutPoint where = t.cut();
+    if (where == CutPoint::nowhere)
+      continue;
+    ++cut;
+    const char after = where == CutPoint::beforeLineFeed ? '\n' : ' ';
+    Ids ids;
+    size_t begin = 0;
+    for (size_t at = 1; at <= text.size(); ++at)
+      if (at == text.size() || (text[at] == after && std::isalpha(text[at - 1]))) {
+        t.encode(text.substr(begin, at - begin), ids, {.continues = begin > 0});
+        begin = at;
+      }
+    EXPECT_EQ(ids, t.encode(text)) << g["file"];
+  }
+  EXPECT_GE(cut, 8);
+}
+
+TEST(TokenizerFiles, TiktokensMergeByTheRankOfWhatTheyMake) {
+  // Ranks: the bytes, then "aa", "aaa", "aaaa": all pairs merge first, then "aa" with "a".
+  std::string ranks;
+  auto base64 = [](const std::string &s) {
+    constexpr char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string out;
+    for (size_t i = 0; i < s.size(); i += 3) {
+      uint32_t v = 0;
+      for (size_t k = 0; k < 3; ++k)
+        v = v << 8 | (i + k < s.size() ? uint8_t(s[i + k]) : 0);
+      for (int k = 0; k < 4; ++k)
+        out += i + size_t(k) <= s.size() ? digits[v >> (18 - 6 * k) & 63] : '=';
+    }
+    return out;
+  };
+  auto add = [&](const std::string &token, int rank) { ranks += base64(token) + " " + std::to_string(rank) + "\n"; };
+  for (int b = 0; b < 256; ++b)
+    add(std::string(1, char(b)), b);
+  add("aa", 256);
+  add("aaa", 257);
+  add("aaaa", 258);
+  add(" the", 259);
+  const Tokenizer t = Tokenizer::fromTiktoken(ranks, "r.tiktoken", "cl100k");
+  EXPECT_EQ(t.encode("aaaaa"), (Ids{256, 257}));
+  EXPECT_EQ(t.encode("aaa"), (Ids{257}));
+  EXPECT_EQ(t.encode("a the123"), (Ids{'a', 259, '1', '2', '3'})) << "a word that is a token";
+  EXPECT_EQ(t.vocabSize(), 264);
+  EXPECT_EQ(t.endOfText(), 260);
+  const Tokenizer back = Tokenizer::fromJson(t.file().content, "t.json");
+  for (const char *text : {"aaaaa", "aaaaaaa the aa", "I'LL\r\n\r\n  x"})
+    EXPECT_EQ(back.encode(text), t.encode(text)) << text;
+}
+
+TEST(TokenizerFiles, GgufVocabulariesGiveTheTokensOfTheirFiles) {
+  // GPT-2's words over the pieces and merges of a trained tokenizer.
+  WordCounts counts;
+  counts.add("the boats and the women and the boats of the wall");
+  const Tokenizer own = Tokenizer::train(counts, 275);
+  const auto j = parseJson(own.file().content);
+  GgufVocabulary v;
+  v.model = "gpt2";
+  v.pre = "gpt-2";
+  v.tokens.resize(size_t(own.vocabSize()));
+  for (const auto &[text, id] : j["model"]["vocab"].items())
+    v.tokens[id.get<size_t>()] = text;
+  v.tokens.back() = "<|endoftext|>";
+  v.types.assign(v.tokens.size(), 1);
+  v.types.back() = 3;
+  v.merges = j["model"]["merges"].get<std::vector<std::string>>();
+  v.bos = v.eos = int32_t(v.tokens.size()) - 1;
+  v.addBos = true;
+  const std::string text = "the boats, 12 women\n\n and <|endoftext|>";
+  const Tokenizer t = Tokenizer::fromGguf(v, "x.gguf");
+  EXPECT_EQ(t.encode(text), own.encode(text));
+  EXPECT_EQ(t.endOfText(), v.eos);
+  EXPECT_EQ(t.encode("", {.addSpecial = true}), (Ids{v.bos}));
+  EXPECT_EQ(Tokenizer::fromJson(t.file().content, "x").encode(text, {.parseSpecial = true, .addSpecial = true}),
+            t.encode(text, {.parseSpecial = true, .addSpecial = true}));
+  auto codeOf = [](const GgufVocabulary &w) {
+    try {
+      Tokenizer::fromGguf(w, "x.gguf");
+    } catch (const UserError &e) {
+      return e.diagnostics[0].code;
+    }
+    return ErrorCode::Internal;
+  };
+  GgufVocabulary wrong = v;
+  wrong.pre = "default";
+  EXPECT_EQ(codeOf(wrong), ErrorCode::NotBuiltYet);
+  wrong.pre = "gpt-2";
+  wrong.model = "rwkv";
+  EXPECT_EQ(codeOf(wrong), ErrorCode::NotBuiltYet);
+  wrong = v;
+  wrong.types.pop_back();
+  EXPECT_EQ(codeOf(wrong), ErrorCode::DataInvalid);
+  wrong = v;
+  wrong.eos = 1 << 30;
+  EXPECT_EQ(codeOf(wrong), ErrorCode::DataInvalid);
+  wrong = v;
+  wrong.merges[0] = "q zz";
+  EXPECT_EQ(codeOf(wrong), ErrorCode::DataInvalid);
+}
+
+TEST(TokenizerFiles, AnExpressionWithoutEndIsAnError) {
+  auto j = parseJson(readInput(folder + "gpt2.json", "tokenizer"));
+  j["pre_tokenizer"] = {
+      {"type", "Split"}, {"pattern", {{"Regex", "(a|a)*b"}}}, {"behavior", "Isolated"}, {"invert", false}};
+  j["decoder"] = nullptr;
+  try {
+    Tokenizer::fromJson(j.dump(), "t.json").encode(std::string(60, 'a') + "cb");
+    FAIL();
+  } catch (const UserError &e) {
+    EXPECT_EQ(e.diagnostics[0].code, ErrorCode::DataInvalid);
+    EXPECT_NE(e.diagnostics[0].message.find("too long"), std::string::npos) << e.what();
+  }
+}
+
+/// A file that is changed somewhere is refused with a code, or is another valid tokenizer.
+void expectCodedErrors(const std::string &content, std::mt19937 &random, bool json) {
+  std::string changed = content;
+  auto place = [&] { return random() % changed.size(); };
+  const char *const words[] = {"null", "-1",   "1e999", "99999999999999999999", "{}",
+                               "[]",   "\"\"", "true",  "\"Sequence\"",         "\xff"};
+  switch (random() % 5) {
+  case 0:
+    changed[place()] = char(random());
+    break;
+  case 1:
+    changed.resize(place());
+    break;
+  case 2:
+    changed.erase(place(), 1 + random() % 20);
+    break;
+  case 3:
+    changed.insert(place(), changed.substr(place(), 1 + random() % 30));
+    break;
+  default:
+    if (json) {  // another value after some colon
+      const size_t at = changed.find(':', place());
+      const size_t end = at == std::string::npos ? at : changed.find_first_of(",}]", at);
+      if (end != std::string::npos)
+        changed.replace(at + 1, end - at - 1, words[random() % std::size(words)]);
+    } else {
+      for (int i = 0; i < 4; ++i)
+        changed[place()] = char(random());
+    }
+  }
+  try {
+    const Tokenizer t =
+        json ? Tokenizer::fromJson(changed, "t.json") : Tokenizer::fromSentencePiece(changed, "t.model");
+    for (const char *text : {"The boats — it's 12 o'clock.\n\n<s> x", "河の水は静か é \xf0\x9f\x98\x80"})
+      t.decode(t.encode(text, {.parseSpecial = true, .addSpecial = true}));
+  } catch (const UserError &e) {
+    EXPECT_NE(e.diagnostics[0].code, ErrorCode::Internal);
+    EXPECT_FALSE(e.diagnostics[0].help.empty()) << e.what();
+  }
+}
+
+TEST(TokenizerFiles, DamagedOnesAreRefusedWithACode) {
+  std::mt19937 random(21);
+  int tried = 0;
+  for (const auto &g : goldens()["tokenizers"]) {
+    const std::string file = g["file"], content = readInput(folder + file, "tokenizer");
+    const bool json = file.ends_with(".json");
+    for (int i = 0; i < (json ? 30 : 100); ++i, ++tried) {
+      SCOPED_TRACE(fmt::format("{}, change {}", file, i));
+      expectCodedErrors(content, random, json);
+    }
+  }
+  EXPECT_GE(tried, 1000);
+}
+
+}  // namespace
