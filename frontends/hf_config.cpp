@@ -5,6 +5,7 @@
 // 4. Any other key must be in the list of keys that cannot change a logit, or be a dropout rate.
 #include "frontends/hf_config.h"
 
+#include "frontends/own_config.h"
 #include "support/files.h"
 #include "support/json.h"
 #include "support/words.h"
@@ -387,6 +388,13 @@ private:
   std::vector<Diagnostic> found;
 };
 
+/// Whether it is a checkpoint of ours, whose manifest says more: loading compares that.
+bool isCheckpoint(const fs::path &folder) {
+  constexpr size_t limit = 64 << 20;
+  const json manifest = parseJsonOrDiscard<json>(readTextFile(folder / "manifest.json", limit).text);
+  return manifest.is_object() && manifest.contains("model_keys");
+}
+
 }  // namespace
 
 HfComparison compareHfConfig(const std::string &weights, const ModelConfig &model) {
@@ -394,7 +402,7 @@ HfComparison compareHfConfig(const std::string &weights, const ModelConfig &mode
   HfComparison result;
   const fs::path folder = fs::is_regular_file(weights, e) ? fs::path(weights).parent_path() : fs::path(weights);
   result.file = (folder / "config.json").string();
-  result.found = fs::exists(result.file, e);
+  result.found = fs::exists(result.file, e) && !(fs::is_directory(weights, e) && isCheckpoint(folder));
   if (!result.found)
     return result;
   auto refuse = [&](ErrorCode code, const std::string &what, std::vector<std::string> help) {
@@ -416,6 +424,10 @@ HfComparison compareHfConfig(const std::string &weights, const ModelConfig &mode
   if (!theirs.contains("model_type"))
     return refuse(ErrorCode::MissingKey, fmt::format("{} does not say model_type", result.file),
                   {fmt::format("{} work today", quotedList(names))});
+  if (theirs.at("model_type") == kOwnModelType) {
+    result.differences = compareOwnConfig(result.file, theirs, model);
+    return result;
+  }
   for (const Family &f : families())
     if (theirs.at("model_type") == f.name) {
       result.differences = Comparison(result.file, theirs, model, f).run();

@@ -10,12 +10,13 @@ namespace gptc {
 
 struct HfComparison {
   std::string file;
-  bool found = false;  // false: the file does not exist, and nothing was compared
+  bool found = false;  // false: it does not exist, or lies in a checkpoint, which says more; nothing was compared
   /// Diagnostics without a location. Each names the file's key and both values.
   std::vector<Diagnostic> differences;
 };
 
-/// Compares the config.json in the folder `weights`, or beside the file `weights`, with a complete [model].
+/// Compares the config.json in the folder `weights`, or beside the file `weights`, with a complete [model]. It may be
+/// gptc's own form (frontends/own_config.h).
 HfComparison compareHfConfig(const std::string &weights, const ModelConfig &model);
 
 }  // namespace gptc

@@ -12,6 +12,7 @@ int main(int argc, char **argv) {
     gptc::addCompileCommand(app);
     gptc::addConfigCommand(app);
     gptc::addDataCommand(app);
+    gptc::addExportCommand(app);
     gptc::addExplainCommand(app);
     gptc::addBenchCommand(app);
     gptc::addTuneCommand(app);

@@ -22,8 +22,10 @@
 #include <cstring>
 #include <dirent.h>
 #include <filesystem>
+#include <mutex>
 #include <set>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 namespace gptc {
 namespace fs = std::filesystem;
@@ -31,21 +33,23 @@ using json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr int kSchema = 2;                                            // 1: the same, but always of one rank
+constexpr int kSchema = 3;  // 1: always of one rank; 1 and 2: no state/, and no description of the model
 constexpr size_t kManifestLimit = 64 << 20, kIndexLimit = 100 << 20;  // bytes; a manifest may list very many data files
 
-/// The tensor of `file` that holds `want`. `foreign`: the file is another program's and may use the prefix
-/// "transformer.".
-const TensorInfo *findTensor(const TensorFiles &file, const FileTensor &want, bool foreign) {
+/// The tensor of `file` that holds `want`: with or without the prefix "transformer.", which other programs, and
+/// checkpoints of earlier versions, leave out.
+const TensorInfo *findTensor(const TensorFiles &file, const FileTensor &want) {
   const TensorInfo *t = file.find(want.info.name);
-  return t || !foreign ? t : file.find("transformer." + want.info.name);
+  if (llvm::StringRef name = want.info.name; !t)
+    t = file.find(name.consume_front(kPrefix) ? name.str() : kPrefix + want.info.name);
+  return t;
 }
 
-/// Why the tensors in `file` cannot be the content of state `s`; "" if they can. A non-null `taken` means that the file
-/// is another program's, and collects the names of the tensors used.
+/// Why the tensors in `file` cannot be the content of state `s`; "" if they can. `taken` collects the names of the
+/// tensors used.
 std::string problemOf(const State &s, const TensorFiles &file, std::set<std::string> *taken = nullptr) {
   for (const FileTensor &want : fileTensors(s)) {
-    const TensorInfo *t = findTensor(file, want, taken != nullptr);
+    const TensorInfo *t = findTensor(file, want);
     if (!t)
       return fmt::format("tensor {} is missing", want.info.name);
     if (t->shape != want.info.shape || !isConvertible(t->dtype, want.info.dtype))
@@ -58,7 +62,7 @@ std::string problemOf(const State &s, const TensorFiles &file, std::set<std::str
 }
 
 /// Reads state `s`. `file` must have all its tensors.
-void readState(Executor &executor, const State &s, const TensorFiles &file, bool foreign) {
+void readState(Executor &executor, const State &s, const TensorFiles &file) {
   const Type type = wholeType(s);
   const bool padded = !isDense(type);
   std::vector<char> whole(isPiece(s) ? type.bytes() : 0), dense, tensor;
@@ -73,7 +77,7 @@ void readState(Executor &executor, const State &s, const TensorFiles &file, bool
   void *to = padded ? dense.data() : all;
   const Piece own = Piece::of(s, Mesh::of(executor.planned()), executor.ranks ? executor.ranks->rank : 0);
   for (const FileTensor &want : fileTensors(s)) {
-    const TensorInfo *t = findTensor(file, want, foreign);
+    const TensorInfo *t = findTensor(file, want);
     if (isWhole(s, want) && t->dtype == s.type.dtype) {
       file.read(*t, to, &own);
       continue;
@@ -141,7 +145,7 @@ std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity
   if (!unsaid.empty())
     notes.push_back(fmt::format("the checkpoint does not say {}: taken to be the plan's", fmt::join(unsaid, ", ")));
   for (const State *s : read) {
-    const DType from = findTensor(file, fileTensors(*s)[0], false)->dtype, to = s->type.dtype;
+    const DType from = findTensor(file, fileTensors(*s)[0])->dtype, to = s->type.dtype;
     const std::string note =
         fmt::format("moments are {} in the checkpoint and {} in the plan: {}", nameOf(from).str(), nameOf(to).str(),
                     sizeOf(from) < sizeOf(to) ? "widened, which is exact" : "rounded to nearest");
@@ -213,7 +217,9 @@ Manifest readManifest(const std::string &dir, int64_t step) {
       m.info.valLoss = manifest.at("val_loss").get<double>();
     m.optimizer = manifest.value("optimizer", "adamw");
     for (auto &[name, checksum] : manifest.at("files").items()) {
-      if (name.find('/') != std::string::npos)
+      llvm::StringRef file = name;
+      file.consume_front(std::string(kStateFolder) + "/");
+      if (file.contains('/') || file == "..")
         damaged(fmt::format("manifest.json names {}", name));
       m.files.emplace_back(name, checksum);
     }
@@ -234,8 +240,20 @@ void writeManifest(const std::string &path, json manifest) {
   file.finish();
 }
 
-bool isTensors(llvm::StringRef name, llvm::StringRef stem) {
-  return name.starts_with(stem) && name.ends_with(".safetensors");
+/// Whether a file of a checkpoint holds tensors of this kind: "model" or "optimizer".
+bool isTensors(llvm::StringRef name, llvm::StringRef kind) {
+  name.consume_front(std::string(kStateFolder) + "/");
+  return name.starts_with(kind) && name.ends_with(".safetensors");
+}
+
+/// Whether training goes on from this file: not from the description of the model, which people edit.
+bool isRead(llvm::StringRef name, bool parametersOnly) {
+  return isTensors(name, "model") || name == kIndexFile || (!parametersOnly && isTensors(name, "optimizer"));
+}
+
+void requireIntact(const Manifest &m, const std::string &name, const std::string &checksum) {
+  if (InputFile(m.info.dir + "/" + name, "checkpoint").hash() != checksum)
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {} does not match its checksum", m.info.dir, name));
 }
 
 TensorFiles tensorsOf(const Manifest &m, llvm::StringRef stem) {
@@ -257,10 +275,8 @@ Manifest verifiedManifest(const std::string &dir, int64_t step, bool parametersO
     m = readManifest(dir, step);
     size_t number = 0;
     for (auto &[name, checksum] : m.files)
-      if ((!parametersOnly || !isTensors(name, "optimizer")) &&
-          int64_t(number++) % (ranks ? ranks->world : 1) == (ranks ? ranks->rank : 0))
-        if (InputFile(dir + "/" + name, "checkpoint").hash() != checksum)
-          throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {} does not match its checksum", dir, name));
+      if (isRead(name, parametersOnly) && int64_t(number++) % (ranks ? ranks->world : 1) == (ranks ? ranks->rank : 0))
+        requireIntact(m, name, checksum);
   } catch (const UserError &e) {
     problem = e;
   }
@@ -276,6 +292,10 @@ Manifest verifiedManifest(const std::string &dir, int64_t step, bool parametersO
     throw *problem;
   return m;
 }
+
+constexpr const char *kLatest = "latest", *kBest = "best";  // links
+
+std::string temporaryOf(const std::string &link) { return "." + link + ".tmp"; }
 
 std::string nameOfStep(int64_t step) { return fmt::format("step-{:08}", step); }
 
@@ -320,7 +340,8 @@ void CheckpointStore::cleanUp() const {
   std::error_code e;
   std::vector<fs::path> stale;
   for (const auto &entry : fs::directory_iterator(folder, e))
-    if (entry.path().filename().string().rfind(".step-", 0) == 0)
+    if (const std::string name = entry.path().filename();
+        name.starts_with(".step-") || name == temporaryOf(kLatest) || name == temporaryOf(kBest))
       stale.push_back(entry.path());
   for (const fs::path &p : stale)
     removeTree(p.string());
@@ -344,7 +365,8 @@ void CheckpointStore::requireSpace(int64_t bytes) const {
 }
 
 void CheckpointStore::save(Executor &executor, const CheckpointInfo &info) const {
-  CheckpointSaver(executor, *this, false).save(info, 0);
+  const HfFiles none;
+  CheckpointSaver(executor, *this, false, none).save(info, 0);
 }
 
 void CheckpointStore::complete(AtomicDir &dir, const CheckpointInfo &info, const Module &planned,
@@ -395,6 +417,36 @@ std::optional<int64_t> CheckpointStore::best(const std::vector<std::string> *pla
     } catch (const UserError &) {  // reported when it is loaded
     }
   return best;
+}
+
+std::string CheckpointStore::updateLinks() const {
+  static std::mutex oneAtATime;  // the thread that saves, and the one that evaluates
+  const std::lock_guard<std::mutex> lock(oneAtATime);
+  const std::vector<int64_t> all = steps();
+  std::string problem;
+  for (const auto &[name, step] :
+       {std::pair(kLatest, all.empty() ? std::nullopt : std::optional(all[0])), std::pair(kBest, best())}) {
+    const fs::path link = fs::path(folder) / name, temporary = fs::path(folder) / temporaryOf(name);
+    std::error_code e;
+    const fs::file_status there = fs::symlink_status(link, e);
+    const std::string target = step ? nameOfStep(*step) : "",
+                      now = fs::is_symlink(there) ? fs::read_symlink(link, e).string() : "";
+    if (target == now)
+      continue;
+    if (fs::exists(there) && !fs::is_symlink(there)) {
+      problem = fmt::format("{} is no link", link.string());
+    } else if (!step) {
+      if (stepOf(now))
+        fs::remove(link, e);
+    } else {
+      ::unlink(temporary.c_str());
+      if (::symlink(target.c_str(), temporary.c_str()) != 0 || ::rename(temporary.c_str(), link.c_str()) != 0) {
+        problem = fmt::format("{} cannot be made: {}", link.string(), strerror(errno));
+        ::unlink(temporary.c_str());
+      }
+    }
+  }
+  return problem;
 }
 
 void CheckpointStore::setAsideBeyond(int64_t step) const {
@@ -479,13 +531,34 @@ static CheckpointInfo loadOne(Executor &executor, const std::string &dir, int64_
   }
   // All checks have passed: now change the executor's states.
   for (size_t i = 0; i < read.size(); ++i)
-    readState(executor, *read[i], i < parameterStates ? parameters : *optimizer, false);
+    readState(executor, *read[i], i < parameterStates ? parameters : *optimizer);
   for (const State *s : fresh)
     fillConstantState(executor, *s);
   fillCopies(executor);
   info.notes = notesOn(info.model, model, llvm::ArrayRef(read).drop_front(parameterStates), fresh,
                        optimizer ? *optimizer : parameters);
   return info;
+}
+
+CheckpointStore::Published CheckpointStore::published(const std::string &dir) {
+  const Manifest manifest = readManifest(dir, -1);
+  Published p;
+  for (const auto &[name, checksum] : manifest.files) {
+    const bool weights = isTensors(name, "model"), described = !weights && !isRead(name, false);
+    if (weights || described)
+      requireIntact(manifest, name, checksum);
+    const std::string path = dir + "/" + name;
+    if (weights)
+      p.weights.push_back(path);
+    else if (described)
+      p.described[name] = readInput(path, "description of the model");
+  }
+  p.info = manifest.info;
+  if (p.weights.empty())
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: no file of weights", dir));
+  if (const std::string problem = hfFilesProblem(p.described); !problem.empty())
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", dir, problem));
+  return p;
 }
 
 CheckpointInfo CheckpointStore::loadParameters(Executor &executor, const ModelIdentity &model, int64_t step) const {
@@ -592,7 +665,7 @@ void loadWeights(Executor &executor, const std::string &path, const ModelIdentit
     if (std::string problem = problemOf(*s, file, &taken); !problem.empty())
       throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model: {}", path, problem),
                       "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
-    readState(executor, *s, file, true);
+    readState(executor, *s, file);
   }
   std::vector<std::string> left;
   for (const TensorInfo *t : file.all())

@@ -1,15 +1,21 @@
-// Checkpoints: OUT_DIR/checkpoints/step-00001000/ with
+// Checkpoints: OUT_DIR/checkpoints/step-00001000/ is a model's folder as Hugging Face's programs read it, with
 //
 //   model.safetensors      parameters, under Hugging Face's names and in its layouts (runtime/checkpoint/file_layout.h)
-//   optimizer.safetensors  moments (their names: passes/optimizer.cpp), step and other counters
+//   config.json ...        the model's description and tokenizer, as they are in the plan (HfFiles)
 //   manifest.json          step; BLAKE3 of the other files and of itself; hashes of plan, model, training data and each
 //                          of its files (runtime/data/data_print.h); the optimizer; the keys of [model] that determine
 //                          what is computed; the validation loss, if one was measured at that step
+//   state/                 what only gptc reads, as other programs take every safetensors file for weights:
+//     optimizer.safetensors  moments (their names: passes/optimizer.cpp), step and other counters; in checkpoints of
+//                            earlier versions it lies beside the weights
 //
 // Each of several ranks writes one file of each kind: model-00001-of-00004.safetensors has the whole parameters of a
 // part of the model, and model.safetensors.index.json lists them as in Hugging Face's own sharded checkpoints;
-// optimizer-00001-of-00004.safetensors has the rank's moments, which may be pieces (runtime/checkpoint/tensor_files.h).
-// Both kinds load on any number of ranks.
+// state/optimizer-00001-of-00004.safetensors has the rank's moments, which may be pieces
+// (runtime/checkpoint/tensor_files.h). Both kinds load on any number of ranks.
+//
+// `latest` and `best` beside these folders are relative links to the newest checkpoint and to the one with the least
+// validation loss. They are for people and other programs: gptc itself looks at the checkpoints.
 //
 // A checkpoint appears completely or not at all: it is written to a temporary folder, every file and folder is fsynced,
 // then the folder is renamed (runtime/checkpoint/checkpoint_saver.h). A failed save throws UserError(DiskFull,
@@ -70,6 +76,10 @@ public:
   /// Step of the checkpoint with the lowest validation loss, the newest of equal ones; nullopt if none has a loss. With
   /// `plans`, only their checkpoints count.
   std::optional<int64_t> best(const std::vector<std::string> *plans = nullptr) const;
+  /// Points the links `latest` and `best` to the newest checkpoint and to the best(), each in one step, and removes one
+  /// that has nothing to point to. Returns why a link cannot be set, "" if all are: not every file system has links,
+  /// and what is no link is left alone.
+  std::string updateLinks() const;
   /// Adds the validation loss measured at its step to an existing checkpoint.
   void noteValidation(int64_t step, double valLoss) const;
 
@@ -84,6 +94,15 @@ public:
   /// Loads the parameters of the checkpoint of this step, or of the one in folder `dir`. Throws the same errors.
   CheckpointInfo loadParameters(Executor &executor, const ModelIdentity &model, int64_t step) const;
   static CheckpointInfo loadParameters(Executor &executor, const ModelIdentity &model, const std::string &dir);
+
+  /// A checkpoint's files for other programs, once all of them match their checksums. Throws
+  /// UserError(CheckpointDamaged).
+  struct Published {
+    CheckpointInfo info;
+    std::vector<std::string> weights;  // paths
+    HfFiles described;                 // empty in checkpoints of earlier versions
+  };
+  static Published published(const std::string &dir);
 
   // For the writer of a checkpoint: its final path; a check that there is room for it (throws); and its completion,
   // which adds the manifest and renames the folder. `files` maps file names to checksums.

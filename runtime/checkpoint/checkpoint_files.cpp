@@ -62,7 +62,7 @@ bool Ownership::writes(size_t i, int64_t rank) const {
 }
 
 std::string Ownership::fileOf(int64_t rank) const {
-  const char *stem = parameters ? "model" : "optimizer";
+  const std::string stem = parameters ? "model" : fmt::format("{}/optimizer", kStateFolder);
   if (mesh.ranks() == 1)
     return fmt::format("{}.safetensors", stem);
   if (!numbers[rank])

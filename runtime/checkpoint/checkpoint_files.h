@@ -10,7 +10,8 @@
 
 namespace gptc {
 
-constexpr const char *kManifestFile = "manifest.json", *kIndexFile = "model.safetensors.index.json";
+constexpr const char *kManifestFile = "manifest.json", *kIndexFile = "model.safetensors.index.json",
+                     *kStateFolder = "state";
 
 /// The parameters of a module, or the other saved states: moments and counters. Not saved are gradients (zero between
 /// steps), caches of sampling, and copies of parameters.
@@ -23,7 +24,8 @@ class Ownership {
 public:
   Ownership(const Module &m, bool parameters);
   bool writes(size_t state, int64_t rank) const;
-  /// "model.safetensors"; with several ranks "model-00001-of-00004.safetensors"; "" for a rank that writes nothing.
+  /// "model.safetensors", "state/optimizer.safetensors"; with several ranks "model-00001-of-00004.safetensors"; "" for
+  /// a rank that writes nothing.
   std::string fileOf(int64_t rank) const;
   const std::vector<const State *> states;
 

@@ -65,10 +65,11 @@ int64_t bytesOf(const Module &m) {
 
 }  // namespace
 
-CheckpointSaver::CheckpointSaver(Executor &executor, const CheckpointStore &store, bool beside)
-    : executor(executor), store(store), beside(beside), rank(executor.ranks ? executor.ranks->rank : 0),
-      world(executor.ranks ? executor.ranks->world : 1), owned(OwnedFiles::of(executor.planned(), rank, beside)),
-      scratch(owned.largestGathered), checksums(world) {
+CheckpointSaver::CheckpointSaver(Executor &executor, const CheckpointStore &store, bool beside,
+                                 const HfFiles &described)
+    : executor(executor), store(store), beside(beside), described(described),
+      rank(executor.ranks ? executor.ranks->rank : 0), world(executor.ranks ? executor.ranks->world : 1),
+      owned(OwnedFiles::of(executor.planned(), rank, beside)), scratch(owned.largestGathered), checksums(world) {
   GPTC_CHECK(world == Mesh::of(executor.planned()).ranks(), "{} ranks save for a plan of {}", world,
              Mesh::of(executor.planned()).ranks());
   if (const int64_t room = availableMemory(); owned.copyBytes > room)
@@ -91,13 +92,17 @@ void CheckpointSaver::start(const CheckpointInfo &what, int64_t toKeep) {
   info = what;
   keep = toKeep;
   if (rank == 0) {
-    store.requireSpace(bytesOf(executor.planned()));
+    int64_t bytes = bytesOf(executor.planned());
+    for (const auto &[name, text] : described)
+      bytes += int64_t(text.size());
+    store.requireSpace(bytes);
     dir.emplace(store.pathOf(info.step));
+    makeFolder(dir->file(kStateFolder));
   }
   if (executor.ranks)
     executor.ranks->barrier();
   folder = AtomicDir::temporaryOf(store.pathOf(info.step));
-  if (rank != 0 && !appears(folder))
+  if (rank != 0 && !appears(fmt::format("{}/{}", folder, kStateFolder)))
     throw filesDiffer(rank, fmt::format("does not see {}, which rank 0 has made", folder));
   gatherStates();
 }
@@ -337,10 +342,20 @@ void CheckpointSaver::complete() {
   index["metadata"]["total_size"] = total;
   if (world > 1)
     files[kIndexFile] = writeText(dir->file(kIndexFile), index.dump(2) + "\n");
+  for (const auto &[name, text] : described)
+    files[name] = writeText(dir->file(name), text);
+  syncDir(dir->file(kStateFolder));
   store.complete(*dir, info, m, files);
   dir.reset();
+  // Before old ones go, so that no link ever leads to one that has gone.
+  if (std::string problem = store.updateLinks(); !problem.empty())
+    problemOfLinks = std::move(problem);
   if (keep > 0)
     store.prune(keep, info.ownPlans());
+}
+
+std::string CheckpointSaver::takeProblemOfLinks() {
+  return job.valid() ? "" : std::exchange(problemOfLinks, "");  // the thread sets it
 }
 
 }  // namespace gptc

@@ -4,7 +4,8 @@
 //      rank has whole are gathered.
 //   2. Steps go on, while a thread of each rank writes and fsyncs its files.
 //   3. Between steps the ranks tell each other when they have finished. Then rank 0 gets the checksums of all files,
-//      and its thread writes the manifest, renames the folder, and removes old checkpoints.
+//      and its thread writes the model's description and the manifest, renames the folder, lets the links point to it,
+//      and removes old checkpoints.
 //
 // A kill at any moment leaves older checkpoints intact. Only one save is under way at a time.
 #pragma once
@@ -22,8 +23,9 @@ namespace gptc {
 
 class CheckpointSaver {
 public:
-  /// Allocates the memory for copies. `beside`: steps go on during a save. Throws UserError(OutOfMemory).
-  CheckpointSaver(Executor &executor, const CheckpointStore &store, bool beside);
+  /// Allocates the memory for copies. `beside`: steps go on during a save. `described`: the files that describe the
+  /// model beside its weights; must outlive this. Throws UserError(OutOfMemory).
+  CheckpointSaver(Executor &executor, const CheckpointStore &store, bool beside, const HfFiles &described);
   /// Abandons an incomplete checkpoint.
   ~CheckpointSaver();
   CheckpointSaver(const CheckpointSaver &) = delete;
@@ -43,6 +45,9 @@ public:
   /// Saves a complete checkpoint before it returns.
   void save(const CheckpointInfo &info, int64_t keep);
 
+  /// Why the links could not be set for a complete checkpoint, once; else "".
+  std::string takeProblemOfLinks();
+
 private:
   enum class Phase { idle, writing, written, completing };
   /// Checksum per file, in hexadecimal digits; zeros if there is no file. A rank has up to two files.
@@ -51,6 +56,7 @@ private:
   Executor &executor;
   const CheckpointStore store;
   const bool beside;
+  const HfFiles &described;
   const int64_t rank, world;
   const OwnedFiles owned;
   std::optional<Arena> memory;  // for copies, if there are any
@@ -62,6 +68,7 @@ private:
   int64_t keep = 0;
   std::optional<AtomicDir> dir;  // on rank 0; all ranks write into it
   std::string folder;
+  std::string problemOfLinks;
   std::vector<Checksums> checksums;  // per rank; a rank sets its own while it writes
 
   void start(const CheckpointInfo &info, int64_t keep);

@@ -54,7 +54,6 @@ std::vector<FileTensor> fileTensors(const State &s) {
   std::vector<FileTensor> out;
   int64_t first = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i].consume_front("transformer.");
     FileTensor t{{parts[i].str(), s.type.dtype, {}}, first, transposed};
     for (const Dim &d : wholeType(s).dims)
       t.info.shape.push_back(d.logical);

@@ -1,8 +1,7 @@
 // Maps states to tensors in safetensors files, with the names and layouts that other programs expect. Attributes of a
 // state:
 //
-//   hf            the tensor's name, without a leading "transformer."; comma-separated if the state holds
-//                 several tensors side by side
+//   hf            the tensor's name; comma-separated if the state holds several tensors side by side
 //   hf_split      the number of columns of each of those
 //   hf_transpose  the file has [out, in] where the state has [in, out]
 //
@@ -15,6 +14,10 @@
 #include <vector>
 
 namespace gptc {
+
+/// What begins the names of a GPT-2 with its classifier. Older files, other programs' and ours, leave it out; without
+/// it, transformers 4 takes the whole file for a GPT-2 without a classifier.
+constexpr const char *kPrefix = "transformer.";
 
 struct FileTensor {
   TensorInfo info;

@@ -125,8 +125,9 @@ const std::string *SafetensorsFile::metadata(llvm::StringRef key) const {
   return it == words.end() ? nullptr : &it->second;
 }
 
-void SafetensorsFile::read(const TensorInfo &t, void *to) const {
-  if (!file.read(tensors.find(t.name)->second.second, to, t.bytes()))
+void SafetensorsFile::read(const TensorInfo &t, int64_t from, void *to, int64_t bytes) const {
+  GPTC_CHECK(from >= 0 && bytes >= 0 && from + bytes <= t.bytes(), "bytes {} to {} of {}", from, from + bytes, t.name);
+  if (!file.read(tensors.find(t.name)->second.second + from, to, bytes))
     throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: tensor {} cannot be read", path, t.name));
 }
 

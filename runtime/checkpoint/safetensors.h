@@ -46,7 +46,9 @@ public:
   /// All tensors, sorted by name.
   std::vector<const TensorInfo *> all() const;
   /// Reads the dense bytes of a tensor from find() or all(). Throws UserError(CheckpointDamaged).
-  void read(const TensorInfo &t, void *to) const;
+  void read(const TensorInfo &t, void *to) const { read(t, 0, to, t.bytes()); }
+  /// Reads `bytes` of them, from byte `from` on.
+  void read(const TensorInfo &t, int64_t from, void *to, int64_t bytes) const;
   /// A value of the header's metadata; null if there is no such key.
   const std::string *metadata(llvm::StringRef key) const;
 

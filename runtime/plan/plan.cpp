@@ -179,7 +179,27 @@ template <auto member> std::string rangeProblem(const Module &m, int64_t high) {
              : fmt::format("module attribute {} is missing or out of range", FactAt<member>::name);
 }
 
+constexpr const char *kHfFolder = "hf";
+
 }  // namespace
+
+std::string hfFilesProblem(const HfFiles &files) {
+  const char *const names[] = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                               "special_tokens_map.json"};
+  for (const auto &[name, text] : files) {
+    if (!llvm::is_contained(names, llvm::StringRef(name)))
+      return fmt::format("{} is no file of a model's folder", name);
+    if (name == "tokenizer.json")  // large, and has no such keys
+      continue;
+    const json content = parseJsonOrDiscard<json>(text);
+    if (!content.is_object())
+      return fmt::format("{} is no JSON object", name);
+    for (const char *key : {"auto_map", "custom_pipelines"})
+      if (content.contains(key))
+        return fmt::format("{} names code to run, as {}", name, key);
+  }
+  return "";
+}
 
 static std::string signatureProblem(const Module &m, int64_t shards, int64_t accumulate);
 
@@ -373,6 +393,7 @@ void writePlan(const std::string &dir, Plan &plan, const std::string &secret) {
       GPTC_UNREACHABLE("writing an invalid plan: {}", problem);
   GPTC_CHECK(planProblem(*plan.planned).empty(), "{}", planProblem(*plan.planned));
   GPTC_CHECK(settingsProblem(plan.run).empty(), "{}", settingsProblem(plan.run));
+  GPTC_CHECK(hfFilesProblem(plan.hf).empty(), "{}", hfFilesProblem(plan.hf));
 
   plan.dir = absolutePath(dir);
   while (plan.dir.size() > 1 && plan.dir.back() == '/')
@@ -392,6 +413,8 @@ void writePlan(const std::string &dir, Plan &plan, const std::string &secret) {
       {"run", settingsToJson(plan.run)},
       {"model", plan.model},
       {"files", {{"joint.gir", blake3(joint)}, {"planned.gir", plan.hash}, {"schedules.json", blake3(schedules)}}}};
+  for (const auto &[name, text] : plan.hf)
+    manifest["files"][fmt::format("{}/{}", kHfFolder, name)] = blake3(text);
   if (!plan.madeFrom.empty())
     manifest["made_from"] = plan.madeFrom;
   if (!secret.empty())
@@ -399,15 +422,21 @@ void writePlan(const std::string &dir, Plan &plan, const std::string &secret) {
   manifest["blake3"] = manifestChecksum(manifest);
 
   AtomicDir out(plan.dir);
-  std::string text = manifest.dump(2) + "\n";
-  for (auto &[name, content] : {std::pair<const char *, std::string &>{"joint.gir", joint},
-                                {"planned.gir", planned},
-                                {"schedules.json", schedules},
-                                {"manifest.json", text}}) {
+  auto write = [&](const std::string &name, const std::string &content) {
     SyncedFile f(out.file(name));
     f.write(content.data(), content.size());
     f.finish();
-  }
+  };
+  write("joint.gir", joint);
+  write("planned.gir", planned);
+  write("schedules.json", schedules);
+  if (!plan.hf.empty())
+    makeFolder(out.file(kHfFolder));
+  for (const auto &[name, text] : plan.hf)
+    write(fmt::format("{}/{}", kHfFolder, name), text);
+  if (!plan.hf.empty())
+    syncDir(out.file(kHfFolder));
+  write("manifest.json", manifest.dump(2) + "\n");
   out.commit();
 }
 
@@ -449,7 +478,7 @@ Plan loadPlan(const std::string &dir, const std::string &secret) {
     plan.model = manifest.at("model").get<std::vector<std::string>>();
     plan.madeFrom = manifest.value("made_from", "");
 
-    auto checked = [&](const char *name) {
+    auto checked = [&](const std::string &name) {
       FileText f = readTextFile(plan.dir + "/" + name, kTextLimit);
       if (!f.ok)
         damaged(dir, fmt::format("{}: {}", name, f.why));
@@ -461,6 +490,14 @@ Plan loadPlan(const std::string &dir, const std::string &secret) {
     plan.hash = blake3(planned);
     plan.joint = readModule(dir, "joint.gir", checked("joint.gir"));
     plan.planned = readModule(dir, "planned.gir", planned);
+    for (const auto &[name, hash] : manifest.at("files").items())
+      if (llvm::StringRef file = name; file.consume_front(std::string(kHfFolder) + "/")) {
+        if (file.contains('/'))
+          damaged(dir, fmt::format("manifest.json names {}", name));
+        plan.hf[file.str()] = checked(name);
+      }
+    if (std::string p = hfFilesProblem(plan.hf); !p.empty())
+      damaged(dir, p);
     if (checked("schedules.json") != schedulesText(*plan.planned))
       damaged(dir, "schedules.json does not agree with planned.gir");
   } catch (const json::exception &x) {

@@ -4,6 +4,8 @@
 //   joint.gir        forward, backward and optimizer, before any decision
 //   planned.gir      fused, scheduled, laid out in memory: the module that runs
 //   schedules.json   kernel -> schedule, for people; must agree with planned.gir
+//   hf/              config.json, generation_config.json and the tokenizer's files: what checkpoints have beside the
+//                    weights, as Hugging Face's programs read them; older plans, and those of modules, have none
 //
 // Facts of the model (block_size, micro_batch, accumulate, vocab_size, n_layer, n_head, n_embd, ...) are module
 // attributes only; RunSettings (ir/settings/settings.h) holds what the graph does not.
@@ -21,11 +23,18 @@
 
 namespace gptc {
 
+/// The files of a Hugging Face folder beside its weights: name -> text.
+using HfFiles = std::map<std::string, std::string>;
+/// Why these files are refused, "" if they are not: anybody may have written them, and they go to programs that load
+/// models. Names are of a fixed list; descriptions are JSON objects that name no code.
+std::string hfFilesProblem(const HfFiles &files);
+
 struct Plan {
   std::unique_ptr<Module> joint;    // joint.gir
   std::unique_ptr<Module> planned;  // planned.gir
   Target target;                    // the target of the schedules
   RunSettings run;
+  HfFiles hf;
   /// The settings it was compiled from, key=value, so that the same model can be compiled differently (gptc explain);
   /// empty if the input was a module.
   std::vector<std::string> model;

@@ -185,7 +185,7 @@ private:
   std::optional<Utilization> utilization;  // on the first rank, whose peak counts for all
   int64_t evaluated = 0;                   // step of the last evaluation
   double valLoss = NAN;                    // its result, if this process has computed it
-  bool saveFailed = false;
+  bool saveFailed = false, saidOfLinks = false;
   std::vector<int32_t> prompt;  // for samples; empty: no samples
   // Since the last line of the log:
   double trainNs = 0;
@@ -328,7 +328,9 @@ private:
       if (run.initFrom != "scratch")
         loadWeights(s.executor, llvm::StringRef(run.initFrom).split(':').second.str(), modelIdentity(m));
     }
-    saver.emplace(s.executor, store, savesBeside());
+    if (first())
+      sayOfLinks(store.updateLinks());
+    saver.emplace(s.executor, store, savesBeside(), s.plan.hf);
     if (first())
       log.emplace(run.outDir, step);
     evaluated = agreed(log ? log->lastEvaluation() : 0);
@@ -493,8 +495,10 @@ private:
     if (log)
       log->evaluation(step, *loss);
     // For a run that was stopped before it could evaluate.
-    if (step == saved && first() && std::isfinite(valLoss))
+    if (step == saved && first() && std::isfinite(valLoss)) {
       store.noteValidation(step, valLoss);
+      sayOfLinks(store.updateLinks());
+    }
     if (events)
       events->scalars(step, {{"val_loss", float(*loss)}});
     progress.say(fmt::format("step {}  val loss {:.4f}", step, *loss));
@@ -673,7 +677,15 @@ private:
     saveFailed = true;
     auto result = f();
     saveFailed = false;
+    sayOfLinks(saver->takeProblemOfLinks());
     return result;
+  }
+  /// A run needs no links: what keeps them from being made is said once.
+  void sayOfLinks(const std::string &problem) {
+    if (problem.empty() || saidOfLinks)
+      return;
+    saidOfLinks = true;
+    progress.say("note: without links to the newest and the best checkpoint: " + problem);
   }
   void save(bool wait, int64_t keep) {
     const Pulse::Paced paced(Pulse::saving);

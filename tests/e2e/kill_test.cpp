@@ -46,6 +46,8 @@ struct KillTest : ::testing::Test {
     EXPECT_TRUE(w.finalState(w.path(out)) == whole) << when << ": other bits";
     EXPECT_EQ(logLines(w.path(out)), logLines(w.path("whole"))) << when;
     EXPECT_EQ(w.checkpoints(w.path(out)), w.checkpoints(w.path("whole"))) << when << ": leftovers";
+    for (const char *link : {"/checkpoints/latest", "/checkpoints/best"})
+      EXPECT_EQ(fs::read_symlink(w.path(out) + link), fs::read_symlink(w.path("whole") + link)) << when << link;
     fs::remove_all(w.path(out));
   }
 
@@ -57,10 +59,11 @@ struct KillTest : ::testing::Test {
 };
 
 TEST_F(KillTest, FortyMoments) {
-  // Five checkpoints of 3 files, and at least five moments of each kind inside them, spread over the run.
+  // Five checkpoints of 5 files, and at least five moments of each kind inside them, spread over the run.
   ASSERT_GE(writes, 5 * 20);
-  ASSERT_EQ(fsyncs, 5 * 5);   // three files, the folder, the one above
-  ASSERT_EQ(renames, 5 + 3);  // each checkpoint, and each that is removed
+  ASSERT_EQ(fsyncs, 5 * 8);  // five files, state/, the folder, the one above
+  ASSERT_EQ(renames,
+            2 * 5 + 3 + 3);  // each checkpoint and the link to it, to each that is better, each that is removed
   std::vector<std::string> moments;
   for (int i = 0; i < 8; ++i)
     moments.push_back("write:" + std::to_string(1 + i * (writes - 1) / 7));
@@ -106,7 +109,7 @@ TEST_F(KillTest, AFullDiskStopsTrainingAndLosesNothing) {
   // Each in the second checkpoint or later: the first must stay.
   for (auto [at, what] : {std::pair("write:" + std::to_string(writes / 5 + 30), "enospc"),
                           {std::string("fsync:12"), "edquot"},
-                          {std::string("rename:2"), "enospc"}}) {
+                          {std::string("rename:3"), "enospc"}}) {
     Result r = run("out", {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", at}, {"GPTC_TEST_DO", what}});
     EXPECT_EQ(r.code, 4) << at << "\n" << r.output;
     EXPECT_NE(r.output.find("error[GPTC0402]"), std::string::npos) << r.output;
@@ -118,10 +121,25 @@ TEST_F(KillTest, AFullDiskStopsTrainingAndLosesNothing) {
   }
 }
 
+// A run needs no links.
+TEST_F(KillTest, AFullDiskMayCostALink) {
+  for (const char *at : {"rename:2", "rename:5"}) {
+    const Result r = run("out", {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", at}, {"GPTC_TEST_DO", "enospc"}});
+    EXPECT_EQ(r.code, 0) << at << "\n" << r.output;
+    EXPECT_NE(r.output.find("note: without links to the newest and the best checkpoint: "), std::string::npos)
+        << r.output;
+    EXPECT_TRUE(w.finalState(w.path("out")) == whole) << at;
+    EXPECT_EQ(fs::read_symlink(w.path("out/checkpoints/latest")), "step-00000015");
+    EXPECT_EQ(fs::read_symlink(w.path("out/checkpoints/best")), "step-00000015");
+    EXPECT_EQ(std::distance(fs::directory_iterator(w.path("out/checkpoints")), fs::directory_iterator()), 4);
+    fs::remove_all(w.path("out"));
+  }
+}
+
 TEST_F(KillTest, TheOnlyGoodCheckpointIsNeverRemoved) {
   // With keep = 1, killed between a save and the removal of the one before; then the newer one is damaged.
   plan = w.compile("keep1", {"checkpoint.keep=1", steps});
-  Result r = run("out", {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", "rename:3"}});
+  Result r = run("out", {{"LD_PRELOAD", kShim}, {"GPTC_TEST_AT", "rename:6"}});
   EXPECT_EQ(r.signal, SIGKILL);
   ASSERT_EQ(w.checkpoints(w.path("out")), (std::vector<std::string>{"step-00000003", "step-00000006"}));
   writeFile(w.path("out/checkpoints/step-00000006/model.safetensors"), "gone");
@@ -134,7 +152,7 @@ TEST_F(KillTest, TheOnlyGoodCheckpointIsNeverRemoved) {
 }
 
 TEST_F(KillTest, DamagedNewestCheckpointFallsBack) {
-  for (const char *name : {"model.safetensors", "optimizer.safetensors", "manifest.json"}) {
+  for (const char *name : {"model.safetensors", "state/optimizer.safetensors", "manifest.json"}) {
     ASSERT_EQ(w.gptrun({plan, "--out-dir", w.path("out"), "--steps", "9"}).code, 0);
     std::string file = w.path("out/checkpoints/step-00000009/") + name, text = readFile(file);
     text[text.size() / 2] ^= 4;
@@ -220,15 +238,17 @@ TEST_F(KillTest, AnyOfSeveralRanks) {
     whole = state;
     fs::remove_all(w.path("whole"));
     fs::rename(w.path(quiet), w.path("whole"));
-    // But for the write, in the second checkpoint. Rank 0 fsyncs its two files, index, manifest and two folders; others
-    // their two files.
+    // But for the write, in the second checkpoint. Rank 0 fsyncs its two files, the index, the two that describe the
+    // model, state/, the manifest and two folders; others their two files. It renames a checkpoint, then the link to
+    // it.
     for (const auto &[rank, at] : {std::pair{"2", "write:7"},
                                    {"2", "fsync:3"},
                                    {"3", "fsync:4"},
-                                   {"0", "fsync:7"},
-                                   {"0", "fsync:9"},
                                    {"0", "fsync:10"},
-                                   {"0", "rename:2"}})
+                                   {"0", "fsync:12"},
+                                   {"0", "fsync:15"},
+                                   {"0", "fsync:16"},
+                                   {"0", "rename:3"}})
       for (const char *what : {"kill", "enospc"}) {
         if ((*async == 'f' && !gptc::test::everything()) || some.skips())
           continue;
@@ -247,7 +267,7 @@ TEST_F(KillTest, AnyOfSeveralRanks) {
     // said.
     const std::string when = fmt::format("rank 0 fails before rank 1 writes, async {}", async);
     Result r = w.gptrun({plan, "--out-dir", w.path("out"), "--restarts", "0"}, {{"LD_PRELOAD", kShim},
-                                                                                {"GPTC_TEST_AT", "fsync:7"},
+                                                                                {"GPTC_TEST_AT", "fsync:10"},
                                                                                 {"GPTC_TEST_RANK", "0"},
                                                                                 {"GPTC_TEST_DO", "enospc"},
                                                                                 {"GPTC_TEST_LATE", "1"}});

@@ -34,7 +34,7 @@ def safetensors(path):
             continue
         begin, end = entry["data_offsets"]
         a = np.frombuffer(data[8 + n + begin : 8 + n + end], dtype=np.float32)
-        tensors[name] = torch.tensor(a.reshape(entry["shape"]).astype(np.float64))
+        tensors[name.removeprefix("transformer.")] = torch.tensor(a.reshape(entry["shape"]).astype(np.float64))
     return tensors
 
 
@@ -168,7 +168,7 @@ def main():
     worst = [("loss", abs(ours - loss.item()) / abs(loss.item()), loss_bound)]
     norm = sum(t.grad.square().sum() for t in p.values()).sqrt().item()
     scale = min(1.0, clip / (norm + 1e-6)) if clip > 0 else 1.0
-    m0, m1 = (safetensors(d + "/optimizer.safetensors") for d in (before, after))
+    m0, m1 = (safetensors(d + "/state/optimizer.safetensors") for d in (before, after))
     for name, want in gradients(p).items():
         g = (m1["m." + name] - beta1 * m0["m." + name]) / (1 - beta1) / scale
         worst.append((name, ((g - want).norm() / want.norm()).item(), gradient_bound))

@@ -46,7 +46,7 @@ def main():
     before, after, tokens, kind = sys.argv[1:5]
     p = safetensors(before + "/model.safetensors")
     want = safetensors(after + "/model.safetensors")
-    moments = safetensors(before + "/optimizer.safetensors")
+    moments = safetensors(before + "/state/optimizer.safetensors")
     first, last = (int(json.load(open(d + "/manifest.json"))["step"]) for d in (before, after))
     start = {name: t.clone() for name, t in p.items()}
     for t in p.values():

@@ -39,7 +39,7 @@ def safetensors(path):
     for name, entry in json.loads(data[8 : 8 + n]).items():
         if name != "__metadata__":
             begin, end = (8 + n + x for x in entry["data_offsets"])
-            tensors[name] = torch.from_numpy(
+            tensors[name.removeprefix("transformer.")] = torch.from_numpy(
                 np.frombuffer(data[begin:end], dtype=np.float32).reshape(entry["shape"]).copy()
             )
     return tensors

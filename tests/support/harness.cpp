@@ -168,7 +168,8 @@ std::vector<std::string> Workplace::checkpoints(const std::string &outDir) const
   std::vector<std::string> r;
   std::error_code e;
   for (const auto &entry : fs::directory_iterator(outDir + "/checkpoints", e))
-    r.push_back(entry.path().filename().string());
+    if (const std::string name = entry.path().filename(); name != "best" && name != "latest")
+      r.push_back(name);
   std::sort(r.begin(), r.end());
   return r;
 }
@@ -189,7 +190,7 @@ std::string Workplace::finalState(const std::string &outDir) const {
   if (all.empty())
     return "";
   std::map<std::string, std::vector<std::string>> files;  // by name prefix
-  for (const auto &entry : fs::directory_iterator(outDir + "/checkpoints/" + all.back()))
+  for (const auto &entry : fs::recursive_directory_iterator(outDir + "/checkpoints/" + all.back()))
     if (const std::string name = entry.path().filename(); entry.path().extension() == ".safetensors")
       files[name.substr(0, name.find_first_of("-."))].push_back(entry.path());
   std::string state = all.back();

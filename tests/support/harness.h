@@ -63,6 +63,7 @@ public:
   /// Names and bytes of all tensors in the newest checkpoint of a run, independent of their distribution over files; ""
   /// if there is none.
   std::string finalState(const std::string &outDir) const;
+  /// Names in its folder of checkpoints, without the links `best` and `latest`.
   std::vector<std::string> checkpoints(const std::string &outDir) const;
 
 private:

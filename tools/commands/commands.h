@@ -9,6 +9,7 @@ void addNewCommand(Command &app);
 void addCompileCommand(Command &app);
 void addConfigCommand(Command &app);
 void addDataCommand(Command &app);
+void addExportCommand(Command &app);
 void addBenchCommand(Command &app);
 /// The measurements of `gptc bench`.
 void addMeasurements(Command &bench);

@@ -157,6 +157,9 @@ void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t 
                                          : d.choice,
                       signedBytes(d.effect.memory), d.effect.ms,
                       d.effect.ms > 0 ? formatBytes(-d.effect.memory / d.effect.ms) + "/ms" : ""));
+  if (!r.noFamilyHolds.empty())
+    row("export", fmt::format("no family of Hugging Face's holds this model: the nearest has another {}",
+                              fmt::join(r.noFamilyHolds, ", ")));
   row("expected", inWords(expectedOf(plan, nodes), plan));
   row("plan", fmt::format("{}  {}", r.planDir, plan.hash.substr(0, 12)));
   row("time", fmt::format("{:.2f} s: passes {:.2f}, kernels {:.2f}", r.totalSeconds, r.passSeconds, r.kernelSeconds));

@@ -2,6 +2,7 @@
 
 #include "codegen/codegen.h"
 #include "codegen/cuda/jit.h"
+#include "frontends/hf_folder.h"
 #include "frontends/model_builder.h"
 #include "frontends/toml_config.h"
 #include "ir/facts.h"
@@ -91,6 +92,11 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
     for (const Decision &d : chosen)
       record(*plan.planned, d);
     plan.model = modelSettings(config);
+    HfFolder folder;
+    if (!request.hf)
+      folder = describeFolder(config.model, plan.run.tokenizer);
+    plan.hf = request.hf ? *request.hf : std::move(folder.files);
+    report.noFamilyHolds = std::move(folder.differing);
   }
   report.available = memoryForPlans(config, plan.target, here);
   if (report.micro && !report.micro->fits)
@@ -182,6 +188,7 @@ PlanForRanks::PlanForRanks(const Plan &plan, int64_t ranks) {
   request.settings.push_back(fmt::format("train.micro_batch={}", micro));
   request.settings.push_back(plan.target.isCuda() ? "compile.target=" + plan.target.name : "compile.target=cpu");
   request.run = plan.run;
+  request.hf = plan.hf;
   Target t;
   try {
     bool here;
@@ -198,7 +205,7 @@ PlanForRanks::PlanForRanks(const Plan &plan, int64_t ranks) {
 bool PlanForRanks::isIn(const std::string &dir) const {
   try {
     const Plan there = loadPlan(dir);
-    return there.madeFrom == madeFrom && there.run == *request.run;
+    return there.madeFrom == madeFrom && there.run == *request.run && there.hf == *request.hf;
   } catch (const UserError &) {
     return false;
   }

@@ -21,18 +21,20 @@ struct CompileRequest {
   std::string clusterFile;            // machines for which "auto" is decided; "": see tools/estimate/auto.h
   PipelineOptions pipeline;
   std::optional<RunSettings> run;  // replaces the configuration's
+  std::optional<HfFiles> hf;       // replaces those made of the configuration and its tokenizer
 };
 
 struct CompileReport {
   std::string planDir;
   int64_t arenaBytes = 0;
-  int64_t hostBytes = 0;                  // of the host's arena, if the plan has one
-  int64_t available = 0;                  // bytes of this machine's memory for plans: the budget of remat = "auto"
-  int groups = 0;                         // fused ops in all functions
-  int compiled = 0, reused = 0;           // distinct kernels, by whether the cache had them
-  cuda::LibraryTuning tuning;             // if the plan calls cuBLASLt
-  std::optional<MicroBatchChoice> micro;  // if it was open, for a GPU of known memory
-  TunedSchedules::Counts tuned;           // origin of the schedules
+  int64_t hostBytes = 0;                   // of the host's arena, if the plan has one
+  int64_t available = 0;                   // bytes of this machine's memory for plans: the budget of remat = "auto"
+  int groups = 0;                          // fused ops in all functions
+  int compiled = 0, reused = 0;            // distinct kernels, by whether the cache had them
+  cuda::LibraryTuning tuning;              // if the plan calls cuBLASLt
+  std::optional<MicroBatchChoice> micro;   // if it was open, for a GPU of known memory
+  TunedSchedules::Counts tuned;            // origin of the schedules
+  std::vector<std::string> noFamilyHolds;  // HfDescription::differing
   double passSeconds = 0, kernelSeconds = 0, totalSeconds = 0;
 };
 

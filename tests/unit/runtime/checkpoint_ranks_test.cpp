@@ -159,13 +159,14 @@ TEST(CheckpointOfRanks, LoadsOnAnyMesh) {
       const CheckpointStore store(dir.path);
       auto saved = onRanks(from, [&](Executor &e) {
         fillStates(e, 3);
-        CheckpointSaver saver(e, store, beside);
+        const HfFiles none;
+        CheckpointSaver saver(e, store, beside, none);
         saver.begin({3, "plan", identity(), "data", "", {}}, 2);
         fillStates(e, 4);  // steps go on
         saver.finish();
       });
       ASSERT_EQ(saved, std::vector<int>(saved.size(), 0)) << nameOf(from);
-      ASSERT_EQ(filesIn(dir / "checkpoints"), std::set<std::string>{"step-00000003"}) << nameOf(from);
+      ASSERT_EQ(filesIn(dir / "checkpoints"), (std::set<std::string>{"latest", "step-00000003"})) << nameOf(from);
       for (const Cuts &to : meshes()) {
         auto loaded = onRanks(to, [&](Executor &e) {
           auto info = store.loadNewest(e, identity(), false, [](const std::string &w) { ADD_FAILURE() << w; });
@@ -186,7 +187,10 @@ TEST(CheckpointOfRanks, EachWritesItsShareOnce) {
   const std::string at = dir / "checkpoints/step-00000003";
   std::map<std::string, int> times;
   int64_t bytes = 0, most = 0;
-  for (const std::string &name : filesIn(at))
+  std::set<std::string> names = filesIn(at);
+  for (const std::string &name : filesIn(at + "/state"))
+    names.insert("state/" + name);
+  for (const std::string &name : names)
     if (name.ends_with(".safetensors")) {
       const SafetensorsFile file(at + "/" + name);
       int64_t own = 0;
@@ -222,7 +226,7 @@ TEST(CheckpointOfRanks, EachWritesItsShareOnce) {
 TEST(CheckpointOfRanks, DamageIsFoundByAll) {
   const Cuts four{4, 1};
   for (const char *name :
-       {"model-00002-of-00003.safetensors", "optimizer-00003-of-00004.safetensors", "manifest.json"}) {
+       {"model-00002-of-00003.safetensors", "state/optimizer-00003-of-00004.safetensors", "manifest.json"}) {
     TempDir dir;
     const CheckpointStore store(dir.path);
     onRanks(four, [&](Executor &e) {
@@ -262,7 +266,8 @@ TEST(CheckpointOfRanks, WhatIsGivenUpLeavesTheOneBefore) {
   const CheckpointStore store(dir.path);
   onRanks({2, 1}, [&](Executor &e) {
     fillStates(e, 3);
-    CheckpointSaver saver(e, store, true);
+    const HfFiles none;
+    CheckpointSaver saver(e, store, true, none);
     saver.save({3, "plan", identity(), "data", "", {}}, 1);
     saver.begin({4, "plan", identity(), "data", "", {}}, 1);
   });

@@ -21,7 +21,7 @@ TEST(FileLayout, CutsColumnsAndTurnsRound) {
   const State s = packed();
   const std::vector<FileTensor> parts = fileTensors(s);
   ASSERT_EQ(parts.size(), 2u);
-  EXPECT_EQ(parts[0].info.name, "q");
+  EXPECT_EQ(parts[0].info.name, "transformer.q");
   EXPECT_EQ(parts[0].info.shape, (std::vector<int64_t>{35, 3}));
   EXPECT_EQ(parts[1].info.name, "k");
   EXPECT_EQ(parts[1].info.shape, (std::vector<int64_t>{5, 3}));

@@ -130,6 +130,40 @@ TEST_F(PlanTest, ReplacesPlansOnly) {
   EXPECT_EQ(readFile(dir / "other/precious.txt"), "x");
 }
 
+TEST_F(PlanTest, DescribesTheModelToOtherPrograms) {
+  plan.hf = {{"config.json", R"({"model_type": "gpt2"})"}, {"tokenizer.json", "{}"}};
+  const std::string hash = plan.hash;
+  writePlan(dir / "plan", plan);
+  EXPECT_EQ(plan.hash, hash);
+  EXPECT_EQ(loadPlan(dir / "plan").hf, plan.hf);
+  const std::string file = dir / "plan/hf/config.json", text = readFile(file);
+  for (size_t at = 0; at < text.size(); ++at) {
+    damageFile(file, at);
+    EXPECT_EQ(load(), int(ErrorCode::PlanDamaged)) << at;
+    writeFile(file, text);
+  }
+  fs::remove(file);
+  EXPECT_EQ(load(), int(ErrorCode::PlanDamaged));
+  // What somebody adds is not taken along, and what they forge names no other files and no code.
+  writePlan(dir / "plan", plan);
+  writeFile(dir / "plan/hf/modeling.py", "x");
+  EXPECT_EQ(loadPlan(dir / "plan").hf, plan.hf);
+  std::string said;
+  for (const auto &[name, text] : {std::pair("hf/modeling.py", "{}"),
+                                   {"hf/../../secret", "{}"},
+                                   {"hf/", "{}"},
+                                   {"hf/config.json", R"({"auto_map": {"AutoModel": "mine.Model"}})"},
+                                   {"hf/tokenizer_config.json", "[]"}}) {
+    forge([&](json &j) {
+      if (llvm::StringRef(name).ends_with("json"))
+        writeFile(dir / "plan/" + name, text);
+      j["files"][name] = blake3(text);
+    });
+    EXPECT_EQ(load(&said), int(ErrorCode::PlanDamaged)) << name;
+  }
+  EXPECT_NE(said.find("tokenizer_config.json is no JSON object"), std::string::npos) << said;
+}
+
 TEST_F(PlanTest, MissingIsNotDamaged) {
   EXPECT_EQ(codeThrown([&] { loadPlan(dir / "nothing"); }), int(ErrorCode::FileMissing));
   fs::create_directories(dir / "empty");

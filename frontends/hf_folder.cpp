@@ -1,0 +1,139 @@
+#include "frontends/hf_folder.h"
+
+#include "frontends/own_config.h"
+#include "support/diagnostics.h"
+#include "support/files.h"
+#include "support/json.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <filesystem>
+
+namespace gptc {
+
+namespace {
+
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;
+
+constexpr const char *kEndOfText = "<|endoftext|>";
+constexpr const char *const kRoles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+
+/// A part of an object; null if it has none of this name, or is no object.
+template <class Json> const Json &part(const Json &of, const char *name) {
+  static const Json absent;
+  const auto it = of.find(name);
+  return it == of.end() ? absent : *it;
+}
+
+/// Reads what the tokenizer's folder says of it. Other programs write these files, and people edit them.
+class Tokens {
+public:
+  explicit Tokens(const std::string &file) : file(file), text(readInput(file, "tokenizer")) {
+    tokenizer = parseJsonOrDiscard(text);
+    if (!tokenizer.is_object())
+      return;
+    const json beside = read("tokenizer_config.json"), generation = read("generation_config.json");
+    for (const char *role : kRoles) {
+      const json &said = part(beside, role);
+      if (const json &token = said.is_object() ? part(said, "content") : said; token.is_string())
+        special[role] = token;
+    }
+    if (beside.is_null() && idOf(kEndOfText))
+      special["bos_token"] = special["eos_token"] = kEndOfText;
+    ids.bos = idOfRole("bos_token");
+    ids.pad = idOfRole("pad_token");
+    if (const auto eos = idOfRole("eos_token"))
+      ids.eos.push_back(*eos);
+    // Models for dialogue end an answer with a token of their own, which only this file names.
+    const json &more = part(generation, "eos_token_id");
+    for (const json &id : more.is_array() ? more : json::array({more}))
+      if (id.is_number_unsigned() && !llvm::is_contained(ids.eos, id.get<int64_t>()))
+        ids.eos.push_back(id);
+    chatTemplate = part(beside, "chat_template");
+    const fs::path jinja = fs::path(file).replace_filename("chat_template.jinja");
+    if (std::error_code e; chatTemplate.is_null() && fs::exists(jinja, e))
+      chatTemplate = readInput(jinja.string(), "chat template");
+  }
+
+  /// False for a tokenizer of another format than tokenizer.json.
+  bool areJson() const { return tokenizer.is_object(); }
+
+  void write(int64_t context, std::map<std::string, std::string> &files) const {
+    json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                   {"model_max_length", context},
+                   {"clean_up_tokenization_spaces", false}};
+    config.update(special);
+    if (!chatTemplate.is_null())
+      config["chat_template"] = chatTemplate;
+    files["tokenizer.json"] = text;
+    files["tokenizer_config.json"] = written(config);
+    files["special_tokens_map.json"] = written(special);
+  }
+
+  static std::string written(const json &j) { return j.dump(2, ' ', false, json::error_handler_t::replace) + "\n"; }
+
+  HfTokens ids;
+
+private:
+  const std::string file, text;
+  nlohmann::json tokenizer;  // sorted: members of an ordered_json are found one by one
+  json special = json::object(), chatTemplate;
+
+  /// A file beside the tokenizer; null if there is none.
+  json read(const char *name) const {
+    const fs::path path = fs::path(file).replace_filename(name);
+    if (std::error_code e; !fs::exists(path, e))
+      return nullptr;
+    json content = parseJsonOrDiscard<json>(readInput(path.string(), "description of the tokenizer"));
+    if (!content.is_object())
+      throw UserError(ErrorCode::DataInvalid, fmt::format("{} is no JSON object", path.string()),
+                      "copy it again from where the tokenizer is from, or remove it");
+    return content;
+  }
+
+  std::optional<int64_t> idOf(const std::string &token) const {
+    for (const auto &added : part(tokenizer, "added_tokens"))
+      if (part(added, "content") == token && part(added, "id").is_number_unsigned())
+        return part(added, "id").get<int64_t>();
+    const auto &vocab = part(part(tokenizer, "model"), "vocab");
+    if (const auto &id = part(vocab, token.c_str()); id.is_number_unsigned())
+      return id.get<int64_t>();
+    return std::nullopt;
+  }
+
+  std::optional<int64_t> idOfRole(const char *role) const {
+    if (!special.contains(role))
+      return std::nullopt;
+    const std::string token = special.at(role);
+    const std::optional<int64_t> id = idOf(token);
+    if (!id)
+      throw UserError(ErrorCode::DataInvalid,
+                      fmt::format("{} is \"{}\" in {}, and the tokenizer {} has no such token", role, token,
+                                  fs::path(file).replace_filename("tokenizer_config.json").string(), file),
+                      "take both files from the same model");
+    return id;
+  }
+};
+
+}  // namespace
+
+HfFolder describeFolder(const ModelConfig &model, const std::string &tokenizer) {
+  HfFolder folder;
+  std::optional<Tokens> tokens;
+  if (!tokenizer.empty())
+    tokens.emplace(tokenizer);
+  const HfTokens ids = tokens ? tokens->ids : HfTokens();
+  HfDescription d = describeForHf(model, "float32", ids);
+  folder.files["config.json"] = std::move(d.config);
+  folder.differing = std::move(d.differing);
+  json generation;
+  writeTokens(ids, generation);
+  folder.files["generation_config.json"] = Tokens::written(generation);
+  if (tokens && tokens->areJson())
+    tokens->write(model.blockSize, folder.files);
+  return folder;
+}
+
+}  // namespace gptc

@@ -1,0 +1,24 @@
+// The files that make a folder of weights a model of Hugging Face's: config.json, generation_config.json, and those of
+// the tokenizer. They are data for AutoModelForCausalLM and AutoTokenizer, and never name code.
+#pragma once
+
+#include "frontends/hf_families.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+struct HfFolder {
+  std::map<std::string, std::string> files;  // name -> text
+  std::vector<std::string> differing;        // HfDescription::differing; then config.json is gptc's own
+};
+
+/// `tokenizer`: path of a tokenizer.json, which the folder gets as it is; "" for none. Special tokens are those that
+/// tokenizer_config.json and generation_config.json beside it name, as other programs write them; without those files
+/// only <|endoftext|>, which begins and ends a text as in GPT-2. Their chat template goes along. Throws
+/// UserError(FileMissing, DataInvalid).
+HfFolder describeFolder(const ModelConfig &model, const std::string &tokenizer);
+
+}  // namespace gptc

@@ -1,0 +1,223 @@
+// Checkpoints are folders of Hugging Face's, gptc export makes one, and transformers computes the same with both.
+// Skipped where transformers is missing.
+#include "tests/support/harness.h"
+
+#include "frontends/tokenizer.h"
+#include "support/files.h"
+#include "support/json.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <sstream>
+
+using namespace e2e;
+namespace fs = std::filesystem;
+
+namespace {
+
+using Names = std::set<std::string>;
+
+Names namesIn(const std::string &dir) {
+  Names names;
+  for (const auto &e : fs::directory_iterator(dir))
+    names.insert(e.path().filename());
+  return names;
+}
+
+const Names kTexts = {"config.json", "generation_config.json", "special_tokens_map.json", "tokenizer.json",
+                      "tokenizer_config.json"};
+
+Names textsAnd(Names more) {
+  more.insert(kTexts.begin(), kTexts.end());
+  return more;
+}
+
+struct ExportTest : ::testing::Test {
+  Workplace w;
+  double valLoss = 0;  // of the last evaluation
+
+  /// Trains on a text with a tokenizer that has merges, letters beyond ASCII and an end of text.
+  std::string trained(const std::vector<std::string> &more, const std::string &out = "out") {
+    if (!fs::exists(w.path("data"))) {
+      std::string text;
+      for (int i = 0; i < 200; ++i)
+        text += fmt::format("No. {}: “It is a truth universally acknowledged”, naïve as it is.\n", i * i);
+      writeFile(w.path("text.txt"), text);
+      const Result r =
+          w.gptc({"data", "prepare", w.path("text.txt"), "--tokenizer", "bpe:300", "--out", w.path("data")});
+      EXPECT_EQ(r.code, 0) << r.output;
+    }
+    std::vector<std::string> settings = {"model.vocab_size=320",  // more than the tokenizer has
+                                         "data.train=" + w.path("data/train.bin"), "data.val=" + w.path("data/val.bin"),
+                                         "data.tokenizer=" + w.path("data/tokenizer.json"), "out_dir=" + w.path(out)};
+    settings.insert(settings.end(), more.begin(), more.end());
+    const std::string plan = w.compile(out + ".plan", settings);
+    w.train(plan, out);
+    std::istringstream log(readFile(w.path(out + "/log.jsonl")));
+    for (std::string line; std::getline(log, line);)
+      valLoss = gptc::parseJson(line).value("val_loss", valLoss);
+    return plan;
+  }
+
+  /// Opens the folder by transformers, and compares it with the last evaluation, or with another loss.
+  void compare(const std::string &folder) { compare(folder, valLoss, 1e-5); }
+  void compare(const std::string &folder, double loss, double tolerance) {
+    std::string ids;
+    const std::string text = "It is naïve: “512 truths”\n";
+    for (int32_t id : gptc::Tokenizer::load(w.path("data/tokenizer.json")).encode(text))
+      ids += fmt::format("{} ", id);
+    writeFile(w.path("prompt.txt"), text);
+    const int status =
+        std::system(fmt::format("'{}/tests/e2e/transformers_compare.py' '{}' '{}' 16 {:.9f} {} '{}' '{}' >'{}' 2>&1",
+                                GPTC_SOURCE_DIR, folder, w.path("data/val.bin"), loss, tolerance, w.path("prompt.txt"),
+                                ids, w.path("said.txt"))
+                        .c_str());
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+    const std::string said = readFile(w.path("said.txt"));
+    if (code == 77 || code == 126 || code == 127)
+      GTEST_SKIP() << "no Python with transformers and PyTorch: " << said;
+    EXPECT_EQ(code, 0) << folder << "\n" << said;
+    std::printf("%s", said.c_str());
+  }
+};
+
+const std::vector<std::string> kLlama = {"model.preset=llama", "model.n_head=4", "model.n_kv_head=2"};
+
+TEST_F(ExportTest, ACheckpointHasExactlyTheseFiles) {
+  const std::string plan = trained({});
+  EXPECT_EQ(namesIn(plan + "/hf"), kTexts);
+  const std::string all = w.path("out/checkpoints");
+  for (const char *name : {"latest", "best", "step-00000009"}) {
+    EXPECT_EQ(namesIn(all + "/" + name), textsAnd({"manifest.json", "model.safetensors", "state"})) << name;
+    EXPECT_EQ(namesIn(all + "/" + name + "/state"), Names{"optimizer.safetensors"});
+  }
+  EXPECT_EQ(fs::read_symlink(all + "/latest"), "step-00000012");
+  EXPECT_EQ(readFile(all + "/latest/tokenizer.json"), readFile(w.path("data/tokenizer.json")));
+  EXPECT_EQ(gptc::parseJson(readFile(all + "/latest/config.json"))["vocab_size"], 320);
+  EXPECT_EQ(gptc::parseJson(readFile(all + "/latest/generation_config.json"))["eos_token_id"], 299);
+  // Named by its link it can be looked at and begun from, too.
+  const Result r = w.gptrun({"eval", plan, "--checkpoint", all + "/latest"});
+  EXPECT_EQ(r.code, 0) << r.output;
+  w.train(w.compile("again.plan",
+                    {"model.init_from=ckpt:" + all + "/best", "model.vocab_size=320",
+                     "data.train=" + w.path("data/train.bin"), "data.val=" + w.path("data/val.bin"), "train.steps=1"}),
+          "again");
+}
+
+TEST_F(ExportTest, OfSeveralRanksToo) {
+  trained({"parallel.data=4", "train.micro_batch=1", "parallel.zero_stage=2"});
+  const std::string at = w.path("out/checkpoints/latest");
+  EXPECT_EQ(namesIn(at + "/state"),
+            (Names{"optimizer-00001-of-00004.safetensors", "optimizer-00002-of-00004.safetensors",
+                   "optimizer-00003-of-00004.safetensors", "optimizer-00004-of-00004.safetensors"}));
+  Names names = namesIn(at);
+  EXPECT_TRUE(names.count("model.safetensors.index.json"));
+  std::erase_if(names, [](const std::string &n) { return n.starts_with("model-"); });
+  EXPECT_EQ(names, textsAnd({"manifest.json", "model.safetensors.index.json", "state"}));
+  const Result r = w.gptc({"export", w.path("out"), "-o", w.path("hf")});
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(namesIn(w.path("hf")), textsAnd({"model.safetensors"}));
+  // What one rank evaluates from it.
+  auto evaluated = [&](std::vector<std::string> args) {
+    args.insert(args.begin(), {"eval", w.path("out.plan")});
+    const Result e = w.gptrun(args);
+    EXPECT_EQ(e.code, 0) << e.output;
+    return e.output.substr(0, e.output.find('('));
+  };
+  EXPECT_EQ(evaluated({"--checkpoint", w.path("hf")}), evaluated({}));
+  compare(at);
+  compare(w.path("hf"));
+}
+
+TEST_F(ExportTest, OfARunAPlanOrACheckpoint) {
+  const std::string plan = trained({"checkpoint.keep=9"});
+  auto exported = [&](std::vector<std::string> args) {
+    args.insert(args.begin(), "export");
+    args.insert(args.end(), {"-o", w.path("hf")});
+    const Result r = w.gptc(args);
+    EXPECT_EQ(r.code, 0) << r.output;
+    return readFile(w.path("hf/model.safetensors"));
+  };
+  const std::string newest = exported({w.path("out")}), third = exported({plan, "--checkpoint", "3"});
+  EXPECT_EQ(exported({plan}), newest);
+  EXPECT_EQ(exported({w.path("out/checkpoints/latest")}), newest);
+  EXPECT_EQ(exported({w.path("out/checkpoints/step-00000003")}), third);
+  EXPECT_NE(third, newest);
+  EXPECT_EQ(exported({w.path("out"), "--checkpoint", "best"}), exported({w.path("out/checkpoints/best")}));
+  EXPECT_LT(exported({plan, "--dtype", "bf16"}).size(), newest.size() * 6 / 10);
+  // A damaged newest one is passed over, as in sampling.
+  const std::string file = w.path("out/checkpoints/step-00000012/model.safetensors");
+  std::string bytes = readFile(file);
+  bytes[bytes.size() - 5] ^= 1;
+  writeFile(file, bytes);
+  const Result r = w.gptc({"export", plan, "-o", w.path("hf")});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("warning: passing over a damaged checkpoint"), std::string::npos) << r.output;
+  EXPECT_EQ(readFile(w.path("hf/model.safetensors")), exported({plan, "--checkpoint", "9"}));
+  EXPECT_EQ(w.gptc({"export", plan, "-o", w.path("hf"), "--checkpoint", "12"}).code, 5);
+}
+
+TEST_F(ExportTest, OfEarlierVersionsByItsPlan) {
+  const std::string plan = trained({}), at = w.path("out/checkpoints/step-00000012");
+  // As they were: neither plan nor checkpoint describes the model.
+  for (const std::string &of : {plan, at}) {
+    nlohmann::ordered_json j = gptc::parseJson<nlohmann::ordered_json>(readFile(of + "/manifest.json"));
+    for (const std::string &name : kTexts)
+      j["files"].erase(of == plan ? "hf/" + name : name), fs::remove(of + "/" + name);
+    j.erase("blake3");
+    nlohmann::json sorted = j;
+    sorted["blake3"] = gptc::blake3(sorted.dump());
+    writeFile(of + "/manifest.json", sorted.dump(2));
+  }
+  fs::remove_all(plan + "/hf");
+  Result r = w.gptc({"export", at, "-o", w.path("hf")});
+  EXPECT_EQ(r.code, 3) << r.output;
+  EXPECT_NE(r.output.find("has no config.json"), std::string::npos) << r.output;
+  // The mark of the plan has gone with its manifest: it must be below the working folder.
+  const std::string program = fmt::format("cd '{}' && exec '" GPTC_BIN_DIR "/gptc' export out.plan -o hf", w.path(""));
+  r = Process({"/bin/sh", "-c", program}, {{"GPTC_CACHE", cacheDir()}}, w.path("output")).wait();
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_EQ(namesIn(w.path("hf")), textsAnd({"model.safetensors"}));
+}
+
+TEST_F(ExportTest, WithoutLinksARunGoesOn) {
+  fs::create_directories(w.path("out/checkpoints/latest/of/mine"));
+  const std::string plan = w.compile("plan", {"out_dir=" + w.path("out")});
+  const Result r = w.gptrun({plan});
+  EXPECT_EQ(r.code, 0) << r.output;
+  const size_t note = r.output.find("note: without links to the newest and the best checkpoint");
+  EXPECT_NE(note, std::string::npos) << r.output;
+  EXPECT_EQ(r.output.find("note: without links", note + 1), std::string::npos) << r.output;
+  EXPECT_EQ(fs::read_symlink(w.path("out/checkpoints/best")), "step-00000012");
+  EXPECT_TRUE(fs::exists(w.path("out/checkpoints/latest/of/mine")));
+}
+
+TEST_F(ExportTest, TransformersComputesTheSame) {
+  for (const bool tied : {true, false})
+    for (std::vector<std::string> settings : {std::vector<std::string>{}, kLlama}) {
+      const std::string out = fmt::format("{}-{}", settings.empty() ? "gpt2" : "llama", tied ? "tied" : "untied");
+      settings.push_back(fmt::format("model.tie_embeddings={}", tied));
+      trained(settings, out);
+      compare(w.path(out + "/checkpoints/latest"));
+      if (IsSkipped())
+        return;
+    }
+}
+
+// Both evaluate the rounded weights; gptrun prints four decimals.
+TEST_F(ExportTest, TransformersComputesTheSameFromBf16) {
+  const std::string plan = trained(kLlama), hf = w.path("hf");
+  Result r = w.gptc({"export", plan, "-o", hf, "--dtype", "bf16"});
+  ASSERT_EQ(r.code, 0) << r.output;
+  r = w.gptrun({"eval", plan, "--checkpoint", hf});
+  ASSERT_EQ(r.code, 0) << r.output;
+  const double loss = std::stod(r.output.substr(std::strlen("val loss ")));
+  EXPECT_NE(fmt::format("{:.4f}", loss), fmt::format("{:.4f}", valLoss));
+  compare(hf, loss, 5e-5 / loss + 1e-5);
+}
+
+}  // namespace

@@ -1,0 +1,117 @@
+// gptc export: writes a trained model as other programs read it.
+#include "frontends/hf_folder.h"
+#include "frontends/toml_config.h"
+#include "runtime/checkpoint/export_folder.h"
+#include "runtime/train/weights.h"
+#include "runtime/tuning/cache_secret.h"
+#include "support/files.h"
+#include "support/stderr.h"
+#include "tools/commands/command_line.h"
+#include "tools/commands/commands.h"
+#include "tools/planner/cache_dir.h"
+#include "tools/planner/plan_module.h"
+
+#include <filesystem>
+
+namespace gptc {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Options {
+  std::string run, out, dtype, format = "hf";
+  std::optional<std::string> checkpoint;
+};
+
+/// The checkpoint of a run: the newest that is whole, or the one that was chosen.
+CheckpointStore::Published checkpointOf(const std::string &outDir, const std::optional<std::string> &choice) {
+  const CheckpointStore store(outDir);
+  RunSettings run;
+  run.outDir = outDir;
+  const WeightsChoice weights = choice ? WeightsChoice::parse(*choice) : WeightsChoice();
+  if (weights.kind == WeightsChoice::inFolder)
+    throw UserError(ErrorCode::Usage, fmt::format("--checkpoint {} is a folder", *choice),
+                    fmt::format("gptc export {} -o DIR exports it", *choice));
+  requireWeights(run, weights);
+  if (weights.kind == WeightsChoice::ofStep)
+    return CheckpointStore::published(store.pathOf(weights.step));
+  if (weights.kind == WeightsChoice::best)
+    return CheckpointStore::published(store.pathOf(store.best().value_or(0)));
+  const std::vector<int64_t> steps = store.steps();
+  for (int64_t step : steps)
+    try {
+      return CheckpointStore::published(store.pathOf(step));
+    } catch (const UserError &e) {
+      const ErrorCode code = e.diagnostics[0].code;
+      if (step == steps.back() || (code != ErrorCode::CheckpointDamaged && code != ErrorCode::FileMissing))
+        throw;
+      printError("warning: passing over a damaged checkpoint: {}\n", e.diagnostics[0].message);
+    }
+  GPTC_UNREACHABLE("requireWeights finds no checkpoint in {}", outDir);
+}
+
+CheckpointStore::Published checkpointOfPlan(const Options &o) {
+  const Plan plan = loadPlan(o.run, cacheSecret(defaultCacheDir()));
+  const std::string here = fs::current_path().string();
+  if (!plan.madeHere && !liesWithin(plan.run.outDir, here))
+    throw UserError(
+        ErrorCode::Usage,
+        fmt::format("the plan {} was not compiled with the cache of this user, and its out_dir {} leads out "
+                    "of the working folder {}",
+                    o.run, plan.run.outDir, here),
+        "name the folder of the run instead of the plan");
+  CheckpointStore::Published found = checkpointOf(plan.run.outDir, o.checkpoint);
+  // Earlier versions described no model; the plan does, even theirs.
+  if (found.described.empty())
+    found.described = !plan.hf.empty()     ? plan.hf
+                      : plan.model.empty() ? HfFiles()
+                                           : describeFolder(readConfig("", plan.model).model, plan.run.tokenizer).files;
+  return found;
+}
+
+CheckpointStore::Published find(const Options &o) {
+  std::error_code e;
+  auto has = [&](const char *name) { return fs::exists(fs::path(o.run) / name, e); };
+  if (has("planned.gir"))
+    return checkpointOfPlan(o);
+  if (has("checkpoints"))
+    return checkpointOf(absolutePath(o.run), o.checkpoint);
+  if (!has("manifest.json"))
+    throw UserError(ErrorCode::FileMissing, fmt::format("{} is no plan, no run and no checkpoint", o.run),
+                    "name the plan, the out_dir of its run, or a folder checkpoints/step-N in that");
+  if (o.checkpoint)
+    throw UserError(ErrorCode::Usage,
+                    fmt::format("{} is a checkpoint: --checkpoint chooses among those of a run", o.run),
+                    "leave out --checkpoint");
+  return CheckpointStore::published(absolutePath(o.run));
+}
+
+void exportRun(const Options &o) {
+  if (o.format == "gguf")
+    throw UserError(ErrorCode::NotBuiltYet, "--format gguf is not built yet", "--format hf works today");
+  ExportOptions options;
+  if (!o.dtype.empty())
+    options.dtype = o.dtype == "fp32" ? DType::f32 : o.dtype == "bf16" ? DType::bf16 : DType::f16;
+  const CheckpointStore::Published from = find(o);
+  const Exported done = exportFolder(from, o.out, options);
+  fmt::print("{:<11} {}\n", "checkpoint", from.info.dir);
+  fmt::print("{:<11} {}: {} tensors of {}, {} in {} file{}\n", "written", o.out, done.tensors, nameOf(done.dtype).str(),
+             formatBytes(double(done.bytes)), done.files, done.files == 1 ? "" : "s");
+}
+
+}  // namespace
+
+void addExportCommand(Command &app) {
+  Command c = app.command("export", "Writes a trained model as Hugging Face's programs read it");
+  auto o = std::make_shared<Options>();
+  c.option("run", o->run, "A plan, the out_dir of its run, or a checkpoint").required().type("PLAN|DIR");
+  c.option("-o,--out", o->out, "Folder to write; one that an earlier export wrote is replaced").required().type("DIR");
+  c.option("--dtype", o->dtype, "Precision of the weights [the checkpoint's]").oneOf({"fp32", "bf16", "fp16"});
+  c.option("--format", o->format, "hf: config.json, safetensors and the tokenizer").oneOf({"hf", "gguf"}).showDefault();
+  c.option("--checkpoint", o->checkpoint, "The number of a step, or best: least validation loss [the newest]")
+      .type("STEP|best");
+  c.run([o] { exportRun(*o); });
+}
+
+}  // namespace gptc
