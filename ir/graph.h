@@ -203,7 +203,7 @@ private:
 ///   decay  weight decay applies
 ///   group  number of the parameter's [[optimizer.group]], with lr_scale, weight_decay, beta1 and beta2 in place of the
 ///          module's; frozen: not trained, has neither gradient nor moments (passes/optimizer.cpp)
-///   hf     Hugging Face name or names, with hf_split (columns of each) and hf_transpose
+///   hf     Hugging Face name or names, with hf_split (columns of each), hf_transpose and hf_heads
 struct State {
   std::string name;
   Type type;

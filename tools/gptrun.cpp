@@ -1,5 +1,5 @@
 // gptrun: runs a plan. Trains by default; `gptrun sample PLAN` and `gptrun eval PLAN` use the trained weights.
-#include "frontends/hf_config.h"
+#include "frontends/hf_families.h"
 #include "frontends/tokenizer.h"
 #include "ir/facts.h"
 #include "ir/mesh.h"
