@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t kPieceBytes = 4 << 20;
 
-/// What names of a whole model begin with, and those of a model without its head do not. Our older files have the latter
-/// for GPT-2, and transformers 4 takes such a file for a model without a classifier.
+/// What names of a whole model begin with, and those of a model without its head do not. Our older files have the
+/// latter for GPT-2, and transformers 4 takes such a file for a model without a classifier.
 constexpr const char *kBases[] = {"transformer.", "model.", "gpt_neox.", "bert."};
 
 const TensorInfo *find(const TensorFiles &file, const FileTensor &want) {
