@@ -161,6 +161,36 @@ TEST_F(ExportTest, OfARunAPlanOrACheckpoint) {
   EXPECT_EQ(w.gptc({"export", plan, "-o", w.path("hf"), "--checkpoint", "12"}).code, 5);
 }
 
+TEST_F(ExportTest, WhatNoFamilyHoldsIsSaidAndKeepsItsOwnDescription) {
+  const std::vector<std::string> settings = {"model.position=alibi", "model.activation=swiglu", "train.steps=1"};
+  std::vector<std::string> args = {"compile", w.modelFile(), "-o", w.path("plan")};
+  for (const std::string &s : settings)
+    args.insert(args.end(), {"--set", s});
+  Result r = w.gptc(args);
+  ASSERT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("export      no family of Hugging Face's holds this model: the nearest has another "
+                          "activation, position\n"),
+            std::string::npos)
+      << r.output;
+  w.train(w.path("plan"), "out");
+  const std::string at = w.path("out/checkpoints/latest");
+  EXPECT_EQ(gptc::parseJson(readFile(at + "/config.json"))["model_type"], "gptc");
+  EXPECT_EQ(w.gptc({"export", at, "-o", w.path("hf")}).code, 3);
+  // gptc reads it, also without the rest of the checkpoint, and compares what it says.
+  fs::create_directories(w.path("copy"));
+  for (const char *name : {"/config.json", "/model.safetensors"})
+    fs::copy(at + name, w.path("copy") + name);
+  auto from = [&](const std::string &more) {
+    std::vector<std::string> again = args;
+    again.insert(again.end(), {"--set", "model.init_from=hf:" + w.path("copy"), "--set", more});
+    return w.gptc(again);
+  };
+  EXPECT_EQ(from("model.dropout=0.0").code, 0);
+  r = from("model.position=rope");
+  EXPECT_EQ(r.code, 3) << r.output;
+  EXPECT_NE(r.output.find("position = \"alibi\", but model.position = \"rope\""), std::string::npos) << r.output;
+}
+
 TEST_F(ExportTest, OfEarlierVersionsByItsPlan) {
   const std::string plan = trained({}), at = w.path("out/checkpoints/step-00000012");
   // As they were: neither plan nor checkpoint describes the model.

@@ -86,6 +86,10 @@ TEST_F(Inputs, NoneWaitsForAPipe) {
            {"gptc compile model.toml -o t.plan --set model.init_from=hf:pipe.safetensors >/dev/null; gptrun t.plan", 3},
            {"gptc compile model.toml -o t.plan --set model.init_from=hf:index >/dev/null; gptrun t.plan", 5},
            {"gptrun tiny.plan --out-dir resumed", 5},
+           {"gptc export resumed -o made", 5},
+           {"mkdir -p tok; cp data/tokenizer.json tok; mkfifo tok/tokenizer_config.json; gptc compile model.toml "
+            "--set data.tokenizer=tok/tokenizer.json",
+            3},
            {"GPTC_TOKEN_FILE=pipe.txt GPTC_RANK=0 GPTC_WORLD=2 GPTC_RENDEZVOUS=127.0.0.1:9 gptrun tiny.plan", 3},
        }) {
     // The last command is the one in question.
