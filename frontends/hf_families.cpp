@@ -1,163 +1,190 @@
-// 1. A family fixes the values of some keys of [model] and holds any value of others; every key that its table does not
-//    name must have its default.
-// 2. The family with the fewest differing keys is the nearest; with none, it holds the model.
-// 3. Its config.json says explicitly what transformers would otherwise fill in, such as GPT-2's end of text, which
-//    another vocabulary may not have.
 #include "frontends/hf_families.h"
 
+#include "frontends/hf/read.h"
+#include "frontends/hf/write.h"
 #include "frontends/own_config.h"
+#include "support/files.h"
 #include "support/json.h"
+#include "support/words.h"
 
 #include "llvm/ADT/STLExtras.h"
 
-#include <functional>
-#include <map>
+#include <filesystem>
 
 namespace gptc {
 
 namespace {
 
-using json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+using hf::json;
 
-struct Family {
-  const char *name;
-  /// Keys with the values that the family holds; none: any value.
-  std::map<std::string, std::vector<json>> holds;
-  bool sharesKeyHeads;  // n_kv_head may differ from n_head
-  std::function<void(const ModelConfig &, json &)> write;
+constexpr const char *biases[] = {"qkv_bias", "attention_bias", "mlp_bias"};
+
+/// Whether it is a checkpoint of ours, whose manifest says more: loading compares that.
+bool isCheckpoint(const fs::path &folder) {
+  constexpr size_t limit = 64 << 20;
+  const json manifest = parseJsonOrDiscard<json>(readTextFile(folder / "manifest.json", limit).text);
+  return manifest.is_object() && manifest.contains("model_keys");
+}
+
+/// The content of a config.json with its model_type. Throws UserErrors FileMissing, CheckpointDamaged and MissingKey.
+json contentOf(const std::string &file) {
+  json config = parseJsonOrDiscard<json>(readInput(file, "configuration"));
+  if (!config.is_object())
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{} is no JSON object", file),
+                    "copy it again from where the weights are from");
+  if (!config.contains("model_type"))
+    throw UserError(ErrorCode::MissingKey, fmt::format("{} does not say model_type", file),
+                    fmt::format("{} work today", hf::familyNames()));
+  return config;
+}
+
+/// Throws UserError(NotBuiltYet) for another model_type than a family's.
+const hf::Family &familyIn(const std::string &file, const json &config) {
+  const json &type = config.at("model_type");
+  const hf::Family *family = type.is_string() ? hf::findFamily(type.get<std::string>()) : nullptr;
+  if (!family)
+    throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: model_type = {} is not built yet", file, hf::shown(type)),
+                    fmt::format("{} work today", hf::familyNames()));
+  return *family;
+}
+
+/// Compares what config.json says with a model, one error for each key of [model].
+class Comparison {
+public:
+  Comparison(const std::string &file, const hf::Family &family, hf::Reading there, const ModelConfig &model)
+      : file(file), family(family), said(std::move(there)), here(hf::valuesOf(model)) {}
+
+  std::vector<Diagnostic> run() {
+    positions();
+    const hf::ModelValues there = said.values();
+    auto differs = [&](const std::string &key) {
+      const auto s = said.said.find(key);
+      // A value that follows here from the same keys as there needs no comparison.
+      return s != said.said.end() && !hf::isSame(there.at(key), here.at(key)) &&
+             !(s->second.derived && hf::isSame(s->second.derived(here), here.at(key)));
+    };
+    const bool norms = there.count("norm") && there.at("norm") == "layernorm" && here.at("norm") == "layernorm";
+    const bool bias = llvm::all_of(biases, differs) && (!norms || differs("norm_bias"));
+    if (bias)
+      differ(fmt::format("model_type = \"{}\" has bias = {}", family.name, hf::shown(there.at("mlp_bias"))), "bias",
+             there.at("mlp_bias"), here.at("mlp_bias"));
+    for (const std::string &key : hf::modelKeys()) {
+      const bool isBias = llvm::is_contained(biases, key) || key == "norm_bias";
+      if (differs(key) && !(isBias && bias) && !(key == "norm_bias" && !norms))
+        differ(said.said.find(key)->second.what, key, there.at(key), here.at(key));
+    }
+    found.insert(found.end(), said.problems.begin(), said.problems.end());
+    return std::move(found);
+  }
+
+private:
+  void add(ErrorCode code, const std::string &what, std::string help) {
+    found.push_back({code, fmt::format("{}: {}", file, what), {}, "", {std::move(help)}});
+  }
+
+  void differ(const std::string &what, const std::string &key, const json &there, const json &ours) {
+    add(ErrorCode::Contradiction, fmt::format("{}, but model.{} = {}", what, key, hf::shown(ours)),
+        fmt::format("write {} = {} in [model], or take weights of another model", key, hf::shown(there)));
+  }
+
+  /// A model may have fewer positions: of a table it takes the first rows.
+  void positions() {
+    hf::Said &n = said.said["block_size"];
+    const json &block = here.at("block_size");
+    if (*family.positions && (!n.value.is_number_integer() || n.value < block))
+      add(ErrorCode::Contradiction, fmt::format("{}, but model.block_size = {}", n.what, hf::shown(block)),
+          fmt::format("write block_size = {} in [model], or less", hf::shown(n.value)));
+    n.value = block;
+  }
+
+  const std::string &file;
+  const hf::Family &family;
+  hf::Reading said;
+  const hf::ModelValues here;
+  std::vector<Diagnostic> found;
 };
 
-/// The activation as transformers names it; of gated ones, that of the gate.
-const char *activationOf(const ModelConfig &m) {
-  switch (m.activation) {
-  case Activation::gelu_tanh:
-    return "gelu_new";
-  case Activation::gelu:
-  case Activation::geglu:
-    return "gelu";
-  case Activation::silu:
-  case Activation::swiglu:
-    return "silu";
-  case Activation::relu:
-    return "relu";
-  case Activation::relu2:
-    return "relu2";
-  }
-  return "";
-}
-
-void writeGpt2(const ModelConfig &m, json &c) {
-  c["architectures"] = json::array({"GPT2LMHeadModel"});
-  c["vocab_size"] = m.vocabSize;
-  c["n_positions"] = m.blockSize;
-  c["n_ctx"] = m.blockSize;
-  c["n_embd"] = m.nEmbd;
-  c["n_layer"] = m.nLayer;
-  c["n_head"] = m.nHead;
-  c["n_inner"] = m.ffnDim;
-  c["activation_function"] = activationOf(m);
-  c["layer_norm_epsilon"] = m.normEps;
-  c["scale_attn_weights"] = true;
-  for (const char *rate : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
-    c[rate] = m.dropout;
-}
-
-void writeLlama(const ModelConfig &m, json &c) {
-  constexpr double theta = 10000;
-  c["architectures"] = json::array({"LlamaForCausalLM"});
-  c["vocab_size"] = m.vocabSize;
-  c["max_position_embeddings"] = m.blockSize;
-  c["hidden_size"] = m.nEmbd;
-  c["intermediate_size"] = m.ffnDim;
-  c["num_hidden_layers"] = m.nLayer;
-  c["num_attention_heads"] = m.nHead;
-  c["num_key_value_heads"] = m.nKvHead;
-  c["head_dim"] = m.nEmbd / m.nHead;
-  c["hidden_act"] = activationOf(m);
-  c["rms_norm_eps"] = m.normEps;
-  c["attention_bias"] = false;
-  c["mlp_bias"] = false;
-  c["attention_dropout"] = m.dropout;
-  // transformers 4 reads the first two, transformers 5 the third.
-  c["rope_theta"] = theta;
-  c["rope_scaling"] = nullptr;
-  c["rope_parameters"] = {{"rope_theta", theta}, {"rope_type", "default"}};
-}
-
-const std::vector<Family> &families() {
-  static const std::vector<Family> all = {{.name = "gpt2",
-                                           .holds = {{"n_layer", {}},
-                                                     {"n_head", {}},
-                                                     {"n_embd", {}},
-                                                     {"ffn_dim", {}},
-                                                     {"vocab_size", {}},
-                                                     {"block_size", {}},
-                                                     {"norm_eps", {}},
-                                                     {"tie_embeddings", {}},
-                                                     {"norm", {"layernorm"}},
-                                                     {"position", {"learned"}},
-                                                     {"bias", {true}},
-                                                     {"activation", {"gelu_tanh", "gelu", "relu", "relu2", "silu"}}},
-                                           .sharesKeyHeads = false,
-                                           .write = writeGpt2},
-                                          {.name = "llama",
-                                           .holds = {{"n_layer", {}},
-                                                     {"n_head", {}},
-                                                     {"n_embd", {}},
-                                                     {"ffn_dim", {}},
-                                                     {"vocab_size", {}},
-                                                     {"block_size", {}},
-                                                     {"norm_eps", {}},
-                                                     {"tie_embeddings", {}},
-                                                     {"norm", {"rmsnorm"}},
-                                                     {"position", {"rope"}},
-                                                     {"bias", {false}},
-                                                     {"activation", {"swiglu", "geglu"}}},
-                                           .sharesKeyHeads = true,
-                                           .write = writeLlama}};
-  return all;
-}
-
-std::vector<std::string> differencesFrom(const Family &f, const ModelConfig &m) {
-  std::vector<std::string> keys;
-  const json values = modelValues(m), absent = modelValues(ModelConfig());
-  for (const auto &[key, value] : values.items()) {
-    const auto held = f.holds.find(key);
-    const bool fits = key == "n_kv_head"      ? f.sharesKeyHeads || m.nKvHead == m.nHead
-                      : held == f.holds.end() ? value == absent.at(key)
-                                              : held->second.empty() || llvm::is_contained(held->second, value);
-    if (!fits)
-      keys.push_back(key);
-  }
-  return keys;
+/// Biases as a person writes them: `bias`, and the other keys where they differ from it.
+void settleBiases(ModelConfig &m) {
+  m.bias = m.mlpBias.value_or(m.bias);
+  for (std::optional<bool> *own : {&m.qkvBias, &m.attentionBias, &m.mlpBias, &m.normBias})
+    if (*own == m.bias || (own == &m.normBias && m.norm == Norm::rmsnorm))
+      own->reset();
 }
 
 }  // namespace
 
 HfDescription describeForHf(const ModelConfig &model, const std::string &dtype, const HfTokens &tokens) {
+  const hf::ModelValues values = hf::valuesOf(model);
   HfDescription d;
-  const Family *family = nullptr;
-  for (const Family &f : families()) {
-    std::vector<std::string> keys = differencesFrom(f, model);
-    if (family && keys.size() >= d.differing.size())
-      continue;
-    family = &f;
-    d.differing = std::move(keys);
+  for (const hf::Family &f : hf::families()) {
+    std::vector<std::string> differing = hf::differingKeys(f, values);
+    if (differing.empty()) {
+      nlohmann::ordered_json config = hf::write(f, values, model.dropout);
+      writeTokens(tokens, config);
+      // transformers 4 reads the first, transformers 5 the second.
+      config["torch_dtype"] = dtype;
+      config["dtype"] = dtype;
+      return {f.name, {}, config.dump(2) + "\n"};
+    }
+    // An RMS norm has no bias.
+    if (llvm::is_contained(differing, "norm"))
+      llvm::erase(differing, "norm_bias");
+    auto isBias = [](const std::string &key) { return llvm::is_contained(biases, key) || key == "norm_bias"; };
+    if (llvm::count_if(differing, isBias) >= 3) {
+      const auto first = llvm::find_if(differing, isBias);
+      *first = "bias";
+      differing.erase(std::remove_if(first + 1, differing.end(), isBias), differing.end());
+    }
+    if (d.differing.empty() || differing.size() < d.differing.size())
+      d.differing = std::move(differing);
   }
-  if (!d.differing.empty()) {
-    d.config = ownConfig(model, dtype, tokens, d.differing);
-    return d;
-  }
-  d.family = family->name;
-  json c;
-  c["model_type"] = d.family;
-  family->write(model, c);
-  c["tie_word_embeddings"] = model.tieEmbeddings;
-  writeTokens(tokens, c);
-  c["torch_dtype"] = dtype;
-  c["dtype"] = dtype;
-  d.config = c.dump(2) + "\n";
+  d.config = ownConfig(model, dtype, tokens, d.differing);
   return d;
+}
+
+ModelConfig readHfConfig(const std::string &dir) {
+  const std::string file = (fs::path(dir) / "config.json").string();
+  const json config = contentOf(file);
+  hf::Reading there = hf::read(file, config, familyIn(file, config), 0);
+  std::vector<Diagnostic> problems = std::move(there.problems);
+  ModelConfig m;
+  for (const auto &[key, value] : there.values())
+    if (const auto s = there.said.find(key); s != there.said.end())
+      if (const auto refusal = hf::assign(m, key, value))
+        problems.push_back({refusal->code,
+                            fmt::format("{}: {}: model.{} {}", file, s->second.what, key, refusal->why),
+                            {},
+                            "",
+                            {"copy the file again from where the weights are from, or take another model"}});
+  if (!problems.empty())
+    throw UserError(problems);
+  settleBiases(m);
+  return m;
+}
+
+HfComparison compareHfConfig(const std::string &weights, const ModelConfig &model) {
+  std::error_code e;
+  HfComparison result;
+  const fs::path folder = fs::is_regular_file(weights, e) ? fs::path(weights).parent_path() : fs::path(weights);
+  result.file = (folder / "config.json").string();
+  result.found = fs::exists(result.file, e) && !(fs::is_directory(weights, e) && isCheckpoint(folder));
+  if (!result.found)
+    return result;
+  try {
+    const json config = contentOf(result.file);
+    if (config.at("model_type") == kOwnModelType) {
+      result.differences = compareOwnConfig(result.file, config, model);
+    } else {
+      const hf::Family &family = familyIn(result.file, config);
+      result.differences =
+          Comparison(result.file, family, hf::read(result.file, config, family, model.blockSize), model).run();
+    }
+  } catch (const UserError &error) {
+    result.differences = error.diagnostics;
+  }
+  return result;
 }
 
 }  // namespace gptc

@@ -1,11 +1,11 @@
 #include "frontends/model_builder.h"
 
+#include "frontends/hf/tensors.h"
+#include "frontends/hf/write.h"
 #include "frontends/model_functions.h"
 #include "frontends/parameter_groups.h"
 #include "ir/facts.h"
 #include "support/diagnostics.h"
-
-#include "llvm/ADT/StringSwitch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -46,8 +46,6 @@ public:
       if (before)
         norm(h + "ln_1");
       linear(h + "attn.c_attn", c.nEmbd, heads + 2 * keyHeads, linearStd, c.biased(c.qkvBias));
-      if (llama)
-        setFact<&FileFacts::hfSplit>(*m.state(h + "attn.c_attn.weight"), {heads, keyHeads, keyHeads});
       if (c.qkNorm != QkNorm::none) {
         const bool whole = c.qkNorm == QkNorm::whole;
         gain(h + "attn.q_norm.weight", whole ? heads : head);
@@ -99,7 +97,10 @@ private:
   State *parameter(const std::string &name, Type type, Initial init) {
     State *s = addState(m, name, std::move(type), StateKind::param);
     setFact<&InitialFacts::init>(*s, init);
-    setFact<&FileFacts::hf>(*s, fileName(name));
+    const hf::FileName file = hf::fileNameOf(family, c, name);
+    writeFacts(
+        *s,
+        FileFacts{.hf = file.names, .hfSplit = file.columns, .hfTranspose = file.transposed, .hfHeads = file.heads});
     return s;
   }
   State *matrix(const std::string &name, int64_t rows, int64_t columns, double std) {
@@ -110,9 +111,7 @@ private:
     return s;
   }
   void linear(const std::string &name, int64_t in, int64_t out, double std, bool bias) {
-    State *s = matrix(name + ".weight", in, out, std);
-    if (llama)
-      setFact<&FileFacts::hfTranspose>(*s, true);
+    matrix(name + ".weight", in, out, std);
     if (bias)
       parameter(name + ".bias", Type(DType::f32, {out}), Initial::zeros);
   }
@@ -126,38 +125,11 @@ private:
     parameter(name, Type(DType::f32, {size}), c.normPlusOne ? Initial::zeros : Initial::ones);
   }
 
-  /// The name in Hugging Face's GPT-2, or in its Llama if the model is one.
-  std::string fileName(const std::string &name) const {
-    if (name == "lm_head.weight")
-      return name;
-    if (!llama)
-      return "transformer." + name;
-    auto [layer, part] = llvm::StringRef(name).substr(2).split('.');
-    if (!llvm::StringRef(name).starts_with("h."))
-      return llvm::StringSwitch<std::string>(name)
-          .Case("wte.weight", "model.embed_tokens.weight")
-          .Case("ln_f.weight", "model.norm.weight");
-    const std::string in = "model.layers." + layer.str() + ".";
-    if (part == "attn.c_attn.weight")
-      return fmt::format("{0}self_attn.q_proj.weight,{0}self_attn.k_proj.weight,{0}self_attn.v_proj.weight", in);
-    const std::string theirs = llvm::StringSwitch<std::string>(part)
-                                   .Case("ln_1.weight", "input_layernorm.weight")
-                                   .Case("attn.c_proj.weight", "self_attn.o_proj.weight")
-                                   .Case("ln_2.weight", "post_attention_layernorm.weight")
-                                   .Case("mlp.c_gate.weight", "mlp.gate_proj.weight")
-                                   .Case("mlp.c_fc.weight", "mlp.up_proj.weight")
-                                   .Case("mlp.c_proj.weight", "mlp.down_proj.weight");
-    return in + theirs;
-  }
-
   void counter(const std::string &name) { addState(m, name, Type::scalar(DType::i64), StateKind::counter); }
 
   Module &m;
   const ModelConfig &c;
-  const bool llama = c.causal && c.norm == Norm::rmsnorm && c.activation == Activation::swiglu &&
-                     c.position == Position::rope && !c.embeddingNorm && !c.biased(c.qkvBias) &&
-                     !c.biased(c.attentionBias) && !c.biased(c.mlpBias) && !c.headBias && c.qkNorm == QkNorm::none &&
-                     c.normPosition == NormPosition::pre && !c.parallelResidual && !c.tokenTypes && !c.headTransform;
+  const hf::Family *family = hf::familyOf(c);  // whose names and layouts the parameters have in files
   int64_t nextStream = 0;
 };
 

@@ -4,7 +4,7 @@
 #include "frontends/check_model.h"
 #include "frontends/config_reader.h"
 #include "frontends/gguf/gguf_model.h"
-#include "frontends/hf_config.h"
+#include "frontends/hf_families.h"
 #include "frontends/read_settings.h"
 #include "support/files.h"
 #include "support/words.h"

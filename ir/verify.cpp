@@ -137,17 +137,21 @@ private:
     return true;
   }
 
-  /// hf_split must cover all columns, and only matrices can be transposed.
+  /// hf_split must cover all columns, hf_heads must divide them, and only matrices can be transposed.
   void verifyLayout(const State &s) {
     const auto file = factsOf<FileFacts>(s);
-    const bool split = hasFact<&FileFacts::hfSplit>(s);
-    if (!split && !hasFact<&FileFacts::hfTranspose>(s))
+    const bool split = hasFact<&FileFacts::hfSplit>(s), heads = hasFact<&FileFacts::hfHeads>(s);
+    if (hasFact<&FileFacts::hfTranspose>(s) && s.type.rank() != 2)
+      return add("hf_transpose is for matrices");
+    if (!split && !heads)
       return;
-    if (s.type.rank() != 2)
-      return add("hf_split and hf_transpose are for matrices");
+    if (s.type.rank() != 1 && s.type.rank() != 2)
+      return add("hf_split and hf_heads are for matrices and vectors");
+    const int64_t all = wholeType(s).dim(int(s.type.rank()) - 1);
+    if (heads && (split || file.hfHeads < 1 || file.hfHeads > all || all % (3 * file.hfHeads)))
+      return add("hf_heads must divide the columns into queries, keys and values of as many heads, without hf_split");
     if (!split)
       return;
-    const int64_t all = wholeType(s).dim(1);
     int64_t sum = 0;
     bool good = file.hf && !file.hfSplit.empty() && llvm::StringRef(*file.hf).count(',') + 1 == file.hfSplit.size();
     for (int64_t n : file.hfSplit) {

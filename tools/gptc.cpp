@@ -9,6 +9,7 @@ int main(int argc, char **argv) {
     app.requireCommand();
     app.helpOfAll();
     gptc::addNewCommand(app);
+    gptc::addImportCommand(app);
     gptc::addCompileCommand(app);
     gptc::addConfigCommand(app);
     gptc::addDataCommand(app);

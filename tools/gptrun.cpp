@@ -1,6 +1,6 @@
 // gptrun: runs a plan. Trains by default; `gptrun sample PLAN` and `gptrun eval PLAN` use the trained weights.
 #include "frontends/gguf/gguf_model.h"
-#include "frontends/hf_config.h"
+#include "frontends/hf_families.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "ir/facts.h"
 #include "ir/mesh.h"

@@ -7,6 +7,7 @@
 #include "runtime/checkpoint/file_layout.h"
 #include "runtime/checkpoint/gguf_weights.h"
 #include "runtime/checkpoint/state.h"
+#include "runtime/checkpoint/state_tensors.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/device/executor.h"
 #include "runtime/plan/manifest.h"
@@ -38,36 +39,11 @@ namespace {
 constexpr int kSchema = 3;  // 1: always of one rank; 1 and 2: no state/, and no description of the model
 constexpr size_t kManifestLimit = 64 << 20, kIndexLimit = 100 << 20;  // bytes; a manifest may list very many data files
 
-/// The tensor of `file` that holds `want`: with or without the prefix "transformer.", which other programs, and
-/// checkpoints of earlier versions, leave out.
-const TensorInfo *findTensor(const TensorFiles &file, const FileTensor &want) {
-  const TensorInfo *t = file.find(want.info.name);
-  if (llvm::StringRef name = want.info.name; !t)
-    t = file.find(name.consume_front(kPrefix) ? name.str() : kPrefix + want.info.name);
-  return t;
-}
-
-/// Why the tensors in `file` cannot be the content of state `s`; "" if they can. `taken` collects the names of the
-/// tensors used.
-std::string problemOf(const State &s, const TensorFiles &file, std::set<std::string> *taken = nullptr) {
-  for (const FileTensor &want : fileTensors(s)) {
-    const TensorInfo *t = findTensor(file, want);
-    if (!t)
-      return fmt::format("tensor {} is missing", want.info.name);
-    if (t->shape != want.info.shape || !isConvertible(t->dtype, want.info.dtype))
-      return fmt::format("tensor {} is {}[{}] where the model has {}[{}]", want.info.name, nameOf(t->dtype).str(),
-                         fmt::join(t->shape, ","), nameOf(want.info.dtype).str(), fmt::join(want.info.shape, ","));
-    if (taken)
-      taken->insert(t->name);
-  }
-  return "";
-}
-
-/// Reads state `s`. `file` must have all its tensors.
-void readState(Executor &executor, const State &s, const TensorFiles &file) {
+/// Reads state `s` from tensors that have no problem.
+void readState(Executor &executor, const State &s, const StateTensors &tensors) {
   const Type type = wholeType(s);
   const bool padded = !isDense(type);
-  std::vector<char> whole(isPiece(s) ? type.bytes() : 0), dense, tensor;
+  std::vector<char> whole(isPiece(s) ? type.bytes() : 0), dense;
   // Padding at the end is zero from the start.
   std::optional<StateView> view;
   if (!isPiece(s))
@@ -76,18 +52,8 @@ void readState(Executor &executor, const State &s, const TensorFiles &file) {
   void *all = view ? view->data : whole.data();
   if (padded)
     dense.resize(type.elements() * sizeOf(type.dtype));
-  void *to = padded ? dense.data() : all;
   const Piece own = Piece::of(s, Mesh::of(executor.planned()), executor.ranks ? executor.ranks->rank : 0);
-  for (const FileTensor &want : fileTensors(s)) {
-    const TensorInfo *t = findTensor(file, want);
-    if (isWhole(s, want) && t->dtype == s.type.dtype) {
-      file.read(*t, to, &own);
-      continue;
-    }
-    tensor.resize(t->bytes());
-    file.read(*t, tensor.data(), isWhole(s, want) ? &own : nullptr);
-    fromFile(s, want, t->dtype, tensor.data(), to);
-  }
+  tensors.read(padded ? dense.data() : all, &own);
   if (padded)
     copyToPadded(type, dense.data(), all);
   if (isPiece(s))
@@ -147,7 +113,7 @@ std::vector<std::string> notesOn(const ModelIdentity &there, const ModelIdentity
   if (!unsaid.empty())
     notes.push_back(fmt::format("the checkpoint does not say {}: taken to be the plan's", fmt::join(unsaid, ", ")));
   for (const State *s : read) {
-    const DType from = findTensor(file, fileTensors(*s)[0])->dtype, to = s->type.dtype;
+    const DType from = StateTensors(*s, file).found()[0]->dtype, to = s->type.dtype;
     const std::string note =
         fmt::format("moments are {} in the checkpoint and {} in the plan: {}", nameOf(from).str(), nameOf(to).str(),
                     sizeOf(from) < sizeOf(to) ? "widened, which is exact" : "rounded to nearest");
@@ -515,7 +481,7 @@ static CheckpointInfo loadOne(Executor &executor, const std::string &dir, int64_
   std::vector<const State *> read = savedStates(planned, true), fresh;
   const size_t parameterStates = read.size();
   for (const State *s : read)
-    if (std::string problem = problemOf(*s, parameters); !problem.empty())
+    if (std::string problem = StateTensors(*s, parameters).problem(); !problem.empty())
       mismatch("another model: " + problem, "");
   if (info.model.parameters != model.parameters)
     mismatch("another model: it has parameters that the plan lacks", "");
@@ -526,14 +492,14 @@ static CheckpointInfo loadOne(Executor &executor, const std::string &dir, int64_
         fresh.push_back(s);
         continue;
       }
-      if (std::string problem = problemOf(*s, *optimizer); !problem.empty())
+      if (std::string problem = StateTensors(*s, *optimizer).problem(); !problem.empty())
         mismatch("another optimizer: " + problem, "");
       read.push_back(s);
     }
   }
   // All checks have passed: now change the executor's states.
   for (size_t i = 0; i < read.size(); ++i)
-    readState(executor, *read[i], i < parameterStates ? parameters : *optimizer);
+    readState(executor, *read[i], StateTensors(*read[i], i < parameterStates ? parameters : *optimizer));
   for (const State *s : fresh)
     fillConstantState(executor, *s);
   fillCopies(executor);
@@ -596,22 +562,36 @@ std::optional<CheckpointInfo> CheckpointStore::loadNewest(Executor &executor, co
   return std::nullopt;
 }
 
+/// Whether two tensors of one type and shape have the same content.
+static bool isCopy(const TensorFiles &file, const TensorInfo &one, const TensorInfo &other) {
+  constexpr int64_t most = 1 << 20;
+  if (!file.isWhole(one) || !file.isWhole(other))
+    return false;
+  std::vector<char> a(std::min(most, one.bytes())), b(a.size());
+  for (int64_t at = 0; at < one.bytes(); at += most) {
+    const int64_t bytes = std::min(most, one.bytes() - at);
+    file.readPart(one, at, bytes, a.data());
+    file.readPart(other, at, bytes, b.data());
+    if (std::memcmp(a.data(), b.data(), bytes) != 0)
+      return false;
+  }
+  return true;
+}
+
 /// Whether an unused tensor may be ignored without changing the model: a table that other programs store (attention
-/// masks, rotary frequencies), or a copy of a tensor that was read (a tied classifier).
+/// masks, rotary frequencies, numbers of positions), a layer behind BERT that its other tasks use, or a copy of a
+/// tensor that was read (a tied classifier).
 static bool mayStayOut(const TensorFiles &file, const TensorInfo &t, const std::set<std::string> &taken) {
   const llvm::StringRef name = t.name;
-  if (name.ends_with(".attn.masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
-      (name.ends_with(".attn.bias") && t.shape.size() == 4))
+  const bool mask = name.ends_with(".attn.bias") || name.ends_with(".attention.bias");
+  if (name.ends_with(".masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
+      name.ends_with("embeddings.position_ids") || (mask && t.shape.size() == 4) || name.contains("pooler.dense.") ||
+      name.starts_with("cls.seq_relationship."))
     return true;
-  std::vector<char> content(t.bytes()), other(t.bytes());
-  for (const std::string &known : taken)
-    if (const TensorInfo *k = file.find(known); k->dtype == t.dtype && k->shape == t.shape) {
-      file.read(t, content.data());
-      file.read(*k, other.data());
-      if (content == other)
-        return true;
-    }
-  return false;
+  return llvm::any_of(taken, [&](const std::string &known) {
+    const TensorInfo *k = file.find(known);
+    return k->dtype == t.dtype && k->shape == t.shape && isCopy(file, t, *k);
+  });
 }
 
 /// The weight files in a folder: a single one, or those in an index.
@@ -666,10 +646,13 @@ void loadWeights(Executor &executor, const std::string &path, const ModelIdentit
   const TensorFiles file(folder ? weightFiles(path) : std::vector{path});
   std::set<std::string> taken;
   for (const State *s : savedStates(executor.planned(), true)) {
-    if (std::string problem = problemOf(*s, file, &taken); !problem.empty())
+    const StateTensors tensors(*s, file, true);
+    if (std::string problem = tensors.problem(); !problem.empty())
       throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model: {}", path, problem),
                       "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
-    readState(executor, *s, file);
+    for (const TensorInfo *t : tensors.found())
+      taken.insert(t->name);
+    readState(executor, *s, tensors);
   }
   std::vector<std::string> left;
   for (const TensorInfo *t : file.all())

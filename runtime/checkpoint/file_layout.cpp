@@ -4,6 +4,9 @@
 #include "ir/kernel/eval.h"
 #include "support/diagnostics.h"
 
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SmallVector.h"
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -11,33 +14,63 @@
 namespace gptc {
 namespace {
 
-/// Calls f(index in the tensor, index in the state) for every element, in cache-sized squares.
-template <typename F> void forElements(const State &s, const FileTensor &t, F f) {
+/// The column of the state that is column `j` of the tensor.
+int64_t columnOf(const State &s, const FileTensor &t, int64_t j) {
+  if (!t.heads)
+    return t.firstColumn + j;
+  const Type whole = wholeType(s);
+  const int64_t all = whole.dim(whole.rank() - 1), width = all / (3 * t.heads);
+  return j / width % 3 * (all / 3) + j / (3 * width) * width + j % width;
+}
+
+/// Calls f(index in the rows, index in the state) for every element of these rows, in cache-sized squares.
+template <typename F> void forElements(const State &s, const FileTensor &t, int64_t first, int64_t count, F f) {
+  const Type whole = wholeType(s);
+  const int64_t end = first + count;
   if (isWhole(s, t)) {
-    for (int64_t i = 0, n = wholeType(s).elements(); i < n; ++i)
-      f(i, i);
+    for (int64_t i = first; i < end; ++i)
+      f(i - first, i);
+    return;
+  }
+  if (whole.rank() == 1) {
+    for (int64_t j = first; j < end; ++j)
+      f(j - first, columnOf(s, t, j));
+    return;
+  }
+  const int64_t all = whole.dim(1), elements = rowsOf(s, t).elements;
+  if (!t.transposed) {
+    for (int64_t r = first; r < end; ++r)
+      for (int64_t c = 0; c < elements; ++c)
+        f((r - first) * elements + c, r * all + columnOf(s, t, c));
     return;
   }
   constexpr int64_t kSide = 32;
-  const int64_t rows = wholeType(s).dim(0), all = wholeType(s).dim(1), columns = t.info.shape[t.transposed ? 0 : 1];
-  for (int64_t r0 = 0; r0 < rows; r0 += kSide)
-    for (int64_t c0 = 0; c0 < columns; c0 += kSide)
-      for (int64_t r = r0; r < std::min(rows, r0 + kSide); ++r)
-        for (int64_t c = c0; c < std::min(columns, c0 + kSide); ++c)
-          f(t.transposed ? c * rows + r : r * columns + c, r * all + t.firstColumn + c);
+  for (int64_t j0 = first; j0 < end; j0 += kSide)
+    for (int64_t r0 = 0; r0 < elements; r0 += kSide)
+      for (int64_t j = j0; j < std::min(end, j0 + kSide); ++j) {
+        const int64_t c = columnOf(s, t, j);
+        for (int64_t r = r0; r < std::min(elements, r0 + kSide); ++r)
+          f((j - first) * elements + r, r * all + c);
+      }
 }
 
 template <typename T> void copyOut(const State &s, const FileTensor &t, const void *dense, void *tensor) {
   const T *from = static_cast<const T *>(dense);
   T *to = static_cast<T *>(tensor);
-  forElements(s, t, [&](int64_t file, int64_t state) { to[file] = from[state]; });
+  forElements(s, t, 0, rowsOf(s, t).count, [&](int64_t file, int64_t state) { to[file] = from[state]; });
 }
 
+/// Rows of a tensor in memory.
+struct SomeRows {
+  int64_t first, count;
+  const void *data;
+};
+
 template <typename From, typename To, typename F>
-void copyIn(const State &s, const FileTensor &t, const void *tensor, void *dense, F convert) {
-  const From *from = static_cast<const From *>(tensor);
+void copyIn(const State &s, const FileTensor &t, const SomeRows &rows, void *dense, F convert) {
+  const From *from = static_cast<const From *>(rows.data);
   To *to = static_cast<To *>(dense);
-  forElements(s, t, [&](int64_t file, int64_t state) { to[state] = convert(from[file]); });
+  forElements(s, t, rows.first, rows.count, [&](int64_t file, int64_t state) { to[state] = convert(from[file]); });
 }
 
 }  // namespace
@@ -54,7 +87,11 @@ std::vector<FileTensor> fileTensors(const State &s) {
   std::vector<FileTensor> out;
   int64_t first = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    FileTensor t{{parts[i].str(), s.type.dtype, {}}, first, transposed};
+    llvm::SmallVector<llvm::StringRef, 2> versions;
+    parts[i].split(versions, '|');
+    FileTensor t{{versions[0].str(), s.type.dtype, {}}, {}, first, transposed, fact<&FileFacts::hfHeads>(s)};
+    for (llvm::StringRef other : llvm::drop_begin(versions))
+      t.others.push_back(other.str());
     for (const Dim &d : wholeType(s).dims)
       t.info.shape.push_back(d.logical);
     if (!columns.empty()) {
@@ -69,7 +106,12 @@ std::vector<FileTensor> fileTensors(const State &s) {
 }
 
 bool isWhole(const State &s, const FileTensor &t) {
-  return !t.transposed && t.info.bytes() == wholeType(s).elements() * int64_t(sizeOf(s.type.dtype));
+  return !t.transposed && !t.heads && t.info.bytes() == wholeType(s).elements() * int64_t(sizeOf(s.type.dtype));
+}
+
+FileRows rowsOf(const State &s, const FileTensor &t) {
+  const int64_t elements = t.info.elements();
+  return isWhole(s, t) ? FileRows{elements, 1} : FileRows{t.info.shape[0], elements / t.info.shape[0]};
 }
 
 void toFile(const State &s, const FileTensor &t, const void *dense, void *tensor) {
@@ -90,16 +132,18 @@ bool isConvertible(DType stored, DType to) {
   return stored == to || (isFloat(stored) && isFloat(to));
 }
 
-void fromFile(const State &s, const FileTensor &t, DType stored, const void *tensor, void *dense) {
+void fromFile(const State &s, const FileTensor &t, DType stored, int64_t first, int64_t count, const void *data,
+              void *dense) {
+  const SomeRows rows{first, count, data};
   auto same = [](auto v) { return v; };
   if (stored != s.type.dtype) {
     GPTC_CHECK(isConvertible(stored, s.type.dtype), "{} from {}", s.type.str(), nameOf(stored).str());
     auto convert = [&]<typename From>(From, auto widen) {
       if (s.type.dtype == DType::f32)
-        return copyIn<From, float>(s, t, tensor, dense, widen);
+        return copyIn<From, float>(s, t, rows, dense, widen);
       if (s.type.dtype == DType::f16)
-        return copyIn<From, _Float16>(s, t, tensor, dense, [&](From v) { return _Float16(widen(v)); });
-      copyIn<From, uint16_t>(s, t, tensor, dense, [&](From v) { return kir::bitsOfBF16(kir::roundBF16(widen(v))); });
+        return copyIn<From, _Float16>(s, t, rows, dense, [&](From v) { return _Float16(widen(v)); });
+      copyIn<From, uint16_t>(s, t, rows, dense, [&](From v) { return kir::bitsOfBF16(kir::roundBF16(widen(v))); });
     };
     if (stored == DType::bf16)
       return convert(uint16_t(), kir::floatOfBF16);
@@ -109,13 +153,13 @@ void fromFile(const State &s, const FileTensor &t, DType stored, const void *ten
   }
   switch (sizeOf(s.type.dtype)) {
   case 2:
-    return copyIn<uint16_t, uint16_t>(s, t, tensor, dense, same);
+    return copyIn<uint16_t, uint16_t>(s, t, rows, dense, same);
   case 4:
-    return copyIn<uint32_t, uint32_t>(s, t, tensor, dense, same);
+    return copyIn<uint32_t, uint32_t>(s, t, rows, dense, same);
   case 8:
-    return copyIn<uint64_t, uint64_t>(s, t, tensor, dense, same);
+    return copyIn<uint64_t, uint64_t>(s, t, rows, dense, same);
   default:
-    return copyIn<uint8_t, uint8_t>(s, t, tensor, dense, same);
+    return copyIn<uint8_t, uint8_t>(s, t, rows, dense, same);
   }
 }
 

@@ -1,11 +1,14 @@
 // Maps states to tensors in safetensors files, with the names and layouts that other programs expect. Attributes of a
 // state:
 //
-//   hf            the tensor's name; comma-separated if the state holds several tensors side by side
+//   hf            the tensor's name; comma-separated if the state holds several tensors side by side. | separates the
+//                 names that a tensor has in files of different versions, of which the first is written
 //   hf_split      the number of columns of each of those
 //   hf_transpose  the file has [out, in] where the state has [in, out]
+//   hf_heads      columns are queries, keys and values of that many heads: the state has all queries, then all keys,
+//                 then all values; the file has for each head its query, key and value
 //
-// A state without `hf` is stored unchanged under its own name.
+// Columns are the elements of a vector, too. A state without `hf` is stored unchanged under its own name.
 #pragma once
 
 #include "ir/graph.h"
@@ -15,14 +18,12 @@
 
 namespace gptc {
 
-/// What begins the names of a GPT-2 with its classifier. Older files, other programs' and ours, leave it out; without
-/// it, transformers 4 takes the whole file for a GPT-2 without a classifier.
-constexpr const char *kPrefix = "transformer.";
-
 struct FileTensor {
   TensorInfo info;
-  int64_t firstColumn = 0;  // of the state, where the tensor begins
-  bool transposed = false;  // relative to the state
+  std::vector<std::string> others = {};  // names that it has in files of other versions
+  int64_t firstColumn = 0;               // of the state, where the tensor begins
+  bool transposed = false;               // relative to the state
+  int64_t heads = 0;                     // hf_heads
 };
 
 /// The tensors that make up a state, in the order of its columns.
@@ -30,11 +31,20 @@ std::vector<FileTensor> fileTensors(const State &s);
 /// Whether the tensor's bytes are exactly the whole state's.
 bool isWhole(const State &s, const FileTensor &t);
 
+/// A tensor can be read in pieces: rows, of so many elements each. A row is what an index of the first dimension has in
+/// the file; of a tensor that needs no conversion of its layout, one element.
+struct FileRows {
+  int64_t count, elements;
+};
+FileRows rowsOf(const State &s, const FileTensor &t);
+
 /// Whether fromFile can convert `stored` to `to`: equal types, or any two of f32, bf16 and f16.
 bool isConvertible(DType stored, DType to);
-/// Copy one tensor from and to the dense logical elements of a state. `stored`: dtype in the file. Floats are widened
-/// exactly or rounded to nearest even.
+/// Copies one tensor from the dense logical elements of a state.
 void toFile(const State &s, const FileTensor &t, const void *dense, void *tensor);
-void fromFile(const State &s, const FileTensor &t, DType stored, const void *tensor, void *dense);
+/// Copies `count` rows of a tensor, from row `first` on, to the dense logical elements of a state. `stored`: dtype in
+/// the file. Floats are widened exactly or rounded to nearest even.
+void fromFile(const State &s, const FileTensor &t, DType stored, int64_t first, int64_t count, const void *rows,
+              void *dense);
 
 }  // namespace gptc

@@ -24,12 +24,14 @@ const char *formatName(DType t) {
 
 }  // namespace
 
-int64_t TensorInfo::bytes() const {
-  int64_t n = sizeOf(dtype);
+int64_t TensorInfo::elements() const {
+  int64_t n = 1;
   for (int64_t d : shape)
     n *= d;
   return n;
 }
+
+int64_t TensorInfo::bytes() const { return elements() * int64_t(sizeOf(dtype)); }
 
 SafetensorsWriter::SafetensorsWriter(const std::string &path, const std::vector<TensorInfo> &tensors,
                                      const std::map<std::string, std::string> &metadata)

@@ -17,6 +17,7 @@ struct TensorInfo {
   std::string name;
   DType dtype;
   std::vector<int64_t> shape;
+  int64_t elements() const;
   int64_t bytes() const;
 };
 

@@ -193,4 +193,12 @@ void TensorFiles::read(const TensorInfo &t, void *to, const Piece *part) const {
   }
 }
 
+bool TensorFiles::isWhole(const TensorInfo &t) const { return !tensors.find(t.name)->second.found[0].piece; }
+
+void TensorFiles::readPart(const TensorInfo &t, int64_t first, int64_t bytes, void *to) const {
+  const Found &f = tensors.find(t.name)->second.found[0];
+  GPTC_CHECK(!f.piece, "tensor {} lies in pieces", t.name);
+  f.file->read(*f.tensor, first, to, bytes);
+}
+
 }  // namespace gptc

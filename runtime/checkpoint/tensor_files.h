@@ -66,6 +66,10 @@ public:
   std::vector<const TensorInfo *> all() const;
   /// Reads the dense bytes of a whole tensor from find() or all(); with `part`, only the pieces that overlap it.
   void read(const TensorInfo &t, void *to, const Piece *part = nullptr) const;
+  /// Whether it is in one file, in one piece.
+  bool isWhole(const TensorInfo &t) const;
+  /// Reads `bytes` bytes from byte `first` on of a tensor that isWhole.
+  void readPart(const TensorInfo &t, int64_t first, int64_t bytes, void *to) const;
 
 private:
   struct Found {

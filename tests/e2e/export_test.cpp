@@ -2,7 +2,7 @@
 // Skipped where transformers is missing.
 #include "tests/support/harness.h"
 
-#include "frontends/tokenizer.h"
+#include "frontends/tokenizer/tokenizer.h"
 #include "support/files.h"
 #include "support/json.h"
 
@@ -228,11 +228,17 @@ TEST_F(ExportTest, WithoutLinksARunGoesOn) {
 
 TEST_F(ExportTest, TransformersComputesTheSame) {
   for (const bool tied : {true, false})
-    for (std::vector<std::string> settings : {std::vector<std::string>{}, kLlama}) {
-      const std::string out = fmt::format("{}-{}", settings.empty() ? "gpt2" : "llama", tied ? "tied" : "untied");
+    for (const auto &[family, keys] : {std::pair<std::string, std::vector<std::string>>{"gpt2", {}},
+                                       {"llama", kLlama},
+                                       {"bloom", {"model.preset=bloom"}},
+                                       {"gpt_neox", {"model.position=rope", "model.activation=gelu"}}}) {
+      const std::string out = fmt::format("{}-{}", family, tied ? "tied" : "untied");
+      std::vector<std::string> settings = keys;
       settings.push_back(fmt::format("model.tie_embeddings={}", tied));
       trained(settings, out);
-      compare(w.path(out + "/checkpoints/latest"));
+      const std::string latest = w.path(out + "/checkpoints/latest");
+      EXPECT_EQ(gptc::parseJson(readFile(latest + "/config.json"))["model_type"], family);
+      compare(latest);
       if (IsSkipped())
         return;
     }

@@ -6,6 +6,7 @@ namespace gptc {
 class Command;
 
 void addNewCommand(Command &app);
+void addImportCommand(Command &app);
 void addCompileCommand(Command &app);
 void addConfigCommand(Command &app);
 void addDataCommand(Command &app);

@@ -2,7 +2,7 @@
 // metadata that llama.cpp's converter writes (gguf/make_goldens.py).
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/gguf/vocabulary.h"
-#include "frontends/tokenizer.h"
+#include "frontends/tokenizer/tokenizer.h"
 #include "frontends/toml_config.h"
 #include "support/files.h"
 #include "support/json.h"

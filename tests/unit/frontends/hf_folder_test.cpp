@@ -1,5 +1,4 @@
 // How models and tokenizers are described to other programs. That transformers takes it is tested in tests/e2e.
-#include "frontends/hf_config.h"
 #include "frontends/hf_folder.h"
 #include "frontends/own_config.h"
 #include "support/files.h"

@@ -35,9 +35,64 @@ TEST(FileLayout, CutsColumnsAndTurnsRound) {
   for (const FileTensor &t : parts) {
     std::vector<float> tensor(t.info.bytes() / 4);
     toFile(s, t, dense.data(), tensor.data());
-    fromFile(s, t, DType::f32, tensor.data(), back.data());
+    fromFile(s, t, DType::f32, 0, rowsOf(s, t).count, tensor.data(), back.data());
   }
   EXPECT_EQ(back, dense);
+}
+
+TEST(FileLayout, QueriesKeysAndValuesHeadByHead) {
+  constexpr int64_t in = 5, heads = 3, width = 4, out = 3 * heads * width;
+  for (const bool bias : {false, true}) {
+    State s;
+    s.name = "h.0.attn.c_attn";
+    s.type = bias ? Type(DType::f32, {out}) : Type(DType::f32, {in, out});
+    s.attrs = attrs({{"hf", std::string("a|b")}, {"hf_heads", heads}});
+    if (!bias)
+      s.attrs.set("hf_transpose", true);
+    const FileTensor t = fileTensors(s).at(0);
+    EXPECT_EQ(t.info.name, "a");
+    EXPECT_EQ(t.others, std::vector<std::string>{"b"});
+    EXPECT_EQ(t.info.shape, bias ? std::vector<int64_t>{out} : (std::vector<int64_t>{out, in}));
+    EXPECT_FALSE(isWhole(s, t));
+    const int64_t rows = bias ? 1 : in;
+    std::vector<float> dense(rows * out), file(dense.size()), back(dense.size(), -1);
+    for (size_t i = 0; i < dense.size(); ++i)
+      dense[i] = float(i);
+    toFile(s, t, dense.data(), file.data());
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t which = 0; which < 3; ++which)
+        for (int64_t d = 0; d < width; ++d)
+          for (int64_t r = 0; r < rows; ++r)
+            EXPECT_EQ(file[((h * 3 + which) * width + d) * rows + r], dense[r * out + (which * heads + h) * width + d]);
+    // In pieces that end anywhere.
+    const FileRows all = rowsOf(s, t);
+    EXPECT_EQ(all.count, out);
+    EXPECT_EQ(all.elements, rows);
+    for (int64_t first = 0; first < all.count; first += 7)
+      fromFile(s, t, DType::f32, first, std::min<int64_t>(7, all.count - first), file.data() + first * rows,
+               back.data());
+    EXPECT_EQ(back, dense);
+  }
+}
+
+TEST(FileLayout, CutsVectors) {
+  State s;
+  s.name = "b";
+  s.type = Type(DType::f32, {8});
+  s.attrs = attrs({{"hf", std::string("q,k,v")}, {"hf_split", std::vector<int64_t>{4, 2, 2}}});
+  const float dense[] = {0, 1, 2, 3, 4, 5, 6, 7};
+  float back[8] = {}, v[2];
+  const std::vector<FileTensor> parts = fileTensors(s);
+  ASSERT_EQ(parts.size(), 3u);
+  toFile(s, parts[2], dense, v);
+  EXPECT_EQ(v[0], 6);
+  EXPECT_EQ(v[1], 7);
+  for (const FileTensor &t : parts) {
+    float some[4];
+    toFile(s, t, dense, some);
+    fromFile(s, t, DType::f32, 0, rowsOf(s, t).count, some, back);
+  }
+  EXPECT_EQ(std::vector<float>(back, back + 8), std::vector<float>(dense, dense + 8));
 }
 
 TEST(FileLayout, WidensNarrowFloats) {
@@ -50,11 +105,11 @@ TEST(FileLayout, WidensNarrowFloats) {
   const uint16_t bf16[] = {0x3f80, 0xc000, 0x0000, 0x7f80};
   const _Float16 f16[] = {1, -2, 0.5, 65504};
   float x[4];
-  fromFile(s, t, DType::bf16, bf16, x);
+  fromFile(s, t, DType::bf16, 0, 4, bf16, x);
   EXPECT_EQ(x[0], 1);
   EXPECT_EQ(x[1], -2);
   EXPECT_EQ(x[3], std::numeric_limits<float>::infinity());
-  fromFile(s, t, DType::f16, f16, x);
+  fromFile(s, t, DType::f16, 0, 4, f16, x);
   EXPECT_EQ(x[2], 0.5);
   EXPECT_EQ(x[3], 65504);
 }

@@ -1,0 +1,92 @@
+#include "frontends/hf/tensors.h"
+
+#include "support/diagnostics.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SmallVector.h"
+#include "llvm/ADT/StringExtras.h"
+
+namespace gptc::hf {
+
+namespace {
+
+/// A parameter's name: "h.*.ln_1" of layer "3" with ".weight".
+struct Parts {
+  std::string stem, layer, suffix;
+
+  explicit Parts(llvm::StringRef name) {
+    const auto [front, last] = name.rsplit('.');
+    suffix = "." + last.str();
+    stem = front.str();
+    if (llvm::StringRef rest = front; rest.consume_front("h.")) {
+      const auto [number, part] = rest.split('.');
+      layer = number.str();
+      stem = "h.*." + part.str();
+    }
+  }
+  bool isOfHead() const { return stem == "lm_head" || llvm::StringRef(stem).starts_with("head."); }
+  bool isLinear() const {
+    const llvm::StringRef last = llvm::StringRef(stem).rsplit('.').second;
+    return suffix == ".weight" && (last.starts_with("c_") || last == "dense");
+  }
+};
+
+/// The table's entry, with a suffix.
+std::string theirName(const Tensors &t, const Parts &p) {
+  for (const auto &[ours, theirs] : t.names)
+    if (ours == p.stem + p.suffix)
+      return theirs;
+  for (const auto &[ours, theirs] : t.names) {
+    if (ours != p.stem)
+      continue;
+    std::string all;
+    for (const char c : std::string(theirs) + "\n")  // the suffix goes behind each name
+      all += c == ',' || c == '|' || c == '\n' ? p.suffix + c : std::string(1, c);
+    all.pop_back();
+    return all;
+  }
+  GPTC_UNREACHABLE("no name for {}{}", p.stem, p.suffix);
+}
+
+/// "A.weight|A.gamma" of "A.weight".
+std::string withOldName(const std::string &name, const std::string &suffix) {
+  const llvm::StringRef stem = llvm::StringRef(name).drop_back(suffix.size());
+  return stem.ends_with("LayerNorm")
+             ? fmt::format("{}|{}{}", name, stem.str(), suffix == ".weight" ? ".gamma" : ".beta")
+             : name;
+}
+
+}  // namespace
+
+FileName fileNameOf(const Family *family, const ModelConfig &m, llvm::StringRef parameter) {
+  const Parts p(parameter);
+  FileName file;
+  if (!family) {
+    file.names = (p.isOfHead() ? "" : "transformer.") + parameter.str();
+    return file;
+  }
+  const Tensors &t = family->tensors;
+  llvm::SmallVector<std::string, 3> parts;
+  const std::string theirs = theirName(t, p);
+  for (llvm::StringRef part : llvm::split(theirs, ',')) {
+    llvm::SmallVector<std::string, 2> versions;
+    for (llvm::StringRef version : llvm::split(part, '|')) {
+      std::string name = (p.isOfHead() ? "" : t.base) + version.str();
+      if (const size_t star = name.find('*'); star != std::string::npos)
+        name.replace(star, 1, p.layer);
+      versions.push_back(t.gammaBeta ? withOldName(name, p.suffix) : name);
+    }
+    parts.push_back(llvm::join(versions, "|"));
+  }
+  file.names = llvm::join(parts, ",");
+  file.transposed = t.transposed && p.isLinear();
+  if (p.stem == "h.*.attn.c_attn" && t.qkv == QkvLayout::split) {
+    const int64_t keys = m.nKvHead * m.headSize();
+    file.columns = {m.nHead * m.headSize(), keys, keys};
+  } else if (p.stem == "h.*.attn.c_attn" && t.qkv == QkvLayout::perHead) {
+    file.heads = m.nHead;
+  }
+  return file;
+}
+
+}  // namespace gptc::hf

@@ -1,0 +1,107 @@
+#include "runtime/checkpoint/state_tensors.h"
+
+#include "support/diagnostics.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringRef.h"
+
+#include <algorithm>
+
+namespace gptc {
+
+namespace {
+
+constexpr int64_t kPieceBytes = 4 << 20;
+
+/// What names of a whole model begin with, and those of a model without its head do not. Our older files have the
+/// latter for GPT-2, and transformers 4 takes such a file for a model without a classifier.
+constexpr const char *kBases[] = {"transformer.", "model.", "gpt_neox.", "bert."};
+
+const TensorInfo *find(const TensorFiles &file, const FileTensor &want) {
+  auto named = [&](llvm::StringRef name) -> const TensorInfo * {
+    if (const TensorInfo *t = file.find(name))
+      return t;
+    for (llvm::StringRef base : kBases)
+      if (name.starts_with(base))
+        return file.find(name.drop_front(base.size()));
+    return file.find(kBases[0] + name.str());
+  };
+  const TensorInfo *t = named(want.info.name);
+  for (size_t i = 0; !t && i < want.others.size(); ++i)
+    t = named(want.others[i]);
+  return t;
+}
+
+/// The state unchanged, under its own name.
+FileTensor unchanged(const State &s) {
+  FileTensor t{{s.name, s.type.dtype, {}}};
+  for (const Dim &d : wholeType(s).dims)
+    t.info.shape.push_back(d.logical);
+  return t;
+}
+
+}  // namespace
+
+StateTensors::StateTensors(const State &s, const TensorFiles &file, bool first)
+    : s(s), file(file), first(first && s.name == "wpe.weight") {
+  for (FileTensor &want : fileTensors(s)) {
+    const TensorInfo *is = find(file, want);
+    tensors.push_back({std::move(want), is});
+  }
+  if (llvm::all_of(tensors, [](const Tensor &t) { return t.is != nullptr; }))
+    return;
+  FileTensor own = unchanged(s);
+  if (const TensorInfo *is = find(file, own))
+    tensors = {{std::move(own), is}};
+}
+
+std::string StateTensors::problem() const {
+  for (const auto &[want, is] : tensors) {
+    if (!is)
+      return fmt::format("tensor {} is missing", want.info.name);
+    std::vector<int64_t> shape = is->shape;
+    if (first && !shape.empty() && shape[0] > want.info.shape[0])
+      shape[0] = want.info.shape[0];
+    if (shape != want.info.shape || !isConvertible(is->dtype, want.info.dtype))
+      return fmt::format("tensor {} is {}[{}] where the model has {}[{}]", want.info.name, nameOf(is->dtype).str(),
+                         fmt::join(is->shape, ","), nameOf(want.info.dtype).str(), fmt::join(want.info.shape, ","));
+  }
+  return "";
+}
+
+std::vector<const TensorInfo *> StateTensors::found() const {
+  std::vector<const TensorInfo *> all;
+  for (const Tensor &t : tensors)
+    if (t.is)
+      all.push_back(t.is);
+  return all;
+}
+
+void StateTensors::read(void *dense, const Piece *part) const {
+  for (const Tensor &t : tensors)
+    read(t, dense, part);
+}
+
+void StateTensors::read(const Tensor &t, void *dense, const Piece *part) const {
+  const bool unchangedLayout = isWhole(s, t.want), direct = unchangedLayout && t.is->dtype == s.type.dtype;
+  const FileRows rows = rowsOf(s, t.want);
+  const int64_t bytes = rows.elements * int64_t(sizeOf(t.is->dtype));
+  if (!file.isWhole(*t.is)) {
+    if (direct)
+      return file.read(*t.is, dense, part);
+    std::vector<char> all(t.is->bytes());
+    file.read(*t.is, all.data(), unchangedLayout ? part : nullptr);
+    return fromFile(s, t.want, t.is->dtype, 0, rows.count, all.data(), dense);
+  }
+  if (direct)
+    return file.readPart(*t.is, 0, rows.count * bytes, dense);
+  const int64_t most = std::max<int64_t>(1, kPieceBytes / bytes);
+  std::vector<char> piece(std::min(most, rows.count) * bytes);
+  for (int64_t row = 0; row < rows.count; row += most) {
+    const int64_t count = std::min(most, rows.count - row);
+    file.readPart(*t.is, row * bytes, count * bytes, piece.data());
+    fromFile(s, t.want, t.is->dtype, row, count, piece.data(), dense);
+  }
+}
+
+}  // namespace gptc

@@ -1,0 +1,42 @@
+// The tensors in files that make up a state: found under any of their names, checked, and read in pieces, so that
+// reading takes a few megabytes beside the state itself.
+#pragma once
+
+#include "runtime/checkpoint/file_layout.h"
+#include "runtime/checkpoint/tensor_files.h"
+
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+class StateTensors {
+public:
+  /// Looks for them under their names in files, with and without what begins the names of a model without its head
+  /// ("transformer.", "model.", ...), and then under the state's own name and layout, which checkpoints of earlier
+  /// versions have. `file` and `s` must outlive this. `first`: a table of positions may have more rows than the model,
+  /// which takes the first ones.
+  StateTensors(const State &s, const TensorFiles &file, bool first = false);
+
+  /// Why they cannot be the state's content, "" if they can: one is missing, or has another shape or type.
+  std::string problem() const;
+  /// Those that were found.
+  std::vector<const TensorInfo *> found() const;
+  /// Reads all dense logical elements. With `part`, elements outside it may be left as they are. There must be no
+  /// problem.
+  void read(void *dense, const Piece *part = nullptr) const;
+
+private:
+  struct Tensor {
+    FileTensor want;
+    const TensorInfo *is;  // null: missing
+  };
+  void read(const Tensor &t, void *dense, const Piece *part) const;
+
+  const State &s;
+  const TensorFiles &file;
+  const bool first;
+  std::vector<Tensor> tensors;
+};
+
+}  // namespace gptc

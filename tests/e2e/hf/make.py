@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Makes what tests compare with: small models of each family with random weights, by transformers.
+
+  make.py configs DIR    DIR/NAME-4.json or NAME-5.json, named by the installed transformers: what it writes as config.json
+  make.py models DIR     DIR/NAME/: config.json, safetensors, and golden.json with ids, the logits of all but the last in
+                         fp32, and the mean loss of what follows each
+
+No size fills a tile. Weights are larger than those of a training's start, so that every part of the model shows."""
+import json
+import pathlib
+import sys
+import tempfile
+
+import transformers
+
+SIZES = dict(vocab_size=31, hidden_size=12, intermediate_size=20, num_hidden_layers=2, num_attention_heads=2,
+             num_key_value_heads=1, max_position_embeddings=20, rms_norm_eps=1e-5)
+EVERY = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None)
+
+
+def rope(kind, **more):
+    """A scaling of rotations, as either version of transformers takes it."""
+    values = dict(rope_type=kind, **more)
+    if transformers.__version__.startswith("4."):
+        theta = values.pop("rope_theta", 10000.0)
+        return dict(rope_scaling=values, rope_theta=theta)
+    return dict(rope_parameters=dict(values))
+
+
+def neox(part, **more):
+    if transformers.__version__.startswith("4."):
+        return dict(rotary_pct=part, **more)
+    return dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=part), **more)
+
+
+def models():
+    llama = {**SIZES, "num_attention_heads": 3}
+    plain = {k: v for k, v in SIZES.items() if k not in ("num_key_value_heads", "rms_norm_eps")}
+    return {
+        "gpt2": ("gpt2", dict(vocab_size=31, n_embd=12, n_layer=2, n_head=3, n_positions=20)),
+        "llama": ("llama", llama),
+        "llama-odd": ("llama", {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
+                                "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True,
+                                "hidden_act": "gelu", "max_position_embeddings": 40,
+                                **rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                       original_max_position_embeddings=16, rope_theta=500.0)}),
+        "llama-stretched": ("llama", {**llama, **rope("linear", factor=2.5, rope_theta=10000.0)}),
+        "llama-yarn": ("llama", {**llama, **rope("yarn", factor=4.0, original_max_position_embeddings=8,
+                                                 rope_theta=1000.0)}),
+        "mistral": ("mistral", {**llama, "sliding_window": 5}),
+        "mistral-full": ("mistral", {**llama, "sliding_window": None, "tie_word_embeddings": True}),
+        "qwen2": ("qwen2", {**SIZES, "num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 5,
+                            "max_window_layers": 1}),
+        "qwen2-full": ("qwen2", {**SIZES, "tie_word_embeddings": True}),
+        "qwen3": ("qwen3", {**SIZES, "head_dim": 8}),
+        "smollm3": ("smollm3", {**SIZES, "num_hidden_layers": 4, "no_rope_layer_interval": 2}),
+        "olmo2": ("olmo2", SIZES),
+        "gpt_neox": ("gpt_neox", {**plain, **neox(0.34)}),
+        "gpt_neox-serial": ("gpt_neox", {**plain, **neox(1.0), "use_parallel_residual": False,
+                                         "hidden_act": "gelu_new", "attention_bias": False}),
+        "bloom": ("bloom", dict(vocab_size=31, hidden_size=12, n_layer=2, n_head=3)),
+        "phi": ("phi", {**plain, "num_key_value_heads": 1, "partial_rotary_factor": 0.7}),
+        "gemma2": ("gemma2", {**SIZES, "num_hidden_layers": 3, "head_dim": 8, "sliding_window": 5,
+                              "query_pre_attn_scalar": 10, "attn_logit_softcapping": 2.0,
+                              "final_logit_softcapping": 3.0}),
+        "bert": ("bert", {**plain, "pad_token_id": 0}),
+    }
+
+
+def config_of(family, values):
+    return transformers.CONFIG_MAPPING[family](**{**EVERY, **values})
+
+
+def write_configs(folder):
+    version = transformers.__version__.split(".")[0]
+    for name, (family, values) in models().items():
+        config = config_of(family, values)
+        auto = transformers.models.auto.modeling_auto
+        names = {**auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, **auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
+        config.architectures = [names[family] if family != "bert" else "BertForMaskedLM"]
+        with tempfile.TemporaryDirectory() as made:
+            config.save_pretrained(made)
+            text = (pathlib.Path(made) / "config.json").read_text()
+        (folder / f"{name}-{version}.json").write_text(text if text.endswith("\n") else text + "\n")
+
+
+def write_models(folder):
+    import torch
+    dtypes = {"gpt2": torch.float32, "llama": torch.float32, "mistral": torch.float16}
+    for number, (name, (family, values)) in enumerate(models().items()):
+        torch.manual_seed(number)
+        auto = transformers.AutoModelForMaskedLM if family == "bert" else transformers.AutoModelForCausalLM
+        config = config_of(family, values)
+        config._attn_implementation = "eager"
+        model = auto.from_config(config).eval()
+        dtype = dtypes.get(name, torch.bfloat16)
+        with torch.no_grad():
+            for key, p in model.named_parameters():
+                norm = p.dim() == 1 and key.endswith("weight")
+                p.normal_(1.0 if norm and family != "gemma2" else 0.0, 0.2 if p.dim() == 1 else 0.3)
+                p.copy_(p.to(dtype).float())
+            tokens = values.get("max_position_embeddings", 20)
+            ids = torch.randint(0, 31, (1, tokens + 1))
+            logits = model(ids[:, :-1]).logits.float()[0]
+            loss = torch.nn.functional.cross_entropy(logits.double(), ids[0, 1:])
+        out = folder / name
+        shard = "6KB" if name == "bloom" else "5GB"
+        model.to(dtype).save_pretrained(out, max_shard_size=shard)
+        (out / "generation_config.json").unlink(missing_ok=True)
+        golden = dict(ids=ids[0].tolist(), loss=float(loss),
+                      logits=[[float(f"{x:.8g}") for x in row] for row in logits.tolist()])
+        (out / "golden.json").write_text(json.dumps(golden, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in ("configs", "models"):
+        sys.exit(__doc__)
+    to = pathlib.Path(sys.argv[2])
+    to.mkdir(parents=True, exist_ok=True)
+    (write_configs if sys.argv[1] == "configs" else write_models)(to)

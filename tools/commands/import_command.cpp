@@ -1,0 +1,201 @@
+// gptc import: writes a model.toml that begins with the weights of a Hugging Face folder.
+#include "frontends/hf_families.h"
+#include "frontends/model_text.h"
+#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/toml_config.h"
+#include "support/files.h"
+#include "support/json.h"
+#include "tools/commands/command_line.h"
+#include "tools/commands/commands.h"
+
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/StringRef.h"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace gptc {
+
+namespace fs = std::filesystem;
+using json = nlohmann::json;
+
+namespace {
+
+struct ImportOptions {
+  std::string dir, out = "model.toml";
+  bool force = false;
+};
+
+/// The model that a folder describes.
+struct Found {
+  ModelConfig model;
+  std::string family;
+  std::vector<std::string> ends;  // ids of the tokens that end a text
+};
+
+/// Weights may be in a pickle only, which can run code when it is read. Throws UserError(FileMissing).
+void requireSafetensors(const fs::path &dir) {
+  std::error_code e;
+  for (const char *name : {"model.safetensors", "model.safetensors.index.json"})
+    if (fs::exists(dir / name, e))
+      return;
+  std::string pickle;
+  for (const auto &entry : fs::directory_iterator(dir, e))
+    if (const std::string kind = entry.path().extension();
+        kind == ".bin" || kind == ".pt" || kind == ".pth" || kind == ".ckpt" || kind == ".pkl")
+      pickle = std::max(pickle, entry.path().filename().string());
+  if (pickle.empty())
+    throw UserError(ErrorCode::FileMissing, fmt::format("{} has no model.safetensors", dir.string()),
+                    "name the folder that holds config.json and the weights as safetensors");
+  throw UserError(ErrorCode::FileMissing,
+                  fmt::format("{} has no model.safetensors, but {}: a pickle, which can run code when it is read",
+                              dir.string(), pickle),
+                  "gptc reads safetensors only; where you trust the file, transformers converts it: "
+                  "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW, safe_serialization=True)");
+}
+
+/// What the reader of model files says of these keys: of values that are not built, for example. Throws its UserErrors.
+void requireBuilt(const std::string &dir, const ModelConfig &model) {
+  std::vector<std::string> settings;
+  const std::string text = modelText(model);
+  for (llvm::StringRef line : llvm::split(llvm::StringRef(text).rtrim(), '\n')) {
+    const auto [key, value] = line.split(" #").first.rtrim().split(" = ");
+    settings.push_back(fmt::format("model.{}={}", key.str(), value.str()));
+  }
+  Config config;
+  try {
+    config = loadConfig("", settings, [](const std::string &) { return 0; });
+  } catch (UserError &e) {
+    for (Diagnostic &d : e.diagnostics) {
+      d.message = fmt::format("{} describes a model that gptc cannot take: {}", dir, d.message);
+      d.where = {};
+      if (d.code == ErrorCode::NotBuiltYet)  // what the help offers is another model
+        d.help = {"take another model; docs/keys.md lists the keys of [model]"};
+    }
+    throw UserError(e.diagnostics);
+  }
+  if (const HfComparison there = compareHfConfig(dir, config.model); !there.differences.empty())
+    throw UserError(there.differences);
+}
+
+json contentOf(const fs::path &path) {
+  json content = parseJsonOrDiscard<json>(readInput(path.string(), "configuration"));
+  if (!content.is_object())
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{} is no JSON object", path.string()),
+                    "copy it again from where the weights are from, or remove it");
+  return content;
+}
+
+Found find(const std::string &dir) {
+  std::error_code e;
+  if (!fs::is_directory(dir, e))
+    throw UserError(ErrorCode::FileMissing, fmt::format("there is no folder {}", dir),
+                    "name the folder that holds config.json and the weights as safetensors");
+  Found found{readHfConfig(dir), "", {}};
+  requireSafetensors(dir);
+  requireBuilt(dir, found.model);
+  const json config = contentOf(fs::path(dir) / "config.json");
+  found.family = config.at("model_type");
+  // Models for dialogue have more ends in generation_config.json.
+  const fs::path beside = fs::path(dir) / "generation_config.json";
+  const json generation = fs::exists(beside, e) ? contentOf(beside) : json::object();
+  for (const json *j : {&generation, &config})
+    if (const auto it = j->find("eos_token_id"); it != j->end() && !it->is_null() && found.ends.empty())
+      for (const json &id : it->is_array() ? *it : json::array({*it}))
+        if (id.is_number_unsigned())
+          found.ends.push_back(id.dump());
+  return found;
+}
+
+/// The line of [data] for the tokenizer. One that cannot be used is in a comment, with the reason.
+std::string tokenizerLine(const fs::path &dir, const std::string &shown, const ModelConfig &model) {
+  std::error_code e;
+  if (!fs::exists(dir / "tokenizer.json", e))
+    return "# tokenizer = \"data/tokenizer.json\"  # the folder has no tokenizer.json\n";
+  std::string why;
+  try {
+    // An encoder's [MASK] would be one more.
+    const int64_t tokens = Tokenizer::load((dir / "tokenizer.json").string()).vocabSize();
+    if (tokens + !model.causal > model.vocabSize)
+      why = fmt::format("it has {} tokens, the model {}", tokens, model.vocabSize);
+  } catch (const UserError &error) {
+    why = error.diagnostics[0].message;
+  }
+  std::replace_if(why.begin(), why.end(), [](char c) { return uint8_t(c) < ' '; }, ' ');
+  const std::string line = "tokenizer = " + tomlString((fs::path(shown) / "tokenizer.json").string());
+  return why.empty() ? line + "\n" : fmt::format("# {}  # {}\n", line, why);
+}
+
+/// `dir` as it stands in the model file: from that file's folder on, if it was given so.
+std::string pathFrom(const std::string &file, const std::string &dir) {
+  const fs::path beside = fs::absolute(file).lexically_normal().parent_path();
+  const fs::path whole = fs::path(absolutePath(dir));
+  const fs::path shown = fs::path(dir).is_absolute() ? whole : whole.lexically_relative(beside);
+  return shown.empty() ? "." : shown.string();
+}
+
+std::string textOf(const ImportOptions &o, const Found &f) {
+  const std::string dir = pathFrom(o.out, o.dir);
+  return fmt::format(
+      R"(# gptc import: a model of the family {family}, with whose weights it begins.
+# `gptc compile FILE` says how long training will take on this machine, `--set train.steps=100` overrides any key, and
+# `gptc config --list` shows every key there is. Paths count from the folder of this file.
+
+name = {name}
+
+[model]                         # docs/model.md
+init_from = {init}  # compared with the config.json there
+{model}
+[train]
+steps = 1000
+micro_batch = "auto"            # sequences of one pass
+
+[optimizer]                     # AdamW; docs/optimizers.md
+lr = 3e-5                       # low, for weights that have been trained
+weight_decay = 0.1              # of matrices
+schedule = "cosine"             # wsd linear constant
+warmup_steps = 50
+min_lr_ratio = 0.1              # of lr, at the end
+
+[data]                          # gptc data prepare YOUR.txt --tokenizer {tokenizer} --out data
+train = "data/train.bin"
+val = "data/val.bin"
+{line}{ends}
+[eval]
+every = 200                     # steps; 0: only at the end
+steps = 20                      # global batches of validation data each time
+
+[checkpoint]
+every = 200                     # steps; a run that was ended goes on from the newest
+keep = 3
+)",
+      fmt::arg("family", f.family), fmt::arg("name", tomlString(fs::path(absolutePath(o.dir)).filename().string())),
+      fmt::arg("init", tomlString("hf:" + dir)), fmt::arg("model", modelText(f.model)),
+      fmt::arg("tokenizer", tomlString((fs::path(dir) / "tokenizer.json").string())),
+      fmt::arg("line", tokenizerLine(o.dir, dir, f.model)),
+      fmt::arg("ends", f.ends.empty() ? "" : fmt::format("# tokens that end a text: {}\n", fmt::join(f.ends, ", "))));
+}
+
+void importFolder(const ImportOptions &o) {
+  if (!o.force && fs::exists(fs::symlink_status(o.out)))
+    throw UserError(ErrorCode::Unwritable, fmt::format("{} is there already", o.out),
+                    fmt::format("-o FILE writes another one, --force writes over {}", o.out));
+  const Found f = find(o.dir);
+  writeFileAtomically(o.out, textOf(o, f));
+  fmt::print("{}: {}, {} layers of {} features, {} tokens\n", o.out, f.family, f.model.nLayer, f.model.nEmbd,
+             f.model.vocabSize);
+  fmt::print("next        gptc compile {} -o {}.plan\n", o.out, fs::path(o.out).stem().string());
+}
+
+}  // namespace
+
+void addImportCommand(Command &app) {
+  Command c = app.command("import", "Writes a model.toml that begins with the weights of a Hugging Face folder");
+  auto o = std::make_shared<ImportOptions>();
+  c.option("folder", o->dir, "Folder with config.json and safetensors").type("DIR").required();
+  c.option("-o,--out", o->out, "File to write").type("MODEL.toml").showDefault();
+  c.flag("--force", o->force, "Writes over a file that is there");
+  c.run([o] { importFolder(*o); });
+}
+
+}  // namespace gptc
