@@ -1,4 +1,4 @@
-// Reads the container GGUF (ggml's format for weights; its specification is ggml's docs/gguf.md), versions 2 and 3,
+// Reads the container GGUF, ggml's format for weights by its published specification, versions 2 and 3,
 // little-endian:
 //
 //   magic "GGUF", version u32, number of tensors u64, number of keys u64

@@ -58,9 +58,8 @@ struct Gguf : ::testing::Test {
       if (const std::string name = entry.path().filename().string();
           name.rfind("model", 0) == 0 && entry.path().extension() == ".safetensors")
         files.push_back(entry.path().string());
-    const Plan plan = loadPlan(planDir);
-    const ModelConfig model = readConfig("", plan.model).model;
-    exportGguf(to, {*plan.planned, model, TensorFiles(files), tokenizer, "tiny", type});
+    const Config config = readConfig("", loadPlan(planDir).model);
+    exportGguf(to, {config, TensorFiles(files), tokenizer, "tiny", type});
   }
 
   /// Runs the script that compares with Python's packages; skips the test if they are missing.

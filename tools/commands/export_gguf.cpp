@@ -2,6 +2,7 @@
 
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/gguf/vocabulary.h"
+#include "frontends/model_builder.h"
 #include "runtime/checkpoint/gguf_weights.h"
 
 namespace gptc {
@@ -15,13 +16,14 @@ std::optional<GgmlType> ggufFormatOf(llvm::StringRef word) {
 }
 
 void exportGguf(const std::string &file, const GgufExport &what) {
-  GgufMetadata metadata = ggufMetadata(what.config, what.name, what.type);
+  GgufMetadata metadata = ggufMetadata(what.config.model, what.name, what.type);
   std::optional<GgufVocabulary> vocabulary;
   if (!what.tokenizer.empty())
-    vocabulary = vocabularyOf(what.tokenizer, what.config.vocabSize);
+    vocabulary = vocabularyOf(what.tokenizer, what.config.model.vocabSize);
   addVocabulary(metadata.keys, vocabulary ? &*vocabulary : nullptr);
-  writeGguf(file, what.model, what.source,
-            {metadata.architecture, std::move(metadata.keys), std::move(metadata.tensors)}, what.type);
+  const std::unique_ptr<Module> model = buildModel(what.config, {.sampling = false});
+  writeGguf(file, *model, what.source, {metadata.architecture, std::move(metadata.keys), std::move(metadata.tensors)},
+            what.type);
 }
 
 }  // namespace gptc

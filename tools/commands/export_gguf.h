@@ -2,7 +2,6 @@
 #pragma once
 
 #include "frontends/toml_config.h"
-#include "ir/graph.h"
 #include "runtime/checkpoint/tensor_files.h"
 #include "support/gguf/blocks.h"
 
@@ -15,15 +14,14 @@ namespace gptc {
 std::optional<GgmlType> ggufFormatOf(llvm::StringRef word);
 
 struct GgufExport {
-  const Module &model;        // in any phase: its parameters, and their names in `source`
-  const ModelConfig &config;  // complete
-  const TensorFiles &source;  // the weights of a checkpoint, or other safetensors
+  const Config &config;       // complete, as readConfig("", plan.model) gives it: its [model] is exported
+  const TensorFiles &source;  // the weights of a checkpoint, or others under its names
   std::string tokenizer;      // a tokenizer.json; "": the file gets no vocabulary
   std::string name;           // what other programs show
   GgmlType type;
 };
 
-/// Throws UserErrors: those of ggufMetadata, vocabularyOf and writeGguf.
+/// Throws UserErrors: those of ggufMetadata, vocabularyOf, buildModel and writeGguf.
 void exportGguf(const std::string &file, const GgufExport &what);
 
 }  // namespace gptc
