@@ -48,12 +48,12 @@ public:
       linear(h + "attn.c_attn", c.nEmbd, heads + 2 * keyHeads, linearStd, c.biased(c.qkvBias));
       if (llama)
         setFact<&FileFacts::hfSplit>(*m.state(h + "attn.c_attn.weight"), {heads, keyHeads, keyHeads});
+      linear(h + "attn.c_proj", heads, c.nEmbd, projection, c.biased(c.attentionBias));
       if (c.qkNorm != QkNorm::none) {
         const bool whole = c.qkNorm == QkNorm::whole;
         gain(h + "attn.q_norm.weight", whole ? heads : head);
         gain(h + "attn.k_norm.weight", whole ? keyHeads : head);
       }
-      linear(h + "attn.c_proj", heads, c.nEmbd, projection, c.biased(c.attentionBias));
       if (ofOutput)
         norm(h + "ln_1_out");
       if (before && !c.sharedNorm)

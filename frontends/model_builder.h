@@ -9,6 +9,7 @@
 //     output         x = x + a(x);         x = x + m(x)            and so here
 //     post           x = ln_1(x + a(x));   x = ln_2(x + m(x))      without ln_f
 //     or, with parallel_residual, x = x + a(ln_1 x) + m(ln_2 x); with shared_norm ln_2 is ln_1
+//   Heads have D = head_dim elements. Gains of norms that add 1 to them begin at 0.
 //   logits = cap?(lm_head(transform?(ln_f x)) + lm_head.bias?),  transform(x) = head.norm(act(head.dense x))
 //
 // Positions: the table wpe; rotated queries and keys (rope: one table of angles per function, shared by the layers); a
@@ -33,10 +34,10 @@
 // States. Parameters have Hugging Face's GPT-2 names without the leading "transformer."; a linear layer is [in,out], y
 // = x W + b. Attribute hf is the name in files: the same or, for a model that Hugging Face's Llama can hold (rmsnorm,
 // swiglu, rope, no bias), Llama's, with its layout (runtime/checkpoint/file_layout.h). @rng_seed and @step are i64[]
-// counters. h.I.attn.k_cache and v_cache are [n_kv_head,T,D], kind "cache"; D is head_dim. Matrices have decay=true.
-// Initial values: embeddings normal(0.02); linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at
-// its own width; projections into the residual stream s / sqrt(2 n_layer); biases 0, gains 1, or 0 if norms add 1.
-// Every parameter and every dropout site has its own random stream.
+// counters. h.I.attn.k_cache and v_cache are [n_kv_head,T,D], kind "cache". Matrices have decay=true. Initial values:
+// embeddings normal(0.02); linear layers normal(s) with s = 0.02 sqrt(768 / n_embd), GPT-2's value at its own width;
+// projections into the residual stream s / sqrt(2 n_layer); biases 0, gains 1. Every parameter and every dropout site
+// has its own random stream.
 //
 // The module's attributes are those of ModelFacts, BatchFacts, OptimizerFacts, PrecisionFacts, CompileFacts and, for
 // several ranks or logical shards, ParallelFacts (ir/facts.def). `fold`, the rows per block of sums over tokens, is the
