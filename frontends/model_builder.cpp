@@ -46,12 +46,12 @@ public:
       if (before)
         norm(h + "ln_1");
       linear(h + "attn.c_attn", c.nEmbd, heads + 2 * keyHeads, linearStd, c.biased(c.qkvBias));
+      linear(h + "attn.c_proj", heads, c.nEmbd, projection, c.biased(c.attentionBias));
       if (c.qkNorm != QkNorm::none) {
         const bool whole = c.qkNorm == QkNorm::whole;
         gain(h + "attn.q_norm.weight", whole ? heads : head);
         gain(h + "attn.k_norm.weight", whole ? keyHeads : head);
       }
-      linear(h + "attn.c_proj", heads, c.nEmbd, projection, c.biased(c.attentionBias));
       if (ofOutput)
         norm(h + "ln_1_out");
       if (before && !c.sharedNorm)

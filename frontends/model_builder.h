@@ -9,6 +9,7 @@
 //     output         x = x + a(x);         x = x + m(x)            and so here
 //     post           x = ln_1(x + a(x));   x = ln_2(x + m(x))      without ln_f
 //     or, with parallel_residual, x = x + a(ln_1 x) + m(ln_2 x); with shared_norm ln_2 is ln_1
+//   Heads have D = head_dim elements. Gains of norms that add 1 to them begin at 0.
 //   logits = cap?(lm_head(transform?(ln_f x)) + lm_head.bias?),  transform(x) = head.norm(act(head.dense x))
 //
 // Positions: the table wpe; rotated queries and keys (rope: one table of angles per function, shared by the layers); a
