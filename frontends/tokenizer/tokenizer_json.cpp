@@ -84,7 +84,7 @@ private:
   }
   [[noreturn]] void later(const std::string &what) const {
     throw UserError(ErrorCode::NotBuiltYet, fmt::format("{} uses {}, which is not built yet", file, what),
-                    "take a tokenizer without it; docs/data.md lists what works");
+                    "take a tokenizer without it");
   }
 
   // Members of an object, by type. `where` is for messages: "normalizer.normalizers[1]".

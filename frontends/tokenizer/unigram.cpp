@@ -56,8 +56,10 @@ void Unigram::encode(std::string_view word, std::vector<int32_t> &out) const {
   std::vector<Best> ends(size + 1);  // ends[i]: of the first i bytes
   auto reach = [&](size_t from, size_t length, int32_t id, double score) {
     Best &end = ends[from + length];
+    if (m.options.singlePrecision)
+      score = double(float(score));
     if (end.from < 0 || score > end.score)
-      end = {m.options.singlePrecision ? double(float(score)) : score, id, int64_t(from)};
+      end = {score, id, int64_t(from)};
   };
   for (size_t at = 0; at < size;) {
     const double here = ends[at].score;

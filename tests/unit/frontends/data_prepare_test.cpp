@@ -288,6 +288,29 @@ TEST_F(DataPrepare, ControlTokensOfATextAreTextUnlessAskedFor) {
   EXPECT_EQ(tokens("out/train.bin"), (Tokens{'x' - '!', 259, 'y' - '!'}));
 }
 
+TEST_F(DataPrepare, SpecialTokensGoAroundDocumentsNotBlocks) {
+  const std::string file = GPTC_SOURCE_DIR "/tests/unit/frontends/tokenizers/llama.json";
+  const Tokenizer t = Tokenizer::load(file);
+  ASSERT_EQ(t.cut(), CutPoint::beforeSpace);
+  std::string text;
+  while (text.size() < 3 << 20)
+    text += "the boats of the women ";
+  PrepareOptions o =
+      options({write("a.txt", text), write("b.jsonl", "{\"text\": \"wall\"}\n{\"text\": \"river\"}\n")}, file);
+  o.valFraction = 0;
+  o.addSpecial = true;
+  prepareData(o);
+  std::vector<int32_t> ids;
+  const EncodeOptions around{.addSpecial = true};
+  t.encode(text, ids, around);
+  for (const char *more : {"wall", "river"}) {
+    ids.push_back(t.endOfText());
+    t.encode(more, ids, around);
+  }
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), 1), 3) << "one <s> a document";
+  EXPECT_TRUE(tokens("out/train.bin") == Tokens(ids.begin(), ids.end()));
+}
+
 // ---- R's files ------------------------------------------------------------------------------------------------------
 
 void integer(std::string &s, uint32_t v) {
