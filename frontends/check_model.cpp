@@ -229,36 +229,18 @@ void checkHeads(ConfigReader &r, ModelConfig &m) {
 
 void checkArchitecture(ConfigReader &r, ModelConfig &m) {
   Contradictions(r, m).check();
-  const ModelConfig defaults;
   const struct {
     const char *key;
     bool built;
     std::string written, works;
   } later[] = {
-      {"model.head_dim", !m.nHead || m.headDim == m.nEmbd / m.nHead, fmt::format("{}", m.headDim),
-       fmt::format("{}", m.nHead ? m.nEmbd / m.nHead : 0)},
-      {"model.rope_theta", m.ropeTheta == defaults.ropeTheta, fmt::format("{}", m.ropeTheta), "10000"},
       {"model.rotary_dim", m.rotaryDim == m.headDim, fmt::format("{}", m.rotaryDim), fmt::format("{}", m.headDim)},
       {"model.rope_scaling", m.ropeScaling == RopeScaling::none, quoted(nameOf(m.ropeScaling)), "\"none\""},
-      {"model.layers_without_rope", m.layersWithoutRope.empty(), "a list of layers", "[]"},
       {"model.window", !m.window, fmt::format("{}", m.window), "0"},
       {"model.attention_scale", !m.attentionScale, fmt::format("{}", m.attentionScale), "0"},
       {"model.attention_softcap", !m.attentionSoftcap, fmt::format("{}", m.attentionSoftcap), "0"},
-      {"model.logit_softcap", !m.logitSoftcap, fmt::format("{}", m.logitSoftcap), "0"},
-      {"model.embedding_scale", m.embeddingScale == 1, fmt::format("{}", m.embeddingScale), "1"},
-      {"model.qkv_bias", m.biased(m.qkvBias) == m.bias, fmt::format("{}", !m.bias), fmt::format("{}", m.bias)},
-      {"model.attention_bias", m.biased(m.attentionBias) == m.bias, fmt::format("{}", !m.bias),
-       fmt::format("{}", m.bias)},
-      {"model.mlp_bias", m.biased(m.mlpBias) == m.bias, fmt::format("{}", !m.bias), fmt::format("{}", m.bias)},
-      {"model.norm_bias", m.biased(m.normBias) == m.bias || m.norm == Norm::rmsnorm, fmt::format("{}", !m.bias),
-       fmt::format("{}", m.bias)},
-      {"model.head_bias", !m.headBias, "true", "false"},
       {"model.qk_norm", m.qkNorm == QkNorm::none, quoted(nameOf(m.qkNorm)), "\"none\""},
-      {"model.norm_position", m.normPosition == NormPosition::pre, quoted(nameOf(m.normPosition)), "\"pre\""},
-      {"model.norm_plus_one", !m.normPlusOne, "true", "false"},
-      {"model.parallel_residual", !m.parallelResidual, "true", "false"},
-      {"model.token_types", !m.tokenTypes, fmt::format("{}", m.tokenTypes), "0"},
-      {"model.head_transform", !m.headTransform, "true", "false"}};
+      {"model.norm_plus_one", !m.normPlusOne, "true", "false"}};
   for (const auto &l : later)
     if (!l.built && r.good(l.key) && r.where(l.key).line)
       r.complain(l.key, ErrorCode::NotBuiltYet, fmt::format("{} = {} is not built yet", l.key, l.written), "",

@@ -191,7 +191,9 @@ int64_t defaultFfnDim(const ModelConfig &m) {
 }
 
 int64_t autoMicroBatch(const ModelConfig &m, int64_t sequencesPerStep, bool gpu) {
-  const double bytesPerToken = 4.0 * (24.0 * m.nLayer * m.nEmbd + 2.0 * m.vocabSize);
+  const double heads =
+      m.nHead ? double(m.nHead) * m.headSize() : double(m.nEmbd);  // of the width that is kept, a third is of attention
+  const double bytesPerToken = 4.0 * (m.nLayer * (16.0 * m.nEmbd + 8.0 * heads) + 2.0 * m.vocabSize);
   const double bytes = gpu ? 16.0 * (1 << 30) : 4.0 * (1 << 30);
   int64_t most = std::min<int64_t>(gpu ? 32768 : 8192, int64_t(bytes / bytesPerToken)) / m.blockSize;
   int64_t best = 1;

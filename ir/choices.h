@@ -9,10 +9,10 @@ namespace gptc {
 enum class Norm { layernorm, rmsnorm };
 template <> inline constexpr auto wordsOf<Norm> = std::to_array({"layernorm", "rmsnorm"});
 
-enum class Activation { gelu_tanh, gelu, relu, relu2, silu, swiglu, geglu };
+enum class Activation { gelu_tanh, gelu, relu, relu2, silu, swiglu, geglu, geglu_tanh };
 template <>
 inline constexpr auto wordsOf<Activation> =
-    std::to_array({"gelu_tanh", "gelu", "relu", "relu2", "silu", "swiglu", "geglu"});
+    std::to_array({"gelu_tanh", "gelu", "relu", "relu2", "silu", "swiglu", "geglu", "geglu_tanh"});
 
 enum class Position { learned, rope, alibi, none };
 template <> inline constexpr auto wordsOf<Position> = std::to_array({"learned", "rope", "alibi", "none"});

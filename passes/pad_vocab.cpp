@@ -8,8 +8,8 @@
 //
 // Algorithm
 //   1. The vocabulary is the extent V of the logits of a cross_entropy. Its states are the parameters from which those
-//      logits come by a matmul (dimension 0 where the weight is transposed, else 1), and the tables of embedding ops
-//      with V rows.
+//      logits come by a matmul (dimension 0 where the weight is transposed, else 1), vectors of ops on elements between
+//      the two, such as a bias, and the tables of embedding ops with V rows.
 //   2. That dimension of those states is padded.
 //   3. The types of all results are inferred anew by the ops' own rules. A reshape keeps the padding of its last
 //      dimension.
@@ -39,6 +39,29 @@ State *parameterOf(const Module &m, const Value *v) {
   return s && kindOf(*s) == StateKind::param ? s : nullptr;
 }
 
+/// The operand from which `v` comes column by column, by a view or an op on elements; null if there is none. Adds the
+/// vectors that such an op uses.
+const Value *sameColumns(const Module &m, const Value *v, llvm::SmallVectorImpl<State *> &vectors) {
+  const Op *op = v->def;
+  if (!op || v->type.rank() < 2)
+    return nullptr;
+  if (op->is(OpKind::reshape))
+    return op->operand(0)->type.dim(-1) == v->type.dim(-1) ? op->operand(0) : nullptr;
+  if (op->def().tokens != Tokens::elements)
+    return nullptr;
+  const Value *from = nullptr;
+  for (const Value *operand : op->operands()) {
+    if (!operand->type.isScalar() && operand->type.rank() > 1) {
+      if (from || !operand->type.sameShape(v->type))
+        return nullptr;
+      from = operand;
+    } else if (State *s = parameterOf(m, operand); s && operand->type.rank() == 1) {
+      vectors.push_back(s);
+    }
+  }
+  return from;
+}
+
 /// Step 1.
 PaddedDims vocabularyStates(const Module &m) {
   PaddedDims found;
@@ -48,15 +71,17 @@ PaddedDims vocabularyStates(const Module &m) {
       if (!op.is(OpKind::cross_entropy))
         continue;
       const Value *logits = op.operand(0);
-      while (logits->def && logits->def->is(OpKind::reshape) &&
-             logits->def->operand(0)->type.dim(-1) == logits->type.dim(-1))
-        logits = logits->def->operand(0);
+      llvm::SmallVector<State *, 2> vectors;
+      while (const Value *before = sameColumns(m, logits, vectors))
+        logits = before;
       const Op *product = logits->def;
       if (!product || !product->is(OpKind::matmul))
         continue;
       if (State *weight = parameterOf(m, product->operand(1)); weight && weight->type.rank() == 2) {
         found[weight] = product->attrs.getBool("tb") ? 0 : 1;
         extents.push_back(logits->type.dim(-1));
+        for (State *s : vectors)
+          found.try_emplace(s, 0);
       }
     }
   for (const auto &f : m.functions)

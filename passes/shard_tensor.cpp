@@ -12,8 +12,9 @@
 //   2. States get the types of their parts and attributes that describe the cut (ir/mesh.h): columns of W1 and its bias
 //      (of packed queries, keys and values each by itself), rows of W2, heads of caches. A bias after W2 stays whole
 //      and is added once, after the sum over ranks.
-//   3. Ops inside keep their kind. Attention and rope get the number of heads of one rank. Dropout on probabilities and
-//      the slopes of ALiBi count heads from the rank's first one (head0), so that they equal those on a single rank.
+//   3. Ops inside keep their kind. Attention, rope and norms of heads get the number of heads of one rank. Dropout on
+//      probabilities and the slopes of ALiBi count heads from the rank's first one (head0), so that they equal those on
+//      a single rank.
 //   4. Outside, each rank has an equal part of the tokens of every sequence: for embedding, norms, dropout, residual
 //      sums, classifier and loss. All sequences are cut alike, so that no sum depends on the micro-batch. If a function
 //      does not allow this (tokens that do not divide by the ranks, one token with a cache), all ranks compute these
@@ -68,6 +69,15 @@ struct FeatureBlock {
   bool holds(Op *op) const { return op == row || columns.contains(op) || inside.contains(op); }
 };
 
+/// Whether the op is a view of features [B,T,C] as heads [B,T,H,D], or back.
+bool viewsHeads(const Op &op) {
+  if (!op.is(OpKind::reshape))
+    return false;
+  const Type &from = op.operand(0)->type, &to = op.result()->type;
+  return ((from.rank() == 3 && to.rank() == 4) || (from.rank() == 4 && to.rank() == 3)) && from.dim(0) == to.dim(0) &&
+         from.dim(1) == to.dim(1);
+}
+
 bool isElementwise(const Op &op) { return op.def().tokens == Tokens::elements; }
 
 class Blocks {
@@ -116,6 +126,10 @@ private:
       b.inside.insert(op);
       return trace(op->operand(0), b);
     }
+    if (viewsHeads(*op)) {
+      b.inside.insert(op);
+      return trace(op->operand(0), b);
+    }
     if (!isElementwise(*op))
       return false;
     b.inside.insert(op);
@@ -147,6 +161,14 @@ private:
     if (b.heads && b.columns.size() != 1)
       return false;
     const int64_t features = b.columns[0]->result()->type.dim(-1);
+    for (const Op *op : b.inside)  // a view has the heads that are cut
+      if (op->is(OpKind::reshape)) {
+        const Type &apart = op->result()->type.rank() == 4 ? op->result()->type : op->operand(0)->type;
+        const int64_t queries = b.heads ? b.heads->attrs.getInt("n_head") : 0;
+        if (!b.heads || apart.dim(2) != queries + 2 * b.heads->attrs.getInt("n_kv_head", queries) ||
+            apart.dim(2) * apart.dim(3) != features)
+          return false;
+      }
     return llvm::all_of(b.columns, [&](Op *c) { return c->result()->type.dim(-1) == features; }) &&
            llvm::all_of(b.vectors, [&](State *s) { return s->type.dim(0) == features; });
   }
@@ -274,6 +296,7 @@ public:
         break;
       case Blocks::inside:
         takeOwnHeads(*op);
+        shareOwnWeights(*op);
         retype(*op);
         break;
       case Blocks::row:
@@ -338,7 +361,12 @@ private:
     return a;
   }
 
-  static void retype(Op &op) {
+  void retype(Op &op) const {
+    if (op.is(OpKind::reshape)) {  // dimension 2 has heads or features
+      Dim &d = op.result()->type.dims[2];
+      d = Dim(d.logical / ranks);
+      return;
+    }
     std::vector<Type> types;
     std::string error;
     GPTC_CHECK(op.def().infer && op.def().infer(op, types, error), "a part of {}: {}", print(op), error);
@@ -406,6 +434,13 @@ private:
       op.addOperand(offset(op.attrs.getInt("n_head")));
       op.attrs.set("of_heads", op.attrs.getInt("n_head") * ranks);
     }
+  }
+
+  /// Step 5 for parameters that are the same for all heads.
+  void shareOwnWeights(Op &op) {
+    for (unsigned i = 1; i < op.numOperands() && op.attrs.has("n_head"); ++i)
+      if (const State *s = readState(m, op.operand(i)); s && kindOf(*s) == StateKind::param)
+        op.setOperand(i, forPieces(op.operand(i), op));
   }
 
   /// Steps 4 and 5.

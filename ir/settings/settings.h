@@ -91,7 +91,7 @@ struct ModelConfig {
   bool biased(const std::optional<bool> &own) const { return own.value_or(bias); }
   bool normBiased() const { return normBias.value_or(bias) && norm == Norm::layernorm; }
   /// Whether the feed-forward layer has a second matrix, whose activated product multiplies the product of the first.
-  bool gated() const { return activation == Activation::swiglu || activation == Activation::geglu; }
+  bool gated() const { return activation >= Activation::swiglu; }
   /// The token [MASK] of an encoder: the last one, which text never contains.
   int64_t maskToken() const { return vocabSize - 1; }
 };
@@ -221,7 +221,7 @@ template <typename Table> void modelKeys(Table &key, ModelConfig &m) {
   key("model.norm_eps", m.normEps, Number{above(0), atMost(1)},
       "Added to the variance, or to the mean square, before the root.");
   key("model.activation", m.activation, Choice{allWords<Activation>()},
-      "Activation of the hidden layer. swiglu and geglu are gated and have a third matrix.",
+      "Activation of the hidden layer. swiglu, geglu and geglu_tanh are gated and have a third matrix.",
       Otherwise{"\"gelu_tanh\"; preset llama: \"swiglu\", encoder: \"gelu\""});
   key("model.position", m.position, Choice{allWords<Position>()},
       "How positions are told: a table, rotated queries and keys, a bias of the scores, or not at all.",

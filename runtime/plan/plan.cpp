@@ -1,7 +1,6 @@
 #include "runtime/plan/plan.h"
 
 #include "codegen/codegen.h"
-#include "ir/facts.h"
 #include "ir/mesh.h"
 #include "ir/opdef.h"
 #include "ir/plan_check.h"
@@ -302,12 +301,21 @@ int64_t parameterCount(const Module &m, bool withoutPositions) {
   return n;
 }
 
+double attentionFlopsPerToken(const ModelFacts &m) {
+  const int64_t heads = m.headDim ? m.nHead * m.headDim : m.nEmbd, window = m.window ? m.window : m.blockSize;
+  const int64_t whole = m.window ? int64_t(m.layersWithoutWindow.size()) : m.nLayer;
+  return 12.0 * double(heads) *
+         (double(whole) * double(m.blockSize) + double(m.nLayer - whole) * double(std::min(window, m.blockSize)));
+}
+
 double flopsPerToken(const Module &m) {
-  // H heads of size Q: H Q = n_embd. An embedding that is not also the classifier is looked up, not multiplied.
-  const State *embedding = m.state("wte.weight"), *classifier = m.state("lm_head.weight");
-  const double lookedUp = embedding && classifier ? double(wholeType(*embedding).elements()) : 0;
-  return 6.0 * (double(parameterCount(m, true)) - lookedUp) +
-         12.0 * fact<&ModelFacts::nLayer>(m) * fact<&ModelFacts::nEmbd>(m) * fact<&ModelFacts::blockSize>(m);
+  // An embedding that is not also the classifier is looked up, not multiplied.
+  const State *embedding = m.state("wte.weight"), *classifier = m.state("lm_head.weight"),
+              *types = m.state("wtt.weight");
+  const double lookedUp = (embedding && classifier ? double(wholeType(*embedding).elements()) : 0) +
+                          (types ? double(wholeType(*types).elements()) : 0);
+  const auto model = factsOf<ModelFacts>(m);
+  return 6.0 * (double(parameterCount(m, true)) - lookedUp) + attentionFlopsPerToken(model);
 }
 
 ModelIdentity modelIdentity(const Module &m) {

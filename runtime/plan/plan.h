@@ -9,6 +9,7 @@
 // attributes only; RunSettings (ir/settings/settings.h) holds what the graph does not.
 #pragma once
 
+#include "ir/facts.h"
 #include "ir/graph.h"
 #include "ir/kernel/schedule.h"
 #include "ir/settings/settings.h"
@@ -61,8 +62,11 @@ std::vector<PlannedKernel> kernelsOf(const Module &planned);
 int64_t maskToken(const Module &m);
 /// Logical elements of all states of kind "param"; `withoutPositions` leaves out the position table.
 int64_t parameterCount(const Module &m, bool withoutPositions);
+/// The term 12 L H Q T of flopsPerToken; of a layer with a window, T is the window.
+double attentionFlopsPerToken(const ModelFacts &m);
 /// FLOPs per training token by nanoGPT's formula: 6 N + 12 L H Q T, where N counts parameters without wpe (Karpathy's
-/// estimate_mfu, after PaLM, appendix B), and without wte if the classifier has its own matrix.
+/// estimate_mfu, after PaLM, appendix B), without the table of token types, and without wte if the classifier has its
+/// own matrix.
 double flopsPerToken(const Module &m);
 
 /// Decides whether a checkpoint fits a model.

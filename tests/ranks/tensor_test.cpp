@@ -46,6 +46,16 @@ const std::vector<Form> forms = {
     {"adafactor_gated",
      {"optimizer.name=adafactor", "model.activation=swiglu", "model.ffn_dim=24", "model.n_kv_head=2",
       "optimizer.relative_step=false", "model.position=rope"}},
+    {"side_by_side",
+     {"model.parallel_residual=true", "model.position=rope", "model.head_dim=6", "model.n_embd=10", "model.ffn_dim=12",
+      "model.layers_without_rope=[1]", "model.dropout=0.1"}},
+    {"one_norm", {"model.parallel_residual=true", "model.shared_norm=true", "model.head_bias=true"}, 6},
+    {"norms_behind",
+     {"model.norm_position=post", "model.causal=false", "model.embedding_norm=true", "model.token_types=2",
+      "model.head_transform=true", "model.head_bias=true", "model.dropout=0.2"}},
+    {"norms_of_outputs",
+     {"model.norm_position=both", "model.norm=rmsnorm", "model.activation=geglu_tanh", "model.bias=false",
+      "model.qkv_bias=true", "model.logit_softcap=2", "model.embedding_scale=3", "model.ffn_dim=12"}},
 };
 
 struct Case {

@@ -191,7 +191,8 @@ void StepEstimate::collectives() {
   const double buckets = std::max(1.0, parameters * gradientWidth / 100e6);
   if (s.compression == "powersgd") {
     // Vogels et al. 2019: factors P and Q of each matrix; everything else is small.
-    const double rows = layers * (8.0 * m.nEmbd + 2.0 * m.ffnDim + (m.gated() ? m.nEmbd + m.ffnDim : 0)) +
+    const double heads = double(m.nHead) * m.headSize();
+    const double rows = layers * (4.0 * m.nEmbd + 4.0 * heads + 2.0 * m.ffnDim + (m.gated() ? m.nEmbd + m.ffnDim : 0)) +
                         double(m.vocabSize) + m.nEmbd;
     e.reduce = send(e.bytesReduced, 2 * rows * double(software.powersgdRank) * gradientWidth, 1, 2 * buckets);
     // The gradient with its error is read for either factor and for what is left.
@@ -292,7 +293,7 @@ void StepEstimate::memoryOfPasses() {
       e.gradients = 0;
     e.inFlight = 0;
     const double cached =
-        m.causal ? 8.0 * layers / stages * double(m.blockSize) * m.nEmbd / m.nHead * m.nKvHead / tensor : 0;
+        m.causal ? 8.0 * layers / stages * double(m.blockSize) * m.headSize() * m.nKvHead / tensor : 0;
     e.activations = regionOnGpu(config, s, w, parameters) + cached;
   }
   e.reserved = software.context + software.fragmentation * e.activations;

@@ -6,6 +6,7 @@
 #include "ir/opdef.h"
 #include "passes/analysis/liveness.h"
 #include "passes/pass.h"
+#include "runtime/plan/plan.h"
 #include "support/diagnostics.h"
 #include "tools/estimate/planned.h"
 
@@ -56,7 +57,10 @@ double parameterCount(const Config &config) {
 double modelFlopsPerToken(const Config &config) {
   const ModelConfig &m = config.model;
   const double positions = m.position == Position::learned ? double(m.blockSize) * m.nEmbd : 0;
-  return 6 * (parameterCount(config) - positions) + 12.0 * m.nLayer * m.nEmbd * m.blockSize;
+  ModelFacts sizes;
+  sizes.nLayer = m.nLayer, sizes.nHead = m.nHead, sizes.nEmbd = m.nEmbd, sizes.headDim = m.headSize();
+  sizes.blockSize = m.blockSize, sizes.window = m.window, sizes.layersWithoutWindow = m.layersWithoutWindow;
+  return 6 * (parameterCount(config) - positions) + attentionFlopsPerToken(sizes);
 }
 
 namespace {

@@ -65,9 +65,15 @@ TEST_F(ConfigTest, SizesOfHeadsAndBiasesFollow) {
   EXPECT_EQ(m.headDim, 8);
   EXPECT_EQ(m.rotaryDim, 8);
   EXPECT_TRUE(*m.qkvBias && *m.attentionBias && *m.mlpBias && *m.normBias);
-  m = load(small, {"model.bias=false"}).model;
-  EXPECT_FALSE(*m.qkvBias || *m.attentionBias || *m.mlpBias || *m.normBias);
+  m = load(small, {"model.bias=false", "model.qkv_bias=true"}).model;
+  EXPECT_TRUE(*m.qkvBias);
+  EXPECT_FALSE(*m.attentionBias || *m.mlpBias || *m.normBias);
   EXPECT_FALSE(*load(small, {"model.norm=rmsnorm"}).model.normBias);
+  m = load(small, {"model.n_embd=30", "model.head_dim=12", "model.position=rope", "model.layers_without_rope=[0, 1]"})
+          .model;
+  EXPECT_EQ(m.headDim, 12) << "which need not divide the width";
+  EXPECT_EQ(m.rotaryDim, 12);
+  EXPECT_EQ(m.layersWithoutRope, (std::vector<int64_t>{0, 1}));
 }
 
 TEST_F(ConfigTest, KeysOfAModelThatContradictEachOther) {

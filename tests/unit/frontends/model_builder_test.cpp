@@ -37,8 +37,10 @@ StateMap initialStates(const Module &m, uint64_t seed) {
 Tensor integers(Type type, std::vector<double> values) { return Tensor(std::move(type), std::move(values)); }
 
 std::vector<std::string> variants() {
-  return {"plain", "nobias", "untied", "rmsnorm", "nopos", "gqa",   "mqa",     "silu",  "relu",
-          "relu2", "gelu",   "swiglu", "geglu",   "rope",  "alibi", "embnorm", "llama", "bloom"};
+  return {"plain",    "nobias",     "untied",     "rmsnorm", "nopos",    "gqa",   "mqa",    "silu",
+          "relu",     "relu2",      "gelu",       "swiglu",  "geglu",    "rope",  "alibi",  "embnorm",
+          "llama",    "bloom",      "geglu_tanh", "headdim", "somerope", "post",  "output", "both",
+          "parallel", "sharednorm", "types",      "scaled",  "softcap",  "biases"};
 }
 
 Config variant(const std::string &name) {
@@ -62,6 +64,32 @@ Config variant(const std::string &name) {
   c.model.position = parseWord<Position>(name).value_or(c.model.position);
   if (name == "embnorm")
     c.model.embeddingNorm = true;
+  // An odd width, which heads need not divide.
+  if (name == "headdim" || name == "somerope") {
+    c.model.nEmbd = 7;
+    c.model.nHead = 4;
+    c.model.headDim = 6;
+    c.model.position = Position::rope;
+    c.model.ropeTheta = 100;
+  }
+  if (name == "somerope")
+    c.model.layersWithoutRope = {0};
+  c.model.normPosition = parseWord<NormPosition>(name).value_or(c.model.normPosition);
+  c.model.parallelResidual = name == "parallel" || name == "sharednorm";
+  c.model.sharedNorm = name == "sharednorm";
+  if (name == "types") {
+    c.model.tokenTypes = 3;
+    c.model.headTransform = c.model.headBias = true;
+  }
+  if (name == "scaled")
+    c.model.embeddingScale = 3;
+  if (name == "softcap")
+    c.model.logitSoftcap = 2;
+  if (name == "biases") {
+    c.model.bias = false;
+    c.model.qkvBias = c.model.normBias = true;
+    c.model.headBias = true;
+  }
   if (name == "llama") {
     c.model.norm = Norm::rmsnorm;
     c.model.activation = Activation::swiglu;

@@ -1,0 +1,378 @@
+#include "frontends/model_functions.h"
+
+#include "ir/facts.h"
+#include "support/diagnostics.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringMap.h"
+
+#include <cmath>
+
+namespace gptc {
+
+namespace {
+
+// Streams of initial values count from 0 in the order of the states; those of dropout are far above.
+constexpr int64_t dropoutStreams = 1 << 20;
+enum DropoutSite { attentionSite, residualSite, mlpSite, sitesPerLayer };
+
+/// Layer -1 stands for everything outside the layers.
+int64_t dropoutStream(int layer, DropoutSite site) { return dropoutStreams + (layer + 1) * sitesPerLayer + site; }
+
+OpKind opOf(Activation activation) {
+  switch (activation) {
+  case Activation::gelu_tanh:
+  case Activation::geglu_tanh:
+    return OpKind::gelu_tanh;
+  case Activation::gelu:
+  case Activation::geglu:
+    return OpKind::gelu_exact;
+  case Activation::relu:
+    return OpKind::relu;
+  case Activation::relu2:
+    return OpKind::relu2;
+  case Activation::silu:
+  case Activation::swiglu:
+    return OpKind::silu;
+  }
+  GPTC_UNREACHABLE("activation {}", int(activation));
+}
+
+/// Builds one function. Reads every state once, at its first use.
+class FunctionBuilder {
+public:
+  FunctionBuilder(Module &m, const Config &config, const BuildOptions &options, const char *name)
+      : m(m), c(config.model), options(options), f(m.addFunction(name)), b(f->body), fold(foldOf(c.blockSize)) {}
+
+  void buildLoss(int64_t batch, bool training) {
+    const Type tokens(DType::i32, {batch, c.blockSize});
+    Value *x = f->body.addArg(tokens, "x");
+    Value *y = f->body.addArg(tokens, "y");
+    if (training)
+      seq0 = f->body.addArg(Type::scalar(DType::i64), "seq0");
+    dropping = training && c.dropout > 0;
+
+    Value *h = embed(x, nullptr);
+    makeRopeTable(c.blockSize, nullptr);
+    for (int l = 0; l < c.nLayer; ++l)
+      h = layer(h, l, nullptr);
+    Value *scores = head(finalNorm(h));
+    at("loss");
+    Value *nll = b.value(OpKind::cross_entropy, {scores, y});
+    // @eval returns one value per target; the caller adds them in an order that does not depend on the batch size.
+    if (training)
+      nll = b.value(OpKind::reduce_sum, {nll}, attrs({{"lead", int64_t(2)}, {"fold", fold}}));
+    b.ret({nll});
+  }
+
+  void buildCached(int64_t count, bool chooses) {
+    Value *tok = f->body.addArg(Type(DType::i32, {1, count}), "tok");
+    Value *pos = f->body.addArg(Type::scalar(DType::i64), "pos");
+    Value *last = chooses ? f->body.addArg(Type::scalar(DType::i64), "last") : nullptr;
+    Value *h = embed(tok, pos);
+    makeRopeTable(count, pos);
+    for (int l = 0; l < c.nLayer; ++l)
+      h = layer(h, l, pos);
+    at("last");
+    h = reshape(h, {count, c.nEmbd});
+    if (last)  // before the final norm, because nothing after it mixes tokens
+      h = b.value(OpKind::dynamic_slice, {h, last}, attrs({{"size", int64_t(1)}}));
+    Value *logits = head(finalNorm(h));
+    at("");
+    b.ret({logits});
+  }
+
+private:
+  void at(const std::string &loc, int layer = -1) {
+    b.loc = layer < 0 ? loc : fmt::format("h{}.{}", layer, loc);
+    b.layer = layer;
+  }
+
+  Value *read(const std::string &name) {
+    Value *&v = readings[name];
+    if (!v) {
+      State *s = m.state(name);
+      GPTC_CHECK(s, "no state {}", name);
+      v = b.read(*s);
+    }
+    return v;
+  }
+
+  Value *reshape(Value *x, llvm::ArrayRef<int64_t> shape) {
+    Type t(x->type.dtype);
+    t.dims.append(shape.begin(), shape.end());
+    return b.op(OpKind::reshape, {x}, llvm::ArrayRef<Type>(t))->result();
+  }
+  Value *transpose(Value *x, std::vector<int64_t> perm) {
+    return b.value(OpKind::transpose, {x}, attrs({{"perm", std::move(perm)}}));
+  }
+  Value *slice(Value *x, int64_t dim, int64_t start, int64_t size) {
+    return b.value(OpKind::slice, {x}, attrs({{"dim", dim}, {"start", start}, {"size", size}}));
+  }
+  Value *add(Value *x, Value *y) { return b.value(OpKind::add, {x, y}); }
+  Value *scaled(Value *x, double factor) { return b.value(OpKind::mul, {x, b.constant(factor)}); }
+  /// cap * tanh(x / cap)
+  Value *capped(Value *x, double cap) { return scaled(b.value(OpKind::tanh, {scaled(x, 1 / cap)}), cap); }
+
+  Value *dropout(Value *x, int layer, DropoutSite site) {
+    if (!dropping)
+      return x;
+    return b.value(OpKind::dropout, {x, read("rng_seed"), read("step"), seq0},
+                   attrs({{"p", c.dropout}, {"stream", dropoutStream(layer, site)}}));
+  }
+
+  Value *norm(Value *x, const std::string &name) {
+    AttrMap how = attrs({{"eps", c.normEps}});
+    if (c.norm == Norm::rmsnorm) {
+      if (c.normPlusOne)
+        how.set("plus_one", true);
+      return b.value(OpKind::rmsnorm, {x, read(name + ".weight")}, how);
+    }
+    return b.value(OpKind::layernorm, {x, read(name + ".weight"), c.normBiased() ? read(name + ".bias") : nullptr},
+                   how);
+  }
+  /// The norm `name` of a layer.
+  Value *norm(Value *x, const char *name, int l) {
+    at(name, l);
+    return norm(x, fmt::format("h.{}.{}", l, name));
+  }
+
+  Value *linear(Value *x, const std::string &name, bool bias) {
+    Value *y = b.value(OpKind::matmul, {x, read(name + ".weight")});
+    return bias ? add(y, read(name + ".bias")) : y;
+  }
+
+  /// Position embeddings of rows from `pos` on; of all rows if `pos` is null.
+  Value *embed(Value *tokens, Value *pos) {
+    at("wte");
+    Value *h = b.value(OpKind::embedding, {read("wte.weight"), tokens});
+    if (c.embeddingScale != 1)
+      h = scaled(h, c.embeddingScale);
+    if (c.position == Position::learned) {
+      at("wpe");
+      Value *table = read("wpe.weight");
+      if (pos)
+        table = b.value(OpKind::dynamic_slice, {table, pos}, attrs({{"size", tokens->type.dim(1)}}));
+      h = add(h, table);
+    }
+    if (c.tokenTypes) {
+      at("wtt");
+      h = add(h, reshape(slice(read("wtt.weight"), 0, 0, 1), {c.nEmbd}));
+    }
+    if (c.embeddingNorm) {
+      at("word_embeddings_layernorm");
+      h = norm(h, "word_embeddings_layernorm");
+    }
+    at("drop");
+    return dropout(h, -1, residualSite);
+  }
+
+  /// Angles of `rows` positions from `pos` (null: 0) on, for all layers.
+  void makeRopeTable(int64_t rows, Value *pos) {
+    if (c.position != Position::rope)
+      return;
+    at("rope");
+    AttrMap how = attrs({{"rows", rows}, {"size", c.rotated()}});
+    if (c.ropeTheta != 10000)
+      how.set("theta", c.ropeTheta);
+    if (c.ropeScaling != RopeScaling::none) {
+      how.set("scaling", std::string(nameOf(c.ropeScaling)));
+      how.set("factor", c.ropeFactor);
+    }
+    if (c.ropeScaling == RopeScaling::llama3) {
+      how.set("original", c.ropeOriginal);
+      how.set("low", c.ropeLow);
+      how.set("high", c.ropeHigh);
+    } else if (c.ropeScaling == RopeScaling::yarn) {
+      how.set("original", c.ropeOriginal);
+      how.set("beta_fast", c.ropeBetaFast);
+      how.set("beta_slow", c.ropeBetaSlow);
+      how.set("truncate", c.ropeTruncate);
+      how.set("magnitude", c.ropeMagnitude);
+    }
+    ropeTable = b.value(OpKind::rope_table, {pos}, std::move(how));
+  }
+
+  /// One layer: attention and hidden layer one behind the other, or side by side.
+  Value *layer(Value *x, int l, Value *pos) {
+    const bool before = c.normPosition == NormPosition::pre || c.normPosition == NormPosition::both,
+               behind = c.normPosition == NormPosition::post;
+    Value *y = before ? norm(x, "ln_1", l) : x;
+    Value *attended = attentionBlock(y, l, pos);
+    Value *sum = added(x, attended, "attn.add", l);
+    if (c.parallelResidual) {
+      Value *z = c.sharedNorm ? y : norm(x, "ln_2", l);
+      return added(sum, hiddenBlock(z, l), "mlp.add", l);
+    }
+    x = behind ? norm(sum, "ln_1", l) : sum;
+    sum = added(x, hiddenBlock(before ? norm(x, "ln_2", l) : x, l), "mlp.add", l);
+    return behind ? norm(sum, "ln_2", l) : sum;
+  }
+
+  Value *added(Value *x, Value *y, const char *loc, int l) {
+    at(loc, l);
+    return add(x, y);
+  }
+
+  /// The norm of a block's output, if there is one.
+  Value *outputNorm(Value *y, const char *name, int l) {
+    const bool has = c.normPosition == NormPosition::output || c.normPosition == NormPosition::both;
+    return has ? norm(y, name, l) : y;
+  }
+
+  Value *attentionBlock(Value *x, int l, Value *pos) {
+    const std::string h = fmt::format("h.{}.", l);
+    at("attn.c_attn", l);
+    Value *qkv = linear(x, h + "attn.c_attn", c.biased(c.qkvBias));
+    if (ropeTable && !llvm::is_contained(c.layersWithoutRope, l)) {
+      at("attn.rope", l);
+      AttrMap how = headAttrs();
+      if (c.rotated() != c.headSize())
+        how.set("rotary", c.rotated());
+      qkv = b.value(OpKind::rope, {qkv, ropeTable}, std::move(how));
+    }
+    at("attn", l);
+    Value *y = pos                           ? cachedAttention(qkv, l, pos)
+               : options.decomposedAttention ? decomposed(qkv, l)
+                                             : attention(qkv, l);
+    at("attn.c_proj", l);
+    y = linear(y, h + "attn.c_proj", c.biased(c.attentionBias));
+    y = outputNorm(y, "ln_1_out", l);
+    at("attn.drop", l);
+    return dropout(y, l, residualSite);
+  }
+
+  /// The hidden layer: act(x W); if gated, act(x Wg) * (x W) (Shazeer 2020, "GLU Variants Improve Transformer").
+  Value *hiddenBlock(Value *x, int l) {
+    const std::string h = fmt::format("h.{}.", l);
+    const bool bias = c.biased(c.mlpBias);
+    Value *gate = nullptr;
+    if (c.gated()) {
+      at("mlp.c_gate", l);
+      gate = linear(x, h + "mlp.c_gate", bias);
+    }
+    at("mlp.c_fc", l);
+    Value *y = linear(x, h + "mlp.c_fc", bias);
+    at("mlp.act", l);
+    Value *activated = b.value(opOf(c.activation), {gate ? gate : y});
+    y = gate ? b.value(OpKind::mul, {activated, y}) : activated;
+    at("mlp.c_proj", l);
+    y = linear(y, h + "mlp.c_proj", bias);
+    y = outputNorm(y, "ln_2_out", l);
+    at("mlp.drop", l);
+    return dropout(y, l, mlpSite);
+  }
+
+  AttrMap headAttrs() const { return attrs({{"n_head", c.nHead}, {"n_kv_head", c.nKvHead}}); }
+
+  double scale() const { return c.attentionScale != 0 ? c.attentionScale : 1 / std::sqrt(double(c.headSize())); }
+  /// Tokens that a token of the layer sees; 0: as many as there are.
+  int64_t windowOf(int l) const {
+    return c.window < c.blockSize && !llvm::is_contained(c.layersWithoutWindow, l) ? c.window : 0;
+  }
+  AttrMap attentionAttrs(int l) const {
+    AttrMap a = headAttrs();
+    if (c.position == Position::alibi)
+      a.set("alibi", true);
+    if (scale() != 1 / std::sqrt(double(c.headSize())))
+      a.set("scale", c.attentionScale);
+    if (c.attentionSoftcap != 0)
+      a.set("softcap", c.attentionSoftcap);
+    if (const int64_t window = windowOf(l))
+      a.set("window", window);
+    return a;
+  }
+
+  Value *attention(Value *qkv, int l) {
+    AttrMap a = attentionAttrs(l);
+    a.set("causal", c.causal);
+    if (!dropping)
+      return b.value(OpKind::attention, {qkv}, a);
+    a.set("p", c.dropout);
+    a.set("stream", dropoutStream(l, attentionSite));
+    return b.value(OpKind::attention, {qkv, read("rng_seed"), read("step"), seq0}, a);
+  }
+
+  Value *cachedAttention(Value *qkv, int l, Value *pos) {
+    const std::string k = fmt::format("h.{}.attn.k_cache", l), v = fmt::format("h.{}.attn.v_cache", l);
+    Op *op = b.op(OpKind::attention_cached, {qkv, read(k), read(v), pos}, attentionAttrs(l));
+    b.write(*m.state(k), op->result(1));
+    b.write(*m.state(v), op->result(2));
+    return op->result(0);
+  }
+
+  /// Attention from simple ops. With G query heads per key head, of which there are K, queries have layout [B,K,G*T,D].
+  Value *decomposed(Value *qkv, int l) {
+    const int64_t batch = qkv->type.dim(0), T = c.blockSize, H = c.nHead, K = c.nKvHead, G = H / K, D = c.headSize();
+    auto heads = [&](int64_t first, int64_t count) {
+      return transpose(reshape(slice(qkv, 2, first * D, count * D), {batch, T, count, D}), {0, 2, 1, 3});
+    };
+    Value *q = heads(0, H);
+    Value *k = heads(H, K);
+    Value *v = heads(H + K, K);
+    Value *s =
+        b.value(OpKind::matmul, {reshape(q, {batch, K, G * T, D}), k}, attrs({{"batch", int64_t(2)}, {"tb", true}}));
+    s = scaled(s, scale());
+    s = reshape(s, {batch, H, T, T});
+    if (c.attentionSoftcap != 0)
+      s = capped(s, c.attentionSoftcap);
+    if (c.position == Position::alibi)
+      s = b.value(OpKind::alibi, {s});
+    if (c.causal) {
+      AttrMap how;
+      if (const int64_t window = windowOf(l))
+        how.set("window", window);
+      s = b.value(OpKind::causal_mask, {s}, std::move(how));
+    }
+    Value *p = dropout(b.value(OpKind::softmax, {s}), l, attentionSite);
+    Value *o = b.value(OpKind::matmul, {reshape(p, {batch, K, G * T, T}), v}, attrs({{"batch", int64_t(2)}}));
+    o = transpose(reshape(o, {batch, H, T, D}), {0, 2, 1, 3});
+    return reshape(o, {batch, T, H * D});
+  }
+
+  /// With norms behind the residual sums the last layer ends with one.
+  Value *finalNorm(Value *h) {
+    if (c.normPosition == NormPosition::post)
+      return h;
+    at("ln_f");
+    return norm(h, "ln_f");
+  }
+
+  Value *head(Value *h) {
+    if (c.headTransform) {
+      at("head.dense");
+      h = b.value(opOf(c.activation), {linear(h, "head.dense", c.bias)});
+      at("head.norm");
+      h = norm(h, "head.norm");
+    }
+    at("lm_head");
+    h = b.value(OpKind::matmul, {h, read(c.tieEmbeddings ? "wte.weight" : "lm_head.weight")}, attrs({{"tb", true}}));
+    if (c.headBias)
+      h = add(h, read("lm_head.bias"));
+    return c.logitSoftcap != 0 ? capped(h, c.logitSoftcap) : h;
+  }
+
+  Module &m;
+  const ModelConfig &c;
+  const BuildOptions &options;
+  Function *f;
+  Builder b;
+  int64_t fold;
+  Value *seq0 = nullptr;
+  Value *ropeTable = nullptr;
+  bool dropping = false;
+  llvm::StringMap<Value *> readings;
+};
+
+}  // namespace
+
+void buildLoss(Module &m, const Config &config, const BuildOptions &options, const char *name, bool training) {
+  FunctionBuilder(m, config, options, name).buildLoss(config.train.microBatch, training);
+}
+
+void buildCached(Module &m, const Config &config, const BuildOptions &options, const char *name, int64_t count,
+                 bool chooses) {
+  FunctionBuilder(m, config, options, name).buildCached(count, chooses);
+}
+
+}  // namespace gptc
