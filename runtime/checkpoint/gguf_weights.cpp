@@ -6,6 +6,7 @@
 #include "runtime/checkpoint/file_layout.h"
 #include "runtime/checkpoint/gguf_names.h"
 #include "runtime/checkpoint/state.h"
+#include "runtime/checkpoint/state_tensors.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/device/executor.h"
 #include "support/diagnostics.h"
@@ -223,20 +224,10 @@ std::vector<float> denseOf(const State &s, const TensorFiles &source) {
   eraseFact<&StateFacts::cutData>(wanted);
   eraseFact<&StateFacts::cutTensor>(wanted);
   std::vector<float> dense(size_t(wanted.type.elements()));
-  for (const FileTensor &want : fileTensors(wanted)) {
-    const TensorInfo *t = source.find(want.info.name);
-    if (!t)
-      t = source.find("transformer." + want.info.name);
-    if (!t || t->shape != want.info.shape || !isConvertible(t->dtype, DType::f32))
-      throw UserError(ErrorCode::CheckpointMismatch,
-                      t ? fmt::format("tensor {} is {}[{}] where the model has f32[{}]", t->name,
-                                      nameOf(t->dtype).str(), fmt::join(t->shape, ","), fmt::join(want.info.shape, ","))
-                        : fmt::format("tensor {} is missing", want.info.name),
-                      "export a checkpoint of the same model");
-    std::vector<char> bytes(size_t(t->bytes()));
-    source.read(*t, bytes.data());
-    fromFile(wanted, want, t->dtype, bytes.data(), dense.data());
-  }
+  const StateTensors tensors(wanted, source);
+  if (const std::string problem = tensors.problem(); !problem.empty())
+    throw UserError(ErrorCode::CheckpointMismatch, problem, "export a checkpoint of the same model");
+  tensors.read(dense.data());
   return dense;
 }
 

@@ -13,15 +13,15 @@ from links import dead_links, links
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Words, as `wc -w` counts them. LIMIT: of README.md, CONTRIBUTING.md, CHANGELOG.md, tests/README.md and docs/*.md together,
 # without the generated pages and without docs/lab. LIMITS: of pages with a limit of their own.
-LIMIT = 20000
+LIMIT = 22000
 LIMITS = {"docs/performance.md": 1500}
 GENERATED = {"docs/keys.md", "docs/ops.md", "docs/errors.md"}
 FOLDERS = ("support", "ir", "passes", "codegen", "runtime", "frontends", "tools", "tests", "examples", "docs")
 SOURCES = ("h", "cpp", "def", "cuh", "inc", "py", "sh", "toml", "gir", "md", "svg", "txt")
 # What users bring or programs write.
-NOT_OURS = {"model.toml", "mine.toml", "gpt2.toml", "char.toml", "base.toml", "here.toml", "wrong.toml", "cluster.toml",
+NOT_OURS = {"model.toml", "mine.toml", "gpt2.toml", "char.toml", "smol.toml", "base.toml", "here.toml", "wrong.toml", "cluster.toml",
             "MODEL.toml", "CLUSTER.toml", "C.toml", "M.toml", "merges.txt", "tinyshakespeare.txt", "TINYSHAKESPEARE.txt",
-            "GPT2-MERGES.txt", "book.txt", "book1.txt", "book2.txt", "x.gir", "model.gir", "repro.gir", "small.gir",
+            "GPT2-MERGES.txt", "book.txt", "mine.txt", "book1.txt", "book2.txt", "x.gir", "model.gir", "repro.gir", "small.gir",
             "76.gir", "joint.gir", "planned.gir", "cuda.h", "nccl.h", "cublasLt.h", "cudnn.h", "prepare.py",
             "roof.svg", "days.svg", "step.svg", "memory.svg", "train_gpt2.c"}
 

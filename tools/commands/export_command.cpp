@@ -5,9 +5,12 @@
 #include "runtime/train/weights.h"
 #include "runtime/tuning/cache_secret.h"
 #include "support/files.h"
+#include "support/gguf/gguf_file.h"
+#include "support/json.h"
 #include "support/stderr.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
+#include "tools/commands/export_gguf.h"
 #include "tools/planner/cache_dir.h"
 #include "tools/planner/plan_module.h"
 
@@ -16,6 +19,7 @@
 namespace gptc {
 
 namespace fs = std::filesystem;
+using json = nlohmann::json;
 
 namespace {
 
@@ -87,9 +91,47 @@ CheckpointStore::Published find(const Options &o) {
   return CheckpointStore::published(absolutePath(o.run));
 }
 
+/// The configuration of a checkpoint's model. Its manifest has the keys of [model], without the context where no table
+/// has a row for each position.
+Config configOf(const CheckpointStore::Published &from) {
+  std::vector<std::string> settings;
+  for (const auto &[key, value] : from.info.model.keys)
+    settings.push_back(fmt::format("model.{}={}", key, value));
+  if (!from.info.model.keys.count("block_size")) {
+    const auto text = from.described.find("config.json");
+    const json config = text == from.described.end() ? json() : parseJsonOrDiscard<json>(text->second);
+    for (const char *name : {"max_position_embeddings", "n_positions", "seq_length", "block_size"})
+      if (config.is_object() && config.contains(name) && config.at(name).is_number_integer()) {
+        settings.push_back(fmt::format("model.block_size={}", config.at(name).get<int64_t>()));
+        break;
+      }
+  }
+  return readConfig("", settings);
+}
+
+/// Throws UserErrors: those of exportGguf, and Unwritable for a file that is there and is no GGUF file.
+void exportAsGguf(const Options &o, const CheckpointStore::Published &from) {
+  std::error_code e;
+  if (fs::exists(fs::symlink_status(o.out, e)) && !isGguf(o.out))
+    throw UserError(ErrorCode::Unwritable, fmt::format("{} is there, and no GGUF file", o.out),
+                    "choose another name with -o");
+  const std::string word = o.dtype == "fp32" || o.dtype.empty() ? "f32" : o.dtype == "fp16" ? "f16" : o.dtype;
+  const auto tokenizer = from.described.find("tokenizer.json");
+  const TensorFiles source(from.weights);
+  exportGguf(o.out, {.config = configOf(from),
+                     .source = source,
+                     .tokenizer = tokenizer == from.described.end() ? "" : tokenizer->second,
+                     .name = fs::path(o.out).stem().string(),
+                     .type = *ggufFormatOf(word)});
+  fmt::print("{:<11} {}\n", "checkpoint", from.info.dir);
+  fmt::print("{:<11} {}: {}, {}\n", "written", o.out, word, formatBytes(double(fs::file_size(o.out))));
+}
+
 void exportRun(const Options &o) {
   if (o.format == "gguf")
-    throw UserError(ErrorCode::NotBuiltYet, "--format gguf is not built yet", "--format hf works today");
+    return exportAsGguf(o, find(o));
+  if (o.dtype == "q8_0")
+    throw UserError(ErrorCode::Usage, "--dtype q8_0 is a format of GGUF files", "add --format gguf");
   ExportOptions options;
   if (!o.dtype.empty())
     options.dtype = o.dtype == "fp32" ? DType::f32 : o.dtype == "bf16" ? DType::bf16 : DType::f16;
@@ -103,12 +145,17 @@ void exportRun(const Options &o) {
 }  // namespace
 
 void addExportCommand(Command &app) {
-  Command c = app.command("export", "Writes a trained model as Hugging Face's programs read it");
+  Command c = app.command("export", "Writes a trained model as Hugging Face's programs or llama.cpp read it");
   auto o = std::make_shared<Options>();
   c.option("run", o->run, "A plan, the out_dir of its run, or a checkpoint").required().type("PLAN|DIR");
-  c.option("-o,--out", o->out, "Folder to write; one that an earlier export wrote is replaced").required().type("DIR");
-  c.option("--dtype", o->dtype, "Precision of the weights [the checkpoint's]").oneOf({"fp32", "bf16", "fp16"});
-  c.option("--format", o->format, "hf: config.json, safetensors and the tokenizer").oneOf({"hf", "gguf"}).showDefault();
+  c.option("-o,--out", o->out, "Folder or file to write; what an earlier export wrote is replaced")
+      .required()
+      .type("DIR|FILE.gguf");
+  c.option("--dtype", o->dtype, "Precision of the weights [hf: the checkpoint's, gguf: fp32]; q8_0 of GGUF files only")
+      .oneOf({"fp32", "bf16", "fp16", "q8_0"});
+  c.option("--format", o->format, "hf: config.json, safetensors and the tokenizer; gguf: one file, for llama.cpp")
+      .oneOf({"hf", "gguf"})
+      .showDefault();
   c.option("--checkpoint", o->checkpoint, "The number of a step, or best: least validation loss [the newest]")
       .type("STEP|best");
   c.run([o] { exportRun(*o); });

@@ -1,9 +1,11 @@
 // gptc import: writes a model.toml that begins with the weights of a Hugging Face folder.
+#include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_families.h"
 #include "frontends/model_text.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "frontends/toml_config.h"
 #include "support/files.h"
+#include "support/gguf/gguf_file.h"
 #include "support/json.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
@@ -176,26 +178,38 @@ keep = 3
       fmt::arg("ends", f.ends.empty() ? "" : fmt::format("# tokens that end a text: {}\n", fmt::join(f.ends, ", "))));
 }
 
-void importFolder(const ImportOptions &o) {
+void said(const ImportOptions &o, const std::string &family, const ModelConfig &model) {
+  fmt::print("{}: {}, {} layers of {} features, {} tokens\n", o.out, family, model.nLayer, model.nEmbd,
+             model.vocabSize);
+  fmt::print("next        gptc compile {} -o {}.plan\n", o.out, fs::path(o.out).stem().string());
+}
+
+void importModel(const ImportOptions &o) {
   if (!o.force && fs::exists(fs::symlink_status(o.out)))
     throw UserError(ErrorCode::Unwritable, fmt::format("{} is there already", o.out),
                     fmt::format("-o FILE writes another one, --force writes over {}", o.out));
+  if (isGguf(o.dir)) {
+    const GgufImport f = importGguf(o.dir, pathFrom(o.out, o.dir));
+    writeFileAtomically(o.out, f.toml);
+    return said(o, "gguf", f.model);
+  }
   const Found f = find(o.dir);
   writeFileAtomically(o.out, textOf(o, f));
-  fmt::print("{}: {}, {} layers of {} features, {} tokens\n", o.out, f.family, f.model.nLayer, f.model.nEmbd,
-             f.model.vocabSize);
-  fmt::print("next        gptc compile {} -o {}.plan\n", o.out, fs::path(o.out).stem().string());
+  said(o, f.family, f.model);
 }
 
 }  // namespace
 
 void addImportCommand(Command &app) {
-  Command c = app.command("import", "Writes a model.toml that begins with the weights of a Hugging Face folder");
+  Command c =
+      app.command("import", "Writes a model.toml that begins with the weights of a Hugging Face folder or a GGUF file");
   auto o = std::make_shared<ImportOptions>();
-  c.option("folder", o->dir, "Folder with config.json and safetensors").type("DIR").required();
+  c.option("folder", o->dir, "Folder with config.json and safetensors, or a GGUF file")
+      .type("DIR|FILE.gguf")
+      .required();
   c.option("-o,--out", o->out, "File to write").type("MODEL.toml").showDefault();
   c.flag("--force", o->force, "Writes over a file that is there");
-  c.run([o] { importFolder(*o); });
+  c.run([o] { importModel(*o); });
 }
 
 }  // namespace gptc
