@@ -24,7 +24,7 @@ struct SpecialId {
 constexpr SpecialId kIds[] = {{"tokenizer.ggml.bos_token_id", &GgufVocabulary::bos},
                               {"tokenizer.ggml.eos_token_id", &GgufVocabulary::eos},
                               {"tokenizer.ggml.eot_token_id", &GgufVocabulary::eot},
-                              {"tokenizer.ggml.unknown_token_id", &GgufVocabulary::unk},
+                              {"tokenizer.ggml.unknown_token_id", &GgufVocabulary::unknown},
                               {"tokenizer.ggml.padding_token_id", &GgufVocabulary::pad}};
 
 struct Flag {
@@ -211,7 +211,7 @@ private:
     const json config = beside("tokenizer_config.json"), generation = beside("generation_config.json");
     v.bos = idOf(part(config, "bos_token"), "bos_token");
     v.eos = idOf(part(config, "eos_token"), "eos_token");
-    v.unk = idOf(part(config, "unk_token"), "unk_token");
+    v.unknown = idOf(part(config, "unk_token"), "unk_token");
     v.pad = idOf(part(config, "pad_token"), "pad_token");
     // A model that ends its turns otherwise than its texts has several end tokens.
     std::vector<int64_t> ends;

@@ -10,8 +10,6 @@
 namespace gptc {
 namespace {
 
-enum Type : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
-
 /// How a text is cut into words, by tokenizer.ggml.pre; an empty pattern is GPT-2's.
 struct Words {
   const char *pre;
@@ -47,7 +45,9 @@ UserError bad(const std::string &file, const std::string &why) {
   return {ErrorCode::DataInvalid, fmt::format("{}: its vocabulary is unusable: {}", file, why), "get the file again"};
 }
 
-int32_t typeOf(const GgufVocabulary &v, size_t id) { return v.types.empty() ? int32_t(kNormal) : v.types[id]; }
+int32_t typeOf(const GgufVocabulary &v, size_t id) {
+  return v.types.empty() ? int32_t(GgufVocabulary::normal) : v.types[id];
+}
 
 void check(const GgufVocabulary &v, const std::string &file) {
   const size_t n = v.tokens.size();
@@ -56,7 +56,7 @@ void check(const GgufVocabulary &v, const std::string &file) {
   if ((!v.types.empty() && v.types.size() != n) || (!v.scores.empty() && v.scores.size() != n))
     throw bad(file, fmt::format("{} tokens have {} types and {} scores", n, v.types.size(), v.scores.size()));
   for (size_t id = 0; id < n; ++id)
-    if (typeOf(v, id) < kNormal || typeOf(v, id) > kByte)
+    if (typeOf(v, id) < GgufVocabulary::normal || typeOf(v, id) > GgufVocabulary::byte)
       throw bad(file, fmt::format("token {} is of type {}", id, typeOf(v, id)));
   for (const auto &[name, id] : {std::pair("bos", v.bos), {"eos", v.eos}, {"eot", v.eot}, {"unknown", v.unknown}})
     if (id < -1 || id >= int64_t(n))
@@ -73,11 +73,11 @@ Tokenizer sentencePiece(const GgufVocabulary &v, const std::string &file) {
   bool bytes = false;
   for (size_t id = 0; id < v.tokens.size(); ++id) {
     int32_t type = typeOf(v, id);
-    if (int32_t(id) == v.unknown && type != kUnknown)
-      type = kUnknown;
+    if (int64_t(id) == v.unknown && type != GgufVocabulary::unknownToken)
+      type = GgufVocabulary::unknownToken;
     if (!std::isfinite(v.scores[id]))
       throw bad(file, fmt::format("the score of token {} is no number", id));
-    bytes = bytes || type == kByte;
+    bytes = bytes || type == GgufVocabulary::byte;
     m.pieces.push_back({v.tokens[id], v.scores[id], SentencePieceModel::Type(type)});
   }
   m.byteFallback = bytes;
@@ -106,7 +106,8 @@ Tokenizer byteLevelBpe(const GgufVocabulary &v, const std::string &file) {
     const int32_t type = typeOf(v, id);
     ids[written] = int32_t(id);
     std::string bytes;
-    const bool added = type == kControl || type == kUserDefined || !bytesOfPrintable(written, bytes);
+    const bool added =
+        type == GgufVocabulary::control || type == GgufVocabulary::userDefined || !bytesOfPrintable(written, bytes);
     p->place(int64_t(id), added ? written : bytes, file);
     if (!added)
       continue;
@@ -114,7 +115,7 @@ Tokenizer byteLevelBpe(const GgufVocabulary &v, const std::string &file) {
     AddedToken t;
     t.id = int32_t(id);
     t.content = written;
-    t.special = type != kUserDefined;
+    t.special = type != GgufVocabulary::userDefined;
     bpe.added.push_back(std::move(t));
   }
   for (const std::string &merge : v.merges) {

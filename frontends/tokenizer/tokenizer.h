@@ -17,6 +17,8 @@
 // What a file asks for and gptc does not know is a coded error, never left out.
 #pragma once
 
+#include "frontends/tokenizer/gguf_vocabulary.h"
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -48,23 +50,6 @@ enum class CutPoint {
   anywhere,        // between characters
   beforeLineFeed,  // between an ASCII letter and a line feed
   beforeSpace,     // between an ASCII letter and a space
-};
-
-/// The vocabulary of a GGUF file, as its metadata have it.
-struct GgufVocabulary {
-  /// tokenizer.ggml.model: "gpt2" (BPE over bytes: needs `merges` and `pre`) or "llama" (SentencePiece's BPE: needs
-  /// `scores`). Others are refused by name.
-  std::string model;
-  /// tokenizer.ggml.pre: how a text is cut into words. Known: gpt-2, llama-bpe, qwen2, smollm, bloom and what equals
-  /// them (gguf_vocabulary.cpp); others, and "", are refused by name.
-  std::string pre;
-  std::vector<std::string> tokens;  // as written there: with GPT-2's printable characters, or U+2581 for spaces
-  std::vector<float> scores;        // of "llama"; else empty
-  std::vector<int32_t> types;  // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; empty: all normal
-  std::vector<std::string> merges;                     // "LEFT RIGHT", by rank
-  int32_t bos = -1, eos = -1, eot = -1, unknown = -1;  // ids; -1: none
-  bool addBos = false, addEos = false;                 // what EncodeOptions::addSpecial adds
-  bool addSpacePrefix = true;                          // of "llama": a text begins with a space
 };
 
 /// A tokenizer as a file that Tokenizer::load takes.

@@ -116,11 +116,11 @@ void exportAsGguf(const Options &o, const CheckpointStore::Published &from) {
     throw UserError(ErrorCode::Unwritable, fmt::format("{} is there, and no GGUF file", o.out),
                     "choose another name with -o");
   const std::string word = o.dtype == "fp32" || o.dtype.empty() ? "f32" : o.dtype == "fp16" ? "f16" : o.dtype;
-  const auto tokenizer = from.described.find("tokenizer.json");
+  const std::string tokenizer = from.info.dir + "/tokenizer.json";
   const TensorFiles source(from.weights);
   exportGguf(o.out, {.config = configOf(from),
                      .source = source,
-                     .tokenizer = tokenizer == from.described.end() ? "" : tokenizer->second,
+                     .tokenizer = fs::exists(tokenizer, e) ? tokenizer : "",
                      .name = fs::path(o.out).stem().string(),
                      .type = *ggufFormatOf(word)});
   fmt::print("{:<11} {}\n", "checkpoint", from.info.dir);

@@ -3,6 +3,7 @@
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/gguf/vocabulary.h"
 #include "frontends/tokenizer/tokenizer.h"
+#include "frontends/tokenizer/training.h"
 #include "frontends/toml_config.h"
 #include "support/files.h"
 #include "support/json.h"
@@ -348,7 +349,9 @@ std::string ours(int64_t tokens) {
   std::string text;
   for (int i = 0; i < 200; ++i)
     text += fmt::format("the {} cats sat on the mats, and {} dogs did not. ", i, i % 7);
-  return Tokenizer::train({text}, tokens).json();
+  WordCounts words;
+  words.add(text);
+  return Tokenizer::train(words, tokens).file().content;
 }
 
 TEST_F(GgufModel, OwnVocabulariesAreGpt2s) {
@@ -462,10 +465,12 @@ TEST_F(GgufModel, SplittingsThatLlamaCppLacksAreRefused) {
   llama["model"] = {{"ignore_merges", true}};
   EXPECT_EQ(pre(llama), "llama-bpe");
   // Characters, not bytes.
-  write("tokenizer.json", Tokenizer::characters({"abc"}).json());
+  CharacterSet letters;
+  letters.add("abc");
+  write("tokenizer.json", Tokenizer::characters(letters).file().content);
   EXPECT_THROW(vocabularyOf(path("tokenizer.json"), 10), UserError);
   // Bytes end no text: a token that the model has beside them does.
-  write("tokenizer.json", Tokenizer::bytes().json());
+  write("tokenizer.json", Tokenizer::bytes().file().content);
   EXPECT_THROW(vocabularyOf(path("tokenizer.json"), 256), UserError);
   EXPECT_EQ(vocabularyOf(path("tokenizer.json"), 257).eos, 256);
 }
@@ -480,7 +485,7 @@ TEST_F(GgufModel, VocabulariesOfOthersAreChecked) {
   EXPECT_EQ(v->scores, (std::vector<float>{0, 0, -1}));
   EXPECT_TRUE(v->addBos && v->addSpacePrefix && !v->addEos) << "what llama.cpp takes for this model";
   EXPECT_EQ(v->bos, 1);
-  EXPECT_EQ(v->unk, -1);
+  EXPECT_EQ(v->unknown, -1);
   const std::string before = "504  is no valid GGUF file: ";
   const std::pair<std::pair<const char *, GgufValue>, const char *> cases[] = {
       {{"tokenizer.ggml.tokens", Texts{}}, "tokenizer.ggml.tokens is missing or empty"},

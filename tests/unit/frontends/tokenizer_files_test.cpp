@@ -146,7 +146,7 @@ TEST(TokenizerFiles, GgufVocabulariesGiveTheTokensOfTheirFiles) {
   const Tokenizer t = Tokenizer::fromGguf(v, "x.gguf");
   EXPECT_EQ(t.encode(text), own.encode(text));
   EXPECT_EQ(t.endOfText(), v.eos);
-  EXPECT_EQ(t.encode("", {.addSpecial = true}), (Ids{v.bos}));
+  EXPECT_EQ(t.encode("", {.addSpecial = true}), (Ids{int32_t(v.bos)}));
   EXPECT_EQ(Tokenizer::fromJson(t.file().content, "x").encode(text, {.parseSpecial = true, .addSpecial = true}),
             t.encode(text, {.parseSpecial = true, .addSpecial = true}));
   auto codeOf = [](const GgufVocabulary &w) {

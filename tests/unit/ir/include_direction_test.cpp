@@ -92,9 +92,9 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
         {"codegen/cuda/device", {}},
         {"codegen/cuda", {"support", "ir/kernel", "ir", "ir/ops", "codegen", "codegen/recipes"}},
         {"codegen/tuner", {"support", "ir/kernel", "ir", "codegen", "codegen/recipes"}},
-        {"frontends/gguf", {"support", "support/gguf", "ir/settings"}},
-        {"frontends/hf", {"support", "ir", "ir/settings"}},
         {"frontends/tokenizer", {"support"}},
+        {"frontends/gguf", {"support", "support/gguf", "ir/settings", "frontends/tokenizer"}},
+        {"frontends/hf", {"support", "ir", "ir/settings"}},
         {"frontends",
          {"support", "support/gguf", "ir", "ir/settings", "frontends/gguf", "frontends/hf", "frontends/tokenizer"}},
         {"runtime/rendezvous", {"support"}},
@@ -116,8 +116,18 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
           "runtime/data", "runtime/checkpoint"}},
     };
     // The tools see everything but how ops, kernels and recipes are made, and of each other what follows.
-    Rooms seen = {"support",     "support/gguf", "ir",            "ir/kernel", "passes",         "passes/analysis",
-                  "codegen",     "codegen/cpu",  "codegen/cuda",  "codegen/tuner", "frontends", "frontends/gguf",
+    Rooms seen = {"support",
+                  "support/gguf",
+                  "ir",
+                  "ir/kernel",
+                  "passes",
+                  "passes/analysis",
+                  "codegen",
+                  "codegen/cpu",
+                  "codegen/cuda",
+                  "codegen/tuner",
+                  "frontends",
+                  "frontends/gguf",
                   "frontends/tokenizer"};
     for (const auto &[room, sees] : table)
       if (room.rfind("runtime/", 0) == 0)

@@ -95,21 +95,26 @@ TEST_F(PlanTest, AMarkShowsWhoMadeIt) {
 
 TEST_F(PlanTest, ManifestsKeepTheirKeysAndNumbers) {
   RunSettings &r = plan.run;
-  r = {"/out", 5, 7, "skip", "hf:/weights", "/train.bin", "/val.bin", "/t.json", 1, 2, 3, "It", 4};
+  r = {"/out", 5, 7, "skip", "hf:/weights", "/train.bin", "/val.bin", "/t.json", true, 1, 2, 3, "It", 4};
   r.checkpointEvery = 6, r.checkpointKeep = 8, r.checkpointAsync = "true", r.logEvery = 9, r.tensorboard = true;
   r.traceSteps = {10, 12}, r.mfuPeak = 1e12;
   writePlan(dir / "plan", plan);
   const auto manifest = parseJson<nlohmann::ordered_json>(readFile(dir / "plan/manifest.json"));
   EXPECT_EQ(manifest["run"].dump(),
             R"({"out_dir":"/out","steps":5,"seed":7,"on_nonfinite":"skip","init_from":"hf:/weights",)"
-            R"("train_data":"/train.bin","val_data":"/val.bin","tokenizer":"/t.json","eval_every":1,"eval_steps":2,)"
+            R"("train_data":"/train.bin","val_data":"/val.bin","tokenizer":"/t.json","parse_special":true,)"
+            R"("eval_every":1,"eval_steps":2,)"
             R"("sample_every":3,"sample_prompt":"It","sample_tokens":4,"checkpoint_every":6,"checkpoint_keep":8,)"
             R"("checkpoint_async":"true","log_every":9,"tensorboard":true,"trace_steps":[10,12],)"
             R"("mfu_peak":1000000000000.0})");
   EXPECT_EQ(loadPlan(dir / "plan").run, r);
   // Plans of this schema from before there was the key.
-  forge([](json &j) { j["run"].erase("checkpoint_async"); });
+  forge([](json &j) {
+    j["run"].erase("checkpoint_async");
+    j["run"].erase("parse_special");
+  });
   EXPECT_EQ(loadPlan(dir / "plan").run.checkpointAsync, "auto");
+  EXPECT_FALSE(loadPlan(dir / "plan").run.parseSpecial);
 }
 
 TEST_F(PlanTest, FormulaOfNanoGpt) {

@@ -1,0 +1,29 @@
+// The vocabulary of a GGUF file, as plain data: frontends/gguf/ reads and writes its keys tokenizer.ggml.*, and
+// Tokenizer::fromGguf makes a tokenizer of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gptc {
+
+struct GgufVocabulary {
+  /// What each token is, by llama.cpp's numbers.
+  enum TokenType : int32_t { normal = 1, unknownToken = 2, control = 3, userDefined = 4, unused = 5, byte = 6 };
+
+  /// "gpt2": BPE over bytes, with `merges` and `pre`; "llama": SentencePiece's BPE, with `scores`; "t5": Unigram;
+  /// "bert": WordPiece.
+  std::string model;
+  std::string pre;  // how a text is cut into words: "gpt-2", "llama-bpe", ...; "" if the file names none
+  std::vector<std::string> tokens;  // as written there: with GPT-2's printable characters, or U+2581 for spaces
+  std::vector<float> scores;        // empty, or one for each token
+  std::vector<int32_t> types;       // TokenType of each token; empty: all normal
+  std::vector<std::string> merges;  // "LEFT RIGHT", by rank
+  int64_t bos = -1, eos = -1, eot = -1, unknown = -1, pad = -1;  // ids; -1: none
+  bool addBos = false, addEos = false;                           // what EncodeOptions::addSpecial adds
+  bool addSpacePrefix = false;                                   // of "llama": a text begins with a space
+  std::string chatTemplate;                                      // "": none
+};
+
+}  // namespace gptc
