@@ -270,7 +270,9 @@ void ConfigReader::unknownKeys(const std::map<std::string, std::string> &hints) 
            {set ? fmt::format("--set {}.KEY=VALUE", key) : fmt::format("write [{}] on a line of its own", key)}});
       continue;
     }
-    if (llvm::StringRef(key).starts_with("optimizer.group.")) {
+    // In a group itself, its keys are known.
+    auto ofGroups = [](llvm::StringRef k) { return k.starts_with("optimizer.group."); };
+    if (ofGroups(key) && llvm::none_of(known, ofGroups)) {
       diagnostics.push_back({ErrorCode::UnknownKey,
                              fmt::format("{} is a key of each [[optimizer.group]]", key),
                              v.key,
