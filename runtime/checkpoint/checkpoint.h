@@ -121,9 +121,10 @@ private:
 };
 
 /// Loads parameters from a GGUF file (runtime/checkpoint/gguf_weights.h), a safetensors file, a folder with one, or
-/// several files with Hugging Face's index. Names may begin with "transformer."; dtypes are f32, bf16 or f16. Throws UserErrors FileMissing, CheckpointDamaged, and
-/// CheckpointMismatch: for a missing tensor, another shape, a tensor that has no place in the model and that changes
-/// its meaning, or a checkpoint of CheckpointStore whose keys of [model] differ from `model`'s.
+/// several files with Hugging Face's index. Names may begin with "transformer."; dtypes are f32, bf16 or f16. Throws
+/// UserErrors FileMissing, CheckpointDamaged, and CheckpointMismatch: for a missing tensor, another shape, a tensor
+/// that has no place in the model and that changes its meaning, or a checkpoint of CheckpointStore whose keys of
+/// [model] differ from `model`'s.
 void loadWeights(Executor &executor, const std::string &path, const ModelIdentity &model);
 
 }  // namespace gptc

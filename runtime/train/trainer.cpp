@@ -417,8 +417,11 @@ private:
     for (;;) {
       signals.after(step);
       stop = stopping();
-      if (needsEvaluation() && !stop)
+      if (needsEvaluation() && !stop) {
         evaluateNow();
+        // Given up for a stop, which must come before the next step: behind it nobody would evaluate this one.
+        stop = evaluated < step && stopping();
+      }
       if (!prompt.empty() && step > startStep && step % run.sampleEvery == 0 && !stop)
         printSample();
       const bool last = step >= target || stop;

@@ -36,26 +36,72 @@ init_from = "scratch"
 train = "train.bin"
 )";
 
+/// A value of a key, and settings without which the key has no meaning: beside the value only, or for both models that
+/// are compared.
+struct Change {
+  std::string value;
+  std::vector<std::string> beside = {}, both = {};
+};
+
+std::map<std::string, std::vector<Change>> changesOfModel() {
+  const std::vector<std::string> rope = {"model.position=rope"}, rms = {"model.norm=rmsnorm", "model.bias=false"};
+  auto scaled = [&](const std::string &how) {
+    return std::vector<std::string>{"model.position=rope", "model.rope_factor=2", "model.rope_original_block_size=8",
+                                    "model.rope_scaling=" + how};
+  };
+  return {{"n_layer", {{"3"}}},
+          {"n_head", {{"8"}}},
+          {"n_kv_head", {{"2"}}},
+          {"n_embd", {{"64"}}},
+          {"ffn_dim", {{"96"}}},
+          {"vocab_size", {{"65"}}},
+          {"block_size", {{"32"}}},
+          {"norm", {{"rmsnorm"}}},
+          {"norm_eps", {{"1e-6"}, {"0.1"}}},
+          {"activation", {{"gelu"}, {"relu"}, {"relu2"}, {"silu"}, {"swiglu"}, {"geglu"}, {"geglu_tanh"}}},
+          {"position", {{"rope"}, {"alibi"}, {"none"}}},
+          {"causal", {{"false"}}},
+          {"bias", {{"false"}}},
+          {"tie_embeddings", {{"false"}}},
+          {"embedding_norm", {{"true"}}},
+          {"dropout", {{"0.5"}}},
+          {"preset", {{"llama"}}},
+          {"init_from", {{"hf:elsewhere"}}},
+          {"head_dim", {{"16"}}},
+          {"rope_theta", {{"5000", {}, rope}}},
+          {"rotary_dim", {{"4", {}, rope}}},
+          {"rope_scaling", {{"linear", {"model.rope_factor=2"}, rope}}},
+          {"rope_factor", {{"4", {}, scaled("yarn")}}},
+          {"rope_original_block_size", {{"4", {}, scaled("yarn")}}},
+          {"rope_low_freq_factor", {{"2", {}, scaled("llama3")}}},
+          {"rope_high_freq_factor", {{"8", {}, scaled("llama3")}}},
+          {"rope_beta_fast", {{"16", {}, scaled("yarn")}}},
+          {"rope_beta_slow", {{"2", {}, scaled("yarn")}}},
+          {"rope_truncate", {{"false", {}, scaled("yarn")}}},
+          {"rope_attention_factor", {{"2", {}, scaled("yarn")}}},
+          {"layers_without_rope", {{"[1]", {}, rope}}},
+          {"window", {{"4"}}},
+          {"layers_without_window", {{"[1]", {}, {"model.window=4"}}}},
+          {"attention_scale", {{"0.5"}}},
+          {"attention_softcap", {{"30"}}},
+          {"logit_softcap", {{"30"}}},
+          {"embedding_scale", {{"8"}}},
+          {"qkv_bias", {{"false"}}},
+          {"attention_bias", {{"false"}}},
+          {"mlp_bias", {{"false"}}},
+          {"norm_bias", {{"false"}}},
+          {"head_bias", {{"true"}}},
+          {"qk_norm", {{"head", {}, rms}, {"whole", {}, rms}}},
+          {"norm_position", {{"post"}, {"output"}, {"both"}}},
+          {"norm_plus_one", {{"true", {}, rms}}},
+          {"parallel_residual", {{"true"}}},
+          {"shared_norm", {{"true", {}, {"model.parallel_residual=true"}}}},
+          {"token_types", {{"2"}}},
+          {"head_transform", {{"true"}}}};
+}
+
 TEST(ModelIdentity, HoldsEveryKeyOfModelThatChangesWhatIsComputed) {
-  const std::map<std::string, std::vector<std::string>> changes = {
-      {"n_layer", {"3"}},
-      {"n_head", {"8"}},
-      {"n_kv_head", {"2"}},
-      {"n_embd", {"64"}},
-      {"ffn_dim", {"96"}},
-      {"vocab_size", {"65"}},
-      {"block_size", {"32"}},
-      {"norm", {"rmsnorm"}},
-      {"norm_eps", {"1e-6", "0.1"}},
-      {"activation", {"gelu", "relu", "relu2", "silu", "swiglu", "geglu"}},
-      {"position", {"rope", "alibi", "none"}},
-      {"causal", {"false"}},
-      {"bias", {"false"}},
-      {"tie_embeddings", {"false"}},
-      {"embedding_norm", {"true"}},
-      {"dropout", {"0.5"}},
-      {"preset", {"llama"}},
-      {"init_from", {"hf:elsewhere"}}};
+  const std::map<std::string, std::vector<Change>> changes = changesOfModel();
   // Dropout is part of training only; the other two only say what is not written.
   const std::set<std::string> computeTheSame = {"dropout", "preset", "init_from"};
 
@@ -71,16 +117,21 @@ TEST(ModelIdentity, HoldsEveryKeyOfModelThatChangesWhatIsComputed) {
       continue;
     const std::string key = full.substr(6);
     ASSERT_TRUE(changes.count(key)) << key << ": say here whether it changes what is computed";
-    std::vector<ModelIdentity> seen = {base};
-    for (const std::string &value : changes.at(key)) {
-      const ModelIdentity other = identity({full + "=" + value});
+    std::vector<ModelIdentity> seen;
+    for (const Change &c : changes.at(key)) {
+      std::vector<std::string> settings = c.both;
+      if (seen.empty())
+        seen.push_back(identity(settings));
+      settings.insert(settings.end(), c.beside.begin(), c.beside.end());
+      settings.push_back(full + "=" + c.value);
+      const ModelIdentity other = identity(settings);
       if (computeTheSame.count(key)) {
         EXPECT_EQ(other, base) << key;
         continue;
       }
-      ASSERT_TRUE(base.keys.count(key)) << key << " changes what is computed";
+      ASSERT_TRUE(other.keys.count(key)) << key << " changes what is computed";
       for (const ModelIdentity &s : seen)
-        EXPECT_NE(other.keys, s.keys) << key << " = " << value;
+        EXPECT_NE(other.keys, s.keys) << key << " = " << c.value;
       seen.push_back(other);
     }
   }

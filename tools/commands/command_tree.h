@@ -23,7 +23,7 @@ struct OptionEntry {
   std::vector<std::string> names;  // with their dashes; none of a positional
   std::string label;               // of a positional: its name in the help
   std::string text;
-  std::string limits;     // "1 to 1024, default 8, not with --list"; "" if there are none
+  std::string limits;  // "1 to 1024, default 8, not with --list"; "" if there are none
   bool required = false;
   int values = 0;         // how many follow
   bool optional = false;  // none may follow, too
