@@ -1,5 +1,6 @@
 #include "frontends/gguf/vocabulary.h"
 
+#include "frontends/tokenizer/patterns.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/json.h"
@@ -42,14 +43,6 @@ const json &part(const json &of, const char *name) {
   return it == of.end() ? absent : *it;
 }
 
-/// Patterns by which pre-tokenizers of others split a text.
-constexpr const char *kLlama3Pattern =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-constexpr const char *kQwen2Pattern =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-
 /// Whether a step of a pre-tokenizer makes bytes printable, and splits by GPT-2's pattern exactly if `splits`.
 bool isByteLevel(const json &step, bool splits) {
   return part(step, "type") == "ByteLevel" && part(step, "add_prefix_space") != true &&
@@ -73,10 +66,10 @@ std::string splittingOf(const json &pre, const json &normalizer, const json &mod
   const bool isolates = part(first, "type") == "Split" && part(first, "behavior") == "Isolated" &&
                         part(first, "invert") != true && isByteLevel(steps[1], false);
   const json &pattern = part(part(first, "pattern"), "Regex");
-  if (isolates && pattern == kLlama3Pattern && normalizer.is_null() && ignoresMerges)
+  if (isolates && pattern == patterns::llama3 && normalizer.is_null() && ignoresMerges)
     return "llama-bpe";
   // llama.cpp leaves Qwen's normal form to its users, as it does for files that its own script writes.
-  if (isolates && pattern == kQwen2Pattern && (normalizer.is_null() || part(normalizer, "type") == "NFC") &&
+  if (isolates && pattern == patterns::qwen2 && (normalizer.is_null() || part(normalizer, "type") == "NFC") &&
       !ignoresMerges)
     return "qwen2";
   return "";

@@ -1,4 +1,5 @@
 // Vocabularies of GGUF files.
+#include "frontends/tokenizer/patterns.h"
 #include "frontends/tokenizer/pipeline.h"
 #include "frontends/tokenizer/printable.h"
 #include "frontends/tokenizer/sentencepiece.h"
@@ -17,22 +18,18 @@ struct Words {
   bool digitsAlone = false;   // first each digit by itself
   bool ignoreMerges = false;  // a word that is a token is that token
 };
-constexpr const char *kLlama3 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char *kQwen2 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr Words kWords[] = {{"gpt-2", ""},
                             {"phi-2", ""},
                             {"mpt", ""},
                             {"olmo", ""},
                             {"jais", ""},
-                            {"llama-bpe", kLlama3, false, true},
-                            {"llama3", kLlama3, false, true},
-                            {"llama-v3", kLlama3, false, true},
-                            {"dbrx", kLlama3},
-                            {"smaug-bpe", kLlama3},
-                            {"qwen2", kQwen2},
-                            {"stablelm2", kQwen2},
+                            {"llama-bpe", patterns::llama3, false, true},
+                            {"llama3", patterns::llama3, false, true},
+                            {"llama-v3", patterns::llama3, false, true},
+                            {"dbrx", patterns::llama3},
+                            {"smaug-bpe", patterns::llama3},
+                            {"qwen2", patterns::qwen2},
+                            {"stablelm2", patterns::qwen2},
                             {"smollm", "", true},
                             {"starcoder", "", true},
                             {"refact", "", true},

@@ -1,5 +1,6 @@
 // tiktoken's rank files and Mistral's tekken.json. A word that is a token is that token. Else neighbours merge whose
 // concatenation is a token, the lowest rank first: a merge's rank is that of the token that it makes.
+#include "frontends/tokenizer/patterns.h"
 #include "frontends/tokenizer/pipeline.h"
 #include "support/diagnostics.h"
 #include "support/json.h"
@@ -10,15 +11,6 @@
 
 namespace gptc {
 namespace {
-
-constexpr const char *kLlama3Words =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char *kCl100kWords =
-    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s)";
-constexpr const char *kO200kWords =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 /// Control tokens that stand behind the ranks, from their number on.
 std::vector<std::string> controlTokens(const std::string &pattern) {
@@ -100,9 +92,9 @@ Tokenizer Tokenizer::fromTiktoken(const std::string &content, const std::string 
   for (const std::string &name : controlTokens(pattern))
     addControl(*p, bpe, name);
   bpe.pattern = pattern == "gpt2"     ? ""
-                : pattern == "cl100k" ? kCl100kWords
-                : pattern == "llama3" ? kLlama3Words
-                                      : kO200kWords;
+                : pattern == "cl100k" ? patterns::cl100k
+                : pattern == "llama3" ? patterns::llama3
+                                      : patterns::o200k;
   return finishRanks(std::move(p), std::move(bpe), file);
 }
 

@@ -1,5 +1,6 @@
 #include "frontends/tokenizer/words.h"
 
+#include "frontends/tokenizer/patterns.h"
 #include "frontends/tokenizer/utf8.h"
 
 #include <algorithm>
@@ -103,32 +104,16 @@ struct Pattern {
   FirstWord words;  // null: by regular expression
 };
 
-#define GPTC_ENDINGS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-constexpr Pattern patterns[] = {
-    {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", firstWord},
-    // Llama 3's, and cl100k's as `tokenizers` writes it.
-    {GPTC_ENDINGS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     firstWordLlama3<3>},
-    {GPTC_ENDINGS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     firstWordLlama3<1>},
-    // cl100k's and o200k's as tiktoken writes them.
-    {R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s)",
-     nullptr},
-    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-     R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     nullptr},
-    // Mistral's.
-    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
-     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
-     R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     nullptr},
-};
-#undef GPTC_ENDINGS
+constexpr Pattern known[] = {{patterns::gpt2, firstWord},
+                             {patterns::llama3, firstWordLlama3<3>},
+                             {patterns::qwen2, firstWordLlama3<1>},
+                             {patterns::cl100k, nullptr},
+                             {patterns::o200k, nullptr},
+                             {patterns::tekken, nullptr}};
 
 const Pattern *find(std::string_view text) {
-  const Pattern *p = std::find_if(std::begin(patterns), std::end(patterns), [&](auto &q) { return q.text == text; });
-  return p == std::end(patterns) ? nullptr : p;
+  const Pattern *p = std::find_if(std::begin(known), std::end(known), [&](auto &q) { return q.text == text; });
+  return p == std::end(known) ? nullptr : p;
 }
 
 }  // namespace
