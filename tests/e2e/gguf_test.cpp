@@ -110,16 +110,17 @@ TEST_F(Gguf, WhatIsExportedComputesTheSame) {
     const std::string checkpoint = newest(w.path(out));
     const double loss = lossOf(plan, checkpoint);
     EXPECT_GT(loss, 1);
-    for (const auto &[word, bound] : {std::pair{"f32", 0.0}, {"bf16", 0.02}, {"f16", 0.002}, {"q8_0", 0.02}}) {
+    for (const auto &[word, bound] : {std::pair{"fp32", 0.0}, {"bf16", 0.02}, {"fp16", 0.002}, {"q8_0", 0.02}}) {
       const std::string file = w.path(fmt::format("{}{}.gguf", n, word));
-      exportRun(plan, w.path(out), file, *ggufFormatOf(word));
+      const Result done = w.gptc({"export", w.path(out), "-o", file, "--format", "gguf", "--dtype", word});
+      ASSERT_EQ(done.code, 0) << done.output;
       if (bound == 0)
         EXPECT_EQ(lossOf(plan, file), loss) << word;
       else
         EXPECT_NEAR(lossOf(plan, file), loss, bound) << word;
     }
     // Another plan begins with it, and it is that model.
-    const std::string f32 = w.path(fmt::format("{}f32.gguf", n));
+    const std::string f32 = w.path(fmt::format("{}fp32.gguf", n));
     EXPECT_EQ(importGguf(f32, "x").model.nHead, loadPlan(plan).planned->attrs.getInt("n_head"));
     settings.push_back("model.init_from='gguf:" + f32 + "'");
     EXPECT_EQ(lossOf(w.compile(fmt::format("again{}", n), settings)), loss);

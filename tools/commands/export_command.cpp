@@ -1,5 +1,7 @@
 // gptc export: writes a trained model as other programs read it.
+#include "frontends/hf_families.h"
 #include "frontends/hf_folder.h"
+#include "frontends/own_config.h"
 #include "frontends/toml_config.h"
 #include "runtime/checkpoint/export_folder.h"
 #include "runtime/train/weights.h"
@@ -91,8 +93,8 @@ CheckpointStore::Published find(const Options &o) {
   return CheckpointStore::published(absolutePath(o.run));
 }
 
-/// The configuration of a checkpoint's model. Its manifest has the keys of [model], without the context where no table
-/// has a row for each position.
+/// The configuration of a checkpoint's model. Its manifest has the keys of [model], but the context only where a table
+/// has a row for each position; else config.json says it, or the family's default in transformers (BLOOM's).
 Config configOf(const CheckpointStore::Published &from) {
   std::vector<std::string> settings;
   for (const auto &[key, value] : from.info.model.keys)
@@ -100,11 +102,9 @@ Config configOf(const CheckpointStore::Published &from) {
   if (!from.info.model.keys.count("block_size")) {
     const auto text = from.described.find("config.json");
     const json config = text == from.described.end() ? json() : parseJsonOrDiscard<json>(text->second);
-    for (const char *name : {"max_position_embeddings", "n_positions", "seq_length", "block_size"})
-      if (config.is_object() && config.contains(name) && config.at(name).is_number_integer()) {
-        settings.push_back(fmt::format("model.block_size={}", config.at(name).get<int64_t>()));
-        break;
-      }
+    const bool own = config.is_object() && config.value("model_type", "") == kOwnModelType;
+    settings.push_back(fmt::format("model.block_size={}", own ? config.value("block_size", int64_t(1))
+                                                              : readHfConfig(from.info.dir).blockSize));
   }
   return readConfig("", settings);
 }
@@ -115,7 +115,7 @@ void exportAsGguf(const Options &o, const CheckpointStore::Published &from) {
   if (fs::exists(fs::symlink_status(o.out, e)) && !isGguf(o.out))
     throw UserError(ErrorCode::Unwritable, fmt::format("{} is there, and no GGUF file", o.out),
                     "choose another name with -o");
-  const std::string word = o.dtype == "fp32" || o.dtype.empty() ? "f32" : o.dtype == "fp16" ? "f16" : o.dtype;
+  const std::string word = o.dtype.empty() ? "fp32" : o.dtype;
   const std::string tokenizer = from.info.dir + "/tokenizer.json";
   const TensorFiles source(from.weights);
   exportGguf(o.out, {.config = configOf(from),

@@ -8,7 +8,7 @@
 namespace gptc {
 
 std::optional<GgmlType> ggufFormatOf(llvm::StringRef word) {
-  for (const auto &[name, type] : {std::pair{"f32", GgmlType::f32}, std::pair{"f16", GgmlType::f16},
+  for (const auto &[name, type] : {std::pair{"fp32", GgmlType::f32}, std::pair{"fp16", GgmlType::f16},
                                    std::pair{"bf16", GgmlType::bf16}, std::pair{"q8_0", GgmlType::q8_0}})
     if (word == name)
       return type;

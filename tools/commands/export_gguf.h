@@ -10,7 +10,7 @@
 
 namespace gptc {
 
-/// "f32", "f16", "bf16", "q8_0": formats of the matrices of a file that is written. nullopt for another word.
+/// "fp32", "fp16", "bf16", "q8_0": formats of the matrices of a file that is written. nullopt for another word.
 std::optional<GgmlType> ggufFormatOf(llvm::StringRef word);
 
 struct GgufExport {
