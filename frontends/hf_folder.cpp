@@ -1,8 +1,10 @@
 #include "frontends/hf_folder.h"
 
 #include "frontends/own_config.h"
+#include "frontends/tokenizer/tokenizer.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
+#include "support/gguf/gguf_file.h"
 #include "support/json.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -30,10 +32,40 @@ template <class Json> const Json &part(const Json &of, const char *name) {
 /// Reads what the tokenizer's folder says of it. Other programs write these files, and people edit them.
 class Tokens {
 public:
-  explicit Tokens(const std::string &file) : file(file), text(readInput(file, "tokenizer")) {
+  explicit Tokens(const std::string &file) : file(file) {
+    const bool gguf = isGguf(file);
+    text = gguf ? Tokenizer::load(file).file().content : readInput(file, "tokenizer");
     tokenizer = parseJsonOrDiscard(text);
-    if (!tokenizer.is_object())
-      return;
+    if (tokenizer.is_object())
+      gguf ? takeFromGguf() : takeFromFolder();
+  }
+
+  /// False for a tokenizer of another format than tokenizer.json.
+  bool areJson() const { return tokenizer.is_object(); }
+
+  void write(int64_t context, std::map<std::string, std::string> &files) const {
+    json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                   {"model_max_length", context},
+                   {"clean_up_tokenization_spaces", false}};
+    config.update(special);
+    if (!chatTemplate.is_null())
+      config["chat_template"] = chatTemplate;
+    files["tokenizer.json"] = text;
+    files["tokenizer_config.json"] = written(config);
+    files["special_tokens_map.json"] = written(special);
+  }
+
+  static std::string written(const json &j) { return j.dump(2, ' ', false, json::error_handler_t::replace) + "\n"; }
+
+  HfTokens ids;
+
+private:
+  const std::string file;
+  std::string text;
+  nlohmann::json tokenizer;  // sorted: members of an ordered_json are found one by one
+  json special = json::object(), chatTemplate;
+
+  void takeFromFolder() {
     const json beside = read("tokenizer_config.json"), generation = read("generation_config.json");
     for (const char *role : kRoles) {
       const json &said = part(beside, role);
@@ -57,29 +89,23 @@ public:
       chatTemplate = readInput(jinja.string(), "chat template");
   }
 
-  /// False for a tokenizer of another format than tokenizer.json.
-  bool areJson() const { return tokenizer.is_object(); }
-
-  void write(int64_t context, std::map<std::string, std::string> &files) const {
-    json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                   {"model_max_length", context},
-                   {"clean_up_tokenization_spaces", false}};
-    config.update(special);
-    if (!chatTemplate.is_null())
-      config["chat_template"] = chatTemplate;
-    files["tokenizer.json"] = text;
-    files["tokenizer_config.json"] = written(config);
-    files["special_tokens_map.json"] = written(special);
+  void takeFromGguf() {
+    const GgufVocabulary v = *readVocabulary(GgufFile(file));
+    auto role = [&](const char *name, int64_t id) {
+      if (id >= 0)
+        special[name] = v.tokens[size_t(id)];
+      return id >= 0 ? std::optional(id) : std::nullopt;
+    };
+    ids.bos = role("bos_token", v.bos);
+    ids.pad = role("pad_token", v.pad);
+    role("unk_token", v.unknown);
+    if (const auto eos = role("eos_token", v.eos))
+      ids.eos.push_back(*eos);
+    if (v.eot >= 0 && v.eot != v.eos)
+      ids.eos.push_back(v.eot);
+    if (!v.chatTemplate.empty())
+      chatTemplate = v.chatTemplate;
   }
-
-  static std::string written(const json &j) { return j.dump(2, ' ', false, json::error_handler_t::replace) + "\n"; }
-
-  HfTokens ids;
-
-private:
-  const std::string file, text;
-  nlohmann::json tokenizer;  // sorted: members of an ordered_json are found one by one
-  json special = json::object(), chatTemplate;
 
   /// A file beside the tokenizer; null if there is none.
   json read(const char *name) const {

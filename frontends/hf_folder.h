@@ -15,10 +15,10 @@ struct HfFolder {
   std::vector<std::string> differing;        // HfDescription::differing; then config.json is gptc's own
 };
 
-/// `tokenizer`: path of a tokenizer.json, which the folder gets as it is; "" for none. Special tokens are those that
-/// tokenizer_config.json and generation_config.json beside it name, as other programs write them; without those files
-/// only <|endoftext|>, which begins and ends a text as in GPT-2. Their chat template goes along. Throws
-/// UserError(FileMissing, DataInvalid).
+/// `tokenizer`: path of a tokenizer.json, which the folder gets as it is, or of a GGUF file; "" for none. Special
+/// tokens are those that tokenizer_config.json and generation_config.json beside it name, as other programs write them,
+/// or the GGUF file; without these only <|endoftext|>, which begins and ends a text as in GPT-2. Their chat template
+/// goes along. Throws UserError(FileMissing, DataInvalid), and those of Tokenizer::load for a GGUF file.
 HfFolder describeFolder(const ModelConfig &model, const std::string &tokenizer);
 
 }  // namespace gptc

@@ -29,6 +29,10 @@ bool isDefault(const ModelConfig &m, const std::string &key, const hf::json &val
     return m.rotated() == m.headSize();
   if (key == "ffn_dim")
     return !m.ffnDim || m.ffnDim == defaultFfnDim(m);
+  if (llvm::is_contained({"qkv_bias", "attention_bias", "mlp_bias"}, key))
+    return value == m.bias;
+  if (key == "norm_bias")
+    return value == (m.bias && m.norm == Norm::layernorm);
   return value == usual;
 }
 

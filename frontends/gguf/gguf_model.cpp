@@ -428,26 +428,6 @@ private:
   std::set<std::string> known;
 };
 
-/// A model.toml with the keys whose values are not the defaults, and all sizes.
-std::string tomlOf(const GgufFile &f, const ModelConfig &m, const std::string &weights) {
-  std::set<std::string> formats;
-  for (const GgufTensor &t : f.tensors())
-    formats.insert(t.format->name);
-  std::string text = fmt::format("# The model of a GGUF file: architecture {}, tensors of {}.\n[model]\n",
-                                 f.text("general.architecture").value_or(""), fmt::join(formats, ", "));
-  // Left out is what holds without being written.
-  const KeyTexts usual = keysOfModel(ModelConfig()), follows = keysOfModel(withoutDerived(m)), own = keysOfModel(m);
-  for (size_t i = 0; i < own.size(); ++i)
-    if (own[i] != (isDerived(own[i].first) ? follows[i] : usual[i]))
-      text += fmt::format("{} = {}\n", own[i].first, own[i].second);
-  std::string quoted;
-  for (const char c : weights)
-    quoted += c == '"' || c == '\\' ? fmt::format("\\{}", c) : std::string(1, c);
-  text +=
-      fmt::format("init_from = \"gguf:{}\"\n\n[data]\ntrain = \"train.bin\"  # `gptc data prepare` makes it\n", quoted);
-  return text;
-}
-
 /// What an architecture holds of a model: its own values, and those that its keys can say.
 ModelConfig heldBy(const Architecture &a, const ModelConfig &m) {
   ModelConfig held;
@@ -483,13 +463,12 @@ ModelConfig heldBy(const Architecture &a, const ModelConfig &m) {
 
 }  // namespace
 
-GgufImport importGguf(const std::string &file, const std::string &weights) {
-  const GgufFile f(file);
-  Reading reading(f);
-  const ModelConfig m = reading.run();
+ModelConfig importGguf(const GgufFile &file) {
+  Reading reading(file);
+  ModelConfig m = reading.run();
   if (!reading.problems.empty())
     throw UserError(reading.problems);
-  return {m, tomlOf(f, m, weights)};
+  return m;
 }
 
 GgufComparison compareGguf(const std::string &file, const ModelConfig &model) {

@@ -12,15 +12,9 @@
 
 namespace gptc {
 
-struct GgufImport {
-  ModelConfig model;  // complete
-  std::string toml;   // a model.toml that says it and begins with these weights; [data] is to be filled in
-};
-
-/// Reads the model of a GGUF file. `weights` stands in the text as init_from = "gguf:WEIGHTS". Throws UserErrors: those
-/// of GgufFile, and NotBuiltYet, MissingKey, UnknownKey, Contradiction and OutOfRange for what [model] cannot express;
-/// all of them together.
-GgufImport importGguf(const std::string &file, const std::string &weights);
+/// Reads the model of a GGUF file, complete. Throws UserErrors: NotBuiltYet, MissingKey, UnknownKey, Contradiction and
+/// OutOfRange for what [model] cannot express; all of them together.
+ModelConfig importGguf(const GgufFile &file);
 
 struct GgufComparison {
   bool found = false;  // false: the file does not exist, and nothing was compared

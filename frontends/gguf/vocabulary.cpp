@@ -18,24 +18,6 @@ using json = nlohmann::json;
 
 constexpr const char *kEndOfText = "<|endoftext|>";
 
-struct SpecialId {
-  const char *key;
-  int64_t GgufVocabulary::*id;
-};
-constexpr SpecialId kIds[] = {{"tokenizer.ggml.bos_token_id", &GgufVocabulary::bos},
-                              {"tokenizer.ggml.eos_token_id", &GgufVocabulary::eos},
-                              {"tokenizer.ggml.eot_token_id", &GgufVocabulary::eot},
-                              {"tokenizer.ggml.unknown_token_id", &GgufVocabulary::unknown},
-                              {"tokenizer.ggml.padding_token_id", &GgufVocabulary::pad}};
-
-struct Flag {
-  const char *key;
-  bool GgufVocabulary::*value;
-};
-constexpr Flag kFlags[] = {{"tokenizer.ggml.add_bos_token", &GgufVocabulary::addBos},
-                           {"tokenizer.ggml.add_eos_token", &GgufVocabulary::addEos},
-                           {"tokenizer.ggml.add_space_prefix", &GgufVocabulary::addSpacePrefix}};
-
 /// A member of an object; null if there is none, or `of` is no object.
 const json &part(const json &of, const char *name) {
   static const json absent;
@@ -92,6 +74,9 @@ public:
     takeTokens(part(part(j, "model"), "vocab"), part(j, "added_tokens"));
     takeMerges(part(part(j, "model"), "merges"));
     takeSpecialTokens();
+    takeTemplate(part(j, "post_processor"));
+    if (v.addBos && v.bos < 0)
+      bad("the tokenizer_config.json beside it asks for a bos_token, and names none");
     for (size_t i = 0; i < v.tokens.size(); ++i)
       if (v.types[i] == GgufVocabulary::unused)
         v.tokens[i] = fmt::format("[PAD{}]", i);
@@ -225,13 +210,32 @@ private:
     }
     v.addBos = part(config, "add_bos_token") == true;
     v.addEos = part(config, "add_eos_token") == true;
-    if (v.addBos && v.bos < 0)
-      bad("the tokenizer_config.json beside it asks for a bos_token, and names none");
     if (const json &chat = part(config, "chat_template"); chat.is_string())
       v.chatTemplate = chat;
     std::error_code e;
     if (const fs::path own = folder / "chat_template.jinja"; fs::exists(own, e))
       v.chatTemplate = readInput(own.string(), "chat template");
+  }
+
+  /// What a template puts around a text.
+  void takeTemplate(const json &post) {
+    if (part(post, "type") == "Sequence" && part(post, "processors").is_array())
+      for (const json &step : part(post, "processors"))
+        takeTemplate(step);
+    const json &single = part(post, "single");
+    if (part(post, "type") != "TemplateProcessing" || !single.is_array() || single.empty())
+      return;
+    auto tokenAt = [&](const json &place) {
+      const json &name = part(part(place, "SpecialToken"), "id");
+      const auto it = name.is_string() ? ids.find(name.get<std::string>()) : ids.end();
+      return it == ids.end() ? -1 : it->second;
+    };
+    if (const int64_t first = tokenAt(single.front()); first >= 0) {
+      v.bos = first;
+      v.addBos = true;
+    }
+    if (const int64_t last = tokenAt(single.back()); last >= 0 && last == v.eos)
+      v.addEos = true;
   }
 
   const std::string &file;
@@ -242,72 +246,8 @@ private:
 
 }  // namespace
 
-std::optional<GgufVocabulary> readVocabulary(const GgufFile &file) {
-  GgufVocabulary v;
-  v.model = file.text("tokenizer.ggml.model").value_or("no_vocab");
-  if (v.model == "no_vocab")
-    return std::nullopt;
-  v.pre = file.text("tokenizer.ggml.pre").value_or("");
-  v.tokens = file.texts("tokenizer.ggml.tokens").value_or(std::vector<std::string>());
-  v.merges = file.texts("tokenizer.ggml.merges").value_or(std::vector<std::string>());
-  if (v.tokens.empty())
-    file.damaged("tokenizer.ggml.tokens is missing or empty");
-  auto requireLength = [&](const char *key, size_t n) {
-    if (n != v.tokens.size())
-      file.damaged(fmt::format("{} has {} entries for {} tokens", key, n, v.tokens.size()));
-  };
-  if (const auto scores = file.numbers("tokenizer.ggml.scores")) {
-    requireLength("tokenizer.ggml.scores", scores->size());
-    for (const double score : *scores)
-      v.scores.push_back(float(score));
-  }
-  v.types.assign(v.tokens.size(), GgufVocabulary::normal);
-  if (const auto types = file.integers("tokenizer.ggml.token_type")) {
-    requireLength("tokenizer.ggml.token_type", types->size());
-    for (size_t i = 0; i < types->size(); ++i) {
-      if ((*types)[i] < GgufVocabulary::normal || (*types)[i] > GgufVocabulary::byte)
-        file.damaged(fmt::format("tokenizer.ggml.token_type has {}, which is no type of token", (*types)[i]));
-      v.types[i] = int32_t((*types)[i]);
-    }
-  }
-  for (const SpecialId &s : kIds) {
-    v.*s.id = file.integer(s.key).value_or(-1);
-    if (file.has(s.key) && (v.*s.id < 0 || v.*s.id >= int64_t(v.tokens.size())))
-      file.damaged(fmt::format("{} = {} is no token", s.key, v.*s.id));
-  }
-  const bool sentences = v.model == "llama", words = v.model == "bert";
-  v.addBos = sentences || words || (v.model == "gpt2" && v.pre == "llama-bpe");
-  v.addEos = words || v.model == "t5";
-  v.addSpacePrefix = sentences || v.model == "t5";
-  for (const Flag &f : kFlags)
-    v.*f.value = file.boolean(f.key).value_or(v.*f.value);
-  v.chatTemplate = file.text("tokenizer.chat_template").value_or("");
-  return v;
-}
-
 GgufVocabulary vocabularyOf(const std::string &tokenizerJson, int64_t vocabSize) {
   return Conversion(tokenizerJson, vocabSize).run();
-}
-
-void addVocabulary(GgufKeys &keys, const GgufVocabulary *v) {
-  keys.emplace_back("tokenizer.ggml.model", v ? v->model : std::string("no_vocab"));
-  if (!v)
-    return;
-  if (!v->pre.empty())
-    keys.emplace_back("tokenizer.ggml.pre", v->pre);
-  keys.emplace_back("tokenizer.ggml.tokens", v->tokens);
-  if (!v->scores.empty())
-    keys.emplace_back("tokenizer.ggml.scores", v->scores);
-  keys.emplace_back("tokenizer.ggml.token_type", v->types);
-  if (!v->merges.empty() || v->model == "gpt2")
-    keys.emplace_back("tokenizer.ggml.merges", v->merges);
-  for (const SpecialId &s : kIds)
-    if (v->*s.id >= 0)
-      keys.emplace_back(s.key, uint32_t(v->*s.id));
-  for (const Flag &f : kFlags)
-    keys.emplace_back(f.key, v->*f.value);
-  if (!v->chatTemplate.empty())
-    keys.emplace_back("tokenizer.chat_template", v->chatTemplate);
 }
 
 }  // namespace gptc

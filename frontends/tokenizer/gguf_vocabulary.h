@@ -1,12 +1,16 @@
-// The vocabulary of a GGUF file, as plain data: frontends/gguf/ reads and writes its keys tokenizer.ggml.*, and
-// Tokenizer::fromGguf makes a tokenizer of it.
+// The vocabulary of a GGUF file: its keys tokenizer.ggml.*, as they stand. Tokenizer::fromGguf makes a tokenizer of it.
 #pragma once
 
+#include "support/gguf/gguf_writer.h"
+
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace gptc {
+
+class GgufFile;
 
 struct GgufVocabulary {
   /// What each token is, by llama.cpp's numbers.
@@ -25,5 +29,12 @@ struct GgufVocabulary {
   bool addSpacePrefix = false;                                   // of "llama": a text begins with a space
   std::string chatTemplate;                                      // "": none
 };
+
+/// The vocabulary of a file; nullopt if it has none. Throws UserError(CheckpointDamaged) for numbers of tokens that the
+/// vocabulary lacks, lists of other lengths, unknown types, and more than 2^24 tokens.
+std::optional<GgufVocabulary> readVocabulary(const GgufFile &file);
+
+/// Appends the keys of a vocabulary; of null, those that say that there is none.
+void addVocabulary(GgufKeys &keys, const GgufVocabulary *vocabulary);
 
 }  // namespace gptc

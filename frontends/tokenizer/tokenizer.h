@@ -12,7 +12,7 @@
 //   tokenizer.model     SentencePiece: BPE and unigram (sentencepiece_model.proto)
 //   tekken.json         Mistral's, with pattern, ranks and control tokens
 //   NAME.tiktoken       tiktoken's ranks, one token and its rank a line; the pattern is named beside the file
-// and from the vocabulary of a GGUF file.
+//   NAME.gguf           the vocabulary of a GGUF file: BPE over bytes, or SentencePiece's BPE
 //
 // What a file asks for and gptc does not know is a coded error, never left out.
 #pragma once
@@ -69,8 +69,8 @@ public:
   /// Reads GPT-2's merges file: a "#version" line, then one merge per line. Throws UserError(FileMissing, DataInvalid).
   static Tokenizer fromMerges(const std::string &file);
   /// Reads a file of the formats above, told apart by their content. "FILE:PATTERN" names the pattern of tiktoken's
-  /// ranks: gpt2, cl100k, o200k or llama3. Throws UserErrors FileMissing, DataInvalid, TooLarge, and NotBuiltYet for
-  /// parts that gptc does not know. `file` is for messages.
+  /// ranks: gpt2, cl100k, o200k or llama3. Throws UserErrors FileMissing, DataInvalid, TooLarge, NotBuiltYet for parts
+  /// that gptc does not know, and CheckpointDamaged for GGUF files. `file` is for messages.
   static Tokenizer load(const std::string &file);
   static Tokenizer fromJson(const std::string &text, const std::string &file);
   static Tokenizer fromTekken(const std::string &text, const std::string &file);

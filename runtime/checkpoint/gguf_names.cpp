@@ -59,7 +59,9 @@ std::optional<std::vector<GgufPart>> ggufParts(const State &s, llvm::StringRef a
   const auto *arch = llvm::find_if(kArchitectures, [&](const Architecture &a) { return architecture == a.name; });
   if (arch == std::end(kArchitectures))
     return std::nullopt;
-  auto [stem, ending] = llvm::StringRef(s.name).rsplit('.');
+  llvm::StringRef own = s.name;
+  own.consume_front("low.");  // of sampling and evaluation, where the rounded copy is the parameter
+  auto [stem, ending] = own.rsplit('.');
   const Type type = wholeType(s);
   std::vector<int64_t> shape;
   for (const Dim &d : type.dims)

@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/gguf_weights.h"
 
 #include "ir/facts.h"
+#include "ir/kernel/eval.h"
 #include "ir/mesh.h"
 #include "runtime/checkpoint/checkpoint_files.h"
 #include "runtime/checkpoint/file_layout.h"
@@ -49,8 +50,9 @@ private:
 /// Reads one tensor into its places, a piece for each task.
 class TensorRead {
 public:
-  TensorRead(const GgufFile &file, const GgufTensor &tensor, const GgufPart &part, const Places &places, float *to)
-      : file(file), tensor(tensor), part(part), places(places), to(to), vector(part.shape.size() == 1),
+  TensorRead(const GgufFile &file, const GgufTensor &tensor, const GgufPart &part, const Places &places,
+             const StateView &to, DType dtype)
+      : file(file), tensor(tensor), part(part), places(places), to(to), dtype(dtype), vector(part.shape.size() == 1),
         rows(vector ? 1 : part.shape[0]), columns(part.shape.back()), width(std::min(columns, kPiece)),
         height(std::max<int64_t>(1, kPiece / columns)), across((columns + width - 1) / width) {}
 
@@ -80,7 +82,7 @@ private:
     auto put = [&](int64_t row, int64_t column, float value) {
       const int64_t i = places.row[size_t(row)], j = places.column[size_t(part.firstColumn + column)];
       if (i >= 0 && j >= 0)
-        to[i + j] = value;
+        store(i + j, value);
     };
     if (part.transposed) {
       std::vector<int64_t> columnOf;
@@ -96,11 +98,22 @@ private:
         put(r, vector ? part.rowOf(c) : c, values[size_t((r - r0) * step + c - c0)]);
   }
 
+  /// Rounded to nearest even, as loading a safetensors file does.
+  void store(int64_t at, float value) const {
+    if (dtype == DType::f32)
+      to.as<float>()[at] = value;
+    else if (dtype == DType::bf16)
+      to.as<uint16_t>()[at] = kir::bitsOfBF16(kir::roundBF16(value));
+    else
+      to.as<_Float16>()[at] = _Float16(value);
+  }
+
   const GgufFile &file;
   const GgufTensor &tensor;
   const GgufPart &part;
   const Places &places;
-  float *to;
+  const StateView &to;
+  const DType dtype;
   const bool vector;
   const int64_t rows, columns, width, height, across;
   std::mutex mutex;
@@ -195,12 +208,12 @@ void loadGguf(Executor &executor, const std::string &path) {
   // All checks have passed: now change the executor's states.
   const int64_t rank = executor.ranks ? executor.ranks->rank : 0;
   for (const auto &[s, parts] : all) {
-    GPTC_CHECK(s->type.dtype == DType::f32, "@{} : {}", s->name, s->type.str());
+    GPTC_CHECK(isConvertible(DType::f32, s->type.dtype), "@{} : {}", s->name, s->type.str());
     const Places places(*s, Piece::of(*s, Mesh::of(m), rank));
     // Padding stays as it is: zero.
     const StateView view = executor.view(*s, StateAccess::readAndWrite);
     for (const GgufPart &part : parts)
-      TensorRead(file, *file.find(part.name), part, places, view.as<float>()).run(executor.threads());
+      TensorRead(file, *file.find(part.name), part, places, view, s->type.dtype).run(executor.threads());
   }
   fillCopies(executor);
 }

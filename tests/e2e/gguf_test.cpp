@@ -82,7 +82,7 @@ TEST_F(Gguf, LossesOfImportedModelsAreThoseOfTransformers) {
   int compared = 0;
   for (double want; losses >> name >> want;) {
     const std::string file = fmt::format("{}{}.gguf", goldens, name), model = w.path(name + ".toml");
-    writeFile(model, importGguf(file, file).toml);
+    ASSERT_EQ(w.gptc({"import", file, "-o", model}).code, 0);
     const std::string tokens = goldens + "tokens.bin", plan = w.path(name + ".plan");
     const Result r = w.gptc({"compile", model, "-o", plan, "--set", "data.train='" + tokens + "'", "--set",
                              "data.val='" + tokens + "'", "--set", "eval.steps=0", "--set", "train.micro_batch=1",
@@ -121,12 +121,60 @@ TEST_F(Gguf, WhatIsExportedComputesTheSame) {
     }
     // Another plan begins with it, and it is that model.
     const std::string f32 = w.path(fmt::format("{}fp32.gguf", n));
-    EXPECT_EQ(importGguf(f32, "x").model.nHead, loadPlan(plan).planned->attrs.getInt("n_head"));
+    EXPECT_EQ(importGguf(GgufFile(f32)).nHead, loadPlan(plan).planned->attrs.getInt("n_head"));
     settings.push_back("model.init_from='gguf:" + f32 + "'");
     EXPECT_EQ(lossOf(w.compile(fmt::format("again{}", n), settings)), loss);
     ++n;
   }
   EXPECT_EQ(ggufFormatOf("q4_0"), std::nullopt);
+}
+
+TEST_F(Gguf, WeightsAreExportedWithoutTraining) {
+  for (const std::string name : {"llama", "gpt2"}) {
+    const std::string file = fmt::format("{}{}.gguf", goldens, name), model = w.path(name + ".toml");
+    ASSERT_EQ(w.gptc({"import", file, "-o", model}).code, 0);
+    auto compile = [&](const std::string &init, const std::string &plan) {
+      const Result r = w.gptc({"compile", model,
+                               "-o",      w.path(plan),
+                               "--set",   "model.init_from='" + init + "'",
+                               "--set",   "data.train='" + goldens + "tokens.bin'",
+                               "--set",   "data.val='" + goldens + "tokens.bin'",
+                               "--set",   "eval.steps=0",
+                               "--set",   "train.micro_batch=1",
+                               "--set",   "train.global_batch_tokens=16",
+                               "--set",   "precision.compute=bf16",
+                               "--set",   "out_dir='" + w.path(plan + "-out") + "'"});
+      EXPECT_EQ(r.code, 0) << r.output;
+      return w.path(plan);
+    };
+    const std::string plan = compile("gguf:" + file, name + ".plan");
+    const double loss = lossOf(plan);
+    // Whatever the plan computes in, weights stay as they are.
+    const std::string folder = w.path(name + "-hf"), again = w.path(name + "-again.gguf");
+    for (const std::vector<std::string> &to :
+         std::vector<std::vector<std::string>>{{folder}, {again, "--format", "gguf"}}) {
+      std::vector<std::string> words = {"export", plan, "-o"};
+      words.insert(words.end(), to.begin(), to.end());
+      const Result done = w.gptc(words);
+      ASSERT_EQ(done.code, 0) << done.output;
+      EXPECT_NE(done.output.find("weights     " + file), std::string::npos) << done.output;
+      EXPECT_FALSE(fs::exists(to[0] + ".first"));
+    }
+    EXPECT_EQ(lossOf(compile("hf:" + folder, name + "-hf.plan")), loss);
+    EXPECT_EQ(lossOf(compile("gguf:" + again, name + "-again.plan")), loss);
+    const GgufFile before(file), after(again);
+    for (const GgufTensor &t : before.tensors()) {
+      std::vector<float> a(size_t(t.rows() * t.columns())), b(a.size());
+      before.read(t, 0, int64_t(a.size()), a.data());
+      const GgufTensor *same = after.find(t.name);
+      ASSERT_TRUE(same) << t.name;
+      after.read(*same, 0, int64_t(b.size()), b.data());
+      EXPECT_EQ(a, b) << t.name;
+    }
+  }
+  const Result none = w.gptc({"export", w.compile("plan", {}), "-o", w.path("none")});
+  EXPECT_NE(none.output.find("train first"), std::string::npos) << none.output;
+  EXPECT_EQ(none.code, 3);
 }
 
 TEST_F(Gguf, AnyNumberOfRanksBeginsWithTheSameWeights) {
@@ -161,7 +209,7 @@ TEST_F(Gguf, AnyNumberOfRanksBeginsWithTheSameWeights) {
 
 TEST_F(Gguf, CompilingComparesTheFileWithTheModel) {
   const std::string file = goldens + "gpt2.gguf", model = w.path("model.toml");
-  writeFile(model, importGguf(file, file).toml);
+  ASSERT_EQ(w.gptc({"import", file, "-o", model}).code, 0);
   const Result r = w.gptc({"compile", model, "-o", w.path("p.plan"), "--set", "model.n_head=4", "--set",
                            "data.train='" + goldens + "tokens.bin'"});
   EXPECT_EQ(r.code, 3);
@@ -202,7 +250,7 @@ TEST_F(Gguf, SmolLM2IsImportedAndItsBlocksAreReadAsGgmlDoes) {
   if (IsSkipped())
     return;
   const std::string path = readFile(w.path("said.txt"));
-  const ModelConfig m = importGguf(path, path).model;
+  const ModelConfig m = importGguf(GgufFile(path));
   EXPECT_EQ(m.nLayer, 30);
   EXPECT_EQ(m.nKvHead, 3);
   EXPECT_EQ(m.ropeTheta, 1e5);

@@ -1,9 +1,11 @@
-// gptc export: writes a trained model as other programs read it.
+// gptc export: writes a model as other programs read it.
 #include "frontends/hf_families.h"
 #include "frontends/hf_folder.h"
 #include "frontends/own_config.h"
 #include "frontends/toml_config.h"
+#include "runtime/checkpoint/checkpoint_saver.h"
 #include "runtime/checkpoint/export_folder.h"
+#include "runtime/train/session.h"
 #include "runtime/train/weights.h"
 #include "runtime/tuning/cache_secret.h"
 #include "support/files.h"
@@ -13,6 +15,7 @@
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/export_gguf.h"
+#include "tools/compiler/inference.h"
 #include "tools/planner/cache_dir.h"
 #include "tools/planner/plan_module.h"
 
@@ -57,8 +60,29 @@ CheckpointStore::Published checkpointOf(const std::string &outDir, const std::op
   GPTC_UNREACHABLE("requireWeights finds no checkpoint in {}", outDir);
 }
 
-CheckpointStore::Published checkpointOfPlan(const Options &o) {
-  const Plan plan = loadPlan(o.run, cacheSecret(defaultCacheDir()));
+/// What is exported.
+struct Source {
+  CheckpointStore::Published checkpoint;
+  std::string shown;                       // where it is from
+  std::unique_ptr<AtomicDir> folder = {};  // of the checkpoint, if it lives only as long as this
+};
+
+/// The weights with which a run begins, as a checkpoint beside what is written.
+Source initialWeights(const Options &o, Plan plan) {
+  const std::string from = llvm::StringRef(plan.run.initFrom).split(':').second.str();
+  const ModelIdentity model = modelIdentity(*plan.planned);
+  const std::string hash = plan.hash, cacheDir = defaultCacheDir();
+  const HfFiles described = plan.hf;
+  Session session(inferencePlan(std::move(plan), {}, cacheDir), cacheDir);  // parameters alone
+  loadWeights(session.executor, from, model);
+  auto folder = std::make_unique<AtomicDir>(absolutePath(o.out) + ".first");
+  const CheckpointStore store(folder->path());
+  CheckpointSaver(session.executor, store, false, described).save({.planHash = hash, .model = model}, 0);
+  return {CheckpointStore::published(store.pathOf(0)), from, std::move(folder)};
+}
+
+Source checkpointOfPlan(const Options &o) {
+  Plan plan = loadPlan(o.run, cacheSecret(defaultCacheDir()));
   const std::string here = fs::current_path().string();
   if (!plan.madeHere && !liesWithin(plan.run.outDir, here))
     throw UserError(
@@ -67,22 +91,29 @@ CheckpointStore::Published checkpointOfPlan(const Options &o) {
                     "of the working folder {}",
                     o.run, plan.run.outDir, here),
         "name the folder of the run instead of the plan");
+  if (!o.checkpoint && plan.run.initFrom != "scratch" && CheckpointStore(plan.run.outDir).steps().empty())
+    return initialWeights(o, std::move(plan));
   CheckpointStore::Published found = checkpointOf(plan.run.outDir, o.checkpoint);
   // Earlier versions described no model; the plan does, even theirs.
   if (found.described.empty())
     found.described = !plan.hf.empty()     ? plan.hf
                       : plan.model.empty() ? HfFiles()
                                            : describeFolder(readConfig("", plan.model).model, plan.run.tokenizer).files;
-  return found;
+  const std::string dir = found.info.dir;
+  return {std::move(found), dir};
 }
 
-CheckpointStore::Published find(const Options &o) {
+Source find(const Options &o) {
   std::error_code e;
   auto has = [&](const char *name) { return fs::exists(fs::path(o.run) / name, e); };
+  auto of = [](CheckpointStore::Published found) {
+    const std::string dir = found.info.dir;
+    return Source{std::move(found), dir};
+  };
   if (has("planned.gir"))
     return checkpointOfPlan(o);
   if (has("checkpoints"))
-    return checkpointOf(absolutePath(o.run), o.checkpoint);
+    return of(checkpointOf(absolutePath(o.run), o.checkpoint));
   if (!has("manifest.json"))
     throw UserError(ErrorCode::FileMissing, fmt::format("{} is no plan, no run and no checkpoint", o.run),
                     "name the plan, the out_dir of its run, or a folder checkpoints/step-N in that");
@@ -90,7 +121,7 @@ CheckpointStore::Published find(const Options &o) {
     throw UserError(ErrorCode::Usage,
                     fmt::format("{} is a checkpoint: --checkpoint chooses among those of a run", o.run),
                     "leave out --checkpoint");
-  return CheckpointStore::published(absolutePath(o.run));
+  return of(CheckpointStore::published(absolutePath(o.run)));
 }
 
 /// The configuration of a checkpoint's model. Its manifest has the keys of [model], but the context only where a table
@@ -110,20 +141,21 @@ Config configOf(const CheckpointStore::Published &from) {
 }
 
 /// Throws UserErrors: those of exportGguf, and Unwritable for a file that is there and is no GGUF file.
-void exportAsGguf(const Options &o, const CheckpointStore::Published &from) {
+void exportAsGguf(const Options &o, const Source &source) {
+  const CheckpointStore::Published &from = source.checkpoint;
   std::error_code e;
   if (fs::exists(fs::symlink_status(o.out, e)) && !isGguf(o.out))
     throw UserError(ErrorCode::Unwritable, fmt::format("{} is there, and no GGUF file", o.out),
                     "choose another name with -o");
   const std::string word = o.dtype.empty() ? "fp32" : o.dtype;
   const std::string tokenizer = from.info.dir + "/tokenizer.json";
-  const TensorFiles source(from.weights);
+  const TensorFiles weights(from.weights);
   exportGguf(o.out, {.config = configOf(from),
-                     .source = source,
+                     .source = weights,
                      .tokenizer = fs::exists(tokenizer, e) ? tokenizer : "",
                      .name = fs::path(o.out).stem().string(),
                      .type = *ggufFormatOf(word)});
-  fmt::print("{:<11} {}\n", "checkpoint", from.info.dir);
+  fmt::print("{:<11} {}\n", source.folder ? "weights" : "checkpoint", source.shown);
   fmt::print("{:<11} {}: {}, {}\n", "written", o.out, word, formatBytes(double(fs::file_size(o.out))));
 }
 
@@ -135,9 +167,9 @@ void exportRun(const Options &o) {
   ExportOptions options;
   if (!o.dtype.empty())
     options.dtype = o.dtype == "fp32" ? DType::f32 : o.dtype == "bf16" ? DType::bf16 : DType::f16;
-  const CheckpointStore::Published from = find(o);
-  const Exported done = exportFolder(from, o.out, options);
-  fmt::print("{:<11} {}\n", "checkpoint", from.info.dir);
+  const Source source = find(o);
+  const Exported done = exportFolder(source.checkpoint, o.out, options);
+  fmt::print("{:<11} {}\n", source.folder ? "weights" : "checkpoint", source.shown);
   fmt::print("{:<11} {}: {} tensors of {}, {} in {} file{}\n", "written", o.out, done.tensors, nameOf(done.dtype).str(),
              formatBytes(double(done.bytes)), done.files, done.files == 1 ? "" : "s");
 }
@@ -147,7 +179,10 @@ void exportRun(const Options &o) {
 void addExportCommand(Command &app) {
   Command c = app.command("export", "Writes a trained model as Hugging Face's programs or llama.cpp read it");
   auto o = std::make_shared<Options>();
-  c.option("run", o->run, "A plan, the out_dir of its run, or a checkpoint").required().type("PLAN|DIR");
+  c.option("run", o->run,
+           "A plan, the out_dir of its run, or a checkpoint; of a plan that has not run, the weights of init_from")
+      .required()
+      .type("PLAN|DIR");
   c.option("-o,--out", o->out, "Folder or file to write; what an earlier export wrote is replaced")
       .required()
       .type("DIR|FILE.gguf");

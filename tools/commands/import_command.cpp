@@ -10,11 +10,13 @@
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringRef.h"
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 namespace gptc {
 
@@ -28,11 +30,12 @@ struct ImportOptions {
   bool force = false;
 };
 
-/// The model that a folder describes.
+/// The model that a folder or a GGUF file describes.
 struct Found {
   ModelConfig model;
-  std::string family;
-  std::vector<std::string> ends;  // ids of the tokens that end a text
+  std::string family, title;
+  std::vector<std::string> ends = {};  // ids of the tokens that end a text
+  std::string tokenizer = {};          // its file, in or below what is imported
 };
 
 /// Weights may be in a pickle only, which can run code when it is read. Throws UserError(FileMissing).
@@ -93,11 +96,13 @@ Found find(const std::string &dir) {
   if (!fs::is_directory(dir, e))
     throw UserError(ErrorCode::FileMissing, fmt::format("there is no folder {}", dir),
                     "name the folder that holds config.json and the weights as safetensors");
-  Found found{readHfConfig(dir), "", {}};
+  Found found{readHfConfig(dir), "", ""};
   requireSafetensors(dir);
   requireBuilt(dir, found.model);
   const json config = contentOf(fs::path(dir) / "config.json");
   found.family = config.at("model_type");
+  found.title = "a model of the family " + found.family;
+  found.tokenizer = "tokenizer.json";
   // Models for dialogue have more ends in generation_config.json.
   const fs::path beside = fs::path(dir) / "generation_config.json";
   const json generation = fs::exists(beside, e) ? contentOf(beside) : json::object();
@@ -109,22 +114,38 @@ Found find(const std::string &dir) {
   return found;
 }
 
+Found findInGguf(const std::string &path) {
+  const GgufFile file(path);
+  Found found{importGguf(file), "", ""};
+  found.family = file.text("general.architecture").value_or("");
+  std::set<std::string> formats;
+  for (const GgufTensor &t : file.tensors())
+    formats.insert(t.format->name);
+  found.title =
+      fmt::format("the model of a GGUF file: architecture {}, tensors of {}", found.family, fmt::join(formats, ", "));
+  if (const auto v = readVocabulary(file))
+    for (const int64_t id : {v->eos, v->eot})
+      if (const std::string text = std::to_string(id); id >= 0 && !llvm::is_contained(found.ends, text))
+        found.ends.push_back(text);
+  return found;
+}
+
 /// The line of [data] for the tokenizer. One that cannot be used is in a comment, with the reason.
-std::string tokenizerLine(const fs::path &dir, const std::string &shown, const ModelConfig &model) {
+std::string tokenizerLine(const std::string &file, const std::string &shown, const ModelConfig &model) {
   std::error_code e;
-  if (!fs::exists(dir / "tokenizer.json", e))
+  if (!fs::exists(file, e))
     return "# tokenizer = \"data/tokenizer.json\"  # the folder has no tokenizer.json\n";
   std::string why;
   try {
     // An encoder's [MASK] would be one more.
-    const int64_t tokens = Tokenizer::load((dir / "tokenizer.json").string()).vocabSize();
+    const int64_t tokens = Tokenizer::load(file).vocabSize();
     if (tokens + !model.causal > model.vocabSize)
       why = fmt::format("it has {} tokens, the model {}", tokens, model.vocabSize);
   } catch (const UserError &error) {
     why = error.diagnostics[0].message;
   }
   std::replace_if(why.begin(), why.end(), [](char c) { return uint8_t(c) < ' '; }, ' ');
-  const std::string line = "tokenizer = " + tomlString((fs::path(shown) / "tokenizer.json").string());
+  const std::string line = "tokenizer = " + tomlString(shown);
   return why.empty() ? line + "\n" : fmt::format("# {}  # {}\n", line, why);
 }
 
@@ -137,16 +158,19 @@ std::string pathFrom(const std::string &file, const std::string &dir) {
 }
 
 std::string textOf(const ImportOptions &o, const Found &f) {
-  const std::string dir = pathFrom(o.out, o.dir);
+  const std::string from = pathFrom(o.out, o.dir);
+  const bool gguf = f.tokenizer.empty();
+  const fs::path whole = absolutePath(o.dir), name = gguf ? whole.stem() : whole.filename();
+  auto tokenizerIn = [&](const std::string &dir) { return gguf ? dir : (fs::path(dir) / f.tokenizer).string(); };
   return fmt::format(
-      R"(# gptc import: a model of the family {family}, with whose weights it begins.
+      R"(# gptc import: {title}, with whose weights it begins.
 # `gptc compile FILE` says how long training will take on this machine, `--set train.steps=100` overrides any key, and
 # `gptc config --list` shows every key there is. Paths count from the folder of this file.
 
 name = {name}
 
 [model]                         # docs/model.md
-init_from = {init}  # compared with the config.json there
+init_from = {init}  # compared with what {source} says
 {model}
 [train]
 steps = 1000
@@ -171,31 +195,23 @@ steps = 20                      # global batches of validation data each time
 every = 200                     # steps; a run that was ended goes on from the newest
 keep = 3
 )",
-      fmt::arg("family", f.family), fmt::arg("name", tomlString(fs::path(absolutePath(o.dir)).filename().string())),
-      fmt::arg("init", tomlString("hf:" + dir)), fmt::arg("model", modelText(f.model)),
-      fmt::arg("tokenizer", tomlString((fs::path(dir) / "tokenizer.json").string())),
-      fmt::arg("line", tokenizerLine(o.dir, dir, f.model)),
+      fmt::arg("title", f.title), fmt::arg("name", tomlString(name.string())),
+      fmt::arg("init", tomlString((gguf ? "gguf:" : "hf:") + from)),
+      fmt::arg("source", gguf ? "it" : "the config.json there"), fmt::arg("model", modelText(f.model)),
+      fmt::arg("tokenizer", tomlString(tokenizerIn(from))),
+      fmt::arg("line", tokenizerLine(tokenizerIn(o.dir), tokenizerIn(from), f.model)),
       fmt::arg("ends", f.ends.empty() ? "" : fmt::format("# tokens that end a text: {}\n", fmt::join(f.ends, ", "))));
-}
-
-void said(const ImportOptions &o, const std::string &family, const ModelConfig &model) {
-  fmt::print("{}: {}, {} layers of {} features, {} tokens\n", o.out, family, model.nLayer, model.nEmbd,
-             model.vocabSize);
-  fmt::print("next        gptc compile {} -o {}.plan\n", o.out, fs::path(o.out).stem().string());
 }
 
 void importModel(const ImportOptions &o) {
   if (!o.force && fs::exists(fs::symlink_status(o.out)))
     throw UserError(ErrorCode::Unwritable, fmt::format("{} is there already", o.out),
                     fmt::format("-o FILE writes another one, --force writes over {}", o.out));
-  if (isGguf(o.dir)) {
-    const GgufImport f = importGguf(o.dir, pathFrom(o.out, o.dir));
-    writeFileAtomically(o.out, f.toml);
-    return said(o, "gguf", f.model);
-  }
-  const Found f = find(o.dir);
+  const Found f = isGguf(o.dir) ? findInGguf(o.dir) : find(o.dir);
   writeFileAtomically(o.out, textOf(o, f));
-  said(o, f.family, f.model);
+  fmt::print("{}: {}, {} layers of {} features, {} tokens\n", o.out, f.family, f.model.nLayer, f.model.nEmbd,
+             f.model.vocabSize);
+  fmt::print("next        gptc compile {} -o {}.plan\n", o.out, fs::path(o.out).stem().string());
 }
 
 }  // namespace

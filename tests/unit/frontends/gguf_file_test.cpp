@@ -394,7 +394,7 @@ TEST_F(Gguf, FiveHundredMutationsAreRefusedOrRead) {
     // What its metadata mean is read or refused too.
     const std::string path = (dir / "x.gguf").string();
     try {
-      importGguf(path, path);
+      importGguf(GgufFile(path));
       ++imported;
     } catch (const UserError &) {
     }

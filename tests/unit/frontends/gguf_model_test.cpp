@@ -2,6 +2,7 @@
 // metadata that llama.cpp's converter writes (gguf/make_goldens.py).
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/gguf/vocabulary.h"
+#include "frontends/model_text.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "frontends/tokenizer/training.h"
 #include "frontends/toml_config.h"
@@ -37,6 +38,11 @@ protected:
   std::string write(const std::string &name, const std::string &text) {
     std::ofstream(dir / name) << text;
     return path(name);
+  }
+  /// A model file with the model of a GGUF file, from which it begins.
+  std::string modelFile(const std::string &gguf, const std::string &weights) {
+    return write("model.toml", fmt::format("[model]\ninit_from = {}\n{}\n[data]\ntrain = \"train.bin\"\n",
+                                           tomlString("gguf:" + weights), modelText(importGguf(GgufFile(gguf)))));
   }
   /// A file with these keys and tensors of zeros.
   std::string made(const GgufKeys &keys, const std::vector<GgufWriter::Tensor> &tensors) {
@@ -86,48 +92,37 @@ GgufKeys with(GgufKeys keys, const std::string &key, GgufValue value) {
 
 TEST_F(GgufModel, ImportsAsAModelFileThatHoldsIt) {
   const std::string file = goldens + "llama.gguf";
-  const GgufImport made = importGguf(file, file);
-  EXPECT_EQ(made.toml, fmt::format(R"(# The model of a GGUF file: architecture llama, tensors of F32.
-[model]
-n_layer = 2
+  const ModelConfig llama = importGguf(GgufFile(file));
+  EXPECT_EQ(modelText(llama), R"(n_layer = 2
 n_head = 2
-n_embd = 12
-n_kv_head = 1
+n_embd = 12                     # the width
+n_kv_head = 1                   # heads of keys and values
 ffn_dim = 20
 vocab_size = 37
-block_size = 16
+block_size = 16                 # the context, in tokens; a shorter one works, too
 norm = "rmsnorm"
 norm_eps = 1e-06
 activation = "swiglu"
 position = "rope"
 bias = false
-tie_embeddings = false
-init_from = "gguf:{}"
-
-[data]
-train = "train.bin"  # `gptc data prepare` makes it
-)",
-                                   file));
-  EXPECT_EQ(made.model.normEps, 1e-6);
+tie_embeddings = false          # whether the classifier is the embedding table
+)");
+  EXPECT_EQ(llama.normEps, 1e-6);
   for (const char *name : {"llama", "gpt2", "bloom"}) {
     const std::string weights = fmt::format("{}{}.gguf", goldens, name);
-    const std::string model = write("model.toml", importGguf(weights, weights).toml);
-    const Config c = loadConfig(model, {}, {});
+    const Config c = loadConfig(modelFile(weights, weights), {}, {});
     EXPECT_TRUE(c.warnings.empty()) << name;
     EXPECT_EQ(c.run.initFrom, "gguf:" + weights);
     EXPECT_TRUE(compareGguf(weights, c.model).differences.empty()) << name;
   }
-  const ModelConfig bloom = importGguf(goldens + "bloom.gguf", "x").model;
+  const ModelConfig bloom = importGguf(GgufFile(goldens + "bloom.gguf"));
   EXPECT_EQ(bloom.position, Position::alibi);
   EXPECT_TRUE(bloom.embeddingNorm && bloom.bias && bloom.tieEmbeddings);
   EXPECT_EQ(bloom.ffnDim, 48);
-  // A path that TOML must quote.
-  EXPECT_NE(importGguf(file, "a \"b\"\\c").toml.find(R"(init_from = "gguf:a \"b\"\\c")"), std::string::npos);
 }
 
 TEST_F(GgufModel, EachDifferenceIsAnErrorWithBothValues) {
   std::filesystem::copy(goldens + "llama.gguf", dir / "x.gguf");
-  const std::string toml = importGguf(path("x.gguf"), "x.gguf").toml;
   const struct {
     const char *setting;
     std::string message;
@@ -151,7 +146,7 @@ TEST_F(GgufModel, EachDifferenceIsAnErrorWithBothValues) {
       {"model.embedding_norm=true",
        "209 : general.architecture = \"llama\" has embedding_norm = false, but model.embedding_norm = true"},
       {"model.tie_embeddings=true", "209 : a tensor output.weight, but model.tie_embeddings = true"}};
-  const std::string model = write("model.toml", toml);
+  const std::string model = modelFile(path("x.gguf"), "x.gguf");
   for (const auto &c : cases)
     EXPECT_EQ(problems([&] { loadConfig(model, {c.setting}, {}); }), Texts{c.message}) << c.setting;
   for (const char *fine : {"model.block_size=8", "model.dropout=0.5", "model.init_from=scratch"})
@@ -205,18 +200,19 @@ TEST_F(GgufModel, WhatModelHasNoKeyForIsRefusedByName) {
       {"llama.block_count", -1.5f, "504  is no valid GGUF file: llama.block_count is -1.5, where an integer is needed"},
   };
   for (const Case &c : cases)
-    EXPECT_EQ(problems([&] { importGguf(made(with(llamaKeys, c.key, c.value), embeddings), "x"); }), Texts{c.message})
+    EXPECT_EQ(problems([&] { importGguf(GgufFile(made(with(llamaKeys, c.key, c.value), embeddings))); }),
+              Texts{c.message})
         << c.key;
-  EXPECT_EQ(problems([&] { importGguf(made(llamaKeys, embeddings), "x"); }), Texts{});
+  EXPECT_EQ(problems([&] { importGguf(GgufFile(made(llamaKeys, embeddings))); }), Texts{});
   for (const char *harmless : {"general.license", "quantize.imatrix.file", "tokenizer.ggml.whatever"})
-    EXPECT_EQ(problems([&] { importGguf(made(with(llamaKeys, harmless, std::string("x")), embeddings), "x"); }),
+    EXPECT_EQ(problems([&] { importGguf(GgufFile(made(with(llamaKeys, harmless, std::string("x")), embeddings))); }),
               Texts{})
         << harmless;
   GgufKeys without;
   for (const auto &key : llamaKeys)
     if (key.first.find("count") == std::string::npos)
       without.push_back(key);
-  EXPECT_EQ(problems([&] { importGguf(made(without, embeddings), "x"); }),
+  EXPECT_EQ(problems([&] { importGguf(GgufFile(made(without, embeddings))); }),
             (Texts{"207 : it does not say llama.block_count, which is model.n_layer",
                    "207 : it does not say llama.attention.head_count, which is model.n_head"}));
   for (const auto &[tensor, message] :
@@ -226,14 +222,14 @@ TEST_F(GgufModel, WhatModelHasNoKeyForIsRefusedByName) {
          "one that Llama 3's scaling gives, with low and high factors 1 and 4 and no other scaling,"}}) {
     auto tensors = embeddings;
     tensors.push_back({tensor, GgmlType::f32, {4}});
-    EXPECT_EQ(problems([&] { importGguf(made(llamaKeys, tensors), "x"); }),
+    EXPECT_EQ(problems([&] { importGguf(GgufFile(made(llamaKeys, tensors))); }),
               Texts{fmt::format("208 : it has a tensor {}, but only {} is built", tensor, message)});
   }
 }
 
 TEST_F(GgufModel, MetadataIsThatOfTheArchitectureThatHoldsTheModel) {
   for (const char *name : {"gpt2", "llama", "bloom", "qwen2", "qwen3"}) {
-    const ModelConfig model = importGguf(fmt::format("{}{}.gguf", goldens, name), "x").model;
+    const ModelConfig model = importGguf(GgufFile(fmt::format("{}{}.gguf", goldens, name)));
     const GgufMetadata metadata = ggufMetadata(model, "a model", GgmlType::q8_0);
     EXPECT_EQ(metadata.architecture, name);
     auto tensors = embeddings;
@@ -245,12 +241,12 @@ TEST_F(GgufModel, MetadataIsThatOfTheArchitectureThatHoldsTheModel) {
     EXPECT_EQ(f.integer("general.file_type"), 7);
     EXPECT_EQ(f.text("general.name"), "a model");
   }
-  ModelConfig m = importGguf(goldens + "llama.gguf", "x").model;
+  ModelConfig m = importGguf(GgufFile(goldens + "llama.gguf"));
   m.norm = Norm::layernorm;
   EXPECT_EQ(problems([&] { ggufMetadata(m, "x", GgmlType::f32); }),
             Texts{"208 no architecture of GGUF that gptc writes holds this model: llama has norm = \"rmsnorm\", not "
                   "\"layernorm\""});
-  m = importGguf(goldens + "gpt2.gguf", "x").model;
+  m = importGguf(GgufFile(goldens + "gpt2.gguf"));
   m.activation = Activation::gelu;
   m.causal = false;
   EXPECT_EQ(problems([&] { ggufMetadata(m, "x", GgmlType::f32); }),
@@ -259,19 +255,21 @@ TEST_F(GgufModel, MetadataIsThatOfTheArchitectureThatHoldsTheModel) {
 }
 
 TEST_F(GgufModel, QwensHaveBiasesNormsAndHeadsOfTheirOwn) {
-  const GgufImport two = importGguf(goldens + "qwen2.gguf", "x"), three = importGguf(goldens + "qwen3.gguf", "x");
-  EXPECT_EQ(two.model.qkvBias, true);
-  EXPECT_EQ(two.model.ropeTheta, 1e6);
-  EXPECT_NE(two.toml.find("\nqkv_bias = true\n"), std::string::npos) << two.toml;
-  EXPECT_NE(two.toml.find("\nrope_theta = 1000000\n"), std::string::npos) << two.toml;
-  EXPECT_EQ(two.toml.find("head_dim"), std::string::npos) << two.toml;
-  EXPECT_EQ(three.model.qkNorm, QkNorm::head);
-  EXPECT_EQ(three.model.headDim, 8);
-  EXPECT_NE(three.toml.find("\nhead_dim = 8\n"), std::string::npos) << three.toml;
-  EXPECT_NE(three.toml.find("\nqk_norm = \"head\"\n"), std::string::npos) << three.toml;
-  EXPECT_EQ(three.toml.find("bias = true"), std::string::npos) << three.toml;
+  const ModelConfig two = importGguf(GgufFile(goldens + "qwen2.gguf")),
+                    three = importGguf(GgufFile(goldens + "qwen3.gguf"));
+  EXPECT_EQ(two.qkvBias, true);
+  EXPECT_EQ(two.ropeTheta, 1e6);
+  const std::string twoText = modelText(two), threeText = modelText(three);
+  EXPECT_NE(twoText.find("\nqkv_bias = true\n"), std::string::npos) << twoText;
+  EXPECT_NE(twoText.find("\nrope_theta = 1000000\n"), std::string::npos) << twoText;
+  EXPECT_EQ(twoText.find("head_dim"), std::string::npos) << twoText;
+  EXPECT_EQ(three.qkNorm, QkNorm::head);
+  EXPECT_EQ(three.headDim, 8);
+  EXPECT_NE(threeText.find("\nhead_dim = 8\n"), std::string::npos) << threeText;
+  EXPECT_NE(threeText.find("\nqk_norm = \"head\"\n"), std::string::npos) << threeText;
+  EXPECT_EQ(threeText.find("bias = true"), std::string::npos) << threeText;
   // Their keys are those of the file, and a difference names both values.
-  ModelConfig m = three.model;
+  ModelConfig m = three;
   m.headDim = 4;
   const GgufComparison there = compareGguf(goldens + "qwen3.gguf", m);
   ASSERT_EQ(there.differences.size(), 1u);
@@ -280,7 +278,7 @@ TEST_F(GgufModel, QwensHaveBiasesNormsAndHeadsOfTheirOwn) {
 }
 
 TEST_F(GgufModel, ScalingsOfRotationsAreReadAndWritten) {
-  ModelConfig m = importGguf(made(llamaKeys, embeddings), "x").model;
+  ModelConfig m = importGguf(GgufFile(made(llamaKeys, embeddings)));
   m.ropeTheta = 5e5;
   m.headDim = m.rotaryDim = 64;
   auto again = [&](const ModelConfig &model) {
@@ -323,18 +321,18 @@ TEST_F(GgufModel, ScalingsOfRotationsAreReadAndWritten) {
   EXPECT_EQ(factors[0], 1);
   EXPECT_EQ(factors[31], 32);
   EXPECT_NEAR(factors[16], 3.29226, 1e-4);  // 8192 theta^(-1/2) / 2 pi = 1.84385 turns: blend 0.28128
-  EXPECT_EQ(importGguf(path("x.gguf"), "x").model.ropeOriginal, 8192);
+  EXPECT_EQ(importGguf(GgufFile(path("x.gguf"))).ropeOriginal, 8192);
   m.ropeLow = 2;  // is not found again
   EXPECT_EQ(again(m).size(), 1u);
   // A factor without a type is llama.cpp's linear one.
-  EXPECT_EQ(importGguf(made(with(llamaKeys, "llama.rope.scaling.factor", 2.f), embeddings), "x").model.ropeScaling,
+  EXPECT_EQ(importGguf(GgufFile(made(with(llamaKeys, "llama.rope.scaling.factor", 2.f), embeddings))).ropeScaling,
             RopeScaling::linear);
 }
 
 TEST_F(GgufModel, BiasesOfLlamaAreThoseThatItsTensorsSay) {
   auto tensors = embeddings;
   tensors.push_back({"blk.0.attn_q.bias", GgmlType::f32, {16}});
-  ModelConfig m = importGguf(made(llamaKeys, tensors), "x").model;
+  ModelConfig m = importGguf(GgufFile(made(llamaKeys, tensors)));
   EXPECT_EQ(m.qkvBias, true);
   EXPECT_EQ(m.attentionBias, false);
   EXPECT_EQ(ggufMetadata(m, "x", GgmlType::f32).architecture, "qwen2") << "the same model";

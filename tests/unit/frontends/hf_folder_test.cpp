@@ -1,4 +1,5 @@
 // How models and tokenizers are described to other programs. That transformers takes it is tested in tests/e2e.
+#include "frontends/gguf/vocabulary.h"
 #include "frontends/hf_folder.h"
 #include "frontends/own_config.h"
 #include "support/files.h"
@@ -184,6 +185,41 @@ TEST_F(HfFolderTest, WhatContradictsTheTokenizerIsRefused) {
   fs::remove(dir / "tokenizer_config.json");
   write("generation_config.json", "{");
   EXPECT_EQ(code(), ErrorCode::DataInvalid);
+}
+
+/// What a GGUF file says of its tokens goes into the folder, and from there into another GGUF file.
+TEST_F(HfFolderTest, TokensOfAGgufFileAreDescribedAsItsKeysSay) {
+  GgufVocabulary v;
+  v.model = "gpt2";
+  v.pre = "llama-bpe";
+  v.tokens = {"a", "b", "ab", "<s>", "</s>", "<turn>"};
+  v.types = {1, 1, 1, 3, 3, 3};
+  v.merges = {"a b"};
+  v.bos = 3, v.eos = 4, v.eot = 5;
+  v.addBos = true;
+  v.chatTemplate = "{{ messages }}";
+  GgufKeys keys = {{"general.architecture", std::string("llama")}};
+  addVocabulary(keys, &v);
+  const std::string file = dir / "x.gguf";
+  GgufWriter(file, keys, {}).finish();
+  ModelConfig m = llama();
+  m.vocabSize = 6;
+  const HfFolder folder = describeFolder(m, file);
+  const json config = json::parse(folder.files.at("tokenizer_config.json"));
+  EXPECT_EQ(config.at("bos_token"), "<s>");
+  EXPECT_EQ(config.at("eos_token"), "</s>");
+  EXPECT_EQ(config.at("chat_template"), v.chatTemplate);
+  EXPECT_EQ(json::parse(folder.files.at("generation_config.json")).at("eos_token_id"), json({4, 5}));
+  for (const auto &[name, text] : folder.files)
+    write(name, text);
+  const GgufVocabulary again = vocabularyOf(dir / "tokenizer.json", 6);
+  EXPECT_EQ(again.pre, v.pre);
+  EXPECT_EQ(again.tokens, v.tokens);
+  EXPECT_EQ(again.types, v.types);
+  EXPECT_EQ(again.merges, v.merges);
+  EXPECT_EQ(std::tuple(again.bos, again.eos, again.eot), std::tuple(3, 4, 5));
+  EXPECT_EQ(std::tuple(again.addBos, again.addEos), std::tuple(true, false));
+  EXPECT_EQ(again.chatTemplate, v.chatTemplate);
 }
 
 }  // namespace

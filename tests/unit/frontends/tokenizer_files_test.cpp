@@ -1,14 +1,19 @@
 // Tokenizer files of other programs. The goldens in tokenizers/ are what Hugging Face's `tokenizers` and
 // `sentencepiece` make of tiny tokenizers of our own (tokenizers/make.py).
+#include "frontends/tokenizer/sentencepiece.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "frontends/tokenizer/training.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/json.h"
 
+#include "llvm/ADT/ScopeExit.h"
+
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <random>
+#include <unistd.h>
 
 using namespace gptc;
 
@@ -124,6 +129,16 @@ TEST(TokenizerFiles, TiktokensMergeByTheRankOfWhatTheyMake) {
     EXPECT_EQ(back.encode(text), t.encode(text)) << text;
 }
 
+/// A file with this vocabulary, and what Tokenizer::load makes of it.
+Tokenizer loadedFromGguf(const GgufVocabulary *v) {
+  const std::string path = fmt::format("{}/gptc-vocabulary-{}.gguf", testing::TempDir(), ::getpid());
+  GgufKeys keys = {{"general.architecture", std::string("llama")}};
+  addVocabulary(keys, v);
+  GgufWriter(path, keys, {}).finish();
+  const auto gone = llvm::make_scope_exit([&] { std::filesystem::remove(path); });
+  return Tokenizer::load(path);
+}
+
 TEST(TokenizerFiles, GgufVocabulariesGiveTheTokensOfTheirFiles) {
   // GPT-2's words over the pieces and merges of a trained tokenizer.
   WordCounts counts;
@@ -147,6 +162,10 @@ TEST(TokenizerFiles, GgufVocabulariesGiveTheTokensOfTheirFiles) {
   EXPECT_EQ(t.encode(text), own.encode(text));
   EXPECT_EQ(t.endOfText(), v.eos);
   EXPECT_EQ(t.encode("", {.addSpecial = true}), (Ids{int32_t(v.bos)}));
+  const Tokenizer read = loadedFromGguf(&v);
+  EXPECT_EQ(read.encode(text, {.parseSpecial = true, .addSpecial = true}),
+            t.encode(text, {.parseSpecial = true, .addSpecial = true}));
+  EXPECT_EQ(read.file().content, t.file().content);
   EXPECT_EQ(Tokenizer::fromJson(t.file().content, "x").encode(text, {.parseSpecial = true, .addSpecial = true}),
             t.encode(text, {.parseSpecial = true, .addSpecial = true}));
   auto codeOf = [](const GgufVocabulary &w) {
@@ -172,6 +191,35 @@ TEST(TokenizerFiles, GgufVocabulariesGiveTheTokensOfTheirFiles) {
   wrong = v;
   wrong.merges[0] = "q zz";
   EXPECT_EQ(codeOf(wrong), ErrorCode::DataInvalid);
+}
+
+TEST(TokenizerFiles, AGgufFileIsATokenizer) {
+  // SentencePiece's pieces and scores.
+  const std::string file = folder + "sp-bpe-llama.model", content = readInput(file, "tokenizer");
+  const SentencePieceModel m = parseSentencePiece(content, file);
+  GgufVocabulary v;
+  v.model = "llama";
+  for (size_t i = 0; i < m.pieces.size(); ++i) {
+    v.tokens.push_back(m.pieces[i].text);
+    v.scores.push_back(m.pieces[i].score);
+    v.types.push_back(m.pieces[i].type);
+    if (m.pieces[i].type == SentencePieceModel::unknown)
+      v.unknown = int64_t(i);
+    else if (m.pieces[i].type == SentencePieceModel::control)
+      (m.pieces[i].text == m.bos ? v.bos : v.eos) = int64_t(i);
+  }
+  v.addSpacePrefix = m.addSpace;
+  const Tokenizer t = loadedFromGguf(&v), own = Tokenizer::load(file);
+  EXPECT_EQ(t.endOfText(), v.eos);
+  for (const auto &text : goldens()["texts"])
+    EXPECT_EQ(t.encode(text.get<std::string>()), own.encode(text.get<std::string>())) << text;
+  try {
+    loadedFromGguf(nullptr);
+    FAIL();
+  } catch (const UserError &e) {
+    EXPECT_EQ(e.diagnostics[0].code, ErrorCode::DataInvalid);
+    EXPECT_NE(e.diagnostics[0].message.find("has no vocabulary"), std::string::npos) << e.what();
+  }
 }
 
 TEST(TokenizerFiles, AnExpressionWithoutEndIsAnError) {

@@ -92,7 +92,7 @@ const std::vector<std::pair<std::string, Rooms>> &rooms() {
         {"codegen/cuda/device", {}},
         {"codegen/cuda", {"support", "ir/kernel", "ir", "ir/ops", "codegen", "codegen/recipes"}},
         {"codegen/tuner", {"support", "ir/kernel", "ir", "codegen", "codegen/recipes"}},
-        {"frontends/tokenizer", {"support"}},
+        {"frontends/tokenizer", {"support", "support/gguf"}},
         {"frontends/gguf", {"support", "support/gguf", "ir/settings", "frontends/tokenizer"}},
         {"frontends/hf", {"support", "ir", "ir/settings"}},
         {"frontends",
