@@ -1,6 +1,7 @@
 #include "frontends/hf_folder.h"
 
 #include "frontends/own_config.h"
+#include "frontends/tokenizer/sentencepiece.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "support/diagnostics.h"
 #include "support/files.h"
@@ -33,14 +34,19 @@ template <class Json> const Json &part(const Json &of, const char *name) {
 class Tokens {
 public:
   explicit Tokens(const std::string &file) : file(file) {
-    const bool gguf = isGguf(file);
-    text = gguf ? Tokenizer::load(file).file().content : readInput(file, "tokenizer");
+    if (isGguf(file)) {
+      takeFromGguf();
+      return;
+    }
+    text = readInput(file, "tokenizer");
     tokenizer = parseJsonOrDiscard(text);
-    if (tokenizer.is_object())
-      gguf ? takeFromGguf() : takeFromFolder();
+    if (!part(tokenizer, "model").is_object())
+      convert(Tokenizer::load(file).file(), true, false);
+    if (areJson())
+      takeFromFolder();
   }
 
-  /// False for a tokenizer of another format than tokenizer.json.
+  /// False for a tokenizer that tokenizer.json cannot hold.
   bool areJson() const { return tokenizer.is_object(); }
 
   void write(int64_t context, std::map<std::string, std::string> &files) const {
@@ -65,6 +71,21 @@ private:
   nlohmann::json tokenizer;  // sorted: members of an ordered_json are found one by one
   json special = json::object(), chatTemplate;
 
+  /// Takes what was loaded as a tokenizer.json.
+  void convert(const TokenizerFile &loaded, bool addBos, bool addEos) {
+    text = loaded.name == "tokenizer.json" ? loaded.content : "";
+    if (loaded.name == "tokenizer.model") {
+      const SentencePieceModel m = parseSentencePiece(loaded.content, file);
+      text = sentencePieceJson(m, addBos, addEos);
+      for (const SentencePieceModel::Piece &p : m.pieces)
+        if (p.type == SentencePieceModel::unknown)
+          special["unk_token"] = p.text;
+        else if (p.type == SentencePieceModel::control && (p.text == m.bos || p.text == m.eos))
+          special[p.text == m.bos ? "bos_token" : "eos_token"] = p.text;
+    }
+    tokenizer = parseJsonOrDiscard(text);
+  }
+
   void takeFromFolder() {
     const json beside = read("tokenizer_config.json"), generation = read("generation_config.json");
     for (const char *role : kRoles) {
@@ -72,7 +93,7 @@ private:
       if (const json &token = said.is_object() ? part(said, "content") : said; token.is_string())
         special[role] = token;
     }
-    if (beside.is_null() && idOf(kEndOfText))
+    if (beside.is_null() && special.empty() && idOf(kEndOfText))
       special["bos_token"] = special["eos_token"] = kEndOfText;
     ids.bos = idOfRole("bos_token");
     ids.pad = idOfRole("pad_token");
@@ -90,7 +111,10 @@ private:
   }
 
   void takeFromGguf() {
+    const TokenizerFile loaded = Tokenizer::load(file).file();
     const GgufVocabulary v = *readVocabulary(GgufFile(file));
+    convert(loaded, v.addBos, v.addEos);
+    special = json::object();
     auto role = [&](const char *name, int64_t id) {
       if (id >= 0)
         special[name] = v.tokens[size_t(id)];

@@ -102,7 +102,11 @@ Found find(const std::string &dir) {
   const json config = contentOf(fs::path(dir) / "config.json");
   found.family = config.at("model_type");
   found.title = "a model of the family " + found.family;
-  found.tokenizer = "tokenizer.json";
+  for (const char *name : {"tokenizer.json", "tokenizer.model", "tekken.json"})
+    if (found.tokenizer.empty() && fs::exists(fs::path(dir) / name, e))
+      found.tokenizer = name;
+  if (found.tokenizer.empty())
+    found.tokenizer = "tokenizer.json";
   // Models for dialogue have more ends in generation_config.json.
   const fs::path beside = fs::path(dir) / "generation_config.json";
   const json generation = fs::exists(beside, e) ? contentOf(beside) : json::object();

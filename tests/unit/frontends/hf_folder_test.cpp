@@ -2,6 +2,7 @@
 #include "frontends/gguf/vocabulary.h"
 #include "frontends/hf_folder.h"
 #include "frontends/own_config.h"
+#include "frontends/tokenizer/tokenizer.h"
 #include "support/files.h"
 
 #include <gtest/gtest.h>
@@ -185,6 +186,21 @@ TEST_F(HfFolderTest, WhatContradictsTheTokenizerIsRefused) {
   fs::remove(dir / "tokenizer_config.json");
   write("generation_config.json", "{");
   EXPECT_EQ(code(), ErrorCode::DataInvalid);
+}
+
+TEST_F(HfFolderTest, ModelsOfSentencePieceBecomeJson) {
+  const std::string model = GPTC_SOURCE_DIR "/tests/unit/frontends/tokenizers/sp-bpe-llama.model";
+  ModelConfig m = llama();
+  m.vocabSize = 400;
+  const HfFolder folder = describeFolder(m, model);
+  EXPECT_EQ(json::parse(folder.files.at("special_tokens_map.json")),
+            json({{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}));
+  EXPECT_EQ(json::parse(folder.files.at("generation_config.json")).at("eos_token_id"), 2);
+  EXPECT_EQ(Tokenizer::fromJson(folder.files.at("tokenizer.json"), "x").encode("the boats"),
+            Tokenizer::load(model).encode("the boats"));
+  const HfFolder none = describeFolder(m, GPTC_SOURCE_DIR "/tests/unit/frontends/tokenizers/sp-suffix.model");
+  EXPECT_FALSE(none.files.count("tokenizer.json")) << "spaces behind words";
+  EXPECT_TRUE(none.files.count("config.json"));
 }
 
 /// What a GGUF file says of its tokens goes into the folder, and from there into another GGUF file.

@@ -1,0 +1,179 @@
+// SentencePiece's models in the format of Hugging Face's `tokenizers`, as transformers converts those of Llama.
+#include "frontends/tokenizer/sentencepiece.h"
+#include "support/json.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/Base64.h"
+
+#include <algorithm>
+
+namespace gptc {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Type = SentencePieceModel::Type;
+constexpr const char *kSpace = "\u2581";
+
+class Conversion {
+public:
+  Conversion(const SentencePieceModel &m, bool addBos, bool addEos) : m(m), addBos(addBos), addEos(addEos) {
+    for (size_t id = 0; id < m.pieces.size(); ++id) {
+      ids[m.pieces[id].text] = int64_t(id);
+      users = users || m.pieces[id].type == Type::userDefined;
+      if (m.pieces[id].type == Type::unknown)
+        unknown = int64_t(id);
+    }
+  }
+
+  std::string run() const {
+    if (!isHeld())
+      return "";
+    Json steps = Json::array({replace({{"String", kSpace}}, " ")});
+    if (m.byteFallback)
+      steps.push_back({{"type", "ByteFallback"}});
+    steps.push_back({{"type", "Fuse"}});
+    if (m.addSpace || m.removeExtraSpaces)
+      steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+    const Json file = {{"version", "1.0"},
+                       {"truncation", nullptr},
+                       {"padding", nullptr},
+                       {"added_tokens", added()},
+                       {"normalizer", normalizer()},
+                       {"pre_tokenizer", preTokenizer()},
+                       {"post_processor", postProcessor()},
+                       {"decoder", {{"type", "Sequence"}, {"decoders", steps}}},
+                       {"model", m.kind == SentencePieceModel::bpe ? bpe() : unigram()}};
+    return file.dump(1) + "\n";
+  }
+
+private:
+  /// `tokenizers` finds what users defined first and normalizes the texts between by themselves; to it every other
+  /// piece is text.
+  bool isHeld() const {
+    if (m.spaceBehind || !m.escapeSpaces || unknown < 0 || (users && m.removeExtraSpaces))
+      return false;
+    return llvm::none_of(m.pieces, [&](const SentencePieceModel::Piece &p) {
+      return p.type == Type::unused || (p.type == Type::userDefined && llvm::StringRef(p.text).contains(kSpace));
+    });
+  }
+
+  static Json replace(const Json &pattern, const char *content) {
+    return {{"type", "Replace"}, {"pattern", pattern}, {"content", content}};
+  }
+
+  Json added() const {
+    Json all = Json::array();
+    for (size_t id = 0; id < m.pieces.size(); ++id)
+      if (const auto &p = m.pieces[id];
+          p.type == Type::unknown || p.type == Type::control || p.type == Type::userDefined)
+        all.push_back({{"id", id},
+                       {"content", p.text},
+                       {"single_word", false},
+                       {"lstrip", false},
+                       {"rstrip", false},
+                       {"normalized", false},
+                       {"special", p.type != Type::userDefined}});
+    return all;
+  }
+
+  Json normalizer() const {
+    Json steps = Json::array();
+    if (!m.charsmap.empty())
+      steps.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", llvm::encodeBase64(m.charsmap)}});
+    if (m.removeExtraSpaces) {
+      steps.push_back(replace({{"Regex", "\\A +| +\\z"}}, ""));
+      steps.push_back(replace({{"Regex", " {2,}"}}, " "));
+    }
+    if (m.addSpace && !users)
+      steps.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
+    steps.push_back(replace({{"String", " "}}, kSpace));
+    return {{"type", "Sequence"}, {"normalizers", steps}};
+  }
+
+  /// Behind a token that users defined no space is added. As transformers has it for such models, none is added to a
+  /// text that begins with a space either.
+  Json preTokenizer() const {
+    if (!m.addSpace || !users)
+      return nullptr;
+    return {{"type", "Metaspace"}, {"replacement", kSpace}, {"prepend_scheme", "first"}, {"split", false}};
+  }
+
+  Json postProcessor() const {
+    Json single = Json::array(), tokens = Json::object();
+    auto put = [&](const std::string &name, bool wanted) {
+      const auto it = ids.find(name);
+      if (!wanted || it == ids.end() || m.pieces[size_t(it->second)].type != Type::control)
+        return;
+      single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
+      tokens[name] = {{"id", name}, {"ids", Json::array({it->second})}, {"tokens", Json::array({name})}};
+    };
+    put(m.bos, addBos);
+    single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+    put(m.eos, addEos);
+    if (tokens.empty())
+      return nullptr;
+    Json pair = single;
+    pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
+    return {{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
+  }
+
+  Json unigram() const {
+    Json vocab = Json::array();
+    for (const auto &p : m.pieces)
+      vocab.push_back(Json::array({p.text, p.score}));
+    return {{"type", "Unigram"}, {"unk_id", unknown}, {"vocab", vocab}, {"byte_fallback", m.byteFallback}};
+  }
+
+  /// Two pieces merge if their concatenation is one, the higher its score the sooner.
+  Json bpe() const {
+    struct Merge {
+      float score;
+      llvm::StringRef left, right;
+    };
+    auto isText = [&](llvm::StringRef piece) {
+      const auto it = ids.find(piece);
+      return it != ids.end() && m.pieces[size_t(it->second)].type == Type::normal;
+    };
+    std::vector<Merge> merges;
+    Json vocab = Json::object(), pairs = Json::array();
+    for (size_t id = 0; id < m.pieces.size(); ++id) {
+      const auto &p = m.pieces[id];
+      vocab.get_ref<Json::object_t &>().emplace_back(p.text, id);  // operator[] would compare all earlier names
+      if (p.type != Type::normal)
+        continue;
+      const llvm::StringRef text = p.text;
+      for (size_t at = 1; at < text.size(); ++at)
+        if ((uint8_t(text[at]) & 0xc0) != 0x80 && isText(text.take_front(at)) && isText(text.drop_front(at)))
+          merges.push_back({p.score, text.take_front(at), text.drop_front(at)});
+    }
+    llvm::stable_sort(merges, [](const Merge &a, const Merge &b) { return a.score > b.score; });
+    for (const Merge &x : merges)
+      pairs.push_back(Json::array({x.left.str(), x.right.str()}));
+    return {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", m.pieces[size_t(unknown)].text},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", true},
+            {"byte_fallback", m.byteFallback},
+            {"ignore_merges", false},
+            {"vocab", vocab},
+            {"merges", pairs}};
+  }
+
+  const SentencePieceModel &m;
+  const bool addBos, addEos;
+  llvm::StringMap<int64_t> ids;
+  int64_t unknown = -1;
+  bool users = false;  // whether there are pieces that users defined
+};
+
+}  // namespace
+
+std::string sentencePieceJson(const SentencePieceModel &model, bool addBos, bool addEos) {
+  return Conversion(model, addBos, addEos).run();
+}
+
+}  // namespace gptc
