@@ -72,4 +72,15 @@ TEST_P(Example, Learns) {
   }
 }
 
+TEST(Examples, ShowWhatHoldsBeforeTheirTokenizersAreMade) {
+  Workplace w;
+  const std::string model = w.path("austen.toml");
+  std::filesystem::copy(GPTC_SOURCE_DIR "/examples/austen.toml", model);
+  const Result r = w.gptc({"config", model});
+  EXPECT_EQ(r.code, 0) << r.output;
+  EXPECT_NE(r.output.find("\n# vocab_size: the tokenizer's, and "), std::string::npos) << r.output;
+  EXPECT_EQ(r.output.find("\nvocab_size = "), std::string::npos) << r.output;
+  EXPECT_NE(r.output.find("\nn_layer = 6 "), std::string::npos) << r.output;
+}
+
 }  // namespace

@@ -1,10 +1,35 @@
 // gptc config: the keys of model.toml, and what a model file says.
 #include "frontends/settings_reference.h"
+#include "frontends/tokenizer/tokenizer.h"
+#include "frontends/toml_config.h"
+#include "support/diagnostics.h"
 #include "tools/commands/command_line.h"
 #include "tools/commands/commands.h"
-#include "tools/planner/plan_module.h"
+
+#include <filesystem>
 
 namespace gptc {
+
+namespace {
+
+/// What holds with a model file. Its tokenizer may not have been made yet: then the vocabulary's size is left open, and
+/// "auto" is decided as for GPT-2's.
+std::string whatHolds(const std::string &model, const std::vector<std::string> &settings) {
+  bool open = false;
+  const Config config = loadConfig(model, settings, [&](const std::string &tokenizer) -> int64_t {
+    std::error_code e;
+    open = !std::filesystem::exists(tokenizer, e);
+    return open ? 50257 : Tokenizer::load(tokenizer).vocabSize();
+  });
+  std::string text = resolvedFile(config);
+  if (!open)
+    return text;
+  const size_t begin = text.find("\nvocab_size = ") + 1, end = text.find('\n', begin);
+  return text.replace(begin, end - begin,
+                      fmt::format("# vocab_size: the tokenizer's, and {} is not there yet", config.run.tokenizer));
+}
+
+}  // namespace
 
 void addConfigCommand(Command &app) {
   Command c = app.command("config", "Lists the keys of a model file, or prints what holds with one");
@@ -34,7 +59,7 @@ void addConfigCommand(Command &app) {
                                               : "markdown"),
                       "gptc config MODEL.toml --set KEY=VALUE, or leave --set out");
     if (!o->model.empty())
-      return fmt::print("{}", resolvedFile(readConfig(o->model, o->settings)));
+      return fmt::print("{}", whatHolds(o->model, o->settings));
     const KeyReference keys;
     fmt::print("{}", o->list ? keyList(keys) : o->schema ? keySchema(keys) : keysPage(keys));
   });
