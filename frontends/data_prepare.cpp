@@ -141,7 +141,7 @@ private:
 /// The corpora, their split, and the tokenizer that grows out of them.
 class Preparation {
 public:
-  Preparation(const PrepareOptions &options, Wanted wanted) : options(options), wanted(wanted) {
+  Preparation(const PrepareOptions &options, const Wanted &wanted) : options(options), wanted(wanted) {
     if (wanted.kind == Wanted::file)
       tokenizer = Tokenizer::load(wanted.path);
     else if (wanted.kind == Wanted::merges)
@@ -338,7 +338,7 @@ private:
       passes.run<Encoded>(
           "encoding", isVal ? sizeOfFiles(train) : 0, corpus,
           [&](unsigned thread, const Block &block) { return encodeBlock(of[thread], block, corpus, isVal); },
-          [&](const Block &, Encoded e) {
+          [&](const Block &, const Encoded &e) {
             write(e.train, trainFile, r.trainBytes);
             if (valFile)
               write(e.val, *valFile, r.valBytes);

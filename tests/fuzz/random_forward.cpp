@@ -117,9 +117,12 @@ private:
 
   Value *norm(Value *x) {
     const Type columns = x->type.slice(2, 3);
-    const AttrMap eps = attrs({{"eps", 0.125}});
-    if (chance(3))
+    AttrMap eps = attrs({{"eps", 0.125}});
+    if (chance(3)) {
+      if (chance(3))
+        eps.set("plus_one", true);
       return tryValue(OpKind::rmsnorm, {x, newParameter(columns)}, eps);
+    }
     Value *g = newParameter(columns);
     if (chance(2))
       return tryValue(OpKind::layernorm, {x, g}, eps);
@@ -170,17 +173,23 @@ private:
     if (!qkv)
       return nullptr;
     const bool causal = !chance(3);
-    if (D % 2 == 0 && chance(2)) {
-      Value *table = tryValue(OpKind::rope_table, {}, attrs({{"rows", T}, {"size", D}, {"theta", 100.0}}));
-      qkv = tryValue(OpKind::rope, {qkv, table}, attrs({{"n_head", H}, {"n_kv_head", K}}));
-      if (!qkv)
-        return nullptr;
-    }
+    if (chance(4))
+      qkv = normedHeads(qkv, K);
+    if (D % 2 == 0 && chance(2))
+      qkv = rotated(qkv, K);
+    if (!qkv)
+      return nullptr;
     if (chance(3))
       return linear(decomposed(qkv, K, causal), C);
     AttrMap at = attrs({{"n_head", H}, {"n_kv_head", K}, {"causal", causal}});
     if (chance(3))
       at.set("alibi", true);
+    if (chance(4))
+      at.set("scale", 0.375);
+    if (chance(4))
+      at.set("softcap", 1.5);
+    if (causal && chance(4))
+      at.set("window", integer(1 + pick(unsigned(T))));
     if (lowered && chance(2))
       return linear(cast(tryValue(OpKind::attention, {cast(qkv, lowType())}, at), DType::f32), C);
     if (!drops || chance(2))
@@ -188,6 +197,32 @@ private:
     at.set("p", 0.25);
     at.set("stream", integer(100 + layer));
     return linear(tryValue(OpKind::attention, {qkv, read("rng_seed"), read("step"), seq0}, at), C);
+  }
+
+  Value *rotated(Value *qkv, int64_t K) {
+    const int64_t rotary = D > 2 && chance(3) ? 2 : D;
+    Value *table = tryValue(OpKind::rope_table, {}, attrs({{"rows", T}, {"size", rotary}, {"theta", 100.0}}));
+    AttrMap at = attrs({{"n_head", H}, {"n_kv_head", K}});
+    if (rotary < D)
+      at.set("rotary", rotary);
+    return tryValue(OpKind::rope, {qkv, table}, at);
+  }
+
+  /// Queries and keys over their root mean square, each head by itself or all of a token together.
+  Value *normedHeads(Value *qkv, int64_t K) {
+    AttrMap at = attrs({{"n_head", H}, {"n_kv_head", K}, {"eps", 0.125}});
+    if (chance(3))
+      at.set("plus_one", true);
+    const int64_t heads = H + 2 * K;
+    if (chance(2)) {
+      at.set("whole", true);
+      return tryValue(OpKind::qk_norm,
+                      {qkv, newParameter(Type(DType::f32, {H * D})), newParameter(Type(DType::f32, {K * D}))}, at);
+    }
+    Value *parts = reshape(qkv, {B, T, heads, D});
+    Value *y = tryValue(OpKind::qk_norm,
+                        {parts, newParameter(Type(DType::f32, {D})), newParameter(Type(DType::f32, {D}))}, at);
+    return y ? reshape(y, {B, T, heads * D}) : nullptr;
   }
 
   Value *decomposed(Value *qkv, int64_t K, bool causal) {

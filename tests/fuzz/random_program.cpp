@@ -262,11 +262,15 @@ private:
     AttrMap heads = attrs({{"n_head", integer(2)}});
     if (b > 40)
       return;
+    if (chance(4))
+      heads.set("softcap", 1.5);
+    if (chance(4))
+      heads.set("window", integer(1 + pick(4)));
     Op *forward = nullptr;
     switch (pick(3)) {
     case 0: {
-      Op *o = tryOp(OpKind::attention_cached, {qkv, read("k"), read("v"), pos},
-                    attrs({{"n_head", integer(2)}, {"n_kv_head", integer(1)}}));
+      heads.set("n_kv_head", integer(1));
+      Op *o = tryOp(OpKind::attention_cached, {qkv, read("k"), read("v"), pos}, heads);
       if (o && chance(2)) {
         write("k", o->result(1));
         write("v", o->result(2));
@@ -274,7 +278,7 @@ private:
       return add(o);
     }
     case 1:
-      heads.set("causal", chance(2));
+      heads.set("causal", heads.getInt("window") || chance(2));
       forward = tryOp(OpKind::attention, {qkv}, heads);
       break;
     default:
