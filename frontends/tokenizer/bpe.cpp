@@ -4,6 +4,8 @@
 #include "frontends/tokenizer/utf8.h"
 #include "support/diagnostics.h"
 
+#include "llvm/ADT/STLExtras.h"
+
 #include <queue>
 
 namespace gptc {
