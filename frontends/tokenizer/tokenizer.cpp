@@ -9,8 +9,11 @@
 #include "support/diagnostics.h"
 #include "support/files.h"
 #include "support/gguf/gguf_file.h"
+#include "support/json.h"
 
 #include "llvm/ADT/StringRef.h"
+
+#include <filesystem>
 
 namespace gptc {
 
@@ -203,6 +206,22 @@ int32_t Tokenizer::endOfText() const { return pipeline->endOfText; }
 std::string Tokenizer::describe() const { return fmt::format("{}, {} tokens", pipeline->kind, vocabSize()); }
 const TokenizerFile &Tokenizer::file() const { return pipeline->file; }
 
+namespace {
+
+/// eos_token of the tokenizer_config.json beside a tokenizer.json; "" if there is none.
+std::string endBeside(const std::string &file) {
+  using json = nlohmann::json;
+  const std::filesystem::path beside = std::filesystem::path(file).replace_filename("tokenizer_config.json");
+  if (std::error_code e; !std::filesystem::is_regular_file(beside, e))
+    return "";
+  const json config = parseJsonOrDiscard<json>(readInput(beside.string(), "description of the tokenizer"));
+  const json said = config.is_object() ? config.value("eos_token", json()) : json(),
+             text = said.is_object() ? said.value("content", json()) : said;
+  return text.is_string() ? text.get<std::string>() : "";
+}
+
+}  // namespace
+
 Tokenizer Tokenizer::load(const std::string &name) {
   auto [file, pattern] = llvm::StringRef(name).rsplit(':');
   const bool named = pattern == "gpt2" || pattern == "cl100k" || pattern == "o200k" || pattern == "llama3";
@@ -221,7 +240,7 @@ Tokenizer Tokenizer::load(const std::string &name) {
   if (text.starts_with("{") || llvm::StringRef(path).ends_with(".json"))
     return text.take_front(4096).contains("\"num_vocab_tokens\"") || text.take_front(4096).contains("\"token_bytes\"")
                ? fromTekken(content, path)
-               : fromJson(content, path);
+               : fromJson(content, path, endBeside(path));
   if (text.starts_with("#version"))
     return fromMerges(path);
   // A message whose first field is a piece, or a line of base64 and a number.

@@ -72,7 +72,8 @@ public:
   /// ranks: gpt2, cl100k, o200k or llama3. Throws UserErrors FileMissing, DataInvalid, TooLarge, NotBuiltYet for parts
   /// that gptc does not know, and CheckpointDamaged for GGUF files. `file` is for messages.
   static Tokenizer load(const std::string &file);
-  static Tokenizer fromJson(const std::string &text, const std::string &file);
+  /// `end` is the added token that ends a document if none has a usual name (endOfText()).
+  static Tokenizer fromJson(const std::string &text, const std::string &file, const std::string &end = "");
   static Tokenizer fromTekken(const std::string &text, const std::string &file);
   static Tokenizer fromSentencePiece(const std::string &content, const std::string &file);
   static Tokenizer fromTiktoken(const std::string &content, const std::string &file, const std::string &pattern);
@@ -98,7 +99,7 @@ public:
   bool decodesByToken() const;
   int64_t vocabSize() const;
   /// Id of the token that ends a document; -1 if there is none: <|endoftext|>, <|end_of_text|>, </s> or <eos>, or what
-  /// a file names as its end.
+  /// a file, or the tokenizer_config.json beside it, names as its end.
   int32_t endOfText() const;
   /// One line: "bpe, 4096 tokens".
   std::string describe() const;

@@ -42,7 +42,8 @@ double asTokenizersReads(double value) {
 
 class JsonReader {
 public:
-  JsonReader(const Json &j, const std::string &file) : j(j), file(file), p(std::make_unique<Pipeline>()) {}
+  JsonReader(const Json &j, const std::string &file, const std::string &end)
+      : j(j), file(file), end(end), p(std::make_unique<Pipeline>()) {}
 
   std::shared_ptr<const Pipeline> read(const std::string &text) {
     const Json &model = part(j, "model");
@@ -421,6 +422,9 @@ private:
       (t.normalized ? p->normalizedAdded : p->added).add(t, needle);
     }
     p->findEndOfText();
+    for (const AddedToken &t : added)
+      if (p->endOfText < 0 && !t.content.empty() && t.content == end)
+        p->endOfText = t.id;
   }
 
   // ---- post-processors ----
@@ -523,7 +527,7 @@ private:
   }
 
   const Json &j;
-  const std::string &file;
+  const std::string &file, &end;
   std::unique_ptr<Pipeline> p;
   std::vector<AddedToken> added;
   std::set<std::string> contents;  // of the added tokens
@@ -532,12 +536,12 @@ private:
 
 }  // namespace
 
-Tokenizer Tokenizer::fromJson(const std::string &text, const std::string &file) {
+Tokenizer Tokenizer::fromJson(const std::string &text, const std::string &file, const std::string &end) {
   const Json j = parseJsonOrDiscard(text);
   if (j.is_discarded() || !j.is_object())
     throw UserError(ErrorCode::DataInvalid, fmt::format("{} is no tokenizer that gptc can use: it is not JSON", file),
                     "`gptc data prepare` writes one; a tokenizer.json of Hugging Face's `tokenizers` works too");
-  return Tokenizer(JsonReader(j, file).read(text));
+  return Tokenizer(JsonReader(j, file, end).read(text));
 }
 
 }  // namespace gptc

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <unistd.h>
 
@@ -192,6 +193,33 @@ TEST(TokenizerFiles, GgufVocabulariesGiveTheTokensOfTheirFiles) {
   wrong = v;
   wrong.merges[0] = "q zz";
   EXPECT_EQ(codeOf(wrong), ErrorCode::DataInvalid);
+}
+
+TEST(TokenizerFiles, WhatEndsADocumentMayBeSaidBeside) {
+  const std::filesystem::path dir =
+      std::filesystem::path(testing::TempDir()) / fmt::format("gptc-beside-{}", ::getpid());
+  std::filesystem::create_directories(dir);
+  const auto gone = llvm::make_scope_exit([&] { std::filesystem::remove_all(dir); });
+  auto write = [&](const char *name, const nlohmann::json &j) { std::ofstream(dir / name) << j.dump(); };
+  auto j = parseJson(readInput(folder + "gpt2.json", "tokenizer"));
+  j["added_tokens"] = {{{"id", 5000}, {"content", "<stop>"}, {"special", true}}};
+  write("tokenizer.json", j);
+  auto end = [&] { return Tokenizer::load((dir / "tokenizer.json").string()).endOfText(); };
+  EXPECT_EQ(end(), -1);
+  write("tokenizer_config.json", {{"eos_token", "<stop>"}});
+  EXPECT_EQ(end(), 5000);
+  write("tokenizer_config.json", {{"eos_token", {{"content", "<stop>"}}}});
+  EXPECT_EQ(end(), 5000);
+  for (const nlohmann::json &none : {nlohmann::json{{"eos_token", nullptr}}, nlohmann::json{{"eos_token", "<go>"}},
+                                     nlohmann::json{{"eos_token", 3}}, nlohmann::json::array()}) {
+    write("tokenizer_config.json", none);
+    EXPECT_EQ(end(), -1) << none;
+  }
+  // A usual name is what ends a document even where turns of a dialogue end otherwise.
+  j["added_tokens"].push_back({{"id", 5001}, {"content", "</s>"}, {"special", true}});
+  write("tokenizer.json", j);
+  write("tokenizer_config.json", {{"eos_token", "<stop>"}});
+  EXPECT_EQ(end(), 5001);
 }
 
 TEST(TokenizerFiles, AGgufFileIsATokenizer) {
