@@ -49,7 +49,7 @@ Json byteLevelJson(const BpeParts &bpe) {
 }
 
 Json preTokenizerJson(const BpeParts &bpe) {
-  const Json level = byteLevelJson(bpe);
+  Json level = byteLevelJson(bpe);
   Json steps = Json::array();
   if (bpe.digitsAlone)
     steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
@@ -58,7 +58,7 @@ Json preTokenizerJson(const BpeParts &bpe) {
         {{"type", "Split"}, {"pattern", {{"Regex", bpe.pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
   if (steps.empty())
     return level;
-  steps.push_back(level);
+  steps.push_back(std::move(level));
   return {{"type", "Sequence"}, {"pretokenizers", steps}};
 }
 

@@ -4,6 +4,7 @@
 #include "frontends/tokenizer/printable.h"
 #include "frontends/tokenizer/utf8.h"
 
+#include <algorithm>
 #include <utf8proc.h>
 
 namespace gptc {

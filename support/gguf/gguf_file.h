@@ -16,6 +16,8 @@
 #include "support/files.h"
 #include "support/gguf/blocks.h"
 
+#include "llvm/ADT/ArrayRef.h"
+
 #include <map>
 #include <optional>
 #include <string>
