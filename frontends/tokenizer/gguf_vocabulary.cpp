@@ -5,6 +5,7 @@
 #include "frontends/tokenizer/sentencepiece.h"
 #include "support/diagnostics.h"
 
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringRef.h"
 

@@ -95,7 +95,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
     HfFolder folder;
     if (!request.hf)
       folder = describeFolder(config.model, plan.run.tokenizer);
-    plan.hf = request.hf ? *request.hf : std::move(folder.files);
+    plan.hf = request.hf ? *request.hf : folder.files;
     report.noFamilyHolds = std::move(folder.differing);
   }
   report.available = memoryForPlans(config, plan.target, here);
