@@ -1,6 +1,7 @@
 // Checkpoints are folders of Hugging Face's, gptc export makes one, and transformers computes the same with both.
 // Skipped where transformers is missing.
 #include "tests/support/harness.h"
+#include "tests/support/oracles.h"
 
 #include "frontends/tokenizer/tokenizer.h"
 #include "support/files.h"
@@ -15,6 +16,7 @@
 #include <sstream>
 
 using namespace e2e;
+using namespace gptc::test;
 namespace fs = std::filesystem;
 
 namespace {
@@ -63,7 +65,7 @@ struct ExportTest : ::testing::Test {
     return plan;
   }
 
-  /// Opens the folder by transformers, and compares it with the last evaluation, or with another loss.
+  /// Opens the folder by transformers 5 and 4, and compares it with the last evaluation, or with another loss.
   void compare(const std::string &folder) { compare(folder, valLoss, 1e-5); }
   void compare(const std::string &folder, double loss, double tolerance) {
     std::string ids;
@@ -71,17 +73,15 @@ struct ExportTest : ::testing::Test {
     for (int32_t id : gptc::Tokenizer::load(w.path("data/tokenizer.json")).encode(text))
       ids += fmt::format("{} ", id);
     writeFile(w.path("prompt.txt"), text);
-    const int status =
-        std::system(fmt::format("'{}/tests/e2e/transformers_compare.py' '{}' '{}' 16 {:.9f} {} '{}' '{}' >'{}' 2>&1",
-                                GPTC_SOURCE_DIR, folder, w.path("data/val.bin"), loss, tolerance, w.path("prompt.txt"),
-                                ids, w.path("said.txt"))
-                        .c_str());
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-    const std::string said = readFile(w.path("said.txt"));
-    if (code == 77 || code == 126 || code == 127)
-      GTEST_SKIP() << "no Python with transformers and PyTorch: " << said;
-    EXPECT_EQ(code, 0) << folder << "\n" << said;
-    std::printf("%s", said.c_str());
+    const std::string arguments = fmt::format("'{}' '{}' 16 {:.9f} {} '{}' '{}'", folder, w.path("data/val.bin"), loss,
+                                              tolerance, w.path("prompt.txt"), ids);
+    for (const std::string &version : transformersPaths()) {
+      const Compared r = compareBy("tests/e2e/transformers_compare.py", arguments, version);
+      if (r.isMissing())
+        GTEST_SKIP() << "no Python with transformers and PyTorch: " << r.said;
+      EXPECT_EQ(r.code, 0) << folder << "\n" << r.said;
+      std::printf("%s", r.said.c_str());
+    }
   }
 };
 

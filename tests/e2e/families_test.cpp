@@ -1,10 +1,12 @@
 // Architectures of other programs: what transformers computes for a small model of each family (families/goldens.py)
-// against plans for the CPU and the float64 interpreter.
+// against plans for the CPU and the float64 interpreter, and for the folder that gptc exports of it.
 #include "tests/support/harness.h"
+#include "tests/support/oracles.h"
 
 #include "frontends/toml_config.h"
 #include "ir/facts.h"
 #include "ir/opdef.h"
+#include "runtime/checkpoint/checkpoint_saver.h"
 #include "runtime/checkpoint/state.h"
 #include "runtime/train/session.h"
 #include "support/json.h"
@@ -170,6 +172,27 @@ TEST_P(Families, LogitsByDecodingAreTransformers) {
   const int64_t pos = 0, last = T - 1;
   s->executor.run("prefill", {&x[T], &pos, &last});
   EXPECT_LE(relativeL2(resultOf("prefill", V), {logits.end() - V, logits.end()}), 1e-5);
+}
+
+// Skipped where transformers is missing.
+TEST_P(Families, TransformersComputesTheSameWithAnExport) {
+  const CheckpointStore store(w.path("out"));
+  CheckpointInfo info;
+  info.step = 1;
+  info.planHash = s->plan.hash;
+  info.model = modelIdentity(*s->plan.planned);
+  CheckpointSaver(s->executor, store, false, s->plan.hf).save(info, 0);
+  const e2e::Result r = w.gptc({"export", w.path("out"), "-o", w.path("hf")});
+  ASSERT_EQ(r.code, 0) << r.output;
+  for (const std::string &version : test::transformersPaths()) {
+    const test::Compared c = test::compareBy(
+        "tests/e2e/families/open_export.py",
+        fmt::format("'{}' '{}/tests/e2e/families/{}.json'", w.path("hf"), GPTC_SOURCE_DIR, GetParam()), version);
+    if (c.isMissing())
+      GTEST_SKIP() << c.said;
+    EXPECT_EQ(c.code, 0) << c.said;
+    fmt::print("{}", c.said);
+  }
 }
 
 }  // namespace

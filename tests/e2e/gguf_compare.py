@@ -9,6 +9,7 @@
   gguf_compare.py llama GOLDENS (FILE TOKENIZER TEXT)...  llama.cpp (llama-cpp-python): losses of the goldens are
                                                         those of transformers to 1e-3; greedy decoding gives TEXT, up to
                                                         the first token whose two best logits are closer than 1e-3
+  gguf_compare.py loss FILE TOKENS BLOCK LOSS TOLERANCE TEXT IDS  llama.cpp: as transformers_compare.py, of a GGUF file
 
 llama.cpp is to be built without GGML_GELU_FP16 (ggml-cpu/vec.h), whose table of GELU is good to 1e-3 only; cache in F32,
 no flash attention. Exit status: 0 equal, 1 not, 77 a package is missing.
@@ -25,7 +26,7 @@ try:
     import numpy as np
     if sys.argv[1] in ("read", "sums"):
         import gguf
-    if sys.argv[1] == "llama":
+    if sys.argv[1] in ("llama", "loss"):
         import llama_cpp
 except (ImportError, OSError, RuntimeError) as missing:
     print(f"skipped: {missing}")
@@ -111,6 +112,17 @@ class Model:
         self.context = llama_cpp.llama_init_from_model(self.model, c)
         self.size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
 
+    def tokens(self, text):
+        """Those of a text, by the vocabulary of the file."""
+        vocabulary, content = llama_cpp.llama_model_get_vocab(self.model), text.encode()
+        ids = (llama_cpp.llama_token * (len(content) + 8))()
+        n = llama_cpp.llama_tokenize(vocabulary, content, len(content), ids, len(ids), False, False)
+        assert n >= 0, n
+        return list(ids[:n])
+
+    def forget(self):
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
+
     def logits(self, tokens, first):
         """Logits after each of these tokens, of which `first` stand before them."""
         batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
@@ -128,16 +140,35 @@ class Model:
         return np.array(rows)
 
 
+def losses_of(rows, targets):
+    """The negative logarithms of what each row of logits gives to its target."""
+    return [np.log(np.exp(r - r.max()).sum()) + r.max() - r[t] for r, t in zip(rows, targets)]
+
+
+def loss(file, tokens, block, want, tolerance, text, ids):
+    model = Model(file, block)
+    with open(text, encoding="utf-8", newline="") as f:
+        got = model.tokens(f.read())
+    assert got == [int(i) for i in ids.split()], got
+    data = np.fromfile(tokens, np.uint16).astype(int)
+    found = []
+    for begin in range(0, len(data) - 1, block):
+        window = data[begin:begin + block + 1]
+        model.forget()
+        found += losses_of(model.logits(window[:-1], 0), window[1:])
+    mean = float(np.mean(found))
+    print(f"{os.path.basename(file)}: loss {mean:.7f} in llama.cpp, {want:.7f} in gptc, of {len(found)} tokens; {len(got)} equal tokens of a text")
+    assert abs(mean / want - 1) < tolerance
+
+
 def llama(goldens, runs):
-    quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
-    llama_cpp.llama_log_set(quiet, None)
     tokens = np.fromfile(os.path.join(goldens, "tokens.bin"), np.uint16).astype(int)
     with open(os.path.join(goldens, "losses.txt"), encoding="ascii") as f:
         losses = dict(line.split() for line in f)
     for name, loss in losses.items():
         file = os.path.join(goldens, name + ".gguf")
         rows = Model(file, 16).logits(tokens[:-1], 0)
-        got = np.mean([np.log(np.exp(r - r.max()).sum()) + r.max() - r[t] for r, t in zip(rows, tokens[1:])])
+        got = np.mean(losses_of(rows, tokens[1:]))
         print(f"{name}: loss {got:.7f} in llama.cpp, {float(loss):.7f} in transformers")
         assert abs(got - float(loss)) < BOUND
     for file, tokenizer, text in zip(runs[::3], runs[1::3], runs[2::3]):
@@ -162,11 +193,16 @@ def llama(goldens, runs):
         assert at > len(prompt)
 
 
+if sys.argv[1] in ("llama", "loss"):
+    quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
+    llama_cpp.llama_log_set(quiet, None)
 if sys.argv[1] == "read":
     read(*sys.argv[2:])
 elif sys.argv[1] == "find":
     find()
 elif sys.argv[1] == "sums":
     sums(*sys.argv[2:])
+elif sys.argv[1] == "loss":
+    loss(sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5]), float(sys.argv[6]), *sys.argv[7:])
 else:
     llama(sys.argv[2], sys.argv[3:])

@@ -1,6 +1,7 @@
 // GGUF in and out: models of llama.cpp's layout against transformers, our own exported and read back, on any number of
 // ranks, and by Python's package gguf and llama.cpp where they are installed.
 #include "tests/support/harness.h"
+#include "tests/support/oracles.h"
 
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/gguf/vocabulary.h"
@@ -64,16 +65,14 @@ struct Gguf : ::testing::Test {
 
   /// Runs the script that compares with Python's packages; skips the test if they are missing.
   void compare(const std::string &arguments) {
-    const int status = std::system(
-        fmt::format("'{}/tests/e2e/gguf_compare.py' {} >'{}' 2>&1", GPTC_SOURCE_DIR, arguments, w.path("said.txt"))
-            .c_str());
-    const std::string said = readFile(w.path("said.txt"));
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-    if (code == 77 || code == 126 || code == 127)
+    const test::Compared r = test::compareBy("tests/e2e/gguf_compare.py", arguments);
+    said = r.said;
+    if (r.isMissing())
       GTEST_SKIP() << said;
-    EXPECT_EQ(code, 0) << said;
+    EXPECT_EQ(r.code, 0) << said;
     fmt::print("{}", said);
   }
+  std::string said;  // by the last comparison
 };
 
 TEST_F(Gguf, LossesOfImportedModelsAreThoseOfTransformers) {
@@ -249,7 +248,7 @@ TEST_F(Gguf, SmolLM2IsImportedAndItsBlocksAreReadAsGgmlDoes) {
   compare("find");
   if (IsSkipped())
     return;
-  const std::string path = readFile(w.path("said.txt"));
+  const std::string path = said;
   const ModelConfig m = importGguf(GgufFile(path));
   EXPECT_EQ(m.nLayer, 30);
   EXPECT_EQ(m.nKvHead, 3);

@@ -85,7 +85,7 @@ struct Raw {
   }
   Raw &header(uint64_t tensors, uint64_t keys, uint32_t version = 3) { return put(version).put(tensors).put(keys); }
   Raw &key(const std::string &text, uint32_t type) { return name(text).put(type); }
-  Raw &tensor(const std::string &text, std::vector<uint64_t> dims, uint32_t format, uint64_t offset) {
+  Raw &tensor(const std::string &text, const std::vector<uint64_t> &dims, uint32_t format, uint64_t offset) {
     name(text).put(uint32_t(dims.size()));
     for (const uint64_t d : dims)
       put(d);

@@ -6,6 +6,7 @@
 #include "frontends/hf_families.h"
 #include "frontends/model_text.h"
 #include "support/files.h"
+#include "tests/support/oracles.h"
 
 #include <gtest/gtest.h>
 
@@ -81,7 +82,7 @@ TEST_F(HfRoundTrip, WhatIsWrittenIsReadBack) {
   }
 }
 
-// Skipped where transformers is missing; PATH chooses the Python, so that either version can be asked.
+// Skipped where transformers is missing.
 TEST_F(HfRoundTrip, TransformersReadsWhatIsWritten) {
   for (const std::string name : names) {
     const std::string theirs = golden(name + "-4.json");
@@ -92,16 +93,14 @@ TEST_F(HfRoundTrip, TransformersReadsWhatIsWritten) {
     else
       fs::remove(dir / (name + "-theirs.json"));
   }
-  const fs::path said = dir / "said.txt";
-  const int status = std::system(
-      fmt::format("'{}' '{}' >'{}' 2>/dev/null", (goldens / "compare_configs.py").string(), dir.string(), said.string())
-          .c_str());
-  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
-  const std::string text = readInput(said.string(), "test");
-  if (code == 77 || code == 126 || code == 127)
-    GTEST_SKIP() << "no Python with transformers: " << text;
-  EXPECT_EQ(code, 0) << text;
-  std::printf("%s", text.c_str());
+  for (const std::string &version : test::transformersPaths()) {
+    const test::Compared r =
+        test::compareBy("tests/unit/frontends/hf/compare_configs.py", "'" + dir.string() + "'", version);
+    if (r.isMissing())
+      GTEST_SKIP() << "no Python with transformers: " << r.said;
+    EXPECT_EQ(r.code, 0) << r.said;
+    std::printf("%s", r.said.c_str());
+  }
 }
 
 TEST_F(HfRoundTrip, AMixThatNoFamilyHolds) {

@@ -1,0 +1,233 @@
+// The commands that docs/huggingface.md shows first run as they stand there: a folder of another program, trained
+// further on a text, becomes a folder for transformers and a file for llama.cpp. Both open it; where one is missing,
+// the test says so.
+#include "frontends/tokenizer/tokenizer.h"
+#include "runtime/checkpoint/safetensors.h"
+#include "support/json.h"
+#include "tests/support/harness.h"
+#include "tests/support/oracles.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+using namespace e2e;
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr int64_t kVocab = 400, kWidth = 96, kHeads = 3, kKvHeads = 1, kFfn = 64, kLayers = 2;
+
+/// The lines of the document's first block of code.
+std::vector<std::string> firstBlock(const std::string &document) {
+  std::ifstream in(document);
+  std::vector<std::string> lines;
+  bool inside = false;
+  for (std::string line; std::getline(in, line);)
+    if (line.rfind("```", 0) == 0) {
+      if (inside)
+        break;
+      inside = true;
+    } else if (inside && !line.empty()) {
+      lines.push_back(line);
+    }
+  return lines;
+}
+
+std::string someText() {
+  std::string text;
+  for (int i = 0; i < 1500; ++i)
+    text += fmt::format("No. {}: It is a truth universally acknowledged, “naïve” as it's, {} times\n", i, i * i % 97);
+  return text;
+}
+
+/// Random weights of the Llama family under transformers' names, in bf16 as those of SmolLM2.
+void writeWeights(const std::string &file) {
+  using namespace gptc;
+  std::vector<TensorInfo> infos;
+  auto add = [&](const std::string &name, std::vector<int64_t> shape) {
+    infos.push_back({"model." + name + ".weight", DType::bf16, std::move(shape)});
+  };
+  add("embed_tokens", {kVocab, kWidth});
+  for (int64_t l = 0; l < kLayers; ++l) {
+    const std::string layer = fmt::format("layers.{}.", l);
+    const int64_t kv = kWidth / kHeads * kKvHeads;
+    add(layer + "input_layernorm", {kWidth});
+    add(layer + "mlp.down_proj", {kWidth, kFfn});
+    add(layer + "mlp.gate_proj", {kFfn, kWidth});
+    add(layer + "mlp.up_proj", {kFfn, kWidth});
+    add(layer + "post_attention_layernorm", {kWidth});
+    add(layer + "self_attn.k_proj", {kv, kWidth});
+    add(layer + "self_attn.o_proj", {kWidth, kWidth});
+    add(layer + "self_attn.q_proj", {kWidth, kWidth});
+    add(layer + "self_attn.v_proj", {kv, kWidth});
+  }
+  add("norm", {kWidth});
+  SafetensorsWriter writer(file, infos, {{"format", "pt"}});
+  std::mt19937 random(7);
+  std::normal_distribution<float> draw(0, 0.04f);
+  for (const TensorInfo &t : infos) {
+    std::vector<uint16_t> bits(size_t(t.elements()));
+    for (uint16_t &b : bits) {
+      const float value = t.shape.size() == 1 ? 1 : draw(random);
+      b = uint16_t(std::bit_cast<uint32_t>(value) >> 16);
+    }
+    writer.write(bits.data(), bits.size() * sizeof(uint16_t));
+  }
+  writer.finish();
+}
+
+/// config.json of SmolLM2-135M as it was published, but for the sizes.
+json smolConfig() {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"attention_bias", false},
+          {"attention_dropout", 0.0},
+          {"bos_token_id", 0},
+          {"eos_token_id", 0},
+          {"hidden_act", "silu"},
+          {"hidden_size", kWidth},
+          {"initializer_range", 0.041666666666666664},
+          {"intermediate_size", kFfn},
+          {"is_llama_config", true},
+          {"max_position_embeddings", 8192},
+          {"model_type", "llama"},
+          {"num_attention_heads", kHeads},
+          {"num_hidden_layers", kLayers},
+          {"num_key_value_heads", kKvHeads},
+          {"pretraining_tp", 1},
+          {"rms_norm_eps", 1e-05},
+          {"rope_interleaved", false},
+          {"rope_scaling", nullptr},
+          {"rope_theta", 100000},
+          {"tie_word_embeddings", true},
+          {"torch_dtype", "bfloat16"},
+          {"transformers_version", "4.40.1"},
+          {"use_cache", true},
+          {"vocab_size", kVocab}};
+}
+
+struct HfWalk : ::testing::Test {
+  Workplace w;
+
+  Result shell(const std::string &command) {
+    const char *path = std::getenv("PATH");
+    return Process({"/bin/sh", "-c", fmt::format("cd '{}' && {}", w.path(""), command)},
+                   {{"GPTC_CACHE", cacheDir()}, {"PATH", fmt::format("{}:{}", GPTC_BIN_DIR, path ? path : "")}},
+                   w.path("said.txt"))
+        .wait();
+  }
+
+  /// A tokenizer.json as SmolLM2's: byte-level BPE that takes digits one by one, and the control tokens in front.
+  void writeTokenizer(const std::string &to) {
+    ASSERT_EQ(w.gptc({"data", "prepare", w.path("mine.txt"), "--tokenizer", "bpe:397", "--out", w.path("made")}).code,
+              0);
+    json t = gptc::parseJson(readFile(w.path("made/tokenizer.json")));
+    t["pre_tokenizer"] = {
+        {"type", "Sequence"},
+        {"pretokenizers",
+         {{{"type", "Digits"}, {"individual_digits", true}},
+          {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}}}}};
+    // Other tokens than the control tokens move behind them.
+    const std::vector<std::string> control = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"};
+    json vocab = json::object(), added = json::array();
+    for (size_t i = 0; i < control.size(); ++i) {
+      vocab[control[i]] = i;
+      added.push_back({{"id", i},
+                       {"content", control[i]},
+                       {"single_word", false},
+                       {"lstrip", false},
+                       {"rstrip", false},
+                       {"normalized", false},
+                       {"special", true}});
+    }
+    for (const auto &[token, id] : t["model"]["vocab"].items())
+      if (!vocab.contains(token))
+        vocab[token] = id.get<size_t>() + control.size();
+    t["model"]["vocab"] = vocab;
+    t["added_tokens"] = added;
+    writeFile(to, t.dump());
+    fs::remove_all(w.path("made"));
+  }
+
+  /// The loss over the whole data of validation; "": of the run's last checkpoint.
+  double evaluated(const std::string &weights) {
+    const Result r = shell("gptrun eval smol.plan --steps 0" + (weights.empty() ? "" : " --checkpoint " + weights));
+    EXPECT_EQ(r.code, 0) << r.output;
+    double loss = 0;
+    EXPECT_EQ(std::sscanf(r.output.c_str(), "val loss %lf", &loss), 1) << r.output;
+    return loss;
+  }
+
+  /// transformers, and llama.cpp, find the loss that gptc finds with the same file, and make the same tokens of a text.
+  void openedByOthers() {
+    std::string ids;
+    const std::string text = "It is truly “naïve”: 1024 times\n";
+    for (int32_t id : gptc::Tokenizer::load(w.path("SmolLM2-135M/tokenizer.json")).encode(text))
+      ids += fmt::format("{} ", id);
+    writeFile(w.path("prompt.txt"), text);
+    auto compare = [&](const std::string &script, const std::string &what, const std::string &of, double tolerance,
+                       const std::string &path) {
+      const double loss = evaluated(of);  // of four decimals
+      const gptc::test::Compared r = gptc::test::compareBy(
+          "tests/e2e/" + script,
+          fmt::format("{} '{}' '{}' 512 {} {} '{}' '{}'", what, w.path(of), w.path("data/val.bin"), loss,
+                      tolerance + 5e-5 / loss, w.path("prompt.txt"), ids),
+          path);
+      EXPECT_TRUE(r.code == 0 || r.isMissing()) << r.said;
+      std::printf("%s", r.said.c_str());
+    };
+    for (const std::string &path : gptc::test::transformersPaths())
+      compare("transformers_compare.py", "", "smol-mine", 1e-5, path);
+    // llama.cpp rounds what it multiplies q8_0 with to q8_0, too.
+    compare("gguf_compare.py", "loss", "smol-mine.gguf", 2e-3, "");
+  }
+
+  void writeModel(const std::string &dir) {
+    fs::create_directories(dir);
+    writeFile(dir + "/config.json", smolConfig().dump(2));
+    writeFile(
+        dir + "/generation_config.json",
+        json{{"_from_model_config", true}, {"bos_token_id", 0}, {"eos_token_id", 0}, {"transformers_version", "4.40.1"}}
+            .dump(2));
+    writeFile(dir + "/tokenizer_config.json", json{{"add_prefix_space", false},
+                                                   {"bos_token", "<|endoftext|>"},
+                                                   {"eos_token", "<|endoftext|>"},
+                                                   {"unk_token", "<|endoftext|>"},
+                                                   {"model_max_length", 8192},
+                                                   {"tokenizer_class", "GPT2Tokenizer"},
+                                                   {"vocab_size", kVocab}}
+                                                  .dump(2));
+    writeWeights(dir + "/model.safetensors");
+    writeTokenizer(dir + "/tokenizer.json");
+  }
+};
+
+TEST_F(HfWalk, TheDocumentsCommandsRunAsTheyStand) {
+  const std::vector<std::string> commands = firstBlock(GPTC_SOURCE_DIR "/docs/huggingface.md");
+  ASSERT_GE(commands.size(), 5u);
+  writeFile(w.path("mine.txt"), someText());
+  writeModel(w.path("SmolLM2-135M"));
+  for (const std::string &command : commands) {
+    const Result r = shell(command);
+    ASSERT_EQ(r.code, 0) << command << "\n" << r.output;
+  }
+  // What it leaves can be taken in again, and is the model that was trained.
+  EXPECT_EQ(gptc::parseJson(readFile(w.path("smol-mine/config.json")))["model_type"], "llama");
+  EXPECT_TRUE(fs::exists(w.path("smol-mine/model.safetensors")));
+  const double trained = evaluated("");
+  for (const auto &[from, bound] : {std::pair{"smol-mine", 0.01}, {"smol-mine.gguf", 0.02}}) {
+    const Result r = shell(fmt::format("gptc import {} -o again.toml --force", from));
+    ASSERT_EQ(r.code, 0) << r.output;
+    const std::string text = readFile(w.path("again.toml"));
+    for (const char *key : {"\nn_kv_head = 1", "\nblock_size = 512"})
+      EXPECT_NE(text.find(key), std::string::npos) << key << " in\n" << text;
+    EXPECT_NEAR(evaluated(from), trained, bound) << from;
+  }
+  openedByOthers();
+}
+
+}  // namespace
