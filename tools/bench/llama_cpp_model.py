@@ -3,6 +3,8 @@
 Everything is in F32: the cache too, and without flash attention. llama.cpp is to be built without GGML_GELU_FP16
 (ggml-cpu/vec.h), whose table of GELU is good to 1e-3 only. ImportError where a package is missing.
 """
+import ctypes
+
 import llama_cpp
 import numpy as np
 
@@ -59,6 +61,13 @@ class Model:
         n = llama_cpp.llama_tokenize(self.vocab, data, len(data), ids, room, False, False)
         assert n >= 0, n
         return list(ids[:n])
+
+    def piece(self, token):
+        """The bytes of a token's text; none for a special token."""
+        data = ctypes.create_string_buffer(256)
+        n = llama_cpp.llama_token_to_piece(self.vocab, token, data, len(data), 0, False)
+        assert n >= 0, n
+        return data.raw[:n]
 
     def greedy(self, ours, given):
         """Continues the first `given` of these tokens greedily. Returns how many more are equal, and how far apart the
