@@ -6,8 +6,10 @@
 #include <atomic>
 #include <chrono>
 #include <climits>
+#include <exception>
 #include <immintrin.h>
 #include <linux/futex.h>
+#include <mutex>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <system_error>
@@ -168,6 +170,27 @@ void ThreadPool::run(int64_t tasks, void (*fn)(void *, int64_t, int64_t), void *
       sched_yield();  // a worker that lost its CPU needs one
     g = p.gate.load(std::memory_order_acquire);
   }
+}
+
+void ThreadPool::each(int64_t tasks, const std::function<void(int64_t)> &fn) {
+  struct Tasks {
+    const std::function<void(int64_t)> &fn;
+    std::mutex mutex;
+    std::exception_ptr failure;
+  } all{fn, {}, nullptr};
+  auto some = [](void *arg, int64_t begin, int64_t end) {
+    Tasks &all = *static_cast<Tasks *>(arg);
+    for (int64_t i = begin; i < end; ++i)
+      try {
+        all.fn(i);
+      } catch (...) {
+        const std::lock_guard lock(all.mutex);
+        all.failure = std::current_exception();
+      }
+  };
+  run(tasks, some, &all, 1);
+  if (all.failure)
+    std::rethrow_exception(all.failure);
 }
 
 }  // namespace gptc

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 namespace gptc {
@@ -17,6 +18,9 @@ public:
   /// thread's share), and returns when all are done. The calling thread takes part. fn must not throw. Only one thread
   /// at a time may call run; a call from within a task runs all its tasks in that thread.
   void run(int64_t tasks, void (*fn)(void *arg, int64_t begin, int64_t end), void *arg, int64_t grain = 0);
+  /// Runs fn(i) for every task i, one at a time per thread. It may throw: one of the exceptions comes out when all
+  /// tasks have ended.
+  void each(int64_t tasks, const std::function<void(int64_t)> &fn);
 
 private:
   struct Impl;

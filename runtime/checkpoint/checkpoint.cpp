@@ -53,7 +53,7 @@ void readState(Executor &executor, const State &s, const StateTensors &tensors) 
   if (padded)
     dense.resize(type.elements() * sizeOf(type.dtype));
   const Piece own = Piece::of(s, Mesh::of(executor.planned()), executor.ranks ? executor.ranks->rank : 0);
-  tensors.read(padded ? dense.data() : all, &own);
+  tensors.read(padded ? dense.data() : all, &own, &executor.threads());
   if (padded)
     copyToPadded(type, dense.data(), all);
   if (isPiece(s))

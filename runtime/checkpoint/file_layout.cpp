@@ -2,6 +2,7 @@
 
 #include "ir/facts.h"
 #include "ir/kernel/eval.h"
+#include "runtime/checkpoint/transpose.h"
 #include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -70,6 +71,15 @@ template <typename From, typename To, typename F>
 void copyIn(const State &s, const FileTensor &t, const SomeRows &rows, void *dense, F convert) {
   const From *from = static_cast<const From *>(rows.data);
   To *to = static_cast<To *>(dense);
+  if (t.transposed) {
+    const int64_t elements = rowsOf(s, t).elements, all = wholeType(s).dim(1);
+    std::vector<int64_t> across, down;
+    for (int64_t j = rows.first; j < rows.first + rows.count; ++j)
+      across.push_back(columnOf(s, t, j));
+    for (int64_t r = 0; r < elements; ++r)
+      down.push_back(r * all);
+    return copyTransposed(from, across, down, to, convert);
+  }
   forElements(s, t, rows.first, rows.count, [&](int64_t file, int64_t state) { to[state] = convert(from[file]); });
 }
 
@@ -146,7 +156,7 @@ void fromFile(const State &s, const FileTensor &t, DType stored, int64_t first, 
       copyIn<From, uint16_t>(s, t, rows, dense, [&](From v) { return kir::bitsOfBF16(kir::roundBF16(widen(v))); });
     };
     if (stored == DType::bf16)
-      return convert(uint16_t(), kir::floatOfBF16);
+      return convert(uint16_t(), [](uint16_t v) { return kir::floatOfBF16(v); });  // inlined, as a function is not
     if (stored == DType::f16)
       return convert(_Float16(), [](_Float16 v) { return float(v); });
     return convert(float(), same);

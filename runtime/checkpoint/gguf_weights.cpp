@@ -8,6 +8,7 @@
 #include "runtime/checkpoint/gguf_names.h"
 #include "runtime/checkpoint/state.h"
 #include "runtime/checkpoint/state_tensors.h"
+#include "runtime/checkpoint/transpose.h"
 #include "runtime/collectives/communicator.h"
 #include "runtime/device/executor.h"
 #include "support/diagnostics.h"
@@ -16,25 +17,28 @@
 
 #include "llvm/ADT/STLExtras.h"
 
-#include <exception>
-#include <mutex>
+#include <memory>
 #include <set>
 
 namespace gptc {
 namespace {
 
-constexpr int64_t kPiece = 1 << 15;  // elements that a thread reads at a time: with its block bytes at most 256 KiB
+// About how many elements a thread reads at a time, with their block bytes: 256 KiB, and at most twice that.
+constexpr int64_t kPiece = 1 << 15;
 
 /// Where the elements of a state are in this rank's memory, in elements: row and column each have a part of the offset,
 /// -1 if another rank has them. A state of one dimension has one row.
 struct Places {
   std::vector<int64_t> row, column;
+  bool whole = true;  // column j is at j
 
   Places(const State &s, const Piece &own) {
     const unsigned rank = s.type.rank();
     GPTC_CHECK(rank == 1 || rank == 2, "@{} : {}", s.name, s.type.str());
     row = rank == 2 ? along(own, 0, s.type.padded(1)) : std::vector<int64_t>{0};
     column = along(own, rank - 1, 1);
+    for (size_t j = 0; j < column.size(); ++j)
+      whole = whole && column[j] == int64_t(j);
   }
 
 private:
@@ -54,58 +58,51 @@ public:
              const StateView &to, DType dtype)
       : file(file), tensor(tensor), part(part), places(places), to(to), dtype(dtype), vector(part.shape.size() == 1),
         rows(vector ? 1 : part.shape[0]), columns(part.shape.back()), width(std::min(columns, kPiece)),
-        height(std::max<int64_t>(1, kPiece / columns)), across((columns + width - 1) / width) {}
+        height(rowsAtATime(kPiece, columns)), across((columns + width - 1) / width) {}
 
   void run(ThreadPool &pool) {
-    pool.run((rows + height - 1) / height * across, &TensorRead::tasks, this, 1);
-    if (failure)
-      std::rethrow_exception(failure);
+    pool.each((rows + height - 1) / height * across,
+              [&](int64_t i) { piece(i / across * height, i % across * width); });
   }
 
 private:
-  static void tasks(void *arg, int64_t begin, int64_t end) {
-    auto &self = *static_cast<TensorRead *>(arg);
-    try {
-      for (int64_t i = begin; i < end; ++i)
-        self.piece(i / self.across * self.height, i % self.across * self.width);
-    } catch (...) {
-      const std::lock_guard lock(self.mutex);
-      self.failure = std::current_exception();
-    }
+  /// Reads the piece that begins at row r0 and column c0: whole rows, or a part of one. Values are rounded to nearest
+  /// even, as where a safetensors file is loaded.
+  void piece(int64_t r0, int64_t c0) const {
+    const int64_t r1 = std::min(rows, r0 + height), c1 = std::min(columns, c0 + width), n = (r1 - r0) * (c1 - c0);
+    const auto values = std::make_unique_for_overwrite<float[]>(size_t(n));
+    file.read(tensor, r0 * columns + c0, n, values.get());
+    auto place = [&](auto *to, auto convert) { this->place(values.get(), r0, r1, c0, c1, to, convert); };
+    if (dtype == DType::f32)
+      place(to.as<float>(), [](float v) { return v; });
+    else if (dtype == DType::bf16)
+      place(to.as<uint16_t>(), [](float v) { return kir::bitsOfBF16(kir::roundBF16(v)); });
+    else
+      place(to.as<_Float16>(), [](float v) { return _Float16(v); });
   }
 
-  /// The piece that begins at row r0 and column c0: whole rows, or a part of one.
-  void piece(int64_t r0, int64_t c0) const {
-    const int64_t r1 = std::min(rows, r0 + height), c1 = std::min(columns, c0 + width), step = c1 - c0;
-    std::vector<float> values(size_t((r1 - r0) * step));
-    file.read(tensor, r0 * columns + c0, int64_t(values.size()), values.data());
-    auto put = [&](int64_t row, int64_t column, float value) {
-      const int64_t i = places.row[size_t(row)], j = places.column[size_t(part.firstColumn + column)];
-      if (i >= 0 && j >= 0)
-        store(i + j, value);
-    };
+  template <class To, class F>
+  void place(const float *values, int64_t r0, int64_t r1, int64_t c0, int64_t c1, To *to, F convert) const {
+    const int64_t step = c1 - c0;
     if (part.transposed) {
       std::vector<int64_t> columnOf;
       for (int64_t r = r0; r < r1; ++r)
-        columnOf.push_back(part.rowOf(r));
-      for (int64_t c = c0; c < c1; ++c)
-        for (int64_t r = r0; r < r1; ++r)
-          put(c, columnOf[size_t(r - r0)], values[size_t((r - r0) * step + c - c0)]);
-      return;
+        columnOf.push_back(places.column[size_t(part.firstColumn + part.rowOf(r))]);
+      return copyTransposed(values, columnOf, llvm::ArrayRef(places.row).slice(size_t(c0), size_t(step)), to, convert);
     }
-    for (int64_t r = r0; r < r1; ++r)
+    for (int64_t r = r0; r < r1; ++r) {
+      if (places.row[size_t(r)] < 0)
+        continue;
+      const float *from = values + (r - r0) * step;
+      To *row = to + places.row[size_t(r)];
+      if (!vector && places.whole) {
+        std::transform(from, from + step, row + part.firstColumn + c0, convert);
+        continue;
+      }
       for (int64_t c = c0; c < c1; ++c)
-        put(r, vector ? part.rowOf(c) : c, values[size_t((r - r0) * step + c - c0)]);
-  }
-
-  /// Rounded to nearest even, as loading a safetensors file does.
-  void store(int64_t at, float value) const {
-    if (dtype == DType::f32)
-      to.as<float>()[at] = value;
-    else if (dtype == DType::bf16)
-      to.as<uint16_t>()[at] = kir::bitsOfBF16(kir::roundBF16(value));
-    else
-      to.as<_Float16>()[at] = _Float16(value);
+        if (const int64_t j = places.column[size_t(part.firstColumn + (vector ? part.rowOf(c) : c))]; j >= 0)
+          row[j] = convert(from[c - c0]);
+    }
   }
 
   const GgufFile &file;
@@ -116,8 +113,6 @@ private:
   const DType dtype;
   const bool vector;
   const int64_t rows, columns, width, height, across;
-  std::mutex mutex;
-  std::exception_ptr failure;
 };
 
 /// A table of positions may have more rows than the model's context; the first ones count.

@@ -1,17 +1,19 @@
 #include "runtime/checkpoint/state_tensors.h"
 
+#include "runtime/checkpoint/transpose.h"
 #include "support/diagnostics.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"
 
 #include <algorithm>
+#include <memory>
 
 namespace gptc {
 
 namespace {
 
-constexpr int64_t kPieceBytes = 4 << 20;
+constexpr int64_t kPieceBytes = 256 << 10;  // about what a thread reads at a time; stays in its caches
 
 /// What names of a whole model begin with, and those of a model without its head do not. Our older files have the
 /// latter for GPT-2, and transformers 4 takes such a file for a model without a classifier.
@@ -77,12 +79,12 @@ std::vector<const TensorInfo *> StateTensors::found() const {
   return all;
 }
 
-void StateTensors::read(void *dense, const Piece *part) const {
+void StateTensors::read(void *dense, const Piece *part, ThreadPool *pool) const {
   for (const Tensor &t : tensors)
-    read(t, dense, part);
+    read(t, dense, part, pool);
 }
 
-void StateTensors::read(const Tensor &t, void *dense, const Piece *part) const {
+void StateTensors::read(const Tensor &t, void *dense, const Piece *part, ThreadPool *pool) const {
   const bool unchangedLayout = isWhole(s, t.want), direct = unchangedLayout && t.is->dtype == s.type.dtype;
   const FileRows rows = rowsOf(s, t.want);
   const int64_t bytes = rows.elements * int64_t(sizeOf(t.is->dtype));
@@ -93,15 +95,19 @@ void StateTensors::read(const Tensor &t, void *dense, const Piece *part) const {
     file.read(*t.is, all.data(), unchangedLayout ? part : nullptr);
     return fromFile(s, t.want, t.is->dtype, 0, rows.count, all.data(), dense);
   }
-  if (direct)
-    return file.readPart(*t.is, 0, rows.count * bytes, dense);
-  const int64_t most = std::max<int64_t>(1, kPieceBytes / bytes);
-  std::vector<char> piece(std::min(most, rows.count) * bytes);
-  for (int64_t row = 0; row < rows.count; row += most) {
-    const int64_t count = std::min(most, rows.count - row);
-    file.readPart(*t.is, row * bytes, count * bytes, piece.data());
-    fromFile(s, t.want, t.is->dtype, row, count, piece.data(), dense);
-  }
+  const int64_t most = rowsAtATime(kPieceBytes, bytes), pieces = (rows.count + most - 1) / most;
+  auto readPiece = [&](int64_t i) {
+    const int64_t row = i * most, count = std::min(most, rows.count - row);
+    if (direct)
+      return file.readPart(*t.is, row * bytes, count * bytes, static_cast<char *>(dense) + row * bytes);
+    const auto piece = std::make_unique_for_overwrite<char[]>(count * bytes);
+    file.readPart(*t.is, row * bytes, count * bytes, piece.get());
+    fromFile(s, t.want, t.is->dtype, row, count, piece.get(), dense);
+  };
+  if (pool)
+    return pool->each(pieces, readPiece);
+  for (int64_t i = 0; i < pieces; ++i)
+    readPiece(i);
 }
 
 }  // namespace gptc

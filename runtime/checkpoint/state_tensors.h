@@ -4,6 +4,7 @@
 
 #include "runtime/checkpoint/file_layout.h"
 #include "runtime/checkpoint/tensor_files.h"
+#include "support/thread_pool.h"
 
 #include <string>
 #include <vector>
@@ -22,16 +23,16 @@ public:
   std::string problem() const;
   /// Those that were found.
   std::vector<const TensorInfo *> found() const;
-  /// Reads all dense logical elements. With `part`, elements outside it may be left as they are. There must be no
-  /// problem.
-  void read(void *dense, const Piece *part = nullptr) const;
+  /// Reads all dense logical elements, in this thread or those of `pool`. With `part`, elements outside it may be left
+  /// as they are. There must be no problem.
+  void read(void *dense, const Piece *part = nullptr, ThreadPool *pool = nullptr) const;
 
 private:
   struct Tensor {
     FileTensor want;
     const TensorInfo *is;  // null: missing
   };
-  void read(const Tensor &t, void *dense, const Piece *part) const;
+  void read(const Tensor &t, void *dense, const Piece *part, ThreadPool *pool) const;
 
   const State &s;
   const TensorFiles &file;

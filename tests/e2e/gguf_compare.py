@@ -11,8 +11,7 @@
                                                         the first token whose two best logits are closer than 1e-3
   gguf_compare.py loss FILE TOKENS BLOCK LOSS TOLERANCE TEXT IDS  llama.cpp: as transformers_compare.py, of a GGUF file
 
-llama.cpp is to be built without GGML_GELU_FP16 (ggml-cpu/vec.h), whose table of GELU is good to 1e-3 only; cache in F32,
-no flash attention. Exit status: 0 equal, 1 not, 77 a package is missing.
+For llama.cpp see tools/bench/llama_cpp_model.py. Exit status: 0 equal, 1 not, 77 a package is missing.
 """
 import glob
 import importlib.util
@@ -27,7 +26,8 @@ try:
     if sys.argv[1] in ("read", "sums"):
         import gguf
     if sys.argv[1] in ("llama", "loss"):
-        import llama_cpp
+        sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "bench"))
+        import llama_cpp_model
 except (ImportError, OSError, RuntimeError) as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
@@ -96,57 +96,32 @@ def sums(file, ours):
     print(f"{len(tensors)} tensors have the values that gguf.quants gives")
 
 
-class Model:
-    """A model of llama.cpp, whose logits follow each token."""
-
-    def __init__(self, file, context=256):
-        p = llama_cpp.llama_model_default_params()
-        p.n_gpu_layers = 0
-        self.model = llama_cpp.llama_model_load_from_file(file.encode(), p)
-        assert self.model, file
-        c = llama_cpp.llama_context_default_params()
-        c.n_ctx = c.n_batch = c.n_ubatch = context
-        c.n_threads = c.n_threads_batch = 1
-        c.type_k = c.type_v = 0  # GGML_TYPE_F32
-        c.flash_attn_type = 0  # LLAMA_FLASH_ATTN_TYPE_DISABLED
-        self.context = llama_cpp.llama_init_from_model(self.model, c)
-        self.size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
-
-    def tokens(self, text):
-        """Those of a text, by the vocabulary of the file."""
-        vocabulary, content = llama_cpp.llama_model_get_vocab(self.model), text.encode()
-        ids = (llama_cpp.llama_token * (len(content) + 8))()
-        n = llama_cpp.llama_tokenize(vocabulary, content, len(content), ids, len(ids), False, False)
-        assert n >= 0, n
-        return list(ids[:n])
-
-    def forget(self):
-        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
-
-    def logits(self, tokens, first):
-        """Logits after each of these tokens, of which `first` stand before them."""
-        batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
-        batch.n_tokens = len(tokens)
-        for i, token in enumerate(tokens):
-            batch.token[i] = token
-            batch.pos[i] = first + i
-            batch.n_seq_id[i] = 1
-            batch.seq_id[i][0] = 0
-            batch.logits[i] = 1
-        assert llama_cpp.llama_decode(self.context, batch) == 0
-        rows = [np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(self.context, i), (self.size,)).astype(np.float64)
-                for i in range(len(tokens))]
-        llama_cpp.llama_batch_free(batch)
-        return np.array(rows)
-
-
-def losses_of(rows, targets):
-    """The negative logarithms of what each row of logits gives to its target."""
-    return [np.log(np.exp(r - r.max()).sum()) + r.max() - r[t] for r, t in zip(rows, targets)]
+def llama(goldens, runs):
+    tokens = np.fromfile(os.path.join(goldens, "tokens.bin"), np.uint16).astype(int)
+    with open(os.path.join(goldens, "losses.txt"), encoding="ascii") as f:
+        losses = dict(line.split() for line in f)
+    for name, loss in losses.items():
+        file = os.path.join(goldens, name + ".gguf")
+        got = np.mean(llama_cpp_model.losses(llama_cpp_model.Model(file, 16).logits(tokens[:-1], 0), tokens[1:]))
+        print(f"{name}: loss {got:.7f} in llama.cpp, {float(loss):.7f} in transformers")
+        assert abs(got - float(loss)) < BOUND
+    for file, tokenizer, text in zip(runs[::3], runs[1::3], runs[2::3]):
+        with open(tokenizer, encoding="utf-8") as f:
+            ids = json.load(f)["model"]["vocab"]
+        with open(text, encoding="utf-8") as f:
+            ours = [ids[c] for c in f.read().rstrip("\n")[:203]]
+        equal, gap = llama_cpp_model.Model(file).greedy(ours, 3)
+        name = os.path.basename(file)
+        if gap is None:
+            print(f"{name}: {equal} greedy tokens are equal")
+        else:
+            print(f"{name}: token {equal + 3} differs, whose logits are {gap:.2e} apart")
+            assert gap < BOUND
+        assert equal > 0
 
 
 def loss(file, tokens, block, want, tolerance, text, ids):
-    model = Model(file, block)
+    model = llama_cpp_model.Model(file, block)
     with open(text, encoding="utf-8", newline="") as f:
         got = model.tokens(f.read())
     assert got == [int(i) for i in ids.split()], got
@@ -155,47 +130,12 @@ def loss(file, tokens, block, want, tolerance, text, ids):
     for begin in range(0, len(data) - 1, block):
         window = data[begin:begin + block + 1]
         model.forget()
-        found += losses_of(model.logits(window[:-1], 0), window[1:])
+        found += list(llama_cpp_model.losses(model.logits(window[:-1], 0), window[1:]))
     mean = float(np.mean(found))
     print(f"{os.path.basename(file)}: loss {mean:.7f} in llama.cpp, {want:.7f} in gptc, of {len(found)} tokens; {len(got)} equal tokens of a text")
     assert abs(mean / want - 1) < tolerance
 
 
-def llama(goldens, runs):
-    tokens = np.fromfile(os.path.join(goldens, "tokens.bin"), np.uint16).astype(int)
-    with open(os.path.join(goldens, "losses.txt"), encoding="ascii") as f:
-        losses = dict(line.split() for line in f)
-    for name, loss in losses.items():
-        file = os.path.join(goldens, name + ".gguf")
-        rows = Model(file, 16).logits(tokens[:-1], 0)
-        got = np.mean(losses_of(rows, tokens[1:]))
-        print(f"{name}: loss {got:.7f} in llama.cpp, {float(loss):.7f} in transformers")
-        assert abs(got - float(loss)) < BOUND
-    for file, tokenizer, text in zip(runs[::3], runs[1::3], runs[2::3]):
-        with open(tokenizer, encoding="utf-8") as f:
-            ids = json.load(f)["model"]["vocab"]
-        with open(text, encoding="utf-8") as f:
-            ours = [ids[c] for c in f.read().rstrip("\n")[:203]]
-        prompt = ours[:3]
-        model = Model(file)
-        row, at = model.logits(prompt, 0)[-1], len(prompt)
-        while at < len(ours):
-            best = np.argsort(row)[::-1]
-            if best[0] != ours[at]:
-                gap = row[best[0]] - row[ours[at]]
-                print(f"{os.path.basename(file)}: token {at} differs, whose logits are {gap:.2e} apart")
-                assert gap < BOUND
-                break
-            row = model.logits([ours[at]], at)[0]
-            at += 1
-        else:
-            print(f"{os.path.basename(file)}: {at - len(prompt)} greedy tokens are equal")
-        assert at > len(prompt)
-
-
-if sys.argv[1] in ("llama", "loss"):
-    quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
-    llama_cpp.llama_log_set(quiet, None)
 if sys.argv[1] == "read":
     read(*sys.argv[2:])
 elif sys.argv[1] == "find":

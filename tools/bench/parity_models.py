@@ -11,59 +11,102 @@ import subprocess
 import tempfile
 
 VOCAB, CONTEXT, TOKENS = 130, 32, 640
-BASE = dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=72, num_hidden_layers=3, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=CONTEXT)
-EQUAL_HEADS = {k: v for k, v in BASE.items() if k != "num_key_value_heads"}
-LLAMA3 = dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
-              original_max_position_embeddings=16)
-# Sizes that fill no tile of a kernel.
-FAMILIES = {
-    "gpt2": ("GPT2Config", dict(vocab_size=VOCAB, n_embd=48, n_layer=3, n_head=4, n_positions=CONTEXT)),
-    "llama": ("LlamaConfig", BASE),
-    "llama, rope_type llama3": ("LlamaConfig", dict(BASE, rope_parameters=LLAMA3)),
-    "mistral, window 8": ("MistralConfig", dict(BASE, sliding_window=8)),
-    "qwen2, tied": ("Qwen2Config", dict(BASE, tie_word_embeddings=True)),
-    "qwen3": ("Qwen3Config", dict(BASE, head_dim=16)),
-    "smollm3": ("SmolLM3Config", dict(BASE, num_hidden_layers=4, pad_token_id=0)),
-    "olmo2": ("Olmo2Config", dict(BASE, pad_token_id=0)),
-    "gpt_neox": ("GPTNeoXConfig", dict(EQUAL_HEADS, rotary_pct=0.5)),
-    "bloom": ("BloomConfig", dict(vocab_size=VOCAB, hidden_size=48, n_layer=3, n_head=4, seq_length=CONTEXT)),
-    "phi": ("PhiConfig", dict(EQUAL_HEADS, partial_rotary_factor=0.5)),
-    "gemma2, window 8": ("Gemma2Config", dict(BASE, head_dim=16, sliding_window=8)),
-}
 MOST = 1e-5  # relative difference of the losses
 
 
-def losses(bin, work, name, steps):
-    """gptc's validation loss and that of transformers, and the class that from_pretrained chose."""
+def families(context):
+    """Family: class of its configuration in transformers, and the arguments. Sizes fill no tile of a kernel."""
+    base = dict(vocab_size=VOCAB, hidden_size=48, intermediate_size=72, num_hidden_layers=3, num_attention_heads=4,
+                num_key_value_heads=2, max_position_embeddings=context)
+    equal_heads = {k: v for k, v in base.items() if k != "num_key_value_heads"}
+    llama3 = dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                  original_max_position_embeddings=context // 2)
+    return {
+        "gpt2": ("GPT2Config", dict(vocab_size=VOCAB, n_embd=48, n_layer=3, n_head=4, n_positions=context)),
+        "llama": ("LlamaConfig", base),
+        "llama, rope_type llama3": ("LlamaConfig", dict(base, rope_parameters=llama3)),
+        "mistral, window 8": ("MistralConfig", dict(base, sliding_window=8)),
+        "qwen2, tied": ("Qwen2Config", dict(base, tie_word_embeddings=True)),
+        "qwen3": ("Qwen3Config", dict(base, head_dim=16)),
+        "smollm3": ("SmolLM3Config", dict(base, num_hidden_layers=4, pad_token_id=0)),
+        "olmo2": ("Olmo2Config", dict(base, pad_token_id=0)),
+        "gpt_neox": ("GPTNeoXConfig", dict(equal_heads, rotary_pct=0.5)),
+        "bloom": ("BloomConfig", dict(vocab_size=VOCAB, hidden_size=48, n_layer=3, n_head=4, seq_length=context)),
+        "phi": ("PhiConfig", dict(equal_heads, partial_rotary_factor=0.5)),
+        "gemma2, window 8": ("Gemma2Config", dict(base, head_dim=16, sliding_window=8)),
+    }
+
+
+class Work:
+    """gptc's programs in a folder."""
+
+    def __init__(self, bin, folder):
+        self.bin, self.folder = bin, folder
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def run(self, program, *args):
+        """What it prints to standard output. RuntimeError with its message if it fails."""
+        done = subprocess.run([os.path.join(self.bin, program), *args], cwd=self.folder, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip() or done.stdout.strip())
+        return done.stdout
+
+    def compile(self, plan, *settings):
+        self.run("gptc", "compile", "m.toml", "-o", plan, *(w for s in settings for w in ("--set", s)))
+
+    def last_validation_loss(self):
+        with open(self.path("out/log.jsonl"), encoding="utf-8") as log:
+            return [json.loads(line)["val_loss"] for line in log if "val_loss" in line][-1]
+
+
+def train(work, family, context, steps, lr=1e-3):
+    """Makes a random model of the family, trains it on train.bin and exports it into the folder "ours". Returns the
+    settings of its plan, which runs in out, and the last validation loss."""
     import torch
     import transformers
 
-    def run(program, *args):
-        done = subprocess.run([os.path.join(bin, program), *args], cwd=work, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(done.stderr.strip() or done.stdout.strip())
-
-    kind, values = FAMILIES[name]
+    kind, values = families(context)[family]
     torch.manual_seed(0)
     config = getattr(transformers, kind)(**values)
-    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(os.path.join(work, "theirs"))
-    run("gptc", "import", "theirs", "-o", "m.toml")
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(work.path("theirs"))
+    work.run("gptc", "import", "theirs", "-o", "m.toml")
     settings = ["data.train=train.bin", "data.val=val.bin", f"train.steps={steps}", "train.micro_batch=2",
-                f"model.block_size={CONTEXT}", "train.global_batch_tokens=64", "optimizer.warmup_steps=1", "optimizer.lr=1e-3", "out_dir=out",
-                "eval.every=0", "eval.steps=0", "checkpoint.every=0"]
-    run("gptc", "compile", "m.toml", "-o", "plan", *(w for s in settings for w in ("--set", s)))
-    run("gptrun", "plan")
-    run("gptc", "export", "plan", "-o", "ours")
-    with open(os.path.join(work, "out", "log.jsonl"), encoding="utf-8") as log:
-        found = [json.loads(line)["val_loss"] for line in log if "val_loss" in line][-1]
-    model = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(work, "ours"), dtype=torch.float32).eval()
-    with open(os.path.join(work, "val.bin"), "rb") as f:
-        data = struct.unpack(f"<{TOKENS}H", f.read())
+                f"model.block_size={context}", f"train.global_batch_tokens={2 * context}", "optimizer.warmup_steps=1",
+                f"optimizer.lr={lr}", "out_dir=out", "eval.every=0", "eval.steps=0", "checkpoint.every=0"]
+    work.compile("plan", *settings)
+    work.run("gptrun", "plan")
+    work.run("gptc", "export", "plan", "-o", "ours")
+    return settings, work.last_validation_loss()
+
+
+def exported(work):
+    """Our export, loaded by transformers."""
+    import torch
+    import transformers
+
+    return transformers.AutoModelForCausalLM.from_pretrained(work.path("ours"), dtype=torch.float32).eval()
+
+
+def windows(file, context):
+    """The windows that gptc evaluates, each with the target of its last token."""
+    with open(file, "rb") as f:
+        content = f.read()
+    data = struct.unpack(f"<{len(content) // 2}H", content)
+    return [data[begin:begin + context + 1] for begin in range(0, len(data) - 1, context)]
+
+
+def losses(bin, folder, name, steps):
+    """gptc's validation loss and that of transformers, and the class that from_pretrained chose."""
+    import torch
+
+    work = Work(bin, folder)
+    found = train(work, name, CONTEXT, steps)[1]
+    model = exported(work)
     total, count = 0.0, 0
     with torch.no_grad():
-        for begin in range(0, TOKENS - 1, CONTEXT):
-            window = data[begin:begin + CONTEXT + 1]
+        for window in windows(work.path("val.bin"), CONTEXT):
             logits = model(torch.tensor([window[:-1]])).logits[0].double()
             total += torch.nn.functional.cross_entropy(logits, torch.tensor(window[1:]), reduction="sum").item()
             count += len(window) - 1
@@ -75,12 +118,13 @@ def run_models(options, bin):
     import transformers
 
     transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     print(f"transformers {transformers.__version__}, {options.steps} steps\n")
     print("| family | loaded as | validation loss, gptc | transformers | relative difference |\n|---|---|---|---|---|", flush=True)
     bad = False
     draw = random.Random(1)
     files = {n: struct.pack(f"<{TOKENS}H", *(draw.randrange(VOCAB) for _ in range(TOKENS))) for n in ("train", "val")}
-    for name in FAMILIES:
+    for name in families(CONTEXT):
         if options.only not in name:
             continue
         with tempfile.TemporaryDirectory() as work:

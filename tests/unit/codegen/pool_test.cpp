@@ -132,3 +132,21 @@ TEST(ThreadPool, ThreadsThatDoNotStart) {
   EXPECT_EXIT(attempt(), testing::ExitedWithCode(4), "");
 }
 #endif
+
+TEST(ThreadPool, AnErrorOfATaskComesOutWhenAllHaveEnded) {
+  ThreadPool pool(3);
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<int> ended = 0;
+    EXPECT_THROW(pool.each(40,
+                           [&](int64_t i) {
+                             ++ended;
+                             if (i == 7)
+                               throw std::runtime_error("seven");
+                           }),
+                 std::runtime_error);
+    EXPECT_EQ(ended, 40);
+  }
+  int64_t sum = 0;
+  ThreadPool(1).each(10, [&](int64_t i) { sum += i; });
+  EXPECT_EQ(sum, 45);
+}

@@ -1,4 +1,5 @@
 #include "runtime/checkpoint/file_layout.h"
+#include "runtime/checkpoint/transpose.h"
 
 #include <gtest/gtest.h>
 
@@ -112,6 +113,27 @@ TEST(FileLayout, WidensNarrowFloats) {
   fromFile(s, t, DType::f16, 0, 4, f16, x);
   EXPECT_EQ(x[2], 0.5);
   EXPECT_EQ(x[3], 65504);
+}
+
+TEST(FileLayout, RowsBecomeColumnsOfWhateverSize) {
+  for (const auto &[rows, columns] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {16, 16}, {32, 48}, {17, 15}, {40, 33}})
+    for (const int64_t gap : {0, 1, 5}) {  // 1: neighbours trade places; 5: every fifth is missing
+      std::vector<int64_t> across, down;
+      for (int64_t r = 0; r < rows; ++r)
+        across.push_back(gap == 5 && r % 5 == 4 ? -1 : gap == 1 ? std::min(r ^ 1, rows - 1) : r);
+      for (int64_t c = 0; c < columns; ++c)
+        down.push_back(gap == 5 && c % 5 == 4 ? -1 : c * (rows + 3));
+      std::vector<float> from(size_t(rows * columns)), to(size_t(columns * (rows + 3)), -1), want = to;
+      for (size_t i = 0; i < from.size(); ++i)
+        from[i] = float(i);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < columns; ++c)
+          if (across[size_t(r)] >= 0 && down[size_t(c)] >= 0)
+            want[size_t(down[size_t(c)] + across[size_t(r)])] = 2 * from[size_t(r * columns + c)];
+      copyTransposed(from.data(), across, down, to.data(), [](float v) { return 2 * v; });
+      EXPECT_EQ(to, want) << rows << " x " << columns << ", " << gap;
+    }
 }
 
 }  // namespace
