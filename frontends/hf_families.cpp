@@ -27,9 +27,9 @@ bool isCheckpoint(const fs::path &folder) {
   return manifest.is_object() && manifest.contains("model_keys");
 }
 
-/// The content of a config.json with its model_type. Throws UserErrors FileMissing, CheckpointDamaged and MissingKey.
-json contentOf(const std::string &file) {
-  json config = parseJsonOrDiscard<json>(readInput(file, "configuration"));
+/// The content of a config.json with its model_type. Throws UserErrors CheckpointDamaged and MissingKey.
+json contentOf(const std::string &text, const std::string &file) {
+  json config = parseJsonOrDiscard<json>(text);
   if (!config.is_object())
     throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{} is no JSON object", file),
                     "copy it again from where the weights are from");
@@ -146,7 +146,11 @@ HfDescription describeForHf(const ModelConfig &model, const std::string &dtype, 
 
 ModelConfig readHfConfig(const std::string &dir) {
   const std::string file = (fs::path(dir) / "config.json").string();
-  const json config = contentOf(file);
+  return readHfConfigText(readInput(file, "configuration"), file);
+}
+
+ModelConfig readHfConfigText(const std::string &text, const std::string &file) {
+  const json config = contentOf(text, file);
   hf::Reading there = hf::read(file, config, familyIn(file, config), 0);
   std::vector<Diagnostic> problems = std::move(there.problems);
   ModelConfig m;
@@ -173,7 +177,7 @@ HfComparison compareHfConfig(const std::string &weights, const ModelConfig &mode
   if (!result.found)
     return result;
   try {
-    const json config = contentOf(result.file);
+    const json config = contentOf(readInput(result.file, "configuration"), result.file);
     if (config.at("model_type") == kOwnModelType) {
       result.differences = compareOwnConfig(result.file, config, model);
     } else {

@@ -41,6 +41,8 @@ HfDescription describeForHf(const ModelConfig &model, const std::string &dtype, 
 /// its positions. Throws UserError with every problem: FileMissing, CheckpointDamaged, MissingKey, UnknownKey,
 /// WrongType, OutOfRange, ShapeMismatch, Contradiction, NotBuiltYet.
 ModelConfig readHfConfig(const std::string &dir);
+/// The same of the text of a config.json; `file` is for messages.
+ModelConfig readHfConfigText(const std::string &text, const std::string &file);
 
 struct HfComparison {
   std::string file;

@@ -2,7 +2,6 @@
 
 #include "frontends/tokenizer/patterns.h"
 #include "support/diagnostics.h"
-#include "support/files.h"
 #include "support/json.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -60,14 +59,15 @@ std::string splittingOf(const json &pre, const json &normalizer, const json &mod
 /// Reads the vocabulary of a tokenizer.json.
 class Conversion {
 public:
-  Conversion(const std::string &file, int64_t vocabSize) : file(file), folder(fs::path(file).parent_path()) {
+  Conversion(const std::map<std::string, std::string> &texts, const std::string &folder, int64_t vocabSize)
+      : texts(texts), folder(folder), file(nameOf("tokenizer.json")) {
     v.model = "gpt2";
     v.tokens.resize(size_t(vocabSize));
     v.types.resize(size_t(vocabSize), GgufVocabulary::unused);
   }
 
   GgufVocabulary run() {
-    const json j = parseJsonOrDiscard<json>(readInput(file, "tokenizer"));
+    const json j = parseJsonOrDiscard<json>(texts.at("tokenizer.json"));
     if (!j.is_object())
       bad("it is no JSON object");
     checkModel(j);
@@ -162,14 +162,15 @@ private:
     }
   }
 
+  std::string nameOf(const char *name) const { return (fs::path(folder) / name).string(); }
+
   json beside(const char *name) const {
-    const std::string path = (folder / name).string();
-    std::error_code e;
-    if (!fs::exists(path, e))
+    const auto text = texts.find(name);
+    if (text == texts.end())
       return json::object();
-    json j = parseJsonOrDiscard<json>(readInput(path, "configuration"));
+    json j = parseJsonOrDiscard<json>(text->second);
     if (!j.is_object())
-      throw UserError(ErrorCode::DataInvalid, fmt::format("{} is no JSON object", path),
+      throw UserError(ErrorCode::DataInvalid, fmt::format("{} is no JSON object", nameOf(name)),
                       "copy it again from where the tokenizer is from");
     return j;
   }
@@ -212,9 +213,8 @@ private:
     v.addEos = part(config, "add_eos_token") == true;
     if (const json &chat = part(config, "chat_template"); chat.is_string())
       v.chatTemplate = chat;
-    std::error_code e;
-    if (const fs::path own = folder / "chat_template.jinja"; fs::exists(own, e))
-      v.chatTemplate = readInput(own.string(), "chat template");
+    if (const auto own = texts.find("chat_template.jinja"); own != texts.end())
+      v.chatTemplate = own->second;
   }
 
   /// What a template puts around a text.
@@ -238,16 +238,17 @@ private:
       v.addEos = true;
   }
 
-  const std::string &file;
-  const fs::path folder;
+  const std::map<std::string, std::string> &texts;
+  const std::string folder, file;
   GgufVocabulary v;
   std::map<std::string, int64_t, std::less<>> ids;
 };
 
 }  // namespace
 
-GgufVocabulary vocabularyOf(const std::string &tokenizerJson, int64_t vocabSize) {
-  return Conversion(tokenizerJson, vocabSize).run();
+GgufVocabulary vocabularyOf(const std::map<std::string, std::string> &texts, const std::string &folder,
+                            int64_t vocabSize) {
+  return Conversion(texts, folder, vocabSize).run();
 }
 
 }  // namespace gptc

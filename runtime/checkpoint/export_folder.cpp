@@ -69,14 +69,7 @@ void requireRoom(const std::string &dir, const std::string &checkpoint) {
 
 /// config.json with this precision.
 std::string configFor(const CheckpointStore::Published &from, DType dtype) {
-  const auto text = from.described.find("config.json");
-  if (text == from.described.end())
-    throw UserError(
-        ErrorCode::MissingKey,
-        fmt::format("{} has no config.json: an earlier version wrote it, or its plan was made from a module",
-                    from.info.dir),
-        "compile the model file again, and name its plan: `gptc export PLAN -o DIR`");
-  json config = parseJson<json>(text->second);
+  json config = parseJson<json>(describedConfig(from));
   if (config.value("model_type", "") == "gptc") {
     std::vector<std::string> keys;
     for (const json &key : config.value("no_family_holds", json::array()))
@@ -167,6 +160,17 @@ void writeText(const std::string &path, const std::string &text) {
 }
 
 }  // namespace
+
+const std::string &describedConfig(const CheckpointStore::Published &from) {
+  const auto text = from.described.find("config.json");
+  if (text == from.described.end())
+    throw UserError(
+        ErrorCode::MissingKey,
+        fmt::format("{} has no config.json: an earlier version wrote it, or its plan was made from a module",
+                    from.info.dir),
+        "compile the model file again, and name its plan: `gptc export PLAN ...`");
+  return text->second;
+}
 
 Exported exportFolder(const CheckpointStore::Published &from, const std::string &dir, const ExportOptions &options) {
   requireRoom(dir, from.info.dir);

@@ -20,6 +20,9 @@ struct Exported {
   DType dtype = DType::f32;                   // of the first tensor
 };
 
+/// The text of the config.json that describes a checkpoint's model. Throws UserError(MissingKey) if it has none.
+const std::string &describedConfig(const CheckpointStore::Published &from);
+
 /// Writes `dir` completely or not at all, and replaces what an earlier export wrote there. Takes a few MiB of memory,
 /// whatever the size. Throws UserErrors: Unwritable if `dir` has anything else, or holds the checkpoint itself;
 /// Contradiction if no family of transformers holds the model; MissingKey if the checkpoint does not describe its

@@ -191,10 +191,9 @@ TEST_F(ExportTest, WhatNoFamilyHoldsIsSaidAndKeepsItsOwnDescription) {
   EXPECT_NE(r.output.find("position = \"alibi\", but model.position = \"rope\""), std::string::npos) << r.output;
 }
 
-TEST_F(ExportTest, OfEarlierVersionsByItsPlan) {
-  const std::string plan = trained({}), at = w.path("out/checkpoints/step-00000012");
-  // As they were: neither plan nor checkpoint describes the model.
-  for (const std::string &of : {plan, at}) {
+/// Makes a plan and a checkpoint of it as they were before either described its model.
+void makeEarlier(const std::string &plan, const std::string &checkpoint) {
+  for (const std::string &of : {plan, checkpoint}) {
     nlohmann::ordered_json j = gptc::parseJson<nlohmann::ordered_json>(readFile(of + "/manifest.json"));
     for (const std::string &name : kTexts)
       j["files"].erase(of == plan ? "hf/" + name : name), fs::remove(of + "/" + name);
@@ -204,14 +203,37 @@ TEST_F(ExportTest, OfEarlierVersionsByItsPlan) {
     writeFile(of + "/manifest.json", sorted.dump(2));
   }
   fs::remove_all(plan + "/hf");
-  Result r = w.gptc({"export", at, "-o", w.path("hf")});
-  EXPECT_EQ(r.code, 3) << r.output;
-  EXPECT_NE(r.output.find("has no config.json"), std::string::npos) << r.output;
-  // The mark of the plan has gone with its manifest: it must be below the working folder.
-  const std::string program = fmt::format("cd '{}' && exec '" GPTC_BIN_DIR "/gptc' export out.plan -o hf", w.path(""));
-  r = Process({"/bin/sh", "-c", program}, {{"GPTC_CACHE", cacheDir()}}, w.path("output")).wait();
-  EXPECT_EQ(r.code, 0) << r.output;
-  EXPECT_EQ(namesIn(w.path("hf")), textsAnd({"model.safetensors"}));
+}
+
+TEST_F(ExportTest, OfEarlierVersionsByItsPlan) {
+  // A table of positions says the context; a model with rotations needs its plan for that, too.
+  int n = 0;
+  for (const std::vector<std::string> &family : {std::vector<std::string>(), kLlama}) {
+    const std::string out = fmt::format("out{}", n++), plan = trained(family, out);
+    const std::string at = w.path(out + "/checkpoints/step-00000012"), hf = w.path(out + "-hf");
+    const std::string whole = w.path(out + "/whole/x.gguf"), ours = w.path(out + "/x.gguf");
+    fs::create_directory(w.path(out + "/whole"));
+    Result r = w.gptc({"export", at, "-o", whole, "--format", "gguf"});
+    ASSERT_EQ(r.code, 0) << r.output;
+    makeEarlier(plan, at);
+    r = w.gptc({"export", at, "-o", hf});
+    EXPECT_EQ(r.code, 3) << r.output;
+    EXPECT_NE(r.output.find("has no config.json"), std::string::npos) << r.output;
+    r = w.gptc({"export", at, "-o", ours, "--format", "gguf"});
+    EXPECT_EQ(r.code, family.empty() ? 0 : 3) << r.output;
+    EXPECT_EQ(r.output.find("has no config.json: an earlier version wrote it") == std::string::npos, family.empty())
+        << r.output;
+    // The mark of the plan has gone with its manifest: it must be below the working folder.
+    for (const std::string &more : {"-o " + hf, "--format gguf -o " + ours}) {
+      const std::string program =
+          fmt::format("cd '{}' && exec '" GPTC_BIN_DIR "/gptc' export {}.plan {}", w.path(""), out, more);
+      r = Process({"/bin/sh", "-c", program}, {{"GPTC_CACHE", cacheDir()}}, w.path("output")).wait();
+      EXPECT_EQ(r.code, 0) << r.output;
+    }
+    EXPECT_EQ(namesIn(hf), textsAnd({"model.safetensors"}));
+    // With the vocabulary, which the checkpoint has no more.
+    EXPECT_TRUE(readFile(ours) == readFile(whole)) << out;
+  }
 }
 
 TEST_F(ExportTest, WithoutLinksARunGoesOn) {

@@ -60,7 +60,10 @@ struct Gguf : ::testing::Test {
           name.rfind("model", 0) == 0 && entry.path().extension() == ".safetensors")
         files.push_back(entry.path().string());
     const Config config = readConfig("", loadPlan(planDir).model);
-    exportGguf(to, {config, TensorFiles(files), tokenizer, "tiny", type});
+    HfFiles described;
+    if (!tokenizer.empty())
+      described["tokenizer.json"] = readFile(tokenizer);
+    exportGguf(to, {config, TensorFiles(files), described, "", "tiny", type});
   }
 
   /// Runs the script that compares with Python's packages; skips the test if they are missing.

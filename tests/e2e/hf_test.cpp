@@ -15,6 +15,7 @@
 #include "support/files.h"
 #include "support/json.h"
 #include "tests/support/harness.h"
+#include "tests/support/oracles.h"
 #include "tools/compiler/inference.h"
 #include "tools/planner/plan_module.h"
 
@@ -31,7 +32,13 @@ namespace {
 
 const std::string models = GPTC_SOURCE_DIR "/tests/e2e/hf/";
 
-json goldenOf(const std::string &name) { return json::parse(readFile(models + name + "/golden.json")); }
+const char *const kNames[] = {"gpt2",    "llama",        "llama-odd", "llama-stretched", "llama-yarn",
+                              "mistral", "mistral-full", "qwen2",     "qwen2-full",      "qwen3",
+                              "smollm3", "olmo2",        "gpt_neox",  "gpt_neox-serial", "bloom",
+                              "phi",     "gemma2",       "bert"};
+
+json goldenIn(const std::string &dir) { return json::parse(readFile(dir + "/golden.json")); }
+json goldenOf(const std::string &name) { return goldenIn(models + name); }
 
 std::vector<std::string> settingsOf(const gptc::ModelConfig &m) {
   std::vector<std::string> settings = {"train.micro_batch=1"};
@@ -92,6 +99,25 @@ std::unique_ptr<gptc::Module> built(gptc::ModelConfig model, int64_t tokens) {
   return gptc::buildModel(gptc::readConfig("", settingsOf(model)), {.sampling = false});
 }
 
+/// Relative L2 distance of the logits of the first `tokens` tokens from those of the golden beside a model.
+double distance(const std::string &dir, size_t tokens) {
+  const json golden = goldenIn(dir);
+  std::vector<double> ids = golden.at("ids");
+  ids.resize(std::min(ids.size() - 1, tokens));
+  const auto m = built(gptc::readHfConfig(dir), int64_t(ids.size()));
+  const std::vector<double> logits = logitsOf(*m, parametersOf(*m, weightsIn(dir)), ids);
+  double difference = 0, norm = 0;
+  size_t i = 0;
+  for (size_t row = 0; row < ids.size(); ++row)
+    for (const double theirs : golden.at("logits").at(row)) {
+      difference += (logits.at(i) - theirs) * (logits.at(i) - theirs);
+      norm += theirs * theirs;
+      ++i;
+    }
+  EXPECT_EQ(i, logits.size());
+  return std::sqrt(difference / norm);
+}
+
 class Hf : public ::testing::TestWithParam<const char *> {
 protected:
   /// The key of [model] whose value is not built yet; "" if all are.
@@ -105,31 +131,12 @@ protected:
     }
     return "";
   }
-  /// Relative L2 distance of the logits of the first `tokens` tokens.
-  static double distance(const std::string &name, size_t tokens) {
-    const std::string dir = models + name;
-    const json golden = goldenOf(name);
-    std::vector<double> ids = golden.at("ids");
-    ids.resize(std::min(ids.size() - 1, tokens));
-    const auto m = built(gptc::readHfConfig(dir), int64_t(ids.size()));
-    const std::vector<double> logits = logitsOf(*m, parametersOf(*m, weightsIn(dir)), ids);
-    double difference = 0, norm = 0;
-    size_t i = 0;
-    for (size_t row = 0; row < ids.size(); ++row)
-      for (const double theirs : golden.at("logits").at(row)) {
-        difference += (logits.at(i) - theirs) * (logits.at(i) - theirs);
-        norm += theirs * theirs;
-        ++i;
-      }
-    EXPECT_EQ(i, logits.size());
-    return std::sqrt(difference / norm);
-  }
 };
 
 TEST_P(Hf, LogitsAreThoseOfTransformers) {
   if (const std::string missing = notBuilt(GetParam()); !missing.empty())
     GTEST_SKIP() << missing;
-  EXPECT_LE(distance(GetParam(), 1000), 1e-5);
+  EXPECT_LE(distance(models + GetParam(), 1000), 1e-5);
 }
 
 // A shorter context takes the first rows of a table of positions.
@@ -138,19 +145,35 @@ TEST_P(Hf, PositionsMayBeCropped) {
   if (const std::string missing = notBuilt(name); !missing.empty())
     GTEST_SKIP() << missing;
   if (name != "bert") {  // which sees tokens to come
-    EXPECT_LE(distance(name, 7), 1e-5);
+    EXPECT_LE(distance(models + name, 7), 1e-5);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Hf,
-                         ::testing::Values("gpt2", "llama", "llama-odd", "llama-stretched", "llama-yarn", "mistral",
-                                           "mistral-full", "qwen2", "qwen2-full", "qwen3", "smollm3", "olmo2",
-                                           "gpt_neox", "gpt_neox-serial", "bloom", "phi", "gemma2", "bert"),
-                         [](const auto &info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Families, Hf, ::testing::ValuesIn(kNames), [](const auto &info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+// Folders as transformers 4 writes them: its spelling of config.json, its names and shards. Skipped where it is
+// missing.
+TEST(HfOfTransformers4, LogitsAreThoseOfTransformers) {
+  Workplace w;
+  const std::vector<std::string> &paths = gptc::test::transformersPaths();
+  if (paths.size() < 2)
+    GTEST_SKIP() << "no transformers 4";
+  const gptc::test::Compared made =
+      gptc::test::compareBy("tests/e2e/hf/make.py", fmt::format("models '{}'", w.path("made")), paths[1]);
+  if (made.isMissing())
+    GTEST_SKIP() << made.said;
+  ASSERT_EQ(made.code, 0) << made.said;
+  for (const std::string name : kNames) {
+    const std::string dir = w.path("made/" + name);
+    EXPECT_EQ(json::parse(readFile(dir + "/config.json"))["transformers_version"].get<std::string>().substr(0, 2),
+              "4.");
+    EXPECT_LE(distance(dir, 1000), 1e-5) << name;
+  }
+}
 
 // Before families had tables, every model but Llama's had GPT-2's names and layouts in checkpoints.
 TEST(HfNames, OlderCheckpointsAreRead) {

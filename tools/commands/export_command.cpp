@@ -125,17 +125,19 @@ Source find(const Options &o) {
 }
 
 /// The configuration of a checkpoint's model. Its manifest has the keys of [model], but the context only where a table
-/// has a row for each position; else config.json says it, or the family's default in transformers (BLOOM's).
+/// has a row for each position; else config.json says it, or the family's default in transformers (BLOOM's). Throws
+/// UserError(MissingKey) if nothing describes the model.
 Config configOf(const CheckpointStore::Published &from) {
   std::vector<std::string> settings;
   for (const auto &[key, value] : from.info.model.keys)
     settings.push_back(fmt::format("model.{}={}", key, value));
   if (!from.info.model.keys.count("block_size")) {
-    const auto text = from.described.find("config.json");
-    const json config = text == from.described.end() ? json() : parseJsonOrDiscard<json>(text->second);
+    const std::string &text = describedConfig(from);
+    const json config = parseJsonOrDiscard<json>(text);
     const bool own = config.is_object() && config.value("model_type", "") == kOwnModelType;
-    settings.push_back(fmt::format("model.block_size={}", own ? config.value("block_size", int64_t(1))
-                                                              : readHfConfig(from.info.dir).blockSize));
+    settings.push_back(
+        fmt::format("model.block_size={}", own ? config.value("block_size", int64_t(1))
+                                               : readHfConfigText(text, from.info.dir + "/config.json").blockSize));
   }
   return readConfig("", settings);
 }
@@ -148,11 +150,11 @@ void exportAsGguf(const Options &o, const Source &source) {
     throw UserError(ErrorCode::Unwritable, fmt::format("{} is there, and no GGUF file", o.out),
                     "choose another name with -o");
   const std::string word = o.dtype.empty() ? "fp32" : o.dtype;
-  const std::string tokenizer = from.info.dir + "/tokenizer.json";
   const TensorFiles weights(from.weights);
   exportGguf(o.out, {.config = configOf(from),
                      .source = weights,
-                     .tokenizer = fs::exists(tokenizer, e) ? tokenizer : "",
+                     .described = from.described,
+                     .folder = from.info.dir,
                      .name = fs::path(o.out).stem().string(),
                      .type = *ggufFormatOf(word)});
   fmt::print("{:<11} {}\n", source.folder ? "weights" : "checkpoint", source.shown);

@@ -18,8 +18,8 @@ std::optional<GgmlType> ggufFormatOf(llvm::StringRef word) {
 void exportGguf(const std::string &file, const GgufExport &what) {
   GgufMetadata metadata = ggufMetadata(what.config.model, what.name, what.type);
   std::optional<GgufVocabulary> vocabulary;
-  if (!what.tokenizer.empty())
-    vocabulary = vocabularyOf(what.tokenizer, what.config.model.vocabSize);
+  if (what.described.count("tokenizer.json"))
+    vocabulary = vocabularyOf(what.described, what.folder, what.config.model.vocabSize);
   addVocabulary(metadata.keys, vocabulary ? &*vocabulary : nullptr);
   const std::unique_ptr<Module> model = buildModel(what.config, {.sampling = false});
   writeGguf(file, *model, what.source, {metadata.architecture, std::move(metadata.keys), std::move(metadata.tensors)},

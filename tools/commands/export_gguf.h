@@ -3,6 +3,7 @@
 
 #include "frontends/toml_config.h"
 #include "runtime/checkpoint/tensor_files.h"
+#include "runtime/plan/plan.h"
 #include "support/gguf/blocks.h"
 
 #include <optional>
@@ -16,7 +17,8 @@ std::optional<GgmlType> ggufFormatOf(llvm::StringRef word);
 struct GgufExport {
   const Config &config;       // complete, as readConfig("", plan.model) gives it: its [model] is exported
   const TensorFiles &source;  // the weights of a checkpoint, or others under its names
-  std::string tokenizer;      // a tokenizer.json; "": the file gets no vocabulary
+  const HfFiles &described;   // tokenizer.json and what lies beside it; without it the file gets no vocabulary
+  std::string folder;         // of those, for messages
   std::string name;           // what other programs show
   GgmlType type;
 };

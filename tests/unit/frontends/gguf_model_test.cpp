@@ -352,10 +352,20 @@ std::string ours(int64_t tokens) {
   return Tokenizer::train(words, tokens).file().content;
 }
 
+/// The vocabulary of a tokenizer.json and of what lies beside it.
+GgufVocabulary vocabularyIn(const std::string &file, int64_t vocabSize) {
+  const std::filesystem::path folder = std::filesystem::path(file).parent_path();
+  std::map<std::string, std::string> texts;
+  for (const char *name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"})
+    if (std::filesystem::exists(folder / name))
+      texts[name] = readInput((folder / name).string(), "test");
+  return vocabularyOf(texts, folder.string(), vocabSize);
+}
+
 TEST_F(GgufModel, OwnVocabulariesAreGpt2s) {
   const std::string file = write("tokenizer.json", ours(300));
   const json j = json::parse(ours(300));
-  const GgufVocabulary v = vocabularyOf(file, 305);
+  const GgufVocabulary v = vocabularyIn(file, 305);
   EXPECT_EQ(v.model, "gpt2");
   EXPECT_EQ(v.pre, "gpt-2");
   ASSERT_EQ(v.tokens.size(), 305u);
@@ -397,7 +407,7 @@ TEST_F(GgufModel, SpecialTokensComeFromTheFilesBesideATokenizer) {
          "add_bos_token": true, "chat_template": "{{ old }}"})");
   write("generation_config.json", R"({"eos_token_id": [299, 301]})");
   write("chat_template.jinja", "{{ messages }}");
-  const GgufVocabulary v = vocabularyOf(file, 303);
+  const GgufVocabulary v = vocabularyIn(file, 303);
   EXPECT_EQ(v.bos, 300);
   EXPECT_EQ(v.eos, 301);
   EXPECT_EQ(v.eot, 299);
@@ -412,12 +422,12 @@ TEST_F(GgufModel, SpecialTokensComeFromTheFilesBesideATokenizer) {
   EXPECT_EQ(back->eot, 299);
   EXPECT_TRUE(back->addBos);
 
-  EXPECT_EQ(problems([&] { vocabularyOf(file, 302); }),
+  EXPECT_EQ(problems([&] { vocabularyIn(file, 302); }),
             Texts{fmt::format("206 {}: token 302 is beyond the model's vocabulary of 302", file)});
   write("generation_config.json", R"({"eos_token_id": 303})");
-  EXPECT_EQ(problems([&] { vocabularyOf(file, 303); }).size(), 1u);
+  EXPECT_EQ(problems([&] { vocabularyIn(file, 303); }).size(), 1u);
   write("generation_config.json", "[");
-  EXPECT_EQ(problems([&] { vocabularyOf(file, 303); }).size(), 1u);
+  EXPECT_EQ(problems([&] { vocabularyIn(file, 303); }).size(), 1u);
 }
 
 TEST_F(GgufModel, SplittingsThatLlamaCppLacksAreRefused) {
@@ -429,7 +439,7 @@ TEST_F(GgufModel, SplittingsThatLlamaCppLacksAreRefused) {
     j.merge_patch(changes);
     const std::string file = write("tokenizer.json", j.dump());
     try {
-      return vocabularyOf(file, 300).pre;
+      return vocabularyIn(file, 300).pre;
     } catch (const UserError &e) {
       return fmt::format("error {}", int(e.diagnostics[0].code));
     }
@@ -466,11 +476,11 @@ TEST_F(GgufModel, SplittingsThatLlamaCppLacksAreRefused) {
   CharacterSet letters;
   letters.add("abc");
   write("tokenizer.json", Tokenizer::characters(letters).file().content);
-  EXPECT_THROW(vocabularyOf(path("tokenizer.json"), 10), UserError);
+  EXPECT_THROW(vocabularyIn(path("tokenizer.json"), 10), UserError);
   // Bytes end no text: a token that the model has beside them does.
   write("tokenizer.json", Tokenizer::bytes().file().content);
-  EXPECT_THROW(vocabularyOf(path("tokenizer.json"), 256), UserError);
-  EXPECT_EQ(vocabularyOf(path("tokenizer.json"), 257).eos, 256);
+  EXPECT_THROW(vocabularyIn(path("tokenizer.json"), 256), UserError);
+  EXPECT_EQ(vocabularyIn(path("tokenizer.json"), 257).eos, 256);
 }
 
 TEST_F(GgufModel, VocabulariesOfOthersAreChecked) {

@@ -226,9 +226,7 @@ TEST_F(HfFolderTest, TokensOfAGgufFileAreDescribedAsItsKeysSay) {
   EXPECT_EQ(config.at("eos_token"), "</s>");
   EXPECT_EQ(config.at("chat_template"), v.chatTemplate);
   EXPECT_EQ(json::parse(folder.files.at("generation_config.json")).at("eos_token_id"), json({4, 5}));
-  for (const auto &[name, text] : folder.files)
-    write(name, text);
-  const GgufVocabulary again = vocabularyOf(dir / "tokenizer.json", 6);
+  const GgufVocabulary again = vocabularyOf(folder.files, dir, 6);
   EXPECT_EQ(again.pre, v.pre);
   EXPECT_EQ(again.tokens, v.tokens);
   EXPECT_EQ(again.types, v.types);
