@@ -126,20 +126,14 @@ def texts(given):
     return "\n".join(parts)
 
 
-def tokens_of(work, file, text, llama, tokenizer_json):
-    """Tokens of the text by gptc and by llama.cpp, and how gptc came by the vocabulary."""
+def tokens_of(work, file, text, llama):
+    """Tokens of the text by gptc and by llama.cpp."""
     with open(work.path("text.txt"), "w", encoding="utf-8") as f:
         f.write(text)
-    prepare = ["gptc", "data", "prepare", "text.txt", "--val-fraction", "0", "--out", "data", "--tokenizer"]
-    try:
-        work.run(*prepare, file)
-        by = "the GGUF file"
-    except RuntimeError:
-        work.run(*prepare, tokenizer_json(file, work.folder))
-        by = "a tokenizer.json of its keys"
+    work.run("gptc", "data", "prepare", "text.txt", "--val-fraction", "0", "--out", "data", "--tokenizer", file)
     with open(work.path("data/train.bin"), "rb") as f:
         content = f.read()
-    return list(struct.unpack(f"<{len(content) // 2}H", content)), llama.tokens(text), by
+    return list(struct.unpack(f"<{len(content) // 2}H", content)), llama.tokens(text)
 
 
 def different_tensors(file, ours):
@@ -186,8 +180,8 @@ def greedy_text(model, prompt, ours):
     return f"{GREEDY} of {GREEDY}", at != len(ours)
 
 
-def run_smollm2(options, bin, tokenizer_json):
-    """Prints the table; returns whether a bound is missed. tokenizer_json(FILE, FOLDER) writes one of a GGUF file's keys."""
+def run_smollm2(options, bin):
+    """Prints the table; returns whether a bound is missed."""
     require("numpy", "gguf", "llama_cpp")
     import llama_cpp
     from llama_cpp_model import Model
@@ -200,22 +194,17 @@ def run_smollm2(options, bin, tokenizer_json):
     print(f"llama-cpp-python {llama_cpp.__version__}, {os.path.basename(file)}, {SMOL_WINDOWS} windows of {SMOL_CONTEXT} tokens\n")
     with tempfile.TemporaryDirectory() as folder:
         work, quantized = Work(bin, folder), Model(file, SMOL_CONTEXT, 2)
-        ours, theirs, by = tokens_of(work, file, texts(options.text), quantized, tokenizer_json)
+        ours, theirs = tokens_of(work, file, texts(options.text), quantized)
         tokens = ours[:SMOL_WINDOWS * SMOL_CONTEXT + 1]
         with open(work.path("val.bin"), "wb") as f:
             f.write(struct.pack(f"<{len(tokens)}H", *tokens))
         work.run("gptc", "import", file, "-o", "m.toml")
-        work.compile("plan", f"model.block_size={SMOL_CONTEXT}", "data.train=val.bin", "data.val=val.bin", "data.tokenizer=data/tokenizer.json",
-                     "train.steps=1", "train.micro_batch=1", f"train.global_batch_tokens={SMOL_CONTEXT}", "optimizer.lr=0", "optimizer.warmup_steps=0",
+        work.compile("plan", f"model.block_size={SMOL_CONTEXT}", "data.train=val.bin", "data.val=val.bin",
+                     "train.steps=1", "train.micro_batch=1", f"train.global_batch_tokens={SMOL_CONTEXT}", "optimizer.warmup_steps=0",
                      "out_dir=out", "eval.every=0", "eval.steps=0", "checkpoint.every=0")
         said = work.run("gptrun", "eval", "plan")
         loss = float(re.search(r"val loss ([0-9.]+)", said)[1])
-        export = ["gptc", "export", "plan", "-o", "f32.gguf", "--format", "gguf", "--dtype", "fp32"]
-        try:
-            work.run(*export)
-        except RuntimeError:  # a plan that was never trained
-            work.run("gptrun", "plan")
-            work.run(*export)
+        work.run("gptc", "export", "plan", "-o", "f32.gguf", "--format", "gguf", "--dtype", "fp32")
         count, different = different_tensors(file, work.path("f32.gguf"))
         prompt = "Once upon a time"
         text = work.run("gptrun", "sample", "plan", "--prompt", prompt, "--max-tokens", str(GREEDY), "--temperature", "0")
@@ -228,7 +217,7 @@ def run_smollm2(options, bin, tokenizer_json):
     seen = f"{off:.0e}" if off > 5e-5 else "below 5e-5, the last digit of gptc's loss"
     first = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
     print("| what | outcome |\n|---|---|")
-    print(f"| tokens of the text, gptc with {by} and llama.cpp | " +
+    print("| tokens of the text, gptc and llama.cpp | " +
           (f"{len(ours)} equal |" if ours == theirs else f"{len(ours)} and {len(theirs)}, differ from token {first} on |"))
     print(f"| tensors of our F32 GGUF file with the values of the given file, bit for bit | {count - len(different)} of {count} |")
     print(f"| loss and perplexity in gptc | {loss:.4f}, {math.exp(loss):.2f} |")

@@ -160,7 +160,6 @@ TEST_F(GgufModel, EachDifferenceIsAnErrorWithBothValues) {
 }
 
 TEST_F(GgufModel, WhatModelHasNoKeyForIsRefusedByName) {
-  const std::string later = ", but only ";
   struct Case {
     const char *key;
     GgufValue value;
