@@ -6,6 +6,7 @@
 #include "runtime/checkpoint/checkpoint_saver.h"
 #include "runtime/checkpoint/file_layout.h"
 #include "runtime/checkpoint/gguf_weights.h"
+#include "runtime/checkpoint/places.h"
 #include "runtime/checkpoint/state.h"
 #include "runtime/checkpoint/state_tensors.h"
 #include "runtime/collectives/communicator.h"
@@ -42,6 +43,11 @@ constexpr size_t kManifestLimit = 64 << 20, kIndexLimit = 100 << 20;  // bytes; 
 /// Reads state `s` from tensors that have no problem.
 void readState(Executor &executor, const State &s, const StateTensors &tensors) {
   const Type type = wholeType(s);
+  const Piece own = Piece::of(s, Mesh::of(executor.planned()), executor.ranks ? executor.ranks->rank : 0);
+  if (isPiece(s) && (type.rank() == 1 || type.rank() == 2) && tensors.areWhole()) {
+    const StateView view(executor, s, StateAccess::readAndWrite);
+    return tensors.read(view.data, Places(s, own), executor.threads());
+  }
   const bool padded = !isDense(type);
   std::vector<char> whole(isPiece(s) ? type.bytes() : 0), dense;
   // Padding at the end is zero from the start.
@@ -52,7 +58,6 @@ void readState(Executor &executor, const State &s, const StateTensors &tensors) 
   void *all = view ? view->data : whole.data();
   if (padded)
     dense.resize(type.elements() * sizeOf(type.dtype));
-  const Piece own = Piece::of(s, Mesh::of(executor.planned()), executor.ranks ? executor.ranks->rank : 0);
   tensors.read(padded ? dense.data() : all, &own, &executor.threads());
   if (padded)
     copyToPadded(type, dense.data(), all);

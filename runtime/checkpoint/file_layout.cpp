@@ -2,6 +2,7 @@
 
 #include "ir/facts.h"
 #include "ir/kernel/eval.h"
+#include "runtime/checkpoint/places.h"
 #include "runtime/checkpoint/transpose.h"
 #include "support/diagnostics.h"
 
@@ -67,18 +68,50 @@ struct SomeRows {
   const void *data;
 };
 
+/// Calls f(index in the rows, row, first column, columns) for each run of elements side by side in a tensor that keeps
+/// its layout.
+template <typename F> void forRuns(const State &s, const SomeRows &rows, F f) {
+  const int64_t all = wholeType(s).dim(-1), end = rows.first + rows.count;
+  for (int64_t i = rows.first; i < end;) {
+    const int64_t n = std::min(end - i, all - i % all);
+    f(i - rows.first, i / all, i % all, n);
+    i += n;
+  }
+}
+
 template <typename From, typename To, typename F>
-void copyIn(const State &s, const FileTensor &t, const SomeRows &rows, void *dense, F convert) {
+void copyIn(const State &s, const FileTensor &t, const SomeRows &rows, const Places *places, void *memory, F convert) {
   const From *from = static_cast<const From *>(rows.data);
-  To *to = static_cast<To *>(dense);
+  To *to = static_cast<To *>(memory);
+  const int64_t elements = rowsOf(s, t).elements, end = rows.first + rows.count;
   if (t.transposed) {
-    const int64_t elements = rowsOf(s, t).elements, all = wholeType(s).dim(1);
+    const int64_t all = wholeType(s).dim(1);
     std::vector<int64_t> across, down;
-    for (int64_t j = rows.first; j < rows.first + rows.count; ++j)
-      across.push_back(columnOf(s, t, j));
-    for (int64_t r = 0; r < elements; ++r)
+    for (int64_t j = rows.first; j < end; ++j)
+      across.push_back(places ? places->column[size_t(columnOf(s, t, j))] : columnOf(s, t, j));
+    for (int64_t r = 0; r < elements && !places; ++r)
       down.push_back(r * all);
-    return copyTransposed(from, across, down, to, convert);
+    return copyTransposed(from, across, places ? llvm::ArrayRef(places->row) : llvm::ArrayRef(down), to, convert);
+  }
+  auto put = [&](int64_t row, int64_t column, From value) {
+    if (const int64_t at = places->column[size_t(column)]; at >= 0)
+      to[places->row[size_t(row)] + at] = convert(value);
+  };
+  if (places && isWhole(s, t))
+    return forRuns(s, rows, [&](int64_t at, int64_t row, int64_t column, int64_t n) {
+      for (int64_t i = 0; i < n && places->row[size_t(row)] >= 0; ++i)
+        put(row, column + i, from[at + i]);
+    });
+  if (places && wholeType(s).rank() == 1) {
+    for (int64_t j = rows.first; j < end; ++j)
+      put(0, columnOf(s, t, j), from[j - rows.first]);
+    return;
+  }
+  if (places) {
+    for (int64_t r = rows.first; r < end; ++r)
+      for (int64_t c = 0; c < elements && places->row[size_t(r)] >= 0; ++c)
+        put(r, columnOf(s, t, c), from[(r - rows.first) * elements + c]);
+    return;
   }
   forElements(s, t, rows.first, rows.count, [&](int64_t file, int64_t state) { to[state] = convert(from[file]); });
 }
@@ -143,17 +176,18 @@ bool isConvertible(DType stored, DType to) {
 }
 
 void fromFile(const State &s, const FileTensor &t, DType stored, int64_t first, int64_t count, const void *data,
-              void *dense) {
+              void *memory, const Places *places) {
   const SomeRows rows{first, count, data};
   auto same = [](auto v) { return v; };
   if (stored != s.type.dtype) {
     GPTC_CHECK(isConvertible(stored, s.type.dtype), "{} from {}", s.type.str(), nameOf(stored).str());
     auto convert = [&]<typename From>(From, auto widen) {
       if (s.type.dtype == DType::f32)
-        return copyIn<From, float>(s, t, rows, dense, widen);
+        return copyIn<From, float>(s, t, rows, places, memory, widen);
       if (s.type.dtype == DType::f16)
-        return copyIn<From, _Float16>(s, t, rows, dense, [&](From v) { return _Float16(widen(v)); });
-      copyIn<From, uint16_t>(s, t, rows, dense, [&](From v) { return kir::bitsOfBF16(kir::roundBF16(widen(v))); });
+        return copyIn<From, _Float16>(s, t, rows, places, memory, [&](From v) { return _Float16(widen(v)); });
+      copyIn<From, uint16_t>(s, t, rows, places, memory,
+                             [&](From v) { return kir::bitsOfBF16(kir::roundBF16(widen(v))); });
     };
     if (stored == DType::bf16)
       return convert(uint16_t(), [](uint16_t v) { return kir::floatOfBF16(v); });  // inlined, as a function is not
@@ -163,13 +197,13 @@ void fromFile(const State &s, const FileTensor &t, DType stored, int64_t first, 
   }
   switch (sizeOf(s.type.dtype)) {
   case 2:
-    return copyIn<uint16_t, uint16_t>(s, t, rows, dense, same);
+    return copyIn<uint16_t, uint16_t>(s, t, rows, places, memory, same);
   case 4:
-    return copyIn<uint32_t, uint32_t>(s, t, rows, dense, same);
+    return copyIn<uint32_t, uint32_t>(s, t, rows, places, memory, same);
   case 8:
-    return copyIn<uint64_t, uint64_t>(s, t, rows, dense, same);
+    return copyIn<uint64_t, uint64_t>(s, t, rows, places, memory, same);
   default:
-    return copyIn<uint8_t, uint8_t>(s, t, rows, dense, same);
+    return copyIn<uint8_t, uint8_t>(s, t, rows, places, memory, same);
   }
 }
 

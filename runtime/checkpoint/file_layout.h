@@ -18,6 +18,8 @@
 
 namespace gptc {
 
+struct Places;
+
 struct FileTensor {
   TensorInfo info;
   std::vector<std::string> others = {};  // names that it has in files of other versions
@@ -42,9 +44,9 @@ FileRows rowsOf(const State &s, const FileTensor &t);
 bool isConvertible(DType stored, DType to);
 /// Copies one tensor from the dense logical elements of a state.
 void toFile(const State &s, const FileTensor &t, const void *dense, void *tensor);
-/// Copies `count` rows of a tensor, from row `first` on, to the dense logical elements of a state. `stored`: dtype in
-/// the file. Floats are widened exactly or rounded to nearest even.
+/// Copies `count` rows of a tensor, from row `first` on, to a state in `memory`: its dense logical elements, or those
+/// that have a place in `places`. `stored`: dtype in the file. Floats are widened exactly or rounded to nearest even.
 void fromFile(const State &s, const FileTensor &t, DType stored, int64_t first, int64_t count, const void *rows,
-              void *dense);
+              void *memory, const Places *places = nullptr);
 
 }  // namespace gptc

@@ -6,6 +6,7 @@
 #include "runtime/checkpoint/checkpoint_files.h"
 #include "runtime/checkpoint/file_layout.h"
 #include "runtime/checkpoint/gguf_names.h"
+#include "runtime/checkpoint/places.h"
 #include "runtime/checkpoint/state.h"
 #include "runtime/checkpoint/state_tensors.h"
 #include "runtime/checkpoint/transpose.h"
@@ -25,31 +26,6 @@ namespace {
 
 // About how many elements a thread reads at a time, with their block bytes: 256 KiB, and at most twice that.
 constexpr int64_t kPiece = 1 << 15;
-
-/// Where the elements of a state are in this rank's memory, in elements: row and column each have a part of the offset,
-/// -1 if another rank has them. A state of one dimension has one row.
-struct Places {
-  std::vector<int64_t> row, column;
-  bool whole = true;  // column j is at j
-
-  Places(const State &s, const Piece &own) {
-    const unsigned rank = s.type.rank();
-    GPTC_CHECK(rank == 1 || rank == 2, "@{} : {}", s.name, s.type.str());
-    row = rank == 2 ? along(own, 0, s.type.padded(1)) : std::vector<int64_t>{0};
-    column = along(own, rank - 1, 1);
-    for (size_t j = 0; j < column.size(); ++j)
-      whole = whole && column[j] == int64_t(j);
-  }
-
-private:
-  static std::vector<int64_t> along(const Piece &own, unsigned dim, int64_t stride) {
-    std::vector<int64_t> at(size_t(own.shape[dim]), -1);
-    for (const Piece::Run &r : own.runs[dim])
-      for (int64_t i = 0; i < r.count; ++i)
-        at[size_t(r.whole + i)] = (r.own + i) * stride;
-    return at;
-  }
-};
 
 /// Reads one tensor into its places, a piece for each task.
 class TensorRead {

@@ -86,23 +86,37 @@ void StateTensors::read(void *dense, const Piece *part, ThreadPool *pool) const 
 
 void StateTensors::read(const Tensor &t, void *dense, const Piece *part, ThreadPool *pool) const {
   const bool unchangedLayout = isWhole(s, t.want), direct = unchangedLayout && t.is->dtype == s.type.dtype;
-  const FileRows rows = rowsOf(s, t.want);
-  const int64_t bytes = rows.elements * int64_t(sizeOf(t.is->dtype));
   if (!file.isWhole(*t.is)) {
     if (direct)
       return file.read(*t.is, dense, part);
     std::vector<char> all(t.is->bytes());
     file.read(*t.is, all.data(), unchangedLayout ? part : nullptr);
-    return fromFile(s, t.want, t.is->dtype, 0, rows.count, all.data(), dense);
+    return fromFile(s, t.want, t.is->dtype, 0, rowsOf(s, t.want).count, all.data(), dense);
   }
+  readPieces(t, dense, nullptr, pool);
+}
+
+bool StateTensors::areWhole() const {
+  return llvm::all_of(tensors, [&](const Tensor &t) { return file.isWhole(*t.is); });
+}
+
+void StateTensors::read(void *memory, const Places &places, ThreadPool &pool) const {
+  for (const Tensor &t : tensors)
+    readPieces(t, memory, &places, &pool);
+}
+
+void StateTensors::readPieces(const Tensor &t, void *memory, const Places *places, ThreadPool *pool) const {
+  const bool direct = !places && isWhole(s, t.want) && t.is->dtype == s.type.dtype;
+  const FileRows rows = rowsOf(s, t.want);
+  const int64_t bytes = rows.elements * int64_t(sizeOf(t.is->dtype));
   const int64_t most = rowsAtATime(kPieceBytes, bytes), pieces = (rows.count + most - 1) / most;
   auto readPiece = [&](int64_t i) {
     const int64_t row = i * most, count = std::min(most, rows.count - row);
     if (direct)
-      return file.readPart(*t.is, row * bytes, count * bytes, static_cast<char *>(dense) + row * bytes);
+      return file.readPart(*t.is, row * bytes, count * bytes, static_cast<char *>(memory) + row * bytes);
     const auto piece = std::make_unique_for_overwrite<char[]>(count * bytes);
     file.readPart(*t.is, row * bytes, count * bytes, piece.get());
-    fromFile(s, t.want, t.is->dtype, row, count, piece.get(), dense);
+    fromFile(s, t.want, t.is->dtype, row, count, piece.get(), memory, places);
   };
   if (pool)
     return pool->each(pieces, readPiece);

@@ -26,6 +26,10 @@ public:
   /// Reads all dense logical elements, in this thread or those of `pool`. With `part`, elements outside it may be left
   /// as they are. There must be no problem.
   void read(void *dense, const Piece *part = nullptr, ThreadPool *pool = nullptr) const;
+  /// Whether no file has a part only of a tensor.
+  bool areWhole() const;
+  /// If they are: reads the elements that have a place in `places`, a piece at a time.
+  void read(void *memory, const Places &places, ThreadPool &pool) const;
 
 private:
   struct Tensor {
@@ -33,6 +37,7 @@ private:
     const TensorInfo *is;  // null: missing
   };
   void read(const Tensor &t, void *dense, const Piece *part, ThreadPool *pool) const;
+  void readPieces(const Tensor &t, void *memory, const Places *places, ThreadPool *pool) const;
 
   const State &s;
   const TensorFiles &file;

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#if defined(__x86_64__)
 #include <emmintrin.h>
+#endif
 
 namespace gptc {
 
@@ -19,12 +21,15 @@ inline int64_t rowsAtATime(int64_t elements, int64_t columns) {
 
 /// Copies sixteen elements. A whole line of a cache is written without being read first.
 template <typename T> void copySixteen(const T *from, T *to) {
-  if (sizeof(T) != 4 || reinterpret_cast<uintptr_t>(to) % 64 != 0) {
-    std::copy_n(from, 16, to);
+#if defined(__x86_64__)
+  if (sizeof(T) == 4 && reinterpret_cast<uintptr_t>(to) % 64 == 0) {
+    for (int i = 0; i < 4; ++i)
+      _mm_stream_si128(reinterpret_cast<__m128i *>(to) + i,
+                       _mm_load_si128(reinterpret_cast<const __m128i *>(from) + i));
     return;
   }
-  for (int i = 0; i < 4; ++i)
-    _mm_stream_si128(reinterpret_cast<__m128i *>(to) + i, _mm_load_si128(reinterpret_cast<const __m128i *>(from) + i));
+#endif
+  std::copy_n(from, 16, to);
 }
 
 /// to[down[c] + across[r]] = convert(from[r * down.size() + c]), for all r and c whose places are not -1.
@@ -68,7 +73,9 @@ void copyTransposed(const From *from, llvm::ArrayRef<int64_t> across, llvm::Arra
       }
     }
   }
+#if defined(__x86_64__)
   _mm_sfence();  // other threads see the lines
+#endif
 }
 
 }  // namespace gptc

@@ -180,33 +180,43 @@ TEST_F(Gguf, WeightsAreExportedWithoutTraining) {
 }
 
 TEST_F(Gguf, AnyNumberOfRanksBeginsWithTheSameWeights) {
-  const std::vector<std::string> llama = {"model.preset=llama", "model.n_head=4", "model.n_kv_head=2",
-                                          "model.dropout=0.0", "train.steps=3"};
-  const std::string plan = w.compile("plan", llama), file = w.path("x.gguf");
-  w.train(plan, "out");
-  exportRun(plan, w.path("out"), file, GgmlType::f32);
-  std::vector<std::string> settings = llama;
-  settings.insert(settings.end(), {"model.init_from='gguf:" + file + "'", "parallel.logical_shards=2",
-                                   "train.micro_batch=2", "log.every=1"});
-  auto losses = [&](const char *name, const std::vector<std::string> &more, const std::string &ranks) {
-    std::vector<std::string> all = settings;
-    all.insert(all.end(), more.begin(), more.end());
-    w.train(w.compile(name, all), std::string(name) + "-out", {"--ranks-per-node", ranks});
-    return logLines(w.path(std::string(name) + "-out"));
+  auto expectSame = [&](const std::string &what, std::vector<std::string> settings, const std::string &weights) {
+    settings.insert(settings.end(), {"model.init_from='" + weights + "'", "parallel.logical_shards=2",
+                                     "train.micro_batch=2", "log.every=1"});
+    auto losses = [&](const std::string &part, const std::vector<std::string> &more, const std::string &ranks) {
+      std::vector<std::string> all = settings;
+      all.insert(all.end(), more.begin(), more.end());
+      const std::string name = what + part;
+      w.train(w.compile(name, all), name + "-out", {"--ranks-per-node", ranks});
+      return logLines(w.path(name + "-out"));
+    };
+    const std::vector<std::string> one = losses("one", {}, "1");
+    ASSERT_FALSE(one.empty()) << what;
+    EXPECT_EQ(losses("pieces", {"parallel.data=2", "parallel.zero_stage=3"}, "2"), one) << what;
+    // Ranks that share heads add in another order.
+    const std::vector<std::string> tensor = losses("tensor", {"parallel.tensor=2"}, "2");
+    ASSERT_EQ(tensor.size(), one.size()) << what;
+    auto first = [](const std::vector<std::string> &lines) {
+      std::istringstream words(lines[0]);
+      double step = 0, loss = 0;
+      words >> step >> loss;
+      return loss;
+    };
+    EXPECT_NEAR(first(tensor), first(one), 1e-5) << what;
   };
-  const std::vector<std::string> one = losses("one", {}, "1");
-  EXPECT_FALSE(one.empty());
-  EXPECT_EQ(losses("pieces", {"parallel.data=2", "parallel.zero_stage=3"}, "2"), one);
-  // Ranks that share heads add in another order.
-  const std::vector<std::string> tensor = losses("tensor", {"parallel.tensor=2"}, "2");
-  ASSERT_EQ(tensor.size(), one.size());
-  auto first = [](const std::vector<std::string> &lines) {
-    std::istringstream words(lines[0]);
-    double step = 0, loss = 0;
-    words >> step >> loss;
-    return loss;
-  };
-  EXPECT_NEAR(first(tensor), first(one), 1e-5);
+  // Three tensors for queries, keys and values; one of all heads.
+  for (const std::vector<std::string> &family :
+       std::vector<std::vector<std::string>>{{"model.preset=llama", "model.n_kv_head=2"}, {"model.preset=bloom"}}) {
+    std::vector<std::string> settings = family;
+    settings.insert(settings.end(), {"model.n_head=4", "model.dropout=0.0", "train.steps=3"});
+    const std::string name = family[0].substr(family[0].find('=') + 1), plan = w.compile(name, settings),
+                      file = w.path(name + ".gguf"), folder = w.path(name + "-hf");
+    w.train(plan, name + "-out");
+    exportRun(plan, w.path(name + "-out"), file, GgmlType::f32);
+    ASSERT_EQ(w.gptc({"export", w.path(name + "-out"), "-o", folder}).code, 0);
+    expectSame(name + "-gguf-", settings, "gguf:" + file);
+    expectSame(name + "-hf-", settings, "hf:" + folder);
+  }
 }
 
 TEST_F(Gguf, CompilingComparesTheFileWithTheModel) {
