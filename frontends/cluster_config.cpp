@@ -379,7 +379,7 @@ void readObservation(ConfigReader &r, const std::string &file, Observation &o) {
 }  // namespace
 
 ClusterConfig loadCluster(const std::string &file) {
-  TomlDocument doc = parseToml(readInput(file, "cluster file"), file);
+  TomlDocument doc = parseToml(readInput(file, "cluster file", kConfigLimit), file);
   ClusterConfig c;
   c.file = file;
   ConfigReader r(file, doc.values, doc.tables, true);

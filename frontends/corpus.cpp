@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -104,7 +105,11 @@ void CorpusReader::open() {
   if (name == "-") {
     fd = ::dup(options.standardInput);
   } else {
-    fd = openRegularFile(name).fd;
+    const OpenedFile opened = openRegularFile(name);
+    fd = opened.fd;
+    if (std::error_code e; opened.error == EINVAL && std::filesystem::is_fifo(name, e))
+      throw UserError(ErrorCode::FileMissing, fmt::format("cannot read text file {}: {}", name, opened.why),
+                      fmt::format("name - instead, and give it as standard input: gptc data prepare - ... < {}", name));
     if (fd < 0)
       readInput(name, "text file");  // throws: it cannot be opened
   }

@@ -57,8 +57,8 @@ Wanted parseTokenizer(const std::string &text) {
   if (file.contains('.') || std::filesystem::exists(file.str(), ignored))
     return {Wanted::file, 0, text};
   throw UserError(ErrorCode::Usage, fmt::format("--tokenizer {} is not known", text),
-                  "char, byte, bpe:4096, gpt2:MERGES_FILE, or a tokenizer.json, tokenizer.model, tekken.json or "
-                  "NAME.tiktoken:PATTERN");
+                  "char, byte, bpe:4096, gpt2:MERGES_FILE, or a tokenizer.json, tokenizer.model, tekken.json, "
+                  "NAME.gguf or NAME.tiktoken:PATTERN");
 }
 
 unsigned cpusOfProcess() {

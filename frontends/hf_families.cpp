@@ -146,7 +146,7 @@ HfDescription describeForHf(const ModelConfig &model, const std::string &dtype, 
 
 ModelConfig readHfConfig(const std::string &dir) {
   const std::string file = (fs::path(dir) / "config.json").string();
-  return readHfConfigText(readInput(file, "configuration"), file);
+  return readHfConfigText(readInput(file, "configuration", kConfigLimit), file);
 }
 
 ModelConfig readHfConfigText(const std::string &text, const std::string &file) {
@@ -177,7 +177,7 @@ HfComparison compareHfConfig(const std::string &weights, const ModelConfig &mode
   if (!result.found)
     return result;
   try {
-    const json config = contentOf(readInput(result.file, "configuration"), result.file);
+    const json config = contentOf(readInput(result.file, "configuration", kConfigLimit), result.file);
     if (config.at("model_type") == kOwnModelType) {
       result.differences = compareOwnConfig(result.file, config, model);
     } else {

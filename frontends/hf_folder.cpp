@@ -38,7 +38,7 @@ public:
       takeFromGguf();
       return;
     }
-    text = readInput(file, "tokenizer");
+    text = readInput(file, "tokenizer", kTokenizerLimit);
     tokenizer = parseJsonOrDiscard(text);
     if (!part(tokenizer, "model").is_object())
       convert(Tokenizer::load(file).file(), true, false);
@@ -49,9 +49,13 @@ public:
   /// False for a tokenizer that tokenizer.json cannot hold.
   bool areJson() const { return tokenizer.is_object(); }
 
-  void write(int64_t context, std::map<std::string, std::string> &files) const {
+  /// `takesSegments`: the model has the input token_type_ids. Without this key transformers 4 gives it to all.
+  void write(int64_t context, bool takesSegments, std::map<std::string, std::string> &files) const {
+    const json inputs =
+        takesSegments ? json{"input_ids", "token_type_ids", "attention_mask"} : json{"input_ids", "attention_mask"};
     json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                    {"model_max_length", context},
+                   {"model_input_names", inputs},
                    {"clean_up_tokenization_spaces", false}};
     config.update(special);
     if (!chatTemplate.is_null())
@@ -64,6 +68,7 @@ public:
   static std::string written(const json &j) { return j.dump(2, ' ', false, json::error_handler_t::replace) + "\n"; }
 
   HfTokens ids;
+  std::string problem;  // why tokenizer.json cannot hold it
 
 private:
   const std::string file;
@@ -77,16 +82,25 @@ private:
     if (loaded.name == "tokenizer.model") {
       const SentencePieceModel m = parseSentencePiece(loaded.content, file);
       text = sentencePieceJson(m, addBos, addEos);
-      for (const SentencePieceModel::Piece &p : m.pieces)
-        if (p.type == SentencePieceModel::unknown)
+      problem = sentencePieceJsonProblem(m);
+      for (size_t id = 0; id < m.pieces.size(); ++id)
+        if (const SentencePieceModel::Piece &p = m.pieces[id]; p.type == SentencePieceModel::unknown) {
           special["unk_token"] = p.text;
-        else if (p.type == SentencePieceModel::control && (p.text == m.bos || p.text == m.eos))
-          special[p.text == m.bos ? "bos_token" : "eos_token"] = p.text;
+        } else if (p.type == SentencePieceModel::control && p.text == m.bos) {
+          special["bos_token"] = p.text;
+          ids.bos = int64_t(id);
+        } else if (p.type == SentencePieceModel::control && p.text == m.eos) {
+          special["eos_token"] = p.text;
+          ids.eos = {int64_t(id)};
+        }
+    } else if (text.empty()) {
+      problem = "its ranks have no merges";
     }
     tokenizer = parseJsonOrDiscard(text);
   }
 
   void takeFromFolder() {
+    ids = {};
     const json beside = read("tokenizer_config.json"), generation = read("generation_config.json");
     for (const char *role : kRoles) {
       const json &said = part(beside, role);
@@ -107,7 +121,7 @@ private:
     chatTemplate = part(beside, "chat_template");
     const fs::path jinja = fs::path(file).replace_filename("chat_template.jinja");
     if (std::error_code e; chatTemplate.is_null() && fs::exists(jinja, e))
-      chatTemplate = readInput(jinja.string(), "chat template");
+      chatTemplate = readInput(jinja.string(), "chat template", kConfigLimit);
   }
 
   void takeFromGguf() {
@@ -115,6 +129,7 @@ private:
     const GgufVocabulary v = *readVocabulary(GgufFile(file));
     convert(loaded, v.addBos, v.addEos);
     special = json::object();
+    ids = {};
     auto role = [&](const char *name, int64_t id) {
       if (id >= 0)
         special[name] = v.tokens[size_t(id)];
@@ -136,7 +151,7 @@ private:
     const fs::path path = fs::path(file).replace_filename(name);
     if (std::error_code e; !fs::exists(path, e))
       return nullptr;
-    json content = parseJsonOrDiscard<json>(readInput(path.string(), "description of the tokenizer"));
+    json content = parseJsonOrDiscard<json>(readInput(path.string(), "description of the tokenizer", kConfigLimit));
     if (!content.is_object())
       throw UserError(ErrorCode::DataInvalid, fmt::format("{} is no JSON object", path.string()),
                       "copy it again from where the tokenizer is from, or remove it");
@@ -182,7 +197,9 @@ HfFolder describeFolder(const ModelConfig &model, const std::string &tokenizer) 
   writeTokens(ids, generation);
   folder.files["generation_config.json"] = Tokens::written(generation);
   if (tokens && tokens->areJson())
-    tokens->write(model.blockSize, folder.files);
+    tokens->write(model.blockSize, d.family == "bert", folder.files);
+  else if (tokens)
+    folder.tokenizerProblem = tokens->problem;
   return folder;
 }
 

@@ -13,9 +13,12 @@ namespace gptc {
 struct HfFolder {
   std::map<std::string, std::string> files;  // name -> text
   std::vector<std::string> differing;        // HfDescription::differing; then config.json is gptc's own
+  std::string tokenizerProblem;              // why no file holds the tokenizer; "" if one does, or there is none
 };
 
-/// `tokenizer`: path of a tokenizer.json, which the folder gets as it is, or of a GGUF file; "" for none. Special
+/// `tokenizer`: path of a tokenizer.json, which the folder gets as it is, of a model of SentencePiece, or of a GGUF
+/// file, which become one; "" for none. A model of SentencePiece that tokenizer.json cannot hold is left out: both
+/// versions of transformers convert a tokenizer.model that lies in a folder, and give other ids without a word. Special
 /// tokens are those that tokenizer_config.json and generation_config.json beside it name, as other programs write them,
 /// or the GGUF file; without these only <|endoftext|>, which begins and ends a text as in GPT-2. Their chat template
 /// goes along. Throws UserError(FileMissing, DataInvalid), and those of Tokenizer::load for a GGUF file.

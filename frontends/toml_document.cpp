@@ -120,7 +120,9 @@ TomlDocument parseToml(const std::string &text, const std::string &file) {
   return doc;
 }
 
-TomlDocument parseTomlFile(const std::string &file) { return parseToml(readInput(file, "model file"), file); }
+TomlDocument parseTomlFile(const std::string &file) {
+  return parseToml(readInput(file, "model file", kConfigLimit), file);
+}
 
 /// Whether the text has only digits, signs, points and exponent letters.
 static bool looksLikeNumber(llvm::StringRef text) {

@@ -178,13 +178,17 @@ FileText readText(int fd, size_t limit) {
   return r;
 }
 
-std::string readInput(const std::string &file, const std::string &what) {
+std::string readInput(const std::string &file, const std::string &what, size_t limit) {
   const OpenedFile opened = openRegularFile(file);
   const Descriptor in{opened.fd};
   if (in.fd < 0)
     failRead(file, what, opened.error, opened.why);
   std::string content;
-  if (const int error = readAll(in.fd, size_t(opened.size), SIZE_MAX, content))
+  const bool fits = size_t(opened.size) <= limit;  // files of the kernel say 0
+  if (const int error = fits ? readAll(in.fd, size_t(opened.size), limit, content) : EFBIG; error == EFBIG)
+    throw UserError(ErrorCode::TooLarge, fmt::format("{} {} is longer than {} bytes", what, file, limit),
+                    fmt::format("no {} is; check that the path names the right file", what));
+  else if (error)
     failRead(file, what, error, strerror(error));
   return content;
 }

@@ -69,8 +69,10 @@ FileText readText(int fd, size_t limit);
 
 /// The whole content of a file that a user names. Throws UserError(FileMissing) if the file is missing, unreadable or
 /// not regular. The message names `what` ("token file", "corpus", ...); the help names a file of nearly the same name
-/// beside it.
-std::string readInput(const std::string &file, const std::string &what);
+/// beside it. Throws UserError(TooLarge) for more than `limit` bytes: a wrong file must not fill the memory.
+std::string readInput(const std::string &file, const std::string &what, size_t limit = SIZE_MAX);
+constexpr size_t kConfigLimit = size_t(64) << 20;      // of configurations, the largest of which are some kilobytes
+constexpr size_t kTokenizerLimit = size_t(256) << 20;  // of tokenizers, the largest of which are some 40 MB
 
 // ---- writing -------------------------------------------------------------------------------------------------------
 

@@ -59,8 +59,9 @@ std::string splittingOf(const json &pre, const json &normalizer, const json &mod
 /// Reads the vocabulary of a tokenizer.json.
 class Conversion {
 public:
-  Conversion(const std::map<std::string, std::string> &texts, const std::string &folder, int64_t vocabSize)
-      : texts(texts), folder(folder), file(nameOf("tokenizer.json")) {
+  Conversion(const std::map<std::string, std::string> &texts, const std::string &folder, int64_t vocabSize,
+             std::vector<std::string> *notes)
+      : texts(texts), folder(folder), file(nameOf("tokenizer.json")), notes(notes) {
     v.model = "gpt2";
     v.tokens.resize(size_t(vocabSize));
     v.types.resize(size_t(vocabSize), GgufVocabulary::unused);
@@ -109,7 +110,10 @@ private:
                                                           part(model, "byte_fallback") == true ? " of characters" : "")
                                             : "no model",
             "byte-level BPE works today");
-    v.pre = splittingOf(part(j, "pre_tokenizer"), part(j, "normalizer"), model);
+    const json &pre = part(j, "pre_tokenizer"), &normalizer = part(j, "normalizer");
+    if (part(pre, "type") == "Metaspace" || (pre.is_null() && !normalizer.is_null()))
+      later("pieces of characters, as SentencePiece makes them", "byte-level BPE works today");
+    v.pre = splittingOf(pre, normalizer, model);
     if (v.pre.empty())
       later("a splitting that llama.cpp has no name for (normalizer, pre_tokenizer, ignore_merges)",
             "GPT-2's works, which `gptc data prepare --tokenizer bpe:N` uses, and those of SmolLM, Llama 3 and Qwen2");
@@ -142,9 +146,26 @@ private:
       place(id, token, GgufVocabulary::normal);
     if (added.is_array())
       for (const json &a : added)
-        if (const json &content = part(a, "content"); content.is_string())
-          place(part(a, "id"), content,
-                part(a, "special") == true ? GgufVocabulary::control : GgufVocabulary::userDefined);
+        if (const json &content = part(a, "content"); content.is_string()) {
+          const bool special = part(a, "special") == true;
+          place(part(a, "id"), content, special ? GgufVocabulary::control : GgufVocabulary::userDefined);
+          checkFlags(a, content, special);
+        }
+  }
+
+  /// A vocabulary of GGUF has no place for these flags. They count in any text for what is no control token, and only
+  /// where control tokens are looked for, as in templates of dialogue, for what is one.
+  void checkFlags(const json &added, const std::string &content, bool special) const {
+    for (const char *flag : {"lstrip", "rstrip", "single_word"}) {
+      if (part(added, flag) != true)
+        continue;
+      if (!special)
+        later(fmt::format("the token \"{}\" with {}", content, flag),
+              "without the flag llama.cpp would give other tokens; a folder (without --format gguf) holds it");
+      if (notes)
+        notes->push_back(
+            fmt::format("the control token \"{}\" loses its {}, for which GGUF has no key", content, flag));
+    }
   }
 
   void takeMerges(const json &merges) {
@@ -222,24 +243,36 @@ private:
     if (part(post, "type") == "Sequence" && part(post, "processors").is_array())
       for (const json &step : part(post, "processors"))
         takeTemplate(step);
-    const json &single = part(post, "single");
-    if (part(post, "type") != "TemplateProcessing" || !single.is_array() || single.empty())
+    const json &type = part(post, "type"), &single = part(post, "single");
+    if (type == "RobertaProcessing" || type == "BertProcessing")
+      later(type, "byte-level BPE with a TemplateProcessing works");
+    if (type != "TemplateProcessing" || !single.is_array() || single.empty())
       return;
     auto tokenAt = [&](const json &place) {
       const json &name = part(part(place, "SpecialToken"), "id");
       const auto it = name.is_string() ? ids.find(name.get<std::string>()) : ids.end();
       return it == ids.end() ? -1 : it->second;
     };
-    if (const int64_t first = tokenAt(single.front()); first >= 0) {
-      v.bos = first;
+    std::vector<int64_t> around[2];  // before the text and behind it
+    bool behind = false;
+    for (const json &place : single)
+      if (const int64_t token = tokenAt(place); token >= 0)
+        around[behind].push_back(token);
+      else
+        behind = true;
+    if (around[0].size() > 1 || around[1].size() > 1 || (!around[1].empty() && around[1][0] != v.eos))
+      later("a post_processor that puts more around a text than one token before it and the end of text behind it",
+            "llama.cpp adds no other tokens; make the template shorter, or export a folder");
+    if (!around[0].empty()) {
+      v.bos = around[0][0];
       v.addBos = true;
     }
-    if (const int64_t last = tokenAt(single.back()); last >= 0 && last == v.eos)
-      v.addEos = true;
+    v.addEos = v.addEos || !around[1].empty();
   }
 
   const std::map<std::string, std::string> &texts;
   const std::string folder, file;
+  std::vector<std::string> *notes;
   GgufVocabulary v;
   std::map<std::string, int64_t, std::less<>> ids;
 };
@@ -247,8 +280,8 @@ private:
 }  // namespace
 
 GgufVocabulary vocabularyOf(const std::map<std::string, std::string> &texts, const std::string &folder,
-                            int64_t vocabSize) {
-  return Conversion(texts, folder, vocabSize).run();
+                            int64_t vocabSize, std::vector<std::string> *notes) {
+  return Conversion(texts, folder, vocabSize, notes).run();
 }
 
 }  // namespace gptc

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace gptc {
 
@@ -14,8 +15,9 @@ namespace gptc {
 /// of tokenizer.json, and of files beside it, by name, if there are any: special tokens, add_bos_token and the chat
 /// template out of tokenizer_config.json and chat_template.jinja, all end tokens out of generation_config.json; else
 /// <|endoftext|> begins and ends a text. `folder` is for messages. Throws UserErrors DataInvalid, ShapeMismatch (more
-/// tokens than vocabSize), and NotBuiltYet for any other tokenizer.
+/// tokens than vocabSize), and NotBuiltYet for any other tokenizer, with which llama.cpp would give other ids for a
+/// text. `notes`: gets what differs for control tokens that a text names.
 GgufVocabulary vocabularyOf(const std::map<std::string, std::string> &texts, const std::string &folder,
-                            int64_t vocabSize);
+                            int64_t vocabSize, std::vector<std::string> *notes = nullptr);
 
 }  // namespace gptc

@@ -53,6 +53,9 @@ void AddedTokens::add(AddedToken token, std::string_view needle) {
     return;
   if (needle.find_first_of("\n ", 1) != std::string_view::npos || (token.stripRight && isAsciiLetter(needle.back())))
     onlyLocal = false;
+  // A normalizer may have made such a space.
+  for (size_t at = 0; (at = needle.find("\u2581", at + 1)) != std::string_view::npos;)
+    onlyLocal = onlyLocal && !isAsciiLetter(needle[at - 1]);
   trie.add(needle, int32_t(tokens.size()));
   if (firstBytes.find(needle[0]) == std::string::npos)
     firstBytes += needle[0];
@@ -94,6 +97,8 @@ int64_t AddedTokens::split(std::string_view text, bool parseSpecial, std::vector
         ((begin > 0 && isWordCharacter(firstCodePoint(text.substr(lastCharacter(text.substr(0, begin)))).value)) ||
          (end < text.size() && isWordCharacter(firstCodePoint(text.substr(end)).value))))
       continue;
+    if (token.stripLeft)
+      begin = std::max(begin, done);
     while (token.stripLeft && begin > done)
       if (const size_t last = lastCharacter(text.substr(0, begin)); last >= done && isSpaceAt(text, last))
         begin = last;
@@ -101,11 +106,14 @@ int64_t AddedTokens::split(std::string_view text, bool parseSpecial, std::vector
         break;
     while (token.stripRight && end < text.size() && isSpaceAt(text, end))
       end += firstCodePoint(text.substr(end)).length;
+    // Nothing is left of a match in space that an earlier token took, if it takes the space before it too.
+    if (token.stripLeft && begin >= end)
+      continue;
     if (done < begin)
       out.push_back({text.substr(done, begin - done)});
     out.push_back({text.substr(begin, end - begin), token.id});
     done = end;
-    // A match that begins in stripped space counts, as in `tokenizers`, and is cut short.
+    // Any other match in such space counts, as in `tokenizers`, which finds all before it strips.
   }
   if (done < text.size())
     out.push_back({text.substr(done)});

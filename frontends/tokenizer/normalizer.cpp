@@ -3,6 +3,7 @@
 #include "frontends/tokenizer/regex.h"
 #include "frontends/tokenizer/utf8.h"
 #include "support/diagnostics.h"
+#include "support/words.h"
 
 #include <cstring>
 #include <utf8proc.h>
@@ -23,6 +24,8 @@ template <typename Map> void mapCharacters(std::string &text, Map map) {
   }
   text = std::move(out);
 }
+
+bool isAsciiLetter(char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
 
 bool isAscii(std::string_view text) {
   for (char c : text)
@@ -61,7 +64,7 @@ bool isMark(utf8proc_category_t c) {
 class Form : public Normalizer {
 public:
   explicit Form(NormalForm form) : form(form) {}
-  void apply(std::string &text, bool) const override { toForm(text, form); }
+  void run(std::string &text, bool, size_t) const override { toForm(text, form); }
   bool local() const override { return true; }
 
 private:
@@ -70,15 +73,24 @@ private:
 
 class Lowercase : public Normalizer {
 public:
-  void apply(std::string &text, bool) const override { mapCharacters(text, appendLower); }
+  void run(std::string &text, bool, size_t) const override { mapCharacters(text, appendLower); }
   bool local() const override { return true; }
 };
 
 class ReplaceText : public Normalizer {
 public:
   ReplaceText(std::string from, std::string to) : from(std::move(from)), to(std::move(to)) {}
-  void apply(std::string &text, bool) const override { replaceAll(text, from, to); }
-  bool local() const override { return from.empty() || from.find_first_of("\n ", 1) == std::string::npos; }
+  void run(std::string &text, bool, size_t most) const override {
+    replaceAll(text, from, to, [&](size_t bytes) { check(bytes, most); });
+  }
+  /// The letter and what stands behind it must stay as they are: another step may see another word there.
+  bool local() const override {
+    if (from.empty() || from == " " || from == "\u2581")
+      return true;
+    if (from.find_first_of("\n ") != std::string::npos || from.find("\u2581") != std::string::npos)
+      return false;
+    return !isAsciiLetter(from.back()) || (!to.empty() && isAsciiLetter(to.back()));
+  }
 
 private:
   std::string from, to;
@@ -87,7 +99,9 @@ private:
 class ReplaceMatches : public Normalizer {
 public:
   ReplaceMatches(Regex from, std::string to) : from(std::move(from)), to(std::move(to)) {}
-  void apply(std::string &text, bool) const override { replaceAll(text, from, to); }
+  void run(std::string &text, bool, size_t most) const override {
+    replaceAll(text, from, to, [&](size_t bytes) { check(bytes, most); });
+  }
   bool local() const override { return false; }
 
 private:
@@ -98,7 +112,7 @@ private:
 class Prepend : public Normalizer {
 public:
   explicit Prepend(std::string text) : before(std::move(text)) {}
-  void apply(std::string &text, bool continues) const override {
+  void run(std::string &text, bool continues, size_t) const override {
     if (!text.empty() && !continues)
       text.insert(0, before);
   }
@@ -111,7 +125,7 @@ private:
 class StripSpace : public Normalizer {
 public:
   StripSpace(bool left, bool right) : left(left), right(right) {}
-  void apply(std::string &text, bool) const override {
+  void run(std::string &text, bool, size_t) const override {
     size_t from = 0, to = text.size();
     while (left && from < to) {
       const CodePoint c = firstCodePoint(substr(text, from, to));
@@ -137,7 +151,7 @@ private:
 
 class StripAccents : public Normalizer {
 public:
-  void apply(std::string &text, bool) const override {
+  void run(std::string &text, bool, size_t) const override {
     mapCharacters(text, [](uint32_t c, std::string &out) {
       if (!isMark(utf8proc_category(utf8proc_int32_t(c))))
         appendUtf8(out, c);
@@ -157,7 +171,7 @@ class BertNormalizer : public Normalizer {
 public:
   BertNormalizer(bool clean, bool chinese, bool withoutAccents, bool lower)
       : clean(clean), chinese(chinese), withoutAccents(withoutAccents), lower(lower) {}
-  void apply(std::string &text, bool) const override {
+  void run(std::string &text, bool, size_t) const override {
     if (clean)
       mapCharacters(text, [](uint32_t c, std::string &out) {
         const utf8proc_category_t kind = utf8proc_category(utf8proc_int32_t(c));
@@ -197,7 +211,7 @@ private:
 class Precompiled : public Normalizer {
 public:
   explicit Precompiled(Charsmap map) : map(std::move(map)) {}
-  void apply(std::string &text, bool) const override {
+  void run(std::string &text, bool, size_t most) const override {
     constexpr size_t mostBytes = 5;
     std::string out;
     for (size_t at = 0; at < text.size();) {
@@ -205,6 +219,7 @@ public:
       if (end - at <= mostBytes)
         if (const Charsmap::Entry e = map.shortest(substr(text, at, end)); e.length) {
           out += e.text;
+          check(out.size(), most);
           at = end;
           continue;
         }
@@ -212,6 +227,7 @@ public:
         const size_t n = firstCodePoint(std::string_view(text).substr(at)).length;
         const Charsmap::Entry e = map.shortest(std::string_view(text).substr(at, n));
         out += e.length ? e.text : std::string_view(text).substr(at, n);
+        check(out.size(), most);
         at += n;
       }
     }
@@ -237,9 +253,9 @@ private:
 class AllOf : public Normalizer {
 public:
   explicit AllOf(std::vector<std::unique_ptr<Normalizer>> all) : all(std::move(all)) {}
-  void apply(std::string &text, bool continues) const override {
+  void run(std::string &text, bool continues, size_t most) const override {
     for (const auto &n : all)
-      n->apply(text, continues);
+      n->within(text, continues, most);
   }
   bool local() const override {
     for (const auto &n : all)
@@ -254,7 +270,15 @@ private:
 
 }  // namespace
 
-void replaceAll(std::string &text, std::string_view from, std::string_view to) {
+void Normalizer::check(size_t bytes, size_t most) const {
+  if (bytes > most)
+    throw UserError(ErrorCode::TooLarge,
+                    fmt::format("{}: this step makes more than {} of a text, which is more than 64 times its length",
+                                where.empty() ? "the normalizer" : where, formatBytes(double(most))),
+                    "no usual tokenizer does; take it from its source again, or leave the step out");
+}
+
+void replaceAll(std::string &text, std::string_view from, std::string_view to, Grown grown) {
   if (from.empty())
     return;
   size_t at = text.find(from);
@@ -265,18 +289,20 @@ void replaceAll(std::string &text, std::string_view from, std::string_view to) {
   for (; at != std::string::npos; at = text.find(from, done)) {
     out.append(text, done, at - done);
     out += to;
+    grown(out.size());
     done = at + from.size();
   }
   out.append(text, done);
   text = std::move(out);
 }
 
-void replaceAll(std::string &text, const Regex &from, std::string_view to) {
+void replaceAll(std::string &text, const Regex &from, std::string_view to, Grown grown) {
   std::string out;
   size_t done = 0;
   for (const auto &[begin, end] : from.findAll(text)) {
     out.append(text, done, begin - done);
     out += to;
+    grown(out.size());
     done = end;
   }
   out.append(text, done);

@@ -2,6 +2,8 @@
 // SentencePiece's.
 #pragma once
 
+#include "llvm/ADT/STLFunctionalExtras.h"
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,10 +15,23 @@ namespace gptc {
 class Normalizer {
 public:
   virtual ~Normalizer() = default;
-  /// `continues`: an earlier text goes on here, so nothing is put before it. The text is valid UTF-8.
-  virtual void apply(std::string &text, bool continues) const = 0;
+  /// `continues`: an earlier text goes on here, so nothing is put before it. The text is valid UTF-8. A file may be
+  /// hostile: throws UserError(TooLarge) for a text that becomes 64 times as long, and longer than 1 KiB.
+  void apply(std::string &text, bool continues) const { within(text, continues, 64 * text.size() + 1024); }
+  /// The same for any other number of bytes that the text may have afterwards.
+  void within(std::string &text, bool continues, size_t most) const {
+    run(text, continues, most);
+    check(text.size(), most);
+  }
   /// Whether a text may be cut between an ASCII letter and a line feed, or a space, and the parts be normalized each.
   virtual bool local() const = 0;
+
+  std::string where;  // the place in a file, for messages
+
+protected:
+  /// Steps that can put a long text for a short one check its bytes meanwhile.
+  virtual void run(std::string &text, bool continues, size_t most) const = 0;
+  void check(size_t bytes, size_t most) const;
 };
 
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
@@ -57,8 +72,9 @@ std::unique_ptr<Normalizer> bertNormalizer(bool cleanText, bool chineseCharacter
 std::unique_ptr<Normalizer> precompiled(Charsmap map);
 std::unique_ptr<Normalizer> allOf(std::vector<std::unique_ptr<Normalizer>> all);
 
-/// Replaces all occurrences; an empty `from` replaces nothing.
-void replaceAll(std::string &text, std::string_view from, std::string_view to);
-void replaceAll(std::string &text, const Regex &from, std::string_view to);
+/// Replaces all occurrences; an empty `from` replaces nothing. `grown` is told the bytes of the new text meanwhile.
+using Grown = llvm::function_ref<void(size_t bytes)>;
+void replaceAll(std::string &text, std::string_view from, std::string_view to, Grown grown = [](size_t) {});
+void replaceAll(std::string &text, const Regex &from, std::string_view to, Grown grown = [](size_t) {});
 
 }  // namespace gptc

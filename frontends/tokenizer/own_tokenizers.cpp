@@ -189,7 +189,7 @@ Tokenizer Tokenizer::characters(const CharacterSet &used) {
 }
 
 Tokenizer Tokenizer::fromMerges(const std::string &file) {
-  const std::string content = readInput(file, "merges file");
+  const std::string content = readInput(file, "merges file", kTokenizerLimit);
   auto p = std::make_unique<Pipeline>();
   addByteAlphabet(*p, true);
   std::unordered_map<std::string, int32_t> ids;

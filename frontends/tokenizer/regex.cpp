@@ -3,6 +3,8 @@
 #include "frontends/tokenizer/utf8.h"
 #include "support/diagnostics.h"
 
+#include <algorithm>
+#include <ctime>
 #include <dlfcn.h>
 #include <mutex>
 #include <oniguruma.h>
@@ -13,7 +15,11 @@ namespace {
 constexpr size_t kLongestPattern = 1 << 16;          // bytes
 constexpr unsigned long kStepsOfMatch = 10'000'000;  // Oniguruma's own default
 constexpr unsigned long kStepsOfSearch = 50'000'000;
-constexpr unsigned kStackEntries = 1 << 22;  // about 200 MB, for a run of as many letters
+// Of all searches in a text. A search that takes no more than kFreeSteps costs nothing, and most take fewer than ten.
+constexpr unsigned long kFreeSteps = 1000;
+constexpr uint64_t kStepsOfText = 100'000'000, kStepsPerByte = 1000;
+constexpr double kSecondsOfText = 5, kSecondsPerByte = 1e-4;  // for steps forwards, which Oniguruma does not count
+constexpr unsigned kStackEntries = 1 << 22;                   // about 200 MB, for a run of as many letters
 
 /// The functions and data that we use.
 struct Library {
@@ -70,14 +76,40 @@ struct Searcher {
   Searcher() {
     onig().onig_initialize_match_param(limits);
     onig().onig_set_match_stack_limit_size_of_match_param(limits, kStackEntries);
-    onig().onig_set_retry_limit_in_match_of_match_param(limits, kStepsOfMatch);
-    onig().onig_set_retry_limit_in_search_of_match_param(limits, kStepsOfSearch);
+    limit(kFreeSteps);
+  }
+  void limit(unsigned long steps) {
+    onig().onig_set_retry_limit_in_match_of_match_param(limits, std::min(steps, kStepsOfMatch));
+    onig().onig_set_retry_limit_in_search_of_match_param(limits, steps);
   }
   ~Searcher() {
     onig().onig_region_free(region, 1);
     onig().onig_free_match_param(limits);
   }
 };
+
+/// What the searches in a text may still take.
+struct Work {
+  int depth = 0;
+  uint64_t steps = 0;
+  double seconds = 0, until = 0;  // of the thread's time; 0: not asked for yet
+  unsigned searches = 0;
+};
+
+Work &work() {
+  thread_local Work w;
+  return w;
+}
+
+double secondsOfThread() {
+  timespec t{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+bool isRetryLimit(int code) {
+  return code == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || code == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
+}
 
 std::string reasonOf(int code, OnigErrorInfo *info = nullptr) {
   UChar text[ONIG_MAX_ERROR_MESSAGE_LEN];
@@ -105,22 +137,57 @@ Regex::Regex(const std::string &pattern, const std::string &where) : where(where
   compiled = std::shared_ptr<void>(r, [](void *p) { onig().onig_free(static_cast<regex_t *>(p)); });
 }
 
+RegexWork::RegexWork(size_t bytes) {
+  if (Work &w = work(); !w.depth++)
+    w = {1, kStepsOfText + kStepsPerByte * bytes, kSecondsOfText + kSecondsPerByte * double(bytes)};
+}
+
+RegexWork::~RegexWork() { --work().depth; }
+
 std::optional<Regex::Match> Regex::find(std::string_view text, size_t from) const {
   thread_local Searcher searcher;
+  const RegexWork bound(text.size());
+  Work &w = work();
+  auto fail = [&](const std::string &why) {
+    throw UserError(ErrorCode::DataInvalid,
+                    fmt::format("{}: its regular expression takes too long or too much memory: {}", where, why),
+                    "an expression whose repetitions overlap, as in (a*)*, has this effect; shorter texts may work");
+  };
   const UChar *begin = bytes(text.data()), *end = begin + text.size();
-  const int at = onig().onig_search_with_param(static_cast<regex_t *>(compiled.get()), begin, end, begin + from, end,
-                                               searcher.region, ONIG_OPTION_NONE, searcher.limits);
+  auto search = [&] {
+    return onig().onig_search_with_param(static_cast<regex_t *>(compiled.get()), begin, end, begin + from, end,
+                                         searcher.region, ONIG_OPTION_NONE, searcher.limits);
+  };
+  int at = search();
+  const bool isLong = isRetryLimit(at);
+  if (isLong) {  // again with more steps, which are paid for
+    for (unsigned long steps = kFreeSteps; isRetryLimit(at) && steps < kStepsOfSearch;) {
+      steps = std::min(8 * steps, kStepsOfSearch);
+      if (w.steps < steps)
+        break;
+      w.steps -= steps;
+      searcher.limit(steps);
+      at = search();
+    }
+    searcher.limit(kFreeSteps);
+  }
+  constexpr unsigned often = 64;  // searches; asking for the time takes longer than one
+  if (isLong || ++w.searches % often == 0) {
+    const double now = secondsOfThread();
+    if (w.until == 0)
+      w.until = now + w.seconds;
+    if (now > w.until)
+      fail("time limit for this text");
+  }
   if (at == ONIG_MISMATCH)
     return std::nullopt;
   if (at < 0)
-    throw UserError(
-        ErrorCode::DataInvalid,
-        fmt::format("{}: its regular expression takes too long or too much memory: {}", where, reasonOf(at)),
-        "an expression whose repetitions overlap, as in (a*)*, has this effect; shorter texts may work");
+    fail(reasonOf(at));
   return Match{size_t(searcher.region->beg[0]), size_t(searcher.region->end[0])};
 }
 
 std::vector<Regex::Match> Regex::findAll(std::string_view text) const {
+  const RegexWork bound(text.size());
   std::vector<Match> all;
   for (size_t at = 0; at <= text.size();) {
     const std::optional<Match> m = find(text, at);

@@ -49,7 +49,7 @@ public:
       map = Charsmap(m.charsmap, file);
   }
 
-  void apply(std::string &text, bool continues) const override {
+  void run(std::string &text, bool continues, size_t most) const override {
     std::string_view rest = text;
     while (removeExtra && !rest.empty()) {
       const auto [out, n] = first(rest);
@@ -75,6 +75,7 @@ public:
           to += space;
         else
           to += c;
+      check(to.size(), most);
       if (!out.empty())
         afterSpace = removeExtra && out.back() == ' ';
       rest.remove_prefix(n);
@@ -344,6 +345,7 @@ Tokenizer sentencePieceTokenizer(SentencePieceModel model, TokenizerFile content
         throw bad(fmt::format("byte_fallback without a piece <0x{:02X}>", b));
   const std::shared_ptr<const ByteTrie> whole = userDefined(model);
   p->normalizer = std::make_unique<SentencePieceNormalizer>(model, whole, file);
+  p->normalizer->where = file;
   if (model.kind == SentencePieceModel::unigram)
     p->model = std::make_unique<Unigram>(pieces, Unigram::Options{unknown, model.byteFallback, true});
   else

@@ -34,10 +34,12 @@ SentencePieceModel parseSentencePiece(const std::string &content, const std::str
 /// The message that parseSentencePiece reads.
 std::string writeSentencePiece(const SentencePieceModel &model);
 
-/// The model as a tokenizer.json, for programs that read no models of SentencePiece; "" if that format cannot say it:
-/// spaces behind words, unused pieces, and pieces that users defined where spaces are removed. `addBos`,
-/// `addEos`: what goes around a text.
+/// The model as a tokenizer.json, for programs that read no models of SentencePiece; "" if that format cannot say it.
+/// `addBos`, `addEos`: what goes around a text.
 std::string sentencePieceJson(const SentencePieceModel &model, bool addBos, bool addEos);
+/// Why it cannot say it: spaces behind words, unused pieces, pieces that users defined where spaces are removed; "" if
+/// it can.
+std::string sentencePieceJsonProblem(const SentencePieceModel &model);
 
 /// `addBos`, `addEos`: what EncodeOptions::addSpecial adds.
 Tokenizer sentencePieceTokenizer(SentencePieceModel model, TokenizerFile content, const std::string &file, bool addBos,

@@ -8,6 +8,7 @@
 #include "llvm/Support/Base64.h"
 
 #include <algorithm>
+#include <fmt/format.h>
 
 namespace gptc {
 namespace {
@@ -28,7 +29,7 @@ public:
   }
 
   std::string run() const {
-    if (!isHeld())
+    if (!problem().empty())
       return "";
     Json steps = Json::array({replace({{"String", kSpace}}, " ")});
     if (m.byteFallback)
@@ -48,17 +49,26 @@ public:
     return file.dump(1) + "\n";
   }
 
-private:
   /// `tokenizers` finds what users defined first and normalizes the texts between by themselves; to it every other
   /// piece is text.
-  bool isHeld() const {
-    if (m.spaceBehind || !m.escapeSpaces || unknown < 0 || (users && m.removeExtraSpaces))
-      return false;
-    return llvm::none_of(m.pieces, [&](const SentencePieceModel::Piece &p) {
-      return p.type == Type::unused || (p.type == Type::userDefined && llvm::StringRef(p.text).contains(kSpace));
-    });
+  std::string problem() const {
+    if (m.spaceBehind)
+      return "spaces stand behind words (treat_whitespace_as_suffix)";
+    if (!m.escapeSpaces)
+      return "spaces stay as they are (escape_whitespaces = false)";
+    if (unknown < 0)
+      return "no piece is the unknown one";
+    if (users && m.removeExtraSpaces)
+      return "users defined pieces, and extra spaces are removed (remove_extra_whitespaces)";
+    for (const SentencePieceModel::Piece &p : m.pieces)
+      if (p.type == Type::unused)
+        return fmt::format("the piece \"{}\" is unused", p.text);
+      else if (p.type == Type::userDefined && llvm::StringRef(p.text).contains(kSpace))
+        return fmt::format("the piece \"{}\", which users defined, has a space", p.text);
+    return "";
   }
 
+private:
   static Json replace(const Json &pattern, const char *content) {
     return {{"type", "Replace"}, {"pattern", pattern}, {"content", content}};
   }
@@ -174,6 +184,10 @@ private:
 
 std::string sentencePieceJson(const SentencePieceModel &model, bool addBos, bool addEos) {
   return Conversion(model, addBos, addEos).run();
+}
+
+std::string sentencePieceJsonProblem(const SentencePieceModel &model) {
+  return Conversion(model, false, false).problem();
 }
 
 }  // namespace gptc

@@ -110,6 +110,7 @@ bool takesBytes(const Pipeline &p) {
 
 int64_t Tokenizer::encode(std::string_view text, std::vector<int32_t> &out, const EncodeOptions &options) const {
   const Pipeline &p = *pipeline;
+  const RegexWork bound(text.size());
   if (!takesBytes(p))
     requireUtf8(text, "the text");
   if (options.addSpecial && !options.continues)
@@ -193,8 +194,13 @@ std::string Tokenizer::decode(const std::vector<int32_t> &tokens) const {
   std::vector<std::string> texts;
   for (int32_t t : tokens)
     texts.push_back(text(t));
-  if (pipeline->decoder)
+  if (pipeline->decoder) {
+    size_t bytes = 0;
+    for (const std::string &t : texts)
+      bytes += t.size();
+    const RegexWork bound(bytes);
     pipeline->decoder->apply(texts);
+  }
   std::string out;
   for (const std::string &t : texts)
     out += t;
@@ -214,7 +220,8 @@ std::string endBeside(const std::string &file) {
   const std::filesystem::path beside = std::filesystem::path(file).replace_filename("tokenizer_config.json");
   if (std::error_code e; !std::filesystem::is_regular_file(beside, e))
     return "";
-  const json config = parseJsonOrDiscard<json>(readInput(beside.string(), "description of the tokenizer"));
+  const json config =
+      parseJsonOrDiscard<json>(readInput(beside.string(), "description of the tokenizer", kConfigLimit));
   const json said = config.is_object() ? config.value("eos_token", json()) : json(),
              text = said.is_object() ? said.value("content", json()) : said;
   return text.is_string() ? text.get<std::string>() : "";
@@ -233,7 +240,7 @@ Tokenizer Tokenizer::load(const std::string &name) {
                       "name the tokenizer.json of its model");
     return fromGguf(*v, path);
   }
-  const std::string content = readInput(path, "tokenizer");
+  const std::string content = readInput(path, "tokenizer", kTokenizerLimit);
   if (named)
     return fromTiktoken(content, path, pattern.str());
   const llvm::StringRef text = llvm::StringRef(content).ltrim();

@@ -117,6 +117,12 @@ private:
   // ---- normalizers ----
 
   std::unique_ptr<Normalizer> normalizer(const Json &n, const std::string &where) const {
+    std::unique_ptr<Normalizer> step = normalizerOf(n, where);
+    step->where = fmt::format("{}: {}", file, where);
+    return step;
+  }
+
+  std::unique_ptr<Normalizer> normalizerOf(const Json &n, const std::string &where) const {
     const std::string type = word(n, "type", where);
     if (type == "Sequence") {
       std::vector<std::unique_ptr<Normalizer>> all;
@@ -142,7 +148,10 @@ private:
       const std::string content = word(n, "content", where);
       if (part(pattern, "Regex").is_string())
         return replaceMatches(Regex(word(pattern, "Regex", where), fmt::format("{}: {}", file, where)), content);
-      return replaceText(word(pattern, "String", where + ".pattern"), content);
+      const std::string text = word(pattern, "String", where + ".pattern");
+      if (text.empty())  // which `tokenizers` finds between all characters, as an expression
+        return replaceMatches(Regex(text, fmt::format("{}: {}", file, where)), content);
+      return replaceText(text, content);
     }
     if (type == "BertNormalizer") {
       const bool lower = flag(n, "lowercase", where, true);
@@ -194,8 +203,12 @@ private:
     const Json &pattern = part(t, "pattern");
     const SplitBehavior b = behavior(t, where);
     const bool invert = flag(t, "invert", where, false);
-    if (!part(pattern, "Regex").is_string())
-      return splitOn(word(pattern, "String", where + ".pattern"), b, invert);
+    if (!part(pattern, "Regex").is_string()) {
+      const std::string text = word(pattern, "String", where + ".pattern");
+      if (text.empty())  // as above
+        return splitOn(Regex(text, fmt::format("{}: {}", file, where)), b, invert, false);
+      return splitOn(text, b, invert);
+    }
     const std::string regex = word(pattern, "Regex", where);
     const bool wordsAlone = (b == SplitBehavior::isolated && !invert) || (b == SplitBehavior::removed && invert);
     if (const FirstWord words = wordsOfPattern(regex); words && wordsAlone)

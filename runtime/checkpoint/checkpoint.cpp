@@ -524,7 +524,7 @@ CheckpointStore::Published CheckpointStore::published(const std::string &dir) {
     if (weights)
       p.weights.push_back(path);
     else if (described)
-      p.described[name] = readInput(path, "description of the model");
+      p.described[name] = readInput(path, "description of the model", kTokenizerLimit);
   }
   p.info = manifest.info;
   if (p.weights.empty())

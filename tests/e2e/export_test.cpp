@@ -191,6 +191,23 @@ TEST_F(ExportTest, WhatNoFamilyHoldsIsSaidAndKeepsItsOwnDescription) {
   EXPECT_NE(r.output.find("position = \"alibi\", but model.position = \"rope\""), std::string::npos) << r.output;
 }
 
+TEST_F(ExportTest, ATokenizerThatJsonCannotHoldIsSaidAtEachStep) {
+  const std::string tokenizer = GPTC_SOURCE_DIR "/tests/unit/frontends/tokenizers/sp-suffix.model";
+  const Result made = w.gptc({"compile", w.modelFile(), "-o", w.path("plan"), "--set", "data.tokenizer=" + tokenizer,
+                              "--set", "model.vocab_size=400", "--set", "train.steps=1"});
+  ASSERT_EQ(made.code, 0) << made.output;
+  EXPECT_NE(made.output.find("tokenizer   checkpoints and exports get none, as tokenizer.json cannot hold it: spaces"),
+            std::string::npos)
+      << made.output;
+  w.train(w.path("plan"), "out");
+  EXPECT_FALSE(namesIn(w.path("out/checkpoints/latest")).count("tokenizer_config.json"));
+  const Result folder = w.gptc({"export", w.path("out"), "-o", w.path("hf")});
+  EXPECT_NE(folder.output.find("tokenizer   none: "), std::string::npos) << folder.output;
+  const Result gguf = w.gptc({"export", w.path("out"), "-o", w.path("x.gguf"), "--format", "gguf"});
+  EXPECT_EQ(gguf.code, 0) << gguf.output;
+  EXPECT_NE(gguf.output.find("vocabulary  none: "), std::string::npos) << gguf.output;
+}
+
 /// Makes a plan and a checkpoint of it as they were before either described its model.
 void makeEarlier(const std::string &plan, const std::string &checkpoint) {
   for (const std::string &of : {plan, checkpoint}) {

@@ -53,6 +53,7 @@ def main():
             sys.exit(f"{type(tokenizer).__name__} decodes them to {tokenizer.decode(ids)!r}")
         if tokenizer.eos_token_id != model.generation_config.eos_token_id:
             sys.exit(f"texts end with {tokenizer.eos_token_id} and {model.generation_config.eos_token_id}")
+        model.generate(**tokenizer(text[:4], return_tensors="pt"), max_new_tokens=1)
         print(f"{type(tokenizer).__name__}: {len(ids)} tokens")
 
 

@@ -160,6 +160,8 @@ void account(const Config &c, const Plan &plan, const CompileReport &r, int64_t 
   if (!r.noFamilyHolds.empty())
     row("export", fmt::format("no family of Hugging Face's holds this model: the nearest has another {}",
                               fmt::join(r.noFamilyHolds, ", ")));
+  if (!r.tokenizerProblem.empty())
+    row("tokenizer", "checkpoints and exports get none, as tokenizer.json cannot hold it: " + r.tokenizerProblem);
   row("expected", inWords(expectedOf(plan, nodes), plan));
   row("plan", fmt::format("{}  {}", r.planDir, plan.hash.substr(0, 12)));
   row("time", fmt::format("{:.2f} s: passes {:.2f}, kernels {:.2f}", r.totalSeconds, r.passSeconds, r.kernelSeconds));

@@ -97,6 +97,7 @@ void addDataCommand(Command &app) {
            "gpt2:FILE       GPT-2's tokens, from its merges file\n"
            "FILE.json       a tokenizer made before, or Hugging Face's tokenizer.json, or Mistral's tekken.json\n"
            "FILE.model      SentencePiece's\n"
+           "FILE.gguf       the vocabulary of a GGUF file\n"
            "FILE.tiktoken:P tiktoken's ranks with the words of P: gpt2, cl100k, o200k or llama3")
       .required()
       .type("KIND");

@@ -151,14 +151,16 @@ void exportAsGguf(const Options &o, const Source &source) {
                     "choose another name with -o");
   const std::string word = o.dtype.empty() ? "fp32" : o.dtype;
   const TensorFiles weights(from.weights);
-  exportGguf(o.out, {.config = configOf(from),
-                     .source = weights,
-                     .described = from.described,
-                     .folder = from.info.dir,
-                     .name = fs::path(o.out).stem().string(),
-                     .type = *ggufFormatOf(word)});
+  const std::vector<std::string> notes = exportGguf(o.out, {.config = configOf(from),
+                                                            .source = weights,
+                                                            .described = from.described,
+                                                            .folder = from.info.dir,
+                                                            .name = fs::path(o.out).stem().string(),
+                                                            .type = *ggufFormatOf(word)});
   fmt::print("{:<11} {}\n", source.folder ? "weights" : "checkpoint", source.shown);
   fmt::print("{:<11} {}: {}, {}\n", "written", o.out, word, formatBytes(double(fs::file_size(o.out))));
+  for (const std::string &note : notes)
+    fmt::print("{:<11} {}\n", "vocabulary", note);
 }
 
 void exportRun(const Options &o) {
@@ -174,6 +176,8 @@ void exportRun(const Options &o) {
   fmt::print("{:<11} {}\n", source.folder ? "weights" : "checkpoint", source.shown);
   fmt::print("{:<11} {}: {} tensors of {}, {} in {} file{}\n", "written", o.out, done.tensors, nameOf(done.dtype).str(),
              formatBytes(double(done.bytes)), done.files, done.files == 1 ? "" : "s");
+  if (!source.checkpoint.described.count("tokenizer.json"))
+    fmt::print("{:<11} none: the run has no tokenizer.json\n", "tokenizer");
 }
 
 }  // namespace

@@ -15,15 +15,19 @@ std::optional<GgmlType> ggufFormatOf(llvm::StringRef word) {
   return std::nullopt;
 }
 
-void exportGguf(const std::string &file, const GgufExport &what) {
+std::vector<std::string> exportGguf(const std::string &file, const GgufExport &what) {
   GgufMetadata metadata = ggufMetadata(what.config.model, what.name, what.type);
   std::optional<GgufVocabulary> vocabulary;
+  std::vector<std::string> notes;
   if (what.described.count("tokenizer.json"))
-    vocabulary = vocabularyOf(what.described, what.folder, what.config.model.vocabSize);
+    vocabulary = vocabularyOf(what.described, what.folder, what.config.model.vocabSize, &notes);
+  else
+    notes.push_back("none: the run has no tokenizer.json; llama.cpp then takes tokens only");
   addVocabulary(metadata.keys, vocabulary ? &*vocabulary : nullptr);
   const std::unique_ptr<Module> model = buildModel(what.config, {.sampling = false});
   writeGguf(file, *model, what.source, {metadata.architecture, std::move(metadata.keys), std::move(metadata.tensors)},
             what.type);
+  return notes;
 }
 
 }  // namespace gptc

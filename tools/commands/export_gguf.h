@@ -8,6 +8,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace gptc {
 
@@ -23,7 +24,8 @@ struct GgufExport {
   GgmlType type;
 };
 
-/// Throws UserErrors: those of ggufMetadata, vocabularyOf, buildModel and writeGguf.
-void exportGguf(const std::string &file, const GgufExport &what);
+/// Returns what a user must know of the vocabulary, a line each. Throws UserErrors: those of ggufMetadata,
+/// vocabularyOf, buildModel and writeGguf.
+std::vector<std::string> exportGguf(const std::string &file, const GgufExport &what);
 
 }  // namespace gptc

@@ -84,7 +84,7 @@ void requireBuilt(const std::string &dir, const ModelConfig &model) {
 }
 
 json contentOf(const fs::path &path) {
-  json content = parseJsonOrDiscard<json>(readInput(path.string(), "configuration"));
+  json content = parseJsonOrDiscard<json>(readInput(path.string(), "configuration", kConfigLimit));
   if (!content.is_object())
     throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{} is no JSON object", path.string()),
                     "copy it again from where the weights are from, or remove it");

@@ -97,6 +97,7 @@ static CompileReport compileInto(const CompileRequest &request, Config &config, 
       folder = describeFolder(config.model, plan.run.tokenizer);
     plan.hf = request.hf ? *request.hf : folder.files;
     report.noFamilyHolds = std::move(folder.differing);
+    report.tokenizerProblem = std::move(folder.tokenizerProblem);
   }
   report.available = memoryForPlans(config, plan.target, here);
   if (report.micro && !report.micro->fits)

@@ -35,6 +35,7 @@ struct CompileReport {
   std::optional<MicroBatchChoice> micro;   // if it was open, for a GPU of known memory
   TunedSchedules::Counts tuned;            // origin of the schedules
   std::vector<std::string> noFamilyHolds;  // HfDescription::differing
+  std::string tokenizerProblem;            // HfFolder::tokenizerProblem
   double passSeconds = 0, kernelSeconds = 0, totalSeconds = 0;
 };
 

@@ -429,6 +429,47 @@ TEST_F(GgufModel, SpecialTokensComeFromTheFilesBesideATokenizer) {
   EXPECT_EQ(problems([&] { vocabularyIn(file, 303); }).size(), 1u);
 }
 
+TEST_F(GgufModel, WhatAVocabularyOfGgufCannotSayIsRefused) {
+  json j = json::parse(ours(300));
+  j["added_tokens"].push_back({{"id", 300}, {"content", "<own>"}, {"special", false}, {"lstrip", false}});
+  j["added_tokens"].push_back({{"id", 301}, {"content", "<mask>"}, {"special", true}, {"lstrip", true}});
+  std::vector<std::string> notes;
+  auto said = [&] {
+    notes.clear();
+    try {
+      vocabularyOf({{"tokenizer.json", j.dump()}}, "x", 302, &notes);
+    } catch (const UserError &e) {
+      EXPECT_EQ(e.diagnostics[0].code, ErrorCode::NotBuiltYet);
+      return e.diagnostics[0].message;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(said(), "");
+  EXPECT_EQ(notes, Texts{"the control token \"<mask>\" loses its lstrip, for which GGUF has no key"});
+  json &own = j["added_tokens"][j["added_tokens"].size() - 2];
+  for (const char *flag : {"lstrip", "rstrip", "single_word"}) {
+    own[flag] = true;
+    EXPECT_NE(said().find(fmt::format("the token \"<own>\" with {}", flag)), std::string::npos) << said();
+    own[flag] = false;
+  }
+  auto around = [&](std::vector<const char *> names) {
+    json single = json::array();
+    for (const char *name : names)
+      single.push_back(*name ? json{{"SpecialToken", {{"id", name}, {"type_id", 0}}}}
+                             : json{{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+    j["post_processor"] = {{"type", "TemplateProcessing"}, {"single", single}};
+    return said();
+  };
+  EXPECT_EQ(around({"<mask>", "", "<|endoftext|>"}), "");
+  EXPECT_NE(around({"<mask>", "<mask>", ""}).find("post_processor"), std::string::npos);
+  EXPECT_NE(around({"", "<|endoftext|>", "<|endoftext|>"}).find("post_processor"), std::string::npos);
+  EXPECT_NE(around({"", "<mask>"}).find("post_processor"), std::string::npos) << "no end of text";
+  j["post_processor"] = {{"type", "RobertaProcessing"}, {"sep", {"</s>", 2}}, {"cls", {"<s>", 0}}};
+  EXPECT_NE(said().find("RobertaProcessing"), std::string::npos);
+  j["pre_tokenizer"] = {{"type", "Metaspace"}};
+  EXPECT_NE(said().find("SentencePiece"), std::string::npos) << said();
+}
+
 TEST_F(GgufModel, SplittingsThatLlamaCppLacksAreRefused) {
   const json base = json::parse(ours(300));
   const json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}},

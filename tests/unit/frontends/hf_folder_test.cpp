@@ -141,6 +141,7 @@ TEST_F(HfFolderTest, OwnTokenizersEndATextAsGpt2s) {
   const json c = json::parse(f.files.at("tokenizer_config.json"));
   EXPECT_EQ(c["tokenizer_class"], "PreTrainedTokenizerFast");
   EXPECT_EQ(c["model_max_length"], 16);
+  EXPECT_EQ(c["model_input_names"], json({"input_ids", "attention_mask"})) << "generate takes no token_type_ids";
   EXPECT_EQ(c["eos_token"], "<|endoftext|>");
   EXPECT_EQ(json::parse(f.files.at("config.json"))["eos_token_id"], 4);
   write("tokenizer.json", R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})");
@@ -198,9 +199,22 @@ TEST_F(HfFolderTest, ModelsOfSentencePieceBecomeJson) {
   EXPECT_EQ(json::parse(folder.files.at("generation_config.json")).at("eos_token_id"), 2);
   EXPECT_EQ(Tokenizer::fromJson(folder.files.at("tokenizer.json"), "x").encode("the boats"),
             Tokenizer::load(model).encode("the boats"));
-  const HfFolder none = describeFolder(m, GPTC_SOURCE_DIR "/tests/unit/frontends/tokenizers/sp-suffix.model");
-  EXPECT_FALSE(none.files.count("tokenizer.json")) << "spaces behind words";
-  EXPECT_TRUE(none.files.count("config.json"));
+  EXPECT_EQ(folder.tokenizerProblem, "");
+}
+
+/// transformers would convert a tokenizer.model in the folder, and give other ids without a word.
+TEST_F(HfFolderTest, ModelsOfSentencePieceThatJsonCannotHoldAreLeftOutAndSaid) {
+  ModelConfig m = llama();
+  m.vocabSize = 400;
+  for (const auto &[name, why] : {std::pair("sp-suffix", "treat_whitespace_as_suffix"),
+                                  {"sp-bpe", "users defined pieces, and extra spaces are removed"}}) {
+    const std::string file = fmt::format(GPTC_SOURCE_DIR "/tests/unit/frontends/tokenizers/{}.model", name);
+    const HfFolder none = describeFolder(m, file);
+    EXPECT_EQ(none.files.size(), 2u) << "config.json and generation_config.json";
+    EXPECT_NE(none.tokenizerProblem.find(why), std::string::npos) << none.tokenizerProblem;
+    EXPECT_EQ(json::parse(none.files.at("generation_config.json")).at("eos_token_id"),
+              Tokenizer::load(file).endOfText());
+  }
 }
 
 /// What a GGUF file says of its tokens goes into the folder, and from there into another GGUF file.

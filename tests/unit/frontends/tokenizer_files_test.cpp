@@ -8,10 +8,12 @@
 #include "support/json.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/ADT/ScopeExit.h"
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -312,6 +314,92 @@ TEST(TokenizerFiles, AnExpressionWithoutEndIsAnError) {
     EXPECT_EQ(e.diagnostics[0].code, ErrorCode::DataInvalid);
     EXPECT_NE(e.diagnostics[0].message.find("too long"), std::string::npos) << e.what();
   }
+}
+
+/// A tokenizer of words "a" and "b" with these parts.
+Tokenizer wordsWith(const nlohmann::json &parts) {
+  nlohmann::json j = {
+      {"model", {{"type", "WordLevel"}, {"vocab", {{"?", 0}, {"a", 1}, {"b", 2}}}, {"unk_token", "?"}}}};
+  j.merge_patch(parts);
+  return Tokenizer::fromJson(j.dump(), "t.json");
+}
+
+std::string errorOf(llvm::function_ref<void()> call) {
+  try {
+    call();
+  } catch (const UserError &e) {
+    return fmt::format("{} {}", int(e.diagnostics[0].code), e.diagnostics[0].message);
+  }
+  return "";
+}
+
+TEST(TokenizerFiles, ATextIsNotCutWhereANormalizerMayChangeIt) {
+  auto cut = [](const std::string &from, const std::string &to) {
+    return wordsWith({{"pre_tokenizer", {{"type", "Whitespace"}}},
+                      {"normalizer", {{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}}}})
+        .cut();
+  };
+  for (const auto &[from, to] : {std::pair("\n", ""), {"\nb", "c"}, {"a", "."}, {"ba", ""}, {"a\n", "a"}, {" b", "b"}})
+    EXPECT_EQ(cut(from, to), CutPoint::nowhere) << from;
+  for (const auto &[from, to] : {std::pair("``", "\""), {"a", "b"}, {" ", "\u2581"}})
+    EXPECT_EQ(cut(from, to), CutPoint::beforeLineFeed) << from;
+}
+
+TEST(TokenizerFiles, TokensOfSpaceAreFoundAsByTheirOwnLibrary) {
+  // Ids as `tokenizers` 0.23.3 gives them.
+  auto ids = [](bool left, bool right, const std::string &text) {
+    return wordsWith({{"pre_tokenizer", {{"type", "Split"}, {"pattern", {{"String", ""}}}, {"behavior", "Isolated"}}},
+                      {"added_tokens",
+                       {{{"id", 3}, {"content", "  "}, {"lstrip", left}, {"rstrip", right}, {"normalized", false}}}}})
+        .encode(text);
+  };
+  const nlohmann::json nothing = {{"String", ""}};
+  EXPECT_EQ(wordsWith({{"pre_tokenizer", {{"type", "Split"}, {"pattern", nothing}, {"behavior", "Isolated"}}},
+                       {"normalizer", {{"type", "Replace"}, {"pattern", nothing}, {"content", "b"}}}})
+                .encode("aa"),
+            (Ids{2, 1, 2, 1, 2}))
+      << "nothing is found between all characters";
+  EXPECT_EQ(ids(true, true, "a    b"), (Ids{1, 3, 2}));
+  EXPECT_EQ(ids(true, true, "a     b"), (Ids{1, 3, 2}));
+  EXPECT_EQ(ids(false, true, "a     b"), (Ids{1, 3, 3, 2}));
+  EXPECT_EQ(ids(true, false, "a     b"), (Ids{1, 3, 3, 0, 2}));
+}
+
+TEST(TokenizerFiles, TheSearchesInATextAreBoundedTogether) {
+  auto split = [](const char *pattern) {
+    return nlohmann::json{
+        {"pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}}}};
+  };
+  const std::string text(3000, 'a');
+  const auto start = std::chrono::steady_clock::now();
+  for (const char *slow : {"(?!.*.*b).", "(?:(?=.*).)*z|a"})
+    EXPECT_NE(errorOf([&] { wordsWith(split(slow)).encode(text); }).find("too long"), std::string::npos) << slow;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  // A usual expression takes many steps at no place.
+  const std::string longer = std::string(1 << 20, 'a') + std::string(1 << 20, ' ') + std::string(1 << 20, 'b');
+  EXPECT_EQ(errorOf([&] { wordsWith(split("\\s*[\\r\\n]+|\\s+(?!\\S)|\\w+")).encode(longer); }), "");
+}
+
+TEST(TokenizerFiles, ANormalizerMakesATextLongerWithinABound) {
+  auto steps = [](int n, const std::string &to) {
+    nlohmann::json all = nlohmann::json::array();
+    for (int i = 0; i < n; ++i)
+      all.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", to}});
+    return nlohmann::json{{"normalizer", {{"type", "Sequence"}, {"normalizers", all}}}};
+  };
+  const std::string text(3000, 'a'), tenfold(10, 'a');
+  EXPECT_EQ(errorOf([&] { wordsWith(steps(1, tenfold)).encode(text); }), "");
+  const std::string said = errorOf([&] { wordsWith(steps(9, tenfold)).encode(text); });
+  EXPECT_TRUE(said.starts_with("404 t.json: normalizer.normalizers[1]: this step makes more than")) << said;
+  EXPECT_NE(errorOf([&] { wordsWith(steps(1, std::string(1 << 20, 'b'))).encode(text); }), "") << "4 GB otherwise";
+}
+
+TEST(TokenizerFiles, AFileWithoutEndIsNotReadWhole) {
+  const std::string file = testing::TempDir() + fmt::format("gptc-long-{}.json", ::getpid());
+  std::ofstream(file).put('{');
+  std::filesystem::resize_file(file, int64_t(3) << 30);  // takes no room
+  const auto gone = llvm::make_scope_exit([&] { std::filesystem::remove(file); });
+  EXPECT_TRUE(llvm::StringRef(errorOf([&] { Tokenizer::load(file); })).starts_with("404 tokenizer " + file));
 }
 
 /// A file that is changed somewhere is refused with a code, or is another valid tokenizer.
