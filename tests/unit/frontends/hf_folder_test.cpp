@@ -148,6 +148,11 @@ TEST_F(HfFolderTest, OwnTokenizersEndATextAsGpt2s) {
   EXPECT_EQ(json::parse(describeFolder(gpt2(), (dir / "tokenizer.json").string()).files.at("special_tokens_map.json")),
             json::object());
   EXPECT_EQ(describeFolder(gpt2(), "").files.size(), 2u) << "without a tokenizer";
+  const std::string bert = GPTC_SOURCE_DIR "/tests/unit/frontends/hf/bert-5.json";
+  const HfFolder encoder =
+      describeFolder(readHfConfigText(readInput(bert, "test"), bert), (dir / "tokenizer.json").string());
+  EXPECT_EQ(json::parse(encoder.files.at("tokenizer_config.json"))["model_input_names"],
+            json({"input_ids", "token_type_ids", "attention_mask"}));
 }
 
 TEST_F(HfFolderTest, ThoseOfOtherModelsKeepTheirTokens) {
