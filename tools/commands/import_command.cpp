@@ -33,6 +33,7 @@ struct ImportOptions {
 /// The model that a folder or a GGUF file describes.
 struct Found {
   ModelConfig model;
+  int64_t context;  // as it is described, which block_size may be too short for
   std::string family, title;
   std::vector<std::string> ends = {};  // ids of the tokens that end a text
   std::string tokenizer = {};          // its file, in or below what is imported
@@ -96,7 +97,9 @@ Found find(const std::string &dir) {
   if (!fs::is_directory(dir, e))
     throw UserError(ErrorCode::FileMissing, fmt::format("there is no folder {}", dir),
                     "name the folder that holds config.json and the weights as safetensors");
-  Found found{readHfConfig(dir), "", ""};
+  int64_t context = 0;
+  const ModelConfig model = readHfConfig(dir, &context);
+  Found found{model, context, "", ""};
   requireSafetensors(dir);
   requireBuilt(dir, found.model);
   const json config = contentOf(fs::path(dir) / "config.json");
@@ -120,7 +123,9 @@ Found find(const std::string &dir) {
 
 Found findInGguf(const std::string &path) {
   const GgufFile file(path);
-  Found found{importGguf(file), "", ""};
+  int64_t context = 0;
+  const ModelConfig model = importGguf(file, &context);
+  Found found{model, context, "", ""};
   found.family = file.text("general.architecture").value_or("");
   std::set<std::string> formats;
   for (const GgufTensor &t : file.tensors())
@@ -201,7 +206,7 @@ keep = 3
 )",
       fmt::arg("title", f.title), fmt::arg("name", tomlString(name.string())),
       fmt::arg("init", tomlString((gguf ? "gguf:" : "hf:") + from)),
-      fmt::arg("source", gguf ? "it" : "the config.json there"), fmt::arg("model", modelText(f.model)),
+      fmt::arg("source", gguf ? "it" : "the config.json there"), fmt::arg("model", modelText(f.model, f.context)),
       fmt::arg("tokenizer", tomlString(tokenizerIn(from))),
       fmt::arg("line", tokenizerLine(tokenizerIn(o.dir), tokenizerIn(from), f.model)),
       fmt::arg("ends", f.ends.empty() ? "" : fmt::format("# tokens that end a text: {}\n", fmt::join(f.ends, ", "))));
