@@ -253,7 +253,7 @@ void writeTensor(GgufWriter &out, const GgufPart &part, GgmlType type, const std
     if (!quantize(type, row.data(), columns, blocks.data()))
       throw UserError(ErrorCode::OutOfRange,
                       fmt::format("tensor {} has a value that {} cannot hold", part.name, ggmlFormat(type).name),
-                      "export with --dtype f32");
+                      "export with --dtype fp32");
     out.write(blocks.data(), blocks.size());
   }
 }

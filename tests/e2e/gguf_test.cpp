@@ -162,6 +162,20 @@ TEST_F(Gguf, WeightsAreExportedWithoutTraining) {
       EXPECT_NE(done.output.find("weights     " + file), std::string::npos) << done.output;
       EXPECT_FALSE(fs::exists(to[0] + ".first"));
     }
+    // Neither the weights nor what no export wrote is replaced; what an export wrote is.
+    const std::string own = compile("gguf:" + again, name + "-own.plan"), others = w.path(name + "-others.gguf");
+    fs::copy(file, others);
+    for (const auto &[from, to, said] :
+         {std::tuple{own, again, "holds the weights with which the plan begins"},
+          {compile("hf:" + folder, name + "-own-hf.plan"), folder, "holds the weights with which the plan begins"},
+          {plan, others, "no GGUF file that an export wrote"}}) {
+      const Result refused = w.gptc({"export", from, "-o", to});
+      EXPECT_EQ(refused.code, 4) << refused.output;
+      EXPECT_NE(refused.output.find(said), std::string::npos) << refused.output;
+    }
+    EXPECT_EQ(readFile(others), readFile(file));
+    EXPECT_EQ(w.gptc({"export", plan, "-o", again}).code, 0) << "the ending says the format";
+    EXPECT_TRUE(fs::is_regular_file(again));
     EXPECT_EQ(lossOf(compile("hf:" + folder, name + "-hf.plan")), loss);
     EXPECT_EQ(lossOf(compile("gguf:" + again, name + "-again.plan")), loss);
     const GgufFile before(file), after(again);

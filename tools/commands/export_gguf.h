@@ -23,6 +23,9 @@ struct GgufExport {
   GgmlType type;
 };
 
+/// Whether it is a GGUF file that exportGguf wrote.
+bool isExportedGguf(const std::string &file);
+
 /// Throws UserErrors: those of ggufMetadata, vocabularyOf, buildModel and writeGguf.
 void exportGguf(const std::string &file, const GgufExport &what);
 
