@@ -6,6 +6,7 @@
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/gguf/vocabulary.h"
 #include "frontends/toml_config.h"
+#include "runtime/checkpoint/gguf_names.h"
 #include "runtime/data/data.h"
 #include "runtime/plan/plan.h"
 #include "runtime/train/session.h"
@@ -191,6 +192,20 @@ TEST_F(Gguf, WeightsAreExportedWithoutTraining) {
   const Result none = w.gptc({"export", w.compile("plan", {}), "-o", w.path("none")});
   EXPECT_NE(none.output.find("train first"), std::string::npos) << none.output;
   EXPECT_EQ(none.code, 3);
+}
+
+TEST_F(Gguf, EveryArchitectureHasNamesOfTensors) {
+  GgufWriter(w.path("x.gguf"), {{"general.architecture", std::string("x")}}, {}).finish();
+  std::string said;  // lists those whose metadata is read
+  try {
+    importGguf(GgufFile(w.path("x.gguf")));
+  } catch (const UserError &e) {
+    said = e.diagnostics.at(0).message;
+  }
+  const std::string names = said.substr(std::min(said.size(), said.find(", but only ")));
+  for (const std::string &name : ggufArchitectures())
+    EXPECT_NE(names.find('"' + name + '"'), std::string::npos) << name << ": " << said;
+  EXPECT_EQ(std::count(names.begin(), names.end(), '"'), 2 * int64_t(ggufArchitectures().size())) << said;
 }
 
 TEST_F(Gguf, AnyNumberOfRanksBeginsWithTheSameWeights) {
