@@ -144,15 +144,17 @@ HfDescription describeForHf(const ModelConfig &model, const std::string &dtype, 
   return d;
 }
 
-ModelConfig readHfConfig(const std::string &dir) {
+ModelConfig readHfConfig(const std::string &dir, int64_t *context) {
   const std::string file = (fs::path(dir) / "config.json").string();
-  return readHfConfigText(readInput(file, "configuration", kConfigLimit), file);
+  return readHfConfigText(readInput(file, "configuration", kConfigLimit), file, context);
 }
 
-ModelConfig readHfConfigText(const std::string &text, const std::string &file) {
+ModelConfig readHfConfigText(const std::string &text, const std::string &file, int64_t *context) {
   const json config = contentOf(text, file);
   hf::Reading there = hf::read(file, config, familyIn(file, config), 0);
   std::vector<Diagnostic> problems = std::move(there.problems);
+  if (context)
+    *context = there.context;
   ModelConfig m;
   for (const auto &[key, value] : there.values())
     if (const auto s = there.said.find(key); s != there.said.end())

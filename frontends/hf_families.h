@@ -38,11 +38,12 @@ struct HfDescription {
 HfDescription describeForHf(const ModelConfig &model, const std::string &dtype, const HfTokens &tokens);
 
 /// The [model] that the config.json in folder `dir` describes: sizes as they are there, and block_size as the number of
-/// its positions. Throws UserError with every problem: FileMissing, CheckpointDamaged, MissingKey, UnknownKey,
-/// WrongType, OutOfRange, ShapeMismatch, Contradiction, NotBuiltYet.
-ModelConfig readHfConfig(const std::string &dir);
+/// its positions, or what [model] takes at most; `context` gets that number. Throws UserError with every problem:
+/// FileMissing, CheckpointDamaged, MissingKey, UnknownKey, WrongType, OutOfRange, ShapeMismatch, Contradiction,
+/// NotBuiltYet.
+ModelConfig readHfConfig(const std::string &dir, int64_t *context = nullptr);
 /// The same of the text of a config.json; `file` is for messages.
-ModelConfig readHfConfigText(const std::string &text, const std::string &file);
+ModelConfig readHfConfigText(const std::string &text, const std::string &file, int64_t *context = nullptr);
 
 struct HfComparison {
   std::string file;

@@ -38,7 +38,7 @@ bool isDefault(const ModelConfig &m, const std::string &key, const hf::json &val
 
 }  // namespace
 
-std::string modelText(const ModelConfig &model) {
+std::string modelText(const ModelConfig &model, int64_t context) {
   const hf::ModelValues values = hf::writtenValues(model), usual = hf::writtenValues(ModelConfig());
   std::string text;
   Settings s;
@@ -48,8 +48,11 @@ std::string modelText(const ModelConfig &model) {
         isDefault(model, row.leaf(), it->second, usual.find(row.leaf())->second))
       continue;
     const std::string line = fmt::format("{} = {}", row.leaf(), hf::tomlOf(it->second));
-    const auto *comment = llvm::find_if(comments, [&](const auto &c) { return row.leaf() == c.first; });
-    text += comment == std::end(comments) ? line + "\n" : fmt::format("{:<31} # {}\n", line, comment->second);
+    const auto *found = llvm::find_if(comments, [&](const auto &c) { return row.leaf() == c.first; });
+    std::string comment = found == std::end(comments) ? "" : found->second;
+    if (row.leaf() == "block_size" && context > model.blockSize)
+      comment = fmt::format("the longest context that gptc takes, in tokens; that of the weights is {}", context);
+    text += comment.empty() ? line + "\n" : fmt::format("{:<31} # {}\n", line, comment);
   }
   return text;
 }

@@ -61,14 +61,6 @@ int readAll(int fd, size_t expected, size_t limit, std::string &text) {
                        : "check that the folder exists and may be written by this user, or choose another one");
 }
 
-int openForReading(const std::string &path, llvm::StringRef wantedAs, size_t &length) {
-  const OpenedFile f = openRegularFile(path);
-  if (f.fd < 0)
-    throw UserError(ErrorCode::FileMissing, fmt::format("cannot open {} ({}): {}", path, wantedAs.str(), f.why));
-  length = f.size;
-  return f.fd;
-}
-
 /// "did you mean NAME?" if the same folder holds a file of nearly that name, else "check the path".
 std::string nearName(const std::string &file) {
   const fs::path path(file);
@@ -80,6 +72,15 @@ std::string nearName(const std::string &file) {
   std::sort(names.begin(), names.end());
   const std::string near = nearestWord(path.filename().string(), names);
   return near.empty() ? "check the path" : fmt::format("did you mean {}?", (path.parent_path() / near).string());
+}
+
+int openForReading(const std::string &path, llvm::StringRef wantedAs, size_t &length) {
+  const OpenedFile f = openRegularFile(path);
+  if (f.fd < 0)
+    throw UserError(ErrorCode::FileMissing, fmt::format("cannot open {} ({}): {}", path, wantedAs.str(), f.why),
+                    nearName(path));
+  length = f.size;
+  return f.fd;
 }
 
 [[noreturn]] void failRead(const std::string &file, const std::string &what, int error, const std::string &why) {

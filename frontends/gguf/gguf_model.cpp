@@ -65,7 +65,21 @@ constexpr const char *kKeyHeads = "attention.head_count_kv", *kVocabSize = "voca
                      *kRotated = "rope.dimension_count", *kKeyLength = "attention.key_length",
                      *kValueLength = "attention.value_length", *kScaling = "rope.scaling.type",
                      *kFactor = "rope.scaling.factor", *kOriginal = "rope.scaling.original_context_length",
-                     *kBetaFast = "rope.scaling.yarn_beta_fast", *kBetaSlow = "rope.scaling.yarn_beta_slow";
+                     *kBetaFast = "rope.scaling.yarn_beta_fast", *kBetaSlow = "rope.scaling.yarn_beta_slow",
+                     *kFactors = "rope_freqs.weight";
+
+/// The bounds of YaRN that llama.cpp has for these architectures.
+constexpr double kGgufBetaFast = 32, kGgufBetaSlow = 1;
+
+/// Keys of our own for the numbers behind rope_freqs.weight, which no key of llama.cpp's says. The standard ones would
+/// make llama.cpp scale a second time.
+struct OwnRow {
+  const char *theirs, *ours;
+};
+constexpr OwnRow kOwnFactor = {"gptc.model.rope_factor", "rope_factor"},
+                 kOwnOriginal = {"gptc.model.rope_original_block_size", "rope_original_block_size"},
+                 kOwnLow = {"gptc.model.rope_low_freq_factor", "rope_low_freq_factor"},
+                 kOwnHigh = {"gptc.model.rope_high_freq_factor", "rope_high_freq_factor"};
 
 /// The architecture's values of [model].
 void setFacts(ModelConfig &m, const Architecture &a) {
@@ -103,6 +117,10 @@ const std::map<std::string, std::set<std::string>> &onlyBuilt() {
       {"rope.scaling.attn_factor", {"1"}},
       {"rope.scaling.yarn_attn_factor", {"1"}},
       {"rope.scaling.yarn_ext_factor", {"1"}},
+      // llama.cpp takes these values for the architectures here, whatever a file says. Which of the two the weights
+      // were trained with, nobody knows.
+      {kBetaFast, {"32"}},
+      {kBetaSlow, {"1"}},
       {"rope.scaling.finetuned", {"false", "true"}},
       // Meta's own layout of q and k is what converted files have too, whatever this key of older files says.
       {"tensor_data_layout", {"\"Meta AI original pth\""}}};
@@ -111,7 +129,8 @@ const std::map<std::string, std::set<std::string>> &onlyBuilt() {
 
 /// Keys of any architecture that describe the file or the tokenizer, and no computation.
 bool isNeutral(llvm::StringRef key) {
-  return key.starts_with("general.") || key.starts_with("tokenizer.") || key.starts_with("quantize.");
+  return key.starts_with("general.") || key.starts_with("tokenizer.") || key.starts_with("quantize.") ||
+         key == kGgufMadeBy;
 }
 
 /// The text of a key's value, as model.toml would have it.
@@ -210,6 +229,9 @@ public:
       said[key] = fmt::format("general.architecture = \"{}\" has {} = {}", name, key, value);
     for (const Row &r : kRows)
       m.*r.member = needed(r.theirs, r.ours);
+    context = m.blockSize;
+    if (a->position != Position::learned)  // no table has that many rows
+      m.blockSize = std::min(m.blockSize, kMostBlockSize);
     m.nKvHead = f.integer(prefix + kKeyHeads).value_or(m.nHead);
     say(kKeyHeads, "n_kv_head", fmt::format("{}", m.nKvHead));
     if (!a->grouped && m.nKvHead != m.nHead)
@@ -228,6 +250,7 @@ public:
   std::vector<Diagnostic> problems;
   /// What the file says of a key of [model], as messages quote it.
   std::map<std::string, std::string> said;
+  int64_t context = 0;  // as the file says it
 
 private:
   void add(ErrorCode code, const std::string &what, std::string help) {
@@ -293,12 +316,12 @@ private:
 
   void rotations() {
     m.ropeTheta = scaling(kTheta, "rope_theta", 10000);
-    known.insert({kScaling, kFactor, kOriginal, kBetaFast, kBetaSlow});
+    known.insert({kScaling, kFactor, kOriginal});
     // llama.cpp takes a factor alone for a linear one.
     const bool scaled = f.number(prefix + kFactor).value_or(1) != 1;
     const std::string type = f.text(prefix + kScaling).value_or(scaled ? "linear" : "none");
     say(kScaling, "rope_scaling", "none");
-    if (const GgufTensor *factors = f.find("rope_freqs.weight"))
+    if (const GgufTensor *factors = f.find(kFactors))
       return scaledLikeLlama3(*factors, type);
     if (type == "none")
       return;
@@ -311,24 +334,26 @@ private:
     if (m.ropeScaling == RopeScaling::linear)
       return;
     m.ropeOriginal = needed(kOriginal, "rope_original_block_size");
-    m.ropeBetaFast = scaling(kBetaFast, "rope_beta_fast", 32);
-    m.ropeBetaSlow = scaling(kBetaSlow, "rope_beta_slow", 1);
+    m.ropeBetaFast = kGgufBetaFast;
+    m.ropeBetaSlow = kGgufBetaSlow;
+    for (const auto &[theirs, ours, value] :
+         {std::tuple{kBetaFast, "rope_beta_fast", m.ropeBetaFast}, {kBetaSlow, "rope_beta_slow", m.ropeBetaSlow}})
+      said[ours] = fmt::format("llama.cpp has {}{} = {} for every file", prefix, theirs, value);
   }
 
-  /// Llama 3's scaling is a tensor of what each angle is divided by. Its numbers stand nowhere, so they are found
-  /// again: they must give this tensor.
+  /// Llama 3's scaling is a tensor of what each angle is divided by. Its numbers are in keys of our own if an export
+  /// wrote the file, else they are found again. Either way they must give this tensor.
   void scaledLikeLlama3(const GgufTensor &factors, const std::string &type) {
+    // The tensor has a place in one architecture only: llama.cpp opens no other file that has it.
+    if (prefix != "llama.")
+      return notBuilt(fmt::format("it has a tensor {}", kFactors), "a model without it");
     const int64_t pairs = m.headDim / 2;
     std::vector<float> there(size_t(std::clamp<int64_t>(pairs, 1, 512)));
     const bool fits = type == "none" && factors.shape == std::vector<int64_t>{int64_t(there.size())} &&
                       factors.format->type == GgmlType::f32 && m.headDim % 2 == 0;
     if (fits)
       f.read(factors, 0, pairs, there.data());
-    ModelConfig trial = m;
-    trial.ropeScaling = RopeScaling::llama3;
-    trial.ropeFactor = fits ? shortest(*llvm::max_element(there)) : 0;
-    for (int64_t original = 1024; fits && original <= 1 << 20; original *= 2) {
-      trial.ropeOriginal = original;
+    for (const ModelConfig &trial : fits ? llama3Trials(*llvm::max_element(there)) : std::vector<ModelConfig>()) {
       const std::vector<float> ours = llama3Factors(trial);
       bool equal = true;
       for (size_t i = 0; i < ours.size(); ++i)
@@ -340,11 +365,37 @@ private:
            {"rope_scaling", "rope_factor", "rope_original_block_size", "rope_low_freq_factor", "rope_high_freq_factor"})
         said[key] = fmt::format("rope_freqs.weight is that of rope_scaling = \"llama3\" with rope_factor = {} and "
                                 "rope_original_block_size = {}",
-                                m.ropeFactor, original);
+                                m.ropeFactor, m.ropeOriginal);
       return;
     }
-    notBuilt("it has a tensor rope_freqs.weight",
+    if (f.has(kOwnFactor.theirs))
+      return add(ErrorCode::Contradiction,
+                 fmt::format("{} is not what {} = {} and the keys beside it give", kFactors, kOwnFactor.theirs,
+                             f.shown(kOwnFactor.theirs)),
+                 "export the model again");
+    notBuilt(fmt::format("it has a tensor {}", kFactors),
              "one that Llama 3's scaling gives, with low and high factors 1 and 4 and no other scaling,");
+  }
+
+  /// Models whose scaling may have given a tensor with this largest factor.
+  std::vector<ModelConfig> llama3Trials(float largest) {
+    ModelConfig trial = m;
+    trial.ropeScaling = RopeScaling::llama3;
+    std::vector<ModelConfig> trials;
+    if (f.has(kOwnFactor.theirs)) {
+      for (const OwnRow &r : {kOwnFactor, kOwnOriginal, kOwnLow, kOwnHigh})
+        known.insert(r.theirs);
+      trial.ropeFactor = shortest(float(f.number(kOwnFactor.theirs).value_or(0)));
+      trial.ropeOriginal = f.integer(kOwnOriginal.theirs).value_or(0);
+      trial.ropeLow = shortest(float(f.number(kOwnLow.theirs).value_or(0)));
+      trial.ropeHigh = shortest(float(f.number(kOwnHigh.theirs).value_or(0)));
+      trials.push_back(trial);
+      return trials;
+    }
+    trial.ropeFactor = shortest(largest);
+    for (trial.ropeOriginal = 1024; trial.ropeOriginal <= 1 << 20; trial.ropeOriginal *= 2)
+      trials.push_back(trial);
+    return trials;
   }
 
   /// What tensors say: the vocabulary, a classifier of its own, and parts that an architecture may have.
@@ -388,7 +439,7 @@ private:
         continue;
       const std::string own = key.rfind(prefix, 0) == 0 ? key.substr(prefix.size()) : "";
       const auto only = onlyBuilt().find(own);
-      if (!own.empty() && known.count(own))
+      if (known.count(own.empty() ? key : own))
         continue;
       if (only == onlyBuilt().end() || own.empty())
         add(ErrorCode::UnknownKey, fmt::format("unknown key {} = {}", key, f.shown(key)),
@@ -425,7 +476,7 @@ private:
   const GgufFile &f;
   std::string prefix;
   ModelConfig m;
-  std::set<std::string> known;
+  std::set<std::string> known;  // keys that are read, those of the architecture without its prefix
 };
 
 /// What an architecture holds of a model: its own values, and those that its keys can say.
@@ -444,14 +495,19 @@ ModelConfig heldBy(const Architecture &a, const ModelConfig &m) {
   }
   if (a.position == Position::rope) {
     held.ropeTheta = m.ropeTheta;
-    held.ropeScaling = m.ropeScaling;
     held.ropeFactor = m.ropeFactor;
     held.ropeOriginal = m.ropeOriginal;
-    if (m.ropeScaling == RopeScaling::llama3) {
+    if (m.ropeScaling != RopeScaling::llama3) {
+      held.ropeScaling = m.ropeScaling;
+    } else if (a.name == llvm::StringRef("llama")) {  // the one with a place for rope_freqs.weight
+      held.ropeScaling = m.ropeScaling;
       held.ropeLow = m.ropeLow;
       held.ropeHigh = m.ropeHigh;
     }
-    if (m.ropeScaling == RopeScaling::yarn) {
+    // llama.cpp ignores the keys for these two.
+    held.ropeBetaFast = kGgufBetaFast;
+    held.ropeBetaSlow = kGgufBetaSlow;
+    if (m.ropeScaling != RopeScaling::yarn) {  // they have no effect
       held.ropeBetaFast = m.ropeBetaFast;
       held.ropeBetaSlow = m.ropeBetaSlow;
     }
@@ -463,9 +519,11 @@ ModelConfig heldBy(const Architecture &a, const ModelConfig &m) {
 
 }  // namespace
 
-ModelConfig importGguf(const GgufFile &file) {
+ModelConfig importGguf(const GgufFile &file, int64_t *context) {
   Reading reading(file);
   ModelConfig m = reading.run();
+  if (context)
+    *context = reading.context;
   if (!reading.problems.empty())
     throw UserError(reading.problems);
   return m;
@@ -544,6 +602,7 @@ GgufMetadata ggufMetadata(const ModelConfig &model, const std::string &name, Ggm
   say("general.name", name);
   say("general.file_type", kind->second);
   say("general.quantization_version", uint32_t(2));
+  say(kGgufMadeBy, std::string(kGgufMaker));
   for (const Row &r : kRows)
     say(prefix + r.theirs, uint32_t(model.*r.member));
   say(prefix + kKeyHeads, uint32_t(model.nKvHead));
@@ -558,17 +617,19 @@ GgufMetadata ggufMetadata(const ModelConfig &model, const std::string &name, Ggm
     return out;
   say(prefix + kRotated, head);
   say(prefix + kTheta, float(model.ropeTheta));
-  if (model.ropeScaling == RopeScaling::llama3)
-    out.tensors.emplace_back("rope_freqs.weight", llama3Factors(model));
+  if (model.ropeScaling == RopeScaling::llama3) {
+    out.tensors.emplace_back(kFactors, llama3Factors(model));
+    say(kOwnFactor.theirs, float(model.ropeFactor));
+    say(kOwnOriginal.theirs, uint32_t(model.ropeOriginal));
+    say(kOwnLow.theirs, float(model.ropeLow));
+    say(kOwnHigh.theirs, float(model.ropeHigh));
+  }
   if (model.ropeScaling == RopeScaling::linear || model.ropeScaling == RopeScaling::yarn) {
     say(prefix + kScaling, std::string(nameOf(model.ropeScaling)));
     say(prefix + kFactor, float(model.ropeFactor));
   }
-  if (model.ropeScaling == RopeScaling::yarn) {
+  if (model.ropeScaling == RopeScaling::yarn)
     say(prefix + kOriginal, uint32_t(model.ropeOriginal));
-    say(prefix + kBetaFast, float(model.ropeBetaFast));
-    say(prefix + kBetaSlow, float(model.ropeBetaSlow));
-  }
   return out;
 }
 

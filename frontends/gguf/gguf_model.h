@@ -13,8 +13,9 @@
 namespace gptc {
 
 /// Reads the model of a GGUF file, complete. Throws UserErrors: NotBuiltYet, MissingKey, UnknownKey, Contradiction and
-/// OutOfRange for what [model] cannot express; all of them together.
-ModelConfig importGguf(const GgufFile &file);
+/// OutOfRange for what [model] cannot express; all of them together. A context longer than block_size may be is cut to
+/// that, unless a table has a row for each position; `context` gets the file's.
+ModelConfig importGguf(const GgufFile &file, int64_t *context = nullptr);
 
 struct GgufComparison {
   bool found = false;  // false: the file does not exist, and nothing was compared
@@ -31,6 +32,9 @@ struct GgufMetadata {
   /// Vectors of f32 beside the parameters: what Llama 3's scaling divides angles by.
   std::vector<std::pair<std::string, std::vector<float>>> tensors;
 };
+
+/// The key that says that gptc wrote a file, and its value. Other programs pass over it.
+constexpr const char *kGgufMadeBy = "gptc.made_by", *kGgufMaker = "gptc export";
 
 /// The architecture that holds a complete [model], and its keys in a file whose matrices are of format `type`. `name`
 /// is what other programs show. Throws UserError(NotBuiltYet) if none does, with the keys that differ from the nearest.

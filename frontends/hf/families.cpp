@@ -70,11 +70,10 @@ json writeScale(const json &ours) {
   return x;
 }
 
-json readOnlyOnes(const json &theirs) { return theirs; }
 json writeCap(const json &ours) { return ours == 0.0 ? json() : ours; }
 
 const Translation activation{readActivation, writeActivation}, gate{readGate, writeGate}, scale{readScale, writeScale},
-    cap{readOnlyOnes, writeCap};
+    cap{nullptr, writeCap};
 
 // ---- what follows from other keys -----------------------------------------------------------------------------------
 
@@ -319,9 +318,12 @@ Family bloom() {
                            {"ffn_dim", {}, fourWidths}}),
           .positions = "",
           .defaultPositions = 2048,
-          .only = {{"apply_residual_connection_post_layernorm", false}, {"n_inner", {}}},
+          // Linear layers in slices, of which transformers leaves out the biases.
+          .only = {{"apply_residual_connection_post_layernorm", false},
+                   {"n_inner", {}},
+                   {"slow_but_exact", false, "pretraining_tp"}},
           .neutral = {"seq_length", "offset_alibi", "masked_softmax_fusion", "attention_softmax_in_fp32",
-                      "bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact"},
+                      "bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv"},
           .dropouts = {"attention_dropout", "hidden_dropout"},
           .tensors = {"transformer.",
                       true,

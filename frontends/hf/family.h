@@ -20,7 +20,7 @@ namespace gptc::hf {
 /// A translation between values of config.json and of [model]. Either direction gives null for a value that the other
 /// side cannot express.
 struct Translation {
-  json (*read)(const json &theirs);
+  json (*read)(const json &theirs);  // null: the value itself
   json (*write)(const json &ours);
 };
 
@@ -47,6 +47,7 @@ struct Fact {
 struct Only {
   const char *theirs;
   json value;
+  const char *ifAbove1 = nullptr;  // if set: it has an effect only if the value of this key is above 1
 };
 
 /// Rotated positions: rope_theta and rope_scaling (transformers 4), rope_parameters (5), partial_rotary_factor (both).

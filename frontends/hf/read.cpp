@@ -136,12 +136,21 @@ private:
     }
     const json &theirs = value ? *value : r.absent;
     const std::string what = value ? equation(key, theirs) : absent(key, theirs);
-    const json here = r.translation ? r.translation->read(theirs) : theirs;
+    const json here = r.translation && r.translation->read ? r.translation->read(theirs) : theirs;
     for (const char *ours : r.ours)
       if (here.is_null())
-        notBuilt(what, fmt::format("what docs/model.md lists as {}", ours));
+        notBuilt(what, llvm::StringRef(ours) == "activation" ? activations(*r.translation) : "a number above 0");
       else
         say(ours, here, what);
+  }
+
+  /// The activations that gptc has of this family, as config.json names them.
+  static std::string activations(const Translation &t) {
+    std::vector<std::string> names;
+    for (const std::string &word : allWords<Activation>())
+      if (const json theirs = t.write(word); theirs.is_string())
+        names.push_back(theirs);
+    return quotedList(names, "or");
   }
 
   void fact(const Fact &f) {
@@ -154,15 +163,29 @@ private:
   }
 
   void only(const Only &o) {
-    if (has(o.theirs) && at(o.theirs) != o.value)
-      notBuilt(equation(o.theirs, at(o.theirs)), o.value.is_null() ? "a model without it" : shown(o.value));
+    if (!has(o.theirs) || at(o.theirs) == o.value)
+      return;
+    std::string what = equation(o.theirs, at(o.theirs));
+    if (o.ifAbove1) {
+      const json one = 1, &other = has(o.ifAbove1) ? at(o.ifAbove1) : one;
+      if (other.is_number() && other <= 1)
+        return;
+      what += " with " + equation(o.ifAbove1, other);
+    }
+    notBuilt(what, o.value.is_null() ? "a model without it" : shown(o.value));
   }
 
   void positions() {
     const std::string key = family.positions;
     const bool written = !key.empty() && has(key);
-    const json n = written ? at(key) : json(family.defaultPositions);
-    say("block_size", n, written ? equation(key, n) : absent(key.empty() ? "number of positions" : key, n));
+    json n = written ? at(key) : json(family.defaultPositions);
+    const std::string what = written ? equation(key, n) : absent(key.empty() ? "number of positions" : key, n);
+    if (n.is_number_integer()) {
+      out.context = n.get<int64_t>();
+      if (!family.tableOfPositions && n > kMostBlockSize)
+        n = kMostBlockSize;
+    }
+    say("block_size", n, what);
     if (!block && n.is_number_integer())
       block = n;
   }
@@ -428,15 +451,16 @@ private:
     const auto usual = usualLayers();
     if (!usual)
       return;
-    const bool fixed = family.windows == Windows::all || (family.windows == Windows::late && has("max_window_layers"));
-    if (listed.is_null())
-      return say("layers_without_window", usual(values), fixed ? window.what : absent("layer_types", usual(values)),
+    const bool all = family.windows == Windows::all;
+    if (listed.is_null()) {
+      const bool said = all || (family.windows == Windows::late && has("max_window_layers"));
+      return say("layers_without_window", usual(values), said ? window.what : absent("layer_types", usual(values)),
                  usual);
+    }
+    // transformers takes layer_types where both stand, and writes max_window_layers = 28 beside any list.
     const std::string what = equation("layer_types", at("layer_types"));
-    if (fixed && listed != usual(values))
-      return contradict(what, family.windows == Windows::all
-                                  ? fmt::format("model_type = \"{}\" has one kind of layers", family.name)
-                                  : equation("max_window_layers", at("max_window_layers")));
+    if (all && listed != usual(values))
+      return contradict(what, fmt::format("model_type = \"{}\" has one kind of layers", family.name));
     say("layers_without_window", listed, what);
   }
 

@@ -23,6 +23,9 @@ struct Reading {
   /// Keys that nothing knows, values that are not built, keys that contradict each other: without a place, each with
   /// the file's name, the key and its value.
   std::vector<Diagnostic> problems;
+  /// The number of positions as config.json has it. The block_size of a family without a table of positions is at most
+  /// what [model] takes.
+  int64_t context = 0;
 
   /// Values as `settle` leaves them.
   ModelValues values() const;

@@ -180,6 +180,9 @@ template <Worded E> std::vector<std::string> wordsAnd(std::initializer_list<cons
   return words;
 }
 
+/// The longest block_size: rows of attention scores are on the stack.
+constexpr int64_t kMostBlockSize = 1 << 17;
+
 namespace values {
 constexpr int64_t billion = 1'000'000'000;
 inline Form sizeForm(const char *example) {
@@ -215,8 +218,7 @@ template <typename Table> void modelKeys(Table &key, ModelConfig &m) {
   key("model.vocab_size", m.vocabSize, Integer{2, 1 << 24},
       "Tokens. At least those of the tokenizer; an encoder has one more, [MASK].",
       Otherwise{"the tokenizer's, else the preset's"});
-  // Limited because rows of attention scores are on the stack.
-  key("model.block_size", m.blockSize, Integer{1, 1 << 17}, "Context: tokens of a sequence.", sizes);
+  key("model.block_size", m.blockSize, Integer{1, kMostBlockSize}, "Context: tokens of a sequence.", sizes);
   key("model.norm", m.norm, Choice{allWords<Norm>()}, "Norm before attention, hidden layer and classifier.",
       Otherwise{"\"layernorm\"; preset llama: \"rmsnorm\""});
   key("model.norm_eps", m.normEps, Number{above(0), atMost(1)},

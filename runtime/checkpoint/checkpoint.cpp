@@ -583,20 +583,28 @@ static bool isCopy(const TensorFiles &file, const TensorInfo &one, const TensorI
   return true;
 }
 
+/// At most three names.
+static std::string joined(const std::vector<std::string> &names) {
+  const size_t shown = std::min<size_t>(names.size(), 3);
+  return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + shown, ", "),
+                     names.size() > shown ? fmt::format(" and {} more", names.size() - shown) : "");
+}
+
 /// Whether an unused tensor may be ignored without changing the model: a table that other programs store (attention
 /// masks, rotary frequencies, numbers of positions), a layer behind BERT that its other tasks use, or a copy of a
 /// tensor that was read (a tied classifier).
-static bool mayStayOut(const TensorFiles &file, const TensorInfo &t, const std::set<std::string> &taken) {
-  const llvm::StringRef name = t.name;
+static bool isTable(llvm::StringRef name, const std::vector<int64_t> &shape) {
   const bool mask = name.ends_with(".attn.bias") || name.ends_with(".attention.bias");
-  if (name.ends_with(".masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
-      name.ends_with("embeddings.position_ids") || (mask && t.shape.size() == 4) || name.contains("pooler.dense.") ||
-      name.starts_with("cls.seq_relationship."))
-    return true;
-  return llvm::any_of(taken, [&](const std::string &known) {
-    const TensorInfo *k = file.find(known);
-    return k->dtype == t.dtype && k->shape == t.shape && isCopy(file, t, *k);
-  });
+  return name.ends_with(".masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
+         name.ends_with("embeddings.position_ids") || (mask && shape.size() == 4) || name.contains("pooler.dense.") ||
+         name.starts_with("cls.seq_relationship.");
+}
+static bool mayStayOut(const TensorFiles &file, const TensorInfo &t, const std::set<std::string> &taken,
+                       bool headersOnly) {
+  return isTable(t.name, t.shape) || llvm::any_of(taken, [&](const std::string &known) {
+           const TensorInfo *k = file.find(known);
+           return k->dtype == t.dtype && k->shape == t.shape && (headersOnly || isCopy(file, t, *k));
+         });
 }
 
 /// The weight files in a folder: a single one, or those in an index.
@@ -623,8 +631,58 @@ static std::vector<std::string> weightFiles(const std::string &folder) {
     paths.push_back(fmt::format("{}/{}", folder, name));
   }
   if (!why.empty() || paths.empty())
-    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", index, why.empty() ? "no tensors" : why));
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", index, why.empty() ? "no tensors" : why),
+                    "copy it again from where the weights are from");
   return paths;
+}
+
+[[noreturn]] static void doesNotFit(const std::string &path, const std::string &why, const std::string &remedy) {
+  throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model{}", path, why), remedy);
+}
+
+/// Checks the tensors of a model's parameters in `file`, by its headers alone or, for tensors that are in no parameter,
+/// by their content.
+static void checkTensors(const Module &m, const std::string &path, const TensorFiles &file, bool headersOnly,
+                         const std::string &remedy) {
+  std::set<std::string> taken;
+  std::vector<std::string> missing;
+  bool onlyHead = true;  // what is missing
+  for (const State *s : savedStates(m, true)) {
+    const StateTensors tensors(*s, file, true);
+    if (const std::string what = tensors.unbuilt(); !what.empty())
+      throw UserError(ErrorCode::NotBuiltYet, fmt::format("{}: {}", path, what),
+                      "take weights of f32, bf16 or f16, or convert them: in PyTorch, model.to(torch.bfloat16)");
+    const std::vector<std::string> absent = tensors.missing();
+    missing.insert(missing.end(), absent.begin(), absent.end());
+    const llvm::StringRef name = s->name;
+    onlyHead &= absent.empty() || name.starts_with("lm_head.") || name.starts_with("head.");
+    if (const std::string problem = tensors.problem(); absent.empty() && !problem.empty())
+      doesNotFit(path, ": " + problem, remedy);
+    for (const TensorInfo *t : tensors.found())
+      taken.insert(t->name);
+  }
+  if (!missing.empty())
+    doesNotFit(path,
+               fmt::format(": {}", missing.size() > 1 ? fmt::format("tensors {} are missing", joined(missing))
+                                                      : fmt::format("tensor {} is missing", missing[0])),
+               onlyHead ? "take a folder with the head that gives tokens: models that only encode have none" : remedy);
+  std::vector<std::string> left;
+  for (const TensorInfo *t : file.all())
+    if (!taken.count(t->name) && !mayStayOut(file, *t, taken, headersOnly))
+      left.push_back(t->name);
+  for (const auto &[name, t] : file.unreadable())
+    if (!isTable(name, t.shape))
+      left.push_back(fmt::format("{} ({})", name, t.dtype));
+  if (!left.empty())
+    doesNotFit(path, fmt::format(", which has no place for tensor{} {}", left.size() > 1 ? "s" : "", joined(left)),
+               remedy);
+}
+
+void checkWeights(const Module &m, const std::string &path, const std::string &remedy) {
+  if (isGguf(path))
+    return checkGguf(m, path, remedy);
+  std::error_code e;
+  checkTensors(m, path, TensorFiles(fs::is_directory(path, e) ? weightFiles(path) : std::vector{path}), true, remedy);
 }
 
 void loadWeights(Executor &executor, const std::string &path, const ModelIdentity &model) {
@@ -649,25 +707,10 @@ void loadWeights(Executor &executor, const std::string &path, const ModelIdentit
                       remedy);
   }
   const TensorFiles file(folder ? weightFiles(path) : std::vector{path});
-  std::set<std::string> taken;
-  for (const State *s : savedStates(executor.planned(), true)) {
-    const StateTensors tensors(*s, file, true);
-    if (std::string problem = tensors.problem(); !problem.empty())
-      throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model: {}", path, problem),
-                      "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
-    for (const TensorInfo *t : tensors.found())
-      taken.insert(t->name);
-    readState(executor, *s, tensors);
-  }
-  std::vector<std::string> left;
-  for (const TensorInfo *t : file.all())
-    if (!taken.count(t->name) && !mayStayOut(file, *t, taken))
-      left.push_back(t->name);
-  if (!left.empty())
-    throw UserError(ErrorCode::CheckpointMismatch,
-                    fmt::format("{} does not fit the model, which has no place for tensor {}{}", path, left[0],
-                                left.size() > 1 ? fmt::format(" and {} more", left.size() - 1) : ""),
-                    "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
+  checkTensors(executor.planned(), path, file, false,
+               "the sizes in [model] (and bias, tie_embeddings) must be those of the weights");
+  for (const State *s : savedStates(executor.planned(), true))
+    readState(executor, *s, StateTensors(*s, file, true));
   fillCopies(executor);
 }
 

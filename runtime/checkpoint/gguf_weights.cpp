@@ -99,12 +99,14 @@ bool fits(const GgufTensor &t, const GgufPart &part) {
 }
 
 /// Whether a tensor without a place is a copy of one that was read: a tied classifier.
-bool isCopy(const GgufFile &file, const GgufTensor &t, const std::set<std::string> &taken) {
+bool isCopy(const GgufFile &file, const GgufTensor &t, const std::set<std::string> &taken, bool headersOnly) {
   constexpr int64_t piece = 1 << 20;
   return llvm::any_of(taken, [&](const std::string &name) {
     const GgufTensor &other = *file.find(name);
     if (other.format != t.format || other.shape != t.shape)
       return false;
+    if (headersOnly)
+      return true;
     std::vector<char> a(piece), b(piece);
     for (int64_t at = 0; at < t.bytes; at += piece) {
       const int64_t n = std::min(piece, t.bytes - at);
@@ -117,9 +119,8 @@ bool isCopy(const GgufFile &file, const GgufTensor &t, const std::set<std::strin
   });
 }
 
-[[noreturn]] void mismatch(const std::string &path, const std::string &what) {
-  throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model: {}", path, what),
-                  "`gptc import FILE.gguf` writes the [model] that it holds");
+[[noreturn]] void mismatch(const std::string &path, const std::string &what, const std::string &remedy) {
+  throw UserError(ErrorCode::CheckpointMismatch, fmt::format("{} does not fit the model: {}", path, what), remedy);
 }
 
 std::string architectureOf(const GgufFile &file) {
@@ -132,7 +133,7 @@ std::string architectureOf(const GgufFile &file) {
 }
 
 /// The heads of the file. A module that states them must agree, because no shape shows them.
-GgufHeads headsOf(const GgufFile &file, const std::string &architecture, const Module &m) {
+GgufHeads headsOf(const GgufFile &file, const std::string &architecture, const Module &m, const std::string &remedy) {
   GgufHeads there;
   there.queries = file.integer(architecture + ".attention.head_count").value_or(0);
   there.keys = file.integer(architecture + ".attention.head_count_kv").value_or(there.queries);
@@ -140,30 +141,33 @@ GgufHeads headsOf(const GgufFile &file, const std::string &architecture, const M
                                                              {"n_kv_head", there.keys, fact<&ModelFacts::nKvHead>(m)}};
   for (const auto &[key, theirs, ours] : both)
     if (ours && theirs != ours)
-      mismatch(file.path, fmt::format("{} is {} there and {} in the plan", key, theirs, ours));
+      mismatch(file.path, fmt::format("{} is {} there and {} in the plan", key, theirs, ours), remedy);
   return there;
 }
 
-}  // namespace
+using StateParts = std::vector<std::pair<const State *, std::vector<GgufPart>>>;
 
-void loadGguf(Executor &executor, const std::string &path) {
-  const GgufFile file(path);
-  const Module &m = executor.planned();
+/// The tensors of all parameters of a module. Checks the file by its header alone or, for tensors that are in no
+/// parameter, by their content.
+StateParts checked(const GgufFile &file, const Module &m, bool headersOnly, const std::string &remedy) {
+  const std::string &path = file.path;
   const std::string architecture = architectureOf(file);
-  const GgufHeads heads = headsOf(file, architecture, m);
-  std::vector<std::pair<const State *, std::vector<GgufPart>>> all;
+  const GgufHeads heads = headsOf(file, architecture, m, remedy);
+  StateParts all;
   std::set<std::string> taken;
   for (const State *s : savedStates(m, true)) {
     const auto parts = ggufParts(*s, architecture, heads);
     if (!parts)
-      mismatch(path, fmt::format("architecture {} has no place for {}", architecture, s->name));
+      mismatch(path, fmt::format("architecture {} has no place for {}", architecture, s->name), remedy);
     for (const GgufPart &part : *parts) {
       const GgufTensor *t = file.find(part.name);
       if (!t)
-        mismatch(path, fmt::format("tensor {} is missing", part.name));
+        mismatch(path, fmt::format("tensor {} is missing", part.name), remedy);
       if (!fits(*t, part))
-        mismatch(path, fmt::format("tensor {} is [{}] where the model has [{}]", part.name, fmt::join(t->shape, ","),
-                                   fmt::join(part.shape, ",")));
+        mismatch(path,
+                 fmt::format("tensor {} is [{}] where the model has [{}]", part.name, fmt::join(t->shape, ","),
+                             fmt::join(part.shape, ",")),
+                 remedy);
       if (!t->format->readable())
         file.read(*t, 0, 0, nullptr);  // says what is readable
       taken.insert(part.name);
@@ -174,8 +178,21 @@ void loadGguf(Executor &executor, const std::string &path) {
   if (file.find("rope_freqs.weight") && fact<&ModelFacts::ropeScaling>(m) == RopeScaling::llama3)
     taken.insert("rope_freqs.weight");
   for (const GgufTensor &t : file.tensors())
-    if (!taken.count(t.name) && !isCopy(file, t, taken))
-      mismatch(path, fmt::format("it has no place for tensor {}", t.name));
+    if (!taken.count(t.name) && !isCopy(file, t, taken, headersOnly))
+      mismatch(path, fmt::format("it has no place for tensor {}", t.name), remedy);
+  return all;
+}
+
+}  // namespace
+
+void checkGguf(const Module &m, const std::string &path, const std::string &remedy) {
+  checked(GgufFile(path), m, true, remedy);
+}
+
+void loadGguf(Executor &executor, const std::string &path) {
+  const GgufFile file(path);
+  const Module &m = executor.planned();
+  const StateParts all = checked(file, m, false, "`gptc import FILE.gguf` writes the [model] that it holds");
   // All checks have passed: now change the executor's states.
   const int64_t rank = executor.ranks ? executor.ranks->rank : 0;
   for (const auto &[s, parts] : all) {
@@ -229,7 +246,7 @@ void writeTensor(GgufWriter &out, const GgufPart &part, GgmlType type, const std
     if (!quantize(type, row.data(), columns, blocks.data()))
       throw UserError(ErrorCode::OutOfRange,
                       fmt::format("tensor {} has a value that {} cannot hold", part.name, ggmlFormat(type).name),
-                      "export with --dtype f32");
+                      "export with --dtype fp32");
     out.write(blocks.data(), blocks.size());
   }
 }

@@ -14,15 +14,16 @@ constexpr std::pair<DType, const char *> kNames[] = {{DType::f32, "F32"}, {DType
                                                      {DType::f16, "F16"}, {DType::i32, "I32"},  {DType::i64, "I64"},
                                                      {DType::u32, "U32"}, {DType::pred, "BOOL"}};
 constexpr uint64_t kHeaderLimit = 100 << 20;  // bytes; as in the reference implementation
+constexpr const char *kAgain = "copy it again from where it is from; of a run, another checkpoint may be whole";
 
-const char *formatName(DType t) {
+}  // namespace
+
+const char *safetensorsName(DType t) {
   for (auto [dtype, name] : kNames)
     if (dtype == t)
       return name;
   GPTC_UNREACHABLE("dtype {}", int(t));
 }
-
-}  // namespace
 
 int64_t TensorInfo::elements() const {
   int64_t n = 1;
@@ -40,7 +41,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string &path, const std::vector<
   for (const TensorInfo &t : tensors) {
     size_t begin = expected;
     expected += t.bytes();
-    header[t.name] = {{"dtype", formatName(t.dtype)}, {"shape", t.shape}, {"data_offsets", {begin, expected}}};
+    header[t.name] = {{"dtype", safetensorsName(t.dtype)}, {"shape", t.shape}, {"data_offsets", {begin, expected}}};
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the data to 8 bytes
@@ -65,7 +66,8 @@ std::string SafetensorsWriter::finish() {
 
 SafetensorsFile::SafetensorsFile(const std::string &path) : path(path), file(path, "checkpoint") {
   auto damaged = [&](const std::string &why) {
-    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{} is no valid safetensors file: {}", path, why));
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{} is no valid safetensors file: {}", path, why),
+                    kAgain);
   };
   uint64_t length = 0;
   if (!file.read(0, &length, sizeof length))
@@ -90,8 +92,10 @@ SafetensorsFile::SafetensorsFile(const std::string &path) : path(path), file(pat
       spans.push_back({begin, end});
       std::string dtype = value.at("dtype");
       auto known = std::find_if(std::begin(kNames), std::end(kNames), [&](auto &n) { return dtype == n.second; });
-      if (known == std::end(kNames))
+      if (known == std::end(kNames)) {
+        others[name] = {dtype, value.at("shape").get<std::vector<int64_t>>()};
         continue;
+      }
       TensorInfo t{name, known->first, value.at("shape").get<std::vector<int64_t>>()};
       int64_t bytes = sizeOf(t.dtype);
       for (int64_t d : t.shape)
@@ -130,7 +134,7 @@ const std::string *SafetensorsFile::metadata(llvm::StringRef key) const {
 void SafetensorsFile::read(const TensorInfo &t, int64_t from, void *to, int64_t bytes) const {
   GPTC_CHECK(from >= 0 && bytes >= 0 && from + bytes <= t.bytes(), "bytes {} to {} of {}", from, from + bytes, t.name);
   if (!file.read(tensors.find(t.name)->second.second + from, to, bytes))
-    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: tensor {} cannot be read", path, t.name));
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: tensor {} cannot be read", path, t.name), kAgain);
 }
 
 }  // namespace gptc

@@ -37,15 +37,26 @@ private:
   size_t expected = 0, written = 0;
 };
 
+/// What files call it: "BF16".
+const char *safetensorsName(DType dtype);
+
+/// A tensor of a dtype that gptc has not.
+struct UnreadableTensor {
+  std::string dtype;  // as the file calls it: "F8_E4M3"
+  std::vector<int64_t> shape;
+};
+
 /// A file whose header has been verified: offsets lie inside the file, do not overlap, and fit shape and dtype.
 class SafetensorsFile {
 public:
-  /// Throws UserError: FileMissing, or CheckpointDamaged for anything else. Ignores tensors of unknown dtypes.
+  /// Throws UserError: FileMissing, or CheckpointDamaged for anything else.
   explicit SafetensorsFile(const std::string &path);
   /// The tensor of this name; null if there is none.
   const TensorInfo *find(llvm::StringRef name) const;
   /// All tensors, sorted by name.
   std::vector<const TensorInfo *> all() const;
+  /// The tensors whose dtype is unknown, by name. Neither find() nor all() has them.
+  const std::map<std::string, UnreadableTensor, std::less<>> &unreadable() const { return others; }
   /// Reads the dense bytes of a tensor from find() or all(). Throws UserError(CheckpointDamaged).
   void read(const TensorInfo &t, void *to) const { read(t, 0, to, t.bytes()); }
   /// Reads `bytes` of them, from byte `from` on.
@@ -57,6 +68,7 @@ private:
   std::string path;
   InputFile file;
   std::map<std::string, std::pair<TensorInfo, int64_t>, std::less<>> tensors;  // each with its byte offset in the file
+  std::map<std::string, UnreadableTensor, std::less<>> others;
   std::map<std::string, std::string, std::less<>> words;
 };
 

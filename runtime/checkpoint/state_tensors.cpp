@@ -19,19 +19,24 @@ constexpr int64_t kPieceBytes = 256 << 10;  // about what a thread reads at a ti
 /// latter for GPT-2, and transformers 4 takes such a file for a model without a classifier.
 constexpr const char *kBases[] = {"transformer.", "model.", "gpt_neox.", "bert."};
 
-const TensorInfo *find(const TensorFiles &file, const FileTensor &want) {
-  auto named = [&](llvm::StringRef name) -> const TensorInfo * {
-    if (const TensorInfo *t = file.find(name))
+/// The tensor by any of its names, as `find` finds one by a name; null if there is none.
+template <class F> auto findBy(F find, const FileTensor &want) {
+  auto named = [&](llvm::StringRef name) {
+    if (const auto *t = find(name))
       return t;
     for (llvm::StringRef base : kBases)
       if (name.starts_with(base))
-        return file.find(name.drop_front(base.size()));
-    return file.find(kBases[0] + name.str());
+        return find(name.drop_front(base.size()));
+    return find(kBases[0] + name.str());
   };
-  const TensorInfo *t = named(want.info.name);
+  auto t = named(want.info.name);
   for (size_t i = 0; !t && i < want.others.size(); ++i)
     t = named(want.others[i]);
   return t;
+}
+
+const TensorInfo *find(const TensorFiles &file, const FileTensor &want) {
+  return findBy([&](llvm::StringRef name) { return file.find(name); }, want);
 }
 
 /// The state unchanged, under its own name.
@@ -55,6 +60,30 @@ StateTensors::StateTensors(const State &s, const TensorFiles &file, bool first)
   FileTensor own = unchanged(s);
   if (const TensorInfo *is = find(file, own))
     tensors = {{std::move(own), is}};
+}
+
+std::string StateTensors::unbuilt() const {
+  for (const auto &[want, is] : tensors) {
+    const auto *other = is ? nullptr
+                           : findBy(
+                                 [&](llvm::StringRef name) -> const UnreadableTensor * {
+                                   const auto it = file.unreadable().find(std::string_view(name));
+                                   return it == file.unreadable().end() ? nullptr : &it->second;
+                                 },
+                                 want);
+    if (other || (is && !isConvertible(is->dtype, want.info.dtype)))
+      return fmt::format("tensor {} has dtype {}, which is not built yet", is ? is->name : want.info.name,
+                         is ? safetensorsName(is->dtype) : other->dtype);
+  }
+  return "";
+}
+
+std::vector<std::string> StateTensors::missing() const {
+  std::vector<std::string> names;
+  for (const auto &[want, is] : tensors)
+    if (!is)
+      names.push_back(want.info.name);
+  return names;
 }
 
 std::string StateTensors::problem() const {

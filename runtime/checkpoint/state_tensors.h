@@ -19,6 +19,10 @@ public:
   /// which takes the first ones.
   StateTensors(const State &s, const TensorFiles &file, bool first = false);
 
+  /// The first tensor whose dtype cannot be read or converted, in words; "" if there is none.
+  std::string unbuilt() const;
+  /// The names of those that are missing.
+  std::vector<std::string> missing() const;
   /// Why they cannot be the state's content, "" if they can: one is missing, or has another shape or type.
   std::string problem() const;
   /// Those that were found.

@@ -131,10 +131,12 @@ std::string pieceKey(llvm::StringRef tensor) { return "piece." + tensor.str(); }
 
 TensorFiles::TensorFiles(const std::vector<std::string> &paths) {
   auto damaged = [](const std::string &path, const std::string &what) {
-    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", path, what));
+    throw UserError(ErrorCode::CheckpointDamaged, fmt::format("{}: {}", path, what),
+                    "copy the files again from where they are from, all of one save");
   };
   for (const std::string &path : paths) {
     const SafetensorsFile &file = *files.emplace_back(std::make_unique<SafetensorsFile>(path));
+    others.insert(file.unreadable().begin(), file.unreadable().end());
     for (const TensorInfo *t : file.all()) {
       Found found{&file, t, std::nullopt};
       TensorInfo whole = *t;

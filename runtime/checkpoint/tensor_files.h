@@ -64,6 +64,8 @@ public:
   /// Whole tensors, made of their pieces.
   const TensorInfo *find(llvm::StringRef name) const;
   std::vector<const TensorInfo *> all() const;
+  /// The tensors whose dtype is unknown, by name. Neither find() nor all() has them.
+  const std::map<std::string, UnreadableTensor, std::less<>> &unreadable() const { return others; }
   /// Reads the dense bytes of a whole tensor from find() or all(); with `part`, only the pieces that overlap it.
   void read(const TensorInfo &t, void *to, const Piece *part = nullptr) const;
   /// Whether it is in one file, in one piece.
@@ -83,6 +85,7 @@ private:
   };
   std::vector<std::unique_ptr<SafetensorsFile>> files;
   std::map<std::string, Whole, std::less<>> tensors;
+  std::map<std::string, UnreadableTensor, std::less<>> others;
 };
 
 }  // namespace gptc

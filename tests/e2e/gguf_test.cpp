@@ -6,6 +6,7 @@
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/gguf/vocabulary.h"
 #include "frontends/toml_config.h"
+#include "runtime/checkpoint/gguf_names.h"
 #include "runtime/data/data.h"
 #include "runtime/plan/plan.h"
 #include "runtime/train/session.h"
@@ -162,6 +163,20 @@ TEST_F(Gguf, WeightsAreExportedWithoutTraining) {
       EXPECT_NE(done.output.find("weights     " + file), std::string::npos) << done.output;
       EXPECT_FALSE(fs::exists(to[0] + ".first"));
     }
+    // Neither the weights nor what no export wrote is replaced; what an export wrote is.
+    const std::string own = compile("gguf:" + again, name + "-own.plan"), others = w.path(name + "-others.gguf");
+    fs::copy(file, others);
+    for (const auto &[from, to, said] :
+         {std::tuple{own, again, "holds the weights with which the plan begins"},
+          {compile("hf:" + folder, name + "-own-hf.plan"), folder, "holds the weights with which the plan begins"},
+          {plan, others, "no GGUF file that an export wrote"}}) {
+      const Result refused = w.gptc({"export", from, "-o", to});
+      EXPECT_EQ(refused.code, 4) << refused.output;
+      EXPECT_NE(refused.output.find(said), std::string::npos) << refused.output;
+    }
+    EXPECT_EQ(readFile(others), readFile(file));
+    EXPECT_EQ(w.gptc({"export", plan, "-o", again}).code, 0) << "the ending says the format";
+    EXPECT_TRUE(fs::is_regular_file(again));
     EXPECT_EQ(lossOf(compile("hf:" + folder, name + "-hf.plan")), loss);
     EXPECT_EQ(lossOf(compile("gguf:" + again, name + "-again.plan")), loss);
     const GgufFile before(file), after(again);
@@ -177,6 +192,20 @@ TEST_F(Gguf, WeightsAreExportedWithoutTraining) {
   const Result none = w.gptc({"export", w.compile("plan", {}), "-o", w.path("none")});
   EXPECT_NE(none.output.find("train first"), std::string::npos) << none.output;
   EXPECT_EQ(none.code, 3);
+}
+
+TEST_F(Gguf, EveryArchitectureHasNamesOfTensors) {
+  GgufWriter(w.path("x.gguf"), {{"general.architecture", std::string("x")}}, {}).finish();
+  std::string said;  // lists those whose metadata is read
+  try {
+    importGguf(GgufFile(w.path("x.gguf")));
+  } catch (const UserError &e) {
+    said = e.diagnostics.at(0).message;
+  }
+  const std::string names = said.substr(std::min(said.size(), said.find(", but only ")));
+  for (const std::string &name : ggufArchitectures())
+    EXPECT_NE(names.find('"' + name + '"'), std::string::npos) << name << ": " << said;
+  EXPECT_EQ(std::count(names.begin(), names.end(), '"'), 2 * int64_t(ggufArchitectures().size())) << said;
 }
 
 TEST_F(Gguf, AnyNumberOfRanksBeginsWithTheSameWeights) {

@@ -9,7 +9,6 @@
 #include "runtime/train/weights.h"
 #include "runtime/tuning/cache_secret.h"
 #include "support/files.h"
-#include "support/gguf/gguf_file.h"
 #include "support/json.h"
 #include "support/stderr.h"
 #include "tools/commands/command_line.h"
@@ -29,8 +28,10 @@ using json = nlohmann::json;
 namespace {
 
 struct Options {
-  std::string run, out, dtype, format = "hf";
+  std::string run, out, dtype, format;
   std::optional<std::string> checkpoint;
+
+  bool isGguf() const { return format.empty() ? llvm::StringRef(out).ends_with(".gguf") : format == "gguf"; }
 };
 
 /// The checkpoint of a run: the newest that is whole, or the one that was chosen.
@@ -81,8 +82,19 @@ Source initialWeights(const Options &o, Plan plan) {
   return {CheckpointStore::published(store.pathOf(0)), from, std::move(folder)};
 }
 
+/// Throws UserError(Unwritable) if what is written would replace the weights with which the plan begins.
+void requireOtherThan(const std::string &weights, const std::string &out) {
+  std::error_code e;
+  if (weights.empty())  // it begins from scratch
+    return;
+  if (fs::equivalent(weights, out, e) || (fs::is_directory(out, e) && liesWithin(weights, out)))
+    throw UserError(ErrorCode::Unwritable, fmt::format("{} holds the weights with which the plan begins", out),
+                    "choose another name with -o");
+}
+
 Source checkpointOfPlan(const Options &o) {
   Plan plan = loadPlan(o.run, cacheSecret(defaultCacheDir()));
+  requireOtherThan(llvm::StringRef(plan.run.initFrom).split(':').second.str(), o.out);
   const std::string here = fs::current_path().string();
   if (!plan.madeHere && !liesWithin(plan.run.outDir, here))
     throw UserError(
@@ -142,13 +154,13 @@ Config configOf(const CheckpointStore::Published &from) {
   return readConfig("", settings);
 }
 
-/// Throws UserErrors: those of exportGguf, and Unwritable for a file that is there and is no GGUF file.
+/// Throws UserErrors: those of exportGguf, and Unwritable for what is there and no export wrote.
 void exportAsGguf(const Options &o, const Source &source) {
   const CheckpointStore::Published &from = source.checkpoint;
   std::error_code e;
-  if (fs::exists(fs::symlink_status(o.out, e)) && !isGguf(o.out))
-    throw UserError(ErrorCode::Unwritable, fmt::format("{} is there, and no GGUF file", o.out),
-                    "choose another name with -o");
+  if (fs::exists(fs::symlink_status(o.out, e)) && (fs::is_symlink(o.out, e) || !isExportedGguf(o.out)))
+    throw UserError(ErrorCode::Unwritable, fmt::format("{} is there, and no GGUF file that an export wrote", o.out),
+                    "remove it, or choose another name with -o");
   const std::string word = o.dtype.empty() ? "fp32" : o.dtype;
   const TensorFiles weights(from.weights);
   const std::vector<std::string> notes = exportGguf(o.out, {.config = configOf(from),
@@ -164,10 +176,11 @@ void exportAsGguf(const Options &o, const Source &source) {
 }
 
 void exportRun(const Options &o) {
-  if (o.format == "gguf")
+  if (o.isGguf())
     return exportAsGguf(o, find(o));
   if (o.dtype == "q8_0")
-    throw UserError(ErrorCode::Usage, "--dtype q8_0 is a format of GGUF files", "add --format gguf");
+    throw UserError(ErrorCode::Usage, "--dtype q8_0 is a format of GGUF files",
+                    "write -o FILE.gguf, or add --format gguf");
   ExportOptions options;
   if (!o.dtype.empty())
     options.dtype = o.dtype == "fp32" ? DType::f32 : o.dtype == "bf16" ? DType::bf16 : DType::f16;
@@ -194,9 +207,9 @@ void addExportCommand(Command &app) {
       .type("DIR|FILE.gguf");
   c.option("--dtype", o->dtype, "Precision of the weights [hf: the checkpoint's, gguf: fp32]; q8_0 of GGUF files only")
       .oneOf({"fp32", "bf16", "fp16", "q8_0"});
-  c.option("--format", o->format, "hf: config.json, safetensors and the tokenizer; gguf: one file, for llama.cpp")
-      .oneOf({"hf", "gguf"})
-      .showDefault();
+  c.option("--format", o->format,
+           "hf: config.json, safetensors and the tokenizer; gguf: one file, for llama.cpp [by the ending of -o]")
+      .oneOf({"hf", "gguf"});
   c.option("--checkpoint", o->checkpoint, "The number of a step, or best: least validation loss [the newest]")
       .type("STEP|best");
   c.run([o] { exportRun(*o); });

@@ -4,6 +4,8 @@
 #include "frontends/gguf/vocabulary.h"
 #include "frontends/model_builder.h"
 #include "runtime/checkpoint/gguf_weights.h"
+#include "support/diagnostics.h"
+#include "support/gguf/gguf_file.h"
 
 namespace gptc {
 
@@ -13,6 +15,14 @@ std::optional<GgmlType> ggufFormatOf(llvm::StringRef word) {
     if (word == name)
       return type;
   return std::nullopt;
+}
+
+bool isExportedGguf(const std::string &file) {
+  try {
+    return isGguf(file) && GgufFile(file).text(kGgufMadeBy) == kGgufMaker;
+  } catch (const UserError &) {  // damaged: nobody knows whose it is
+    return false;
+  }
 }
 
 std::vector<std::string> exportGguf(const std::string &file, const GgufExport &what) {

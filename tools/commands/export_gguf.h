@@ -24,6 +24,9 @@ struct GgufExport {
   GgmlType type;
 };
 
+/// Whether it is a GGUF file that exportGguf wrote.
+bool isExportedGguf(const std::string &file);
+
 /// Returns what a user must know of the vocabulary, a line each. Throws UserErrors: those of ggufMetadata,
 /// vocabularyOf, buildModel and writeGguf.
 std::vector<std::string> exportGguf(const std::string &file, const GgufExport &what);

@@ -1,9 +1,11 @@
 // gptc import: writes a model.toml that begins with the weights of a Hugging Face folder.
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_families.h"
+#include "frontends/model_builder.h"
 #include "frontends/model_text.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "frontends/toml_config.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "support/files.h"
 #include "support/gguf/gguf_file.h"
 #include "support/json.h"
@@ -33,6 +35,7 @@ struct ImportOptions {
 /// The model that a folder or a GGUF file describes.
 struct Found {
   ModelConfig model;
+  int64_t context;  // as it is described, which block_size may be too short for
   std::string family, title;
   std::vector<std::string> ends = {};  // ids of the tokens that end a text
   std::string tokenizer = {};          // its file, in or below what is imported
@@ -59,8 +62,16 @@ void requireSafetensors(const fs::path &dir) {
                   "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW, safe_serialization=True)");
 }
 
+/// Compares the weights with what describes them, by names, dtypes and shapes. Throws UserErrors CheckpointDamaged,
+/// CheckpointMismatch and NotBuiltYet.
+void requireWeights(const std::string &path, const Config &config) {
+  checkWeights(*buildModel(config, {.sampling = false}), path,
+               isGguf(path) ? "convert the original weights again with a newer llama.cpp"
+                            : "copy config.json and the weights again, both from the same model");
+}
+
 /// What the reader of model files says of these keys: of values that are not built, for example. Throws its UserErrors.
-void requireBuilt(const std::string &dir, const ModelConfig &model) {
+Config requireBuilt(const std::string &dir, const ModelConfig &model) {
   std::vector<std::string> settings;
   const std::string text = modelText(model);
   for (llvm::StringRef line : llvm::split(llvm::StringRef(text).rtrim(), '\n')) {
@@ -79,8 +90,7 @@ void requireBuilt(const std::string &dir, const ModelConfig &model) {
     }
     throw UserError(e.diagnostics);
   }
-  if (const HfComparison there = compareHfConfig(dir, config.model); !there.differences.empty())
-    throw UserError(there.differences);
+  return config;
 }
 
 json contentOf(const fs::path &path) {
@@ -93,12 +103,25 @@ json contentOf(const fs::path &path) {
 
 Found find(const std::string &dir) {
   std::error_code e;
+  if (fs::is_regular_file(dir, e)) {
+    const fs::path folder = fs::path(dir).has_parent_path() ? fs::path(dir).parent_path() : fs::path(".");
+    throw UserError(ErrorCode::FileMissing, fmt::format("{} is a file, and no GGUF file", dir),
+                    fmt::format("name the folder that holds config.json and the weights as safetensors{}",
+                                fs::exists(folder / "config.json", e) ? ": " + folder.string() : ""));
+  }
   if (!fs::is_directory(dir, e))
-    throw UserError(ErrorCode::FileMissing, fmt::format("there is no folder {}", dir),
-                    "name the folder that holds config.json and the weights as safetensors");
-  Found found{readHfConfig(dir), "", ""};
+    throw UserError(ErrorCode::FileMissing, fmt::format("there is no {}", dir),
+                    llvm::StringRef(dir).ends_with(".gguf")
+                        ? "name a GGUF file that is there"
+                        : "name the folder that holds config.json and the weights as safetensors, or a GGUF file");
+  int64_t context = 0;
+  const ModelConfig model = readHfConfig(dir, &context);
+  Found found{model, context, "", ""};
   requireSafetensors(dir);
-  requireBuilt(dir, found.model);
+  const Config built = requireBuilt(dir, found.model);
+  if (const HfComparison there = compareHfConfig(dir, built.model); !there.differences.empty())
+    throw UserError(there.differences);
+  requireWeights(dir, built);
   const json config = contentOf(fs::path(dir) / "config.json");
   found.family = config.at("model_type");
   found.title = "a model of the family " + found.family;
@@ -120,7 +143,10 @@ Found find(const std::string &dir) {
 
 Found findInGguf(const std::string &path) {
   const GgufFile file(path);
-  Found found{importGguf(file), "", ""};
+  int64_t context = 0;
+  const ModelConfig model = importGguf(file, &context);
+  Found found{model, context, "", ""};
+  requireWeights(path, requireBuilt(path, found.model));
   found.family = file.text("general.architecture").value_or("");
   std::set<std::string> formats;
   for (const GgufTensor &t : file.tensors())
@@ -201,7 +227,7 @@ keep = 3
 )",
       fmt::arg("title", f.title), fmt::arg("name", tomlString(name.string())),
       fmt::arg("init", tomlString((gguf ? "gguf:" : "hf:") + from)),
-      fmt::arg("source", gguf ? "it" : "the config.json there"), fmt::arg("model", modelText(f.model)),
+      fmt::arg("source", gguf ? "it" : "the config.json there"), fmt::arg("model", modelText(f.model, f.context)),
       fmt::arg("tokenizer", tomlString(tokenizerIn(from))),
       fmt::arg("line", tokenizerLine(tokenizerIn(o.dir), tokenizerIn(from), f.model)),
       fmt::arg("ends", f.ends.empty() ? "" : fmt::format("# tokens that end a text: {}\n", fmt::join(f.ends, ", "))));

@@ -170,6 +170,9 @@ TEST_F(GgufModel, WhatModelHasNoKeyForIsRefusedByName) {
        "208 : llama.rope.scaling.type = \"longrope\", but only \"none\", \"linear\" or \"yarn\" is built"},
       {"llama.rope.scaling.type", std::string("yarn"),
        "207 : it does not say llama.rope.scaling.original_context_length, which is model.rope_original_block_size"},
+      {"llama.rope.scaling.yarn_beta_fast", 16.f, "208 : llama.rope.scaling.yarn_beta_fast = 16, but only 32 is built"},
+      {"llama.rope.scaling.yarn_beta_slow", 2.f, "208 : llama.rope.scaling.yarn_beta_slow = 2, but only 1 is built"},
+      {"gptc.model.rope_factor", 8.f, "202 : unknown key gptc.model.rope_factor = 8"},
       {"llama.rope.dimension_count", uint32_t(2),
        "208 : llama.rope.dimension_count = 2, but only 4, the whole head, is built"},
       {"llama.attention.value_length", uint32_t(8),
@@ -239,6 +242,7 @@ TEST_F(GgufModel, MetadataIsThatOfTheArchitectureThatHoldsTheModel) {
     const GgufFile f(file);
     EXPECT_EQ(f.integer("general.file_type"), 7);
     EXPECT_EQ(f.text("general.name"), "a model");
+    EXPECT_EQ(f.text(kGgufMadeBy), kGgufMaker);
   }
   ModelConfig m = importGguf(GgufFile(goldens + "llama.gguf"));
   m.norm = Norm::layernorm;
@@ -303,9 +307,11 @@ TEST_F(GgufModel, ScalingsOfRotationsAreReadAndWritten) {
   m.ropeScaling = RopeScaling::yarn;
   m.ropeOriginal = 16384;
   EXPECT_EQ(again(m), Texts{});
-  m.ropeBetaFast = 16;
-  EXPECT_EQ(again(m), Texts{});
-  EXPECT_EQ(GgufFile(path("x.gguf")).number("llama.rope.scaling.yarn_beta_fast"), 16);
+  const std::string before = "208 no architecture of GGUF that gptc writes holds this model: llama has ";
+  m.ropeBetaFast = 16;  // llama.cpp takes 32 and 1, whatever a file says
+  m.ropeBetaSlow = 2;
+  EXPECT_EQ(problems([&] { again(m); }), Texts{before + "rope_beta_fast = 32, not 16; rope_beta_slow = 1, not 2"});
+  m.ropeBetaSlow = 1;
   m.ropeTruncate = false;
   EXPECT_THROW(again(m), UserError) << "no key of a file says it";
   m.ropeTruncate = true;
@@ -321,11 +327,58 @@ TEST_F(GgufModel, ScalingsOfRotationsAreReadAndWritten) {
   EXPECT_EQ(factors[31], 32);
   EXPECT_NEAR(factors[16], 3.29226, 1e-4);  // 8192 theta^(-1/2) / 2 pi = 1.84385 turns: blend 0.28128
   EXPECT_EQ(importGguf(GgufFile(path("x.gguf"))).ropeOriginal, 8192);
-  m.ropeLow = 2;  // is not found again
-  EXPECT_EQ(again(m).size(), 1u);
+  // Numbers that a search for those of Llama's own models would not find.
+  ModelConfig any = m;
+  any.ropeLow = 2;
+  any.ropeHigh = 3;
+  any.ropeOriginal = 24;
+  any.ropeFactor = 1.7;
+  EXPECT_EQ(again(any), Texts{});
+  any.ropeTheta = 100;  // no pair has the whole factor
+  EXPECT_EQ(again(any), Texts{});
+  // The other architectures have no place for the tensor.
+  ModelConfig qwen = m;
+  qwen.qkNorm = QkNorm::head;
+  EXPECT_EQ(problems([&] { again(qwen); }),
+            Texts{"208 no architecture of GGUF that gptc writes holds this model: qwen3 has rope_scaling = \"none\", "
+                  "not \"llama3\""});
+  any.qkvBias = true;
+  EXPECT_EQ(ggufMetadata(any, "x", GgmlType::f32).architecture, "llama");
   // A factor without a type is llama.cpp's linear one.
   EXPECT_EQ(importGguf(GgufFile(made(with(llamaKeys, "llama.rope.scaling.factor", 2.f), embeddings))).ropeScaling,
             RopeScaling::linear);
+}
+
+TEST_F(GgufModel, NumbersOfALlama3ScalingMustGiveItsTensor) {
+  ModelConfig m = importGguf(GgufFile(made(llamaKeys, embeddings)));
+  m.ropeScaling = RopeScaling::llama3;
+  m.ropeFactor = 8;
+  m.ropeOriginal = 100;
+  const GgufMetadata metadata = ggufMetadata(m, "x", GgmlType::f32);
+  auto tensors = embeddings;
+  tensors.push_back({"rope_freqs.weight", GgmlType::f32, {2}});
+  EXPECT_EQ(problems([&] { importGguf(GgufFile(made(metadata.keys, tensors))); }),
+            Texts{"209 : rope_freqs.weight is not what gptc.model.rope_factor = 8 and the keys beside it give"});
+  GgufKeys qwen;
+  for (const auto &[key, value] : llamaKeys)
+    qwen.emplace_back(key.rfind("llama.", 0) == 0 ? "qwen2" + key.substr(5) : key, value);
+  qwen[0].second = std::string("qwen2");
+  EXPECT_EQ(problems([&] { importGguf(GgufFile(made(qwen, tensors))); }),
+            Texts{"208 : it has a tensor rope_freqs.weight, but only a model without it is built"});
+}
+
+TEST_F(GgufModel, ContextsThatAreTooLongAreCut) {
+  const std::string file = made(with(llamaKeys, "llama.context_length", uint32_t(1 << 20)), embeddings);
+  int64_t context = 0;
+  const ModelConfig m = importGguf(GgufFile(file), &context);
+  EXPECT_EQ(m.blockSize, kMostBlockSize);
+  EXPECT_EQ(context, 1 << 20);
+  EXPECT_NE(modelText(m, context)
+                .find("\nblock_size = 131072             # the longest context that gptc takes, in tokens; that of the "
+                      "weights is 1048576\n"),
+            std::string::npos)
+      << modelText(m, context);
+  EXPECT_TRUE(compareGguf(file, m).differences.empty());
 }
 
 TEST_F(GgufModel, BiasesOfLlamaAreThoseThatItsTensorsSay) {

@@ -119,7 +119,8 @@ TEST_F(HfConfig, TellsEachDifferenceWithBothValues) {
            {gpt2, "gpt2-small-4", "activation_function", "gelu",
             "209 activation_function = \"gelu\", but model.activation = \"gelu_tanh\""},
            {gpt2, "gpt2-small-4", "activation_function", "quick_gelu",
-            "208 activation_function = \"quick_gelu\", but only what docs/model.md lists as activation is built"},
+            "208 activation_function = \"quick_gelu\", but only \"gelu_new\", \"gelu\", \"relu\", \"relu2\" or "
+            "\"silu\" is built"},
            {gpt2, "gpt2-small-4", "layer_norm_epsilon", 1e-12,
             "209 layer_norm_epsilon = 1e-12, but model.norm_eps = 1e-05"},
            {gpt2, "gpt2-small-4", "scale_attn_weights", false,
@@ -147,7 +148,7 @@ TEST_F(HfConfig, TellsEachDifferenceWithBothValues) {
            {llama, "llama-small-4", "hidden_act", "gelu",
             "209 hidden_act = \"gelu\", but model.activation = \"swiglu\""},
            {llama, "llama-small-4", "hidden_act", "relu",
-            "208 hidden_act = \"relu\", but only what docs/model.md lists as activation is built"},
+            "208 hidden_act = \"relu\", but only \"silu\", \"gelu\" or \"gelu_pytorch_tanh\" is built"},
            {llama, "llama-small-4", "rms_norm_eps", 0.1, "209 rms_norm_eps = 0.1, but model.norm_eps = 1e-05"},
            {llama, "llama-small-5", "rms_norm_eps", nullptr,
             "209 no rms_norm_eps, which in model_type = \"llama\" means 1e-06, but model.norm_eps = 1e-05"},
@@ -194,6 +195,61 @@ TEST_F(HfConfig, TellsEachDifferenceWithBothValues) {
     config[c.key] = c.value;
     EXPECT_EQ(messages(c.model, config.dump()), Messages{c.message}) << c.key;
   }
+}
+
+TEST_F(HfConfig, ContextsThatAreTooLongAreCut) {
+  auto import = [&](const char *name, const char *key, int64_t n, int64_t &context) {
+    json config = parseJson<json>(written(name));
+    config[key] = n;
+    write("weights/config.json", config.dump());
+    return readHfConfig((dir / "weights").string(), &context);
+  };
+  int64_t context = 0;
+  const ModelConfig m = import("llama-small-5", "max_position_embeddings", 1 << 20, context);
+  EXPECT_EQ(m.blockSize, kMostBlockSize);
+  EXPECT_EQ(context, 1 << 20);
+  EXPECT_TRUE(compareHfConfig((dir / "weights").string(), m).differences.empty());
+  // A table of positions has that many rows.
+  EXPECT_THROW(import("gpt2-small-5", "n_positions", 1 << 20, context), UserError);
+}
+
+TEST_F(HfConfig, TypesOfLayersWinOverTheNumberOfThoseWithoutAWindow) {
+  // transformers writes max_window_layers = 28 beside any layer_types.
+  json config = parseJson<json>(written("qwen2-5"));
+  const int64_t layers = config.at("num_hidden_layers");
+  config["use_sliding_window"] = true;
+  config["sliding_window"] = 8;
+  config["max_window_layers"] = 28;
+  std::vector<std::string> types;
+  std::vector<int64_t> full;
+  for (int64_t i = 0; i < layers; ++i) {
+    types.emplace_back(i % 2 ? "full_attention" : "sliding_attention");
+    if (i % 2)
+      full.push_back(i);
+  }
+  config["layer_types"] = types;
+  write("weights/config.json", config.dump());
+  const ModelConfig m = readHfConfig((dir / "weights").string());
+  EXPECT_EQ(m.window, 8);
+  EXPECT_EQ(m.layersWithoutWindow, full);
+}
+
+TEST_F(HfConfig, SlicesOfBloomLeaveOutBiases) {
+  json config = parseJson<json>(written("bloom-5"));
+  auto refused = [&](int64_t slices) -> std::string {
+    config["pretraining_tp"] = slices;
+    config["slow_but_exact"] = true;
+    write("weights/config.json", config.dump());
+    try {
+      readHfConfig((dir / "weights").string());
+    } catch (const UserError &e) {
+      return e.diagnostics.at(0).message;
+    }
+    return "";
+  };
+  EXPECT_EQ(refused(1), "");
+  EXPECT_EQ(refused(2), (dir / "weights/config.json").string() +
+                            ": slow_but_exact = true with pretraining_tp = 2, but only false is built");
 }
 
 TEST_F(HfConfig, ConfigsOfTransformersWithOtherRotations) {

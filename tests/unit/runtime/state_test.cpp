@@ -519,6 +519,51 @@ TEST_F(CheckpointTest, WeightsWithoutAPlaceAreRefused) {
   EXPECT_EQ(load(), 0);
   write("lm_head.weight", {4, 8}, 2);
   EXPECT_EQ(load(), int(ErrorCode::CheckpointMismatch));
+  checkWeights(*g.module, dir / "w.safetensors", "");  // does not read what they hold
+}
+
+TEST_F(CheckpointTest, HeadersTellWhatIsMissingOrOfAnotherDtype) {
+  const auto module = parseModule(R"(module {
+    state @wte.weight : f32[4,8] {kind="param", hf="bert.wte.weight"}
+    state @ln_f.weight : f32[2] {kind="param", hf="bert.ln_f.weight"}
+    state @head.dense.bias : f32[2] {kind="param", hf="cls.dense.bias"}
+    state @lm_head.bias : f32[2] {kind="param", hf="cls.bias"} })",
+                                  "test");
+  auto check = [&](const std::string &tensors) -> std::string {
+    const std::string header = "{" + tensors + "}";
+    const uint64_t n = header.size();
+    writeFile(dir / "w.safetensors", std::string(reinterpret_cast<const char *>(&n), 8) + header + std::string(512, 0));
+    try {
+      checkWeights(*module, dir / "w.safetensors", "another folder");
+    } catch (const UserError &e) {
+      std::string text = e.diagnostics.at(0).message;
+      text.erase(0, (dir / "w.safetensors").size());
+      return fmt::format("{}{} | {}", int(e.diagnostics[0].code), text, e.diagnostics[0].help.at(0));
+    }
+    return "";
+  };
+  auto tensor = [](const char *name, const char *dtype, const char *shape, int from, int to) {
+    return fmt::format(R"("{}": {{"dtype": "{}", "shape": {}, "data_offsets": [{}, {}]}})", name, dtype, shape, from,
+                       to);
+  };
+  const std::string norm = tensor("ln_f.weight", "F32", "[2]", 128, 136),
+                    body = tensor("wte.weight", "F32", "[4,8]", 0, 128) + "," + norm,
+                    whole = body + "," + tensor("cls.dense.bias", "F32", "[2]", 136, 144) + "," +
+                            tensor("cls.bias", "F32", "[2]", 144, 152);
+  EXPECT_EQ(check(whole), "");
+  EXPECT_EQ(check(body),
+            "505 does not fit the model: tensors cls.dense.bias, cls.bias are missing | take a folder with "
+            "the head that gives tokens: models that only encode have none");
+  EXPECT_EQ(check(norm), "505 does not fit the model: tensors bert.wte.weight, cls.dense.bias, cls.bias are missing | "
+                         "another folder");
+  const std::string floats = "take weights of f32, bf16 or f16, or convert them: in PyTorch, model.to(torch.bfloat16)";
+  EXPECT_EQ(check(tensor("wte.weight", "F8_E4M3", "[4,8]", 0, 32)),
+            "208: tensor bert.wte.weight has dtype F8_E4M3, which is not built yet | " + floats);
+  EXPECT_EQ(check(tensor("wte.weight", "F64", "[4,8]", 0, 256)),
+            "208: tensor wte.weight has dtype F64, which is not built yet | " + floats);
+  EXPECT_EQ(check(whole + "," + tensor("scale", "F8_E8M0", "[4]", 152, 156)),
+            "505 does not fit the model, which has no place for tensor scale (F8_E8M0) | another folder");
+  EXPECT_EQ(check(whole + "," + tensor("h.0.attn.bias", "U8", "[1,1,2,2]", 152, 156)), "") << "a mask";
 }
 
 }  // namespace
