@@ -34,7 +34,8 @@ TEST(Reduce, LeavesTheEdgeThatFails) {
     auto small = reduceModule(*m, fails);
     EXPECT_EQ(verify(*small), std::vector<std::string>());
     EXPECT_TRUE(fails(*small));
-    EXPECT_LE(countOps(*small), 6u) << print(*small);
+    // Attention over heads that are normed needs two views, a projection and what follows it to the loss.
+    EXPECT_LE(countOps(*small), 9u) << print(*small);
   }
 }
 
