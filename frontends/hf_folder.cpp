@@ -23,13 +23,6 @@ constexpr const char *kEndOfText = "<|endoftext|>";
 constexpr const char *const kRoles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
 
-/// A part of an object; null if it has none of this name, or is no object.
-template <class Json> const Json &part(const Json &of, const char *name) {
-  static const Json absent;
-  const auto it = of.find(name);
-  return it == of.end() ? absent : *it;
-}
-
 /// Reads what the tokenizer's folder says of it. Other programs write these files, and people edit them.
 class Tokens {
 public:
@@ -94,7 +87,7 @@ private:
           ids.eos = {int64_t(id)};
         }
     } else if (text.empty()) {
-      problem = "its ranks have no merges";
+      problem = "it ranks tokens, and names no pairs that merge";
     }
     tokenizer = parseJsonOrDiscard(text);
   }
@@ -125,9 +118,8 @@ private:
   }
 
   void takeFromGguf() {
-    const TokenizerFile loaded = Tokenizer::load(file).file();
-    const GgufVocabulary v = *readVocabulary(GgufFile(file));
-    convert(loaded, v.addBos, v.addEos);
+    const GgufVocabulary v = requireVocabulary(file);
+    convert(Tokenizer::fromGguf(v, file).file(), v.addBos, v.addEos);
     special = json::object();
     ids = {};
     auto role = [&](const char *name, int64_t id) {

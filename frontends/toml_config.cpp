@@ -100,7 +100,7 @@ void checkModel(ConfigReader &r, ModelConfig &m, const RunSettings &run,
 }
 
 /// Checks that imported weights are those of this model, including what their shapes do not show.
-void checkWeights(ConfigReader &r, Config &c) {
+void compareWeights(ConfigReader &r, Config &c) {
   const auto [kind, path] = llvm::StringRef(c.run.initFrom).split(':');
   const char *const key = "model.init_from";
   if (path.empty() || r.complained())  // the model may be incomplete
@@ -274,7 +274,7 @@ Config loadConfig(const std::string &file, const std::vector<std::string> &setti
                "a model continues at least one token",
                {"eval.sample_prompt = \"\\n\" works, or eval.sample_every = 0"});
   if (!forecast)
-    checkWeights(r, c);
+    compareWeights(r, c);
   r.finish();
   if (c.optimizer.warmupSteps >= c.run.steps)
     c.warnings.push_back(

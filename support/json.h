@@ -24,4 +24,11 @@ extern template nlohmann::ordered_json parseJson(std::string_view);
 extern template nlohmann::json parseJsonOrDiscard(std::string_view);
 extern template nlohmann::ordered_json parseJsonOrDiscard(std::string_view);
 
+/// A member of an object; null if there is none, or `of` is no object.
+template <class Json> const Json &part(const Json &of, const char *name) {
+  static const Json absent;
+  const auto it = of.find(name);  // end() if `of` is no object
+  return it == of.end() ? absent : *it;
+}
+
 }  // namespace gptc

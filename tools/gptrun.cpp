@@ -1,6 +1,4 @@
 // gptrun: runs a plan. Trains by default; `gptrun sample PLAN` and `gptrun eval PLAN` use the trained weights.
-#include "frontends/gguf/gguf_model.h"
-#include "frontends/hf_families.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "ir/facts.h"
 #include "ir/mesh.h"
@@ -84,9 +82,9 @@ struct Options {
 
 void warn(const std::string &text) { printError("warning: {}\n", text); }
 
-/// Checks imported weights, from which this run begins or which it evaluates, against the config.json beside them, or
-/// the metadata in a GGUF file. They may have arrived after the plan was made.
-void checkWeights(const Options &o, const Plan &plan) {
+/// Compares imported weights, from which this run begins or which it evaluates, with the plan: they may have arrived
+/// after it was made.
+void requireOwnModel(const Options &o, const Plan &plan) {
   std::string weights;
   if (o.checkpoint) {
     weights = WeightsChoice::parse(*o.checkpoint).path;
@@ -95,11 +93,7 @@ void checkWeights(const Options &o, const Plan &plan) {
   }
   if (weights.empty() || plan.model.empty())
     return;
-  const ModelConfig model = readConfig("", plan.model).model;
-  const std::vector<Diagnostic> differences =
-      isGguf(weights) ? compareGguf(weights, model).differences : compareHfConfig(weights, model).differences;
-  if (!differences.empty())
-    throw UserError(differences);
+  requireSameModel(weights, plan.model);
 }
 
 /// Why the plan's output folder is refused, "" if it is not: a foreign plan may name another run's folder, to continue
@@ -131,7 +125,7 @@ Plan planOf(const Options &o, bool trains = false) {
                     "compile again with --set data.train=FILE; `gptc data prepare` makes one from text");
   if (!o.outDir.empty())
     plan.run.outDir = absolutePath(o.outDir);
-  checkWeights(o, plan);
+  requireOwnModel(o, plan);
   return plan;
 }
 

@@ -17,13 +17,6 @@ using json = nlohmann::json;
 
 constexpr const char *kEndOfText = "<|endoftext|>";
 
-/// A member of an object; null if there is none, or `of` is no object.
-const json &part(const json &of, const char *name) {
-  static const json absent;
-  const auto it = of.find(name);
-  return it == of.end() ? absent : *it;
-}
-
 /// Whether a step of a pre-tokenizer makes bytes printable, and splits by GPT-2's pattern exactly if `splits`.
 bool isByteLevel(const json &step, bool splits) {
   return part(step, "type") == "ByteLevel" && part(step, "add_prefix_space") != true &&

@@ -44,8 +44,6 @@ bool isSpaceAt(std::string_view text, size_t at) {
   return charClass(firstCodePoint(text.substr(at)).value) == CharClass::space;
 }
 
-bool isAsciiLetter(char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
-
 }  // namespace
 
 void AddedTokens::add(AddedToken token, std::string_view needle) {

@@ -1,5 +1,6 @@
 // Vocabularies of GGUF files: their keys.
 #include "frontends/tokenizer/gguf_vocabulary.h"
+#include "support/diagnostics.h"
 #include "support/gguf/gguf_file.h"
 
 #include <fmt/format.h>
@@ -68,6 +69,14 @@ std::optional<GgufVocabulary> readVocabulary(const GgufFile &file) {
     v.*f.value = file.boolean(f.key).value_or(v.*f.value);
   v.chatTemplate = file.text("tokenizer.chat_template").value_or("");
   return v;
+}
+
+GgufVocabulary requireVocabulary(const std::string &path) {
+  std::optional<GgufVocabulary> v = readVocabulary(GgufFile(path));
+  if (!v)
+    throw UserError(ErrorCode::DataInvalid, fmt::format("{} has no vocabulary", path),
+                    "name the tokenizer.json of its model");
+  return *std::move(v);
 }
 
 void addVocabulary(GgufKeys &keys, const GgufVocabulary *v) {

@@ -34,6 +34,9 @@ struct GgufVocabulary {
 /// vocabulary lacks, lists of other lengths, unknown types, and more than 2^24 tokens.
 std::optional<GgufVocabulary> readVocabulary(const GgufFile &file);
 
+/// The same of a tokenizer's file. Throws UserError(DataInvalid) too if it has none.
+GgufVocabulary requireVocabulary(const std::string &path);
+
 /// Appends the keys of a vocabulary; of null, those that say that there is none.
 void addVocabulary(GgufKeys &keys, const GgufVocabulary *vocabulary);
 

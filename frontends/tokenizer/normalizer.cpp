@@ -25,8 +25,6 @@ template <typename Map> void mapCharacters(std::string &text, Map map) {
   text = std::move(out);
 }
 
-bool isAsciiLetter(char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
-
 bool isAscii(std::string_view text) {
   for (char c : text)
     if (uint8_t(c) >= 0x80)

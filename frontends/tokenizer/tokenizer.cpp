@@ -233,13 +233,8 @@ Tokenizer Tokenizer::load(const std::string &name) {
   auto [file, pattern] = llvm::StringRef(name).rsplit(':');
   const bool named = pattern == "gpt2" || pattern == "cl100k" || pattern == "o200k" || pattern == "llama3";
   const std::string path = named ? file.str() : name;
-  if (isGguf(path)) {  // large, and only its keys are read
-    const std::optional<GgufVocabulary> v = readVocabulary(GgufFile(path));
-    if (!v)
-      throw UserError(ErrorCode::DataInvalid, fmt::format("{} has no vocabulary", path),
-                      "name the tokenizer.json of its model");
-    return fromGguf(*v, path);
-  }
+  if (isGguf(path))  // large, and only its keys are read
+    return fromGguf(requireVocabulary(path), path);
   const std::string content = readInput(path, "tokenizer", kTokenizerLimit);
   if (named)
     return fromTiktoken(content, path, pattern.str());

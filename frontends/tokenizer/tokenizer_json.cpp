@@ -18,12 +18,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-const Json &part(const Json &of, const char *name) {
-  static const Json absent;
-  auto it = of.find(name);  // end() if `of` is no object
-  return it == of.end() ? absent : *it;
-}
-
 /// A number as `tokenizers` reads it, whose JSON library divides the digits by a power of ten and rounds twice. Scores
 /// in the last bit decide between segmentations of the same pieces.
 double asTokenizersReads(double value) {

@@ -27,6 +27,8 @@ void requireUtf8(std::string_view text, const std::string &what);
 /// Whether `text` may be the beginning of a character: a lead byte with too few continuation bytes.
 bool incompleteCodePoint(std::string_view text);
 
+inline bool isAsciiLetter(char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
+
 /// General categories L* and N*, and the property White_Space, of Unicode 14.
 enum class CharClass : uint8_t { other, letter, number, space };
 CharClass charClass(uint32_t c);

@@ -590,18 +590,20 @@ static std::string joined(const std::vector<std::string> &names) {
                      names.size() > shown ? fmt::format(" and {} more", names.size() - shown) : "");
 }
 
-/// Whether an unused tensor may be ignored without changing the model: a table that other programs store (attention
-/// masks, rotary frequencies, numbers of positions), a layer behind BERT that its other tasks use, or a copy of a
-/// tensor that was read (a tied classifier).
-static bool isTable(llvm::StringRef name, const std::vector<int64_t> &shape) {
+/// Whether a tensor changes no model: a table that other programs store (attention masks, rotary frequencies, numbers
+/// of positions), or a layer behind BERT that its other tasks use.
+static bool isBeside(llvm::StringRef name, const std::vector<int64_t> &shape) {
   const bool mask = name.ends_with(".attn.bias") || name.ends_with(".attention.bias");
   return name.ends_with(".masked_bias") || name.ends_with("rotary_emb.inv_freq") ||
          name.ends_with("embeddings.position_ids") || (mask && shape.size() == 4) || name.contains("pooler.dense.") ||
          name.starts_with("cls.seq_relationship.");
 }
+
+/// Whether an unused tensor may be ignored: one beside the model, or a copy of a tensor that was read (a tied
+/// classifier), by its content or, with `headersOnly`, by its shape.
 static bool mayStayOut(const TensorFiles &file, const TensorInfo &t, const std::set<std::string> &taken,
                        bool headersOnly) {
-  return isTable(t.name, t.shape) || llvm::any_of(taken, [&](const std::string &known) {
+  return isBeside(t.name, t.shape) || llvm::any_of(taken, [&](const std::string &known) {
            const TensorInfo *k = file.find(known);
            return k->dtype == t.dtype && k->shape == t.shape && (headersOnly || isCopy(file, t, *k));
          });
@@ -671,7 +673,7 @@ static void checkTensors(const Module &m, const std::string &path, const TensorF
     if (!taken.count(t->name) && !mayStayOut(file, *t, taken, headersOnly))
       left.push_back(t->name);
   for (const auto &[name, t] : file.unreadable())
-    if (!isTable(name, t.shape))
+    if (!isBeside(name, t.shape))
       left.push_back(fmt::format("{} ({})", name, t.dtype));
   if (!left.empty())
     doesNotFit(path, fmt::format(", which has no place for tensor{} {}", left.size() > 1 ? "s" : "", joined(left)),

@@ -21,6 +21,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <sstream>
 
 using namespace e2e;
@@ -189,6 +190,13 @@ TEST_F(Gguf, WeightsAreExportedWithoutTraining) {
       EXPECT_EQ(a, b) << t.name;
     }
   }
+  // The weights may have been replaced since the plan was made.
+  const std::string config = w.path("llama-hf/config.json");
+  writeFile(config,
+            std::regex_replace(readFile(config), std::regex("\"rms_norm_eps\": [^,]*"), "\"rms_norm_eps\": 0.5"));
+  const Result other = w.gptc({"export", w.path("llama-hf.plan"), "-o", w.path("other")});
+  EXPECT_EQ(other.code, 3);
+  EXPECT_NE(other.output.find("rms_norm_eps = 0.5, but model.norm_eps = 1e-06"), std::string::npos) << other.output;
   const Result none = w.gptc({"export", w.compile("plan", {}), "-o", w.path("none")});
   EXPECT_NE(none.output.find("train first"), std::string::npos) << none.output;
   EXPECT_EQ(none.code, 3);

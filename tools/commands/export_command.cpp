@@ -74,6 +74,8 @@ Source initialWeights(const Options &o, Plan plan) {
   const ModelIdentity model = modelIdentity(*plan.planned);
   const std::string hash = plan.hash, cacheDir = defaultCacheDir();
   const HfFiles described = plan.hf;
+  if (!plan.model.empty())
+    requireSameModel(from, plan.model);                                     // they may have changed since
   Session session(inferencePlan(std::move(plan), {}, cacheDir), cacheDir);  // parameters alone
   loadWeights(session.executor, from, model);
   auto folder = std::make_unique<AtomicDir>(absolutePath(o.out) + ".first");

@@ -1,4 +1,4 @@
-// gptc import: writes a model.toml that begins with the weights of a Hugging Face folder.
+// gptc import: writes a model.toml that begins with the weights of a Hugging Face folder or a GGUF file.
 #include "frontends/gguf/gguf_model.h"
 #include "frontends/hf_families.h"
 #include "frontends/model_builder.h"
@@ -200,7 +200,7 @@ std::string textOf(const ImportOptions &o, const Found &f) {
 name = {name}
 
 [model]                         # docs/model.md
-init_from = {init}  # compared with what {source} says
+init_from = {init}  # compared with {source}
 {model}
 [train]
 steps = 1000
@@ -227,8 +227,8 @@ keep = 3
 )",
       fmt::arg("title", f.title), fmt::arg("name", tomlString(name.string())),
       fmt::arg("init", tomlString((gguf ? "gguf:" : "hf:") + from)),
-      fmt::arg("source", gguf ? "it" : "the config.json there"), fmt::arg("model", modelText(f.model, f.context)),
-      fmt::arg("tokenizer", tomlString(tokenizerIn(from))),
+      fmt::arg("source", gguf ? "the keys of the file" : "the config.json there"),
+      fmt::arg("model", modelText(f.model, f.context)), fmt::arg("tokenizer", tomlString(tokenizerIn(from))),
       fmt::arg("line", tokenizerLine(tokenizerIn(o.dir), tokenizerIn(from), f.model)),
       fmt::arg("ends", f.ends.empty() ? "" : fmt::format("# tokens that end a text: {}\n", fmt::join(f.ends, ", "))));
 }

@@ -1,6 +1,8 @@
 #include "tools/planner/plan_module.h"
 
 #include "codegen/cuda/libraries.h"
+#include "frontends/gguf/gguf_model.h"
+#include "frontends/hf_families.h"
 #include "frontends/model_builder.h"
 #include "frontends/tokenizer/tokenizer.h"
 #include "frontends/toml_config.h"
@@ -24,6 +26,14 @@ Config readConfig(const std::string &modelFile, const std::vector<std::string> &
   return loadConfig(
       modelFile, settings, [](const std::string &tokenizer) { return Tokenizer::load(tokenizer).vocabSize(); },
       purpose);
+}
+
+void requireSameModel(const std::string &weights, const std::vector<std::string> &settings) {
+  const ModelConfig model = readConfig("", settings).model;
+  const std::vector<Diagnostic> differences =
+      isGguf(weights) ? compareGguf(weights, model).differences : compareHfConfig(weights, model).differences;
+  if (!differences.empty())
+    throw UserError(differences);
 }
 
 Config readConfigForBench(const std::string &modelFile, const std::vector<std::string> &settings) {

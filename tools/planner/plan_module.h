@@ -19,6 +19,10 @@ enum class ConfigPurpose;
 Config readConfig(const std::string &modelFile, const std::vector<std::string> &settings);
 Config readConfig(const std::string &modelFile, const std::vector<std::string> &settings, ConfigPurpose purpose);
 
+/// Compares imported weights, a folder or a GGUF file, with the [model] that `settings` say (Plan::model). Throws
+/// UserError with each key that differs, and with what makes the description of the weights unusable.
+void requireSameModel(const std::string &weights, const std::vector<std::string> &settings);
+
 /// For commands that measure on the CPU: throws UserError for a module or another target.
 Config readConfigForBench(const std::string &modelFile, const std::vector<std::string> &settings);
 
