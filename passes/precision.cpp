@@ -127,6 +127,7 @@ private:
   const llvm::DenseMap<const Op *, int> groups;
   llvm::DenseSet<int> matmulGroups;
   llvm::DenseSet<const Value *> activations;
+  llvm::DenseSet<const Value *> becameLow;  // results of low ops that were f32
   llvm::DenseMap<const Value *, Value *> narrow, wide;  // memo of narrowed() and widened()
   Summary summary;
 
@@ -186,8 +187,8 @@ private:
     if (v->def && v->def->is(OpKind::cast) && v->def->operand(0)->type.dtype == low)
       return;                                     // stored in low precision already
     const bool storedLow = v->type.dtype == low;  // the result of a low op
-    if (storedLow && !(v->def && isLowOp(*v->def)))
-      return;
+    if (storedLow && !becameLow.contains(v))
+      return;  // as it was given: all uses take it so
     std::vector<Use> uses, lowUses, others;
     collectUses(v, uses);
     bool wideInMemory = !v->def;
@@ -276,6 +277,8 @@ private:
     GPTC_CHECK(op.def().infer(op, types, error), "lowered {}: {}", print(op), error);
     for (unsigned i = 0; i < op.numResults(); ++i) {
       types[i].sharding = op.result(i)->type.sharding;
+      if (types[i].dtype == low && op.result(i)->type.dtype != low)
+        becameLow.insert(op.result(i));
       op.result(i)->type = types[i];
       for (Op *user : op.result(i)->users())
         retypeViews(*user, types[i].dtype);
