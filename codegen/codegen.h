@@ -23,6 +23,9 @@ namespace gptc {
 struct LoweredGroup {
   kir::Kernel kernel;
   std::vector<int64_t> workspaceBytes;
+  /// For forecasts: by how much a workspace's elements typically grow from one to the next, where they are offsets into
+  /// a list; below 0, or absent, for other content.
+  std::vector<double> workspaceGrowth;
   /// Set if Schedule::library: the call that replaces the kernel if the library can do it. Its memory is the last
   /// workspace.
   std::optional<CublasLtMatmul> call;

@@ -16,6 +16,12 @@ struct GpuSheet {
   double dram;              // GB/s
   double l2;                // MiB
   double memory;            // GB, of 10^9 bytes; real GPUs have slightly more
+  int sms;                  // streaming multiprocessors
+
+  /// Lanes of an SM that multiply f32: 64 on sm_75 and sm_80, else 128.
+  int fp32Lanes() const;
+  /// Cycles per second behind the figure of fp32.
+  double clock() const { return 1e12 * fp32 / (2.0 * fp32Lanes() * sms); }
 };
 
 llvm::ArrayRef<GpuSheet> gpuSheets();

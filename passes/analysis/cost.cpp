@@ -63,10 +63,7 @@ KernelClass classOf(const Op &op) {
   return op.loc == "optimizer" ? KernelClass::optimizer : KernelClass::elementwise;  // passes/optimizer.cpp
 }
 
-namespace {
-
-MachineRates gpuRates(llvm::StringRef arch) {
-  const GpuSheet &g = largestGpu(arch);
+MachineRates ratesOf(const GpuSheet &g) {
   MachineRates r;
   r.fp32 = 1e12 * g.fp32;
   r.tf32 = 1e12 * g.tf32;
@@ -85,11 +82,9 @@ MachineRates gpuRates(llvm::StringRef arch) {
   return r;
 }
 
-}  // namespace
-
 MachineRates ratesOf(const Target &t) {
   if (t.isCuda())
-    return gpuRates(t.cpu);
+    return ratesOf(largestGpu(t.cpu));
   constexpr double clock = 4e9;      // Hz, typical of servers and desktops at full vector load
   constexpr double fmaPerCycle = 2;  // vector FMAs
   MachineRates r;
@@ -126,6 +121,13 @@ static double productRate(const Op &op, const MachineRates &r) {
     fp16 &= op.operand(i)->type.dtype == DType::f16;
   }
   return op.def().autocast.lowOperands.empty() ? r.fp32 : bf16 ? r.bf16 : fp16 ? r.fp16 : r.fp32;
+}
+
+double contractionPeak(const Op &fused, const MachineRates &rates) {
+  for (const Op &op : *fused.body)
+    if (op.def().fusion == FusionKind::matmul || op.def().fusion == FusionKind::attention)
+      return productRate(op, rates);
+  return 0;
 }
 
 /// FLOP/s that an op reaches in practice.

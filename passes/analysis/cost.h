@@ -9,6 +9,8 @@
 
 namespace gptc {
 
+struct GpuSheet;
+
 /// Peak rates of a machine, of all threads together. A decision that uses them depends on no other property of the
 /// machine.
 struct MachineRates {
@@ -33,6 +35,9 @@ MachineRates ratesOf(const Target &t);
 /// CPU are scaled with it; rates of a GPU stay as they are.
 MachineRates ratesOf(const Target &t, double measuredFp32);
 
+/// The rates of a GPU from its data sheet.
+MachineRates ratesOf(const GpuSheet &gpu);
+
 /// Kinds of work with different rates. Forecasts and measurements are compared by them. The anchor of a kernel decides
 /// its kind; `optimizer` is the kernels of the gradient norm, clipping and the update.
 enum class KernelClass { matmul, attention, attention_grad, scatter, optimizer, elementwise, communication };
@@ -51,6 +56,8 @@ struct KernelCost {
 
 /// The cost of one kernel: a fused op, or an op outside of a group. Ops that run no code cost nothing.
 KernelCost costOf(const Op &op, const MachineRates &rates);
+/// Peak FLOP/s of a group's contraction, by the type of its factors; 0 if it has none.
+double contractionPeak(const Op &fused, const MachineRates &rates);
 /// Seconds that a matmul on a CPU spends on packing its second operand into panels; 0 if `rates.packs` is false.
 double packingSeconds(const Op &product, const MachineRates &rates);
 /// The sum over all ops of a function.

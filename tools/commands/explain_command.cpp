@@ -3,6 +3,7 @@
 #include "tools/commands/commands.h"
 #include "tools/planner/cache_dir.h"
 #include "tools/study/explain.h"
+#include "tools/study/explain_gpu.h"
 #include "tools/study/why.h"
 
 #include "codegen/codegen.h"
@@ -70,30 +71,49 @@ void run(const std::string &dir, bool asJson) {
       tableOf(e.decisions));
 }
 
+void runOnGpu(const std::string &dir, const std::string &name, bool asJson) {
+  const Plan plan = loadPlan(dir);
+  const GpuRates rates = gpuRatesOf(gpuForPlan(plan.target, name));
+  const GpuStep step = gpuStepOf(*plan.planned, plan.target, rates, defaultCacheDir());
+  if (asJson)
+    fmt::print("{}\n", jsonOf(step, rates).dump(2));
+  else
+    fmt::print("plan        {}  {}\n{}", dir, plan.hash.substr(0, 12), tableOf(step, rates));
+}
+
 }  // namespace
 
 void addExplainCommand(Command &app) {
   Command c = app.command("explain", "Says what each decision of the compiler costs and saves");
   struct Options {
-    std::string plan, cluster;
+    std::string plan, cluster, gpu;
     std::vector<std::string> why;
     bool json = false;
   };
   auto o = std::make_shared<Options>();
   const Option plan = c.option("plan", o->plan, "Folder written by `gptc compile`").type("PLAN");
   const Option json = c.flag("--json", o->json, "Prints JSON instead of a table");
+  const Option target =
+      c.option("--target", o->gpu,
+               "Instead: what a step costs on this GPU, by the code of its kernels (\"H200\"). No GPU "
+               "is needed")
+          .type("GPU")
+          .needs(plan);
   const Option why = c.option("--why", o->why,
                               "Why A is slower than B: two plans, or two forecasts \"MODEL.toml gpus=16 KEY=VALUE...\"")
                          .values(2)
                          .type("A B")
                          .excludes(plan)
-                         .excludes(json);
+                         .excludes(json)
+                         .excludes(target);
   c.option("--cluster", o->cluster, "On which cluster, for --why with forecasts").type("CLUSTER.toml").needs(why);
   c.run([o] {
     if (!o->why.empty())
       explainWhy(o->why[0], o->why[1], o->cluster);
     else if (o->plan.empty())
       throw UserError(ErrorCode::Usage, "gptc explain needs a plan", "gptc explain PLAN, or --why A B");
+    else if (!o->gpu.empty())
+      runOnGpu(o->plan, o->gpu, o->json);
     else
       run(o->plan, o->json);
   });

@@ -50,6 +50,15 @@ TEST(GpuSheets, OfAnArchitectureTheOneWithLeastMemory) {
     EXPECT_TRUE(s.memory >= 16 && s.memory <= 300) << s.name.str();
 }
 
+TEST(GpuSheets, ClocksFollowFromTheFiguresOfF32) {
+  EXPECT_NEAR(1e-9 * gpuSheet("A100")->clock(), 1.41, 0.01);
+  EXPECT_NEAR(1e-9 * gpuSheet("H200")->clock(), 1.98, 0.01);
+  EXPECT_NEAR(1e-9 * gpuSheet("T4")->clock(), 1.59, 0.01);
+  EXPECT_NEAR(1e-9 * gpuSheet("RTX 4090")->clock(), 2.52, 0.01);
+  for (const GpuSheet &s : gpuSheets())
+    EXPECT_TRUE(s.clock() > 1.2e9 && s.clock() < 2.6e9) << s.name.str() << " " << s.clock();
+}
+
 TEST(GpuSheets, OfAnArchitectureTheLargest) {
   const std::pair<const char *, const char *> archs[] = {
       {"sm_75", "T4"},    {"sm_80", "A100"},  {"sm_86", "RTX 3090"}, {"sm_89", "L40S"},

@@ -1,0 +1,165 @@
+// Forecasts of kernels and steps on a GPU from their machine code, which NVRTC makes and nvdisasm reads.
+#include "examples.h"
+
+#include "codegen/codegen.h"
+#include "codegen/cuda/nvrtc.h"
+#include "support/diagnostics.h"
+#include "tests/support/whole_run.h"
+#include "tools/estimate/gpu_step.h"
+#include "tools/study/explain_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace gptc::test {
+namespace {
+
+class GpuStepTest : public testing::Test {
+protected:
+  void SetUp() override {
+    std::string why;
+    nvrtc = Nvrtc::find(why);
+    if (!nvrtc)
+      GTEST_SKIP() << why;
+    if (findDisassembler().empty())
+      GTEST_SKIP() << "no nvdisasm: tools/setup --cuda brings it";
+  }
+  const Nvrtc *nvrtc = nullptr;
+  const GpuRates rates = gpuRatesOf(*gpuSheet("H200"));
+};
+
+/// Doubles rows of 256 KiB, each by a block.
+struct Doubling {
+  int threads = 256;
+  const char *element = "float4";  // of an access
+  int ahead = 4;                   // loads before the first store
+  bool isChain = false;            // where the next element lies is known from the last one
+  const char *pointers = "__restrict__";
+};
+
+class Doubled : public GpuStepTest {
+protected:
+  GpuLaunch launch(const Doubling &d) const {
+    const std::string text =
+        fmt::format(R"(
+typedef {} E;
+__device__ float4 twice(float4 v) {{ return make_float4(v.x + v.x, v.y + v.y, v.z + v.z, v.w + v.w); }}
+__device__ float twice(float v) {{ return v + v; }}
+__device__ unsigned short twice(unsigned short v) {{ return v + v; }}
+__device__ int sign(float4 v) {{ return __float_as_int(v.x) >> 31; }}
+__device__ int sign(float v) {{ return __float_as_int(v) >> 31; }}
+__device__ int sign(unsigned short v) {{ return v >> 15; }}
+extern "C" __global__ void __launch_bounds__({}) doubled(const E *{} x, E *{} y) {{
+  constexpr int N = 262144 / sizeof(E);
+  x += (long long)blockIdx.x * N;
+  y += (long long)blockIdx.x * N;
+#pragma unroll {}
+  for (int i = threadIdx.x; i < N; i += {}) {{
+    const E v = x[i];
+    y[i] = twice(v);
+    {}
+  }}
+}})",
+                    d.element, d.threads, d.pointers, d.pointers, d.ahead, d.threads, d.isChain ? "i += sign(v);" : "");
+    const CompiledCuda code = nvrtc->compile(text, cudaTarget("cuda:sm_90a"));
+    const std::vector<SassFunction> functions = disassemble(code.cubin);
+    GpuKernelShape shape;
+    shape.blocks = rows, shape.threads = d.threads;
+    shape.parameters = {{DType::f32, rows * 262144}, {DType::f32, rows * 262144}};
+    GpuLaunch l = gpuLaunchOf(functions.at(0), shape, rates, 90);
+    EXPECT_EQ(l.warp.unknownBranches, 0) << text;
+    EXPECT_FALSE(l.warp.isCut);
+    return l;
+  }
+  static constexpr int64_t rows = 132;  // one for each SM
+};
+
+TEST_F(Doubled, WithWideLoadsAheadTakesAsLongAsItsBytes) {
+  const GpuLaunch good = launch({});
+  EXPECT_STREQ(good.bound(), "memory");
+  EXPECT_NEAR(good.bytes, 2.0 * rows * 262144, 1);
+  EXPECT_DOUBLE_EQ(good.seconds(), good.bytes / (0.9 * 4.3e12));
+  EXPECT_GE(good.warp.loadsInFlight, 3);
+  EXPECT_EQ(good.warp.spills, 0);
+  for (const WarpAccess &a : good.warp.accesses) {
+    EXPECT_EQ(a.bytes, 16);
+    EXPECT_EQ(a.sectors, 16);
+  }
+}
+
+TEST_F(Doubled, PlantedSlownessRaisesTheForecast) {
+  const double good = launch({}).seconds();
+  const std::map<std::string, Doubling> slow = {
+      {"2-byte accesses", {.element = "unsigned short"}},
+      {"64 threads", {.threads = 64}},
+      {"a load behind each store", {.ahead = 1, .pointers = ""}},
+      {"a serial chain", {.ahead = 1, .isChain = true}},
+      {"one warp a block", {.threads = 32}},
+  };
+  for (const auto &[what, how] : slow)
+    EXPECT_GT(launch(how).seconds(), 1.1 * good) << what;
+  EXPECT_GT(launch({.threads = 32}).seconds(), launch({.threads = 64}).seconds());
+}
+
+/// GPT-2 with two layers, its vocabulary and 1024 tokens, as GPU plans with calls of libraries have it.
+std::unique_ptr<Module> gpt2(const Target &target, int64_t sequences) {
+  auto m =
+      exampleForTarget("gpt2-124m",
+                       {"model.n_layer=2", "precision.compute=bf16", fmt::format("train.micro_batch={}", sequences),
+                        fmt::format("train.global_batch_tokens={}", 1024 * sequences)},
+                       target);
+  selectRecipes(*m, target);
+  return m;
+}
+
+TEST_F(GpuStepTest, PartsOfAStepAreAboveTheirFloors) {
+  Target target = cudaTarget("cuda:sm_90a");
+  target.features = "cublaslt,cudnn";
+  const GpuStep step = gpuStepOf(*gpt2(target, 16), target, rates, sharedFolder("cuda-cache"));
+  std::map<StepClass, double> floor, expected;
+  int generated = 0, calls = 0;
+  for (const GpuGroup &g : step.groups) {
+    floor[g.kind] += g.calls * g.floor;
+    expected[g.kind] += g.calls * g.seconds;
+    EXPECT_GE(g.seconds, g.floor) << g.place;
+    (g.isLibrary ? calls : generated) += int(g.calls);
+    EXPECT_NE(g.launches.empty(), !g.isLibrary) << g.place;
+    for (const GpuLaunch &l : g.launches) {
+      EXPECT_EQ(l.warp.spills, 0) << l.symbol;
+      EXPECT_FALSE(l.warp.isCut) << l.symbol;
+      EXPECT_EQ(l.warp.unknownBranches, 0) << l.symbol;
+    }
+  }
+  EXPECT_GT(generated, 30);
+  // Per layer four products forward, four and four backward, and attention twice; three of the classifier.
+  EXPECT_EQ(calls, 2 * 14 + 3);
+  for (StepClass c : {StepClass::linear, StepClass::weight_grad, StepClass::classifier, StepClass::attention,
+                      StepClass::cross_entropy, StepClass::norm, StepClass::embedding_grad, StepClass::optimizer})
+    EXPECT_GT(expected[c], floor[c]) << nameOf(c);
+  // By hand: three products of 16384 tokens, 768 and 50304, at 80% of 989 TFLOP/s; logits read and gradients written.
+  EXPECT_NEAR(1e3 * floor[StepClass::classifier], 1e3 * 3 * 2 * 16384.0 * 768 * 50304 / (0.8 * 989e12), 0.2);
+  EXPECT_NEAR(1e3 * floor[StepClass::cross_entropy], 1e3 * 2 * 16384.0 * 50304 * 2 / 4.3e12, 0.01);
+}
+
+TEST_F(GpuStepTest, GpusThatCannotRunAPlanAreRefused) {
+  const Target hopper = cudaTarget("cuda:sm_90a"), ampere = cudaTarget("cuda:sm_80");
+  EXPECT_EQ(gpuForPlan(hopper, "NVIDIA H200").name, "H200");
+  EXPECT_EQ(gpuForPlan(ampere, "A10").name, "A10");
+  auto codeOf = [](const Target &t, const char *gpu) {
+    try {
+      gpuForPlan(t, gpu);
+    } catch (const UserError &e) {
+      return e.diagnostics[0].code;
+    }
+    return ErrorCode::Internal;
+  };
+  EXPECT_EQ(codeOf(hopper, "A100"), ErrorCode::Usage);
+  EXPECT_EQ(codeOf(ampere, "H200"), ErrorCode::Usage);
+  EXPECT_EQ(codeOf(cudaTarget("cuda:sm_86"), "A100"), ErrorCode::Usage);
+  EXPECT_EQ(codeOf(hopper, "H9000"), ErrorCode::UnknownValue);
+  EXPECT_EQ(codeOf(hostTarget(), "H200"), ErrorCode::Usage);
+}
+
+}  // namespace
+}  // namespace gptc::test

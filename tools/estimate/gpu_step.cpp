@@ -1,0 +1,268 @@
+#include "tools/estimate/gpu_step.h"
+
+#include "codegen/codegen.h"
+#include "codegen/cuda/jit.h"
+#include "ir/facts.h"
+#include "ir/opdef.h"
+#include "runtime/device/profile.h"
+#include "support/diagnostics.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <utility>
+
+namespace gptc {
+
+GpuRates gpuRatesOf(const GpuSheet &gpu) {
+  GpuRates r;
+  r.name = gpu.name.str();
+  r.peaks = ratesOf(gpu);
+  r.copy = 4.3 / 4.8 * 1e9 * gpu.dram;  // as on an H200
+  r.clock = gpu.clock();
+  r.sms = gpu.sms;
+  r.fp32Lanes = gpu.fp32Lanes();
+  r.l2Bytes = double(1 << 20) * gpu.l2;
+  return r;
+}
+
+const char *nameOf(StepClass c) {
+  switch (c) {
+  case StepClass::linear:
+    return "linear";
+  case StepClass::weight_grad:
+    return "weight_grad";
+  case StepClass::classifier:
+    return "classifier";
+  case StepClass::attention:
+    return "attention";
+  case StepClass::cross_entropy:
+    return "cross_entropy";
+  case StepClass::norm:
+    return "norm";
+  case StepClass::embedding_grad:
+    return "embedding_grad";
+  case StepClass::optimizer:
+    return "optimizer";
+  case StepClass::other:
+    return "other";
+  }
+  GPTC_UNREACHABLE("class {}", int(c));
+}
+
+double GpuLaunch::seconds() const { return std::max({memorySeconds, latencySeconds, pipeSeconds}); }
+
+const char *GpuLaunch::bound() const {
+  return memorySeconds >= seconds() ? "memory" : latencySeconds >= seconds() ? "latency" : "pipes";
+}
+
+double GpuStep::seconds() const {
+  double sum = 0;
+  for (const GpuGroup &g : groups)
+    sum += g.calls * g.seconds;
+  return sum;
+}
+
+namespace {
+
+bool isProduct(KernelClass c) {
+  return c == KernelClass::matmul || c == KernelClass::attention || c == KernelClass::attention_grad;
+}
+
+bool touchesVocabulary(const Op &fused, int64_t vocabSize) {
+  auto has = [&](const Type &t) { return llvm::any_of(t.dims, [&](const Dim &d) { return d.logical == vocabSize; }); };
+  for (const Value *v : fused.operands())
+    if (has(v->type))
+      return true;
+  for (unsigned i = 0; i < fused.numResults(); ++i)
+    if (has(fused.result(i)->type))
+      return true;
+  return false;
+}
+
+StepClass stepClassOf(const Module &m, const Op &fused) {
+  switch (classOf(fused)) {
+  case KernelClass::matmul:
+    if (touchesVocabulary(fused, fact<&ModelFacts::vocabSize>(m)))
+      return StepClass::classifier;
+    for (const Op &op : *fused.body)
+      if (op.is(OpKind::matmul) && op.attrs.has("fold"))
+        return StepClass::weight_grad;
+    return StepClass::linear;
+  case KernelClass::attention:
+  case KernelClass::attention_grad:
+    return StepClass::attention;
+  case KernelClass::scatter:
+    return StepClass::embedding_grad;
+  case KernelClass::optimizer:
+    return StepClass::optimizer;
+  default:
+    break;
+  }
+  for (const Op &op : *fused.body) {
+    if (op.isOneOf(OpKind::cross_entropy, OpKind::cross_entropy_grad))
+      return StepClass::cross_entropy;
+    if (llvm::StringRef(op.def().name).contains("norm"))
+      return StepClass::norm;
+    if (op.is(OpKind::sum_squares))
+      return StepClass::optimizer;
+  }
+  return StepClass::other;
+}
+
+double libraryShare(StepClass kind, bool isBackward, const GpuRates &r) {
+  switch (kind) {
+  case StepClass::weight_grad:
+    return r.weightGrad;
+  case StepClass::classifier:
+    return r.classifier;
+  case StepClass::attention:
+    return isBackward ? r.attentionGrad : r.attention;
+  default:
+    return r.linear;
+  }
+}
+
+/// Blocks that fit on an SM: by warps, registers and shared memory of sm_80, sm_90 and sm_100 (CUDA's programming
+/// guide, compute capabilities).
+int blocksThatFit(int threads, int registers, int64_t sharedBytes) {
+  constexpr int mostBlocks = 32, mostWarps = 64, allRegisters = 65536;
+  constexpr int64_t shared = 228 << 10, reserved = 1 << 10;
+  const int warps = (threads + 31) / 32;
+  const int byRegisters = allRegisters / (std::max(8, (registers + 7) / 8 * 8) * 32) / warps;
+  return std::max(1, std::min({mostBlocks, mostWarps / warps, byRegisters, int(shared / (sharedBytes + reserved))}));
+}
+
+/// Bytes that a launch moves from and to memory. Of a parameter that half of L2 holds, each byte moves once; of a
+/// larger one too, if that half holds what the blocks that run at a time load.
+double movedBytes(const GpuLaunch &l, const GpuKernelShape &shape, const GpuRates &rates) {
+  const double perBlock = l.threads / 32.0, running = double(rates.sms) * l.blocksPerSm * perBlock;
+  std::map<std::pair<int, bool>, double> moved;  // by parameter, apart for loads and stores
+  double atATime = 0;
+  for (const WarpAccess &a : l.warp.accesses) {
+    const double bytes = double(a.isStore ? a.times : a.missed) * std::max(double(a.bytes) * a.lanes, 32.0 * a.sectors);
+    moved[{a.parameter, a.isStore}] += bytes * perBlock * double(l.blocks);
+    atATime += bytes * running;
+  }
+  double sum = 0;
+  for (const auto &[of, bytes] : moved) {
+    const bool isKnown = of.first >= 0 && size_t(of.first) < shape.parameters.size();
+    const double whole = isKnown ? double(shape.parameters[size_t(of.first)].bytes) : bytes;
+    sum += std::min(whole, atATime) <= rates.l2Bytes / 2 ? std::min(bytes, whole) : bytes;
+  }
+  return sum;
+}
+
+}  // namespace
+
+GpuLaunch gpuLaunchOf(const SassFunction &code, const GpuKernelShape &shape, const GpuRates &rates, int sm) {
+  GpuLaunch l;
+  l.symbol = code.name;
+  l.blocks = shape.blocks, l.threads = shape.threads, l.registers = code.registers;
+  l.blocksPerSm = blocksThatFit(shape.threads, code.registers, code.sharedBytes + shape.sharedBytes);
+  const double blocks = std::min<double>(l.blocksPerSm, std::ceil(double(l.blocks) / rates.sms));
+  const double warps = blocks * shape.threads / 32;
+  WarpLaunch launch;
+  launch.block = shape.blocks / 2, launch.threads = shape.threads, launch.sm = sm;
+  launch.fp32Lanes = rates.fp32Lanes;
+  launch.memoryLatency = rates.memoryLatency, launch.l2Latency = rates.l2Latency;
+  constexpr double l1Bytes = 192 << 10;
+  launch.cacheBytes = int64_t(l1Bytes / std::max(1.0, warps));
+  for (const GpuKernelShape::Parameter &p : shape.parameters)
+    launch.parameters.push_back({p.dtype, double(p.bytes) <= rates.l2Bytes / 4, p.growth});
+  l.warp = runWarp(code, launch);
+  l.waves = double(l.blocks) / (double(rates.sms) * l.blocksPerSm);
+  l.bytes = movedBytes(l, shape, rates);
+  // A part of a round takes as long as a whole one only where it is the only one.
+  const double rounds = std::max(1.0, l.waves);
+  l.memorySeconds = l.bytes / (rates.ofCopy * rates.copy);
+  l.latencySeconds = rounds * l.warp.cycles / rates.clock;
+  l.pipeSeconds = rounds * std::max(1.0, warps / 4) * l.warp.pipes.most() / (rates.ofPipe * rates.clock);
+  return l;
+}
+
+namespace {
+
+/// The groups of a step, each kernel once, with what the cost model says.
+struct Listed {
+  std::vector<GpuGroup> groups;
+  std::vector<std::unique_ptr<LoweredGroup>> lowered;  // null for calls of libraries
+  std::vector<size_t> workspacesAt;                    // the parameter that is the first workspace
+};
+
+Listed listGroups(const Module &m, const Target &target, const GpuRates &rates) {
+  Listed all;
+  std::map<std::string, size_t> known;  // by groupKey
+  for (const auto &f : m.functions) {
+    const double calls = callsPerStep(m, f->name);
+    for (const Op &op : f->body) {
+      if (calls == 0 || !op.is(OpKind::fused) || runsOnHost(op) || classOf(op) == KernelClass::communication)
+        continue;
+      const auto [it, isNew] = known.try_emplace(groupKey(op), all.groups.size());
+      if (!isNew) {
+        all.groups[it->second].calls += calls;
+        continue;
+      }
+      GpuGroup &g = all.groups.emplace_back();
+      const KernelCost cost = costOf(op, rates.peaks);
+      g.place = describe(op), g.kind = stepClassOf(m, op);
+      g.calls = calls, g.flops = cost.flops, g.bytes = cost.bytes;
+      const double peak = isProduct(classOf(op)) ? contractionPeak(op, rates.peaks) : 0;
+      g.floor = std::max(g.bytes / rates.copy, peak > 0 ? g.flops / (rates.ofPeak * peak) : 0);
+      Schedule schedule;
+      GPTC_CHECK(Schedule::parse(fact<&GroupFacts::schedule>(op), schedule), "schedule of {}", op.loc);
+      g.isLibrary = schedule.library;
+      all.workspacesAt.push_back(op.numOperands() + op.numResults());
+      all.lowered.push_back(g.isLibrary ? nullptr : std::make_unique<LoweredGroup>(lowerGroup(op, schedule, target)));
+      if (g.isLibrary) {
+        const double share = libraryShare(g.kind, classOf(op) == KernelClass::attention_grad, rates);
+        g.seconds = std::max(g.flops / (share * peak), g.bytes / (rates.ofCopy * rates.copy)) + rates.edge;
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+GpuStep gpuStepOf(const Module &planned, const Target &target, const GpuRates &rates, const std::string &cacheDir) {
+  Listed all = listGroups(planned, target, rates);
+  std::vector<const kir::Kernel *> kernels;
+  for (const auto &l : all.lowered)
+    if (l)
+      kernels.push_back(&l->kernel);
+  const std::vector<CudaCode> code = CudaJit(target, cacheDir).compile(kernels);
+  int sm = 0;
+  llvm::StringRef(target.cpu).drop_front(strlen("sm_")).take_while(llvm::isDigit).getAsInteger(10, sm);
+  std::map<const std::string *, std::vector<SassFunction>> images;  // several kernels share one
+  size_t next = 0;
+  for (size_t n = 0; n < all.groups.size(); ++n) {
+    if (!all.lowered[n])
+      continue;
+    const CudaCode &c = code[next++];
+    const auto [image, isNew] = images.try_emplace(c.image.get());
+    if (isNew)
+      image->second = disassemble(*c.image);
+    GpuKernelShape shape;
+    for (const kir::Buffer &b : all.lowered[n]->kernel.params)
+      shape.parameters.push_back({b->dtype, b->size * int64_t(sizeOf(b->dtype))});
+    for (const auto &[w, growth] : llvm::enumerate(all.lowered[n]->workspaceGrowth))
+      shape.parameters[all.workspacesAt[n] + w].growth = growth;
+    for (const CudaPhase &p : c.phases) {
+      const auto f = llvm::find_if(image->second, [&](const SassFunction &f) { return f.name == p.symbol; });
+      GPTC_CHECK(f != image->second.end(), "no code of {}", p.symbol);
+      shape.blocks = p.blocks, shape.threads = p.threads, shape.sharedBytes = p.sharedBytes;
+      all.groups[n].launches.push_back(gpuLaunchOf(*f, shape, rates, sm));
+      all.groups[n].seconds += all.groups[n].launches.back().seconds() + rates.edge;
+    }
+    all.groups[n].seconds = std::max(all.groups[n].seconds, all.groups[n].floor);
+  }
+  return {std::move(all.groups)};
+}
+
+}  // namespace gptc
