@@ -7,10 +7,12 @@
 //
 //   1. The table is copied from init or zeroed, by tasks of rows.
 //   2. Tasks take columns and walk the tokens in order, so that no two tasks touch one element. Ids are clamped to the
-//      table. On CUDA a task is a thread, with one column.
+//      table.
+// On CUDA, where tasks are many and short, rows add their own tokens instead (scatter_lists.h), in the same order.
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
+#include "codegen/recipes/scatter_lists.h"
 #include "support/diagnostics.h"
 
 #include <algorithm>
@@ -89,13 +91,18 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
 
   LoweredGroup out;
   out.kernel.name = g.kernelName();
+  if (s.threads > 0) {
+    addByLists(g, op, tables, out);
+    for (unsigned i : others)
+      out.kernel.body.push_back(pointwiseLoops(g, {i}, s));
+    return out;
+  }
   out.kernel.params = g.params();
 
   g.bind(op.result(0), [&](const Point &p) { return init ? g.at(init, p) : fimm(0, compute); });
   out.kernel.body.push_back(pointwiseLoops(g, tables, s));
 
-  const bool cuda = s.threads > 0;
-  const int64_t each = cuda ? 1 : std::clamp<int64_t>(s.nc > 0 ? s.nc : columns, 1, columns);
+  const int64_t each = std::clamp<int64_t>(s.nc > 0 ? s.nc : columns, 1, columns);
   const int64_t tasks = ceilDiv(columns, each);
   Var t = makeVar("t"), n = makeVar("n"), c = makeVar("c");
   Seq task, token, element;
@@ -122,13 +129,11 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
     element.add(store(st->buffer, index, placer.place(st->value)));
   }
   placer.pop();
-  token.add(cuda ? let(c, imm(0), element.take())
-                 : loop(LoopKind::vector, c, count, element.take(), powerOfTwo(each, s.vec > 0 ? s.vec : 16)));
+  token.add(loop(LoopKind::vector, c, count, element.take(), powerOfTwo(each, s.vec > 0 ? s.vec : 16)));
   placer.pop();
   task.add(loop(LoopKind::serial, n, imm(tokens), token.take()));
   placer.pop();
-  // On CUDA in blocks of one warp: there are no more threads than columns.
-  out.kernel.body.push_back(cuda ? threadsLoop(t, tasks, 32, task.take()) : tasksLoop(t, tasks, task.take()));
+  out.kernel.body.push_back(tasksLoop(t, tasks, task.take()));
 
   for (unsigned i : others)
     out.kernel.body.push_back(pointwiseLoops(g, {i}, s));
