@@ -127,7 +127,7 @@ private:
   const llvm::DenseMap<const Op *, int> groups;
   llvm::DenseSet<int> matmulGroups;
   llvm::DenseSet<const Value *> activations;
-  llvm::DenseSet<const Value *> becameLow;  // results of low ops that were f32
+  llvm::DenseSet<const Value *> becameLow;              // results of low ops that were f32
   llvm::DenseMap<const Value *, Value *> narrow, wide;  // memo of narrowed() and widened()
   Summary summary;
 

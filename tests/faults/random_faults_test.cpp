@@ -243,8 +243,7 @@ TEST_F(Faults, SpinsWhileItEvaluatesOrSaves) {
     EXPECT_NE(run.output().find("rank 1 on "), std::string::npos) << run.output();
     // What a rank evaluates is added up with the others': it may be in there just then, waiting for one of them or not.
     const bool between = run.output().find("runs but gets nowhere for 4.") != std::string::npos;
-    EXPECT_NE(run.output().find(between ? ", in " + what : "s within a collective"), std::string::npos)
-        << run.output();
+    EXPECT_NE(run.output().find(between ? ", in " + what : "s within a collective"), std::string::npos) << run.output();
     ::kill(run.pid(), SIGKILL);
     run.wait();
     w.expectNothingLeft(what);
