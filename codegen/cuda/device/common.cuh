@@ -22,13 +22,7 @@ template <class T> struct Storage {
 };
 template <> struct Storage<bf16> {
   typedef float Value;
-  static GPTC_METHOD bf16 pack(float v) {  // to the nearest, ties to even; denormals to zero
-    unsigned u = bitsOf(v);
-    u = v != v                    ? u | 0x400000u
-        : (u & 0x7f800000u) == 0u ? u & 0x80000000u
-                                  : u + 0x7fffu + ((u >> 16) & 1u);
-    return bf16{(unsigned short)(u >> 16)};
-  }
+  static GPTC_METHOD bf16 pack(float v) { return bf16{bitsOfBF16(v)}; }
   static GPTC_METHOD float unpack(bf16 v) { return floatOf((unsigned)v.bits << 16); }
 };
 template <> struct Storage<f16> {
@@ -61,14 +55,34 @@ template <int W, class P, class I> GPTC_FUNCTION auto loadVector(P &p, I i) {
     r.v[l] = Storage<T>::unpack(raw.v[l]);
   return r;
 }
+// A vector as it lies in memory: bf16 two at a time.
+template <class T, int W> struct Pack {
+  typedef Vector<T, W> Type;
+  static GPTC_METHOD Type of(const Vector<typename Storage<T>::Value, W> &value) {
+    Type raw;
+#pragma unroll
+    for (int l = 0; l < W; ++l)
+      raw.v[l] = Storage<T>::pack(value.v[l]);
+    return raw;
+  }
+};
+template <int W> struct PackOfPairs {
+  typedef Vector<unsigned, W / 2> Type;
+  static GPTC_METHOD Type of(const Vector<float, W> &value) {
+    Type raw;
+#pragma unroll
+    for (int l = 0; l < W / 2; ++l)
+      raw.v[l] = packPair(bf16{}, flushDenormal(value.v[2 * l]), flushDenormal(value.v[2 * l + 1]));
+    return raw;
+  }
+};
+template <> struct Pack<bf16, 2> : PackOfPairs<2> {};
+template <> struct Pack<bf16, 4> : PackOfPairs<4> {};
+template <> struct Pack<bf16, 8> : PackOfPairs<8> {};
+template <> struct Pack<bf16, 16> : PackOfPairs<16> {};
 template <class P> using ValueOf = typename Storage<typename ElementOf<P>::type>::Value;
 template <int W, class P, class I> GPTC_FUNCTION void storeVector(P &p, I i, const Vector<ValueOf<P>, W> &value) {
-  typedef typename ElementOf<P>::type T;
-  Vector<T, W> raw;
-#pragma unroll
-  for (int l = 0; l < W; ++l)
-    raw.v[l] = Storage<T>::pack(value.v[l]);
-  writePack(p, i, raw);
+  writePack(p, i, Pack<typename ElementOf<P>::type, W>::of(value));
 }
 
 // Where a tile in shared memory has rows of CHUNKS (a power of two) pieces of 16 bytes: the place within its row of

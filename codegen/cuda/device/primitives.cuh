@@ -59,6 +59,26 @@ GPTC_FUNCTION unsigned short bitsOfF16(float v) {  // to the nearest, ties to ev
   return r;
 }
 
+// A denormal becomes a zero of its sign.
+GPTC_FUNCTION float flushDenormal(float v) {
+  float r;
+  asm("mul.rn.ftz.f32 %0, %1, 0f3F800000;" : "=f"(r) : "f"(v));
+  return r;
+}
+// To the nearest, ties to even; denormals to zeros of their sign. A NaN stays one, with any payload.
+GPTC_FUNCTION unsigned short bitsOfBF16(float v) {
+#if __CUDA_ARCH__ >= 800
+  unsigned short r;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(flushDenormal(v)));
+  return r;
+#else
+  const unsigned u = bitsOf(v);
+  return (unsigned short)((v != v                    ? u | 0x400000u
+                           : (u & 0x7f800000u) == 0u ? u & 0x80000000u
+                                                     : u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+#endif
+}
+
 // Elements, and packs of them in one access, as they lie in memory.
 template <class T, class I> GPTC_FUNCTION T readRaw(const T *p, I i) { return p[i]; }
 template <class T, class I> GPTC_FUNCTION void writeRaw(T *p, I i, T v) { p[i] = v; }

@@ -111,11 +111,15 @@ GPTC_FUNCTION unsigned roundTF32(float v) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
   return r;
 }
-// Two values as one register of an operand, to the nearest, ties to even.
-GPTC_FUNCTION unsigned packPair(bf16, float low, float high) {  // from sm_80 on
+// Two values as one word, to the nearest, ties to even. On sm_80 and later denormals stay what they are.
+GPTC_FUNCTION unsigned packPair(bf16, float low, float high) {
+#if __CUDA_ARCH__ >= 800
   unsigned r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
+#else
+  return (unsigned)bitsOfBF16(low) | (unsigned)bitsOfBF16(high) << 16;
+#endif
 }
 GPTC_FUNCTION unsigned packPair(f16, float low, float high) {
   return (unsigned)bitsOfF16(low) | (unsigned)bitsOfF16(high) << 16;

@@ -96,6 +96,8 @@ GPTC_FUNCTION float exp2Approximate(float v) {
 #endif
   return r < 0x1p-126f ? 0.0f : r;
 }
+GPTC_FUNCTION float flushDenormal(float v) { return std::fpclassify(v) == FP_SUBNORMAL ? std::copysign(0.0f, v) : v; }
+GPTC_FUNCTION unsigned short bitsOfBF16(float v) { return simtBitsOfBF16(flushDenormal(v)); }
 GPTC_FUNCTION float floatOfF16(unsigned short bits) { return simtFloatOfF16(bits); }
 GPTC_FUNCTION unsigned short bitsOfF16(float v) { return simtBitsOfF16(v); }
 
