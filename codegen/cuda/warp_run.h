@@ -2,7 +2,7 @@
 // it takes, how many loads are under way, and how long the warp takes if every load that misses the cache takes the
 // latency of memory.
 //
-// Two neighbouring lanes are executed, the first two of a block: from their addresses follows whether an access of the
+// Two neighbouring lanes are executed, the first two of a warp: from their addresses follows whether an access of the
 // warp is one piece, one element for all lanes, or one sector for each lane. Both follow the branches of the first.
 // Loads give plausible values for the parameter's type, small numbers for integers. An address that depends on such a
 // value counts as found nowhere in a cache. A branch whose condition is unknown is not taken, and counted.
@@ -22,6 +22,7 @@ namespace gptc {
 struct WarpLaunch {
   int64_t block = 0;    // index of the block
   int threads = 32;     // of a block
+  int warp = 0;         // in its block
   int sm = 90;          // compute capability, which says where the parameters lie
   int fp32Lanes = 128;  // of an SM
   struct Parameter {

@@ -119,7 +119,8 @@ Value WarpState::special(const SassOperand &o) const {
   Value v;
   for (uint32_t l = 0; l < warpLanes; ++l)
     v.bits[l] = llvm::StringSwitch<uint32_t>(o.text)
-                    .Cases("SR_TID.X", "SR_LANEID", l)
+                    .Case("SR_TID.X", uint32_t(32 * launch.warp) + l)
+                    .Case("SR_LANEID", l)
                     .Case("SR_CTAID.X", uint32_t(launch.block))
                     .Default(0);
   return v;

@@ -13,15 +13,22 @@
 // `vec` alone determines the order of a row's sum: element c is added to lane c mod vec, in order. The default of `vec`
 // depends only on the row's length, so the bits are the same on all machines.
 //
-// On CUDA a block of threads computes a row, and each thread is a lane. Every thread computes the row's scalars itself.
-// The lanes are folded in a shared buffer, and each sum has the same order as on the CPU.
+// On CUDA a block computes a row. Every thread computes the row's scalars itself.
+//   - What several sweeps load is loaded once, 16 bytes at a time, and kept in shared memory, unless it takes more than
+//     there is.
+//   - Maxima and stores are shared by all threads, which take a few neighbouring columns each. Maxima have no order (of
+//     +0 and -0, either).
+//   - The terms of a sum are added by as many threads as there are lanes, in the order of the CPU. Costly terms are
+//     computed by all threads before, a part of the row at a time.
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
 #include "support/diagnostics.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <numeric>
 
 namespace gptc {
 
@@ -29,21 +36,41 @@ using namespace kir;
 
 namespace {
 
-constexpr int64_t keptBytes = 64 << 10;       // most bytes kept for a row, on the stack
-constexpr int64_t keptSharedBytes = 8 << 10;  // the same on CUDA: more would leave too few blocks on a multiprocessor
+constexpr int64_t keptBytes = 64 << 10;  // most bytes kept for a row, on the stack
+// On CUDA, in shared memory: the same; terms that are computed before they are added; what lies beside staged rows.
+constexpr int64_t keptSharedBytes = 8 << 10, termsBytes = 8 << 10, reservedShared = 24 << 10;
 
 bool isCostly(const Expr &e) {
   return e->kind == ExprKind::Unary && (e->uop == UnaryOp::exp || e->uop == UnaryOp::log || e->uop == UnaryOp::tanh ||
                                         e->uop == UnaryOp::sin || e->uop == UnaryOp::cos);
 }
 
+/// Columns that a thread takes together on CUDA: 16 bytes of the widest type that the rows hold, as far as rows begin
+/// at multiples of that.
+int columnsAtOnce(const Op &fused) {
+  const int64_t columns = groupDomain(fused).dim(-1);
+  int64_t stride = 16, bytes = 2;
+  auto look = [&](const Type &type) {
+    if (type.rank() == 0 || type.dims.back().logical != columns)
+      return;
+    stride = std::gcd(stride, type.dims.back().padded);
+    bytes = std::max(bytes, int64_t(sizeOf(type.dtype)));
+  };
+  for (const Value *v : fused.operands())
+    look(v->type);
+  for (unsigned i = 0; i < fused.numResults(); ++i)
+    look(fused.result(i)->type);
+  return int(std::gcd(stride, std::max<int64_t>(1, 16 / bytes)));
+}
+
 class RowBuilder {
 public:
   RowBuilder(const Op &fused, const Schedule &s, const Target &target, DType compute)
       : g(fused, compute), s(s), target(target), domain(groupDomain(fused)), columns(domain.dim(-1)), lanes(s.vec),
-        cuda(s.threads > 0) {
+        cuda(s.threads > 0), width(columnsAtOnce(fused)) {
     GPTC_CHECK(lanes > 0, "row schedule without vec");
-    GPTC_CHECK(!cuda || s.threads == std::max(lanes, 32), "a row schedule with {} threads", s.threads);
+    GPTC_CHECK(!cuda || (s.threads >= std::max(lanes, 32) && (s.threads & (s.threads - 1)) == 0),
+               "a row schedule with {} threads", s.threads);
   }
 
   LoweredGroup build() {
@@ -63,6 +90,8 @@ public:
     }
     findSweeps();
     keepCostly();
+    if (cuda)
+      stageLoads();
 
     LoweredGroup out;
     out.kernel.name = g.kernelName();
@@ -255,50 +284,281 @@ private:
     return tasksLoop(t, tasks, task.take());
   }
 
-  /// A sweep by the threads of a block: thread t takes columns t, t + lanes, ...
-  void emitBlockSweep(const Sweep &w, const Point &point, Seq &row) {
-    std::vector<Buffer> accs, parts;
-    Seq thread, element;
-    Var t = makeVar("t"), i = makeVar("i");
-    for (const Kept &k : w.keeps)
+  // ---- CUDA
+
+  static bool hasVar(const Expr &e, const Var &v) {
+    return !collect({e}, [&](const Expr &n) { return n->kind == ExprKind::Var && n->var == v; }).empty();
+  }
+
+  /// Finds loads of the column that several sweeps make, and makes all of them read shared memory.
+  void stageLoads() {
+    std::vector<Expr> loads;  // in their order
+    std::map<const ExprNode *, unsigned> sweepsOf;
+    for (Sweep &w : sweeps) {
+      std::vector<Expr> roots;
+      for (Expr *e : rootsOf(w))
+        roots.push_back(*e);
+      for (const Expr &e : collect(roots, [&](const Expr &n) {
+             return n->kind == ExprKind::Load && n->buffer->storage == Storage::global && hasVar(n, c);
+           }))
+        if (sweepsOf[e.get()]++ == 0)
+          loads.push_back(e);
+    }
+    llvm::erase_if(loads, [&](const Expr &e) { return sweepsOf[e.get()] < 2; });
+    int64_t bytes = 0;
+    for (const Expr &e : loads)
+      bytes += columns * int64_t(sizeOf(e->buffer->dtype));
+    if (loads.empty() || bytes + reservedShared > target.sharedBytes)
+      return;
+    std::map<const ExprNode *, Expr> again;
+    for (const Expr &e : loads) {
+      staged.push_back({makeBuffer("row", e->buffer->dtype, Storage::shared, columns), e});
+      again[e.get()] = load(staged.back().buffer, kir::ref(c));
+    }
+    for (Sweep &w : sweeps)
+      for (Expr *e : rootsOf(w)) {
+        std::map<const ExprNode *, Expr> memo;
+        *e = placer.intern(substitute(*e, memo, [&](const Expr &n) -> Expr {
+          auto it = again.find(n.get());
+          return it == again.end() ? nullptr : it->second;
+        }));
+      }
+  }
+
+  /// Loops over the columns [first, first + count) by all threads of a block, of which this is `t`: groups of a few
+  /// neighbours, then the rest one by one. `body` adds what a column takes; c is that column, `slot` its place in the
+  /// group.
+  void eachColumn(Seq &thread, const Var &t, const Expr &first, int64_t count,
+                  const std::function<void(Seq &, const Expr &slot)> &body) {
+    const int64_t groups = count / width, rest = count % width, threads = s.threads;
+    const Var i = makeVar("i");
+    if (groups > 0) {
+      Expr steps = imm(groups / threads);
+      if (groups % threads)
+        steps = steps + select(lt(kir::ref(t), imm(groups % threads)), imm(1), imm(0));
+      Seq group, element;
+      placer.push(group, {i});
+      const Expr begin = placer.let("first", first + (kir::ref(i) * threads + kir::ref(t)) * width);
+      placer.push(element, {c});
+      body(element, width == 1 ? imm(0) : lane());
+      placer.pop();
+      group.add(width == 1 ? let(c, begin, element.take())
+                           : loop(LoopKind::vector, c, imm(width), element.take(), width, begin));
+      placer.pop();
+      thread.add(loop(LoopKind::serial, i, steps, group.take()));
+    }
+    if (rest > 0) {
+      Seq element;
+      placer.push(element, {c});
+      body(element, imm(0));
+      placer.pop();
+      thread.add(
+          ifThen(lt(kir::ref(t), imm(rest)), {let(c, first + (imm(groups * width) + kir::ref(t)), element.take())}));
+    }
+  }
+
+  /// Loads what is staged.
+  void emitStage(Seq &row) {
+    if (staged.empty())
+      return;
+    Seq thread;
+    Var t = makeVar("t");
+    for (const Kept &k : staged)
       row.alloc(k.buffer);
     placer.push(thread, {t});
-    for (const Sum &sum : w.sums) {
-      parts.push_back(makeBuffer("part", sum.node->dtype, Storage::shared, lanes));
+    eachColumn(thread, t, imm(0), columns, [&](Seq &element, const Expr &) {
+      std::vector<Expr> values;
+      for (const Kept &k : staged)
+        values.push_back(k.value);
+      values = placer.place(values, values.size() > 1);
+      for (unsigned n = 0; n < staged.size(); ++n)
+        element.add(store(staged[n].buffer, kir::ref(c), values[n]));
+    });
+    placer.pop();
+    row.add(loop(LoopKind::block_thread, t, imm(s.threads), thread.take()));
+  }
+
+  /// Maxima, and values that are kept, by all threads.
+  void emitMaxima(const Sweep &w, Seq &row) {
+    std::vector<const Sum *> maxima;
+    for (const Sum &sum : w.sums)
+      if (sum.op != BinaryOp::add)
+        maxima.push_back(&sum);
+    if (maxima.empty())
+      return;
+    Seq thread;
+    Var t = makeVar("t");
+    std::vector<Buffer> accs, parts;
+    placer.push(thread, {t});
+    for (const Sum *sum : maxima) {
+      parts.push_back(makeBuffer("part", sum->node->dtype, Storage::shared, s.threads));
       row.alloc(parts.back());
-      accs.push_back(makeBuffer("acc", sum.node->dtype, Storage::reg, 1));
+      accs.push_back(makeBuffer("acc", sum->node->dtype, Storage::reg, width));
       thread.alloc(accs.back());
-      thread.add(store(accs.back(), imm(0), startOf(sum)));
+      thread.add(loop(LoopKind::vector, makeVar("l"), imm(width), {store(accs.back(), lane(), startOf(*sum))}, width));
     }
-    Expr steps = imm(columns / lanes);
-    if (int64_t rest = columns % lanes)
+    eachColumn(thread, t, imm(0), columns, [&](Seq &element, const Expr &slot) {
+      std::vector<Expr> values;
+      for (const Sum *sum : maxima)
+        values.push_back(sum->element);
+      values = placer.place(values, values.size() > 1);
+      for (unsigned n = 0; n < maxima.size(); ++n)
+        element.add(store(accs[n], slot, binary(maxima[n]->op, load(accs[n], slot), values[n])));
+    });
+    for (unsigned n = 0; n < maxima.size(); ++n)
+      thread.add(store(parts[n], kir::ref(t), width == 1 ? load(accs[n], imm(0)) : hreduce(accs[n], maxima[n]->op)));
+    placer.pop();
+    row.add(loop(LoopKind::block_thread, t, imm(s.threads), thread.take()));
+    for (unsigned n = 0; n < maxima.size(); ++n)
+      placer.let(maxima[n]->result, hreduce(parts[n], maxima[n]->op));
+  }
+
+  /// Sums. Costly terms, and what is kept, are computed by all threads; then each lane adds its own.
+  void emitSums(const Sweep &w, Seq &row) {
+    std::vector<const Sum *> adds;
+    bool costly = !w.keeps.empty();
+    for (const Sum &sum : w.sums)
+      if (sum.op == BinaryOp::add) {
+        adds.push_back(&sum);
+        costly |= !collect({sum.element}, isCostly).empty();
+      }
+    std::vector<Buffer> parts;
+    for (const Sum *sum : adds) {
+      parts.push_back(makeBuffer("part", sum->node->dtype, Storage::shared, lanes));
+      row.alloc(parts.back());
+    }
+    if (costly)
+      sumInTiles(w, adds, parts, row);
+    else if (!adds.empty())
+      sumByLanes(adds, parts, row);
+    for (unsigned n = 0; n < adds.size(); ++n)
+      placer.let(adds[n]->result, hreduce(parts[n], BinaryOp::add));
+  }
+
+  /// Adds terms(n, i) for i = 0, 1, ... to the sums of the lanes, which begin with parts, or with +0.
+  template <class F>
+  Stmt addToLanes(const std::vector<const Sum *> &adds, llvm::ArrayRef<Buffer> parts, int64_t count, bool goesOn,
+                  const F &addTerms) {
+    Seq thread, element;
+    Var t = makeVar("t"), i = makeVar("i");
+    std::vector<Buffer> accs;
+    placer.push(thread, {t});
+    for (unsigned n = 0; n < adds.size(); ++n) {
+      accs.push_back(makeBuffer("acc", adds[n]->node->dtype, Storage::reg, 1));
+      thread.alloc(accs.back());
+      thread.add(store(accs.back(), imm(0), goesOn ? load(parts[n], kir::ref(t)) : startOf(*adds[n])));
+    }
+    Expr steps = imm(count / lanes);
+    if (const int64_t rest = count % lanes)
       steps = steps + select(lt(kir::ref(t), imm(rest)), imm(1), imm(0));
     placer.push(element, {i});
-    placer.let(c, kir::ref(i) * lanes + kir::ref(t));
-    emitElement(w, point, element, accs, imm(0));
+    const std::vector<Expr> values = addTerms(kir::ref(i) * lanes + kir::ref(t));
+    for (unsigned n = 0; n < adds.size(); ++n)
+      element.add(store(accs[n], imm(0), load(accs[n], imm(0)) + values[n]));
     placer.pop();
     thread.add(loop(LoopKind::serial, i, steps, element.take()));
-    for (unsigned n = 0; n < accs.size(); ++n)
+    for (unsigned n = 0; n < adds.size(); ++n)
       thread.add(store(parts[n], kir::ref(t), load(accs[n], imm(0))));
     placer.pop();
-    row.add(loop(LoopKind::block_thread, t, imm(lanes), thread.take()));
-    for (unsigned n = 0; n < accs.size(); ++n)
-      placer.let(w.sums[n].result, hreduce(parts[n], w.sums[n].op));
+    return loop(LoopKind::block_thread, t, imm(lanes), thread.take());
+  }
+
+  void sumByLanes(const std::vector<const Sum *> &adds, llvm::ArrayRef<Buffer> parts, Seq &row) {
+    row.add(addToLanes(adds, parts, columns, false, [&](const Expr &column) {
+      placer.let(c, column);
+      std::vector<Expr> values;
+      for (const Sum *sum : adds)
+        values.push_back(sum->element);
+      return placer.place(values, values.size() > 1);
+    }));
+  }
+
+  void sumInTiles(const Sweep &w, const std::vector<const Sum *> &adds, llvm::ArrayRef<Buffer> parts, Seq &row) {
+    const int64_t room = termsBytes / int64_t(sizeOf(g.compute)) / std::max<int64_t>(1, int64_t(adds.size()));
+    const int64_t tile = std::min(roundUp(columns, lanes), std::max<int64_t>(room / lanes, 1) * lanes),
+                  tiles = columns / tile;
+    for (const Kept &k : w.keeps)
+      row.alloc(k.buffer);
+    std::vector<Buffer> terms;
+    for (const Sum *sum : adds) {
+      terms.push_back(makeBuffer("terms", sum->node->dtype, Storage::shared, tile));
+      row.alloc(terms.back());
+    }
+    if (tiles > 1 && !adds.empty()) {
+      const Var t = makeVar("t");
+      std::vector<Stmt> starts;
+      for (unsigned n = 0; n < adds.size(); ++n)
+        starts.push_back(store(parts[n], kir::ref(t), startOf(*adds[n])));
+      row.add(loop(LoopKind::block_thread, t, imm(lanes), std::move(starts)));
+    }
+    auto one = [&](Seq &seq, const Expr &first, int64_t count, bool goesOn) {
+      Seq thread;
+      Var t = makeVar("t");
+      placer.push(thread, {t});
+      eachColumn(thread, t, first, count, [&](Seq &element, const Expr &) {
+        std::vector<Expr> values;
+        for (const Kept &k : w.keeps)
+          values.push_back(k.value);
+        for (const Sum *sum : adds)
+          values.push_back(sum->element);
+        values = placer.place(values, values.size() > 1);
+        unsigned at = 0;
+        for (const Kept &k : w.keeps)
+          element.add(store(k.buffer, kir::ref(c), values[at++]));
+        for (unsigned n = 0; n < adds.size(); ++n)
+          element.add(store(terms[n], kir::ref(c) - first, values[at++]));
+      });
+      placer.pop();
+      seq.add(loop(LoopKind::block_thread, t, imm(s.threads), thread.take()));
+      if (!adds.empty())
+        seq.add(addToLanes(adds, parts, count, goesOn, [&](const Expr &term) {
+          std::vector<Expr> values;
+          for (const Buffer &b : terms)
+            values.push_back(load(b, term));
+          return values;
+        }));
+    };
+    if (tiles > 1) {
+      Seq turn;
+      const Var n = makeVar("tile");
+      placer.push(turn, {n});
+      one(turn, placer.let("first", kir::ref(n) * tile), tile, true);
+      placer.pop();
+      row.add(loop(LoopKind::serial, n, imm(tiles), turn.take()));
+    } else if (tiles == 1) {
+      one(row, imm(0), tile, false);
+    }
+    if (const int64_t rest = columns % tile)
+      one(row, imm(tiles * tile), rest, tiles > 0);
+  }
+
+  /// The last sweep, by all threads.
+  void emitStores(const Sweep &w, const Point &point, Seq &row) {
+    Seq thread;
+    Var t = makeVar("t");
+    placer.push(thread, {t});
+    eachColumn(thread, t, imm(0), columns,
+               [&](Seq &element, const Expr &) { emitElement(w, point, element, {}, imm(0)); });
+    placer.pop();
+    row.add(loop(LoopKind::block_thread, t, imm(s.threads), thread.take()));
   }
 
   /// As `emit`, but with one block of threads per row.
   Stmt emitBlocks(const Point &point, const Point &rowPoint) {
     Seq row, last;
     placer.push(row, {rowVar});
+    emitStage(row);
     for (const Sweep &w : sweeps)
-      if (w.stores.empty())
-        emitBlockSweep(w, point, row);
+      if (w.stores.empty()) {
+        emitMaxima(w, row);
+        emitSums(w, row);
+      }
     std::vector<Expr> values;
     for (const Output &o : perRow)
       values.push_back(o.value);
     values = placer.place(values);
     if (!full.empty())
-      emitBlockSweep(sweeps.back(), point, row);
+      emitStores(sweeps.back(), point, row);
     for (auto [o, value] : llvm::zip(perRow, values)) {
       Stmt st = g.storeOutput(o.result, rowPoint, value);
       last.add(store(st->buffer, placer.place(st->index), st->value));
@@ -316,10 +576,12 @@ private:
   const int64_t columns;
   const int lanes;
   const bool cuda;
+  const int width;  // columns of a thread at a time, on CUDA
   const Var rowVar = makeVar("row"), c = makeVar("c");
   Placer placer;
   std::vector<Output> full, perRow;
   std::vector<Sweep> sweeps;
+  std::vector<Kept> staged;  // loads that several sweeps share, on CUDA
   std::map<const ExprNode *, Expr> resolved;
 };
 
@@ -344,7 +606,8 @@ Schedule defaults(const Op &fused, const Target &target) {
   while (s.vec > columns)
     s.vec /= 2;
   if (target.isCuda()) {
-    s.threads = std::max(s.vec, 32);
+    // Four loads of each thread are under way. Of more threads only one block would find registers.
+    s.threads = std::max({s.vec, 32, powerOfTwo(ceilDiv(columns, 4 * columnsAtOnce(fused)), 512)});
     return s;
   }
   s.task = std::max<int64_t>(1, elementsPerTask(domain.elements(), trafficPerElement(fused, domain), target) / columns);
@@ -353,8 +616,14 @@ Schedule defaults(const Op &fused, const Target &target) {
 
 // `vec` does not vary: it determines the order of sums.
 std::vector<Schedule> space(const Op &, const Schedule &base, const Target &target) {
-  if (target.isCuda())
-    return {};  // a thread for each lane or column
+  if (target.isCuda()) {
+    std::vector<Schedule> all =
+        ScheduleGrid(base)
+            .over(&Schedule::threads, {base.threads / 4, base.threads / 2, base.threads, 2 * base.threads})
+            .take();
+    llvm::erase_if(all, [&](const Schedule &s) { return s.threads < std::max(s.vec, 32) || s.threads > 1024; });
+    return all;
+  }
   return ScheduleGrid(base)
       .over(&Schedule::task, {base.task / 4, base.task / 2, base.task, 2 * base.task, 4 * base.task})
       .take();

@@ -138,17 +138,57 @@ int blocksThatFit(int threads, int registers, int64_t sharedBytes) {
   return std::max(1, std::min({mostBlocks, mostWarps / warps, byRegisters, int(shared / (sharedBytes + reserved))}));
 }
 
+/// The warps of a block: each by itself, or one that stands for all.
+struct Warps {
+  std::vector<WarpRun> runs;
+  double each = 1;  // how many warps a run stands for
+
+  double cycles() const {
+    double most = 0;
+    for (const WarpRun &w : runs)
+      most = std::max(most, w.cycles);
+    return most;
+  }
+  WarpPipes pipes() const {
+    WarpPipes sum;
+    for (const WarpRun &w : runs)
+      sum += w.pipes;
+    return sum;
+  }
+};
+
+Warps runWarps(const SassFunction &code, WarpLaunch launch) {
+  const int count = (launch.threads + 31) / 32;
+  Warps all;
+  all.runs.push_back(runWarp(code, launch));
+  launch.warp = count - 1;
+  WarpRun last = runWarp(code, launch);
+  // What a single thread does besides, such as storing the row's results, makes no difference.
+  const bool alike =
+      double(std::abs(last.instructions - all.runs[0].instructions)) <= 0.02 * double(last.instructions) + 16;
+  if (count == 1 || alike) {
+    all.each = count;
+    return all;
+  }
+  for (launch.warp = 1; launch.warp + 1 < count; ++launch.warp)
+    all.runs.push_back(runWarp(code, launch));
+  all.runs.push_back(std::move(last));
+  return all;
+}
+
 /// Bytes that a launch moves from and to memory. Of a parameter that half of L2 holds, each byte moves once; of a
 /// larger one too, if that half holds what the blocks that run at a time load.
-double movedBytes(const GpuLaunch &l, const GpuKernelShape &shape, const GpuRates &rates) {
-  const double perBlock = l.threads / 32.0, running = double(rates.sms) * l.blocksPerSm * perBlock;
+double movedBytes(const GpuLaunch &l, const Warps &warps, const GpuKernelShape &shape, const GpuRates &rates) {
   std::map<std::pair<int, bool>, double> moved;  // by parameter, apart for loads and stores
-  double atATime = 0;
-  for (const WarpAccess &a : l.warp.accesses) {
-    const double bytes = double(a.isStore ? a.times : a.missed) * std::max(double(a.bytes) * a.lanes, 32.0 * a.sectors);
-    moved[{a.parameter, a.isStore}] += bytes * perBlock * double(l.blocks);
-    atATime += bytes * running;
-  }
+  double ofBlock = 0;
+  for (const WarpRun &w : warps.runs)
+    for (const WarpAccess &a : w.accesses) {
+      const double bytes =
+          warps.each * double(a.isStore ? a.times : a.missed) * std::max(double(a.bytes) * a.lanes, 32.0 * a.sectors);
+      moved[{a.parameter, a.isStore}] += bytes * double(l.blocks);
+      ofBlock += bytes;
+    }
+  const double atATime = ofBlock * rates.sms * l.blocksPerSm;
   double sum = 0;
   for (const auto &[of, bytes] : moved) {
     const bool isKnown = of.first >= 0 && size_t(of.first) < shape.parameters.size();
@@ -166,23 +206,24 @@ GpuLaunch gpuLaunchOf(const SassFunction &code, const GpuKernelShape &shape, con
   l.blocks = shape.blocks, l.threads = shape.threads, l.registers = code.registers;
   l.blocksPerSm = blocksThatFit(shape.threads, code.registers, code.sharedBytes + shape.sharedBytes);
   const double blocks = std::min<double>(l.blocksPerSm, std::ceil(double(l.blocks) / rates.sms));
-  const double warps = blocks * shape.threads / 32;
   WarpLaunch launch;
   launch.block = shape.blocks / 2, launch.threads = shape.threads, launch.sm = sm;
   launch.fp32Lanes = rates.fp32Lanes;
   launch.memoryLatency = rates.memoryLatency, launch.l2Latency = rates.l2Latency;
   constexpr double l1Bytes = 192 << 10;
-  launch.cacheBytes = int64_t(l1Bytes / std::max(1.0, warps));
+  launch.cacheBytes = int64_t(l1Bytes / std::max(1.0, blocks * shape.threads / 32));
   for (const GpuKernelShape::Parameter &p : shape.parameters)
     launch.parameters.push_back({p.dtype, double(p.bytes) <= rates.l2Bytes / 4, p.growth});
-  l.warp = runWarp(code, launch);
+  Warps warps = runWarps(code, launch);
   l.waves = double(l.blocks) / (double(rates.sms) * l.blocksPerSm);
-  l.bytes = movedBytes(l, shape, rates);
+  l.bytes = movedBytes(l, warps, shape, rates);
   // A part of a round takes as long as a whole one only where it is the only one.
-  const double rounds = std::max(1.0, l.waves);
+  const double rounds = std::max(1.0, l.waves), quarters = 4;
   l.memorySeconds = l.bytes / (rates.ofCopy * rates.copy);
-  l.latencySeconds = rounds * l.warp.cycles / rates.clock;
-  l.pipeSeconds = rounds * std::max(1.0, warps / 4) * l.warp.pipes.most() / (rates.ofPipe * rates.clock);
+  l.latencySeconds = rounds * warps.cycles() / rates.clock;
+  l.pipeSeconds = rounds * std::max(warps.runs[0].pipes.most(), blocks * warps.each * warps.pipes().most() / quarters) /
+                  (rates.ofPipe * rates.clock);
+  l.warp = std::move(warps.runs[0]);
   return l;
 }
 

@@ -66,7 +66,7 @@ struct GpuLaunch {
   int blocksPerSm = 0;  // that fit
   double waves = 0;     // blocks over those that run at a time
   double bytes = 0;     // moved from and to memory
-  WarpRun warp;
+  WarpRun warp;         // the first of a block
   double memorySeconds = 0, latencySeconds = 0, pipeSeconds = 0;
 
   double seconds() const;
