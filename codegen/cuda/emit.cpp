@@ -48,11 +48,13 @@ Val uniformVal(std::string text) {
   return v;
 }
 
-/// Whether `s` contains a matmul or attention statement.
+/// Whether `s` contains a matmul or attention statement, or the threads hold as much in registers.
 bool holdsTile(const StmtNode &s) {
+  constexpr int64_t much = 64;  // elements
   auto inStmt = [](const Stmt &t) { return holdsTile(*t); };
-  return s.kind == StmtKind::Matmul || s.kind == StmtKind::Attention || llvm::any_of(s.body, inStmt) ||
-         llvm::any_of(s.orelse, inStmt);
+  return s.kind == StmtKind::Matmul || s.kind == StmtKind::Attention ||
+         (s.kind == StmtKind::Alloc && s.buffer->storage == Storage::reg && s.buffer->size >= much) ||
+         llvm::any_of(s.body, inStmt) || llvm::any_of(s.orelse, inStmt);
 }
 
 class TextEmitter {

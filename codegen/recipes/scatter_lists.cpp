@@ -209,10 +209,11 @@ private:
     add(threadsLoop(token, tokens, 256, one.take()));
   }
 
-  /// Rows of dy at `batch` places of the list from `from` on, then their sum. `isThere`: whether place u of them
-  /// exists.
+  /// Loads the rows of dy at `batch` positions, then adds them to the sum. `isThere`: whether position u exists; null:
+  /// all do. `meanwhile`, if not null, stands between the two.
   void addBatch(Placer &placer, Seq &seq, const Buffer &loaded, const Buffer &sum, int64_t batch, const Expr &column,
-                const std::function<Expr(Expr u)> &position, const std::function<Expr(Expr u)> &isThere) {
+                const std::function<Expr(Expr u)> &position, const std::function<Expr(Expr u)> &isThere,
+                const Stmt &meanwhile) {
     const Var u = makeVar("u"), c = makeVar("c"), v = makeVar("v");
     Seq fetch, four;
     placer.push(fetch, {u});
@@ -227,9 +228,11 @@ private:
     fetch.add(loop(LoopKind::vector, c, imm(width), four.take(), width));
     placer.pop();
     seq.add(loop(LoopKind::unroll, u, imm(batch), fetch.take()));
+    if (meanwhile)
+      seq.add(meanwhile);
     const Var l = makeVar("c");
     const Expr now = load(sum, lane()), then = now + load(loaded, kir::ref(v) * width + lane());
-    const Expr there = isThere(kir::ref(v));
+    const Expr there = isThere ? isThere(kir::ref(v)) : nullptr;
     seq.add(loop(
         LoopKind::unroll, v, imm(batch),
         {loop(LoopKind::vector, l, imm(width), {store(sum, lane(), there ? select(there, then, now) : then)}, width)}));
@@ -294,14 +297,14 @@ private:
     // Whole batches. Places behind the list's end are clamped; nothing of them is added.
     const Expr last = imm(tokens - 1);
     auto place = [&](const Expr &n) { return load(positions, min(first + n, last)); };
-    seq.add(loop(LoopKind::unroll, u, imm(ahead), {store(at, kir::ref(u), place(kir::ref(u)))}));
+    seq.add(ifThen(lt(imm(ahead - 1), count),
+                   {loop(LoopKind::unroll, u, imm(ahead), {store(at, kir::ref(u), place(kir::ref(u)))})}));
     placer.push(batch, {b});
     const Var w = makeVar("w");
     addBatch(
-        placer, batch, loaded, sum, ahead, column, [&](const Expr &n) { return load(at, n); },
-        [](const Expr &) { return Expr(); });
-    batch.add(loop(LoopKind::unroll, w, imm(ahead),
-                   {store(at, kir::ref(w), place((kir::ref(b) + 1) * ahead + kir::ref(w)))}));
+        placer, batch, loaded, sum, ahead, column, [&](const Expr &n) { return load(at, n); }, nullptr,
+        loop(LoopKind::unroll, w, imm(ahead),
+             {store(at, kir::ref(w), place((kir::ref(b) + 1) * ahead + kir::ref(w)))}));
     placer.pop();
     const Expr batches = placer.let("batches", count / imm(ahead));
     seq.add(loop(LoopKind::serial, b, batches, batch.take()));
@@ -310,7 +313,7 @@ private:
     const Expr done = placer.let("done", batches * ahead + kir::ref(r) * few);
     addBatch(
         placer, rest, loaded, sum, few, column, [&](const Expr &n) { return place(min(done + n, count + -1)); },
-        [&](const Expr &n) { return lt(done + n, count); });
+        [&](const Expr &n) { return lt(done + n, count); }, nullptr);
     placer.pop();
     seq.add(loop(LoopKind::serial, r, (count % imm(ahead) + (few - 1)) / imm(few), rest.take()));
 

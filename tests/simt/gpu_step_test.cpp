@@ -2,7 +2,9 @@
 #include "examples.h"
 
 #include "codegen/codegen.h"
+#include "codegen/cuda/jit.h"
 #include "codegen/cuda/nvrtc.h"
+#include "ir/facts.h"
 #include "support/diagnostics.h"
 #include "tests/support/whole_run.h"
 #include "tools/estimate/gpu_step.h"
@@ -140,6 +142,46 @@ TEST_F(GpuStepTest, PartsOfAStepAreAboveTheirFloors) {
   // By hand: three products of 16384 tokens, 768 and 50304, at 80% of 989 TFLOP/s; logits read and gradients written.
   EXPECT_NEAR(1e3 * floor[StepClass::classifier], 1e3 * 3 * 2 * 16384.0 * 768 * 50304 / (0.8 * 989e12), 0.2);
   EXPECT_NEAR(1e3 * floor[StepClass::cross_entropy], 1e3 * 2 * 16384.0 * 50304 * 2 / 4.3e12, 0.01);
+}
+
+/// Milliseconds that one row of the table takes which has so many of 65536 tokens.
+double msOfRow(int64_t tokens, const GpuRates &rates) {
+  const Target target = cudaTarget("cuda:sm_90a");
+  const std::unique_ptr<Module> m = gpt2(target, 64);
+  for (const auto &f : m->functions)
+    for (const Op &op : f->body) {
+      if (!op.is(OpKind::fused) || kindOf(op) != RecipeKind::scatter)
+        continue;
+      const LoweredGroup g = lowerGroup(op, defaultSchedule(op, target), target);
+      const CudaCode code = CudaJit(target, sharedFolder("cuda-cache")).compile({&g.kernel})[0];
+      const CudaPhase &phase = code.phases.back();
+      GpuKernelShape shape;
+      shape.blocks = 1, shape.threads = phase.threads;
+      for (const kir::Buffer &b : g.kernel.params) {
+        shape.parameters.push_back({b->dtype, b->size * int64_t(sizeOf(b->dtype))});
+        if (b->name == "firsts")
+          shape.parameters.back().growth = double(tokens);
+        if (b->name == "starts")
+          shape.parameters.back().growth = 0;
+      }
+      for (const SassFunction &function : disassemble(*code.image))
+        if (function.name == phase.symbol) {
+          const GpuLaunch l = gpuLaunchOf(function, shape, rates, 90);
+          EXPECT_EQ(l.warp.spills, 0);
+          EXPECT_FALSE(l.warp.isCut);
+          return 1e3 * l.seconds();
+        }
+    }
+  ADD_FAILURE() << "no sum by token";
+  return 0;
+}
+
+TEST_F(GpuStepTest, ManyTokensOfOneIdAddInTime) {
+  const double common = msOfRow(65536 / 20, rates), all = msOfRow(65536, rates);
+  RecordProperty("common_us", int(1e3 * common));
+  RecordProperty("all_us", int(1e3 * all));
+  EXPECT_LT(common, 0.4);  // the commonest word of a text
+  EXPECT_LT(all, 2);
 }
 
 TEST_F(GpuStepTest, GpusThatCannotRunAPlanAreRefused) {
