@@ -357,35 +357,27 @@ private:
     }
   }
 
-  /// Loads what is staged.
-  void emitStage(Seq &row) {
-    if (staged.empty())
-      return;
-    Seq thread;
-    Var t = makeVar("t");
-    for (const Kept &k : staged)
-      row.alloc(k.buffer);
-    placer.push(thread, {t});
-    eachColumn(thread, t, imm(0), columns, [&](Seq &element, const Expr &) {
-      std::vector<Expr> values;
-      for (const Kept &k : staged)
-        values.push_back(k.value);
-      values = placer.place(values, values.size() > 1);
-      for (unsigned n = 0; n < staged.size(); ++n)
-        element.add(store(staged[n].buffer, kir::ref(c), values[n]));
-    });
-    placer.pop();
-    row.add(loop(LoopKind::block_thread, t, imm(s.threads), thread.take()));
-  }
-
-  /// Maxima, and values that are kept, by all threads.
-  void emitMaxima(const Sweep &w, Seq &row) {
+  /// Maxima, by all threads, and, in the row's first sweep, what is staged.
+  void emitMaxima(const Sweep &w, bool isFirst, Seq &row) {
     std::vector<const Sum *> maxima;
     for (const Sum &sum : w.sums)
       if (sum.op != BinaryOp::add)
         maxima.push_back(&sum);
-    if (maxima.empty())
+    const std::vector<Kept> stages = isFirst ? staged : std::vector<Kept>();
+    if (maxima.empty() && stages.empty())
       return;
+    for (const Kept &k : stages)
+      row.alloc(k.buffer);
+    // A thread takes from memory what it stages.
+    auto asLoaded = [&](const Expr &e) {
+      std::map<const ExprNode *, Expr> memo;
+      return substitute(e, memo, [&](const Expr &n) -> Expr {
+        for (const Kept &k : stages)
+          if (n->kind == ExprKind::Load && n->buffer == k.buffer)
+            return k.value;
+        return nullptr;
+      });
+    };
     Seq thread;
     Var t = makeVar("t");
     std::vector<Buffer> accs, parts;
@@ -399,11 +391,16 @@ private:
     }
     eachColumn(thread, t, imm(0), columns, [&](Seq &element, const Expr &slot) {
       std::vector<Expr> values;
+      for (const Kept &k : stages)
+        values.push_back(k.value);
       for (const Sum *sum : maxima)
-        values.push_back(sum->element);
+        values.push_back(asLoaded(sum->element));
       values = placer.place(values, values.size() > 1);
+      unsigned at = 0;
+      for (const Kept &k : stages)
+        element.add(store(k.buffer, kir::ref(c), values[at++]));
       for (unsigned n = 0; n < maxima.size(); ++n)
-        element.add(store(accs[n], slot, binary(maxima[n]->op, load(accs[n], slot), values[n])));
+        element.add(store(accs[n], slot, binary(maxima[n]->op, load(accs[n], slot), values[at++])));
     });
     for (unsigned n = 0; n < maxima.size(); ++n)
       thread.add(store(parts[n], kir::ref(t), width == 1 ? load(accs[n], imm(0)) : hreduce(accs[n], maxima[n]->op)));
@@ -547,10 +544,9 @@ private:
   Stmt emitBlocks(const Point &point, const Point &rowPoint) {
     Seq row, last;
     placer.push(row, {rowVar});
-    emitStage(row);
     for (const Sweep &w : sweeps)
       if (w.stores.empty()) {
-        emitMaxima(w, row);
+        emitMaxima(w, &w == &sweeps.front(), row);
         emitSums(w, row);
       }
     std::vector<Expr> values;

@@ -57,6 +57,7 @@ Schedule defaults(const Op &fused, const Target &target) {
   if (target.isCuda()) {
     s.threads = 256;
     s.vec = target.lanes(DType::f32);
+    s.task = tokensOfChunk(scatterOf(fused)->operand(1)->type.elements());
     return s;
   }
   s.vec = 2 * target.lanes(DType::f32);
@@ -70,7 +71,7 @@ Schedule defaults(const Op &fused, const Target &target) {
 
 std::vector<Schedule> space(const Op &, const Schedule &base, const Target &target) {
   if (target.isCuda())
-    return {};  // a thread for each lane or column
+    return {};  // of its many small parts none is dear
   return ScheduleGrid(base)
       .over(&Schedule::task, {base.task / 2, base.task, 2 * base.task})
       .over(&Schedule::nc, {base.nc / 4 / 16 * 16, base.nc / 2 / 16 * 16, base.nc, 2 * base.nc})
@@ -92,7 +93,8 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
   LoweredGroup out;
   out.kernel.name = g.kernelName();
   if (s.threads > 0) {
-    addByLists(g, op, tables, out);
+    // Plans of before do not say how many tokens a block counts.
+    addByLists(g, op, tables, s.task > 0 ? roundUp(s.task, tokensOfChunk(1)) : tokensOfChunk(tokens), out);
     for (unsigned i : others)
       out.kernel.body.push_back(pointwiseLoops(g, {i}, s));
     return out;

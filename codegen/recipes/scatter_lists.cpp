@@ -39,11 +39,11 @@ Expr narrow(const Expr &e) { return cast(DType::i32, e); }
 
 class Lists {
 public:
-  Lists(GroupEval &g, const Op &op, llvm::ArrayRef<unsigned> tables, LoweredGroup &out)
+  Lists(GroupEval &g, const Op &op, llvm::ArrayRef<unsigned> tables, int64_t chunk, LoweredGroup &out)
       : g(g), op(op), tables(tables), out(out), dy(op.operand(0)), ids(op.operand(1)), table(op.result(0)->type),
         tokens(ids->type.elements()), rows(table.dim(0)), columns(table.dim(-1)),
         width(int(std::gcd(table.dim(-1), 4))) {
-    each = std::min(roundUp(ceilDiv(tokens, mostChunks), chunkThreads), mostOfChunk);
+    each = chunk;
     chunks = ceilDiv(tokens, each);
     segments = ceilDiv(rows, segmentRows);
   }
@@ -330,8 +330,12 @@ private:
 
 }  // namespace
 
-void addByLists(GroupEval &g, const Op &scatter, llvm::ArrayRef<unsigned> tables, LoweredGroup &out) {
-  Lists lists(g, scatter, tables, out);
+int64_t tokensOfChunk(int64_t tokens) {
+  return std::min(roundUp(ceilDiv(tokens, mostChunks), chunkThreads), mostOfChunk);
+}
+
+void addByLists(GroupEval &g, const Op &scatter, llvm::ArrayRef<unsigned> tables, int64_t chunk, LoweredGroup &out) {
+  Lists lists(g, scatter, tables, chunk, out);
   out.kernel.params = g.params(lists.makeWorkspaces());
   lists.build();
 }

@@ -52,10 +52,11 @@ std::vector<Case> someLoopTrees(std::set<std::string> &recipes) {
   std::vector<Case> cases;
   const Target target = cudaTarget("cuda:sm_90a");
   // Rows of several warps: those of one need no barrier, as each lane folds what it has stored itself. And a cache with
-  // more tokens than a block has threads.
-  constexpr int64_t cached = 300;
+  // more tokens than a block has threads, and ids of which some occur often.
+  constexpr int64_t cached = 300, often = 40;
   OneIn some(2);
-  for (auto [compute, tokens] : {std::pair{"fp32", int64_t(9)}, {"bf16", int64_t(9)}, {"fp32", cached}}) {
+  for (auto [compute, tokens] :
+       {std::pair{"fp32", int64_t(9)}, {"bf16", int64_t(9)}, {"fp32", cached}, {"bf16", often}, {"fp32", often}}) {
     if (some.skips())
       continue;
     const std::unique_ptr<Module> m = exampleForTarget(
@@ -70,10 +71,14 @@ std::vector<Case> someLoopTrees(std::set<std::string> &recipes) {
           continue;
         const std::string kind = op.attrs.getString("kind");
         if (kind == "matmul" || kind == "attention" || kind == "attention_grad" ||
+            (kind == "scatter") != (tokens == often) ||
             (kind == "attention_cached" ? tokens != cached || op.operand(0)->type.dim(1) != 1 : tokens == cached))
           continue;
         Group g = alone(op);
         std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()), 3);
+        if (tokens == often)
+          for (size_t i = 0; i < operands[1].data.size(); ++i)
+            operands[1].data[i] = i % 4 ? 1 : i % 16 / 4 ? 2 : 130;
         if (tokens == cached)
           for (Tensor &x : operands)
             if (x.type.dtype == DType::i64)

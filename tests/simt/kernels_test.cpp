@@ -155,6 +155,30 @@ TEST(CudaText, SumsOverTokensAndTensors) {
   check(cases);
 }
 
+TEST(CudaText, ListsOfTokens) {
+  std::vector<Case> cases;
+  auto add = [&](int64_t tokens, int64_t columns, int64_t rows, int64_t chunk, bool goesOn) {
+    Group g = group("scatter",
+                    fmt::format("%d: f32[{},{}]; %i: i32[{}]; %t: f32[{},{}]", tokens, columns, tokens, rows, columns),
+                    fmt::format("%e = embedding_grad %d, %i{} {{vocab={}}} : f32[{},{}]\nyield %e",
+                                goesOn ? ", %t" : "", rows, rows, columns));
+    std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()), 2 * rows);  // half of them outside
+    for (size_t n = 0; n < operands[1].data.size(); ++n)
+      if (n % 3)
+        operands[1].data[n] = n % 2 ? 5 : -1;
+    Schedule s = defaultSchedule(*g.fused, cudaTarget("cuda:sm_90a"));
+    s.task = chunk;
+    cases.push_back(makeCase(std::move(g), std::move(operands), s));
+  };
+  // Several chunks, several turns of a chunk, several segments of rows; widths of four, two, one column, several blocks
+  // for a row.
+  add(1300, 12, 9, 512, true);
+  add(2100, 6, 300, 1024, false);
+  add(700, 5, 140, 1024, true);
+  add(37, 1100, 3, 512, false);
+  check(cases);
+}
+
 TEST(CudaText, NarrowStorage) {
   std::vector<Case> cases;
   for (const char *type : {"bf16", "f16"}) {
