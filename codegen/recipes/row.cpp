@@ -178,6 +178,10 @@ private:
     return roots;
   }
 
+  bool isOfColumn(const Expr &e) const {
+    return !collect({e}, [&](const Expr &n) { return n->kind == ExprKind::Var && n->var == c; }).empty();
+  }
+
   void keepCostly() {
     std::map<const ExprNode *, std::pair<Expr, unsigned>> firstSweep;
     std::vector<std::pair<Expr, unsigned>> wanted;  // node and the sweep that computes it
@@ -186,8 +190,7 @@ private:
       for (Expr *e : rootsOf(sweeps[i]))
         roots.push_back(*e);
       for (const Expr &e : collect(roots, isCostly)) {
-        bool ofColumn = !collect({e}, [&](const Expr &n) { return n->kind == ExprKind::Var && n->var == c; }).empty();
-        if (!ofColumn)
+        if (!isOfColumn(e))
           continue;
         auto [it, isNew] = firstSweep.try_emplace(e.get(), std::pair{e, i});
         if (!isNew && it->second.second != i && !llvm::is_contained(wanted, it->second))
@@ -286,10 +289,6 @@ private:
 
   // ---- CUDA
 
-  static bool hasVar(const Expr &e, const Var &v) {
-    return !collect({e}, [&](const Expr &n) { return n->kind == ExprKind::Var && n->var == v; }).empty();
-  }
-
   /// Finds loads of the column that several sweeps make, and makes all of them read shared memory.
   void stageLoads() {
     std::vector<Expr> loads;  // in their order
@@ -299,7 +298,7 @@ private:
       for (Expr *e : rootsOf(w))
         roots.push_back(*e);
       for (const Expr &e : collect(roots, [&](const Expr &n) {
-             return n->kind == ExprKind::Load && n->buffer->storage == Storage::global && hasVar(n, c);
+             return n->kind == ExprKind::Load && n->buffer->storage == Storage::global && isOfColumn(n);
            }))
         if (sweepsOf[e.get()]++ == 0)
           loads.push_back(e);

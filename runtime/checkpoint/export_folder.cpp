@@ -42,7 +42,8 @@ bool isExported(const std::string &dir) {
       return false;
     if (isWeights(name))
       try {
-        const std::string *maker = SafetensorsFile(entry.path()).metadata(kMaker);
+        const SafetensorsFile file(entry.path());
+        const std::string *maker = file.metadata(kMaker);
         if (!maker || *maker != kMadeBy)
           return false;
         ours = true;

@@ -126,7 +126,7 @@ std::vector<const TensorInfo *> SafetensorsFile::all() const {
   return list;
 }
 
-const std::string *SafetensorsFile::metadata(llvm::StringRef key) const {
+const std::string *SafetensorsFile::metadata(llvm::StringRef key) const & {
   auto it = words.find(std::string_view(key));
   return it == words.end() ? nullptr : &it->second;
 }

@@ -62,7 +62,8 @@ public:
   /// Reads `bytes` of them, from byte `from` on.
   void read(const TensorInfo &t, int64_t from, void *to, int64_t bytes) const;
   /// A value of the header's metadata; null if there is no such key.
-  const std::string *metadata(llvm::StringRef key) const;
+  const std::string *metadata(llvm::StringRef key) const &;
+  const std::string *metadata(llvm::StringRef key) && = delete;
 
 private:
   std::string path;
