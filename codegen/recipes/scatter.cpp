@@ -93,8 +93,8 @@ LoweredGroup build(const Op &fused, const Schedule &s, const Target &, DType com
   LoweredGroup out;
   out.kernel.name = g.kernelName();
   if (s.threads > 0) {
-    // Plans of before do not say how many tokens a block counts.
-    addByLists(g, op, tables, s.task > 0 ? roundUp(s.task, tokensOfChunk(1)) : tokensOfChunk(tokens), out);
+    GPTC_CHECK(s.task > 0 && s.task % tokensOfChunk(1) == 0, "a scatter schedule with chunks of {}", s.task);
+    addByLists(g, op, tables, s.task, out);
     for (unsigned i : others)
       out.kernel.body.push_back(pointwiseLoops(g, {i}, s));
     return out;
