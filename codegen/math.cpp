@@ -140,6 +140,7 @@ MathExpansion expand(UnaryOp op) {
   Expr x = ref(v);
   switch (op) {
   case UnaryOp::exp:
+  case UnaryOp::exp_approx:
     return {v, expansionOfExp(x)};
   case UnaryOp::exp2: {
     Var r = makeVar("r", DType::f32);
@@ -161,8 +162,8 @@ MathExpansion expand(UnaryOp op) {
 }  // namespace
 
 const MathExpansion &expandMath(UnaryOp op) {
-  static const std::array<MathExpansion, int(UnaryOp::round_f16) + 1> all = [] {
-    std::array<MathExpansion, int(UnaryOp::round_f16) + 1> a;
+  static const std::array<MathExpansion, kir::numUnaryOps> all = [] {
+    std::array<MathExpansion, kir::numUnaryOps> a;
     for (size_t i = 0; i < a.size(); ++i)
       a[i] = expand(UnaryOp(i));
     return a;

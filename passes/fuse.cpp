@@ -12,6 +12,9 @@
 //   pointwise  pointwise and gather ops on one domain. Updates of parameters (adamw, sgd, adafactor) stay alone: the
 //              working set of adamw is seven arrays already, and parameters of one shape share one kernel
 //   fold       sums over the same leading dimensions, in the same blocks, that share an operand
+//   row_fold   on GPUs: a row group and a fold group that read two tensors both, as the gradients of a norm do, if
+//   every
+//              multiprocessor gets a block of rows
 // All other ops form groups of their own.
 //
 // Algorithm
@@ -27,9 +30,9 @@
 //   4. The results of a group are the values used outside (of attention ops all). Its operands are in order of first
 //      use.
 //
-// Options, for ablation: epilogue, row, pointwise, fold (default true) allow a kind of growth; bias (default true)
-// allows matmuls to take in a bias or its gradient. max (default 32) bounds the ops of a group, except for groups of
-// scalars, whose kernels are one task.
+// Options, for ablation: epilogue, row, pointwise, fold, row_fold (default true) allow a kind of growth; bias (default
+// true) allows matmuls to take in a bias or its gradient. max (default 32) bounds the ops of a group, except for groups
+// of scalars, whose kernels are one task.
 #include "passes/pass.h"
 
 #include "ir/access.h"
@@ -41,6 +44,7 @@
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SetVector.h"
 
 #include <algorithm>
 
@@ -112,6 +116,8 @@ public:
       if (options.values.getBool("bias", true))
         joinBiasGradients();
       joinSums();
+      if (options.target && options.target->isCuda() && options.values.getBool("row_fold", true))
+        joinRowsAndSums();
     }
   }
 
@@ -416,6 +422,54 @@ private:
             tryMerge(u, other);
           }
     }
+  }
+
+  /// Merges `fold` units with the `row` unit that reads two tensors of theirs.
+  void joinRowsAndSums() {
+    constexpr int64_t leastColumns = 64, mostSums = 8192, rowsAtOnce = 8;  // what the recipe takes
+    for (auto &owned : units) {
+      Unit *u = owned.get();
+      if (u->ops.empty() || u->kind != RecipeKind::fold)
+        continue;
+      const Op &sum = *u->anchor;
+      const Type &domain = sum.operand(0)->type;
+      const int64_t fold = sum.attrs.getInt("fold");
+      int64_t sums = 0;
+      for (const Op *op : u->ops)
+        sums += op->numResults() * domain.dim(-1);
+      if (domain.rank() < 2 || sum.result(0)->type.rank() != 1 || domain.dim(-1) < leastColumns || sums > mostSums ||
+          fold <= 0 || fold % rowsAtOnce || domain.rows() % fold ||
+          domain.rows() / fold < int64_t(options.target->processors) ||
+          domain.slice(0, domain.rank() - 1).sameShape(domain.slice(domain.rank() - 1, domain.rank())))
+        continue;
+      Unit *with = nullptr;
+      for (const Value *v : sum.operands())
+        for (Op *user : v->users())
+          if (Unit *other = unitOfOp(user); !with && other && other->kind == RecipeKind::row &&
+                                            domainOf(*other->anchor).sameShape(domain) && sharedTensors(*u, *other) > 1)
+            with = other;
+      if (!with || int64_t(u->ops.size() + with->ops.size()) > maxOps || !edgesFit(with, u) || !edgesFit(u, with) ||
+          llvm::any_of(with->ops, [](const Op *op) { return op->def().fusion == FusionKind::gather; }))
+        continue;
+      Op *anchor = with->anchor;
+      if (Unit *merged = tryMerge(with, u)) {
+        merged->kind = RecipeKind::row_fold;
+        merged->anchor = anchor;
+      }
+    }
+  }
+  /// The number of tensors as large as the domain that both units read from memory.
+  unsigned sharedTensors(const Unit &a, const Unit &b) const {
+    auto reads = [&](const Unit &u) {
+      llvm::SmallSetVector<const Value *, 8> all;
+      for (const Op *op : u.ops)
+        for (const Value *v : op->operands())
+          if (v->type.sameShape(a.anchor->operand(0)->type))
+            all.insert(source(v));
+      return all;
+    };
+    const auto ofB = reads(b);
+    return unsigned(llvm::count_if(reads(a), [&](const Value *v) { return ofB.contains(v); }));
   }
 
   // ---- step 4 ----

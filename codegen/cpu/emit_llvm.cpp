@@ -402,6 +402,7 @@ private:
         return call(llvm::Intrinsic::floor);
       // f64 is for tests: libm, element by element.
       case UnaryOp::exp:
+      case UnaryOp::exp_approx:
         return call(llvm::Intrinsic::exp);
       case UnaryOp::exp2:
         return call(llvm::Intrinsic::exp2);

@@ -272,7 +272,7 @@ private:
       return load(e->buffer, a[0]);
     case ExprKind::Unary:
       if (t == DType::f32 && expandMath(e->uop).result)
-        functions.insert(e->uop);
+        functions.insert(e->uop == UnaryOp::exp_approx ? UnaryOp::exp : e->uop);
       return lift(a, [&](Args x) { return unaryText(e->uop, t, x[0]); });
     case ExprKind::Binary: {
       const bool wide = t == DType::i64 && e->bop < BinaryOp::eq;

@@ -92,6 +92,8 @@ std::string unaryText(UnaryOp op, DType t, const std::string &x) {
     return fmt::format("roundBF16({})", x);
   case UnaryOp::round_f16:
     return fmt::format("roundF16({})", x);
+  case UnaryOp::exp_approx:
+    return t == DType::f32 ? fmt::format("expApproximate({}, expF32)", x) : fmt::format("exp({})", x);
   default:
     return fmt::format("{}{}({})", functionOf(op), t == DType::f32 ? "F32" : "", x);
   }

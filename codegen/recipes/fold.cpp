@@ -11,7 +11,7 @@
 //                is slow, 16 chains side by side are not.
 // The first two add `unroll` rows each time they load the partial sums, which stand in a stack buffer of `nc` columns.
 // CUDA has two phases too: first a thread for each column of each block, then one for each column.
-#include "codegen/recipes/place.h"
+#include "codegen/recipes/fold_sums.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
 #include "support/diagnostics.h"
@@ -70,7 +70,11 @@ public:
       else
         others.push_back(i);
     }
-    findSums();
+    std::vector<Expr> roots;
+    for (const Output &o : results)
+      roots.push_back(o.value);
+    sums = FoldSums(roots, rows);
+    fold = sums.fold;
     blocks = ceilDiv(rows, fold);
     if (s.threads > 0)
       threadPhases();
@@ -97,25 +101,6 @@ private:
     unsigned result;
     Expr value;
   };
-  struct Sum {
-    Expr node, element, init;
-  };
-
-  void findSums() {
-    std::vector<Expr> roots;
-    for (const Output &o : results)
-      roots.push_back(o.value);
-    for (const Expr &e : collect(roots, [](const Expr &e) { return e->kind == ExprKind::Reduce; })) {
-      GPTC_CHECK(e->axis == ReduceAxis::fold && e->bop == BinaryOp::add, "the fold recipe only sums over rows");
-      bool nested = !collect(e->args, [](const Expr &a) { return a->kind == ExprKind::Reduce; }).empty();
-      GPTC_CHECK(!nested, "a sum of sums in a fold group");
-      int64_t f = e->fold <= 0 ? rows : std::min(e->fold, rows);
-      GPTC_CHECK(sums.empty() || f == fold, "sums over blocks of {} and {} rows in one group", f, fold);
-      fold = f;
-      sums.push_back({e, e->args[0], e->args.size() > 1 ? e->args[1] : fimm(0, e->dtype)});
-    }
-    GPTC_CHECK(!sums.empty(), "no sum in a fold group");
-  }
 
   Buffer perSum(const char *name, unsigned k, Storage storage, int64_t size) {
     return makeBuffer(fmt::format("{}{}", name, k), sums[k].node->dtype, storage, size);
@@ -230,16 +215,8 @@ private:
   /// Stores the results of column `col` from the values of the sums.
   void finishResults(Seq &element, llvm::ArrayRef<Expr> totals, const Expr &col) {
     std::vector<Expr> values;
-    std::map<const ExprNode *, Expr> memo;
-    for (const Output &o : results) {
-      Expr e = substitute(o.value, memo, [&](const Expr &n) -> Expr {
-        for (unsigned k = 0; k < sums.size(); ++k)
-          if (n == sums[k].node)
-            return totals[k];
-        return nullptr;
-      });
-      values.push_back(at(e, nullptr, col));
-    }
+    for (const Output &o : results)
+      values.push_back(at(sums.withTotals(o.value, totals), nullptr, col));
     values = placer.place(values, values.size() > 1);
     for (auto [o, value] : llvm::zip(results, values))
       element.add(storeAt(o, columnPoint, value, nullptr, col));
@@ -343,20 +320,10 @@ private:
   /// Adds the blocks' sums of a column in order and stores its results. In the workspaces the sums are `stride`
   /// elements apart, from `first` on.
   void addBlocks(Seq &column, const Expr &col, const Expr &first, int64_t stride) {
-    std::vector<Expr> inits, totals;
-    for (const Sum &sum : sums)
+    std::vector<Expr> inits;
+    for (const FoldSum &sum : sums)
       inits.push_back(at(sum.init, nullptr, col));
-    inits = placer.place(inits);
-    Var b = makeVar("b");
-    Seq add;
-    for (unsigned k = 0; k < sums.size(); ++k) {
-      Buffer acc = perSum("acc", k, Storage::reg, 1);
-      column.alloc(acc);
-      column.add(store(acc, imm(0), inits[k]));
-      add.add(store(acc, imm(0), load(acc, imm(0)) + load(workspaces[k], first + kir::ref(b) * stride)));
-      totals.push_back(load(acc, imm(0)));
-    }
-    column.add(loop(LoopKind::serial, b, imm(blocks), add.take()));
+    const std::vector<Expr> totals = sums.addBlocks(column, placer.place(inits), workspaces, first, stride, blocks);
     finishResults(column, totals, col);
   }
 
@@ -379,7 +346,7 @@ private:
     placer.push(walk, {q});
     placer.push(add, {v});
     std::vector<Expr> elements;
-    for (const Sum &sum : sums)
+    for (const FoldSum &sum : sums)
       elements.push_back(at(sum.element, (firstBlock + kir::ref(v)) * imm(fold) + kir::ref(q), kir::ref(col)));
     elements = placer.place(elements, elements.size() > 1);
     for (unsigned k = 0; k < sums.size(); ++k)
@@ -453,7 +420,7 @@ private:
     placer.push(walk, {q});
     Expr row = placer.let("row", first + kir::ref(q));
     std::vector<Expr> roots;
-    for (const Sum &sum : sums)
+    for (const FoldSum &sum : sums)
       roots.push_back(at(sum.element, row, col));
     for (const Output &o : full)
       roots.push_back(at(o.value, row, col));
@@ -486,7 +453,7 @@ private:
   Point point, columnPoint;
   Placer placer;
   std::vector<Output> results, full;
-  std::vector<Sum> sums;
+  FoldSums sums;
   std::vector<Buffer> part, total, workspaces;
   std::vector<Stmt> body;
 };

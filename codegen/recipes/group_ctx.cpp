@@ -217,6 +217,14 @@ Expr GroupEval::loadAt(const Buffer &b, const Type &t, const Point &p) {
   return isFloat(t.dtype) && e->dtype != compute ? cast(compute, e) : e;
 }
 
+Expr GroupEval::stored(unsigned result, const Point &p) {
+  const Expr e = at(output(result), p);
+  const DType t = storageOf(fused.result(result)->type.dtype);
+  const bool again = e->kind == ExprKind::Unary && ((e->uop == UnaryOp::round_bf16 && t == DType::bf16) ||
+                                                    (e->uop == UnaryOp::round_f16 && t == DType::f16));
+  return again ? e->args[0] : e;
+}
+
 Stmt GroupEval::storeOutput(unsigned result, const Point &p, Expr e) {
   const Type &t = fused.result(result)->type;
   DType stored = storageOf(t.dtype);
@@ -251,6 +259,9 @@ public:
   }
   Expr stream() override { return g.stream(op); }
   DType compute() override { return g.compute; }
+  Expr rowExp(Expr x) override {
+    return unary(g.approximates && g.compute == DType::f32 ? UnaryOp::exp_approx : UnaryOp::exp, std::move(x));
+  }
 
 private:
   GroupEval &g;

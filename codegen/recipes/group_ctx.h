@@ -38,6 +38,8 @@ public:
   const Op &fused;
   const Block &body;
   const DType compute;
+  /// Whether ops may take instructions of a GPU whose results are not those of the CPU to the last bit.
+  bool approximates = false;
   /// Global buffers of the fused op's operands and results, in order.
   std::vector<kir::Buffer> inputs, outputs;
   /// The body's value that becomes result i.
@@ -67,6 +69,8 @@ public:
   DType valueOf(DType t) const { return isFloat(t) ? compute : t; }
   /// The load of a buffer that holds a tensor of type `t`.
   kir::Expr loadAt(const kir::Buffer &b, const Type &t, const Point &p);
+  /// The value of output i at a point, without a rounding that its store makes again.
+  kir::Expr stored(unsigned result, const Point &p);
   /// The store output[p] = e, with e in compute dtype.
   kir::Stmt storeOutput(unsigned result, const Point &p, kir::Expr e);
 

@@ -23,12 +23,11 @@
 #include "codegen/recipes/place.h"
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
+#include "codegen/recipes/row_sums.h"
 #include "support/diagnostics.h"
 
 #include <algorithm>
 #include <functional>
-#include <limits>
-#include <numeric>
 
 namespace gptc {
 
@@ -45,24 +44,6 @@ bool isCostly(const Expr &e) {
                                         e->uop == UnaryOp::sin || e->uop == UnaryOp::cos);
 }
 
-/// Columns that a thread takes together on CUDA: 16 bytes of the widest type that the rows hold, as far as rows begin
-/// at multiples of that.
-int columnsAtOnce(const Op &fused) {
-  const int64_t columns = groupDomain(fused).dim(-1);
-  int64_t stride = 16, bytes = 2;
-  auto look = [&](const Type &type) {
-    if (type.rank() == 0 || type.dims.back().logical != columns)
-      return;
-    stride = std::gcd(stride, type.dims.back().padded);
-    bytes = std::max(bytes, int64_t(sizeOf(type.dtype)));
-  };
-  for (const Value *v : fused.operands())
-    look(v->type);
-  for (unsigned i = 0; i < fused.numResults(); ++i)
-    look(fused.result(i)->type);
-  return int(std::gcd(stride, std::max<int64_t>(1, 16 / bytes)));
-}
-
 class RowBuilder {
 public:
   RowBuilder(const Op &fused, const Schedule &s, const Target &target, DType compute)
@@ -76,13 +57,14 @@ public:
   LoweredGroup build() {
     std::vector<unsigned> others;
     Point rowPoint, point;
+    g.approximates = cuda;
     rowPoint.add(kir::ref(rowVar), domainRows());
     point.add(kir::ref(rowVar), domainRows()).add(kir::ref(c), llvm::ArrayRef<Dim>(domain.dims).take_back());
     g.setDomain(point);
     for (unsigned i = 0; i < g.fused.numResults(); ++i) {
       llvm::ArrayRef<Dim> dims = g.fused.result(i)->type.dims;
       if (sameExtents(dims, domain.dims))
-        full.push_back({i, placer.intern(g.at(g.output(i), point))});
+        full.push_back({i, placer.intern(cuda ? g.stored(i, point) : g.at(g.output(i), point))});
       else if (sameExtents(dims, domainRows()))
         perRow.push_back({i, placer.intern(g.at(g.output(i), rowPoint))});
       else
@@ -110,59 +92,26 @@ private:
     unsigned result;
     Expr value;
   };
-  struct Sum {
-    Expr node;
-    Var result;
-    BinaryOp op;
-    Expr element;
-  };
   struct Kept {
     Buffer buffer;
     Expr value;
   };
   struct Sweep {
-    std::vector<Sum> sums;
+    std::vector<RowSum> sums;
     std::vector<Output> stores;
     std::vector<Kept> keeps;
   };
 
   llvm::ArrayRef<Dim> domainRows() const { return llvm::ArrayRef<Dim>(domain.dims).drop_back(); }
 
-  /// Groups Reduce nodes by level and replaces them by the variables that will hold their results.
+  /// One sweep for each level of sums, and a last one that stores the full outputs.
   void findSweeps() {
-    std::vector<Expr> roots;
-    for (const auto *list : {&full, &perRow})
-      for (const Output &o : *list)
-        roots.push_back(o.value);
-    std::map<const ExprNode *, unsigned> level;
-    std::map<const ExprNode *, Expr> result;
-    for (const Expr &e : collect(roots, [](const Expr &) { return true; })) {
-      unsigned l = 0;
-      for (const Expr &a : e->args)
-        l = std::max(l, level[a.get()]);
-      if (e->kind == ExprKind::Reduce) {
-        GPTC_CHECK(e->axis == ReduceAxis::row, "the row recipe cannot sum over other dimensions");
-        if (sweeps.size() <= l)
-          sweeps.resize(l + 1);
-        Var v = makeVar(e->bop == BinaryOp::max ? "rowmax" : "rowsum", e->dtype);
-        sweeps[l].sums.push_back({e, v, e->bop, e->args[0]});
-        result[e.get()] = kir::ref(v);
-        ++l;
-      }
-      level[e.get()] = l;
-    }
-    auto resolve = [&](Expr &e) {
-      e = placer.intern(substitute(e, resolved, [&](const Expr &n) -> Expr {
-        auto it = result.find(n.get());
-        return it == result.end() ? nullptr : it->second;
-      }));
-    };
-    for (Sweep &w : sweeps)
-      for (Sum &sum : w.sums)
-        resolve(sum.element);
+    std::vector<Expr *> roots;
     for (auto *list : {&full, &perRow})
       for (Output &o : *list)
-        resolve(o.value);
+        roots.push_back(&o.value);
+    for (std::vector<RowSum> &sums : takeRowSums(placer, roots))
+      sweeps.push_back({std::move(sums), {}, {}});
     if (!full.empty())
       sweeps.push_back({{}, full, {}});
   }
@@ -171,7 +120,7 @@ private:
     std::vector<Expr *> roots;
     for (Kept &k : w.keeps)
       roots.push_back(&k.value);
-    for (Sum &sum : w.sums)
+    for (RowSum &sum : w.sums)
       roots.push_back(&sum.element);
     for (Output &o : w.stores)
       roots.push_back(&o.value);
@@ -231,17 +180,13 @@ private:
     }
   }
 
-  static Expr startOf(const Sum &sum) {
-    return fimm(sum.op == BinaryOp::add ? 0 : -std::numeric_limits<double>::infinity(), sum.node->dtype);
-  }
-
   void emitSweep(const Sweep &w, const Point &point, Seq &row) {
     std::vector<Buffer> accs;
-    for (const Sum &sum : w.sums) {
+    for (const RowSum &sum : w.sums) {
       Buffer acc = makeBuffer("acc", sum.node->dtype, Storage::reg, lanes);
       row.alloc(acc);
       Var i = makeVar("i");
-      row.add(loop(LoopKind::vector, i, imm(lanes), {store(acc, lane(), startOf(sum))}, lanes));
+      row.add(loop(LoopKind::vector, i, imm(lanes), {store(acc, lane(), sum.start())}, lanes));
       accs.push_back(acc);
     }
     for (const Kept &k : w.keeps)
@@ -358,8 +303,8 @@ private:
 
   /// Maxima, by all threads, and, in the row's first sweep, what is staged.
   void emitMaxima(const Sweep &w, bool isFirst, Seq &row) {
-    std::vector<const Sum *> maxima;
-    for (const Sum &sum : w.sums)
+    std::vector<const RowSum *> maxima;
+    for (const RowSum &sum : w.sums)
       if (sum.op != BinaryOp::add)
         maxima.push_back(&sum);
     const std::vector<Kept> stages = isFirst ? staged : std::vector<Kept>();
@@ -381,18 +326,18 @@ private:
     Var t = makeVar("t");
     std::vector<Buffer> accs, parts;
     placer.push(thread, {t});
-    for (const Sum *sum : maxima) {
+    for (const RowSum *sum : maxima) {
       parts.push_back(makeBuffer("part", sum->node->dtype, Storage::shared, s.threads));
       row.alloc(parts.back());
       accs.push_back(makeBuffer("acc", sum->node->dtype, Storage::reg, width));
       thread.alloc(accs.back());
-      thread.add(loop(LoopKind::vector, makeVar("l"), imm(width), {store(accs.back(), lane(), startOf(*sum))}, width));
+      thread.add(loop(LoopKind::vector, makeVar("l"), imm(width), {store(accs.back(), lane(), sum->start())}, width));
     }
     eachColumn(thread, t, imm(0), columns, [&](Seq &element, const Expr &slot) {
       std::vector<Expr> values;
       for (const Kept &k : stages)
         values.push_back(k.value);
-      for (const Sum *sum : maxima)
+      for (const RowSum *sum : maxima)
         values.push_back(asLoaded(sum->element));
       values = placer.place(values, values.size() > 1);
       unsigned at = 0;
@@ -411,15 +356,15 @@ private:
 
   /// Sums. Costly terms, and what is kept, are computed by all threads; then each lane adds its own.
   void emitSums(const Sweep &w, Seq &row) {
-    std::vector<const Sum *> adds;
+    std::vector<const RowSum *> adds;
     bool costly = !w.keeps.empty();
-    for (const Sum &sum : w.sums)
+    for (const RowSum &sum : w.sums)
       if (sum.op == BinaryOp::add) {
         adds.push_back(&sum);
         costly |= !collect({sum.element}, isCostly).empty();
       }
     std::vector<Buffer> parts;
-    for (const Sum *sum : adds) {
+    for (const RowSum *sum : adds) {
       parts.push_back(makeBuffer("part", sum->node->dtype, Storage::shared, lanes));
       row.alloc(parts.back());
     }
@@ -433,7 +378,7 @@ private:
 
   /// Adds terms(n, i) for i = 0, 1, ... to the sums of the lanes, which begin with parts, or with +0.
   template <class F>
-  Stmt addToLanes(const std::vector<const Sum *> &adds, llvm::ArrayRef<Buffer> parts, int64_t count, bool goesOn,
+  Stmt addToLanes(const std::vector<const RowSum *> &adds, llvm::ArrayRef<Buffer> parts, int64_t count, bool goesOn,
                   const F &addTerms) {
     Seq thread, element;
     Var t = makeVar("t"), i = makeVar("i");
@@ -442,7 +387,7 @@ private:
     for (unsigned n = 0; n < adds.size(); ++n) {
       accs.push_back(makeBuffer("acc", adds[n]->node->dtype, Storage::reg, 1));
       thread.alloc(accs.back());
-      thread.add(store(accs.back(), imm(0), goesOn ? load(parts[n], kir::ref(t)) : startOf(*adds[n])));
+      thread.add(store(accs.back(), imm(0), goesOn ? load(parts[n], kir::ref(t)) : adds[n]->start()));
     }
     Expr steps = imm(count / lanes);
     if (const int64_t rest = count % lanes)
@@ -459,24 +404,24 @@ private:
     return loop(LoopKind::block_thread, t, imm(lanes), thread.take());
   }
 
-  void sumByLanes(const std::vector<const Sum *> &adds, llvm::ArrayRef<Buffer> parts, Seq &row) {
+  void sumByLanes(const std::vector<const RowSum *> &adds, llvm::ArrayRef<Buffer> parts, Seq &row) {
     row.add(addToLanes(adds, parts, columns, false, [&](const Expr &column) {
       placer.let(c, column);
       std::vector<Expr> values;
-      for (const Sum *sum : adds)
+      for (const RowSum *sum : adds)
         values.push_back(sum->element);
       return placer.place(values, values.size() > 1);
     }));
   }
 
-  void sumInTiles(const Sweep &w, const std::vector<const Sum *> &adds, llvm::ArrayRef<Buffer> parts, Seq &row) {
+  void sumInTiles(const Sweep &w, const std::vector<const RowSum *> &adds, llvm::ArrayRef<Buffer> parts, Seq &row) {
     const int64_t room = termsBytes / int64_t(sizeOf(g.compute)) / std::max<int64_t>(1, int64_t(adds.size()));
     const int64_t tile = std::min(roundUp(columns, lanes), std::max<int64_t>(room / lanes, 1) * lanes),
                   tiles = columns / tile;
     for (const Kept &k : w.keeps)
       row.alloc(k.buffer);
     std::vector<Buffer> terms;
-    for (const Sum *sum : adds) {
+    for (const RowSum *sum : adds) {
       terms.push_back(makeBuffer("terms", sum->node->dtype, Storage::shared, tile));
       row.alloc(terms.back());
     }
@@ -484,7 +429,7 @@ private:
       const Var t = makeVar("t");
       std::vector<Stmt> starts;
       for (unsigned n = 0; n < adds.size(); ++n)
-        starts.push_back(store(parts[n], kir::ref(t), startOf(*adds[n])));
+        starts.push_back(store(parts[n], kir::ref(t), adds[n]->start()));
       row.add(loop(LoopKind::block_thread, t, imm(lanes), std::move(starts)));
     }
     auto one = [&](Seq &seq, const Expr &first, int64_t count, bool goesOn) {
@@ -495,7 +440,7 @@ private:
         std::vector<Expr> values;
         for (const Kept &k : w.keeps)
           values.push_back(k.value);
-        for (const Sum *sum : adds)
+        for (const RowSum *sum : adds)
           values.push_back(sum->element);
         values = placer.place(values, values.size() > 1);
         unsigned at = 0;
@@ -529,7 +474,39 @@ private:
   }
 
   /// The last sweep, by all threads.
+  /// The full outputs. What they select by a condition of the row alone, as whether it has a target, is asked once for
+  /// the row and not for each element.
   void emitStores(const Sweep &w, const Point &point, Seq &row) {
+    const Expr condition = conditionOf(w);
+    if (!condition)
+      return emitElements(w, point, row);
+    const Expr asked = placer.place(condition);
+    std::vector<Stmt> arms[2];
+    for (unsigned i : {1u, 2u}) {
+      Sweep arm = w;
+      std::map<const ExprNode *, Expr> memo;
+      for (Output &o : arm.stores)
+        o.value = placer.intern(substitute(o.value, memo, [&](const Expr &n) -> Expr {
+          return n->kind == ExprKind::Select && n->args[0] == condition ? n->args[i] : nullptr;
+        }));
+      Seq seq;
+      placer.push(seq, {});
+      emitElements(arm, point, seq);
+      placer.pop();
+      arms[i - 1] = seq.take();
+    }
+    row.add(ifThen(asked, std::move(arms[0]), std::move(arms[1])));
+  }
+  Expr conditionOf(const Sweep &w) const {
+    std::vector<Expr> roots;
+    for (const Output &o : w.stores)
+      roots.push_back(o.value);
+    for (const Expr &e : collect(roots, [](const Expr &n) { return n->kind == ExprKind::Select; }))
+      if (!isOfColumn(e->args[0]))
+        return e->args[0];
+    return nullptr;
+  }
+  void emitElements(const Sweep &w, const Point &point, Seq &row) {
     Seq thread;
     Var t = makeVar("t");
     placer.push(thread, {t});
@@ -577,7 +554,6 @@ private:
   std::vector<Output> full, perRow;
   std::vector<Sweep> sweeps;
   std::vector<Kept> staged;  // loads that several sweeps share, on CUDA
-  std::map<const ExprNode *, Expr> resolved;
 };
 
 bool matches(const Op &fused) {

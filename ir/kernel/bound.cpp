@@ -109,6 +109,8 @@ double unitsOf(UnaryOp op) {
     return 5;
   case UnaryOp::rsqrt:
     return 3;  // a square root and a division
+  case UnaryOp::exp_approx:
+    return 5;
   default:
     return 1;
   }
@@ -133,6 +135,11 @@ Value unaryValue(UnaryOp op, DType t, Value a) {
     return rounded(t, {r, a.e == 0 ? 0 : r * std::expm1(a.e)}, unitsOf(op));
   case UnaryOp::exp2:
     return rounded(t, {r, a.e == 0 ? 0 : r * std::expm1(a.e * std::log(2.0))}, unitsOf(op));
+  case UnaryOp::exp_approx:
+    if (!std::isfinite(a.v) || (a.v == 0 && a.e == 0))
+      return {r, 0};
+    return rounded(t, {r, (r == 0 ? 0 : r * std::expm1(a.e + (std::fabs(a.v) + a.e) * 0x1p-23)) + 0x1p-126},
+                   unitsOf(op));
   case UnaryOp::log:
     return rounded(t, {r, a.e == 0 ? 0 : below > 0 ? a.e / below : infinity}, unitsOf(op));
   case UnaryOp::sqrt:
@@ -452,7 +459,7 @@ void boundErrors(const Kernel &k, std::vector<std::vector<Bounded>> &buffers) {
 
 bool usesApproximations(const Kernel &k) {
   std::string text = print(k);
-  for (const char *f : {"exp(", "exp2(", "log(", "tanh(", "sin(", "cos("})
+  for (const char *f : {"exp(", "exp2(", "log(", "tanh(", "sin(", "cos(", "exp_approx("})
     if (text.find(f) != std::string::npos)
       return true;
   return false;

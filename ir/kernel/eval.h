@@ -209,6 +209,7 @@ template <typename F> F evalUnaryFloat(UnaryOp op, F a) {
   case UnaryOp::rsqrt:
     return F(1) / std::sqrt(a);
   case UnaryOp::exp:
+  case UnaryOp::exp_approx:
     return std::exp(a);
   case UnaryOp::exp2:
     return std::exp2(a);

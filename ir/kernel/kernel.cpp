@@ -82,6 +82,7 @@ Expr simplifyInt(BinaryOp op, const Expr &a, const Expr &b) {
 bool foldsExactly(UnaryOp op) {
   switch (op) {
   case UnaryOp::exp:
+  case UnaryOp::exp_approx:
   case UnaryOp::exp2:
   case UnaryOp::log:
   case UnaryOp::tanh:

@@ -125,8 +125,12 @@ enum class UnaryOp : uint8_t {
   sin,
   cos,
   round_bf16,
-  round_f16
+  round_f16,
+  /// exp by a GPU's instruction for powers of two: with a relative error of at most 2^-22 + |x| 2^-23; results below
+  /// 2^-126 may be 0. Exact for 0, infinities and NaN. On CPUs it is exp.
+  exp_approx
 };
+constexpr int numUnaryOps = int(UnaryOp::exp_approx) + 1;
 enum class BinaryOp : uint8_t { add, sub, mul, div, rem, min, max, and_, or_, xor_, shl, shr, eq, ne, lt, le, gt, ge };
 
 /// The elements that a symbolic Reduce sums. row: the last dimension of the domain. fold: all leading dimensions, in

@@ -18,10 +18,11 @@ enum class RecipeKind {
   attention_cached,
   scatter,
   collective,
+  row_fold,
 };
 template <>
 inline constexpr auto wordsOf<RecipeKind> =
     std::to_array({"pointwise", "row", "fold", "reduce_all", "matmul", "pack", "attention", "attention_grad",
-                   "attention_cached", "scatter", "collective"});
+                   "attention_cached", "scatter", "collective", "row_fold"});
 
 }  // namespace gptc

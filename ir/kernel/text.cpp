@@ -42,8 +42,8 @@ const char *nameOf(LoopKind k) {
 }
 
 const char *nameOf(UnaryOp op) {
-  constexpr const char *names[] = {"neg",  "abs",   "sqrt", "rsqrt", "exp", "exp2",       "log",
-                                   "tanh", "floor", "not",  "sin",   "cos", "round_bf16", "round_f16"};
+  constexpr const char *names[] = {"neg",   "abs", "sqrt", "rsqrt", "exp",        "exp2",      "log",       "tanh",
+                                   "floor", "not", "sin",  "cos",   "round_bf16", "round_f16", "exp_approx"};
   return names[int(op)];
 }
 

@@ -100,7 +100,7 @@ OpDef define_cross_entropy() {
       },
       .lower = [](LowerCtx &c) -> std::vector<Expr> {
         Expr x = c.operand(0), most = c.rowMax(x);
-        Expr lse = most + kir::unary(UnaryOp::log, c.rowSum(kir::unary(UnaryOp::exp, x - most)));
+        Expr lse = most + kir::unary(UnaryOp::log, c.rowSum(c.rowExp(x - most)));
         Target t(c);
         std::vector<Expr> at = c.index();
         // A row without a loss loads element 0 and ignores it, so that every load is in bounds.
@@ -153,7 +153,7 @@ OpDef define_cross_entropy_grad() {
       },
       .lower = [](LowerCtx &c) -> std::vector<Expr> {
         Target t(c);
-        Expr p = kir::unary(UnaryOp::exp, c.operand(0) - c.rowOperand(2));
+        Expr p = c.rowExp(c.operand(0) - c.rowOperand(2));
         // Columns are compared as i32 if they fit: twice the lanes.
         DType narrow = c.op.operand(0)->type.dim(-1) <= INT32_MAX ? DType::i32 : DType::i64;
         Expr hit = kir::binary(BinaryOp::eq, kir::cast(narrow, c.index().back()), kir::cast(narrow, t.index));

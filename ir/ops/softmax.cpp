@@ -133,7 +133,7 @@ OpDef define_softmax() {
                     },
                 .lower =
                     [](LowerCtx &c, Expr x) {
-                      Expr e = kir::unary(kir::UnaryOp::exp, x - c.rowMax(x));
+                      Expr e = c.rowExp(x - c.rowMax(x));
                       return e * (c.f(1) / c.rowSum(e));
                     }});
 }

@@ -16,7 +16,7 @@ namespace gptc::test {
 struct Case {
   Group g;
   std::vector<Tensor> operands;
-  kir::Kernel gpu, cpu;
+  kir::Kernel gpu, cpu;                                // cpu: empty for recipes that only GPUs have
   std::vector<std::vector<double>> content;            // of the parameters before
   std::vector<std::pair<unsigned, unsigned>> inPlace;  // (result, operand)
   bool sameOrder = true;                               // sums have the order of the CPU's kernel
@@ -27,7 +27,9 @@ Case makeCase(Group g, std::vector<Tensor> operands, std::optional<Schedule> sch
               const char *gpu = "cuda:sm_90a");
 /// Those whose kernel is a template's, with the loop trees that take its place (codegen/cuda/plain_kernel.h).
 std::vector<Case> withLoopTrees(std::vector<Case> cases);
-void check(const std::vector<Case> &cases);
+/// With `perturbed`, instructions that approximate give other results within what CUDA promises: bounds hold, bits do
+/// not.
+void check(const std::vector<Case> &cases, bool perturbed = false);
 /// Runs all phases of a text; empty when nothing was found. `content` becomes what is in memory afterwards.
 std::string runOnShim(const Case &c, const simt::HostModule &module, const CudaKernel &text, bool backwards,
                       bool inPlace, std::vector<std::vector<double>> &content);

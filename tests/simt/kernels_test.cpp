@@ -17,6 +17,7 @@
 #include "tests/support/whole_run.h"
 #include "tests/unit/codegen/random_group.h"
 #include "tests/unit/codegen/random_kernel.h"
+#include "tests/unit/codegen/rows_and_sums.h"
 #include "tests/unit/codegen/support.h"
 #include "tests/unit/passes/small_gpt.h"
 
@@ -129,6 +130,43 @@ TEST(CudaText, RandomRowGroups) {
     std::vector<Tensor> operands = randomOperands(g, seed);
     cases.push_back(makeCase(std::move(g), std::move(operands)));
   }
+  check(cases);
+}
+
+// On the host exp of rows has the bits of the CPU, and on a GPU those of its instruction.
+TEST(CudaText, RowsWithPowersTwoUlpsOffAreWithinTheBounds) {
+  std::vector<Case> cases;
+  auto add = [&](const char *args, const char *body, double spread) {
+    Group g = group("row", args, body);
+    std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()), 7);
+    for (double &x : operands[0].data)
+      x = roundTo(operands[0].type.dtype, x * spread);
+    cases.push_back(makeCase(std::move(g), std::move(operands)));
+    EXPECT_NE(kir::print(cases.back().gpu).find("exp_approx("), std::string::npos);
+  };
+  for (double spread : {0.1, 1.0, 30.0}) {
+    add("%x: f32[5,1]", "%y = softmax %x : f32[5,1]\nyield %y", spread);
+    add("%x: bf16[7,129->130]", "%y = softmax %x : bf16[7,129->130]\nyield %y", spread);
+    add("%x: f32[3,4100]; %z: f32[3,4100]", "%s = add %x, %z : f32[3,4100]\n%y = softmax %s : f32[3,4100]\nyield %y",
+        spread);
+    add("%x: bf16[6,7->128]; %t: i32[6]; %d: f32[6]",
+        "%n, %l = cross_entropy %x, %t : f32[6], f32[6]\n"
+        "%g = cross_entropy_grad %x, %t, %l, %d : bf16[6,7->128]\nyield %n, %g",
+        spread);
+  }
+  check(cases, true);
+}
+
+TEST(CudaText, RowsTogetherWithSumsOverTokens) {
+  std::vector<Case> cases;
+  for (const RowsAndSums &n : rowsAndSums())
+    for (const char *schedule : {"row_fold vec=64 threads=512", "row_fold vec=64 threads=128"}) {
+      Group g = n.together();
+      std::vector<Tensor> operands = randomOperands(g, unsigned(cases.size()), 7);
+      Schedule s;
+      ASSERT_TRUE(Schedule::parse(schedule, s));
+      cases.push_back(makeCase(std::move(g), std::move(operands), s));
+    }
   check(cases);
 }
 

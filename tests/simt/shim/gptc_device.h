@@ -96,6 +96,13 @@ GPTC_FUNCTION float exp2Approximate(float v) {
 #endif
   return r < 0x1p-126f ? 0.0f : r;
 }
+template <class Exact> GPTC_FUNCTION float expApproximate(float v, Exact exact) {
+#ifdef GPTC_PERTURB
+  return exp2Approximate(v * 0x1.715476p+0f);
+#else
+  return exact(v);
+#endif
+}
 GPTC_FUNCTION float flushDenormal(float v) { return std::fpclassify(v) == FP_SUBNORMAL ? std::copysign(0.0f, v) : v; }
 GPTC_FUNCTION unsigned short bitsOfBF16(float v) { return simtBitsOfBF16(flushDenormal(v)); }
 GPTC_FUNCTION float floatOfF16(unsigned short bits) { return simtFloatOfF16(bits); }

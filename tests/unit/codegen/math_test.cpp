@@ -86,7 +86,7 @@ TEST(Math, SameBitsOnEveryISA) {
 TEST(Math, NoCallLeavesAnF32Kernel) {
   Buffer x = makeBuffer("x", DType::f32, Storage::global, 16),
          y = makeBuffer("y", DType::f32, Storage::global, 16, true);
-  for (int op = 0; op <= int(UnaryOp::round_f16); ++op) {
+  for (int op = 0; op < kir::numUnaryOps; ++op) {
     if (UnaryOp(op) == UnaryOp::not_)
       continue;
     Var i = makeVar("i");
