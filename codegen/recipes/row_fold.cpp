@@ -41,10 +41,13 @@ int64_t foldOf(const Op &fused) {
 /// Shared memory of a block that keeps `batch` rows, in bytes.
 int64_t sharedBytes(const Op &fused, int64_t batch) {
   const Type domain = groupDomain(fused);
-  int64_t row = 0, sums = 0;
+  int64_t row = 0, sums = 0;  // of a column
+  const llvm::ArrayRef<Dim> dims = domain.dims;
   for (const Value *v : fused.operands())
-    if (sameExtents(v->type.dims, domain.dims))
+    if (sameExtents(v->type.dims, dims))
       row += int64_t(sizeOf(v->type.dtype));
+    else if (sameExtents(v->type.dims, dims.take_back()))
+      sums += int64_t(sizeOf(v->type.dtype));
   for (const Op &op : *fused.body)
     if (op.def().fusion == FusionKind::fold)
       sums += int64_t(op.numResults() * sizeof(float));
@@ -116,6 +119,7 @@ private:
   struct Staged {
     Buffer buffer;
     Expr load;
+    Expr at;  // its place in the buffer
   };
 
   /// Sums of a row stand in shared memory.
@@ -139,7 +143,7 @@ private:
     });
   }
 
-  /// Makes every load of an element of the domain read shared memory, if there is room.
+  /// Makes every load read shared memory, if there is room.
   void stageLoads() {
     if (!stages)
       return;
@@ -148,10 +152,15 @@ private:
       roots.push_back(*e);
     std::map<const ExprNode *, Expr> again;
     for (const Expr &e : collect(roots, [&](const Expr &n) {
-           return n->kind == ExprKind::Load && n->buffer->storage == Storage::global && isOf(n, c) && isOf(n, rowVar);
+           return n->kind == ExprKind::Load && n->buffer->storage == Storage::global && (isOf(n, c) || isOf(n, rowVar));
          })) {
-      staged.push_back({makeBuffer("rows", e->buffer->dtype, Storage::shared, batch * columns), e});
-      again[e.get()] = load(staged.back().buffer, kir::ref(r) * columns + kir::ref(c));
+      const bool ofRow = isOf(e, rowVar), ofColumn = isOf(e, c);
+      std::vector<Staged> &list = !ofRow ? stagedColumns : !ofColumn ? stagedRows : staged;
+      const Expr at = !ofRow ? kir::ref(c) : !ofColumn ? kir::ref(r) : kir::ref(r) * columns + kir::ref(c);
+      list.push_back(
+          {makeBuffer("staged", e->buffer->dtype, Storage::shared, (ofRow ? batch : 1) * (ofColumn ? columns : 1)), e,
+           at});
+      again[e.get()] = load(list.back().buffer, at);
     }
     replace([&](const Expr &n) -> Expr {
       auto it = again.find(n.get());
@@ -226,8 +235,9 @@ private:
     const Var b = makeVar("b"), q = makeVar("q");
     Seq block, turn;
     placer.push(block, {b});
-    for (const Staged &one : staged)
-      block.alloc(one.buffer);
+    for (const auto *list : {&staged, &stagedRows, &stagedColumns})
+      for (const Staged &one : *list)
+        block.alloc(one.buffer);
     for (const Buffer &part : parts)
       block.alloc(part);
     for (unsigned k = 0; k < folds.size(); ++k) {
@@ -236,6 +246,7 @@ private:
     }
     eachSum(block,
             [&](unsigned k, const Expr &column) { return store(accs[k], column, fimm(0, folds[k].node->dtype)); });
+    stageColumns(block);
     placer.push(turn, {q});
     first = placer.let("first", kir::ref(b) * folds.fold + kir::ref(q) * batch);
     stage(turn);
@@ -265,19 +276,34 @@ private:
     }));
   }
 
+  /// Copies to shared memory what a thread's row, column or both hold.
+  void copy(Seq &thread, const std::vector<Staged> &list) {
+    std::vector<Expr> values;
+    for (const Staged &one : list)
+      values.push_back(one.load);
+    values = placer.place(values, values.size() > 1);
+    for (auto [one, value] : llvm::zip(list, values))
+      thread.add(store(one.buffer, placer.place(one.at), value));
+  }
   void stage(Seq &turn) {
-    if (staged.empty())
-      return;
-    turn.add(threadLoop(s.threads, [&](Seq &thread, const Expr &t) {
-      eachElement(thread, t, [&](Seq &element) {
-        std::vector<Expr> values;
-        for (const Staged &one : staged)
-          values.push_back(one.load);
-        values = placer.place(values, values.size() > 1);
-        for (auto [one, value] : llvm::zip(staged, values))
-          element.add(store(one.buffer, placer.place(kir::ref(r) * columns + kir::ref(c)), value));
-      });
-    }));
+    if (!staged.empty())
+      turn.add(threadLoop(s.threads, [&](Seq &thread, const Expr &t) {
+        eachElement(thread, t, [&](Seq &element) { copy(element, staged); });
+      }));
+    if (!stagedRows.empty())
+      turn.add(threadLoop(batch, [&](Seq &thread, const Expr &t) {
+        bindRow(t);
+        copy(thread, stagedRows);
+      }));
+  }
+  void stageColumns(Seq &block) {
+    if (!stagedColumns.empty())
+      block.add(threadLoop(s.threads, [&](Seq &thread, const Expr &t) {
+        eachItem(thread, t, columns, [&](Seq &item, const Expr &column) {
+          placer.let(c, column);
+          copy(item, stagedColumns);
+        });
+      }));
   }
 
   /// The sums of a level, which are the `at`th and so on of all.
@@ -414,8 +440,8 @@ private:
   std::vector<std::vector<RowSum>> levels;
   std::vector<Buffer> parts;             // of the sums of rows: lanes of each row, whose first becomes the sum
   std::vector<Buffer> accs, workspaces;  // of the sums over tokens
-  std::vector<Staged> staged;
-  Expr first;  // the batch's first row
+  std::vector<Staged> staged, stagedRows, stagedColumns;  // loads of elements, of one for a row, of one for a column
+  Expr first;                                             // the batch's first row
 };
 
 /// Rows that no warp is too wide for, and blocks that batches divide.

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 namespace gptc::test {
 namespace {
@@ -142,6 +143,99 @@ TEST_F(GpuStepTest, PartsOfAStepAreAboveTheirFloors) {
   // By hand: three products of 16384 tokens, 768 and 50304, at 80% of 989 TFLOP/s; logits read and gradients written.
   EXPECT_NEAR(1e3 * floor[StepClass::classifier], 1e3 * 3 * 2 * 16384.0 * 768 * 50304 / (0.8 * 989e12), 0.2);
   EXPECT_NEAR(1e3 * floor[StepClass::cross_entropy], 1e3 * 2 * 16384.0 * 50304 * 2 / 4.3e12, 0.01);
+}
+
+/// A phase of a generated kernel: its launch and its code.
+struct Phase {
+  std::string members;  // ops of the group, "layernorm cast"
+  GpuKernelShape shape;
+  SassFunction code;
+};
+
+/// The last phase with a block for each row or block of rows, of the first group of each kind that has rows or sums by
+/// token. `target` calls no libraries.
+std::vector<Phase> phasesOf(const Module &m, const Target &target) {
+  std::vector<Phase> all;
+  std::set<std::string> seen;
+  for (const auto &f : m.functions)
+    for (const Op &op : f->body) {
+      if (!op.is(OpKind::fused) || f->name != "train_step")
+        continue;
+      const RecipeKind kind = *kindOf(op);
+      if (kind != RecipeKind::row && kind != RecipeKind::row_fold && kind != RecipeKind::scatter)
+        continue;
+      Phase p;
+      for (const Op &member : *op.body)
+        if (!member.isOneOf(OpKind::constant, OpKind::yield))
+          p.members += (p.members.empty() ? "" : " ") + member.name().str();
+      if (!seen.insert(p.members).second)
+        continue;
+      const LoweredGroup g = lowerGroup(op, defaultSchedule(op, target), target);
+      const CudaCode code = CudaJit(target, sharedFolder("cuda-cache")).compile({&g.kernel})[0];
+      const CudaPhase &phase = kind == RecipeKind::scatter ? code.phases.back() : code.phases.front();
+      p.shape.blocks = phase.blocks, p.shape.threads = phase.threads, p.shape.sharedBytes = phase.sharedBytes;
+      for (const kir::Buffer &b : g.kernel.params)
+        p.shape.parameters.push_back({b->dtype, b->size * int64_t(sizeOf(b->dtype))});
+      for (const SassFunction &function : disassemble(*code.image))
+        if (function.name == phase.symbol)
+          p.code = function;
+      EXPECT_FALSE(p.code.code.empty()) << p.members;
+      all.push_back(std::move(p));
+    }
+  return all;
+}
+
+/// Loads of global memory that stand behind a store in a loop without loops in it, where they wait for it.
+int loadsBehindStores(const SassFunction &f) {
+  int found = 0;
+  for (int end = 0; end < int(f.code.size()); ++end) {
+    const int begin = f.code[end].target;
+    if (begin < 0 || begin > end)
+      continue;
+    bool stored = false, inner = true;
+    int loads = 0;
+    for (int i = begin; i <= end; ++i) {
+      const SassInstruction &s = f.code[i];
+      inner &= i == end || s.target < begin || s.target > i;
+      stored |= s.opcode == "STG";
+      loads += stored && s.opcode == "LDG";
+    }
+    found += inner ? loads : 0;
+  }
+  return found;
+}
+
+TEST_F(GpuStepTest, CodeOfRowsAndTokensIsWideAndShort) {
+  const Target target = cudaTarget("cuda:sm_90a");
+  // Instructions of the first warp of a block for each element of its threads, a tenth above what they were.
+  const std::map<std::string, double> most = {{"cast layernorm cast", 29},
+                                              {"cast cross_entropy cross_entropy_grad cast", 78},
+                                              {"cast cast layernorm_grad_params layernorm_grad add cast", 65}};
+  size_t bounded = 0;
+  for (const Phase &p : phasesOf(*gpt2(target, 64), target)) {
+    SCOPED_TRACE(p.members);
+    const GpuLaunch l = gpuLaunchOf(p.code, p.shape, rates, 90);
+    EXPECT_EQ(l.warp.spills, 0);
+    EXPECT_EQ(loadsBehindStores(p.code), 0);
+    double wide = 0, all = 0, columns = 0;
+    std::map<int, double> elements;  // of a thread, by parameter
+    for (const WarpAccess &a : l.warp.accesses)
+      if (a.parameter >= 0 && a.lanes > 1 && p.shape.parameters[a.parameter].bytes >= 16 << 20) {
+        all += a.moved();
+        wide += a.bytes >= 8 ? a.moved() : 0;
+        double &n = elements[a.parameter];
+        n += double(a.times) * a.bytes / double(sizeOf(p.shape.parameters[a.parameter].dtype));
+        columns = std::max(columns, n);
+      }
+    EXPECT_GT(wide, 0.99 * all);
+    auto bound = most.find(p.members);
+    if (bound == most.end())
+      continue;
+    ++bounded;
+    RecordProperty(fmt::format("instructions of {}", p.members), int(double(l.warp.instructions) / columns));
+    EXPECT_LT(double(l.warp.instructions) / columns, bound->second);
+  }
+  EXPECT_EQ(bounded, most.size());
 }
 
 /// Milliseconds that one row of the table takes which has so many of 65536 tokens.
