@@ -36,11 +36,16 @@ class Records : public ::testing::Test {
 protected:
   TempDir dir;
   const Target target = hostTarget(2);
-  ThreadPool pool{2};
   std::unique_ptr<Module> module = matmulModule(60);
   const Op &fused = *module->functions[0]->body.front();
 
   void SetUp() override { ASSERT_EQ(chmod(dir.path.c_str(), 0700), 0); }
+  /// Made when it is first asked for: a test that forks before has no threads, whose locks a child would find taken.
+  ThreadPool &pool() {
+    if (!threads)
+      threads.emplace(2);
+    return *threads;
+  }
   std::string file() { return dir / "tuning.jsonl"; }
 
   TuningRecord record(const Schedule &s, double raced, const std::string &session = "1") {
@@ -61,12 +66,15 @@ protected:
   }
   std::vector<Schedule> space() { return scheduleSpace(fused, target); }
   std::optional<Schedule> find(TuningRecords &records, TunedSchedules::Counts *counts = nullptr) {
-    TunedSchedules t(records, target, &pool);
+    TunedSchedules t(records, target, &pool());
     std::optional<Schedule> s = t.find(fused, target);
     if (counts)
       *counts = t.counts;
     return s;
   }
+
+private:
+  std::optional<ThreadPool> threads;
 };
 
 TEST_F(Records, AreReadAsTheyWereWritten) {
@@ -123,7 +131,7 @@ TEST_F(Records, TheNearestShapeLendsItsTile) {
   records.append(some);
   auto findFor = [&](int rows) {
     auto other = matmulModule(rows);
-    TunedSchedules t(records, target, &pool);
+    TunedSchedules t(records, target, &pool());
     std::optional<Schedule> s = t.find(*other->functions[0]->body.front(), target);
     EXPECT_EQ(t.counts.nearest, s ? 1 : 0);
     EXPECT_EQ(t.counts.exact, 0);
@@ -162,7 +170,7 @@ TEST_F(Records, WhatMemoryLimitsLendsNothing) {
   }
   TuningRecords records("", true);
   records.append(some);
-  TunedSchedules t(records, target, &pool);
+  TunedSchedules t(records, target, &pool());
   EXPECT_EQ(t.find(op, target), some[1].schedule);
   EXPECT_FALSE(t.find(*near->functions[0]->body.front(), target));
   EXPECT_EQ(t.counts.nearest, 0);
@@ -482,7 +490,7 @@ TEST_F(Records, OneThatGivesOtherBitsIsRefusedOnceAndForAll) {
   const Op &row = *m->functions[0]->body.front();
   Schedule odd = defaultSchedule(row, target);
   odd.vec /= 2;
-  GroupBench bench(row, target, pool, false);
+  GroupBench bench(row, target, pool(), false);
   ASSERT_EQ(bench.verdict(odd), Trial::Outcome::wrongBits);
   // What a check leaves behind keeps the schedule out of every race.
   TuningRecords records(dir.path, true);
@@ -614,7 +622,7 @@ TEST_F(Records, ASearchThatWasKilledGoesOn) {
   const std::vector<Schedule> all = space();
   ASSERT_GE(all.size(), 6u);
   auto search = [&](TuningRecords &records, RecordingLog &log, Lowering lowering = nullptr) {
-    GroupBench bench(fused, target, pool, false, std::move(lowering));
+    GroupBench bench(fused, target, pool(), false, std::move(lowering));
     return searchSchedules(bench, llvm::ArrayRef(all).take_front(6).vec(), {.seconds = 2, .log = &log});
   };
   pid_t child = fork();
@@ -660,10 +668,10 @@ TEST_F(Records, ACandidateThatEndsTheProcessIsLeftOutNextTime) {
   GTEST_SKIP() << "the address sanitizer handles faults itself";
 #endif
   const std::vector<Schedule> some = llvm::ArrayRef(space()).take_front(3).vec();
-  auto search = [&](ThreadPool &pool, const Lowering &lowering) {
+  auto search = [&](ThreadPool &threads, const Lowering &lowering) {
     TuningRecords records(dir.path, true);
     RecordingLog log(records, problemOf(fused, target), "1");
-    GroupBench bench(fused, target, pool, false, lowering);
+    GroupBench bench(fused, target, threads, false, lowering);
     return searchSchedules(bench, some, {.seconds = 1, .log = &log});
   };
   // A store to nowhere.
@@ -697,7 +705,7 @@ TEST_F(Records, ACandidateThatEndsTheProcessIsLeftOutNextTime) {
     EXPECT_EQ(r.outcome == Trial::Outcome::crashed, r.schedule == some[1]);
   }
   EXPECT_EQ(crashed, 1);
-  const SearchResult r = search(pool, wild);
+  const SearchResult r = search(pool(), wild);
   for (const Trial &t : r.trials)
     EXPECT_EQ(t.outcome, t.schedule == some[1] ? Trial::Outcome::crashed : Trial::Outcome::timed);
   EXPECT_NE(r.trials[r.best].schedule, some[1]);
@@ -753,10 +761,10 @@ TEST_F(Records, OfSeveralThatEndTheProcessTogetherTheGuiltyOneIsFound) {
       GroupBench::build(trials);
     }
   };
-  auto run = [&](ThreadPool &pool) {
+  auto run = [&](ThreadPool &threads) {
     TuningRecords records(dir.path, true);
     RecordingLog log(records, problemOf(fused, target), "1");
-    Aborting bench(fused, target, pool, false);
+    Aborting bench(fused, target, threads, false);
     bench.bad = some[1];
     return searchSchedules(bench, some, {.seconds = 1, .log = &log});
   };
@@ -771,7 +779,7 @@ TEST_F(Records, OfSeveralThatEndTheProcessTogetherTheGuiltyOneIsFound) {
     waitpid(child, &status, 0);
     EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT) << i << ": " << status;
   }
-  const SearchResult r = run(pool);
+  const SearchResult r = run(pool());
   ASSERT_EQ(r.trials.size(), 4u);
   for (const Trial &t : r.trials)
     EXPECT_EQ(t.outcome, t.schedule == some[1] ? Trial::Outcome::crashed : Trial::Outcome::timed) << t.schedule.str();
