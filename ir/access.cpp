@@ -116,7 +116,9 @@ bool mayShare(const Op &fused, unsigned result, unsigned operand) {
       content.insert(op.result());
     if (op.is(OpKind::yield) || op.is(OpKind::constant))
       continue;
-    if (kind != FusionKind::pointwise && kind != FusionKind::gather && kind != FusionKind::row)
+    // A row_fold kernel has read a batch of rows before it stores one of them.
+    if (kind != FusionKind::pointwise && kind != FusionKind::gather && kind != FusionKind::row &&
+        !(kind == FusionKind::fold && kindOf(fused) == RecipeKind::row_fold))
       return false;  // an anchor may use the result's memory before it has read all operands
     if (!domainOf(op).sameShape(out->type))
       return false;

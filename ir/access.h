@@ -32,9 +32,9 @@ const Type &domainOf(const Op &op);
 /// Whether result `result` of a fused op may have exactly the memory of operand `operand`: in every recipe, each
 /// element of the operand is read before the same element of the result is written. True, if dtype and shape are equal,
 /// for
-///   - pointwise and row groups, if the operand has the domain's shape and is read at the current point, or anywhere in
-///     the row for a result with one element per row: those are computed before the row's last sweep, and only that
-///     sweep stores full rows;
+///   - pointwise, row and row_fold groups, if the operand has the domain's shape and is read at the current point, or
+///     anywhere in the row for a result with one element per row: those are computed before the row's last sweep, and
+///     only that sweep stores full rows;
 ///   - a sum (of a fold, matmul or scatter op) and the operand that begins it (`init`), if nothing else uses the
 ///     operand;
 ///   - the caches of attention_cached, and the x of an all_reduce, if nothing else uses them.

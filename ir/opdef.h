@@ -190,8 +190,8 @@ public:
   kir::Expr allSum(kir::Expr e, int64_t block) {
     return kir::reduce(kir::BinaryOp::add, kir::ReduceAxis::all, std::move(e), block);
   }
-  /// exp of an element of a row, for ops whose row has elements of at most about 0, and 0 among them: what is small has
-  /// a larger relative error, as GPUs compute it (kir::UnaryOp::exp_approx).
+  /// exp of an element of a row, for ops that take it of at most about 0 and add the row up: as GPUs compute it, small
+  /// results have a larger relative error (kir::UnaryOp::exp_approx).
   virtual kir::Expr rowExp(kir::Expr x) { return kir::unary(kir::UnaryOp::exp, std::move(x)); }
   kir::Expr f(double v) { return kir::fimm(v, compute()); }
 };

@@ -435,19 +435,30 @@ private:
       const Type &domain = sum.operand(0)->type;
       const int64_t fold = sum.attrs.getInt("fold");
       int64_t sums = 0;
+      bool used = false;
       for (const Op *op : u->ops)
-        sums += op->numResults() * domain.dim(-1);
-      if (domain.rank() < 2 || sum.result(0)->type.rank() != 1 || domain.dim(-1) < leastColumns || sums > mostSums ||
-          fold <= 0 || fold % rowsAtOnce || domain.rows() % fold ||
-          domain.rows() / fold < int64_t(options.target->processors) ||
-          domain.slice(0, domain.rank() - 1).sameShape(domain.slice(domain.rank() - 1, domain.rank())))
+        for (unsigned i = 0; i < op->numResults(); ++i)
+          sums += domain.dim(-1), used |= !op->result(i)->unused();
+      if (!used || domain.rank() < 2 || (domain.rank() == 2 && domain.dim(0) == domain.dim(1)) ||
+          sum.result(0)->type.rank() != 1 || domain.dim(-1) < leastColumns || sums > mostSums || fold <= 0 ||
+          fold % rowsAtOnce || domain.rows() % fold || domain.rows() / fold < int64_t(options.target->processors))
         continue;
+      const llvm::SmallSetVector<const Value *, 8> read = tensorsRead(*u, domain);
       Unit *with = nullptr;
       for (const Value *v : sum.operands())
-        for (Op *user : v->users())
-          if (Unit *other = unitOfOp(user); !with && other && other->kind == RecipeKind::row &&
-                                            domainOf(*other->anchor).sameShape(domain) && sharedTensors(*u, *other) > 1)
+        for (Op *user : v->users()) {
+          Unit *other = unitOfOp(user);
+          if (with || !other || other->kind != RecipeKind::row || !domainOf(*other->anchor).sameShape(domain))
+            continue;
+          llvm::SmallSetVector<const Value *, 8> both = tensorsRead(*other, domain);
+          const int64_t shared = llvm::count_if(both, [&](const Value *t) { return read.contains(t); });
+          both.insert(read.begin(), read.end());
+          int64_t bytes = 0;  // of half a batch, which two blocks keep
+          for (const Value *t : both)
+            bytes += rowsAtOnce / 2 * domain.dim(-1) * int64_t(sizeOf(t->type.dtype));
+          if (shared > 1 && 2 * bytes <= options.target->processorShared)
             with = other;
+        }
       if (!with || int64_t(u->ops.size() + with->ops.size()) > maxOps || !edgesFit(with, u) || !edgesFit(u, with) ||
           llvm::any_of(with->ops, [](const Op *op) { return op->def().fusion == FusionKind::gather; }))
         continue;
@@ -458,18 +469,14 @@ private:
       }
     }
   }
-  /// The number of tensors as large as the domain that both units read from memory.
-  unsigned sharedTensors(const Unit &a, const Unit &b) const {
-    auto reads = [&](const Unit &u) {
-      llvm::SmallSetVector<const Value *, 8> all;
-      for (const Op *op : u.ops)
-        for (const Value *v : op->operands())
-          if (v->type.sameShape(a.anchor->operand(0)->type))
-            all.insert(source(v));
-      return all;
-    };
-    const auto ofB = reads(b);
-    return unsigned(llvm::count_if(reads(a), [&](const Value *v) { return ofB.contains(v); }));
+  /// The tensors as large as the domain that the unit reads from memory.
+  llvm::SmallSetVector<const Value *, 8> tensorsRead(const Unit &u, const Type &domain) {
+    llvm::SmallSetVector<const Value *, 8> all;
+    for (const Op *op : u.ops)
+      for (const Value *v : op->operands())
+        if (v->type.sameShape(domain) && unitOfValue(source(v)) != &u)
+          all.insert(source(v));
+    return all;
   }
 
   // ---- step 4 ----

@@ -473,9 +473,8 @@ private:
       one(row, imm(tiles * tile), rest, tiles > 0);
   }
 
-  /// The last sweep, by all threads.
-  /// The full outputs. What they select by a condition of the row alone, as whether it has a target, is asked once for
-  /// the row and not for each element.
+  /// The last sweep, by all threads. What full outputs select by a condition of the row alone, as whether it has a
+  /// target, is asked once for the row and not for each element.
   void emitStores(const Sweep &w, const Point &point, Seq &row) {
     const Expr condition = conditionOf(w);
     if (!condition)

@@ -3,10 +3,10 @@
 //
 //   1. A block takes the `fold` rows of one block of the sums over tokens, a few rows (a batch) at a time.
 //   2. All threads load the batch, 16 bytes each, into shared memory. So no element is read twice, and a batch's loads
-//      are under way together.
+//      are under way together. Rows that have no room there are loaded where they are used.
 //   3. `vec` threads for each row add its terms, in the order of the row recipe. Then the lanes are folded by halves.
 //   4. Threads take columns: each adds the batch's terms to its columns' sums over tokens, row after row.
-//   5. Threads take elements again and store the full outputs, then outputs of rows.
+//   5. Outputs of rows are stored, then the full ones, by threads that take elements again.
 //   6. At its end the block leaves the sums of its rows in a workspace. A second kernel phase adds blocks in order, as
 //      the fold recipe does.
 //
@@ -15,7 +15,10 @@
 #include "codegen/recipes/pointwise.h"
 #include "codegen/recipes/recipe.h"
 #include "codegen/recipes/row_sums.h"
+#include "ir/access.h"
 #include "support/diagnostics.h"
+
+#include "llvm/ADT/DenseSet.h"
 
 #include <algorithm>
 #include <numeric>
@@ -26,73 +29,65 @@ using namespace kir;
 
 namespace {
 
-constexpr int64_t mostRows = 8;              // of a batch: more leave no more loads under way
-constexpr int64_t reservedShared = 8 << 10;  // for what lies beside staged rows
-
+constexpr int64_t mostRows = 8;     // of a batch by default: more leave no more loads under way
 constexpr int64_t mostSums = 8192;  // over tokens, of all columns: they stand in shared memory
-
-int64_t foldOf(const Op &fused) {
-  for (const Op &op : *fused.body)
-    if (op.def().fusion == FusionKind::fold)
-      return op.attrs.getInt("fold");
-  return 0;
-}
-
-/// Shared memory of a block that keeps `batch` rows, in bytes.
-int64_t sharedBytes(const Op &fused, int64_t batch) {
-  const Type domain = groupDomain(fused);
-  int64_t row = 0, sums = 0;  // of a column
-  const llvm::ArrayRef<Dim> dims = domain.dims;
-  for (const Value *v : fused.operands())
-    if (sameExtents(v->type.dims, dims))
-      row += int64_t(sizeOf(v->type.dtype));
-    else if (sameExtents(v->type.dims, dims.take_back()))
-      sums += int64_t(sizeOf(v->type.dtype));
-  for (const Op &op : *fused.body)
-    if (op.def().fusion == FusionKind::fold)
-      sums += int64_t(op.numResults() * sizeof(float));
-  return (batch * row + sums) * domain.dim(-1) + reservedShared;
-}
 
 class RowFoldBuilder {
 public:
   RowFoldBuilder(const Op &fused, const Schedule &s, const Target &target, DType compute)
       : g(fused, compute), s(s), domain(groupDomain(fused)), columns(domain.dim(-1)), rows(domain.rows()), lanes(s.vec),
-        batch(s.vec ? s.threads / s.vec : 0), width(std::gcd<int64_t>(columns, columnsAtOnce(fused))),
-        stages(sharedBytes(fused, batch) <= target.sharedBytes) {
+        batch(s.vec ? s.threads / s.vec : 0), width(std::gcd<int64_t>(columns, columnsAtOnce(fused))), target(target) {
     GPTC_CHECK(lanes > 0 && s.threads == batch * lanes && batch > 0 && s.threads % 32 == 0,
                "a row_fold schedule with {} threads for {} lanes", s.threads, lanes);
   }
 
-  LoweredGroup build() {
+  /// Evaluates the group: outputs, sums of rows by level, sums over tokens, and what is loaded.
+  void evaluate() {
     g.approximates = true;
     const llvm::ArrayRef<Dim> dims = domain.dims;
     point.add(kir::ref(rowVar), dims.drop_back()).add(kir::ref(c), dims.take_back());
     rowPoint.add(kir::ref(rowVar), dims.drop_back());
     columnPoint.add(kir::ref(c), dims.take_back());
     g.setDomain(point);
-    std::vector<unsigned> others;
     for (unsigned i = 0; i < g.fused.numResults(); ++i) {
       const llvm::ArrayRef<Dim> d = g.fused.result(i)->type.dims;
       if (sameExtents(d, dims))
         full.push_back({i, placer.intern(g.stored(i, point))});
       else if (sameExtents(d, dims.drop_back()))
         perRow.push_back({i, placer.intern(g.at(g.output(i), rowPoint))});
-      else if (sameExtents(d, dims.take_back()))
-        perColumn.push_back({i, placer.intern(g.at(g.output(i), columnPoint))});
       else
-        others.push_back(i);
+        perColumn.push_back({i, placer.intern(g.at(g.output(i), columnPoint))});
     }
     std::vector<Expr> roots;
     for (const Output &o : perColumn)
       roots.push_back(o.value);
     folds = FoldSums(roots, rows);
-    GPTC_CHECK(rows % folds.fold == 0 && folds.fold % batch == 0, "{} rows in blocks of {} and batches of {}", rows,
-               folds.fold, batch);
     for (const FoldSum &sum : folds)
       terms.push_back(sum.element);
     takeSums();
-    stageLoads();
+    findLoads();
+  }
+  int64_t rowsOfBlock() const { return folds.fold; }
+
+  /// Shared memory of a block that takes `batch` rows at a time and keeps them there, in bytes.
+  int64_t sharedBytes(int64_t batch) const {
+    int64_t bytes = 0;
+    auto add = [&](DType type, int64_t elements) { bytes += roundUp(elements * int64_t(sizeOf(type)), 128); };
+    for (const Buffer &part : parts)
+      add(part->dtype, batch * lanes);
+    for (const FoldSum &sum : folds)
+      add(sum.node->dtype, columns);
+    for (const Loaded &l : loads)
+      add(l.load->buffer->dtype, (l.ofRow ? batch : 1) * (l.ofColumn ? columns : 1));
+    return bytes;
+  }
+
+  LoweredGroup build() {
+    evaluate();
+    GPTC_CHECK(rows % folds.fold == 0 && folds.fold % batch == 0, "{} rows in blocks of {} and batches of {}", rows,
+               folds.fold, batch);
+    if (sharedBytes(batch) <= target.sharedBytes)
+      stageLoads();
     for (unsigned k = 0; k < folds.size(); ++k)
       workspaces.push_back(
           makeBuffer(fmt::format("ws{}", k), folds[k].node->dtype, Storage::global, rows / folds.fold * columns, true));
@@ -102,10 +97,6 @@ public:
     out.kernel.params = g.params(workspaces);
     out.kernel.body.push_back(blocks());
     out.kernel.body.push_back(addBlocks());
-    Schedule flat = s;
-    flat.vec = 4;
-    for (unsigned i : others)
-      out.kernel.body.push_back(pointwiseLoops(g, {i}, flat));
     for (const Buffer &w : workspaces)
       out.workspaceBytes.push_back(w->size * int64_t(sizeOf(w->dtype)));
     return out;
@@ -115,6 +106,10 @@ private:
   struct Output {
     unsigned result;
     Expr value;
+  };
+  struct Loaded {
+    Expr load;
+    bool ofRow, ofColumn;  // what its index depends on
   };
   struct Staged {
     Buffer buffer;
@@ -143,18 +138,19 @@ private:
     });
   }
 
-  /// Makes every load read shared memory, if there is room.
-  void stageLoads() {
-    if (!stages)
-      return;
-    std::vector<Expr> roots = terms;
+  void findLoads() {
+    std::vector<Expr> roots;
     for (const Expr *e : all())
       roots.push_back(*e);
+    for (const Expr &e : collect(
+             roots, [](const Expr &n) { return n->kind == ExprKind::Load && n->buffer->storage == Storage::global; }))
+      if (const bool ofRow = isOf(e, rowVar), ofColumn = isOf(e, c); ofRow || ofColumn)
+        loads.push_back({e, ofRow, ofColumn});
+  }
+  /// Makes every load read shared memory.
+  void stageLoads() {
     std::map<const ExprNode *, Expr> again;
-    for (const Expr &e : collect(roots, [&](const Expr &n) {
-           return n->kind == ExprKind::Load && n->buffer->storage == Storage::global && (isOf(n, c) || isOf(n, rowVar));
-         })) {
-      const bool ofRow = isOf(e, rowVar), ofColumn = isOf(e, c);
+    for (const auto &[e, ofRow, ofColumn] : loads) {
       std::vector<Staged> &list = !ofRow ? stagedColumns : !ofColumn ? stagedRows : staged;
       const Expr at = !ofRow ? kir::ref(c) : !ofColumn ? kir::ref(r) : kir::ref(r) * columns + kir::ref(c);
       list.push_back(
@@ -386,15 +382,16 @@ private:
     }));
   }
 
+  /// Outputs of rows first: full ones may take the memory of what they read.
   void storeElements(Seq &turn) {
-    if (!full.empty())
-      turn.add(threadLoop(s.threads, [&](Seq &thread, const Expr &t) {
-        eachElement(thread, t, [&](Seq &element) { storeAll(element, full, point); });
-      }));
     if (!perRow.empty())
       turn.add(threadLoop(batch, [&](Seq &thread, const Expr &t) {
         bindRow(t);
         storeAll(thread, perRow, rowPoint);
+      }));
+    if (!full.empty())
+      turn.add(threadLoop(s.threads, [&](Seq &thread, const Expr &t) {
+        eachElement(thread, t, [&](Seq &element) { storeAll(element, full, point); });
       }));
   }
   void storeAll(Seq &seq, llvm::ArrayRef<Output> outputs, const Point &p) {
@@ -430,7 +427,7 @@ private:
   const Schedule &s;
   const Type domain;
   const int64_t columns, rows, lanes, batch, width;
-  const bool stages;                                                      // rows are kept in shared memory
+  const Target &target;
   const Var rowVar = makeVar("row"), c = makeVar("c"), r = makeVar("r");  // r: of the batch
   Point point, rowPoint, columnPoint;
   Placer placer;
@@ -440,6 +437,7 @@ private:
   std::vector<std::vector<RowSum>> levels;
   std::vector<Buffer> parts;             // of the sums of rows: lanes of each row, whose first becomes the sum
   std::vector<Buffer> accs, workspaces;  // of the sums over tokens
+  std::vector<Loaded> loads;
   std::vector<Staged> staged, stagedRows, stagedColumns;  // loads of elements, of one for a row, of one for a column
   Expr first;                                             // the batch's first row
 };
@@ -454,20 +452,24 @@ bool matches(const Op &fused) {
     return false;  // a result of that type could be of rows or of columns
   int64_t fold = 0, sums = 0;
   bool row = false;
+  llvm::DenseSet<const Value *> ofSums;  // what sums over tokens give: known only at the end
   for (const Op &op : *fused.body) {
-    if (op.isOneOf(OpKind::constant, OpKind::yield, OpKind::reshape))
+    if (op.isOneOf(OpKind::constant, OpKind::yield))
       continue;
+    const bool follows = llvm::any_of(op.operands(), [&](const Value *v) { return ofSums.contains(v); });
     switch (op.def().fusion) {
     case FusionKind::pointwise:
+      if (follows && !sameExtents(domainOf(op).dims, dims.take_back()))
+        return false;
       break;
     case FusionKind::row:
-      if (op.operand(0)->type.dim(-1) != domain.dim(-1))
+      if (follows || !sameExtents(domainOf(op).dims, dims))
         return false;
       row = true;
       break;
     case FusionKind::fold: {
       const int64_t n = op.attrs.getInt("fold");
-      if (n <= 0 || n % mostRows || domain.rows() % n || (fold && n != fold) ||
+      if (follows || n <= 0 || n % mostRows || domain.rows() % n || (fold && n != fold) ||
           !sameExtents(op.operand(0)->type.dims, dims) || op.result(0)->type.rank() != 1)
         return false;
       fold = n;
@@ -477,32 +479,52 @@ bool matches(const Op &fused) {
     default:
       return false;
     }
+    if (follows || op.def().fusion == FusionKind::fold)
+      for (unsigned i = 0; i < op.numResults(); ++i)
+        ofSums.insert(op.result(i));
   }
-  return row && fold && sums <= mostSums;
+  bool yieldsSum = false;
+  for (const Value *v : fused.body->back()->operands()) {
+    const llvm::ArrayRef<Dim> d = v->type.dims;
+    const bool isSum = ofSums.contains(v);
+    if (!sameExtents(d, isSum ? dims.take_back() : dims) && (isSum || !sameExtents(d, dims.drop_back())))
+      return false;
+    yieldsSum |= isSum;
+  }
+  return row && yieldsSum && sums <= mostSums;
 }
 
-Schedule defaults(const Op &fused, const Target &target) {
-  if (!target.isCuda())
-    throw UserError(
-        ErrorCode::NotBuiltYet,
-        fmt::format("the group '{}' computes rows and sums over tokens together (row_fold), for GPUs only", fused.loc),
-        "fuse the module for the CPU (gptc-opt --passes=fuse)");
+Schedule withBatch(int64_t batch) {
   Schedule s;
-  s.vec = 64;
-  // Two blocks of a multiprocessor: one computes while the other loads.
-  int64_t batch = mostRows;
-  while (batch > 1 && 2 * (sharedBytes(fused, batch) + 1024) > target.processorShared)
-    batch /= 2;
+  s.vec = 64;  // does not vary: it determines the order of sums
   s.threads = int(batch) * s.vec;
   return s;
 }
 
-// `vec` does not vary: it determines the order of sums.
-std::vector<Schedule> space(const Op &fused, const Schedule &base, const Target &) {
+Schedule defaults(const Op &fused, const Target &target) {
+  if (!target.isCuda())
+    throw UserError(ErrorCode::NotBuiltYet, "a group of the recipe row_fold has no kernel for CPUs",
+                    "write it as two groups, of the recipes row and fold");
+  const Schedule one = withBatch(1);
+  RowFoldBuilder trial(fused, one, target, DType::f32);
+  trial.evaluate();
+  // Two blocks of a multiprocessor: one computes while the other loads.
+  int64_t batch = mostRows;
+  while (batch > 1 && 2 * (trial.sharedBytes(batch) + 1024) > target.processorShared)
+    batch /= 2;
+  return withBatch(batch);
+}
+
+std::vector<Schedule> space(const Op &fused, const Schedule &, const Target &target) {
+  const Schedule one = withBatch(1);
+  RowFoldBuilder trial(fused, one, target, DType::f32);
+  trial.evaluate();
   std::vector<Schedule> all;
   for (int64_t batch : {1, 2, 4, 8, 16})
-    if (foldOf(fused) % batch == 0)
-      all.push_back(base), all.back().threads = int(batch) * base.vec;
+    if (trial.rowsOfBlock() % batch == 0 && trial.sharedBytes(batch) <= target.sharedBytes) {
+      all.push_back(withBatch(batch));
+      all.back().recipe = RecipeKind::row_fold;
+    }
   return all;
 }
 

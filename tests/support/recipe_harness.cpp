@@ -135,6 +135,7 @@ private:
 }  // namespace
 
 std::vector<Tensor> run(const Group &g, const std::vector<Tensor> &operands, const Options &o) {
+  EXPECT_TRUE(o.compiled || o.inPlace.empty()) << "the interpreter gives each parameter memory of its own";
   const Op &fused = *g.fused;
   static const Target host = hostTarget();
   const Target &target = o.target ? *o.target : host;

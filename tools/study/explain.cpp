@@ -115,7 +115,8 @@ private:
                           Kind{"bias", RecipeKind::matmul, "matmuls with a bias or its gradient", bias},
                           Kind{"row", RecipeKind::row, "row groups of several ops", nullptr},
                           Kind{"pointwise", RecipeKind::pointwise, "pointwise groups of several ops", nullptr},
-                          Kind{"fold", RecipeKind::fold, "groups of sums that share an operand", nullptr}}) {
+                          Kind{"fold", RecipeKind::fold, "groups of sums that share an operand", nullptr},
+                          Kind{"row_fold", RecipeKind::row_fold, "rows with sums over tokens of them", nullptr}}) {
       int groups = 0;
       eachStepOp(*plan.planned, [&](const Op &op, double) {
         if (!op.is(OpKind::fused) || kindOf(op) != k.kind)
