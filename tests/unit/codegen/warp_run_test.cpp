@@ -108,8 +108,8 @@ TEST(WarpRun, ABranchOnTheUnknownIsNotTakenAndCounted) {
   EXPECT_EQ(r.instructions, 4);
 }
 
-// R2:R3 = the parameter's memory + the thread's number times `stride`.
-#define GPTC_ADDRESS(stride) "S2R R0,SR_TID.X", "LDC.64 R2,c[0x0][0x210]", "IMAD.WIDE R2,R0," stride ",R2"
+// R2:R3 = the parameter's memory + the thread's number times what `add`, "IMAD.WIDE R2,R0,0x10,R2", has.
+#define GPTC_ADDRESS(add) "S2R R0,SR_TID.X", "LDC.64 R2,c[0x0][0x210]", add
 
 TEST(WarpRun, FindsHowLanesLieInMemory) {
   struct Case {
@@ -117,11 +117,11 @@ TEST(WarpRun, FindsHowLanesLieInMemory) {
     int bytes, lanes, sectors;
   };
   const Case cases[] = {
-      {run({GPTC_ADDRESS("0x10"), "LDG.E.128 R4,desc[UR4][R2.64]", "EXIT"}), 16, 32, 16},
-      {run({GPTC_ADDRESS("0x2"), "LDG.E.U16 R4,desc[UR4][R2.64]", "EXIT"}), 2, 32, 2},
-      {run({GPTC_ADDRESS("0x0"), "LDG.E R4,desc[UR4][R2.64]", "EXIT"}), 4, 1, 1},
-      {run({GPTC_ADDRESS("0x400"), "LDG.E R4,desc[UR4][R2.64]", "EXIT"}), 4, 32, 32},
-      {run({GPTC_ADDRESS("0x4"), "STG.E desc[UR4][R2.64],R4", "EXIT"}), 4, 32, 4},
+      {run({GPTC_ADDRESS("IMAD.WIDE R2,R0,0x10,R2"), "LDG.E.128 R4,desc[UR4][R2.64]", "EXIT"}), 16, 32, 16},
+      {run({GPTC_ADDRESS("IMAD.WIDE R2,R0,0x2,R2"), "LDG.E.U16 R4,desc[UR4][R2.64]", "EXIT"}), 2, 32, 2},
+      {run({GPTC_ADDRESS("IMAD.WIDE R2,R0,0x0,R2"), "LDG.E R4,desc[UR4][R2.64]", "EXIT"}), 4, 1, 1},
+      {run({GPTC_ADDRESS("IMAD.WIDE R2,R0,0x400,R2"), "LDG.E R4,desc[UR4][R2.64]", "EXIT"}), 4, 32, 32},
+      {run({GPTC_ADDRESS("IMAD.WIDE R2,R0,0x4,R2"), "STG.E desc[UR4][R2.64],R4", "EXIT"}), 4, 32, 4},
   };
   for (const Case &c : cases) {
     ASSERT_EQ(c.run.accesses.size(), 1u);
@@ -136,21 +136,21 @@ TEST(WarpRun, FindsHowLanesLieInMemory) {
 }
 
 TEST(WarpRun, LoadsOfAChainWaitForEachOther) {
-  const WarpRun apart = run(
-      {GPTC_ADDRESS("0x4"), "LDG.E R4,desc[UR4][R2.64]", "LDG.E R5,desc[UR4][R2.64+0x1000]", "FADD R6,R4,R5", "EXIT"});
+  const WarpRun apart = run({GPTC_ADDRESS("IMAD.WIDE R2,R0,0x4,R2"), "LDG.E R4,desc[UR4][R2.64]",
+                             "LDG.E R5,desc[UR4][R2.64+0x1000]", "FADD R6,R4,R5", "EXIT"});
   EXPECT_GT(apart.cycles, 600);
   EXPECT_LT(apart.cycles, 700);
   EXPECT_GT(apart.loadsInFlight, 1.9);
-  const WarpRun chain = run({GPTC_ADDRESS("0x4"), "LDG.E R4,desc[UR4][R2.64]", "IMAD.WIDE R2,R4,0x4,R2",
-                             "LDG.E R5,desc[UR4][R2.64]", "FADD R6,R4,R5", "EXIT"});
+  const WarpRun chain = run({GPTC_ADDRESS("IMAD.WIDE R2,R0,0x4,R2"), "LDG.E R4,desc[UR4][R2.64]",
+                             "IMAD.WIDE R2,R4,0x4,R2", "LDG.E R5,desc[UR4][R2.64]", "FADD R6,R4,R5", "EXIT"});
   EXPECT_GT(chain.cycles, 1200);
   EXPECT_LT(chain.cycles, 1300);
   EXPECT_NEAR(chain.loadsInFlight, 1, 0.01);
   // What other blocks have brought into L2 is there sooner.
   WarpLaunch launch;
   launch.parameters = {{DType::f32, true}};
-  const WarpRun near =
-      runWarp(kernel({GPTC_ADDRESS("0x4"), "LDG.E R4,desc[UR4][R2.64]", "FADD R6,R4,R4", "EXIT"}), launch);
+  const WarpRun near = runWarp(
+      kernel({GPTC_ADDRESS("IMAD.WIDE R2,R0,0x4,R2"), "LDG.E R4,desc[UR4][R2.64]", "FADD R6,R4,R4", "EXIT"}), launch);
   EXPECT_GT(near.cycles, 270);
   EXPECT_LT(near.cycles, 350);
 }
@@ -167,15 +167,15 @@ TEST(WarpRun, OffsetsOfAListGrow) {
 }
 
 TEST(WarpRun, WhatWasLoadedIsInTheCacheUnlessDataSaysWhere) {
-  const WarpRun again = run({GPTC_ADDRESS("0x4"), "LDG.E R4,desc[UR4][R2.64]", "FADD R4,R4,R4",
+  const WarpRun again = run({GPTC_ADDRESS("IMAD.WIDE R2,R0,0x4,R2"), "LDG.E R4,desc[UR4][R2.64]", "FADD R4,R4,R4",
                              "LDG.E R5,desc[UR4][R2.64]", "FADD R6,R4,R5", "EXIT"});
   EXPECT_EQ(again.accesses[0].missed, 1);
   EXPECT_EQ(again.accesses[1].missed, 0);
   EXPECT_LT(again.cycles, 750);
   // A table's row: the same place twice, but by what was loaded.
   const WarpRun table =
-      run({GPTC_ADDRESS("0x4"), "LDG.E R4,desc[UR4][R2.64]", "LOP3.LUT R4,R4,RZ,RZ,0xc0,!PT", "IMAD.WIDE R2,R4,0x4,R2",
-           "LDG.E R5,desc[UR4][R2.64]", "LDG.E R6,desc[UR4][R2.64]", "EXIT"});
+      run({GPTC_ADDRESS("IMAD.WIDE R2,R0,0x4,R2"), "LDG.E R4,desc[UR4][R2.64]", "LOP3.LUT R4,R4,RZ,RZ,0xc0,!PT",
+           "IMAD.WIDE R2,R4,0x4,R2", "LDG.E R5,desc[UR4][R2.64]", "LDG.E R6,desc[UR4][R2.64]", "EXIT"});
   EXPECT_EQ(table.accesses[1].missed, 1);
   EXPECT_EQ(table.accesses[2].missed, 1);
 }

@@ -505,7 +505,7 @@ TEST_F(GgufModel, WhatAVocabularyOfGgufCannotSayIsRefused) {
     EXPECT_NE(said().find(fmt::format("the token \"<own>\" with {}", flag)), std::string::npos) << said();
     own[flag] = false;
   }
-  auto around = [&](std::vector<const char *> names) {
+  auto around = [&](const std::vector<const char *> &names) {
     json single = json::array();
     for (const char *name : names)
       single.push_back(*name ? json{{"SpecialToken", {{"id", name}, {"type_id", 0}}}}
