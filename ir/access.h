@@ -40,6 +40,12 @@ const Type &domainOf(const Op &op);
 ///   - the caches of attention_cached, and the x of an all_reduce, if nothing else uses them.
 bool mayShare(const Op &fused, unsigned result, unsigned operand);
 
+/// What a group of the recipe row_fold may have, so that the pass fuse forms no other: columns that no warp is too wide
+/// for, blocks of rows that batches divide, and sums over tokens (of all columns) that fit shared memory.
+struct RowFoldLimits {
+  static constexpr int64_t leastColumns = 64, batch = 8, mostSums = 8192;
+};
+
 /// The operand in whose memory the result must be, because the kernel stores only the elements that change: entry
 /// `result` of the group's attribute `in_place` (-1 for none). The pass settle-writes sets it, checkPlan checks it.
 /// nullopt if there is no such operand or mayShare is false for the two.

@@ -12,9 +12,8 @@
 //   pointwise  pointwise and gather ops on one domain. Updates of parameters (adamw, sgd, adafactor) stay alone: the
 //              working set of adamw is seven arrays already, and parameters of one shape share one kernel
 //   fold       sums over the same leading dimensions, in the same blocks, that share an operand
-//   row_fold   on GPUs: a row group and a fold group that read two tensors both, as the gradients of a norm do, if
-//   every
-//              multiprocessor gets a block of rows
+//   row_fold   on GPUs: a row group and a fold group that both read two tensors, as the gradients of a norm do, if
+//              every multiprocessor gets a block of rows and has room for two
 // All other ops form groups of their own.
 //
 // Algorithm
@@ -426,7 +425,6 @@ private:
 
   /// Merges `fold` units with the `row` unit that reads two tensors of theirs.
   void joinRowsAndSums() {
-    constexpr int64_t leastColumns = 64, mostSums = 8192, rowsAtOnce = 8;  // what the recipe takes
     for (auto &owned : units) {
       Unit *u = owned.get();
       if (u->ops.empty() || u->kind != RecipeKind::fold)
@@ -440,8 +438,9 @@ private:
         for (unsigned i = 0; i < op->numResults(); ++i)
           sums += domain.dim(-1), used |= !op->result(i)->unused();
       if (!used || domain.rank() < 2 || (domain.rank() == 2 && domain.dim(0) == domain.dim(1)) ||
-          sum.result(0)->type.rank() != 1 || domain.dim(-1) < leastColumns || sums > mostSums || fold <= 0 ||
-          fold % rowsAtOnce || domain.rows() % fold || domain.rows() / fold < int64_t(options.target->processors))
+          sum.result(0)->type.rank() != 1 || domain.dim(-1) < RowFoldLimits::leastColumns ||
+          sums > RowFoldLimits::mostSums || fold <= 0 || fold % RowFoldLimits::batch || domain.rows() % fold ||
+          domain.rows() / fold < int64_t(options.target->processors))
         continue;
       const llvm::SmallSetVector<const Value *, 8> read = tensorsRead(*u, domain);
       Unit *with = nullptr;
@@ -455,7 +454,7 @@ private:
           both.insert(read.begin(), read.end());
           int64_t bytes = 0;  // of half a batch, which two blocks keep
           for (const Value *t : both)
-            bytes += rowsAtOnce / 2 * domain.dim(-1) * int64_t(sizeOf(t->type.dtype));
+            bytes += RowFoldLimits::batch / 2 * domain.dim(-1) * int64_t(sizeOf(t->type.dtype));
           if (shared > 1 && 2 * bytes <= options.target->processorShared)
             with = other;
         }

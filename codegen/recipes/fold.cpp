@@ -74,8 +74,7 @@ public:
     for (const Output &o : results)
       roots.push_back(o.value);
     sums = FoldSums(roots, rows);
-    fold = sums.fold;
-    blocks = ceilDiv(rows, fold);
+    blocks = ceilDiv(rows, sums.fold);
     if (s.threads > 0)
       threadPhases();
     else if (columns < fewColumns)
@@ -245,19 +244,19 @@ private:
       for (unsigned k = 0; k < sums.size(); ++k)
         element.add(store(total[k], kir::ref(cVar), load(total[k], kir::ref(cVar)) + p[k]));
     };
-    const int64_t whole = rows / fold;
+    const int64_t whole = rows / sums.fold;
     {
       Seq block;
       Var b = makeVar("b");
       placer.push(block, {b});
-      blockRows(block, placer.let("first", kir::ref(b) * imm(fold)), fold, c, add);
+      blockRows(block, placer.let("first", kir::ref(b) * imm(sums.fold)), sums.fold, c, add);
       placer.pop();
       task.add(loop(LoopKind::serial, b, imm(whole), block.take()));
     }
-    if (rows % fold) {
+    if (rows % sums.fold) {
       Seq block;
       placer.push(block, {});
-      blockRows(block, imm(whole * fold), rows % fold, c, add);
+      blockRows(block, imm(whole * sums.fold), rows % sums.fold, c, add);
       placer.pop();
       task.add(kir::block(block.take()));
     }
@@ -268,7 +267,7 @@ private:
 
   void twoPhases() {
     makeWorkspaces();
-    const int64_t whole = rows / fold;
+    const int64_t whole = rows / sums.fold;
     Columns c = cut(s.nc);
     Var t = makeVar("t");
     Seq task;
@@ -283,14 +282,14 @@ private:
     auto rowsOf = [&](int64_t n) {
       Seq block;
       placer.push(block, {});
-      blockRows(block, placer.let("first", b * imm(fold)), n, c, leave);
+      blockRows(block, placer.let("first", b * imm(sums.fold)), n, c, leave);
       placer.pop();
       return block.take();
     };
-    if (rows % fold)
-      task.add(ifThen(lt(b, imm(whole)), rowsOf(fold), rowsOf(rows % fold)));
+    if (rows % sums.fold)
+      task.add(ifThen(lt(b, imm(whole)), rowsOf(sums.fold), rowsOf(rows % sums.fold)));
     else
-      task.add(rowsOf(fold));
+      task.add(rowsOf(sums.fold));
     placer.pop();
     body.push_back(tasksLoop(t, blocks * c.tasks, task.take()));
 
@@ -347,7 +346,7 @@ private:
     placer.push(add, {v});
     std::vector<Expr> elements;
     for (const FoldSum &sum : sums)
-      elements.push_back(at(sum.element, (firstBlock + kir::ref(v)) * imm(fold) + kir::ref(q), kir::ref(col)));
+      elements.push_back(at(sum.element, (firstBlock + kir::ref(v)) * imm(sums.fold) + kir::ref(q), kir::ref(col)));
     elements = placer.place(elements, elements.size() > 1);
     for (unsigned k = 0; k < sums.size(); ++k)
       add.add(store(p[k], lane(), load(p[k], lane()) + elements[k]));
@@ -362,7 +361,7 @@ private:
 
   void fewColumnsPhases() {
     makeWorkspaces();
-    const int64_t whole = rows / fold;
+    const int64_t whole = rows / sums.fold;
     {
       Var t = makeVar("t");
       Seq task;
@@ -370,14 +369,14 @@ private:
       int64_t tasks = ceilDiv(whole, blockLanes);
       Expr first = placer.let("first", kir::ref(t) * imm(blockLanes));
       Expr here = whole % blockLanes ? placer.let("n", min(imm(blockLanes), imm(whole) - first)) : imm(blockLanes);
-      task.add(chains(first, here, blockLanes, fold));
+      task.add(chains(first, here, blockLanes, sums.fold));
       placer.pop();
       body.push_back(tasksLoop(t, tasks, task.take()));
     }
-    if (rows % fold) {
+    if (rows % sums.fold) {
       Seq task;
       placer.push(task, {});
-      task.add(chains(imm(whole), imm(1), 1, rows % fold));
+      task.add(chains(imm(whole), imm(1), 1, rows % sums.fold));
       placer.pop();
       body.push_back(kir::block(task.take()));
     }
@@ -405,12 +404,12 @@ private:
 
   void threadPhases() {
     makeWorkspaces();
-    const int64_t whole = rows / fold, rest = rows % fold;
+    const int64_t whole = rows / sums.fold, rest = rows % sums.fold;
     Var t = makeVar("t"), q = makeVar("q");
     Seq task, walk;
     placer.push(task, {t});
     Expr b = placer.let("b", kir::ref(t) / imm(columns)), col = placer.let("col", kir::ref(t) % imm(columns));
-    Expr first = placer.let("first", b * imm(fold));
+    Expr first = placer.let("first", b * imm(sums.fold));
     std::vector<Buffer> acc;
     for (unsigned k = 0; k < sums.size(); ++k) {
       acc.push_back(perSum("acc", k, Storage::reg, 1));
@@ -430,7 +429,7 @@ private:
     for (unsigned i = 0; i < full.size(); ++i)
       walk.add(storeAt(full[i], point, roots[sums.size() + i], row, col));
     placer.pop();
-    Expr n = rest == 0 ? imm(fold) : select(lt(b, imm(whole)), imm(fold), imm(rest));
+    Expr n = rest == 0 ? imm(sums.fold) : select(lt(b, imm(whole)), imm(sums.fold), imm(rest));
     task.add(loop(LoopKind::serial, q, n, walk.take()));
     for (unsigned k = 0; k < sums.size(); ++k)
       task.add(store(workspaces[k], kir::ref(t), load(acc[k], imm(0))));
@@ -448,7 +447,7 @@ private:
   const Schedule &s;
   const Type domain;
   llvm::ArrayRef<Dim> rowDims, columnDims;
-  int64_t rows = 1, columns = 1, fold = 0, blocks = 0;
+  int64_t rows = 1, columns = 1, blocks = 0;
   const Var rowVar = makeVar("row"), colVar = makeVar("col"), cVar = makeVar("c");
   Point point, columnPoint;
   Placer placer;

@@ -29,9 +29,6 @@ using namespace kir;
 
 namespace {
 
-constexpr int64_t mostRows = 8;     // of a batch by default: more leave no more loads under way
-constexpr int64_t mostSums = 8192;  // over tokens, of all columns: they stand in shared memory
-
 class RowFoldBuilder {
 public:
   RowFoldBuilder(const Op &fused, const Schedule &s, const Target &target, DType compute)
@@ -119,13 +116,7 @@ private:
 
   /// Sums of a row stand in shared memory.
   void takeSums() {
-    std::vector<Expr *> roots;
-    for (auto *list : {&full, &perRow})
-      for (Output &o : *list)
-        roots.push_back(&o.value);
-    for (Expr &e : terms)
-      roots.push_back(&e);
-    levels = takeRowSums(placer, roots);
+    levels = takeRowSums(placer, all());
     std::map<const VarNode *, Expr> held;
     for (const std::vector<RowSum> &sums : levels)
       for (const RowSum &sum : sums) {
@@ -164,6 +155,7 @@ private:
     });
   }
 
+  /// What the loops over a batch compute.
   std::vector<Expr *> all() {
     std::vector<Expr *> roots;
     for (auto *list : {&full, &perRow})
@@ -445,7 +437,7 @@ private:
 /// Rows that no warp is too wide for, and blocks that batches divide.
 bool matches(const Op &fused) {
   const Type domain = groupDomain(fused);
-  if (domain.rank() < 2 || domain.dim(-1) < 64)
+  if (domain.rank() < 2 || domain.dim(-1) < RowFoldLimits::leastColumns)
     return false;
   const llvm::ArrayRef<Dim> dims = domain.dims;
   if (sameExtents(dims.drop_back(), dims.take_back()))
@@ -469,7 +461,7 @@ bool matches(const Op &fused) {
       break;
     case FusionKind::fold: {
       const int64_t n = op.attrs.getInt("fold");
-      if (follows || n <= 0 || n % mostRows || domain.rows() % n || (fold && n != fold) ||
+      if (follows || n <= 0 || n % RowFoldLimits::batch || domain.rows() % n || (fold && n != fold) ||
           !sameExtents(op.operand(0)->type.dims, dims) || op.result(0)->type.rank() != 1)
         return false;
       fold = n;
@@ -491,7 +483,7 @@ bool matches(const Op &fused) {
       return false;
     yieldsSum |= isSum;
   }
-  return row && yieldsSum && sums <= mostSums;
+  return row && yieldsSum && sums <= RowFoldLimits::mostSums;
 }
 
 Schedule withBatch(int64_t batch) {
@@ -509,21 +501,21 @@ Schedule defaults(const Op &fused, const Target &target) {
   RowFoldBuilder trial(fused, one, target, DType::f32);
   trial.evaluate();
   // Two blocks of a multiprocessor: one computes while the other loads.
-  int64_t batch = mostRows;
+  int64_t batch = RowFoldLimits::batch;
   while (batch > 1 && 2 * (trial.sharedBytes(batch) + 1024) > target.processorShared)
     batch /= 2;
   return withBatch(batch);
 }
 
-std::vector<Schedule> space(const Op &fused, const Schedule &, const Target &target) {
+std::vector<Schedule> space(const Op &fused, const Schedule &base, const Target &target) {
   const Schedule one = withBatch(1);
   RowFoldBuilder trial(fused, one, target, DType::f32);
   trial.evaluate();
   std::vector<Schedule> all;
   for (int64_t batch : {1, 2, 4, 8, 16})
     if (trial.rowsOfBlock() % batch == 0 && trial.sharedBytes(batch) <= target.sharedBytes) {
-      all.push_back(withBatch(batch));
-      all.back().recipe = RecipeKind::row_fold;
+      all.push_back(base);
+      all.back().threads = withBatch(batch).threads;
     }
   return all;
 }
