@@ -152,8 +152,8 @@ struct Phase {
   SassFunction code;
 };
 
-/// The last phase with a block for each row or block of rows, of the first group of each kind that has rows or sums by
-/// token. `target` calls no libraries.
+/// The groups of a training step with rows or sums by token, one of each kind: of a sum by token the last phase, which
+/// adds, and else the first, which reads the rows. `target` calls no libraries.
 std::vector<Phase> phasesOf(const Module &m, const Target &target) {
   std::vector<Phase> all;
   std::set<std::string> seen;
